@@ -1,0 +1,73 @@
+package limiter
+
+import (
+	"sync"
+	"time"
+)
+
+// A Bucket is one key's standing: the moment at which its allowance will be
+// whole again. It counts no tokens, so it cannot drift and needs no refill; it
+// holds no limit, so a reload can change the Limit above it.
+//
+// The zero Bucket is full. A Bucket is safe for concurrent use and must not be
+// copied.
+type Bucket struct {
+	mu     sync.Mutex
+	fullAt time.Duration // guarded by mu
+}
+
+// Take decides on one request of cost n that arrives at now. It returns 0 and
+// takes the tokens, or returns how long to wait and takes nothing.
+func (b *Bucket) Take(l Limit, now time.Duration, n int) (wait time.Duration) {
+	c, wait := b.Claim(l, now, n)
+	if wait == 0 {
+		c.Commit()
+	}
+	c.Release()
+	return wait
+}
+
+// Claim is the first half of Take: it locks the bucket and tells the wait. The
+// caller must Release the claim soon, and may Commit it before if wait is 0.
+func (b *Bucket) Claim(l Limit, now time.Duration, n int) (c Claim, wait time.Duration) {
+	b.mu.Lock()
+	paid, wait := l.take(b.fullAt, now, n)
+	return Claim{mu: &b.mu, fullAt: &b.fullAt, paid: paid}, wait
+}
+
+// A Claim holds one bucket still between the look and the decision, so that
+// several limits can be checked first and then charged together. A goroutine
+// that holds several claims must have taken them in an order that all others
+// follow, or two of them may wait for each other for ever.
+type Claim struct {
+	mu     *sync.Mutex
+	fullAt *time.Duration
+	paid   time.Duration
+
+	shard *shard // nil for a Bucket
+	owner *Key   // the slot's owner; nil for a Bucket and for a shared instant
+	key   Key
+	evict bool // the slot's owner will be forgotten too early
+}
+
+// Commit charges the request. It is valid once, before Release, and only if
+// the wait was 0.
+func (c *Claim) Commit() {
+	*c.fullAt = c.paid
+	if c.shard == nil {
+		return
+	}
+	c.shard.stats.Admitted++
+	switch {
+	case c.owner == nil:
+		c.shard.stats.Shared++
+	case c.evict:
+		c.shard.stats.Evicted++
+		fallthrough
+	default:
+		*c.owner = c.key
+	}
+}
+
+// Release unlocks the bucket. It must be called exactly once.
+func (c *Claim) Release() { c.mu.Unlock() }

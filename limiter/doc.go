@@ -1,0 +1,41 @@
+// Package limiter decides whether a request fits into a rate.
+//
+// A [Limit] is what the operator sets: so many requests per period, so many at
+// once. A [Bucket] is what traffic writes: one instant. A [Table] holds one
+// instant per key for very many keys. Limits are passed with every call and
+// never stored, so a reload changes a limit at once and forgives nobody.
+//
+// # The law
+//
+// A token bucket holds Burst tokens and earns Rate tokens per Per. A request of
+// cost n is admitted if n tokens are there, and takes them. The bucket is kept
+// as the moment at which it will be full again (fullAt): it owes fullAt-now of
+// earning time, and a full bucket is worth Burst earning intervals.
+//
+//	paid  = max(fullAt, now) + n*interval
+//	short = paid - now - burst*interval
+//	admit if short <= 0, then fullAt = paid; else refuse, and wait short
+//
+// This is the virtual scheduling form of the generic cell rate algorithm, ITU-T
+// I.371 annex A, with the semantics of golang.org/x/time/rate.
+//
+// # Promises
+//
+// In any window of length t at most burst + rate*t tokens are taken, also when
+// clock readings arrive out of order. A refusal changes nothing. The wait of a
+// refusal is exact: the same request is admitted at now+wait, and not a
+// nanosecond sooner, if nothing else comes. Memory is bounded.
+//
+// # Non-promises
+//
+// The time to earn one token is rounded up to whole nanoseconds: the rate is
+// never above what was set, and below it by a share of at most Rate/1e9 per
+// second (0.1 % at a million per second). When a Table is full, see its
+// documentation for who is forgotten.
+//
+// # Time
+//
+// now is the time since an epoch that the caller chooses and keeps, taken from
+// a monotonic clock: [time.Since] of one fixed [time.Time] is right. Only
+// differences count. Nothing here reads a clock.
+package limiter

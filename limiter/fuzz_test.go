@@ -1,0 +1,125 @@
+package limiter
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// FuzzAgreesWithXTimeRate replays one schedule on a Bucket, on a Table and on
+// golang.org/x/time/rate, which is the oracle of the package's law. The oracle
+// counts tokens in floating point and time in truncated nanoseconds, so within
+// a few nanoseconds' earnings of the edge it may decide either way: there the
+// schedule ends.
+func FuzzAgreesWithXTimeRate(f *testing.F) {
+	f.Add(uint32(100_000_000), uint8(2), []byte{0, 1, 0, 1, 0, 1, 40, 1, 60, 1})
+	f.Add(uint32(333), uint8(200), []byte{0, 150, 0, 60, 255, 3, 9, 1})
+	f.Add(uint32(4_000_000_000), uint8(0), []byte{0, 1, 0, 1, 1, 1})
+	f.Fuzz(func(t *testing.T, interval uint32, burst uint8, schedule []byte) {
+		interval = max(interval, 1)
+		cfg := Config{Rate: 1e9 / float64(interval), Burst: int(burst) + 1}
+		l, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.interval != time.Duration(interval) {
+			t.Fatalf("interval %v for a rate of %v, want %d ns", l.interval, cfg.Rate, interval)
+		}
+		start := time.Unix(1_700_000_000, 0)
+		oracle := rate.NewLimiter(rate.Limit(cfg.Rate), cfg.Burst)
+		var bucket Bucket
+		var table Table
+		var now time.Duration
+		for i := 0; i+1 < len(schedule); i += 2 {
+			// Gaps from nothing to 63 times the time to earn a token.
+			now += time.Duration(schedule[i]) * l.interval / 4
+			cost := int(schedule[i+1])
+			at := start.Add(now)
+			tokens := oracle.TokensAt(at)
+			wait := bucket.Take(l, now, cost)
+			if w := table.Take(l, MinKeys, 42, now, cost); w != wait {
+				t.Fatalf("step %d: the table says wait %v, the bucket %v", i/2, w, wait)
+			}
+			want := oracle.AllowN(at, cost)
+			if got := wait == 0; got != want {
+				if math.Abs(tokens-float64(cost)) < 1e-9*(float64(i+2)*cfg.Rate+float64(cfg.Burst)) {
+					return
+				}
+				t.Fatalf("step %d at %v, cost %d: admitted %v, x/time/rate %v with %v tokens", i/2, now, cost, got, want, tokens)
+			}
+		}
+	})
+}
+
+// FuzzPromises holds Take to the package comment on schedules whose clock
+// readings also interleave backwards: refusals are free, waits are exact, and
+// no window holds more than burst + rate*t.
+func FuzzPromises(f *testing.F) {
+	f.Add(uint16(100), uint8(2), []byte{0, 0, 0, 40, 60})
+	f.Add(uint16(100), uint8(10), []byte{100, 228, 100, 228, 100, 228, 100, 228, 100, 228, 100, 228, 0, 0, 0, 0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, intervalMS uint16, burst uint8, steps []byte) {
+		interval := time.Duration(intervalMS%1000+1) * ms
+		n := int(burst%16 + 1)
+		l := Limit{interval: interval, depth: interval * time.Duration(n), burst: n}
+		var fullAt, latest time.Duration
+		now := time.Hour
+		var admitted []time.Duration // by the latest clock reading so far
+		for _, s := range steps {
+			now += time.Duration(int8(s)) * ms // also backwards
+			latest = max(latest, now)
+			paid, wait := l.take(fullAt, now, 1)
+			if wait == 0 {
+				if paid < fullAt {
+					t.Fatalf("the instant moved back from %v to %v", fullAt, paid)
+				}
+				fullAt, admitted = paid, append(admitted, latest)
+				continue
+			}
+			if paid != fullAt {
+				t.Fatalf("a refusal moved the instant by %v", paid-fullAt)
+			}
+			if _, again := l.take(fullAt, now+wait, 1); again != 0 {
+				t.Fatalf("told to wait %v, refused on return: %v", wait, again)
+			}
+			if _, early := l.take(fullAt, now+wait-1, 1); early == 0 {
+				t.Fatalf("told to wait %v, admitted a nanosecond sooner", wait)
+			}
+		}
+		for i := range admitted { // the slow, obvious oracle
+			for j := i; j < len(admitted); j++ {
+				cost, allowed := interval*time.Duration(j-i+1), l.depth+admitted[j]-admitted[i]
+				if cost > allowed {
+					t.Fatalf("%d admitted in %v: more than burst plus rate", j-i+1, admitted[j]-admitted[i])
+				}
+			}
+		}
+	})
+}
+
+// x/time/rate lets its state move back with the clock, and so earns the same
+// time twice: with readings that alternate between 0 and 100 ms it admits more
+// than burst + rate*t. The Bucket does not.
+func TestInterleavedClockReadings(t *testing.T) {
+	l := mustLimit(t, 10, time.Second, 10)
+	oracle := rate.NewLimiter(10, 10)
+	start := time.Unix(1_700_000_000, 0)
+	var b Bucket
+	ours, theirs := 0, 0
+	for i := range 100 {
+		at := time.Duration(i%2) * 100 * ms
+		if b.Take(l, at, 1) == 0 {
+			ours++
+		}
+		if oracle.AllowN(start.Add(at), 1) {
+			theirs++
+		}
+	}
+	if ours > 11 {
+		t.Errorf("admitted %d in 100 ms; want at most burst + rate*t = 11", ours)
+	}
+	if theirs <= 11 {
+		t.Errorf("x/time/rate admitted %d: it no longer over-admits; the package comment may say so", theirs)
+	}
+}

@@ -1,0 +1,92 @@
+package limiter
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// maxRefill bounds how long an empty bucket may take to fill. Beyond a month
+// it is a quota, not a rate limit, and wants storage that outlives the process.
+const maxRefill = 31 * 24 * time.Hour
+
+// Never is the wait for a request whose cost is above the burst.
+const Never time.Duration = math.MaxInt64
+
+// Config describes a Limit in the operator's units.
+type Config struct {
+	// Rate is how many tokens are earned per Per: more than 0; at most 1e9 per
+	// second.
+	Rate float64
+
+	// Per is the period of Rate: more than 0. 0 means one second.
+	Per time.Duration
+
+	// Burst is how many tokens a full bucket holds: at least 1.
+	// 0 means what one second earns, and at least 1.
+	Burst int
+}
+
+// A Limit is a checked Config in the algorithm's units. It does not change.
+// The zero Limit admits nothing.
+type Limit struct {
+	interval time.Duration // time to earn one token
+	depth    time.Duration // time to earn burst tokens
+	burst    int
+}
+
+// New returns the Limit that c describes, or an error that names every field
+// of c that is out of range.
+func New(c Config) (Limit, error) {
+	if c.Per == 0 {
+		c.Per = time.Second
+	}
+	perSecond := c.Rate / c.Per.Seconds()
+	if c.Burst == 0 && perSecond <= 1e9 {
+		c.Burst = int(max(1, perSecond))
+	}
+	var errs []error
+	// Written so that NaN and infinity fail too.
+	if !(perSecond > 0 && perSecond <= 1e9) || c.Per < 0 {
+		errs = append(errs, fmt.Errorf("rate is %v per %v; want more than 0, at most 1e9 per second", c.Rate, c.Per))
+	}
+	if c.Burst < 1 {
+		errs = append(errs, fmt.Errorf("burst is %d; want at least 1", c.Burst))
+	}
+	if refill := float64(c.Burst) / perSecond; errs == nil && refill > maxRefill.Seconds() {
+		errs = append(errs, fmt.Errorf("burst %d at a rate of %v per %v takes %.3g s to refill; want at most %.0f s (31 days)",
+			c.Burst, c.Rate, c.Per, refill, maxRefill.Seconds()))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Limit{}, err
+	}
+	// Rounded up, so that the rate is never above what was asked for; less the
+	// noise of floating point, or 1e9/3 per second would earn in 4 ns, not in 3.
+	const noise = 1e-12
+	interval := time.Duration(math.Ceil(float64(c.Per) / c.Rate * (1 - noise)))
+	return Limit{interval: interval, depth: interval * time.Duration(c.Burst), burst: c.Burst}, nil
+}
+
+// Burst returns how many tokens a full bucket holds.
+func (l Limit) Burst() int { return l.burst }
+
+// Refill returns how long an empty bucket takes to be full.
+func (l Limit) Refill() time.Duration { return l.depth }
+
+// take is the whole algorithm; the package comment states its law. It returns
+// the bucket's new instant and a wait of 0, or the old one and a wait above 0.
+// n is the cost in tokens, at least 0; a cost of 0 is always admitted.
+func (l Limit) take(fullAt, now time.Duration, n int) (paid, wait time.Duration) {
+	if n > l.burst {
+		return fullAt, Never
+	}
+	if n <= 0 {
+		return fullAt, 0
+	}
+	paid = max(fullAt, now) + l.interval*time.Duration(n)
+	if short := paid - now - l.depth; short > 0 {
+		return fullAt, short
+	}
+	return paid, 0
+}

@@ -1,0 +1,112 @@
+package limiter
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+const ms = time.Millisecond
+
+func mustLimit(tb testing.TB, rate float64, per time.Duration, burst int) Limit {
+	tb.Helper()
+	l, err := New(Config{Rate: rate, Per: per, Burst: burst})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return l
+}
+
+func TestTakeStories(t *testing.T) {
+	type step struct {
+		at   time.Duration
+		cost int
+		wait time.Duration // 0 means admitted
+	}
+	stories := []struct {
+		name  string
+		cfg   Config
+		steps []step
+	}{
+		{"burst then sustained rate", Config{Rate: 10, Burst: 2}, []step{
+			{0, 1, 0}, {0, 1, 0}, {0, 1, 100 * ms}, {40 * ms, 1, 60 * ms}, {100 * ms, 1, 0}, {100 * ms, 1, 100 * ms},
+		}},
+		{"quiet time refills to the burst and no further", Config{Rate: 10, Burst: 2}, []step{
+			{0, 1, 0}, {time.Hour, 1, 0}, {time.Hour, 1, 0}, {time.Hour, 1, 100 * ms},
+		}},
+		{"a clock that steps back earns nothing", Config{Rate: 10, Burst: 1}, []step{
+			{100 * ms, 1, 0}, {50 * ms, 1, 150 * ms}, {200 * ms, 1, 0},
+		}},
+		{"a costly request waits for all its tokens", Config{Rate: 1, Burst: 3}, []step{
+			{0, 2, 0}, {0, 2, time.Second}, {0, 1, 0}, {0, 3, 3 * time.Second}, {3 * time.Second, 3, 0},
+		}},
+		{"a cost above the burst is never admitted", Config{Rate: 1, Burst: 3}, []step{
+			{0, 4, Never}, {time.Hour, math.MaxInt, Never}, {time.Hour, 3, 0},
+		}},
+		{"a cost of nothing is always admitted and free", Config{Rate: 1, Burst: 1}, []step{
+			{0, 0, 0}, {0, 1, 0}, {0, 0, 0}, {0, 1, time.Second},
+		}},
+		{"the default burst is what one second earns", Config{Rate: 180, Per: time.Minute}, []step{
+			{0, 3, 0}, {0, 1, time.Second / 3 / 1 * 1},
+		}},
+	}
+	for _, s := range stories {
+		t.Run(s.name, func(t *testing.T) {
+			l, err := New(s.cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var b Bucket
+			for i, st := range s.steps {
+				got := b.Take(l, st.at, st.cost)
+				// The time to earn a token is rounded up to a nanosecond.
+				if d := got - st.wait; d < 0 || d > time.Duration(max(1, min(st.cost, l.burst))) {
+					t.Fatalf("step %d: Take(%v, %d) = %v, want %v", i, st.at, st.cost, got, st.wait)
+				}
+			}
+		})
+	}
+}
+
+func TestNewSaysWhatIsWrong(t *testing.T) {
+	for _, c := range []struct {
+		cfg  Config
+		want string // "" means valid
+	}{
+		{Config{Rate: 5}, ""},
+		{Config{Rate: 0.5}, ""},
+		{Config{Rate: 1e9}, ""},
+		{Config{Rate: 1, Per: 24 * time.Hour, Burst: 31}, ""},
+		{Config{Rate: 0, Burst: 1}, "rate is 0 per 1s; want more than 0"},
+		{Config{Rate: -1, Burst: 1}, "rate is -1 per 1s; want more than 0"},
+		{Config{Rate: math.NaN(), Burst: 1}, "rate is NaN per 1s; want more than 0"},
+		{Config{Rate: math.Inf(1), Burst: 1}, "rate is +Inf per 1s; want more than 0, at most 1e9 per second"},
+		{Config{Rate: 2e9, Burst: 1}, "at most 1e9 per second"},
+		{Config{Rate: -1, Per: -time.Second, Burst: 1}, "rate is -1 per -1s"},
+		{Config{Rate: 1, Burst: -1}, "burst is -1; want at least 1"},
+		{Config{Rate: -1, Burst: -2}, "burst is -2; want at least 1"},
+		{Config{Rate: 1, Per: 24 * time.Hour, Burst: 32}, "want at most 2678400 s (31 days)"},
+		{Config{Rate: 1e-300, Burst: 1}, "to refill"},
+	} {
+		_, err := New(c.cfg)
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("New(%+v) = %v, want no error", c.cfg, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("New(%+v) error = %v, want one with %q", c.cfg, err, c.want)
+		}
+	}
+}
+
+// The rate is never above what was asked for, and below it by at most a
+// nanosecond per token.
+func TestRateIsRoundedDown(t *testing.T) {
+	for _, rate := range []float64{0.1, 1.0 / 3, 3, 7, 50, 999, 12_345.678, 1e6, 1e9} {
+		l := mustLimit(t, rate, time.Second, 1)
+		exact := 1e9 / rate
+		if got := float64(l.interval); got < exact*(1-1e-11) || got > exact+1 {
+			t.Errorf("rate %v: a token takes %v ns to earn, want %v to %v", rate, got, exact, exact+1)
+		}
+	}
+}

@@ -1,0 +1,260 @@
+package limiter
+
+import (
+	"hash/maphash"
+	"math/bits"
+	"sync"
+	"time"
+)
+
+const (
+	shardBits = 7 // 128 shards: with 64 busy cores two of them meet in one shard rarely
+	shards    = 1 << shardBits
+
+	// ways is how many keys one set holds. Seven keys, the shared instant and
+	// one spare word are two cache lines of 64 bytes.
+	ways = 7
+
+	// MinKeys and MaxKeys are the range of a table's bound on keys: one set in
+	// every shard, and 1 GiB.
+	MinKeys = 1_000
+	MaxKeys = 1 << 26
+)
+
+// A Key names one client or whatever else is counted by itself. Keys are
+// 64-bit hashes: two different names share a Key, and so a bucket, with a
+// probability of 2^-64 per pair.
+type Key uint64
+
+// seed makes keys unpredictable, so that nobody can choose names that collide.
+var seed = maphash.MakeSeed()
+
+// KeyOf returns the Key for a name. It differs from process to process.
+func KeyOf(name string) Key { return Key(maphash.String(seed, name)) }
+
+// KeyOfBytes returns the Key for a name that is held as bytes.
+func KeyOfBytes(name []byte) Key { return Key(maphash.Bytes(seed, name)) }
+
+// A Table holds one bucket per key for very many keys, at 18 bytes per slot.
+//
+// It grows with use, a quarter at a time so that more than half of the slots
+// stay in use, up to a hard bound that is passed with each call: never more than
+// maxKeys keys are remembered. Each key can stand in two places of seven slots
+// each. Up to half of the bound no key lacks room; at two thirds about one in
+// 30,000 does. So set the bound at twice the clients that you expect within one
+// refill time of the bucket.
+//
+// When a new key finds no room, this is who is forgotten, the first that
+// applies among the 14 keys in its two places:
+//
+//  1. a key whose bucket is full again: forgetting it changes nothing;
+//  2. the key that owes least, if it could afford another request now:
+//     forgetting it grants at most what it had spent of its burst;
+//  3. nobody: a key that is over its limit is never forgotten, so nobody is
+//     forgiven by a flood. The new key shares one bucket, that of its place,
+//     with the other new keys that find no room there, until one of the 14
+//     is no longer over its limit.
+//
+// A Table is safe for concurrent use. The zero Table is empty and ready.
+type Table struct {
+	shards [shards]shard
+}
+
+// Stats count what a Table did since it was made.
+type Stats struct {
+	Admitted uint64 // requests that took tokens
+	Evicted  uint64 // keys forgotten before their bucket was full again
+	Shared   uint64 // requests admitted from a shared bucket, for want of room
+}
+
+type shard struct {
+	mu    sync.Mutex
+	sets  []set // guarded by mu
+	stats Stats // guarded by mu
+	_     [128 - 8 - 24 - 24]byte
+}
+
+// A set is a place for seven keys. An empty slot is one whose bucket is full:
+// there is no other mark.
+type set struct {
+	owner  [ways]Key
+	fullAt [ways]time.Duration
+	shared time.Duration // for the keys that find no room
+	_      [8]byte
+}
+
+// Take decides on one request of cost n for key, like Bucket.Take.
+func (t *Table) Take(l Limit, maxKeys int, key Key, now time.Duration, n int) (wait time.Duration) {
+	c, wait := t.Claim(l, maxKeys, key, now, n)
+	if wait == 0 {
+		c.Commit()
+	}
+	c.Release()
+	return wait
+}
+
+// Claim is the first half of Take, like Bucket.Claim. maxKeys is from MinKeys
+// to MaxKeys. It locks a part of the table, not only the key.
+func (t *Table) Claim(l Limit, maxKeys int, key Key, now time.Duration, n int) (c Claim, wait time.Duration) {
+	s := &t.shards[key>>(64-shardBits)]
+	s.mu.Lock()
+	c = Claim{mu: &s.mu, shard: s, key: key}
+	fullAt := c.place(l, max(1, maxKeys/(shards*ways)), now, n)
+	c.paid, wait = l.take(fullAt, now, n)
+	return c, wait
+}
+
+// place finds the slot for the claim's key, makes room if it may, and returns
+// the bucket's instant. It forgets nobody: that is left to Commit.
+func (c *Claim) place(l Limit, maxSets int, now time.Duration, n int) time.Duration {
+	s, key := c.shard, c.key
+	if len(s.sets) == 0 || len(s.sets) > maxSets {
+		s.resize(max(1, min(len(s.sets), maxSets)), now)
+	}
+	for {
+		a, b := &s.sets[first(key, len(s.sets))], &s.sets[second(key, len(s.sets))]
+		for i := range ways { // both at once: their cache lines arrive together
+			if a.owner[i] == key {
+				c.owner, c.fullAt = &a.owner[i], &a.fullAt[i]
+				return *c.fullAt
+			}
+			if b.owner[i] == key {
+				c.owner, c.fullAt = &b.owner[i], &b.fullAt[i]
+				return *c.fullAt
+			}
+		}
+		least, hasRoom := roomiest(a, b, now)
+		if !hasRoom && len(s.sets) < maxSets {
+			s.resize(min(len(s.sets)+len(s.sets)/4+1, maxSets), now)
+			continue
+		}
+		if _, wait := l.take(*least.fullAt, now, n); !hasRoom && wait > 0 {
+			c.fullAt = &a.shared
+			return a.shared
+		}
+		c.owner, c.fullAt, c.evict = least.owner, least.fullAt, !hasRoom
+		return now
+	}
+}
+
+// A slot is one key's place in a set.
+type slot struct {
+	owner  *Key
+	fullAt *time.Duration
+}
+
+// roomiest returns a free slot of the emptier set of two (the power of two
+// choices), or the slot of the key that owes least if there is none.
+func roomiest(a, b *set, now time.Duration) (s slot, hasRoom bool) {
+	i, freeA := a.least(now)
+	j, freeB := b.least(now)
+	if freeB > freeA || freeA == 0 && b.fullAt[j] < a.fullAt[i] {
+		a, i = b, j
+	}
+	return slot{&a.owner[i], &a.fullAt[i]}, freeA+freeB > 0
+}
+
+// least returns the slot of the key that owes least, and how many owe nothing.
+func (p *set) least(now time.Duration) (least, free int) {
+	for i, fullAt := range p.fullAt {
+		if fullAt <= now {
+			free++
+		}
+		if fullAt < p.fullAt[least] {
+			least = i
+		}
+	}
+	return least, free
+}
+
+// first and second scale to [0, sets) what follows the shard's bits in the key,
+// and its lower half: with at most 2^17 sets in a shard they share no bits.
+func first(key Key, sets int) int {
+	hi, _ := bits.Mul64(uint64(key)<<shardBits, uint64(sets))
+	return int(hi)
+}
+
+func second(key Key, sets int) int {
+	hi, _ := bits.Mul64(uint64(key)<<32, uint64(sets))
+	return int(hi)
+}
+
+// resize moves all keys that still owe something to new sets. Keys lose their
+// place, so the latest of the shared instants becomes everyone's.
+func (s *shard) resize(sets int, now time.Duration) {
+	old := s.sets
+	s.sets = make([]set, sets)
+	var shared time.Duration
+	for i := range old {
+		shared = max(shared, old[i].shared)
+		for j, key := range old[i].owner {
+			if fullAt := old[i].fullAt[j]; fullAt > now {
+				s.move(key, fullAt, now)
+			}
+		}
+	}
+	for i := range s.sets {
+		s.sets[i].shared = shared
+	}
+}
+
+// move gives a place to a key that has lost its own. If its two sets are full,
+// one of their keys goes to its other set; if all those are full as well, the
+// one that owes least is forgotten. The latter happens only when the bound is
+// lowered: a shard grows to at most four fifths full.
+func (s *shard) move(key Key, fullAt, now time.Duration) {
+	a, b := &s.sets[first(key, len(s.sets))], &s.sets[second(key, len(s.sets))]
+	to, hasRoom := roomiest(a, b, now)
+	if !hasRoom {
+		for _, from := range []*set{a, b} {
+			for i, owner := range from.owner {
+				other := &s.sets[first(owner, len(s.sets))]
+				if other == from {
+					other = &s.sets[second(owner, len(s.sets))]
+				}
+				if j, free := other.least(now); free > 0 {
+					other.owner[j], other.fullAt[j] = owner, from.fullAt[i]
+					from.owner[i], from.fullAt[i] = key, fullAt
+					return
+				}
+			}
+		}
+		s.stats.Evicted++
+		if *to.fullAt > fullAt {
+			return
+		}
+	}
+	*to.owner, *to.fullAt = key, fullAt
+}
+
+// Len returns how many keys owe something at now, that is, are remembered for
+// a reason. It visits the whole table, a shard at a time: for scrapes only.
+func (t *Table) Len(now time.Duration) (n int) {
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		for j := range s.sets {
+			for _, fullAt := range s.sets[j].fullAt {
+				if fullAt > now {
+					n++
+				}
+			}
+		}
+		s.mu.Unlock()
+	}
+	return n
+}
+
+// Stats returns the counts of all shards, each read at a slightly different
+// moment.
+func (t *Table) Stats() (sum Stats) {
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		sum.Admitted += s.stats.Admitted
+		sum.Evicted += s.stats.Evicted
+		sum.Shared += s.stats.Shared
+		s.mu.Unlock()
+	}
+	return sum
+}

@@ -1,0 +1,284 @@
+package limiter
+
+import (
+	"math/bits"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+func TestSizesFillCacheLines(t *testing.T) {
+	if n := unsafe.Sizeof(set{}); n != 128 {
+		t.Errorf("a set is %d bytes, want 128", n)
+	}
+	if n := unsafe.Sizeof(shard{}); n != 128 {
+		t.Errorf("a shard is %d bytes, want 128", n)
+	}
+	if ways*shards > MinKeys {
+		t.Errorf("the smallest table has %d slots; the smallest bound is %d", ways*shards, MinKeys)
+	}
+}
+
+// slots counts what is allocated, the hard bound on keys.
+func (t *Table) slots() (n int) {
+	for i := range t.shards {
+		n += len(t.shards[i].sets) * ways
+	}
+	return n
+}
+
+func TestKeysAreCountedApart(t *testing.T) {
+	l := mustLimit(t, 1, time.Second, 2)
+	var table Table
+	for _, key := range []Key{0, 1, 2, KeyOf("a"), KeyOf("b"), KeyOfBytes([]byte("c"))} {
+		for i, want := range []bool{true, true, false} {
+			if got := table.Take(l, MinKeys, key, time.Second, 1) == 0; got != want {
+				t.Errorf("key %x, request %d: admitted %v, want %v", key, i, got, want)
+			}
+		}
+	}
+	if n := table.Len(time.Second); n != 6 {
+		t.Errorf("Len = %d, want 6", n)
+	}
+	if n := table.Len(4 * time.Second); n != 0 {
+		t.Errorf("Len after the buckets are full again = %d, want 0", n)
+	}
+	if KeyOf("c") != KeyOfBytes([]byte("c")) {
+		t.Error("KeyOf and KeyOfBytes differ for one name")
+	}
+}
+
+// A client that is over its limit stays over it, whatever others do: ten
+// million keys come once each, a thousand limited clients knock all the while.
+func TestFloodForgivesNobody(t *testing.T) {
+	const limited, maxKeys = 1_000, 20_000
+	flood := 10_000_000
+	if testing.Short() {
+		flood = 1_000_000
+	}
+	for _, c := range []struct {
+		name  string
+		burst int
+	}{{"burst 10", 10}, {"burst 1", 1}} {
+		t.Run(c.name, func(t *testing.T) {
+			l := mustLimit(t, 1, time.Hour, c.burst)
+			var table Table
+			rng := rand.New(rand.NewPCG(1, 2))
+			now := time.Second
+			for key := range Key(limited) {
+				for table.Take(l, maxKeys, key<<50|key, now, 1) == 0 {
+				}
+			}
+			for i := range flood {
+				now += time.Microsecond
+				table.Take(l, maxKeys, Key(rng.Uint64()), now, 1)
+				if key := Key(i % limited); table.Take(l, maxKeys, key<<50|key, now, 1) == 0 {
+					t.Fatalf("limited key %d was forgiven after %d new keys", key, i)
+				}
+			}
+			if n := table.slots(); n > maxKeys {
+				t.Errorf("%d slots, above the bound of %d keys", n, maxKeys)
+			}
+			s := table.Stats()
+			t.Logf("%+v, slots %d", s, table.slots())
+			if s.Evicted+s.Shared == 0 {
+				t.Error("the flood never filled the table: the test shows nothing")
+			}
+		})
+	}
+}
+
+// A new key that finds no room is limited all the same, with a true wait.
+func TestNoRoomSharesABucket(t *testing.T) {
+	l := mustLimit(t, 1, time.Minute, 1)
+	var table Table
+	for key := range Key(100_000) { // all in shard 0, all over their limit
+		table.Take(l, MinKeys, key, time.Second, 1)
+	}
+	s := table.Stats()
+	if s.Admitted != 2*ways/2+1 { // one set of seven, and its shared bucket once
+		t.Errorf("%d of 100,000 new keys admitted, want %d", s.Admitted, ways+1)
+	}
+	wait := table.Take(l, MinKeys, 100_001, time.Second, 1)
+	if wait == 0 || table.Take(l, MinKeys, 100_001, time.Second+wait, 1) != 0 {
+		t.Errorf("wait %v was not true", wait)
+	}
+}
+
+// Whatever is shared, grown or forgotten, the wait of a refusal is true.
+func TestWaitsAreTrueUnderPressure(t *testing.T) {
+	l := mustLimit(t, 10, time.Second, 3)
+	rng := rand.New(rand.NewPCG(3, 4))
+	var table Table
+	now := time.Second
+	for range 300_000 {
+		now += time.Duration(rng.IntN(200)) * time.Microsecond
+		key := Key(rng.Uint64N(3_000)) * 0x9e3779b97f4a7c15
+		if wait := table.Take(l, MinKeys, key, now, 1); wait > 0 {
+			c, again := table.Claim(l, MinKeys, key, now+wait, 1)
+			c.Release()
+			if again != 0 {
+				t.Fatalf("told to wait %v, refused on return: %v", wait, again)
+			}
+		}
+	}
+}
+
+func TestBoundIsLoweredAndRaised(t *testing.T) {
+	l := mustLimit(t, 1, time.Hour, 5)
+	var table Table
+	rng := rand.New(rand.NewPCG(5, 6))
+	for range 50_000 {
+		table.Take(l, 100_000, Key(rng.Uint64()), time.Second, 1)
+	}
+	hot := Key(rng.Uint64())
+	for table.Take(l, 100_000, hot, time.Second, 1) == 0 {
+	}
+	if n := table.Len(time.Second); n != 50_001 {
+		t.Fatalf("Len = %d of 50,001 keys within a bound of 100,000", n)
+	}
+	for range 50_000 {
+		table.Take(l, 5_000, Key(rng.Uint64()), time.Second, 1)
+	}
+	if n := table.slots(); n > 5_000 {
+		t.Errorf("%d slots after the bound was lowered to 5,000", n)
+	}
+	if table.Take(l, 5_000, hot, time.Second, 1) == 0 {
+		t.Error("lowering the bound forgave the key that owed most")
+	}
+}
+
+// Up to half of the bound nobody is forgotten for want of room.
+func TestHalfFits(t *testing.T) {
+	l := mustLimit(t, 1, time.Hour, 5)
+	var table Table
+	rng := rand.New(rand.NewPCG(7, 8))
+	const maxKeys = 200_000
+	for range maxKeys / 2 {
+		table.Take(l, maxKeys, Key(rng.Uint64()), time.Second, 1)
+	}
+	if s := table.Stats(); s.Evicted+s.Shared > 0 {
+		t.Errorf("%+v at half of the bound; want nobody without room", s)
+	}
+}
+
+// Under contention each key gets exactly its burst.
+func TestConcurrentTakesAreExact(t *testing.T) {
+	l := mustLimit(t, 1, time.Hour, 50)
+	var table Table
+	var admitted [20]atomic.Int64
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for i := range 2_000 {
+				if k := i % len(admitted); table.Take(l, MinKeys, Key(k)<<58, time.Second, 1) == 0 {
+					admitted[k].Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for k := range admitted {
+		if n := admitted[k].Load(); n != 50 {
+			t.Errorf("key %d: %d admitted, want exactly the burst of 50", k, n)
+		}
+	}
+}
+
+// A claim that is not committed leaves no trace.
+func TestUncommittedClaimChargesNothing(t *testing.T) {
+	l := mustLimit(t, 1, time.Hour, 1)
+	var table Table
+	var b Bucket
+	for range 3 {
+		c, wait := table.Claim(l, MinKeys, 7, time.Second, 1)
+		c.Release()
+		d, wait2 := b.Claim(l, time.Second, 1)
+		d.Release()
+		if wait != 0 || wait2 != 0 {
+			t.Fatal("an uncommitted claim was charged")
+		}
+	}
+	if table.Len(time.Second) != 0 || table.Stats() != (Stats{}) {
+		t.Errorf("Len %d, Stats %+v after claims without a commit", table.Len(time.Second), table.Stats())
+	}
+}
+
+func TestTakeDoesNotAllocate(t *testing.T) {
+	l := mustLimit(t, 1e6, time.Second, 100)
+	var table Table
+	var b Bucket
+	table.Take(l, MinKeys, 9, 0, 1)
+	if n := testing.AllocsPerRun(1000, func() {
+		table.Take(l, MinKeys, 9, 0, 1)
+		b.Take(l, 0, 1)
+	}); n != 0 {
+		t.Errorf("Take allocates %v times, want 0", n)
+	}
+}
+
+func BenchmarkBytesPerKey(b *testing.B) {
+	l := mustLimit(b, 1, time.Hour, 10)
+	for b.Loop() {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		table := new(Table)
+		rng := rand.New(rand.NewPCG(1, 1))
+		for range 1_000_000 {
+			table.Take(l, 2_000_000, Key(rng.Uint64()), time.Second, 1)
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		if n := table.Len(time.Second); n != 1_000_000 {
+			b.Fatalf("%d keys of 1,000,000 are remembered", n)
+		}
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/1e6, "B/key")
+		b.ReportMetric(0, "ns/op")
+		runtime.KeepAlive(table)
+	}
+}
+
+func BenchmarkTake(b *testing.B) {
+	admit := mustLimit(b, 1e9, time.Second, 1e9)
+	refuse := mustLimit(b, 1, time.Hour, 1)
+	const many, maxKeys = 1 << 20, 2_000_000
+	for _, bench := range []struct {
+		name  string
+		limit Limit
+		keys  uint64
+	}{
+		{"keys=1/admit", admit, 1},
+		{"keys=1/refuse", refuse, 1},
+		{"keys=1e6/admit", admit, many},
+		{"keys=1e6/refuse", refuse, many},
+	} {
+		var table Table
+		key := func(i uint64) Key { return Key(bits.Reverse64((i&(bench.keys-1) + 1) * 0x9e3779b97f4a7c15)) }
+		for i := range bench.keys {
+			table.Take(bench.limit, maxKeys, key(i), time.Second, 1)
+		}
+		b.Run(bench.name+"/alone", func(b *testing.B) {
+			b.ReportAllocs()
+			i := uint64(0)
+			for b.Loop() {
+				i += 0x9e3779b97f4a7c15
+				table.Take(bench.limit, maxKeys, key(i), time.Second, 1)
+			}
+		})
+		b.Run(bench.name+"/parallel", func(b *testing.B) {
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				i := rand.Uint64()
+				for pb.Next() {
+					i += 0x9e3779b97f4a7c15
+					table.Take(bench.limit, maxKeys, key(i), time.Second, 1)
+				}
+			})
+		})
+	}
+}
