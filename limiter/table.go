@@ -29,11 +29,12 @@ type Key uint64
 // seed makes keys unpredictable, so that nobody can choose names that collide.
 var seed = maphash.MakeSeed()
 
-// KeyOf returns the Key for a name. It differs from process to process.
-func KeyOf(name string) Key { return Key(maphash.String(seed, name)) }
+// KeyOf returns the Key for a name. It is never 0, and differs from process to
+// process.
+func KeyOf(name string) Key { return max(1, Key(maphash.String(seed, name))) }
 
 // KeyOfBytes returns the Key for a name that is held as bytes.
-func KeyOfBytes(name []byte) Key { return Key(maphash.Bytes(seed, name)) }
+func KeyOfBytes(name []byte) Key { return max(1, Key(maphash.Bytes(seed, name))) }
 
 // A Table holds one bucket per key for very many keys, at 18 bytes per slot.
 //

@@ -1,0 +1,178 @@
+package shield
+
+import (
+	"math"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
+)
+
+// A Reason says which limit a request is over.
+type Reason uint8
+
+// The reasons.
+const (
+	Fits        Reason = iota // none: the request is admitted
+	Quota                     // a zone's quota for this client
+	Capacity                  // the backend's rate
+	Concurrency               // the backend's room in flight
+
+	reasons = iota
+)
+
+func (r Reason) String() string {
+	return [reasons]string{"none", "quota", "capacity", "concurrency"}[r]
+}
+
+// Reasons are all Reasons for a refusal.
+var Reasons = [...]Reason{Quota, Capacity, Concurrency}
+
+// Outside is the key of a request in a zone that it is not in.
+const Outside limiter.Key = 0
+
+// A Request is what a decision needs to know of a request.
+type Request struct {
+	// Keys names the client in each zone, in the order of Config.Zones. Zones
+	// beyond its length do not count the request; neither does one whose key
+	// is Outside.
+	Keys []limiter.Key
+}
+
+// A Decision is the answer to one request.
+type Decision struct {
+	// Admit: the request may go on. The caller must call Done when it has
+	// been served, once, on every path.
+	Admit bool
+
+	// Reason is Fits, or what the request is refused for. In observe mode it
+	// is what the admitted request would have been refused for.
+	Reason Reason
+
+	// Zone is the zone that refuses for Quota, as an index into Config.Zones;
+	// otherwise -1.
+	Zone int
+
+	// Wait is how long until the same request would be admitted. Hint is what
+	// the client is told of it.
+	Wait time.Duration
+	Hint pushback.Hint
+
+	at      time.Duration
+	backend *Backend // if the request holds a place in flight
+}
+
+// Admit decides on a request that arrives at now, the time since the epoch of
+// the Guard's State. It takes tokens and a place in flight if all limits allow
+// it, and nothing otherwise.
+func (g *Guard) Admit(now time.Duration, r Request) Decision {
+	d := Decision{Reason: Fits, Zone: -1, at: now}
+	refusing := g.admit(0, now, r.Keys, &d)
+	d.Admit = d.Reason == Fits
+	b := g.backend
+	if d.Admit {
+		b.admitted.Add(1)
+		return d
+	}
+	d.Hint = g.answers.Hint(d.Wait)
+	if g.observe {
+		d.Admit = true
+		b.observed[d.Reason].Add(1)
+		if refusing != nil {
+			refusing.observed.Add(1)
+		}
+		if g.concurrency > 0 {
+			b.gate.Enter(math.MaxInt, now)
+			d.backend = b
+		}
+		return d
+	}
+	b.refused[d.Reason].Add(1)
+	b.retryAfter[d.Hint.Seconds].Add(1)
+	if refusing != nil {
+		refusing.refused.Add(1)
+	}
+	return d
+}
+
+// admit checks the zones from g.zones[i] on and then the backend, and charges
+// them on its way back, if all of them have room. It holds the lock of each
+// zone meanwhile, so that nobody sees half of a decision. All guards lock zones
+// in the order of their names, so no two wait for each other.
+//
+// It sets d.Reason, d.Wait and d.Zone, and returns the zone that refuses: the
+// one with the longest wait.
+func (g *Guard) admit(i int, now time.Duration, keys []limiter.Key, d *Decision) (refusing *ZoneState) {
+	for ; i < len(g.zones); i++ {
+		if z := &g.zones[i]; z.index < len(keys) && keys[z.index] != Outside {
+			break
+		}
+	}
+	if i == len(g.zones) {
+		if d.Reason == Fits {
+			g.admitBackend(now, d)
+		}
+		return nil
+	}
+	z := &g.zones[i]
+	claim, wait := z.table.Claim(z.limit, z.maxKeys, keys[z.index], now, z.cost)
+	if wait > d.Wait {
+		d.Reason, d.Wait, d.Zone = Quota, wait, z.index
+	}
+	refusing = g.admit(i+1, now, keys, d)
+	if d.Reason == Fits {
+		claim.Commit()
+	}
+	claim.Release()
+	if d.Zone == z.index {
+		return z.ZoneState
+	}
+	return refusing
+}
+
+// admitBackend decides on a request that is within its quotas.
+func (g *Guard) admitBackend(now time.Duration, d *Decision) {
+	b := g.backend
+	var capacity limiter.Claim
+	if g.hasCapacity {
+		var wait time.Duration
+		if capacity, wait = b.capacity.Claim(g.capacity, now, 1); wait > 0 {
+			capacity.Release()
+			d.Reason, d.Wait = Capacity, wait
+			return
+		}
+		defer capacity.Release()
+	}
+	if g.concurrency > 0 {
+		if !b.gate.Enter(g.concurrency, now) {
+			d.Reason, d.Wait = Concurrency, b.gate.Drain(now)
+			return
+		}
+		d.backend = b
+	}
+	if g.hasCapacity {
+		capacity.Commit()
+	}
+}
+
+// An Outcome says how an admitted request ended.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Served   Outcome = iota // the response is complete, or the client is gone
+	Detached                // it goes on without its place in flight: an upgraded connection, a stream of events
+)
+
+// Done gives back what an admitted request holds. It must be called exactly
+// once for every Decision that admits, with a now from the same epoch.
+func (d *Decision) Done(now time.Duration, o Outcome) {
+	if d.backend == nil {
+		return
+	}
+	if o == Detached {
+		d.backend.gate.Detach(now)
+	} else {
+		d.backend.gate.Leave(now, now-d.at)
+	}
+}

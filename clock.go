@@ -1,0 +1,10 @@
+package shield
+
+import "time"
+
+// epoch is the beginning of time for everything in this process.
+var epoch = time.Now()
+
+// Now returns the time since this process began, from the monotonic clock. The
+// shells around the Guard take it once per request; the core takes it from them.
+func Now() time.Duration { return time.Since(epoch) }

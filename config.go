@@ -1,0 +1,172 @@
+package shield
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
+)
+
+// Bounds of a Config.
+const (
+	DefaultMaxKeys = 200_000
+	MaxConcurrency = 1_000_000
+	maxName        = 64
+)
+
+// Config is what the operator sets. A Guard without zones, capacity and
+// concurrency admits everything.
+type Config struct {
+	// Observe admits every request, and counts what would have been refused.
+	Observe bool
+
+	// Zones are the quotas of single clients. A request may be in several.
+	Zones []Zone
+
+	// Capacity is what the backend can take in all. A Rate of 0 means no limit.
+	Capacity limiter.Config
+
+	// Concurrency is how many requests may be in flight to the backend: at
+	// most MaxConcurrency. 0 means no limit.
+	Concurrency int
+
+	// Pushback says how refusals are worded.
+	Pushback pushback.Config
+}
+
+// A Zone is a quota that every client has by itself.
+type Zone struct {
+	// Name identifies the zone in metrics and in what clients are told: 1 to 64
+	// letters, digits and _ - . / : only, different from the other zones' names.
+	Name string
+
+	// Limit is what each client may do.
+	Limit limiter.Config
+
+	// Cost is how many tokens one request takes: 1 to the burst. 0 means 1.
+	Cost int
+
+	// MaxKeys bounds how many clients are remembered: limiter.MinKeys to
+	// limiter.MaxKeys. 0 means DefaultMaxKeys. See limiter.Table for who is
+	// forgotten.
+	MaxKeys int
+
+	// Key names the client of a request, for Guard.Handler only. All requests
+	// with the same name, "" too, share one bucket. nil means the address of
+	// the peer: IPv4 by address, IPv6 by /64.
+	Key func(*http.Request) string
+}
+
+// A Guard applies one Config. It is safe for concurrent use.
+type Guard struct {
+	observe     bool
+	zones       []zone // in the order of their names: see admit
+	keys        []func(*http.Request) string
+	hasCapacity bool
+	capacity    limiter.Limit
+	concurrency int
+	backend     *Backend
+	answers     *pushback.Answers
+}
+
+// zone is a checked Zone and its state.
+type zone struct {
+	*ZoneState
+	index   int // in Config.Zones and in Request.Keys
+	limit   limiter.Limit
+	cost    int
+	maxKeys int
+}
+
+// New returns a Guard that works on s; nil means a State of its own. What s
+// lacks is added to it. The error names everything that is wrong with c.
+func New(c Config, s *State) (*Guard, error) {
+	g := &Guard{observe: c.Observe, concurrency: c.Concurrency}
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+
+	var policies []pushback.Policy
+	seen := map[string]bool{}
+	for i, z := range c.Zones {
+		if err := CheckName(z.Name); err != nil {
+			bad("zone %q: %w", z.Name, err)
+		}
+		if seen[z.Name] {
+			bad("zone %q is there twice; want different names", z.Name)
+		}
+		seen[z.Name] = true
+		limit, err := limiter.New(z.Limit)
+		if err != nil {
+			bad("zone %q: %w", z.Name, err)
+		}
+		if z.Cost == 0 {
+			z.Cost = 1
+		}
+		if err == nil && (z.Cost < 1 || z.Cost > limit.Burst()) {
+			bad("zone %q: cost is %d; want 1 to the burst of %d", z.Name, z.Cost, limit.Burst())
+		}
+		if z.MaxKeys == 0 {
+			z.MaxKeys = DefaultMaxKeys
+		}
+		if z.MaxKeys < limiter.MinKeys || z.MaxKeys > limiter.MaxKeys {
+			bad("zone %q: max_keys is %d; want %d to %d", z.Name, z.MaxKeys, limiter.MinKeys, limiter.MaxKeys)
+		}
+		g.zones = append(g.zones, zone{index: i, limit: limit, cost: z.Cost, maxKeys: z.MaxKeys})
+		g.keys = append(g.keys, z.Key)
+		policies = append(policies, pushback.Policy{Name: z.Name, Quota: limit.Burst() / max(1, z.Cost), Window: limit.Refill()})
+	}
+	if c.Capacity != (limiter.Config{}) {
+		var err error
+		g.hasCapacity = true
+		if g.capacity, err = limiter.New(c.Capacity); err != nil {
+			bad("capacity: %w", err)
+		}
+	}
+	if c.Concurrency < 0 || c.Concurrency > MaxConcurrency {
+		bad("concurrency is %d; want 1 to %d", c.Concurrency, MaxConcurrency)
+	}
+	var err error
+	if g.answers, err = pushback.New(c.Pushback, policies); err != nil {
+		bad("pushback: %w", err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+
+	if s == nil {
+		s = new(State)
+	}
+	for i, z := range c.Zones {
+		g.zones[i].ZoneState = s.zone(z.Name)
+	}
+	slices.SortFunc(g.zones, func(a, b zone) int { return strings.Compare(a.name, b.name) })
+	g.backend = s.backend()
+	return g, nil
+}
+
+// CheckName returns an error unless name can stand unquoted in headers, labels
+// and logs.
+func CheckName(name string) error {
+	ok := name != "" && len(name) <= maxName
+	for _, r := range name {
+		ok = ok && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-./:", r))
+	}
+	if !ok {
+		return fmt.Errorf("name is %q; want 1 to %d letters, digits and _ - . / : only", name, maxName)
+	}
+	return nil
+}
+
+// Answers returns the writer of this Guard's refusals.
+func (g *Guard) Answers() *pushback.Answers { return g.answers }
+
+// Limits returns the limits in force, in tokens of burst, time to refill it and
+// requests in flight; zeroes where there is none.
+func (g *Guard) Limits() (burst int, refill time.Duration, concurrency int) {
+	return g.capacity.Burst(), g.capacity.Refill(), g.concurrency
+}

@@ -1,0 +1,423 @@
+package shield
+
+import (
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
+)
+
+const ms = time.Millisecond
+
+func mustNew(tb testing.TB, c Config, s *State) *Guard {
+	tb.Helper()
+	g, err := New(c, s)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return g
+}
+
+func perSecond(rate float64, burst int) limiter.Config {
+	return limiter.Config{Rate: rate, Burst: burst}
+}
+
+func TestEachLimitRefusesForItsReason(t *testing.T) {
+	g := mustNew(t, Config{
+		Zones:       []Zone{{Name: "z", Limit: perSecond(1, 2)}},
+		Capacity:    perSecond(10, 3),
+		Concurrency: 2,
+	}, nil)
+	alice, bob, carol := []limiter.Key{1}, []limiter.Key{2}, []limiter.Key{3}
+	var held []Decision
+	for i, step := range []struct {
+		at     time.Duration
+		keys   []limiter.Key
+		reason Reason
+		wait   time.Duration
+		hint   pushback.Hint
+	}{
+		{0, alice, Fits, 0, pushback.Hint{}},
+		{0, alice, Fits, 0, pushback.Hint{}},
+		{0, alice, Quota, time.Second, pushback.Hint{Seconds: 1, Ms: 1000}},
+		{0, bob, Concurrency, 1, pushback.Hint{Seconds: 1, Ms: 1}},
+		{40 * ms, bob, Concurrency, 40 * ms, pushback.Hint{Seconds: 1, Ms: 40}}, // they have taken that long so far
+	} {
+		d := g.Admit(step.at, Request{Keys: step.keys})
+		if d.Reason != step.reason || d.Wait != step.wait || d.Hint != step.hint || d.Admit != (d.Reason == Fits) {
+			t.Errorf("step %d: got %+v, want %v, wait %v, %+v", i, d, step.reason, step.wait, step.hint)
+		}
+		if d.Admit {
+			held = append(held, d)
+		}
+	}
+	for _, d := range held {
+		d.Done(50*ms, Served)
+	}
+	// One token of the capacity is left, and half of one has come back.
+	if d := g.Admit(50*ms, Request{Keys: bob}); !d.Admit {
+		t.Errorf("bob: %+v, want admitted", d)
+	}
+	if d := g.Admit(50*ms, Request{Keys: carol}); d.Reason != Capacity || d.Wait != 50*ms || d.Zone != -1 {
+		t.Errorf("carol: %+v, want capacity, wait 50ms", d)
+	}
+	s := g.backend.Stats()
+	if s.Admitted != 3 || s.Refused != [reasons]uint64{Quota: 1, Capacity: 1, Concurrency: 2} || s.RetryAfter[1] != 4 || s.InFlight != 1 {
+		t.Errorf("stats: %+v", s)
+	}
+}
+
+// A refusal charges nothing anywhere: not the zones before the one that
+// refuses, not those after it, not the backend.
+func TestRefusalChargesNothing(t *testing.T) {
+	for _, order := range [][2]string{{"a", "b"}, {"b", "a"}} {
+		g := mustNew(t, Config{
+			Zones: []Zone{
+				{Name: order[0], Limit: perSecond(1, 1)},
+				{Name: order[1], Limit: perSecond(1, 5)},
+			},
+			Capacity:    perSecond(100, 100),
+			Concurrency: 100,
+		}, nil)
+		g.Admit(0, Request{Keys: []limiter.Key{7, 9}})
+		for range 50 {
+			if d := g.Admit(0, Request{Keys: []limiter.Key{7, 9}}); d.Reason != Quota || d.Zone != 0 {
+				t.Fatalf("order %v: %+v, want the first zone to refuse", order, d)
+			}
+		}
+		for i := range 4 {
+			if d := g.Admit(0, Request{Keys: []limiter.Key{Outside, 9}}); !d.Admit {
+				t.Errorf("order %v: request %d in the second zone only: %+v; refusals of the first were charged there", order, i, d)
+			}
+		}
+		if n := g.backend.gate.InFlight(); n != 5 {
+			t.Errorf("order %v: %d in flight, want 5", order, n)
+		}
+	}
+}
+
+// The longest wait is told, with the zone that asks for it.
+func TestLongestWaitIsTold(t *testing.T) {
+	g := mustNew(t, Config{Zones: []Zone{
+		{Name: "z", Limit: perSecond(1, 1)},
+		{Name: "a", Limit: limiter.Config{Rate: 1, Per: time.Minute, Burst: 1}},
+		{Name: "m", Limit: perSecond(10, 1)},
+	}}, nil)
+	keys := Request{Keys: []limiter.Key{1, 1, 1}}
+	g.Admit(0, keys)
+	d := g.Admit(0, keys)
+	if d.Zone != 1 || d.Wait != time.Minute || d.Hint != (pushback.Hint{Seconds: 30, Ms: 30_000}) {
+		t.Errorf("%+v, want zone 1, wait 1m, told 30 s", d)
+	}
+	if g.zones[0].name != "a" || g.zones[0].Stats(0).Refused != 1 {
+		t.Error("the refusal was not counted for the zone that refused")
+	}
+}
+
+// Whatever came before, the wait for a quota or the capacity is exact.
+func TestWaitsAreExact(t *testing.T) {
+	checked := map[Reason]int{}
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		cfg := Config{Capacity: perSecond(5+rng.Float64()*5, 1+rng.IntN(20))}
+		for _, name := range []string{"c", "a", "b"} {
+			cfg.Zones = append(cfg.Zones, Zone{Name: name, Limit: perSecond(1+rng.Float64()*20, 3+rng.IntN(5)), Cost: 1 + rng.IntN(3)})
+		}
+		var s State
+		g := mustNew(t, cfg, &s)
+		now := time.Second
+		for range 5_000 {
+			now += time.Duration(rng.IntN(10_000)) * time.Microsecond
+			r := Request{Keys: []limiter.Key{limiter.Key(rng.IntN(3)), limiter.Key(rng.IntN(3)), limiter.Key(rng.IntN(3))}}
+			d := g.Admit(now, r)
+			if d.Admit {
+				continue
+			}
+			checked[d.Reason]++
+			if early := g.Admit(now+d.Wait-1, r); early.Admit {
+				t.Fatalf("seed %d: told to wait %v for %v, admitted a nanosecond sooner", seed, d.Wait, d.Reason)
+			}
+			again := g.Admit(now+d.Wait, r)
+			if !again.Admit && !(d.Reason == Quota && again.Reason == Capacity) {
+				t.Fatalf("seed %d: told to wait %v for %v, then %+v", seed, d.Wait, d.Reason, again)
+			}
+			now += d.Wait
+		}
+	}
+	if checked[Quota] < 1_000 || checked[Capacity] < 1_000 {
+		t.Errorf("too few refusals to show anything: %v", checked)
+	}
+}
+
+// Decisions depend on differences of time only, and not on what keys are called.
+func TestShiftedTimesAndPermutedKeys(t *testing.T) {
+	run := func(shift time.Duration, rename func(limiter.Key) limiter.Key) (out []Decision) {
+		g := mustNew(t, Config{Zones: []Zone{{Name: "z", Limit: perSecond(3, 4)}}, Capacity: perSecond(8, 5), Concurrency: 3}, nil)
+		rng := rand.New(rand.NewPCG(9, 9))
+		now := shift
+		for range 2_000 {
+			now += time.Duration(rng.IntN(100)) * ms
+			d := g.Admit(now, Request{Keys: []limiter.Key{rename(limiter.Key(1 + rng.IntN(4)))}})
+			if d.Admit && rng.IntN(4) > 0 {
+				d.Done(now+10*ms, Served)
+			}
+			d.at, d.backend = 0, nil
+			if len(out)%100 == 99 { // or the gate stays shut
+				g.backend.gate.Detach(now)
+				for g.backend.gate.InFlight() > 0 {
+					g.backend.gate.Detach(now)
+				}
+				for g.backend.gate.InFlight() < 0 {
+					g.backend.gate.Enter(1, now)
+				}
+			}
+			out = append(out, d)
+		}
+		return out
+	}
+	same := run(time.Second, func(k limiter.Key) limiter.Key { return k })
+	other := run(1_000*time.Hour, func(k limiter.Key) limiter.Key { return k * 0x9e3779b97f4a7c15 })
+	for i := range same {
+		if same[i] != other[i] {
+			t.Fatalf("request %d: %+v, and with other names at another time %+v", i, same[i], other[i])
+		}
+	}
+}
+
+// Thousands of goroutines, three limits: every one holds exactly, and what was
+// refused for one was charged to none.
+func TestLimitsHoldTogetherUnderContention(t *testing.T) {
+	const goroutines, rounds, room = 2_000, 20, 7
+	var s State
+	cfg := Config{
+		Zones: []Zone{
+			{Name: "b", Limit: limiter.Config{Rate: 1, Per: time.Minute, Burst: 900}},
+			{Name: "a", Limit: limiter.Config{Rate: 1, Per: time.Minute, Burst: 2_000}},
+		},
+		Capacity:    limiter.Config{Rate: 1, Per: time.Minute, Burst: 3_000},
+		Concurrency: room,
+	}
+	g := mustNew(t, cfg, &s)
+	cfg.Zones[0], cfg.Zones[1] = cfg.Zones[1], cfg.Zones[0]
+	mirrored := mustNew(t, cfg, &s) // the same zones in the other order: the locks must not cross
+	var inside, peak, admitted atomic.Int64
+	var wg sync.WaitGroup
+	for i := range goroutines {
+		wg.Go(func() {
+			for range rounds {
+				guard, keys := g, []limiter.Key{limiter.Key(1 + i%2), 5}
+				if i%3 == 0 {
+					guard, keys = mirrored, []limiter.Key{5, limiter.Key(1 + i%2)}
+				}
+				d := guard.Admit(time.Second, Request{Keys: keys})
+				if !d.Admit {
+					continue
+				}
+				n := inside.Add(1)
+				for p := peak.Load(); n > p && !peak.CompareAndSwap(p, n); p = peak.Load() {
+				}
+				admitted.Add(1)
+				inside.Add(-1)
+				d.Done(time.Second, Served)
+			}
+		})
+	}
+	wg.Wait()
+	if p := peak.Load(); p > room {
+		t.Errorf("%d in flight, want at most %d", p, room)
+	}
+	st := g.backend.Stats()
+	if st.InFlight != 0 {
+		t.Errorf("%d places were not given back", st.InFlight)
+	}
+	if int64(st.Admitted) != admitted.Load() || st.Admitted+st.Refused[Quota]+st.Refused[Capacity]+st.Refused[Concurrency] != goroutines*rounds {
+		t.Errorf("%+v does not add up to %d requests", st, goroutines*rounds)
+	}
+	// What each bucket was charged is what was admitted, no more and no less.
+	for name, burst := range map[string]int64{"a": 2_000, "b": 1_800} {
+		if n := int64(s.Zones[name].Stats(time.Second).Admitted); n != admitted.Load() || n > burst {
+			t.Errorf("zone %s was charged %d times for %d requests", name, n, admitted.Load())
+		}
+	}
+	left := 0
+	l, _ := limiter.New(cfg.Capacity)
+	for s.Backend.capacity.Take(l, time.Second, 1) == 0 {
+		left++
+	}
+	if int64(left) != 3_000-admitted.Load() {
+		t.Errorf("the capacity was charged %d times for %d requests", 3_000-left, admitted.Load())
+	}
+}
+
+// A Guard that follows another on its State applies its own limits at once and
+// forgives nobody.
+func TestNewLimitsOnOldState(t *testing.T) {
+	var s State
+	keys := Request{Keys: []limiter.Key{1}}
+	with := func(burst, concurrency int) *Guard {
+		return mustNew(t, Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: burst}}}, Concurrency: concurrency}, &s)
+	}
+	old := with(2, 0)
+	old.Admit(time.Second, keys)
+	old.Admit(time.Second, keys)
+	if d := with(2, 0).Admit(time.Second, keys); d.Reason != Quota {
+		t.Errorf("the same limit again: %+v; everybody was forgiven", d)
+	}
+	raised := with(4, 0)
+	for i := range 3 {
+		if d := raised.Admit(time.Second, keys); d.Admit != (i < 2) {
+			t.Errorf("burst raised from 2 to 4, request %d: %+v", i, d)
+		}
+	}
+	if d := old.Admit(time.Second, keys); d.Reason != Quota {
+		t.Errorf("the old guard: %+v; the new limit leaked into it", d)
+	}
+	busy := with(100, 5)
+	for range 5 {
+		busy.Admit(2*time.Second, keys)
+	}
+	if d := with(100, 3).Admit(2*time.Second, keys); d.Reason != Concurrency {
+		t.Errorf("concurrency lowered to 3 with 5 in flight: %+v", d)
+	}
+}
+
+func TestObserveRefusesNobody(t *testing.T) {
+	g := mustNew(t, Config{Observe: true, Zones: []Zone{{Name: "z", Limit: perSecond(1, 2)}}, Capacity: perSecond(1, 3), Concurrency: 40}, nil)
+	var got [reasons]int
+	var held []Decision
+	for i := range 20 {
+		d := g.Admit(0, Request{Keys: []limiter.Key{limiter.Key(1 + i/10)}})
+		if !d.Admit {
+			t.Fatalf("request %d was refused: %+v", i, d)
+		}
+		if (d.Reason == Fits) != (d.Wait == 0) {
+			t.Errorf("request %d: %+v", i, d)
+		}
+		got[d.Reason]++
+		held = append(held, d)
+	}
+	if got != [reasons]int{Fits: 3, Quota: 8, Capacity: 9} {
+		t.Errorf("by reason: %v", got)
+	}
+	if n := g.backend.gate.InFlight(); n != 20 {
+		t.Errorf("%d in flight, want all 20", n)
+	}
+	if d := g.Admit(0, Request{}); d.Reason != Capacity {
+		t.Errorf("%+v", d)
+	} else {
+		held = append(held, d)
+	}
+	for _, d := range held {
+		d.Done(0, Served)
+	}
+	s := g.backend.Stats()
+	if s.Refused != [reasons]uint64{} || s.Observed != [reasons]uint64{Quota: 8, Capacity: 10} || s.InFlight != 0 {
+		t.Errorf("%+v", s)
+	}
+	if z := g.zones[0].Stats(0); z.Observed != 8 || z.Refused != 0 {
+		t.Errorf("%+v", z)
+	}
+}
+
+func TestNewNamesEveryFault(t *testing.T) {
+	_, err := New(Config{
+		Zones: []Zone{
+			{Name: "bad name", Limit: perSecond(1, 1)},
+			{Name: "costly", Limit: perSecond(1, 3), Cost: 4},
+			{Name: "free", Limit: perSecond(1, 3), Cost: -1},
+			{Name: "small", Limit: perSecond(1, 1), MaxKeys: 10},
+			{Name: "small", Limit: perSecond(0, 1)},
+			{Name: strings.Repeat("x", 65), Limit: perSecond(1, 1)},
+		},
+		Capacity:    perSecond(-5, 1),
+		Concurrency: -1,
+		Pushback:    pushback.Config{Max: time.Minute, Min: 1500 * ms, Status: 200, OverloadStatus: 600, Body: "json"},
+	}, nil)
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{
+		`zone "bad name": name is "bad name"; want 1 to 64 letters`,
+		`zone "costly": cost is 4; want 1 to the burst of 3`,
+		`zone "free": cost is -1; want 1 to the burst of 3`,
+		`zone "small": max_keys is 10; want 1000 to 67108864`,
+		`zone "small" is there twice`,
+		`zone "small": rate is 0 per 1s; want more than 0`,
+		`xxx"; want 1 to 64 letters`,
+		`capacity: rate is -5 per 1s`,
+		`concurrency is -1; want 1 to 1000000`,
+		`max is 1m0s; want whole seconds from 1s to 59s`,
+		`min is 1.5s; want whole seconds from 1s to 59s`,
+		`status is 200; want 400 to 599`,
+		`overload_status is 600; want 400 to 599`,
+		`body is "json"; want problem, html, text or none`,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in:\n%v", want, err)
+		}
+	}
+	if s := new(State); true {
+		_, _ = New(Config{Concurrency: -1}, s)
+		if s.Backend != nil || s.Zones != nil {
+			t.Error("a refused Config changed the State")
+		}
+	}
+}
+
+func TestAdmitDoesNotAllocate(t *testing.T) {
+	g := mustNew(t, Config{Zones: []Zone{{Name: "z", Limit: perSecond(1e6, 1e6)}, {Name: "y", Limit: perSecond(1e6, 1e6)}}, Capacity: perSecond(1e6, 1e6), Concurrency: 10}, nil)
+	keys := []limiter.Key{1, 2}
+	if n := testing.AllocsPerRun(1000, func() {
+		d := g.Admit(time.Second, Request{Keys: keys})
+		d.Done(time.Second, Served)
+	}); n != 0 {
+		t.Errorf("admitting allocates %v times, want 0", n)
+	}
+	for g.Admit(time.Second, Request{Keys: keys}).Admit {
+	}
+	if n := testing.AllocsPerRun(1000, func() { g.Admit(time.Second, Request{Keys: keys}) }); n != 0 {
+		t.Errorf("refusing allocates %v times, want 0", n)
+	}
+}
+
+func BenchmarkAdmit(b *testing.B) {
+	keys := []limiter.Key{1}
+	full := Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1e9, Burst: 1e9}}}, Capacity: limiter.Config{Rate: 1e9, Burst: 1e9}, Concurrency: 1000}
+	quota, capacity, concurrency := full, full, full
+	quota.Zones = []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}}}
+	capacity.Capacity = limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}
+	concurrency.Concurrency = 1
+	for _, bench := range []struct {
+		name string
+		cfg  Config
+	}{{"admit+done", full}, {"refuse/quota", quota}, {"refuse/capacity", capacity}, {"refuse/concurrency", concurrency}} {
+		run := func(g *Guard, next func() bool) {
+			for next() {
+				if d := g.Admit(time.Second, Request{Keys: keys}); d.Admit {
+					d.Done(time.Second, Served)
+				}
+			}
+		}
+		prepare := func() *Guard {
+			g := mustNew(b, bench.cfg, nil)
+			if bench.name != "admit+done" {
+				g.Admit(time.Second, Request{Keys: keys}) // takes the only token or place, and keeps it
+			}
+			return g
+		}
+		b.Run(bench.name+"/alone", func(b *testing.B) {
+			b.ReportAllocs()
+			run(prepare(), b.Loop)
+		})
+		b.Run(bench.name+"/parallel", func(b *testing.B) {
+			b.ReportAllocs()
+			g := prepare()
+			b.RunParallel(func(pb *testing.PB) { run(g, pb.Next) })
+		})
+	}
+}

@@ -1,0 +1,70 @@
+package shield
+
+import (
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
+)
+
+// Handler returns a handler that passes to next what the Guard admits and
+// answers the rest.
+func (g *Guard) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var room [8]limiter.Key // on the stack, for as many zones as anybody has
+		keys := room[:0]
+		for _, key := range g.keys {
+			if key == nil {
+				keys = append(keys, AddrKey(peer(r), 32, 64))
+			} else {
+				keys = append(keys, limiter.KeyOf(key(r)))
+			}
+		}
+		d := g.Admit(Now(), Request{Keys: keys})
+		if !d.Admit {
+			g.answers.Write(w, r, d.Refusal(), time.Now())
+			return
+		}
+		if MayDetach(r) {
+			t := Track(w, r, d)
+			defer t.Done()
+			next.ServeHTTP(t, r)
+			return
+		}
+		defer func() { d.Done(Now(), Served) }()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Refusal returns what there is to be written for a Decision that refuses.
+func (d *Decision) Refusal() pushback.Refusal {
+	return pushback.Refusal{Policy: d.Zone, Hint: d.Hint}
+}
+
+// peer returns the address of the connection's other end, or the zero Addr.
+func peer(r *http.Request) netip.Addr {
+	ap, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return ap.Addr()
+}
+
+// AddrKey returns the key of the network that a belongs to: its first v4 bits
+// (1 to 32) if it is an IPv4 address, or an IPv6 address that maps one, else its
+// first v6 bits (1 to 128). An IPv6 customer has at least a /64, so keys of
+// single IPv6 addresses would limit nobody. The zero Addr has a key too.
+func AddrKey(a netip.Addr, v4, v6 int) limiter.Key {
+	a = a.Unmap()
+	bits := v6
+	if a.Is4() {
+		bits = v4
+	}
+	p, _ := a.WithZone("").Prefix(bits)
+	var name [17]byte
+	addr := p.Addr().As16()
+	copy(name[:], addr[:])
+	if a.Is4() {
+		name[16] = 4
+	}
+	return limiter.KeyOfBytes(name[:])
+}

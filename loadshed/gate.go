@@ -1,0 +1,66 @@
+package loadshed
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// A Gate counts requests in flight. The zero Gate is empty and ready. It is
+// safe for concurrent use and must not be copied.
+//
+// now is the time since an epoch that the caller keeps, from a monotonic clock.
+type Gate struct {
+	inFlight atomic.Int64
+	service  atomic.Int64 // mean time of service, in nanoseconds; 0 before the first completion
+	movedAt  atomic.Int64 // the last departure, or the entry into an empty gate
+}
+
+// Enter takes one place if fewer than limit are taken, and reports whether it
+// did. Each successful Enter needs one Leave or one Detach.
+func (g *Gate) Enter(limit int, now time.Duration) bool {
+	for {
+		n := g.inFlight.Load()
+		if n >= int64(limit) {
+			return false
+		}
+		if g.inFlight.CompareAndSwap(n, n+1) {
+			if n == 0 {
+				g.movedAt.Store(int64(now))
+			}
+			return true
+		}
+	}
+}
+
+// Leave gives back the place of a request that entered took ago and has been
+// served.
+func (g *Gate) Leave(now, took time.Duration) {
+	g.inFlight.Add(-1)
+	g.movedAt.Store(int64(now))
+	// An exponentially weighted mean: 16 completions are enough to follow a
+	// change and to smooth over one odd request. A sample that loses the race
+	// against another is dropped: the mean does not miss it.
+	const weight = 16
+	old := g.service.Load()
+	mean := int64(took)
+	if old > 0 {
+		mean = old + (int64(took)-old)/weight
+	}
+	g.service.CompareAndSwap(old, max(1, mean))
+}
+
+// Detach gives back the place of a request that goes on without it, as an
+// upgraded connection does, or whose time of service says nothing.
+func (g *Gate) Detach(now time.Duration) {
+	g.inFlight.Add(-1)
+	g.movedAt.Store(int64(now))
+}
+
+// InFlight returns how many places are taken.
+func (g *Gate) InFlight() int { return int(g.inFlight.Load()) }
+
+// Drain returns how long what is in flight at now is expected to take to leave.
+// The package comment says how.
+func (g *Gate) Drain(now time.Duration) time.Duration {
+	return max(time.Duration(g.service.Load()), now-time.Duration(g.movedAt.Load()), 1)
+}

@@ -1,0 +1,118 @@
+package loadshed
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Thousands of goroutines knock at a gate of 17: never 18 inside, and every
+// place is given back.
+func TestGateIsExact(t *testing.T) {
+	const limit, goroutines, rounds = 17, 4_000, 50
+	var g Gate
+	var inside, peak, entered, refused atomic.Int64
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	for range goroutines {
+		wg.Go(func() {
+			<-start
+			for round := range rounds {
+				if !g.Enter(limit, 0) {
+					refused.Add(1)
+					continue
+				}
+				n := inside.Add(1)
+				for p := peak.Load(); n > p && !peak.CompareAndSwap(p, n); p = peak.Load() {
+				}
+				entered.Add(1)
+				inside.Add(-1)
+				if round%2 == 0 {
+					g.Leave(0, time.Millisecond)
+				} else {
+					g.Detach(0)
+				}
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+	if p := peak.Load(); p > limit {
+		t.Errorf("%d inside at once, want at most %d", p, limit)
+	}
+	if n := entered.Load() + refused.Load(); n != goroutines*rounds {
+		t.Errorf("%d entered or refused, %d came", n, goroutines*rounds)
+	}
+	if n := g.InFlight(); n != 0 {
+		t.Errorf("%d places were not given back", n)
+	}
+}
+
+func TestLimitIsNotKept(t *testing.T) {
+	var g Gate
+	for range 5 {
+		g.Enter(5, 0)
+	}
+	if g.Enter(3, 0) {
+		t.Error("entered with 5 inside and a limit lowered to 3")
+	}
+	if !g.Enter(6, 0) {
+		t.Error("refused with 5 inside and a limit raised to 6")
+	}
+}
+
+func TestDrain(t *testing.T) {
+	const ms = time.Millisecond
+	var g Gate
+	g.Enter(1, 500*ms)
+	if got := g.Drain(800 * ms); got != 300*ms {
+		t.Errorf("before any completion Drain = %v, want the 300ms that the first has taken so far", got)
+	}
+	g.Leave(1000*ms, 400*ms)
+	g.Enter(1, 1000*ms)
+	if got := g.Drain(1100 * ms); got != 400*ms {
+		t.Errorf("Drain = %v, want the mean time of service of 400ms", got)
+	}
+	for i := range 200 {
+		g.Leave(2000*ms+time.Duration(i), 50*ms)
+		g.Enter(1, 2000*ms+time.Duration(i))
+	}
+	if got := g.Drain(2001 * ms); got < 49*ms || got > 51*ms {
+		t.Errorf("after 200 requests of 50ms Drain = %v", got)
+	}
+	if got := g.Drain(12 * time.Second); got < 9*time.Second {
+		t.Errorf("10s after the last completion Drain = %v, want about 10s", got)
+	}
+	g.Detach(12 * time.Second)
+	if g.Enter(1, 3600*time.Second); g.Drain(3600*time.Second) > 51*ms {
+		t.Errorf("idle time counts as time of service: Drain = %v", g.Drain(3600*time.Second))
+	}
+}
+
+func BenchmarkEnterLeave(b *testing.B) {
+	var g Gate
+	b.Run("alone", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			g.Enter(1_000, 1)
+			g.Leave(2, 1)
+		}
+	})
+	b.Run("parallel", func(b *testing.B) {
+		b.ReportAllocs()
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				if g.Enter(1_000, 1) {
+					g.Leave(2, 1)
+				}
+			}
+		})
+	})
+	b.Run("refuse", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			g.Enter(0, 1)
+		}
+	})
+}

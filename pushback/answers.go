@@ -1,0 +1,206 @@
+package pushback
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Body is the kind of body that a refusal carries.
+type Body string
+
+// The kinds of body.
+const (
+	Problem Body = "problem" // application/problem+json (RFC 9457); a page for browsers' navigations
+	HTML    Body = "html"    // a page, always
+	Text    Body = "text"    // one line of text/plain
+	None    Body = "none"    // no body
+)
+
+// Config says how refusals are worded. The zero Config is the default.
+type Config struct {
+	// Min and Max bound what Retry-After says: whole seconds from 1s to 59s.
+	// 0 means 1s and 30s.
+	Min, Max time.Duration
+
+	// Status answers a client that is over its own quota, OverloadStatus one
+	// for whom the backend has no room: 400 to 599. 0 means 429 and 503.
+	Status, OverloadStatus int
+
+	// Body is one of the constants above. "" means Problem.
+	Body Body
+}
+
+// A Policy is a quota as RateLimit-Policy describes it.
+type Policy struct {
+	Name   string        // letters, digits and _ - . / : only
+	Quota  int           // requests that a rested client may send at once
+	Window time.Duration // how long the quota takes to be whole again
+}
+
+// A Refusal is one answer to be written.
+type Refusal struct {
+	Policy int // the violated quota, as an index into New's policies; -1: the backend has no room
+	Hint   Hint
+}
+
+// Answers writes refusals. Everything that does not differ from request to
+// request is put together by New. It is safe for concurrent use.
+type Answers struct {
+	min, max int // seconds
+	body     Body
+	quotas   []wording // one per policy
+	overload wording
+}
+
+// New returns an error that names every field of c that is out of range.
+func New(c Config, policies []Policy) (*Answers, error) {
+	c.Min, c.Max = orDefault(c.Min, time.Second), orDefault(c.Max, max(c.Min, 30*time.Second))
+	c.Status, c.OverloadStatus = orDefault(c.Status, http.StatusTooManyRequests), orDefault(c.OverloadStatus, http.StatusServiceUnavailable)
+	c.Body = orDefault(c.Body, Problem)
+
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for _, d := range []struct {
+		name string
+		is   time.Duration
+	}{{"min", c.Min}, {"max", c.Max}} {
+		if d.is < time.Second || d.is > maxSeconds*time.Second || d.is%time.Second != 0 {
+			bad("%s is %v; want whole seconds from 1s to %ds", d.name, d.is, maxSeconds)
+		}
+	}
+	if c.Min > c.Max {
+		bad("min is %v and max is %v; want min at most max", c.Min, c.Max)
+	}
+	for _, s := range []struct {
+		name string
+		is   int
+	}{{"status", c.Status}, {"overload_status", c.OverloadStatus}} {
+		if s.is < 400 || s.is > 599 {
+			bad("%s is %d; want 400 to 599", s.name, s.is)
+		}
+	}
+	switch c.Body {
+	case Problem, HTML, Text, None:
+	default:
+		bad("body is %q; want problem, html, text or none", c.Body)
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+
+	a := &Answers{min: int(c.Min / time.Second), max: int(c.Max / time.Second), body: c.Body}
+	a.overload = newWording(c.OverloadStatus, nil)
+	for _, p := range policies {
+		a.quotas = append(a.quotas, newWording(c.Status, &p))
+	}
+	return a, nil
+}
+
+func orDefault[T comparable](v, byDefault T) T {
+	var zero T
+	if v == zero {
+		return byDefault
+	}
+	return v
+}
+
+// Hint rounds wait up within the configured bounds.
+func (a *Answers) Hint(wait time.Duration) Hint { return hint(wait, a.min, a.max) }
+
+// Status returns the HTTP status for a refusal.
+func (a *Answers) Status(f Refusal) int { return a.wording(f).status }
+
+func (a *Answers) wording(f Refusal) *wording {
+	if f.Policy >= 0 {
+		return &a.quotas[f.Policy]
+	}
+	return &a.overload
+}
+
+// Write answers a request with a refusal, in the protocol that the client
+// speaks, and makes sure that a request body that is still on its way does not
+// hold the answer back. now is the present time, for the connection's deadline.
+func (a *Answers) Write(w http.ResponseWriter, r *http.Request, f Refusal, now time.Time) {
+	if IsGRPC(r) {
+		a.writeGRPC(w, f)
+		return
+	}
+	Unblock(w, r, now)
+	words := a.wording(f)
+	h := newHeader(w)
+	words.setHeader(&h, f)
+	body := &words.problem
+	switch {
+	case a.body == None:
+		w.WriteHeader(words.status)
+		return
+	case a.body == Text:
+		body = &words.text
+	case a.body == HTML || isNavigation(r):
+		body = &words.page
+		if r.Method == http.MethodGet || r.Method == http.MethodHead {
+			h.set("Refresh", digits[f.Hint.Seconds])
+		}
+	}
+	h.set("Content-Type", body.contentType)
+	h.set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(words.status)
+	if r.Method == http.MethodHead {
+		return
+	}
+	// The client may be gone; there is nobody else to tell.
+	_, _ = w.Write(body.before)
+	_, _ = w.Write(digitBytes[f.Hint.Seconds])
+	_, _ = w.Write(body.after)
+}
+
+// SetHeader sets the headers of a refusal whose status and body somebody else
+// writes.
+func (a *Answers) SetHeader(w http.ResponseWriter, f Refusal) {
+	h := newHeader(w)
+	a.wording(f).setHeader(&h, f)
+}
+
+// isNavigation reports whether a person looks at the answer: browsers say so
+// (Fetch Metadata), older ones at least ask for HTML.
+func isNavigation(r *http.Request) bool {
+	if mode := r.Header["Sec-Fetch-Mode"]; len(mode) > 0 {
+		return mode[0] == "navigate"
+	}
+	for _, accept := range r.Header["Accept"] {
+		if strings.Contains(accept, "text/html") {
+			return true
+		}
+	}
+	return false
+}
+
+// header sets response headers with one allocation for all their values. The
+// values are not shared between requests: others may change them in place.
+type header struct {
+	h      http.Header
+	values []string
+}
+
+func newHeader(w http.ResponseWriter) header {
+	return header{w.Header(), make([]string, 0, 8)}
+}
+
+func (h *header) set(name, value string) {
+	h.values = append(h.values, value)
+	n := len(h.values)
+	h.h[name] = h.values[n-1 : n : n]
+}
+
+// digits holds the decimal form of every possible Retry-After.
+var digits, digitBytes = func() (s [maxSeconds + 1]string, b [maxSeconds + 1][]byte) {
+	for i := range s {
+		s[i] = strconv.Itoa(i)
+		b[i] = []byte(s[i])
+	}
+	return s, b
+}()

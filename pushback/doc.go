@@ -1,0 +1,23 @@
+// Package pushback says to a refused client when to come back.
+//
+// A [Hint] is what is said, independent of protocol. [Answers] writes it: as
+// HTTP, as a page for browsers, or as gRPC.
+//
+// # What is said, and why so
+//
+// Retry-After is always delay-seconds (RFC 9110, section 10.2.3): an integer
+// from 1 to 59, rounded up. A fraction makes urllib3 raise and client-go give
+// up; a date brings clients back up to a second early; 0 makes half of all
+// clients retry at once; 60 or more makes the Azure SDKs give up. The exact
+// wait goes into Retry-After-Ms, which the OpenAI, Anthropic and Azure SDKs
+// read, and into grpc-retry-pushback-ms (gRPC proposal A6).
+//
+// RateLimit and RateLimit-Policy follow draft-ietf-httpapi-ratelimit-headers-10.
+// Bodies are problem details (RFC 9457) with the problem types of that draft.
+// Browsers obey neither header; they obey Refresh, so a navigation gets a small
+// page that reloads itself in time. gRPC clients obey their pushback only in a
+// Trailers-Only response, so that is what they get.
+//
+// No answer may be stored (RFC 6585, section 4, for 429; the same holds for
+// 503): every one says no-store.
+package pushback

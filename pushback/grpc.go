@@ -1,0 +1,70 @@
+package pushback
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// Canonical codes of google.rpc.Code. By convention UNAVAILABLE is overload,
+// which most clients retry, and RESOURCE_EXHAUSTED is a client's own quota.
+const (
+	grpcResourceExhausted = "8"
+	grpcUnavailable       = "14"
+)
+
+// IsGRPC reports whether the client speaks gRPC. gRPC-Web, which is answered
+// by HTTP status, does not count.
+func IsGRPC(r *http.Request) bool {
+	contentType := r.Header["Content-Type"]
+	if len(contentType) == 0 {
+		return false
+	}
+	rest, ok := strings.CutPrefix(contentType[0], "application/grpc")
+	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
+}
+
+// writeGRPC writes a Trailers-Only response: status 200, everything in the
+// headers, no body. Only there do clients look for their pushback; an HTTP 503
+// makes grpc-go retry by its own short backoff.
+func (a *Answers) writeGRPC(w http.ResponseWriter, f Refusal) {
+	words := a.wording(f)
+	h := newHeader(w)
+	h.set("Content-Type", "application/grpc")
+	h.set("Grpc-Status", words.grpcStatus)
+	h.set("Grpc-Message", words.message)
+	h.set("Grpc-Retry-Pushback-Ms", strconv.Itoa(f.Hint.Ms))
+	h.set("Grpc-Status-Details-Bin", retryInfo(words.grpcStatus, words.message, f.Hint.Ms))
+	h.set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusOK)
+}
+
+// retryInfo returns a google.rpc.Status with one google.rpc.RetryInfo, in the
+// base64 of binary metadata. OTLP exporters retry RESOURCE_EXHAUSTED only with
+// it. Five fields do not justify a protobuf library in this package; the tests
+// decode it with one.
+func retryInfo(code, message string, ms int) string {
+	var delay, info, detail, status []byte
+	delay = appendUint(delay, 1, uint64(ms/1000))          // Duration.seconds
+	delay = appendUint(delay, 2, uint64(ms%1000)*1000_000) // Duration.nanos
+	info = appendBytes(info, 1, string(delay))             // RetryInfo.retry_delay
+	detail = appendBytes(detail, 1, "type.googleapis.com/google.rpc.RetryInfo")
+	detail = appendBytes(detail, 2, string(info))
+	n, _ := strconv.ParseUint(code, 10, 64) // one of the constants above
+	status = appendUint(status, 1, n)
+	status = appendBytes(status, 2, message)
+	status = appendBytes(status, 3, string(detail))
+	return base64.RawStdEncoding.EncodeToString(status)
+}
+
+// appendUint and appendBytes append one protobuf field: wire types 0 and 2.
+func appendUint(b []byte, field int, v uint64) []byte {
+	return binary.AppendUvarint(binary.AppendUvarint(b, uint64(field<<3)), v)
+}
+
+func appendBytes(b []byte, field int, v string) []byte {
+	b = binary.AppendUvarint(b, uint64(field<<3|2))
+	return append(binary.AppendUvarint(b, uint64(len(v))), v...)
+}

@@ -1,0 +1,92 @@
+package pushback
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// The problem types of draft-ietf-httpapi-ratelimit-headers-10, section 6.
+const (
+	typeQuota    = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+	typeCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+)
+
+// wording is all that can be said before the request is known, for one policy
+// or for overload.
+type wording struct {
+	status    int
+	policy    string                 // RateLimit-Policy; "" for overload
+	rateLimit [maxSeconds + 1]string // RateLimit by seconds; empty for overload
+
+	problem, text, page body
+	grpcStatus, message string
+}
+
+// A body is a constant text around the number of seconds.
+type body struct {
+	contentType   string
+	before, after []byte
+}
+
+func newWording(status int, p *Policy) wording {
+	w := wording{status: status, grpcStatus: grpcUnavailable}
+	kind, what := typeCapacity, "The service is at its capacity."
+	violated := ""
+	if p != nil {
+		w.grpcStatus = grpcResourceExhausted
+		kind, what = typeQuota, "This client has used up its quota."
+		violated = fmt.Sprintf(`,"violated-policies":[%s]`, quoted(p.Name))
+		window := max(1, (p.Window+time.Second-1)/time.Second)
+		w.policy = fmt.Sprintf("%s;q=%d;w=%d", quoted(p.Name), p.Quota, window)
+		for s := 1; s <= maxSeconds; s++ {
+			w.rateLimit[s] = fmt.Sprintf("%s;r=0;t=%d", quoted(p.Name), s)
+		}
+	}
+	title := http.StatusText(status)
+	if title == "" {
+		title = "Refused"
+	}
+	w.message = what
+
+	w.problem = body{
+		"application/problem+json",
+		fmt.Appendf(nil, `{"type":%s,"title":%s,"status":%d,"detail":%s%s,"retry-after":`,
+			quoted(kind), quoted(title), status, quoted(what+" Come back when retry-after seconds have passed."), violated),
+		[]byte("}\n"),
+	}
+	w.text = body{
+		"text/plain; charset=utf-8",
+		[]byte(what + " Come back in "),
+		[]byte(" s.\n"),
+	}
+	w.page = body{
+		"text/html; charset=utf-8",
+		fmt.Appendf(nil, `<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>%s</title>
+<style>:root{color-scheme:light dark}body{font:1.1em/1.5 system-ui,sans-serif;max-width:32em;margin:20vh auto;padding:0 1em}</style>
+<h1>One moment, please</h1>
+<p>%s This page tries again by itself in `, title, what),
+		[]byte(" s.</p></html>\n"),
+	}
+	return w
+}
+
+// quoted returns s as a JSON string. For the names that policies may have it is
+// a structured-field string as well (RFC 9651, section 3.3.3).
+func quoted(s string) string {
+	b, _ := json.Marshal(s) // a string always can be
+	return string(b)
+}
+
+func (w *wording) setHeader(h *header, f Refusal) {
+	h.set("Retry-After", digits[f.Hint.Seconds])
+	h.set("Retry-After-Ms", strconv.Itoa(f.Hint.Ms))
+	h.set("Cache-Control", "no-store")
+	if w.policy != "" {
+		h.set("Ratelimit", w.rateLimit[f.Hint.Seconds])
+		h.set("Ratelimit-Policy", w.policy)
+	}
+}

@@ -1,0 +1,103 @@
+package shield
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
+)
+
+// A State is what traffic has written: who has used what, and what is in
+// flight. It holds no limits. It outlives the Guards that work on it, and
+// several Guards may work on the same parts at once. All of them must take now
+// from the same epoch.
+type State struct {
+	// Zones holds one ZoneState per zone, by name.
+	Zones map[string]*ZoneState
+
+	// Backend is the state of the protected backend.
+	Backend *Backend
+}
+
+func (s *State) zone(name string) *ZoneState {
+	if s.Zones == nil {
+		s.Zones = map[string]*ZoneState{}
+	}
+	if s.Zones[name] == nil {
+		s.Zones[name] = NewZoneState(name)
+	}
+	return s.Zones[name]
+}
+
+func (s *State) backend() *Backend {
+	if s.Backend == nil {
+		s.Backend = new(Backend)
+	}
+	return s.Backend
+}
+
+// A ZoneState holds the buckets of one zone's clients.
+type ZoneState struct {
+	name  string
+	table limiter.Table
+
+	refused  atomic.Uint64
+	observed atomic.Uint64
+}
+
+// NewZoneState returns the empty state of the zone of that name.
+func NewZoneState(name string) *ZoneState { return &ZoneState{name: name} }
+
+// ZoneStats is a snapshot of a ZoneState.
+type ZoneStats struct {
+	Keys     int    // clients whose bucket is not full
+	Admitted uint64 // requests that were charged
+	Refused  uint64 // requests refused for this zone
+	Observed uint64 // requests that would have been refused for it
+	Evicted  uint64 // clients forgotten before their bucket was full
+	Shared   uint64 // requests admitted from a shared bucket, for want of room
+}
+
+// Stats visits every key, a few thousand at a time under one lock: it is meant
+// for scrapes.
+func (z *ZoneState) Stats(now time.Duration) ZoneStats {
+	t := z.table.Stats()
+	return ZoneStats{
+		Keys: z.table.Len(now), Admitted: t.Admitted, Evicted: t.Evicted, Shared: t.Shared,
+		Refused: z.refused.Load(), Observed: z.observed.Load(),
+	}
+}
+
+// A Backend is the state of one protected backend. The zero Backend is ready.
+type Backend struct {
+	capacity limiter.Bucket
+	gate     loadshed.Gate
+
+	admitted   atomic.Uint64
+	refused    [reasons]atomic.Uint64
+	observed   [reasons]atomic.Uint64
+	retryAfter [60]atomic.Uint64
+}
+
+// BackendStats is a snapshot of a Backend.
+type BackendStats struct {
+	InFlight   int             // requests that hold a place
+	Admitted   uint64          // requests admitted, without those only observed
+	Refused    [reasons]uint64 // by Reason
+	Observed   [reasons]uint64 // requests admitted that would have been refused, by Reason
+	RetryAfter [60]uint64      // refusals by the seconds that they were told
+}
+
+// Stats returns the counts, each read at a slightly different moment.
+func (b *Backend) Stats() BackendStats {
+	s := BackendStats{InFlight: b.gate.InFlight(), Admitted: b.admitted.Load()}
+	for i := range s.Refused {
+		s.Refused[i] = b.refused[i].Load()
+		s.Observed[i] = b.observed[i].Load()
+	}
+	for i := range s.RetryAfter {
+		s.RetryAfter[i] = b.retryAfter[i].Load()
+	}
+	return s
+}

@@ -1,0 +1,100 @@
+package shield
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+)
+
+const eventStream = "text/event-stream"
+
+// MayDetach reports whether the response to r may go on for as long as the
+// client likes: an upgrade (RFC 9110, section 7.8), an extended CONNECT (RFC
+// 8441), or a stream of server-sent events. The request has to announce it; a
+// stream that nobody announced holds its place until it ends.
+func MayDetach(r *http.Request) bool {
+	if r.Method == http.MethodConnect || len(r.Header["Upgrade"]) > 0 {
+		return true
+	}
+	accept := r.Header["Accept"]
+	return len(accept) > 0 && strings.Contains(accept[0], eventStream)
+}
+
+// A Tracker is the ResponseWriter for a request that MayDetach. It gives back
+// the place in flight as soon as the connection is upgraded or the stream of
+// events begins.
+type Tracker struct {
+	http.ResponseWriter
+	d       Decision
+	connect bool
+	done    atomic.Bool
+}
+
+// Track returns a Tracker for an admitted request, which takes over its Done.
+func Track(w http.ResponseWriter, r *http.Request, d Decision) *Tracker {
+	return &Tracker{ResponseWriter: w, d: d, connect: r.Method == http.MethodConnect}
+}
+
+// Done gives back the place in flight if the request still holds it. Further
+// calls do nothing.
+func (t *Tracker) Done() { t.finish(Served) }
+
+func (t *Tracker) finish(o Outcome) {
+	if t.done.CompareAndSwap(false, true) {
+		t.d.Done(Now(), o)
+	}
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (t *Tracker) WriteHeader(status int) {
+	if status == http.StatusSwitchingProtocols || status >= 200 && status < 300 &&
+		(t.connect || strings.HasPrefix(t.Header().Get("Content-Type"), eventStream)) {
+		t.finish(Detached)
+	}
+	t.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (t *Tracker) Write(b []byte) (int, error) {
+	t.implicitHeader()
+	return t.ResponseWriter.Write(b)
+}
+
+// implicitHeader does what a first Write or Flush implies. Where WriteHeader has
+// been called, the place is given back already, or the header was not one to
+// give it back for: a second look does no harm.
+func (t *Tracker) implicitHeader() {
+	if !t.done.Load() && strings.HasPrefix(t.Header().Get("Content-Type"), eventStream) {
+		t.finish(Detached)
+	}
+}
+
+// ReadFrom implements io.ReaderFrom, so that files are still sent by the kernel.
+func (t *Tracker) ReadFrom(r io.Reader) (int64, error) {
+	t.implicitHeader()
+	return io.Copy(t.ResponseWriter, r)
+}
+
+// Flush implements http.Flusher.
+func (t *Tracker) Flush() { _ = t.FlushError() }
+
+// FlushError is the Flush that http.ResponseController prefers.
+func (t *Tracker) FlushError() error {
+	t.implicitHeader()
+	return http.NewResponseController(t.ResponseWriter).Flush()
+}
+
+// Hijack implements http.Hijacker.
+func (t *Tracker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(t.ResponseWriter).Hijack()
+	if err == nil {
+		t.finish(Detached)
+	}
+	return conn, rw, err
+}
+
+// Unwrap is for http.ResponseController.
+func (t *Tracker) Unwrap() http.ResponseWriter { return t.ResponseWriter }
