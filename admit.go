@@ -164,6 +164,10 @@ const (
 	Detached                // it goes on without its place in flight: an upgraded connection, a stream of events
 )
 
+// HoldsPlace reports whether the request holds a place in flight. If not, Done
+// does nothing.
+func (d *Decision) HoldsPlace() bool { return d.backend != nil }
+
 // Done gives back what an admitted request holds. It must be called exactly
 // once for every Decision that admits, with a now from the same epoch.
 func (d *Decision) Done(now time.Duration, o Outcome) {

@@ -8,3 +8,6 @@ var epoch = time.Now()
 // Now returns the time since this process began, from the monotonic clock. The
 // shells around the Guard take it once per request; the core takes it from them.
 func Now() time.Duration { return time.Since(epoch) }
+
+// At returns the instant at which Now returned now.
+func At(now time.Duration) time.Time { return epoch.Add(now) }

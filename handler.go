@@ -3,7 +3,6 @@ package shield
 import (
 	"net/http"
 	"net/netip"
-	"time"
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
@@ -22,9 +21,10 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 				keys = append(keys, limiter.KeyOf(key(r)))
 			}
 		}
-		d := g.Admit(Now(), Request{Keys: keys})
+		now := Now()
+		d := g.Admit(now, Request{Keys: keys})
 		if !d.Admit {
-			g.answers.Write(w, r, d.Refusal(), time.Now())
+			g.answers.Write(w, r, d.Refusal(), At(now))
 			return
 		}
 		if MayDetach(r) {
@@ -49,22 +49,25 @@ func peer(r *http.Request) netip.Addr {
 	return ap.Addr()
 }
 
-// AddrKey returns the key of the network that a belongs to: its first v4 bits
-// (1 to 32) if it is an IPv4 address, or an IPv6 address that maps one, else its
-// first v6 bits (1 to 128). An IPv6 customer has at least a /64, so keys of
-// single IPv6 addresses would limit nobody. The zero Addr has a key too.
+// AddrKey returns the key of the network that a belongs to, as AppendNetwork
+// has it.
 func AddrKey(a netip.Addr, v4, v6 int) limiter.Key {
+	var room [17]byte
+	return limiter.KeyOfBytes(AppendNetwork(room[:0], a, v4, v6))
+}
+
+// AppendNetwork appends to b a name for the network that a belongs to: its first
+// v4 bits (1 to 32) if it is an IPv4 address or an IPv6 address that maps one,
+// else its first v6 bits (1 to 128). An IPv6 customer has at least a /64, so
+// names of single IPv6 addresses would limit nobody. The zero Addr has a name
+// too.
+func AppendNetwork(b []byte, a netip.Addr, v4, v6 int) []byte {
 	a = a.Unmap()
-	bits := v6
+	bits, family := v6, byte(6)
 	if a.Is4() {
-		bits = v4
+		bits, family = v4, 4
 	}
 	p, _ := a.WithZone("").Prefix(bits)
-	var name [17]byte
-	addr := p.Addr().As16()
-	copy(name[:], addr[:])
-	if a.Is4() {
-		name[16] = 4
-	}
-	return limiter.KeyOfBytes(name[:])
+	network := p.Addr().As16()
+	return append(append(b, family), network[:]...)
 }

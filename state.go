@@ -49,6 +49,12 @@ type ZoneState struct {
 // NewZoneState returns the empty state of the zone of that name.
 func NewZoneState(name string) *ZoneState { return &ZoneState{name: name} }
 
+// Refusals returns how many requests the zone has refused, and how many it would
+// have refused.
+func (z *ZoneState) Refusals() (refused, observed uint64) {
+	return z.refused.Load(), z.observed.Load()
+}
+
 // ZoneStats is a snapshot of a ZoneState.
 type ZoneStats struct {
 	Keys     int    // clients whose bucket is not full

@@ -30,6 +30,7 @@ type Tracker struct {
 	http.ResponseWriter
 	d       Decision
 	connect bool
+	begun   bool
 	done    atomic.Bool
 }
 
@@ -50,31 +51,32 @@ func (t *Tracker) finish(o Outcome) {
 
 // WriteHeader implements http.ResponseWriter.
 func (t *Tracker) WriteHeader(status int) {
-	if status == http.StatusSwitchingProtocols || status >= 200 && status < 300 &&
-		(t.connect || strings.HasPrefix(t.Header().Get("Content-Type"), eventStream)) {
+	t.begin(status)
+	t.ResponseWriter.WriteHeader(status)
+}
+
+// begin looks at the header of the response, once: at the first that is final,
+// be it explicit or the 200 that a first Write or Flush implies.
+func (t *Tracker) begin(status int) {
+	switching := status == http.StatusSwitchingProtocols
+	if t.begun || status < 200 && !switching {
+		return
+	}
+	t.begun = true
+	if switching || status < 300 && (t.connect || strings.HasPrefix(t.Header().Get("Content-Type"), eventStream)) {
 		t.finish(Detached)
 	}
-	t.ResponseWriter.WriteHeader(status)
 }
 
 // Write implements http.ResponseWriter.
 func (t *Tracker) Write(b []byte) (int, error) {
-	t.implicitHeader()
+	t.begin(http.StatusOK)
 	return t.ResponseWriter.Write(b)
-}
-
-// implicitHeader does what a first Write or Flush implies. Where WriteHeader has
-// been called, the place is given back already, or the header was not one to
-// give it back for: a second look does no harm.
-func (t *Tracker) implicitHeader() {
-	if !t.done.Load() && strings.HasPrefix(t.Header().Get("Content-Type"), eventStream) {
-		t.finish(Detached)
-	}
 }
 
 // ReadFrom implements io.ReaderFrom, so that files are still sent by the kernel.
 func (t *Tracker) ReadFrom(r io.Reader) (int64, error) {
-	t.implicitHeader()
+	t.begin(http.StatusOK)
 	return io.Copy(t.ResponseWriter, r)
 }
 
@@ -83,7 +85,7 @@ func (t *Tracker) Flush() { _ = t.FlushError() }
 
 // FlushError is the Flush that http.ResponseController prefers.
 func (t *Tracker) FlushError() error {
-	t.implicitHeader()
+	t.begin(http.StatusOK)
 	return http.NewResponseController(t.ResponseWriter).Flush()
 }
 

@@ -125,11 +125,11 @@ func (a *Answers) wording(f Refusal) *wording {
 // speaks, and makes sure that a request body that is still on its way does not
 // hold the answer back. now is the present time, for the connection's deadline.
 func (a *Answers) Write(w http.ResponseWriter, r *http.Request, f Refusal, now time.Time) {
+	Unblock(w, r, now)
 	if IsGRPC(r) {
 		a.writeGRPC(w, f)
 		return
 	}
-	Unblock(w, r, now)
 	words := a.wording(f)
 	h := newHeader(w)
 	words.setHeader(&h, f)
@@ -141,8 +141,9 @@ func (a *Answers) Write(w http.ResponseWriter, r *http.Request, f Refusal, now t
 	case a.body == Text:
 		body = &words.text
 	case a.body == HTML || isNavigation(r):
-		body = &words.page
+		body = &words.pageOnce
 		if r.Method == http.MethodGet || r.Method == http.MethodHead {
+			body = &words.page
 			h.set("Refresh", digits[f.Hint.Seconds])
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The problem types of draft-ietf-httpapi-ratelimit-headers-10, section 6.
+// The problem types of draft-ietf-httpapi-ratelimit-headers-10, section 5.
 const (
 	typeQuota    = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 	typeCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
@@ -21,7 +21,8 @@ type wording struct {
 	policy    string                 // RateLimit-Policy; "" for overload
 	rateLimit [maxSeconds + 1]string // RateLimit by seconds; empty for overload
 
-	problem, text, page body
+	problem, text       body
+	page, pageOnce      body // with Refresh and, where that would lose a form, without
 	grpcStatus, message string
 }
 
@@ -62,15 +63,19 @@ func newWording(status int, p *Policy) wording {
 		[]byte(what + " Come back in "),
 		[]byte(" s.\n"),
 	}
-	w.page = body{
-		"text/html; charset=utf-8",
-		fmt.Appendf(nil, `<!doctype html>
+	page := func(then string) body {
+		return body{
+			"text/html; charset=utf-8",
+			fmt.Appendf(nil, `<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>%s</title>
 <style>:root{color-scheme:light dark}body{font:1.1em/1.5 system-ui,sans-serif;max-width:32em;margin:20vh auto;padding:0 1em}</style>
 <h1>One moment, please</h1>
-<p>%s This page tries again by itself in `, title, what),
-		[]byte(" s.</p></html>\n"),
+<p>%s %s `, title, what, then),
+			[]byte(" s.</p></html>\n"),
+		}
 	}
+	w.page = page("This page tries again by itself in")
+	w.pageOnce = page("Please send it again in")
 	return w
 }
 

@@ -1,0 +1,142 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+)
+
+func init() { caddy.RegisterModule(new(App)) }
+
+// App is what all shield handlers of one config share. It need not be
+// configured.
+//
+// It emits two events, with the name of the handler as `shield`:
+//
+// Event | When | Data
+// ------|------|-----
+// `shield_overload_started` | requests begin to be refused for `capacity` or `concurrency` | `shield`, `observed`
+// `shield_overload_ended` | none has been for 5 s | `shield`, `observed`, `seconds`, `refused`
+type App struct {
+	// `enforce` (default), or `observe`: no handler refuses anybody, whatever
+	// its own mode is.
+	Mode string `json:"mode,omitempty"`
+
+	logger *zap.Logger
+	events *caddyevents.App
+	ctx    caddy.Context
+
+	// Written while the config is provisioned, which Caddy does in one
+	// goroutine, and only read afterwards.
+	unnamed     map[string]int    // handlers without a name, by server
+	definitions map[string]string // of zones and handlers, by kind and name
+	backends    []*backend
+	zones       []*zone
+
+	stop, stopped chan struct{}
+}
+
+// backend is one protected backend as this config defines it.
+type backend struct {
+	name        string
+	observing   bool
+	capacity    *Rate
+	concurrency *Concurrency
+	state       *backendState
+}
+
+// zone is one zone as this config defines it.
+type zone struct {
+	*Zone
+	state *zoneState
+}
+
+// CaddyModule implements caddy.Module.
+func (*App) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "shield", New: func() caddy.Module { return new(App) }}
+}
+
+// Provision implements caddy.Provisioner.
+func (a *App) Provision(ctx caddy.Context) error {
+	if err := checkMode(a.Mode); err != nil {
+		return err
+	}
+	events, err := ctx.App("events")
+	if err != nil {
+		return err
+	}
+	a.ctx, a.logger, a.events = ctx, ctx.Logger(), events.(*caddyevents.App)
+	a.unnamed, a.definitions = map[string]int{}, map[string]string{}
+	return ctx.GetMetricsRegistry().Register(collector{a})
+}
+
+// Start implements caddy.App.
+func (a *App) Start() error {
+	a.stop, a.stopped = make(chan struct{}), make(chan struct{})
+	go a.report()
+	return nil
+}
+
+// Stop implements caddy.App.
+func (a *App) Stop() error {
+	close(a.stop)
+	<-a.stopped
+	return nil
+}
+
+// nextName names a handler that has no name: after its server, with a number
+// from the second on.
+func (a *App) nextName(s *caddyhttp.Server) string {
+	server := "shield"
+	if s != nil {
+		server = s.Name()
+	}
+	a.unnamed[server]++
+	if n := a.unnamed[server]; n > 1 {
+		return fmt.Sprintf("%s-%d", server, n)
+	}
+	return server
+}
+
+// define reports an error if this config defines one name in two ways.
+func (a *App) define(kind, name string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	is, key := string(b), kind+" "+name
+	if was, ok := a.definitions[key]; ok && was != is {
+		return fmt.Errorf("%s %q is defined twice: as %s and as %s; want one definition, or two names", kind, name, was, is)
+	}
+	a.definitions[key] = is
+	return nil
+}
+
+// add registers a handler for reports, metrics and status.
+func (a *App) add(h *Handler, b *backendState, zones []*zoneState) {
+	found := false
+	for _, old := range a.backends {
+		found = found || old.state == b
+	}
+	if !found {
+		a.backends = append(a.backends, &backend{h.Name, h.observing, h.Capacity, h.Concurrency, b})
+	}
+next:
+	for i, state := range zones {
+		for _, old := range a.zones {
+			if old.state == state {
+				continue next
+			}
+		}
+		a.zones = append(a.zones, &zone{h.Zones[i], state})
+	}
+}
+
+var (
+	_ caddy.App         = (*App)(nil)
+	_ caddy.Provisioner = (*App)(nil)
+)

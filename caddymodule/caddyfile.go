@@ -1,0 +1,317 @@
+package caddymodule
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+func init() {
+	httpcaddyfile.RegisterHandlerDirective("shield", func(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+		var handler Handler
+		return &handler, handler.UnmarshalCaddyfile(h.Dispenser)
+	})
+	// Before authentication: checking passwords and asking authentication
+	// servers are loads to be protected, too.
+	httpcaddyfile.RegisterDirectiveOrder("shield", httpcaddyfile.Before, "basic_auth")
+	httpcaddyfile.RegisterGlobalOption("shield", func(d *caddyfile.Dispenser, existing any) (any, error) {
+		if existing != nil {
+			return nil, d.Err("the global option shield is there twice; want it once")
+		}
+		var app App
+		if err := app.UnmarshalCaddyfile(d); err != nil {
+			return nil, err
+		}
+		return httpcaddyfile.App{Name: "shield", Value: caddyconfig.JSON(app, nil)}, nil
+	})
+}
+
+// UnmarshalCaddyfile sets up the handler from Caddyfile tokens. Syntax:
+//
+//	shield [<matcher>] [<n>/<s|m|h>] [burst <n>] {
+//		name <name>
+//		mode enforce|observe
+//		zone <name> {
+//			match       <matchers...>
+//			key         <template...>
+//			ipv4_prefix <bits>
+//			ipv6_prefix <bits>
+//			rate        <n>/<s|m|h>
+//			burst       <n>
+//			cost        <n>
+//			max_keys    <n>
+//		}
+//		capacity <n>/<s|m|h> [burst <n>]
+//		concurrency <n>
+//		pushback {
+//			min             <duration>
+//			max             <duration>
+//			status          <code>
+//			overload_status <code>
+//			body            problem|html|text|none
+//			respond         auto|direct|error
+//		}
+//	}
+//
+// The rate in the first line is a zone per client address. match may be given
+// several times, as alternatives.
+func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next() // consume the directive's name
+	if args := d.RemainingArgs(); len(args) > 0 {
+		rate, err := parseRateArgs(d, args)
+		if err != nil {
+			return err
+		}
+		h.Zones = append(h.Zones, &Zone{Rate: *rate})
+	}
+	seen := once{}
+	for d.NextBlock(0) {
+		word := d.Val()
+		if word != "zone" {
+			if err := seen.check(d, word); err != nil {
+				return err
+			}
+		}
+		var err error
+		switch word {
+		case "name":
+			h.Name, err = oneArg(d)
+		case "mode":
+			h.Mode, err = oneArg(d)
+		case "zone":
+			err = h.parseZone(d)
+		case "capacity":
+			h.Capacity, err = parseRateArgs(d, d.RemainingArgs())
+		case "concurrency":
+			h.Concurrency = new(Concurrency)
+			h.Concurrency.Limit, err = intArg(d)
+		case "pushback":
+			err = h.parsePushback(d)
+		default:
+			err = unknown(d, "name, mode, zone, capacity, concurrency or pushback")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *Handler) parseZone(d *caddyfile.Dispenser) error {
+	name, err := oneArg(d)
+	if err != nil {
+		return err
+	}
+	z := &Zone{Name: name}
+	seen := once{}
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		word := d.Val()
+		if word != "match" {
+			if err := seen.check(d, word); err != nil {
+				return err
+			}
+		}
+		var err error
+		switch word {
+		case "match":
+			var set caddy.ModuleMap
+			if set, err = caddyhttp.ParseCaddyfileNestedMatcherSet(d); err == nil {
+				z.MatcherSetsRaw = append(z.MatcherSetsRaw, set)
+			}
+		case "key":
+			if args := d.RemainingArgs(); len(args) > 0 {
+				z.Key = strings.Join(args, " ")
+			} else {
+				err = d.ArgErr()
+			}
+		case "ipv4_prefix":
+			err = pointer(d, &z.IPv4Prefix)
+		case "ipv6_prefix":
+			err = pointer(d, &z.IPv6Prefix)
+		case "rate":
+			var rate string
+			if rate, err = oneArg(d); err == nil {
+				z.Rate.Rate, z.Per, err = parseRate(d, rate)
+			}
+		case "burst":
+			err = pointer(d, &z.Burst)
+		case "cost":
+			err = pointer(d, &z.Cost)
+		case "max_keys":
+			err = pointer(d, &z.MaxKeys)
+		default:
+			err = unknown(d, "match, key, ipv4_prefix, ipv6_prefix, rate, burst, cost or max_keys")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	h.Zones = append(h.Zones, z)
+	return nil
+}
+
+func (h *Handler) parsePushback(d *caddyfile.Dispenser) error {
+	if d.NextArg() {
+		return d.ArgErr()
+	}
+	p := new(Pushback)
+	seen := once{}
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		word := d.Val()
+		if err := seen.check(d, word); err != nil {
+			return err
+		}
+		var err error
+		switch word {
+		case "min":
+			err = durationPointer(d, &p.Min)
+		case "max":
+			err = durationPointer(d, &p.Max)
+		case "status":
+			err = pointer(d, &p.Status)
+		case "overload_status":
+			err = pointer(d, &p.OverloadStatus)
+		case "body":
+			p.Body, err = oneArg(d)
+		case "respond":
+			p.Respond, err = oneArg(d)
+		default:
+			err = unknown(d, "min, max, status, overload_status, body or respond")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	h.Pushback = p
+	return nil
+}
+
+// UnmarshalCaddyfile sets up the app from the global option. Syntax:
+//
+//	shield {
+//		mode enforce|observe
+//	}
+func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next() // consume the option's name
+	if d.NextArg() {
+		return d.ArgErr()
+	}
+	seen := once{}
+	for d.NextBlock(0) {
+		word := d.Val()
+		if err := seen.check(d, word); err != nil {
+			return err
+		}
+		var err error
+		switch word {
+		case "mode":
+			a.Mode, err = oneArg(d)
+		default:
+			err = unknown(d, "mode")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// once remembers which words a block has had.
+type once map[string]bool
+
+func (o once) check(d *caddyfile.Dispenser, word string) error {
+	if o[word] {
+		return d.Errf("%s is there twice; want it once", word)
+	}
+	o[word] = true
+	return nil
+}
+
+func unknown(d *caddyfile.Dispenser, want string) error {
+	return d.Errf("unrecognized subdirective %q; want %s", d.Val(), want)
+}
+
+// oneArg returns the only argument of the present word.
+func oneArg(d *caddyfile.Dispenser) (string, error) {
+	args := d.RemainingArgs()
+	if len(args) != 1 {
+		return "", d.ArgErr()
+	}
+	return args[0], nil
+}
+
+func intArg(d *caddyfile.Dispenser) (int, error) {
+	word := d.Val()
+	arg, err := oneArg(d)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(arg)
+	if err != nil {
+		return 0, d.Errf("%s is %q; want a whole number", word, arg)
+	}
+	return n, nil
+}
+
+func pointer(d *caddyfile.Dispenser, to **int) error {
+	n, err := intArg(d)
+	*to = &n
+	return err
+}
+
+func durationPointer(d *caddyfile.Dispenser, to **caddy.Duration) error {
+	word := d.Val()
+	arg, err := oneArg(d)
+	if err != nil {
+		return err
+	}
+	v, err := caddy.ParseDuration(arg)
+	if err != nil {
+		return d.Errf("%s is %q; want a duration like 5s", word, arg)
+	}
+	*to = new(caddy.Duration(v))
+	return nil
+}
+
+// parseRateArgs parses "<n>/<unit> [burst <n>]".
+func parseRateArgs(d *caddyfile.Dispenser, args []string) (*Rate, error) {
+	if len(args) != 1 && (len(args) != 3 || args[1] != "burst") {
+		return nil, d.Errf("arguments are %q; want a rate like 50/s, or 50/s burst 100", strings.Join(args, " "))
+	}
+	var r Rate
+	var err error
+	if r.Rate, r.Per, err = parseRate(d, args[0]); err != nil {
+		return nil, err
+	}
+	if len(args) == 3 {
+		burst, err := strconv.Atoi(args[2])
+		if err != nil {
+			return nil, d.Errf("burst is %q; want a whole number", args[2])
+		}
+		r.Burst = &burst
+	}
+	return &r, nil
+}
+
+// parseRate parses "<n>/<s|m|h>".
+func parseRate(d *caddyfile.Dispenser, s string) (n float64, per *caddy.Duration, err error) {
+	number, unit, _ := strings.Cut(s, "/")
+	units := map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
+	n, err = strconv.ParseFloat(number, 64)
+	if err != nil || units[unit] == 0 || math.IsNaN(n) || math.IsInf(n, 0) {
+		return 0, nil, d.Errf("rate is %q; want a number per s, m or h, like 50/s", s)
+	}
+	return n, new(caddy.Duration(units[unit])), nil
+}
+
+var (
+	_ caddyfile.Unmarshaler = (*Handler)(nil)
+	_ caddyfile.Unmarshaler = (*App)(nil)
+)

@@ -1,0 +1,210 @@
+package caddymodule
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
+)
+
+// Rate is a token bucket: how much may come, and how much at once.
+type Rate struct {
+	// How many requests are allowed per `per`: more than 0. Required.
+	Rate float64 `json:"rate,omitempty"`
+
+	// The period of the rate (default `1s`).
+	Per *caddy.Duration `json:"per,omitempty"`
+
+	// How many requests may come at once after a rest: at least 1. By default
+	// what one second allows, and at least 1.
+	Burst *int `json:"burst,omitempty"`
+}
+
+// Zone is a quota that every client has by itself. A client that is over it is
+// answered 429.
+//
+// Zones with one name count together, in whichever handlers they stand, and
+// their counts survive a reload. They must be defined alike.
+type Zone struct {
+	// The zone's name, in metrics and in what clients are told: up to 64
+	// letters, digits and `_-./:`. Required, unless it is the handler's only
+	// zone: then it is the handler's name with `/per_client`.
+	Name string `json:"name,omitempty"`
+
+	// Which requests the zone counts (default: all). Several matcher sets are
+	// alternatives.
+	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
+
+	// What tells clients apart: text with placeholders (default
+	// `{http.vars.client_ip}`). Requests for which it is empty share one bucket.
+	// A placeholder that is not known is an error.
+	Key string `json:"key,omitempty"`
+
+	// How many bits of a client's address count, in `{http.vars.client_ip}` and
+	// `{http.request.remote.host}`: 1 to 32 for IPv4 (default 32), 1 to 128 for
+	// IPv6 (default 64).
+	IPv4Prefix *int `json:"ipv4_prefix,omitempty"`
+	IPv6Prefix *int `json:"ipv6_prefix,omitempty"`
+
+	Rate
+
+	// How much of the burst one request takes: 1 (default) to the burst.
+	Cost *int `json:"cost,omitempty"`
+
+	// How many clients are remembered at most: 1000 to 67108864 (default
+	// 200000), at 18 to 32 bytes each. Set it at twice the clients that you
+	// expect within the time that a burst takes to be whole again. Clients that
+	// are over their quota are never forgotten; new ones without room share.
+	MaxKeys *int `json:"max_keys,omitempty"`
+}
+
+// Concurrency bounds how many requests may be in flight. One that finds no room
+// is answered 503.
+type Concurrency struct {
+	// The bound: 1 to 1000000. Required.
+	Limit int `json:"limit"`
+}
+
+// Pushback says how refusals are worded.
+type Pushback struct {
+	// The least and the most that Retry-After says: whole seconds, `1s` to
+	// `59s` (defaults `1s` and `30s`).
+	Min *caddy.Duration `json:"min,omitempty"`
+	Max *caddy.Duration `json:"max,omitempty"`
+
+	// The status for a client that is over its quota (default 429).
+	Status *int `json:"status,omitempty"`
+
+	// The status when the backend has no room (default 503).
+	OverloadStatus *int `json:"overload_status,omitempty"`
+
+	// What the body is: `problem` (default: problem+json, or a page for
+	// browsers' navigations), `html`, `text` or `none`. gRPC clients get gRPC.
+	Body string `json:"body,omitempty"`
+
+	// Who writes the body: `direct` (the handler), `error` (the error routes of
+	// the site), or `auto` (default: the error routes if the server has any).
+	Respond string `json:"respond,omitempty"`
+}
+
+// The values of mode and respond.
+const (
+	modeEnforce = "enforce"
+	modeObserve = "observe"
+
+	respondAuto   = "auto"
+	respondDirect = "direct"
+	respondError  = "error"
+)
+
+func checkMode(mode string) error {
+	switch mode {
+	case "", modeEnforce, modeObserve:
+		return nil
+	}
+	return fmt.Errorf("mode is %q; want %s or %s", mode, modeEnforce, modeObserve)
+}
+
+// explicit returns what was set, or 0, which the packages below take for their
+// default. A 0 that was set is an error, like any other value out of range.
+func explicit[T ~int | ~int64](errs *[]error, name string, v *T) T {
+	if v == nil {
+		return 0
+	}
+	if *v == 0 {
+		*errs = append(*errs, fmt.Errorf("%s is 0; want more, or leave it out for the default", name))
+	}
+	return *v
+}
+
+func (r Rate) config(errs *[]error) limiter.Config {
+	return limiter.Config{
+		Rate:  r.Rate,
+		Per:   time.Duration(explicit(errs, "per", r.Per)),
+		Burst: explicit(errs, "burst", r.Burst),
+	}
+}
+
+// config returns what the handler means, in the terms of package shield, which
+// checks it further. Both front doors, JSON and Caddyfile, come through here.
+func (h *Handler) config() (shield.Config, error) {
+	var c shield.Config
+	var errs []error
+	errs = append(errs, checkMode(h.Mode))
+	for _, z := range h.Zones {
+		zone, err := z.config()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("zone %q: %w", z.Name, err))
+		}
+		c.Zones = append(c.Zones, zone)
+	}
+	if h.Capacity != nil {
+		var bad []error
+		if c.Capacity = h.Capacity.config(&bad); c.Capacity.Rate == 0 {
+			bad = append(bad, errors.New("rate is 0; want more than 0"))
+		}
+		if err := errors.Join(bad...); err != nil {
+			errs = append(errs, fmt.Errorf("capacity: %w", err))
+		}
+	}
+	if h.Concurrency != nil {
+		if c.Concurrency = h.Concurrency.Limit; c.Concurrency < 1 {
+			errs = append(errs, fmt.Errorf("concurrency limit is %d; want 1 to %d", c.Concurrency, shield.MaxConcurrency))
+			c.Concurrency = 0
+		}
+	}
+	if len(h.Zones) == 0 && h.Capacity == nil && h.Concurrency == nil {
+		errs = append(errs, errors.New("there is nothing to limit; want a zone, a capacity or a concurrency"))
+	}
+	if p := h.Pushback; p != nil {
+		var bad []error
+		c.Pushback = pushback.Config{
+			Min:            time.Duration(explicit(&bad, "min", p.Min)),
+			Max:            time.Duration(explicit(&bad, "max", p.Max)),
+			Status:         explicit(&bad, "status", p.Status),
+			OverloadStatus: explicit(&bad, "overload_status", p.OverloadStatus),
+			Body:           pushback.Body(p.Body),
+		}
+		switch p.Respond {
+		case "", respondAuto, respondDirect, respondError:
+		default:
+			bad = append(bad, fmt.Errorf("respond is %q; want %s, %s or %s", p.Respond, respondAuto, respondDirect, respondError))
+		}
+		if err := errors.Join(bad...); err != nil {
+			errs = append(errs, fmt.Errorf("pushback: %w", err))
+		}
+	}
+	return c, errors.Join(errs...)
+}
+
+func (z *Zone) config() (shield.Zone, error) {
+	var errs []error
+	c := shield.Zone{
+		Name:    z.Name,
+		Limit:   z.Rate.config(&errs),
+		Cost:    explicit(&errs, "cost", z.Cost),
+		MaxKeys: explicit(&errs, "max_keys", z.MaxKeys),
+	}
+	return c, errors.Join(errs...)
+}
+
+// What a zone has where nothing is set.
+func (z *Zone) maxKeys() int {
+	if z.MaxKeys == nil {
+		return shield.DefaultMaxKeys
+	}
+	return *z.MaxKeys
+}
+
+func (z *Zone) key() string {
+	if z.Key == "" {
+		return defaultKey
+	}
+	return z.Key
+}

@@ -1,0 +1,298 @@
+package caddymodule
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
+)
+
+func init() { caddy.RegisterModule(new(Handler)) }
+
+// Handler implements an HTTP handler that stands in front of a fragile backend.
+// It refuses requests beyond the quotas of single clients, beyond the rate that
+// the backend can take, and beyond what it can have in flight, and tells each
+// refused client how long to wait.
+//
+// All limits are checked before any is charged: a refused request uses up
+// nothing. A client over its quota is answered 429, one for whom the backend has
+// no room 503; both with a computed `Retry-After`. gRPC clients get their own
+// form of it. Requests whose client address is not verified yet (HTTP/3 early
+// data) are answered 425 where a quota depends on the address.
+//
+// These placeholders are set for handlers, error routes and logs:
+//
+// Placeholder | Description
+// ------------|-------------
+// `{http.shield.decision}` | `admit`, `refuse`, or `observe`: admitted, but would have been refused
+// `{http.shield.reason}` | the limit that refused: `quota`, `capacity` or `concurrency`; not set on `admit`
+// `{http.shield.zone}` | the zone that refused for `quota`; empty for the other reasons; not set on `admit`
+// `{http.shield.retry_after}` | what the client is told, in seconds; not set on `admit`
+// `{http.shield.retry_after_ms}` | the same in milliseconds; not set on `admit`
+type Handler struct {
+	// Names what the handler protects, in metrics, logs and status: up to 64
+	// letters, digits and `_-./:`. Handlers with one name count together
+	// against one capacity and one concurrency, which they must define alike.
+	// By default the name of the server, with a number from the second handler
+	// on. What is in use is remembered over reloads by this name.
+	Name string `json:"name,omitempty"`
+
+	// `enforce` (default), or `observe`: refuse nobody, and report what would
+	// have been refused.
+	Mode string `json:"mode,omitempty"`
+
+	// The quotas of single clients. All that match are checked.
+	Zones []*Zone `json:"zones,omitempty"`
+
+	// What the backend can take in all.
+	Capacity *Rate `json:"capacity,omitempty"`
+
+	// How many requests the backend can work on at once.
+	Concurrency *Concurrency `json:"concurrency,omitempty"`
+
+	// How refusals are worded.
+	Pushback *Pushback `json:"pushback,omitempty"`
+
+	guard     *shield.Guard
+	zones     []handlerZone
+	observing bool
+	viaError  bool // refusals go through the error routes
+	logged    bool // the server has access logs
+	lease     lease
+}
+
+// handlerZone is what a request needs of a zone before the decision.
+type handlerZone struct {
+	name     string
+	keyer    *keyer
+	matchers caddyhttp.MatcherSets
+}
+
+// CaddyModule implements caddy.Module.
+func (*Handler) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "http.handlers.shield",
+		New: func() caddy.Module { return new(Handler) },
+	}
+}
+
+// Provision implements caddy.Provisioner.
+func (h *Handler) Provision(ctx caddy.Context) error {
+	module, err := ctx.App("shield")
+	if err != nil {
+		return err
+	}
+	app := module.(*App)
+	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if h.Name == "" {
+		h.Name = app.nextName(server)
+	} else if err := shield.CheckName(h.Name); err != nil {
+		return err
+	}
+	if len(h.Zones) == 1 && h.Zones[0].Name == "" {
+		h.Zones[0].Name = h.Name + "/per_client"
+	}
+	cfg, err := h.config()
+	if err != nil {
+		return fmt.Errorf("shield %q: %w", h.Name, err)
+	}
+	h.observing = h.Mode == modeObserve || app.Mode == modeObserve
+	cfg.Observe = h.observing
+	if err := h.provisionZones(ctx, app); err != nil {
+		return fmt.Errorf("shield %q: %w", h.Name, err)
+	}
+	backend := &Handler{Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency}
+	if err := app.define("shield", h.Name, backend); err != nil {
+		return err
+	}
+
+	state := shield.State{Zones: map[string]*shield.ZoneState{}}
+	pooled := h.lease.backend(h.Name)
+	state.Backend = pooled.Backend
+	var zones []*zoneState
+	for _, z := range h.zones {
+		zone := h.lease.zone(z.name)
+		state.Zones[z.name] = zone.ZoneState
+		zones = append(zones, zone)
+	}
+	if h.guard, err = shield.New(cfg, &state); err != nil {
+		return fmt.Errorf("shield %q: %w", h.Name, err)
+	}
+	app.add(h, pooled, zones)
+
+	respond := respondAuto
+	if h.Pushback != nil && h.Pushback.Respond != "" {
+		respond = h.Pushback.Respond
+	}
+	hasRoutes := server != nil && server.Errors != nil && len(server.Errors.Routes) > 0
+	h.viaError = respond == respondError || respond == respondAuto && hasRoutes
+	h.logged = server != nil && server.Logs != nil
+	return nil
+}
+
+// provisionZones compiles keys and loads matchers.
+func (h *Handler) provisionZones(ctx caddy.Context, app *App) error {
+	var errs []error
+	for _, z := range h.Zones {
+		// Before LoadModule, which takes the matchers' text away.
+		if err := app.define("zone", z.Name, z); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		k, err := newKeyer(z.Key, z.IPv4Prefix, z.IPv6Prefix)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("zone %q: %w", z.Name, err))
+			continue
+		}
+		hz := handlerZone{name: z.Name, keyer: k}
+		if len(z.MatcherSetsRaw) > 0 {
+			sets, err := ctx.LoadModule(z, "MatcherSetsRaw")
+			if err == nil {
+				err = hz.matchers.FromInterface(sets)
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("zone %q: match: %w", z.Name, err))
+				continue
+			}
+		}
+		h.zones = append(h.zones, hz)
+	}
+	return errors.Join(errs...)
+}
+
+// Cleanup implements caddy.CleanerUpper. Requests that the handler has admitted
+// may still be in flight: they keep using the state that they hold.
+func (h *Handler) Cleanup() error {
+	h.lease.giveBack()
+	return nil
+}
+
+// ServeHTTP implements caddyhttp.MiddlewareHandler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	var room [8]limiter.Key // on the stack, for as many zones as anybody has
+	keys, err := h.keys(r, room[:0])
+	if err != nil {
+		return err
+	}
+	now := shield.Now() // the only clock reading of a refusal
+	d := h.guard.Admit(now, shield.Request{Keys: keys})
+	if d.Reason != shield.Fits {
+		h.annotate(r, d)
+	} else if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
+		repl.Set("http.shield.decision", "admit")
+	}
+	switch {
+	case !d.Admit:
+		return h.refuse(w, r, d, now)
+	case !d.HoldsPlace():
+		return next.ServeHTTP(w, r)
+	case shield.MayDetach(r):
+		t := shield.Track(w, r, d)
+		defer t.Done()
+		return next.ServeHTTP(t, r)
+	default:
+		defer func() { d.Done(shield.Now(), shield.Served) }()
+		return next.ServeHTTP(w, r)
+	}
+}
+
+// keys appends the key of r in every zone.
+func (h *Handler) keys(r *http.Request, keys []limiter.Key) ([]limiter.Key, error) {
+	for i := range h.zones {
+		z := &h.zones[i]
+		key := shield.Outside
+		matched := len(z.matchers) == 0
+		if !matched {
+			var err error
+			if matched, err = z.matchers.AnyMatchWithError(r); err != nil {
+				return nil, err
+			}
+		}
+		switch {
+		case !matched:
+		case z.keyer.verified && r.TLS != nil && !r.TLS.HandshakeComplete:
+			if !h.observing {
+				// As Caddy's client_ip matcher does: the client comes again at
+				// once, when the handshake has shown its address (RFC 8470).
+				return nil, caddyhttp.HandlerError{StatusCode: http.StatusTooEarly, Err: errTooEarly}
+			}
+		default:
+			key = z.keyer.key(r)
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}
+
+var (
+	errTooEarly = errors.New("the client's address is not verified yet")
+	errRefused  = errors.New("refused by shield")
+)
+
+// refuse answers a request that is not admitted. Writing the answer here costs
+// a fraction of what Caddy's error handling costs, so that is used only where
+// somebody has written error routes.
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, d shield.Decision, now time.Duration) error {
+	answers, refusal := h.guard.Answers(), d.Refusal()
+	if !h.viaError {
+		answers.Write(w, r, refusal, shield.At(now))
+		return nil
+	}
+	pushback.Unblock(w, r, shield.At(now))
+	answers.SetHeader(w, refusal)
+	return caddyhttp.HandlerError{StatusCode: answers.Status(refusal), Err: errRefused}
+}
+
+// annotate tells handlers, error routes and logs of a decision other than a
+// plain admission.
+func (h *Handler) annotate(r *http.Request, d shield.Decision) {
+	decision, zone := "refuse", ""
+	if d.Admit {
+		decision = "observe"
+	}
+	if d.Zone >= 0 {
+		zone = h.zones[d.Zone].name
+	}
+	if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
+		repl.Map(func(key string) (any, bool) {
+			switch key {
+			case "http.shield.decision":
+				return decision, true
+			case "http.shield.reason":
+				return d.Reason.String(), true
+			case "http.shield.zone":
+				return zone, true
+			case "http.shield.retry_after":
+				return d.Hint.Seconds, true
+			case "http.shield.retry_after_ms":
+				return d.Hint.Ms, true
+			}
+			return nil, false
+		})
+	}
+	if !h.logged {
+		return
+	}
+	if fields, _ := r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); fields != nil {
+		fields.Add(zap.Dict("shield",
+			zap.String("decision", decision),
+			zap.Stringer("reason", d.Reason),
+			zap.String("zone", zone),
+			zap.Int("retry_after_ms", d.Hint.Ms),
+		))
+	}
+}
+
+var (
+	_ caddy.Provisioner           = (*Handler)(nil)
+	_ caddy.CleanerUpper          = (*Handler)(nil)
+	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
+)

@@ -1,0 +1,201 @@
+package caddymodule
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+)
+
+const (
+	clientIP   = "http.vars.client_ip"
+	remoteHost = "http.request.remote.host"
+	defaultKey = "{" + clientIP + "}"
+)
+
+// A keyer tells clients apart by a template that was compiled at load.
+type keyer struct {
+	parts  []keyPart
+	v4, v6 int // bits of an address that count
+
+	// verified: the key has the client's address in it, which must be true.
+	// In the early data of HTTP/3 a sender may claim any address, and would
+	// spend the quotas of others.
+	verified bool
+}
+
+// keyPart is a literal text or one placeholder. The common ones have a short
+// way; parts are not closures, so that the key is built on the stack.
+type keyPart struct {
+	kind partKind
+	text string // the literal, the header's canonical name, or the placeholder in its braces
+}
+
+type partKind int
+
+const (
+	literalPart partKind = iota
+	clientIPPart
+	remoteHostPart
+	headerPart
+	hostPart
+	methodPart
+	pathPart
+	replacerPart
+)
+
+// newKeyer compiles a template and checks its placeholders: an unknown one
+// would be empty, and all clients would share one bucket without anybody's
+// noticing.
+func newKeyer(template string, v4, v6 *int) (*keyer, error) {
+	k := &keyer{v4: 32, v6: 64}
+	if v4 != nil {
+		k.v4 = *v4
+	}
+	if v6 != nil {
+		k.v6 = *v6
+	}
+	if k.v4 < 1 || k.v4 > 32 {
+		return nil, fmt.Errorf("ipv4_prefix is %d; want 1 to 32", k.v4)
+	}
+	if k.v6 < 1 || k.v6 > 128 {
+		return nil, fmt.Errorf("ipv6_prefix is %d; want 1 to 128", k.v6)
+	}
+	if template == "" {
+		template = defaultKey
+	}
+	for rest := template; rest != ""; {
+		literal, after, found := strings.Cut(rest, "{")
+		if strings.Contains(literal, "}") {
+			return nil, fmt.Errorf("key is %q, with a } that closes nothing; want placeholders in braces", template)
+		}
+		if literal != "" {
+			k.parts = append(k.parts, keyPart{literalPart, literal})
+		}
+		if !found {
+			break
+		}
+		name, after, closed := strings.Cut(after, "}")
+		if !closed || strings.Contains(name, "{") {
+			return nil, fmt.Errorf("key is %q, with a { that is not closed; want placeholders in braces", template)
+		}
+		part, err := placeholder(name)
+		if err != nil {
+			return nil, fmt.Errorf("key is %q: %w", template, err)
+		}
+		k.verified = k.verified || part.kind == clientIPPart || strings.HasPrefix(name, "http.request.remote")
+		k.parts = append(k.parts, part)
+		rest = after
+	}
+	return k, nil
+}
+
+// placeholder returns the shortest way to what name stands for.
+func placeholder(name string) (keyPart, error) {
+	switch name {
+	case clientIP:
+		return keyPart{kind: clientIPPart}, nil
+	case remoteHost:
+		return keyPart{kind: remoteHostPart}, nil
+	case "http.request.host", "http.request.header.Host": // net/http keeps it out of the headers
+		return keyPart{kind: hostPart}, nil
+	case "http.request.method":
+		return keyPart{kind: methodPart}, nil
+	case "http.request.uri.path":
+		return keyPart{kind: pathPart}, nil
+	}
+	if !known(name) {
+		return keyPart{}, fmt.Errorf("placeholder {%s} is not known here; want one of Caddy's request placeholders, {http.vars.*}, {http.auth.*}, {http.regexp.*} or {env.*}", name)
+	}
+	if header, ok := strings.CutPrefix(name, "http.request.header."); ok {
+		return keyPart{headerPart, http.CanonicalHeaderKey(header)}, nil
+	}
+	return keyPart{replacerPart, "{" + name + "}"}, nil
+}
+
+// key returns the key of r.
+func (k *keyer) key(r *http.Request) limiter.Key {
+	var room [128]byte // on the stack, for most keys
+	b := room[:0]
+	for i := range k.parts {
+		b = k.append(b, &k.parts[i], r)
+	}
+	return limiter.KeyOfBytes(b)
+}
+
+func (k *keyer) append(b []byte, p *keyPart, r *http.Request) []byte {
+	switch p.kind {
+	case clientIPPart:
+		ip, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+		addr, err := netip.ParseAddr(ip)
+		if err != nil {
+			return append(b, ip...) // empty for a client on a Unix socket
+		}
+		return shield.AppendNetwork(b, addr, k.v4, k.v6)
+	case remoteHostPart:
+		remote, err := netip.ParseAddrPort(r.RemoteAddr)
+		if err != nil {
+			return append(b, r.RemoteAddr...)
+		}
+		return shield.AppendNetwork(b, remote.Addr(), k.v4, k.v6)
+	case headerPart:
+		for i, value := range r.Header[p.text] {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(b, value...)
+		}
+		return b
+	case hostPart:
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = r.Host
+		}
+		return append(b, strings.ToLower(host)...)
+	case methodPart:
+		return append(b, r.Method...)
+	case pathPart:
+		return append(b, r.URL.Path...)
+	case replacerPart:
+		if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
+			return append(b, repl.ReplaceAll(p.text, "")...)
+		}
+		return b
+	default:
+		return append(b, p.text...)
+	}
+}
+
+// known reports whether Caddy can fill in a placeholder before the request is
+// handled. Placeholders that differ with every request are left out: each
+// request would have a bucket of its own. So is the body: a limit must not wait
+// for it.
+func known(name string) bool {
+	for _, prefix := range []string{
+		"http.request.cookie.", "http.request.header.", "http.request.host.labels.", "http.request.tls.",
+		"http.request.uri.path.", "http.request.uri.query.", "http.request.orig_uri.path.", "http.request.remote.host/",
+		"http.vars.", "http.auth.", "http.regexp.", "http.url_pattern.", "env.", "system.",
+	} {
+		if strings.HasPrefix(name, prefix) && len(name) > len(prefix) {
+			return true
+		}
+	}
+	return slices.Contains([]string{
+		"http.request.method", "http.request.scheme", "http.request.proto", "http.request.proto_name",
+		"http.request.host", "http.request.port", "http.request.hostport",
+		"http.request.local", "http.request.local.host", "http.request.local.port",
+		"http.request.remote", "http.request.remote.host", "http.request.remote.port",
+		"http.request.uri", "http.request.uri_escaped", "http.request.uri.path", "http.request.uri.path_escaped",
+		"http.request.uri.query", "http.request.uri.query_escaped", "http.request.uri.prefixed_query",
+		"http.request.orig_method", "http.request.orig_uri", "http.request.orig_uri.path",
+		"http.request.orig_uri.query", "http.request.orig_uri.prefixed_query",
+	}, name)
+}

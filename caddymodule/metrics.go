@@ -1,0 +1,98 @@
+package caddymodule
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/herdshield/shield"
+)
+
+// Metrics are read from the state when they are scraped; requests do nothing
+// for them but add to counters. Labels come from the config only. Counters
+// live as long as the zone or backend is in some config, across reloads.
+var (
+	descRequests = desc("requests_total", "Requests by what was decided: admitted, refused, or observed (admitted, but would have been refused), and for what reason.", "shield", "outcome", "reason")
+	descInFlight = desc("in_flight_requests", "Requests that hold a place in flight.", "shield")
+	descLimit    = desc("concurrency_limit_requests", "Requests that may be in flight at once.", "shield")
+	descOverload = desc("overloaded", "1 while requests are being refused for capacity or concurrency, and for 5 s after.", "shield")
+	descHints    = desc("retry_after_seconds", "What refused clients were told to wait.", "shield")
+
+	descZoneRequests = desc("zone_requests_total", "Requests that a zone counted, by what was decided: admitted, refused for this zone, or observed.", "zone", "outcome")
+	descKeys         = desc("zone_keys", "Clients that a zone remembers because their quota is not whole.", "zone")
+	descMaxKeys      = desc("zone_max_keys", "Clients that a zone can remember.", "zone")
+	descEvictions    = desc("zone_evictions_total", "Clients that a zone forgot for want of room before their quota was whole.", "zone")
+	descShared       = desc("zone_shared_requests_total", "Requests of clients that found no room in a zone, and share a bucket.", "zone")
+
+	descs = []*prometheus.Desc{
+		descRequests, descInFlight, descLimit, descOverload, descHints,
+		descZoneRequests, descKeys, descMaxKeys, descEvictions, descShared,
+	}
+)
+
+// hintBuckets are the upper bounds of the histogram of waits, in seconds.
+var hintBuckets = []int{1, 2, 3, 5, 8, 13, 21, 30, 45, 59}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName("caddy", "shield", name), help, labels, nil)
+}
+
+// collector implements prometheus.Collector for the handlers of one config.
+type collector struct{ *App }
+
+// Describe implements prometheus.Collector.
+func (collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range descs {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for _, b := range c.backends {
+		s := b.state.Stats()
+		counter(descRequests, s.Admitted, b.name, "admitted", shield.Fits.String())
+		for _, reason := range shield.Reasons {
+			counter(descRequests, s.Refused[reason], b.name, "refused", reason.String())
+			counter(descRequests, s.Observed[reason], b.name, "observed", reason.String())
+		}
+		if b.concurrency != nil {
+			gauge(descInFlight, float64(s.InFlight), b.name)
+			gauge(descLimit, float64(b.concurrency.Limit), b.name)
+		}
+		overloaded := 0.0
+		if b.state.overload.active() {
+			overloaded = 1
+		}
+		gauge(descOverload, overloaded, b.name)
+		ch <- hints(s, b.name)
+	}
+	for _, z := range c.zones {
+		s := z.state.Stats(shield.Now())
+		counter(descZoneRequests, s.Admitted, z.Name, "admitted")
+		counter(descZoneRequests, s.Refused, z.Name, "refused")
+		counter(descZoneRequests, s.Observed, z.Name, "observed")
+		gauge(descKeys, float64(s.Keys), z.Name)
+		gauge(descMaxKeys, float64(z.maxKeys()), z.Name)
+		counter(descEvictions, s.Evicted, z.Name)
+		counter(descShared, s.Shared, z.Name)
+	}
+}
+
+func hints(s shield.BackendStats, name string) prometheus.Metric {
+	buckets := map[float64]uint64{}
+	count, sum, next := uint64(0), uint64(0), 0
+	for seconds, n := range s.RetryAfter {
+		count += n
+		sum += n * uint64(seconds)
+		if seconds == hintBuckets[next] {
+			buckets[float64(seconds)] = count
+			next = min(next+1, len(hintBuckets)-1)
+		}
+	}
+	return prometheus.MustNewConstHistogram(descHints, count, float64(sum), buckets, name)
+}

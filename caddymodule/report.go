@@ -1,0 +1,134 @@
+package caddymodule
+
+import (
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/herdshield/shield"
+)
+
+const (
+	// reportEvery is how often refusals are logged: a line per zone and second
+	// says how many it stands for.
+	reportEvery = time.Second
+
+	// overloadEnds is how long nobody must have been refused before an overload
+	// has ended: long enough to bridge the gap between two waves of a herd that
+	// was told to come back in a few seconds.
+	overloadEnds = 5 * time.Second
+)
+
+// report logs and emits what has happened, until the app is stopped. During a
+// reload two apps do so at once: what one has reported the other does not see.
+func (a *App) report() {
+	defer close(a.stopped)
+	ticker := time.NewTicker(reportEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			a.reportOnce(shield.Now())
+		case <-a.stop:
+			a.reportOnce(shield.Now())
+			return
+		}
+	}
+}
+
+func (a *App) reportOnce(now time.Duration) {
+	for _, z := range a.zones {
+		refused, observed := z.state.Refusals()
+		if n := refused - z.state.reported.Swap(refused); n > 0 {
+			a.logger.Info("refused over quota", zap.String("zone", z.Name), zap.Uint64("requests", n))
+		}
+		if n := observed - z.state.reportedObserved.Swap(observed); n > 0 {
+			a.logger.Info("would have refused over quota", zap.String("zone", z.Name), zap.Uint64("requests", n))
+		}
+	}
+	for _, b := range a.backends {
+		s := b.state.Stats()
+		change := b.state.overload.step(now, total{
+			capacity:    s.Refused[shield.Capacity] + s.Observed[shield.Capacity],
+			concurrency: s.Refused[shield.Concurrency] + s.Observed[shield.Concurrency],
+		})
+		a.reportOverload(b, change)
+	}
+}
+
+func (a *App) reportOverload(b *backend, c change) {
+	data := map[string]any{"shield": b.name, "observed": b.observing}
+	if c.started {
+		a.logger.Warn("overload started", zap.String("shield", b.name), zap.Bool("observed", b.observing))
+		a.events.Emit(a.ctx, "shield_overload_started", data)
+	}
+	if c.new != (total{}) {
+		message := "refused for want of room"
+		if b.observing {
+			message = "would have refused for want of room"
+		}
+		a.logger.Warn(message, zap.String("shield", b.name),
+			zap.Uint64("capacity", c.new.capacity), zap.Uint64("concurrency", c.new.concurrency))
+	}
+	if c.ended {
+		a.logger.Info("overload ended", zap.String("shield", b.name), zap.Bool("observed", b.observing),
+			zap.Duration("lasted", c.lasted), zap.Uint64("refused", c.refused))
+		data["seconds"], data["refused"] = c.lasted.Seconds(), c.refused
+		a.events.Emit(a.ctx, "shield_overload_ended", data)
+	}
+}
+
+// total counts refusals for want of room since the backend's state was made.
+type total struct{ capacity, concurrency uint64 }
+
+// overload knows whether a backend is being protected right now. It is part of
+// the pooled state, so that a reload neither starts nor ends an overload.
+type overload struct {
+	mu    sync.Mutex
+	seen  total         // guarded by mu, like the rest
+	on    bool          // somebody was refused within overloadEnds
+	since time.Duration // when it began
+	last  time.Duration // when somebody was last seen to be refused
+	begun total         // seen before it began
+}
+
+// change is what one step has found out.
+type change struct {
+	new            total // refusals since the last step
+	started, ended bool
+	lasted         time.Duration // if ended, from the first refusal to the last
+	refused        uint64        // if ended, how many were refused meanwhile
+}
+
+// step takes the counts at now.
+func (o *overload) step(now time.Duration, is total) (c change) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if is.capacity < o.seen.capacity || is.concurrency < o.seen.concurrency {
+		return c // two apps report at once, and the other one was quicker
+	}
+	before := o.seen
+	o.seen = is
+	c.new = total{is.capacity - before.capacity, is.concurrency - before.concurrency}
+	switch {
+	case c.new != (total{}):
+		if !o.on {
+			o.on, o.since, o.begun = true, now, before
+			c.started = true
+		}
+		o.last = now
+	case o.on && now-o.last >= overloadEnds:
+		o.on = false
+		c.ended, c.lasted = true, o.last-o.since
+		c.refused = is.capacity - o.begun.capacity + is.concurrency - o.begun.concurrency
+	}
+	return c
+}
+
+// active reports whether an overload is going on.
+func (o *overload) active() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.on
+}

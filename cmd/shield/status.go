@@ -1,0 +1,119 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+
+	"github.com/herdshield/shield/caddymodule"
+)
+
+func init() {
+	caddycmd.RegisterCommand(caddycmd.Command{
+		Name:  "status",
+		Usage: "[--address <interface>] [--json]",
+		Short: "Shows what a running shield does",
+		Long: `
+Asks the admin endpoint of a running instance for its limits, for what is in
+flight, and for what has been decided since it started.
+`,
+		CobraFunc: func(cmd *cobra.Command) {
+			cmd.Flags().String("address", "", "address of the admin endpoint, if it is not "+caddy.DefaultAdminListen)
+			cmd.Flags().Bool("json", false, "print the JSON of the admin endpoint")
+			cmd.Args = cobra.NoArgs
+			cmd.RunE = caddycmd.WrapCommandFuncForCobra(cmdStatus)
+		},
+	})
+}
+
+func cmdStatus(flags caddycmd.Flags) (int, error) {
+	address, err := caddycmd.DetermineAdminAPIAddress(flags.String("address"), nil, "", "")
+	if err != nil {
+		return caddy.ExitCodeFailedStartup, err
+	}
+	resp, err := caddycmd.AdminAPIRequest(address, http.MethodGet, "/shield/", nil, nil)
+	if err != nil {
+		return caddy.ExitCodeFailedStartup, fmt.Errorf("asking for the status: %w; is shield running, and its admin endpoint at %s?", err, address)
+	}
+	defer resp.Body.Close()
+	if flags.Bool("json") {
+		_, err = io.Copy(os.Stdout, resp.Body)
+		return caddy.ExitCodeSuccess, err
+	}
+	var status caddymodule.Status
+	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil {
+		return caddy.ExitCodeFailedStartup, fmt.Errorf("reading the status from %s: %w", address, err)
+	}
+	printStatus(os.Stdout, status)
+	return caddy.ExitCodeSuccess, nil
+}
+
+func printStatus(w io.Writer, status caddymodule.Status) {
+	if len(status.Shields) == 0 {
+		fmt.Fprintln(w, "There is no shield in the running config.")
+		return
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	row := func(cells ...any) {
+		for _, cell := range cells {
+			fmt.Fprint(t, cell, "\t")
+		}
+		fmt.Fprintln(t)
+	}
+	row("SHIELD", "MODE", "CAPACITY", "IN FLIGHT", "ADMITTED", "REFUSED", "OBSERVED")
+	for _, s := range status.Shields {
+		capacity, inFlight, overloaded := "-", "-", ""
+		if s.Capacity != nil {
+			capacity = rate(*s.Capacity)
+		}
+		if s.Concurrency > 0 {
+			inFlight = fmt.Sprintf("%d of %d", s.InFlight, s.Concurrency)
+		}
+		if s.Overloaded {
+			overloaded = "OVERLOADED"
+		}
+		row(s.Name, s.Mode, capacity, inFlight, s.Admitted, reasons(s.Refused), reasons(s.Observed), overloaded)
+	}
+	if len(status.Zones) > 0 {
+		row()
+		row("ZONE", "KEY", "RATE", "KEYS", "ADMITTED", "REFUSED", "OBSERVED")
+	}
+	for _, z := range status.Zones {
+		pressure := ""
+		if z.Evicted+z.Shared > 0 {
+			pressure = fmt.Sprintf("%d forgotten early, %d without room: raise max_keys", z.Evicted, z.Shared)
+		}
+		row(z.Name, z.Key, rate(z.RateStatus), fmt.Sprintf("%d of %d", z.Keys, z.MaxKeys), z.Admitted, z.Refused, z.Observed, pressure)
+	}
+	t.Flush()
+}
+
+func rate(r caddymodule.RateStatus) string {
+	per := strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(r.Per, "1"), "0s"), "0m")
+	return fmt.Sprintf("%v/%s burst %d", r.Rate, per, r.Burst)
+}
+
+// reasons says how many there are, and of which reason.
+func reasons(n map[string]uint64) string {
+	sum := uint64(0)
+	var parts []string
+	for reason, n := range n {
+		if sum += n; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, reason))
+		}
+	}
+	if sum == 0 {
+		return "0"
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ", ")
+}
