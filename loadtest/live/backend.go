@@ -1,0 +1,221 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+// maxSeconds bounds Stats.PerSecond: arrivals after an hour are added to its
+// last entry. Ours: no live run is meant to last an hour.
+const maxSeconds = 3600
+
+// BackendConfig describes a fragile backend.
+type BackendConfig struct {
+	// Workers is how many requests are worked on at once: 1 to 10000.
+	Workers int
+
+	// Service is the work of one request in an empty backend: more than 0,
+	// at most one minute.
+	Service time.Duration
+
+	// Crowd is the contention: each Crowd queued requests make the work of a
+	// request longer by one Service. At least 1.
+	Crowd int
+
+	// MaxSlowdown bounds the contention: work takes at most MaxSlowdown times
+	// Service. From 1 (no contention) to 100.
+	MaxSlowdown float64
+
+	// Queue is how many requests can wait for a worker: 1 to 1e6. It is bounded
+	// because real ones are (accept queues, connection pools, memory), and
+	// because an experiment must not eat the machine that it runs on. Make it
+	// generous: a short queue would protect the backend, which is not fragile.
+	Queue int
+}
+
+// check returns an error that names every field of c that is out of range.
+func (c BackendConfig) check() error {
+	var errs []error
+	if c.Workers < 1 || c.Workers > 10000 {
+		errs = append(errs, fmt.Errorf("workers is %d; want 1 to 10000", c.Workers))
+	}
+	if c.Service <= 0 || c.Service > time.Minute {
+		errs = append(errs, fmt.Errorf("service is %v; want more than 0, at most 1m", c.Service))
+	}
+	if c.Crowd < 1 {
+		errs = append(errs, fmt.Errorf("crowd is %d requests; want at least 1", c.Crowd))
+	}
+	if !(c.MaxSlowdown >= 1 && c.MaxSlowdown <= 100) { // NaN must fail too
+		errs = append(errs, fmt.Errorf("max slowdown is %v; want 1 to 100", c.MaxSlowdown))
+	}
+	if c.Queue < 1 || c.Queue > 1e6 {
+		errs = append(errs, fmt.Errorf("queue is %d requests; want 1 to 1000000", c.Queue))
+	}
+	return errors.Join(errs...)
+}
+
+// Capacity returns what the backend can serve when it is not crowded, in
+// requests per second.
+func (c BackendConfig) Capacity() float64 {
+	return float64(c.Workers) / c.Service.Seconds()
+}
+
+// serviceTime returns how long the work of one request takes that begins while
+// queued others wait.
+func (c BackendConfig) serviceTime(queued int) time.Duration {
+	slowdown := 1 + float64(queued)/float64(c.Crowd)
+	return time.Duration(float64(c.Service) * min(slowdown, c.MaxSlowdown))
+}
+
+// A Backend is an http.Handler that behaves as many real backends do when they
+// are overrun: a first-in first-out queue before a fixed number of workers,
+// slower when crowded, and blind to clients that have gone. When its queue is
+// longer than its clients' patience, it works for nobody, and retries keep it
+// there after the rush that put it there is over (a metastable failure).
+//
+// It is safe for concurrent use.
+type Backend struct {
+	cfg     BackendConfig
+	started time.Time
+	queue   chan job
+	closing chan struct{}
+	close   func()
+	workers sync.WaitGroup
+
+	mu    sync.Mutex
+	stats Stats // guarded by mu
+}
+
+// A job is one request in the queue.
+type job struct {
+	client context.Context // ends when the client goes, or has its answer
+	done   chan struct{}   // closed when the work is done
+}
+
+// Stats is what a Backend has counted since it started.
+type Stats struct {
+	Inside    int   // requests in queue and in work at this moment, their clients gone or not
+	Peak      int   // the most that Inside has been
+	Served    int   // requests finished for a client that was still there
+	Wasted    int   // requests finished after the client had gone
+	Refused   int   // requests answered 503 because the queue was full
+	PerSecond []int // requests that arrived in each second since the start
+}
+
+// Busiest returns the largest number of requests that arrived in one second.
+func (s Stats) Busiest() int {
+	if len(s.PerSecond) == 0 {
+		return 0
+	}
+	return slices.Max(s.PerSecond)
+}
+
+// NewBackend starts the backend's workers. The caller must Close it.
+func NewBackend(c BackendConfig) (*Backend, error) {
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("live: %w", err)
+	}
+	b := &Backend{
+		cfg:     c,
+		started: time.Now(),
+		queue:   make(chan job, c.Queue),
+		closing: make(chan struct{}),
+	}
+	b.close = sync.OnceFunc(func() { close(b.closing) })
+	for range c.Workers {
+		b.workers.Go(b.work)
+	}
+	return b, nil
+}
+
+// Close drops what is queued and returns when the workers have ended. Requests
+// that wait or come later are answered 503. It may be called more than once.
+func (b *Backend) Close() {
+	b.close()
+	b.workers.Wait()
+}
+
+// Stats returns a copy of the counts so far.
+func (b *Backend) Stats() Stats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.stats
+	s.PerSecond = slices.Clone(s.PerSecond)
+	return s
+}
+
+// ServeHTTP queues the request and waits for a worker to do it. A full queue
+// answers 503 without Retry-After: this backend cannot say when to come back.
+func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	j := job{client: r.Context(), done: make(chan struct{})}
+	if !b.enter(j) {
+		http.Error(w, "queue is full", http.StatusServiceUnavailable)
+		return
+	}
+	select {
+	case <-j.done:
+		io.WriteString(w, "served\n") // an error here is a client that has just gone
+	case <-j.client.Done(): // the job stays in the queue: its worker will not look
+	case <-b.closing:
+		http.Error(w, "closing", http.StatusServiceUnavailable)
+	}
+}
+
+// enter counts the arrival of j and queues it, or reports that there is no room.
+func (b *Backend) enter(j job) bool {
+	second := min(int(time.Since(b.started)/time.Second), maxSeconds-1)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(b.stats.PerSecond) <= second {
+		b.stats.PerSecond = append(b.stats.PerSecond, 0)
+	}
+	b.stats.PerSecond[second]++
+	select {
+	case b.queue <- j:
+		b.stats.Inside++
+		b.stats.Peak = max(b.stats.Peak, b.stats.Inside)
+		return true
+	default:
+		b.stats.Refused++
+		return false
+	}
+}
+
+// work is one worker: it does queued jobs until the backend closes.
+func (b *Backend) work() {
+	for {
+		select {
+		case j := <-b.queue:
+			busy := time.NewTimer(b.cfg.serviceTime(len(b.queue)))
+			select {
+			case <-busy.C:
+				b.finish(j)
+			case <-b.closing:
+				busy.Stop()
+				return
+			}
+		case <-b.closing:
+			return
+		}
+	}
+}
+
+// finish counts j as done and lets its handler answer. A client that goes
+// between the two is counted as served: the backend cannot know better.
+func (b *Backend) finish(j job) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stats.Inside--
+	if j.client.Err() != nil {
+		b.stats.Wasted++
+	} else {
+		b.stats.Served++
+	}
+	close(j.done)
+}

@@ -1,0 +1,263 @@
+package live
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// direct carries requests to a handler without sockets, which a synctest
+// bubble cannot wait for.
+type direct struct{ h http.Handler }
+
+func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	d.h.ServeHTTP(w, r)
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	return w.Result(), nil
+}
+
+// patient is a herd of one that starts at once and never meets a limit unless
+// a test sets one.
+var patient = HerdConfig{
+	URL: "http://backend", Clients: 1, Timeout: time.Second,
+	RetryDelay: time.Second, Attempts: 100, Patience: time.Minute,
+}
+
+// runDirect runs a herd against h in a bubble and returns its result and how
+// long it took.
+func runDirect(t *testing.T, ctx context.Context, c HerdConfig, h http.Handler) (Result, time.Duration) {
+	t.Helper()
+	herd, err := NewHerd(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	herd.http.Transport = direct{h}
+	start := time.Now()
+	r := herd.Run(ctx)
+	checkConservation(t, r)
+	return r, time.Since(start)
+}
+
+func checkConservation(t *testing.T, r Result) {
+	t.Helper()
+	attempts := r.TimedOut + r.Unreachable
+	for _, n := range r.Answers {
+		attempts += n
+	}
+	if attempts != r.Attempts {
+		t.Errorf("%d attempts by outcome, %d in all: %+v", attempts, r.Attempts, r)
+	}
+	if r.Answers[http.StatusOK] != r.Served {
+		t.Errorf("%d answers of 200, %d clients served", r.Answers[http.StatusOK], r.Served)
+	}
+}
+
+// refusing answers its first n requests with status and Retry-After, and then 200.
+func refusing(n, status int, retryAfter string) http.HandlerFunc {
+	var mu sync.Mutex
+	return func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if n == 0 {
+			return
+		}
+		n--
+		if retryAfter != "" {
+			w.Header().Set("Retry-After", retryAfter)
+		}
+		w.WriteHeader(status)
+	}
+}
+
+func TestHerdObeysRetryAfter(t *testing.T) {
+	for _, s := range []struct {
+		name       string
+		status     int
+		retryAfter string
+		lastServed time.Duration
+	}{
+		{"429 with a hint", 429, "5", 15 * time.Second},
+		{"503 with a hint", 503, "2", 6 * time.Second},
+		{"503 without", 503, "", 3 * time.Second},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, _ := runDirect(t, t.Context(), patient, refusing(3, s.status, s.retryAfter))
+				if r.Served != 1 || r.Attempts != 4 || r.Answers[s.status] != 3 || r.LastServed != s.lastServed {
+					t.Errorf("result is %+v; want served at %v after 3 answers of %d", r, s.lastServed, s.status)
+				}
+			})
+		})
+	}
+}
+
+func TestHerdGivesUp(t *testing.T) {
+	for _, s := range []struct {
+		name     string
+		change   func(*HerdConfig)
+		handler  http.Handler
+		attempts int
+		took     time.Duration
+	}{
+		{"after its attempts", func(c *HerdConfig) { c.Attempts = 3 },
+			refusing(99, 503, ""), 3, 2 * time.Second},
+		{"when a hint goes beyond its patience", func(c *HerdConfig) { c.Patience = 10 * time.Second },
+			refusing(99, 429, "4"), 3, 8 * time.Second},
+		{"at once when the request is wrong", func(*HerdConfig) {},
+			refusing(99, 404, ""), 1, 0},
+		{"after time-outs, each of which it waits for", func(c *HerdConfig) { c.Attempts = 2 },
+			http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), 2, 3 * time.Second},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := patient
+				s.change(&c)
+				r, took := runDirect(t, t.Context(), c, s.handler)
+				if r.GaveUp != 1 || r.Attempts != s.attempts || took != s.took {
+					t.Errorf("%d gave up, %d attempts, %v; want 1, %d, %v", r.GaveUp, r.Attempts, took, s.attempts, s.took)
+				}
+			})
+		})
+	}
+}
+
+func TestHerdStartsEvenlyWithinItsWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := patient
+		c.Clients, c.Window = 4, time.Second
+		start := time.Now()
+		var mu sync.Mutex
+		at := map[time.Duration]int{}
+		runDirect(t, t.Context(), c, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			at[time.Since(start)]++
+		}))
+		for _, want := range []time.Duration{0, 250e6, 500e6, 750e6} {
+			if at[want] != 1 {
+				t.Errorf("arrivals are %v; want one at %v", at, want)
+			}
+		}
+	})
+}
+
+func TestHerdStopsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := patient
+		c.Clients, c.Window = 10, 10*time.Second
+		ctx, cancel := context.WithTimeout(t.Context(), 5500*time.Millisecond)
+		defer cancel()
+		b := startBackend(t, BackendConfig{Workers: 1, Service: time.Minute, Crowd: 1, MaxSlowdown: 1, Queue: 1})
+		r, took := runDirect(t, ctx, c, b) // some wait to start, some for an answer, some to retry
+		if took != 5500*time.Millisecond {
+			t.Errorf("Run ended after %v, want 5.5s", took)
+		}
+		if r.Trying() != 10 || r.GaveUp != 0 {
+			t.Errorf("%d still trying, %d gave up; want 10, 0: they were stopped", r.Trying(), r.GaveUp)
+		}
+	})
+}
+
+// The claim of the package, in virtual time: a backend that could serve the
+// herd in 3 s serves few of it, works for the dead, and stays so long after
+// the rush; the same herd, told when to come back, is served.
+func TestBackendCollapsesUnderAHerdAndAGateSavesIt(t *testing.T) {
+	herd := HerdConfig{
+		URL: "http://backend", Clients: 300, Window: time.Second, Timeout: time.Second,
+		RetryDelay: 500 * time.Millisecond, Attempts: 12, Patience: 21 * time.Second,
+	}
+	fragile := BackendConfig{Workers: 6, Service: 60 * time.Millisecond, Crowd: 100, MaxSlowdown: 3, Queue: 1200}
+	synctest.Test(t, func(t *testing.T) {
+		b := startBackend(t, fragile)
+		r, _ := runDirect(t, t.Context(), herd, b)
+		s := b.Stats()
+		if r.Served > 100 || r.GaveUp < 200 || r.LastServed > 3*time.Second {
+			t.Errorf("without a gate: %+v; want at most 100 served, all within 3s", r)
+		}
+		if s.Wasted < 4*s.Served {
+			t.Errorf("without a gate: %d wasted, %d served; want most of the work wasted", s.Wasted, s.Served)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		b := startBackend(t, fragile)
+		var mu sync.Mutex
+		due := time.Now() // when the next request may pass: one each 12.5 ms, 80 % of capacity
+		r, _ := runDirect(t, t.Context(), herd, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			if now := time.Now(); due.After(now) {
+				mu.Unlock()
+				w.Header().Set("Retry-After", "1")
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			} else {
+				due = now.Add(12500 * time.Microsecond)
+			}
+			mu.Unlock()
+			b.ServeHTTP(w, r)
+		}))
+		if r.Served != 300 || b.Stats().Wasted != 0 {
+			t.Errorf("with a gate: %+v, %d wasted; want all 300 served, 0 wasted", r, b.Stats().Wasted)
+		}
+	})
+}
+
+func TestHerdOverSockets(t *testing.T) {
+	b := startBackend(t, BackendConfig{Workers: 4, Service: time.Millisecond, Crowd: 1000, MaxSlowdown: 2, Queue: 100})
+	srv := httptest.NewServer(b)
+	defer srv.Close()
+	herd, err := NewHerd(HerdConfig{URL: srv.URL, Clients: 50, Timeout: 30 * time.Second, Attempts: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := herd.Run(t.Context())
+	checkConservation(t, r)
+	if r.Served != 50 || r.Trying() != 0 || r.LastServed <= 0 {
+		t.Errorf("result is %+v; want 50 served", r)
+	}
+	if s := b.Stats(); s.Served != 50 || s.Inside != 0 {
+		t.Errorf("stats are %+v; want 50 served, 0 inside", s)
+	}
+}
+
+func TestUnreachable(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.Close() // nobody listens there now
+	herd, err := NewHerd(HerdConfig{URL: "http://" + ln.Addr().String(), Clients: 2, Timeout: 30 * time.Second, Attempts: 2, Patience: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := herd.Run(t.Context())
+	checkConservation(t, r)
+	if r.Unreachable != 4 || r.GaveUp != 2 {
+		t.Errorf("result is %+v; want 4 attempts unreachable, 2 gave up", r)
+	}
+}
+
+func TestNewHerdNamesEveryFault(t *testing.T) {
+	_, err := NewHerd(HerdConfig{URL: "https://x", Clients: 0, Window: -1, Timeout: 0, RetryDelay: -1, Attempts: 101, Patience: time.Hour})
+	for _, want := range []string{
+		`live: url is "https://x"; want http://host:port`,
+		"clients is 0; want 1 to 10000",
+		"window is -1ns; want 0 to 1m",
+		"timeout is 0s; want more than 0",
+		"retry delay is -1ns; want 0 to 1m",
+		"attempts is 101; want 1 to 100",
+		"patience is 1h0m0s; want 0 to 10m",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error is %v; want %q in it", err, want)
+		}
+	}
+}
