@@ -28,15 +28,16 @@ func init() { caddy.RegisterModule(new(Handler)) }
 // form of it. Requests whose client address is not verified yet (HTTP/3 early
 // data) are answered 425 where a quota depends on the address.
 //
-// These placeholders are set for handlers, error routes and logs:
+// These placeholders are set for handlers, error routes and logs. On `admit` all
+// but the first are empty.
 //
 // Placeholder | Description
 // ------------|-------------
 // `{http.shield.decision}` | `admit`, `refuse`, or `observe`: admitted, but would have been refused
-// `{http.shield.reason}` | the limit that refused: `quota`, `capacity` or `concurrency`; not set on `admit`
-// `{http.shield.zone}` | the zone that refused for `quota`; empty for the other reasons; not set on `admit`
-// `{http.shield.retry_after}` | what the client is told, in seconds; not set on `admit`
-// `{http.shield.retry_after_ms}` | the same in milliseconds; not set on `admit`
+// `{http.shield.reason}` | the limit that refused: `quota`, `capacity` or `concurrency`
+// `{http.shield.zone}` | the zone that refused for `quota`; empty for the other reasons
+// `{http.shield.retry_after}` | what the client is told to wait, in seconds
+// `{http.shield.retry_after_ms}` | the same in milliseconds
 type Handler struct {
 	// Names what the handler protects, in metrics, logs and status: up to 64
 	// letters, digits and `_-./:`. Handlers with one name count together
@@ -184,11 +185,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 	now := shield.Now() // the only clock reading of a refusal
 	d := h.guard.Admit(now, shield.Request{Keys: keys})
-	if d.Reason != shield.Fits {
-		h.annotate(r, d)
-	} else if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
-		repl.Set("http.shield.decision", "admit")
-	}
+	h.annotate(r, d)
 	switch {
 	case !d.Admit:
 		return h.refuse(w, r, d, now)
@@ -237,6 +234,18 @@ var (
 	errRefused  = errors.New("refused by shield")
 )
 
+// admitted provides the placeholders of an admitted request. Mapping a function
+// that is there already costs nothing.
+func admitted(key string) (any, bool) {
+	switch key {
+	case "http.shield.decision":
+		return "admit", true
+	case "http.shield.reason", "http.shield.zone", "http.shield.retry_after", "http.shield.retry_after_ms":
+		return "", true
+	}
+	return nil, false
+}
+
 // refuse answers a request that is not admitted. Writing the answer here costs
 // a fraction of what Caddy's error handling costs, so that is used only where
 // somebody has written error routes.
@@ -251,9 +260,15 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, d shield.Decisi
 	return caddyhttp.HandlerError{StatusCode: answers.Status(refusal), Err: errRefused}
 }
 
-// annotate tells handlers, error routes and logs of a decision other than a
-// plain admission.
+// annotate tells handlers, error routes and logs of a decision.
 func (h *Handler) annotate(r *http.Request, d shield.Decision) {
+	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if d.Reason == shield.Fits {
+		if repl != nil {
+			repl.Map(admitted)
+		}
+		return
+	}
 	decision, zone := "refuse", ""
 	if d.Admit {
 		decision = "observe"
@@ -261,22 +276,14 @@ func (h *Handler) annotate(r *http.Request, d shield.Decision) {
 	if d.Zone >= 0 {
 		zone = h.zones[d.Zone].name
 	}
-	if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
-		repl.Map(func(key string) (any, bool) {
-			switch key {
-			case "http.shield.decision":
-				return decision, true
-			case "http.shield.reason":
-				return d.Reason.String(), true
-			case "http.shield.zone":
-				return zone, true
-			case "http.shield.retry_after":
-				return d.Hint.Seconds, true
-			case "http.shield.retry_after_ms":
-				return d.Hint.Ms, true
-			}
-			return nil, false
-		})
+	if repl != nil {
+		// Values that are set come before those that are mapped: where there
+		// are several shields in a row, the one that refuses is heard.
+		repl.Set("http.shield.decision", decision)
+		repl.Set("http.shield.reason", d.Reason.String())
+		repl.Set("http.shield.zone", zone)
+		repl.Set("http.shield.retry_after", d.Hint.Seconds)
+		repl.Set("http.shield.retry_after_ms", d.Hint.Ms)
 	}
 	if !h.logged {
 		return

@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -155,9 +154,9 @@ func (k *keyer) append(b []byte, p *keyPart, r *http.Request) []byte {
 		}
 		return b
 	case hostPart:
-		host, _, err := net.SplitHostPort(r.Host)
-		if err != nil {
-			host = r.Host
+		host := r.Host
+		if i := strings.LastIndexByte(host, ':'); i > strings.LastIndexByte(host, ']') {
+			host = host[:i] // without the port; net.SplitHostPort allocates where there is none
 		}
 		return append(b, strings.ToLower(host)...)
 	case methodPart:
@@ -174,21 +173,12 @@ func (k *keyer) append(b []byte, p *keyPart, r *http.Request) []byte {
 	}
 }
 
-// known reports whether Caddy can fill in a placeholder before the request is
-// handled. Placeholders that differ with every request are left out: each
-// request would have a bucket of its own. So is the body: a limit must not wait
-// for it.
-func known(name string) bool {
-	for _, prefix := range []string{
-		"http.request.cookie.", "http.request.header.", "http.request.host.labels.", "http.request.tls.",
-		"http.request.uri.path.", "http.request.uri.query.", "http.request.orig_uri.path.", "http.request.remote.host/",
-		"http.vars.", "http.auth.", "http.regexp.", "http.url_pattern.", "env.", "system.",
-	} {
-		if strings.HasPrefix(name, prefix) && len(name) > len(prefix) {
-			return true
-		}
-	}
-	return slices.Contains([]string{
+// exactPlaceholders and placeholderPrefixes are what Caddy can fill in before
+// the request is handled. Placeholders that differ with every request are left
+// out: each request would have a bucket of its own. So is the body: a limit must
+// not wait for it.
+var (
+	exactPlaceholders = []string{
 		"http.request.method", "http.request.scheme", "http.request.proto", "http.request.proto_name",
 		"http.request.host", "http.request.port", "http.request.hostport",
 		"http.request.local", "http.request.local.host", "http.request.local.port",
@@ -197,5 +187,20 @@ func known(name string) bool {
 		"http.request.uri.query", "http.request.uri.query_escaped", "http.request.uri.prefixed_query",
 		"http.request.orig_method", "http.request.orig_uri", "http.request.orig_uri.path",
 		"http.request.orig_uri.query", "http.request.orig_uri.prefixed_query",
-	}, name)
+	}
+	placeholderPrefixes = []string{
+		"http.request.cookie.", "http.request.header.", "http.request.host.labels.", "http.request.tls.",
+		"http.request.uri.path.", "http.request.uri.query.", "http.request.orig_uri.path.", "http.request.remote.host/",
+		"http.vars.", "http.auth.", "http.regexp.", "http.url_pattern.", "env.", "system.",
+	}
+)
+
+// known reports whether Caddy knows a placeholder that a key may have.
+func known(name string) bool {
+	for _, prefix := range placeholderPrefixes {
+		if strings.HasPrefix(name, prefix) && len(name) > len(prefix) {
+			return true
+		}
+	}
+	return slices.Contains(exactPlaceholders, name)
 }

@@ -1,0 +1,430 @@
+package caddymodule
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/herdshield/shield"
+)
+
+// site runs a Caddyfile site without a socket. Requests go through Caddy's
+// server as if they had come from one.
+type site struct {
+	t      *testing.T
+	server *caddyhttp.Server
+	app    *App
+}
+
+func serveSite(t *testing.T, caddyfile string) *site {
+	t.Helper()
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := caddy.Load(config, true); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = caddy.Stop() })
+	return activeSite(t)
+}
+
+func activeSite(t *testing.T) *site {
+	t.Helper()
+	app, err := caddy.ActiveContext().App("http")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shieldApp, err := caddy.ActiveContext().AppIfConfigured("shield")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &site{t, app.(*caddyhttp.App).Servers["srv0"], shieldApp.(*App)}
+}
+
+// get sends a request for path with headers given as name, value, name, value.
+func (s *site) get(path string, headers ...string) *http.Response {
+	s.t.Helper()
+	r := httptest.NewRequest(http.MethodGet, "http://example.com"+path, nil)
+	r.RemoteAddr = "192.0.2.1:1234"
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	s.server.ServeHTTP(w, r)
+	return w.Result()
+}
+
+// options keeps a test's Caddy away from the admin port and the disk.
+const options = `
+	admin off
+	persist_config off
+	log {
+		level ERROR
+	}
+`
+
+// bound is a site on a port that nobody uses: requests come another way.
+const bound = "http://:0 {\n\tbind 127.0.0.1\n"
+
+func TestPlaceholders(t *testing.T) {
+	const show = `
+	shield {
+		mode %s
+		name shop
+		zone per_client {
+			rate 1/h
+			burst 1
+		}
+	}
+	handle_errors {
+		respond "{http.error.status_code} {http.shield.decision} {http.shield.reason} {http.shield.zone} {http.shield.retry_after} {http.shield.retry_after_ms}"
+	}
+	respond "200 {http.shield.decision} {http.shield.reason} {http.shield.zone} {http.shield.retry_after} {http.shield.retry_after_ms}"
+}`
+	for mode, want := range map[string][2]string{
+		"enforce": {"200 admit    ", "429 refuse quota per_client 30 30000"},
+		"observe": {"200 admit    ", "200 observe quota per_client 30 30000"},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			s := serveSite(t, "{"+options+"}\n"+bound+fmt.Sprintf(show, mode))
+			for i, want := range want {
+				body, _ := io.ReadAll(s.get("/").Body)
+				if string(body) != want {
+					t.Errorf("request %d: %q, want %q", i, body, want)
+				}
+			}
+			_ = caddy.Stop()
+		})
+	}
+}
+
+// The app-wide mode holds for all handlers.
+func TestObserveEverywhere(t *testing.T) {
+	s := serveSite(t, "{"+options+"shield {\nmode observe\n}\n}\n"+bound+`
+	shield {
+		mode enforce
+		zone per_client {
+			rate 1/h
+		}
+		capacity 1/h
+		concurrency 1
+	}
+	respond ok
+}`)
+	for i := range 5 {
+		if resp := s.get("/"); resp.StatusCode != http.StatusOK || resp.Header.Get("Retry-After") != "" {
+			t.Errorf("request %d: %v %v", i, resp.Status, resp.Header)
+		}
+	}
+	if n := s.app.backends[0].state.Stats().Observed[shield.Quota]; n != 4 {
+		t.Errorf("%d observed, want 4", n)
+	}
+}
+
+func TestAccessLogTellsWhy(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "access.log")
+	s := serveSite(t, "{"+options+"}\n"+bound+`
+	log {
+		output file `+file+`
+		format json
+	}
+	shield 1/h
+	respond ok
+}`)
+	s.get("/")
+	s.get("/")
+	_ = caddy.Stop() // closes the log
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shields []any
+	for line := range strings.Lines(string(b)) {
+		var entry map[string]any
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			t.Fatal(err)
+		}
+		shields = append(shields, entry["shield"])
+	}
+	if len(shields) != 2 || shields[0] != nil {
+		t.Fatalf("shield fields: %v, want none and one", shields)
+	}
+	got := fmt.Sprint(shields[1])
+	if want := "map[decision:refuse reason:quota retry_after_ms:30000 zone:srv0/per_client]"; got != want {
+		t.Errorf("shield field: %v, want %v", got, want)
+	}
+}
+
+// recorder is an event handler that keeps what it is given.
+type recorder struct{}
+
+var (
+	recordedMu sync.Mutex
+	recorded   []string // guarded by recordedMu
+)
+
+func init() { caddy.RegisterModule(recorder{}) }
+
+func (recorder) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "events.handlers.shield_test_recorder", New: func() caddy.Module { return new(recorder) }}
+}
+
+func (*recorder) UnmarshalCaddyfile(d *caddyfile.Dispenser) error { return nil }
+
+func (*recorder) Handle(_ context.Context, e caddy.Event) error {
+	recordedMu.Lock()
+	defer recordedMu.Unlock()
+	recorded = append(recorded, fmt.Sprint(e.Name(), " ", e.Data["shield"], " ", e.Data["observed"], " ", e.Data["refused"], " ", e.Data["seconds"]))
+	return nil
+}
+
+func TestLogsAndEventsAreFewAndTrue(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "shield.log")
+	s := serveSite(t, "{"+options+`
+	log shield {
+		output file `+file+`
+		format json
+		include shield
+	}
+	events {
+		on * shield_test_recorder
+	}
+}
+`+bound+`
+	shield {
+		name shop
+		zone per_key {
+			key {header.X-Key}
+			rate 1/h
+			burst 1
+		}
+		capacity 1/h burst 2
+	}
+	respond ok
+}`)
+	recordedMu.Lock()
+	recorded = nil
+	recordedMu.Unlock()
+	for i := range 1_000 {
+		s.get("/", "X-Key", fmt.Sprint(i%4)) // two are admitted; of the others, two keys are over quota
+	}
+	now := shield.Now()
+	s.app.reportOnce(now)
+	s.app.reportOnce(now + 2*reportEvery)
+	s.app.reportOnce(now + overloadEnds)
+	_ = caddy.Stop()
+
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for line := range strings.Lines(string(b)) {
+		var e map[string]any
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatal(err)
+		}
+		if e["logger"] == "shield" {
+			got = append(got, fmt.Sprint(e["level"], ": ", e["msg"], " ", e["zone"], " ", e["requests"], " ", e["shield"], " ", e["capacity"], " ", e["refused"]))
+		}
+	}
+	want := []string{
+		"info: refused over quota per_key 498 <nil> <nil> <nil>",
+		"warn: overload started <nil> <nil> shop <nil> <nil>",
+		"warn: refused for want of room <nil> <nil> shop 500 <nil>",
+		"info: overload ended <nil> <nil> shop <nil> 500",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("log lines:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	recordedMu.Lock()
+	defer recordedMu.Unlock()
+	events := slices.DeleteFunc(slices.Clone(recorded), func(e string) bool { return !strings.HasPrefix(e, "shield_") })
+	if want := []string{"shield_overload_started shop false <nil> <nil>", "shield_overload_ended shop false 500 0"}; !slices.Equal(events, want) {
+		t.Errorf("events: %q, want %q", events, want)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	s := serveSite(t, "{"+options+"}\n"+bound+`
+	shield {
+		name shop
+		zone per_key {
+			key {header.X-Key}
+			rate 1/h
+			burst 1
+			max_keys 5000
+		}
+		capacity 1/h burst 3
+		concurrency 7
+		pushback {
+			max 10s
+		}
+	}
+	respond ok
+}`)
+	for _, key := range []string{"a", "a", "b", "c", "d", "d"} {
+		s.get("/", "X-Key", key)
+	}
+	s.app.reportOnce(shield.Now())
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(collector{s.app})
+	const want = `
+# HELP caddy_shield_concurrency_limit_requests Requests that may be in flight at once.
+# TYPE caddy_shield_concurrency_limit_requests gauge
+caddy_shield_concurrency_limit_requests{shield="shop"} 7
+# HELP caddy_shield_in_flight_requests Requests that hold a place in flight.
+# TYPE caddy_shield_in_flight_requests gauge
+caddy_shield_in_flight_requests{shield="shop"} 0
+# HELP caddy_shield_overloaded 1 while requests are being refused for capacity or concurrency, and for 5 s after.
+# TYPE caddy_shield_overloaded gauge
+caddy_shield_overloaded{shield="shop"} 1
+# HELP caddy_shield_requests_total Requests by what was decided: admitted, refused, or observed (admitted, but would have been refused), and for what reason.
+# TYPE caddy_shield_requests_total counter
+caddy_shield_requests_total{outcome="admitted",reason="none",shield="shop"} 3
+caddy_shield_requests_total{outcome="observed",reason="capacity",shield="shop"} 0
+caddy_shield_requests_total{outcome="observed",reason="concurrency",shield="shop"} 0
+caddy_shield_requests_total{outcome="observed",reason="quota",shield="shop"} 0
+caddy_shield_requests_total{outcome="refused",reason="capacity",shield="shop"} 2
+caddy_shield_requests_total{outcome="refused",reason="concurrency",shield="shop"} 0
+caddy_shield_requests_total{outcome="refused",reason="quota",shield="shop"} 1
+# HELP caddy_shield_retry_after_seconds What refused clients were told to wait.
+# TYPE caddy_shield_retry_after_seconds histogram
+caddy_shield_retry_after_seconds_bucket{shield="shop",le="1"} 0
+caddy_shield_retry_after_seconds_bucket{shield="shop",le="2"} 0
+caddy_shield_retry_after_seconds_bucket{shield="shop",le="3"} 0
+caddy_shield_retry_after_seconds_bucket{shield="shop",le="5"} 0
+caddy_shield_retry_after_seconds_bucket{shield="shop",le="8"} 0
+caddy_shield_retry_after_seconds_bucket{shield="shop",le="13"} 3
+caddy_shield_retry_after_seconds_bucket{shield="shop",le="21"} 3
+caddy_shield_retry_after_seconds_bucket{shield="shop",le="30"} 3
+caddy_shield_retry_after_seconds_bucket{shield="shop",le="45"} 3
+caddy_shield_retry_after_seconds_bucket{shield="shop",le="59"} 3
+caddy_shield_retry_after_seconds_bucket{shield="shop",le="+Inf"} 3
+caddy_shield_retry_after_seconds_sum{shield="shop"} 30
+caddy_shield_retry_after_seconds_count{shield="shop"} 3
+# HELP caddy_shield_zone_evictions_total Clients that a zone forgot for want of room before their quota was whole.
+# TYPE caddy_shield_zone_evictions_total counter
+caddy_shield_zone_evictions_total{zone="per_key"} 0
+# HELP caddy_shield_zone_keys Clients that a zone remembers because their quota is not whole.
+# TYPE caddy_shield_zone_keys gauge
+caddy_shield_zone_keys{zone="per_key"} 3
+# HELP caddy_shield_zone_max_keys Clients that a zone can remember.
+# TYPE caddy_shield_zone_max_keys gauge
+caddy_shield_zone_max_keys{zone="per_key"} 5000
+# HELP caddy_shield_zone_requests_total Requests that a zone counted, by what was decided: admitted, refused for this zone, or observed.
+# TYPE caddy_shield_zone_requests_total counter
+caddy_shield_zone_requests_total{outcome="admitted",zone="per_key"} 3
+caddy_shield_zone_requests_total{outcome="observed",zone="per_key"} 0
+caddy_shield_zone_requests_total{outcome="refused",zone="per_key"} 1
+# HELP caddy_shield_zone_shared_requests_total Requests of clients that found no room in a zone, and share a bucket.
+# TYPE caddy_shield_zone_shared_requests_total counter
+caddy_shield_zone_shared_requests_total{zone="per_key"} 0
+`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+	problems, err := testutil.GatherAndLint(registry)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("lint: %v %v", problems, err)
+	}
+	// They are where Caddy serves its own.
+	families, err := caddyRegistry(t).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, f := range families {
+		if strings.HasPrefix(f.GetName(), "caddy_shield_") {
+			n++
+		}
+	}
+	if n != len(descs) {
+		t.Errorf("%d families in Caddy's registry, want %d", n, len(descs))
+	}
+}
+
+func caddyRegistry(t *testing.T) *prometheus.Registry {
+	t.Helper()
+	ctx := caddy.ActiveContext()
+	return ctx.GetMetricsRegistry()
+}
+
+func TestAdminEndpoint(t *testing.T) {
+	ask := func(method, path string) (*httptest.ResponseRecorder, error) {
+		w := httptest.NewRecorder()
+		return w, serveStatus(w, httptest.NewRequest(method, path, nil))
+	}
+	status := func() (s Status) {
+		w, err := ask(http.MethodGet, "/shield/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &s); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	_ = caddy.Stop()
+	if s := status(); len(s.Shields) != 0 || s.Shields == nil {
+		t.Errorf("nothing runs: %+v", s)
+	}
+	s := serveSite(t, "{"+options+"}\n"+bound+`
+	shield 10/m
+	shield {
+		name shop
+		mode observe
+		capacity 2/s
+		concurrency 9
+	}
+	respond ok
+}`)
+	s.get("/")
+	s.get("/")
+	s.get("/")
+	got := status()
+	zeros := map[string]uint64{"quota": 0, "capacity": 0, "concurrency": 0}
+	want := Status{
+		Shields: []ShieldStatus{
+			{Name: "srv0", Mode: "enforce", Admitted: 1, Refused: map[string]uint64{"quota": 2, "capacity": 0, "concurrency": 0}, Observed: zeros},
+			{Name: "shop", Mode: "observe", Capacity: &RateStatus{2, "1s", 2}, Concurrency: 9, Admitted: 1, Refused: zeros, Observed: zeros},
+		},
+		Zones: []ZoneStatus{
+			{Name: "srv0/per_client", Key: "{http.vars.client_ip}", RateStatus: RateStatus{10, "1m0s", 1}, Keys: 1, MaxKeys: 200_000, Admitted: 1, Refused: 2},
+		},
+	}
+	if a, b := fmt.Sprintf("%+v", mustJSON(t, got)), mustJSON(t, want); a != b {
+		t.Errorf("status:\n%s\nwant:\n%s", a, b)
+	}
+	for method, path := range map[string]string{http.MethodPost: "/shield/", http.MethodGet: "/shield/nothing"} {
+		if _, err := ask(method, path); err == nil {
+			t.Errorf("%s %s: no error", method, path)
+		}
+	}
+}
+
+func mustJSON(t *testing.T, v any) string {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}

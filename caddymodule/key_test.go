@@ -1,0 +1,151 @@
+package caddymodule
+
+import (
+	"crypto/tls"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// request returns a request as it comes to a Caddy handler.
+func request(target, clientIP string, header http.Header) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, target, nil)
+	for name, values := range header {
+		r.Header[name] = values
+	}
+	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), nil)
+	vars := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
+	vars[caddyhttp.ClientIPVarKey] = clientIP
+	return r
+}
+
+// Two requests have one key if and only if the template cannot tell them apart.
+func TestKeys(t *testing.T) {
+	tenant := func(v ...string) http.Header { return http.Header{"X-Tenant": v} }
+	for _, c := range []struct {
+		name     string
+		template string
+		v4, v6   int
+		a, b     *http.Request
+		same     bool
+	}{
+		{"the default is the client's address", "", 0, 0, request("/a", "192.0.2.1", nil), request("/b", "192.0.2.1", nil), true},
+		{"other addresses are other clients", "", 0, 0, request("/", "192.0.2.1", nil), request("/", "192.0.2.2", nil), false},
+		{"an IPv6 client is its /64", "", 0, 0, request("/", "2001:db8::1", nil), request("/", "2001:db8::ffff:1", nil), true},
+		{"and not more", "", 0, 0, request("/", "2001:db8::1", nil), request("/", "2001:db8:0:1::1", nil), false},
+		{"prefixes can be set", "", 24, 128, request("/", "192.0.2.1", nil), request("/", "192.0.2.200", nil), true},
+		{"for each family", "", 24, 128, request("/", "2001:db8::1", nil), request("/", "2001:db8::2", nil), false},
+		{"IPv4 in IPv6 is IPv4", "", 0, 0, request("/", "::ffff:192.0.2.1", nil), request("/", "192.0.2.1", nil), true},
+		{"zones of IPv6 do not count", "", 0, 0, request("/", "fe80::1%eth0", nil), request("/", "fe80::1%eth1", nil), true},
+		{"no address at all is one client", "", 0, 0, request("/", "", nil), request("/", "", nil), true},
+		{"an address is not its text", "{http.vars.client_ip}", 0, 0, request("/", "192.0.2.1", nil), request("/", "@", nil), false},
+		{"headers", "{http.request.header.x-tenant}", 0, 0, request("/", "192.0.2.1", tenant("a")), request("/", "192.0.2.2", tenant("a")), true},
+		{"other headers", "{http.request.header.X-Tenant}", 0, 0, request("/", "", tenant("a")), request("/", "", tenant("b")), false},
+		{"absent and empty headers are one", "{http.request.header.X-Tenant}", 0, 0, request("/", "", nil), request("/", "", tenant("")), true},
+		{"headers sent twice count whole", "{http.request.header.X-Tenant}", 0, 0, request("/", "", tenant("a", "b")), request("/", "", tenant("a", "c")), false},
+		{"hosts by name only", "{http.request.host}", 0, 0, request("http://Example.com:81/", "", nil), request("http://example.com/", "", nil), true},
+		{"the Host header is the host", "{http.request.header.Host}", 0, 0, request("http://a/", "", nil), request("http://b/", "", nil), false},
+		{"paths", "{http.request.uri.path}", 0, 0, request("/a?x", "", nil), request("/a?y", "", nil), true},
+		{"methods", "{http.request.method}", 0, 0, request("/a", "", nil), request("/b", "", nil), true},
+		{"several parts", "{http.request.method} {http.vars.client_ip}", 0, 0, request("/", "192.0.2.1", nil), request("/", "192.0.2.2", nil), false},
+		{"all others by Caddy's replacer", "{http.request.uri.query.user}", 0, 0, request("/?user=a&x=1", "", nil), request("/?user=a&x=2", "", nil), true},
+		{"and they differ", "{http.request.uri.query.user}", 0, 0, request("/?user=a", "", nil), request("/?user=b", "", nil), false},
+		{"constant text is one bucket for all", "all", 0, 0, request("/", "192.0.2.1", nil), request("/", "192.0.2.2", nil), true},
+		{"the peer's address", "{http.request.remote.host}", 0, 0, request("/", "192.0.2.1", nil), request("/", "192.0.2.2", nil), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var v4, v6 *int
+			if c.v4 > 0 {
+				v4, v6 = &c.v4, &c.v6
+			}
+			k, err := newKeyer(c.template, v4, v6)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if same := k.key(c.a) == k.key(c.b); same != c.same {
+				t.Errorf("same key: %v, want %v", same, c.same)
+			}
+			if k.key(c.a) == 0 {
+				t.Error("a key is 0, which means outside of the zone")
+			}
+		})
+	}
+}
+
+func TestKeyErrors(t *testing.T) {
+	for template, want := range map[string]string{
+		"{http.request.remote_ip}":  "placeholder {http.request.remote_ip} is not known here",
+		"{client_ip}":               "placeholder {client_ip} is not known here", // expanded in Caddyfiles only
+		"{http.request.header.}":    "is not known here",
+		"{http.request.uuid}":       "is not known here",
+		"{http.request.body}":       "is not known here",
+		"{http.reverse_proxy.host}": "is not known here",
+		"{http.vars.client_ip":      "with a { that is not closed",
+		"{http.{vars}.client_ip}":   "with a { that is not closed",
+		"http.vars.client_ip}":      "with a } that closes nothing",
+	} {
+		if _, err := newKeyer(template, nil, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("newKeyer(%q) error = %v, want one with %q", template, err, want)
+		}
+	}
+	for _, bits := range []int{-1, 0, 33, 129} {
+		if _, err := newKeyer("", &bits, nil); err == nil || !strings.Contains(err.Error(), "want 1 to 32") {
+			t.Errorf("ipv4_prefix %d: %v", bits, err)
+		}
+	}
+	for _, bits := range []int{-1, 0, 129} {
+		if _, err := newKeyer("", nil, &bits); err == nil || !strings.Contains(err.Error(), "want 1 to 128") {
+			t.Errorf("ipv6_prefix %d: %v", bits, err)
+		}
+	}
+}
+
+// Every placeholder that a key may have is one that Caddy knows.
+func TestKnownPlaceholdersAreKnownToCaddy(t *testing.T) {
+	r := httptest.NewRequest(http.MethodGet, "https://www.example.com:81/a/b.txt?x=y", nil)
+	r.AddCookie(&http.Cookie{Name: "x", Value: "y"})
+	r.Header.Set("X", "y")
+	r.TLS = &tls.ConnectionState{HandshakeComplete: true, ServerName: "www.example.com"}
+	repl := caddy.NewReplacer()
+	caddyhttp.PrepareRequest(r, repl, httptest.NewRecorder(), &caddyhttp.Server{})
+	for _, name := range exactPlaceholders {
+		if strings.HasPrefix(name, "http.request.local") {
+			continue // needs a listener
+		}
+		if _, ok := repl.Get(name); !ok {
+			t.Errorf("Caddy does not know {%s}", name)
+		}
+		if !known(name) {
+			t.Errorf("{%s} is not known", name)
+		}
+	}
+	for _, name := range []string{
+		"http.request.cookie.x", "http.request.header.X", "http.request.host.labels.0", "http.request.tls.server_name",
+		"http.request.uri.path.0", "http.request.uri.query.x", "http.request.orig_uri.path.0", "http.request.remote.host/24",
+		"http.vars.client_ip",
+	} {
+		if _, ok := repl.Get(name); !ok {
+			t.Errorf("Caddy does not know {%s}", name)
+		}
+		if !known(name) {
+			t.Errorf("{%s} is not known", name)
+		}
+	}
+}
+
+func TestKeyDoesNotAllocate(t *testing.T) {
+	for _, template := range []string{"", "{http.request.method} {http.vars.client_ip} {http.request.header.X-Tenant} {http.request.host}{http.request.uri.path}"} {
+		k, err := newKeyer(template, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := request("http://example.com/a", "2001:db8::1", http.Header{"X-Tenant": {"a"}})
+		if n := testing.AllocsPerRun(1000, func() { k.key(r) }); n != 0 {
+			t.Errorf("key %q allocates %v times, want 0", template, n)
+		}
+	}
+}
