@@ -33,8 +33,8 @@ type Rate struct {
 // their counts survive a reload. They must be defined alike.
 type Zone struct {
 	// The zone's name, in metrics and in what clients are told: up to 64
-	// letters, digits and `_-./:`. Required, unless it is the handler's only
-	// zone: then it is the handler's name with `/per_client`.
+	// letters, digits and `_-./:`. One zone may go without: it is called after
+	// the handler, with `/per_client`.
 	Name string `json:"name,omitempty"`
 
 	// Which requests the zone counts (default: all). Several matcher sets are

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -66,6 +67,7 @@ type Handler struct {
 	zones     []handlerZone
 	observing bool
 	viaError  bool // refusals go through the error routes
+	always    bool // also those of gRPC, which are useless then: somebody asked for it
 	logged    bool // the server has access logs
 	lease     lease
 }
@@ -98,8 +100,13 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	} else if err := shield.CheckName(h.Name); err != nil {
 		return err
 	}
-	if len(h.Zones) == 1 && h.Zones[0].Name == "" {
-		h.Zones[0].Name = h.Name + "/per_client"
+	if i := slices.Index(h.Zones, nil); i >= 0 {
+		return fmt.Errorf("shield %q: zone %d is null; want an object", h.Name, i)
+	}
+	for _, z := range h.Zones {
+		if z.Name == "" { // a second one is an error, as any name given twice
+			z.Name = h.Name + "/per_client"
+		}
 	}
 	cfg, err := h.config()
 	if err != nil {
@@ -134,7 +141,8 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		respond = h.Pushback.Respond
 	}
 	hasRoutes := server != nil && server.Errors != nil && len(server.Errors.Routes) > 0
-	h.viaError = respond == respondError || respond == respondAuto && hasRoutes
+	h.always = respond == respondError
+	h.viaError = h.always || respond == respondAuto && hasRoutes
 	h.logged = server != nil && server.Logs != nil
 	return nil
 }
@@ -251,7 +259,7 @@ func admitted(key string) (any, bool) {
 // somebody has written error routes.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, d shield.Decision, now time.Duration) error {
 	answers, refusal := h.guard.Answers(), d.Refusal()
-	if !h.viaError {
+	if !h.viaError || !h.always && pushback.IsGRPC(r) {
 		answers.Write(w, r, refusal, shield.At(now))
 		return nil
 	}

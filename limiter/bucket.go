@@ -7,13 +7,15 @@ import (
 
 // A Bucket is one key's standing: the moment at which its allowance will be
 // whole again. It counts no tokens, so it cannot drift and needs no refill; it
-// holds no limit, so a reload can change the Limit above it.
+// follows the Limit that it is given, so a reload can change it: what is owed
+// stays the same number of tokens, and applies to the new Limit at once.
 //
 // The zero Bucket is full. A Bucket is safe for concurrent use and must not be
 // copied.
 type Bucket struct {
 	mu     sync.Mutex
 	fullAt time.Duration // guarded by mu
+	unit   Limit         // guarded by mu; what fullAt was written under
 }
 
 // Take decides on one request of cost n that arrives at now. It returns 0 and
@@ -31,6 +33,9 @@ func (b *Bucket) Take(l Limit, now time.Duration, n int) (wait time.Duration) {
 // caller must Release the claim soon, and may Commit it before if wait is 0.
 func (b *Bucket) Claim(l Limit, now time.Duration, n int) (c Claim, wait time.Duration) {
 	b.mu.Lock()
+	if b.unit != l {
+		b.fullAt, b.unit = l.carry(b.unit, b.fullAt, now), l
+	}
 	paid, wait := l.take(b.fullAt, now, n)
 	return Claim{mu: &b.mu, fullAt: &b.fullAt, paid: paid}, wait
 }

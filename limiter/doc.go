@@ -2,8 +2,9 @@
 //
 // A [Limit] is what the operator sets: so many requests per period, so many at
 // once. A [Bucket] is what traffic writes: one instant. A [Table] holds one
-// instant per key for very many keys. Limits are passed with every call and
-// never stored, so a reload changes a limit at once and forgives nobody.
+// instant per key for very many keys. Limits are passed with every call: a
+// reload changes a limit at once and forgives nobody, and a config that is never
+// used changes nothing.
 //
 // # The law
 //

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 	"time"
 )
 
@@ -61,10 +62,14 @@ func New(c Config) (Limit, error) {
 	if err := errors.Join(errs...); err != nil {
 		return Limit{}, err
 	}
-	// Rounded up, so that the rate is never above what was asked for; less the
-	// noise of floating point, or 1e9/3 per second would earn in 4 ns, not in 3.
-	const noise = 1e-12
-	interval := time.Duration(math.Ceil(float64(c.Per) / c.Rate * (1 - noise)))
+	// Rounded up, so that the rate is never above what was asked for; but not
+	// for the noise of floating point, or 1e9/3 per second would earn in 4 ns,
+	// not in 3.
+	exact := float64(c.Per) / c.Rate
+	interval := time.Duration(math.Ceil(exact))
+	if nearest := math.Round(exact); math.Abs(exact-nearest) < 1e-6 {
+		interval = time.Duration(nearest)
+	}
 	return Limit{interval: interval, depth: interval * time.Duration(c.Burst), burst: c.Burst}, nil
 }
 
@@ -89,4 +94,23 @@ func (l Limit) take(fullAt, now time.Duration, n int) (paid, wait time.Duration)
 		return fullAt, short
 	}
 	return paid, 0
+}
+
+// carry returns what an instant that was written under the limit old is under l:
+// what is owed stays the same number of tokens, but no more than a burst, so that
+// a bucket is at worst empty. Fractions of a nanosecond are rounded up.
+func (l Limit) carry(old Limit, fullAt, now time.Duration) time.Duration {
+	if fullAt <= now || old.interval == 0 {
+		return fullAt
+	}
+	hi, lo := bits.Mul64(uint64(fullAt-now), uint64(l.interval))
+	owed := l.depth
+	if hi < uint64(old.interval) {
+		q, r := bits.Div64(hi, lo, uint64(old.interval))
+		if r > 0 {
+			q++
+		}
+		owed = time.Duration(min(q, uint64(l.depth)))
+	}
+	return now + owed
 }

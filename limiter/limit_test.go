@@ -105,8 +105,61 @@ func TestRateIsRoundedDown(t *testing.T) {
 	for _, rate := range []float64{0.1, 1.0 / 3, 3, 7, 50, 999, 12_345.678, 1e6, 1e9} {
 		l := mustLimit(t, rate, time.Second, 1)
 		exact := 1e9 / rate
-		if got := float64(l.interval); got < exact*(1-1e-11) || got > exact+1 {
+		if got := float64(l.interval); got < exact-1e-6 || got > exact+1 {
 			t.Errorf("rate %v: a token takes %v ns to earn, want %v to %v", rate, got, exact, exact+1)
 		}
+	}
+}
+
+// A client that has used three tokens has used three tokens, whatever the limit
+// becomes; and it never owes more than a whole burst.
+func TestLimitChanges(t *testing.T) {
+	per := func(n float64, burst int) Config { return Config{Rate: n, Per: time.Hour, Burst: burst} }
+	for _, c := range []struct {
+		name     string
+		old, new Config
+		used     int
+		left     int           // admitted at once under the new limit
+		wait     time.Duration // then
+	}{
+		{"rate and burst raised", per(2, 2), per(50, 50), 2, 48, time.Hour / 50},
+		{"burst raised", per(3, 3), per(3, 5), 3, 2, time.Hour / 3},
+		{"rate raised", per(3, 3), per(30, 3), 3, 0, time.Hour / 30},
+		{"rate and burst lowered", per(50, 50), per(5, 5), 3, 2, time.Hour / 5},
+		{"lowered below what is used", per(50, 50), per(2, 2), 40, 0, time.Hour / 2},
+		{"burst lowered", per(50, 50), per(50, 2), 40, 0, time.Hour / 50},
+		{"from a month to a nanosecond", Config{Rate: 1, Per: maxRefill, Burst: 1}, Config{Rate: 1e9, Burst: 5}, 1, 4, 1},
+		{"and back", Config{Rate: 1e9, Burst: 1000}, Config{Rate: 1, Per: maxRefill, Burst: 1}, 1000, 0, maxRefill},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			old, err := New(c.old)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l, err := New(c.new)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var b Bucket
+			var table Table
+			for range c.used {
+				if b.Take(old, time.Hour, 1) != 0 || table.Take(old, MinKeys, 7, time.Hour, 1) != 0 {
+					t.Fatal("refused under the old limit")
+				}
+			}
+			left := 0
+			for ; b.Take(l, time.Hour, 1) == 0; left++ {
+				if table.Take(l, MinKeys, 7, time.Hour, 1) != 0 {
+					t.Fatal("the table refuses what the bucket admits")
+				}
+			}
+			wait := b.Take(l, time.Hour, 1)
+			if left != c.left || wait < c.wait || wait > c.wait+time.Duration(l.burst) {
+				t.Errorf("%d left, then wait %v; want %d, then %v", left, wait, c.left, c.wait)
+			}
+			if w := table.Take(l, MinKeys, 7, time.Hour, 1); w != wait {
+				t.Errorf("the table says wait %v, the bucket %v", w, wait)
+			}
+		})
 	}
 }

@@ -56,6 +56,9 @@ func KeyOfBytes(name []byte) Key { return max(1, Key(maphash.Bytes(seed, name)))
 //     with the other new keys that find no room there, until one of the 14
 //     is no longer over its limit.
 //
+// A Table follows the Limit that it is given, like a Bucket; but all its users
+// should give it the same one, except for the moment of a reload.
+//
 // A Table is safe for concurrent use. The zero Table is empty and ready.
 type Table struct {
 	shards [shards]shard
@@ -72,7 +75,8 @@ type shard struct {
 	mu    sync.Mutex
 	sets  []set // guarded by mu
 	stats Stats // guarded by mu
-	_     [128 - 8 - 24 - 24]byte
+	unit  Limit // guarded by mu; what the instants were written under
+	_     [128 - 8 - 24 - 24 - 24]byte
 }
 
 // A set is a place for seven keys. An empty slot is one whose bucket is full:
@@ -99,6 +103,9 @@ func (t *Table) Take(l Limit, maxKeys int, key Key, now time.Duration, n int) (w
 func (t *Table) Claim(l Limit, maxKeys int, key Key, now time.Duration, n int) (c Claim, wait time.Duration) {
 	s := &t.shards[key>>(64-shardBits)]
 	s.mu.Lock()
+	if s.unit != l {
+		s.carry(l, now)
+	}
 	c = Claim{mu: &s.mu, shard: s, key: key}
 	fullAt := c.place(l, max(1, maxKeys/(shards*ways)), now, n)
 	c.paid, wait = l.take(fullAt, now, n)
@@ -178,6 +185,19 @@ func first(key Key, sets int) int {
 func second(key Key, sets int) int {
 	hi, _ := bits.Mul64(uint64(key)<<32, uint64(sets))
 	return int(hi)
+}
+
+// carry makes the shard follow another limit. It visits every key, so all users
+// of a table should have one limit, but for the moment of a reload.
+func (s *shard) carry(l Limit, now time.Duration) {
+	for i := range s.sets {
+		p := &s.sets[i]
+		for j := range p.fullAt {
+			p.fullAt[j] = l.carry(s.unit, p.fullAt[j], now)
+		}
+		p.shared = l.carry(s.unit, p.shared, now)
+	}
+	s.unit = l
 }
 
 // resize moves all keys that still owe something to new sets. Keys lose their

@@ -1,0 +1,202 @@
+package caddymodule
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+)
+
+// documents are the project's pages, by path.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	paths, _ := filepath.Glob("../*.md")
+	more, _ := filepath.Glob("../docs/*.md")
+	docs := map[string]string{}
+	for _, path := range append(paths, more...) {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		docs[strings.TrimPrefix(path, "../")] = string(b)
+	}
+	if len(docs) < 5 {
+		t.Fatalf("only %d pages found", len(docs))
+	}
+	return docs
+}
+
+// Every Caddyfile in the documentation can be loaded.
+func TestCaddyfilesInDocs(t *testing.T) {
+	fence := regexp.MustCompile("(?ms)^```caddyfile\n(.*?)^```")
+	n := 0
+	check := func(name, caddyfile string) {
+		n++
+		t.Run(name, func(t *testing.T) {
+			config, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), map[string]any{"filename": name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, w := range warnings {
+				if !strings.Contains(w.Message, "not formatted") {
+					t.Error(w)
+				}
+			}
+			var c caddy.Config
+			if err := caddy.StrictUnmarshalJSON(config, &c); err != nil {
+				t.Fatal(err)
+			}
+			if c.Admin == nil {
+				c.Admin = &caddy.AdminConfig{Disabled: true}
+			}
+			if err := caddy.Validate(&c); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for path, text := range documents(t) {
+		for _, block := range fence.FindAllStringSubmatch(text, -1) {
+			check(path, block[1])
+		}
+	}
+	if n < 4 {
+		t.Errorf("only %d blocks found", n)
+	}
+	example, err := os.ReadFile("../Caddyfile.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("Caddyfile.example", string(example))
+}
+
+// cells returns what stands in backquotes in the given column of the
+// tables whose header begins with word.
+func cells(text, word string, column int) (names []string) {
+	in := false
+	for line := range strings.Lines(text) {
+		columns := strings.Split(line, "|")
+		if len(columns) <= column+1 {
+			in = false
+			continue
+		}
+		if strings.TrimSpace(columns[1]) == word {
+			in = true
+			continue
+		}
+		if !in {
+			continue
+		}
+		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(columns[column], -1) {
+			names = append(names, m[1])
+		}
+	}
+	return names
+}
+
+func same(t *testing.T, what string, documented, real []string) {
+	t.Helper()
+	slices.Sort(documented)
+	slices.Sort(real)
+	documented, real = slices.Compact(documented), slices.Compact(real)
+	if len(real) == 0 {
+		t.Errorf("%s: there are none; the test looks in the wrong place", what)
+	}
+	for _, name := range documented {
+		if !slices.Contains(real, name) {
+			t.Errorf("%s: %s is documented and does not exist", what, name)
+		}
+	}
+	for _, name := range real {
+		if !slices.Contains(documented, name) {
+			t.Errorf("%s: %s exists and is not documented", what, name)
+		}
+	}
+}
+
+// jsonNames returns the JSON names of the fields of a struct.
+func jsonNames(v any) (names []string) {
+	typ := reflect.TypeOf(v)
+	for i := range typ.NumField() {
+		f := typ.Field(i)
+		if f.Anonymous {
+			names = append(names, jsonNames(reflect.Zero(f.Type).Interface())...)
+			continue
+		}
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func TestDocsNameWhatIsThere(t *testing.T) {
+	docs := documents(t)
+	configuration, answers, operating := docs["docs/configuration.md"], docs["docs/answers.md"], docs["docs/operating.md"]
+
+	var options []string
+	for _, v := range []any{Handler{}, Zone{}, Pushback{}} {
+		options = append(options, jsonNames(v)...)
+	}
+	same(t, "JSON options", cells(configuration, "option", 2), options)
+
+	// The words that the Caddyfile parser takes are those that it asks for.
+	var words []string
+	for _, file := range []string{"error_unknown_word", "error_unknown_zone_word", "error_unknown_pushback_word"} {
+		b, err := os.ReadFile("testdata/" + file + ".caddyfiletest")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, list, _ := strings.Cut(string(b), "; want ")
+		words = append(words, strings.FieldsFunc(strings.ReplaceAll(list, " or ", ","), func(r rune) bool { return strings.ContainsRune(", \n", r) })...)
+	}
+	same(t, "Caddyfile words", cells(configuration, "option", 1), words)
+	everything, err := os.ReadFile("testdata/everything.caddyfiletest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, word := range words {
+		if !strings.Contains(string(everything), "\t"+word+" ") {
+			t.Errorf("no test has the word %s: add it to testdata/everything.caddyfiletest", word)
+		}
+	}
+
+	var metrics []string
+	for _, d := range descs {
+		metrics = append(metrics, regexp.MustCompile(`fqName: "([^"]+)"`).FindStringSubmatch(d.String())[1])
+	}
+	same(t, "metrics", cells(operating, "metric", 1), metrics)
+
+	source := ""
+	files, _ := filepath.Glob("*.go")
+	for _, file := range files {
+		if !strings.HasSuffix(file, "_test.go") {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			source += string(b)
+		}
+	}
+	var events, placeholders []string
+	for _, m := range regexp.MustCompile(`"(shield_\w+)"`).FindAllStringSubmatch(source, -1) {
+		events = append(events, m[1])
+	}
+	same(t, "events", cells(operating, "event", 1), events)
+	for _, m := range regexp.MustCompile(`"(http\.shield\.\w+)"`).FindAllStringSubmatch(source, -1) {
+		placeholders = append(placeholders, "{"+m[1]+"}")
+	}
+	var documented []string
+	for _, name := range cells(answers, "placeholder", 1) {
+		documented = append(documented, name)
+		if _, ok := admitted(strings.Trim(name, "{}")); !ok {
+			t.Errorf("%s is not set on admission", name)
+		}
+	}
+	same(t, "placeholders", documented, placeholders)
+}
