@@ -175,7 +175,9 @@ func siteAddress(from string) (site, bind string) {
 		return from, ""
 	}
 	host, port := from, ""
-	if i := strings.LastIndex(from, ":"); i >= 0 && !strings.HasSuffix(from, "]") {
+	if _, err := netip.ParseAddr(from); err == nil {
+		// no port to cut off: 192.0.2.1 or ::1
+	} else if i := strings.LastIndex(from, ":"); i >= 0 && !strings.HasSuffix(from, "]") {
 		host, port = from[:i], from[i:]
 	}
 	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))

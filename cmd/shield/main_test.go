@@ -1,0 +1,257 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/caddymodule"
+)
+
+// The test binary is shield itself if it is told so: the tests below run the
+// real program, with nothing built twice.
+func TestMain(m *testing.M) {
+	if os.Getenv("SHIELD_TEST_RUN_MAIN") != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// command returns a shield command that keeps to a home of its own.
+func command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, args...)
+	home := t.TempDir()
+	cmd.Env = append(os.Environ(), "SHIELD_TEST_RUN_MAIN=1", "HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home)
+	return cmd
+}
+
+// freeAddress returns an address on which nobody listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// startProxy runs "shield proxy" with args until the test ends, and returns its
+// address and that of its admin endpoint.
+func startProxy(t *testing.T, args ...string) (address, admin string) {
+	t.Helper()
+	address, admin = freeAddress(t), freeAddress(t)
+	cmd := command(t, append([]string{"proxy", "--from", address, "--admin", admin}, args...)...)
+	logs, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait()
+	})
+	up := make(chan string, 1)
+	go func() {
+		all := ""
+		for s := bufio.NewScanner(logs); s.Scan(); {
+			if all += s.Text() + "\n"; strings.Contains(s.Text(), `"shield is up"`) {
+				up <- ""
+			}
+		}
+		select {
+		case up <- all:
+		default:
+		}
+	}()
+	select {
+	case all := <-up:
+		if all != "" {
+			t.Fatalf("shield proxy ended:\n%s", all)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("shield proxy did not come up")
+	}
+	return address, admin
+}
+
+func backend(t *testing.T) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
+	t.Cleanup(s.Close)
+	return strings.TrimPrefix(s.URL, "http://")
+}
+
+// The README's promise: the sixth quick request is refused; who waits as told is
+// served; status knows of both.
+func TestProxyAndStatus(t *testing.T) {
+	address, admin := startProxy(t, "--to", backend(t), "--rate", "5/m", "--burst", "5", "--capacity", "1000/s", "--concurrency", "10")
+	get := func() *http.Response {
+		t.Helper()
+		resp, err := http.Get("http://" + address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp
+	}
+	for i := range 5 {
+		if resp := get(); resp.StatusCode != http.StatusOK {
+			t.Fatalf("request %d: %s", i+1, resp.Status)
+		}
+	}
+	resp := get()
+	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+	if resp.StatusCode != http.StatusTooManyRequests || err != nil || seconds < 5 || seconds > 12 {
+		t.Fatalf("request 6: %s, Retry-After %q; want 429 and up to 12 s", resp.Status, resp.Header.Get("Retry-After"))
+	}
+
+	out, err := command(t, "status", "--address", admin).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{`proxy +enforce +1000/s burst 1000 +0 of 10 +5 +1 quota +0`, `per_client +\{http.vars.client_ip\} +5/m burst 5 +1 of 200000 +5 +1 +0`} {
+		if !regexp.MustCompile(want).Match(out) {
+			t.Errorf("status has no %q:\n%s", want, out)
+		}
+	}
+	out, err = command(t, "status", "--json", "--address", admin).Output()
+	var status caddymodule.Status
+	if err != nil || json.Unmarshal(out, &status) != nil || len(status.Shields) != 1 {
+		t.Errorf("status --json: %v\n%s", err, out)
+	}
+	metrics, err := http.Get("http://" + admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer metrics.Body.Close()
+	if b, _ := io.ReadAll(metrics.Body); !bytes.Contains(b, []byte(`caddy_shield_requests_total{outcome="refused",reason="quota",shield="proxy"} 1`)) {
+		t.Error("the refusal is not at /metrics")
+	}
+}
+
+func TestCurlRetriesByItself(t *testing.T) {
+	curl, err := exec.LookPath("curl")
+	if err != nil {
+		t.Skip("needs curl on the path")
+	}
+	address, _ := startProxy(t, "--to", backend(t), "--rate", "1/s", "--burst", "1")
+	start := time.Now()
+	for range 2 {
+		out, err := exec.Command(curl, "-sS", "--fail", "--retry", "3", "http://"+address).CombinedOutput()
+		if err != nil || !strings.HasSuffix(string(out), "hello") {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	if took := time.Since(start); took < time.Second {
+		t.Errorf("both were served within %v: nobody had to wait", took)
+	}
+}
+
+func TestCommandLineErrors(t *testing.T) {
+	for args, want := range map[string]string{
+		"proxy":                                       "--to is missing",
+		"proxy --to 127.0.0.1:1":                      "there is nothing to limit",
+		"proxy --to 127.0.0.1:1 --rate 0/s":           "rate is 0 per 1s; want more than 0",
+		"proxy --to 127.0.0.1:1 --rate 5/s --burst 0": "burst is 0; want more",
+		"proxy extra":                                 "unknown command",
+		"status --address 127.0.0.1:1":                "is shield running, and its admin endpoint at 127.0.0.1:1?",
+		"status extra":                                "unknown command",
+	} {
+		out, err := command(t, append(strings.Fields(args), "--admin", "off")[:len(strings.Fields(args))]...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("shield %s: %v, want an error with %q:\n%s", args, err, want, out)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{{"--help"}, {"proxy", "--help"}, {"status", "--help"}, {"demo", "--help"}} {
+		out, err := command(t, args...).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "shield") {
+			t.Errorf("shield %v: %v\n%s", args, err, out)
+		}
+		if args[0] == "proxy" {
+			for _, flag := range []string{"--from", "--to", "--rate", "--burst", "--capacity", "--concurrency", "--observe", "$ shield proxy --from"} {
+				if !strings.Contains(string(out), flag) {
+					t.Errorf("the help of proxy does not mention %s", flag)
+				}
+			}
+		}
+	}
+}
+
+// Every command in the documentation is run: here, by a test above, or by CI.
+func TestCommandsInDocs(t *testing.T) {
+	ranBy := map[string]string{
+		"git clone https://github.com/herdshield/shield && cd shield": "a reader",
+		"go run ./cmd/shield demo":                                    "ci",
+		"go install ./cmd/shield":                                     "ci",
+		"go test ./...":                                               "ci",
+		"go test -race ./...":                                         "ci",
+		"bash .ci/run":                                                "ci itself",
+		"shield proxy --from 127.0.0.1:8080 --to 127.0.0.1:9000 --rate 5/s --burst 5": "TestProxyAndStatus",
+		"shield status":        "TestProxyAndStatus",
+		"shield status --json": "TestProxyAndStatus",
+	}
+	ci, err := os.ReadFile("../../.ci/run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../loadtest/*/*.md"} {
+		found, _ := filepath.Glob(pattern)
+		paths = append(paths, found...)
+	}
+	var seen []string
+	fence := regexp.MustCompile("(?ms)^```sh\n(.*?)^```")
+	for _, path := range paths {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range fence.FindAllStringSubmatch(string(b), -1) {
+			for line := range strings.Lines(block[1]) {
+				line = strings.TrimSpace(line)
+				if line == "" || strings.HasPrefix(line, "#") {
+					continue
+				}
+				seen = append(seen, line)
+				switch ranBy[line] {
+				case "":
+					t.Errorf("%s: nothing runs %q", path, line)
+				case "ci":
+					if !strings.Contains(string(ci), line) {
+						t.Errorf("%s: CI does not run %q", path, line)
+					}
+				}
+			}
+		}
+	}
+	for line := range ranBy {
+		if !slices.Contains(seen, line) {
+			t.Errorf("no page has %q any more", line)
+		}
+	}
+}

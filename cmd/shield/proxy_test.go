@@ -1,0 +1,86 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestProxyCaddyfile(t *testing.T) {
+	got, err := proxy{
+		from: "127.0.0.1:8080", to: []string{"127.0.0.1:9000", "unix//run/app.sock"}, admin: "off",
+		rate: "5/s", burst: new(7), capacity: "500/s", concurrency: new(64), observe: true, accessLog: true,
+	}.caddyfile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{
+	admin off
+	persist_config off
+}
+http://:8080 {
+	bind 127.0.0.1
+	log
+	shield {
+		name proxy
+		mode observe
+		zone per_client {
+			rate 5/s
+			burst 7
+		}
+		capacity 500/s
+		concurrency 64
+	}
+	reverse_proxy 127.0.0.1:9000 unix//run/app.sock
+}
+`
+	if got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+func TestProxySiteAddress(t *testing.T) {
+	for from, want := range map[string][2]string{
+		":8080":               {"http://:8080", ""},
+		"127.0.0.1:8080":      {"http://:8080", "127.0.0.1"},
+		"[::1]:8080":          {"http://:8080", "::1"},
+		"::1":                 {"http://", "::1"},
+		"192.0.2.1":           {"http://", "192.0.2.1"},
+		"localhost:8080":      {"http://:8080", "localhost"},
+		"example.com":         {"example.com", ""},
+		"example.com:8443":    {"example.com:8443", ""},
+		"http://example.com":  {"http://example.com", ""},
+		"https://localhost:1": {"https://localhost:1", ""},
+	} {
+		site, bind := siteAddress(from)
+		if site != want[0] || bind != want[1] {
+			t.Errorf("siteAddress(%q) = %q, %q; want %q", from, site, bind, want)
+		}
+	}
+}
+
+func TestProxyErrors(t *testing.T) {
+	good := proxy{from: ":8080", to: []string{"127.0.0.1:9000"}, admin: "off", rate: "5/s"}
+	for _, c := range []struct {
+		name   string
+		change func(*proxy)
+		want   string // "" means none
+	}{
+		{"good", func(*proxy) {}, ""},
+		{"no backend", func(p *proxy) { p.to = nil }, "--to is missing"},
+		{"no limit", func(p *proxy) { p.rate = "" }, "there is nothing to limit; want --rate, --capacity or --concurrency"},
+		{"burst alone", func(p *proxy) { p.rate, p.burst, p.capacity = "", new(5), "5/s" }, "--burst is 5 without --rate"},
+		{"bad rate", func(p *proxy) { p.rate = "5" }, `rate is "5"; want a number per s, m or h, like 50/s`},
+		{"bad capacity", func(p *proxy) { p.capacity = "many/s" }, `rate is "many/s"`},
+		{"braces", func(p *proxy) { p.from = ":8080 {" }, `--from is ":8080 {"; want neither spaces`},
+		{"quotes", func(p *proxy) { p.to = []string{"`x`"} }, "--to is"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := good
+			c.change(&p)
+			_, err := p.config()
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("error = %v, want one with %q", err, c.want)
+			}
+		})
+	}
+}
