@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -242,13 +243,17 @@ var (
 	errRefused  = errors.New("refused by shield")
 )
 
+var placeholders = []string{
+	"http.shield.decision", "http.shield.reason", "http.shield.zone", "http.shield.retry_after", "http.shield.retry_after_ms",
+}
+
 // admitted provides the placeholders of an admitted request. Mapping a function
 // that is there already costs nothing.
 func admitted(key string) (any, bool) {
-	switch key {
-	case "http.shield.decision":
+	if key == placeholders[0] {
 		return "admit", true
-	case "http.shield.reason", "http.shield.zone", "http.shield.retry_after", "http.shield.retry_after_ms":
+	}
+	if strings.HasPrefix(key, "http.shield.") && slices.Contains(placeholders, key) {
 		return "", true
 	}
 	return nil, false
@@ -285,13 +290,31 @@ func (h *Handler) annotate(r *http.Request, d shield.Decision) {
 		zone = h.zones[d.Zone].name
 	}
 	if repl != nil {
-		// Values that are set come before those that are mapped: where there
-		// are several shields in a row, the one that refuses is heard.
-		repl.Set("http.shield.decision", decision)
-		repl.Set("http.shield.reason", d.Reason.String())
-		repl.Set("http.shield.zone", zone)
-		repl.Set("http.shield.retry_after", d.Hint.Seconds)
-		repl.Set("http.shield.retry_after_ms", d.Hint.Ms)
+		values := func(key string) (any, bool) {
+			switch key {
+			case "http.shield.decision":
+				return decision, true
+			case "http.shield.reason":
+				return d.Reason.String(), true
+			case "http.shield.zone":
+				return zone, true
+			case "http.shield.retry_after":
+				return d.Hint.Seconds, true
+			case "http.shield.retry_after_ms":
+				return d.Hint.Ms, true
+			}
+			return nil, false
+		}
+		if _, again := repl.Get("http.shield.decision"); !again {
+			repl.Map(values)
+		} else {
+			// A second shield in a row. What is set is found before what is
+			// mapped: the one that refuses is heard.
+			for _, key := range placeholders {
+				value, _ := values(key)
+				repl.Set(key, value)
+			}
+		}
 	}
 	if !h.logged {
 		return

@@ -115,6 +115,47 @@ func TestPlaceholders(t *testing.T) {
 	}
 }
 
+// Of several shields in a row, the one that refuses is heard, and one that would
+// have refused before one that admits.
+func TestPlaceholdersOfTwoShields(t *testing.T) {
+	const two = `
+	route {
+		shield {
+			mode %s
+			zone outer {
+				rate %d/h
+			}
+		}
+		shield {
+			zone inner {
+				rate %d/h
+			}
+		}
+		respond "{http.shield.decision} {http.shield.zone}"
+	}
+	handle_errors {
+		respond "{http.shield.decision} {http.shield.zone}"
+	}
+}`
+	for _, c := range []struct {
+		mode         string
+		outer, inner int
+		want         string // of the second request
+	}{
+		{"enforce", 1, 1, "refuse outer"},
+		{"enforce", 7200, 1, "refuse inner"},
+		{"observe", 1, 7200, "observe outer"},
+		{"observe", 1, 1, "refuse inner"},
+	} {
+		s := serveSite(t, "{"+options+"}\n"+bound+fmt.Sprintf(two, c.mode, c.outer, c.inner))
+		s.get("/")
+		if body, _ := io.ReadAll(s.get("/").Body); string(body) != c.want {
+			t.Errorf("%s %d/h, then %d/h: %q, want %q", c.mode, c.outer, c.inner, body, c.want)
+		}
+		_ = caddy.Stop()
+	}
+}
+
 // The app-wide mode holds for all handlers.
 func TestObserveEverywhere(t *testing.T) {
 	s := serveSite(t, "{"+options+"shield {\nmode observe\n}\n}\n"+bound+`

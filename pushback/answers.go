@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -153,11 +154,15 @@ func (a *Answers) Write(w http.ResponseWriter, r *http.Request, f Refusal, now t
 	if r.Method == http.MethodHead {
 		return
 	}
-	// The client may be gone; there is nobody else to tell.
-	_, _ = w.Write(body.before)
-	_, _ = w.Write(digitBytes[f.Hint.Seconds])
-	_, _ = w.Write(body.after)
+	// In one piece: servers may set a deadline for every write.
+	b := buffers.Get().(*[]byte)
+	*b = append(append(append((*b)[:0], body.before...), digits[f.Hint.Seconds]...), body.after...)
+	_, _ = w.Write(*b) // the client may be gone; there is nobody else to tell
+	buffers.Put(b)
 }
+
+// buffers hold bodies while they are written. They are all of about one size.
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // SetHeader sets the headers of a refusal whose status and body somebody else
 // writes.
@@ -198,10 +203,9 @@ func (h *header) set(name, value string) {
 }
 
 // digits holds the decimal form of every possible Retry-After.
-var digits, digitBytes = func() (s [maxSeconds + 1]string, b [maxSeconds + 1][]byte) {
+var digits = func() (s [maxSeconds + 1]string) {
 	for i := range s {
 		s[i] = strconv.Itoa(i)
-		b[i] = []byte(s[i])
 	}
-	return s, b
+	return s
 }()

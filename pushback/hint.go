@@ -12,19 +12,17 @@ type Hint struct {
 	Ms      int // the wait in milliseconds, rounded up: never above Seconds
 }
 
-// hint rounds wait up to whole seconds and to milliseconds. Seconds are then
-// raised to lo or lowered to hi, and Ms with them.
+// hint rounds wait up to milliseconds and to whole seconds, and bounds both by
+// hi seconds, and by lo seconds if that is more than the rounding makes of it:
+// with a lo of 1 the milliseconds say the exact wait.
 func hint(wait time.Duration, lo, hi int) Hint {
 	ms := int64(wait / time.Millisecond)
 	if wait%time.Millisecond > 0 {
 		ms++
 	}
-	ms = max(ms, 1)
-	switch {
-	case ms > int64(hi)*1000:
-		ms = int64(hi) * 1000
-	case ms <= int64(lo-1)*1000:
-		ms = int64(lo) * 1000
+	if lo > 1 {
+		ms = max(ms, int64(lo)*1000)
 	}
+	ms = min(max(ms, 1), int64(hi)*1000)
 	return Hint{Seconds: int((ms + 999) / 1000), Ms: int(ms)}
 }

@@ -210,6 +210,7 @@ func TestCommandsInDocs(t *testing.T) {
 		"go install ./cmd/shield":                                     "ci",
 		"go test ./...":                                               "ci",
 		"go test -race ./...":                                         "ci",
+		"bash loadtest/endtoend/run":                                  "ci",
 		"bash .ci/run":                                                "ci itself",
 		"shield proxy --from 127.0.0.1:8080 --to 127.0.0.1:9000 --rate 5/s --burst 5": "TestProxyAndStatus",
 		"shield status":        "TestProxyAndStatus",

@@ -1,0 +1,426 @@
+package shield
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+)
+
+// A refusal is promised within 150 ms. Tests allow a loaded machine a second. An
+// answer that waits for the request's body is no border case of that: it comes
+// after a minute or never, and the test gives up on it after patience.
+const (
+	promptly = time.Second
+	patience = 5 * time.Second
+)
+
+// await receives from c, but gives up where it would hang.
+func await[T any](t *testing.T, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(patience):
+		t.Error("waited in vain")
+	}
+	return v
+}
+
+// serve puts h behind a loopback socket.
+func serve(t *testing.T, h http.Handler, with ...func(*http.Server)) (addr string) {
+	t.Helper()
+	s := httptest.NewUnstartedServer(h)
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // some handlers panic on purpose
+	for _, f := range with {
+		f(s.Config)
+	}
+	s.Start()
+	t.Cleanup(func() {
+		s.CloseClientConnections() // or Close waits for what hangs
+		s.Close()
+	})
+	return s.Listener.Addr().String()
+}
+
+// A socket is a client that sends exactly what the test says.
+type socket struct {
+	net.Conn
+	r *bufio.Reader
+	t *testing.T
+}
+
+func dial(t *testing.T, addr string) *socket {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(patience))
+	return &socket{c, bufio.NewReader(c), t}
+}
+
+func (s *socket) send(text string) {
+	s.t.Helper()
+	if _, err := io.WriteString(s, text); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// answer reads the head of a response; its Body is still to be read.
+func (s *socket) answer() *http.Response {
+	s.t.Helper()
+	r, err := http.ReadResponse(s.r, nil)
+	if err != nil {
+		s.t.Fatalf("no answer: %v", err)
+	}
+	return r
+}
+
+// wantAnswer reads a whole response.
+func (s *socket) wantAnswer(status int, body string) *http.Response {
+	s.t.Helper()
+	r := s.answer()
+	b, err := io.ReadAll(r.Body)
+	if r.StatusCode != status || err != nil || !strings.Contains(string(b), body) {
+		s.t.Fatalf("%s, %v: %q; want %d with %q", r.Status, err, b, status, body)
+	}
+	return r
+}
+
+// keepSending sends piece over and over, slowly, until the connection ends.
+func (s *socket) keepSending(piece string) {
+	go func() {
+		for {
+			if _, err := io.WriteString(s, piece); err != nil {
+				return
+			}
+			time.Sleep(10 * ms) // a slow client
+		}
+	}()
+}
+
+// perName returns a guard that admits a client, named by X-Client, a hundred
+// times an hour, and has admitted "greedy" as often already.
+func perName(t *testing.T) *Guard {
+	t.Helper()
+	g := mustNew(t, Config{Zones: []Zone{{
+		Name:  "z",
+		Limit: limiter.Config{Rate: 100, Per: time.Hour, Burst: 100},
+		Key:   func(r *http.Request) string { return r.Header.Get("X-Client") },
+	}}}, nil)
+	for g.Admit(Now(), Request{Keys: []limiter.Key{limiter.KeyOf("greedy")}}).Admit {
+	}
+	return g
+}
+
+// wrapBody hides the body from net/http, as Caddy does since 2.11.5. net/http
+// then no longer knows that the client waits for "100 Continue", or how long the
+// body is, and reads on before it answers.
+func wrapBody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = struct{ io.ReadCloser }{r.Body}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// echo reads the whole body and says how long it was.
+var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	n, err := io.Copy(io.Discard, r.Body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	fmt.Fprintf(w, "%d bytes", n)
+})
+
+// RFC 9110, section 10.1.1, and RFC 9112, section 9.3: a server may answer before
+// it has read the body; if it does not read it at all, it closes the connection.
+func TestUnreadBodyDoesNotHoldBackARefusal(t *testing.T) {
+	h := perName(t).Handler(echo)
+	servers := map[string]string{"net/http": serve(t, h), "wrapped body": serve(t, wrapBody(h))}
+	for _, c := range []struct {
+		story  string
+		header string
+		send   func(*socket) // after the head
+		status int
+	}{
+		{"waits for 100 Continue", "Expect: 100-continue\r\nContent-Length: 1000", nil, 429},
+		{"waits for 100 Continue, chunked", "Expect: 100-continue\r\nTransfer-Encoding: chunked", nil, 429},
+		{"10 MB withheld", "Content-Length: 10485760", nil, 429},
+		{"10 MB, slowly", "Content-Length: 10485760", func(s *socket) { s.keepSending("x") }, 429},
+		{"10 MB as fast as it goes", "Content-Length: 10485760", func(s *socket) { go s.Write(make([]byte, 10<<20)) }, 429},
+		{"100 KB withheld", "Content-Length: 102400", nil, 429},
+		{"100 KB, slowly", "Content-Length: 102400", func(s *socket) { s.keepSending("x") }, 429},
+		{"chunks withheld", "Transfer-Encoding: chunked", nil, 429},
+		{"chunks, slowly", "Transfer-Encoding: chunked", func(s *socket) { s.keepSending("1\r\nx\r\n") }, 429},
+		{"gRPC over HTTP/1", "Content-Type: application/grpc\r\nContent-Length: 102400", nil, 200},
+	} {
+		for server, addr := range servers {
+			t.Run(c.story+"/"+server, func(t *testing.T) {
+				t.Parallel()
+				s := dial(t, addr)
+				start := time.Now()
+				s.send("POST / HTTP/1.1\r\nHost: shield\r\nX-Client: greedy\r\n" + c.header + "\r\n\r\n")
+				if c.send != nil {
+					c.send(s)
+				}
+				r := s.wantAnswer(c.status, "")
+				if took := time.Since(start); took > promptly {
+					t.Errorf("refused after %v, want 150ms", took)
+				}
+				if !r.Close {
+					t.Error("the connection stays open with a body on it that nobody reads")
+				}
+				if n, _ := io.Copy(io.Discard, s.r); n > 0 {
+					t.Errorf("%d bytes after the answer", n)
+				}
+			})
+		}
+	}
+}
+
+// A body that is here is drained and costs nobody a new connection; and what
+// bounded the draining does not bound the requests that follow.
+func TestConnectionLivesOnAfterARefusal(t *testing.T) {
+	h := perName(t).Handler(echo)
+	servers := map[string]string{"net/http": serve(t, h), "wrapped body": serve(t, wrapBody(h))}
+	for _, c := range []struct {
+		story, head, body string
+	}{
+		{"no body", "GET / HTTP/1.1\r\nHost: shield\r\nX-Client: greedy\r\n\r\n", ""},
+		{"a body that is here", "POST / HTTP/1.1\r\nHost: shield\r\nX-Client: greedy\r\nContent-Length: 10000\r\n\r\n", strings.Repeat("x", 10_000)},
+	} {
+		for server, addr := range servers {
+			t.Run(c.story+"/"+server, func(t *testing.T) {
+				t.Parallel()
+				s := dial(t, addr)
+				for range 2 {
+					s.send(c.head + c.body)
+					if r := s.wantAnswer(429, "quota-exceeded"); r.Close {
+						t.Fatal("the connection was closed")
+					}
+				}
+				time.Sleep(120 * ms) // a slow client: longer than any deadline of the refusal
+				s.send("POST / HTTP/1.1\r\nHost: shield\r\nX-Client: patient\r\nContent-Length: 5\r\n\r\n")
+				time.Sleep(120 * ms)
+				s.send("hello")
+				s.wantAnswer(200, "5 bytes")
+			})
+		}
+	}
+}
+
+// In HTTP/2 a refusal ends its own stream and nothing else.
+func TestRefusalLeavesHTTP2ConnectionAlone(t *testing.T) {
+	var connections atomic.Int64
+	release := make(chan struct{})
+	slow := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			_ = http.NewResponseController(w).Flush()
+			await(t, release)
+		}
+		echo(w, r)
+	})
+	addr := serve(t, wrapBody(perName(t).Handler(slow)), func(s *http.Server) {
+		s.Protocols = new(http.Protocols)
+		s.Protocols.SetUnencryptedHTTP2(true)
+		s.ConnState = func(_ net.Conn, state http.ConnState) {
+			if state == http.StateNew {
+				connections.Add(1)
+			}
+		}
+	})
+	client := http2Client(t)
+	send := func(path, name string, body io.Reader, header ...string) *http.Response {
+		t.Helper()
+		method := "GET"
+		if body != nil {
+			method = "POST"
+		}
+		r, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("X-Client", name)
+		for _, h := range header {
+			name, value, _ := strings.Cut(h, ": ")
+			r.Header.Set(name, value)
+		}
+		a, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { a.Body.Close() })
+		return a
+	}
+	other := send("/slow", "patient", nil)
+	for range 5 {
+		withheld, hold := io.Pipe()
+		start := time.Now()
+		for _, r := range []*http.Response{
+			send("/", "greedy", nil),
+			send("/", "greedy", withheld),
+			send("/", "greedy", bytes.NewReader(make([]byte, 10<<20))),
+			send("/", "greedy", bytes.NewReader(make([]byte, 1000)), "Expect: 100-continue"),
+		} {
+			if r.StatusCode != 429 || r.ProtoMajor != 2 {
+				t.Errorf("%s %s, want 429 in HTTP/2", r.Proto, r.Status)
+			}
+		}
+		if took := time.Since(start); took > 4*promptly {
+			t.Errorf("four refusals took %v", took)
+		}
+		hold.Close()
+	}
+	if r := send("/", "patient", strings.NewReader("hello")); r.StatusCode != 200 {
+		t.Errorf("after refusals: %s", r.Status)
+	}
+	close(release)
+	if b, err := io.ReadAll(other.Body); err != nil || string(b) != "0 bytes" {
+		t.Errorf("a request that was being served meanwhile got %q, %v", b, err)
+	}
+	if n := connections.Load(); n != 1 {
+		t.Errorf("%d connections; refusals closed the others", n)
+	}
+}
+
+func http2Client(t *testing.T) *http.Client {
+	tr := &http.Transport{Protocols: new(http.Protocols), DisableCompression: true}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: patience}
+}
+
+// Only a request that may detach gets another writer: every other keeps all that
+// its own can do.
+func TestOrdinaryRequestKeepsItsWriter(t *testing.T) {
+	g := mustNew(t, Config{Concurrency: 1}, nil)
+	for _, c := range []struct {
+		header, value string
+		tracked       bool
+	}{
+		{"Accept", "*/*", false},
+		{"Accept", "text/event-stream", true},
+		{"Upgrade", "websocket", true},
+		{"Upgrade-Insecure-Requests", "1", false},
+	} {
+		rec, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+		r.Header.Set(c.header, c.value)
+		g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if _, tracked := w.(*Tracker); tracked != c.tracked || !tracked && w != http.ResponseWriter(rec) {
+				t.Errorf("%s: %s: got a %T", c.header, c.value, w)
+			}
+		})).ServeHTTP(rec, r)
+	}
+}
+
+// Without a Key, a client is the peer: an IPv4 address, an IPv6 /64.
+func TestClientIsThePeer(t *testing.T) {
+	for _, c := range []struct {
+		story, first, second string
+		same                 bool
+	}{
+		{"another port", "192.0.2.1:1000", "192.0.2.1:2000", true},
+		{"another IPv4 address", "192.0.2.1:1000", "192.0.2.2:1000", false},
+		{"IPv4 in IPv6", "192.0.2.1:1000", "[::ffff:192.0.2.1]:1000", true},
+		{"another one in IPv6", "[::ffff:192.0.2.1]:1", "[::ffff:192.0.2.2]:1", false},
+		{"the same /64", "[2001:db8::1]:1000", "[2001:db8::ffff:2]:1000", true},
+		{"another /64", "[2001:db8::1]:1000", "[2001:db8:0:1::1]:1000", false},
+		{"another interface", "[fe80::1%eth0]:1000", "[fe80::1%eth1]:1000", true},
+		{"unix sockets", "@", "", true},
+		{"a unix socket and an address", "@", "0.0.0.0:0", false},
+	} {
+		t.Run(c.story, func(t *testing.T) {
+			g := mustNew(t, Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}}}}, nil)
+			for _, step := range []struct {
+				from  string
+				admit bool
+			}{{c.first, true}, {c.first, false}, {c.second, !c.same}} {
+				rec, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+				r.RemoteAddr = step.from
+				g.Handler(echo).ServeHTTP(rec, r)
+				if admitted := rec.Code == 200; admitted != step.admit {
+					t.Errorf("from %q: %d, want admitted: %v", step.from, rec.Code, step.admit)
+				}
+			}
+		})
+	}
+}
+
+func TestAddrKeyPrefixes(t *testing.T) {
+	key := func(a string, v4, v6 int) limiter.Key { return AddrKey(netip.MustParseAddr(a), v4, v6) }
+	for _, c := range []struct {
+		a, b   string
+		v4, v6 int
+		same   bool
+	}{
+		{"192.0.2.1", "192.0.2.200", 24, 64, true},
+		{"192.0.2.1", "192.0.3.1", 24, 64, false},
+		{"::ffff:192.0.2.1", "192.0.2.200", 24, 128, true},
+		{"2001:db8::1", "2001:db8:0:ff::1", 32, 56, true},
+		{"2001:db8::1", "2001:db8:0:100::1", 32, 56, false},
+		{"2001:db8::1", "2001:db8::2", 32, 128, false},
+		{"0.0.0.0", "::", 32, 128, false}, // or an IPv4 network would be an IPv6 one
+	} {
+		if same := key(c.a, c.v4, c.v6) == key(c.b, c.v4, c.v6); same != c.same {
+			t.Errorf("%s and %s by /%d and /%d: same is %v, want %v", c.a, c.b, c.v4, c.v6, same, c.same)
+		}
+	}
+	if k := AddrKey(netip.Addr{}, 32, 64); k == Outside {
+		t.Error("no address means no limit")
+	}
+}
+
+func TestObservingHandlerPassesAllOn(t *testing.T) {
+	g := mustNew(t, Config{Observe: true, Capacity: limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}, Concurrency: 1}, nil)
+	for i := range 5 {
+		rec := httptest.NewRecorder()
+		g.Handler(echo).ServeHTTP(rec, httptest.NewRequest("GET", "/", nil))
+		if rec.Code != 200 || rec.Header().Get("Retry-After") != "" {
+			t.Errorf("request %d: %d %v", i, rec.Code, rec.Header())
+		}
+	}
+	if s := g.backend.Stats(); s.Observed[Capacity] != 4 || s.InFlight != 0 {
+		t.Errorf("%+v, want 4 observed and none in flight", s)
+	}
+}
+
+// Each reason has its status and, for a quota, its zone.
+func TestRefusalSaysWhy(t *testing.T) {
+	for _, c := range []struct {
+		cfg       Config
+		status    int
+		rateLimit string
+	}{
+		{Config{Zones: []Zone{
+			{Name: "wide", Limit: perSecond(1, 100)},
+			{Name: "narrow", Limit: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 1}},
+		}}, 429, `"narrow";r=0;t=20`},
+		{Config{Capacity: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 1}}, 503, ""},
+		{Config{Concurrency: 1}, 503, ""},
+	} {
+		g := mustNew(t, c.cfg, nil)
+		refused := httptest.NewRecorder()
+		g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			g.Handler(echo).ServeHTTP(refused, r)
+		})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		if got := refused.Header().Get("RateLimit"); refused.Code != c.status || got != c.rateLimit {
+			t.Errorf("%+v: %d, RateLimit: %s; want %d, %s", c.cfg, refused.Code, got, c.status, c.rateLimit)
+		}
+		if refused.Header().Get("Retry-After") == "" {
+			t.Errorf("%+v: no Retry-After", c.cfg)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package pushback
+
+import (
+	"math"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+)
+
+const ms = time.Millisecond
+
+func TestHint(t *testing.T) {
+	for _, c := range []struct {
+		story  string
+		wait   time.Duration
+		lo, hi int
+		want   Hint
+	}{
+		{"nothing to wait for", 0, 1, 30, Hint{1, 1}},
+		{"due long ago", -time.Hour, 1, 30, Hint{1, 1}},
+		{"less than there is", math.MinInt64, 1, 30, Hint{1, 1}},
+		{"a nanosecond is a millisecond", 1, 1, 30, Hint{1, 1}},
+		{"milliseconds round up", 10*ms + 1, 1, 30, Hint{1, 11}},
+		{"seconds round up", 1001 * ms, 1, 30, Hint{2, 1001}},
+		{"whole milliseconds stay", 10 * ms, 1, 30, Hint{1, 10}},
+		{"whole seconds stay", 6 * time.Second, 1, 30, Hint{6, 6000}},
+		{"a nanosecond more is a second more", 6*time.Second + 1, 1, 30, Hint{7, 6001}},
+		{"max is told exactly", 30 * time.Second, 1, 30, Hint{30, 30_000}},
+		{"more than max is max", 30*time.Second + 1, 1, 30, Hint{30, 30_000}},
+		{"a month is max", 31 * 24 * time.Hour, 1, 59, Hint{59, 59_000}},
+		{"never is max", math.MaxInt64, 1, 59, Hint{59, 59_000}},
+		{"less than min is min", 10 * ms, 5, 30, Hint{5, 5000}},
+		{"the second below min is min", 4 * time.Second, 5, 30, Hint{5, 5000}},
+		{"to the millisecond", 4200 * ms, 5, 30, Hint{5, 5000}},
+		{"min and max may be one", 7 * time.Second, 3, 3, Hint{3, 3000}},
+		{"and raise as well", 0, 3, 3, Hint{3, 3000}},
+	} {
+		if got := hint(c.wait, c.lo, c.hi); got != c.want {
+			t.Errorf("%s: hint(%v, %d, %d) = %+v, want %+v", c.story, c.wait, c.lo, c.hi, got, c.want)
+		}
+	}
+}
+
+// What Config says of Min and Max is what Hint does.
+func TestHintKeepsToConfig(t *testing.T) {
+	for _, c := range []struct {
+		cfg  Config
+		wait time.Duration
+		want Hint
+	}{
+		{Config{}, 0, Hint{1, 1}},
+		{Config{}, time.Hour, Hint{30, 30_000}},
+		{Config{Min: 3 * time.Second}, 0, Hint{3, 3000}},
+		{Config{Min: 45 * time.Second}, time.Hour, Hint{45, 45_000}}, // above the default max: that moves up
+		{Config{Max: 59 * time.Second}, time.Hour, Hint{59, 59_000}},
+		{Config{Max: time.Second}, time.Hour, Hint{1, 1000}},
+	} {
+		if got := mustNew(t, c.cfg).Hint(c.wait); got != c.want {
+			t.Errorf("%+v: Hint(%v) = %+v, want %+v", c.cfg, c.wait, got, c.want)
+		}
+	}
+}
+
+// FuzzHint holds every hint to RFC 9110, section 10.2.3 (delay-seconds =
+// 1*DIGIT), and to this package's own law: 1 to 59, rounded up, and the
+// milliseconds never contradict the seconds.
+func FuzzHint(f *testing.F) {
+	for _, wait := range []int64{0, 1, -1, 999_999, 1_000_000, 59e9, 59e9 + 1, math.MaxInt64, math.MinInt64} {
+		f.Add(wait, uint8(0), uint8(29))
+		f.Add(wait, uint8(4), uint8(4))
+	}
+	delaySeconds := regexp.MustCompile(`^[1-9][0-9]?$`)
+	f.Fuzz(func(t *testing.T, nanoseconds int64, a, b uint8) {
+		wait := time.Duration(nanoseconds)
+		lo, hi := 1+int(min(a, b))%maxSeconds, 1+int(max(a, b))%maxSeconds
+		lo, hi = min(lo, hi), max(lo, hi)
+		h := hint(wait, lo, hi)
+		told := time.Duration(h.Ms) * ms
+		if !delaySeconds.MatchString(strconv.Itoa(h.Seconds)) || h.Seconds > maxSeconds {
+			t.Errorf("%v in [%d, %d] is told as %d s", wait, lo, hi, h.Seconds)
+		}
+		if h.Seconds < lo || h.Seconds > hi {
+			t.Errorf("%v is told as %d s, outside [%d, %d]", wait, h.Seconds, lo, hi)
+		}
+		if h.Ms < 1 || int(math.Ceil(float64(h.Ms)/1000)) != h.Seconds {
+			t.Errorf("%v in [%d, %d]: %d ms and %d s are not the same time", wait, lo, hi, h.Ms, h.Seconds)
+		}
+		if told < wait && h.Ms != hi*1000 {
+			t.Errorf("%v in [%d, %d] is told as %v: too early", wait, lo, hi, told)
+		}
+		if told-wait >= ms && wait > 0 && h.Ms != lo*1000 {
+			t.Errorf("%v in [%d, %d] is told as %v: later than it need be", wait, lo, hi, told)
+		}
+	})
+}

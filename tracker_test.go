@@ -1,0 +1,400 @@
+package shield
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	get       = "GET / HTTP/1.1\r\nHost: shield\r\n\r\n"
+	getEvents = "GET / HTTP/1.1\r\nHost: shield\r\nAccept: text/event-stream\r\n\r\n"
+	upgrade   = "GET / HTTP/1.1\r\nHost: shield\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"
+	connect   = "CONNECT shield:80 HTTP/1.1\r\nHost: shield:80\r\n\r\n"
+)
+
+// answerWith returns a handler that answers in one way. What it returns is done
+// at the end.
+func answerWith(status int, contentType, body string) func(http.ResponseWriter, *http.Request) func() {
+	return func(w http.ResponseWriter, _ *http.Request) func() {
+		w.Header().Set("Content-Type", contentType)
+		if status > 0 {
+			w.WriteHeader(status)
+		}
+		_, _ = io.WriteString(w, body)
+		return nil
+	}
+}
+
+func hijack(w http.ResponseWriter, _ *http.Request) func() {
+	conn, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	_ = rw.Flush()
+	return func() { conn.Close() }
+}
+
+// However a request ends, its place in flight is given back, once; and what may
+// go on for hours gives it back as soon as it is known for that.
+func TestPlaceIsGivenBackOnce(t *testing.T) {
+	const held, free = 1, 0
+	then := func(handle func(http.ResponseWriter, *http.Request) func(), cause any) func(http.ResponseWriter, *http.Request) func() {
+		return func(w http.ResponseWriter, r *http.Request) func() {
+			end := handle(w, r)
+			return func() {
+				if end != nil {
+					end()
+				}
+				panic(cause)
+			}
+		}
+	}
+	json := answerWith(0, "application/json", "{}")
+	events := answerWith(200, "text/event-stream", "data: 1\n\n")
+	for _, c := range []struct {
+		story     string
+		request   string
+		handle    func(http.ResponseWriter, *http.Request) (end func())
+		meanwhile int // places held when handle is through, before end
+	}{
+		{"returns", get, json, held},
+		{"writes nothing", get, func(http.ResponseWriter, *http.Request) func() { return nil }, held},
+		{"aborts", get, then(json, http.ErrAbortHandler), held},
+		{"panics", get, then(json, "on purpose"), held},
+		{"is hijacked unannounced", get, hijack, held},
+
+		{"upgrades by hijack", upgrade, hijack, free},
+		{"upgrades by hijack and panics", upgrade, then(hijack, "on purpose"), free},
+		{"upgrades by hijack and aborts", upgrade, then(hijack, http.ErrAbortHandler), free},
+		{"upgrades by status", upgrade, answerWith(101, "", ""), free},
+		{"upgrades by status and hijack", upgrade, func(w http.ResponseWriter, r *http.Request) func() {
+			w.Header().Set("Upgrade", "echo")
+			w.WriteHeader(101)
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				panic(err)
+			}
+			return func() { conn.Close() }
+		}, free},
+		{"may upgrade and does not", upgrade, json, held},
+		{"may upgrade and must not", upgrade, answerWith(426, "text/plain", "no"), held},
+		{"may upgrade and panics", upgrade, then(json, "on purpose"), held},
+
+		{"CONNECT succeeds", connect, answerWith(200, "", ""), free},
+		{"CONNECT succeeds by what it writes", connect, answerWith(0, "", "hello"), free},
+		{"CONNECT succeeds by a flush", connect, func(w http.ResponseWriter, _ *http.Request) func() {
+			_ = http.NewResponseController(w).Flush()
+			return nil
+		}, free},
+		{"CONNECT fails", connect, answerWith(403, "text/plain", "no"), held},
+
+		{"events", getEvents, events, free},
+		{"events, implied by what is written", getEvents, answerWith(0, "text/event-stream; charset=utf-8", "data: 1\n\n"), free},
+		{"events, implied by a flush", getEvents, func(w http.ResponseWriter, _ *http.Request) func() {
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.(http.Flusher).Flush()
+			return nil
+		}, free},
+		{"events, copied", getEvents, func(w http.ResponseWriter, _ *http.Request) func() {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = w.(io.ReaderFrom).ReadFrom(strings.NewReader("data: 1\n\n"))
+			return nil
+		}, free},
+		{"events, and then aborts", getEvents, then(events, http.ErrAbortHandler), free},
+		{"events, after a hint that there will be", getEvents, func(w http.ResponseWriter, r *http.Request) func() {
+			w.WriteHeader(103)
+			return events(w, r)
+		}, free},
+		{"only a hint so far", getEvents, func(w http.ResponseWriter, _ *http.Request) func() {
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.WriteHeader(103)
+			return nil
+		}, held},
+		{"events that nobody announced", get, events, held},
+		{"events or JSON: JSON", strings.Replace(getEvents, "text/event-stream", "application/json, text/event-stream", 1), json, held},
+		{"events or JSON: events", strings.Replace(getEvents, "text/event-stream", "application/json, text/event-stream", 1), events, free},
+		{"an error instead of events", getEvents, answerWith(500, "text/plain", "no"), held},
+		{"an error that calls itself events", getEvents, answerWith(500, "text/event-stream", "no"), held},
+		{"JSON instead of events, and panics", getEvents, then(json, "on purpose"), held},
+	} {
+		t.Run(c.story, func(t *testing.T) {
+			g := mustNew(t, Config{Concurrency: 5}, nil)
+			counts := make(chan int, 2)
+			count := func() { counts <- g.backend.gate.InFlight() }
+			guarded := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				end := c.handle(w, r)
+				count()
+				if end != nil {
+					end()
+				}
+			}))
+			addr := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				defer count() // on every path
+				guarded.ServeHTTP(w, r)
+			}))
+			dial(t, addr).send(c.request)
+			if n := await(t, counts); n != c.meanwhile {
+				t.Errorf("meanwhile %d held, want %d", n, c.meanwhile)
+			}
+			if n := await(t, counts); n != 0 {
+				t.Errorf("afterwards %d held, want 0", n)
+			}
+		})
+	}
+}
+
+func TestPlaceIsGivenBackWhenTheClientIsGone(t *testing.T) {
+	g := mustNew(t, Config{Concurrency: 1}, nil)
+	for _, request := range []string{get, upgrade} {
+		left := make(chan int, 1)
+		guarded := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_ = http.NewResponseController(w).Flush()
+			await(t, r.Context().Done())
+		}))
+		s := dial(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			guarded.ServeHTTP(w, r)
+			left <- g.backend.gate.InFlight()
+		})))
+		s.send(request)
+		s.answer()
+		if n := g.backend.gate.InFlight(); n != 1 {
+			t.Errorf("%d held in the middle of the response, want 1", n)
+		}
+		s.Close()
+		if n := await(t, left); n != 0 {
+			t.Errorf("%d held by a client that is gone", n)
+		}
+	}
+}
+
+// With room for one, whoever detaches makes room for the next; through a real
+// proxy, whose way of upgrading and streaming is not ours to choose.
+func TestDetachedRequestsMakeRoom(t *testing.T) {
+	backend := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Header.Get("Upgrade") != "":
+			conn, rw, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+			_ = rw.Flush()
+			_, _ = io.Copy(conn, rw)
+		case r.Header.Get("Accept") != "":
+			w.Header().Set("Content-Type", "text/event-stream")
+			fmt.Fprint(w, "data: 1\n\n")
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		case r.URL.Path == "/slow":
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}
+	}))
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: backend})
+	proxy.ErrorLog = nil
+	addr := serve(t, mustNew(t, Config{Concurrency: 1}, nil).Handler(proxy))
+	try := func(want int) {
+		t.Helper()
+		s := dial(t, addr)
+		s.send(get)
+		s.wantAnswer(want, "")
+	}
+	for range 3 {
+		s := dial(t, addr)
+		s.send(upgrade)
+		if r := s.answer(); r.StatusCode != 101 {
+			t.Fatalf("upgrade: %s", r.Status)
+		}
+		try(200)
+		s.send("hello")
+		b := make([]byte, 5)
+		if _, err := io.ReadFull(s.r, b); err != nil || string(b) != "hello" {
+			t.Fatalf("the upgraded connection says %q, %v", b, err)
+		}
+
+		s = dial(t, addr)
+		s.send(getEvents)
+		r := s.answer()
+		if n, err := r.Body.Read(b); n == 0 || string(b[:n]) != "data: "[:n] {
+			t.Fatalf("the stream says %q, %v", b[:n], err)
+		}
+		try(200)
+	}
+	s := dial(t, addr)
+	s.send(strings.Replace(get, "/", "/slow", 1))
+	s.answer()
+	try(503) // room for one, after all
+}
+
+// RFC 9113, section 8.5: a CONNECT is a tunnel from its 200 on. An extended
+// CONNECT (RFC 8441), as browsers open WebSockets in HTTP/2, is one with a
+// :protocol.
+func TestTunnelInHTTP2MakesRoom(t *testing.T) {
+	addr := serve(t, mustNew(t, Config{Concurrency: 1}, nil).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodConnect {
+			_ = http.NewResponseController(w).Flush()
+			_, _ = io.Copy(w, r.Body)
+		}
+	})), func(s *http.Server) {
+		s.Protocols = new(http.Protocols)
+		s.Protocols.SetUnencryptedHTTP2(true)
+	})
+	client := http2Client(t)
+	for range 3 {
+		body, hold := io.Pipe()
+		r, err := http.NewRequestWithContext(t.Context(), "CONNECT", "http://"+addr, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tunnel, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tunnel.Body.Close()
+		if tunnel.StatusCode != 200 || tunnel.ProtoMajor != 2 {
+			t.Fatalf("CONNECT: %s %s", tunnel.Proto, tunnel.Status)
+		}
+		defer hold.Close()
+	}
+	if a, err := client.Get("http://" + addr); err != nil || a.StatusCode != 200 {
+		t.Errorf("with three tunnels open: %v, %v; want 200", a, err)
+	}
+}
+
+// How long a stream or a tunnel took to open says nothing about the time of
+// service, from which others are told their wait.
+func TestDetachedRequestsAreNoSample(t *testing.T) {
+	for _, contentType := range []string{"text/event-stream", "application/json"} {
+		g := mustNew(t, Config{Concurrency: 1}, nil)
+		r := httptest.NewRequest("GET", "/", nil)
+		d := g.Admit(Now()-time.Hour, Request{})
+		tr := Track(httptest.NewRecorder(), r, d)
+		tr.Header().Set("Content-Type", contentType)
+		tr.WriteHeader(200)
+		tr.Done()
+		tr.Done()
+		if n := g.backend.gate.InFlight(); n != 0 {
+			t.Errorf("%s: %d in flight", contentType, n)
+		}
+		if sampled := g.backend.gate.Drain(Now()) > time.Minute; sampled != (contentType == "application/json") {
+			t.Errorf("%s: counts as a time of service: %v", contentType, sampled)
+		}
+	}
+}
+
+// All that http.ResponseController can do, it can do through a Tracker.
+func TestTrackerLetsControlsThrough(t *testing.T) {
+	proceed, done := make(chan struct{}, 2), make(chan struct{})
+	addr := serve(t, mustNew(t, Config{Concurrency: 1}, nil).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer close(done)
+		if _, ok := w.(*Tracker); !ok {
+			t.Errorf("got a %T, want a *Tracker", w)
+		}
+		rc := http.NewResponseController(w)
+		if err := rc.EnableFullDuplex(); err != nil {
+			t.Errorf("EnableFullDuplex: %v", err)
+		}
+		io.WriteString(w, "first")
+		if err := rc.Flush(); err != nil {
+			t.Errorf("Flush: %v", err)
+		}
+		await(t, proceed)
+		io.WriteString(w, "second")
+		w.(http.Flusher).Flush()
+		await(t, proceed)
+		if err := rc.SetReadDeadline(time.Now()); err != nil {
+			t.Errorf("SetReadDeadline: %v", err)
+		} else if _, err := r.Body.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("reading after the deadline: %v", err)
+		}
+		if err := rc.SetWriteDeadline(time.Now()); err != nil {
+			t.Errorf("SetWriteDeadline: %v", err)
+		}
+		io.WriteString(w, "third")
+		if err := rc.Flush(); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("flushing after the deadline: %v", err)
+		}
+	})))
+	s := dial(t, addr)
+	s.send("POST / HTTP/1.1\r\nHost: shield\r\nAccept: text/event-stream\r\nContent-Length: 10\r\n\r\n")
+	body := s.answer().Body
+	for _, want := range []string{"first", "second"} { // each arrives while the handler waits
+		b := make([]byte, len(want))
+		if _, err := io.ReadFull(body, b); err != nil || string(b) != want {
+			t.Fatalf("got %q, %v; want %q", b, err, want)
+		}
+		proceed <- struct{}{}
+	}
+	await(t, done)
+}
+
+// file is a ResponseWriter that can send files.
+type file struct {
+	*httptest.ResponseRecorder
+	sent bool
+}
+
+func (f *file) ReadFrom(r io.Reader) (int64, error) {
+	f.sent = true
+	return io.Copy(f.ResponseRecorder, r)
+}
+
+func TestTrackerSendsFilesAsItsWriterDoes(t *testing.T) {
+	f := &file{ResponseRecorder: httptest.NewRecorder()}
+	tr := Track(f, httptest.NewRequest("GET", "/", nil), Decision{})
+	if n, err := io.Copy(tr, io.LimitReader(strings.NewReader("hello"), 5)); n != 5 || err != nil || !f.sent || f.Body.String() != "hello" {
+		t.Errorf("copied %d, %v; by the writer's own ReadFrom: %v; %q", n, err, f.sent, f.Body)
+	}
+}
+
+// A hijack that fails gives nothing back: the request goes on in HTTP.
+func TestFailedHijackKeepsThePlace(t *testing.T) {
+	g := mustNew(t, Config{Concurrency: 1}, nil)
+	tr := Track(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil), g.Admit(Now(), Request{}))
+	var conn net.Conn
+	conn, _, err := tr.Hijack()
+	if conn != nil || !errors.Is(err, http.ErrNotSupported) {
+		t.Errorf("Hijack of a recorder: %v, %v", conn, err)
+	}
+	if n := g.backend.gate.InFlight(); n != 1 {
+		t.Errorf("%d in flight after it, want 1", n)
+	}
+	tr.Done()
+	if n := g.backend.gate.InFlight(); n != 0 {
+		t.Errorf("%d in flight at the end, want 0", n)
+	}
+}
+
+func TestMayDetach(t *testing.T) {
+	for _, c := range []struct {
+		method, header, value string
+		want                  bool
+	}{
+		{"GET", "Accept", "*/*", false},
+		{"GET", "Accept", "text/html, */*", false},
+		{"GET", "Accept", "text/event-stream", true},
+		{"POST", "Accept", "application/json, text/event-stream", true},
+		{"GET", "Upgrade", "websocket", true},
+		{"CONNECT", ":protocol", "websocket", true},
+		{"CONNECT", "Accept", "*/*", true},
+		{"GET", "Content-Type", "text/event-stream", false},
+	} {
+		r := &http.Request{Method: c.method, Header: http.Header{c.header: {c.value}}}
+		if got := MayDetach(r); got != c.want {
+			t.Errorf("%s, %s: %s: %v, want %v", c.method, c.header, c.value, got, c.want)
+		}
+	}
+}
