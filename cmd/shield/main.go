@@ -4,16 +4,21 @@
 package main
 
 import (
+	"runtime/debug"
+	_ "time/tzdata" // for images without a zone database
+
 	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	_ "github.com/caddyserver/caddy/v2/modules/standard" // what every Caddy can do
-	_ "time/tzdata"                                      // for images without a zone database
 
 	_ "github.com/herdshield/shield/caddymodule" // http.handlers.shield
 )
 
 func main() {
 	caddy.CustomBinaryName = "shield"
+	if build, ok := debug.ReadBuildInfo(); ok {
+		caddy.CustomVersion = "shield " + build.Main.Version + " on Caddy" // Caddy's own follows
+	}
 	caddy.CustomLongDescription = `shield stands in front of a fragile backend. It limits what single clients and
 all clients together may send, and tells each refused client when to come back.
 

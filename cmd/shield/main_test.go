@@ -186,6 +186,13 @@ func TestCommandLineErrors(t *testing.T) {
 	}
 }
 
+func TestVersion(t *testing.T) {
+	out, err := command(t, "version").CombinedOutput()
+	if err != nil || !regexp.MustCompile(`^shield \S+ on Caddy v2\.`).Match(out) {
+		t.Errorf("shield version: %v, %q", err, out)
+	}
+}
+
 func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{"--help"}, {"proxy", "--help"}, {"status", "--help"}, {"demo", "--help"}} {
 		out, err := command(t, args...).CombinedOutput()

@@ -55,16 +55,18 @@ would have been.
 			f.Bool("access-log", false, "log every request")
 			f.String("admin", caddy.DefaultAdminListen, `address for "shield status" and metrics, or "off"`)
 			cmd.Args = cobra.NoArgs
-			cmd.RunE = caddycmd.WrapCommandFuncForCobra(cmdProxy)
+			// Errors go to cobra, which prints them for people; Caddy's own
+			// wrapper would log them as JSON.
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return runProxy(caddycmd.Flags{FlagSet: cmd.Flags()}) }
 		},
 	})
 }
 
-func cmdProxy(flags caddycmd.Flags) (int, error) {
+func runProxy(flags caddycmd.Flags) error {
 	caddy.TrapSignals()
 	to, err := flags.GetStringSlice("to")
 	if err != nil {
-		return caddy.ExitCodeFailedStartup, err
+		return err
 	}
 	p := proxy{
 		from: flags.String("from"), to: to, admin: flags.String("admin"),
@@ -79,10 +81,10 @@ func cmdProxy(flags caddycmd.Flags) (int, error) {
 	}
 	config, err := p.config()
 	if err != nil {
-		return caddy.ExitCodeFailedStartup, err
+		return err
 	}
 	if err := caddy.Load(config, false); err != nil {
-		return caddy.ExitCodeFailedStartup, err
+		return err
 	}
 	caddy.Log().Info("shield is up", zap.String("from", p.from), zap.Strings("to", p.to), zap.String("admin", p.admin))
 	select {} // until a signal

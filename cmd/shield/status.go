@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -30,31 +29,33 @@ flight, and for what has been decided since it started.
 			cmd.Flags().String("address", "", "address of the admin endpoint, if it is not "+caddy.DefaultAdminListen)
 			cmd.Flags().Bool("json", false, "print the JSON of the admin endpoint")
 			cmd.Args = cobra.NoArgs
-			cmd.RunE = caddycmd.WrapCommandFuncForCobra(cmdStatus)
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+				return showStatus(cmd.OutOrStdout(), caddycmd.Flags{FlagSet: cmd.Flags()})
+			}
 		},
 	})
 }
 
-func cmdStatus(flags caddycmd.Flags) (int, error) {
+func showStatus(w io.Writer, flags caddycmd.Flags) error {
 	address, err := caddycmd.DetermineAdminAPIAddress(flags.String("address"), nil, "", "")
 	if err != nil {
-		return caddy.ExitCodeFailedStartup, err
+		return err
 	}
 	resp, err := caddycmd.AdminAPIRequest(address, http.MethodGet, "/shield/", nil, nil)
 	if err != nil {
-		return caddy.ExitCodeFailedStartup, fmt.Errorf("asking for the status: %w; is shield running, and its admin endpoint at %s?", err, address)
+		return fmt.Errorf("asking for the status: %w; is shield running, and its admin endpoint at %s?", err, address)
 	}
 	defer resp.Body.Close()
 	if flags.Bool("json") {
-		_, err = io.Copy(os.Stdout, resp.Body)
-		return caddy.ExitCodeSuccess, err
+		_, err = io.Copy(w, resp.Body)
+		return err
 	}
 	var status caddymodule.Status
 	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil {
-		return caddy.ExitCodeFailedStartup, fmt.Errorf("reading the status from %s: %w", address, err)
+		return fmt.Errorf("reading the status from %s: %w", address, err)
 	}
-	printStatus(os.Stdout, status)
-	return caddy.ExitCodeSuccess, nil
+	printStatus(w, status)
+	return nil
 }
 
 func printStatus(w io.Writer, status caddymodule.Status) {
