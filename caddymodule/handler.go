@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
@@ -194,7 +192,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 	now := shield.Now() // the only clock reading of a refusal
 	d := h.guard.Admit(now, shield.Request{Keys: keys})
-	h.annotate(r, d)
+	h.annotate(r, &d)
 	switch {
 	case !d.Admit:
 		return h.refuse(w, r, d, now)
@@ -243,22 +241,6 @@ var (
 	errRefused  = errors.New("refused by shield")
 )
 
-var placeholders = []string{
-	"http.shield.decision", "http.shield.reason", "http.shield.zone", "http.shield.retry_after", "http.shield.retry_after_ms",
-}
-
-// admitted provides the placeholders of an admitted request. Mapping a function
-// that is there already costs nothing.
-func admitted(key string) (any, bool) {
-	if key == placeholders[0] {
-		return "admit", true
-	}
-	if strings.HasPrefix(key, "http.shield.") && slices.Contains(placeholders, key) {
-		return "", true
-	}
-	return nil, false
-}
-
 // refuse answers a request that is not admitted. Writing the answer here costs
 // a fraction of what Caddy's error handling costs, so that is used only where
 // somebody has written error routes.
@@ -271,62 +253,6 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, d shield.Decisi
 	pushback.Unblock(w, r, shield.At(now))
 	answers.SetHeader(w, refusal)
 	return caddyhttp.HandlerError{StatusCode: answers.Status(refusal), Err: errRefused}
-}
-
-// annotate tells handlers, error routes and logs of a decision.
-func (h *Handler) annotate(r *http.Request, d shield.Decision) {
-	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if d.Reason == shield.Fits {
-		if repl != nil {
-			repl.Map(admitted)
-		}
-		return
-	}
-	decision, zone := "refuse", ""
-	if d.Admit {
-		decision = "observe"
-	}
-	if d.Zone >= 0 {
-		zone = h.zones[d.Zone].name
-	}
-	if repl != nil {
-		values := func(key string) (any, bool) {
-			switch key {
-			case "http.shield.decision":
-				return decision, true
-			case "http.shield.reason":
-				return d.Reason.String(), true
-			case "http.shield.zone":
-				return zone, true
-			case "http.shield.retry_after":
-				return d.Hint.Seconds, true
-			case "http.shield.retry_after_ms":
-				return d.Hint.Ms, true
-			}
-			return nil, false
-		}
-		if _, again := repl.Get("http.shield.decision"); !again {
-			repl.Map(values)
-		} else {
-			// A second shield in a row. What is set is found before what is
-			// mapped: the one that refuses is heard.
-			for _, key := range placeholders {
-				value, _ := values(key)
-				repl.Set(key, value)
-			}
-		}
-	}
-	if !h.logged {
-		return
-	}
-	if fields, _ := r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); fields != nil {
-		fields.Add(zap.Dict("shield",
-			zap.String("decision", decision),
-			zap.Stringer("reason", d.Reason),
-			zap.String("zone", zone),
-			zap.Int("retry_after_ms", d.Hint.Ms),
-		))
-	}
 }
 
 var (

@@ -1,0 +1,104 @@
+package caddymodule
+
+import (
+	"net/http"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/pushback"
+)
+
+// placeholders are the names that an annotation has values for.
+var placeholders = [...]string{
+	"http.shield.decision", "http.shield.reason", "http.shield.zone", "http.shield.retry_after", "http.shield.retry_after_ms",
+}
+
+// An annotation is what handlers, error routes and logs can learn of a decision.
+type annotation struct {
+	decision, reason, zone string
+	hint                   pushback.Hint // nothing on admission
+}
+
+// placeholder implements caddy.ReplacerFunc.
+func (a *annotation) placeholder(key string) (any, bool) {
+	switch key {
+	case placeholders[0]:
+		return a.decision, true
+	case placeholders[1]:
+		return a.reason, true
+	case placeholders[2]:
+		return a.zone, true
+	}
+	var n int
+	switch key {
+	case placeholders[3]:
+		n = a.hint.Seconds
+	case placeholders[4]:
+		n = a.hint.Ms
+	default:
+		return nil, false
+	}
+	if n == 0 {
+		return "", true
+	}
+	return n, true
+}
+
+// admitted provides the placeholders of every admitted request. Mapping a
+// function that is there already costs nothing.
+var admitted = (&annotation{decision: "admit"}).placeholder
+
+// annotate tells handlers, error routes and logs of a decision.
+func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
+	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if d.Reason == shield.Fits {
+		if repl != nil {
+			repl.Map(admitted)
+		}
+		return
+	}
+	a := annotation{decision: "refuse", reason: d.Reason.String(), hint: d.Hint}
+	if d.Admit {
+		a.decision = "observe"
+	}
+	if d.Zone >= 0 {
+		a.zone = h.zones[d.Zone].name
+	}
+	if repl != nil {
+		a.replace(repl)
+	}
+	if h.logged {
+		a.log(r)
+	}
+}
+
+// replace provides the placeholders. Of several shields in a row the one that
+// refuses is heard: values that are set are found before those that are mapped,
+// and the first mapped before the second. Mapping is cheaper.
+func (a annotation) replace(repl *caddy.Replacer) {
+	if _, again := repl.Get(placeholders[0]); !again {
+		repl.Map(func(key string) (any, bool) { return a.placeholder(key) })
+		return
+	}
+	for _, key := range placeholders {
+		value, _ := a.placeholder(key)
+		repl.Set(key, value)
+	}
+}
+
+// log adds to the request's line in the access log.
+func (a annotation) log(r *http.Request) {
+	fields, _ := r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields)
+	if fields == nil {
+		return
+	}
+	fields.Add(zap.Dict("shield",
+		zap.String("decision", a.decision),
+		zap.String("reason", a.reason),
+		zap.String("zone", a.zone),
+		zap.Int("retry_after_ms", a.hint.Ms),
+	))
+}
