@@ -23,7 +23,7 @@ type annotation struct {
 }
 
 // placeholder implements caddy.ReplacerFunc.
-func (a *annotation) placeholder(key string) (any, bool) {
+func (a annotation) placeholder(key string) (any, bool) {
 	switch key {
 	case placeholders[0]:
 		return a.decision, true
@@ -49,7 +49,7 @@ func (a *annotation) placeholder(key string) (any, bool) {
 
 // admitted provides the placeholders of every admitted request. Mapping a
 // function that is there already costs nothing.
-var admitted = (&annotation{decision: "admit"}).placeholder
+var admitted = annotation{decision: "admit"}.placeholder
 
 // annotate tells handlers, error routes and logs of a decision.
 func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
