@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -40,10 +41,10 @@ func (a *App) report() {
 func (a *App) reportOnce(now time.Duration) {
 	for _, z := range a.zones {
 		refused, observed := z.state.Refusals()
-		if n := refused - z.state.reported.Swap(refused); n > 0 {
+		if n := news(refused, &z.state.reported); n > 0 {
 			a.logger.Info("refused over quota", zap.String("zone", z.Name), zap.Uint64("requests", n))
 		}
-		if n := observed - z.state.reportedObserved.Swap(observed); n > 0 {
+		if n := news(observed, &z.state.reportedObserved); n > 0 {
 			a.logger.Info("would have refused over quota", zap.String("zone", z.Name), zap.Uint64("requests", n))
 		}
 	}
@@ -54,6 +55,21 @@ func (a *App) reportOnce(now time.Duration) {
 			concurrency: s.Refused[shield.Concurrency] + s.Observed[shield.Concurrency],
 		})
 		a.reportOverload(b, change)
+	}
+}
+
+// news returns how much of a count has not been reported yet, and takes it as
+// reported. A count that was read before another app reported a later one holds
+// no news.
+func news(is uint64, reported *atomic.Uint64) uint64 {
+	for {
+		was := reported.Load()
+		if is <= was {
+			return 0
+		}
+		if reported.CompareAndSwap(was, is) {
+			return is - was
+		}
 	}
 }
 

@@ -1,0 +1,583 @@
+package caddymodule
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
+	"github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
+)
+
+// A rig is a running Caddy with real sockets, and a client of it. There is one
+// Caddy in a process, so no test with a rig is parallel.
+type rig struct {
+	*testing.T
+	addr   string // where it listens: a port that does not change over reloads
+	client *http.Client
+}
+
+// A setup is a Caddy configuration, in JSON. Everything that a test does not ask
+// for is off.
+type setup struct {
+	handlers string // of the only route, separated by commas
+	errors   string // of the only error route
+	server   string // more fields of the server, each with a comma at its end
+	apps     string // more apps, each with a comma at its end
+	listen   string // another address to listen on
+}
+
+func (s setup) json(addr string) []byte {
+	listen := fmt.Sprintf("%q", addr)
+	if s.listen != "" {
+		listen += fmt.Sprintf(", %q", s.listen)
+	}
+	apps, server, failing := s.apps, s.server, ""
+	if !strings.Contains(server, `"protocols":`) {
+		server += `"protocols": ["h1"],`
+	}
+	if !strings.Contains(apps, `"tls":`) {
+		apps += `"tls": {"disable_storage_check": true, "disable_storage_clean": true},`
+	}
+	if s.errors != "" {
+		failing = `"errors": {"routes": [{"handle": [` + s.errors + `]}]},`
+	}
+	return fmt.Appendf(nil, `{
+		"admin": {"disabled": true, "config": {"persist": false}},
+		"logging": {"logs": {"default": {"writer": {"output": "discard"}}}},
+		"apps": {
+			%s
+			"http": {"servers": {"srv": {
+				"listen": [%s],
+				"automatic_https": {"disable": true},
+				%s
+				%s
+				"routes": [{"handle": [%s]}]
+			}}}
+		}
+	}`, apps, listen, failing, server, s.handlers)
+}
+
+// start runs Caddy until the test ends.
+func start(t *testing.T, s setup) *rig {
+	t.Helper()
+	return startAt(t, freeAddr(t), s)
+}
+
+func startAt(t *testing.T, addr string, s setup) *rig {
+	t.Helper()
+	transport := &http.Transport{MaxIdleConnsPerHost: 100}
+	r := &rig{T: t, addr: addr, client: &http.Client{Transport: transport}}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		if err := caddy.Stop(); err != nil {
+			t.Error(err)
+		}
+		eventually(t, "the pool is empty once Caddy has stopped", func() bool { return poolKeys() == 0 })
+	})
+	r.load(s)
+	return r
+}
+
+// load replaces the configuration.
+func (r *rig) load(s setup) {
+	r.Helper()
+	if err := r.tryLoad(s); err != nil {
+		r.Fatalf("load: %v", err)
+	}
+}
+
+// tryLoad does so, or returns the error. Then it waits until only one config
+// listens: Caddy closes the sockets of the other a little later, and Linux resets
+// the connections that wait there.
+func (r *rig) tryLoad(s setup) error {
+	r.Helper()
+	err := caddy.Load(s.json(r.addr), true)
+	eventually(r.T, "one config listens", func() bool { return caddy.ListenerUsage("tcp", r.addr) <= 1 })
+	return err
+}
+
+// get requests path, with headers given as name, value, name, value, and reads
+// the whole answer. It tries again if there is none: see tryLoad.
+func (r *rig) get(path string, headers ...string) answered {
+	r.Helper()
+	req, err := http.NewRequestWithContext(r.Context(), http.MethodGet, "http://"+r.addr+path, nil)
+	if err != nil {
+		r.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := r.client.Do(req)
+	for try := 0; err != nil && try < 3; try++ {
+		resp, err = r.client.Do(req)
+	}
+	a, err := answer(resp, err)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return a
+}
+
+// An answered is a response that was read to its end.
+type answered struct {
+	*http.Response
+	body string
+}
+
+func answer(resp *http.Response, err error) (answered, error) {
+	if err != nil {
+		return answered{}, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return answered{resp, string(body)}, err
+}
+
+// handler returns the first shield handler of the running configuration.
+func (r *rig) handler() *Handler {
+	r.Helper()
+	app, err := caddy.ActiveContext().App("http")
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, route := range app.(*caddyhttp.App).Servers["srv"].Routes {
+		for _, h := range route.Handlers {
+			if h, ok := h.(*Handler); ok {
+				return h
+			}
+		}
+	}
+	r.Fatal("no shield is running")
+	return nil
+}
+
+// app returns the shield app of the running configuration.
+func (r *rig) app() *App {
+	r.Helper()
+	app, err := caddy.ActiveContext().AppIfConfigured("shield")
+	if err != nil {
+		r.Fatal(err)
+	}
+	return app.(*App)
+}
+
+// status is what the admin endpoint tells.
+func (r *rig) status() Status {
+	r.Helper()
+	var s Status
+	r.app().fill(&s)
+	return s
+}
+
+// inFlight returns how many places are taken in the first shield.
+func (r *rig) inFlight() int {
+	r.Helper()
+	return r.status().Shields[0].InFlight
+}
+
+// drains waits until no place is taken. A response may be with the client a
+// moment before its place is given back.
+func (r *rig) drains() {
+	r.Helper()
+	eventually(r.T, "no request in flight", func() bool { return r.inFlight() == 0 })
+}
+
+// patience is how long to wait for what must come, and comes in milliseconds on
+// an idle machine.
+const patience = 20 * time.Second
+
+// eventually waits until something is so.
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	ticker := time.NewTicker(2 * time.Millisecond)
+	defer ticker.Stop()
+	for deadline := time.Now().Add(patience); !is(); <-ticker.C {
+		if time.Now().After(deadline) {
+			t.Errorf("not within %v: %s", patience, what)
+			return
+		}
+	}
+}
+
+// receive waits for a value.
+func receive[T any](t testing.TB, what string, from <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-from:
+	case <-time.After(patience):
+		t.Fatalf("not within %v: %s", patience, what)
+	}
+	return v
+}
+
+// freeAddr returns an address of the loopback interface that is free now.
+// Reloads need an address that they can name.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// poolKeys returns how many states are in the pool.
+func poolKeys() (n int) {
+	pool.Range(func(any, any) bool {
+		n++
+		return true
+	})
+	return n
+}
+
+// wantRefs checks how many handlers use each state in the pool, by key.
+func wantRefs(t testing.TB, want map[any]int) {
+	t.Helper()
+	pool.Range(func(key, _ any) bool {
+		if _, ok := want[key]; !ok {
+			t.Errorf("%T %q is in the pool, but nobody uses it", key, key)
+		}
+		return true
+	})
+	for key, n := range want {
+		if refs, _ := pool.References(key); refs != n {
+			t.Errorf("%T %q: %d references, want %d", key, key, refs, n)
+		}
+	}
+}
+
+// proxyTo returns a reverse_proxy handler, with more fields, each with a comma
+// at its beginning.
+func proxyTo(backend *httptest.Server, more string) string {
+	return fmt.Sprintf(`{"handler": "reverse_proxy", "upstreams": [{"dial": %q}] %s}`, backend.Listener.Addr(), more)
+}
+
+// respondOK answers 200 and nothing else.
+const respondOK = `{"handler": "static_response", "body": "ok"}`
+
+// serveBackend runs h until the test ends.
+func serveBackend(t *testing.T, h http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	srv := httptest.NewServer(h)
+	t.Cleanup(func() {
+		srv.CloseClientConnections()
+		srv.Close()
+	})
+	return srv
+}
+
+// A gate is a backend that holds each request until it is told to go on.
+type gate struct {
+	*httptest.Server
+	entered chan string   // the path of each request that has come in
+	goOn    chan struct{} // one token lets one request go on
+}
+
+func newGate(t *testing.T) *gate {
+	g := &gate{entered: make(chan string, 1000), goOn: make(chan struct{}, 1000)}
+	g.Server = serveBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		g.entered <- r.URL.Path
+		select {
+		case <-g.goOn:
+			fmt.Fprint(w, "served")
+		case <-r.Context().Done():
+		}
+	})
+	return g
+}
+
+// A hook is a handler whose work a test writes in Go. One without a name passes
+// everything on.
+type hook struct {
+	Hook string `json:"hook,omitempty"`
+	Fail bool   `json:"fail,omitempty"` // in Provision
+}
+
+func init() { caddy.RegisterModule(hook{}) }
+
+var hooks sync.Map // name -> hookFunc
+
+type hookFunc func(http.ResponseWriter, *http.Request, caddyhttp.Handler) error
+
+// newHook makes f a handler until the test ends, and returns it in JSON.
+func newHook(t *testing.T, f hookFunc) string {
+	name := fmt.Sprintf("%s %p", t.Name(), &f)
+	hooks.Store(name, f)
+	t.Cleanup(func() { hooks.Delete(name) })
+	return fmt.Sprintf(`{"handler": "shield_test_hook", "hook": %q}`, name)
+}
+
+// failingHook is a handler that cannot be provisioned.
+const failingHook = `{"handler": "shield_test_hook", "fail": true}`
+
+func (hook) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.shield_test_hook", New: func() caddy.Module { return new(hook) }}
+}
+
+var errHook = errors.New("this hook fails")
+
+func (h *hook) Provision(caddy.Context) error {
+	if h.Fail {
+		return errHook
+	}
+	return nil
+}
+
+func (h *hook) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	if f, ok := hooks.Load(h.Hook); ok {
+		return f.(hookFunc)(w, r, next)
+	}
+	return next.ServeHTTP(w, r)
+}
+
+// A certificate is what a server shows and what a client trusts.
+type certificate struct {
+	apps, server string // for a setup
+	trust        *tls.Config
+}
+
+// newCertificate returns one for 127.0.0.1 and example.com.
+func newCertificate(t *testing.T) certificate {
+	t.Helper()
+	srv := httptest.NewTLSServer(nil)
+	defer srv.Close()
+	pair := srv.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := json.Marshal([]map[string]string{{
+		"certificate": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})),
+		"key":         string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(srv.Certificate())
+	return certificate{
+		apps:   fmt.Sprintf(`"tls": {"disable_storage_check": true, "disable_storage_clean": true, "certificates": {"load_pem": %s}},`, loaded),
+		server: `"tls_connection_policies": [{}],`,
+		trust:  &tls.Config{RootCAs: pool, ServerName: "example.com"},
+	}
+}
+
+// A wire is a connection on which a test says exactly what it sends.
+type wire struct {
+	*testing.T
+	net.Conn
+	r *bufio.Reader
+}
+
+func (r *rig) dial() *wire {
+	r.Helper()
+	return r.dialTo("tcp", r.addr)
+}
+
+func (r *rig) dialUnix(path string) *wire {
+	r.Helper()
+	return r.dialTo("unix", path)
+}
+
+func (r *rig) dialTo(network, addr string) *wire {
+	r.Helper()
+	conn, err := net.DialTimeout(network, addr, patience)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(2 * patience))
+	return &wire{r.T, conn, bufio.NewReader(conn)}
+}
+
+// send writes text, whose lines end with LF here and with CRLF on the wire.
+func (w *wire) send(format string, args ...any) {
+	w.Helper()
+	if _, err := io.WriteString(w.Conn, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "\r\n")); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// head reads the head of a response to a GET; the body is left on the wire.
+func (w *wire) head() *http.Response {
+	w.Helper()
+	resp, err := http.ReadResponse(w.r, nil)
+	if err != nil {
+		w.Fatalf("reading the response: %v", err)
+	}
+	return resp
+}
+
+// answer reads a whole response.
+func (w *wire) answer() answered {
+	w.Helper()
+	a, err := answer(w.head(), nil)
+	if err != nil {
+		w.Fatalf("reading the body: %v", err)
+	}
+	return a
+}
+
+// echoes checks that what is sent comes back.
+func (w *wire) echoes(text string) {
+	w.Helper()
+	if _, err := io.WriteString(w.Conn, text); err != nil {
+		w.Fatal(err)
+	}
+	got := make([]byte, len(text))
+	if _, err := io.ReadFull(w.r, got); err != nil || string(got) != text {
+		w.Fatalf("echo: %q, %v; want %q", got, err, text)
+	}
+}
+
+// An http3Client keeps its session with a server over reconnects.
+type http3Client struct {
+	*rig
+	tls       *tls.Config
+	quic      *quic.Config
+	udp       *flight
+	transport *http3.Transport
+	close     func()
+	tickets   chan struct{} // one for each session ticket that has come
+}
+
+func (r *rig) http3(cert certificate) *http3Client {
+	c := &http3Client{rig: r, tickets: make(chan struct{}, 100), close: func() {}}
+	c.tls = cert.trust.Clone()
+	c.tls.ClientSessionCache = tickets{tls.NewLRUClientSessionCache(1), c.tickets}
+	c.quic = &quic.Config{TokenStore: quic.NewLRUTokenStore(1, 4)}
+	r.Cleanup(func() { c.close() })
+	c.reconnect()
+	return c
+}
+
+// reconnect makes the next request one on a new connection.
+func (c *http3Client) reconnect() {
+	c.Helper()
+	c.close()
+	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		c.Fatal(err)
+	}
+	done := make(chan struct{})
+	c.udp = &flight{PacketConn: udp, done: done}
+	dialer := &quic.Transport{Conn: c.udp}
+	c.transport = &http3.Transport{TLSClientConfig: c.tls, QUICConfig: c.quic, Dial: func(ctx context.Context, _ string, t *tls.Config, q *quic.Config) (*quic.Conn, error) {
+		to, err := net.ResolveUDPAddr("udp", c.addr)
+		if err != nil {
+			return nil, err
+		}
+		return dialer.DialEarly(ctx, to, t, q)
+	}}
+	c.close = func() {
+		c.close = func() {}
+		close(done)
+		_ = c.transport.Close()
+		_ = dialer.Close()
+		_ = udp.Close()
+	}
+}
+
+// get requests the root. A method of http3's own is sent as early data.
+func (c *http3Client) get(method string) (answered, error) {
+	ctx, cancel := context.WithTimeout(c.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, "https://example.com/", nil)
+	if err != nil {
+		return answered{}, err
+	}
+	return answer(c.transport.RoundTrip(req))
+}
+
+// getEarly does so on a connection of its own, on which the server hears nothing
+// after the client's first flight: its handshake is not finished, as if the client
+// had claimed another's address. QUIC does not say when a request is on its way,
+// so on a loaded machine that may take more than one attempt.
+func (c *http3Client) getEarly() answered {
+	c.Helper()
+	var errs []error
+	for range 10 {
+		c.reconnect()
+		sent := make(chan struct{})
+		c.udp.until = sent
+		ctx, cancel := context.WithTimeout(c.Context(), time.Second)
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { close(sent) }})
+		req, err := http.NewRequestWithContext(ctx, http3.MethodGet0RTT, "https://example.com/", nil)
+		if err != nil {
+			c.Fatal(err)
+		}
+		a, err := answer(c.transport.RoundTrip(req))
+		cancel()
+		c.udp.answered.Store(false)
+		if err == nil {
+			return a
+		}
+		errs = append(errs, err)
+	}
+	c.Fatal(errors.Join(errs...))
+	return answered{}
+}
+
+// A flight is a packet connection. With until it is slow to receive, and has the
+// first packet not before until is closed and some time has passed; and it loses
+// all that is sent after that.
+type flight struct {
+	net.PacketConn
+	until    <-chan struct{}
+	answered atomic.Bool
+	done     chan struct{} // closed when the connection is
+}
+
+func (f *flight) ReadFrom(b []byte) (int, net.Addr, error) {
+	n, from, err := f.PacketConn.ReadFrom(b)
+	if err == nil && f.until != nil && !f.answered.Load() {
+		select {
+		case <-f.until:
+			time.Sleep(20 * time.Millisecond) // a slow network
+		case <-f.done:
+		}
+		f.answered.Store(true)
+		f.until = nil
+	}
+	return n, from, err
+}
+
+func (f *flight) WriteTo(b []byte, to net.Addr) (int, error) {
+	if f.answered.Load() {
+		return len(b), nil
+	}
+	return f.PacketConn.WriteTo(b, to)
+}
+
+// tickets is a cache that says when a ticket comes.
+type tickets struct {
+	tls.ClientSessionCache
+	came chan<- struct{}
+}
+
+func (t tickets) Put(key string, s *tls.ClientSessionState) {
+	t.ClientSessionCache.Put(key, s)
+	if s != nil {
+		t.came <- struct{}{}
+	}
+}
