@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
@@ -32,8 +33,8 @@ type App struct {
 
 	// Written while the config is provisioned, which Caddy does in one
 	// goroutine, and only read afterwards.
-	unnamed     map[string]int    // handlers without a name, by server
-	definitions map[string]string // of zones and handlers, by kind and name
+	unnamed     map[string]int        // handlers without a name, by server
+	definitions map[string]definition // of zones and handlers, by kind and name
 	backends    []*backend
 	zones       []*zone
 
@@ -70,7 +71,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	a.ctx, a.logger, a.events = ctx, ctx.Logger(), events.(*caddyevents.App)
-	a.unnamed, a.definitions = map[string]int{}, map[string]string{}
+	a.unnamed, a.definitions = map[string]int{}, map[string]definition{}
 	return ctx.GetMetricsRegistry().Register(collector{a})
 }
 
@@ -81,10 +82,15 @@ func (a *App) Start() error {
 	return nil
 }
 
-// Stop implements caddy.App.
+// Stop implements caddy.App. It waits for the last report, but not for long: the
+// subscriber of an event may itself be waiting for the reload that stops this
+// app. The reporter then ends when the subscriber returns.
 func (a *App) Stop() error {
 	close(a.stop)
-	<-a.stopped
+	select {
+	case <-a.stopped:
+	case <-time.After(stopPatience):
+	}
 	return nil
 }
 
@@ -102,17 +108,22 @@ func (a *App) nextName(s *caddyhttp.Server) string {
 	return server
 }
 
-// define reports an error if this config defines one name in two ways.
-func (a *App) define(kind, name string, v any) error {
+// A definition is what a config says that a zone or a handler is.
+type definition struct{ where, is string }
+
+// define reports an error if this config defines one name in two ways. where
+// is for the error.
+func (a *App) define(kind, name, where string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	is, key := string(b), kind+" "+name
-	if was, ok := a.definitions[key]; ok && was != is {
-		return fmt.Errorf("%s %q is defined twice: as %s and as %s; want one definition, or two names", kind, name, was, is)
+	d, key := definition{where, string(b)}, kind+" "+name
+	if first, ok := a.definitions[key]; ok && first.is != d.is {
+		return fmt.Errorf("%s %q is defined twice: %sas %s, and %sas %s; want one definition, or two names",
+			kind, name, first.where, first.is, d.where, d.is)
 	}
-	a.definitions[key] = is
+	a.definitions[key] = d
 	return nil
 }
 

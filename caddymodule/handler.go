@@ -117,7 +117,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
 	backend := &Handler{Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency}
-	if err := app.define("shield", h.Name, backend); err != nil {
+	if err := app.define("shield", h.Name, "", backend); err != nil {
 		return err
 	}
 
@@ -151,7 +151,7 @@ func (h *Handler) provisionZones(ctx caddy.Context, app *App) error {
 	var errs []error
 	for _, z := range h.Zones {
 		// Before LoadModule, which takes the matchers' text away.
-		if err := app.define("zone", z.Name, z); err != nil {
+		if err := app.define("zone", z.Name, fmt.Sprintf("in shield %q ", h.Name), z); err != nil {
 			errs = append(errs, err)
 			continue
 		}

@@ -273,10 +273,10 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{words(`"respond": "never"`), `respond is "never"; want auto, direct or error`},
 
 		// R6: one name, two definitions. The error shows both.
-		{zone("") + "," + strings.Replace(zone(`, "burst": 3`), `"s"`, `"t"`, 1), `shield "t": zone "z" is defined twice: as {"name":"z","rate":10} and as {"name":"z","rate":10,"burst":3}`},
+		{zone("") + "," + strings.Replace(zone(`, "burst": 3`), `"s"`, `"t"`, 1), `shield "t": zone "z" is defined twice: in shield "s" as {"name":"z","rate":10}, and in shield "t" as {"name":"z","rate":10,"burst":3}`},
 		{zone("") + "," + strings.Replace(zone(`, "match": [{"path": ["/x"]}]`), `"s"`, `"t"`, 1), `{"name":"z","match":[{"path":["/x"]}],"rate":10}`},
-		{with(`"capacity": {"rate": 5}`) + "," + with(`"capacity": {"rate": 6}`), `shield "s" is defined twice: as {"capacity":{"rate":5}} and as {"capacity":{"rate":6}}`},
-		{with(`"concurrency": {"limit": 5}`) + "," + with(`"concurrency": {"limit": 6}`), `as {"concurrency":{"limit":5}} and as {"concurrency":{"limit":6}}`},
+		{with(`"capacity": {"rate": 5}`) + "," + with(`"capacity": {"rate": 6}`), `shield "s" is defined twice: as {"capacity":{"rate":5}}, and as {"capacity":{"rate":6}}`},
+		{with(`"concurrency": {"limit": 5}`) + "," + with(`"concurrency": {"limit": 6}`), `as {"concurrency":{"limit":5}}, and as {"concurrency":{"limit":6}}`},
 		{with(`"mode": "observe", "capacity": {"rate": 5}`) + "," + with(`"capacity": {"rate": 5}`), `shield "s" is defined twice`},
 	} {
 		err := r.tryLoad(setup{handlers: c.handlers + "," + respondOK})
@@ -712,13 +712,13 @@ func TestEmptyKeysShareOneBucket(t *testing.T) {
 
 // A client on a Unix socket has no address. All of them are one client.
 func TestUnixSocketClientsShareOneBucket(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
 	const shielded = `{"handler": "shield", "name": "s", "zones": [
 		{"name": "client", "key": %q, "rate": 1, "per": "1h", "burst": 3}
 	]},` + respondOK
-	for _, key := range []string{"{http.vars.client_ip}", "{http.request.remote.host}"} {
+	for _, key := range []string{"http.vars.client_ip", "http.request.remote.host"} {
 		t.Run(key, func(t *testing.T) {
-			r := startAt(t, "unix/"+path, setup{handlers: fmt.Sprintf(shielded, key)})
+			path := filepath.Join(t.TempDir(), "s")
+			r := startAt(t, "unix/"+path, setup{handlers: fmt.Sprintf(shielded, "{"+key+"}")})
 			for i, want := range []int{200, 200, 200, 429, 429} {
 				w := r.dialUnix(path) // a client of its own each time
 				w.send("GET / HTTP/1.1\nHost: example.com\n\n")

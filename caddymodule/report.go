@@ -19,6 +19,10 @@ const (
 	// has ended: long enough to bridge the gap between two waves of a herd that
 	// was told to come back in a few seconds.
 	overloadEnds = 5 * time.Second
+
+	// stopPatience is how long a reload waits for the last report. Ours: a log
+	// line takes microseconds, and a reload must not seem to hang.
+	stopPatience = time.Second
 )
 
 // report logs and emits what has happened, until the app is stopped. During a
@@ -33,6 +37,8 @@ func (a *App) report() {
 			a.reportOnce(shield.Now())
 		case <-a.stop:
 			a.reportOnce(shield.Now())
+			return
+		case <-a.ctx.Done(): // Caddy dropped the config without stopping it
 			return
 		}
 	}

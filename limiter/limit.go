@@ -44,8 +44,8 @@ func New(c Config) (Limit, error) {
 		c.Per = time.Second
 	}
 	perSecond := c.Rate / c.Per.Seconds()
-	if c.Burst == 0 && perSecond <= 1e9 {
-		c.Burst = int(max(1, perSecond))
+	if c.Burst == 0 {
+		c.Burst = int(min(max(1, perSecond), 1e9))
 	}
 	var errs []error
 	// Written so that NaN and infinity fail too.
