@@ -1,7 +1,6 @@
 package shield
 
 import (
-	"math"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
@@ -81,11 +80,7 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 		if refusing != nil {
 			refusing.observed.Add(1)
 		}
-		if g.concurrency > 0 {
-			b.gate.Enter(math.MaxInt, now)
-			d.backend = b
-		}
-		return d
+		return d // without a place in flight: what would have been refused must not crowd out others
 	}
 	b.refused[d.Reason].Add(1)
 	b.retryAfter[d.Hint.Seconds].Add(1)
@@ -101,7 +96,7 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 // in the order of their names, so no two wait for each other.
 //
 // It sets d.Reason, d.Wait and d.Zone, and returns the zone that refuses: the
-// one with the longest wait.
+// one with the longest wait. The wait is the longest of all, the capacity's too.
 func (g *Guard) admit(i int, now time.Duration, keys []limiter.Key, d *Decision) (refusing *ZoneState) {
 	for ; i < len(g.zones); i++ {
 		if z := &g.zones[i]; z.index < len(keys) && keys[z.index] != Outside {
@@ -111,6 +106,11 @@ func (g *Guard) admit(i int, now time.Duration, keys []limiter.Key, d *Decision)
 	if i == len(g.zones) {
 		if d.Reason == Fits {
 			g.admitBackend(now, d)
+		} else if g.hasCapacity {
+			// The client's quota is not all that it has to wait for.
+			claim, wait := g.backend.capacity.Claim(g.capacity, now, 1)
+			claim.Release()
+			d.Wait = max(d.Wait, wait)
 		}
 		return nil
 	}

@@ -2,6 +2,7 @@ package shield
 
 import (
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -143,7 +144,7 @@ func TestWaitsAreExact(t *testing.T) {
 				t.Fatalf("seed %d: told to wait %v for %v, admitted a nanosecond sooner", seed, d.Wait, d.Reason)
 			}
 			again := g.Admit(now+d.Wait, r)
-			if !again.Admit && !(d.Reason == Quota && again.Reason == Capacity) {
+			if !again.Admit {
 				t.Fatalf("seed %d: told to wait %v for %v, then %+v", seed, d.Wait, d.Reason, again)
 			}
 			now += d.Wait
@@ -189,68 +190,93 @@ func TestShiftedTimesAndPermutedKeys(t *testing.T) {
 	}
 }
 
-// Thousands of goroutines, three limits: every one holds exactly, and what was
-// refused for one was charged to none.
+// Thousands of goroutines, three limits: every one binds and holds exactly, and
+// what was refused for one was charged to none.
 func TestLimitsHoldTogetherUnderContention(t *testing.T) {
-	const goroutines, rounds, room = 2_000, 20, 7
-	var s State
-	cfg := Config{
-		Zones: []Zone{
-			{Name: "b", Limit: limiter.Config{Rate: 1, Per: time.Minute, Burst: 900}},
-			{Name: "a", Limit: limiter.Config{Rate: 1, Per: time.Minute, Burst: 2_000}},
-		},
-		Capacity:    limiter.Config{Rate: 1, Per: time.Minute, Burst: 3_000},
-		Concurrency: room,
-	}
-	g := mustNew(t, cfg, &s)
-	cfg.Zones[0], cfg.Zones[1] = cfg.Zones[1], cfg.Zones[0]
-	mirrored := mustNew(t, cfg, &s) // the same zones in the other order: the locks must not cross
-	var inside, peak, admitted atomic.Int64
-	var wg sync.WaitGroup
-	for i := range goroutines {
-		wg.Go(func() {
-			for range rounds {
-				guard, keys := g, []limiter.Key{limiter.Key(1 + i%2), 5}
-				if i%3 == 0 {
-					guard, keys = mirrored, []limiter.Key{5, limiter.Key(1 + i%2)}
+	const goroutines, rounds = 2_000, 20
+	never := func(burst int) limiter.Config { return limiter.Config{Rate: 1, Per: time.Minute, Burst: burst} }
+	for _, c := range []struct {
+		name        string
+		a, b        int // bursts of two zones: a for one key, b for two keys
+		capacity    int
+		concurrency int
+		binds       Reason
+	}{
+		{"quota of the one key", 2_000, 40_000, 40_000, 1_000_000, Quota},
+		{"quota of the two keys", 40_000, 900, 40_000, 1_000_000, Quota},
+		{"capacity", 40_000, 40_000, 3_000, 1_000_000, Capacity},
+		{"concurrency", 40_000, 40_000, 40_000, 7, Concurrency},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var s State
+			cfg := Config{
+				Zones:       []Zone{{Name: "b", Limit: never(c.b)}, {Name: "a", Limit: never(c.a)}},
+				Capacity:    never(c.capacity),
+				Concurrency: c.concurrency,
+			}
+			g := mustNew(t, cfg, &s)
+			cfg.Zones[0], cfg.Zones[1] = cfg.Zones[1], cfg.Zones[0]
+			mirrored := mustNew(t, cfg, &s) // the same zones in the other order: the locks must not cross
+			var inside, peak, admitted atomic.Int64
+			var wg sync.WaitGroup
+			for i := range goroutines {
+				wg.Go(func() {
+					for range rounds {
+						ofA, ofB := limiter.Key(5), limiter.Key(1+i%2)
+						if c.binds != Quota { // nobody must queue for a zone's lock
+							ofA = limiter.Key(i+1) * 0x9e3779b97f4a7c15
+							ofB = ofA
+						}
+						guard, keys := g, []limiter.Key{ofB, ofA}
+						if i%3 == 0 {
+							guard, keys = mirrored, []limiter.Key{ofA, ofB}
+						}
+						d := guard.Admit(time.Second, Request{Keys: keys})
+						if !d.Admit {
+							continue
+						}
+						n := inside.Add(1)
+						for p := peak.Load(); n > p && !peak.CompareAndSwap(p, n); p = peak.Load() {
+						}
+						admitted.Add(1)
+						runtime.Gosched() // let others come while this one is inside
+						inside.Add(-1)
+						d.Done(time.Second, Served)
+					}
+				})
+			}
+			wg.Wait()
+			st, n := g.backend.Stats(), int(admitted.Load())
+			switch {
+			case c.binds == Capacity && n != c.capacity:
+				t.Errorf("%d admitted, want the capacity of %d", n, c.capacity)
+			case c.binds == Quota && n != min(c.a, 2*c.b):
+				t.Errorf("%d admitted, want the quotas of %d", n, min(c.a, 2*c.b))
+			case c.binds == Concurrency && int(peak.Load()) != c.concurrency:
+				t.Errorf("at most %d in flight, want %d", peak.Load(), c.concurrency)
+			}
+			if st.Refused[c.binds] == 0 || st.InFlight != 0 || int(st.Admitted) != n ||
+				st.Admitted+st.Refused[Quota]+st.Refused[Capacity]+st.Refused[Concurrency] != goroutines*rounds {
+				t.Errorf("%+v does not add up to %d requests, %d of them admitted", st, goroutines*rounds, n)
+			}
+			// What each bucket was charged is what was admitted, no more and no less.
+			for name := range s.Zones {
+				if charged := int(s.Zones[name].Stats(time.Second).Admitted); charged != n {
+					t.Errorf("zone %s was charged %d times for %d requests", name, charged, n)
 				}
-				d := guard.Admit(time.Second, Request{Keys: keys})
-				if !d.Admit {
-					continue
-				}
-				n := inside.Add(1)
-				for p := peak.Load(); n > p && !peak.CompareAndSwap(p, n); p = peak.Load() {
-				}
-				admitted.Add(1)
-				inside.Add(-1)
-				d.Done(time.Second, Served)
+			}
+			left := 0
+			l, err := limiter.New(cfg.Capacity)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for s.Backend.capacity.Take(l, time.Second, 1) == 0 {
+				left++
+			}
+			if left != c.capacity-n {
+				t.Errorf("the capacity was charged %d times for %d requests", c.capacity-left, n)
 			}
 		})
-	}
-	wg.Wait()
-	if p := peak.Load(); p > room {
-		t.Errorf("%d in flight, want at most %d", p, room)
-	}
-	st := g.backend.Stats()
-	if st.InFlight != 0 {
-		t.Errorf("%d places were not given back", st.InFlight)
-	}
-	if int64(st.Admitted) != admitted.Load() || st.Admitted+st.Refused[Quota]+st.Refused[Capacity]+st.Refused[Concurrency] != goroutines*rounds {
-		t.Errorf("%+v does not add up to %d requests", st, goroutines*rounds)
-	}
-	// What each bucket was charged is what was admitted, no more and no less.
-	for name, burst := range map[string]int64{"a": 2_000, "b": 1_800} {
-		if n := int64(s.Zones[name].Stats(time.Second).Admitted); n != admitted.Load() || n > burst {
-			t.Errorf("zone %s was charged %d times for %d requests", name, n, admitted.Load())
-		}
-	}
-	left := 0
-	l, _ := limiter.New(cfg.Capacity)
-	for s.Backend.capacity.Take(l, time.Second, 1) == 0 {
-		left++
-	}
-	if int64(left) != 3_000-admitted.Load() {
-		t.Errorf("the capacity was charged %d times for %d requests", 3_000-left, admitted.Load())
 	}
 }
 
@@ -304,8 +330,8 @@ func TestObserveRefusesNobody(t *testing.T) {
 	if got != [reasons]int{Fits: 3, Quota: 8, Capacity: 9} {
 		t.Errorf("by reason: %v", got)
 	}
-	if n := g.backend.gate.InFlight(); n != 20 {
-		t.Errorf("%d in flight, want all 20", n)
+	if n := g.backend.gate.InFlight(); n != 3 {
+		t.Errorf("%d in flight, want the 3 that would be there if the others had been refused", n)
 	}
 	if d := g.Admit(0, Request{}); d.Reason != Capacity {
 		t.Errorf("%+v", d)
@@ -345,7 +371,7 @@ func TestNewNamesEveryFault(t *testing.T) {
 		`zone "bad name": name is "bad name"; want 1 to 64 letters`,
 		`zone "costly": cost is 4; want 1 to the burst of 3`,
 		`zone "free": cost is -1; want 1 to the burst of 3`,
-		`zone "small": max_keys is 10; want 1000 to 67108864`,
+		`zone "small": max_keys is 10; want 10000 to 67108864`,
 		`zone "small" is there twice`,
 		`zone "small": rate is 0 per 1s; want more than 0`,
 		`xxx"; want 1 to 64 letters`,

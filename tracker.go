@@ -16,11 +16,19 @@ const eventStream = "text/event-stream"
 // 8441), or a stream of server-sent events. The request has to announce it; a
 // stream that nobody announced holds its place until it ends.
 func MayDetach(r *http.Request) bool {
-	if r.Method == http.MethodConnect || len(r.Header["Upgrade"]) > 0 {
+	if extendedConnect(r) || len(r.Header["Upgrade"]) > 0 {
 		return true
 	}
 	accept := r.Header["Accept"]
 	return len(accept) > 0 && strings.Contains(accept[0], eventStream)
+}
+
+// extendedConnect reports whether r is a CONNECT with a :protocol: net/http
+// shows it as a header of HTTP/2, and quic-go as the Proto of HTTP/3. A plain
+// CONNECT holds its place: any client can send one for any path.
+func extendedConnect(r *http.Request) bool {
+	return r.Method == http.MethodConnect &&
+		(r.ProtoMajor == 2 && len(r.Header[":protocol"]) > 0 || r.ProtoMajor == 3 && r.Proto != "HTTP/3.0")
 }
 
 // A Tracker is the ResponseWriter for a request that MayDetach. It gives back
@@ -36,7 +44,7 @@ type Tracker struct {
 
 // Track returns a Tracker for an admitted request, which takes over its Done.
 func Track(w http.ResponseWriter, r *http.Request, d Decision) *Tracker {
-	return &Tracker{ResponseWriter: w, d: d, connect: r.Method == http.MethodConnect}
+	return &Tracker{ResponseWriter: w, d: d, connect: extendedConnect(r)}
 }
 
 // Done gives back the place in flight if the request still holds it. Further

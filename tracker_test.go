@@ -91,12 +91,12 @@ func TestPlaceIsGivenBackOnce(t *testing.T) {
 		{"may upgrade and must not", upgrade, answerWith(426, "text/plain", "no"), held},
 		{"may upgrade and panics", upgrade, then(json, "on purpose"), held},
 
-		{"CONNECT succeeds", connect, answerWith(200, "", ""), free},
-		{"CONNECT succeeds by what it writes", connect, answerWith(0, "", "hello"), free},
+		{"CONNECT succeeds", connect, answerWith(200, "", ""), held},
+		{"CONNECT succeeds by what it writes", connect, answerWith(0, "", "hello"), held},
 		{"CONNECT succeeds by a flush", connect, func(w http.ResponseWriter, _ *http.Request) func() {
 			_ = http.NewResponseController(w).Flush()
 			return nil
-		}, free},
+		}, held},
 		{"CONNECT fails", connect, answerWith(403, "text/plain", "no"), held},
 
 		{"events", getEvents, events, free},
@@ -239,10 +239,10 @@ func TestDetachedRequestsMakeRoom(t *testing.T) {
 	try(503) // room for one, after all
 }
 
-// RFC 9113, section 8.5: a CONNECT is a tunnel from its 200 on. An extended
-// CONNECT (RFC 8441), as browsers open WebSockets in HTTP/2, is one with a
-// :protocol.
-func TestTunnelInHTTP2MakesRoom(t *testing.T) {
+// A plain CONNECT is not a way around the limit: any client can send one for any
+// path, and the handler may take it for a request. Extended CONNECT (RFC 8441),
+// as browsers open WebSockets in HTTP/2, is tested in package caddymodule.
+func TestPlainConnectHoldsItsPlace(t *testing.T) {
 	addr := serve(t, mustNew(t, Config{Concurrency: 1}, nil).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodConnect {
 			_ = http.NewResponseController(w).Flush()
@@ -253,24 +253,22 @@ func TestTunnelInHTTP2MakesRoom(t *testing.T) {
 		s.Protocols.SetUnencryptedHTTP2(true)
 	})
 	client := http2Client(t)
-	for range 3 {
-		body, hold := io.Pipe()
-		r, err := http.NewRequestWithContext(t.Context(), "CONNECT", "http://"+addr, body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		tunnel, err := client.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer tunnel.Body.Close()
-		if tunnel.StatusCode != 200 || tunnel.ProtoMajor != 2 {
-			t.Fatalf("CONNECT: %s %s", tunnel.Proto, tunnel.Status)
-		}
-		defer hold.Close()
+	body, hold := io.Pipe()
+	defer hold.Close()
+	r, err := http.NewRequestWithContext(t.Context(), "CONNECT", "http://"+addr, body)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if a, err := client.Get("http://" + addr); err != nil || a.StatusCode != 200 {
-		t.Errorf("with three tunnels open: %v, %v; want 200", a, err)
+	tunnel, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tunnel.Body.Close()
+	if tunnel.StatusCode != 200 || tunnel.ProtoMajor != 2 {
+		t.Fatalf("CONNECT: %s %s", tunnel.Proto, tunnel.Status)
+	}
+	if a, err := client.Get("http://" + addr); err != nil || a.StatusCode != 503 {
+		t.Errorf("with one tunnel open: %v, %v; want 503", a, err)
 	}
 }
 
@@ -383,18 +381,23 @@ func TestMayDetach(t *testing.T) {
 		method, header, value string
 		want                  bool
 	}{
+		{"CONNECT", "Accept", "*/*", false},
 		{"GET", "Accept", "*/*", false},
 		{"GET", "Accept", "text/html, */*", false},
 		{"GET", "Accept", "text/event-stream", true},
 		{"POST", "Accept", "application/json, text/event-stream", true},
 		{"GET", "Upgrade", "websocket", true},
 		{"CONNECT", ":protocol", "websocket", true},
-		{"CONNECT", "Accept", "*/*", true},
 		{"GET", "Content-Type", "text/event-stream", false},
 	} {
-		r := &http.Request{Method: c.method, Header: http.Header{c.header: {c.value}}}
+		r := &http.Request{Method: c.method, Proto: "HTTP/2.0", ProtoMajor: 2, Header: http.Header{c.header: {c.value}}}
 		if got := MayDetach(r); got != c.want {
 			t.Errorf("%s, %s: %s: %v, want %v", c.method, c.header, c.value, got, c.want)
+		}
+	}
+	for proto, want := range map[string]bool{"HTTP/3.0": false, "websocket": true} { // as quic-go tells them apart
+		if got := MayDetach(&http.Request{Method: "CONNECT", Proto: proto, ProtoMajor: 3}); got != want {
+			t.Errorf("CONNECT in HTTP/3, Proto %s: %v, want %v", proto, got, want)
 		}
 	}
 }

@@ -15,9 +15,10 @@ const (
 	// one spare word are two cache lines of 64 bytes.
 	ways = 7
 
-	// MinKeys and MaxKeys are the range of a table's bound on keys: one set in
-	// every shard, and 1 GiB.
-	MinKeys = 1_000
+	// MinKeys and MaxKeys are the range of a table's bound on keys: 11 sets in
+	// every shard, so that chance does not fill one shard long before the others,
+	// and 1 GiB.
+	MinKeys = 10_000
 	MaxKeys = 1 << 26
 )
 
@@ -38,12 +39,12 @@ func KeyOfBytes(name []byte) Key { return max(1, Key(maphash.Bytes(seed, name)))
 
 // A Table holds one bucket per key for very many keys, at 18 bytes per slot.
 //
-// It grows with use, a quarter at a time so that more than half of the slots
-// stay in use, up to a hard bound that is passed with each call: never more than
-// maxKeys keys are remembered. Each key can stand in two places of seven slots
-// each. Up to half of the bound no key lacks room; at two thirds about one in
-// 30,000 does. So set the bound at twice the clients that you expect within one
-// refill time of the bucket.
+// It grows with use, a quarter at a time, up to a hard bound that is passed with
+// each call: never more than maxKeys keys are remembered. It does not shrink.
+// Each key can stand in two sets of seven slots each, and while the table can
+// grow, a key in the way is moved to its other set first. So a remembered key
+// takes 32 bytes at most, and up to half of the bound no key lacks room: set the
+// bound at twice the clients that you expect within one refill time of the bucket.
 //
 // When a new key finds no room, this is who is forgotten, the first that
 // applies among the 14 keys in its two places:
@@ -76,7 +77,12 @@ type shard struct {
 	sets  []set // guarded by mu
 	stats Stats // guarded by mu
 	unit  Limit // guarded by mu; what the instants were written under
-	_     [128 - 8 - 24 - 24 - 24]byte
+
+	// The latest clock reading. Slots are given away by it, so a reading that
+	// comes late is taken for it, or a key whose slot is gone would be fresh.
+	latest time.Duration // guarded by mu
+
+	_ [128 - 8 - 24 - 24 - 24 - 8]byte
 }
 
 // A set is a place for seven keys. An empty slot is one whose bucket is full:
@@ -103,12 +109,17 @@ func (t *Table) Take(l Limit, maxKeys int, key Key, now time.Duration, n int) (w
 func (t *Table) Claim(l Limit, maxKeys int, key Key, now time.Duration, n int) (c Claim, wait time.Duration) {
 	s := &t.shards[key>>(64-shardBits)]
 	s.mu.Lock()
+	late := max(0, s.latest-now)
+	now += late
+	s.latest = now
 	if s.unit != l {
 		s.carry(l, now)
 	}
 	c = Claim{mu: &s.mu, shard: s, key: key}
 	fullAt := c.place(l, max(1, maxKeys/(shards*ways)), now, n)
-	c.paid, wait = l.take(fullAt, now, n)
+	if c.paid, wait = l.take(fullAt, now, n); wait > 0 && wait != Never {
+		wait += late
+	}
 	return c, wait
 }
 
@@ -133,6 +144,9 @@ func (c *Claim) place(l Limit, maxSets int, now time.Duration, n int) time.Durat
 		}
 		least, hasRoom := roomiest(a, b, now)
 		if !hasRoom && len(s.sets) < maxSets {
+			if least, hasRoom = s.makeRoom(a, b, now, least); hasRoom {
+				continue // and find it free
+			}
 			s.resize(min(len(s.sets)+len(s.sets)/4+1, maxSets), now)
 			continue
 		}
@@ -219,33 +233,40 @@ func (s *shard) resize(sets int, now time.Duration) {
 	}
 }
 
-// move gives a place to a key that has lost its own. If its two sets are full,
-// one of their keys goes to its other set; if all those are full as well, the
-// one that owes least is forgotten. The latter happens only when the bound is
-// lowered: a shard grows to at most four fifths full.
+// move gives a place to a key that has lost its own. If there is none, the key
+// that owes least is forgotten. That happens only when the bound is lowered.
 func (s *shard) move(key Key, fullAt, now time.Duration) {
 	a, b := &s.sets[first(key, len(s.sets))], &s.sets[second(key, len(s.sets))]
 	to, hasRoom := roomiest(a, b, now)
 	if !hasRoom {
-		for _, from := range []*set{a, b} {
-			for i, owner := range from.owner {
-				other := &s.sets[first(owner, len(s.sets))]
-				if other == from {
-					other = &s.sets[second(owner, len(s.sets))]
-				}
-				if j, free := other.least(now); free > 0 {
-					other.owner[j], other.fullAt[j] = owner, from.fullAt[i]
-					from.owner[i], from.fullAt[i] = key, fullAt
-					return
-				}
-			}
-		}
+		to, hasRoom = s.makeRoom(a, b, now, to)
+	}
+	if !hasRoom {
 		s.stats.Evicted++
 		if *to.fullAt > fullAt {
 			return
 		}
 	}
 	*to.owner, *to.fullAt = key, fullAt
+}
+
+// makeRoom empties a slot of two full sets by moving its key to the other set
+// that it may stand in. It returns least and false if those are all full too.
+func (s *shard) makeRoom(a, b *set, now time.Duration, least slot) (room slot, ok bool) {
+	for _, from := range [...]*set{a, b} {
+		for i, owner := range from.owner {
+			other := &s.sets[first(owner, len(s.sets))]
+			if other == from {
+				other = &s.sets[second(owner, len(s.sets))]
+			}
+			if j, free := other.least(now); free > 0 {
+				other.owner[j], other.fullAt[j] = owner, from.fullAt[i]
+				from.fullAt[i] = 0
+				return slot{&from.owner[i], &from.fullAt[i]}, true
+			}
+		}
+	}
+	return least, false
 }
 
 // Len returns how many keys owe something at now, that is, are remembered for

@@ -128,6 +128,49 @@ func TestWaitsAreTrueUnderPressure(t *testing.T) {
 	}
 }
 
+// A key that could send another request is forgotten before one that owes more.
+func TestLeastOwingIsForgottenFirst(t *testing.T) {
+	l := mustLimit(t, 1, time.Hour, 10)
+	const maxKeys = MinKeys
+	var table Table
+	rng := rand.New(rand.NewPCG(11, 12))
+	var heavy []Key
+	for i := range 2 * maxKeys {
+		key := Key(rng.Uint64())
+		cost := 1
+		if i%10 == 0 { // one in ten has one token left, the others have nine
+			cost = 9
+			heavy = append(heavy, key)
+		}
+		table.Take(l, maxKeys, key, time.Second, cost)
+	}
+	if s := table.Stats(); s.Evicted == 0 {
+		t.Fatal("nobody was forgotten: the test shows nothing")
+	}
+	for i, key := range heavy {
+		if table.Take(l, maxKeys, key, time.Second, 2) == 0 {
+			t.Fatalf("key %d of %d, with one token left, was forgotten before those with nine", i, len(heavy))
+		}
+	}
+}
+
+// A clock reading that comes late is not a way to be fresh in a slot that has
+// been given away meanwhile.
+func TestLateReadings(t *testing.T) {
+	l := mustLimit(t, 1, time.Second, 1)
+	var table Table
+	for key := range Key(100_000) { // all in one shard, so that slots are given away
+		table.Take(l, MinKeys, key, time.Second, 1)
+	}
+	for key := range Key(100_000) {
+		table.Take(l, MinKeys, 1_000_000+key, 3*time.Second, 1)
+	}
+	wait := table.Take(l, MinKeys, 1_000_001, 2500*time.Millisecond, 1) // half a second late
+	if want := 1500 * time.Millisecond; wait != want {
+		t.Errorf("wait = %v, want %v: the token is there at 4s", wait, want)
+	}
+}
+
 func TestBoundIsLoweredAndRaised(t *testing.T) {
 	l := mustLimit(t, 1, time.Hour, 5)
 	var table Table
@@ -142,12 +185,12 @@ func TestBoundIsLoweredAndRaised(t *testing.T) {
 		t.Fatalf("Len = %d of 50,001 keys within a bound of 100,000", n)
 	}
 	for range 50_000 {
-		table.Take(l, 5_000, Key(rng.Uint64()), time.Second, 1)
+		table.Take(l, 20_000, Key(rng.Uint64()), time.Second, 1)
 	}
-	if n := table.slots(); n > 5_000 {
-		t.Errorf("%d slots after the bound was lowered to 5,000", n)
+	if n := table.slots(); n > 20_000 {
+		t.Errorf("%d slots after the bound was lowered to 20,000", n)
 	}
-	if table.Take(l, 5_000, hot, time.Second, 1) == 0 {
+	if table.Take(l, 20_000, hot, time.Second, 1) == 0 {
 		t.Error("lowering the bound forgave the key that owed most")
 	}
 }
@@ -221,25 +264,38 @@ func TestTakeDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// BenchmarkBytesPerKey holds 1,000,000 keys in a table that may hold twice as
+// many: once after they came, and once after 20 million others have come and
+// gone in their places.
 func BenchmarkBytesPerKey(b *testing.B) {
-	l := mustLimit(b, 1, time.Hour, 10)
-	for b.Loop() {
-		var before, after runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&before)
-		table := new(Table)
-		rng := rand.New(rand.NewPCG(1, 1))
-		for range 1_000_000 {
-			table.Take(l, 2_000_000, Key(rng.Uint64()), time.Second, 1)
-		}
-		runtime.GC()
-		runtime.ReadMemStats(&after)
-		if n := table.Len(time.Second); n != 1_000_000 {
-			b.Fatalf("%d keys of 1,000,000 are remembered", n)
-		}
-		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/1e6, "B/key")
-		b.ReportMetric(0, "ns/op")
-		runtime.KeepAlive(table)
+	for _, bench := range []struct {
+		name   string
+		others int
+	}{{"filled", 0}, {"churned", 20_000_000}} {
+		b.Run(bench.name, func(b *testing.B) {
+			// A key owes its one token for 100 s, and 10,000 new ones come per second.
+			l := mustLimit(b, 0.01, time.Second, 10)
+			for b.Loop() {
+				var before, after runtime.MemStats
+				runtime.GC()
+				runtime.ReadMemStats(&before)
+				table := new(Table)
+				rng := rand.New(rand.NewPCG(1, 1))
+				now := time.Second
+				for range 1_000_000 + bench.others {
+					now += 100 * time.Microsecond
+					table.Take(l, 2_000_000, Key(rng.Uint64()), now, 1)
+				}
+				runtime.GC()
+				runtime.ReadMemStats(&after)
+				if n := table.Len(now); n < 999_999 {
+					b.Fatalf("%d keys of 1,000,000 are remembered", n)
+				}
+				b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/1e6, "B/key")
+				b.ReportMetric(0, "ns/op")
+				runtime.KeepAlive(table)
+			}
+		})
 	}
 }
 
