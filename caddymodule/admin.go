@@ -23,7 +23,8 @@ func (*Admin) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "admin.api.shield", New: func() caddy.Module { return new(Admin) }}
 }
 
-// Status is what shield is doing right now, in the order of the config.
+// Status is what shield is doing right now, in the order in which Caddy has
+// provisioned the handlers.
 type Status struct {
 	Shields []ShieldStatus `json:"shields"`
 	Zones   []ZoneStatus   `json:"zones"`

@@ -95,7 +95,7 @@ func (a annotation) log(r *http.Request) {
 	if fields == nil {
 		return
 	}
-	fields.Add(zap.Dict("shield",
+	fields.Set(zap.Dict("shield", // of several shields in a row, the last
 		zap.String("decision", a.decision),
 		zap.String("reason", a.reason),
 		zap.String("zone", a.zone),

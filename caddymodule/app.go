@@ -9,6 +9,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
+
+	"github.com/herdshield/shield"
 )
 
 func init() { caddy.RegisterModule(new(App)) }
@@ -79,6 +81,12 @@ func (a *App) Provision(ctx caddy.Context) error {
 func (a *App) Start() error {
 	a.stop, a.stopped = make(chan struct{}), make(chan struct{})
 	go a.report()
+	for server, n := range a.unnamed {
+		if n > 1 {
+			a.logger.Warn("several shields have no name; name them, or adding one may hand the counts of one to another on a reload",
+				zap.String("server", server), zap.Int("shields", n))
+		}
+	}
 	return nil
 }
 
@@ -94,11 +102,11 @@ func (a *App) Stop() error {
 	return nil
 }
 
-// nextName names a handler that has no name: after its server, with a number
-// from the second on.
+// nextName names a handler that has no name: after its server, if that has a name
+// that can stand in labels, with a number from the second on.
 func (a *App) nextName(s *caddyhttp.Server) string {
 	server := "shield"
-	if s != nil {
+	if s != nil && shield.CheckName(s.Name()) == nil {
 		server = s.Name()
 	}
 	a.unnamed[server]++

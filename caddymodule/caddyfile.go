@@ -121,6 +121,12 @@ func (h *Handler) parseZone(d *caddyfile.Dispenser) error {
 		var err error
 		switch word {
 		case "match":
+			if d.NextArg() {
+				if strings.HasPrefix(d.Val(), "@") {
+					return d.Errf("match is %s, a named matcher; want its matchers written out here", d.Val())
+				}
+				d.Prev()
+			}
 			var set caddy.ModuleMap
 			if set, err = caddyhttp.ParseCaddyfileNestedMatcherSet(d); err == nil {
 				z.MatcherSetsRaw = append(z.MatcherSetsRaw, set)

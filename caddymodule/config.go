@@ -57,7 +57,7 @@ type Zone struct {
 	// How much of the burst one request takes: 1 (default) to the burst.
 	Cost *int `json:"cost,omitempty"`
 
-	// How many clients are remembered at most: 1000 to 67108864 (default
+	// How many clients are remembered at most: 10000 to 67108864 (default
 	// 200000), at 18 to 32 bytes each. Set it at twice the clients that you
 	// expect within the time that a burst takes to be whole again. Clients that
 	// are over their quota are never forgotten; new ones without room share.
@@ -88,8 +88,9 @@ type Pushback struct {
 	// browsers' navigations), `html`, `text` or `none`. gRPC clients get gRPC.
 	Body string `json:"body,omitempty"`
 
-	// Who writes the body: `direct` (the handler), `error` (the error routes of
-	// the site), or `auto` (default: the error routes if the server has any).
+	// Who writes the body: `direct` (the handler), `auto` (default: the error
+	// routes of the server, or the handler where none of them does), or `error`
+	// (return an error to Caddy, as other handlers do, also for gRPC).
 	Respond string `json:"respond,omitempty"`
 }
 
@@ -185,6 +186,11 @@ func (h *Handler) config() (shield.Config, error) {
 
 func (z *Zone) config() (shield.Zone, error) {
 	var errs []error
+	for _, set := range z.MatcherSetsRaw {
+		if len(set) == 0 {
+			errs = append(errs, errors.New("match is empty; want a matcher, or leave it out to match everything"))
+		}
+	}
 	c := shield.Zone{
 		Name:    z.Name,
 		Limit:   z.Rate.config(&errs),
@@ -192,6 +198,18 @@ func (z *Zone) config() (shield.Zone, error) {
 		MaxKeys: explicit(&errs, "max_keys", z.MaxKeys),
 	}
 	return c, errors.Join(errs...)
+}
+
+// explicit returns the zone with its most common defaults written out, so that
+// two definitions can be compared.
+func (z *Zone) explicit() *Zone {
+	e := *z
+	e.Key = z.key()
+	if e.Per == nil {
+		e.Per = new(caddy.Duration(time.Second))
+	}
+	e.MaxKeys = new(z.maxKeys())
+	return &e
 }
 
 // What a zone has where nothing is set.

@@ -75,6 +75,23 @@ func TestCaddyfilesInDocs(t *testing.T) {
 	check("Caddyfile.example", string(example))
 }
 
+// Links between pages lead somewhere.
+func TestLinksInDocs(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#:]+)[^):]*\)`)
+	n := 0
+	for path, text := range documents(t) {
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			n++
+			if _, err := os.Stat(filepath.Join("..", filepath.Dir(path), m[1])); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+		}
+	}
+	if n < 5 {
+		t.Errorf("only %d links found", n)
+	}
+}
+
 // cells returns what stands in backquotes in the given column of the
 // tables whose header begins with word.
 func cells(text, word string, column int) (names []string) {

@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
-	"github.com/herdshield/shield/pushback"
 )
 
 func init() { caddy.RegisterModule(new(Handler)) }
@@ -65,9 +63,9 @@ type Handler struct {
 	guard     *shield.Guard
 	zones     []handlerZone
 	observing bool
-	viaError  bool // refusals go through the error routes
-	always    bool // also those of gRPC, which are useless then: somebody asked for it
-	logged    bool // the server has access logs
+	respond   string
+	errors    func() caddyhttp.Handler // the server's error routes, or nil
+	logged    bool                     // the server has access logs
 	lease     lease
 }
 
@@ -117,6 +115,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
 	backend := &Handler{Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency}
+	if backend.Mode == "" {
+		backend.Mode = modeEnforce
+	}
 	if err := app.define("shield", h.Name, "", backend); err != nil {
 		return err
 	}
@@ -135,13 +136,11 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	app.add(h, pooled, zones)
 
-	respond := respondAuto
+	h.respond = respondAuto
 	if h.Pushback != nil && h.Pushback.Respond != "" {
-		respond = h.Pushback.Respond
+		h.respond = h.Pushback.Respond
 	}
-	hasRoutes := server != nil && server.Errors != nil && len(server.Errors.Routes) > 0
-	h.always = respond == respondError
-	h.viaError = h.always || respond == respondAuto && hasRoutes
+	h.errors = h.errorRoutes(server)
 	h.logged = server != nil && server.Logs != nil
 	return nil
 }
@@ -151,7 +150,7 @@ func (h *Handler) provisionZones(ctx caddy.Context, app *App) error {
 	var errs []error
 	for _, z := range h.Zones {
 		// Before LoadModule, which takes the matchers' text away.
-		if err := app.define("zone", z.Name, fmt.Sprintf("in shield %q ", h.Name), z); err != nil {
+		if err := app.define("zone", z.Name, fmt.Sprintf("in shield %q ", h.Name), z.explicit()); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -236,24 +235,7 @@ func (h *Handler) keys(r *http.Request, keys []limiter.Key) ([]limiter.Key, erro
 	return keys, nil
 }
 
-var (
-	errTooEarly = errors.New("the client's address is not verified yet")
-	errRefused  = errors.New("refused by shield")
-)
-
-// refuse answers a request that is not admitted. Writing the answer here costs
-// a fraction of what Caddy's error handling costs, so that is used only where
-// somebody has written error routes.
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, d shield.Decision, now time.Duration) error {
-	answers, refusal := h.guard.Answers(), d.Refusal()
-	if !h.viaError || !h.always && pushback.IsGRPC(r) {
-		answers.Write(w, r, refusal, shield.At(now))
-		return nil
-	}
-	pushback.Unblock(w, r, shield.At(now))
-	answers.SetHeader(w, refusal)
-	return caddyhttp.HandlerError{StatusCode: answers.Status(refusal), Err: errRefused}
-}
+var errTooEarly = errors.New("the client's address is not verified yet")
 
 var (
 	_ caddy.Provisioner           = (*Handler)(nil)

@@ -12,11 +12,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -179,6 +181,185 @@ func TestObserveEverywhere(t *testing.T) {
 	}
 }
 
+// Error routes that do not match leave no empty answer, and gRPC clients get
+// theirs whatever the routes are.
+func TestErrorRoutesThatDoNotMatch(t *testing.T) {
+	s := serveSite(t, "{"+options+"}\n"+bound+`
+	shield 1/h
+	respond ok
+	handle_errors 404 {
+		respond "not found"
+	}
+	handle_errors 429 {
+		header X-Page yes
+	}
+}`)
+	s.get("/")
+	resp := s.get("/")
+	body, _ := io.ReadAll(resp.Body)
+	if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "30" || resp.Header.Get("X-Page") != "yes" || !strings.Contains(string(body), `"retry-after":30`) {
+		t.Errorf("%s %v %q, want shield's own body", resp.Status, resp.Header, body)
+	}
+	resp = s.get("/", "Content-Type", "application/grpc+proto")
+	if resp.StatusCode != 200 || resp.Header.Get("Grpc-Status") != "8" || resp.Header.Get("X-Page") != "" {
+		t.Errorf("gRPC: %s %v", resp.Status, resp.Header)
+	}
+}
+
+func TestBodies(t *testing.T) {
+	for kind, want := range map[string]string{"problem": "application/problem+json", "html": "text/html; charset=utf-8", "text": "text/plain; charset=utf-8", "none": ""} {
+		s := serveSite(t, "{"+options+"}\n"+bound+`
+	shield 1/h {
+		pushback {
+			body `+kind+`
+		}
+	}
+	respond ok
+}`)
+		s.get("/")
+		resp := s.get("/")
+		body, _ := io.ReadAll(resp.Body)
+		if got := resp.Header.Get("Content-Type"); got != want || (len(body) == 0) != (kind == "none") {
+			t.Errorf("body %s: Content-Type %q, %d bytes; want %q", kind, got, len(body), want)
+		}
+		_ = caddy.Stop()
+	}
+}
+
+// What is in flight, and what would have been refused, is shown while it is.
+func TestStatusAndMetricsWhileBusy(t *testing.T) {
+	s := serveSite(t, "{"+options+"}\n"+bound+`
+	shield {
+		name shop
+		concurrency 1
+	}
+	shield {
+		name look
+		mode observe
+		zone tiny {
+			key  {header.X-Key}
+			rate 1/h
+			max_keys 10000
+		}
+		capacity 1/h
+	}
+	shield_test_hold
+}`)
+	held, release := make(chan struct{}), make(chan struct{})
+	hold.Store(&holding{held, release})
+	defer hold.Store(nil)
+	done := make(chan struct{})
+	go func() { defer close(done); s.get("/hold", "X-Key", "a") }()
+	<-held
+	s.get("/", "X-Key", "b") // refused by shop
+	var status Status
+	s.app.reportOnce(shield.Now())
+	s.app.fill(&status)
+	if got := status.Shields[0]; got.InFlight != 1 || !got.Overloaded || got.Refused["concurrency"] != 1 {
+		t.Errorf("shop: %+v, want 1 in flight, overloaded, 1 refused", got)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(collector{s.app})
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP caddy_shield_in_flight_requests Requests that hold a place in flight.
+# TYPE caddy_shield_in_flight_requests gauge
+caddy_shield_in_flight_requests{shield="shop"} 1
+`), "caddy_shield_in_flight_requests"); err != nil {
+		t.Error(err)
+	}
+	close(release)
+	<-done
+	hold.Store(nil)
+	for range 3 {
+		s.get("/", "X-Key", "a") // over its quota, only observed
+	}
+	for i := range 30_000 { // each over the capacity, and observed; then as many keys as there is no room for
+		s.get("/", "X-Key", fmt.Sprint(i))
+	}
+	status = Status{}
+	s.app.fill(&status)
+	if got := status.Shields[1]; got.Observed["quota"] != 3 || got.Observed["capacity"] != 30_000 || got.Admitted != 1 {
+		t.Errorf("look: %+v, want 1 admitted, 3 and 30000 observed", got)
+	}
+	if got := status.Zones[0]; got.Observed != 3 || got.Refused != 0 || got.Admitted != 1 {
+		t.Errorf("tiny: %+v, want 1 admitted, 3 observed", got)
+	}
+}
+
+// Clients forgotten early, and those without room, are counted.
+func TestMetricsOfAFullZone(t *testing.T) {
+	s := serveSite(t, "{"+options+"}\n"+bound+`
+	shield {
+		zone roomy {
+			key   {header.X-Key}
+			rate  2/h
+			burst 2
+			max_keys 10000
+		}
+		zone tight {
+			key   {header.X-Key}
+			rate  1/h
+			max_keys 10000
+		}
+	}
+	respond ok
+}`)
+	for i := range 30_000 {
+		s.get("/", "X-Key", fmt.Sprint(i))
+	}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(collector{s.app})
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if m.GetCounter() != nil {
+				got[f.GetName()+" "+m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+			}
+		}
+	}
+	if n := got["caddy_shield_zone_evictions_total roomy"]; n == 0 {
+		t.Errorf("no evictions from the zone whose clients could send more: %v", got)
+	}
+	if n := got["caddy_shield_zone_shared_requests_total tight"]; n == 0 {
+		t.Errorf("no shared requests in the zone whose clients are over their limit: %v", got)
+	}
+	if n := got["caddy_shield_zone_evictions_total tight"]; n != 0 {
+		t.Errorf("%v clients that were over their limit were forgotten", n)
+	}
+}
+
+// hold makes the handler shield_test_hold wait, where the path is /hold.
+var hold atomic.Pointer[holding]
+
+type holding struct{ held, release chan struct{} }
+
+type holdHandler struct{}
+
+func init() {
+	caddy.RegisterModule(holdHandler{})
+	httpcaddyfile.RegisterHandlerDirective("shield_test_hold", func(httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+		return holdHandler{}, nil
+	})
+	httpcaddyfile.RegisterDirectiveOrder("shield_test_hold", httpcaddyfile.After, "basic_auth")
+}
+
+func (holdHandler) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.shield_test_hold", New: func() caddy.Module { return new(holdHandler) }}
+}
+
+func (holdHandler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+	if h := hold.Load(); h != nil && r.URL.Path == "/hold" {
+		close(h.held)
+		<-h.release
+	}
+	w.WriteHeader(http.StatusOK)
+	return nil
+}
+
 func TestAccessLogTellsWhy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "access.log")
 	s := serveSite(t, "{"+options+"}\n"+bound+`
@@ -311,7 +492,7 @@ func TestMetrics(t *testing.T) {
 			key {header.X-Key}
 			rate 1/h
 			burst 1
-			max_keys 5000
+			max_keys 50000
 		}
 		capacity 1/h burst 3
 		concurrency 7
@@ -369,7 +550,7 @@ caddy_shield_zone_evictions_total{zone="per_key"} 0
 caddy_shield_zone_keys{zone="per_key"} 3
 # HELP caddy_shield_zone_max_keys Clients that a zone can remember.
 # TYPE caddy_shield_zone_max_keys gauge
-caddy_shield_zone_max_keys{zone="per_key"} 5000
+caddy_shield_zone_max_keys{zone="per_key"} 50000
 # HELP caddy_shield_zone_requests_total Requests that a zone counted, by what was decided: admitted, refused for this zone, or observed.
 # TYPE caddy_shield_zone_requests_total counter
 caddy_shield_zone_requests_total{outcome="admitted",zone="per_key"} 3

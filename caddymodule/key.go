@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -17,6 +18,9 @@ import (
 const (
 	clientIP   = "http.vars.client_ip"
 	remoteHost = "http.request.remote.host"
+
+	headerPrefix = "http.request.header."
+
 	defaultKey = "{" + clientIP + "}"
 )
 
@@ -112,9 +116,9 @@ func placeholder(name string) (keyPart, error) {
 		return keyPart{kind: pathPart}, nil
 	}
 	if !known(name) {
-		return keyPart{}, fmt.Errorf("placeholder {%s} is not known here; want one of Caddy's request placeholders, {http.vars.*}, {http.auth.*}, {http.regexp.*} or {env.*}", name)
+		return keyPart{}, fmt.Errorf("placeholder {%s} is not known here; want one of Caddy's request placeholders that does not differ with every request, {http.vars.*}, {http.auth.*}, {http.regexp.*} or {env.*}", name)
 	}
-	if header, ok := strings.CutPrefix(name, "http.request.header."); ok {
+	if header, ok := strings.CutPrefix(name, headerPrefix); ok {
 		return keyPart{headerPart, http.CanonicalHeaderKey(header)}, nil
 	}
 	return keyPart{replacerPart, "{" + name + "}"}, nil
@@ -174,33 +178,52 @@ func (k *keyer) append(b []byte, p *keyPart, r *http.Request) []byte {
 }
 
 // exactPlaceholders and placeholderPrefixes are what Caddy can fill in before
-// the request is handled. Placeholders that differ with every request are left
-// out: each request would have a bucket of its own. So is the body: a limit must
-// not wait for it.
+// the request is handled. Left out are those that differ with every request or
+// connection, because each would have a bucket of its own, and the body, because
+// a limit must not wait for it.
 var (
 	exactPlaceholders = []string{
 		"http.request.method", "http.request.scheme", "http.request.proto", "http.request.proto_name",
 		"http.request.host", "http.request.port", "http.request.hostport",
 		"http.request.local", "http.request.local.host", "http.request.local.port",
-		"http.request.remote", "http.request.remote.host", "http.request.remote.port",
+		"http.request.remote.host",
 		"http.request.uri", "http.request.uri_escaped", "http.request.uri.path", "http.request.uri.path_escaped",
 		"http.request.uri.query", "http.request.uri.query_escaped", "http.request.uri.prefixed_query",
 		"http.request.orig_method", "http.request.orig_uri", "http.request.orig_uri.path",
 		"http.request.orig_uri.query", "http.request.orig_uri.prefixed_query",
+		"http.request.tls.version", "http.request.tls.cipher_suite", "http.request.tls.resumed", "http.request.tls.proto",
+		"http.request.tls.proto_mutual", "http.request.tls.server_name", "http.request.tls.ech",
+		"http.request.tls.client.fingerprint", "http.request.tls.client.public_key", "http.request.tls.client.public_key_sha256",
+		"http.request.tls.client.certificate_pem", "http.request.tls.client.certificate_der_base64",
+		"http.request.tls.client.issuer", "http.request.tls.client.serial", "http.request.tls.client.subject",
+		"system.hostname", "system.os", "system.arch",
 	}
 	placeholderPrefixes = []string{
-		"http.request.cookie.", "http.request.header.", "http.request.host.labels.", "http.request.tls.",
-		"http.request.uri.path.", "http.request.uri.query.", "http.request.orig_uri.path.", "http.request.remote.host/",
-		"http.vars.", "http.auth.", "http.regexp.", "http.url_pattern.", "env.", "system.",
+		"http.request.cookie.", "http.request.uri.query.", "http.request.remote.host/",
+		"http.request.tls.client.san.dns_names", "http.request.tls.client.san.emails",
+		"http.request.tls.client.san.ips", "http.request.tls.client.san.uris",
+		"http.vars.", "http.auth.", "http.regexp.", "http.url_pattern.", "env.",
 	}
+	indexedPlaceholders = []string{"http.request.host.labels.", "http.request.uri.path.", "http.request.orig_uri.path."}
 )
 
 // known reports whether Caddy knows a placeholder that a key may have.
 func known(name string) bool {
 	for _, prefix := range placeholderPrefixes {
-		if strings.HasPrefix(name, prefix) && len(name) > len(prefix) {
+		if strings.HasPrefix(name, prefix) && (len(name) > len(prefix) || prefix[len(prefix)-1] != '.') {
 			return true
 		}
+	}
+	for _, prefix := range indexedPlaceholders {
+		if index, ok := strings.CutPrefix(name, prefix); ok {
+			if _, err := strconv.ParseUint(index, 10, 8); err == nil {
+				return true
+			}
+		}
+	}
+	if header, ok := strings.CutPrefix(name, headerPrefix); ok {
+		// Caddy deletes headers with an underscore or a dot before any handler.
+		return header != "" && !strings.ContainsAny(header, "_.")
 	}
 	return slices.Contains(exactPlaceholders, name)
 }

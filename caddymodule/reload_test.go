@@ -225,8 +225,8 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{zone(`, "cost": -1`), "cost is -1; want 1 to the burst of 10"},
 		{zone(`, "cost": 11`), "cost is 11; want 1 to the burst of 10"},
 		{zone(`, "max_keys": 0`), "max_keys is 0; want more"},
-		{zone(`, "max_keys": 999`), "max_keys is 999; want 1000 to 67108864"},
-		{zone(`, "max_keys": 67108865`), "max_keys is 67108865; want 1000 to 67108864"},
+		{zone(`, "max_keys": 999`), "max_keys is 999; want 10000 to 67108864"},
+		{zone(`, "max_keys": 67108865`), "max_keys is 67108865; want 10000 to 67108864"},
 		{zone(`, "ipv4_prefix": 0`), "ipv4_prefix is 0; want 1 to 32"},
 		{zone(`, "ipv4_prefix": 33`), "ipv4_prefix is 33; want 1 to 32"},
 		{zone(`, "ipv6_prefix": 0`), "ipv6_prefix is 0; want 1 to 128"},
@@ -273,10 +273,10 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{words(`"respond": "never"`), `respond is "never"; want auto, direct or error`},
 
 		// R6: one name, two definitions. The error shows both.
-		{zone("") + "," + strings.Replace(zone(`, "burst": 3`), `"s"`, `"t"`, 1), `shield "t": zone "z" is defined twice: in shield "s" as {"name":"z","rate":10}, and in shield "t" as {"name":"z","rate":10,"burst":3}`},
-		{zone("") + "," + strings.Replace(zone(`, "match": [{"path": ["/x"]}]`), `"s"`, `"t"`, 1), `{"name":"z","match":[{"path":["/x"]}],"rate":10}`},
-		{with(`"capacity": {"rate": 5}`) + "," + with(`"capacity": {"rate": 6}`), `shield "s" is defined twice: as {"capacity":{"rate":5}}, and as {"capacity":{"rate":6}}`},
-		{with(`"concurrency": {"limit": 5}`) + "," + with(`"concurrency": {"limit": 6}`), `as {"concurrency":{"limit":5}}, and as {"concurrency":{"limit":6}}`},
+		{zone("") + "," + strings.Replace(zone(`, "burst": 3`), `"s"`, `"t"`, 1), `shield "t": zone "z" is defined twice: in shield "s" as {"name":"z","key":"{http.vars.client_ip}","rate":10,"per":1000000000,"max_keys":200000}, and in shield "t" as {"name":"z","key":"{http.vars.client_ip}","rate":10,"per":1000000000,"burst":3,"max_keys":200000}`},
+		{zone("") + "," + strings.Replace(zone(`, "match": [{"path": ["/x"]}]`), `"s"`, `"t"`, 1), `{"name":"z","match":[{"path":["/x"]}],"key":"{http.vars.client_ip}","rate":10,`},
+		{with(`"capacity": {"rate": 5}`) + "," + with(`"capacity": {"rate": 6}`), `shield "s" is defined twice: as {"mode":"enforce","capacity":{"rate":5}}, and as {"mode":"enforce","capacity":{"rate":6}}`},
+		{with(`"concurrency": {"limit": 5}`) + "," + with(`"concurrency": {"limit": 6}`), `as {"mode":"enforce","concurrency":{"limit":5}}, and as {"mode":"enforce","concurrency":{"limit":6}}`},
 		{with(`"mode": "observe", "capacity": {"rate": 5}`) + "," + with(`"capacity": {"rate": 5}`), `shield "s" is defined twice`},
 	} {
 		err := r.tryLoad(setup{handlers: c.handlers + "," + respondOK})
@@ -304,9 +304,11 @@ func TestSameDefinitionCountsTogether(t *testing.T) {
 	const shielded = `{"handler": "shield", "name": "s", "capacity": {"rate": 1, "per": "1h", "burst": 4}, "zones": [
 		{"name": "z", "key": "{http.request.header.X-Key}", "rate": 1, "per": "1h", "burst": 3}
 	]}`
-	const twice = `{"handler": "subroute", "routes": [
+	// What is written out and what is left to the default is the same.
+	explicit := strings.NewReplacer(`"name": "s",`, `"name": "s", "mode": "enforce",`, `"name": "z",`, `"name": "z", "max_keys": 200000,`).Replace(shielded)
+	twice := `{"handler": "subroute", "routes": [
 		{"match": [{"path": ["/a"]}], "handle": [` + shielded + `]},
-		{"match": [{"path": ["/b"]}], "handle": [` + shielded + `]}
+		{"match": [{"path": ["/b"]}], "handle": [` + explicit + `]}
 	]},` + respondOK
 	r := start(t, setup{handlers: twice})
 	wantRefs(t, map[any]int{zoneKey("z"): 2, backendKey("s"): 2})
@@ -333,7 +335,7 @@ func TestSameDefinitionCountsTogether(t *testing.T) {
 // is admitted or refused.
 func TestHammerWhileBeingWatched(t *testing.T) {
 	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "concurrency": {"limit": 20}, "capacity": {"rate": 1e6, "burst": 3000}, "zones": [
-		{"name": "per_key", "key": "{http.request.header.X-Key}", "rate": 1000, "burst": 10, "max_keys": 1000},
+		{"name": "per_key", "key": "{http.request.header.X-Key}", "rate": 1000, "burst": 10, "max_keys": 10000},
 		{"name": "per_path", "key": "{http.request.uri.path}", "rate": 1000, "burst": 500}
 	]},` + respondOK})
 	h, app, registry := r.handler(), r.app(), caddyRegistry(t)
@@ -613,7 +615,6 @@ func TestEarlyDataSpendsNobodysQuota(t *testing.T) {
 		{"the default key", "", "", "", 425},
 		{"the client's address", "", "{http.vars.client_ip}", "", 425},
 		{"the peer's address", "", "{http.request.remote.host}", "", 425},
-		{"the peer's address and port", "", "{http.request.remote}", "", 425},
 		{"the peer's network", "", "{http.request.remote.host/24}", "", 425},
 		{"an address and something else", "", "{http.request.method} {http.vars.client_ip}", "", 425},
 		{"a header", "", "{http.request.header.X-Key}", "", 200},

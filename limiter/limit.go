@@ -98,7 +98,10 @@ func (l Limit) take(fullAt, now time.Duration, n int) (paid, wait time.Duration)
 
 // carry returns what an instant that was written under the limit old is under l:
 // what is owed stays the same number of tokens, but no more than a burst, so that
-// a bucket is at worst empty. Fractions of a nanosecond are rounded up.
+// a bucket is at worst empty: or a client that had used up a burst of 1000 would
+// have to wait for all of them to be earned at a rate for ten. So lowering a
+// burst and raising it again gives back the difference. Fractions of a
+// nanosecond are rounded up.
 func (l Limit) carry(old Limit, fullAt, now time.Duration) time.Duration {
 	if fullAt <= now || old.interval == 0 {
 		return fullAt

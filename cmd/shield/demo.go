@@ -171,11 +171,14 @@ func (p plan) compare(ctx context.Context, scr screen) (runs []live.Run, err err
 	return runs, nil
 }
 
-// judge returns an error unless the run with shield served everyone and was in
-// nothing worse than the one without.
+// judge returns an error unless the run without shield failed somebody, and the
+// one with shield served everyone and was in nothing worse.
 func judge(without, with live.Run) error {
 	w, s := without, with
 	var errs []error
+	if w.Herd.Served == w.Herd.Clients {
+		errs = append(errs, errors.New("without shield all clients were served: something held them back, and there is nothing to see (too few open files?)"))
+	}
 	if s.Herd.Served < s.Herd.Clients {
 		errs = append(errs, fmt.Errorf("with shield, %d of %d clients were served; want all", s.Herd.Served, s.Herd.Clients))
 	}

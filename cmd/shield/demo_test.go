@@ -160,7 +160,7 @@ func TestJudge(t *testing.T) {
 		want          string // "" for no error
 	}{
 		{"a collapse, and none", run(2, 90, 40), run(10, 4, 0), ""},
-		{"the backend held both times", run(10, 9, 0), run(10, 9, 0), ""},
+		{"the backend held both times", run(10, 9, 0), run(10, 9, 0), "there is nothing to see"},
 		{"better is not enough", run(2, 90, 40), run(9, 4, 0), "9 of 10 clients were served; want all"},
 		{"fewer served", run(10, 90, 0), run(9, 4, 0), "9 clients were served, without it 10"},
 		{"more inside", run(2, 4, 0), run(10, 5, 0), "5 requests were inside the backend, without it 4"},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -122,6 +123,9 @@ func (p proxy) caddyfile() (string, error) {
 			return "", fmt.Errorf("--%s is %q; want neither spaces nor quotes nor braces in it", flag.name, flag.value)
 		}
 	}
+	if strings.HasPrefix(p.from, "unix/") {
+		return "", fmt.Errorf("--from is %q; want a host and port: a Unix socket needs a Caddyfile, with bind", p.from)
+	}
 	if p.burst != nil && p.rate == "" {
 		return "", fmt.Errorf("--burst is %d without --rate; want both", *p.burst)
 	}
@@ -171,14 +175,17 @@ func (p proxy) caddyfile() (string, error) {
 // siteAddress returns the Caddyfile's site address for --from, and what to bind
 // to. Caddy would make a site at an IP address or localhost HTTPS, by its own
 // authority, and listen on all interfaces; who protects a backend on one
-// machine wants neither.
+// machine wants neither. https:// in front asks for it all the same.
 func siteAddress(from string) (site, bind string) {
-	if strings.Contains(from, "://") {
+	if strings.HasPrefix(from, "https://") {
 		return from, ""
 	}
+	from, plain := strings.CutPrefix(from, "http://")
 	host, port := from, ""
 	if _, err := netip.ParseAddr(from); err == nil {
 		// no port to cut off: 192.0.2.1 or ::1
+	} else if _, err := strconv.ParseUint(from, 10, 16); err == nil {
+		host, port = "", ":"+from
 	} else if i := strings.LastIndex(from, ":"); i >= 0 && !strings.HasSuffix(from, "]") {
 		host, port = from[:i], from[i:]
 	}
@@ -190,6 +197,8 @@ func siteAddress(from string) (site, bind string) {
 		return "http://" + port, host
 	case host == "":
 		return "http://" + port, ""
+	case plain:
+		return "http://" + from, ""
 	}
 	return from, ""
 }

@@ -49,6 +49,8 @@ func TestProxySiteAddress(t *testing.T) {
 		"example.com":         {"example.com", ""},
 		"example.com:8443":    {"example.com:8443", ""},
 		"http://example.com":  {"http://example.com", ""},
+		"http://127.0.0.1:80": {"http://:80", "127.0.0.1"},
+		"8080":                {"http://:8080", ""},
 		"https://localhost:1": {"https://localhost:1", ""},
 	} {
 		site, bind := siteAddress(from)
@@ -68,6 +70,7 @@ func TestProxyErrors(t *testing.T) {
 		{"good", func(*proxy) {}, ""},
 		{"no backend", func(p *proxy) { p.to = nil }, "--to is missing"},
 		{"no limit", func(p *proxy) { p.rate = "" }, "there is nothing to limit; want --rate, --capacity or --concurrency"},
+		{"Unix socket", func(p *proxy) { p.from = "unix//run/x.sock" }, "a Unix socket needs a Caddyfile"},
 		{"burst alone", func(p *proxy) { p.rate, p.burst, p.capacity = "", new(5), "5/s" }, "--burst is 5 without --rate"},
 		{"bad rate", func(p *proxy) { p.rate = "5" }, `rate is "5"; want a number per s, m or h, like 50/s`},
 		{"bad capacity", func(p *proxy) { p.capacity = "many/s" }, `rate is "many/s"`},

@@ -23,7 +23,8 @@ func init() {
 		Short: "Shows what a running shield does",
 		Long: `
 Asks the admin endpoint of a running instance for its limits, for what is in
-flight, and for what has been decided since it started.
+flight, and for what has been decided since the zones and shields came into the
+config.
 `,
 		CobraFunc: func(cmd *cobra.Command) {
 			cmd.Flags().String("address", "", "address of the admin endpoint, if it is not "+caddy.DefaultAdminListen)
