@@ -144,7 +144,7 @@ func (c *Claim) place(l Limit, maxSets int, now time.Duration, n int) time.Durat
 		}
 		least, hasRoom := roomiest(a, b, now)
 		if !hasRoom && len(s.sets) < maxSets {
-			if least, hasRoom = s.makeRoom(a, b, now, least); hasRoom {
+			if s.makeRoom(a, b, now) {
 				continue // and find it free
 			}
 			s.resize(min(len(s.sets)+len(s.sets)/4+1, maxSets), now)
@@ -238,8 +238,8 @@ func (s *shard) resize(sets int, now time.Duration) {
 func (s *shard) move(key Key, fullAt, now time.Duration) {
 	a, b := &s.sets[first(key, len(s.sets))], &s.sets[second(key, len(s.sets))]
 	to, hasRoom := roomiest(a, b, now)
-	if !hasRoom {
-		to, hasRoom = s.makeRoom(a, b, now, to)
+	if !hasRoom && s.makeRoom(a, b, now) {
+		to, hasRoom = roomiest(a, b, now)
 	}
 	if !hasRoom {
 		s.stats.Evicted++
@@ -251,8 +251,8 @@ func (s *shard) move(key Key, fullAt, now time.Duration) {
 }
 
 // makeRoom empties a slot of two full sets by moving its key to the other set
-// that it may stand in. It returns least and false if those are all full too.
-func (s *shard) makeRoom(a, b *set, now time.Duration, least slot) (room slot, ok bool) {
+// that it may stand in. It reports false if those are all full too.
+func (s *shard) makeRoom(a, b *set, now time.Duration) bool {
 	for _, from := range [...]*set{a, b} {
 		for i, owner := range from.owner {
 			other := &s.sets[first(owner, len(s.sets))]
@@ -261,12 +261,12 @@ func (s *shard) makeRoom(a, b *set, now time.Duration, least slot) (room slot, o
 			}
 			if j, free := other.least(now); free > 0 {
 				other.owner[j], other.fullAt[j] = owner, from.fullAt[i]
-				from.fullAt[i] = 0
-				return slot{&from.owner[i], &from.fullAt[i]}, true
+				from.owner[i], from.fullAt[i] = 0, 0 // a key must not stand in two places
+				return true
 			}
 		}
 	}
-	return least, false
+	return false
 }
 
 // Len returns how many keys owe something at now, that is, are remembered for

@@ -171,6 +171,34 @@ func TestLateReadings(t *testing.T) {
 	}
 }
 
+// While nobody lacks room, a table is so many buckets: it decides as a map of
+// them does, whatever is moved or grown, and whether claims are committed or not.
+func TestTableIsAMapOfBuckets(t *testing.T) {
+	l := mustLimit(t, 1, time.Second, 5)
+	var table Table
+	oracle := map[Key]*Bucket{}
+	rng := rand.New(rand.NewPCG(13, 14))
+	now := time.Second
+	for i := range 1_000_000 {
+		now += time.Duration(rng.IntN(100)) * time.Microsecond
+		key := Key(rng.Uint64N(uint64(1000+i/10))+1) * 0x9e3779b97f4a7c15
+		if oracle[key] == nil {
+			oracle[key] = new(Bucket)
+		}
+		c, wait := table.Claim(l, MaxKeys, key, now, 1)
+		o, want := oracle[key].Claim(l, now, 1)
+		if wait != want {
+			t.Fatalf("request %d, key %x: wait %v, want %v", i, key, wait, want)
+		}
+		if wait == 0 && rng.IntN(2) == 0 { // the other half is refused elsewhere
+			c.Commit()
+			o.Commit()
+		}
+		c.Release()
+		o.Release()
+	}
+}
+
 func TestBoundIsLoweredAndRaised(t *testing.T) {
 	l := mustLimit(t, 1, time.Hour, 5)
 	var table Table
