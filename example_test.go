@@ -84,7 +84,7 @@ func ExampleGuard_Admit() {
 	// Output:
 	// 0s admitted
 	// 0s admitted
-	// 30ms refused for concurrency: wait 30ms, told 1 s
+	// 30ms refused for concurrency: wait 1s, told 1 s
 	// 40ms admitted
 	// 60ms refused for capacity: wait 40ms, told 1 s
 	// 100ms admitted

@@ -31,7 +31,7 @@ func perSecond(rate float64, burst int) limiter.Config {
 func TestEachLimitRefusesForItsReason(t *testing.T) {
 	g := mustNew(t, Config{
 		Zones:       []Zone{{Name: "z", Limit: perSecond(1, 2)}},
-		Capacity:    perSecond(10, 3),
+		Capacity:    limiter.Config{Rate: 3, Per: time.Minute, Burst: 3},
 		Concurrency: 2,
 	}, nil)
 	alice, bob, carol := []limiter.Key{1}, []limiter.Key{2}, []limiter.Key{3}
@@ -46,8 +46,8 @@ func TestEachLimitRefusesForItsReason(t *testing.T) {
 		{0, alice, Fits, 0, pushback.Hint{}},
 		{0, alice, Fits, 0, pushback.Hint{}},
 		{0, alice, Quota, time.Second, pushback.Hint{Seconds: 1, Ms: 1000}},
-		{0, bob, Concurrency, 1, pushback.Hint{Seconds: 1, Ms: 1}},
-		{40 * ms, bob, Concurrency, 40 * ms, pushback.Hint{Seconds: 1, Ms: 40}}, // they have taken that long so far
+		{0, bob, Concurrency, time.Second, pushback.Hint{Seconds: 1, Ms: 1000}},       // nothing is known yet
+		{1500 * ms, bob, Concurrency, 1500 * ms, pushback.Hint{Seconds: 2, Ms: 1500}}, // they have taken that long so far
 	} {
 		d := g.Admit(step.at, Request{Keys: step.keys})
 		if d.Reason != step.reason || d.Wait != step.wait || d.Hint != step.hint || d.Admit != (d.Reason == Fits) {
@@ -58,17 +58,17 @@ func TestEachLimitRefusesForItsReason(t *testing.T) {
 		}
 	}
 	for _, d := range held {
-		d.Done(50*ms, Served)
+		d.Done(1500*ms, Served)
 	}
-	// One token of the capacity is left, and half of one has come back.
-	if d := g.Admit(50*ms, Request{Keys: bob}); !d.Admit {
+	// One of the capacity's three is left; each takes 20 s to come back.
+	if d := g.Admit(1500*ms, Request{Keys: bob}); !d.Admit {
 		t.Errorf("bob: %+v, want admitted", d)
 	}
-	if d := g.Admit(50*ms, Request{Keys: carol}); d.Reason != Capacity || d.Wait != 50*ms || d.Zone != -1 {
-		t.Errorf("carol: %+v, want capacity, wait 50ms", d)
+	if d := g.Admit(1500*ms, Request{Keys: carol}); d.Reason != Capacity || d.Wait != 18500*ms || d.Zone != -1 {
+		t.Errorf("carol: %+v, want capacity, wait 18.5s", d)
 	}
 	s := g.backend.Stats()
-	if s.Admitted != 3 || s.Refused != [reasons]uint64{Quota: 1, Capacity: 1, Concurrency: 2} || s.RetryAfter[1] != 4 || s.InFlight != 1 {
+	if s.Admitted != 3 || s.Refused != [reasons]uint64{Quota: 1, Capacity: 1, Concurrency: 2} || s.RetryAfter[1] != 2 || s.RetryAfter[2] != 1 || s.RetryAfter[19] != 1 || s.InFlight != 1 {
 		t.Errorf("stats: %+v", s)
 	}
 }

@@ -18,7 +18,7 @@
 // time of service, so they leave in one mean time of service. It is measured
 // over the last completions. When nothing has completed for longer than that,
 // the backend is slower than it was, and the time since the last completion is
-// the better estimate.
+// the better estimate. Before the first completion ever it is a second.
 //
 // # Non-promises
 //

@@ -59,8 +59,17 @@ func (g *Gate) Detach(now time.Duration) {
 // InFlight returns how many places are taken.
 func (g *Gate) InFlight() int { return int(g.inFlight.Load()) }
 
+// unknownDrain is what Drain returns before anything has been served: the least
+// that Retry-After can say. The time that the first requests have taken so far
+// would be a guess near zero, and would bring everyone back at once.
+const unknownDrain = time.Second
+
 // Drain returns how long what is in flight at now is expected to take to leave.
 // The package comment says how.
 func (g *Gate) Drain(now time.Duration) time.Duration {
-	return max(time.Duration(g.service.Load()), now-time.Duration(g.movedAt.Load()), 1)
+	service := time.Duration(g.service.Load())
+	if service == 0 {
+		service = unknownDrain
+	}
+	return max(service, now-time.Duration(g.movedAt.Load()))
 }

@@ -70,8 +70,11 @@ func TestDrain(t *testing.T) {
 	const ms = time.Millisecond
 	var g Gate
 	g.Enter(1, 500*ms)
-	if got := g.Drain(800 * ms); got != 300*ms {
-		t.Errorf("before any completion Drain = %v, want the 300ms that the first has taken so far", got)
+	if got := g.Drain(800 * ms); got != time.Second {
+		t.Errorf("before any completion Drain = %v, want 1s", got)
+	}
+	if got := g.Drain(3500 * ms); got != 3*time.Second {
+		t.Errorf("before any completion Drain = %v, want the 3s that the first has taken so far", got)
 	}
 	g.Leave(1000*ms, 400*ms)
 	g.Enter(1, 1000*ms)
