@@ -884,3 +884,35 @@ func TestHTTP2ConnectionSurvivesRefusals(t *testing.T) {
 		})
 	}
 }
+
+// The same in HTTP/3: all on one connection, which is alive at the end.
+func TestHTTP3ConnectionSurvivesRefusals(t *testing.T) {
+	cert := newCertificate(t)
+	r := start(t, setup{apps: cert.apps, server: cert.server + `"protocols": ["h1", "h2", "h3"],`, handlers: `
+		{"handler": "shield", "name": "s", "zones": [{"name": "z", "key": "everybody", "rate": 1, "per": "1h", "burst": 1}]},` + respondOK})
+	client := r.http3(cert)
+	conn, err := client.transport.Dial(t.Context(), "", http3.ConfigureTLSConfig(client.tls), client.quic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h3 := client.transport.NewClientConn(conn)
+	for i, body := range []string{"", "", "short", strings.Repeat("x", 1_000_000), ""} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://example.com/", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := answer(h3.RoundTrip(req))
+		if err != nil {
+			t.Fatalf("request %d: %v", i, err)
+		}
+		if want := map[bool]int{true: http.StatusOK, false: http.StatusTooManyRequests}[i == 0]; a.StatusCode != want || a.ProtoMajor != 3 {
+			t.Errorf("request %d: %s %s, want %d", i, a.Proto, a.Status, want)
+		}
+		if i > 0 && a.Header.Get("Retry-After") != "30" {
+			t.Errorf("request %d: %v", i, a.Header)
+		}
+	}
+	if err := context.Cause(conn.Context()); err != nil {
+		t.Errorf("the connection has ended: %v", err)
+	}
+}

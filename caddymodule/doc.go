@@ -2,6 +2,7 @@
 // http.handlers.shield, the app shield, and the admin endpoint /shield/.
 //
 //	handler.go    a request's way through
+//	refuse.go     how a refusal is answered
 //	annotate.go   what handlers and logs learn of a decision
 //	config.go     the JSON configuration and its one check
 //	caddyfile.go  the Caddyfile syntax
