@@ -880,6 +880,13 @@ func TestReloadUnderLoad(t *testing.T) {
 			if is.Admitted+sum(is.Refused) != uint64(s.arrived) {
 				t.Errorf("%d admitted and %v refused, want %d that arrived", is.Admitted, is.Refused, s.arrived)
 			}
+			// Who arrived got an answer: what is sent again had not arrived.
+			if answered := served.Load() + refused.Load(); answered != int64(s.arrived) {
+				t.Errorf("%d of %d requests that arrived were answered", answered, s.arrived)
+			}
+			if n := again.Load(); n > clients*reloads/4 {
+				t.Errorf("%d requests were sent again in %d reloads", n, reloads)
+			}
 			if is.Admitted < uint64(served.Load()) || is.Admitted+sum(is.Refused) < uint64(served.Load()+refused.Load()) {
 				t.Errorf("%d admitted and %v refused; clients saw %d and %d", is.Admitted, is.Refused, served.Load(), refused.Load())
 			}
