@@ -82,7 +82,11 @@ type shard struct {
 	// comes late is taken for it, or a key whose slot is gone would be fresh.
 	latest time.Duration // guarded by mu
 
-	_ [128 - 8 - 24 - 24 - 24 - 8]byte
+	// The bound to which the shard could not grow, because a key found no place
+	// in the larger one. It stays as it is, and forgets nobody.
+	stuck int // guarded by mu
+
+	_ [128 - 8 - 24 - 24 - 24 - 8 - 8]byte
 }
 
 // A set is a place for seven keys. An empty slot is one whose bucket is full:
@@ -131,7 +135,7 @@ func (c *Claim) place(l Limit, maxSets int, now time.Duration, n int) time.Durat
 		s.resize(max(1, min(len(s.sets), maxSets)), now)
 	}
 	for {
-		a, b := &s.sets[first(key, len(s.sets))], &s.sets[second(key, len(s.sets))]
+		a, b := s.setsOf(key)
 		for i := range ways { // both at once: their cache lines arrive together
 			if a.owner[i] == key {
 				c.owner, c.fullAt = &a.owner[i], &a.fullAt[i]
@@ -143,12 +147,11 @@ func (c *Claim) place(l Limit, maxSets int, now time.Duration, n int) time.Durat
 			}
 		}
 		least, hasRoom := roomiest(a, b, now)
-		if !hasRoom && len(s.sets) < maxSets {
-			if s.makeRoom(a, b, now) {
+		if !hasRoom && len(s.sets) < maxSets && s.stuck != maxSets {
+			if s.makeRoom(a, b, now) || s.resize(min(len(s.sets)+len(s.sets)/4+1, maxSets), now) {
 				continue // and find it free
 			}
-			s.resize(min(len(s.sets)+len(s.sets)/4+1, maxSets), now)
-			continue
+			s.stuck = maxSets
 		}
 		if _, wait := l.take(*least.fullAt, now, n); !hasRoom && wait > 0 {
 			c.fullAt = &a.shared
@@ -189,16 +192,17 @@ func (p *set) least(now time.Duration) (least, free int) {
 	return least, free
 }
 
-// first and second scale to [0, sets) what follows the shard's bits in the key,
-// and its lower half: with at most 2^17 sets in a shard they share no bits.
-func first(key Key, sets int) int {
-	hi, _ := bits.Mul64(uint64(key)<<shardBits, uint64(sets))
-	return int(hi)
-}
-
-func second(key Key, sets int) int {
-	hi, _ := bits.Mul64(uint64(key)<<32, uint64(sets))
-	return int(hi)
+// setsOf returns the two sets in which a key may stand, which are different if
+// there are two. They come from different bits of the key: those after the
+// shard's, and its lower half. A shard has at most 2^17 sets.
+func (s *shard) setsOf(key Key) (a, b *set) {
+	n := uint64(len(s.sets))
+	i, _ := bits.Mul64(uint64(key)<<shardBits, n)
+	j, _ := bits.Mul64(uint64(key)<<32, n-1)
+	if j >= i && n > 1 {
+		j++
+	}
+	return &s.sets[i], &s.sets[j]
 }
 
 // carry makes the shard follow another limit. It visits every key, so all users
@@ -214,40 +218,63 @@ func (s *shard) carry(l Limit, now time.Duration) {
 	s.unit = l
 }
 
-// resize moves all keys that still owe something to new sets. Keys lose their
-// place, so the latest of the shared instants becomes everyone's.
-func (s *shard) resize(sets int, now time.Duration) {
+// resize moves all keys that still owe something to new sets. If it grows and a
+// key finds no place, everything stays as it was, and resize reports false. If
+// it shrinks, because the bound was lowered, the keys that owe least are
+// forgotten. Keys lose their place, so the latest of the shared instants becomes
+// everyone's.
+func (s *shard) resize(sets int, now time.Duration) bool {
 	old := s.sets
 	s.sets = make([]set, sets)
 	var shared time.Duration
 	for i := range old {
 		shared = max(shared, old[i].shared)
 		for j, key := range old[i].owner {
-			if fullAt := old[i].fullAt[j]; fullAt > now {
-				s.move(key, fullAt, now)
+			if old[i].fullAt[j] <= now || s.move(key, old[i].fullAt[j], now) {
+				continue
 			}
+			if sets > len(old) {
+				s.sets = old
+				return false
+			}
+			s.stats.Evicted++
 		}
 	}
 	for i := range s.sets {
 		s.sets[i].shared = shared
 	}
+	return true
 }
 
-// move gives a place to a key that has lost its own. If there is none, the key
-// that owes least is forgotten. That happens only when the bound is lowered.
-func (s *shard) move(key Key, fullAt, now time.Duration) {
-	a, b := &s.sets[first(key, len(s.sets))], &s.sets[second(key, len(s.sets))]
-	to, hasRoom := roomiest(a, b, now)
-	if !hasRoom && s.makeRoom(a, b, now) {
-		to, hasRoom = roomiest(a, b, now)
-	}
-	if !hasRoom {
-		s.stats.Evicted++
-		if *to.fullAt > fullAt {
-			return
+// maxMoves bounds the search for a place when a shard is resized. A shard that
+// has grown is at most nine tenths full, where a few moves are enough.
+const maxMoves = 128
+
+// move gives a place to a key that has lost its own. If its sets are full it
+// takes the place of another key, which goes to its other set, and so on (cuckoo
+// hashing: Pagh and Rodler, 2001). If that does not end, the key that owes least
+// of the last ones is left out, and move reports false.
+func (s *shard) move(key Key, fullAt, now time.Duration) bool {
+	var from *set // where the key has just been: it does not go back
+	for i := range maxMoves {
+		a, b := s.setsOf(key)
+		if to, hasRoom := roomiest(a, b, now); hasRoom {
+			*to.owner, *to.fullAt = key, fullAt
+			return true
 		}
+		if a == from {
+			a = b
+		}
+		from = a
+		other := i % ways
+		key, a.owner[other] = a.owner[other], key
+		fullAt, a.fullAt[other] = a.fullAt[other], fullAt
 	}
-	*to.owner, *to.fullAt = key, fullAt
+	a, b := s.setsOf(key)
+	if least, _ := roomiest(a, b, now); *least.fullAt < fullAt {
+		*least.owner, *least.fullAt = key, fullAt
+	}
+	return false
 }
 
 // makeRoom empties a slot of two full sets by moving its key to the other set
@@ -255,9 +282,9 @@ func (s *shard) move(key Key, fullAt, now time.Duration) {
 func (s *shard) makeRoom(a, b *set, now time.Duration) bool {
 	for _, from := range [...]*set{a, b} {
 		for i, owner := range from.owner {
-			other := &s.sets[first(owner, len(s.sets))]
+			other, second := s.setsOf(owner)
 			if other == from {
-				other = &s.sets[second(owner, len(s.sets))]
+				other = second
 			}
 			if j, free := other.least(now); free > 0 {
 				other.owner[j], other.fullAt[j] = owner, from.fullAt[i]

@@ -100,8 +100,8 @@ func TestNoRoomSharesABucket(t *testing.T) {
 		table.Take(l, MinKeys, key, time.Second, 1)
 	}
 	s := table.Stats()
-	if s.Admitted != 2*ways/2+1 { // one set of seven, and its shared bucket once
-		t.Errorf("%d of 100,000 new keys admitted, want %d", s.Admitted, ways+1)
+	if s.Admitted != 2*ways+1 { // their two sets of seven, and the shared bucket once
+		t.Errorf("%d of 100,000 new keys admitted, want %d", s.Admitted, 2*ways+1)
 	}
 	wait := table.Take(l, MinKeys, 100_001, time.Second, 1)
 	if wait == 0 || table.Take(l, MinKeys, 100_001, time.Second+wait, 1) != 0 {
@@ -124,6 +124,23 @@ func TestWaitsAreTrueUnderPressure(t *testing.T) {
 			if again != 0 {
 				t.Fatalf("told to wait %v, refused on return: %v", wait, again)
 			}
+		}
+	}
+}
+
+// A table that grows to its bound forgets nobody on the way, however small the
+// last step is.
+func TestGrowthForgetsNobody(t *testing.T) {
+	l := mustLimit(t, 1, time.Hour, 1)
+	for seed := range uint64(60) {
+		maxKeys := MinKeys + int(seed)*shards*ways
+		var table Table
+		rng := rand.New(rand.NewPCG(seed, 15))
+		for range 2 * maxKeys {
+			table.Take(l, maxKeys, Key(rng.Uint64()), time.Second, 1)
+		}
+		if s := table.Stats(); s.Evicted > 0 || s.Shared == 0 {
+			t.Fatalf("bound %d: %+v; want the table full and nobody forgotten, for all are over their limit", maxKeys, s)
 		}
 	}
 }
