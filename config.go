@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
@@ -164,9 +163,3 @@ func CheckName(name string) error {
 
 // Answers returns the writer of this Guard's refusals.
 func (g *Guard) Answers() *pushback.Answers { return g.answers }
-
-// Limits returns the limits in force, in tokens of burst, time to refill it and
-// requests in flight; zeroes where there is none.
-func (g *Guard) Limits() (burst int, refill time.Duration, concurrency int) {
-	return g.capacity.Burst(), g.capacity.Refill(), g.concurrency
-}

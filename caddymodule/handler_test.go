@@ -360,6 +360,23 @@ func (holdHandler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp
 	return nil
 }
 
+// logEntries reads a log that has been closed.
+func logEntries(t *testing.T, file string) (entries []map[string]any) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		var entry map[string]any
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			t.Fatal(err)
+		}
+		entries = append(entries, entry)
+	}
+	return entries
+}
+
 func TestAccessLogTellsWhy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "access.log")
 	s := serveSite(t, "{"+options+"}\n"+bound+`
@@ -373,16 +390,8 @@ func TestAccessLogTellsWhy(t *testing.T) {
 	s.get("/")
 	s.get("/")
 	_ = caddy.Stop() // closes the log
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var shields []any
-	for line := range strings.Lines(string(b)) {
-		var entry map[string]any
-		if err := json.Unmarshal([]byte(line), &entry); err != nil {
-			t.Fatal(err)
-		}
+	for _, entry := range logEntries(t, file) {
 		shields = append(shields, entry["shield"])
 	}
 	if len(shields) != 2 || shields[0] != nil {
@@ -453,16 +462,8 @@ func TestLogsAndEventsAreFewAndTrue(t *testing.T) {
 	s.app.reportOnce(now + overloadEnds)
 	_ = caddy.Stop()
 
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var got []string
-	for line := range strings.Lines(string(b)) {
-		var e map[string]any
-		if err := json.Unmarshal([]byte(line), &e); err != nil {
-			t.Fatal(err)
-		}
+	for _, e := range logEntries(t, file) {
 		if e["logger"] == "shield" {
 			got = append(got, fmt.Sprint(e["level"], ": ", e["msg"], " ", e["zone"], " ", e["requests"], " ", e["shield"], " ", e["capacity"], " ", e["refused"]))
 		}

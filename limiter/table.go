@@ -47,15 +47,16 @@ func KeyOfBytes(name []byte) Key { return max(1, Key(maphash.Bytes(seed, name)))
 // bound at twice the clients that you expect within one refill time of the bucket.
 //
 // When a new key finds no room, this is who is forgotten, the first that
-// applies among the 14 keys in its two places:
+// applies among the 14 keys in its two sets:
 //
 //  1. a key whose bucket is full again: forgetting it changes nothing;
 //  2. the key that owes least, if it could afford another request now:
 //     forgetting it grants at most what it had spent of its burst;
 //  3. nobody: a key that is over its limit is never forgotten, so nobody is
-//     forgiven by a flood. The new key shares one bucket, that of its place,
-//     with the other new keys that find no room there, until one of the 14
-//     is no longer over its limit.
+//     forgiven by a flood. The new key shares one bucket, that of its first
+//     set, with the other new keys that find no room there, until one of the 14
+//     is no longer over its limit, which may be sooner than the wait that it
+//     was told.
 //
 // A Table follows the Limit that it is given, like a Bucket; but all its users
 // should give it the same one, except for the moment of a reload.
