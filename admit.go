@@ -36,6 +36,22 @@ type Request struct {
 	// beyond its length do not count the request; neither does one whose key
 	// is Outside.
 	Keys []limiter.Key
+
+	// Client names who asks, whatever the zones count by. What a client was
+	// promised is remembered under it; with Outside nothing is.
+	Client limiter.Key
+
+	// Kind names what is asked for: the hash of the client's key, user agent,
+	// method and path, or of its Idempotency-Key. A second request of the same
+	// Client and Kind, soon after a refusal, is taken for a retry.
+	Kind limiter.Key
+
+	// Retry: the request itself says that it is a retry. See pushback.Retry.
+	Retry bool
+
+	// Precise: the client reads milliseconds (gRPC), so its answer need not be
+	// held back.
+	Precise bool
 }
 
 // A Decision is the answer to one request.
@@ -56,6 +72,11 @@ type Decision struct {
 	// the client is told of it.
 	Wait time.Duration
 	Hint pushback.Hint
+
+	// Hold is how long the refusal is to be held back before it is sent: less
+	// than a second. Hint says what is right when it is sent. If it is above 0,
+	// Sent must be called once, when the refusal is sent or its client is gone.
+	Hold time.Duration
 
 	at      time.Duration
 	backend *Backend // if the request holds a place in flight
@@ -167,6 +188,9 @@ const (
 // HoldsPlace reports whether the request holds a place in flight. If not, Done
 // does nothing.
 func (d *Decision) HoldsPlace() bool { return d.backend != nil }
+
+// Sent ends the Hold of a refusal.
+func (d *Decision) Sent() {}
 
 // Done gives back what an admitted request holds. It must be called exactly
 // once for every Decision that admits, with a now from the same epoch.
