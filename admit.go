@@ -1,6 +1,7 @@
 package shield
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
@@ -16,16 +17,17 @@ const (
 	Quota                     // a zone's quota for this client
 	Capacity                  // the backend's rate
 	Concurrency               // the backend's room in flight
+	Early                     // it came before the time that it was promised
 
 	reasons = iota
 )
 
 func (r Reason) String() string {
-	return [reasons]string{"none", "quota", "capacity", "concurrency"}[r]
+	return [reasons]string{"none", "quota", "capacity", "concurrency", "early"}[r]
 }
 
 // Reasons are all Reasons for a refusal.
-var Reasons = [...]Reason{Quota, Capacity, Concurrency}
+var Reasons = [...]Reason{Quota, Capacity, Concurrency, Early}
 
 // Outside is the key of a request in a zone that it is not in.
 const Outside limiter.Key = 0
@@ -68,8 +70,9 @@ type Decision struct {
 	// otherwise -1.
 	Zone int
 
-	// Wait is how long until the same request would be admitted. Hint is what
-	// the client is told of it.
+	// Wait is how long until the client's appointment; in observe mode, until
+	// the same request would be admitted if nothing else came. Hint is what the
+	// client is told of it.
 	Wait time.Duration
 	Hint pushback.Hint
 
@@ -79,23 +82,33 @@ type Decision struct {
 	Hold time.Duration
 
 	at      time.Duration
-	backend *Backend // if the request holds a place in flight
+	held    *atomic.Int64 // if Hold is above 0
+	backend *Backend      // if the request holds a place in flight
 }
 
 // Admit decides on a request that arrives at now, the time since the epoch of
 // the Guard's State. It takes tokens and a place in flight if all limits allow
-// it, and nothing otherwise.
+// it, and nothing otherwise: then it makes an appointment.
 func (g *Guard) Admit(now time.Duration, r Request) Decision {
 	d := Decision{Reason: Fits, Zone: -1, at: now}
-	refusing := g.admit(0, now, r.Keys, &d)
-	d.Admit = d.Reason == Fits
 	b := g.backend
-	if d.Admit {
-		b.admitted.Add(1)
+	b.tick(now, g.concurrency)
+	v := g.visit(now, &r)
+	if v.Standing == pushback.TooEarly && v.Hammers {
+		g.refuseEarly(now, v, &d)
 		return d
 	}
-	d.Hint = g.answers.Hint(d.Wait)
+	refusing := g.admit(0, now, r.Keys, g.reserve(now, v), &d)
+	d.Admit = d.Reason == Fits
+	if d.Admit {
+		b.admitted.Add(1)
+		if v.Promises > 0 {
+			b.keep(now, r.Client)
+		}
+		return d
+	}
 	if g.observe {
+		d.Hint = g.answers.Hint(d.Wait)
 		d.Admit = true
 		b.observed[d.Reason].Add(1)
 		if refusing != nil {
@@ -103,11 +116,13 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 		}
 		return d // without a place in flight: what would have been refused must not crowd out others
 	}
-	b.refused[d.Reason].Add(1)
-	b.retryAfter[d.Hint.Seconds].Add(1)
-	if refusing != nil {
+	if d.Reason == Quota {
 		refusing.refused.Add(1)
+		g.appointQuota(now, &r, refusing, &d)
+	} else {
+		g.appoint(now, &r, v, &d)
 	}
+	b.refuse(&d)
 	return d
 }
 
@@ -118,7 +133,7 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 //
 // It sets d.Reason, d.Wait and d.Zone, and returns the zone that refuses: the
 // one with the longest wait. The wait is the longest of all, the capacity's too.
-func (g *Guard) admit(i int, now time.Duration, keys []limiter.Key, d *Decision) (refusing *ZoneState) {
+func (g *Guard) admit(i int, now time.Duration, keys []limiter.Key, reserve int, d *Decision) (refusing *ZoneState) {
 	for ; i < len(g.zones); i++ {
 		if z := &g.zones[i]; z.index < len(keys) && keys[z.index] != Outside {
 			break
@@ -126,7 +141,7 @@ func (g *Guard) admit(i int, now time.Duration, keys []limiter.Key, d *Decision)
 	}
 	if i == len(g.zones) {
 		if d.Reason == Fits {
-			g.admitBackend(now, d)
+			g.admitBackend(now, reserve, d)
 		} else if g.hasCapacity {
 			// The client's quota is not all that it has to wait for.
 			claim, wait := g.backend.capacity.Claim(g.capacity, now, 1)
@@ -140,7 +155,7 @@ func (g *Guard) admit(i int, now time.Duration, keys []limiter.Key, d *Decision)
 	if wait > d.Wait {
 		d.Reason, d.Wait, d.Zone = Quota, wait, z.index
 	}
-	refusing = g.admit(i+1, now, keys, d)
+	refusing = g.admit(i+1, now, keys, reserve, d)
 	if d.Reason == Fits {
 		claim.Commit()
 	}
@@ -151,13 +166,14 @@ func (g *Guard) admit(i int, now time.Duration, keys []limiter.Key, d *Decision)
 	return refusing
 }
 
-// admitBackend decides on a request that is within its quotas.
-func (g *Guard) admitBackend(now time.Duration, d *Decision) {
+// admitBackend decides on a request that is within its quotas. It leaves reserve
+// tokens of the capacity, and as large a part of the places in flight, to others.
+func (g *Guard) admitBackend(now time.Duration, reserve int, d *Decision) {
 	b := g.backend
 	var capacity limiter.Claim
 	if g.hasCapacity {
 		var wait time.Duration
-		if capacity, wait = b.capacity.Claim(g.capacity, now, 1); wait > 0 {
+		if capacity, wait = b.capacity.ClaimAbove(g.capacity, now, 1, reserve); wait > 0 {
 			capacity.Release()
 			d.Reason, d.Wait = Capacity, wait
 			return
@@ -190,7 +206,7 @@ const (
 func (d *Decision) HoldsPlace() bool { return d.backend != nil }
 
 // Sent ends the Hold of a refusal.
-func (d *Decision) Sent() {}
+func (d *Decision) Sent() { d.held.Add(-1) }
 
 // Done gives back what an admitted request holds. It must be called exactly
 // once for every Decision that admits, with a now from the same epoch.

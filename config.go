@@ -36,6 +36,21 @@ type Config struct {
 
 	// Pushback says how refusals are worded.
 	Pushback pushback.Config
+
+	// Retries says how clients are held to the times they were told.
+	Retries Retries
+}
+
+// Retries says what is remembered of refused clients.
+type Retries struct {
+	// Lenient admits clients that come before the time they were told, if there
+	// is room, as if nothing had been said to them.
+	Lenient bool
+
+	// MaxClients bounds how many refused clients are remembered, at 16 bytes
+	// each: pushback.MinMaxClients to pushback.MaxMaxClients. 0 means
+	// pushback.DefaultMaxClients.
+	MaxClients int
 }
 
 // A Zone is a quota that every client has by itself.
@@ -64,7 +79,10 @@ type Zone struct {
 // A Guard applies one Config. It is safe for concurrent use.
 type Guard struct {
 	observe     bool
+	enforce     bool
+	dither      bool
 	zones       []zone // in the order of their names: see admit
+	order       []int  // where in zones each of Config.Zones is
 	keys        []func(*http.Request) string
 	hasCapacity bool
 	capacity    limiter.Limit
@@ -85,7 +103,7 @@ type zone struct {
 // New returns a Guard that works on s; nil means a State of its own. What s
 // lacks is added to it. The error names everything that is wrong with c.
 func New(c Config, s *State) (*Guard, error) {
-	g := &Guard{observe: c.Observe, concurrency: c.Concurrency}
+	g := &Guard{observe: c.Observe, enforce: !c.Retries.Lenient, concurrency: c.Concurrency}
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
@@ -129,6 +147,12 @@ func New(c Config, s *State) (*Guard, error) {
 	if c.Concurrency < 0 || c.Concurrency > MaxConcurrency {
 		bad("concurrency is %d; want 1 to %d", c.Concurrency, MaxConcurrency)
 	}
+	if c.Retries.MaxClients == 0 {
+		c.Retries.MaxClients = pushback.DefaultMaxClients
+	}
+	if n := c.Retries.MaxClients; n < pushback.MinMaxClients || n > pushback.MaxMaxClients {
+		bad("retries: max_clients is %d; want %d to %d", n, pushback.MinMaxClients, pushback.MaxMaxClients)
+	}
 	var err error
 	if g.answers, err = pushback.New(c.Pushback, policies); err != nil {
 		bad("pushback: %w", err)
@@ -144,7 +168,13 @@ func New(c Config, s *State) (*Guard, error) {
 		g.zones[i].ZoneState = s.zone(z.Name)
 	}
 	slices.SortFunc(g.zones, func(a, b zone) int { return strings.Compare(a.name, b.name) })
+	g.order = make([]int, len(g.zones))
+	for i, z := range g.zones {
+		g.order[z.index] = i
+	}
+	g.dither = g.answers.Dither()
 	g.backend = s.backend()
+	g.backend.ledger.Resize(c.Retries.MaxClients)
 	return g, nil
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/pushback"
 )
 
 // A State is what traffic has written: who has used what, and what is in
@@ -40,6 +41,7 @@ func (s *State) backend() *Backend {
 // A ZoneState holds the buckets of one zone's clients.
 type ZoneState struct {
 	name  string
+	salt  uint64 // tells the keys of this zone from those of others
 	table limiter.Table
 
 	refused  atomic.Uint64
@@ -47,7 +49,9 @@ type ZoneState struct {
 }
 
 // NewZoneState returns the empty state of the zone of that name.
-func NewZoneState(name string) *ZoneState { return &ZoneState{name: name} }
+func NewZoneState(name string) *ZoneState {
+	return &ZoneState{name: name, salt: uint64(limiter.KeyOf("zone " + name))}
+}
 
 // Refusals returns how many requests the zone has refused, and how many it would
 // have refused.
@@ -79,6 +83,14 @@ func (z *ZoneState) Stats(now time.Duration) ZoneStats {
 type Backend struct {
 	capacity limiter.Bucket
 	gate     loadshed.Gate
+	calendar pushback.Calendar
+	ledger   pushback.Ledger
+	watch    watch
+
+	held     atomic.Int64  // refusals that wait to be sent
+	returned atomic.Uint64 // arrivals of clients that had a promise, or say that they retry
+	broken   atomic.Uint64 // clients that came when they were told and were refused
+	early    atomic.Uint64 // clients that came too early and were admitted
 
 	admitted   atomic.Uint64
 	refused    [reasons]atomic.Uint64

@@ -40,6 +40,25 @@ func (b *Bucket) Claim(l Limit, now time.Duration, n int) (c Claim, wait time.Du
 	return Claim{mu: &b.mu, fullAt: &b.fullAt, paid: paid}, wait
 }
 
+// ClaimAbove is Claim for one who may not take the last reserve tokens: the wait
+// is until n+reserve are there. A reserve that leaves less than n of the burst
+// is cut.
+func (b *Bucket) ClaimAbove(l Limit, now time.Duration, n, reserve int) (c Claim, wait time.Duration) {
+	c, wait = b.Claim(l, now, n)
+	if reserve = min(reserve, l.burst-n); wait == 0 && reserve > 0 {
+		_, wait = l.take(*c.fullAt, now, n+reserve)
+	}
+	return c, wait
+}
+
+// Rested returns for how long at least nine tenths of the burst have been there;
+// 0 if they are not.
+func (b *Bucket) Rested(l Limit, now time.Duration) time.Duration {
+	c, _ := b.Claim(l, now, 0)
+	defer c.Release()
+	return max(0, now-(*c.fullAt-l.depth/10))
+}
+
 // A Claim holds one bucket still between the look and the decision, so that
 // several limits can be checked first and then charged together. A goroutine
 // that holds several claims must have taken them in an order that all others

@@ -76,6 +76,17 @@ func New(c Config) (Limit, error) {
 // Burst returns how many tokens a full bucket holds.
 func (l Limit) Burst() int { return l.burst }
 
+// Rate returns how many tokens are earned per second.
+func (l Limit) Rate() float64 {
+	if l.interval == 0 {
+		return 0
+	}
+	return float64(time.Second) / float64(l.interval)
+}
+
+// Interval returns how long one token takes to be earned.
+func (l Limit) Interval() time.Duration { return l.interval }
+
 // Refill returns how long an empty bucket takes to be full.
 func (l Limit) Refill() time.Duration { return l.depth }
 

@@ -59,6 +59,9 @@ func (g *Gate) Detach(now time.Duration) {
 // InFlight returns how many places are taken.
 func (g *Gate) InFlight() int { return int(g.inFlight.Load()) }
 
+// Service returns the mean time of service, 0 before the first completion.
+func (g *Gate) Service() time.Duration { return time.Duration(g.service.Load()) }
+
 // unknownDrain is what Drain returns before anything has been served: the least
 // that Retry-After can say. The time that the first requests have taken so far
 // would be a guess near zero, and would bring everyone back at once.

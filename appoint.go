@@ -1,0 +1,218 @@
+package shield
+
+import (
+	"math"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
+)
+
+const (
+	// maxHeld bounds the refusals that are held back at one time: each keeps a
+	// connection waiting.
+	maxHeld = 10_000
+
+	// rested is how long a backend must have been all but idle before clients
+	// are let in that come too early: a moment's luck must not make polling pay.
+	rested = 500 * time.Millisecond
+
+	// fairShare is how much of the horizon's slots one client key can have, and
+	// leastShare how many at least: who sends a thousand requests at once must
+	// not push everybody else's appointments into the next minute.
+	fairShare  = 0.05
+	leastShare = 8
+)
+
+// visit looks up what the client was promised. A client is not struck for
+// coming early where nobody has to wait, or to an idle backend.
+func (g *Guard) visit(now time.Duration, r *Request) pushback.Visit {
+	b := g.backend
+	if r.Client == Outside || !b.calendar.Expecting(now) {
+		return pushback.Visit{}
+	}
+	var horizon time.Duration
+	if g.enforce && b.calendar.Standing(now) && !g.idle(now) {
+		_, horizon = g.answers.Bounds()
+	}
+	v := b.ledger.Visit(now, uint64(r.Client), uint64(r.Kind), horizon)
+	if v.Promises > 0 || r.Retry {
+		b.returned.Add(1)
+	}
+	if v.Standing == pushback.TooEarly && horizon == 0 {
+		v.Hammers = false
+	}
+	return v
+}
+
+// idle reports whether the backend has more room than comes to it.
+func (g *Guard) idle(now time.Duration) bool {
+	b := g.backend
+	if g.hasCapacity && b.capacity.Rested(g.capacity, now) < rested {
+		return false
+	}
+	return g.concurrency == 0 || 2*b.gate.InFlight() <= g.concurrency
+}
+
+// refuseEarly tells a client its promise again, at the lowest cost there is.
+func (g *Guard) refuseEarly(now time.Duration, v pushback.Visit, d *Decision) {
+	d.Reason = Early
+	d.Wait = v.At - now
+	d.Hint = g.answers.Hint(d.Wait)
+	g.backend.refuse(d)
+}
+
+func (b *Backend) refuse(d *Decision) {
+	b.refused[d.Reason].Add(1)
+	b.retryAfter[d.Hint.Seconds].Add(1)
+}
+
+// reserve returns how many tokens a request has to leave to others while a
+// backlog stands: those who come on time may take the last ones, strangers leave
+// three tenths, and whoever has an appointment besides half.
+func (g *Guard) reserve(now time.Duration, v pushback.Visit) int {
+	switch {
+	case !g.hasCapacity || v.Standing == pushback.OnTime && !v.Deferred || !g.backend.calendar.Standing(now):
+		return 0
+	case v.Standing == pushback.Besides || v.Standing == pushback.Unclear:
+		return g.capacity.Burst() / 2
+	default:
+		return g.capacity.Burst() * 3 / 10
+	}
+}
+
+// keep notes that a client with a promise has been admitted.
+func (b *Backend) keep(now time.Duration, client limiter.Key) {
+	v := b.ledger.Keep(now, uint64(client))
+	switch {
+	case v.Promises == 0:
+	case v.Deferred:
+		b.calendar.Leave()
+	case v.Standing == pushback.OnTime:
+		b.calendar.Kept(now, v.At)
+	default:
+		b.calendar.Forget(now, v.At)
+		b.early.Add(1)
+	}
+}
+
+// appoint gives a client that the backend has no room for its appointment.
+func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Decision) {
+	b := g.backend
+	rates := g.rates()
+	var a pushback.Appointment
+	again := false
+	switch {
+	case v.Standing == pushback.TooEarly: // enforcement is off: the promise stands, at no further cost
+		d.Wait = v.At - now
+		d.Hint = g.answers.Hint(d.Wait)
+		return
+	case v.Standing == pushback.OnTime && v.Deferred:
+		a, again = b.calendar.Rebook(now, v, rates), true
+	case v.Standing == pushback.OnTime:
+		b.broken.Add(1)
+		b.calendar.Kept(now, v.At)
+		a, again = b.calendar.Excuse(now, rates), true
+	case v.Standing == pushback.Unclear || v.Standing == pushback.Besides && v.Promises >= g.share(rates):
+		a = b.calendar.Later(now, rates)
+		g.tell(now, r, v, a, d)
+		return
+	default:
+		a = b.calendar.Book(now, rates)
+	}
+	if limit := g.answers.GiveUp(); limit > 0 && a.Wait > limit {
+		b.forget(now, a)
+		d.Wait, d.Hint = a.Wait, pushback.Hint{Never: true}
+		return
+	}
+	g.tell(now, r, v, a, d)
+	if r.Client != Outside && !b.ledger.Write(now, uint64(r.Client), uint64(r.Kind), a, now+d.Hold, again) && a.Deferred {
+		b.calendar.Leave() // a stranger again when it comes
+	}
+}
+
+// forget takes back an appointment.
+func (b *Backend) forget(now time.Duration, a pushback.Appointment) {
+	if a.Deferred {
+		b.calendar.Leave()
+	} else {
+		b.calendar.Forget(now, a.At)
+	}
+}
+
+// appointQuota gives a client that is over its quota its appointment: not before
+// it has earned the tokens, nor before those of its requests that were refused
+// earlier, and in a slot of its own where the backend's rate is known, since
+// others may have the same time to wait.
+func (g *Guard) appointQuota(now time.Duration, r *Request, z *ZoneState, d *Decision) {
+	b := g.backend
+	zone := &g.zones[g.order[d.Zone]]
+	key := uint64(r.Keys[d.Zone]) ^ z.salt
+	v := b.ledger.Visit(now, key, uint64(r.Kind), 0)
+	wait, again := d.Wait, false
+	rates := g.rates()
+	// Each promised request will take what it costs.
+	behind := min(time.Duration(v.Promises)*zone.limit.Interval()*time.Duration(zone.cost), rates.Max)
+	switch v.Standing {
+	case pushback.TooEarly:
+		if now+wait <= v.At+50*time.Millisecond { // the promise stands
+			d.Wait = v.At - now
+			d.Hint = g.answers.Hint(d.Wait)
+			return
+		}
+		again = true
+	case pushback.OnTime:
+		again = true
+	case pushback.Besides, pushback.Unclear:
+		wait += behind
+		if v.Standing == pushback.Unclear || wait > rates.Max {
+			d.Wait = max(wait, rates.Min)
+			d.Hint = g.answers.Hint(d.Wait)
+			return
+		}
+	}
+	a := pushback.Appointment{At: now + max(rates.Min, min(wait, rates.Max))}
+	if !math.IsInf(rates.Service, 1) && wait <= rates.Max {
+		a = b.calendar.BookFrom(now, now+wait, rates)
+	}
+	g.tell(now, r, v, a, d)
+	b.ledger.Write(now, key, uint64(r.Kind), a, now+d.Hold, again)
+}
+
+// tell sets what a refused client is told. Retry-After has whole seconds, and
+// clients that were refused in one moment would all come back at the same
+// fraction of a second. So the answer is held back by the fraction that is
+// missing: then the whole seconds hit the slot.
+func (g *Guard) tell(now time.Duration, r *Request, v pushback.Visit, a pushback.Appointment, d *Decision) {
+	d.Wait = a.At - now
+	d.Hint = g.answers.Hint(d.Wait)
+	hold := d.Wait % time.Second
+	if !g.dither || r.Precise || v.Hammers || hold < time.Millisecond || d.Wait < time.Second {
+		return
+	}
+	held := &g.backend.held
+	if held.Add(1) > maxHeld {
+		held.Add(-1)
+		return
+	}
+	d.Hold, d.held = hold, held
+	d.Hint = g.answers.Hint(d.Wait - hold)
+}
+
+// rates returns what the calendar has to know of the backend.
+func (g *Guard) rates() pushback.Rates {
+	r := pushback.Rates{Service: math.Inf(1)}
+	r.Min, r.Max = g.answers.Bounds()
+	if g.hasCapacity {
+		r.Service = g.capacity.Rate()
+	}
+	if g.concurrency > 0 {
+		r.Service = min(r.Service, g.backend.service(g.concurrency))
+	}
+	return r
+}
+
+// share returns how many promises one client may have at once.
+func (g *Guard) share(r pushback.Rates) int {
+	return max(leastShare, int(fairShare*g.backend.calendar.Spare(r.Service)*r.Max.Seconds()))
+}

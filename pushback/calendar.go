@@ -1,0 +1,454 @@
+package pushback
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// slotWidth is the width of one bucket of the calendar. Ours: a quarter of a
+	// second of the spare rate is less than any bucket's burst should be.
+	slotWidth = 250 * time.Millisecond
+
+	// buckets is how many buckets there are: 128 s hold the longest horizon and
+	// penalty, and maturity after it.
+	buckets = 512
+
+	// leastWait is how far away the nearest appointment is: Retry-After cannot
+	// say less.
+	leastWait = time.Second
+
+	// maturity is how long after a bucket its promises are counted as kept or not.
+	// Clients that obey whole seconds come within milliseconds; later ones are
+	// added when they come. Ours: one second more would be one second longer at
+	// the wrong rate when a herd does not come back.
+	maturity = time.Second
+
+	// leastKept bounds overbooking: no slot is promised to more than four clients.
+	leastKept = 0.25
+
+	// keptMemory is over how many promises the share of kept ones is taken.
+	keptMemory = 200
+
+	// farHops is from how many hops on a deferred client's next time is drawn,
+	// not reckoned: see Calendar.hop.
+	farHops = 4
+)
+
+// A Calendar gives each refused client its own time to come back, so that the
+// clients return at the rate that a backend can spare.
+//
+// It is a ring of buckets, a quarter of a second each, that hold how many
+// clients are expected. A refused client gets the first free slot. When the
+// horizon is full it is deferred: it gets a number in a queue, and a time within
+// the horizon at which to ask again, by when, as a rule, its slot is within
+// reach. Deferred clients are given slots in the order of their numbers, however
+// often they have to ask, and later ones wait behind them.
+//
+// What it promises: in any time τ at most s·τ expected returns and one bucket;
+// first come, first served; no appointment beyond the horizon. It never refuses
+// anything by itself: where a token is free, it can be taken by anybody.
+//
+// The zero Calendar is empty. It is safe for concurrent use. now is the time
+// since an epoch that the caller keeps. All its memory is this struct: no
+// number of clients makes it grow.
+type Calendar struct {
+	until atomic.Int64 // the last promised slot
+	last  atomic.Int64 // the last time that anybody was told
+
+	mu   sync.Mutex // guards what follows
+	ring [buckets]bucket
+
+	// full: all buckets before this one were full when a slot was last looked
+	// for, at this width.
+	full     int64
+	fullSize float64
+
+	// The queue of deferred clients. Numbers below served may have a slot.
+	issued, served float64
+	servedAt       time.Duration
+
+	base    base
+	kept    kept
+	matured int64  // all buckets before this one are counted in kept
+	random  uint64 // state of the generator for hops
+	counts  Promises
+}
+
+// A bucket is what is promised within slotWidth.
+type bucket struct {
+	number     int64   // of this bucket since the epoch
+	load       float32 // expected returns
+	pulse      float32 // what is left free for a known herd
+	made, kept float32 // promises
+}
+
+// Rates are what a Calendar must know of the backend and the configuration.
+type Rates struct {
+	// Service is how many requests per second the backend can take: above 0.
+	Service float64
+
+	// Min and Max bound every wait that is told. Min is at least a second.
+	Min, Max time.Duration
+
+	// Pulse returns how many requests of a known periodic herd to leave room
+	// for between two instants; nil for none.
+	Pulse func(from, to time.Duration) float64
+}
+
+// An Appointment is when a refused client is to come back.
+type Appointment struct {
+	At time.Duration
+
+	// Deferred: no slot is reserved. Number is the client's place in the queue,
+	// which it must be asked for again with.
+	Deferred bool
+	Number   float64
+
+	// Wait is how long it will take in all until the client is served, as far
+	// as is known now.
+	Wait time.Duration
+}
+
+// Promises counts what has become of appointments.
+type Promises struct {
+	Made     uint64 // slots promised
+	Deferred uint64 // times that a client was told to ask again later
+	Kept     uint64 // came at the slot or within maturity after it
+	Late     uint64 // came later
+	NoShow   uint64 // had not come at the end of it; late ones are counted in both
+}
+
+// Standing reports whether anybody is promised a time after now: a backlog. It
+// costs one atomic load.
+func (c *Calendar) Standing(now time.Duration) bool { return time.Duration(c.until.Load()) > now }
+
+// Expecting reports whether anybody may come back who was told to. It costs one
+// atomic load.
+func (c *Calendar) Expecting(now time.Duration) bool {
+	last := time.Duration(c.last.Load())
+	return last > 0 && now < last+maxLate
+}
+
+// Backlog returns how long the promises reach, 0 to the horizon, and how many
+// clients are deferred beyond it.
+func (c *Calendar) Backlog(now time.Duration) (reach time.Duration, deferred int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return max(0, time.Duration(c.until.Load())-now), int(max(0, c.issued-c.served))
+}
+
+// Promises returns the counts, and the share of promises that are kept.
+func (c *Calendar) Promises() (n Promises, share float64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.counts, c.kept.share()
+}
+
+// Arrived tells how many requests that kept no promise came within d before
+// now. To be called about once per second.
+func (c *Calendar) Arrived(now, d time.Duration, requests uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.base.add(float64(requests), d, c.Standing(now))
+	c.mature(now)
+}
+
+// Spare returns the rate at which refused clients can be served: what the
+// backend can do, less a little to be safe, less what comes anyhow. At least a
+// tenth, or nobody would ever be served: 0.97 and 0.1 are of the simulations
+// that this algorithm comes from.
+func (c *Calendar) Spare(service float64) float64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.spare(service)
+}
+
+func (c *Calendar) spare(service float64) float64 {
+	return min(max(0.97*service-c.base.rate, 0.1*service), service)
+}
+
+// Book gives a client that is refused at now its appointment: the first free
+// slot, or a place in the queue if others wait in it or the horizon is full.
+func (c *Calendar) Book(now time.Duration, r Rates) Appointment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.advance(now, r)
+	if c.issued <= c.served {
+		if at, ok := c.slot(now+max(leastWait, r.Min), now+r.Max, r, 1); ok {
+			return c.promise(now, at)
+		}
+	}
+	c.issued++
+	return c.hop(now, c.issued, r)
+}
+
+// BookFrom is Book for a client that has a reason of its own to wait until from:
+// its quota. It passes no one in the queue, since it takes no place of theirs
+// before from. If there is no slot it is told from, or the horizon.
+func (c *Calendar) BookFrom(now, from time.Duration, r Rates) Appointment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.advance(now, r)
+	from = max(from, now+max(leastWait, r.Min))
+	at, ok := c.slotFrom(from, now+r.Max, r)
+	if !ok {
+		at = min(from, now+r.Max)
+	}
+	return Appointment{At: at, Wait: at - now}
+}
+
+// Later returns a time for a client that is to wait but gets no place anywhere.
+func (c *Calendar) Later(now time.Duration, r Rates) Appointment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := c.jitter(now, r)
+	return Appointment{At: at, Deferred: true, Wait: at - now}
+}
+
+// Rebook gives a deferred client that has come back in time its slot, if it is
+// near, or else the next time to ask.
+func (c *Calendar) Rebook(now time.Duration, v Visit, r Rates) Appointment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.advance(now, r)
+	number := v.number(c.served)
+	if number <= c.served {
+		if at, ok := c.slot(now+max(leastWait, r.Min), now+r.Max, r, 1); ok {
+			return c.promise(now, at)
+		}
+	}
+	return c.hop(now, number, r)
+}
+
+// Excuse gives a client that came in time and found no room another slot. It
+// may use the three hundredths that spare leaves free, and so comes before
+// those who wait already; without them, it is first in the queue.
+func (c *Calendar) Excuse(now time.Duration, r Rates) Appointment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.advance(now, r)
+	if at, ok := c.slot(now+max(leastWait, r.Min), now+r.Max, r, 1/0.97); ok {
+		return c.promise(now, at)
+	}
+	c.counts.Deferred++
+	c.issued++
+	at := c.jitter(now, r)
+	return Appointment{At: at, Deferred: true, Number: c.served, Wait: at - now}
+}
+
+// Forget takes back an appointment that could not be written down, or whose
+// client has been served before.
+func (c *Calendar) Forget(now, at time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b := c.bucket(int64(at / slotWidth))
+	if b == nil || b.made < 1 || at <= now {
+		return
+	}
+	b.load = max(0, b.load-float32(c.kept.share()))
+	b.made--
+	c.full = min(c.full, int64(at/slotWidth))
+}
+
+// Leave takes a deferred client out of the queue: it has been served, or was
+// never in it. The others move up.
+func (c *Calendar) Leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.served = min(c.issued, c.served+1)
+}
+
+// Kept notes that a client whose slot was at has come back at now.
+func (c *Calendar) Kept(now, at time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := int64(at / slotWidth)
+	if b := c.bucket(n); b != nil && n >= c.matured && now < at+slotWidth+maturity {
+		b.kept++
+		c.counts.Kept++
+		return
+	}
+	c.counts.Late++
+	c.kept.late()
+}
+
+func (c *Calendar) promise(now, at time.Duration) Appointment {
+	c.counts.Made++
+	c.until.Store(max(c.until.Load(), int64(at)))
+	c.last.Store(max(c.last.Load(), int64(at)))
+	return Appointment{At: at, Wait: at - now}
+}
+
+// advance brings the queue to now. A deferred client's number is served when
+// there is a slot for it within the horizon: at the rate at which slots come
+// into reach.
+func (c *Calendar) advance(now time.Duration, r Rates) {
+	c.mature(now)
+	if c.issued > c.served {
+		rate := c.spare(r.Service) / c.kept.share()
+		c.served = min(c.issued, c.served+rate*max(0, now-c.servedAt).Seconds())
+	}
+	c.servedAt = max(c.servedAt, now)
+}
+
+// mature counts the promises of the buckets that are old enough.
+func (c *Calendar) mature(now time.Duration) {
+	end := int64((now - maturity) / slotWidth)
+	if end-c.matured > buckets {
+		c.matured = end - buckets
+	}
+	for ; c.matured < end; c.matured++ {
+		if b := c.bucket(c.matured); b != nil && b.made > 0 {
+			c.kept.add(float64(b.made), float64(b.kept))
+			c.counts.NoShow += uint64(max(0, b.made-b.kept))
+		}
+	}
+}
+
+// bucket returns the bucket with a number, nil if it holds nothing.
+func (c *Calendar) bucket(number int64) *bucket {
+	if b := &c.ring[number&(buckets-1)]; b.number == number {
+		return b
+	}
+	return nil
+}
+
+// open returns the bucket with a number, emptied if it was another's, and how
+// many returns it holds if there are perBucket on the average.
+func (c *Calendar) open(number int64, r Rates, perBucket float64) (b *bucket, size float64) {
+	b = &c.ring[number&(buckets-1)]
+	if b.number != number {
+		*b = bucket{number: number}
+		if r.Pulse != nil {
+			from := time.Duration(number) * slotWidth
+			b.pulse = float32(r.Pulse(from, from+slotWidth))
+		}
+	}
+	if b.pulse == 0 {
+		return b, perBucket
+	}
+	return b, max(perBucket-float64(b.pulse), min(perBucket, 0.1*r.Service*slotWidth.Seconds()))
+}
+
+// slot reserves the first free slot from from until limit. What lies before
+// from in from's own bucket is lost.
+func (c *Calendar) slot(from, limit time.Duration, r Rates, stretch float64) (time.Duration, bool) {
+	perBucket := c.spare(r.Service) * slotWidth.Seconds() * stretch
+	first := int64(from / slotWidth)
+	if b, size := c.open(first, r, perBucket); stretch == 1 {
+		passed := float64(from-time.Duration(first)*slotWidth) / float64(slotWidth)
+		b.load = max(b.load, float32(passed*size))
+	}
+	// Where slots were looked for last, there are none before; unless there is
+	// more room now.
+	n := first
+	if stretch == 1 {
+		if perBucket <= 1.01*c.fullSize {
+			n = max(n, c.full)
+		} else {
+			c.fullSize = perBucket
+		}
+	}
+	for last := int64(limit / slotWidth); n <= last; n++ {
+		b, size := c.open(n, r, perBucket)
+		if float64(b.load) <= size*(1-1e-6) {
+			at := time.Duration(n)*slotWidth + time.Duration(float64(b.load)/size*float64(slotWidth))
+			if at = max(at, from); at > limit {
+				break
+			}
+			c.fill(n, r, perBucket)
+			if stretch == 1 {
+				c.full = n
+				c.fullSize = min(max(c.fullSize, perBucket), 1.01*perBucket)
+			}
+			return at, true
+		}
+	}
+	return 0, false
+}
+
+// slotFrom reserves a slot from from until limit, for one who has a reason not to
+// come before: what lies before it in from's own bucket is not lost, but its
+// slots are squeezed into the rest.
+func (c *Calendar) slotFrom(from, limit time.Duration, r Rates) (time.Duration, bool) {
+	perBucket := c.spare(r.Service) * slotWidth.Seconds()
+	first := int64(from / slotWidth)
+	if perBucket <= 1.01*c.fullSize {
+		first = max(first, c.full)
+	}
+	for n := first; n <= int64(limit/slotWidth); n++ {
+		b, size := c.open(n, r, perBucket)
+		if float64(b.load) > size*(1-1e-6) {
+			continue
+		}
+		begin := time.Duration(n) * slotWidth
+		rest := begin + slotWidth - max(begin, from)
+		at := max(begin, from) + time.Duration(float64(b.load)/size*float64(rest))
+		if at > limit {
+			break
+		}
+		c.fill(n, r, perBucket)
+		return at, true
+	}
+	return 0, false
+}
+
+// fill adds one promise to a bucket. What does not fit is the next ones' load.
+func (c *Calendar) fill(n int64, r Rates, perBucket float64) {
+	b, size := c.open(n, r, perBucket)
+	b.made++
+	load := float64(b.load) + c.kept.share()
+	for range buckets / 2 {
+		if load <= size {
+			break
+		}
+		rest := load - max(size, float64(b.load))
+		b.load = max(b.load, float32(size))
+		n++
+		b, size = c.open(n, r, perBucket)
+		load = float64(b.load) + rest
+	}
+	b.load = float32(load)
+}
+
+// hop returns when a deferred client with a number is to ask again. Its slot
+// will come into reach when those before it have theirs: after wait. It needs at
+// least wait/horizon hops, and takes them equally long, so that it is not asked
+// more often than it must, and all keep their order. Where that would bring
+// too many back at about the same time, it is a random time in the last
+// quarter of the horizon.
+func (c *Calendar) hop(now time.Duration, number float64, r Rates) Appointment {
+	c.counts.Deferred++
+	rate := c.spare(r.Service) / c.kept.share()
+	wait := r.Max.Seconds() + max(0, number-c.served)/rate
+	a := Appointment{Deferred: true, Number: number, Wait: time.Duration(min(wait, 1e9) * float64(time.Second))}
+	if hops := math.Ceil(wait / r.Max.Seconds()); hops >= 2 && hops < farHops {
+		a.At = now + max(leastWait, r.Min, time.Duration(wait/hops*float64(time.Second)))
+		c.last.Store(max(c.last.Load(), int64(a.At)))
+	} else {
+		a.At = c.jitter(now, r)
+	}
+	return a
+}
+
+// jitter returns a random time in the last quarter of the horizon.
+func (c *Calendar) jitter(now time.Duration, r Rates) time.Duration {
+	d := time.Duration((0.75 + 0.25*c.draw()) * float64(r.Max))
+	at := now + max(leastWait, r.Min, d)
+	c.last.Store(max(c.last.Load(), int64(at)))
+	return at
+}
+
+// draw returns a number in [0, 1): SplitMix64 (Steele, Lea and Flood, "Fast
+// splittable pseudorandom number generators", 2014). It has no seed: where
+// nobody can predict how many were drawn before, nobody can predict it.
+func (c *Calendar) draw() float64 {
+	c.random += 0x9e3779b97f4a7c15
+	z := c.random
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return float64((z^z>>31)>>11) / (1 << 53)
+}

@@ -1,0 +1,397 @@
+package pushback
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// Bounds and default of a Ledger's size.
+const (
+	DefaultMaxClients = 1 << 19 // 8 MiB
+	MinMaxClients     = 1 << 10
+	MaxMaxClients     = 1 << 22 // 64 MiB
+)
+
+const (
+	ways       = 8        // records per set: two cache lines
+	protected  = ways / 2 // of them for clients that have kept a promise
+	stripes    = 128      // locks
+	maxCounted = 1<<8 - 1 // promises to one client
+
+	// Every strikesPerPenalty early returns of one client cost it a penalty, at
+	// most maxPenalties times: enough that hammering never pays, too little to
+	// starve anybody.
+	strikesPerPenalty = 8
+	maxPenalties      = 3
+	penalty           = 5 * time.Second
+
+	// abandoned is how late a client is when its record may be given to another.
+	abandoned = 5 * time.Second
+)
+
+// A Ledger remembers what was promised to whom, in 16 bytes per client, and how
+// each keeps to it.
+//
+// It is bounded: a client whose record finds no room is a stranger when it comes
+// back, as good as a new one. A record belongs to one set of eight. Half of
+// them are for clients that have kept a promise. A newcomer takes the place of
+// one that is expected no more, or if it has a slot, of one that has none; never
+// of one that has kept a promise. So a flood of new clients costs only the
+// flood.
+//
+// The zero Ledger is ready once Resize has said how large it is to be, and takes
+// memory when it is first written to. It is safe for concurrent use.
+type Ledger struct {
+	locks [stripes]struct {
+		sync.Mutex
+		_ [64 - unsafe.Sizeof(sync.Mutex{})]byte // a cache line each
+	}
+	size  atomic.Int64 // sets
+	table atomic.Pointer[[]set]
+}
+
+type set [ways]record
+
+// A Visit is what the ledger knows of a client that has come.
+type Visit struct {
+	Standing Standing
+
+	// At is the time that the client was promised, if it was. An early client
+	// is to be told it again.
+	At time.Duration
+
+	// Deferred: At is no slot but the time at which to ask again. Number is its
+	// place in the queue: see Calendar.Rebook.
+	Deferred bool
+	Number   uint32
+
+	// Promises is how many times are promised to this client, At the nearest.
+	Promises int
+
+	// Hammers: the client does not do what it is told, so nothing is to be spent
+	// on it.
+	Hammers bool
+}
+
+// number returns the visitor's number in the queue, given one that is being
+// served: the nearest to it that the record may mean.
+func (v *Visit) number(served float64) float64 {
+	n := int64(served) / numberUnit
+	d := (int64(v.Number) - n) << 46 >> 46 // 18 bits
+	return float64((n + d) * numberUnit)
+}
+
+// Standing is how a visit compares with what was promised.
+type Standing uint8
+
+// The standings.
+const (
+	Stranger Standing = iota // was promised nothing that is still good
+	OnTime                   // its time has come
+	TooEarly                 // it repeats a request before its time
+	Besides                  // it has a time to come, but this is another request
+	Unclear                  // one of several clients behind one key, too early or with another request
+)
+
+// Resize sets how many clients are remembered, MinMaxClients to MaxMaxClients.
+// The records are kept, as far as there is room.
+func (l *Ledger) Resize(maxClients int) {
+	sets := int64(maxClients+ways-1) / ways
+	if l.size.Load() == sets {
+		return
+	}
+	for i := range l.locks {
+		l.locks[i].Lock()
+		defer l.locks[i].Unlock()
+	}
+	l.size.Store(sets)
+	old := l.table.Load()
+	if old == nil {
+		return
+	}
+	table := make([]set, sets)
+	for i := range *old {
+		for _, r := range (*old)[i] {
+			if r == (record{}) {
+				continue
+			}
+			to := &table[index(r.who>>tagShift, sets)]
+			for w := range to {
+				if to[w] == (record{}) {
+					to[w] = r
+					break
+				}
+			}
+		}
+	}
+	l.table.Store(&table)
+}
+
+// tagOf returns what a record keeps of a key: 40 bits, well mixed, never 0. With
+// 65,536 sets, a stranger is taken for one of its set once in two million visits.
+func tagOf(key uint64) uint64 {
+	key = (key ^ key>>32) * 0xd6e8feb86659fd93
+	key = (key ^ key>>32) * 0xd6e8feb86659fd93
+	return max(1, (key^key>>32)>>tagShift)
+}
+
+// index spreads tags over sets.
+func index(tag uint64, sets int64) uint64 { return (tag & (1<<32 - 1)) * uint64(sets) >> 32 }
+
+// open locks the set of a tag. It returns nil, and holds no lock, if there is no
+// table and none is wanted.
+func (l *Ledger) open(tag uint64, create bool) (s *set, unlock *sync.Mutex) {
+	for {
+		table := l.table.Load()
+		if table == nil {
+			if !create {
+				return nil, nil
+			}
+			l.create()
+			continue
+		}
+		i := index(tag, int64(len(*table)))
+		m := &l.locks[i%stripes].Mutex
+		m.Lock()
+		if l.table.Load() == table {
+			return &(*table)[i], m
+		}
+		m.Unlock() // resized meanwhile
+	}
+}
+
+func (l *Ledger) create() {
+	l.locks[0].Lock()
+	defer l.locks[0].Unlock()
+	if l.table.Load() == nil {
+		sets := l.size.Load()
+		if sets == 0 {
+			sets = DefaultMaxClients / ways
+		}
+		table := make([]set, sets)
+		l.table.Store(&table)
+	}
+}
+
+func (s *set) find(tag uint64) *record {
+	for i := range s {
+		if s[i].who>>tagShift == tag {
+			return &s[i]
+		}
+	}
+	return nil
+}
+
+// Visit looks up a client that comes at now. With a horizon above 0, a return
+// that is too early counts as a strike, and every eighth moves the promise by a
+// penalty, but not beyond the horizon. Only an unmistakable repetition is too
+// early: of the only request that this client was promised a time for, of the
+// same kind, and after it was told.
+func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duration) (v Visit) {
+	tag := tagOf(key)
+	s, m := l.open(tag, false)
+	if s == nil {
+		return v
+	}
+	defer m.Unlock()
+	r := s.find(tag)
+	if r == nil {
+		return v
+	}
+	v.Hammers = r.get(fStrikes) > 0 || Class(r.get(fClass)) == Hammer
+	v.Promises = r.outstanding(now)
+	if v.Promises == 0 {
+		return v
+	}
+	due, told := r.due(now), r.told(now)
+	same := r.get(fKind) == kind&63
+	answered := now >= told // whoever comes before cannot have heard it
+	if same && answered {
+		r.observe(now)
+	}
+	v.Deferred, v.Number = r.get(fDeferred) == 1, uint32(r.get(fNumber))
+	v.At = due
+	switch {
+	case now >= due-tolerance(due-told):
+		v.Standing = OnTime
+	case !same || !answered:
+		v.Standing = Besides
+	case v.Promises > 1:
+		v.Standing = Unclear
+	default:
+		v.Standing = TooEarly
+		if horizon > 0 {
+			v.At = r.strike(now, due, horizon)
+			v.Hammers = true
+		}
+	}
+	return v
+}
+
+// strike counts an early return and returns the promise, to be told again.
+func (r *record) strike(now, due, horizon time.Duration) time.Duration {
+	r.add(fStrikes, 1)
+	if n := r.get(fStrikes); n%strikesPerPenalty == 0 && n <= strikesPerPenalty*maxPenalties {
+		if n == strikesPerPenalty*maxPenalties {
+			r.add(fStrikes, 1) // further ones cost nothing more
+		}
+		due = max(due, min(due+penalty, now+horizon))
+		r.setDue(due)
+	}
+	r.setTold(now)
+	return due
+}
+
+// Keep notes that a client has been admitted: one of its promises is done with.
+// It returns which, as it was before.
+func (l *Ledger) Keep(now time.Duration, key uint64) (v Visit) {
+	tag := tagOf(key)
+	s, m := l.open(tag, false)
+	if s == nil {
+		return v
+	}
+	defer m.Unlock()
+	r := s.find(tag)
+	if r == nil {
+		return v
+	}
+	v.Promises = r.outstanding(now)
+	if v.Promises == 0 {
+		return v
+	}
+	due, told := r.due(now), r.told(now)
+	v.Deferred, v.At = r.get(fDeferred) == 1, due
+	v.Standing = Besides
+	if now >= due-tolerance(due-told) {
+		v.Standing = OnTime
+		r.set(fStrikes, 0) // forgiven
+		r.add(fScore, 1)
+		s.protect(r, now)
+		r.setDue(max(due, now)) // the next one of several, if there are more
+	}
+	r.set(fCount, uint64(v.Promises-1))
+	r.set(fDeferred, 0)
+	return v
+}
+
+// Write notes what a client has been told: to come back at a.At, in an answer
+// that is sent at told. With again the promise takes the place of one that the
+// client had, else it is one more. It reports whether there was room.
+func (l *Ledger) Write(now time.Duration, key, kind uint64, a Appointment, told time.Duration, again bool) bool {
+	tag := tagOf(key)
+	s, m := l.open(tag, true)
+	defer m.Unlock()
+	r := s.find(tag)
+	if r == nil {
+		if r = s.room(now, a.Deferred); r == nil {
+			return false
+		}
+		*r = record{who: tag << tagShift}
+	}
+	n := r.outstanding(now)
+	if n == maxCounted && !again {
+		return false
+	}
+	if again && n > 0 {
+		n--
+	}
+	if n == 0 {
+		r.setDue(a.At)
+		r.set(fDeferred, 0)
+		if a.Deferred {
+			r.set(fDeferred, 1)
+			r.set(fNumber, uint64(a.Number)/numberUnit)
+		}
+	} else if a.At < r.due(now) {
+		r.setDue(a.At)
+	}
+	r.set(fCount, uint64(n+1))
+	r.set(fKind, kind)
+	r.setTold(told)
+	return true
+}
+
+// room returns the record that a newcomer may have, or nil.
+func (s *set) room(now time.Duration, deferred bool) (best *record) {
+	rank := 4
+	if deferred {
+		rank = 3
+	}
+	for i := range s {
+		r := &s[i]
+		is := 4
+		switch {
+		case *r == (record{}):
+			return r
+		case r.get(fProtected) == 1:
+		case r.outstanding(now) == 0:
+			is = 1
+		case r.due(now) < now-abandoned:
+			is = 2
+		case r.get(fDeferred) == 1:
+			is = 3
+		}
+		if is < rank {
+			best, rank = r, is
+		}
+	}
+	return best
+}
+
+// protect puts a record that has kept a promise out of the newcomers' reach. If
+// half of the set is protected already, it takes the place of one that expects
+// nothing and has not kept more.
+func (s *set) protect(r *record, now time.Duration) {
+	if r.get(fProtected) == 1 {
+		return
+	}
+	n := 0
+	var weakest *record
+	for i := range s {
+		p := &s[i]
+		if p.get(fProtected) == 0 {
+			continue
+		}
+		n++
+		if p.outstanding(now) == 0 && p.get(fScore) <= r.get(fScore) && (weakest == nil || p.get(fScore) < weakest.get(fScore)) {
+			weakest = p
+		}
+	}
+	if n == protected {
+		if weakest == nil {
+			return
+		}
+		weakest.set(fProtected, 0)
+	}
+	r.set(fProtected, 1)
+}
+
+// Clients returns how many records there are, by class. It visits every record,
+// some thousand at a time under one lock: it is meant for scrapes.
+func (l *Ledger) Clients() (n [Classes]int) {
+	for i := range l.locks {
+		m := &l.locks[i].Mutex
+		m.Lock()
+		if table := l.table.Load(); table != nil {
+			for j := i; j < len(*table); j += stripes {
+				for k := range (*table)[j] {
+					if r := &(*table)[j][k]; *r != (record{}) {
+						n[r.get(fClass)]++
+					}
+				}
+			}
+		}
+		m.Unlock()
+	}
+	return n
+}
+
+// MaxClients returns how many clients can be remembered.
+func (l *Ledger) MaxClients() int {
+	if n := l.size.Load(); n > 0 {
+		return int(n) * ways
+	}
+	return DefaultMaxClients
+}
