@@ -94,7 +94,7 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 	b := g.backend
 	b.tick(now, g.concurrency)
 	v := g.visit(now, &r)
-	if v.Standing == pushback.TooEarly && v.Hammers {
+	if v.Struck {
 		g.refuseEarly(now, v, &d)
 		return d
 	}

@@ -15,7 +15,7 @@ const (
 
 	// rested is how long a backend must have been all but idle before clients
 	// are let in that come too early: a moment's luck must not make polling pay.
-	rested = 500 * time.Millisecond
+	rested = 1000 * time.Millisecond
 
 	// fairShare is how much of the horizon's slots one client key can have, and
 	// leastShare how many at least: who sends a thousand requests at once must
@@ -36,11 +36,11 @@ func (g *Guard) visit(now time.Duration, r *Request) pushback.Visit {
 		_, horizon = g.answers.Bounds()
 	}
 	v := b.ledger.Visit(now, uint64(r.Client), uint64(r.Kind), horizon)
+	if v.Standing == pushback.OnTime {
+		v.Due = !v.Deferred || b.calendar.Overdue(now, v, g.rates())
+	}
 	if v.Promises > 0 || r.Retry {
 		b.returned.Add(1)
-	}
-	if v.Standing == pushback.TooEarly && horizon == 0 {
-		v.Hammers = false
 	}
 	return v
 }
@@ -72,8 +72,10 @@ func (b *Backend) refuse(d *Decision) {
 // three tenths, and whoever has an appointment besides half.
 func (g *Guard) reserve(now time.Duration, v pushback.Visit) int {
 	switch {
-	case !g.hasCapacity || v.Standing == pushback.OnTime && !v.Deferred || !g.backend.calendar.Standing(now):
+	case !g.hasCapacity || v.Due || !g.backend.calendar.Standing(now):
 		return 0
+	case v.Standing == pushback.OnTime:
+		return g.capacity.Burst() / 5
 	case v.Standing == pushback.Besides || v.Standing == pushback.Unclear:
 		return g.capacity.Burst() / 2
 	default:
@@ -107,6 +109,8 @@ func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Deci
 		d.Wait = v.At - now
 		d.Hint = g.answers.Hint(d.Wait)
 		return
+	case v.Standing == pushback.OnTime && v.Due && v.Deferred:
+		a, again = b.calendar.Excuse(now, rates), true
 	case v.Standing == pushback.OnTime && v.Deferred:
 		a, again = b.calendar.Rebook(now, v, rates), true
 	case v.Standing == pushback.OnTime:

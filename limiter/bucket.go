@@ -51,12 +51,12 @@ func (b *Bucket) ClaimAbove(l Limit, now time.Duration, n, reserve int) (c Claim
 	return c, wait
 }
 
-// Rested returns for how long at least nine tenths of the burst have been there;
-// 0 if they are not.
+// Rested returns for how long at least half of the burst has been there;
+// 0 if it is not.
 func (b *Bucket) Rested(l Limit, now time.Duration) time.Duration {
 	c, _ := b.Claim(l, now, 0)
 	defer c.Release()
-	return max(0, now-(*c.fullAt-l.depth/10))
+	return max(0, now-(*c.fullAt-l.depth/2))
 }
 
 // A Claim holds one bucket still between the look and the decision, so that

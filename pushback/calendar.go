@@ -223,6 +223,15 @@ func (c *Calendar) Rebook(now time.Duration, v Visit, r Rates) Appointment {
 	return c.hop(now, number, r)
 }
 
+// Overdue reports whether a deferred client's slot would have been before now:
+// a horizon after its number was served.
+func (c *Calendar) Overdue(now time.Duration, v Visit, r Rates) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.advance(now, r)
+	return v.number(c.served) < c.served-r.Max.Seconds()*c.spare(r.Service)/c.kept.share()
+}
+
 // Excuse gives a client that came in time and found no room another slot. It
 // may use the three hundredths that spare leaves free, and so comes before
 // those who wait already; without them, it is first in the queue.

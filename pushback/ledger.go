@@ -27,6 +27,11 @@ const (
 	maxPenalties      = 3
 	penalty           = 5 * time.Second
 
+	// seldom is how long after it was told a client may come early without being
+	// struck: a client with a long backoff of its own does no harm, and if it were
+	// refused it might come back a minute after its time.
+	seldom = 10 * time.Second
+
 	// abandoned is how late a client is when its record may be given to another.
 	abandoned = 5 * time.Second
 )
@@ -67,8 +72,15 @@ type Visit struct {
 	Deferred bool
 	Number   uint32
 
+	// Due: a slot has come. It is not set by the Ledger, which does not know
+	// where the queue is.
+	Due bool
+
 	// Promises is how many times are promised to this client, At the nearest.
 	Promises int
+
+	// Struck: it came too early, and that was counted.
+	Struck bool
 
 	// Hammers: the client does not do what it is told, so nothing is to be spent
 	// on it.
@@ -222,9 +234,9 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 		v.Standing = Unclear
 	default:
 		v.Standing = TooEarly
-		if horizon > 0 {
+		if horizon > 0 && now-told < seldom {
 			v.At = r.strike(now, due, horizon)
-			v.Hammers = true
+			v.Struck = true
 		}
 	}
 	return v
