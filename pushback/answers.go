@@ -33,6 +33,22 @@ type Config struct {
 
 	// Body is one of the constants above. "" means Problem.
 	Body Body
+
+	// Name stands for the backend in the early warning: 1 to 64 letters, digits
+	// and _ - . / : only. "" means capacity. See Answers.Warn.
+	Name string
+
+	// Backoff adds Backoff to the early warning.
+	Backoff bool
+
+	// GiveUp is how long a client may have to wait in all: one that would wait
+	// longer is to be told never to come back. 1m to 24h; 0 means that nobody
+	// is told so. It is only checked here: who promises keeps to it.
+	GiveUp time.Duration
+
+	// NoDither says that refusals are to be sent at once. It is only kept here,
+	// as GiveUp is.
+	NoDither bool
 }
 
 // A Policy is a quota as RateLimit-Policy describes it.
@@ -46,6 +62,15 @@ type Policy struct {
 type Refusal struct {
 	Policy int // the violated quota, as an index into New's policies; -1: the backend has no room
 	Hint   Hint
+
+	// Window is how much later than Hint says the client may come just as well:
+	// at any time in between that it likes. 0: at the time of the Hint. Only
+	// clients that know Shield-Retry are told.
+	Window time.Duration
+
+	// Ticket is what the client is to bring when it comes back: 1 to 128
+	// letters, digits and - . _ ~ + / = only. "": nothing.
+	Ticket string
 }
 
 // Answers writes refusals. Everything that does not differ from request to
@@ -55,13 +80,16 @@ type Answers struct {
 	body     Body
 	quotas   []wording // one per policy
 	overload wording
+	warning  warning
+	giveUp   time.Duration
+	dither   bool
 }
 
 // New returns an error that names every field of c that is out of range.
 func New(c Config, policies []Policy) (*Answers, error) {
 	c.Min, c.Max = orDefault(c.Min, time.Second), orDefault(c.Max, max(c.Min, 30*time.Second))
 	c.Status, c.OverloadStatus = orDefault(c.Status, http.StatusTooManyRequests), orDefault(c.OverloadStatus, http.StatusServiceUnavailable)
-	c.Body = orDefault(c.Body, Problem)
+	c.Body, c.Name = orDefault(c.Body, Problem), orDefault(c.Name, "capacity")
 
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -89,12 +117,21 @@ func New(c Config, policies []Policy) (*Answers, error) {
 	default:
 		bad("body is %q; want problem, html, text or none", c.Body)
 	}
+	if !isPolicyName(c.Name) {
+		bad("name is %q; want 1 to %d letters, digits and _ - . / : only", c.Name, maxPolicyName)
+	}
+	if c.GiveUp != 0 && (c.GiveUp < time.Minute || c.GiveUp > 24*time.Hour) {
+		bad("give_up is %v; want 1m to 24h", c.GiveUp)
+	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
 
-	a := &Answers{min: int(c.Min / time.Second), max: int(c.Max / time.Second), body: c.Body}
-	a.overload = newWording(c.OverloadStatus, nil)
+	a := &Answers{
+		min: int(c.Min / time.Second), max: int(c.Max / time.Second), body: c.Body,
+		overload: newWording(c.OverloadStatus, nil), warning: newWarning(c.Name, c.Backoff),
+		giveUp: c.GiveUp, dither: !c.NoDither,
+	}
 	for _, p := range policies {
 		a.quotas = append(a.quotas, newWording(c.Status, &p))
 	}
@@ -112,6 +149,17 @@ func orDefault[T comparable](v, byDefault T) T {
 // Hint rounds wait up within the configured bounds.
 func (a *Answers) Hint(wait time.Duration) Hint { return hint(wait, a.min, a.max) }
 
+// Bounds returns the shortest and the longest wait that a Hint tells.
+func (a *Answers) Bounds() (shortest, longest time.Duration) {
+	return time.Duration(a.min) * time.Second, time.Duration(a.max) * time.Second
+}
+
+// GiveUp returns the GiveUp of the Config.
+func (a *Answers) GiveUp() time.Duration { return a.giveUp }
+
+// Dither reports whether refusals may be held back for less than a second.
+func (a *Answers) Dither() bool { return a.dither }
+
 // Status returns the HTTP status for a refusal.
 func (a *Answers) Status(f Refusal) int { return a.wording(f).status }
 
@@ -127,24 +175,28 @@ func (a *Answers) wording(f Refusal) *wording {
 // hold the answer back. now is the present time, for the connection's deadline.
 func (a *Answers) Write(w http.ResponseWriter, r *http.Request, f Refusal, now time.Time) {
 	Unblock(w, r, now)
-	if IsGRPC(r) {
-		a.writeGRPC(w, f)
-		return
-	}
 	words := a.wording(f)
 	h := newHeader(w)
+	if IsGRPC(r) {
+		words.setGRPC(&h, f)
+		h.setFor(r, f)
+		w.WriteHeader(http.StatusOK)
+		return
+	}
 	words.setHeader(&h, f)
-	body := &words.problem
+	h.setFor(r, f)
+	texts := words.texts(f)
+	body := &texts.problem
 	switch {
 	case a.body == None:
 		w.WriteHeader(words.status)
 		return
 	case a.body == Text:
-		body = &words.text
+		body = &texts.text
 	case a.body == HTML || isNavigation(r):
-		body = &words.pageOnce
-		if r.Method == http.MethodGet || r.Method == http.MethodHead {
-			body = &words.page
+		body = &texts.pageOnce
+		if !f.Hint.Never && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+			body = &texts.page
 			h.set("Refresh", digits[f.Hint.Seconds])
 		}
 	}
@@ -156,7 +208,10 @@ func (a *Answers) Write(w http.ResponseWriter, r *http.Request, f Refusal, now t
 	}
 	// In one piece: servers may set a deadline for every write.
 	b := buffers.Get().(*[]byte)
-	*b = append(append(append((*b)[:0], body.before...), digits[f.Hint.Seconds]...), body.after...)
+	*b = append((*b)[:0], body.before...)
+	if !f.Hint.Never {
+		*b = append(append(*b, digits[f.Hint.Seconds]...), body.after...)
+	}
 	_, _ = w.Write(*b) // the client may be gone; there is nobody else to tell
 	buffers.Put(b)
 }
@@ -165,10 +220,42 @@ func (a *Answers) Write(w http.ResponseWriter, r *http.Request, f Refusal, now t
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // SetHeader sets the headers of a refusal whose status and body somebody else
-// writes.
+// writes, except for those that only some clients get: see SetHeaderFor.
 func (a *Answers) SetHeader(w http.ResponseWriter, f Refusal) {
 	h := newHeader(w)
 	a.wording(f).setHeader(&h, f)
+}
+
+// SetHeaderFor sets the headers of a refusal of r whose status and body
+// somebody else writes.
+func (a *Answers) SetHeaderFor(w http.ResponseWriter, r *http.Request, f Refusal) {
+	h := newHeader(w)
+	a.wording(f).setHeader(&h, f)
+	h.setFor(r, f)
+}
+
+// setFor sets what depends on who asks.
+func (h *header) setFor(r *http.Request, f Refusal) {
+	if f.Ticket != "" || ReadsShieldRetry(r) {
+		h.set("Shield-Retry", shieldRetry(f))
+	}
+	if f.Ticket != "" && !f.Hint.Never && isNavigation(r) {
+		setTicketCookie(h.h, r, f)
+	}
+	if throughEnvoy(r) {
+		// Envoy retries by itself within milliseconds, whatever Retry-After
+		// says; this stops it (RetryStateImpl::wouldRetryFromHeaders).
+		h.set("X-Envoy-Ratelimited", "true")
+	}
+}
+
+// throughEnvoy reports whether a request was passed on by an Envoy, as in a
+// service mesh: by what its router adds (router_filter, "HTTP headers set on
+// upstream calls").
+func throughEnvoy(r *http.Request) bool {
+	return len(r.Header["X-Envoy-Attempt-Count"]) > 0 ||
+		len(r.Header["X-Envoy-Expected-Rq-Timeout-Ms"]) > 0 ||
+		len(r.Header["X-Envoy-Original-Path"]) > 0
 }
 
 // isNavigation reports whether a person looks at the answer: browsers say so

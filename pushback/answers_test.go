@@ -1,13 +1,18 @@
 package pushback
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/json"
+	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +25,10 @@ var (
 	}
 	overQuota = Refusal{Policy: 0, Hint: Hint{Seconds: 6, Ms: 5250}}
 	overload  = Refusal{Policy: -1, Hint: Hint{Seconds: 6, Ms: 5250}}
+
+	// The same, never to come back.
+	neverQuota    = Refusal{Policy: 0, Hint: Hint{Never: true}}
+	neverOverload = Refusal{Policy: -1, Hint: Hint{Never: true}}
 )
 
 func mustNew(tb testing.TB, c Config) *Answers {
@@ -117,6 +126,203 @@ func TestSetHeader(t *testing.T) {
 	})
 }
 
+// Who is told never to come back finds no time in any header, and a plain no in
+// those that software development kits read: X-Should-Retry those by Stainless,
+// Stripe-Should-Retry Stripe's.
+func TestEveryHeaderOfNever(t *testing.T) {
+	const html = "text/html; charset=utf-8"
+	for _, c := range []struct {
+		name   string
+		body   Body
+		r      *http.Request
+		f      Refusal
+		status int
+		want   map[string]string // besides those that all have
+	}{
+		{"quota", "", request("GET"), neverQuota, 429, map[string]string{
+			"Ratelimit": `"api";r=0`, "Ratelimit-Policy": `"api";q=100;w=60`, "Content-Type": "application/problem+json"}},
+		{"overload", "", request("GET"), neverOverload, 503, map[string]string{"Content-Type": "application/problem+json"}},
+		{"a navigation", "", request("GET", "Sec-Fetch-Mode: navigate"), neverOverload, 503, map[string]string{"Content-Type": html}},
+		{"its HEAD", "", request("HEAD", "Sec-Fetch-Mode: navigate"), neverOverload, 503, map[string]string{"Content-Type": html}},
+		{"a form", HTML, request("POST"), neverOverload, 503, map[string]string{"Content-Type": html}},
+		{"text", Text, request("GET"), neverOverload, 503, map[string]string{"Content-Type": "text/plain; charset=utf-8"}},
+		{"none", None, request("GET"), neverOverload, 503, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := answer(mustNew(t, Config{Body: c.body}), c.r, c.f)
+			if w.Code != c.status {
+				t.Errorf("status %d, want %d", w.Code, c.status)
+			}
+			want := map[string]string{"X-Should-Retry": "false", "Stripe-Should-Retry": "false", "Cache-Control": "no-store"}
+			if c.body != None {
+				want["X-Content-Type-Options"] = "nosniff"
+			}
+			maps.Copy(want, c.want)
+			wantHeader(t, w.Header(), want)
+
+			body := w.Body.String()
+			if (body != "") != (c.body != None && c.r.Method != "HEAD") {
+				t.Fatalf("body %q", body)
+			}
+			if body != "" && !strings.Contains(strings.ToLower(body), "do not come back soon.") {
+				t.Errorf("%q does not say so", body)
+			}
+			for _, promise := range []string{"retry-after", "by itself", "again", " s."} {
+				if strings.Contains(body, promise) {
+					t.Errorf("%q speaks of %q", body, promise)
+				}
+			}
+			if c.want["Content-Type"] == "application/problem+json" && !json.Valid([]byte(body)) {
+				t.Errorf("%q is not JSON", body)
+			}
+			if c.want["Content-Type"] == html && body != "" && !strings.HasSuffix(body, "</p></html>\n") {
+				t.Errorf("page %q", body)
+			}
+		})
+	}
+}
+
+// Body none keeps every header but those of the body.
+func TestEveryHeaderOfNone(t *testing.T) {
+	w := answer(mustNew(t, Config{Body: None}), request("GET"), overQuota)
+	if w.Code != http.StatusTooManyRequests || w.Body.Len() > 0 {
+		t.Errorf("status %d, body %q; want 429 and none", w.Code, w.Body)
+	}
+	wantHeader(t, w.Header(), map[string]string{
+		"Retry-After": "6", "Retry-After-Ms": "5250", "Cache-Control": "no-store",
+		"Ratelimit": `"api";r=0;t=6`, "Ratelimit-Policy": `"api";q=100;w=60`,
+	})
+}
+
+// RFC 9110, section 10.2.3, and this package's own law: whatever the wait and
+// whoever asks, there is one Retry-After, an integer from 1 to 59, and every
+// other header that says a time says the same.
+func TestEveryTimeIsTheSame(t *testing.T) {
+	one := func(h http.Header, name string) string {
+		if len(h[name]) != 1 {
+			t.Errorf("%s: %q, want one value", name, h[name])
+			return ""
+		}
+		return h[name][0]
+	}
+	delaySeconds := regexp.MustCompile(`^[1-9][0-9]?$`)
+	a := mustNew(t, Config{Max: maxSeconds * time.Second})
+	for _, wait := range []time.Duration{-1, 0, 1, ms, 999 * ms, time.Second, 1001 * ms, 9999 * ms, 10 * time.Second, 58_001 * ms, 59 * time.Second, time.Hour} {
+		for policy := -1; policy < len(policies); policy++ {
+			f := Refusal{Policy: policy, Hint: a.Hint(wait), Ticket: "a"}
+			for _, r := range []*http.Request{request("GET"), request("HEAD", "Accept: text/html"), request("POST", "Content-Type: text/plain")} {
+				h := answer(a, r, f).Header()
+				seconds, ms := one(h, "Retry-After"), one(h, "Retry-After-Ms")
+				if n, err := strconv.Atoi(ms); !delaySeconds.MatchString(seconds) || err != nil || strconv.Itoa((n+999)/1000) != seconds {
+					t.Errorf("%v: Retry-After: %s, Retry-After-Ms: %s", wait, seconds, ms)
+				}
+				if refresh := h["Refresh"]; refresh != nil && one(h, "Refresh") != seconds {
+					t.Errorf("%v: Refresh: %s, Retry-After: %s", wait, refresh, seconds)
+				}
+				if !strings.HasPrefix(one(h, "Shield-Retry"), "after="+string(appendSeconds(nil, int64(f.Hint.Ms)))+", ") {
+					t.Errorf("%v: Shield-Retry: %s, Retry-After-Ms: %s", wait, h["Shield-Retry"], ms)
+				}
+			}
+			h := answer(a, request("POST", "Content-Type: application/grpc"), f).Header()
+			if got := one(h, "Grpc-Retry-Pushback-Ms"); got != strconv.Itoa(f.Hint.Ms) || h["Retry-After"] != nil {
+				t.Errorf("%v: pushback %s, Retry-After: %s; want %d and none", wait, got, h["Retry-After"], f.Hint.Ms)
+			}
+		}
+	}
+}
+
+// An Envoy in between does not retry what says X-Envoy-Ratelimited, of whatever
+// status; it is the Envoy that passed the request on that would.
+func TestEnvoyIsToldNotToRetry(t *testing.T) {
+	a := mustNew(t, Config{})
+	for header, want := range map[string]string{
+		"X-Envoy-Attempt-Count: 1":            "true",
+		"X-Envoy-Expected-Rq-Timeout-Ms: 250": "true",
+		"X-Envoy-Original-Path: /":            "true",
+		"X-Envoy-Max-Retries: 3":              "", // a request to an Envoy, not from one
+		"Via: 1.1 proxy":                      "",
+	} {
+		for _, f := range []Refusal{overQuota, overload, neverOverload} {
+			for _, kind := range []string{"application/json", "application/grpc"} {
+				r := request("POST", "Content-Type: "+kind, header)
+				if got := answer(a, r, f).Header().Get("X-Envoy-Ratelimited"); got != want {
+					t.Errorf("%s, %s, policy %d: X-Envoy-Ratelimited: %q, want %q", header, kind, f.Policy, got, want)
+				}
+				w := httptest.NewRecorder()
+				if a.SetHeaderFor(w, r, f); w.Header().Get("X-Envoy-Ratelimited") != want {
+					t.Errorf("%s, SetHeaderFor: %v, want %q", header, w.Header(), want)
+				}
+			}
+		}
+	}
+}
+
+// HTTP/1.0 (RFC 9112, appendix C.2) knows no chunks: there is a Content-Length,
+// or the end of the connection ends the body.
+func TestHTTP10(t *testing.T) {
+	a := mustNew(t, Config{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.Write(w, r, overQuota, time.Now()) }))
+	defer s.Close()
+	for _, method := range []string{"GET", "HEAD"} {
+		c, err := net.Dial("tcp", s.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, method+" / HTTP/1.0\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		raw, err := io.ReadAll(c) // to the end of the connection
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(raw)), request(method))
+		if err != nil {
+			t.Fatalf("%v in %q", err, raw)
+		}
+		body, err := io.ReadAll(w.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w.StatusCode != 429 || w.Header.Get("Retry-After") != "6" || len(w.TransferEncoding) > 0 || json.Valid(body) != (method == "GET") {
+			t.Errorf("%s: %q", method, raw)
+		}
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	for _, c := range []struct {
+		cfg  Config
+		want string // "": none
+	}{
+		{Config{Name: "api.example.com/v1:x_-", GiveUp: time.Minute, Backoff: true, NoDither: true}, ""},
+		{Config{Name: strings.Repeat("x", 64), GiveUp: 24 * time.Hour}, ""},
+		{Config{Name: strings.Repeat("x", 65)}, "name is"},
+		{Config{Name: `a"b`}, "name is"},
+		{Config{Name: "größe"}, "name is"},
+		{Config{Name: "a\xff"}, "name is"},
+		{Config{GiveUp: time.Minute - 1}, "give_up is 59.999999999s; want 1m to 24h"},
+		{Config{GiveUp: 24*time.Hour + 1}, "give_up is"},
+		{Config{GiveUp: -time.Hour}, "give_up is"},
+	} {
+		a, err := New(c.cfg, policies)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
+			t.Errorf("%+v: %v, want %q", c.cfg, err, c.want)
+		}
+		if err == nil && (a.GiveUp() != c.cfg.GiveUp || a.Dither() == c.cfg.NoDither) {
+			t.Errorf("%+v: GiveUp %v, Dither %v", c.cfg, a.GiveUp(), a.Dither())
+		}
+	}
+	a := mustNew(t, Config{Min: 2 * time.Second, Max: 7 * time.Second})
+	if lo, hi := a.Bounds(); lo != 2*time.Second || hi != 7*time.Second {
+		t.Errorf("Bounds: %v and %v, want 2s and 7s", lo, hi)
+	}
+	a = mustNew(t, Config{})
+	if lo, hi := a.Bounds(); lo != time.Second || hi != 30*time.Second || a.GiveUp() != 0 || !a.Dither() {
+		t.Errorf("by default: Bounds %v and %v, GiveUp %v, Dither %v; want 1s and 30s, 0, true", lo, hi, a.GiveUp(), a.Dither())
+	}
+}
+
 // draft-ietf-httpapi-ratelimit-headers-10, sections 3.1 and 4.1, in the syntax
 // of RFC 9651: a List of one String with Integer parameters, w above 0. Section
 // 6: Retry-After is not earlier than t, whatever is told. The same sections of
@@ -138,7 +344,7 @@ func TestRateLimitSyntax(t *testing.T) {
 		}
 	}
 	// Section 3.1.3: no fractions; a window is rounded up.
-	if got := answer(a, request("GET"), Refusal{Policy: 1, Hint: Hint{1, 1}}).Header().Get("RateLimit-Policy"); got != `"shop/login";q=3;w=2` {
+	if got := answer(a, request("GET"), Refusal{Policy: 1, Hint: hintOf(1, 1)}).Header().Get("RateLimit-Policy"); got != `"shop/login";q=3;w=2` {
 		t.Errorf("a window of 1.5s: %s", got)
 	}
 }
@@ -158,7 +364,7 @@ func TestProblemDetails(t *testing.T) {
 	}{
 		{"quota", Config{}, overQuota, 429, "Too Many Requests", "quota-exceeded", []string{"api"}},
 		{"overload", Config{}, overload, 503, "Service Unavailable", "temporary-reduced-capacity", nil},
-		{"another zone", Config{}, Refusal{1, Hint{17, 16_001}}, 429, "Too Many Requests", "quota-exceeded", []string{"shop/login"}},
+		{"another zone", Config{}, Refusal{Policy: 1, Hint: hintOf(17, 16_001)}, 429, "Too Many Requests", "quota-exceeded", []string{"shop/login"}},
 		{"another status", Config{Status: 403}, overQuota, 403, "Forbidden", "quota-exceeded", []string{"api"}},
 		{"a status without a name", Config{OverloadStatus: 529}, overload, 529, "Refused", "temporary-reduced-capacity", nil},
 	} {
@@ -266,7 +472,7 @@ func TestWhoGetsWhichBody(t *testing.T) {
 // RFC 9110, section 9.3.2: a HEAD gets the headers of the GET and no content.
 func TestHeadIsGetWithoutBody(t *testing.T) {
 	for _, body := range []Body{Problem, HTML, Text, None} {
-		for _, f := range []Refusal{overQuota, overload} {
+		for _, f := range []Refusal{overQuota, overload, neverQuota} {
 			a := mustNew(t, Config{Body: body})
 			get, head := answer(a, request("GET"), f), answer(a, request("HEAD"), f)
 			if head.Body.Len() > 0 {
@@ -283,7 +489,7 @@ func TestHeadIsGetWithoutBody(t *testing.T) {
 // was true.
 func TestNoAnswerMayBeStored(t *testing.T) {
 	for _, body := range []Body{Problem, HTML, Text, None} {
-		for _, f := range []Refusal{overQuota, overload} {
+		for _, f := range []Refusal{overQuota, overload, neverQuota} {
 			for _, r := range []*http.Request{request("GET"), request("GET", "Accept: text/html"), request("POST", "Content-Type: application/grpc")} {
 				if got := answer(mustNew(t, Config{Body: body}), r, f).Header().Get("Cache-Control"); got != "no-store" {
 					t.Errorf("%s, policy %d, %v: Cache-Control: %q", body, f.Policy, r.Header, got)
@@ -338,6 +544,9 @@ var writes = []struct {
 	{"quota", overQuota, request("GET"), 2}, // all header values, and the milliseconds as text
 	{"overload", overload, request("GET"), 2},
 	{"page", overload, request("GET", "Accept: text/html"), 2},
+	{"never", neverQuota, request("GET"), 1},
+	{"envoy", overQuota, request("GET", "X-Envoy-Attempt-Count: 1"), 2},
+	{"known", overload, request("GET", "Shield-Retry: yes"), 3},               // and the field
 	{"grpc", overload, request("POST", "Content-Type: application/grpc"), 14}, // the details, field by field
 }
 

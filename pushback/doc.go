@@ -18,6 +18,13 @@
 // page that reloads itself in time. gRPC clients obey their pushback only in a
 // Trailers-Only response, so that is what they get.
 //
+// Who is told never to come back finds no time anywhere, X-Should-Retry: false,
+// and a negative pushback.
+//
+// Clients that know this project ask for Shield-Retry, a Dictionary of RFC 9651
+// with room for milliseconds, windows and tickets: see [TicketOf]. Those who are
+// admitted while others wait can be warned: see [Answers.Warn].
+//
 // No answer may be stored (RFC 6585, section 4, for 429; the same holds for
 // 503): every one says no-store.
 package pushback

@@ -26,19 +26,23 @@ func IsGRPC(r *http.Request) bool {
 	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
 }
 
-// writeGRPC writes a Trailers-Only response: status 200, everything in the
-// headers, no body. Only there do clients look for their pushback; an HTTP 503
-// makes grpc-go retry by its own short backoff.
-func (a *Answers) writeGRPC(w http.ResponseWriter, f Refusal) {
-	words := a.wording(f)
-	h := newHeader(w)
+// setGRPC sets the headers of a Trailers-Only response: everything is in them,
+// the status is 200, and there is no body. Only there do clients look for their
+// pushback; an HTTP 503 makes grpc-go retry by its own short backoff. A negative
+// pushback means not to retry (gRPC proposal A6); a RetryInfo cannot say so, and
+// without one OTLP exporters do not retry a RESOURCE_EXHAUSTED.
+func (w *wording) setGRPC(h *header, f Refusal) {
+	message := w.texts(f).message
 	h.set("Content-Type", "application/grpc")
-	h.set("Grpc-Status", words.grpcStatus)
-	h.set("Grpc-Message", words.message)
-	h.set("Grpc-Retry-Pushback-Ms", strconv.Itoa(f.Hint.Ms))
-	h.set("Grpc-Status-Details-Bin", retryInfo(words.grpcStatus, words.message, f.Hint.Ms))
+	h.set("Grpc-Status", w.grpcStatus)
+	h.set("Grpc-Message", message)
+	if f.Hint.Never {
+		h.set("Grpc-Retry-Pushback-Ms", "-1")
+	} else {
+		h.set("Grpc-Retry-Pushback-Ms", strconv.Itoa(f.Hint.Ms))
+		h.set("Grpc-Status-Details-Bin", retryInfo(w.grpcStatus, message, f.Hint.Ms))
+	}
 	h.set("Cache-Control", "no-store")
-	w.WriteHeader(http.StatusOK)
 }
 
 // retryInfo returns a google.rpc.Status with one google.rpc.RetryInfo, in the

@@ -78,6 +78,30 @@ func TestGRPCIsTrailersOnly(t *testing.T) {
 	}
 }
 
+// gRPC proposal A6, "Pushback": a negative value means not to retry. There is no
+// such RetryInfo, so there is none.
+func TestGRPCNever(t *testing.T) {
+	for _, c := range []struct {
+		f               Refusal
+		status, message string
+	}{
+		{neverQuota, "8", "This client has used up its quota. Do not come back soon."},
+		{neverOverload, "14", "The service is at its capacity. Do not come back soon."},
+	} {
+		w := answer(mustNew(t, Config{}), request("POST", "Content-Type: application/grpc"), c.f)
+		if w.Code != 200 || w.Body.Len() > 0 {
+			t.Errorf("status %d, body %q; want 200 and nothing else", w.Code, w.Body)
+		}
+		wantHeader(t, w.Header(), map[string]string{
+			"Content-Type":           "application/grpc",
+			"Grpc-Status":            c.status,
+			"Grpc-Message":           c.message,
+			"Grpc-Retry-Pushback-Ms": "-1",
+			"Cache-Control":          "no-store",
+		})
+	}
+}
+
 // gRPC over HTTP2, "Requests": "application/grpc" [("+proto" / "+json" / {custom})].
 // gRPC-Web (PROTOCOL-WEB) is another protocol: its status is HTTP's.
 func TestIsGRPC(t *testing.T) {

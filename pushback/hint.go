@@ -8,8 +8,9 @@ const maxSeconds = 59
 
 // A Hint is when to come back.
 type Hint struct {
-	Seconds int // the wait in whole seconds, rounded up: 1 to 59
-	Ms      int // the wait in milliseconds, rounded up: never above Seconds
+	Seconds int  // the wait in whole seconds, rounded up: 1 to 59
+	Ms      int  // the wait in milliseconds, rounded up: never above Seconds
+	Never   bool // not at all; Seconds and Ms are 0
 }
 
 // hint rounds wait up to milliseconds and to whole seconds, and bounds both by

@@ -10,6 +10,8 @@ import (
 
 const ms = time.Millisecond
 
+func hintOf(seconds, ms int) Hint { return Hint{Seconds: seconds, Ms: ms} }
+
 func TestHint(t *testing.T) {
 	for _, c := range []struct {
 		story  string
@@ -17,24 +19,24 @@ func TestHint(t *testing.T) {
 		lo, hi int
 		want   Hint
 	}{
-		{"nothing to wait for", 0, 1, 30, Hint{1, 1}},
-		{"due long ago", -time.Hour, 1, 30, Hint{1, 1}},
-		{"less than there is", math.MinInt64, 1, 30, Hint{1, 1}},
-		{"a nanosecond is a millisecond", 1, 1, 30, Hint{1, 1}},
-		{"milliseconds round up", 10*ms + 1, 1, 30, Hint{1, 11}},
-		{"seconds round up", 1001 * ms, 1, 30, Hint{2, 1001}},
-		{"whole milliseconds stay", 10 * ms, 1, 30, Hint{1, 10}},
-		{"whole seconds stay", 6 * time.Second, 1, 30, Hint{6, 6000}},
-		{"a nanosecond more is a second more", 6*time.Second + 1, 1, 30, Hint{7, 6001}},
-		{"max is told exactly", 30 * time.Second, 1, 30, Hint{30, 30_000}},
-		{"more than max is max", 30*time.Second + 1, 1, 30, Hint{30, 30_000}},
-		{"a month is max", 31 * 24 * time.Hour, 1, 59, Hint{59, 59_000}},
-		{"never is max", math.MaxInt64, 1, 59, Hint{59, 59_000}},
-		{"less than min is min", 10 * ms, 5, 30, Hint{5, 5000}},
-		{"the second below min is min", 4 * time.Second, 5, 30, Hint{5, 5000}},
-		{"to the millisecond", 4200 * ms, 5, 30, Hint{5, 5000}},
-		{"min and max may be one", 7 * time.Second, 3, 3, Hint{3, 3000}},
-		{"and raise as well", 0, 3, 3, Hint{3, 3000}},
+		{"nothing to wait for", 0, 1, 30, hintOf(1, 1)},
+		{"due long ago", -time.Hour, 1, 30, hintOf(1, 1)},
+		{"less than there is", math.MinInt64, 1, 30, hintOf(1, 1)},
+		{"a nanosecond is a millisecond", 1, 1, 30, hintOf(1, 1)},
+		{"milliseconds round up", 10*ms + 1, 1, 30, hintOf(1, 11)},
+		{"seconds round up", 1001 * ms, 1, 30, hintOf(2, 1001)},
+		{"whole milliseconds stay", 10 * ms, 1, 30, hintOf(1, 10)},
+		{"whole seconds stay", 6 * time.Second, 1, 30, hintOf(6, 6000)},
+		{"a nanosecond more is a second more", 6*time.Second + 1, 1, 30, hintOf(7, 6001)},
+		{"max is told exactly", 30 * time.Second, 1, 30, hintOf(30, 30_000)},
+		{"more than max is max", 30*time.Second + 1, 1, 30, hintOf(30, 30_000)},
+		{"a month is max", 31 * 24 * time.Hour, 1, 59, hintOf(59, 59_000)},
+		{"no end is max", math.MaxInt64, 1, 59, hintOf(59, 59_000)},
+		{"less than min is min", 10 * ms, 5, 30, hintOf(5, 5000)},
+		{"the second below min is min", 4 * time.Second, 5, 30, hintOf(5, 5000)},
+		{"to the millisecond", 4200 * ms, 5, 30, hintOf(5, 5000)},
+		{"min and max may be one", 7 * time.Second, 3, 3, hintOf(3, 3000)},
+		{"and raise as well", 0, 3, 3, hintOf(3, 3000)},
 	} {
 		if got := hint(c.wait, c.lo, c.hi); got != c.want {
 			t.Errorf("%s: hint(%v, %d, %d) = %+v, want %+v", c.story, c.wait, c.lo, c.hi, got, c.want)
@@ -49,12 +51,12 @@ func TestHintKeepsToConfig(t *testing.T) {
 		wait time.Duration
 		want Hint
 	}{
-		{Config{}, 0, Hint{1, 1}},
-		{Config{}, time.Hour, Hint{30, 30_000}},
-		{Config{Min: 3 * time.Second}, 0, Hint{3, 3000}},
-		{Config{Min: 45 * time.Second}, time.Hour, Hint{45, 45_000}}, // above the default max: that moves up
-		{Config{Max: 59 * time.Second}, time.Hour, Hint{59, 59_000}},
-		{Config{Max: time.Second}, time.Hour, Hint{1, 1000}},
+		{Config{}, 0, hintOf(1, 1)},
+		{Config{}, time.Hour, hintOf(30, 30_000)},
+		{Config{Min: 3 * time.Second}, 0, hintOf(3, 3000)},
+		{Config{Min: 45 * time.Second}, time.Hour, hintOf(45, 45_000)}, // above the default max: that moves up
+		{Config{Max: 59 * time.Second}, time.Hour, hintOf(59, 59_000)},
+		{Config{Max: time.Second}, time.Hour, hintOf(1, 1000)},
 	} {
 		if got := mustNew(t, c.cfg).Hint(c.wait); got != c.want {
 			t.Errorf("%+v: Hint(%v) = %+v, want %+v", c.cfg, c.wait, got, c.want)

@@ -17,16 +17,23 @@ const (
 // wording is all that can be said before the request is known, for one policy
 // or for overload.
 type wording struct {
-	status    int
-	policy    string                 // RateLimit-Policy; "" for overload
-	rateLimit [maxSeconds + 1]string // RateLimit by seconds; empty for overload
+	status     int
+	policy     string                 // RateLimit-Policy; "" for overload
+	rateLimit  [maxSeconds + 1]string // RateLimit by seconds, 0 for never; empty for overload
+	grpcStatus string
 
-	problem, text       body
-	page, pageOnce      body // with Refresh and, where that would lose a form, without
-	grpcStatus, message string
+	wait, never texts
 }
 
-// A body is a constant text around the number of seconds.
+// texts are what people and programs read.
+type texts struct {
+	problem, text  body
+	page, pageOnce body   // with Refresh and, where that would lose a form, without
+	message        string // gRPC's
+}
+
+// A body is a constant text around the number of seconds; for never all of it
+// is in before.
 type body struct {
 	contentType   string
 	before, after []byte
@@ -42,6 +49,7 @@ func newWording(status int, p *Policy) wording {
 		violated = fmt.Sprintf(`,"violated-policies":[%s]`, quoted(p.Name))
 		window := max(1, (p.Window+time.Second-1)/time.Second)
 		w.policy = fmt.Sprintf("%s;q=%d;w=%d", quoted(p.Name), p.Quota, window)
+		w.rateLimit[0] = quoted(p.Name) + ";r=0"
 		for s := 1; s <= maxSeconds; s++ {
 			w.rateLimit[s] = fmt.Sprintf("%s;r=0;t=%d", quoted(p.Name), s)
 		}
@@ -50,33 +58,50 @@ func newWording(status int, p *Policy) wording {
 	if title == "" {
 		title = "Refused"
 	}
-	w.message = what
-
-	w.problem = body{
-		"application/problem+json",
-		fmt.Appendf(nil, `{"type":%s,"title":%s,"status":%d,"detail":%s%s,"retry-after":`,
-			quoted(kind), quoted(title), status, quoted(what+" Come back when retry-after seconds have passed."), violated),
-		[]byte("}\n"),
+	problem := func(then, more, after string) body {
+		return body{
+			"application/problem+json",
+			fmt.Appendf(nil, `{"type":%s,"title":%s,"status":%d,"detail":%s%s%s`,
+				quoted(kind), quoted(title), status, quoted(what+" "+then), violated, more),
+			[]byte(after),
+		}
 	}
-	w.text = body{
-		"text/plain; charset=utf-8",
-		[]byte(what + " Come back in "),
-		[]byte(" s.\n"),
+	text := func(then, after string) body {
+		return body{"text/plain; charset=utf-8", []byte(what + " " + then), []byte(after)}
 	}
-	page := func(then string) body {
+	page := func(heading, then, after string) body {
 		return body{
 			"text/html; charset=utf-8",
 			fmt.Appendf(nil, `<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>%s</title>
 <style>:root{color-scheme:light dark}body{font:1.1em/1.5 system-ui,sans-serif;max-width:32em;margin:20vh auto;padding:0 1em}</style>
-<h1>One moment, please</h1>
-<p>%s %s `, title, what, then),
-			[]byte(" s.</p></html>\n"),
+<h1>%s</h1>
+<p>%s %s`, title, heading, what, then),
+			[]byte(after),
 		}
 	}
-	w.page = page("This page tries again by itself in")
-	w.pageOnce = page("Please send it again in")
+	const moment, notNow = "One moment, please", "Do not come back soon."
+	w.wait = texts{
+		problem:  problem("Come back when retry-after seconds have passed.", `,"retry-after":`, "}\n"),
+		text:     text("Come back in ", " s.\n"),
+		page:     page(moment, "This page tries again by itself in ", " s.</p></html>\n"),
+		pageOnce: page(moment, "Please send it again in ", " s.</p></html>\n"),
+		message:  what,
+	}
+	w.never = texts{
+		problem:  problem(notNow, "}\n", ""),
+		text:     text(notNow+"\n", ""),
+		pageOnce: page("Not now", "Please do not come back soon.</p></html>\n", ""),
+		message:  what + " " + notNow,
+	}
 	return w
+}
+
+func (w *wording) texts(f Refusal) *texts {
+	if f.Hint.Never {
+		return &w.never
+	}
+	return &w.wait
 }
 
 // quoted returns s as a JSON string. For the names that policies may have it is
@@ -87,8 +112,13 @@ func quoted(s string) string {
 }
 
 func (w *wording) setHeader(h *header, f Refusal) {
-	h.set("Retry-After", digits[f.Hint.Seconds])
-	h.set("Retry-After-Ms", strconv.Itoa(f.Hint.Ms))
+	if f.Hint.Never {
+		h.set("X-Should-Retry", "false")
+		h.set("Stripe-Should-Retry", "false")
+	} else {
+		h.set("Retry-After", digits[f.Hint.Seconds])
+		h.set("Retry-After-Ms", strconv.Itoa(f.Hint.Ms))
+	}
 	h.set("Cache-Control", "no-store")
 	if w.policy != "" {
 		h.set("Ratelimit", w.rateLimit[f.Hint.Seconds])
