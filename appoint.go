@@ -122,7 +122,11 @@ func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Deci
 		g.tell(now, r, v, a, d)
 		return
 	default:
-		a = b.calendar.Book(now, rates)
+		var token time.Duration // to earn one may take longer than all who wait
+		if d.Reason == Capacity {
+			token = d.Wait
+		}
+		a = b.calendar.Book(now, token, rates)
 	}
 	if limit := g.answers.GiveUp(); limit > 0 && a.Wait > limit {
 		b.forget(now, a)
@@ -214,6 +218,16 @@ func (g *Guard) rates() pushback.Rates {
 		r.Service = min(r.Service, g.backend.service(g.concurrency))
 	}
 	return r
+}
+
+// Spare returns how many refused clients per second can be served besides what
+// comes anyhow; 0 if the Guard does not limit the backend.
+func (g *Guard) Spare() float64 {
+	r := g.rates()
+	if math.IsInf(r.Service, 1) {
+		return 0
+	}
+	return g.backend.calendar.Spare(r.Service)
 }
 
 // share returns how many promises one client may have at once.

@@ -67,7 +67,7 @@ func TestEachLimitRefusesForItsReason(t *testing.T) {
 	if d := g.Admit(1500*ms, Request{Keys: carol}); d.Reason != Capacity || d.Wait != 18500*ms || d.Zone != -1 {
 		t.Errorf("carol: %+v, want capacity, wait 18.5s", d)
 	}
-	s := g.backend.Stats()
+	s := g.backend.Stats(0)
 	if s.Admitted != 3 || s.Refused != [reasons]uint64{Quota: 1, Capacity: 1, Concurrency: 2} || s.RetryAfter[1] != 2 || s.RetryAfter[2] != 1 || s.RetryAfter[19] != 1 || s.InFlight != 1 {
 		t.Errorf("stats: %+v", s)
 	}
@@ -246,7 +246,7 @@ func TestLimitsHoldTogetherUnderContention(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			st, n := g.backend.Stats(), int(admitted.Load())
+			st, n := g.backend.Stats(0), int(admitted.Load())
 			switch {
 			case c.binds == Capacity && n != c.capacity:
 				t.Errorf("%d admitted, want the capacity of %d", n, c.capacity)
@@ -341,7 +341,7 @@ func TestObserveRefusesNobody(t *testing.T) {
 	for _, d := range held {
 		d.Done(0, Served)
 	}
-	s := g.backend.Stats()
+	s := g.backend.Stats(0)
 	if s.Refused != [reasons]uint64{} || s.Observed != [reasons]uint64{Quota: 8, Capacity: 10} || s.InFlight != 0 {
 		t.Errorf("%+v", s)
 	}

@@ -21,9 +21,21 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 				keys = append(keys, limiter.KeyOf(key(r)))
 			}
 		}
+		client := AddrKey(peer(r), 32, 64)
 		now := Now()
-		d := g.Admit(now, Request{Keys: keys})
+		d := g.Admit(now, Request{
+			Keys: keys, Client: client, Kind: KindOf(client, r),
+			Retry: pushback.Retry(r.Header), Precise: pushback.IsGRPC(r),
+		})
 		if !d.Admit {
+			if d.Hold > 0 {
+				stays := Hold(r.Context(), d.Hold)
+				d.Sent()
+				if !stays {
+					return
+				}
+				now += d.Hold
+			}
 			g.answers.Write(w, r, d.Refusal(), At(now))
 			return
 		}
@@ -41,6 +53,20 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 // Refusal returns what there is to be written for a Decision that refuses.
 func (d *Decision) Refusal() pushback.Refusal {
 	return pushback.Refusal{Policy: d.Zone, Hint: d.Hint}
+}
+
+// KindOf returns what tells one request of a client from another that is no
+// repetition of it: user agent, method and path, or the Idempotency-Key if it
+// has one (draft-ietf-httpapi-idempotency-key-header).
+func KindOf(client limiter.Key, r *http.Request) limiter.Key {
+	if key := r.Header["Idempotency-Key"]; len(key) > 0 {
+		return client ^ limiter.KeyOf(key[0])
+	}
+	agent := ""
+	if a := r.Header["User-Agent"]; len(a) > 0 {
+		agent = a[0]
+	}
+	return client ^ limiter.KeyOfParts(agent, r.Method, r.URL.Path)
 }
 
 // peer returns the address of the connection's other end, or the zero Addr.

@@ -392,7 +392,7 @@ func TestObservingHandlerPassesAllOn(t *testing.T) {
 			t.Errorf("request %d: %d %v", i, rec.Code, rec.Header())
 		}
 	}
-	if s := g.backend.Stats(); s.Observed[Capacity] != 4 || s.InFlight != 0 {
+	if s := g.backend.Stats(0); s.Observed[Capacity] != 4 || s.InFlight != 0 {
 		t.Errorf("%+v, want 4 observed and none in flight", s)
 	}
 }

@@ -104,12 +104,27 @@ type BackendStats struct {
 	Admitted   uint64          // requests admitted, without those only observed
 	Refused    [reasons]uint64 // by Reason
 	Observed   [reasons]uint64 // requests admitted that would have been refused, by Reason
-	RetryAfter [60]uint64      // refusals by the seconds that they were told
+	RetryAfter [60]uint64      // refusals by the seconds that they were told; 0: never
+
+	Backlog       time.Duration // how far the promised slots reach
+	Deferred      int           // clients that wait in the queue behind them
+	Promises      pushback.Promises
+	KeptShare     float64 // of promised slots, how many clients come for: 0.25 to 1
+	Broken        uint64  // clients that came when told and were refused
+	EarlyAdmitted uint64  // clients that came too early and were admitted
+	Held          int     // refusals that are being held back
+	MaxClients    int     // clients that can be remembered
 }
 
 // Stats returns the counts, each read at a slightly different moment.
-func (b *Backend) Stats() BackendStats {
-	s := BackendStats{InFlight: b.gate.InFlight(), Admitted: b.admitted.Load()}
+func (b *Backend) Stats(now time.Duration) BackendStats {
+	s := BackendStats{
+		InFlight: b.gate.InFlight(), Admitted: b.admitted.Load(),
+		Broken: b.broken.Load(), EarlyAdmitted: b.early.Load(), Held: int(b.held.Load()),
+		MaxClients: b.ledger.MaxClients(),
+	}
+	s.Backlog, s.Deferred = b.calendar.Backlog(now)
+	s.Promises, s.KeptShare = b.calendar.Promises()
 	for i := range s.Refused {
 		s.Refused[i] = b.refused[i].Load()
 		s.Observed[i] = b.observed[i].Load()
@@ -119,3 +134,7 @@ func (b *Backend) Stats() BackendStats {
 	}
 	return s
 }
+
+// Clients returns how many clients are remembered, by how they behave. It visits
+// every record: it is meant for scrapes.
+func (b *Backend) Clients() [pushback.Classes]int { return b.ledger.Clients() }

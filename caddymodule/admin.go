@@ -91,7 +91,7 @@ func serveStatus(w http.ResponseWriter, r *http.Request) error {
 
 func (a *App) fill(status *Status) {
 	for _, b := range a.backends {
-		s := b.state.Stats()
+		s := b.state.Stats(shield.Now())
 		out := ShieldStatus{
 			Name: b.name, Mode: modeEnforce,
 			InFlight: s.InFlight, Overloaded: b.state.overload.active(),

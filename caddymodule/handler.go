@@ -11,6 +11,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
 )
 
 func init() { caddy.RegisterModule(new(Handler)) }
@@ -62,6 +63,7 @@ type Handler struct {
 
 	guard     *shield.Guard
 	zones     []handlerZone
+	clients   *keyer // whose promises are whose
 	observing bool
 	respond   string
 	errors    func() caddyhttp.Handler // the server's error routes, or nil
@@ -113,6 +115,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	cfg.Observe = h.observing
 	if err := h.provisionZones(ctx, app); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
+	}
+	if h.clients, err = newKeyer("", nil, nil); err != nil {
+		return fmt.Errorf("shield %q: retries: %w", h.Name, err)
 	}
 	backend := &Handler{Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency}
 	if backend.Mode == "" {
@@ -189,8 +194,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err != nil {
 		return err
 	}
+	client := h.client(r)
 	now := shield.Now() // the only clock reading of a refusal
-	d := h.guard.Admit(now, shield.Request{Keys: keys})
+	d := h.guard.Admit(now, shield.Request{
+		Keys: keys, Client: client, Kind: shield.KindOf(client, r),
+		Retry: pushback.Retry(r.Header), Precise: pushback.IsGRPC(r),
+	})
 	h.annotate(r, &d)
 	switch {
 	case !d.Admit:
@@ -205,6 +214,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		defer func() { d.Done(shield.Now(), shield.Served) }()
 		return next.ServeHTTP(w, r)
 	}
+}
+
+// client returns the key that promises are remembered by: Outside if it is an
+// address that is not verified yet.
+func (h *Handler) client(r *http.Request) limiter.Key {
+	if h.clients.verified && r.TLS != nil && !r.TLS.HandshakeComplete {
+		return shield.Outside
+	}
+	return h.clients.key(r)
 }
 
 // keys appends the key of r in every zone.

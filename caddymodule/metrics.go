@@ -54,7 +54,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	for _, b := range c.backends {
-		s := b.state.Stats()
+		s := b.state.Stats(shield.Now())
 		counter(descRequests, s.Admitted, b.name, "admitted", shield.Fits.String())
 		for _, reason := range shield.Reasons {
 			counter(descRequests, s.Refused[reason], b.name, "refused", reason.String())

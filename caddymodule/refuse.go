@@ -25,6 +25,14 @@ type refusalKey struct{}
 //
 // A gRPC client cannot read what error routes write.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, d shield.Decision, now time.Duration) error {
+	if d.Hold > 0 {
+		stays := shield.Hold(r.Context(), d.Hold)
+		d.Sent()
+		if !stays {
+			return nil // nobody is there to be told
+		}
+		now += d.Hold
+	}
 	answers, refusal := h.guard.Answers(), d.Refusal()
 	direct := h.respond == respondDirect || h.respond == respondAuto && (h.errors == nil || pushback.IsGRPC(r))
 	if direct {

@@ -921,7 +921,7 @@ func TestStopWhileInFlight(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantRefs(t, nil)
-	if n := old.Stats().InFlight; n != 2 {
+	if n := old.Stats(shield.Now()).InFlight; n != 2 {
 		t.Errorf("%d in flight after the stop, want 2", n)
 	}
 
@@ -938,7 +938,7 @@ func TestStopWhileInFlight(t *testing.T) {
 			t.Errorf("a request that was in flight got %d %q, want it served", a.StatusCode, a.body)
 		}
 	}
-	eventually(t, "the old places are given back", func() bool { return old.Stats().InFlight == 0 })
+	eventually(t, "the old places are given back", func() bool { return old.Stats(shield.Now()).InFlight == 0 })
 	if n := r.inFlight(); n != 0 {
 		t.Errorf("%d in flight in the new state, want 0", n)
 	}

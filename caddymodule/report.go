@@ -55,7 +55,7 @@ func (a *App) reportOnce(now time.Duration) {
 		}
 	}
 	for _, b := range a.backends {
-		s := b.state.Stats()
+		s := b.state.Stats(now)
 		change := b.state.overload.step(now, total{
 			capacity:    s.Refused[shield.Capacity] + s.Observed[shield.Capacity],
 			concurrency: s.Refused[shield.Concurrency] + s.Observed[shield.Concurrency],

@@ -37,6 +37,16 @@ func KeyOf(name string) Key { return max(1, Key(maphash.String(seed, name))) }
 // KeyOfBytes returns the Key for a name that is held as bytes.
 func KeyOfBytes(name []byte) Key { return max(1, Key(maphash.Bytes(seed, name))) }
 
+// KeyOfParts returns the Key for several names in a row.
+func KeyOfParts(parts ...string) Key {
+	h := uint64(len(parts))
+	for _, part := range parts {
+		h = bits.RotateLeft64(h, 23) * 0x9e3779b97f4a7c15
+		h ^= maphash.String(seed, part)
+	}
+	return max(1, Key(h))
+}
+
 // A Table holds one bucket per key for very many keys, at 18 bytes per slot.
 //
 // It grows with use, a quarter at a time, up to a hard bound that is passed with

@@ -176,13 +176,14 @@ func (c *Calendar) spare(service float64) float64 {
 }
 
 // Book gives a client that is refused at now its appointment: the first free
-// slot, or a place in the queue if others wait in it or the horizon is full.
-func (c *Calendar) Book(now time.Duration, r Rates) Appointment {
+// slot that is at least wait away, or a place in the queue if others wait in it
+// or the horizon is full.
+func (c *Calendar) Book(now, wait time.Duration, r Rates) Appointment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.advance(now, r)
 	if c.issued <= c.served {
-		if at, ok := c.slot(now+max(leastWait, r.Min), now+r.Max, r, 1); ok {
+		if at, ok := c.slot(now+max(leastWait, r.Min, wait), now+r.Max, r, 1); ok {
 			return c.promise(now, at)
 		}
 	}
@@ -190,9 +191,9 @@ func (c *Calendar) Book(now time.Duration, r Rates) Appointment {
 	return c.hop(now, c.issued, r)
 }
 
-// BookFrom is Book for a client that has a reason of its own to wait until from:
-// its quota. It passes no one in the queue, since it takes no place of theirs
-// before from. If there is no slot it is told from, or the horizon.
+// BookFrom is for a client that has a reason of its own to wait until from: its
+// quota. It passes no one in the queue, since it takes no place of theirs before
+// from. If there is no slot it is told from, or the horizon.
 func (c *Calendar) BookFrom(now, from time.Duration, r Rates) Appointment {
 	c.mu.Lock()
 	defer c.mu.Unlock()

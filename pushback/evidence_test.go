@@ -1,0 +1,173 @@
+package pushback
+
+import (
+	"fmt"
+	"net/http"
+	"regexp"
+	"strconv"
+	"testing"
+)
+
+func TestAttempt(t *testing.T) {
+	for _, c := range []struct {
+		story   string
+		headers []string
+		want    int
+	}{
+		{"curl, Go, requests, got, ky, a browser", []string{"User-Agent: curl/8.5.0", "Accept: */*"}, 0},
+
+		{"an OpenAI SDK, first", []string{"X-Stainless-Retry-Count: 0"}, 1},
+		{"an OpenAI SDK, again", []string{"X-Stainless-Retry-Count: 1"}, 2},
+		{"gRPC, again", []string{"Grpc-Previous-Rpc-Attempts: 1"}, 2},
+		{"gRPC, a fourth time", []string{"Grpc-Previous-Rpc-Attempts: 3"}, 4},
+		{"Prometheus, again", []string{"Retry-Attempt: 1"}, 2},
+		{"VK, again", []string{"X-Retry-Counter: 1"}, 2},
+		{"Envoy, first", []string{"X-Envoy-Attempt-Count: 1"}, 1},
+		{"Envoy, again", []string{"X-Envoy-Attempt-Count: 2"}, 2},
+		{"Envoy never says 0", []string{"X-Envoy-Attempt-Count: 0"}, 0},
+
+		{"aws-sdk-go-v2, first", []string{"Amz-Sdk-Request: attempt=1; max=3"}, 1},
+		{"aws-sdk-go-v2, again", []string{"Amz-Sdk-Request: attempt=2; max=3"}, 2},
+		{"botocore, legacy mode, first", []string{"Amz-Sdk-Request: attempt=1"}, 1},
+		{"botocore, again", []string{"Amz-Sdk-Request: ttl=20261120T193500Z; attempt=2; max=3"}, 2},
+		{"aws-sdk-ruby, first", []string{"Amz-Sdk-Request: attempt=0; max=3; ttl=20261120T193500Z"}, 0},
+		{"aws-sdk-ruby, a third time", []string{"Amz-Sdk-Request: attempt=2; max=3"}, 2},
+		{"max is not attempt", []string{"Amz-Sdk-Request: max=3"}, 0},
+
+		{"a storage client, first", []string{"X-Goog-Api-Client: gccl-invocation-id/8b0d gccl-attempt-count/1 gl-go/1.26 gccl/1.50"}, 1},
+		{"a storage client, again", []string{"X-Goog-Api-Client: gccl-invocation-id/8b0d gccl-attempt-count/2 gl-go/1.26"}, 2},
+		{"at the end", []string{"X-Goog-Api-Client: gl-php/8.3 gccl-attempt-count/3"}, 3},
+		{"in a second line", []string{"X-Goog-Api-Client: gl-go/1.26", "X-Goog-Api-Client: gccl-attempt-count/2"}, 2},
+		{"another Google client", []string{"X-Goog-Api-Client: gl-go/1.26 gdcl/0.298.0"}, 0},
+		{"another token", []string{"X-Goog-Api-Client: x-gccl-attempt-count/2"}, 0},
+
+		{"first by the client, again by the mesh", []string{"X-Stainless-Retry-Count: 0", "X-Envoy-Attempt-Count: 3"}, 3},
+		{"again by the client, first by the mesh", []string{"Amz-Sdk-Request: attempt=2; max=3", "X-Envoy-Attempt-Count: 1"}, 2},
+		{"junk beside a number", []string{"Retry-Attempt: x", "Retry-Attempt: 2"}, 3},
+	} {
+		t.Run(c.story, func(t *testing.T) {
+			h := request("GET", c.headers...).Header
+			if got := Attempt(h); got != c.want {
+				t.Errorf("Attempt = %d, want %d", got, c.want)
+			}
+			if got, want := Retry(h), c.want >= 2; got != want {
+				t.Errorf("Retry = %v, want %v", got, want)
+			}
+		})
+	}
+	if Attempt(nil) != 0 {
+		t.Error("no headers say something")
+	}
+}
+
+// wrappings are the ways in which a number can be said.
+var wrappings = []struct{ name, before, after string }{
+	{"X-Stainless-Retry-Count", "", ""},
+	{"Grpc-Previous-Rpc-Attempts", "", ""},
+	{"Retry-Attempt", "", ""},
+	{"X-Retry-Counter", "", ""},
+	{"X-Envoy-Attempt-Count", "", ""},
+	{"Amz-Sdk-Request", "attempt=", "; max=3"},
+	{"X-Goog-Api-Client", "gl-go/1.26 gccl-attempt-count/", " gccl/1.50"},
+}
+
+func TestJunkIsNoEvidence(t *testing.T) {
+	for _, w := range wrappings {
+		if http.CanonicalHeaderKey(w.name) != w.name {
+			t.Errorf("%s is not canonical: net/http stores it as %s", w.name, http.CanonicalHeaderKey(w.name))
+		}
+		if !Retry(http.Header{w.name: {w.before + "7" + w.after}}) {
+			t.Errorf("%s: 7 is no evidence", w.name)
+		}
+		for _, junk := range []string{"", "-1", "+2", "2.0", "0x2", "two", "1e1", "2,2", "²", "9999999999", "18446744073709551618", "2\x00"} {
+			h := http.Header{w.name: {w.before + junk + w.after}}
+			if got := Attempt(h); got != 0 {
+				t.Errorf("%q: %d, want 0", h, got)
+			}
+		}
+		for _, values := range [][]string{nil, {}, {""}} {
+			if got := Attempt(http.Header{w.name: values}); got != 0 {
+				t.Errorf("%s with the values %q: %d, want 0", w.name, values, got)
+			}
+		}
+	}
+}
+
+// FuzzAttempt: whatever is said, only a number of one to nine digits counts, and
+// only in its place.
+func FuzzAttempt(f *testing.F) {
+	for i := range wrappings {
+		f.Add(uint8(i), "1")
+		f.Add(uint8(i), "007")
+	}
+	f.Add(uint8(5), "2;attempt=3")
+	f.Add(uint8(6), "1 gccl-attempt-count/4")
+	plain := regexp.MustCompile(`^[0-9]{1,9}$`)
+	pair := regexp.MustCompile(`(?:^|;)[\s\p{Z}\x85]*attempt=([0-9]{1,9})[\s\p{Z}\x85]*(?:$|;)`)
+	token := regexp.MustCompile(`(?:^|[\s\p{Z}\x{85}])gccl-attempt-count/([0-9]{1,9})(?:$|[\s\p{Z}\x{85}])`)
+	f.Fuzz(func(t *testing.T, which uint8, value string) {
+		w := wrappings[int(which)%len(wrappings)]
+		got := Attempt(http.Header{w.name: {value}})
+		evident := plain.MatchString(value)
+		switch w.name {
+		case "Amz-Sdk-Request":
+			evident = pair.MatchString(value)
+		case "X-Goog-Api-Client":
+			evident = token.MatchString(value)
+		}
+		if got < 0 || got > 1_000_000_000 {
+			t.Fatalf("%s: %q is attempt %d", w.name, value, got)
+		}
+		if got > 0 && !evident {
+			t.Fatalf("%s: %q is attempt %d; want none", w.name, value, got)
+		}
+		// And said in the sender's words, the number is understood.
+		if n, err := strconv.Atoi(value); plain.MatchString(value) && err == nil {
+			want := n
+			if w.before == "" && w.name != "X-Envoy-Attempt-Count" {
+				want = n + 1
+			}
+			if got := Attempt(http.Header{w.name: {w.before + value + w.after}}); got != want {
+				t.Fatalf("%s: %s is attempt %d, want %d", w.name, value, got, want)
+			}
+		}
+	})
+}
+
+// browser and service are what requests without evidence carry.
+var (
+	browser = request("GET", "Host: shop.example.com", "User-Agent: Mozilla/5.0", "Accept: text/html", "Accept-Language: en",
+		"Accept-Encoding: gzip, br, zstd", "Cookie: session=1", "Cache-Control: no-cache", "Sec-Fetch-Mode: navigate",
+		"Sec-Fetch-Site: none", "Sec-Fetch-Dest: document", "Sec-Fetch-User: ?1", "Sec-Ch-Ua: x", "Sec-Ch-Ua-Mobile: ?0",
+		"Sec-Ch-Ua-Platform: x", "Upgrade-Insecure-Requests: 1", "Referer: https://shop.example.com/", "Priority: u=0").Header
+	service = request("POST", "User-Agent: Go-http-client/2.0", "Accept-Encoding: gzip", "Content-Type: application/json",
+		"Content-Length: 12", "Authorization: Bearer x").Header
+	again = request("POST", "User-Agent: aws-sdk-go-v2/1.47.0", "Content-Type: application/json",
+		"Amz-Sdk-Invocation-Id: 8b0d", "Amz-Sdk-Request: attempt=2; max=3", "Authorization: x").Header
+)
+
+func BenchmarkRetry(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		h    http.Header
+		want bool
+	}{{"none", http.Header{}, false}, {"service", service, false}, {"browser", browser, false}, {"again", again, true}} {
+		b.Run(fmt.Sprintf("%s/headers=%d", c.name, len(c.h)), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if Retry(c.h) != c.want {
+					b.Fatal("wrong")
+				}
+			}
+		})
+	}
+}
+
+func TestRetryAllocatesNothing(t *testing.T) {
+	goog := http.Header{"X-Goog-Api-Client": {"gl-go/1.26 gccl-attempt-count/2"}}
+	for _, h := range []http.Header{browser, service, again, goog} {
+		if n := testing.AllocsPerRun(100, func() { Retry(h) }); n != 0 {
+			t.Errorf("%v allocations for %v", n, h)
+		}
+	}
+}

@@ -1,0 +1,391 @@
+package pushback
+
+import (
+	"crypto/tls"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dunglas/httpsfv"
+)
+
+const ticket = "AZaz09-_.~+/="
+
+// What each kind of refusal says, to whom, and that the library would write it
+// just so.
+func TestShieldRetry(t *testing.T) {
+	for _, c := range []struct {
+		story string
+		r     *http.Request
+		f     Refusal
+		want  string // "": no such field
+	}{
+		{"a stranger", request("GET"), overload, ""},
+		{"a stranger, never", request("GET"), neverQuota, ""},
+		{"a friend", request("GET", "Shield-Retry: yes"), overload, "after=5.25, grace=5.0, mode=slot"},
+		{"with an empty field", request("GET", "Shield-Retry: "), overload, "after=5.25, grace=5.0, mode=slot"},
+		{"with an old ticket", request("GET", `Shield-Retry: ticket="x"`), overQuota, "after=5.25, grace=5.0, mode=slot"},
+		{"over gRPC", request("POST", "Content-Type: application/grpc", "Shield-Retry: yes"), overQuota, "after=5.25, grace=5.0, mode=slot"},
+		{"a stranger with a ticket", request("GET"),
+			Refusal{Policy: -1, Hint: hintOf(7, 6420), Ticket: ticket}, `after=6.42, grace=5.0, mode=slot, ticket="` + ticket + `"`},
+		{"the longest ticket", request("GET"),
+			Refusal{Policy: -1, Hint: hintOf(59, 58_999), Window: 98_765_432 * ms, Ticket: strings.Repeat("x", maxTicket)},
+			`after=58.999, mode=window, window=98765.432, ticket="` + strings.Repeat("x", maxTicket) + `"`},
+		{"deferred", request("GET", "Shield-Retry: yes"),
+			Refusal{Policy: -1, Hint: hintOf(15, 15_000), Window: 14_500*ms + 999_999}, "after=15.0, mode=window, window=14.5"},
+		{"deferred, with a ticket", request("GET"),
+			Refusal{Policy: -1, Hint: hintOf(1, 1), Window: time.Minute, Ticket: "t"}, `after=0.001, mode=window, window=60.0, ticket="t"`},
+		{"never", request("GET", "Shield-Retry: yes"), neverQuota, "mode=never"},
+		{"never needs no ticket", request("GET"),
+			Refusal{Policy: -1, Hint: Hint{Never: true}, Window: time.Second, Ticket: ticket}, "mode=never"},
+	} {
+		t.Run(c.story, func(t *testing.T) {
+			a, w := mustNew(t, Config{}), httptest.NewRecorder()
+			a.SetHeaderFor(w, c.r, c.f)
+			for _, h := range []http.Header{answer(a, c.r, c.f).Header(), w.Header()} {
+				got := h["Shield-Retry"]
+				if c.want == "" && got != nil || c.want != "" && !slices.Equal(got, []string{c.want}) {
+					t.Fatalf("%q, want %q", got, c.want)
+				}
+				if c.want == "" {
+					continue
+				}
+				said, err := httpsfv.UnmarshalDictionary(got)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if s, err := httpsfv.Marshal(said); err != nil || s != got[0] {
+					t.Errorf("the library writes %q, %v", s, err)
+				}
+			}
+		})
+	}
+}
+
+// All other headers are those that a stranger gets.
+func TestFriendsGetOneHeaderMore(t *testing.T) {
+	a := mustNew(t, Config{})
+	for _, f := range []Refusal{overQuota, overload, neverOverload} {
+		stranger, friend := answer(a, request("GET"), f).Header(), answer(a, request("GET", "Shield-Retry: yes"), f).Header()
+		friend.Del("Shield-Retry")
+		if !maps.EqualFunc(stranger, friend, slices.Equal) {
+			t.Errorf("a stranger got %v, a friend %v", stranger, friend)
+		}
+	}
+}
+
+// RFC 9651, section 4.1.5, against the library.
+func TestAppendSeconds(t *testing.T) {
+	for n := range int64(61_000) {
+		want, err := httpsfv.Marshal(httpsfv.NewItem(float64(n) / 1000))
+		if got := string(appendSeconds(nil, n)); err != nil || got != want {
+			t.Fatalf("%d ms: %q, want %q (%v)", n, got, want, err)
+		}
+	}
+}
+
+// A browser brings back nothing but cookies, so its navigations get one.
+func TestTicketCookie(t *testing.T) {
+	withTicket := overload
+	withTicket.Ticket = ticket
+	window := withTicket
+	window.Window = 14_001 * ms
+	never := neverOverload
+	never.Ticket = ticket
+
+	const html = "Accept: text/html"
+	encrypted := request("GET", html)
+	encrypted.TLS = new(tls.ConnectionState)
+	const cookie = "shield_retry=" + ticket + "; Path=/; Max-Age=66; HttpOnly; SameSite=Lax"
+	for _, c := range []struct {
+		story string
+		r     *http.Request
+		f     Refusal
+		want  string // "": none
+	}{
+		{"a navigation", request("GET", html), withTicket, cookie},
+		{"over TLS", encrypted, withTicket, cookie + "; Secure"},
+		{"a form", request("POST", "Sec-Fetch-Mode: navigate"), withTicket, cookie},
+		{"deferred", request("GET", html), window, strings.Replace(cookie, "66", "81", 1)},
+		{"a program", request("GET"), withTicket, ""},
+		{"fetch()", request("GET", "Sec-Fetch-Mode: cors", html), withTicket, ""},
+		{"no ticket", request("GET", html, "Shield-Retry: yes"), overload, ""},
+		{"never", request("GET", html), never, ""},
+	} {
+		t.Run(c.story, func(t *testing.T) {
+			w := answer(mustNew(t, Config{}), c.r, c.f)
+			got := w.Header()["Set-Cookie"]
+			if c.want == "" {
+				if got != nil {
+					t.Errorf("%q, want none", got)
+				}
+				return
+			}
+			if !slices.Equal(got, []string{c.want}) {
+				t.Fatalf("%q, want %q", got, c.want)
+			}
+			parsed, err := http.ParseSetCookie(got[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			back := request("GET")
+			back.AddCookie(parsed)
+			if TicketOf(back) != ticket {
+				t.Errorf("%q brings back %q", back.Header, TicketOf(back))
+			}
+		})
+	}
+}
+
+// The cookies of others stay, and where error routes fall back on Write after
+// SetHeaderFor, there is still one ticket.
+func TestTicketCookieAmongOthers(t *testing.T) {
+	a, w, r, f := mustNew(t, Config{}), httptest.NewRecorder(), request("GET", "Accept: text/html"), overload
+	w.Header()["Set-Cookie"] = []string{"session=1", "shield_retry_not=2"}
+	f.Ticket = "first"
+	a.SetHeaderFor(w, r, f)
+	f.Ticket = "second"
+	a.Write(w, r, f, time.Now())
+	got := w.Header()["Set-Cookie"]
+	if len(got) != 3 || got[0] != "session=1" || got[1] != "shield_retry_not=2" || !strings.HasPrefix(got[2], "shield_retry=second;") {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestTicketOf(t *testing.T) {
+	long := strings.Repeat("x", maxTicket)
+	for _, c := range []struct {
+		headers []string
+		want    string
+	}{
+		{nil, ""},
+		{[]string{"Shield-Retry: yes"}, ""},
+		{[]string{`Shield-Retry: ticket="` + ticket + `"`}, ticket},
+		{[]string{`Shield-Retry: after=6.42, grace=5.0, mode=slot, ticket="abc"`}, "abc"}, // the whole answer, as it came
+		{[]string{`Shield-Retry:  ticket="abc" , yes`}, "abc"},
+		{[]string{`Shield-Retry: ticket="abc";v=1`}, "abc"},
+		{[]string{`Shield-Retry: ticket="abc"x`}, ""},
+		{[]string{`Shield-Retry: ticket="abc`}, ""},
+		{[]string{`Shield-Retry: ticket=abc`}, ""},
+		{[]string{`Shield-Retry: ticket`}, ""},
+		{[]string{`Shield-Retry: ticket=""`}, ""},
+		{[]string{`Shield-Retry: ticket=:YWJj:`}, ""},
+		{[]string{`Shield-Retry: Ticket="abc"`}, ""},
+		{[]string{`Shield-Retry: tickets="abc", my.ticket="abc", x;ticket="abc"`}, ""},
+		{[]string{`Shield-Retry: x="\", ticket=\"abc"`}, ""},
+		{[]string{`Shield-Retry: x="\\", ticket="abc"`}, "abc"},
+		{[]string{`Shield-Retry: x=%"\", ticket="abc"`}, "abc"},
+		{[]string{`Shield-Retry: x="a, ticket="`, `Shield-Retry: ticket="abc"`}, "abc"},
+		{[]string{`Shield-Retry: ticket="a b"`}, ""},
+		{[]string{`Shield-Retry: ticket="a\"b"`}, ""},
+		{[]string{`Shield-Retry: ticket="` + long + `"`}, long},
+		{[]string{`Shield-Retry: ticket="` + long + `x"`}, ""},
+		{[]string{`Shield-Retry: ticket="abc", ticket="def"`}, "def"},
+		{[]string{`Shield-Retry: ticket="abc", ticket=1`}, ""},
+		{[]string{`Shield-Retry: ticket="abc"`, `Shield-Retry: ticket="def"`, "Shield-Retry: yes"}, "def"},
+		{[]string{"Cookie: shield_retry=" + ticket}, ticket},
+		{[]string{`Cookie: a=b; shield_retry="abc"; c=d`}, "abc"},
+		{[]string{"Cookie: a=b", "Cookie: shield_retry=abc;shield_retry=def"}, "abc"},
+		{[]string{"Cookie: shield_retry=a b; xshield_retry=abc; shield_retryx=abc"}, ""},
+		{[]string{"Cookie: shield_retry=; shield_retry; =; ;;"}, ""},
+		{[]string{"Cookie: shield_retry=" + long + "x"}, ""},
+		{[]string{"Cookie: shield_retry=abc", `Shield-Retry: ticket="def"`}, "def"},
+		{[]string{"Cookie: shield_retry=abc", `Shield-Retry: ticket=1`}, "abc"},
+		{[]string{"Cookie: shield_retry=abc", "Shield-Retry: yes"}, "abc"},
+	} {
+		if got := TicketOf(request("GET", c.headers...)); got != c.want {
+			t.Errorf("%q: %q, want %q", c.headers, got, c.want)
+		}
+	}
+}
+
+// FuzzTicketOf: of every Dictionary the same ticket is read as by the library,
+// and of every Cookie the same as by net/http. Of anything else, something that
+// looks like a ticket or nothing.
+func FuzzTicketOf(f *testing.F) {
+	for _, field := range []string{
+		"", "yes", `ticket="abc"`, `ticket="abc";v="x,y", a=%"\", ticket="def"`, `x=("a,b" c;d="e");f, ticket="g"`,
+		`a="\",\\\",", ticket="z"`, `ticket="a\"b"`, `ticket=:YWJj:, t=@1`, "ticket=\"abc\",\t yes", `ticket=%"abc"`, `ticket=?1;x=%"a,b"`,
+		`ticket="a", ticket=("b")`, `ticket="unclosed`, `ticket="a",`, `after=6.42, grace=5.0, mode=slot, ticket="abc"`,
+	} {
+		f.Add(field, "a=b; shield_retry="+field)
+		f.Add(field, `shield_retry = "abc"; shield_retry=x`)
+	}
+	f.Fuzz(func(t *testing.T, field, cookie string) {
+		r := request("GET")
+		r.Header["Shield-Retry"] = []string{field}
+		got := TicketOf(r)
+		if got != "" && !looksLikeTicket(got) {
+			t.Errorf("%q: %q is no ticket", field, got)
+		}
+		if said, err := httpsfv.UnmarshalDictionary([]string{field}); err == nil {
+			want := ""
+			if member, ok := said.Get("ticket"); ok {
+				if item, ok := member.(httpsfv.Item); ok {
+					want, _ = item.Value.(string)
+				}
+			}
+			if !looksLikeTicket(want) {
+				want = ""
+			}
+			if got != want {
+				t.Errorf("%q: %q, want %q", field, got, want)
+			}
+		}
+
+		r = request("GET")
+		r.Header["Cookie"] = []string{cookie}
+		want := ""
+		for _, c := range r.CookiesNamed(ticketCookie) {
+			if want == "" && looksLikeTicket(c.Value) {
+				want = c.Value
+			}
+		}
+		if got := TicketOf(r); got != want {
+			t.Errorf("Cookie: %q: %q, want %q", cookie, got, want)
+		}
+	})
+}
+
+var ticketed = []struct {
+	name string
+	r    *http.Request
+}{
+	{"none", request("GET")},
+	{"cookies", request("GET", "Cookie: "+strings.Repeat("name=value; ", 20))},
+	{"cookie", request("GET", "Cookie: session=abcdefghijklmnop; shield_retry=abcdefghijklmnopqrstuvwxyz01")},
+	{"field", request("GET", `Shield-Retry: after=6.42, grace=5.0, mode=slot, ticket="abcdefghijklmnopqrstuvwxyz01"`)},
+}
+
+func BenchmarkTicketOf(b *testing.B) {
+	for _, c := range ticketed {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				TicketOf(c.r)
+			}
+		})
+	}
+}
+
+func TestTicketOfAllocatesNothing(t *testing.T) {
+	for _, c := range ticketed {
+		if n := testing.AllocsPerRun(1000, func() { TicketOf(c.r) }); n > 0 {
+			t.Errorf("%s: %v allocations", c.name, n)
+		}
+	}
+}
+
+// What follows is the client of docs/answers.md.
+
+// Do sends r, which has no body, until it is admitted, is told never to come
+// back, or its context ends.
+func Do(c *http.Client, r *http.Request) (*http.Response, error) {
+	r.Header.Set("Shield-Retry", "yes") // asks for the field
+	for {
+		resp, err := c.Do(r)
+		if err != nil {
+			return nil, err
+		}
+		wait, err := time.ParseDuration(resp.Header.Get("Retry-After") + "s")
+		if err != nil {
+			return resp, nil // admitted, or never to come back
+		}
+		resp.Body.Close()
+		field := resp.Header.Values("Shield-Retry")
+		if said, err := httpsfv.UnmarshalDictionary(field); err == nil && len(field) > 0 {
+			r.Header["Shield-Retry"] = field // with the ticket, if there is one
+			wait = seconds(said, "after") + rand.N(seconds(said, "window")+1)
+		}
+		select {
+		case <-time.After(wait):
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+	}
+}
+
+func seconds(said *httpsfv.Dictionary, key string) time.Duration {
+	member, _ := said.Get(key)
+	item, _ := member.(httpsfv.Item)
+	n, _ := item.Value.(float64)
+	return time.Duration(n * float64(time.Second))
+}
+
+// The code in the documentation is the one that is compiled and tested here.
+func TestClientInDocs(t *testing.T) {
+	docs, err := os.ReadFile("../docs/answers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("shieldretry_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindAllStringSubmatch(string(docs), -1)
+	if len(blocks) == 0 {
+		t.Error("no Go in docs/answers.md")
+	}
+	for _, block := range blocks {
+		if !strings.Contains(string(source), "\n\n"+block[1]+"\n") {
+			t.Errorf("not in shieldretry_test.go:\n%s", block[1])
+		}
+	}
+}
+
+// roundTripper answers requests without a network.
+type roundTripper func(*http.Request) *http.Response
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r), nil }
+
+// The client of the documentation comes in its slot, to the millisecond, and
+// within its window, with its ticket.
+func TestClientComesWhenTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		a := mustNew(t, Config{})
+		var came []time.Duration
+		var brought []string
+		answers := []Refusal{
+			{Policy: -1, Hint: hintOf(7, 6420), Ticket: "first"},
+			{Policy: -1, Hint: hintOf(15, 15_000), Window: 5 * time.Second, Ticket: "second"},
+			{Policy: 0, Hint: Hint{Never: true}},
+		}
+		c := &http.Client{Transport: roundTripper(func(r *http.Request) *http.Response {
+			came, brought = append(came, time.Since(start)), append(brought, TicketOf(r))
+			if !ReadsShieldRetry(r) {
+				t.Error("the client does not ask for Shield-Retry")
+			}
+			w := answer(a, r, answers[len(came)-1])
+			return w.Result()
+		})}
+		r, err := http.NewRequestWithContext(t.Context(), "GET", "http://shielded.test/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := Do(c, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode != 429 || len(came) != 3 {
+			t.Fatalf("status %d after %v, want 429 at the third time", resp.StatusCode, came)
+		}
+		if late := came[1] - 6420*ms; late < -time.Microsecond || late > time.Microsecond { // floating point
+			t.Errorf("it came at %v, want 6.42s", came[1])
+		}
+		if after := came[2] - came[1]; after < 15*time.Second-1 || after > 20*time.Second {
+			t.Errorf("it came %v later, want 15s to 20s", after)
+		}
+		if !slices.Equal(brought, []string{"", "first", "second"}) {
+			t.Errorf("it brought %q", brought)
+		}
+	})
+}
