@@ -1,0 +1,272 @@
+package pushback
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"math"
+	"math/bits"
+	"sync"
+	"time"
+)
+
+// Why a ticket is worth nothing now. Its bearer is a stranger then, no worse.
+var (
+	ErrMalformed = errors.New("not a ticket")
+	ErrExpired   = errors.New("ticket of another time")             // over, or further ahead than a promise can be
+	ErrForged    = errors.New("ticket made by somebody else")       // or under another secret
+	ErrForeign   = errors.New("ticket of another client")           // genuine
+	ErrEarly     = errors.New("ticket not due yet")                 // genuine, and good for later
+	ErrUsed      = errors.New("ticket used before")                 // or it may have been: the clock was set back
+	ErrFull      = errors.New("too many tickets used to mark more") // genuine, but it could be used again
+)
+
+// A ticket is TicketLen characters of base64url: 39 bytes, so there are no
+// padding bits, and each ticket can be written in one way only.
+//
+//	due     7  microseconds since 1970: tickets of one client differ by it
+//	born    4  seconds since 1970
+//	client 12  MAC of the bytes that name the client
+//	mac    16  MAC of the three above
+//
+// Both MACs are truncated HMAC-SHA256. RFC 2104, section 5, recommends at least
+// half of the hash, 16 bytes: 8 would save 10 characters and need an argument. For
+// the client 12 are enough: who finds another name with the same ones has won one
+// place that was somebody else's. The client has a MAC of its own so that a ticket
+// whose bearer now comes from another address is told from a forged one.
+const (
+	bornAt   = 7
+	clientAt = bornAt + 4
+	macAt    = clientAt + 12
+	rawLen   = macAt + 16
+
+	// TicketLen is the length of every ticket's text.
+	TicketLen = rawLen * 4 / 3
+)
+
+// The two MACs share a key and never an input: what they are of begins with one
+// of these, neither of which begins with the other. All that follows has a fixed
+// length, or, for the client, is the rest.
+const (
+	ofClient = "shield ticket 1 client "
+	ofTicket = "shield ticket 1 promise "
+)
+
+// When a ticket is good for its place. Replicas whose clocks differ by up to skew
+// agree that it is due; after grace it is over. Promises are at most 59 s ahead,
+// and 15 s more as a penalty; a ticket that is due in more than ahead is from
+// before the clock was set back, and its bearer would wait for no reason.
+const (
+	skew  = 2 * time.Second
+	grace = 60 * time.Second
+	ahead = 90 * time.Second
+)
+
+// maxMaxUsed bounds the memory of a Tickets to 128 MiB.
+const maxMaxUsed = 1 << 22
+
+// Tickets makes and redeems promises that the client carries, so that several
+// replicas, and one that was restarted, keep them without shared state. All
+// that is needed is the same secret, and clocks that agree within 2 s.
+//
+// A ticket is good for one place, at each replica: which of them were used is
+// remembered by each alone, and forgotten in a restart. Tickets is safe for
+// concurrent use.
+type Tickets struct {
+	macs sync.Pool // of *macer, all with the secret
+	used usedTickets
+}
+
+// A Ticket is a promise made before.
+type Ticket struct {
+	Due  time.Time // in whole microseconds
+	Born time.Time // when the client was refused first, in whole seconds
+}
+
+// NewTickets returns Tickets under secret: at least 16 bytes, which should be
+// random and known to the replicas alone. maxUsed is how many of the tickets that
+// are due within 64 s can be used, 1 to 4,194,304: 64 times the rate at which
+// promises fall due is enough. Each takes 32 bytes, from the start.
+func NewTickets(secret []byte, maxUsed int) (*Tickets, error) {
+	var errs []error
+	if len(secret) < 16 {
+		errs = append(errs, fmt.Errorf("the secret for tickets has %d bytes; want at least 16", len(secret)))
+	}
+	if maxUsed < 1 || maxUsed > maxMaxUsed {
+		errs = append(errs, fmt.Errorf("the bound on used tickets is %d; want 1 to %d", maxUsed, maxMaxUsed))
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	key := append([]byte(nil), secret...)
+	t := &Tickets{}
+	t.macs.New = func() any { return &macer{hash: hmac.New(sha256.New, key)} }
+	for i := range t.used.spans {
+		// Half empty when it is full, so that a search is short.
+		t.used.spans[i].marks = make([]uint64, 2*maxUsed)
+	}
+	return t, nil
+}
+
+// Append appends the text of a ticket to dst: the promise that client, first
+// refused at born, has its place at due. client is what names it, in the same
+// bytes at every replica. due and born are wall-clock times; a ticket can say those
+// from 1970 to 2106. Two tickets of one client with the same due, to the
+// microsecond, and the same born, to the second, are one and the same.
+func (t *Tickets) Append(dst, client []byte, due, born time.Time) []byte {
+	m := t.macs.Get().(*macer)
+	raw := &m.raw
+	put56(raw, uint64(min(max(due.UnixMicro(), 0), math.MaxUint32*1_000_000)))
+	binary.BigEndian.PutUint32(raw[bornAt:], uint32(min(max(born.Unix(), 0), math.MaxUint32)))
+	copy(raw[clientAt:macAt], m.sum(ofClient, client))
+	copy(raw[macAt:], m.sum(ofTicket, raw[:macAt]))
+	dst = base64.RawURLEncoding.AppendEncode(dst, raw[:])
+	t.macs.Put(m)
+	return dst
+}
+
+// Redeem uses up a ticket that client brought at now, by the wall clock. If the
+// error is nil its promise is due: from 2 s before, to allow for clocks that
+// differ, to 60 s after. With ErrEarly it returns what was promised, to be told
+// again, and the ticket stays good. With any other error it returns no Ticket,
+// and the client is a stranger.
+//
+// The cheap checks come first: what is malformed, or expired by its own words,
+// costs no MAC, and what is forged costs one.
+func (t *Tickets) Redeem(now time.Time, client []byte, text string) (Ticket, error) {
+	if len(text) != TicketLen {
+		return Ticket{}, ErrMalformed
+	}
+	m := t.macs.Get().(*macer)
+	k, mark, err := m.open(now, client, text)
+	t.macs.Put(m)
+	if err == nil {
+		err = t.used.add(now, k.Due, mark)
+	}
+	if err != nil && err != ErrEarly {
+		return Ticket{}, err
+	}
+	return k, err
+}
+
+// A macer makes MACs under one key. An HMAC that is reset, and not made anew,
+// starts from the stored states of its pads: two blocks to hash instead of four.
+type macer struct {
+	hash hash.Hash
+	buf  [96]byte // what is on its way into hash, so that no caller's bytes escape
+	out  [sha256.Size]byte
+	text [TicketLen]byte
+	raw  [rawLen]byte
+}
+
+// sum returns HMAC(label, message), until the next call.
+func (m *macer) sum(label string, message []byte) []byte {
+	m.hash.Reset()
+	n := copy(m.buf[:], label)
+	for {
+		taken := copy(m.buf[n:], message)
+		m.hash.Write(m.buf[:n+taken])
+		if message = message[taken:]; len(message) == 0 {
+			return m.hash.Sum(m.out[:0])
+		}
+		n = 0
+	}
+}
+
+// open checks everything but whether the ticket was used before. mark tells it
+// from all other genuine tickets, but for a chance of 2^-64.
+func (m *macer) open(now time.Time, client []byte, text string) (k Ticket, mark uint64, err error) {
+	raw := &m.raw
+	copy(m.text[:], text)
+	// The decoder skips line breaks, and then there are fewer bytes.
+	if n, err := base64.RawURLEncoding.Decode(raw[:], m.text[:]); err != nil || n != rawLen {
+		return k, 0, ErrMalformed
+	}
+	k.Due = time.UnixMicro(int64(get56(raw)))
+	k.Born = time.Unix(int64(binary.BigEndian.Uint32(raw[bornAt:])), 0)
+	wait := k.Due.Sub(now)
+	if wait < -grace || wait > ahead {
+		return k, 0, ErrExpired
+	}
+	if !hmac.Equal(m.sum(ofTicket, raw[:macAt])[:rawLen-macAt], raw[macAt:]) {
+		return k, 0, ErrForged
+	}
+	if !hmac.Equal(m.sum(ofClient, client)[:macAt-clientAt], raw[clientAt:macAt]) {
+		return k, 0, ErrForeign
+	}
+	if wait > skew {
+		return k, 0, ErrEarly
+	}
+	return k, max(1, binary.BigEndian.Uint64(raw[macAt:])), nil
+}
+
+// put56 and get56 write and read the big-endian number in the first 7 bytes.
+func put56(raw *[rawLen]byte, v uint64) {
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], v)
+	copy(raw[:bornAt], b[1:])
+}
+
+func get56(raw *[rawLen]byte) uint64 {
+	return binary.BigEndian.Uint64(raw[:]) >> 8
+}
+
+// span is how long the tickets are due that are remembered together: all that
+// can be good at any moment, 62 s of them, are in two spans.
+const span = 64 * time.Second
+
+// usedTickets remembers which tickets were used, by the time at which they are
+// due and not at which they were used. So no clock can make it forget one and
+// take it again: a span is forgotten when a later one needs its room, and from
+// then on none of its tickets is taken.
+type usedTickets struct {
+	mu    sync.Mutex
+	spans [2]struct {
+		number int64    // guarded by mu; due/span of its tickets
+		n      int      // guarded by mu
+		marks  []uint64 // guarded by mu; 0 is an empty place
+	}
+}
+
+// rewound is how far back a clock is set before the spans that are ahead of it
+// are given up: it had been wrong, and would take hours or years to be there
+// again. Until then the tickets of a clock that is set back are refused for as
+// long as it has to make up, because some of them may have been used.
+const rewound = time.Hour
+
+// add marks a ticket as used, or returns ErrUsed or ErrFull.
+func (u *usedTickets) add(now, due time.Time, mark uint64) error {
+	number := due.Unix() / int64(span/time.Second)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	s := &u.spans[number%2]
+	if s.number != number {
+		begins := time.Unix(s.number*int64(span/time.Second), 0)
+		if s.number > number && begins.Sub(now) <= rewound {
+			return ErrUsed
+		}
+		clear(s.marks)
+		s.number, s.n = number, 0
+	}
+	// Marks are random to everybody without the secret, so they are their own
+	// hash, and nobody can choose some that collide.
+	i, _ := bits.Mul64(mark, uint64(len(s.marks)))
+	for s.marks[i] != 0 {
+		if s.marks[i] == mark {
+			return ErrUsed
+		}
+		if i++; i == uint64(len(s.marks)) {
+			i = 0
+		}
+	}
+	if s.n == len(s.marks)/2 {
+		return ErrFull
+	}
+	s.marks[i] = mark
+	s.n++
+	return nil
+}
