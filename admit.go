@@ -51,9 +51,18 @@ type Request struct {
 	// Retry: the request itself says that it is a retry. See pushback.Retry.
 	Retry bool
 
-	// Precise: the client reads milliseconds (gRPC), so its answer need not be
-	// held back.
+	// Precise: the client reads milliseconds (gRPC, Shield-Retry), so its answer
+	// need not be held back.
 	Precise bool
+
+	// Agent is the User-Agent: promises are counted by its family.
+	Agent string
+
+	// Ticket is the signed appointment that the client brings, "" for none, and
+	// Name the bytes that name the client in it, the same in all replicas. They
+	// matter only if Config.Retries.Tickets is set.
+	Ticket string
+	Name   []byte
 }
 
 // A Decision is the answer to one request.
@@ -75,6 +84,15 @@ type Decision struct {
 	// client is told of it.
 	Wait time.Duration
 	Hint pushback.Hint
+
+	// Backlog is how far the promises to others reach, for an early warning to
+	// a client that is admitted. 0: nobody waits.
+	Backlog time.Duration
+
+	// Ticket is the appointment, signed, if tickets are given; Window is how
+	// long after it would do as well.
+	Ticket string
+	Window time.Duration
 
 	// Hold is how long the refusal is to be held back before it is sent: less
 	// than a second. Hint says what is right when it is sent. If it is above 0,
@@ -102,6 +120,7 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 	d.Admit = d.Reason == Fits
 	if d.Admit {
 		b.admitted.Add(1)
+		d.Backlog = b.calendar.Ahead(now)
 		if v.Promises > 0 {
 			b.keep(now, r.Client)
 		}

@@ -28,7 +28,7 @@ const (
 // coming early where nobody has to wait, or to an idle backend.
 func (g *Guard) visit(now time.Duration, r *Request) pushback.Visit {
 	b := g.backend
-	if r.Client == Outside || !b.calendar.Expecting(now) {
+	if r.Client == Outside || !b.calendar.Expecting(now) && r.Ticket == "" {
 		return pushback.Visit{}
 	}
 	var horizon time.Duration
@@ -39,10 +39,23 @@ func (g *Guard) visit(now time.Duration, r *Request) pushback.Visit {
 	if v.Standing == pushback.OnTime {
 		v.Due = !v.Deferred || b.calendar.Overdue(now, v, g.rates())
 	}
-	if v.Promises > 0 || r.Retry {
+	g.redeem(now, r, &v)
+	if v.Standing != pushback.Stranger || r.Retry {
 		b.returned.Add(1)
+		b.families[pushback.FamilyOf(r.Agent)].returned(v)
 	}
 	return v
+}
+
+func (f *familyCounts) returned(v pushback.Visit) {
+	switch {
+	case v.Standing == pushback.TooEarly:
+		f.early.Add(1)
+	case v.Late:
+		f.late.Add(1)
+	case v.Standing == pushback.OnTime:
+		f.kept.Add(1)
+	}
 }
 
 // idle reports whether the backend has more room than comes to it.
@@ -115,7 +128,9 @@ func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Deci
 		a, again = b.calendar.Rebook(now, v, rates), true
 	case v.Standing == pushback.OnTime:
 		b.broken.Add(1)
-		b.calendar.Kept(now, v.At)
+		if v.Promises > 0 {
+			b.calendar.Kept(now, v.At)
+		}
 		a, again = b.calendar.Excuse(now, rates), true
 	case v.Standing == pushback.Unclear || v.Standing == pushback.Besides && v.Promises >= g.share(rates):
 		a = b.calendar.Later(now, rates)
@@ -192,8 +207,10 @@ func (g *Guard) appointQuota(now time.Duration, r *Request, z *ZoneState, d *Dec
 // fraction of a second. So the answer is held back by the fraction that is
 // missing: then the whole seconds hit the slot.
 func (g *Guard) tell(now time.Duration, r *Request, v pushback.Visit, a pushback.Appointment, d *Decision) {
-	d.Wait = a.At - now
+	d.Wait, d.Window = a.At-now, a.Window
 	d.Hint = g.answers.Hint(d.Wait)
+	d.Ticket = g.sign(now, r, a)
+	g.backend.families[pushback.FamilyOf(r.Agent)].told.Add(1)
 	hold := d.Wait % time.Second
 	if !g.dither || r.Precise || v.Hammers || hold < time.Millisecond || d.Wait < time.Second {
 		return

@@ -51,6 +51,16 @@ type Retries struct {
 	// each: pushback.MinMaxClients to pushback.MaxMaxClients. 0 means
 	// pushback.DefaultMaxClients.
 	MaxClients int
+
+	// Tickets gives clients their appointments signed, so that other replicas
+	// and a restarted one honour them. Clients bring them back in the
+	// Shield-Retry field or a cookie.
+	Tickets bool
+
+	// Secret signs tickets: at least 16 bytes, the same for all replicas. nil
+	// means one of this process's own, so that tickets are worth nothing to
+	// others.
+	Secret []byte
 }
 
 // A Zone is a quota that every client has by itself.
@@ -88,6 +98,7 @@ type Guard struct {
 	capacity    limiter.Limit
 	concurrency int
 	backend     *Backend
+	tickets     *pushback.Tickets // nil: none
 	answers     *pushback.Answers
 }
 
@@ -153,6 +164,17 @@ func New(c Config, s *State) (*Guard, error) {
 	if n := c.Retries.MaxClients; n < pushback.MinMaxClients || n > pushback.MaxMaxClients {
 		bad("retries: max_clients is %d; want %d to %d", n, pushback.MinMaxClients, pushback.MaxMaxClients)
 	}
+	if c.Retries.Secret != nil && !c.Retries.Tickets {
+		bad("retries: there is a secret, but tickets are off")
+	}
+	if c.Retries.Tickets {
+		if c.Retries.Secret == nil {
+			c.Retries.Secret = processSecret()
+		}
+		if _, err := pushback.NewTickets(c.Retries.Secret, 1); err != nil {
+			bad("retries: %w", err)
+		}
+	}
 	var err error
 	if g.answers, err = pushback.New(c.Pushback, policies); err != nil {
 		bad("pushback: %w", err)
@@ -175,6 +197,9 @@ func New(c Config, s *State) (*Guard, error) {
 	g.dither = g.answers.Dither()
 	g.backend = s.backend()
 	g.backend.ledger.Resize(c.Retries.MaxClients)
+	if c.Retries.Tickets {
+		g.tickets = g.backend.ticketsFor(c.Retries.Secret)
+	}
 	return g, nil
 }
 

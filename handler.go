@@ -1,6 +1,7 @@
 package shield
 
 import (
+	"bytes"
 	"net/http"
 	"net/netip"
 
@@ -21,12 +22,15 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 				keys = append(keys, limiter.KeyOf(key(r)))
 			}
 		}
-		client := AddrKey(peer(r), 32, 64)
+		var name [17]byte
+		client := AppendNetwork(name[:0], peer(r), 32, 64)
+		q := Describe(r)
+		q.Keys, q.Client = keys, limiter.KeyOfBytes(client)
+		if g.Tickets() {
+			q.Name = bytes.Clone(client)
+		}
 		now := Now()
-		d := g.Admit(now, Request{
-			Keys: keys, Client: client, Kind: KindOf(client, r),
-			Retry: pushback.Retry(r.Header), Precise: pushback.IsGRPC(r),
-		})
+		d := g.Admit(now, q)
 		if !d.Admit {
 			if d.Hold > 0 {
 				stays := Hold(r.Context(), d.Hold)
@@ -38,6 +42,9 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 			}
 			g.answers.Write(w, r, d.Refusal(), At(now))
 			return
+		}
+		if d.Backlog > 0 {
+			g.answers.Warn(w.Header(), d.Backlog)
 		}
 		if MayDetach(r) {
 			t := Track(w, r, d)
@@ -52,21 +59,27 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 
 // Refusal returns what there is to be written for a Decision that refuses.
 func (d *Decision) Refusal() pushback.Refusal {
-	return pushback.Refusal{Policy: d.Zone, Hint: d.Hint}
+	return pushback.Refusal{Policy: d.Zone, Hint: d.Hint, Window: d.Window, Ticket: d.Ticket}
 }
 
-// KindOf returns what tells one request of a client from another that is no
-// repetition of it: user agent, method and path, or the Idempotency-Key if it
-// has one (draft-ietf-httpapi-idempotency-key-header).
-func KindOf(client limiter.Key, r *http.Request) limiter.Key {
-	if key := r.Header["Idempotency-Key"]; len(key) > 0 {
-		return client ^ limiter.KeyOf(key[0])
+// Describe returns the Request for r, without what names the client: Keys, Client
+// and Name. Its Kind is made of user agent, method and path, or of the
+// Idempotency-Key if there is one (draft-ietf-httpapi-idempotency-key-header).
+func Describe(r *http.Request) Request {
+	q := Request{
+		Retry:   pushback.Retry(r.Header),
+		Precise: pushback.IsGRPC(r) || pushback.ReadsShieldRetry(r),
+		Ticket:  pushback.TicketOf(r),
 	}
-	agent := ""
 	if a := r.Header["User-Agent"]; len(a) > 0 {
-		agent = a[0]
+		q.Agent = a[0]
 	}
-	return client ^ limiter.KeyOfParts(agent, r.Method, r.URL.Path)
+	if key := r.Header["Idempotency-Key"]; len(key) > 0 {
+		q.Kind = limiter.KeyOf(key[0])
+	} else {
+		q.Kind = limiter.KeyOfParts(q.Agent, r.Method, r.URL.Path)
+	}
+	return q
 }
 
 // peer returns the address of the connection's other end, or the zero Addr.

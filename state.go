@@ -86,11 +86,16 @@ type Backend struct {
 	calendar pushback.Calendar
 	ledger   pushback.Ledger
 	watch    watch
+	signer   signer
 
 	held     atomic.Int64  // refusals that wait to be sent
 	returned atomic.Uint64 // arrivals of clients that had a promise, or say that they retry
 	broken   atomic.Uint64 // clients that came when they were told and were refused
 	early    atomic.Uint64 // clients that came too early and were admitted
+
+	redeemed  atomic.Uint64 // tickets that made a stranger as good as on time
+	worthless atomic.Uint64 // tickets that were forged, foreign, used or too old
+	families  [pushback.Families]familyCounts
 
 	admitted   atomic.Uint64
 	refused    [reasons]atomic.Uint64
@@ -113,7 +118,10 @@ type BackendStats struct {
 	Broken        uint64  // clients that came when told and were refused
 	EarlyAdmitted uint64  // clients that came too early and were admitted
 	Held          int     // refusals that are being held back
-	MaxClients    int     // clients that can be remembered
+	Redeemed      uint64  // tickets that were honoured for clients that were not known
+	Worthless     uint64  // tickets that were forged, foreign, used or too old
+	Families      [pushback.Families]FamilyStats
+	MaxClients    int // clients that can be remembered
 }
 
 // Stats returns the counts, each read at a slightly different moment.
@@ -122,6 +130,11 @@ func (b *Backend) Stats(now time.Duration) BackendStats {
 		InFlight: b.gate.InFlight(), Admitted: b.admitted.Load(),
 		Broken: b.broken.Load(), EarlyAdmitted: b.early.Load(), Held: int(b.held.Load()),
 		MaxClients: b.ledger.MaxClients(),
+		Redeemed:   b.redeemed.Load(), Worthless: b.worthless.Load(),
+	}
+	for i := range s.Families {
+		f := &b.families[i]
+		s.Families[i] = FamilyStats{f.told.Load(), f.kept.Load(), f.late.Load(), f.early.Load()}
 	}
 	s.Backlog, s.Deferred = b.calendar.Backlog(now)
 	s.Promises, s.KeptShare = b.calendar.Promises()
@@ -134,6 +147,17 @@ func (b *Backend) Stats(now time.Duration) BackendStats {
 	}
 	return s
 }
+
+// FamilyStats counts what clients of one pushback.Family did with what they were
+// told.
+type FamilyStats struct {
+	Told  uint64 // refusals with a time to come back
+	Kept  uint64 // returns at that time
+	Late  uint64 // returns more than a second and a quarter of the wait later
+	Early uint64 // returns before
+}
+
+type familyCounts struct{ told, kept, late, early atomic.Uint64 }
 
 // Clients returns how many clients are remembered, by how they behave. It visits
 // every record: it is meant for scrapes.

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
-	"github.com/herdshield/shield/pushback"
 )
 
 func init() { caddy.RegisterModule(new(Handler)) }
@@ -194,13 +194,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err != nil {
 		return err
 	}
-	client := h.client(r)
+	q := shield.Describe(r)
+	q.Keys = keys
+	h.identify(r, &q)
 	now := shield.Now() // the only clock reading of a refusal
-	d := h.guard.Admit(now, shield.Request{
-		Keys: keys, Client: client, Kind: shield.KindOf(client, r),
-		Retry: pushback.Retry(r.Header), Precise: pushback.IsGRPC(r),
-	})
+	d := h.guard.Admit(now, q)
 	h.annotate(r, &d)
+	if d.Backlog > 0 {
+		h.guard.Answers().Warn(w.Header(), d.Backlog)
+	}
 	switch {
 	case !d.Admit:
 		return h.refuse(w, r, d, now)
@@ -216,13 +218,18 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 }
 
-// client returns the key that promises are remembered by: Outside if it is an
+// identify names the client that promises are remembered by; not if that is an
 // address that is not verified yet.
-func (h *Handler) client(r *http.Request) limiter.Key {
+func (h *Handler) identify(r *http.Request, q *shield.Request) {
 	if h.clients.verified && r.TLS != nil && !r.TLS.HandshakeComplete {
-		return shield.Outside
+		return
 	}
-	return h.clients.key(r)
+	var room [128]byte // on the stack, for most names
+	name := h.clients.name(room[:0], r)
+	q.Client = limiter.KeyOfBytes(name)
+	if h.guard.Tickets() {
+		q.Name = bytes.Clone(name)
+	}
 }
 
 // keys appends the key of r in every zone.

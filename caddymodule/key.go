@@ -127,11 +127,15 @@ func placeholder(name string) (keyPart, error) {
 // key returns the key of r.
 func (k *keyer) key(r *http.Request) limiter.Key {
 	var room [128]byte // on the stack, for most keys
-	b := room[:0]
+	return limiter.KeyOfBytes(k.name(room[:0], r))
+}
+
+// name appends the key of r as it is before it is hashed.
+func (k *keyer) name(b []byte, r *http.Request) []byte {
 	for i := range k.parts {
 		b = k.append(b, &k.parts[i], r)
 	}
-	return limiter.KeyOfBytes(b)
+	return b
 }
 
 func (k *keyer) append(b []byte, p *keyPart, r *http.Request) []byte {

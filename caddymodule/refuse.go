@@ -40,7 +40,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, d shield.Decisi
 		return nil
 	}
 	pushback.Unblock(w, r, shield.At(now))
-	answers.SetHeader(w, refusal)
+	answers.SetHeaderFor(w, r, refusal)
 	err := caddyhttp.HandlerError{StatusCode: answers.Status(refusal), Err: errRefused}
 	if h.respond == respondError {
 		return err

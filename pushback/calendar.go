@@ -113,6 +113,9 @@ type Appointment struct {
 	Deferred bool
 	Number   float64
 
+	// Window is how long after At would do as well, where the client can choose.
+	Window time.Duration
+
 	// Wait is how long it will take in all until the client is served, as far
 	// as is known now.
 	Wait time.Duration
@@ -129,7 +132,12 @@ type Promises struct {
 
 // Standing reports whether anybody is promised a time after now: a backlog. It
 // costs one atomic load.
-func (c *Calendar) Standing(now time.Duration) bool { return time.Duration(c.until.Load()) > now }
+func (c *Calendar) Standing(now time.Duration) bool { return c.Ahead(now) > 0 }
+
+// Ahead returns how far the promises reach. It costs one atomic load.
+func (c *Calendar) Ahead(now time.Duration) time.Duration {
+	return max(0, time.Duration(c.until.Load())-now)
+}
 
 // Expecting reports whether anybody may come back who was told to. It costs one
 // atomic load.
@@ -143,7 +151,7 @@ func (c *Calendar) Expecting(now time.Duration) bool {
 func (c *Calendar) Backlog(now time.Duration) (reach time.Duration, deferred int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return max(0, time.Duration(c.until.Load())-now), int(max(0, c.issued-c.served))
+	return c.Ahead(now), int(max(0, c.issued-c.served))
 }
 
 // Promises returns the counts, and the share of promises that are kept.
@@ -211,7 +219,7 @@ func (c *Calendar) Later(now time.Duration, r Rates) Appointment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := c.jitter(now, r)
-	return Appointment{At: at, Deferred: true, Wait: at - now}
+	return Appointment{At: at, Deferred: true, Wait: at - now, Window: now + r.Max - at}
 }
 
 // Rebook gives a deferred client that has come back in time its slot, if it is
@@ -445,6 +453,7 @@ func (c *Calendar) hop(now time.Duration, number float64, r Rates) Appointment {
 		c.last.Store(max(c.last.Load(), int64(a.At)))
 	} else {
 		a.At = c.jitter(now, r)
+		a.Window = now + r.Max - a.At
 	}
 	return a
 }

@@ -76,6 +76,9 @@ type Visit struct {
 	// where the queue is.
 	Due bool
 
+	// Late: on time, but not as if the client had obeyed.
+	Late bool
+
 	// Promises is how many times are promised to this client, At the nearest.
 	Promises int
 
@@ -228,6 +231,7 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 	switch {
 	case now >= due-tolerance(due-told):
 		v.Standing = OnTime
+		v.Late = now > due+(due-told)/4+1100*time.Millisecond
 	case !same || !answered:
 		v.Standing = Besides
 	case v.Promises > 1:

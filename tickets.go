@@ -1,0 +1,80 @@
+package shield
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/herdshield/shield/pushback"
+)
+
+// maxUsed is how many tickets of one minute are remembered as used: 2 MiB, and
+// enough for a thousand appointments per second. Beyond it a ticket is worth
+// nothing, and its client is as good as a new one.
+const maxUsed = 1 << 16
+
+// processSecret signs tickets where the operator has not set a secret.
+var processSecret = sync.OnceValue(func() []byte {
+	secret := make([]byte, 32)
+	_, _ = rand.Read(secret) // never fails: it would crash the program
+	return secret
+})
+
+// signer is the Tickets of a backend, which remember those that are used. A
+// reload that keeps the secret keeps them.
+type signer struct {
+	mu      sync.Mutex
+	secret  []byte
+	tickets *pushback.Tickets
+}
+
+// ticketsFor returns the Tickets for a secret that has been checked.
+func (b *Backend) ticketsFor(secret []byte) *pushback.Tickets {
+	b.signer.mu.Lock()
+	defer b.signer.mu.Unlock()
+	if b.signer.tickets == nil || !bytes.Equal(b.signer.secret, secret) {
+		b.signer.tickets, _ = pushback.NewTickets(secret, maxUsed)
+		b.signer.secret = bytes.Clone(secret)
+	}
+	return b.signer.tickets
+}
+
+// Tickets reports whether appointments are signed, so that Request.Name matters.
+func (g *Guard) Tickets() bool { return g.tickets != nil }
+
+// redeem looks at the ticket of a client that comes at now. Where the ledger
+// knows the client, the ticket is only used up. A stranger with a ticket is as
+// good as one whose promise is in the ledger.
+func (g *Guard) redeem(now time.Duration, r *Request, v *pushback.Visit) {
+	if g.tickets == nil || r.Ticket == "" || v.Promises > 0 && v.Standing != pushback.OnTime {
+		return
+	}
+	ticket, err := g.tickets.Redeem(At(now), r.Name, r.Ticket)
+	if v.Promises > 0 {
+		return
+	}
+	switch {
+	case err == nil:
+		v.Standing, v.Due = pushback.OnTime, true
+		g.backend.redeemed.Add(1)
+	case errors.Is(err, pushback.ErrEarly):
+		v.At = now + ticket.Due.Sub(At(now))
+		if g.enforce && g.backend.calendar.Standing(now) && !g.idle(now) {
+			v.Standing, v.Struck = pushback.TooEarly, true
+		}
+	default:
+		g.backend.worthless.Add(1)
+	}
+}
+
+// sign returns the ticket for an appointment, "" if there is none to be given:
+// only a reserved slot is worth something elsewhere.
+func (g *Guard) sign(now time.Duration, r *Request, a pushback.Appointment) string {
+	if g.tickets == nil || a.Deferred || len(r.Name) == 0 {
+		return ""
+	}
+	var room [pushback.TicketLen]byte
+	return string(g.tickets.Append(room[:0], r.Name, At(a.At), At(now)))
+}
