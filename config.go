@@ -39,6 +39,10 @@ type Config struct {
 
 	// Retries says how clients are held to the times they were told.
 	Retries Retries
+
+	// IgnoreHerds looks for no herds, and leaves no room for those that come
+	// periodically.
+	IgnoreHerds bool
 }
 
 // Retries says what is remembered of refused clients.
