@@ -37,7 +37,7 @@ func (g *Guard) visit(now time.Duration, r *Request) pushback.Visit {
 	}
 	v := b.ledger.Visit(now, uint64(r.Client), uint64(r.Kind), horizon)
 	if v.Standing == pushback.OnTime {
-		v.Due = !v.Deferred || b.calendar.Overdue(now, v, g.rates())
+		v.Due = !v.Deferred || b.calendar.Overdue(now, v, g.rates(r))
 	}
 	g.redeem(now, r, &v)
 	if v.Standing != pushback.Stranger || r.Retry {
@@ -114,24 +114,24 @@ func (b *Backend) keep(now time.Duration, client limiter.Key) {
 // appoint gives a client that the backend has no room for its appointment.
 func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Decision) {
 	b := g.backend
-	rates := g.rates()
+	rates := g.rates(r)
 	var a pushback.Appointment
-	again := false
+	place := pushback.OneMore
 	switch {
 	case v.Standing == pushback.TooEarly: // enforcement is off: the promise stands, at no further cost
 		d.Wait = v.At - now
 		d.Hint = g.answers.Hint(d.Wait)
 		return
 	case v.Standing == pushback.OnTime && v.Due && v.Deferred:
-		a, again = b.calendar.Excuse(now, rates), true
+		a, place = b.calendar.Excuse(now, rates), pushback.Instead
 	case v.Standing == pushback.OnTime && v.Deferred:
-		a, again = b.calendar.Rebook(now, v, rates), true
+		a, place = b.calendar.Rebook(now, v, rates), pushback.Instead
 	case v.Standing == pushback.OnTime:
 		b.broken.Add(1)
 		if v.Promises > 0 {
 			b.calendar.Kept(now, v.At)
 		}
-		a, again = b.calendar.Excuse(now, rates), true
+		a, place = b.calendar.Excuse(now, rates), pushback.Instead
 	case v.Standing == pushback.Unclear || v.Standing == pushback.Besides && v.Promises >= g.share(rates):
 		a = b.calendar.Later(now, rates)
 		g.tell(now, r, v, a, d)
@@ -149,7 +149,7 @@ func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Deci
 		return
 	}
 	g.tell(now, r, v, a, d)
-	if r.Client != Outside && !b.ledger.Write(now, uint64(r.Client), uint64(r.Kind), a, now+d.Hold, again) && a.Deferred {
+	if r.Client != Outside && !b.ledger.Write(now, uint64(r.Client), uint64(r.Kind), a, now+d.Hold, place) && a.Deferred {
 		b.calendar.Leave() // a stranger again when it comes
 	}
 }
@@ -172,8 +172,8 @@ func (g *Guard) appointQuota(now time.Duration, r *Request, z *ZoneState, d *Dec
 	zone := &g.zones[g.order[d.Zone]]
 	key := uint64(r.Keys[d.Zone]) ^ z.salt
 	v := b.ledger.Visit(now, key, uint64(r.Kind), 0)
-	wait, again := d.Wait, false
-	rates := g.rates()
+	wait, place := d.Wait, pushback.OneMore
+	rates := g.rates(r)
 	// Each promised request will take what it costs.
 	behind := min(time.Duration(v.Promises)*zone.limit.Interval()*time.Duration(zone.cost), rates.Max)
 	switch v.Standing {
@@ -183,23 +183,28 @@ func (g *Guard) appointQuota(now time.Duration, r *Request, z *ZoneState, d *Dec
 			d.Hint = g.answers.Hint(d.Wait)
 			return
 		}
-		again = true
-	case pushback.OnTime:
-		again = true
+		place = pushback.Instead
+	case pushback.OnTime: // whatever was promised for before now is done with
+		place = pushback.Only
 	case pushback.Besides, pushback.Unclear:
 		wait += behind
 		if v.Standing == pushback.Unclear || wait > rates.Max {
-			d.Wait = max(wait, rates.Min)
+			d.Wait = min(wait, rates.Max)
 			d.Hint = g.answers.Hint(d.Wait)
 			return
 		}
 	}
-	a := pushback.Appointment{At: now + max(rates.Min, min(wait, rates.Max))}
+	a := pushback.Appointment{At: now + min(wait, rates.Max)}
 	if !math.IsInf(rates.Service, 1) && wait <= rates.Max {
 		a = b.calendar.BookFrom(now, now+wait, rates)
 	}
+	if v.Promises == 0 && a.At <= now+wait {
+		// Nobody is in the way of the client's own time, and nobody will be if
+		// it comes at the next whole second.
+		v.Hammers = true
+	}
 	g.tell(now, r, v, a, d)
-	b.ledger.Write(now, key, uint64(r.Kind), a, now+d.Hold, again)
+	b.ledger.Write(now, key, uint64(r.Kind), a, now+d.Hold, place)
 }
 
 // tell sets what a refused client is told. Retry-After has whole seconds, and
@@ -224,27 +229,37 @@ func (g *Guard) tell(now time.Duration, r *Request, v pushback.Visit, a pushback
 	d.Hint = g.answers.Hint(d.Wait - hold)
 }
 
-// rates returns what the calendar has to know of the backend.
-func (g *Guard) rates() pushback.Rates {
-	r := pushback.Rates{Service: math.Inf(1)}
-	r.Min, r.Max = g.answers.Bounds()
+// rates returns what the calendar has to know for a request.
+func (g *Guard) rates(r *Request) pushback.Rates {
+	rates := pushback.Rates{Service: g.service()}
+	rates.Min, rates.Max = g.answers.Bounds()
+	if r.Precise && rates.Min == time.Second {
+		rates.Min = 0
+	}
+	return rates
+}
+
+// service returns how many requests per second the backend can take: infinitely
+// many if nothing is known of it.
+func (g *Guard) service() float64 {
+	rate := math.Inf(1)
 	if g.hasCapacity {
-		r.Service = g.capacity.Rate()
+		rate = g.capacity.Rate()
 	}
 	if g.concurrency > 0 {
-		r.Service = min(r.Service, g.backend.service(g.concurrency))
+		rate = min(rate, g.backend.service(g.concurrency))
 	}
-	return r
+	return rate
 }
 
 // Spare returns how many refused clients per second can be served besides what
 // comes anyhow; 0 if the Guard does not limit the backend.
 func (g *Guard) Spare() float64 {
-	r := g.rates()
-	if math.IsInf(r.Service, 1) {
+	service := g.service()
+	if math.IsInf(service, 1) {
 		return 0
 	}
-	return g.backend.calendar.Spare(r.Service)
+	return g.backend.calendar.Spare(service)
 }
 
 // share returns how many promises one client may have at once.

@@ -67,7 +67,7 @@ func ExampleGuard_Admit() {
 		if d.Admit {
 			fmt.Println(now, "admitted")
 		} else {
-			fmt.Printf("%v refused for %v: wait %v, told %d s\n", now, d.Reason, d.Wait, d.Hint.Seconds)
+			fmt.Printf("%v refused for %v: held back for %v, told %d s\n", now, d.Reason, d.Hold.Round(time.Millisecond), d.Hint.Seconds)
 		}
 		return d
 	}
@@ -80,12 +80,14 @@ func ExampleGuard_Admit() {
 	third := admit(40 * time.Millisecond)
 	third.Done(50*time.Millisecond, shield.Served)
 	admit(60 * time.Millisecond)
+	admit(60 * time.Millisecond)
 	admit(100 * time.Millisecond)
 	// Output:
 	// 0s admitted
 	// 0s admitted
-	// 30ms refused for concurrency: wait 1s, told 1 s
+	// 30ms refused for concurrency: held back for 0s, told 1 s
 	// 40ms admitted
-	// 60ms refused for capacity: wait 40ms, told 1 s
+	// 60ms refused for capacity: held back for 0s, told 1 s
+	// 60ms refused for capacity: held back for 102ms, told 1 s
 	// 100ms admitted
 }

@@ -45,9 +45,8 @@ func TestEachLimitRefusesForItsReason(t *testing.T) {
 	}{
 		{0, alice, Fits, 0, pushback.Hint{}},
 		{0, alice, Fits, 0, pushback.Hint{}},
-		{0, alice, Quota, time.Second, pushback.Hint{Seconds: 1, Ms: 1000}},
-		{0, bob, Concurrency, time.Second, pushback.Hint{Seconds: 1, Ms: 1000}},       // nothing is known yet
-		{1500 * ms, bob, Concurrency, 1500 * ms, pushback.Hint{Seconds: 2, Ms: 1500}}, // they have taken that long so far
+		{0, bob, Concurrency, time.Second, pushback.Hint{Seconds: 1, Ms: 1000}}, // the first slot that can be told
+		{0, alice, Quota, 21408163262, pushback.Hint{Seconds: 21, Ms: 21000}},   // not within her second: bob has the first slot, and one is earned in 20.4 s
 	} {
 		d := g.Admit(step.at, Request{Keys: step.keys})
 		if d.Reason != step.reason || d.Wait != step.wait || d.Hint != step.hint || d.Admit != (d.Reason == Fits) {
@@ -64,11 +63,14 @@ func TestEachLimitRefusesForItsReason(t *testing.T) {
 	if d := g.Admit(1500*ms, Request{Keys: bob}); !d.Admit {
 		t.Errorf("bob: %+v, want admitted", d)
 	}
-	if d := g.Admit(1500*ms, Request{Keys: carol}); d.Reason != Capacity || d.Wait != 18500*ms || d.Zone != -1 {
-		t.Errorf("carol: %+v, want capacity, wait 18.5s", d)
+	// The third slot of those that are earned in 20.4 s would be beyond the
+	// horizon.
+	d := g.Admit(1500*ms, Request{Keys: carol})
+	if d.Reason != Capacity || d.Zone != -1 || d.Hint.Seconds < 15 || d.Hint.Seconds > 30 {
+		t.Errorf("carol: %+v, want capacity, deferred to the second half of 30 s", d)
 	}
-	s := g.backend.Stats(0)
-	if s.Admitted != 3 || s.Refused != [reasons]uint64{Quota: 1, Capacity: 1, Concurrency: 2} || s.RetryAfter[1] != 2 || s.RetryAfter[2] != 1 || s.RetryAfter[19] != 1 || s.InFlight != 1 {
+	s := g.backend.Stats(1500 * ms)
+	if s.Admitted != 3 || s.Refused != [reasons]uint64{Quota: 1, Capacity: 1, Concurrency: 1} || s.RetryAfter[1] != 1 || s.RetryAfter[21] != 1 || s.RetryAfter[d.Hint.Seconds] != 1 || s.InFlight != 1 || s.Deferred != 1 {
 		t.Errorf("stats: %+v", s)
 	}
 }
@@ -112,20 +114,24 @@ func TestLongestWaitIsTold(t *testing.T) {
 	keys := Request{Keys: []limiter.Key{1, 1, 1}}
 	g.Admit(0, keys)
 	d := g.Admit(0, keys)
-	if d.Zone != 1 || d.Wait != time.Minute || d.Hint != (pushback.Hint{Seconds: 30, Ms: 30_000}) {
-		t.Errorf("%+v, want zone 1, wait 1m, told 30 s", d)
+	if d.Zone != 1 || d.Wait != 30*time.Second || d.Hint != (pushback.Hint{Seconds: 30, Ms: 30_000}) {
+		t.Errorf("%+v, want zone 1, told 30 s", d)
 	}
 	if g.zones[0].name != "a" || g.zones[0].Stats(0).Refused != 1 {
 		t.Error("the refusal was not counted for the zone that refused")
 	}
 }
 
-// Whatever came before, the wait for a quota or the capacity is exact.
+// Whatever came before, a client that comes when it was told is admitted if
+// nothing else comes. The wait for a quota is exact where no backend matters.
 func TestWaitsAreExact(t *testing.T) {
 	checked := map[Reason]int{}
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 0))
-		cfg := Config{Capacity: perSecond(5+rng.Float64()*5, 1+rng.IntN(20))}
+		var cfg Config
+		if seed%2 == 0 {
+			cfg.Capacity = perSecond(5+rng.Float64()*5, 1+rng.IntN(20))
+		}
 		for _, name := range []string{"c", "a", "b"} {
 			cfg.Zones = append(cfg.Zones, Zone{Name: name, Limit: perSecond(1+rng.Float64()*20, 3+rng.IntN(5)), Cost: 1 + rng.IntN(3)})
 		}
@@ -140,17 +146,17 @@ func TestWaitsAreExact(t *testing.T) {
 				continue
 			}
 			checked[d.Reason]++
-			if early := g.Admit(now+d.Wait-1, r); early.Admit {
+			if seed%2 == 1 && g.Admit(now+d.Wait-1, r).Admit {
 				t.Fatalf("seed %d: told to wait %v for %v, admitted a nanosecond sooner", seed, d.Wait, d.Reason)
 			}
 			again := g.Admit(now+d.Wait, r)
-			if !again.Admit {
+			if !again.Admit && (seed%2 == 1 || d.Reason == Capacity) {
 				t.Fatalf("seed %d: told to wait %v for %v, then %+v", seed, d.Wait, d.Reason, again)
 			}
 			now += d.Wait
 		}
 	}
-	if checked[Quota] < 1_000 || checked[Capacity] < 1_000 {
+	if checked[Quota] < 1_000 || checked[Capacity] < 500 {
 		t.Errorf("too few refusals to show anything: %v", checked)
 	}
 }
@@ -167,7 +173,7 @@ func TestShiftedTimesAndPermutedKeys(t *testing.T) {
 			if d.Admit && rng.IntN(4) > 0 {
 				d.Done(now+10*ms, Served)
 			}
-			d.at, d.backend = 0, nil
+			d.at, d.backend, d.held = 0, nil, nil
 			if len(out)%100 == 99 { // or the gate stays shut
 				g.backend.gate.Detach(now)
 				for g.backend.gate.InFlight() > 0 {

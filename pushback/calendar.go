@@ -16,10 +16,6 @@ const (
 	// penalty, and maturity after it.
 	buckets = 512
 
-	// leastWait is how far away the nearest appointment is: Retry-After cannot
-	// say less.
-	leastWait = time.Second
-
 	// maturity is how long after a bucket its promises are counted as kept or not.
 	// Clients that obey whole seconds come within milliseconds; later ones are
 	// added when they come. Ours: one second more would be one second longer at
@@ -96,7 +92,8 @@ type Rates struct {
 	// Service is how many requests per second the backend can take: above 0.
 	Service float64
 
-	// Min and Max bound every wait that is told. Min is at least a second.
+	// Min and Max bound every wait that is told. Retry-After cannot say less than
+	// a second; a client that reads milliseconds can be told less.
 	Min, Max time.Duration
 
 	// Pulse returns how many requests of a known periodic herd to leave room
@@ -191,7 +188,7 @@ func (c *Calendar) Book(now, wait time.Duration, r Rates) Appointment {
 	defer c.mu.Unlock()
 	c.advance(now, r)
 	if c.issued <= c.served {
-		if at, ok := c.slot(now+max(leastWait, r.Min, wait), now+r.Max, r, 1); ok {
+		if at, ok := c.slot(now+max(r.Min, wait), now+r.Max, r, 1); ok {
 			return c.promise(now, at)
 		}
 	}
@@ -201,12 +198,13 @@ func (c *Calendar) Book(now, wait time.Duration, r Rates) Appointment {
 
 // BookFrom is for a client that has a reason of its own to wait until from: its
 // quota. It passes no one in the queue, since it takes no place of theirs before
-// from. If there is no slot it is told from, or the horizon.
+// from. If there is no slot it is told from, or the horizon. Whether it comes is
+// not learned from: it may be refused for its quota again.
 func (c *Calendar) BookFrom(now, from time.Duration, r Rates) Appointment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.advance(now, r)
-	from = max(from, now+max(leastWait, r.Min))
+	from = max(from, now+r.Min)
 	at, ok := c.slotFrom(from, now+r.Max, r)
 	if !ok {
 		at = min(from, now+r.Max)
@@ -230,7 +228,7 @@ func (c *Calendar) Rebook(now time.Duration, v Visit, r Rates) Appointment {
 	c.advance(now, r)
 	number := v.number(c.served)
 	if number <= c.served {
-		if at, ok := c.slot(now+max(leastWait, r.Min), now+r.Max, r, 1); ok {
+		if at, ok := c.slot(now+r.Min, now+r.Max, r, 1); ok {
 			return c.promise(now, at)
 		}
 	}
@@ -253,7 +251,7 @@ func (c *Calendar) Excuse(now time.Duration, r Rates) Appointment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.advance(now, r)
-	if at, ok := c.slot(now+max(leastWait, r.Min), now+r.Max, r, 1/utilisation); ok {
+	if at, ok := c.slot(now+r.Min, now+r.Max, r, 1/utilisation); ok {
 		return c.promise(now, at)
 	}
 	c.counts.Deferred++
@@ -383,6 +381,7 @@ func (c *Calendar) slot(from, limit time.Duration, r Rates, stretch float64) (ti
 				break
 			}
 			c.fill(n, r, perBucket)
+			b.made++
 			if stretch == 1 {
 				c.full = n
 				c.fullSize = min(max(c.fullSize, perBucket), 1.01*perBucket)
@@ -422,7 +421,6 @@ func (c *Calendar) slotFrom(from, limit time.Duration, r Rates) (time.Duration, 
 // fill adds one promise to a bucket. What does not fit is the next ones' load.
 func (c *Calendar) fill(n int64, r Rates, perBucket float64) {
 	b, size := c.open(n, r, perBucket)
-	b.made++
 	load := float64(b.load) + c.kept.share()
 	for range buckets / 2 {
 		if load <= size {
@@ -449,7 +447,7 @@ func (c *Calendar) hop(now time.Duration, number float64, r Rates) Appointment {
 	wait := r.Max.Seconds() + max(0, number-c.served)/rate
 	a := Appointment{Deferred: true, Number: number, Wait: time.Duration(min(wait, 1e9) * float64(time.Second))}
 	if hops := math.Ceil(wait / r.Max.Seconds()); hops >= 2 && hops < farHops {
-		a.At = now + max(leastWait, r.Min, time.Duration(wait/hops*float64(time.Second)))
+		a.At = now + max(r.Min, time.Duration(wait/hops*float64(time.Second)))
 		c.last.Store(max(c.last.Load(), int64(a.At)))
 	} else {
 		a.At = c.jitter(now, r)
@@ -461,7 +459,7 @@ func (c *Calendar) hop(now time.Duration, number float64, r Rates) Appointment {
 // jitter returns a random time in the last quarter of the horizon.
 func (c *Calendar) jitter(now time.Duration, r Rates) time.Duration {
 	d := time.Duration((0.75 + 0.25*c.draw()) * float64(r.Max))
-	at := now + max(leastWait, r.Min, d)
+	at := now + max(r.Min, d)
 	c.last.Store(max(c.last.Load(), int64(at)))
 	return at
 }

@@ -292,10 +292,19 @@ func (l *Ledger) Keep(now time.Duration, key uint64) (v Visit) {
 	return v
 }
 
+// Place is what becomes of the promises that a client had when it gets another.
+type Place uint8
+
+// The places of a new promise.
+const (
+	OneMore Place = iota // besides those that it had
+	Instead              // in the place of one of them
+	Only                 // in the place of all of them
+)
+
 // Write notes what a client has been told: to come back at a.At, in an answer
-// that is sent at told. With again the promise takes the place of one that the
-// client had, else it is one more. It reports whether there was room.
-func (l *Ledger) Write(now time.Duration, key, kind uint64, a Appointment, told time.Duration, again bool) bool {
+// that is sent at told. It reports whether there was room.
+func (l *Ledger) Write(now time.Duration, key, kind uint64, a Appointment, told time.Duration, p Place) bool {
 	tag := tagOf(key)
 	s, m := l.open(tag, true)
 	defer m.Unlock()
@@ -307,11 +316,13 @@ func (l *Ledger) Write(now time.Duration, key, kind uint64, a Appointment, told 
 		*r = record{who: tag << tagShift}
 	}
 	n := r.outstanding(now)
-	if n == maxCounted && !again {
+	switch {
+	case p == Only:
+		n = 0
+	case p == Instead:
+		n = max(0, n-1)
+	case n == maxCounted:
 		return false
-	}
-	if again && n > 0 {
-		n--
 	}
 	if n == 0 {
 		r.setDue(a.At)
