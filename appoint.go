@@ -35,7 +35,7 @@ func (g *Guard) visit(now time.Duration, r *Request) pushback.Visit {
 	if g.enforce && b.calendar.Standing(now) && !g.idle(now) {
 		_, horizon = g.answers.Bounds()
 	}
-	v := b.ledger.Visit(now, uint64(r.Client), uint64(r.Kind), horizon)
+	v := b.ledger.Visit(now, uint64(r.Client), r.kind(), horizon)
 	if v.Standing == pushback.OnTime {
 		v.Due = !v.Deferred || b.calendar.Overdue(now, v, g.rates(r))
 	}
@@ -45,6 +45,14 @@ func (g *Guard) visit(now time.Duration, r *Request) pushback.Visit {
 		b.families[pushback.FamilyOf(r.Agent)].returned(v)
 	}
 	return v
+}
+
+// kind returns what a request repeats, 0 if it says that it repeats something.
+func (r *Request) kind() uint64 {
+	if r.Retry {
+		return 0
+	}
+	return uint64(r.Kind)
 }
 
 func (f *familyCounts) returned(v pushback.Visit) {
@@ -171,7 +179,7 @@ func (g *Guard) appointQuota(now time.Duration, r *Request, z *ZoneState, d *Dec
 	b := g.backend
 	zone := &g.zones[g.order[d.Zone]]
 	key := uint64(r.Keys[d.Zone]) ^ z.salt
-	v := b.ledger.Visit(now, key, uint64(r.Kind), 0)
+	v := b.ledger.Visit(now, key, r.kind(), 0)
 	wait, place := d.Wait, pushback.OneMore
 	rates := g.rates(r)
 	// Each promised request will take what it costs.

@@ -49,7 +49,8 @@ func (b *Backend) tick(now time.Duration, limit int) {
 func (b *Backend) eachSecond(now time.Duration, limit int) {
 	w := &b.watch
 	d := now - w.second
-	admitted, arrived := b.admitted.Load(), b.arrivals()
+	admitted := b.admitted.Load()
+	arrived := b.arrivals() - b.refused[Quota].Load() // who is over a quota does not come to the backend
 	returned, saturated := b.returned.Load(), b.refused[Concurrency].Load()
 	inFlight := b.gate.InFlight()
 	if w.second > 0 {

@@ -203,7 +203,8 @@ func (s *set) find(tag uint64) *record {
 // that is too early counts as a strike, and every eighth moves the promise by a
 // penalty, but not beyond the horizon. Only an unmistakable repetition is too
 // early: of the only request that this client was promised a time for, of the
-// same kind, and after it was told.
+// same kind, and after it was told. A kind of 0 is any: the request says itself
+// that it is a retry.
 func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duration) (v Visit) {
 	tag := tagOf(key)
 	s, m := l.open(tag, false)
@@ -221,7 +222,7 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 		return v
 	}
 	due, told := r.due(now), r.told(now)
-	same := r.get(fKind) == kind&63
+	same := kind == 0 || r.get(fKind) == kind&63
 	answered := now >= told // whoever comes before cannot have heard it
 	if same && answered {
 		r.observe(now)
