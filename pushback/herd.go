@@ -1,0 +1,225 @@
+package pushback
+
+import "time"
+
+const (
+	// herdTick is the bin in which a Herd counts. It resolves pulses of clients
+	// on one timer, whose requests are spread by round trips and scheduling.
+	herdTick = 100 * time.Millisecond
+
+	// herdGap is the longest silence that counts as bins in which nobody came:
+	// two of the second longest period. It bounds the work of one Tick to that
+	// of the calls which were left out. After more, a Herd starts anew.
+	herdGap = 10 * time.Minute
+
+	// A backlog of herdBacklog is a herd, until it is down to herdBacklogOver.
+	// With 5 s of the spare rate promised, no ordinary burst is waiting; the
+	// lower bound keeps one herd from being told as many.
+	herdBacklog     = 5 * time.Second
+	herdBacklogOver = 3 * time.Second
+)
+
+// HerdKind is what kind of herd there is.
+type HerdKind uint8
+
+const (
+	// NoHerd is none.
+	NoHerd HerdKind = iota
+
+	// BacklogHerd is many clients at once: the outstanding promises reach
+	// further than 5 s. It needs no statistics, and comes before the others in
+	// a report: it is there now.
+	BacklogHerd
+
+	// PeriodicHerd is a pulse in every period: cron jobs, timers, caches that
+	// expire together.
+	PeriodicHerd
+
+	// EchoHerd is refused clients who come again after a fixed interval,
+	// whatever they are told.
+	EchoHerd
+)
+
+// String returns the word for k in events and metrics.
+func (k HerdKind) String() string {
+	switch k {
+	case BacklogHerd:
+		return "backlog"
+	case PeriodicHerd:
+		return "periodic"
+	case EchoHerd:
+		return "echo"
+	}
+	return "none"
+}
+
+// A Herd watches arrivals for clients who come together. It counts in bins of
+// 100 ms, takes the same time and memory whatever the traffic (below 8 kB, with
+// what it points to), and keeps no client.
+//
+// What raises an alarm is silent in a week of each of six models of traffic
+// without a herd: Poisson, daily, in clusters, and switching between rates (see
+// TestHerdIsSilent). Allan factors and the CUSUM are not: they are told, and
+// raise none.
+//
+// The zero Herd is ready. It is not safe for concurrent use: callers hold a
+// lock.
+type Herd struct {
+	running    bool
+	backlogged bool
+	at         time.Duration // the end of the last bin
+	bins       uint8         // of the second that has begun
+	second     float64       // arrivals in them
+
+	arrivals, refused int // of calls that came too soon, for the next bin
+
+	pulses  [len(HerdPeriods)]pulse
+	echoes  echoes
+	allan   [len(HerdAllanScales)]allan
+	cusum   cusum
+	clients clientCount
+}
+
+// Tick takes what happened in the 100 ms that end at now: how many came, and
+// how many refusals were sent; and how far the outstanding promises reach.
+// Arrivals are best counted without those who come when they were told to: what
+// the calendar arranges is no herd.
+//
+// It must be called in order, and is to be called every 100 ms, also when nobody
+// comes. Calls may be late or early by less than 50 ms. What a call brings too
+// soon counts for the next one. Calls that are left out for up to 10 minutes are
+// bins in which nobody came; after more, everything that was learnt is forgotten.
+func (h *Herd) Tick(now time.Duration, arrivals, refused int, backlog time.Duration) {
+	h.backlogged = backlog > herdBacklog || (h.backlogged && backlog > herdBacklogOver)
+
+	passed := 1
+	switch silence := now - h.at - herdTick; {
+	case !h.running:
+		h.running, h.at = true, now-herdTick
+	case silence > herdGap:
+		passed = clientTurn
+		*h = Herd{running: true, backlogged: h.backlogged, at: now - herdTick, clients: h.clients}
+	case silence < -herdTick/2:
+		h.arrivals += arrivals
+		h.refused += refused
+		return
+	default:
+		for ; silence >= herdTick/2; silence -= herdTick {
+			h.bin(0, 0)
+			passed++
+		}
+	}
+	arrivals += h.arrivals
+	refused += h.refused
+	h.arrivals, h.refused = 0, 0
+	h.clients.pass(passed)
+	h.bin(float64(arrivals), refused)
+}
+
+// bin takes one bin of 100 ms.
+func (h *Herd) bin(arrivals float64, refused int) {
+	h.at += herdTick
+	for i := range h.pulses {
+		h.pulses[i].add(arrivals, &pulseTurns[i])
+	}
+	h.echoes.add(arrivals, refused)
+	for i := range allanTicks {
+		h.allan[i].add(arrivals, i)
+	}
+
+	h.second += arrivals
+	if h.bins++; h.bins < uint8(time.Second/herdTick) {
+		return
+	}
+	h.echoes.endSecond()
+	for i := allanTicks; i < len(h.allan); i++ {
+		h.allan[i].add(h.second, i)
+	}
+	h.cusum.add(h.second, h.allan[allanSecond].factor())
+	h.bins, h.second = 0, 0
+}
+
+// Saw notes that a client was refused; client is a 64-bit hash of it, uniform
+// and hard to choose for clients.
+func (h *Herd) Saw(client uint64) { h.clients.saw(client) }
+
+// A HerdReport is what a Herd knows.
+type HerdReport struct {
+	Kind HerdKind
+
+	// Size is how big the herd is. Of a backlog: how many different clients
+	// were refused in the last one to two minutes. Of a pulse or an echo: how
+	// many of its requests come per period.
+	Size float64
+
+	// Period is 0 if none is known. Phase is when in it the middle of the pulse
+	// comes: 0 up to Period, counted from the epoch of now, so at t with
+	// t % Period == Phase. An echo whose clients are not in step has no phase:
+	// then it is 0. Both are also told of a pulse or an echo under a backlog.
+	Period, Phase time.Duration
+
+	// Q is how well the pulses of each of HerdPeriods coincide: about 0.5 for
+	// traffic without a period, at most 16.5. Above pulseAlarm there is a herd.
+	Q [len(HerdPeriods)]float64
+
+	// Echo is which share of the refused comes again after exactly each of
+	// HerdLags; 0 if it is too little to tell from none.
+	Echo [len(HerdLags)]float64
+
+	// AllanFactor is how uneven arrivals are at each of HerdAllanScales: 1 for
+	// Poisson arrivals, 0 if less than 5 come per bin. AllanRatio is the same,
+	// divided by its mean of about one hour: above 2 something has changed.
+	AllanFactor, AllanRatio [len(HerdAllanScales)]float64
+
+	// CUSUM is how much more has come of late than usual: 0 to 28; above 14 the
+	// rate has stepped up.
+	CUSUM float64
+
+	// Distinct is how many different clients were refused in the last one to
+	// two minutes, to about 2.3 %; Requests is how often. Their ratio is near 1
+	// for a herd and near 0 for a few who hammer.
+	Distinct, Requests uint64
+}
+
+// Kind returns the kind of herd there is: that of Report, for a few nanoseconds
+// instead of some microseconds.
+func (h *Herd) Kind() HerdKind {
+	switch {
+	case h.backlogged:
+		return BacklogHerd
+	case h.echoes.loudest() >= 0:
+		return EchoHerd
+	case h.strongest() >= 0:
+		return PeriodicHerd
+	}
+	return NoHerd
+}
+
+// Report returns what is known. It allocates nothing.
+func (h *Herd) Report() HerdReport {
+	r := HerdReport{Kind: h.Kind(), CUSUM: h.cusum.sum}
+	for i := range h.pulses {
+		r.Q[i] = h.pulses[i].q
+	}
+	for i := range h.echoes.lag {
+		r.Echo[i] = h.echoes.lag[i].share()
+	}
+	for i := range h.allan {
+		r.AllanFactor[i], r.AllanRatio[i] = h.allan[i].factor(), h.allan[i].ratio()
+	}
+	r.Distinct, r.Requests = h.clients.count()
+
+	// An echo whose period also pulses has that pulse's size and phase.
+	if i := h.strongest(); i >= 0 {
+		r.Period = HerdPeriods[i]
+		r.Phase, r.Size = h.phase(i), h.pulses[i].size()
+	}
+	if i := h.echoes.loudest(); i >= 0 && r.Period != HerdLags[i] {
+		r.Period, r.Phase = HerdLags[i], 0
+		r.Size = r.Echo[i] * h.echoes.refusedPer(HerdLags[i])
+	}
+	if r.Kind == BacklogHerd {
+		r.Size = float64(r.Distinct)
+	}
+	return r
+}

@@ -1,0 +1,156 @@
+package pushback
+
+import (
+	"math"
+	"time"
+)
+
+// HerdLags are the intervals at which a Herd looks for refused clients who
+// come again: those that clients wait between attempts when they ignore what
+// they are told.
+var HerdLags = [...]time.Duration{
+	time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second,
+	8 * time.Second, 10 * time.Second, 30 * time.Second,
+}
+
+const (
+	// echoBins holds the refusals of the longest lag, and of a few bins around.
+	// A power of two, so that the ring needs no division.
+	echoBins = 512
+
+	// echoKeep is what a second weighs after the next: exp(-1/256).
+	// An echo of clients who are not in step is faint; that of clients who are is
+	// a pulse, and found as one.
+	echoKeep = 0.996101369470117534
+
+	// echoAlarm is the q above which there is an echo, and echoClear at which
+	// share of it that ends. Without one, q is about half a chi-square of one
+	// degree of freedom, which is above 20 once in 4e9 looks; in the weeks of
+	// TestHerdIsSilent it stayed below 12.
+	echoAlarm = 20
+	echoClear = 0.6
+
+	// echoTold is the q from which on a share is told.
+	echoTold = 4
+
+	// echoShare is which share of the refused must come again for an alarm.
+	echoShare = 0.1
+)
+
+// echoes tells which share of the refused comes again after a fixed time.
+//
+// For every lag, arrivals are multiplied with the refusals one lag before, less
+// those a little before and after: bursts, which are wider than that, cancel,
+// and only an echo of the same shape remains. The products of every second are
+// added up and compared with their own squares, as in pulse.
+type echoes struct {
+	refused [echoBins]uint16 // in each of the last bins; at most 65535
+	next    uint16
+	idle    uint16 // bins since the last refusal, up to echoBins
+	mean    float64
+	rate    float64
+	lag     [len(HerdLags)]echo
+}
+
+type echo struct {
+	product, square float64 // of the second that has begun
+	sumProducts     float64
+	sumSquares      float64 // of the seconds' products
+	sumRefused      float64 // squared differences of refusals
+	alarm           bool
+}
+
+// echoLags are HerdLags in bins.
+var echoLags = func() (lags [len(HerdLags)]uint16) {
+	for i, lag := range HerdLags {
+		lags[i] = uint16(lag / herdTick)
+	}
+	return lags
+}()
+
+// add takes one bin.
+func (e *echoes) add(arrivals float64, refused int) {
+	const minute = float64(time.Minute / herdTick)
+	e.mean += (arrivals - e.mean) / minute
+	e.rate += (float64(refused) - e.rate) / minute
+	if refused > 0 {
+		e.idle = 0
+	} else if e.idle < echoBins {
+		e.idle++
+	}
+	e.refused[e.next%echoBins] = uint16(min(max(refused, 0), math.MaxUint16))
+	if e.idle < echoBins {
+		above := arrivals - e.mean
+		for i, lag := range echoLags {
+			// Whoever comes again needs a round trip more than the interval, so
+			// the echo is in this bin or in the next. The bins to compare with
+			// leave two free on either side.
+			at := func(back uint16) float64 { return float64(e.refused[(e.next-lag-back)%echoBins]) }
+			edge := at(0) + at(1) - at(4) - at(^uint16(2)) // back 4 and forth 3
+			l := &e.lag[i]
+			l.product += above * edge
+			l.square += edge * edge
+		}
+	}
+	e.next++
+}
+
+// endSecond adds the second to those before.
+func (e *echoes) endSecond() {
+	if e.idle == echoBins { // nobody is left who could come again
+		e.lag = [len(HerdLags)]echo{}
+		return
+	}
+	for i := range e.lag {
+		l := &e.lag[i]
+		l.sumProducts = l.sumProducts*echoKeep + l.product
+		l.sumSquares = l.sumSquares*echoKeep + l.product*l.product
+		l.sumRefused = l.sumRefused*echoKeep + l.square
+		l.product, l.square = 0, 0
+		q := l.q()
+		if l.alarm {
+			l.alarm = q >= echoClear*echoAlarm
+		} else {
+			l.alarm = q > echoAlarm && l.regression() > echoShare
+		}
+	}
+}
+
+// q is how sure the echo is; 0 if there are less arrivals than usual.
+func (l *echo) q() float64 {
+	if l.sumProducts <= 0 {
+		return 0
+	}
+	return l.sumProducts * l.sumProducts / l.sumSquares
+}
+
+// regression is the share of the refused that comes again: the products are those
+// of one bin's refusals, the squares those of four.
+func (l *echo) regression() float64 {
+	if l.sumRefused == 0 {
+		return 0
+	}
+	return 4 * l.sumProducts / l.sumRefused
+}
+
+func (l *echo) share() float64 {
+	if l.q() < echoTold {
+		return 0
+	}
+	return min(1, l.regression())
+}
+
+// loudest returns the shortest alarmed lag, or -1: those who come again and
+// again show at its multiples too.
+func (e *echoes) loudest() int {
+	for i := range e.lag {
+		if e.lag[i].alarm {
+			return i
+		}
+	}
+	return -1
+}
+
+func (e *echoes) refusedPer(d time.Duration) float64 {
+	return e.rate * float64(d) / float64(herdTick)
+}

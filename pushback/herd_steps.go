@@ -1,0 +1,120 @@
+package pushback
+
+import (
+	"math"
+	"time"
+)
+
+// HerdAllanScales are the bins at which a Herd compares arrivals with those of
+// the bin before.
+var HerdAllanScales = [...]time.Duration{
+	100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond,
+	time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second,
+}
+
+const (
+	allanTicks  = 3 // the first so many scales add up bins of 100 ms; the others, seconds
+	allanSecond = 3 // the scale of 1 s
+
+	allanGain  = 1.0 / 32 // of a new pair of bins
+	allanPairs = 32       // before the factor is told
+	allanMean  = 5        // arrivals per bin below which it is not
+)
+
+// An allan is the Allan factor at one scale: half the mean squared difference of
+// neighbouring bins, over their mean. It is 1 for Poisson arrivals, more for
+// bursts. (Lowen and Teich 1996; unlike the Fano factor it does not take a daily
+// curve for bursts.)
+type allan struct {
+	sum, first   float64 // the bin that has begun; the first bin of the pair
+	parts        uint8   // of the bin that has begun
+	second       bool    // of the pair has begun
+	pairs, known uint32  // pairs seen; those with a factor
+	mean, square float64
+	usual        float64 // the mean factor of about an hour
+}
+
+// allanParts is how many bins of 100 ms, or seconds, are a bin of each scale;
+// allanUsual is the gain of one pair for a mean of one hour.
+var allanParts, allanUsual = func() (parts [len(HerdAllanScales)]uint8, usual [len(HerdAllanScales)]float64) {
+	for i, scale := range HerdAllanScales {
+		parts[i] = uint8(scale / herdTick)
+		if i >= allanTicks {
+			parts[i] = uint8(scale / time.Second)
+		}
+		usual[i] = 2 * scale.Hours()
+	}
+	return parts, usual
+}()
+
+// add takes a part of a bin of HerdAllanScales[scale].
+func (a *allan) add(arrivals float64, scale int) {
+	a.sum += arrivals
+	if a.parts++; a.parts < allanParts[scale] {
+		return
+	}
+	bin := a.sum
+	a.sum, a.parts = 0, 0
+	if a.second = !a.second; a.second {
+		a.first = bin
+		return
+	}
+	a.pairs = min(a.pairs, math.MaxUint32-1) + 1
+	gain := max(allanGain, 1/float64(a.pairs))
+	d := bin - a.first
+	a.mean += gain * ((bin+a.first)/2 - a.mean)
+	a.square += gain * (d*d - a.square)
+	if f := a.factor(); f > 0 {
+		a.known = min(a.known, math.MaxUint32-1) + 1
+		a.usual += max(allanUsual[scale], 1/float64(a.known)) * (f - a.usual)
+	}
+}
+
+// factor returns the Allan factor; 0 if too little has come to tell.
+func (a *allan) factor() float64 {
+	if a.pairs < allanPairs || a.mean < allanMean {
+		return 0
+	}
+	return a.square / (2 * a.mean)
+}
+
+// ratio returns the factor over the usual one; 0 if it is not known.
+func (a *allan) ratio() float64 {
+	if a.usual == 0 {
+		return 0
+	}
+	return a.factor() / a.usual
+}
+
+const (
+	cusumLearn  = 60        // seconds before the mean is taken for known
+	cusumGain   = 1.0 / 300 // of a second, for the mean
+	cusumFrozen = cusumGain / 10
+	cusumSlack  = 0.5 // standard deviations that are no step
+	cusumDoubt  = 3   // above it the mean is frozen: the step must not become usual
+	cusumMost   = 28  // twice what is a step: after a long one, 0 is reached again in a minute
+)
+
+// A cusum adds up by how much more comes per second than usual (Page 1954),
+// in standard deviations of traffic that is as uneven as the Allan factor at
+// 1 s says.
+type cusum struct {
+	seconds   uint8 // seen, up to cusumLearn
+	mean, sum float64
+}
+
+// add takes the arrivals of one second.
+func (c *cusum) add(arrivals, factor float64) {
+	if c.seconds < cusumLearn {
+		c.seconds++
+		c.mean += (arrivals - c.mean) / float64(c.seconds)
+		return
+	}
+	deviation := math.Sqrt(max(1, c.mean*max(1, factor)))
+	c.sum = min(max(0, c.sum+(arrivals-c.mean)/deviation-cusumSlack), cusumMost)
+	gain := cusumGain
+	if c.sum > cusumDoubt {
+		gain = cusumFrozen
+	}
+	c.mean += gain * (arrivals - c.mean)
+}
