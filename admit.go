@@ -110,10 +110,10 @@ type Decision struct {
 func (g *Guard) Admit(now time.Duration, r Request) Decision {
 	d := Decision{Reason: Fits, Zone: -1, at: now}
 	b := g.backend
-	b.tick(now, g.concurrency)
+	b.tick(now, g.concurrency, g.herds)
 	v := g.visit(now, &r)
 	if v.Struck {
-		g.refuseEarly(now, v, &d)
+		g.refuseEarly(now, &r, v, &d)
 		return d
 	}
 	refusing := g.admit(0, now, r.Keys, g.reserve(now, v), &d)
@@ -142,6 +142,7 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 		g.appoint(now, &r, v, &d)
 	}
 	b.refuse(&d)
+	b.saw(r.Client)
 	return d
 }
 

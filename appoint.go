@@ -76,11 +76,12 @@ func (g *Guard) idle(now time.Duration) bool {
 }
 
 // refuseEarly tells a client its promise again, at the lowest cost there is.
-func (g *Guard) refuseEarly(now time.Duration, v pushback.Visit, d *Decision) {
+func (g *Guard) refuseEarly(now time.Duration, r *Request, v pushback.Visit, d *Decision) {
 	d.Reason = Early
 	d.Wait = v.At - now
 	d.Hint = g.answers.Hint(d.Wait)
 	g.backend.refuse(d)
+	g.backend.saw(r.Client)
 }
 
 func (b *Backend) refuse(d *Decision) {
@@ -239,7 +240,7 @@ func (g *Guard) tell(now time.Duration, r *Request, v pushback.Visit, a pushback
 
 // rates returns what the calendar has to know for a request.
 func (g *Guard) rates(r *Request) pushback.Rates {
-	rates := pushback.Rates{Service: g.service()}
+	rates := pushback.Rates{Service: g.service(), Pulse: g.pulse}
 	rates.Min, rates.Max = g.answers.Bounds()
 	if r.Precise && rates.Min == time.Second {
 		rates.Min = 0

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
@@ -94,6 +95,7 @@ type Zone struct {
 type Guard struct {
 	observe     bool
 	enforce     bool
+	herds       bool
 	dither      bool
 	zones       []zone // in the order of their names: see admit
 	order       []int  // where in zones each of Config.Zones is
@@ -104,6 +106,7 @@ type Guard struct {
 	backend     *Backend
 	tickets     *pushback.Tickets // nil: none
 	answers     *pushback.Answers
+	pulse       func(from, to time.Duration) float64 // nil: herds are ignored
 }
 
 // zone is a checked Zone and its state.
@@ -118,7 +121,7 @@ type zone struct {
 // New returns a Guard that works on s; nil means a State of its own. What s
 // lacks is added to it. The error names everything that is wrong with c.
 func New(c Config, s *State) (*Guard, error) {
-	g := &Guard{observe: c.Observe, enforce: !c.Retries.Lenient, concurrency: c.Concurrency}
+	g := &Guard{observe: c.Observe, enforce: !c.Retries.Lenient, herds: !c.IgnoreHerds, concurrency: c.Concurrency}
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
@@ -200,6 +203,9 @@ func New(c Config, s *State) (*Guard, error) {
 	}
 	g.dither = g.answers.Dither()
 	g.backend = s.backend()
+	if g.herds {
+		g.pulse = g.backend.pulse
+	}
 	g.backend.ledger.Resize(c.Retries.MaxClients)
 	if c.Retries.Tickets {
 		g.tickets = g.backend.ticketsFor(c.Retries.Secret)

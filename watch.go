@@ -5,6 +5,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
 )
 
 // watch looks at what a backend's counters say, ten times per second, on the
@@ -12,7 +15,10 @@ import (
 type watch struct {
 	next atomic.Int64 // when to look again
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards what follows; taken after the calendar's, never before it
+	herd      pushback.Herd
+	came      uint64 // arrivals that kept no promise, up to the last tick
+	refused   uint64
 	second    time.Duration
 	arrived   uint64
 	returned  uint64
@@ -33,29 +39,41 @@ const (
 )
 
 // tick is called for every request. It costs one atomic load.
-func (b *Backend) tick(now time.Duration, limit int) {
+func (b *Backend) tick(now time.Duration, limit int, herds bool) {
 	w := &b.watch
 	if int64(now) < w.next.Load() || !w.mu.TryLock() {
 		return
 	}
-	defer w.mu.Unlock()
 	w.next.Store(int64(now - now%watchEvery + watchEvery))
+	if herds {
+		// Refusals count when they are sent: that is what clients react to.
+		came, refused := b.arrivals()-b.returned.Load(), b.refusals()-uint64(b.held.Load())
+		w.herd.Tick(now, max(0, int(came-w.came)), max(0, int(refused-w.refused)), b.calendar.Ahead(now))
+		w.came, w.refused = came, refused
+	}
+	fresh, d := uint64(0), time.Duration(0)
 	if now-w.second >= time.Second {
-		b.eachSecond(now, limit)
+		fresh, d = b.eachSecond(now, limit)
+	}
+	w.mu.Unlock()
+	if d > 0 {
+		b.calendar.Arrived(now, d, fresh)
 	}
 }
 
-// eachSecond learns how much comes anyhow and how fast the backend is.
-func (b *Backend) eachSecond(now time.Duration, limit int) {
+// eachSecond learns how fast the backend is. It returns how many requests came
+// in how long that kept no promise.
+func (b *Backend) eachSecond(now time.Duration, limit int) (fresh uint64, d time.Duration) {
 	w := &b.watch
-	d := now - w.second
+	d = now - w.second
 	admitted := b.admitted.Load()
 	arrived := b.arrivals() - b.refused[Quota].Load() // who is over a quota does not come to the backend
 	returned, saturated := b.returned.Load(), b.refused[Concurrency].Load()
 	inFlight := b.gate.InFlight()
-	if w.second > 0 {
-		fresh := int64(arrived-w.arrived) - int64(returned-w.returned)
-		b.calendar.Arrived(now, d, uint64(max(0, fresh)))
+	if w.second == 0 { // the first look
+		d = 0
+	} else {
+		fresh = uint64(max(0, int64(arrived-w.arrived)-int64(returned-w.returned)))
 		if done := int64(admitted-w.admitted) - int64(inFlight-w.inFlight); done > 0 && saturated > w.saturated && 10*inFlight >= 9*limit {
 			rate := float64(done) / d.Seconds()
 			gain := 1 - math.Exp(-d.Seconds()/rateMemory.Seconds())
@@ -71,11 +89,42 @@ func (b *Backend) eachSecond(now time.Duration, limit int) {
 	}
 	w.second, w.arrived, w.admitted = now, arrived, admitted
 	w.returned, w.saturated, w.inFlight = returned, saturated, inFlight
+	return fresh, d
+}
+
+// saw notes who was refused, for the herd detector. One that comes at the same
+// moment as another may be left out: it is an estimate anyhow.
+func (b *Backend) saw(client limiter.Key) {
+	if w := &b.watch; client != Outside && w.mu.TryLock() {
+		w.herd.Saw(uint64(client))
+		w.mu.Unlock()
+	}
+}
+
+// pulse returns how many requests of a periodic herd are expected between two
+// instants.
+func (b *Backend) pulse(from, to time.Duration) float64 {
+	b.watch.mu.Lock()
+	defer b.watch.mu.Unlock()
+	return b.watch.herd.Pulse(from, to)
+}
+
+// Tick lets the herd detector see that nothing comes, or it would not notice when
+// a herd has ended. To be called about once per second; requests do the rest.
+func (g *Guard) Tick(now time.Duration) { g.backend.tick(now, g.concurrency, g.herds) }
+
+// Herd returns what is known of herds.
+func (b *Backend) Herd() pushback.HerdReport {
+	b.watch.mu.Lock()
+	defer b.watch.mu.Unlock()
+	return b.watch.herd.Report()
 }
 
 // arrivals returns how many requests have come.
-func (b *Backend) arrivals() uint64 {
-	n := b.admitted.Load()
+func (b *Backend) arrivals() uint64 { return b.admitted.Load() + b.refusals() }
+
+// refusals returns how many were refused, or would have been.
+func (b *Backend) refusals() (n uint64) {
 	for i := range b.refused {
 		n += b.refused[i].Load() + b.observed[i].Load()
 	}

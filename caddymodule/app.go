@@ -22,7 +22,7 @@ func init() { caddy.RegisterModule(new(App)) }
 //
 // Event | When | Data
 // ------|------|-----
-// `shield_overload_started` | requests begin to be refused for `capacity` or `concurrency` | `shield`, `observed`
+// `shield_overload_started` | requests begin to be refused for `capacity`, `concurrency` or `early` | `shield`, `observed`
 // `shield_overload_ended` | none has been for 5 s | `shield`, `observed`, `seconds`, `refused`
 type App struct {
 	// `enforce` (default), or `observe`: no handler refuses anybody, whatever
@@ -49,8 +49,14 @@ type backend struct {
 	observing   bool
 	capacity    *Rate
 	concurrency *Concurrency
+	tickets     bool
+	guard       *shield.Guard // of the first handler of that name
 	state       *backendState
 }
+
+// limited reports whether there is a limit to what the backend is to take, and
+// so something that can be spared.
+func (b *backend) limited() bool { return b.capacity != nil || b.concurrency != nil }
 
 // zone is one zone as this config defines it.
 type zone struct {
@@ -117,19 +123,23 @@ func (a *App) nextName(s *caddyhttp.Server) string {
 }
 
 // A definition is what a config says that a zone or a handler is.
-type definition struct{ where, is string }
+type definition struct{ where, is, secret string }
 
 // define reports an error if this config defines one name in two ways. where
-// is for the error.
-func (a *App) define(kind, name, where string, v any) error {
+// is for the error. A secret is compared, and not shown.
+func (a *App) define(kind, name, where string, v any, secret []byte) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	d, key := definition{where, string(b)}, kind+" "+name
-	if first, ok := a.definitions[key]; ok && first.is != d.is {
+	d, key := definition{where, string(b), string(secret)}, kind+" "+name
+	first, ok := a.definitions[key]
+	switch {
+	case ok && first.is != d.is:
 		return fmt.Errorf("%s %q is defined twice: %sas %s, and %sas %s; want one definition, or two names",
 			kind, name, first.where, first.is, d.where, d.is)
+	case ok && first.secret != d.secret:
+		return fmt.Errorf("%s %q is defined twice, with different secrets; want one secret, or two names", kind, name)
 	}
 	a.definitions[key] = d
 	return nil
@@ -142,7 +152,7 @@ func (a *App) add(h *Handler, b *backendState, zones []*zoneState) {
 		found = found || old.state == b
 	}
 	if !found {
-		a.backends = append(a.backends, &backend{h.Name, h.observing, h.Capacity, h.Concurrency, b})
+		a.backends = append(a.backends, &backend{h.Name, h.observing, h.Capacity, h.Concurrency, h.guard.Tickets(), h.guard, b})
 	}
 next:
 	for i, state := range zones {

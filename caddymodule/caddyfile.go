@@ -57,6 +57,21 @@ func init() {
 //			overload_status <code>
 //			body            problem|html|text|none
 //			respond         auto|direct|error
+//			dither          on|off
+//			give_up         <duration>
+//			backoff         on|off
+//		}
+//		retries {
+//			enforce     on|off
+//			max_clients <n>
+//			key         <template...>
+//			ipv4_prefix <bits>
+//			ipv6_prefix <bits>
+//			tickets     on|off
+//			secret      <text>
+//		}
+//		herd {
+//			detect on|off
 //		}
 //	}
 //
@@ -94,8 +109,12 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			h.Concurrency.Limit, err = intArg(d)
 		case "pushback":
 			err = h.parsePushback(d)
+		case "retries":
+			err = h.parseRetries(d)
+		case "herd":
+			err = h.parseHerd(d)
 		default:
-			err = unknown(d, "name, mode, zone, capacity, concurrency or pushback")
+			err = unknown(d, "name, mode, zone, capacity, concurrency, pushback, retries or herd")
 		}
 		if err != nil {
 			return err
@@ -132,11 +151,7 @@ func (h *Handler) parseZone(d *caddyfile.Dispenser) error {
 				z.MatcherSetsRaw = append(z.MatcherSetsRaw, set)
 			}
 		case "key":
-			if args := d.RemainingArgs(); len(args) > 0 {
-				z.Key = strings.Join(args, " ")
-			} else {
-				err = d.ArgErr()
-			}
+			z.Key, err = keyArgs(d)
 		case "ipv4_prefix":
 			err = pointer(d, &z.IPv4Prefix)
 		case "ipv6_prefix":
@@ -188,14 +203,93 @@ func (h *Handler) parsePushback(d *caddyfile.Dispenser) error {
 			p.Body, err = oneArg(d)
 		case "respond":
 			p.Respond, err = oneArg(d)
+		case "dither":
+			p.Dither, err = switchArg(d)
+		case "give_up":
+			err = durationPointer(d, &p.GiveUp)
+		case "backoff":
+			var on *bool
+			if on, err = switchArg(d); err == nil {
+				p.Backoff = *on
+			}
 		default:
-			err = unknown(d, "min, max, status, overload_status, body or respond")
+			err = unknown(d, "min, max, status, overload_status, body, respond, dither, give_up or backoff")
 		}
 		if err != nil {
 			return err
 		}
 	}
 	h.Pushback = p
+	return nil
+}
+
+func (h *Handler) parseRetries(d *caddyfile.Dispenser) error {
+	if d.NextArg() {
+		return d.ArgErr()
+	}
+	r := new(Retries)
+	seen := once{}
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		word := d.Val()
+		if err := seen.check(d, word); err != nil {
+			return err
+		}
+		var err error
+		switch word {
+		case "enforce":
+			r.Enforce, err = switchArg(d)
+		case "max_clients":
+			err = pointer(d, &r.MaxClients)
+		case "key":
+			r.Key, err = keyArgs(d)
+		case "ipv4_prefix":
+			err = pointer(d, &r.IPv4Prefix)
+		case "ipv6_prefix":
+			err = pointer(d, &r.IPv6Prefix)
+		case "tickets":
+			var on *bool
+			if on, err = switchArg(d); err == nil {
+				r.Tickets = *on
+			}
+		case "secret":
+			args := d.RemainingArgs()
+			if len(args) != 1 || args[0] == "" {
+				return d.Err("secret is empty or in several words; want one, in quotes if it has spaces") // without showing it
+			}
+			r.Secret = args[0]
+		default:
+			err = unknown(d, "enforce, max_clients, key, ipv4_prefix, ipv6_prefix, tickets or secret")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	h.Retries = r
+	return nil
+}
+
+func (h *Handler) parseHerd(d *caddyfile.Dispenser) error {
+	if d.NextArg() {
+		return d.ArgErr()
+	}
+	h.Herd = new(Herd)
+	seen := once{}
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		word := d.Val()
+		if err := seen.check(d, word); err != nil {
+			return err
+		}
+		var err error
+		switch word {
+		case "detect":
+			h.Herd.Detect, err = switchArg(d)
+		default:
+			err = unknown(d, "detect")
+		}
+		if err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -251,6 +345,28 @@ func oneArg(d *caddyfile.Dispenser) (string, error) {
 		return "", d.ArgErr()
 	}
 	return args[0], nil
+}
+
+// keyArgs returns the template of a key.
+func keyArgs(d *caddyfile.Dispenser) (string, error) {
+	args := d.RemainingArgs()
+	if len(args) == 0 {
+		return "", d.ArgErr()
+	}
+	return strings.Join(args, " "), nil
+}
+
+// switchArg returns what is on or off.
+func switchArg(d *caddyfile.Dispenser) (*bool, error) {
+	word := d.Val()
+	arg, err := oneArg(d)
+	if err != nil {
+		return nil, err
+	}
+	if arg != "on" && arg != "off" {
+		return nil, d.Errf("%s is %q; want on or off", word, arg)
+	}
+	return new(arg == "on"), nil
 }
 
 func intArg(d *caddyfile.Dispenser) (int, error) {

@@ -92,6 +92,57 @@ type Pushback struct {
 	// routes of the server, or the handler where none of them does), or `error`
 	// (return an error to Caddy, as other handlers do, also for gRPC).
 	Respond string `json:"respond,omitempty"`
+
+	// Whether a refusal may be sent up to a second late, so that its whole
+	// seconds end at the client's own time (default true). Without, clients that
+	// are refused together come back together, in the same moment of a second.
+	Dither *bool `json:"dither,omitempty"`
+
+	// Tell a client that would have to wait longer than this in all not to come
+	// back: `1m` to `24h` (default: nobody is told so). Clients that do not know
+	// how to read that may retry at once.
+	GiveUp *caddy.Duration `json:"give_up,omitempty"`
+
+	// Send `Backoff` besides `RateLimit` to those who are admitted while others
+	// wait (default false).
+	Backoff bool `json:"backoff,omitempty"`
+}
+
+// Retries says how clients are held to the times that they are told. Handlers
+// with one name must define it alike.
+type Retries struct {
+	// Whether a client that comes before its time, while others wait, is refused
+	// and told the same time again (default true).
+	Enforce *bool `json:"enforce,omitempty"`
+
+	// How many refused clients are remembered at most: 1024 to 4194304 (default
+	// 524288), at 16 bytes each.
+	MaxClients *int `json:"max_clients,omitempty"`
+
+	// What tells clients apart, as a zone's key does (default
+	// `{http.vars.client_ip}`).
+	Key string `json:"key,omitempty"`
+
+	// How many bits of a client's address count, as in a zone.
+	IPv4Prefix *int `json:"ipv4_prefix,omitempty"`
+	IPv6Prefix *int `json:"ipv6_prefix,omitempty"`
+
+	// Whether clients are given their times signed, so that other replicas and a
+	// restarted server honour them (default false).
+	Tickets bool `json:"tickets,omitempty"`
+
+	// What tickets are signed with: at least 16 bytes, the same for all replicas.
+	// It may have placeholders that are known when the config is loaded:
+	// `{env.NAME}`, `{file./path}`. By default it is one of this process's own,
+	// whose tickets nobody else honours.
+	Secret string `json:"secret,omitempty"`
+}
+
+// Herd says what is done about herds of clients.
+type Herd struct {
+	// Whether herds are looked for, and room is left for those that come
+	// periodically (default true). Handlers with one name must define it alike.
+	Detect *bool `json:"detect,omitempty"`
 }
 
 // The values of mode and respond.
@@ -171,6 +222,9 @@ func (h *Handler) config() (shield.Config, error) {
 			Status:         explicit(&bad, "status", p.Status),
 			OverloadStatus: explicit(&bad, "overload_status", p.OverloadStatus),
 			Body:           pushback.Body(p.Body),
+			GiveUp:         time.Duration(explicit(&bad, "give_up", p.GiveUp)),
+			NoDither:       !yes(p.Dither),
+			Backoff:        p.Backoff,
 		}
 		switch p.Respond {
 		case "", respondAuto, respondDirect, respondError:
@@ -181,8 +235,59 @@ func (h *Handler) config() (shield.Config, error) {
 			errs = append(errs, fmt.Errorf("pushback: %w", err))
 		}
 	}
+	if r := h.Retries; r != nil {
+		var err error
+		if c.Retries, err = r.config(); err != nil {
+			errs = append(errs, fmt.Errorf("retries: %w", err))
+		}
+	}
+	c.IgnoreHerds = h.Herd != nil && !yes(h.Herd.Detect)
 	return c, errors.Join(errs...)
 }
+
+func (r *Retries) config() (shield.Retries, error) {
+	var errs []error
+	c := shield.Retries{
+		Lenient:    !yes(r.Enforce),
+		MaxClients: explicit(&errs, "max_clients", r.MaxClients),
+		Tickets:    r.Tickets,
+	}
+	if r.Secret != "" {
+		// What the replacer has to complain of may have a part of the secret in it.
+		secret, err := caddy.NewReplacer().ReplaceOrErr(r.Secret, true, true)
+		if err != nil || secret == "" {
+			errs = append(errs, errors.New("secret has a placeholder that is empty or not known; want {env.NAME} or {file./path} with something in it"))
+		}
+		c.Secret = []byte(secret)
+	}
+	return c, errors.Join(errs...)
+}
+
+// explicit returns the options with their defaults written out, so that two
+// definitions can be compared; but without the secret, which is not for errors
+// to show.
+func (r *Retries) explicit() *Retries {
+	e := Retries{}
+	if r != nil {
+		e = *r
+	}
+	e.Enforce = new(yes(e.Enforce))
+	if e.MaxClients == nil {
+		e.MaxClients = new(pushback.DefaultMaxClients)
+	}
+	if e.Key == "" {
+		e.Key = defaultKey
+	}
+	e.Secret = ""
+	return &e
+}
+
+func (h *Herd) explicit() *Herd {
+	return &Herd{Detect: new(h == nil || yes(h.Detect))}
+}
+
+// yes returns a setting that is on by default.
+func yes(v *bool) bool { return v == nil || *v }
 
 func (z *Zone) config() (shield.Zone, error) {
 	var errs []error

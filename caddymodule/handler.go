@@ -18,12 +18,14 @@ func init() { caddy.RegisterModule(new(Handler)) }
 
 // Handler implements an HTTP handler that stands in front of a fragile backend.
 // It refuses requests beyond the quotas of single clients, beyond the rate that
-// the backend can take, and beyond what it can have in flight, and tells each
-// refused client how long to wait.
+// the backend can take, and beyond what it can have in flight, and gives each
+// refused client a time of its own to come back at, so that they return as fast as
+// the backend can spare, and not all at once.
 //
 // All limits are checked before any is charged: a refused request uses up
 // nothing. A client over its quota is answered 429, one for whom the backend has
-// no room 503; both with a computed `Retry-After`. gRPC clients get their own
+// no room 503; both with a computed `Retry-After`. A client that comes before its
+// time, while others wait, is told the same time again. gRPC clients get their own
 // form of it. Requests whose client address is not verified yet (HTTP/3 early
 // data) are answered 425 where a quota depends on the address.
 //
@@ -33,9 +35,9 @@ func init() { caddy.RegisterModule(new(Handler)) }
 // Placeholder | Description
 // ------------|-------------
 // `{http.shield.decision}` | `admit`, `refuse`, or `observe`: admitted, but would have been refused
-// `{http.shield.reason}` | the limit that refused: `quota`, `capacity` or `concurrency`
+// `{http.shield.reason}` | the limit that refused: `quota`, `capacity` or `concurrency`; or `early`: the client was told a later time
 // `{http.shield.zone}` | the zone that refused for `quota`; empty for the other reasons
-// `{http.shield.retry_after}` | what the client is told to wait, in seconds
+// `{http.shield.retry_after}` | what the client is told to wait, in seconds; empty if it is told not to come back
 // `{http.shield.retry_after_ms}` | the same in milliseconds
 type Handler struct {
 	// Names what the handler protects, in metrics, logs and status: up to 64
@@ -60,6 +62,12 @@ type Handler struct {
 
 	// How refusals are worded.
 	Pushback *Pushback `json:"pushback,omitempty"`
+
+	// How clients are held to the times that they are told.
+	Retries *Retries `json:"retries,omitempty"`
+
+	// What is done about herds of clients.
+	Herd *Herd `json:"herd,omitempty"`
 
 	guard     *shield.Guard
 	zones     []handlerZone
@@ -116,14 +124,15 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err := h.provisionZones(ctx, app); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
-	if h.clients, err = newKeyer("", nil, nil); err != nil {
+	retries := h.Retries.explicit()
+	if h.clients, err = newKeyer(retries.Key, retries.IPv4Prefix, retries.IPv6Prefix); err != nil {
 		return fmt.Errorf("shield %q: retries: %w", h.Name, err)
 	}
-	backend := &Handler{Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency}
+	backend := &Handler{Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency, Retries: retries, Herd: h.Herd.explicit()}
 	if backend.Mode == "" {
 		backend.Mode = modeEnforce
 	}
-	if err := app.define("shield", h.Name, "", backend); err != nil {
+	if err := app.define("shield", h.Name, "", backend, cfg.Retries.Secret); err != nil {
 		return err
 	}
 
@@ -155,7 +164,7 @@ func (h *Handler) provisionZones(ctx caddy.Context, app *App) error {
 	var errs []error
 	for _, z := range h.Zones {
 		// Before LoadModule, which takes the matchers' text away.
-		if err := app.define("zone", z.Name, fmt.Sprintf("in shield %q ", h.Name), z.explicit()); err != nil {
+		if err := app.define("zone", z.Name, fmt.Sprintf("in shield %q ", h.Name), z.explicit(), nil); err != nil {
 			errs = append(errs, err)
 			continue
 		}

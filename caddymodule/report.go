@@ -59,6 +59,7 @@ func (a *App) reportOnce(now time.Duration) {
 		change := b.state.overload.step(now, total{
 			capacity:    s.Refused[shield.Capacity] + s.Observed[shield.Capacity],
 			concurrency: s.Refused[shield.Concurrency] + s.Observed[shield.Concurrency],
+			early:       s.Refused[shield.Early] + s.Observed[shield.Early],
 		})
 		a.reportOverload(b, change)
 	}
@@ -91,7 +92,7 @@ func (a *App) reportOverload(b *backend, c change) {
 			message = "would have refused for want of room"
 		}
 		a.logger.Warn(message, zap.String("shield", b.name),
-			zap.Uint64("capacity", c.new.capacity), zap.Uint64("concurrency", c.new.concurrency))
+			zap.Uint64("capacity", c.new.capacity), zap.Uint64("concurrency", c.new.concurrency), zap.Uint64("early", c.new.early))
 	}
 	if c.ended {
 		a.logger.Info("overload ended", zap.String("shield", b.name), zap.Bool("observed", b.observing),
@@ -101,8 +102,17 @@ func (a *App) reportOverload(b *backend, c change) {
 	}
 }
 
-// total counts refusals for want of room since the backend's state was made.
-type total struct{ capacity, concurrency uint64 }
+// total counts refusals for want of room since the backend's state was made. Who
+// comes too early is refused for that, too: there would be room but for others.
+type total struct{ capacity, concurrency, early uint64 }
+
+func (t total) sum() uint64 { return t.capacity + t.concurrency + t.early }
+
+// since returns what has been added to was; not if any count has gone back.
+func (t total) since(was total) (added total, ok bool) {
+	return total{t.capacity - was.capacity, t.concurrency - was.concurrency, t.early - was.early},
+		t.capacity >= was.capacity && t.concurrency >= was.concurrency && t.early >= was.early
+}
 
 // overload knows whether a backend is being protected right now. It is part of
 // the pooled state, so that a reload neither starts nor ends an overload.
@@ -127,12 +137,12 @@ type change struct {
 func (o *overload) step(now time.Duration, is total) (c change) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if is.capacity < o.seen.capacity || is.concurrency < o.seen.concurrency {
+	added, ok := is.since(o.seen)
+	if !ok {
 		return c // two apps report at once, and the other one was quicker
 	}
 	before := o.seen
-	o.seen = is
-	c.new = total{is.capacity - before.capacity, is.concurrency - before.concurrency}
+	o.seen, c.new = is, added
 	switch {
 	case c.new != (total{}):
 		if !o.on {
@@ -143,7 +153,7 @@ func (o *overload) step(now time.Duration, is total) (c change) {
 	case o.on && now-o.last >= overloadEnds:
 		o.on = false
 		c.ended, c.lasted = true, o.last-o.since
-		c.refused = is.capacity - o.begun.capacity + is.concurrency - o.begun.concurrency
+		c.refused = is.sum() - o.begun.sum()
 	}
 	return c
 }

@@ -18,7 +18,7 @@ func TestOverloadStartsAndEndsOnce(t *testing.T) {
 		want change
 	}{
 		{0, total{}, change{}},
-		{1 * time.Second, total{3, 0}, change{new: total{3, 0}, started: true}},
+		{1 * time.Second, total{3, 0, 0}, change{new: total{3, 0, 0}, started: true}},
 		{2 * time.Second, total{3, 4}, change{new: total{0, 4}}},
 		{3 * time.Second, total{3, 4}, change{}},
 		{6 * time.Second, total{3, 5}, change{new: total{0, 1}}}, // a wave 4 s later is the same overload
