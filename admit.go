@@ -116,7 +116,7 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 		g.refuseEarly(now, &r, v, &d)
 		return d
 	}
-	refusing := g.admit(0, now, r.Keys, g.reserve(now, v), &d)
+	refusing := g.admit(0, now, r.Keys, g.reserveFor(now, v), &d)
 	d.Admit = d.Reason == Fits
 	if d.Admit {
 		b.admitted.Add(1)
@@ -153,7 +153,7 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 //
 // It sets d.Reason, d.Wait and d.Zone, and returns the zone that refuses: the
 // one with the longest wait. The wait is the longest of all, the capacity's too.
-func (g *Guard) admit(i int, now time.Duration, keys []limiter.Key, reserve int, d *Decision) (refusing *ZoneState) {
+func (g *Guard) admit(i int, now time.Duration, keys []limiter.Key, keep reserve, d *Decision) (refusing *ZoneState) {
 	for ; i < len(g.zones); i++ {
 		if z := &g.zones[i]; z.index < len(keys) && keys[z.index] != Outside {
 			break
@@ -161,7 +161,7 @@ func (g *Guard) admit(i int, now time.Duration, keys []limiter.Key, reserve int,
 	}
 	if i == len(g.zones) {
 		if d.Reason == Fits {
-			g.admitBackend(now, reserve, d)
+			g.admitBackend(now, keep, d)
 		} else if g.hasCapacity {
 			// The client's quota is not all that it has to wait for.
 			claim, wait := g.backend.capacity.Claim(g.capacity, now, 1)
@@ -175,7 +175,7 @@ func (g *Guard) admit(i int, now time.Duration, keys []limiter.Key, reserve int,
 	if wait > d.Wait {
 		d.Reason, d.Wait, d.Zone = Quota, wait, z.index
 	}
-	refusing = g.admit(i+1, now, keys, reserve, d)
+	refusing = g.admit(i+1, now, keys, keep, d)
 	if d.Reason == Fits {
 		claim.Commit()
 	}
@@ -186,14 +186,14 @@ func (g *Guard) admit(i int, now time.Duration, keys []limiter.Key, reserve int,
 	return refusing
 }
 
-// admitBackend decides on a request that is within its quotas. It leaves reserve
-// tokens of the capacity, and as large a part of the places in flight, to others.
-func (g *Guard) admitBackend(now time.Duration, reserve int, d *Decision) {
+// admitBackend decides on a request that is within its quotas, and that has to
+// keep away from a part of what there is.
+func (g *Guard) admitBackend(now time.Duration, keep reserve, d *Decision) {
 	b := g.backend
 	var capacity limiter.Claim
 	if g.hasCapacity {
 		var wait time.Duration
-		if capacity, wait = b.capacity.ClaimAbove(g.capacity, now, 1, reserve); wait > 0 {
+		if capacity, wait = b.capacity.ClaimAbove(g.capacity, now, 1, keep.of(g.capacity.Burst())); wait > 0 {
 			capacity.Release()
 			d.Reason, d.Wait = Capacity, wait
 			return
@@ -201,7 +201,7 @@ func (g *Guard) admitBackend(now time.Duration, reserve int, d *Decision) {
 		defer capacity.Release()
 	}
 	if g.concurrency > 0 {
-		if !b.gate.Enter(g.concurrency, now) {
+		if !b.gate.Enter(g.concurrency-keep.of(g.concurrency)/3, now) {
 			d.Reason, d.Wait = Concurrency, b.gate.Drain(now)
 			return
 		}

@@ -89,21 +89,28 @@ func (b *Backend) refuse(d *Decision) {
 	b.retryAfter[d.Hint.Seconds].Add(1)
 }
 
-// reserve returns how many tokens a request has to leave to others while a
-// backlog stands: those who come on time may take the last ones, strangers leave
-// three tenths, and whoever has an appointment besides half.
-func (g *Guard) reserve(now time.Duration, v pushback.Visit) int {
+// A reserve is how much of what there is a request has to leave to others: in
+// tenths of the burst, and a third of that of the places in flight, since a place
+// that is left free is work that is not done.
+type reserve int
+
+// reserveFor returns the reserve while a backlog stands: those who come on time
+// may take the last tokens, deferred ones who ask again leave two tenths,
+// strangers three, and whoever has an appointment besides five.
+func (g *Guard) reserveFor(now time.Duration, v pushback.Visit) reserve {
 	switch {
-	case !g.hasCapacity || v.Due || !g.backend.calendar.Standing(now):
+	case v.Due || !g.backend.calendar.Standing(now):
 		return 0
 	case v.Standing == pushback.OnTime:
-		return g.capacity.Burst() / 5
+		return 2
 	case v.Standing == pushback.Besides || v.Standing == pushback.Unclear:
-		return g.capacity.Burst() / 2
+		return 5
 	default:
-		return g.capacity.Burst() * 3 / 10
+		return 3
 	}
 }
+
+func (r reserve) of(n int) int { return n * int(r) / 10 }
 
 // keep notes that a client with a promise has been admitted.
 func (b *Backend) keep(now time.Duration, client limiter.Key) {
