@@ -1,0 +1,117 @@
+package sim
+
+import (
+	"math"
+	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
+)
+
+// Models of what others tell refused clients. All of them admit by a token
+// bucket with the Config's Capacity, and differ in the Retry-After alone:
+// research/pushback.md, section 4, says who does which.
+
+// A rule returns what a refused client is told: whole seconds, 0 for nothing.
+// wait is how long until there is a token.
+type rule func(now, wait time.Duration, r Request) int
+
+// bucket admits while there are tokens, and tells by a rule.
+type bucket struct {
+	limiter.Bucket
+	limit limiter.Limit
+	fresh func() rule
+	rule  rule
+}
+
+// with returns the Maker of a bucket whose rule is what fresh returns, each time
+// that it starts.
+func with(fresh func() rule) Maker {
+	return func(c shield.Config) (Server, error) {
+		b := &bucket{fresh: fresh}
+		return b, b.Change(c, true)
+	}
+}
+
+func (b *bucket) Arrive(now time.Duration, r Request) Answer {
+	wait := b.Take(b.limit, now, 1)
+	if wait == 0 {
+		return Answer{Admit: true}
+	}
+	s := b.rule(now, wait, r)
+	return Answer{Hint: pushback.Hint{Seconds: s, Ms: 1000 * s}}
+}
+
+func (*bucket) Finish(time.Duration, int32) {}
+
+func (b *bucket) Change(c shield.Config, restart bool) (err error) {
+	if restart {
+		b.Bucket, b.rule = limiter.Bucket{}, b.fresh()
+	}
+	b.limit, err = limiter.New(c.Capacity)
+	return err
+}
+
+// stateless returns the Maker of a bucket with a rule that remembers nothing.
+func stateless(r rule) Maker { return with(func() rule { return r }) }
+
+// NoHint refuses without Retry-After, as most servers do by default.
+var NoHint = stateless(func(time.Duration, time.Duration, Request) int { return 0 })
+
+// FixedHint tells everybody the same: a constant in a config file, the most
+// common of all.
+func FixedHint(seconds int) Maker {
+	return stateless(func(time.Duration, time.Duration, Request) int { return seconds })
+}
+
+// NextToken tells everybody when there will be a token, exactly and rounded up:
+// what libraries with a generic cell rate algorithm tell (redis-cell, throttled).
+// Every refused client is told the same one.
+var NextToken = stateless(func(_, wait time.Duration, _ Request) int {
+	return int((wait + time.Second - 1) / time.Second)
+})
+
+// Mimir tells 6 s, doubled with each attempt that the client says it has made,
+// ±50 %, and not less than 6 s or more than 96 s: Grafana Mimir's distributor
+// with its Retry-After turned on.
+var Mimir = stateless(func(_, _ time.Duration, r Request) int {
+	s := min(96, 6*math.Exp2(float64(r.Attempt-1)))
+	return int(min(96, max(6, s*(0.5+r.U))))
+})
+
+// Kubernetes tells everybody a shared number of seconds, from 1 to 32, which is
+// looked at when the first request of a second is refused: doubled if the last
+// that many seconds saw three or more refusals per second on average and it was
+// not doubled meanwhile; otherwise one less if they saw fewer than one per
+// second. That is dropped_requests_tracker.go of k8s.io/apiserver (API Priority
+// and Fairness); its queues are not modelled.
+var Kubernetes = with(func() rule {
+	const most = 32
+	var (
+		retryAfter = 1
+		second     = -1          // of the last refusal
+		doubledAt  = -most       // the second of the last doubling
+		refused    [most + 1]int // per second, by the second modulo its length
+	)
+	return func(now, _ time.Duration, _ Request) int {
+		if s := int(now / time.Second); s != second {
+			for t := max(second+1, s-most); t <= s; t++ {
+				refused[t%len(refused)] = 0
+			}
+			second = s
+			recent := 0
+			for t := max(0, s-retryAfter); t < s; t++ {
+				recent += refused[t%len(refused)]
+			}
+			switch {
+			case s-doubledAt >= retryAfter && recent >= 3*retryAfter:
+				retryAfter, doubledAt = min(most, 2*retryAfter), s
+			case recent < retryAfter && retryAfter > 1:
+				retryAfter--
+			}
+		}
+		refused[second%len(refused)]++
+		return retryAfter
+	}
+})

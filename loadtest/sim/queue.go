@@ -1,0 +1,60 @@
+package sim
+
+// An event is what happens next to somebody: 16 bytes, as there may be a million.
+type event struct {
+	at     int64  // nanoseconds since the epoch
+	who    uint32 // index of a client, or one of the markers
+	ticket int32  // 0: who arrives; else 1 more than the Answer's whose hold ends, negative if it is a service
+}
+
+// queue is a heap of events with four children per node: half as deep as a
+// binary one, and the children of a node lie in one or two cache lines. Which
+// one of two events at the same instant comes first depends on nothing but the
+// order of calls.
+type queue []event
+
+func (q *queue) push(e event) {
+	h := append(*q, e)
+	*q = h
+	i := len(h) - 1
+	for i > 0 {
+		parent := (i - 1) / 4
+		if h[parent].at <= e.at {
+			break
+		}
+		h[i] = h[parent]
+		i = parent
+	}
+	h[i] = e
+}
+
+// pop removes and returns the earliest event. The queue must not be empty.
+func (q *queue) pop() event {
+	h := *q
+	first := h[0]
+	last := h[len(h)-1]
+	h = h[:len(h)-1]
+	*q = h
+	if len(h) == 0 {
+		return first
+	}
+	i := 0
+	for {
+		child := 4*i + 1
+		if child >= len(h) {
+			break
+		}
+		for c := child + 1; c < min(child+4, len(h)); c++ {
+			if h[c].at < h[child].at {
+				child = c
+			}
+		}
+		if last.at <= h[child].at {
+			break
+		}
+		h[i] = h[child]
+		i = child
+	}
+	h[i] = last
+	return first
+}

@@ -1,0 +1,156 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/herdshield/shield/loadtest/clients"
+)
+
+// A Result is what came of a Scenario.
+type Result struct {
+	Name string
+	Seed uint64
+
+	Clients   int // the herd
+	Reachable int // those of it who come back when refused
+	Served    int // of the herd, whether they would have come back or not
+	GaveUp    int // of the Reachable, went away without
+	Waiting   int // of the Reachable, still trying at the end
+
+	// Drained is when the last of the Reachable was served, or went away; or the
+	// end of the run, if some still waited. Optimum is what those Reachable who
+	// were served would have taken at best, with the strangers served as they
+	// come. Cleared is when also no stranger waited any more. A server that lets
+	// strangers wait for the herd drains it sooner than the Optimum, but then has
+	// them to serve: no order of service clears sooner.
+	Drained, Optimum, Cleared time.Duration
+
+	Decided      int // requests of all
+	Requests     int // those of the herd
+	MostAttempts int // by one client of the herd
+
+	// Peaks of requests per 100 ms, from a second after the last of the herd has
+	// begun: all, and those that are not a client's first.
+	Peak, PeakReturns int
+
+	// Broken counts refusals of clients who came when they were told: not
+	// before Retry-After-Ms, and not 50 ms after Retry-After.
+	Broken int
+
+	MostHeld int // refusals held back at once
+
+	// The capacity's bucket, as a second opinion has it. Overflow is tokens
+	// lost since the herd came; Idle counts refusals while the bucket was full;
+	// Excess is tokens taken that were not there.
+	Overflow, Excess float64
+	Idle             int
+
+	// The herd by policy, in the order of the Mix.
+	Policies []PolicyResult
+
+	Strangers StrangersResult
+}
+
+// A PolicyResult is how one share of the herd fared.
+type PolicyResult struct {
+	Policy          clients.Policy
+	Clients, Served int
+	Requests        int           // by those who were served
+	P50, P99        time.Duration // waits of those who were served
+}
+
+// A StrangersResult is how those fared who came besides the herd, from its first
+// moment to five seconds before the last of it was served. Those who never
+// return are left out.
+type StrangersResult struct {
+	Came     int
+	AtOnce   int           // served by their first request
+	P95      time.Duration // wait of those who were served
+	Unserved int           // when the herd was drained
+}
+
+// Ratio is Drained in terms of the least possible.
+func (r *Result) Ratio() float64 { return float64(r.Drained) / float64(max(1, r.Optimum)) }
+
+// ClearedRatio is Cleared in terms of the least possible.
+func (r *Result) ClearedRatio() float64 { return float64(r.Cleared) / float64(max(1, r.Optimum)) }
+
+// PerSuccess is how many requests the herd sent for each client served.
+func (r *Result) PerSuccess() float64 { return float64(r.Requests) / float64(max(1, r.Served)) }
+
+// PerSuccess is how many requests each client served has sent.
+func (p *PolicyResult) PerSuccess() float64 { return float64(p.Requests) / float64(max(1, p.Served)) }
+
+// AtOnceShare is the share of strangers who were served by their first request.
+func (s *StrangersResult) AtOnceShare() float64 { return float64(s.AtOnce) / float64(max(1, s.Came)) }
+
+// result sums up.
+func (r *run) result() Result {
+	out := Result{
+		Name: r.Name, Seed: r.Seed,
+		Clients: r.Clients, Reachable: r.reachable, GaveUp: r.gaveUp, Waiting: r.left,
+		Peak: r.bins.most, PeakReturns: r.bins.mostRet,
+		Decided: r.requests, Broken: r.broken, MostHeld: r.mostHeld,
+		Overflow: r.level.overflowed, Idle: r.level.idle, Excess: r.level.excess,
+		Drained: time.Duration(r.drained - r.herdAt), Cleared: time.Duration(r.stopped - r.herdAt),
+	}
+	waits := make([][]int64, len(r.Mix))
+	for _, share := range r.Mix {
+		out.Policies = append(out.Policies, PolicyResult{Policy: share.Policy})
+	}
+	reached := 0
+	for i := range r.clients[:r.Clients] {
+		c := &r.clients[i]
+		p := &out.Policies[c.share]
+		p.Clients++
+		out.Requests += int(c.attempts)
+		out.MostAttempts = max(out.MostAttempts, int(c.attempts))
+		if c.state != served {
+			continue
+		}
+		out.Served++
+		p.Served++
+		p.Requests += int(c.attempts)
+		waits[c.share] = append(waits[c.share], c.gap)
+		if r.returns[c.share] {
+			reached++
+		}
+	}
+	out.Optimum = r.optimum(reached)
+	for i, w := range waits {
+		out.Policies[i].P50, out.Policies[i].P99 = quantile(w, 0.5), quantile(w, 0.99)
+	}
+
+	var strangers []int64
+	for i := range r.clients[r.Clients:] {
+		c := &r.clients[r.Clients+i]
+		if c.born <= r.herdAt || c.born > r.drained-int64(5*time.Second) || !r.returns[c.share] {
+			continue
+		}
+		s := &out.Strangers
+		s.Came++
+		if c.state != served || c.born+c.gap > r.drained {
+			s.Unserved++
+		}
+		if c.state != served {
+			continue
+		}
+		strangers = append(strangers, c.gap)
+		if c.attempts == 1 {
+			s.AtOnce++
+		}
+	}
+	out.Strangers.P95 = quantile(strangers, 0.95)
+	return out
+}
+
+// quantile sorts v and returns its value at the share q from below; 0 if there
+// is none.
+func quantile(v []int64, q float64) time.Duration {
+	if len(v) == 0 {
+		return 0
+	}
+	slices.Sort(v)
+	return time.Duration(v[min(len(v)-1, int(q*float64(len(v))))])
+}

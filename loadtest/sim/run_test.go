@@ -1,0 +1,633 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/pushback"
+)
+
+// probe is a Server whose answers a test decides on, and that writes down who
+// came when.
+type probe struct {
+	t      *testing.T
+	answer func(now time.Duration, r Request) Answer
+	log    []arrival
+	now    time.Duration
+	tick   int32
+	open   map[int32]time.Duration // when each ticket is to be finished
+}
+
+type arrival struct {
+	at time.Duration
+	Request
+}
+
+func (p *probe) Arrive(now time.Duration, r Request) Answer {
+	p.advance(now)
+	p.log = append(p.log, arrival{now, r})
+	a := p.answer(now, r)
+	if a.Admit || a.Hold > 0 {
+		p.tick++
+		a.Ticket = p.tick
+		if p.open[a.Ticket] = now; !a.Admit {
+			p.open[a.Ticket] += a.Hold
+		}
+	}
+	return a
+}
+
+func (p *probe) Change(shield.Config, bool) error { return nil }
+
+func (p *probe) Finish(now time.Duration, ticket int32) {
+	p.advance(now)
+	due, ok := p.open[ticket]
+	if !ok {
+		p.t.Errorf("ticket %d is finished twice, or was never given", ticket)
+	}
+	if now < due {
+		p.t.Errorf("ticket %d is finished at %v, want %v", ticket, now, due)
+	}
+	delete(p.open, ticket)
+}
+
+func (p *probe) advance(now time.Duration) {
+	if now < p.now {
+		p.t.Errorf("time goes back from %v to %v", p.now, now)
+	}
+	p.now = now
+}
+
+// play runs s against a probe, and checks that every ticket is finished.
+func play(t *testing.T, s Scenario, answer func(now time.Duration, r Request) Answer) (Result, []arrival) {
+	t.Helper()
+	p := &probe{t: t, answer: answer, open: map[int32]time.Duration{}}
+	out, err := Run(s, func(shield.Config) (Server, error) { return p, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.open) > 0 {
+		t.Errorf("%d tickets are not finished", len(p.open))
+	}
+	return out, p.log
+}
+
+func hint(seconds int) pushback.Hint { return pushback.Hint{Seconds: seconds, Ms: 1000 * seconds} }
+
+// lone is one client who waits exactly what it is told, and whose times are
+// since the herd's moment.
+func lone() Scenario {
+	return Scenario{Clients: 1, Mix: clients.All(clients.Fixed{Gap: 7 * time.Second}), Warmup: time.Second, Config: config(100, 0)}
+}
+
+// A client waits from when it has read the answer: after the hold and the
+// network, there and back.
+func TestWhenAClientReturns(t *testing.T) {
+	s := lone()
+	s.Delay = 3 * time.Millisecond
+	out, log := play(t, s, func(_ time.Duration, r Request) Answer {
+		return Answer{Admit: r.Attempt == 3, Hint: hint(7), Hold: time.Duration(r.Attempt) * 100 * time.Millisecond}
+	})
+	var at []time.Duration
+	for _, a := range log {
+		at = append(at, a.at-time.Second)
+	}
+	want := []time.Duration{0, 7106 * time.Millisecond, (7106 + 7206) * time.Millisecond}
+	if !reflect.DeepEqual(at, want) {
+		t.Errorf("requests at %v, want %v", at, want)
+	}
+	if out.Served != 1 || out.Requests != 3 || out.MostAttempts != 3 || out.Drained != want[2] || out.MostHeld != 1 || out.Broken != 1 {
+		t.Errorf("result: %+v", out)
+	}
+	if p := out.Policies[0]; p.P50 != want[2] || p.P99 != want[2] || p.Served != 1 || p.Requests != 3 {
+		t.Errorf("its policy: %+v", p)
+	}
+}
+
+// A promise is broken if the client came between the milliseconds that it was
+// told and 50 ms after the seconds.
+func TestBrokenPromises(t *testing.T) {
+	for _, c := range []struct {
+		told   pushback.Hint
+		broken int
+	}{
+		{pushback.Hint{Seconds: 7, Ms: 7000}, 1},
+		{pushback.Hint{Seconds: 7, Ms: 6001}, 1},
+		{pushback.Hint{Seconds: 8, Ms: 7000}, 1},
+		{pushback.Hint{Seconds: 8, Ms: 7001}, 0}, // came early
+		{pushback.Hint{Seconds: 6, Ms: 6000}, 0}, // came late
+		{pushback.Hint{}, 0},
+		{pushback.Hint{Never: true}, 0},
+	} {
+		out, _ := play(t, lone(), func(_ time.Duration, r Request) Answer {
+			return Answer{Admit: r.Attempt == 3, Hint: c.told}
+		})
+		// The second request is refused after the first hint, the third is not.
+		if out.Broken != c.broken {
+			t.Errorf("told %+v, came after 7s: %d promises broken, want %d", c.told, out.Broken, c.broken)
+		}
+	}
+}
+
+// Who comes and when is the same whatever the server does: the strangers, the
+// herd's first requests, and everybody's policy.
+func TestTheSameHerdForAll(t *testing.T) {
+	s := Scenario{
+		Seed: 5, Clients: 200, Within: time.Second, Background: 20, Warmup: 10 * time.Second, Until: 20 * time.Second,
+		Mix: clients.Population{{Weight: 1, Policy: clients.Exact{}}, {Weight: 1, Policy: clients.Ignore{}, Precise: true}}, Config: config(100, 0),
+	}
+	first := func(log []arrival) (out []arrival) {
+		for _, a := range log {
+			if a.U = 0; a.Attempt == 1 && a.at < 11*time.Second {
+				out = append(out, a)
+			}
+		}
+		return out
+	}
+	_, some := play(t, s, func(_ time.Duration, r Request) Answer { return Answer{Admit: r.U < 0.5, Hint: hint(1)} })
+	_, none := play(t, s, func(time.Duration, Request) Answer { return Answer{Hint: hint(9)} })
+	if a, b := first(some), first(none); len(a) < 300 || !reflect.DeepEqual(a, b) {
+		t.Errorf("%d first requests to one server, %d to another; want the same", len(a), len(b))
+	}
+	s.Seed++
+	_, other := play(t, s, func(time.Duration, Request) Answer { return Answer{Hint: hint(9)} })
+	if first(none)[1].at == first(other)[1].at { // strangers: the herd comes after 10 s
+		t.Error("another seed brings the same strangers")
+	}
+	if first(none)[1].at > 9*time.Second {
+		t.Error("no strangers before the herd")
+	}
+}
+
+func TestTheSameResultAlways(t *testing.T) {
+	r := herd("", 1000, 0, bounds{ratio: 2})
+	r.Mix, r.Service = hammering(0.5, time.Second), Service{Mean: 50 * time.Millisecond, Exponential: true}
+	r.Config.Concurrency = 20
+	a, err := Run(r.Scenario, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := Run(r.Scenario, nil); !reflect.DeepEqual(a, b) {
+		t.Errorf("two results of one scenario:\n%+v\n%+v", a, b)
+	}
+}
+
+// Every client has keys of its own, and keeps them; none is Outside.
+func TestKeys(t *testing.T) {
+	s := Scenario{
+		Clients: 3000, Background: 100, Warmup: time.Second, Until: 10 * time.Second,
+		Mix: clients.All(clients.Fixed{Gap: 2 * time.Second}), Config: config(100, 0),
+	}
+	out, log := play(t, s, func(_ time.Duration, r Request) Answer { return Answer{Hint: hint(1), Hold: 900 * time.Millisecond} })
+	requests := map[limiter.Key]int{}
+	kind := map[limiter.Key]limiter.Key{}
+	for _, a := range log {
+		requests[a.Client]++
+		if a.Attempt != requests[a.Client] {
+			t.Fatalf("request %d of client %x says that it is number %d", requests[a.Client], a.Client, a.Attempt)
+		}
+		if k, ok := kind[a.Client]; ok && k != a.Kind {
+			t.Fatalf("client %x has two kinds of request", a.Client)
+		}
+		kind[a.Client] = a.Kind
+		if a.Client == shield.Outside || a.Kind == shield.Outside || a.Client == a.Kind {
+			t.Fatalf("keys %x and %x", a.Client, a.Kind)
+		}
+	}
+	if len(requests) < 3900 || len(requests) > 4300 { // 3,000 and 11 s of strangers
+		t.Errorf("%d clients, want about 4,100", len(requests))
+	}
+	if out.Waiting != 3000 || out.Drained != 10*time.Second || out.Served != 0 || out.Ratio() < 1000 {
+		t.Errorf("nobody was served: %+v", out)
+	}
+}
+
+func TestStrangers(t *testing.T) {
+	s := Scenario{Background: 200, Warmup: 10 * time.Second, Until: 105 * time.Second, Mix: clients.All(clients.Fixed{Gap: time.Second}), Config: config(100, 0)}
+	odd := 0
+	out, log := play(t, s, func(now time.Duration, r Request) Answer {
+		if r.Attempt == 1 {
+			odd++
+		}
+		return Answer{Admit: r.Attempt > 1 || odd%2 == 0, Hint: hint(1)}
+	})
+	// A Poisson process: 200 ± 4.5 · sqrt(200/100) per second over 100 s.
+	if g := out.Strangers; g.Came < 19_300 || g.Came > 20_700 || g.AtOnce < g.Came/2-1 || g.AtOnce > g.Came/2+1 || g.Unserved != 0 || g.P95 != time.Second {
+		t.Errorf("strangers: %+v", g)
+	}
+	// Gaps of a Poisson process are exponential: their mean is their deviation.
+	var n, sum, squares float64
+	last := time.Duration(-1)
+	for _, a := range log {
+		if a.Attempt == 1 {
+			if last >= 0 {
+				gap := (a.at - last).Seconds()
+				n, sum, squares = n+1, sum+gap, squares+gap*gap
+			}
+			last = a.at
+		}
+	}
+	if ratio := squares * n / (sum * sum); ratio < 1.9 || ratio > 2.1 {
+		t.Errorf("mean of the squared gaps is %.2f times the square of their mean, want 2", ratio)
+	}
+}
+
+// A server that lets all strangers wait for the herd drains it sooner than the
+// optimum. That must show: they are served twice as late as the herd, and no
+// sooner than the optimum.
+func TestStrangersWhoWaitForTheHerdAreSeen(t *testing.T) {
+	s := Scenario{Clients: 1000, Mix: clients.All(clients.Fixed{Gap: 100 * time.Millisecond}), Background: 50, Warmup: time.Second, Config: config(100, 0)}
+	var free time.Duration // when the backend is
+	herd, left := map[limiter.Key]bool{}, 1000
+	out, _ := play(t, s, func(now time.Duration, r Request) Answer {
+		if now == s.Warmup {
+			herd[r.Client] = true
+		}
+		if now < s.Warmup || now >= free && (herd[r.Client] || left == 0) {
+			if free = max(free, now-time.Second) + 10*time.Millisecond; herd[r.Client] {
+				left--
+			}
+			return Answer{Admit: true}
+		}
+		return Answer{Hint: hint(1)}
+	})
+	if out.Served != 1000 || out.Ratio() > 0.6 || out.ClearedRatio() < 0.9 || out.ClearedRatio() > 1.3 {
+		t.Errorf("the herd took %.3f times the optimum, and all %.3f times; want half and once", out.Ratio(), out.ClearedRatio())
+	}
+	if g := out.Strangers; g.AtOnce != 0 || g.Unserved != g.Came || g.Came < 150 || g.P95 < 4*time.Second {
+		t.Errorf("strangers: %+v; want all to wait", g)
+	}
+}
+
+func TestGivingUp(t *testing.T) {
+	s := Scenario{
+		Clients: 1000, Mix: clients.Population{
+			{Weight: 1, Policy: clients.MaxAttempts{N: 3, Policy: clients.Fixed{Gap: time.Second}}},
+			{Weight: 1, Policy: clients.GiveUp{}},
+		}, Config: config(100, 0),
+	}
+	out, _ := play(t, s, func(time.Duration, Request) Answer { return Answer{Hint: hint(1)} })
+	if all, _ := play(t, s, func(time.Duration, Request) Answer { return Answer{Admit: true} }); all.Served != 1000 || all.Optimum != time.Duration(all.Reachable)*10*time.Millisecond {
+		t.Errorf("all served at once, of whom %d would have come back: %d, at best in %v", all.Reachable, all.Served, all.Optimum)
+	}
+	n := out.Policies[0].Clients
+	if n < 400 || n > 600 || out.Reachable != n || out.GaveUp != n || out.Waiting != 0 || out.Requests != 1000+2*n || out.Drained != 2*time.Second {
+		t.Errorf("of %d who come back: %+v", n, out)
+	}
+}
+
+// crowd is the Guard, and counts who is in flight.
+type crowd struct {
+	*guard
+	in   map[int32]bool
+	most int
+}
+
+func (c *crowd) Arrive(now time.Duration, r Request) Answer {
+	a := c.guard.Arrive(now, r)
+	if a.Admit {
+		c.in[a.Ticket] = true
+		c.most = max(c.most, len(c.in))
+	}
+	return a
+}
+
+func (c *crowd) Finish(now time.Duration, ticket int32) {
+	delete(c.in, ticket)
+	c.guard.Finish(now, ticket)
+}
+
+// A backend that takes its time holds places, and no more than there are. At
+// best it takes what Little's law says.
+func TestConcurrency(t *testing.T) {
+	for _, exponential := range []bool{false, true} {
+		s := Scenario{
+			Clients: 500, Mix: clients.All(clients.Ignore{}), Until: time.Hour,
+			Service: Service{Mean: 100 * time.Millisecond, Exponential: exponential},
+			Config:  shield.Config{Concurrency: 20},
+		}
+		c := &crowd{in: map[int32]bool{}}
+		out, err := Run(s, func(config shield.Config) (Server, error) {
+			g, err := Guard(config)
+			c.guard, _ = g.(*guard)
+			return c, err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out.Served != 500 || out.Optimum != 2500*time.Millisecond || out.Ratio() < 0.8 {
+			t.Errorf("exponential %v: %d served in %v, at best %v", exponential, out.Served, out.Drained, out.Optimum)
+		}
+		if c.most != 20 || len(c.in) != 0 {
+			t.Errorf("%d requests were in flight at most, and %d at the end; want 20 and 0", c.most, len(c.in))
+		}
+		if n := c.state.Backend.Stats(time.Hour).InFlight; n != 0 {
+			t.Errorf("the Guard has %d in flight at the end", n)
+		}
+		if len(c.free) != len(c.open)-1 {
+			t.Errorf("%d of %d tickets are free at the end", len(c.free), len(c.open)-1)
+		}
+	}
+}
+
+// The Guard is told of every refusal that it held back, also of those that are
+// still held when the run ends.
+func TestNothingIsHeldAtTheEnd(t *testing.T) {
+	for _, until := range []time.Duration{200 * time.Millisecond, time.Hour} {
+		r := herd("", 1000, longest, bounds{})
+		r.Until = until
+		var server *guard
+		out, err := Run(r.Scenario, func(c shield.Config) (Server, error) {
+			g, err := Guard(c)
+			server, _ = g.(*guard)
+			return g, err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if held := server.state.Backend.Stats(r.Warmup + until).Held; out.MostHeld < 500 || held != 0 {
+			t.Errorf("until %v: %d refusals were held at once, and %d for ever; want most of 1000, and 0", until, out.MostHeld, held)
+		}
+	}
+}
+
+func TestChanges(t *testing.T) {
+	r := herd("", 1000, 0, bounds{ratio: 10})
+	r.Mix, r.Background = clients.All(clients.Hammer{Gap: 100 * time.Millisecond}), 0
+	drained := map[string]time.Duration{}
+	for _, c := range []struct {
+		name    string
+		changes []Change
+		optimum time.Duration
+	}{
+		{"none", nil, 10 * time.Second},
+		{"reload", []Change{{At: 5 * time.Second, Config: config(rate, 0)}}, 10 * time.Second},
+		{"restart", []Change{{At: 5 * time.Second, Config: config(rate, 0), Restart: true}}, 10 * time.Second},
+		{"half", []Change{{At: 5 * time.Second, Config: config(rate/2, 0)}}, 15 * time.Second},
+		{"half for 3 s", []Change{{At: 5 * time.Second, Config: config(rate/2, 0)}, {At: 8 * time.Second, Config: config(rate, 0)}}, 11500 * time.Millisecond},
+		{"nothing for 3 s", []Change{{At: 5 * time.Second, Config: config(0.001, 0)}, {At: 8 * time.Second, Config: config(rate, 0)}}, 13 * time.Second},
+		{"too late", []Change{{At: 50 * time.Second, Config: config(rate/2, 0)}}, 10 * time.Second},
+	} {
+		r.Changes = c.changes
+		out, err := Run(r.Scenario, FixedHint(1)) // which lets those who poll have all that there is
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (out.Optimum - c.optimum).Abs() > 10*time.Millisecond {
+			t.Errorf("%s: the optimum is %v, want %v", c.name, out.Optimum, c.optimum)
+		}
+		// Sooner by what 10 tokens of burst are worth, at a restart once more.
+		if d := out.Drained - c.optimum; d < -250*time.Millisecond || d > 100*time.Millisecond || out.Excess > 0 {
+			t.Errorf("%s: took %v, at best %v; %v tokens too many", c.name, out.Drained, c.optimum, out.Excess)
+		}
+		drained[c.name] = out.Drained
+
+		// The same with the real one, where polling does not pay.
+		out, err = Run(r.Scenario, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out.Served != 1000 || out.Excess > 0 {
+			t.Errorf("%s: the Guard has served %d of 1000 in %v; %v tokens too many", c.name, out.Served, out.Drained, out.Excess)
+		}
+	}
+	if d := drained["reload"] - drained["restart"]; d < 50*time.Millisecond || drained["none"] != drained["reload"] {
+		t.Errorf("took %v without changes, %v with a reload, and %v with a restart, which fills the bucket",
+			drained["none"], drained["reload"], drained["restart"])
+	}
+	for name, server := range map[string]Maker{"the Guard": Guard, "a model": NoHint} {
+		r.Changes = []Change{{At: time.Second, Config: shield.Config{Capacity: limiter.Config{Rate: -1}}}}
+		if _, err := Run(r.Scenario, server); err == nil || !strings.Contains(err.Error(), "change at 1s") {
+			t.Errorf("%s changed to a bad config: error %v", name, err)
+		}
+	}
+}
+
+// Kubernetes' rule by hand: what is told in each second, given how many are
+// refused in it.
+func TestKubernetes(t *testing.T) {
+	c := config(rate, 0)
+	c.Capacity.Rate, c.Capacity.Burst = 1e-3, 1
+	s, err := Kubernetes(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Arrive(0, Request{})
+	for _, second := range []struct{ at, refused, told int }{
+		{0, 1, 1},    // the first
+		{1, 2, 1},    // 1 refused in the second before: enough to stay
+		{2, 9, 1},    // 2 refused: fewer than 3
+		{3, 1, 2},    // 9 refused
+		{4, 1, 2},    // 10 in two seconds, but it was doubled a second ago
+		{5, 11, 2},   // 2 in two seconds: enough to stay
+		{6, 1, 4},    // 12 in two seconds
+		{9, 1, 4},    // 12 in four seconds, but it was doubled three seconds ago
+		{10, 1, 3},   // 2 in four seconds
+		{200, 1, 2},  // long ago counts nothing
+		{201, 99, 1}, // 1 in two seconds
+		{202, 99, 2},
+		{204, 99, 4},
+		{208, 99, 8},
+		{216, 99, 16},
+		{232, 99, 32},
+		{264, 99, 32}, // and no more
+	} {
+		told := 0
+		for range second.refused {
+			told = s.Arrive(time.Duration(second.at)*time.Second, Request{}).Hint.Seconds
+		}
+		if told != second.told {
+			t.Errorf("second %d: told %d, want %d", second.at, told, second.told)
+		}
+	}
+}
+
+func TestMimir(t *testing.T) {
+	c := config(rate, 0)
+	s, err := Mimir(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range c.Capacity.Burst {
+		s.Arrive(0, Request{})
+	}
+	for _, r := range []struct {
+		attempt int
+		u       float64
+		told    int
+	}{{1, 0, 6}, {1, 0.5, 6}, {1, 0.99, 8}, {2, 0, 6}, {2, 0.99, 17}, {3, 0, 12}, {5, 0, 48}, {5, 0.9, 96}, {500, 0.25, 72}} {
+		if told := s.Arrive(0, Request{Attempt: r.attempt, U: r.u}).Hint.Seconds; told != r.told {
+			t.Errorf("attempt %d, draw %v: told %d s, want %d", r.attempt, r.u, told, r.told)
+		}
+	}
+}
+
+func TestOptimum(t *testing.T) {
+	s := Scenario{Background: 50, Config: config(100, 0), Changes: []Change{
+		{At: 10 * time.Second, Config: config(20, 0)}, // less than the strangers want
+		{At: 30 * time.Second, Config: shield.Config{Capacity: limiter.Config{Rate: 6600, Per: time.Minute}}},
+	}}
+	for n, want := range map[int]time.Duration{0: 0, 250: 5 * time.Second, 500: 10 * time.Second, 560: 31 * time.Second} {
+		if got := s.optimum(n); got != want {
+			t.Errorf("%d clients: %v, want %v", n, got, want)
+		}
+	}
+	s.Changes = s.Changes[:1]
+	if got := s.optimum(501); got < 24*time.Hour {
+		t.Errorf("clients for whom there is no room: %v", got)
+	}
+}
+
+func TestBins(t *testing.T) {
+	var b bins
+	at := func(d time.Duration, n int, isReturn bool) {
+		for range n {
+			b.count(int64(d), isReturn)
+		}
+	}
+	at(-time.Second, 99, true)
+	at(999*time.Millisecond, 99, true)
+	at(time.Second, 3, true)
+	at(1099*time.Millisecond, 5, false)
+	at(1100*time.Millisecond, 4, true)
+	at(1350*time.Millisecond, 1, true)
+	if b.most != 8 || b.mostRet != 4 {
+		t.Errorf("at most %d requests and %d returns per 100 ms, want 8 and 4", b.most, b.mostRet)
+	}
+}
+
+func TestWhatIsWrongIsNamed(t *testing.T) {
+	good := herd("", 10, 0, bounds{ratio: 1}).Scenario
+	for name, change := range map[string]func(*Scenario){
+		"clients":    func(s *Scenario) { s.Clients = -1 },
+		"background": func(s *Scenario) { s.Background = -1 },
+		"within":     func(s *Scenario) { s.Within = -1 },
+		"warmup":     func(s *Scenario) { s.Warmup = -1 },
+		"delay":      func(s *Scenario) { s.Delay = -1 },
+		"service":    func(s *Scenario) { s.Service.Mean = -1 },
+		"until":      func(s *Scenario) { s.Until = -1 },
+		"population": func(s *Scenario) { s.Mix = nil },
+		"weight":     func(s *Scenario) { s.Mix = clients.Population{{Weight: -1, Policy: clients.Exact{}}} },
+		"change 1":   func(s *Scenario) { s.Changes = []Change{{At: 2}, {At: 1}} },
+		"Until":      func(s *Scenario) { s.Until, s.Background = 0, 100 },
+		"capacity":   func(s *Scenario) { s.Config.Capacity.Rate = -1 },
+	} {
+		s := good
+		change(&s)
+		if _, err := Run(s, nil); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("error %v, want one about %s", err, name)
+		}
+	}
+	if _, err := Run(good, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMaxRequests(t *testing.T) {
+	r := herd("", 1000, 0, bounds{ratio: 10})
+	r.MaxRequests = 1500 + int(2*60*background) // the strangers of the warm-up too
+	out, err := Run(r.Scenario, nil)
+	if err != nil || out.Decided != r.MaxRequests || out.Waiting == 0 {
+		t.Errorf("error %v; decided on %d, %d wait; want %d and some", err, out.Decided, out.Waiting, r.MaxRequests)
+	}
+}
+
+// The level is a second opinion: it must find what is wrong.
+func TestLevel(t *testing.T) {
+	var l level
+	l.follow(limiter.Config{Rate: 10, Burst: 2}, true)
+	at := func(d time.Duration, admit bool) { l.decided(int64(d), -1, admit) }
+	at(0, true)
+	at(0, true)
+	if l.excess != 0 || l.overflowed != 0 || l.idle != 0 {
+		t.Fatalf("after the burst: %+v", l)
+	}
+	at(50*time.Millisecond, true)
+	if l.excess < 0.49 || l.excess > 0.5 {
+		t.Errorf("half a token too many was taken; it is said to be %v", l.excess)
+	}
+	at(10*time.Second, false)
+	if l.idle != 1 || l.overflowed < 97 || l.overflowed > 98 {
+		t.Errorf("refused %d times by a full bucket, %v tokens lost; want 1 and 97.5", l.idle, l.overflowed)
+	}
+	at(10*time.Second, true)
+	l.follow(limiter.Config{Rate: 100, Burst: 5}, false)
+	at(10*time.Second+10*time.Millisecond, false)
+	if l.tokens < 4.09 || l.tokens > 4.11 {
+		t.Errorf("0.9 tokens are owed of 5, and there are %v", l.tokens)
+	}
+	at(10*time.Second+15*time.Millisecond, false)
+	if l.tokens < 4.59 || l.tokens > 4.61 {
+		t.Errorf("0.4 tokens are owed of 5, and there are %v", l.tokens)
+	}
+	l.follow(limiter.Config{Rate: 1, Burst: 3}, true)
+	if l.tokens != 3 {
+		t.Errorf("after a restart there are %v tokens of 3", l.tokens)
+	}
+}
+
+func TestQueue(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var q queue
+	n := 0
+	last := int64(0)
+	for range 100_000 {
+		if len(q) == 0 || rng.IntN(100) < 55 {
+			// Not before what has been taken out, as in a run.
+			q.push(event{at: last + rng.Int64N(1000), who: uint32(n)})
+			n++
+			continue
+		}
+		e := q.pop()
+		if e.at < last {
+			t.Fatalf("event at %d after one at %d", e.at, last)
+		}
+		last, n = e.at, n-1
+	}
+	for ; n > 0; n-- {
+		if e := q.pop(); e.at < last {
+			t.Fatalf("event at %d after one at %d", e.at, last)
+		} else {
+			last = e.at
+		}
+	}
+	if len(q) != 0 {
+		t.Errorf("%d events more than were put in", len(q))
+	}
+}
+
+// A million clients and the strangers fit in 2 GiB, everything included.
+func TestMemoryOfAMillion(t *testing.T) {
+	if testing.Short() || raceEnabled {
+		t.Skip("too large")
+	}
+	r := herd("", 1_000_000, longest, bounds{ratio: 1})
+	r.MaxRequests = 2_500_000
+	out, err := Run(r.Scenario, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	t.Logf("%d requests; at most %d MiB from the system, %d MiB allocated in all", out.Decided, m.Sys>>20, m.TotalAlloc>>20)
+	if m.Sys > 2<<30 {
+		t.Errorf("%d MiB, want at most 2048", m.Sys>>20)
+	}
+}
+
+// BenchmarkRun is what one request costs, with everything around it.
+func BenchmarkRun(b *testing.B) {
+	r := herd("", 100_000, 0, bounds{ratio: 10})
+	r.MaxRequests = max(b.N, 1)
+	b.ReportAllocs()
+	if out, err := Run(r.Scenario, nil); err != nil || out.Decided > b.N {
+		b.Fatal(err, out.Decided)
+	}
+}

@@ -1,0 +1,141 @@
+package sim
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// columns are what a table shows of a Result.
+var columns = []struct {
+	head string
+	cell func(*Result) string
+}{
+	{"scenario", func(r *Result) string { return r.Name }},
+	{"seed", func(r *Result) string { return fmt.Sprint(r.Seed) }},
+	{"served", func(r *Result) string { return fmt.Sprintf("%d of %d", r.Served, r.Clients) }},
+	{"drained s", func(r *Result) string {
+		if r.Waiting > 0 {
+			return fmt.Sprintf("> %.0f", r.Drained.Seconds())
+		}
+		return fmt.Sprintf("%.1f", r.Drained.Seconds())
+	}},
+	{"× optimum", func(r *Result) string { return fmt.Sprintf("%.3f", r.Ratio()) }},
+	{"cleared ×", func(r *Result) string { return fmt.Sprintf("%.3f", r.ClearedRatio()) }},
+	{"req/succ", func(r *Result) string { return fmt.Sprintf("%.2f", r.PerSuccess()) }},
+	{"most", func(r *Result) string { return fmt.Sprint(r.MostAttempts) }},
+	{"peak (returns)", func(r *Result) string { return fmt.Sprintf("%d (%d)", r.Peak, r.PeakReturns) }},
+	{"broken", func(r *Result) string { return fmt.Sprint(r.Broken) }},
+	{"gave up", func(r *Result) string { return fmt.Sprint(r.GaveUp) }},
+	{"held", func(r *Result) string { return fmt.Sprint(r.MostHeld) }},
+	{"overflow", func(r *Result) string { return fmt.Sprintf("%.0f", r.Overflow) }},
+	{"idle", func(r *Result) string { return fmt.Sprint(r.Idle) }},
+	{"strangers at once", func(r *Result) string { return fmt.Sprintf("%.1f %%", 100*r.Strangers.AtOnceShare()) }},
+	{"p95 s", func(r *Result) string { return seconds(r.Strangers.P95) }},
+	{"unserved", func(r *Result) string { return fmt.Sprint(r.Strangers.Unserved) }},
+}
+
+// policyColumns are what a table shows of each policy, if there are several.
+var policyColumns = []struct {
+	head string
+	cell func(*PolicyResult) string
+}{
+	{"policy", func(p *PolicyResult) string { return fmt.Sprint(p.Policy) }},
+	{"served", func(p *PolicyResult) string { return fmt.Sprintf("%d of %d", p.Served, p.Clients) }},
+	{"p50 s", func(p *PolicyResult) string { return seconds(p.P50) }},
+	{"p99 s", func(p *PolicyResult) string { return seconds(p.P99) }},
+	{"req/succ", func(p *PolicyResult) string { return fmt.Sprintf("%.2f", p.PerSuccess()) }},
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1f", d.Seconds()) }
+
+// rows returns the head of the table of results, and its cells.
+func rows(results []Result) [][]string {
+	out := [][]string{nil}
+	for _, c := range columns {
+		out[0] = append(out[0], c.head)
+	}
+	for i := range results {
+		var row []string
+		for _, c := range columns {
+			row = append(row, c.cell(&results[i]))
+		}
+		out = append(out, row)
+	}
+	return out
+}
+
+// policyRows is rows for the policies of all results that have several.
+func policyRows(results []Result) [][]string {
+	out := [][]string{{"scenario", "seed"}}
+	for _, c := range policyColumns {
+		out[0] = append(out[0], c.head)
+	}
+	for i := range results {
+		r := &results[i]
+		if len(r.Policies) < 2 {
+			continue
+		}
+		for j := range r.Policies {
+			row := []string{r.Name, fmt.Sprint(r.Seed)}
+			for _, c := range policyColumns {
+				row = append(row, c.cell(&r.Policies[j]))
+			}
+			out = append(out, row)
+		}
+	}
+	return out
+}
+
+// WriteTable writes results in aligned columns, one line each, and then one
+// line for each policy of those that have several.
+//
+// The columns: the herd's clients who were served; when the last of them was,
+// also in terms of the least possible; when nobody waited any more, in the same
+// terms; the herd's requests per client served, and the
+// most that one client sent; the most requests within 100 ms, and the most
+// returns; broken promises; clients who gave up; most refusals held at once;
+// tokens lost meanwhile; refusals by a full bucket; and of the strangers, who was
+// served at once, the 95th percentile of their waits, and who was not served.
+func WriteTable(w io.Writer, results ...Result) error {
+	return write(w, results, func(w io.Writer, rows [][]string) error {
+		tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		for _, row := range rows {
+			fmt.Fprintln(tw, strings.Join(row, "\t"))
+		}
+		return tw.Flush()
+	})
+}
+
+// WriteMarkdown is WriteTable for documents.
+func WriteMarkdown(w io.Writer, results ...Result) error {
+	return write(w, results, func(w io.Writer, rows [][]string) error {
+		for i, row := range rows {
+			if _, err := fmt.Fprintf(w, "| %s |\n", strings.Join(row, " | ")); err != nil {
+				return err
+			}
+			if i == 0 {
+				if _, err := fmt.Fprintf(w, "|%s\n", strings.Repeat("---|", len(row))); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func write(w io.Writer, results []Result, table func(io.Writer, [][]string) error) error {
+	if err := table(w, rows(results)); err != nil {
+		return err
+	}
+	policies := policyRows(results)
+	if len(policies) == 1 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return err
+	}
+	return table(w, policies)
+}
