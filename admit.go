@@ -116,7 +116,7 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 		g.refuseEarly(now, &r, v, &d)
 		return d
 	}
-	refusing := g.admit(0, now, r.Keys, g.reserveFor(now, v), &d)
+	refusing := g.admit(0, now, r.Keys, g.reserveFor(now, &r, v), &d)
 	d.Admit = d.Reason == Fits
 	if d.Admit {
 		b.admitted.Add(1)

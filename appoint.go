@@ -95,14 +95,18 @@ func (b *Backend) refuse(d *Decision) {
 type reserve int
 
 // reserveFor returns the reserve while a backlog stands: those who come on time
-// may take the last tokens, deferred ones who ask again leave two tenths,
-// strangers three, and whoever has an appointment besides five.
-func (g *Guard) reserveFor(now time.Duration, v pushback.Visit) reserve {
+// may take the last tokens, deferred ones who ask again leave two tenths, or if
+// it is not for them nine, strangers three, and whoever has an appointment besides
+// five.
+func (g *Guard) reserveFor(now time.Duration, r *Request, v pushback.Visit) reserve {
 	switch {
 	case v.Due || !g.backend.calendar.Standing(now):
 		return 0
 	case v.Standing == pushback.OnTime:
-		return 2
+		if g.backend.calendar.Chance(now, g.rates(r)) {
+			return 2
+		}
+		return 9
 	case v.Standing == pushback.Besides || v.Standing == pushback.Unclear:
 		return 5
 	default:

@@ -34,6 +34,9 @@ const (
 	// keptMemory is over how many promises the share of kept ones is taken.
 	keptMemory = 200
 
+	// maxChances is how many of them can be saved up.
+	maxChances = 10
+
 	// farHops is from how many hops on a deferred client's next time is drawn,
 	// not reckoned: see Calendar.hop.
 	farHops = 4
@@ -71,10 +74,12 @@ type Calendar struct {
 	// The queue of deferred clients. Numbers below served may have a slot.
 	issued, served float64
 	servedAt       time.Duration
+	chances        float64 // how many who ask may be served at once: see Chance
 
 	base    base
 	kept    kept
-	matured int64  // all buckets before this one are counted in kept
+	matured int64 // all buckets before this one are counted in kept
+	missed  float64
 	random  uint64 // state of the generator for hops
 	counts  Promises
 }
@@ -244,6 +249,18 @@ func (c *Calendar) Overdue(now time.Duration, v Visit, r Rates) bool {
 	return v.number(c.served) < c.served-r.Max.Seconds()*c.spare(r.Service)/c.kept.share()
 }
 
+// Chance reports whether a deferred client that asks again in time, and for whom
+// there is a token, may have it at once. That saves a request; but the token
+// would have been a stranger's. So those who ask get at most as many as strangers bring,
+// and fewer where they fill more than two horizons: or nobody but the herd would
+// be served until a very large one has gone.
+func (c *Calendar) Chance(now time.Duration, r Rates) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.advance(now, r)
+	return c.chances >= 1
+}
+
 // Excuse gives a client that came in time and found no room another slot. It
 // may use what the plan leaves free, and so comes before
 // those who wait already; without them, it is first in the queue.
@@ -265,13 +282,14 @@ func (c *Calendar) Excuse(now time.Duration, r Rates) Appointment {
 func (c *Calendar) Forget(now, at time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	b := c.bucket(int64(at / slotWidth))
+	n := bucketOf(at)
+	b := c.bucket(n)
 	if b == nil || b.made < 1 || at <= now {
 		return
 	}
 	b.load = max(0, b.load-float32(c.kept.share()))
 	b.made--
-	c.full = min(c.full, int64(at/slotWidth))
+	c.full = min(c.full, n)
 }
 
 // Leave takes a deferred client out of the queue: it has been served, or was
@@ -280,13 +298,14 @@ func (c *Calendar) Leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.served = min(c.issued, c.served+1)
+	c.chances = max(0, c.chances-1)
 }
 
 // Kept notes that a client whose slot was at has come back at now.
 func (c *Calendar) Kept(now, at time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := int64(at / slotWidth)
+	n := bucketOf(at)
 	if b := c.bucket(n); b != nil && n >= c.matured && now < at+slotWidth+maturity {
 		b.kept++
 		c.counts.Kept++
@@ -308,26 +327,34 @@ func (c *Calendar) promise(now, at time.Duration) Appointment {
 // into reach.
 func (c *Calendar) advance(now time.Duration, r Rates) {
 	c.mature(now)
-	if c.issued > c.served {
+	if passed := now - c.servedAt; passed > 0 && c.issued > c.served { // the rate may be infinite
 		rate := c.spare(r.Service) / c.kept.share()
-		c.served = min(c.issued, c.served+rate*max(0, now-c.servedAt).Seconds())
+		c.served = min(c.issued, c.served+passed.Seconds()*rate)
+		within := rate * r.Max.Seconds() // as many as fit into the horizon
+		share := min(1, 2*within/max(1, c.issued-c.served))
+		c.chances = min(maxChances, c.chances+passed.Seconds()*share*c.base.rate)
 	}
 	c.servedAt = max(c.servedAt, now)
 }
 
 // mature counts the promises of the buckets that are old enough.
 func (c *Calendar) mature(now time.Duration) {
-	end := int64((now - maturity) / slotWidth)
-	if end-c.matured > buckets {
-		c.matured = end - buckets
-	}
-	for ; c.matured < end; c.matured++ {
-		if b := c.bucket(c.matured); b != nil && b.made > 0 {
+	begin, end := c.matured, int64((now-maturity)/slotWidth)
+	for n := max(begin, end-buckets); n < end; n++ {
+		// What nobody has needed since may be of an earlier turn of the ring.
+		if b := &c.ring[n&(buckets-1)]; b.number >= begin && b.number <= n && b.made > 0 {
 			c.kept.add(float64(b.made), float64(b.kept))
-			c.counts.NoShow += uint64(max(0, b.made-b.kept))
+			c.missed += float64(b.made) - float64(b.kept)
 		}
 	}
+	c.matured = max(begin, end)
+	c.counts.NoShow = uint64(max(0, c.missed))
 }
+
+// bucketOf returns the number of the bucket that a slot is in, which a record
+// has rounded down: every second bucket begins between two of its instants, and
+// has its first slot there.
+func bucketOf(at time.Duration) int64 { return int64((at + dueUnit/2) / slotWidth) }
 
 // bucket returns the bucket with a number, nil if it holds nothing.
 func (c *Calendar) bucket(number int64) *bucket {
@@ -357,6 +384,9 @@ func (c *Calendar) open(number int64, r Rates, perBucket float64) (b *bucket, si
 // slot reserves the first free slot from from until limit. What lies before
 // from in from's own bucket is lost.
 func (c *Calendar) slot(from, limit time.Duration, r Rates, stretch float64) (time.Duration, bool) {
+	if from > limit { // it may be farther away than the ring reaches
+		return 0, false
+	}
 	perBucket := c.spare(r.Service) * slotWidth.Seconds() * stretch
 	first := int64(from / slotWidth)
 	if b, size := c.open(first, r, perBucket); stretch == 1 {

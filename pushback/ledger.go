@@ -133,6 +133,9 @@ func (l *Ledger) Resize(maxClients int) {
 				continue
 			}
 			to := &table[index(r.who>>tagShift, sets)]
+			if r.get(fProtected) == 1 && to.count(fProtected) == protected {
+				r.set(fProtected, 0)
+			}
 			for w := range to {
 				if to[w] == (record{}) {
 					to[w] = r
@@ -366,6 +369,14 @@ func (s *set) room(now time.Duration, deferred bool) (best *record) {
 		}
 	}
 	return best
+}
+
+// count returns in how many records a field of one bit is set.
+func (s *set) count(f field) (n int) {
+	for i := range s {
+		n += int(s[i].get(f))
+	}
+	return n
 }
 
 // protect puts a record that has kept a promise out of the newcomers' reach. If

@@ -47,12 +47,12 @@ const prior = 10
 func (k *kept) add(made, kept float64) {
 	fade := math.Exp(-made / keptMemory)
 	k.made = k.made*fade + made
-	k.kept = k.kept*fade + min(kept, made)
+	k.kept = k.kept*fade + kept // may be above made: a neighbour's
 }
 
-func (k *kept) late() { k.kept = min(k.kept+1, k.made) }
+func (k *kept) late() { k.kept = max(k.kept, min(k.kept+1, k.made)) }
 
 // share returns the share, leastKept to 1.
 func (k *kept) share() float64 {
-	return max(leastKept, (k.kept+prior)/(k.made+prior))
+	return min(max(leastKept, (k.kept+prior)/(k.made+prior)), 1)
 }
