@@ -157,9 +157,13 @@ func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Deci
 		g.tell(now, r, v, a, d)
 		return
 	default:
-		var token time.Duration // to earn one may take longer than all who wait
-		if d.Reason == Capacity {
-			token = d.Wait
+		var token time.Duration
+		if d.Reason == Capacity && g.capacity.Interval() > rates.Min {
+			// To earn one may take longer than all who wait. The reserve does not
+			// count: it is not kept from one who comes on time.
+			var claim limiter.Claim
+			claim, token = b.capacity.Claim(g.capacity, now, 1)
+			claim.Release()
 		}
 		a = b.calendar.Book(now, token, rates)
 	}
@@ -169,15 +173,20 @@ func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Deci
 		return
 	}
 	g.tell(now, r, v, a, d)
-	if r.Client != Outside && !b.ledger.Write(now, uint64(r.Client), uint64(r.Kind), a, now+d.Hold, place) && a.Deferred {
-		b.calendar.Leave() // a stranger again when it comes
+	if r.Client != Outside && b.ledger.Write(now, uint64(r.Client), uint64(r.Kind), a, now+d.Hold, place) {
+		return
+	}
+	if a.Deferred { // a stranger again when it comes
+		b.calendar.Unqueue()
+	} else {
+		b.calendar.Unwatched(a.At)
 	}
 }
 
 // forget takes back an appointment.
 func (b *Backend) forget(now time.Duration, a pushback.Appointment) {
 	if a.Deferred {
-		b.calendar.Leave()
+		b.calendar.Unqueue()
 	} else {
 		b.calendar.Forget(now, a.At)
 	}

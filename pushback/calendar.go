@@ -37,6 +37,13 @@ const (
 	// maxChances is how many of them can be saved up.
 	maxChances = 10
 
+	// dry is what part of the horizon the promises reach at least while those in
+	// the queue come for theirs. Where they reach less far, whose turn it is has
+	// gone for good, as after a flood of clients that never come back, and whoever
+	// asks first is served first. Ours: the least that a living queue had in the
+	// simulated herds is more than twice as much.
+	dry = 16
+
 	// farHops is from how many hops on a deferred client's next time is drawn,
 	// not reckoned: see Calendar.hop.
 	farHops = 4
@@ -76,12 +83,13 @@ type Calendar struct {
 	servedAt       time.Duration
 	chances        float64 // how many who ask may be served at once: see Chance
 
-	base    base
-	kept    kept
-	matured int64 // all buckets before this one are counted in kept
-	missed  float64
-	random  uint64 // state of the generator for hops
-	counts  Promises
+	base      base
+	kept      kept
+	matured   int64 // all buckets before this one are counted in kept
+	missed    float64
+	overQuota float64 // who waited for a quota and has come since Arrived
+	random    uint64  // state of the generator for hops
+	counts    Promises
 }
 
 // A bucket is what is promised within slotWidth.
@@ -90,6 +98,7 @@ type bucket struct {
 	load       float32 // expected returns
 	pulse      float32 // what is left free for a known herd
 	made, kept float32 // promises
+	quota      float32 // slots of clients that wait for their quota
 }
 
 // Rates are what a Calendar must know of the backend and the configuration.
@@ -168,8 +177,11 @@ func (c *Calendar) Promises() (n Promises, share float64) {
 func (c *Calendar) Arrived(now, d time.Duration, requests uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.base.add(float64(requests), d, c.Standing(now))
 	c.mature(now)
+	// Those who waited for their quota have slots, and nobody else knows that it
+	// was they who came.
+	c.base.add(max(0, float64(requests)-c.overQuota), d, c.Standing(now))
+	c.overQuota = 0
 }
 
 // Spare returns the rate at which refused clients can be served: what the
@@ -213,6 +225,8 @@ func (c *Calendar) BookFrom(now, from time.Duration, r Rates) Appointment {
 	at, ok := c.slotFrom(from, now+r.Max, r)
 	if !ok {
 		at = min(from, now+r.Max)
+	} else if b := c.bucket(int64(at / slotWidth)); b != nil {
+		b.quota++
 	}
 	return Appointment{At: at, Wait: at - now}
 }
@@ -292,8 +306,26 @@ func (c *Calendar) Forget(now, at time.Duration) {
 	c.full = min(c.full, n)
 }
 
-// Leave takes a deferred client out of the queue: it has been served, or was
-// never in it. The others move up.
+// Unwatched leaves an appointment out of what is learned: its client is not
+// remembered, so nobody will know whether it comes.
+func (c *Calendar) Unwatched(at time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if b := c.bucket(int64(at / slotWidth)); b != nil && b.made >= 1 {
+		b.made--
+	}
+}
+
+// Unqueue takes back the number that was given last: its client is not
+// remembered, or has been told never to come back.
+func (c *Calendar) Unqueue() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.issued = max(c.served, c.issued-1)
+}
+
+// Leave takes a deferred client out of the queue that has been served without a
+// slot. The others move up.
 func (c *Calendar) Leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -334,6 +366,9 @@ func (c *Calendar) advance(now time.Duration, r Rates) {
 		share := min(1, 2*within/max(1, c.issued-c.served))
 		c.chances = min(maxChances, c.chances+passed.Seconds()*share*c.base.rate)
 	}
+	if c.Ahead(now) < r.Max/dry {
+		c.served = c.issued
+	}
 	c.servedAt = max(c.servedAt, now)
 }
 
@@ -342,10 +377,16 @@ func (c *Calendar) mature(now time.Duration) {
 	begin, end := c.matured, int64((now-maturity)/slotWidth)
 	for n := max(begin, end-buckets); n < end; n++ {
 		// What nobody has needed since may be of an earlier turn of the ring.
-		if b := &c.ring[n&(buckets-1)]; b.number >= begin && b.number <= n && b.made > 0 {
+		b := &c.ring[n&(buckets-1)]
+		if b.number < begin || b.number > n {
+			continue
+		}
+		if b.made+b.kept > 0 {
 			c.kept.add(float64(b.made), float64(b.kept))
 			c.missed += float64(b.made) - float64(b.kept)
 		}
+		c.overQuota += float64(b.quota) * c.kept.share()
+		b.quota = 0
 	}
 	c.matured = max(begin, end)
 	c.counts.NoShow = uint64(max(0, c.missed))

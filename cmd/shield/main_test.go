@@ -220,7 +220,7 @@ func TestCommandsInDocs(t *testing.T) {
 		"go test -run '^$' -bench . -benchmem ./limiter ./loadshed ./pushback .": "ci",
 		"bash loadtest/endtoend/run":    "ci",
 		"bash loadtest/realclients/run": "ci",
-		"bash .ci/run":               "ci itself",
+		"bash .ci/run":                  "ci itself",
 		"shield proxy --from 127.0.0.1:8080 --to 127.0.0.1:9000 --rate 5/s --burst 5": "TestProxyAndStatus",
 		"shield status":        "TestProxyAndStatus",
 		"shield status --json": "TestProxyAndStatus",

@@ -1,0 +1,502 @@
+package shield
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
+)
+
+// one returns the request of client i for one thing.
+func one(i int) Request { return Request{Client: limiter.Key(i), Kind: limiter.Key(i)} }
+
+// crowded returns a Guard without tokens at now, and n clients that wait.
+func crowded(tb testing.TB, c Config, now time.Duration, n int) (*Guard, *State) {
+	tb.Helper()
+	s := new(State)
+	g := mustNew(tb, c, s)
+	for i := range 1_000_000 {
+		if d := g.Admit(now, one(1e6+i)); !d.Admit {
+			break
+		}
+	}
+	for i := range n {
+		if d := g.Admit(now, one(2e6+i)); d.Admit {
+			tb.Fatalf("%d of %d was admitted", i, n)
+		}
+	}
+	return g, s
+}
+
+// In observe mode nobody is refused, not even one that comes before a time that
+// it was promised before a reload.
+func TestObserveModeHoldsNobodyToPromises(t *testing.T) {
+	cfg := Config{Capacity: perSecond(10, 10)}
+	g, s := crowded(t, cfg, time.Second, 100)
+	if d := g.Admit(1500*ms, one(2e6+50)); d.Reason != Early {
+		t.Fatalf("%+v, want it to be too early", d)
+	}
+	cfg.Observe = true
+	g = mustNew(t, cfg, s)
+	for i := range 100 {
+		if d := g.Admit(1600*ms, one(2e6+i)); !d.Admit {
+			t.Fatalf("refused in observe mode: %+v", d)
+		}
+	}
+}
+
+// Whether promises are kept is learned from those of which it can be known.
+func TestOnlyWatchedPromisesCount(t *testing.T) {
+	for name, c := range map[string]struct {
+		cfg Config
+		ask func(i int) Request
+	}{
+		"clients without a name": {Config{Capacity: perSecond(100, 10)}, func(i int) Request { return Request{} }},
+		"quotas": {
+			Config{Capacity: perSecond(100, 100), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 5 * time.Second, Burst: 1}}}},
+			func(i int) Request {
+				k := limiter.Key(1 + i%400)
+				return Request{Keys: []limiter.Key{k}, Client: k, Kind: k}
+			},
+		},
+	} {
+		g := mustNew(t, c.cfg, nil)
+		for i := range 20_000 {
+			if d := g.Admit(time.Second+time.Duration(i)*2*ms, c.ask(i)); d.Hold > 0 {
+				d.Sent()
+			}
+		}
+		st := g.backend.Stats(42 * time.Second)
+		if st.KeptShare != 1 || st.Promises.NoShow != 0 {
+			t.Errorf("%s: share %v, %+v; want nothing learned", name, st.KeptShare, st.Promises)
+		}
+	}
+}
+
+// Who is refused for a quota does not come to the backend, and takes nothing of
+// what it can spare.
+func TestQuotaFloodIsNoLoad(t *testing.T) {
+	g := mustNew(t, Config{Capacity: perSecond(100, 100), Zones: []Zone{{Name: "z", Limit: perSecond(1, 1)}}}, nil)
+	for i := range 60_000 {
+		g.Admit(time.Second+time.Duration(i)*ms, Request{Keys: []limiter.Key{1}, Client: 1, Kind: limiter.Key(i)})
+	}
+	if s := g.Spare(); s < 95 {
+		t.Errorf("a thousand refusals per second for a quota leave %v/s to spare, want 97", s)
+	}
+}
+
+// Parallel requests of one client, and a client whose answer is still held back,
+// get appointments of their own; one that repeats itself does not.
+func TestParallelRequests(t *testing.T) {
+	g, _ := crowded(t, Config{Capacity: perSecond(10, 10)}, time.Second, 0)
+	first := g.Admit(time.Second, one(1))
+	second := g.Admit(time.Second+first.Hold/2, one(1))
+	if first.Hold < 10*ms || second.Admit || second.Reason != Capacity || time.Second+first.Hold/2+second.Wait <= time.Second+first.Wait {
+		t.Errorf("while the answer is held for %v: %+v", first.Hold, second)
+	}
+	other := g.Admit(time.Second, Request{Client: 1, Kind: 99})
+	if other.Reason != Capacity || other.Wait <= second.Wait-first.Hold {
+		t.Errorf("another request: %+v", other)
+	}
+
+	g, _ = crowded(t, Config{Capacity: perSecond(10, 10)}, time.Second, 50)
+	first = g.Admit(time.Second, one(1))
+	for i := range 7 {
+		now := time.Second + first.Hold + time.Duration(i+1)*100*ms
+		if d := g.Admit(now, one(1)); d.Reason != Early || (now+d.Wait-time.Second-first.Wait).Abs() > 4*ms || d.Hold != 0 {
+			t.Fatalf("repetition %d: %+v, want the promise of %v", i, d, first.Wait)
+		}
+	}
+	if d := g.Admit(time.Second+first.Wait, one(1)); !d.Admit {
+		t.Errorf("on time: %+v", d)
+	}
+	if st := g.backend.Stats(10 * time.Second); st.Broken != 0 || st.Promises.Kept != 1 || st.Refused[Early] != 7 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A thousand requests at once from one address do not push everybody else's
+// appointments into the next minute.
+func TestNobodyHoardsAppointments(t *testing.T) {
+	g, _ := crowded(t, Config{Capacity: perSecond(100, 10)}, time.Second, 0)
+	for i := range 1_000 {
+		g.Admit(time.Second, Request{Client: 1, Kind: limiter.Key(i)})
+	}
+	if p, _ := g.backend.calendar.Promises(); p.Made > 150 { // 0.05 × 98/s × 30 s
+		t.Errorf("one client has %d appointments, want 147", p.Made)
+	}
+	if d := g.Admit(time.Second, one(2)); d.Wait > 3*time.Second {
+		t.Errorf("the next client has to wait for %v", d.Wait)
+	}
+}
+
+// Strangers leave some tokens to others. That is no reason for a later time than
+// that of the next free slot.
+func TestReserveDoesNotPostpone(t *testing.T) {
+	g, _ := crowded(t, Config{Capacity: perSecond(10, 1000)}, time.Second, 20)
+	last := time.Duration(0)
+	for i := range 10 {
+		now := time.Second + time.Duration(1+i)*77*ms
+		d := g.Admit(now, one(1+i))
+		if d.Admit || d.Wait > 5*time.Second || now+d.Wait < last {
+			t.Errorf("%v later: %+v, want the slot behind 20 others and after %v", now-time.Second, d, last)
+		}
+		last = now + d.Wait
+	}
+	// But where one token takes longer than all who wait, it is.
+	g, _ = crowded(t, Config{Capacity: limiter.Config{Rate: 1, Per: 10 * time.Second, Burst: 1}}, time.Second, 0)
+	first := g.backend.calendar.Ahead(time.Second)
+	if d := g.Admit(time.Second, one(1)); first < 10*time.Second || first > 10250*ms || d.Wait < 20*time.Second || d.Wait > 20500*ms {
+		t.Errorf("a token is earned in 10 s: one waits for %v, and then %+v", first, d)
+	}
+}
+
+// Clients that read milliseconds are not held back, and are told the truth.
+func TestPreciseClients(t *testing.T) {
+	g, _ := crowded(t, Config{Capacity: perSecond(100, 10)}, time.Second, 40)
+	for i := range 100 {
+		r := one(1 + i)
+		r.Precise = true
+		d := g.Admit(time.Second, r)
+		exact := int((d.Wait + ms - 1) / ms)
+		if d.Admit || d.Hold != 0 || d.Hint.Ms != exact || d.Hint.Seconds != (exact+999)/1000 {
+			t.Errorf("%+v, want %d ms", d, exact)
+		}
+	}
+	// Whoever repeats itself is not worth holding a connection for.
+	r := one(1)
+	if d := g.Admit(time.Second+20*ms, r); d.Hold != 0 {
+		t.Errorf("a hammering client is held: %+v", d)
+	}
+}
+
+func TestHeldRefusalsAreBounded(t *testing.T) {
+	g, _ := crowded(t, Config{Capacity: perSecond(1000, 10)}, time.Second, 0)
+	held, told := 0, 0
+	var last Decision
+	for i := range 3 * maxHeld / 2 {
+		d := g.Admit(time.Second, one(1+i))
+		told++
+		if d.Hold > 0 {
+			held++
+			last = d
+		} else if w := time.Duration(d.Hint.Seconds) * time.Second; w < d.Wait || w >= d.Wait+time.Second {
+			t.Errorf("not held: %+v", d)
+		}
+	}
+	if held != maxHeld || g.backend.Stats(0).Held != maxHeld {
+		t.Errorf("%d of %d are held, want %d", held, told, maxHeld)
+	}
+	last.Sent()
+	if d := g.Admit(time.Second, one(1e6)); d.Hold == 0 && d.Wait%time.Second >= ms {
+		t.Errorf("one was sent, the next is not held: %+v", d)
+	}
+}
+
+// A hopeless wait is told as such, and nothing is kept of it.
+func TestGiveUp(t *testing.T) {
+	g, _ := crowded(t, Config{Capacity: perSecond(10, 10), Pushback: pushback.Config{GiveUp: time.Minute}}, time.Second, 0)
+	never, n := 0, 0
+	for i := range 2_000 {
+		d := g.Admit(time.Second, one(1+i))
+		if d.Hint.Never {
+			never++
+			if d.Hold != 0 || d.Wait < time.Minute {
+				t.Errorf("%+v", d)
+			}
+		} else if n++; never > 0 {
+			t.Fatalf("request %d is told %+v after %d that were told never", i, d, never)
+		}
+	}
+	if want := 9.8 * 59; float64(n) < want*0.95 || float64(n) > want*1.05 {
+		t.Errorf("%d are told a time, want as many as fit into a minute: %.0f", n, want)
+	}
+	if _, deferred := g.backend.calendar.Backlog(time.Second); deferred > 310 {
+		t.Errorf("%d wait in the queue; who was told never does not", deferred)
+	}
+}
+
+// Refused requests of one client, for a quota, come back in their order, each
+// when it has earned its tokens.
+func TestQuotaAppointmentsAreInOrder(t *testing.T) {
+	for _, capacity := range []limiter.Config{{}, perSecond(100, 100)} {
+		g := mustNew(t, Config{Capacity: capacity, Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 2 * time.Second, Burst: 4}, Cost: 2}}}, nil)
+		ask := func(now time.Duration, kind int) Decision {
+			d := g.Admit(now, Request{Keys: []limiter.Key{7}, Client: 7, Kind: limiter.Key(kind)})
+			if d.Hold > 0 {
+				d.Sent()
+			}
+			return d
+		}
+		for round := range 3 { // each as if nothing had been before
+			begin := time.Duration(1+100*round) * time.Second
+			ask(begin, 1)
+			ask(begin, 2)
+			var at []time.Duration
+			for i := range 5 {
+				d := ask(begin, 10+i)
+				at = append(at, begin+d.Wait)
+				want := begin + time.Duration(i+1)*4*time.Second
+				if d.Reason != Quota || at[i] < want || at[i] > want+slack {
+					t.Fatalf("round %d, refusal %d: %+v, want about %v", round, i, d, want)
+				}
+			}
+			if d := ask(begin+time.Second+500*ms, 10); d.Reason != Quota {
+				t.Errorf("%+v", d)
+			}
+			for i, now := range at {
+				if d := ask(now, 10+i); !d.Admit {
+					t.Errorf("round %d, return %d at %v: %+v", round, i, now, d)
+				}
+			}
+		}
+	}
+}
+
+// slack is how much later than the tokens a quota's slot may be in a calendar
+// that is almost empty.
+const slack = 300 * ms
+
+// A million new clients per second, who never come back, do not make a thousand
+// forgotten who do; nor take memory, once there is a table.
+func TestFloodOfNewClients(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds of CPU")
+	}
+	const keepers, perSec, seconds = 1_000, 1_000_000, 4
+	g := mustNew(t, Config{Capacity: perSecond(500, 50), Pushback: pushback.Config{Max: 10 * time.Second}}, nil)
+	rng := rand.New(rand.NewPCG(1, 8))
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	next := make([]time.Duration, keepers) // when each of them comes
+	told := make([]bool, keepers)          // as it was told
+	now := 10 * time.Second
+	known, returned := 0, 0
+	visit := func(i int) {
+		r := one(1 + i)
+		if told[i] {
+			returned++
+		}
+		if told[i] && g.backend.ledger.Visit(now, uint64(r.Client), uint64(r.Kind), 0).Promises > 0 {
+			known++
+		}
+		d := g.Admit(now, r)
+		told[i] = !d.Admit
+		if d.Admit { // it comes again, and is one of too many
+			next[i] = now + time.Duration(rng.Int64N(int64(time.Second)))
+			return
+		}
+		if d.Reason == Early {
+			t.Fatalf("a client that comes when it was told is too early: %+v", d)
+		}
+		if d.Hold > 0 {
+			d.Sent()
+		}
+		next[i] = now + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
+	}
+	for i := 0; ; i++ { // all are refused at first, and keep a promise
+		if d := g.Admit(now, one(1e8+i)); !d.Admit {
+			break
+		}
+	}
+	for i := range next {
+		next[i] = now
+	}
+	for step := 0; step < 4_000; step++ {
+		for i := range next {
+			if next[i] <= now {
+				visit(i)
+			}
+		}
+		now += ms
+	}
+	known, returned = 0, 0
+	var before int64
+	key := uint64(1e9)
+	for step := range seconds * 1000 {
+		for range perSec / 1000 {
+			key++
+			if d := g.Admit(now, one(int(key))); d.Hold > 0 {
+				d.Sent()
+			}
+		}
+		for i := range next {
+			if next[i] <= now {
+				visit(i)
+			}
+		}
+		now += ms
+		if step == 500 {
+			before = heap()
+		}
+	}
+	growth := heap() - before
+	share := float64(known) / float64(max(1, returned))
+	st := g.backend.Stats(now)
+	t.Logf("%d returns under the flood, %.2f %% known, heap %+d bytes; %d deferred, share %.2f, %+v", returned, 100*share, growth, st.Deferred, st.KeptShare, st.Promises)
+	if returned < 500 || share < 0.99 {
+		t.Errorf("%d of %d returning clients are still known, want 99 %%", known, returned)
+	}
+	if growth > 64<<10 {
+		t.Errorf("the flood took %d bytes", growth)
+	}
+	runtime.KeepAlive(g)
+}
+
+// costly are the ways of an unwelcome request, and of a welcome one among them.
+var costly = []struct {
+	name string
+	make func(tb testing.TB) func(n int) Reason
+	want Reason
+}{
+	{"early", func(tb testing.TB) func(int) Reason {
+		g, _ := crowded(tb, Config{Capacity: perSecond(100, 10)}, time.Second, 1_000)
+		r := one(2e6 + 900)
+		return func(int) Reason { return g.Admit(2*time.Second-700*ms, r).Reason }
+	}, Early},
+	{"promise/moving", func(tb testing.TB) func(int) Reason { // 250,000 refusals per second, half of what the backend does
+		g := mustNew(tb, Config{Concurrency: 1}, nil)
+		d := g.Admit(0, one(1))
+		d.Done(2*time.Microsecond, Served)
+		g.Admit(time.Second, one(1))
+		return func(n int) Reason {
+			d := g.Admit(time.Second+time.Duration(n)*4*time.Microsecond, one(100+n))
+			if d.Hold > 0 {
+				d.Sent()
+			}
+			return d.Reason
+		}
+	}, Concurrency},
+	{"promise/deferred", func(tb testing.TB) func(int) Reason {
+		g, _ := crowded(tb, Config{Capacity: perSecond(100, 10)}, time.Second, 5_000)
+		return func(n int) Reason {
+			d := g.Admit(time.Second, one(1e8+n))
+			if d.Hold > 0 {
+				d.Sent()
+			}
+			return d.Reason
+		}
+	}, Capacity},
+	{"promise/quota", func(tb testing.TB) func(int) Reason { // no client is asked for twice while its promise counts
+		const clients = 1 << 20
+		g := mustNew(tb, Config{Capacity: perSecond(1e6, 1e6), Zones: []Zone{{Name: "z", MaxKeys: 2 * clients, Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: 100}, Cost: 100}}}, nil)
+		keys := make([]limiter.Key, 1)
+		ask := func(now time.Duration, n int) Reason {
+			keys[0] = limiter.Key(1+n%clients) * 0x9e3779b97f4a7c15
+			d := g.Admit(now, Request{Keys: keys, Client: keys[0], Kind: keys[0]})
+			if d.Hold > 0 {
+				d.Sent()
+			}
+			return d.Reason
+		}
+		for n := range clients {
+			ask(time.Duration(n)*2*time.Microsecond, n)
+		}
+		return func(n int) Reason { return ask(10*time.Second+time.Duration(n)*100*time.Microsecond, n) }
+	}, Quota},
+	{"promise/own quota", func(tb testing.TB) func(int) Reason { // a slot in the calendar, from the time that the client has earned
+		const clients = 1 << 16
+		g := mustNew(tb, Config{Capacity: perSecond(1e6, 1e6), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 20 * time.Second, Burst: 1}}}}, nil)
+		keys := make([]limiter.Key, 1)
+		return func(n int) Reason { // each key twice, ten microseconds apart, and again long after
+			k := n / 2
+			keys[0] = limiter.Key(1+k%clients) * 0x9e3779b97f4a7c15
+			now := time.Second + time.Duration(k/clients)*200*time.Second + time.Duration(k%clients)*10*time.Microsecond
+			d := g.Admit(now, Request{Keys: keys, Client: keys[0], Kind: keys[0]})
+			if d.Hold > 0 {
+				d.Sent()
+			}
+			if n%2 == 0 {
+				return Quota - Reason(d.Reason) // the admitted half
+			}
+			return d.Reason
+		}
+	}, Quota},
+	{"admit/quiet", func(tb testing.TB) func(int) Reason {
+		g := mustNew(tb, Config{Capacity: perSecond(1e9, 1e9), Concurrency: 1000}, nil)
+		return admitted(g)
+	}, Fits},
+	{"admit/backlog", func(tb testing.TB) func(int) Reason {
+		g := mustNew(tb, Config{Capacity: perSecond(1e9, 1e9), Concurrency: 1000}, nil)
+		for i := range 1_000 {
+			r := one(2e6 + i)
+			rates := g.rates(&r)
+			rates.Service = 100
+			a := g.backend.calendar.Book(time.Second, 10*time.Second, rates)
+			g.backend.ledger.Write(time.Second, uint64(r.Client), uint64(r.Kind), a, time.Second, pushback.OneMore)
+		}
+		return admitted(g)
+	}, Fits},
+}
+
+func admitted(g *Guard) func(n int) Reason {
+	return func(n int) Reason {
+		d := g.Admit(time.Second+time.Duration(n), one(5e6+n%1000))
+		if d.Admit {
+			d.Done(time.Second+time.Duration(n), Served)
+		}
+		return d.Reason
+	}
+}
+
+func TestAppointmentsDoNotAllocate(t *testing.T) {
+	for _, c := range costly {
+		if c.name == "promise/quota" && testing.Short() {
+			continue
+		}
+		run, n := c.make(t), 0
+		if allocs := testing.AllocsPerRun(2_000, func() {
+			if got := run(n); got != c.want {
+				t.Fatalf("%s: request %d is refused for %v, want %v", c.name, n, got, c.want)
+			}
+			n++
+		}); allocs != 0 {
+			t.Errorf("%s allocates %v times, want 0", c.name, allocs)
+		}
+	}
+}
+
+func BenchmarkAppoint(b *testing.B) {
+	for _, c := range costly {
+		b.Run(c.name, func(b *testing.B) {
+			run, n := c.make(b), 0
+			b.ReportAllocs()
+			for b.Loop() {
+				if got := run(n); got != c.want {
+					b.Fatalf("request %d: %v, want %v", n, got, c.want)
+				}
+				n++
+			}
+		})
+	}
+	for _, c := range costly {
+		if c.name == "promise/quota" || c.name == "promise/own quota" {
+			continue // one buffer for its keys
+		}
+		b.Run("parallel/"+c.name, func(b *testing.B) {
+			run := c.make(b)
+			var next atomic.Int64
+			b.ReportAllocs()
+			b.ResetTimer()
+			b.RunParallel(func(pb *testing.PB) {
+				n, end := 0, 0
+				for pb.Next() {
+					if n == end {
+						end = int(next.Add(64))
+						n = end - 64
+					}
+					run(n)
+					n++
+				}
+			})
+		})
+	}
+}

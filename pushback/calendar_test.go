@@ -1,0 +1,556 @@
+package pushback
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+func ratesOf(service float64, least, most time.Duration) Rates {
+	return Rates{Service: service, Min: least, Max: most}
+}
+
+// excess returns by how much promises exceed the rate in the worst of all times
+// [a, b): the largest of n − rate·(b−a), n those within. By Kadane's argument
+// only the times from one promise to another matter.
+func excess(at []time.Duration, rate float64) (worst float64, from, to time.Duration) {
+	at = slices.Sorted(slices.Values(at))
+	least, leastAt := math.Inf(1), time.Duration(0)
+	for i, t := range at {
+		if begin := float64(i) - rate*t.Seconds(); begin < least {
+			least, leastAt = begin, t
+		}
+		if e := float64(i+1) - rate*t.Seconds() - least; e > worst {
+			worst, from, to = e, leastAt, t
+		}
+	}
+	return worst, from, to
+}
+
+// reserved reports whether anything was reserved between two states of a ring.
+func reserved(before, after *[buckets]bucket) bool {
+	for i := range after {
+		if b, a := &before[i], &after[i]; a.load > b.load || a.number != b.number && a.load > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func wantAtMost(t *testing.T, what string, at []time.Duration, rate, bucket float64) {
+	t.Helper()
+	// A millionth is what is left of the free end of a bucket.
+	if worst, from, to := excess(at, rate); worst > bucket+1+1e-3 {
+		t.Errorf("%s: from %v to %v come %.2f more than %.4g per second; want at most a bucket of %.4g and one", what, from, to, worst, rate, bucket)
+	}
+}
+
+// Whatever is asked for in whatever order, the returns that are promised in any
+// time τ are at most s·τ, a bucket and one. Those that are excused may use what
+// the plan leaves free: s/0.98 with them. When the capacity changes, the law is
+// that of the largest.
+//
+// It holds to the letter where one promise takes up little of a bucket: from 16
+// per second on. Below that a quota's slot may lie before time that is reserved
+// already, and what it takes is paid after that; and what a smaller capacity has
+// put off is invisible to a larger one. Book alone keeps the law down to one in
+// a minute, where a promise takes up half of the ring.
+func TestPromisesNeverExceedTheSpareRate(t *testing.T) {
+	for seed := range uint64(400) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		var c Calendar
+		most := time.Duration(2+rng.IntN(58)) * time.Second
+		least := min(time.Duration(rng.IntN(3))*time.Second, most)
+		service := 40 * math.Pow(10, rng.Float64()*2) // s is 20 to 4,000
+		bookOnly := seed%4 == 0
+		excuses, changes := seed%4 == 1, seed%4 == 2
+		if bookOnly {
+			service = 0.034 * math.Pow(10, rng.Float64()*4)
+		} else if changes {
+			service *= 4
+		}
+		r := ratesOf(service, least, most)
+		c.base.rate = rng.Float64() * service / 2
+		now := time.Duration(rng.Int64N(int64(time.Hour)))
+		largest := c.Spare(service)
+		var slots []time.Duration
+		for range 3_000 {
+			switch rng.IntN(8) {
+			case 0:
+				now += time.Duration(rng.ExpFloat64() * float64(time.Second))
+			case 1:
+				now += time.Duration(rng.Int64N(int64(10 * ms)))
+			case 2:
+				if rng.IntN(20) == 0 {
+					now += time.Duration(rng.Int64N(int64(3 * most))) // nobody comes for a while
+				}
+				if changes {
+					r.Service = service * (0.25 + rng.Float64())
+					largest = max(largest, c.Spare(r.Service))
+				}
+			}
+			var a Appointment
+			made := c.counts.Made
+			switch n := rng.IntN(6); {
+			case n == 0 && !bookOnly:
+				before := c.ring
+				a = c.BookFrom(now, now+time.Duration(rng.Int64N(int64(most))), r)
+				if !reserved(&before, &c.ring) {
+					continue // there was no slot, and it was told its own time
+				}
+			case n == 1 && excuses:
+				a = c.Excuse(now, r)
+			default:
+				a = c.Book(now, 0, r)
+			}
+			if a.At < now+least || a.At > now+most {
+				t.Fatalf("seed %d: at %v told to come at %v; want %v to %v later", seed, now, a.At, least, most)
+			}
+			if !a.Deferred {
+				slots = append(slots, a.At)
+			}
+			if c.counts.Made > made { // all promises are kept
+				n := int64(a.At / slotWidth)
+				c.bucket(n).kept++
+			}
+		}
+		if excuses {
+			largest /= utilisation
+		}
+		wantAtMost(t, "all", slots, largest, largest*slotWidth.Seconds())
+		if t.Failed() {
+			t.Fatalf("seed %d: service %v, %d slots, excuses %v, changes %v", seed, service, len(slots), excuses, changes)
+		}
+	}
+}
+
+// With a share of s/0.25 at the most: a slot is promised to no more than four,
+// and to 1/share of them.
+func TestOverbookingFollowsTheKeptShare(t *testing.T) {
+	for _, kept := range []float64{1, 0.7, 0.5, 0.25, 0.1, 0} {
+		var c Calendar
+		r := ratesOf(100, time.Second, 59*time.Second)
+		for range 100 {
+			c.kept.add(100, 100*kept)
+		}
+		share := c.kept.share()
+		if want := max(0.25, kept); math.Abs(share-want) > 0.05 {
+			t.Errorf("%v of 10,000 promises kept: the share is %v", kept, share)
+		}
+		var slots []time.Duration
+		for range 30_000 {
+			if a := c.Book(time.Minute, 0, r); !a.Deferred {
+				slots = append(slots, a.At)
+			}
+		}
+		s := c.Spare(100) / share
+		wantAtMost(t, "overbooked", slots, s, s*slotWidth.Seconds())
+		if got, want := float64(len(slots)), 58*s; math.Abs(got-want) > want/200+1 {
+			t.Errorf("share %v: %v slots in 58 s, want %v", share, got, want)
+		}
+	}
+}
+
+// While neither the capacity nor the share changes, who comes later gets a later
+// slot, and all slots are used: a herd is served as fast as the rate allows.
+func TestFirstComeFirstServed(t *testing.T) {
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		var c Calendar
+		service := math.Pow(10, rng.Float64()*4-1)
+		r := ratesOf(service, time.Second, 59*time.Second)
+		now := time.Duration(rng.Int64N(int64(time.Hour)))
+		last, queued := Appointment{}, 0.0
+		first, n := now, 0
+		for i := range 2_000 {
+			if rng.IntN(3) == 0 {
+				now += time.Duration(rng.Float64() * 0.5 / service * float64(time.Second))
+			}
+			a := c.Book(now, 0, r)
+			switch {
+			case a.Deferred && a.Number <= queued:
+				t.Fatalf("seed %d: number %v after %v", seed, a.Number, queued)
+			case a.Deferred:
+				queued = a.Number
+			case queued > c.served:
+				t.Fatalf("seed %d: request %d passes the queue: %+v", seed, i, a)
+			case a.At < last.At:
+				t.Fatalf("seed %d: request %d gets %v after %v", seed, i, a.At, last.At)
+			default:
+				last = a
+				n++
+			}
+		}
+		// The first slot is a second away, and one in each bucket may be lost.
+		s := c.Spare(service)
+		if reach := (last.At - first - time.Second).Seconds(); reach*s > float64(n)+2+s/4 {
+			t.Errorf("seed %d: %d slots reach for %.2f s at %.4g per second", seed, n, reach, s)
+		}
+	}
+}
+
+// Deferred clients that come when they are told get slots in the order of their
+// numbers: to within what a record rounds where the hops are reckoned, and to
+// within a horizon where they are drawn.
+func TestTheQueueIsServedInOrder(t *testing.T) {
+	for _, n := range []int{3_000, 20_000} {
+		var c Calendar
+		r := ratesOf(100, time.Second, 30*time.Second)
+		// In the order of time: what each was told, and whether it is a slot.
+		var waiting []Appointment
+		insert := func(a Appointment) {
+			i, _ := slices.BinarySearchFunc(waiting, a, func(b, a Appointment) int { return int(b.At - a.At) })
+			waiting = slices.Insert(waiting, i, a)
+		}
+		now := 10 * time.Second
+		for i := range n {
+			insert(c.Book(now+time.Duration(i)*20*time.Microsecond, 0, r))
+		}
+		var slots []time.Duration
+		var order []float64
+		visits := 0
+		for len(waiting) > 0 {
+			w := waiting[0]
+			waiting = waiting[1:]
+			visits++
+			if !w.Deferred {
+				c.Kept(w.At, w.At)
+				slots, order = append(slots, w.At), append(order, w.Number)
+				continue
+			}
+			a := c.Rebook(w.At, Visit{Standing: OnTime, Deferred: true, Number: uint32(w.Number) / numberUnit}, r)
+			if a.Deferred && math.Abs(a.Number-w.Number) > numberUnit {
+				t.Fatalf("number %v was given back as %v", w.Number, a.Number)
+			}
+			a.Number = w.Number
+			insert(a)
+		}
+		wantAtMost(t, "queue", slots, 98, 98*slotWidth.Seconds())
+		end := slices.Max(slots)
+		if fluid := now + time.Duration(float64(n)/98*float64(time.Second)); end > fluid+20*time.Second {
+			t.Errorf("%d clients: the last slot is at %v; a perfect queue ends at %v", n, end, fluid)
+		}
+		highest, worst := 0.0, 0.0 // how far does anybody pass others?
+		for _, number := range order {
+			worst = max(worst, highest-number)
+			highest = max(highest, number)
+		}
+		// Who asks just before its number is served may have to ask once more.
+		limit := 98 * r.Max.Seconds()
+		if n < farHops*int(limit) {
+			limit = numberUnit
+		}
+		if worst > limit {
+			t.Errorf("%d clients: %.0f places passed, want at most %.0f", n, worst, limit)
+		}
+		t.Logf("%d clients: %.2f visits each, %.0f places passed at most", n, float64(visits)/float64(len(slots)), worst)
+	}
+}
+
+// Everybody keeps their promises, through the rounding of the records: then the
+// share is 1, or slots would be promised to more than can be served.
+func TestAllKeptIsAShareOfOne(t *testing.T) {
+	for _, service := range []float64{1, 10, 12.245, 48 / utilisation, 100, 1000} {
+		var c Calendar
+		var l Ledger
+		l.Resize(1 << 16)
+		r := ratesOf(service, time.Second, 59*time.Second)
+		now := time.Second
+		n := min(int(c.Spare(service)*50), 5_000)
+		at := make([]time.Duration, n)
+		for i := range at {
+			a := c.Book(now, 0, r)
+			if a.Deferred || !l.Write(now, uint64(i+1), 1, a, now, OneMore) {
+				t.Fatalf("%v/s: client %d has no slot: %+v", service, i, a)
+			}
+			at[i] = a.At
+		}
+		for i, at := range at {
+			v := l.Keep(at, uint64(i+1))
+			c.Kept(at, v.At)
+			c.Arrived(at, time.Second, 0)
+		}
+		c.Arrived(now+2*time.Minute, time.Second, 0)
+		if p, share := c.Promises(); share != 1 || int(p.Kept) != n || p.NoShow != 0 || p.Late != 0 {
+			t.Errorf("%v/s: %d promises, all kept: %+v, share %v", service, n, p, share)
+		}
+	}
+}
+
+// Nobody comes: all promises of a bucket are counted a second after it, also if
+// nobody asks for minutes.
+func TestNoShowsAreCounted(t *testing.T) {
+	for _, later := range []time.Duration{0, time.Minute, time.Hour, 1_000 * time.Hour} {
+		var c Calendar
+		r := ratesOf(100, time.Second, 30*time.Second)
+		for range 1_000 {
+			c.Book(time.Second, 0, r)
+		}
+		c.Arrived(14*time.Second+later, time.Second, 0)
+		if p, share := c.Promises(); p.Made != 1_000 || p.NoShow != 1_000 || share != leastKept {
+			t.Errorf("%v later: %+v, share %v; want 1,000 made, none kept", later, p, share)
+		}
+	}
+}
+
+// A wait beyond the ring is no reason to forget who was promised what.
+func TestLongWaitForATokenForgetsNobody(t *testing.T) {
+	for _, wait := range []time.Duration{31 * time.Second, 127 * time.Second, 128 * time.Second, time.Hour, 30 * 24 * time.Hour} {
+		var c Calendar
+		r := ratesOf(10, time.Second, 30*time.Second)
+		var slots []time.Duration
+		for range 100 {
+			slots = append(slots, c.Book(time.Second, 0, r).At)
+		}
+		for i := range 520 {
+			if a := c.Book(time.Second, wait+time.Duration(i)*slotWidth, r); !a.Deferred {
+				t.Fatalf("a slot in %v for one who has to wait %v", a.Wait, wait)
+			}
+			c.Leave()
+		}
+		for range 100 { // excuses look at every bucket
+			if a := c.Excuse(time.Second, r); !a.Deferred {
+				slots = append(slots, a.At)
+			}
+		}
+		wantAtMost(t, wait.String(), slots, 10, 10*slotWidth.Seconds())
+	}
+}
+
+// A reload may take the backend's limit away while clients are deferred, and
+// bring it back. The queue must survive a rate without bounds.
+func TestQueueSurvivesARateWithoutBounds(t *testing.T) {
+	for _, service := range []float64{math.Inf(1), math.MaxFloat64, 1e9} {
+		var c Calendar
+		r := ratesOf(10, time.Second, 10*time.Second)
+		var a Appointment
+		for range 200 {
+			a = c.Book(time.Second, 0, r)
+		}
+		v := Visit{Standing: OnTime, Deferred: true, Number: uint32(a.Number) / numberUnit}
+		for i := range 6 {
+			c.Overdue(time.Second+time.Duration(i/2)*4*time.Second, v, ratesOf(service, time.Second, 10*time.Second))
+		}
+		if math.IsNaN(c.served) || c.served < 0 || c.served > c.issued {
+			t.Fatalf("service %v: of %v numbers %v are served", service, c.issued, c.served)
+		}
+		if a := c.Book(40*time.Second, 0, r); a.Deferred {
+			t.Errorf("service %v: %+v long after the queue, want a slot", service, a)
+		}
+	}
+}
+
+func TestCapacityThatReturnsIsUsed(t *testing.T) {
+	var c Calendar
+	low, high := ratesOf(10, time.Second, 59*time.Second), ratesOf(100, time.Second, 59*time.Second)
+	for range 300 {
+		c.Book(time.Second, 0, low)
+	}
+	a := c.Book(time.Second, 0, high)
+	if a.At > 2*time.Second+slotWidth {
+		t.Errorf("ten times the capacity, and the next slot is in %v", a.Wait)
+	}
+	// In small steps, too: one in 200 per booking.
+	c = Calendar{}
+	for i := range 500 {
+		a = c.Book(time.Second, 0, ratesOf(10*math.Pow(1.005, float64(i)), time.Second, 59*time.Second))
+		if a.Deferred {
+			t.Fatalf("request %d is deferred", i)
+		}
+	}
+	// All that is promised fits into as much of the last rate as it is.
+	last := 10 * math.Pow(1.005, 500) * utilisation
+	if fluid := 500 / last; (a.At - 2*time.Second).Seconds() > 1.1*fluid+0.25 {
+		t.Errorf("500 promises reach for %v at a rate that grew to %.0f/s: want about %.1f s", a.At-2*time.Second, last, fluid)
+	}
+}
+
+// After hours without a request, the calendar is as good as new, and what it
+// takes to find that out is bounded by the ring.
+func TestLongIdleTime(t *testing.T) {
+	for _, idle := range []time.Duration{127 * time.Second, 128 * time.Second, 129 * time.Second, time.Hour, 20 * 365 * 24 * time.Hour} {
+		var c Calendar
+		r := ratesOf(20, time.Second, 30*time.Second)
+		for range 2_000 {
+			c.Book(time.Second, 0, r)
+		}
+		now := time.Second + idle
+		a := c.Book(now, 0, r)
+		if a.Deferred && idle > 200*time.Second || !a.Deferred && a.At > now+time.Second+slotWidth && idle > time.Minute {
+			t.Errorf("after %v: %+v", idle, a)
+		}
+		if !c.Standing(now) && !a.Deferred || c.Standing(a.At) || !c.Expecting(now) || c.Expecting(a.At+maxLate) {
+			t.Errorf("after %v: standing %v, expecting %v", idle, c.Standing(now), c.Expecting(now))
+		}
+		if reach, _ := c.Backlog(now); !a.Deferred && reach != a.Wait {
+			t.Errorf("after %v: the backlog reaches for %v, want %v", idle, reach, a.Wait)
+		}
+	}
+}
+
+// An appointment that is taken back is the next one's, once.
+func TestForgottenSlotIsGivenAgain(t *testing.T) {
+	var c Calendar
+	r := ratesOf(10, time.Second, 30*time.Second)
+	now := time.Second
+	var at []time.Duration
+	for range 50 {
+		at = append(at, c.Book(now, 0, r).At)
+	}
+	c.Forget(now, at[20])
+	again := c.Book(now, 0, r).At
+	if d := (again - at[20]).Abs(); d > 2*slotWidth {
+		t.Errorf("slot %v was taken back, the next one got %v", at[20], again)
+	}
+	if next := c.Book(now, 0, r).At; next <= at[49] {
+		t.Errorf("slot %v was given a second time: %v", at[20], next)
+	}
+	c.Forget(again, again) // it has passed: nobody can use it
+	c.Forget(now, time.Hour)
+	wantAtMost(t, "forgotten", append(slices.Delete(at, 20, 21), again), c.Spare(10), c.Spare(10)*slotWidth.Seconds())
+}
+
+// The narrowest horizons: one second, or the same at both ends. Nothing is ever
+// told outside of them.
+func TestNarrowHorizons(t *testing.T) {
+	for _, bounds := range [][2]time.Duration{{time.Second, time.Second}, {0, time.Second}, {59 * time.Second, 59 * time.Second}, {time.Second, 2 * time.Second}} {
+		for _, service := range []float64{0.01, 1, 50, 1e9} {
+			var c Calendar
+			r := ratesOf(service, bounds[0], bounds[1])
+			for i := range 500 {
+				now := time.Duration(i) * 7 * ms
+				for _, a := range []Appointment{
+					c.Book(now, 0, r), c.BookFrom(now, now+time.Duration(i)*10*ms, r), c.Excuse(now, r), c.Later(now, r),
+					c.Rebook(now, Visit{Standing: OnTime, Deferred: true, Number: 1}, r),
+				} {
+					if a.At < now+r.Min || a.At > now+r.Max || a.Wait <= 0 && r.Min > 0 {
+						t.Fatalf("%v, %v/s: at %v: %+v", bounds, service, now, a)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A known herd's pulse is left free in its buckets, and nine tenths of a bucket
+// at the most.
+func TestPulseIsLeftFree(t *testing.T) {
+	var c Calendar
+	r := ratesOf(100, time.Second, 30*time.Second)
+	at := 10 * time.Second
+	r.Pulse = func(from, to time.Duration) float64 {
+		if from <= at && at < to {
+			return 20
+		}
+		if from <= 2*at && 2*at < to {
+			return 1e6
+		}
+		return 0
+	}
+	n := map[int64]int{}
+	for range 2_500 {
+		if a := c.Book(time.Second, 0, r); !a.Deferred {
+			n[int64(a.At/slotWidth)]++
+		}
+	}
+	whole, pulse, flood := n[int64(9*time.Second/slotWidth)], n[int64(at/slotWidth)], n[int64(2*at/slotWidth)]
+	if whole < 24 || whole > 25 || pulse < 4 || pulse > 5 || flood < 2 || flood > 3 {
+		t.Errorf("%d slots in a bucket, %d in one with a pulse of 20, %d in one with a flood; want 24.5, 4.5 and 2.5", whole, pulse, flood)
+	}
+}
+
+// Many at once get what one after the other would get.
+func TestParallelBookings(t *testing.T) {
+	var c Calendar
+	r := ratesOf(500, time.Second, 59*time.Second)
+	const workers, each = 16, 1_000
+	got := make([][]time.Duration, workers)
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for range each {
+				a := c.Book(time.Second, 0, r)
+				if a.Deferred {
+					t.Error("deferred; the horizon has room for all")
+				}
+				got[w] = append(got[w], a.At)
+				c.Standing(time.Second)
+				c.Backlog(time.Second)
+			}
+		})
+	}
+	wg.Wait()
+	all := slices.Concat(got...)
+	wantAtMost(t, "parallel", all, c.Spare(500), c.Spare(500)*slotWidth.Seconds())
+	slices.Sort(all)
+	if dup := len(all) - len(slices.Compact(all)); dup > 0 {
+		t.Errorf("%d slots were given twice", dup)
+	}
+}
+
+// FuzzCalendar: whatever is called with whatever, no appointment is outside of
+// its bounds, no number is lost, and the slots keep to the law.
+func FuzzCalendar(f *testing.F) {
+	f.Add([]byte{0, 10, 0, 10, 1, 200, 2, 3, 3, 50, 4, 9, 5, 100, 6, 77, 7, 255}, uint16(1000), uint8(30))
+	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 5, 255, 5, 255, 5, 255, 3, 1, 4, 1}, uint16(1), uint8(1))
+	f.Fuzz(func(t *testing.T, steps []byte, tenths uint16, most uint8) {
+		var c Calendar
+		r := ratesOf(float64(tenths)/10+0.01, time.Second, time.Duration(1+most%59)*time.Second)
+		now := time.Duration(0)
+		var last Appointment
+		for i := 0; i+1 < len(steps) && i < 2_000; i += 2 {
+			x := time.Duration(steps[i+1])
+			var a Appointment
+			v := Visit{Standing: OnTime, Deferred: true, Number: uint32(last.Number) / numberUnit, At: last.At}
+			switch steps[i] % 10 {
+			case 0:
+				a = c.Book(now, 0, r)
+			case 1:
+				a = c.Book(now, x*x*ms, r)
+			case 2:
+				a = c.BookFrom(now, now+x*100*ms, r)
+			case 3:
+				a = c.Rebook(now, v, r)
+			case 4:
+				a = c.Excuse(now, r)
+			case 5:
+				now += x * x * 10 * ms
+				continue
+			case 6:
+				c.Forget(now, last.At)
+				continue
+			case 7:
+				c.Kept(now, last.At)
+				c.Leave()
+				continue
+			case 8:
+				c.Arrived(now, x*100*ms, uint64(x))
+				continue
+			case 9:
+				c.Overdue(now, v, r)
+				a = c.Later(now, r)
+			}
+			if a.At < now+r.Min || a.At > now+r.Max || a.Wait < r.Min {
+				t.Fatalf("step %d at %v: %+v, want %v to %v", i, now, a, r.Min, r.Max)
+			}
+			if a.Deferred && !(a.Number >= 0) || !(c.served <= c.issued && c.served >= 0) {
+				t.Fatalf("step %d: %+v, served %v of %v", i, a, c.served, c.issued)
+			}
+			last = a
+		}
+		for i := range c.ring {
+			if b := &c.ring[i]; !(b.load >= 0) || math.IsInf(float64(b.load), 0) || b.made < 0 {
+				t.Fatalf("%+v", *b)
+			}
+		}
+		if share := c.kept.share(); !(share >= leastKept && share <= 1) {
+			t.Fatalf("share %v of %+v", share, c.kept)
+		}
+		if s := c.Spare(r.Service); !(s > 0 && s <= r.Service) {
+			t.Fatalf("spare %v of %v", s, r.Service)
+		}
+	})
+}
