@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -19,10 +22,11 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadtest/live"
 )
 
-// maxDemo ends a demo that hangs. The two herds end by themselves long before:
+// maxDemo ends a demo that hangs. The three herds end by themselves long before:
 // see newPlan. Ours: nobody watches a terminal for more than a minute.
 const maxDemo = 55 * time.Second
 
@@ -33,7 +37,9 @@ func init() {
 		Short: "Shows what a rush of clients does to a backend, without and with shield",
 		Long: `
 Starts a fragile backend and sends a herd of real HTTP clients to it through
-Caddy, twice: first without shield, then with it. A table compares the two.
+Caddy, three times: without a limit, with a limiter that tells everyone whom it
+refuses the same Retry-After, and with shield, which tells each client its own.
+A table and a picture compare the three.
 
 All of it runs in this process, on free ports of 127.0.0.1, takes about half a
 minute and leaves nothing behind. The exit code is 0 only if shield has served
@@ -71,16 +77,18 @@ func demoCommand(cmd *cobra.Command) {
 type plan struct {
 	backend live.BackendConfig
 	herd    live.HerdConfig // without URL
-	shield  json.RawMessage // the handler before reverse_proxy in the second part
+	limit   limiter.Config  // what the usual limiter and shield let through
 }
 
 // newPlan returns a plan that takes the same time for any number of clients,
 // because the backend grows with them: uncrowded, it could serve them all in
-// 3 s. They come within 1 s, which is the whole problem.
+// 3 s. They come within 0.1 s, which is the whole problem.
 //
-// Without shield, 12 attempts of at most 1 s and 0.5 s between them end within
-// 19 s. With it, 80 % of the capacity serves everyone in about 5 s; patience
-// bounds that part, too, at 23 s.
+// Without a limit, 6 attempts of at most 2 s and 0.5 s between them end within
+// 15 s. A Retry-After of 1 s ends them within 6 s. With shield, 80 % of the
+// capacity serves everyone in about 5 s. Patience bounds all three, at 17.1 s.
+//
+// The clients wait longer than 1 s because shield may hold a refusal back so long.
 func newPlan(clients int) plan {
 	workers := max(1, clients/50)
 	capacity := float64(clients) / 3 // requests per second
@@ -93,26 +101,67 @@ func newPlan(clients int) plan {
 			Queue:       4 * clients,
 		},
 		herd: live.HerdConfig{
-			Clients:    clients,
-			Window:     time.Second,
-			Timeout:    time.Second,
-			RetryDelay: 500 * time.Millisecond,
-			Attempts:   12,
-			Patience:   21 * time.Second,
+			Clients:      clients,
+			Window:       100 * time.Millisecond,
+			FirstAddress: netip.AddrFrom4([4]byte{10, 0, 0, 1}),
+			Connected:    true,
+			Timeout:      2 * time.Second,
+			RetryDelay:   500 * time.Millisecond,
+			Attempts:     6,
+			Patience:     13 * time.Second,
 		},
-		shield: shieldJSON(0.8*capacity, max(1, clients/20), 3*workers),
+		limit: limiter.Config{Rate: 0.8 * capacity, Per: time.Second, Burst: max(1, clients/20)},
 	}
 }
 
-// shieldJSON returns the config of a shield handler: rate in requests per
-// second, burst and concurrency in requests.
-func shieldJSON(rate float64, burst, concurrency int) json.RawMessage {
+// A part is what stands between the herd and the backend in one of the runs.
+type part struct {
+	name, intro string
+	handlers    []json.RawMessage               // of Caddy, before its reverse_proxy
+	limit       func(http.Handler) http.Handler // what is before the backend itself; nil: nothing
+}
+
+// parts returns the parts in the order in which they are shown.
+func (p plan) parts() []part {
+	return []part{
+		{name: "no limit", intro: "1. Without a limit: every request is passed on."},
+		{name: "usual limiter", limit: p.usual,
+			intro: fmt.Sprintf("2. With a limiter as most are: %.0f requests per second are passed on, and\n"+
+				"   everyone else is told to come back when there is room again, in 1 s.", p.limit.Rate)},
+		{name: "shield", handlers: []json.RawMessage{p.shield()},
+			intro: fmt.Sprintf("3. With shield: %.0f requests per second are passed on, and everyone else is\n"+
+				"   given a time of their own.", p.limit.Rate)},
+	}
+}
+
+// shield returns the config of a shield handler.
+func (p plan) shield() json.RawMessage {
 	return fmt.Appendf(nil, `{
 		"handler": "shield",
-		"capacity": {"rate": %g, "per": "1s", "burst": %d},
-		"concurrency": {"limit": %d},
-		"pushback": {"max": "30s"}
-	}`, rate, burst, concurrency)
+		"capacity": {"rate": %g, "per": "%v", "burst": %d}
+	}`, p.limit.Rate, p.limit.Per, p.limit.Burst)
+}
+
+// usual returns what most limiters are today: a token bucket before next, and a
+// Retry-After that says when there will be a token, rounded up to whole seconds
+// as the field demands. It is right, and the same for all who are refused
+// together.
+func (p plan) usual(next http.Handler) http.Handler {
+	limit, err := limiter.New(p.limit)
+	if err != nil {
+		panic(err) // cannot be: shield takes the same limit
+	}
+	var bucket limiter.Bucket
+	start := time.Now()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		wait := bucket.Take(limit, time.Since(start), 1)
+		if wait == 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+		http.Error(w, "no room", http.StatusServiceUnavailable)
+	})
 }
 
 // run tells the whole story on scr and returns an error unless it ended well.
@@ -122,8 +171,9 @@ func (p plan) run(ctx context.Context, scr screen) error {
 A backend can serve %.0f requests per second. Like many real ones, it becomes
 slower when it is crowded, and it does not notice when a client has gone away.
 
-Now %d clients come within %s. Each waits %s for an answer, tries again
-%s later, and gives up after %d tries. Caddy stands in between.
+Now %d clients come within %s. Each waits %s for an answer. It comes again
+when it is told to, or after %s if it is told nothing, and gives up after %d
+tries. Caddy stands in between.
 `, p.backend.Capacity(), p.herd.Clients, inSeconds(p.herd.Window), inSeconds(p.herd.Timeout),
 		inSeconds(p.herd.RetryDelay), p.herd.Attempts)
 
@@ -135,33 +185,29 @@ Now %d clients come within %s. Each waits %s for an answer, tries again
 	if err := live.WriteTable(scr.w, "   ", runs...); err != nil {
 		return err
 	}
+	scr.printf("\n   requests of the clients over time\n")
+	if err := live.WritePicture(scr.w, "   ", runs...); err != nil {
+		return err
+	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("stopped before the end: %w", context.Cause(ctx))
 	}
-	if err := judge(runs[0], runs[1]); err != nil {
+	if err := judge(runs[0], runs[1], runs[2]); err != nil {
 		return err
 	}
 	scr.printf("\nThe backend was the same, and so were the clients.\n")
 	return nil
 }
 
-// compare runs the two parts. It returns fewer runs if ctx ends in the first,
-// and an error only if something broke.
+// compare runs the parts. It returns fewer runs if ctx ends before the last, and
+// an error only if something broke.
 func (p plan) compare(ctx context.Context, scr screen) (runs []live.Run, err error) {
-	parts := []struct {
-		name, intro string
-		handlers    []json.RawMessage // before reverse_proxy
-	}{
-		{"without shield", "1. Without shield: Caddy passes every request on.", nil},
-		{"with shield", "2. With shield: Caddy passes on what the backend can do, and tells everyone\n" +
-			"   else when to come back. The same clients, a new backend.", []json.RawMessage{p.shield}},
-	}
-	for _, part := range parts {
+	for _, part := range p.parts() {
 		if ctx.Err() != nil {
 			break
 		}
 		scr.printf("\n%s\n", part.intro)
-		run, err := p.part(ctx, scr, part.handlers)
+		run, err := p.part(ctx, scr, part)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", part.name, err)
 		}
@@ -171,44 +217,51 @@ func (p plan) compare(ctx context.Context, scr screen) (runs []live.Run, err err
 	return runs, nil
 }
 
-// judge returns an error unless the run without shield failed somebody, and the
-// one with shield served everyone and was in nothing worse.
-func judge(without, with live.Run) error {
-	w, s := without, with
+// judge returns an error unless the run without a limit failed somebody, and the
+// one with shield served everyone, took fewer requests than the usual limiter,
+// and was in nothing worse than no limit at all.
+func judge(without, usual, with live.Run) error {
+	w, u, s := without, usual, with
 	var errs []error
 	if w.Herd.Served == w.Herd.Clients {
-		errs = append(errs, errors.New("without shield all clients were served: something held them back, and there is nothing to see (too few open files?)"))
+		errs = append(errs, errors.New("without a limit all clients were served: something held them back, and there is nothing to see (too few open files?)"))
 	}
 	if s.Herd.Served < s.Herd.Clients {
 		errs = append(errs, fmt.Errorf("with shield, %d of %d clients were served; want all", s.Herd.Served, s.Herd.Clients))
 	}
-	if s.Herd.Served < w.Herd.Served {
-		errs = append(errs, fmt.Errorf("with shield, %d clients were served, without it %d; want no fewer", s.Herd.Served, w.Herd.Served))
+	if s.Herd.Attempts >= u.Herd.Attempts {
+		errs = append(errs, fmt.Errorf("with shield, the clients sent %d requests, with the usual limiter %d; want fewer", s.Herd.Attempts, u.Herd.Attempts))
 	}
-	if s.Backend.Peak > w.Backend.Peak {
-		errs = append(errs, fmt.Errorf("with shield, %d requests were inside the backend, without it %d; want no more", s.Backend.Peak, w.Backend.Peak))
+	noMore := func(what string, with, without int) {
+		if with > without {
+			errs = append(errs, fmt.Errorf("with shield, %s %d, without a limit %d; want no more", what, with, without))
+		}
 	}
-	if s.Backend.Wasted > w.Backend.Wasted {
-		errs = append(errs, fmt.Errorf("with shield, the backend wasted %d requests, without it %d; want no more", s.Backend.Wasted, w.Backend.Wasted))
-	}
+	noMore("the requests sent were", s.Herd.Attempts, w.Herd.Attempts)
+	noMore("the requests inside the backend were", s.Backend.Peak, w.Backend.Peak)
+	noMore("the requests reaching it in one second were", s.Backend.Busiest, w.Backend.Busiest)
+	noMore("the requests it worked on for nobody were", s.Backend.Wasted, w.Backend.Wasted)
 	return errors.Join(errs...)
 }
 
-// part sends the herd through Caddy, with handlers before its reverse_proxy, to
-// a backend of its own.
-func (p plan) part(ctx context.Context, scr screen, handlers []json.RawMessage) (run live.Run, err error) {
+// part sends the herd through what part says to a backend of its own.
+func (p plan) part(ctx context.Context, scr screen, part part) (run live.Run, err error) {
 	backend, err := live.NewBackend(p.backend)
 	if err != nil {
 		return run, err
 	}
 	defer backend.Close()
-	upstream, stopServer, err := serve(backend)
+	var server http.Handler = backend
+	if part.limit != nil {
+		server = part.limit(backend)
+	}
+	upstream, stopServer, err := serve(server)
 	if err != nil {
 		return run, fmt.Errorf("starting the backend: %w", err)
 	}
 	defer stopServer()
 	herd := p.herd
-	herd.URL, err = startCaddy(upstream, handlers)
+	herd.URL, err = startCaddy(upstream, part.handlers)
 	if err != nil {
 		return run, fmt.Errorf("starting Caddy: %w", err)
 	}
@@ -257,6 +310,7 @@ func startCaddy(upstream string, handlers []json.RawMessage) (string, error) {
 					"listen":          []string{"127.0.0.1:0"},
 					"protocols":       []string{"h1"},
 					"automatic_https": map[string]any{"disable": true},
+					"trusted_proxies": map[string]any{"source": "static", "ranges": []string{"127.0.0.0/8"}}, // the herd's X-Forwarded-For
 					"routes":          []any{map[string]any{"handle": append(handlers, proxy)}},
 				}},
 			},

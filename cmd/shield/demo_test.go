@@ -7,25 +7,30 @@ import (
 	"errors"
 	"io"
 	"math"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadtest/live"
 )
 
-// smallPlan is a demo of a few seconds: 40 clients within half a second before
-// a backend that serves 40 per second.
+// smallPlan is a demo of a few seconds: 40 clients within a twentieth of a second
+// before a backend that serves 40 per second.
 func smallPlan() plan {
 	return plan{
-		backend: live.BackendConfig{Workers: 4, Service: 100 * time.Millisecond, Crowd: 10, MaxSlowdown: 3, Queue: 400},
+		backend: live.BackendConfig{Workers: 4, Service: 100 * time.Millisecond, Crowd: 5, MaxSlowdown: 5, Queue: 400},
 		herd: live.HerdConfig{
-			Clients: 40, Window: 500 * time.Millisecond, Timeout: 300 * time.Millisecond,
-			RetryDelay: 100 * time.Millisecond, Attempts: 5, Patience: 5 * time.Second,
+			Clients: 40, Window: 50 * time.Millisecond, Timeout: 1100 * time.Millisecond,
+			RetryDelay: 100 * time.Millisecond, Attempts: 3, Patience: 5 * time.Second,
+			FirstAddress: netip.AddrFrom4([4]byte{10, 0, 0, 1}),
 		},
-		shield: shieldJSON(30, 4, 6),
+		limit: limiter.Config{Rate: 30, Per: time.Second, Burst: 4},
 	}
 }
 
@@ -37,8 +42,8 @@ func TestDemoWithFewClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(runs) != 2 {
-		t.Fatalf("%d runs, want 2", len(runs))
+	if len(runs) != 3 {
+		t.Fatalf("%d runs, want 3", len(runs))
 	}
 	for _, r := range runs {
 		t.Logf("%s: %+v %+v", r.Name, r.Herd, r.Backend)
@@ -57,15 +62,41 @@ func TestDemoWithFewClients(t *testing.T) {
 			t.Errorf("%s: Caddy was unreachable %d times, want 0", r.Name, h.Unreachable)
 		}
 	}
-	without, with := runs[0], runs[1]
+	without, usual, with := runs[0], runs[1], runs[2]
 	if without.Herd.TimedOut == 0 || without.Backend.Wasted == 0 {
 		t.Errorf("without shield: %d time-outs, %d wasted; want some: Caddy must pass on that a client has gone", without.Herd.TimedOut, without.Backend.Wasted)
 	}
-	if with.Herd.Answers[429]+with.Herd.Answers[503] == 0 {
-		t.Errorf("with shield: answers are %v; want some refusals", with.Herd.Answers)
+	for _, r := range []live.Run{usual, with} {
+		if r.Herd.Answers[503] == 0 {
+			t.Errorf("%s: answers are %v; want some refusals", r.Name, r.Herd.Answers)
+		}
+		if r.Backend.Peak > without.Backend.Peak {
+			t.Errorf("%s: peak %d, %s: %d; want no more", r.Name, r.Backend.Peak, without.Name, without.Backend.Peak)
+		}
 	}
-	if with.Herd.Served < without.Herd.Served || with.Backend.Peak > without.Backend.Peak {
-		t.Errorf("with shield: %d served, peak %d; without it %d, %d; want no worse", with.Herd.Served, with.Backend.Peak, without.Herd.Served, without.Backend.Peak)
+	if with.Herd.Served < usual.Herd.Served || with.Herd.Attempts > usual.Herd.Attempts {
+		t.Errorf("with shield: %d served in %d attempts; with the usual limiter %d in %d; want no worse",
+			with.Herd.Served, with.Herd.Attempts, usual.Herd.Served, usual.Herd.Attempts)
+	}
+}
+
+func TestUsualLimiter(t *testing.T) {
+	served := 0
+	p := plan{limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: 2}}
+	h := p.usual(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))
+	for i, want := range []string{"", "", "3600", "3600"} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		// A second may pass on a slow machine.
+		if got := w.Header().Get("Retry-After"); got != want && !(want != "" && got == "3599") {
+			t.Errorf("request %d: Retry-After is %q, want %q", i+1, got, want)
+		}
+		if refused := w.Code == http.StatusServiceUnavailable; refused != (want != "") {
+			t.Errorf("request %d: status is %d", i+1, w.Code)
+		}
+	}
+	if served != 2 {
+		t.Errorf("%d passed on, want 2", served)
 	}
 }
 
@@ -89,19 +120,19 @@ func TestDemoStopsWithWhatItHas(t *testing.T) {
 	if err == nil || err.Error() != "stopped before the end: interrupt" {
 		t.Errorf("error is %v, want: stopped before the end: interrupt", err)
 	}
-	for _, want := range []string{"40 clients", "1. Without shield", "clients still trying when stopped"} {
+	for _, want := range []string{"40 clients", "1. Without a limit", "still trying when stopped"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("output has no %q:\n%s", want, out)
 		}
 	}
-	if strings.Contains(out.String(), "2. With shield") {
+	if strings.Contains(out.String(), "2. With a limiter") {
 		t.Errorf("the second part began after the end:\n%s", out)
 	}
 }
 
 func TestDemoSaysThatCaddyDidNotStart(t *testing.T) {
 	p := smallPlan()
-	_, err := p.part(t.Context(), screen{w: io.Discard}, []json.RawMessage{[]byte(`{"handler": "nonesuch"}`)})
+	_, err := p.part(t.Context(), screen{w: io.Discard}, part{handlers: []json.RawMessage{[]byte(`{"handler": "nonesuch"}`)}})
 	if err == nil || !strings.Contains(err.Error(), "starting Caddy: ") || !strings.Contains(err.Error(), "nonesuch") {
 		t.Errorf("error is %v; want it to say that Caddy did not start, and why", err)
 	}
@@ -141,33 +172,42 @@ func TestPlanFitsItsTime(t *testing.T) {
 		if got, want := p.backend.Capacity(), float64(clients)/3; math.Abs(got-want) > 0.001 {
 			t.Errorf("%d clients: capacity is %v, want %v", clients, got, want)
 		}
-		if !json.Valid(p.shield) {
-			t.Errorf("%d clients: shield's config is not JSON: %s", clients, p.shield)
+		if !json.Valid(p.shield()) {
+			t.Errorf("%d clients: shield's config is not JSON: %s", clients, p.shield())
 		}
-		if longest := 2 * (h.Window + h.Patience + h.Timeout); longest > maxDemo-5*time.Second {
-			t.Errorf("%d clients: two herds may take %v; want 5 s less than %v", clients, longest, maxDemo)
+		if _, err := limiter.New(p.limit); err != nil {
+			t.Errorf("%d clients: %v", clients, err)
+		}
+		if longest := 3 * (h.Window + h.Patience + 2*h.Timeout); longest > maxDemo-3*time.Second {
+			t.Errorf("%d clients: three herds may take %v; want 3 s less than %v", clients, longest, maxDemo)
 		}
 	}
 }
 
 func TestJudge(t *testing.T) {
-	run := func(served, peak, wasted int) live.Run {
-		return live.Run{Herd: live.Result{Clients: 10, Served: served}, Backend: live.Stats{Peak: peak, Wasted: wasted}}
+	run := func(served, attempts, peak, busiest, wasted int) live.Run {
+		return live.Run{
+			Herd:    live.Result{Clients: 10, Served: served, Attempts: attempts},
+			Backend: live.Stats{Peak: peak, Busiest: busiest, Wasted: wasted},
+		}
 	}
+	collapse, usual := run(2, 60, 90, 30, 40), run(7, 40, 5, 12, 0)
 	for _, s := range []struct {
 		name          string
 		without, with live.Run
 		want          string // "" for no error
 	}{
-		{"a collapse, and none", run(2, 90, 40), run(10, 4, 0), ""},
-		{"the backend held both times", run(10, 9, 0), run(10, 9, 0), "there is nothing to see"},
-		{"better is not enough", run(2, 90, 40), run(9, 4, 0), "9 of 10 clients were served; want all"},
-		{"fewer served", run(10, 90, 0), run(9, 4, 0), "9 clients were served, without it 10"},
-		{"more inside", run(2, 4, 0), run(10, 5, 0), "5 requests were inside the backend, without it 4"},
-		{"more wasted", run(2, 9, 0), run(10, 5, 1), "wasted 1 requests, without it 0"},
+		{"a collapse, and none", collapse, run(10, 18, 4, 11, 0), ""},
+		{"the backend held without a limit", run(10, 60, 9, 30, 0), run(10, 18, 4, 11, 0), "there is nothing to see"},
+		{"better is not enough", collapse, run(9, 18, 4, 11, 0), "9 of 10 clients were served; want all"},
+		{"as many requests as without computing", collapse, run(10, 40, 4, 11, 0), "sent 40 requests, with the usual limiter 40; want fewer"},
+		{"more sent", run(2, 17, 90, 30, 40), run(10, 18, 4, 11, 0), "requests sent were 18, without a limit 17"},
+		{"more inside", run(2, 60, 3, 30, 0), run(10, 18, 4, 11, 0), "inside the backend were 4, without a limit 3"},
+		{"more in a second", run(2, 60, 90, 10, 40), run(10, 18, 4, 11, 0), "in one second were 11, without a limit 10"},
+		{"more wasted", run(2, 60, 90, 30, 0), run(10, 18, 4, 11, 1), "for nobody were 1, without a limit 0"},
 	} {
 		t.Run(s.name, func(t *testing.T) {
-			err := judge(s.without, s.with)
+			err := judge(s.without, usual, s.with)
 			if (err == nil) != (s.want == "") || err != nil && !strings.Contains(err.Error(), s.want) {
 				t.Errorf("judge = %v, want %q in it", err, s.want)
 			}

@@ -6,14 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 )
-
-// maxSeconds bounds Stats.PerSecond: arrivals after an hour are added to its
-// last entry. Ours: no live run is meant to last an hour.
-const maxSeconds = 3600
 
 // BackendConfig describes a fragile backend.
 type BackendConfig struct {
@@ -88,8 +83,9 @@ type Backend struct {
 	close   func()
 	workers sync.WaitGroup
 
-	mu    sync.Mutex
-	stats Stats // guarded by mu
+	mu     sync.Mutex
+	stats  Stats  // guarded by mu
+	second second // guarded by mu
 }
 
 // A job is one request in the queue.
@@ -100,20 +96,13 @@ type job struct {
 
 // Stats is what a Backend has counted since it started.
 type Stats struct {
-	Inside    int   // requests in queue and in work at this moment, their clients gone or not
-	Peak      int   // the most that Inside has been
-	Served    int   // requests finished for a client that was still there
-	Wasted    int   // requests finished after the client had gone
-	Refused   int   // requests answered 503 because the queue was full
-	PerSecond []int // requests that arrived in each second since the start
-}
-
-// Busiest returns the largest number of requests that arrived in one second.
-func (s Stats) Busiest() int {
-	if len(s.PerSecond) == 0 {
-		return 0
-	}
-	return slices.Max(s.PerSecond)
+	Inside  int // requests in queue and in work at this moment, their clients gone or not
+	Peak    int // the most that Inside has been
+	Arrived int // requests that came
+	Busiest int // the most that came within any second, looked at in steps of 10 ms
+	Served  int // requests finished for a client that was still there
+	Wasted  int // requests finished after the client had gone
+	Refused int // requests answered 503 because the queue was full
 }
 
 // NewBackend starts the backend's workers. The caller must Close it.
@@ -145,9 +134,7 @@ func (b *Backend) Close() {
 func (b *Backend) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := b.stats
-	s.PerSecond = slices.Clone(s.PerSecond)
-	return s
+	return b.stats
 }
 
 // ServeHTTP queues the request and waits for a worker to do it. A full queue
@@ -169,13 +156,10 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // enter counts the arrival of j and queues it, or reports that there is no room.
 func (b *Backend) enter(j job) bool {
-	second := min(int(time.Since(b.started)/time.Second), maxSeconds-1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for len(b.stats.PerSecond) <= second {
-		b.stats.PerSecond = append(b.stats.PerSecond, 0)
-	}
-	b.stats.PerSecond[second]++
+	b.stats.Arrived++
+	b.stats.Busiest = max(b.stats.Busiest, b.second.add(time.Since(b.started)))
 	select {
 	case b.queue <- j:
 		b.stats.Inside++

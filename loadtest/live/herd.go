@@ -2,15 +2,26 @@ package live
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"math"
+	"math/rand/v2"
+	"net"
 	"net/http"
+	"net/http/httptrace"
+	"net/netip"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 )
+
+// maxTenths bounds Result.Sent: what is sent after twenty minutes is added to
+// its last entry. Ours: no run lasts longer, see HerdConfig.Patience.
+const maxTenths = 20 * 60 * 10
 
 // HerdConfig describes a herd: many clients that want one answer each.
 type HerdConfig struct {
@@ -24,6 +35,21 @@ type HerdConfig struct {
 	// Window is the time within which the clients start, evenly spread: 0 (all
 	// at once) to one minute.
 	Window time.Duration
+
+	// Seed, unless it is 0, starts each client at a random time in Window
+	// instead, the same for the same seed: a Poisson process, given how many
+	// come. It makes of a herd what comes anyhow.
+	Seed uint64
+
+	// FirstAddress makes the clients different ones to a proxy that trusts the
+	// address that they come from: the first says in X-Forwarded-For that it is
+	// this one, the others count on from there. IPv4; the zero Addr sends none.
+	FirstAddress netip.Addr
+
+	// Connected lets each client open the connection of its first attempt before
+	// the run starts, so that many of them can come within a moment: a machine
+	// that plays them all is not fast enough at opening sockets.
+	Connected bool
 
 	// Timeout is how long a client waits for the answer to one attempt: more
 	// than 0, at most one minute.
@@ -39,7 +65,8 @@ type HerdConfig struct {
 
 	// Patience is how long after its first attempt a client may still begin
 	// another: 0 to ten minutes. It bounds a run whatever clients are told:
-	// every run ends within Window + Patience + Timeout.
+	// every run ends within Window + Patience + Timeout, and if Connected within
+	// one Timeout more.
 	Patience time.Duration
 }
 
@@ -55,6 +82,9 @@ func (c HerdConfig) check() error {
 	if c.Window < 0 || c.Window > time.Minute {
 		errs = append(errs, fmt.Errorf("window is %v; want 0 to 1m", c.Window))
 	}
+	if c.FirstAddress != (netip.Addr{}) && !c.address(c.Clients-1).IsValid() {
+		errs = append(errs, fmt.Errorf("first address is %v; want IPv4, with room for %d after it", c.FirstAddress, c.Clients-1))
+	}
 	if c.Timeout <= 0 || c.Timeout > time.Minute {
 		errs = append(errs, fmt.Errorf("timeout is %v; want more than 0, at most 1m", c.Timeout))
 	}
@@ -68,6 +98,28 @@ func (c HerdConfig) check() error {
 		errs = append(errs, fmt.Errorf("patience is %v; want 0 to 10m", c.Patience))
 	}
 	return errors.Join(errs...)
+}
+
+// address returns the address that client i says it has, the zero Addr if there
+// is none.
+func (c HerdConfig) address(i int) netip.Addr {
+	if !c.FirstAddress.Is4() || i < 0 {
+		return netip.Addr{}
+	}
+	first := c.FirstAddress.As4()
+	n := uint64(binary.BigEndian.Uint32(first[:])) + uint64(i)
+	if n > math.MaxUint32 {
+		return netip.Addr{}
+	}
+	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(n))))
+}
+
+// begins returns when client i starts, from the start of the run.
+func (c HerdConfig) begins(i int) time.Duration {
+	if c.Seed == 0 {
+		return c.Window * time.Duration(i) / time.Duration(c.Clients)
+	}
+	return time.Duration(rand.New(rand.NewPCG(c.Seed, uint64(i))).Float64() * float64(c.Window))
 }
 
 // A Herd runs its clients once. It is safe for concurrent use, except that Run
@@ -92,7 +144,22 @@ type Result struct {
 	Answers     map[int]int   // attempts by HTTP status
 	TimedOut    int           // attempts without a complete answer in time
 	Unreachable int           // attempts whose connection was refused or broken
+	Sent        []int         // requests begun in each tenth of a second of the run
+	LastCame    time.Duration // from the start of the run until the last client so far had sent its first request
 	LastServed  time.Duration // from the start of the run until the last client so far was served
+}
+
+// Drained returns the time until the last client was served. It is false if one
+// was not: the time of the last success would flatter a backend that died early.
+func (r Result) Drained() (time.Duration, bool) { return r.LastServed, r.Served == r.Clients }
+
+// PerSuccess returns how many requests were sent for each client served: 0 if
+// none was.
+func (r Result) PerSuccess() float64 {
+	if r.Served == 0 {
+		return 0
+	}
+	return float64(r.Attempts) / float64(r.Served)
 }
 
 // Trying returns how many clients are neither served nor have given up. After
@@ -110,7 +177,7 @@ func NewHerd(c HerdConfig) (*Herd, error) {
 			// Each attempt is a connection of its own, as from separate
 			// machines. No Proxy: the environment must not send the herd
 			// elsewhere.
-			Transport:     &http.Transport{DisableKeepAlives: true},
+			Transport:     &http.Transport{DisableKeepAlives: true, DialContext: dial},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 		result: Result{Clients: c.Clients, Answers: map[int]int{}},
@@ -120,16 +187,22 @@ func NewHerd(c HerdConfig) (*Herd, error) {
 // Run starts the clients and returns when each of them is served or has given
 // up, or when ctx ends. All its goroutines have ended then.
 func (h *Herd) Run(ctx context.Context) Result {
+	conns := h.connect(ctx)
 	start := time.Now()
 	var clients sync.WaitGroup
 	for i := range h.cfg.Clients {
 		clients.Go(func() {
-			if wait(ctx, h.cfg.Window*time.Duration(i)/time.Duration(h.cfg.Clients)) {
-				h.client(ctx, start)
+			if wait(ctx, h.cfg.begins(i)) {
+				h.client(ctx, i, start, conns[i])
 			}
 		})
 	}
 	clients.Wait()
+	for _, conn := range conns {
+		if conn != nil {
+			conn.Close() // again, unless its client has never started
+		}
+	}
 	return h.Result()
 }
 
@@ -138,15 +211,23 @@ func (h *Herd) Result() Result {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r := h.result
-	r.Answers = maps.Clone(r.Answers)
+	r.Answers, r.Sent = maps.Clone(r.Answers), slices.Clone(r.Sent)
 	return r
 }
 
-// client is the life of one client in a run that began at start.
-func (h *Herd) client(ctx context.Context, start time.Time) {
+// client is the life of client i in a run that began at start. conn is for its
+// first attempt, unless it is nil.
+func (h *Herd) client(ctx context.Context, i int, start time.Time, conn net.Conn) {
 	first := time.Now()
 	for n := 1; ; n++ {
-		a := h.attempt(ctx)
+		h.send(time.Since(start))
+		attempt := ctx
+		if n == 1 {
+			attempt = httptrace.WithClientTrace(withConn(ctx, conn), &httptrace.ClientTrace{
+				WroteRequest: func(httptrace.WroteRequestInfo) { h.came(time.Since(start)) },
+			})
+		}
+		a := h.attempt(attempt, i)
 		if ctx.Err() != nil { // the run was cut off, which says nothing about the server
 			return
 		}
@@ -159,13 +240,16 @@ func (h *Herd) client(ctx context.Context, start time.Time) {
 	}
 }
 
-// attempt sends one request and reads the whole answer.
-func (h *Herd) attempt(ctx context.Context) answer {
+// attempt sends one request of client i and reads the whole answer.
+func (h *Herd) attempt(ctx context.Context, i int) answer {
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.cfg.URL, nil)
 	if err != nil {
 		return answer{status: unreachable} // cannot be: NewHerd has parsed the URL
+	}
+	if a := h.cfg.address(i); a.IsValid() {
+		req.Header.Set("X-Forwarded-For", a.String())
 	}
 	resp, err := h.http.Do(req)
 	if err == nil {
@@ -180,6 +264,25 @@ func (h *Herd) attempt(ctx context.Context) answer {
 	default:
 		return answer{status: unreachable}
 	}
+}
+
+// send counts a request that begins at the time since the start of the run.
+func (h *Herd) send(at time.Duration) {
+	tenth := min(int(at/(100*time.Millisecond)), maxTenths-1)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for len(h.result.Sent) <= tenth {
+		h.result.Sent = append(h.result.Sent, 0)
+	}
+	h.result.Sent[tenth]++
+}
+
+// came notes that a client has sent its first request at the time since the
+// start of the run.
+func (h *Herd) came(at time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.result.LastCame = max(h.result.LastCame, at)
 }
 
 // record counts an attempt that ended at the time since the start of the run.

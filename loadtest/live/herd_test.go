@@ -2,11 +2,15 @@ package live
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,6 +154,91 @@ func TestHerdStartsEvenlyWithinItsWindow(t *testing.T) {
 	})
 }
 
+func TestSeedMakesAHerdOfWhatComesAnyhow(t *testing.T) {
+	c := patient
+	c.Clients, c.Window, c.Seed = 3000, 30*time.Second, 7
+	perSecond := make([]float64, 30)
+	for i := range c.Clients {
+		at := c.begins(i)
+		if at < 0 || at >= c.Window {
+			t.Fatalf("client %d begins at %v", i, at)
+		}
+		if at != c.begins(i) {
+			t.Fatalf("client %d begins at another time when asked again", i)
+		}
+		perSecond[int(at.Seconds())]++
+	}
+	// Of a Poisson process of 100 per second the variance is 100; of evenly
+	// spread arrivals it is 0, and of a herd 90000.
+	variance := 0.0
+	for _, n := range perSecond {
+		variance += (n - 100) * (n - 100) / float64(len(perSecond))
+	}
+	if variance < 40 || variance > 200 {
+		t.Errorf("variance of arrivals per second is %.0f; want about 100", variance)
+	}
+	first := c.begins(0)
+	if c.Seed = 8; c.begins(0) == first {
+		t.Error("another seed makes the same times")
+	}
+}
+
+func TestClientsSayWhoTheyAre(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := patient
+		c.Clients, c.FirstAddress = 3, netip.MustParseAddr("10.0.0.255")
+		var mu sync.Mutex
+		seen := map[string]int{}
+		refuse := refusing(3, 503, "1")
+		runDirect(t, t.Context(), c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			seen[r.Header.Get("X-Forwarded-For")]++
+			mu.Unlock()
+			refuse(w, r)
+		}))
+		if want := map[string]int{"10.0.0.255": 2, "10.0.1.0": 2, "10.0.1.1": 2}; !maps.Equal(seen, want) {
+			t.Errorf("clients said they were %v; want %v", seen, want)
+		}
+	})
+}
+
+func TestSentCountsRequestsByTheTenthOfASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := patient
+		c.Clients = 4
+		r, _ := runDirect(t, t.Context(), c, refusing(3, 503, "1"))
+		want := []int{4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3}
+		if !slices.Equal(r.Sent, want) {
+			t.Errorf("sent %v; want %v", r.Sent, want)
+		}
+	})
+	h, err := NewHerd(patient)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.send(24 * time.Hour)
+	if n := len(h.Result().Sent); n != maxTenths {
+		t.Errorf("after a day, %d tenths are kept; want %d", n, maxTenths)
+	}
+}
+
+func TestResultFigures(t *testing.T) {
+	r := Result{Clients: 2, Served: 1, Attempts: 5, LastServed: time.Second}
+	if _, all := r.Drained(); all {
+		t.Error("1 of 2 served, and yet drained")
+	}
+	r.Served, r.LastServed = 2, 2*time.Second
+	if d, all := r.Drained(); d != 2*time.Second || !all {
+		t.Errorf("Drained = %v, %v; want 2s, true", d, all)
+	}
+	if got := r.PerSuccess(); got != 2.5 {
+		t.Errorf("PerSuccess = %v; want 2.5", got)
+	}
+	if got := (Result{Attempts: 5}).PerSuccess(); got != 0 {
+		t.Errorf("PerSuccess without success = %v; want 0", got)
+	}
+}
+
 func TestHerdStopsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := patient
@@ -228,6 +317,43 @@ func TestHerdOverSockets(t *testing.T) {
 	}
 }
 
+// Each client's own connection is there before the herd starts, and is used for
+// its first attempt and no other.
+func TestConnectedHerd(t *testing.T) {
+	var opened atomic.Int64
+	srv := httptest.NewUnstartedServer(refusing(20, 503, "0"))
+	srv.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	srv.Start()
+	defer srv.Close()
+	c := patient
+	c.URL, c.Clients, c.Connected, c.Timeout = srv.URL, 20, true, 30*time.Second
+	herd, err := NewHerd(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, conn := range herd.connect(t.Context()) {
+		if conn == nil {
+			t.Fatalf("client %d has no connection", i)
+		}
+		conn.Close()
+	}
+	r := herd.Run(t.Context())
+	checkConservation(t, r)
+	if r.Served != 20 || r.Attempts != 40 || r.Unreachable != 0 {
+		t.Errorf("result is %+v; want 20 served in 40 attempts", r)
+	}
+	if n := opened.Load(); n != 20+40 {
+		t.Errorf("%d connections; want the 20 of the test, and one for each attempt", n)
+	}
+	if r.LastCame <= 0 || r.LastCame > r.LastServed {
+		t.Errorf("last came at %v, last served at %v", r.LastCame, r.LastServed)
+	}
+}
+
 func TestUnreachable(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -246,7 +372,7 @@ func TestUnreachable(t *testing.T) {
 }
 
 func TestNewHerdNamesEveryFault(t *testing.T) {
-	_, err := NewHerd(HerdConfig{URL: "https://x", Clients: 0, Window: -1, Timeout: 0, RetryDelay: -1, Attempts: 101, Patience: time.Hour})
+	_, err := NewHerd(HerdConfig{URL: "https://x", Clients: 0, Window: -1, Timeout: 0, RetryDelay: -1, Attempts: 101, Patience: time.Hour, FirstAddress: netip.MustParseAddr("::1")})
 	for _, want := range []string{
 		`live: url is "https://x"; want http://host:port`,
 		"clients is 0; want 1 to 10000",
@@ -255,9 +381,15 @@ func TestNewHerdNamesEveryFault(t *testing.T) {
 		"retry delay is -1ns; want 0 to 1m",
 		"attempts is 101; want 1 to 100",
 		"patience is 1h0m0s; want 0 to 10m",
+		"first address is ::1; want IPv4",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error is %v; want %q in it", err, want)
 		}
+	}
+	c := patient
+	c.Clients, c.FirstAddress = 2, netip.MustParseAddr("255.255.255.255")
+	if _, err := NewHerd(c); err == nil || !strings.Contains(err.Error(), "with room for 1 after it") {
+		t.Errorf("error is %v; want it to say that there is no room for two addresses", err)
 	}
 }

@@ -26,13 +26,13 @@ func WriteTable(w io.Writer, indent string, runs ...Run) error {
 		{"clients served", func(r Run) string { return fmt.Sprintf("%d of %d", r.Herd.Served, r.Herd.Clients) }},
 		{"clients that gave up", func(r Run) string { return fmt.Sprint(r.Herd.GaveUp) }},
 		{"time until all were served", func(r Run) string { return r.Herd.drained() }},
-		{"requests sent per client served", func(r Run) string { return r.Herd.perSuccess() }},
-		{"most requests inside the backend", func(r Run) string { return fmt.Sprint(r.Backend.Peak) }},
-		{"most requests reaching it in a second", func(r Run) string { return fmt.Sprint(r.Backend.Busiest()) }},
-		{"work wasted on clients that had gone", func(r Run) string { return r.Backend.waste() }},
+		{"requests per client served", func(r Run) string { return r.Herd.perSuccess() }},
+		{"most inside the backend at once", func(r Run) string { return fmt.Sprint(r.Backend.Peak) }},
+		{"most reaching it in one second", func(r Run) string { return fmt.Sprint(r.Backend.Busiest) }},
+		{"work for clients that had gone", func(r Run) string { return r.Backend.waste() }},
 	}
 	if slices.ContainsFunc(runs, func(r Run) bool { return r.Herd.Trying() > 0 }) {
-		rows = slices.Insert(rows, 3, row{"clients still trying when stopped", func(r Run) string { return fmt.Sprint(r.Herd.Trying()) }})
+		rows = slices.Insert(rows, 3, row{"still trying when stopped", func(r Run) string { return fmt.Sprint(r.Herd.Trying()) }})
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	for _, row := range rows {
@@ -45,13 +45,12 @@ func WriteTable(w io.Writer, indent string, runs ...Run) error {
 	return tw.Flush()
 }
 
-// drained returns the time until the last client was served, or "never" if one
-// was not: the time of the last success would flatter a backend that died early.
+// drained returns the time until all were served, or "never".
 func (r Result) drained() string {
-	if r.Served < r.Clients {
-		return "never"
+	if d, all := r.Drained(); all {
+		return fmt.Sprintf("%.1f s", d.Seconds())
 	}
-	return fmt.Sprintf("%.1f s", r.LastServed.Seconds())
+	return "never"
 }
 
 // perSuccess returns the requests sent for each client served.
@@ -59,14 +58,13 @@ func (r Result) perSuccess() string {
 	if r.Served == 0 {
 		return "none served"
 	}
-	return fmt.Sprintf("%.1f", float64(r.Attempts)/float64(r.Served))
+	return fmt.Sprintf("%.1f", r.PerSuccess())
 }
 
 // waste returns the wasted work and its share of all work done.
 func (s Stats) waste() string {
-	done := s.Served + s.Wasted
-	if done == 0 {
+	if s.Wasted == 0 {
 		return "0"
 	}
-	return fmt.Sprintf("%d of %d (%d %%)", s.Wasted, done, 100*s.Wasted/done)
+	return fmt.Sprintf("%d (%d %%)", s.Wasted, 100*s.Wasted/(s.Served+s.Wasted))
 }

@@ -12,23 +12,23 @@ func ExampleWriteTable() {
 	without := Run{
 		Name:    "without",
 		Herd:    Result{Clients: 300, Served: 60, GaveUp: 240, Attempts: 2940, LastServed: time.Second},
-		Backend: Stats{Peak: 1206, Served: 60, Wasted: 540, PerSecond: []int{300, 90, 150}},
+		Backend: Stats{Peak: 1206, Busiest: 312, Served: 60, Wasted: 540},
 	}
 	with := Run{
 		Name:    "with",
 		Herd:    Result{Clients: 300, Served: 300, Attempts: 675, LastServed: 4640 * time.Millisecond},
-		Backend: Stats{Peak: 18, Served: 300, PerSecond: []int{95, 80, 80, 45}},
+		Backend: Stats{Peak: 18, Busiest: 95, Served: 300},
 	}
 	WriteTable(os.Stdout, "", without, with)
 	// Output:
-	//                                         without             with
-	// clients served                          60 of 300           300 of 300
-	// clients that gave up                    240                 0
-	// time until all were served              never               4.6 s
-	// requests sent per client served         49.0                2.2
-	// most requests inside the backend        1206                18
-	// most requests reaching it in a second   300                 95
-	// work wasted on clients that had gone    540 of 600 (90 %)   0 of 300 (0 %)
+	//                                   without      with
+	// clients served                    60 of 300    300 of 300
+	// clients that gave up              240          0
+	// time until all were served        never        4.6 s
+	// requests per client served        49.0         2.2
+	// most inside the backend at once   1206         18
+	// most reaching it in one second    312          95
+	// work for clients that had gone    540 (90 %)   0
 }
 
 func TestTableOfARunThatWasStopped(t *testing.T) {
@@ -36,7 +36,7 @@ func TestTableOfARunThatWasStopped(t *testing.T) {
 	if err := WriteTable(&out, "  ", Run{Name: "early", Herd: Result{Clients: 5, GaveUp: 1}}); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"clients still trying when stopped       4", "0 of 5", "never", "none served"} {
+	for _, want := range []string{"still trying when stopped         4", "0 of 5", "never", "none served"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("table is\n%swant %q in it", out.String(), want)
 		}

@@ -1,0 +1,194 @@
+//go:build !race
+
+// The race detector makes a machine some ten times slower: too slow to open a
+// thousand sockets in 100 ms.
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/loadtest/live"
+)
+
+// What the promise of this project is measured with.
+const (
+	herdClients    = 1000
+	herdWindow     = 100 * time.Millisecond
+	herdCapacity   = 100 // requests per second
+	herdBurst      = 10
+	herdBackground = 30 // requests per second that come anyhow
+	herdAttempts   = 4
+
+	// backgroundFirst is how long the background comes alone, for shield to know
+	// it: half of what it averages over. backgroundAfter is longer than a herd may
+	// take to drain.
+	backgroundFirst = 15 * time.Second
+	backgroundAfter = 20 * time.Second
+)
+
+// A thousand HTTP clients come at once, over sockets, to the program as it is
+// built, and each of them is served at its second attempt, at the pace that the
+// backend can spare.
+func TestHerdIsServed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 35 s")
+	}
+	const optimum = herdClients * time.Second / (herdCapacity - herdBackground)
+	for try := 1; ; try++ {
+		run := runHerd(t, uint64(try))
+		herd, background := run.herd, run.background
+		drained, _ := herd.Drained()
+		ratio := drained.Seconds() / optimum.Seconds()
+		t.Logf("try %d: drained in %.2f s, %.3f of the optimum; %.3f requests per success; worst second %d; all had come after %v",
+			try, drained.Seconds(), ratio, herd.PerSuccess(), run.backend.Busiest, herd.LastCame.Round(time.Millisecond))
+		t.Logf("herd: %v in %d attempts; background: %v in %d; status: %s",
+			herd.Answers, herd.Attempts, background.Answers, background.Attempts, run.status)
+
+		for name, r := range map[string]live.Result{"herd": herd, "background": background} {
+			if r.Served != r.Clients || r.GaveUp != 0 {
+				t.Errorf("%s: %d of %d served, %d gave up; want all, 0", name, r.Served, r.Clients, r.GaveUp)
+			}
+			if r.TimedOut != 0 || r.Unreachable != 0 {
+				t.Errorf("%s: %d timed out, %d met nobody; want 0", name, r.TimedOut, r.Unreachable)
+			}
+		}
+		if got := herd.PerSuccess(); got > 2.1 {
+			t.Errorf("%.3f requests per success; want at most 2.1", got)
+		}
+		if got := run.backend.Busiest; got > herdCapacity+herdBurst {
+			t.Errorf("%d requests reached the backend within one second; want at most %d", got, herdCapacity+herdBurst)
+		}
+		if t.Failed() || ratio <= 1.15 {
+			return
+		}
+		if try == 3 { // a busy machine may be slow once or twice
+			t.Fatalf("drained in %v, %.3f of the optimum of %v, three times; want at most 1.15", drained, ratio, optimum)
+		}
+	}
+}
+
+// A herdRun is what came of one herd.
+type herdRun struct {
+	herd, background live.Result
+	backend          live.Stats
+	status           []byte // of the admin endpoint, at the end
+}
+
+// runHerd runs one herd; seed is that of the moments at which the background comes.
+func runHerd(t *testing.T, seed uint64) (run herdRun) {
+	t.Helper()
+	backend, err := live.NewBackend(live.BackendConfig{
+		Workers: 4, Service: 20 * time.Millisecond, Crowd: 50, MaxSlowdown: 3, Queue: 10_000,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer backend.Close()
+	upstream, stop, err := serve(backend)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	url, admin, stopShield := startHerdShield(t, upstream)
+	defer stopShield()
+
+	herd, err := live.NewHerd(live.HerdConfig{
+		URL: url, Clients: herdClients, FirstAddress: netip.MustParseAddr("10.1.0.0"),
+		Window: herdWindow, Connected: true,
+		Timeout: 30 * time.Second, RetryDelay: time.Second, Attempts: herdAttempts, Patience: 2 * time.Minute,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	background, err := live.NewHerd(live.HerdConfig{
+		URL: url, Clients: herdBackground * int((backgroundFirst+backgroundAfter)/time.Second),
+		FirstAddress: netip.MustParseAddr("10.2.0.0"), Window: backgroundFirst + backgroundAfter, Seed: seed,
+		Timeout: 30 * time.Second, RetryDelay: time.Second, Attempts: herdAttempts, Patience: 2 * time.Minute,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var both sync.WaitGroup
+	both.Go(func() { run.background = background.Run(t.Context()) })
+	both.Go(func() {
+		time.Sleep(backgroundFirst)
+		run.herd = herd.Run(t.Context())
+	})
+	both.Wait()
+	run.backend, run.status = backend.Stats(), get(t, "http://"+admin+"/shield/")
+	return run
+}
+
+// startHerdShield runs the program with a Caddyfile, and returns its URL and the
+// address of its admin endpoint.
+func startHerdShield(t *testing.T, upstream string) (url, admin string, stop func()) {
+	t.Helper()
+	address, admin := freeAddress(t), freeAddress(t)
+	path := filepath.Join(t.TempDir(), "Caddyfile")
+	caddyfile := fmt.Sprintf(`{
+	admin %s
+	persist_config off
+	servers {
+		trusted_proxies static 127.0.0.0/8
+	}
+}
+http://%s {
+	shield {
+		capacity %d/s burst %d
+		pushback {
+			max 30s
+		}
+	}
+	reverse_proxy %s
+}
+`, admin, address, herdCapacity, herdBurst, upstream)
+	if err := os.WriteFile(path, []byte(caddyfile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := command(t, "run", "--config", path)
+	var logs bytes.Buffer
+	cmd.Stderr = &logs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop = func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait()
+	}
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		resp, err := http.Get("http://" + admin + "/shield/")
+		if err == nil {
+			resp.Body.Close()
+			return "http://" + address, admin, stop
+		}
+		if time.Now().After(deadline) {
+			stop()
+			t.Fatalf("shield did not come up: %v\n%s", err, &logs)
+		}
+	}
+}
+
+// get returns the body at url.
+func get(t *testing.T, url string) []byte {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
