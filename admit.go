@@ -121,7 +121,7 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 	if d.Admit {
 		b.admitted.Add(1)
 		d.Backlog = b.calendar.Ahead(now)
-		if v.Promises > 0 {
+		if v.Promises > 0 && v.Standing != pushback.Besides { // that was not what the promise is for
 			b.keep(now, r.Client)
 		}
 		return d

@@ -17,11 +17,13 @@ const (
 	// are let in that come too early: a moment's luck must not make polling pay.
 	rested = 1000 * time.Millisecond
 
-	// fairShare is how much of the horizon's slots one client key can have, and
-	// leastShare how many at least: who sends a thousand requests at once must
-	// not push everybody else's appointments into the next minute.
-	fairShare  = 0.05
+	// leastShare is how many promises one client may have in any case.
 	leastShare = 8
+
+	// underway is how long a refusal is taken to be on its way: what comes from
+	// the same client meanwhile is another request, not an answer to it. Ours: a
+	// crowd behind one address is spread that much.
+	underway = 100 * time.Millisecond
 )
 
 // visit looks up what the client was promised. A client is not struck for
@@ -152,7 +154,7 @@ func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Deci
 			b.calendar.Kept(now, v.At)
 		}
 		a, place = b.calendar.Excuse(now, rates), pushback.Instead
-	case v.Standing == pushback.Unclear || v.Standing == pushback.Besides && v.Promises >= g.share(rates):
+	case v.Standing == pushback.Unclear || v.Standing == pushback.Besides && v.Promises >= g.share(now, rates):
 		a = b.calendar.Later(now, rates)
 		g.tell(now, r, v, a, d)
 		return
@@ -173,7 +175,7 @@ func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Deci
 		return
 	}
 	g.tell(now, r, v, a, d)
-	if r.Client != Outside && b.ledger.Write(now, uint64(r.Client), uint64(r.Kind), a, now+d.Hold, place) {
+	if r.Client != Outside && b.ledger.Write(now, uint64(r.Client), uint64(r.Kind), a, now+max(d.Hold, underway), place) {
 		return
 	}
 	if a.Deferred { // a stranger again when it comes
@@ -233,7 +235,7 @@ func (g *Guard) appointQuota(now time.Duration, r *Request, z *ZoneState, d *Dec
 		v.Hammers = true
 	}
 	g.tell(now, r, v, a, d)
-	b.ledger.Write(now, key, uint64(r.Kind), a, now+d.Hold, place)
+	b.ledger.Write(now, key, uint64(r.Kind), a, now+max(d.Hold, underway), place)
 }
 
 // tell sets what a refused client is told. Retry-After has whole seconds, and
@@ -246,7 +248,7 @@ func (g *Guard) tell(now time.Duration, r *Request, v pushback.Visit, a pushback
 	d.Ticket = g.sign(now, r, a)
 	g.backend.families[pushback.FamilyOf(r.Agent)].told.Add(1)
 	hold := d.Wait % time.Second
-	if !g.dither || r.Precise || v.Hammers || hold < time.Millisecond || d.Wait < time.Second {
+	if !g.dither || r.Precise || v.Hammers || hold == 0 || d.Wait < time.Second {
 		return
 	}
 	held := &g.backend.held
@@ -291,7 +293,11 @@ func (g *Guard) Spare() float64 {
 	return g.backend.calendar.Spare(service)
 }
 
-// share returns how many promises one client may have at once.
-func (g *Guard) share(r pushback.Rates) int {
-	return max(leastShare, int(fairShare*g.backend.calendar.Spare(r.Service)*r.Max.Seconds()))
+// share returns how many promises one client may have at once: as many as there
+// are slots left. So a crowd behind one address gets half of the horizon and the
+// next one a quarter, but nobody takes all of it from the others: the dynamic
+// thresholds of shared-memory switches (Choudhury and Hahne, 1998).
+func (g *Guard) share(now time.Duration, r pushback.Rates) int {
+	free := (r.Max - g.backend.calendar.Ahead(now)).Seconds() * g.backend.calendar.Spare(r.Service)
+	return max(leastShare, min(int(free), pushback.MaxPromises))
 }

@@ -38,10 +38,10 @@ const (
 	maxChances = 10
 
 	// dry is what part of the horizon the promises reach at least while those in
-	// the queue come for theirs. Where they reach less far, whose turn it is has
-	// gone for good, as after a flood of clients that never come back, and whoever
-	// asks first is served first. Ours: the least that a living queue had in the
-	// simulated herds is more than twice as much.
+	// the queue come for theirs. Where they reach less far, those whose turn it is
+	// have gone for good, as after a flood of clients that never come back, and
+	// whoever asks first is served first. Ours: no simulated herd of clients that
+	// come back ever let it fall so far.
 	dry = 16
 
 	// farHops is from how many hops on a deferred client's next time is drawn,
@@ -180,7 +180,7 @@ func (c *Calendar) Arrived(now, d time.Duration, requests uint64) {
 	c.mature(now)
 	// Those who waited for their quota have slots, and nobody else knows that it
 	// was they who came.
-	c.base.add(max(0, float64(requests)-c.overQuota), d, c.Standing(now))
+	c.base.add(max(0, float64(requests)-c.overQuota), d, c.Standing(now-d))
 	c.overQuota = 0
 }
 

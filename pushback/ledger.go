@@ -14,11 +14,13 @@ const (
 	MaxMaxClients     = 1 << 22 // 64 MiB
 )
 
+// MaxPromises is how many promises to one client are counted.
+const MaxPromises = 1<<10 - 1
+
 const (
-	ways       = 8        // records per set: two cache lines
-	protected  = ways / 2 // of them for clients that have kept a promise
-	stripes    = 128      // locks
-	maxCounted = 1<<8 - 1 // promises to one client
+	ways      = 8        // records per set: two cache lines
+	protected = ways / 2 // of them for clients that have kept a promise
+	stripes   = 128      // locks
 
 	// Every strikesPerPenalty early returns of one client cost it a penalty, at
 	// most maxPenalties times: enough that hammering never pays, too little to
@@ -225,7 +227,7 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 		return v
 	}
 	due, told := r.due(now), r.told(now)
-	same := kind == 0 || r.get(fKind) == kind&63
+	same := kind == 0 || r.get(fKind) == kind&(1<<fKind.bits-1)
 	answered := now >= told // whoever comes before cannot have heard it
 	if same && answered {
 		r.observe(now)
@@ -325,7 +327,7 @@ func (l *Ledger) Write(now time.Duration, key, kind uint64, a Appointment, told 
 		n = 0
 	case p == Instead:
 		n = max(0, n-1)
-	case n == maxCounted:
+	case n == MaxPromises:
 		return false
 	}
 	if n == 0 {
@@ -337,6 +339,9 @@ func (l *Ledger) Write(now time.Duration, key, kind uint64, a Appointment, told 
 		}
 	} else if a.At < r.due(now) {
 		r.setDue(a.At)
+	}
+	if n > 0 {
+		told = max(told, r.told(now)) // the last of several answers
 	}
 	r.set(fCount, uint64(n+1))
 	r.set(fKind, kind)

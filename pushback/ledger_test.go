@@ -135,7 +135,7 @@ func TestStrikes(t *testing.T) {
 
 // A shared address with n promises is due n times, and nobody there is struck.
 func TestSharedAddress(t *testing.T) {
-	for _, n := range []int{2, 8, maxCounted} {
+	for _, n := range []int{2, 8, MaxPromises} {
 		l := smallLedger()
 		for i := range n {
 			v := l.Visit(time.Second, 7, 1, horizon)
@@ -146,7 +146,7 @@ func TestSharedAddress(t *testing.T) {
 				t.Fatalf("promise %d found no room", i)
 			}
 		}
-		if n == maxCounted && l.Write(time.Second, 7, 1, slotAt(50*time.Second), time.Second, OneMore) {
+		if n == MaxPromises && l.Write(time.Second, 7, 1, slotAt(50*time.Second), time.Second, OneMore) {
 			t.Error("the 256th promise was counted")
 		}
 		for range 40 {

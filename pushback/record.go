@@ -8,7 +8,7 @@ import (
 // A record is what is remembered of one client, in 16 bytes:
 //
 //	who:  tag 40 | due 24 (4 ms)
-//	what: told 13 (16 ms) | number 18 (32) | count 8 | kind 6 | strikes 5 | class 3 | gap 6 | score 3 | protected 1 | deferred 1
+//	what: told 13 (16 ms) | number 18 (32) | count 10 | kind 5 | strikes 5 | class 3 | gap 6 | score 2 | protected 1 | deferred 1
 //
 // Instants are kept modulo their range, 18 hours and 131 s, and read as the
 // nearest to now. That is right for those that still matter: no promise is
@@ -38,12 +38,12 @@ type field struct{ shift, bits uint8 }
 var (
 	fTold      = field{51, 13}
 	fNumber    = field{33, 18}
-	fCount     = field{25, 8}
-	fKind      = field{19, 6}
-	fStrikes   = field{14, 5}
-	fClass     = field{11, 3}
-	fGap       = field{5, 6}
-	fScore     = field{2, 3}
+	fCount     = field{23, 10}
+	fKind      = field{18, 5}
+	fStrikes   = field{13, 5}
+	fClass     = field{10, 3}
+	fGap       = field{4, 6}
+	fScore     = field{2, 2}
 	fProtected = field{1, 1}
 	fDeferred  = field{0, 1}
 )

@@ -35,7 +35,7 @@ func TestRecordIsSixteenBytes(t *testing.T) {
 	}
 	for name, ok := range map[string]bool{
 		"classes":     Classes <= 1<<fClass.bits,
-		"promises":    maxCounted < 1<<fCount.bits,
+		"promises":    MaxPromises < 1<<fCount.bits,
 		"strikes":     strikesPerPenalty*maxPenalties < 1<<fStrikes.bits,
 		"instants":    toldUnit<<fTold.bits > 2*(maxSeconds+1)*time.Second, // of an answer to a client that is not late
 		"numbers":     numberUnit<<fNumber.bits >= 2*MaxMaxClients,         // read as the nearest to one that is served
