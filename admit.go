@@ -110,7 +110,7 @@ type Decision struct {
 func (g *Guard) Admit(now time.Duration, r Request) Decision {
 	d := Decision{Reason: Fits, Zone: -1, at: now}
 	b := g.backend
-	b.tick(now, g.concurrency, g.herds)
+	g.Tick(now)
 	v := g.visit(now, &r)
 	if v.Struck {
 		g.refuseEarly(now, &r, v, &d)

@@ -34,7 +34,7 @@ func (g *Guard) visit(now time.Duration, r *Request) pushback.Visit {
 		return pushback.Visit{}
 	}
 	var horizon time.Duration
-	if g.enforce && b.calendar.Standing(now) && !g.idle(now) {
+	if g.enforce && b.calendar.Standing(now) && !b.idle.Load() {
 		_, horizon = g.answers.Bounds()
 	}
 	v := b.ledger.Visit(now, uint64(r.Client), r.kind(), horizon)
@@ -44,7 +44,9 @@ func (g *Guard) visit(now time.Duration, r *Request) pushback.Visit {
 	g.redeem(now, r, &v)
 	if v.Standing != pushback.Stranger || r.Retry {
 		b.returned.Add(1)
-		b.families[pushback.FamilyOf(r.Agent)].returned(v)
+		if !v.Struck || !v.Hammers { // of those who come early again and again, the first time
+			b.families[pushback.FamilyOf(r.Agent)].returned(v)
+		}
 	}
 	return v
 }
@@ -68,8 +70,8 @@ func (f *familyCounts) returned(v pushback.Visit) {
 	}
 }
 
-// idle reports whether the backend has more room than comes to it.
-func (g *Guard) idle(now time.Duration) bool {
+// isIdle reports whether the backend has more room than comes to it.
+func (g *Guard) isIdle(now time.Duration) bool {
 	b := g.backend
 	if g.hasCapacity && b.capacity.Rested(g.capacity, now) < rested {
 		return false
@@ -102,7 +104,7 @@ type reserve int
 // five.
 func (g *Guard) reserveFor(now time.Duration, r *Request, v pushback.Visit) reserve {
 	switch {
-	case v.Due || !g.backend.calendar.Standing(now):
+	case v.Due || v.Nearly || !g.backend.calendar.Standing(now):
 		return 0
 	case v.Standing == pushback.OnTime:
 		if g.backend.calendar.Chance(now, g.rates(r)) {

@@ -121,7 +121,7 @@ type zone struct {
 // New returns a Guard that works on s; nil means a State of its own. What s
 // lacks is added to it. The error names everything that is wrong with c.
 func New(c Config, s *State) (*Guard, error) {
-	g := &Guard{observe: c.Observe, enforce: !c.Retries.Lenient, herds: !c.IgnoreHerds, concurrency: c.Concurrency}
+	g := &Guard{observe: c.Observe, enforce: !c.Retries.Lenient && !c.Observe, herds: !c.IgnoreHerds, concurrency: c.Concurrency}
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 

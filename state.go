@@ -88,6 +88,7 @@ type Backend struct {
 	watch    watch
 	signer   signer
 
+	idle     atomic.Bool   // as of the last tick: see Guard.isIdle
 	held     atomic.Int64  // refusals that wait to be sent
 	returned atomic.Uint64 // arrivals of clients that had a promise, or say that they retry
 	broken   atomic.Uint64 // clients that came when they were told and were refused

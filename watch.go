@@ -38,14 +38,18 @@ const (
 	rateAge    = time.Minute
 )
 
-// tick is called for every request. It costs one atomic load.
-func (b *Backend) tick(now time.Duration, limit int, herds bool) {
+// Tick looks at the counters if it is time to. Admit calls it for every request,
+// for the cost of an atomic load. Shells call it once per second or so, or nobody
+// would notice that nothing comes.
+func (g *Guard) Tick(now time.Duration) {
+	b := g.backend
 	w := &b.watch
 	if int64(now) < w.next.Load() || !w.mu.TryLock() {
 		return
 	}
 	w.next.Store(int64(now - now%watchEvery + watchEvery))
-	if herds {
+	b.idle.Store(g.isIdle(now))
+	if g.herds {
 		// Refusals count when they are sent: that is what clients react to.
 		came, refused := b.arrivals()-b.returned.Load(), b.refusals()-uint64(b.held.Load())
 		w.herd.Tick(now, max(0, int(came-w.came)), max(0, int(refused-w.refused)), b.calendar.Ahead(now))
@@ -53,7 +57,7 @@ func (b *Backend) tick(now time.Duration, limit int, herds bool) {
 	}
 	fresh, d := uint64(0), time.Duration(0)
 	if now-w.second >= time.Second {
-		fresh, d = b.eachSecond(now, limit)
+		fresh, d = b.eachSecond(now, g.concurrency)
 	}
 	w.mu.Unlock()
 	if d > 0 {
@@ -108,10 +112,6 @@ func (b *Backend) pulse(from, to time.Duration) float64 {
 	defer b.watch.mu.Unlock()
 	return b.watch.herd.Pulse(from, to)
 }
-
-// Tick lets the herd detector see that nothing comes, or it would not notice when
-// a herd has ended. To be called about once per second; requests do the rest.
-func (g *Guard) Tick(now time.Duration) { g.backend.tick(now, g.concurrency, g.herds) }
 
 // Herd returns what is known of herds.
 func (b *Backend) Herd() pushback.HerdReport {

@@ -37,44 +37,71 @@ func (f Family) String() string {
 	}[f]
 }
 
-// families are the beginnings of User-Agents, or what they contain where marked
-// with *. The first that fits counts.
-var families = [...]struct {
+// beginnings are how User-Agents of a family begin, by their first byte, or a
+// marker within those that no beginning tells. The first that fits counts.
+var (
+	beginnings = [256][]agent{
+		'A': {{"Apache-HttpClient", FamilyJava}},
+		'B': {{"Boto", FamilyAWS}, {"Blackbox", FamilyMonitor}},
+		'F': {{"Fluent", FamilyMonitor}, {"Faraday", FamilyRuby}},
+		'G': {{"Go-http-client", FamilyGo}, {"Grafana", FamilyMonitor}, {"GuzzleHttp", FamilyPHP}, {"Googlebot", FamilyBot}, {"Go ", FamilyGo}},
+		'J': {{"Java", FamilyJava}, {"Jetty", FamilyJava}},
+		'M': {{"Mozilla/", FamilyBrowser}},
+		'O': {{"OTel", FamilyMonitor}, {"OpenAI/Python", FamilyPython}, {"OpenAI/JS", FamilyNode}, {"Opera/", FamilyBrowser}},
+		'P': {{"Prometheus/", FamilyMonitor}, {"Python", FamilyPython}, {"PHP", FamilyPHP}},
+		'R': {{"Ruby", FamilyRuby}, {"RestSharp", FamilyDotNet}, {"ReactorNetty", FamilyJava}},
+		'S': {{"Symfony", FamilyPHP}},
+		'W': {{"Wget/", FamilyCurl}},
+		'a': {{"aws-", FamilyAWS}, {"azsdk", FamilyAzure}, {"axios", FamilyNode}, {"aiohttp", FamilyPython}},
+		'c': {{"curl/", FamilyCurl}},
+		'd': {{"dotnet", FamilyDotNet}},
+		'g': {{"grpc-", FamilyGRPC}, {"got ", FamilyNode}, {"got/", FamilyNode}, {"google-http-java", FamilyJava}, {"go-", FamilyGo}},
+		'h': {{"httpx", FamilyPython}, {"helm", FamilyKubernetes}, {"hyper", FamilyRust}},
+		'k': {{"kube", FamilyKubernetes}, {"ky/", FamilyNode}},
+		'l': {{"libcurl", FamilyCurl}},
+		'n': {{"node", FamilyNode}},
+		'o': {{"okhttp", FamilyJava}},
+		'p': {{"python", FamilyPython}},
+		'r': {{"reqwest", FamilyRust}, {"rest-client", FamilyRuby}},
+		'u': {{"undici", FamilyNode}, {"ureq", FamilyRust}},
+		'v': {{"vector/", FamilyMonitor}},
+	}
+	markers = []agent{
+		{"otocore", FamilyAWS}, {"client-go", FamilyKubernetes}, {"kubernetes/", FamilyKubernetes},
+		{"zure", FamilyAzure}, {"elemetry", FamilyMonitor}, {"otel", FamilyMonitor}, {"go-resty", FamilyGo}, {".NET", FamilyDotNet},
+		{"bot", FamilyBot}, {"Bot", FamilyBot}, {"crawl", FamilyBot}, {"spider", FamilyBot},
+	}
+	robots = markers[len(markers)-4:]
+)
+
+type agent struct {
 	text   string
 	family Family
-}{
-	{"aws-", FamilyAWS}, {"Boto", FamilyAWS}, {"*otocore", FamilyAWS},
-	{"*bot", FamilyBot}, {"*Bot", FamilyBot}, {"*crawl", FamilyBot}, {"*spider", FamilyBot},
-	{"Mozilla/", FamilyBrowser}, {"Opera/", FamilyBrowser},
-	{"curl/", FamilyCurl}, {"Wget/", FamilyCurl}, {"libcurl", FamilyCurl},
-	{"grpc-", FamilyGRPC},
-	{"kube", FamilyKubernetes}, {"helm", FamilyKubernetes}, {"*client-go", FamilyKubernetes}, {"*kubernetes/", FamilyKubernetes},
-	{"azsdk", FamilyAzure}, {"*azure", FamilyAzure}, {"*Azure", FamilyAzure},
-	{"Prometheus/", FamilyMonitor}, {"OTel", FamilyMonitor}, {"*OpenTelemetry", FamilyMonitor}, {"*otel", FamilyMonitor},
-	{"Fluent", FamilyMonitor}, {"vector/", FamilyMonitor}, {"Grafana", FamilyMonitor}, {"Blackbox", FamilyMonitor},
-	{"python", FamilyPython}, {"Python", FamilyPython}, {"aiohttp", FamilyPython}, {"httpx", FamilyPython}, {"OpenAI/Python", FamilyPython},
-	{"axios", FamilyNode}, {"node", FamilyNode}, {"got ", FamilyNode}, {"got/", FamilyNode}, {"ky", FamilyNode}, {"undici", FamilyNode}, {"OpenAI/JS", FamilyNode},
-	{"Java", FamilyJava}, {"okhttp", FamilyJava}, {"Apache-HttpClient", FamilyJava}, {"Jetty", FamilyJava}, {"ReactorNetty", FamilyJava}, {"google-http-java", FamilyJava},
-	{"*.NET", FamilyDotNet}, {"dotnet", FamilyDotNet}, {"RestSharp", FamilyDotNet},
-	{"Ruby", FamilyRuby}, {"Faraday", FamilyRuby}, {"rest-client", FamilyRuby},
-	{"GuzzleHttp", FamilyPHP}, {"PHP", FamilyPHP}, {"Symfony", FamilyPHP},
-	{"reqwest", FamilyRust}, {"hyper", FamilyRust}, {"ureq", FamilyRust},
-	{"Go-http-client", FamilyGo}, {"go-", FamilyGo}, {"Go ", FamilyGo}, {"*go-resty", FamilyGo}, {"*Go/", FamilyGo},
 }
 
-// FamilyOf returns the family of a User-Agent. It looks at its first 256 bytes.
-func FamilyOf(agent string) Family {
-	if len(agent) > 256 {
-		agent = agent[:256]
+// FamilyOf returns the family of a User-Agent. It looks at its first 128 bytes.
+func FamilyOf(name string) Family {
+	if name == "" {
+		return FamilyOther
 	}
-	for _, f := range families {
-		if inner, ok := strings.CutPrefix(f.text, "*"); ok {
-			if strings.Contains(agent, inner) {
-				return f.family
-			}
-		} else if strings.HasPrefix(agent, f.text) {
-			return f.family
+	name = name[:min(len(name), 128)]
+	for _, a := range beginnings[name[0]] {
+		if !strings.HasPrefix(name, a.text) {
+			continue
+		}
+		if a.family == FamilyBrowser { // as most robots call themselves, too
+			return marked(name, robots, FamilyBrowser)
+		}
+		return a.family
+	}
+	return marked(name, markers, FamilyOther)
+}
+
+func marked(name string, markers []agent, otherwise Family) Family {
+	for _, m := range markers {
+		if strings.Contains(name, m.text) {
+			return m.family
 		}
 	}
-	return FamilyOther
+	return otherwise
 }

@@ -84,6 +84,10 @@ type Visit struct {
 	// Promises is how many times are promised to this client, At the nearest.
 	Promises int
 
+	// Nearly: it came early, but not much, and not often. Its next return might
+	// be long after its time, so it is better served now.
+	Nearly bool
+
 	// Struck: it came too early, and that was counted.
 	Struck bool
 
@@ -244,6 +248,7 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 		v.Standing = Unclear
 	default:
 		v.Standing = TooEarly
+		v.Nearly = now-told >= seldom && due-now < seldom && !v.Deferred
 		if horizon > 0 && now-told < seldom {
 			v.At = r.strike(now, due, horizon)
 			v.Struck = true

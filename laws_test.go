@@ -1,0 +1,466 @@
+package shield
+
+import (
+	"container/heap"
+	"math"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
+)
+
+// A visitor is a client that comes at a time.
+type visitor struct {
+	at    time.Duration
+	key   limiter.Key
+	first time.Duration
+	tries int
+	due   bool // it comes when it was told
+	slot  bool // what it was told was a slot
+	quick bool // it does not do what it is told
+	era   int  // how many restarts there were when it was told
+}
+
+type visitors []visitor
+
+func (v visitors) Len() int           { return len(v) }
+func (v visitors) Less(i, j int) bool { return v[i].at < v[j].at }
+func (v visitors) Swap(i, j int)      { v[i], v[j] = v[j], v[i] }
+func (v *visitors) Push(x any)        { *v = append(*v, x.(visitor)) }
+func (v *visitors) Pop() any {
+	last := (*v)[len(*v)-1]
+	*v = (*v)[:len(*v)-1]
+	return last
+}
+
+// A court plays visitors against a Guard in virtual time, and checks the laws of
+// each decision.
+type court struct {
+	t        *testing.T
+	c        Config
+	s        *State
+	g        *Guard
+	queue    visitors
+	slots    []time.Duration
+	admitted []time.Duration
+	spare    float64 // the largest that was
+	share    float64 // the least that was
+	served   map[limiter.Key]visitor
+	told     []Decision
+	reloads  int
+	era      int // restarts
+}
+
+func newCourt(t *testing.T, c Config) *court {
+	s := new(State)
+	return &court{t: t, c: c, s: s, g: mustNew(t, c, s), share: 1, served: map[limiter.Key]visitor{}}
+}
+
+// reload changes the Config; restart forgets everything.
+func (c *court) reload(change func(*Config), restart bool) {
+	c.t.Helper()
+	change(&c.c)
+	if restart {
+		c.s = new(State)
+		c.era++
+	}
+	c.g = mustNew(c.t, c.c, c.s)
+	c.reloads++
+}
+
+var wholeSeconds = regexp.MustCompile(`^[1-9][0-9]?$`)
+
+// ask plays one visit.
+func (c *court) ask(v visitor) Decision {
+	t, b := c.t, c.g.backend
+	t.Helper()
+	limit := c.g.capacity
+	has := func(tokens int) bool {
+		claim, wait := b.capacity.Claim(limit, v.at, tokens)
+		claim.Release()
+		return wait == 0
+	}
+	burst := limit.Burst()
+	all, third := has(burst), has(1+burst*3/10)
+	nine, one := has(1+burst*9/10), has(1)
+	stranger := v.tries == 0 || v.era != c.era
+	v.due = v.due && !stranger
+	before, _ := b.calendar.Promises()
+	d := c.g.Admit(v.at, Request{Client: v.key, Kind: v.key})
+	after, share := b.calendar.Promises()
+	c.spare, c.share = max(c.spare, c.g.Spare()), min(c.share, share)
+	if d.Admit {
+		if !one {
+			t.Errorf("%v: admitted without a token", v.at)
+		}
+		c.admitted = append(c.admitted, v.at)
+		d.Done(v.at, Served)
+		return d
+	}
+
+	// (2) Nobody but those who come too early is refused what is not needed.
+	switch {
+	case d.Reason == Early && v.due:
+		t.Errorf("%v: a client that comes when it was told is too early: %+v", v.at, d)
+	case d.Reason == Early && b.capacity.Rested(limit, v.at) >= rested:
+		t.Errorf("%v: refused as early by a backend that rests", v.at)
+	case d.Reason == Early:
+	case d.Reason != Capacity:
+		t.Errorf("%v: refused for %v", v.at, d.Reason)
+	case all || stranger && third || v.due && nine || v.due && v.slot && one:
+		t.Errorf("%v: refused although tokens are left (all %v, 9/10 %v, 3/10 %v, one %v): %+v %+v", v.at, all, nine, third, one, v, d)
+	}
+
+	// (3) What is told.
+	lo, hi := c.g.answers.Bounds()
+	told := d.Hold + time.Duration(d.Hint.Seconds)*time.Second
+	switch {
+	case !wholeSeconds.MatchString(strconv.Itoa(d.Hint.Seconds)), time.Duration(d.Hint.Seconds)*time.Second > hi, time.Duration(d.Hint.Seconds)*time.Second < lo:
+		t.Errorf("%v: Retry-After %d, want %v to %v", v.at, d.Hint.Seconds, lo, hi)
+	case d.Hint.Ms > d.Hint.Seconds*1000 || d.Hint.Ms <= (d.Hint.Seconds-1)*1000:
+		t.Errorf("%v: %d ms in %d s", v.at, d.Hint.Ms, d.Hint.Seconds)
+	case d.Hold < 0 || d.Hold >= time.Second:
+		t.Errorf("%v: held for %v", v.at, d.Hold)
+	case d.Hold > 0 && told != d.Wait:
+		t.Errorf("%v: held for %v and told %d s, for a slot in %v", v.at, d.Hold, d.Hint.Seconds, d.Wait)
+	case d.Reason != Early && (told < d.Wait || told >= max(lo+1, d.Wait+time.Second)):
+		t.Errorf("%v: %v in all, for a slot in %v", v.at, told, d.Wait)
+	}
+	if d.Hold > 0 {
+		d.Sent()
+	}
+	if after.Made > before.Made {
+		c.slots = append(c.slots, v.at+d.Wait)
+	}
+	c.told = append(c.told, d)
+	return d
+}
+
+// play lets everybody come, and come again as they were told, until the end.
+// Whoever is quick comes every second. each is called before every visit.
+func (c *court) play(end time.Duration, each func(now time.Duration)) {
+	for len(c.queue) > 0 && c.queue[0].at < end && !c.t.Failed() {
+		v := heap.Pop(&c.queue).(visitor)
+		if each != nil {
+			each(v.at)
+		}
+		before, _ := c.g.backend.calendar.Promises()
+		d := c.ask(v)
+		v.tries++
+		if d.Admit {
+			c.served[v.key] = v
+			continue
+		}
+		after, _ := c.g.backend.calendar.Promises()
+		v.era, v.due, v.slot = c.era, !v.quick, after.Made > before.Made
+		v.at += d.Hold + time.Duration(d.Hint.Seconds)*time.Second
+		if v.quick {
+			v.at = v.at - time.Duration(d.Hint.Seconds)*time.Second + time.Second
+		}
+		heap.Push(&c.queue, v)
+	}
+}
+
+func (c *court) come(at time.Duration, key limiter.Key) {
+	heap.Push(&c.queue, visitor{at: at, first: at, key: key})
+}
+
+// excess returns the largest of n − rate·τ over all times τ, n those within.
+func excess(at []time.Duration, rate float64) (worst float64) {
+	at = slices.Sorted(slices.Values(at))
+	least := math.Inf(1)
+	for i, t := range at {
+		least = min(least, float64(i)-rate*t.Seconds())
+		worst = max(worst, float64(i+1)-rate*t.Seconds()-least)
+	}
+	return worst
+}
+
+// Random traffic: herds, trickles, strangers and those who do not listen. Every
+// decision keeps the laws.
+func TestLawsOfEveryDecision(t *testing.T) {
+	for seed := range uint64(25) {
+		rng := rand.New(rand.NewPCG(seed, 4))
+		rate := 20 * math.Pow(10, rng.Float64()*1.2)
+		most := time.Duration(5+rng.IntN(55)) * time.Second
+		cfg := Config{
+			Capacity: perSecond(rate, 1+rng.IntN(int(rate))),
+			Pushback: pushback.Config{Min: time.Duration(1+rng.IntN(3)) * time.Second, Max: most, NoDither: seed%7 == 6},
+			Retries:  Retries{Lenient: seed%5 == 4},
+		}
+		c := newCourt(t, cfg)
+		begin := time.Duration(rng.Int64N(int64(100 * time.Hour)))
+		key := limiter.Key(1)
+		for range 1 + rng.IntN(4) { // herds
+			at := begin + time.Duration(rng.Int64N(int64(20*time.Second)))
+			for range rng.IntN(int(rate * most.Seconds())) {
+				key++
+				heap.Push(&c.queue, visitor{at: at + time.Duration(rng.Int64N(int64(100*ms))), key: key, quick: rng.IntN(10) == 0 && seed%2 == 0})
+			}
+		}
+		for at := begin; at < begin+time.Minute; at += time.Duration(rng.ExpFloat64() * 2 / rate * float64(time.Second)) {
+			key++
+			c.come(at, key)
+		}
+		c.play(begin+time.Hour, nil)
+		if len(c.queue) > 0 || len(c.served) != int(key-1) {
+			t.Errorf("%d of %d clients were served, %d still wait after an hour", len(c.served), key-1, len(c.queue))
+		}
+		if got := excess(c.admitted, rate); got > float64(cfg.Capacity.Burst)+1e-3 {
+			t.Errorf("%.2f were admitted above the rate, want at most the burst of %d", got, cfg.Capacity.Burst)
+		}
+		// (1) Those who are excused may use what the plan leaves free.
+		s := c.spare / 0.98 / c.share
+		if got := excess(c.slots, s); got > s/4+2 {
+			t.Errorf("%.2f slots above %.4g per second (share %.2f), want at most a bucket of %.2f and one", got, s, c.share, s/4)
+		}
+		if t.Failed() {
+			t.Fatalf("seed %d: %+v", seed, cfg)
+		}
+	}
+}
+
+// A herd of clients that do as they are told: first come, first served; nobody is
+// refused when it comes; all are served in the time that the rate needs.
+func TestHerdIsServedInOrderAndInTime(t *testing.T) {
+	for _, test := range []struct {
+		n          int
+		rate       float64
+		burst, max int
+		tries      float64 // on the average
+	}{
+		{2_500, 100, 10, 59, 2.01}, {100, 10, 1, 30, 2.01}, {5_000, 100, 10, 59, 2.3}, {5_000, 100, 10, 30, 2.9},
+		{400, 5, 5, 10, 9}, {20_000, 1000, 100, 10, 4}, {3, 0.05, 1, 30, 4},
+	} {
+		c := newCourt(t, Config{Capacity: perSecond(test.rate, test.burst), Pushback: pushback.Config{Max: time.Duration(test.max) * time.Second}})
+		begin := 100 * time.Second
+		for i := range test.n {
+			c.come(begin+time.Duration(i)*100*ms/time.Duration(test.n), limiter.Key(i+1))
+		}
+		c.play(begin+24*time.Hour, nil)
+		var last time.Duration
+		tries := 0
+		for key := limiter.Key(1); key <= limiter.Key(test.n); key++ {
+			v, ok := c.served[key]
+			if !ok {
+				t.Fatalf("%+v: client %d was not served in a day", test, key)
+			}
+			tries += v.tries
+			last = max(last, v.at-begin)
+		}
+		st := c.g.backend.Stats(begin + last)
+		fits := float64(test.n) < c.spare*float64(test.max-2)
+		if fits {
+			for i := 1; i < len(c.slots); i++ {
+				if c.slots[i] < c.slots[i-1] {
+					t.Fatalf("%+v: the slot of refusal %d is %v, the one before it %v", test, i, c.slots[i], c.slots[i-1])
+				}
+			}
+			if st.Broken != 0 || st.KeptShare != 1 {
+				t.Errorf("%+v: %d clients were refused when they came, share %v", test, st.Broken, st.KeptShare)
+			}
+		}
+		fluid := float64(test.n-test.burst) / test.rate
+		if limit := fluid/0.97 + float64(test.max); last.Seconds() > limit {
+			t.Errorf("%+v: the last was served after %v, want N/s and the horizon: %.1f s", test, last, limit)
+		}
+		mean := float64(tries) / float64(test.n)
+		if mean > test.tries {
+			t.Errorf("%+v: %.2f requests per client", test, mean)
+		}
+		t.Logf("%+v: served in %.2f × the optimum with %.3f requests each; %+v", test, last.Seconds()/fluid, mean, st.Promises)
+	}
+}
+
+// A restart forgives, a reload does not; neither breaks a law, and everybody who
+// was promised something comes and is served.
+func TestLawsSurviveReloadsAndRestarts(t *testing.T) {
+	for name, change := range map[string]func(c *court, i int){
+		"reload":       func(c *court, _ int) { c.reload(func(*Config) {}, false) },
+		"more clients": func(c *court, i int) { c.reload(func(f *Config) { f.Retries.MaxClients = 1 << (13 + i%7) }, false) },
+		"other capacities": func(c *court, i int) {
+			c.reload(func(f *Config) { f.Capacity.Rate = []float64{75, 100, 150, 60}[i%4] }, false)
+		},
+		"other bursts": func(c *court, i int) { c.reload(func(f *Config) { f.Capacity.Burst = []int{1, 40, 10}[i%3] }, false) },
+		"other horizons": func(c *court, i int) {
+			c.reload(func(f *Config) { f.Pushback.Max = []time.Duration{30, 59, 10}[i%3] * time.Second }, false)
+		},
+		"restart": func(c *court, i int) { c.reload(func(*Config) {}, i%4 == 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			const n = 3_000
+			c := newCourt(t, Config{Capacity: perSecond(100, 10)})
+			begin := time.Hour
+			for i := range n {
+				c.come(begin+time.Duration(i)*100*ms/n, limiter.Key(i+1))
+			}
+			next, i := begin+5*time.Second, 0
+			c.play(begin+time.Hour, func(now time.Duration) {
+				if now >= next && now < begin+30*time.Second {
+					change(c, i)
+					next += 5 * time.Second
+					i++
+				}
+			})
+			last := time.Duration(0)
+			for _, v := range c.served {
+				last = max(last, v.at-begin)
+			}
+			if len(c.served) != n || last > 100*time.Second || c.reloads < 4 {
+				t.Errorf("%d of %d were served in %v, over %d reloads", len(c.served), n, last, c.reloads)
+			}
+			// A restart promises what is promised already; a change of the rate may add
+			// a bucket, and a restart or a larger burst a burst.
+			restarts := 1.0
+			if name == "restart" {
+				restarts = 3
+			}
+			s := c.spare / 0.98 / c.share
+			if got := excess(c.slots, s); restarts == 1 && got > s/4+2 {
+				t.Errorf("%.2f slots above %.4g per second, want a bucket", got, s)
+			}
+			rate := map[bool]float64{true: 150, false: 100}[name == "other capacities"]
+			if got := excess(c.admitted, rate); got > max(40, 10*restarts)+1e-3 {
+				t.Errorf("%.2f were admitted above the rate", got)
+			}
+		})
+	}
+}
+
+// After a flood of clients that never come back, the queue is theirs no longer
+// than the promises that they were given, and they are not taken for what always
+// comes: a herd is served as if the flood had never been.
+func TestQueueOutlivesAFlood(t *testing.T) {
+	const n = 2_000
+	took := map[int][2]time.Duration{}
+	for _, flood := range []int{0, 300_000} {
+		c := newCourt(t, Config{Capacity: perSecond(100, 10)})
+		now := 10 * time.Second
+		for i := range flood {
+			now += time.Microsecond
+			if d := c.g.Admit(now, one(1e8+i)); d.Hold > 0 {
+				d.Sent()
+			}
+		}
+		if _, deferred := c.g.backend.calendar.Backlog(now); flood > 0 && deferred < 100_000 {
+			t.Fatalf("%d wait in the queue after the flood, want enough to show anything", deferred)
+		}
+		var last [2]time.Duration
+		for herd := range last {
+			begin := now + time.Duration(herd+1)*3*time.Minute
+			clear(c.served)
+			for i := range n {
+				c.come(begin+time.Duration(i)*100*ms/n, limiter.Key(i+1))
+			}
+			c.play(begin+time.Hour, nil)
+			for _, v := range c.served {
+				last[herd] = max(last[herd], v.at-begin)
+			}
+			if len(c.served) != n {
+				t.Errorf("%d of %d were served", len(c.served), n)
+
+			}
+		}
+		took[flood] = last
+	}
+	after, quiet := took[300_000], took[0]
+	if after[0] > quiet[0]*11/10 || after[1] > quiet[1]*11/10 {
+		t.Errorf("two herds were served in %v after a flood, and in %v without one", after, quiet)
+	}
+	t.Logf("two herds: %v after a flood, %v without one", after, quiet)
+}
+
+// Decisions depend on differences of time, and not on what clients are called:
+// to the nanosecond if all times are shifted by a multiple of two seconds, which
+// is one of the calendar's buckets, of the counters' seconds and of what a record
+// can tell apart.
+func TestShiftedAppointmentsAndRenamedClients(t *testing.T) {
+	run := func(shift time.Duration, rename func(limiter.Key) limiter.Key) []Decision {
+		c := newCourt(t, Config{Capacity: perSecond(50, 20), Pushback: pushback.Config{Max: 20 * time.Second}})
+		rng := rand.New(rand.NewPCG(5, 5))
+		for i := range 2_000 {
+			heap.Push(&c.queue, visitor{
+				at:  shift + time.Duration(rng.Int64N(int64(3*time.Second))),
+				key: rename(limiter.Key(i + 1)), quick: i%9 == 0,
+			})
+		}
+		c.play(shift+time.Hour, nil)
+		out := c.told
+		for i := range out {
+			out[i].at -= shift
+			out[i].held = nil
+		}
+		return out
+	}
+	same := run(10*time.Second, func(k limiter.Key) limiter.Key { return k })
+	for _, shift := range []time.Duration{0, 2 * time.Second, 24 * time.Hour, 67_108 * time.Second, 20 * 365 * 24 * time.Hour} {
+		other := run(10*time.Second+shift, func(k limiter.Key) limiter.Key { return k*0x9e3779b97f4a7c15 ^ limiter.Key(shift) })
+		if len(same) != len(other) || len(same) < 4_000 {
+			t.Fatalf("%v later there are %d refusals, not %d", shift, len(other), len(same))
+		}
+		for i := range same {
+			if same[i].at != other[i].at || same[i].Wait != other[i].Wait || same[i].Hint != other[i].Hint || same[i].Hold != other[i].Hold || same[i].Reason != other[i].Reason {
+				t.Fatalf("refusal %d: %+v, and %v later with other names %+v", i, same[i], shift, other[i])
+			}
+		}
+	}
+}
+
+// Many at once, while the Config changes: the laws of what is told hold, and the
+// counts add up.
+func TestReloadsUnderConcurrentUse(t *testing.T) {
+	s := new(State)
+	cfg := Config{Capacity: perSecond(500, 50), Concurrency: 100, Zones: []Zone{{Name: "z", Limit: perSecond(5, 3)}}}
+	guards := []*Guard{mustNew(t, cfg, s)}
+	for _, n := range []int{1 << 12, 1 << 15, 1 << 13} {
+		cfg.Retries.MaxClients = n
+		cfg.Capacity.Rate += 100
+		guards = append(guards, mustNew(t, cfg, s))
+	}
+	var wg sync.WaitGroup
+	const workers, each = 8, 3_000
+	for w := range workers {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(w), 6))
+			for i := range each {
+				g := guards[rng.IntN(len(guards))]
+				key := limiter.Key(1 + rng.IntN(2_000))
+				now := time.Duration(i) * 2 * ms
+				d := g.Admit(now, Request{Keys: []limiter.Key{key}, Client: key, Kind: key + limiter.Key(rng.IntN(2))})
+				switch {
+				case d.Admit:
+					d.Done(now+ms, Served)
+				case d.Hint.Seconds < 1 || d.Hint.Seconds > 30 || d.Hold < 0 || d.Hold >= time.Second:
+					t.Errorf("%+v", d)
+				case d.Hold > 0:
+					d.Sent()
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		c := cfg
+		for i := range 30 {
+			c.Retries.MaxClients = 1 << (12 + i%4)
+			if _, err := New(c, s); err != nil {
+				t.Error(err)
+			}
+			s.Backend.Clients()
+		}
+	})
+	wg.Wait()
+	st := s.Backend.Stats(each * 2 * ms)
+	sum := st.Admitted
+	for _, n := range st.Refused {
+		sum += n
+	}
+	if sum != workers*each || st.InFlight != 0 || st.Held != 0 {
+		t.Errorf("%d requests: %+v", workers*each, st)
+	}
+}
