@@ -214,6 +214,7 @@ func TestCommandsInDocs(t *testing.T) {
 	ranBy := map[string]string{
 		"git clone https://github.com/herdshield/shield && cd shield": "a reader",
 		"go run ./cmd/shield demo":                                    "ci",
+		"go run ./loadtest/pictures docs":                             "TestDocsAreUpToDate in loadtest/pictures",
 		"go install ./cmd/shield":                                     "ci",
 		"go test ./...":                                               "ci",
 		"go test -race ./...":                                         "ci",

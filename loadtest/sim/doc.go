@@ -19,8 +19,9 @@
 // when, and with which policy, depends on nothing but the seed and the Scenario,
 // so that different rules face the same herd.
 //
-// The promises of this project about herds are a table, in scenarios_test.go,
-// with the bounds that it is held to. To see it:
+// What this project makes promises about is in scenarios.go: [Herds], [Hammered]
+// and, to compare, [Competitors]. scenarios_test.go has the bounds that they are
+// held to. To see them all:
 //
 //	go test ./loadtest/sim -run TestScenarios -v
 //

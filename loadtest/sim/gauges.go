@@ -30,6 +30,24 @@ func (b *bins) count(since int64, isReturn bool) {
 	}
 }
 
+// series counts who came and who was admitted, from the run's first moment.
+type series []Bin
+
+// decided takes note of a decision in the given bin.
+func (s *series) decided(bin int64, herd, admit bool) {
+	for int64(len(*s)) <= bin {
+		*s = append(*s, Bin{})
+	}
+	d := &(*s)[bin].Strangers
+	if herd {
+		d = &(*s)[bin].Herd
+	}
+	d.Came++
+	if admit {
+		d.Admitted++
+	}
+}
+
 // level is a second opinion on the capacity's bucket, from what the server
 // admits alone. It counts tokens, as textbooks do.
 type level struct {

@@ -50,7 +50,18 @@ type Result struct {
 	Policies []PolicyResult
 
 	Strangers StrangersResult
+
+	// The run in Bins from its first moment to its last request, if the Scenario
+	// asks for them: the herd comes when the Warmup is over.
+	Series []Bin
 }
+
+// A Bin is what happened within a Scenario's Bin.
+type Bin struct{ Herd, Strangers Door }
+
+// A Door is how many requests came to the server, and how many of them it
+// admitted.
+type Door struct{ Came, Admitted int32 }
 
 // A PolicyResult is how one share of the herd fared.
 type PolicyResult struct {
@@ -93,7 +104,8 @@ func (r *run) result() Result {
 		Peak: r.bins.most, PeakReturns: r.bins.mostRet,
 		Decided: r.requests, Broken: r.broken, MostHeld: r.mostHeld,
 		Overflow: r.level.overflowed, Idle: r.level.idle, Excess: r.level.excess,
-		Drained: time.Duration(r.drained - r.herdAt), Cleared: time.Duration(r.stopped - r.herdAt),
+		Drained: time.Duration(r.drained - r.herdAt), Cleared: time.Duration(r.cleared - r.herdAt),
+		Series: r.series,
 	}
 	waits := make([][]int64, len(r.Mix))
 	for _, share := range r.Mix {

@@ -64,14 +64,15 @@ type run struct {
 	left    int    // clients of the herd that come back and have not been served
 	waiting int    // clients, strangers too, that were refused and come back
 
-	level level
-	bins  bins
+	level  level
+	bins   bins
+	series series
 
 	requests                  int // decided on
 	reachable, gaveUp, broken int // of the herd; see Result
 	held, mostHeld            int
 	drained                   int64 // when left became 0
-	stopped                   int64 // the last event, or the end
+	cleared                   int64 // when nobody else waited any more, or the end
 }
 
 // Run plays s against the Server that maker makes; nil means the real Guard.
@@ -98,6 +99,9 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 	}
 	if s.Until == 0 {
 		s.Until = max(time.Minute, 10*s.optimum(s.Clients))
+	}
+	if s.Bin > 0 && (s.Warmup+s.Until)/s.Bin >= maxBins {
+		return nil, fmt.Errorf("bin is %v, of a run of %v; want fewer than %d bins", s.Bin, s.Warmup+s.Until, maxBins)
 	}
 	server, err := maker(s.Config)
 	if err != nil {
@@ -138,19 +142,27 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 	return r, nil
 }
 
-// play handles events until all of the herd who come back are served and nobody
-// else waits, or one of the Scenario's ends is reached.
+// play handles events until one of the Scenario's ends is reached, or, if it asks
+// for no Series, all of the herd who come back are served and nobody else waits.
 func (r *run) play() error {
-	for r.left > 0 || r.waiting > 0 || r.reachable == 0 {
+	cleared := false
+	for {
+		if cleared = cleared || r.left == 0 && r.waiting == 0 && r.reachable > 0; cleared && r.Bin == 0 {
+			break
+		}
 		if len(r.queue) == 0 || r.queue[0].at > r.end {
-			r.stopped = r.end
+			if !cleared {
+				r.cleared = r.end
+			}
 			break
 		}
 		if r.MaxRequests > 0 && r.requests >= r.MaxRequests {
 			break
 		}
 		e := r.queue.pop()
-		r.stopped = e.at
+		if !cleared {
+			r.cleared = e.at
+		}
 		switch {
 		case e.who == change:
 			if err := r.change(); err != nil {
@@ -172,7 +184,7 @@ func (r *run) play() error {
 		}
 	}
 	if r.left > 0 || r.reachable == 0 {
-		r.drained = r.stopped
+		r.drained = r.cleared
 	}
 	for len(r.queue) > 0 { // leave nothing open
 		if e := r.queue.pop(); e.ticket != 0 {
@@ -227,6 +239,9 @@ func (r *run) arrive(at int64, who uint32) {
 		U:       r.behaviour.Float64(),
 	})
 	r.level.decided(at, r.herdAt, a.Admit)
+	if r.Bin > 0 {
+		r.series.decided(at/int64(r.Bin), herd, a.Admit)
+	}
 	if a.Admit {
 		done := event{at: at + int64(r.serviceTime()), who: who, ticket: -a.Ticket - 1}
 		if done.at > at {

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -168,7 +169,8 @@ func TestTheSameHerdForAll(t *testing.T) {
 
 func TestTheSameResultAlways(t *testing.T) {
 	r := herd("", 1000, 0, bounds{ratio: 2})
-	r.Mix, r.Service = hammering(0.5, time.Second), Service{Mean: 50 * time.Millisecond, Exponential: true}
+	r.Mix, r.Bin = Hammered()[2].Mix, 100*time.Millisecond
+	r.Service = Service{Mean: 50 * time.Millisecond, Exponential: true}
 	r.Config.Concurrency = 20
 	a, err := Run(r.Scenario, nil)
 	if err != nil {
@@ -503,8 +505,52 @@ func TestBins(t *testing.T) {
 	}
 }
 
+// A Series is who came when, and who was admitted, of the herd and of the
+// strangers apart.
+func TestSeries(t *testing.T) {
+	r := herd("", 300, 0, bounds{})
+	r.Background, r.Warmup, r.Until, r.Within, r.Bin = 0.5, 2500*time.Millisecond, 40*time.Second, 0, time.Second
+	admit := func(r Request) bool { return r.Attempt == 3 || r.Client%4 == 0 }
+	answer := func(_ time.Duration, r Request) Answer { return Answer{Admit: admit(r), Hint: hint(2)} }
+	out, log := play(t, r.Scenario, answer)
+	var want []Bin
+	herd := map[limiter.Key]bool{}
+	for _, a := range log {
+		if a.at == r.Warmup { // in one moment: no stranger comes at just that
+			herd[a.Client] = true
+		}
+		for len(want) <= int(a.at/r.Bin) {
+			want = append(want, Bin{})
+		}
+		d := &want[a.at/r.Bin].Strangers
+		if herd[a.Client] {
+			d = &want[a.at/r.Bin].Herd
+		}
+		if d.Came++; admit(a.Request) {
+			d.Admitted++
+		}
+	}
+	if !slices.Equal(out.Series, want) {
+		t.Errorf("got %v, want %v", out.Series, want)
+	}
+	if len(herd) != 300 || len(want) < 7 || want[2].Herd.Came != 300 || out.Cleared > 30*time.Second {
+		t.Errorf("a herd of %d, cleared in %v, in %v: the test looks in the wrong place", len(herd), out.Cleared, want)
+	}
+	if last := log[len(log)-1].at; last < r.Warmup+r.Until-5*time.Second {
+		t.Errorf("the last request is at %v; the run does not go on", last)
+	}
+
+	// It changes nothing else. (The probe lets strangers wait after the herd, too.)
+	r.Bin = 0
+	without, _ := play(t, r.Scenario, answer)
+	if without.Series != nil || without.Drained != out.Drained || without.Cleared != out.Cleared || without.Requests != out.Requests {
+		t.Errorf("without a series: %+v\nwith: %+v", without, out)
+	}
+}
+
 func TestWhatIsWrongIsNamed(t *testing.T) {
 	good := herd("", 10, 0, bounds{ratio: 1}).Scenario
+	good.Warmup = time.Second
 	for name, change := range map[string]func(*Scenario){
 		"clients":    func(s *Scenario) { s.Clients = -1 },
 		"background": func(s *Scenario) { s.Background = -1 },
@@ -513,6 +559,8 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"delay":      func(s *Scenario) { s.Delay = -1 },
 		"service":    func(s *Scenario) { s.Service.Mean = -1 },
 		"until":      func(s *Scenario) { s.Until = -1 },
+		"bin":        func(s *Scenario) { s.Bin = -1 },
+		"bins":       func(s *Scenario) { s.Bin = (s.Warmup + s.Until) / maxBins },
 		"population": func(s *Scenario) { s.Mix = nil },
 		"weight":     func(s *Scenario) { s.Mix = clients.Population{{Weight: -1, Policy: clients.Exact{}}} },
 		"change 1":   func(s *Scenario) { s.Changes = []Change{{At: 2}, {At: 1}} },

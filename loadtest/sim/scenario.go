@@ -38,6 +38,10 @@ type Scenario struct {
 	// for. 0 means no end.
 	Until       time.Duration
 	MaxRequests int
+
+	// Bin, if not 0, asks for a Series of so long Bins, at most maxBins. The run
+	// then goes on to Until, though nobody waits any more.
+	Bin time.Duration
 }
 
 // A Service is how long the backend takes: exactly Mean, or exponentially
@@ -58,6 +62,10 @@ type Change struct {
 const (
 	maxClients    = 1 << 30
 	defaultWarmup = 2 * time.Minute
+
+	// maxBins bounds what a Series may take, 1.6 MB. Ours: almost three hours of
+	// tenths of a second.
+	maxBins = 100_000
 )
 
 // check returns an error that names everything that is wrong.
@@ -73,7 +81,7 @@ func (s *Scenario) check() error {
 	for _, d := range []struct {
 		name string
 		is   time.Duration
-	}{{"within", s.Within}, {"warmup", s.Warmup}, {"delay", s.Delay}, {"service", s.Service.Mean}, {"until", s.Until}} {
+	}{{"within", s.Within}, {"warmup", s.Warmup}, {"delay", s.Delay}, {"service", s.Service.Mean}, {"until", s.Until}, {"bin", s.Bin}} {
 		if d.is < 0 || d.is > 1000*time.Hour {
 			bad("%s is %v; want 0 to 1000h", d.name, d.is)
 		}

@@ -1,0 +1,123 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/pushback"
+)
+
+// The setting of this project's own scenarios.
+const (
+	rate       = 100 // of the backend, per second
+	burst      = 10
+	background = 50 // strangers per second
+
+	halfMinute = 30 * time.Second
+	longest    = 59 * time.Second
+)
+
+// config is the server's, with the longest Retry-After; 0 means the default of
+// 30 s.
+func config(rate float64, max time.Duration) shield.Config {
+	return shield.Config{
+		Capacity: limiter.Config{Rate: rate, Burst: burst},
+		Pushback: pushback.Config{Max: max},
+	}
+}
+
+// Herd returns the scenario that all others are variations of: n clients within
+// 0.1 s, who honour whole seconds exactly. The backend does 100 per second, with a
+// burst of 10, and 50 per second come anyhow. max is the longest Retry-After; 0
+// means the default of 30 s.
+func Herd(name string, n int, max time.Duration) Scenario {
+	return Scenario{
+		Name: name, Clients: n, Within: 100 * time.Millisecond, Mix: clients.All(clients.Exact{}),
+		Background: background, Config: config(rate, max),
+	}
+}
+
+// Herds returns the scenarios that this project makes promises about, but for
+// those who hammer.
+func Herds() []Scenario {
+	late := Herd("70 % exact, 20 % late, 10 % ignore", 5000, 0)
+	late.Mix = clients.Population{
+		{Weight: 0.7, Policy: clients.Exact{}},
+		{Weight: 0.2, Policy: clients.Late{By: 0.2}},
+		{Weight: 0.1, Policy: clients.Ignore{}},
+	}
+	never := Herd("30 % never return", 5000, 0)
+	never.Mix = clients.Population{
+		{Weight: 0.6, Policy: clients.Exact{}},
+		{Weight: 0.1, Policy: clients.Late{By: 0.2}},
+		{Weight: 0.3, Policy: clients.GiveUp{}},
+	}
+	slow := Herd("over 5 s", 5000, 0)
+	slow.Within = 5 * time.Second
+	less := Herd("capacity -25 % at 30 s", 5000, 0)
+	less.Changes = []Change{{At: 30 * time.Second, Config: config(0.75*rate, 0)}}
+	restart := Herd("restart at 30 s", 5000, 0)
+	restart.Changes = []Change{{At: 30 * time.Second, Config: restart.Config, Restart: true}}
+	reload := Herd("reload at 30 s", 5000, 0)
+	reload.Changes = []Change{{At: 30 * time.Second, Config: reload.Config}}
+	four := Herd("2,500 who try 4 times, max 59s", 2500, longest)
+	four.Mix = clients.All(clients.MaxAttempts{N: 4, Policy: clients.Exact{}})
+	return []Scenario{
+		Herd("2,500, max 59s", 2500, longest),
+		Herd("5,000, max 59s", 5000, longest),
+		Herd("5,000, max 30s", 5000, halfMinute),
+		late, never, slow, less, restart, reload, four,
+		Herd("20,000, max 59s", 20_000, longest),
+		Herd("20,000, max 30s", 20_000, halfMinute),
+		Herd("1,000,000, max 59s", 1_000_000, longest),
+	}
+}
+
+// Hammered returns the scenarios in which a share of the herd of 5,000 comes back
+// at a rate of its own, whatever it is told. Its Mix is the honest share, and
+// theirs.
+func Hammered() []Scenario {
+	var out []Scenario
+	for _, share := range []float64{0.1, 0.5} {
+		for _, gap := range []time.Duration{time.Second, 200 * time.Millisecond} {
+			s := Herd(fmt.Sprintf("%.0f %% hammer every %v", 100*share, gap), 5000, 0)
+			s.Mix = clients.Population{
+				{Weight: 1 - share, Policy: clients.Exact{}},
+				{Weight: share, Policy: clients.Hammer{Gap: gap}},
+			}
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// A Competitor is a herd under what others do: Server in place of the Guard.
+type Competitor struct {
+	Scenario
+	Server Maker
+}
+
+// Competitors returns the herd of 5,000 under each.
+func Competitors() []Competitor {
+	honours, ignores := clients.All(clients.Exact{}), clients.All(clients.Ignore{})
+	var out []Competitor
+	for _, c := range []struct {
+		name   string
+		server Maker
+		mix    clients.Population
+	}{
+		{"no hint, client full jitter", NoHint, ignores},
+		{"Retry-After: 1", FixedHint(1), honours},
+		{"GCRA exact", NextToken, honours},
+		{"Kubernetes' rule", Kubernetes, honours},
+		{"±50 % jitter (Mimir)", Mimir, honours},
+	} {
+		s := Herd(c.name, 5000, 0)
+		s.Mix, s.Until = c.mix, 1000*time.Second
+		out = append(out, Competitor{s, c.server})
+	}
+	return out
+}
