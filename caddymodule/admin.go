@@ -11,6 +11,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
 )
 
 func init() { caddy.RegisterModule(new(Admin)) }
@@ -42,6 +43,52 @@ type ShieldStatus struct {
 	Admitted    uint64            `json:"admitted"`
 	Refused     map[string]uint64 `json:"refused"`  // by reason
 	Observed    map[string]uint64 `json:"observed"` // by reason
+	Held        int               `json:"held"`     // refusals that are held back now
+	ToldNever   uint64            `json:"told_never"`
+
+	// What refused clients are promised, where the backend is limited.
+	Calendar *CalendarStatus `json:"calendar,omitempty"`
+
+	// Refused clients that are remembered, by how they retry, and how many can
+	// be; and what those did who are known by their software.
+	Clients    map[string]int          `json:"clients"`
+	MaxClients int                     `json:"max_clients"`
+	Families   map[string]FamilyStatus `json:"families,omitempty"`
+
+	// Where tickets are on.
+	Tickets *TicketStatus `json:"tickets,omitempty"`
+}
+
+// CalendarStatus is what one shield has promised to those whom it has refused
+// for want of room.
+type CalendarStatus struct {
+	BacklogSeconds float64 `json:"backlog_seconds"`  // how far ahead the last promised time is
+	Deferred       int     `json:"deferred"`         // clients that wait for a promise
+	Spare          float64 `json:"spare_per_second"` // refused clients that the backend can take
+	Promises       uint64  `json:"promises"`
+	Deferrals      uint64  `json:"deferrals"` // times that clients were told to ask again for a promise
+
+	Kept   uint64 `json:"kept"`
+	NoShow uint64 `json:"no_show"` // not come for in time
+	Late   uint64 `json:"late"`    // come for after that; counted as no-show, too
+	Early  uint64 `json:"early"`   // admitted before
+	Broken uint64 `json:"broken"`  // come for in time, and refused
+
+	KeptRatio float64 `json:"kept_ratio"` // how many are expected to be kept, of 1
+}
+
+// FamilyStatus is what clients of one kind of software did.
+type FamilyStatus struct {
+	Told  uint64 `json:"told"` // a time to come back
+	Kept  uint64 `json:"kept"`
+	Late  uint64 `json:"late"`
+	Early uint64 `json:"early"`
+}
+
+// TicketStatus counts the tickets of clients that were not known.
+type TicketStatus struct {
+	Honoured  uint64 `json:"honoured"`
+	Worthless uint64 `json:"worthless"`
 }
 
 // RateStatus is a token bucket in the words of the config.
@@ -96,6 +143,8 @@ func (a *App) fill(status *Status) {
 			Name: b.name, Mode: modeEnforce,
 			InFlight: s.InFlight, Overloaded: b.state.overload.active(),
 			Admitted: s.Admitted, Refused: map[string]uint64{}, Observed: map[string]uint64{},
+			Held: s.Held, ToldNever: s.RetryAfter[0],
+			Clients: map[string]int{}, MaxClients: s.MaxClients,
 		}
 		if b.observing {
 			out.Mode = modeObserve
@@ -109,6 +158,30 @@ func (a *App) fill(status *Status) {
 		}
 		for _, reason := range shield.Reasons {
 			out.Refused[reason.String()], out.Observed[reason.String()] = s.Refused[reason], s.Observed[reason]
+		}
+		if b.limited() {
+			out.Calendar = &CalendarStatus{
+				BacklogSeconds: s.Backlog.Seconds(), Deferred: s.Deferred, Spare: b.guard.Spare(),
+				Promises: s.Promises.Made, Deferrals: s.Promises.Deferred,
+				Kept: s.Promises.Kept, NoShow: s.Promises.NoShow, Late: s.Promises.Late,
+				Early: s.EarlyAdmitted, Broken: s.Broken, KeptRatio: s.KeptShare,
+			}
+		}
+		for class, n := range b.state.Clients() {
+			if n > 0 {
+				out.Clients[pushback.Class(class).String()] = n
+			}
+		}
+		for i, f := range s.Families {
+			if f != (shield.FamilyStats{}) {
+				if out.Families == nil {
+					out.Families = map[string]FamilyStatus{}
+				}
+				out.Families[pushback.Family(i).String()] = FamilyStatus(f)
+			}
+		}
+		if b.tickets {
+			out.Tickets = &TicketStatus{Honoured: s.Redeemed, Worthless: s.Worthless}
 		}
 		status.Shields = append(status.Shields, out)
 	}

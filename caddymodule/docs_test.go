@@ -118,9 +118,7 @@ func cells(text, word string, column int) (names []string) {
 
 func same(t *testing.T, what string, documented, real []string) {
 	t.Helper()
-	slices.Sort(documented)
-	slices.Sort(real)
-	documented, real = slices.Compact(documented), slices.Compact(real)
+	documented, real = slices.Compact(slices.Sorted(slices.Values(documented))), slices.Compact(slices.Sorted(slices.Values(real)))
 	if len(real) == 0 {
 		t.Errorf("%s: there are none; the test looks in the wrong place", what)
 	}
@@ -157,14 +155,14 @@ func TestDocsNameWhatIsThere(t *testing.T) {
 	configuration, answers, operating := docs["docs/configuration.md"], docs["docs/answers.md"], docs["docs/operating.md"]
 
 	var options []string
-	for _, v := range []any{Handler{}, Zone{}, Pushback{}} {
+	for _, v := range []any{Handler{}, Zone{}, Pushback{}, Retries{}, Herd{}} {
 		options = append(options, jsonNames(v)...)
 	}
 	same(t, "JSON options", cells(configuration, "option", 2), options)
 
 	// The words that the Caddyfile parser takes are those that it asks for.
 	var words []string
-	for _, file := range []string{"error_unknown_word", "error_unknown_zone_word", "error_unknown_pushback_word"} {
+	for _, file := range []string{"error_unknown_word", "error_unknown_zone_word", "error_unknown_pushback_word", "error_unknown_retries_word", "error_unknown_herd_word"} {
 		b, err := os.ReadFile("testdata/" + file + ".caddyfiletest")
 		if err != nil {
 			t.Fatal(err)

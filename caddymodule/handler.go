@@ -42,7 +42,8 @@ func init() { caddy.RegisterModule(new(Handler)) }
 type Handler struct {
 	// Names what the handler protects, in metrics, logs and status: up to 64
 	// letters, digits and `_-./:`. Handlers with one name count together
-	// against one capacity and one concurrency, which they must define alike.
+	// against one capacity and one concurrency, and remember clients together;
+	// they must define capacity, concurrency, retries and herd alike.
 	// By default the name of the server, with a number from the second handler
 	// on. What is in use is remembered over reloads by this name.
 	Name string `json:"name,omitempty"`
@@ -128,11 +129,15 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if h.clients, err = newKeyer(retries.Key, retries.IPv4Prefix, retries.IPv6Prefix); err != nil {
 		return fmt.Errorf("shield %q: retries: %w", h.Name, err)
 	}
-	backend := &Handler{Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency, Retries: retries, Herd: h.Herd.explicit()}
+	backend := &Handler{Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency}
 	if backend.Mode == "" {
 		backend.Mode = modeEnforce
 	}
-	if err := app.define("shield", h.Name, "", backend, cfg.Retries.Secret); err != nil {
+	if err := errors.Join(
+		app.define("shield", h.Name, "", backend, nil),
+		app.define("retries of shield", h.Name, "", retries, cfg.Retries.Secret),
+		app.define("herd of shield", h.Name, "", h.Herd.explicit(), nil),
+	); err != nil {
 		return err
 	}
 

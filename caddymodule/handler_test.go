@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -499,50 +500,130 @@ func TestMetrics(t *testing.T) {
 		concurrency 7
 		pushback {
 			max 10s
+			dither off
+		}
+		retries {
+			key {header.X-Key}
+			max_clients 65536
+			tickets on
 		}
 	}
 	respond ok
 }`)
-	for _, key := range []string{"a", "a", "b", "c", "d", "d"} {
-		s.get("/", "X-Key", key)
+	buckets, sum := map[int]int{}, 0                             // what clients were told
+	for i, key := range []string{"a", "a", "b", "c", "d", "d"} { // a is over its quota; for d there is no room, twice
+		if i == 5 {
+			heard()
+		}
+		resp := s.get("/", "X-Key", key, "User-Agent", map[string]string{"a": "curl/8.1"}[key])
+		if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
+			buckets[seconds]++
+			sum += seconds
+		}
 	}
 	s.app.reportOnce(shield.Now())
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(collector{s.app})
-	const want = `
+	told, upTo := "", 0
+	for _, seconds := range hintBuckets {
+		n := 0
+		for is, of := range buckets {
+			if is <= seconds {
+				n += of
+			}
+		}
+		told += fmt.Sprintf("caddy_shield_retry_after_seconds_bucket{shield=\"shop\",le=\"%d\"} %d\n", seconds, n)
+		upTo = n
+	}
+	if upTo != 3 || buckets[10] < 1 || sum < 26 {
+		t.Errorf("told %v, want three times, once 10 s, and else 8 s to 10 s", buckets)
+	}
+	want := `
+# HELP caddy_shield_backlog_seconds How far ahead the last promised time is.
+# TYPE caddy_shield_backlog_seconds gauge
+caddy_shield_backlog_seconds{shield="shop"} 0
+# HELP caddy_shield_clients Refused clients that are remembered, by how they retry.
+# TYPE caddy_shield_clients gauge
+caddy_shield_clients{policy="early",shield="shop"} 1
+caddy_shield_clients{policy="exponential",shield="shop"} 0
+caddy_shield_clients{policy="fixed",shield="shop"} 0
+caddy_shield_clients{policy="hammer",shield="shop"} 0
+caddy_shield_clients{policy="honours",shield="shop"} 0
+caddy_shield_clients{policy="jittered",shield="shop"} 0
+caddy_shield_clients{policy="late",shield="shop"} 0
+caddy_shield_clients{policy="unknown",shield="shop"} 1
 # HELP caddy_shield_concurrency_limit_requests Requests that may be in flight at once.
 # TYPE caddy_shield_concurrency_limit_requests gauge
 caddy_shield_concurrency_limit_requests{shield="shop"} 7
+# HELP caddy_shield_deferrals_total Times that clients were told to ask again for a promise.
+# TYPE caddy_shield_deferrals_total counter
+caddy_shield_deferrals_total{shield="shop"} 1
+# HELP caddy_shield_deferred_clients Clients that wait for a promise, because no time within the horizon is free.
+# TYPE caddy_shield_deferred_clients gauge
+caddy_shield_deferred_clients{shield="shop"} 1
+# HELP caddy_shield_family_refusals_total Refusals with a time to come back, by family of client software.
+# TYPE caddy_shield_family_refusals_total counter
+caddy_shield_family_refusals_total{family="curl",shield="shop"} 1
+caddy_shield_family_refusals_total{family="other",shield="shop"} 1
+# HELP caddy_shield_family_returns_total Returns of refused clients, kept (at the time that they were told), late or early, by family of client software.
+# TYPE caddy_shield_family_returns_total counter
+caddy_shield_family_returns_total{family="curl",outcome="early",shield="shop"} 0
+caddy_shield_family_returns_total{family="curl",outcome="kept",shield="shop"} 0
+caddy_shield_family_returns_total{family="curl",outcome="late",shield="shop"} 0
+caddy_shield_family_returns_total{family="other",outcome="early",shield="shop"} 1
+caddy_shield_family_returns_total{family="other",outcome="kept",shield="shop"} 0
+caddy_shield_family_returns_total{family="other",outcome="late",shield="shop"} 0
+# HELP caddy_shield_held_refusals Refusals that are held back, for less than a second, before they are sent.
+# TYPE caddy_shield_held_refusals gauge
+caddy_shield_held_refusals{shield="shop"} 0
 # HELP caddy_shield_in_flight_requests Requests that hold a place in flight.
 # TYPE caddy_shield_in_flight_requests gauge
 caddy_shield_in_flight_requests{shield="shop"} 0
-# HELP caddy_shield_overloaded 1 while requests are being refused for capacity or concurrency, and for 5 s after.
+# HELP caddy_shield_kept_ratio How many of the promised times are expected to be kept, of 1, as learnt from the last ones.
+# TYPE caddy_shield_kept_ratio gauge
+caddy_shield_kept_ratio{shield="shop"} 1
+# HELP caddy_shield_max_clients Refused clients that can be remembered.
+# TYPE caddy_shield_max_clients gauge
+caddy_shield_max_clients{shield="shop"} 65536
+# HELP caddy_shield_overloaded 1 while requests are being refused for capacity or concurrency, or for being early, and for 5 s after.
 # TYPE caddy_shield_overloaded gauge
 caddy_shield_overloaded{shield="shop"} 1
+# HELP caddy_shield_promise_outcomes_total What became of promises: kept, no_show (not come for in time), late (come for after that; counted as no_show, too), early (admitted before), or broken (come for in time, and refused again).
+# TYPE caddy_shield_promise_outcomes_total counter
+caddy_shield_promise_outcomes_total{outcome="broken",shield="shop"} 0
+caddy_shield_promise_outcomes_total{outcome="early",shield="shop"} 0
+caddy_shield_promise_outcomes_total{outcome="kept",shield="shop"} 0
+caddy_shield_promise_outcomes_total{outcome="late",shield="shop"} 0
+caddy_shield_promise_outcomes_total{outcome="no_show",shield="shop"} 0
+# HELP caddy_shield_promises_total Times that were promised to refused clients.
+# TYPE caddy_shield_promises_total counter
+caddy_shield_promises_total{shield="shop"} 0
 # HELP caddy_shield_requests_total Requests by what was decided: admitted, refused, or observed (admitted, but would have been refused), and for what reason.
 # TYPE caddy_shield_requests_total counter
 caddy_shield_requests_total{outcome="admitted",reason="none",shield="shop"} 3
 caddy_shield_requests_total{outcome="observed",reason="capacity",shield="shop"} 0
 caddy_shield_requests_total{outcome="observed",reason="concurrency",shield="shop"} 0
+caddy_shield_requests_total{outcome="observed",reason="early",shield="shop"} 0
 caddy_shield_requests_total{outcome="observed",reason="quota",shield="shop"} 0
 caddy_shield_requests_total{outcome="refused",reason="capacity",shield="shop"} 2
 caddy_shield_requests_total{outcome="refused",reason="concurrency",shield="shop"} 0
+caddy_shield_requests_total{outcome="refused",reason="early",shield="shop"} 0
 caddy_shield_requests_total{outcome="refused",reason="quota",shield="shop"} 1
 # HELP caddy_shield_retry_after_seconds What refused clients were told to wait.
 # TYPE caddy_shield_retry_after_seconds histogram
-caddy_shield_retry_after_seconds_bucket{shield="shop",le="1"} 0
-caddy_shield_retry_after_seconds_bucket{shield="shop",le="2"} 0
-caddy_shield_retry_after_seconds_bucket{shield="shop",le="3"} 0
-caddy_shield_retry_after_seconds_bucket{shield="shop",le="5"} 0
-caddy_shield_retry_after_seconds_bucket{shield="shop",le="8"} 0
-caddy_shield_retry_after_seconds_bucket{shield="shop",le="13"} 3
-caddy_shield_retry_after_seconds_bucket{shield="shop",le="21"} 3
-caddy_shield_retry_after_seconds_bucket{shield="shop",le="30"} 3
-caddy_shield_retry_after_seconds_bucket{shield="shop",le="45"} 3
-caddy_shield_retry_after_seconds_bucket{shield="shop",le="59"} 3
-caddy_shield_retry_after_seconds_bucket{shield="shop",le="+Inf"} 3
-caddy_shield_retry_after_seconds_sum{shield="shop"} 30
+` + told + `caddy_shield_retry_after_seconds_bucket{shield="shop",le="+Inf"} 3
+caddy_shield_retry_after_seconds_sum{shield="shop"} ` + strconv.Itoa(sum) + `
 caddy_shield_retry_after_seconds_count{shield="shop"} 3
+# HELP caddy_shield_spare_requests_per_second How many refused clients per second the backend can take besides what comes anyhow.
+# TYPE caddy_shield_spare_requests_per_second gauge
+caddy_shield_spare_requests_per_second{shield="shop"} 0.0002722222222222222
+# HELP caddy_shield_tickets_total Tickets of clients that were not known: honoured, or worthless.
+# TYPE caddy_shield_tickets_total counter
+caddy_shield_tickets_total{outcome="honoured",shield="shop"} 0
+caddy_shield_tickets_total{outcome="worthless",shield="shop"} 0
+# HELP caddy_shield_told_never_total Refused clients that were told not to come back.
+# TYPE caddy_shield_told_never_total counter
+caddy_shield_told_never_total{shield="shop"} 0
 # HELP caddy_shield_zone_evictions_total Clients that a zone forgot for want of room before their quota was whole.
 # TYPE caddy_shield_zone_evictions_total counter
 caddy_shield_zone_evictions_total{zone="per_key"} 0
@@ -584,6 +665,58 @@ caddy_shield_zone_shared_requests_total{zone="per_key"} 0
 	}
 }
 
+// A client for whom it would take too long is told not to come back, in every way
+// in which refusals are told and counted.
+func TestToldNever(t *testing.T) {
+	s := serveSite(t, "{"+options+"}\n"+bound+`
+	shield {
+		capacity 1/h
+		pushback {
+			give_up 1m
+		}
+	}
+	handle_errors {
+		respond "{http.shield.decision} {http.shield.reason} ({http.shield.retry_after}) ({http.shield.retry_after_ms})"
+	}
+	respond ok
+}`)
+	s.get("/")
+	resp := s.get("/")
+	body, _ := io.ReadAll(resp.Body)
+	if resp.StatusCode != 503 || string(body) != "refuse capacity () ()" || resp.Header.Get("Retry-After") != "" || resp.Header.Get("X-Should-Retry") != "false" {
+		t.Errorf("%s %v %q; want a refusal for good", resp.Status, resp.Header, body)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(collector{s.app})
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP caddy_shield_told_never_total Refused clients that were told not to come back.
+# TYPE caddy_shield_told_never_total counter
+caddy_shield_told_never_total{shield="srv0"} 1
+# HELP caddy_shield_retry_after_seconds What refused clients were told to wait.
+# TYPE caddy_shield_retry_after_seconds histogram
+caddy_shield_retry_after_seconds_bucket{shield="srv0",le="1"} 0
+caddy_shield_retry_after_seconds_bucket{shield="srv0",le="2"} 0
+caddy_shield_retry_after_seconds_bucket{shield="srv0",le="3"} 0
+caddy_shield_retry_after_seconds_bucket{shield="srv0",le="5"} 0
+caddy_shield_retry_after_seconds_bucket{shield="srv0",le="8"} 0
+caddy_shield_retry_after_seconds_bucket{shield="srv0",le="13"} 0
+caddy_shield_retry_after_seconds_bucket{shield="srv0",le="21"} 0
+caddy_shield_retry_after_seconds_bucket{shield="srv0",le="30"} 0
+caddy_shield_retry_after_seconds_bucket{shield="srv0",le="45"} 0
+caddy_shield_retry_after_seconds_bucket{shield="srv0",le="59"} 0
+caddy_shield_retry_after_seconds_bucket{shield="srv0",le="+Inf"} 0
+caddy_shield_retry_after_seconds_sum{shield="srv0"} 0
+caddy_shield_retry_after_seconds_count{shield="srv0"} 0
+`), "caddy_shield_told_never_total", "caddy_shield_retry_after_seconds"); err != nil {
+		t.Error(err)
+	}
+	var status Status
+	s.app.fill(&status)
+	if got := status.Shields[0]; got.ToldNever != 1 || len(got.Clients) != 0 {
+		t.Errorf("%+v; want one told never, and nobody remembered", got)
+	}
+}
+
 func caddyRegistry(t *testing.T) *prometheus.Registry {
 	t.Helper()
 	ctx := caddy.ActiveContext()
@@ -610,24 +743,39 @@ func TestAdminEndpoint(t *testing.T) {
 		t.Errorf("nothing runs: %+v", s)
 	}
 	s := serveSite(t, "{"+options+"}\n"+bound+`
-	shield 10/m
+	shield 10/m {
+		pushback {
+			dither off
+		}
+	}
 	shield {
 		name shop
 		mode observe
 		capacity 2/s
 		concurrency 9
+		retries {
+			max_clients 1024
+			tickets on
+		}
 	}
 	respond ok
 }`)
-	s.get("/")
-	s.get("/")
-	s.get("/")
+	s.get("/", "User-Agent", "curl/8.1")
+	s.get("/", "User-Agent", "curl/8.1")
+	heard()
+	s.get("/", "User-Agent", "curl/8.1")
 	got := status()
-	zeros := map[string]uint64{"quota": 0, "capacity": 0, "concurrency": 0}
+	zeros := map[string]uint64{"quota": 0, "capacity": 0, "concurrency": 0, "early": 0}
 	want := Status{
 		Shields: []ShieldStatus{
-			{Name: "srv0", Mode: "enforce", Admitted: 1, Refused: map[string]uint64{"quota": 2, "capacity": 0, "concurrency": 0}, Observed: zeros},
-			{Name: "shop", Mode: "observe", Capacity: &RateStatus{2, "1s", 2}, Concurrency: 9, Admitted: 1, Refused: zeros, Observed: zeros},
+			{
+				Name: "srv0", Mode: "enforce", Admitted: 1, Refused: map[string]uint64{"quota": 2, "capacity": 0, "concurrency": 0, "early": 0}, Observed: zeros,
+				Clients: map[string]int{"early": 1}, MaxClients: 524288, Families: map[string]FamilyStatus{"curl": {Told: 1}},
+			},
+			{
+				Name: "shop", Mode: "observe", Capacity: &RateStatus{2, "1s", 2}, Concurrency: 9, Admitted: 1, Refused: zeros, Observed: zeros,
+				Calendar: &CalendarStatus{Spare: 1.96, KeptRatio: 1}, Clients: map[string]int{}, MaxClients: 1024, Tickets: &TicketStatus{},
+			},
 		},
 		Zones: []ZoneStatus{
 			{Name: "srv0/per_client", Key: "{http.vars.client_ip}", RateStatus: RateStatus{10, "1m0s", 1}, Keys: 1, MaxKeys: 200_000, Admitted: 1, Refused: 2},

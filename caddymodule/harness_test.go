@@ -155,6 +155,12 @@ func answer(resp *http.Response, err error) (answered, error) {
 // handler returns the first shield handler of the running configuration.
 func (r *rig) handler() *Handler {
 	r.Helper()
+	return r.handlers()[0]
+}
+
+// handlers returns all of them that are not in subroutes.
+func (r *rig) handlers() (all []*Handler) {
+	r.Helper()
 	app, err := caddy.ActiveContext().App("http")
 	if err != nil {
 		r.Fatal(err)
@@ -162,12 +168,14 @@ func (r *rig) handler() *Handler {
 	for _, route := range app.(*caddyhttp.App).Servers["srv"].Routes {
 		for _, h := range route.Handlers {
 			if h, ok := h.(*Handler); ok {
-				return h
+				all = append(all, h)
 			}
 		}
 	}
-	r.Fatal("no shield is running")
-	return nil
+	if len(all) == 0 {
+		r.Fatal("no shield is running")
+	}
+	return all
 }
 
 // app returns the shield app of the running configuration.
@@ -200,6 +208,10 @@ func (r *rig) drains() {
 	r.Helper()
 	eventually(r.T, "no request in flight", func() bool { return r.inFlight() == 0 })
 }
+
+// heard waits until a client that was refused has heard of it: what it sends
+// sooner is taken for another request.
+func heard() { time.Sleep(300 * time.Millisecond) }
 
 // patience is how long to wait for what must come, and comes in milliseconds on
 // an idle machine.

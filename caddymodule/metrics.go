@@ -4,17 +4,34 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/pushback"
 )
 
 // Metrics are read from the state when they are scraped; requests do nothing
-// for them but add to counters. Labels come from the config only. Counters
-// live as long as the zone or backend is in some config, across reloads.
+// for them but add to counters. Labels come from the config, or from fixed
+// sets. Counters live as long as the zone or backend is in some config, across reloads.
 var (
 	descRequests = desc("requests_total", "Requests by what was decided: admitted, refused, or observed (admitted, but would have been refused), and for what reason.", "shield", "outcome", "reason")
 	descInFlight = desc("in_flight_requests", "Requests that hold a place in flight.", "shield")
 	descLimit    = desc("concurrency_limit_requests", "Requests that may be in flight at once.", "shield")
-	descOverload = desc("overloaded", "1 while requests are being refused for capacity or concurrency, and for 5 s after.", "shield")
+	descOverload = desc("overloaded", "1 while requests are being refused for capacity or concurrency, or for being early, and for 5 s after.", "shield")
 	descHints    = desc("retry_after_seconds", "What refused clients were told to wait.", "shield")
+	descNever    = desc("told_never_total", "Refused clients that were told not to come back.", "shield")
+	descHeld     = desc("held_refusals", "Refusals that are held back, for less than a second, before they are sent.", "shield")
+
+	descBacklog   = desc("backlog_seconds", "How far ahead the last promised time is.", "shield")
+	descDeferred  = desc("deferred_clients", "Clients that wait for a promise, because no time within the horizon is free.", "shield")
+	descSpare     = desc("spare_requests_per_second", "How many refused clients per second the backend can take besides what comes anyhow.", "shield")
+	descPromises  = desc("promises_total", "Times that were promised to refused clients.", "shield")
+	descOutcomes  = desc("promise_outcomes_total", "What became of promises: kept, no_show (not come for in time), late (come for after that; counted as no_show, too), early (admitted before), or broken (come for in time, and refused again).", "shield", "outcome")
+	descDeferrals = desc("deferrals_total", "Times that clients were told to ask again for a promise.", "shield")
+	descKept      = desc("kept_ratio", "How many of the promised times are expected to be kept, of 1, as learnt from the last ones.", "shield")
+
+	descClients    = desc("clients", "Refused clients that are remembered, by how they retry.", "shield", "policy")
+	descMaxClients = desc("max_clients", "Refused clients that can be remembered.", "shield")
+	descTickets    = desc("tickets_total", "Tickets of clients that were not known: honoured, or worthless.", "shield", "outcome")
+	descTold       = desc("family_refusals_total", "Refusals with a time to come back, by family of client software.", "shield", "family")
+	descReturns    = desc("family_returns_total", "Returns of refused clients, kept (at the time that they were told), late or early, by family of client software.", "shield", "family", "outcome")
 
 	descZoneRequests = desc("zone_requests_total", "Requests that a zone counted, by what was decided: admitted, refused for this zone, or observed.", "zone", "outcome")
 	descKeys         = desc("zone_keys", "Clients that a zone remembers because their quota is not whole.", "zone")
@@ -23,7 +40,9 @@ var (
 	descShared       = desc("zone_shared_requests_total", "Requests of clients that found no room in a zone, and share a bucket.", "zone")
 
 	descs = []*prometheus.Desc{
-		descRequests, descInFlight, descLimit, descOverload, descHints,
+		descRequests, descInFlight, descLimit, descOverload, descHints, descNever, descHeld,
+		descBacklog, descDeferred, descSpare, descPromises, descOutcomes, descDeferrals, descKept,
+		descClients, descMaxClients, descTickets, descTold, descReturns,
 		descZoneRequests, descKeys, descMaxKeys, descEvictions, descShared,
 	}
 )
@@ -70,6 +89,39 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(descOverload, overloaded, b.name)
 		ch <- hints(s, b.name)
+		counter(descNever, s.RetryAfter[0], b.name)
+		gauge(descHeld, float64(s.Held), b.name)
+		if b.limited() {
+			gauge(descBacklog, s.Backlog.Seconds(), b.name)
+			gauge(descDeferred, float64(s.Deferred), b.name)
+			gauge(descSpare, b.guard.Spare(), b.name)
+			counter(descPromises, s.Promises.Made, b.name)
+			counter(descOutcomes, s.Promises.Kept, b.name, "kept")
+			counter(descOutcomes, s.Promises.NoShow, b.name, "no_show")
+			counter(descOutcomes, s.Promises.Late, b.name, "late")
+			counter(descOutcomes, s.EarlyAdmitted, b.name, "early")
+			counter(descOutcomes, s.Broken, b.name, "broken")
+			counter(descDeferrals, s.Promises.Deferred, b.name)
+			gauge(descKept, s.KeptShare, b.name)
+		}
+		for class, n := range b.state.Clients() {
+			gauge(descClients, float64(n), b.name, pushback.Class(class).String())
+		}
+		gauge(descMaxClients, float64(s.MaxClients), b.name)
+		if b.tickets {
+			counter(descTickets, s.Redeemed, b.name, "honoured")
+			counter(descTickets, s.Worthless, b.name, "worthless")
+		}
+		for i, f := range s.Families {
+			if f == (shield.FamilyStats{}) {
+				continue // most of them: there are many, and few meet in one place
+			}
+			family := pushback.Family(i).String()
+			counter(descTold, f.Told, b.name, family)
+			counter(descReturns, f.Kept, b.name, family, "kept")
+			counter(descReturns, f.Late, b.name, family, "late")
+			counter(descReturns, f.Early, b.name, family, "early")
+		}
 	}
 	for _, z := range c.zones {
 		s := z.state.Stats(shield.Now())
@@ -87,6 +139,9 @@ func hints(s shield.BackendStats, name string) prometheus.Metric {
 	buckets := map[float64]uint64{}
 	count, sum, next := uint64(0), uint64(0), 0
 	for seconds, n := range s.RetryAfter {
+		if seconds == 0 {
+			continue // never: that is no wait
+		}
 		count += n
 		sum += n * uint64(seconds)
 		if seconds == hintBuckets[next] {

@@ -191,6 +191,7 @@ func TestBadConfigIsAnError(t *testing.T) {
 	}
 	with := func(fields string) string { return `{"handler": "shield", "name": "s", ` + fields + `}` }
 	words := func(fields string) string { return with(`"concurrency": {"limit": 1}, "pushback": {` + fields + `}`) }
+	retries := func(fields string) string { return with(`"concurrency": {"limit": 1}, "retries": {` + fields + `}`) }
 	long := strings.Repeat("x", 65)
 	r := &rig{T: t, addr: freeAddr(t)}
 	for _, c := range []struct{ handlers, want string }{
@@ -270,6 +271,20 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{words(`"status": 200`), "status is 200; want 400 to 599"},
 		{words(`"overload_status": 600`), "overload_status is 600; want 400 to 599"},
 		{words(`"body": "poem"`), `body is "poem"; want problem, html, text or none`},
+		{words(`"dither": "off"`), "cannot unmarshal string"},
+		{words(`"give_up": 0`), "pushback: give_up is 0; want more"},
+		{words(`"give_up": "59s"`), "pushback: give_up is 59s; want 1m to 24h"},
+		{words(`"give_up": "25h"`), "pushback: give_up is 25h0m0s; want 1m to 24h"},
+		{words(`"backoff": 1`), "cannot unmarshal number"},
+		{retries(`"ban": "1h"`), `unknown field "ban"`},
+		{retries(`"enforce": "on"`), "cannot unmarshal string"},
+		{retries(`"max_clients": 0`), "retries: max_clients is 0; want more"},
+		{retries(`"max_clients": 1023`), "retries: max_clients is 1023; want 1024 to 4194304"},
+		{retries(`"max_clients": 4194305`), "retries: max_clients is 4194305; want 1024 to 4194304"},
+		{retries(`"key": "{http.request.uuid}"`), `shield "s": retries: key is "{http.request.uuid}": placeholder {http.request.uuid} is not known`},
+		{retries(`"ipv4_prefix": 33`), "retries: ipv4_prefix is 33; want 1 to 32"},
+		{retries(`"ipv6_prefix": 0`), "retries: ipv6_prefix is 0; want 1 to 128"},
+		{with(`"concurrency": {"limit": 1}, "herd": {"enforce": true}`), `unknown field "enforce"`},
 		{words(`"respond": "never"`), `respond is "never"; want auto, direct or error`},
 
 		// R6: one name, two definitions. The error shows both.
@@ -277,6 +292,8 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{zone("") + "," + strings.Replace(zone(`, "match": [{"path": ["/x"]}]`), `"s"`, `"t"`, 1), `{"name":"z","match":[{"path":["/x"]}],"key":"{http.vars.client_ip}","rate":10,`},
 		{with(`"capacity": {"rate": 5}`) + "," + with(`"capacity": {"rate": 6}`), `shield "s" is defined twice: as {"mode":"enforce","capacity":{"rate":5}}, and as {"mode":"enforce","capacity":{"rate":6}}`},
 		{with(`"concurrency": {"limit": 5}`) + "," + with(`"concurrency": {"limit": 6}`), `as {"mode":"enforce","concurrency":{"limit":5}}, and as {"mode":"enforce","concurrency":{"limit":6}}`},
+		{retries(`"max_clients": 5000`) + "," + retries(``), `retries of shield "s" is defined twice: as {"enforce":true,"max_clients":5000,"key":"{http.vars.client_ip}"}, and as {"enforce":true,"max_clients":524288,`},
+		{retries(``) + "," + with(`"concurrency": {"limit": 1}, "herd": {"detect": false}`), `herd of shield "s" is defined twice: as {"detect":true}, and as {"detect":false}`},
 		{with(`"mode": "observe", "capacity": {"rate": 5}`) + "," + with(`"capacity": {"rate": 5}`), `shield "s" is defined twice`},
 	} {
 		err := r.tryLoad(setup{handlers: c.handlers + "," + respondOK})
@@ -301,11 +318,11 @@ func TestBadConfigIsAnError(t *testing.T) {
 // R6: one name with one definition is one zone, and one backend, wherever it
 // stands.
 func TestSameDefinitionCountsTogether(t *testing.T) {
-	const shielded = `{"handler": "shield", "name": "s", "capacity": {"rate": 1, "per": "1h", "burst": 4}, "zones": [
+	const shielded = `{"handler": "shield", "name": "s", "pushback": {"dither": false}, "capacity": {"rate": 1, "per": "1h", "burst": 4}, "zones": [
 		{"name": "z", "key": "{http.request.header.X-Key}", "rate": 1, "per": "1h", "burst": 3}
 	]}`
 	// What is written out and what is left to the default is the same.
-	explicit := strings.NewReplacer(`"name": "s",`, `"name": "s", "mode": "enforce",`, `"name": "z",`, `"name": "z", "max_keys": 200000,`).Replace(shielded)
+	explicit := strings.NewReplacer(`"name": "s",`, `"name": "s", "mode": "enforce", "retries": {"enforce": true, "key": "{http.vars.client_ip}"}, "herd": {"detect": true},`, `"name": "z",`, `"name": "z", "max_keys": 200000,`).Replace(shielded)
 	twice := `{"handler": "subroute", "routes": [
 		{"match": [{"path": ["/a"]}], "handle": [` + shielded + `]},
 		{"match": [{"path": ["/b"]}], "handle": [` + explicit + `]}
@@ -798,7 +815,7 @@ func (s *watch) serve(w http.ResponseWriter, r *http.Request) {
 func TestReloadUnderLoad(t *testing.T) {
 	const clients, reloads = 64, 20
 	shielded := func(limit, rate int) string {
-		return fmt.Sprintf(`{"handler": "shield", "name": "s", "concurrency": {"limit": %d}, "zones": [
+		return fmt.Sprintf(`{"handler": "shield", "name": "s", "concurrency": {"limit": %d}, "pushback": {"dither": false}, "retries": {"key": "{http.request.header.X-Visit}"}, "zones": [
 			{"name": "z", "key": "{http.request.header.X-Key}", "rate": %d, "burst": %d}
 		]},`, limit, rate, rate)
 	}
@@ -818,13 +835,14 @@ func TestReloadUnderLoad(t *testing.T) {
 			}
 			r := start(t, configs[0])
 			var stop atomic.Bool
-			var served, refused, again atomic.Int64
+			var served, refused, again, visits atomic.Int64
 			var loading sync.WaitGroup
 			for id := range clients {
 				loading.Go(func() {
 					for !stop.Load() {
 						req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addr, nil)
 						req.Header.Set("X-Key", strconv.Itoa(id))
+						req.Header.Set("X-Visit", strconv.FormatInt(visits.Add(1), 10)) // nobody has come before, so nobody is too early
 						resp, err := r.client.Do(req)
 						if err != nil {
 							if !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) && !errors.Is(err, syscall.EPIPE) {

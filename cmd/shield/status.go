@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -24,7 +26,8 @@ func init() {
 		Long: `
 Asks the admin endpoint of a running instance for its limits, for what is in
 flight, and for what has been decided since the zones and shields came into the
-config.
+config. Where clients have been refused for want of room: what they were
+promised, what has become of it, and how they retry.
 `,
 		CobraFunc: func(cmd *cobra.Command) {
 			cmd.Flags().String("address", "", "address of the admin endpoint, if it is not "+caddy.DefaultAdminListen)
@@ -83,8 +86,10 @@ func printStatus(w io.Writer, status caddymodule.Status) {
 		if s.Overloaded {
 			overloaded = "OVERLOADED"
 		}
-		row(s.Name, s.Mode, capacity, inFlight, s.Admitted, reasons(s.Refused), reasons(s.Observed), overloaded)
+		row(s.Name, s.Mode, capacity, inFlight, s.Admitted, parts(s.Refused), parts(s.Observed), overloaded)
 	}
+	printCalendars(row, status.Shields)
+	printClients(row, status.Shields)
 	if len(status.Zones) > 0 {
 		row()
 		row("ZONE", "KEY", "RATE", "KEYS", "ADMITTED", "REFUSED", "OBSERVED")
@@ -99,23 +104,69 @@ func printStatus(w io.Writer, status caddymodule.Status) {
 	t.Flush()
 }
 
+// printCalendars shows what refused clients were promised, by the shields that
+// have promised anything.
+func printCalendars(row func(...any), shields []caddymodule.ShieldStatus) {
+	first := true
+	for _, s := range shields {
+		c := s.Calendar
+		if c == nil || c.Promises+c.Deferrals == 0 {
+			continue
+		}
+		if first {
+			first = false
+			row()
+			row("CALENDAR", "BACKLOG", "DEFERRED", "SPARE", "HELD", "PROMISED", "KEPT", "LATE", "NO-SHOW", "BROKEN", "EARLY")
+		}
+		kept, early := "-", fmt.Sprintf("%d refused", s.Refused["early"])
+		if n := c.Kept + c.NoShow; n > 0 {
+			kept = fmt.Sprintf("%d %%", 100*c.Kept/n)
+		}
+		if c.Early > 0 {
+			early += fmt.Sprintf(", %d admitted", c.Early)
+		}
+		row(s.Name, fmt.Sprintf("%.1f s", c.BacklogSeconds), c.Deferred, fmt.Sprintf("%.1f/s", c.Spare), s.Held,
+			c.Promises, kept, c.Late, c.NoShow, c.Broken, early)
+	}
+}
+
+// printClients shows how many refused clients are remembered, and how they retry.
+func printClients(row func(...any), shields []caddymodule.ShieldStatus) {
+	first := true
+	for _, s := range shields {
+		if len(s.Clients) == 0 {
+			continue
+		}
+		if first {
+			first = false
+			row()
+			row("CLIENTS", "REMEMBERED", "BY POLICY")
+		}
+		remembered := 0
+		for _, n := range s.Clients {
+			remembered += n
+		}
+		row(s.Name, fmt.Sprintf("%d of %d", remembered, s.MaxClients), parts(s.Clients))
+	}
+}
+
 func rate(r caddymodule.RateStatus) string {
 	per := strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(r.Per, "1"), "0s"), "0m")
 	return fmt.Sprintf("%v/%s burst %d", r.Rate, per, r.Burst)
 }
 
-// reasons says how many there are, and of which reason.
-func reasons(n map[string]uint64) string {
-	sum := uint64(0)
-	var parts []string
-	for reason, n := range n {
-		if sum += n; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, reason))
+// parts says how many there are of what, the most first.
+func parts[T int | uint64](n map[string]T) string {
+	names := slices.Collect(maps.Keys(n))
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(n[b], n[a]), cmp.Compare(a, b)) })
+	var list []string
+	for _, name := range names {
+		if n[name] > 0 {
+			list = append(list, fmt.Sprintf("%d %s", n[name], name))
 		}
 	}
-	if sum == 0 {
+	if len(list) == 0 {
 		return "0"
 	}
-	slices.Sort(parts)
-	return strings.Join(parts, ", ")
+	return strings.Join(list, ", ")
 }

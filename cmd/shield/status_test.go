@@ -1,0 +1,76 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/herdshield/shield/caddymodule"
+)
+
+// What an operator reads in an overload: nothing is shown where there is nothing.
+func TestPrintStatus(t *testing.T) {
+	quiet := caddymodule.ShieldStatus{
+		Name: "quiet", Mode: "observe", Concurrency: 8, InFlight: 2, Admitted: 7,
+		Refused: map[string]uint64{"capacity": 0}, Observed: map[string]uint64{"concurrency": 3, "quota": 0},
+		Calendar: &caddymodule.CalendarStatus{Spare: 7.8, KeptRatio: 1}, Clients: map[string]int{}, MaxClients: 524288,
+	}
+	busy := caddymodule.ShieldStatus{
+		Name: "shop", Mode: "enforce", Capacity: &caddymodule.RateStatus{Rate: 500, Per: "1s", Burst: 50},
+		Overloaded: true, Admitted: 1048251,
+		Refused: map[string]uint64{"capacity": 812, "early": 95, "quota": 904}, Observed: map[string]uint64{"capacity": 0},
+		Held: 37,
+		Calendar: &caddymodule.CalendarStatus{
+			BacklogSeconds: 12.44, Deferred: 200, Spare: 340.06, Promises: 8120, Deferrals: 210,
+			Kept: 7764, NoShow: 240, Late: 12, Early: 2, Broken: 3, KeptRatio: 0.97,
+		},
+		Clients: map[string]int{"unknown": 320, "honours": 4000, "hammer": 800}, MaxClients: 524288,
+	}
+	fresh := caddymodule.ShieldStatus{
+		Name: "new", Mode: "enforce", Concurrency: 4, InFlight: 4,
+		Refused:  map[string]uint64{"concurrency": 1},
+		Calendar: &caddymodule.CalendarStatus{BacklogSeconds: 1, Spare: 3.92, Promises: 1, KeptRatio: 1},
+		Clients:  map[string]int{"unknown": 1}, MaxClients: 1024,
+	}
+	zone := caddymodule.ZoneStatus{
+		Name: "per_client", Key: "{http.vars.client_ip}", RateStatus: caddymodule.RateStatus{Rate: 5, Per: "1m0s", Burst: 10},
+		Keys: 20, MaxKeys: 10000, Admitted: 40, Refused: 904, Evicted: 1, Shared: 2,
+	}
+	for _, c := range []struct {
+		name   string
+		status caddymodule.Status
+		want   string
+	}{
+		{"nothing", caddymodule.Status{}, "There is no shield in the running config.\n"},
+		{"one that is quiet", caddymodule.Status{Shields: []caddymodule.ShieldStatus{quiet}}, `
+SHIELD  MODE     CAPACITY  IN FLIGHT  ADMITTED  REFUSED  OBSERVED
+quiet   observe  -         2 of 8     7         0        3 concurrency
+`},
+		{"three and a zone", caddymodule.Status{Shields: []caddymodule.ShieldStatus{quiet, busy, fresh}, Zones: []caddymodule.ZoneStatus{zone}}, `
+SHIELD  MODE     CAPACITY        IN FLIGHT  ADMITTED  REFUSED                            OBSERVED
+quiet   observe  -               2 of 8     7         0                                  3 concurrency
+shop    enforce  500/s burst 50  -          1048251   904 quota, 812 capacity, 95 early  0              OVERLOADED
+new     enforce  -               4 of 4     0         1 concurrency                      0
+
+CALENDAR  BACKLOG  DEFERRED  SPARE    HELD  PROMISED  KEPT  LATE  NO-SHOW  BROKEN  EARLY
+shop      12.4 s   200       340.1/s  37    8120      97 %  12    240      3       95 refused, 2 admitted
+new       1.0 s    0         3.9/s    0     1         -     0     0        0       0 refused
+
+CLIENTS  REMEMBERED      BY POLICY
+shop     5120 of 524288  4000 honours, 800 hammer, 320 unknown
+new      1 of 1024       1 unknown
+
+ZONE        KEY                    RATE          KEYS         ADMITTED  REFUSED  OBSERVED
+per_client  {http.vars.client_ip}  5/m burst 10  20 of 10000  40        904      0         1 forgotten early, 2 without room: raise max_keys
+`},
+	} {
+		var b strings.Builder
+		printStatus(&b, c.status)
+		var got strings.Builder
+		for line := range strings.Lines(b.String()) {
+			got.WriteString(strings.TrimRight(line, " \n") + "\n")
+		}
+		if got.String() != strings.TrimPrefix(c.want, "\n") {
+			t.Errorf("%s:\n%s\nwant:\n%s", c.name, got.String(), c.want)
+		}
+	}
+}
