@@ -110,6 +110,9 @@ type Decision struct {
 func (g *Guard) Admit(now time.Duration, r Request) Decision {
 	d := Decision{Reason: Fits, Zone: -1, at: now}
 	b := g.backend
+	if !g.inUse.Load() {
+		g.use()
+	}
 	g.Tick(now)
 	v := g.visit(now, &r)
 	if v.Struck {

@@ -139,6 +139,13 @@ func (b *Backend) keep(now time.Duration, client limiter.Key) {
 func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Decision) {
 	b := g.backend
 	rates := g.rates(r)
+	if d.Reason == Capacity && g.capacity.Interval() > rates.Min {
+		// To earn a token may take longer than all who wait. The reserve does not
+		// count: it is not kept from one who comes on time.
+		claim, token := b.capacity.Claim(g.capacity, now, 1)
+		claim.Release()
+		rates.Min = max(rates.Min, token)
+	}
 	var a pushback.Appointment
 	place := pushback.OneMore
 	switch {
@@ -161,15 +168,7 @@ func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Deci
 		g.tell(now, r, v, a, d)
 		return
 	default:
-		var token time.Duration
-		if d.Reason == Capacity && g.capacity.Interval() > rates.Min {
-			// To earn one may take longer than all who wait. The reserve does not
-			// count: it is not kept from one who comes on time.
-			var claim limiter.Claim
-			claim, token = b.capacity.Claim(g.capacity, now, 1)
-			claim.Release()
-		}
-		a = b.calendar.Book(now, token, rates)
+		a = b.calendar.Book(now, rates)
 	}
 	if limit := g.answers.GiveUp(); limit > 0 && a.Wait > limit {
 		b.forget(now, a)

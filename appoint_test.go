@@ -433,8 +433,8 @@ var costly = []struct {
 		for i := range 1_000 {
 			r := one(2e6 + i)
 			rates := g.rates(&r)
-			rates.Service = 100
-			a := g.backend.calendar.Book(time.Second, 10*time.Second, rates)
+			rates.Service, rates.Min = 100, 10*time.Second
+			a := g.backend.calendar.Book(time.Second, rates)
 			g.backend.ledger.Write(time.Second, uint64(r.Client), uint64(r.Kind), a, time.Second, pushback.OneMore)
 		}
 		return admitted(g)
@@ -502,5 +502,30 @@ func BenchmarkAppoint(b *testing.B) {
 				}
 			})
 		})
+	}
+}
+
+// A client that is on time, but finds no token, is told when there is one, not to
+// come again at once: the calendar's next slots may be free while the bucket is
+// empty.
+func TestExcusedClientIsToldWhenThereIsAToken(t *testing.T) {
+	c := Config{
+		Capacity: limiter.Config{Rate: 1, Per: 3 * time.Second, Burst: 10},
+		Retries:  Retries{Tickets: true, Secret: []byte("a secret of the replicas")},
+	}
+	one, two := mustNew(t, c, nil), mustNew(t, c, nil)
+	now := time.Hour
+	for range 10 {
+		one.Admit(now, Request{Client: 1, Kind: 1})
+	}
+	r := Request{Client: 2, Kind: 1, Precise: true, Name: []byte("k")}
+	d := one.Admit(now, r)
+	due := now + d.Wait
+	for range 10 { // the other replica has just been emptied
+		two.Admit(due, Request{Client: 1, Kind: 1})
+	}
+	r.Ticket = d.Ticket
+	if d = two.Admit(due, r); d.Admit || d.Wait < 3*time.Second {
+		t.Errorf("%v, told to wait %v; the next token comes in 3 s", d.Reason, d.Wait)
 	}
 }

@@ -1,11 +1,13 @@
 package shield
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
@@ -104,7 +106,9 @@ type Guard struct {
 	capacity    limiter.Limit
 	concurrency int
 	backend     *Backend
-	tickets     *pushback.Tickets // nil: none
+	maxClients  int
+	secret      []byte // of tickets; nil: none are given
+	inUse       atomic.Bool
 	answers     *pushback.Answers
 	pulse       func(from, to time.Duration) float64 // nil: herds are ignored
 }
@@ -119,7 +123,9 @@ type zone struct {
 }
 
 // New returns a Guard that works on s; nil means a State of its own. What s
-// lacks is added to it. The error names everything that is wrong with c.
+// lacks is added to it; nothing in it changes before the Guard's first decision,
+// so that a Guard that is thrown away has done nothing. The error names everything
+// that is wrong with c.
 func New(c Config, s *State) (*Guard, error) {
 	g := &Guard{observe: c.Observe, enforce: !c.Retries.Lenient && !c.Observe, herds: !c.IgnoreHerds, concurrency: c.Concurrency}
 	var errs []error
@@ -206,11 +212,17 @@ func New(c Config, s *State) (*Guard, error) {
 	if g.herds {
 		g.pulse = g.backend.pulse
 	}
-	g.backend.ledger.Resize(c.Retries.MaxClients)
+	g.maxClients = c.Retries.MaxClients
 	if c.Retries.Tickets {
-		g.tickets = g.backend.ticketsFor(c.Retries.Secret)
+		g.secret = bytes.Clone(c.Retries.Secret)
 	}
 	return g, nil
+}
+
+// use prepares the state for the Guard's decisions.
+func (g *Guard) use() {
+	g.backend.ledger.Resize(g.maxClients)
+	g.inUse.Store(true)
 }
 
 // CheckName returns an error unless name can stand unquoted in headers, labels

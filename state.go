@@ -86,7 +86,7 @@ type Backend struct {
 	calendar pushback.Calendar
 	ledger   pushback.Ledger
 	watch    watch
-	signer   signer
+	signers  signers
 
 	idle     atomic.Bool   // as of the last tick: see Guard.isIdle
 	held     atomic.Int64  // refusals that wait to be sent

@@ -22,36 +22,44 @@ var processSecret = sync.OnceValue(func() []byte {
 	return secret
 })
 
-// signer is the Tickets of a backend, which remember those that are used. A
-// reload that keeps the secret keeps them.
+// signers are the Tickets of a backend, which remember those that are used, by
+// their secret: that of the config and that of the one before, whose last requests
+// may still be on their way. A reload that keeps the secret keeps the memory.
+type signers struct {
+	mu   sync.Mutex
+	last [2]signer
+}
+
 type signer struct {
-	mu      sync.Mutex
 	secret  []byte
 	tickets *pushback.Tickets
 }
 
-// ticketsFor returns the Tickets for a secret that has been checked.
-func (b *Backend) ticketsFor(secret []byte) *pushback.Tickets {
-	b.signer.mu.Lock()
-	defer b.signer.mu.Unlock()
-	if b.signer.tickets == nil || !bytes.Equal(b.signer.secret, secret) {
-		b.signer.tickets, _ = pushback.NewTickets(secret, maxUsed)
-		b.signer.secret = bytes.Clone(secret)
+// of returns the Tickets for a secret that has been checked.
+func (s *signers) of(secret []byte) *pushback.Tickets {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, known := range s.last {
+		if bytes.Equal(known.secret, secret) {
+			return known.tickets
+		}
 	}
-	return b.signer.tickets
+	tickets, _ := pushback.NewTickets(secret, maxUsed)
+	s.last = [2]signer{{secret, tickets}, s.last[0]}
+	return tickets
 }
 
 // Tickets reports whether appointments are signed, so that Request.Name matters.
-func (g *Guard) Tickets() bool { return g.tickets != nil }
+func (g *Guard) Tickets() bool { return g.secret != nil }
 
 // redeem looks at the ticket of a client that comes at now. Where the ledger
 // knows the client, the ticket is only used up. A stranger with a ticket is as
 // good as one whose promise is in the ledger.
 func (g *Guard) redeem(now time.Duration, r *Request, v *pushback.Visit) {
-	if g.tickets == nil || r.Ticket == "" || v.Promises > 0 && v.Standing != pushback.OnTime {
+	if g.secret == nil || r.Ticket == "" || v.Promises > 0 && v.Standing != pushback.OnTime {
 		return
 	}
-	ticket, err := g.tickets.Redeem(At(now), r.Name, r.Ticket)
+	ticket, err := g.backend.signers.of(g.secret).Redeem(At(now), r.Name, r.Ticket)
 	if v.Promises > 0 {
 		return
 	}
@@ -72,9 +80,9 @@ func (g *Guard) redeem(now time.Duration, r *Request, v *pushback.Visit) {
 // sign returns the ticket for an appointment, "" if there is none to be given:
 // only a reserved slot is worth something elsewhere.
 func (g *Guard) sign(now time.Duration, r *Request, a pushback.Appointment) string {
-	if g.tickets == nil || a.Deferred || len(r.Name) == 0 {
+	if g.secret == nil || a.Deferred || len(r.Name) == 0 {
 		return ""
 	}
 	var room [pushback.TicketLen]byte
-	return string(g.tickets.Append(room[:0], r.Name, At(a.At), At(now)))
+	return string(g.backend.signers.of(g.secret).Append(room[:0], r.Name, At(a.At), At(now)))
 }

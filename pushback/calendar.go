@@ -107,7 +107,8 @@ type Rates struct {
 	Service float64
 
 	// Min and Max bound every wait that is told. Retry-After cannot say less than
-	// a second; a client that reads milliseconds can be told less.
+	// a second; a client that reads milliseconds can be told less. Min is also how
+	// long the next token takes, if that is longer: Min may be above Max.
 	Min, Max time.Duration
 
 	// Pulse returns how many requests of a known periodic herd to leave room
@@ -198,14 +199,13 @@ func (c *Calendar) spare(service float64) float64 {
 }
 
 // Book gives a client that is refused at now its appointment: the first free
-// slot that is at least wait away, or a place in the queue if others wait in it
-// or the horizon is full.
-func (c *Calendar) Book(now, wait time.Duration, r Rates) Appointment {
+// slot, or a place in the queue if others wait in it or the horizon is full.
+func (c *Calendar) Book(now time.Duration, r Rates) Appointment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.advance(now, r)
 	if c.issued <= c.served {
-		if at, ok := c.slot(now+max(r.Min, wait), now+r.Max, r, 1); ok {
+		if at, ok := c.slot(now+r.Min, now+r.Max, r, 1); ok {
 			return c.promise(now, at)
 		}
 	}
@@ -518,7 +518,7 @@ func (c *Calendar) hop(now time.Duration, number float64, r Rates) Appointment {
 	wait := r.Max.Seconds() + max(0, number-c.served)/rate
 	a := Appointment{Deferred: true, Number: number, Wait: time.Duration(min(wait, 1e9) * float64(time.Second))}
 	if hops := math.Ceil(wait / r.Max.Seconds()); hops >= 2 && hops < farHops {
-		a.At = now + max(r.Min, time.Duration(wait/hops*float64(time.Second)))
+		a.At = now + max(min(r.Min, r.Max), time.Duration(wait/hops*float64(time.Second)))
 		c.last.Store(max(c.last.Load(), int64(a.At)))
 	} else {
 		a.At = c.jitter(now, r)
@@ -530,7 +530,7 @@ func (c *Calendar) hop(now time.Duration, number float64, r Rates) Appointment {
 // jitter returns a random time in the last quarter of the horizon.
 func (c *Calendar) jitter(now time.Duration, r Rates) time.Duration {
 	d := time.Duration((0.75 + 0.25*c.draw()) * float64(r.Max))
-	at := now + max(r.Min, d)
+	at := now + max(min(r.Min, r.Max), d)
 	c.last.Store(max(c.last.Load(), int64(at)))
 	return at
 }

@@ -104,7 +104,7 @@ func TestPromisesNeverExceedTheSpareRate(t *testing.T) {
 			case n == 1 && excuses:
 				a = c.Excuse(now, r)
 			default:
-				a = c.Book(now, 0, r)
+				a = c.Book(now, r)
 			}
 			if a.At < now+least || a.At > now+most {
 				t.Fatalf("seed %d: at %v told to come at %v; want %v to %v later", seed, now, a.At, least, most)
@@ -142,7 +142,7 @@ func TestOverbookingFollowsTheKeptShare(t *testing.T) {
 		}
 		var slots []time.Duration
 		for range 30_000 {
-			if a := c.Book(time.Minute, 0, r); !a.Deferred {
+			if a := c.Book(time.Minute, r); !a.Deferred {
 				slots = append(slots, a.At)
 			}
 		}
@@ -169,7 +169,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 			if rng.IntN(3) == 0 {
 				now += time.Duration(rng.Float64() * 0.5 / service * float64(time.Second))
 			}
-			a := c.Book(now, 0, r)
+			a := c.Book(now, r)
 			switch {
 			case a.Deferred && a.Number <= queued:
 				t.Fatalf("seed %d: number %v after %v", seed, a.Number, queued)
@@ -207,7 +207,7 @@ func TestTheQueueIsServedInOrder(t *testing.T) {
 		}
 		now := 10 * time.Second
 		for i := range n {
-			insert(c.Book(now+time.Duration(i)*20*time.Microsecond, 0, r))
+			insert(c.Book(now+time.Duration(i)*20*time.Microsecond, r))
 		}
 		var slots []time.Duration
 		var order []float64
@@ -262,7 +262,7 @@ func TestAllKeptIsAShareOfOne(t *testing.T) {
 		n := min(int(c.Spare(service)*50), 5_000)
 		at := make([]time.Duration, n)
 		for i := range at {
-			a := c.Book(now, 0, r)
+			a := c.Book(now, r)
 			if a.Deferred || !l.Write(now, uint64(i+1), 1, a, now, OneMore) {
 				t.Fatalf("%v/s: client %d has no slot: %+v", service, i, a)
 			}
@@ -287,7 +287,7 @@ func TestNoShowsAreCounted(t *testing.T) {
 		var c Calendar
 		r := ratesOf(100, time.Second, 30*time.Second)
 		for range 1_000 {
-			c.Book(time.Second, 0, r)
+			c.Book(time.Second, r)
 		}
 		c.Arrived(14*time.Second+later, time.Second, 0)
 		if p, share := c.Promises(); p.Made != 1_000 || p.NoShow != 1_000 || share != leastKept {
@@ -303,10 +303,12 @@ func TestLongWaitForATokenForgetsNobody(t *testing.T) {
 		r := ratesOf(10, time.Second, 30*time.Second)
 		var slots []time.Duration
 		for range 100 {
-			slots = append(slots, c.Book(time.Second, 0, r).At)
+			slots = append(slots, c.Book(time.Second, r).At)
 		}
 		for i := range 520 {
-			if a := c.Book(time.Second, wait+time.Duration(i)*slotWidth, r); !a.Deferred {
+			far := r
+			far.Min = wait + time.Duration(i)*slotWidth
+			if a := c.Book(time.Second, far); !a.Deferred {
 				t.Fatalf("a slot in %v for one who has to wait %v", a.Wait, wait)
 			}
 			c.Leave()
@@ -328,7 +330,7 @@ func TestQueueSurvivesARateWithoutBounds(t *testing.T) {
 		r := ratesOf(10, time.Second, 10*time.Second)
 		var a Appointment
 		for range 200 {
-			a = c.Book(time.Second, 0, r)
+			a = c.Book(time.Second, r)
 		}
 		v := Visit{Standing: OnTime, Deferred: true, Number: uint32(a.Number) / numberUnit}
 		for i := range 6 {
@@ -337,7 +339,7 @@ func TestQueueSurvivesARateWithoutBounds(t *testing.T) {
 		if math.IsNaN(c.served) || c.served < 0 || c.served > c.issued {
 			t.Fatalf("service %v: of %v numbers %v are served", service, c.issued, c.served)
 		}
-		if a := c.Book(40*time.Second, 0, r); a.Deferred {
+		if a := c.Book(40*time.Second, r); a.Deferred {
 			t.Errorf("service %v: %+v long after the queue, want a slot", service, a)
 		}
 	}
@@ -347,16 +349,16 @@ func TestCapacityThatReturnsIsUsed(t *testing.T) {
 	var c Calendar
 	low, high := ratesOf(10, time.Second, 59*time.Second), ratesOf(100, time.Second, 59*time.Second)
 	for range 300 {
-		c.Book(time.Second, 0, low)
+		c.Book(time.Second, low)
 	}
-	a := c.Book(time.Second, 0, high)
+	a := c.Book(time.Second, high)
 	if a.At > 2*time.Second+slotWidth {
 		t.Errorf("ten times the capacity, and the next slot is in %v", a.Wait)
 	}
 	// In small steps, too: one in 200 per booking.
 	c = Calendar{}
 	for i := range 500 {
-		a = c.Book(time.Second, 0, ratesOf(10*math.Pow(1.005, float64(i)), time.Second, 59*time.Second))
+		a = c.Book(time.Second, ratesOf(10*math.Pow(1.005, float64(i)), time.Second, 59*time.Second))
 		if a.Deferred {
 			t.Fatalf("request %d is deferred", i)
 		}
@@ -375,10 +377,10 @@ func TestLongIdleTime(t *testing.T) {
 		var c Calendar
 		r := ratesOf(20, time.Second, 30*time.Second)
 		for range 2_000 {
-			c.Book(time.Second, 0, r)
+			c.Book(time.Second, r)
 		}
 		now := time.Second + idle
-		a := c.Book(now, 0, r)
+		a := c.Book(now, r)
 		if a.Deferred && idle > 200*time.Second || !a.Deferred && a.At > now+time.Second+slotWidth && idle > time.Minute {
 			t.Errorf("after %v: %+v", idle, a)
 		}
@@ -398,14 +400,14 @@ func TestForgottenSlotIsGivenAgain(t *testing.T) {
 	now := time.Second
 	var at []time.Duration
 	for range 50 {
-		at = append(at, c.Book(now, 0, r).At)
+		at = append(at, c.Book(now, r).At)
 	}
 	c.Forget(now, at[20])
-	again := c.Book(now, 0, r).At
+	again := c.Book(now, r).At
 	if d := (again - at[20]).Abs(); d > 2*slotWidth {
 		t.Errorf("slot %v was taken back, the next one got %v", at[20], again)
 	}
-	if next := c.Book(now, 0, r).At; next <= at[49] {
+	if next := c.Book(now, r).At; next <= at[49] {
 		t.Errorf("slot %v was given a second time: %v", at[20], next)
 	}
 	c.Forget(again, again) // it has passed: nobody can use it
@@ -423,7 +425,7 @@ func TestNarrowHorizons(t *testing.T) {
 			for i := range 500 {
 				now := time.Duration(i) * 7 * ms
 				for _, a := range []Appointment{
-					c.Book(now, 0, r), c.BookFrom(now, now+time.Duration(i)*10*ms, r), c.Excuse(now, r), c.Later(now, r),
+					c.Book(now, r), c.BookFrom(now, now+time.Duration(i)*10*ms, r), c.Excuse(now, r), c.Later(now, r),
 					c.Rebook(now, Visit{Standing: OnTime, Deferred: true, Number: 1}, r),
 				} {
 					if a.At < now+r.Min || a.At > now+r.Max || a.Wait <= 0 && r.Min > 0 {
@@ -452,7 +454,7 @@ func TestPulseIsLeftFree(t *testing.T) {
 	}
 	n := map[int64]int{}
 	for range 2_500 {
-		if a := c.Book(time.Second, 0, r); !a.Deferred {
+		if a := c.Book(time.Second, r); !a.Deferred {
 			n[int64(a.At/slotWidth)]++
 		}
 	}
@@ -472,7 +474,7 @@ func TestParallelBookings(t *testing.T) {
 	for w := range workers {
 		wg.Go(func() {
 			for range each {
-				a := c.Book(time.Second, 0, r)
+				a := c.Book(time.Second, r)
 				if a.Deferred {
 					t.Error("deferred; the horizon has room for all")
 				}
@@ -507,9 +509,11 @@ func FuzzCalendar(f *testing.F) {
 			v := Visit{Standing: OnTime, Deferred: true, Number: uint32(last.Number) / numberUnit, At: last.At}
 			switch steps[i] % 10 {
 			case 0:
-				a = c.Book(now, 0, r)
+				a = c.Book(now, r)
 			case 1:
-				a = c.Book(now, x*x*ms, r)
+				far := r
+				far.Min = max(r.Min, x*x*ms)
+				a = c.Book(now, far)
 			case 2:
 				a = c.BookFrom(now, now+x*100*ms, r)
 			case 3:
