@@ -113,6 +113,9 @@ func (b *Backend) pulse(from, to time.Duration) float64 {
 	return b.watch.herd.Pulse(from, to)
 }
 
+// DetectsHerds reports whether the Guard looks for herds.
+func (g *Guard) DetectsHerds() bool { return g.herds }
+
 // Herd returns what is known of herds.
 func (b *Backend) Herd() pushback.HerdReport {
 	b.watch.mu.Lock()

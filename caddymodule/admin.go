@@ -55,6 +55,9 @@ type ShieldStatus struct {
 	MaxClients int                     `json:"max_clients"`
 	Families   map[string]FamilyStatus `json:"families,omitempty"`
 
+	// The herd that is there, if there is one.
+	Herd *HerdStatus `json:"herd,omitempty"`
+
 	// Where tickets are on.
 	Tickets *TicketStatus `json:"tickets,omitempty"`
 }
@@ -75,6 +78,14 @@ type CalendarStatus struct {
 	Broken uint64 `json:"broken"`  // come for in time, and refused
 
 	KeptRatio float64 `json:"kept_ratio"` // how many are expected to be kept, of 1
+}
+
+// HerdStatus describes a herd.
+type HerdStatus struct {
+	Kind   string  `json:"kind"`             // backlog, periodic or echo
+	Size   float64 `json:"size"`             // clients of a backlog; requests in one pulse of the others
+	Period float64 `json:"period,omitempty"` // seconds
+	Phase  float64 `json:"phase,omitempty"`  // seconds within the period, since the detector began
 }
 
 // FamilyStatus is what clients of one kind of software did.
@@ -179,6 +190,9 @@ func (a *App) fill(status *Status) {
 				}
 				out.Families[pushback.Family(i).String()] = FamilyStatus(f)
 			}
+		}
+		if h := b.state.Herd(); b.detects && h.Kind != pushback.NoHerd {
+			out.Herd = &HerdStatus{h.Kind.String(), h.Size, h.Period.Seconds(), h.Phase.Seconds()}
 		}
 		if b.tickets {
 			out.Tickets = &TicketStatus{Honoured: s.Redeemed, Worthless: s.Worthless}

@@ -50,6 +50,7 @@ type backend struct {
 	capacity    *Rate
 	concurrency *Concurrency
 	tickets     bool
+	detects     bool          // herds
 	guard       *shield.Guard // of the first handler of that name
 	state       *backendState
 }
@@ -152,7 +153,9 @@ func (a *App) add(h *Handler, b *backendState, zones []*zoneState) {
 		found = found || old.state == b
 	}
 	if !found {
-		a.backends = append(a.backends, &backend{h.Name, h.observing, h.Capacity, h.Concurrency, h.guard.Tickets(), h.guard, b})
+		a.backends = append(a.backends, &backend{
+			h.Name, h.observing, h.Capacity, h.Concurrency, h.guard.Tickets(), h.guard.DetectsHerds(), h.guard, b,
+		})
 	}
 next:
 	for i, state := range zones {

@@ -489,6 +489,7 @@ func TestFailedReloadForgetsNoClient(t *testing.T) {
 		return fmt.Sprintf(`{"handler": "shield", "name": "s", "capacity": {"rate": 1}, "retries": {"max_clients": %d}},`, maxClients)
 	}
 	r := start(t, setup{handlers: config(65536) + respondOK})
+	r.get("/")
 	if err := r.tryLoad(setup{handlers: config(1024) + failingHook}); err == nil {
 		t.Fatal("no error")
 	}

@@ -33,6 +33,13 @@ var (
 	descTold       = desc("family_refusals_total", "Refusals with a time to come back, by family of client software.", "shield", "family")
 	descReturns    = desc("family_returns_total", "Returns of refused clients, kept (at the time that they were told), late or early, by family of client software.", "shield", "family", "outcome")
 
+	descHerd     = desc("herd", "1 while a herd of this kind is there: backlog (many came at once, and have appointments), periodic, or echo (clients that come at an interval of their own).", "shield", "kind")
+	descHerdSize = desc("herd_size_requests", "How large the herd is: of a backlog its clients, of others the requests of one pulse.", "shield")
+	descHerdQ    = desc("herd_q", "How much the arrivals follow a period, in coherent cycles: above 7 is a herd, 16 the most.", "shield", "period")
+	descAllan    = desc("herd_allan_ratio", "How bursty the arrivals are at a scale of time, in terms of their last hour: above 2 is unusual.", "shield", "scale")
+	descChange   = desc("herd_cusum", "How much the arrivals have risen, in standard deviations summed up: above 14 is unusual.", "shield")
+	descDistinct = desc("herd_distinct_ratio", "Clients refused in the last one or two minutes, of 1 per refusal: about 1 in a herd, about 0 where one hammers.", "shield")
+
 	descZoneRequests = desc("zone_requests_total", "Requests that a zone counted, by what was decided: admitted, refused for this zone, or observed.", "zone", "outcome")
 	descKeys         = desc("zone_keys", "Clients that a zone remembers because their quota is not whole.", "zone")
 	descMaxKeys      = desc("zone_max_keys", "Clients that a zone can remember.", "zone")
@@ -43,6 +50,7 @@ var (
 		descRequests, descInFlight, descLimit, descOverload, descHints, descNever, descHeld,
 		descBacklog, descDeferred, descSpare, descPromises, descOutcomes, descDeferrals, descKept,
 		descClients, descMaxClients, descTickets, descTold, descReturns,
+		descHerd, descHerdSize, descHerdQ, descAllan, descChange, descDistinct,
 		descZoneRequests, descKeys, descMaxKeys, descEvictions, descShared,
 	}
 )
@@ -112,6 +120,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			counter(descTickets, s.Redeemed, b.name, "honoured")
 			counter(descTickets, s.Worthless, b.name, "worthless")
 		}
+		if b.detects {
+			collectHerd(gauge, b.name, b.state.Herd())
+		}
 		for i, f := range s.Families {
 			if f == (shield.FamilyStats{}) {
 				continue // most of them: there are many, and few meet in one place
@@ -133,6 +144,29 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		counter(descEvictions, s.Evicted, z.Name)
 		counter(descShared, s.Shared, z.Name)
 	}
+}
+
+func collectHerd(gauge func(*prometheus.Desc, float64, ...string), name string, h pushback.HerdReport) {
+	for _, kind := range []pushback.HerdKind{pushback.BacklogHerd, pushback.PeriodicHerd, pushback.EchoHerd} {
+		is := 0.0
+		if h.Kind == kind {
+			is = 1
+		}
+		gauge(descHerd, is, name, kind.String())
+	}
+	gauge(descHerdSize, h.Size, name)
+	for i, q := range h.Q {
+		gauge(descHerdQ, q, name, pushback.HerdPeriods[i].String())
+	}
+	for i, ratio := range h.AllanRatio {
+		gauge(descAllan, ratio, name, pushback.HerdAllanScales[i].String())
+	}
+	gauge(descChange, h.CUSUM, name)
+	distinct := 0.0
+	if h.Requests > 0 {
+		distinct = min(1, float64(h.Distinct)/float64(h.Requests))
+	}
+	gauge(descDistinct, distinct, name)
 }
 
 func hints(s shield.BackendStats, name string) prometheus.Metric {

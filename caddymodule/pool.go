@@ -28,6 +28,7 @@ type zoneState struct {
 type backendState struct {
 	*shield.Backend
 	overload overload
+	herd     herd
 }
 
 // The two kinds of keys in the pool.

@@ -62,6 +62,10 @@ func (a *App) reportOnce(now time.Duration) {
 			early:       s.Refused[shield.Early] + s.Observed[shield.Early],
 		})
 		a.reportOverload(b, change)
+		if b.detects {
+			b.guard.Tick(now)
+			a.reportHerd(b, b.state.herd.step(now, b.state.Herd()))
+		}
 	}
 }
 

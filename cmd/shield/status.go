@@ -89,6 +89,7 @@ func printStatus(w io.Writer, status caddymodule.Status) {
 		row(s.Name, s.Mode, capacity, inFlight, s.Admitted, parts(s.Refused), parts(s.Observed), overloaded)
 	}
 	printCalendars(row, status.Shields)
+	printHerds(row, status.Shields)
 	printClients(row, status.Shields)
 	if len(status.Zones) > 0 {
 		row()
@@ -127,6 +128,26 @@ func printCalendars(row func(...any), shields []caddymodule.ShieldStatus) {
 		}
 		row(s.Name, fmt.Sprintf("%.1f s", c.BacklogSeconds), c.Deferred, fmt.Sprintf("%.1f/s", c.Spare), s.Held,
 			c.Promises, kept, c.Late, c.NoShow, c.Broken, early)
+	}
+}
+
+// printHerds shows the herds that are there.
+func printHerds(row func(...any), shields []caddymodule.ShieldStatus) {
+	first := true
+	for _, s := range shields {
+		if s.Herd == nil {
+			continue
+		}
+		if first {
+			first = false
+			row()
+			row("HERD", "KIND", "SIZE", "PERIOD", "PHASE")
+		}
+		size, period, phase := fmt.Sprintf("%.0f clients", s.Herd.Size), "-", "-"
+		if s.Herd.Period > 0 {
+			size, period, phase = fmt.Sprintf("%.0f requests", s.Herd.Size), fmt.Sprintf("%g s", s.Herd.Period), fmt.Sprintf("%.1f s", s.Herd.Phase)
+		}
+		row(s.Name, s.Herd.Kind, size, period, phase)
 	}
 }
 

@@ -23,12 +23,14 @@ func TestPrintStatus(t *testing.T) {
 			BacklogSeconds: 12.44, Deferred: 200, Spare: 340.06, Promises: 8120, Deferrals: 210,
 			Kept: 7764, NoShow: 240, Late: 12, Early: 2, Broken: 3, KeptRatio: 0.97,
 		},
+		Herd:    &caddymodule.HerdStatus{Kind: "periodic", Size: 240.4, Period: 60, Phase: 0.25},
 		Clients: map[string]int{"unknown": 320, "honours": 4000, "hammer": 800}, MaxClients: 524288,
 	}
 	fresh := caddymodule.ShieldStatus{
 		Name: "new", Mode: "enforce", Concurrency: 4, InFlight: 4,
 		Refused:  map[string]uint64{"concurrency": 1},
 		Calendar: &caddymodule.CalendarStatus{BacklogSeconds: 1, Spare: 3.92, Promises: 1, KeptRatio: 1},
+		Herd:     &caddymodule.HerdStatus{Kind: "backlog", Size: 12},
 		Clients:  map[string]int{"unknown": 1}, MaxClients: 1024,
 	}
 	zone := caddymodule.ZoneStatus{
@@ -54,6 +56,10 @@ new     enforce  -               4 of 4     0         1 concurrency             
 CALENDAR  BACKLOG  DEFERRED  SPARE    HELD  PROMISED  KEPT  LATE  NO-SHOW  BROKEN  EARLY
 shop      12.4 s   200       340.1/s  37    8120      97 %  12    240      3       95 refused, 2 admitted
 new       1.0 s    0         3.9/s    0     1         -     0     0        0       0 refused
+
+HERD  KIND      SIZE          PERIOD  PHASE
+shop  periodic  240 requests  60 s    0.2 s
+new   backlog   12 clients    -       -
 
 CLIENTS  REMEMBERED      BY POLICY
 shop     5120 of 524288  4000 honours, 800 hammer, 320 unknown
