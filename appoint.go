@@ -19,11 +19,6 @@ const (
 
 	// leastShare is how many promises one client may have in any case.
 	leastShare = 8
-
-	// underway is how long a refusal is taken to be on its way: what comes from
-	// the same client meanwhile is another request, not an answer to it. Ours: a
-	// crowd behind one address is spread that much.
-	underway = 100 * time.Millisecond
 )
 
 // visit looks up what the client was promised. A client is not struck for
@@ -42,7 +37,7 @@ func (g *Guard) visit(now time.Duration, r *Request) pushback.Visit {
 		v.Due = !v.Deferred || b.calendar.Overdue(now, v, g.rates(r))
 	}
 	g.redeem(now, r, &v)
-	if v.Standing != pushback.Stranger || r.Retry {
+	if v.Standing != pushback.Stranger && v.Standing != pushback.Besides || r.Retry {
 		b.returned.Add(1)
 		if !v.Struck || !v.Hammers { // of those who come early again and again, the first time
 			b.families[pushback.FamilyOf(r.Agent)].returned(v)
@@ -79,9 +74,13 @@ func (g *Guard) isIdle(now time.Duration) bool {
 	return g.concurrency == 0 || 2*b.gate.InFlight() <= g.concurrency
 }
 
-// refuseEarly tells a client its promise again, at the lowest cost there is.
+// refuseEarly tells a client its promise again, at the lowest cost there is. One
+// of several behind one key, whose promise is not known, is told some time.
 func (g *Guard) refuseEarly(now time.Duration, r *Request, v pushback.Visit, d *Decision) {
 	d.Reason = Early
+	if v.Standing == pushback.Unclear {
+		v.At = g.backend.calendar.Later(now, g.rates(r)).At
+	}
 	d.Wait = v.At - now
 	d.Hint = g.answers.Hint(d.Wait)
 	g.backend.refuse(d)
@@ -101,7 +100,7 @@ type reserve int
 // reserveFor returns the reserve while a backlog stands: those who come on time
 // may take the last tokens, deferred ones who ask again leave two tenths, or if
 // it is not for them nine, strangers three, and whoever has an appointment besides
-// five.
+// five, or all that would not be lost if the backend is busy.
 func (g *Guard) reserveFor(now time.Duration, r *Request, v pushback.Visit) reserve {
 	switch {
 	case v.Due || v.Nearly || !g.backend.calendar.Standing(now):
@@ -111,6 +110,8 @@ func (g *Guard) reserveFor(now time.Duration, r *Request, v pushback.Visit) rese
 			return 2
 		}
 		return 9
+	case v.Standing == pushback.Besides && !g.backend.idle.Load():
+		return 10
 	case v.Standing == pushback.Besides || v.Standing == pushback.Unclear:
 		return 5
 	default:
@@ -165,6 +166,7 @@ func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Deci
 		a, place = b.calendar.Excuse(now, rates), pushback.Instead
 	case v.Standing == pushback.Unclear || v.Standing == pushback.Besides && v.Promises >= g.share(now, rates):
 		a = b.calendar.Later(now, rates)
+		v.Hammers = true // not worth holding a connection for: any time will do
 		g.tell(now, r, v, a, d)
 		return
 	default:
@@ -176,7 +178,7 @@ func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Deci
 		return
 	}
 	g.tell(now, r, v, a, d)
-	if r.Client != Outside && b.ledger.Write(now, uint64(r.Client), uint64(r.Kind), a, now+max(d.Hold, underway), place) {
+	if r.Client != Outside && b.ledger.Write(now, uint64(r.Client), uint64(r.Kind), a, now+d.Hold, place) {
 		return
 	}
 	if a.Deferred { // a stranger again when it comes
@@ -236,7 +238,7 @@ func (g *Guard) appointQuota(now time.Duration, r *Request, z *ZoneState, d *Dec
 		v.Hammers = true
 	}
 	g.tell(now, r, v, a, d)
-	b.ledger.Write(now, key, uint64(r.Kind), a, now+max(d.Hold, underway), place)
+	b.ledger.Write(now, key, uint64(r.Kind), a, now+d.Hold, place)
 }
 
 // tell sets what a refused client is told. Retry-After has whole seconds, and

@@ -3,6 +3,7 @@ package shield
 import (
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -481,5 +482,59 @@ func TestCrowdBehindOneAddress(t *testing.T) {
 	}
 	if took := times[len(times)-1] - time.Minute; took > 6500*ms {
 		t.Errorf("the last of them comes after %v; 98 per second are possible", took)
+	}
+}
+
+// A client that repeats its request as soon as it has its answer gets a handful
+// of appointments for the first tenth of a second, in which it might be a crowd,
+// then no more, and is not let in before its time. Nor is one that asks for
+// something else each time.
+func TestRepeatingAtOnceGainsNothing(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		kind func(i int) limiter.Key
+		most int
+	}{
+		{"the same", func(int) limiter.Key { return 9 }, 20},
+		{"another each time", func(i int) limiter.Key { return limiter.Key(i) }, 1023},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := mustNew(t, Config{Capacity: perSecond(50, 10)}, nil)
+			now := time.Minute
+			var crowd []time.Duration // when they come back
+			for i := range 500 {
+				d := g.Admit(now, Request{Client: limiter.Key(1000 + i), Kind: 1})
+				crowd = append(crowd, now+d.Wait)
+			}
+			slices.Sort(crowd)
+			strangers := 0
+			first := time.Duration(0)
+			for i := 0; now < 2*time.Minute; i++ {
+				for len(crowd) > 0 && crowd[0] <= now {
+					g.Admit(crowd[0], Request{Client: limiter.Key(1000 + 500 - len(crowd)), Kind: 1})
+					crowd = crowd[1:]
+				}
+				for ; time.Duration(strangers)*10*ms < now-time.Minute; strangers++ {
+					g.Admit(time.Minute+time.Duration(strangers)*10*ms, Request{Client: limiter.Key(5000 + strangers), Kind: 1})
+				}
+				d := g.Admit(now, Request{Client: 7, Kind: c.kind(i)})
+				if d.Admit {
+					break
+				}
+				if first == 0 {
+					first = now + d.Wait
+				}
+				now += d.Hold + ms
+				if d.Hold > 0 {
+					d.Sent()
+				}
+			}
+			if early := first - now; early > 100*ms {
+				t.Errorf("let in %v before its time", early)
+			}
+			if n := g.backend.ledger.Visit(now, 7, 0, 0).Promises; n > c.most {
+				t.Errorf("it has %d appointments, want at most %d", n, c.most)
+			}
+		})
 	}
 }

@@ -34,6 +34,12 @@ const (
 	// refused it might come back a minute after its time.
 	seldom = 10 * time.Second
 
+	// underway is how long the first refusal is taken to be on its way, at least:
+	// what comes from the same client meanwhile is another request, not an answer
+	// to it. Ours: a crowd behind one address is spread that much. Later refusals
+	// do not add to it, or a client that repeats at once would never have been told.
+	underway = 100 * time.Millisecond
+
 	// abandoned is how late a client is when its record may be given to another.
 	abandoned = 5 * time.Second
 )
@@ -88,7 +94,7 @@ type Visit struct {
 	// be long after its time, so it is better served now.
 	Nearly bool
 
-	// Struck: it came too early, and that was counted.
+	// Struck: it came too early, and is not to be admitted.
 	Struck bool
 
 	// Hammers: the client does not do what it is told, so nothing is to be spent
@@ -246,6 +252,7 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 		v.Standing = Besides
 	case v.Promises > 1:
 		v.Standing = Unclear
+		v.Struck = horizon > 0
 	default:
 		v.Standing = TooEarly
 		v.Nearly = now-told >= seldom && due-now < seldom && !v.Deferred
@@ -347,6 +354,8 @@ func (l *Ledger) Write(now time.Duration, key, kind uint64, a Appointment, told 
 	}
 	if n > 0 {
 		told = max(told, r.told(now)) // the last of several answers
+	} else {
+		told = max(told, now+underway)
 	}
 	r.set(fCount, uint64(n+1))
 	r.set(fKind, kind)
