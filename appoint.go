@@ -13,9 +13,9 @@ const (
 	// connection waiting.
 	maxHeld = 10_000
 
-	// rested is how long a backend must have been all but idle before clients
+	// rested is how long a backend must have had room, at each look, before clients
 	// are let in that come too early: a moment's luck must not make polling pay.
-	rested = 1000 * time.Millisecond
+	rested = time.Second
 
 	// leastShare is how many promises one client may have in any case.
 	leastShare = 8
@@ -29,7 +29,7 @@ func (g *Guard) visit(now time.Duration, r *Request) pushback.Visit {
 		return pushback.Visit{}
 	}
 	var horizon time.Duration
-	if g.enforce && b.calendar.Standing(now) && !b.idle.Load() {
+	if g.enforce && b.calendar.Standing(now) && !b.idle(now) {
 		_, horizon = g.answers.Bounds()
 	}
 	v := b.ledger.Visit(now, uint64(r.Client), r.kind(), horizon)
@@ -37,8 +37,11 @@ func (g *Guard) visit(now time.Duration, r *Request) pushback.Visit {
 		v.Due = !v.Deferred || b.calendar.Overdue(now, v, g.rates(r))
 	}
 	g.redeem(now, r, &v)
-	if v.Standing != pushback.Stranger && v.Standing != pushback.Besides || r.Retry {
+	if v.Standing != pushback.Stranger && v.Standing != pushback.Besides {
 		b.returned.Add(1)
+		if v.Standing == pushback.OnTime {
+			b.onTime.Add(1)
+		}
 		if !v.Struck || !v.Hammers { // of those who come early again and again, the first time
 			b.families[pushback.FamilyOf(r.Agent)].returned(v)
 		}
@@ -65,13 +68,18 @@ func (f *familyCounts) returned(v pushback.Visit) {
 	}
 }
 
-// isIdle reports whether the backend has more room than comes to it.
-func (g *Guard) isIdle(now time.Duration) bool {
-	b := g.backend
-	if g.hasCapacity && b.capacity.Rested(g.capacity, now) < rested {
+// hasRoom reports whether the backend has more room than comes to it at now: eight
+// tenths of the burst, and half of the places.
+func (g *Guard) hasRoom(now time.Duration) bool {
+	if g.hasCapacity && 10*g.backend.capacity.Level(g.capacity, now) < 8*g.capacity.Burst() {
 		return false
 	}
-	return g.concurrency == 0 || 2*b.gate.InFlight() <= g.concurrency
+	return g.concurrency == 0 || 2*g.backend.gate.InFlight() <= g.concurrency
+}
+
+// idle reports whether the backend has had room for a while.
+func (b *Backend) idle(now time.Duration) bool {
+	return now-time.Duration(b.crowded.Load()) >= rested
 }
 
 // refuseEarly tells a client its promise again, at the lowest cost there is. One
@@ -89,6 +97,9 @@ func (g *Guard) refuseEarly(now time.Duration, r *Request, v pushback.Visit, d *
 
 func (b *Backend) refuse(d *Decision) {
 	b.refused[d.Reason].Add(1)
+	if d.Reason == Capacity || d.Reason == Concurrency {
+		b.crowded.Store(int64(d.at))
+	}
 	b.retryAfter[d.Hint.Seconds].Add(1)
 }
 
@@ -110,7 +121,7 @@ func (g *Guard) reserveFor(now time.Duration, r *Request, v pushback.Visit) rese
 			return 2
 		}
 		return 9
-	case v.Standing == pushback.Besides && !g.backend.idle.Load():
+	case v.Standing == pushback.Besides && !g.backend.idle(now):
 		return 10
 	case v.Standing == pushback.Besides || v.Standing == pushback.Unclear:
 		return 5
@@ -173,7 +184,7 @@ func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Deci
 		a = b.calendar.Book(now, rates)
 	}
 	if limit := g.answers.GiveUp(); limit > 0 && a.Wait > limit {
-		b.forget(now, a)
+		b.forget(now, r, a, place)
 		d.Wait, d.Hint = a.Wait, pushback.Hint{Never: true}
 		return
 	}
@@ -188,13 +199,15 @@ func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Deci
 	}
 }
 
-// forget takes back an appointment.
-func (b *Backend) forget(now time.Duration, a pushback.Appointment) {
-	if a.Deferred {
-		b.calendar.Unqueue()
-	} else {
+// forget takes back an appointment of a client that is told never to come back.
+func (b *Backend) forget(now time.Duration, r *Request, a pushback.Appointment, place pushback.Place) {
+	switch {
+	case !a.Deferred:
 		b.calendar.Forget(now, a.At)
+	case place == pushback.OneMore: // its number is new, too
+		b.calendar.Unqueue()
 	}
+	b.ledger.Drop(uint64(r.Client))
 }
 
 // appointQuota gives a client that is over its quota its appointment: not before

@@ -108,7 +108,7 @@ func (c *court) ask(v visitor) Decision {
 	switch {
 	case d.Reason == Early && v.due:
 		t.Errorf("%v: a client that comes when it was told is too early: %+v", v.at, d)
-	case d.Reason == Early && b.capacity.Rested(limit, v.at) >= rested:
+	case d.Reason == Early && b.idle(v.at):
 		t.Errorf("%v: refused as early by a backend that rests", v.at)
 	case d.Reason == Early:
 	case d.Reason != Capacity:

@@ -88,9 +88,10 @@ type Backend struct {
 	watch    watch
 	signers  signers
 
-	idle     atomic.Bool   // as of the last tick: see Guard.isIdle
+	crowded  atomic.Int64  // when there was no room last: see Backend.idle
 	held     atomic.Int64  // refusals that wait to be sent
-	returned atomic.Uint64 // arrivals of clients that had a promise, or say that they retry
+	returned atomic.Uint64 // arrivals of clients that had a promise
+	onTime   atomic.Uint64 // those of them whose time had come
 	broken   atomic.Uint64 // clients that came when they were told and were refused
 	early    atomic.Uint64 // clients that came too early and were admitted
 

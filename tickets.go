@@ -69,7 +69,7 @@ func (g *Guard) redeem(now time.Duration, r *Request, v *pushback.Visit) {
 		g.backend.redeemed.Add(1)
 	case errors.Is(err, pushback.ErrEarly):
 		v.At = now + ticket.Due.Sub(At(now))
-		if g.enforce && g.backend.calendar.Standing(now) && !g.backend.idle.Load() {
+		if g.enforce && g.backend.calendar.Standing(now) && !g.backend.idle(now) {
 			v.Standing, v.Struck = pushback.TooEarly, true
 		}
 	default:

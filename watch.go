@@ -18,6 +18,7 @@ type watch struct {
 	mu        sync.Mutex // guards what follows; taken after the calendar's, never before it
 	herd      pushback.Herd
 	came      uint64 // arrivals that kept no promise, up to the last tick
+	back      uint64 // of them, known clients
 	refused   uint64
 	second    time.Duration
 	arrived   uint64
@@ -48,12 +49,15 @@ func (g *Guard) Tick(now time.Duration) {
 		return
 	}
 	w.next.Store(int64(now - now%watchEvery + watchEvery))
-	b.idle.Store(g.isIdle(now))
+	if !g.hasRoom(now) {
+		b.crowded.Store(int64(now))
+	}
 	if g.herds {
 		// Refusals count when they are sent: that is what clients react to.
-		came, refused := b.arrivals()-b.returned.Load(), b.refusals()-uint64(b.held.Load())
-		w.herd.Tick(now, max(0, int(came-w.came)), max(0, int(refused-w.refused)), b.calendar.Ahead(now))
-		w.came, w.refused = came, refused
+		onTime := b.onTime.Load()
+		came, back, refused := b.arrivals()-onTime, b.returned.Load()-onTime, b.refusals()-uint64(b.held.Load())
+		w.herd.Tick(now, max(0, int(came-w.came)), max(0, int(back-w.back)), max(0, int(refused-w.refused)), b.calendar.Ahead(now))
+		w.came, w.back, w.refused = came, back, refused
 	}
 	fresh, d := uint64(0), time.Duration(0)
 	if now-w.second >= time.Second {
@@ -78,8 +82,9 @@ func (b *Backend) eachSecond(now time.Duration, limit int) (fresh uint64, d time
 		d = 0
 	} else {
 		fresh = uint64(max(0, int64(arrived-w.arrived)-int64(returned-w.returned)))
-		if done := int64(admitted-w.admitted) - int64(inFlight-w.inFlight); done > 0 && saturated > w.saturated && 10*inFlight >= 9*limit {
-			rate := float64(done) / d.Seconds()
+		done := int64(admitted-w.admitted) - int64(inFlight-w.inFlight)
+		if saturated > w.saturated && 10*inFlight >= 9*limit && w.inFlight > 0 {
+			rate := float64(max(0, done)) / d.Seconds() // no completion in a second counts as well
 			gain := 1 - math.Exp(-d.Seconds()/rateMemory.Seconds())
 			if w.rate == 0 {
 				gain = 1

@@ -51,12 +51,12 @@ func (b *Bucket) ClaimAbove(l Limit, now time.Duration, n, reserve int) (c Claim
 	return c, wait
 }
 
-// Rested returns for how long at least half of the burst has been there;
-// 0 if it is not.
-func (b *Bucket) Rested(l Limit, now time.Duration) time.Duration {
+// Level returns how many whole tokens are there.
+func (b *Bucket) Level(l Limit, now time.Duration) int {
 	c, _ := b.Claim(l, now, 0)
 	defer c.Release()
-	return max(0, now-(*c.fullAt-l.depth/2))
+	owed := max(0, *c.fullAt-now)
+	return l.burst - int((owed+l.interval-1)/max(1, l.interval))
 }
 
 // A Claim holds one bucket still between the look and the decision, so that

@@ -235,6 +235,7 @@ func (c *Calendar) BookFrom(now, from time.Duration, r Rates) Appointment {
 func (c *Calendar) Later(now time.Duration, r Rates) Appointment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.counts.Deferred++
 	at := c.jitter(now, r)
 	return Appointment{At: at, Deferred: true, Wait: at - now, Window: now + r.Max - at}
 }

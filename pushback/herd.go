@@ -71,7 +71,7 @@ type Herd struct {
 	bins       uint8         // of the second that has begun
 	second     float64       // arrivals in them
 
-	arrivals, refused int // of calls that came too soon, for the next bin
+	arrivals, back, refused int // of calls that came too soon, for the next bin
 
 	pulses  [len(HerdPeriods)]pulse
 	echoes  echoes
@@ -80,16 +80,17 @@ type Herd struct {
 	clients clientCount
 }
 
-// Tick takes what happened in the 100 ms that end at now: how many came, and
-// how many refusals were sent; and how far the outstanding promises reach.
-// Arrivals are best counted without those who come when they were told to: what
-// the calendar arranges is no herd.
+// Tick takes what happened in the 100 ms that end at now: how many came, how many
+// of them were back after a refusal, and how many refusals were sent; and how far
+// the outstanding promises reach. Both kinds of arrivals are to be counted
+// without those who come when they were told to: what the calendar arranges is no
+// herd. Only who is back can be an echo.
 //
 // It must be called in order, and is to be called every 100 ms, also when nobody
 // comes. Calls may be late or early by less than 50 ms. What a call brings too
 // soon counts for the next one. Calls that are left out for up to 10 minutes are
 // bins in which nobody came; after more, everything that was learnt is forgotten.
-func (h *Herd) Tick(now time.Duration, arrivals, refused int, backlog time.Duration) {
+func (h *Herd) Tick(now time.Duration, arrivals, back, refused int, backlog time.Duration) {
 	h.backlogged = backlog > herdBacklog || (h.backlogged && backlog > herdBacklogOver)
 
 	passed := 1
@@ -101,28 +102,30 @@ func (h *Herd) Tick(now time.Duration, arrivals, refused int, backlog time.Durat
 		*h = Herd{running: true, backlogged: h.backlogged, at: now - herdTick, clients: h.clients}
 	case silence < -herdTick/2:
 		h.arrivals += arrivals
+		h.back += back
 		h.refused += refused
 		return
 	default:
 		for ; silence >= herdTick/2; silence -= herdTick {
-			h.bin(0, 0)
+			h.bin(0, 0, 0)
 			passed++
 		}
 	}
 	arrivals += h.arrivals
+	back += h.back
 	refused += h.refused
-	h.arrivals, h.refused = 0, 0
+	h.arrivals, h.back, h.refused = 0, 0, 0
 	h.clients.pass(passed)
-	h.bin(float64(arrivals), refused)
+	h.bin(float64(arrivals), back, refused)
 }
 
 // bin takes one bin of 100 ms.
-func (h *Herd) bin(arrivals float64, refused int) {
+func (h *Herd) bin(arrivals float64, back, refused int) {
 	h.at += herdTick
 	for i := range h.pulses {
 		h.pulses[i].add(arrivals, &pulseTurns[i])
 	}
-	h.echoes.add(arrivals, refused)
+	h.echoes.add(float64(back), refused)
 	for i := range allanTicks {
 		h.allan[i].add(arrivals, i)
 	}

@@ -15,7 +15,8 @@ import (
 func watch(h *Herd, now *time.Duration, ticks int, s source, stop func(HerdKind) bool) int {
 	for i := range ticks {
 		*now += herdTick
-		h.Tick(*now, s(), 0, 0)
+		n := s()
+		h.Tick(*now, n, n, 0, 0)
 		if stop(h.Kind()) {
 			return i + 1
 		}
@@ -56,7 +57,7 @@ func TestHerdIsSilent(t *testing.T) {
 				n := s()
 				r := limit.refuse(n)
 				refused += r
-				h.Tick(now, n, r, 0)
+				h.Tick(now, n, n, r, 0)
 				if k := h.Kind(); k != NoHerd {
 					t.Fatalf("a herd (%v) at %v: %+v", k, now, h.Report())
 				}
@@ -232,7 +233,7 @@ func TestBacklogIsAHerd(t *testing.T) {
 		{3001 * ms, BacklogHerd}, {3 * time.Second, NoHerd}, {5 * time.Second, NoHerd},
 	} {
 		now += herdTick
-		h.Tick(now, 10, 0, c.backlog)
+		h.Tick(now, 10, 10, 0, c.backlog)
 		if got := h.Kind(); got != c.want || h.Report().Kind != c.want {
 			t.Errorf("%v outstanding: %v, want %v", c.backlog, got, c.want)
 		}
@@ -246,7 +247,7 @@ func TestBacklogIsAHerd(t *testing.T) {
 		h.Saw(client)
 	}
 	now += herdTick
-	h.Tick(now, 10000, 10000, time.Minute)
+	h.Tick(now, 10000, 10000, 10000, time.Minute)
 	r := h.Report()
 	if math.Abs(r.Size/5000-1) > 0.07 || r.Size != float64(r.Distinct) || r.Requests != 10000 {
 		t.Errorf("size %v, %d of %d distinct; want 5000 of 10000", r.Size, r.Distinct, r.Requests)
@@ -273,7 +274,7 @@ func TestClientsAreCounted(t *testing.T) {
 	}
 	for i := range 1300 {
 		now += herdTick
-		h.Tick(now, 0, 0, 0)
+		h.Tick(now, 0, 0, 0, 0)
 		r := h.Report()
 		known := r.Distinct == 1 && r.Requests == 1000
 		if i < 600 && !known || i > 1200 && (r.Distinct != 0 || r.Requests != 0) {
@@ -317,7 +318,7 @@ func TestHerdHearsEchoes(t *testing.T) {
 		for range 36000 {
 			now += herdTick
 			n, r := s()
-			h.Tick(now, n, r, 0)
+			h.Tick(now, n, n, r, 0)
 			if k := h.Kind(); k != NoHerd && heard == 0 {
 				heard = now
 			}
@@ -332,7 +333,7 @@ func TestHerdHearsEchoes(t *testing.T) {
 		}
 		for range 600 {
 			now += herdTick
-			h.Tick(now, 10, 0, 0)
+			h.Tick(now, 10, 10, 0, 0)
 		}
 		if k := h.Kind(); k != NoHerd {
 			t.Errorf("every %v: still %v a minute after the last refusal", lag, k)
@@ -351,7 +352,7 @@ func TestHerdDoesNotHearThoseWhoWait(t *testing.T) {
 	for range 12 * 36000 {
 		now += herdTick
 		n, r := s()
-		h.Tick(now, n, r, 0)
+		h.Tick(now, n, n, r, 0)
 		if k := h.Kind(); k != NoHerd {
 			t.Fatalf("%v: %v; %+v", now, k, h.Report())
 		}
@@ -399,17 +400,17 @@ func TestHerdGaps(t *testing.T) {
 			for range 333 {
 				now += herdTick
 				n := s()
-				all.Tick(now, n, n/10, 0)
-				some.Tick(now, n, n/10, 0)
+				all.Tick(now, n, n, n/10, 0)
+				some.Tick(now, n, n, n/10, 0)
 			}
 			for range gap {
 				now += herdTick
-				all.Tick(now, 0, 0, 0)
+				all.Tick(now, 0, 0, 0, 0)
 			}
 		}
 		now += herdTick
-		all.Tick(now, 7, 1, 0)
-		some.Tick(now, 7, 1, 0)
+		all.Tick(now, 7, 7, 1, 0)
+		some.Tick(now, 7, 7, 1, 0)
 		all.clients, some.clients = clientCount{}, clientCount{}
 		if all != some {
 			t.Errorf("%d calls left out: %+v, want %+v", gap, some.Report(), all.Report())
@@ -419,11 +420,11 @@ func TestHerdGaps(t *testing.T) {
 	// Who is refused before the call that ends a silence is counted.
 	for gap := time.Duration(590); gap < 1810; gap++ {
 		var h Herd
-		h.Tick(0, 0, 0, 0)
+		h.Tick(0, 0, 0, 0, 0)
 		for range 100 {
 			h.Saw(1)
 		}
-		h.Tick(gap*herdTick, 100, 100, 0)
+		h.Tick(gap*herdTick, 100, 100, 100, 0)
 		if got := h.Report().Requests; got != 100 {
 			t.Fatalf("%d calls left out: %d refusals are counted, want 100", gap-1, got)
 		}
@@ -446,8 +447,8 @@ func TestHerdGaps(t *testing.T) {
 		old.Saw(client * 0x9e3779b97f4a7c15)
 		fresh.Saw(client * 0x9e3779b97f4a7c15)
 	}
-	old.Tick(now, 5, 0, time.Minute)
-	fresh.Tick(now, 5, 0, time.Minute)
+	old.Tick(now, 5, 5, 0, time.Minute)
+	fresh.Tick(now, 5, 5, 0, time.Minute)
 	if old.Report() != fresh.Report() || old.pulses != fresh.pulses || old.Kind() != BacklogHerd {
 		t.Errorf("after a long silence: %+v, want %+v", old.Report(), fresh.Report())
 	}
@@ -464,18 +465,18 @@ func TestHerdTicksUnevenly(t *testing.T) {
 	for i := range 20000 {
 		now := time.Duration(i) * herdTick
 		n := s()
-		even.Tick(now, n, n/10, 0)
+		even.Tick(now, n, n, n/10, 0)
 		off := time.Duration(0)
 		if i > 0 { // the first call sets the grid
 			off = time.Duration((rng.Float64() - 0.5) * 98 * float64(ms))
 		}
-		uneven.Tick(now+off, n, n/10, 0)
+		uneven.Tick(now+off, n, n, n/10, 0)
 		if i > 0 {
-			halves.Tick(now-60*ms, n/2, n/10, 0)
+			halves.Tick(now-60*ms, n/2, n/2, n/10, 0)
 			n, off = n-n/2, 0
-			halves.Tick(now, n, 0, 0)
+			halves.Tick(now, n, n, 0, 0)
 		} else {
-			halves.Tick(now, n, n/10, 0)
+			halves.Tick(now, n, n, n/10, 0)
 		}
 	}
 	if even != uneven {
@@ -520,7 +521,7 @@ func TestHerdIsSmall(t *testing.T) {
 		for client := range uint64(1000) {
 			keep[i].Saw(client * 0x9e3779b97f4a7c15)
 		}
-		keep[i].Tick(herdTick, 1, 1, 0)
+		keep[i].Tick(herdTick, 1, 1, 1, 0)
 		keep[i].Report()
 	}
 	runtime.ReadMemStats(&after)
@@ -540,7 +541,7 @@ func TestHerdAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(5000, func() {
 		now += herdTick
 		h.Saw(rng.Uint64())
-		h.Tick(now, 10, 1, 0)
+		h.Tick(now, 10, 10, 1, 0)
 		h.Report()
 		h.Pulse(now, now+time.Second)
 	}); n != 0 {
@@ -564,7 +565,7 @@ func FuzzHerdTick(f *testing.F) {
 				gap = time.Duration(calls[3]) * time.Minute
 			}
 			now += gap
-			h.Tick(now, n, n*int(calls[1])/255, time.Duration(calls[3])*time.Second)
+			h.Tick(now, n, n, n*int(calls[1])/255, time.Duration(calls[3])*time.Second)
 			h.Saw(uint64(n) * 0x9e3779b97f4a7c15)
 			if i%32 != 0 && len(calls) >= 8 {
 				continue
@@ -607,7 +608,7 @@ func BenchmarkHerdTick(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				now += herdTick
-				h.Tick(now, 10, c.refused, 0)
+				h.Tick(now, 10, 10, c.refused, 0)
 			}
 		})
 	}

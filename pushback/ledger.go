@@ -90,8 +90,8 @@ type Visit struct {
 	// Promises is how many times are promised to this client, At the nearest.
 	Promises int
 
-	// Nearly: it came early, but not much, and not often. Its next return might
-	// be long after its time, so it is better served now.
+	// Nearly: it came early, but has waited for the most part. Its next return
+	// might be long after its time, so it is better served now.
 	Nearly bool
 
 	// Struck: it came too early, and is not to be admitted.
@@ -216,9 +216,9 @@ func (s *set) find(tag uint64) *record {
 
 // Visit looks up a client that comes at now. With a horizon above 0, a return
 // that is too early counts as a strike, and every eighth moves the promise by a
-// penalty, but not beyond the horizon. Only an unmistakable repetition is too
-// early: of the only request that this client was promised a time for, of the
-// same kind, and after it was told. A kind of 0 is any: the request says itself
+// penalty, but not beyond the horizon. Only a repetition is too early: of the only
+// request that this client was promised a time for, of the same kind (as far as
+// five bits can tell), and after it was told. A kind of 0 is any: the request says itself
 // that it is a retry.
 func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duration) (v Visit) {
 	tag := tagOf(key)
@@ -255,7 +255,7 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 		v.Struck = horizon > 0
 	default:
 		v.Standing = TooEarly
-		v.Nearly = now-told >= seldom && due-now < seldom && !v.Deferred
+		v.Nearly = now-told >= max(seldom, 3*(due-told)/4) && !v.Deferred
 		if horizon > 0 && now-told < seldom {
 			v.At = r.strike(now, due, horizon)
 			v.Struck = true
@@ -306,8 +306,20 @@ func (l *Ledger) Keep(now time.Duration, key uint64) (v Visit) {
 		r.setDue(max(due, now)) // the next one of several, if there are more
 	}
 	r.set(fCount, uint64(v.Promises-1))
-	r.set(fDeferred, 0)
 	return v
+}
+
+// Drop forgets what a client was promised.
+func (l *Ledger) Drop(key uint64) {
+	tag := tagOf(key)
+	s, m := l.open(tag, false)
+	if s == nil {
+		return
+	}
+	defer m.Unlock()
+	if r := s.find(tag); r != nil {
+		r.set(fCount, 0)
+	}
 }
 
 // Place is what becomes of the promises that a client had when it gets another.
@@ -342,14 +354,17 @@ func (l *Ledger) Write(now time.Duration, key, kind uint64, a Appointment, told 
 	case n == MaxPromises:
 		return false
 	}
-	if n == 0 {
+	switch {
+	case n == 0 || p == Instead && r.due(now) <= now:
 		r.setDue(a.At)
 		r.set(fDeferred, 0)
 		if a.Deferred {
 			r.set(fDeferred, 1)
 			r.set(fNumber, uint64(a.Number)/numberUnit)
 		}
-	} else if a.At < r.due(now) {
+	case a.Deferred != (r.get(fDeferred) == 1):
+		return false // a record cannot say which of them is which
+	case a.At < r.due(now):
 		r.setDue(a.At)
 	}
 	if n > 0 {

@@ -70,8 +70,15 @@ func (r *record) setDue(at time.Duration) {
 	r.who = r.who&^dueMask | uint64(at/dueUnit)&dueMask
 }
 
+// told returns when the client was told: within a second from now, if it is being
+// held back, or up to 130 s ago.
 func (r *record) told(now time.Duration) time.Duration {
-	return near(r.get(fTold), 13, toldUnit, now)
+	const turn = toldUnit << 13
+	told := near(r.get(fTold), 13, toldUnit, now)
+	if told > now+time.Second+toldUnit {
+		told -= turn
+	}
+	return told
 }
 
 func (r *record) setTold(at time.Duration) { r.set(fTold, uint64(at/toldUnit)) }
