@@ -119,7 +119,12 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 		g.refuseEarly(now, &r, v, &d)
 		return d
 	}
-	refusing := g.admit(0, now, r.Keys, g.reserveFor(now, &r, v), &d)
+	var refusing *ZoneState
+	if g.barred(now, v) {
+		d.Reason = g.scarce()
+	} else {
+		refusing = g.admit(0, now, r.Keys, g.reserveFor(now, &r, v), &d)
+	}
 	d.Admit = d.Reason == Fits
 	if d.Admit {
 		b.admitted.Add(1)

@@ -111,7 +111,7 @@ type reserve int
 // reserveFor returns the reserve while a backlog stands: those who come on time
 // may take the last tokens, deferred ones who ask again leave two tenths, or if
 // it is not for them nine, strangers three, and whoever has an appointment besides
-// five, or all that would not be lost if the backend is busy.
+// five.
 func (g *Guard) reserveFor(now time.Duration, r *Request, v pushback.Visit) reserve {
 	switch {
 	case v.Due || v.Nearly || !g.backend.calendar.Standing(now):
@@ -121,8 +121,6 @@ func (g *Guard) reserveFor(now time.Duration, r *Request, v pushback.Visit) rese
 			return 2
 		}
 		return 9
-	case v.Standing == pushback.Besides && !g.backend.idle(now):
-		return 10
 	case v.Standing == pushback.Besides || v.Standing == pushback.Unclear:
 		return 5
 	default:
@@ -131,6 +129,20 @@ func (g *Guard) reserveFor(now time.Duration, r *Request, v pushback.Visit) rese
 }
 
 func (r reserve) of(n int) int { return n * int(r) / 10 }
+
+// barred reports whether a client is to get an appointment and no try, because it
+// has one already, for something else, and others wait.
+func (g *Guard) barred(now time.Duration, v pushback.Visit) bool {
+	return v.Standing == pushback.Besides && g.enforce && g.backend.calendar.Standing(now) && !g.backend.idle(now)
+}
+
+// scarce returns the reason for which a backlog stands.
+func (g *Guard) scarce() Reason {
+	if g.hasCapacity {
+		return Capacity
+	}
+	return Concurrency
+}
 
 // keep notes that a client with a promise has been admitted.
 func (b *Backend) keep(now time.Duration, client limiter.Key) {
@@ -175,7 +187,7 @@ func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Deci
 			b.calendar.Kept(now, v.At)
 		}
 		a, place = b.calendar.Excuse(now, rates), pushback.Instead
-	case v.Standing == pushback.Unclear || v.Standing == pushback.Besides && v.Promises >= g.share(now, rates):
+	case v.Standing == pushback.Unclear || v.Standing == pushback.Besides && v.Promises >= g.share(now, v, rates):
 		a = b.calendar.Later(now, rates)
 		v.Hammers = true // not worth holding a connection for: any time will do
 		g.tell(now, r, v, a, d)
@@ -309,11 +321,16 @@ func (g *Guard) Spare() float64 {
 	return g.backend.calendar.Spare(service)
 }
 
-// share returns how many promises one client may have at once: as many as there
-// are slots left. So a crowd behind one address gets half of the horizon and the
-// next one a quarter, but nobody takes all of it from the others: the dynamic
-// thresholds of shared-memory switches (Choudhury and Hahne, 1998).
-func (g *Guard) share(now time.Duration, r pushback.Rates) int {
+// share returns how many promises one client may have at once: a few, as one has
+// who asks for several things. A crowd behind one address, whose requests all come
+// before the first of them is answered, may have as many as there are slots left:
+// half of the horizon, and the next crowd a quarter, but nobody takes all of it from
+// the others. Those are the dynamic thresholds of shared-memory switches (Choudhury
+// and Hahne, 1998).
+func (g *Guard) share(now time.Duration, v pushback.Visit, r pushback.Rates) int {
+	if !v.Parallel {
+		return leastShare
+	}
 	free := (r.Max - g.backend.calendar.Ahead(now)).Seconds() * g.backend.calendar.Spare(r.Service)
 	return max(leastShare, min(int(free), pushback.MaxPromises))
 }

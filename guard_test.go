@@ -496,7 +496,7 @@ func TestRepeatingAtOnceGainsNothing(t *testing.T) {
 		most int
 	}{
 		{"the same", func(int) limiter.Key { return 9 }, 20},
-		{"another each time", func(i int) limiter.Key { return limiter.Key(i) }, 1023},
+		{"another each time", func(i int) limiter.Key { return limiter.Key(i) }, leastShare + 12},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := mustNew(t, Config{Capacity: perSecond(50, 10)}, nil)
@@ -529,7 +529,7 @@ func TestRepeatingAtOnceGainsNothing(t *testing.T) {
 					d.Sent()
 				}
 			}
-			if early := first - now; early > 100*ms {
+			if early := first - now; early > 250*ms { // a fiftieth of the wait counts as on time
 				t.Errorf("let in %v before its time", early)
 			}
 			if n := g.backend.ledger.Visit(now, 7, 0, 0).Promises; n > c.most {

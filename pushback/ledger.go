@@ -84,6 +84,9 @@ type Visit struct {
 	// where the queue is.
 	Due bool
 
+	// Parallel: it came before the client can have heard its time.
+	Parallel bool
+
 	// Late: on time, but not as if the client had obeyed.
 	Late bool
 
@@ -249,7 +252,7 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 		v.Standing = OnTime
 		v.Late = now > due+(due-told)/4+1100*time.Millisecond
 	case !same || !answered:
-		v.Standing = Besides
+		v.Standing, v.Parallel = Besides, !answered
 	case v.Promises > 1:
 		v.Standing = Unclear
 		v.Struck = horizon > 0
