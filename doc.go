@@ -7,10 +7,11 @@
 //	capacity     is the backend's rate used up?           refuse: Capacity
 //	concurrency  is there room in flight?                 refuse: Concurrency
 //
-// All are checked before any is charged: a refusal charges nothing anywhere.
-// The wait of a refusal for Quota or Capacity is exact: at now+wait the same
-// request is admitted if nothing else comes. For Concurrency it is the time
-// that what is in flight now is expected to take (Little's law).
+// All are checked before any is charged: a refusal charges nothing anywhere. A
+// refused client gets an appointment: a slot of its own in the rate that the
+// backend can spare, and for Quota not before it has earned the tokens. Who comes
+// then goes first; who comes before, while others wait, is refused as Early and
+// told the rest. See package pushback for how appointments are made and kept.
 //
 // What the operator sets is a [Config]; what traffic writes is a [State]. A new
 // Guard on the State of an old one applies its limits at once and forgives

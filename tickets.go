@@ -64,6 +64,8 @@ func (g *Guard) redeem(now time.Duration, r *Request, v *pushback.Visit) {
 		return
 	}
 	switch {
+	case err == nil && v.Served:
+		g.backend.worthless.Add(1) // used without being shown
 	case err == nil:
 		v.Standing, v.Due = pushback.OnTime, true
 		g.backend.redeemed.Add(1)

@@ -292,8 +292,8 @@ func (c *Calendar) Excuse(now time.Duration, r Rates) Appointment {
 	return Appointment{At: at, Deferred: true, Number: c.served, Wait: at - now}
 }
 
-// Forget takes back an appointment that could not be written down, or whose
-// client has been served before.
+// Forget takes back an appointment of a client that has been served before, or
+// that is told never to come back.
 func (c *Calendar) Forget(now, at time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

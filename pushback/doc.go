@@ -1,7 +1,16 @@
-// Package pushback says to a refused client when to come back.
+// Package pushback says to a refused client when to come back, and knows whether it
+// does.
 //
-// A [Hint] is what is said, independent of protocol. [Answers] writes it: as
-// HTTP, as a page for browsers, or as gRPC.
+//	Calendar  when: slots in the rate that the backend can spare, and a queue
+//	Ledger    to whom: what each client was promised, in 16 bytes
+//	Tickets   the same, signed, for the client to carry
+//	Herd      who comes together, and how often
+//	Answers   how it is said: HTTP, a page for browsers, gRPC
+//
+// All but Answers are plain state and arithmetic: now is the time since an epoch
+// that the caller keeps, and nothing here reads a clock.
+//
+// A [Hint] is what is said, independent of protocol.
 //
 // # What is said, and why so
 //

@@ -84,6 +84,10 @@ type Visit struct {
 	// where the queue is.
 	Due bool
 
+	// Served: its last promise was done with less than a minute ago, so that a
+	// ticket for it is used.
+	Served bool
+
 	// Parallel: it came before the client can have heard its time.
 	Parallel bool
 
@@ -237,6 +241,8 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 	v.Hammers = r.get(fStrikes) > 0 || Class(r.get(fClass)) == Hammer
 	v.Promises = r.outstanding(now)
 	if v.Promises == 0 {
+		served := r.due(now)
+		v.Served = r.get(fCount) == 0 && served <= now && served > now-maxLate
 		return v
 	}
 	due, told := r.due(now), r.told(now)

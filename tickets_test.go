@@ -1,0 +1,118 @@
+package shield
+
+import (
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+)
+
+// signing is a Guard whose bucket is empty at now and who gives tickets.
+func signing(t *testing.T, secret string, now time.Duration) *Guard {
+	t.Helper()
+	g := mustNew(t, Config{
+		Capacity: perSecond(10, 5),
+		Retries:  Retries{Tickets: true, Secret: []byte(secret)},
+	}, nil)
+	empty(g, now)
+	return g
+}
+
+// empty takes what there is, and lets a few strangers wait, so that a backlog
+// stands.
+func empty(g *Guard, now time.Duration) {
+	for i := range 60 {
+		g.Admit(now, Request{Client: limiter.Key(900 + i), Kind: 1})
+	}
+}
+
+func bearer(client limiter.Key, ticket string) Request {
+	return Request{Client: client, Kind: 1, Name: []byte{byte(client)}, Ticket: ticket}
+}
+
+// A ticket is worth at another replica what the promise is worth at the one that
+// gave it: it lets its client in when nobody else is, once. Anybody else's, or one
+// signed by somebody else, is worth nothing.
+func TestTicketIsHonouredElsewhere(t *testing.T) {
+	const now = time.Hour
+	one, other, foreign := signing(t, "the secret of both", now), signing(t, "the secret of both", now), signing(t, "another secret of 16", now)
+	d := one.Admit(now, bearer(7, ""))
+	if d.Admit || d.Ticket == "" {
+		t.Fatalf("%+v, want a refusal with a ticket", d)
+	}
+	due := now + d.Wait
+	empty(other, due-3*time.Second)
+	if early := other.Admit(due-3*time.Second, bearer(7, d.Ticket)); early.Reason != Early || (early.Wait-3*time.Second).Abs() > time.Second {
+		t.Errorf("3 s before its time: %+v, want told the rest", early)
+	}
+	for _, g := range []*Guard{other, foreign} {
+		empty(g, due)
+	}
+	due += 101 * ms // one token is there again, which strangers must leave
+	if d := foreign.Admit(due, bearer(7, d.Ticket)); d.Admit {
+		t.Error("a ticket of another secret let its bearer in")
+	}
+	if d := other.Admit(due, bearer(8, d.Ticket)); d.Admit {
+		t.Error("a ticket let somebody else in")
+	}
+	if got := other.Admit(due, bearer(7, d.Ticket)); !got.Admit {
+		t.Errorf("at its time: %+v, want admitted", got)
+	}
+	empty(other, due)
+	due += 101 * ms
+	if got := other.Admit(due, bearer(7, d.Ticket)); got.Admit {
+		t.Error("a ticket was good for two")
+	}
+	if s := other.backend.Stats(due); s.Redeemed != 1 || s.Worthless < 2 {
+		t.Errorf("%d redeemed, %d worthless", s.Redeemed, s.Worthless)
+	}
+}
+
+// Where the promise is remembered, the ticket is used up with it, be it shown or
+// not.
+func TestTicketIsUsedUpWithThePromise(t *testing.T) {
+	for _, shown := range []bool{true, false} {
+		now := time.Hour
+		g := signing(t, "a secret of the house", now)
+		d := g.Admit(now, bearer(7, ""))
+		ticket := d.Ticket
+		now += d.Wait
+		first := bearer(7, "")
+		if shown {
+			first.Ticket = ticket
+		}
+		if d := g.Admit(now, first); !d.Admit {
+			t.Fatalf("on time: %+v", d)
+		}
+		empty(g, now)
+		now += 101 * ms
+		if d := g.Admit(now, bearer(7, ticket)); d.Admit {
+			t.Errorf("shown before: %v: the ticket let its bearer in again", shown)
+		}
+	}
+}
+
+// A reload with the same secret keeps what is used; one with another does not
+// honour the old one's.
+func TestTicketsOverReloads(t *testing.T) {
+	now := time.Hour
+	var s State
+	config := func(secret string) Config {
+		return Config{Capacity: perSecond(10, 5), Retries: Retries{Tickets: true, Secret: []byte(secret)}}
+	}
+	elsewhere := signing(t, "a secret of the house", now)
+	d := elsewhere.Admit(now, bearer(7, ""))
+	now += d.Wait
+	use := func(secret string) bool {
+		g := mustNew(t, config(secret), &s)
+		empty(g, now)
+		now += 101 * ms
+		return g.Admit(now, bearer(7, d.Ticket)).Admit
+	}
+	if !use("a secret of the house") {
+		t.Error("the ticket is not honoured")
+	}
+	if use("a newer secret here") || use("a secret of the house") {
+		t.Error("reloads made a ticket good again")
+	}
+}
