@@ -48,7 +48,7 @@ func TestTicketIsHonouredElsewhere(t *testing.T) {
 	for _, g := range []*Guard{other, foreign} {
 		empty(g, due)
 	}
-	due += 101 * ms // one token is there again, which strangers must leave
+	// One token is left, which strangers must leave to those who are on time.
 	if d := foreign.Admit(due, bearer(7, d.Ticket)); d.Admit {
 		t.Error("a ticket of another secret let its bearer in")
 	}
@@ -58,8 +58,8 @@ func TestTicketIsHonouredElsewhere(t *testing.T) {
 	if got := other.Admit(due, bearer(7, d.Ticket)); !got.Admit {
 		t.Errorf("at its time: %+v, want admitted", got)
 	}
-	empty(other, due)
 	due += 101 * ms
+	empty(other, due)
 	if got := other.Admit(due, bearer(7, d.Ticket)); got.Admit {
 		t.Error("a ticket was good for two")
 	}
@@ -84,8 +84,8 @@ func TestTicketIsUsedUpWithThePromise(t *testing.T) {
 		if d := g.Admit(now, first); !d.Admit {
 			t.Fatalf("on time: %+v", d)
 		}
-		empty(g, now)
 		now += 101 * ms
+		empty(g, now)
 		if d := g.Admit(now, bearer(7, ticket)); d.Admit {
 			t.Errorf("shown before: %v: the ticket let its bearer in again", shown)
 		}
@@ -105,8 +105,9 @@ func TestTicketsOverReloads(t *testing.T) {
 	now += d.Wait
 	use := func(secret string) bool {
 		g := mustNew(t, config(secret), &s)
-		empty(g, now)
+		empty(g, now) // so that a backlog stands
 		now += 101 * ms
+		empty(g, now)
 		defer s.Backend.ledger.Drop(7) // nothing but the ticket is to speak for it
 		return g.Admit(now, bearer(7, d.Ticket)).Admit
 	}
