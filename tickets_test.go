@@ -84,6 +84,7 @@ func TestTicketIsUsedUpWithThePromise(t *testing.T) {
 		if d := g.Admit(now, first); !d.Admit {
 			t.Fatalf("on time: %+v", d)
 		}
+		empty(g, now) // so that a backlog stands
 		now += 101 * ms
 		empty(g, now)
 		if d := g.Admit(now, bearer(7, ticket)); d.Admit {
