@@ -204,6 +204,7 @@ func (g *Guard) admitBackend(now time.Duration, keep reserve, d *Decision) {
 		if capacity, wait = b.capacity.ClaimAbove(g.capacity, now, 1, keep.of(g.capacity.Burst())); wait > 0 {
 			capacity.Release()
 			d.Reason, d.Wait = Capacity, wait
+			b.crowded.Store(int64(now))
 			return
 		}
 		defer capacity.Release()
@@ -211,6 +212,7 @@ func (g *Guard) admitBackend(now time.Duration, keep reserve, d *Decision) {
 	if g.concurrency > 0 {
 		if !b.gate.Enter(g.concurrency-keep.of(g.concurrency)/3, now) {
 			d.Reason, d.Wait = Concurrency, b.gate.Drain(now)
+			b.crowded.Store(int64(now))
 			return
 		}
 		d.backend = b

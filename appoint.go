@@ -97,9 +97,6 @@ func (g *Guard) refuseEarly(now time.Duration, r *Request, v pushback.Visit, d *
 
 func (b *Backend) refuse(d *Decision) {
 	b.refused[d.Reason].Add(1)
-	if d.Reason == Capacity || d.Reason == Concurrency {
-		b.crowded.Store(int64(d.at))
-	}
 	b.retryAfter[d.Hint.Seconds].Add(1)
 }
 
