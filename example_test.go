@@ -87,7 +87,7 @@ func ExampleGuard_Admit() {
 	// 0s admitted
 	// 30ms refused for concurrency: held back for 0s, told 1 s
 	// 40ms admitted
-	// 60ms refused for capacity: held back for 0s, told 1 s
-	// 60ms refused for capacity: held back for 102ms, told 1 s
+	// 60ms refused for capacity: held back for 72ms, told 1 s
+	// 60ms refused for capacity: held back for 174ms, told 1 s
 	// 100ms admitted
 }

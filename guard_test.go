@@ -538,3 +538,44 @@ func TestRepeatingAtOnceGainsNothing(t *testing.T) {
 		})
 	}
 }
+
+// A crowd that never comes back does not spoil it for the next: neither for one
+// from the same address, nor by what was learnt of it.
+func TestNoShowsAreForgotten(t *testing.T) {
+	g := mustNew(t, Config{Capacity: perSecond(20, 5)}, nil)
+	crowd := func(now time.Duration, alike bool) (longest time.Duration) {
+		for i := range 60 {
+			client := limiter.Key(7)
+			if !alike {
+				client = limiter.Key(int(now) + i)
+			}
+			at := now + time.Duration(i)*ms
+			if d := g.Admit(at, Request{Client: client, Kind: 1}); !d.Admit {
+				longest = max(longest, d.Wait)
+			}
+		}
+		return longest
+	}
+	quiet := func(from, to time.Duration) {
+		for now := from; now < to; now += time.Second {
+			g.Admit(now, Request{Client: 5, Kind: 5})
+		}
+	}
+	now := time.Minute
+	for i, pause := range []time.Duration{12 * time.Second, 8 * time.Second, 20 * time.Second} {
+		if wait := crowd(now, true); wait > 12*time.Second {
+			t.Errorf("crowd %d: somebody is told to wait %v, for what takes 3 s", i+1, wait)
+		}
+		quiet(now+time.Second, now+pause)
+		now += pause
+	}
+	crowd(now, false)
+	quiet(now+time.Second, now+8*time.Second)
+	if _, share := g.backend.calendar.Promises(); share > 0.6 {
+		t.Errorf("nobody came, and the share that comes is taken for %.2f", share)
+	}
+	quiet(now+8*time.Second, now+80*time.Second)
+	if _, share := g.backend.calendar.Promises(); share < 0.9 {
+		t.Errorf("a minute later the share is still %.2f", share)
+	}
+}

@@ -140,8 +140,8 @@ func (b *Backend) refusals() (n uint64) {
 }
 
 // service returns how many requests per second the backend does with limit in
-// flight: as measured while it was full, else by Little's law, and one per
-// second and place as long as nothing is known.
+// flight: as measured while it was full, else by Little's law, and ten per second
+// and place as long as nothing is known.
 func (b *Backend) service(limit int) float64 {
 	b.watch.mu.Lock()
 	rate := b.watch.rate
@@ -151,7 +151,7 @@ func (b *Backend) service(limit int) float64 {
 	}
 	mean := b.gate.Service()
 	if mean == 0 {
-		mean = time.Second
+		mean = 100 * time.Millisecond
 	}
 	return float64(limit) / mean.Seconds()
 }

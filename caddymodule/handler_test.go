@@ -233,6 +233,9 @@ func TestStatusAndMetricsWhileBusy(t *testing.T) {
 	shield {
 		name shop
 		concurrency 1
+		retries {
+			enforce off
+		}
 	}
 	shield {
 		name look

@@ -179,6 +179,9 @@ func (c *Calendar) Arrived(now, d time.Duration, requests uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mature(now)
+	if !c.Standing(now) {
+		c.kept.rest(d)
+	}
 	// Those who waited for their quota have slots, and nobody else knows that it
 	// was they who came.
 	c.base.add(max(0, float64(requests)-c.overQuota), d, c.Standing(now-d))
@@ -231,12 +234,18 @@ func (c *Calendar) BookFrom(now, from time.Duration, r Rates) Appointment {
 	return Appointment{At: at, Wait: at - now}
 }
 
-// Later returns a time for a client that is to wait but gets no place anywhere.
+// Later returns a time for a client that is to wait but gets no place anywhere: a
+// random one, within about twice as long as others wait.
 func (c *Calendar) Later(now time.Duration, r Rates) Appointment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.counts.Deferred++
-	at := c.jitter(now, r)
+	reach := min(r.Max, 2*c.Ahead(now)+2*time.Second)
+	if c.issued > c.served {
+		reach = r.Max
+	}
+	at := now + max(min(r.Min, r.Max), time.Duration(c.draw()*float64(reach)))
+	c.last.Store(max(c.last.Load(), int64(at)))
 	return Appointment{At: at, Deferred: true, Wait: at - now, Window: now + r.Max - at}
 }
 
@@ -367,7 +376,7 @@ func (c *Calendar) advance(now time.Duration, r Rates) {
 		share := min(1, 2*within/max(1, c.issued-c.served))
 		c.chances = min(maxChances, c.chances+passed.Seconds()*share*c.base.rate)
 	}
-	if c.Ahead(now) < r.Max/dry {
+	if c.Ahead(now) < r.Max/dry && r.Min < r.Max { // else there are no slots that could be promised
 		c.served = c.issued
 	}
 	c.servedAt = max(c.servedAt, now)
@@ -518,7 +527,7 @@ func (c *Calendar) hop(now time.Duration, number float64, r Rates) Appointment {
 	rate := c.spare(r.Service) / c.kept.share()
 	wait := r.Max.Seconds() + max(0, number-c.served)/rate
 	a := Appointment{Deferred: true, Number: number, Wait: time.Duration(min(wait, 1e9) * float64(time.Second))}
-	if hops := math.Ceil(wait / r.Max.Seconds()); hops >= 2 && hops < farHops {
+	if hops := math.Ceil(wait / r.Max.Seconds()); hops >= 2 && hops < farHops && r.Min <= r.Max {
 		a.At = now + max(min(r.Min, r.Max), time.Duration(wait/hops*float64(time.Second)))
 		c.last.Store(max(c.last.Load(), int64(a.At)))
 	} else {
@@ -531,7 +540,10 @@ func (c *Calendar) hop(now time.Duration, number float64, r Rates) Appointment {
 // jitter returns a random time in the last quarter of the horizon.
 func (c *Calendar) jitter(now time.Duration, r Rates) time.Duration {
 	d := time.Duration((0.75 + 0.25*c.draw()) * float64(r.Max))
-	at := now + max(min(r.Min, r.Max), d)
+	if r.Min <= r.Max { // else a token takes longer than can be told: any time will do
+		d = max(d, r.Min)
+	}
+	at := now + d
 	c.last.Store(max(c.last.Load(), int64(at)))
 	return at
 }

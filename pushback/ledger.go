@@ -337,7 +337,7 @@ type Place uint8
 // The places of a new promise.
 const (
 	OneMore Place = iota // besides those that it had
-	Instead              // in the place of one of them
+	Instead              // in the place of one of them; not counted if there are more
 	Only                 // in the place of all of them
 )
 
@@ -364,7 +364,12 @@ func (l *Ledger) Write(now time.Duration, key, kind uint64, a Appointment, told 
 		return false
 	}
 	switch {
-	case n == 0 || p == Instead && r.due(now) <= now:
+	case p == Instead && n > 0:
+		// Others of this client's may be due now. The new one is not counted with
+		// them, or they would have to wait for it, or it would be due with them.
+		r.set(fCount, uint64(n))
+		return true
+	case n == 0:
 		r.setDue(a.At)
 		r.set(fDeferred, 0)
 		if a.Deferred {

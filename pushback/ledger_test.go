@@ -182,7 +182,7 @@ func TestPlaces(t *testing.T) {
 		p    Place
 		want int
 		due  time.Duration
-	}{{OneMore, 4, 5 * time.Second}, {Instead, 3, 5 * time.Second}, {Only, 1, 9 * time.Second}} {
+	}{{OneMore, 4, 5 * time.Second}, {Instead, 2, 5 * time.Second}, {Only, 1, 9 * time.Second}} {
 		l := three()
 		l.Write(now, 7, 1, slotAt(9*time.Second), now, step.p)
 		if v := l.Visit(2*time.Second, 7, 2, 0); v.Promises != step.want || (v.At-step.due).Abs() > dueUnit {

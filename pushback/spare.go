@@ -41,6 +41,10 @@ type kept struct {
 	made, kept float64
 }
 
+// keptRest is how fast that is. Ours: a minute after a load test that nobody came
+// back from, the next crowd should be trusted again.
+const keptRest = 15 * time.Second
+
 // prior is how many kept promises are taken for granted at the beginning.
 const prior = 10
 
@@ -48,6 +52,13 @@ func (k *kept) add(made, kept float64) {
 	fade := math.Exp(-made / keptMemory)
 	k.made = k.made*fade + made
 	k.kept = k.kept*fade + kept // may be above made: a neighbour's
+}
+
+// rest forgets, while nobody waits: the next crowd need not be like the last one.
+func (k *kept) rest(d time.Duration) {
+	fade := math.Exp(-d.Seconds() / keptRest.Seconds())
+	k.made *= fade
+	k.kept *= fade
 }
 
 func (k *kept) late() { k.kept = max(k.kept, min(k.kept+1, k.made)) }
