@@ -165,7 +165,7 @@ func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Deci
 		// count: it is not kept from one who comes on time.
 		claim, token := b.capacity.Claim(g.capacity, now, 1)
 		claim.Release()
-		rates.Min = max(rates.Min, token)
+		rates.Token = token
 	}
 	var a pushback.Appointment
 	place := pushback.OneMore

@@ -529,3 +529,25 @@ func TestExcusedClientIsToldWhenThereIsAToken(t *testing.T) {
 		t.Errorf("%v, told to wait %v; the next token comes in 3 s", d.Reason, d.Wait)
 	}
 }
+
+// Where a token takes longer to be earned than anybody can be told, all are told
+// times of their own nonetheless.
+func TestSlowBackendTellsDifferentTimes(t *testing.T) {
+	g := mustNew(t, Config{Capacity: limiter.Config{Rate: 1, Per: time.Minute, Burst: 1}}, nil)
+	told := map[time.Duration]bool{}
+	for i := range 50 {
+		d := g.Admit(time.Minute, one(1+i))
+		if !d.Admit {
+			told[d.Wait] = true
+		}
+		if d.Wait > 30*time.Second {
+			t.Errorf("told to wait %v", d.Wait)
+		}
+	}
+	if len(told) != 49 {
+		t.Errorf("49 clients are told %d different times", len(told))
+	}
+	if s := g.backend.Stats(time.Minute); s.Deferred != 49 {
+		t.Errorf("%d of 49 are in the queue", s.Deferred)
+	}
+}

@@ -107,9 +107,11 @@ type Rates struct {
 	Service float64
 
 	// Min and Max bound every wait that is told. Retry-After cannot say less than
-	// a second; a client that reads milliseconds can be told less. Min is also how
-	// long the next token takes, if that is longer: Min may be above Max.
+	// a second; a client that reads milliseconds can be told less.
 	Min, Max time.Duration
+
+	// Token is how long it takes until there is a token for anybody.
+	Token time.Duration
 
 	// Pulse returns how many requests of a known periodic herd to leave room
 	// for between two instants; nil for none.
@@ -208,7 +210,7 @@ func (c *Calendar) Book(now time.Duration, r Rates) Appointment {
 	defer c.mu.Unlock()
 	c.advance(now, r)
 	if c.issued <= c.served {
-		if at, ok := c.slot(now+r.Min, now+r.Max, r, 1); ok {
+		if at, ok := c.slot(now+max(r.Min, r.Token), now+r.Max, r, 1); ok {
 			return c.promise(now, at)
 		}
 	}
@@ -244,7 +246,7 @@ func (c *Calendar) Later(now time.Duration, r Rates) Appointment {
 	if c.issued > c.served {
 		reach = r.Max
 	}
-	at := now + max(min(r.Min, r.Max), time.Duration(c.draw()*float64(reach)))
+	at := now + max(r.Min, time.Duration(c.draw()*float64(reach)))
 	c.last.Store(max(c.last.Load(), int64(at)))
 	return Appointment{At: at, Deferred: true, Wait: at - now, Window: now + r.Max - at}
 }
@@ -257,7 +259,7 @@ func (c *Calendar) Rebook(now time.Duration, v Visit, r Rates) Appointment {
 	c.advance(now, r)
 	number := v.number(c.served)
 	if number <= c.served {
-		if at, ok := c.slot(now+r.Min, now+r.Max, r, 1); ok {
+		if at, ok := c.slot(now+max(r.Min, r.Token), now+r.Max, r, 1); ok {
 			return c.promise(now, at)
 		}
 	}
@@ -292,7 +294,7 @@ func (c *Calendar) Excuse(now time.Duration, r Rates) Appointment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.advance(now, r)
-	if at, ok := c.slot(now+r.Min, now+r.Max, r, 1/utilisation); ok {
+	if at, ok := c.slot(now+max(r.Min, r.Token), now+r.Max, r, 1/utilisation); ok {
 		return c.promise(now, at)
 	}
 	c.counts.Deferred++
@@ -376,7 +378,7 @@ func (c *Calendar) advance(now time.Duration, r Rates) {
 		share := min(1, 2*within/max(1, c.issued-c.served))
 		c.chances = min(maxChances, c.chances+passed.Seconds()*share*c.base.rate)
 	}
-	if c.Ahead(now) < r.Max/dry && r.Min < r.Max { // else there are no slots that could be promised
+	if c.Ahead(now) < r.Max/dry && r.Token < r.Max { // else there are no slots that could be promised
 		c.served = c.issued
 	}
 	c.servedAt = max(c.servedAt, now)
@@ -527,8 +529,8 @@ func (c *Calendar) hop(now time.Duration, number float64, r Rates) Appointment {
 	rate := c.spare(r.Service) / c.kept.share()
 	wait := r.Max.Seconds() + max(0, number-c.served)/rate
 	a := Appointment{Deferred: true, Number: number, Wait: time.Duration(min(wait, 1e9) * float64(time.Second))}
-	if hops := math.Ceil(wait / r.Max.Seconds()); hops >= 2 && hops < farHops && r.Min <= r.Max {
-		a.At = now + max(min(r.Min, r.Max), time.Duration(wait/hops*float64(time.Second)))
+	if hops := math.Ceil(wait / r.Max.Seconds()); hops >= 2 && hops < farHops && r.Token <= r.Max {
+		a.At = now + max(r.Min, time.Duration(wait/hops*float64(time.Second)))
 		c.last.Store(max(c.last.Load(), int64(a.At)))
 	} else {
 		a.At = c.jitter(now, r)
@@ -540,10 +542,7 @@ func (c *Calendar) hop(now time.Duration, number float64, r Rates) Appointment {
 // jitter returns a random time in the last quarter of the horizon.
 func (c *Calendar) jitter(now time.Duration, r Rates) time.Duration {
 	d := time.Duration((0.75 + 0.25*c.draw()) * float64(r.Max))
-	if r.Min <= r.Max { // else a token takes longer than can be told: any time will do
-		d = max(d, r.Min)
-	}
-	at := now + d
+	at := now + max(r.Min, d)
 	c.last.Store(max(c.last.Load(), int64(at)))
 	return at
 }

@@ -307,7 +307,7 @@ func TestLongWaitForATokenForgetsNobody(t *testing.T) {
 		}
 		for i := range 520 {
 			far := r
-			far.Min = wait + time.Duration(i)*slotWidth
+			far.Token = wait + time.Duration(i)*slotWidth
 			if a := c.Book(time.Second, far); !a.Deferred {
 				t.Fatalf("a slot in %v for one who has to wait %v", a.Wait, wait)
 			}
@@ -512,7 +512,7 @@ func FuzzCalendar(f *testing.F) {
 				a = c.Book(now, r)
 			case 1:
 				far := r
-				far.Min = max(r.Min, x*x*ms)
+				far.Token = x * x * ms
 				a = c.Book(now, far)
 			case 2:
 				a = c.BookFrom(now, now+x*100*ms, r)
