@@ -103,8 +103,8 @@ func FuzzAttempt(f *testing.F) {
 	f.Add(uint8(5), "2;attempt=3")
 	f.Add(uint8(6), "1 gccl-attempt-count/4")
 	plain := regexp.MustCompile(`^[0-9]{1,9}$`)
-	pair := regexp.MustCompile(`(?:^|;)[\s\p{Z}\x85]*attempt=([0-9]{1,9})[\s\p{Z}\x85]*(?:$|;)`)
-	token := regexp.MustCompile(`(?:^|[\s\p{Z}\x{85}])gccl-attempt-count/([0-9]{1,9})(?:$|[\s\p{Z}\x{85}])`)
+	pair := regexp.MustCompile(`(?:^|;)[\s\v\p{Z}\x85]*attempt=([0-9]{1,9})[\s\v\p{Z}\x85]*(?:$|;)`)
+	token := regexp.MustCompile(`(?:^|[\s\v\p{Z}\x{85}])gccl-attempt-count/([0-9]{1,9})(?:$|[\s\v\p{Z}\x{85}])`)
 	f.Fuzz(func(t *testing.T, which uint8, value string) {
 		w := wrappings[int(which)%len(wrappings)]
 		got := Attempt(http.Header{w.name: {value}})
