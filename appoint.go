@@ -16,13 +16,10 @@ const (
 	// rested is how long a backend must have had room, at each look, before clients
 	// are let in that come too early: a moment's luck must not make polling pay.
 	rested = time.Second
-
-	// leastShare is how many promises one client may have in any case.
-	leastShare = 8
 )
 
 // visit looks up what the client was promised. A client is not struck for
-// coming early where nobody has to wait, or to an idle backend.
+// coming early where nobody else has to wait, or to an idle backend.
 func (g *Guard) visit(now time.Duration, r *Request) pushback.Visit {
 	b := g.backend
 	if r.Client == Outside || !b.calendar.Expecting(now) && r.Ticket == "" {
@@ -32,7 +29,7 @@ func (g *Guard) visit(now time.Duration, r *Request) pushback.Visit {
 	if g.enforce && b.calendar.Standing(now) && !b.idle(now) {
 		_, horizon = g.answers.Bounds()
 	}
-	v := b.ledger.Visit(now, uint64(r.Client), r.kind(), horizon)
+	v := b.ledger.Visit(now, uint64(r.Client), r.kind(), horizon, b.calendar.Waiting())
 	if v.Standing == pushback.OnTime {
 		v.Due = !v.Deferred || b.calendar.Overdue(now, v, g.rates(r))
 	}
@@ -111,7 +108,7 @@ type reserve int
 // five.
 func (g *Guard) reserveFor(now time.Duration, r *Request, v pushback.Visit) reserve {
 	switch {
-	case v.Due || v.Nearly || !g.backend.calendar.Standing(now):
+	case v.Due || v.Nearly || v.Alone || !g.backend.calendar.Standing(now):
 		return 0
 	case v.Standing == pushback.OnTime:
 		if g.backend.calendar.Chance(now, g.rates(r)) {
@@ -130,7 +127,7 @@ func (r reserve) of(n int) int { return n * int(r) / 10 }
 // barred reports whether a client is to get an appointment and no try, because it
 // has one already, for something else, and others wait.
 func (g *Guard) barred(now time.Duration, v pushback.Visit) bool {
-	return v.Standing == pushback.Besides && g.enforce && g.backend.calendar.Standing(now) && !g.backend.idle(now)
+	return v.Standing == pushback.Besides && !v.Alone && g.enforce && g.backend.calendar.Standing(now) && !g.backend.idle(now)
 }
 
 // scarce returns the reason for which a backlog stands.
@@ -227,7 +224,7 @@ func (g *Guard) appointQuota(now time.Duration, r *Request, z *ZoneState, d *Dec
 	b := g.backend
 	zone := &g.zones[g.order[d.Zone]]
 	key := uint64(r.Keys[d.Zone]) ^ z.salt
-	v := b.ledger.Visit(now, key, r.kind(), 0)
+	v := b.ledger.Visit(now, key, r.kind(), 0, 0)
 	wait, place := d.Wait, pushback.OneMore
 	rates := g.rates(r)
 	// Each promised request will take what it costs.
@@ -326,8 +323,8 @@ func (g *Guard) Spare() float64 {
 // and Hahne, 1998).
 func (g *Guard) share(now time.Duration, v pushback.Visit, r pushback.Rates) int {
 	if !v.Parallel {
-		return leastShare
+		return pushback.Few
 	}
 	free := (r.Max - g.backend.calendar.Ahead(now)).Seconds() * g.backend.calendar.Spare(r.Service)
-	return max(leastShare, min(int(free), pushback.MaxPromises))
+	return max(pushback.Few, min(int(free), pushback.MaxPromises))
 }

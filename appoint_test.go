@@ -289,7 +289,7 @@ func TestFloodOfNewClients(t *testing.T) {
 		if told[i] {
 			returned++
 		}
-		if told[i] && g.backend.ledger.Visit(now, uint64(r.Client), uint64(r.Kind), 0).Promises > 0 {
+		if told[i] && g.backend.ledger.Visit(now, uint64(r.Client), uint64(r.Kind), 0, 0).Promises > 0 {
 			known++
 		}
 		d := g.Admit(now, r)

@@ -496,7 +496,7 @@ func TestRepeatingAtOnceGainsNothing(t *testing.T) {
 		most int
 	}{
 		{"the same", func(int) limiter.Key { return 9 }, 20},
-		{"another each time", func(i int) limiter.Key { return limiter.Key(i) }, leastShare + 12},
+		{"another each time", func(i int) limiter.Key { return limiter.Key(i) }, pushback.Few + 12},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := mustNew(t, Config{Capacity: perSecond(50, 10)}, nil)
@@ -532,10 +532,52 @@ func TestRepeatingAtOnceGainsNothing(t *testing.T) {
 			if early := first - now; early > 250*ms { // a fiftieth of the wait counts as on time
 				t.Errorf("let in %v before its time", early)
 			}
-			if n := g.backend.ledger.Visit(now, 7, 0, 0).Promises; n > c.most {
+			if n := g.backend.ledger.Visit(now, 7, 0, 0, 0).Promises; n > c.most {
 				t.Errorf("it has %d appointments, want at most %d", n, c.most)
 			}
 		})
+	}
+}
+
+// One who comes before its time is let in where nobody else waits, with as many
+// promises as one client may have, again and again; and not where somebody does.
+func TestWhoWaitsAloneMayComeEarly(t *testing.T) {
+	for _, promises := range []int{1, 2, pushback.Few} {
+		for _, another := range []bool{false, true} {
+			g := mustNew(t, Config{Concurrency: 1, Pushback: pushback.Config{NoDither: true}}, nil)
+			holds := g.Admit(time.Minute, one(1))
+			early := 0
+			for round := range 20 {
+				now := time.Minute + time.Duration(round)*5*time.Second
+				mine := one(2 + round)
+				for range promises {
+					if d := g.Admit(now, mine); d.Admit {
+						t.Fatalf("round %d: admitted, and there is no room", round)
+					}
+				}
+				if another {
+					g.Admit(now+ms, one(100+round))
+				}
+				now += 500 * ms
+				holds.Done(now, Served)
+				for range promises {
+					d := g.Admit(now, mine)
+					if d.Reason == Early {
+						early++
+					}
+					if d.Admit {
+						d.Done(now, Served)
+					}
+				}
+				now += 2 * time.Second
+				if holds = g.Admit(now, mine); !holds.Admit {
+					t.Fatalf("round %d: %+v after its time", round, holds)
+				}
+			}
+			if want := 20 * promises; another && early < want*3/4 || !another && early > 0 {
+				t.Errorf("%d promises, another waits: %v; %d of %d refused as early", promises, another, early, want)
+			}
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"net"
 	"net/http"
 	"runtime"
 	"slices"
@@ -155,6 +156,7 @@ func keysTellClientsApart(r *rig) {
 			r.wantStatus(200, path, "X-Key", "burst")
 		}
 		b := told(r, r.wantStatus(503, path, "X-Key", "b"))
+		r.anotherWaits(path)
 		heard()
 		c := told(r, r.wantStatus(503, path, "X-Key", "c"))
 		if later := c > b; later != apart {
@@ -164,6 +166,22 @@ func keysTellClientsApart(r *rig) {
 		if (early == 0) != apart {
 			r.Errorf("%s: %d refused for being early", path, early)
 		}
+	}
+}
+
+// anotherWaits has a client of another address and key refused, so that who comes
+// early does so before somebody else.
+func (r *rig) anotherWaits(path string) {
+	r.Helper()
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}}
+	req, err := http.NewRequestWithContext(r.Context(), http.MethodGet, "http://"+r.addr+path, nil)
+	if err != nil {
+		r.Fatal(err)
+	}
+	req.Header.Set("X-Key", "another")
+	if a, err := answer(client.Do(req)); err != nil || a.StatusCode != 503 {
+		r.Errorf("%v %v, want another client refused", a, err)
 	}
 }
 
@@ -322,6 +340,7 @@ func TestReloadKeepsAppointments(t *testing.T) {
 	asked := time.Now()
 	wait := told(t, r.wantStatus(503, "/s", "X-Key", "b"))
 	from := time.Now()
+	r.anotherWaits("/s")
 
 	holding := func() <-chan answered {
 		t.Helper()
@@ -357,7 +376,7 @@ func TestReloadKeepsAppointments(t *testing.T) {
 	released(results, func() int { return r.shieldStatus("h").Held })
 	time.Sleep(time.Until(from.Add(wait)))
 	r.wantStatus(200, "/s", "X-Key", "b")
-	if c := r.shieldStatus("s").Calendar; c.Kept+c.Late != 1 || c.Promises != 1 {
+	if c := r.shieldStatus("s").Calendar; c.Kept+c.Late != 1 || c.Promises != 2 {
 		t.Errorf("%+v; want a promise of the old config kept", c)
 	}
 

@@ -233,9 +233,6 @@ func TestStatusAndMetricsWhileBusy(t *testing.T) {
 	shield {
 		name shop
 		concurrency 1
-		retries {
-			enforce off
-		}
 	}
 	shield {
 		name look

@@ -67,8 +67,9 @@ const (
 // since an epoch that the caller keeps. All its memory is this struct: no
 // number of clients makes it grow.
 type Calendar struct {
-	until atomic.Int64 // the last promised slot
-	last  atomic.Int64 // the last time that anybody was told
+	until   atomic.Int64 // the last promised slot
+	last    atomic.Int64 // the last time that anybody was told
+	waiting atomic.Int64 // slots whose clients have not come yet
 
 	mu   sync.Mutex // guards what follows
 	ring [buckets]bucket
@@ -98,6 +99,7 @@ type bucket struct {
 	load       float32 // expected returns
 	pulse      float32 // what is left free for a known herd
 	made, kept float32 // promises
+	waiting    float32 // promises whose clients may still come
 	quota      float32 // slots of clients that wait for their quota
 }
 
@@ -152,6 +154,10 @@ func (c *Calendar) Standing(now time.Duration) bool { return c.Ahead(now) > 0 }
 func (c *Calendar) Ahead(now time.Duration) time.Duration {
 	return max(0, time.Duration(c.until.Load())-now)
 }
+
+// Waiting returns how many promised slots' clients may still come; of the queue
+// beyond the horizon, nobody. It costs one atomic load.
+func (c *Calendar) Waiting() int { return int(c.waiting.Load()) }
 
 // Expecting reports whether anybody may come back who was told to. It costs one
 // atomic load.
@@ -304,18 +310,33 @@ func (c *Calendar) Excuse(now time.Duration, r Rates) Appointment {
 }
 
 // Forget takes back an appointment of a client that has been served before, or
-// that is told never to come back.
+// that is told never to come back. Of several of one client only the nearest is on
+// record: if that is gone, it is the next.
 func (c *Calendar) Forget(now, at time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := bucketOf(at)
-	b := c.bucket(n)
-	if b == nil || b.made < 1 || at <= now {
+	if at <= now {
 		return
 	}
-	b.load = max(0, b.load-float32(c.kept.share()))
-	b.made--
-	c.full = min(c.full, n)
+	for n, last := bucketOf(at), int64(c.until.Load())/int64(slotWidth); n <= last; n++ {
+		b := c.bucket(n)
+		if b == nil || b.made < 1 {
+			continue
+		}
+		b.load = max(0, b.load-float32(c.kept.share()))
+		b.made--
+		c.came(b)
+		c.full = min(c.full, n)
+		return
+	}
+}
+
+// came notes that one fewer is waited for.
+func (c *Calendar) came(b *bucket) {
+	if b.waiting >= 1 {
+		b.waiting--
+		c.waiting.Add(-1)
+	}
 }
 
 // Unwatched leaves an appointment out of what is learned: its client is not
@@ -352,6 +373,7 @@ func (c *Calendar) Kept(now, at time.Duration) {
 	n := bucketOf(at)
 	if b := c.bucket(n); b != nil && n >= c.matured && now < at+slotWidth+maturity {
 		b.kept++
+		c.came(b)
 		c.counts.Kept++
 		return
 	}
@@ -397,6 +419,8 @@ func (c *Calendar) mature(now time.Duration) {
 			c.kept.add(float64(b.made), float64(b.kept))
 			c.missed += float64(b.made) - float64(b.kept)
 		}
+		c.waiting.Add(-int64(b.waiting))
+		b.waiting = 0
 		c.overQuota += float64(b.quota) * c.kept.share()
 		b.quota = 0
 	}
@@ -465,6 +489,8 @@ func (c *Calendar) slot(from, limit time.Duration, r Rates, stretch float64) (ti
 			}
 			c.fill(n, r, perBucket)
 			b.made++
+			b.waiting++
+			c.waiting.Add(1)
 			if stretch == 1 {
 				c.full = n
 				c.fullSize = min(max(c.fullSize, perBucket), 1.01*perBucket)

@@ -415,6 +415,40 @@ func TestForgottenSlotIsGivenAgain(t *testing.T) {
 	wantAtMost(t, "forgotten", append(slices.Delete(at, 20, 21), again), c.Spare(10), c.Spare(10)*slotWidth.Seconds())
 }
 
+// Who waits is counted until it comes, is served before, or has not come.
+func TestWaitingAreCounted(t *testing.T) {
+	var c Calendar
+	r := ratesOf(10, time.Second, 30*time.Second)
+	now := time.Second
+	var at []time.Duration
+	want := func(n int) {
+		t.Helper()
+		if c.Waiting() != n {
+			t.Errorf("%d wait, want %d", c.Waiting(), n)
+		}
+	}
+	for range 50 {
+		at = append(at, c.Book(now, r).At)
+	}
+	c.BookFrom(now, now+time.Second, r) // waits for its quota, not for the backend
+	want(50)
+	c.Unwatched(at[0]) // waits all the same
+	want(50)
+	c.Kept(at[1], at[1])
+	want(49)
+	for range 4 { // one client's, of which only the nearest is known
+		c.Forget(now, at[40])
+	}
+	want(45)
+	c.Forget(now, at[49]+time.Minute)
+	want(45)
+	now = at[49] + maturity + slotWidth
+	c.Arrived(now, time.Second, 0)
+	want(0)
+	c.Kept(now, at[2])
+	want(0)
+}
+
 // The narrowest horizons: one second, or the same at both ends. Nothing is ever
 // told outside of them.
 func TestNarrowHorizons(t *testing.T) {
@@ -545,10 +579,16 @@ func FuzzCalendar(f *testing.F) {
 			}
 			last = a
 		}
+		waiting := 0
 		for i := range c.ring {
-			if b := &c.ring[i]; !(b.load >= 0) || math.IsInf(float64(b.load), 0) || b.made < 0 {
+			b := &c.ring[i]
+			if !(b.load >= 0) || math.IsInf(float64(b.load), 0) || b.made < 0 || b.waiting < 0 {
 				t.Fatalf("%+v", *b)
 			}
+			waiting += int(b.waiting)
+		}
+		if c.Waiting() != waiting {
+			t.Fatalf("%d are waiting, by the buckets %d", c.Waiting(), waiting)
 		}
 		if share := c.kept.share(); !(share >= leastKept && share <= 1) {
 			t.Fatalf("share %v of %+v", share, c.kept)

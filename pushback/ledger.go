@@ -14,8 +14,12 @@ const (
 	MaxMaxClients     = 1 << 22 // 64 MiB
 )
 
-// MaxPromises is how many promises to one client are counted.
-const MaxPromises = 1<<10 - 1
+// MaxPromises is how many promises to one client are counted. One with more than
+// Few is a crowd behind one key: its members wait for each other.
+const (
+	MaxPromises = 1<<10 - 1
+	Few         = 8
+)
 
 const (
 	ways      = 8        // records per set: two cache lines
@@ -95,7 +99,9 @@ type Visit struct {
 	Late bool
 
 	// Promises is how many times are promised to this client, At the nearest.
+	// Alone: nobody else waits.
 	Promises int
+	Alone    bool
 
 	// Nearly: it came early, but has waited for the most part. Its next return
 	// might be long after its time, so it is better served now.
@@ -221,23 +227,32 @@ func (s *set) find(tag uint64) *record {
 	return nil
 }
 
+// known locks the set of a client and returns its record, or nil and no lock.
+func (l *Ledger) known(key uint64) (s *set, r *record, unlock *sync.Mutex) {
+	tag := tagOf(key)
+	s, unlock = l.open(tag, false)
+	if s == nil {
+		return nil, nil, nil
+	}
+	if r = s.find(tag); r == nil {
+		unlock.Unlock()
+	}
+	return s, r, unlock
+}
+
 // Visit looks up a client that comes at now. With a horizon above 0, a return
 // that is too early counts as a strike, and every eighth moves the promise by a
-// penalty, but not beyond the horizon. Only a repetition is too early: of the only
+// penalty, but not beyond the horizon; unless all that are waiting, the client's
+// own promises with them, are its own. Only a repetition is too early: of the only
 // request that this client was promised a time for, of the same kind (as far as
 // five bits can tell), and after it was told. A kind of 0 is any: the request says itself
 // that it is a retry.
-func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duration) (v Visit) {
-	tag := tagOf(key)
-	s, m := l.open(tag, false)
-	if s == nil {
-		return v
-	}
-	defer m.Unlock()
-	r := s.find(tag)
+func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duration, waiting int) (v Visit) {
+	_, r, m := l.known(key)
 	if r == nil {
 		return v
 	}
+	defer m.Unlock()
 	v.Hammers = r.get(fStrikes) > 0 || Class(r.get(fClass)) == Hammer
 	v.Promises = r.outstanding(now)
 	if v.Promises == 0 {
@@ -245,6 +260,8 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 		v.Served = r.get(fCount) == 0 && served <= now && served > now-maxLate
 		return v
 	}
+	v.Alone = waiting <= min(v.Promises, Few)
+	strict := horizon > 0 && !v.Alone
 	due, told := r.due(now), r.told(now)
 	same := kind == 0 || r.get(fKind) == kind&(1<<fKind.bits-1)
 	answered := now >= told // whoever comes before cannot have heard it
@@ -261,11 +278,11 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 		v.Standing, v.Parallel = Besides, !answered
 	case v.Promises > 1:
 		v.Standing = Unclear
-		v.Struck = horizon > 0
+		v.Struck = strict
 	default:
 		v.Standing = TooEarly
 		v.Nearly = now-told >= max(seldom, 3*(due-told)/4) && !v.Deferred
-		if horizon > 0 && now-told < seldom {
+		if strict && now-told < seldom {
 			v.At = r.strike(now, due, horizon)
 			v.Struck = true
 		}
@@ -290,16 +307,11 @@ func (r *record) strike(now, due, horizon time.Duration) time.Duration {
 // Keep notes that a client has been admitted: one of its promises is done with.
 // It returns which, as it was before.
 func (l *Ledger) Keep(now time.Duration, key uint64) (v Visit) {
-	tag := tagOf(key)
-	s, m := l.open(tag, false)
-	if s == nil {
-		return v
-	}
-	defer m.Unlock()
-	r := s.find(tag)
+	s, r, m := l.known(key)
 	if r == nil {
 		return v
 	}
+	defer m.Unlock()
 	v.Promises = r.outstanding(now)
 	if v.Promises == 0 {
 		return v
@@ -320,14 +332,9 @@ func (l *Ledger) Keep(now time.Duration, key uint64) (v Visit) {
 
 // Drop forgets what a client was promised.
 func (l *Ledger) Drop(key uint64) {
-	tag := tagOf(key)
-	s, m := l.open(tag, false)
-	if s == nil {
-		return
-	}
-	defer m.Unlock()
-	if r := s.find(tag); r != nil {
+	if _, r, m := l.known(key); r != nil {
 		r.set(fCount, 0)
+		m.Unlock()
 	}
 }
 

@@ -33,7 +33,10 @@ func smallLedger() *Ledger {
 	return l
 }
 
-const horizon = 30 * time.Second
+const (
+	horizon = 30 * time.Second
+	crowded = 1000 // wait besides
+)
 
 // One client's story, at any time of the life of a process.
 func TestVisitsAreComparedWithPromises(t *testing.T) {
@@ -65,14 +68,14 @@ func TestVisitsAreComparedWithPromises(t *testing.T) {
 			if !l.Write(told-300*ms, 7, 1, slotAt(told+20*time.Second), told, OneMore) {
 				t.Fatal("no room in an empty ledger")
 			}
-			v := l.Visit(told+step.at, 7, step.kind, 0)
+			v := l.Visit(told+step.at, 7, step.kind, 0, crowded)
 			if v.Standing != step.want || v.Late != step.late || v.Struck || v.Deferred {
 				t.Errorf("%s, %v after the epoch: %+v, want %v", step.name, epoch, v, step.want)
 			}
 			if d := told + 20*time.Second - v.At; v.Standing != Stranger && (d < 0 || d >= dueUnit) {
 				t.Errorf("%s: promised %v, read as %v", step.name, told+20*time.Second, v.At)
 			}
-			if l.Visit(told+step.at, 8, step.kind, horizon) != (Visit{}) {
+			if l.Visit(told+step.at, 8, step.kind, horizon, crowded) != (Visit{}) {
 				t.Errorf("%s: another client is known too", step.name)
 			}
 		}
@@ -88,7 +91,7 @@ func TestStrikes(t *testing.T) {
 	now, at := 15*time.Second, promised
 	for i := 1; i <= 100; i++ {
 		now += 200 * ms
-		v := l.Visit(now, 7, 1, horizon)
+		v := l.Visit(now, 7, 1, horizon, crowded)
 		if want := promised + time.Duration(min(i/8, 3))*5*time.Second; v.Standing != TooEarly || !v.Struck || (v.At-want).Abs() > dueUnit {
 			t.Fatalf("early return %d: %+v, want %v", i, v, want)
 		}
@@ -97,7 +100,7 @@ func TestStrikes(t *testing.T) {
 		}
 		at = v.At
 	}
-	if v := l.Visit(at, 7, 1, horizon); v.Standing != OnTime || !v.Hammers {
+	if v := l.Visit(at, 7, 1, horizon, crowded); v.Standing != OnTime || !v.Hammers {
 		t.Errorf("in the end on time: %+v", v)
 	}
 	if v := l.Keep(at, 7); v.Standing != OnTime || v.Promises != 1 {
@@ -107,7 +110,7 @@ func TestStrikes(t *testing.T) {
 	l.Write(now, 7, 1, slotAt(now+20*time.Second), now, OneMore)
 	for i := 1; i <= 7; i++ {
 		now += 200 * ms
-		if v := l.Visit(now, 7, 1, horizon); (v.At-(at+21*time.Second)).Abs() > dueUnit || i == 1 && v.Hammers {
+		if v := l.Visit(now, 7, 1, horizon, crowded); (v.At-(at+21*time.Second)).Abs() > dueUnit || i == 1 && v.Hammers {
 			t.Errorf("forgiven, early return %d: %+v", i, v)
 		}
 	}
@@ -117,7 +120,7 @@ func TestStrikes(t *testing.T) {
 	l.Write(0, 7, 1, slotAt(29*time.Second), 0, OneMore)
 	for i := range 31 {
 		now := time.Duration(i+1) * 10 * ms
-		if v := l.Visit(now, 7, 1, horizon); v.At > now+horizon {
+		if v := l.Visit(now, 7, 1, horizon, crowded); v.At > now+horizon {
 			t.Errorf("at %v told %v, beyond the horizon", now, v.At)
 		}
 	}
@@ -126,7 +129,7 @@ func TestStrikes(t *testing.T) {
 		l = smallLedger()
 		l.Write(0, 7, 1, slotAt(29*time.Second), 0, OneMore)
 		for i := range 20 {
-			if v := l.Visit(step.after+time.Duration(i), 7, 1, step.horizon); v.Struck || v.Hammers && i == 0 || (v.At-29*time.Second).Abs() > dueUnit {
+			if v := l.Visit(step.after+time.Duration(i), 7, 1, step.horizon, crowded); v.Struck || v.Hammers && i == 0 || (v.At-29*time.Second).Abs() > dueUnit {
 				t.Errorf("%v after it was told, horizon %v: %+v", step.after, step.horizon, v)
 			}
 		}
@@ -138,7 +141,7 @@ func TestSharedAddress(t *testing.T) {
 	for _, n := range []int{2, 8, MaxPromises} {
 		l := smallLedger()
 		for i := range n {
-			v := l.Visit(time.Second, 7, 1, horizon)
+			v := l.Visit(time.Second, 7, 1, horizon, crowded)
 			if v.Promises != i || v.Struck || i > 0 && v.Standing != Besides {
 				t.Fatalf("parallel request %d while the answers are held: %+v", i, v)
 			}
@@ -150,20 +153,20 @@ func TestSharedAddress(t *testing.T) {
 			t.Error("one promise too many was counted")
 		}
 		for range 40 {
-			if v := l.Visit(5*time.Second, 7, 1, horizon); v.Standing != Unclear || !v.Struck || v.At != 20*time.Second { // refused, but no promise moves
+			if v := l.Visit(5*time.Second, 7, 1, horizon, crowded); v.Standing != Unclear || !v.Struck || v.At != 20*time.Second { // refused, but no promise moves
 				t.Fatalf("one of %d, too early: %+v", n, v)
 			}
 		}
 		for i := range n {
 			now := 20*time.Second + time.Duration(i)*100*ms
-			if v := l.Visit(now, 7, 1, horizon); v.Standing != OnTime || v.Promises != n-i {
+			if v := l.Visit(now, 7, 1, horizon, crowded); v.Standing != OnTime || v.Promises != n-i {
 				t.Fatalf("return %d of %d: %+v", i, n, v)
 			}
 			if v := l.Keep(now, 7); v.Standing != OnTime || v.Promises != n-i {
 				t.Fatalf("return %d of %d was kept as %+v", i, n, v)
 			}
 		}
-		if v := l.Visit(21*time.Second+time.Duration(n)*100*ms, 7, 1, horizon); v.Standing != Stranger || v.Promises != 0 {
+		if v := l.Visit(21*time.Second+time.Duration(n)*100*ms, 7, 1, horizon, crowded); v.Standing != Stranger || v.Promises != 0 {
 			t.Errorf("return %d of %d: %+v", n+1, n, v)
 		}
 	}
@@ -185,23 +188,23 @@ func TestPlaces(t *testing.T) {
 	}{{OneMore, 4, 5 * time.Second}, {Instead, 2, 5 * time.Second}, {Only, 1, 9 * time.Second}} {
 		l := three()
 		l.Write(now, 7, 1, slotAt(9*time.Second), now, step.p)
-		if v := l.Visit(2*time.Second, 7, 2, 0); v.Promises != step.want || (v.At-step.due).Abs() > dueUnit {
+		if v := l.Visit(2*time.Second, 7, 2, 0, crowded); v.Promises != step.want || (v.At-step.due).Abs() > dueUnit {
 			t.Errorf("place %d: %+v, want %d from %v", step.p, v, step.want, step.due)
 		}
 	}
 	// A stranger has nothing that could be replaced.
 	l := smallLedger()
 	l.Write(now, 7, 1, slotAt(5*time.Second), now, Instead)
-	if v := l.Visit(2*time.Second, 7, 2, 0); v.Promises != 1 {
+	if v := l.Visit(2*time.Second, 7, 2, 0, crowded); v.Promises != 1 {
 		t.Errorf("a stranger's only promise: %+v", v)
 	}
 	// The queue's number stays with the client until it has a slot.
 	l.Write(now, 9, 1, deferredTo(20*time.Second, 1000), now, OneMore)
-	if v := l.Visit(2*time.Second, 9, 1, 0); !v.Deferred || v.number(900) > 1000 || v.number(900) <= 1000-numberUnit {
+	if v := l.Visit(2*time.Second, 9, 1, 0, crowded); !v.Deferred || v.number(900) > 1000 || v.number(900) <= 1000-numberUnit {
 		t.Errorf("deferred: %+v", v)
 	}
 	l.Write(20*time.Second, 9, 1, slotAt(25*time.Second), 20*time.Second, Instead)
-	if v := l.Visit(25*time.Second, 9, 1, 0); v.Deferred || v.Standing != OnTime {
+	if v := l.Visit(25*time.Second, 9, 1, 0, crowded); v.Deferred || v.Standing != OnTime {
 		t.Errorf("deferred, then a slot: %+v", v)
 	}
 	if v := l.Keep(25*time.Second, 9); v.Deferred {
@@ -223,7 +226,7 @@ func TestWhoIsForgotten(t *testing.T) {
 	}
 	known := func(l *Ledger, now time.Duration) (n int) {
 		for _, k := range keys[:ways] {
-			if l.Visit(now, k, 1, 0).Promises > 0 {
+			if l.Visit(now, k, 1, 0, crowded).Promises > 0 {
 				n++
 			}
 		}
@@ -326,7 +329,7 @@ func TestResizeKeepsRecords(t *testing.T) {
 		now += ms
 		lost := 0
 		for k := uint64(1); k <= clients; k++ {
-			v := l.Visit(now, k, k, 0)
+			v := l.Visit(now, k, k, 0, crowded)
 			if v.Promises == 0 {
 				lost++
 			} else if !v.Deferred || v.Number != uint32(k)/numberUnit || v.Standing != Besides && v.Standing != TooEarly {
@@ -358,7 +361,7 @@ func TestLedgerMemoryIsBounded(t *testing.T) {
 	before := heap()
 	var l Ledger
 	l.Resize(1 << 17)
-	l.Visit(0, 1, 1, horizon)
+	l.Visit(0, 1, 1, horizon, crowded)
 	l.Keep(0, 1)
 	if used := heap() - before; used > 64<<10 {
 		t.Errorf("an empty ledger takes %d bytes", used)
@@ -385,12 +388,12 @@ func TestLedgerIsSafeForConcurrentUse(t *testing.T) {
 			for i := range 3_000 {
 				key := uint64(w*40 + rng.IntN(40))
 				now := time.Duration(i) * ms
-				switch v := l.Visit(now, key, 1, horizon); v.Standing {
+				switch v := l.Visit(now, key, 1, horizon, crowded); v.Standing {
 				case OnTime:
 					l.Keep(now, key)
 				case Stranger:
 					l.Write(now, key, 1, slotAt(now+time.Second), now, OneMore)
-					if got := l.Visit(now, key, 1, 0); got.Promises != 1 {
+					if got := l.Visit(now, key, 1, 0, crowded); got.Promises != 1 {
 						t.Errorf("client %d is forgotten at once: %+v", key, got)
 						return
 					}
