@@ -213,7 +213,9 @@ func (b *Backend) forget(now time.Duration, r *Request, a pushback.Appointment, 
 	case place == pushback.OneMore: // its number is new, too
 		b.calendar.Unqueue()
 	}
-	b.ledger.Drop(uint64(r.Client))
+	if place != pushback.OneMore { // what it was promised for something else still holds
+		b.ledger.Drop(uint64(r.Client))
+	}
 }
 
 // appointQuota gives a client that is over its quota its appointment: not before

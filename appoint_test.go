@@ -551,3 +551,102 @@ func TestSlowBackendTellsDifferentTimes(t *testing.T) {
 		t.Errorf("%d of 49 are in the queue", s.Deferred)
 	}
 }
+
+// back returns when a refused client returns that does what it is told.
+func back(now time.Duration, d Decision) time.Duration {
+	if d.Hold > 0 {
+		d.Sent()
+	}
+	return now + d.Hold + time.Duration(d.Hint.Seconds)*time.Second
+}
+
+// One who asks for nine things, over and over, has a few promises, and is not taken
+// for one that waits alone when the others wait in the queue.
+func TestAskingForMuchGainsNothing(t *testing.T) {
+	for _, every := range []time.Duration{250 * ms, 500 * ms, time.Second, 2 * time.Second} {
+		g := mustNew(t, Config{Capacity: limiter.Config{Rate: 1, Per: every, Burst: 1}}, nil)
+		next := map[int]time.Duration{} // when each honest client comes
+		for i := range int(200*time.Second/every) + 1 {
+			next[1+i] = time.Second + time.Duration(i)*ms
+		}
+		polls, cheat, honest := 0, 0, 0
+		for now := time.Second; now < 200*time.Second; now += 10 * ms {
+			if now%(50*ms) == 0 && now > 2*time.Second {
+				if d := g.Admit(now, Request{Client: 99999, Kind: limiter.Key(1 + polls%9)}); d.Admit {
+					cheat++
+				} else {
+					back(now, d)
+				}
+				polls++
+			}
+			for i := range len(next) {
+				if at, waits := next[1+i]; waits && at <= now {
+					if d := g.Admit(now, one(1+i)); d.Admit {
+						honest++
+						next[1+i] = time.Hour
+					} else {
+						next[1+i] = back(now, d)
+					}
+				}
+			}
+		}
+		if 2*cheat > honest {
+			t.Errorf("1 per %v: %d for the one who asks for all, %d for all others", every, cheat, honest)
+		}
+	}
+}
+
+// Two behind one key are both refused when they come on time. Each is let in at
+// the other time that it is then told.
+func TestBothExcusedBehindOneKey(t *testing.T) {
+	g, _ := crowded(t, Config{Capacity: perSecond(10, 10)}, time.Second, 20)
+	a, b := g.Admit(time.Second, one(1)), g.Admit(time.Second, one(1))
+	back(time.Second, a)
+	now := back(time.Second, b)
+	for i := range 60 { // the others take what there is
+		d := g.Admit(now, one(5e6+i))
+		back(now, d)
+	}
+	for i := range 20 {
+		g.Admit(now, one(2e6+i))
+	}
+	a, b = g.Admit(now, one(1)), g.Admit(now, one(1))
+	if a.Admit || b.Admit {
+		t.Fatalf("%+v %+v; want both refused", a, b)
+	}
+	first, second := back(now, a), back(now, b)
+	if first > second {
+		first, second = second, first
+	}
+	for at := now; at < second; at += 100 * ms { // strangers
+		if at-first < 100*ms && at >= first {
+			if d := g.Admit(first, one(1)); d.Reason == Early {
+				t.Errorf("%+v at %v, when it was told", d, first)
+			}
+		}
+		back(at, g.Admit(at, one(6e6+int(at/ms))))
+	}
+	if d := g.Admit(second, one(1)); d.Reason == Early {
+		t.Errorf("%+v at %v, when it was told", d, second)
+	}
+	if n := g.backend.ledger.Visit(second, 1, 1, 0, 100).Promises; n > 1 {
+		t.Errorf("%d promises at the end", n)
+	}
+}
+
+// A client that is told never to come back with one request keeps the promise that
+// it has for another.
+func TestNeverIsForOneRequest(t *testing.T) {
+	cfg := Config{Capacity: perSecond(10, 10), Pushback: pushback.Config{GiveUp: time.Minute}}
+	g, _ := crowded(t, cfg, time.Second, 100)
+	due := back(time.Second, g.Admit(time.Second, Request{Client: 1, Kind: 1}))
+	for i := range 1200 {
+		back(1500*ms, g.Admit(1500*ms, one(3e6+i)))
+	}
+	if d := g.Admit(1500*ms, Request{Client: 1, Kind: 2}); !d.Hint.Never {
+		t.Fatalf("%+v; want never", d)
+	}
+	if v := g.backend.ledger.Visit(due, 1, 1, 0, 100); v.Promises != 1 || v.Standing != pushback.OnTime {
+		t.Errorf("%+v; want its promise", v)
+	}
+}

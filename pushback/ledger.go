@@ -260,7 +260,8 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 		v.Served = r.get(fCount) == 0 && served <= now && served > now-maxLate
 		return v
 	}
-	v.Alone = waiting <= min(v.Promises, Few)
+	v.Deferred, v.Number = r.get(fDeferred) == 1, uint32(r.get(fNumber))
+	v.Alone = waiting <= min(v.Promises, Few) && !v.Deferred // others have the slots
 	strict := horizon > 0 && !v.Alone
 	due, told := r.due(now), r.told(now)
 	same := kind == 0 || r.get(fKind) == kind&(1<<fKind.bits-1)
@@ -268,7 +269,6 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 	if same && answered {
 		r.observe(now)
 	}
-	v.Deferred, v.Number = r.get(fDeferred) == 1, uint32(r.get(fNumber))
 	v.At = due
 	switch {
 	case now >= due-tolerance(due-told):
@@ -327,6 +327,9 @@ func (l *Ledger) Keep(now time.Duration, key uint64) (v Visit) {
 		r.setDue(max(due, now)) // the next one of several, if there are more
 	}
 	r.set(fCount, uint64(v.Promises-1))
+	if v.Promises == 1 {
+		r.recall(now)
+	}
 	return v
 }
 
@@ -334,6 +337,7 @@ func (l *Ledger) Keep(now time.Duration, key uint64) (v Visit) {
 func (l *Ledger) Drop(key uint64) {
 	if _, r, m := l.known(key); r != nil {
 		r.set(fCount, 0)
+		r.set(fNumber, 0)
 		m.Unlock()
 	}
 }
@@ -375,10 +379,17 @@ func (l *Ledger) Write(now time.Duration, key, kind uint64, a Appointment, told 
 		// Others of this client's may be due now. The new one is not counted with
 		// them, or they would have to wait for it, or it would be due with them.
 		r.set(fCount, uint64(n))
-		return true
+		return a.Deferred || r.putAside(now, a.At)
+	case p == Instead && r.recall(now):
+		n = int(r.get(fCount))
+		if a.Deferred {
+			return true // a record cannot say which of them is which
+		}
+		r.setDue(min(r.due(now), a.At))
 	case n == 0:
 		r.setDue(a.At)
 		r.set(fDeferred, 0)
+		r.set(fNumber, 0)
 		if a.Deferred {
 			r.set(fDeferred, 1)
 			r.set(fNumber, uint64(a.Number)/numberUnit)

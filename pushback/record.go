@@ -102,6 +102,46 @@ func (r *record) outstanding(now time.Duration) int {
 	return n
 }
 
+// While some promises of a client with slots are due, those that replace others
+// are put aside where a deferred client has its number: how many, 8 bits, and
+// the earliest, 10 bits of asideUnit.
+const (
+	asideBits = 10
+	asideUnit = 128 * time.Millisecond
+	maxAside  = 1<<8 - 1
+)
+
+// putAside adds a promise to those put aside, and reports whether there was room.
+func (r *record) putAside(now, at time.Duration) bool {
+	if r.get(fDeferred) == 1 {
+		return false
+	}
+	aside := r.get(fNumber)
+	n := aside >> asideBits
+	if n == maxAside {
+		return false
+	}
+	if n > 0 {
+		at = min(at, near(aside&(1<<asideBits-1), asideBits, asideUnit, now))
+	}
+	r.set(fNumber, (n+1)<<asideBits|uint64(at/asideUnit)&(1<<asideBits-1))
+	return true
+}
+
+// recall takes up what was put aside, when the last of the others is done with, and
+// reports whether there was anything.
+func (r *record) recall(now time.Duration) bool {
+	aside := r.get(fNumber)
+	n := aside >> asideBits
+	if n == 0 || r.get(fDeferred) == 1 {
+		return false
+	}
+	r.setDue(near(aside&(1<<asideBits-1), asideBits, asideUnit, now))
+	r.set(fCount, n)
+	r.set(fNumber, 0)
+	return true
+}
+
 // A Class is how a client behaves, as far as its returns tell.
 type Class uint8
 
