@@ -86,15 +86,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		}
 		h.Zones = append(h.Zones, &Zone{Rate: *rate})
 	}
-	seen := once{}
-	for d.NextBlock(0) {
-		word := d.Val()
-		if word != "zone" {
-			if err := seen.check(d, word); err != nil {
-				return err
-			}
-		}
-		var err error
+	return eachOption(d, "zone", func(word string) (err error) {
 		switch word {
 		case "name":
 			h.Name, err = oneArg(d)
@@ -116,11 +108,8 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		default:
 			err = unknown(d, "name, mode, zone, capacity, concurrency, pushback, retries or herd")
 		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+		return err
+	})
 }
 
 func (h *Handler) parseZone(d *caddyfile.Dispenser) error {
@@ -129,15 +118,8 @@ func (h *Handler) parseZone(d *caddyfile.Dispenser) error {
 		return err
 	}
 	z := &Zone{Name: name}
-	seen := once{}
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		word := d.Val()
-		if word != "match" {
-			if err := seen.check(d, word); err != nil {
-				return err
-			}
-		}
-		var err error
+	h.Zones = append(h.Zones, z)
+	return eachOption(d, "match", func(word string) (err error) {
 		switch word {
 		case "match":
 			if d.NextArg() {
@@ -170,26 +152,14 @@ func (h *Handler) parseZone(d *caddyfile.Dispenser) error {
 		default:
 			err = unknown(d, "match, key, ipv4_prefix, ipv6_prefix, rate, burst, cost or max_keys")
 		}
-		if err != nil {
-			return err
-		}
-	}
-	h.Zones = append(h.Zones, z)
-	return nil
+		return err
+	})
 }
 
 func (h *Handler) parsePushback(d *caddyfile.Dispenser) error {
-	if d.NextArg() {
-		return d.ArgErr()
-	}
 	p := new(Pushback)
-	seen := once{}
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		word := d.Val()
-		if err := seen.check(d, word); err != nil {
-			return err
-		}
-		var err error
+	h.Pushback = p
+	return eachOption(d, "", func(word string) (err error) {
 		switch word {
 		case "min":
 			err = durationPointer(d, &p.Min)
@@ -215,26 +185,14 @@ func (h *Handler) parsePushback(d *caddyfile.Dispenser) error {
 		default:
 			err = unknown(d, "min, max, status, overload_status, body, respond, dither, give_up or backoff")
 		}
-		if err != nil {
-			return err
-		}
-	}
-	h.Pushback = p
-	return nil
+		return err
+	})
 }
 
 func (h *Handler) parseRetries(d *caddyfile.Dispenser) error {
-	if d.NextArg() {
-		return d.ArgErr()
-	}
 	r := new(Retries)
-	seen := once{}
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		word := d.Val()
-		if err := seen.check(d, word); err != nil {
-			return err
-		}
-		var err error
+	h.Retries = r
+	return eachOption(d, "", func(word string) (err error) {
 		switch word {
 		case "enforce":
 			r.Enforce, err = switchArg(d)
@@ -260,37 +218,21 @@ func (h *Handler) parseRetries(d *caddyfile.Dispenser) error {
 		default:
 			err = unknown(d, "enforce, max_clients, key, ipv4_prefix, ipv6_prefix, tickets or secret")
 		}
-		if err != nil {
-			return err
-		}
-	}
-	h.Retries = r
-	return nil
+		return err
+	})
 }
 
 func (h *Handler) parseHerd(d *caddyfile.Dispenser) error {
-	if d.NextArg() {
-		return d.ArgErr()
-	}
 	h.Herd = new(Herd)
-	seen := once{}
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		word := d.Val()
-		if err := seen.check(d, word); err != nil {
-			return err
-		}
-		var err error
+	return eachOption(d, "", func(word string) (err error) {
 		switch word {
 		case "detect":
 			h.Herd.Detect, err = switchArg(d)
 		default:
 			err = unknown(d, "detect")
 		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+		return err
+	})
 }
 
 // UnmarshalCaddyfile sets up the app from the global option. Syntax:
@@ -300,37 +242,35 @@ func (h *Handler) parseHerd(d *caddyfile.Dispenser) error {
 //	}
 func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume the option's name
-	if d.NextArg() {
-		return d.ArgErr()
-	}
-	seen := once{}
-	for d.NextBlock(0) {
-		word := d.Val()
-		if err := seen.check(d, word); err != nil {
-			return err
-		}
-		var err error
+	return eachOption(d, "", func(word string) (err error) {
 		switch word {
 		case "mode":
 			a.Mode, err = oneArg(d)
 		default:
 			err = unknown(d, "mode")
 		}
-		if err != nil {
+		return err
+	})
+}
+
+// eachOption parses the block that follows the present word, if there is one, by
+// calling parse with each option's word. No argument may be left before it. No
+// option may be there twice, but for the one named many.
+func eachOption(d *caddyfile.Dispenser, many string, parse func(word string) error) error {
+	if d.NextArg() {
+		return d.ArgErr()
+	}
+	seen := map[string]bool{}
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		word := d.Val()
+		if seen[word] && word != many {
+			return d.Errf("%s is there twice; want it once", word)
+		}
+		seen[word] = true
+		if err := parse(word); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-// once remembers which words a block has had.
-type once map[string]bool
-
-func (o once) check(d *caddyfile.Dispenser, word string) error {
-	if o[word] {
-		return d.Errf("%s is there twice; want it once", word)
-	}
-	o[word] = true
 	return nil
 }
 

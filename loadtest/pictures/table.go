@@ -101,7 +101,7 @@ func fillTables(page string) (string, error) {
 		}
 	}
 	hammered := []row{{Scenario: sim.Herd("nobody", 5000, 0)}}
-	for _, s := range sim.Hammered() {
+	for _, s := range slices.Concat(sim.Hammered(), sim.Varying()) {
 		hammered = append(hammered, row{Scenario: s})
 	}
 	others := []row{{Scenario: sim.Herd("shield", 5000, 0)}}

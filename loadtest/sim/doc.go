@@ -19,9 +19,9 @@
 // when, and with which policy, depends on nothing but the seed and the Scenario,
 // so that different rules face the same herd.
 //
-// What this project makes promises about is in scenarios.go: [Herds], [Hammered]
-// and, to compare, [Competitors]. scenarios_test.go has the bounds that they are
-// held to. To see them all:
+// What this project makes promises about is in scenarios.go: [Herds], [Hammered],
+// [Varying] and, to compare, [Competitors]. scenarios_test.go has the bounds that
+// they are held to. To see them all:
 //
 //	go test ./loadtest/sim -run TestScenarios -v
 //

@@ -61,6 +61,7 @@ type run struct {
 	changed int // how many Changes have been made
 
 	returns []bool // by share: whether its clients come back
+	varied  []bool // by share: whether they are Varied
 	left    int    // clients of the herd that come back and have not been served
 	waiting int    // clients, strangers too, that were refused and come back
 
@@ -118,7 +119,8 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 		queue:     make(queue, 0, s.Clients+64),
 	}
 	for _, share := range s.Mix {
-		r.returns = append(r.returns, share.Returns())
+		_, varied := share.Policy.(Varied)
+		r.returns, r.varied = append(r.returns, share.Returns()), append(r.varied, varied)
 	}
 	herd := rand.New(rand.NewPCG(s.Seed, herdStream))
 	r.keys = herd.Uint64()
@@ -231,9 +233,13 @@ func (r *run) arrive(at int64, who uint32) {
 	r.bins.count(at-r.herdAt-int64(r.Within), c.attempts > 1)
 	herd := int(who) < r.Clients
 	client := key(r.keys + uint64(who))
+	kind := uint64(client)
+	if r.varied[c.share] {
+		kind += uint64(c.attempts)
+	}
 	a := r.server.Arrive(now, Request{
 		Client:  client,
-		Kind:    key(uint64(client)),
+		Kind:    key(kind),
 		Attempt: int(c.attempts),
 		Precise: share.Precise,
 		U:       r.behaviour.Float64(),

@@ -211,6 +211,31 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+// Varied clients ask for something else at each attempt, and do what their Policy
+// does; the others of the herd do not.
+func TestVaried(t *testing.T) {
+	gap := clients.Fixed{Gap: 2 * time.Second}
+	s := Scenario{
+		Clients: 100, Until: 19 * time.Second, Config: config(100, 0),
+		Mix: clients.Population{{Weight: 1, Policy: gap}, {Weight: 1, Policy: Varied{gap}}},
+	}
+	out, log := play(t, s, func(time.Duration, Request) Answer { return Answer{Hint: hint(1)} })
+	kinds := map[limiter.Key]map[limiter.Key]bool{}
+	for _, a := range log {
+		if kinds[a.Client] == nil {
+			kinds[a.Client] = map[limiter.Key]bool{}
+		}
+		kinds[a.Client][a.Kind] = true
+	}
+	count := map[int]int{}
+	for _, k := range kinds {
+		count[len(k)]++
+	}
+	if same, varied := out.Policies[0].Clients, out.Policies[1].Clients; count[1] != same || count[10] != varied || same == 0 || varied == 0 {
+		t.Errorf("clients by how many things they asked for in 10 attempts: %v; want %d with 1, %d with 10", count, same, varied)
+	}
+}
+
 func TestStrangers(t *testing.T) {
 	s := Scenario{Background: 200, Warmup: 10 * time.Second, Until: 105 * time.Second, Mix: clients.All(clients.Fixed{Gap: time.Second}), Config: config(100, 0)}
 	odd := 0

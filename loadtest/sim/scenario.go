@@ -44,6 +44,12 @@ type Scenario struct {
 	Bin time.Duration
 }
 
+// Varied is a Policy whose clients ask for something else at each attempt, so that
+// a server cannot tell that it is one. The Policy says when they come back.
+type Varied struct{ clients.Policy }
+
+func (v Varied) String() string { return fmt.Sprintf("%v, varied", v.Policy) }
+
 // A Service is how long the backend takes: exactly Mean, or exponentially
 // distributed around it.
 type Service struct {

@@ -41,7 +41,7 @@ func Herd(name string, n int, max time.Duration) Scenario {
 }
 
 // Herds returns the scenarios that this project makes promises about, but for
-// those who hammer.
+// those with cheats.
 func Herds() []Scenario {
 	late := Herd("70 % exact, 20 % late, 10 % ignore", 5000, 0)
 	late.Mix = clients.Population{
@@ -90,6 +90,23 @@ func Hammered() []Scenario {
 			}
 			out = append(out, s)
 		}
+	}
+	return out
+}
+
+// Varying returns the scenarios in which a share of the herd of 5,000 hammers, and
+// asks for something else each time, so as not to be known for it. Its Mix is the
+// honest share, and theirs.
+func Varying() []Scenario {
+	var out []Scenario
+	for _, share := range []float64{0.02, 0.1} {
+		const gap = 200 * time.Millisecond
+		s := Herd(fmt.Sprintf("%.0f %% ask for something else every %v", 100*share, gap), 5000, 0)
+		s.Mix = clients.Population{
+			{Weight: 1 - share, Policy: clients.Exact{}},
+			{Weight: share, Policy: Varied{clients.Hammer{Gap: gap}}},
+		}
+		out = append(out, s)
 	}
 	return out
 }
