@@ -18,16 +18,22 @@ const (
 	Capacity                  // the backend's rate
 	Concurrency               // the backend's room in flight
 	Early                     // it came before the time that it was promised
+	PerClient                 // what one client may have in flight
+	Retried                   // it is a retry, beyond those that the backend has room for
+	Paused                    // the backend has asked to be left alone
 
 	reasons = iota
 )
 
 func (r Reason) String() string {
-	return [reasons]string{"none", "quota", "capacity", "concurrency", "early"}[r]
+	return [reasons]string{"none", "quota", "capacity", "concurrency", "early", "per_client", "retry_budget", "pause"}[r]
 }
 
 // Reasons are all Reasons for a refusal.
-var Reasons = [...]Reason{Quota, Capacity, Concurrency, Early}
+var Reasons = [...]Reason{Quota, Capacity, Concurrency, Early, PerClient, Retried, Paused}
+
+// Own reports whether the reason is the client's own doing, whatever others do.
+func (r Reason) Own() bool { return r == Quota || r == PerClient }
 
 // Outside is the key of a request in a zone that it is not in.
 const Outside limiter.Key = 0
@@ -63,6 +69,20 @@ type Request struct {
 	// matter only if Config.Retries.Tickets is set.
 	Ticket string
 	Name   []byte
+
+	// Class is the request's class, an index into Guard.Classes (those that belong to
+	// none have its Default), and Route its
+	// kind of work for the backend, 0 to 63: requests that take about as long as
+	// each other. See Describe.
+	Class uint8
+	Route uint8
+
+	// Deadline is when the client will have given up, 0 if that is not known. It
+	// is not let wait for longer.
+	Deadline time.Duration
+
+	// Tenant names who is counted for Config.PerClient; Outside: nobody.
+	Tenant limiter.Key
 }
 
 // A Decision is the answer to one request.
@@ -99,22 +119,32 @@ type Decision struct {
 	// Sent must be called once, when the refusal is sent or its client is gone.
 	Hold time.Duration
 
+	// Class is the class that the request was treated as, an index into
+	// Guard.Classes.
+	Class uint8
+
 	at      time.Duration
 	held    *atomic.Int64 // if Hold is above 0
-	backend *Backend      // if the request holds a place in flight
+	guard   *Guard        // if the request holds a place in flight
+	queued  *queued       // while it waits for one
+	route   uint8
+	counted limiter.Key // whose requests in flight this is one of
+	tenant  limiter.Key // the same, for PerClient
+	policy  int         // which of the answers' is violated, for PerClient
 }
 
 // Admit decides on a request that arrives at now, the time since the epoch of
 // the Guard's State. It takes tokens and a place in flight if all limits allow
-// it, and nothing otherwise: then it makes an appointment.
+// it, and nothing otherwise: then it makes an appointment. With a Queue the
+// Decision may be Queued: see Await.
 func (g *Guard) Admit(now time.Duration, r Request) Decision {
-	d := Decision{Reason: Fits, Zone: -1, at: now}
-	b := g.backend
+	d := Decision{Reason: Fits, Zone: -1, at: now, route: r.Route}
 	if !g.inUse.Load() {
 		g.use()
 	}
 	g.Tick(now)
 	v := g.visit(now, &r)
+	d.Class = uint8(g.classOf(now, &r, &v))
 	if v.Struck {
 		g.refuseEarly(now, &r, v, &d)
 		return d
@@ -123,35 +153,54 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 	if g.barred(now, v) {
 		d.Reason = g.scarce()
 	} else {
-		refusing = g.admit(0, now, r.Keys, g.reserveFor(now, &r, v), &d)
+		refusing = g.admit(0, now, &r, &v, g.reserveFor(now, &r, v), &d)
 	}
+	if d.queued == nil {
+		g.conclude(now, &r, &v, refusing, &d)
+	}
+	return d
+}
+
+// conclude counts a decision, and words it.
+func (g *Guard) conclude(now time.Duration, r *Request, v *pushback.Visit, refusing *ZoneState, d *Decision) {
+	b := g.backend
+	class := g.counts[d.Class]
 	d.Admit = d.Reason == Fits
 	if d.Admit {
 		b.admitted.Add(1)
+		class.admitted.Add(1)
 		d.Backlog = b.calendar.Ahead(now)
 		if v.Promises > 0 && v.Standing != pushback.Besides { // that was not what the promise is for
 			b.keep(now, r.Client)
 		}
-		return d
+		if g.limitsRoom() && r.Client != Outside && b.underPressure(now) {
+			b.clients.Enter(uint64(r.Client))
+			d.counted = r.Client
+		}
+		return
 	}
 	if g.observe {
 		d.Hint = g.answers.Hint(d.Wait)
 		d.Admit = true
 		b.observed[d.Reason].Add(1)
+		class.observed.Add(1)
 		if refusing != nil {
 			refusing.observed.Add(1)
 		}
-		return d // without a place in flight: what would have been refused must not crowd out others
+		return // without a place in flight: what would have been refused must not crowd out others
 	}
-	if d.Reason == Quota {
+	switch d.Reason {
+	case Quota:
 		refusing.refused.Add(1)
-		g.appointQuota(now, &r, refusing, &d)
-	} else {
-		g.appoint(now, &r, v, &d)
+		g.appointQuota(now, r, refusing, d)
+	case PerClient: // its own requests are in its way, and nobody else is
+		d.Hint = g.answers.Hint(d.Wait)
+	default:
+		g.appoint(now, r, *v, d)
 	}
-	b.refuse(&d)
+	b.refuse(d)
+	class.refused.Add(1)
 	b.saw(r.Client)
-	return d
 }
 
 // admit checks the zones from g.zones[i] on and then the backend, and charges
@@ -161,15 +210,15 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 //
 // It sets d.Reason, d.Wait and d.Zone, and returns the zone that refuses: the
 // one with the longest wait. The wait is the longest of all, the capacity's too.
-func (g *Guard) admit(i int, now time.Duration, keys []limiter.Key, keep reserve, d *Decision) (refusing *ZoneState) {
+func (g *Guard) admit(i int, now time.Duration, r *Request, v *pushback.Visit, keep reserve, d *Decision) (refusing *ZoneState) {
 	for ; i < len(g.zones); i++ {
-		if z := &g.zones[i]; z.index < len(keys) && keys[z.index] != Outside {
+		if z := &g.zones[i]; z.index < len(r.Keys) && r.Keys[z.index] != Outside {
 			break
 		}
 	}
 	if i == len(g.zones) {
 		if d.Reason == Fits {
-			g.admitBackend(now, keep, d)
+			g.admitBackend(now, r, v, keep, d)
 		} else if g.hasCapacity {
 			// The client's quota is not all that it has to wait for.
 			claim, wait := g.backend.capacity.Claim(g.capacity, now, 1)
@@ -179,11 +228,11 @@ func (g *Guard) admit(i int, now time.Duration, keys []limiter.Key, keep reserve
 		return nil
 	}
 	z := &g.zones[i]
-	claim, wait := z.table.Claim(z.limit, z.maxKeys, keys[z.index], now, z.cost)
+	claim, wait := z.table.Claim(z.limit, z.maxKeys, r.Keys[z.index], now, z.cost)
 	if wait > d.Wait {
 		d.Reason, d.Wait, d.Zone = Quota, wait, z.index
 	}
-	refusing = g.admit(i+1, now, keys, keep, d)
+	refusing = g.admit(i+1, now, r, v, keep, d)
 	if d.Reason == Fits {
 		claim.Commit()
 	}
@@ -195,9 +244,19 @@ func (g *Guard) admit(i int, now time.Duration, keys []limiter.Key, keep reserve
 }
 
 // admitBackend decides on a request that is within its quotas, and that has to
-// keep away from a part of what there is.
-func (g *Guard) admitBackend(now time.Duration, keep reserve, d *Decision) {
+// keep away from a part of what there is. One that has come from the queue has its
+// place already.
+func (g *Guard) admitBackend(now time.Duration, r *Request, v *pushback.Visit, keep reserve, d *Decision) {
 	b := g.backend
+	if wait := b.pause.Left(now); wait > 0 && !b.pause.Probe(now) {
+		d.Reason, d.Wait = Paused, wait
+		return
+	}
+	queued := d.guard != nil
+	if !queued && !g.mayRetry(now, r, v) {
+		d.Reason, d.Wait = Retried, b.gate.Drain(now)
+		return
+	}
 	var capacity limiter.Claim
 	if g.hasCapacity {
 		var wait time.Duration
@@ -209,44 +268,19 @@ func (g *Guard) admitBackend(now time.Duration, keep reserve, d *Decision) {
 		}
 		defer capacity.Release()
 	}
-	if g.concurrency > 0 {
-		if !b.gate.Enter(g.concurrency-keep.of(g.concurrency)/3, now) {
-			d.Reason, d.Wait = Concurrency, b.gate.Drain(now)
-			b.crowded.Store(int64(now))
+	if !queued && (g.perClient > 0 || g.limitsRoom()) {
+		if g.admitInFlight(now, r, v, keep, d); d.Reason != Fits {
 			return
 		}
-		d.backend = b
 	}
 	if g.hasCapacity {
 		capacity.Commit()
 	}
 }
 
-// An Outcome says how an admitted request ended.
-type Outcome uint8
-
-// The outcomes.
-const (
-	Served   Outcome = iota // the response is complete, or the client is gone
-	Detached                // it goes on without its place in flight: an upgraded connection, a stream of events
-)
-
 // HoldsPlace reports whether the request holds a place in flight. If not, Done
 // does nothing.
-func (d *Decision) HoldsPlace() bool { return d.backend != nil }
+func (d *Decision) HoldsPlace() bool { return d.guard != nil }
 
 // Sent ends the Hold of a refusal.
 func (d *Decision) Sent() { d.held.Add(-1) }
-
-// Done gives back what an admitted request holds. It must be called exactly
-// once for every Decision that admits, with a now from the same epoch.
-func (d *Decision) Done(now time.Duration, o Outcome) {
-	if d.backend == nil {
-		return
-	}
-	if o == Detached {
-		d.backend.gate.Detach(now)
-	} else {
-		d.backend.gate.Leave(now, now-d.at)
-	}
-}

@@ -71,7 +71,8 @@ func (g *Guard) hasRoom(now time.Duration) bool {
 	if g.hasCapacity && 10*g.backend.capacity.Level(g.capacity, now) < 8*g.capacity.Burst() {
 		return false
 	}
-	return g.concurrency == 0 || 2*g.backend.gate.InFlight() <= g.concurrency
+	limit := g.Limit()
+	return limit == 0 || 2*g.backend.gate.InFlight() <= limit
 }
 
 // idle reports whether the backend has had room for a while.
@@ -157,6 +158,9 @@ func (b *Backend) keep(now time.Duration, client limiter.Key) {
 func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Decision) {
 	b := g.backend
 	rates := g.rates(r)
+	if d.Reason == Paused { // nobody is let in before
+		rates.Token = d.Wait
+	}
 	if d.Reason == Capacity && g.capacity.Interval() > rates.Min {
 		// To earn a token may take longer than all who wait. The reserve does not
 		// count: it is not kept from one who comes on time.
@@ -301,8 +305,8 @@ func (g *Guard) service() float64 {
 	if g.hasCapacity {
 		rate = g.capacity.Rate()
 	}
-	if g.concurrency > 0 {
-		rate = min(rate, g.backend.service(g.concurrency))
+	if limit := g.Limit(); limit > 0 {
+		rate = min(rate, g.backend.service(limit))
 	}
 	return rate
 }

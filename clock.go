@@ -2,6 +2,8 @@ package shield
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -26,4 +28,57 @@ func Hold(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// Await waits until a queued request has a place or is refused, or its client has
+// gone: then it returns false, and the Decision is done with. r must be what Admit
+// was given.
+func (g *Guard) Await(ctx context.Context, r Request, d *Decision) (stays bool) {
+	g.backend.sweep(g)
+	select {
+	case verdict := <-d.queued.w.C:
+		g.Settle(Now(), r, d, verdict)
+		return true
+	case <-ctx.Done():
+		g.Abandon(Now(), d)
+		return false
+	}
+}
+
+// A sweeper is the one timer for all that wait in a queue.
+type sweeper struct {
+	armed atomic.Bool
+	mu    sync.Mutex // guards timer and guard
+	timer *time.Timer
+	guard *Guard // the latest
+}
+
+// sweep has the queue looked at until nobody waits in it.
+func (b *Backend) sweep(g *Guard) {
+	s := &b.sweeper
+	if s.armed.Swap(true) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.guard = g
+	if s.timer == nil {
+		s.timer = time.AfterFunc(sweepEvery, b.swept)
+	} else {
+		s.timer.Reset(sweepEvery)
+	}
+}
+
+func (b *Backend) swept() {
+	s := &b.sweeper
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.guard.Sweep(Now())
+	if b.queue.Len() == 0 {
+		s.armed.Store(false)
+		if b.queue.Len() == 0 || s.armed.Swap(true) {
+			return // who joined since has found it disarmed, or will
+		}
+	}
+	s.timer.Reset(sweepEvery)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -19,6 +20,9 @@ const (
 	DefaultMaxKeys = 200_000
 	MaxConcurrency = 1_000_000
 	maxName        = 64
+
+	// inFlightPolicy is what clients are told that PerClient is called.
+	inFlightPolicy = "in_flight"
 )
 
 // Config is what the operator sets. A Guard without zones, capacity and
@@ -34,8 +38,23 @@ type Config struct {
 	Capacity limiter.Config
 
 	// Concurrency is how many requests may be in flight to the backend: at
-	// most MaxConcurrency. 0 means no limit.
+	// most MaxConcurrency. 0 means no limit, or the one that Adaptive finds.
 	Concurrency int
+
+	// Adaptive finds out by itself how many requests may be in flight. nil means
+	// not to.
+	Adaptive *loadshed.Config
+
+	// PerClient is how many requests one client, by Request.Tenant, may have in
+	// flight: at most MaxConcurrency. 0 means no limit.
+	PerClient int
+
+	// Queue is where requests wait a moment that find no room in flight.
+	Queue Queue
+
+	// Classes say who is let in first where there is not room in flight for all:
+	// see loadshed.NewClasses. nil means that all are alike.
+	Classes []loadshed.Class
 
 	// Pushback says how refusals are worded.
 	Pushback pushback.Config
@@ -47,6 +66,28 @@ type Config struct {
 	// periodically.
 	IgnoreHerds bool
 }
+
+// A Queue is where requests wait a moment for room in flight: see
+// loadshed.Queue.
+type Queue struct {
+	// Size is how many may wait at once: 1 to MaxQueue. 0 means
+	// DefaultQueue where the limit is Adaptive, and none where it is not; NoQueue
+	// means none.
+	Size int
+
+	// Timeout is how long one may wait: at most MaxQueueTimeout. 0 means as long as
+	// the backend takes for one, within 10 to 200 ms.
+	Timeout time.Duration
+}
+
+// The sizes of a Queue, and its longest timeout. The default absorbs what
+// random arrivals bring beyond the mean: at 0.93 of the backend's capacity it
+// leaves a tenth of the refusals that there would be without it.
+const (
+	NoQueue         = -1
+	DefaultQueue    = 64
+	MaxQueueTimeout = time.Minute
+)
 
 // Retries says what is remembered of refused clients.
 type Retries struct {
@@ -104,7 +145,14 @@ type Guard struct {
 	keys        []func(*http.Request) string
 	hasCapacity bool
 	capacity    limiter.Limit
-	concurrency int
+	concurrency int  // 0: adaptive, or no limit
+	adaptive    bool // law finds the limit
+	law         loadshed.Law
+	perClient   int
+	queue       Queue // Size 0: none
+	classes     loadshed.Classes
+	counts      []*classCounts // of each class
+	enter       func(loadshed.Rank) bool
 	backend     *Backend
 	maxClients  int
 	secret      []byte // of tickets; nil: none are given
@@ -171,6 +219,43 @@ func New(c Config, s *State) (*Guard, error) {
 	if c.Concurrency < 0 || c.Concurrency > MaxConcurrency {
 		bad("concurrency is %d; want 1 to %d", c.Concurrency, MaxConcurrency)
 	}
+	if c.Adaptive != nil {
+		if c.Concurrency != 0 {
+			bad("concurrency is %d, and adaptive; want one of them", c.Concurrency)
+		}
+		var err error
+		g.adaptive = true
+		if g.law, err = loadshed.NewLaw(*c.Adaptive); err != nil {
+			bad("concurrency: %w", err)
+		}
+	}
+	if c.PerClient < 0 || c.PerClient > MaxConcurrency {
+		bad("concurrency per client is %d; want 1 to %d", c.PerClient, MaxConcurrency)
+	}
+	g.perClient = c.PerClient
+	g.queue = c.Queue
+	limited := g.adaptive || c.Concurrency > 0
+	switch {
+	case c.Queue.Size == NoQueue, c.Queue == (Queue{}) && !g.adaptive:
+		g.queue.Size = 0
+	case !limited:
+		bad("there is a queue, but no concurrency to wait for")
+	case c.Queue.Size == 0 && g.adaptive:
+		g.queue.Size = DefaultQueue
+	}
+	if g.queue.Size < 0 || g.queue.Size > MaxQueue {
+		bad("queue is %d; want 1 to %d", c.Queue.Size, MaxQueue)
+	}
+	if c.Queue.Timeout < 0 || c.Queue.Timeout > MaxQueueTimeout {
+		bad("queue timeout is %v; want more than 0, to %v", c.Queue.Timeout, MaxQueueTimeout)
+	}
+	if c.Classes != nil && !limited {
+		bad("there are classes, but no concurrency to share")
+	}
+	var err error
+	if g.classes, err = loadshed.NewClasses(c.Classes); err != nil {
+		bad("%w", err)
+	}
 	if c.Retries.MaxClients == 0 {
 		c.Retries.MaxClients = pushback.DefaultMaxClients
 	}
@@ -188,7 +273,9 @@ func New(c Config, s *State) (*Guard, error) {
 			bad("retries: %w", err)
 		}
 	}
-	var err error
+	if g.perClient > 0 {
+		policies = append(policies, pushback.Policy{Name: inFlightPolicy, Quota: g.perClient, Concurrent: true})
+	}
 	if g.answers, err = pushback.New(c.Pushback, policies); err != nil {
 		bad("pushback: %w", err)
 	}
@@ -209,6 +296,10 @@ func New(c Config, s *State) (*Guard, error) {
 	}
 	g.dither = g.answers.Dither()
 	g.backend = s.backend()
+	g.enter = g.enterFromQueue
+	for i := range g.classes.Len() {
+		g.counts = append(g.counts, g.backend.class(g.classes.At(i).Name))
+	}
 	if g.herds {
 		g.pulse = g.backend.pulse
 	}

@@ -174,7 +174,7 @@ func TestShiftedTimesAndPermutedKeys(t *testing.T) {
 			if d.Admit && rng.IntN(4) > 0 {
 				d.Done(now+10*ms, Served)
 			}
-			d.at, d.backend, d.held = 0, nil, nil
+			d.at, d.guard, d.held = 0, nil, nil
 			if len(out)%100 == 99 { // or the gate stays shut
 				g.backend.gate.Detach(now)
 				for g.backend.gate.InFlight() > 0 {

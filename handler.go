@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"net/http"
 	"net/netip"
+	"strings"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -30,7 +32,15 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 			q.Name = bytes.Clone(client)
 		}
 		now := Now()
+		q.Deadline = Deadline(r, now)
+		q.Tenant = q.Client
 		d := g.Admit(now, q)
+		if d.Queued() {
+			if !g.Await(r.Context(), q, &d) {
+				return
+			}
+			now = Now()
+		}
 		if !d.Admit {
 			if d.Hold > 0 {
 				stays := Hold(r.Context(), d.Hold)
@@ -46,7 +56,11 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 		if d.Backlog > 0 {
 			g.answers.Warn(w.Header(), d.Backlog)
 		}
-		if MayDetach(r) {
+		if !d.HoldsPlace() {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if MayDetach(r) || g.Adapts() {
 			t := Track(w, r, d)
 			defer t.Done()
 			next.ServeHTTP(t, r)
@@ -59,11 +73,17 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 
 // Refusal returns what there is to be written for a Decision that refuses.
 func (d *Decision) Refusal() pushback.Refusal {
-	return pushback.Refusal{Policy: d.Zone, Hint: d.Hint, Window: d.Window, Ticket: d.Ticket}
+	policy := d.Zone
+	if d.Reason == PerClient {
+		policy = d.policy
+	}
+	return pushback.Refusal{Policy: policy, Hint: d.Hint, Window: d.Window, Ticket: d.Ticket}
 }
 
 // Describe returns the Request for r, without what names the client: Keys, Client
-// and Name. Its Kind is made of user agent, method and path, or of the
+// Tenant and Name, and without its Deadline. Its Route is made of the method and
+// the first part of the path: what is behind it is most often alike, and there are
+// few enough of them. Its Kind is made of user agent, method and path, or of the
 // Idempotency-Key if there is one (draft-ietf-httpapi-idempotency-key-header).
 func Describe(r *http.Request) Request {
 	q := Request{
@@ -71,6 +91,8 @@ func Describe(r *http.Request) Request {
 		Precise: pushback.IsGRPC(r) || pushback.ReadsShieldRetry(r),
 		Ticket:  pushback.TicketOf(r),
 	}
+	path, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	q.Route = uint8(limiter.KeyOfParts(r.Method, path) % loadshed.Routes)
 	if a := r.Header["User-Agent"]; len(a) > 0 {
 		q.Agent = a[0]
 	}

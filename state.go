@@ -1,6 +1,7 @@
 package shield
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -83,6 +84,17 @@ func (z *ZoneState) Stats(now time.Duration) ZoneStats {
 type Backend struct {
 	capacity limiter.Bucket
 	gate     loadshed.Gate
+	adaptive loadshed.Adaptive
+	changes  changes // of the adaptive limit
+	queue    loadshed.Queue
+	sweeper  sweeper      // of the queue
+	wokeAt   atomic.Int64 // when it was woken last
+	shares   loadshed.Shares
+	clients  loadshed.InFlight // under pressure: see Guard.classOf
+	tenants  loadshed.InFlight // for Config.PerClient
+	budget   loadshed.Budget   // of retries
+	pause    loadshed.Pause
+	ghosts   loadshed.Ghosts
 	calendar pushback.Calendar
 	ledger   pushback.Ledger
 	watch    watch
@@ -99,7 +111,11 @@ type Backend struct {
 	worthless atomic.Uint64 // tickets that were forged, foreign, used or too old
 	families  [pushback.Families]familyCounts
 
+	classMu sync.Mutex
+	classes map[string]*classCounts // by the class's name
+
 	admitted   atomic.Uint64
+	failed     atomic.Uint64 // of them, those that the backend could not serve
 	refused    [reasons]atomic.Uint64
 	observed   [reasons]atomic.Uint64
 	retryAfter [60]atomic.Uint64
@@ -157,6 +173,22 @@ type FamilyStats struct {
 	Kept  uint64 // returns at that time
 	Late  uint64 // returns more than a second and a quarter of the wait later
 	Early uint64 // returns before
+}
+
+// classCounts counts the decisions on one class of requests.
+type classCounts struct{ admitted, refused, observed atomic.Uint64 }
+
+// class returns the counts of the class of that name.
+func (b *Backend) class(name string) *classCounts {
+	b.classMu.Lock()
+	defer b.classMu.Unlock()
+	if b.classes == nil {
+		b.classes = map[string]*classCounts{}
+	}
+	if b.classes[name] == nil {
+		b.classes[name] = new(classCounts)
+	}
+	return b.classes[name]
 }
 
 type familyCounts struct{ told, kept, late, early atomic.Uint64 }

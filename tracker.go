@@ -31,25 +31,32 @@ func extendedConnect(r *http.Request) bool {
 		(r.ProtoMajor == 2 && len(r.Header[":protocol"]) > 0 || r.ProtoMajor == 3 && r.Proto != "HTTP/3.0")
 }
 
-// A Tracker is the ResponseWriter for a request that MayDetach. It gives back
-// the place in flight as soon as the connection is upgraded or the stream of
-// events begins.
+// A Tracker is the ResponseWriter for a request that MayDetach, or whose status
+// the Guard wants to know. It gives back the place in flight as soon as the
+// connection is upgraded or the stream of events begins.
 type Tracker struct {
 	http.ResponseWriter
+	r       *http.Request
 	d       Decision
 	connect bool
 	begun   bool
+	status  int // of the response, once it has begun
 	done    atomic.Bool
 }
 
 // Track returns a Tracker for an admitted request, which takes over its Done.
 func Track(w http.ResponseWriter, r *http.Request, d Decision) *Tracker {
-	return &Tracker{ResponseWriter: w, d: d, connect: extendedConnect(r)}
+	return &Tracker{ResponseWriter: w, r: r, d: d, connect: extendedConnect(r)}
 }
 
 // Done gives back the place in flight if the request still holds it. Further
 // calls do nothing.
-func (t *Tracker) Done() { t.finish(Served) }
+func (t *Tracker) Done() {
+	t.finish(OutcomeOf(t.r, t.status))
+	if t.status == http.StatusServiceUnavailable && t.d.guard != nil {
+		t.d.guard.Pause(Now(), RetryAfter(t.Header().Get("Retry-After"), At(Now())))
+	}
+}
 
 func (t *Tracker) finish(o Outcome) {
 	if t.done.CompareAndSwap(false, true) {
@@ -70,7 +77,7 @@ func (t *Tracker) begin(status int) {
 	if t.begun || status < 200 && !switching {
 		return
 	}
-	t.begun = true
+	t.begun, t.status = true, status
 	if switching || status < 300 && (t.connect || strings.HasPrefix(t.Header().Get("Content-Type"), eventStream)) {
 		t.finish(Detached)
 	}

@@ -24,6 +24,7 @@ type watch struct {
 	arrived   uint64
 	returned  uint64
 	admitted  uint64
+	failed    uint64
 	inFlight  int
 	saturated uint64
 	rate      float64 // completions per second while saturated; 0: not known
@@ -52,6 +53,10 @@ func (g *Guard) Tick(now time.Duration) {
 	if !g.hasRoom(now) {
 		b.crowded.Store(int64(now))
 	}
+	g.resume(now)
+	if b.ghosts.Len() > 0 {
+		b.layGhosts(now)
+	}
 	if g.herds {
 		// Refusals count when they are sent: that is what clients react to.
 		onTime := b.onTime.Load()
@@ -61,7 +66,7 @@ func (g *Guard) Tick(now time.Duration) {
 	}
 	fresh, d := uint64(0), time.Duration(0)
 	if now-w.second >= time.Second {
-		fresh, d = b.eachSecond(now, g.concurrency)
+		fresh, d = b.eachSecond(now, g.Limit())
 	}
 	w.mu.Unlock()
 	if d > 0 {
@@ -74,7 +79,7 @@ func (g *Guard) Tick(now time.Duration) {
 func (b *Backend) eachSecond(now time.Duration, limit int) (fresh uint64, d time.Duration) {
 	w := &b.watch
 	d = now - w.second
-	admitted := b.admitted.Load()
+	admitted, failed := b.admitted.Load(), b.failed.Load()
 	arrived := b.arrivals() - b.refused[Quota].Load() // who is over a quota does not come to the backend
 	returned, saturated := b.returned.Load(), b.refused[Concurrency].Load()
 	inFlight := b.gate.InFlight()
@@ -82,7 +87,7 @@ func (b *Backend) eachSecond(now time.Duration, limit int) (fresh uint64, d time
 		d = 0
 	} else {
 		fresh = uint64(max(0, int64(arrived-w.arrived)-int64(returned-w.returned)))
-		done := int64(admitted-w.admitted) - int64(inFlight-w.inFlight)
+		done := int64(admitted-w.admitted) - int64(failed-w.failed) - int64(inFlight-w.inFlight)
 		if saturated > w.saturated && 10*inFlight >= 9*limit && w.inFlight > 0 {
 			rate := float64(max(0, done)) / d.Seconds() // no completion in a second counts as well
 			gain := 1 - math.Exp(-d.Seconds()/rateMemory.Seconds())
@@ -96,7 +101,7 @@ func (b *Backend) eachSecond(now time.Duration, limit int) (fresh uint64, d time
 			w.rate = 0
 		}
 	}
-	w.second, w.arrived, w.admitted = now, arrived, admitted
+	w.second, w.arrived, w.admitted, w.failed = now, arrived, admitted, failed
 	w.returned, w.saturated, w.inFlight = returned, saturated, inFlight
 	return fresh, d
 }

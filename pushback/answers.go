@@ -56,6 +56,10 @@ type Policy struct {
 	Name   string        // letters, digits and _ - . / : only
 	Quota  int           // requests that a rested client may send at once
 	Window time.Duration // how long the quota takes to be whole again
+
+	// Concurrent: Quota is how many requests a client may have in flight, and
+	// there is no Window.
+	Concurrent bool
 }
 
 // A Refusal is one answer to be written.

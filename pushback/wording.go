@@ -46,9 +46,15 @@ func newWording(status int, p *Policy) wording {
 	if p != nil {
 		w.grpcStatus = grpcResourceExhausted
 		kind, what = typeQuota, "This client has used up its quota."
+		if p.Concurrent {
+			what = "This client has too many requests in flight."
+		}
 		violated = fmt.Sprintf(`,"violated-policies":[%s]`, quoted(p.Name))
 		window := max(1, (p.Window+time.Second-1)/time.Second)
 		w.policy = fmt.Sprintf("%s;q=%d;w=%d", quoted(p.Name), p.Quota, window)
+		if p.Concurrent {
+			w.policy = fmt.Sprintf(`%s;q=%d;qu="concurrent-requests"`, quoted(p.Name), p.Quota)
+		}
 		w.rateLimit[0] = quoted(p.Name) + ";r=0"
 		for s := 1; s <= maxSeconds; s++ {
 			w.rateLimit[s] = fmt.Sprintf("%s;r=0;t=%d", quoted(p.Name), s)

@@ -1,0 +1,277 @@
+package loadshed
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Config is how an operator sets an [Adaptive] limit. Zero fields mean their
+// defaults.
+type Config struct {
+	// Min and Max bound the limit, in requests in flight. Default 2 and 1000; at
+	// most MaxLimit. Of Min 1 the limit could not be halved to see whether latency
+	// follows.
+	Min, Max int
+
+	// Initial is the limit before anything is known. Default 20, or the nearest
+	// that Min and Max allow.
+	Initial int
+
+	// MaxLatency is the longest mean latency that is believed to be that of a
+	// backend without a queue; a backend that is always slower is taken for
+	// overloaded. Default 0: whatever is measured is believed.
+	MaxLatency time.Duration
+
+	// Target, if positive, replaces the search for the backend's own latency: the
+	// limit is as high as lets 95 % of the requests be served within Target.
+	Target time.Duration
+
+	// NoProbe forbids the dips that verify the baseline. A probe costs 1 to 2 % of
+	// the throughput of a backend that is overloaded for long, and nothing
+	// otherwise; without it the limit of such a backend may drift upwards.
+	NoProbe bool
+}
+
+// MaxLimit is the highest limit that can be set.
+const MaxLimit = 100_000
+
+// A Law is a valid Config: what an [Adaptive] obeys. It is a small value that is
+// passed with every call and never kept, so that a reload applies at once. The
+// zero Law lets nobody in; NewLaw makes others.
+type Law struct {
+	min, max, initial  int
+	maxLatency, target float64 // seconds; 0: none
+	targetTime         time.Duration
+	noProbe            bool
+}
+
+// NewLaw returns the Law that c describes.
+func NewLaw(c Config) (Law, error) {
+	l := Law{
+		min: c.Min, max: c.Max, initial: c.Initial,
+		maxLatency: c.MaxLatency.Seconds(),
+		target:     c.Target.Seconds(), targetTime: c.Target,
+		noProbe: c.NoProbe,
+	}
+	for _, f := range []struct {
+		name string
+		n    int
+	}{{"min", c.Min}, {"max", c.Max}, {"initial", c.Initial}} {
+		if f.n < 0 || f.n > MaxLimit {
+			return Law{}, fmt.Errorf("%s %d: want 1 to %d", f.name, f.n, MaxLimit)
+		}
+	}
+	if c.MaxLatency < 0 {
+		return Law{}, fmt.Errorf("max_latency %v: want a positive duration", c.MaxLatency)
+	}
+	if c.Target < 0 {
+		return Law{}, fmt.Errorf("target %v: want a positive duration", c.Target)
+	}
+	if c.Target > longest || c.MaxLatency > longest {
+		return Law{}, fmt.Errorf("latency %v: want at most %v", max(c.Target, c.MaxLatency), longest)
+	}
+	if c.Target > 0 && (c.MaxLatency > 0 || c.NoProbe) {
+		return Law{}, fmt.Errorf("target %v: goes without max_latency and probe, as there is no baseline", c.Target)
+	}
+	if l.min == 0 {
+		if l.min = defaultMin; l.max > 0 {
+			l.min = min(l.min, l.max)
+		}
+	}
+	if l.max == 0 {
+		l.max = max(defaultMax, l.min)
+	}
+	if l.min > l.max {
+		return Law{}, fmt.Errorf("min %d is above max %d", l.min, l.max)
+	}
+	if l.initial == 0 {
+		l.initial = min(max(defaultInitial, l.min), l.max)
+	}
+	if l.initial < l.min || l.initial > l.max {
+		return Law{}, fmt.Errorf("initial %d: want %d to %d, from min to max", l.initial, l.min, l.max)
+	}
+	return l, nil
+}
+
+const (
+	defaultMin     = 2
+	defaultMax     = 1000
+	defaultInitial = 20
+)
+
+// Outcome is how a request ended, as far as the backend's load is concerned.
+type Outcome uint8
+
+const (
+	// OK: answered. So are 4xx and 500: they are no sign of overload.
+	OK Outcome = iota
+	// TimedOut: given up after a wait, which counts as latency, since a limit that
+	// does not see them is blind when it matters (F6), but never as baseline (F7).
+	TimedOut
+	// Overloaded: the backend said so: connection refused, 502, 503 or 504. It has
+	// no latency: errors are fast.
+	Overloaded
+	// Ignored: says nothing, as an abort by the client or the end of a stream (F13).
+	Ignored
+)
+
+// Reason is why a limit has changed.
+type Reason uint8
+
+const (
+	_         Reason = iota
+	Grown            // the limit was used up, and latency was that of no queue
+	Congested        // latency stood above the baseline
+	Failed           // everything timed out
+	Refusing         // the backend refused requests
+	Probed           // lowered for a moment, to see whether latency follows
+	Proven           // a probe has found a queue: the lower limit stays
+	Restored         // a probe has found no queue: the limit is what it was
+	Rebased          // lower limits brought no lower latency: the backend is slower by nature
+	Unused           // the limit was not used up: it goes back towards the initial one
+	Restarted        // a pause of the backend is over
+	Late             // more than 5 % took longer than the target
+	InTime           // fewer than 5 % took longer than the target
+)
+
+var reasons = [...]string{"", "grown", "congested", "failed", "refusing", "probed", "proven", "restored", "rebased", "unused", "restarted", "late", "in_time"}
+
+// String returns the reason as a metric label.
+func (r Reason) String() string {
+	if int(r) < len(reasons) {
+		return reasons[r]
+	}
+	return fmt.Sprintf("Reason(%d)", uint8(r))
+}
+
+// A Change is a new limit and what it was based on.
+type Change struct {
+	At       time.Duration
+	From, To int
+	Reason   Reason
+	Latency  time.Duration // mean over the window; 0: nothing was measured
+	Baseline time.Duration // what Latency would be without a queue; 0: not known
+}
+
+// Adaptive finds how many requests a backend can have in flight before they only
+// wait for each other. The package comment says how. The zero Adaptive knows
+// nothing yet and is ready. It is safe for concurrent use and must not be copied.
+//
+// now is the time since an epoch that the caller keeps, from a monotonic clock.
+// All its memory is this struct.
+type Adaptive struct {
+	limit   atomic.Int64 // 0: nothing is learnt
+	closeAt atomic.Int64 // when to look at the window next
+	window  window
+
+	mu      sync.Mutex // guards what follows; only ever tried by Done
+	started time.Duration
+	control control
+	sample  sample // scratch
+}
+
+// Limit returns how many requests may be in flight.
+func (a *Adaptive) Limit(l Law) int {
+	n := int(a.limit.Load())
+	if n == 0 {
+		n = l.initial
+	}
+	return min(max(n, l.min), l.max)
+}
+
+// Refused tells that a request found no room: the limit binds. It is to be told
+// once for each, whether the request is then queued or turned away.
+func (a *Adaptive) Refused() { a.window.refused.Add(1) }
+
+// Done tells that a request has ended, took after it entered. route is its kind
+// of request, 0 to Routes-1, as a hash of its method and path may be: the same
+// kinds should take about as long. inFlight is how many there were just before
+// it left. It returns the change of the limit, if it is time for one.
+func (a *Adaptive) Done(now, took time.Duration, o Outcome, route uint8, inFlight int, l Law) (Change, bool) {
+	switch o {
+	case OK, TimedOut:
+		a.window.add(took, o == TimedOut, route)
+		if l.targetTime > 0 && took > l.targetTime {
+			a.window.late.Add(1)
+		}
+	case Overloaded:
+		a.window.overloaded.Add(1)
+	default:
+		return Change{}, false
+	}
+	a.window.inFlight(inFlight)
+	if int64(now) < a.closeAt.Load() && o != Overloaded {
+		return Change{}, false
+	}
+	if !a.mu.TryLock() {
+		return Change{}, false // somebody else looks
+	}
+	defer a.mu.Unlock()
+	return a.look(now, o == Overloaded, l)
+}
+
+// Restart tells that the backend is back after a pause: half the limit that it
+// had, which grows again as it is used and latency allows.
+func (a *Adaptive) Restart(now time.Duration, l Law) (Change, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.control.begin(l)
+	a.control.restart(l)
+	a.restartWindow(now)
+	return a.set(now, Restarted, l)
+}
+
+// look decides whether the window is over, and if so what follows from it.
+func (a *Adaptive) look(now time.Duration, overloaded bool, l Law) (Change, bool) {
+	c := &a.control
+	c.begin(l)
+	s := &a.sample
+	if overloaded {
+		a.window.read(s, false)
+		if c.refusing(now, s, l) {
+			a.restartWindow(now)
+			return a.set(now, Refusing, l)
+		}
+		if int64(now) < a.closeAt.Load() {
+			return Change{}, false
+		}
+	}
+	if a.closeAt.Load() == 0 { // the first request ever
+		a.restartWindow(now)
+		return Change{}, false
+	}
+	a.window.read(s, false)
+	s.span = (now - a.started).Seconds()
+	over, again := c.over(now, s)
+	if !over {
+		a.closeAt.Store(int64(now + again))
+		return Change{}, false
+	}
+	a.window.read(s, true)
+	s.span = (now - a.started).Seconds()
+	reason := c.step(now, s, l)
+	a.started = now
+	a.closeAt.Store(int64(now + c.wait()))
+	return a.set(now, reason, l)
+}
+
+// restartWindow forgets what has been collected.
+func (a *Adaptive) restartWindow(now time.Duration) {
+	a.window.read(&a.sample, true)
+	a.started = now
+	a.closeAt.Store(int64(now + a.control.wait()))
+}
+
+// set makes the limit of the control the one in force.
+func (a *Adaptive) set(now time.Duration, r Reason, l Law) (Change, bool) {
+	from := a.Limit(l)
+	a.limit.Store(max(1, int64(a.control.limit)))
+	to := a.Limit(l)
+	return Change{
+		At: now, From: from, To: to, Reason: r,
+		Latency:  time.Duration(a.control.latency * float64(time.Second)),
+		Baseline: time.Duration(a.control.baseline * float64(time.Second)),
+	}, from != to
+}

@@ -1,0 +1,195 @@
+package loadshed
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// The built-in classes. Others need a share.
+const (
+	Critical  = "critical"
+	Default   = "default"
+	Sheddable = "sheddable"
+	Unpaid    = "unpaid" // who comes before its time; nobody can be put into it
+)
+
+// MaxClasses is how many classes there may be, with the built-in default and
+// unpaid.
+const MaxClasses = 16
+
+// unpaidShare is the share of requests that come before their time.
+const unpaidShare = 0.5
+
+// shares of the built-in classes. Ours, near what Stripe ("Scaling your API with
+// rate limiters", 2017) keeps for critical requests: a fifth.
+var shares = map[string]float64{Critical: 1, Default: 0.9, Sheddable: 0.7}
+
+// A Class says how much of what may be in flight its requests may take, while higher
+// classes need the rest.
+type Class struct {
+	// Name identifies the class: critical, default, sheddable, or any other of
+	// letters, digits and _ - . / :.
+	Name string
+
+	// Share is more than 0, to 1. 0 means that of the built-in class.
+	Share float64
+}
+
+// Classes are checked classes, the highest first. The zero Classes has one, default,
+// with all of what may be in flight.
+type Classes struct {
+	list      []Class
+	byDefault int
+}
+
+// NewClasses returns the classes in the order of their shares, with default among
+// them and with unpaid as the last. No classes at all are the zero Classes.
+func NewClasses(list []Class) (Classes, error) {
+	if len(list) == 0 {
+		return Classes{}, nil
+	}
+	var errs []error
+	seen := map[string]bool{}
+	c := Classes{}
+	for _, class := range list {
+		switch {
+		case class.Name == Unpaid:
+			errs = append(errs, fmt.Errorf("class %q is for requests that come before their time; want another name", Unpaid))
+		case class.Name == "":
+			errs = append(errs, errors.New("a class has no name"))
+		case seen[class.Name]:
+			errs = append(errs, fmt.Errorf("class %q is there twice; want different names", class.Name))
+		}
+		seen[class.Name] = true
+		if class.Share == 0 {
+			class.Share = shares[class.Name]
+			if class.Share == 0 {
+				errs = append(errs, fmt.Errorf("class %q has no share; want one, or the name %s, %s or %s", class.Name, Critical, Default, Sheddable))
+				continue
+			}
+		}
+		if !(class.Share > 0 && class.Share <= 1) {
+			errs = append(errs, fmt.Errorf("class %q: share is %v; want more than 0, to 1", class.Name, class.Share))
+		}
+		c.list = append(c.list, class)
+	}
+	if !seen[Default] {
+		c.list = append(c.list, Class{Default, shares[Default]})
+	}
+	if len(c.list) >= MaxClasses {
+		errs = append(errs, fmt.Errorf("%d classes; want at most %d", len(list), MaxClasses-2))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Classes{}, err
+	}
+	slices.SortStableFunc(c.list, func(a, b Class) int {
+		if a.Share == b.Share {
+			return 0
+		} else if a.Share > b.Share {
+			return -1
+		}
+		return 1
+	})
+	c.list = append(c.list, Class{Unpaid, min(unpaidShare, c.list[len(c.list)-1].Share)})
+	c.byDefault = slices.IndexFunc(c.list, func(class Class) bool { return class.Name == Default })
+	return c, nil
+}
+
+// Len returns how many classes there are, unpaid with them: 1 in the zero Classes.
+func (c Classes) Len() int { return max(1, len(c.list)) }
+
+// At returns class i, 0 the highest.
+func (c Classes) At(i int) Class {
+	if len(c.list) == 0 {
+		return Class{Default, 1}
+	}
+	return c.list[i]
+}
+
+// Index returns the class of that name, and whether there is one that requests
+// can be put into.
+func (c Classes) Index(name string) (int, bool) {
+	for i := range c.Len() {
+		if c.At(i).Name == name && name != Unpaid {
+			return i, true
+		}
+	}
+	return c.byDefault, false
+}
+
+// Default returns the class of requests that belong to no other.
+func (c Classes) Default() int { return c.byDefault }
+
+func (c Classes) String() string {
+	names := make([]string, c.Len())
+	for i := range names {
+		names[i] = fmt.Sprintf("%s %.0f%%", c.At(i).Name, 100*c.At(i).Share)
+	}
+	return strings.Join(names, ", ")
+}
+
+// calm is how long after the last request of a higher class room is still kept for
+// it. Shedding that starts and ends within a moment makes clients' calls fail half
+// way; Stripe takes minutes, but what is kept free is lost.
+const calm = 3 * time.Second
+
+// Shares knows which classes there have been of late. The zero Shares has seen
+// none. It is safe for concurrent use.
+type Shares struct {
+	seen [MaxClasses]atomic.Int64 // when, in nanoseconds
+}
+
+// Seen notes that a request of a class has come.
+func (s *Shares) Seen(now time.Duration, class int) {
+	// Once per calm/16 is often enough, and leaves the cache line alone.
+	if at := &s.seen[class]; int64(now) > at.Load()+int64(calm/16) {
+		at.Store(int64(now))
+	}
+}
+
+// Room returns how many requests may be in flight for one of a class to be let in,
+// where limit may be in all: its share, if requests of a higher class have come
+// within the last seconds, else all, so that nothing is kept free for nobody.
+func (s *Shares) Room(now time.Duration, class, limit int, c Classes) int {
+	if class == 0 {
+		return limit
+	}
+	highest := 0.0
+	for i := range class {
+		if at := s.seen[i].Load(); at > 0 && int64(now) < at+int64(calm) {
+			highest = c.At(i).Share
+			break
+		}
+	}
+	own := c.At(class).Share
+	if highest <= own {
+		return limit
+	}
+	return max(1, int(float64(limit)*own/highest))
+}
+
+// hour is how long a client stays in the class that it is drawn into.
+const hour = time.Hour
+
+// Drawn reports whether a client belongs to a share of all clients, from 0 to 1,
+// that is drawn by hash. It stays so for an hour, which begins at a different time
+// for each: WeChat's overload control (Zhou et al., "Overload Control for Scaling
+// WeChat Microservices", SoCC '18) found that users who are drawn anew for each
+// request have hardly any sequence of calls succeed.
+func Drawn(client uint64, now time.Duration, share float64) bool {
+	phase := mix(client) % uint64(hour)
+	turn := (uint64(now) + phase) / uint64(hour)
+	return float64(mix(client^mix(turn+1))>>11)/(1<<53) < share
+}
+
+// mix is the finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

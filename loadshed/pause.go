@@ -1,0 +1,67 @@
+package loadshed
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// probeEvery is how often one request is let through while a backend is left
+// alone. Ours: enough to see within a second that it is back, too little to matter.
+const probeEvery = time.Second
+
+// A Pause is the time for which a backend has asked to be left alone: a 503 with
+// Retry-After (RFC 9110, section 15.6.4). The zero Pause is over. It is safe for
+// concurrent use.
+type Pause struct {
+	until   atomic.Int64
+	probeAt atomic.Int64 // when the next request may be let through
+	ended   atomic.Bool  // Resumed has told so
+	count   atomic.Uint64
+}
+
+// Set begins a pause of wait, at most longest, or extends the one that there is.
+// A shorter wait does not shorten it: of several answers the one that was sent last
+// is not known.
+func (p *Pause) Set(now, wait, longest time.Duration) {
+	until := int64(now + min(wait, longest))
+	for {
+		is := p.until.Load()
+		if until <= is {
+			return
+		}
+		if p.until.CompareAndSwap(is, until) {
+			if is <= int64(now) {
+				p.count.Add(1)
+				p.probeAt.Store(int64(now + probeEvery))
+			}
+			p.ended.Store(false)
+			return
+		}
+	}
+}
+
+// Left returns how long the pause still lasts, 0 if there is none. It costs one
+// atomic load.
+func (p *Pause) Left(now time.Duration) time.Duration {
+	until := time.Duration(p.until.Load())
+	if until == 0 {
+		return 0
+	}
+	return max(0, until-now)
+}
+
+// Probe reports whether a request that comes during a pause may be let through:
+// one per second.
+func (p *Pause) Probe(now time.Duration) bool {
+	at := p.probeAt.Load()
+	return int64(now) >= at && p.probeAt.CompareAndSwap(at, int64(now+probeEvery))
+}
+
+// Resumed reports, once per pause, that it is over.
+func (p *Pause) Resumed(now time.Duration) bool {
+	until := p.until.Load()
+	return until > 0 && int64(now) >= until && !p.ended.Load() && p.ended.CompareAndSwap(false, true)
+}
+
+// Count returns how many pauses there have been.
+func (p *Pause) Count() uint64 { return p.count.Load() }

@@ -1,0 +1,128 @@
+package loadshed
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Routes is how many kinds of request an [Adaptive] tells apart.
+const Routes = 64
+
+// longest is the longest time of service that is counted as it is. It keeps the
+// packed sums from running over: 170,000 such requests fit into one window.
+const longest = 100 * time.Second
+
+// A cell holds a count in its upper 20 bits and a sum of microseconds in its
+// lower 44, so that one atomic addition keeps both.
+type cell struct{ v atomic.Uint64 }
+
+const cellCount = 1 << 44
+
+func (c *cell) add(us uint64) { c.v.Add(cellCount | us) }
+
+func unpack(v uint64) (n int, seconds float64) {
+	return int(v / cellCount), float64(v%cellCount) / 1e6
+}
+
+// squareUnit is what the sum of squares counts in: 16 µs, so that it holds 80
+// million requests of 10 s. What is faster than that counts as 0, which makes the
+// effective sample size of very fast requests too large, never too small.
+const squareUnit = 16
+
+// A window collects what has ended since it was taken last. Every field is
+// changed by atomics alone: one that ends while the window is taken is counted
+// in either.
+type window struct {
+	_          [64]byte // a cache line away from what every request reads
+	ok         [Routes]cell
+	timedOut   cell
+	squares    atomic.Uint64
+	overloaded atomic.Int64
+	late       atomic.Int64 // took longer than the target
+	peak       atomic.Int64 // most in flight: each peak is followed by an end
+	refused    atomic.Int64
+	_          [64]byte
+}
+
+func (w *window) add(took time.Duration, timedOut bool, route uint8) {
+	us := uint64(min(max(took, 0), longest) / time.Microsecond)
+	if timedOut {
+		w.timedOut.add(us)
+	} else {
+		w.ok[route%Routes].add(us)
+	}
+	w.squares.Add((us / squareUnit) * (us / squareUnit))
+}
+
+func (w *window) inFlight(n int) {
+	for p := w.peak.Load(); int64(n) > p && !w.peak.CompareAndSwap(p, int64(n)); p = w.peak.Load() {
+	}
+}
+
+// A sample is what a window has collected. Times are in seconds.
+type sample struct {
+	span        float64 // how long it was collected
+	n, good     int     // ended with a latency; of these, not timed out
+	latency     float64 // sum over n
+	goodLatency float64 // sum over good
+	squares     float64
+	routes      [Routes]struct {
+		n       int
+		latency float64
+	}
+	overloaded int
+	late       int
+	peak       int
+	refused    int
+}
+
+// read fills s with what w holds. With take, w is empty afterwards.
+func (w *window) read(s *sample, take bool) {
+	load := func(v *atomic.Uint64) uint64 {
+		if take {
+			return v.Swap(0)
+		}
+		return v.Load()
+	}
+	*s = sample{}
+	for r := range w.ok {
+		if w.ok[r].v.Load() == 0 {
+			continue
+		}
+		n, sum := unpack(load(&w.ok[r].v))
+		s.routes[r].n, s.routes[r].latency = n, sum
+		s.good += n
+		s.goodLatency += sum
+	}
+	n, sum := unpack(load(&w.timedOut.v))
+	s.n, s.latency = s.good+n, s.goodLatency+sum
+	s.squares = float64(load(&w.squares)) * (squareUnit * squareUnit / 1e12)
+	s.overloaded = int(w.overloaded.Load())
+	s.late = int(w.late.Load())
+	s.peak = int(w.peak.Load())
+	s.refused = int(w.refused.Load())
+	if take {
+		w.overloaded.Store(0)
+		w.late.Store(0)
+		w.peak.Store(0)
+		w.refused.Store(0)
+	}
+}
+
+// effective returns how many requests of equal latency would say as much about
+// the mean as these do (Kish, "Survey Sampling", 1965): (Σx)²/Σx². A single
+// request that took a hundred times as long as the others must not decide (F8).
+func (s *sample) effective() float64 {
+	if s.squares == 0 {
+		return float64(s.n)
+	}
+	return min(float64(s.n), s.latency*s.latency/s.squares)
+}
+
+// mean returns the mean latency, 0 if nothing has ended.
+func (s *sample) mean() float64 {
+	if s.n == 0 {
+		return 0
+	}
+	return s.latency / float64(s.n)
+}

@@ -1,0 +1,364 @@
+package shield
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/pushback"
+)
+
+const (
+	// sweepEvery is how often those are looked for whose time in the queue is
+	// over: the hasty ones wait 5 ms.
+	sweepEvery = 5 * time.Millisecond
+
+	// MaxQueue is the largest Queue.
+	MaxQueue = 10_000
+
+	// pressed is how long after somebody found no room the backend counts as
+	// under pressure, so that retries are rationed and crowds are told apart.
+	pressed = 2 * time.Second
+
+	// The default timeout of the queue is the mean time of service, within these
+	// bounds: a queue of about one round trip smooths what is random, a longer one
+	// only makes everybody wait.
+	minQueueTimeout = 10 * time.Millisecond
+	maxQueueTimeout = 200 * time.Millisecond
+
+	// maxPause bounds for how long the backend can keep everybody away at one
+	// time: a header that somebody got wrong must not be an outage.
+	maxPause = time.Minute
+)
+
+// limitsRoom reports whether the Guard limits what is in flight.
+func (g *Guard) limitsRoom() bool { return g.adaptive || g.concurrency > 0 }
+
+// Adapts reports whether the Guard finds the limit in flight by itself. Then it
+// wants to know how each request ended: see OutcomeOf.
+func (g *Guard) Adapts() bool { return g.adaptive }
+
+// Classes returns the Guard's classes: Request.Class is an index into them.
+func (g *Guard) Classes() loadshed.Classes { return g.classes }
+
+// Limit returns how many requests may be in flight now; 0 if that is not limited.
+func (g *Guard) Limit() int {
+	if g.adaptive {
+		return g.backend.adaptive.Limit(g.law)
+	}
+	return g.concurrency
+}
+
+// underPressure reports whether somebody found no room of late.
+func (b *Backend) underPressure(now time.Duration) bool {
+	at := time.Duration(b.crowded.Load())
+	return at > 0 && now-at < pressed
+}
+
+// classOf returns the class that a request is treated as: its own; one lower if
+// its client has far more in flight than its share; the last if it comes before
+// its time.
+func (g *Guard) classOf(now time.Duration, r *Request, v *pushback.Visit) int {
+	last := g.classes.Len() - 1
+	class := min(int(r.Class), last)
+	b := g.backend
+	switch {
+	case v.Standing == pushback.TooEarly && !v.Nearly && !v.Alone:
+		return last
+	case class < last && r.Client != Outside && b.underPressure(now) &&
+		loadshed.TooMany(b.clients.Count(uint64(r.Client)), b.clients.Clients(), g.Limit()):
+		return class + 1
+	}
+	return class
+}
+
+// rank is the place in the queue that a class has: the higher classes first, and
+// within one, those first whose appointment has come.
+func rank(class int, due bool) loadshed.Rank {
+	r := 2 * (loadshed.Ranks/2 - 1 - min(class, loadshed.Ranks/2-1))
+	if due {
+		r++
+	}
+	return loadshed.Rank(r)
+}
+
+func classOfRank(r loadshed.Rank) int { return loadshed.Ranks/2 - 1 - int(r)/2 }
+
+// admitInFlight takes a place in flight for a request, or one in the queue, or
+// says why not.
+func (g *Guard) admitInFlight(now time.Duration, r *Request, v *pushback.Visit, keep reserve, d *Decision) {
+	b := g.backend
+	if g.perClient > 0 && r.Tenant != Outside {
+		if b.tenants.Enter(uint64(r.Tenant)) > g.perClient {
+			b.tenants.Leave(uint64(r.Tenant))
+			d.Reason, d.Wait, d.policy = PerClient, b.gate.Drain(now), len(g.zones)
+			return
+		}
+		d.tenant = r.Tenant
+	}
+	if !g.limitsRoom() {
+		d.guard = g
+		return
+	}
+	class, limit := int(d.Class), g.Limit()
+	b.shares.Seen(now, int(r.Class))
+	room := b.shares.Room(now, class, limit, g.classes) - keep.of(limit)/3
+	due := v.Due || v.Nearly
+	if ahead := b.queue.Len() > 0 && b.queue.Highest() >= rank(class, due); !ahead && b.enterGate(now, room) {
+		d.guard = g
+		return
+	}
+	b.crowded.Store(int64(now))
+	b.adaptive.Refused()
+	d.Reason, d.Wait = Concurrency, b.gate.Drain(now)
+	if g.queue.Size > 0 && !g.observe {
+		timeout := g.queue.Timeout
+		if timeout == 0 {
+			timeout = min(max(minQueueTimeout, b.gate.Service()), maxQueueTimeout)
+		}
+		if w := b.queue.Join(now, r.Deadline, rank(class, due), g.queue.Size, timeout, b.gate.Service()); w != nil {
+			d.queued = queuedPool.Get().(*queued)
+			*d.queued = queued{w, *v}
+			g.wake(now) // a place may have become free meanwhile
+			return
+		}
+	}
+	g.leaveTenant(d)
+}
+
+func (g *Guard) leaveTenant(d *Decision) {
+	if d.tenant != Outside {
+		g.backend.tenants.Leave(uint64(d.tenant))
+		d.tenant = Outside
+	}
+}
+
+// enterGate takes a place, if need be one that a ghost has left.
+func (b *Backend) enterGate(now time.Duration, room int) bool {
+	if b.ghosts.Len() > 0 {
+		b.layGhosts(now)
+	}
+	return b.gate.Enter(room, now)
+}
+
+// layGhosts gives back the places whose work is done by now that nobody waits
+// for any more.
+func (b *Backend) layGhosts(now time.Duration) {
+	for range b.ghosts.Due(now) {
+		b.gate.Detach(now)
+	}
+}
+
+// enterFromQueue takes a place for one that waits.
+func (g *Guard) enterFromQueue(r loadshed.Rank) bool {
+	b := g.backend
+	now := time.Duration(b.wokeAt.Load())
+	return b.gate.Enter(b.shares.Room(now, min(classOfRank(r), g.classes.Len()-1), g.Limit(), g.classes), now)
+}
+
+// wake lets those in from the queue for whom there is room.
+func (g *Guard) wake(now time.Duration) {
+	b := g.backend
+	b.wokeAt.Store(int64(now))
+	b.queue.Wake(now, g.enter)
+}
+
+// queued is what is remembered of a request while it waits.
+type queued struct {
+	w     *loadshed.Waiter
+	visit pushback.Visit
+}
+
+var queuedPool = sync.Pool{New: func() any { return new(queued) }}
+
+// Queued reports whether the request waits for room in flight. Then neither Admit
+// nor any other field counts until Await has returned, or Settle.
+func (d *Decision) Queued() bool { return d.queued != nil }
+
+// Verdict returns a channel on which it is said, once, that Settle can be called.
+func (d *Decision) Verdict() <-chan loadshed.Verdict { return d.queued.w.C }
+
+// Settle ends the wait of a queued request with the verdict that it was given.
+// Limits that were not charged while it waited may refuse it now.
+func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadshed.Verdict) {
+	b := g.backend
+	v := d.queued.visit
+	b.queue.Release(d.queued.w)
+	d.leaveQueue()
+	var refusing *ZoneState
+	if verdict == loadshed.Granted {
+		d.Reason, d.Wait, d.at = Fits, 0, now
+		d.guard = g
+		if refusing = g.admit(0, now, &r, &v, 0, d); d.Reason != Fits {
+			d.guard = nil
+			b.gate.Detach(now)
+			g.wake(now)
+		}
+	}
+	if d.Reason != Fits {
+		g.leaveTenant(d)
+	}
+	g.conclude(now, &r, &v, refusing, d)
+}
+
+// Abandon ends the wait of a queued request whose client has gone.
+func (g *Guard) Abandon(now time.Duration, d *Decision) {
+	if g.backend.queue.Leave(d.queued.w) == loadshed.Granted {
+		g.backend.gate.Detach(now)
+		g.wake(now)
+	}
+	g.leaveTenant(d)
+	d.leaveQueue()
+}
+
+func (d *Decision) leaveQueue() {
+	*d.queued = queued{}
+	queuedPool.Put(d.queued)
+	d.queued = nil
+}
+
+// Sweep drops those from the queue whose time is over, and lets in those for whom
+// there is room. Await has it called every few milliseconds while anybody waits;
+// who calls Settle by himself has to do so, too.
+func (g *Guard) Sweep(now time.Duration) {
+	b := g.backend
+	if b.ghosts.Len() > 0 {
+		b.layGhosts(now)
+	}
+	b.queue.Expire(now)
+	if b.queue.Len() > 0 {
+		g.wake(now)
+	}
+}
+
+// mayRetry reports whether a request may be tried: not a retry beyond what the
+// backend has room for besides first attempts, while there is not room for all.
+// Those whose time has come are no retries in this sense.
+func (g *Guard) mayRetry(now time.Duration, r *Request, v *pushback.Visit) bool {
+	b := g.backend
+	if v.Standing == pushback.OnTime {
+		return true
+	}
+	if !r.Retry {
+		b.budget.First()
+		return true
+	}
+	service := g.service()
+	return !b.underPressure(now) || math.IsInf(service, 1) || b.budget.Take(now, service)
+}
+
+// Pause keeps everybody away from the backend for as long as it has asked for
+// itself, at most a minute: 503 with Retry-After. One request per second is let
+// through, to see whether it is back. After that the limit in flight, if it is
+// adaptive, begins at half of what it was.
+func (g *Guard) Pause(now, wait time.Duration) {
+	if !g.observe && wait > 0 {
+		g.backend.pause.Set(now, wait, maxPause)
+	}
+}
+
+// resume starts slowly after a pause.
+func (g *Guard) resume(now time.Duration) {
+	b := g.backend
+	if b.pause.Resumed(now) && g.adaptive {
+		if c, ok := b.adaptive.Restart(now, g.law); ok {
+			b.changes.add(c)
+		}
+	}
+}
+
+// An Outcome says how an admitted request ended.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Served     Outcome = iota // the response is complete
+	Detached                  // it goes on without its place in flight: an upgraded connection, a stream of events
+	Aborted                   // the client has gone before the response was complete; the backend may not know
+	TimedOut                  // the backend took too long
+	Overloaded                // the backend says that it can not, or cannot be reached: 502, 503, 504
+)
+
+// Done gives back what an admitted request holds. It must be called exactly
+// once for every Decision that admits, with a now from the same epoch.
+func (d *Decision) Done(now time.Duration, o Outcome) {
+	g := d.guard
+	if g == nil {
+		return
+	}
+	b := g.backend
+	if d.counted != Outside {
+		b.clients.Leave(uint64(d.counted))
+	}
+	g.leaveTenant(d)
+	if !g.limitsRoom() {
+		return
+	}
+	took, inFlight := now-d.at, b.gate.InFlight()
+	is := loadshed.OK
+	switch o {
+	case Served:
+		b.gate.Leave(now, took)
+	case TimedOut:
+		b.gate.Leave(now, took)
+		is = loadshed.TimedOut
+	case Overloaded: // the time that it took says nothing
+		b.gate.Detach(now)
+		b.failed.Add(1)
+		is = loadshed.Overloaded
+	case Aborted:
+		// The backend works on, as a rule, for what such a request takes.
+		rest := b.gate.Service() - took
+		if !g.adaptive || rest <= 0 || !b.ghosts.Keep(now+rest) {
+			b.gate.Detach(now)
+		}
+		is = loadshed.Ignored
+	default:
+		b.gate.Detach(now)
+		is = loadshed.Ignored
+	}
+	if g.adaptive {
+		if c, ok := b.adaptive.Done(now, took, is, d.route, inFlight, g.law); ok {
+			b.changes.add(c)
+		}
+	}
+	if b.queue.Len() > 0 {
+		g.wake(now)
+	}
+}
+
+const reasonsOfLimit = loadshed.InTime + 1
+
+// changes remembers the last changes of the limit, and counts all by reason.
+type changes struct {
+	mu    sync.Mutex
+	n     uint64
+	last  [64]loadshed.Change
+	count [reasonsOfLimit]uint64
+}
+
+func (c *changes) add(change loadshed.Change) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last[c.n%uint64(len(c.last))] = change
+	c.n++
+	c.count[change.Reason]++
+}
+
+// Changes returns the changes of the limit since the one of that number, oldest
+// first, as far as they are remembered: the last 64. next is what to ask with next
+// time.
+func (b *Backend) Changes(since uint64) (list []loadshed.Change, next uint64) {
+	c := &b.changes
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	size := uint64(len(c.last))
+	if c.n > size {
+		since = max(since, c.n-size)
+	}
+	for i := since; i < c.n; i++ {
+		list = append(list, c.last[i%size])
+	}
+	return list, c.n
+}

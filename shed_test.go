@@ -1,0 +1,334 @@
+package shield
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/pushback"
+)
+
+// undithered is a Guard's pushback without held refusals.
+var undithered = pushback.Config{NoDither: true}
+
+// inBubble lets time begin anew, in a synctest bubble.
+func inBubble(t *testing.T) {
+	was := epoch
+	epoch = time.Now()
+	t.Cleanup(func() { epoch = was })
+	time.Sleep(time.Minute)
+}
+
+// verdict returns what a queued request has been told, if it has been.
+func verdict(d *Decision) (v loadshed.Verdict, told bool) {
+	select {
+	case v = <-d.Verdict():
+		return v, true
+	default:
+		return v, false
+	}
+}
+
+// A request waits for the place of another, and has it when that one is done.
+func TestQueuedRequestGetsThePlace(t *testing.T) {
+	g := mustNew(t, Config{
+		Concurrency: 1, Queue: Queue{Size: 2, Timeout: 100 * ms}, Pushback: undithered,
+		Zones: []Zone{{Name: "z", Limit: perSecond(1, 3)}},
+	}, nil)
+	ask := func(i int) Request { return Request{Client: limiter.Key(i), Kind: 1, Keys: []limiter.Key{5}} }
+	now := time.Minute
+	first := g.Admit(now, ask(1))
+	second, third, fourth := g.Admit(now, ask(2)), g.Admit(now, ask(3)), g.Admit(now, ask(4))
+	if !first.Admit || !second.Queued() || !third.Queued() || fourth.Queued() || fourth.Admit {
+		t.Fatalf("%+v %+v %+v %+v; want one admitted, two queued, one refused", first, second, third, fourth)
+	}
+	if fourth.Reason != Concurrency || fourth.Hint.Seconds < 1 {
+		t.Errorf("%+v; want an appointment", fourth)
+	}
+	if _, told := verdict(&second); told {
+		t.Error("told before there was a place")
+	}
+	now += 50 * ms
+	first.Done(now, Served)
+	v, told := verdict(&second)
+	if !told || v != loadshed.Granted {
+		t.Fatalf("verdict %v, told: %v", v, told)
+	}
+	g.Settle(now, ask(2), &second, v)
+	if !second.Admit || second.Queued() || g.backend.gate.InFlight() != 1 {
+		t.Fatalf("%+v; want it admitted, with its place", second)
+	}
+	now += 60 * ms // the third has waited for 110 ms
+	g.Sweep(now)
+	if v, told = verdict(&third); !told || v == loadshed.Granted {
+		t.Fatalf("verdict %v, told: %v; want its time to be over", v, told)
+	}
+	g.Settle(now, ask(3), &third, v)
+	if third.Admit || third.Reason != Concurrency || third.Hint.Seconds < 1 {
+		t.Errorf("%+v; want an appointment", third)
+	}
+	// The quota has been charged for the two that were admitted, at 3 at once.
+	second.Done(now, Served)
+	if d := g.Admit(now, ask(5)); !d.Admit {
+		t.Errorf("%+v; want the quota's third", d)
+	} else {
+		d.Done(now, Served)
+	}
+	if d := g.Admit(now, ask(6)); d.Reason != Quota {
+		t.Errorf("%+v; want it over the quota", d)
+	}
+	if n := g.backend.gate.InFlight(); n != 0 {
+		t.Errorf("%d in flight at the end", n)
+	}
+}
+
+// What has been used up while a request waited refuses it, and it keeps no place.
+func TestQuotaUsedUpInTheQueue(t *testing.T) {
+	g := mustNew(t, Config{
+		Concurrency: 1, Queue: Queue{Size: 2, Timeout: time.Second}, Pushback: undithered,
+		Zones: []Zone{{Name: "z", Limit: perSecond(0.1, 2)}},
+	}, nil)
+	ask := func(i int) Request { return Request{Client: limiter.Key(i), Kind: 1, Keys: []limiter.Key{5}} }
+	first, second, third := g.Admit(time.Minute, ask(1)), g.Admit(time.Minute, ask(2)), g.Admit(time.Minute, ask(3))
+	now := time.Minute + 10*ms
+	first.Done(now, Served)
+	v, _ := verdict(&second)
+	g.Settle(now, ask(2), &second, v)
+	second.Done(now, Served)
+	v, told := verdict(&third)
+	if !told || v != loadshed.Granted {
+		t.Fatalf("verdict %v, %v", v, told)
+	}
+	g.Settle(now, ask(3), &third, v)
+	if third.Admit || third.Reason != Quota || g.backend.gate.InFlight() != 0 {
+		t.Errorf("%+v, %d in flight; want it over its quota and nothing in flight", third, g.backend.gate.InFlight())
+	}
+}
+
+// Clients that go while they wait leave nothing behind, whether or not they have
+// been given a place meanwhile.
+func TestGoneFromTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inBubble(t)
+		g := mustNew(t, Config{Concurrency: 1, PerClient: 2, Queue: Queue{Size: 3, Timeout: 100 * ms}}, nil)
+		holds := g.Admit(Now(), Request{Client: 1, Tenant: 1, Kind: 1})
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := make(chan bool)
+		for range 2 {
+			go func() {
+				r := Request{Client: 2, Tenant: 2, Kind: 1}
+				d := g.Admit(Now(), r)
+				gone <- !d.Queued() || g.Await(ctx, r, &d)
+			}()
+		}
+		synctest.Wait()
+		if n := g.backend.queue.Len(); n != 2 {
+			t.Fatalf("%d in the queue, want 2", n)
+		}
+		if d := g.Admit(Now(), Request{Client: 2, Tenant: 2, Kind: 2}); d.Reason != PerClient {
+			t.Errorf("%+v; want it to be one too many of its client", d)
+		}
+		cancel()
+		if <-gone || <-gone {
+			t.Error("still there")
+		}
+		holds.Done(Now(), Served)
+		if n := g.backend.gate.InFlight(); n != 0 || g.backend.queue.Len() != 0 || g.backend.tenants.Clients() != 0 {
+			t.Errorf("%d in flight, %d queued, %d clients", n, g.backend.queue.Len(), g.backend.tenants.Clients())
+		}
+	})
+}
+
+// Who waits in vain is told so by the queue's one timer.
+func TestAwaitEndsByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inBubble(t)
+		g := mustNew(t, Config{Concurrency: 1, Queue: Queue{Size: 30, Timeout: 50 * ms}, Pushback: undithered}, nil)
+		holds := g.Admit(Now(), one(1))
+		for round := range 3 {
+			began := time.Now()
+			done := make(chan Decision)
+			for i := range 20 {
+				go func() {
+					r := one(10 + i)
+					d := g.Admit(Now(), r)
+					if !d.Queued() || !g.Await(t.Context(), r, &d) {
+						t.Error("not queued")
+					}
+					done <- d
+				}()
+			}
+			for range 20 {
+				if d := <-done; d.Admit || d.Reason != Concurrency {
+					t.Errorf("%+v; want it refused", d)
+				}
+			}
+			if took := time.Since(began); took > 50*ms+2*sweepEvery {
+				t.Errorf("round %d took %v", round, took)
+			}
+			time.Sleep(time.Hour) // and then all over again
+		}
+		holds.Done(Now(), Served)
+	})
+}
+
+// A backend that answers 503 with a Retry-After is left alone for so long, but for
+// one request per second. Who is refused meanwhile is told a time after it.
+func TestPause(t *testing.T) {
+	g := mustNew(t, Config{Adaptive: &loadshed.Config{}, Pushback: undithered}, nil)
+	begin := time.Minute
+	for i := range 100 {
+		d := g.Admit(begin+time.Duration(i)*10*ms, one(i+1))
+		d.Done(begin+time.Duration(i)*10*ms+5*ms, Served)
+	}
+	begin += 2 * time.Second
+	g.Pause(begin, 5*time.Second)
+	probes := 0
+	for now := begin; now < begin+5*time.Second; now += 20 * ms {
+		d := g.Admit(now, one(int(now/ms)))
+		switch {
+		case d.Admit:
+			probes++
+			d.Done(now+ms, Overloaded)
+		case d.Reason != Paused:
+			t.Fatalf("%v: %+v", now-begin, d)
+		case now+d.Wait < begin+5*time.Second:
+			t.Fatalf("%v: told %v, and the backend is back in %v", now-begin, d.Wait, begin+5*time.Second-now)
+		}
+	}
+	if probes < 4 || probes > 6 {
+		t.Errorf("%d probes in 5 s, want one per second", probes)
+	}
+	before := g.Limit()
+	if d := g.Admit(begin+5*time.Second+ms, one(9)); !d.Admit {
+		t.Errorf("%+v after the pause", d)
+	}
+	g.Tick(begin + 6*time.Second)
+	if after := g.Limit(); after > before/2+1 {
+		t.Errorf("limit %d before the pause and %d after; want at most half", before, after)
+	}
+	g.Pause(begin+time.Hour, 100*time.Hour)
+	if wait := g.backend.pause.Left(begin + time.Hour); wait != maxPause {
+		t.Errorf("a pause of %v, want at most %v", wait, maxPause)
+	}
+}
+
+// In observe mode nobody waits, and no pause is made.
+func TestObserveShedsNobody(t *testing.T) {
+	g := mustNew(t, Config{Observe: true, Adaptive: &loadshed.Config{Max: 2, Initial: 2}, PerClient: 1, Classes: []loadshed.Class{{Name: "critical"}}}, nil)
+	g.Pause(time.Minute, time.Second)
+	var open []Decision
+	for i := range 50 {
+		d := g.Admit(time.Minute+time.Duration(i)*ms, Request{Client: limiter.Key(1 + i), Kind: 1, Tenant: 1, Class: uint8(i % 2), Retry: true})
+		if !d.Admit || d.Queued() {
+			t.Fatalf("%d: %+v", i, d)
+		}
+		open = append(open, d)
+	}
+	for _, d := range open {
+		d.Done(time.Minute+time.Second, Served)
+	}
+	s := g.backend.Stats(time.Minute)
+	if s.Observed[PerClient] == 0 || g.backend.gate.InFlight() != 0 || g.backend.tenants.Clients() != 0 {
+		t.Errorf("%+v; want requests beyond the client's limit counted", s)
+	}
+}
+
+// The place of a request whose client has gone is kept until the backend has
+// finished, as far as is known.
+func TestAbortedWorkGoesOn(t *testing.T) {
+	g := mustNew(t, Config{Adaptive: &loadshed.Config{Min: 1, Max: 1, Initial: 1}, Queue: Queue{Size: NoQueue}, Pushback: undithered}, nil)
+	now := time.Minute
+	for i := range 30 {
+		d := g.Admit(now, one(1+i))
+		now += 100 * ms
+		d.Done(now, Served)
+	}
+	d := g.Admit(now, one(100))
+	d.Done(now+20*ms, Aborted)
+	if d := g.Admit(now+90*ms, one(101)); d.Admit {
+		t.Error("admitted while the backend works on what nobody waits for")
+	}
+	if d := g.Admit(now+101*ms, one(102)); !d.Admit {
+		t.Errorf("%+v; want the place back", d)
+	}
+}
+
+// Retries beyond what the backend can do besides first attempts are refused while
+// there is not room for all, and only then.
+func TestRetryBudget(t *testing.T) {
+	g := mustNew(t, Config{Capacity: perSecond(100, 100), Pushback: undithered}, nil)
+	client := 0
+	ask := func(now time.Duration, retry bool) Decision {
+		client++
+		r := one(client)
+		r.Retry = retry
+		return g.Admit(now, r)
+	}
+	for i := range 600 { // 60 per second
+		if d := ask(time.Minute+time.Duration(i)*time.Second/60, i%3 == 0); !d.Admit {
+			t.Fatalf("%+v, and there is room", d)
+		}
+	}
+	admitted, refused := 0, 0
+	for i := range 20_000 { // 90 first attempts per second and 910 retries
+		d := ask(time.Minute+10*time.Second+time.Duration(i)*ms, i%100 >= 9)
+		if i < 10_000 || i%100 < 9 {
+			continue
+		}
+		if d.Admit {
+			admitted++
+		} else if d.Reason == Retried {
+			refused++
+		}
+	}
+	if admitted > 200 || refused < 5000 {
+		t.Errorf("%d retries of 9100 were admitted in 10 s, %d refused for the budget; want about 10 per second", admitted, refused)
+	}
+}
+
+// Critical requests find room where others find none.
+func TestClasses(t *testing.T) {
+	g := mustNew(t, Config{Concurrency: 10, Classes: []loadshed.Class{{Name: "critical"}, {Name: "default"}, {Name: "sheddable"}}, Pushback: undithered}, nil)
+	index := map[string]uint8{}
+	for i := range g.classes.Len() {
+		index[g.classes.At(i).Name] = uint8(i)
+	}
+	ask := func(now time.Duration, class string, i int) Decision {
+		r := one(i)
+		r.Class = index[class]
+		return g.Admit(now, r)
+	}
+	first := ask(time.Minute, "critical", 1)
+	n := 0
+	for i := range 20 {
+		if d := ask(time.Minute+ms, "sheddable", 10+i); d.Admit {
+			n++
+		}
+	}
+	if n == 0 || n >= 9 {
+		t.Errorf("%d sheddable requests in flight besides a critical one, of 10 places", n)
+	}
+	if d := ask(time.Minute+2*ms, "critical", 2); !d.Admit {
+		t.Errorf("critical: %+v", d)
+	}
+	first.Done(time.Minute, Served)
+}
+
+func TestShedConfigErrors(t *testing.T) {
+	for want, c := range map[string]Config{
+		"concurrency is 3, and adaptive; want one of them": {Concurrency: 3, Adaptive: &loadshed.Config{}},
+		"there is a queue, but no concurrency to wait for": {Queue: Queue{Size: 3}},
+		"queue is -2; want 1 to 10000":                     {Concurrency: 3, Queue: Queue{Size: -2}},
+		"queue timeout is 2m0s; want more than 0, to 1m0s": {Concurrency: 3, Queue: Queue{Size: 2, Timeout: 2 * time.Minute}},
+		"concurrency per client is -1; want 1 to 1000000":  {PerClient: -1},
+		"there are classes, but no concurrency to share":   {Classes: []loadshed.Class{{Name: "critical"}}},
+	} {
+		if _, err := New(c, nil); err == nil || err.Error() != want {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
