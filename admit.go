@@ -70,10 +70,9 @@ type Request struct {
 	Ticket string
 	Name   []byte
 
-	// Class is the request's class, an index into Guard.Classes (those that belong to
-	// none have its Default), and Route its
-	// kind of work for the backend, 0 to 63: requests that take about as long as
-	// each other. See Describe.
+	// Class is the request's class: 1 + its index in Guard.Classes; 0 means the
+	// default one. Route is its kind of work for the backend, 0 to 63: requests that
+	// take about as long as each other. See Describe.
 	Class uint8
 	Route uint8
 
@@ -253,7 +252,7 @@ func (g *Guard) admitBackend(now time.Duration, r *Request, v *pushback.Visit, k
 		return
 	}
 	queued := d.guard != nil
-	if !queued && !g.mayRetry(now, r, v) {
+	if !queued && (g.hasCapacity || g.limitsRoom()) && !g.mayRetry(now, r, v) {
 		d.Reason, d.Wait = Retried, b.gate.Drain(now)
 		return
 	}

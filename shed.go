@@ -56,21 +56,35 @@ func (b *Backend) underPressure(now time.Duration) bool {
 	return at > 0 && now-at < pressed
 }
 
+// own returns the class that a request has of itself.
+func (g *Guard) own(r *Request) int {
+	if r.Class == 0 {
+		return g.classes.Default()
+	}
+	return min(int(r.Class), g.classes.Len()) - 1
+}
+
 // classOf returns the class that a request is treated as: its own; one lower if
 // its client has far more in flight than its share; the last if it comes before
 // its time.
 func (g *Guard) classOf(now time.Duration, r *Request, v *pushback.Visit) int {
 	last := g.classes.Len() - 1
-	class := min(int(r.Class), last)
-	b := g.backend
+	class := g.own(r)
 	switch {
 	case v.Standing == pushback.TooEarly && !v.Nearly && !v.Alone:
 		return last
-	case class < last && r.Client != Outside && b.underPressure(now) &&
-		loadshed.TooMany(b.clients.Count(uint64(r.Client)), b.clients.Clients(), g.Limit()):
+	case class+1 < last && g.crowds(now, r):
 		return class + 1
 	}
 	return class
+}
+
+// crowds reports whether a client has far more in flight than its share, while
+// there is not room for all.
+func (g *Guard) crowds(now time.Duration, r *Request) bool {
+	b := g.backend
+	return r.Client != Outside && b.underPressure(now) &&
+		loadshed.TooMany(b.clients.Count(uint64(r.Client)), b.clients.Clients(), g.Limit())
 }
 
 // rank is the place in the queue that a class has: the higher classes first, and
@@ -102,8 +116,11 @@ func (g *Guard) admitInFlight(now time.Duration, r *Request, v *pushback.Visit, 
 		return
 	}
 	class, limit := int(d.Class), g.Limit()
-	b.shares.Seen(now, int(r.Class))
+	b.shares.Seen(now, g.own(r))
 	room := b.shares.Room(now, class, limit, g.classes) - keep.of(limit)/3
+	if g.classes.Len() == 1 && g.crowds(now, r) { // there is no lower class
+		room = min(room, max(1, limit*7/10))
+	}
 	due := v.Due || v.Nearly
 	if ahead := b.queue.Len() > 0 && b.queue.Highest() >= rank(class, due); !ahead && b.enterGate(now, room) {
 		d.guard = g

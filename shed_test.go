@@ -299,7 +299,7 @@ func TestClasses(t *testing.T) {
 	}
 	ask := func(now time.Duration, class string, i int) Decision {
 		r := one(i)
-		r.Class = index[class]
+		r.Class = 1 + index[class]
 		return g.Admit(now, r)
 	}
 	first := ask(time.Minute, "critical", 1)
@@ -329,6 +329,40 @@ func TestShedConfigErrors(t *testing.T) {
 	} {
 		if _, err := New(c, nil); err == nil || err.Error() != want {
 			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// Under pressure a client that has far more in flight than its share leaves room to
+// the others.
+func TestCrowdLeavesRoomToOthers(t *testing.T) {
+	g := mustNew(t, Config{Concurrency: 20, Pushback: undithered}, nil)
+	now := time.Minute
+	var open []Decision
+	for i := range 25 { // pressure
+		open = append(open, g.Admit(now, one(1+i)))
+	}
+	for i := range open[:20] {
+		open[i].Done(now+ms, Served)
+	}
+	now += 2 * ms
+	for i := range 4 {
+		if d := g.Admit(now, one(500+i)); !d.Admit {
+			t.Fatalf("%+v", d)
+		}
+	}
+	n := 0
+	for i := range 30 {
+		if d := g.Admit(now, Request{Client: 7777, Kind: limiter.Key(100 + i)}); d.Admit {
+			n++
+		}
+	}
+	if n < 8 || n > 10 {
+		t.Errorf("one client has %d of 20 places, besides four others", n)
+	}
+	for i := range 4 {
+		if d := g.Admit(now, one(600+i)); !d.Admit {
+			t.Errorf("stranger %d: %+v, want room left", i, d)
 		}
 	}
 }

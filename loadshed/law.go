@@ -202,9 +202,9 @@ func (c *control) adapt(now time.Duration, s *sample, l Law) Reason {
 		c.known = true
 		c.demand += .3 * (float64(s.n)/s.span - c.demand)
 		if float64(s.good) >= .9*float64(s.n) {
-			g := .05
+			g := P.Up
 			if Sok < 1 {
-				g = .3
+				g = P.Down
 			}
 			c.rescale(1 + g*(min(max(Sok, .5), 2)-1))
 			c.before = 0
@@ -232,7 +232,9 @@ func (c *control) adapt(now time.Duration, s *sample, l Law) Reason {
 		}
 		c.nextProbe = now + seconds(wait)
 		c.rate = X
-		c.best.rate, c.best.windows = 0, 0
+		if P.Keep == 0 {
+			c.best.rate, c.best.windows = 0, 0
+		}
 	} else {
 		c.rate += .3 * (X - c.rate)
 	}
@@ -303,7 +305,7 @@ func (c *control) adapt(now time.Duration, s *sample, l Law) Reason {
 		switch {
 		case b.windows > 3 && c.rate > b.rate:
 			b.rate, b.limit = c.rate, c.limit
-		case b.windows > 6 && s.refused > 0 && c.rate < P.Lost*b.rate && c.limit < .9*b.limit && float64(s.good) >= .9*float64(s.n):
+		case b.windows > 6 && s.refused > 0 && c.rate < (1-max(P.Lost, P.Sigma/math.Sqrt(5.7*float64(s.good))))*b.rate && c.limit < .9*b.limit && float64(s.good) >= .9*float64(s.n):
 			c.rescale(max(1, c.congestion))
 			c.limit = b.limit
 			c.congestion = 1
@@ -327,7 +329,7 @@ func (c *control) adapt(now time.Duration, s *sample, l Law) Reason {
 		S2 := a.latency / max(a.shape, 1e-12)
 		el := math.Log(e.congestion/S2) / math.Log(e.limit/c.limit)
 		a.n, a.latency, a.shape, a.squares = 0, 0, 0, 0
-		if el < .3 && float64(s.good) >= .9*float64(s.n) {
+		if el < P.Pays && float64(s.good) >= .9*float64(s.n) {
 			c.rescale(S2)
 			c.limit = e.limit
 			c.congestion = 1
@@ -365,10 +367,14 @@ func (c *control) probed(now time.Duration, s *sample, l Law) Reason {
 		c.rescale(min(1, ratio))
 		c.verified = false
 		c.nextProbe = now + 300*time.Millisecond
+		if rate < P.Knee*c.rate {
+			c.verified = true
+			c.nextProbe = now + seconds(20*(1+.25*c.draw(now)))
+		}
 		return Proven
 	}
 	if s.good >= 20 {
-		c.rescale(math.Pow(min(max(ratio, .3), 3), .7))
+		c.rescale(math.Pow(min(max(ratio, .3), 3), P.Pow))
 	}
 	c.verified = true
 	c.limit = c.saved
@@ -429,11 +435,11 @@ func (c *control) draw(now time.Duration) float64 {
 }
 
 var P = struct {
-	Head, Sqrt, E0, E1, Relax, Gain, Fast, ProbeCost  float64
-	HotAll, Raw, Hybrid, Calm, Lost, Decay            float64
-	Hot                                               int
-	Eta, Verify, Settle, Settle0, Later, Sooner, Pays float64
-}{Head: 1.1, Sqrt: 1, E0: .02, E1: .1, Relax: .2, Gain: 0.5, Lost: 0.8, Decay: .998, Calm: 1.5, Hot: 2, HotAll: 1, Raw: 1, ProbeCost: 40, Fast: 80, Eta: .5, Settle: 1.5, Settle0: .2, Later: 10, Sooner: 3, Verify: .75}
+	Head, Sqrt, E0, E1, Relax, Gain, Fast, ProbeCost                         float64
+	Sigma, Knee, Keep, Up, Down, Pow, HotAll, Raw, Hybrid, Calm, Lost, Decay float64
+	Hot                                                                      int
+	Eta, Verify, Settle, Settle0, Later, Sooner, Pays                        float64
+}{Head: 1.1, Sqrt: 1, E0: .02, E1: .1, Relax: .2, Gain: 0.5, Lost: 0.07, Sigma: 3, Knee: .93, Decay: .998, Calm: 1.5, Hot: 2, Pays: .3, Keep: 1, Up: .1, Down: .2, Pow: .7, HotAll: 1, Raw: 1, ProbeCost: 40, Fast: 80, Eta: .5, Settle: 1.5, Settle0: .2, Later: 10, Sooner: 3, Verify: .75}
 
 func init() {
 	if s := os.Getenv("P"); s != "" {
