@@ -117,7 +117,10 @@ func (g *Guard) admitInFlight(now time.Duration, r *Request, v *pushback.Visit, 
 	}
 	class, limit := int(d.Class), g.Limit()
 	b.shares.Seen(now, g.own(r))
-	room := b.shares.Room(now, class, limit, g.classes) - keep.of(limit)/3
+	room := b.shares.Room(now, class, limit, g.classes)
+	if g.queue.Size == 0 { // else those who come on time go first in it
+		room -= keep.of(limit) / 3
+	}
 	if g.classes.Len() == 1 && g.crowds(now, r) { // there is no lower class
 		room = min(room, max(1, limit*7/10))
 	}
@@ -131,7 +134,11 @@ func (g *Guard) admitInFlight(now time.Duration, r *Request, v *pushback.Visit, 
 	d.Reason, d.Wait = Concurrency, b.gate.Drain(now)
 	if g.queue.Size > 0 && !g.observe {
 		timeout := g.queue.Timeout
-		if timeout == 0 {
+		switch {
+		case timeout > 0:
+		case class == 0 && g.classes.Len() > 1: // it goes first, so that nobody waits for long
+			timeout = maxQueueTimeout
+		default:
 			timeout = min(max(minQueueTimeout, b.gate.Service()), maxQueueTimeout)
 		}
 		if w := b.queue.Join(now, r.Deadline, rank(class, due), g.queue.Size, timeout, b.gate.Service()); w != nil {
@@ -261,8 +268,11 @@ func (g *Guard) mayRetry(now time.Duration, r *Request, v *pushback.Visit) bool 
 		b.budget.First()
 		return true
 	}
+	if !b.underPressure(now) {
+		return true
+	}
 	service := g.service()
-	return !b.underPressure(now) || math.IsInf(service, 1) || b.budget.Take(now, service)
+	return math.IsInf(service, 1) || b.budget.Take(now, service)
 }
 
 // Pause keeps everybody away from the backend for as long as it has asked for
@@ -275,10 +285,16 @@ func (g *Guard) Pause(now, wait time.Duration) {
 	}
 }
 
-// resume starts slowly after a pause.
+// resume starts slowly after a pause: with half of the limit, if that is adaptive,
+// and with what the limit lets expect as the rate, not with what was measured
+// before. It is called with b.watch locked.
 func (g *Guard) resume(now time.Duration) {
 	b := g.backend
-	if b.pause.Resumed(now) && g.adaptive {
+	if !b.pause.Resumed(now) {
+		return
+	}
+	b.watch.rate = 0
+	if g.adaptive {
 		if c, ok := b.adaptive.Restart(now, g.law); ok {
 			b.changes.add(c)
 		}

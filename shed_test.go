@@ -366,3 +366,67 @@ func TestCrowdLeavesRoomToOthers(t *testing.T) {
 		}
 	}
 }
+
+// Web sockets that wait hold no places, and how long they took to open or stay is
+// no sample.
+func TestWaitingWebSocketsHoldNothing(t *testing.T) {
+	g := mustNew(t, Config{Adaptive: &loadshed.Config{}, Pushback: undithered}, nil)
+	now := time.Minute
+	before := g.Limit()
+	for i := range 200_000 {
+		d := g.Admit(now, one(1+i))
+		if d.Queued() || !d.Admit {
+			t.Fatalf("socket %d: %+v", i, d)
+		}
+		now += 10 * time.Microsecond
+		d.Done(now+time.Duration(i%5)*time.Second, Detached) // an upgrade that takes its time
+	}
+	s := g.backend.Stats(now)
+	if s.InFlight != 0 || g.Limit() != before || g.backend.gate.Service() != 0 || g.backend.clients.Clients() != 0 {
+		t.Errorf("%d in flight, limit %d of %d before, service %v", s.InFlight, g.Limit(), before, g.backend.gate.Service())
+	}
+}
+
+func BenchmarkAdaptive(b *testing.B) {
+	g := mustNew(b, Config{Adaptive: &loadshed.Config{Initial: 1000, Max: 1000}}, nil)
+	full := mustNew(b, Config{Adaptive: &loadshed.Config{Min: 1, Max: 1, Initial: 1}, Queue: Queue{Size: NoQueue}}, nil)
+	full.Admit(time.Minute, one(1))
+	queueing := mustNew(b, Config{Concurrency: 1, Queue: Queue{Size: 8, Timeout: time.Minute}}, nil)
+	held := queueing.Admit(time.Minute, one(1))
+	now := time.Minute
+	b.Run("admit+done/alone", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			now += time.Millisecond
+			d := g.Admit(now, one(5))
+			d.Done(now+ms, Served)
+		}
+	})
+	b.Run("admit+done/parallel", func(b *testing.B) {
+		b.ReportAllocs()
+		b.RunParallel(func(pb *testing.PB) {
+			now := now
+			for pb.Next() {
+				now += time.Millisecond
+				d := g.Admit(now, one(5))
+				d.Done(now+ms, Served)
+			}
+		})
+	})
+	b.Run("refuse", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			full.Admit(time.Minute, Request{})
+		}
+	})
+	b.Run("queue", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			now += time.Millisecond
+			d := queueing.Admit(now, one(6))
+			held.Done(now, Served)
+			queueing.Settle(now, one(6), &d, <-d.Verdict())
+			held = d
+		}
+	})
+}

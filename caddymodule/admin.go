@@ -37,7 +37,7 @@ type ShieldStatus struct {
 	Name        string            `json:"name"`
 	Mode        string            `json:"mode"`
 	Capacity    *RateStatus       `json:"capacity,omitempty"`
-	Concurrency int               `json:"concurrency,omitempty"`
+	Concurrency int               `json:"concurrency,omitempty"` // the limit as it is now
 	InFlight    int               `json:"in_flight"`
 	Overloaded  bool              `json:"overloaded"`
 	Admitted    uint64            `json:"admitted"`
@@ -45,6 +45,19 @@ type ShieldStatus struct {
 	Observed    map[string]uint64 `json:"observed"` // by reason
 	Held        int               `json:"held"`     // refusals that are held back now
 	ToldNever   uint64            `json:"told_never"`
+
+	// Where the limit in flight is adaptive, or follows a target.
+	Search *SearchStatus `json:"search,omitempty"`
+
+	// Where there is a queue, and where there are classes, the highest first.
+	Queue   *QueueStatus  `json:"queue,omitempty"`
+	Classes []ClassStatus `json:"classes,omitempty"`
+
+	// How long the backend is still left alone because it has asked for that, and
+	// how often it has; what it refused, or could not be reached for.
+	PausedSeconds float64 `json:"paused_seconds,omitempty"`
+	Pauses        uint64  `json:"pauses,omitempty"`
+	Failures      uint64  `json:"failures,omitempty"`
 
 	// What refused clients are promised, where the backend is limited.
 	Calendar *CalendarStatus `json:"calendar,omitempty"`
@@ -60,6 +73,46 @@ type ShieldStatus struct {
 
 	// Where tickets are on.
 	Tickets *TicketStatus `json:"tickets,omitempty"`
+}
+
+// SearchStatus is how the limit in flight is found.
+type SearchStatus struct {
+	By            string  `json:"by"`                       // adaptive or slo
+	TargetSeconds float64 `json:"target_seconds,omitempty"` // of slo
+	Ghosts        int     `json:"ghosts,omitempty"`         // places kept for requests whose clients have gone
+
+	// The last change, if there was one.
+	Last *ChangeStatus `json:"last_change,omitempty"`
+}
+
+// ChangeStatus is a change of the limit in flight.
+type ChangeStatus struct {
+	SecondsAgo      float64 `json:"seconds_ago"`
+	Reason          string  `json:"reason"`
+	From            int     `json:"from"`
+	To              int     `json:"to"`
+	LatencySeconds  float64 `json:"latency_seconds"`            // mean, of the requests that it was made for
+	BaselineSeconds float64 `json:"baseline_seconds,omitempty"` // what that would be without a queue in the backend
+}
+
+// QueueStatus is how requests have waited for a place in flight.
+type QueueStatus struct {
+	Length      int     `json:"length"`
+	Size        int     `json:"size"`
+	Admitted    uint64  `json:"admitted"`
+	Timeout     uint64  `json:"timeout"`
+	Dropped     uint64  `json:"dropped"` // for one of a higher class
+	Gone        uint64  `json:"gone"`    // the client
+	WaitSeconds float64 `json:"wait_seconds"`
+}
+
+// ClassStatus is what was decided on the requests of one class.
+type ClassStatus struct {
+	Name     string  `json:"name"`
+	Share    float64 `json:"share"` // of the room in flight, while higher classes need the rest
+	Admitted uint64  `json:"admitted"`
+	Refused  uint64  `json:"refused"`
+	Observed uint64  `json:"observed"`
 }
 
 // CalendarStatus is what one shield has promised to those whom it has refused
@@ -165,8 +218,9 @@ func (a *App) fill(status *Status) {
 			out.Capacity = &rate
 		}
 		if b.concurrency != nil {
-			out.Concurrency = b.concurrency.Limit
+			out.Concurrency = b.guard.Limit()
 		}
+		b.fillShed(&out)
 		for _, reason := range shield.Reasons {
 			out.Refused[reason.String()], out.Observed[reason.String()] = s.Refused[reason], s.Observed[reason]
 		}
@@ -206,6 +260,34 @@ func (a *App) fill(status *Status) {
 			Keys: s.Keys, MaxKeys: z.maxKeys(),
 			Admitted: s.Admitted, Refused: s.Refused, Observed: s.Observed, Evicted: s.Evicted, Shared: s.Shared,
 		})
+	}
+}
+
+// fillShed fills in what is done to find, keep and share the room in flight.
+func (b *backend) fillShed(out *ShieldStatus) {
+	now := shield.Now()
+	s := b.state.ShedStats(now)
+	out.PausedSeconds, out.Pauses, out.Failures = s.Paused.Seconds(), s.Pauses, s.Failed
+	if b.searches() {
+		out.Search = &SearchStatus{By: "adaptive", Ghosts: s.Ghosts}
+		if t := b.concurrency.Target; t != nil {
+			out.Search.By, out.Search.TargetSeconds = "slo", time.Duration(*t).Seconds()
+		}
+		if c := s.Last; c.At > 0 {
+			out.Search.Last = &ChangeStatus{
+				SecondsAgo: (now - c.At).Seconds(), Reason: c.Reason.String(), From: c.From, To: c.To,
+				LatencySeconds: c.Latency.Seconds(), BaselineSeconds: c.Baseline.Seconds(),
+			}
+		}
+	}
+	if size := b.guard.QueueSize(); size > 0 {
+		q := s.Queue
+		out.Queue = &QueueStatus{q.Length, size, q.Granted, q.Expired, q.Dropped, q.Gone, q.Waited.Seconds()}
+	}
+	if b.classes {
+		for _, c := range b.guard.ClassStats() {
+			out.Classes = append(out.Classes, ClassStatus(c))
+		}
 	}
 }
 

@@ -14,12 +14,13 @@ import (
 // placeholders are the names that an annotation has values for.
 var placeholders = [...]string{
 	"http.shield.decision", "http.shield.reason", "http.shield.zone", "http.shield.retry_after", "http.shield.retry_after_ms",
+	"http.shield.class",
 }
 
 // An annotation is what handlers, error routes and logs can learn of a decision.
 type annotation struct {
-	decision, reason, zone string
-	hint                   pushback.Hint // nothing on admission
+	decision, reason, zone, class string
+	hint                          pushback.Hint // nothing on admission
 }
 
 // placeholder implements caddy.ReplacerFunc.
@@ -31,6 +32,8 @@ func (a annotation) placeholder(key string) (any, bool) {
 		return a.reason, true
 	case placeholders[2]:
 		return a.zone, true
+	case placeholders[5]:
+		return a.class, true
 	}
 	var n int
 	switch key {
@@ -55,7 +58,11 @@ var admitted = annotation{decision: "admit"}.placeholder
 func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
 	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if d.Reason == shield.Fits {
-		if repl != nil {
+		switch {
+		case repl == nil:
+		case h.admitted != nil:
+			repl.Map(h.admitted[d.Class])
+		default:
 			repl.Map(admitted)
 		}
 		return
@@ -66,6 +73,9 @@ func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
 	}
 	if d.Zone >= 0 {
 		a.zone = h.zones[d.Zone].name
+	}
+	if h.admitted != nil {
+		a.class = h.guard.Classes().At(int(d.Class)).Name
 	}
 	if repl != nil {
 		a.replace(repl)
@@ -95,10 +105,14 @@ func (a annotation) log(r *http.Request) {
 	if fields == nil {
 		return
 	}
-	fields.Set(zap.Dict("shield", // of several shields in a row, the last
+	object := []zap.Field{
 		zap.String("decision", a.decision),
 		zap.String("reason", a.reason),
 		zap.String("zone", a.zone),
 		zap.Int("retry_after_ms", a.hint.Ms),
-	))
+	}
+	if a.class != "" {
+		object = append(object, zap.String("class", a.class))
+	}
+	fields.Set(zap.Dict("shield", object...)) // of several shields in a row, the last
 }

@@ -18,12 +18,16 @@ func init() { caddy.RegisterModule(new(App)) }
 // App is what all shield handlers of one config share. It need not be
 // configured.
 //
-// It emits two events, with the name of the handler as `shield`:
+// It emits these events, with the name of the handler as `shield`:
 //
 // Event | When | Data
 // ------|------|-----
-// `shield_overload_started` | requests begin to be refused for `capacity`, `concurrency` or `early` | `shield`, `observed`
+// `shield_overload_started` | requests begin to be refused for anything but `quota` and `per_client` | `shield`, `observed`
 // `shield_overload_ended` | none has been for 5 s | `shield`, `observed`, `seconds`, `refused`
+// `shield_backend_paused` | the backend has asked to be left alone | `shield`, `seconds` to go
+// `shield_backend_resumed` | that time is over | `shield`, `seconds` that it has taken
+// `shield_herd_detected` | a herd is there | `shield`, `kind`, `size`, `period`, `phase`
+// `shield_herd_ended` | it has gone | the same, and `seconds`
 type App struct {
 	// `enforce` (default), or `observe`: no handler refuses anybody, whatever
 	// its own mode is.
@@ -49,6 +53,7 @@ type backend struct {
 	observing   bool
 	capacity    *Rate
 	concurrency *Concurrency
+	classes     bool
 	tickets     bool
 	detects     bool          // herds
 	guard       *shield.Guard // of the first handler of that name
@@ -58,6 +63,9 @@ type backend struct {
 // limited reports whether there is a limit to what the backend is to take, and
 // so something that can be spared.
 func (b *backend) limited() bool { return b.capacity != nil || b.concurrency != nil }
+
+// searches reports whether the limit in flight is found, not set.
+func (b *backend) searches() bool { return b.concurrency != nil && b.guard.Adapts() }
 
 // zone is one zone as this config defines it.
 type zone struct {
@@ -154,7 +162,7 @@ func (a *App) add(h *Handler, b *backendState, zones []*zoneState) {
 	}
 	if !found {
 		a.backends = append(a.backends, &backend{
-			h.Name, h.observing, h.Capacity, h.Concurrency, h.guard.Tickets(), h.guard.DetectsHerds(), h.guard, b,
+			h.Name, h.observing, h.Capacity, h.Concurrency, len(h.Classes) > 0, h.guard.Tickets(), h.guard.DetectsHerds(), h.guard, b,
 		})
 	}
 next:

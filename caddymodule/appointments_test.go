@@ -483,7 +483,7 @@ caddy_shield_promises_total{shield="s"} %d
 		t.Errorf("curl: %+v, want %+v", f, s.Families[pushback.FamilyCurl])
 	}
 	r.app().reportOnce(shield.Now())
-	if seen, want := b.state.overload.seen, (total{s.Refused[shield.Capacity], s.Refused[shield.Concurrency], s.Refused[shield.Early]}); seen != want {
+	if seen, want := b.state.overload.seen, (total{s.Refused[shield.Capacity], s.Refused[shield.Concurrency], s.Refused[shield.Early], 0, 0}); seen != want {
 		t.Errorf("reported: %+v, want %+v", seen, want)
 	}
 }

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,6 +12,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/herdshield/shield"
 )
 
 func init() {
@@ -49,7 +52,20 @@ func init() {
 //			max_keys    <n>
 //		}
 //		capacity <n>/<s|m|h> [burst <n>]
-//		concurrency <n>
+//		concurrency <n> | adaptive | slo <duration> {
+//			min         <n>
+//			max         <n>
+//			initial     <n>
+//			max_latency <duration>
+//			probe       on|off
+//			per         <key...> <n>
+//		}
+//		queue off | <n> [timeout <duration>]
+//		class <name> {
+//			match   <matchers...>
+//			share   <n>%
+//			clients <n>%
+//		}
 //		pushback {
 //			min             <duration>
 //			max             <duration>
@@ -76,7 +92,7 @@ func init() {
 //	}
 //
 // The rate in the first line is a zone per client address. match may be given
-// several times, as alternatives.
+// several times, as alternatives. Of the classes the first that fits counts.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume the directive's name
 	if args := d.RemainingArgs(); len(args) > 0 {
@@ -86,7 +102,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		}
 		h.Zones = append(h.Zones, &Zone{Rate: *rate})
 	}
-	return eachOption(d, "zone", func(word string) (err error) {
+	return eachOption(d, []string{"zone", "class"}, func(word string) (err error) {
 		switch word {
 		case "name":
 			h.Name, err = oneArg(d)
@@ -97,8 +113,11 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		case "capacity":
 			h.Capacity, err = parseRateArgs(d, d.RemainingArgs())
 		case "concurrency":
-			h.Concurrency = new(Concurrency)
-			h.Concurrency.Limit, err = intArg(d)
+			err = h.parseConcurrency(d)
+		case "queue":
+			err = h.parseQueue(d)
+		case "class":
+			err = h.parseClass(d)
 		case "pushback":
 			err = h.parsePushback(d)
 		case "retries":
@@ -106,7 +125,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		case "herd":
 			err = h.parseHerd(d)
 		default:
-			err = unknown(d, "name, mode, zone, capacity, concurrency, pushback, retries or herd")
+			err = unknown(d, "name, mode, zone, capacity, concurrency, queue, class, pushback, retries or herd")
 		}
 		return err
 	})
@@ -119,19 +138,10 @@ func (h *Handler) parseZone(d *caddyfile.Dispenser) error {
 	}
 	z := &Zone{Name: name}
 	h.Zones = append(h.Zones, z)
-	return eachOption(d, "match", func(word string) (err error) {
+	return eachOption(d, []string{"match"}, func(word string) (err error) {
 		switch word {
 		case "match":
-			if d.NextArg() {
-				if strings.HasPrefix(d.Val(), "@") {
-					return d.Errf("match is %s, a named matcher; want its matchers written out here", d.Val())
-				}
-				d.Prev()
-			}
-			var set caddy.ModuleMap
-			if set, err = caddyhttp.ParseCaddyfileNestedMatcherSet(d); err == nil {
-				z.MatcherSetsRaw = append(z.MatcherSetsRaw, set)
-			}
+			err = matchArgs(d, &z.MatcherSetsRaw)
 		case "key":
 			z.Key, err = keyArgs(d)
 		case "ipv4_prefix":
@@ -156,10 +166,111 @@ func (h *Handler) parseZone(d *caddyfile.Dispenser) error {
 	})
 }
 
+func (h *Handler) parseConcurrency(d *caddyfile.Dispenser) error {
+	c := new(Concurrency)
+	h.Concurrency = c
+	args := d.RemainingArgs()
+	switch {
+	case len(args) == 0 || len(args) > 2 || len(args) == 2 && args[0] != "slo":
+		return d.Errf("arguments are %q; want a whole number, adaptive, or slo and a duration", strings.Join(args, " "))
+	case len(args) == 2:
+		target, err := caddy.ParseDuration(args[1])
+		if err != nil {
+			return d.Errf("slo is %q; want a duration like 200ms", args[1])
+		}
+		c.Target = new(caddy.Duration(target))
+	case args[0] == "adaptive":
+		c.Adaptive = true
+	default:
+		var err error
+		if c.Limit, err = strconv.Atoi(args[0]); err != nil {
+			return d.Errf("concurrency is %q; want a whole number, adaptive, or slo and a duration", args[0])
+		}
+		if c.Limit == 0 { // in JSON that is none
+			return d.Errf("concurrency is 0; want 1 to %d", shield.MaxConcurrency)
+		}
+	}
+	return eachOption(d, nil, func(word string) (err error) {
+		switch word {
+		case "min":
+			err = pointer(d, &c.Min)
+		case "max":
+			err = pointer(d, &c.Max)
+		case "initial":
+			err = pointer(d, &c.Initial)
+		case "max_latency":
+			err = durationPointer(d, &c.MaxLatency)
+		case "probe":
+			c.Probe, err = switchArg(d)
+		case "per":
+			args := d.RemainingArgs()
+			if len(args) < 2 {
+				return d.Errf("per is %q; want a key and a whole number, like {client_ip} 10", strings.Join(args, " "))
+			}
+			last := len(args) - 1
+			n, err := strconv.Atoi(args[last])
+			if err != nil {
+				return d.Errf("per ends with %q; want a whole number", args[last])
+			}
+			c.Per = &PerClient{Key: strings.Join(args[:last], " "), Limit: n}
+		default:
+			err = unknown(d, "min, max, initial, max_latency, probe or per")
+		}
+		return err
+	})
+}
+
+func (h *Handler) parseQueue(d *caddyfile.Dispenser) error {
+	h.Queue = new(Queue)
+	args := d.RemainingArgs()
+	if len(args) == 1 && args[0] == "off" {
+		h.Queue.Off = true
+		return nil
+	}
+	if len(args) != 1 && (len(args) != 3 || args[1] != "timeout") {
+		return d.Errf("arguments are %q; want off, or how many may wait, like 32, or 32 timeout 100ms", strings.Join(args, " "))
+	}
+	n, err := strconv.Atoi(args[0])
+	if err != nil {
+		return d.Errf("queue is %q; want a whole number, or off", args[0])
+	}
+	h.Queue.Size = &n
+	if len(args) == 3 {
+		timeout, err := caddy.ParseDuration(args[2])
+		if err != nil {
+			return d.Errf("timeout is %q; want a duration like 100ms", args[2])
+		}
+		h.Queue.Timeout = new(caddy.Duration(timeout))
+	}
+	return nil
+}
+
+func (h *Handler) parseClass(d *caddyfile.Dispenser) error {
+	name, err := oneArg(d)
+	if err != nil {
+		return err
+	}
+	c := &Class{Name: name}
+	h.Classes = append(h.Classes, c)
+	return eachOption(d, []string{"match"}, func(word string) (err error) {
+		switch word {
+		case "match":
+			err = matchArgs(d, &c.MatcherSetsRaw)
+		case "share":
+			c.Share, err = percentArg(d)
+		case "clients":
+			c.Clients, err = percentArg(d)
+		default:
+			err = unknown(d, "match, share or clients")
+		}
+		return err
+	})
+}
+
 func (h *Handler) parsePushback(d *caddyfile.Dispenser) error {
 	p := new(Pushback)
 	h.Pushback = p
-	return eachOption(d, "", func(word string) (err error) {
+	return eachOption(d, nil, func(word string) (err error) {
 		switch word {
 		case "min":
 			err = durationPointer(d, &p.Min)
@@ -192,7 +303,7 @@ func (h *Handler) parsePushback(d *caddyfile.Dispenser) error {
 func (h *Handler) parseRetries(d *caddyfile.Dispenser) error {
 	r := new(Retries)
 	h.Retries = r
-	return eachOption(d, "", func(word string) (err error) {
+	return eachOption(d, nil, func(word string) (err error) {
 		switch word {
 		case "enforce":
 			r.Enforce, err = switchArg(d)
@@ -224,7 +335,7 @@ func (h *Handler) parseRetries(d *caddyfile.Dispenser) error {
 
 func (h *Handler) parseHerd(d *caddyfile.Dispenser) error {
 	h.Herd = new(Herd)
-	return eachOption(d, "", func(word string) (err error) {
+	return eachOption(d, nil, func(word string) (err error) {
 		switch word {
 		case "detect":
 			h.Herd.Detect, err = switchArg(d)
@@ -242,7 +353,7 @@ func (h *Handler) parseHerd(d *caddyfile.Dispenser) error {
 //	}
 func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume the option's name
-	return eachOption(d, "", func(word string) (err error) {
+	return eachOption(d, nil, func(word string) (err error) {
 		switch word {
 		case "mode":
 			a.Mode, err = oneArg(d)
@@ -255,15 +366,15 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 
 // eachOption parses the block that follows the present word, if there is one, by
 // calling parse with each option's word. No argument may be left before it. No
-// option may be there twice, but for the one named many.
-func eachOption(d *caddyfile.Dispenser, many string, parse func(word string) error) error {
+// option may be there twice, but for those in many.
+func eachOption(d *caddyfile.Dispenser, many []string, parse func(word string) error) error {
 	if d.NextArg() {
 		return d.ArgErr()
 	}
 	seen := map[string]bool{}
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		word := d.Val()
-		if seen[word] && word != many {
+		if seen[word] && !slices.Contains(many, word) {
 			return d.Errf("%s is there twice; want it once", word)
 		}
 		seen[word] = true
@@ -307,6 +418,37 @@ func switchArg(d *caddyfile.Dispenser) (*bool, error) {
 		return nil, d.Errf("%s is %q; want on or off", word, arg)
 	}
 	return new(arg == "on"), nil
+}
+
+// matchArgs adds one set of matchers.
+func matchArgs(d *caddyfile.Dispenser, to *caddyhttp.RawMatcherSets) error {
+	if d.NextArg() {
+		if strings.HasPrefix(d.Val(), "@") {
+			return d.Errf("match is %s, a named matcher; want its matchers written out here", d.Val())
+		}
+		d.Prev()
+	}
+	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
+	if err != nil {
+		return err
+	}
+	*to = append(*to, set)
+	return nil
+}
+
+// percentArg returns a percentage as a part of 1.
+func percentArg(d *caddyfile.Dispenser) (*float64, error) {
+	word := d.Val()
+	arg, err := oneArg(d)
+	if err != nil {
+		return nil, err
+	}
+	number, found := strings.CutSuffix(arg, "%")
+	n, err := strconv.ParseFloat(number, 64)
+	if !found || err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
+		return nil, d.Errf("%s is %q; want a percentage like 70%%", word, arg)
+	}
+	return new(n / 100), nil
 }
 
 func intArg(d *caddyfile.Dispenser) (int, error) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -65,10 +66,87 @@ type Zone struct {
 }
 
 // Concurrency bounds how many requests may be in flight. One that finds no room
-// is answered 503.
+// waits in the queue, or is answered 503. One of `limit`, `adaptive` and `target` is
+// required.
 type Concurrency struct {
+	// A bound that does not change: 1 to 1000000.
+	Limit int `json:"limit,omitempty"`
+
+	// Find the bound that the backend works best at, by how long its requests
+	// take.
+	Adaptive bool `json:"adaptive,omitempty"`
+
+	// Find the highest bound at which 95 % of the requests are served within this
+	// time.
+	Target *caddy.Duration `json:"target,omitempty"`
+
+	// Between what the bound is looked for, and where to begin: 1 to 100000
+	// (defaults 2, 1000 and 20). Not with `limit`.
+	Min     *int `json:"min,omitempty"`
+	Max     *int `json:"max,omitempty"`
+	Initial *int `json:"initial,omitempty"`
+
+	// A backend whose requests take longer than this on the average is overloaded,
+	// even if it has never been seen to be faster (default: what is measured is
+	// believed). With `adaptive` only.
+	MaxLatency *caddy.Duration `json:"max_latency,omitempty"`
+
+	// Whether the bound is lowered for a moment now and then, while it is used up
+	// for long, to see whether the backend gets faster (default true). With
+	// `adaptive` only.
+	Probe *bool `json:"probe,omitempty"`
+
+	// How many of them one client may have. One that has more is answered 429.
+	Per *PerClient `json:"per,omitempty"`
+}
+
+// PerClient bounds how many requests one client may have in flight.
+type PerClient struct {
+	// What tells clients apart, as a zone's key does (default
+	// `{http.vars.client_ip}`): an IPv4 address, or an IPv6 network of 64 bits.
+	Key string `json:"key,omitempty"`
+
 	// The bound: 1 to 1000000. Required.
 	Limit int `json:"limit"`
+}
+
+// Queue is where requests wait a moment that find no room in flight. It needs
+// concurrency. Without this option there is a queue of 64 where the concurrency
+// is adaptive or has a target, and none where it is fixed.
+type Queue struct {
+	// Have no queue.
+	Off bool `json:"off,omitempty"`
+
+	// How many may wait at once: 1 to 10000. Required, unless it is off.
+	Size *int `json:"size,omitempty"`
+
+	// How long one may wait: up to `1m` (default: as long as the backend takes for
+	// a request, within `10ms` and `200ms`). While the queue has not been empty for
+	// 100 ms, newcomers wait for 5 ms only.
+	Timeout *caddy.Duration `json:"timeout,omitempty"`
+}
+
+// Class says which requests are let in first while there is not room in flight
+// for all. It needs concurrency. Of the classes that fit a request the first counts.
+type Class struct {
+	// The class's name: up to 64 letters, digits and `_-./:`. `critical`, `default`
+	// and `sheddable` have a share of their own. Requests that no class fits are
+	// of the class `default`, whether it is there or not.
+	Name string `json:"name"`
+
+	// Which requests are of the class. Several matcher sets are alternatives. A
+	// class with neither `match` nor `clients` has those only whose header
+	// `X-Shield-Class` names it, and is believed.
+	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
+
+	// How much of the room in flight the class may take, while requests of classes
+	// with more come: more than 0, to 1 (default: 1 for `critical`, 0.9 for
+	// `default`, 0.7 for `sheddable`; others need one).
+	Share *float64 `json:"share,omitempty"`
+
+	// That share of the clients only, drawn by lot, the same ones for an hour: more
+	// than 0, to 1 (default: all). Who is a client is what `retries` says.
+	Clients *float64 `json:"clients,omitempty"`
 }
 
 // Pushback says how refusals are worded.
@@ -206,10 +284,23 @@ func (h *Handler) config() (shield.Config, error) {
 		}
 	}
 	if h.Concurrency != nil {
-		if c.Concurrency = h.Concurrency.Limit; c.Concurrency < 1 {
-			errs = append(errs, fmt.Errorf("concurrency limit is %d; want 1 to %d", c.Concurrency, shield.MaxConcurrency))
-			c.Concurrency = 0
+		if err := h.Concurrency.config(&c); err != nil {
+			errs = append(errs, err)
 		}
+	}
+	if h.Queue != nil {
+		var err error
+		if c.Queue, err = h.Queue.config(); err != nil {
+			errs = append(errs, fmt.Errorf("queue: %w", err))
+		}
+	}
+	for _, class := range h.Classes {
+		checked, err := class.config()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("class %q: %w", class.Name, err))
+			continue
+		}
+		c.Classes = append(c.Classes, checked)
 	}
 	if len(h.Zones) == 0 && h.Capacity == nil && h.Concurrency == nil {
 		errs = append(errs, errors.New("there is nothing to limit; want a zone, a capacity or a concurrency"))
@@ -243,6 +334,114 @@ func (h *Handler) config() (shield.Config, error) {
 	}
 	c.IgnoreHerds = h.Herd != nil && !yes(h.Herd.Detect)
 	return c, errors.Join(errs...)
+}
+
+// config adds what the handler means to c.
+func (n *Concurrency) config(c *shield.Config) error {
+	var errs []error
+	if n.Per != nil {
+		if c.PerClient = n.Per.Limit; c.PerClient < 1 || c.PerClient > shield.MaxConcurrency {
+			errs = append(errs, fmt.Errorf("concurrency per client is %d; want 1 to %d", c.PerClient, shield.MaxConcurrency))
+			c.PerClient = 0
+		}
+	}
+	ways := 0
+	for _, is := range []bool{n.Limit != 0, n.Adaptive, n.Target != nil} {
+		if is {
+			ways++
+		}
+	}
+	searches := loadshed.Config{
+		Min: explicit(&errs, "concurrency min", n.Min), Max: explicit(&errs, "concurrency max", n.Max),
+		Initial:    explicit(&errs, "concurrency initial", n.Initial),
+		MaxLatency: time.Duration(explicit(&errs, "concurrency max_latency", n.MaxLatency)),
+		Target:     time.Duration(explicit(&errs, "concurrency target", n.Target)),
+		NoProbe:    !yes(n.Probe),
+	}
+	switch {
+	case ways > 1:
+		errs = append(errs, errors.New("concurrency has several of limit, adaptive and target; want one"))
+	case n.Adaptive || n.Target != nil:
+		c.Adaptive = &searches
+	case n.Limit < 1:
+		errs = append(errs, fmt.Errorf("concurrency limit is %d; want 1 to %d, or adaptive, or a target", n.Limit, shield.MaxConcurrency))
+	case n.Min != nil || n.Max != nil || n.Initial != nil || n.MaxLatency != nil || n.Probe != nil:
+		errs = append(errs, fmt.Errorf("concurrency limit is %d, and there are options of adaptive; want one or the other", n.Limit))
+	default:
+		c.Concurrency = n.Limit
+	}
+	return errors.Join(errs...)
+}
+
+// explicit returns the options with their defaults written out, so that two
+// definitions can be compared.
+func (n *Concurrency) explicit() *Concurrency {
+	if n == nil {
+		return nil
+	}
+	e := *n
+	if yes(e.Probe) {
+		e.Probe = nil
+	}
+	if e.Per != nil {
+		per := *e.Per
+		if per.Key == "" {
+			per.Key = defaultKey
+		}
+		e.Per = &per
+	}
+	return &e
+}
+
+func (q *Queue) config() (shield.Queue, error) {
+	if q.Off {
+		if q.Size != nil || q.Timeout != nil {
+			return shield.Queue{}, errors.New("it is off, and has a size or a timeout; want one or the other")
+		}
+		return shield.Queue{Size: shield.NoQueue}, nil
+	}
+	var errs []error
+	c := shield.Queue{Timeout: time.Duration(explicit(&errs, "timeout", q.Timeout))}
+	switch {
+	case q.Size == nil:
+		errs = append(errs, fmt.Errorf("it has no size; want 1 to %d, or off", shield.MaxQueue))
+	case *q.Size < 1 || *q.Size > shield.MaxQueue: // a negative one would be NoQueue
+		errs = append(errs, fmt.Errorf("size is %d; want 1 to %d", *q.Size, shield.MaxQueue))
+	default:
+		c.Size = *q.Size
+	}
+	return c, errors.Join(errs...)
+}
+
+func (c *Class) config() (loadshed.Class, error) {
+	errs := []error{shield.CheckName(c.Name)}
+	for _, set := range c.MatcherSetsRaw {
+		if len(set) == 0 {
+			errs = append(errs, errors.New("match is empty; want a matcher, or leave it out"))
+		}
+	}
+	checked := loadshed.Class{Name: c.Name}
+	for _, share := range []struct {
+		name string
+		is   *float64
+	}{{"share", c.Share}, {"clients", c.Clients}} {
+		if share.is != nil && !(*share.is > 0 && *share.is <= 1) {
+			errs = append(errs, fmt.Errorf("%s is %v; want more than 0, to 1", share.name, *share.is))
+		}
+	}
+	if c.Share != nil {
+		checked.Share = *c.Share
+	}
+	return checked, errors.Join(errs...)
+}
+
+// explicitClasses returns classes without what tells which requests are theirs,
+// so that two definitions can be compared.
+func explicitClasses(list []*Class) (e []*Class) {
+	for _, c := range list {
+		e = append(e, &Class{Name: c.Name, Share: c.Share, Clients: c.Clients})
+	}
+	return e
 }
 
 func (r *Retries) config() (shield.Retries, error) {

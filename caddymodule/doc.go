@@ -2,6 +2,8 @@
 // http.handlers.shield, the app shield, and the admin endpoint /shield/.
 //
 //	handler.go    a request's way through
+//	class.go      which class a request is of
+//	outcome.go    what has become of an admitted request
 //	refuse.go     how a refusal is answered
 //	annotate.go   what handlers and logs learn of a decision
 //	config.go     the JSON configuration and its one check

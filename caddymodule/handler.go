@@ -30,20 +30,22 @@ func init() { caddy.RegisterModule(new(Handler)) }
 // data) are answered 425 where a quota depends on the address.
 //
 // These placeholders are set for handlers, error routes and logs. On `admit` all
-// but the first are empty.
+// but the first and the class are empty.
 //
 // Placeholder | Description
 // ------------|-------------
 // `{http.shield.decision}` | `admit`, `refuse`, or `observe`: admitted, but would have been refused
-// `{http.shield.reason}` | the limit that refused: `quota`, `capacity` or `concurrency`; or `early`: the client was told a later time
+// `{http.shield.reason}` | the limit that refused: `quota`, `capacity`, `concurrency` or `per_client`; or `early`: the client was told a later time; `retry_budget`: it is one retry too many; `pause`: the backend has asked to be left alone
 // `{http.shield.zone}` | the zone that refused for `quota`; empty for the other reasons
 // `{http.shield.retry_after}` | what the client is told to wait, in seconds; empty if it is told not to come back
 // `{http.shield.retry_after_ms}` | the same in milliseconds
+// `{http.shield.class}` | the class that the request was treated as, where there are classes, on `admit` too
 type Handler struct {
 	// Names what the handler protects, in metrics, logs and status: up to 64
 	// letters, digits and `_-./:`. Handlers with one name count together
 	// against one capacity and one concurrency, and remember clients together;
-	// they must define capacity, concurrency, retries and herd alike.
+	// they must define capacity, concurrency, queue, classes (but for what they
+	// match), retries and herd alike.
 	// By default the name of the server, with a number from the second handler
 	// on. What is in use is remembered over reloads by this name.
 	Name string `json:"name,omitempty"`
@@ -61,6 +63,12 @@ type Handler struct {
 	// How many requests the backend can work on at once.
 	Concurrency *Concurrency `json:"concurrency,omitempty"`
 
+	// Where requests wait a moment that find no room in flight.
+	Queue *Queue `json:"queue,omitempty"`
+
+	// Who is let in first while there is not room in flight for all.
+	Classes []*Class `json:"classes,omitempty"`
+
 	// How refusals are worded.
 	Pushback *Pushback `json:"pushback,omitempty"`
 
@@ -73,6 +81,11 @@ type Handler struct {
 	guard     *shield.Guard
 	zones     []handlerZone
 	clients   *keyer // whose promises are whose
+	perClient *keyer // whose requests in flight are counted; nil: nobody's
+	classes   []handlerClass
+	admitted  []caddy.ReplacerFunc // by class; nil: there are none
+	listens   bool                 // to what becomes of requests
+	queues    bool
 	observing bool
 	respond   string
 	errors    func() caddyhttp.Handler // the server's error routes, or nil
@@ -111,6 +124,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if i := slices.Index(h.Zones, nil); i >= 0 {
 		return fmt.Errorf("shield %q: zone %d is null; want an object", h.Name, i)
 	}
+	if i := slices.Index(h.Classes, nil); i >= 0 {
+		return fmt.Errorf("shield %q: class %d is null; want an object", h.Name, i)
+	}
 	for _, z := range h.Zones {
 		if z.Name == "" { // a second one is an error, as any name given twice
 			z.Name = h.Name + "/per_client"
@@ -129,7 +145,15 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if h.clients, err = newKeyer(retries.Key, retries.IPv4Prefix, retries.IPv6Prefix); err != nil {
 		return fmt.Errorf("shield %q: retries: %w", h.Name, err)
 	}
-	backend := &Handler{Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency}
+	if h.Concurrency != nil && h.Concurrency.Per != nil {
+		if h.perClient, err = newKeyer(h.Concurrency.Per.Key, nil, nil); err != nil {
+			return fmt.Errorf("shield %q: concurrency per client: %w", h.Name, err)
+		}
+	}
+	backend := &Handler{
+		Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency.explicit(),
+		Queue: h.Queue, Classes: explicitClasses(h.Classes),
+	}
 	if backend.Mode == "" {
 		backend.Mode = modeEnforce
 	}
@@ -153,6 +177,11 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if h.guard, err = shield.New(cfg, &state); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
+	if err := h.provisionClasses(ctx); err != nil {
+		return fmt.Errorf("shield %q: %w", h.Name, err)
+	}
+	h.listens = h.Capacity != nil || h.Concurrency != nil
+	h.queues = h.guard.QueueSize() > 0
 	app.add(h, pooled, zones)
 
 	h.respond = respondAuto
@@ -211,8 +240,26 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	q := shield.Describe(r)
 	q.Keys = keys
 	h.identify(r, &q)
-	now := shield.Now() // the only clock reading of a refusal
+	now := shield.Now() // the only clock reading of a refusal that nobody waits for
+	if err := h.classify(r, &q, now); err != nil {
+		return err
+	}
+	if h.perClient != nil {
+		if q.Tenant, err = h.tenant(r); err != nil {
+			return err
+		}
+	}
+	if h.queues {
+		q.Deadline = shield.Deadline(r, now)
+	}
 	d := h.guard.Admit(now, q)
+	if d.Queued() {
+		if !h.guard.Await(r.Context(), q, &d) {
+			w.WriteHeader(statusGone)
+			return nil
+		}
+		now = shield.Now()
+	}
 	h.annotate(r, &d)
 	if d.Backlog > 0 {
 		h.guard.Answers().Warn(w.Header(), d.Backlog)
@@ -220,16 +267,38 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	switch {
 	case !d.Admit:
 		return h.refuse(w, r, d, now)
-	case !d.HoldsPlace():
+	case !h.listens:
 		return next.ServeHTTP(w, r)
-	case shield.MayDetach(r):
-		t := shield.Track(w, r, d)
-		defer t.Done()
-		return next.ServeHTTP(t, r)
 	default:
-		defer func() { d.Done(shield.Now(), shield.Served) }()
-		return next.ServeHTTP(w, r)
+		return h.pass(w, r, d, next)
 	}
+}
+
+// statusGone is what Caddy has in its access log for a client that has gone.
+const statusGone = 499
+
+// pass has next serve an admitted request, and takes note of what becomes of it.
+func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision, next caddyhttp.Handler) (err error) {
+	var tracker *shield.Tracker
+	if d.HoldsPlace() && shield.MayDetach(r) {
+		tracker = shield.Track(w, r, d)
+		w = tracker
+	}
+	tap, whole := newTap(r), false
+	defer func() { // also if next panics, as reverse_proxy does where a response breaks off
+		end, now := tap.end(r, err, whole), shield.Now()
+		if tracker != nil {
+			tracker.DoneAs(end.outcome)
+		} else {
+			d.Done(now, end.outcome)
+		}
+		if end.pause > 0 {
+			h.guard.Pause(now, end.pause)
+		}
+	}()
+	err = next.ServeHTTP(w, r)
+	whole = true
+	return err
 }
 
 // identify names the client that promises are remembered by; not if that is an
@@ -244,6 +313,17 @@ func (h *Handler) identify(r *http.Request, q *shield.Request) {
 	if h.guard.Tickets() {
 		q.Name = bytes.Clone(name)
 	}
+}
+
+// tenant names whose request in flight r is.
+func (h *Handler) tenant(r *http.Request) (limiter.Key, error) {
+	if h.perClient.verified && r.TLS != nil && !r.TLS.HandshakeComplete {
+		if h.observing {
+			return shield.Outside, nil
+		}
+		return shield.Outside, caddyhttp.HandlerError{StatusCode: http.StatusTooEarly, Err: errTooEarly}
+	}
+	return h.perClient.key(r), nil
 }
 
 // keys appends the key of r in every zone.

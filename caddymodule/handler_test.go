@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -768,11 +769,13 @@ func TestAdminEndpoint(t *testing.T) {
 	heard()
 	s.get("/", "User-Agent", "curl/8.1")
 	got := status()
-	zeros := map[string]uint64{"quota": 0, "capacity": 0, "concurrency": 0, "early": 0}
+	zeros := map[string]uint64{"quota": 0, "capacity": 0, "concurrency": 0, "early": 0, "per_client": 0, "retry_budget": 0, "pause": 0}
+	overQuota := maps.Clone(zeros)
+	overQuota["quota"] = 2
 	want := Status{
 		Shields: []ShieldStatus{
 			{
-				Name: "srv0", Mode: "enforce", Admitted: 1, Refused: map[string]uint64{"quota": 2, "capacity": 0, "concurrency": 0, "early": 0}, Observed: zeros,
+				Name: "srv0", Mode: "enforce", Admitted: 1, Refused: overQuota, Observed: zeros,
 				Clients: map[string]int{"early": 1}, MaxClients: 524288, Families: map[string]FamilyStatus{"curl": {Told: 1}},
 			},
 			{

@@ -14,7 +14,18 @@ var (
 	descRequests = desc("requests_total", "Requests by what was decided: admitted, refused, or observed (admitted, but would have been refused), and for what reason.", "shield", "outcome", "reason")
 	descInFlight = desc("in_flight_requests", "Requests that hold a place in flight.", "shield")
 	descLimit    = desc("concurrency_limit_requests", "Requests that may be in flight at once.", "shield")
-	descOverload = desc("overloaded", "1 while requests are being refused for capacity or concurrency, or for being early, and for 5 s after.", "shield")
+	descChanges  = desc("concurrency_changes_total", "Changes of the limit in flight, by what they were made for; where it is adaptive.", "shield", "reason")
+	descLatency  = desc("concurrency_latency_seconds", "Mean time of service when the limit in flight was last changed; where it is adaptive.", "shield")
+	descBaseline = desc("concurrency_baseline_seconds", "What that would have been if nothing had waited in the backend, as far as it is known; where the limit in flight is adaptive.", "shield")
+	descGhosts   = desc("ghost_requests", "Requests whose clients have gone, and whose places are kept while the backend probably works on.", "shield")
+	descQueue    = desc("queue_requests", "Requests that wait for a place in flight.", "shield")
+	descWaits    = desc("queue_waits_total", "Requests that have waited for a place in flight: admitted, timeout, dropped (for one of a higher class), or gone (the client).", "shield", "outcome")
+	descWaited   = desc("queue_wait_seconds_total", "Time that they have waited, in total.", "shield")
+	descClass    = desc("class_requests_total", "Requests by class and by what was decided: admitted, refused, or observed (admitted, but would have been refused).", "shield", "class", "outcome")
+	descPaused   = desc("paused", "1 while the backend is left alone because it has asked for that.", "shield")
+	descPauses   = desc("pauses_total", "Times that the backend has asked to be left alone.", "shield")
+	descFailed   = desc("backend_failures_total", "Admitted requests that the backend refused, or that could not be passed to it: 502, 503.", "shield")
+	descOverload = desc("overloaded", "1 while requests are being refused for anything but what their client has used up, and for 5 s after.", "shield")
 	descHints    = desc("retry_after_seconds", "What refused clients were told to wait.", "shield")
 	descNever    = desc("told_never_total", "Refused clients that were told not to come back.", "shield")
 	descHeld     = desc("held_refusals", "Refusals that are held back, for less than a second, before they are sent.", "shield")
@@ -47,7 +58,9 @@ var (
 	descShared       = desc("zone_shared_requests_total", "Requests of clients that found no room in a zone, and share a bucket.", "zone")
 
 	descs = []*prometheus.Desc{
-		descRequests, descInFlight, descLimit, descOverload, descHints, descNever, descHeld,
+		descRequests, descInFlight, descLimit, descChanges, descLatency, descBaseline, descGhosts,
+		descQueue, descWaits, descWaited, descClass, descPaused, descPauses, descFailed,
+		descOverload, descHints, descNever, descHeld,
 		descBacklog, descDeferred, descSpare, descPromises, descOutcomes, descDeferrals, descKept,
 		descClients, descMaxClients, descTickets, descTold, descReturns,
 		descHerd, descHerdSize, descHerdQ, descAllan, descChange, descDistinct,
@@ -89,8 +102,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		if b.concurrency != nil {
 			gauge(descInFlight, float64(s.InFlight), b.name)
-			gauge(descLimit, float64(b.concurrency.Limit), b.name)
+			gauge(descLimit, float64(b.guard.Limit()), b.name)
 		}
+		c.collectShed(ch, counter, gauge, b)
 		overloaded := 0.0
 		if b.state.overload.active() {
 			overloaded = 1
@@ -143,6 +157,45 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descMaxKeys, float64(z.maxKeys()), z.Name)
 		counter(descEvictions, s.Evicted, z.Name)
 		counter(descShared, s.Shared, z.Name)
+	}
+}
+
+// collectShed collects what is done to find, keep and share the room in flight.
+func (collector) collectShed(ch chan<- prometheus.Metric, counter func(*prometheus.Desc, uint64, ...string), gauge func(*prometheus.Desc, float64, ...string), b *backend) {
+	s := b.state.ShedStats(shield.Now())
+	if b.searches() {
+		for reason, n := range s.Changes {
+			counter(descChanges, n, b.name, reason.String())
+		}
+		gauge(descLatency, s.Last.Latency.Seconds(), b.name)
+		gauge(descBaseline, s.Last.Baseline.Seconds(), b.name)
+		gauge(descGhosts, float64(s.Ghosts), b.name)
+	}
+	if b.guard.QueueSize() > 0 {
+		gauge(descQueue, float64(s.Queue.Length), b.name)
+		counter(descWaits, s.Queue.Granted, b.name, "admitted")
+		counter(descWaits, s.Queue.Expired, b.name, "timeout")
+		counter(descWaits, s.Queue.Dropped, b.name, "dropped")
+		counter(descWaits, s.Queue.Gone, b.name, "gone")
+		ch <- prometheus.MustNewConstMetric(descWaited, prometheus.CounterValue, s.Queue.Waited.Seconds(), b.name)
+	}
+	if b.classes {
+		for _, class := range b.guard.ClassStats() {
+			counter(descClass, class.Admitted, b.name, class.Name, "admitted")
+			counter(descClass, class.Refused, b.name, class.Name, "refused")
+			counter(descClass, class.Observed, b.name, class.Name, "observed")
+		}
+	}
+	if b.limited() {
+		paused := 0.0
+		if s.Paused > 0 {
+			paused = 1
+		}
+		gauge(descPaused, paused, b.name)
+		counter(descPauses, s.Pauses, b.name)
+	}
+	if b.concurrency != nil {
+		counter(descFailed, s.Failed, b.name)
 	}
 }
 

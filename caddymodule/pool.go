@@ -29,6 +29,10 @@ type backendState struct {
 	*shield.Backend
 	overload overload
 	herd     herd
+	pause    pause
+	changes  atomic.Uint64 // of the limit in flight that are in the log already
+	hogs     atomic.Uint64 // refusals for PerClient that are
+	wouldHog atomic.Uint64
 }
 
 // The two kinds of keys in the pool.

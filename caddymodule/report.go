@@ -60,8 +60,21 @@ func (a *App) reportOnce(now time.Duration) {
 			capacity:    s.Refused[shield.Capacity] + s.Observed[shield.Capacity],
 			concurrency: s.Refused[shield.Concurrency] + s.Observed[shield.Concurrency],
 			early:       s.Refused[shield.Early] + s.Observed[shield.Early],
+			retried:     s.Refused[shield.Retried] + s.Observed[shield.Retried],
+			paused:      s.Refused[shield.Paused] + s.Observed[shield.Paused],
 		})
 		a.reportOverload(b, change)
+		if n := news(s.Refused[shield.PerClient], &b.state.hogs); n > 0 {
+			a.logger.Info("refused over what one client may have in flight", zap.String("shield", b.name), zap.Uint64("requests", n))
+		}
+		if n := news(s.Observed[shield.PerClient], &b.state.wouldHog); n > 0 {
+			a.logger.Info("would have refused over what one client may have in flight", zap.String("shield", b.name), zap.Uint64("requests", n))
+		}
+		left, times := b.state.Paused(now)
+		a.reportPause(b, b.state.pause.step(now, left, times))
+		if b.searches() {
+			a.reportLimit(b)
+		}
 		if b.detects {
 			b.guard.Tick(now)
 			a.reportHerd(b, b.state.herd.step(now, b.state.Herd()))
@@ -96,7 +109,8 @@ func (a *App) reportOverload(b *backend, c change) {
 			message = "would have refused for want of room"
 		}
 		a.logger.Warn(message, zap.String("shield", b.name),
-			zap.Uint64("capacity", c.new.capacity), zap.Uint64("concurrency", c.new.concurrency), zap.Uint64("early", c.new.early))
+			zap.Uint64("capacity", c.new.capacity), zap.Uint64("concurrency", c.new.concurrency), zap.Uint64("early", c.new.early),
+			zap.Uint64("retry_budget", c.new.retried), zap.Uint64("pause", c.new.paused))
 	}
 	if c.ended {
 		a.logger.Info("overload ended", zap.String("shield", b.name), zap.Bool("observed", b.observing),
@@ -106,16 +120,90 @@ func (a *App) reportOverload(b *backend, c change) {
 	}
 }
 
-// total counts refusals for want of room since the backend's state was made. Who
-// comes too early is refused for that, too: there would be room but for others.
-type total struct{ capacity, concurrency, early uint64 }
+// reportLimit logs how the limit in flight has changed.
+func (a *App) reportLimit(b *backend) {
+	since := b.state.changes.Load()
+	changes, next := b.state.Changes(since)
+	if len(changes) == 0 || !b.state.changes.CompareAndSwap(since, next) {
+		return // nothing new, or two apps report at once, and the other one was quicker
+	}
+	for _, c := range changes {
+		if entry := a.logger.Check(zap.DebugLevel, "limit in flight changed"); entry != nil {
+			entry.Write(zap.String("shield", b.name), zap.Stringer("reason", c.Reason),
+				zap.Int("from", c.From), zap.Int("to", c.To),
+				zap.Duration("latency", c.Latency), zap.Duration("baseline", c.Baseline))
+		}
+	}
+}
 
-func (t total) sum() uint64 { return t.capacity + t.concurrency + t.early }
+// reportPause logs and emits that the backend has asked to be left alone, and that
+// this is over.
+func (a *App) reportPause(b *backend, c pauseChange) {
+	if c.began {
+		a.logger.Warn("backend asked to be left alone", zap.String("shield", b.name), zap.Duration("for", c.left))
+		a.events.Emit(a.ctx, "shield_backend_paused", map[string]any{"shield": b.name, "seconds": c.left.Seconds()})
+	}
+	if c.ended {
+		a.logger.Info("backend is asked again", zap.String("shield", b.name), zap.Duration("after", c.lasted))
+		a.events.Emit(a.ctx, "shield_backend_resumed", map[string]any{"shield": b.name, "seconds": c.lasted.Seconds()})
+	}
+}
+
+// pause knows whether it has been reported that a backend is left alone. It is
+// part of the pooled state, so that a reload neither starts nor ends one.
+type pause struct {
+	mu    sync.Mutex
+	on    bool // guarded by mu, like the rest
+	times uint64
+	since time.Duration
+	seen  time.Duration
+}
+
+// pauseChange is what one step has found out.
+type pauseChange struct {
+	began, ended bool
+	left         time.Duration // if began
+	lasted       time.Duration // if ended, as far as it was seen
+}
+
+// step takes at now for how long the backend is still left alone, and how many
+// times it has been.
+func (p *pause) step(now, left time.Duration, times uint64) (c pauseChange) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now < p.seen || times < p.times {
+		return c // two apps report at once, and the other one was quicker
+	}
+	p.seen = now
+	if times > p.times {
+		p.times = times
+		if !p.on {
+			p.on, p.since = true, now
+			c.began, c.left = true, left
+		}
+	}
+	if p.on && left == 0 {
+		p.on = false
+		c.ended, c.lasted = true, now-p.since
+	}
+	return c
+}
+
+// total counts refusals for want of room since the backend's state was made. Who
+// comes too early is refused for that, too: there would be room but for others. So
+// is who retries too much, and who comes while the backend wants to be left alone.
+type total struct{ capacity, concurrency, early, retried, paused uint64 }
+
+func (t total) sum() uint64 { return t.capacity + t.concurrency + t.early + t.retried + t.paused }
 
 // since returns what has been added to was; not if any count has gone back.
 func (t total) since(was total) (added total, ok bool) {
-	return total{t.capacity - was.capacity, t.concurrency - was.concurrency, t.early - was.early},
-		t.capacity >= was.capacity && t.concurrency >= was.concurrency && t.early >= was.early
+	return total{
+			t.capacity - was.capacity, t.concurrency - was.concurrency, t.early - was.early,
+			t.retried - was.retried, t.paused - was.paused,
+		},
+		t.capacity >= was.capacity && t.concurrency >= was.concurrency && t.early >= was.early &&
+			t.retried >= was.retried && t.paused >= was.paused
 }
 
 // overload knows whether a backend is being protected right now. It is part of

@@ -18,18 +18,18 @@ func TestOverloadStartsAndEndsOnce(t *testing.T) {
 		want change
 	}{
 		{0, total{}, change{}},
-		{1 * time.Second, total{3, 0, 0}, change{new: total{3, 0, 0}, started: true}},
-		{2 * time.Second, total{3, 4, 0}, change{new: total{0, 4, 0}}},
-		{3 * time.Second, total{3, 4, 0}, change{}},
-		{6 * time.Second, total{3, 5, 0}, change{new: total{0, 1, 0}}}, // a wave 4 s later is the same overload
-		{10 * time.Second, total{3, 5, 0}, change{}},
-		{10*time.Second + 1, total{3, 5, 2}, change{new: total{0, 0, 2}}}, // so is one that only comes too early
-		{15 * time.Second, total{3, 5, 2}, change{}},
-		{16 * time.Second, total{3, 5, 2}, change{ended: true, lasted: 9*time.Second + 1, refused: 10}},
-		{17 * time.Second, total{3, 5, 2}, change{}},
-		{18 * time.Second, total{4, 5, 2}, change{new: total{1, 0, 0}, started: true}},
-		{19 * time.Second, total{4, 5, 1}, change{}}, // another app's older count
-		{30 * time.Second, total{4, 5, 2}, change{ended: true, refused: 1}},
+		{1 * time.Second, total{3, 0, 0, 0, 0}, change{new: total{3, 0, 0, 0, 0}, started: true}},
+		{2 * time.Second, total{3, 4, 0, 0, 0}, change{new: total{0, 4, 0, 0, 0}}},
+		{3 * time.Second, total{3, 4, 0, 0, 0}, change{}},
+		{6 * time.Second, total{3, 5, 0, 0, 0}, change{new: total{0, 1, 0, 0, 0}}}, // a wave 4 s later is the same overload
+		{10 * time.Second, total{3, 5, 0, 0, 0}, change{}},
+		{10*time.Second + 1, total{3, 5, 2, 0, 0}, change{new: total{0, 0, 2, 0, 0}}}, // so is one that only comes too early
+		{15 * time.Second, total{3, 5, 2, 0, 0}, change{}},
+		{16 * time.Second, total{3, 5, 2, 0, 0}, change{ended: true, lasted: 9*time.Second + 1, refused: 10}},
+		{17 * time.Second, total{3, 5, 2, 0, 0}, change{}},
+		{18 * time.Second, total{4, 5, 2, 0, 0}, change{new: total{1, 0, 0, 0, 0}, started: true}},
+		{19 * time.Second, total{4, 5, 1, 0, 0}, change{}}, // another app's older count
+		{30 * time.Second, total{4, 5, 2, 0, 0}, change{ended: true, refused: 1}},
 	} {
 		if got := o.step(step.at, step.is); got != step.want {
 			t.Errorf("step %d: %+v, want %+v", i, got, step.want)

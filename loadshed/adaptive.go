@@ -218,7 +218,7 @@ func (a *Adaptive) Restart(now time.Duration, l Law) (Change, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.control.begin(l)
-	a.control.restart(l)
+	a.control.fall(.5, l)
 	a.restartWindow(now)
 	return a.set(now, Restarted, l)
 }

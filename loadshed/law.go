@@ -1,56 +1,139 @@
 package loadshed
 
 import (
-	"encoding/json"
 	"math"
-	"os"
 	"time"
 )
 
-// control is the law: what a window of measurements makes of the limit. It is
-// not safe for concurrent use, and reads nothing but its arguments.
+// The constants of the law. Where no source is named they are ours: they were
+// chosen in simulation, on the named scenarios of loadtest/overload and on
+// backends drawn at random, none of which are those that the tests are held to.
+const (
+	// A window is over after two mean latencies, but not before shortest and not
+	// after longestWindow, if it holds enough requests; it is over anyhow after
+	// patience times as long (F9). A limiter that looks more often than requests
+	// take sees its own past.
+	shortestWindow  = 0.25 // seconds
+	longestWindow   = 1.0
+	enoughRequests  = 25
+	enoughEffective = 12
+	patience        = 8
+
+	// smoothing is the weight of a new window in the means: a single one decides
+	// nothing (F15).
+	smoothing = 0.5
+
+	// learnt is after how many requests the time of a route is believed.
+	learnt = 30
+
+	// headroom and its square root are what the limit is above the need. The square
+	// root is the staffing rule of Halfin and Whitt ("Heavy-Traffic Limits for
+	// Queues with Many Exponential Servers", 1981). Under heavy overload, where a
+	// place is taken as soon as it is free, tight of it is enough.
+	headroom = 0.1
+	tight    = 0.5
+	overload = 0.15 // share of refusals from which on it is less, and at
+	heavy    = 0.5  // which it is least
+
+	// Where next to nobody is refused, a limit of lenient times the target does no
+	// harm if latency is fine.
+	lenient   = 1.5
+	fewAbove  = 0.05
+	someBelow = 0.15
+
+	// tolerance is how much latency may stand above the baseline before the limit is
+	// cut; 1/√need more, as few workers queue more by chance.
+	tolerance = 0.25
+
+	// cut is by what a limit is cut at most in one window, and after how many
+	// windows above the tolerance.
+	cut       = 0.7
+	hotBefore = 2
+
+	// A cut that brought the limit below verify of what it was has to pay before the
+	// next: latency must follow by at least this elasticity (1: latency is all
+	// queue; 0: none of it).
+	verify     = 0.75
+	elasticity = 0.3
+
+	// A throughput of lost less than it has been at a higher limit, and at least
+	// deviations standard deviations of it, says that the limit is below the knee.
+	lost       = 0.10
+	deviations = 3
+	rateMemory = 0.3 // weight of a new window in the throughput
+
+	// firstProbe, laterProbe and longestProbe: how long after the limit began to
+	// bind it is probed, in seconds: soon if there are no more requests than before,
+	// so that the backend must have changed; later if there are. After that every 20
+	// to 80 s, rarer as long as probes change nothing. A probe that took long may be
+	// repeated after probeCost times as long only.
+	firstProbe   = 3.0
+	demandProbe  = 10.0
+	nextProbe    = 20.0
+	longestProbe = 80.0
+	probeCost    = 40
+
+	// How fast the baseline follows latency while the limit is not used up: up
+	// slowly, as a beginning overload looks like this.
+	learnUp   = 0.05
+	learnDown = 0.2
+
+	memory = 8 // windows over which the greatest need counts
+)
+
+// control is the law: what a window of measurements makes of the limit. It reads
+// nothing but its arguments, and is not safe for concurrent use. Limits are
+// fractions here, so that small steps add up; times are in seconds.
 type control struct {
 	limit             float64
-	latency, baseline float64 // of the last window, seconds
+	latency, baseline float64 // means over the last window
 
-	// shape is how long a route takes when nothing queues.
-	shape [Routes]float64
-	seen  [Routes]int
+	shape [Routes]float64 // how long a route takes when nothing queues
+	seen  [Routes]int     // how many requests that is learnt from
+	warm  bool            // the first window is over
 
-	congestion float64 // smoothed; 0: no window yet
-	need       float64 // in flight without a queue, smoothed
+	congestion float64 // latency over baseline, smoothed; 0: no window yet
+	hot        int     // windows in a row above the tolerance
+	need       float64 // in flight if nothing queued, smoothed
 	needs      [memory]float64
-	needCount  int
+	windows    int // in which the limit was bound, since it is
 
-	warm, bound, known bool
-	before             float64
-	best               struct {
+	bound  bool
+	known  bool    // the limit has not bound once, or has been cut
+	demand float64 // requests per second while it did not bind
+	excess float64 // share of requests that were refused
+	rate   float64 // served per second while it binds
+
+	// best is the greatest throughput at a limit.
+	best struct {
 		rate, limit float64
 		windows     int
 	}
-	demand   float64
-	hot      int
-	excess   float64
-	pressure float64 // share of recent windows with refusals
-	rate     float64 // served per second, while bound
 
-	epoch struct {
+	// before is the limit before the backend failed, 0 once it is reached again.
+	before float64
+
+	// cuts is the cut that has yet to pay.
+	cuts struct {
 		open              bool
-		limit, congestion float64
+		limit, congestion float64 // before it
 		at                time.Duration
-	}
-	after struct { // served since the cut of the epoch has settled
+
+		// what has been served since it took effect
 		n                       int
 		latency, shape, squares float64
 	}
 
-	phase     phase
-	until     time.Duration // when settling ends
-	saved     float64       // the limit before the probe
-	verified  bool
-	nextProbe time.Duration
-	dipped    time.Duration
-	every     float64
+	probe struct {
+		phase    phase
+		began    time.Duration
+		until    time.Duration // when what entered before has left
+		limit    float64       // before it
+		next     time.Duration
+		every    float64
+		verified bool
+		pressure float64 // share of the recent windows with refusals
+	}
 
 	refusedAt time.Duration
 	random    uint64
@@ -60,84 +143,82 @@ type phase uint8
 
 const (
 	measuring  phase = iota
-	settling         // a probe has begun; what ends now has entered before it
-	collecting       // a probe measures
+	settling         // a probe has begun: what ends now has entered before it
+	collecting       // what ends now has entered since
 )
 
-const memory = 8
-
+// begin makes the limit one that l allows.
 func (c *control) begin(l Law) {
 	if c.limit == 0 {
 		c.limit = float64(l.initial)
 	}
-	c.limit = min(max(c.limit, float64(l.min)), float64(l.max))
+	c.limit = between(float64(l.min), c.limit, float64(l.max))
 }
 
+func between(low, v, high float64) float64 { return min(max(v, low), high) }
+
+func duration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
+
+// wait returns when to look at a window that begins now.
 func (c *control) wait() time.Duration {
-	if c.phase == collecting {
-		return seconds(min(max(c.latency/4, .005), .05))
+	if c.probe.phase == collecting {
+		return duration(between(.005, c.latency/4, .05))
 	}
-	return seconds(c.enough())
+	return duration(between(shortestWindow, 2*c.latency, longestWindow))
 }
 
-func (c *control) enough() float64 { return min(max(2*c.latency, .25), 1) }
-
-func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-
+// over reports whether the window is over, or in how long to look again.
 func (c *control) over(now time.Duration, s *sample) (bool, time.Duration) {
-	switch c.phase {
+	switch c.probe.phase {
 	case settling:
-		return now >= c.until, c.until - now
+		return now >= c.probe.until, c.probe.until - now
 	case collecting:
 		return s.good >= 60 && s.effective() >= 30 || s.span > 3, c.wait()
 	}
-	mean := s.mean()
-	if s.n == 0 {
-		mean = .1
+	lasts := between(shortestWindow, 2*s.mean(), longestWindow)
+	if s.span < lasts {
+		return false, duration(lasts - s.span)
 	}
-	enough := min(max(2*mean, .25), 1)
-	switch {
-	case s.span < enough:
-		return false, seconds(enough - s.span)
-	case s.n >= 25 && s.effective() >= 12, s.span >= 8*enough:
-		return true, 0
-	}
-	return false, seconds(enough / 8)
+	full := s.n >= enoughRequests && s.effective() >= enoughEffective
+	// Looking is not free: not at every request, even if the window fills slowly.
+	return full || s.span >= patience*lasts, duration(lasts / 8)
 }
 
+// step makes of a window what follows from it.
 func (c *control) step(now time.Duration, s *sample, l Law) Reason {
-	switch c.phase {
-	case settling:
-		c.phase = collecting
-		return Probed
-	case collecting:
-		c.phase = measuring
-		return c.probed(now, s, l)
-	}
 	if s.n > 0 {
 		c.latency = s.mean()
 	}
-	if !c.warm {
+	if l.target > 0 {
+		return c.meet(s, l)
+	}
+	switch c.probe.phase {
+	case settling:
+		c.probe.phase = collecting
+		return Probed
+	case collecting:
+		c.probe.phase = measuring
+		return c.verdict(now, s, l)
+	}
+	switch {
+	case !c.warm:
+		// The first to end are the fastest (F8).
 		c.warm = true
 		return Unused
-	}
-	if s.good == 0 {
-		if s.n > 0 {
-			c.fall(.7, l)
-		}
+	case s.n == 0:
+		return Unused
+	case s.good == 0:
+		c.fall(cut, l)
 		return Failed
 	}
 	return c.adapt(now, s, l)
 }
 
-func (c *control) shapes(s *sample) float64 {
-	sum := 0.0
+// shapes returns how long what was served would have taken without a queue. A
+// route that is not known yet counts as it was.
+func (c *control) shapes(s *sample) (sum float64) {
 	for r := range s.routes {
-		m := &s.routes[r]
-		if m.n == 0 {
-			continue
-		}
-		if c.seen[r] < 30 {
+		if m := &s.routes[r]; c.seen[r] < learnt {
 			sum += m.latency
 		} else {
 			sum += float64(m.n) * c.shape[r]
@@ -146,248 +227,316 @@ func (c *control) shapes(s *sample) float64 {
 	return sum
 }
 
-func (c *control) rescale(f float64) {
+// rescale multiplies the baseline.
+func (c *control) rescale(by float64) {
 	for r := range c.shape {
-		c.shape[r] *= f
+		c.shape[r] *= by
 	}
 	for i := range c.needs {
-		c.needs[i] *= f
+		c.needs[i] *= by
 	}
-	c.need *= f
+	c.need *= by
 }
 
-func (c *control) needMax() float64 {
-	m := 0.0
-	for i := range min(c.needCount, memory) {
-		m = max(m, c.needs[i])
+// learn follows how long the routes take relative to each other: each route's
+// latency, less what all of them have in common (F10).
+func (c *control) learn(s *sample, congestion float64) {
+	for r := range s.routes {
+		m := &s.routes[r]
+		switch {
+		case m.n == 0:
+		case c.seen[r] < learnt:
+			c.shape[r] = (c.shape[r]*float64(c.seen[r]) + m.latency) / float64(c.seen[r]+m.n)
+			c.seen[r] += m.n
+		default:
+			c.shape[r] += min(.5, float64(m.n)/400) * (m.latency/float64(m.n)/congestion - c.shape[r])
+		}
 	}
-	return m
 }
 
 func (c *control) adapt(now time.Duration, s *sample, l Law) Reason {
-	lmin, lmax, initial := float64(l.min), float64(l.max), float64(l.initial)
 	shape := c.shapes(s)
+	if longest := l.maxLatency * float64(s.good); longest > 0 && shape > longest {
+		c.rescale(longest / shape)
+		shape = longest
+	}
+	shape = max(shape, 1e-9) // all in less than a microsecond
 	c.baseline = shape / float64(s.good)
-	bound := s.refused > 0 || float64(s.peak) >= .9*c.limit
-	r := 0.0
-	if s.refused > 0 {
-		r = 1
-	}
-	c.pressure += .15 * (r - c.pressure)
-	c.excess += .3 * (float64(s.refused)/float64(s.refused+s.n) - c.excess)
-	N0, N := shape/s.span, s.latency/s.span
-	X := float64(s.good) / s.span
-	S := N / max(N0, 1e-9)
-	Sok := s.goodLatency / max(shape, 1e-12)
+
+	// By Little's law, the sum of the times of service over the time that passed is
+	// the mean number in flight: as it was, and as it would be without a queue.
+	need, congestion := shape/s.span, s.latency/shape
+	goodCongestion := max(s.goodLatency/shape, 1e-9)
 	if c.congestion == 0 {
-		c.congestion, c.need = S, N0
-	} else {
-		c.congestion += .5 * (S - c.congestion)
-		c.need += .5 * (N0 - c.need)
+		c.congestion, c.need = congestion, need
 	}
-	for r := range s.routes {
-		m := &s.routes[r]
-		if m.n == 0 {
-			continue
-		}
-		if c.seen[r] < 30 {
-			c.shape[r] = (c.shape[r]*float64(c.seen[r]) + m.latency) / float64(c.seen[r]+m.n)
-			c.seen[r] += m.n
-			continue
-		}
-		c.shape[r] += min(.5, float64(m.n)/400) * (m.latency/float64(m.n)/max(Sok, 1e-9) - c.shape[r])
+	c.congestion += smoothing * (congestion - c.congestion)
+	c.need += smoothing * (need - c.need)
+	refusing := 0.0
+	if s.refused > 0 {
+		refusing = 1
 	}
-	if !bound {
-		c.bound, c.epoch.open = false, false
-		c.known = true
-		c.demand += .3 * (float64(s.n)/s.span - c.demand)
-		if float64(s.good) >= .9*float64(s.n) {
-			g := P.Up
-			if Sok < 1 {
-				g = P.Down
-			}
-			c.rescale(1 + g*(min(max(Sok, .5), 2)-1))
-			c.before = 0
-			if top := max(initial, 4*float64(s.peak)); c.limit > top {
-				c.limit = max(top, .9*c.limit)
-			} else if c.limit < initial {
-				c.limit = min(initial, c.limit+math.Sqrt(c.limit))
-			}
-		} else {
-			c.limit = max(lmin, min(c.limit, max(float64(s.peak), 1.1*N0+math.Sqrt(N0)+1)))
-		}
-		return Unused
+	c.probe.pressure += .15 * (refusing - c.probe.pressure)
+	c.excess += .3 * (float64(s.refused)/float64(s.refused+s.n) - c.excess)
+	c.learn(s, goodCongestion)
+
+	if s.refused == 0 && float64(s.peak) < .9*c.limit {
+		return c.idle(s, goodCongestion, l)
 	}
-	if !c.bound {
-		c.bound = true
-		c.needCount = 0
-		wait := 5.0
-		if P.Later > 0 && float64(s.n+s.refused)/s.span > 1.5*c.demand {
-			wait = P.Later
-		} else if P.Sooner > 0 {
-			wait = P.Sooner
-		}
-		if c.verified {
-			wait = 20 * (1 + .25*c.draw(now))
-		}
-		c.nextProbe = now + seconds(wait)
-		c.rate = X
-		if P.Keep == 0 {
-			c.best.rate, c.best.windows = 0, 0
-		}
-	} else {
-		c.rate += .3 * (X - c.rate)
+	c.bind(now, s)
+
+	most := 0.0
+	for _, n := range c.needs[:min(c.windows, memory)] {
+		most = max(most, n)
 	}
-	c.needs[c.needCount%memory] = c.need
-	c.needCount++
-	nm := c.needMax()
-	eta := 1 - (1-P.Eta)*min(max((c.excess-.15)/.35, 0), 1)
-	target := nm + eta*((P.Head-1)*nm+P.Sqrt*math.Sqrt(nm)) + 1
-	lenient := 1 + .5*min(max((P.E1-c.excess)/(P.E1-P.E0), 0), 1)
-	tol := .25 + 1/math.Sqrt(max(1, nm))
-	calm := c.demand == 0 || float64(s.n+s.refused)/s.span <= P.Calm*c.demand
-	reason := Congested
-	if c.congestion > 1+tol {
+	spare := 1 - (1-tight)*between(0, (c.excess-overload)/(heavy-overload), 1)
+	target := most + spare*(headroom*most+math.Sqrt(most)) + 1
+	above := 1 + tolerance + 1/math.Sqrt(max(1, most))
+	if c.congestion > above {
 		c.hot++
 	} else {
 		c.hot = 0
 	}
-	if c.before > 0 && (c.congestion > 1+tol && c.hot >= 2 || c.limit >= c.before) {
-		c.before = 0
-		c.nextProbe = max(c.nextProbe, now+10*time.Second)
+	serving := float64(s.good) >= .9*float64(s.n)
+
+	if c.lost(now, s) {
+		return Rebased
 	}
-	switch {
-	case c.before > 0:
-		if S < 1+tol {
-			c.limit = min(1.5*c.limit+.5, c.before)
-		}
-		reason = Grown
-	case P.Hybrid > 0:
-		g := min(max(1.5/c.congestion, .5), 1)
-		next := c.limit*g + 4
-		c.limit = min(max(lmin, c.limit+.2*(next-c.limit)), lmax)
-		reason = Grown
-		if g < 1 {
-			reason = Congested
-		}
-	case c.congestion > 1+tol && target < c.limit && (calm || P.HotAll > 0) && c.hot < P.Hot && float64(s.good) >= .9*float64(s.n):
-	case c.congestion > 1+tol && target < c.limit:
-		failing := float64(s.good) < .9*float64(s.n)
-		if !c.epoch.open {
-			c.epoch.open, c.epoch.limit, c.epoch.congestion, c.epoch.at = true, c.limit, max(c.congestion, P.Raw*S), now
-			c.limit = max(lmin, max(.7*c.limit, target))
-			c.known = true
-		} else if failing || c.limit > P.Verify*c.epoch.limit {
-			c.limit = max(lmin, max(.7*c.limit, target))
-		}
-	case c.congestion < 1+tol:
-		if !c.known {
-			lenient = 1.5
-		}
-		top := lenient * target
-		if calm {
-			top = max(top, initial)
-		}
-		if c.limit > top {
-			if c.verified {
-				c.limit -= P.Relax * (c.limit - top)
-			}
-		} else if !c.known && P.Gain > 0 {
-			c.limit = min(lmax, c.limit+max(.5*math.Sqrt(c.limit)+.5, P.Gain*(top-c.limit)), top)
-		} else {
-			c.limit = min(lmax, c.limit+max(.5*math.Sqrt(c.limit)+.5), top)
-		}
-		reason = Grown
+	reason := c.move(now, s, l, target, above, congestion, serving)
+	if paid, known := c.pays(now, s, shape, serving); known && !paid {
+		return Rebased
 	}
-	if b := &c.best; P.Lost > 0 {
-		b.windows++
-		b.rate *= P.Decay
-		switch {
-		case b.windows > 3 && c.rate > b.rate:
-			b.rate, b.limit = c.rate, c.limit
-		case b.windows > 6 && s.refused > 0 && c.rate < (1-max(P.Lost, P.Sigma/math.Sqrt(5.7*float64(s.good))))*b.rate && c.limit < .9*b.limit && float64(s.good) >= .9*float64(s.n):
-			c.rescale(max(1, c.congestion))
-			c.limit = b.limit
-			c.congestion = 1
-			c.epoch.open = false
-			b.rate, b.windows = 0, 0
-			c.verified = false
-			c.nextProbe = now + 2*time.Second
-			return Rebased
-		}
+	if c.cuts.open && c.congestion < above {
+		c.cuts.open = false
 	}
-	e := &c.epoch
-	if e.open && c.limit <= P.Verify*e.limit && (now-e.at).Seconds() > max(P.Settle0, P.Settle*s.mean()) {
-		c.after.n += s.good
-		c.after.latency += s.goodLatency
-		c.after.shape += shape
-		c.after.squares += s.squares
-	} else {
-		c.after.n, c.after.latency, c.after.shape, c.after.squares = 0, 0, 0, 0
-	}
-	if a := &c.after; a.n >= 60 && a.latency*a.latency >= 40*a.squares || a.n > 0 && (now-e.at).Seconds() > 8 {
-		S2 := a.latency / max(a.shape, 1e-12)
-		el := math.Log(e.congestion/S2) / math.Log(e.limit/c.limit)
-		a.n, a.latency, a.shape, a.squares = 0, 0, 0, 0
-		if el < P.Pays && float64(s.good) >= .9*float64(s.n) {
-			c.rescale(S2)
-			c.limit = e.limit
-			c.congestion = 1
-			e.open = false
-			c.verified = false
-			c.nextProbe = now + 2*time.Second
-			reason = Rebased
-		} else {
-			e.limit, e.congestion, e.at = c.limit, c.congestion, now
-		}
-	}
-	if e.open && c.congestion < 1+tol {
-		e.open = false
-	}
-	if !l.noProbe && c.before == 0 && now >= c.nextProbe && c.pressure > .5 && s.good >= 5 && c.limit > lmin {
-		c.saved = c.limit
-		c.limit = max(lmin, math.Floor(.5*min(nm, c.limit)))
-		c.phase = settling
-		c.dipped = now
-		c.until = now + seconds(max(.05, 1.5*s.mean()))
-		reason = Probed
+	if !l.noProbe && now >= c.probe.next && c.probe.pressure > .5 && c.excess > .1 && c.before == 0 && s.good >= 5 && c.limit > float64(l.min) {
+		// To half of the need, not to a fixed few (F4), and only under pressure.
+		p := &c.probe
+		p.phase, p.began, p.limit = settling, now, c.limit
+		p.until = now + duration(max(.05, 1.5*s.mean()))
+		c.limit = max(float64(l.min), math.Floor(.5*min(most, c.limit)))
+		return Probed
 	}
 	return reason
 }
 
-func (c *control) probed(now time.Duration, s *sample, l Law) Reason {
-	rate := float64(s.good) / max(s.span, 1e-3)
-	ratio := 1.0
+// idle is for a window in which the limit was not used up: the only time to learn
+// the baseline for free (F1, F2, F3), and none to grow (F5).
+func (c *control) idle(s *sample, congestion float64, l Law) Reason {
+	if !c.bound { // a single window may be idle by chance
+		c.demand += .3 * (float64(s.n)/s.span - c.demand)
+	}
+	c.bound, c.cuts.open, c.known, c.before = false, false, true, 0
+	if float64(s.good) < .9*float64(s.n) {
+		// Much times out although there is room: this is not the time to let more in.
+		c.limit = max(float64(l.min), min(c.limit, max(float64(s.peak), c.need+headroom*c.need+math.Sqrt(c.need)+1)))
+		return Unused
+	}
+	follow := learnUp
+	if congestion < 1 {
+		follow = learnDown
+	}
+	c.rescale(1 + follow*(between(.5, congestion, 2)-1))
+	initial := float64(l.initial)
+	if top := max(initial, 4*float64(s.peak)); c.limit > top {
+		c.limit = max(top, .9*c.limit)
+	} else if c.limit < initial {
+		c.limit = min(initial, c.limit+math.Sqrt(c.limit))
+	}
+	return Unused
+}
+
+// bind keeps account of a window in which the limit was used up.
+func (c *control) bind(now time.Duration, s *sample) {
+	rate := float64(s.good) / s.span
+	if !c.bound {
+		c.bound, c.windows, c.rate = true, 0, rate
+		switch {
+		case c.probe.verified:
+			c.probe.next = now + c.jittered(now, nextProbe)
+		case float64(s.n+s.refused)/s.span > 1.5*c.demand:
+			c.probe.next = now + duration(demandProbe)
+		default:
+			c.probe.next = now + duration(firstProbe)
+		}
+	}
+	c.rate += rateMemory * (rate - c.rate)
+	c.needs[c.windows%memory] = c.need
+	c.windows++
+}
+
+// move takes the limit towards the target.
+func (c *control) move(now time.Duration, s *sample, l Law, target, above, congestion float64, serving bool) Reason {
+	least, most := float64(l.min), float64(l.max)
+	if c.before > 0 && (c.limit >= c.before || c.hot >= hotBefore) {
+		c.before = 0
+		c.probe.next = max(c.probe.next, now+duration(demandProbe))
+	}
+	calm := c.demand == 0 || float64(s.n+s.refused)/s.span <= 1.5*c.demand
+	switch {
+	case c.before > 0:
+		// Slow start after a failure, as TCP's (Jacobson, "Congestion Avoidance and
+		// Control", 1988): by halves up to where it was.
+		if congestion < above {
+			c.limit = min(1.5*c.limit+.5, c.before)
+		}
+		return Grown
+	case c.congestion > above && target < c.limit:
+		if serving && c.hot < hotBefore {
+			return Congested
+		}
+		switch e := &c.cuts; {
+		case !e.open:
+			e.open, e.limit, e.congestion, e.at = true, c.limit, max(c.congestion, congestion), now
+			e.n = 0
+			c.known = true
+		case serving && c.limit <= verify*e.limit:
+			return Congested // the last cut has yet to pay
+		}
+		c.limit = max(least, cut*c.limit, target)
+		return Congested
+	case c.congestion < above:
+		easy := 1 + (lenient-1)*between(0, (someBelow-c.excess)/(someBelow-fewAbove), 1)
+		if !c.known {
+			easy = lenient
+		}
+		top := min(easy*target, most)
+		if calm {
+			// No more requests than there were when there was room for all: what is
+			// refused is a burst, and as high as latency allows is not too high. If it is
+			// much, it is no burst.
+			if top = max(top, float64(l.initial)); c.excess < someBelow {
+				top = most
+			}
+		}
+		grow := .5*math.Sqrt(c.limit) + .5
+		if !c.known { // a cold start
+			grow = max(grow, .5*(top-c.limit))
+		}
+		if c.limit < top {
+			c.limit = min(c.limit+grow, top)
+		} else if c.probe.verified && c.excess > someBelow {
+			c.limit = max(least, c.limit-.2*(c.limit-top))
+		}
+		return Grown
+	}
+	return Congested
+}
+
+// pays says whether latency has followed the last cut down, once that is known. If
+// it has not, the backend is as slow as it is by nature, and the cut was wrong
+// (F3): the limit is taken back, and the baseline is what was measured.
+func (c *control) pays(now time.Duration, s *sample, shape float64, serving bool) (paid, known bool) {
+	e := &c.cuts
+	since := (now - e.at).Seconds()
+	if !e.open || c.limit > verify*e.limit || since <= max(.2, 1.5*s.mean()) {
+		e.n, e.latency, e.shape, e.squares = 0, 0, 0, 0
+		return false, false
+	}
+	e.n += s.good
+	e.latency += s.goodLatency
+	e.shape += shape
+	e.squares += s.squares
+	enough := e.n >= 60 && e.latency*e.latency >= 40*e.squares
+	if !enough && (e.n == 0 || since <= 8) {
+		return false, false
+	}
+	congestion := e.latency / e.shape
+	if serving && math.Log(e.congestion/congestion) < elasticity*math.Log(e.limit/c.limit) {
+		c.rebase(now, congestion, e.limit)
+		return false, true
+	}
+	e.limit, e.congestion, e.at, e.n = c.limit, c.congestion, now, 0
+	e.latency, e.shape, e.squares = 0, 0, 0
+	return true, true
+}
+
+// lost says whether less is served than at a higher limit: it is below the knee,
+// and then latency is the backend's own, whatever the baseline says (F2).
+func (c *control) lost(now time.Duration, s *sample) bool {
+	b := &c.best
+	b.windows++
+	b.rate *= .998
+	// The rate is a mean over some (2-w)/w windows.
+	deviation := math.Sqrt(rateMemory / (2 - rateMemory) / float64(s.good))
+	switch {
+	case b.windows > 3 && c.rate > b.rate:
+		b.rate, b.limit = c.rate, c.limit
+	case b.windows > 6 && s.refused > 0 && float64(s.good) >= .9*float64(s.n) &&
+		c.rate < (1-max(lost, deviations*deviation))*b.rate && c.limit < .9*b.limit:
+		c.rebase(now, max(1, c.congestion), b.limit)
+		b.rate, b.windows = 0, 0
+		return true
+	}
+	return false
+}
+
+// rebase takes latency as it is for that of no queue, and has that verified soon.
+func (c *control) rebase(now time.Duration, congestion, limit float64) {
+	c.rescale(congestion)
+	c.limit = limit
+	c.congestion = 1
+	c.cuts.open = false
+	c.probe.verified = false
+	c.probe.next = now + 2*time.Second
+}
+
+// verdict ends a probe. If about as much was served at half the need, the need was
+// overrated: it was a queue. If not, latency at the lower limit is the baseline,
+// and the limit is what it was.
+func (c *control) verdict(now time.Duration, s *sample, l Law) Reason {
+	p := &c.probe
+	rate, ratio := float64(s.good)/max(s.span, 1e-3), 1.0
 	if shape := c.shapes(s); shape > 0 {
 		ratio = s.goodLatency / shape
 	}
-	c.epoch.open = false
+	c.cuts.open = false
 	c.congestion = 1
 	if s.refused > 0 && rate > .8*c.rate && c.limit > float64(l.min) {
 		c.rescale(min(1, ratio))
-		c.verified = false
-		c.nextProbe = now + 300*time.Millisecond
-		if rate < P.Knee*c.rate {
-			c.verified = true
-			c.nextProbe = now + seconds(20*(1+.25*c.draw(now)))
+		p.verified = rate < .93*c.rate // else the queue may be longer still
+		p.next = now + 300*time.Millisecond
+		if p.verified {
+			p.next = now + c.jittered(now, nextProbe)
 		}
 		return Proven
 	}
 	if s.good >= 20 {
-		c.rescale(math.Pow(min(max(ratio, .3), 3), P.Pow))
+		c.rescale(math.Pow(between(.3, ratio, 3), .7))
 	}
-	c.verified = true
-	c.limit = c.saved
-	every := max(20, P.ProbeCost*(now-c.dipped).Seconds())
-	if P.Fast > 0 && ratio > .85 && ratio < 1.15 {
-		c.every = min(max(c.every*2, 20), P.Fast)
-	} else {
-		c.every = 20
+	if p.every = nextProbe; p.verified && ratio > .85 && ratio < 1.15 {
+		p.every = min(2*p.every, longestProbe)
 	}
-	c.nextProbe = now + seconds(max(c.every, every)*(1+.25*c.draw(now)))
+	p.verified = true
+	p.next = now + c.jittered(now, max(p.every, probeCost*(now-p.began).Seconds()))
+	c.limit = p.limit
 	return Restored
 }
 
+// meet holds 95 % of the requests within the target: each late one lowers the
+// limit by 1/50, each other one raises it by 5/95 of that, so that it stands still
+// at one late request in twenty, whatever the distribution (the weighted up-down
+// method, Kaernbach, 1991). Additive increase and multiplicative decrease, as in
+// TCP: at most √limit up, and by cut down.
+func (c *control) meet(s *sample, l Law) Reason {
+	c.baseline = 0
+	within := s.n - s.late
+	step := (late*float64(within) - (1-late)*float64(s.late)) / 50
+	if step < 0 {
+		c.limit = max(float64(l.min), c.limit*max(cut, 1+step))
+		return Late
+	}
+	if s.refused > 0 || float64(s.peak) >= .9*c.limit {
+		c.limit = min(float64(l.max), c.limit+min(math.Sqrt(c.limit), step*c.limit))
+	}
+	return InTime
+}
+
+// late is the share of requests that may take longer than the target.
+const late = 0.05
+
+// refusing says whether the backend refuses so much that the limit is cut: a tenth
+// of what ended in the window, twice at least, and once per round trip.
 func (c *control) refusing(now time.Duration, s *sample, l Law) bool {
 	if s.overloaded < 2 || float64(s.overloaded) < .1*float64(s.overloaded+s.good) {
 		return false
@@ -396,55 +545,30 @@ func (c *control) refusing(now time.Duration, s *sample, l Law) bool {
 		return false
 	}
 	c.refusedAt = now
-	c.abandon()
-	c.fall(.7, l)
+	c.fall(cut, l)
 	return true
 }
 
-func (c *control) restart(l Law) {
-	c.abandon()
-	c.fall(.5, l)
-}
-
-// fall cuts the limit because the backend failed, not because of its latency, and
+// fall cuts the limit because the backend failed, whatever its latency is, and
 // remembers to where it may rise fast.
 func (c *control) fall(by float64, l Law) {
+	if c.probe.phase != measuring {
+		c.limit, c.probe.phase = c.probe.limit, measuring
+	}
 	c.before = max(c.before, c.limit)
 	c.limit = max(float64(l.min), by*c.limit)
-	c.epoch.open = false
-}
-
-// abandon ends a probe without a verdict.
-func (c *control) abandon() {
-	if c.phase != measuring {
-		c.limit = c.saved
-	}
-	c.phase = measuring
-	c.epoch.open = false
+	c.cuts.open = false
 	c.congestion = 1
 }
 
-// draw returns a number from 0 to 1 (SplitMix64, Steele, Lea and Flood, 2014).
-// Mixed with the time, so that replicas do not draw the same.
-func (c *control) draw(now time.Duration) float64 {
+// jittered is a time from seconds to a quarter more, so that several proxies of one
+// backend do not probe it together (F12).
+func (c *control) jittered(now time.Duration, seconds float64) time.Duration {
+	// SplitMix64 (Steele, Lea and Flood, 2014), stirred with the time, as replicas
+	// must not draw the same.
 	c.random += 0x9e3779b97f4a7c15 ^ uint64(now)
 	z := c.random
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return float64((z^z>>31)>>11) / (1 << 53)
-}
-
-var P = struct {
-	Head, Sqrt, E0, E1, Relax, Gain, Fast, ProbeCost                         float64
-	Sigma, Knee, Keep, Up, Down, Pow, HotAll, Raw, Hybrid, Calm, Lost, Decay float64
-	Hot                                                                      int
-	Eta, Verify, Settle, Settle0, Later, Sooner, Pays                        float64
-}{Head: 1.1, Sqrt: 1, E0: .02, E1: .1, Relax: .2, Gain: 0.5, Lost: 0.07, Sigma: 3, Knee: .93, Decay: .998, Calm: 1.5, Hot: 2, Pays: .3, Keep: 1, Up: .1, Down: .2, Pow: .7, HotAll: 1, Raw: 1, ProbeCost: 40, Fast: 80, Eta: .5, Settle: 1.5, Settle0: .2, Later: 10, Sooner: 3, Verify: .75}
-
-func init() {
-	if s := os.Getenv("P"); s != "" {
-		if err := json.Unmarshal([]byte(s), &P); err != nil {
-			panic(err)
-		}
-	}
+	return duration(seconds * (1 + float64((z^z>>31)>>11)/(1<<55)))
 }

@@ -298,6 +298,29 @@ func TestExpectedWait(t *testing.T) {
 		t.Error("the expected wait is not bounded by the patience of the hasty")
 	}
 
+	// In a standing queue whose places become free every millisecond.
+	q, now = new(Queue), 0
+	for range 4 {
+		mustJoin(t, q, now, 3)
+	}
+	for range 200 {
+		mustJoin(t, q, now, 3)
+		now += ms
+		q.Wake(now, someRoom(1))
+	}
+	mustJoin(t, q, now, 7)
+	mustJoin(t, q, now, 0)
+	check(t, q, now, 2*ms)
+
+	// Four of the last 16 or so have taken twice as long.
+	q, now = learn(t)
+	for range 4 {
+		w := mustJoin(t, q, now, 3)
+		now += 32 * ms
+		wantGrants(t, q, now, w)
+	}
+	check(t, q, now, 20*ms)
+
 	q, now = learn(t)
 	check(t, q, now+gapMemory, 16*ms)
 	if !may(q, now+gapMemory+1, 1, time.Second) {
@@ -687,124 +710,142 @@ func (o *oracle) join(now, deadline time.Duration, rank Rank, max int, timeout, 
 	return until, true, over, dropped
 }
 
-// FuzzQueue has a Queue and its oracle do the same: each three bytes of script are
-// what happens, to what, and how long after the last.
 func FuzzQueue(f *testing.F) {
 	f.Add([]byte{0, 1, 0, 0, 1, 3, 4, 0, 1, 4, 0, 1})
 	f.Add([]byte{0, 1, 0, 0, 2, 0, 0, 3, 0, 0, 4, 0, 0, 7, 0, 5, 1, 9, 6, 2, 1})
 	f.Add([]byte{0, 1, 0, 0, 1, 250, 0, 9, 250, 4, 0, 1, 4, 0, 1, 5, 0, 200, 7, 200, 0})
 	f.Add([]byte{2, 31, 0, 2, 63, 9, 2, 7, 40, 4, 1, 8, 2, 3, 80, 6, 0, 3, 0, 1, 90})
 	f.Add([]byte("a queue is a line of those that would rather not be in one at all"))
-	f.Fuzz(func(t *testing.T, script []byte) {
-		var q Queue
-		o := oracle{ended: map[Verdict]uint64{}}
-		var now time.Duration
-		wantVerdict := func(what string, w *Waiter, want Verdict) {
-			t.Helper()
-			if v := told(w); v != want {
-				t.Fatalf("%s at %v: told %v, want %v", what, now, v, want)
-			}
-			if want == Granted || want == Expired || want == Dropped {
-				q.Release(w)
-			}
-		}
-		for ; len(script) >= 3; script = script[3:] {
-			what, which, gap := script[0]%8, script[1], script[2]
-			now += time.Duration(gap) * ms / 2
-			switch what {
-			case 0, 1, 2, 3: // join
-				rank, max := Rank(which%Ranks), 6
-				timeout := time.Duration(which/8) * 10 * ms
-				service := time.Duration(which%5) * ms
-				var deadline time.Duration
-				if what >= 2 {
-					deadline = now + service + time.Duration(which/4)*ms
-				}
-				w := q.Join(now, deadline, rank, max, timeout, service)
-				until, ok, over, dropped := o.join(now, deadline, rank, max, timeout, service)
-				if ok != (w != nil) {
-					t.Fatalf("join at %v, deadline %v, rank %d, timeout %v, service %v: may %v, want %v", now, deadline, rank, timeout, service, w != nil, ok)
-				}
-				for _, w := range over {
-					wantVerdict("join", w, Expired)
-				}
-				if dropped != nil {
-					wantVerdict("join", dropped, Dropped)
-				}
-				if ok {
-					o.all = append(o.all, entry{w, rank, now, until})
-				}
-			case 4, 5: // wake, with few places, for high ranks only
-				room, least := int(which%4), Rank(which/4%4)
-				places := room
-				n := q.Wake(now, func(r Rank) bool {
-					if r < least || places == 0 {
-						return false
-					}
-					places--
-					return true
-				})
-				granted := 0
-				for len(o.all) > 0 {
-					i := o.choose(now, true)
-					e := o.all[i]
-					if e.until <= now {
-						wantVerdict("wake", o.end(i, now, Expired), Expired)
-						continue
-					}
-					if e.rank < least || granted == room {
-						break
-					}
-					since := o.grantedAt
-					if o.filled[0] > since {
-						since = o.filled[0]
-					}
-					o.gap += (now - since - o.gap) / 16
-					o.grantedAt = now
-					wantVerdict("wake", o.end(i, now, Granted), Granted)
-					granted++
-				}
-				if n != granted {
-					t.Fatalf("wake at %v: %d let in, want %d", now, n, granted)
-				}
-			case 6: // leave
-				if len(o.all) > 0 {
-					w := o.end(int(which)%len(o.all), now, Gone)
-					if v := q.Leave(w); v != Gone {
-						t.Fatalf("leave at %v: %v, want gone", now, v)
-					}
-				}
-			case 7: // expire
-				next := q.Expire(now)
-				for _, w := range o.expire(now) {
-					wantVerdict("expire", w, Expired)
-				}
-				var want time.Duration
-				for _, e := range o.all {
-					if want == 0 || e.until < want {
-						want = e.until
-					}
-				}
-				if next != want {
-					t.Fatalf("expire at %v: next %v, want %v", now, next, want)
-				}
-			}
-			for _, e := range o.all {
-				wantVerdict("meanwhile", e.w, waiting)
-			}
-			var highest Rank
-			for _, e := range o.all {
-				highest = max(highest, e.rank)
-			}
-			if q.Len() != len(o.all) || q.Highest() != highest {
-				t.Fatalf("at %v: %d wait, up to rank %d; want %d, %d", now, q.Len(), q.Highest(), len(o.all), highest)
-			}
-			want := QueueStats{len(o.all), o.ended[Granted], o.ended[Expired], o.ended[Dropped], o.ended[Gone], o.waited}
-			if s := q.Stats(); s != want {
-				t.Fatalf("at %v: %+v, want %+v", now, s, want)
+	f.Fuzz(agrees)
+}
+
+// The same, for long scripts of a fixed seed.
+func TestQueueAgreesWithOracle(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		script := make([]byte, 3*500)
+		slowness := 1 + rng.IntN(255) // else the queue is always empty
+		for i := range script {
+			script[i] = byte(rng.Uint32())
+			if i%3 == 2 {
+				script[i] = byte(rng.IntN(slowness) / 8)
 			}
 		}
-	})
+		agrees(t, script)
+	}
+}
+
+// agrees has a Queue and its oracle do the same: each three bytes of script are
+// what happens, to what, and how long after the last.
+func agrees(t *testing.T, script []byte) {
+	var q Queue
+	o := oracle{ended: map[Verdict]uint64{}}
+	var now time.Duration
+	wantVerdict := func(what string, w *Waiter, want Verdict) {
+		t.Helper()
+		if v := told(w); v != want {
+			t.Fatalf("%s at %v: told %v, want %v", what, now, v, want)
+		}
+		if want == Granted || want == Expired || want == Dropped {
+			q.Release(w)
+		}
+	}
+	for ; len(script) >= 3; script = script[3:] {
+		what, which, gap := script[0]%8, script[1], script[2]
+		now += time.Duration(gap) * ms / 4
+		switch what {
+		case 0, 1, 2, 3: // join
+			rank, max := Rank(which%Ranks), 12
+			timeout := time.Duration(which/8) * 10 * ms
+			service := time.Duration(which%5) * ms
+			var deadline time.Duration
+			if what >= 2 {
+				deadline = now + service + time.Duration(which)*time.Duration(which)*ms/64
+			}
+			w := q.Join(now, deadline, rank, max, timeout, service)
+			until, ok, over, dropped := o.join(now, deadline, rank, max, timeout, service)
+			if ok != (w != nil) {
+				t.Fatalf("join at %v, deadline %v, rank %d, timeout %v, service %v: may %v, want %v", now, deadline, rank, timeout, service, w != nil, ok)
+			}
+			for _, w := range over {
+				wantVerdict("join", w, Expired)
+			}
+			if dropped != nil {
+				wantVerdict("join", dropped, Dropped)
+			}
+			if ok {
+				o.all = append(o.all, entry{w, rank, now, until})
+			}
+		case 4, 5: // wake, with few places, for high ranks only
+			room, least := int(which%4), Rank(which/4%4)
+			places := room
+			n := q.Wake(now, func(r Rank) bool {
+				if r < least || places == 0 {
+					return false
+				}
+				places--
+				return true
+			})
+			granted := 0
+			for len(o.all) > 0 {
+				i := o.choose(now, true)
+				e := o.all[i]
+				if e.until <= now {
+					wantVerdict("wake", o.end(i, now, Expired), Expired)
+					continue
+				}
+				if e.rank < least || granted == room {
+					break
+				}
+				since := o.grantedAt
+				if o.filled[0] > since {
+					since = o.filled[0]
+				}
+				o.gap += (now - since - o.gap) / 16
+				o.grantedAt = now
+				wantVerdict("wake", o.end(i, now, Granted), Granted)
+				granted++
+			}
+			if n != granted {
+				t.Fatalf("wake at %v: %d let in, want %d", now, n, granted)
+			}
+		case 6: // leave
+			if len(o.all) > 0 {
+				w := o.end(int(which)%len(o.all), now, Gone)
+				if v := q.Leave(w); v != Gone {
+					t.Fatalf("leave at %v: %v, want gone", now, v)
+				}
+			}
+		case 7: // expire
+			next := q.Expire(now)
+			for _, w := range o.expire(now) {
+				wantVerdict("expire", w, Expired)
+			}
+			var want time.Duration
+			for _, e := range o.all {
+				if want == 0 || e.until < want {
+					want = e.until
+				}
+			}
+			if next != want {
+				t.Fatalf("expire at %v: next %v, want %v", now, next, want)
+			}
+		}
+		for _, e := range o.all {
+			wantVerdict("meanwhile", e.w, waiting)
+		}
+		var highest Rank
+		for _, e := range o.all {
+			highest = max(highest, e.rank)
+		}
+		if q.Len() != len(o.all) || q.Highest() != highest {
+			t.Fatalf("at %v: %d wait, up to rank %d; want %d, %d", now, q.Len(), q.Highest(), len(o.all), highest)
+		}
+		want := QueueStats{len(o.all), o.ended[Granted], o.ended[Expired], o.ended[Dropped], o.ended[Gone], o.waited}
+		if s := q.Stats(); s != want {
+			t.Fatalf("at %v: %+v, want %+v", now, s, want)
+		}
+	}
 }
 
 // One request waits and is let in, behind so many others of a lower rank.

@@ -17,7 +17,7 @@ import (
 func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "proxy",
-		Usage: "--from <addr> --to <addr> [--rate <n>/<s|m|h>] [--burst <n>] [--capacity <n>/<s|m|h>] [--concurrency <n>]",
+		Usage: "--from <addr> --to <addr> [--rate <n>/<s|m|h>] [--burst <n>] [--capacity <n>/<s|m|h>] [--concurrency <n>|adaptive]",
 		Short: "Puts the shield before one backend, without a config file",
 		Long: `
 Passes requests from the --from address to the --to address, and refuses those
@@ -31,7 +31,8 @@ At least one limit is needed:
   --rate         what each client may send, told apart by address (429)
   --burst        how many requests a client may send at once
   --capacity     what the backend can take from all clients together (503)
-  --concurrency  how many requests the backend can work on at once (503)
+  --concurrency  how many requests the backend can work on at once (503), or
+                 "adaptive" to find that out
 
 With --observe nobody is refused; metrics, logs and "shield status" show what
 would have been.
@@ -43,6 +44,9 @@ would have been.
   The backend takes 500 requests per second, and 64 at once, from all clients:
   $ shield proxy --from example.com --to app-1:80 --to app-2:80 --capacity 500/s --concurrency 64
 
+  Nobody knows what the backend takes:
+  $ shield proxy --from :8080 --to 127.0.0.1:9000 --concurrency adaptive
+
   Look first, refuse later:
   $ shield proxy --from :8080 --to 127.0.0.1:9000 --rate 5/s --burst 20 --observe`
 			f := cmd.Flags()
@@ -51,7 +55,7 @@ would have been.
 			f.String("rate", "", "what each client may send, like 5/s, 100/m or 1000/h")
 			f.Int("burst", 0, "how many requests a client may send at once (default: what one second allows)")
 			f.String("capacity", "", "what the backend can take in all, like 500/s")
-			f.Int("concurrency", 0, "how many requests the backend can work on at once")
+			f.String("concurrency", "", `how many requests the backend can work on at once, or "adaptive"`)
 			f.Bool("observe", false, "refuse nobody, only report")
 			f.Bool("access-log", false, "log every request")
 			f.String("admin", caddy.DefaultAdminListen, `address for "shield status" and metrics, or "off"`)
@@ -71,14 +75,11 @@ func runProxy(flags caddycmd.Flags) error {
 	}
 	p := proxy{
 		from: flags.String("from"), to: to, admin: flags.String("admin"),
-		rate: flags.String("rate"), capacity: flags.String("capacity"),
+		rate: flags.String("rate"), capacity: flags.String("capacity"), concurrency: flags.String("concurrency"),
 		observe: flags.Bool("observe"), accessLog: flags.Bool("access-log"),
 	}
 	if flags.Changed("burst") {
 		p.burst = new(flags.Int("burst"))
-	}
-	if flags.Changed("concurrency") {
-		p.concurrency = new(flags.Int("concurrency"))
 	}
 	config, err := p.config()
 	if err != nil {
@@ -95,8 +96,9 @@ func runProxy(flags caddycmd.Flags) error {
 type proxy struct {
 	from, admin        string
 	to                 []string
-	rate, capacity     string
-	burst, concurrency *int // nil: not given
+	rate, capacity     string // "": not given, like the next
+	concurrency        string
+	burst              *int // nil: not given
 	observe, accessLog bool
 }
 
@@ -117,7 +119,7 @@ func (p proxy) caddyfile() (string, error) {
 		return "", fmt.Errorf("--to is missing; want the backend's address, like 127.0.0.1:9000")
 	}
 	for _, flag := range []struct{ name, value string }{
-		{"from", p.from}, {"to", strings.Join(p.to, "")}, {"rate", p.rate}, {"capacity", p.capacity}, {"admin", p.admin},
+		{"from", p.from}, {"to", strings.Join(p.to, "")}, {"rate", p.rate}, {"capacity", p.capacity}, {"concurrency", p.concurrency}, {"admin", p.admin},
 	} {
 		if strings.ContainsAny(flag.value, " \t\r\n{}\"`#\\,") {
 			return "", fmt.Errorf("--%s is %q; want neither spaces nor quotes nor braces in it", flag.name, flag.value)
@@ -129,7 +131,7 @@ func (p proxy) caddyfile() (string, error) {
 	if p.burst != nil && p.rate == "" {
 		return "", fmt.Errorf("--burst is %d without --rate; want both", *p.burst)
 	}
-	if p.rate == "" && p.capacity == "" && p.concurrency == nil {
+	if p.rate == "" && p.capacity == "" && p.concurrency == "" {
 		return "", fmt.Errorf("there is nothing to limit; want --rate, --capacity or --concurrency")
 	}
 
@@ -163,8 +165,8 @@ func (p proxy) caddyfile() (string, error) {
 	if p.capacity != "" {
 		line("		capacity %s", p.capacity)
 	}
-	if p.concurrency != nil {
-		line("		concurrency %d", *p.concurrency)
+	if p.concurrency != "" {
+		line("		concurrency %s", p.concurrency)
 	}
 	line("	}")
 	line("	reverse_proxy %s", strings.Join(p.to, " "))

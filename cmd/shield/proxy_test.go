@@ -8,7 +8,7 @@ import (
 func TestProxyCaddyfile(t *testing.T) {
 	got, err := proxy{
 		from: "127.0.0.1:8080", to: []string{"127.0.0.1:9000", "unix//run/app.sock"}, admin: "off",
-		rate: "5/s", burst: new(7), capacity: "500/s", concurrency: new(64), observe: true, accessLog: true,
+		rate: "5/s", burst: new(7), capacity: "500/s", concurrency: "64", observe: true, accessLog: true,
 	}.caddyfile()
 	if err != nil {
 		t.Fatal(err)
@@ -74,6 +74,10 @@ func TestProxyErrors(t *testing.T) {
 		{"burst alone", func(p *proxy) { p.rate, p.burst, p.capacity = "", new(5), "5/s" }, "--burst is 5 without --rate"},
 		{"bad rate", func(p *proxy) { p.rate = "5" }, `rate is "5"; want a number per s, m or h, like 50/s`},
 		{"bad capacity", func(p *proxy) { p.capacity = "many/s" }, `rate is "many/s"`},
+		{"adaptive", func(p *proxy) { p.rate, p.concurrency = "", "adaptive" }, ""},
+		{"bad concurrency", func(p *proxy) { p.concurrency = "many" }, `concurrency is "many"; want a whole number, adaptive, or slo`},
+		{"no concurrency", func(p *proxy) { p.concurrency = "0" }, "concurrency is 0; want 1 to 1000000"},
+		{"slo in one flag", func(p *proxy) { p.concurrency = "slo 200ms" }, `--concurrency is "slo 200ms"; want neither spaces`},
 		{"braces", func(p *proxy) { p.from = ":8080 {" }, `--from is ":8080 {"; want neither spaces`},
 		{"quotes", func(p *proxy) { p.to = []string{"`x`"} }, "--to is"},
 	} {

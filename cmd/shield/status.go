@@ -26,7 +26,7 @@ func init() {
 		Long: `
 Asks the admin endpoint of a running instance for its limits, for what is in
 flight, and for what has been decided since the zones and shields came into the
-config. Where clients have been refused for want of room: what they were
+config; how a limit that is adaptive has been found. Where clients have been refused for want of room: what they were
 promised, what has become of it, and how they retry.
 `,
 		CobraFunc: func(cmd *cobra.Command) {
@@ -76,7 +76,7 @@ func printStatus(w io.Writer, status caddymodule.Status) {
 	}
 	row("SHIELD", "MODE", "CAPACITY", "IN FLIGHT", "ADMITTED", "REFUSED", "OBSERVED")
 	for _, s := range status.Shields {
-		capacity, inFlight, overloaded := "-", "-", ""
+		capacity, inFlight, overloaded := "-", "-", []string(nil)
 		if s.Capacity != nil {
 			capacity = rate(*s.Capacity)
 		}
@@ -84,10 +84,16 @@ func printStatus(w io.Writer, status caddymodule.Status) {
 			inFlight = fmt.Sprintf("%d of %d", s.InFlight, s.Concurrency)
 		}
 		if s.Overloaded {
-			overloaded = "OVERLOADED"
+			overloaded = append(overloaded, "OVERLOADED")
 		}
-		row(s.Name, s.Mode, capacity, inFlight, s.Admitted, parts(s.Refused), parts(s.Observed), overloaded)
+		if s.PausedSeconds > 0 {
+			overloaded = append(overloaded, fmt.Sprintf("LEFT ALONE for %.1f s", s.PausedSeconds))
+		}
+		row(s.Name, s.Mode, capacity, inFlight, s.Admitted, parts(s.Refused), parts(s.Observed), strings.Join(overloaded, ", "))
 	}
+	printLimits(row, status.Shields)
+	printQueues(row, status.Shields)
+	printClasses(row, status.Shields)
 	printCalendars(row, status.Shields)
 	printHerds(row, status.Shields)
 	printClients(row, status.Shields)
@@ -103,6 +109,71 @@ func printStatus(w io.Writer, status caddymodule.Status) {
 		row(z.Name, z.Key, rate(z.RateStatus), fmt.Sprintf("%d of %d", z.Keys, z.MaxKeys), z.Admitted, z.Refused, z.Observed, pressure)
 	}
 	t.Flush()
+}
+
+// printLimits shows how limits in flight are found, by those that are.
+func printLimits(row func(...any), shields []caddymodule.ShieldStatus) {
+	first := true
+	for _, s := range shields {
+		if s.Search == nil {
+			continue
+		}
+		if first {
+			first = false
+			row()
+			row("LIMIT", "BY", "IN FLIGHT", "LAST CHANGE", "LATENCY", "BASELINE", "GHOSTS", "FAILURES", "PAUSES")
+		}
+		by, change, latency, baseline := s.Search.By, "none yet", "-", "-"
+		if s.Search.TargetSeconds > 0 {
+			by += " " + ms(s.Search.TargetSeconds)
+		}
+		if c := s.Search.Last; c != nil {
+			change = fmt.Sprintf("%.0f s ago, %d to %d: %s", c.SecondsAgo, c.From, c.To, c.Reason)
+			latency = ms(c.LatencySeconds)
+			if c.BaselineSeconds > 0 {
+				baseline = ms(c.BaselineSeconds)
+			}
+		}
+		row(s.Name, by, fmt.Sprintf("%d of %d", s.InFlight, s.Concurrency), change, latency, baseline, s.Search.Ghosts, s.Failures, s.Pauses)
+	}
+}
+
+func ms(seconds float64) string { return fmt.Sprintf("%.0f ms", 1000*seconds) }
+
+// printQueues shows how requests have waited for a place, where any has.
+func printQueues(row func(...any), shields []caddymodule.ShieldStatus) {
+	first := true
+	for _, s := range shields {
+		q := s.Queue
+		if q == nil {
+			continue
+		}
+		waited := q.Admitted + q.Timeout + q.Dropped + q.Gone
+		if waited+uint64(q.Length) == 0 {
+			continue
+		}
+		if first {
+			first = false
+			row()
+			row("QUEUE", "WAITING", "ADMITTED", "TIMEOUT", "DROPPED", "GONE", "MEAN WAIT")
+		}
+		row(s.Name, fmt.Sprintf("%d of %d", q.Length, q.Size), q.Admitted, q.Timeout, q.Dropped, q.Gone, ms(q.WaitSeconds/float64(max(1, waited))))
+	}
+}
+
+// printClasses shows what was decided on classes, where there are any.
+func printClasses(row func(...any), shields []caddymodule.ShieldStatus) {
+	first := true
+	for _, s := range shields {
+		for _, c := range s.Classes {
+			if first {
+				first = false
+				row()
+				row("CLASS", "OF", "SHARE", "ADMITTED", "REFUSED", "OBSERVED")
+			}
+			row(c.Name, s.Name, fmt.Sprintf("%.0f %%", 100*c.Share), c.Admitted, c.Refused, c.Observed)
+		}
+	}
 }
 
 // printCalendars shows what refused clients were promised, by the shields that

@@ -33,6 +33,22 @@ func TestPrintStatus(t *testing.T) {
 		Herd:     &caddymodule.HerdStatus{Kind: "backlog", Size: 12},
 		Clients:  map[string]int{"unknown": 1}, MaxClients: 1024,
 	}
+	searching := caddymodule.ShieldStatus{
+		Name: "api", Mode: "enforce", Concurrency: 20, InFlight: 17, Admitted: 9000, Overloaded: true,
+		Refused: map[string]uint64{"concurrency": 400, "retry_budget": 5}, Observed: map[string]uint64{},
+		Search: &caddymodule.SearchStatus{By: "adaptive", Ghosts: 2, Last: &caddymodule.ChangeStatus{
+			SecondsAgo: 3.2, Reason: "grown", From: 18, To: 20, LatencySeconds: .0521, BaselineSeconds: .0487,
+		}},
+		Queue: &caddymodule.QueueStatus{Length: 3, Size: 64, Admitted: 60, Timeout: 30, Dropped: 8, Gone: 2, WaitSeconds: 1.2},
+		Classes: []caddymodule.ClassStatus{
+			{Name: "critical", Share: 1, Admitted: 3000}, {Name: "default", Share: .9, Admitted: 6000, Refused: 405}, {Name: "unpaid", Share: .5},
+		},
+		PausedSeconds: 4.21, Pauses: 1, Failures: 12,
+	}
+	starting := caddymodule.ShieldStatus{
+		Name: "web", Mode: "enforce", Concurrency: 20, Search: &caddymodule.SearchStatus{By: "slo", TargetSeconds: .2},
+		Queue: &caddymodule.QueueStatus{Size: 64},
+	}
 	zone := caddymodule.ZoneStatus{
 		Name: "per_client", Key: "{http.vars.client_ip}", RateStatus: caddymodule.RateStatus{Rate: 5, Per: "1m0s", Burst: 10},
 		Keys: 20, MaxKeys: 10000, Admitted: 40, Refused: 904, Evicted: 1, Shared: 2,
@@ -46,6 +62,23 @@ func TestPrintStatus(t *testing.T) {
 		{"one that is quiet", caddymodule.Status{Shields: []caddymodule.ShieldStatus{quiet}}, `
 SHIELD  MODE     CAPACITY  IN FLIGHT  ADMITTED  REFUSED  OBSERVED
 quiet   observe  -         2 of 8     7         0        3 concurrency
+`},
+		{"limits that are found", caddymodule.Status{Shields: []caddymodule.ShieldStatus{searching, starting}}, `
+SHIELD  MODE     CAPACITY  IN FLIGHT  ADMITTED  REFUSED                          OBSERVED
+api     enforce  -         17 of 20   9000      400 concurrency, 5 retry_budget  0         OVERLOADED, LEFT ALONE for 4.2 s
+web     enforce  -         0 of 20    0         0                                0
+
+LIMIT  BY          IN FLIGHT  LAST CHANGE               LATENCY  BASELINE  GHOSTS  FAILURES  PAUSES
+api    adaptive    17 of 20   3 s ago, 18 to 20: grown  52 ms    49 ms     2       12        1
+web    slo 200 ms  0 of 20    none yet                  -        -         0       0         0
+
+QUEUE  WAITING  ADMITTED  TIMEOUT  DROPPED  GONE  MEAN WAIT
+api    3 of 64  60        30       8        2     12 ms
+
+CLASS     OF   SHARE  ADMITTED  REFUSED  OBSERVED
+critical  api  100 %  3000      0        0
+default   api  90 %   6000      405      0
+unpaid    api  50 %   0         0        0
 `},
 		{"three and a zone", caddymodule.Status{Shields: []caddymodule.ShieldStatus{quiet, busy, fresh}, Zones: []caddymodule.ZoneStatus{zone}}, `
 SHIELD  MODE     CAPACITY        IN FLIGHT  ADMITTED  REFUSED                            OBSERVED

@@ -1,0 +1,93 @@
+package caddymodule
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
+)
+
+// classField is the header in which a trusted proxy says of which class a request
+// is.
+const classField = "X-Shield-Class"
+
+// handlerClass is what it takes to know whether a request is of a class.
+type handlerClass struct {
+	class    uint8 // for shield.Request
+	byHeader bool  // only requests whose header says so
+	matchers caddyhttp.MatcherSets
+	clients  float64     // the share of clients that are drawn; 0: all
+	salt     limiter.Key // tells this draw from those of other classes
+}
+
+// provisionClasses loads the matchers, once there is a guard.
+func (h *Handler) provisionClasses(ctx caddy.Context) error {
+	known := h.guard.Classes()
+	for _, c := range h.Classes {
+		i, _ := known.Index(c.Name)
+		hc := handlerClass{
+			class: uint8(1 + i), salt: limiter.KeyOf("class " + c.Name),
+			byHeader: len(c.MatcherSetsRaw) == 0 && c.Clients == nil,
+		}
+		if c.Clients != nil {
+			hc.clients = *c.Clients
+		}
+		if len(c.MatcherSetsRaw) > 0 {
+			sets, err := ctx.LoadModule(c, "MatcherSetsRaw")
+			if err == nil {
+				err = hc.matchers.FromInterface(sets)
+			}
+			if err != nil {
+				return fmt.Errorf("class %q: match: %w", c.Name, err)
+			}
+		}
+		h.classes = append(h.classes, hc)
+	}
+	if len(h.Classes) > 0 {
+		for i := range known.Len() {
+			h.admitted = append(h.admitted, annotation{decision: "admit", class: known.At(i).Name}.placeholder)
+		}
+	}
+	return nil
+}
+
+// classify sets the class of r: what a trusted proxy says, or the first class that
+// fits. What others say is taken off the request: a shield behind this one
+// would believe it.
+func (h *Handler) classify(r *http.Request, q *shield.Request, now time.Duration) error {
+	if said := r.Header[classField]; len(said) > 0 {
+		if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); !trusted {
+			delete(r.Header, classField)
+		} else if i, ok := h.guard.Classes().Index(said[0]); ok {
+			q.Class = uint8(1 + i)
+			return nil
+		}
+	}
+	for i := range h.classes {
+		c := &h.classes[i]
+		if c.byHeader {
+			continue
+		}
+		if c.clients > 0 && (q.Client == shield.Outside || !loadshed.Drawn(uint64(q.Client^c.salt), now, c.clients)) {
+			continue
+		}
+		matched := len(c.matchers) == 0
+		if !matched {
+			var err error
+			if matched, err = c.matchers.AnyMatchWithError(r); err != nil {
+				return err
+			}
+		}
+		if matched {
+			q.Class = c.class
+			return nil
+		}
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+package overload
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Seeds are those of the published figures.
+var Seeds = []uint64{11, 12, 13}
+
+// A Row is a limiter to compare.
+type Row struct {
+	Name  string
+	Build func(*World) Limiter
+	// In, if set, plays a run somewhere else, as in a synctest bubble.
+	In func(play func())
+}
+
+func (row Row) play(s Scenario, seed uint64) (r *Result) {
+	if row.In == nil {
+		return Run(s, row.Build, seed)
+	}
+	row.In(func() { r = Run(s, row.Build, seed) })
+	return r
+}
+
+// columns are the figures of a table, each a figure of a run.
+var columns = []struct {
+	scenario func() Scenario
+	figures  []figure
+}{
+	{Step5, []figure{
+		{"A good %", func(r *Result) float64 { return r.Between(120, 180).Goodput() }},
+		{"10 s", func(r *Result) float64 { return r.Between(60, 70).Goodput() }},
+		{"p99 ms", func(r *Result) float64 { return millis(r.Between(120, 180).P99) }},
+	}},
+	{Sustained, []figure{
+		{"B limit 2 min", func(r *Result) float64 { return r.Between(120, 240).Limit }},
+		{"30 min", func(r *Result) float64 { return r.Between(1740, 1860).Limit }},
+		{"p50 ms", func(r *Result) float64 { return millis(r.Between(1740, 1860).P50) }},
+		{"good %", func(r *Result) float64 { return r.Between(1740, 1860).Goodput() }},
+	}},
+	{Drift, []figure{
+		{"C refused % before", func(r *Result) float64 { return r.Between(60, 120).RefusedShare() }},
+		{"1st min", func(r *Result) float64 { return r.Between(120, 180).RefusedShare() }},
+		{"3rd min", func(r *Result) float64 { return r.Between(240, 300).RefusedShare() }},
+	}},
+	{Slowdown, []figure{{"G slow s", func(r *Result) float64 { return float64(r.Recovered(80)) }}}},
+	{func() Scenario { return Metastable(false) }, []figure{{"G s", func(r *Result) float64 { return float64(r.Recovered(70)) }}}},
+	{func() Scenario { return Metastable(true) }, []figure{{"G honouring s", func(r *Result) float64 { return float64(r.Recovered(70)) }}}},
+	{Large, []figure{{"H good %", func(r *Result) float64 { return r.Between(120, 180).Goodput() }}}},
+	{Half, []figure{
+		{"K 15 s good %", func(r *Result) float64 { return r.Between(120, 135).Goodput() }},
+		{"p99 ms", func(r *Result) float64 { return millis(r.Between(180, 240).P99) }},
+	}},
+	{Coherent, []figure{{"U good %", func(r *Result) float64 { return r.Between(120, 360).Goodput() }}}},
+	{Busy, []figure{{"0.93× refused %", func(r *Result) float64 { return r.Between(60, 300).RefusedShare() }}}},
+	{func() Scenario { return Mixed(.6) }, []figure{{"mixed refused %", func(r *Result) float64 { return r.Between(60, 180).RefusedShare() }}}},
+}
+
+type figure struct {
+	name string
+	of   func(*Result) float64
+}
+
+func millis(d time.Duration) float64 { return 1e3 * d.Seconds() }
+
+// WriteTable plays every row in every scenario with every seed of Seeds, and
+// writes the least and the greatest of each figure.
+func WriteTable(out io.Writer, rows []Row) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprint(w, "limiter")
+	for _, c := range columns {
+		for _, f := range c.figures {
+			fmt.Fprint(w, "\t", f.name)
+		}
+	}
+	fmt.Fprintln(w)
+	for _, row := range rows {
+		fmt.Fprint(w, row.Name)
+		for _, c := range columns {
+			values := make([][]float64, len(c.figures))
+			for _, seed := range Seeds {
+				r := row.play(c.scenario(), seed)
+				for i, f := range c.figures {
+					values[i] = append(values[i], f.of(r))
+				}
+			}
+			for i := range c.figures {
+				fmt.Fprint(w, "\t", between(values[i]))
+			}
+		}
+		fmt.Fprintln(w)
+	}
+	return w.Flush()
+}
+
+func between(values []float64) string {
+	low, high := math.Inf(1), math.Inf(-1)
+	for _, v := range values {
+		low, high = min(low, v), max(high, v)
+	}
+	show := func(v float64) string {
+		switch {
+		case v < 0:
+			return "never"
+		case v < 10 && v != math.Trunc(v):
+			return strings.TrimSuffix(fmt.Sprintf("%.2f", v), ".00")
+		}
+		return fmt.Sprintf("%.0f", v)
+	}
+	if a, b := show(low), show(high); a != b {
+		return a + "–" + b
+	}
+	return show(low)
+}
+
+// A Set sums up a limiter's runs of the drawn backends.
+type Set struct {
+	Goodput      []float64 // % of capacity under overload, by backend
+	RefusedFirst []float64 // % of first attempts at 0.6 times the capacity, before
+	After        []float64 // goodput % of what was offered, after the overload
+	P99          []float64 // over the time of service
+}
+
+// Play draws the backends of a seed and plays them.
+func (row Row) Play(seed uint64) Set {
+	var set Set
+	for i := range uint64(Drawn) {
+		s := Draw(seed, i)
+		r := row.play(s, seed+i)
+		over, before, after := r.Between(100, 180), r.Between(20, 60), r.Between(190, 240)
+		set.Goodput = append(set.Goodput, over.Goodput())
+		set.RefusedFirst = append(set.RefusedFirst, 100*float64(before.RefusedFirst)/float64(max(1, before.Offered)))
+		set.After = append(set.After, 100*float64(after.Good)/float64(max(1, after.Offered)))
+		set.P99 = append(set.P99, over.P99.Seconds()*s.Capacity/float64(s.Plant.Workers))
+	}
+	return set
+}
+
+// WriteSets writes how each row does on the drawn backends of a seed.
+func WriteSets(out io.Writer, rows []Row, seed uint64) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "24 backends of seed %d\tgood %% mean\tworst\trefused %% at 0.6×, worst\tafter %% worst\tp99 / service, worst\n", seed)
+	for _, row := range rows {
+		s := row.Play(seed)
+		fmt.Fprintf(w, "%s\t%.1f\t%.1f\t%.2f\t%.1f\t%.1f\n", row.Name, mean(s.Goodput), least(s.Goodput), greatest(s.RefusedFirst), least(s.After), greatest(s.P99))
+	}
+	return w.Flush()
+}
+
+func mean(v []float64) (m float64) {
+	for _, x := range v {
+		m += x / float64(len(v))
+	}
+	return m
+}
+
+func least(v []float64) float64 {
+	m := math.Inf(1)
+	for _, x := range v {
+		m = min(m, x)
+	}
+	return m
+}
+
+func greatest(v []float64) float64 {
+	m := math.Inf(-1)
+	for _, x := range v {
+		m = max(m, x)
+	}
+	return m
+}
