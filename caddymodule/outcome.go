@@ -19,7 +19,10 @@ import (
 const (
 	proxyLatency = "http.reverse_proxy.upstream.latency"
 	proxyStatus  = "http.reverse_proxy.status_code"
-	proxyHeader  = "http.reverse_proxy.header."
+
+	proxyContentType  = "http.reverse_proxy.header.Content-Type"
+	proxyRetryAfter   = "http.reverse_proxy.header.Retry-After"
+	proxyRetryAfterMs = "http.reverse_proxy.header.Retry-After-Ms"
 )
 
 // tap sees what has become of a request behind the handler, without wrapping the
@@ -84,7 +87,7 @@ func (t *tap) end(r *http.Request, err error, whole bool) ending {
 	switch {
 	case e.outcome == shield.Served && !whole:
 		e.outcome = shield.Detached // it was broken off: how long it took says nothing
-	case e.outcome == shield.Served && answered && strings.HasPrefix(t.header("Content-Type"), "text/event-stream"):
+	case e.outcome == shield.Served && answered && strings.HasPrefix(t.header(proxyContentType), "text/event-stream"):
 		e.outcome = shield.Detached // one that the request has not announced: see shield.MayDetach
 	case status == http.StatusServiceUnavailable && answered:
 		e.pause = t.pause()
@@ -96,14 +99,14 @@ func (t *tap) end(r *http.Request, err error, whole bool) ending {
 // alone. One with an exact wait in it, as shields and others send it, is one
 // client's appointment, and about nobody else.
 func (t *tap) pause() time.Duration {
-	if t.header("Retry-After-Ms") != "" {
+	if t.header(proxyRetryAfterMs) != "" {
 		return 0
 	}
-	return shield.RetryAfter(t.header("Retry-After"), shield.At(shield.Now()))
+	return shield.RetryAfter(t.header(proxyRetryAfter), shield.At(shield.Now()))
 }
 
 func (t *tap) header(name string) string {
-	v, _ := t.repl.Get(proxyHeader + name)
+	v, _ := t.repl.Get(name)
 	s, _ := v.(string)
 	return s
 }

@@ -254,6 +254,44 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{with(`"concurrency": {"limit": -1}`), "concurrency limit is -1; want 1 to 1000000"},
 		{with(`"concurrency": {"limit": 1000001}`), "concurrency is 1000001; want 1 to 1000000"},
 		{with(`"concurrency": 5`), "cannot unmarshal number"},
+		{with(`"concurrency": {"limit": 5, "adaptive": true}`), "concurrency has several of limit, adaptive and target; want one"},
+		{with(`"concurrency": {"adaptive": true, "target": "1s"}`), "several of limit, adaptive and target"},
+		{with(`"concurrency": {"limit": 5, "max": 9}`), "concurrency limit is 5, and there are options of adaptive"},
+		{with(`"concurrency": {"limit": 5, "probe": false}`), "concurrency limit is 5, and there are options of adaptive"},
+		{with(`"concurrency": {"adaptive": true, "min": 0}`), "concurrency min is 0; want more"},
+		{with(`"concurrency": {"adaptive": true, "max": 100001}`), "concurrency: max 100001: want 1 to 100000"},
+		{with(`"concurrency": {"adaptive": true, "min": 9, "max": 8}`), "concurrency: min 9 is above max 8"},
+		{with(`"concurrency": {"adaptive": true, "max": 8, "initial": 9}`), "concurrency: initial 9: want 2 to 8"},
+		{with(`"concurrency": {"adaptive": true, "max_latency": 0}`), "concurrency max_latency is 0; want more"},
+		{with(`"concurrency": {"adaptive": true, "max_latency": "-1s"}`), "concurrency: max_latency -1s"},
+		{with(`"concurrency": {"target": 0}`), "concurrency target is 0; want more"},
+		{with(`"concurrency": {"target": "-1s"}`), "concurrency: target -1s: want a positive duration"},
+		{with(`"concurrency": {"target": "1s", "max_latency": "2s"}`), "goes without max_latency and probe"},
+		{with(`"concurrency": {"target": "1s", "probe": false}`), "goes without max_latency and probe"},
+		{with(`"concurrency": {"limit": 5, "per": {"key": "{http.request.header.X}"}}`), "concurrency per client is 0; want 1 to 1000000"},
+		{with(`"concurrency": {"limit": 5, "per": {"limit": 1000001}}`), "concurrency per client is 1000001; want 1 to 1000000"},
+		{with(`"concurrency": {"limit": 5, "per": {"key": "{http.request.uuid}", "limit": 5}}`), `concurrency per client: key is "{http.request.uuid}": placeholder {http.request.uuid} is not known`},
+		{with(`"concurrency": {"per": {"limit": 5}}`), "concurrency limit is 0; want 1 to 1000000"},
+		{with(`"concurrency": {"limit": 5}, "queue": {}`), "queue: it has no size; want 1 to 10000, or off"},
+		{with(`"concurrency": {"limit": 5}, "queue": {"size": 0}`), "queue: size is 0; want 1 to 10000"},
+		{with(`"concurrency": {"limit": 5}, "queue": {"size": -1}`), "queue: size is -1; want 1 to 10000"},
+		{with(`"concurrency": {"limit": 5}, "queue": {"size": 10001}`), "queue: size is 10001; want 1 to 10000"},
+		{with(`"concurrency": {"limit": 5}, "queue": {"size": 5, "timeout": 0}`), "queue: timeout is 0; want more"},
+		{with(`"concurrency": {"limit": 5}, "queue": {"size": 5, "timeout": "61s"}`), "queue timeout is 1m1s; want more than 0, to 1m0s"},
+		{with(`"concurrency": {"limit": 5}, "queue": {"off": true, "size": 5}`), "queue: it is off, and has a size or a timeout"},
+		{with(`"capacity": {"rate": 5}, "queue": {"size": 5}`), "there is a queue, but no concurrency to wait for"},
+		{with(`"capacity": {"rate": 5}, "classes": [{"name": "critical"}]`), "there are classes, but no concurrency to share"},
+		{with(`"concurrency": {"limit": 5}, "classes": [null]`), "class 0 is null"},
+		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "batch"}]`), `class "batch" has no share`},
+		{with(`"concurrency": {"limit": 5}, "classes": [{"share": 1}]`), `class "": name is ""; want 1 to 64 letters`},
+		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "a b", "share": 1}]`), `class "a b": name is "a b"; want 1 to 64 letters`},
+		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "unpaid"}]`), `class "unpaid" is for requests that come before their time`},
+		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical"}, {"name": "critical"}]`), `class "critical" is there twice`},
+		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "share": 0}]`), `class "critical": share is 0; want more than 0, to 1`},
+		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "share": 1.1}]`), `class "critical": share is 1.1; want more than 0, to 1`},
+		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "clients": 70}]`), `class "critical": clients is 70; want more than 0, to 1`},
+		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "match": [{}]}]`), `class "critical": match is empty`},
+		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "match": [{"moon": "full"}]}]`), "unknown module: http.matchers.moon"},
 		{with(`"capacity": {}`), "capacity: rate is 0; want more than 0"},
 		{with(`"capacity": {"rate": 0, "burst": 5}`), "capacity: rate is 0; want more than 0"},
 		{with(`"capacity": {"rate": -5}`), "capacity: rate is -5"},
@@ -292,6 +330,9 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{zone("") + "," + strings.Replace(zone(`, "match": [{"path": ["/x"]}]`), `"s"`, `"t"`, 1), `{"name":"z","match":[{"path":["/x"]}],"key":"{http.vars.client_ip}","rate":10,`},
 		{with(`"capacity": {"rate": 5}`) + "," + with(`"capacity": {"rate": 6}`), `shield "s" is defined twice: as {"mode":"enforce","capacity":{"rate":5}}, and as {"mode":"enforce","capacity":{"rate":6}}`},
 		{with(`"concurrency": {"limit": 5}`) + "," + with(`"concurrency": {"limit": 6}`), `as {"mode":"enforce","concurrency":{"limit":5}}, and as {"mode":"enforce","concurrency":{"limit":6}}`},
+		{with(`"concurrency": {"adaptive": true}`) + "," + with(`"concurrency": {"adaptive": true, "max": 6}`), `as {"mode":"enforce","concurrency":{"adaptive":true}}, and as {"mode":"enforce","concurrency":{"adaptive":true,"max":6}}`},
+		{with(`"concurrency": {"limit": 5}, "queue": {"size": 5}`) + "," + with(`"concurrency": {"limit": 5}`), `shield "s" is defined twice`},
+		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical"}]`) + "," + with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "share": 0.9}]`), `shield "s" is defined twice`},
 		{retries(`"max_clients": 5000`) + "," + retries(``), `retries of shield "s" is defined twice: as {"enforce":true,"max_clients":5000,"key":"{http.vars.client_ip}"}, and as {"enforce":true,"max_clients":524288,`},
 		{retries(``) + "," + with(`"concurrency": {"limit": 1}, "herd": {"detect": false}`), `herd of shield "s" is defined twice: as {"detect":true}, and as {"detect":false}`},
 		{with(`"mode": "observe", "capacity": {"rate": 5}`) + "," + with(`"capacity": {"rate": 5}`), `shield "s" is defined twice`},
@@ -344,6 +385,20 @@ func TestSameDefinitionCountsTogether(t *testing.T) {
 	}
 	if s := r.status(); len(s.Shields) != 1 || len(s.Zones) != 1 {
 		t.Errorf("%d shields and %d zones in the status, want one of each", len(s.Shields), len(s.Zones))
+	}
+}
+
+// Handlers of one name may have different requests in a class.
+func TestClassesOfOneNameMayMatchDifferently(t *testing.T) {
+	one := func(path, more string) string {
+		return fmt.Sprintf(`{"handler": "shield", "name": "s", "concurrency": {"limit": 5, "per": {%s "limit": 3}}, "classes": [{"name": "critical", "match": [{"path": [%q]}]}]}`, more, path)
+	}
+	r := start(t, setup{handlers: one("/a", "") + "," + one("/b", `"key": "{http.vars.client_ip}",`) + "," + respondOK})
+	if a := r.get("/a"); a.StatusCode != http.StatusOK {
+		t.Errorf("%d, want 200", a.StatusCode)
+	}
+	if got := r.status().Shields; len(got) != 1 || len(got[0].Classes) != 3 || got[0].Classes[0] != (ClassStatus{"critical", 1, 1, 0, 0}) || got[0].Classes[1] != (ClassStatus{"default", .9, 1, 0, 0}) {
+		t.Errorf("%+v; want one shield, whose classes were each used once", got)
 	}
 }
 

@@ -1,6 +1,7 @@
 package loadshed
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,6 +22,9 @@ const (
 // unpaid.
 const MaxClasses = 16
 
+// maxClassName is how long the name of a class may be, in bytes: it labels metrics.
+const maxClassName = 64
+
 // unpaidShare is the share of requests that come before their time.
 const unpaidShare = 0.5
 
@@ -28,11 +32,11 @@ const unpaidShare = 0.5
 // rate limiters", 2017) keeps for critical requests: a fifth.
 var shares = map[string]float64{Critical: 1, Default: 0.9, Sheddable: 0.7}
 
-// A Class says how much of what may be in flight its requests may take, while higher
-// classes need the rest.
+// A Class says how much of what may be in flight there may be for its requests to
+// be let in, while those of higher classes come.
 type Class struct {
 	// Name identifies the class: critical, default, sheddable, or any other of
-	// letters, digits and _ - . / :.
+	// letters, digits and _ - . / :, at most 64 of them.
 	Name string
 
 	// Share is more than 0, to 1. 0 means that of the built-in class.
@@ -40,14 +44,17 @@ type Class struct {
 }
 
 // Classes are checked classes, the highest first. The zero Classes has one, default,
-// with all of what may be in flight.
+// with all of what may be in flight: nobody is lower than anybody then, not even who
+// comes before its time. Classes are not changed once they are made, so they are
+// safe for concurrent use.
 type Classes struct {
 	list      []Class
 	byDefault int
 }
 
-// NewClasses returns the classes in the order of their shares, with default among
-// them and with unpaid as the last. No classes at all are the zero Classes.
+// NewClasses returns the classes in the order of their shares, those of equal
+// shares in the order given, with default among them and with unpaid as the last. No
+// classes at all are the zero Classes. The error tells all that is wrong.
 func NewClasses(list []Class) (Classes, error) {
 	if len(list) == 0 {
 		return Classes{}, nil
@@ -63,6 +70,8 @@ func NewClasses(list []Class) (Classes, error) {
 			errs = append(errs, errors.New("a class has no name"))
 		case seen[class.Name]:
 			errs = append(errs, fmt.Errorf("class %q is there twice; want different names", class.Name))
+		case len(class.Name) > maxClassName || strings.ContainsFunc(class.Name, notOfName):
+			errs = append(errs, fmt.Errorf("class name %q; want letters, digits and _ - . / :, at most %d of them", class.Name, maxClassName))
 		}
 		seen[class.Name] = true
 		if class.Share == 0 {
@@ -81,28 +90,25 @@ func NewClasses(list []Class) (Classes, error) {
 		c.list = append(c.list, Class{Default, shares[Default]})
 	}
 	if len(c.list) >= MaxClasses {
-		errs = append(errs, fmt.Errorf("%d classes; want at most %d", len(list), MaxClasses-2))
+		errs = append(errs, fmt.Errorf("%d classes; want at most %d besides %s", len(list), MaxClasses-2, Default))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Classes{}, err
 	}
-	slices.SortStableFunc(c.list, func(a, b Class) int {
-		if a.Share == b.Share {
-			return 0
-		} else if a.Share > b.Share {
-			return -1
-		}
-		return 1
-	})
+	slices.SortStableFunc(c.list, func(a, b Class) int { return cmp.Compare(b.Share, a.Share) })
 	c.list = append(c.list, Class{Unpaid, min(unpaidShare, c.list[len(c.list)-1].Share)})
 	c.byDefault = slices.IndexFunc(c.list, func(class Class) bool { return class.Name == Default })
 	return c, nil
 }
 
+func notOfName(r rune) bool {
+	return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_-./:", r))
+}
+
 // Len returns how many classes there are, unpaid with them: 1 in the zero Classes.
 func (c Classes) Len() int { return max(1, len(c.list)) }
 
-// At returns class i, 0 the highest.
+// At returns class i, 0 the highest. i must be less than Len.
 func (c Classes) At(i int) Class {
 	if len(c.list) == 0 {
 		return Class{Default, 1}
@@ -111,7 +117,7 @@ func (c Classes) At(i int) Class {
 }
 
 // Index returns the class of that name, and whether there is one that requests
-// can be put into.
+// can be put into; else the default class. The name may come from anybody.
 func (c Classes) Index(name string) (int, bool) {
 	for i := range c.Len() {
 		if c.At(i).Name == name && name != Unpaid {
@@ -124,6 +130,7 @@ func (c Classes) Index(name string) (int, bool) {
 // Default returns the class of requests that belong to no other.
 func (c Classes) Default() int { return c.byDefault }
 
+// String returns the names and shares, the highest first.
 func (c Classes) String() string {
 	names := make([]string, c.Len())
 	for i := range names {
@@ -133,43 +140,55 @@ func (c Classes) String() string {
 }
 
 // calm is how long after the last request of a higher class room is still kept for
-// it. Shedding that starts and ends within a moment makes clients' calls fail half
-// way; Stripe takes minutes, but what is kept free is lost.
+// it. Shedding that starts and ends within a moment lets clients' sequences of calls
+// fail half way; Stripe ("Scaling your API with rate limiters", 2017) restores
+// traffic over minutes, but room that is kept for nobody is throughput lost.
 const calm = 3 * time.Second
 
 // Shares knows which classes there have been of late. The zero Shares has seen
-// none. It is safe for concurrent use.
+// none. It is safe for concurrent use. After a reload that changes the order of the
+// classes it takes one for another, for 3 seconds.
 type Shares struct {
-	seen [MaxClasses]atomic.Int64 // when, in nanoseconds
+	until [MaxClasses]atomic.Int64 // until when room is kept for a class, in nanoseconds
 }
 
-// Seen notes that a request of a class has come.
+// Seen notes that a request of a class has come at now, whether it is let in or not.
+// A class beyond MaxClasses is nobody's.
 func (s *Shares) Seen(now time.Duration, class int) {
-	// Once per calm/16 is often enough, and leaves the cache line alone.
-	if at := &s.seen[class]; int64(now) > at.Load()+int64(calm/16) {
-		at.Store(int64(now))
+	if uint(class) >= MaxClasses {
+		return
+	}
+	// Every calm/16 is often enough, and leaves the cache line alone between.
+	if at, until := &s.until[class], int64(now+calm); until-at.Load() > int64(calm/16) {
+		at.Store(until)
 	}
 }
 
 // Room returns how many requests may be in flight for one of a class to be let in,
-// where limit may be in all: its share, if requests of a higher class have come
-// within the last seconds, else all, so that nothing is kept free for nobody.
+// at least 1, where limit may be in all and class is less than c.Len().
+//
+// A class has its share while requests of a higher one have come within the last 3
+// seconds, and all of it else, so that nothing is kept free for nobody. The share is
+// of the highest class that there is: with default and sheddable alone, default has
+// all. It is enough that a higher class comes, it need not have found its room short:
+// a class that has, has been refused already, and would be again each time that it
+// comes back after a lull. Shares of what is in flight cost a comparison; Stripe
+// keeps a fifth of its workers for critical requests by the same rule. Where limit
+// is less than about 20, chance alone fills what they keep: that is for the queue.
 func (s *Shares) Room(now time.Duration, class, limit int, c Classes) int {
-	if class == 0 {
-		return limit
-	}
-	highest := 0.0
-	for i := range class {
-		if at := s.seen[i].Load(); at > 0 && int64(now) < at+int64(calm) {
-			highest = c.At(i).Share
-			break
-		}
-	}
 	own := c.At(class).Share
-	if highest <= own {
-		return limit
+	for i := range class {
+		if int64(now) >= s.until[i].Load() {
+			continue
+		}
+		highest := c.At(i).Share
+		if highest <= own {
+			return limit
+		}
+		const rounding = 1e-9 // 9 * 0.7 / 0.9 is 7
+		return max(1, int(float64(limit)*own/highest+rounding))
 	}
-	return max(1, int(float64(limit)*own/highest))
+	return limit
 }
 
 // hour is how long a client stays in the class that it is drawn into.
@@ -177,9 +196,13 @@ const hour = time.Hour
 
 // Drawn reports whether a client belongs to a share of all clients, from 0 to 1,
 // that is drawn by hash. It stays so for an hour, which begins at a different time
-// for each: WeChat's overload control (Zhou et al., "Overload Control for Scaling
-// WeChat Microservices", SoCC '18) found that users who are drawn anew for each
-// request have hardly any sequence of calls succeed.
+// for each, so that not everybody changes class at once. WeChat's overload control
+// (Zhou et al., "Overload Control for Scaling WeChat Microservices", SoCC '18) does
+// so with users: where each request is drawn anew, hardly any sequence of calls
+// succeeds, and those that fail come again.
+//
+// Who belongs to a share belongs to every larger one: draw classes one after the
+// other with shares that add up. client must be a hash that clients cannot choose.
 func Drawn(client uint64, now time.Duration, share float64) bool {
 	phase := mix(client) % uint64(hour)
 	turn := (uint64(now) + phase) / uint64(hour)

@@ -7,53 +7,71 @@ import (
 
 const inFlightShards = 64
 
+// fewEntries is how many entries the map of a shard may have had for it to be kept
+// when it is empty. Maps do not shrink.
+const fewEntries = 64
+
 // InFlight counts how many requests each client has in flight. Only those that
-// have any are remembered, so it is bounded by what is in flight. The zero InFlight
-// is empty. It is safe for concurrent use.
+// have any are remembered, so it is bounded by what is in flight, and it forgets how
+// large it has been. The zero InFlight is empty. It is safe for concurrent use.
+//
+// A client is told by a key, whose low bits must be as good as random, as a hash's
+// are.
 type InFlight struct {
 	clients atomic.Int64
-	shards  [inFlightShards]struct {
-		sync.Mutex
-		n map[uint64]int32
-		_ [40]byte // a cache line each
-	}
+	_       [56]byte // read by everybody: not on the line of a lock
+	shards  [inFlightShards]inFlightShard
 }
 
-// Enter counts one request more of a client, and returns how many it has then.
+type inFlightShard struct {
+	mu   sync.Mutex // guards what follows
+	n    map[uint64]int32
+	most int      // entries since n was made
+	_    [40]byte // a cache line each
+}
+
+func (f *InFlight) shard(key uint64) *inFlightShard { return &f.shards[key%inFlightShards] }
+
+// Enter counts one request more of a client, and returns how many it has then. Each
+// Enter needs one Leave.
 func (f *InFlight) Enter(key uint64) int {
-	s := &f.shards[key%inFlightShards]
-	s.Lock()
-	defer s.Unlock()
+	s := f.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.n == nil {
 		s.n = map[uint64]int32{}
 	}
 	n := s.n[key] + 1
 	s.n[key] = n
+	s.most = max(s.most, len(s.n))
 	if n == 1 {
 		f.clients.Add(1)
 	}
 	return int(n)
 }
 
-// Leave counts one request less.
+// Leave counts one request less. It does nothing for a client that has none.
 func (f *InFlight) Leave(key uint64) {
-	s := &f.shards[key%inFlightShards]
-	s.Lock()
-	defer s.Unlock()
+	s := f.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch n := s.n[key]; {
 	case n > 1:
 		s.n[key] = n - 1
 	case n == 1:
 		delete(s.n, key)
 		f.clients.Add(-1)
+		if len(s.n) == 0 && s.most > fewEntries {
+			s.n, s.most = nil, 0
+		}
 	}
 }
 
 // Count returns how many requests a client has in flight.
 func (f *InFlight) Count(key uint64) int {
-	s := &f.shards[key%inFlightShards]
-	s.Lock()
-	defer s.Unlock()
+	s := f.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return int(s.n[key])
 }
 
@@ -67,7 +85,10 @@ const fewInFlight = 6
 
 // TooMany reports whether a client with n requests in flight has far more than its
 // share of limit, while clients have any: twice as much, and more than a browser
-// has.
+// has. Twice, so that who only happens to be there often is left alone. It is the
+// cheap form of fair queuing: it wants a count for each client instead of a queue
+// for each, and acts only on who stands out. One alone is never too many: there is
+// nobody to be fair to.
 func TooMany(n, clients, limit int) bool {
 	return n > fewInFlight && clients > 1 && n*clients > 2*limit
 }

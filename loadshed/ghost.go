@@ -12,19 +12,25 @@ const maxGhosts = 1024
 
 // Ghosts are requests whose clients have gone before they were answered. Few
 // backends notice, so the work goes on, and its place in flight is kept for as long
-// as it is expected to take. The zero Ghosts is empty. It is safe for concurrent use.
+// as it is expected to take. Without that, clients that give up and come again in an
+// overload have ever more work done for nobody: what sustains it after its cause has
+// gone (Bronson et al., "Metastable Failures in Distributed Systems", HotOS '21).
+//
+// The zero Ghosts is empty. It is safe for concurrent use, never allocates, and must
+// not be copied.
 type Ghosts struct {
-	n  atomic.Int64
-	mu sync.Mutex // guards what follows
-	// at is a binary heap of instants: a sorted list with cheap insertion.
-	at [maxGhosts]time.Duration
+	n    atomic.Int64
+	next atomic.Int64 // at[0] while n > 0: lets Due do without the lock
+
+	mu sync.Mutex               // guards what follows, and writes of what precedes
+	at [maxGhosts]time.Duration // a binary heap, the earliest instant first
 }
 
 // Len returns how many there are. It costs one atomic load.
 func (g *Ghosts) Len() int { return int(g.n.Load()) }
 
-// Keep keeps a place until an instant. It reports false if there is no room; then
-// the place is to be given back at once.
+// Keep keeps a place until an instant. It reports false if 1024 are kept already;
+// then the place is to be given back at once.
 func (g *Ghosts) Keep(until time.Duration) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -42,13 +48,17 @@ func (g *Ghosts) Keep(until time.Duration) bool {
 		i = parent
 	}
 	g.at[i] = until
+	g.next.Store(int64(g.at[0]))
 	g.n.Store(int64(n + 1))
 	return true
 }
 
 // Due returns how many ghosts' work is done by now, and forgets them: so many
-// places are to be given back.
+// places are to be given back. It costs two atomic loads if there are none.
 func (g *Ghosts) Due(now time.Duration) (due int) {
+	if g.n.Load() == 0 || int64(now) < g.next.Load() {
+		return 0
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n := int(g.n.Load())
@@ -73,6 +83,7 @@ func (g *Ghosts) Due(now time.Duration) (due int) {
 		}
 		g.at[i] = last
 	}
+	g.next.Store(int64(g.at[0]))
 	g.n.Store(int64(n))
 	return due
 }

@@ -49,6 +49,7 @@ const (
 	// windows above the tolerance.
 	cut       = 0.7
 	hotBefore = 2
+	hotBurst  = 6
 
 	// A cut that brought the limit below verify of what it was has to pay before the
 	// next: latency must follow by at least this elasticity (1: latency is all
@@ -373,6 +374,7 @@ func (c *control) move(now time.Duration, s *sample, l Law, target, above, conge
 		c.probe.next = max(c.probe.next, now+duration(demandProbe))
 	}
 	calm := c.demand == 0 || float64(s.n+s.refused)/s.span <= 1.5*c.demand
+	burst := calm && c.excess < someBelow
 	switch {
 	case c.before > 0:
 		// Slow start after a failure, as TCP's (Jacobson, "Congestion Avoidance and
@@ -382,7 +384,11 @@ func (c *control) move(now time.Duration, s *sample, l Law, target, above, conge
 		}
 		return Grown
 	case c.congestion > above && target < c.limit:
-		if serving && c.hot < hotBefore {
+		before := hotBefore
+		if burst {
+			before = hotBurst
+		}
+		if serving && c.hot < before {
 			return Congested
 		}
 		switch e := &c.cuts; {
@@ -405,7 +411,7 @@ func (c *control) move(now time.Duration, s *sample, l Law, target, above, conge
 			// No more requests than there were when there was room for all: what is
 			// refused is a burst, and as high as latency allows is not too high. If it is
 			// much, it is no burst.
-			if top = max(top, float64(l.initial)); c.excess < someBelow {
+			if top = max(top, float64(l.initial)); burst {
 				top = most
 			}
 		}

@@ -13,16 +13,19 @@ const probeEvery = time.Second
 // Retry-After (RFC 9110, section 15.6.4). The zero Pause is over. It is safe for
 // concurrent use.
 type Pause struct {
-	until   atomic.Int64
+	until   atomic.Int64 // never falls
 	probeAt atomic.Int64 // when the next request may be let through
-	ended   atomic.Bool  // Resumed has told so
+	told    atomic.Int64 // the until whose end Resumed has reported last
 	count   atomic.Uint64
 }
 
 // Set begins a pause of wait, at most longest, or extends the one that there is.
 // A shorter wait does not shorten it: of several answers the one that was sent last
-// is not known.
+// is not known. A wait of 0 or less asks for nothing.
 func (p *Pause) Set(now, wait, longest time.Duration) {
+	if wait <= 0 || longest <= 0 {
+		return
+	}
 	until := int64(now + min(wait, longest))
 	for {
 		is := p.until.Load()
@@ -34,7 +37,6 @@ func (p *Pause) Set(now, wait, longest time.Duration) {
 				p.count.Add(1)
 				p.probeAt.Store(int64(now + probeEvery))
 			}
-			p.ended.Store(false)
 			return
 		}
 	}
@@ -51,16 +53,16 @@ func (p *Pause) Left(now time.Duration) time.Duration {
 }
 
 // Probe reports whether a request that comes during a pause may be let through:
-// one per second.
+// one per second, the first a second after it began.
 func (p *Pause) Probe(now time.Duration) bool {
 	at := p.probeAt.Load()
 	return int64(now) >= at && p.probeAt.CompareAndSwap(at, int64(now+probeEvery))
 }
 
-// Resumed reports, once per pause, that it is over.
+// Resumed reports, once per pause, that it is over: to whoever asks first.
 func (p *Pause) Resumed(now time.Duration) bool {
-	until := p.until.Load()
-	return until > 0 && int64(now) >= until && !p.ended.Load() && p.ended.CompareAndSwap(false, true)
+	until, told := p.until.Load(), p.told.Load()
+	return until > told && int64(now) >= until && p.told.CompareAndSwap(told, until)
 }
 
 // Count returns how many pauses there have been.

@@ -943,3 +943,15 @@ func BenchmarkQueueLen(b *testing.B) {
 		b.Fatal("somebody waits")
 	}
 }
+
+// Of a backend that takes long for each request, a burst takes longer.
+func TestSlowBackendsQueueStandsLater(t *testing.T) {
+	for service, want := range map[time.Duration]time.Duration{0: 5 * ms, 10 * ms: 5 * ms, 50 * ms: time.Second} {
+		var q Queue
+		q.Join(0, 0, 0, 100, time.Second, service)
+		w := q.Join(300*ms, 0, 0, 100, time.Second, service)
+		if got := w.until - w.joined; got != want {
+			t.Errorf("with %v of service, who joins a queue of 300ms waits for %v, want %v", service, got, want)
+		}
+	}
+}

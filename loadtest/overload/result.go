@@ -44,11 +44,11 @@ type Result struct {
 type Stats struct {
 	Offered, Attempts, Admitted, Refused, RefusedFirst, TimedOut, Failed, Good int
 
-	P50, P99 time.Duration // of what was answered in time, since it arrived
-	Limit    float64       // mean
-	ByClass  map[string]Count
-	span     float64
-	capacity float64
+	P50, P95, P99 time.Duration // of what was answered in time, since it arrived
+	Limit         float64       // mean
+	ByClass       map[string]Count
+	span          float64
+	capacity      float64
 }
 
 // Between sums up the seconds from one to before another.
@@ -75,7 +75,7 @@ func (r *Result) Between(from, to int) Stats {
 	}
 	slices.Sort(latencies)
 	if n := len(latencies); n > 0 {
-		s.P50, s.P99 = latencies[(n-1)/2], latencies[(n-1)*99/100]
+		s.P50, s.P95, s.P99 = latencies[(n-1)/2], latencies[(n-1)*95/100], latencies[(n-1)*99/100]
 	}
 	return s
 }

@@ -20,7 +20,8 @@ type Row struct {
 	In func(play func())
 }
 
-func (row Row) play(s Scenario, seed uint64) (r *Result) {
+// Run plays s with the limiter of the row.
+func (row Row) Run(s Scenario, seed uint64) (r *Result) {
 	if row.In == nil {
 		return Run(s, row.Build, seed)
 	}
@@ -85,7 +86,7 @@ func WriteTable(out io.Writer, rows []Row) error {
 		for _, c := range columns {
 			values := make([][]float64, len(c.figures))
 			for _, seed := range Seeds {
-				r := row.play(c.scenario(), seed)
+				r := row.Run(c.scenario(), seed)
 				for i, f := range c.figures {
 					values[i] = append(values[i], f.of(r))
 				}
@@ -132,7 +133,7 @@ func (row Row) Play(seed uint64) Set {
 	var set Set
 	for i := range uint64(Drawn) {
 		s := Draw(seed, i)
-		r := row.play(s, seed+i)
+		r := row.Run(s, seed+i)
 		over, before, after := r.Between(100, 180), r.Between(20, 60), r.Between(190, 240)
 		set.Goodput = append(set.Goodput, over.Goodput())
 		set.RefusedFirst = append(set.RefusedFirst, 100*float64(before.RefusedFirst)/float64(max(1, before.Offered)))

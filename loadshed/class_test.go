@@ -1,0 +1,143 @@
+package loadshed
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestClassesAreSortedByShare(t *testing.T) {
+	c, err := NewClasses([]Class{{Name: "batch", Share: .3}, {Name: Sheddable}, {Name: "pay", Share: 1}, {Name: Critical}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := c.String(), "pay 100%, critical 100%, default 90%, sheddable 70%, batch 30%, unpaid 30%"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if i, ok := c.Index("batch"); i != 4 || !ok {
+		t.Errorf("batch is %d, %v", i, ok)
+	}
+	for _, name := range []string{"nobody", Unpaid, ""} {
+		if i, ok := c.Index(name); c.At(i).Name != Default || ok {
+			t.Errorf("%q is %s, %v; want the default, since there is no such class", name, c.At(i).Name, ok)
+		}
+	}
+	none, err := NewClasses(nil)
+	if err != nil || none.Len() != 1 || none.Default() != 0 || none.At(0) != (Class{Default, 1}) {
+		t.Errorf("no classes: %v, %v", none, err)
+	}
+}
+
+func TestClassErrors(t *testing.T) {
+	var many []Class
+	for i := range MaxClasses {
+		many = append(many, Class{Name: string(rune('a' + i)), Share: .5})
+	}
+	for want, list := range map[string][]Class{
+		`class "batch" has no share; want one, or the name critical, default or sheddable`: {{Name: "batch"}},
+		`class "batch": share is 1.5; want more than 0, to 1`:                              {{Name: "batch", Share: 1.5}},
+		`class "batch": share is -1; want more than 0, to 1`:                               {{Name: "batch", Share: -1}},
+		`class "critical" is there twice; want different names`:                            {{Name: Critical}, {Name: Critical}},
+		`a class has no name`: {{Share: 1}},
+		`class "unpaid" is for requests that come before their time; want another name`: {{Name: Unpaid, Share: .5}},
+		`16 classes; want at most 14`: many,
+	} {
+		if _, err := NewClasses(list); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+}
+
+// Room is kept for higher classes while there are any, and a little longer, and for
+// nobody else.
+func TestRoomIsKeptForThoseWhoCome(t *testing.T) {
+	c, err := NewClasses([]Class{{Name: Critical}, {Name: Default}, {Name: Sheddable}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const critical, normal, sheddable, unpaid = 0, 1, 2, 3
+	var s Shares
+	now := time.Minute
+	want := func(rooms ...int) {
+		t.Helper()
+		for class, room := range rooms {
+			if got := s.Room(now, class, 100, c); got != room {
+				t.Errorf("room for %s: %d, want %d", c.At(class).Name, got, room)
+			}
+		}
+	}
+	want(100, 100, 100, 100)
+	s.Seen(now, sheddable)
+	want(100, 100, 100, 71)
+	s.Seen(now, normal)
+	want(100, 100, 77, 55)
+	now += time.Second
+	s.Seen(now, critical)
+	want(100, 90, 70, 50)
+	now += 2500 * ms // the others were seen 3.5 s ago
+	want(100, 90, 70, 50)
+	now += time.Second
+	want(100, 100, 100, 100)
+	if got := s.Room(now, unpaid, 1, c); got != 1 {
+		t.Errorf("%d of one place", got)
+	}
+	s.Seen(now, critical)
+	if got := s.Room(now, unpaid, 1, c); got != 1 {
+		t.Errorf("%d of one place; want one, or nobody would ever be served", got)
+	}
+}
+
+// Who is drawn stays so for an hour, and then all are drawn anew, but not all at
+// once.
+func TestDrawnForAnHour(t *testing.T) {
+	const clients = 20_000
+	drawn := func(now time.Duration) (set []bool, n int) {
+		for i := range clients {
+			is := Drawn(mix(uint64(i)), now, .3)
+			set = append(set, is)
+			if is {
+				n++
+			}
+		}
+		return set, n
+	}
+	changes := func(a, b []bool) (n int) {
+		for i := range a {
+			if a[i] != b[i] {
+				n++
+			}
+		}
+		return n
+	}
+	first, n := drawn(24 * time.Hour)
+	if n < clients*29/100 || n > clients*31/100 {
+		t.Errorf("%d of %d are drawn, want 3 in 10", n, clients)
+	}
+	soon, _ := drawn(24*time.Hour + time.Minute)
+	later, _ := drawn(26 * time.Hour)
+	// Of a pair of independent draws 2·0.3·0.7 = 42 % differ; in a minute a sixtieth of
+	// the clients are drawn anew.
+	if n := changes(first, soon); n < clients*42/100/60/2 || n > clients*42/100/60*2 {
+		t.Errorf("%d of %d changed within a minute, want about %d", n, clients, clients*42/100/60)
+	}
+	if n := changes(first, later); n < clients*40/100 || n > clients*44/100 {
+		t.Errorf("%d of %d changed within two hours, want 42 %%", n, clients)
+	}
+	for _, share := range []float64{0, 1} {
+		if got := Drawn(7, time.Hour, share); got != (share == 1) {
+			t.Errorf("a share of %v: %v", share, got)
+		}
+	}
+}
+
+func BenchmarkShares(b *testing.B) {
+	c, _ := NewClasses([]Class{{Name: Critical}, {Name: Default}, {Name: Sheddable}})
+	var s Shares
+	b.ReportAllocs()
+	now := time.Minute
+	for b.Loop() {
+		now += time.Microsecond
+		s.Seen(now, 2)
+		s.Room(now, 2, 100, c)
+	}
+}

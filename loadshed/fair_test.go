@@ -1,0 +1,91 @@
+package loadshed
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+)
+
+// FuzzInFlight compares it with a map.
+func FuzzInFlight(f *testing.F) {
+	f.Add([]byte{1, 1, 129, 129, 129, 65, 2, 66})
+	f.Fuzz(func(t *testing.T, steps []byte) {
+		var in InFlight
+		want := map[uint64]int{}
+		for _, s := range steps {
+			key := uint64(s%128) * 64 // many in one shard
+			if s < 128 {
+				want[key]++
+				if n := in.Enter(key); n != want[key] {
+					t.Fatalf("%d has %d, want %d", key, n, want[key])
+				}
+				continue
+			}
+			in.Leave(key)
+			if want[key]--; want[key] <= 0 {
+				delete(want, key)
+			}
+			if n := in.Count(key); n != want[key] {
+				t.Fatalf("%d has %d, want %d", key, n, want[key])
+			}
+		}
+		if in.Clients() != len(want) {
+			t.Fatalf("%d clients, want %d", in.Clients(), len(want))
+		}
+	})
+}
+
+// Nobody is remembered who has nothing in flight.
+func TestInFlightForgets(t *testing.T) {
+	var in InFlight
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			random := rand.New(rand.NewPCG(1, uint64(g)))
+			for range 20_000 {
+				key := random.Uint64N(1000)
+				in.Enter(key)
+				in.Leave(key)
+			}
+		})
+	}
+	wg.Wait()
+	left := 0
+	for i := range in.shards {
+		left += len(in.shards[i].n)
+	}
+	if in.Clients() != 0 || left != 0 {
+		t.Errorf("%d clients, %d entries left", in.Clients(), left)
+	}
+}
+
+func TestTooMany(t *testing.T) {
+	for _, c := range []struct {
+		n, clients, limit int
+		want              bool
+	}{
+		{100, 1, 100, false}, // alone
+		{10, 10, 40, true},
+		{8, 10, 40, false}, // twice its share
+		{6, 100, 10, false},
+		{7, 100, 10, true},
+		{0, 0, 0, false},
+	} {
+		if got := TooMany(c.n, c.clients, c.limit); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+func BenchmarkInFlight(b *testing.B) {
+	var in InFlight
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		key := rand.Uint64()
+		for pb.Next() {
+			key++
+			in.Enter(key)
+			in.Leave(key)
+		}
+	})
+}

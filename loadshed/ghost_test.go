@@ -1,0 +1,57 @@
+package loadshed
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// FuzzGhosts compares it with a sorted slice.
+func FuzzGhosts(f *testing.F) {
+	f.Add([]byte{9, 3, 7, 200, 1, 5, 210, 255})
+	f.Fuzz(func(t *testing.T, steps []byte) {
+		var g Ghosts
+		var want []time.Duration
+		now := time.Duration(0)
+		for i, s := range steps {
+			if s < 200 {
+				until := now + time.Duration(int(s)*(i%7))*ms
+				if !g.Keep(until) {
+					t.Fatalf("no room beside %d", len(want))
+				}
+				want = append(want, until)
+			} else {
+				now += time.Duration(s-199) * 20 * ms
+				before := len(want)
+				want = slices.DeleteFunc(want, func(at time.Duration) bool { return at <= now })
+				if n := g.Due(now); n != before-len(want) {
+					t.Fatalf("%d are due at %v, want %d", n, now, before-len(want))
+				}
+			}
+			if g.Len() != len(want) {
+				t.Fatalf("%d ghosts, want %d", g.Len(), len(want))
+			}
+			if len(want) == maxGhosts {
+				return
+			}
+		}
+	})
+}
+
+func TestGhostsAreBounded(t *testing.T) {
+	var g Ghosts
+	for i := range maxGhosts {
+		if !g.Keep(time.Duration(maxGhosts-i) * ms) {
+			t.Fatalf("no room for ghost %d", i)
+		}
+	}
+	if g.Keep(0) {
+		t.Errorf("room for more than %d", maxGhosts)
+	}
+	if n := g.Due(time.Duration(maxGhosts/2) * ms); n != maxGhosts/2 {
+		t.Errorf("%d due, want half", n)
+	}
+	if !g.Keep(time.Hour) || g.Due(time.Minute) != maxGhosts/2 || g.Len() != 1 {
+		t.Errorf("%d left, want one", g.Len())
+	}
+}

@@ -1,0 +1,540 @@
+package loadshed
+
+import (
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func mustClasses(t testing.TB, list ...Class) Classes {
+	t.Helper()
+	c, err := NewClasses(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Who has which room is a story: nothing is kept free for classes that do not come,
+// and what is kept is kept from the first request of a class to 3 s after its last.
+func TestRoom(t *testing.T) {
+	c := mustClasses(t, Class{Name: Critical}, Class{Name: Sheddable})
+	const critical, normal, sheddable, unpaid = 0, 1, 2, 3
+	var s Shares
+	for _, step := range []struct {
+		at   time.Duration
+		seen int // -1: none
+		want [4]int
+	}{
+		{0, -1, [4]int{100, 100, 100, 100}},
+		{0, unpaid, [4]int{100, 100, 100, 100}},
+		{0, sheddable, [4]int{100, 100, 100, 71}}, // 0.5/0.7
+		{1, normal, [4]int{100, 100, 77, 55}},     // 0.7/0.9 and 0.5/0.9
+		{1, critical, [4]int{100, 90, 70, 50}},
+		{1 + calm - 1, -1, [4]int{100, 90, 70, 50}},
+		{1 + calm, -1, [4]int{100, 100, 100, 100}}, // all at once: all came at once
+		{time.Hour, critical, [4]int{100, 90, 70, 50}},
+		{time.Hour + time.Second, normal, [4]int{100, 90, 70, 50}},
+		{time.Hour + calm, -1, [4]int{100, 100, 77, 55}},
+		{time.Hour + calm + time.Second, -1, [4]int{100, 100, 100, 100}},
+	} {
+		if step.seen >= 0 {
+			s.Seen(step.at, step.seen)
+		}
+		for class, want := range step.want {
+			if got := s.Room(step.at, class, 100, c); got != want {
+				t.Errorf("%v: room for %s is %d, want %d", step.at, c.At(class).Name, got, want)
+			}
+		}
+	}
+	for limit, want := range map[int]int{1: 1, 2: 1, 9: 7, 10: 7, 1000: 777} {
+		var s Shares
+		s.Seen(0, normal)
+		if got := s.Room(0, sheddable, limit, c); got != want {
+			t.Errorf("room of %d is %d, want %d", limit, got, want)
+		}
+	}
+	s.Seen(0, -1) // nobody's
+	s.Seen(0, MaxClasses)
+	if got := s.Room(time.Hour, 0, 7, Classes{}); got != 7 {
+		t.Errorf("room of the zero Classes is %d, want all 7", got)
+	}
+}
+
+// However rarely Seen writes, a class that keeps coming keeps its room.
+func TestSeenIsRenewed(t *testing.T) {
+	c := mustClasses(t, Class{Name: Critical})
+	var s Shares
+	for now := time.Duration(0); now < time.Minute; now += time.Millisecond {
+		s.Seen(now, 0)
+		if got := s.Room(now+calm-calm/16-1, 1, 100, c); got != 90 {
+			t.Fatalf("%v: room is %d, want 90", now, got)
+		}
+	}
+}
+
+// A backend (M/M/c, no queue) is offered four times what it can do, one request in
+// twenty critical: those are served, the sheddable ones pay, and 10 s after the last
+// critical one they have all. Beyond 70 % of the places only critical ones enter, at
+// a fifth of the rate at which places become free, so that 30 % of 20 is enough.
+func TestCriticalIsServed(t *testing.T) {
+	c := mustClasses(t, Class{Name: Critical}, Class{Name: Sheddable})
+	const critical, sheddable = 0, 2
+	for _, limit := range []int{20, 50} {
+		rng := rand.New(rand.NewPCG(4, uint64(limit)))
+		var s Shares
+		var busy []time.Duration // until when each place is taken
+		offered, served := map[int]int{}, map[int]int{}
+		offer := func(now time.Duration, class int) {
+			busy = slices.DeleteFunc(busy, func(until time.Duration) bool { return until <= now })
+			s.Seen(now, class)
+			offered[class]++
+			if len(busy) < s.Room(now, class, limit, c) {
+				served[class]++
+				busy = append(busy, now+time.Duration(rng.ExpFloat64()*0.1*float64(time.Second)))
+			}
+		}
+		capacity := float64(limit) / 0.1
+		now := time.Duration(0)
+		next := func() time.Duration {
+			now += time.Duration(rng.ExpFloat64() / (4 * capacity) * float64(time.Second))
+			return now
+		}
+		for next() < time.Minute {
+			if rng.Float64() < 0.05 {
+				offer(now, critical)
+			} else {
+				offer(now, sheddable)
+			}
+		}
+		if share := float64(served[critical]) / float64(offered[critical]); share < 0.999 {
+			t.Errorf("%d places: %.2f %% of %d critical requests were served, want 99.9", limit, 100*share, offered[critical])
+		}
+		if rate := float64(served[sheddable]) / 60; rate < 0.45*capacity {
+			t.Errorf("%d places: %.0f sheddable requests per second besides, want nearly %.0f", limit, rate, 0.5*capacity)
+		}
+		for next() < 70*time.Second { // nobody critical from here
+			offer(now, sheddable)
+		}
+		served[sheddable] = 0
+		for next() < 80*time.Second {
+			offer(now, sheddable)
+		}
+		if rate := float64(served[sheddable]) / 10; rate < 0.93*capacity {
+			t.Errorf("%d places: %.0f sheddable requests per second with nobody above, want nearly %.0f", limit, rate, capacity)
+		}
+	}
+}
+
+// Thousands of goroutines of a few clients come and go: what each counts is
+// never less than what it holds itself, and all is given back.
+func TestInFlightUnderContention(t *testing.T) {
+	const goroutines, rounds, clients = 64, 500, 8
+	var f InFlight
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	for i := range goroutines {
+		wg.Go(func() {
+			<-start
+			key := uint64(i%clients) * inFlightShards // all in one shard
+			for range rounds {
+				if n := f.Enter(key); n < 1 || n > goroutines/clients {
+					t.Errorf("%d in flight of a client that can have %d", n, goroutines/clients)
+				}
+				if n := f.Clients(); n < 1 || n > clients {
+					t.Errorf("%d clients of %d", n, clients)
+				}
+				runtime.Gosched()
+				if f.Count(key) < 1 {
+					t.Error("a client that holds a place has none in flight")
+				}
+				f.Leave(key)
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+	if f.Clients() != 0 || len(f.shards[0].n) != 0 {
+		t.Errorf("%d clients, %d entries left", f.Clients(), len(f.shards[0].n))
+	}
+}
+
+// What a crowd has taken up is not kept once it has gone.
+func TestInFlightForgetsACrowd(t *testing.T) {
+	var f InFlight
+	const crowd = 100_000
+	for i := range uint64(crowd) {
+		f.Enter(i)
+	}
+	if n := f.Clients(); n != crowd {
+		t.Fatalf("%d clients, want %d", n, crowd)
+	}
+	for i := range uint64(crowd) {
+		f.Leave(i)
+		f.Leave(i) // of one that has none: nothing
+	}
+	if n := f.Clients(); n != 0 {
+		t.Errorf("%d clients left", n)
+	}
+	for i := range f.shards {
+		if f.shards[i].n != nil {
+			t.Fatalf("the map of shard %d is kept", i)
+		}
+	}
+}
+
+func TestInFlightAllocatesNothing(t *testing.T) {
+	var f InFlight
+	f.Enter(1)
+	if n := testing.AllocsPerRun(1000, func() { f.Enter(65); f.Leave(65) }); n != 0 {
+		t.Errorf("%v allocations, want none", n)
+	}
+}
+
+// runBudget lets first attempts come at an even rate and asks for a retry each
+// millisecond, and returns how many were granted from from on.
+func runBudget(b *Budget, start, length, from time.Duration, rate, capacity float64) (granted int) {
+	sent := 0.0
+	for now := start; now < start+length; now += time.Millisecond {
+		for ; sent < rate*(now-start).Seconds(); sent++ {
+			b.First()
+		}
+		if b.Take(now, capacity) && now >= start+from {
+			granted++
+		}
+	}
+	return granted
+}
+
+func TestBudgetIsWhatIsSpare(t *testing.T) {
+	for _, test := range []struct {
+		why            string
+		rate, capacity float64
+		want           float64 // per second
+	}{
+		{"the backend of HotOS '21", 280, 300, 20},
+		{"half idle", 50, 100, 50},
+		{"idle", 0, 40, 40},
+		{"fractions add up", 8.5, 10, 1.5},
+		{"overloaded by first attempts alone", 400, 300, leastRetries},
+		{"not known", 10, math.NaN(), leastRetries},
+	} {
+		var b Budget
+		got := float64(runBudget(&b, time.Hour, 80*time.Second, 20*time.Second, test.rate, test.capacity)) / 60
+		if math.Abs(got-test.want) > 0.02*test.want+0.05 {
+			t.Errorf("%s: %.2f retries per second, want %.2f", test.why, got, test.want)
+		}
+	}
+}
+
+// What was measured before an overload, or has not been, is not what is measured in
+// it: the first second gives the least, the second what it is.
+func TestBudgetAfterALull(t *testing.T) {
+	var b Budget
+	first := func(start time.Duration) {
+		t.Helper()
+		if got := runBudget(&b, start, time.Second, 0, 280, 300); got != leastRetries {
+			t.Errorf("%d retries in the first second, want %d", got, leastRetries)
+		}
+		if got := runBudget(&b, start+time.Second, 5*time.Second, 0, 280, 300); got < 95 || got > 105 {
+			t.Errorf("%d retries in the next 5 seconds, want 100", got)
+		}
+	}
+	first(0)
+	for now := 10 * time.Second; now < 10*time.Minute; now += time.Second {
+		b.First() // a quiet time, in which nobody asks
+	}
+	first(10 * time.Minute)
+}
+
+func TestBudgetFollowsTheCapacity(t *testing.T) {
+	var b Budget
+	runBudget(&b, 0, 20*time.Second, 0, 50, 100)
+	if got := runBudget(&b, 20*time.Second, 10*time.Second, time.Second, 50, 60); got < 85 || got > 95 {
+		t.Errorf("%d retries in 9 s, want 90", got)
+	}
+	for range 1000 {
+		if !b.Take(30*time.Second, math.Inf(1)) {
+			t.Fatal("refused by what has no limit")
+		}
+	}
+}
+
+// All that ask at once get the allowance of each second together, not one more and
+// not one less.
+func TestBudgetUnderContention(t *testing.T) {
+	const goroutines, tries, capacity, seconds = 32, 40, 25, 100
+	var b Budget
+	b.Take(0, capacity) // it measures from here
+	for second := 1; second <= seconds; second++ {
+		var granted atomic.Int64
+		var wg sync.WaitGroup
+		for range goroutines {
+			wg.Go(func() {
+				for range tries {
+					if b.Take(time.Duration(second)*time.Second, capacity) {
+						granted.Add(1)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if n := granted.Load(); n != capacity {
+			t.Fatalf("second %d: %d retries of %d", second, n, capacity)
+		}
+	}
+}
+
+// Whenever retries come, in no window of some seconds more are let in than what is
+// spare, but for what is at its edges.
+func FuzzBudget(f *testing.F) {
+	f.Add(uint16(280), uint16(300), []byte{1, 0, 0, 200, 3, 9, 255, 255})
+	f.Add(uint16(10), uint16(0), []byte{0})
+	f.Fuzz(func(t *testing.T, rate, capacity uint16, gaps []byte) {
+		rate, capacity = rate%2000, capacity%2000
+		if len(gaps) == 0 {
+			return
+		}
+		var b Budget
+		const length = 60
+		var taken [length + 1]int // in each second, summed
+		sent, step := 0, 0
+		for now := time.Duration(0); now < length*time.Second; {
+			for ; sent < int(float64(rate)*now.Seconds()); sent++ {
+				b.First()
+			}
+			for range 64 { // they come in crowds
+				if b.Take(now, float64(capacity)) {
+					taken[int(now/time.Second)+1]++
+				}
+			}
+			gap := time.Duration(gaps[step%len(gaps)])
+			now += time.Millisecond + gap*gap*200*time.Microsecond // to 13 s
+			step++
+		}
+		for i := range length {
+			taken[i+1] += taken[i]
+		}
+		// An attempt may be counted in the second before or after its own.
+		most := max(leastRetries, float64(capacity)-float64(rate)+1)
+		for from := range length {
+			for to := from + 1; to <= length; to++ {
+				if n := taken[to] - taken[from]; float64(n) > most*float64(to-from+1)+1 {
+					t.Fatalf("%d retries from second %d to %d, of %d/s with %d/s first attempts", n, from, to, capacity, rate)
+				}
+			}
+		}
+	})
+}
+
+func TestPauseLasts(t *testing.T) {
+	const s = time.Second
+	var p Pause
+	if p.Left(0) != 0 || p.Resumed(time.Hour) || p.Count() != 0 {
+		t.Error("the zero Pause is not over, or has been one")
+	}
+	for _, step := range []struct {
+		why            string
+		at, wait, most time.Duration
+		left           time.Duration
+		count          uint64
+	}{
+		{"nothing is asked for", 0, 0, 60 * s, 0, 0},
+		{"nor by a date that has passed", 0, -s, 60 * s, 0, 0},
+		{"begins", 1 * s, 5 * s, 60 * s, 5 * s, 1},
+		{"a shorter one changes nothing", 2 * s, 1 * s, 60 * s, 4 * s, 1},
+		{"a longer one extends it", 2 * s, 5 * s, 60 * s, 5 * s, 1},
+		{"at most so long", 3 * s, math.MaxInt64, 60 * s, 60 * s, 1},
+		{"the same again when it is over", 63 * s, 2 * s, 60 * s, 2 * s, 2},
+	} {
+		p.Set(step.at, step.wait, step.most)
+		if left, count := p.Left(step.at), p.Count(); left != step.left || count != step.count {
+			t.Errorf("%s: %v left, pause %d; want %v, %d", step.why, left, count, step.left, step.count)
+		}
+	}
+	if p.Left(65*s-1) != 1 || p.Left(65*s) != 0 {
+		t.Errorf("%v left 1 ns before the end, %v at it", p.Left(65*s-1), p.Left(65*s))
+	}
+}
+
+func TestPauseIsProbed(t *testing.T) {
+	var p Pause
+	begin := time.Hour
+	p.Set(begin, 5*time.Second, time.Minute)
+	var at []time.Duration
+	for now := begin; p.Left(now) > 0; now += 10 * time.Millisecond {
+		if now == begin+2500*time.Millisecond {
+			p.Set(now, 4*time.Second, time.Minute) // an extension does not put the next one off
+		}
+		if p.Probe(now) {
+			at = append(at, (now - begin).Round(time.Second))
+		}
+	}
+	if len(at) != 6 || at[0] != time.Second || at[5] != 6*time.Second {
+		t.Errorf("let through after %v; want one per second, from 1 to 6 s", at)
+	}
+}
+
+func TestResumedOncePerPause(t *testing.T) {
+	var p Pause
+	for i := range 3 {
+		begin := time.Duration(i+1) * time.Minute
+		p.Set(begin, time.Second, time.Minute)
+		p.Set(begin+time.Second-1, time.Second, time.Minute) // extended: one pause still
+		end := begin + 2*time.Second - 1
+		if p.Resumed(begin) || p.Resumed(end-1) {
+			t.Error("resumed during the pause")
+		}
+		if !p.Resumed(end) || p.Resumed(end) || p.Resumed(end+time.Hour) {
+			t.Error("want resumed once, at the end")
+		}
+	}
+	if p.Count() != 3 {
+		t.Errorf("%d pauses, want 3", p.Count())
+	}
+}
+
+// Of all that ask at once one is let through per second, and one is told that
+// the pause is over, though some still hold what they read during the last one.
+func TestPauseUnderContention(t *testing.T) {
+	const goroutines, pauses = 16, 300
+	var p Pause
+	var clock, probes, resumed atomic.Int64
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for range goroutines {
+		wg.Go(func() {
+			for {
+				now := time.Duration(clock.Load())
+				if p.Left(now) > 0 && p.Probe(now) {
+					probes.Add(1)
+				}
+				if p.Resumed(now) {
+					resumed.Add(1)
+				}
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		})
+	}
+	now := time.Minute
+	for i := range int64(pauses) {
+		p.Set(now, 1500*time.Millisecond, time.Minute)
+		for range 2 {
+			now += time.Second
+			clock.Store(int64(now))
+		}
+		p.Resumed(now - 2*time.Second) // one that is late
+		for resumed.Load() <= i {
+			if p.Resumed(now) {
+				resumed.Add(1)
+			}
+		}
+	}
+	close(stop)
+	wg.Wait()
+	if p.Resumed(now) || resumed.Load() != pauses || p.Count() != pauses {
+		t.Errorf("%d pauses, resumed %d times; want %d", p.Count(), resumed.Load(), pauses)
+	}
+	if probes.Load() > pauses {
+		t.Errorf("%d probes in %d pauses of less than two seconds", probes.Load(), pauses)
+	}
+}
+
+func BenchmarkPause(b *testing.B) {
+	for name, wait := range map[string]time.Duration{"none": 0, "over": time.Second, "during": time.Hour} {
+		b.Run(name, func(b *testing.B) {
+			var p Pause
+			p.Set(1, wait, time.Hour)
+			p.Resumed(time.Minute)
+			p.Probe(time.Minute)
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					if p.Left(time.Minute) > 0 {
+						p.Probe(time.Minute)
+					}
+					p.Resumed(time.Minute)
+				}
+			})
+		})
+	}
+}
+
+// Every place that is kept is given back once, whoever asks.
+func TestGhostsUnderContention(t *testing.T) {
+	const goroutines, rounds = 16, 2_000
+	var g Ghosts
+	var kept, due atomic.Int64
+	var wg sync.WaitGroup
+	for i := range goroutines {
+		wg.Go(func() {
+			for round := range rounds {
+				now := time.Duration(round) * time.Microsecond
+				if g.Keep(now + time.Duration(mix(uint64(i*rounds+round))%200)*time.Microsecond) {
+					kept.Add(1)
+				}
+				due.Add(int64(g.Due(now)))
+				if n := g.Len(); n < 0 || n > maxGhosts {
+					t.Errorf("%d kept", n)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	due.Add(int64(g.Due(time.Hour)))
+	if kept.Load() != due.Load() || kept.Load() == 0 || g.Len() != 0 {
+		t.Errorf("%d kept, %d given back, %d left", kept.Load(), due.Load(), g.Len())
+	}
+}
+
+func TestGhostsAllocateNothing(t *testing.T) {
+	var g Ghosts
+	now := time.Duration(0)
+	if n := testing.AllocsPerRun(1000, func() { g.Keep(now); g.Keep(now + 9); g.Due(now); now++ }); n != 0 {
+		t.Errorf("%v allocations, want none", n)
+	}
+}
+
+func BenchmarkGhosts(b *testing.B) {
+	b.Run("none due", func(b *testing.B) {
+		var g Ghosts
+		g.Keep(time.Hour)
+		b.ReportAllocs()
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				g.Due(time.Minute)
+			}
+		})
+	})
+	b.Run("500 kept", func(b *testing.B) {
+		var g Ghosts
+		var clock atomic.Int64
+		b.ReportAllocs()
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				now := time.Duration(clock.Add(1))
+				g.Keep(now + 500)
+				g.Due(now)
+			}
+		})
+	})
+}
+
+func TestClassNames(t *testing.T) {
+	for _, name := range []string{"a b", "é", "a\n", "{x}", strings.Repeat("x", maxClassName+1)} {
+		if _, err := NewClasses([]Class{{name, 0.5}}); err == nil || !strings.Contains(err.Error(), "class name") {
+			t.Errorf("%q: %v; want an error about the name", name, err)
+		}
+	}
+	mustClasses(t, Class{"AZaz09_-./:", 0.5}, Class{strings.Repeat("x", maxClassName), 0.5})
+}

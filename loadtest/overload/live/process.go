@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// A process is a program that serves at an address until it is stopped.
+type process struct {
+	cmd *exec.Cmd
+	log string // the file that it writes to
+}
+
+// start runs a program until ctx ends or it is stopped, and returns when it can be
+// reached. It has 10 s for that.
+func start(ctx context.Context, log, network, address string, name string, args ...string) (*process, error) {
+	out, err := os.Create(log)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close() // the program has its own
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 5 * time.Second
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	p := &process{cmd, log}
+	for range 200 {
+		conn, err := net.Dial(network, address)
+		if err == nil {
+			conn.Close()
+			return p, nil
+		}
+		if !until(ctx, time.Now().Add(50*time.Millisecond)) {
+			break
+		}
+	}
+	p.stop()
+	said, _ := os.ReadFile(log)
+	return nil, fmt.Errorf("%s cannot be reached at %s; it said:\n%s", name, address, said)
+}
+
+// stop ends the program and returns when it has ended.
+func (p *process) stop() {
+	p.cmd.Cancel()
+	p.cmd.Wait() // it fails, because we have ended it
+}

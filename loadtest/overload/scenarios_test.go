@@ -1,0 +1,152 @@
+package overload
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/loadshed"
+)
+
+// check is a figure of a run, and what it must be.
+type check struct {
+	name      string
+	of        func(*Result) float64
+	low, high float64
+}
+
+func atLeast(name string, low float64, of func(*Result) float64) check {
+	return check{name, of, low, math.Inf(1)}
+}
+
+func atMost(name string, high float64, of func(*Result) float64) check {
+	return check{name, of, math.Inf(-1), high}
+}
+
+// within is for seconds until recovery: -1 is never.
+func within(name string, seconds float64, of func(*Result) float64) check {
+	return check{name, of, 0, seconds}
+}
+
+func good(from, to int) func(*Result) float64 {
+	return func(r *Result) float64 { return r.Between(from, to).Goodput() }
+}
+
+func refused(from, to int) func(*Result) float64 {
+	return func(r *Result) float64 { return r.Between(from, to).RefusedShare() }
+}
+
+func recovered(from int) func(*Result) float64 {
+	return func(r *Result) float64 { return float64(r.Recovered(from)) }
+}
+
+// What the limit is held to, in every run of Seeds: alone, and with its queue where
+// that matters.
+var bounds = []struct {
+	row      Row
+	scenario func() Scenario
+	checks   []check
+}{
+	{adaptive, Step5, []check{
+		atLeast("goodput", 97, good(120, 180)),
+		atLeast("goodput of the first 10 s", 94, good(60, 70)),
+		atMost("p99 in ms", 300, func(r *Result) float64 { return millis(r.Between(120, 180).P99) }),
+	}},
+	{queued, Step5, []check{
+		atLeast("goodput", 97, good(120, 180)),
+		atLeast("goodput of the first 10 s", 94, good(60, 70)),
+		atMost("p99 in ms", 300, func(r *Result) float64 { return millis(r.Between(120, 180).P99) }),
+	}},
+	{queued, Sustained, []check{
+		{"the limit after 30 min over that after 2", func(r *Result) float64 {
+			return r.Between(1740, 1860).Limit / r.Between(120, 240).Limit
+		}, .7, 1.3},
+		atMost("p50 in ms", 95, func(r *Result) float64 { return millis(r.Between(1740, 1860).P50) }),
+	}},
+	{queued, Drift, []check{
+		atMost("refused in the first minute", 4, refused(120, 180)),
+		atMost("refused in the third minute", .1, refused(240, 300)),
+	}},
+	{queued, Slowdown, []check{within("seconds to recover", 15, recovered(80))}},
+	{queued, func() Scenario { return Metastable(false) }, []check{within("seconds to recover", 15, recovered(70))}},
+	{adaptive, Large, []check{atLeast("goodput", 99, good(120, 180))}},
+	{queued, Half, []check{atLeast("goodput of the first 15 s", 94, good(120, 135))}},
+	{queued, Coherent, []check{atLeast("goodput", 82, good(120, 360))}},
+	{queued, Busy, []check{atMost("refused", .3, refused(60, 300))}},
+	{queued, func() Scenario { return Mixed(.6) }, []check{atMost("refused", 1.5, refused(60, 180))}},
+	{Row{Name: "none", Build: None}, func() Scenario { return Metastable(false) }, []check{
+		{"seconds to recover without a limit", recovered(70), -1, -1},
+	}},
+}
+
+func TestScenarios(t *testing.T) {
+	for _, b := range bounds {
+		s := b.scenario()
+		t.Run(fmt.Sprintf("%s %s", s.Name, b.row.Name), func(t *testing.T) {
+			t.Parallel()
+			for _, seed := range Seeds {
+				r := b.row.Run(s, seed)
+				for _, c := range b.checks {
+					v := c.of(r)
+					t.Logf("seed %d: %s %.2f", seed, c.name, v)
+					if v < c.low || v > c.high || v != v {
+						t.Errorf("seed %d: %s %.2f, want %g to %g", seed, c.name, v, c.low, c.high)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Backends that the law has never been tuned on.
+func TestHeldOut(t *testing.T) {
+	set := queued.Play(HeldOut)
+	for i := range uint64(Drawn) {
+		t.Logf("goodput %.1f %%, refused before %.2f %%, after %.1f %%: %s", set.Goodput[i], set.RefusedFirst[i], set.After[i], Draw(HeldOut, i).Name)
+	}
+	if m := mean(set.Goodput); m < 97 {
+		t.Errorf("goodput %.1f %% of capacity on average, want 97", m)
+	}
+	if m := least(set.Goodput); m < 88 {
+		t.Errorf("goodput %.1f %% of capacity at worst, want 88", m)
+	}
+	if m := greatest(set.RefusedFirst); m > .1 {
+		t.Errorf("%.2f %% refused at 0.6 times the capacity at worst, want 0.1", m)
+	}
+}
+
+// A target is held within 20 % under three times the load, whatever the
+// distribution of the times of service, and without starving the backend.
+func TestTargetIsHeld(t *testing.T) {
+	for name, service := range map[string]Service{
+		"exponential": Exponential(50 * ms), "deterministic": Deterministic(50 * ms), "lognormal": Lognormal(50*ms, 1),
+	} {
+		for _, seed := range Seeds {
+			const target = 400 * time.Millisecond
+			s := eight(steps(0, 80, 60, 480), 240, 5*time.Second)
+			s.Routes = one(service)
+			r := Run(s, Adaptive(loadshed.Config{Target: target}), seed)
+			over := r.Between(120, 240)
+			t.Logf("%s, seed %d: p95 %v, goodput %.1f %%, limit %.0f", name, seed, over.P95, over.Goodput(), over.Limit)
+			if over.P95 < target*8/10 || over.P95 > target*12/10 {
+				t.Errorf("%s, seed %d: p95 %v, want %v", name, seed, over.P95, target)
+			}
+			if over.Goodput() < 97 {
+				t.Errorf("%s, seed %d: goodput %.1f %%", name, seed, over.Goodput())
+			}
+		}
+	}
+}
+
+// The same seed gives the same run, whatever ran before.
+func TestRunsRepeat(t *testing.T) {
+	for range 2 {
+		a, b := queued.Run(Draw(1, 2), 3), queued.Run(Draw(1, 2), 3)
+		for i := range a.Seconds {
+			if x, y := a.Seconds[i], b.Seconds[i]; x.Good != y.Good || x.Refused != y.Refused || x.Limit != y.Limit {
+				t.Fatalf("second %d: %+v and %+v", i, x, y)
+			}
+		}
+	}
+}
