@@ -149,10 +149,10 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 		return d
 	}
 	var refusing *ZoneState
-	if g.barred(now, v) {
+	if g.barred(now, v) && !g.highest(&d) {
 		d.Reason = g.scarce()
 	} else {
-		refusing = g.admit(0, now, &r, &v, g.reserveFor(now, &r, v), &d)
+		refusing = g.admit(0, now, &r, &v, g.reserveFor(now, &r, v, &d), &d)
 	}
 	if d.queued == nil {
 		g.conclude(now, &r, &v, refusing, &d)

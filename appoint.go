@@ -104,12 +104,12 @@ func (b *Backend) refuse(d *Decision) {
 type reserve int
 
 // reserveFor returns the reserve while a backlog stands: those who come on time
-// may take the last tokens, deferred ones who ask again leave two tenths, or if
+// may take the last tokens, as the highest of several classes may, deferred ones who ask again leave two tenths, or if
 // it is not for them nine, strangers three, and whoever has an appointment besides
 // five.
-func (g *Guard) reserveFor(now time.Duration, r *Request, v pushback.Visit) reserve {
+func (g *Guard) reserveFor(now time.Duration, r *Request, v pushback.Visit, d *Decision) reserve {
 	switch {
-	case v.Due || v.Nearly || v.Alone || !g.backend.calendar.Standing(now):
+	case v.Due || v.Nearly || v.Alone || g.highest(d) || !g.backend.calendar.Standing(now):
 		return 0
 	case v.Standing == pushback.OnTime:
 		if g.backend.calendar.Chance(now, g.rates(r)) {

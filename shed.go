@@ -79,6 +79,10 @@ func (g *Guard) classOf(now time.Duration, r *Request, v *pushback.Visit) int {
 	return class
 }
 
+// highest reports whether a request is of the highest of several classes: it is
+// tried even if its client has an appointment for something else.
+func (g *Guard) highest(d *Decision) bool { return d.Class == 0 && g.classes.Len() > 1 }
+
 // crowds reports whether a client has far more in flight than its share, while
 // there is not room for all.
 func (g *Guard) crowds(now time.Duration, r *Request) bool {
@@ -136,7 +140,7 @@ func (g *Guard) admitInFlight(now time.Duration, r *Request, v *pushback.Visit, 
 		timeout := g.queue.Timeout
 		switch {
 		case timeout > 0:
-		case class == 0 && g.classes.Len() > 1: // it goes first, so that nobody waits for long
+		case g.highest(d): // it goes first, so that nobody waits for long
 			timeout = maxQueueTimeout
 		default:
 			timeout = min(max(minQueueTimeout, b.gate.Service()), maxQueueTimeout)

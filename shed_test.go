@@ -430,3 +430,29 @@ func BenchmarkAdaptive(b *testing.B) {
 		}
 	})
 }
+
+// A client that has an appointment for one thing is let in for something critical.
+func TestCriticalRequestIsNotBarred(t *testing.T) {
+	g := mustNew(t, Config{Concurrency: 10, Capacity: perSecond(10, 10), Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}}, Pushback: undithered}, nil)
+	critical, _ := g.Classes().Index(loadshed.Critical)
+	sheddable, _ := g.Classes().Index(loadshed.Sheddable)
+	now := time.Minute
+	refused := 0
+	for i := range 40 {
+		r := Request{Client: limiter.Key(1 + i%20), Kind: 1, Class: uint8(1 + sheddable)}
+		if d := g.Admit(now, r); !d.Admit {
+			refused++
+		} else {
+			d.Done(now, Served)
+		}
+	}
+	now += 500 * ms
+	for _, c := range []struct {
+		class int
+		admit bool
+	}{{sheddable, false}, {critical, true}} {
+		if d := g.Admit(now, Request{Client: 20, Kind: limiter.Key(10 + c.class), Class: uint8(1 + c.class)}); d.Admit != c.admit {
+			t.Errorf("%s: %+v", g.Classes().At(c.class).Name, d)
+		}
+	}
+}

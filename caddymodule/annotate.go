@@ -19,8 +19,9 @@ var placeholders = [...]string{
 
 // An annotation is what handlers, error routes and logs can learn of a decision.
 type annotation struct {
-	decision, reason, zone, class string
-	hint                          pushback.Hint // nothing on admission
+	decision            any // a string, boxed once and not with every look at it
+	reason, zone, class string
+	hint                pushback.Hint // nothing on admission
 }
 
 // placeholder implements caddy.ReplacerFunc.
@@ -106,7 +107,7 @@ func (a annotation) log(r *http.Request) {
 		return
 	}
 	object := []zap.Field{
-		zap.String("decision", a.decision),
+		zap.Any("decision", a.decision),
 		zap.String("reason", a.reason),
 		zap.String("zone", a.zone),
 		zap.Int("retry_after_ms", a.hint.Ms),

@@ -11,6 +11,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
+
+	"github.com/herdshield/shield"
 )
 
 // documents are the project's pages, by path.
@@ -155,14 +157,14 @@ func TestDocsNameWhatIsThere(t *testing.T) {
 	configuration, answers, operating := docs["docs/configuration.md"], docs["docs/answers.md"], docs["docs/operating.md"]
 
 	var options []string
-	for _, v := range []any{Handler{}, Zone{}, Pushback{}, Retries{}, Herd{}} {
+	for _, v := range []any{Handler{}, Zone{}, Concurrency{}, PerClient{}, Queue{}, Class{}, Pushback{}, Retries{}, Herd{}} {
 		options = append(options, jsonNames(v)...)
 	}
 	same(t, "JSON options", cells(configuration, "option", 2), options)
 
 	// The words that the Caddyfile parser takes are those that it asks for.
 	var words []string
-	for _, file := range []string{"error_unknown_word", "error_unknown_zone_word", "error_unknown_pushback_word", "error_unknown_retries_word", "error_unknown_herd_word"} {
+	for _, file := range []string{"error_unknown_word", "error_unknown_zone_word", "error_unknown_concurrency_word", "error_unknown_class_word", "error_unknown_pushback_word", "error_unknown_retries_word", "error_unknown_herd_word"} {
 		b, err := os.ReadFile("testdata/" + file + ".caddyfiletest")
 		if err != nil {
 			t.Fatal(err)
@@ -170,7 +172,8 @@ func TestDocsNameWhatIsThere(t *testing.T) {
 		_, list, _ := strings.Cut(string(b), "; want ")
 		words = append(words, strings.FieldsFunc(strings.ReplaceAll(list, " or ", ","), func(r rune) bool { return strings.ContainsRune(", \n", r) })...)
 	}
-	same(t, "Caddyfile words", cells(configuration, "option", 1), words)
+	arguments := []string{"adaptive", "slo", "off", "timeout"} // that have a row of their own
+	same(t, "Caddyfile words", cells(configuration, "option", 1), slices.Concat(words, arguments))
 	everything, err := os.ReadFile("testdata/everything.caddyfiletest")
 	if err != nil {
 		t.Fatal(err)
@@ -180,6 +183,12 @@ func TestDocsNameWhatIsThere(t *testing.T) {
 			t.Errorf("no test has the word %s: add it to testdata/everything.caddyfiletest", word)
 		}
 	}
+
+	var reasons []string
+	for _, r := range shield.LimitReasons() {
+		reasons = append(reasons, r.String())
+	}
+	same(t, "reasons of the limit", cells(operating, "reason", 1), reasons)
 
 	var metrics []string
 	for _, d := range descs {

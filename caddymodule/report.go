@@ -56,6 +56,12 @@ func (a *App) reportOnce(now time.Duration) {
 	}
 	for _, b := range a.backends {
 		s := b.state.Stats(now)
+		if n := news(s.Refused[shield.PerClient], &b.state.hogs); n > 0 {
+			a.logger.Info("refused over what one client may have in flight", zap.String("shield", b.name), zap.Uint64("requests", n))
+		}
+		if n := news(s.Observed[shield.PerClient], &b.state.wouldHog); n > 0 {
+			a.logger.Info("would have refused over what one client may have in flight", zap.String("shield", b.name), zap.Uint64("requests", n))
+		}
 		change := b.state.overload.step(now, total{
 			capacity:    s.Refused[shield.Capacity] + s.Observed[shield.Capacity],
 			concurrency: s.Refused[shield.Concurrency] + s.Observed[shield.Concurrency],
@@ -64,12 +70,6 @@ func (a *App) reportOnce(now time.Duration) {
 			paused:      s.Refused[shield.Paused] + s.Observed[shield.Paused],
 		})
 		a.reportOverload(b, change)
-		if n := news(s.Refused[shield.PerClient], &b.state.hogs); n > 0 {
-			a.logger.Info("refused over what one client may have in flight", zap.String("shield", b.name), zap.Uint64("requests", n))
-		}
-		if n := news(s.Observed[shield.PerClient], &b.state.wouldHog); n > 0 {
-			a.logger.Info("would have refused over what one client may have in flight", zap.String("shield", b.name), zap.Uint64("requests", n))
-		}
 		left, times := b.state.Paused(now)
 		a.reportPause(b, b.state.pause.step(now, left, times))
 		if b.searches() {

@@ -49,7 +49,6 @@ const (
 	// windows above the tolerance.
 	cut       = 0.7
 	hotBefore = 2
-	hotBurst  = 6
 
 	// A cut that brought the limit below verify of what it was has to pay before the
 	// next: latency must follow by at least this elasticity (1: latency is all
@@ -324,7 +323,7 @@ func (c *control) adapt(now time.Duration, s *sample, l Law) Reason {
 // idle is for a window in which the limit was not used up: the only time to learn
 // the baseline for free (F1, F2, F3), and none to grow (F5).
 func (c *control) idle(s *sample, congestion float64, l Law) Reason {
-	if !c.bound { // a single window may be idle by chance
+	if c.excess < fewAbove { // a window of an overload may be idle by chance
 		c.demand += .3 * (float64(s.n)/s.span - c.demand)
 	}
 	c.bound, c.cuts.open, c.known, c.before = false, false, true, 0
@@ -374,7 +373,6 @@ func (c *control) move(now time.Duration, s *sample, l Law, target, above, conge
 		c.probe.next = max(c.probe.next, now+duration(demandProbe))
 	}
 	calm := c.demand == 0 || float64(s.n+s.refused)/s.span <= 1.5*c.demand
-	burst := calm && c.excess < someBelow
 	switch {
 	case c.before > 0:
 		// Slow start after a failure, as TCP's (Jacobson, "Congestion Avoidance and
@@ -384,11 +382,7 @@ func (c *control) move(now time.Duration, s *sample, l Law, target, above, conge
 		}
 		return Grown
 	case c.congestion > above && target < c.limit:
-		before := hotBefore
-		if burst {
-			before = hotBurst
-		}
-		if serving && c.hot < before {
+		if serving && c.hot < hotBefore {
 			return Congested
 		}
 		switch e := &c.cuts; {
@@ -411,7 +405,7 @@ func (c *control) move(now time.Duration, s *sample, l Law, target, above, conge
 			// No more requests than there were when there was room for all: what is
 			// refused is a burst, and as high as latency allows is not too high. If it is
 			// much, it is no burst.
-			if top = max(top, float64(l.initial)); burst {
+			if top = max(top, float64(l.initial)); c.excess < someBelow {
 				top = most
 			}
 		}

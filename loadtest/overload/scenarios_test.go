@@ -58,6 +58,12 @@ var bounds = []struct {
 		atLeast("goodput of the first 10 s", 94, good(60, 70)),
 		atMost("p99 in ms", 300, func(r *Result) float64 { return millis(r.Between(120, 180).P99) }),
 	}},
+	{adaptive, Sustained, []check{
+		{"the limit after 30 min over that after 2", func(r *Result) float64 {
+			return r.Between(1740, 1860).Limit / r.Between(120, 240).Limit
+		}, .7, 1.3},
+		atMost("p50 in ms", 95, func(r *Result) float64 { return millis(r.Between(1740, 1860).P50) }),
+	}},
 	{queued, Sustained, []check{
 		{"the limit after 30 min over that after 2", func(r *Result) float64 {
 			return r.Between(1740, 1860).Limit / r.Between(120, 240).Limit
@@ -70,7 +76,9 @@ var bounds = []struct {
 	}},
 	{queued, Slowdown, []check{within("seconds to recover", 15, recovered(80))}},
 	{queued, func() Scenario { return Metastable(false) }, []check{within("seconds to recover", 15, recovered(70))}},
+	{queued, Large, []check{atLeast("goodput", 99, good(120, 180))}},
 	{adaptive, Large, []check{atLeast("goodput", 99, good(120, 180))}},
+	{adaptive, Half, []check{atLeast("goodput of the first 15 s", 94, good(120, 135))}},
 	{queued, Half, []check{atLeast("goodput of the first 15 s", 94, good(120, 135))}},
 	{queued, Coherent, []check{atLeast("goodput", 82, good(120, 360))}},
 	{queued, Busy, []check{atMost("refused", .3, refused(60, 300))}},

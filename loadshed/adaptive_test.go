@@ -1,0 +1,479 @@
+package loadshed
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func law(t testing.TB, c Config) Law {
+	t.Helper()
+	l, err := NewLaw(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestNewLaw(t *testing.T) {
+	for _, test := range []struct {
+		c       Config
+		want    string // part of the error; "": none
+		initial int
+	}{
+		{Config{}, "", 20},
+		{Config{Max: 10}, "", 10},
+		{Config{Max: 1}, "", 1},
+		{Config{Min: 50}, "", 50},
+		{Config{Min: 5, Max: 50, Initial: 7}, "", 7},
+		{Config{Min: 5000}, "", 5000},
+		{Config{Target: time.Second}, "", 20},
+		{Config{Min: -1}, "min -1: want 1 to 100000", 0},
+		{Config{Max: MaxLimit + 1}, "max 100001", 0},
+		{Config{Min: 5, Max: 4}, "min 5 is above max 4", 0},
+		{Config{Initial: 3, Max: 2}, "initial 3: want 2 to 2", 0},
+		{Config{Initial: 1}, "initial 1: want 2 to 1000", 0},
+		{Config{MaxLatency: -1}, "max_latency", 0},
+		{Config{Target: -1}, "target", 0},
+		{Config{Target: time.Hour}, "at most 1m40s", 0},
+		{Config{Target: time.Second, NoProbe: true}, "no baseline", 0},
+	} {
+		l, err := NewLaw(test.c)
+		if test.want != "" {
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%+v: error %v, want %q", test.c, err, test.want)
+			}
+			continue
+		}
+		var a Adaptive
+		if err != nil || a.Limit(l) != test.initial {
+			t.Errorf("%+v: limit %d and error %v, want %d at first", test.c, a.Limit(l), err, test.initial)
+		}
+	}
+}
+
+// steady plays a backend of which every request takes latency, with inFlight of
+// them at a time: what Little's law makes of the two. refused is how many are
+// refused for each that is served.
+type steady struct {
+	a    Adaptive
+	l    Law
+	now  time.Duration
+	last Change
+	all  []Change
+}
+
+func (s *steady) serve(t testing.TB, lasts time.Duration, inFlight int, latency time.Duration, o Outcome, refused int) {
+	t.Helper()
+	for end := s.now + lasts; s.now < end; {
+		s.now += latency / time.Duration(inFlight)
+		for range refused {
+			s.a.Refused()
+		}
+		c, ok := s.a.Done(s.now, latency, o, 0, inFlight, s.l)
+		if !ok {
+			continue
+		}
+		s.last = c
+		s.all = append(s.all, c)
+		if n := s.a.Limit(s.l); n != c.To || n < s.l.min || n > s.l.max {
+			t.Fatalf("limit %d after %+v", n, c)
+		}
+	}
+}
+
+func (s *steady) reasons() map[Reason]int {
+	m := map[Reason]int{}
+	for _, c := range s.all {
+		m[c.Reason]++
+	}
+	return m
+}
+
+// A reload applies at once, to what is learnt under the old one.
+func TestLawIsNotKept(t *testing.T) {
+	s := steady{l: law(t, Config{})}
+	s.serve(t, 20*time.Second, 10, 50*time.Millisecond, OK, 0)
+	if n := s.a.Limit(law(t, Config{Max: 5})); n != 5 {
+		t.Errorf("limit %d with max 5", n)
+	}
+	if n := s.a.Limit(law(t, Config{Min: 300})); n != 300 {
+		t.Errorf("limit %d with min 300", n)
+	}
+	if n := s.a.Limit(s.l); n != 20 {
+		t.Errorf("limit %d, want what it was", n)
+	}
+}
+
+// F5: a limit that is not used does not grow, and one that is far above the use
+// comes down.
+func TestUnusedLimitDoesNotGrow(t *testing.T) {
+	s := steady{l: law(t, Config{Initial: 30})}
+	s.serve(t, time.Minute, 5, 20*time.Millisecond, OK, 0)
+	if n := s.a.Limit(s.l); n != 30 {
+		t.Errorf("limit %d after a minute of 5 in flight, want 30", n)
+	}
+	s.a.limit.Store(500)
+	s.a.control.limit = 500
+	s.serve(t, time.Minute, 5, 20*time.Millisecond, OK, 0)
+	if n := s.a.Limit(s.l); n != 30 || s.last.Reason != Unused {
+		t.Errorf("limit %d for %v, want 30 again", n, s.last.Reason)
+	}
+}
+
+// F3: latency rises for good, without a queue. Cuts bring no lower latency, so they
+// are taken back.
+func TestCutThatDoesNotPayIsTakenBack(t *testing.T) {
+	s := steady{l: law(t, Config{NoProbe: true})}
+	s.serve(t, 20*time.Second, 10, 50*time.Millisecond, OK, 0)
+	before := s.a.Limit(s.l)
+	for range 300 { // the backend takes 200 ms, however many it has
+		s.serve(t, 100*time.Millisecond, s.a.Limit(s.l), 200*time.Millisecond, OK, 1)
+	}
+	if s.reasons()[Rebased] == 0 {
+		t.Errorf("no cut was taken back: %v", s.reasons())
+	}
+	if n := s.a.Limit(s.l); n < before {
+		t.Errorf("limit %d, want %d or more: latency is the backend's own", n, before)
+	}
+	if b := s.last.Baseline; b < 150*time.Millisecond {
+		t.Errorf("baseline %v, want about 200ms", b)
+	}
+}
+
+// queueing plays a backend of c workers with work of 50 ms for each: latency is what
+// the queue makes of the limit.
+func (s *steady) queueing(t testing.TB, lasts time.Duration, c int) {
+	for end := s.now + lasts; s.now < end; {
+		n := s.a.Limit(s.l)
+		latency := 50 * time.Millisecond * time.Duration(max(n, c)) / time.Duration(c)
+		s.serve(t, 50*time.Millisecond, n, latency, OK, 2)
+	}
+}
+
+// F1: half an hour of overload does not make the limit drift.
+func TestLimitDoesNotDrift(t *testing.T) {
+	s := steady{l: law(t, Config{})}
+	s.serve(t, 20*time.Second, 4, 50*time.Millisecond, OK, 0)
+	s.queueing(t, 2*time.Minute, 8)
+	early := s.a.Limit(s.l)
+	s.queueing(t, 30*time.Minute, 8)
+	if late := s.a.Limit(s.l); late < 8 || late > 16 || early < 4 || early > 16 {
+		t.Errorf("limit %d after 2 min and %d after 32 min of overload, want 8 workers and some more", early, late)
+	}
+	if s.reasons()[Probed] == 0 {
+		t.Error("the baseline was never verified")
+	}
+}
+
+// A cold start into overload learns the latency of the queue as its baseline: only
+// probes tell. Without them it stays.
+func TestProbeFindsTheQueue(t *testing.T) {
+	with, without := steady{l: law(t, Config{Initial: 60})}, steady{l: law(t, Config{Initial: 60, NoProbe: true})}
+	with.queueing(t, 3*time.Minute, 8)
+	without.queueing(t, 3*time.Minute, 8)
+	if n := with.a.Limit(with.l); n > 16 || with.reasons()[Probed] == 0 {
+		t.Errorf("limit %d with probes, want at most 16: %v", n, with.reasons())
+	}
+	if n := without.a.Limit(without.l); n < 60 || without.reasons()[Probed] > 0 {
+		t.Errorf("limit %d without probes, want no less than 60: %v", n, without.reasons())
+	}
+}
+
+// F4: who is not pressed is not probed.
+func TestNoProbeWithoutPressure(t *testing.T) {
+	s := steady{l: law(t, Config{})}
+	s.serve(t, 10*time.Minute, 19, 50*time.Millisecond, OK, 0)
+	if n := s.reasons()[Probed]; n > 0 {
+		t.Errorf("%d probes of a backend that refuses nobody", n)
+	}
+}
+
+// F6, F7: what times out is seen, and lowers the limit, but never the standard. The
+// limit is back soon after.
+func TestTimeOuts(t *testing.T) {
+	s := steady{l: law(t, Config{})}
+	s.serve(t, 20*time.Second, 19, 50*time.Millisecond, OK, 0)
+	baseline := s.last.Baseline
+	s.serve(t, 10*time.Second, 20, time.Second, TimedOut, 1)
+	if n := s.a.Limit(s.l); n > 8 || s.reasons()[Failed] == 0 {
+		t.Errorf("limit %d after 10 s of nothing but time-outs: %v", n, s.reasons())
+	}
+	low := s.now
+	for s.a.Limit(s.l) < 15 && s.now < low+time.Minute {
+		s.serve(t, 50*time.Millisecond, s.a.Limit(s.l), 50*time.Millisecond, OK, 1)
+	}
+	if s.now > low+6*time.Second {
+		t.Errorf("%v until the limit was back", s.now-low)
+	}
+	if b := s.last.Baseline; b > 2*max(baseline, 50*time.Millisecond) {
+		t.Errorf("baseline %v after time-outs, %v before", b, baseline)
+	}
+}
+
+// F8: the first to end are the fastest. They do not become the baseline.
+func TestFirstWindowIsNoBaseline(t *testing.T) {
+	s := steady{l: law(t, Config{})}
+	s.serve(t, 240*time.Millisecond, 10, 5*time.Millisecond, OK, 0)
+	s.serve(t, 10*time.Second, 10, 100*time.Millisecond, OK, 0)
+	for r := range s.a.control.shape {
+		if shape := s.a.control.shape[r]; s.a.control.seen[r] > 0 && shape < .09 {
+			t.Errorf("the baseline is %v s", shape)
+		}
+	}
+}
+
+// F8: one request that took a hundred times as long does not make a window.
+func TestEffectiveSampleSize(t *testing.T) {
+	var w window
+	for range 99 {
+		w.add(10*time.Millisecond, false, 1)
+	}
+	var s sample
+	if w.read(&s, false); s.effective() < 98 {
+		t.Errorf("99 equal requests count as %.1f", s.effective())
+	}
+	w.add(2*time.Second, false, 2)
+	if w.read(&s, true); s.n != 100 || s.effective() > 3 {
+		t.Errorf("%d requests with one of 2 s count as %.1f, want less than 3", s.n, s.effective())
+	}
+	if w.read(&s, false); s.n != 0 || s.latency != 0 || s.peak != 0 {
+		t.Errorf("after it was taken the window holds %+v", s.n)
+	}
+}
+
+// F9: at one request every two seconds the limit still moves, and does not mistake
+// chance for overload.
+func TestLowTraffic(t *testing.T) {
+	s := steady{l: law(t, Config{})}
+	for i := range 200 {
+		s.now += 2 * time.Second
+		s.a.Done(s.now, time.Duration(20+i%7*20)*time.Millisecond, OK, 0, 1, s.l)
+	}
+	if n := s.a.Limit(s.l); n != 20 {
+		t.Errorf("limit %d", n)
+	}
+	if s.a.control.seen[0] < learnt {
+		t.Errorf("learnt from %d of 200 requests", s.a.control.seen[0])
+	}
+}
+
+// F10: more of the slow requests is no congestion.
+func TestMixOfRoutes(t *testing.T) {
+	s := steady{l: law(t, Config{})}
+	play := func(lasts time.Duration, slow int) {
+		for end := s.now + lasts; s.now < end; {
+			for i := range 20 {
+				route, latency := uint8(1), 5*time.Millisecond
+				if i < slow {
+					route, latency = 2, 500*time.Millisecond
+				}
+				s.now += latency / 19
+				s.a.Refused()
+				if c, ok := s.a.Done(s.now, latency, OK, route, 19, s.l); ok {
+					s.all = append(s.all, c)
+				}
+			}
+		}
+	}
+	s.l = law(t, Config{NoProbe: true})
+	play(30*time.Second, 1)
+	s.all = nil
+	play(30*time.Second, 6)
+	if n := s.reasons()[Congested]; n > 0 || s.a.Limit(s.l) < 20 {
+		t.Errorf("a change of the mix lowered the limit %d times, to %d", n, s.a.Limit(s.l))
+	}
+}
+
+// F13: what is ignored leaves no trace.
+func TestIgnored(t *testing.T) {
+	var a Adaptive
+	l := law(t, Config{})
+	for i := range 100_000 {
+		if _, ok := a.Done(time.Duration(i)*time.Millisecond, time.Hour, Ignored, 3, 200_000, l); ok {
+			t.Fatal("a stream changed the limit")
+		}
+	}
+	var s sample
+	if a.window.read(&s, false); s != (sample{}) {
+		t.Errorf("the window holds %+v", s)
+	}
+}
+
+// A backend that refuses lowers the limit once per round trip, and not because of
+// one refusal.
+func TestRefusingBackend(t *testing.T) {
+	s := steady{l: law(t, Config{})}
+	s.serve(t, 10*time.Second, 10, 50*time.Millisecond, OK, 0)
+	s.a.Done(s.now, time.Millisecond, Overloaded, 0, 10, s.l)
+	if n := s.a.Limit(s.l); n != 20 {
+		t.Errorf("limit %d after one refusal", n)
+	}
+	s.all = nil
+	s.serve(t, 450*time.Millisecond, 10, 10*time.Millisecond, Overloaded, 0)
+	if n := s.reasons()[Refusing]; n < 3 || n > 6 {
+		t.Errorf("%d cuts in 450 ms, want one each 100 ms", n)
+	}
+	s.serve(t, 10*time.Second, 10, 10*time.Millisecond, Overloaded, 0)
+	if n := s.a.Limit(s.l); n != 2 {
+		t.Errorf("limit %d after 10 s of refusals, want 2", n)
+	}
+}
+
+// After a pause the limit is half, and soon what it was.
+func TestRestart(t *testing.T) {
+	s := steady{l: law(t, Config{})}
+	s.serve(t, 20*time.Second, 19, 50*time.Millisecond, OK, 0)
+	before := s.a.Limit(s.l)
+	c, ok := s.a.Restart(s.now, s.l)
+	if !ok || c.Reason != Restarted || c.From != before || c.To != before/2 || s.a.Limit(s.l) != before/2 {
+		t.Errorf("%+v, want from %d to %d", c, before, before/2)
+	}
+	began := s.now
+	for s.a.Limit(s.l) < before && s.now < began+time.Minute {
+		s.serve(t, 50*time.Millisecond, s.a.Limit(s.l), 50*time.Millisecond, OK, 1)
+	}
+	if s.now > began+5*time.Second {
+		t.Errorf("%v until the limit was back", s.now-began)
+	}
+}
+
+// A latency above MaxLatency is never taken for normal.
+func TestMaxLatency(t *testing.T) {
+	s := steady{l: law(t, Config{MaxLatency: 100 * time.Millisecond})}
+	s.serve(t, 30*time.Second, 19, 400*time.Millisecond, OK, 1)
+	if b := s.last.Baseline; b > 101*time.Millisecond {
+		t.Errorf("baseline %v", b)
+	}
+	if n := s.a.Limit(s.l); n >= 20 {
+		t.Errorf("limit %d at four times the longest latency", n)
+	}
+}
+
+func TestReasons(t *testing.T) {
+	seen := map[string]bool{}
+	for r := Grown; r <= InTime; r++ {
+		if name := r.String(); name == "" || seen[name] {
+			t.Errorf("reason %d is called %q", r, name)
+		} else {
+			seen[name] = true
+		}
+	}
+	if Reason(99).String() != "Reason(99)" {
+		t.Error(Reason(99))
+	}
+}
+
+// Under the race detector: many at once, and the sums are right.
+func TestConcurrentDone(t *testing.T) {
+	var a Adaptive
+	l := law(t, Config{})
+	a.Done(0, 0, OK, 0, 1, l) // begins a window that is not over below
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			for range 1000 {
+				a.Refused()
+				a.Done(1, time.Millisecond, OK, uint8(g), g, l)
+				a.Limit(l)
+			}
+		})
+	}
+	wg.Wait()
+	var s sample
+	a.window.read(&s, false)
+	if s.good != 8000 || s.refused != 8000 || s.peak != 7 || s.latency < 7.999 || s.latency > 8.001 {
+		t.Errorf("%d served, %d refused, at most %d, %.3f s in all", s.good, s.refused, s.peak, s.latency)
+	}
+	wg = sync.WaitGroup{}
+	for g := range 8 {
+		wg.Go(func() {
+			for i := range 2000 {
+				a.Done(time.Duration(i)*time.Millisecond, time.Millisecond, Outcome(i%4), uint8(g), 5, l)
+				if i%500 == 0 {
+					a.Restart(time.Duration(i)*time.Millisecond, l)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := a.Limit(l); n < 2 || n > 1000 {
+		t.Errorf("limit %d", n)
+	}
+}
+
+// Whatever comes, the limit stays within its bounds and the baseline is a number.
+func FuzzAdaptive(f *testing.F) {
+	f.Add([]byte{1, 2, 3, 200, 4, 5, 6, 7, 8, 9})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var a Adaptive
+		l := law(t, Config{Min: 3, Max: 50})
+		now := time.Duration(0)
+		for i := 0; i+2 < len(data); i += 3 {
+			now += time.Duration(data[i]) * time.Millisecond * 5
+			took := time.Duration(data[i+1]) * time.Duration(data[i+1]) * time.Millisecond
+			if data[i+2]&8 > 0 {
+				a.Refused()
+			}
+			a.Done(now, took, Outcome(data[i+2]%4), data[i+2]>>4, int(data[i+1])%60, l)
+			if data[i+2] == 255 {
+				a.Restart(now, l)
+			}
+			if n := a.Limit(l); n < 3 || n > 50 {
+				t.Fatalf("limit %d", n)
+			}
+			if c := &a.control; c.limit != c.limit || c.congestion != c.congestion || c.baseline != c.baseline || c.need < 0 {
+				t.Fatalf("%+v", c)
+			}
+		}
+	})
+}
+
+func BenchmarkAdaptive(b *testing.B) {
+	l := law(b, Config{Initial: 100})
+	one := func(g *Gate, a *Adaptive, now time.Duration) {
+		if !g.Enter(a.Limit(l), now) {
+			a.Refused()
+			return
+		}
+		n := g.InFlight()
+		g.Leave(now+time.Millisecond, time.Millisecond)
+		a.Done(now+time.Millisecond, time.Millisecond, OK, 7, n, l)
+	}
+	b.Run("alone", func(b *testing.B) {
+		var g Gate
+		var a Adaptive
+		b.ReportAllocs()
+		for now := time.Duration(0); b.Loop(); now += 10 * time.Microsecond {
+			one(&g, &a, now)
+		}
+	})
+	b.Run("parallel", func(b *testing.B) {
+		var g Gate
+		var a Adaptive
+		b.ReportAllocs()
+		b.RunParallel(func(pb *testing.PB) {
+			for now := time.Duration(0); pb.Next(); now += 10 * time.Microsecond {
+				one(&g, &a, now)
+			}
+		})
+	})
+	b.Run("refuse", func(b *testing.B) {
+		var g Gate
+		var a Adaptive
+		for g.Enter(a.Limit(l), 0) {
+		}
+		b.ReportAllocs()
+		for b.Loop() {
+			one(&g, &a, 0)
+		}
+	})
+	b.Run("window", func(b *testing.B) {
+		var a Adaptive
+		b.ReportAllocs()
+		for now := time.Duration(0); b.Loop(); now += 100 * time.Millisecond { // every third closes a window
+			a.Done(now, time.Millisecond, OK, 7, 3, l)
+		}
+	})
+}

@@ -1,0 +1,42 @@
+package overload
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/loadshed"
+)
+
+var update = flag.Bool("update", false, "write the golden trace anew")
+
+// The limit's way through scenario A, change by change, with the reason of each. A
+// change of the law shows here first.
+func TestGoldenTrace(t *testing.T) {
+	var a *AdaptiveLimiter
+	Run(Step5(), func(w *World) Limiter {
+		a = NewAdaptive(w, loadshed.Config{}, 0)
+		return a
+	}, Seeds[0])
+	var b strings.Builder
+	b.WriteString("# Half of the capacity of 8 workers of 50 ms, five times as much from 60 s to 180 s.\n# at, limit, reason, latency over baseline\n")
+	for _, c := range a.Changes {
+		fmt.Fprintf(&b, "%v %d → %d %v %v/%v\n", c.At.Round(time.Millisecond), c.From, c.To, c.Reason, c.Latency.Round(time.Millisecond), c.Baseline.Round(time.Millisecond))
+	}
+	const name = "testdata/step5.golden"
+	if *update {
+		if err := os.WriteFile(name, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(want) != b.String() {
+		t.Errorf("the trace differs from %s; run with -update and look at the difference", name)
+	}
+}
