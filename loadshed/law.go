@@ -39,7 +39,7 @@ const (
 	// harm if latency is fine.
 	lenient   = 1.5
 	fewAbove  = 0.05
-	someBelow = 0.15
+	someBelow = 0.12
 
 	// tolerance is how much latency may stand above the baseline before the limit is
 	// cut; 1/√need more, as few workers queue more by chance.

@@ -12,8 +12,9 @@ const (
 	// dry is what part of the horizon the promises reach at least while those in
 	// the queue come for theirs. Where they reach less far, those whose turn it is
 	// have gone for good, as after a flood of clients that never come back, and
-	// whoever asks first is served first. Ours: no simulated herd of clients that
-	// come back ever let it fall so far.
+	// whoever asks first is served first. Ours: at one request per second and more,
+	// no simulated herd of clients that come back ever let it fall so far; where a
+	// horizon holds but a few slots it happens, and the order suffers a little.
 	dry = 16
 
 	// farHops is from how many hops on a deferred client's next time is drawn,
