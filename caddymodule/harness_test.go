@@ -301,12 +301,13 @@ func serveBackend(t *testing.T, h http.HandlerFunc) *httptest.Server {
 // A gate is a backend that holds each request until it is told to go on.
 type gate struct {
 	*httptest.Server
+	t       *testing.T
 	entered chan string   // the path of each request that has come in
 	goOn    chan struct{} // one token lets one request go on
 }
 
 func newGate(t *testing.T) *gate {
-	g := &gate{entered: make(chan string, 1000), goOn: make(chan struct{}, 1000)}
+	g := &gate{t: t, entered: make(chan string, 1000), goOn: make(chan struct{}, 1000)}
 	g.Server = serveBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		g.entered <- r.URL.Path
 		select {

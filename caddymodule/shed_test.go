@@ -466,6 +466,20 @@ func (r *rig) getting(path string, headers ...string) <-chan answered {
 	return got
 }
 
+// serves lets all that are at the gate go on, in whatever order, and those that
+// follow them.
+func (g *gate) serves(all ...<-chan answered) {
+	g.t.Helper()
+	for range all {
+		g.goOn <- struct{}{}
+	}
+	for i, got := range all {
+		if a := receive(g.t, "an answer", got); a.StatusCode != http.StatusOK || a.body != "served" {
+			g.t.Errorf("request %d: %d %q, want it served", i+1, a.StatusCode, a.body)
+		}
+	}
+}
+
 func (r *rig) queues(n int) {
 	r.Helper()
 	eventually(r.T, fmt.Sprintf("%d in the queue", n), func() bool { return r.shieldStatus("s").Queue.Length == n })
@@ -582,12 +596,7 @@ func TestReloadWhileQueued(t *testing.T) {
 	r.client.CloseIdleConnections()
 	third := r.getting("/3", "X-Key", "3")
 	r.queues(2)
-	for i, want := range []<-chan answered{first, second, third} {
-		g.goOn <- struct{}{}
-		if a := receive(t, "an answer", want); a.body != "served" {
-			t.Errorf("request %d: %d %q", i+1, a.StatusCode, a.body)
-		}
-	}
+	g.serves(first, second, third)
 	r.drains()
 	if q := *r.shieldStatus("s").Queue; q.Admitted != 2 || q.Length != 0 {
 		t.Errorf("%+v; want two let in", q)
@@ -688,10 +697,7 @@ func TestLowerClassLeavesRoom(t *testing.T) {
 	if a := r.get("/pay", "X-Key", "later"); a.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("a fifth in flight: %d, want 503", a.StatusCode)
 	}
-	for _, got := range held {
-		g.goOn <- struct{}{}
-		receive(t, "an answer", got)
-	}
+	g.serves(held...)
 	r.drains()
 }
 
@@ -708,10 +714,7 @@ func TestPerClientInFlight(t *testing.T) {
 	}
 	other := r.getting("/3", "X-Key", "b")
 	receive(t, "another client's at the backend", g.entered)
-	for _, got := range []<-chan answered{first, other} {
-		g.goOn <- struct{}{}
-		receive(t, "an answer", got)
-	}
+	g.serves(first, other)
 	r.drains()
 	again := r.getting("/4", "X-Key", "a")
 	receive(t, "the first client's next at the backend", g.entered)
@@ -764,12 +767,7 @@ func TestObserveShedding(t *testing.T) {
 	if s.InFlight != 1 || s.Admitted != 1 || s.Observed["concurrency"] != 2 || s.Queue.Length != 0 || s.Classes[1] != (ClassStatus{"default", .9, 1, 0, 2}) {
 		t.Errorf("%+v %+v; want one in flight, and two that would not be", s, s.Classes)
 	}
-	for _, got := range held {
-		g.goOn <- struct{}{}
-		if a := receive(t, "an answer", got); a.body != "served" {
-			t.Errorf("%d %q", a.StatusCode, a.body)
-		}
-	}
+	g.serves(held...)
 	r.drains()
 }
 

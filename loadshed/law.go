@@ -39,7 +39,7 @@ const (
 	// harm if latency is fine.
 	lenient   = 1.5
 	fewAbove  = 0.05
-	someBelow = 0.12
+	someBelow = 0.15
 
 	// tolerance is how much latency may stand above the baseline before the limit is
 	// cut; 1/√need more, as few workers queue more by chance.
@@ -77,6 +77,14 @@ const (
 	// slowly, as a beginning overload looks like this.
 	learnUp   = 0.05
 	learnDown = 0.2
+
+	// demandMemory is the weight of a window in what comes when there is room.
+	demandMemory = 0.05
+
+	// Of pressure, the share of recent windows with refusals: what is less than
+	// pressed is bursts; only what is more than probed is worth a probe.
+	pressed = 0.6
+	probed  = 0.7
 
 	memory = 8 // windows over which the greatest need counts
 )
@@ -309,7 +317,7 @@ func (c *control) adapt(now time.Duration, s *sample, l Law) Reason {
 	if c.cuts.open && c.congestion < above {
 		c.cuts.open = false
 	}
-	if !l.noProbe && now >= c.probe.next && c.probe.pressure > .5 && c.excess > .1 && c.before == 0 && s.good >= 5 && c.limit > float64(l.min) {
+	if !l.noProbe && now >= c.probe.next && c.probe.pressure > probed && c.excess > .1 && c.before == 0 && s.good >= 5 && c.limit > float64(l.min) {
 		// To half of the need, not to a fixed few (F4), and only under pressure.
 		p := &c.probe
 		p.phase, p.began, p.limit = settling, now, c.limit
@@ -324,7 +332,11 @@ func (c *control) adapt(now time.Duration, s *sample, l Law) Reason {
 // the baseline for free (F1, F2, F3), and none to grow (F5).
 func (c *control) idle(s *sample, congestion float64, l Law) Reason {
 	if c.excess < fewAbove { // a window of an overload may be idle by chance
-		c.demand += .3 * (float64(s.n)/s.span - c.demand)
+		demand := float64(s.n) / s.span
+		if c.demand == 0 {
+			c.demand = demand
+		}
+		c.demand += demandMemory * (demand - c.demand)
 	}
 	c.bound, c.cuts.open, c.known, c.before = false, false, true, 0
 	if float64(s.good) < .9*float64(s.n) {
@@ -405,7 +417,7 @@ func (c *control) move(now time.Duration, s *sample, l Law, target, above, conge
 			// No more requests than there were when there was room for all: what is
 			// refused is a burst, and as high as latency allows is not too high. If it is
 			// much, it is no burst.
-			if top = max(top, float64(l.initial)); c.excess < someBelow {
+			if top = max(top, float64(l.initial)); c.excess < someBelow && c.probe.pressure < pressed {
 				top = most
 			}
 		}

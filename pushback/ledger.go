@@ -261,7 +261,7 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 		return v
 	}
 	v.Deferred, v.Number = r.get(fDeferred) == 1, uint32(r.get(fNumber))
-	v.Alone = waiting <= min(v.Promises, Few) && !v.Deferred // others have the slots
+	v.Alone = waiting <= min(v.Promises+r.aside(), Few) && !v.Deferred // others have the slots
 	strict := horizon > 0 && !v.Alone
 	due, told := r.due(now), r.told(now)
 	same := kind == 0 || r.get(fKind) == kind&(1<<fKind.bits-1)

@@ -128,6 +128,14 @@ func (r *record) putAside(now, at time.Duration) bool {
 	return true
 }
 
+// aside returns how many promises are put aside.
+func (r *record) aside() int {
+	if r.get(fDeferred) == 1 {
+		return 0
+	}
+	return int(r.get(fNumber) >> asideBits)
+}
+
 // recall takes up what was put aside, when the last of the others is done with, and
 // reports whether there was anything.
 func (r *record) recall(now time.Duration) bool {
