@@ -2,6 +2,8 @@ package caddymodule
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -536,7 +538,7 @@ func TestQueueTimesOut(t *testing.T) {
 			r := start(t, setup{handlers: shed(`"concurrency": {"limit": 1}, "queue": {"size": 1, "timeout": "`+c.timeout+`"}`) + proxyTo(g.Server, "")})
 			first := r.getting("/1", "X-Key", "1")
 			receive(t, "the first at the backend", g.entered)
-			if a := r.get("/2", append(c.headers, "X-Key", "2")...); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
+			if a := receive(t, "an answer", r.getting("/2", append(c.headers, "X-Key", "2")...)); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
 				t.Errorf("%d, want a refusal", a.StatusCode)
 			}
 			if q := *r.shieldStatus("s").Queue; q.Timeout != 1 || q.Length != 0 {
@@ -724,6 +726,38 @@ func TestPerClientInFlight(t *testing.T) {
 	}
 	if got := r.scrape(`caddy_shield_requests_total{outcome="refused",reason="per_client",shield="s"}`); got != "1" {
 		t.Errorf("%s refused, want 1", got)
+	}
+}
+
+// In early data a sender may claim any address, and would take up the places of
+// others.
+func TestEarlyDataTakesNobodysPlace(t *testing.T) {
+	for _, c := range []struct {
+		name, more, key string
+		status          int
+	}{
+		{"the default key", "", "", 425},
+		{"the client's address", "", "{http.vars.client_ip}", 425},
+		{"a header", "", "{http.request.header.X-Key}", 200},
+		{"observe mode", `"mode": "observe", `, "", 200},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := start(t, setup{handlers: shed(c.more+fmt.Sprintf(`"concurrency": {"limit": 5, "per": {"key": %q, "limit": 1}}`, c.key)) + respondOK})
+			early := request("/early", "192.0.2.1", http.Header{"X-Key": {"k"}})
+			early.TLS = &tls.ConnectionState{HandshakeComplete: false}
+			err := r.handler().ServeHTTP(httptest.NewRecorder(), early, caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil }))
+			status := http.StatusOK
+			var refusal caddyhttp.HandlerError
+			if errors.As(err, &refusal) {
+				status = refusal.StatusCode
+			}
+			if status != c.status {
+				t.Errorf("%v; want %d", err, c.status)
+			}
+			if n := r.inFlight(); n != 0 {
+				t.Errorf("%d in flight", n)
+			}
+		})
 	}
 }
 

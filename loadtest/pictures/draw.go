@@ -128,11 +128,26 @@ func thousands(n int) string {
 	return fmt.Sprintf("%s,%03d", thousands(n/1000), n%1000)
 }
 
-// drawOn draws d on all of c.
-func (d drawing) drawOn(c vgdraw.Canvas) {
+// drawAll draws one below the other on all of c, with axes of one length.
+func drawAll(c vgdraw.Canvas, drawings []drawing) {
 	c.SetColor(color.White)
 	c.Fill(c.Rectangle.Path())
 	c = vgdraw.Crop(c, 6, -14, 4, -6)
+	if len(drawings) == 1 {
+		drawings[0].drawOn(c)
+		return
+	}
+	plots := make([][]*plot.Plot, len(drawings))
+	for i, d := range drawings {
+		plots[i] = []*plot.Plot{d.plot}
+	}
+	tiles := vgdraw.Tiles{Rows: len(drawings), Cols: 1, PadY: 12}
+	for i, row := range plot.Align(plots, tiles, c) {
+		drawings[i].drawOn(row[0])
+	}
+}
+
+func (d drawing) drawOn(c vgdraw.Canvas) {
 	d.plot.Draw(c)
 	for i, e := range d.legend {
 		l := plot.NewLegend()
@@ -144,10 +159,11 @@ func (d drawing) drawOn(c vgdraw.Canvas) {
 	}
 }
 
-// writeSVG writes d as an SVG document. Fonts are the reader's.
-func writeSVG(w io.Writer, d drawing) error {
+// writeSVG writes drawings, one below the other, as an SVG document. Fonts are the
+// reader's.
+func writeSVG(w io.Writer, height vg.Length, drawings ...drawing) error {
 	c := vgsvg.New(width, height)
-	d.drawOn(vgdraw.New(c))
+	drawAll(vgdraw.New(c), drawings)
 	var b bytes.Buffer
 	if _, err := c.WriteTo(&b); err != nil {
 		return err

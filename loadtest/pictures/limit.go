@@ -31,15 +31,15 @@ var adaptive = overload.Row{Name: "shield", Build: overload.Guard(shield.Config{
 // The picture is of overload.Step5: eight workers that do 160 requests per second,
 // and get 800 from second 60 to second 180.
 const (
-	limitFile = "loadshedding-limit.svg"
+	limitFile   = "loadshedding-limit.svg"
+	limitHeight = 480 * pixel
 
 	floodBegins, floodEnds = 60 * time.Second, 180 * time.Second
 	floodBefore, floodTail = 20 * time.Second, 20 * time.Second // of what is drawn
 
 	mostLimit  = 30  // in flight, at the upper edge
-	mostServed = 250 // per second: what comes is cut off there
-
-	panelHeight = 240 * pixel
+	mostServed = 300 // per second
+	cutOff     = 210 // what comes is cut off there
 )
 
 // A step is what the limit is from an instant on.
@@ -83,7 +83,8 @@ func playFlood() (*overload.Result, []step) {
 }
 
 // drawFlood draws the limit over time, and below what came and what was served.
-func drawFlood(s overload.Scenario, r *overload.Result, steps []step) []drawing {
+func drawFlood(r *overload.Result, steps []step) []drawing {
+	s := overload.Step5()
 	since := func(at time.Duration) float64 { return (at - floodBegins).Seconds() }
 	from, to := floodBegins-floodBefore, floodEnds+floodTail
 
@@ -99,8 +100,8 @@ func drawFlood(s overload.Scenario, r *overload.Result, steps []step) []drawing 
 	limit = append(limit, plotter.XY{X: since(to), Y: limit[len(limit)-1].Y})
 	for i := int(from / time.Second); i < int(to/time.Second); i++ {
 		x := since(time.Duration(i) * time.Second)
-		came = append(came, plotter.XY{X: x, Y: min(mostServed, float64(r.Seconds[i].Attempts))})
-		served = append(served, plotter.XY{X: x, Y: min(mostServed, float64(r.Seconds[i].Good))})
+		came = append(came, plotter.XY{X: x, Y: min(cutOff, float64(r.Seconds[i].Attempts))})
+		served = append(served, plotter.XY{X: x, Y: min(cutOff, float64(r.Seconds[i].Good))})
 	}
 	level := func(y float64) *plotter.Line {
 		return &plotter.Line{
@@ -118,12 +119,11 @@ func drawFlood(s overload.Scenario, r *overload.Result, steps []step) []drawing 
 	}
 
 	plot.DefaultFont.Variant = "Sans"
-	over := r.Between(int(floodBegins/time.Second), int(floodEnds/time.Second))
 	top := panel("requests in flight", mostLimit, every(10))
-	top.Title.Text = fmt.Sprintf("Five times as much as the backend can do, for two minutes: %.0f %% of what it can do is served", over.Goodput())
+	top.Title.Text = "Five times as much as the backend can do, for two minutes: it goes on doing what it can"
 	found := &plotter.Line{XYs: limit, StepStyle: plotter.PostStep, LineStyle: vgdraw.LineStyle{Color: blue, Width: 1.5}}
 	workers := level(float64(s.Plant.Workers))
-	top.Add(found, workers)
+	top.Add(found, workers, dips(limit))
 
 	bottom := panel("requests per second", mostServed, every(50))
 	bottom.X.Label.Text = "seconds since the overload began"
@@ -133,13 +133,33 @@ func drawFlood(s overload.Scenario, r *overload.Result, steps []step) []drawing 
 		{top, []entry{
 			{"the limit that shield finds", found},
 			{fmt.Sprintf("the backend's workers: %d", s.Plant.Workers), workers},
-		}, panelHeight},
+		}},
 		{bottom, []entry{
-			{fmt.Sprintf("came: %.0f in the overload", mostRate(s)), offered},
+			{fmt.Sprintf("came: %.0f in the overload, cut off", mostRate(s)), offered},
 			{"served in time", good},
 			{fmt.Sprintf("the backend's capacity: %.0f", s.Capacity), capacity},
-		}, panelHeight},
+		}},
 	}
+}
+
+// dips writes "probe" beside each fall of the limit to half or less: nothing else
+// does that in one step while the backend answers.
+func dips(limit plotter.XYs) *plotter.Labels {
+	labels := plotter.XYLabels{}
+	for i := 1; i < len(limit); i++ {
+		if limit[i].Y <= limit[i-1].Y/2 {
+			labels.XYs = append(labels.XYs, plotter.XY{X: limit[i].X + 2, Y: limit[i].Y - 1})
+			labels.Labels = append(labels.Labels, "probe")
+		}
+	}
+	l, err := plotter.NewLabels(labels)
+	if err != nil {
+		panic(err) // a point that is not a number
+	}
+	for i := range l.TextStyle {
+		l.TextStyle[i].Font.Size, l.TextStyle[i].Font.Variant = 10, "Sans"
+	}
+	return l
 }
 
 func mostRate(s overload.Scenario) (most float64) {
@@ -165,57 +185,142 @@ func every(n float64) plot.TickerFunc {
 	}
 }
 
-// othersText is what other limiters do in the scenarios of loadtest/overload. It
-// does not depend on shield, so it is kept, and a test says when the scenarios have
-// changed:
+// othersText is what other limiters do in the scenarios of loadtest/overload. That
+// does not depend on shield, and takes minutes, so it is kept; a test says when the
+// scenarios have changed since:
 //
 //	bash loadtest/competitors/run > loadtest/pictures/limiters.txt
 //
 //go:embed limiters.txt
 var othersText string
 
-// shown are the limiters of the table: a row of the tables that package overload
-// writes, and what the page calls it.
-var shown = []struct{ row, name string }{
+// limiters are the columns of the table: names in package overload's tables, and on
+// the page.
+var limiters = []struct{ row, name string }{
 	{"none", "no limit"},
-	{"fixed 12", "a fixed 12"},
+	{"fixed 12", "fixed: 12"},
 	{"failsafe-go v0.9.8", "failsafe-go 0.9.8"},
 	{"Gradient2", "Gradient2"},
 	{adaptive.Name, "shield"},
 }
 
-// A fact is a line of the table: a figure that package overload writes, by the
-// head of its table's first column and its own column's, and the how many'th of
-// that name it is.
-type fact struct {
-	text, table, column string
-	nth                 int
-	unit                string
-	better              func(a, b float64) bool
-}
+// A fact is a line of the table: a figure that package overload writes, in the
+// table with that head and the first column of that name.
+type fact struct{ text, table, column, unit string }
 
-// Heads of the first columns.
-var named, heldOut, unseen = "limiter", drawnHead(overload.HeldOut), drawnHead(overload.Unseen)
+var facts = slices.Concat([]fact{
+	{"**5 times the capacity**: served", named, "A good %", " %"},
+	{"in the first 10 s", named, "10 s", " %"},
+	{"99 % answered within", named, "p99 ms", " ms"},
+	{"**1.2 times the capacity**: limit after 2 minutes", named, "B limit 2 min", ""},
+	{"after 30 minutes", named, "30 min", ""},
+	{"half answered within, after 30 minutes", named, "p50 ms", " ms"},
+	{"**150 ms more of latency**: refused in the first minute", named, "1st min", " %"},
+	{"in the third minute", named, "3rd min", " %"},
+	{"**outage of 10 s**, five tries: well after", named, "G s", " s"},
+	{"clients who do as they are told: well after", named, "G honouring s", " s"},
+	{"**a tenth of the speed for 20 s**, four tries: well after", named, "G slow s", " s"},
+	{"**half of the speed**: served in the first 15 s", named, "K 15 s good %", " %"},
+	{"**64 workers, 3 times the capacity**: served", named, "H good %", " %"},
+	{"**slower by 2 % for each that waits**: served", named, "U good %", " %"},
+	{"**0.93 times the capacity**: refused", named, "0.93× refused %", " %"},
+	{"**5 ms and 500 ms, 0.6 times the capacity**: refused", named, "mixed refused %", " %"},
+}, drawn("24 backends", overload.HeldOut), drawn("24 others", overload.Unseen))
+
+const named = "limiter" // the head of the table of the named scenarios
+
+func drawn(text string, seed uint64) []fact {
+	head := drawnHead(seed)
+	return []fact{
+		{"**" + text + ", drawn at random**: served, mean", head, "good % mean", " %"},
+		{"the worst", head, "worst", " %"},
+		{"0.6 times the capacity before: refused, the worst", head, "refused % at 0.6×, worst", " %"},
+		{"0.6 times the capacity afterwards: served, the worst", head, "after % worst", " %"},
+	}
+}
 
 func drawnHead(seed uint64) string {
 	return fmt.Sprintf("%d backends of seed %d", overload.Drawn, seed)
 }
 
-var facts = []fact{
-	{"5 times the capacity: served", named, "A good %", 0, " %"},
-	{"in its first 10 s", named, "10 s", 0, " %"},
-	{"99 % answered within", named, "p99 ms", 0, " ms"},
-	{"1.2 times the capacity: limit after 2 minutes", named, "B limit 2 min", 0, ""},
-	{"after 30 minutes", named, "30 min", 0, ""},
-	{"half answered within", named, "p50 ms", 0, " ms"},
-	{"150 ms more of latency that is no overload: refused in the first minute", named, "1st min", 0, " %"},
-	{"in the third", named, "3rd min", 0, " %"},
-	{"10 s outage, 93 % load, five tries at once: well again after", named, "G s", 0, " s"},
-	{"clients that do as they are told: after", named, "G honouring s", 0, " s"},
-	{"20 s of a tenth of the speed, four tries: well again after", named, "G slow s", 0, " s"},
-	{"half of the speed from now on: served in the first 15 s", named, "K 15 s good %", 0, " %"},
-	{"64 workers, 3 times the capacity: served", named, "H good %", 0, " %"},
-	{"slower by 2 % per request that waits in it, 2 times the capacity: served", named, "U good %", 0, " %"},
-	{"0.93 times the capacity: refused", named, "0.93× refused %", 0, " %"},
-	{"routes of 5 ms and 500 ms, 0.6 times the capacity: refused", named, "mixed refused %", 0, " %"},
+// figures are what tables say, by head, row and column.
+type figures map[[3]string]string
+
+// apart is what stands between the cells of a line.
+var apart = regexp.MustCompile(` {2,}`)
+
+// read adds what the tables in a text say. Lines before the first table are skipped.
+func (f figures) read(text string) {
+	var heads []string
+	for line := range strings.Lines(text) {
+		cells := apart.Split(strings.TrimSpace(line), -1)
+		switch first := cells[0]; {
+		case len(cells) == 1:
+			heads = nil
+		case first == named, first == drawnHead(overload.HeldOut), first == drawnHead(overload.Unseen):
+			heads = cells
+		case len(cells) == len(heads):
+			for i := len(cells) - 1; i > 0; i-- { // of two of one name the first counts
+				f[[3]string{heads[0], first, heads[i]}] = cells[i]
+			}
+		}
+	}
+}
+
+// play adds what a limiter does, by playing every scenario.
+func (f figures) play(row overload.Row) error {
+	rows := []overload.Row{row}
+	var texts [3]bytes.Buffer
+	var errs [3]error
+	var wait sync.WaitGroup
+	wait.Go(func() { errs[0] = overload.WriteTable(&texts[0], rows) })
+	wait.Go(func() { errs[1] = overload.WriteSets(&texts[1], rows, overload.HeldOut) })
+	wait.Go(func() { errs[2] = overload.WriteSets(&texts[2], rows, overload.Unseen) })
+	wait.Wait()
+	for i := range texts {
+		f.read(texts[i].String())
+	}
+	return errors.Join(errs[:]...)
+}
+
+// table returns what f says of the limiters in Markdown.
+func (f figures) table() (string, error) {
+	var b strings.Builder
+	b.WriteString("| |")
+	for _, l := range limiters {
+		b.WriteString(" " + l.name + " |")
+	}
+	b.WriteString("\n|---|" + strings.Repeat("---:|", len(limiters)) + "\n")
+	for _, fact := range facts {
+		b.WriteString("| " + fact.text + " |")
+		for _, l := range limiters {
+			v, ok := f[[3]string{fact.table, l.row, fact.column}]
+			if !ok {
+				return "", fmt.Errorf("the table %q says no %q of %q", fact.table, fact.column, l.row)
+			}
+			often, sometimes := strings.CutPrefix(v, "never–")
+			switch {
+			case sometimes:
+				v = often + fact.unit + " or never"
+			case v == fmt.Sprint(math.MaxInt32), v == "0" && fact.unit == " ms": // no limit; nobody was answered
+				v = "–"
+			case v != "never":
+				v += fact.unit
+			}
+			b.WriteString(" " + v + " |")
+		}
+		b.WriteByte('\n')
+	}
+	return b.String(), nil
+}
+
+// compare returns the table of what all limiters do: of others what is kept, of
+// shield what it does now.
+func compare() (string, error) {
+	f := figures{}
+	f.read(othersText)
+	if err := f.play(adaptive); err != nil {
+		return "", err
+	}
+	return f.table()
 }

@@ -1,5 +1,6 @@
-// Command pictures draws the pictures of docs/pushback.md, and fills its tables,
-// from herds that are played in virtual time against shield's own code:
+// Command pictures draws the pictures of docs/pushback.md and docs/loadshedding.md,
+// and fills their tables, from herds and overloads that are played in virtual time
+// against shield's own code:
 //
 //	go run ./loadtest/pictures docs
 //
@@ -13,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"gonum.org/v1/plot/vg"
 
 	"github.com/herdshield/shield/loadtest/sim"
 )
@@ -28,28 +31,53 @@ func main() {
 	}
 }
 
-// write writes both pictures into the folder, and the tables into the
-// pushback.md that is there.
+// write writes the pictures into the folder, and the tables into the pages that
+// are there.
 func write(folder string) error {
+	if err := writePushback(folder); err != nil {
+		return err
+	}
+	return writeLoadshedding(folder)
+}
+
+func writePushback(folder string) error {
 	for _, p := range pictures {
 		r, err := sim.Run(crowd(), p.server)
 		if err != nil {
 			return err
 		}
-		var b bytes.Buffer
-		if err := writeSVG(&b, draw(p.title(r), r.Series)); err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(folder, p.file), b.Bytes(), 0o644); err != nil {
+		if err := writePicture(folder, p.file, height, draw(p.title(r), r.Series)); err != nil {
 			return err
 		}
 	}
-	path := filepath.Join(folder, "pushback.md")
+	return fillPage(folder, "pushback.md", fillTables)
+}
+
+func writeLoadshedding(folder string) error {
+	if err := writePicture(folder, limitFile, limitHeight, drawFlood(playFlood())...); err != nil {
+		return err
+	}
+	return fillPage(folder, "loadshedding.md", func(page string) (string, error) {
+		return fillTable(page, "limiters", compare)
+	})
+}
+
+func writePicture(folder, file string, height vg.Length, drawings ...drawing) error {
+	var b bytes.Buffer
+	if err := writeSVG(&b, height, drawings...); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(folder, file), b.Bytes(), 0o644)
+}
+
+// fillPage fills the tables of a page that is in the folder.
+func fillPage(folder, file string, fill func(page string) (string, error)) error {
+	path := filepath.Join(folder, file)
 	page, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	filled, err := fillTables(string(page))
+	filled, err := fill(string(page))
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

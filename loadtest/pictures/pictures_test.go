@@ -23,23 +23,30 @@ func TestDocsAreUpToDate(t *testing.T) {
 		t.Skip("plays everything")
 	}
 	folder := t.TempDir()
-	page, err := os.ReadFile(filepath.Join(docs, "pushback.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(folder, "pushback.md"), page, 0o644); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"pushback.md", "loadshedding.md"} {
+		page, err := os.ReadFile(filepath.Join(docs, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, name), page, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := write(folder); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{"pushback-fixed.svg", "pushback-shield.svg", "pushback.md"} {
+	herd := []string{"2,500", "seconds since the crowd came", "requests per second", "came", "admitted", "capacity: 100", "10,000", "70"}
+	for file, says := range map[string][]string{
+		"pushback-fixed.svg": herd, "pushback-shield.svg": herd, "pushback.md": nil,
+		limitFile: {"seconds since the overload began", "requests in flight", "requests per second", "workers: 8", "capacity: 160", "800", "served", "probe", "-20", "140"},
+		"loadshedding.md": nil,
+	} {
 		want, err := os.ReadFile(filepath.Join(folder, file))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if strings.HasSuffix(file, ".svg") {
-			checkSVG(t, file, want)
+			checkSVG(t, file, want, says)
 		}
 		// Other processors multiply and add in one step, and round once.
 		if runtime.GOARCH != "amd64" {
@@ -52,7 +59,7 @@ func TestDocsAreUpToDate(t *testing.T) {
 }
 
 // checkSVG wants a document that is well-formed, small, and says what it shows.
-func checkSVG(t *testing.T, file string, doc []byte) {
+func checkSVG(t *testing.T, file string, doc []byte, says []string) {
 	if len(doc) > 50_000 {
 		t.Errorf("%s has %d bytes, want at most 50,000", file, len(doc))
 	}
@@ -69,7 +76,7 @@ func checkSVG(t *testing.T, file string, doc []byte) {
 			text.Write(chars)
 		}
 	}
-	for _, want := range []string{"2,500", "seconds since the crowd came", "requests per second", "came", "admitted", "capacity: 100", "10,000", "70"} {
+	for _, want := range says {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%s does not say %q", file, want)
 		}

@@ -117,18 +117,31 @@ func fillTables(page string) (string, error) {
 		{"hammered", "who hammers", hammerColumns, hammered},
 		{"others", "what refused clients are told", columns, others},
 	} {
-		begin, end := "<!-- "+t.name+", by go run ./loadtest/pictures docs -->\n", "<!-- end of "+t.name+" -->\n"
-		head, rest, ok := strings.Cut(page, begin)
-		_, tail, also := strings.Cut(rest, end)
-		if !ok || !also {
-			return "", fmt.Errorf("no room for a table between %q and %q", begin, end)
-		}
-		if err := play(t.rows); err != nil {
+		var err error
+		page, err = fillTable(page, t.name, func() (string, error) {
+			err := play(t.rows)
+			return table(t.head, t.columns, t.rows), err
+		})
+		if err != nil {
 			return "", err
 		}
-		page = head + begin + table(t.head, t.columns, t.rows) + end + tail
 	}
 	return page, nil
+}
+
+// fillTable returns the page with the table of that name, if there is room for it.
+func fillTable(page, name string, table func() (string, error)) (string, error) {
+	begin, end := "<!-- "+name+", by go run ./loadtest/pictures docs -->\n", "<!-- end of "+name+" -->\n"
+	head, rest, ok := strings.Cut(page, begin)
+	_, tail, also := strings.Cut(rest, end)
+	if !ok || !also {
+		return "", fmt.Errorf("no room for a table between %q and %q", begin, end)
+	}
+	text, err := table()
+	if err != nil {
+		return "", err
+	}
+	return head + begin + text + end + tail, nil
 }
 
 // play runs the rows, as many at a time as there are processors.

@@ -9,10 +9,10 @@ import (
 )
 
 func TestCheckNamesWhatFallsShort(t *testing.T) {
-	const seconds, capacity = 10, 100
+	const lasts, capacity = 10 * time.Second, 100
 	only := func(live, simulated int, checked bool) []result {
-		r := result{backend: "b", variant: variant{name: "v", checked: checked}, capacity: capacity, seconds: seconds}
-		r.live.span = seconds * time.Second
+		r := result{backend: "b", variant: variant{name: "v", checked: checked}, load: load{lasts: lasts}, capacity: capacity}
+		r.live.span = lasts
 		r.live.count[served] = live
 		r.simulated = overload.Stats{Good: simulated}
 		return []result{r}
