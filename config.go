@@ -75,9 +75,9 @@ type Queue struct {
 	// means none.
 	Size int
 
-	// Timeout is how long one may wait: at most MaxQueueTimeout. 0 means as long as
-	// the backend takes for one, within 10 to 200 ms; of the highest of several
-	// classes, 200 ms.
+	// Timeout is how long one may wait: at most MaxQueueTimeout. 0 means seven
+	// tenths of what the backend takes for one, within 10 to 200 ms; of the highest
+	// of several classes, 200 ms.
 	Timeout time.Duration
 }
 

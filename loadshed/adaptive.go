@@ -163,6 +163,7 @@ type Change struct {
 // All its memory is this struct.
 type Adaptive struct {
 	limit   atomic.Int64 // 0: nothing is learnt
+	steady  atomic.Int64 // the same, but for probes
 	closeAt atomic.Int64 // when to look at the window next
 	window  window
 
@@ -173,17 +174,29 @@ type Adaptive struct {
 }
 
 // Limit returns how many requests may be in flight.
-func (a *Adaptive) Limit(l Law) int {
-	n := int(a.limit.Load())
+func (a *Adaptive) Limit(l Law) int { return l.allow(a.limit.Load()) }
+
+// Steady returns the Limit, but that from before a probe while there is one: for
+// requests that must not suffer from it.
+func (a *Adaptive) Steady(l Law) int { return l.allow(a.steady.Load()) }
+
+// allow returns the nearest limit that l allows to n, the initial one for 0.
+func (l Law) allow(n int64) int {
 	if n == 0 {
-		n = l.initial
+		return l.initial
 	}
-	return min(max(n, l.min), l.max)
+	return int(min(max(n, int64(l.min)), int64(l.max)))
 }
 
 // Refused tells that a request found no room: the limit binds. It is to be told
 // once for each, whether the request is then queued or turned away.
 func (a *Adaptive) Refused() { a.window.refused.Add(1) }
+
+// TurnedAway tells that a request that was Refused has been turned away, at once or
+// after it has waited in vain. Only then the limit may be probed: where everybody
+// is let in after a moment in the queue, a probe would do more harm than a limit
+// that is a little off.
+func (a *Adaptive) TurnedAway() { a.window.turnedAway.Add(1) }
 
 // Done tells that a request has ended, took after it entered. route is its kind
 // of request, 0 to Routes-1, as a hash of its method and path may be: the same
@@ -268,6 +281,11 @@ func (a *Adaptive) restartWindow(now time.Duration) {
 func (a *Adaptive) set(now time.Duration, r Reason, l Law) (Change, bool) {
 	from := a.Limit(l)
 	a.limit.Store(max(1, int64(a.control.limit)))
+	steady := a.control.limit
+	if a.control.probe.phase != measuring {
+		steady = a.control.probe.limit
+	}
+	a.steady.Store(max(1, int64(steady)))
 	to := a.Limit(l)
 	return Change{
 		At: now, From: from, To: to, Reason: r,

@@ -70,6 +70,7 @@ func (s *steady) serve(t testing.TB, lasts time.Duration, inFlight int, latency 
 		s.now += latency / time.Duration(inFlight)
 		for range refused {
 			s.a.Refused()
+			s.a.TurnedAway()
 		}
 		c, ok := s.a.Done(s.now, latency, o, 0, inFlight, s.l)
 		if !ok {
@@ -271,6 +272,7 @@ func TestMixOfRoutes(t *testing.T) {
 				}
 				s.now += latency / 19
 				s.a.Refused()
+				s.a.TurnedAway()
 				if c, ok := s.a.Done(s.now, latency, OK, route, 19, s.l); ok {
 					s.all = append(s.all, c)
 				}
@@ -375,6 +377,7 @@ func TestConcurrentDone(t *testing.T) {
 		wg.Go(func() {
 			for range 1000 {
 				a.Refused()
+				a.TurnedAway()
 				a.Done(1, time.Millisecond, OK, uint8(g), g, l)
 				a.Limit(l)
 			}
@@ -415,6 +418,7 @@ func FuzzAdaptive(f *testing.F) {
 			took := time.Duration(data[i+1]) * time.Duration(data[i+1]) * time.Millisecond
 			if data[i+2]&8 > 0 {
 				a.Refused()
+				a.TurnedAway()
 			}
 			a.Done(now, took, Outcome(data[i+2]%4), data[i+2]>>4, int(data[i+1])%60, l)
 			if data[i+2] == 255 {
@@ -435,6 +439,7 @@ func BenchmarkAdaptive(b *testing.B) {
 	one := func(g *Gate, a *Adaptive, now time.Duration) {
 		if !g.Enter(a.Limit(l), now) {
 			a.Refused()
+			a.TurnedAway()
 			return
 		}
 		n := g.InFlight()

@@ -109,7 +109,7 @@ type control struct {
 	bound  bool
 	known  bool    // the limit has not bound once, or has been cut
 	demand float64 // requests per second while it did not bind
-	excess float64 // share of requests that were refused
+	excess float64 // share of requests that found no room
 	rate   float64 // served per second while it binds
 
 	// best is the greatest throughput at a limit.
@@ -140,7 +140,7 @@ type control struct {
 		next     time.Duration
 		every    float64
 		verified bool
-		pressure float64 // share of the recent windows with refusals
+		pressure float64 // share of the recent windows in which somebody was turned away
 	}
 
 	refusedAt time.Duration
@@ -281,7 +281,7 @@ func (c *control) adapt(now time.Duration, s *sample, l Law) Reason {
 	c.congestion += smoothing * (congestion - c.congestion)
 	c.need += smoothing * (need - c.need)
 	refusing := 0.0
-	if s.refused > 0 {
+	if s.turnedAway > 0 {
 		refusing = 1
 	}
 	c.probe.pressure += .15 * (refusing - c.probe.pressure)

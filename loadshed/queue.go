@@ -45,9 +45,10 @@ const (
 	// standingServices times of service if that is longer. After that it stands: it
 	// no longer smooths, it only delays. 100 ms is Facebook's; alone it is about one
 	// time of service of a slow backend, and turned away 3.8 % where 27 workers of
-	// 90 ms had 0.93 of what they can do, and a limit of 27; with ten times, 1.4 %.
+	// 90 ms had 0.93 of what they can do, and a limit of 27; with five times, 1.8 %.
+	// More than that makes those wait longer who come in an overload.
 	standingAfter    = 100 * time.Millisecond
-	standingServices = 10
+	standingServices = 5
 
 	// hasty is the patience of who joins a queue that stands.
 	hasty = 5 * time.Millisecond

@@ -946,7 +946,7 @@ func BenchmarkQueueLen(b *testing.B) {
 
 // Of a backend that takes long for each request, a burst takes longer.
 func TestSlowBackendsQueueStandsLater(t *testing.T) {
-	for service, want := range map[time.Duration]time.Duration{0: 5 * ms, 10 * ms: 5 * ms, 50 * ms: time.Second} {
+	for service, want := range map[time.Duration]time.Duration{0: 5 * ms, 10 * ms: 5 * ms, 100 * ms: time.Second} {
 		var q Queue
 		q.Join(0, 0, 0, 100, time.Second, service)
 		w := q.Join(300*ms, 0, 0, 100, time.Second, service)

@@ -41,6 +41,7 @@ type window struct {
 	late       atomic.Int64 // took longer than the target
 	peak       atomic.Int64 // most in flight: each peak is followed by an end
 	refused    atomic.Int64
+	turnedAway atomic.Int64
 	_          [64]byte
 }
 
@@ -73,7 +74,8 @@ type sample struct {
 	overloaded int
 	late       int
 	peak       int
-	refused    int
+	refused    int // found no room
+	turnedAway int // of them, those that were not let in after a wait either
 }
 
 // read fills s with what w holds. With take, w is empty afterwards.
@@ -101,11 +103,13 @@ func (w *window) read(s *sample, take bool) {
 	s.late = int(w.late.Load())
 	s.peak = int(w.peak.Load())
 	s.refused = int(w.refused.Load())
+	s.turnedAway = int(w.turnedAway.Load())
 	if take {
 		w.overloaded.Store(0)
 		w.late.Store(0)
 		w.peak.Store(0)
 		w.refused.Store(0)
+		w.turnedAway.Store(0)
 	}
 }
 

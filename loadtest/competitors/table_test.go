@@ -22,8 +22,8 @@ func TestTable(t *testing.T) {
 		{Name: "fixed 12", Build: overload.Fixed(12)},
 		failsafeRow(t),
 		{Name: "Gradient2", Build: Gradient2},
-		{Name: "adaptive", Build: overload.Adaptive(loadshed.Config{})},
-		{Name: "adaptive, queue", Build: overload.Queued(loadshed.Config{})},
+		{Name: "limit alone", Build: overload.Adaptive(loadshed.Config{})},
+		{Name: "shield", Build: overload.Shield},
 	}
 	if err := overload.WriteTable(os.Stdout, rows); err != nil {
 		t.Fatal(err)

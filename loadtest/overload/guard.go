@@ -13,6 +13,11 @@ import (
 // its own timer does.
 const sweepEvery = 5 * time.Millisecond
 
+// Shield is what an operator has who writes "concurrency adaptive" and nothing else.
+func Shield(w *World) Limiter {
+	return Guard(shield.Config{Adaptive: &loadshed.Config{}})(w)
+}
+
 // Guard is the whole shield. It panics if c is invalid.
 func Guard(c shield.Config) func(*World) Limiter {
 	return func(w *World) Limiter {

@@ -4,7 +4,6 @@ import (
 	"flag"
 	"math"
 	"math/rand/v2"
-	"os"
 	"testing"
 	"time"
 
@@ -12,23 +11,7 @@ import (
 	"github.com/herdshield/shield/loadshed"
 )
 
-var table = flag.Bool("table", false, "print how shield does in every scenario")
-
-// ours is shield as an operator has it who writes "concurrency adaptive".
-var ours = Guard(shield.Config{Adaptive: &loadshed.Config{}})
-
-func TestGuardTable(t *testing.T) {
-	if !*table {
-		t.Skip("it only prints; with -table")
-	}
-	rows := []Row{{Name: "shield", Build: ours}}
-	if err := WriteTable(os.Stdout, rows); err != nil {
-		t.Fatal(err)
-	}
-	if err := WriteSets(os.Stdout, rows, 4711); err != nil {
-		t.Fatal(err)
-	}
-}
+var table = flag.Bool("table", false, "print the tables")
 
 // threeClasses is what comes in TestClasses: a tenth is critical, six tenths can be
 // shed.
@@ -82,7 +65,7 @@ func TestBackendAsksToBeLeftAlone(t *testing.T) {
 		s.Plant.Outage, s.Plant.Refuses, s.Plant.RetryAfter = [2]time.Duration{at(60), at(65)}, true, 5*time.Second
 		s.Attempts, s.Honours = 20, true
 		s.Backoff = func(int, *rand.Rand) time.Duration { return time.Second }
-		r := Run(s, ours, seed)
+		r := ours.Run(s, seed)
 		probes := r.Between(61, 65).Admitted
 		most := 0
 		for i := 65; i < 150; i++ {

@@ -8,8 +8,8 @@ import (
 )
 
 var (
-	adaptive = Row{Name: "adaptive", Build: Adaptive(loadshed.Config{})}
-	queued   = Row{Name: "adaptive, queue", Build: Queued(loadshed.Config{})}
+	adaptive = Row{Name: "limit alone", Build: Adaptive(loadshed.Config{})}
+	ours     = Row{Name: "shield", Build: Shield}
 )
 
 // TestTable prints how the limit does in every scenario. The rows of other projects
@@ -20,7 +20,7 @@ func TestTable(t *testing.T) {
 	if !*table {
 		t.Skip("it only prints; with -table")
 	}
-	rows := []Row{{Name: "none", Build: None}, {Name: "fixed 12", Build: Fixed(12)}, adaptive, queued}
+	rows := []Row{{Name: "none", Build: None}, {Name: "fixed 12", Build: Fixed(12)}, adaptive, ours}
 	if err := WriteTable(os.Stdout, rows); err != nil {
 		t.Fatal(err)
 	}
