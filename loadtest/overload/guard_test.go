@@ -28,6 +28,9 @@ func threeClasses(rate Steps, lasts float64) Scenario {
 // At four times the capacity critical requests are served as if there were none,
 // the sheddable ones go first, and they are back as soon as there is room.
 func TestClasses(t *testing.T) {
+	if raceEnabled {
+		t.Skip("slow, and a run is one goroutine")
+	}
 	build := Guard(shield.Config{
 		Adaptive: &loadshed.Config{},
 		Classes:  []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Default}, {Name: loadshed.Sheddable}},

@@ -95,6 +95,9 @@ var bounds = []struct {
 }
 
 func TestScenarios(t *testing.T) {
+	if raceEnabled {
+		t.Skip("slow, and a run is one goroutine")
+	}
 	for _, b := range bounds {
 		s := b.scenario()
 		t.Run(fmt.Sprintf("%s %s", s.Name, b.row.Name), func(t *testing.T) {
@@ -115,6 +118,9 @@ func TestScenarios(t *testing.T) {
 
 // Backends that the law has never been tuned on.
 func TestHeldOut(t *testing.T) {
+	if raceEnabled {
+		t.Skip("slow, and a run is one goroutine")
+	}
 	set := ours.Play(HeldOut)
 	for i := range uint64(Drawn) {
 		t.Logf("goodput %.1f %%, refused before %.2f %%, after %.1f %%: %s", set.Goodput[i], set.RefusedFirst[i], set.After[i], Draw(HeldOut, i).Name)
@@ -133,6 +139,9 @@ func TestHeldOut(t *testing.T) {
 // A target is held within 20 % under three times the load, whatever the
 // distribution of the times of service, and without starving the backend.
 func TestTargetIsHeld(t *testing.T) {
+	if raceEnabled {
+		t.Skip("slow, and a run is one goroutine")
+	}
 	for name, service := range map[string]Service{
 		"exponential": Exponential(50 * ms), "deterministic": Deterministic(50 * ms), "lognormal": Lognormal(50*ms, 1),
 	} {
