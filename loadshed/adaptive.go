@@ -130,13 +130,14 @@ const (
 	Proven           // a probe has found a queue: the lower limit stays
 	Restored         // a probe has found no queue: the limit is what it was
 	Rebased          // lower limits brought no lower latency: the backend is slower by nature
+	Trimmed          // latency was that of no queue, but the limit was above what is needed
 	Unused           // the limit was not used up: it goes back towards the initial one
 	Restarted        // a pause of the backend is over
 	Late             // more than 5 % took longer than the target
 	InTime           // fewer than 5 % took longer than the target
 )
 
-var reasons = [...]string{"", "grown", "congested", "failed", "refusing", "probed", "proven", "restored", "rebased", "unused", "restarted", "late", "in_time"}
+var reasons = [...]string{"", "grown", "congested", "failed", "refusing", "probed", "proven", "restored", "rebased", "trimmed", "unused", "restarted", "late", "in_time"}
 
 // String returns the reason as a metric label.
 func (r Reason) String() string {

@@ -429,6 +429,7 @@ func (c *control) move(now time.Duration, s *sample, l Law, target, above, conge
 			c.limit = min(c.limit+grow, top)
 		} else if c.probe.verified && c.excess > someBelow {
 			c.limit = max(least, c.limit-.2*(c.limit-top))
+			return Trimmed
 		}
 		return Grown
 	}
