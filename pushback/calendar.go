@@ -255,16 +255,17 @@ func (c *Calendar) Forget(now, at time.Duration) {
 		}
 		b.load = max(0, b.load-float32(c.kept.share()))
 		b.made--
-		c.came(n)
+		c.came(at)
 		c.full = min(c.full, n)
 		return
 	}
 }
 
-// came notes that one fewer is waited for: in bucket n, or the next one where
-// anybody is, since of several of one client only the nearest is on record.
-func (c *Calendar) came(n int64) {
-	for last := int64(c.until.Load()) / int64(slotWidth); n <= last; n++ {
+// came notes that one fewer is waited for: at the slot that a record has rounded
+// down, or the next one where anybody is, since of several of one client only the
+// nearest is on record.
+func (c *Calendar) came(at time.Duration) {
+	for n, last := int64(at/slotWidth), int64(c.until.Load())/int64(slotWidth); n <= last; n++ {
 		if b := c.bucket(n); b != nil && b.waiting >= 1 {
 			b.waiting--
 			c.waiting.Add(-1)
@@ -290,7 +291,7 @@ func (c *Calendar) Kept(now, at time.Duration) {
 	n := bucketOf(at)
 	if b := c.bucket(n); b != nil && n >= c.matured && now < at+slotWidth+maturity {
 		b.kept++
-		c.came(n)
+		c.came(at)
 		c.counts.Kept++
 		return
 	}

@@ -368,6 +368,21 @@ func TestWaitingAreCounted(t *testing.T) {
 	want(0)
 }
 
+// A client that can be told milliseconds may have a slot at the end of a bucket,
+// which its record rounds to the next one's.
+func TestEveryoneWhoComesIsCounted(t *testing.T) {
+	var c Calendar
+	r := ratesOf(100, 0, 30*time.Second)
+	for i := range 2_000 {
+		now := time.Minute + time.Duration(i)*333*ms
+		at := c.Book(now, r).At
+		c.Kept(at, at.Truncate(dueUnit))
+		if n := c.Waiting(); n != 0 {
+			t.Fatalf("%d wait after the one who was told %v has come", n, at)
+		}
+	}
+}
+
 // A time that was read long before it is used leaves nobody waiting for ever.
 func TestLateClockReading(t *testing.T) {
 	for _, least := range []time.Duration{0, time.Second} {
