@@ -276,7 +276,7 @@ func (g *Guard) tell(now time.Duration, r *Request, v pushback.Visit, a pushback
 	d.Ticket = g.sign(now, r, a)
 	g.backend.families[pushback.FamilyOf(r.Agent)].told.Add(1)
 	hold := d.Wait % time.Second
-	if !g.dither || r.Precise || v.Hammers || hold == 0 || d.Wait < time.Second {
+	if !g.dither || r.Precise || v.Hammers || hold == 0 || d.Wait < time.Second || r.Deadline > 0 && now+hold >= r.Deadline {
 		return
 	}
 	held := &g.backend.held

@@ -24,6 +24,6 @@
 // nobody.
 //
 // Most Go programs want [Guard.Handler]. Others call [Guard.Admit], [Guard.Await]
-// if the decision is Queued, and [Decision.Done]; Admit and Done are functions of state, now and request: no clock, no
-// lock across I/O, no allocation.
+// if the decision is Queued, and [Decision.Done]; Admit and Done are functions of
+// state, now and request: no clock, no lock across I/O, no allocation.
 package shield

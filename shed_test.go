@@ -2,6 +2,7 @@ package shield
 
 import (
 	"context"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -456,5 +457,126 @@ func TestCriticalRequestIsNotBarred(t *testing.T) {
 		if d := g.Admit(now, Request{Client: 20, Kind: limiter.Key(10 + c.class), Class: uint8(1 + c.class)}); d.Admit != c.admit {
 			t.Errorf("%s: %+v", g.Classes().At(c.class).Name, d)
 		}
+	}
+}
+
+// Whatever happens to requests, and whatever is reloaded meanwhile, each place is
+// given back once.
+func TestPlacesAreConserved(t *testing.T) {
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		s := new(State)
+		configs := []Config{
+			{Concurrency: 5, PerClient: 3, Queue: Queue{Size: 4, Timeout: 50 * ms}},
+			{Adaptive: &loadshed.Config{Initial: 6}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}}},
+			{Concurrency: 3},
+			{Capacity: perSecond(200, 20), Adaptive: &loadshed.Config{Target: 50 * ms}, Queue: Queue{Size: NoQueue}},
+			{Capacity: perSecond(100, 10), PerClient: 2},
+		}
+		var g *Guard
+		type request struct {
+			Request
+			d Decision
+			g *Guard
+		}
+		var waiting, open []*request
+		now := time.Minute
+		settle := func() {
+			for i := 0; i < len(waiting); i++ {
+				q := waiting[i]
+				if v, told := verdict(&q.d); told {
+					waiting = append(waiting[:i], waiting[i+1:]...)
+					q.g.Settle(now, q.Request, &q.d, v)
+					if q.d.Admit {
+						open = append(open, q)
+					} else if q.d.Hold > 0 {
+						q.d.Sent()
+					}
+					i = -1
+				}
+			}
+		}
+		pick := func(list *[]*request) *request {
+			i := random.IntN(len(*list))
+			q := (*list)[i]
+			*list = append((*list)[:i], (*list)[i+1:]...)
+			return q
+		}
+		for step := range 20_000 {
+			if step%500 == 0 {
+				g = mustNew(t, configs[random.IntN(len(configs))], s)
+			}
+			now += time.Duration(random.IntN(5)) * ms
+			switch k := random.IntN(10); {
+			case k < 5:
+				client := limiter.Key(1 + random.IntN(20))
+				q := &request{g: g, Request: Request{Client: client, Tenant: client, Kind: limiter.Key(random.IntN(3)), Class: uint8(random.IntN(4)), Retry: k == 0}}
+				if q.d = g.Admit(now, q.Request); q.d.Queued() {
+					waiting = append(waiting, q)
+				} else if q.d.Admit {
+					open = append(open, q)
+				} else if q.d.Hold > 0 {
+					q.d.Sent()
+				}
+			case k < 8 && len(open) > 0:
+				q := pick(&open)
+				q.d.Done(now, Outcome(random.IntN(5)))
+			case k == 8 && len(waiting) > 0:
+				q := pick(&waiting)
+				q.g.Abandon(now, &q.d)
+			case k == 9:
+				g.Sweep(now)
+			}
+			settle()
+			inFlight := 0
+			for _, q := range open {
+				if q.d.guard != nil && q.g.limitsRoom() {
+					inFlight++
+				}
+			}
+			b := s.Backend
+			if is := b.gate.InFlight() - b.ghosts.Len(); is != inFlight || b.queue.Len() != len(waiting) {
+				t.Fatalf("seed %d, step %d: %d in flight, want %d; %d waiting, want %d", seed, step, is, inFlight, b.queue.Len(), len(waiting))
+			}
+		}
+		for len(open) > 0 {
+			pick(&open).d.Done(now, Served)
+			settle()
+		}
+		now += time.Hour
+		g.Sweep(now)
+		settle()
+		for len(open) > 0 {
+			pick(&open).d.Done(now, Served)
+			settle()
+		}
+		b := s.Backend
+		b.layGhosts(now)
+		if b.gate.InFlight() != 0 || b.queue.Len() != 0 || b.tenants.Clients() != 0 || b.clients.Clients() != 0 || b.ghosts.Len() != 0 {
+			t.Errorf("seed %d: %d in flight, %d waiting, %d and %d clients, %d ghosts at the end", seed, b.gate.InFlight(), b.queue.Len(), b.tenants.Clients(), b.clients.Clients(), b.ghosts.Len())
+		}
+	}
+}
+
+// Nobody is kept from its answer until it has given up.
+func TestRefusalIsNotHeldBeyondTheDeadline(t *testing.T) {
+	g := mustNew(t, Config{Capacity: limiter.Config{Rate: 1, Per: 3 * time.Second, Burst: 1}}, nil)
+	g.Admit(time.Minute, one(1))
+	held := 0
+	for i := range 20 {
+		r := one(2 + i)
+		now := time.Minute + time.Duration(i)*70*ms
+		r.Deadline = now + 500*ms
+		d := g.Admit(now, r)
+		if now+d.Hold >= r.Deadline {
+			t.Errorf("held for %v, and it has 500ms", d.Hold)
+		}
+		if d.Hold > 0 {
+			held++
+			d.Sent()
+		}
+	}
+	if held == 0 {
+		t.Error("none was held at all")
 	}
 }
