@@ -366,7 +366,7 @@ func (c *control) bind(now time.Duration, s *sample) {
 		switch {
 		case c.probe.verified:
 			c.probe.next = now + c.jittered(now, nextProbe)
-		case float64(s.n+s.refused)/s.span > 1.5*c.demand:
+		case c.demand > 0 && float64(s.n+s.refused)/s.span > 1.5*c.demand:
 			c.probe.next = now + duration(demandProbe)
 		default:
 			c.probe.next = now + duration(firstProbe)
@@ -384,7 +384,7 @@ func (c *control) move(now time.Duration, s *sample, l Law, target, above, conge
 		c.before = 0
 		c.probe.next = max(c.probe.next, now+duration(demandProbe))
 	}
-	calm := c.demand == 0 || float64(s.n+s.refused)/s.span <= 1.5*c.demand
+	calm := c.demand > 0 && float64(s.n+s.refused)/s.span <= 1.5*c.demand
 	switch {
 	case c.before > 0:
 		// Slow start after a failure, as TCP's (Jacobson, "Congestion Avoidance and

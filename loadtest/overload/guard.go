@@ -45,7 +45,7 @@ type guardedToken struct {
 
 func (g *guarded) Admit(r *Request) {
 	now := g.w.now
-	client := limiter.KeyOf("client") ^ limiter.Key(r.Client*0x9e3779b97f4a7c15)
+	client := limiter.Key(0x5851f42d4c957f2d ^ r.Client*0x9e3779b97f4a7c15)
 	t := &guardedToken{describes: shield.Request{
 		Client: client, Kind: client, Tenant: client, Retry: r.Attempt > 0, Route: uint8(r.Route), Deadline: r.Gives,
 	}}

@@ -122,6 +122,14 @@ func Mixed(load float64) Scenario {
 	}
 }
 
+// Cold: load times the capacity from the first moment on, so that nothing is known
+// of the backend but how it is when it is overloaded.
+func Cold(load float64) Scenario {
+	s := eight(steps(0, 160*load), 60, time.Second)
+	s.Name = fmt.Sprintf("cold %g", load)
+	return s
+}
+
 // Draw draws a backend and its overload at random: 1 to 64 workers, 10 to 300 ms,
 // three distributions, with and without coherency, a network and retries; 0.6
 // times its capacity, then 1.3, 2 or 4 times for two minutes, then 0.6 times.
@@ -158,11 +166,10 @@ func Draw(seed, i uint64) Scenario {
 // Drawn is how many backends are drawn from a seed.
 const Drawn = 24
 
-// The seeds of the drawn backends. They were written down before the law was run
-// on any of them. It was tuned on the named scenarios and on backends drawn from
-// other seeds; the figures of these were seen during that time, but no constant was
-// chosen by them.
+// The seeds of the drawn backends. HeldOut was written down before the law was run
+// on it, and no constant was chosen by it, but it was looked at between changes.
+// Unseen was run for the first time when nothing was left to change.
 const (
 	HeldOut uint64 = 20_260_917
-	Unseen  uint64 = 8_675_309
+	Unseen  uint64 = 31_415_926
 )

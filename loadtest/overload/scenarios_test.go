@@ -89,6 +89,8 @@ var bounds = []struct {
 	{ours, Coherent, []check{atLeast("goodput", 82, good(120, 360))}},
 	{ours, Busy, []check{atMost("refused", .3, refused(60, 300))}},
 	{ours, func() Scenario { return Mixed(.6) }, []check{atMost("refused", 1.5, refused(60, 180))}},
+	{ours, func() Scenario { return Cold(1.2) }, []check{atLeast("goodput from 5 s to 30 s", 93, good(5, 30))}},
+	{ours, func() Scenario { return Cold(5) }, []check{atLeast("goodput of the first 30 s", 95, good(0, 30))}},
 	{Row{Name: "none", Build: None}, func() Scenario { return Metastable(false) }, []check{
 		{"seconds to recover without a limit", recovered(70), -1, -1},
 	}},
