@@ -21,7 +21,7 @@ func TestLimitersAreUpToDate(t *testing.T) {
 	}
 	for cell, want := range played {
 		if got := kept[cell]; got != want {
-			t.Errorf("%s of the fixed limit is %s, and limiters.txt says %q. Run, at the top: bash loadtest/competitors/run > loadtest/pictures/limiters.txt", cell[2], want, got)
+			t.Errorf("%s of the fixed limit is %s, and limiters.txt says %q: see othersText for how to play it again", cell[2], want, got)
 		}
 	}
 	if len(played) < len(facts)-2 {

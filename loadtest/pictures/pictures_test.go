@@ -38,7 +38,7 @@ func TestDocsAreUpToDate(t *testing.T) {
 	herd := []string{"2,500", "seconds since the crowd came", "requests per second", "came", "admitted", "capacity: 100", "10,000", "70"}
 	for file, says := range map[string][]string{
 		"pushback-fixed.svg": herd, "pushback-shield.svg": herd, "pushback.md": nil,
-		limitFile: {"seconds since the overload began", "requests in flight", "requests per second", "workers: 8", "capacity: 160", "800", "served", "probe", "-20", "140"},
+		limitFile:         {"seconds since the overload began", "requests in flight", "requests per second", "workers: 8", "capacity: 160", "800", "served", "probe", "-20", "140"},
 		"loadshedding.md": nil,
 	} {
 		want, err := os.ReadFile(filepath.Join(folder, file))
