@@ -127,6 +127,7 @@ type Decision struct {
 	guard   *Guard        // if the request holds a place in flight
 	queued  *queued       // while it waits for one
 	route   uint8
+	probe   bool        // it was let through during a pause
 	counted limiter.Key // whose requests in flight this is one of
 	tenant  limiter.Key // the same, for PerClient
 	policy  int         // which of the answers' is violated, for PerClient
@@ -247,9 +248,12 @@ func (g *Guard) admit(i int, now time.Duration, r *Request, v *pushback.Visit, k
 // place already.
 func (g *Guard) admitBackend(now time.Duration, r *Request, v *pushback.Visit, keep reserve, d *Decision) {
 	b := g.backend
-	if wait := b.pause.Left(now); wait > 0 && !b.pause.Probe(now) {
-		d.Reason, d.Wait = Paused, wait
-		return
+	if wait := b.pause.Left(now); wait > 0 {
+		if !b.pause.Probe(now) {
+			d.Reason, d.Wait = Paused, wait
+			return
+		}
+		d.probe = true
 	}
 	queued := d.guard != nil
 	if !queued && (g.hasCapacity || g.limitsRoom()) && !g.mayRetry(now, r, v) {
@@ -274,6 +278,7 @@ func (g *Guard) admitBackend(now time.Duration, r *Request, v *pushback.Visit, k
 	}
 	if g.hasCapacity {
 		capacity.Commit()
+		d.guard = g // to hear how it ends
 	}
 }
 

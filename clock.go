@@ -34,7 +34,7 @@ func Hold(ctx context.Context, d time.Duration) bool {
 // gone: then it returns false, and the Decision is done with. r must be what Admit
 // was given.
 func (g *Guard) Await(ctx context.Context, r Request, d *Decision) (stays bool) {
-	g.backend.sweep(g)
+	g.backend.sweep()
 	select {
 	case verdict := <-d.queued.w.C:
 		g.Settle(Now(), r, d, verdict)
@@ -48,20 +48,18 @@ func (g *Guard) Await(ctx context.Context, r Request, d *Decision) (stays bool) 
 // A sweeper is the one timer for all that wait in a queue.
 type sweeper struct {
 	armed atomic.Bool
-	mu    sync.Mutex // guards timer and guard
+	mu    sync.Mutex // guards timer
 	timer *time.Timer
-	guard *Guard // the latest
 }
 
 // sweep has the queue looked at until nobody waits in it.
-func (b *Backend) sweep(g *Guard) {
+func (b *Backend) sweep() {
 	s := &b.sweeper
 	if s.armed.Swap(true) {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.guard = g
 	if s.timer == nil {
 		s.timer = time.AfterFunc(sweepEvery, b.swept)
 	} else {
@@ -73,7 +71,7 @@ func (b *Backend) swept() {
 	s := &b.sweeper
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.guard.Sweep(Now())
+	b.latest.Load().Sweep(Now())
 	if b.queue.Len() == 0 {
 		s.armed.Store(false)
 		if b.queue.Len() == 0 || s.armed.Swap(true) {

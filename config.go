@@ -241,6 +241,8 @@ func New(c Config, s *State) (*Guard, error) {
 		g.queue.Size = 0
 	case !limited:
 		bad("there is a queue, but no concurrency to wait for")
+	case c.Queue.Size == 0 && !g.adaptive:
+		bad("queue timeout is %v, but there is no queue; want its size", c.Queue.Timeout)
 	case c.Queue.Size == 0 && g.adaptive:
 		g.queue.Size = DefaultQueue
 	}
@@ -314,6 +316,7 @@ func New(c Config, s *State) (*Guard, error) {
 // use prepares the state for the Guard's decisions.
 func (g *Guard) use() {
 	g.backend.ledger.Resize(g.maxClients)
+	g.backend.latest.Store(g)
 	g.inUse.Store(true)
 }
 

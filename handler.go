@@ -60,14 +60,20 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		if MayDetach(r) || g.Adapts() {
+		if MayDetach(r) || g.adaptive {
+			if g.adaptive {
+				WatchBody(r)
+			}
 			t := Track(w, r, d)
-			defer t.Done()
+			defer t.DoneAs(Detached) // if it panics; else it is done already
 			next.ServeHTTP(t, r)
+			t.Done()
 			return
 		}
-		defer func() { d.Done(Now(), Served) }()
+		ends := Detached
+		defer func() { d.Done(Now(), ends) }()
 		next.ServeHTTP(w, r)
+		ends = Served
 	})
 }
 

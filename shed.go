@@ -32,6 +32,10 @@ const (
 	// maxPause bounds for how long the backend can keep everybody away at one
 	// time: a header that somebody got wrong must not be an outage.
 	maxPause = time.Minute
+
+	// refusalsToPause is how many times in a row the backend has to ask. Of four
+	// upstreams one that says so is not heard in a million requests.
+	refusalsToPause = 10
 )
 
 // limitsRoom reports whether the Guard limits what is in flight.
@@ -103,7 +107,15 @@ func rank(class int, due bool) loadshed.Rank {
 	return loadshed.Rank(r)
 }
 
-func classOfRank(r loadshed.Rank) int { return loadshed.Ranks/2 - 1 - int(r)/2 }
+// classOf returns the class that a rank is for: of those that share the last ranks the
+// lowest, so that nobody gets more than its share.
+func (g *Guard) classOfRank(r loadshed.Rank) int {
+	last := g.classes.Len() - 1
+	if class := loadshed.Ranks/2 - 1 - int(r)/2; class < loadshed.Ranks/2-1 {
+		return min(class, last)
+	}
+	return last
+}
 
 // admitInFlight takes a place in flight for a request, or one in the queue, or
 // says why not.
@@ -123,15 +135,14 @@ func (g *Guard) admitInFlight(now time.Duration, r *Request, v *pushback.Visit, 
 	}
 	class, limit := int(d.Class), g.Limit()
 	b.shares.Seen(now, g.own(r))
-	room := g.room(now, class)
+	room, place := g.room(now, class), rank(class, v.Due || v.Nearly)
 	if g.queue.Size == 0 { // else those who come on time go first in it
 		room -= keep.of(limit) / 3
 	}
-	if g.classes.Len() == 1 && g.crowds(now, r) { // there is no lower class
-		room = min(room, max(1, limit*7/10))
+	if class+2 >= g.classes.Len() && g.crowds(now, r) { // there is no lower class to be treated as
+		room, place = min(room, max(1, limit*7/10)), rank(class+1, v.Due || v.Nearly)
 	}
-	due := v.Due || v.Nearly
-	if ahead := b.queue.Len() > 0 && b.queue.Highest() >= rank(class, due); !ahead && b.enterGate(now, room) {
+	if ahead := b.queue.Len() > 0 && b.queue.Highest() >= place; !ahead && b.enterGate(now, room) {
 		d.guard = g
 		return
 	}
@@ -147,7 +158,7 @@ func (g *Guard) admitInFlight(now time.Duration, r *Request, v *pushback.Visit, 
 		default:
 			timeout = min(max(minQueueTimeout, b.gate.Service()*queueTenths/10), maxQueueTimeout)
 		}
-		if w := b.queue.Join(now, r.Deadline, rank(class, due), g.queue.Size, timeout, b.gate.Service()); w != nil {
+		if w := b.queue.Join(now, r.Deadline, place, g.queue.Size, timeout, b.gate.Service()); w != nil {
 			d.queued = queuedPool.Get().(*queued)
 			*d.queued = queued{w, *v}
 			g.wake(now) // a place may have become free meanwhile
@@ -194,14 +205,15 @@ func (b *Backend) layGhosts(now time.Duration) {
 func (g *Guard) enterFromQueue(r loadshed.Rank) bool {
 	b := g.backend
 	now := time.Duration(b.wokeAt.Load())
-	return b.gate.Enter(g.room(now, min(classOfRank(r), g.classes.Len()-1)), now)
+	return b.gate.Enter(g.room(now, g.classOfRank(r)), now)
 }
 
 // wake lets those in from the queue for whom there is room.
+// It is the latest Guard that says how much: a reload applies at once.
 func (g *Guard) wake(now time.Duration) {
 	b := g.backend
 	b.wokeAt.Store(int64(now))
-	b.queue.Wake(now, g.enter)
+	b.queue.Wake(now, b.latest.Load().enter)
 }
 
 // queued is what is remembered of a request while it waits.
@@ -294,13 +306,19 @@ func (g *Guard) mayRetry(now time.Duration, r *Request, v *pushback.Visit) bool 
 	return math.IsInf(service, 1) || b.budget.Take(now, service)
 }
 
-// Pause keeps everybody away from the backend for as long as it has asked for
-// itself, at most a minute: 503 with Retry-After. One request per second is let
-// through, to see whether it is back. After that the limit in flight, if it is
+// Pause tells that the backend has asked to be left alone for a while: 503 with
+// Retry-After. If it has done so ten times in a row, without anything served
+// between, everybody is kept away for that long, at most a minute; not sooner, since
+// it may be one of several backends, or one page, that says so. One request per
+// second is let through, and if that is served the pause is over. After that the limit in flight, if it is
 // adaptive, begins at half of what it was.
 func (g *Guard) Pause(now, wait time.Duration) {
-	if !g.observe && wait > 0 {
-		g.backend.pause.Set(now, wait, maxPause)
+	b := g.backend
+	if g.observe || wait <= 0 {
+		return
+	}
+	if b.refusing.Add(1) >= refusalsToPause || b.pause.Left(now) > 0 {
+		b.pause.Set(now, wait, maxPause)
 	}
 }
 
@@ -344,6 +362,14 @@ func (d *Decision) Done(now time.Duration, o Outcome) {
 		b.clients.Leave(uint64(d.counted))
 	}
 	g.leaveTenant(d)
+	if o == Served {
+		if b.refusing.Load() > 0 {
+			b.refusing.Store(0)
+		}
+		if d.probe {
+			b.pause.End(now)
+		}
+	}
 	if !g.limitsRoom() {
 		return
 	}
@@ -366,6 +392,12 @@ func (d *Decision) Done(now time.Duration, o Outcome) {
 			b.gate.Detach(now)
 		}
 		is = loadshed.Ignored
+		if rest <= 0 {
+			// It has taken at least this long, and nobody knows how long it would
+			// have taken. If nothing were made of that, a backend that is too slow for its
+			// clients' patience would never be seen to be.
+			is = loadshed.TimedOut
+		}
 	default:
 		b.gate.Detach(now)
 		is = loadshed.Ignored

@@ -2,8 +2,12 @@ package shield
 
 import (
 	"context"
+	"io"
 	"math/rand/v2"
+	"net/http/httptest"
+	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -188,7 +192,21 @@ func TestPause(t *testing.T) {
 		d.Done(begin+time.Duration(i)*10*ms+5*ms, Served)
 	}
 	begin += 2 * time.Second
-	g.Pause(begin, 5*time.Second)
+	pause := func(now, wait time.Duration) {
+		for range refusalsToPause {
+			g.Pause(now, wait)
+		}
+	}
+	for range refusalsToPause - 1 {
+		g.Pause(begin-ms, 5*time.Second)
+	}
+	d := g.Admit(begin-ms, one(8))
+	d.Done(begin-ms, Served)
+	g.Pause(begin-ms, 5*time.Second)
+	if g.backend.pause.Left(begin) > 0 {
+		t.Error("paused by one of several answers")
+	}
+	pause(begin, 5*time.Second)
 	probes := 0
 	for now := begin; now < begin+5*time.Second; now += 20 * ms {
 		d := g.Admit(now, one(int(now/ms)))
@@ -213,16 +231,31 @@ func TestPause(t *testing.T) {
 	if after := g.Limit(); after > before/2+1 {
 		t.Errorf("limit %d before the pause and %d after; want at most half", before, after)
 	}
-	g.Pause(begin+time.Hour, 100*time.Hour)
-	if wait := g.backend.pause.Left(begin + time.Hour); wait != maxPause {
+	begin += time.Hour
+	pause(begin, 100*time.Hour)
+	if wait := g.backend.pause.Left(begin); wait != maxPause {
 		t.Errorf("a pause of %v, want at most %v", wait, maxPause)
+	}
+	probe := g.Admit(begin+time.Second, one(10))
+	if !probe.Admit || g.Admit(begin+time.Second, one(11)).Admit {
+		t.Error("want one probe")
+	}
+	pause(begin+2*time.Second, time.Minute) // it has begun two seconds ago
+	if wait := g.backend.pause.Left(begin + 2*time.Second); wait != maxPause-2*time.Second {
+		t.Errorf("a pause of %v more, want it to end a minute after it began", wait)
+	}
+	probe.Done(begin+3*time.Second, Served)
+	if d := g.Admit(begin+3*time.Second, one(12)); !d.Admit {
+		t.Errorf("%+v after a probe was served", d)
 	}
 }
 
 // In observe mode nobody waits, and no pause is made.
 func TestObserveShedsNobody(t *testing.T) {
 	g := mustNew(t, Config{Observe: true, Adaptive: &loadshed.Config{Max: 2, Initial: 2}, PerClient: 1, Classes: []loadshed.Class{{Name: "critical"}}}, nil)
-	g.Pause(time.Minute, time.Second)
+	for range refusalsToPause {
+		g.Pause(time.Minute, time.Second)
+	}
 	var open []Decision
 	for i := range 50 {
 		d := g.Admit(time.Minute+time.Duration(i)*ms, Request{Client: limiter.Key(1 + i), Kind: 1, Tenant: 1, Class: uint8(i % 2), Retry: true})
@@ -578,5 +611,94 @@ func TestRefusalIsNotHeldBeyondTheDeadline(t *testing.T) {
 	}
 	if held == 0 {
 		t.Error("none was held at all")
+	}
+}
+
+// Clients that give up before they are answered show that the backend is too slow
+// for them: the limit falls until some are served.
+func TestImpatientClientsAreSeen(t *testing.T) {
+	g := mustNew(t, Config{Adaptive: &loadshed.Config{}, Pushback: undithered}, nil)
+	now := time.Minute
+	for range 200 {
+		d := g.Admit(now, one(1))
+		now += 50 * ms
+		d.Done(now, Served)
+	}
+	for range 40 {
+		var open []Decision
+		for i := range 20 {
+			if d := g.Admit(now, one(10+i)); d.Admit {
+				open = append(open, d)
+			}
+		}
+		now += 450 * ms
+		for _, d := range open {
+			d.Done(now, Aborted)
+		}
+	}
+	if n := g.Limit(); n > 4 {
+		t.Errorf("limit %d after 18 s in which all clients gave up", n)
+	}
+}
+
+// A client that breaks off its upload says nothing of the backend, whatever a proxy
+// answers then.
+func TestBrokenUploadIsNoFailure(t *testing.T) {
+	for _, c := range []struct {
+		body io.Reader
+		want Outcome
+	}{
+		{iotest.ErrReader(io.ErrUnexpectedEOF), Aborted},
+		{strings.NewReader("whole"), Overloaded},
+		{nil, Overloaded},
+	} {
+		r := httptest.NewRequest("POST", "/", c.body)
+		WatchBody(r)
+		_, _ = io.Copy(io.Discard, r.Body)
+		if got := OutcomeOf(r, 502); got != c.want {
+			t.Errorf("%T: %v, want %v", c.body, got, c.want)
+		}
+	}
+}
+
+// One long request does not change for long what is thought of all.
+func TestOneLongRequestIsAnException(t *testing.T) {
+	g := mustNew(t, Config{Adaptive: &loadshed.Config{}, Pushback: undithered}, nil)
+	now := time.Hour
+	long := g.Admit(now-10*time.Minute, one(1))
+	for range 200 {
+		d := g.Admit(now, one(2))
+		now += 50 * ms
+		d.Done(now, Served)
+	}
+	long.Done(now, Served)
+	if s := g.backend.gate.Service(); s > 300*ms {
+		t.Errorf("the mean time of service is %v after one request of 10 minutes, 50ms before", s)
+	}
+}
+
+// A lowered limit is obeyed at once, by those who wait, too.
+func TestReloadedLimitHoldsForTheQueue(t *testing.T) {
+	s := new(State)
+	wide := mustNew(t, Config{Concurrency: 10, Queue: Queue{Size: 5, Timeout: time.Minute}, Pushback: undithered}, s)
+	now := time.Minute
+	var open []Decision
+	for i := range 10 {
+		open = append(open, wide.Admit(now, one(1+i)))
+	}
+	waits := wide.Admit(now, one(11))
+	narrow := mustNew(t, Config{Concurrency: 2, Queue: Queue{Size: 5, Timeout: time.Minute}, Pushback: undithered}, s)
+	narrow.Admit(now, one(12))
+	for i := range open {
+		if _, told := verdict(&waits); told != (i == 9) {
+			t.Fatalf("told: %v, with %d of 2 in flight", told, 10-i)
+		}
+		open[i].Done(now, Served)
+		if i == 8 {
+			if v, told := verdict(&waits); !told || v != loadshed.Granted {
+				t.Errorf("%v, %v with one of 2 in flight", v, told)
+			}
+			break
+		}
 	}
 }

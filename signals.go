@@ -1,9 +1,13 @@
 package shield
 
 import (
+	"context"
+	"errors"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -11,16 +15,44 @@ import (
 // response, 0 if there was none that is known. 502, 503 and 504 are what gateways
 // say of a backend that they cannot reach, that refuses, and that is late; a 500
 // or a 429 is about the request or its client, not about the backend's load.
+// One whose body broke off, or whose client has gone, says nothing of the backend,
+// whatever a proxy makes of it: see WatchBody.
 func OutcomeOf(r *http.Request, status int) Outcome {
+	if b, ok := r.Body.(*watchedBody); ok && b.broken.Load() {
+		return Aborted
+	}
 	switch {
+	case errors.Is(r.Context().Err(), context.Canceled):
+		return Aborted
 	case status == http.StatusGatewayTimeout:
 		return TimedOut
 	case status == http.StatusBadGateway, status == http.StatusServiceUnavailable:
 		return Overloaded
-	case r.Context().Err() != nil:
-		return Aborted
+	case r.Context().Err() != nil: // the server's own deadline
+		return TimedOut
 	}
 	return Served
+}
+
+// WatchBody has the body of r watched for an end that is none, so that OutcomeOf
+// can tell a client that breaks off from a backend that does.
+func WatchBody(r *http.Request) {
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = &watchedBody{ReadCloser: r.Body}
+	}
+}
+
+type watchedBody struct {
+	io.ReadCloser
+	broken atomic.Bool // proxies read in a goroutine of their own
+}
+
+func (b *watchedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF && !errors.Is(err, http.ErrBodyReadAfterClose) {
+		b.broken.Store(true)
+	}
+	return n, err
 }
 
 // RetryAfter returns how long a Retry-After field (RFC 9110, section 10.2.3)

@@ -89,6 +89,8 @@ type Backend struct {
 	queue    loadshed.Queue
 	sweeper  sweeper      // of the queue
 	wokeAt   atomic.Int64 // when it was woken last
+	latest   atomic.Pointer[Guard]
+	refusing atomic.Int64 // how many times in a row the backend has asked to be left alone
 	shares   loadshed.Shares
 	clients  loadshed.InFlight // under pressure: see Guard.classOf
 	tenants  loadshed.InFlight // for Config.PerClient

@@ -53,7 +53,8 @@ func Track(w http.ResponseWriter, r *http.Request, d Decision) *Tracker {
 // calls do nothing.
 func (t *Tracker) Done() {
 	t.finish(OutcomeOf(t.r, t.status))
-	if t.status == http.StatusServiceUnavailable && t.d.guard != nil {
+	// One with an exact wait in it is one client's appointment, of another shield.
+	if t.status == http.StatusServiceUnavailable && t.d.guard != nil && t.Header().Get("Retry-After-Ms") == "" {
 		t.d.guard.Pause(Now(), RetryAfter(t.Header().Get("Retry-After"), At(Now())))
 	}
 }

@@ -281,6 +281,9 @@ func (a *Adaptive) restartWindow(now time.Duration) {
 // set makes the limit of the control the one in force.
 func (a *Adaptive) set(now time.Duration, r Reason, l Law) (Change, bool) {
 	from := a.Limit(l)
+	if r == Proven {
+		from = a.Steady(l)
+	}
 	a.limit.Store(max(1, int64(a.control.limit)))
 	steady := a.control.limit
 	if a.control.probe.phase != measuring {

@@ -40,11 +40,13 @@ func (g *Gate) Leave(now, took time.Duration) {
 	// An exponentially weighted mean: 16 completions are enough to follow a
 	// change and to smooth over one odd request. A sample that loses the race
 	// against another is dropped: the mean does not miss it.
-	const weight = 16
+	const weight, longest = 16, 64
+	// One that takes far longer, as a download does, counts as 64 times the mean, or
+	// it would be what everybody is told for long.
 	old := g.service.Load()
 	mean := int64(took)
 	if old > 0 {
-		mean = old + (int64(took)-old)/weight
+		mean = old + (min(int64(took), longest*old)-old)/weight
 	}
 	g.service.CompareAndSwap(old, max(1, mean))
 }
@@ -73,6 +75,9 @@ func (g *Gate) Drain(now time.Duration) time.Duration {
 	service := time.Duration(g.service.Load())
 	if service == 0 {
 		service = unknownDrain
+	}
+	if g.inFlight.Load() == 0 {
+		return service
 	}
 	return max(service, now-time.Duration(g.movedAt.Load()))
 }

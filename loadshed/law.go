@@ -198,6 +198,9 @@ func (c *control) step(now time.Duration, s *sample, l Law) Reason {
 		c.latency = s.mean()
 	}
 	if l.target > 0 {
+		if c.probe.phase != measuring { // a reload has come in between
+			c.limit, c.probe.phase = c.probe.limit, measuring
+		}
 		return c.meet(s, l)
 	}
 	switch c.probe.phase {
@@ -536,11 +539,21 @@ func (c *control) meet(s *sample, l Law) Reason {
 	within := s.n - s.late
 	step := (late*float64(within) - (1-late)*float64(s.late)) / 50
 	if step < 0 {
+		if within == 0 {
+			c.before = max(c.before, c.limit)
+		}
 		c.limit = max(float64(l.min), c.limit*max(cut, 1+step))
 		return Late
 	}
-	if s.refused > 0 || float64(s.peak) >= .9*c.limit {
+	switch {
+	case c.before > 0: // what failed is over: by halves up to where it was
+		if c.limit = min(1.5*c.limit+.5, c.before); c.limit == c.before {
+			c.before = 0
+		}
+	case s.refused > 0 || float64(s.peak) >= .9*c.limit:
 		c.limit = min(float64(l.max), c.limit+min(math.Sqrt(c.limit), step*c.limit))
+	case c.limit < float64(l.initial):
+		c.limit = min(float64(l.initial), c.limit+math.Sqrt(c.limit))
 	}
 	return InTime
 }

@@ -13,28 +13,41 @@ const probeEvery = time.Second
 // Retry-After (RFC 9110, section 15.6.4). The zero Pause is over. It is safe for
 // concurrent use.
 type Pause struct {
-	until   atomic.Int64 // never falls
+	until   atomic.Int64
+	began   atomic.Int64
 	probeAt atomic.Int64 // when the next request may be let through
 	told    atomic.Int64 // the until whose end Resumed has reported last
 	count   atomic.Uint64
 }
 
-// Set begins a pause of wait, at most longest, or extends the one that there is.
+// End ends a pause: a request that was let through has been served.
+func (p *Pause) End(now time.Duration) {
+	if until := p.until.Load(); until > int64(now) {
+		p.until.CompareAndSwap(until, int64(now))
+	}
+}
+
+// Set begins a pause of wait, at most longest, or extends the one that there is, but
+// not beyond longest after it began.
 // A shorter wait does not shorten it: of several answers the one that was sent last
 // is not known. A wait of 0 or less asks for nothing.
 func (p *Pause) Set(now, wait, longest time.Duration) {
 	if wait <= 0 || longest <= 0 {
 		return
 	}
-	until := int64(now + min(wait, longest))
 	for {
 		is := p.until.Load()
+		until := int64(now + min(wait, longest))
+		if is > int64(now) { // it goes on, but not for ever
+			until = min(until, p.began.Load()+int64(longest))
+		}
 		if until <= is {
 			return
 		}
 		if p.until.CompareAndSwap(is, until) {
 			if is <= int64(now) {
 				p.count.Add(1)
+				p.began.Store(int64(now))
 				p.probeAt.Store(int64(now + probeEvery))
 			}
 			return

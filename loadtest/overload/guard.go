@@ -130,8 +130,8 @@ func (g *guarded) Done(r *Request, _ time.Duration, o loadshed.Outcome, retryAft
 	t := r.Token.(*guardedToken)
 	outcome := shield.Served
 	switch o {
-	case loadshed.TimedOut:
-		outcome = shield.TimedOut
+	case loadshed.TimedOut: // it is the client that has gone
+		outcome = shield.Aborted
 	case loadshed.Overloaded:
 		outcome = shield.Overloaded
 	case loadshed.Ignored:

@@ -122,6 +122,17 @@ func Mixed(load float64) Scenario {
 	}
 }
 
+// Impatient: clients that wait for 450 ms and try up to ten times, and a backend
+// of 200 ms, which is ten times slower for 8 s. Nobody tells the backend that its
+// clients have gone.
+func Impatient() Scenario {
+	return Scenario{
+		Name: "impatient", Plant: Plant{Workers: 8, Slow: steps(0, 1, 20, 10, 28, 1)}, Routes: one(Deterministic(200 * ms)), Capacity: 40,
+		Rate: steps(0, 30), Lasts: at(120), Timeout: 450 * ms, Attempts: 10,
+		Backoff: func(int, *rand.Rand) time.Duration { return 300 * ms },
+	}
+}
+
 // Cold: load times the capacity from the first moment on, so that nothing is known
 // of the backend but how it is when it is overloaded.
 func Cold(load float64) Scenario {
