@@ -33,9 +33,10 @@ const (
 	// time: a header that somebody got wrong must not be an outage.
 	maxPause = time.Minute
 
-	// refusalsToPause is how many times in a row the backend has to ask. Of four
-	// upstreams one that says so is not heard in a million requests.
-	refusalsToPause = 10
+	// RefusalsToPause is how many times in a row the backend has to ask to be left
+	// alone: see Guard.Pause. Of four upstreams one that says so is not heard in a
+	// million requests.
+	RefusalsToPause = 10
 )
 
 // limitsRoom reports whether the Guard limits what is in flight.
@@ -172,10 +173,11 @@ func (g *Guard) admitInFlight(now time.Duration, r *Request, v *pushback.Visit, 
 // room returns how many may be in flight for one of a class to be let in. Probes of
 // the limit are for the lower of several classes to bear.
 func (g *Guard) room(now time.Duration, class int) int {
-	if class == 0 && g.adaptive && g.classes.Len() > 1 {
-		return g.backend.adaptive.Steady(g.law)
+	b := g.backend
+	if class == 0 && g.adaptive && g.classes.Len() > 1 && b.shares.SeenBelow(now, class, g.classes) {
+		return b.adaptive.Steady(g.law)
 	}
-	return g.backend.shares.Room(now, class, g.Limit(), g.classes)
+	return b.shares.Room(now, class, g.Limit(), g.classes)
 }
 
 func (g *Guard) leaveTenant(d *Decision) {
@@ -317,7 +319,7 @@ func (g *Guard) Pause(now, wait time.Duration) {
 	if g.observe || wait <= 0 {
 		return
 	}
-	if b.refusing.Add(1) >= refusalsToPause || b.pause.Left(now) > 0 {
+	if b.refusing.Add(1) >= RefusalsToPause || b.pause.Left(now) > 0 {
 		b.pause.Set(now, wait, maxPause)
 	}
 }

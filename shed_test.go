@@ -193,11 +193,11 @@ func TestPause(t *testing.T) {
 	}
 	begin += 2 * time.Second
 	pause := func(now, wait time.Duration) {
-		for range refusalsToPause {
+		for range RefusalsToPause {
 			g.Pause(now, wait)
 		}
 	}
-	for range refusalsToPause - 1 {
+	for range RefusalsToPause - 1 {
 		g.Pause(begin-ms, 5*time.Second)
 	}
 	d := g.Admit(begin-ms, one(8))
@@ -253,7 +253,7 @@ func TestPause(t *testing.T) {
 // In observe mode nobody waits, and no pause is made.
 func TestObserveShedsNobody(t *testing.T) {
 	g := mustNew(t, Config{Observe: true, Adaptive: &loadshed.Config{Max: 2, Initial: 2}, PerClient: 1, Classes: []loadshed.Class{{Name: "critical"}}}, nil)
-	for range refusalsToPause {
+	for range RefusalsToPause {
 		g.Pause(time.Minute, time.Second)
 	}
 	var open []Decision

@@ -204,10 +204,11 @@ func (h *Handler) parseConcurrency(d *caddyfile.Dispenser) error {
 			c.Probe, err = switchArg(d)
 		case "per":
 			args := d.RemainingArgs()
-			if len(args) < 2 {
+			last := len(args) - 1
+			noKey := func(arg string) bool { return !strings.Contains(arg, "{") }
+			if last < 1 || slices.ContainsFunc(args[:last], noKey) {
 				return d.Errf("per is %q; want a key and a whole number, like {client_ip} 10", strings.Join(args, " "))
 			}
-			last := len(args) - 1
 			n, err := strconv.Atoi(args[last])
 			if err != nil {
 				return d.Errf("per ends with %q; want a whole number", args[last])

@@ -120,7 +120,7 @@ type Queue struct {
 	// How many may wait at once: 1 to 10000. Required, unless it is off.
 	Size *int `json:"size,omitempty"`
 
-	// How long one may wait: up to `1m` (default: as long as the backend takes for
+	// How long one may wait: up to `1m` (default: seven tenths of what the backend takes for
 	// a request, within `10ms` and `200ms`). While the queue has not been empty for
 	// 100 ms, newcomers wait for 5 ms only.
 	Timeout *caddy.Duration `json:"timeout,omitempty"`

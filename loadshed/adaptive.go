@@ -34,6 +34,9 @@ type Config struct {
 	NoProbe bool
 }
 
+// maxTarget is the longest latency that can be aimed at or believed.
+const maxTarget = time.Minute
+
 // MaxLimit is the highest limit that can be set.
 const MaxLimit = 100_000
 
@@ -69,8 +72,11 @@ func NewLaw(c Config) (Law, error) {
 	if c.Target < 0 {
 		return Law{}, fmt.Errorf("target %v: want a positive duration", c.Target)
 	}
-	if c.Target > longest || c.MaxLatency > longest {
-		return Law{}, fmt.Errorf("latency %v: want at most %v", max(c.Target, c.MaxLatency), longest)
+	if c.Target > maxTarget {
+		return Law{}, fmt.Errorf("target %v: want at most %v", c.Target, maxTarget)
+	}
+	if c.MaxLatency > maxTarget {
+		return Law{}, fmt.Errorf("max_latency %v: want at most %v", c.MaxLatency, maxTarget)
 	}
 	if c.Target > 0 && (c.MaxLatency > 0 || c.NoProbe) {
 		return Law{}, fmt.Errorf("target %v: goes without max_latency and probe, as there is no baseline", c.Target)

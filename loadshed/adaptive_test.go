@@ -36,7 +36,7 @@ func TestNewLaw(t *testing.T) {
 		{Config{Initial: 1}, "initial 1: want 2 to 1000", 0},
 		{Config{MaxLatency: -1}, "max_latency", 0},
 		{Config{Target: -1}, "target", 0},
-		{Config{Target: time.Hour}, "at most 1m40s", 0},
+		{Config{Target: time.Hour}, "at most 1m0s", 0},
 		{Config{Target: time.Second, NoProbe: true}, "no baseline", 0},
 	} {
 		l, err := NewLaw(test.c)
