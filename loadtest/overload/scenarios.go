@@ -179,7 +179,7 @@ const Drawn = 24
 
 // The seeds of the drawn backends. HeldOut was written down before the law was run
 // on it, and no constant was chosen by it, but it was looked at between changes.
-// Unseen was run for the first time when nothing was left to change.
+// Unseen was run for the first time when no constant was left to change.
 const (
 	HeldOut uint64 = 20_260_917
 	Unseen  uint64 = 31_415_926
