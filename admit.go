@@ -144,11 +144,12 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 	}
 	g.Tick(now)
 	v := g.visit(now, &r)
-	d.Class = uint8(g.classOf(now, &r, &v))
 	if v.Struck {
+		d.Class = uint8(g.own(&r))
 		g.refuseEarly(now, &r, v, &d)
 		return d
 	}
+	d.Class = uint8(g.classOf(now, &r, &v))
 	var refusing *ZoneState
 	if g.barred(now, v) && !g.highest(&d) {
 		d.Reason = g.scarce()
@@ -282,7 +283,8 @@ func (g *Guard) admitBackend(now time.Duration, r *Request, v *pushback.Visit, k
 	}
 }
 
-// HoldsPlace reports whether the request holds a place in flight. If not, Done
+// HoldsPlace reports whether the request holds a place in flight, or the Guard wants
+// to hear how it ends, to know when the backend is back. If not, Done
 // does nothing.
 func (d *Decision) HoldsPlace() bool { return d.guard != nil }
 

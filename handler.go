@@ -61,10 +61,10 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 			return
 		}
 		if MayDetach(r) || g.adaptive {
-			if g.adaptive {
-				WatchBody(r)
-			}
 			t := Track(w, r, d)
+			if g.adaptive {
+				t.body = WatchBody(r)
+			}
 			defer t.DoneAs(Detached) // if it panics; else it is done already
 			next.ServeHTTP(t, r)
 			t.Done()

@@ -108,8 +108,8 @@ func rank(class int, due bool) loadshed.Rank {
 	return loadshed.Rank(r)
 }
 
-// classOf returns the class that a rank is for: of those that share the last ranks the
-// lowest, so that nobody gets more than its share.
+// classOfRank returns the class that a rank is for: of those that share the last
+// ranks the lowest, so that nobody gets more than its share.
 func (g *Guard) classOfRank(r loadshed.Rank) int {
 	last := g.classes.Len() - 1
 	if class := loadshed.Ranks/2 - 1 - int(r)/2; class < loadshed.Ranks/2-1 {
@@ -210,8 +210,8 @@ func (g *Guard) enterFromQueue(r loadshed.Rank) bool {
 	return b.gate.Enter(g.room(now, g.classOfRank(r)), now)
 }
 
-// wake lets those in from the queue for whom there is room.
-// It is the latest Guard that says how much: a reload applies at once.
+// wake lets those in from the queue for whom there is room. It is the latest Guard
+// that says how much: a reload applies at once.
 func (g *Guard) wake(now time.Duration) {
 	b := g.backend
 	b.wokeAt.Store(int64(now))
@@ -249,8 +249,7 @@ func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadsh
 			b.gate.Detach(now)
 			g.wake(now)
 		}
-	}
-	if verdict != loadshed.Granted {
+	} else {
 		b.adaptive.TurnedAway()
 	}
 	if d.Reason != Fits {
@@ -312,8 +311,8 @@ func (g *Guard) mayRetry(now time.Duration, r *Request, v *pushback.Visit) bool 
 // Retry-After. If it has done so ten times in a row, without anything served
 // between, everybody is kept away for that long, at most a minute; not sooner, since
 // it may be one of several backends, or one page, that says so. One request per
-// second is let through, and if that is served the pause is over. After that the limit in flight, if it is
-// adaptive, begins at half of what it was.
+// second is let through, and if that is served the pause is over. After that the
+// limit in flight, if it is adaptive, begins at half of what it was.
 func (g *Guard) Pause(now, wait time.Duration) {
 	b := g.backend
 	if g.observe || wait <= 0 {

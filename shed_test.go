@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -653,9 +654,10 @@ func TestBrokenUploadIsNoFailure(t *testing.T) {
 		{nil, Overloaded},
 	} {
 		r := httptest.NewRequest("POST", "/", c.body)
-		WatchBody(r)
+		body := WatchBody(r)
+		r.Body = http.MaxBytesReader(nil, r.Body, 1000) // as another handler may do
 		_, _ = io.Copy(io.Discard, r.Body)
-		if got := OutcomeOf(r, 502); got != c.want {
+		if got := OutcomeOf(r, body, 502); got != c.want {
 			t.Errorf("%T: %v, want %v", c.body, got, c.want)
 		}
 	}

@@ -16,9 +16,9 @@ import (
 // say of a backend that they cannot reach, that refuses, and that is late; a 500
 // or a 429 is about the request or its client, not about the backend's load.
 // One whose body broke off, or whose client has gone, says nothing of the backend,
-// whatever a proxy makes of it: see WatchBody.
-func OutcomeOf(r *http.Request, status int) Outcome {
-	if b, ok := r.Body.(*watchedBody); ok && b.broken.Load() {
+// whatever a proxy makes of it. body is what WatchBody returned for r, or nil.
+func OutcomeOf(r *http.Request, body *Body, status int) Outcome {
+	if body != nil && body.broken.Load() {
 		return Aborted
 	}
 	switch {
@@ -35,19 +35,25 @@ func OutcomeOf(r *http.Request, status int) Outcome {
 }
 
 // WatchBody has the body of r watched for an end that is none, so that OutcomeOf
-// can tell a client that breaks off from a backend that does.
-func WatchBody(r *http.Request) {
-	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &watchedBody{ReadCloser: r.Body}
+// can tell a client that breaks off from a backend that does. It returns nil if there
+// is no body.
+func WatchBody(r *http.Request) *Body {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil
 	}
+	b := &Body{ReadCloser: r.Body}
+	r.Body = b
+	return b
 }
 
-type watchedBody struct {
+// A Body is a request's body that is watched.
+type Body struct {
 	io.ReadCloser
 	broken atomic.Bool // proxies read in a goroutine of their own
 }
 
-func (b *watchedBody) Read(p []byte) (int, error) {
+// Read implements io.Reader.
+func (b *Body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && err != io.EOF && !errors.Is(err, http.ErrBodyReadAfterClose) {
 		b.broken.Store(true)

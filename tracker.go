@@ -37,6 +37,7 @@ func extendedConnect(r *http.Request) bool {
 type Tracker struct {
 	http.ResponseWriter
 	r       *http.Request
+	body    *Body // nil: not watched
 	d       Decision
 	connect bool
 	begun   bool
@@ -52,7 +53,7 @@ func Track(w http.ResponseWriter, r *http.Request, d Decision) *Tracker {
 // Done gives back the place in flight if the request still holds it. Further
 // calls do nothing.
 func (t *Tracker) Done() {
-	t.finish(OutcomeOf(t.r, t.status))
+	t.finish(OutcomeOf(t.r, t.body, t.status))
 	// One with an exact wait in it is one client's appointment, of another shield.
 	if t.status == http.StatusServiceUnavailable && t.d.guard != nil && t.Header().Get("Retry-After-Ms") == "" {
 		t.d.guard.Pause(Now(), RetryAfter(t.Header().Get("Retry-After"), At(Now())))

@@ -284,10 +284,10 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision
 		tracker = shield.Track(w, r, d)
 		w = tracker
 	}
-	if h.guard.Adapts() {
-		shield.WatchBody(r)
-	}
 	tap, whole := newTap(r), false
+	if h.guard.Adapts() {
+		tap.body = shield.WatchBody(r)
+	}
 	defer func() { // also if next panics, as reverse_proxy does where a response breaks off
 		end, now := tap.end(r, err, whole), shield.Now()
 		if tracker != nil {

@@ -30,6 +30,7 @@ const (
 // these few lookups.
 type tap struct {
 	repl   *caddy.Replacer
+	body   *shield.Body  // nil: not watched
 	before time.Duration // of a response to an earlier reverse_proxy in the same request
 }
 
@@ -83,7 +84,7 @@ func (t *tap) end(r *http.Request, err error, whole bool) ending {
 			}
 		}
 	}
-	e := ending{outcome: shield.OutcomeOf(r, status)}
+	e := ending{outcome: shield.OutcomeOf(r, t.body, status)}
 	switch {
 	case e.outcome == shield.Served && !whole:
 		e.outcome = shield.Detached // it was broken off: how long it took says nothing

@@ -29,7 +29,7 @@ func threeClasses(rate Steps, lasts float64) Scenario {
 // the sheddable ones go first, and they are back as soon as there is room.
 func TestClasses(t *testing.T) {
 	if raceEnabled {
-		t.Skip("slow, and a run is one goroutine")
+		t.Skip("needs a build without the race detector: a run is one goroutine, and ten times slower with it")
 	}
 	build := Guard(shield.Config{
 		Adaptive: &loadshed.Config{},

@@ -99,7 +99,7 @@ var bounds = []struct {
 
 func TestScenarios(t *testing.T) {
 	if raceEnabled {
-		t.Skip("slow, and a run is one goroutine")
+		t.Skip("needs a build without the race detector: a run is one goroutine, and ten times slower with it")
 	}
 	for _, b := range bounds {
 		s := b.scenario()
@@ -122,7 +122,7 @@ func TestScenarios(t *testing.T) {
 // Backends that the law has never been tuned on.
 func TestHeldOut(t *testing.T) {
 	if raceEnabled {
-		t.Skip("slow, and a run is one goroutine")
+		t.Skip("needs a build without the race detector: a run is one goroutine, and ten times slower with it")
 	}
 	set := ours.Play(HeldOut)
 	for i := range uint64(Drawn) {
@@ -143,7 +143,7 @@ func TestHeldOut(t *testing.T) {
 // distribution of the times of service, and without starving the backend.
 func TestTargetIsHeld(t *testing.T) {
 	if raceEnabled {
-		t.Skip("slow, and a run is one goroutine")
+		t.Skip("needs a build without the race detector: a run is one goroutine, and ten times slower with it")
 	}
 	for name, service := range map[string]Service{
 		"exponential": Exponential(50 * ms), "deterministic": Deterministic(50 * ms), "lognormal": Lognormal(50*ms, 1),
