@@ -250,7 +250,7 @@ func (g *Guard) admit(i int, now time.Duration, r *Request, v *pushback.Visit, k
 func (g *Guard) admitBackend(now time.Duration, r *Request, v *pushback.Visit, keep reserve, d *Decision) {
 	b := g.backend
 	if wait := b.pause.Left(now); wait > 0 {
-		if !b.pause.Probe(now) {
+		if !d.probe && !b.pause.Probe(now) { // one from the queue is a probe already
 			d.Reason, d.Wait = Paused, wait
 			return
 		}

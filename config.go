@@ -158,6 +158,7 @@ type Guard struct {
 	maxClients  int
 	secret      []byte // of tickets; nil: none are given
 	inUse       atomic.Bool
+	serial      uint64 // the later made, the higher
 	answers     *pushback.Answers
 	pulse       func(from, to time.Duration) float64 // nil: herds are ignored
 }
@@ -298,6 +299,7 @@ func New(c Config, s *State) (*Guard, error) {
 		g.order[z.index] = i
 	}
 	g.dither = g.answers.Dither()
+	g.serial = serial.Add(1)
 	g.backend = s.backend()
 	g.enter = g.enterFromQueue
 	for i := range g.classes.Len() {
@@ -313,10 +315,22 @@ func New(c Config, s *State) (*Guard, error) {
 	return g, nil
 }
 
-// use prepares the state for the Guard's decisions.
+// serial numbers the Guards of the process.
+var serial atomic.Uint64
+
+// use prepares the state for the Guard's decisions. A Guard that was replaced before
+// its first request came changes nothing: what is newer stays in force.
 func (g *Guard) use() {
-	g.backend.ledger.Resize(g.maxClients)
-	g.backend.latest.Store(g)
+	b := g.backend
+	b.useMu.Lock()
+	defer b.useMu.Unlock()
+	if g.serial > b.newest {
+		b.newest = g.serial
+		b.ledger.Resize(g.maxClients)
+	}
+	if last := b.latest.Load(); g.limitsRoom() && (last == nil || last.serial < g.serial) {
+		b.latest.Store(g)
+	}
 	g.inUse.Store(true)
 }
 

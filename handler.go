@@ -37,6 +37,9 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 		d := g.Admit(now, q)
 		if d.Queued() {
 			if !g.Await(r.Context(), q, &d) {
+				// The client has gone, or only its handler's time is over: it has not
+				// been served.
+				w.WriteHeader(http.StatusServiceUnavailable)
 				return
 			}
 			now = Now()
@@ -46,6 +49,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 				stays := Hold(r.Context(), d.Hold)
 				d.Sent()
 				if !stays {
+					w.WriteHeader(http.StatusServiceUnavailable)
 					return
 				}
 				now += d.Hold

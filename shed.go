@@ -33,10 +33,17 @@ const (
 	// time: a header that somebody got wrong must not be an outage.
 	maxPause = time.Minute
 
+	// longestAbort is how many mean times of service a request counts as, at most,
+	// whose client has gone. Ours: enough to be seen as an overload, and few enough
+	// that long polls do not outweigh what is served beside them.
+	longestAbort = 8
+
 	// RefusalsToPause is how many times in a row the backend has to ask to be left
-	// alone: see Guard.Pause. Of four upstreams one that says so is not heard in a
-	// million requests.
+	// alone, and refusalsSpan over how long at least: see Guard.Pause. Of four
+	// upstreams one that says so is not heard in a million requests; nor is one page
+	// that a client asks for many times at once, beside others that are served.
 	RefusalsToPause = 10
+	refusalsSpan    = 500 * time.Millisecond
 )
 
 // limitsRoom reports whether the Guard limits what is in flight.
@@ -123,6 +130,9 @@ func (g *Guard) classOfRank(r loadshed.Rank) int {
 func (g *Guard) admitInFlight(now time.Duration, r *Request, v *pushback.Visit, keep reserve, d *Decision) {
 	b := g.backend
 	if g.perClient > 0 && r.Tenant != Outside {
+		if b.ghosts.Len() > 0 {
+			b.layGhosts(now)
+		}
 		if b.tenants.Enter(uint64(r.Tenant)) > g.perClient {
 			b.tenants.Leave(uint64(r.Tenant))
 			d.Reason, d.Wait, d.policy = PerClient, b.gate.Drain(now), len(g.zones)
@@ -198,8 +208,15 @@ func (b *Backend) enterGate(now time.Duration, room int) bool {
 // layGhosts gives back the places whose work is done by now that nobody waits
 // for any more.
 func (b *Backend) layGhosts(now time.Duration) {
-	for range b.ghosts.Due(now) {
+	for {
+		tenant, due := b.ghosts.Due(now)
+		if !due {
+			return
+		}
 		b.gate.Detach(now)
+		if tenant != 0 {
+			b.tenants.Leave(tenant)
+		}
 	}
 }
 
@@ -308,8 +325,8 @@ func (g *Guard) mayRetry(now time.Duration, r *Request, v *pushback.Visit) bool 
 }
 
 // Pause tells that the backend has asked to be left alone for a while: 503 with
-// Retry-After. If it has done so ten times in a row, without anything served
-// between, everybody is kept away for that long, at most a minute; not sooner, since
+// Retry-After. If it has done so ten times in a row and for half a second, without
+// anything served between, everybody is kept away for that long, at most a minute; not sooner, since
 // it may be one of several backends, or one page, that says so. One request per
 // second is let through, and if that is served the pause is over. After that the
 // limit in flight, if it is adaptive, begins at half of what it was.
@@ -318,7 +335,11 @@ func (g *Guard) Pause(now, wait time.Duration) {
 	if g.observe || wait <= 0 {
 		return
 	}
-	if b.refusing.Add(1) >= RefusalsToPause || b.pause.Left(now) > 0 {
+	n := b.refusing.Add(1)
+	if n == 1 {
+		b.refusingSince.Store(int64(now))
+	}
+	if n >= RefusalsToPause && now-time.Duration(b.refusingSince.Load()) >= refusalsSpan || b.pause.Left(now) > 0 {
 		b.pause.Set(now, wait, maxPause)
 	}
 }
@@ -345,11 +366,25 @@ type Outcome uint8
 // The outcomes.
 const (
 	Served     Outcome = iota // the response is complete
-	Detached                  // it goes on without its place in flight: an upgraded connection, a stream of events
-	Aborted                   // the client has gone before the response was complete; the backend may not know
+	Detached                  // it says nothing, or goes on without its place in flight: an upgraded connection, a stream of events, a client that is slow itself
+	Aborted                   // the client has gone before there was a response; the backend may not know
 	TimedOut                  // the backend took too long
 	Overloaded                // the backend says that it can not, or cannot be reached: 502, 503, 504
 )
+
+// heard notes that the backend serves.
+func (d *Decision) heard(now time.Duration) {
+	if d.guard == nil {
+		return
+	}
+	b := d.guard.backend
+	if b.refusing.Load() > 0 {
+		b.refusing.Store(0)
+	}
+	if d.probe {
+		b.pause.End(now)
+	}
+}
 
 // Done gives back what an admitted request holds. It must be called exactly
 // once for every Decision that admits, with a now from the same epoch.
@@ -362,16 +397,11 @@ func (d *Decision) Done(now time.Duration, o Outcome) {
 	if d.counted != Outside {
 		b.clients.Leave(uint64(d.counted))
 	}
-	g.leaveTenant(d)
 	if o == Served {
-		if b.refusing.Load() > 0 {
-			b.refusing.Store(0)
-		}
-		if d.probe {
-			b.pause.End(now)
-		}
+		d.heard(now)
 	}
 	if !g.limitsRoom() {
+		g.leaveTenant(d)
 		return
 	}
 	took, inFlight := now-d.at, b.gate.InFlight()
@@ -389,7 +419,9 @@ func (d *Decision) Done(now time.Duration, o Outcome) {
 	case Aborted:
 		// The backend works on, as a rule, for what such a request takes.
 		rest := b.gate.Service() - took
-		if !g.adaptive || rest <= 0 || !b.ghosts.Keep(now+rest) {
+		if g.adaptive && rest > 0 && b.ghosts.Keep(now+rest, uint64(d.tenant)) {
+			d.tenant = Outside // it leaves with the ghost
+		} else {
 			b.gate.Detach(now)
 		}
 		is = loadshed.Ignored
@@ -397,12 +429,14 @@ func (d *Decision) Done(now time.Duration, o Outcome) {
 			// It has taken at least this long, and nobody knows how long it would
 			// have taken. If nothing were made of that, a backend that is too slow for its
 			// clients' patience would never be seen to be.
-			is = loadshed.TimedOut
+			is = loadshed.GaveUp
+			took = min(took, longestAbort*max(b.gate.Service(), time.Millisecond))
 		}
 	default:
 		b.gate.Detach(now)
 		is = loadshed.Ignored
 	}
+	g.leaveTenant(d)
 	if g.adaptive {
 		if c, ok := b.adaptive.Done(now, took, is, d.route, inFlight, g.law); ok {
 			b.changes.add(c)

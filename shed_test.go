@@ -2,6 +2,7 @@ package shield
 
 import (
 	"context"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -204,9 +205,11 @@ func TestPause(t *testing.T) {
 	d := g.Admit(begin-ms, one(8))
 	d.Done(begin-ms, Served)
 	g.Pause(begin-ms, 5*time.Second)
-	if g.backend.pause.Left(begin) > 0 {
-		t.Error("paused by one of several answers")
+	pause(begin+refusalsSpan/2, 5*time.Second)
+	if g.backend.pause.Left(begin+refusalsSpan) > 0 {
+		t.Error("paused by one of several answers, or by many at once")
 	}
+	begin += refusalsSpan
 	pause(begin, 5*time.Second)
 	probes := 0
 	for now := begin; now < begin+5*time.Second; now += 20 * ms {
@@ -254,8 +257,8 @@ func TestPause(t *testing.T) {
 // In observe mode nobody waits, and no pause is made.
 func TestObserveShedsNobody(t *testing.T) {
 	g := mustNew(t, Config{Observe: true, Adaptive: &loadshed.Config{Max: 2, Initial: 2}, PerClient: 1, Classes: []loadshed.Class{{Name: "critical"}}}, nil)
-	for range RefusalsToPause {
-		g.Pause(time.Minute, time.Second)
+	for i := range 2 * RefusalsToPause {
+		g.Pause(time.Duration(i)*refusalsSpan, time.Minute)
 	}
 	var open []Decision
 	for i := range 50 {
@@ -649,7 +652,7 @@ func TestBrokenUploadIsNoFailure(t *testing.T) {
 		body io.Reader
 		want Outcome
 	}{
-		{iotest.ErrReader(io.ErrUnexpectedEOF), Aborted},
+		{iotest.ErrReader(io.ErrUnexpectedEOF), Detached},
 		{strings.NewReader("whole"), Overloaded},
 		{nil, Overloaded},
 	} {
@@ -660,6 +663,227 @@ func TestBrokenUploadIsNoFailure(t *testing.T) {
 		if got := OutcomeOf(r, body, 502); got != c.want {
 			t.Errorf("%T: %v, want %v", c.body, got, c.want)
 		}
+	}
+}
+
+// Clients that are slow to send, or that close what is being sent to them, take as
+// long as they like: that says nothing of the backend, however many they are.
+func TestClientsOwnTimeLowersNoLimit(t *testing.T) {
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for name, ends := range map[string]func() Outcome{
+		"upload broken off": func() Outcome {
+			r := httptest.NewRequest("POST", "/", iotest.ErrReader(errors.New("connection reset")))
+			body := WatchBody(r)
+			_, _ = io.Copy(io.Discard, r.Body)
+			return OutcomeOf(r, body, 502)
+		},
+		"download closed": func() Outcome {
+			return OutcomeOf(httptest.NewRequest("GET", "/film", nil).WithContext(gone), nil, 206)
+		},
+	} {
+		g := mustNew(t, Config{Adaptive: &loadshed.Config{}, Pushback: undithered}, nil)
+		now := time.Minute
+		for range 200 {
+			d := g.Admit(now, one(1))
+			now += 50 * ms
+			d.Done(now, Served)
+		}
+		before := g.Limit()
+		for range 20 {
+			var open []Decision
+			for i := range 20 {
+				if d := g.Admit(now, one(10+i)); d.Admit {
+					open = append(open, d)
+				}
+			}
+			now += 5 * time.Second
+			for _, d := range open {
+				d.Done(now, ends())
+			}
+		}
+		if n := g.Limit(); n < before {
+			t.Errorf("%s: limit %d, %d before", name, n, before)
+		}
+	}
+}
+
+// Whoever is refused is not answered with 200, also where it is not the client that
+// has gone but the handler's time that is over.
+func TestNoOKWithoutBeingServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inBubble(t)
+		g := mustNew(t, Config{Concurrency: 1, Queue: Queue{Size: 1, Timeout: time.Second}, Pushback: undithered}, nil)
+		holds := g.Admit(Now(), Request{})
+		h := g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") }))
+		ctx, cancel := context.WithTimeout(t.Context(), 103*ms)
+		defer cancel()
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+		if w.Code < 500 {
+			t.Errorf("one that waited in the queue was answered %d", w.Code)
+		}
+		holds.Done(Now(), Served)
+	})
+	g := mustNew(t, Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: .9, Burst: 1}}}}, nil)
+	h := g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for i := range 6 {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+		if w.Code == http.StatusOK && i > 0 {
+			t.Errorf("request %d of a quota of one was answered 200", i)
+		}
+	}
+}
+
+// A Guard that was replaced before its first request has no say about the queue.
+func TestReplacedGuardHasNoSay(t *testing.T) {
+	s := new(State)
+	wait := Queue{Size: 5, Timeout: time.Minute}
+	old := mustNew(t, Config{Concurrency: 10, Queue: wait, Pushback: undithered}, s)
+	is := mustNew(t, Config{Concurrency: 1, Queue: wait, Pushback: undithered}, s)
+	now := time.Minute
+	a := is.Admit(now, Request{})
+	late := old.Admit(now, Request{})
+	late.Done(now, Served)
+	q := is.Admit(now, Request{})
+	if !a.Admit || !q.Queued() {
+		t.Fatalf("%d in flight with a limit of 1", s.Backend.gate.InFlight())
+	}
+	is.Sweep(now + ms)
+	if n := s.Backend.gate.InFlight(); n > 1 {
+		t.Errorf("%d in flight, with a limit of 1", n)
+	}
+}
+
+// Nor has one that limits nothing: those who wait are let in as before.
+func TestGuardWithoutLimitLeavesTheQueueAlone(t *testing.T) {
+	s := new(State)
+	limits := mustNew(t, Config{Concurrency: 1, Queue: Queue{Size: 5, Timeout: time.Minute}, Pushback: undithered}, s)
+	now := time.Minute
+	a := limits.Admit(now, Request{})
+	q := limits.Admit(now, Request{})
+	other := mustNew(t, Config{Capacity: perSecond(100, 100), Pushback: undithered}, s)
+	other.Admit(now, Request{})
+	a.Done(now+ms, Served)
+	limits.Sweep(now + 5*ms)
+	if v, told := verdict(&q); !told || v != loadshed.Granted {
+		t.Errorf("%v, told: %v, with nothing in flight", v, told)
+	}
+}
+
+// pauses has the backend ask to be left alone until it is.
+func pauses(t *testing.T, g *Guard, now, wait time.Duration) time.Duration {
+	t.Helper()
+	for range RefusalsToPause {
+		g.Pause(now, wait)
+		now += 60 * ms
+	}
+	if left, _ := g.backend.Paused(now); left == 0 {
+		t.Fatal("no pause")
+	}
+	return now
+}
+
+// A request that may be tried during a pause stays one while it waits for room.
+func TestProbeOfAPauseWaits(t *testing.T) {
+	g := mustNew(t, Config{Concurrency: 1, Queue: Queue{Size: 5, Timeout: 200 * ms}, Pushback: undithered}, nil)
+	now := time.Minute
+	slow := g.Admit(now, Request{})
+	now = pauses(t, g, now, 30*time.Second) + time.Second
+	probe := g.Admit(now, Request{})
+	if !probe.Queued() {
+		t.Fatalf("%+v", probe)
+	}
+	now += 50 * ms
+	slow.Done(now, Overloaded)
+	v, _ := verdict(&probe)
+	g.Settle(now, Request{}, &probe, v)
+	if !probe.Admit {
+		t.Errorf("%v: refused for %v", v, probe.Reason)
+	}
+}
+
+// A burst for one page that is not available, between two others that are served, is
+// no reason to leave the backend alone.
+func TestOnePageDoesNotPause(t *testing.T) {
+	g := mustNew(t, Config{Concurrency: 100, Pushback: undithered}, nil)
+	now := time.Minute
+	for range 20 {
+		for range 2 * RefusalsToPause {
+			now += ms
+			g.Pause(now, 30*time.Second)
+		}
+		d := g.Admit(now, Request{})
+		now += 50 * ms
+		d.Done(now, Served)
+	}
+	if left, _ := g.backend.Paused(now); left > 0 {
+		t.Errorf("left alone for %v", left)
+	}
+}
+
+// A backend whose answers are streams serves, too.
+func TestStreamsAreAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inBubble(t)
+		g := mustNew(t, Config{Adaptive: &loadshed.Config{}, Pushback: undithered}, nil)
+		refuse := true
+		h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if refuse {
+				w.Header().Set("Retry-After", "30")
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.WriteHeader(http.StatusOK)
+		}))
+		ask := func() {
+			r := httptest.NewRequest("GET", "/", nil)
+			r.Header.Set("Accept", "text/event-stream")
+			h.ServeHTTP(httptest.NewRecorder(), r)
+			time.Sleep(100 * ms)
+		}
+		for range RefusalsToPause {
+			refuse = true
+			ask()
+			refuse = false
+			ask()
+		}
+		if left, _ := g.backend.Paused(Now()); left > 0 {
+			t.Errorf("a backend that has served every other stream is left alone for %v", left)
+		}
+	})
+}
+
+// A client that hangs up and comes again has no more places than its share: the work
+// that it has left behind counts.
+func TestPerClientCountsGhosts(t *testing.T) {
+	g := mustNew(t, Config{Adaptive: &loadshed.Config{}, PerClient: 4, Pushback: undithered}, nil)
+	now := time.Minute
+	for range 200 { // what a request takes
+		d := g.Admit(now, one(1))
+		now += 50 * ms
+		d.Done(now, Served)
+	}
+	r := one(2)
+	r.Tenant = 2
+	admitted := 0
+	for range 20 {
+		if d := g.Admit(now, r); d.Admit {
+			admitted++
+			d.Done(now+ms, Aborted)
+		}
+		now += 2 * ms
+	}
+	if admitted > 4 {
+		t.Errorf("%d at once, of one client that may have 4", admitted)
+	}
+	now += time.Second
+	if d := g.Admit(now, r); !d.Admit {
+		t.Errorf("refused for %v when its work is done", d.Reason)
 	}
 }
 

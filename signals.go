@@ -15,13 +15,16 @@ import (
 // response, 0 if there was none that is known. 502, 503 and 504 are what gateways
 // say of a backend that they cannot reach, that refuses, and that is late; a 500
 // or a 429 is about the request or its client, not about the backend's load.
-// One whose body broke off, or whose client has gone, says nothing of the backend,
+// One whose body broke off, or whose client has gone while the response was on its
+// way, has taken as long as the client liked, and says nothing of the backend,
 // whatever a proxy makes of it. body is what WatchBody returned for r, or nil.
 func OutcomeOf(r *http.Request, body *Body, status int) Outcome {
 	if body != nil && body.broken.Load() {
-		return Aborted
+		return Detached
 	}
 	switch {
+	case errors.Is(r.Context().Err(), context.Canceled) && status >= 200 && status < 400:
+		return Detached
 	case errors.Is(r.Context().Err(), context.Canceled):
 		return Aborted
 	case status == http.StatusGatewayTimeout:
@@ -50,12 +53,19 @@ func WatchBody(r *http.Request) *Body {
 type Body struct {
 	io.ReadCloser
 	broken atomic.Bool // proxies read in a goroutine of their own
+	closed atomic.Bool // by a handler: what Read says after that is not the client's doing
+}
+
+// Close implements io.Closer.
+func (b *Body) Close() error {
+	b.closed.Store(true)
+	return b.ReadCloser.Close()
 }
 
 // Read implements io.Reader.
 func (b *Body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && err != io.EOF && !errors.Is(err, http.ErrBodyReadAfterClose) {
+	if err != nil && err != io.EOF && !b.closed.Load() {
 		b.broken.Store(true)
 	}
 	return n, err

@@ -82,25 +82,28 @@ func (z *ZoneState) Stats(now time.Duration) ZoneStats {
 
 // A Backend is the state of one protected backend. The zero Backend is ready.
 type Backend struct {
-	capacity limiter.Bucket
-	gate     loadshed.Gate
-	adaptive loadshed.Adaptive
-	changes  changes // of the adaptive limit
-	queue    loadshed.Queue
-	sweeper  sweeper      // of the queue
-	wokeAt   atomic.Int64 // when it was woken last
-	latest   atomic.Pointer[Guard]
-	refusing atomic.Int64 // how many times in a row the backend has asked to be left alone
-	shares   loadshed.Shares
-	clients  loadshed.InFlight // under pressure: see Guard.classOf
-	tenants  loadshed.InFlight // for Config.PerClient
-	budget   loadshed.Budget   // of retries
-	pause    loadshed.Pause
-	ghosts   loadshed.Ghosts
-	calendar pushback.Calendar
-	ledger   pushback.Ledger
-	watch    watch
-	signers  signers
+	capacity      limiter.Bucket
+	gate          loadshed.Gate
+	adaptive      loadshed.Adaptive
+	changes       changes // of the adaptive limit
+	queue         loadshed.Queue
+	sweeper       sweeper               // of the queue
+	wokeAt        atomic.Int64          // when it was woken last
+	latest        atomic.Pointer[Guard] // of those that limit what is in flight
+	useMu         sync.Mutex
+	newest        uint64       // serial of the latest Guard in use; guarded by useMu
+	refusing      atomic.Int64 // how many times in a row the backend has asked to be left alone
+	refusingSince atomic.Int64 // when it did so first
+	shares        loadshed.Shares
+	clients       loadshed.InFlight // under pressure: see Guard.classOf
+	tenants       loadshed.InFlight // for Config.PerClient
+	budget        loadshed.Budget   // of retries
+	pause         loadshed.Pause
+	ghosts        loadshed.Ghosts
+	calendar      pushback.Calendar
+	ledger        pushback.Ledger
+	watch         watch
+	signers       signers
 
 	crowded  atomic.Int64  // when there was no room last: see Backend.idle
 	held     atomic.Int64  // refusals that wait to be sent

@@ -81,6 +81,7 @@ func (t *Tracker) begin(status int) {
 	}
 	t.begun, t.status = true, status
 	if switching || status < 300 && (t.connect || strings.HasPrefix(t.Header().Get("Content-Type"), eventStream)) {
+		t.d.heard(Now())
 		t.finish(Detached)
 	}
 }
@@ -110,6 +111,7 @@ func (t *Tracker) FlushError() error {
 func (t *Tracker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(t.ResponseWriter).Hijack()
 	if err == nil {
+		t.d.heard(Now())
 		t.finish(Detached)
 	}
 	return conn, rw, err

@@ -50,10 +50,16 @@ func (g *Guard) Tick(now time.Duration) {
 		return
 	}
 	w.next.Store(int64(now - now%watchEvery + watchEvery))
-	if !g.hasRoom(now) {
+	room := g.hasRoom(now)
+	if !room {
 		b.crowded.Store(int64(now))
 	}
 	g.resume(now)
+	if g.adaptive {
+		if c, ok := b.adaptive.Tick(now, b.gate.Idle(now), g.law); ok {
+			b.changes.add(c)
+		}
+	}
 	if b.ghosts.Len() > 0 {
 		b.layGhosts(now)
 	}
@@ -66,7 +72,7 @@ func (g *Guard) Tick(now time.Duration) {
 	}
 	fresh, d := uint64(0), time.Duration(0)
 	if now-w.second >= time.Second {
-		fresh, d = b.eachSecond(now, g.Limit())
+		fresh, d = b.eachSecond(now, g.Limit(), room)
 	}
 	w.mu.Unlock()
 	if d > 0 {
@@ -74,9 +80,10 @@ func (g *Guard) Tick(now time.Duration) {
 	}
 }
 
-// eachSecond learns how fast the backend is. It returns how many requests came
-// in how long that kept no promise.
-func (b *Backend) eachSecond(now time.Duration, limit int) (fresh uint64, d time.Duration) {
+// eachSecond learns how fast the backend is, at least: a backend that has room can do
+// more than it does, so that what it did when it stood still is soon forgotten. It
+// returns how many requests came in how long that kept no promise.
+func (b *Backend) eachSecond(now time.Duration, limit int, room bool) (fresh uint64, d time.Duration) {
 	w := &b.watch
 	d = now - w.second
 	admitted, failed := b.admitted.Load(), b.failed.Load()
@@ -88,14 +95,17 @@ func (b *Backend) eachSecond(now time.Duration, limit int) (fresh uint64, d time
 	} else {
 		fresh = uint64(max(0, int64(arrived-w.arrived)-int64(returned-w.returned)))
 		done := int64(admitted-w.admitted) - int64(failed-w.failed) - int64(inFlight-w.inFlight)
-		if saturated > w.saturated && 10*inFlight >= 9*limit && w.inFlight > 0 {
-			rate := float64(max(0, done)) / d.Seconds() // no completion in a second counts as well
-			gain := 1 - math.Exp(-d.Seconds()/rateMemory.Seconds())
+		rate := float64(max(0, done)) / d.Seconds() // no completion in a second counts as well
+		gain := 1 - math.Exp(-d.Seconds()/rateMemory.Seconds())
+		switch {
+		case saturated > w.saturated && 10*inFlight >= 9*limit && w.inFlight > 0:
 			if w.rate == 0 {
 				gain = 1
 			}
 			w.rate += gain * (rate - w.rate)
 			w.rateAt = now
+		case room && w.rate > 0:
+			w.rate = max(w.rate, rate, min(w.rate*(1+gain), b.expected(limit)))
 		}
 		if now-w.rateAt > rateAge {
 			w.rate = 0
@@ -145,8 +155,7 @@ func (b *Backend) refusals() (n uint64) {
 }
 
 // service returns how many requests per second the backend does with limit in
-// flight: as measured while it was full, else by Little's law, and ten per second
-// and place as long as nothing is known.
+// flight: as measured while it was full, else as expected.
 func (b *Backend) service(limit int) float64 {
 	b.watch.mu.Lock()
 	rate := b.watch.rate
@@ -154,6 +163,12 @@ func (b *Backend) service(limit int) float64 {
 	if rate > 0 {
 		return rate
 	}
+	return b.expected(limit)
+}
+
+// expected returns how many requests per second limit in flight are, if all of it is
+// used up: by Little's law, and ten per place as long as nothing is known.
+func (b *Backend) expected(limit int) float64 {
 	mean := b.gate.Service()
 	if mean == 0 {
 		mean = 100 * time.Millisecond

@@ -228,6 +228,9 @@ func (h *Handler) parseQueue(d *caddyfile.Dispenser) error {
 		h.Queue.Off = true
 		return nil
 	}
+	if len(args) > 1 && args[0] == "off" {
+		return d.Errf("queue is %q; want off alone: there is nothing to set of a queue that is off", strings.Join(args, " "))
+	}
 	if len(args) != 1 && (len(args) != 3 || args[1] != "timeout") {
 		return d.Errf("arguments are %q; want off, or how many may wait, like 32, or 32 timeout 100ms", strings.Join(args, " "))
 	}

@@ -303,7 +303,14 @@ func (h *Handler) config() (shield.Config, error) {
 		c.Classes = append(c.Classes, checked)
 	}
 	if len(h.Zones) == 0 && h.Capacity == nil && h.Concurrency == nil {
-		errs = append(errs, errors.New("there is nothing to limit; want a zone, a capacity or a concurrency"))
+		switch {
+		case h.Queue != nil && !h.Queue.Off:
+			errs = append(errs, errors.New("there is a queue, but nothing to wait for; want concurrency adaptive, or concurrency with a number, besides it"))
+		case len(h.Classes) > 0:
+			errs = append(errs, errors.New("there are classes, but nothing to share; want concurrency adaptive, or concurrency with a number, besides them"))
+		default:
+			errs = append(errs, errors.New("there is nothing to limit; want a zone, a capacity or a concurrency"))
+		}
 	}
 	if p := h.Pushback; p != nil {
 		var bad []error

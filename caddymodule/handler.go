@@ -249,7 +249,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 			return err
 		}
 	}
-	if h.queues {
+	if h.queues || h.guard.Answers().Dither() {
 		q.Deadline = shield.Deadline(r, now)
 	}
 	d := h.guard.Admit(now, q)

@@ -99,6 +99,7 @@ func TestBackendIsLeftAlone(t *testing.T) {
 			r := start(t, setup{handlers: shed(c.limits) + proxyTo(backend, c.proxy)})
 			began := time.Now()
 			for i := range shield.RefusalsToPause {
+				time.Sleep(refusalsApart)
 				if a := r.get("/", "X-Key", fmt.Sprint("first ", i)); a.StatusCode != c.first {
 					t.Errorf("the first got %d, want %d", a.StatusCode, c.first)
 				}
@@ -139,6 +140,10 @@ func TestBackendIsLeftAlone(t *testing.T) {
 	}
 }
 
+// refusalsApart lets RefusalsToPause of them span more than the half second that a
+// pause needs.
+const refusalsApart = 60 * time.Millisecond
+
 // After the pause the backend is asked again, and both are told.
 func TestBackendIsAskedAgain(t *testing.T) {
 	var failing atomic.Bool
@@ -151,6 +156,7 @@ func TestBackendIsAskedAgain(t *testing.T) {
 	})
 	r := start(t, setup{handlers: shed(`"concurrency": {"adaptive": true, "initial": 20}`) + proxyTo(backend, "")})
 	for i := range shield.RefusalsToPause {
+		time.Sleep(refusalsApart)
 		r.get("/", "X-Key", fmt.Sprint("a", i))
 	}
 	failing.Store(false)
@@ -246,7 +252,8 @@ func TestShedLogsAndEvents(t *testing.T) {
 	<-done
 	b := s.app.backends[0]
 	now := shield.Now()
-	for range shield.RefusalsToPause {
+	b.guard.Pause(now-time.Second, 10*time.Second)
+	for range shield.RefusalsToPause - 1 {
 		b.guard.Pause(now, 10*time.Second)
 	}
 	s.get("/", "X-Key", "b")
@@ -379,7 +386,7 @@ func TestOutcome(t *testing.T) {
 		{"after an earlier proxy, as it did", responded(5, 503, "Retry-After", "7"), responded(6, 503, "Retry-After", "7"), nil, false, false, ending{shield.Overloaded, 7 * time.Second}},
 		{"a stream of events", nothing, responded(5, 200, "Content-Type", "text/event-stream; charset=utf-8"), nil, false, false, ending{outcome: shield.Detached}},
 		{"broken off", nothing, responded(5, 200), nil, false, true, ending{outcome: shield.Detached}},
-		{"broken off by the client", nothing, responded(5, 200), nil, true, true, ending{outcome: shield.Aborted}},
+		{"broken off by the client", nothing, responded(5, 200), nil, true, true, ending{outcome: shield.Detached}},
 		{"gone before the response", nothing, nothing, nil, true, false, ending{outcome: shield.Aborted}},
 		{"gone, as an error", nothing, nothing, failed(499), true, false, ending{outcome: shield.Aborted}},
 		{"refused behind", nothing, func(r *caddy.Replacer) { r.Set(placeholders[0], "refuse") }, nil, false, false, ending{outcome: shield.Detached}},
@@ -887,5 +894,60 @@ func TestAccessLogTellsTheClass(t *testing.T) {
 	entries := logEntries(t, file)
 	if len(entries) != 2 || fmt.Sprint(entries[1]["shield"]) != "map[class:sheddable decision:refuse reason:quota retry_after_ms:30000 zone:srv0/per_client]" {
 		t.Errorf("%v", entries)
+	}
+}
+
+// A backend that answers a call over HTTP/2 before the client has said all, as gRPC
+// servers do with an error, has answered: its client has not broken off anything.
+func TestEarlyAnswerOverHTTP2(t *testing.T) {
+	backend := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadFull(r.Body, make([]byte, 5))
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	backend.Config.Protocols = new(http.Protocols)
+	backend.Config.Protocols.SetUnencryptedHTTP2(true)
+	backend.Start()
+	t.Cleanup(func() { backend.CloseClientConnections(); backend.Close() })
+	r := start(t, setup{
+		server:   `"protocols": ["h1", "h2c"],`,
+		handlers: `{"handler": "shield", "name": "s", "concurrency": {"adaptive": true}},` + proxyTo(backend, `, "transport": {"protocol": "http", "versions": ["h2c"]}`),
+	})
+	tr := &http.Transport{Protocols: new(http.Protocols)}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	defer tr.CloseIdleConnections()
+	const n = 20
+	for range n {
+		pr, pw := io.Pipe()
+		go func() { _, _ = pw.Write([]byte("the first bytes")) }()
+		req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+r.addr+"/", pr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := tr.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.ProtoMajor != 2 || resp.StatusCode != http.StatusServiceUnavailable {
+			t.Fatalf("%s %d", resp.Proto, resp.StatusCode)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		_ = pw.Close()
+	}
+	eventually(t, "all are the backend's failures", func() bool {
+		return r.scrape(`caddy_shield_backend_failures_total{shield="s"}`) == fmt.Sprint(n)
+	})
+}
+
+// A refusal is not held beyond its client's deadline, whether or not there is a queue.
+func TestHoldEndsBeforeTheDeadline(t *testing.T) {
+	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "capacity": {"rate": 3, "burst": 1},
+		"retries": {"key": "{http.request.header.X-Key}"}},` + respondOK})
+	for i := range 12 {
+		began := time.Now()
+		a := r.get("/", "X-Key", fmt.Sprint(i), "X-Request-Timeout", "50ms")
+		if ms := a.Header.Get("Retry-After-Ms"); ms != "" && !strings.HasSuffix(ms, "000") && time.Since(began) > 200*time.Millisecond {
+			t.Errorf("request %d, whose client waits for 50ms, was answered after %v", i, time.Since(began))
+		}
 	}
 }

@@ -37,6 +37,10 @@ type Config struct {
 // maxTarget is the longest latency that can be aimed at or believed.
 const maxTarget = time.Minute
 
+// minTarget is the shortest: nothing behind a proxy is reliably faster, and a target
+// that nothing meets would hold the limit at its minimum for ever.
+const minTarget = time.Millisecond
+
 // MaxLimit is the highest limit that can be set.
 const MaxLimit = 100_000
 
@@ -71,6 +75,12 @@ func NewLaw(c Config) (Law, error) {
 	}
 	if c.Target < 0 {
 		return Law{}, fmt.Errorf("target %v: want a positive duration", c.Target)
+	}
+	if c.Target > 0 && c.Target < minTarget {
+		return Law{}, fmt.Errorf("target %v: want at least %v", c.Target, minTarget)
+	}
+	if c.MaxLatency > 0 && c.MaxLatency < minTarget {
+		return Law{}, fmt.Errorf("max_latency %v: want at least %v", c.MaxLatency, minTarget)
 	}
 	if c.Target > maxTarget {
 		return Law{}, fmt.Errorf("target %v: want at most %v", c.Target, maxTarget)
@@ -121,6 +131,10 @@ const (
 	Overloaded
 	// Ignored: says nothing, as an abort by the client or the end of a stream (F13).
 	Ignored
+	// GaveUp: the client has gone after a wait. It is a TimedOut while the limit is
+	// used up, and Ignored else: then nobody has waited for others, and a lower limit
+	// would help nobody.
+	GaveUp
 )
 
 // Reason is why a limit has changed.
@@ -171,6 +185,7 @@ type Change struct {
 type Adaptive struct {
 	limit   atomic.Int64 // 0: nothing is learnt
 	steady  atomic.Int64 // the same, but for probes
+	probing atomic.Bool
 	closeAt atomic.Int64 // when to look at the window next
 	window  window
 
@@ -210,10 +225,16 @@ func (a *Adaptive) TurnedAway() { a.window.turnedAway.Add(1) }
 // kinds should take about as long. inFlight is how many there were just before
 // it left. It returns the change of the limit, if it is time for one.
 func (a *Adaptive) Done(now, took time.Duration, o Outcome, route uint8, inFlight int, l Law) (Change, bool) {
+	if o == GaveUp {
+		a.window.inFlight(inFlight)
+		if o = TimedOut; a.window.refused.Load() == 0 && 10*a.window.peak.Load() < 9*int64(a.Limit(l)) {
+			o = Ignored
+		}
+	}
 	switch o {
 	case OK, TimedOut:
 		a.window.add(took, o == TimedOut, route)
-		if l.targetTime > 0 && took > l.targetTime {
+		if l.targetTime > 0 && (took > l.targetTime || o == TimedOut) {
 			a.window.late.Add(1)
 		}
 	case Overloaded:
@@ -241,6 +262,21 @@ func (a *Adaptive) Restart(now time.Duration, l Law) (Change, bool) {
 	a.control.fall(.5, l)
 	a.restartWindow(now)
 	return a.set(now, Restarted, l)
+}
+
+// Tick ends a probe that cannot end by itself, because what is still in flight are
+// requests that take far longer than most, and there is no room besides them. idle is
+// for how long nothing has ended. It is to be called a few times per second.
+func (a *Adaptive) Tick(now, idle time.Duration, l Law) (Change, bool) {
+	if !a.probing.Load() || !a.mu.TryLock() {
+		return Change{}, false
+	}
+	defer a.mu.Unlock()
+	if !a.control.stalled(now, idle) {
+		return Change{}, false
+	}
+	a.restartWindow(now)
+	return a.set(now, Restored, l)
 }
 
 // look decides whether the window is over, and if so what follows from it.
@@ -288,14 +324,15 @@ func (a *Adaptive) restartWindow(now time.Duration) {
 func (a *Adaptive) set(now time.Duration, r Reason, l Law) (Change, bool) {
 	from := a.Limit(l)
 	if r == Proven {
-		from = a.Steady(l)
+		from = l.allow(int64(a.control.probe.limit))
 	}
 	a.limit.Store(max(1, int64(a.control.limit)))
 	steady := a.control.limit
-	if a.control.probe.phase != measuring {
+	if a.control.probe.phase != measuring && !a.control.probe.all {
 		steady = a.control.probe.limit
 	}
 	a.steady.Store(max(1, int64(steady)))
+	a.probing.Store(a.control.probe.phase != measuring)
 	to := a.Limit(l)
 	return Change{
 		At: now, From: from, To: to, Reason: r,

@@ -485,3 +485,22 @@ func BenchmarkAdaptive(b *testing.B) {
 		}
 	})
 }
+
+// The operator lowers max while the backend fails. What was there before cannot be
+// reached then, and must not keep the law in its slow start for ever.
+func TestMaxBelowWhatWasBefore(t *testing.T) {
+	for _, c := range []Config{{Max: 50}, {Max: 50, Target: time.Second}} {
+		wide := c
+		wide.Max, wide.Initial = 1000, 200
+		s := steady{l: law(t, wide)}
+		s.serve(t, 5*time.Second, 199, 50*time.Millisecond, OK, 0)
+		s.serve(t, 20*time.Second, 199, 2*time.Second, TimedOut, 1)
+		s.l = law(t, c)
+		for range 1200 { // a minute
+			s.serve(t, 50*time.Millisecond, s.a.Limit(s.l), 50*time.Millisecond, OK, 1)
+		}
+		if b := s.a.control.before; b > 0 {
+			t.Errorf("%+v: limit %d, and still on its way to %.0f after a minute", c, s.a.Limit(s.l), b)
+		}
+	}
+}

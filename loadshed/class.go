@@ -25,6 +25,10 @@ const MaxClasses = 16
 // maxClassName is how long the name of a class may be, in bytes: it labels metrics.
 const maxClassName = 64
 
+// leastShare is the least share of a class: less is one place of any limit below
+// a hundred, and more likely a slip (1 for 1 %).
+const leastShare = 0.01
+
 // unpaidShare is the share of requests that come before their time.
 const unpaidShare = 0.5
 
@@ -81,8 +85,8 @@ func NewClasses(list []Class) (Classes, error) {
 				continue
 			}
 		}
-		if !(class.Share > 0 && class.Share <= 1) {
-			errs = append(errs, fmt.Errorf("class %q: share is %v; want more than 0, to 1", class.Name, class.Share))
+		if !(class.Share >= leastShare && class.Share <= 1) {
+			errs = append(errs, fmt.Errorf("class %q: share is %v (%v %%); want %v to 1 (1 %% to 100 %%)", class.Name, class.Share, 100*class.Share, leastShare))
 		}
 		c.list = append(c.list, class)
 	}

@@ -35,8 +35,8 @@ func TestClassErrors(t *testing.T) {
 	}
 	for want, list := range map[string][]Class{
 		`class "batch" has no share; want one, or the name critical, default or sheddable`: {{Name: "batch"}},
-		`class "batch": share is 1.5; want more than 0, to 1`:                              {{Name: "batch", Share: 1.5}},
-		`class "batch": share is -1; want more than 0, to 1`:                               {{Name: "batch", Share: -1}},
+		`class "batch": share is 1.5 (150 %); want 0.01 to 1 (1 % to 100 %)`:               {{Name: "batch", Share: 1.5}},
+		`class "batch": share is -1 (-100 %); want 0.01 to 1 (1 % to 100 %)`:               {{Name: "batch", Share: -1}},
 		`class "critical" is there twice; want different names`:                            {{Name: Critical}, {Name: Critical}},
 		`a class has no name`: {{Share: 1}},
 		`class "unpaid" is for requests that come before their time; want another name`: {{Name: Unpaid, Share: .5}},

@@ -64,6 +64,11 @@ func (g *Gate) InFlight() int { return int(g.inFlight.Load()) }
 // Service returns the mean time of service, 0 before the first completion.
 func (g *Gate) Service() time.Duration { return time.Duration(g.service.Load()) }
 
+// Idle returns for how long nothing has ended that was in flight.
+func (g *Gate) Idle(now time.Duration) time.Duration {
+	return max(0, now-time.Duration(g.movedAt.Load()))
+}
+
 // unknownDrain is what Drain returns before anything has been served: the least
 // that Retry-After can say. The time that the first requests have taken so far
 // would be a guess near zero, and would bring everyone back at once.

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// maxGhosts bounds how much work without a client is kept account of, 8 kB. Ours:
+// maxGhosts bounds how much work without a client is kept account of, 16 kB. Ours:
 // as many as there are places at most by default.
 const maxGhosts = 1024
 
@@ -22,16 +22,21 @@ type Ghosts struct {
 	n    atomic.Int64
 	next atomic.Int64 // at[0] while n > 0: lets Due do without the lock
 
-	mu sync.Mutex               // guards what follows, and writes of what precedes
-	at [maxGhosts]time.Duration // a binary heap, the earliest instant first
+	mu sync.Mutex       // guards what follows, and writes of what precedes
+	at [maxGhosts]ghost // a binary heap, the earliest instant first
+}
+
+type ghost struct {
+	until time.Duration
+	owner uint64
 }
 
 // Len returns how many there are. It costs one atomic load.
 func (g *Ghosts) Len() int { return int(g.n.Load()) }
 
-// Keep keeps a place until an instant. It reports false if 1024 are kept already;
-// then the place is to be given back at once.
-func (g *Ghosts) Keep(until time.Duration) bool {
+// Keep keeps a place until an instant, and whose it is. It reports false if 1024 are
+// kept already; then the place is to be given back at once.
+func (g *Ghosts) Keep(until time.Duration, owner uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n := int(g.n.Load())
@@ -41,49 +46,50 @@ func (g *Ghosts) Keep(until time.Duration) bool {
 	i := n
 	for i > 0 {
 		parent := (i - 1) / 2
-		if g.at[parent] <= until {
+		if g.at[parent].until <= until {
 			break
 		}
 		g.at[i] = g.at[parent]
 		i = parent
 	}
-	g.at[i] = until
-	g.next.Store(int64(g.at[0]))
+	g.at[i] = ghost{until, owner}
+	g.next.Store(int64(g.at[0].until))
 	g.n.Store(int64(n + 1))
 	return true
 }
 
-// Due returns how many ghosts' work is done by now, and forgets them: so many
-// places are to be given back. It costs two atomic loads if there are none.
-func (g *Ghosts) Due(now time.Duration) (due int) {
+// Due forgets a ghost whose work is done by now, and returns whose it is: its place is
+// to be given back. It reports false if there is none, at the cost of two atomic loads.
+func (g *Ghosts) Due(now time.Duration) (owner uint64, due bool) {
 	if g.n.Load() == 0 || int64(now) < g.next.Load() {
-		return 0
+		return 0, false
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n := int(g.n.Load())
-	for n > 0 && g.at[0] <= now {
-		n--
-		due++
-		last := g.at[n]
-		i := 0
-		for {
-			child := 2*i + 1
-			if child >= n {
-				break
-			}
-			if child+1 < n && g.at[child+1] < g.at[child] {
-				child++
-			}
-			if last <= g.at[child] {
-				break
-			}
-			g.at[i] = g.at[child]
-			i = child
-		}
-		g.at[i] = last
+	if n == 0 || g.at[0].until > now {
+		return 0, false
 	}
-	g.next.Store(int64(g.at[0]))
+	n--
+	owner = g.at[0].owner
+	last := g.at[n]
+	i := 0
+	for {
+		child := 2*i + 1
+		if child >= n {
+			break
+		}
+		if child+1 < n && g.at[child+1].until < g.at[child].until {
+			child++
+		}
+		if last.until <= g.at[child].until {
+			break
+		}
+		g.at[i] = g.at[child]
+		i = child
+	}
+	g.at[i] = last
+	g.next.Store(int64(g.at[0].until))
 	g.n.Store(int64(n))
-	return due
+	return owner, true
 }

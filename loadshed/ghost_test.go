@@ -6,26 +6,46 @@ import (
 	"time"
 )
 
+// due forgets the ghosts that are due, and counts them.
+func (g *Ghosts) due(now time.Duration) (n int) {
+	for {
+		if _, due := g.Due(now); !due {
+			return n
+		}
+		n++
+	}
+}
+
 // FuzzGhosts compares it with a sorted slice.
 func FuzzGhosts(f *testing.F) {
 	f.Add([]byte{9, 3, 7, 200, 1, 5, 210, 255})
 	f.Fuzz(func(t *testing.T, steps []byte) {
 		var g Ghosts
 		var want []time.Duration
+		var owners, back uint64 // sums
 		now := time.Duration(0)
 		for i, s := range steps {
 			if s < 200 {
 				until := now + time.Duration(int(s)*(i%7))*ms
-				if !g.Keep(until) {
+				if !g.Keep(until, uint64(i)) {
 					t.Fatalf("no room beside %d", len(want))
 				}
+				owners += uint64(i)
 				want = append(want, until)
 			} else {
 				now += time.Duration(s-199) * 20 * ms
 				before := len(want)
 				want = slices.DeleteFunc(want, func(at time.Duration) bool { return at <= now })
-				if n := g.Due(now); n != before-len(want) {
+				n := 0
+				for owner, due := g.Due(now); due; owner, due = g.Due(now) {
+					n++
+					back += owner
+				}
+				if n != before-len(want) {
 					t.Fatalf("%d are due at %v, want %d", n, now, before-len(want))
+				}
+				if len(want) == 0 && back != owners {
+					t.Fatalf("all are due, and not all owners are told")
 				}
 			}
 			if g.Len() != len(want) {
@@ -41,17 +61,17 @@ func FuzzGhosts(f *testing.F) {
 func TestGhostsAreBounded(t *testing.T) {
 	var g Ghosts
 	for i := range maxGhosts {
-		if !g.Keep(time.Duration(maxGhosts-i) * ms) {
+		if !g.Keep(time.Duration(maxGhosts-i)*ms, 0) {
 			t.Fatalf("no room for ghost %d", i)
 		}
 	}
-	if g.Keep(0) {
+	if g.Keep(0, 0) {
 		t.Errorf("room for more than %d", maxGhosts)
 	}
-	if n := g.Due(time.Duration(maxGhosts/2) * ms); n != maxGhosts/2 {
+	if n := g.due(time.Duration(maxGhosts/2) * ms); n != maxGhosts/2 {
 		t.Errorf("%d due, want half", n)
 	}
-	if !g.Keep(time.Hour) || g.Due(time.Minute) != maxGhosts/2 || g.Len() != 1 {
+	if !g.Keep(time.Hour, 0) || g.due(time.Minute) != maxGhosts/2 || g.Len() != 1 {
 		t.Errorf("%d left, want one", g.Len())
 	}
 }

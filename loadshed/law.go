@@ -56,6 +56,16 @@ const (
 	verify     = 0.75
 	elasticity = 0.3
 
+	// A share of refused refusals by the backend cuts the limit. Of enoughRefusals
+	// results and more it is believed that cuts to the least limit have not paid, if
+	// they have left unpaid of it. What is usual then is forgotten with the weight
+	// usualMemory per window, and once it is rare.
+	refused        = 0.1
+	enoughRefusals = 30
+	unpaid         = 0.75
+	usualMemory    = 0.1
+	rare           = 0.01
+
 	// A throughput of lost less than it has been at a higher limit, and at least
 	// deviations standard deviations of it, says that the limit is below the knee.
 	lost       = 0.10
@@ -72,6 +82,15 @@ const (
 	nextProbe    = 20.0
 	longestProbe = 80.0
 	probeCost    = 40
+
+	// A probe is void in which nothing ends for stalledAfter seconds and stalledMeans
+	// mean latencies.
+	stalledAfter = 0.25
+	stalledMeans = 4
+
+	// spared times the limit of a probe in flight, on average, is too much for it to
+	// have been one.
+	spared = 1.25
 
 	// How fast the baseline follows latency while the limit is not used up: up
 	// slowly, as a beginning overload looks like this.
@@ -137,14 +156,22 @@ type control struct {
 		began    time.Duration
 		until    time.Duration // when what entered before has left
 		limit    float64       // before it
+		mean     float64       // latency before it
 		next     time.Duration
 		every    float64
 		verified bool
+		all      bool    // nobody is spared
 		pressure float64 // share of the recent windows in which somebody was turned away
 	}
 
-	refusedAt time.Duration
-	random    uint64
+	// refusals of the backend, as shares of what ended.
+	refusals struct {
+		at     time.Duration // of the last cut because of them
+		before float64       // before the first such cut
+		usual  float64       // what no cut has lowered; 0: nothing known
+	}
+
+	random uint64
 }
 
 type phase uint8
@@ -161,6 +188,7 @@ func (c *control) begin(l Law) {
 		c.limit = float64(l.initial)
 	}
 	c.limit = between(float64(l.min), c.limit, float64(l.max))
+	c.before = min(c.before, float64(l.max)) // a reload may have lowered it
 }
 
 func between(low, v, high float64) float64 { return min(max(v, low), high) }
@@ -196,6 +224,11 @@ func (c *control) over(now time.Duration, s *sample) (bool, time.Duration) {
 func (c *control) step(now time.Duration, s *sample, l Law) Reason {
 	if s.n > 0 {
 		c.latency = s.mean()
+		if r := &c.refusals; r.usual > rare {
+			r.usual += usualMemory * (float64(s.overloaded)/float64(s.overloaded+s.n) - r.usual)
+		} else {
+			r.usual = 0
+		}
 	}
 	if l.target > 0 {
 		if c.probe.phase != measuring { // a reload has come in between
@@ -300,6 +333,11 @@ func (c *control) adapt(now time.Duration, s *sample, l Law) Reason {
 	for _, n := range c.needs[:min(c.windows, memory)] {
 		most = max(most, n)
 	}
+	if peak := float64(s.peak); peak > 0 && peak < .9*c.limit {
+		// Who was refused had not all of the limit, but a share of it: what was needed
+		// is what was let in, and says that much less of the limit.
+		most *= c.limit / peak
+	}
 	spare := 1 - (1-tight)*between(0, (c.excess-overload)/(heavy-overload), 1)
 	target := most + spare*(headroom*most+math.Sqrt(most)) + 1
 	above := 1 + tolerance + 1/math.Sqrt(max(1, most))
@@ -323,7 +361,7 @@ func (c *control) adapt(now time.Duration, s *sample, l Law) Reason {
 	if !l.noProbe && now >= c.probe.next && c.probe.pressure > probed && c.excess > .1 && c.before == 0 && s.good >= 5 && c.limit > float64(l.min) {
 		// To half of the need, not to a fixed few (F4), and only under pressure.
 		p := &c.probe
-		p.phase, p.began, p.limit = settling, now, c.limit
+		p.phase, p.began, p.limit, p.mean = settling, now, c.limit, c.latency
 		p.until = now + duration(max(.05, 1.5*s.mean()))
 		c.limit = max(float64(l.min), math.Floor(.5*min(most, c.limit)))
 		return Probed
@@ -365,7 +403,7 @@ func (c *control) idle(s *sample, congestion float64, l Law) Reason {
 func (c *control) bind(now time.Duration, s *sample) {
 	rate := float64(s.good) / s.span
 	if !c.bound {
-		c.bound, c.windows, c.rate = true, 0, rate
+		c.bound, c.windows, c.rate, c.probe.all = true, 0, rate, false
 		switch {
 		case c.probe.verified:
 			c.probe.next = now + c.jittered(now, nextProbe)
@@ -508,6 +546,14 @@ func (c *control) verdict(now time.Duration, s *sample, l Law) Reason {
 	}
 	c.cuts.open = false
 	c.congestion = 1
+	if s.latency/max(s.span, 1e-3) > spared*c.limit {
+		// Those who are spared probes have taken what was kept from the others, so
+		// that by Little's law nothing was tried. The next is for all to bear.
+		p.all = true
+		p.next = now + c.jittered(now, firstProbe)
+		c.limit = p.limit
+		return Restored
+	}
 	if s.refused > 0 && rate > .8*c.rate && c.limit > float64(l.min) {
 		c.rescale(min(1, ratio))
 		p.verified = rate < .93*c.rate // else the queue may be longer still
@@ -529,6 +575,20 @@ func (c *control) verdict(now time.Duration, s *sample, l Law) Reason {
 	return Restored
 }
 
+// stalled ends a probe in which nothing has ended for too long.
+func (c *control) stalled(now, idle time.Duration) bool {
+	p := &c.probe
+	if p.phase == measuring || idle.Seconds() < max(stalledAfter, stalledMeans*p.mean) {
+		return false
+	}
+	p.phase = measuring
+	p.next = now + c.jittered(now, max(nextProbe, probeCost*(now-p.began).Seconds()))
+	c.limit = p.limit
+	c.congestion = 1
+	c.cuts.open = false
+	return true
+}
+
 // meet holds 95 % of the requests within the target: each late one lowers the
 // limit by 1/50, each other one raises it by 5/95 of that, so that it stands still
 // at one late request in twenty, whatever the distribution (the weighted up-down
@@ -540,7 +600,9 @@ func (c *control) meet(s *sample, l Law) Reason {
 	step := (late*float64(within) - (1-late)*float64(s.late)) / 50
 	if step < 0 {
 		if within == 0 {
-			c.before = max(c.before, c.limit)
+			c.before, c.hot = max(c.before, c.limit), 0
+		} else if c.hot++; c.hot >= hotBefore {
+			c.before = 0 // the backend is back, and not what it was
 		}
 		c.limit = max(float64(l.min), c.limit*max(cut, 1+step))
 		return Late
@@ -562,15 +624,35 @@ func (c *control) meet(s *sample, l Law) Reason {
 const late = 0.05
 
 // refusing says whether the backend refuses so much that the limit is cut: a tenth
-// of what ended in the window, twice at least, and once per round trip.
+// of what ended in the window, twice at least, and once per round trip. These cuts
+// must pay, too: if the share of refusals is at the least limit about what it was
+// before the first cut, it is not the load, as when one of several upstreams is dead.
+// Then the limit rises again, and only twice as many say something.
 func (c *control) refusing(now time.Duration, s *sample, l Law) bool {
-	if s.overloaded < 2 || float64(s.overloaded) < .1*float64(s.overloaded+s.good) {
+	r := &c.refusals
+	ended := s.overloaded + s.good
+	share := float64(s.overloaded) / float64(ended)
+	if s.overloaded < 2 || share < max(refused, 2*r.usual) {
 		return false
 	}
-	if c.refusedAt > 0 && (now-c.refusedAt).Seconds() < max(c.latency, .1) {
+	least := c.before > 0 && c.limit <= float64(l.min)
+	if (least || r.usual > 0) && ended < enoughRefusals {
 		return false
 	}
-	c.refusedAt = now
+	if least {
+		if share > unpaid*r.before {
+			r.usual = share
+			return false
+		}
+		r.before = share // that of the first cut was of a few requests
+	}
+	if r.at > 0 && (now-r.at).Seconds() < max(c.latency, .1) {
+		return false
+	}
+	r.at = now
+	if c.before == 0 {
+		r.before = share
+	}
 	c.fall(cut, l)
 	return true
 }

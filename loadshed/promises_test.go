@@ -480,10 +480,10 @@ func TestGhostsUnderContention(t *testing.T) {
 		wg.Go(func() {
 			for round := range rounds {
 				now := time.Duration(round) * time.Microsecond
-				if g.Keep(now + time.Duration(mix(uint64(i*rounds+round))%200)*time.Microsecond) {
+				if g.Keep(now + time.Duration(mix(uint64(i*rounds+round))%200)*time.Microsecond, 1) {
 					kept.Add(1)
 				}
-				due.Add(int64(g.Due(now)))
+				due.Add(int64(g.due(now)))
 				if n := g.Len(); n < 0 || n > maxGhosts {
 					t.Errorf("%d kept", n)
 				}
@@ -491,7 +491,7 @@ func TestGhostsUnderContention(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	due.Add(int64(g.Due(time.Hour)))
+	due.Add(int64(g.due(time.Hour)))
 	if kept.Load() != due.Load() || kept.Load() == 0 || g.Len() != 0 {
 		t.Errorf("%d kept, %d given back, %d left", kept.Load(), due.Load(), g.Len())
 	}
@@ -500,7 +500,7 @@ func TestGhostsUnderContention(t *testing.T) {
 func TestGhostsAllocateNothing(t *testing.T) {
 	var g Ghosts
 	now := time.Duration(0)
-	if n := testing.AllocsPerRun(1000, func() { g.Keep(now); g.Keep(now + 9); g.Due(now); now++ }); n != 0 {
+	if n := testing.AllocsPerRun(1000, func() { g.Keep(now, 1); g.Keep(now+9, 2); g.Due(now); now++ }); n != 0 {
 		t.Errorf("%v allocations, want none", n)
 	}
 }
@@ -508,7 +508,7 @@ func TestGhostsAllocateNothing(t *testing.T) {
 func BenchmarkGhosts(b *testing.B) {
 	b.Run("none due", func(b *testing.B) {
 		var g Ghosts
-		g.Keep(time.Hour)
+		g.Keep(time.Hour, 1)
 		b.ReportAllocs()
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
@@ -523,7 +523,7 @@ func BenchmarkGhosts(b *testing.B) {
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
 				now := time.Duration(clock.Add(1))
-				g.Keep(now + 500)
+				g.Keep(now+500, 1)
 				g.Due(now)
 			}
 		})
