@@ -31,28 +31,10 @@ type Hammer struct{ Gap time.Duration }
 
 // Next implements Policy.
 func (p Hammer) Next(r Refused) (time.Duration, bool) {
-	return time.Duration(float64(p.Gap) * (0.9 + 0.2*r.U)), true
+	return nanoseconds(float64(p.Gap) * (0.9 + 0.2*r.U)), true
 }
 
 func (p Hammer) String() string { return fmt.Sprintf("hammers every %v", p.Gap) }
-
-// Exponential waits min(Cap, Base·Factor^(attempt-1)), times a uniform factor
-// between 1-Jitter and 1+Jitter.
-type Exponential struct {
-	Base, Cap time.Duration
-	Factor    float64 // at least 1
-	Jitter    float64 // 0 to 1
-}
-
-// Next implements Policy.
-func (p Exponential) Next(r Refused) (time.Duration, bool) {
-	wait := min(float64(p.Cap), float64(p.Base)*math.Pow(p.Factor, float64(r.Attempt-1)))
-	return time.Duration(wait * (1 + p.Jitter*(2*r.U-1))), true
-}
-
-func (p Exponential) String() string {
-	return fmt.Sprintf("%v × %v to %v ± %.0f %%", p.Base, p.Factor, p.Cap, 100*p.Jitter)
-}
 
 // GiveUp does not come back.
 type GiveUp struct{}

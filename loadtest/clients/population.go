@@ -9,7 +9,7 @@ import (
 
 // A Share is a part of a Population that has one Policy.
 type Share struct {
-	Weight float64 // above 0, relative to the other shares'
+	Weight float64 // above 0, at most 1e9, relative to the other shares'
 	Policy Policy
 
 	// Precise: the server can see that these clients read milliseconds, as
@@ -18,7 +18,8 @@ type Share struct {
 }
 
 // Returns reports whether clients of this share come back at all: whether they
-// do so when they are first refused, and told to wait a second.
+// do so when they are first refused with a 503, and told to wait a second. Of
+// those who sometimes do, as a Person, it says that they do.
 func (s Share) Returns() bool {
 	_, again := s.Policy.Next(Refused{Attempt: 1, Hint: pushback.Hint{Seconds: 1, Ms: 1000}})
 	return again
@@ -41,8 +42,8 @@ func (p Population) Check() error {
 		errs = append(errs, fmt.Errorf("population has %d shares; want 1 to %d", len(p), maxShares))
 	}
 	for i, s := range p {
-		if !(s.Weight > 0) { // NaN too
-			errs = append(errs, fmt.Errorf("share %d: weight is %v; want more than 0", i, s.Weight))
+		if !(s.Weight > 0 && s.Weight <= maxWeight) { // NaN too
+			errs = append(errs, fmt.Errorf("share %d: weight is %v; want more than 0, at most %.0f", i, s.Weight, float64(maxWeight)))
 		}
 		if s.Policy == nil {
 			errs = append(errs, fmt.Errorf("share %d has no policy", i))

@@ -1,0 +1,231 @@
+package clients
+
+import (
+	"slices"
+	"time"
+)
+
+// An Entry is a policy with the name under which the commands know it.
+type Entry struct {
+	Name   string // lower case letters, digits and hyphens
+	Policy Policy // with the default of its parameter, if it takes one
+	About  string // its formula, in one line
+	Source string // whose it is: version, section
+
+	// Param says what may follow the name and an @: what it means and, after a
+	// comma, what it is without; "": nothing may.
+	Param string
+
+	// Precise clients show the server that they read milliseconds: see Share.
+	Precise bool
+
+	with func(param string) (Policy, error)
+}
+
+// Catalog returns all policies that have a name, by family: what is told, the
+// seeds' and the textbooks', client libraries.
+func Catalog() []Entry { return slices.Clone(catalog) }
+
+// named makes Entries print their names in tables. Those of the first family
+// have words of their own.
+func named(entries []Entry) []Entry {
+	for i, e := range entries {
+		entries[i].Policy = Named{e.Name, e.Policy}
+		if e.with != nil {
+			entries[i].with = func(param string) (Policy, error) {
+				p, err := e.with(param)
+				return Named{e.Name + "@" + param, p}, err
+			}
+		}
+	}
+	return entries
+}
+
+var catalog = slices.Concat(told, named(textbook), named(libraries))
+
+const (
+	lispCast  = "E. Normand, LispCast, "
+	revisited = "\"Exponential back-off, revisited\" (2024)"
+	awsBlog   = "AWS Architecture Blog, \"Exponential Backoff And Jitter\" (2015)"
+)
+
+// told are those who hear, and those who do not.
+var told = []Entry{
+	{Name: "exact", Policy: Exact{}, About: "Retry-After + exponential(5 ms); without it as ignore", Source: "ours"},
+	{Name: "exact-ms", Policy: ExactMs{}, About: "Retry-After-Ms or gRPC's pushback + exponential(5 ms); without it as ignore", Source: "ours"},
+	{
+		Name: "late", Policy: Late{By: 0.2}, About: "Retry-After · (1 + U · SHARE)", Source: "ours",
+		Param: "the share of Retry-After by which it is late at most, 20%", with: withShare(func(s float64) Policy { return Late{By: s} }),
+	},
+	{Name: "ignore", Policy: Ignore{}, About: "U · min(60 s, 2^(n-1) s), for ever", Source: "ours; the formula is aws-full-jitter's"},
+	{
+		Name: "fixed", Policy: Fixed{Gap: 5 * time.Second}, About: "GAP, for ever", Source: "ours",
+		Param: "the gap, 5s", with: withGap(func(d time.Duration) Policy { return Fixed{Gap: d} }),
+	},
+	{
+		Name: "hammer", Policy: Hammer{Gap: time.Second}, About: "GAP · U[0.9, 1.1), for ever", Source: "ours",
+		Param: "the gap, 1s", with: withGap(func(d time.Duration) Policy { return Hammer{Gap: d} }),
+	},
+	{Name: "give-up", Policy: GiveUp{}, About: "does not come back", Source: "ours"},
+}
+
+// textbook are the seeds' policies, and AWS's.
+var textbook = []Entry{
+	{
+		Name: "try-n-times", Policy: TryNTimes{N: 2}, About: "0 s, N retries", Source: lispCast + "\"Try three times\"",
+		Param: "the number of retries, 2", with: withCount(func(n int) Policy { return TryNTimes{N: n} }),
+	},
+	{
+		Name: "clojure", Policy: Clojure{Time: time.Second, Rate: 2, Max: 10 * time.Second},
+		About:  "1 s · 2^(n-1) while under 10 s: 1, 2, 4, 8 s, 5 attempts; any failure",
+		Source: lispCast + "\"Exponential Backoff\", macro try-backoff",
+	},
+	{
+		Name: "clojure-predicate", Policy: Only{S429 | S503, Clojure{Time: time.Second, Rate: 2, Max: 10 * time.Second}},
+		About:  "as clojure, but only after a 429 or a 503",
+		Source: lispCast + "\"Exponential Backoff\", with p?; that it asks for these two is ours",
+	},
+	{
+		Name: "google-analytics", Policy: Only{S403 | S429 | S500 | S503 | Lost, GoogleAnalytics{}},
+		About:  "2^(n-1) s + U{1 … 1000} ms, 6 attempts; 403, 429, 500, 503, no answer",
+		Source: "Google Analytics Core Reporting API, \"Implementing exponential backoff\"; which failures is ours",
+	},
+	{
+		Name: "go-array", Policy: GoArray{},
+		About:  "m/2 + ⌊U·m⌋ ms, m = 10 10 100 100 500 500 3000 3000 5000 5000 …, for ever",
+		Source: "P. Teichman, \"Simple backoff\", package backoff",
+	},
+	{
+		Name: "google-http-java-client", Policy: Only{Server | Lost, GoogleHTTPJava{}},
+		About:  "min(60 s, 0.5 s · 1.5^(n-1)) ± 50 %, 15 min; 5xx, no answer",
+		Source: "googleapis/google-http-java-client, ExponentialBackOff and ON_SERVER_ERROR; HttpRequest stops it after 10 retries: *11",
+	},
+	{
+		Name: "binary-exponential", Policy: Binary{Slot: time.Second},
+		About:  "U · 2^min(n,10) slots of 1 s, 16 attempts",
+		Source: revisited + ", second graph; truncated as IEEE 802.3 does",
+		Param:  "the slot, 1s", with: withSlot(func(d time.Duration) Policy { return Binary{Slot: d} }),
+	},
+	{
+		Name: "ethernet", Policy: Binary{Slot: time.Second, Whole: true},
+		About:  "⌊U · 2^min(n,10)⌋ slots of 1 s, 16 attempts",
+		Source: "Metcalfe and Boggs (1976); IEEE 802.3, 4.2.3.2.5, whose slot is 51.2 µs at 10 Mb/s",
+		Param:  "the slot, 1s", with: withSlot(func(d time.Duration) Policy { return Binary{Slot: d, Whole: true} }),
+	},
+	{
+		Name: "modified-binary-exponential", Policy: ModifiedBinary{Slot: time.Second},
+		About:  "retry n uniform in [2^n-2, 2^(n+1)-2) slots of 1 s from the first request, for ever",
+		Source: revisited + "; Bender et al., \"Adversarial Contention Resolution for Simple Channels\" (2005)",
+		Param:  "the slot, 1s", with: withSlot(func(d time.Duration) Policy { return ModifiedBinary{Slot: d} }),
+	},
+	{
+		Name: "server-timing", Policy: ServerTiming{},
+		About:  "Retry-After exactly; without it 2^(n-1) s, for ever",
+		Source: "J. J. Geewax, \"API Design Patterns\" (2021), 29.2.2 and listing 29.1",
+	},
+	{
+		Name: "google-sre", Policy: Budgeted{Attempts: 3, Ratio: 0.1, Policy: FullJitter(time.Second, time.Minute)},
+		About:  "U · 2^(n-1) s, 3 attempts, while under 10 % of the process' requests are retries",
+		Source: "Beyer et al., \"Site Reliability Engineering\" (2016), chapters 21 and 22; base and cap are ours",
+	},
+	{
+		Name: "tcp-rto", Policy: MaxAttempts{4, Exponential{Base: 2 * time.Second, Cap: time.Minute, Factor: 2}},
+		About:  "2 s · 2^(n-1), 4 attempts: RTT_RXTMIN 2, RTT_RXTMAX 60, RTT_MAXNREXMT 3",
+		Source: "Stevens, Fenner and Rudoff, \"UNIX Network Programming\" 1 (3rd ed.), 22.5, lib/rtt.c",
+	},
+	{
+		Name: "paranoid-pirate", Policy: Exponential{Base: time.Second, Cap: 32 * time.Second, Factor: 2},
+		About:  "min(32 s, 2^(n-1) s), for ever: INTERVAL_INIT 1000, INTERVAL_MAX 32000",
+		Source: "P. Hintjens, \"ZeroMQ\" (2013), chapter 4, ppworker",
+	},
+	{
+		Name: "docker-restart", Policy: Exponential{Base: 100 * time.Millisecond, Cap: time.Minute, Factor: 2},
+		About:  "min(1 min, 100 ms · 2^(n-1)), for ever",
+		Source: "moby/moby, restartmanager.go; the reset after 10 s of running is not in it",
+	},
+	{
+		Name: "hadoop", Policy: MaxAttempts{6, Jittered{Base: 400 * time.Millisecond, Low: 0.5, High: 1.5}},
+		About:  "200 ms · 2^n · U[0.5, 1.5), 6 attempts",
+		Source: "apache/hadoop, RetryPolicies.exponentialBackoffRetry(5, 200 ms), as in NameNodeProxies",
+	},
+	{
+		Name: "aws-exponential", Policy: Exponential{Base: time.Second, Cap: time.Minute, Factor: 2},
+		About: "min(60 s, 2^(n-1) s), for ever", Source: awsBlog + ", without jitter; base and cap are ours",
+	},
+	{
+		Name: "aws-full-jitter", Policy: FullJitter(time.Second, time.Minute),
+		About: "U · min(60 s, 2^(n-1) s), for ever", Source: awsBlog + "; base and cap are ours",
+	},
+	{
+		Name: "aws-equal-jitter", Policy: EqualJitter(time.Second, time.Minute),
+		About: "(1 + U)/2 · min(60 s, 2^(n-1) s), for ever", Source: awsBlog + "; base and cap are ours",
+	},
+	{
+		Name: "aws-decorrelated", Policy: Decorrelated{Base: time.Second, Cap: time.Minute},
+		About: "s = min(60 s, U[1 s, 3·s)), for ever", Source: awsBlog + "; base and cap are ours",
+	},
+}
+
+// libraries are client libraries as they come, and people.
+var libraries = []Entry{
+	{
+		Name: "curl", Policy: curl,
+		About:  "max(Retry-After, min(10 min, 2^(n-1) s)), 4 attempts; 408 429 500 502 503 504, time-outs",
+		Source: "curl 7.88 --retry 3, tool_operate.c",
+	},
+	{
+		Name: "urllib3", Policy: urllib3,
+		About:  "Retry-After, without it gives up; no answer: 0 s; 4 attempts; 413 429 503",
+		Source: "urllib3 2.7, Retry.DEFAULT = Retry(3), util/retry.py; requests alone does not retry: give-up",
+	},
+	{
+		Name: "go-retryablehttp", Policy: retryableHTTP,
+		About:  "Retry-After of a 429 or 503, or min(30 s, 2^(n-1) s), 5 attempts; 429, 5xx but 501, no answer",
+		Source: "hashicorp/go-retryablehttp 0.7.8, DefaultBackoff and DefaultRetryPolicy",
+	},
+	{
+		Name: "client-go", Policy: clientGo,
+		About:  "Retry-After, without it gives up; broken connections: 1 s; 11 attempts; 429, 5xx",
+		Source: "k8s.io/client-go 0.37.2, rest/with_retry.go",
+	},
+	{
+		Name: "aws-sdk-go", Policy: awsSDKGo,
+		About:  "U · 2^n s, 3 attempts; 500 502 503 504, no answer; not 429; Retry-After is not read",
+		Source: "aws-sdk-go-v2 1.47.0, retry.NewStandard, jitter_backoff.go",
+	},
+	{
+		Name: "stripe-go", Policy: stripeGo,
+		About:  "max(0.5 s, min(5 s, 0.5 s · (1+(n-1)²)) · U[0.75, 1)), 3 attempts; 409, 5xx, no answer; not 429",
+		Source: "stripe/stripe-go, stripe.go, shouldRetry and sleepTime",
+	},
+	{
+		Name: "openai", Policy: openAI,
+		About:  "Retry-After-Ms, Retry-After, or min(8 s, 0.5 s · 2^(n-1)) · U[0.75, 1), 3 attempts; 408 409 429, 5xx, no answer",
+		Source: "openai-node 6.49, client.js; openai-python, _base_client.py",
+	},
+	{
+		Name: "got", Policy: got,
+		About:  "Retry-After, or 2^(n-1) s + U · 100 ms, 3 attempts; 408 413 429 500 502 503 504 521 522 524, no answer",
+		Source: "sindresorhus/got 14, calculate-retry-delay.ts",
+	},
+	{
+		Name: "ky", Policy: ky,
+		About:  "Retry-After of a 413, 429 or 503, or 0.3 s · 2^(n-1), 3 attempts; 408 413 429 500 502 503 504, not time-outs",
+		Source: "sindresorhus/ky 1.14, Ky.ts and normalize.ts",
+	},
+	{
+		Name: "undici", Policy: undici,
+		About:  "min(30 s, Retry-After), or min(30 s, 0.5 s · 2^(n-1)), 6 attempts; 429 500 502 503 504, not time-outs",
+		Source: "nodejs/undici 7.30 RetryAgent, retry-handler.js",
+	},
+	{
+		Name: "grpc-go", Policy: grpcGo, Precise: true,
+		About:  "pushback in ms, or min(1 s, 0.1 s · 2^(n-1)) · U[0.8, 1.2), 4 attempts; UNAVAILABLE: 502 503 504, broken connections",
+		Source: "grpc-go 1.83.2, stream.go, with the service config of proposal A6's example",
+	},
+	{
+		Name: "browser", Policy: browser,
+		About:  "people reload: lognormal, median 5 s · 1.5^(n-1), σ 1, 1 s to 2 min; after each failure 20 % leave; 20 attempts",
+		Source: "ours, an assumption: browsers do not retry by themselves, and we know of no measurement of people",
+	},
+}

@@ -1,0 +1,123 @@
+package clients
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// power is base·factor^(n-1), at most limit if limit is above 0.
+func power(base, limit time.Duration, factor float64, n int) float64 {
+	wait := float64(base) * math.Pow(factor, float64(max(n, 1)-1))
+	if base <= 0 { // 0·∞
+		wait = 0
+	}
+	if limit > 0 {
+		wait = min(wait, float64(limit))
+	}
+	return wait
+}
+
+// Exponential waits min(Cap, Base·Factor^(n-1)), times a uniform factor
+// between 1-Jitter and 1+Jitter.
+type Exponential struct {
+	Base, Cap time.Duration // a Cap of 0: none
+	Factor    float64       // at least 1
+	Jitter    float64       // 0 to 1
+}
+
+// Next implements Policy.
+func (p Exponential) Next(r Refused) (time.Duration, bool) {
+	return nanoseconds(power(p.Base, p.Cap, p.Factor, r.Attempt) * (1 + p.Jitter*(2*r.U-1))), true
+}
+
+func (p Exponential) String() string {
+	return fmt.Sprintf("%v × %v to %v ± %.0f %%", p.Base, p.Factor, p.Cap, 100*p.Jitter)
+}
+
+// Jittered waits a uniform share, from Low to High, of
+// min(Cap, Base·2^(n-1)).
+type Jittered struct {
+	Base, Cap time.Duration // a Cap of 0: none
+	Low, High float64       // 0 ≤ Low ≤ High
+}
+
+// Next implements Policy.
+func (p Jittered) Next(r Refused) (time.Duration, bool) {
+	return nanoseconds(power(p.Base, p.Cap, 2, r.Attempt) * (p.Low + (p.High-p.Low)*r.U)), true
+}
+
+func (p Jittered) String() string {
+	return fmt.Sprintf("%v × 2 to %v, %.0f to %.0f %%", p.Base, p.Cap, 100*p.Low, 100*p.High)
+}
+
+// FullJitter waits U·min(limit, base·2^(n-1)): AWS Architecture Blog,
+// "Exponential Backoff And Jitter" (2015), whose exponent starts at 0.
+func FullJitter(base, limit time.Duration) Jittered {
+	return Jittered{Base: base, Cap: limit, High: 1}
+}
+
+// EqualJitter waits v/2 + U·v/2, v = min(limit, base·2^(n-1)); see FullJitter.
+func EqualJitter(base, limit time.Duration) Jittered {
+	return Jittered{Base: base, Cap: limit, Low: 0.5, High: 1}
+}
+
+// Decorrelated waits min(Cap, Base + U·(3·s - Base)), s being its last wait, and
+// Base at first: AWS's decorrelated jitter; see FullJitter.
+type Decorrelated struct{ Base, Cap time.Duration }
+
+// Next implements Policy.
+func (p Decorrelated) Next(r Refused) (time.Duration, bool) {
+	last := max(r.Gap, p.Base)
+	wait := float64(p.Base) + r.U*(3*float64(last)-float64(p.Base))
+	return nanoseconds(min(float64(p.Cap), wait)), true
+}
+
+func (p Decorrelated) String() string { return fmt.Sprintf("decorrelated, %v to %v", p.Base, p.Cap) }
+
+// Plus waits as Policy does, and a uniform share of Spread more.
+type Plus struct {
+	Spread time.Duration
+	Policy // should not use U itself: it is the same
+}
+
+// Next implements Policy.
+func (p Plus) Next(r Refused) (time.Duration, bool) {
+	wait, again := p.Policy.Next(r)
+	if !again {
+		return 0, false
+	}
+	return nanoseconds(float64(wait) + r.U*float64(p.Spread)), true
+}
+
+func (p Plus) String() string { return fmt.Sprintf("%v + up to %v", p.Policy, p.Spread) }
+
+// Person is somebody who presses reload. The first wait is distributed
+// lognormally around Median, at least Least and at most Most; for each further
+// one the median is Patience times that of the one before. After every failure
+// the share GiveUp of people leave, and after Attempts all. People do not read
+// Retry-After.
+//
+// The shape is ours: we know of no measurement of how people reload during an
+// outage.
+type Person struct {
+	Median, Least, Most time.Duration
+	Sigma               float64 // of the logarithm: 1 means that 68 % are within a factor of e
+	Patience            float64 // at least 1
+	GiveUp              float64 // 0 to 1
+	Attempts            int
+}
+
+// Next implements Policy.
+func (p Person) Next(r Refused) (time.Duration, bool) {
+	if r.Attempt >= p.Attempts || second(r.U) >= 1-p.GiveUp {
+		return 0, false
+	}
+	median := power(p.Median, p.Most, p.Patience, r.Attempt)
+	wait := median * math.Exp(p.Sigma*math.Sqrt2*math.Erfinv(2*r.U-1))
+	return nanoseconds(min(max(wait, float64(p.Least)), float64(p.Most))), true
+}
+
+func (p Person) String() string {
+	return fmt.Sprintf("reloads, about %v, %.0f %% leave", p.Median, 100*p.GiveUp)
+}

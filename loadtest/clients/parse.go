@@ -1,0 +1,183 @@
+package clients
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Bounds of what Parse reads. Ours: generous.
+const (
+	maxMix      = 10_000 // bytes
+	maxWeight   = 1e9
+	maxTries    = 1000
+	maxGap      = 24 * time.Hour
+	maxSlot     = time.Hour
+	leastSlot   = time.Microsecond
+	wantedParts = "NAME[@PARAMETER][*ATTEMPTS][:WEIGHT], separated by commas"
+)
+
+// Parse reads a mix of policies of the Catalog, as "curl" or
+// "curl:70,aws-full-jitter:20,fixed@5s*4:10". A part is
+//
+//	NAME[@PARAMETER][*ATTEMPTS][:WEIGHT]
+//
+// A policy with an Entry.Param takes a PARAMETER: durations as "1.5s", shares as
+// "20%". ATTEMPTS, 1 to 1000, bounds them as MaxAttempts does. WEIGHT is above
+// 0, and 1 if it is not given; weights need not add up to anything. There are at
+// most 256 parts. The error names every part that is wrong, what is wanted, and
+// names that are near.
+func Parse(s string) (Population, error) {
+	if len(s) > maxMix {
+		return nil, fmt.Errorf("the mix has %d bytes; want at most %d", len(s), maxMix)
+	}
+	if strings.TrimSpace(s) == "" {
+		return nil, errors.New("the mix is empty; want " + wantedParts)
+	}
+	var (
+		mix  Population
+		errs []error
+	)
+	for part := range strings.SplitSeq(s, ",") {
+		share, err := parseShare(strings.TrimSpace(part))
+		if err != nil {
+			errs = append(errs, err)
+		}
+		mix = append(mix, share)
+	}
+	if len(mix) > maxShares {
+		return nil, fmt.Errorf("the mix has %d parts; want at most %d", len(mix), maxShares)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return mix, nil
+}
+
+func parseShare(part string) (Share, error) {
+	if part == "" {
+		return Share{}, errors.New("a part of the mix is empty; want " + wantedParts)
+	}
+	share := Share{Weight: 1}
+	rest, weight, weighted := strings.Cut(part, ":")
+	if weighted {
+		w, err := strconv.ParseFloat(weight, 64)
+		if err != nil || !(w > 0 && w <= maxWeight) {
+			return Share{}, fmt.Errorf("%q: the weight is %q; want a number above 0, at most %.0f", part, weight, float64(maxWeight))
+		}
+		share.Weight = w
+	}
+	rest, attempts, limited := strings.Cut(rest, "*")
+	name, param, hasParam := strings.Cut(rest, "@")
+	i := slices.IndexFunc(catalog, func(e Entry) bool { return e.Name == name })
+	if i < 0 {
+		return Share{}, fmt.Errorf("%q: there is no policy %q; %s", part, name, near(name))
+	}
+	e := catalog[i]
+	share.Policy, share.Precise = e.Policy, e.Precise
+	if hasParam {
+		if e.with == nil {
+			return Share{}, fmt.Errorf("%q: %s takes no parameter; want no @ after it", part, name)
+		}
+		p, err := e.with(param)
+		if err != nil {
+			what, without, _ := strings.Cut(e.Param, ", ")
+			return Share{}, fmt.Errorf("%q: %w; it is %s, and %s if it is not given", part, err, what, without)
+		}
+		share.Policy = p
+	}
+	if limited {
+		n, err := strconv.Atoi(attempts)
+		if err != nil || n < 1 || n > maxTries {
+			return Share{}, fmt.Errorf("%q: the attempts are %q; want a whole number, 1 to %d", part, attempts, maxTries)
+		}
+		share.Policy = MaxAttempts{N: n, Policy: share.Policy}
+	}
+	return share, nil
+}
+
+// withGap, withSlot, withShare and withCount read parameters.
+func withGap(make func(time.Duration) Policy) func(string) (Policy, error) {
+	return withDuration(0, maxGap, make)
+}
+
+func withSlot(make func(time.Duration) Policy) func(string) (Policy, error) {
+	return withDuration(leastSlot, maxSlot, make)
+}
+
+func withDuration(least, most time.Duration, make func(time.Duration) Policy) func(string) (Policy, error) {
+	return func(param string) (Policy, error) {
+		d, err := time.ParseDuration(param)
+		if err != nil || d < least || d > most {
+			return nil, fmt.Errorf("the parameter is %q; want a duration as 1.5s, %v to %v", param, least, most)
+		}
+		return make(d), nil
+	}
+}
+
+func withShare(make func(float64) Policy) func(string) (Policy, error) {
+	return func(param string) (Policy, error) {
+		percent, found := strings.CutSuffix(param, "%")
+		p, err := strconv.ParseFloat(percent, 64)
+		if !found || err != nil || !(p > 0 && p <= 1000) {
+			return nil, fmt.Errorf("the parameter is %q; want a share as 20%%, above 0%%, at most 1000%%", param)
+		}
+		return make(p / 100), nil
+	}
+}
+
+func withCount(make func(int) Policy) func(string) (Policy, error) {
+	return func(param string) (Policy, error) {
+		n, err := strconv.Atoi(param)
+		if err != nil || n < 0 || n >= maxTries {
+			return nil, fmt.Errorf("the parameter is %q; want a whole number, 0 to %d", param, maxTries-1)
+		}
+		return make(n), nil
+	}
+}
+
+// near says which names resemble name, and all of them if none does.
+func near(name string) string {
+	const longestName = 40 // nothing longer resembles one
+	var close, all []string
+	for _, e := range catalog {
+		all = append(all, e.Name)
+		if len(name) > longestName || name == "" {
+			continue
+		}
+		lower := strings.ToLower(name)
+		if strings.Contains(e.Name, lower) || len(lower) > len(e.Name) && strings.Contains(lower, e.Name) ||
+			distance(lower, e.Name) <= min(3, len(e.Name)/2) && distance(lower, e.Name) < len(lower) {
+			close = append(close, e.Name)
+		}
+	}
+	if len(close) > 0 {
+		return "near it: " + strings.Join(close, ", ")
+	}
+	return "want one of: " + strings.Join(all, ", ")
+}
+
+// distance is how many bytes must be changed, added or left out to make b of a
+// (Levenshtein 1966).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		corner := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := corner
+			if a[i] != b[j] {
+				change++
+			}
+			corner = row[j+1]
+			row[j+1] = min(change, row[j]+1, corner+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,205 @@
+package clients
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/pushback"
+)
+
+func TestParse(t *testing.T) {
+	s := time.Second
+	for text, want := range map[string]Population{
+		"exact":             {{Weight: 1, Policy: Exact{}}},
+		" exact , ignore:2": {{Weight: 1, Policy: Exact{}}, {Weight: 2, Policy: Ignore{}}},
+		"curl:70,aws-full-jitter:20,fixed@2.5s*4:10": {
+			{Weight: 70, Policy: Named{"curl", curl}},
+			{Weight: 20, Policy: Named{"aws-full-jitter", FullJitter(s, 60*s)}},
+			{Weight: 10, Policy: MaxAttempts{4, Fixed{2500 * ms}}},
+		},
+		"late@35%:0.5":                        {{Weight: 0.5, Policy: Late{0.35}}},
+		"hammer@100ms":                        {{Weight: 1, Policy: Hammer{100 * ms}}},
+		"fixed":                               {{Weight: 1, Policy: Fixed{5 * s}}},
+		"fixed@0s":                            {{Weight: 1, Policy: Fixed{}}},
+		"try-n-times@0":                       {{Weight: 1, Policy: Named{"try-n-times@0", TryNTimes{0}}}},
+		"modified-binary-exponential@250ms*9": {{Weight: 1, Policy: MaxAttempts{9, Named{"modified-binary-exponential@250ms", ModifiedBinary{250 * ms}}}}},
+		"ethernet@51.2us":                     {{Weight: 1, Policy: Named{"ethernet@51.2us", Binary{Slot: 51200, Whole: true}}}},
+		"grpc-go":                             {{Weight: 1, Policy: Named{"grpc-go", grpcGo}, Precise: true}},
+		"exact*4,exact*4":                     {{Weight: 1, Policy: MaxAttempts{4, Exact{}}}, {Weight: 1, Policy: MaxAttempts{4, Exact{}}}},
+	} {
+		got, err := Parse(text)
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		if len(got) != len(want) {
+			t.Errorf("%q: %v, want %v", text, got, want)
+			continue
+		}
+		for i := range got {
+			if got[i] != want[i] {
+				t.Errorf("%q: share %d is %+v, want %+v", text, i, got[i], want[i])
+			}
+		}
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                      "the mix is empty; want NAME",
+		" ":                                     "the mix is empty",
+		"curl,,exact":                           "a part of the mix is empty",
+		"crul":                                  `there is no policy "crul"; near it: curl`,
+		"Exact":                                 `there is no policy "Exact"; near it: exact, exact-ms`,
+		"aws":                                   "near it: aws-exponential, aws-full-jitter, aws-equal-jitter, aws-decorrelated, aws-sdk-go",
+		"jitter":                                "near it: aws-full-jitter, aws-equal-jitter",
+		"client-go2":                            "near it: client-go",
+		"zzzzzz":                                "want one of: exact, exact-ms, late,",
+		"exact@5s":                              `"exact@5s": exact takes no parameter; want no @ after it`,
+		"fixed@5":                               `the parameter is "5"; want a duration as 1.5s, 0s to 24h0m0s; it is the gap, and 5s if it is not given`,
+		"fixed@-5s":                             "want a duration",
+		"fixed@25h":                             "want a duration",
+		"hammer@":                               `the parameter is ""`,
+		"late@0.2":                              `the parameter is "0.2"; want a share as 20%, above 0%`,
+		"late@0%":                               "want a share",
+		"late@NaN%":                             "want a share",
+		"try-n-times@-1":                        "want a whole number, 0 to 999",
+		"binary-exponential@1ns":                "1µs to 1h0m0s; it is the slot",
+		"exact*0":                               `"exact*0": the attempts are "0"; want a whole number, 1 to 1000`,
+		"exact*":                                "the attempts are",
+		"exact*1001":                            "the attempts are",
+		"exact:0":                               `"exact:0": the weight is "0"; want a number above 0, at most 1000000000`,
+		"exact:":                                "the weight is",
+		"exact:NaN":                             "the weight is",
+		"exact:Inf":                             "the weight is",
+		"exact:1:2":                             `the weight is "1:2"`,
+		"exact:2*4":                             `the weight is "2*4"`,
+		"crul:0,exact*0,ky":                     "the attempts are", // the second of two errors
+		strings.Repeat("exact,", 256) + "exact": "the mix has 257 parts; want at most 256",
+		strings.Repeat("x", maxMix+1):           "the mix has 10001 bytes; want at most 10000",
+		"this-is-a-very-long-name-that-does-not-resemble-anything-at-all":   "want one of",
+		"curl-with-a-very-long-name-that-does-not-resemble-anything-at-all": "want one of",
+	} {
+		p, err := Parse(text)
+		if err == nil || p != nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60q: %v, error %v; want %q in it", text, p, err, want)
+		}
+	}
+}
+
+// check fails t if the policy's answer to r is not sane.
+func check(t *testing.T, p Policy, r Refused) {
+	t.Helper()
+	if wait, again := p.Next(r); wait < 0 || wait > longest || !again && wait != 0 {
+		t.Errorf("%v, %+v: comes back %v after %v", p, r, again, wait)
+	}
+}
+
+// anything is what a client could have been through, the impossible included.
+func anything(draw *rand.Rand) Refused {
+	r := Refused{
+		Attempt: 1 + draw.IntN(30),
+		U:       draw.Float64(),
+		Status:  failures[draw.IntN(len(failures))],
+		Elapsed: time.Duration(draw.Int64N(int64(time.Hour))),
+		Gap:     time.Duration(draw.Int64N(int64(time.Minute))),
+	}
+	if draw.IntN(4) == 0 {
+		r.Attempt = []int{0, -1, 31, 61, 62, 63, 64, 1000, 1 << 30, math.MaxInt}[draw.IntN(10)]
+	}
+	if draw.IntN(4) == 0 {
+		r.Elapsed = []time.Duration{0, -1, longest, math.MaxInt64}[draw.IntN(4)]
+		r.Gap = []time.Duration{0, -1, longest, math.MaxInt64}[draw.IntN(4)]
+	}
+	if draw.IntN(4) == 0 {
+		r.U = []float64{0, math.SmallestNonzeroFloat64, 0.5, math.Nextafter(1, 0)}[draw.IntN(4)]
+	}
+	switch draw.IntN(4) {
+	case 0:
+		s := 1 + draw.IntN(59)
+		r.Hint = pushback.Hint{Seconds: s, Ms: s*1000 - draw.IntN(1000)}
+	case 1:
+		r.Hint = pushback.Hint{Never: true}
+	}
+	if draw.IntN(2) == 0 {
+		r.Requests = 1 + draw.Int64N(1<<40)
+		r.Retries = draw.Int64N(r.Requests)
+	}
+	return r
+}
+
+// No wait is negative, overflows or is longer than a year, and the same is
+// answered to the same.
+func TestCatalogIsSane(t *testing.T) {
+	draw := rand.New(rand.NewPCG(7, 8))
+	for _, e := range Catalog() {
+		for range 20_000 {
+			r := anything(draw)
+			check(t, e.Policy, r)
+			wait, again := e.Policy.Next(r)
+			if w, a := e.Policy.Next(r); w != wait || a != again {
+				t.Fatalf("%s is not pure: %+v gives %v, %v and %v, %v", e.Name, r, wait, again, w, a)
+			}
+		}
+	}
+}
+
+func TestNextDoesNotAllocate(t *testing.T) {
+	hint := pushback.Hint{Seconds: 6, Ms: 5250}
+	for _, e := range append(Catalog(), Entry{Name: "a bound", Policy: MaxAttempts{4, Named{"curl", curl}}}) {
+		p := e.Policy
+		for _, r := range []Refused{{Attempt: 1, U: 0.3}, {Attempt: 3, U: 0.7, Hint: hint}, {Attempt: 2, Status: 404}} {
+			if n := testing.AllocsPerRun(100, func() { p.Next(r) }); n != 0 {
+				t.Errorf("%s allocates %v times for %+v", e.Name, n, r)
+			}
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, e := range Catalog() {
+		f.Add(e.Name, uint64(1))
+	}
+	f.Add("curl:70,aws-full-jitter:20,fixed@5s*4:10", uint64(2))
+	f.Add("late@20%,try-n-times@3,ethernet@1us*1000:1e9", uint64(3))
+	f.Fuzz(func(t *testing.T, text string, seed uint64) {
+		p, err := Parse(text)
+		if err != nil {
+			if p != nil || err.Error() == "" {
+				t.Errorf("%q: %v with %v", text, p, err)
+			}
+			return
+		}
+		if err := p.Check(); err != nil {
+			t.Errorf("%q is read, but: %v", text, err)
+		}
+		draw := rand.New(rand.NewPCG(seed, seed))
+		for _, s := range p {
+			for range 20 {
+				check(t, s.Policy, anything(draw))
+			}
+		}
+		if i := p.Pick(draw.Float64()); i < 0 || i >= len(p) {
+			t.Errorf("%q: picks share %d", text, i)
+		}
+	})
+}
+
+func BenchmarkNext(b *testing.B) {
+	r := Refused{Attempt: 2, U: 0.3}
+	for _, name := range []string{"exact", "curl", "google-http-java-client", "modified-binary-exponential", "browser"} {
+		p, err := Parse(name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				p[0].Policy.Next(r)
+			}
+		})
+	}
+}

@@ -1,0 +1,200 @@
+package clients
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// TryNTimes comes back at once, N times: try-n-times of Eric Normand's "Try
+// three times" (LispCast), whose try3 has N = 2.
+type TryNTimes struct{ N int }
+
+// Next implements Policy.
+func (p TryNTimes) Next(r Refused) (time.Duration, bool) { return 0, r.Attempt <= p.N }
+
+func (p TryNTimes) String() string { return fmt.Sprintf("try-n-times, n = %d", p.N) }
+
+// Clojure is the function exponential-backoff, and the macro try-backoff, of
+// Eric Normand's "Exponential Backoff" (LispCast): it waits Time·Rate^(n-1),
+// unless this is Max or more, when it fails. With the macro's defaults, 1 s,
+// 2 and 10 s, it waits 1, 2, 4 and 8 s, and the fifth attempt is its last. The
+// predicate is an Only around it: failures that are not in its set are thrown.
+type Clojure struct {
+	Time, Max time.Duration
+	Rate      float64
+}
+
+// Next implements Policy.
+func (p Clojure) Next(r Refused) (time.Duration, bool) {
+	wait := power(p.Time, 0, p.Rate, r.Attempt)
+	if wait >= float64(p.Max) {
+		return 0, false
+	}
+	return nanoseconds(wait), true
+}
+
+func (p Clojure) String() string {
+	return fmt.Sprintf("%v × %v, under %v", p.Time, p.Rate, p.Max)
+}
+
+// GoogleAnalytics waits 2^(n-1) s and 1 to 1000 ms, whole and uniform, and stops
+// after the fifth retry: Google Analytics' Core Reporting API, "Implementing
+// exponential backoff". Its n starts at 0, and it ends when n is 5.
+type GoogleAnalytics struct{}
+
+// Next implements Policy.
+func (GoogleAnalytics) Next(r Refused) (time.Duration, bool) {
+	if r.Attempt > 5 {
+		return 0, false
+	}
+	return seconds(math.Exp2(float64(max(r.Attempt, 1)-1))) + time.Millisecond + milliseconds(1000*r.U), true
+}
+
+func (GoogleAnalytics) String() string { return "google analytics" }
+
+// GoArray is the stateless policy of Peter Teichman's "Simple backoff": the
+// n-th wait is m/2 + ⌊U·m⌋ ms, m being the n-th of these numbers, and the last
+// of them for ever after. The first, 0, is before the first attempt.
+type GoArray struct{}
+
+var goArray = [...]float64{0, 10, 10, 100, 100, 500, 500, 3000, 3000, 5000}
+
+// Next implements Policy.
+func (GoArray) Next(r Refused) (time.Duration, bool) {
+	m := goArray[min(max(r.Attempt, 0), len(goArray)-1)]
+	return milliseconds(m/2) + milliseconds(r.U*m), true
+}
+
+func (GoArray) String() string { return "go array" }
+
+// GoogleHTTPJava is ExponentialBackOff of google-http-java-client, with its
+// defaults: an interval of 500 ms is multiplied by 1.5, rounded down to
+// milliseconds, until it is 60 s; the wait is ⌊interval/2 + U·(interval + 1)⌋
+// ms. It stops when more than 15 minutes have passed.
+type GoogleHTTPJava struct{}
+
+// Next implements Policy.
+func (GoogleHTTPJava) Next(r Refused) (time.Duration, bool) {
+	const most = 60_000
+	if r.Elapsed > 15*time.Minute {
+		return 0, false
+	}
+	interval := 500
+	for n := 1; n < r.Attempt && interval < most; n++ {
+		if float64(interval) >= most/1.5 {
+			interval = most
+		} else {
+			interval = int(float64(interval) * 1.5)
+		}
+	}
+	return milliseconds(float64(interval)/2 + r.U*(float64(interval)+1)), true
+}
+
+func (GoogleHTTPJava) String() string { return "google-http-java" }
+
+// Ethernet's numbers, IEEE 802.3 4.2.3.2.5.
+const (
+	backoffLimit = 10 // windows grow no more after so many collisions
+	attemptLimit = 16
+)
+
+// Binary is truncated binary exponential backoff: it waits U·2^min(n,10) slots,
+// and stops after 16 attempts: Metcalfe and Boggs, "Ethernet" (1976), and IEEE
+// 802.3. Whole rounds down to whole slots, 0 to 2^min(n,10)-1, as Ethernet does;
+// otherwise waits are as in the second graph of "Exponential back-off,
+// revisited" (2024).
+type Binary struct {
+	Slot  time.Duration // above 0
+	Whole bool
+}
+
+// Next implements Policy.
+func (p Binary) Next(r Refused) (time.Duration, bool) {
+	if r.Attempt >= attemptLimit {
+		return 0, false
+	}
+	slots := r.U * math.Exp2(float64(min(r.Attempt, backoffLimit)))
+	if p.Whole {
+		slots = math.Floor(slots)
+	}
+	return nanoseconds(slots * float64(p.Slot)), true
+}
+
+func (p Binary) String() string {
+	if p.Whole {
+		return fmt.Sprintf("ethernet, slots of %v", p.Slot)
+	}
+	return fmt.Sprintf("binary, slots of %v", p.Slot)
+}
+
+// ModifiedBinary retries once in each of the windows [2^n-2, 2^(n+1)-2) slots,
+// n = 1, 2, 3 …, which do not overlap: the proposal of "Exponential back-off,
+// revisited" (2024). It is the window strategy of Bender, Farach-Colton, He,
+// Kuszmaul and Leiserson, "Adversarial Contention Resolution for Simple
+// Channels" (2005). If all fail at once, the rate of retries never rises:
+// N/2^⌊log2(t+2)⌋ per slot.
+//
+// The windows count from the first request, which is the first failure if that
+// takes no time. What has passed of a window cannot be used any more: the wait
+// is uniform in the rest of it. A client that learns of its failure only after
+// its window, as after a time-out, takes the one that it is in.
+type ModifiedBinary struct{ Slot time.Duration } // above 0
+
+// Next implements Policy.
+func (p ModifiedBinary) Next(r Refused) (time.Duration, bool) {
+	now := max(r.Elapsed, 0).Seconds() / p.Slot.Seconds()
+	for n := min(max(r.Attempt, 1), 60); ; n++ {
+		size := math.Exp2(float64(n))
+		start, end := size-2, 2*size-2
+		if now < end || n == 62 {
+			start = max(start, now)
+			return nanoseconds((start + r.U*(end-start) - now) * float64(p.Slot)), true
+		}
+	}
+}
+
+func (p ModifiedBinary) String() string { return fmt.Sprintf("modified binary, slots of %v", p.Slot) }
+
+// ServerTiming waits what the server says, exactly; without that it waits
+// 2^(n-1) s, for ever: J. J. Geewax, "API Design Patterns" (2021), 29.2.2
+// "Server-specified retry timing" and listing 29.1. Told never to come back, it
+// does not.
+type ServerTiming struct{}
+
+// Next implements Policy.
+func (ServerTiming) Next(r Refused) (time.Duration, bool) {
+	if r.Hint.Never {
+		return 0, false
+	}
+	if r.Hint.Seconds > 0 {
+		return time.Duration(r.Hint.Seconds) * time.Second, true
+	}
+	return nanoseconds(power(time.Second, 0, 2, r.Attempt)), true
+}
+
+func (ServerTiming) String() string { return "server timing" }
+
+// Budgeted is Policy until Attempts requests have failed, and only while fewer
+// than Ratio of its process' requests are retries: the per-request and the
+// per-client retry budget of Beyer et al., "Site Reliability Engineering"
+// (2016), "Handling Overload", with 3 attempts and 10 %. The book wants retries
+// to be randomised and exponential ("Addressing Cascading Failures"), and
+// gives no numbers for that.
+type Budgeted struct {
+	Attempts int
+	Ratio    float64
+	Policy
+}
+
+// Next implements Policy.
+func (p Budgeted) Next(r Refused) (time.Duration, bool) {
+	if r.Attempt >= p.Attempts || r.Requests > 0 && float64(r.Retries) >= p.Ratio*float64(r.Requests) {
+		return 0, false
+	}
+	return p.Policy.Next(r)
+}
+
+func (p Budgeted) String() string {
+	return fmt.Sprintf("%v, %d attempts, %.0f %% retries", p.Policy, p.Attempts, 100*p.Ratio)
+}

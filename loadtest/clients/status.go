@@ -1,0 +1,104 @@
+package clients
+
+import (
+	"fmt"
+	"time"
+)
+
+// Statuses are a set of ways in which an attempt can fail. The zero Statuses is
+// empty. A status that has no name here is OtherServer from 500 on, and Other
+// below.
+type Statuses uint32
+
+// The ways to fail: HTTP statuses by their numbers, and no answer at all.
+const (
+	Unanswered   Statuses = 1 << iota // NoAnswer
+	Disconnected                      // NoConnection
+	S403                              // Forbidden
+	S408                              // Request Timeout
+	S409                              // Conflict
+	S413                              // Content Too Large
+	S429                              // Too Many Requests
+	S500                              // Internal Server Error
+	S501                              // Not Implemented
+	S502                              // Bad Gateway
+	S503                              // Service Unavailable
+	S504                              // Gateway Timeout
+	S521                              // Cloudflare's: the origin refuses connections
+	S522                              // Cloudflare's: the origin timed out
+	S524                              // Cloudflare's: the origin did not answer
+	OtherServer                       // 505 and above
+	Other                             // everything else
+	afterTheLast                      // not a status
+
+	Lost     = Unanswered | Disconnected
+	Server   = S500 | S501 | S502 | S503 | S504 | S521 | S522 | S524 | OtherServer
+	Failures = afterTheLast - 1 // whatever is not a success
+)
+
+// Has reports whether s has an HTTP status, NoAnswer or NoConnection. 0 is 503,
+// as in Refused.
+func (s Statuses) Has(status int) bool { return s&statusesOf(status) != 0 }
+
+func statusesOf(status int) Statuses {
+	switch status {
+	case NoAnswer:
+		return Unanswered
+	case NoConnection:
+		return Disconnected
+	case 0, 503:
+		return S503
+	case 403:
+		return S403
+	case 408:
+		return S408
+	case 409:
+		return S409
+	case 413:
+		return S413
+	case 429:
+		return S429
+	case 500:
+		return S500
+	case 501:
+		return S501
+	case 502:
+		return S502
+	case 504:
+		return S504
+	case 521:
+		return S521
+	case 522:
+		return S522
+	case 524:
+		return S524
+	}
+	if status >= 500 {
+		return OtherServer
+	}
+	return Other
+}
+
+// Only is Policy for the failures in On, and does not come back after others.
+type Only struct {
+	On Statuses
+	Policy
+}
+
+// Next implements Policy.
+func (p Only) Next(r Refused) (time.Duration, bool) {
+	if !p.On.Has(r.Status) {
+		return 0, false
+	}
+	return p.Policy.Next(r)
+}
+
+func (p Only) String() string { return fmt.Sprintf("%v, some failures", p.Policy) }
+
+// Named is Policy under a name for tables.
+type Named struct {
+	Name string
+	Policy
+}
+
+func (p Named) String() string { return p.Name }
