@@ -128,7 +128,7 @@ type Decision struct {
 	queued  *queued       // while it waits for one
 	route   uint8
 	probe   bool        // it was let through during a pause
-	counted limiter.Key // whose requests in flight this is one of
+	counted limiter.Key // whose requests in flight, or on their way there, this is one of
 	tenant  limiter.Key // the same, for PerClient
 	policy  int         // which of the answers' is violated, for PerClient
 }
@@ -174,9 +174,8 @@ func (g *Guard) conclude(now time.Duration, r *Request, v *pushback.Visit, refus
 		if v.Promises > 0 && v.Standing != pushback.Besides { // that was not what the promise is for
 			b.keep(now, r.Client)
 		}
-		if g.limitsRoom() && r.Client != Outside && b.underPressure(now) {
-			b.clients.Enter(uint64(r.Client))
-			d.counted = r.Client
+		if g.limitsRoom() && b.underPressure(now) {
+			b.count(r, d)
 		}
 		return
 	}

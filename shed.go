@@ -172,6 +172,7 @@ func (g *Guard) admitInFlight(now time.Duration, r *Request, v *pushback.Visit, 
 		if w := b.queue.Join(now, r.Deadline, place, g.queue.Size, timeout, b.gate.Service()); w != nil {
 			d.queued = queuedPool.Get().(*queued)
 			*d.queued = queued{w, *v}
+			b.count(r, d) // or one client that fills the queue would seem to be alone
 			g.wake(now) // a place may have become free meanwhile
 			return
 		}
@@ -188,6 +189,21 @@ func (g *Guard) room(now time.Duration, class int) int {
 		return b.adaptive.Steady(g.law)
 	}
 	return b.shares.Room(now, class, g.Limit(), g.classes)
+}
+
+// count counts a request for crowds, once.
+func (b *Backend) count(r *Request, d *Decision) {
+	if r.Client != Outside && d.counted == Outside {
+		b.clients.Enter(uint64(r.Client))
+		d.counted = r.Client
+	}
+}
+
+func (b *Backend) uncount(d *Decision) {
+	if d.counted != Outside {
+		b.clients.Leave(uint64(d.counted))
+		d.counted = Outside
+	}
 }
 
 func (g *Guard) leaveTenant(d *Decision) {
@@ -271,6 +287,7 @@ func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadsh
 	}
 	if d.Reason != Fits {
 		g.leaveTenant(d)
+		b.uncount(d)
 	}
 	g.conclude(now, &r, &v, refusing, d)
 }
@@ -282,6 +299,7 @@ func (g *Guard) Abandon(now time.Duration, d *Decision) {
 		g.wake(now)
 	}
 	g.leaveTenant(d)
+	g.backend.uncount(d)
 	d.leaveQueue()
 }
 
@@ -394,9 +412,7 @@ func (d *Decision) Done(now time.Duration, o Outcome) {
 		return
 	}
 	b := g.backend
-	if d.counted != Outside {
-		b.clients.Leave(uint64(d.counted))
-	}
+	b.uncount(d)
 	if o == Served {
 		d.heard(now)
 	}

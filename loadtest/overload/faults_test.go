@@ -216,3 +216,39 @@ func TestStallIsForgotten(t *testing.T) {
 		}
 	}
 }
+
+// manyAsOne makes the requests of one route those of one client.
+type manyAsOne struct{ *guarded }
+
+func (l manyAsOne) Admit(r *Request) {
+	if r.Route == 1 {
+		r.Client = 1 << 40
+	}
+	l.guarded.Admit(r)
+}
+
+// One client that sends more than the backend can do, whatever it is told, does not
+// keep others away, who come now and then.
+func TestFloodOfOneClient(t *testing.T) {
+	s := eight(steps(0, 60, 60, 460), 90, time.Second)
+	s.Routes = []Route{{Service: Exponential(50 * ms), Class: "few"}, {Service: Exponential(50 * ms), Class: "flood"}}
+	s.Mix = func(now time.Duration) []float64 {
+		if now < time.Minute {
+			return []float64{1, 0}
+		}
+		return []float64{60. / 460, 400. / 460}
+	}
+	faults(t, s, defaults, func(g *guarded, _ *shield.Backend) Limiter { return manyAsOne{g} },
+		func(t *testing.T, seed uint64, r *Result, _ map[loadshed.Reason]uint64) {
+			var few Count
+			least := r.Seconds[62].ByClass["few"].Good
+			for _, second := range r.Seconds[62:89] {
+				c := second.ByClass["few"]
+				few.Good, few.Refused, least = few.Good+c.Good, few.Refused+c.Refused, min(least, c.Good)
+			}
+			t.Logf("seed %d: of the others %d served, %d refused; %d served in the worst second", seed, few.Good, few.Refused, least)
+			if 50*few.Refused > few.Good || least < 25 {
+				t.Errorf("seed %d: of the others %d served, %d refused; %d served in the worst second", seed, few.Good, few.Refused, least)
+			}
+		})
+}
