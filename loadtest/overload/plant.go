@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/plant"
 )
 
 // A Service is a distribution of times of service.
@@ -29,101 +31,97 @@ func Lognormal(mean time.Duration, cv float64) Service {
 	}
 }
 
-// A Plant is a backend: workers that take requests first come, first served, and
-// a queue without bound before them.
-type Plant struct {
-	Workers int
+// A Plant is a backend: see plant.Config. Its instants are since the run began.
+type Plant = plant.Config
 
-	// Coherency is by what share the time of service grows with each request that
-	// waits: the β of Gunther's universal scalability law, as locks and caches
-	// have it. Default 0.
-	Coherency float64
-
-	// Slow multiplies times of service that begin from then on. Default 1.
-	Slow Steps
-
-	// Delay is latency in seconds that occupies nothing, as a network's. Default 0.
-	Delay Steps
-
-	// Outage stops the workers between two instants: what they do goes on
-	// afterwards. With Refuses they answer at once with an error instead, and
-	// RetryAfter is what they say with it.
-	Outage     [2]time.Duration
-	Refuses    bool
-	RetryAfter time.Duration
-
-	// Notices: a request whose client has gone is taken out of the queue.
-	Notices bool
-}
-
-type plant struct {
-	Plant
-	w     *World
-	busy  int
-	queue []*call
-	head  int
+// backend is a Plant in a World.
+type backend struct {
+	*plant.Plant[*call]
+	w    *World
+	open []*call // in work or waiting, if there is a Restart to lose them
 }
 
 // A call is one request at the backend.
 type call struct {
 	service time.Duration
 	gone    bool
+	lost    bool // in a Restart
+	index   int  // in backend.open
 	answer  func(Answer)
 }
 
 // An Answer is how the backend answers.
 type Answer struct {
-	Refused    bool // as a 503 does
+	Refused    bool // as a 503 does, or because there is nobody to connect to
 	RetryAfter time.Duration
 }
 
-func (p *plant) down() bool { return p.w.now >= p.Outage[0] && p.w.now < p.Outage[1] }
+func newBackend(c Plant, w *World) *backend {
+	b := &backend{Plant: plant.New(c, func(c *call) bool { return c.gone }), w: w}
+	if c.Restarts() {
+		w.At(c.Restart[0], b.restart)
+	}
+	return b
+}
 
-func (p *plant) submit(c *call) {
-	switch {
-	case p.Refuses && p.down():
-		p.reply(c, Answer{Refused: true, RetryAfter: p.RetryAfter})
-	case p.busy < p.Workers:
-		p.start(c)
+func (b *backend) submit(c *call) {
+	switch fate, end := b.Submit(b.w.now, c, c.service); fate {
+	case plant.Unavailable:
+		b.reply(c, Answer{Refused: true, RetryAfter: b.RetryAfter})
+	case plant.NoRoom:
+		b.reply(c, Answer{Refused: true})
+	case plant.Begun:
+		b.enter(c)
+		b.finishAt(end, c)
 	default:
-		p.queue = append(p.queue, c)
+		b.enter(c)
 	}
 }
 
-func (p *plant) waiting() int { return len(p.queue) - p.head }
-
-func (p *plant) start(c *call) {
-	p.busy++
-	takes := float64(c.service) * p.Slow.at(p.w.now, 1)
-	takes *= 1 + p.Coherency*float64(p.waiting())
-	p.finish(c, time.Duration(takes))
-}
-
-// finish ends a call that still takes so long, not counting an outage.
-func (p *plant) finish(c *call, takes time.Duration) {
-	end := p.w.now + takes
-	if o := p.Outage; !p.Refuses && p.w.now < o[1] && end > o[0] {
-		end += o[1] - max(o[0], p.w.now)
-	}
-	p.w.At(end, func() {
-		p.busy--
-		p.reply(c, Answer{})
-		for p.waiting() > 0 && p.busy < p.Workers {
-			next := p.queue[p.head]
-			p.queue[p.head] = nil
-			if p.head++; p.head > 1024 && p.head > len(p.queue)/2 {
-				p.queue = p.queue[:copy(p.queue, p.queue[p.head:])]
-				p.head = 0
+func (b *backend) finishAt(end time.Duration, c *call) {
+	b.w.At(end, func() {
+		if c.lost {
+			return
+		}
+		b.leave(c)
+		b.Done()
+		b.reply(c, Answer{})
+		for {
+			next, end, ok := b.Next(b.w.now, b.leave)
+			if !ok {
+				break
 			}
-			if p.Notices && next.gone {
-				continue
-			}
-			p.start(next)
+			b.finishAt(end, next)
 		}
 	})
 }
 
-func (p *plant) reply(c *call, a Answer) {
-	delay := time.Duration(p.Delay.at(p.w.now, 0) * float64(time.Second))
-	p.w.After(delay, func() { c.answer(a) })
+func (b *backend) reply(c *call, a Answer) {
+	b.w.After(b.Latency(b.w.now), func() { c.answer(a) })
+}
+
+func (b *backend) enter(c *call) {
+	if b.Restarts() {
+		c.index = len(b.open)
+		b.open = append(b.open, c)
+	}
+}
+
+func (b *backend) leave(c *call) {
+	if b.Restarts() {
+		last := b.open[len(b.open)-1]
+		b.open[c.index], last.index = last, c.index
+		b.open = b.open[:len(b.open)-1]
+	}
+}
+
+// restart loses everything, and says so to whoever waits for an answer.
+func (b *backend) restart() {
+	lost := b.open
+	b.open = nil
+	b.Lose()
+	for _, c := range lost {
+		c.lost = true
+		c.answer(Answer{Refused: true})
+	}
 }

@@ -90,7 +90,7 @@ type Limiter interface {
 type run struct {
 	Scenario
 	w       *World
-	p       *plant
+	p       *backend
 	l       Limiter
 	retries *rand.Rand
 	result  *Result
@@ -100,19 +100,19 @@ type run struct {
 // same Result.
 func Run(s Scenario, build func(*World) Limiter, seed uint64) *Result {
 	w := &World{}
-	r := &run{Scenario: s, w: w, p: &plant{Plant: s.Plant, w: w}, retries: stream(seed, 3)}
+	r := &run{Scenario: s, w: w, p: newBackend(s.Plant, w), retries: stream(seed, 3)}
 	r.result = &Result{Seconds: make([]Second, int(s.Lasts/time.Second)+1), Capacity: s.Capacity}
 	r.l = build(w)
 	r.Attempts = max(1, s.Attempts)
 
 	arrivals, services := stream(seed, 1), stream(seed, 2)
-	top := s.Rate.max(0)
+	top := s.Rate.Max(0)
 	client := uint64(0)
 	var arrive func()
 	arrive = func() {
 		// Thinning (Lewis and Shedler, 1979): a Poisson process of the highest rate,
 		// of which the right share counts.
-		if arrivals.Float64() < s.Rate.at(w.now, 0)/top {
+		if arrivals.Float64() < s.Rate.At(w.now, 0)/top {
 			client++
 			route := r.route(arrivals)
 			r.second().Offered++

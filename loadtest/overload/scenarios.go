@@ -15,7 +15,7 @@ func at(seconds float64) time.Duration { return time.Duration(seconds * float64(
 func steps(pairs ...float64) Steps {
 	var s Steps
 	for i := 0; i < len(pairs); i += 2 {
-		s = append(s, Step{at(pairs[i]), pairs[i+1]})
+		s = append(s, Step{From: at(pairs[i]), Value: pairs[i+1]})
 	}
 	return s
 }

@@ -3,6 +3,8 @@ package overload
 import (
 	"math/rand/v2"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/plant"
 )
 
 // A World is the clock and the agenda of one run. There is one goroutine: what
@@ -85,34 +87,10 @@ func (w *World) next() event {
 }
 
 // A Step is a value from an instant on.
-type Step struct {
-	From  time.Duration
-	Value float64
-}
+type Step = plant.Step
 
 // Steps is a value that changes at given instants, in order of time.
-type Steps []Step
-
-// at returns the value at an instant, or otherwise before the first step.
-func (s Steps) at(now time.Duration, otherwise float64) float64 {
-	for _, step := range s {
-		if now < step.From {
-			break
-		}
-		otherwise = step.Value
-	}
-	return otherwise
-}
-
-func (s Steps) max(otherwise float64) float64 {
-	m := otherwise
-	for i, step := range s {
-		if i == 0 || step.Value > m {
-			m = step.Value
-		}
-	}
-	return m
-}
+type Steps = plant.Steps
 
 // stream returns random numbers that depend on nothing but the seed and what
 // they are for, so that different limiters face the same requests.

@@ -43,7 +43,7 @@ func (b *bucket) Arrive(now time.Duration, r Request) Answer {
 	return Answer{Hint: pushback.Hint{Seconds: s, Ms: 1000 * s}}
 }
 
-func (*bucket) Finish(time.Duration, int32) {}
+func (*bucket) Finish(time.Duration, int32, End) {}
 
 func (b *bucket) Change(c shield.Config, restart bool) (err error) {
 	if restart {

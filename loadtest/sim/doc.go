@@ -16,8 +16,9 @@
 //
 // There is one event loop and one event per client that waits: no goroutines, no
 // timers, no clock. The same Scenario gives the same Result, always. Who comes
-// when, and with which policy, depends on nothing but the seed and the Scenario,
-// so that different rules face the same herd.
+// when, with which policy, and how much work it is for a plant, depends on nothing
+// but the seed and the Scenario, so that different rules face the same herd. Once as
+// many are open as will be, nothing is allocated for a request.
 //
 // What this project makes promises about is in scenarios.go: [Herds], [Hammered],
 // [Varying] and, to compare, [Competitors]. scenarios_test.go has the bounds that
@@ -26,21 +27,38 @@
 //	go test ./loadtest/sim -run TestScenarios -v
 //
 // With -full after it the million clients are played to the end, which takes some
-// minutes.
+// minutes. TestMillions, with -full, measures what a million clients take.
 //
 // # The model
 //
 // A herd of Clients arrives, spread evenly at random over Within; strangers
 // arrive besides as a Poisson process, and have since Warmup before the herd.
 // Everybody has the same mix of policies, wants one request to be served, and
-// is a client of its own: nobody shares an address. A refusal leaves the server
-// after the Hold that its Decision asks for. The network takes Delay each way.
-// An admitted request occupies the backend for Service.
+// is a client of its own: nobody shares an address. A request may wait in the
+// server's queue. A refusal leaves the server after the Hold that its Decision asks
+// for. The network takes Delay each way.
+//
+// An admitted request occupies the backend for Service: by itself, or if there is a
+// Plant, as soon as a worker is free, and as well as the Plant is then. What a plant
+// refuses comes to the client as 503, with its Retry-After; as 502 what finds it
+// full, restarting, or is lost in its restart. The server is told what a real shell
+// tells it: shield.Overloaded of these, shield.Aborted when a client hangs up, and
+// when the backend asks to be left alone.
+//
+// A client waits for Timeout, from its sending to its reading. Then it hangs up: its
+// place in the queue or its held refusal is given up, and what the backend does for it
+// goes on, unless the Plant Notices. The policy says whether it tries again, and
+// Patience for how long at most. Budgets of a policy are counted for each share of
+// the Mix.
+//
+// Of several Replicas each request goes to one at random. They share the backend,
+// and nothing else.
 //
 // # Non-promises
 //
-// Requests are decided in no time. Clients do not time out, and do not go away
-// while an answer is held. The capacity that changes is the configured one: the
-// backend is as fast as its operator says. A restart forgets all state at once,
-// and breaks no connection.
+// Requests are decided in no time. Who hangs up tells the server at once, one Delay
+// later. The configured capacity that changes is the operator's; what a Plant can do
+// is another thing. A restart of a server forgets all state at once, breaks the
+// connections of those in its queue, and lets go on what is at the backend. The
+// Optimum knows the workers of a Plant, and nothing of what goes wrong with them.
 package sim

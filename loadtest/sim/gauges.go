@@ -30,22 +30,23 @@ func (b *bins) count(since int64, isReturn bool) {
 	}
 }
 
-// series counts who came and who was admitted, from the run's first moment.
+// series is the run in Bins from its first moment.
 type series []Bin
 
-// decided takes note of a decision in the given bin.
-func (s *series) decided(bin int64, herd, admit bool) {
+// at returns the given bin.
+func (s *series) at(bin int64) *Bin {
 	for int64(len(*s)) <= bin {
 		*s = append(*s, Bin{})
 	}
-	d := &(*s)[bin].Strangers
+	return &(*s)[bin]
+}
+
+// door returns the bin's Door for the herd or the strangers.
+func (b *Bin) door(herd bool) *Door {
 	if herd {
-		d = &(*s)[bin].Herd
+		return &b.Herd
 	}
-	d.Came++
-	if admit {
-		d.Admitted++
-	}
+	return &b.Strangers
 }
 
 // level is a second opinion on the capacity's bucket, from what the server

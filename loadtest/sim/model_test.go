@@ -34,7 +34,7 @@ func newAppointments(horizon time.Duration) Maker {
 	}
 }
 
-func (s *appointments) Finish(time.Duration, int32) {}
+func (s *appointments) Finish(time.Duration, int32, End) {}
 
 func (s *appointments) Change(shield.Config, bool) error { return nil }
 

@@ -2,9 +2,9 @@ package sim
 
 // An event is what happens next to somebody: 16 bytes, as there may be a million.
 type event struct {
-	at     int64  // nanoseconds since the epoch
-	who    uint32 // index of a client, or one of the markers
-	ticket int32  // 0: who arrives; else 1 more than the Answer's whose hold ends, negative if it is a service
+	at   int64  // nanoseconds since the epoch
+	who  uint32 // index of a client or of a visit, or one of the markers
+	what int32  // 0: the client arrives; more: a hold ends, see run.hold; less: see the kinds
 }
 
 // queue is a heap of events with four children per node: half as deep as a

@@ -26,7 +26,16 @@ type Result struct {
 	// them to serve: no order of service clears sooner.
 	Drained, Optimum, Cleared time.Duration
 
-	Decided      int // requests of all
+	// Decided is how many requests came, of all. Each ended once: it was Answered;
+	// Refused by the server; its client TimedOut; it Failed, as the backend refused
+	// it or a connection broke; or it was Open when the run ended.
+	Decided                                   int
+	Answered, Refused, TimedOut, Failed, Open int
+
+	// Wasted counts requests that the backend worked on to the end though their
+	// clients had gone, or went before they had the answer.
+	Wasted int
+
 	Requests     int // those of the herd
 	MostAttempts int // by one client of the herd
 
@@ -40,7 +49,8 @@ type Result struct {
 
 	MostHeld int // refusals held back at once
 
-	// The capacity's bucket, as a second opinion has it. Overflow is tokens
+	// The capacity's buckets, as a second opinion has them; of several replicas the
+	// sum, and the most Excess. Overflow is tokens
 	// lost since the herd came; Idle counts refusals while the bucket was full;
 	// Excess is tokens taken that were not there.
 	Overflow, Excess float64
@@ -54,10 +64,26 @@ type Result struct {
 	// The run in Bins from its first moment to its last request, if the Scenario
 	// asks for them: the herd comes when the Warmup is over.
 	Series []Bin
+
+	// Interrupted: the run was ended by the Scenario's Stop.
+	Interrupted bool
 }
 
 // A Bin is what happened within a Scenario's Bin.
-type Bin struct{ Herd, Strangers Door }
+type Bin struct {
+	Herd, Strangers Door
+
+	Served   int32 // requests answered in time
+	GaveUp   int32 // clients who went away without, those too who never come back
+	TimedOut int32 // requests whose clients went before there was an answer
+	Wasted   int32 // requests that the backend worked on to the end for nobody
+	Retries  int32 // requests that came and were not their client's first
+
+	// At the bin's end: requests at the backend, in work and in its queue; requests
+	// in the server's queue; and how many the server lets be in flight, 0 if it does
+	// not limit that. Of several replicas the sum.
+	InFlight, Queued, Limit int32
+}
 
 // A Door is how many requests came to the server, and how many of them it
 // admitted.
@@ -67,8 +93,9 @@ type Door struct{ Came, Admitted int32 }
 type PolicyResult struct {
 	Policy          clients.Policy
 	Clients, Served int
+	GaveUp          int           // went away without, those too who never come back
 	Requests        int           // by those who were served
-	P50, P99        time.Duration // waits of those who were served
+	P50, P90, P99   time.Duration // waits of those who were served
 }
 
 // A StrangersResult is how those fared who came besides the herd, from its first
@@ -98,14 +125,16 @@ func (s *StrangersResult) AtOnceShare() float64 { return float64(s.AtOnce) / flo
 
 // result sums up.
 func (r *run) result() Result {
-	out := Result{
-		Name: r.Name, Seed: r.Seed,
-		Clients: r.Clients, Reachable: r.reachable, GaveUp: r.gaveUp, Waiting: r.left,
-		Peak: r.bins.most, PeakReturns: r.bins.mostRet,
-		Decided: r.requests, Broken: r.broken, MostHeld: r.mostHeld,
-		Overflow: r.level.overflowed, Idle: r.level.idle, Excess: r.level.excess,
-		Drained: time.Duration(r.drained - r.herdAt), Cleared: time.Duration(r.cleared - r.herdAt),
-		Series: r.series,
+	out := r.counts
+	out.Name, out.Seed = r.Name, r.Seed
+	out.Clients, out.Reachable, out.GaveUp, out.Waiting = r.Clients, r.reachable, r.gaveUp, r.left
+	out.Peak, out.PeakReturns = r.bins.most, r.bins.mostRet
+	out.Broken, out.MostHeld = r.broken, r.mostHeld
+	out.Drained, out.Cleared = time.Duration(r.drained-r.herdAt), time.Duration(r.cleared-r.herdAt)
+	out.Series = r.series
+	for i := range r.levels {
+		l := &r.levels[i]
+		out.Overflow, out.Idle, out.Excess = out.Overflow+l.overflowed, out.Idle+l.idle, max(out.Excess, l.excess)
 	}
 	waits := make([][]int64, len(r.Mix))
 	for _, share := range r.Mix {
@@ -118,6 +147,9 @@ func (r *run) result() Result {
 		p.Clients++
 		out.Requests += int(c.attempts)
 		out.MostAttempts = max(out.MostAttempts, int(c.attempts))
+		if c.state == gone {
+			p.GaveUp++
+		}
 		if c.state != served {
 			continue
 		}
@@ -125,19 +157,20 @@ func (r *run) result() Result {
 		p.Served++
 		p.Requests += int(c.attempts)
 		waits[c.share] = append(waits[c.share], c.gap)
-		if r.returns[c.share] {
+		if r.shares[c.share].returns {
 			reached++
 		}
 	}
 	out.Optimum = r.optimum(reached)
 	for i, w := range waits {
-		out.Policies[i].P50, out.Policies[i].P99 = quantile(w, 0.5), quantile(w, 0.99)
+		p := &out.Policies[i]
+		p.P50, p.P90, p.P99 = quantile(w, 0.5), quantile(w, 0.9), quantile(w, 0.99)
 	}
 
 	var strangers []int64
 	for i := range r.clients[r.Clients:] {
 		c := &r.clients[r.Clients+i]
-		if c.born <= r.herdAt || c.born > r.drained-int64(5*time.Second) || !r.returns[c.share] {
+		if c.born <= r.herdAt || c.born > r.drained-int64(5*time.Second) || !r.shares[c.share].returns {
 			continue
 		}
 		s := &out.Strangers

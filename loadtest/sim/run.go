@@ -6,14 +6,30 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/plant"
+	"github.com/herdshield/shield/pushback"
 )
 
 // Markers in event.who, above every index of a client.
 const (
-	stranger uint32 = math.MaxUint32 - iota // the next one arrives
+	_        uint32 = math.MaxUint32 - iota // nobody
+	stranger                                // the next one arrives
 	change                                  // the next Change is due
+	sweep                                   // the queue of a replica
+	restart                                 // of the backend
+	markers
+)
+
+// The kinds of events of visits, below every hold.
+const (
+	done          int32 = -1 - iota // the work on it
+	hangsUp                         // its client
+	answeredWell                    // by the backend
+	unavailable                     // 503 by the backend
+	cannotConnect                   // to the backend: 502
 )
 
 // client is what is known of a client: 24 bytes, as there may be a million.
@@ -44,15 +60,21 @@ const (
 	herdStream = iota + 1
 	strangerStream
 	behaviourStream
+	balanceStream
+	workStream
 )
 
 // run is a Scenario being played.
 type run struct {
 	*Scenario
-	server    Server
+	servers   []Server // the replicas
+	backend   *plant.Plant[uint32]
 	keys      uint64 // whitens the clients' keys
+	work      uint64 // the same, for how much work their requests are
 	strangers *rand.Rand
 	behaviour *rand.Rand
+	balance   *rand.Rand
+	leaves    func(uint32) // unqueue: a method value each time is garbage
 
 	queue   queue
 	clients []client // the herd, then the strangers
@@ -60,20 +82,35 @@ type run struct {
 	end     int64
 	changed int // how many Changes have been made
 
-	returns []bool // by share: whether its clients come back
-	varied  []bool // by share: whether they are Varied
-	left    int    // clients of the herd that come back and have not been served
-	waiting int    // clients, strangers too, that were refused and come back
+	visits   []visit
+	unused   []uint32   // visits
+	queued   []int      // by replica: how many wait in it
+	tickets  [][]uint32 // by replica and ticket: whose visit it is
+	sweeping []bool     // by replica: whether its next sweep is in the queue
+	working  int        // requests at a backend that is no Plant
 
-	level  level
+	shares  []share
+	left    int // clients of the herd that come back and have not been served
+	waiting int // clients, strangers too, that were refused and come back
+
+	levels []level // by replica
 	bins   bins
 	series series
+	bin    int64 // in which the run is
 
-	requests                  int // decided on
-	reachable, gaveUp, broken int // of the herd; see Result
+	counts                    Result // those of all requests
+	reachable, gaveUp, broken int    // of the herd; see Result
 	held, mostHeld            int
 	drained                   int64 // when left became 0
 	cleared                   int64 // when nobody else waited any more, or the end
+}
+
+// share is what is known of a share of the Mix.
+type share struct {
+	returns           bool // its clients come back
+	varied            bool // they are Varied
+	class             string
+	requests, retries int64
 }
 
 // Run plays s against the Server that maker makes; nil means the real Guard.
@@ -104,23 +141,36 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 	if s.Bin > 0 && (s.Warmup+s.Until)/s.Bin >= maxBins {
 		return nil, fmt.Errorf("bin is %v, of a run of %v; want fewer than %d bins", s.Bin, s.Warmup+s.Until, maxBins)
 	}
-	server, err := maker(s.Config)
-	if err != nil {
-		return nil, err
-	}
+	s.Replicas = max(1, s.Replicas)
 	r := &run{
 		Scenario:  &s,
-		server:    server,
 		strangers: rand.New(rand.NewPCG(s.Seed, strangerStream)),
 		behaviour: rand.New(rand.NewPCG(s.Seed, behaviourStream)),
+		balance:   rand.New(rand.NewPCG(s.Seed, balanceStream)),
+		work:      rand.New(rand.NewPCG(s.Seed, workStream)).Uint64(),
 		herdAt:    int64(s.Warmup),
 		end:       int64(s.Warmup + s.Until),
 		clients:   make([]client, s.Clients, s.Clients+s.Clients/8),
 		queue:     make(queue, 0, s.Clients+64),
+		levels:    make([]level, s.Replicas),
+		queued:    make([]int, s.Replicas),
+		tickets:   make([][]uint32, s.Replicas),
+		sweeping:  make([]bool, s.Replicas),
 	}
-	for _, share := range s.Mix {
-		_, varied := share.Policy.(Varied)
-		r.returns, r.varied = append(r.returns, share.Returns()), append(r.varied, varied)
+	for range s.Replicas {
+		server, err := maker(s.Config)
+		if err != nil {
+			return nil, err
+		}
+		r.servers = append(r.servers, server)
+	}
+	for i, of := range s.Mix {
+		_, varied := of.Policy.(Varied)
+		own := share{returns: of.Returns(), varied: varied}
+		if s.Classes != nil {
+			own.class = s.Classes[i]
+		}
+		r.shares = append(r.shares, own)
 	}
 	herd := rand.New(rand.NewPCG(s.Seed, herdStream))
 	r.keys = herd.Uint64()
@@ -128,27 +178,51 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 		c := &r.clients[i]
 		c.born = r.herdAt + int64(herd.Float64()*float64(s.Within))
 		c.share = uint8(s.Mix.Pick(herd.Float64()))
-		if r.returns[c.share] {
+		if r.shares[c.share].returns {
 			r.left++
 		}
 		r.queue.push(event{at: c.born, who: uint32(i)})
 	}
 	r.reachable = r.left
-	r.level.follow(s.Config.Capacity, true)
+	for i := range r.levels {
+		r.levels[i].follow(s.Config.Capacity, true)
+	}
 	if s.Background > 0 {
 		r.queue.push(event{who: stranger})
 	}
 	for _, c := range s.Changes {
 		r.queue.push(event{at: r.herdAt + int64(c.At), who: change})
 	}
+	if s.Plant != nil {
+		c := *s.Plant
+		if c.Queue == 0 {
+			c.Queue = maxWaiting
+		}
+		r.backend = plant.New(c, func(i uint32) bool { return r.visits[i].gone })
+		r.leaves = r.unqueue
+		if at := r.herdAt + int64(c.Restart[0]); c.Restarts() && at >= 0 {
+			r.queue.push(event{at: at, who: restart})
+		}
+	}
 	return r, nil
 }
+
+// maxWaiting bounds the queue of a Plant that has no bound of its own. Ours: four
+// times a million clients.
+const maxWaiting = 1 << 22
+
+// lookEvery is after how many events Stop is looked at.
+const lookEvery = 1024
 
 // play handles events until one of the Scenario's ends is reached, or, if it asks
 // for no Series, all of the herd who come back are served and nobody else waits.
 func (r *run) play() error {
 	cleared := false
-	for {
+	progress := int64(math.MaxInt64)
+	if r.Progress != nil {
+		progress = 0
+	}
+	for n := 0; ; n++ {
 		if cleared = cleared || r.left == 0 && r.waiting == 0 && r.reachable > 0; cleared && r.Bin == 0 {
 			break
 		}
@@ -158,16 +232,30 @@ func (r *run) play() error {
 			}
 			break
 		}
-		if r.MaxRequests > 0 && r.requests >= r.MaxRequests {
+		if r.MaxRequests > 0 && r.counts.Decided >= r.MaxRequests {
 			break
+		}
+		if n%lookEvery == 0 && r.stopped() {
+			r.counts.Interrupted = true
+			break
+		}
+		if len(r.visits) > maxVisits {
+			return fmt.Errorf("more than %d requests are open at once; want a limit, or a backend that refuses", maxVisits)
 		}
 		e := r.queue.pop()
 		if !cleared {
 			r.cleared = e.at
 		}
+		if e.at >= progress {
+			r.Progress(time.Duration(e.at), time.Duration(r.end))
+			progress = e.at - e.at%int64(time.Second) + int64(time.Second)
+		}
+		if r.Bin > 0 {
+			r.gauge(e.at / int64(r.Bin))
+		}
 		switch {
 		case e.who == change:
-			if err := r.change(); err != nil {
+			if err := r.change(e.at); err != nil {
 				return err
 			}
 		case e.who == stranger:
@@ -175,12 +263,14 @@ func (r *run) play() error {
 			r.queue.push(event{at: e.at + int64(gap), who: stranger})
 			r.clients = append(r.clients, client{born: e.at, share: uint8(r.Mix.Pick(r.strangers.Float64()))})
 			r.arrive(e.at, uint32(len(r.clients)-1))
-		case e.ticket > 0:
-			r.held--
-			r.close(e)
-		case e.ticket < 0:
-			r.close(e)
-			r.serve(e.at, e.who)
+		case e.who == sweep:
+			r.sweep(e.at, int(e.what))
+		case e.who == restart:
+			r.lose(e.at)
+		case e.what > 0:
+			r.sent(e)
+		case e.what < 0:
+			r.happens(e)
 		default:
 			r.arrive(e.at, e.who)
 		}
@@ -188,29 +278,107 @@ func (r *run) play() error {
 	if r.left > 0 || r.reachable == 0 {
 		r.drained = r.cleared
 	}
-	for len(r.queue) > 0 { // leave nothing open
-		if e := r.queue.pop(); e.ticket != 0 {
-			r.close(e)
-		}
+	if r.Bin > 0 {
+		r.gauge(int64(len(r.series)))
 	}
+	r.close()
 	return nil
 }
 
-// close tells the server that the hold or the service is over that e ends.
-func (r *run) close(e event) {
-	if ticket := max(e.ticket, -e.ticket) - 1; ticket > 0 {
-		r.server.Finish(time.Duration(e.at), ticket)
+// stopped reports whether the run is to end with what it has so far.
+func (r *run) stopped() bool {
+	select {
+	case <-r.Stop:
+		return true
+	default:
+		return false
 	}
 }
 
+// gauge takes note of how things stand at the end of all bins before the given one.
+func (r *run) gauge(bin int64) {
+	if bin <= r.bin {
+		return
+	}
+	waiting, limit := 0, 0
+	for i, s := range r.servers {
+		waiting += r.queued[i]
+		if g, ok := s.(Gauge); ok {
+			limit += g.Limit()
+		}
+	}
+	for ; r.bin < bin; r.bin++ {
+		b := r.series.at(r.bin)
+		b.InFlight, b.Queued, b.Limit = int32(r.inFlight()), int32(waiting), int32(min(limit, math.MaxInt32))
+	}
+}
+
+// close leaves nothing open.
+func (r *run) close() {
+	for i := range r.visits {
+		if v := &r.visits[i]; v.stage != over && !v.gone {
+			r.counts.Open++
+		}
+	}
+	at := int64(0)
+	for len(r.queue) > 0 {
+		e := r.queue.pop()
+		at = e.at
+		switch {
+		case e.who > markers:
+		case e.what > 0:
+			r.sent(e)
+		case e.what == done && r.backend == nil:
+			if v := &r.visits[e.who]; v.stage == works && !v.gone {
+				v.stage = over
+				r.finish(time.Duration(at), int(v.replica), v.ticket, End{Outcome: shield.Served})
+			}
+		}
+	}
+	at = max(at, r.cleared)
+	for i := range r.visits {
+		v := &r.visits[i]
+		switch {
+		case v.stage == over || v.gone:
+		case v.stage == queued:
+			r.servers[v.replica].(Queuer).Abandon(time.Duration(at), v.ticket)
+		default:
+			r.finish(time.Duration(at), int(v.replica), v.ticket, End{Outcome: shield.Detached})
+		}
+		v.stage = over
+	}
+}
+
+// hold is the event in which a refusal is sent that was held back.
+func (r *run) hold(until int64, who uint32, replica int, ticket int32) {
+	r.held++
+	r.mostHeld = max(r.mostHeld, r.held)
+	r.queue.push(event{at: until, who: who, what: ticket*int32(r.Replicas) + int32(replica) + 1})
+}
+
+// sent ends a hold.
+func (r *run) sent(e event) {
+	r.held--
+	n := int32(r.Replicas)
+	r.finish(time.Duration(e.at), int((e.what-1)%n), (e.what-1)/n, End{})
+}
+
 // change makes the next Change.
-func (r *run) change() error {
+func (r *run) change(at int64) error {
 	c := r.Changes[r.changed]
 	r.changed++
-	if err := r.server.Change(c.Config, c.Restart); err != nil {
-		return fmt.Errorf("change at %v: %w", c.At, err)
+	for i, s := range r.servers {
+		if !c.hits(i) {
+			continue
+		}
+		if c.Restart {
+			r.breakOff(at, i)
+		}
+		if err := s.Change(c.Config, c.Restart); err != nil {
+			return fmt.Errorf("change at %v: %w", c.At, err)
+		}
+		r.levels[i].follow(c.Config.Capacity, c.Restart)
 	}
-	r.level.follow(c.Config.Capacity, c.Restart)
 	return nil
 }
 
@@ -223,68 +391,114 @@ func key(n uint64) limiter.Key {
 	return limiter.Key(max(1, n^n>>31))
 }
 
-// arrive decides on one request.
+// arrive brings one request to a server.
 func (r *run) arrive(at int64, who uint32) {
-	now := time.Duration(at)
 	c := &r.clients[who]
 	c.attempts++
-	r.requests++
-	share := &r.Mix[c.share]
-	r.bins.count(at-r.herdAt-int64(r.Within), c.attempts > 1)
-	herd := int(who) < r.Clients
+	r.counts.Decided++
+	own := &r.shares[c.share]
+	own.requests++
+	retry := c.attempts > 1
+	if retry {
+		own.retries++
+	}
+	r.bins.count(at-r.herdAt-int64(r.Within), retry)
+	if r.Bin > 0 {
+		b := r.series.at(at / int64(r.Bin))
+		b.door(int(who) < r.Clients).Came++
+		if retry {
+			b.Retries++
+		}
+	}
 	client := key(r.keys + uint64(who))
 	kind := uint64(client)
-	if r.varied[c.share] {
+	if own.varied {
 		kind += uint64(c.attempts)
 	}
-	a := r.server.Arrive(now, Request{
+	q := Request{
 		Client:  client,
 		Kind:    key(kind),
+		Class:   own.class,
 		Attempt: int(c.attempts),
-		Precise: share.Precise,
+		Retry:   retry && r.SaysRetry,
+		Precise: r.Mix[c.share].Precise,
 		U:       r.behaviour.Float64(),
-	})
-	r.level.decided(at, r.herdAt, a.Admit)
-	if r.Bin > 0 {
-		r.series.decided(at/int64(r.Bin), herd, a.Admit)
 	}
-	if a.Admit {
-		done := event{at: at + int64(r.serviceTime()), who: who, ticket: -a.Ticket - 1}
-		if done.at > at {
-			r.queue.push(done)
-			return
-		}
-		r.close(done)
-		r.serve(at, who)
+	if r.SaysTimeout {
+		q.Deadline = time.Duration(at) + r.Timeout
+	}
+	replica := 0
+	if r.Replicas > 1 {
+		replica = r.balance.IntN(r.Replicas)
+	}
+	a := r.servers[replica].Arrive(time.Duration(at), q)
+	if a.Queued {
+		r.wait(at, who, replica, a.Ticket)
 		return
 	}
+	r.decided(at, at, who, nobody, replica, a)
+}
 
-	if c.punctual {
+// decided is a request that a server has decided on, at once or after it has
+// waited: then i is its visit.
+func (r *run) decided(at, arrived int64, who, i uint32, replica int, a Answer) {
+	r.levels[replica].decided(at, r.herdAt, a.Admit)
+	if a.Admit {
+		if r.Bin > 0 {
+			r.series.at(at/int64(r.Bin)).door(int(who) < r.Clients).Admitted++
+		}
+		r.submit(at, arrived, who, i, replica, a.Ticket)
+		return
+	}
+	if i != nobody {
+		r.quit(i)
+	}
+	if r.clients[who].punctual {
 		r.broken++
 	}
+	sent := at + int64(a.Hold)
 	if a.Hold > 0 {
-		r.held++
-		r.mostHeld = max(r.mostHeld, r.held)
-		r.queue.push(event{at: at + int64(a.Hold), who: who, ticket: a.Ticket + 1})
+		until := sent
+		if r.Timeout > 0 {
+			until = min(until, arrived+int64(r.Timeout))
+		}
+		r.hold(until, who, replica, a.Ticket)
 	}
-	learnt := at + int64(a.Hold+r.Delay) // when the client has read the refusal
-	wait, again := share.Policy.Next(clients.Refused{
-		Attempt: int(c.attempts),
-		Hint:    a.Hint,
-		Gap:     time.Duration(c.gap),
-		Elapsed: time.Duration(learnt - c.born),
-		U:       r.behaviour.Float64(),
+	if r.late(sent, arrived) {
+		r.timedOut(at, arrived, who)
+		return
+	}
+	r.counts.Refused++
+	r.fail(at, sent+int64(r.Delay), who, a.Status, a.Hint, true)
+}
+
+// fail is a client that knows at learnt that its attempt has failed. own: it was
+// refused by the server, and what it is told is a promise.
+func (r *run) fail(at, learnt int64, who uint32, status int, hint pushback.Hint, own bool) {
+	c := &r.clients[who]
+	of := &r.shares[c.share]
+	wait, again := r.Mix[c.share].Policy.Next(clients.Refused{
+		Attempt:  int(c.attempts),
+		Hint:     hint,
+		Gap:      time.Duration(c.gap),
+		Elapsed:  time.Duration(learnt - c.born),
+		U:        r.behaviour.Float64(),
+		Status:   status,
+		Retries:  of.retries,
+		Requests: of.requests,
 	})
-	if !again {
+	next := learnt + int64(wait+r.Delay)
+	if !again || r.Patience > 0 && next-c.born > int64(r.Patience) {
 		c.state = gone
-		if r.returns[c.share] {
-			if c.attempts > 1 {
-				r.waiting--
-			}
-			if herd {
-				r.gaveUp++
-				r.leave(at)
-			}
+		if r.Bin > 0 {
+			r.series.at(at/int64(r.Bin)).GaveUp++
+		}
+		if c.attempts > 1 {
+			r.waiting--
+		}
+		if of.returns && int(who) < r.Clients {
+			r.gaveUp++
+			r.leave(at)
 		}
 		return
 	}
@@ -292,9 +506,9 @@ func (r *run) arrive(at int64, who uint32) {
 		r.waiting++
 	}
 	c.gap = int64(wait)
-	c.punctual = a.Hint.Seconds > 0 && wait >= time.Duration(a.Hint.Ms)*time.Millisecond &&
-		wait <= time.Duration(a.Hint.Seconds)*time.Second+punctuality
-	r.queue.push(event{at: learnt + int64(wait+r.Delay), who: who})
+	c.punctual = own && hint.Seconds > 0 && wait >= time.Duration(hint.Ms)*time.Millisecond &&
+		wait <= time.Duration(hint.Seconds)*time.Second+punctuality
+	r.queue.push(event{at: next, who: who})
 }
 
 // serve ends a client's wait.
@@ -302,10 +516,13 @@ func (r *run) serve(at int64, who uint32) {
 	c := &r.clients[who]
 	c.state = served
 	c.gap = at - c.born
+	if r.Bin > 0 {
+		r.series.at(at/int64(r.Bin)).Served++
+	}
 	if c.attempts > 1 {
 		r.waiting--
 	}
-	if int(who) < r.Clients && r.returns[c.share] {
+	if int(who) < r.Clients && r.shares[c.share].returns {
 		r.leave(at)
 	}
 }

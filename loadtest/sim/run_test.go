@@ -12,6 +12,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/plant"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -24,6 +25,7 @@ type probe struct {
 	now    time.Duration
 	tick   int32
 	open   map[int32]time.Duration // when each ticket is to be finished
+	hold   time.Duration           // at most: then clients hang up
 }
 
 type arrival struct {
@@ -39,7 +41,7 @@ func (p *probe) Arrive(now time.Duration, r Request) Answer {
 		p.tick++
 		a.Ticket = p.tick
 		if p.open[a.Ticket] = now; !a.Admit {
-			p.open[a.Ticket] += a.Hold
+			p.open[a.Ticket] += min(a.Hold, p.hold)
 		}
 	}
 	return a
@@ -47,7 +49,7 @@ func (p *probe) Arrive(now time.Duration, r Request) Answer {
 
 func (p *probe) Change(shield.Config, bool) error { return nil }
 
-func (p *probe) Finish(now time.Duration, ticket int32) {
+func (p *probe) Finish(now time.Duration, ticket int32, _ End) {
 	p.advance(now)
 	due, ok := p.open[ticket]
 	if !ok {
@@ -69,7 +71,10 @@ func (p *probe) advance(now time.Duration) {
 // play runs s against a probe, and checks that every ticket is finished.
 func play(t *testing.T, s Scenario, answer func(now time.Duration, r Request) Answer) (Result, []arrival) {
 	t.Helper()
-	p := &probe{t: t, answer: answer, open: map[int32]time.Duration{}}
+	p := &probe{t: t, answer: answer, open: map[int32]time.Duration{}, hold: time.Hour}
+	if s.Timeout > 0 {
+		p.hold = s.Timeout
+	}
 	out, err := Run(s, func(shield.Config) (Server, error) { return p, nil })
 	if err != nil {
 		t.Fatal(err)
@@ -326,9 +331,9 @@ func (c *crowd) Arrive(now time.Duration, r Request) Answer {
 	return a
 }
 
-func (c *crowd) Finish(now time.Duration, ticket int32) {
+func (c *crowd) Finish(now time.Duration, ticket int32, e End) {
 	delete(c.in, ticket)
-	c.guard.Finish(now, ticket)
+	c.guard.Finish(now, ticket, e)
 }
 
 // A backend that takes its time holds places, and no more than there are. At
@@ -547,12 +552,14 @@ func TestSeries(t *testing.T) {
 		for len(want) <= int(a.at/r.Bin) {
 			want = append(want, Bin{})
 		}
-		d := &want[a.at/r.Bin].Strangers
-		if herd[a.Client] {
-			d = &want[a.at/r.Bin].Herd
-		}
+		b := &want[a.at/r.Bin]
+		d := b.door(herd[a.Client])
 		if d.Came++; admit(a.Request) {
 			d.Admitted++
+			b.Served++
+		}
+		if a.Attempt > 1 {
+			b.Retries++
 		}
 	}
 	if !slices.Equal(out.Series, want) {
@@ -591,6 +598,15 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"change 1":   func(s *Scenario) { s.Changes = []Change{{At: 2}, {At: 1}} },
 		"Until":      func(s *Scenario) { s.Until, s.Background = 0, 100 },
 		"capacity":   func(s *Scenario) { s.Config.Capacity.Rate = -1 },
+		"timeout":    func(s *Scenario) { s.Timeout = -1 },
+		"patience":   func(s *Scenario) { s.Patience = -1 },
+		"their time": func(s *Scenario) { s.SaysTimeout = true },
+		"replicas":   func(s *Scenario) { s.Replicas = maxReplicas + 1 },
+		"product":    func(s *Scenario) { s.Clients, s.Replicas = maxClients/2, 3 },
+		"replica 3":  func(s *Scenario) { s.Replicas, s.Changes = 2, []Change{{Replica: 3}} },
+		"classes":    func(s *Scenario) { s.Classes = []string{"a", "b"} },
+		"workers":    func(s *Scenario) { s.Plant = &plant.Config{} },
+		"service is": func(s *Scenario) { s.Plant = &plant.Config{Workers: 1} },
 	} {
 		s := good
 		change(&s)

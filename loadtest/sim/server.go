@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"net/http"
 	"time"
 
 	"github.com/herdshield/shield"
@@ -12,31 +13,68 @@ import (
 type Server interface {
 	Arrive(now time.Duration, r Request) Answer
 
-	// Finish ends what the Answer with this ticket began: an admitted request
-	// has been served, or a held refusal is sent. It is called once for each
-	// ticket that is not 0.
-	Finish(now time.Duration, ticket int32)
+	// Finish ends what the Answer with this ticket began: an admitted request has
+	// ended as e says, or a held refusal is sent, or its client gone. It is called
+	// once for each ticket that is not 0, but for those that Abandon ends.
+	Finish(now time.Duration, ticket int32, e End)
 
 	// Change is a reload with another config or the same. With restart nothing
 	// is remembered, but the tickets.
 	Change(c shield.Config, restart bool) error
 }
 
+// A Queuer is a Server in which requests may wait for an Answer.
+type Queuer interface {
+	Server
+
+	// Sweep ends the waits whose time is over, and those for which there is room. It
+	// is called every few milliseconds while anybody waits.
+	Sweep(now time.Duration)
+
+	// Settled returns a ticket whose wait has ended, and its Answer, with the same
+	// Ticket, or 0 if it is over; false if there is none. It is called after whatever
+	// may have ended a wait, until it returns false.
+	Settled(now time.Duration) (ticket int32, a Answer, ok bool)
+
+	// Abandon ends the wait of a ticket whose client has gone, and the ticket.
+	Abandon(now time.Duration, ticket int32)
+}
+
+// A Gauge is a Server that limits how many requests are in flight.
+type Gauge interface {
+	Limit() int // 0: not now
+}
+
 // A Request is what a Server may know of a request.
 type Request struct {
-	Client  limiter.Key // who asks
-	Kind    limiter.Key // what for
-	Attempt int         // 1 for the first request; few real clients say so
-	Precise bool        // the client is seen to read milliseconds
-	U       float64     // a random number for the Server, uniform in [0, 1)
+	Client   limiter.Key   // who asks
+	Kind     limiter.Key   // what for
+	Class    string        // of the request, "" for none
+	Attempt  int           // 1 for the first request; few real clients say so
+	Retry    bool          // the request says that it is a retry
+	Precise  bool          // the client is seen to read milliseconds
+	Deadline time.Duration // until when the client waits, 0 if it does not say
+	U        float64       // a random number for the Server, uniform in [0, 1)
 }
 
 // An Answer is what a Server makes of a Request.
 type Answer struct {
 	Admit  bool
+	Queued bool          // neither admitted nor refused yet; for a Queuer only, and with a Ticket
+	Status int           // of a refusal: 429, or 503, as 0 is
 	Hint   pushback.Hint // for a refusal; the zero Hint tells nothing
 	Hold   time.Duration // how long the refusal is held back
 	Ticket int32         // see Server.Finish
+}
+
+// An End is how an admitted request has ended.
+type End struct {
+	// Outcome is Served, Overloaded, Aborted by its client, or Detached if the run
+	// has ended before.
+	Outcome shield.Outcome
+
+	// RetryAfter is what a backend that is Overloaded says, 0 for nothing.
+	RetryAfter time.Duration
 }
 
 // A Maker returns a new Server for a config.
@@ -48,12 +86,20 @@ type guard struct {
 	state *shield.State
 	keys  []limiter.Key // one per zone
 
-	open []shield.Decision // by ticket
-	free []int32           // unused tickets
+	open    []shield.Decision // by ticket
+	free    []int32           // unused tickets
+	waiting []waiter          // in the order of their arrival
+}
+
+// waiter is a request in the Guard's queue.
+type waiter struct {
+	ticket  int32
+	by      *shield.Guard // which let it wait
+	request shield.Request
 }
 
 // Guard is the Maker of the real shield.Guard. The client is its own key in
-// every zone.
+// every zone, and the one whose requests in flight are counted.
 func Guard(c shield.Config) (Server, error) {
 	g := &guard{open: make([]shield.Decision, 1)}
 	if err := g.Change(c, true); err != nil {
@@ -76,31 +122,119 @@ func (g *guard) Change(c shield.Config, restart bool) error {
 }
 
 func (g *guard) Arrive(now time.Duration, r Request) Answer {
-	for i := range g.keys {
-		g.keys[i] = r.Client
+	q := shield.Request{
+		Client: r.Client, Kind: r.Kind, Tenant: r.Client, Retry: r.Retry, Precise: r.Precise, Deadline: r.Deadline,
 	}
-	d := g.g.Admit(now, shield.Request{Keys: g.keys, Client: r.Client, Kind: r.Kind, Precise: r.Precise})
-	a := Answer{Admit: d.Admit, Hint: d.Hint, Hold: d.Hold}
-	if !d.Admit && d.Hold == 0 {
-		return a
+	if r.Class != "" {
+		if i, ok := g.g.Classes().Index(r.Class); ok {
+			q.Class = uint8(1 + i)
+		}
 	}
-	if n := len(g.free); n > 0 {
-		a.Ticket, g.free = g.free[n-1], g.free[:n-1]
-	} else {
-		a.Ticket = int32(len(g.open))
-		g.open = append(g.open, shield.Decision{})
+	q.Keys = g.named(r.Client)
+	d := g.g.Admit(now, q)
+	if d.Queued() {
+		t := g.ticket(d)
+		q.Keys = nil
+		g.waiting = append(g.waiting, waiter{t, g.g, q})
+		return Answer{Queued: true, Ticket: t}
 	}
-	g.open[a.Ticket] = d
+	a := answer(&d)
+	if d.Admit || d.Hold > 0 {
+		a.Ticket = g.ticket(d)
+	}
 	return a
 }
 
-func (g *guard) Finish(now time.Duration, ticket int32) {
+// named returns the client as its key in every zone, until the next call.
+func (g *guard) named(client limiter.Key) []limiter.Key {
+	for i := range g.keys {
+		g.keys[i] = client
+	}
+	return g.keys
+}
+
+// answer returns what d says, but for the ticket.
+func answer(d *shield.Decision) Answer {
+	a := Answer{Admit: d.Admit, Hint: d.Hint, Hold: d.Hold}
+	if !d.Admit {
+		if a.Status = http.StatusServiceUnavailable; d.Reason.Own() {
+			a.Status = http.StatusTooManyRequests
+		}
+	}
+	return a
+}
+
+// ticket keeps d.
+func (g *guard) ticket(d shield.Decision) (t int32) {
+	if n := len(g.free); n > 0 {
+		t, g.free = g.free[n-1], g.free[:n-1]
+	} else {
+		t = int32(len(g.open))
+		g.open = append(g.open, shield.Decision{})
+	}
+	g.open[t] = d
+	return t
+}
+
+func (g *guard) Finish(now time.Duration, ticket int32, e End) {
 	d := &g.open[ticket]
 	if d.Admit {
-		d.Done(now, shield.Served)
+		d.Done(now, e.Outcome)
+		if e.RetryAfter > 0 {
+			g.g.Pause(now, e.RetryAfter)
+		}
 	} else {
 		d.Sent()
 	}
-	*d = shield.Decision{}
+	g.forget(ticket)
+}
+
+func (g *guard) forget(ticket int32) {
+	g.open[ticket] = shield.Decision{}
 	g.free = append(g.free, ticket)
 }
+
+func (g *guard) Sweep(now time.Duration) { g.g.Sweep(now) }
+
+func (g *guard) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
+	for i := range g.waiting {
+		d := &g.open[g.waiting[i].ticket]
+		if len(d.Verdict()) == 0 {
+			continue
+		}
+		verdict := <-d.Verdict()
+		w := g.leave(i)
+		w.request.Keys = g.named(w.request.Client)
+		w.by.Settle(now, w.request, d, verdict)
+		a := answer(d)
+		if d.Admit || d.Hold > 0 {
+			a.Ticket = w.ticket
+		} else {
+			g.forget(w.ticket)
+		}
+		return w.ticket, a, true
+	}
+	return 0, Answer{}, false
+}
+
+// leave takes the i-th out of those who wait.
+func (g *guard) leave(i int) waiter {
+	w := g.waiting[i]
+	last := len(g.waiting) - 1
+	copy(g.waiting[i:], g.waiting[i+1:])
+	g.waiting[last] = waiter{}
+	g.waiting = g.waiting[:last]
+	return w
+}
+
+func (g *guard) Abandon(now time.Duration, ticket int32) {
+	for i := range g.waiting {
+		if g.waiting[i].ticket == ticket {
+			g.leave(i).by.Abandon(now, &g.open[ticket])
+			g.forget(ticket)
+			return
+		}
+	}
+}
+
+func (g *guard) Limit() int { return g.g.Limit() }

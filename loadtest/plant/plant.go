@@ -1,0 +1,272 @@
+// Package plant is a backend in virtual time, as a pure state machine: it knows no
+// clock and no agenda, and draws no random numbers. An engine tells a [Plant] what
+// happens at an instant, and is told when the work on a request will be done. The
+// engines of loadtest/sim and loadtest/overload both use it.
+//
+// A backend is a number of workers that take requests first come, first served, and
+// a queue before them, as a pool of threads or of connections to a database has
+// it. Its [Config] says what else is wrong with it.
+package plant
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// A Config is a backend. Its instants are in the engine's time: in loadtest/sim
+// since the herd's first moment, in loadtest/overload since the run began.
+type Config struct {
+	// Workers is how many requests are worked on at once.
+	Workers int
+
+	// Queue is how many requests may wait before the workers; more are refused, as
+	// a full backlog of connections does. 0 means no bound of its own.
+	Queue int
+
+	// Coherency is by what share the time of service grows with each request that
+	// waits: the β of Gunther's universal scalability law, as locks and caches
+	// have it. Default 0.
+	Coherency float64
+
+	// Slow multiplies times of service that begin from then on. Default 1.
+	Slow Steps
+
+	// Delay is latency in seconds that occupies nothing, as a network's. Default 0.
+	Delay Steps
+
+	// Outage stops the workers between two instants: what they do goes on
+	// afterwards. With Refuses they answer at once with an error instead, and
+	// RetryAfter is what they say with it.
+	Outage     [2]time.Duration
+	Refuses    bool
+	RetryAfter time.Duration
+
+	// Restart ends the process at its first instant: what is worked on and what
+	// waits is lost. Until the second nobody can connect. Both 0: never.
+	Restart [2]time.Duration
+
+	// Cold is what a restart leaves: empty caches, code that is not compiled yet.
+	Cold Cold
+
+	// Notices: a request whose client has gone is taken out of the queue.
+	Notices bool
+}
+
+// Cold makes times of service longer after a restart: Times as long at first, and
+// then less, in a straight line down to normal after For.
+type Cold struct {
+	Times float64 // at least 1
+	For   time.Duration
+}
+
+// maxWorkers and maxQueue bound what a Plant can be. maxWorkers is as many as a
+// shield.Guard lets in.
+const (
+	maxWorkers = 1_000_000
+	maxQueue   = 1 << 22
+)
+
+// Check returns an error that names everything that is wrong.
+func (c *Config) Check() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.Workers < 1 || c.Workers > maxWorkers {
+		bad("workers is %d; want 1 to %d", c.Workers, maxWorkers)
+	}
+	if c.Queue < 0 || c.Queue > maxQueue {
+		bad("queue is %d; want 1 to %d, or 0 for no bound", c.Queue, maxQueue)
+	}
+	if !(c.Coherency >= 0 && c.Coherency <= 1e6) {
+		bad("coherency is %v; want 0 to 1e6", c.Coherency)
+	}
+	errs = append(errs, c.Slow.check("slow", 1e-6, 1e6), c.Delay.check("delay", 0, 1e6))
+	if c.Outage[1] < c.Outage[0] {
+		bad("outage ends at %v; want %v, when it begins, or later", c.Outage[1], c.Outage[0])
+	}
+	if c.Restart[1] < c.Restart[0] {
+		bad("restart ends at %v; want %v, when it begins, or later", c.Restart[1], c.Restart[0])
+	}
+	if c.RetryAfter < 0 || c.RetryAfter > 1000*time.Hour {
+		bad("retry after is %v; want 0 to 1000h", c.RetryAfter)
+	}
+	if c.RetryAfter > 0 && !c.Refuses {
+		bad("retry after is %v, but the backend does not refuse", c.RetryAfter)
+	}
+	if c.Cold != (Cold{}) {
+		if !(c.Cold.Times >= 1 && c.Cold.Times <= 1e6) {
+			bad("cold is %v times as slow; want 1 to 1e6", c.Cold.Times)
+		}
+		if c.Cold.For <= 0 || c.Cold.For > 1000*time.Hour {
+			bad("cold for %v; want more than 0, to 1000h", c.Cold.For)
+		}
+		if !c.Restarts() {
+			bad("there is cold, but no restart")
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Restarts reports whether there is a Restart.
+func (c *Config) Restarts() bool { return c.Restart != [2]time.Duration{} }
+
+// A Step is a value from an instant on.
+type Step struct {
+	From  time.Duration
+	Value float64
+}
+
+// Steps is a value that changes at given instants, in order of time.
+type Steps []Step
+
+// At returns the value at an instant, or otherwise before the first step.
+func (s Steps) At(now time.Duration, otherwise float64) float64 {
+	for _, step := range s {
+		if now < step.From {
+			break
+		}
+		otherwise = step.Value
+	}
+	return otherwise
+}
+
+// Max returns the greatest value, or otherwise if there is no step.
+func (s Steps) Max(otherwise float64) float64 {
+	m := otherwise
+	for i, step := range s {
+		if i == 0 || step.Value > m {
+			m = step.Value
+		}
+	}
+	return m
+}
+
+func (s Steps) check(name string, least, most float64) error {
+	var errs []error
+	for i, step := range s {
+		if i > 0 && step.From < s[i-1].From {
+			errs = append(errs, fmt.Errorf("%s: step %d is from %v; want %v or later", name, i, step.From, s[i-1].From))
+		}
+		if !(step.Value >= least && step.Value <= most) {
+			errs = append(errs, fmt.Errorf("%s: step %d is %v; want %v to %v", name, i, step.Value, least, most))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// A Fate is what becomes of a request that comes to the backend.
+type Fate uint8
+
+const (
+	Begun       Fate = iota // a worker has begun; it will be done at a known instant
+	Waits                   // it is in the queue
+	Unavailable             // it is answered at once with 503, as in an outage
+	NoRoom                  // its connection is refused: the queue is full, or nobody is there
+)
+
+// A Plant is a Config and what it is doing. Calls carry the instant, which never
+// goes back. T names a request for the engine.
+type Plant[T any] struct {
+	Config
+	gone func(T) bool
+	busy int
+	wait []call[T]
+	head int
+}
+
+type call[T any] struct {
+	name    T
+	service time.Duration
+}
+
+// New returns an idle backend. c must be in order: see Check. gone reports whether
+// the client of a request that waits has gone; it matters only to one that Notices.
+func New[T any](c Config, gone func(T) bool) *Plant[T] {
+	return &Plant[T]{Config: c, gone: gone}
+}
+
+// Submit brings a request that takes service by itself. If it is Begun it will be
+// done at end, and the engine must call Done then.
+func (p *Plant[T]) Submit(now time.Duration, name T, service time.Duration) (fate Fate, end time.Duration) {
+	switch {
+	case p.Restarts() && in(now, p.Restart):
+		return NoRoom, 0
+	case p.Refuses && in(now, p.Outage):
+		return Unavailable, 0
+	case p.busy < p.Workers:
+		return Begun, p.begin(now, service)
+	case p.Queue > 0 && p.Waiting() >= p.Queue:
+		return NoRoom, 0
+	}
+	p.wait = append(p.wait, call[T]{name, service})
+	return Waits, 0
+}
+
+func in(now time.Duration, span [2]time.Duration) bool { return now >= span[0] && now < span[1] }
+
+// begin has a worker begin, and returns when it will be done.
+func (p *Plant[T]) begin(now, service time.Duration) time.Duration {
+	p.busy++
+	takes := float64(service) * p.Slow.At(now, 1)
+	takes *= 1 + p.Coherency*float64(p.Waiting())
+	takes *= p.cold(now)
+	end := now + time.Duration(min(takes, math.MaxInt64/4))
+	if o := p.Outage; !p.Refuses && now < o[1] && end > o[0] {
+		end += o[1] - max(o[0], now)
+	}
+	return end
+}
+
+// cold returns how many times as long as usual what begins at now takes.
+func (p *Plant[T]) cold(now time.Duration) float64 {
+	since := now - p.Restart[1]
+	if p.Cold.For == 0 || since < 0 || since >= p.Cold.For {
+		return 1
+	}
+	return 1 + (p.Cold.Times-1)*(1-float64(since)/float64(p.Cold.For))
+}
+
+// Done ends the work on a request. Then there is a worker for the Next.
+func (p *Plant[T]) Done() { p.busy-- }
+
+// Next has an idle worker begin with who waits first, and returns who that is and
+// when it will be done; false if there is no such worker, or nobody waits. It is to
+// be called after Done until it returns false. Left, if not nil, is called with
+// those that are taken out of the queue because their clients have gone.
+func (p *Plant[T]) Next(now time.Duration, left func(T)) (name T, end time.Duration, ok bool) {
+	for p.busy < p.Workers && p.Waiting() > 0 {
+		next := p.wait[p.head]
+		p.wait[p.head] = call[T]{}
+		if p.head++; p.head > 1024 && p.head > len(p.wait)/2 {
+			p.wait = p.wait[:copy(p.wait, p.wait[p.head:])]
+			p.head = 0
+		}
+		if p.Notices && p.gone(next.name) {
+			if left != nil {
+				left(next.name)
+			}
+			continue
+		}
+		return next.name, p.begin(now, next.service), true
+	}
+	return name, 0, false
+}
+
+// Latency returns how long an answer that leaves at now is on its way to the shield.
+func (p *Plant[T]) Latency(now time.Duration) time.Duration {
+	return time.Duration(p.Delay.At(now, 0) * float64(time.Second))
+}
+
+// Lose forgets all that is worked on and all that waits, as the first instant of a
+// Restart does. The engine knows whose these were, and must not call Done for them.
+func (p *Plant[T]) Lose() {
+	clear(p.wait)
+	p.busy, p.head, p.wait = 0, 0, p.wait[:0]
+}
+
+// Busy returns how many requests are worked on.
+func (p *Plant[T]) Busy() int { return p.busy }
+
+// Waiting returns how many requests wait, those too whose clients have gone.
+func (p *Plant[T]) Waiting() int { return len(p.wait) - p.head }
