@@ -1,0 +1,243 @@
+package accesslog
+
+import (
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+const (
+	open        = 600       // seconds that are still counted: whatever took longer came before, and is in no second
+	minute      = 60        // seconds over which rates are sustained
+	fullSeconds = 30        // of a minute that tell what is served in them
+	silence     = time.Hour // without a line: a new piece of log
+
+	// A second belongs to a burst if its clients are at least burstLeast, at
+	// least burstTimes the mean of the minute before, and burstSigmas standard
+	// deviations of a Poisson process above it. Ours. It is clients that count,
+	// not requests: a page with a hundred pictures is no herd.
+	burstLeast   = 15
+	burstTimes   = 3
+	burstSigmas  = 8
+	burstHistory = 10 // seconds that must be known before one
+
+	maxPerSecond = 10_000_000 // requests; more is counted as so many
+)
+
+// A second of arrivals.
+type second struct {
+	requests, served, overload uint32
+	work                       time.Duration // of those that came in it
+	clients                    crowd         // who came
+}
+
+// A crowd is a set of clients of which only the size is known: a bitmap.
+type crowd [64]uint64
+
+func (c *crowd) add(client uint64) {
+	bit := client >> (64 - 12) // xxhash's bits are all as good
+	c[bit>>6] |= 1 << (bit & 63)
+}
+
+func (c *crowd) merge(other *crowd) {
+	for i, word := range other {
+		c[i] |= word
+	}
+}
+
+// distinct is the crowd's size: linear counting (Whang,
+// Vander-Zanden, Taylor, "A linear-time probabilistic counting algorithm for
+// database applications", 1990). 4,096 bits count up to about 30,000.
+func (c *crowd) distinct() float64 {
+	const size = 64 * 64
+	set := 0
+	for _, word := range c {
+		set += bits.OnesCount64(word)
+	}
+	return size * math.Log(size/max(1, float64(size-set)))
+}
+
+// full reports whether more than a twentieth of what came in the second was
+// refused for want of a backend, so that it is not one page that is broken.
+func (s *second) full() bool { return s.overload*20 > s.requests }
+
+// A span sums up some seconds.
+type span struct {
+	seconds          int
+	requests, served int
+	work             time.Duration
+
+	full, fullServed int // seconds that were full, and what was served of what came in them
+}
+
+func (s *span) add(second *second, sign int) {
+	s.seconds += sign
+	s.requests += sign * int(second.requests)
+	s.served += sign * int(second.served)
+	s.work += time.Duration(sign) * second.work
+	if second.full() {
+		s.full += sign
+		s.fullServed += sign * int(second.served)
+	}
+}
+
+// per is n per second of the span.
+func (s *span) per(n float64) float64 { return n / float64(max(1, s.seconds)) }
+
+// arrivals counts requests by the second in which they came.
+type arrivals struct {
+	ring  [open]second
+	first int64 // the oldest second that is open, since 1970
+	begun bool
+
+	counts *hdrhistogram.Histogram // of requests per second
+	last   [minute]second          // that were closed
+	closed int                     // in this piece
+	sum    span                    // of last
+
+	busiest, busiestMinute int64 // when they began
+	peak                   uint32
+	peakRate               float64 // over a minute
+	peakWork               float64 // the same of work: the mean concurrency
+	peakServed             float64
+	fullServed             float64 // in seconds that were full, of minutes with enough of them
+
+	calm     [minute]float64 // clients in seconds outside bursts
+	calmN    int
+	burst    int     // seconds that it has lasted; 0: there is none
+	level    float64 // of the calm before it
+	members  crowd   // who came in it
+	begin    int64
+	bursts   int
+	herd     float64 // the largest
+	herdSeen int64   // when it began
+}
+
+func newArrivals() *arrivals {
+	return &arrivals{counts: hdrhistogram.New(1, maxPerSecond, 3)}
+}
+
+// advance makes now the newest second that can be counted in.
+func (a *arrivals) advance(now int64) {
+	if !a.begun {
+		a.begun, a.first = true, now
+	}
+	for ; a.first+open <= now; a.first++ {
+		a.close()
+	}
+}
+
+// add counts a request in the second when it came, if that is open.
+func (a *arrivals) add(r request) {
+	at := r.came().Unix()
+	if at < a.first || at >= a.first+open {
+		return
+	}
+	s := &a.ring[at%open]
+	s.requests++
+	s.clients.add(r.client)
+	if r.overloaded() {
+		s.overload++
+	}
+	if r.served() {
+		s.served++
+	}
+	if !r.refused() && !r.stream {
+		s.work += r.took
+	}
+}
+
+// end closes all seconds up to now, the last of a piece.
+func (a *arrivals) end(now int64) {
+	for ; a.begun && a.first <= now; a.first++ {
+		a.close()
+	}
+	if a.closed > 0 && a.closed < minute {
+		a.judge(a.first - int64(a.closed))
+	}
+	a.endBurst()
+	a.begun, a.closed, a.sum, a.last, a.calmN = false, 0, span{}, [minute]second{}, 0
+}
+
+// close is done with the first second.
+func (a *arrivals) close() {
+	s := &a.ring[a.first%open]
+	_ = a.counts.RecordValue(int64(min(s.requests, maxPerSecond))) // in range
+	if s.requests > a.peak {
+		a.peak, a.busiest = s.requests, a.first
+	}
+	oldest := &a.last[a.closed%minute]
+	if a.closed >= minute {
+		a.sum.add(oldest, -1)
+	}
+	*oldest = *s
+	a.sum.add(s, 1)
+	a.closed++
+	if a.closed >= minute {
+		a.judge(a.first - minute + 1)
+	}
+	a.look(&s.clients)
+	*s = second{}
+}
+
+// judge compares the last minute, which began at from, with the best known.
+func (a *arrivals) judge(from int64) {
+	if rate := a.sum.per(float64(a.sum.requests)); rate > a.peakRate {
+		a.peakRate, a.busiestMinute = rate, from
+	}
+	a.peakWork = max(a.peakWork, a.sum.per(a.sum.work.Seconds()))
+	a.peakServed = max(a.peakServed, a.sum.per(float64(a.sum.served)))
+	if a.sum.full >= fullSeconds {
+		a.fullServed = max(a.fullServed, float64(a.sum.fullServed)/float64(a.sum.full))
+	}
+}
+
+// look sees whether those who came in a second are part of a burst.
+func (a *arrivals) look(who *crowd) {
+	n := who.distinct()
+	if a.burst == 0 {
+		known := min(a.calmN, minute)
+		sum := 0.0
+		for _, c := range a.calm[:known] {
+			sum += c
+		}
+		a.level = sum / float64(max(1, known))
+		if known < burstHistory {
+			a.calmly(n)
+			return
+		}
+	}
+	threshold := max(burstLeast, burstTimes*a.level, a.level+burstSigmas*math.Sqrt(a.level))
+	if n < threshold {
+		a.endBurst()
+		a.calmly(n)
+		return
+	}
+	if a.burst == 0 {
+		a.begin, a.members = a.first, crowd{}
+	}
+	a.burst++
+	a.members.merge(who)
+	if a.burst > minute { // that is no burst, there is more traffic than there was
+		a.burst, a.calmN = 0, 0
+	}
+}
+
+func (a *arrivals) calmly(n float64) {
+	a.calm[a.calmN%minute] = n
+	a.calmN++
+}
+
+func (a *arrivals) endBurst() {
+	if a.burst == 0 {
+		return
+	}
+	size := a.members.distinct() - float64(a.burst)*a.level
+	a.burst = 0
+	a.bursts++
+	if size > a.herd {
+		a.herd, a.herdSeen = size, a.begin
+	}
+}

@@ -1,0 +1,169 @@
+package accesslog
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/loadtest/clients"
+)
+
+const s = time.Second
+
+// Populations that are known are found again.
+func TestKnownPopulations(t *testing.T) {
+	jitter := clients.Exponential{Base: s / 2, Factor: 2, Cap: 30 * s, Jitter: 1} // as Ignore
+	for _, c := range []struct {
+		name string
+		town town
+		want clients.Population // weights are shares
+	}{
+		{"60 exact, 30 full jitter, 10 never", town{
+			population: clients.Population{{Weight: 0.6, Policy: clients.Exact{}}, {Weight: 0.3, Policy: clients.Ignore{}}, {Weight: 0.1, Policy: clients.GiveUp{}}},
+			told:       some,
+		}, clients.Population{{Weight: 0.6, Policy: clients.Exact{}}, {Weight: 0.3, Policy: jitter}, {Weight: 0.1, Policy: clients.GiveUp{}}}},
+		{"all exact", town{population: clients.All(clients.Exact{}), told: some}, clients.All(clients.Exact{})},
+		{"milliseconds", town{
+			population: clients.Population{{Weight: 0.5, Policy: clients.Exact{}}, {Weight: 0.5, Policy: clients.ExactMs{}}}, told: some,
+		}, clients.Population{{Weight: 0.5, Policy: clients.Exact{}}, {Weight: 0.5, Policy: clients.ExactMs{}}}},
+		{"fixed and hammer", town{
+			population: clients.Population{{Weight: 0.5, Policy: clients.Fixed{Gap: 20 * s}}, {Weight: 0.5, Policy: clients.Hammer{Gap: 700 * time.Millisecond}}}, told: some,
+		}, clients.Population{{Weight: 0.5, Policy: clients.Fixed{Gap: 20 * s}}, {Weight: 0.5, Policy: clients.Hammer{Gap: 700 * time.Millisecond}}}},
+		{"1.5 ± 50 %, told nothing", town{
+			population: clients.All(clients.Exponential{Base: s / 2, Factor: 1.5, Cap: time.Minute, Jitter: 0.5}), told: nothing,
+		}, clients.All(clients.Exponential{Base: s / 2, Factor: 1.5, Cap: time.Minute, Jitter: 0.5})},
+		{"doubling from 1 to 4 s", town{
+			population: clients.All(clients.Exponential{Base: s, Factor: 2, Cap: 4 * s}), told: nothing,
+		}, clients.All(clients.Exponential{Base: s, Factor: 2, Cap: 4 * s})},
+		{"exact, 3 attempts", town{
+			population: clients.Population{{Weight: 0.7, Policy: clients.MaxAttempts{N: 3, Policy: clients.Exact{}}}, {Weight: 0.3, Policy: clients.Fixed{Gap: 20 * s}}}, told: some,
+		}, clients.Population{{Weight: 0.7, Policy: clients.MaxAttempts{N: 3, Policy: clients.Exact{}}}, {Weight: 0.3, Policy: clients.Fixed{Gap: 20 * s}}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.town.n, c.town.over, c.town.refuses, c.town.most = 3000, 30*time.Minute, 0.65, 12
+			e := read(t, pen{}.write(t, c.town.events(1)))
+			if testing.Verbose() {
+				_ = e.WriteTable(os.Stdout)
+			}
+			if len(e.Returns) == 0 {
+				t.Fatal("nothing is known")
+			}
+			if err := e.Population().Check(); err != nil {
+				t.Error(err)
+			}
+			missing := 1.0
+			for _, want := range c.want {
+				found := false
+				for _, got := range e.Returns {
+					if alike(got.Policy, want.Policy) && math.Abs(got.Share-want.Weight) <= 0.04 {
+						found = true
+						missing -= got.Share
+					}
+				}
+				if !found {
+					t.Errorf("%v of %.2f is not found in %+v", want.Policy, want.Weight, e.Returns)
+				}
+			}
+			if missing > 0.04 {
+				t.Errorf("%.3f of the clients do something else: %+v", missing, e.Returns)
+			}
+		})
+	}
+}
+
+// alike reports whether two policies have the same kind, and parameters within a
+// tenth: caps within a third, as few get there.
+func alike(a, b clients.Policy) bool {
+	near := func(a, b, by float64) bool { return math.Abs(a-b) <= by*max(a, b) }
+	switch a := a.(type) {
+	case clients.Exponential:
+		b, ok := b.(clients.Exponential)
+		return ok && near(float64(a.Base), float64(b.Base), 0.15) && near(a.Factor, b.Factor, 0.1) && math.Abs(a.Jitter-b.Jitter) < 0.1 && near(float64(a.Cap), float64(b.Cap), 0.35)
+	case clients.Fixed:
+		b, ok := b.(clients.Fixed)
+		return ok && near(float64(a.Gap), float64(b.Gap), 0.1)
+	case clients.Hammer:
+		b, ok := b.(clients.Hammer)
+		return ok && near(float64(a.Gap), float64(b.Gap), 0.1)
+	case clients.MaxAttempts:
+		b, ok := b.(clients.MaxAttempts)
+		return ok && a.N == b.N && alike(a.Policy, b.Policy)
+	}
+	return fmt.Sprint(a) == fmt.Sprint(b)
+}
+
+// Who comes late is told from who is in time, if what it was told is long enough.
+func TestLate(t *testing.T) {
+	w := town{population: clients.All(clients.Late{By: 0.4}), told: some, n: 2000, over: time.Hour, refuses: 0.8, most: 12}
+	e := read(t, pen{}.write(t, w.events(3)))
+	if share := e.Honour(); share < 0.97 {
+		t.Errorf("%.3f honour what they are told, want all: %+v", share, e.Returns)
+	}
+	late, ok := e.Returns[0].Policy.(clients.Late)
+	if !ok || math.Abs(late.By-0.4) > 0.1 {
+		t.Errorf("most are %v, want late by up to 40 %%", e.Returns[0].Policy)
+	}
+}
+
+// Sums of shares are 1, and errors are those of a binomial proportion.
+func TestShares(t *testing.T) {
+	w := town{
+		population: clients.Population{{Weight: 1, Policy: clients.Exact{}}, {Weight: 1, Policy: clients.Fixed{Gap: 200 * time.Millisecond}}, {Weight: 1, Policy: clients.Hammer{Gap: 3 * s}}, {Weight: 1, Policy: clients.GiveUp{}}},
+		told:       some, n: 400, over: time.Hour, refuses: 0.4, most: 9,
+	}
+	e := read(t, pen{}.write(t, w.events(4)))
+	sum, n := 0.0, 0
+	for _, b := range e.Returns {
+		sum += b.Share
+		n += b.Clients
+		if want := 1.96 * math.Sqrt(b.Share*(1-b.Share)/float64(e.Judged)); math.Abs(b.Error-want) > 0.01 {
+			t.Errorf("%v: error %.3f, want about %.3f", b.Policy, b.Error, want)
+		}
+	}
+	if math.Abs(sum-1) > 1e-9 || n != e.Judged {
+		t.Errorf("shares sum up to %v, clients to %d of %d", sum, n, e.Judged)
+	}
+	if share, half := wilson(0, 10); share != 0 || math.Abs(half-0.139) > 0.001 {
+		t.Errorf("none of 10: %.3f ± %.3f, want 0 ± 0.139", share, half)
+	}
+}
+
+// Who has no time left to come back has not stayed away.
+func TestUndecided(t *testing.T) {
+	e := read(t, pen{}.write(t, []event{
+		{at: 0, client: 1, status: 429, path: "/"},
+		{at: 3 * time.Minute, client: 2, status: 503, path: "/"},
+	}))
+	if e.Judged != 1 || e.Undecided != 1 || len(e.Returns) != 1 || e.Returns[0].Policy != (clients.GiveUp{}) {
+		t.Errorf("%+v", e)
+	}
+	none := read(t, pen{}.write(t, []event{{at: 0, client: 1, status: 200, path: "/"}}))
+	if none.Returns != nil || len(none.Population()) != 2 || none.Population().Check() != nil {
+		t.Errorf("%+v", none.Population())
+	}
+}
+
+// A retry is the same client, method, host and path, and none is taken over a
+// break in the log.
+func TestWhatIsARetry(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		then  event
+		retry bool
+	}{
+		{"the same", event{at: 5 * s, client: 1, path: "/a?x=2", status: 200}, true},
+		{"another path", event{at: 5 * s, client: 1, path: "/b", status: 200}, false},
+		{"another client", event{at: 5 * s, client: 2, path: "/a", status: 200}, false},
+		{"came before the refusal", event{at: s / 2, took: 3900 * time.Millisecond, client: 1, path: "/a", status: 200}, false},
+		{"too late", event{at: 130 * s, client: 1, path: "/a", status: 200}, false},
+		{"after an hour", event{at: 2 * time.Hour, client: 1, path: "/a", status: 200}, false},
+	} {
+		e := read(t, pen{}.write(t, []event{{took: 900 * time.Millisecond, client: 1, path: "/a?x=1", status: 502}, c.then}))
+		if (e.Retries == 1) != c.retry || e.Retries > 1 {
+			t.Errorf("%s: %d retries", c.name, e.Retries)
+		}
+	}
+}

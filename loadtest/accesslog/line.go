@@ -1,0 +1,261 @@
+package accesslog
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// A request is what a line of the log says about one.
+type request struct {
+	end     time.Time     // when it had been answered
+	took    time.Duration // until then, since it came
+	untimed bool          // the line does not say how long it took
+	coarse  bool          // end is in whole seconds
+	client  uint64        // a hash of who asked
+	what    uint64        // a hash of what for
+	status  int
+	stream  bool          // takes as long as somebody listens
+	seconds time.Duration // what Retry-After said; 0: nothing
+	millis  time.Duration // what Retry-After-Ms said; 0: nothing
+}
+
+// came is when the request arrived.
+func (r request) came() time.Time { return r.end.Add(-r.took) }
+
+// refused reports whether the client may be expected to try again.
+func (r request) refused() bool {
+	return r.status == http.StatusTooManyRequests || r.overloaded()
+}
+
+// overloaded reports whether it was not served for want of a backend.
+func (r request) overloaded() bool {
+	return r.status == http.StatusBadGateway || r.status == http.StatusServiceUnavailable || r.status == http.StatusGatewayTimeout
+}
+
+// served reports whether it was: not refused, not failed, and waited for.
+func (r request) served() bool {
+	return r.status < 500 && r.status != http.StatusTooManyRequests && r.status != gone
+}
+
+// gone is the status of a request whose client went before it was answered.
+const gone = 499
+
+var (
+	errOther  = errors.New("not a line of the access log")
+	errBroken = errors.New("a line that cannot be read")
+)
+
+// A line has the fields that are looked at, by their names in Caddy's
+// JSON encoder. What a log filter may have replaced is raw.
+type line struct {
+	TS      json.RawMessage `json:"ts"`
+	Logger  string          `json:"logger"`
+	Msg     string          `json:"msg"`
+	Request *struct {
+		RemoteIP string `json:"remote_ip"`
+		ClientIP string `json:"client_ip"`
+		Method   string `json:"method"`
+		Host     string `json:"host"`
+		URI      string `json:"uri"`
+	} `json:"request"`
+	Duration json.RawMessage `json:"duration"`
+	Status   *int            `json:"status"`
+	Headers  struct {
+		RetryAfter   json.RawMessage `json:"Retry-After"`
+		RetryAfterMs json.RawMessage `json:"Retry-After-Ms"`
+		ContentType  json.RawMessage `json:"Content-Type"`
+	} `json:"resp_headers"`
+	Shield struct {
+		Decision string `json:"decision"`
+		Millis   int64  `json:"retry_after_ms"`
+	} `json:"shield"`
+}
+
+// accessLogger is the name of Caddy's access logger, and with a dot the
+// beginning of the names of those that sites have named.
+const accessLogger = "http.log.access"
+
+// parse reads a line. The error is errOther or errBroken.
+func parse(text []byte) (request, error) {
+	var l line
+	if err := json.Unmarshal(text, &l); err != nil {
+		// A filter may have made a string of headers, and then they are not known.
+		if wrong := (*json.UnmarshalTypeError)(nil); !errors.As(err, &wrong) {
+			return request{}, errBroken
+		}
+	}
+	switch {
+	case l.Logger == accessLogger || strings.HasPrefix(l.Logger, accessLogger+"."):
+	case l.Logger == "" && l.Msg == "handled request": // the encoder's name_key is another
+	case l.Logger == "" && l.Msg == "" && l.Request == nil && len(l.TS) == 0:
+		return request{}, errBroken
+	default:
+		return request{}, errOther
+	}
+	if l.Request == nil || l.Status == nil {
+		return request{}, errBroken
+	}
+	end, ok := parseTime(l.TS)
+	if !ok {
+		return request{}, errBroken
+	}
+	address := l.Request.ClientIP
+	if address == "" {
+		address = l.Request.RemoteIP
+	}
+	path, _, _ := strings.Cut(l.Request.URI, "?")
+	r := request{
+		end:    end,
+		coarse: end.Nanosecond() == 0,
+		client: hash(subscriber(address)),
+		what:   hash(l.Request.Method, l.Request.Host, path),
+		status: *l.Status,
+		stream: *l.Status == http.StatusSwitchingProtocols || strings.HasPrefix(value(l.Headers.ContentType), "text/event-stream"),
+	}
+	if r.took, ok = parseDuration(l.Duration); !ok {
+		r.untimed = true
+	}
+	if r.refused() {
+		r.seconds = retryAfter(value(l.Headers.RetryAfter), end)
+		if ms, err := strconv.ParseInt(value(l.Headers.RetryAfterMs), 10, 64); err == nil && ms > 0 {
+			r.millis = bounded(float64(ms) / 1000)
+		}
+		if r.seconds == 0 && l.Shield.Decision == "refused" && l.Shield.Millis > 0 { // no headers in the log
+			r.seconds = bounded(math.Ceil(float64(l.Shield.Millis) / 1000))
+		}
+	}
+	return r, nil
+}
+
+// hash is of words, which must not contain a line feed to be told apart.
+func hash(words ...string) uint64 {
+	if len(words) == 1 {
+		return xxhash.Sum64String(words[0])
+	}
+	return xxhash.Sum64String(strings.Join(words, "\n"))
+}
+
+// subscriber is the address that counts as one client: as in shield, that of an IPv6
+// client is its /64.
+func subscriber(address string) string {
+	ip, err := netip.ParseAddr(address)
+	if err != nil || ip.Unmap().Is4() {
+		return address
+	}
+	prefix, err := ip.WithZone("").Prefix(64)
+	if err != nil {
+		return address
+	}
+	return prefix.String()
+}
+
+// value is the first value of a header, which is a list or, after a filter, a
+// string.
+func value(raw json.RawMessage) string {
+	if len(raw) == 0 {
+		return ""
+	}
+	var list []string
+	if json.Unmarshal(raw, &list) == nil && len(list) > 0 {
+		return strings.TrimSpace(list[0])
+	}
+	var one string
+	if json.Unmarshal(raw, &one) == nil {
+		return strings.TrimSpace(one)
+	}
+	return ""
+}
+
+// maxWait bounds what Retry-After and durations may say: what is longer is
+// taken for as long.
+const maxWait = 24 * time.Hour
+
+func bounded(seconds float64) time.Duration {
+	if seconds >= maxWait.Seconds() {
+		return maxWait
+	}
+	return time.Duration(seconds * float64(time.Second))
+}
+
+// retryAfter reads delay-seconds or an HTTP date. It is 0 if there is neither.
+func retryAfter(text string, now time.Time) time.Duration {
+	if s, err := strconv.ParseUint(text, 10, 63); err == nil {
+		return bounded(float64(s))
+	}
+	if at, err := http.ParseTime(text); err == nil && at.After(now) {
+		return bounded(at.Sub(now).Seconds())
+	}
+	return 0
+}
+
+// layouts are those that Caddy's encoder has names for: iso8601, rfc3339,
+// wall, common_log. Parse takes fractions of a second after any of them.
+var layouts = []string{time.RFC3339, "2006-01-02T15:04:05Z0700", "2006/01/02 15:04:05", "02/Jan/2006:15:04:05 -0700"}
+
+// parseTime reads a time in any of the formats of Caddy's encoder. Which unit a
+// number has is clear for all times from 1973 to 5138.
+func parseTime(raw json.RawMessage) (time.Time, bool) {
+	if len(raw) == 0 {
+		return time.Time{}, false
+	}
+	if raw[0] == '"' {
+		var text string
+		if json.Unmarshal(raw, &text) != nil {
+			return time.Time{}, false
+		}
+		for _, layout := range layouts {
+			if t, err := time.Parse(layout, text); err == nil {
+				return t, sane(t)
+			}
+		}
+		return time.Time{}, false
+	}
+	n, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil || !(n > 0) || n > 9e18 {
+		return time.Time{}, false
+	}
+	var t time.Time
+	switch {
+	case n >= 1e17:
+		whole, _ := strconv.ParseInt(string(raw), 10, 64) // more digits than a float has
+		if whole == 0 {
+			whole = int64(n)
+		}
+		t = time.Unix(0, whole)
+	case n >= 1e11:
+		t = time.UnixMicro(int64(math.Round(n * 1000)))
+	default:
+		t = time.UnixMicro(int64(math.Round(n * 1e6)))
+	}
+	return t.UTC(), sane(t)
+}
+
+// sane reports whether times around t can be subtracted and counted in
+// nanoseconds.
+func sane(t time.Time) bool { return t.Year() >= 1971 && t.Year() < 2250 }
+
+// parseDuration reads seconds with a fraction, or text like 1.5ms. A whole number
+// may be of nanoseconds or milliseconds, and nobody can tell: it is not read.
+func parseDuration(raw json.RawMessage) (time.Duration, bool) {
+	if len(raw) == 0 {
+		return 0, false
+	}
+	if raw[0] == '"' {
+		d, err := time.ParseDuration(string(bytes.Trim(raw, `"`)))
+		return min(d, maxWait), err == nil && d >= 0
+	}
+	s, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil || s < 0 || s == math.Trunc(s) && s != 0 {
+		return 0, false
+	}
+	return bounded(s), true
+}

@@ -1,0 +1,246 @@
+package accesslog
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/axiomhq/hyperloglog"
+)
+
+// longestLine is how long a line may be. Caddy's are shorter than the largest
+// header that it takes, by default 1 MiB, and a few hundred bytes.
+const longestLine = 1 << 20
+
+// Read reads a log, plain or gzipped, to its end. If r fails, it returns what was read until then along with
+// the error. Without one line of the access log there is no Estimate, and the error says what the
+// lines were instead.
+func Read(r io.Reader) (*Estimate, error) {
+	in := bufio.NewReaderSize(r, longestLine)
+	head, _ := in.Peek(4)
+	switch {
+	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
+		unzipped, err := gzip.NewReader(in)
+		if err != nil {
+			return nil, fmt.Errorf("access log: %w", err)
+		}
+		in = bufio.NewReaderSize(unzipped, longestLine)
+	case bytes.Equal(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		return nil, errors.New("access log: is compressed with zstd, want gzip or plain text; unpack it first: zstd -dc FILE")
+	}
+	t := newTally()
+	err := eachLine(in, t.line)
+	if t.e.Requests == 0 {
+		if err != nil {
+			return nil, fmt.Errorf("access log: %w", err)
+		}
+		return nil, fmt.Errorf("access log: no line is of Caddy's access log in JSON, with \"logger\": %q; %d lines were read, %d of other loggers and %d broken",
+			accessLogger, t.e.Lines.Read, t.e.Lines.Other, t.e.Lines.Broken)
+	}
+	if err != nil {
+		err = fmt.Errorf("access log: after %d lines: %w", t.e.Lines.Read, err)
+	}
+	return t.estimate(), err
+}
+
+// eachLine calls f with the lines of in that are not empty, without their ends. A
+// line that is too long is nil.
+func eachLine(in *bufio.Reader, f func([]byte)) error {
+	for {
+		text, err := in.ReadSlice('\n')
+		long := false
+		for errors.Is(err, bufio.ErrBufferFull) {
+			long = true
+			_, err = in.ReadSlice('\n')
+		}
+		if text = bytes.TrimSpace(text); long {
+			f(nil)
+		} else if len(text) > 0 {
+			f(text)
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// A tally is what is known in the middle of a log.
+type tally struct {
+	e        *Estimate
+	arrivals *arrivals
+	callers  callers
+	distinct *hyperloglog.Sketch
+	counts   sample[uint32]
+	times    *hdrhistogram.Histogram // in microseconds
+	sum      time.Duration           // of times
+	work     time.Duration
+
+	begin, now time.Time // of the piece
+}
+
+func newTally() *tally {
+	return &tally{
+		e:        &Estimate{},
+		arrivals: newArrivals(),
+		callers:  callers{sample: newSample[*caller](maxCallers)},
+		distinct: hyperloglog.New14(),
+		counts:   newSample[uint32](maxCounted),
+		times:    hdrhistogram.New(1, maxWait.Microseconds(), 3),
+	}
+}
+
+func (t *tally) line(text []byte) {
+	t.e.Lines.Read++
+	if text == nil {
+		t.e.Lines.Broken++
+		return
+	}
+	switch r, err := parse(text); err {
+	case nil:
+		t.request(r)
+	case errOther:
+		t.e.Lines.Other++
+	default:
+		t.e.Lines.Broken++
+	}
+}
+
+func (t *tally) request(r request) {
+	e := t.e
+	switch {
+	case e.Requests == 0:
+		e.From, e.To = r.end, r.end
+		t.begin, t.now = r.end, r.end
+	case r.end.Before(t.now.Add(-open * time.Second)):
+		e.Lines.Backward++
+		t.endPiece()
+		t.begin, t.now = r.end, r.end
+	case r.end.After(t.now.Add(silence)):
+		t.endPiece()
+		t.begin, t.now = r.end, r.end
+	case r.end.After(t.now):
+		t.now = r.end
+	}
+	if r.end.Before(e.From) {
+		e.From = r.end
+	}
+	if r.end.After(e.To) {
+		e.To = r.end
+	}
+	e.Requests++
+	if r.untimed {
+		e.Lines.Untimed++
+	}
+	if r.coarse {
+		e.Lines.Coarse++
+	}
+
+	switch {
+	case r.status == 429:
+		e.Answers.Quota++
+	case r.overloaded():
+		e.Answers.Overload++
+	case r.status >= 500:
+		e.Answers.Failed++
+	case !r.served():
+		e.Answers.Gone++
+	default:
+		e.Answers.Served++
+		if r.stream {
+			e.Answers.Streams++
+		}
+	}
+	if !r.refused() && !r.stream {
+		t.work += r.took
+	}
+	if r.status >= 200 && r.status < 300 && !r.stream && !r.untimed {
+		_ = t.times.RecordValue(r.took.Microseconds()) // at most maxWait
+		t.sum += r.took
+	}
+
+	t.distinct.InsertHash(r.client)
+	if t.counts.in(r.client) {
+		if n, ok := t.counts.of[r.client]; ok {
+			t.counts.of[r.client] = n + 1
+		} else {
+			t.counts.put(r.client, 1)
+		}
+	}
+	t.arrivals.advance(t.now.Unix())
+	t.arrivals.add(r)
+	t.callers.saw(r)
+}
+
+func (t *tally) endPiece() {
+	t.e.Pieces++
+	t.e.Span += t.now.Sub(t.begin)
+	t.arrivals.end(t.now.Unix())
+	t.callers.end(time.Duration(t.now.UnixNano()))
+}
+
+func (t *tally) estimate() *Estimate {
+	t.endPiece()
+	e := t.e
+	e.Span = max(e.Span, time.Second)
+	over := e.Span.Seconds()
+
+	retries := 0.0
+	for _, c := range t.callers.of {
+		retries += float64(c.retries)
+	}
+	e.Retries = int(min(retries*t.callers.scale(), float64(e.Requests)))
+	e.Rate = float64(e.Requests-e.Retries) / over
+
+	a := t.arrivals
+	e.Arrivals = Arrivals{
+		Mean:            float64(e.Requests) / over,
+		P50:             float64(a.counts.ValueAtPercentile(50)),
+		P95:             float64(a.counts.ValueAtPercentile(95)),
+		P99:             float64(a.counts.ValueAtPercentile(99)),
+		BusiestSecond:   int(a.peak),
+		BusiestSecondAt: time.Unix(a.busiest, 0).UTC(),
+		BusiestMinute:   a.peakRate,
+		BusiestMinuteAt: time.Unix(a.busiestMinute, 0).UTC(),
+	}
+	e.Bursts.N = a.bursts
+	if a.bursts > 0 {
+		e.Bursts.Largest, e.Bursts.At = int(a.herd+0.5), time.Unix(a.herdSeen, 0).UTC()
+	}
+	e.Answers.Peak, e.Answers.Full = a.peakServed, a.fullServed
+	e.Concurrency = Concurrency{Mean: t.work.Seconds() / over, Peak: max(a.peakWork, t.work.Seconds()/over)}
+
+	e.Clients = len(t.counts.of)
+	if t.counts.bits > 0 {
+		e.Clients = int(t.distinct.Estimate())
+	}
+	perClient := make([]uint32, 0, len(t.counts.of))
+	for _, n := range t.counts.of {
+		perClient = append(perClient, n)
+	}
+	slices.Sort(perClient)
+	at := func(q float64) int { return int(perClient[int(q*float64(len(perClient)-1))]) }
+	if len(perClient) > 0 { // a sample of very few may be empty
+		e.PerClient = PerClient{P50: at(0.5), P99: at(0.99), Max: at(1), Of: len(perClient)}
+	}
+	e.PerClient.Mean = float64(e.Requests) / float64(max(1, e.Clients))
+
+	if n := t.times.TotalCount(); n > 0 {
+		e.Service = t.sum / time.Duration(n)
+		p := func(q float64) time.Duration { return time.Duration(t.times.ValueAtPercentile(q)) * time.Microsecond }
+		e.Times = Times{P50: p(50), P95: p(95), P99: p(99), Max: p(100), Of: int(n)}
+	}
+
+	e.Returns, e.Judged = judge(t.callers.of)
+	e.Sampled = int(min(t.callers.scale(), 1<<30))
+	e.Undecided, e.Lost = t.callers.undecided, t.callers.lost
+	return e
+}

@@ -1,0 +1,440 @@
+package accesslog
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/logging"
+)
+
+// steadyTraffic is Poisson arrivals at rate, of n clients by turns, that take
+// exponential times with the given mean.
+func steadyTraffic(rate float64, over, mean time.Duration, n int) (all []event) {
+	random := rand.New(rand.NewPCG(1, 1))
+	for at := 0.0; ; {
+		at += random.ExpFloat64() / rate
+		if at >= over.Seconds() {
+			return all
+		}
+		all = append(all, event{
+			at: time.Duration(at * 1e9), took: time.Duration(random.ExpFloat64() * float64(mean)),
+			client: random.IntN(n), path: fmt.Sprintf("/%d", len(all)), status: 200,
+		})
+	}
+}
+
+func within(t *testing.T, what string, got, want, by float64) {
+	t.Helper()
+	if !(math.Abs(got-want) <= by*math.Abs(want)) {
+		t.Errorf("%s is %.4g, want %.4g ± %.0f %%", what, got, want, 100*by)
+	}
+}
+
+// Rates, times and Little's law, of traffic that is known.
+func TestSteadyTraffic(t *testing.T) {
+	events := steadyTraffic(40, 20*time.Minute, 120*time.Millisecond, 700)
+	for i := range events[:len(events)/100] { // a hundredth fails, and tells nothing of times
+		events[i*100].status, events[i*100].took = 500, 0
+	}
+	e := read(t, pen{}.write(t, events))
+	if e.Requests != len(events) || e.Clients != 700 || e.Pieces != 1 {
+		t.Errorf("%d requests of %d clients in %d pieces, want %d of 700 in 1", e.Requests, e.Clients, e.Pieces, len(events))
+	}
+	within(t, "the rate", e.Rate, 40, 0.03)
+	within(t, "the mean", e.Arrivals.Mean, 40, 0.03)
+	within(t, "the median", e.Arrivals.P50, 40, 0.03)
+	within(t, "the 95th percentile", e.Arrivals.P95, 51, 0.05)
+	within(t, "the busiest minute", e.Arrivals.BusiestMinute, 42.5, 0.05)
+	within(t, "the service time", e.Service.Seconds(), 0.120, 0.03)
+	within(t, "the median time", e.Times.P50.Seconds(), 0.120*math.Ln2, 0.05)
+	within(t, "the 99th percentile", e.Times.P99.Seconds(), 0.120*math.Log(100), 0.05)
+	within(t, "concurrency", e.Concurrency.Mean, 40*0.120, 0.04)
+	within(t, "5xx", e.Answers.Errors(), 0.01, 0.01)
+	within(t, "requests per client", e.PerClient.Mean, float64(len(events))/700, 0.001)
+	if e.Bursts.N != 0 || e.Retries != 0 || e.Answers.Full != 0 {
+		t.Errorf("%d bursts, %d retries, %.1f served per second when full; want none", e.Bursts.N, e.Retries, e.Answers.Full)
+	}
+}
+
+// Rate is of first attempts.
+func TestRateOfFirstAttempts(t *testing.T) {
+	w := town{population: steadyPopulation, told: some, n: 3000, over: 50 * time.Minute, refuses: 0.5, most: 6}
+	e := read(t, pen{}.write(t, w.events(9)))
+	within(t, "the rate of first attempts", e.Rate, 1, 0.04)
+	if e.Arrivals.Mean < 1.5 {
+		t.Errorf("%.2f requests per second in all, want some more", e.Arrivals.Mean)
+	}
+}
+
+// Herds of clients are counted, page loads of one client are not.
+func TestBursts(t *testing.T) {
+	events := steadyTraffic(5, 20*time.Minute, 20*time.Millisecond, 300)
+	for _, herd := range []struct{ at, n int }{{200, 300}, {500, 800}, {900, 100}} {
+		for i := range herd.n {
+			events = append(events, event{at: time.Duration(herd.at)*time.Second + time.Duration(i)*time.Millisecond, client: 1000 + i, path: "/", status: 200})
+		}
+	}
+	for i := range 500 { // a page with many pictures
+		events = append(events, event{at: 700*time.Second + time.Duration(i)*time.Millisecond, client: 3, path: fmt.Sprint("/picture/", i), status: 200})
+	}
+	e := read(t, pen{}.write(t, events))
+	if e.Bursts.N != 3 || e.Bursts.At.Sub(epoch.Truncate(time.Second)) != 500*time.Second {
+		t.Errorf("%+v; want 3, the largest after 500 s", e.Bursts)
+	}
+	within(t, "the largest herd", float64(e.Bursts.Largest), 800, 0.06)
+	if e.Arrivals.BusiestSecond < 790 {
+		t.Errorf("%d requests in the busiest second, want the herd", e.Arrivals.BusiestSecond)
+	}
+}
+
+// Poisson traffic, at several rates and for up to a day, has no burst.
+func TestChanceIsNoBurst(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 3))
+	for _, mean := range []float64{0.1, 2, 20, 200} {
+		a := newArrivals()
+		for range int(min(86400, 1e6/mean)) {
+			var who crowd
+			for range int(poisson(random, mean)) {
+				who.add(random.Uint64())
+			}
+			a.look(&who)
+		}
+		if a.bursts != 0 {
+			t.Errorf("%d bursts at %v clients per second", a.bursts, mean)
+		}
+	}
+}
+
+func poisson(r *rand.Rand, mean float64) (n float64) {
+	if mean > 100 {
+		return math.Round(mean + math.Sqrt(mean)*r.NormFloat64())
+	}
+	for at := r.ExpFloat64(); at < mean; at += r.ExpFloat64() {
+		n++
+	}
+	return n
+}
+
+// All formats of Caddy's encoder in which a time can be told give the same
+// estimate.
+func TestFormats(t *testing.T) {
+	w := town{population: steadyPopulation, told: some, n: 500, over: time.Hour, refuses: 0.6, most: 6}
+	want := read(t, pen{}.write(t, w.events(7)))
+	for _, format := range []string{"unix_seconds_float", "unix_milli_float", "unix_nano", "iso8601", "rfc3339_nano", "wall_milli", "wall_nano"} {
+		for _, duration := range []string{"s", "string"} {
+			log := pen{config: logging.LogEncoderConfig{TimeFormat: format, DurationFormat: duration}}.write(t, w.events(7))
+			got := read(t, log)
+			if got.Lines.Broken > 0 || got.Lines.Untimed > 0 || got.Requests != want.Requests || got.Judged != want.Judged || got.Retries != want.Retries {
+				t.Errorf("%s, %s: %+v", format, duration, got)
+			}
+			within(t, format+": the share that honours", got.Honour(), want.Honour(), 0.02)
+			within(t, format+": the rate", got.Rate, want.Rate, 0.001)
+			within(t, format+": the time", got.Service.Seconds(), want.Service.Seconds(), 0.001)
+		}
+	}
+	// Whole seconds: less is known, and it is said.
+	for _, format := range []string{"rfc3339", "wall", "common_log"} {
+		got := read(t, pen{config: logging.LogEncoderConfig{TimeFormat: format}}.write(t, w.events(7)))
+		if got.Requests != want.Requests || got.Lines.Coarse != got.Requests || math.Abs(got.Honour()-want.Honour()) > 0.15 {
+			t.Errorf("%s: %+v", format, got)
+		}
+	}
+	// Whole numbers: milliseconds or nanoseconds, nobody knows.
+	for _, format := range []string{"ms", "ns"} {
+		got := read(t, pen{config: logging.LogEncoderConfig{DurationFormat: format}}.write(t, w.events(7)))
+		if got.Requests != want.Requests || got.Lines.Untimed < got.Requests*9/10 {
+			t.Errorf("durations in %s: %+v", format, got)
+		}
+	}
+}
+
+// steadyPopulation is of kinds that whole-second logs can tell, too.
+var steadyPopulation = mix(0.6, 0.4)
+
+// What is not a line of the access log is counted and skipped.
+func TestWhatIsSkipped(t *testing.T) {
+	good := string(pen{}.write(t, []event{{client: 1, path: "/", status: 200}}))
+	other := string(pen{logger: "http.log.error.log0"}.write(t, []event{{client: 1, path: "/", status: 502}}))
+	long := strings.Replace(good, `"user_id":""`, `"user_id":"`+strings.Repeat("x", 3*longestLine)+`"`, 1)
+	log := strings.Join([]string{
+		good, "\n\n", other, `{"level":"info","ts":1.7e9,"logger":"tls","msg":"cleaning storage unit"}` + "\n",
+		"2026/01/01 12:00:00 INFO not JSON\n", good[:len(good)/2] + "\n", "{}\n", "null\n", "[]\n", "\xff\xfe\n",
+		`{"logger":"http.log.access","ts":"yesterday","request":{},"status":200}` + "\n",
+		`{"logger":"http.log.access","ts":-5,"request":{},"status":200}` + "\n",
+		`{"logger":"http.log.access","ts":1e300,"request":{},"status":200}` + "\n",
+		`{"logger":"http.log.access","ts":1.7e9,"status":200}` + "\n",
+		long, strings.TrimSuffix(good, "\n"),
+	}, "")
+	e := read(t, []byte(log))
+	if want := (Lines{Read: 15, Other: 2, Broken: 11, Untimed: 0}); e.Lines != want || e.Requests != 2 {
+		t.Errorf("%d requests, %+v; want 2, %+v", e.Requests, e.Lines, want)
+	}
+}
+
+// What filters leave is read: headers that are gone or have become text.
+func TestFilters(t *testing.T) {
+	line := func(ts, more string, status int) string {
+		return fmt.Sprintf(`{"logger":"http.log.access","ts":%s,"request":{"remote_ip":"192.0.2.1","method":"GET","host":"a","uri":"/"},"duration":0.001,"status":%d%s}`+"\n", ts, status, more)
+	}
+	for name, header := range map[string]string{
+		"a list":          `,"resp_headers":{"Retry-After":["5"]}`,
+		"a list, HTTP/2":  `,"resp_headers":{"retry-after":["5"]}`,
+		"text":            `,"resp_headers":{"Retry-After":"5"}`,
+		"a date":          `,"resp_headers":{"Retry-After":["Thu, 15 Jan 2026 12:00:05 GMT"]}`,
+		"shield's object": `,"resp_headers":"gone","shield":{"decision":"refused","reason":"quota","zone":"z","retry_after_ms":4321}`,
+	} {
+		e := read(t, []byte(line("1768478400.001", header, 429)+line("1768478405.011", "", 200)))
+		if len(e.Returns) != 1 || fmt.Sprint(e.Returns[0].Policy) != "exact" {
+			t.Errorf("%s: %+v", name, e.Returns)
+		}
+	}
+	e := read(t, []byte(line("1768478400.001", `,"resp_headers":"gone"`, 429)+line("1768478400.511", "", 200)))
+	if e.Requests != 2 || e.Retries != 1 || e.Honour() != 0 {
+		t.Errorf("without headers: %+v", e)
+	}
+}
+
+// An IPv6 client is its /64.
+func TestClients(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{
+		{"2001:db8::1", "2001:db8::ffff:2", true},
+		{"2001:db8::1", "2001:db8:0:1::1", false},
+		{"192.0.2.1", "192.0.2.2", false},
+		{"::ffff:192.0.2.1", "::ffff:192.0.2.2", false},
+		{"fe80::1%eth0", "fe80::2%eth0", true},
+		{"somebody", "somebody", true},
+	} {
+		if (subscriber(c.a) == subscriber(c.b)) != c.same {
+			t.Errorf("%s and %s are one client: %v, want %v", c.a, c.b, !c.same, c.same)
+		}
+	}
+}
+
+func zipped(log []byte) []byte {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	_, _ = z.Write(log)
+	_ = z.Close()
+	return b.Bytes()
+}
+
+func TestGzip(t *testing.T) {
+	log := pen{}.write(t, steadyTraffic(20, time.Minute, 50*time.Millisecond, 30))
+	want := read(t, log)
+	half := bytes.LastIndexByte(log[:len(log)/2], '\n') + 1
+	for name, in := range map[string][]byte{
+		"gzip":                    zipped(log),
+		"two members, as cat has": append(zipped(log[:half]), zipped(log[half:])...),
+	} {
+		if got := read(t, in); got.Requests != want.Requests || got.Rate != want.Rate {
+			t.Errorf("%s: %d requests, want %d", name, got.Requests, want.Requests)
+		}
+	}
+	// What is broken off gives what was there, and an error.
+	short := zipped(log)
+	e, err := Read(bytes.NewReader(short[:len(short)*2/3]))
+	if !errors.Is(err, io.ErrUnexpectedEOF) || e == nil || e.Requests == 0 || e.Requests >= want.Requests {
+		t.Errorf("a file that was cut off: %v, %v", e, err)
+	}
+	broken := errors.New("disk on fire")
+	e, err = Read(io.MultiReader(bytes.NewReader(log), iotest.ErrReader(broken)))
+	if !errors.Is(err, broken) || e == nil || e.Requests != want.Requests {
+		t.Errorf("a reader that fails: %v, %v", e, err)
+	}
+}
+
+func TestNoLog(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                                    "0 lines were read",
+		"hello\nworld\n":                      "2 lines were read, 0 of other loggers and 2 broken",
+		"{\"logger\":\"tls\",\"ts\":1.7e9}":   "1 of other loggers",
+		"\x28\xb5\x2f\xfd....":                "zstd -dc",
+		"\x1f\x8b":                            "unexpected EOF",
+		"127.0.0.1 - - [x] \"GET /\" 200 5\n": "want",
+	} {
+		e, err := Read(strings.NewReader(in))
+		if want == "want" {
+			want = "no line is of Caddy's access log in JSON"
+		}
+		if e != nil || err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, %v; want an error with %q", in, e, err, want)
+		}
+	}
+}
+
+// A clock that goes back, and a night without a line, make pieces.
+func TestPieces(t *testing.T) {
+	day := steadyTraffic(10, 10*time.Minute, 50*time.Millisecond, 50)
+	log := pen{}.write(t, day)
+	later := make([]event, len(day))
+	for i, e := range day {
+		e.at += 9 * time.Hour
+		later[i] = e
+	}
+	next := pen{}.write(t, later)
+	for name, c := range map[string]struct {
+		log      []byte
+		backward int
+	}{
+		"a night":    {append(bytes.Clone(log), next...), 0},
+		"backwards":  {append(bytes.Clone(next), log...), 1},
+		"far future": {append(append(bytes.Clone(log), lineAt(t, 1000*time.Hour)...), next...), 1},
+	} {
+		e := read(t, c.log)
+		if e.Lines.Backward != c.backward || e.Pieces < 2 {
+			t.Errorf("%s: %d pieces, went back %d times, want %d", name, e.Pieces, e.Lines.Backward, c.backward)
+		}
+		within(t, name+": the rate", e.Rate, 10, 0.05)
+		within(t, name+": the median", e.Arrivals.P50, 10, 0.1)
+		within(t, name+": the span", e.Span.Seconds(), 1200, 0.01)
+	}
+	// A step of a few seconds, as NTP makes it, does no harm.
+	steps := append(bytes.Clone(log), bytes.ReplaceAll(log, nil, nil)...)
+	e := read(t, steps) // ten minutes back: just within the ring
+	if e.Pieces > 2 || e.Requests != 2*len(day) {
+		t.Errorf("%d pieces, %d requests", e.Pieces, e.Requests)
+	}
+}
+
+func lineAt(t *testing.T, at time.Duration) []byte {
+	return pen{}.write(t, []event{{at: at, client: 1, path: "/", status: 200}})
+}
+
+// What a full backend does is what it can do.
+func TestFull(t *testing.T) {
+	events := steadyTraffic(30, 20*time.Minute, 100*time.Millisecond, 200)
+	for i := range events {
+		if at := events[i].at; at > 5*time.Minute && at < 10*time.Minute && i%3 == 0 {
+			events[i].status, events[i].took = 503, time.Millisecond
+		}
+	}
+	e := read(t, pen{}.write(t, events))
+	within(t, "served when full", e.Answers.Full, 20, 0.12)
+	within(t, "most served", e.Answers.Peak, 33, 0.08)
+	within(t, "503", float64(e.Answers.Overload)/float64(e.Requests), 1.0/12, 0.1)
+}
+
+// Memory does not depend on what is in the log: a flood of addresses that are
+// refused leaves a sample, which still tells who does what.
+func TestFlood(t *testing.T) {
+	tally := newTally()
+	random := rand.New(rand.NewPCG(8, 8))
+	const n = 300_000
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	most := int64(0)
+	for i := range n { // each comes at i ms, is refused, and every third comes back in time, 2 s later
+		at := epoch.Add(time.Duration(i) * time.Millisecond)
+		address := hash(fmt.Sprint("client ", i))
+		tally.request(request{end: at, client: address, what: random.Uint64(), status: 429, seconds: 2 * time.Second})
+		if old := i - 2000; old >= 0 && old%3 == 0 {
+			tally.request(request{end: at, client: hash(fmt.Sprint("client ", old)), what: 5, status: 200})
+		}
+		if i%50_000 == 0 {
+			most = max(most, heap()-before)
+		}
+	}
+	// The retries above ask for something else. These do not.
+	for i := range n {
+		at := epoch.Add(n*time.Millisecond + time.Duration(i)*time.Millisecond)
+		address := hash(fmt.Sprint("again ", i))
+		tally.request(request{end: at, client: address, what: 5, status: 429, seconds: 2 * time.Second})
+		if old := i - 2010; old >= 0 && old%3 == 0 {
+			tally.request(request{end: at, client: hash(fmt.Sprint("again ", old)), what: 5, status: 200})
+		}
+	}
+	most = max(most, heap()-before)
+	tally.request(request{end: epoch.Add(2*n*time.Millisecond + 10*time.Minute), client: 1, status: 200})
+	e := tally.estimate()
+	if len(tally.callers.of) > maxCallers || len(tally.counts.of) > maxCounted {
+		t.Errorf("%d callers and %d clients are remembered", len(tally.callers.of), len(tally.counts.of))
+	}
+	if most > 30<<20 {
+		t.Errorf("%d MiB of memory", most>>20)
+	}
+	t.Logf("%d MiB, %d judged, one of %d", most>>20, e.Judged, e.Sampled)
+	if e.Sampled < 16 || e.Judged < maxCallers/4 {
+		t.Errorf("%d judged, one of %d", e.Judged, e.Sampled)
+	}
+	within(t, "clients", float64(e.Clients), 2*n, 0.03)
+	within(t, "the share that honours", e.Honour(), 1.0/6, 0.05)
+	within(t, "retries", float64(e.Retries), n/3, 0.05)
+}
+
+// An estimate is data: it can be told to others.
+func TestEstimateIsData(t *testing.T) {
+	e := read(t, pen{}.write(t, steadyTraffic(20, time.Minute, 50*time.Millisecond, 30)))
+	if _, err := json.Marshal(e); err != nil {
+		t.Error(err)
+	}
+}
+
+// Every answer is counted once, and streams have no time.
+func TestAnswers(t *testing.T) {
+	var events []event
+	for i, status := range []int{200, 204, 101, 304, 404, 429, 499, 500, 502, 503, 504, 0} {
+		events = append(events, event{at: time.Duration(i) * time.Second, took: 1500 * time.Millisecond, client: i, path: "/", status: status})
+	}
+	events = append(events, event{took: 9500 * time.Millisecond, client: 50, path: "/", status: 200, header: http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}}})
+	e := read(t, pen{}.write(t, events))
+	want := Answers{Served: 7, Quota: 1, Overload: 3, Failed: 1, Gone: 1, Streams: 2, Peak: e.Answers.Peak, Full: e.Answers.Full}
+	if e.Answers != want || want.all() != e.Requests || e.Times.Of != 2 || e.Service != 1500*time.Millisecond {
+		t.Errorf("%+v, %v of %d; want %+v, 1.5s of 2", e.Answers, e.Service, e.Times.Of, want)
+	}
+	within(t, "refused", e.Answers.Refused(), 4.0/13, 0.001)
+	within(t, "5xx", e.Answers.Errors(), 4.0/13, 0.001)
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add(pen{}.write(f, []event{
+		{client: 1, path: "/", status: 503, header: http.Header{"Retry-After": {"1"}}},
+		{at: time.Second, took: time.Millisecond, client: 1, path: "/", status: 200},
+	}))
+	f.Add([]byte(`{"logger":"http.log.access","ts":9e18,"request":{"uri":"/"},"status":503,"duration":1e300,"resp_headers":{"Retry-After":["99999999999999999999"]}}`))
+	f.Add([]byte(`{"logger":"http.log.access","ts":"2026/01/02 15:04:05","request":{},"status":429,"duration":"-5h"}`))
+	f.Fuzz(func(t *testing.T, log []byte) {
+		e, err := Read(bytes.NewReader(append(log, log...)))
+		if err != nil && e == nil {
+			return
+		}
+		if err := e.Population().Check(); err != nil {
+			t.Error(err)
+		}
+		if err := e.WriteTable(io.Discard); err != nil {
+			t.Error(err)
+		}
+		if !(e.Rate >= 0) || math.IsInf(e.Rate, 0) || e.Service < 0 || e.Retries > e.Requests || e.Suggest() == "" {
+			t.Errorf("%+v", e)
+		}
+	})
+}
+
+func BenchmarkRead(b *testing.B) {
+	log := pen{}.write(b, steadyTraffic(100, 100*time.Second, 50*time.Millisecond, 500))
+	b.SetBytes(int64(len(log)))
+	for b.Loop() {
+		if _, err := Read(bytes.NewReader(log)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

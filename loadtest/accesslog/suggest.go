@@ -1,0 +1,80 @@
+package accesslog
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/herdshield/shield/loadtest/clients"
+)
+
+// Suggest returns a Caddyfile that follows from the Estimate. Comments say where its numbers come
+// from. It loads as it is; the site's address and the backend are for
+// the reader to put in.
+func (e *Estimate) Suggest() string {
+	var b strings.Builder
+	say := func(format string, args ...any) { fmt.Fprintf(&b, "\t\t"+format+"\n", args...) }
+	b.WriteString("example.com {\n\tshield {\n")
+
+	if full := digits(e.Answers.Full); full != "" {
+		say("# What was served at best while more than 5 %% was answered 502, 503 or 504: it could")
+		say("# not do more then. If a limit of your own refused them, this is that limit.")
+		say("capacity %s/s", full)
+	} else if peak := digits(e.Answers.Peak); peak != "" {
+		say("# What the backend can do is not in the log: it was never seen full. It has")
+		say("# done this much for a minute, so its capacity is not below:")
+		say("# capacity %s/s", peak)
+	}
+
+	initial := int(min(max(leastInitial, math.Ceil(2*e.Concurrency.Peak)), maxLimit/4))
+	say("# In its worst minute %.1f requests were in work at once, by Little's law; it", e.Concurrency.Peak)
+	say("# begins with twice as many (%d to %d), and finds out what is best.", leastInitial, maxLimit/4)
+	say("concurrency adaptive {")
+	say("\tinitial %d", initial)
+	if most := 4 * initial; most > defaultMax {
+		say("\tmax %d", most)
+	}
+	say("}")
+
+	for _, r := range e.Returns {
+		m, ok := r.Policy.(clients.MaxAttempts)
+		if !ok {
+			continue
+		}
+		switch m.Policy.(type) {
+		case clients.Exact, clients.ExactMs, clients.Late:
+			say("# %s of the clients come when they are told, and go after %d attempts: their", percent(r.Share), m.N)
+			say("# first appointment should be one that can be kept.")
+			say("pushback {")
+			say("\tmax 59s")
+			say("}")
+		default:
+			continue
+		}
+		break
+	}
+	if len(e.Returns) > 0 {
+		say("# Of %d refused clients that were judged, %s come when they are told.", e.Judged, percent(e.Honour()))
+	} else {
+		say("# What clients do that are refused is not in the log.")
+	}
+	b.WriteString("\t}\n\treverse_proxy 127.0.0.1:9000\n}\n")
+	return b.String()
+}
+
+const (
+	leastInitial = 4
+	defaultMax   = 1000    // of concurrency adaptive
+	maxLimit     = 100_000 // that it may have
+	maxRate      = 1e9     // per second, of capacity
+)
+
+// digits is a rate to three digits, rounded down; none if there is none.
+func digits(rate float64) string {
+	if !(rate > 0) || rate > maxRate {
+		return ""
+	}
+	unit := math.Pow(10, math.Floor(math.Log10(rate))-2)
+	return strconv.FormatFloat(math.Floor(rate/unit+1e-9)*unit, 'f', max(0, int(-math.Round(math.Log10(unit)))), 64)
+}

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
+	_ "github.com/mholt/caddy-ratelimit"
+
+	_ "github.com/herdshield/shield/caddymodule"
+)
+
+func main() {
+	if os.Getenv(caddyVar) != "" {
+		caddycmd.Main()
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Stdout, os.Stderr, os.Args[1:]); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return
+		}
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
+
+// run is the command. It ends early with ctx, with a table of what it has.
+func run(ctx context.Context, out, progress io.Writer, args []string) error {
+	flags := flag.NewFlagSet("rivals", flag.ContinueOnError)
+	flags.SetOutput(progress)
+	small := flags.Bool("quick", false, "a small version, several at a time: whether it still holds")
+	markdown := flags.Bool("markdown", false, "print the table as Markdown")
+	only := flags.String("only", "", "only those whose name contains `text`")
+	seed := flags.Uint64("seed", full.Seed, "of the moments at which the background comes, at least 1")
+	timeout := flags.Duration("timeout", full.Timeout, "that a client waits for an answer")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("%q is not a flag; -h tells what are", flags.Arg(0))
+	}
+	s, together := full, 1
+	if *small {
+		s, together = quick, 4
+	}
+	s.Seed, s.Timeout = *seed, *timeout
+	if err := s.check(); err != nil {
+		return err
+	}
+	var chosen []rival
+	for _, r := range rivals {
+		if strings.Contains(r.name, *only) {
+			chosen = append(chosen, r)
+		}
+	}
+	if len(chosen) == 0 {
+		return fmt.Errorf("no rival's name contains %q", *only)
+	}
+
+	before := loadAverage()
+	results, err := runAll(ctx, progress, s, chosen, together)
+	describe(out, s, results, before)
+	if err := writeTable(out, *markdown, results); err != nil {
+		return err
+	}
+	errs := []error{err}
+	for _, r := range results {
+		errs = append(errs, r.check())
+	}
+	return errors.Join(errs...)
+}
+
+// apart is how long after another a run starts, if several are on: their herds must
+// not come in the same moment.
+const apart = 1500 * time.Millisecond
+
+// runAll runs the rivals, so many at a time, and returns the results of those that
+// have ended by themselves, in their order.
+func runAll(ctx context.Context, progress io.Writer, s scenario, chosen []rival, together int) ([]result, error) {
+	type ended struct {
+		result
+		err error
+	}
+	all := make([]ended, len(chosen))
+	places := make(chan struct{}, together)
+	var running sync.WaitGroup
+	var writing sync.Mutex
+	for i, r := range chosen {
+		places <- struct{}{}
+		if ctx.Err() != nil {
+			all[i].err = ctx.Err()
+			<-places
+			continue
+		}
+		running.Go(func() {
+			defer func() { <-places }()
+			start := time.Now()
+			all[i].result, all[i].err = s.run(ctx, r)
+			writing.Lock()
+			defer writing.Unlock()
+			if all[i].err == nil {
+				fmt.Fprintf(progress, "%2d of %d: %s: %d served in %d requests; took %.1f s\n",
+					i+1, len(chosen), r.name, all[i].herd.Served, all[i].herd.Attempts, time.Since(start).Seconds())
+			}
+		})
+		if together > 1 {
+			until(ctx, time.Now().Add(apart))
+		}
+	}
+	running.Wait()
+	var results []result
+	var errs []error
+	for _, e := range all {
+		if e.err == nil {
+			results = append(results, e.result)
+		} else if ctx.Err() == nil {
+			errs = append(errs, e.err)
+		}
+	}
+	if ctx.Err() != nil {
+		errs = append(errs, fmt.Errorf("stopped with %d of %d done", len(results), len(chosen)))
+	}
+	return results, errors.Join(errs...)
+}
+
+// describe writes what was measured, and with what.
+func describe(w io.Writer, s scenario, results []result, before string) {
+	b := s.backend()
+	fmt.Fprintf(w, "%d clients come within %v; limits are %d/s; %d/s come anyhow (Poisson, seed %d).\n",
+		s.Clients, s.Window, s.Capacity, s.Background, s.Seed)
+	fmt.Fprintf(w, "Clients try %d times at most, wait %v for an answer, obey Retry-After, and without one try again after %v.\n",
+		s.Attempts, s.Timeout, s.RetryDelay)
+	fmt.Fprintf(w, "The backend has %d workers of %v: %.0f/s, and %.0f/s when it is crowded. At best all are served after %.1f s.\n",
+		b.Workers, b.Service, b.Capacity(), b.Capacity()/b.MaxSlowdown, s.optimum().Seconds())
+	var came time.Duration
+	for _, r := range results {
+		came = max(came, r.herd.LastCame)
+	}
+	fmt.Fprintf(w, "The slowest herd had come after %v.\n", came.Round(time.Millisecond))
+	fmt.Fprintf(w, "%s. %s, %d processors; load average %s before, %s after.\n\n",
+		strings.Join(versions(results), ", "), runtime.Version(), runtime.NumCPU(), before, loadAverage())
+}
+
+// versions names what stood in front.
+func versions(results []result) (all []string) {
+	modules := map[string]string{}
+	if build, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range build.Deps {
+			modules[m.Path] = m.Version
+		}
+		for _, s := range build.Settings {
+			switch {
+			case s.Key == "vcs.revision":
+				modules["shield"] = s.Value[:min(12, len(s.Value))]
+			case s.Key == "vcs.modified" && s.Value == "true":
+				modules["modified"] = " and changes"
+			}
+		}
+	}
+	for _, m := range []struct{ name, path string }{
+		{"Caddy", "github.com/caddyserver/caddy/v2"},
+		{"caddy-ratelimit", "github.com/mholt/caddy-ratelimit"},
+		{"httprate", "github.com/go-chi/httprate"},
+		{"chi", "github.com/go-chi/chi/v5"},
+	} {
+		all = append(all, m.name+" "+modules[m.path])
+	}
+	if shield := modules["shield"]; shield != "" {
+		all = append(all, "shield at "+shield+modules["modified"])
+	}
+	used := map[string]bool{}
+	for _, r := range results {
+		used[r.rival.program] = true
+	}
+	for _, p := range []struct{ name, flag string }{{"nginx", "-v"}, {"haproxy", "-v"}} {
+		if path, err := find(p.name); err == nil && used[p.name] {
+			said, _ := exec.Command(path, p.flag).CombinedOutput()
+			line, _, _ := strings.Cut(string(said), "\n")
+			line = strings.TrimPrefix(strings.TrimSpace(line), "nginx version: ")
+			line, _, _ = strings.Cut(line, " 20") // the date of HAProxy's
+			all = append(all, line)
+		}
+	}
+	return all
+}
+
+// loadAverage returns how many processes wanted a processor in the last minute, on
+// Linux.
+func loadAverage() string {
+	content, err := os.ReadFile("/proc/loadavg")
+	first, _, _ := strings.Cut(string(content), " ")
+	if err != nil {
+		return "unknown"
+	}
+	return first
+}

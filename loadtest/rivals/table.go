@@ -1,0 +1,94 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"text/tabwriter"
+)
+
+// head is the table's.
+var head = []string{"in front", "Retry-After", "served", "requests per success", "busiest second", "most in the backend", "last served after", "background gave up"}
+
+// cells returns one line of the table.
+func (r result) cells() []string {
+	perSuccess, last := "-", "-"
+	if r.herd.Served > 0 {
+		perSuccess, last = fmt.Sprintf("%.2f", r.herd.PerSuccess()), fmt.Sprintf("%.1f s", r.herd.LastServed.Seconds())
+	}
+	tells := r.rival.tells
+	if tells == "" {
+		tells = "-"
+	}
+	return []string{
+		r.rival.name, tells,
+		fmt.Sprintf("%d of %d", r.herd.Served, r.herd.Clients), perSuccess,
+		fmt.Sprint(r.backend.Busiest), fmt.Sprint(r.backend.Peak), last,
+		fmt.Sprintf("%d of %d", r.background.GaveUp, r.background.GaveUp+r.background.Served),
+	}
+}
+
+// writeTable writes the results, one line each.
+func writeTable(w io.Writer, markdown bool, results []result) error {
+	if markdown {
+		fmt.Fprintf(w, "| %s |\n|---|---|%s\n", strings.Join(head, " | "), strings.Repeat("---:|", len(head)-2))
+		for _, r := range results {
+			if _, err := fmt.Fprintf(w, "| %s |\n", strings.Join(r.cells(), " | ")); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, strings.Join(head, "\t"))
+	for _, r := range results {
+		fmt.Fprintln(tw, strings.Join(r.cells(), "\t"))
+	}
+	return tw.Flush()
+}
+
+// slack is how much more than its config says may be seen to reach the backend in a
+// second: what was let through just before comes late while a herd keeps the machine
+// busy. shield paces, and has to keep to its own.
+const (
+	slack       = 1.5
+	shieldSlack = 1.1
+)
+
+// check returns an error that names what is not as it must be, for the measurement to
+// be one: see the package comment.
+func (r result) check() error {
+	var errs []error
+	wrong := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: %s", r.rival.name, fmt.Sprintf(format, args...)))
+	}
+	if r.rival.name == shieldName && (r.herd.Served != r.herd.Clients || r.herd.GaveUp != 0) {
+		wrong("%d of %d served, %d gave up; want all, 0", r.herd.Served, r.herd.Clients, r.herd.GaveUp)
+	}
+	if r.herd.Served == 0 {
+		wrong("nobody served: it does not work")
+	}
+	busiest := r.backend.Busiest
+	if r.rival.most == nil {
+		if busiest < r.herd.Clients*9/10 {
+			wrong("%d reached the backend in its busiest second; want most of the %d, as they came at once", busiest, r.herd.Clients)
+		}
+	} else if most := r.most(); busiest > most {
+		wrong("%d reached the backend in its busiest second; want at most %d, as configured", busiest, most)
+	}
+	if r.rival.tells != "" && r.herd.Answers[http.StatusTooManyRequests]+r.herd.Answers[http.StatusServiceUnavailable] == 0 {
+		wrong("it has refused nobody")
+	}
+	return errors.Join(errs...)
+}
+
+// most is how many may be seen to reach the backend in a second.
+func (r result) most() int {
+	slack := slack
+	if r.rival.name == shieldName {
+		slack = shieldSlack
+	}
+	return int(slack * float64(r.rival.most(r.scenario)))
+}
