@@ -2,14 +2,10 @@ package live
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"math"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
@@ -102,17 +98,7 @@ func (c HerdConfig) check() error {
 
 // address returns the address that client i says it has, the zero Addr if there
 // is none.
-func (c HerdConfig) address(i int) netip.Addr {
-	if !c.FirstAddress.Is4() || i < 0 {
-		return netip.Addr{}
-	}
-	first := c.FirstAddress.As4()
-	n := uint64(binary.BigEndian.Uint32(first[:])) + uint64(i)
-	if n > math.MaxUint32 {
-		return netip.Addr{}
-	}
-	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(n))))
-}
+func (c HerdConfig) address(i int) netip.Addr { return addressAfter(c.FirstAddress, i) }
 
 // begins returns when client i starts, from the start of the run.
 func (c HerdConfig) begins(i int) time.Duration {
@@ -125,8 +111,8 @@ func (c HerdConfig) begins(i int) time.Duration {
 // A Herd runs its clients once. It is safe for concurrent use, except that Run
 // must be called only once.
 type Herd struct {
-	cfg  HerdConfig
-	http *http.Client
+	cfg       HerdConfig
+	transport http.RoundTripper // follows no redirects
 
 	mu     sync.Mutex
 	result Result // guarded by mu
@@ -173,14 +159,10 @@ func NewHerd(c HerdConfig) (*Herd, error) {
 	}
 	return &Herd{
 		cfg: c,
-		http: &http.Client{
-			// Each attempt is a connection of its own, as from separate
-			// machines. No Proxy: the environment must not send the herd
-			// elsewhere.
-			Transport:     &http.Transport{DisableKeepAlives: true, DialContext: dial},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
-		result: Result{Clients: c.Clients, Answers: map[int]int{}},
+		// Each attempt is a connection of its own, as from separate machines.
+		// No Proxy: the environment must not send the herd elsewhere.
+		transport: &http.Transport{DisableKeepAlives: true, DialContext: dial},
+		result:    Result{Clients: c.Clients, Answers: map[int]int{}},
 	}, nil
 }
 
@@ -199,9 +181,7 @@ func (h *Herd) Run(ctx context.Context) Result {
 	}
 	clients.Wait()
 	for _, conn := range conns {
-		if conn != nil {
-			conn.Close() // again, unless its client has never started
-		}
+		conn.close() // unless its client has taken it
 	}
 	return h.Result()
 }
@@ -217,7 +197,7 @@ func (h *Herd) Result() Result {
 
 // client is the life of client i in a run that began at start. conn is for its
 // first attempt, unless it is nil.
-func (h *Herd) client(ctx context.Context, i int, start time.Time, conn net.Conn) {
+func (h *Herd) client(ctx context.Context, i int, start time.Time, conn *spare) {
 	first := time.Now()
 	for n := 1; ; n++ {
 		h.send(time.Since(start))
@@ -251,11 +231,7 @@ func (h *Herd) attempt(ctx context.Context, i int) answer {
 	if a := h.cfg.address(i); a.IsValid() {
 		req.Header.Set("X-Forwarded-For", a.String())
 	}
-	resp, err := h.http.Do(req)
-	if err == nil {
-		defer resp.Body.Close()
-		_, err = io.Copy(io.Discard, resp.Body)
-	}
+	resp, err := exchange(h.transport, req)
 	switch {
 	case err == nil:
 		return answer{status: resp.StatusCode, retryAfter: resp.Header.Get("Retry-After")}

@@ -44,7 +44,7 @@ func runDirect(t *testing.T, ctx context.Context, c HerdConfig, h http.Handler) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	herd.http.Transport = direct{h}
+	herd.transport = direct{h}
 	start := time.Now()
 	r := herd.Run(ctx)
 	checkConservation(t, r)
@@ -339,7 +339,7 @@ func TestConnectedHerd(t *testing.T) {
 		if conn == nil {
 			t.Fatalf("client %d has no connection", i)
 		}
-		conn.Close()
+		conn.close()
 	}
 	r := herd.Run(t.Context())
 	checkConservation(t, r)

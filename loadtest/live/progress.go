@@ -11,17 +11,31 @@ import (
 // be written. On a terminal one line is redrawn in place, elsewhere there is a
 // line per second.
 func Watch(w io.Writer, terminal bool, h *Herd, b *Backend) (stop func()) {
+	return watch(w, terminal, func(since time.Duration) string {
+		r := h.Result()
+		// 66 columns: a line that wraps cannot be redrawn.
+		return fmt.Sprintf("%4.1f s: %4d served, %4d trying, %4d gave up; %4d in the backend",
+			since.Seconds(), r.Served, r.Trying(), r.GaveUp, b.Stats().Inside)
+	})
+}
+
+// WatchLoad is Watch for a Load.
+func WatchLoad(w io.Writer, terminal bool, l *Load) (stop func()) {
+	return watch(w, terminal, func(time.Duration) string {
+		p := l.Progress()
+		return fmt.Sprintf("%4.1f s: %d came, %d served, %d trying, %d gave up; %d requests",
+			p.At.Seconds(), p.Came, p.Served, p.Trying, p.GaveUp, p.Requests)
+	})
+}
+
+// watch writes what line returns, given the time since watch was called.
+func watch(w io.Writer, terminal bool, line func(since time.Duration) string) (stop func()) {
 	period, begin, end := time.Second, "", "\n"
 	if terminal {
 		period, begin, end = 100*time.Millisecond, "\r\x1b[K", "" // to the left margin, and clear the line
 	}
 	start := time.Now()
-	line := func() {
-		r := h.Result()
-		// 66 columns: a line that wraps cannot be redrawn.
-		fmt.Fprintf(w, "%s   %4.1f s: %4d served, %4d trying, %4d gave up; %4d in the backend%s",
-			begin, time.Since(start).Seconds(), r.Served, r.Trying(), r.GaveUp, b.Stats().Inside, end)
-	}
+	write := func() { fmt.Fprintf(w, "%s   %s%s", begin, line(time.Since(start)), end) }
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -30,9 +44,9 @@ func Watch(w io.Writer, terminal bool, h *Herd, b *Backend) (stop func()) {
 		for {
 			select {
 			case <-ticker.C:
-				line()
+				write()
 			case <-quit:
-				line()
+				write()
 				if terminal {
 					fmt.Fprintln(w)
 				}

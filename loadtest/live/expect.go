@@ -1,0 +1,135 @@
+package live
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// An Expectation is what somebody wants of a LoadResult, as "served >= 99%".
+type Expectation struct {
+	text   string
+	figure figure
+	op     string
+	want   float64 // in the figure's unit; a share if percent
+	share  bool
+}
+
+// A figure is something that can be expected.
+type figure struct {
+	unit string // "" for a number, "s" for a time
+	of   string // what a share is of: "" for no shares
+	get  func(*Tally) float64
+	all  func(*Tally) int // what a share is of
+}
+
+var figures = func() map[string]figure {
+	of := func(what string, all, n func(*Tally) int) figure {
+		return figure{of: what, all: all, get: func(t *Tally) float64 { return float64(n(t)) }}
+	}
+	clients := func(t *Tally) int { return t.Clients + t.Skipped }
+	requests := func(t *Tally) int { return t.Requests }
+	m := map[string]figure{
+		"served":      of("clients", clients, func(t *Tally) int { return t.Served }),
+		"gave-up":     of("clients", clients, func(t *Tally) int { return t.GaveUp }),
+		"refused":     of("requests", requests, func(t *Tally) int { return t.Refused }),
+		"timed-out":   of("requests", requests, func(t *Tally) int { return t.TimedOut }),
+		"unreachable": of("requests", requests, func(t *Tally) int { return t.Unreachable }),
+		"requests-per-success": {get: func(t *Tally) float64 {
+			if t.Served == 0 {
+				return math.Inf(1)
+			}
+			return t.PerSuccess()
+		}},
+	}
+	for name, at := range map[string]func(Quantiles) time.Duration{
+		"p50": func(q Quantiles) time.Duration { return q.P50 }, "p90": func(q Quantiles) time.Duration { return q.P90 },
+		"p99": func(q Quantiles) time.Duration { return q.P99 }, "p99.9": func(q Quantiles) time.Duration { return q.P999 },
+		"max": func(q Quantiles) time.Duration { return q.Max },
+	} {
+		// Where nobody was served, every wait is for ever.
+		m[name] = figure{unit: "s", get: func(t *Tally) float64 {
+			if t.Wait.Count == 0 {
+				return math.Inf(1)
+			}
+			return at(t.Wait).Seconds()
+		}}
+	}
+	return m
+}()
+
+// Figures returns the names of what can be expected, sorted.
+func Figures() []string { return slices.Sorted(maps.Keys(figures)) }
+
+// ParseExpectation reads a figure, one of >=, <=, > and <, and what it is compared
+// with: a number; a share of the clients or requests, as 99%; or for the waits of
+// those served a time, as 2s. The figures are those of all clients together.
+func ParseExpectation(s string) (Expectation, error) {
+	i := strings.IndexAny(s, "<>")
+	if i < 0 {
+		return Expectation{}, fmt.Errorf("%q compares nothing; want <figure> >= <value>, or <=, > or <, as served>=99%%", s)
+	}
+	op := s[i : i+1]
+	value := s[i+1:]
+	if rest, ok := strings.CutPrefix(value, "="); ok {
+		op, value = op+"=", rest
+	}
+	name, value := strings.TrimSpace(s[:i]), strings.TrimSpace(value)
+	f, ok := figures[name]
+	if !ok {
+		return Expectation{}, fmt.Errorf("%q: there is no figure %q; want one of %s", s, name, strings.Join(Figures(), ", "))
+	}
+	e := Expectation{text: name + " " + op + " " + value, figure: f, op: op}
+	want, err := 0.0, error(nil)
+	if f.unit == "s" {
+		d, fault := time.ParseDuration(value)
+		want, err = d.Seconds(), fault
+		if err != nil || d < 0 {
+			return Expectation{}, fmt.Errorf("%q: the value is %q; want a time, as 250ms or 2s", s, value)
+		}
+	} else if digits, percent := strings.CutSuffix(value, "%"); percent {
+		e.share = true
+		want, err = strconv.ParseFloat(strings.TrimSpace(digits), 64)
+		if err != nil || f.of == "" || !(want >= 0 && want <= 100) {
+			return Expectation{}, fmt.Errorf("%q: the value is %q; want %s", s, value, wanted(f))
+		}
+		want /= 100
+	} else if want, err = strconv.ParseFloat(value, 64); err != nil || !(want >= 0) || math.IsInf(want, 0) {
+		return Expectation{}, fmt.Errorf("%q: the value is %q; want %s", s, value, wanted(f))
+	}
+	e.want = want
+	return e, nil
+}
+
+func wanted(f figure) string {
+	if f.of == "" {
+		return "a number"
+	}
+	return "a number, or a share of the " + f.of + ", as 99%"
+}
+
+// Check returns an error that says what is, unless r is as expected.
+func (e Expectation) Check(r LoadResult) error {
+	is := e.figure.get(&r.All)
+	shown := strconv.FormatFloat(is, 'g', 4, 64)
+	switch {
+	case math.IsInf(is, 1):
+		shown = "without limit, as nobody was served"
+	case e.share:
+		all := e.figure.all(&r.All)
+		shown = fmt.Sprintf("%d of %d %s, %s", int(is), all, e.figure.of, percent(int(is), all))
+		is /= float64(cmp.Or(all, 1))
+	case e.figure.unit == "s":
+		shown = people(time.Duration(is * float64(time.Second)))
+	}
+	ok := map[string]bool{">=": is >= e.want, "<=": is <= e.want, ">": is > e.want, "<": is < e.want}[e.op]
+	if ok {
+		return nil
+	}
+	return fmt.Errorf("%s is %s; want %s", strings.Fields(e.text)[0], shown, e.text)
+}

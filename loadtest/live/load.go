@@ -1,0 +1,587 @@
+package live
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/herdshield/shield/loadtest/clients"
+)
+
+// What bounds a Load. Ours: a machine that plays more is too busy to say how long
+// an answer took.
+const (
+	MaxClients     = 20_000 // at one time
+	MaxRate        = 100_000
+	MaxDuration    = time.Hour
+	MaxPatience    = time.Hour
+	MaxTimeout     = 10 * time.Minute
+	MaxRequests    = 10_000_000
+	MaxAttempts    = 1000
+	MaxConnections = 1000
+	MaxBody        = 1 << 20
+
+	defaultConnections = 32
+)
+
+// LoadConfig describes a Load: a herd, or clients that come all the time, or both.
+// Each client wants one answer.
+type LoadConfig struct {
+	Target Target // of NewTarget
+	Proto  Proto  // "" means H1
+
+	// Insecure takes any TLS certificate.
+	Insecure bool
+
+	// Connections is how many connections the clients of H2, H2C and GRPC share:
+	// 1 to 1000; 0 means 32. More are opened only where a server does not allow
+	// as many requests at once on one; GRPC waits there, and its latencies have
+	// that wait in them. In H1 every attempt has a
+	// connection of its own, as from separate machines, unless KeepAlive.
+	Connections int
+
+	// KeepAlive lets clients of H1 keep connections and share them: as many as
+	// there are requests at one time.
+	KeepAlive bool
+
+	// Connected opens connections before the run: those that are shared, and in
+	// H1 one for the first attempt of each of the herd.
+	Connected bool
+
+	// Method is an HTTP method, "" for GET; or of GRPC the full name of a unary
+	// method, "" for HealthCheck, which is called with an empty message.
+	Method string
+	Header http.Header // more fields of every request; a Host replaces the URL's
+	Body   []byte      // of every request; not for GRPC
+
+	// Rate is how many clients come per second, without regard to what becomes of
+	// those before them (an open loop): 0 for none, up to 100,000. They do so for
+	// Duration, up to 1h.
+	Rate     float64
+	Duration time.Duration
+
+	// Herd is how many clients come besides, together: 0 to 20,000. They come
+	// within Within, up to 1m, from HerdAfter on, up to 1h.
+	Herd              int
+	Within, HerdAfter time.Duration
+
+	// Even spaces arrivals evenly. Otherwise they are random and independent: a
+	// Poisson process, and for a herd uniform.
+	Even bool
+
+	// Mix is how clients retry.
+	Mix clients.Population
+
+	// Timeout is how long a client waits for the whole answer to an attempt: more
+	// than 0, up to 10m.
+	Timeout time.Duration
+
+	// Patience is how long after its first attempt a client may still begin
+	// another, up to 1h: 0 allows none. It bounds a run, whatever clients are
+	// told.
+	Patience time.Duration
+
+	// Attempts is how often a client tries at most: up to 1000; 0 means as often
+	// as its policy does.
+	Attempts int
+
+	// Identities is how many addresses the clients have between them, which they
+	// say in X-Forwarded-For, counting from FirstAddress, an IPv4 address. It
+	// means nothing unless there is one. 0 means as many as clients come.
+	Identities   int
+	FirstAddress netip.Addr
+
+	// Requests ends the run: after so many, retries included, none begins. 1 to
+	// 10 million; 0 means 1 million.
+	Requests int
+
+	Seed uint64 // of everything that is random
+}
+
+// withDefaults returns c with its zeros replaced.
+func (c LoadConfig) withDefaults() LoadConfig {
+	if c.Proto == "" {
+		c.Proto = H1
+	}
+	if c.Method == "" {
+		c.Method = http.MethodGet
+		if c.Proto == GRPC {
+			c.Method = HealthCheck
+		}
+	}
+	if c.Requests == 0 {
+		c.Requests = 1_000_000
+	}
+	if c.Identities == 0 {
+		c.Identities = c.arrivals()
+	}
+	return c
+}
+
+// arrivals returns how many clients come, at most or on average.
+func (c LoadConfig) arrivals() int {
+	return min(c.Herd+int(math.Ceil(c.Rate*c.Duration.Seconds())), MaxRequests)
+}
+
+// check returns an error that names every field of c that is out of range.
+func (c LoadConfig) check() error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	within := func(name string, n, least, most int) {
+		if n < least || n > most {
+			wrong("%s is %d; want %d to %d", name, n, least, most)
+		}
+	}
+	atMost := func(name string, d, most time.Duration) {
+		if d < 0 || d > most {
+			wrong("%s is %v; want 0 to %s", name, d, brief(most))
+		}
+	}
+	if c.Target.URL == nil || len(c.Target.Addresses) == 0 {
+		return errors.New("there is no target")
+	}
+	scheme := c.Target.URL.Scheme
+	switch {
+	case !slices.Contains(Protos, c.Proto):
+		wrong("protocol is %q; want h1, h2, h2c or grpc", c.Proto)
+	case c.Proto == H2 && scheme != "https":
+		wrong("protocol is h2, which is over TLS, and the target is %s; want https, or h2c", c.Target.URL)
+	case c.Proto == H2C && scheme != "http":
+		wrong("protocol is h2c, which is without TLS, and the target is %s; want http, or h2", c.Target.URL)
+	}
+	if c.Insecure && scheme != "https" {
+		wrong("insecure is set, and the target is %s; want https", c.Target.URL)
+	}
+	within("connections", c.Connections, 0, MaxConnections)
+	if c.Connections > 0 && c.Proto == H1 {
+		wrong("connections is %d, and the protocol is h1; want h2, h2c or grpc, or keep-alive", c.Connections)
+	}
+	if c.KeepAlive && c.Proto != H1 {
+		wrong("keep-alive is set, and the protocol is %s, which always keeps connections; want h1", c.Proto)
+	}
+	if c.KeepAlive && c.Connected {
+		wrong("keep-alive and connected are both set; want one of them")
+	}
+	errs = append(errs, c.checkRequest()...)
+	if !(c.Rate >= 0 && c.Rate <= MaxRate) { // NaN must fail too
+		wrong("rate is %v per second; want 0 to %d", c.Rate, MaxRate)
+	} else if c.Rate > 0 && (c.Duration <= 0 || c.Duration > MaxDuration) {
+		wrong("duration is %v; want more than 0, at most %s", c.Duration, brief(MaxDuration))
+	}
+	within("herd", c.Herd, 0, MaxClients)
+	if c.Herd == 0 && c.Rate == 0 {
+		wrong("nobody comes: rate and herd are both 0; want one of them, or both")
+	}
+	atMost("within", c.Within, time.Minute)
+	atMost("the herd's delay", c.HerdAfter, MaxDuration)
+	if err := c.Mix.Check(); err != nil {
+		errs = append(errs, err)
+	}
+	if c.Timeout <= 0 || c.Timeout > MaxTimeout {
+		wrong("timeout is %v; want more than 0, at most %s", c.Timeout, brief(MaxTimeout))
+	}
+	atMost("patience", c.Patience, MaxPatience)
+	within("attempts", c.Attempts, 0, MaxAttempts)
+	within("identities", c.Identities, 0, MaxRequests)
+	within("requests", c.Requests, 1, MaxRequests)
+	if c.FirstAddress.IsValid() && !addressAfter(c.FirstAddress, c.Identities-1).IsValid() {
+		wrong("first address is %v; want IPv4, with room for %d after it", c.FirstAddress, c.Identities-1)
+	}
+	return errors.Join(errs...)
+}
+
+// checkRequest checks what clients send.
+func (c LoadConfig) checkRequest() (errs []error) {
+	if c.Proto == GRPC {
+		service, method, ok := strings.Cut(strings.TrimPrefix(c.Method, "/"), "/")
+		if !strings.HasPrefix(c.Method, "/") || !ok || service == "" || method == "" || strings.Contains(method, "/") {
+			errs = append(errs, fmt.Errorf("method is %q; want that of gRPC, as %s", c.Method, HealthCheck))
+		}
+		if len(c.Body) > 0 {
+			errs = append(errs, errors.New("there is a body, and the protocol is grpc, which sends an empty message; want none"))
+		}
+	} else if !httpguts.ValidHeaderFieldName(c.Method) || c.Method == http.MethodConnect {
+		errs = append(errs, fmt.Errorf("method is %q; want one of HTTP, as GET or POST", c.Method))
+	}
+	if len(c.Body) > MaxBody {
+		errs = append(errs, fmt.Errorf("body has %d bytes; want at most %d", len(c.Body), MaxBody))
+	}
+	for name, values := range c.Header {
+		if !httpguts.ValidHeaderFieldName(name) || len(values) == 0 {
+			errs = append(errs, fmt.Errorf("header has the field name %q; want one of HTTP, and a value", name))
+		}
+		for _, v := range values {
+			if !httpguts.ValidHeaderFieldValue(v) {
+				errs = append(errs, fmt.Errorf("header %s has the value %q; want no control characters", name, v))
+			}
+		}
+	}
+	return errs
+}
+
+// brief writes a Duration as people do: 1m, not 1m0s.
+func brief(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// addressAfter returns the address n after first, the zero Addr if there is none.
+func addressAfter(first netip.Addr, n int) netip.Addr {
+	if !first.Is4() || n < 0 {
+		return netip.Addr{}
+	}
+	bytes := first.As4()
+	sum := uint64(binary.BigEndian.Uint32(bytes[:])) + uint64(n)
+	if sum > math.MaxUint32 {
+		return netip.Addr{}
+	}
+	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(sum))))
+}
+
+// A Load runs its clients once. It is safe for concurrent use, except that Run
+// must be called only once.
+//
+// The clients that come by rate do not wait for each other: when answers become
+// slow they come all the same, and their latencies run from the instant at which
+// they were due. So neither a slow server nor this process can hide waits by
+// sending less (coordinated omission: Tene, "How NOT to Measure Latency", 2013).
+type Load struct {
+	cfg    LoadConfig
+	wire   wire
+	dialer *dialer
+
+	mu           sync.Mutex // guards what follows
+	came         time.Time  // the start of the run; zero before it
+	all          counter
+	herd, others counter
+	shares       []counter
+	begun        []budget // by share
+	series       series
+	sent         int    // requests begun
+	broken       string // why the last connection failed
+}
+
+// A budget is what Refused.Requests and Refused.Retries count.
+type budget struct{ requests, retries int64 }
+
+// Causes for which a run ends before its clients have.
+var (
+	// ErrStopped says that Run's context ended.
+	ErrStopped = errors.New("stopped")
+	// ErrRequests says that LoadConfig.Requests were sent.
+	ErrRequests = errors.New("the limit of requests was reached")
+)
+
+// LoadResult is what the clients of a Load have met with so far.
+type LoadResult struct {
+	Took    time.Duration // of the run
+	Stopped error         // nil, or ErrStopped or ErrRequests
+
+	All, Herd, Others Tally // Others come by Rate
+	Policies          []PolicyTally
+	Seconds           []Second
+
+	// Faults counts connections that could not be opened because this machine,
+	// or what this process may use of it, is too small. Fault says why.
+	Faults int64
+	Fault  string
+
+	Broken string // what was wrong with the last connection of an Unreachable request
+}
+
+// A PolicyTally is how the clients of one share of the Mix fared.
+type PolicyTally struct {
+	Policy clients.Policy
+	Tally
+}
+
+// NewLoad returns a load that is ready to Run.
+func NewLoad(c LoadConfig) (*Load, error) {
+	c = c.withDefaults()
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	l := &Load{
+		cfg: c, dialer: &dialer{addresses: c.Target.Addresses},
+		shares: make([]counter, len(c.Mix)), begun: make([]budget, len(c.Mix)),
+	}
+	var err error
+	l.wire, err = newWire(c, l.dialer)
+	return l, err
+}
+
+// Run starts the clients and returns when each of them is served or has given up,
+// when ctx ends, or when enough requests were sent. All its goroutines have ended
+// then. A run ends within Timeout (of connecting beforehand), Duration or HerdAfter
+// and Within, Patience and Timeout.
+func (l *Load) Run(ctx context.Context) LoadResult {
+	defer l.wire.close()
+	var spares []*spare
+	if l.cfg.Connected && l.cfg.Proto == H1 {
+		spares = connect(ctx, l.cfg.Herd, l.cfg.Timeout, l.dialer.open)
+	} else if l.cfg.Connected {
+		c, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+		l.wire.connect(c)
+		cancel()
+	}
+	return l.run(ctx, spares)
+}
+
+// run is Run once everything is connected.
+func (l *Load) run(ctx context.Context, spares []*spare) LoadResult {
+	going, enough := context.WithCancelCause(ctx) // ends before ctx when enough requests were sent
+	defer enough(nil)
+	l.mu.Lock()
+	start := time.Now()
+	l.came = start
+	l.mu.Unlock()
+	var all sync.WaitGroup
+	arrivals := newArrivals(l.cfg)
+	for i := 0; ; i++ {
+		at, herd, ok := arrivals.next()
+		if !ok || !wait(going, at-time.Since(start)) {
+			break
+		}
+		c := &client{load: l, start: start, index: i, isHerd: herd, due: at, random: rand.New(rand.NewPCG(l.cfg.Seed, uint64(i)+1))}
+		c.share = l.cfg.Mix.Pick(c.random.Float64())
+		if herd && len(spares) > 0 {
+			c.conn, spares = spares[0], spares[1:]
+		}
+		if l.enter(c) {
+			all.Go(func() {
+				c.live(ctx, going, enough)
+				c.conn.close() // unless it has been used
+			})
+		}
+	}
+	for _, s := range spares {
+		s.close()
+	}
+	all.Wait()
+	r := l.Result()
+	switch {
+	case ctx.Err() != nil:
+		r.Stopped = ErrStopped
+	case going.Err() != nil:
+		r.Stopped = context.Cause(going)
+	}
+	return r
+}
+
+// Result returns a copy of the counts so far, for use while Run is on. It takes
+// some time: see Progress.
+func (l *Load) Result() LoadResult {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := LoadResult{All: l.all.tally(), Herd: l.herd.tally(), Others: l.others.tally(), Seconds: slices.Clone(l.series.seconds), Broken: l.broken}
+	if n := len(r.Seconds); n > 0 {
+		r.Seconds[n-1].InFlight = l.series.inFlight
+	}
+	if !l.came.IsZero() {
+		r.Took = time.Since(l.came)
+	}
+	for i := range l.shares {
+		r.Policies = append(r.Policies, PolicyTally{l.cfg.Mix[i].Policy, l.shares[i].tally()})
+	}
+	r.Faults = l.dialer.faults.Load()
+	r.Fault, _ = l.dialer.fault.Load().(string)
+	return r
+}
+
+// A Progress is what a run's clients have met with so far, in a few numbers.
+type Progress struct {
+	At                           time.Duration // since the start of the run
+	Came, Served, Trying, GaveUp int           // clients
+	Requests                     int           // begun
+}
+
+// Progress is cheap, for use while Run is on.
+func (l *Load) Progress() Progress {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := Progress{Requests: l.sent}
+	if !l.came.IsZero() {
+		p.At = time.Since(l.came)
+	}
+	p.Came, p.Served, p.Trying, p.GaveUp = l.all.Clients, l.all.Served, l.all.Trying, l.all.GaveUp
+	return p
+}
+
+// counters returns those that c counts in.
+func (l *Load) counters(c *client) [3]*counter {
+	group := &l.others
+	if c.isHerd {
+		group = &l.herd
+	}
+	return [...]*counter{&l.all, group, &l.shares[c.share]}
+}
+
+// enter counts a client that comes, and reports whether there is room for it.
+func (l *Load) enter(c *client) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	room := l.all.Trying < MaxClients
+	for _, n := range l.counters(c) {
+		if room {
+			n.begin()
+		} else {
+			n.Skipped++
+		}
+	}
+	return room
+}
+
+// begin counts a request that is sent, unless enough have been.
+func (l *Load) begin(c *client, retry bool, at time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.sent >= l.cfg.Requests {
+		return false
+	}
+	l.sent++
+	b := &l.begun[c.share]
+	b.requests++
+	if retry {
+		b.retries++
+	}
+	l.series.begin(at, c.isHerd, retry)
+	return true
+}
+
+// cut takes note of a request that the end of the run has cut off.
+func (l *Load) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.series.inFlight--
+}
+
+// budget returns what the clients of c's share have sent so far.
+func (l *Load) budget(c *client) budget {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.begun[c.share]
+}
+
+// record counts an attempt of c that ended.
+func (l *Load) record(c *client, e end) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, n := range l.counters(c) {
+		n.record(e)
+	}
+	l.series.record(e, c.isHerd)
+	if e.why != "" {
+		l.broken = e.why
+	}
+}
+
+// A client wants one answer.
+type client struct {
+	load   *Load
+	start  time.Time // of the run
+	index  int       // among all that come
+	isHerd bool
+	share  int
+	random *rand.Rand
+	due    time.Duration // when it comes, since start
+	conn   *spare        // for its first attempt, or nil
+}
+
+// live is the life of c. Attempts are cut off when ctx ends; none begins when
+// going has ended, which enough does.
+func (c *client) live(ctx, going context.Context, enough context.CancelCauseFunc) {
+	l := c.load
+	s := sender{index: c.index, precise: l.cfg.Mix[c.share].Precise, conn: c.conn}
+	if l.cfg.FirstAddress.IsValid() {
+		s.address = addressAfter(l.cfg.FirstAddress, c.index%l.cfg.Identities).String()
+	}
+	due, gap := c.due, time.Duration(0)
+	for n := 1; ; n++ {
+		began := time.Since(c.start)
+		if !l.begin(c, n > 1, began) {
+			enough(ErrRequests)
+			return
+		}
+		attempt, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+		r := l.wire.send(attempt, s)
+		cancel()
+		if ctx.Err() != nil && r.status < 0 { // the run was cut off, which says nothing about the server
+			l.cut()
+			return
+		}
+		e := end{reply: r, due: due, began: began, ended: time.Since(c.start), firstTime: c.due}
+		e.verdict, gap = c.decide(r, n, gap, e.ended-c.due)
+		l.record(c, e)
+		due = e.ended + gap
+		if e.verdict != retry || !wait(going, due-time.Since(c.start)) {
+			return
+		}
+		s.conn = nil
+	}
+}
+
+// decide returns what c does after its attempt number n, before which it waited
+// for gap, and which ended elapsed after its first one was due; and how long it
+// waits before it tries again.
+func (c *client) decide(r reply, n int, gap, elapsed time.Duration) (verdict, time.Duration) {
+	cfg := &c.load.cfg
+	policy := cfg.Mix[c.share].Policy
+	switch {
+	case r.status >= 200 && r.status < 300:
+		return served, 0
+	case n == cfg.Attempts, !mayRetry(r.status) && !knowsStatuses(policy):
+		return gaveUp, 0
+	}
+	sent := c.load.budget(c)
+	after, again := policy.Next(clients.Refused{
+		Attempt: n, Hint: r.hint, Gap: gap, Elapsed: elapsed, U: c.random.Float64(),
+		Status: r.status, Retries: sent.retries, Requests: sent.requests,
+	})
+	if !again || after > cfg.Patience-elapsed { // not elapsed+after, which may overflow
+		return gaveUp, 0
+	}
+	return retry, max(after, 0)
+}
+
+// knowsStatuses reports whether p says itself which failures it retries after.
+func knowsStatuses(p clients.Policy) bool {
+	switch p := p.(type) {
+	case clients.Only:
+		return true
+	case clients.Named:
+		return knowsStatuses(p.Policy)
+	case clients.MaxAttempts:
+		return knowsStatuses(p.Policy)
+	}
+	return false
+}
+
+// mayRetry reports whether other policies are asked at all: what is wrong with
+// the request itself stays wrong.
+func mayRetry(status int) bool {
+	switch status {
+	case clients.NoAnswer, clients.NoConnection,
+		http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
+		return false
+	}
+	return status >= 500
+}

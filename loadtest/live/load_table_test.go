@@ -1,0 +1,250 @@
+package live
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"math"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/herdshield/shield/loadtest/clients"
+)
+
+func quantilesOf(n int64, d time.Duration) Quantiles {
+	return Quantiles{Count: n, Min: d / 2, Mean: d, P50: d, P90: 2 * d, P99: 3 * d, P999: 4 * d, Max: 5 * d}
+}
+
+// shown is a load with everything that can be shown.
+func shown() (LoadConfig, LoadResult) {
+	c := one
+	c.Herd, c.Within, c.HerdAfter, c.Rate, c.Duration, c.Attempts, c.Seed = 100, 100*time.Millisecond, time.Second, 30, 2*time.Second, 4, 7
+	c.Mix = clients.Population{{Weight: 3, Policy: clients.Exact{}}, {Weight: 1, Policy: clients.GiveUp{}}}
+	herd := Tally{
+		Clients: 100, Served: 90, GaveUp: 8, Trying: 2, Requests: 205, Refused: 110, TimedOut: 2, Unreachable: 3,
+		Answers: map[string]int{"200": 90, "503": 110}, Wait: quantilesOf(90, 150*time.Millisecond), Attempt: quantilesOf(200, 15*time.Millisecond),
+		Late: quantilesOf(205, 5*time.Millisecond), Told: quantilesOf(109, time.Second), Never: 1, LastServed: 2345 * time.Millisecond,
+	}
+	others := Tally{Clients: 60, Served: 60, Requests: 60, Answers: map[string]int{"200": 60}, Wait: quantilesOf(60, 999600*time.Nanosecond), Attempt: quantilesOf(60, 999600*time.Nanosecond), Late: quantilesOf(60, time.Millisecond), LastServed: 2 * time.Second}
+	all := herd
+	all.Clients, all.Served, all.Requests, all.Skipped, all.Answers = 160, 150, 265, 4, map[string]int{"200": 150, "503": 110}
+	return c, LoadResult{
+		Took: 2345678 * time.Microsecond, Stopped: ErrStopped, Herd: herd, Others: others, All: all,
+		Policies: []PolicyTally{{clients.Exact{}, herd}, {clients.GiveUp{}, Tally{Clients: 5, GaveUp: 5, Requests: 5}}},
+		Seconds:  []Second{{Herd: Door{3, 1}, Others: Door{2, 2}, Retries: 1, Served: 2, Refused: 2, TimedOut: 1, Unreachable: 1, GaveUp: 1, InFlight: 4}, {}},
+		Faults:   7, Fault: "too many open files", Broken: "connection reset",
+	}
+}
+
+func ExampleWriteLoad() {
+	c, r := shown()
+	WriteLoad(os.Stdout, c, r)
+	// Output:
+	// target    GET http://127.0.0.1:1/ by h1, a connection for each attempt
+	// load      a herd of 100 within 100ms after 1s, and 30 clients per second for 2s, evenly spaced
+	// clients   75 % exact, 25 % never returns; each waits 1s for an answer, and tries again for 1h at most, 4 times in all
+	// took      2.35 s; seed 7
+	//
+	//                                herd          others       all
+	// clients                        100           60           160
+	//   served                       90 (90.0 %)   60 (100 %)   150 (93.8 %)
+	//   gave up                      8             0            8
+	//   still trying when stopped    2             0            2
+	// never came: too many at once   0             0            4
+	// last served after              2.34 s        2.00 s       2.34 s
+	// requests                       205           60           265
+	// requests per success           2.28          1.00         1.77
+	//   answered 200                 90            60           150
+	//   answered 503                 110           0            110
+	//   timed out                    2             0            2
+	//   no connection, or broken     3             0            3
+	//
+	//    from the instant a request was due               p50       p90       p99     p99.9       max
+	//    herd: wait of those served, with retries      150 ms    300 ms    450 ms    600 ms    750 ms
+	//    herd: one attempt that was answered          15.0 ms   30.0 ms   45.0 ms   60.0 ms   75.0 ms
+	//    others: wait of those served, with retries   1.00 ms   2.00 ms   3.00 ms   4.00 ms   5.00 ms
+	//    others: one attempt that was answered        1.00 ms   2.00 ms   3.00 ms   4.00 ms   5.00 ms
+	//    all: wait of those served, with retries       150 ms    300 ms    450 ms    600 ms    750 ms
+	//    all: one attempt that was answered           15.0 ms   30.0 ms   45.0 ms   60.0 ms   75.0 ms
+	//    of that, late in leaving this machine        5.00 ms   10.0 ms   15.0 ms   20.0 ms   25.0 ms
+	//
+	// Retry-After told to 109 of 110 refused: 500 ms least, 1.00 s median, 5.00 s most; never to 1
+	//
+	// policy          clients   served   gave up   per success   wait p50   p99
+	// exact           100       90       8         2.28          150 ms     450 ms
+	// never returns   5         0        5         0.00          -          -
+	//
+	// Note: 1 % of the requests left 15.0 ms or more after they were due: this machine was too busy, and its latencies are in the figures.
+	//
+	// Note: 3 requests had no connection, or it broke. The last: connection reset
+	//
+	// Note: 7 connections failed in this machine, not in the target: too many open files. Raise its limits (ulimit -n), or come with fewer clients.
+	//
+	// Note: 4 clients never came, because 20000 were there already: the load was less than was asked for.
+	//
+	// Note: the run ended early: stopped. 2 clients were still trying.
+}
+
+func TestTableOfALoad(t *testing.T) {
+	var b strings.Builder
+	if err := WriteLoad(&b, LoadConfig{Target: here, Herd: 1, Mix: one.Mix, Timeout: time.Second}, LoadResult{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"a herd of 1 within 0s, at random", "every 1s; each waits 1s for an answer, and tries once\n", "0 (0.0 %)", "none served"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("of nothing:\n%s\nwant %q", b.String(), want)
+		}
+	}
+	for d, want := range map[time.Duration]string{
+		0: "0 s", 1500: "1.50 µs", 999400: "999 µs", 999500: "1.00 ms", 12345678: "12.3 ms", 123456789: "123 ms",
+		999499999: "999 ms", 999500000: "1.00 s", 99.94e9: "99.9 s", 99.96e9: "100 s", 3600e9: "3600 s",
+	} {
+		if got := people(d); got != want {
+			t.Errorf("people(%d) = %q, want %q", d, got, want)
+		}
+	}
+	for _, s := range []struct {
+		n, of int
+		want  string
+	}{{0, 0, "0.0 %"}, {99999, 100000, "99.9 %"}, {5, 5, "100 %"}, {1, 3, "33.3 %"}} {
+		if got := percent(s.n, s.of); got != s.want {
+			t.Errorf("percent(%d, %d) = %q, want %q", s.n, s.of, got, s.want)
+		}
+	}
+}
+
+func TestJSONAndCSV(t *testing.T) {
+	c, r := shown()
+	var b strings.Builder
+	if err := WriteJSON(&b, c, r); err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Load    struct{ Target, Protocol string }
+		Stopped string
+		All     struct {
+			Served     int
+			PerSuccess float64 `json:"requests_per_success"`
+			Wait       struct {
+				P999 float64 `json:"p999_ms"`
+			}
+		}
+		Herd, Others *struct{ Clients int }
+		Policies     []struct {
+			Policy string
+			Served int
+			Wait   *struct{}
+		}
+		Seconds []struct {
+			Herd struct{ Came int }
+		}
+	}
+	if err := json.Unmarshal([]byte(b.String()), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Load.Protocol != "h1" || got.Stopped != "stopped" || got.All.Served != 150 || got.All.Wait.P999 != 600 || math.Abs(got.All.PerSuccess-265.0/150) > 1e-9 ||
+		got.Herd.Clients != 100 || got.Others.Clients != 60 || got.Policies[0].Policy != "exact" || got.Policies[1].Wait != nil || got.Seconds[0].Herd.Came != 3 {
+		t.Errorf("JSON is %s", b.String())
+	}
+	b.Reset()
+	if err := WriteCSV(&b, r); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := csv.NewReader(strings.NewReader(b.String())).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(rows[1], " "); len(rows) != 3 || got != "0 5 3 3 1 2 1 1 1 2 1 4" {
+		t.Errorf("%d rows, the first %q; want 3, 0 5 3 3 1 2 1 1 1 2 1 4", len(rows), got)
+	}
+	// JSON has no infinities, whatever was measured.
+	if err := WriteJSON(&b, one, LoadResult{All: Tally{Requests: 3}}); err != nil {
+		t.Error(err)
+	}
+	if err := WriteCSV(brokenPipe{}, r); err == nil {
+		t.Error("a CSV that cannot be written is no error")
+	}
+}
+
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+func TestExpectations(t *testing.T) {
+	_, r := shown()
+	for in, want := range map[string]string{ // "": met
+		"served>=90%":                "",
+		"served >= 92%":              "served is 150 of 164 clients, 91.5 %; want served >= 92%", // those who never came, too
+		"served>=150":                "",
+		"served>150":                 "served is 150; want served > 150",
+		"gave-up<=8":                 "",
+		"gave-up<1%":                 "gave-up is 8 of 164 clients, 4.9 %; want gave-up < 1%",
+		"timed-out<1%":               "",
+		"unreachable<=1%":            "unreachable is 3 of 265 requests, 1.1 %",
+		"refused<50%":                "",
+		"requests-per-success<=1.77": "",
+		"requests-per-success<1.7":   "requests-per-success is 1.767; want",
+		"p50<=150ms":                 "",
+		"p99.9<600ms":                "p99.9 is 600 ms; want p99.9 < 600ms",
+		"max<1s":                     "",
+	} {
+		e, err := ParseExpectation(in)
+		if err != nil {
+			t.Errorf("%q: %v", in, err)
+			continue
+		}
+		err = e.Check(r)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v; want %q", in, err, want)
+		}
+	}
+	for _, in := range []string{"p99<1h", "requests-per-success<1e9", "served>=1%"} {
+		e, err := ParseExpectation(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Check(LoadResult{All: Tally{Clients: 3}}) == nil {
+			t.Errorf("%q is met though nobody was served", in)
+		}
+	}
+	for in, want := range map[string]string{
+		"served":                  "compares nothing",
+		"served=99%":              "compares nothing",
+		"serve>=99%":              `there is no figure "serve"; want one of gave-up,`,
+		"served>=":                `the value is ""; want a number, or a share of the clients`,
+		"served>=101%":            "want a number, or a share",
+		"served>=NaN":             "want a number",
+		"served>=-1":              "want a number",
+		"served>=Inf":             "want a number",
+		"p99<5":                   "want a time, as 250ms",
+		"p99<-5s":                 "want a time",
+		"p99<99%":                 "want a time",
+		"requests-per-success<9%": "want a number",
+		"served>==9":              "want a number",
+		"":                        "compares nothing",
+	} {
+		if _, err := ParseExpectation(in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error is %v; want %q in it", in, err, want)
+		}
+	}
+}
+
+func TestWatchLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := one
+		c.Herd, c.Within, c.FirstAddress = 2, time.Second, netip.MustParseAddr("10.0.0.1")
+		l := load(t, c, refusing(1, 503, ""))
+		var out strings.Builder
+		stop := WatchLoad(&out, false, l)
+		l.Run(t.Context())
+		time.Sleep(500 * time.Millisecond)
+		stop()
+		if want := "1.5 s: 2 came, 2 served, 0 trying, 0 gave up; 3 requests\n"; !strings.HasSuffix(out.String(), want) {
+			t.Errorf("output is %q; want %q at its end", out.String(), want)
+		}
+	})
+}

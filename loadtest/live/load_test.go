@@ -1,0 +1,506 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/herdshield/shield/loadtest/clients"
+)
+
+// load returns a Load that meets h in a bubble.
+func load(t *testing.T, c LoadConfig, h http.Handler) *Load {
+	t.Helper()
+	l, err := NewLoad(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.wire = handlerSender{l.cfg, h}
+	return l
+}
+
+// handlerSender carries attempts to a handler without sockets, which a synctest
+// bubble cannot wait for.
+type handlerSender struct {
+	cfg LoadConfig
+	h   http.Handler
+}
+
+func (w handlerSender) connect(context.Context) {}
+
+func (w handlerSender) close() {}
+
+func (w handlerSender) send(ctx context.Context, s sender) reply {
+	req, err := (&httpWire{cfg: w.cfg}).request(ctx, s)
+	if err != nil {
+		return failed(ctx, err)
+	}
+	rec := httptest.NewRecorder()
+	w.h.ServeHTTP(rec, req)
+	if err := ctx.Err(); err != nil {
+		return failed(ctx, err)
+	}
+	return reply{status: rec.Code, label: http.StatusText(rec.Code), hint: hintOf(rec.Code, rec.Header(), time.Now())}
+}
+
+// here is a target that nobody connects to.
+var here = Target{
+	URL:       &url.URL{Scheme: "http", Host: "127.0.0.1:1", Path: "/"},
+	Addresses: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")},
+}
+
+// one is a load of one client that a test does not limit unless it says so.
+var one = LoadConfig{
+	Target: here, Herd: 1, Mix: clients.All(clients.Fixed{Gap: time.Second}),
+	Timeout: time.Second, Patience: time.Hour, Even: true,
+}
+
+// checkLoad holds a result to what the comments promise of it.
+func checkLoad(t *testing.T, r LoadResult) {
+	t.Helper()
+	tallies := map[string]Tally{"all": r.All, "herd": r.Herd, "others": r.Others}
+	for _, p := range r.Policies {
+		tallies["a policy"] = p.Tally
+	}
+	for name, n := range tallies {
+		answers := 0
+		for _, m := range n.Answers {
+			answers += m
+		}
+		if n.Clients != n.Served+n.GaveUp+n.Trying {
+			t.Errorf("%s: %d clients, but %d served + %d gave up + %d trying", name, n.Clients, n.Served, n.GaveUp, n.Trying)
+		}
+		if n.Requests != n.TimedOut+n.Unreachable+answers {
+			t.Errorf("%s: %d requests, but %d timed out + %d unreachable + %d answers", name, n.Requests, n.TimedOut, n.Unreachable, answers)
+		}
+		if int(n.Wait.Count) != n.Served || int(n.Attempt.Count) != answers || int(n.Late.Count) != n.Requests {
+			t.Errorf("%s: %d waits, %d answers' times, %d latenesses; want %d, %d, %d", name, n.Wait.Count, n.Attempt.Count, n.Late.Count, n.Served, answers, n.Requests)
+		}
+		if n.Late.Min < 0 || n.Wait.Min < 0 {
+			t.Errorf("%s: a request was early: %v, %v", name, n.Late, n.Wait)
+		}
+	}
+	if got := r.Herd.Clients + r.Others.Clients; got != r.All.Clients {
+		t.Errorf("%d clients in the herd and others, %d in all", got, r.All.Clients)
+	}
+	var sum Second
+	for _, s := range r.Seconds {
+		sum.Served += s.Served
+		sum.GaveUp += s.GaveUp
+		sum.TimedOut += s.TimedOut
+		sum.Refused += s.Refused
+		sum.Unreachable += s.Unreachable
+		sum.Herd.Admitted += s.All().Admitted
+		sum.Herd.Came += s.All().Came
+		if b := s.Bin(); int(b.Served) != s.Served || int(b.Herd.Came) != s.Herd.Came || int(b.Strangers.Admitted) != s.Others.Admitted {
+			t.Errorf("second %+v is the bin %+v", s, b)
+		}
+	}
+	n := r.All
+	if sum.Served != n.Served || sum.GaveUp != n.GaveUp || sum.TimedOut != n.TimedOut || sum.Refused != n.Refused || sum.Unreachable != n.Unreachable {
+		t.Errorf("the seconds add up to %+v; the tally is %+v", sum, n)
+	}
+	if ended := sum.Herd.Admitted + sum.Refused + sum.TimedOut + sum.Unreachable; ended != n.Requests {
+		t.Errorf("%d requests by the second, %d in all", ended, n.Requests)
+	}
+	if r.Stopped == nil {
+		if n.Trying != 0 || sum.Herd.Came != n.Requests || r.Seconds[len(r.Seconds)-1].InFlight != 0 {
+			t.Errorf("a run that ended: %d trying, %d came, %d requests, %+v at last", n.Trying, sum.Herd.Came, n.Requests, r.Seconds[len(r.Seconds)-1])
+		}
+	}
+}
+
+func TestClientsObeyTheirPolicies(t *testing.T) {
+	for _, s := range []struct {
+		name    string
+		change  func(*LoadConfig)
+		handler http.Handler
+		served  bool
+		sent    int
+		took    time.Duration
+	}{
+		{"served at once", func(*LoadConfig) {}, refusing(0, 503, ""), true, 1, 0},
+		{"a fixed gap", func(*LoadConfig) {}, refusing(3, 503, "7"), true, 4, 3 * time.Second},
+		{"what is told", func(c *LoadConfig) { c.Mix = clients.All(clients.Late{}) }, refusing(2, 429, "7"), true, 3, 14 * time.Second},
+		{"an attempts limit", func(c *LoadConfig) { c.Attempts = 3 }, refusing(9, 503, ""), false, 3, 2 * time.Second},
+		{"a policy that gives up", func(c *LoadConfig) { c.Mix = clients.All(clients.GiveUp{}) }, refusing(9, 503, ""), false, 1, 0},
+		{"patience", func(c *LoadConfig) { c.Patience = 2500 * time.Millisecond }, refusing(9, 503, ""), false, 3, 2 * time.Second},
+		{"what is wrong stays wrong", func(*LoadConfig) {}, refusing(9, 404, ""), false, 1, 0},
+		{"a policy that knows statuses is asked", func(c *LoadConfig) {
+			c.Mix = clients.All(clients.Named{Name: "x", Policy: clients.Only{On: clients.S403, Policy: clients.Fixed{Gap: time.Second}}})
+		}, refusing(1, 403, ""), true, 2, time.Second},
+		{"a redirect is no success", func(*LoadConfig) {}, refusing(9, 302, ""), false, 1, 0},
+		{"a Retry-After of three thousand years", func(c *LoadConfig) { c.Mix = clients.All(clients.Late{By: 0.2}) }, refusing(9, 503, "100000000000"), false, 1, 0},
+		{"a server that never answers", func(c *LoadConfig) { c.Attempts = 2 },
+			http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), false, 2, 3 * time.Second},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := one
+				s.change(&c)
+				r := load(t, c, s.handler).Run(t.Context())
+				checkLoad(t, r)
+				if (r.All.Served == 1) != s.served || r.All.Requests != s.sent || r.Took != s.took {
+					t.Errorf("%d served after %d requests in %v; want %v, %d, %v", r.All.Served, r.All.Requests, r.Took, s.served, s.sent, s.took)
+				}
+				if s.served && r.All.Wait.Max != s.took {
+					t.Errorf("waited %v, want %v", r.All.Wait.Max, s.took)
+				}
+			})
+		})
+	}
+}
+
+// The rate does not depend on what becomes of those who came before.
+func TestOpenLoopDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := one
+		c.Herd, c.Rate, c.Duration, c.Timeout = 0, 10, 2*time.Second, time.Minute
+		start := time.Now()
+		stall := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			time.Sleep(5*time.Second - time.Since(start)) // of the bubble
+		})
+		r := load(t, c, stall).Run(t.Context())
+		checkLoad(t, r)
+		if r.Seconds[0].Others.Came != 10 || r.Seconds[1].Others.Came != 10 || r.Seconds[1].InFlight != 20 {
+			t.Errorf("seconds are %+v; want 10 in each of the first two, 20 under way", r.Seconds)
+		}
+		if w := r.All.Wait; w.Max != 5*time.Second || w.Min != 3100*time.Millisecond {
+			t.Errorf("waits are %+v; want 3.1s to 5s: each from when it was due", w)
+		}
+	})
+}
+
+// What this process is late is in the latencies, and is shown.
+func TestLatenciesRunFromWhenTheyWereDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := load(t, one, refusing(0, 0, ""))
+		start := time.Now()
+		time.Sleep(3 * time.Second) // a machine that was busy
+		cl := &client{load: l, start: start, due: time.Second}
+		l.enter(cl)
+		cl.live(t.Context(), t.Context(), nil)
+		n := l.Result().All
+		if n.Late.Max != 2*time.Second || n.Wait.Max != 2*time.Second || n.Attempt.Max != 2*time.Second {
+			t.Errorf("late %v, wait %v, attempt %v; want 2s", n.Late.Max, n.Wait.Max, n.Attempt.Max)
+		}
+	})
+}
+
+// spy is a policy that notes what it is told.
+type spy struct{ seen *[]clients.Refused }
+
+func (s spy) Next(r clients.Refused) (time.Duration, bool) {
+	*s.seen = append(*s.seen, r)
+	return time.Second, true
+}
+
+func TestPoliciesAreToldEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := one
+		var seen []clients.Refused
+		c.Mix, c.Attempts = clients.All(spy{&seen}), 4
+		n := 0
+		load(t, c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch n++; n {
+			case 1:
+				w.Header().Set("Retry-After", "3")
+				w.Header().Set("Retry-After-Ms", "2500")
+				w.WriteHeader(429)
+			case 2:
+				<-r.Context().Done()
+			default:
+				w.WriteHeader(502)
+			}
+		})).Run(t.Context())
+		want := []clients.Refused{
+			{Attempt: 1, Status: 429, Requests: 1},
+			{Attempt: 2, Status: clients.NoAnswer, Gap: time.Second, Elapsed: 2 * time.Second, Requests: 2, Retries: 1},
+			{Attempt: 3, Status: 502, Gap: time.Second, Elapsed: 3 * time.Second, Requests: 3, Retries: 2},
+		}
+		want[0].Hint.Seconds, want[0].Hint.Ms = 3, 2500
+		if len(seen) != len(want) {
+			t.Fatalf("asked %d times, want %d", len(seen), len(want))
+		}
+		for i, got := range seen {
+			if got.U <= 0 || got.U >= 1 {
+				t.Errorf("draw is %v", got.U)
+			}
+			got.U = 0
+			if got != want[i] {
+				t.Errorf("told %+v; want %+v", got, want[i])
+			}
+		}
+	})
+}
+
+func TestMixIsPlayedInItsShares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := one
+		c.Herd, c.Within, c.FirstAddress, c.Identities = 1000, time.Second, netip.MustParseAddr("10.0.0.1"), 10
+		c.Mix = clients.Population{{Weight: 3, Policy: clients.GiveUp{}}, {Weight: 1, Policy: clients.Fixed{Gap: time.Second}, Precise: true}}
+		var mu sync.Mutex
+		asked, addresses := 0, map[string]bool{}
+		r := load(t, c, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			addresses[r.Header.Get("X-Forwarded-For")] = true
+			if r.Header.Get("Shield-Retry") != "" {
+				if asked++; asked > 1 {
+					return
+				}
+			}
+			w.WriteHeader(503)
+		})).Run(t.Context())
+		checkLoad(t, r)
+		gone, stay := r.Policies[0], r.Policies[1]
+		if gone.Clients < 700 || gone.Clients > 800 || gone.GaveUp != gone.Clients || stay.Served != stay.Clients || stay.Requests != stay.Clients+1 {
+			t.Errorf("policies fared %+v", r.Policies)
+		}
+		if len(addresses) != 10 || !addresses["10.0.0.10"] {
+			t.Errorf("addresses are %v; want 10.0.0.1 to 10.0.0.10", addresses)
+		}
+	})
+}
+
+func TestRunsEnd(t *testing.T) {
+	t.Run("with their context", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c := one
+			c.Herd, c.Within, c.Timeout = 10, 10*time.Second, 2*time.Second
+			c.Mix = clients.All(clients.Fixed{Gap: time.Minute})
+			ctx, cancel := context.WithTimeout(t.Context(), 5500*time.Millisecond)
+			defer cancel()
+			r := load(t, c, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })).Run(ctx)
+			checkLoad(t, r)
+			if !errors.Is(r.Stopped, ErrStopped) || r.Took != 5500*time.Millisecond || r.All.Clients != 6 || r.All.Trying != 6 || r.All.TimedOut != 4 {
+				t.Errorf("stopped %v after %v: %+v; want 6 trying, 4 of whom had timed out", r.Stopped, r.Took, r.All)
+			}
+		})
+	})
+	t.Run("after enough requests", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c := one
+			c.Herd, c.Requests = 10, 25
+			r := load(t, c, refusing(99, 503, "")).Run(t.Context())
+			checkLoad(t, r)
+			if !errors.Is(r.Stopped, ErrRequests) || r.All.Requests != 25 || r.Took != 2*time.Second {
+				t.Errorf("stopped %v after %d requests in %v; want 25 in 2s", r.Stopped, r.All.Requests, r.Took)
+			}
+		})
+	})
+	t.Run("with no more clients than there may be", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c := one
+			c.Herd, c.Rate, c.Duration, c.Timeout, c.Attempts = 0, MaxRate, 210*time.Millisecond, time.Second, 1
+			r := load(t, c, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })).Run(t.Context())
+			checkLoad(t, r)
+			if r.All.Clients != MaxClients || r.All.Skipped != 1000 {
+				t.Errorf("%d came, %d did not; want %d, 1000", r.All.Clients, r.All.Skipped, MaxClients)
+			}
+		})
+	})
+}
+
+func TestArrivals(t *testing.T) {
+	all := func(c LoadConfig) (at []time.Duration, herd int) {
+		a := newArrivals(c)
+		for {
+			d, isHerd, ok := a.next()
+			if !ok {
+				return at, herd
+			}
+			if len(at) > 0 && d < at[len(at)-1] {
+				t.Fatalf("one comes at %v after one at %v", d, at[len(at)-1])
+			}
+			if isHerd {
+				herd++
+			}
+			at = append(at, d)
+		}
+	}
+	c := LoadConfig{Rate: 100, Duration: 100 * time.Second, Herd: 50, Within: time.Second, HerdAfter: 20 * time.Second, Seed: 3}
+	at, herd := all(c)
+	if n := len(at) - herd; herd != 50 || n < 9700 || n > 10300 {
+		t.Errorf("%d of the herd and %d others; want 50 and about 10000", herd, n)
+	}
+	again, _ := all(c)
+	if len(again) != len(at) || again[100] != at[100] {
+		t.Error("the same seed makes other arrivals")
+	}
+	// Of a Poisson process the variance per second is its mean.
+	perSecond := make([]float64, 100)
+	for _, d := range at {
+		perSecond[int(d.Seconds())]++
+	}
+	perSecond[20] -= 50
+	variance := 0.0
+	for _, n := range perSecond {
+		variance += (n - 100) * (n - 100) / 100
+	}
+	if variance < 60 || variance > 150 {
+		t.Errorf("variance per second is %.0f; want about 100", variance)
+	}
+	c.Even, c.Rate = true, 3
+	at, _ = all(c)
+	if len(at) != 350 || at[1] != time.Second/3 || at[60] != c.HerdAfter || at[61] != c.HerdAfter {
+		t.Errorf("%d evenly spaced arrivals, %v, ...; want 350, each third of a second", len(at), at[:3])
+	}
+	for _, rate := range []float64{1e-300, 1e-9, 1e-3} {
+		for _, even := range []bool{true, false} {
+			if at, _ := all(LoadConfig{Rate: rate, Duration: time.Hour, Even: even, Seed: 1}); len(at) > 12 {
+				t.Errorf("%d come at %g per second", len(at), rate)
+			}
+		}
+	}
+	if at, _ := all(LoadConfig{Duration: time.Hour}); len(at) > 0 {
+		t.Errorf("%d come though none should", len(at))
+	}
+}
+
+func TestNewLoadNamesEveryFault(t *testing.T) {
+	secure := here
+	secure.URL = &url.URL{Scheme: "https", Host: "127.0.0.1:1"}
+	for _, s := range []struct {
+		change func(*LoadConfig)
+		want   []string
+	}{
+		{func(c *LoadConfig) { c.Target = Target{} }, []string{"there is no target"}},
+		{func(c *LoadConfig) {
+			c.Rate, c.Herd, c.Within, c.HerdAfter, c.Mix = math.NaN(), MaxClients+1, 2*time.Minute, -1, nil
+			c.Timeout, c.Patience, c.Attempts, c.Identities, c.Requests = 0, 2*time.Hour, -1, -1, -1
+		}, []string{
+			"rate is NaN per second; want 0 to 100000", "herd is 20001; want 0 to 20000", "within is 2m0s; want 0 to 1m",
+			"the herd's delay is -1ns; want 0 to 1h", "population has 0 shares", "timeout is 0s; want more than 0, at most 10m",
+			"patience is 2h0m0s; want 0 to 1h", "attempts is -1; want 0 to 1000", "identities is -1", "requests is -1; want 1 to 10000000",
+		}},
+		{func(c *LoadConfig) { c.Rate, c.Duration = 1, 0 }, []string{"duration is 0s; want more than 0, at most 1h"}},
+		{func(c *LoadConfig) { c.Herd = 0 }, []string{"nobody comes"}},
+		{func(c *LoadConfig) { c.Proto = "h3" }, []string{`protocol is "h3"; want h1, h2, h2c or grpc`}},
+		{func(c *LoadConfig) { c.Proto, c.Insecure = H2, true }, []string{"h2, which is over TLS", "insecure is set"}},
+		{func(c *LoadConfig) { c.Proto, c.Target = H2C, secure }, []string{"h2c, which is without TLS"}},
+		{func(c *LoadConfig) { c.Connections = 3 }, []string{"connections is 3, and the protocol is h1"}},
+		{func(c *LoadConfig) { c.Proto, c.Connections, c.KeepAlive = H2C, 1001, true }, []string{"connections is 1001; want 0 to 1000", "keep-alive is set"}},
+		{func(c *LoadConfig) { c.KeepAlive, c.Connected = true, true }, []string{"keep-alive and connected"}},
+		{func(c *LoadConfig) { c.Method, c.Body = "GE T", make([]byte, MaxBody+1) }, []string{`method is "GE T"`, "body has 1048577 bytes"}},
+		{func(c *LoadConfig) { c.Header = http.Header{"A b": {"x"}, "C": {"a\nb"}} }, []string{`field name "A b"`, `header C has the value "a\nb"`}},
+		{func(c *LoadConfig) { c.Proto, c.Method, c.Body = GRPC, "Check", []byte("x") }, []string{`method is "Check"; want that of gRPC`, "there is a body"}},
+		{func(c *LoadConfig) { c.FirstAddress = netip.MustParseAddr("::1") }, []string{"first address is ::1; want IPv4, with room for 0 after it"}},
+		{func(c *LoadConfig) { c.FirstAddress, c.Identities = netip.MustParseAddr("255.255.255.255"), 2 }, []string{"with room for 1 after it"}},
+	} {
+		c := one
+		s.change(&c)
+		_, err := NewLoad(c)
+		for _, want := range s.want {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("error is %v; want %q in it", err, want)
+			}
+		}
+	}
+}
+
+func TestTargets(t *testing.T) {
+	for in, want := range map[string]string{ // "": fine
+		"http://127.0.0.1:8080/x?y=1": "",
+		"https://localhost":           "",
+		"http://[::1]:80/":            "",
+		"http://[::ffff:127.0.0.1]/":  "",
+		"http://192.0.2.1/":           "192.0.2.1, which is not a loopback address",
+		"http://0.0.0.0:80/":          "not a loopback address",
+		"http://[::]:80/":             "not a loopback address",
+		"http://127.0.0.1:0/":         "port 0; want 1 to 65535",
+		"http://127.0.0.1:70000/":     "port 70000; want 1 to 65535",
+		"127.0.0.1:80":                "want http://host:port/path",
+		"ftp://127.0.0.1/":            "want http://host:port/path",
+		"http:///x":                   "want http://host:port/path",
+		"http://a:b@127.0.0.1/":       "want credentials in a header",
+		"":                            "want http://host:port/path",
+	} {
+		_, err := NewTarget(t.Context(), in, false)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("NewTarget(%q): error is %v; want %q in it", in, err, want)
+		}
+		if strings.Contains(want, "loopback") {
+			if !errors.Is(err, ErrRemote) {
+				t.Errorf("NewTarget(%q): error is %v; want ErrRemote", in, err)
+			}
+			if _, err := NewTarget(t.Context(), in, true); err != nil {
+				t.Errorf("NewTarget(%q), allowed: %v", in, err)
+			}
+		}
+	}
+}
+
+func TestHints(t *testing.T) {
+	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	for _, s := range []struct {
+		status      int
+		fields      string // Retry-After, Retry-After-Ms, X-Should-Retry
+		seconds, ms int
+		never       bool
+	}{
+		{503, "5||", 5, 0, false},
+		{429, "5|4321|", 5, 4321, false},
+		{500, "5|4321|", 0, 0, false},
+		{200, "5||", 0, 0, false},
+		{503, "Fri, 01 May 2026 12:00:30 GMT||", 30, 0, false},
+		{503, "Fri, 01 May 2026 11:00:30 GMT||", 0, 0, false},
+		{503, "Fri, 01 May 9999 11:00:30 GMT||", math.MaxInt32, 0, false},
+		{503, "100000000000|100000000000000000|", math.MaxInt32, math.MaxInt32 * 1000, false},
+		{503, "99999999999999999999999||", math.MaxInt32, 0, false},
+		{503, "-1|-5|", 0, 0, false},
+		{503, "1.5|x|", 0, 0, false},
+		{503, "0|0|", 0, 0, false},
+		{503, "5|5|false", 0, 0, true},
+		{503, "5||true", 5, 0, false},
+	} {
+		h := http.Header{}
+		for i, v := range strings.Split(s.fields, "|") {
+			if v != "" {
+				h.Set([]string{"Retry-After", "Retry-After-Ms", "X-Should-Retry"}[i], v)
+			}
+		}
+		got := hintOf(s.status, h, now)
+		if got.Seconds != s.seconds || got.Ms != s.ms || got.Never != s.never {
+			t.Errorf("%d with %s: %+v; want %d s, %d ms, never %v", s.status, s.fields, got, s.seconds, s.ms, s.never)
+		}
+		if d, ok := told(got); ok != (s.seconds > 0 || s.ms > 0) || d < 0 {
+			t.Errorf("%+v tells %v, %v", got, d, ok)
+		}
+	}
+}
+
+func TestTimer(t *testing.T) {
+	var tm timer
+	if got := tm.quantiles(); got != (Quantiles{}) {
+		t.Errorf("of nothing: %+v", got)
+	}
+	for i := range 1000 {
+		tm.record(time.Duration(i+1) * time.Millisecond)
+	}
+	got := tm.quantiles()
+	if got.Count != 1000 || got.Min != time.Millisecond || got.Max != time.Second {
+		t.Errorf("quantiles are %+v", got)
+	}
+	for _, s := range []struct{ is, want time.Duration }{
+		{got.P50, 500 * time.Millisecond}, {got.P90, 900 * time.Millisecond}, {got.P99, 990 * time.Millisecond}, {got.P999, 999 * time.Millisecond}, {got.Mean, 500 * time.Millisecond},
+	} {
+		if diff := (s.is - s.want).Abs(); diff > s.want/500 {
+			t.Errorf("quantile is %v; want %v to 0.2 %%", s.is, s.want)
+		}
+	}
+	tm.record(1 << 62)
+	tm.record(-time.Second)
+	if got := tm.quantiles(); got.Max != 1<<62 || got.Min != -time.Second || got.Count != 1002 {
+		t.Errorf("with times beyond all: %+v", got)
+	}
+}

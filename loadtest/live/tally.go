@@ -1,0 +1,284 @@
+package live
+
+import (
+	"encoding/json"
+	"maps"
+	"math"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/sim"
+)
+
+// A Tally is what some of the clients of a Load have met with.
+//
+// At every moment Clients = Served + GaveUp + Trying, and Requests = TimedOut +
+// Unreachable + all Answers.
+type Tally struct {
+	Clients int `json:"clients"` // that came
+	Served  int `json:"served"`  // got a 2xx, or gRPC's OK
+	GaveUp  int `json:"gave_up"` // went away without
+	Trying  int `json:"trying"`  // neither: 0 at the end of a run that was not stopped
+
+	// Skipped clients should have come, but MaxClients were there already. The
+	// load was then less than was asked for.
+	Skipped int `json:"skipped"`
+
+	Requests    int            `json:"requests"`    // that ended; those that a stop cut off are not counted
+	Answers     map[string]int `json:"answers"`     // Requests by HTTP status or gRPC code
+	Refused     int            `json:"refused"`     // Answers that were 429 or 503, RESOURCE_EXHAUSTED or UNAVAILABLE
+	TimedOut    int            `json:"timed_out"`   // Requests without a complete answer in time
+	Unreachable int            `json:"unreachable"` // Requests whose connection was refused or broken
+
+	// Wait is how long those who were served waited, from the instant at which
+	// their first request was due until the last byte of the answer: retries, and
+	// the waits between, are in it.
+	Wait Quantiles `json:"wait"`
+
+	// Attempt is how long the Answers took, each from the instant at which its
+	// request was due. Late is how much of that was this machine's fault: from
+	// that instant until the request was on its way.
+	Attempt Quantiles `json:"attempt"`
+	Late    Quantiles `json:"late"`
+
+	// Told is what refused clients were told to wait: Retry-After, or where there
+	// is none Retry-After-Ms or gRPC's pushback. Never counts those who were told
+	// not to come back.
+	Told  Quantiles `json:"told"`
+	Never int       `json:"told_never"`
+
+	LastServed time.Duration `json:"-"` // from the start of the run until the last client so far was served
+}
+
+// PerSuccess returns how many requests were sent for each client served: 0 if
+// none was.
+func (t *Tally) PerSuccess() float64 {
+	if t.Served == 0 {
+		return 0
+	}
+	return float64(t.Requests) / float64(t.Served)
+}
+
+// Quantiles says how a time was distributed, to three significant digits; Min and
+// Max are exact. The zero Quantiles are of nothing.
+type Quantiles struct {
+	Count                               int64
+	Min, Mean, P50, P90, P99, P999, Max time.Duration
+}
+
+// MarshalJSON writes milliseconds, and null if there was nothing to measure.
+func (q Quantiles) MarshalJSON() ([]byte, error) {
+	if q.Count == 0 {
+		return []byte("null"), nil
+	}
+	ms := func(d time.Duration) float64 { return math.Round(float64(d)/1000) / 1000 }
+	return json.Marshal(struct {
+		Count int64   `json:"count"`
+		Min   float64 `json:"min_ms"`
+		Mean  float64 `json:"mean_ms"`
+		P50   float64 `json:"p50_ms"`
+		P90   float64 `json:"p90_ms"`
+		P99   float64 `json:"p99_ms"`
+		P999  float64 `json:"p999_ms"`
+		Max   float64 `json:"max_ms"`
+	}{q.Count, ms(q.Min), ms(q.Mean), ms(q.P50), ms(q.P90), ms(q.P99), ms(q.P999), ms(q.Max)})
+}
+
+// A timer measures how a time is distributed. The zero timer is ready, and takes
+// no memory until its first measurement.
+type timer struct {
+	h        *hdrhistogram.Histogram // in microseconds
+	min, max time.Duration
+}
+
+// longest is what a timer can tell from longer times: above the longest wait of
+// a client that is served, MaxPatience and MaxTimeout.
+const longest = MaxPatience + 2*MaxTimeout
+
+func (t *timer) record(d time.Duration) {
+	if t.h == nil {
+		// 1 µs, as finer differences are noise in a process that plays
+		// thousands of clients; three digits take 200 KiB.
+		t.h = hdrhistogram.New(1, longest.Microseconds(), 3)
+		t.min = d
+	}
+	t.min, t.max = min(t.min, d), max(t.max, d)
+	_ = t.h.RecordValue(min(max(d, 0), longest).Microseconds()) // cannot fail: it is in the range
+}
+
+func (t *timer) quantiles() Quantiles {
+	if t.h == nil {
+		return Quantiles{}
+	}
+	// A histogram gives the upper end of a bucket, which may lie above all that
+	// was measured.
+	at := func(percent float64) time.Duration {
+		return max(t.min, min(time.Duration(t.h.ValueAtPercentile(percent))*time.Microsecond, t.max))
+	}
+	return Quantiles{
+		Count: t.h.TotalCount(), Min: t.min, Mean: time.Duration(t.h.Mean() * float64(time.Microsecond)),
+		P50: at(50), P90: at(90), P99: at(99), P999: at(99.9), Max: t.max,
+	}
+}
+
+// A counter is a Tally in the making.
+type counter struct {
+	Tally
+	wait, attempt, late, told timer
+}
+
+// begin counts a client that came.
+func (c *counter) begin() { c.Clients++; c.Trying++ }
+
+// An end is how an attempt ended, and what its client does next.
+type end struct {
+	reply
+	verdict                      verdict
+	due, began, ended, firstTime time.Duration // since the start of the run; firstTime is when the first attempt was due
+}
+
+// record counts an attempt that ended.
+func (c *counter) record(e end) {
+	c.Requests++
+	c.late.record(e.began - e.due)
+	switch e.status {
+	case clients.NoAnswer:
+		c.TimedOut++
+	case clients.NoConnection:
+		c.Unreachable++
+	default:
+		if c.Answers == nil {
+			c.Answers = map[string]int{}
+		}
+		c.Answers[e.label]++
+		c.attempt.record(e.ended - e.due)
+	}
+	if e.refused() {
+		c.Refused++
+		if d, ok := told(e.hint); ok {
+			c.told.record(d)
+		}
+		if e.hint.Never {
+			c.Never++
+		}
+	}
+	switch e.verdict {
+	case served:
+		c.Served++
+		c.Trying--
+		c.wait.record(e.ended - e.firstTime)
+		c.LastServed = max(c.LastServed, e.ended)
+	case gaveUp:
+		c.GaveUp++
+		c.Trying--
+	}
+}
+
+// refused reports whether an answer is a server's that has no room.
+func (r reply) refused() bool { return r.status == 429 || r.status == 503 }
+
+// tally returns a copy of what has been counted.
+func (c *counter) tally() Tally {
+	t := c.Tally
+	t.Answers = maps.Clone(t.Answers)
+	t.Wait, t.Attempt, t.Late, t.Told = c.wait.quantiles(), c.attempt.quantiles(), c.late.quantiles(), c.told.quantiles()
+	return t
+}
+
+// A Second is what happened within one second of a run, as its clients saw it.
+type Second struct {
+	Herd   Door `json:"herd"`
+	Others Door `json:"others"`
+
+	Retries     int `json:"retries"`     // requests begun that were not their client's first
+	Served      int `json:"served"`      // clients that got what they came for
+	Refused     int `json:"refused"`     // answers 429 or 503
+	TimedOut    int `json:"timed_out"`   // attempts that got no answer in time
+	Unreachable int `json:"unreachable"` // attempts whose connection was refused or broken
+	GaveUp      int `json:"gave_up"`     // clients that went away
+	InFlight    int `json:"in_flight"`   // requests under way when the second ended
+}
+
+// A Door is how many requests were sent, and how many answers were no refusal.
+// An answer is counted in the second in which it came.
+type Door struct {
+	Came     int `json:"came"`
+	Admitted int `json:"admitted"`
+}
+
+// Bin returns s as a simulation would have it, to be shown beside one. Its
+// InFlight are requests under way, wherever they were: a client cannot tell the
+// backend from the network. Wasted, Queued and Limit it cannot know, and are 0.
+func (s Second) Bin() sim.Bin {
+	return sim.Bin{
+		Herd:      sim.Door{Came: int32(s.Herd.Came), Admitted: int32(s.Herd.Admitted)},
+		Strangers: sim.Door{Came: int32(s.Others.Came), Admitted: int32(s.Others.Admitted)},
+		Served:    int32(s.Served), GaveUp: int32(s.GaveUp), TimedOut: int32(s.TimedOut),
+		Retries: int32(s.Retries), InFlight: int32(s.InFlight),
+	}
+}
+
+// All returns both doors' numbers.
+func (s Second) All() Door {
+	return Door{s.Herd.Came + s.Others.Came, s.Herd.Admitted + s.Others.Admitted}
+}
+
+// A series is a run second by second.
+type series struct {
+	seconds  []Second
+	inFlight int
+}
+
+// at returns the second of a time since the start of the run. Time may go back
+// a little between two callers.
+func (s *series) at(t time.Duration) *Second {
+	i := int(max(t, 0) / time.Second)
+	for len(s.seconds) <= i {
+		if n := len(s.seconds); n > 0 {
+			s.seconds[n-1].InFlight = s.inFlight
+		}
+		s.seconds = append(s.seconds, Second{})
+	}
+	return &s.seconds[i]
+}
+
+func (s *Second) door(herd bool) *Door {
+	if herd {
+		return &s.Herd
+	}
+	return &s.Others
+}
+
+// begin counts a request that is sent.
+func (s *series) begin(t time.Duration, herd, retry bool) {
+	now := s.at(t)
+	now.door(herd).Came++
+	if retry {
+		now.Retries++
+	}
+	s.inFlight++
+}
+
+// record counts an attempt that ended.
+func (s *series) record(e end, herd bool) {
+	now := s.at(e.ended)
+	s.inFlight--
+	switch {
+	case e.status == clients.NoAnswer:
+		now.TimedOut++
+	case e.status == clients.NoConnection:
+		now.Unreachable++
+	case e.refused():
+		now.Refused++
+	default:
+		now.door(herd).Admitted++
+	}
+	switch e.verdict {
+	case served:
+		now.Served++
+	case gaveUp:
+		now.GaveUp++
+	}
+}

@@ -1,0 +1,120 @@
+package live
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// A Target is where a Load goes: a URL, and the addresses that its host had when
+// it was resolved. Nothing else is ever connected to, whatever the name may mean
+// later.
+type Target struct {
+	URL       *url.URL
+	Addresses []netip.AddrPort // at least one
+}
+
+// resolving bounds how long the name of a host may take.
+const resolving = 5 * time.Second
+
+// ErrRemote is what NewTarget says of hosts that are not this machine.
+var ErrRemote = errors.New("which is not a loopback address; a load test of another machine must be allowed explicitly")
+
+// NewTarget parses an http or https URL and resolves its host. Unless remote is
+// true it returns an ErrRemote if any of the host's addresses is not a loopback
+// address: a load test of somebody else's machine is an attack.
+func NewTarget(ctx context.Context, rawURL string, remote bool) (Target, error) {
+	const want = "want http://host:port/path or https://host:port/path"
+	u, err := url.Parse(rawURL)
+	switch {
+	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Opaque != "", u.Hostname() == "":
+		return Target{}, fmt.Errorf("target is %q; %s", rawURL, want)
+	case u.User != nil:
+		return Target{}, errors.New("target has a user name in it; want credentials in a header")
+	}
+	port, err := strconv.ParseUint(cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme]), 10, 16)
+	if err != nil || port == 0 {
+		return Target{}, fmt.Errorf("target is %q, with port %s; want 1 to 65535", rawURL, u.Port())
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolving)
+	defer cancel()
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
+	if err != nil {
+		return Target{}, fmt.Errorf("resolving the target's host: %w", err)
+	}
+	u.Fragment = ""
+	t := Target{URL: u}
+	for _, ip := range ips {
+		ip = ip.Unmap()
+		if !remote && !ip.IsLoopback() {
+			return Target{}, fmt.Errorf("target %s is %v, %w", u.Host, ip, ErrRemote)
+		}
+		t.Addresses = append(t.Addresses, netip.AddrPortFrom(ip, uint16(port)))
+	}
+	if len(t.Addresses) == 0 {
+		return Target{}, fmt.Errorf("target %s has no address", u.Host)
+	}
+	return t, nil
+}
+
+// A dialer connects to the addresses of a Target, and notes what fails for want
+// of something in this machine. It is safe for concurrent use.
+type dialer struct {
+	addresses []netip.AddrPort
+	good      atomic.Int32 // index of the address that was reached last
+	faults    atomic.Int64 // attempts that failed here
+	fault     atomic.Value // string: why the last of them did
+}
+
+// dial returns a new connection to the first address that takes one, unless the
+// context has one for it: see withConn.
+func (d *dialer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	if conn, ok := ctx.Value(connKey{}).(*spare); ok {
+		if c := conn.take(); c != nil {
+			return c, nil
+		}
+	}
+	good := d.good.Load()
+	conn, err := d.to(ctx, good)
+	for i := int32(0); err != nil && int(i) < len(d.addresses) && ctx.Err() == nil; i++ {
+		if i == good {
+			continue
+		}
+		if conn, err = d.to(ctx, i); err == nil {
+			d.good.Store(i)
+		}
+	}
+	return conn, err
+}
+
+// open is dial without a spare.
+func (d *dialer) open(ctx context.Context) (net.Conn, error) { return d.dial(ctx, "", "") }
+
+func (d *dialer) to(ctx context.Context, i int32) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", d.addresses[i].String())
+	if isFaultHere(err) {
+		d.faults.Add(1)
+		d.fault.Store(err.Error())
+	}
+	return conn, err
+}
+
+// isFaultHere reports whether a connection failed because this machine, or what
+// this process may use of it, is too small: too few files or ports. That says
+// nothing about the target.
+func isFaultHere(err error) bool {
+	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

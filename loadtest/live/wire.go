@@ -1,0 +1,324 @@
+package live
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/pushback"
+)
+
+// A Proto is how a Load speaks to its Target.
+type Proto string
+
+const (
+	H1   Proto = "h1"   // HTTP/1.1, over TLS if the URL is https
+	H2   Proto = "h2"   // HTTP/2 over TLS
+	H2C  Proto = "h2c"  // HTTP/2 without TLS, by prior knowledge
+	GRPC Proto = "grpc" // unary gRPC calls, over TLS if the URL is https
+)
+
+// Protos are all of them.
+var Protos = []Proto{H1, H2, H2C, GRPC}
+
+// HealthCheck is the method of gRPC's health checking protocol that most servers
+// have: what a Load of GRPC calls if it is told nothing else.
+const HealthCheck = "/grpc.health.v1.Health/Check"
+
+// A reply is what one attempt brought its client.
+type reply struct {
+	status int           // HTTP status, or the one that stands for a gRPC code; clients.NoAnswer or clients.NoConnection
+	label  string        // the status in the protocol's words, "" if there is none
+	hint   pushback.Hint // when to come back
+	why    string        // of NoConnection: what went wrong
+}
+
+// A sender is the client that sends an attempt, as far as the wire needs to know.
+type sender struct {
+	index   int
+	address string // for X-Forwarded-For, "" for none
+	precise bool   // shows that it reads milliseconds
+	conn    *spare // for its first attempt over HTTP/1.1
+}
+
+// A wire carries attempts to a target. It is safe for concurrent use.
+type wire interface {
+	// send sends one attempt and reads the whole answer. It returns soon after
+	// ctx ends.
+	send(ctx context.Context, s sender) reply
+
+	// connect opens the connections that senders share, as far as it can until
+	// ctx ends.
+	connect(ctx context.Context)
+
+	// close closes all connections.
+	close()
+}
+
+// maxHeader is how long the header of an answer may be: twenty thousand clients
+// may be reading one.
+const maxHeader = 64 << 10
+
+// exchange sends a request and reads the whole answer, whose body is then closed.
+func exchange(t http.RoundTripper, req *http.Request) (*http.Response, error) {
+	resp, err := t.RoundTrip(req)
+	if err == nil {
+		defer resp.Body.Close()
+		_, err = io.Copy(io.Discard, resp.Body)
+	}
+	return resp, err
+}
+
+// httpWire is HTTP in all its versions.
+type httpWire struct {
+	cfg       LoadConfig
+	transport *http.Transport
+	pools     []*pool // HTTP/2: one connection each, or more if it is full; else none
+}
+
+func newHTTPWire(c LoadConfig, d *dialer) *httpWire {
+	w := &httpWire{cfg: c, transport: &http.Transport{
+		// No Proxy: the environment must not send the load elsewhere.
+		DialContext:            d.dial,
+		TLSClientConfig:        &tls.Config{InsecureSkipVerify: c.Insecure}, // the operator says so
+		DisableKeepAlives:      c.Proto == H1 && !c.KeepAlive,
+		DisableCompression:     true, // what is sent is what is asked for
+		MaxIdleConnsPerHost:    MaxClients,
+		MaxResponseHeaderBytes: maxHeader,
+		Protocols:              new(http.Protocols),
+	}}
+	switch p := w.transport.Protocols; c.Proto {
+	case H2:
+		p.SetHTTP2(true)
+	case H2C:
+		p.SetUnencryptedHTTP2(true)
+	default:
+		p.SetHTTP1(true)
+		return w
+	}
+	for range c.connections() {
+		w.pools = append(w.pools, &pool{
+			turn: make(chan struct{}, 1),
+			dial: func(ctx context.Context) (*http.ClientConn, error) {
+				return w.transport.NewClientConn(ctx, c.Target.URL.Scheme, c.Target.Addresses[0].String())
+			},
+		})
+	}
+	// The name is the URL's, whatever address is connected to.
+	w.transport.TLSClientConfig.ServerName = c.Target.URL.Hostname()
+	return w
+}
+
+func (w *httpWire) send(ctx context.Context, s sender) reply {
+	var transport http.RoundTripper = w.transport
+	if w.pools != nil {
+		conn, err := w.pools[s.index%len(w.pools)].get(ctx)
+		if err != nil {
+			return failed(ctx, err)
+		}
+		transport = conn
+	}
+	req, err := w.request(withConn(ctx, s.conn), s)
+	if err != nil {
+		return failed(ctx, err) // cannot be: the config is checked
+	}
+	resp, err := exchange(transport, req)
+	if err != nil {
+		return failed(ctx, err)
+	}
+	return reply{status: resp.StatusCode, label: strconv.Itoa(resp.StatusCode), hint: hintOf(resp.StatusCode, resp.Header, time.Now())}
+}
+
+// failed is the reply of an attempt without a complete answer.
+func failed(ctx context.Context, err error) reply {
+	if ctx.Err() != nil {
+		return reply{status: clients.NoAnswer}
+	}
+	return reply{status: clients.NoConnection, why: err.Error()}
+}
+
+// request returns the request of s.
+func (w *httpWire) request(ctx context.Context, s sender) (*http.Request, error) {
+	var body io.Reader
+	if len(w.cfg.Body) > 0 {
+		body = strings.NewReader(string(w.cfg.Body))
+	}
+	req, err := http.NewRequestWithContext(ctx, w.cfg.Method, w.cfg.Target.URL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("User-Agent", userAgent)
+	for name, values := range w.cfg.Header {
+		if name == "Host" {
+			req.Host = values[0]
+			continue
+		}
+		req.Header[name] = values
+	}
+	if s.address != "" {
+		req.Header.Set("X-Forwarded-For", s.address)
+	}
+	if s.precise {
+		req.Header.Set("Shield-Retry", "yes") // asks for the exact wait
+	}
+	return req, nil
+}
+
+const userAgent = "shield-loadtest"
+
+func (w *httpWire) connect(ctx context.Context) {
+	var all sync.WaitGroup
+	for _, p := range w.pools {
+		all.Go(func() {
+			if conn, err := p.get(ctx); err == nil {
+				conn.Release()
+			}
+		})
+	}
+	all.Wait()
+}
+
+func (w *httpWire) close() {
+	w.transport.CloseIdleConnections()
+	for _, p := range w.pools {
+		p.close()
+	}
+}
+
+// A pool is one HTTP/2 connection that clients share, and more of them only when
+// the server does not allow as many requests at once on it. Until a server has said
+// how many it allows, net/http takes it for 100: where it is fewer, requests can
+// wait in a connection that was just opened.
+type pool struct {
+	dial func(context.Context) (*http.ClientConn, error)
+
+	turn  chan struct{}      // holds one token while somebody looks at conns, or dials
+	conns []*http.ClientConn // guarded by turn
+}
+
+// get returns a connection with room reserved for one request. One client dials
+// at a time, and the others wait for its connection.
+func (p *pool) get(ctx context.Context) (*http.ClientConn, error) {
+	select {
+	case p.turn <- struct{}{}:
+		defer func() { <-p.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	open := p.conns[:0]
+	for _, c := range p.conns {
+		if c.Err() == nil {
+			open = append(open, c)
+		}
+	}
+	clear(p.conns[len(open):])
+	p.conns = open
+	for _, c := range p.conns {
+		if c.Reserve() == nil {
+			return c, nil
+		}
+	}
+	c, err := p.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.conns = append(p.conns, c)
+	return c, c.Reserve()
+}
+
+func (p *pool) close() {
+	p.turn <- struct{}{}
+	for _, c := range p.conns {
+		c.Close()
+	}
+	p.conns = nil
+	<-p.turn
+}
+
+// hintOf returns when an answer says to come back, at the time now. What is longer than 2^31-1
+// seconds is that long: nobody waits, and a Duration has room for it.
+//
+//   - Retry-After: whole seconds, or a date (RFC 9110, section 10.2.3). It counts
+//     in a 503 and in a 429 (RFC 6585, section 4).
+//   - Retry-After-Ms: milliseconds, as the OpenAI and Azure SDKs read them.
+//   - X-Should-Retry: false: never, as the Stripe and OpenAI SDKs read it.
+//
+// A Retry-After of 0 says nothing: so curl and urllib3 read it.
+func hintOf(status int, h http.Header, now time.Time) (hint pushback.Hint) {
+	if status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
+		return hint
+	}
+	if h.Get("X-Should-Retry") == "false" {
+		return pushback.Hint{Never: true}
+	}
+	if field := h.Get("Retry-After"); field != "" {
+		if n, ok := wholeNumber(field); ok {
+			hint.Seconds = int(min(n, math.MaxInt32))
+		} else if at, err := http.ParseTime(field); err == nil {
+			hint.Seconds = int(min(max(math.Ceil(at.Sub(now).Seconds()), 0), math.MaxInt32))
+		}
+	}
+	if n, ok := wholeNumber(h.Get("Retry-After-Ms")); ok {
+		hint.Ms = int(min(n, math.MaxInt32*1000))
+	}
+	return hint
+}
+
+// wholeNumber reads digits. What does not fit is the greatest number that does:
+// it has been said, and is not nothing.
+func wholeNumber(s string) (uint64, bool) {
+	n, err := strconv.ParseUint(s, 10, 64)
+	if errors.Is(err, strconv.ErrRange) {
+		return math.MaxUint64, true
+	}
+	return n, err == nil
+}
+
+// told is how long a Hint tells its reader to wait, by its whole seconds if it
+// has any. It is false if it tells nothing.
+func told(h pushback.Hint) (time.Duration, bool) {
+	switch {
+	case h.Seconds > 0:
+		return time.Duration(h.Seconds) * time.Second, true
+	case h.Ms > 0:
+		return time.Duration(h.Ms) * time.Millisecond, true
+	}
+	return 0, false
+}
+
+// newWire returns the wire of c's protocol.
+func newWire(c LoadConfig, d *dialer) (wire, error) {
+	if c.Proto != GRPC {
+		return newHTTPWire(c, d), nil
+	}
+	return newGRPCWire(c, d)
+}
+
+// connects is for messages: how the clients of c are connected.
+func (c LoadConfig) connects() string {
+	switch {
+	case c.Proto != H1:
+		return fmt.Sprintf("%d connections", c.connections())
+	case c.KeepAlive:
+		return "connections kept and shared"
+	default:
+		return "a connection for each attempt"
+	}
+}
+
+// connections returns how many connections the clients share.
+func (c LoadConfig) connections() int {
+	if c.Connections == 0 {
+		return defaultConnections
+	}
+	return c.Connections
+}

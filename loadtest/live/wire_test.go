@@ -1,0 +1,495 @@
+package live
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/herdshield/shield/loadtest/clients"
+)
+
+// noLeak fails t if goroutines that it has started are still there after it.
+func noLeak(t *testing.T) {
+	t.Helper()
+	before := runtime.NumGoroutine()
+	t.Cleanup(func() {
+		for end := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before; runtime.Gosched() {
+			if time.Now().After(end) {
+				stacks := make([]byte, 1<<20)
+				t.Fatalf("%d goroutines before, %d after:\n%.4000s", before, runtime.NumGoroutine(), stacks[:runtime.Stack(stacks, true)])
+			}
+		}
+	})
+}
+
+// run runs c against a URL, over sockets.
+func run(t *testing.T, c LoadConfig, url string) LoadResult {
+	t.Helper()
+	var err error
+	if c.Target, err = NewTarget(t.Context(), url, false); err != nil {
+		t.Fatal(err)
+	}
+	l, err := NewLoad(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := l.Run(t.Context())
+	checkLoad(t, r)
+	return r
+}
+
+// quiet drops what a server says of clients that go.
+var quiet = log.New(io.Discard, "", 0)
+
+// many is a herd over sockets that waits long, for machines that are busy.
+func many(n int) LoadConfig {
+	return LoadConfig{
+		Herd: n, Within: 20 * time.Millisecond, Mix: clients.All(clients.Fixed{Gap: 10 * time.Millisecond}),
+		Timeout: time.Minute, Patience: time.Minute, Seed: 1,
+	}
+}
+
+// serveHTTP starts a server that speaks all that http.Server can.
+func serveHTTP(t *testing.T, secure bool, h http.Handler, opened *atomic.Int64) string {
+	t.Helper()
+	srv := httptest.NewUnstartedServer(h)
+	srv.Config.ErrorLog = quiet
+	srv.Config.Protocols = new(http.Protocols)
+	srv.Config.Protocols.SetHTTP1(true)
+	srv.Config.Protocols.SetHTTP2(true)
+	srv.Config.Protocols.SetUnencryptedHTTP2(true)
+	srv.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	srv.EnableHTTP2 = secure
+	if secure {
+		srv.StartTLS()
+	} else {
+		srv.Start()
+	}
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+func TestEveryHTTP(t *testing.T) {
+	for _, s := range []struct {
+		name        string
+		change      func(*LoadConfig)
+		secure      bool
+		major       int
+		least, most int64 // connections
+	}{
+		{"h1", func(*LoadConfig) {}, false, 1, 120, 120},
+		{"h1, connected", func(c *LoadConfig) { c.Connected = true }, false, 1, 120, 120},
+		{"h1, kept", func(c *LoadConfig) { c.KeepAlive = true }, false, 1, 1, 120},
+		{"h1 over TLS", func(*LoadConfig) {}, true, 1, 120, 120},
+		{"h1 over TLS, connected", func(c *LoadConfig) { c.Connected = true }, true, 1, 120, 120},
+		{"h2", func(c *LoadConfig) { c.Proto, c.Connections = H2, 4 }, true, 2, 4, 4},
+		{"h2, connected", func(c *LoadConfig) { c.Proto, c.Connected = H2, true }, true, 2, defaultConnections, defaultConnections},
+		{"h2c", func(c *LoadConfig) { c.Proto, c.Connections = H2C, 1 }, false, 2, 1, 1},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			noLeak(t)
+			var opened atomic.Int64
+			var mu sync.Mutex
+			bad := map[string]int{}
+			refuse := refusing(20, 503, "")
+			url := serveHTTP(t, s.secure, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				mu.Lock()
+				if got := r.Proto + " " + r.Method + " " + r.Host + " " + r.Header.Get("X-Test") + " " + string(body); r.ProtoMajor != s.major || !strings.HasSuffix(got, " PUT example.test yes hello") {
+					bad[got]++
+				}
+				mu.Unlock()
+				refuse(w, r)
+			}), &opened)
+			c := many(100)
+			c.Insecure = s.secure
+			c.Method, c.Body = "PUT", []byte("hello")
+			c.Header = http.Header{"X-Test": {"yes"}, "Host": {"example.test"}}
+			s.change(&c)
+			r := run(t, c, url)
+			if r.All.Served != 100 || r.All.Requests != 120 || r.All.Answers["503"] != 20 {
+				t.Errorf("result is %+v, %s; want 100 served in 120 requests", r.All, r.Broken)
+			}
+			if len(bad) > 0 {
+				t.Errorf("requests were %v; want HTTP/%d PUT example.test yes hello", bad, s.major)
+			}
+			if n := opened.Load(); n < s.least || n > s.most {
+				t.Errorf("%d connections; want %d to %d", n, s.least, s.most)
+			}
+		})
+	}
+}
+
+// A server that allows fewer requests on a connection is given more connections,
+// and no request waits for another in this process.
+func TestFullH2ConnectionsAreJoinedByOthers(t *testing.T) {
+	noLeak(t)
+	const n, most = 250, 100
+	var opened, inside atomic.Int64
+	all := make(chan struct{})
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if inside.Add(1) == n {
+			close(all)
+		}
+		select {
+		case <-all:
+		case <-r.Context().Done():
+		}
+	}))
+	srv.Config.Protocols = new(http.Protocols)
+	srv.Config.Protocols.SetUnencryptedHTTP2(true)
+	srv.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: most}
+	srv.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	srv.Start()
+	defer srv.Close()
+	c := many(n)
+	c.Proto, c.Connections, c.Connected, c.Attempts = H2C, 1, true, 1
+	if r := run(t, c, srv.URL); r.All.Served != n {
+		t.Errorf("%d served of %d: %+v %s", r.All.Served, n, r.All, r.Broken)
+	}
+	if opened.Load() != 3 {
+		t.Errorf("%d connections; want 3, for %d requests at once, %d on each", opened.Load(), n, most)
+	}
+}
+
+// grpcServer refuses its first calls as shield does, and then is healthy.
+func grpcServer(t *testing.T, refuse int64, code codes.Code, md metadata.MD) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left atomic.Int64
+	left.Store(refuse)
+	s := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+		if left.Add(-1) >= 0 {
+			grpc.SetTrailer(ctx, md)
+			return nil, status.Error(code, "not now")
+		}
+		if got := metadata.ValueFromIncomingContext(ctx, "x-forwarded-for"); len(got) != 1 || !strings.HasPrefix(got[0], "10.0.0.") {
+			return nil, status.Errorf(codes.InvalidArgument, "x-forwarded-for is %q", got)
+		}
+		return h(ctx, req)
+	}))
+	healthpb.RegisterHealthServer(s, health.NewServer())
+	go s.Serve(ln)
+	t.Cleanup(s.Stop)
+	return "http://" + ln.Addr().String()
+}
+
+func TestGRPC(t *testing.T) {
+	for _, s := range []struct {
+		name     string
+		code     codes.Code
+		md       metadata.MD
+		refuse   int64
+		served   int
+		answered string
+		told     time.Duration
+	}{
+		{"told when", codes.Unavailable, metadata.Pairs("grpc-retry-pushback-ms", "70"), 5, 20, "Unavailable", 70 * time.Millisecond},
+		{"a quota", codes.ResourceExhausted, nil, 5, 20, "ResourceExhausted", 0},
+		{"told never", codes.Unavailable, metadata.Pairs("grpc-retry-pushback-ms", "-1"), 5, 15, "Unavailable", 0},
+		{"wrong", codes.PermissionDenied, nil, 5, 15, "PermissionDenied", 0},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			noLeak(t)
+			url := grpcServer(t, s.refuse, s.code, s.md)
+			c := many(20)
+			c.Proto, c.Mix, c.Connections = GRPC, clients.All(obedient{}), 2
+			c.FirstAddress = netip.MustParseAddr("10.0.0.1")
+			r := run(t, c, url)
+			if r.All.Served != s.served || r.All.Answers[s.answered] != int(s.refuse) || r.All.Answers["OK"] != s.served {
+				t.Errorf("result is %+v, %s; want %d served and %d %s", r.All, r.Broken, s.served, s.refuse, s.answered)
+			}
+			if r.All.Told.Max != s.told {
+				t.Errorf("told %v, want %v", r.All.Told.Max, s.told)
+			}
+		})
+	}
+}
+
+// obedient comes when it is told, and after 10 ms if it is told nothing.
+type obedient struct{}
+
+func (obedient) Next(r clients.Refused) (time.Duration, bool) {
+	return max(10*time.Millisecond, time.Duration(r.Hint.Ms)*time.Millisecond), !r.Hint.Never
+}
+
+func TestGRPCMeetsHTTP(t *testing.T) {
+	noLeak(t)
+	for code, want := range map[int]string{200: "HTTP 200, but no gRPC", 503: "HTTP 503", 404: "HTTP 404"} {
+		url := serveHTTP(t, false, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }), new(atomic.Int64))
+		c := many(3)
+		c.Proto, c.Attempts = GRPC, 1
+		if r := run(t, c, url); r.All.Served != 0 || r.All.Answers[want] != 3 {
+			t.Errorf("result is %+v, %s; want 3 of %q", r.All, r.Broken, want)
+		}
+	}
+	for in, want := range map[string]int{
+		"unexpected HTTP status code received from server: 503 (Service Unavailable); x": 503,
+		"unexpected HTTP status code received from server: ":                             0,
+		"unexpected HTTP status code received from server: 999":                          0,
+		"": 0,
+	} {
+		if got, ok := answeredByHTTP(in); ok != (want != 0) || ok && got != want {
+			t.Errorf("answeredByHTTP(%q) = %d, %v; want %d", in, got, ok, want)
+		}
+	}
+	for c := range codes.Code(17) {
+		if s := httpStatus(c); s == 0 || (s == 200) != (c == codes.OK) {
+			t.Errorf("code %v is %d", c, s)
+		}
+	}
+}
+
+// servers that nobody should be: each takes connections and does something to
+// them.
+func TestBadServers(t *testing.T) {
+	answer := func(s string) func(net.Conn) {
+		return func(c net.Conn) {
+			c.Read(make([]byte, 4096))
+			io.WriteString(c, s)
+		}
+	}
+	hang := func(c net.Conn) { io.Copy(io.Discard, c) } // until the client goes
+	for _, s := range []struct {
+		name                  string
+		serve                 func(net.Conn)
+		timedOut, unreachable bool
+	}{
+		{"never answers", hang, true, false},
+		{"resets", func(c net.Conn) { c.Read(make([]byte, 1)); c.(*net.TCPConn).SetLinger(0) }, false, true},
+		{"closes at once", func(net.Conn) {}, false, true},
+		{"speaks no HTTP", answer("SSH-2.0-x\r\n\r\n"), false, true},
+		{"has a body that does not come", func(c net.Conn) { answer("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab")(c); hang(c) }, true, false},
+		{"has a body that is cut off", answer("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab"), false, true},
+		{"has a header without end", func(c net.Conn) {
+			c.Read(make([]byte, 4096))
+			io.WriteString(c, "HTTP/1.1 200 OK\r\n")
+			for err := error(nil); err == nil; {
+				_, err = io.WriteString(c, "X: "+strings.Repeat("y", 1000)+"\r\n")
+			}
+		}, false, true},
+		{"has a body without end", func(c net.Conn) {
+			answer("HTTP/1.1 200 OK\r\n\r\n")(c)
+			for err := error(nil); err == nil; {
+				_, err = c.Write(make([]byte, 1000))
+			}
+		}, true, false},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			noLeak(t)
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all sync.WaitGroup
+			all.Go(func() {
+				for {
+					conn, err := ln.Accept()
+					if errors.Is(err, net.ErrClosed) {
+						return
+					}
+					all.Go(func() { defer conn.Close(); s.serve(conn) })
+				}
+			})
+			defer all.Wait()
+			defer ln.Close()
+			for _, proto := range []Proto{H1, H2C, GRPC} {
+				if proto != H1 && s.name != "never answers" && s.name != "resets" && s.name != "closes at once" && s.name != "speaks no HTTP" {
+					continue
+				}
+				c := many(5)
+				c.Proto, c.Attempts, c.Timeout = proto, 1, 5*time.Second
+				if s.timedOut {
+					c.Timeout = 100 * time.Millisecond
+				}
+				r := run(t, c, "http://"+ln.Addr().String())
+				if r.All.Served > 0 || (r.All.TimedOut == 5) != s.timedOut || (r.All.Unreachable == 5) != s.unreachable {
+					t.Errorf("%s: result is %+v; %s", proto, r.All, r.Broken)
+				}
+				if s.unreachable && r.Broken == "" {
+					t.Errorf("%s: it is not said what was wrong", proto)
+				}
+			}
+		})
+	}
+}
+
+// As many clients as there may be, and nobody there.
+func TestHerdAtAClosedPort(t *testing.T) {
+	noLeak(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.Close()
+	for _, proto := range []Proto{H1, H2C, GRPC} {
+		c := many(2000)
+		if proto == H1 && !testing.Short() {
+			c.Herd = MaxClients
+		}
+		c.Proto, c.Attempts, c.Mix = proto, 2, clients.All(clients.Fixed{})
+		r := run(t, c, "http://"+ln.Addr().String())
+		if r.All.Unreachable != 2*c.Herd || r.All.GaveUp != c.Herd {
+			t.Errorf("%s: result is %+v; want all unreachable, twice", proto, r.All)
+		}
+	}
+}
+
+func TestCertificatesAreChecked(t *testing.T) {
+	noLeak(t)
+	url := serveHTTP(t, true, refusing(0, 0, ""), new(atomic.Int64))
+	for _, proto := range []Proto{H1, H2, GRPC} {
+		c := many(2)
+		c.Proto, c.Attempts = proto, 1
+		r := run(t, c, url)
+		if r.All.Unreachable != 2 || !strings.Contains(r.Broken, "certificate") {
+			t.Errorf("%s: result is %+v, %q; want 2 that do not trust the certificate", proto, r.All, r.Broken)
+		}
+	}
+}
+
+// A server that cannot speak HTTP/2 is not asked in HTTP/1.1 instead.
+func TestH2IsNotH1(t *testing.T) {
+	noLeak(t)
+	srv := httptest.NewUnstartedServer(refusing(0, 0, ""))
+	srv.TLS = &tls.Config{NextProtos: []string{"http/1.1"}}
+	srv.Config.ErrorLog = quiet
+	srv.StartTLS()
+	defer srv.Close()
+	c := many(2)
+	c.Proto, c.Attempts, c.Insecure = H2, 1, true
+	if r := run(t, c, srv.URL); r.All.Served != 0 || r.All.Unreachable != 2 {
+		t.Errorf("result is %+v, %q; want none served", r.All, r.Broken)
+	}
+}
+
+// A run that is stopped leaves nothing behind, whatever it was doing.
+func TestStoppedRunsLeaveNothing(t *testing.T) {
+	for _, proto := range []Proto{H1, H2C, GRPC} {
+		t.Run(string(proto), func(t *testing.T) {
+			noLeak(t)
+			ctx, stop := context.WithCancel(t.Context())
+			var n atomic.Int64
+			url := serveHTTP(t, false, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				if n.Add(1) == 20 {
+					stop()
+				}
+				<-r.Context().Done()
+			}), new(atomic.Int64))
+			c := many(50)
+			c.Proto, c.Connected, c.HerdAfter = proto, true, 10*time.Millisecond
+			var err error
+			if c.Target, err = NewTarget(ctx, url, false); err != nil {
+				t.Fatal(err)
+			}
+			l, err := NewLoad(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := l.Run(ctx)
+			checkLoad(t, r)
+			if !errors.Is(r.Stopped, ErrStopped) || r.All.Trying == 0 || r.All.Requests != 0 {
+				t.Errorf("result is %+v, stopped %v; want some trying, none ended", r.All, r.Stopped)
+			}
+		})
+	}
+}
+
+func TestProgressIsThereMeanwhile(t *testing.T) {
+	var l *Load // of the handler
+	seen := make(chan Progress, 1)
+	url := serveHTTP(t, false, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		select {
+		case seen <- l.Progress():
+		default:
+		}
+		l.Result()
+	}), new(atomic.Int64))
+	c := many(10)
+	c.Target, _ = NewTarget(t.Context(), url, false)
+	var err error
+	if l, err = NewLoad(c); err != nil {
+		t.Fatal(err)
+	}
+	if p := l.Progress(); p != (Progress{}) {
+		t.Errorf("before the run: %+v", p)
+	}
+	l.Run(t.Context())
+	if p := <-seen; p.Came == 0 || p.Trying == 0 || p.Requests == 0 || p.At <= 0 {
+		t.Errorf("meanwhile: %+v", p)
+	}
+	if p := l.Progress(); p.Served != 10 || p.Requests != 10 || p.Came != 10 {
+		t.Errorf("after it: %+v", p)
+	}
+}
+
+// A host may have an address at which nobody listens, as localhost often does.
+func TestDialTriesEveryAddress(t *testing.T) {
+	noLeak(t)
+	url := serveHTTP(t, false, refusing(0, 0, ""), new(atomic.Int64))
+	c := many(5)
+	c.Target, _ = NewTarget(t.Context(), url, false)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.Close()
+	c.Target.Addresses = append([]netip.AddrPort{netip.MustParseAddrPort(ln.Addr().String())}, c.Target.Addresses...)
+	l, err := NewLoad(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := l.Run(t.Context())
+	checkLoad(t, r)
+	if r.All.Served != 5 || r.All.Requests != 5 {
+		t.Errorf("result is %+v, %s; want 5 served at once", r.All, r.Broken)
+	}
+	if good := l.dialer.good.Load(); good != 1 {
+		t.Errorf("the address that works is number %d, want 1", good)
+	}
+}
+
+func TestFaultsHere(t *testing.T) {
+	for err, want := range map[error]bool{
+		&net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}:         true,
+		&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EADDRNOTAVAIL)}: true,
+		&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}:  false,
+		context.DeadlineExceeded: false,
+	} {
+		if got := isFaultHere(err); got != want {
+			t.Errorf("%v is a fault of this machine: %v, want %v", err, got, want)
+		}
+	}
+}
