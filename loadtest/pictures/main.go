@@ -5,12 +5,18 @@
 //	go run ./loadtest/pictures docs
 //
 // The same code writes the same bytes. A test compares them with the folder, so
-// that they are never out of date.
+// that they are never out of date. What was measured, and is never the same twice,
+// is put into a page by
+//
+//	go run ./loadtest/pictures fill PAGE TABLE <text
+//
+// which loadtest/run does.
 package main
 
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -21,14 +27,34 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: pictures FOLDER")
+	var err error
+	switch {
+	case len(os.Args) == 2:
+		err = write(os.Args[1])
+	case len(os.Args) == 4 && os.Args[1] == "fill":
+		err = fill(os.Args[2], os.Args[3], os.Stdin)
+	default:
+		fmt.Fprintln(os.Stderr, "usage: pictures FOLDER\n       pictures fill PAGE TABLE <text")
 		os.Exit(2)
 	}
-	if err := write(os.Args[1]); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "pictures:", err)
 		os.Exit(1)
 	}
+}
+
+// fill puts a text into the room that the page has for the table of that name.
+func fill(page, name string, text io.Reader) error {
+	measured, err := io.ReadAll(text)
+	if err != nil {
+		return err
+	}
+	if len(bytes.TrimSpace(measured)) == 0 {
+		return fmt.Errorf("%s: there is nothing to put in for %s", page, name)
+	}
+	return fillPage(filepath.Dir(page), filepath.Base(page), func(is string) (string, error) {
+		return fillBetween(is, name, "bash loadtest/run", func() (string, error) { return string(measured), nil })
+	})
 }
 
 // write writes the pictures into the folder, and the tables into the pages that

@@ -131,7 +131,13 @@ func fillTables(page string) (string, error) {
 
 // fillTable returns the page with the table of that name, if there is room for it.
 func fillTable(page, name string, table func() (string, error)) (string, error) {
-	begin, end := "<!-- "+name+", by go run ./loadtest/pictures docs -->\n", "<!-- end of "+name+" -->\n"
+	return fillBetween(page, name, "go run ./loadtest/pictures docs", table)
+}
+
+// fillBetween replaces what stands between the marks of a table, which name the
+// command that makes it.
+func fillBetween(page, name, command string, table func() (string, error)) (string, error) {
+	begin, end := "<!-- "+name+", by "+command+" -->\n", "<!-- end of "+name+" -->\n"
 	head, rest, ok := strings.Cut(page, begin)
 	_, tail, also := strings.Cut(rest, end)
 	if !ok || !also {
