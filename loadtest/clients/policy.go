@@ -32,8 +32,9 @@ type Refused struct {
 	// is not said, and taken for 503.
 	Status int
 
-	// Retries and Requests count what all clients of one process have sent so
-	// far: Requests all attempts, Retries those after a client's first. Whoever
+	// Retries and Requests count what all clients of one process have done so
+	// far: Requests the attempts that they have sent, Retries the times that they have
+	// decided to come again. Whoever
 	// runs a Population takes each of its shares for one process. Both 0: nobody
 	// counts, and no budget binds.
 	Retries, Requests int64

@@ -456,11 +456,7 @@ func (l *Load) begin(c *client, retry bool, at time.Duration) bool {
 		return false
 	}
 	l.sent++
-	b := &l.begun[c.share]
-	b.requests++
-	if retry {
-		b.retries++
-	}
+	l.begun[c.share].requests++
 	l.series.begin(at, c.isHerd, retry)
 	return true
 }
@@ -472,7 +468,15 @@ func (l *Load) cut() {
 	l.series.inFlight--
 }
 
-// budget returns what the clients of c's share have sent so far.
+// retries counts one that a client of c's share has decided on: all of a herd decide
+// before the first of them comes back.
+func (l *Load) retries(c *client) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.begun[c.share].retries++
+}
+
+// budget returns what the clients of c's share have sent and decided on so far.
 func (l *Load) budget(c *client) budget {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -557,6 +561,7 @@ func (c *client) decide(r reply, n int, gap, elapsed time.Duration) (verdict, ti
 	if !again || after > cfg.Patience-elapsed { // not elapsed+after, which may overflow
 		return gaveUp, 0
 	}
+	c.load.retries(c)
 	return retry, max(after, 0)
 }
 

@@ -399,9 +399,6 @@ func (r *run) arrive(at int64, who uint32) {
 	own := &r.shares[c.share]
 	own.requests++
 	retry := c.attempts > 1
-	if retry {
-		own.retries++
-	}
 	r.bins.count(at-r.herdAt-int64(r.Within), retry)
 	if r.Bin > 0 {
 		b := r.series.at(at / int64(r.Bin))
@@ -502,6 +499,7 @@ func (r *run) fail(at, learnt int64, who uint32, status int, hint pushback.Hint,
 		}
 		return
 	}
+	of.retries++ // now, not when it is sent: all of a herd decide before the first comes back
 	if c.attempts == 1 {
 		r.waiting++
 	}
