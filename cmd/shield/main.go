@@ -1,6 +1,7 @@
 // Command shield is Caddy with the shield handler built in, and commands of its
 // own: proxy puts the shield before one backend without a config file, status
-// shows what a running instance does, demo shows what it is good for.
+// shows what a running instance does, demo shows what it is good for, simulate what
+// a config would do, and loadtest what a running server does.
 package main
 
 import (
@@ -28,6 +29,8 @@ It is Caddy with one more handler, so everything that Caddy does works here too:
   $ shield demo                                    see what it is good for
   $ shield proxy --from :8080 --to 127.0.0.1:9000 --rate 50/s
   $ shield run --config Caddyfile
-  $ shield status`
+  $ shield status
+  $ shield simulate --compare Caddyfile none       what it would do to your clients
+  $ shield loadtest http://127.0.0.1:8080/ --herd 1000`
 	caddycmd.Main()
 }

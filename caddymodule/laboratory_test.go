@@ -1,0 +1,204 @@
+package caddymodule
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+)
+
+func shields(t *testing.T, file, text string) []ShieldConfig {
+	t.Helper()
+	found, err := Shields(file, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// What is found is what the handlers of a config that runs were provisioned with.
+func TestShieldsAreThoseThatRun(t *testing.T) {
+	text := `
+	{
+		admin off
+	}
+	http://one.test {
+		shield /api/* 50/s burst 100
+		shield {
+			name db
+			mode observe
+			capacity 30/s
+			concurrency adaptive
+		}
+		handle /x {
+			shield {
+				zone z {
+					key {header.X-Key}
+					rate 6/m
+				}
+			}
+		}
+		respond ok
+	}`
+	found := shields(t, "Caddyfile", text)
+	var names []string
+	for _, f := range found {
+		names = append(names, f.Name)
+	}
+	if want := []string{"srv0", "db", "srv0-2"}; !reflect.DeepEqual(names, want) {
+		t.Fatalf("names are %q; want %q", names, want)
+	}
+	if z := found[0].Config.Zones; len(z) != 1 || z[0].Name != "srv0/per_client" || z[0].Limit.Rate != 50 || z[0].Limit.Burst != 100 {
+		t.Errorf("zones are %+v; want srv0/per_client, 50/s burst 100", z)
+	}
+	db := found[1].Config
+	if !db.Observe || db.Adaptive == nil || db.Capacity != (limiter.Config{Rate: 30}) && db.Capacity != (limiter.Config{Rate: 30, Per: time.Second}) {
+		t.Errorf("db is %+v; want observe, adaptive, 30/s", db)
+	}
+	for i, want := range []string{
+		"matchers decide which requests come to this shield",
+		"mode is observe: it refuses nobody",
+		"matchers decide which requests come to this shield\nzone z: its key is {http.request.header.X-Key}",
+	} {
+		notes := strings.Join(found[i].Notes, "\n")
+		if i == 2 { // that it is in a handle block is said or not, as its adapter nests it
+			notes, want = found[i].Notes[len(found[i].Notes)-1], "zone z: its key is {http.request.header.X-Key}"
+		}
+		if notes != want {
+			t.Errorf("notes of %s: %q; want %q", found[i].Name, notes, want)
+		}
+	}
+	for _, f := range found {
+		if _, err := shield.New(f.Config, nil); err != nil {
+			t.Errorf("%s: %v", f.Name, err)
+		}
+	}
+}
+
+// Every Caddyfile of the tests with a shield in it is read.
+func TestShieldsReadsEverything(t *testing.T) {
+	files, _ := filepath.Glob("testdata/*.caddyfiletest")
+	n := 0
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		input, _, _ := strings.Cut(string(b), "\n----------\n")
+		found, err := Shields(file, []byte(input))
+		wrong := strings.Contains(file, "/error_")
+		if wrong != (err != nil) {
+			t.Errorf("%s: error is %v", file, err)
+			continue
+		}
+		if !wrong {
+			n += len(found)
+		}
+	}
+	if n < 5 {
+		t.Errorf("only %d shields found", n)
+	}
+}
+
+func TestShieldsReadsWhatIsNoCaddyfile(t *testing.T) {
+	want := shields(t, "a", "shield {\n\tcapacity 10/s burst 3\n}")
+	if len(want) != 1 || want[0].Config.Capacity.Burst != 3 {
+		t.Fatalf("found %+v", want)
+	}
+	for name, text := range map[string]string{
+		"a handler":   `{"handler": "shield", "capacity": {"rate": 10, "per": "1s", "burst": 3}}`,
+		"a config":    `{"apps": {"http": {"servers": {"shield": {"routes": [{"handle": [{"handler": "subroute", "routes": [{"handle": [{"handler": "shield", "capacity": {"rate": 10, "per": "1s", "burst": 3}}]}]}]}]}}}}}`,
+		"a Caddyfile": "{\n\tadmin off\n}\n:80 {\n\tshield {\n\t\tname shield\n\t\tcapacity 10/s burst 3\n\t}\n}",
+		"a comment":   "# mine\nshield {\n\tcapacity {$NONESUCH:10/s} burst 3\n}",
+	} {
+		found := shields(t, name, text)
+		if len(found) != 1 || found[0].Config.Capacity != want[0].Config.Capacity {
+			t.Errorf("%s: found %+v; want %+v", name, found, want)
+		}
+	}
+}
+
+func TestShieldsSharingAName(t *testing.T) {
+	found := shields(t, "a", ":80 {\n\tshield {\n\t\tname x\n\t\tcapacity 1/s\n\t}\n\tshield {\n\t\tname x\n\t\tcapacity 1/s\n\t}\n}")
+	if len(found) != 1 || len(found[0].Notes) != 1 || !strings.Contains(found[0].Notes[0], "another shield is called x") {
+		t.Errorf("found %+v; want one, and a note of another", found)
+	}
+}
+
+func TestShieldsNotes(t *testing.T) {
+	found := shields(t, "a", `shield {
+	zone a {
+		match path /a
+		ipv4_prefix 24
+		rate 1/s
+	}
+	concurrency adaptive {
+		per {header.X-User} 2
+	}
+	class critical {
+		match path /pay
+	}
+	class sheddable
+	class default {
+		clients 50%
+	}
+	retries {
+		key {header.X-User}
+		tickets on
+	}
+}`)
+	want := []string{
+		"zone a: matchers decide which requests it counts",
+		"zone a: its clients are networks of addresses",
+		"class critical: matchers decide which requests are of it",
+		"class sheddable: requests are of it that say so in X-Shield-Class",
+		"class default: 50 % of the clients are of it, drawn by lot",
+		"concurrency per client: its key is {http.request.header.X-User}",
+		"retries: its key is {http.request.header.X-User}",
+		"retries: clients may bring tickets back",
+	}
+	if !reflect.DeepEqual(found[0].Notes, want) {
+		t.Errorf("notes:\n%s\nwant:\n%s", strings.Join(found[0].Notes, "\n"), strings.Join(want, "\n"))
+	}
+	found = shields(t, "b", "{\n\tshield {\n\t\tmode observe\n\t}\n}\n:80 {\n\tshield 1/s\n}")
+	if !found[0].Config.Observe || !reflect.DeepEqual(found[0].Notes, []string{"the mode of all shields is observe: it refuses nobody"}) {
+		t.Errorf("found %+v; want one that observes", found)
+	}
+}
+
+func TestShieldsErrors(t *testing.T) {
+	for text, wants := range map[string][]string{
+		"":                      {"f: it is empty; want a Caddyfile"},
+		":80 {\n\trespond x\n}": {"f: there is no shield in it"},
+		"shield {\n\tcapacity 10/s\n\tconcurency 5\n}":                  {"concurency", "f:3", "want name, mode"},
+		":80 {\n\tshield {\n\t\tcapacity ten\n\t}\n}":                   {"ten", "f:3"},
+		":80 {\n\tnonesuch\n}":                                          {"nonesuch", "f:2"},
+		"shield {\n\tcapacity 10/s\n":                                   {"f:1: the block that begins here is not closed"},
+		"shield {\n\tqueue 5\n}":                                        {`f: shield "srv0": there is a queue, but nothing to wait for`},
+		"shield {\n\tconcurrency 5\n\tclass odd\n}":                     {`f: shield "srv0"`, "odd"},
+		"shield {\n\tname a/b?\n\tcapacity 1/s\n}":                      {"f: name is"},
+		"shield 1/s {\n\tretries {\n\t\tkey {nonesuch}\n\t}\n}":         {`f: shield "srv0": retries`, "nonesuch"},
+		`{"handler": "shield", "capasity": {}}`:                         {"f: shield 1", "capasity"},
+		`{"handler": "shield", "zones": [null]}`:                        {"zone 0 is null"},
+		`[` + strings.Repeat(`[`, 200) + strings.Repeat(`]`, 200) + `]`: {"nested more than 100 deep"},
+	} {
+		_, err := Shields("f", []byte(text))
+		if err == nil {
+			t.Errorf("%s: no error; want %q", text, wants)
+			continue
+		}
+		for _, want := range wants {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s:\nerror is %v\nwant %q in it", text, err, want)
+			}
+		}
+	}
+	if _, err := Shields("f.json", []byte("\n{\n \"a\": 1,\n}")); err == nil || !strings.Contains(err.Error(), "f.json:4: ") {
+		t.Errorf("error is %v; want the line in it", err)
+	}
+}

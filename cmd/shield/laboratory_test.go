@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var updatePage = flag.Bool("update", false, "write what docs/laboratory.md shows, and its picture")
+
+const (
+	labPage    = "../../docs/laboratory.md"
+	labPicture = "laboratory.svg"
+)
+
+// words splits a command as a shell does, with single quotes only.
+func words(line string) (all []string) {
+	for _, m := range regexp.MustCompile(`(?:[^\s']|'[^']*')+`).FindAllString(line, -1) {
+		all = append(all, strings.ReplaceAll(m, "'", ""))
+	}
+	return all
+}
+
+// Every command of the page runs, with the files of the page, and what it shows is
+// what comes out.
+func TestLaboratoryPage(t *testing.T) {
+	if raceEnabled {
+		t.Skip("it takes long, and its commands are tested one by one")
+	}
+	b, err := os.ReadFile(labPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, folder := string(b), t.TempDir()
+	for _, m := range regexp.MustCompile("(?s)```caddyfile\n# (\\S+)\n(.*?)```").FindAllStringSubmatch(page, -1) {
+		if err := os.WriteFile(filepath.Join(folder, m[1]), []byte(m[2]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer srv.Close()
+
+	outputs := map[string]string{}
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(page, -1) {
+		for line := range strings.Lines(block[1]) {
+			line = strings.TrimSpace(line)
+			args := words(strings.ReplaceAll(line, "http://127.0.0.1:8080", srv.URL))
+			if len(args) < 2 || args[0] != "shield" {
+				t.Errorf("a block of the page has %q; want commands of shield only", line)
+				continue
+			}
+			var out, wrong bytes.Buffer
+			cmd := command(t, args[1:]...)
+			cmd.Dir, cmd.Stdout, cmd.Stderr = folder, &out, &wrong
+			if err := cmd.Run(); err != nil {
+				t.Errorf("%s: %v\n%s", line, err, &wrong)
+			}
+			outputs[line] = strings.TrimSpace(out.String())
+		}
+	}
+	if len(outputs) < 7 {
+		t.Errorf("only %d commands found", len(outputs))
+	}
+	for _, file := range []string{"herd.png", "figures.json", "runs.csv", "load.json", "seconds.csv"} {
+		if info, err := os.Stat(filepath.Join(folder, file)); err != nil || info.Size() == 0 {
+			t.Errorf("%s is empty, or not there: %v", file, err)
+		}
+	}
+
+	shown := regexp.MustCompile("(?s)<!-- output: ([^\n]*) -->\n```text\n(.*?)```")
+	filled := shown.ReplaceAllStringFunc(page, func(all string) string {
+		command := shown.FindStringSubmatch(all)[1]
+		if outputs[command] == "" {
+			t.Errorf("the page shows what %q writes, and does not run it", command)
+		}
+		return "<!-- output: " + command + " -->\n```text\n" + outputs[command] + "\n```"
+	})
+	picture, err := os.ReadFile(filepath.Join(folder, labPicture))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := filepath.Join(filepath.Dir(labPage), labPicture)
+	if *updatePage {
+		if err := os.WriteFile(labPage, []byte(filled), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(kept, picture, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	const how = "go test ./cmd/shield -run TestLaboratoryPage -update writes it"
+	if filled != page {
+		t.Errorf("%s is out of date; %s", labPage, how)
+	}
+	if old, err := os.ReadFile(kept); err != nil || !bytes.Equal(old, picture) {
+		t.Errorf("%s is out of date (%v); %s", kept, err, how)
+	}
+}
+
+// The simulations of docs/capacity-planning.md run, with a small log and the config
+// that follows from it.
+func TestSimulationsOfCapacityPlanning(t *testing.T) {
+	b, err := os.ReadFile("../../docs/capacity-planning.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := writeLog(t, 30)
+	folder := filepath.Dir(log) // it is called access.log there, too
+	e, err := readLog(t.Context(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "suggested.caddyfile"), []byte(e.Suggest()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for line := range strings.Lines(string(b)) {
+		args := words(strings.TrimSpace(line))
+		if len(args) < 2 || args[0] != "shield" || args[1] != "simulate" {
+			continue
+		}
+		n++
+		cmd := command(t, append(args[1:], "--duration", "2s")...)
+		cmd.Dir = folder
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", line, err, out)
+		}
+	}
+	if n == 0 {
+		t.Error("the page has no simulation")
+	}
+}

@@ -1,0 +1,263 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/loadtest/sim"
+)
+
+// Bounds of what is compared. Ours: what can be read, and far more than a config has.
+const (
+	maxServers = 8
+	maxConfig  = 10 << 20 // bytes
+	maxFixed   = 3600     // seconds
+)
+
+// A server is one of those that a simulation compares.
+type server struct {
+	name   string
+	config shield.Config
+	maker  sim.Maker // nil: the real Guard
+	asks   bool      // its config is to be that of the capacity that is compared
+	notes  []string
+}
+
+// serverWords are the servers that are no files.
+const serverWords = "none, shield, shield-adaptive, fixed:SECONDS, no-hint, next-token, kubernetes, mimir, gradient2"
+
+// parseServer returns the server that an argument of --compare or --config names.
+// suggested is the config that --from-access-log leads to, "" for none.
+func parseServer(arg, suggested string) (server, error) {
+	model := func(says string, m sim.Maker) (server, error) {
+		return server{name: arg, maker: m, asks: true, notes: []string{"a model: a token bucket; " + says}}, nil
+	}
+	name, param, hasParam := strings.Cut(arg, ":")
+	switch {
+	case arg == "none":
+		return server{name: arg, notes: []string{"every request is passed on"}}, nil
+	case arg == "shield":
+		return server{name: arg, asks: true}, nil
+	case arg == "shield-adaptive":
+		return server{name: arg, config: shield.Config{Adaptive: &loadshed.Config{}}, notes: []string{"concurrency adaptive, and nothing else"}}, nil
+	case arg == "suggested" && suggested != "":
+		s, err := shieldIn("the suggested config", []byte(suggested), "")
+		s.name = arg
+		return s, err
+	case arg == "suggested":
+		return server{}, errors.New("suggested is the config that an access log leads to; want --from-access-log with it")
+	case name == "fixed" && hasParam:
+		n, err := strconv.Atoi(param)
+		if err != nil || n < 1 || n > maxFixed {
+			return server{}, fmt.Errorf("%q: the Retry-After is %q; want whole seconds, 1 to %d, as fixed:1", arg, param, maxFixed)
+		}
+		return model(fmt.Sprintf("Retry-After: %d for everybody who is refused", n), sim.FixedHint(n))
+	case arg == "fixed":
+		return server{}, fmt.Errorf("%q has no Retry-After; want whole seconds, 1 to %d, as fixed:1", arg, maxFixed)
+	case arg == "no-hint":
+		return model("refusals without Retry-After", sim.NoHint)
+	case arg == "next-token":
+		return model("Retry-After says when there will be a token, rounded up", sim.NextToken)
+	case arg == "kubernetes":
+		return model("Retry-After as Kubernetes' API Priority and Fairness says it: 1 to 32 s, the same for all", sim.Kubernetes)
+	case arg == "mimir":
+		return model("Retry-After as Grafana Mimir says it: 6 s, doubled with each attempt, ± 50 %", sim.Mimir)
+	case arg == "gradient2":
+		return server{name: arg, maker: newGradient2, notes: []string{"a model of Netflix's concurrency-limits: Gradient2, refusals without Retry-After"}}, nil
+	}
+	return fileServer(arg)
+}
+
+// fileServer returns the shield of a file, FILE or FILE#NAME.
+func fileServer(arg string) (server, error) {
+	path, name := arg, ""
+	text, err := readConfig(path)
+	if i := strings.LastIndexByte(arg, '#'); i >= 0 && errors.Is(err, fs.ErrNotExist) {
+		path, name = arg[:i], arg[i+1:]
+		text, err = readConfig(path)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return server{}, fmt.Errorf("there is no file %s, and it is none of the words either; want a Caddyfile, JSON, or one of %s", path, serverWords)
+	}
+	if err != nil {
+		return server{}, err
+	}
+	return shieldIn(path, text, name)
+}
+
+func readConfig(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if err == nil && len(text) > maxConfig {
+		err = fmt.Errorf("%s has more than %d bytes; want a config", path, maxConfig)
+	}
+	return text, err
+}
+
+// shieldIn returns the shield of that name in a config, or the only one.
+func shieldIn(path string, text []byte, name string) (server, error) {
+	found, err := caddymodule.Shields(path, text)
+	if err != nil {
+		return server{}, err
+	}
+	var names []string
+	for _, f := range found {
+		names = append(names, f.Name)
+	}
+	i := slices.Index(names, name)
+	switch {
+	case name == "" && len(found) > 1:
+		return server{}, fmt.Errorf("%s has %d shields: %s; want one of them, as %s#%s", path, len(found), strings.Join(names, ", "), path, names[0])
+	case name == "":
+		i = 0
+	case i < 0:
+		return server{}, fmt.Errorf("%s has no shield %q; want one of: %s", path, name, strings.Join(names, ", "))
+	}
+	s := server{name: filepath.Base(path), config: found[i].Config}
+	if name != "" {
+		s.name += "#" + name
+	}
+	for _, n := range found[i].Notes {
+		s.notes = append(s.notes, "not simulated: "+n)
+		if strings.Contains(n, "observe") {
+			s.notes[len(s.notes)-1] = n + " (--enforce simulates that it does)"
+		}
+	}
+	if len(s.config.Zones) > 0 {
+		s.notes = append(s.notes, "zones count every request, and each client by itself")
+	}
+	if s.config.Classes != nil {
+		s.notes = append(s.notes, "every request is of the default class")
+	}
+	return s, nil
+}
+
+// equip gives those servers that ask for it the limit that is compared: the one
+// that is set, or the first that a config has, or rate.
+func equip(servers []server, limit limiter.Config, rate float64) limiter.Config {
+	if limit.Rate == 0 {
+		for _, s := range servers {
+			if s.config.Capacity.Rate > 0 {
+				limit = s.config.Capacity
+				break
+			}
+		}
+	}
+	if limit.Rate == 0 {
+		limit = limiter.Config{Rate: rate, Burst: max(1, int(rate/10))}
+	}
+	for i := range servers {
+		if servers[i].asks {
+			servers[i].config.Capacity = limit
+		}
+	}
+	return limit
+}
+
+// gradient2 is a model of the limiter of Netflix's concurrency-limits: the limit
+// follows the ratio of a long mean of the latency, times a tolerance of 1.5, to that
+// of the latest window, of at least a second and ten requests.
+type gradient2 struct {
+	limit    float64
+	inFlight int
+	since    []time.Duration // by ticket: when it was admitted
+	free     []int32
+
+	long    float64 // seconds: a mean over 600 windows
+	warming int     // windows; the mean of the first 10 is a plain one
+
+	window struct {
+		ends time.Duration
+		n    int
+		sum  float64
+		most int // in flight
+	}
+}
+
+func newGradient2(shield.Config) (sim.Server, error) {
+	return &gradient2{limit: 20, since: make([]time.Duration, 1)}, nil
+}
+
+func (g *gradient2) Arrive(now time.Duration, _ sim.Request) sim.Answer {
+	if g.inFlight >= int(g.limit) {
+		return sim.Answer{}
+	}
+	g.inFlight++
+	var t int32
+	if n := len(g.free); n > 0 {
+		t, g.free = g.free[n-1], g.free[:n-1]
+	} else {
+		t = int32(len(g.since))
+		g.since = append(g.since, 0)
+	}
+	g.since[t] = now
+	return sim.Answer{Admit: true, Ticket: t}
+}
+
+func (g *gradient2) Finish(now time.Duration, ticket int32, e sim.End) {
+	w := &g.window
+	w.most = max(w.most, g.inFlight)
+	g.inFlight--
+	g.free = append(g.free, ticket)
+	if e.Outcome == shield.Detached {
+		return
+	}
+	w.n++
+	w.sum += (now - g.since[ticket]).Seconds()
+	if now < w.ends || w.n < 10 {
+		return
+	}
+	g.update(w.sum/float64(w.n), w.most)
+	w.n, w.sum, w.most, w.ends = 0, 0, 0, now+time.Second
+}
+
+func (g *gradient2) update(short float64, inFlight int) {
+	const (
+		tolerance = 1.5
+		queue     = 4
+		smoothing = 0.2
+		most      = 1000 // as shield's; its default of 200 would hide a drift
+	)
+	if g.warming < 10 {
+		g.long = (g.long*float64(g.warming) + short) / float64(g.warming+1)
+		g.warming++
+	} else {
+		g.long += 2. / 601 * (short - g.long)
+	}
+	if g.long/short > 2 {
+		g.long *= 0.95
+	}
+	if float64(inFlight) < g.limit/2 {
+		return // not used
+	}
+	gradient := max(0.5, min(1, tolerance*g.long/short))
+	g.limit = math.Max(1, math.Min(most, g.limit*(1-smoothing)+(g.limit*gradient+queue)*smoothing))
+}
+
+// Change implements sim.Server: there is no config, and a restart forgets all but what
+// is in flight.
+func (g *gradient2) Change(_ shield.Config, restart bool) error {
+	if restart {
+		g.limit, g.long, g.warming = 20, 0, 0
+	}
+	return nil
+}
+
+func (g *gradient2) Limit() int { return int(g.limit) }

@@ -1,0 +1,194 @@
+// Package report shows what came of runs of loadtest/sim: as a table for a
+// terminal, as JSON, as CSV of their series, and as pictures, side by side with the
+// same axes.
+//
+// A [Report] is data; its Write methods are pure, and write the same bytes for the
+// same Report.
+package report
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/herdshield/shield/loadtest/sim"
+)
+
+// A Run is what came of one of the servers that are compared.
+type Run struct {
+	Name string
+	sim.Result
+
+	// Notes say what the run is, or what it leaves out, a line each. JSON has them;
+	// tables leave them to whoever writes them.
+	Notes []string
+}
+
+// A Report is runs of one scenario, and what is common to them.
+type Report struct {
+	Runs []Run
+
+	// Bin is that of the scenario, Warmup how long it ran before the herd came. CSV and
+	// pictures need both.
+	Bin, Warmup time.Duration
+
+	// The backend: how many requests it works on at once, and how many it can do per
+	// second when it is well. 0: it has no limit.
+	Workers  int
+	Capacity float64
+
+	// Marks are what happens meanwhile, for pictures.
+	Marks []Mark
+}
+
+// A Mark is something that happens between two times since the herd's first moment,
+// or at once if they are the same.
+type Mark struct {
+	Name     string
+	From, To time.Duration
+}
+
+// end returns when the series of a run ends, since the herd's first moment.
+func (r *Report) end(run *Run) time.Duration {
+	return time.Duration(len(run.Series))*r.Bin - r.Warmup
+}
+
+// check returns an error unless there are runs with series.
+func (r *Report) check() error {
+	if len(r.Runs) == 0 {
+		return errors.New("there is no run to show")
+	}
+	if r.Bin <= 0 {
+		return fmt.Errorf("bin is %v; want more than 0, as the scenario has it", r.Bin)
+	}
+	for i := range r.Runs {
+		if r.end(&r.Runs[i]) <= 0 {
+			return fmt.Errorf("run %q has no series after its warmup; want the scenario's Bin, and a run that is not interrupted before", r.Runs[i].Name)
+		}
+	}
+	return nil
+}
+
+// WriteCSV writes a line for each bin of each run. Counts are of the bin, the last
+// three columns at its end. second is when the bin begins, since the herd's first
+// moment.
+func (r *Report) WriteCSV(w io.Writer) error {
+	out := csv.NewWriter(w)
+	_ = out.Write([]string{ // errors stay until Flush
+		"run", "second", "herd_came", "herd_admitted", "strangers_came", "strangers_admitted", "retries",
+		"served", "gave_up", "timed_out", "wasted", "in_flight", "queued", "limit",
+	})
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		for j := range run.Series {
+			b := &run.Series[j]
+			at := time.Duration(j)*r.Bin - r.Warmup
+			row := []string{run.Name, strconv.FormatFloat(at.Seconds(), 'f', -1, 64)}
+			for _, n := range []int32{
+				b.Herd.Came, b.Herd.Admitted, b.Strangers.Came, b.Strangers.Admitted, b.Retries,
+				b.Served, b.GaveUp, b.TimedOut, b.Wasted, b.InFlight, b.Queued, b.Limit,
+			} {
+				row = append(row, strconv.Itoa(int(n)))
+			}
+			_ = out.Write(row)
+		}
+	}
+	out.Flush()
+	return out.Error()
+}
+
+// jsonRun is a Run as WriteJSON writes it. Times are in seconds.
+type jsonRun struct {
+	Name        string   `json:"name"`
+	Notes       []string `json:"notes,omitempty"`
+	Seed        uint64   `json:"seed"`
+	Interrupted bool     `json:"interrupted"`
+
+	Clients   int     `json:"clients"`
+	Reachable int     `json:"reachable"`
+	Served    int     `json:"served"`
+	GaveUp    int     `json:"gave_up"`
+	Waiting   int     `json:"waiting"`
+	Drained   float64 `json:"drained_seconds"`
+	Optimum   float64 `json:"optimum_seconds"`
+	Cleared   float64 `json:"cleared_seconds"`
+
+	Decided  int `json:"requests_decided"`
+	Answered int `json:"requests_answered"`
+	Refused  int `json:"requests_refused"`
+	TimedOut int `json:"requests_timed_out"`
+	Failed   int `json:"requests_failed"`
+	Open     int `json:"requests_open"`
+	Wasted   int `json:"requests_wasted"`
+
+	HerdRequests int     `json:"herd_requests"`
+	PerServed    float64 `json:"herd_requests_per_served"`
+	MostAttempts int     `json:"most_requests_by_one"`
+	PeakReturns  int     `json:"peak_returns_per_100ms"`
+	MostHeld     int     `json:"most_refusals_held"`
+	MostInFlight int     `json:"most_in_flight"`
+
+	Policies  []jsonPolicy  `json:"policies"`
+	Strangers jsonStrangers `json:"strangers"`
+}
+
+type jsonPolicy struct {
+	Policy   string  `json:"policy"`
+	Clients  int     `json:"clients"`
+	Served   int     `json:"served"`
+	GaveUp   int     `json:"gave_up"`
+	Requests int     `json:"requests_by_served"`
+	P50      float64 `json:"wait_p50_seconds"`
+	P90      float64 `json:"wait_p90_seconds"`
+	P99      float64 `json:"wait_p99_seconds"`
+}
+
+type jsonStrangers struct {
+	Came     int     `json:"came"`
+	AtOnce   int     `json:"served_at_once"`
+	Unserved int     `json:"unserved"`
+	P95      float64 `json:"wait_p95_seconds"`
+}
+
+// WriteJSON writes what came of the runs, without their series.
+func (r *Report) WriteJSON(w io.Writer) error {
+	all := struct {
+		Workers  int       `json:"backend_workers,omitempty"`
+		Capacity float64   `json:"backend_capacity_per_second,omitempty"`
+		Runs     []jsonRun `json:"runs"`
+	}{r.Workers, r.Capacity, []jsonRun{}}
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		j := jsonRun{
+			Name: run.Name, Notes: run.Notes, Seed: run.Seed, Interrupted: run.Interrupted,
+			Clients: run.Clients, Reachable: run.Reachable, Served: run.Served, GaveUp: run.GaveUp, Waiting: run.Waiting,
+			Drained: run.Drained.Seconds(), Optimum: run.Optimum.Seconds(), Cleared: run.Cleared.Seconds(),
+			Decided: run.Decided, Answered: run.Answered, Refused: run.Refused, TimedOut: run.TimedOut,
+			Failed: run.Failed, Open: run.Open, Wasted: run.Wasted,
+			HerdRequests: run.Requests, PerServed: run.PerSuccess(), MostAttempts: run.MostAttempts,
+			PeakReturns: run.PeakReturns, MostHeld: run.MostHeld, MostInFlight: mostInFlight(run),
+			Strangers: jsonStrangers{run.Strangers.Came, run.Strangers.AtOnce, run.Strangers.Unserved, run.Strangers.P95.Seconds()},
+		}
+		for _, p := range run.Policies {
+			j.Policies = append(j.Policies, jsonPolicy{
+				fmt.Sprint(p.Policy), p.Clients, p.Served, p.GaveUp, p.Requests, p.P50.Seconds(), p.P90.Seconds(), p.P99.Seconds(),
+			})
+		}
+		all.Runs = append(all.Runs, j)
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "\t")
+	return e.Encode(all)
+}
+
+// mostInFlight is the most requests at the backend at the end of a bin.
+func mostInFlight(run *Run) (most int) {
+	for i := range run.Series {
+		most = max(most, int(run.Series[i].InFlight))
+	}
+	return most
+}
