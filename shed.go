@@ -173,7 +173,7 @@ func (g *Guard) admitInFlight(now time.Duration, r *Request, v *pushback.Visit, 
 			d.queued = queuedPool.Get().(*queued)
 			*d.queued = queued{w, *v}
 			b.count(r, d) // or one client that fills the queue would seem to be alone
-			g.wake(now) // a place may have become free meanwhile
+			g.wake(now)   // a place may have become free meanwhile
 			return
 		}
 	}

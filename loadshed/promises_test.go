@@ -480,7 +480,7 @@ func TestGhostsUnderContention(t *testing.T) {
 		wg.Go(func() {
 			for round := range rounds {
 				now := time.Duration(round) * time.Microsecond
-				if g.Keep(now + time.Duration(mix(uint64(i*rounds+round))%200)*time.Microsecond, 1) {
+				if g.Keep(now+time.Duration(mix(uint64(i*rounds+round))%200)*time.Microsecond, 1) {
 					kept.Add(1)
 				}
 				due.Add(int64(g.due(now)))
