@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule"
@@ -76,7 +74,7 @@ func parseServer(arg, suggested string) (server, error) {
 	case arg == "mimir":
 		return model("Retry-After as Grafana Mimir says it: 6 s, doubled with each attempt, ± 50 %", sim.Mimir)
 	case arg == "gradient2":
-		return server{name: arg, maker: newGradient2, notes: []string{"a model of Netflix's concurrency-limits: Gradient2, refusals without Retry-After"}}, nil
+		return server{name: arg, maker: sim.Gradient2, notes: []string{"a model of Netflix's concurrency-limits: Gradient2, refusals without Retry-After"}}, nil
 	}
 	return fileServer(arg)
 }
@@ -170,94 +168,3 @@ func equip(servers []server, limit limiter.Config, rate float64) limiter.Config 
 	}
 	return limit
 }
-
-// gradient2 is a model of the limiter of Netflix's concurrency-limits: the limit
-// follows the ratio of a long mean of the latency, times a tolerance of 1.5, to that
-// of the latest window, of at least a second and ten requests.
-type gradient2 struct {
-	limit    float64
-	inFlight int
-	since    []time.Duration // by ticket: when it was admitted
-	free     []int32
-
-	long    float64 // seconds: a mean over 600 windows
-	warming int     // windows; the mean of the first 10 is a plain one
-
-	window struct {
-		ends time.Duration
-		n    int
-		sum  float64
-		most int // in flight
-	}
-}
-
-func newGradient2(shield.Config) (sim.Server, error) {
-	return &gradient2{limit: 20, since: make([]time.Duration, 1)}, nil
-}
-
-func (g *gradient2) Arrive(now time.Duration, _ sim.Request) sim.Answer {
-	if g.inFlight >= int(g.limit) {
-		return sim.Answer{}
-	}
-	g.inFlight++
-	var t int32
-	if n := len(g.free); n > 0 {
-		t, g.free = g.free[n-1], g.free[:n-1]
-	} else {
-		t = int32(len(g.since))
-		g.since = append(g.since, 0)
-	}
-	g.since[t] = now
-	return sim.Answer{Admit: true, Ticket: t}
-}
-
-func (g *gradient2) Finish(now time.Duration, ticket int32, e sim.End) {
-	w := &g.window
-	w.most = max(w.most, g.inFlight)
-	g.inFlight--
-	g.free = append(g.free, ticket)
-	if e.Outcome == shield.Detached {
-		return
-	}
-	w.n++
-	w.sum += (now - g.since[ticket]).Seconds()
-	if now < w.ends || w.n < 10 {
-		return
-	}
-	g.update(w.sum/float64(w.n), w.most)
-	w.n, w.sum, w.most, w.ends = 0, 0, 0, now+time.Second
-}
-
-func (g *gradient2) update(short float64, inFlight int) {
-	const (
-		tolerance = 1.5
-		queue     = 4
-		smoothing = 0.2
-		most      = 1000 // as shield's; its default of 200 would hide a drift
-	)
-	if g.warming < 10 {
-		g.long = (g.long*float64(g.warming) + short) / float64(g.warming+1)
-		g.warming++
-	} else {
-		g.long += 2. / 601 * (short - g.long)
-	}
-	if g.long/short > 2 {
-		g.long *= 0.95
-	}
-	if float64(inFlight) < g.limit/2 {
-		return // not used
-	}
-	gradient := max(0.5, min(1, tolerance*g.long/short))
-	g.limit = math.Max(1, math.Min(most, g.limit*(1-smoothing)+(g.limit*gradient+queue)*smoothing))
-}
-
-// Change implements sim.Server: there is no config, and a restart forgets all but what
-// is in flight.
-func (g *gradient2) Change(_ shield.Config, restart bool) error {
-	if restart {
-		g.limit, g.long, g.warming = 20, 0, 0
-	}
-	return nil
-}
-
-func (g *gradient2) Limit() int { return int(g.limit) }
