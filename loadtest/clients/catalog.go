@@ -76,7 +76,7 @@ var textbook = []Entry{
 		Param: "the number of retries, 2", with: withCount(func(n int) Policy { return TryNTimes{N: n} }),
 	},
 	{
-		Name: "clojure", Policy: Clojure{Time: time.Second, Rate: 2, Max: 10 * time.Second},
+		Name: "clojure", Policy: Only{Failures, Clojure{Time: time.Second, Rate: 2, Max: 10 * time.Second}},
 		About:  "1 s · 2^(n-1) while under 10 s: 1, 2, 4, 8 s, 5 attempts; any failure",
 		Source: lispCast + "\"Exponential Backoff\", macro try-backoff",
 	},
@@ -129,8 +129,8 @@ var textbook = []Entry{
 		Source: "Beyer et al., \"Site Reliability Engineering\" (2016), chapters 21 and 22; base and cap are ours",
 	},
 	{
-		Name: "tcp-rto", Policy: MaxAttempts{4, Exponential{Base: 2 * time.Second, Cap: time.Minute, Factor: 2}},
-		About:  "2 s · 2^(n-1), 4 attempts: RTT_RXTMIN 2, RTT_RXTMAX 60, RTT_MAXNREXMT 3",
+		Name: "tcp-rto", Policy: MaxAttempts{4, Exponential{Base: 3 * time.Second, Cap: time.Minute, Factor: 2}},
+		About:  "3 s · 2^(n-1), 4 attempts: the first RTO of rtt_init, RTT_RXTMAX 60, RTT_MAXNREXMT 3",
 		Source: "Stevens, Fenner and Rudoff, \"UNIX Network Programming\" 1 (3rd ed.), 22.5, lib/rtt.c",
 	},
 	{

@@ -40,7 +40,7 @@ var waits = map[string]string{
 	"modified-binary-exponential": "0s/1s/2s 2s/4s/6s 6s/10s/14s 14s/22s/30s 30s/46s/62s …",
 	"server-timing":               "1s 2s 4s 8s 16s 32s 64s …",
 	"google-sre":                  "0s/500ms/1s 0s/1s/2s",
-	"tcp-rto":                     "2s 4s 8s",
+	"tcp-rto":                     "3s 6s 12s",
 	"paranoid-pirate":             "1s 2s 4s 8s 16s 32s 32s …",
 	"docker-restart":              "100ms 200ms 400ms 800ms 1600ms 3200ms 6400ms 12800ms 25600ms 51200ms 1m0s 1m0s …",
 	"hadoop":                      "200ms/400ms/600ms 400ms/800ms/1200ms 800ms/1600ms/2400ms 1600ms/3200ms/4800ms 3200ms/6400ms/9600ms",

@@ -37,8 +37,9 @@ type Config struct {
 	Delay Steps
 
 	// Outage stops the workers between two instants: what they do goes on
-	// afterwards. With Refuses they answer at once with an error instead, and
-	// RetryAfter is what they say with it.
+	// afterwards. With Refuses, whoever comes then is answered at once with an error
+	// instead, RetryAfter is what they are told, and what came before is done as ever,
+	// as by a server that is being drained.
 	Outage     [2]time.Duration
 	Refuses    bool
 	RetryAfter time.Duration

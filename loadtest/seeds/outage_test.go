@@ -197,7 +197,7 @@ func TestPlainExponentialBursts(t *testing.T) {
 		"paranoid-pirate":   {1, 3, 7, 15, 31},
 		"clojure":           {1, 3, 7, 15},
 		"clojure-predicate": {1, 3, 7, 15},
-		"tcp-rto":           {2, 6, 14},
+		"tcp-rto":           {3, 9, 21},
 		"docker-restart":    {0.1, 0.3, 0.7, 1.5, 3.1, 6.3, 12.7, 25.5, 51.1},
 	} {
 		bursts := Down(name, 1000).Bursts(Bin)

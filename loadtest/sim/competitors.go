@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"net/http"
 	"time"
 
 	"github.com/herdshield/shield"
@@ -10,7 +11,7 @@ import (
 )
 
 // Models of what others tell refused clients. All of them admit by a token
-// bucket with the Config's Capacity, and differ in the Retry-After alone:
+// bucket with the Config's Capacity, answer 429, and differ in the Retry-After alone:
 // research/pushback.md, section 4, says who does which.
 
 // A rule returns what a refused client is told: whole seconds, 0 for nothing.
@@ -40,7 +41,7 @@ func (b *bucket) Arrive(now time.Duration, r Request) Answer {
 		return Answer{Admit: true}
 	}
 	s := b.rule(now, wait, r)
-	return Answer{Hint: pushback.Hint{Seconds: s, Ms: 1000 * s}}
+	return Answer{Hint: pushback.Hint{Seconds: s, Ms: 1000 * s}, Status: http.StatusTooManyRequests}
 }
 
 func (*bucket) Finish(time.Duration, int32, End) {}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"net/http"
 	"time"
 
 	"github.com/herdshield/shield"
@@ -98,7 +99,7 @@ type gradient2 struct {
 
 func (g *gradient2) Arrive(now time.Duration, _ Request) Answer {
 	if !g.Enter() {
-		return Answer{}
+		return Answer{Status: http.StatusTooManyRequests}
 	}
 	var t int32
 	if n := len(g.free); n > 0 {

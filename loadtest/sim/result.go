@@ -136,6 +136,7 @@ func (r *run) result() Result {
 		l := &r.levels[i]
 		out.Overflow, out.Idle, out.Excess = out.Overflow+l.overflowed, out.Idle+l.idle, max(out.Excess, l.excess)
 	}
+	network := 2 * int64(r.Delay) // a client's wait begins and ends at the client
 	waits := make([][]int64, len(r.Mix))
 	for _, share := range r.Mix {
 		out.Policies = append(out.Policies, PolicyResult{Policy: share.Policy})
@@ -156,7 +157,7 @@ func (r *run) result() Result {
 		out.Served++
 		p.Served++
 		p.Requests += int(c.attempts)
-		waits[c.share] = append(waits[c.share], c.gap)
+		waits[c.share] = append(waits[c.share], c.gap+network)
 		if r.shares[c.share].returns {
 			reached++
 		}
@@ -181,7 +182,7 @@ func (r *run) result() Result {
 		if c.state != served {
 			continue
 		}
-		strangers = append(strangers, c.gap)
+		strangers = append(strangers, c.gap+network)
 		if c.attempts == 1 {
 			s.AtOnce++
 		}

@@ -222,8 +222,9 @@ func (r *run) play() error {
 	if r.Progress != nil {
 		progress = 0
 	}
+	allCame := r.herdAt + int64(r.Within)
 	for n := 0; ; n++ {
-		if cleared = cleared || r.left == 0 && r.waiting == 0 && r.reachable > 0; cleared && r.Bin == 0 {
+		if cleared = cleared || r.left == 0 && r.waiting == 0 && r.reachable > 0; cleared && r.Bin == 0 && (len(r.queue) == 0 || r.queue[0].at > allCame) {
 			break
 		}
 		if len(r.queue) == 0 || r.queue[0].at > r.end {
@@ -478,7 +479,7 @@ func (r *run) fail(at, learnt int64, who uint32, status int, hint pushback.Hint,
 		Attempt:  int(c.attempts),
 		Hint:     hint,
 		Gap:      time.Duration(c.gap),
-		Elapsed:  time.Duration(learnt - c.born),
+		Elapsed:  time.Duration(learnt-c.born) + r.Delay, // born at the server, a Delay after it was sent
 		U:        r.behaviour.Float64(),
 		Status:   status,
 		Retries:  of.retries,

@@ -112,7 +112,7 @@ func TestWhenAClientReturns(t *testing.T) {
 	if out.Served != 1 || out.Requests != 3 || out.MostAttempts != 3 || out.Drained != want[2] || out.MostHeld != 1 || out.Broken != 1 {
 		t.Errorf("result: %+v", out)
 	}
-	if p := out.Policies[0]; p.P50 != want[2] || p.P99 != want[2] || p.Served != 1 || p.Requests != 3 {
+	if p, wait := out.Policies[0], want[2]+2*s.Delay; p.P50 != wait || p.P99 != wait || p.Served != 1 || p.Requests != 3 {
 		t.Errorf("its policy: %+v", p)
 	}
 }

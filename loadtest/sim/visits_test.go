@@ -761,3 +761,18 @@ func TestNoGarbage(t *testing.T) {
 		t.Errorf("%.3f allocations per request", per)
 	}
 }
+
+// A client's wait has the network in it, both ways.
+func TestWaitsHaveTheNetwork(t *testing.T) {
+	r, err := Run(Scenario{
+		Seed: 1, Clients: 10, Mix: clients.All(clients.Exact{}), Delay: 100 * time.Millisecond,
+		Service: Service{Mean: 50 * time.Millisecond},
+		Config:  shield.Config{Capacity: limiter.Config{Rate: 100, Burst: 10}},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := r.Policies[0]; p.P50 != 250*time.Millisecond || p.P99 != 250*time.Millisecond {
+		t.Errorf("waits are %v and %v; want 250ms: 50ms of service, 100ms each way", p.P50, p.P99)
+	}
+}

@@ -142,11 +142,11 @@ func or(s, none string) string {
 
 // policies are all of them.
 func (f *figures) policies() table {
-	t := table{name: "policies", rows: [][]string{{"policy", "retries in a minute", "most in 100 ms", "at", "100 ms with nobody", "ends after"}}}
+	t := table{name: "policies", rows: [][]string{{"policy", "retries in a minute", "most in 100 ms", "at", "100 ms with nobody", "ended within the minute, after"}}}
 	for _, r := range ridges {
 		o := f.outages[r]
 		most, at, silent := o.Most(100 * time.Millisecond)
-		ends := "never"
+		ends := "no"
 		if o.GaveUp > 0 {
 			ends = fmt.Sprintf("%.1f s", o.Last.Seconds())
 		}
