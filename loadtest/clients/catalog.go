@@ -19,6 +19,9 @@ type Entry struct {
 	// Precise clients show the server that they read milliseconds: see Share.
 	Precise bool
 
+	// What their requests say of themselves: see Share.
+	SaysRetry, SaysTimeout bool
+
 	with func(param string) (Policy, error)
 }
 
@@ -189,7 +192,7 @@ var libraries = []Entry{
 		Source: "k8s.io/client-go 0.37.2, rest/with_retry.go",
 	},
 	{
-		Name: "aws-sdk-go", Policy: awsSDKGo,
+		Name: "aws-sdk-go", Policy: awsSDKGo, SaysRetry: true,
 		About:  "U · 2^n s, 3 attempts; 500 502 503 504, no answer; not 429; Retry-After is not read",
 		Source: "aws-sdk-go-v2 1.47.0, retry.NewStandard, jitter_backoff.go",
 	},
@@ -199,7 +202,7 @@ var libraries = []Entry{
 		Source: "stripe/stripe-go, stripe.go, shouldRetry and sleepTime",
 	},
 	{
-		Name: "openai", Policy: openAI,
+		Name: "openai", Policy: openAI, SaysRetry: true,
 		About:  "Retry-After-Ms, Retry-After, or min(8 s, 0.5 s · 2^(n-1)) · U[0.75, 1), 3 attempts; 408 409 429, 5xx, no answer",
 		Source: "openai-node 6.49, client.js; openai-python, _base_client.py",
 	},
@@ -219,7 +222,7 @@ var libraries = []Entry{
 		Source: "nodejs/undici 7.30 RetryAgent, retry-handler.js",
 	},
 	{
-		Name: "grpc-go", Policy: grpcGo, Precise: true,
+		Name: "grpc-go", Policy: grpcGo, Precise: true, SaysRetry: true, SaysTimeout: true,
 		About:  "pushback in ms, or min(1 s, 0.1 s · 2^(n-1)) · U[0.8, 1.2), 4 attempts; UNAVAILABLE: 502 503 504, broken connections",
 		Source: "grpc-go 1.83.2, stream.go, with the service config of proposal A6's example",
 	},

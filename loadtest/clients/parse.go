@@ -78,6 +78,7 @@ func parseShare(part string) (Share, error) {
 	}
 	e := catalog[i]
 	share.Policy, share.Precise = e.Policy, e.Precise
+	share.SaysRetry, share.SaysTimeout = e.SaysRetry, e.SaysTimeout
 	if hasParam {
 		if e.with == nil {
 			return Share{}, fmt.Errorf("%q: %s takes no parameter; want no @ after it", part, name)

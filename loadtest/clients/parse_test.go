@@ -27,7 +27,7 @@ func TestParse(t *testing.T) {
 		"try-n-times@0":                       {{Weight: 1, Policy: Named{"try-n-times@0", TryNTimes{0}}}},
 		"modified-binary-exponential@250ms*9": {{Weight: 1, Policy: MaxAttempts{9, Named{"modified-binary-exponential@250ms", ModifiedBinary{250 * ms}}}}},
 		"ethernet@51.2us":                     {{Weight: 1, Policy: Named{"ethernet@51.2us", Binary{Slot: 51200, Whole: true}}}},
-		"grpc-go":                             {{Weight: 1, Policy: Named{"grpc-go", grpcGo}, Precise: true}},
+		"grpc-go":                             {{Weight: 1, Policy: Named{"grpc-go", grpcGo}, Precise: true, SaysRetry: true, SaysTimeout: true}},
 		"exact*4,exact*4":                     {{Weight: 1, Policy: MaxAttempts{4, Exact{}}}, {Weight: 1, Policy: MaxAttempts{4, Exact{}}}},
 	} {
 		got, err := Parse(text)

@@ -15,6 +15,10 @@ type Share struct {
 	// Precise: the server can see that these clients read milliseconds, as
 	// those of gRPC do.
 	Precise bool
+
+	// SaysRetry: their retries say that they are, as those of AWS's and OpenAI's
+	// clients and of gRPC do. SaysTimeout: their requests say how long they wait.
+	SaysRetry, SaysTimeout bool
 }
 
 // Returns reports whether clients of this share come back at all: whether they

@@ -418,11 +418,11 @@ func (r *run) arrive(at int64, who uint32) {
 		Kind:    key(kind),
 		Class:   own.class,
 		Attempt: int(c.attempts),
-		Retry:   retry && r.SaysRetry,
+		Retry:   retry && (r.SaysRetry || r.Mix[c.share].SaysRetry),
 		Precise: r.Mix[c.share].Precise,
 		U:       r.behaviour.Float64(),
 	}
-	if r.SaysTimeout {
+	if r.SaysTimeout || r.Mix[c.share].SaysTimeout && r.Timeout > 0 {
 		q.Deadline = time.Duration(at) + r.Timeout
 	}
 	replica := 0

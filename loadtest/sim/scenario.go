@@ -39,8 +39,8 @@ type Scenario struct {
 	// long after its first attempt it begins another. 0 means for ever.
 	Timeout, Patience time.Duration
 
-	// SaysTimeout: requests tell the server their Timeout, as those of gRPC do.
-	// SaysRetry: those that are retries say so, as those of AWS's clients do.
+	// SaysTimeout: all requests tell the server their Timeout. SaysRetry: all that are
+	// retries say so. A Share may say that its own do.
 	SaysTimeout, SaysRetry bool
 
 	// Classes names the class of the requests of each share of the Mix; "" or a

@@ -776,3 +776,39 @@ func TestWaitsHaveTheNetwork(t *testing.T) {
 		t.Errorf("waits are %v and %v; want 250ms: 50ms of service, 100ms each way", p.P50, p.P99)
 	}
 }
+
+// What clients say of themselves depends on whose they are.
+func TestSharesSayWhatTheyAre(t *testing.T) {
+	mix, err := clients.Parse("grpc-go,aws-sdk-go,exact")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := lone()
+	s.Clients, s.Timeout = 300, time.Minute
+	s.Mix = mix
+	retries, deadlines := 0, 0
+	_, log := play(t, s, func(now time.Duration, r Request) Answer {
+		if r.Retry {
+			retries++
+			if r.Attempt == 1 {
+				t.Error("a first attempt says that it is a retry")
+			}
+		}
+		if r.Deadline > 0 {
+			deadlines++
+			if r.Deadline != now+time.Minute {
+				t.Errorf("a deadline of %v at %v", r.Deadline, now)
+			}
+		}
+		return Answer{Admit: r.Attempt > 1, Hint: hint(1)}
+	})
+	seconds := 0
+	for _, a := range log {
+		if a.Attempt > 1 {
+			seconds++
+		}
+	}
+	if retries == 0 || retries >= seconds || deadlines == 0 || deadlines >= len(log) {
+		t.Errorf("of %d requests, %d of them retries, %d say that they are and %d how long they wait", len(log), seconds, retries, deadlines)
+	}
+}
