@@ -29,8 +29,17 @@ type ShieldConfig struct {
 	// with a number from the second on.
 	Name string
 
+	// Named: it is the handler's own. Another may be that of another handler after
+	// the next change of the config.
+	Named bool
+
 	// Server is the server that it stands in, "" if there is none.
 	Server string
+
+	// Hosts are those of the requests that come to it, as the routes around it have
+	// them; of several handlers of that name those of all. None means that no
+	// route asks.
+	Hosts []string
 
 	Config shield.Config
 
@@ -44,21 +53,24 @@ type ShieldConfig struct {
 // `shield { ... }` directive alone, as it would stand in a site. file is its name,
 // for errors and imports.
 //
-// Handlers are checked as they are when Caddy loads them, but for their matchers
-// and secrets with placeholders, which are left out; nothing else in the config is. No module but the Caddyfile's directives is
-// loaded, nothing is opened and no state is touched. Of handlers that share a
-// name the first is returned. The error names everything that is wrong; it has the
-// line where the text is a Caddyfile and its syntax is wrong.
+// Handlers, and the app of that name, are checked as they are when Caddy loads
+// them, but for their matchers and secrets with placeholders, which are left out;
+// nothing else in the config is. No module but the Caddyfile's directives is
+// loaded, nothing is opened and no state is touched. Handlers and zones that share a
+// name must be defined alike, and of such handlers the first is returned. The error
+// names everything that is wrong; it has the line where the text is a Caddyfile and
+// its syntax is wrong.
 func Shields(file string, text []byte) ([]ShieldConfig, error) {
-	config, err := toJSON(file, text)
+	config, err := toJSON(file, bytes.TrimPrefix(text, []byte("\ufeff"))) // as Caddy's parser does
 	if err != nil {
 		return nil, err
 	}
+	config = caddy.RemoveMetaFields(config) // "@id", as Caddy does
 	var all any
 	if err := json.Unmarshal(config, &all); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	f := finder{unnamed: map[string]int{}}
+	f := finder{unnamed: map[string]int{}, app: App{definitions: map[string]definition{}}, hidden: map[string]bool{}}
 	if err := f.config(all); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
@@ -142,32 +154,67 @@ func lineBefore(file string, err error) error {
 
 // finder walks through a config as JSON.
 type finder struct {
-	server   string
-	observes bool // the whole app
-	unnamed  map[string]int
-	found    []ShieldConfig
+	app     App // as it is configured, and what is defined in it
+	server  string
+	unnamed map[string]int
+	hidden  map[string]bool // names of handlers whose secret is not known here
+	found   []ShieldConfig
+}
+
+// A place is what is known of the requests that come to a part of a config.
+type place struct {
+	matched bool     // matchers, but of hosts, decide which do
+	hosts   []string // theirs, if any
+}
+
+// within returns the place of a route's handlers.
+func (p place) within(route map[string]any) place {
+	sets, _ := route["match"].([]any)
+	var hosts []string
+	asked := len(sets) > 0
+	for _, set := range sets {
+		set, _ := set.(map[string]any)
+		names, _ := set["host"].([]any)
+		asked = asked && len(names) > 0
+		for _, name := range names {
+			if name, ok := name.(string); ok && !slices.Contains(hosts, name) {
+				hosts = append(hosts, name)
+			}
+		}
+		for key := range set {
+			p.matched = p.matched || key != "host"
+		}
+	}
+	if asked {
+		p.hosts = hosts
+	}
+	return p
 }
 
 // config finds the handlers of a config, in the order in which Caddy provisions
 // each server.
 func (f *finder) config(all any) error {
 	if app, ok := at(all, "apps", "shield"); ok {
-		mode, _ := at(app, "mode")
-		text, _ := mode.(string)
-		if err := checkMode(text); err != nil {
+		raw, err := json.Marshal(app)
+		if err == nil {
+			err = caddy.StrictUnmarshalJSON(raw, &f.app)
+		}
+		if err == nil {
+			err = checkMode(f.app.Mode)
+		}
+		if err != nil {
 			return fmt.Errorf("app shield: %w", err)
 		}
-		f.observes = text == modeObserve
 	}
 	servers, ok := at(all, "apps", "http", "servers")
 	if !ok { // a handler, a route or a server alone
-		return f.walk(all, false, 0)
+		return f.walk(all, place{}, 0)
 	}
 	byName, _ := servers.(map[string]any)
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		f.server = name
-		errs = append(errs, f.walk(byName[name], false, 0))
+		errs = append(errs, f.walk(byName[name], place{}, 0))
 	}
 	return errors.Join(errs...)
 }
@@ -186,28 +233,38 @@ func at(v any, path ...string) (any, bool) {
 	return v, true
 }
 
-// walk finds the handlers within v. matched: a route of its own decides which
-// requests come there.
-func (f *finder) walk(v any, matched bool, depth int) error {
+// walk finds the handlers within v, whose place is p.
+func (f *finder) walk(v any, p place, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("it is nested more than %d deep", maxDepth)
 	}
 	var errs []error
 	switch v := v.(type) {
 	case []any:
+		groups := map[string]bool{} // of routes of which the first counts that matches
 		for _, e := range v {
-			errs = append(errs, f.walk(e, matched, depth+1))
+			own := p
+			if route, ok := e.(map[string]any); ok {
+				if group, _ := route["group"].(string); group != "" {
+					own.matched = own.matched || groups[group]
+					groups[group] = true
+				}
+			}
+			errs = append(errs, f.walk(e, own, depth+1))
 		}
 	case map[string]any:
 		if v["handler"] == "shield" {
-			return f.add(v, matched)
+			return f.add(v, p)
 		}
 		for _, key := range inOrder(v) {
-			if key == "match" {
+			own := p
+			switch key {
+			case "match":
 				continue
+			case "handle":
+				own = p.within(v)
 			}
-			_, matches := v["match"]
-			errs = append(errs, f.walk(v[key], key == "handle" && matches, depth+1))
+			errs = append(errs, f.walk(v[key], own, depth+1))
 		}
 	}
 	return errors.Join(errs...)
@@ -233,7 +290,7 @@ func inOrder(object map[string]any) []string {
 }
 
 // add checks a handler as Provision does, and adds what it means.
-func (f *finder) add(object map[string]any, matched bool) error {
+func (f *finder) add(object map[string]any, p place) error {
 	delete(object, "handler")
 	raw, err := json.Marshal(object)
 	if err != nil {
@@ -243,24 +300,66 @@ func (f *finder) add(object map[string]any, matched bool) error {
 	if err := caddy.StrictUnmarshalJSON(raw, &h); err != nil {
 		return fmt.Errorf("shield %d: %w", len(f.found)+1, err)
 	}
-	if h.Name == "" {
+	named := h.Name != ""
+	if !named {
 		h.Name = f.name()
 	} else if err := shield.CheckName(h.Name); err != nil {
 		return err
 	}
+	secret := h.Retries != nil && strings.Contains(h.Retries.Secret, "{")
 	config, err := h.check()
 	if err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
-	config.Observe = h.Mode == modeObserve || f.observes
+	if err := f.define(&h, config.Retries.Secret, secret); err != nil {
+		return err
+	}
+	observes := f.app.Mode == modeObserve
+	config.Observe = h.Mode == modeObserve || observes
 	for i := range f.found {
 		if first := &f.found[i]; first.Name == h.Name {
 			first.Notes = append(first.Notes, fmt.Sprintf("another shield is called %s, too: it is the first that is meant here", h.Name))
+			if len(p.hosts) == 0 {
+				first.Hosts = nil
+			} else if len(first.Hosts) > 0 {
+				first.Hosts = slices.Compact(slices.Sorted(slices.Values(slices.Concat(first.Hosts, p.hosts))))
+			}
 			return nil
 		}
 	}
-	f.found = append(f.found, ShieldConfig{Name: h.Name, Server: f.server, Config: config, Notes: h.notes(f.observes, matched)})
+	f.found = append(f.found, ShieldConfig{
+		Name: h.Name, Named: named, Server: f.server, Hosts: slices.Clone(p.hosts), Config: config, Notes: h.notes(observes, p.matched),
+	})
 	return nil
+}
+
+// define returns an error if a handler, or a zone of it, is defined otherwise than
+// another of that name, as Provision does. hides: the secret is not known here, and
+// so not compared.
+func (f *finder) define(h *Handler, secret []byte, hides bool) error {
+	var errs []error
+	for _, z := range h.Zones {
+		if err := f.app.define("zone", z.Name, fmt.Sprintf("in shield %q ", h.Name), z.explicit(), nil); err != nil {
+			errs = append(errs, fmt.Errorf("shield %q: %w", h.Name, err))
+		}
+	}
+	backend := &Handler{
+		Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency.explicit(),
+		Queue: h.Queue, Classes: explicitClasses(h.Classes),
+	}
+	if backend.Mode == "" {
+		backend.Mode = modeEnforce
+	}
+	const retries = "retries of shield"
+	if first, ok := f.app.definitions[retries+" "+h.Name]; ok && (hides || f.hidden[h.Name]) {
+		secret = []byte(first.secret)
+	}
+	f.hidden[h.Name] = f.hidden[h.Name] || hides
+	return errors.Join(append(errs,
+		f.app.define("shield", h.Name, "", backend, nil),
+		f.app.define(retries, h.Name, "", h.Retries.explicit(), secret),
+		f.app.define("herd of shield", h.Name, "", h.Herd.explicit(), nil),
+	)...)
 }
 
 // name is what App.nextName calls a handler without a name.

@@ -1,12 +1,16 @@
 package caddymodule
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
@@ -65,12 +69,11 @@ func TestShieldsAreThoseThatRun(t *testing.T) {
 		"mode is observe: it refuses nobody",
 		"matchers decide which requests come to this shield\nzone z: its key is {http.request.header.X-Key}",
 	} {
-		notes := strings.Join(found[i].Notes, "\n")
-		if i == 2 { // that it is in a handle block is said or not, as its adapter nests it
-			notes, want = found[i].Notes[len(found[i].Notes)-1], "zone z: its key is {http.request.header.X-Key}"
-		}
-		if notes != want {
+		if notes := strings.Join(found[i].Notes, "\n"); notes != want {
 			t.Errorf("notes of %s: %q; want %q", found[i].Name, notes, want)
+		}
+		if hosts := strings.Join(found[i].Hosts, " "); hosts != "one.test" || found[i].Named != (i == 1) {
+			t.Errorf("%s is of %q, named %t; want one.test, and only the second named", found[i].Name, hosts, found[i].Named)
 		}
 	}
 	for _, f := range found {
@@ -200,5 +203,119 @@ func TestShieldsErrors(t *testing.T) {
 	}
 	if _, err := Shields("f.json", []byte("\n{\n \"a\": 1,\n}")); err == nil || !strings.Contains(err.Error(), "f.json:4: ") {
 		t.Errorf("error is %v; want the line in it", err)
+	}
+}
+
+// Matchers may be anywhere around a shield, and hosts are no such matchers.
+func TestShieldsPlaces(t *testing.T) {
+	found := shields(t, "f", `a.test, b.test {
+	shield {
+		name all
+		capacity 5/s
+	}
+	handle /api/* {
+		shield 1/s {
+			name handle
+		}
+	}
+	handle_path /x/* {
+		shield 1/s {
+			name handle_path
+		}
+	}
+	handle {
+		shield 1/s {
+			name others
+		}
+	}
+	route /y {
+		shield 1/s {
+			name route
+		}
+	}
+	route {
+		shield 1/s {
+			name every
+		}
+		@b host b.test
+		handle @b {
+			shield 1/s {
+				name b
+			}
+		}
+	}
+}
+c.test {
+	handle {
+		shield 1/s {
+			name only
+		}
+	}
+}
+d.test {
+	shield {
+		name all
+		capacity 5/s
+	}
+}
+:9000 {
+	shield 1/s
+}
+`)
+	wants := map[string]string{
+		"all": "false a.test b.test d.test", "handle": "true a.test b.test", "handle_path": "true a.test b.test", "others": "true a.test b.test",
+		"route": "true a.test b.test", "every": "false a.test b.test", "b": "false b.test", "only": "false c.test", "srv1": "false ",
+	}
+	for _, f := range found {
+		matched := len(f.Notes) > 0 && f.Notes[0] == "matchers decide which requests come to this shield"
+		if got := fmt.Sprint(matched, " ", strings.Join(f.Hosts, " ")); got != wants[f.Name] {
+			t.Errorf("%s: %s; want %s", f.Name, got, wants[f.Name])
+		}
+	}
+	if len(found) != len(wants) {
+		t.Errorf("%d shields; want %d", len(found), len(wants))
+	}
+}
+
+// A config is refused just if Caddy refuses it, for the same reason.
+func TestShieldsRefusesWhatCaddyRefuses(t *testing.T) {
+	const route = `{"logging": {"logs": {"default": {"writer": {"output": "discard"}}}}, "apps": {"shield": %s, "http": {"servers": {"s": {"listen": ["127.0.0.1:0"], "routes": [{"handle": [%s]}]}}}}}`
+	for _, c := range []struct{ app, handlers, wrong string }{
+		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}}`, ""},
+		{`{}`, `{"handler": "shield", "name": "x", "mode": "enforce", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}, "pushback": {"max": "9s"}}`, ""},
+		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "capacity": {"rate": 2}}`, `shield "x" is defined twice: as {`},
+		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "mode": "observe", "capacity": {"rate": 1}}`, `shield "x" is defined twice`},
+		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"enforce": false}}`, `retries of shield "x" is defined twice`},
+		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}, "herd": {"detect": false}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}}`, `herd of shield "x" is defined twice`},
+		{`{}`, `{"handler": "shield", "zones": [{"name": "z", "rate": 1}]}, {"handler": "shield", "zones": [{"name": "z", "rate": 1, "per": "1s", "key": "{http.vars.client_ip}"}]}`, ""},
+		{`{}`, `{"handler": "shield", "zones": [{"name": "z", "rate": 1}]}, {"handler": "shield", "zones": [{"name": "z", "rate": 2}]}`, `zone "z" is defined twice: in shield "s" as {`},
+		{`{}`, `{"handler": "shield", "zones": [{"name": "z", "rate": 1}]}, {"handler": "shield", "zones": [{"name": "z", "rate": 1, "match": [{"path": ["/"]}]}]}`, `zone "z" is defined twice`},
+		{`{}`, `{"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"tickets": true, "secret": "0123456789abcdef"}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"tickets": true, "secret": "0123456789abcdeX"}}`, "with different secrets"},
+		{`{"mode": "observe"}`, `{"handler": "shield", "capacity": {"rate": 1}}`, ""},
+		{`{"mode": "maybe"}`, `{"handler": "shield", "capacity": {"rate": 1}}`, `mode is "maybe"`},
+		{`{"moed": "observe"}`, `{"handler": "shield", "capacity": {"rate": 1}}`, `unknown field "moed"`},
+		{`{"@id": "app"}`, `{"@id": "mine", "handler": "shield", "capacity": {"rate": 1, "@id": "its capacity"}}`, ""},
+	} {
+		text := fmt.Appendf(nil, route, c.app, c.handlers)
+		var config caddy.Config
+		if err := json.Unmarshal(caddy.RemoveMetaFields(text), &config); err != nil {
+			t.Fatal(err)
+		}
+		config.Admin = &caddy.AdminConfig{Disabled: true}
+		_, err := Shields("f", text)
+		for name, err := range map[string]error{"Caddy": caddy.Validate(&config), "Shields": err} {
+			if (err != nil) != (c.wrong != "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
+				t.Errorf("%s:\nerror of %s is %v; want %q", text, name, err, c.wrong)
+			}
+		}
+	}
+	// What is in the environment is not known here.
+	shields(t, "f", fmt.Sprintf(route, "{}", `{"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"tickets": true, "secret": "0123456789abcdef"}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"tickets": true, "secret": "{env.SECRET}"}}`))
+	shields(t, "f", fmt.Sprintf(route, "{}", `{"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"tickets": true, "secret": "{env.SECRET}"}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"tickets": true, "secret": "0123456789abcdef"}}`))
+}
+
+func TestShieldsSkipsAByteOrderMark(t *testing.T) {
+	for _, text := range []string{"shield 1/s", `{"handler": "shield", "capacity": {"rate": 1}}`, ":80 {\n\tshield 1/s\n}"} {
+		shields(t, "f", "\ufeff"+text)
 	}
 }

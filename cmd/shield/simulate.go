@@ -2,11 +2,15 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -51,7 +55,8 @@ The backend is a pool of workers with a queue, the same in all runs:
 
 What is compared, for --compare (arguments after it are compared, too, up to 8):
   FILE, FILE#NAME      the shield of a Caddyfile or of Caddy's JSON, or of a
-                       file with a shield block alone; NAME if it has several
+                       file with a shield block alone; NAME if it has several.
+                       One without a name is called after its server: srv0
   none                 everything is passed on
   shield               a shield with "capacity" at --limit, and nothing else
   shield-adaptive      a shield with "concurrency adaptive", and nothing else
@@ -67,9 +72,10 @@ and differ in what they say to those whom they refuse:
 A simulation does not know which requests a matcher would match or what is in
 a header: each client is one address, and all that is left out is said.
 
-The same flags give the same figures. Ctrl-C ends a run with what it has so
-far; a second one kills. Exit code: 0 if all runs were made; 1 if a flag is
-wrong or a run could not be made; 130 if it was interrupted.
+The same flags give the same figures. A run has at most 50,000,000 clients, with
+strangers. Ctrl-C ends it with what it has so far; a second one kills. A file is
+replaced when the new one is whole. Exit code: 0 if all runs were made; 1 if a
+flag is wrong or a run could not be made; 130 if it was interrupted.
 
 Policies. A mix is NAME[@PARAMETER][*ATTEMPTS][:WEIGHT],...
 ` + policyNames(),
@@ -165,6 +171,7 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	f.StringVar(&s.svg, "svg", "", "draw the runs side by side into this file")
 	f.StringVar(&s.png, "png", "", "the same as PNG")
 	f.BoolVar(&s.quiet, "quiet", false, "show neither table nor progress")
+	cmd.SetFlagErrorFunc(flagError)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 && len(s.compare) == 0 {
 			return fmt.Errorf("there are arguments, %q; want --compare before what is to be compared", args)
@@ -172,6 +179,29 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 		return nil
 	}
 	return s
+}
+
+// flagNamed finds the name of the flag in what pflag says of a value.
+var flagNamed = regexp.MustCompile(` for "(?:-\w, )?--([a-z-]+)" flag`)
+
+// flagError says what a flag wants that has a value of another type.
+func flagError(cmd *cobra.Command, err error) error {
+	wrong, ok := errors.AsType[interface {
+		error
+		GetValue() string
+	}](err)
+	name := flagNamed.FindStringSubmatch(err.Error())
+	if !ok || name == nil || cmd.Flags().Lookup(name[1]) == nil {
+		return err
+	}
+	want := map[string]string{
+		"int": "a whole number", "uint64": "a whole number of at least 0", "float64": "a number", "bool": "true or false",
+		"duration": "a time with a unit, as 100ms, 5s or 2m",
+	}[cmd.Flags().Lookup(name[1]).Value.Type()]
+	if want == "" {
+		return err
+	}
+	return fmt.Errorf("--%s is %q; want %s", name[1], wrong.GetValue(), want)
 }
 
 // run makes the runs and shows what came of them. args are what is compared besides
@@ -206,10 +236,9 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 		if f.name == "-" {
 			out = scr.w // whoever reads standard output wants nothing else there
 		}
-		if f.WriteCloser, err = sink(f.name, stdout); err != nil {
+		if err := f.open(stdout); err != nil {
 			return fmt.Errorf("--%s: %w", f.flag, err)
 		}
-		defer f.Close()
 	}
 	if s.quiet {
 		out, scr.terminal = io.Discard, false
@@ -229,10 +258,16 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 		if err != nil {
 			return fmt.Errorf("%s: %w", server.name, err)
 		}
-		p.report.Runs = append(p.report.Runs, report.Run{Name: server.name, Result: r, Notes: server.notes})
-		if !r.Interrupted && s.requests > 0 && r.Decided >= s.requests {
-			ended = append(ended, fmt.Sprintf("%s ended after %d requests (--requests), before its time.", server.name, s.requests))
+		run := report.Run{Name: server.name, Result: r, Notes: server.notes, EndedBy: report.Duration}
+		switch {
+		case r.Interrupted:
+			run.EndedBy = report.Interrupt
+			ended = append(ended, fmt.Sprintf("%s was interrupted %s.", server.name, when(p.report.Ended(&run))))
+		case r.Decided >= s.requests:
+			run.EndedBy = report.Requests
+			ended = append(ended, fmt.Sprintf("%s ended after %s (--requests), %s, before its time.", server.name, plural(s.requests, "request", "requests"), when(p.report.Ended(&run))))
 		}
+		p.report.Runs = append(p.report.Runs, run)
 		if r.Interrupted {
 			break
 		}
@@ -252,7 +287,7 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 			fmt.Fprintf(scr.w, "--%s: there is nothing to draw yet\n", f.flag)
 			continue
 		}
-		if err := errors.Join(f.write(&r, f), f.Close()); err != nil {
+		if err := f.finish(&r); err != nil {
 			return fmt.Errorf("--%s: %w", f.flag, err)
 		}
 	}
@@ -263,12 +298,85 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 	return nil
 }
 
-// An outputFile is one that a flag asks for.
+// when says when a run ended, after the time since the herd came, or since the
+// warm-up was over.
+func when(since time.Duration) string {
+	if since < 0 {
+		return fmt.Sprintf("%v before its warm-up was over", -since)
+	}
+	return fmt.Sprintf("at %v", since)
+}
+
+// An outputFile is one that a flag asks for. What was in a file of that name stays
+// until all of the new one is written.
 type outputFile struct {
 	flag, name string
 	write      func(*report.Report, io.Writer) error
 	picture    bool
-	io.WriteCloser
+
+	w    io.Writer // of - and of what is no regular file; nil: there will be a new file
+	to   string    // the name that this is to have in the end
+	mode os.FileMode
+}
+
+// open makes sure that the file can be written. stdout is what - means.
+func (f *outputFile) open(stdout io.Writer) (err error) {
+	switch f.name {
+	case "":
+		return nil
+	case "-":
+		f.w = stdout
+		return nil
+	}
+	f.to, f.mode = f.name, 0o666 // less what the process takes away
+	if real, err := filepath.EvalSymlinks(f.to); err == nil {
+		f.to = real
+	}
+	info, err := os.Stat(f.to)
+	if err == nil && !info.Mode().IsRegular() { // a pipe, or a device; a folder is an error
+		f.w, err = os.OpenFile(f.to, os.O_WRONLY, 0)
+		return err
+	}
+	if err == nil {
+		f.mode = info.Mode().Perm()
+	}
+	try, err := f.temporary()
+	if failed, ok := errors.AsType[*fs.PathError](err); ok {
+		failed.Path = f.name // is what the reader knows
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(try.Close(), os.Remove(try.Name()))
+}
+
+// temporary returns a new file beside that which it is to replace.
+func (f *outputFile) temporary() (*os.File, error) {
+	name := fmt.Sprintf(".%s.%s.tmp", filepath.Base(f.to), rand.Text()[:8])
+	return os.OpenFile(filepath.Join(filepath.Dir(f.to), name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, f.mode)
+}
+
+// finish writes the file, and gives it its name.
+func (f *outputFile) finish(r *report.Report) error {
+	if f.w != nil {
+		err := f.write(r, f.w)
+		if file, ok := f.w.(*os.File); ok && f.name != "-" {
+			err = errors.Join(err, file.Close())
+		}
+		return err
+	}
+	file, err := f.temporary()
+	if err != nil {
+		return err
+	}
+	err = errors.Join(f.write(r, file), file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), f.to)
+	}
+	if err != nil {
+		err = errors.Join(err, os.Remove(file.Name()))
+	}
+	return err
 }
 
 // drawable returns the runs that have come as far as the herd.
@@ -304,9 +412,6 @@ func (p *plans) show(w io.Writer, ended []string) error {
 	}
 	var b strings.Builder
 	for _, r := range p.report.Runs {
-		if r.Interrupted {
-			ended = append(ended, r.Name+" was interrupted.")
-		}
 		for _, n := range r.Notes {
 			fmt.Fprintf(&b, "%s: %s\n", r.Name, n)
 		}

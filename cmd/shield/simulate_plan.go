@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,7 +32,17 @@ const (
 
 	// mostBins is about how many bins a run has at most.
 	mostBins = 20_000
+
+	// maxClients bounds how many clients one run has, strangers too: 24 bytes
+	// each, about 1.2 GB.
+	maxClients = 50_000_000
 )
+
+// A happening is a Mark, and the flag that asks for it.
+type happening struct {
+	flag string
+	report.Mark
+}
 
 // plans is a simulation that is ready to be made.
 type plans struct {
@@ -72,12 +83,18 @@ func (s *simulation) take(e *accesslog.Estimate) {
 			f()
 		}
 	}
-	set("background", func() { s.background = strconv.FormatFloat(min(e.Rate, maxBackground), 'g', 6, 64) })
 	set("clients", func() { s.clients = 0 })
 	if e.Bursts.N > 0 {
 		set("clients", func() { s.clients = min(e.Bursts.Largest, maxHerd) })
-		set("within", func() { s.within = time.Second })
+		if s.clients > 0 {
+			set("within", func() { s.within = time.Second })
+		}
 	}
+	rate := e.Rate
+	if s.clients > 0 {
+		rate = e.Calm // the bursts are the herd, and do not count twice
+	}
+	set("background", func() { s.background = strconv.FormatFloat(min(rate, maxBackground), 'g', 6, 64) })
 	if e.Service > 0 {
 		set("service", func() { s.service = min(max(e.Service.Round(minService), minService), maxService) })
 	}
@@ -100,7 +117,7 @@ func (s *simulation) showLog(w io.Writer, e *accesslog.Estimate) error {
 	switch {
 	case s.changed("clients"):
 	case e.Bursts.N > 0:
-		b.WriteString("The herd is the largest burst of the log; --clients sets it.\n")
+		b.WriteString("The herd is the largest burst of the log; --clients sets it. Strangers come at the\nrate without bursts.\n")
 	default:
 		b.WriteString("The log has no bursts, so there is no herd; --clients adds one.\n")
 	}
@@ -160,43 +177,57 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 	if s.clients == 0 && background == 0 && err == nil {
 		wrong("--clients is 0, and --background too; want somebody to come")
 	}
+	if s.clients == 0 && s.changed("within") {
+		wrong("--within is given, and --clients is 0; want a herd that comes within that time, or neither")
+	}
 	mix, err := s.population(estimate)
 	errs = append(errs, err)
-	backend, marks, err := s.backend()
+	backend, happens, err := s.backend()
 	errs = append(errs, err)
 	p := &plans{report: report.Report{Warmup: s.warmup, Workers: s.workers}}
 	if s.shieldRestart != "" {
 		at, err := instant("restart-shield", s.shieldRestart)
 		errs = append(errs, err)
 		p.restart = &sim.Change{At: at, Restart: true}
-		marks = append(marks, report.Mark{Name: "shield restarts", From: at, To: at})
+		happens = append(happens, happening{"restart-shield", report.Mark{Name: "shield restarts", From: at, To: at}})
 	}
-	p.report.Marks = marks
+	for _, h := range happens {
+		p.report.Marks = append(p.report.Marks, h.Mark)
+	}
 	limit := limiter.Config{}
 	if s.limit != "" {
 		rate, err := perSecond("limit", s.limit, 0.001)
 		errs = append(errs, err)
 		limit = limiter.Config{Rate: rate, Burst: max(1, int(rate/10))}
 	}
-	stdouts := 0
-	for _, name := range []string{s.json, s.csv, s.svg, s.png} {
-		if name == "-" {
-			stdouts++
-		}
-	}
-	if stdouts > 1 {
-		wrong("%d files are -; want one of them on standard output", stdouts)
-	}
 	p.servers, err = s.servers(args, estimate)
-	if errs = append(errs, err); errors.Join(errs...) != nil {
+	if errs = append(errs, err, s.outputs(p.servers)); errors.Join(errs...) != nil {
 		return nil, errors.Join(errs...)
 	}
 
+	if s.limit != "" && !slices.ContainsFunc(p.servers, func(s server) bool { return s.asks }) {
+		wrong("--limit is given, and nothing that is compared takes it; want shield or a model among them")
+	}
 	p.report.Capacity = float64(s.workers) / s.service.Seconds()
 	limit = equip(p.servers, limit, 0.8*p.report.Capacity)
 	until := s.until
 	if !s.changed("duration") {
-		until = s.usual(min(perSec(limit), p.report.Capacity)-background, marks)
+		until = s.usual(min(perSec(limit), p.report.Capacity)-background, p.report.Marks)
+	}
+	for _, h := range happens {
+		if h.From >= until {
+			wrong("--%s begins at %v, and a run is %v (--duration); want it to begin before that", h.flag, h.From, until)
+		}
+	}
+	if s.cold != "" && backend.Restart[1] >= until && backend.Restart[0] < until {
+		wrong("--cold begins at %v, with the end of --restart, and a run is %v (--duration); want it to begin before that", backend.Restart[1], until)
+	}
+	if n := float64(s.clients) + background*(s.warmup+until).Seconds(); n > maxClients {
+		wrong("about %s clients would come: %d, and %s per second for %v with the warm-up; want at most %d in all, by less of --clients, --background or --duration",
+			digits(n), s.clients, digits(background), s.warmup+until, maxClients)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
 	}
 	p.report.Bin = binOf(s.warmup + until)
 	p.scenario = sim.Scenario{
@@ -205,8 +236,59 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 		Plant: backend, Timeout: s.timeout, Patience: s.patience, Replicas: s.replicas,
 		Until: until, MaxRequests: s.requests, Bin: p.report.Bin,
 	}
+	p.report.Inputs = report.Inputs{
+		Seed: s.seed, Clients: s.clients, Background: background, Policies: policies(mix), Timeout: s.timeout, Patience: s.patience, Duration: until,
+	}
+	if s.clients > 0 {
+		p.report.Inputs.Within = s.within
+	}
 	p.text = s.describe(p, limit)
 	return p, nil
+}
+
+// outputs returns an error if two files are one, or one is what is read.
+func (s *simulation) outputs(servers []server) error {
+	var errs []error
+	flags := map[string]string{} // by file
+	if s.log != "" {
+		flags[fileNamed(s.log)] = "from-access-log"
+	}
+	for _, one := range servers {
+		if one.path != "" {
+			flags[fileNamed(one.path)] = "compare"
+		}
+	}
+	for _, out := range []struct{ flag, name string }{{"json", s.json}, {"csv", s.csv}, {"svg", s.svg}, {"png", s.png}} {
+		file := out.name
+		switch file {
+		case "":
+			continue
+		case "-", os.DevNull:
+		default:
+			file = fileNamed(file)
+		}
+		if first := flags[file]; first != "" && file == "-" {
+			errs = append(errs, fmt.Errorf("--%s and --%s are -; want one of them on standard output", first, out.flag))
+		} else if first != "" && file != os.DevNull {
+			errs = append(errs, fmt.Errorf("--%s and --%s are the same file, %s; want one each", first, out.flag, out.name))
+		}
+		flags[file] = out.flag
+	}
+	return errors.Join(errs...)
+}
+
+// fileNamed returns one name for all names of a file, as far as that is known.
+func fileNamed(name string) string {
+	if abs, err := filepath.Abs(name); err == nil {
+		name = abs
+	}
+	if real, err := filepath.EvalSymlinks(name); err == nil {
+		return real
+	}
+	if folder, err := filepath.EvalSymlinks(filepath.Dir(name)); err == nil {
+		return filepath.Join(folder, filepath.Base(name))
+	}
+	return name
 }
 
 // usual is how long a run is if nobody says: three times what it takes at best, with
@@ -270,10 +352,14 @@ func (s *simulation) servers(args []string, e *accesslog.Estimate) ([]server, er
 	}
 	var all []server
 	var errs []error
-	seen := map[string]bool{}
+	seen, observing := map[string]bool{}, false
 	for i, name := range names {
 		name = strings.TrimSpace(name)
 		flag := "compare"
+		if name == "" {
+			errs = append(errs, fmt.Errorf("--compare has a name that is empty; want a file or one of %s", serverWords))
+			continue
+		}
 		if i == 0 && s.config != "" {
 			flag = "config"
 		}
@@ -289,26 +375,30 @@ func (s *simulation) servers(args []string, e *accesslog.Estimate) ([]server, er
 			errs = append(errs, fmt.Errorf("--%s: %s is there twice; want each once", flag, name))
 		}
 		seen[one.name] = true
+		observing = observing || one.config.Observe
 		if s.enforce {
 			one.config.Observe = false
 			one.notes = slices.DeleteFunc(one.notes, func(n string) bool { return strings.Contains(n, "--enforce") })
 		}
 		all = append(all, one)
 	}
+	if s.enforce && !observing && len(errs) == 0 {
+		errs = append(errs, errors.New("--enforce is given, and nothing that is compared observes; want a config with mode observe among them"))
+	}
 	return all, errors.Join(errs...)
 }
 
 // backend returns the backend, and what happens to it.
-func (s *simulation) backend() (*plant.Config, []report.Mark, error) {
+func (s *simulation) backend() (*plant.Config, []happening, error) {
 	c := &plant.Config{Workers: s.workers, Queue: s.backlog, Coherency: s.coherency, Refuses: s.refuses}
-	var marks []report.Mark
+	var marks []happening
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if s.outage != "" {
 		from, to, err := during("outage", s.outage, "30s+10s")
 		errs = append(errs, err)
 		c.Outage = [2]time.Duration{from, to}
-		marks = append(marks, report.Mark{Name: "outage", From: from, To: to})
+		marks = append(marks, happening{"outage", report.Mark{Name: "outage", From: from, To: to}})
 	} else if s.refuses {
 		wrong("--outage-refuses is given without --outage; want both")
 	}
@@ -327,7 +417,7 @@ func (s *simulation) backend() (*plant.Config, []report.Mark, error) {
 		from, to, err := during("slow", span, "30s+10sx4")
 		errs = append(errs, err)
 		slows = append(slows, slow{from, to, factor})
-		marks = append(marks, report.Mark{Name: strconv.FormatFloat(factor, 'g', 4, 64) + " times as slow", From: from, To: to})
+		marks = append(marks, happening{"slow", report.Mark{Name: strconv.FormatFloat(factor, 'g', 4, 64) + " times as slow", From: from, To: to}})
 	}
 	slices.SortFunc(slows, func(a, b slow) int { return int(a.from - b.from) })
 	for i, one := range slows {
@@ -340,7 +430,7 @@ func (s *simulation) backend() (*plant.Config, []report.Mark, error) {
 		from, to, err := during("restart", s.restart, "30s+2s")
 		errs = append(errs, err)
 		c.Restart = [2]time.Duration{from, to}
-		marks = append(marks, report.Mark{Name: "restart", From: from, To: to})
+		marks = append(marks, happening{"restart", report.Mark{Name: "restart", From: from, To: to}})
 	}
 	if s.cold != "" {
 		span, times, ok := cutLast(s.cold, "x")
@@ -412,12 +502,12 @@ func (s *simulation) describe(p *plans, limit limiter.Config) string {
 	var b strings.Builder
 	c := &p.scenario
 	if c.Clients > 0 {
-		fmt.Fprintf(&b, "%d clients come within %v", c.Clients, c.Within)
+		fmt.Fprintf(&b, "%s within %v", plural(c.Clients, "client comes", "clients come"), c.Within)
 		if c.Background > 0 {
-			fmt.Fprintf(&b, ", and strangers besides them, %.4g per second", c.Background)
+			fmt.Fprintf(&b, ", and strangers besides them, %s per second", digits(c.Background))
 		}
 	} else {
-		fmt.Fprintf(&b, "Strangers come, %.4g per second", c.Background)
+		fmt.Fprintf(&b, "Strangers come, %s per second", digits(c.Background))
 	}
 	b.WriteString(".\n")
 	if c.Timeout > 0 {
@@ -429,7 +519,7 @@ func (s *simulation) describe(p *plans, limit limiter.Config) string {
 		fmt.Fprintf(&b, ", and retry for %v", c.Patience)
 	}
 	fmt.Fprintf(&b, ". Policy: %s.\n", policies(c.Mix))
-	fmt.Fprintf(&b, "The backend has %d workers that take %v each (%s): %.4g requests per second at best.", s.workers, s.service, s.distribution, p.report.Capacity)
+	fmt.Fprintf(&b, "The backend has %s %v each (%s): %s requests per second at best.", plural(s.workers, "worker that takes", "workers that take"), s.service, s.distribution, digits(p.report.Capacity))
 	for _, m := range p.report.Marks {
 		fmt.Fprintf(&b, " %s at %v", strings.ToUpper(m.Name[:1])+m.Name[1:], m.From)
 		if m.To > m.From {
@@ -438,13 +528,31 @@ func (s *simulation) describe(p *plans, limit limiter.Config) string {
 		b.WriteByte('.')
 	}
 	if slices.ContainsFunc(p.servers, func(s server) bool { return s.asks }) {
-		fmt.Fprintf(&b, " Shield and the models let through %.4g per second.", perSec(limit))
+		fmt.Fprintf(&b, " Shield and the models let through %s per second.", digits(perSec(limit)))
 	}
 	if c.Replicas > 1 {
 		fmt.Fprintf(&b, " There are %d servers before it.", c.Replicas)
 	}
-	fmt.Fprintf(&b, "\nA run is %v, after %v of strangers alone. Seed %d.\n", c.Until, c.Warmup, c.Seed)
+	fmt.Fprintf(&b, "\nA run is %v", c.Until)
+	if c.Background > 0 {
+		fmt.Fprintf(&b, ", after %v of strangers alone", c.Warmup)
+	}
+	fmt.Fprintf(&b, ". Seed %d.\n", c.Seed)
 	return wrap(b.String(), 80)
+}
+
+// digits writes v to four digits, without an exponent.
+func digits(v float64) string {
+	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64) // of its own kind
+	return strconv.FormatFloat(rounded, 'f', -1, 64)
+}
+
+// plural is "1 one", or the number and many.
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.Itoa(n) + " " + many
 }
 
 // wrap breaks lines that are wider than so many letters.

@@ -32,6 +32,7 @@ type server struct {
 	maker  sim.Maker // nil: the real Guard
 	asks   bool      // its config is to be that of the capacity that is compared
 	notes  []string
+	path   string // of its file, "" if it has none
 }
 
 // serverWords are the servers that are no files.
@@ -93,7 +94,9 @@ func fileServer(arg string) (server, error) {
 	if err != nil {
 		return server{}, err
 	}
-	return shieldIn(path, text, name)
+	one, err := shieldIn(path, text, name)
+	one.path = path
+	return one, err
 }
 
 func readConfig(path string) ([]byte, error) {
@@ -115,22 +118,34 @@ func shieldIn(path string, text []byte, name string) (server, error) {
 	if err != nil {
 		return server{}, err
 	}
-	var names []string
+	var names, sites []string
+	advice := ""
 	for _, f := range found {
 		names = append(names, f.Name)
+		site := f.Name
+		if len(f.Hosts) > 0 {
+			site += " (" + strings.Join(f.Hosts, " ") + ")"
+		}
+		sites = append(sites, site)
+		if !f.Named {
+			advice = `; "name NAME" in a shield gives it a name that stays`
+		}
 	}
 	i := slices.Index(names, name)
 	switch {
 	case name == "" && len(found) > 1:
-		return server{}, fmt.Errorf("%s has %d shields: %s; want one of them, as %s#%s", path, len(found), strings.Join(names, ", "), path, names[0])
+		return server{}, fmt.Errorf("%s has %d shields: %s; want one of them, as %s#%s%s", path, len(found), strings.Join(sites, ", "), path, names[0], advice)
 	case name == "":
 		i = 0
 	case i < 0:
-		return server{}, fmt.Errorf("%s has no shield %q; want one of: %s", path, name, strings.Join(names, ", "))
+		return server{}, fmt.Errorf("%s has no shield %q; want one of: %s%s", path, name, strings.Join(sites, ", "), advice)
 	}
 	s := server{name: filepath.Base(path), config: found[i].Config}
 	if name != "" {
 		s.name += "#" + name
+	}
+	if hosts := found[i].Hosts; len(hosts) > 0 {
+		s.notes = append(s.notes, fmt.Sprintf("the shield %s, of %s", names[i], strings.Join(hosts, ", ")))
 	}
 	for _, n := range found[i].Notes {
 		s.notes = append(s.notes, "not simulated: "+n)

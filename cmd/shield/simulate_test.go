@@ -21,8 +21,10 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadtest/accesslog"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/plant"
+	"github.com/herdshield/shield/loadtest/report"
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
@@ -31,7 +33,7 @@ func parseSimulate(args ...string) (*simulation, []string, error) {
 	cmd := &cobra.Command{Use: "simulate", SilenceUsage: true, SilenceErrors: true}
 	s := simulateFlags(cmd)
 	if err := cmd.ParseFlags(args); err != nil {
-		return nil, nil, err
+		return nil, nil, cmd.FlagErrorFunc()(cmd, err)
 	}
 	return s, cmd.Flags().Args(), cmd.Args(cmd, cmd.Flags().Args())
 }
@@ -126,13 +128,33 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 	if err := os.WriteFile(file, []byte(":80 {\n\tshield {\n\t\tname a\n\t\tcapacity 5/s\n\t}\n\tshield {\n\t\tname b\n\t\tcapacity 5/s\n\t}\n}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	sites := filepath.Join(t.TempDir(), "sites.caddyfile")
+	if err := os.WriteFile(sites, []byte("a.test, b.test {\n\tshield 5/s\n}\nc.test {\n\tshield 5/s\n}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	wrong := file + ".wrong"
 	if err := os.WriteFile(wrong, []byte("shield {\n\tcapacity ten\n}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"--clients -1":                      "--clients is -1; want 0 to 5000000",
-		"--clients many":                    `invalid argument "many"`,
+		"--clients -1":                   "--clients is -1; want 0 to 5000000",
+		"--clients many":                 `--clients is "many"; want a whole number`,
+		"--within soon":                  `--within is "soon"; want a time with a unit`,
+		"--seed -1":                      `--seed is "-1"; want a whole number of at least 0`,
+		"--coherency x":                  `--coherency is "x"; want a number`,
+		"--outage 20s+5s --duration 20s": "--outage begins at 20s, and a run is 20s (--duration); want it to begin before that",
+		"--slow 1s+1sx2 --slow 30s+1sx2 --duration 20s":      "--slow begins at 30s, and a run is 20s",
+		"--restart 21s+1s --duration 20s":                    "--restart begins at 21s, and a run is 20s",
+		"--restart-shield 20s --duration 20s":                "--restart-shield begins at 20s, and a run is 20s",
+		"--restart 19s+1s --cold 5sx2 --duration 20s":        "--cold begins at 20s, with the end of --restart, and a run is 20s",
+		"--clients 5000000 --background 20000 --duration 1h": "about 79400000 clients would come: 5000000, and 20000 per second for 1h2m0s with the warm-up; want at most 50000000",
+		"--clients 0 --within 5s":                            "--within is given, and --clients is 0",
+		"--limit 5 --compare none":                           "--limit is given, and nothing that is compared takes it",
+		"--enforce":                                          "--enforce is given, and nothing that is compared observes",
+		"--compare none,,shield":                             "--compare has a name that is empty",
+		"--compare none --csv a --json ./a":                  "--json and --csv are the same file, a; want one each",
+		"--compare " + file + "#a --svg " + file:             "--compare and --svg are the same file",
+		"--from-access-log " + file + " --csv " + file:       "--from-access-log: ",
 		"--within 2h":                       "--within is 2h0m0s; want 0s to 1h0m0s",
 		"--background -3":                   `--background is "-3"; want a number per s, m or h`,
 		"--background 5/d":                  `--background is "5/d"`,
@@ -159,7 +181,7 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--requests 0":                      "--requests is 0; want 1 to",
 		"--duration 0":                      "--duration is 0s; want 1s to 24h0m0s",
 		"--warmup 0":                        "--warmup is 0s; want 1s to 1h0m0s",
-		"--json - --csv -":                  "2 files are -; want one of them on standard output",
+		"--json - --csv -":                  "--json and --csv are -; want one of them on standard output",
 		"--compare nonesuch":                "there is no file nonesuch, and it is none of the words either; want a Caddyfile, JSON, or one of none, shield",
 		"--config fixed:0":                  `--config: "fixed:0": the Retry-After is "0"; want whole seconds, 1 to 3600`,
 		"--compare fixed":                   `--compare: "fixed" has no Retry-After`,
@@ -167,6 +189,7 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--compare suggested":               "want --from-access-log with it",
 		"--compare none,a,b,c,d,e,f,g,h":    "9 are to be compared; want at most 8",
 		"--compare " + file:                 "two.caddyfile has 2 shields: a, b; want one of them, as " + file + "#a",
+		"--compare " + sites:                "sites.caddyfile has 2 shields: srv0 (a.test b.test), srv0-2 (c.test); want one of them, as " + sites + `#srv0; "name NAME" in a shield gives it a name that stays`,
 		"--compare " + file + "#c":          `has no shield "c"; want one of: a, b`,
 		"--compare " + wrong:                wrong + ":2",
 		"--compare " + filepath.Dir(file):   "is a directory",
@@ -309,6 +332,123 @@ func TestSimulateTable(t *testing.T) {
 	}
 }
 
+// What a config answers with is what its clients hear: curl retries after 503, and
+// not after 403.
+func TestSimulateStatuses(t *testing.T) {
+	folder := t.TempDir()
+	for name, status := range map[string]string{"common": "", "own": "\tpushback {\n\t\toverload_status 403\n\t}\n"} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte("shield {\n\tcapacity 30/s burst 3\n"+status+"}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runs := figures(t, "--policy", "curl", "--compare", filepath.Join(folder, "common"), filepath.Join(folder, "own"))
+	if runs["common"]["most_requests_by_one"].(float64) < 2 || runs["own"]["most_requests_by_one"] != 1. {
+		t.Errorf("with 503 a client sends %v requests, and %v with 403; want more, and 1", runs["common"]["most_requests_by_one"], runs["own"]["most_requests_by_one"])
+	}
+}
+
+// Which shield it is follows from its hosts, if it has no name.
+func TestSimulateNotesTheSite(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(file, []byte("a.test {\n\thandle /api/* {\n\t\tshield 5/s\n\t}\n}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := simulatePlan(t, "--compare", file).servers[0]
+	want := []string{"the shield srv0, of a.test", "not simulated: matchers decide which requests come to this shield"}
+	if len(s.notes) < 2 || !reflect.DeepEqual(s.notes[:2], want) {
+		t.Errorf("notes are %q; want %q first", s.notes, want)
+	}
+}
+
+// A herd that is taken from a log does not come with the strangers, too.
+func TestSimulateTakesAHerdOnce(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{{nil, "25"}, {[]string{"--clients", "0"}, "30"}, {[]string{"--clients", "7"}, "25"}, {[]string{"--background", "9"}, "9"}} {
+		s, _, err := parseSimulate(c.args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.take(&accesslog.Estimate{Rate: 30, Calm: 25, Bursts: accesslog.Bursts{N: 2, Largest: 600}})
+		if s.background != c.want {
+			t.Errorf("%v: background is %s; want %s", c.args, s.background, c.want)
+		}
+	}
+}
+
+// JSON says what was asked for, and how it ended.
+func TestSimulateJSON(t *testing.T) {
+	var out bytes.Buffer
+	if err := runSimulate(t.Context(), &out, io.Discard, few("--json", "-", "--seed", "9", "--requests", "300", "--outage", "2s+1s", "--compare", "none")...); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"seed": 9,`, `"clients": 200,`, `"within_seconds": 0.1,`, `"background_per_second": 10,`, `"policies": "exact",`, `"timeout_seconds": 10,`,
+		`"duration_seconds": 20,`, `"name": "outage",`, `"from_seconds": 2,`, `"ended_by": "requests",`, `"ended_seconds": `,
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %s in:\n%.900s", want, &out)
+		}
+	}
+}
+
+func TestWhen(t *testing.T) {
+	for d, want := range map[time.Duration]string{1200 * time.Millisecond: "at 1.2s", -3 * time.Second: "3s before its warm-up was over"} {
+		if got := when(d); got != want {
+			t.Errorf("%v: %q; want %q", d, got, want)
+		}
+	}
+}
+
+// One is said as one, and who does not come is not spoken of.
+func TestSimulateWords(t *testing.T) {
+	text := simulatePlan(t, "--clients", "1", "--workers", "1", "--background", "0").text
+	if !strings.Contains(text, "1 client comes within") || !strings.Contains(text, "1 worker that takes 80ms") || strings.Contains(text, "strangers") {
+		t.Errorf("text is\n%s", text)
+	}
+}
+
+// A file is what it was until the new one is whole.
+func TestSimulateReplacesFilesWhole(t *testing.T) {
+	folder := t.TempDir()
+	old, link := filepath.Join(folder, "old"), filepath.Join(folder, "link")
+	if err := os.WriteFile(old, []byte("old"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(old, link); err != nil {
+		t.Fatal(err)
+	}
+	write := func(text string, err error) error {
+		f := outputFile{name: link, write: func(_ *report.Report, w io.Writer) error {
+			_, _ = io.WriteString(w, text)
+			return err
+		}}
+		if err := f.open(io.Discard); err != nil {
+			t.Fatal(err)
+		}
+		return f.finish(nil)
+	}
+	full := errors.New("no space left")
+	if err := write("half", full); !errors.Is(err, full) {
+		t.Errorf("error is %v; want %v", err, full)
+	}
+	if b, err := os.ReadFile(old); err != nil || string(b) != "old" {
+		t.Errorf("after a failure it is %q, %v; want old", b, err)
+	}
+	if err := write("new", nil); err != nil {
+		t.Error(err)
+	}
+	b, _ := os.ReadFile(old)
+	info, err := os.Stat(old)
+	if err != nil || string(b) != "new" || info.Mode().Perm() != 0o640 {
+		t.Errorf("it is %q, %v, %v; want new, in the same place, with the same mode", b, info.Mode(), err)
+	}
+	if left, _ := os.ReadDir(folder); len(left) != 2 {
+		t.Errorf("there are %d files; want two", len(left))
+	}
+}
+
 // A stopper ends a simulation at the first sign of progress.
 type stopper struct {
 	bytes.Buffer
@@ -324,13 +464,13 @@ func TestSimulateStopsWithWhatItHas(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	progress := &stopper{cancel: cancel}
 	var out bytes.Buffer
-	// An hour of this would take minutes.
-	err := runSimulate(ctx, &out, progress, "--background", "20000", "--warmup", "1s", "--duration", "1h", "--workers", "2000", "--compare", "shield,none")
+	// All of this would take minutes.
+	err := runSimulate(ctx, &out, progress, "--background", "20000", "--warmup", "1s", "--duration", "40m", "--workers", "2000", "--compare", "shield,none")
 	code, ok := errors.AsType[exit](err)
 	if !ok || code.code != 130 || !strings.Contains(err.Error(), "interrupted in run 1 of 2; the figures are of what came until then") {
 		t.Errorf("error is %v; want one with exit code 130", err)
 	}
-	for _, want := range []string{"clients served", "shield was interrupted."} {
+	for _, want := range []string{"clients served", "shield was interrupted at "} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("output has no %q:\n%s", want, &out)
 		}
@@ -344,10 +484,19 @@ func TestSimulateStopsWithWhatItHas(t *testing.T) {
 
 	// Before the herd there is no picture, and that is said.
 	file := filepath.Join(t.TempDir(), "a.svg")
+	if err := os.WriteFile(file, []byte("of yesterday"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	progress.Reset()
 	err = runSimulate(ctx, io.Discard, progress, "--svg", file)
 	if code, ok := errors.AsType[exit](err); !ok || code.code != 130 || !strings.Contains(progress.String(), "--svg: there is nothing to draw yet") {
 		t.Errorf("error is %v, progress %q; want 130, and that there is nothing to draw", err, progress)
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "of yesterday" {
+		t.Errorf("the old picture is %q now (%v); want it untouched", b, err)
+	}
+	if left, _ := os.ReadDir(filepath.Dir(file)); len(left) != 1 {
+		t.Errorf("there are %d files; want the old one only", len(left))
 	}
 	err = runSimulate(ctx, io.Discard, progress, "--from-access-log", writeLog(t, 100))
 	if code, ok := errors.AsType[exit](err); !ok || code.code != 130 || !strings.Contains(err.Error(), "while the access log was read") {
@@ -357,7 +506,7 @@ func TestSimulateStopsWithWhatItHas(t *testing.T) {
 
 // The real program ends so, too.
 func TestSimulateExitCode(t *testing.T) {
-	cmd := command(t, "simulate", "--background", "20000", "--duration", "24h", "--workers", "2000")
+	cmd := command(t, "simulate", "--background", "20000", "--warmup", "1s", "--duration", "40m", "--workers", "2000")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -446,13 +595,16 @@ func TestSimulateFromAccessLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := p.scenario
-	if math.Abs(c.Background-e.Rate) > 0.01*e.Rate || c.Clients != e.Bursts.Largest || c.Service.Mean != 60*time.Millisecond || c.Plant.Workers < 2 || !reflect.DeepEqual(c.Mix, e.Population()) {
+	if math.Abs(c.Background-e.Calm) > 0.01*e.Calm || c.Clients != e.Bursts.Largest || c.Service.Mean != 60*time.Millisecond || c.Plant.Workers < 2 || !reflect.DeepEqual(c.Mix, e.Population()) {
 		t.Errorf("scenario is %+v with %+v; want what the log has: %+v", c, c.Plant, e)
 	}
 	if len(p.servers) != 2 || p.servers[0].name != "none" || p.servers[1].name != "suggested" || p.servers[1].config.Adaptive == nil {
 		t.Errorf("servers are %+v; want none and suggested", p.servers)
 	}
 
+	if err := runSimulate(t.Context(), io.Discard, io.Discard, "--from-access-log", log, "--csv", log); err == nil || !strings.Contains(err.Error(), "--from-access-log and --csv are the same file") {
+		t.Errorf("error is %v; want that the log would be overwritten", err)
+	}
 	var out bytes.Buffer
 	if err := runSimulate(t.Context(), &out, io.Discard, "--from-access-log", log, "--duration", "5s", "--clients", "20"); err != nil {
 		t.Fatal(err)

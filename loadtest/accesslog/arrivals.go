@@ -23,12 +23,21 @@ const (
 	burstSigmas  = 8
 	burstHistory = 10 // seconds that must be known before one
 
+	// What is served while it is refused tells what the backend can do if it is at
+	// least fullLeast of the most that was served, and the share that was refused
+	// rises with the load, from the quietest tenth to the busiest, by fullRises and
+	// fullSigmas standard deviations. Ours.
+	fullLeast  = 0.95
+	fullRises  = 0.05
+	fullSigmas = 4
+
 	maxPerSecond = 10_000_000 // requests; more is counted as so many
 )
 
 // A second of arrivals.
 type second struct {
 	requests, served, overload uint32
+	first                      float64       // requests that are no retries; if clients are sampled, about
 	work                       time.Duration // of those that came in it
 	clients                    crowd         // who came
 }
@@ -92,6 +101,8 @@ type arrivals struct {
 	first int64 // the oldest second that is open, since 1970
 	begun bool
 
+	from, newest int64 // when the first and the last line of the piece were written
+
 	counts *hdrhistogram.Histogram // of requests per second
 	last   [minute]second          // that were closed
 	closed int                     // in this piece
@@ -103,17 +114,30 @@ type arrivals struct {
 	peakWork               float64 // the same of work: the mean concurrency
 	peakServed             float64
 	fullServed             float64 // in seconds that were full, of minutes with enough of them
+	fullRequests           int     // of all seconds that were full
+	classes                [loadClasses]loadClass
 
-	calm     [minute]float64 // clients in seconds outside bursts
+	calm     [minute]load // of seconds outside bursts
 	calmN    int
 	burst    int     // seconds that it has lasted; 0: there is none
-	level    float64 // of the calm before it
+	level    load    // of the calm before it
 	members  crowd   // who came in it
+	came     float64 // first attempts in it
 	begin    int64
 	bursts   int
 	herd     float64 // the largest
 	herdSeen int64   // when it began
+	extra    float64 // first attempts in all of them, without those of the calm
 }
+
+// A loadClass is the seconds that were about as busy, within a tenth.
+type loadClass struct{ requests, overload int }
+
+// loadClasses is how many of them there are: eight for each doubling.
+const loadClasses = 8*24 + 1
+
+// A load is what came in a second.
+type load struct{ clients, first float64 }
 
 func newArrivals() *arrivals {
 	return &arrivals{counts: hdrhistogram.New(1, maxPerSecond, 3)}
@@ -122,21 +146,32 @@ func newArrivals() *arrivals {
 // advance makes now the newest second that can be counted in.
 func (a *arrivals) advance(now int64) {
 	if !a.begun {
-		a.begun, a.first = true, now
+		a.begun, a.first, a.from = true, now, now
 	}
+	a.newest = max(a.newest, now)
 	for ; a.first+open <= now; a.first++ {
 		a.close()
 	}
 }
 
-// add counts a request in the second when it came, if that is open.
-func (a *arrivals) add(r request) {
+// back opens the second in which a request came that was answered before all others
+// of the piece, if no second has been closed.
+func (a *arrivals) back(came, end int64) {
+	if a.closed == 0 && a.newest-came < open {
+		a.first, a.from = min(a.first, came), min(a.from, end)
+	}
+}
+
+// add counts a request in the second when it came, if that is open. retries is for
+// how many retries it stands.
+func (a *arrivals) add(r request, retries float64) {
 	at := r.came().Unix()
 	if at < a.first || at >= a.first+open {
 		return
 	}
 	s := &a.ring[at%open]
 	s.requests++
+	s.first += 1 - retries
 	s.clients.add(r.client)
 	if r.overloaded() {
 		s.overload++
@@ -158,15 +193,27 @@ func (a *arrivals) end(now int64) {
 		a.judge(a.first - int64(a.closed))
 	}
 	a.endBurst()
-	a.begun, a.closed, a.sum, a.last, a.calmN = false, 0, span{}, [minute]second{}, 0
+	a.begun, a.newest, a.closed, a.sum, a.last, a.calmN = false, 0, 0, span{}, [minute]second{}, 0
 }
 
 // close is done with the first second.
 func (a *arrivals) close() {
 	s := &a.ring[a.first%open]
+	if a.first < a.from { // it is not all of what came in it
+		*s = second{}
+		return
+	}
 	_ = a.counts.RecordValue(int64(min(s.requests, maxPerSecond))) // in range
 	if s.requests > a.peak {
 		a.peak, a.busiest = s.requests, a.first
+	}
+	if s.requests > 0 {
+		as := &a.classes[int(8*math.Log2(float64(min(s.requests, maxPerSecond))))]
+		as.requests += int(s.requests)
+		as.overload += int(s.overload)
+		if s.full() {
+			a.fullRequests += int(s.requests)
+		}
 	}
 	oldest := &a.last[a.closed%minute]
 	if a.closed >= minute {
@@ -178,7 +225,7 @@ func (a *arrivals) close() {
 	if a.closed >= minute {
 		a.judge(a.first - minute + 1)
 	}
-	a.look(&s.clients)
+	a.look(s)
 	*s = second{}
 }
 
@@ -194,39 +241,75 @@ func (a *arrivals) judge(from int64) {
 	}
 }
 
+// full is what was served per second while the backend was full; 0: that it was is
+// not known. If it was, it has never done much more in a minute, and it refused a
+// larger share when more came: a page that is broken fails as often by night.
+func (a *arrivals) full() float64 {
+	all := 0
+	for _, l := range a.classes {
+		all += l.requests
+	}
+	if a.fullServed < fullLeast*a.peakServed || all == 0 {
+		return 0
+	}
+	// The quietest seconds and the busiest, each with a tenth of the requests; or
+	// less, if it was not full for long.
+	part := min(float64(all)/10, float64(a.fullRequests))
+	share := func(at, step int) (of float64) {
+		left := part
+		for ; left > 0 && at >= 0 && at < loadClasses; at += step {
+			if l := a.classes[at]; l.requests > 0 {
+				n := min(left, float64(l.requests))
+				of += n * float64(l.overload) / float64(l.requests)
+				left -= n
+			}
+		}
+		return of / part
+	}
+	quiet, busy := share(0, 1), share(loadClasses-1, -1)
+	mean := (quiet + busy) / 2
+	if chance := math.Sqrt(2 * mean * (1 - mean) / part); busy-quiet < max(fullRises, fullSigmas*chance) {
+		return 0
+	}
+	return max(a.fullServed, a.peakServed)
+}
+
 // look sees whether those who came in a second are part of a burst.
-func (a *arrivals) look(who *crowd) {
-	n := who.distinct()
+func (a *arrivals) look(s *second) {
+	now := load{s.clients.distinct(), s.first}
 	if a.burst == 0 {
 		known := min(a.calmN, minute)
-		sum := 0.0
+		sum := load{}
 		for _, c := range a.calm[:known] {
-			sum += c
+			sum.clients += c.clients
+			sum.first += c.first
 		}
-		a.level = sum / float64(max(1, known))
+		n := float64(max(1, known))
+		a.level = load{sum.clients / n, sum.first / n}
 		if known < burstHistory {
-			a.calmly(n)
+			a.calmly(now)
 			return
 		}
 	}
-	threshold := max(burstLeast, burstTimes*a.level, a.level+burstSigmas*math.Sqrt(a.level))
-	if n < threshold {
+	usual := a.level.clients
+	if now.clients < max(burstLeast, burstTimes*usual, usual+burstSigmas*math.Sqrt(usual)) {
 		a.endBurst()
-		a.calmly(n)
+		a.calmly(now)
 		return
 	}
 	if a.burst == 0 {
-		a.begin, a.members = a.first, crowd{}
+		a.begin, a.members, a.came = a.first, crowd{}, 0
 	}
 	a.burst++
-	a.members.merge(who)
+	a.members.merge(&s.clients)
+	a.came += now.first
 	if a.burst > minute { // that is no burst, there is more traffic than there was
 		a.burst, a.calmN = 0, 0
 	}
 }
 
-func (a *arrivals) calmly(n float64) {
-	a.calm[a.calmN%minute] = n
+func (a *arrivals) calmly(now load) {
+	a.calm[a.calmN%minute] = now
 	a.calmN++
 }
 
@@ -234,7 +317,8 @@ func (a *arrivals) endBurst() {
 	if a.burst == 0 {
 		return
 	}
-	size := a.members.distinct() - float64(a.burst)*a.level
+	size := a.members.distinct() - float64(a.burst)*a.level.clients
+	a.extra += max(0, a.came-float64(a.burst)*a.level.first)
 	a.burst = 0
 	a.bursts++
 	if size > a.herd {

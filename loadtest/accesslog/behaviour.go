@@ -17,8 +17,9 @@ import (
 //     a [clients.Exact]. If they are what Retry-After-Ms said, and that is
 //     something else, a [clients.ExactMs].
 //   - They are longer, up to 1.5 × what it said and a second: a [clients.Late]. By is
-//     twice the mean that these clients add.
-//   - They are shorter, or longer than that, or it was never told a time. If there are four
+//     twice the mean that these clients add. But not if there are four or more and they
+//     are all the same: then they are not for what it was told.
+//   - They are shorter, or longer than that, or all the same, or it was never told a time. If there are four
 //     or more, and their standard deviation is at most 15 % of their mean, it is a
 //     [clients.Fixed], or a [clients.Hammer] above 3 %. Gaps that are within √2
 //     of each other are one Behaviour.
@@ -107,6 +108,14 @@ func judge(of map[uint64]*caller) (all []Behaviour, judged int) {
 	var exact, precise, late, never, backoff, few group
 	fixed := map[int]*group{} // by the logarithm of the gap
 	steadies := 0
+	fix := func(c *caller, gap float64) {
+		at := int(math.Round(2 * math.Log2(max(gap, 1e-3))))
+		if fixed[at] == nil {
+			fixed[at] = new(group)
+		}
+		fixed[at].add(c)
+		steadies++
+	}
 	for _, client := range slices.Sorted(maps.Keys(of)) { // sums depend on the order
 		c := of[client]
 		var own group
@@ -126,17 +135,16 @@ func judge(of map[uint64]*caller) (all []Behaviour, judged int) {
 			case c.precise:
 				precise.add(c)
 			default:
-				late.add(c)
+				if returned >= fewest && cv <= steady { // it only looks as if it obeyed
+					fix(c, mean)
+				} else {
+					late.add(c)
+				}
 			}
 		case returned < fewest:
 			few.add(c)
 		case cv <= unsteady:
-			at := int(math.Round(2 * math.Log2(max(mean, 1e-3))))
-			if fixed[at] == nil {
-				fixed[at] = new(group)
-			}
-			fixed[at].add(c)
-			steadies++
+			fix(c, mean)
 		default:
 			backoff.add(c)
 		}

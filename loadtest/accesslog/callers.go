@@ -31,7 +31,8 @@ func (w *wait) over() time.Duration { return w.at + w.seconds + patience }
 // A caller is a client that has been refused, and what it did then.
 type caller struct {
 	waits [open4]wait
-	next  uint8 // the wait that is given up if there is no room
+	next  uint8  // the wait that is given up if there is no room
+	piece uint16 // of log in which it was seen last: an index of callers.ends
 
 	// How it came back, by what it had been told.
 	exact, precise, late, early, far, untold uint16
@@ -200,33 +201,63 @@ func (s *sample[V]) scale() float64 { return math.Exp2(float64(s.bits)) }
 type callers struct {
 	sample[*caller]
 	refusals, undecided, lost int
+
+	ends []time.Duration // of the pieces of log, since 1970: callers that were last seen in them are still to be told
 }
 
-// saw is told of a request.
-func (cs *callers) saw(r request) {
+// unsettled is how many pieces may end before all callers are told.
+const unsettled = 1000
+
+// saw is told of a request, and returns for how many retries it stands: 0 if it is
+// none, or not of the sample.
+func (cs *callers) saw(r request) (retries float64) {
 	if r.refused() {
 		cs.refusals++
 	}
 	if !cs.in(r.client) {
-		return
+		return 0
 	}
 	c := cs.of[r.client]
 	if c == nil {
 		if !r.refused() {
-			return
+			return 0
 		}
 		c = new(caller)
+		c.piece = uint16(len(cs.ends))
 		cs.put(r.client, c)
 	}
+	cs.settle(c)
 	attempt := c.came(r)
 	if r.refused() && c.refused(r, attempt) {
 		cs.lost++
 	}
+	if attempt > 1 {
+		return cs.scale()
+	}
+	return 0
 }
 
-// end ends a piece of log.
+// end ends a piece of log. Callers are told when they are seen again, as there may
+// be many of both; it is only every so often that all are.
 func (cs *callers) end(now time.Duration) {
-	for _, c := range cs.of {
-		cs.undecided += c.end(now)
+	cs.ends = append(cs.ends, now)
+	if len(cs.ends) >= unsettled {
+		cs.settleAll()
 	}
+}
+
+// settle tells c that the piece of log in which it was last seen has ended.
+func (cs *callers) settle(c *caller) {
+	if int(c.piece) < len(cs.ends) {
+		cs.undecided += c.end(cs.ends[c.piece])
+		c.piece = uint16(len(cs.ends))
+	}
+}
+
+func (cs *callers) settleAll() {
+	for _, c := range cs.of {
+		cs.settle(c)
+		c.piece = 0
+	}
+	cs.ends = cs.ends[:0]
 }

@@ -118,6 +118,7 @@ func TestDocumentation(t *testing.T) {
 		}
 	}
 	within(t, "the rate", e.Rate, 30+3000.0/1200, 0.05)
+	within(t, "the rate without the herd", e.Calm, 30, 0.02)
 	within(t, "the capacity", e.Answers.Full, 60, 0.05)
 }
 

@@ -16,9 +16,11 @@ type Estimate struct {
 	From, To time.Time     // the first and the last end of a request
 	Span     time.Duration // that the log covers, without the time between its pieces; at least 1 s
 	Pieces   int           // see the package comment
+	Overlap  time.Duration // that pieces cover which others before them had covered: the logs of several servers, one after the other, or a clock that was put back
 
 	Requests int           // all that were read
 	Rate     float64       // first attempts per second: requests less those that are retries
+	Calm     float64       // Rate without the first attempts that came in Bursts, beyond what came before them
 	Retries  int           // requests that are retries. If Sampled is above 1, from a sample of clients
 	Clients  int           // different clients: exact up to 65,536, else ± 0.8 % (HyperLogLog)
 	Service  time.Duration // mean time that a request took that was answered 2xx; 0: there was none
@@ -42,9 +44,11 @@ type Lines struct {
 	Read     int
 	Other    int // of other loggers
 	Broken   int // that could not be read, or were longer than 1 MiB
-	Untimed  int // requests without a duration, or with one whose unit nobody can tell: whole numbers
+	Untimed  int // requests without a duration, or with one whose unit nobody can tell: whole numbers, if most are
 	Coarse   int // requests whose time is in whole seconds
 	Backward int // times that the clock went back by more than ten minutes
+	Unsorted int // requests more than a second older than one before them in their piece
+	Stray    int // requests more than ten minutes off, and fewer than ten in a row: they count, but in no second and for no client's waits
 }
 
 // Arrivals are requests per second, of all kinds.
@@ -85,7 +89,7 @@ type Answers struct {
 	Gone     int     // 499: the client did not wait
 	Streams  int     // of those served, upgrades and streams of events
 	Peak     float64 // served per second, in the best 60 s
-	Full     float64 // served per second in full seconds, those with more than 5 % of 502, 503, 504, of the best 60 s with at least 30 of them; 0: there were none
+	Full     float64 // served per second in full seconds, those with more than 5 % of 502, 503, 504, of the best 60 s with at least 30 of them, and at least Peak; 0: there were none, or Peak is more than a twentieth above it, or the share that was refused did not rise with the load
 }
 
 // Refused is the share of requests that were told to come later.
@@ -154,8 +158,23 @@ func (e *Estimate) WriteTable(w io.Writer) error {
 	}
 	row("log", fmt.Sprintf("%d lines: %d of other loggers, %d broken", e.Lines.Read, e.Lines.Other, e.Lines.Broken),
 		"%s, from %s", long(e.Span), e.From.UTC().Format(time.RFC3339))
-	if e.Pieces > 1 {
+	switch {
+	case e.Pieces > manyPieces:
+		row("", "too many to be true: sort the lines by time", "in %d pieces", e.Pieces)
+	case e.Pieces > 1:
 		row("", "the clock went back, or an hour passed without a line", "in %d pieces", e.Pieces)
+	}
+	if e.Overlap >= time.Second {
+		row("", "the rate may be too low: merge logs of several servers by time", "pieces overlap by %s", long(e.Overlap))
+	}
+	if 100*e.Lines.Unsorted > e.Requests {
+		row("", "retries may be missed: sort the lines by time", "%d lines out of order", e.Lines.Unsorted)
+	}
+	switch n := e.Lines.Stray; {
+	case n == 1:
+		row("", "and in no second", "1 line is ten minutes off")
+	case n > 1:
+		row("", "and in no second; if they are many, sort the lines by time", "%d lines are ten minutes off", n)
 	}
 	if e.Lines.Untimed > 0 {
 		row("", "they count as if they had taken no time", "%d without a duration", e.Lines.Untimed)
@@ -165,6 +184,9 @@ func (e *Estimate) WriteTable(w io.Writer) error {
 	}
 	row("requests per second", fmt.Sprintf("%d requests", e.Requests), "%s", rate(e.Arrivals.Mean))
 	row("  first attempts", fmt.Sprintf("%d retries left out", e.Retries), "%s", rate(e.Rate))
+	if e.Bursts.N > 0 {
+		row("  without bursts", rate(e.Rate-e.Calm)+" came in bursts", "%s", rate(e.Calm))
+	}
 	row("  half of the seconds", "", "up to %.0f", e.Arrivals.P50)
 	row("  95 %, 99 % of them", "", "up to %.0f, %.0f", e.Arrivals.P95, e.Arrivals.P99)
 	row("  busiest second", e.Arrivals.BusiestSecondAt.UTC().Format(time.RFC3339), "%d", e.Arrivals.BusiestSecond)
@@ -218,6 +240,10 @@ func (e *Estimate) WriteTable(w io.Writer) error {
 	}
 	return tw.Flush()
 }
+
+// manyPieces is more than a log has that is in order: three months of nights
+// without a line.
+const manyPieces = 100
 
 func part(n, of int) float64 { return float64(n) / float64(max(1, of)) }
 

@@ -19,6 +19,8 @@ type request struct {
 	end     time.Time     // when it had been answered
 	took    time.Duration // until then, since it came
 	untimed bool          // the line does not say how long it took
+	whole   bool          // took is in seconds if the log's durations are
+	exact   bool          // took is a number with a fraction, so they are
 	coarse  bool          // end is in whole seconds
 	client  uint64        // a hash of who asked
 	what    uint64        // a hash of what for
@@ -121,9 +123,8 @@ func parse(text []byte) (request, error) {
 		status: *l.Status,
 		stream: *l.Status == http.StatusSwitchingProtocols || strings.HasPrefix(value(l.Headers.ContentType), "text/event-stream"),
 	}
-	if r.took, ok = parseDuration(l.Duration); !ok {
-		r.untimed = true
-	}
+	r.took, r.whole, ok = parseDuration(l.Duration)
+	r.untimed, r.exact = !ok, ok && !r.whole && l.Duration[0] != '"' && r.took > 0
 	if r.refused() {
 		r.seconds = retryAfter(value(l.Headers.RetryAfter), end)
 		if ms, err := strconv.ParseInt(value(l.Headers.RetryAfterMs), 10, 64); err == nil && ms > 0 {
@@ -158,10 +159,13 @@ func subscriber(address string) string {
 	return prefix.String()
 }
 
+// longestValue bounds what is read of a header: a time is shorter.
+const longestValue = 1000
+
 // value is the first value of a header, which is a list or, after a filter, a
 // string.
 func value(raw json.RawMessage) string {
-	if len(raw) == 0 {
+	if len(raw) == 0 || len(raw) > longestValue {
 		return ""
 	}
 	var list []string
@@ -244,18 +248,23 @@ func parseTime(raw json.RawMessage) (time.Time, bool) {
 func sane(t time.Time) bool { return t.Year() >= 1971 && t.Year() < 2250 }
 
 // parseDuration reads seconds with a fraction, or text like 1.5ms. A whole number
-// may be of nanoseconds or milliseconds, and nobody can tell: it is not read.
-func parseDuration(raw json.RawMessage) (time.Duration, bool) {
+// may be of nanoseconds or milliseconds: it is read as seconds, if it is not
+// longer than maxWait, but whether it is, the rest of the log must tell.
+func parseDuration(raw json.RawMessage) (d time.Duration, whole, ok bool) {
 	if len(raw) == 0 {
-		return 0, false
+		return 0, false, false
 	}
 	if raw[0] == '"' {
 		d, err := time.ParseDuration(string(bytes.Trim(raw, `"`)))
-		return min(d, maxWait), err == nil && d >= 0
+		return min(d, maxWait), false, err == nil && d >= 0
 	}
 	s, err := strconv.ParseFloat(string(raw), 64)
-	if err != nil || s < 0 || s == math.Trunc(s) && s != 0 {
-		return 0, false
+	if err != nil || s < 0 {
+		return 0, false, false
 	}
-	return bounded(s), true
+	whole = s != 0 && !bytes.ContainsAny(raw, ".eE")
+	if whole && s > maxWait.Seconds() {
+		return 0, false, false
+	}
+	return bounded(s), whole, true
 }

@@ -36,6 +36,7 @@ func Read(r io.Reader) (*Estimate, error) {
 	}
 	t := newTally()
 	err := eachLine(in, t.line)
+	t.release()
 	if t.e.Requests == 0 {
 		if err != nil {
 			return nil, fmt.Errorf("access log: %w", err)
@@ -85,7 +86,29 @@ type tally struct {
 	work     time.Duration
 
 	begin, now time.Time // of the piece
+	covered    []stretch // by the pieces before it; none overlaps another
+
+	// Lines that may be stray: more than ten minutes from last, the one before them.
+	last  time.Time
+	apart []request
+	jumps int // that were none
+
+	// Until it is known whether whole numbers are seconds, requests are held.
+	held              []request
+	known             bool
+	wholes, fractions int // of durations
 }
+
+const (
+	few     = 10   // lines in a row that are no longer stray
+	maxHeld = 1000 // requests
+)
+
+// A stretch is a time from begin to end.
+type stretch struct{ begin, end time.Time }
+
+// maxStretches bounds what is remembered of pieces.
+const maxStretches = 1000
 
 func newTally() *tally {
 	return &tally{
@@ -106,7 +129,7 @@ func (t *tally) line(text []byte) {
 	}
 	switch r, err := parse(text); err {
 	case nil:
-		t.request(r)
+		t.unit(r)
 	case errOther:
 		t.e.Lines.Other++
 	default:
@@ -114,10 +137,76 @@ func (t *tally) line(text []byte) {
 	}
 }
 
+// unit takes the duration from a request if it is a whole number, and not as many had
+// fractions. At the beginning it waits for the first that has.
+func (t *tally) unit(r request) {
+	if r.whole {
+		t.wholes++
+	}
+	if r.exact {
+		t.fractions++
+	}
+	if !t.known {
+		t.held = append(t.held, r)
+		if r.exact || len(t.held) == maxHeld {
+			t.release()
+		}
+		return
+	}
+	t.timed(r)
+}
+
+// release goes on with the requests that were held.
+func (t *tally) release() {
+	t.known = true
+	for _, r := range t.held {
+		t.timed(r)
+	}
+	t.held = nil
+}
+
+func (t *tally) timed(r request) {
+	if r.whole && t.fractions < t.wholes {
+		r.untimed, r.took = true, 0
+	}
+	t.request(r)
+}
+
+// request counts a request. If it is far from the one before, it waits until it
+// is known whether the log goes on from there.
 func (t *tally) request(r request) {
+	t.count(r)
+	if t.last.IsZero() {
+		t.place(r)
+		return
+	}
+	if r.end.Sub(t.last).Abs() <= open*time.Second {
+		t.e.Lines.Stray += len(t.apart)
+		t.apart = t.apart[:0]
+		t.place(r)
+		return
+	}
+	if t.apart = append(t.apart, r); len(t.apart) == few {
+		t.follow()
+	}
+}
+
+// follow goes on with those that are no stray lines.
+func (t *tally) follow() {
+	if len(t.apart) > 0 {
+		t.jumps++
+	}
+	for _, r := range t.apart {
+		t.place(r)
+	}
+	t.apart = t.apart[:0]
+}
+
+// place puts a request where it belongs in time.
+func (t *tally) place(r request) {
 	e := t.e
 	switch {
-	case e.Requests == 0:
+	case t.last.IsZero():
 		e.From, e.To = r.end, r.end
 		t.begin, t.now = r.end, r.end
 	case r.end.Before(t.now.Add(-open * time.Second)):
@@ -136,6 +225,21 @@ func (t *tally) request(r request) {
 	if r.end.After(e.To) {
 		e.To = r.end
 	}
+	if r.end.Before(t.now.Add(-time.Second)) {
+		e.Lines.Unsorted++
+	}
+	t.last = r.end
+	t.arrivals.advance(t.now.Unix())
+	if r.end.Before(t.begin) {
+		t.begin = r.end
+		t.arrivals.back(r.came().Unix(), r.end.Unix())
+	}
+	t.arrivals.add(r, t.callers.saw(r))
+}
+
+// count counts what has nothing to do with when it was.
+func (t *tally) count(r request) {
+	e := t.e
 	e.Requests++
 	if r.untimed {
 		e.Lines.Untimed++
@@ -175,20 +279,54 @@ func (t *tally) request(r request) {
 			t.counts.put(r.client, 1)
 		}
 	}
-	t.arrivals.advance(t.now.Unix())
-	t.arrivals.add(r)
-	t.callers.saw(r)
 }
 
 func (t *tally) endPiece() {
 	t.e.Pieces++
 	t.e.Span += t.now.Sub(t.begin)
+	t.e.Overlap += t.cover(stretch{t.begin, t.now})
 	t.arrivals.end(t.now.Unix())
 	t.callers.end(time.Duration(t.now.UnixNano()))
 }
 
+// cover adds a stretch to those that are covered, and returns how much of it was.
+func (t *tally) cover(s stretch) (already time.Duration) {
+	var rest []stretch
+	for _, c := range t.covered {
+		begin, end := c.begin, c.end
+		if begin.Before(s.begin) {
+			begin = s.begin
+		}
+		if end.After(s.end) {
+			end = s.end
+		}
+		if already += max(0, end.Sub(begin)); end.Before(begin) {
+			rest = append(rest, c)
+			continue
+		}
+		if c.begin.Before(s.begin) {
+			s.begin = c.begin
+		}
+		if c.end.After(s.end) {
+			s.end = c.end
+		}
+	}
+	if len(rest) < maxStretches {
+		rest = append(rest, s)
+	}
+	t.covered = rest
+	return already
+}
+
 func (t *tally) estimate() *Estimate {
+	// A last line far from all others is stray, but not in a log where they are rare.
+	if t.jumps == 0 && t.e.Requests > 100*len(t.apart) {
+		t.e.Lines.Stray += len(t.apart)
+	} else {
+		t.follow()
+	}
 	t.endPiece()
+	t.callers.settleAll()
 	e := t.e
 	e.Span = max(e.Span, time.Second)
 	over := e.Span.Seconds()
@@ -215,7 +353,8 @@ func (t *tally) estimate() *Estimate {
 	if a.bursts > 0 {
 		e.Bursts.Largest, e.Bursts.At = int(a.herd+0.5), time.Unix(a.herdSeen, 0).UTC()
 	}
-	e.Answers.Peak, e.Answers.Full = a.peakServed, a.fullServed
+	e.Calm = min(e.Rate, max(0, e.Rate-a.extra/over))
+	e.Answers.Peak, e.Answers.Full = a.peakServed, a.full()
 	e.Concurrency = Concurrency{Mean: t.work.Seconds() / over, Peak: max(a.peakWork, t.work.Seconds()/over)}
 
 	e.Clients = len(t.counts.of)

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"image/color"
 	"io"
@@ -46,6 +47,9 @@ const (
 	// policies have a bar. Ours: what can be read.
 	maxPictures  = 8
 	mostPolicies = 8
+
+	labelHigh = 12 * pixel // of a lane of labels
+	maxLanes  = 5          // further labels are left out
 )
 
 // Colours that the colour-blind can tell apart: Okabe and Ito 2008.
@@ -110,6 +114,17 @@ type sheet struct {
 	panels        []panel
 	policies      int
 	longest       float64 // wait, in seconds
+	names         []string
+	labels        []label
+	lanes         int // of labels
+}
+
+// A label is the name of a Mark above the first panel, in a lane of its own where it
+// would be over another.
+type label struct {
+	text string
+	at   vg.Length // from the left end of the axis
+	lane int
 }
 
 // A point is what a run did in a bin of the picture.
@@ -144,6 +159,7 @@ func (r *Report) sheet() (*sheet, error) {
 	}
 	s := &sheet{Report: r}
 	s.span()
+	s.names = r.names(int(float64(s.room()) / 7.2))
 	for i := range r.Runs {
 		s.points = append(s.points, s.gather(r.Runs[i].Series))
 		s.policies = max(s.policies, min(mostPolicies, len(r.Runs[i].Policies)))
@@ -159,11 +175,42 @@ func (r *Report) sheet() (*sheet, error) {
 	if n := vg.Length(len(r.Runs)); n > 1 {
 		s.width = leftSide + n*column
 	}
-	s.height = head + vg.Length(len(s.panels))*(strip+panelHigh+between) + foot
+	s.label()
+	s.height = head + vg.Length(s.lanes)*labelHigh + vg.Length(len(s.panels))*(strip+panelHigh+between) + foot
 	if s.herd() {
 		s.height += strip + vg.Length(max(1, s.policies))*barHigh + between + foot
 	}
 	return s, nil
+}
+
+// room is about how wide the axes of one run are.
+func (s *sheet) room() vg.Length {
+	if len(s.Runs) > 1 {
+		return column - gap
+	}
+	return oneColumn - gap
+}
+
+// label finds a place for the names of the marks.
+func (s *sheet) label() {
+	sty, room := style(small-1, grey), s.room()
+	var ends [maxLanes]vg.Length
+	for _, m := range slices.SortedStableFunc(slices.Values(s.Marks), func(a, b Mark) int { return cmp.Compare(a.From, b.From) }) {
+		if m.Name == "" || m.From > s.to || m.To < s.from {
+			continue
+		}
+		wide := 1.2 * sty.Width(m.Name) // a reader's font may be wider
+		at := room * vg.Length(max(0, m.From-s.from)) / vg.Length(max(1, s.to-s.from))
+		at = max(0, min(at, room-wide))
+		for lane := range ends {
+			if ends[lane] == 0 || ends[lane] <= at {
+				ends[lane] = at + wide + 6*pixel
+				s.labels = append(s.labels, label{m.Name, at, lane})
+				s.lanes = max(s.lanes, lane+1)
+				break
+			}
+		}
+	}
 }
 
 // span chooses what time the picture shows: from a moment before the herd comes to
@@ -172,7 +219,7 @@ func (s *sheet) span() {
 	last := time.Duration(0)
 	for i := range s.Runs {
 		run := &s.Runs[i]
-		end, over := s.end(run), run.Drained
+		end, over := s.Ended(run), run.Drained
 		if run.Waiting > 0 || run.Reachable == 0 || run.Interrupted {
 			over = end
 		}
@@ -255,7 +302,7 @@ func (s *sheet) overTime() []panel {
 			capacity(p)
 		},
 	}
-	came.scale(s.most(s.Capacity, func(p point) float64 { return p.came }), s.Capacity)
+	came.scale(s.most(s.Capacity, func(p point) float64 { return p.came }), s.Capacity, s.Inputs.Background)
 
 	load := panel{
 		label:  "at the backend",
@@ -265,12 +312,16 @@ func (s *sheet) overTime() []panel {
 			workers(p)
 		},
 	}
-	load.scale(s.most(float64(s.Workers), func(p point) float64 { return p.inFlight }), float64(s.Workers))
+	load.scale(s.most(float64(s.Workers), func(p point) float64 { return p.inFlight }), float64(s.Workers), 0)
 
 	served := panel{
 		label:  "requests / s",
 		most:   1.15 * s.most(s.Capacity, func(p point) float64 { return p.served }),
-		legend: append([]entry{{text: "served", fill: blue}}, able...),
+		legend: []entry{{text: "served", fill: blue}},
+	}
+	for _, e := range able {
+		e.text = "capacity"
+		served.legend = append(served.legend, e)
 	}
 	// What comes at once may be a hundred times of what can be served.
 	timedOut, gaveUp := func(p point) float64 { return p.lost }, func(p point) float64 { return p.gaveUp }
@@ -287,7 +338,7 @@ func (s *sheet) overTime() []panel {
 			continue
 		}
 		if most > served.most {
-			l.text += fmt.Sprintf(" (up to %s, cut off)", number(most))
+			l.text += fmt.Sprintf(" (cut off: up to %s)", number(most))
 		}
 		served.legend = append(served.legend, entry{text: l.text, line: l.line})
 	}
@@ -322,11 +373,16 @@ func (s *sheet) overTime() []panel {
 	return panels
 }
 
-// scale chooses a scale up to most: logarithmic if that is far above what is usual.
-func (p *panel) scale(most, usual float64) {
+// scale chooses a scale up to most: logarithmic if that is far above what is usual,
+// and then from a power of ten on that is below what is usual, and below least if
+// that is more than 0.
+func (p *panel) scale(most, usual, least float64) {
 	p.most = 1.15 * max(1, most)
 	if most > 8*max(1, usual) {
 		p.least = math.Pow(10, math.Floor(math.Log10(max(10, usual)))-1)
+		if least > 0 {
+			p.least = min(p.least, math.Pow(10, math.Floor(math.Log10(max(0.01, least)))-1))
+		}
 		p.most = 1.5 * most
 	}
 }
@@ -394,9 +450,9 @@ func newPlot() *plot.Plot {
 	return p
 }
 
-// overTimePlot draws a panel of a run. first: it is in the first column. top,
-// last: it is in the first row, the last one.
-func (s *sheet) overTimePlot(panel panel, of []point, first, top, last bool) *plot.Plot {
+// overTimePlot draws a panel of a run. first: it is in the first column. last: it
+// is in the last row.
+func (s *sheet) overTimePlot(panel panel, of []point, first, last bool) *plot.Plot {
 	p := newPlot()
 	p.X.Min, p.X.Max = s.from.Seconds(), s.to.Seconds()
 	p.Y.Min, p.Y.Max = 0, panel.most
@@ -416,9 +472,6 @@ func (s *sheet) overTimePlot(panel panel, of []point, first, top, last bool) *pl
 		p.X.Tick.Marker = marks(p.X.Max-p.X.Min, 6, false)
 	}
 	for _, m := range s.Marks {
-		if !top {
-			m.Name = ""
-		}
 		p.Add(mark{m, p.Y.Min, panel.most})
 	}
 	if len(of) > 0 {
@@ -440,7 +493,6 @@ func (m mark) Plot(c vgdraw.Canvas, p *plot.Plot) {
 	from, to := x(max(p.X.Min, m.From.Seconds())), x(min(p.X.Max, m.To.Seconds()))
 	to = max(to, from+1)
 	c.FillPolygon(paleGrey, []vg.Point{{X: from, Y: y(m.least)}, {X: to, Y: y(m.least)}, {X: to, Y: y(m.most)}, {X: from, Y: y(m.most)}})
-	c.FillText(style(small-1, grey), vg.Point{X: from + 2, Y: y(m.most) - 11}, m.Name)
 }
 
 // bars draws the waits of policies.
@@ -500,7 +552,7 @@ func (s *sheet) draw(c vgdraw.Canvas) {
 	left := vg.Length(0)
 	for j := range s.Runs {
 		for i, panel := range s.panels {
-			rows[i] = append(rows[i], s.overTimePlot(panel, s.points[j], j == 0, i == 0, i == len(s.panels)-1))
+			rows[i] = append(rows[i], s.overTimePlot(panel, s.points[j], j == 0, i == len(s.panels)-1))
 		}
 		if s.herd() {
 			rows[len(s.panels)] = append(rows[len(s.panels)], s.waitsPlot(&s.Runs[j], j == 0))
@@ -516,8 +568,18 @@ func (s *sheet) draw(c vgdraw.Canvas) {
 		high, entries := panelHigh, waitsLegend
 		if i < len(s.panels) {
 			entries = s.panels[i].legend
+			if i == 0 { // below the legend are the labels
+				legend(c, c.Min.X+left, y-strip+7*pixel, entries)
+				y -= vg.Length(s.lanes) * labelHigh
+				entries = nil
+			}
 		} else {
 			high = vg.Length(max(1, s.policies)) * barHigh
+			if n := s.mostPolicies() - s.policies; n == 1 {
+				entries = append(slices.Clone(entries), entry{text: "(1 policy more is not shown)"})
+			} else if n > 1 {
+				entries = append(slices.Clone(entries), entry{text: fmt.Sprintf("(%d policies more are not shown)", n)})
+			}
 		}
 		y -= strip
 		legend(c, c.Min.X+left, y+7*pixel, entries)
@@ -525,7 +587,10 @@ func (s *sheet) draw(c vgdraw.Canvas) {
 			data := vg.Rectangle{Min: vg.Point{X: c.Min.X + left + vg.Length(j)*wide, Y: y - high}}
 			data.Max = vg.Point{X: data.Min.X + wide - gap, Y: y}
 			if i == 0 {
-				s.names(c, &s.Runs[j], data)
+				s.title(c, j, data)
+				for _, l := range s.labels {
+					c.FillText(style(small-1, grey), vg.Point{X: data.Min.X + l.at*(data.Max.X-data.Min.X)/s.room(), Y: y + 4*pixel + vg.Length(s.lanes-1-l.lane)*labelHigh}, l.text)
+				}
 			}
 			place(p, c, data)
 		}
@@ -560,10 +625,18 @@ func place(p *plot.Plot, c vgdraw.Canvas, data vg.Rectangle) {
 	p.Draw(c)
 }
 
-// names writes what a run is, and how it ended, above its column.
-func (s *sheet) names(c vgdraw.Canvas, run *Run, data vg.Rectangle) {
-	most := int(float64(data.Max.X-data.Min.X) / 7.2)
-	c.FillText(style(large, color.Black), vg.Point{X: data.Min.X, Y: c.Max.Y - 18}, short(run.Name, most))
+// mostPolicies is how many policies a run has at most.
+func (s *sheet) mostPolicies() (n int) {
+	for i := range s.Runs {
+		n = max(n, len(s.Runs[i].Policies))
+	}
+	return n
+}
+
+// title writes what a run is, and how it ended, above its column.
+func (s *sheet) title(c vgdraw.Canvas, of int, data vg.Rectangle) {
+	run := &s.Runs[of]
+	c.FillText(style(large, color.Black), vg.Point{X: data.Min.X, Y: c.Max.Y - 18}, s.names[of])
 	outcome := fmt.Sprintf("%s of %s served", thousands(run.Served), thousands(run.Clients))
 	switch {
 	case run.Clients == 0:
@@ -571,9 +644,9 @@ func (s *sheet) names(c vgdraw.Canvas, run *Run, data vg.Rectangle) {
 			100*float64(run.Strangers.Unserved)/float64(max(1, run.Strangers.Came)))
 	case run.Interrupted:
 		outcome += ", interrupted"
-	case run.Waiting > 0:
-		outcome += fmt.Sprintf(", %s still wait", thousands(run.Waiting))
-	case run.GaveUp > 0:
+	case waiting(run) > 0:
+		outcome += fmt.Sprintf(", %s still wait", thousands(waiting(run)))
+	case gaveUp(run) > 0:
 		outcome += ", all over after " + duration(run.Drained)
 	case run.Served > 0:
 		outcome += ", the last after " + duration(run.Drained)
@@ -584,16 +657,27 @@ func (s *sheet) names(c vgdraw.Canvas, run *Run, data vg.Rectangle) {
 // legend writes entries in a line, from x on, with its letters on y.
 func legend(c vgdraw.Canvas, x, y vg.Length, entries []entry) {
 	sty := style(normal-1, color.Black)
+	wide, gaps := vg.Length(0), 30*vg.Length(len(entries))
+	for _, e := range entries {
+		wide += sty.Width(e.text)
+	}
+	slack := vg.Length(1.2) // a reader's font may be wider
+	if room := c.Max.X - x - gaps; slack*wide > room {
+		slack = max(1, room/wide)
+	}
 	for _, e := range entries {
 		middle := y + 4
 		switch {
 		case e.fill != nil:
 			c.FillPolygon(e.fill, []vg.Point{{X: x, Y: middle - 4}, {X: x + 14, Y: middle - 4}, {X: x + 14, Y: middle + 4}, {X: x, Y: middle + 4}})
+		case e.line == nil:
+			c.FillText(sty, vg.Point{X: x, Y: y}, e.text)
+			continue
 		default:
 			c.StrokeLine2(vgdraw.LineStyle{Color: e.line, Width: 1.5, Dashes: e.dashes}, x, middle, x+16, middle)
 		}
 		c.FillText(sty, vg.Point{X: x + 20, Y: y}, e.text)
-		x += 20 + 1.2*sty.Width(e.text) + 10 // a reader's font may be wider
+		x += 20 + slack*sty.Width(e.text) + 10
 	}
 }
 

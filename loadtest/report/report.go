@@ -26,7 +26,17 @@ type Run struct {
 	// Notes say what the run is, or what it leaves out, a line each. JSON has them;
 	// tables leave them to whoever writes them.
 	Notes []string
+
+	// EndedBy is what ended it: Duration, Requests or Interrupt.
+	EndedBy string
 }
+
+// What ends a run.
+const (
+	Duration  = "duration"  // of the scenario: it came to its end
+	Requests  = "requests"  // the most that are made
+	Interrupt = "interrupt" // of whoever runs it
+)
 
 // A Report is runs of one scenario, and what is common to them.
 type Report struct {
@@ -43,6 +53,20 @@ type Report struct {
 
 	// Marks are what happens meanwhile, for pictures.
 	Marks []Mark
+
+	Inputs Inputs
+}
+
+// Inputs are what a scenario is about. JSON has them, and pictures make room for
+// the strangers.
+type Inputs struct {
+	Seed              uint64
+	Clients           int           // of the herd
+	Within            time.Duration // in which it comes
+	Background        float64       // strangers per second
+	Policies          string        // of all clients
+	Timeout, Patience time.Duration // 0: for ever
+	Duration          time.Duration // of a run, since the herd's first moment
 }
 
 // A Mark is something that happens between two times since the herd's first moment,
@@ -52,8 +76,12 @@ type Mark struct {
 	From, To time.Duration
 }
 
-// end returns when the series of a run ends, since the herd's first moment.
-func (r *Report) end(run *Run) time.Duration {
+// Ended returns when the last bin of a run ends, since the herd's first moment:
+// negative if it ended before. It is 0 without a Series.
+func (r *Report) Ended(run *Run) time.Duration {
+	if len(run.Series) == 0 {
+		return 0
+	}
 	return time.Duration(len(run.Series))*r.Bin - r.Warmup
 }
 
@@ -66,7 +94,7 @@ func (r *Report) check() error {
 		return fmt.Errorf("bin is %v; want more than 0, as the scenario has it", r.Bin)
 	}
 	for i := range r.Runs {
-		if r.end(&r.Runs[i]) <= 0 {
+		if r.Ended(&r.Runs[i]) <= 0 {
 			return fmt.Errorf("run %q has no series after its warmup; want the scenario's Bin, and a run that is not interrupted before", r.Runs[i].Name)
 		}
 	}
@@ -107,15 +135,17 @@ type jsonRun struct {
 	Notes       []string `json:"notes,omitempty"`
 	Seed        uint64   `json:"seed"`
 	Interrupted bool     `json:"interrupted"`
+	EndedBy     string   `json:"ended_by,omitempty"`
+	Ended       *float64 `json:"ended_seconds"`
 
-	Clients   int     `json:"clients"`
-	Reachable int     `json:"reachable"`
-	Served    int     `json:"served"`
-	GaveUp    int     `json:"gave_up"`
-	Waiting   int     `json:"waiting"`
-	Drained   float64 `json:"drained_seconds"`
-	Optimum   float64 `json:"optimum_seconds"`
-	Cleared   float64 `json:"cleared_seconds"`
+	Clients   int      `json:"clients"`
+	Reachable int      `json:"reachable"`
+	Served    int      `json:"served"`
+	GaveUp    int      `json:"gave_up"`
+	Waiting   int      `json:"waiting"`
+	Drained   *float64 `json:"drained_seconds"`
+	Optimum   *float64 `json:"optimum_seconds"`
+	Cleared   *float64 `json:"cleared_seconds"`
 
 	Decided  int `json:"requests_decided"`
 	Answered int `json:"requests_answered"`
@@ -125,57 +155,119 @@ type jsonRun struct {
 	Open     int `json:"requests_open"`
 	Wasted   int `json:"requests_wasted"`
 
-	HerdRequests int     `json:"herd_requests"`
-	PerServed    float64 `json:"herd_requests_per_served"`
-	MostAttempts int     `json:"most_requests_by_one"`
-	PeakReturns  int     `json:"peak_returns_per_100ms"`
-	MostHeld     int     `json:"most_refusals_held"`
-	MostInFlight int     `json:"most_in_flight"`
+	HerdRequests int      `json:"herd_requests"`
+	PerServed    *float64 `json:"herd_requests_per_served"`
+	MostAttempts int      `json:"most_requests_by_one"`
+	PeakReturns  int      `json:"peak_returns_per_100ms"`
+	MostHeld     int      `json:"most_refusals_held"`
+	MostInFlight int      `json:"most_in_flight"`
 
 	Policies  []jsonPolicy  `json:"policies"`
 	Strangers jsonStrangers `json:"strangers"`
+	All       *jsonAll      `json:"all_clients"`
 }
 
 type jsonPolicy struct {
-	Policy   string  `json:"policy"`
-	Clients  int     `json:"clients"`
-	Served   int     `json:"served"`
-	GaveUp   int     `json:"gave_up"`
-	Requests int     `json:"requests_by_served"`
-	P50      float64 `json:"wait_p50_seconds"`
-	P90      float64 `json:"wait_p90_seconds"`
-	P99      float64 `json:"wait_p99_seconds"`
+	Policy   string   `json:"policy"`
+	Clients  int      `json:"clients"`
+	Served   int      `json:"served"`
+	GaveUp   int      `json:"gave_up"`
+	Waiting  int      `json:"waiting"`
+	Requests int      `json:"requests_by_served"`
+	P50      *float64 `json:"wait_p50_seconds"`
+	P90      *float64 `json:"wait_p90_seconds"`
+	P99      *float64 `json:"wait_p99_seconds"`
 }
 
 type jsonStrangers struct {
-	Came     int     `json:"came"`
-	AtOnce   int     `json:"served_at_once"`
-	Unserved int     `json:"unserved"`
-	P95      float64 `json:"wait_p95_seconds"`
+	Came     int      `json:"came"`
+	AtOnce   int      `json:"served_at_once"`
+	Unserved int      `json:"unserved"`
+	P95      *float64 `json:"wait_p95_seconds"`
 }
 
-// WriteJSON writes what came of the runs, without their series.
+// jsonAll is what became of the herd and the strangers, those of the warm-up too.
+type jsonAll struct {
+	Came    int `json:"came"`
+	Served  int `json:"served"`
+	GaveUp  int `json:"gave_up"`
+	Waiting int `json:"waiting"`
+}
+
+// jsonInputs are the Inputs, and when what happens. Times are in seconds; a time-out
+// or patience of null is for ever.
+type jsonInputs struct {
+	Seed       uint64     `json:"seed"`
+	Clients    int        `json:"clients"`
+	Within     float64    `json:"within_seconds"`
+	Background float64    `json:"background_per_second"`
+	Policies   string     `json:"policies"`
+	Timeout    *float64   `json:"timeout_seconds"`
+	Patience   *float64   `json:"patience_seconds"`
+	Warmup     float64    `json:"warmup_seconds"`
+	Duration   float64    `json:"duration_seconds"`
+	Marks      []jsonMark `json:"marks"`
+}
+
+type jsonMark struct {
+	Name string  `json:"name"`
+	From float64 `json:"from_seconds"`
+	To   float64 `json:"to_seconds"`
+}
+
+func (r *Report) inputs() jsonInputs {
+	in := &r.Inputs
+	j := jsonInputs{
+		Seed: in.Seed, Clients: in.Clients, Within: in.Within.Seconds(), Background: in.Background, Policies: in.Policies,
+		Timeout: seconds(in.Timeout, in.Timeout > 0), Patience: seconds(in.Patience, in.Patience > 0),
+		Warmup: r.Warmup.Seconds(), Duration: in.Duration.Seconds(), Marks: []jsonMark{},
+	}
+	for _, m := range r.Marks {
+		j.Marks = append(j.Marks, jsonMark{m.Name, m.From.Seconds(), m.To.Seconds()})
+	}
+	return j
+}
+
+// seconds is a time as JSON has it: null if it is not known.
+func seconds(d time.Duration, known bool) *float64 {
+	if !known {
+		return nil
+	}
+	return new(d.Seconds())
+}
+
+// WriteJSON writes what came of the runs, without their series. What a table has as
+// "-" is null.
 func (r *Report) WriteJSON(w io.Writer) error {
 	all := struct {
-		Workers  int       `json:"backend_workers,omitempty"`
-		Capacity float64   `json:"backend_capacity_per_second,omitempty"`
-		Runs     []jsonRun `json:"runs"`
-	}{r.Workers, r.Capacity, []jsonRun{}}
+		Workers  int        `json:"backend_workers,omitempty"`
+		Capacity float64    `json:"backend_capacity_per_second,omitempty"`
+		Inputs   jsonInputs `json:"inputs"`
+		Runs     []jsonRun  `json:"runs"`
+	}{r.Workers, r.Capacity, r.inputs(), []jsonRun{}}
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		j := jsonRun{
 			Name: run.Name, Notes: run.Notes, Seed: run.Seed, Interrupted: run.Interrupted,
-			Clients: run.Clients, Reachable: run.Reachable, Served: run.Served, GaveUp: run.GaveUp, Waiting: run.Waiting,
-			Drained: run.Drained.Seconds(), Optimum: run.Optimum.Seconds(), Cleared: run.Cleared.Seconds(),
+			EndedBy: run.EndedBy, Ended: seconds(r.Ended(run), len(run.Series) > 0),
+			Clients: run.Clients, Reachable: run.Reachable, Served: run.Served, GaveUp: gaveUp(run), Waiting: waiting(run),
+			Drained: seconds(run.Drained, drained(run)), Optimum: seconds(run.Optimum, attainable(run)), Cleared: seconds(run.Cleared, r.cleared(run)),
 			Decided: run.Decided, Answered: run.Answered, Refused: run.Refused, TimedOut: run.TimedOut,
 			Failed: run.Failed, Open: run.Open, Wasted: run.Wasted,
-			HerdRequests: run.Requests, PerServed: run.PerSuccess(), MostAttempts: run.MostAttempts,
+			HerdRequests: run.Requests, MostAttempts: run.MostAttempts,
 			PeakReturns: run.PeakReturns, MostHeld: run.MostHeld, MostInFlight: mostInFlight(run),
-			Strangers: jsonStrangers{run.Strangers.Came, run.Strangers.AtOnce, run.Strangers.Unserved, run.Strangers.P95.Seconds()},
+			Strangers: jsonStrangers{run.Strangers.Came, run.Strangers.AtOnce, run.Strangers.Unserved, seconds(run.Strangers.P95, most95(run))},
+		}
+		if run.Served > 0 {
+			j.PerServed = new(run.PerSuccess())
+		}
+		if n, ok := everybody(run); ok {
+			j.All = &jsonAll{n.came, n.served, n.gaveUp, n.waiting()}
 		}
 		for _, p := range run.Policies {
 			j.Policies = append(j.Policies, jsonPolicy{
-				fmt.Sprint(p.Policy), p.Clients, p.Served, p.GaveUp, p.Requests, p.P50.Seconds(), p.P90.Seconds(), p.P99.Seconds(),
+				fmt.Sprint(p.Policy), p.Clients, p.Served, p.GaveUp, p.Clients - p.Served - p.GaveUp, p.Requests,
+				seconds(p.P50, p.Served > 0), seconds(p.P90, p.Served > 0), seconds(p.P99, p.Served > 0),
 			})
 		}
 		all.Runs = append(all.Runs, j)

@@ -7,6 +7,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"flag"
+	"image/color"
 	"image/png"
 	"io"
 	"math"
@@ -14,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gonum.org/v1/plot/vg"
 
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/sim"
@@ -49,7 +52,8 @@ func example() *Report {
 		})
 		bad.Series = append(bad.Series, sim.Bin{Herd: sim.Door{Came: 500, Admitted: 500}, TimedOut: 400, GaveUp: i, InFlight: 900})
 	}
-	r.Runs = []Run{{Name: good.Name, Result: good, Notes: []string{"a note"}}, {Name: bad.Name, Result: bad}}
+	r.Runs = []Run{{Name: good.Name, Result: good, Notes: []string{"a note"}, EndedBy: Duration}, {Name: bad.Name, Result: bad, EndedBy: Requests}}
+	r.Inputs = Inputs{Seed: 7, Clients: 100, Within: time.Second, Background: 10, Policies: "exact 60 %, every 1.5s, 3 attempts 40 %", Timeout: 5 * time.Second, Duration: 7 * time.Second}
 	return r
 }
 
@@ -85,6 +89,167 @@ func TestJSON(t *testing.T) {
 	var v any
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
 		t.Error(err)
+	}
+}
+
+// What is in JSON is what is in the table: gave_up is of all the herd, and what has
+// no value is null.
+func TestJSONAgreesWithTheTable(t *testing.T) {
+	r := example()
+	for i := range r.Runs {
+		r.Runs[i].GaveUp = 0 // of those who would have come back
+	}
+	r.Runs[0].Strangers.Unserved = 3 // more than 5 %
+	var all struct {
+		Runs []struct {
+			Clients, Served, Waiting int
+			GaveUp                   int `json:"gave_up"`
+			Drained                  any `json:"drained_seconds"`
+			Optimum                  any `json:"optimum_seconds"`
+			Cleared                  any `json:"cleared_seconds"`
+			PerServed                any `json:"herd_requests_per_served"`
+			Strangers                map[string]any
+			Policies                 []map[string]any
+		}
+	}
+	if err := json.Unmarshal([]byte(written(t, r.WriteJSON)), &all); err != nil {
+		t.Fatal(err)
+	}
+	for i, run := range all.Runs {
+		sum := 0.
+		for _, p := range run.Policies {
+			sum += p["gave_up"].(float64)
+		}
+		if run.GaveUp != int(sum) || run.Served+run.GaveUp+run.Waiting != run.Clients {
+			t.Errorf("run %d: %d gave up, by policy %v; %d served and %d waiting, of %d", i, run.GaveUp, sum, run.Served, run.Waiting, run.Clients)
+		}
+		if run.Strangers["wait_p95_seconds"] != nil {
+			t.Errorf("run %d: 95 %% of the strangers were served within %v; want null", i, run.Strangers["wait_p95_seconds"])
+		}
+	}
+	for name, v := range map[string]any{
+		"drained": all.Runs[1].Drained, "optimum": all.Runs[1].Optimum, "cleared": all.Runs[1].Cleared,
+		"requests per served": all.Runs[1].PerServed, "wait": all.Runs[1].Policies[0]["wait_p50_seconds"],
+	} {
+		if v != nil {
+			t.Errorf("%s of a run that served nobody is %v; want null", name, v)
+		}
+	}
+	if all.Runs[0].Drained != 4.2 || all.Runs[0].Cleared != 5. || all.Runs[0].Policies[1]["wait_p99_seconds"] != 12.34 {
+		t.Errorf("the first run is %+v", all.Runs[0])
+	}
+	r.Runs[0].Optimum = 1e9 * time.Second
+	if text := written(t, r.WriteTable) + written(t, r.WriteJSON); strings.Contains(text, "1000000000") {
+		t.Errorf("what is never is a time:\n%s", text)
+	}
+	for line := range strings.Lines(written(t, r.WriteTable)) {
+		if strings.Contains(line, "95 % served within") && strings.Join(strings.Fields(line), " ") != "95 % served within - -" {
+			t.Errorf("%q; want - for both", line)
+		}
+	}
+}
+
+// Without a herd the table says what became of all.
+func TestTableWithoutHerd(t *testing.T) {
+	r := example()
+	r.Runs = r.Runs[:1]
+	run := &r.Runs[0]
+	run.Clients, run.Reachable, run.Policies = 0, 0, nil
+	for i := range run.Series {
+		run.Series[i] = sim.Bin{Strangers: sim.Door{Came: 10, Admitted: 8}, Retries: 2, Served: 6, GaveUp: 1}
+	}
+	table := strings.Join(strings.Fields(written(t, r.WriteTable)), " ")
+	for _, want := range []string{"clients, warm-up included 128 served 96 gave up 16 still waiting at the end 16 requests"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("no %q in:\n%s", want, table)
+		}
+	}
+	if text := written(t, r.WriteJSON); !strings.Contains(text, `"came": 128,`) {
+		t.Errorf("JSON has no 128 clients:\n%s", text)
+	}
+}
+
+// Runs have names of their own, however long they are.
+func TestNames(t *testing.T) {
+	long := strings.Repeat("x", 40)
+	r := Report{Runs: []Run{{Name: long + "a"}, {Name: long + "b"}, {Name: long + "yy" + long + "a"}, {Name: "a"}}}
+	got := r.names(30)
+	seen := map[string]bool{}
+	for _, name := range got {
+		if seen[name] || len([]rune(name)) > 30 {
+			t.Errorf("names are %q; want different ones of at most 30 letters", got)
+		}
+		seen[name] = true
+	}
+	if !strings.HasSuffix(got[1], "b") || got[3] != "a" {
+		t.Errorf("names are %q; want their ends", got)
+	}
+}
+
+// Labels of marks are not over each other, and not beyond the axis.
+func TestLabels(t *testing.T) {
+	r := example()
+	for i := range 4 {
+		r.Marks = append(r.Marks, Mark{"4 times as slow", time.Duration(2000+100*i) * time.Millisecond, 3 * time.Second})
+	}
+	r.Marks = append(r.Marks, Mark{"late", 6900 * time.Millisecond, 7 * time.Second})
+	s, err := r.sheet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sty := style(small-1, grey)
+	for i, l := range s.labels {
+		end := l.at + sty.Width(l.text)
+		if l.at < 0 || end > s.room() {
+			t.Errorf("%s is from %v to %v; want 0 to %v", l.text, l.at, end, s.room())
+		}
+		for _, other := range s.labels[:i] {
+			if l.lane == other.lane && l.at < other.at+sty.Width(other.text) && other.at < end {
+				t.Errorf("%+v is over %+v", l, other)
+			}
+		}
+	}
+	if len(s.labels) != 7 || s.lanes < 3 || s.lanes > maxLanes {
+		t.Errorf("%d labels in %d lanes; want 7 in 3 to %d", len(s.labels), s.lanes, maxLanes)
+	}
+	bare := example()
+	bare.Marks = nil
+	if s2, _ := bare.sheet(); s2.height >= s.height || s2.lanes != 0 {
+		t.Error("labels have no room of their own")
+	}
+}
+
+// The longest legend stays on the sheet.
+func TestLegendFits(t *testing.T) {
+	r := example()
+	r.Runs = r.Runs[1:]
+	for i := range r.Runs[0].Series {
+		b := &r.Runs[0].Series[i]
+		b.TimedOut, b.GaveUp = 9965, 9950
+	}
+	s, err := r.sheet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sty := style(normal-1, color.Black)
+	for _, panel := range s.panels {
+		wide := 30*vg.Length(len(panel.legend)) + 110*pixel
+		for _, e := range panel.legend {
+			wide += sty.Width(e.text)
+		}
+		if wide > s.width {
+			t.Errorf("%+v takes %v of %v", panel.legend, wide, s.width)
+		}
+	}
+}
+
+// A logarithmic axis begins below what strangers are.
+func TestScale(t *testing.T) {
+	for _, c := range []struct{ most, usual, background, want float64 }{{10_000, 125, 30, 1}, {10_000, 125, 3, 0.1}, {10_000, 125, 0, 10}, {200, 125, 3, 0}} {
+		var p panel
+		if p.scale(c.most, c.usual, c.background); p.least != c.want {
+			t.Errorf("%+v: the axis begins at %v; want %v", c, p.least, c.want)
+		}
 	}
 }
 
@@ -131,7 +296,7 @@ func TestPictures(t *testing.T) {
 	text := texts(t, svg)
 	for _, want := range []string{
 		"a.caddyfile", "98 of 100 served, all over after 4.20 s", "none", "0 of 100 served, 40 still wait", "came", "of these, admitted",
-		"the backend's capacity: 40", "its workers: 4", "timed out (up to 800, cut off)", "gave up", "the limit",
+		"the backend's capacity: 40", "its workers: 4", "timed out (cut off: up to 800)", "gave up", "the limit",
 		"waiting before the backend", "exact", "every 1.5s, 3 attempts", "none served", "12.3 s", "outage", "restart", "seconds since the herd came",
 	} {
 		if !strings.Contains(text, want) {
@@ -178,8 +343,12 @@ func TestPicturesOfMuch(t *testing.T) {
 	for len(r.Runs) < maxPictures {
 		r.Runs = append(r.Runs, r.Runs[0])
 	}
-	if text := texts(t, written(t, r.WriteSVG)); len(text) > 100_000 {
+	text := texts(t, written(t, r.WriteSVG))
+	if len(text) > 100_000 {
 		t.Errorf("%d bytes of text", len(text))
+	}
+	if !strings.Contains(text, "(194 policies more are not shown)") {
+		t.Error("the picture does not say that policies are left out")
 	}
 	empty := sim.Result{Series: make([]sim.Bin, 3)}
 	r.Runs = []Run{{Name: "", Result: empty}}

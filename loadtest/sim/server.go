@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"net/http"
 	"time"
 
 	"github.com/herdshield/shield"
@@ -61,7 +60,7 @@ type Request struct {
 type Answer struct {
 	Admit  bool
 	Queued bool          // neither admitted nor refused yet; for a Queuer only, and with a Ticket
-	Status int           // of a refusal: 429, or 503, as 0 is
+	Status int           // of a refusal, as HTTP has it; 0 is 503
 	Hint   pushback.Hint // for a refusal; the zero Hint tells nothing
 	Hold   time.Duration // how long the refusal is held back
 	Ticket int32         // see Server.Finish
@@ -138,7 +137,7 @@ func (g *guard) Arrive(now time.Duration, r Request) Answer {
 		g.waiting = append(g.waiting, waiter{t, g.g, q})
 		return Answer{Queued: true, Ticket: t}
 	}
-	a := answer(&d)
+	a := answer(g.g, &d)
 	if d.Admit || d.Hold > 0 {
 		a.Ticket = g.ticket(d)
 	}
@@ -153,13 +152,12 @@ func (g *guard) named(client limiter.Key) []limiter.Key {
 	return g.keys
 }
 
-// answer returns what d says, but for the ticket.
-func answer(d *shield.Decision) Answer {
+// answer returns what d says, but for the ticket, with the status that the Guard
+// which decided answers with.
+func answer(by *shield.Guard, d *shield.Decision) Answer {
 	a := Answer{Admit: d.Admit, Hint: d.Hint, Hold: d.Hold}
 	if !d.Admit {
-		if a.Status = http.StatusServiceUnavailable; d.Reason.Own() {
-			a.Status = http.StatusTooManyRequests
-		}
+		a.Status = by.Answers().Status(d.Refusal())
 	}
 	return a
 }
@@ -206,7 +204,7 @@ func (g *guard) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
 		w := g.leave(i)
 		w.request.Keys = g.named(w.request.Client)
 		w.by.Settle(now, w.request, d, verdict)
-		a := answer(d)
+		a := answer(w.by, d)
 		if d.Admit || d.Hold > 0 {
 			a.Ticket = w.ticket
 		} else {
