@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -38,7 +39,8 @@ func init() {
 		Long: `
 Sends HTTP or gRPC clients to a URL and shows what became of them. Each client
 wants one answer. If it is refused, or gets no answer, it comes again as its
-policy says, until it is served or gives up.
+policy says, until it is served or gives up. Served means: answered with a 2xx,
+or with OK in gRPC. Redirects are not followed, and are failures.
 
 Who comes:
   --rate, --duration   clients at a rate, whether or not those before them have
@@ -57,17 +59,23 @@ servers that are yours.
 
 A run is bounded: at most 20,000 clients at one time, --requests in all, and
 it ends within the time in which clients come, plus --patience and --timeout.
-Ctrl-C ends it sooner and shows what there is so far; a second one kills.
+Clients that this machine cannot start in that time never come, and are counted.
+Ctrl-C ends it sooner and shows what there is so far; a second one kills. What
+was under way then is shown as such, with the age of the oldest request.
 
 Exit code: 0 if the run ended by itself and every --expect is met; 1 if a flag
-is wrong or the run could not be made; 2 if an --expect is not met; 130 if it
-was interrupted, whatever was expected.
+is wrong or the run could not be made; 2 if an --expect is not met, or there is
+one and --requests ended the run while clients were still trying; 130 if it was
+interrupted, whatever was expected.
 
 Policies, for --policy. A mix is NAME[@PARAMETER][*ATTEMPTS][:WEIGHT],... and
---policies says what each of them does:
+--policies says what each of them does. Those that name no failures there come
+again after 408, 425, 429, 5xx but 501 and 505, and no answer; those that do not
+say where they obey Retry-After do so in 429 and 503:
 ` + policyNames() + `
 Figures, for --expect: ` + strings.Join(live.Figures(), ", ") + `.
-Times are those of clients that were served, with all retries.
+Times are those of clients that were served, with all retries. Those who were not
+have none: expect enough of served, too.
 `,
 		CobraFunc: loadtestCommand,
 	})
@@ -142,6 +150,9 @@ func loadtestCommand(cmd *cobra.Command) {
 	}
 }
 
+// fromDefault is the value of --x-forwarded-for if none is given.
+const fromDefault = "10.0.0.1"
+
 // loadtestFlags gives cmd its flags, and returns where their values go.
 func loadtestFlags(cmd *cobra.Command) *loadtest {
 	l := new(loadtest)
@@ -158,18 +169,18 @@ func loadtestFlags(cmd *cobra.Command) *loadtest {
 	f.DurationVar(&l.Timeout, "timeout", 10*time.Second, "how long a client waits for an answer, up to 10m")
 	f.DurationVar(&l.Patience, "patience", time.Minute, "how long after its first attempt a client still begins one, up to 1h")
 	f.IntVar(&l.Attempts, "attempts", 0, "how often a client tries at most (default: as its policy says)")
-	f.StringVar(&l.from, "x-forwarded-for", "", "give each client an address of its own, from this one on")
-	f.Lookup("x-forwarded-for").NoOptDefVal = "10.0.0.1"
+	f.StringVar(&l.from, "x-forwarded-for", "", "give each client an address of its own, from this one on: --x-forwarded-for=10.0.0.7")
+	f.Lookup("x-forwarded-for").NoOptDefVal = fromDefault
 	f.IntVar(&l.Identities, "clients", 0, "how many addresses there are with --x-forwarded-for (default: one for each client)")
 	f.StringVar(&l.proto, "proto", "h1", "h1, h2 (over TLS), h2c (by prior knowledge) or grpc (unary calls)")
 	f.BoolVar(&l.Insecure, "insecure", false, "take any TLS certificate")
 	f.IntVar(&l.Connections, "connections", 0, "how many connections clients share in h2, h2c and grpc, up to 1000 (default 32)")
 	f.BoolVar(&l.KeepAlive, "keep-alive", false, "let clients share connections in h1 (default: one for each attempt)")
-	f.BoolVar(&l.Connected, "connected", false, "open connections before the run: in h1 one for each of the herd")
+	f.BoolVar(&l.Connected, "connected", false, "open connections beforehand: in h1 one for each of the herd, shortly before it comes")
 	f.StringVarP(&l.Method, "method", "X", "", "HTTP method (default GET, or POST with a body), or that of gRPC, which gets an empty message (default "+live.HealthCheck+")")
 	f.StringArrayVarP(&l.headers, "header", "H", nil, "a header field of every request, as 'Name: value'; may be repeated")
 	f.StringVar(&l.body, "body", "", "what every request sends, or @FILE; up to 1 MiB")
-	f.IntVar(&l.Requests, "requests", 1_000_000, "end the run after so many requests, retries included, up to 10000000")
+	f.IntVar(&l.Requests, "requests", 1_000_000, "end the run after so many requests, retries included, up to 10000000; with --expect it then fails")
 	f.Uint64Var(&l.Seed, "seed", 1, "of everything that is random: arrivals and waits")
 	f.StringArrayVar(&l.expect, "expect", nil, "what must be, as 'served>=99%' or 'p99<2s'; may be repeated")
 	f.StringVar(&l.json, "json", "", "write everything to this file as JSON, - for standard output")
@@ -183,6 +194,11 @@ func loadtestFlags(cmd *cobra.Command) *loadtest {
 			return fmt.Errorf("--policies is given with %q; want no URL with it", args)
 		case len(args) == 0:
 			return errors.New("the URL is missing; want one, as http://127.0.0.1:8080/")
+		}
+		for _, arg := range args {
+			if _, err := netip.ParseAddr(arg); err == nil && l.from == fromDefault {
+				return fmt.Errorf("there are %d arguments, %q; want one URL, and the address after a =: --x-forwarded-for=%s", len(args), args, arg)
+			}
 		}
 		return fmt.Errorf("there are %d arguments, %q; want one URL, and flags", len(args), args)
 	}
@@ -243,6 +259,9 @@ func (l *loadtest) run(ctx context.Context, url string, out io.Writer, scr scree
 		return exit{fmt.Errorf("interrupted after %.1f s; the figures are of what came until then", r.Took.Seconds()), exitInterrupted}
 	}
 	var unmet []error
+	if errors.Is(r.Stopped, live.ErrRequests) && len(expected) > 0 {
+		unmet = append(unmet, fmt.Errorf("--requests %d ended the run while %d clients were still trying; want more requests, or fewer clients", l.Requests, r.All.Trying))
+	}
 	for _, e := range expected {
 		unmet = append(unmet, e.Check(r))
 	}
@@ -304,6 +323,8 @@ func (l *loadtest) parse() ([]live.Expectation, error) {
 	}
 	if l.json == "-" && l.csv == "-" {
 		wrong("--json and --csv are both -; want one of them on standard output")
+	} else if sameFile(l.json, l.csv) {
+		wrong("--json and --csv are both %s; want two files", l.json)
 	}
 	var expected []live.Expectation
 	for _, s := range l.expect {
@@ -346,6 +367,21 @@ func readBody(s string) ([]byte, error) {
 		return nil, fmt.Errorf("--body: %s has more than %d bytes; want at most so many", name, live.MaxBody)
 	}
 	return b, nil
+}
+
+// sameFile reports whether two names, neither of them empty, are of one file. Of
+// devices and pipes it says that they are not.
+func sameFile(a, b string) bool {
+	if a == "" || b == "" {
+		return false
+	}
+	if one, err := os.Stat(a); err == nil {
+		other, err := os.Stat(b)
+		return err == nil && one.Mode().IsRegular() && os.SameFile(one, other)
+	}
+	one, err1 := filepath.Abs(a)
+	other, err2 := filepath.Abs(b)
+	return err1 == nil && err2 == nil && one == other
 }
 
 // sink returns a file that has just been created, stdout if its name is -, and

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -111,8 +112,30 @@ func TestLoadtestExitCodes(t *testing.T) {
 	}
 }
 
+// Whoever expects something of a run that --requests has cut off does not get it.
+func TestLoadtestCutOffByRequests(t *testing.T) {
+	args := []string{"--herd", "20", "--policy", "fixed@1ms", "--timeout", "1m", "--requests", "10"}
+	var out bytes.Buffer
+	if err := runLoadtest(t.Context(), &out, io.Discard, append(args, everySecond(t, nil))...); err != nil {
+		t.Errorf("error is %v; want none, as nothing is expected", err)
+	}
+	if want := "the limit of requests was reached (--requests 10). "; !strings.Contains(out.String(), want) {
+		t.Errorf("output has no %q:\n%s", want, &out)
+	}
+	err := runLoadtest(t.Context(), io.Discard, io.Discard, append(args, everySecond(t, nil), "--expect", "unreachable<=100%")...)
+	code, ok := err.(exit)
+	if !ok || code.code != 2 || !strings.Contains(err.Error(), "--requests 10 ended the run while ") {
+		t.Errorf("error is %v; want one with exit code 2", err)
+	}
+}
+
 func TestLoadtestChecksItsFlags(t *testing.T) {
 	const url = "http://127.0.0.1:1/"
+	dir := t.TempDir()
+	file, link := filepath.Join(dir, "f"), filepath.Join(dir, "link")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Symlink(file, link)); err != nil {
+		t.Fatal(err)
+	}
 	for _, s := range []struct{ args, want string }{
 		{"", "the URL is missing; want one"},
 		{url + " " + url, "there are 2 arguments"},
@@ -120,7 +143,7 @@ func TestLoadtestChecksItsFlags(t *testing.T) {
 		{url, "nobody comes"},
 		{url + " --herd many", `invalid argument "many" for "--herd"`},
 		{url + " --herds 3", "unknown flag: --herds"},
-		{url + " --herd 20001", "herd is 20001; want 0 to 20000"},
+		{url + " --herd 20001", "--herd is 20001; want 0 to 20000"},
 		{url + " --rate 5/d", `--rate is "5/d"; want a number of clients per s, m or h`},
 		{url + " --rate 5/", "--rate is"},
 		{url + " --rate -1", "--rate is"},
@@ -142,9 +165,19 @@ func TestLoadtestChecksItsFlags(t *testing.T) {
 		{url + " --rate 1 --csv /nonesuch/x", "--csv: open /nonesuch/x"},
 		{url + " --rate 1 --csv - --json -", "both -; want one"},
 		{url + " --rate 1 --proto h2", "want https, or h2c"},
-		{url + " --rate 1 --timeout 0", "timeout is 0s; want more than 0"},
-		{url + " --rate 1 --duration 2h", "duration is 2h0m0s; want more than 0, at most 1h"},
+		{url + " --rate 1 --timeout 0", "--timeout is 0s; want more than 0"},
+		{url + " --rate 1 --duration 2h", "--duration is 2h0m0s; want more than 0, at most 1h"},
 		{"http://192.0.2.1/ --rate 1", "not a loopback address; a load test of another machine must be allowed explicitly (--allow-remote)"},
+		{url + " --herd 1 --herd-after 2h", "--herd-after is 2h0m0s; want 0 to 1h"},
+		{url + " --rate 1 --proto h3", `--proto is "h3"; want h1`},
+		{url + " --rate 1 --x-forwarded-for 10.0.0.7", "the address after a =: --x-forwarded-for=10.0.0.7"},
+		{"--x-forwarded-for 10.0.0.7 --rate 1 " + url, "--x-forwarded-for=10.0.0.7"},
+		{url + " --rate 1 --x-forwarded-for --clients -1", "--clients is -1; want 0 to"},
+		{url + " --rate 1 -H Content-Length:5", "--header has Content-Length, which follows from the body"},
+		{url + " --rate 1 -H transfer-encoding:chunked", "--header has Transfer-Encoding"},
+		{url + " --rate 1 -H host:a -H Host:b", `--header has 2 values of Host, ["a" "b"]; want one`},
+		{url + " --rate 1 --json " + dir + "/new --csv " + dir + "/./new", "--json and --csv are both " + dir + "/new; want two files"},
+		{url + " --rate 1 --json " + file + " --csv " + link, "want two files"},
 		{"127.0.0.1:80 --rate 1", "want http://host:port/path"},
 	} {
 		err := runLoadtest(t.Context(), io.Discard, io.Discard, strings.Fields(s.args)...)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 )
@@ -31,28 +32,134 @@ func connect(ctx context.Context, n int, timeout time.Duration, dial func(contex
 	conns := make([]*spare, n)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	each(n, func(i int) {
+		if conn, err := dial(ctx); err == nil {
+			conns[i] = &spare{conn: conn}
+		}
+	})
+	return conns
+}
+
+// each calls f with 0 to n-1, about in this order, and returns when all calls have.
+func each(n int, f func(i int)) {
 	var all sync.WaitGroup
 	for first := range min(connecting, n) {
 		all.Go(func() {
 			for i := first; i < n; i += connecting {
-				if conn, err := dial(ctx); err == nil {
-					conns[i] = &spare{conn: conn}
-				}
+				f(i)
 			}
 		})
 	}
 	all.Wait()
-	return conns
+}
+
+// ahead returns how long before its client a connection is opened, for a herd of
+// n. Ours: servers wait longer than that for a request, and even a slow machine
+// opens 10,000 connections in a second.
+func ahead(n int) time.Duration {
+	return time.Second + time.Duration(n)*time.Second/10_000
+}
+
+// spares are connections for a herd, each for one client. The nil spares are
+// none. Only next and close must not be called at the same time.
+type spares struct {
+	due     []time.Duration // when clients come, since the start of the run, ascending
+	conns   []*spare        // in their order
+	first   int             // so many are opened before the run
+	taken   int             // by next
+	timeout time.Duration
+	dial    func(context.Context) (net.Conn, error)
+}
+
+func newSpares(due []time.Duration, timeout time.Duration, dial func(context.Context) (net.Conn, error)) *spares {
+	s := &spares{due: due, timeout: timeout, dial: dial, conns: make([]*spare, len(due))}
+	for i := range s.conns {
+		s.conns[i] = new(spare)
+	}
+	s.first, _ = slices.BinarySearch(due, ahead(len(due)))
+	return s
+}
+
+// openFirst opens those that are wanted soon after the start, before it. Where
+// that fails, or takes longer than the time-out in all, clients will find out by
+// themselves.
+func (s *spares) openFirst(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	each(s.first, func(i int) { s.open(ctx, i) })
+}
+
+// openLater opens the others, each shortly before its client comes. It returns
+// when that is done, or soon after ctx ends.
+func (s *spares) openLater(ctx context.Context, start time.Time) {
+	if s == nil {
+		return
+	}
+	each(len(s.conns)-s.first, func(i int) {
+		i += s.first
+		if !wait(ctx, s.due[i]-ahead(len(s.due))-time.Since(start)) {
+			return
+		}
+		ctx, cancel := context.WithTimeout(ctx, s.timeout)
+		defer cancel()
+		s.open(ctx, i)
+	})
+}
+
+func (s *spares) open(ctx context.Context, i int) {
+	if s.conns[i].wanted() {
+		if conn, err := s.dial(ctx); err == nil {
+			s.conns[i].put(conn)
+		}
+	}
+}
+
+// next returns the spare of the next client of the herd.
+func (s *spares) next() *spare {
+	if s == nil {
+		return nil
+	}
+	s.taken++
+	return s.conns[s.taken-1]
+}
+
+// close closes those that nobody has come for.
+func (s *spares) close() {
+	if s == nil {
+		return
+	}
+	for _, c := range s.conns[s.taken:] {
+		c.close()
+	}
 }
 
 // A spare is a connection that was opened before somebody needs it. It is taken
 // once. The nil spare has none. It is safe for concurrent use.
 type spare struct {
-	mu   sync.Mutex
-	conn net.Conn // guarded by mu; nil once it is taken
+	mu    sync.Mutex
+	conn  net.Conn // guarded by mu; nil before it is open, and once it is taken
+	taken bool     // guarded by mu: nobody wants it any more
 }
 
-// take returns the connection, and nil when it is called again.
+// wanted reports whether the connection has not been taken.
+func (s *spare) wanted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.taken
+}
+
+// put gives s its connection, and closes it if it comes too late.
+func (s *spare) put(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taken {
+		conn.Close()
+		return
+	}
+	s.conn = conn
+}
+
+// take returns the connection, and nil when there is none, or it is called again.
 func (s *spare) take() net.Conn {
 	if s == nil {
 		return nil
@@ -60,7 +167,7 @@ func (s *spare) take() net.Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	conn := s.conn
-	s.conn = nil
+	s.conn, s.taken = nil, true
 	return conn
 }
 

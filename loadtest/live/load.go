@@ -1,12 +1,14 @@
 package live
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -17,6 +19,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/pushback"
 )
 
 // What bounds a Load. Ours: a machine that plays more is too busy to say how long
@@ -55,8 +58,9 @@ type LoadConfig struct {
 	// there are requests at one time.
 	KeepAlive bool
 
-	// Connected opens connections before the run: those that are shared, and in
-	// H1 one for the first attempt of each of the herd.
+	// Connected opens connections beforehand: those that are shared, before the
+	// run; and in H1 one for the first attempt of each of the herd, shortly before
+	// it comes, as servers close connections on which nothing is asked.
 	Connected bool
 
 	// Method is an HTTP method, "" for GET; or of GRPC the full name of a unary
@@ -98,7 +102,7 @@ type LoadConfig struct {
 
 	// Identities is how many addresses the clients have between them, which they
 	// say in X-Forwarded-For, counting from FirstAddress, an IPv4 address. It
-	// means nothing unless there is one. 0 means as many as clients come.
+	// means nothing unless there is one. 0 means one for each client.
 	Identities   int
 	FirstAddress netip.Addr
 
@@ -123,29 +127,55 @@ func (c LoadConfig) withDefaults() LoadConfig {
 	if c.Requests == 0 {
 		c.Requests = 1_000_000
 	}
-	if c.Identities == 0 {
-		c.Identities = c.arrivals()
-	}
 	return c
 }
 
-// arrivals returns how many clients come, at most or on average.
-func (c LoadConfig) arrivals() int {
-	return min(c.Herd+int(math.Ceil(c.Rate*c.Duration.Seconds())), MaxRequests)
+// mostArrivals returns how many clients come at most. Of a Poisson process that is
+// not known, but the probability that more come is below 1e-20.
+func (c LoadConfig) mostArrivals() int {
+	n := c.Rate * c.Duration.Seconds()
+	if n > 0 && !c.Even {
+		n += 10*math.Sqrt(n) + 30
+	}
+	return c.Herd + int(math.Ceil(n))
 }
 
-// check returns an error that names every field of c that is out of range.
+// address returns what client number i says in X-Forwarded-For, "" for nothing.
+func (c LoadConfig) address(i int) string {
+	if !c.FirstAddress.IsValid() {
+		return ""
+	}
+	if c.Identities > 0 {
+		i %= c.Identities
+	}
+	return addressAfter(c.FirstAddress, i).String()
+}
+
+// comingEnds returns when the last client is due, since the start of the run.
+func (c LoadConfig) comingEnds() time.Duration {
+	var end time.Duration
+	if c.Herd > 0 {
+		end = c.HerdAfter + c.Within
+	}
+	if c.Rate > 0 {
+		end = max(end, c.Duration)
+	}
+	return end
+}
+
+// check returns an error that names every field of c that is out of range, as
+// shield loadtest calls it: --herd-after is HerdAfter.
 func (c LoadConfig) check() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	within := func(name string, n, least, most int) {
 		if n < least || n > most {
-			wrong("%s is %d; want %d to %d", name, n, least, most)
+			wrong("--%s is %d; want %d to %d", name, n, least, most)
 		}
 	}
 	atMost := func(name string, d, most time.Duration) {
 		if d < 0 || d > most {
-			wrong("%s is %v; want 0 to %s", name, d, brief(most))
+			wrong("--%s is %v; want 0 to %s", name, d, brief(most))
 		}
 	}
 	if c.Target.URL == nil || len(c.Target.Addresses) == 0 {
@@ -154,49 +184,51 @@ func (c LoadConfig) check() error {
 	scheme := c.Target.URL.Scheme
 	switch {
 	case !slices.Contains(Protos, c.Proto):
-		wrong("protocol is %q; want h1, h2, h2c or grpc", c.Proto)
+		wrong("--proto is %q; want h1, h2, h2c or grpc", c.Proto)
 	case c.Proto == H2 && scheme != "https":
-		wrong("protocol is h2, which is over TLS, and the target is %s; want https, or h2c", c.Target.URL)
+		wrong("--proto is h2, which is over TLS, and the target is %s; want https, or h2c", c.Target.URL)
 	case c.Proto == H2C && scheme != "http":
-		wrong("protocol is h2c, which is without TLS, and the target is %s; want http, or h2", c.Target.URL)
+		wrong("--proto is h2c, which is without TLS, and the target is %s; want http, or h2", c.Target.URL)
 	}
 	if c.Insecure && scheme != "https" {
-		wrong("insecure is set, and the target is %s; want https", c.Target.URL)
+		wrong("--insecure is set, and the target is %s; want https", c.Target.URL)
 	}
 	within("connections", c.Connections, 0, MaxConnections)
 	if c.Connections > 0 && c.Proto == H1 {
-		wrong("connections is %d, and the protocol is h1; want h2, h2c or grpc, or keep-alive", c.Connections)
+		wrong("--connections is %d, and --proto is h1; want h2, h2c or grpc, or --keep-alive instead", c.Connections)
 	}
 	if c.KeepAlive && c.Proto != H1 {
-		wrong("keep-alive is set, and the protocol is %s, which always keeps connections; want h1", c.Proto)
+		wrong("--keep-alive is set, and --proto is %s, which always keeps connections; want h1", c.Proto)
 	}
 	if c.KeepAlive && c.Connected {
-		wrong("keep-alive and connected are both set; want one of them")
+		wrong("--keep-alive and --connected are both set; want one of them")
 	}
 	errs = append(errs, c.checkRequest()...)
 	if !(c.Rate >= 0 && c.Rate <= MaxRate) { // NaN must fail too
-		wrong("rate is %v per second; want 0 to %d", c.Rate, MaxRate)
+		wrong("--rate is %v per second; want 0 to %d", c.Rate, MaxRate)
 	} else if c.Rate > 0 && (c.Duration <= 0 || c.Duration > MaxDuration) {
-		wrong("duration is %v; want more than 0, at most %s", c.Duration, brief(MaxDuration))
+		wrong("--duration is %v; want more than 0, at most %s", c.Duration, brief(MaxDuration))
 	}
 	within("herd", c.Herd, 0, MaxClients)
 	if c.Herd == 0 && c.Rate == 0 {
-		wrong("nobody comes: rate and herd are both 0; want one of them, or both")
+		wrong("nobody comes: --rate and --herd are both 0; want one of them, or both")
 	}
 	atMost("within", c.Within, time.Minute)
-	atMost("the herd's delay", c.HerdAfter, MaxDuration)
+	atMost("herd-after", c.HerdAfter, MaxDuration)
 	if err := c.Mix.Check(); err != nil {
-		errs = append(errs, err)
+		errs = append(errs, fmt.Errorf("--policy: %w", err))
 	}
 	if c.Timeout <= 0 || c.Timeout > MaxTimeout {
-		wrong("timeout is %v; want more than 0, at most %s", c.Timeout, brief(MaxTimeout))
+		wrong("--timeout is %v; want more than 0, at most %s", c.Timeout, brief(MaxTimeout))
 	}
 	atMost("patience", c.Patience, MaxPatience)
 	within("attempts", c.Attempts, 0, MaxAttempts)
-	within("identities", c.Identities, 0, MaxRequests)
+	within("clients", c.Identities, 0, MaxRequests)
 	within("requests", c.Requests, 1, MaxRequests)
-	if c.FirstAddress.IsValid() && !addressAfter(c.FirstAddress, c.Identities-1).IsValid() {
-		wrong("first address is %v; want IPv4, with room for %d after it", c.FirstAddress, c.Identities-1)
+	if c.FirstAddress.IsValid() && len(errs) == 0 { // else nobody knows how many come
+		if n := cmp.Or(c.Identities, c.mostArrivals()); !addressAfter(c.FirstAddress, n-1).IsValid() {
+			wrong("--x-forwarded-for is %v; want IPv4, with room for %d after it", c.FirstAddress, n-1)
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -206,24 +238,30 @@ func (c LoadConfig) checkRequest() (errs []error) {
 	if c.Proto == GRPC {
 		service, method, ok := strings.Cut(strings.TrimPrefix(c.Method, "/"), "/")
 		if !strings.HasPrefix(c.Method, "/") || !ok || service == "" || method == "" || strings.Contains(method, "/") {
-			errs = append(errs, fmt.Errorf("method is %q; want that of gRPC, as %s", c.Method, HealthCheck))
+			errs = append(errs, fmt.Errorf("--method is %q; want that of gRPC, as %s", c.Method, HealthCheck))
 		}
 		if len(c.Body) > 0 {
-			errs = append(errs, errors.New("there is a body, and the protocol is grpc, which sends an empty message; want none"))
+			errs = append(errs, errors.New("--body is set, and --proto is grpc, which sends an empty message; want none"))
 		}
 	} else if !httpguts.ValidHeaderFieldName(c.Method) || c.Method == http.MethodConnect {
-		errs = append(errs, fmt.Errorf("method is %q; want one of HTTP, as GET or POST", c.Method))
+		errs = append(errs, fmt.Errorf("--method is %q; want one of HTTP, as GET or POST", c.Method))
 	}
 	if len(c.Body) > MaxBody {
-		errs = append(errs, fmt.Errorf("body has %d bytes; want at most %d", len(c.Body), MaxBody))
+		errs = append(errs, fmt.Errorf("--body has %d bytes; want at most %d", len(c.Body), MaxBody))
 	}
 	for name, values := range c.Header {
+		switch name := http.CanonicalHeaderKey(name); {
+		case name == "Content-Length", name == "Transfer-Encoding":
+			errs = append(errs, fmt.Errorf("--header has %s, which follows from the body; want none", name))
+		case name == "Host" && len(values) > 1:
+			errs = append(errs, fmt.Errorf("--header has %d values of Host, %q; want one", len(values), values))
+		}
 		if !httpguts.ValidHeaderFieldName(name) || len(values) == 0 {
-			errs = append(errs, fmt.Errorf("header has the field name %q; want one of HTTP, and a value", name))
+			errs = append(errs, fmt.Errorf("--header has the field name %q; want one of HTTP, and a value", name))
 		}
 		for _, v := range values {
 			if !httpguts.ValidHeaderFieldValue(v) {
-				errs = append(errs, fmt.Errorf("header %s has the value %q; want no control characters", name, v))
+				errs = append(errs, fmt.Errorf("--header %s has the value %q; want no control characters", name, v))
 			}
 		}
 	}
@@ -266,6 +304,7 @@ type Load struct {
 	cfg    LoadConfig
 	wire   wire
 	dialer *dialer
+	open   func(context.Context) (net.Conn, error) // for Connected: dialer.open
 
 	mu           sync.Mutex // guards what follows
 	came         time.Time  // the start of the run; zero before it
@@ -274,8 +313,9 @@ type Load struct {
 	shares       []counter
 	begun        []budget // by share
 	series       series
-	sent         int    // requests begun
-	broken       string // why the last connection failed
+	sent         int           // requests begun
+	coming       time.Duration // until nobody came any more; 0 before that
+	broken       string        // why the last connection failed
 }
 
 // A budget is what Refused.Requests and Refused.Retries count.
@@ -291,7 +331,9 @@ var (
 
 // LoadResult is what the clients of a Load have met with so far.
 type LoadResult struct {
+	Started time.Time     // zero before that
 	Took    time.Duration // of the run
+	Coming  time.Duration // of the part of it in which clients came; 0 while it lasts
 	Stopped error         // nil, or ErrStopped or ErrRequests
 
 	All, Herd, Others Tally // Others come by Rate
@@ -304,6 +346,15 @@ type LoadResult struct {
 	Fault  string
 
 	Broken string // what was wrong with the last connection of an Unreachable request
+}
+
+// RateReached returns how many of the Others came per second, while they did: 0
+// if that is not over.
+func (r *LoadResult) RateReached() float64 {
+	if r.Coming <= 0 {
+		return 0
+	}
+	return float64(r.Others.Clients) / r.Coming.Seconds()
 }
 
 // A PolicyTally is how the clients of one share of the Mix fared.
@@ -322,20 +373,27 @@ func NewLoad(c LoadConfig) (*Load, error) {
 		cfg: c, dialer: &dialer{addresses: c.Target.Addresses},
 		shares: make([]counter, len(c.Mix)), begun: make([]budget, len(c.Mix)),
 	}
+	l.open = l.dialer.open
 	var err error
 	l.wire, err = newWire(c, l.dialer)
 	return l, err
 }
 
+// grace is how long after the last client was due clients may still come. Ours:
+// long enough for the hiccups of a machine that keeps up.
+const grace = 500 * time.Millisecond
+
 // Run starts the clients and returns when each of them is served or has given up,
 // when ctx ends, or when enough requests were sent. All its goroutines have ended
 // then. A run ends within Timeout (of connecting beforehand), Duration or HerdAfter
-// and Within, Patience and Timeout.
+// and Within, half a second, Patience and Timeout, and what it takes this machine
+// to start a herd. Others that it has not started in that time are Skipped.
 func (l *Load) Run(ctx context.Context) LoadResult {
 	defer l.wire.close()
-	var spares []*spare
+	var spares *spares
 	if l.cfg.Connected && l.cfg.Proto == H1 {
-		spares = connect(ctx, l.cfg.Herd, l.cfg.Timeout, l.dialer.open)
+		spares = newSpares(newArrivals(l.cfg).herd, l.cfg.Timeout, l.open)
+		spares.openFirst(ctx)
 	} else if l.cfg.Connected {
 		c, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 		l.wire.connect(c)
@@ -345,7 +403,7 @@ func (l *Load) Run(ctx context.Context) LoadResult {
 }
 
 // run is Run once everything is connected.
-func (l *Load) run(ctx context.Context, spares []*spare) LoadResult {
+func (l *Load) run(ctx context.Context, spares *spares) LoadResult {
 	going, enough := context.WithCancelCause(ctx) // ends before ctx when enough requests were sent
 	defer enough(nil)
 	l.mu.Lock()
@@ -353,27 +411,21 @@ func (l *Load) run(ctx context.Context, spares []*spare) LoadResult {
 	l.came = start
 	l.mu.Unlock()
 	var all sync.WaitGroup
-	arrivals := newArrivals(l.cfg)
-	for i := 0; ; i++ {
-		at, herd, ok := arrivals.next()
-		if !ok || !wait(going, at-time.Since(start)) {
-			break
+	all.Go(func() { spares.openLater(going, start) })
+	l.arrive(going, start, func(c *client) {
+		if c.isHerd {
+			c.conn = spares.next()
 		}
-		c := &client{load: l, start: start, index: i, isHerd: herd, due: at, random: rand.New(rand.NewPCG(l.cfg.Seed, uint64(i)+1))}
-		c.share = l.cfg.Mix.Pick(c.random.Float64())
-		if herd && len(spares) > 0 {
-			c.conn, spares = spares[0], spares[1:]
+		if !l.enter(c) {
+			c.conn.close()
+			return
 		}
-		if l.enter(c) {
-			all.Go(func() {
-				c.live(ctx, going, enough)
-				c.conn.close() // unless it has been used
-			})
-		}
-	}
-	for _, s := range spares {
-		s.close()
-	}
+		all.Go(func() {
+			c.live(ctx, going, enough)
+			c.conn.close() // unless it has been used
+		})
+	})
+	spares.close()
 	all.Wait()
 	r := l.Result()
 	switch {
@@ -385,12 +437,52 @@ func (l *Load) run(ctx context.Context, spares []*spare) LoadResult {
 	return r
 }
 
+// arrive calls come with each client when it is due, or as soon as it can if that
+// has passed. It returns when all have come, or when going ends. When the time in
+// which they come is over, and the grace, those by Rate who have not come are
+// counted instead: there may be millions of them. A herd is few, and comes.
+func (l *Load) arrive(going context.Context, start time.Time, come func(*client)) {
+	arrivals := newArrivals(l.cfg)
+	last := l.cfg.comingEnds() + grace
+	overdue := make([]int, len(l.cfg.Mix)) // by share
+	source := rand.NewPCG(0, 0)
+	random := rand.New(source) // of clients that do not come
+	for i := 0; ; i++ {
+		at, herd, ok := arrivals.next()
+		if !ok {
+			break
+		}
+		if !herd && time.Since(start) > last && going.Err() == nil {
+			source.Seed(l.cfg.Seed, uint64(i)+1)
+			overdue[l.cfg.Mix.Pick(random.Float64())]++
+			continue
+		}
+		// Who is late does not wait: thousands of clients that are ready to run
+		// would have their turn before this.
+		if d := at - time.Since(start); going.Err() != nil || d > 0 && !wait(going, d) {
+			break
+		}
+		c := &client{load: l, start: start, index: i, isHerd: herd, due: at, random: rand.New(rand.NewPCG(l.cfg.Seed, uint64(i)+1))}
+		c.share = l.cfg.Mix.Pick(c.random.Float64())
+		come(c)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.coming = time.Since(start)
+	for share, n := range overdue {
+		for _, counter := range l.counters(&client{share: share}) {
+			counter.Skipped += n
+			counter.Overdue += n
+		}
+	}
+}
+
 // Result returns a copy of the counts so far, for use while Run is on. It takes
 // some time: see Progress.
 func (l *Load) Result() LoadResult {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := LoadResult{All: l.all.tally(), Herd: l.herd.tally(), Others: l.others.tally(), Seconds: slices.Clone(l.series.seconds), Broken: l.broken}
+	r := LoadResult{All: l.all.tally(), Herd: l.herd.tally(), Others: l.others.tally(), Seconds: slices.Clone(l.series.seconds), Broken: l.broken, Started: l.came, Coming: l.coming}
 	if n := len(r.Seconds); n > 0 {
 		r.Seconds[n-1].InFlight = l.series.inFlight
 	}
@@ -461,11 +553,14 @@ func (l *Load) begin(c *client, retry bool, at time.Duration) bool {
 	return true
 }
 
-// cut takes note of a request that the end of the run has cut off.
-func (l *Load) cut() {
+// cut counts a request of c that was under way when the run was stopped.
+func (l *Load) cut(c *client, e end) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.series.inFlight--
+	for _, n := range l.counters(c) {
+		n.cut(e)
+	}
+	l.series.cut(e)
 }
 
 // retries counts one that a client of c's share has decided on: all of a herd decide
@@ -512,10 +607,7 @@ type client struct {
 // going has ended, which enough does.
 func (c *client) live(ctx, going context.Context, enough context.CancelCauseFunc) {
 	l := c.load
-	s := sender{index: c.index, precise: l.cfg.Mix[c.share].Precise, conn: c.conn}
-	if l.cfg.FirstAddress.IsValid() {
-		s.address = addressAfter(l.cfg.FirstAddress, c.index%l.cfg.Identities).String()
-	}
+	s := sender{index: c.index, address: l.cfg.address(c.index), precise: l.cfg.Mix[c.share].Precise, conn: c.conn}
 	due, gap := c.due, time.Duration(0)
 	for n := 1; ; n++ {
 		began := time.Since(c.start)
@@ -526,11 +618,11 @@ func (c *client) live(ctx, going context.Context, enough context.CancelCauseFunc
 		attempt, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 		r := l.wire.send(attempt, s)
 		cancel()
-		if ctx.Err() != nil && r.status < 0 { // the run was cut off, which says nothing about the server
-			l.cut()
+		e := end{reply: r, due: due, began: began, ended: time.Since(c.start), firstTime: c.due}
+		if ctx.Err() != nil && r.status < 0 { // the run was cut off, and nobody knows how this would have ended
+			l.cut(c, e)
 			return
 		}
-		e := end{reply: r, due: due, began: began, ended: time.Since(c.start), firstTime: c.due}
 		e.verdict, gap = c.decide(r, n, gap, e.ended-c.due)
 		l.record(c, e)
 		due = e.ended + gap
@@ -547,16 +639,18 @@ func (c *client) live(ctx, going context.Context, enough context.CancelCauseFunc
 func (c *client) decide(r reply, n int, gap, elapsed time.Duration) (verdict, time.Duration) {
 	cfg := &c.load.cfg
 	policy := cfg.Mix[c.share].Policy
-	switch {
-	case r.status >= 200 && r.status < 300:
+	if r.status >= 200 && r.status < 300 {
 		return served, 0
-	case n == cfg.Attempts, !mayRetry(r.status) && !knowsStatuses(policy):
+	}
+	failed := cmp.Or(r.failed, r.status)
+	hint, ask := asks(policy, failed, r.hint)
+	if n == cfg.Attempts || !ask {
 		return gaveUp, 0
 	}
 	sent := c.load.budget(c)
 	after, again := policy.Next(clients.Refused{
-		Attempt: n, Hint: r.hint, Gap: gap, Elapsed: elapsed, U: c.random.Float64(),
-		Status: r.status, Retries: sent.retries, Requests: sent.requests,
+		Attempt: n, Hint: hint, Gap: gap, Elapsed: elapsed, U: c.random.Float64(),
+		Status: failed, Retries: sent.retries, Requests: sent.requests,
 	})
 	if !again || after > cfg.Patience-elapsed { // not elapsed+after, which may overflow
 		return gaveUp, 0
@@ -565,17 +659,35 @@ func (c *client) decide(r reply, n int, gap, elapsed time.Duration) (verdict, ti
 	return retry, max(after, 0)
 }
 
-// knowsStatuses reports whether p says itself which failures it retries after.
-func knowsStatuses(p clients.Policy) bool {
-	switch p := p.(type) {
-	case clients.Only:
-		return true
-	case clients.Named:
-		return knowsStatuses(p.Policy)
-	case clients.MaxAttempts:
-		return knowsStatuses(p.Policy)
+// asks reports whether p is asked after a failure, and what it may know of the
+// hint. A clients.Client says itself which failures it retries, and in which
+// answers it obeys a hint; a clients.Only says the former. Others are asked after
+// those that may go away, and know the hints of 429 (RFC 6585, section 4) and 503.
+func asks(p clients.Policy, status int, hint pushback.Hint) (pushback.Hint, bool) {
+	statuses, hints := knows(p)
+	if !hints && status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
+		hint = pushback.Hint{}
 	}
-	return false
+	return hint, statuses || mayRetry(status)
+}
+
+// knows reports whether p says itself which failures it retries, and in which
+// answers it obeys a hint.
+func knows(p clients.Policy) (statuses, hints bool) {
+	switch p := p.(type) {
+	case clients.Client:
+		return true, true
+	case clients.Only:
+		_, hints = knows(p.Policy)
+		return true, hints
+	case clients.Named:
+		return knows(p.Policy)
+	case clients.MaxAttempts:
+		return knows(p.Policy)
+	case clients.Budgeted:
+		return knows(p.Policy)
+	}
+	return false, false
 }
 
 // mayRetry reports whether other policies are asked at all: what is wrong with

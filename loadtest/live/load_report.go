@@ -3,29 +3,32 @@ package live
 import (
 	"encoding/csv"
 	"encoding/json"
-	"fmt"
 	"io"
+	"math"
+	"runtime/debug"
 	"strconv"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/clients"
 )
 
 // WriteJSON writes what a load was and what came of it. Times are in
 // milliseconds where their names end in _ms, and in seconds where they end in _s.
 func WriteJSON(w io.Writer, c LoadConfig, r LoadResult) error {
 	c = c.withDefaults()
-	type policy struct {
-		Name   string  `json:"policy"`
-		Weight float64 `json:"weight"`
-		Tally
-		PerSuccess float64 `json:"requests_per_success"`
-	}
 	type tally struct {
 		Tally
 		PerSuccess float64 `json:"requests_per_success"`
 		LastServed float64 `json:"last_served_s"`
+		OldestCut  float64 `json:"oldest_cut_off_s"`
 	}
 	of := func(t Tally) *tally {
-		return &tally{t, t.PerSuccess(), t.LastServed.Seconds()}
+		return &tally{t, t.PerSuccess(), inSeconds(t.LastServed), inSeconds(t.OldestCut)}
+	}
+	type policy struct {
+		Name   string  `json:"policy"` // as clients.Parse reads it
+		Weight float64 `json:"weight"`
+		*tally
 	}
 	type load struct {
 		Target    string  `json:"target"`
@@ -40,11 +43,24 @@ func WriteJSON(w io.Writer, c LoadConfig, r LoadResult) error {
 		Timeout   float64 `json:"timeout_s"`
 		Patience  float64 `json:"patience_s"`
 		Attempts  int     `json:"attempts"`
-		Seed      uint64  `json:"seed"`
+		Policy    string  `json:"policy"`
+
+		Requests    int    `json:"requests"`    // at most
+		Connections int    `json:"connections"` // that are shared; 0: as many as are needed
+		KeepAlive   bool   `json:"keep_alive"`
+		Connected   bool   `json:"connected"`
+		From        string `json:"x_forwarded_for"` // the first address, "" for none
+		Clients     int    `json:"clients"`         // addresses; 0: one for each client
+
+		Seed uint64 `json:"seed"`
 	}
 	out := struct {
 		Load     load     `json:"load"`
+		Version  string   `json:"version"`
+		Started  string   `json:"started"` // RFC 3339
 		Took     float64  `json:"took_s"`
+		Coming   float64  `json:"coming_s"`          // how long clients came
+		Reached  float64  `json:"rate_reached"`      // of others, per second
 		Stopped  string   `json:"stopped,omitempty"` // why it ended early
 		Faults   int64    `json:"faults_here"`
 		Fault    string   `json:"fault_here,omitempty"`
@@ -56,10 +72,19 @@ func WriteJSON(w io.Writer, c LoadConfig, r LoadResult) error {
 		Seconds  []Second `json:"seconds"`
 	}{
 		Load: load{
-			c.Target.URL.String(), c.Proto, c.Method, c.Rate, c.Duration.Seconds(), c.Herd, c.Within.Seconds(), c.HerdAfter.Seconds(),
-			c.Even, c.Timeout.Seconds(), c.Patience.Seconds(), c.Attempts, c.Seed,
+			c.Target.URL.String(), c.Proto, c.Method, c.Rate, inSeconds(c.Duration), c.Herd, inSeconds(c.Within), inSeconds(c.HerdAfter),
+			c.Even, inSeconds(c.Timeout), inSeconds(c.Patience), c.Attempts, c.Mix.Spell(),
+			c.Requests, 0, c.KeepAlive, c.Connected, "", c.Identities, c.Seed,
 		},
-		Took: r.Took.Round(time.Microsecond).Seconds(), Faults: r.Faults, Fault: r.Fault, Broken: r.Broken, All: of(r.All), Seconds: r.Seconds,
+		Version: version(), Started: r.Started.UTC().Format(time.RFC3339Nano),
+		Coming: inSeconds(r.Coming), Reached: math.Round(100*r.RateReached()) / 100,
+		Took: inSeconds(r.Took), Faults: r.Faults, Fault: r.Fault, Broken: r.Broken, All: of(r.All), Seconds: r.Seconds,
+	}
+	if c.Proto != H1 {
+		out.Load.Connections = c.connections()
+	}
+	if c.FirstAddress.IsValid() {
+		out.Load.From = c.FirstAddress.String()
 	}
 	if r.Stopped != nil {
 		out.Stopped = r.Stopped.Error()
@@ -68,21 +93,33 @@ func WriteJSON(w io.Writer, c LoadConfig, r LoadResult) error {
 		out.Herd, out.Others = of(r.Herd), of(r.Others)
 	}
 	for i, p := range r.Policies {
-		out.Policies = append(out.Policies, policy{fmt.Sprint(p.Policy), c.Mix[i].Weight, p.Tally, p.PerSuccess()})
+		out.Policies = append(out.Policies, policy{clients.Population{{Policy: p.Policy}}.Spell(), c.Mix[i].Weight, of(p.Tally)})
 	}
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(out)
 }
 
+// version is this program's, "" if the build does not say it.
+func version() string {
+	build, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	return build.Main.Version
+}
+
+// inSeconds returns d in seconds, to the microsecond.
+func inSeconds(d time.Duration) float64 { return math.Round(d.Seconds()*1e6) / 1e6 }
+
 // WriteCSV writes the run second by second.
 func WriteCSV(w io.Writer, r LoadResult) error {
 	cw := csv.NewWriter(w)
-	err := cw.Write([]string{"second", "came", "herd_came", "admitted", "herd_admitted", "refused", "timed_out", "unreachable", "retries", "served", "gave_up", "in_flight"})
+	err := cw.Write([]string{"second", "came", "herd_came", "admitted", "herd_admitted", "refused", "timed_out", "unreachable", "retries", "served", "gave_up", "in_flight", "cut_off"})
 	for i, s := range r.Seconds {
 		all := s.All()
 		var row []string
-		for _, n := range []int{i, all.Came, s.Herd.Came, all.Admitted, s.Herd.Admitted, s.Refused, s.TimedOut, s.Unreachable, s.Retries, s.Served, s.GaveUp, s.InFlight} {
+		for _, n := range []int{i, all.Came, s.Herd.Came, all.Admitted, s.Herd.Admitted, s.Refused, s.TimedOut, s.Unreachable, s.Retries, s.Served, s.GaveUp, s.InFlight, s.CutOff} {
 			row = append(row, strconv.Itoa(n))
 		}
 		if err == nil {

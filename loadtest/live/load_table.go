@@ -2,6 +2,7 @@ package live
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -62,7 +63,7 @@ func (c LoadConfig) comes() string {
 		parts = append(parts, s)
 	}
 	if c.Rate > 0 {
-		parts = append(parts, fmt.Sprintf("%g clients per second for %s", c.Rate, brief(c.Duration)))
+		parts = append(parts, fmt.Sprintf("%s clients per second for %s", few(c.Rate), brief(c.Duration)))
 	}
 	return strings.Join(parts, ", and ") + ", " + pace
 }
@@ -137,8 +138,11 @@ func writeCounts(w io.Writer, c LoadConfig, r LoadResult) error {
 	if trying := func(t *Tally) int { return t.Trying }; some(trying) {
 		row("  still trying when stopped", number(trying))
 	}
-	if skipped := func(t *Tally) int { return t.Skipped }; some(skipped) {
-		row("never came: too many at once", number(skipped))
+	if crowded := func(t *Tally) int { return t.Skipped - t.Overdue }; some(crowded) {
+		row("never came: too many at once", number(crowded))
+	}
+	if overdue := func(t *Tally) int { return t.Overdue }; some(overdue) {
+		row("never came: no time for them here", number(overdue))
 	}
 	row("last served after", func(t *Tally) string {
 		if t.Served == 0 {
@@ -158,6 +162,15 @@ func writeCounts(w io.Writer, c LoadConfig, r LoadResult) error {
 	}
 	row("  timed out", number(func(t *Tally) int { return t.TimedOut }))
 	row("  no connection, or broken", number(func(t *Tally) int { return t.Unreachable }))
+	if cut := func(t *Tally) int { return t.CutOff }; some(cut) {
+		row("  under way when stopped", number(cut))
+		row("    the oldest for", func(t *Tally) string {
+			if t.CutOff == 0 {
+				return "-"
+			}
+			return people(t.OldestCut)
+		})
+	}
 	return tw.Flush()
 }
 
@@ -197,16 +210,18 @@ func writeTimes(w io.Writer, c LoadConfig, r LoadResult) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	if t := r.All.Told; t.Count > 0 || r.All.Never > 0 {
-		fmt.Fprintf(w, "\nRetry-After told to %d of %d refused: %s least, %s median, %s most", t.Count, r.All.Refused, people(t.Min), people(t.P50), people(t.Max))
-		if r.All.Never > 0 {
-			fmt.Fprintf(w, "; never to %d", r.All.Never)
-		}
-		fmt.Fprintln(w)
-	} else if r.All.Refused > 0 {
-		fmt.Fprintf(w, "\nRetry-After told to none of %d refused\n", r.All.Refused)
+	if r.All.Refused == 0 {
+		return nil
 	}
-	return nil
+	told := fmt.Sprintf("Retry-After told to none of %d refused", r.All.Refused)
+	if t := r.All.Told; t.Count > 0 {
+		told = fmt.Sprintf("Retry-After told to %d of %d refused: %s least, %s median, %s most", t.Count, r.All.Refused, people(t.Min), people(t.P50), people(t.Max))
+	}
+	if r.All.Never > 0 {
+		told += fmt.Sprintf("; not to come back to %d", r.All.Never)
+	}
+	_, err := fmt.Fprintf(w, "\n%s\n", told)
+	return err
 }
 
 func writePolicies(w io.Writer, r LoadResult) error {
@@ -233,13 +248,43 @@ func (c LoadConfig) notes(r LoadResult) (notes []string) {
 	if r.Faults > 0 {
 		notes = append(notes, fmt.Sprintf("%d connections failed in this machine, not in the target: %s. Raise its limits (ulimit -n), or come with fewer clients.", r.Faults, r.Fault))
 	}
-	if r.All.Skipped > 0 {
-		notes = append(notes, fmt.Sprintf("%d clients never came, because %d were there already: the load was less than was asked for.", r.All.Skipped, MaxClients))
+	if n := r.All.Skipped - r.All.Overdue; n > 0 {
+		notes = append(notes, fmt.Sprintf("%d clients never came, because %d were there already: the load was less than was asked for%s.", n, MaxClients, c.reached(r)))
+	}
+	if n := r.All.Overdue; n > 0 {
+		notes = append(notes, fmt.Sprintf("%d clients never came, because this machine had not started them when their time was over: the load was less than was asked for%s.", n, c.reached(r)))
+	}
+	if r.All.Served > 0 && r.All.Served < r.All.Clients {
+		notes = append(notes, fmt.Sprintf("the waits are those of the clients that were served. The other %d waited in vain, and are not in them.", r.All.Clients-r.All.Served))
 	}
 	if r.Stopped != nil {
-		notes = append(notes, fmt.Sprintf("the run ended early: %v. %d clients were still trying.", r.Stopped, r.All.Trying))
+		why := r.Stopped.Error()
+		if errors.Is(r.Stopped, ErrRequests) {
+			why += fmt.Sprintf(" (--requests %d)", c.Requests)
+		}
+		note := fmt.Sprintf("the run ended early: %s. %d clients were still trying", why, r.All.Trying)
+		if r.All.CutOff > 0 {
+			note += fmt.Sprintf(", and %d requests under way", r.All.CutOff)
+		}
+		notes = append(notes, note+".")
 	}
 	return notes
+}
+
+// reached says at which rate clients came, if some were to come at one.
+func (c LoadConfig) reached(r LoadResult) string {
+	if rate := r.RateReached(); c.Rate > 0 && rate > 0 {
+		return fmt.Sprintf(", %s clients per second of %s", few(rate), few(c.Rate))
+	}
+	return ""
+}
+
+// few writes a number with four digits, or all before the point if those are more.
+func few(x float64) string {
+	if x >= 1000 {
+		return fmt.Sprintf("%.0f", x)
+	}
+	return fmt.Sprintf("%.4g", x)
 }
 
 // people writes a time with three digits that count, as people do.

@@ -72,7 +72,7 @@ func ExampleWriteLoad() {
 	//    all: one attempt that was answered           15.0 ms   30.0 ms   45.0 ms   60.0 ms   75.0 ms
 	//    of that, late in leaving this machine        5.00 ms   10.0 ms   15.0 ms   20.0 ms   25.0 ms
 	//
-	// Retry-After told to 109 of 110 refused: 500 ms least, 1.00 s median, 5.00 s most; never to 1
+	// Retry-After told to 109 of 110 refused: 500 ms least, 1.00 s median, 5.00 s most; not to come back to 1
 	//
 	// policy          clients   served   gave up   per success   wait p50   p99
 	// exact           100       90       8         2.28          150 ms     450 ms
@@ -85,6 +85,8 @@ func ExampleWriteLoad() {
 	// Note: 7 connections failed in this machine, not in the target: too many open files. Raise its limits (ulimit -n), or come with fewer clients.
 	//
 	// Note: 4 clients never came, because 20000 were there already: the load was less than was asked for.
+	//
+	// Note: the waits are those of the clients that were served. The other 10 waited in vain, and are not in them.
 	//
 	// Note: the run ended early: stopped. 2 clients were still trying.
 }
@@ -114,6 +116,61 @@ func TestTableOfALoad(t *testing.T) {
 		if got := percent(s.n, s.of); got != s.want {
 			t.Errorf("percent(%d, %d) = %q, want %q", s.n, s.of, got, s.want)
 		}
+	}
+}
+
+// What nobody was told, and rates that do not end.
+func TestTableSaysLittleOfLittle(t *testing.T) {
+	c := one
+	c.Rate, c.Duration = 100.0/7, time.Second
+	for told, want := range map[*Tally]string{
+		{Refused: 3}:                                           "\nRetry-After told to none of 3 refused\n",
+		{Refused: 3, Never: 2}:                                 "\nRetry-After told to none of 3 refused; not to come back to 2\n",
+		{Refused: 3, Told: quantilesOf(1, 2e9)}:                "\nRetry-After told to 1 of 3 refused: 1.00 s least, 2.00 s median, 10.0 s most\n",
+		{Refused: 0, Clients: 3, Served: 1}:                    "The other 2 waited in vain, and are not in them.",
+		{Refused: 0, Clients: 3, Served: 3, Told: Quantiles{}}: ", and 14.29 clients per second for 1s, ",
+	} {
+		var b strings.Builder
+		if err := WriteLoad(&b, c, LoadResult{All: *told}); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(b.String(), want) || told.Served == told.Clients && strings.Contains(b.String(), "in vain") {
+			t.Errorf("of %+v:\n%s\nwant %q", told, &b, want)
+		}
+	}
+	for x, want := range map[float64]string{30: "30", 1.0 / 3: "0.3333", 12345.67: "12346", 100000: "100000", 99.999: "100"} {
+		if got := few(x); got != want {
+			t.Errorf("few(%v) = %q, want %q", x, got, want)
+		}
+	}
+}
+
+// Whoever has the JSON can make the same run again.
+func TestJSONHasTheWholeRun(t *testing.T) {
+	c, r := shown()
+	mix, err := clients.Parse("fixed@2s*3:3,curl:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Mix, c.Proto, c.Requests, c.Connected, c.Identities, c.FirstAddress = mix, H2C, 500, true, 7, netip.MustParseAddr("10.0.0.9")
+	r.Policies[0].Policy, r.Policies[1].Policy = mix[0].Policy, mix[1].Policy
+	r.Started, r.Coming, r.Others.Clients = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC), 1606*time.Millisecond, 60
+	r.All.CutOff, r.All.OldestCut = 2, 1500*time.Millisecond
+	var b strings.Builder
+	if err := WriteJSON(&b, c, r); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"policy": "fixed@2s*3:3,curl:1"`, `"requests": 500`, `"connections": 32`, `"keep_alive": false`, `"connected": true`,
+		`"x_forwarded_for": "10.0.0.9"`, `"clients": 7`, `"version": "`, `"started": "2026-05-01T12:00:00Z"`, `"coming_s": 1.606`, `"rate_reached": 37.36`,
+		`"policy": "fixed@2s*3"`, `"policy": "curl"`, `"cut_off": 2`, `"oldest_cut_off_s": 1.5`,
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("JSON has no %s:\n%s", want, &b)
+		}
+	}
+	if n := strings.Count(b.String(), `"last_served_s": 2.345`); n != 3 { // all, herd, the first policy
+		t.Errorf("JSON says %d times when the last was served; want 3:\n%s", n, &b)
 	}
 }
 
@@ -158,7 +215,7 @@ func TestJSONAndCSV(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(rows[1], " "); len(rows) != 3 || got != "0 5 3 3 1 2 1 1 1 2 1 4" {
+	if got := strings.Join(rows[1], " "); len(rows) != 3 || got != "0 5 3 3 1 2 1 1 1 2 1 4 0" {
 		t.Errorf("%d rows, the first %q; want 3, 0 5 3 3 1 2 1 1 1 2 1 4", len(rows), got)
 	}
 	// JSON has no infinities, whatever was measured.

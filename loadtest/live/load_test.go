@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -49,7 +51,7 @@ func (w handlerSender) send(ctx context.Context, s sender) reply {
 	if err := ctx.Err(); err != nil {
 		return failed(ctx, err)
 	}
-	return reply{status: rec.Code, label: http.StatusText(rec.Code), hint: hintOf(rec.Code, rec.Header(), time.Now())}
+	return reply{status: rec.Code, label: http.StatusText(rec.Code), hint: hintOf(rec.Header(), time.Now())}
 }
 
 // here is a target that nobody connects to.
@@ -79,8 +81,11 @@ func checkLoad(t *testing.T, r LoadResult) {
 		if n.Clients != n.Served+n.GaveUp+n.Trying {
 			t.Errorf("%s: %d clients, but %d served + %d gave up + %d trying", name, n.Clients, n.Served, n.GaveUp, n.Trying)
 		}
-		if n.Requests != n.TimedOut+n.Unreachable+answers {
-			t.Errorf("%s: %d requests, but %d timed out + %d unreachable + %d answers", name, n.Requests, n.TimedOut, n.Unreachable, answers)
+		if n.Requests != n.TimedOut+n.Unreachable+n.CutOff+answers {
+			t.Errorf("%s: %d requests, but %d timed out + %d unreachable + %d cut off + %d answers", name, n.Requests, n.TimedOut, n.Unreachable, n.CutOff, answers)
+		}
+		if n.Skipped < n.Overdue || n.CutOff > n.Trying || (n.OldestCut > 0) && n.CutOff == 0 {
+			t.Errorf("%s: %d of %d skipped overdue, %d of %d trying cut off, the oldest after %v", name, n.Overdue, n.Skipped, n.CutOff, n.Trying, n.OldestCut)
 		}
 		if int(n.Wait.Count) != n.Served || int(n.Attempt.Count) != answers || int(n.Late.Count) != n.Requests {
 			t.Errorf("%s: %d waits, %d answers' times, %d latenesses; want %d, %d, %d", name, n.Wait.Count, n.Attempt.Count, n.Late.Count, n.Served, answers, n.Requests)
@@ -92,6 +97,13 @@ func checkLoad(t *testing.T, r LoadResult) {
 	if got := r.Herd.Clients + r.Others.Clients; got != r.All.Clients {
 		t.Errorf("%d clients in the herd and others, %d in all", got, r.All.Clients)
 	}
+	skipped, overdue, cutOff := 0, 0, 0
+	for _, p := range r.Policies {
+		skipped, overdue, cutOff = skipped+p.Skipped, overdue+p.Overdue, cutOff+p.CutOff
+	}
+	if n := r.All; skipped != n.Skipped || overdue != n.Overdue || cutOff != n.CutOff || r.Herd.Skipped+r.Others.Skipped != n.Skipped || r.Herd.CutOff+r.Others.CutOff != n.CutOff {
+		t.Errorf("%d skipped, %d overdue and %d cut off by policy; %+v in all", skipped, overdue, cutOff, n)
+	}
 	var sum Second
 	for _, s := range r.Seconds {
 		sum.Served += s.Served
@@ -99,6 +111,7 @@ func checkLoad(t *testing.T, r LoadResult) {
 		sum.TimedOut += s.TimedOut
 		sum.Refused += s.Refused
 		sum.Unreachable += s.Unreachable
+		sum.CutOff += s.CutOff
 		sum.Herd.Admitted += s.All().Admitted
 		sum.Herd.Came += s.All().Came
 		if b := s.Bin(); int(b.Served) != s.Served || int(b.Herd.Came) != s.Herd.Came || int(b.Strangers.Admitted) != s.Others.Admitted {
@@ -106,16 +119,23 @@ func checkLoad(t *testing.T, r LoadResult) {
 		}
 	}
 	n := r.All
-	if sum.Served != n.Served || sum.GaveUp != n.GaveUp || sum.TimedOut != n.TimedOut || sum.Refused != n.Refused || sum.Unreachable != n.Unreachable {
+	if sum.Served != n.Served || sum.GaveUp != n.GaveUp || sum.TimedOut != n.TimedOut || sum.Refused != n.Refused || sum.Unreachable != n.Unreachable || sum.CutOff != n.CutOff {
 		t.Errorf("the seconds add up to %+v; the tally is %+v", sum, n)
 	}
-	if ended := sum.Herd.Admitted + sum.Refused + sum.TimedOut + sum.Unreachable; ended != n.Requests {
+	if ended := sum.Herd.Admitted + sum.Refused + sum.TimedOut + sum.Unreachable + sum.CutOff; ended != n.Requests {
 		t.Errorf("%d requests by the second, %d in all", ended, n.Requests)
 	}
-	if r.Stopped == nil {
-		if n.Trying != 0 || sum.Herd.Came != n.Requests || r.Seconds[len(r.Seconds)-1].InFlight != 0 {
-			t.Errorf("a run that ended: %d trying, %d came, %d requests, %+v at last", n.Trying, sum.Herd.Came, n.Requests, r.Seconds[len(r.Seconds)-1])
-		}
+	if sum.Herd.Came != n.Requests {
+		t.Errorf("%d requests began by the second, %d ended", sum.Herd.Came, n.Requests)
+	}
+	if k := len(r.Seconds); k > 0 && r.Seconds[k-1].InFlight != n.CutOff {
+		t.Errorf("%d requests in flight at last, %d cut off", r.Seconds[k-1].InFlight, n.CutOff)
+	}
+	if r.Stopped == nil && n.Trying != 0 || r.Stopped != ErrStopped && n.CutOff != 0 {
+		t.Errorf("stopped %v: %d trying, %d cut off", r.Stopped, n.Trying, n.CutOff)
+	}
+	if r.Coming > r.Took {
+		t.Errorf("clients came for %v of %v", r.Coming, r.Took)
 	}
 }
 
@@ -285,6 +305,9 @@ func TestRunsEnd(t *testing.T) {
 			if !errors.Is(r.Stopped, ErrStopped) || r.Took != 5500*time.Millisecond || r.All.Clients != 6 || r.All.Trying != 6 || r.All.TimedOut != 4 {
 				t.Errorf("stopped %v after %v: %+v; want 6 trying, 4 of whom had timed out", r.Stopped, r.Took, r.All)
 			}
+			if r.All.CutOff != 2 || r.All.OldestCut != 1500*time.Millisecond || r.Seconds[5].InFlight != 2 || r.Seconds[5].CutOff != 2 {
+				t.Errorf("%d cut off, the oldest after %v, the last second %+v; want 2, 1.5s, 2 in flight", r.All.CutOff, r.All.OldestCut, r.Seconds[5])
+			}
 		})
 	})
 	t.Run("after enough requests", func(t *testing.T) {
@@ -308,6 +331,166 @@ func TestRunsEnd(t *testing.T) {
 				t.Errorf("%d came, %d did not; want %d, 1000", r.All.Clients, r.All.Skipped, MaxClients)
 			}
 		})
+	})
+}
+
+// A server that stalls long before the end is seen in every second of it.
+func TestStalledRequestsAreShownWhenStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := one
+		c.Herd, c.Timeout = 7, time.Minute
+		ctx, cancel := context.WithTimeout(t.Context(), 4200*time.Millisecond)
+		defer cancel()
+		r := load(t, c, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })).Run(ctx)
+		checkLoad(t, r)
+		if n := r.All; n.Requests != 7 || n.CutOff != 7 || n.OldestCut != 4200*time.Millisecond || len(r.Seconds) != 5 {
+			t.Errorf("result is %+v in %d seconds; want 7 cut off after 4.2s, and 5", n, len(r.Seconds))
+		}
+		for i, s := range r.Seconds {
+			if s.InFlight != 7 {
+				t.Errorf("%d in flight after second %d, want 7", s.InFlight, i)
+			}
+		}
+		var b strings.Builder
+		if err := errors.Join(WriteLoad(&b, c, r), WriteJSON(&b, c, r), WriteCSV(&b, r)); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{
+			"  under way when stopped      7\n", "    the oldest for            4.20 s\n", "7 clients were still trying, and 7 requests under way.",
+			`"cut_off": 7,`, `"oldest_cut_off_s": 4.2`, "in_flight,cut_off\n", "4,0,0,0,0,0,0,0,0,0,0,7,7\n",
+		} {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("output has no %q:\n%s", want, &b)
+			}
+		}
+	})
+}
+
+// A machine that is too slow for a rate makes a run with fewer clients, not a
+// longer one. A herd comes, however late.
+func TestClientsThatAreTooLateDoNotCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, s := range []struct {
+			behind        time.Duration
+			came, overdue int
+		}{{900 * time.Millisecond, 1010, 0}, {1400 * time.Millisecond, 1010, 0}, {1600 * time.Millisecond, 10, 1000}} {
+			c := one
+			c.Herd, c.Within, c.Rate, c.Duration = 10, 20*time.Millisecond, 1000, time.Second
+			c.Mix = clients.Population{{Weight: 1, Policy: clients.GiveUp{}}, {Weight: 1, Policy: clients.Exact{}}}
+			l := load(t, c, refusing(0, 0, ""))
+			came := 0
+			l.arrive(t.Context(), time.Now().Add(-s.behind), func(c *client) { came++; l.enter(c) })
+			r := l.Result()
+			if came != s.came || r.All.Clients != came || r.All.Skipped != s.overdue || r.All.Overdue != s.overdue || r.Others.Overdue != s.overdue {
+				t.Errorf("%v behind, %d came: %+v; want %d, and %d that did not", s.behind, came, r.All, s.came, s.overdue)
+			}
+			if a, b := r.Policies[0].Overdue, r.Policies[1].Overdue; a+b != s.overdue || s.overdue > 0 && (a < 400 || b < 400) {
+				t.Errorf("%d and %d of the policies did not come; want %d together", a, b, s.overdue)
+			}
+			if s.overdue > 0 {
+				if notes := strings.Join(c.notes(r), ""); !strings.Contains(notes, "1000 clients never came, because this machine had not started them") {
+					t.Errorf("notes are %q", notes)
+				}
+			}
+		}
+		c, r := one, LoadResult{Coming: 2 * time.Second, Others: Tally{Clients: 50}, All: Tally{Skipped: 4, Overdue: 3}}
+		c.Rate = 100.0 / 3
+		if notes := strings.Join(c.notes(r), ""); strings.Count(notes, "than was asked for, 25 clients per second of 33.33.") != 2 {
+			t.Errorf("notes are %q; want the rate that was reached in them", notes)
+		}
+	})
+}
+
+// Connections wait for their clients for about a second: servers close those on
+// which nothing is asked.
+func TestSparesAreOpenedShortlyBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := one
+		c.Herd, c.HerdAfter, c.Within, c.Connected = 100, 10*time.Second, 50*time.Second, true
+		c.Timeout = 2 * time.Second
+		l := load(t, c, refusing(0, 0, ""))
+		start := time.Now()
+		var mu sync.Mutex
+		opened, closed := []time.Duration{}, 0
+		l.open = func(context.Context) (net.Conn, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			opened = append(opened, time.Since(start))
+			return spareConn{nil, func() { mu.Lock(); closed++; mu.Unlock() }}, nil
+		}
+		r := l.Run(t.Context())
+		checkLoad(t, r)
+		if len(opened) != 100 || closed != 100 || r.All.Served != 100 {
+			t.Fatalf("%d opened, %d closed, %d served; want 100", len(opened), closed, r.All.Served)
+		}
+		slices.Sort(opened)
+		for i, at := range opened {
+			if due := c.HerdAfter + time.Duration(i)*c.Within/100; (due - at - ahead(100)).Abs() > time.Microsecond {
+				t.Errorf("connection %d was opened at %v, and its client came at %v", i, at, due)
+			}
+		}
+
+		// A stop closes those that nobody has come for, and opens no more.
+		l = load(t, c, refusing(0, 0, ""))
+		opened, closed, start = nil, 0, time.Now()
+		l.open = func(context.Context) (net.Conn, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			opened = append(opened, time.Since(start))
+			return spareConn{nil, func() { mu.Lock(); closed++; mu.Unlock() }}, nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		l.Run(ctx)
+		if n := len(opened); n < 20 || n > 25 || closed != n {
+			t.Errorf("%d opened, %d closed; want 23, all of them", n, closed)
+		}
+	})
+}
+
+type spareConn struct {
+	net.Conn
+	closing func()
+}
+
+func (c spareConn) Close() error { c.closing(); return nil }
+
+// A spare that is opened when its client has gone is closed.
+func TestSpareThatComesTooLate(t *testing.T) {
+	closed := 0
+	s := new(spare)
+	if s.take() != nil || s.wanted() {
+		t.Error("a spare without a connection has one, or is wanted though it was taken")
+	}
+	s.put(spareConn{nil, func() { closed++ }})
+	if s.take() != nil || closed != 1 {
+		t.Errorf("a connection that came too late was closed %d times", closed)
+	}
+}
+
+// More clients than come on average have addresses of their own, too.
+func TestEachClientHasAnAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		more := false
+		for seed := range uint64(5) {
+			c := one
+			c.Herd, c.Rate, c.Duration, c.Even, c.Seed = 5, 100, time.Second, false, seed
+			c.FirstAddress = netip.MustParseAddr("10.0.0.250")
+			var mu sync.Mutex
+			seen := map[string]int{}
+			r := load(t, c, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				mu.Lock()
+				defer mu.Unlock()
+				seen[r.Header.Get("X-Forwarded-For")]++
+			})).Run(t.Context())
+			if len(seen) != r.All.Clients {
+				t.Errorf("%d clients have %d addresses", r.All.Clients, len(seen))
+			}
+			more = more || r.All.Clients > 105
+		}
+		if !more {
+			t.Error("never did more come than on average; want other seeds")
+		}
 	})
 }
 
@@ -380,21 +563,27 @@ func TestNewLoadNamesEveryFault(t *testing.T) {
 			c.Timeout, c.Patience, c.Attempts, c.Identities, c.Requests = 0, 2*time.Hour, -1, -1, -1
 		}, []string{
 			"rate is NaN per second; want 0 to 100000", "herd is 20001; want 0 to 20000", "within is 2m0s; want 0 to 1m",
-			"the herd's delay is -1ns; want 0 to 1h", "population has 0 shares", "timeout is 0s; want more than 0, at most 10m",
-			"patience is 2h0m0s; want 0 to 1h", "attempts is -1; want 0 to 1000", "identities is -1", "requests is -1; want 1 to 10000000",
+			"--herd-after is -1ns; want 0 to 1h", "--policy: population has 0 shares", "timeout is 0s; want more than 0, at most 10m",
+			"patience is 2h0m0s; want 0 to 1h", "attempts is -1; want 0 to 1000", "--clients is -1; want 0 to 10000000", "requests is -1; want 1 to 10000000",
 		}},
 		{func(c *LoadConfig) { c.Rate, c.Duration = 1, 0 }, []string{"duration is 0s; want more than 0, at most 1h"}},
 		{func(c *LoadConfig) { c.Herd = 0 }, []string{"nobody comes"}},
-		{func(c *LoadConfig) { c.Proto = "h3" }, []string{`protocol is "h3"; want h1, h2, h2c or grpc`}},
-		{func(c *LoadConfig) { c.Proto, c.Insecure = H2, true }, []string{"h2, which is over TLS", "insecure is set"}},
+		{func(c *LoadConfig) { c.Proto = "h3" }, []string{`--proto is "h3"; want h1, h2, h2c or grpc`}},
+		{func(c *LoadConfig) { c.Proto, c.Insecure = H2, true }, []string{"h2, which is over TLS", "--insecure is set"}},
 		{func(c *LoadConfig) { c.Proto, c.Target = H2C, secure }, []string{"h2c, which is without TLS"}},
-		{func(c *LoadConfig) { c.Connections = 3 }, []string{"connections is 3, and the protocol is h1"}},
+		{func(c *LoadConfig) { c.Connections = 3 }, []string{"--connections is 3, and --proto is h1"}},
 		{func(c *LoadConfig) { c.Proto, c.Connections, c.KeepAlive = H2C, 1001, true }, []string{"connections is 1001; want 0 to 1000", "keep-alive is set"}},
-		{func(c *LoadConfig) { c.KeepAlive, c.Connected = true, true }, []string{"keep-alive and connected"}},
+		{func(c *LoadConfig) { c.KeepAlive, c.Connected = true, true }, []string{"--keep-alive and --connected"}},
 		{func(c *LoadConfig) { c.Method, c.Body = "GE T", make([]byte, MaxBody+1) }, []string{`method is "GE T"`, "body has 1048577 bytes"}},
 		{func(c *LoadConfig) { c.Header = http.Header{"A b": {"x"}, "C": {"a\nb"}} }, []string{`field name "A b"`, `header C has the value "a\nb"`}},
-		{func(c *LoadConfig) { c.Proto, c.Method, c.Body = GRPC, "Check", []byte("x") }, []string{`method is "Check"; want that of gRPC`, "there is a body"}},
-		{func(c *LoadConfig) { c.FirstAddress = netip.MustParseAddr("::1") }, []string{"first address is ::1; want IPv4, with room for 0 after it"}},
+		{func(c *LoadConfig) {
+			c.Header = http.Header{"Content-Length": {"1"}, "Transfer-Encoding": {"chunked"}, "Host": {"a", "b"}}
+		}, []string{"--header has Content-Length, which follows from the body", "--header has Transfer-Encoding", `--header has 2 values of Host, ["a" "b"]; want one`}},
+		{func(c *LoadConfig) { c.Proto, c.Method, c.Body = GRPC, "Check", []byte("x") }, []string{`method is "Check"; want that of gRPC`, "--body is set"}},
+		{func(c *LoadConfig) { c.FirstAddress = netip.MustParseAddr("::1") }, []string{"--x-forwarded-for is ::1; want IPv4, with room for 0 after it"}},
+		{func(c *LoadConfig) {
+			c.Herd, c.Rate, c.Duration, c.Even, c.FirstAddress = 1, 100, time.Second, false, netip.MustParseAddr("255.255.255.100")
+		}, []string{"--x-forwarded-for is 255.255.255.100; want IPv4, with room for 230 after it"}},
 		{func(c *LoadConfig) { c.FirstAddress, c.Identities = netip.MustParseAddr("255.255.255.255"), 2 }, []string{"with room for 1 after it"}},
 	} {
 		c := one
@@ -469,7 +658,7 @@ func TestHints(t *testing.T) {
 				h.Set([]string{"Retry-After", "Retry-After-Ms", "X-Should-Retry"}[i], v)
 			}
 		}
-		got := hintOf(s.status, h, now)
+		got, _ := asks(clients.Exact{}, s.status, hintOf(h, now))
 		if got.Seconds != s.seconds || got.Ms != s.ms || got.Never != s.never {
 			t.Errorf("%d with %s: %+v; want %d s, %d ms, never %v", s.status, s.fields, got, s.seconds, s.ms, s.never)
 		}

@@ -15,22 +15,30 @@ import (
 // A Tally is what some of the clients of a Load have met with.
 //
 // At every moment Clients = Served + GaveUp + Trying, and Requests = TimedOut +
-// Unreachable + all Answers.
+// Unreachable + CutOff + all Answers.
 type Tally struct {
 	Clients int `json:"clients"` // that came
 	Served  int `json:"served"`  // got a 2xx, or gRPC's OK
 	GaveUp  int `json:"gave_up"` // went away without
 	Trying  int `json:"trying"`  // neither: 0 at the end of a run that was not stopped
 
-	// Skipped clients should have come, but MaxClients were there already. The
-	// load was then less than was asked for.
+	// Skipped clients should have come, but MaxClients were there already; or this
+	// machine had not started them when the time in which they come was over: the
+	// Overdue. The load was then less than was asked for.
 	Skipped int `json:"skipped"`
+	Overdue int `json:"overdue"`
 
-	Requests    int            `json:"requests"`    // that ended; those that a stop cut off are not counted
+	Requests    int            `json:"requests"`    // that ended, in whatever way
 	Answers     map[string]int `json:"answers"`     // Requests by HTTP status or gRPC code
 	Refused     int            `json:"refused"`     // Answers that were 429 or 503, RESOURCE_EXHAUSTED or UNAVAILABLE
 	TimedOut    int            `json:"timed_out"`   // Requests without a complete answer in time
 	Unreachable int            `json:"unreachable"` // Requests whose connection was refused or broken
+
+	// CutOff Requests were still under way when the run was stopped: what would
+	// have become of them is not known. OldestCut is how long ago the first of
+	// them was due then.
+	CutOff    int           `json:"cut_off"`
+	OldestCut time.Duration `json:"-"`
 
 	// Wait is how long those who were served waited, from the instant at which
 	// their first request was due until the last byte of the answer: retries, and
@@ -176,6 +184,14 @@ func (c *counter) record(e end) {
 	}
 }
 
+// cut counts an attempt that was under way when the run was stopped.
+func (c *counter) cut(e end) {
+	c.Requests++
+	c.CutOff++
+	c.late.record(e.began - e.due)
+	c.OldestCut = max(c.OldestCut, e.ended-e.due)
+}
+
 // refused reports whether an answer is a server's that has no room.
 func (r reply) refused() bool { return r.status == 429 || r.status == 503 }
 
@@ -198,7 +214,8 @@ type Second struct {
 	TimedOut    int `json:"timed_out"`   // attempts that got no answer in time
 	Unreachable int `json:"unreachable"` // attempts whose connection was refused or broken
 	GaveUp      int `json:"gave_up"`     // clients that went away
-	InFlight    int `json:"in_flight"`   // requests under way when the second ended
+	CutOff      int `json:"cut_off"`     // requests under way when the run was stopped
+	InFlight    int `json:"in_flight"`   // requests under way when the second ended, or just before the run was stopped
 }
 
 // A Door is how many requests were sent, and how many answers were no refusal.
@@ -260,6 +277,10 @@ func (s *series) begin(t time.Duration, herd, retry bool) {
 	}
 	s.inFlight++
 }
+
+// cut counts an attempt that was under way when the run was stopped. It stays in
+// flight, as it was until then.
+func (s *series) cut(e end) { s.at(e.ended).CutOff++ }
 
 // record counts an attempt that ended.
 func (s *series) record(e end, herd bool) {

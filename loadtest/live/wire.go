@@ -37,6 +37,7 @@ const HealthCheck = "/grpc.health.v1.Health/Check"
 // A reply is what one attempt brought its client.
 type reply struct {
 	status int           // HTTP status, or the one that stands for a gRPC code; clients.NoAnswer or clients.NoConnection
+	failed int           // what policies are told instead of status; 0: the same
 	label  string        // the status in the protocol's words, "" if there is none
 	hint   pushback.Hint // when to come back
 	why    string        // of NoConnection: what went wrong
@@ -135,7 +136,7 @@ func (w *httpWire) send(ctx context.Context, s sender) reply {
 	if err != nil {
 		return failed(ctx, err)
 	}
-	return reply{status: resp.StatusCode, label: strconv.Itoa(resp.StatusCode), hint: hintOf(resp.StatusCode, resp.Header, time.Now())}
+	return reply{status: resp.StatusCode, label: strconv.Itoa(resp.StatusCode), hint: hintOf(resp.Header, time.Now())}
 }
 
 // failed is the reply of an attempt without a complete answer.
@@ -247,16 +248,13 @@ func (p *pool) close() {
 // hintOf returns when an answer says to come back, at the time now. What is longer than 2^31-1
 // seconds is that long: nobody waits, and a Duration has room for it.
 //
-//   - Retry-After: whole seconds, or a date (RFC 9110, section 10.2.3). It counts
-//     in a 503 and in a 429 (RFC 6585, section 4).
+//   - Retry-After: whole seconds, or a date (RFC 9110, section 10.2.3).
 //   - Retry-After-Ms: milliseconds, as the OpenAI and Azure SDKs read them.
 //   - X-Should-Retry: false: never, as the Stripe and OpenAI SDKs read it.
 //
-// A Retry-After of 0 says nothing: so curl and urllib3 read it.
-func hintOf(status int, h http.Header, now time.Time) (hint pushback.Hint) {
-	if status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
-		return hint
-	}
+// A Retry-After of 0 says nothing: so curl and urllib3 read it. In which answers
+// a hint counts is for the client to say: see asks.
+func hintOf(h http.Header, now time.Time) (hint pushback.Hint) {
 	if h.Get("X-Should-Retry") == "false" {
 		return pushback.Hint{Never: true}
 	}

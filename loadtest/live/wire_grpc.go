@@ -87,8 +87,13 @@ func (w *grpcWire) send(ctx context.Context, s sender) reply {
 	case err == nil:
 		return reply{status: http.StatusOK, label: codes.OK.String()}
 	case fromServer.Load():
-		code := httpStatus(st.Code())
-		return reply{status: code, label: st.Code().String(), hint: grpcHint(code, metadata.Join(header, trailer), time.Now())}
+		r := reply{status: httpStatus(st.Code()), label: st.Code().String(), hint: grpcHint(metadata.Join(header, trailer), time.Now())}
+		if st.Code() == codes.DeadlineExceeded {
+			// The server says that the client's time is over, which is no gateway's
+			// 504: grpc-go retries that, as UNAVAILABLE, and not this.
+			r.failed = clients.NoAnswer
+		}
+		return r
 	case ctx.Err() != nil:
 		return reply{status: clients.NoAnswer}
 	}
@@ -167,14 +172,14 @@ func httpStatus(c codes.Code) int {
 // grpcHint is hintOf for the metadata of an answer, in which
 // grpc-retry-pushback-ms has the wait in milliseconds; one that is negative or
 // not a number means never (gRPC proposal A6).
-func grpcHint(status int, md metadata.MD, now time.Time) pushback.Hint {
+func grpcHint(md metadata.MD, now time.Time) pushback.Hint {
 	h := http.Header{}
 	for _, name := range []string{"Retry-After", "Retry-After-Ms", "X-Should-Retry"} {
 		if values := md.Get(name); len(values) > 0 {
 			h.Set(name, values[0])
 		}
 	}
-	hint := hintOf(status, h, now)
+	hint := hintOf(h, now)
 	if values := md.Get("grpc-retry-pushback-ms"); len(values) > 0 {
 		n, ok := wholeNumber(values[0])
 		if !ok {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -245,6 +246,144 @@ func (obedient) Next(r clients.Refused) (time.Duration, bool) {
 	return max(10*time.Millisecond, time.Duration(r.Hint.Ms)*time.Millisecond), !r.Hint.Never
 }
 
+// grpc-go takes a DEADLINE_EXCEEDED for what it says, and retries UNAVAILABLE.
+func TestGRPCDeadlines(t *testing.T) {
+	noLeak(t)
+	for _, s := range []struct {
+		policy   string
+		code     codes.Code
+		requests int
+	}{
+		{"grpc-go", codes.Unavailable, 2}, {"grpc-go", codes.DeadlineExceeded, 1}, {"grpc-go", codes.Internal, 1}, {"grpc-go", codes.ResourceExhausted, 1},
+		{"try-n-times", codes.DeadlineExceeded, 2}, // any other client's time may be over, and it comes again
+	} {
+		c := many(1)
+		c.Proto, c.Mix = GRPC, named(t, s.policy)
+		c.FirstAddress = netip.MustParseAddr("10.0.0.1")
+		r := run(t, c, grpcServer(t, 1, s.code, nil))
+		if r.All.Requests != s.requests || r.All.Answers[s.code.String()] != 1 || r.All.TimedOut != 0 {
+			t.Errorf("%s after %v: %+v; want %d requests", s.policy, s.code, r.All, s.requests)
+		}
+	}
+}
+
+// named is the population of one policy by its name.
+func named(t *testing.T, name string) clients.Population {
+	t.Helper()
+	mix, err := clients.Parse(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mix
+}
+
+// Policies do what their libraries do, whatever the answer was.
+func TestPoliciesMeetEveryStatus(t *testing.T) {
+	const far = 20 * time.Second // a machine that is busy
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, s := range []struct {
+		policy      string
+		status      int
+		retryAfter  string
+		requests    int
+		least, most time.Duration // between the first and the second
+	}{
+		{"client-go", 500, "1", 2, time.Second, far},
+		{"client-go", 500, "", 1, 0, 0},
+		{"client-go", 404, "1", 1, 0, 0},
+		{"urllib3", 413, "1", 2, time.Second, far},
+		{"urllib3", 413, "", 1, 0, 0},
+		{"urllib3", 500, "1", 1, 0, 0},
+		{"stripe-go", 409, "", 2, 500 * time.Millisecond, far},
+		{"stripe-go", 429, "1", 1, 0, 0},
+		{"undici", 500, "2", 2, 2 * time.Second, far},
+		{"undici", 404, "1", 1, 0, 0},
+		{"got", 500, "2", 2, 2 * time.Second, far},
+		{"got", 413, "1", 2, time.Second, far},
+		{"got", 413, "", 1, 0, 0},
+		{"curl", 408, "2", 2, 2 * time.Second, far},
+		{"curl", 501, "1", 1, 0, 0},
+		{"ky", 413, "1", 2, time.Second, far},
+		{"ky", 500, "60", 2, 300 * time.Millisecond, far}, // which it obeys in a 413, 429 or 503
+		{"go-retryablehttp", 500, "60", 2, time.Second, far},
+		{"go-retryablehttp", 501, "", 1, 0, 0},
+		{"openai", 409, "2", 2, 2 * time.Second, far},
+		{"aws-sdk-go", 429, "1", 1, 0, 0},
+		{"aws-sdk-go", 501, "", 1, 0, 0},
+		{"clojure", 404, "", 2, time.Second, far},
+		{"clojure", 302, "", 2, time.Second, far},
+		{"clojure-predicate", 500, "", 1, 0, 0},
+		{"google-analytics", 403, "", 2, time.Second, far},
+		{"google-analytics", 502, "", 1, 0, 0},
+		{"google-http-java-client*3", 501, "", 2, 250 * time.Millisecond, far},
+		// Those that say nothing of failures come after what may go away, and
+		// obey a 429 or a 503.
+		{"exact", 503, "2", 2, 2 * time.Second, far},
+		{"exact", 500, "60", 2, 0, far},
+		{"exact", 404, "1", 1, 0, 0},
+		{"google-sre", 501, "", 1, 0, 0},
+		{"server-timing", 429, "2", 2, 2 * time.Second, far},
+		{"server-timing", 500, "60", 2, time.Second, far},
+	} {
+		all.Go(func() { // all at once: they only wait
+			what := fmt.Sprintf("%s, after %d and Retry-After %q", s.policy, s.status, s.retryAfter)
+			var mu sync.Mutex
+			var came []time.Time
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				mu.Lock()
+				defer mu.Unlock()
+				if came = append(came, time.Now()); len(came) > 1 {
+					return
+				}
+				if s.retryAfter != "" {
+					w.Header().Set("Retry-After", s.retryAfter)
+				}
+				w.WriteHeader(s.status)
+			}))
+			defer srv.Close()
+			c := many(1)
+			c.Within, c.Patience = 0, far
+			var err1, err2, err3 error
+			c.Mix, err1 = clients.Parse(s.policy)
+			c.Target, err2 = NewTarget(t.Context(), srv.URL, false)
+			l, err3 := NewLoad(c)
+			if err := errors.Join(err1, err2, err3); err != nil {
+				t.Errorf("%s: %v", what, err)
+				return
+			}
+			r := l.Run(t.Context())
+			checkLoad(t, r)
+			mu.Lock()
+			defer mu.Unlock()
+			if len(came) != s.requests || r.All.Served != s.requests-1 {
+				t.Errorf("%s: %d requests, %+v; want %d", what, len(came), r.All, s.requests)
+			} else if s.requests > 1 {
+				if gap := came[1].Sub(came[0]); gap < s.least || gap > s.most {
+					t.Errorf("%s: came again after %v; want %v to %v", what, gap, s.least, s.most)
+				}
+			}
+		})
+	}
+}
+
+// As many as nobody can start come in their time, or do not.
+func TestRunsEndInTime(t *testing.T) {
+	noLeak(t)
+	url := serveHTTP(t, false, refusing(0, 0, ""), new(atomic.Int64))
+	c := many(0)
+	c.Rate, c.Duration, c.Timeout, c.Patience, c.Even = MaxRate, time.Second/2, time.Second/2, 0, true
+	r := run(t, c, url)
+	// Half a second, the grace and the time-out; what is more, 20,000 clients that
+	// end at once may take on a machine that is busy.
+	if r.Took > 5*time.Second || r.All.Clients+r.All.Skipped != MaxRate/2 {
+		t.Errorf("took %v, %d came and %d did not; want about 1.5s, and %d", r.Took, r.All.Clients, r.All.Skipped, MaxRate/2)
+	}
+	if r.Coming > time.Second/2+grace+3*time.Second || r.RateReached() > MaxRate*1.01 {
+		t.Errorf("clients came for %v, %.0f per second", r.Coming, r.RateReached())
+	}
+}
+
 func TestGRPCMeetsHTTP(t *testing.T) {
 	noLeak(t)
 	for code, want := range map[int]string{200: "HTTP 200, but no gRPC", 503: "HTTP 503", 404: "HTTP 404"} {
@@ -420,8 +559,8 @@ func TestStoppedRunsLeaveNothing(t *testing.T) {
 			}
 			r := l.Run(ctx)
 			checkLoad(t, r)
-			if !errors.Is(r.Stopped, ErrStopped) || r.All.Trying == 0 || r.All.Requests != 0 {
-				t.Errorf("result is %+v, stopped %v; want some trying, none ended", r.All, r.Stopped)
+			if !errors.Is(r.Stopped, ErrStopped) || r.All.Trying == 0 || r.All.CutOff != r.All.Trying || r.All.Requests != r.All.CutOff {
+				t.Errorf("result is %+v, stopped %v; want some trying, all cut off", r.All, r.Stopped)
 			}
 		})
 	}

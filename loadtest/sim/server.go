@@ -83,7 +83,8 @@ type Maker func(shield.Config) (Server, error)
 type guard struct {
 	g     *shield.Guard
 	state *shield.State
-	keys  []limiter.Key // one per zone
+	zones int           // of the config
+	keys  []limiter.Key // scratch
 
 	open    []shield.Decision // by ticket
 	free    []int32           // unused tickets
@@ -94,6 +95,7 @@ type guard struct {
 type waiter struct {
 	ticket  int32
 	by      *shield.Guard // which let it wait
+	zones   int           // it had then
 	request shield.Request
 }
 
@@ -116,7 +118,7 @@ func (g *guard) Change(c shield.Config, restart bool) error {
 	if err != nil {
 		return err
 	}
-	g.g, g.state, g.keys = next, state, make([]limiter.Key, len(c.Zones))
+	g.g, g.state, g.zones = next, state, len(c.Zones)
 	return nil
 }
 
@@ -129,12 +131,12 @@ func (g *guard) Arrive(now time.Duration, r Request) Answer {
 			q.Class = uint8(1 + i)
 		}
 	}
-	q.Keys = g.named(r.Client)
+	q.Keys = g.named(r.Client, g.zones)
 	d := g.g.Admit(now, q)
 	if d.Queued() {
 		t := g.ticket(d)
 		q.Keys = nil
-		g.waiting = append(g.waiting, waiter{t, g.g, q})
+		g.waiting = append(g.waiting, waiter{t, g.g, g.zones, q})
 		return Answer{Queued: true, Ticket: t}
 	}
 	a := answer(g.g, &d)
@@ -144,12 +146,15 @@ func (g *guard) Arrive(now time.Duration, r Request) Answer {
 	return a
 }
 
-// named returns the client as its key in every zone, until the next call.
-func (g *guard) named(client limiter.Key) []limiter.Key {
-	for i := range g.keys {
+// named returns the client as its key in so many zones, until the next call.
+func (g *guard) named(client limiter.Key, zones int) []limiter.Key {
+	for len(g.keys) < zones {
+		g.keys = append(g.keys, 0)
+	}
+	for i := range zones {
 		g.keys[i] = client
 	}
-	return g.keys
+	return g.keys[:zones]
 }
 
 // answer returns what d says, but for the ticket, with the status that the Guard
@@ -202,7 +207,7 @@ func (g *guard) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
 		}
 		verdict := <-d.Verdict()
 		w := g.leave(i)
-		w.request.Keys = g.named(w.request.Client)
+		w.request.Keys = g.named(w.request.Client, w.zones)
 		w.by.Settle(now, w.request, d, verdict)
 		a := answer(w.by, d)
 		if d.Admit || d.Hold > 0 {

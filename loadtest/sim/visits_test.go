@@ -812,3 +812,43 @@ func TestSharesSayWhatTheyAre(t *testing.T) {
 		t.Errorf("of %d requests, %d of them retries, %d say that they are and %d how long they wait", len(log), seconds, retries, deadlines)
 	}
 }
+
+// One that waits in the queue is charged to the zones that it was asked in, though a
+// reload has dropped them meanwhile: its shell has their keys still.
+func TestReloadWhileWaiting(t *testing.T) {
+	limits := shield.Config{
+		Zones:       []shield.Zone{{Name: "hourly", Limit: limiter.Config{Rate: 1, Per: time.Hour}}},
+		Concurrency: 1, Queue: shield.Queue{Size: 5, Timeout: time.Minute},
+	}
+	server, err := Guard(limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := server.(*guard)
+	now := time.Minute
+	first := g.Arrive(now, Request{Client: 9})
+	for range 2 {
+		if a := g.Arrive(now, Request{Client: 1, Attempt: 1}); !a.Queued {
+			t.Fatalf("%+v", a)
+		}
+	}
+	limits.Zones = nil
+	if err := g.Change(limits, false); err != nil {
+		t.Fatal(err)
+	}
+	admitted := 0
+	g.Finish(now+time.Second, first.Ticket, End{})
+	for range 10 {
+		now += time.Second
+		g.Sweep(now)
+		for ticket, a, ok := g.Settled(now); ok; ticket, a, ok = g.Settled(now) {
+			if a.Admit {
+				admitted++
+				g.Finish(now, ticket, End{})
+			}
+		}
+	}
+	if admitted != 1 {
+		t.Errorf("%d of two requests of one client admitted, of which it has one per hour", admitted)
+	}
+}
