@@ -49,11 +49,12 @@ func writeTable(w io.Writer, markdown bool, results []result) error {
 	return tw.Flush()
 }
 
-// slack is how much more than its config says may be seen to reach the backend in a
-// second: what was let through just before comes late while a herd keeps the machine
-// busy. shield paces, and has to keep to its own.
+// slack is how many times what its config says may be seen to reach the backend in a
+// second: two windows of a second can both be used up within one, and what was let
+// through just before comes late while a herd keeps the machine busy (161 of 100 were
+// seen). More is no limit. shield paces, and has to keep to its own.
 const (
-	slack       = 1.5
+	slack       = 2
 	shieldSlack = 1.1
 )
 
@@ -86,7 +87,7 @@ func (r result) check() error {
 
 // most is how many may be seen to reach the backend in a second.
 func (r result) most() int {
-	slack := slack
+	slack := float64(slack)
 	if r.rival.name == shieldName {
 		slack = shieldSlack
 	}
