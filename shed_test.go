@@ -666,6 +666,18 @@ func TestBrokenUploadIsNoFailure(t *testing.T) {
 	}
 }
 
+// A proxy closes the body when the backend has answered before all of it was read: what
+// Read says then is not the client's doing.
+func TestClosedBodyIsNotBroken(t *testing.T) {
+	r := httptest.NewRequest("POST", "/", iotest.ErrReader(errors.New("body closed by handler")))
+	body := WatchBody(r)
+	_ = r.Body.Close()
+	_, _ = io.Copy(io.Discard, r.Body)
+	if got := OutcomeOf(r, body, 503); got != Overloaded {
+		t.Errorf("%v, want the backend's refusal", got)
+	}
+}
+
 // Clients that are slow to send, or that close what is being sent to them, take as
 // long as they like: that says nothing of the backend, however many they are.
 func TestClientsOwnTimeLowersNoLimit(t *testing.T) {
