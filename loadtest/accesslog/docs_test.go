@@ -97,6 +97,9 @@ const page = "../../docs/capacity-planning.md"
 
 // What the documentation shows is what comes out.
 func TestDocumentation(t *testing.T) {
+	if raceEnabled {
+		t.Skip("needs a build without the race detector: it reads long logs")
+	}
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)

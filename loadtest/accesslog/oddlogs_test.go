@@ -52,6 +52,9 @@ func table(t testing.TB, e *Estimate) string {
 // A backend was full only if it refused more when more came, and if it has not
 // done more at other times.
 func TestBrokenPageIsNotFull(t *testing.T) {
+	if raceEnabled {
+		t.Skip("needs a build without the race detector: it reads long logs")
+	}
 	quiet := steadyTraffic(10, 20*time.Minute, 50*time.Millisecond, 200)
 	busy := moved(steadyTraffic(60, 20*time.Minute, 50*time.Millisecond, 200), 20*time.Minute)
 	for name, events := range map[string][]event{
@@ -86,6 +89,9 @@ func limited(events []event, rate, burst float64) []event {
 
 // And one that was full is still found: for a while, all the time, or by a little.
 func TestFullIsFound(t *testing.T) {
+	if raceEnabled {
+		t.Skip("needs a build without the race detector: it reads long logs")
+	}
 	base := func() []event { return steadyTraffic(30, 30*time.Minute, 50*time.Millisecond, 500) }
 	for name, events := range map[string][]event{
 		"a peak of ten minutes": limited(append(base(), moved(steadyTraffic(60, 10*time.Minute, 50*time.Millisecond, 500), 10*time.Minute)...), 60, 20),
@@ -126,6 +132,9 @@ func interleaved(a, b []byte, run int) (all []byte) {
 // Lines that are not in the order of time: the rate is right nevertheless, or the
 // table says what is wrong.
 func TestOrder(t *testing.T) {
+	if raceEnabled {
+		t.Skip("needs a build without the race detector: it reads long logs")
+	}
 	day := steadyTraffic(10, 10*time.Minute, 50*time.Millisecond, 50)
 	half := steadyTraffic(10, 30*time.Minute, 50*time.Millisecond, 50)
 	log, long := pen{}.write(t, day), pen{}.write(t, half)
@@ -317,6 +326,9 @@ func (w *worstLog) Read(p []byte) (int, error) {
 // What the documentation says of memory: of all of the process, not of what is
 // alive only.
 func TestMemory(t *testing.T) {
+	if raceEnabled {
+		t.Skip("needs a build without the race detector: it reads long logs")
+	}
 	runtime.GC()
 	debug.FreeOSMemory()
 	log := &worstLog{n: maxCounted + 100, long: strings.Repeat("x", 900_000), many: strings.Repeat(`,"y"`, 220_000), before: used()}
@@ -336,6 +348,9 @@ func TestMemory(t *testing.T) {
 // Pieces of log do not cost more if many clients were refused: these are told
 // later, and it makes no difference.
 func TestManyPieces(t *testing.T) {
+	if raceEnabled {
+		t.Skip("needs a build without the race detector: it reads long logs")
+	}
 	lazy, eager := newTally(), newTally()
 	for i := range 60 * unsettled { // in runs of 20, 700 s apart
 		when := time.Duration(i)*7*time.Millisecond + time.Duration(i/20%2)*700*time.Second
