@@ -70,7 +70,7 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		{of(shieldName, 1000, 122, 1000), "122 reached the backend in its busiest second; want at most 121, as configured"},
 		{of(shieldName, 1000, 110, 0), "it has refused nobody"},
 		{of("caddy-ratelimit", 300, 100, 3000), ""},
-		{of("caddy-ratelimit", 300, 151, 3000), "want at most 150"},
+		{of("caddy-ratelimit", 300, 201, 3000), "want at most 200"},
 		{of("caddy-ratelimit", 0, 0, 4000), "it does not work"},
 		{of("nothing", 300, 1030, 0), ""},
 		{of("nothing", 300, 500, 0), "want most of the 1000"},
