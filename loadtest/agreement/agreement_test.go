@@ -138,6 +138,9 @@ func TestSimulatorAgreesWithLive(t *testing.T) {
 
 // If the simulator were wrong about something that matters, it would not agree.
 func TestDisagreementShows(t *testing.T) {
+	if raceEnabled {
+		t.Skip("needs a build without the race detector: it plays in virtual time, in one goroutine")
+	}
 	herd, overload, mix := 0, 1, 2
 	config := func(old, new string) func(*scenario) {
 		return func(s *scenario) {
