@@ -949,8 +949,9 @@ func TestHoldEndsBeforeTheDeadline(t *testing.T) {
 	for i := range 12 {
 		began := time.Now()
 		a := r.get("/", "X-Key", fmt.Sprint(i), "X-Request-Timeout", "50ms")
-		if ms := a.Header.Get("Retry-After-Ms"); ms != "" && !strings.HasSuffix(ms, "000") && time.Since(began) > 200*time.Millisecond {
-			t.Errorf("request %d, whose client waits for 50ms, was answered after %v", i, time.Since(began))
+		// Slots are a third of a second apart: a hold would be that long, or twice.
+		if took := time.Since(began); a.StatusCode == http.StatusServiceUnavailable && took > 250*time.Millisecond {
+			t.Errorf("request %d, whose client waits for 50ms, was answered after %v", i, took)
 		}
 	}
 }
