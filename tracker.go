@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 )
 
@@ -43,6 +44,8 @@ type Tracker struct {
 	begun   bool
 	status  int // of the response, once it has begun
 	done    atomic.Bool
+	mu      sync.Mutex
+	then    func() // guarded by mu
 }
 
 // Track returns a Tracker for an admitted request, which takes over its Done.
@@ -61,9 +64,34 @@ func (t *Tracker) Done() {
 }
 
 func (t *Tracker) finish(o Outcome) {
-	if t.done.CompareAndSwap(false, true) {
-		t.d.Done(Now(), o)
+	if !t.done.CompareAndSwap(false, true) {
+		return
 	}
+	t.mu.Lock()
+	then := t.then
+	t.then = nil
+	t.mu.Unlock()
+	if then != nil {
+		then()
+	}
+	t.d.Done(Now(), o)
+}
+
+// Before has f called just before the place in flight is given back; at once if that
+// has happened. It is for a proxy that has places of its own, for each of several
+// servers: f gives back the one that the request has there. Of several calls the last
+// counts; nil takes f away again. It reports whether the place is still held.
+func (t *Tracker) Before(f func()) (held bool) {
+	t.mu.Lock()
+	held = !t.done.Load()
+	if held {
+		t.then = f
+	}
+	t.mu.Unlock()
+	if !held && f != nil {
+		f()
+	}
+	return held
 }
 
 // WriteHeader implements http.ResponseWriter.

@@ -401,3 +401,43 @@ func TestMayDetach(t *testing.T) {
 		}
 	}
 }
+
+// Who has places of its own at several servers gives them back when the Guard's place
+// is given back: with the stream's beginning, and once.
+func TestTrackerBefore(t *testing.T) {
+	for _, detaches := range []bool{true, false} {
+		g, err := New(Config{Concurrency: 1}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("Accept", "text/event-stream")
+		d := g.Admit(0, Request{})
+		tracker := Track(httptest.NewRecorder(), r, d)
+		left := 0
+		if !tracker.Before(func() {
+			left++
+			if g.backend.gate.InFlight() != 1 {
+				t.Error("the Guard's place was given back first")
+			}
+		}) {
+			t.Error("the place is not held at the beginning")
+		}
+		if detaches {
+			tracker.Header().Set("Content-Type", "text/event-stream")
+			tracker.WriteHeader(http.StatusOK)
+			if left != 1 {
+				t.Errorf("called %d times with the stream's beginning; want once", left)
+			}
+			if tracker.Before(func() { left += 10 }) || left != 11 {
+				t.Error("what comes too late is not called at once")
+			}
+		} else {
+			tracker.Before(nil)
+		}
+		tracker.Done()
+		if want := map[bool]int{true: 11, false: 0}[detaches]; left != want {
+			t.Errorf("called %d in the end; want %d", left, want)
+		}
+	}
+}

@@ -201,7 +201,8 @@ func serveStatus(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *App) fill(status *Status) {
-	for _, b := range a.backends {
+	all := a.roster()
+	for _, b := range all.backends {
 		s := b.state.Stats(shield.Now())
 		out := ShieldStatus{
 			Name: b.name, Mode: modeEnforce,
@@ -253,10 +254,10 @@ func (a *App) fill(status *Status) {
 		}
 		status.Shields = append(status.Shields, out)
 	}
-	for _, z := range a.zones {
+	for _, z := range all.zones {
 		s := z.state.Stats(shield.Now())
 		status.Zones = append(status.Zones, ZoneStatus{
-			Name: z.Name, Key: z.key(), RateStatus: z.Rate.status(),
+			Name: z.name, Key: z.key(), RateStatus: z.Rate.status(),
 			Keys: s.Keys, MaxKeys: z.maxKeys(),
 			Admitted: s.Admitted, Refused: s.Refused, Observed: s.Observed, Evicted: s.Evicted, Shared: s.Shared,
 		})

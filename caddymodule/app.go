@@ -3,6 +3,8 @@ package caddymodule
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -41,8 +43,9 @@ type App struct {
 	// goroutine, and only read afterwards.
 	unnamed     map[string]int        // handlers without a name, by server
 	definitions map[string]definition // of zones and handlers, by kind and name
-	backends    []*backend
-	zones       []*zone
+	configured  roster
+
+	live *atomic.Pointer[roster] // see Show
 
 	stop, stopped chan struct{}
 }
@@ -67,10 +70,18 @@ func (b *backend) limited() bool { return b.capacity != nil || b.concurrency != 
 // searches reports whether the limit in flight is found, not set.
 func (b *backend) searches() bool { return b.concurrency != nil && b.guard.Adapts() }
 
-// zone is one zone as this config defines it.
+// zone is one zone as this config defines it, and how it is called in metrics, logs
+// and status.
 type zone struct {
 	*Zone
+	name  string
 	state *zoneState
+}
+
+// A roster is who is seen in metrics, logs and status, each state once.
+type roster struct {
+	backends []*backend
+	zones    []*zone
 }
 
 // CaddyModule implements caddy.Module.
@@ -89,6 +100,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	}
 	a.ctx, a.logger, a.events = ctx, ctx.Logger(), events.(*caddyevents.App)
 	a.unnamed, a.definitions = map[string]int{}, map[string]definition{}
+	a.live = new(atomic.Pointer[roster])
 	return ctx.GetMetricsRegistry().Register(collector{a})
 }
 
@@ -154,25 +166,35 @@ func (a *App) define(kind, name, where string, v any, secret []byte) error {
 	return nil
 }
 
+// roster returns who is to be seen now: the handlers of the config, and those that
+// live beside it.
+func (a *App) roster() roster {
+	live := a.live.Load()
+	if live == nil {
+		return a.configured
+	}
+	return roster{
+		slices.Concat(a.configured.backends, live.backends),
+		slices.Concat(a.configured.zones, live.zones),
+	}
+}
+
+// backend returns what is to be seen of the backend of h.
+func (h *Handler) backend(state *backendState) *backend {
+	return &backend{
+		h.Name, h.observing, h.Capacity, h.Concurrency, len(h.Classes) > 0, h.guard.Tickets(), h.guard.DetectsHerds(), h.guard, state,
+	}
+}
+
 // add registers a handler for reports, metrics and status.
-func (a *App) add(h *Handler, b *backendState, zones []*zoneState) {
-	found := false
-	for _, old := range a.backends {
-		found = found || old.state == b
+func (r *roster) add(h *Handler, b *backendState, zones []*zoneState) {
+	if !slices.ContainsFunc(r.backends, func(old *backend) bool { return old.state == b }) {
+		r.backends = append(r.backends, h.backend(b))
 	}
-	if !found {
-		a.backends = append(a.backends, &backend{
-			h.Name, h.observing, h.Capacity, h.Concurrency, len(h.Classes) > 0, h.guard.Tickets(), h.guard.DetectsHerds(), h.guard, b,
-		})
-	}
-next:
 	for i, state := range zones {
-		for _, old := range a.zones {
-			if old.state == state {
-				continue next
-			}
+		if !slices.ContainsFunc(r.zones, func(old *zone) bool { return old.state == state }) {
+			r.zones = append(r.zones, &zone{h.Zones[i], h.Zones[i].Name, state})
 		}
-		a.zones = append(a.zones, &zone{h.Zones[i], state})
 	}
 }
 

@@ -383,7 +383,7 @@ func TestReloadKeepsAppointments(t *testing.T) {
 	time.Sleep(time.Second) // the last one held comes no more; the token is there again
 	results = holding()
 	var state *backendState
-	for _, b := range r.app().backends {
+	for _, b := range r.app().configured.backends {
 		if b.name == "h" {
 			state = b.state
 		}
@@ -401,7 +401,7 @@ func TestReloadKeepsAppointments(t *testing.T) {
 // and one never.
 func TestPromisesAreReported(t *testing.T) {
 	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "capacity": {"rate": 20, "burst": 10}, "pushback": {"max": "4s"}},` + respondOK})
-	b := r.app().backends[0]
+	b := r.app().configured.backends[0]
 	g, err := shield.New(shield.Config{
 		Capacity: limiter.Config{Rate: 20, Burst: 10}, Pushback: pushback.Config{Max: 4 * time.Second},
 	}, &shield.State{Backend: b.state.Backend})

@@ -49,11 +49,6 @@ func (h *Handler) provisionClasses(ctx caddy.Context) error {
 		}
 		h.classes = append(h.classes, hc)
 	}
-	if len(h.Classes) > 0 {
-		for i := range known.Len() {
-			h.admitted = append(h.admitted, annotation{decision: "admit", class: known.At(i).Name}.placeholder)
-		}
-	}
 	return nil
 }
 
@@ -89,5 +84,6 @@ func (h *Handler) classify(r *http.Request, q *shield.Request, now time.Duration
 			return nil
 		}
 	}
+	q.Class = h.class
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 
 	"github.com/caddyserver/caddy/v2"
@@ -83,6 +84,8 @@ type Handler struct {
 	clients   *keyer // whose promises are whose
 	perClient *keyer // whose requests in flight are counted; nil: nobody's
 	classes   []handlerClass
+	class     uint8                // for shield.Request: of those that are of no other; 0: the default
+	allow     []netip.Prefix       // clients that the quotas do not count
 	admitted  []caddy.ReplacerFunc // by class; nil: there are none
 	listens   bool                 // to what becomes of requests
 	queues    bool
@@ -137,19 +140,10 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
 	h.observing = h.Mode == modeObserve || app.Mode == modeObserve
-	cfg.Observe = h.observing
 	if err := h.provisionZones(ctx, app); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
 	retries := h.Retries.explicit()
-	if h.clients, err = newKeyer(retries.Key, retries.IPv4Prefix, retries.IPv6Prefix); err != nil {
-		return fmt.Errorf("shield %q: retries: %w", h.Name, err)
-	}
-	if h.Concurrency != nil && h.Concurrency.Per != nil {
-		if h.perClient, err = newKeyer(h.Concurrency.Per.Key, nil, nil); err != nil {
-			return fmt.Errorf("shield %q: concurrency per client: %w", h.Name, err)
-		}
-	}
 	backend := &Handler{
 		Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency.explicit(),
 		Queue: h.Queue, Classes: explicitClasses(h.Classes),
@@ -174,22 +168,45 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		state.Zones[z.name] = zone.ZoneState
 		zones = append(zones, zone)
 	}
-	if h.guard, err = shield.New(cfg, &state); err != nil {
+	if err := h.work(cfg, &state); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
 	if err := h.provisionClasses(ctx); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
+	app.configured.add(h, pooled, zones)
+
+	h.errors = h.errorRoutes(server)
+	h.logged = server != nil && server.Logs != nil
+	return nil
+}
+
+// work makes of a checked config what requests need, but for zones and classes.
+func (h *Handler) work(cfg shield.Config, state *shield.State) (err error) {
+	retries := h.Retries.explicit()
+	if h.clients, err = newKeyer(retries.Key, retries.IPv4Prefix, retries.IPv6Prefix); err != nil {
+		return fmt.Errorf("retries: %w", err)
+	}
+	if h.Concurrency != nil && h.Concurrency.Per != nil {
+		if h.perClient, err = newKeyer(h.Concurrency.Per.Key, nil, nil); err != nil {
+			return fmt.Errorf("concurrency per client: %w", err)
+		}
+	}
+	cfg.Observe = h.observing
+	if h.guard, err = shield.New(cfg, state); err != nil {
+		return err
+	}
 	h.listens = h.Capacity != nil || h.Concurrency != nil
 	h.queues = h.guard.QueueSize() > 0
-	app.add(h, pooled, zones)
-
+	if len(h.Classes) > 0 {
+		for i := range h.guard.Classes().Len() {
+			h.admitted = append(h.admitted, annotation{decision: "admit", class: h.guard.Classes().At(i).Name}.placeholder)
+		}
+	}
 	h.respond = respondAuto
 	if h.Pushback != nil && h.Pushback.Respond != "" {
 		h.respond = h.Pushback.Respond
 	}
-	h.errors = h.errorRoutes(server)
-	h.logged = server != nil && server.Logs != nil
 	return nil
 }
 
@@ -244,7 +261,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err := h.classify(r, &q, now); err != nil {
 		return err
 	}
-	if h.perClient != nil {
+	if h.perClient != nil && !h.allowed(r) {
 		if q.Tenant, err = h.tenant(r); err != nil {
 			return err
 		}
@@ -331,6 +348,9 @@ func (h *Handler) tenant(r *http.Request) (limiter.Key, error) {
 
 // keys appends the key of r in every zone.
 func (h *Handler) keys(r *http.Request, keys []limiter.Key) ([]limiter.Key, error) {
+	if h.allowed(r) {
+		return keys, nil
+	}
 	for i := range h.zones {
 		z := &h.zones[i]
 		key := shield.Outside

@@ -178,7 +178,7 @@ func TestObserveEverywhere(t *testing.T) {
 			t.Errorf("request %d: %v %v", i, resp.Status, resp.Header)
 		}
 	}
-	if n := s.app.backends[0].state.Stats(shield.Now()).Observed[shield.Quota]; n != 4 {
+	if n := s.app.configured.backends[0].state.Stats(shield.Now()).Observed[shield.Quota]; n != 4 {
 		t.Errorf("%d observed, want 4", n)
 	}
 }

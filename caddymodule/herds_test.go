@@ -54,7 +54,7 @@ func TestHerdIsShown(t *testing.T) {
 	}
 	respond ok
 }`)
-	b := s.app.backends[0]
+	b := s.app.configured.backends[0]
 	now := shield.Now()
 	for i := range 200 {
 		b.guard.Admit(now+time.Duration(i)*time.Millisecond, shield.Request{Client: limiter.KeyOf(strconv.Itoa(i)), Kind: 1})

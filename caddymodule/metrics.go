@@ -93,7 +93,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	for _, b := range c.backends {
+	all := c.roster()
+	for _, b := range all.backends {
 		s := b.state.Stats(shield.Now())
 		counter(descRequests, s.Admitted, b.name, "admitted", shield.Fits.String())
 		for _, reason := range shield.Reasons {
@@ -148,15 +149,15 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			counter(descReturns, f.Early, b.name, family, "early")
 		}
 	}
-	for _, z := range c.zones {
+	for _, z := range all.zones {
 		s := z.state.Stats(shield.Now())
-		counter(descZoneRequests, s.Admitted, z.Name, "admitted")
-		counter(descZoneRequests, s.Refused, z.Name, "refused")
-		counter(descZoneRequests, s.Observed, z.Name, "observed")
-		gauge(descKeys, float64(s.Keys), z.Name)
-		gauge(descMaxKeys, float64(z.maxKeys()), z.Name)
-		counter(descEvictions, s.Evicted, z.Name)
-		counter(descShared, s.Shared, z.Name)
+		counter(descZoneRequests, s.Admitted, z.name, "admitted")
+		counter(descZoneRequests, s.Refused, z.name, "refused")
+		counter(descZoneRequests, s.Observed, z.name, "observed")
+		gauge(descKeys, float64(s.Keys), z.name)
+		gauge(descMaxKeys, float64(z.maxKeys()), z.name)
+		counter(descEvictions, s.Evicted, z.name)
+		counter(descShared, s.Shared, z.name)
 	}
 }
 

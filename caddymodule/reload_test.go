@@ -989,7 +989,7 @@ func TestStopWhileInFlight(t *testing.T) {
 	if a := r.get("/"); a.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("the third request got %d, want 429", a.StatusCode)
 	}
-	old := r.app().backends[0].state
+	old := r.app().configured.backends[0].state
 	if err := caddy.Stop(); err != nil {
 		t.Fatal(err)
 	}

@@ -45,16 +45,17 @@ func (a *App) report() {
 }
 
 func (a *App) reportOnce(now time.Duration) {
-	for _, z := range a.zones {
+	all := a.roster()
+	for _, z := range all.zones {
 		refused, observed := z.state.Refusals()
 		if n := news(refused, &z.state.reported); n > 0 {
-			a.logger.Info("refused over quota", zap.String("zone", z.Name), zap.Uint64("requests", n))
+			a.logger.Info("refused over quota", zap.String("zone", z.name), zap.Uint64("requests", n))
 		}
 		if n := news(observed, &z.state.reportedObserved); n > 0 {
-			a.logger.Info("would have refused over quota", zap.String("zone", z.Name), zap.Uint64("requests", n))
+			a.logger.Info("would have refused over quota", zap.String("zone", z.name), zap.Uint64("requests", n))
 		}
 	}
-	for _, b := range a.backends {
+	for _, b := range all.backends {
 		s := b.state.Stats(now)
 		if n := news(s.Refused[shield.PerClient], &b.state.hogs); n > 0 {
 			a.logger.Info("refused over what one client may have in flight", zap.String("shield", b.name), zap.Uint64("requests", n))

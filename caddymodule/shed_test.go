@@ -250,7 +250,7 @@ func TestShedLogsAndEvents(t *testing.T) {
 	}
 	close(release)
 	<-done
-	b := s.app.backends[0]
+	b := s.app.configured.backends[0]
 	now := shield.Now()
 	b.guard.Pause(now-time.Second, 10*time.Second)
 	for range shield.RefusalsToPause - 1 {
