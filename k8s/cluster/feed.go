@@ -1,0 +1,163 @@
+package cluster
+
+import (
+	"context"
+	"math"
+	"sync"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+// A feed keeps a copy of the objects of one kind in one namespace, or in all.
+type feed struct {
+	store      cache.Store
+	controller cache.Controller
+
+	client              rest.Interface
+	resource, namespace string
+	selector            string // of fields
+
+	mu    sync.Mutex // guards open
+	open  int        // watches: 1 when all is well
+	ended atomic.Int64
+}
+
+// forEver is when a feed will be out of date whose watch is open.
+const forEver = math.MaxInt64
+
+// feeds makes the feeds of one kind in some namespaces; "" is all of them.
+func (c *Cluster) feeds(client rest.Interface, resource string, object, list runtime.Object, namespaces []string) []*feed {
+	feeds := make([]*feed, len(namespaces))
+	for i, namespace := range namespaces {
+		f := &feed{client: client, resource: resource, namespace: namespace}
+		if resource == "secrets" {
+			f.selector = "type=" + string(corev1.SecretTypeTLS)
+		}
+		logger := logger(c.log)
+		f.store, f.controller = cache.NewInformerWithOptions(cache.InformerOptions{
+			Logger: &logger,
+			ListerWatcher: &cache.ListWatch{
+				ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+					list := list.DeepCopyObject()
+					return list, f.request(&options).Do(ctx).Into(list)
+				},
+				WatchFuncWithContext: f.watch,
+			},
+			ObjectType: object,
+			Transform:  trim,
+			Handler: cache.ResourceEventHandlerFuncs{
+				AddFunc: func(any) { signal(c.changed) },
+				UpdateFunc: func(before, after any) {
+					if version(before) != version(after) { // else it was only listed again
+						signal(c.changed)
+					}
+				},
+				DeleteFunc: func(any) { signal(c.changed) },
+			},
+		})
+		feeds[i] = f
+	}
+	return feeds
+}
+
+func (f *feed) request(options *metav1.ListOptions) *rest.Request {
+	options.FieldSelector = f.selector
+	return f.client.Get().Namespace(f.namespace).Resource(f.resource).VersionedParams(options, metav1.ParameterCodec)
+}
+
+func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	options.Watch = true
+	w, err := f.request(&options).Watch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f.count(1)
+	return &watched{Interface: w, stop: sync.OnceFunc(func() {
+		f.count(-1)
+		w.Stop()
+	})}, nil
+}
+
+func (f *feed) count(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.open += n
+	if f.open > 0 {
+		f.ended.Store(forEver)
+	} else {
+		f.ended.Store(int64(now()))
+	}
+}
+
+// until returns until when since epoch the copies are certainly up to date, given that
+// the connection works.
+func (f *feed) until() int64 { return f.ended.Load() }
+
+// A watched is a watch whose end is noted. The reflector stops every watch that it
+// has begun, also those that have ended by themselves.
+type watched struct {
+	watch.Interface
+	stop func()
+}
+
+// Stop implements watch.Interface.
+func (w *watched) Stop() { w.stop() }
+
+// list returns what is in the stores of feeds.
+func list[T any](feeds []*feed) []T {
+	var objects []T
+	for i, f := range feeds {
+		stored := f.store.List()
+		if i == 0 && len(feeds) == 1 {
+			objects = make([]T, 0, len(stored))
+		}
+		for _, object := range stored {
+			objects = append(objects, object.(T))
+		}
+	}
+	return objects
+}
+
+// find returns one object, nil if it is not there.
+func find[T any](feeds []*feed, namespace, name string) (object T) {
+	for _, f := range feeds {
+		if f.namespace != "" && f.namespace != namespace {
+			continue
+		}
+		if stored, ok, _ := f.store.GetByKey(cache.NewObjectName(namespace, name).String()); ok {
+			return stored.(T)
+		}
+	}
+	return object
+}
+
+func version(object any) string { return object.(metav1.Object).GetResourceVersion() }
+
+// trim removes from a new copy what nobody reads: often more than half of it.
+func trim(object any) (any, error) {
+	o, ok := object.(metav1.Object)
+	if !ok {
+		return object, nil // the tombstone of one that was trimmed
+	}
+	o.SetManagedFields(nil)
+	if annotations := o.GetAnnotations(); annotations[corev1.LastAppliedConfigAnnotation] != "" {
+		delete(annotations, corev1.LastAppliedConfigAnnotation)
+		if len(annotations) == 0 {
+			o.SetAnnotations(nil)
+		}
+	}
+	if secret, ok := object.(*corev1.Secret); ok {
+		for key := range secret.Data {
+			if key != corev1.TLSCertKey && key != corev1.TLSPrivateKeyKey {
+				delete(secret.Data, key)
+			}
+		}
+	}
+	return object, nil
+}

@@ -1,0 +1,50 @@
+package cluster
+
+import (
+	"fmt"
+
+	"github.com/go-logr/logr"
+	"go.uber.org/zap"
+)
+
+// logger is what client-go logs to. Its errors are warnings: nothing stops for them.
+func logger(log *zap.Logger) logr.Logger { return logr.New(&sink{log.Sugar()}) }
+
+// A sink is a logr.LogSink that writes to zap, without what is only for debugging.
+type sink struct{ log *zap.SugaredLogger }
+
+// Init implements logr.LogSink.
+func (s *sink) Init(logr.RuntimeInfo) {}
+
+// Enabled implements logr.LogSink.
+func (s *sink) Enabled(level int) bool { return level == 0 }
+
+// Info implements logr.LogSink.
+func (s *sink) Info(_ int, message string, fields ...any) { s.log.Infow(message, text(fields)...) }
+
+// Error implements logr.LogSink.
+func (s *sink) Error(err error, message string, fields ...any) {
+	s.log.Warnw(message, append(text(fields), zap.Error(err))...)
+}
+
+// WithValues implements logr.LogSink.
+func (s *sink) WithValues(fields ...any) logr.LogSink { return &sink{s.log.With(text(fields)...)} }
+
+// WithName implements logr.LogSink.
+func (s *sink) WithName(name string) logr.LogSink { return &sink{s.log.Named(name)} }
+
+// text makes the values printable: client-go passes whole objects.
+func text(fields []any) []any {
+	out := make([]any, len(fields))
+	for i, f := range fields {
+		if i%2 == 1 {
+			if s, ok := f.(fmt.Stringer); ok {
+				f = s.String()
+			} else {
+				f = fmt.Sprintf("%.300v", f)
+			}
+		}
+		out[i] = f
+	}
+	return out
+}

@@ -1,0 +1,251 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/herdshield/shield/k8s/model"
+)
+
+const (
+	statusTries   = 5                // of one Ingress, if others write it at the same time
+	statusTimeout = 10 * time.Second // of one request
+	statusRetry   = time.Second      // after which what has failed is tried again, doubled each time
+	statusRetries = time.Minute      // up to this
+)
+
+// Address is where an Ingress can be reached: one of IP and Hostname.
+type Address = networkingv1.IngressLoadBalancerIngress
+
+// Publish says which addresses the status of the Ingresses in mine is to have: these,
+// and no others. Those in notMine are to have none of them. It returns at once; what
+// is different is patched in the background as long as this replica is the leader, and
+// when it becomes it. Only the latest call counts. The arguments must not be modified
+// after that.
+func (c *Cluster) Publish(mine, notMine []model.Ref, addresses []Address) {
+	c.status.publish(&wanted{mine: mine, notMine: notMine, addresses: sorted(addresses)})
+}
+
+// Flush waits until what was published last is in the cluster, or this replica is not
+// the leader.
+func (c *Cluster) Flush(ctx context.Context) error { return c.status.flush(ctx) }
+
+// wanted is what Publish has been told.
+type wanted struct {
+	mine, notMine []model.Ref
+	addresses     []Address
+	done          bool // everything was so, once
+}
+
+// status writes the status of Ingresses.
+type status struct {
+	cluster *Cluster
+	wake    chan struct{}
+
+	mu      sync.Mutex // guards what follows
+	latest  *wanted    // nil: nothing yet
+	changed chan struct{}
+}
+
+func newStatus(c *Cluster) *status {
+	return &status{cluster: c, wake: make(chan struct{}, 1), changed: make(chan struct{})}
+}
+
+func (s *status) publish(w *wanted) {
+	s.mu.Lock()
+	s.latest = w
+	s.mu.Unlock()
+	signal(s.wake)
+}
+
+func (s *status) current() *wanted {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.latest
+}
+
+func (s *status) done(w *wanted) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.done = true
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (s *status) flush(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		done, changed := s.latest == nil || s.latest.done, s.changed
+		s.mu.Unlock()
+		if done || !s.cluster.Leading() {
+			return nil
+		}
+		poll := time.NewTimer(time.Second) // leadership may be lost, of which nobody tells
+		select {
+		case <-changed:
+		case <-poll.C:
+		case <-ctx.Done():
+			poll.Stop()
+			return ctx.Err()
+		}
+		poll.Stop()
+	}
+}
+
+func (s *status) run(ctx context.Context) {
+	retry := statusRetry
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake:
+		case <-timer.C:
+		}
+		w := s.current()
+		if w == nil || !s.cluster.Leading() || !s.cluster.Synced() {
+			continue // somebody will wake it
+		}
+		err := s.pass(ctx, w)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			s.cluster.log.Warn("the status of Ingresses could not be written, and will be tried again", zap.Error(err), zap.Duration("in", retry))
+			timer.Reset(retry)
+			retry = min(2*retry, statusRetries)
+			continue
+		}
+		retry = statusRetry
+	}
+}
+
+// pass writes what is different. If there is something newer it ends: that comes next.
+func (s *status) pass(ctx context.Context, w *wanted) error {
+	failed, first := 0, error(nil)
+	for i := range len(w.mine) + len(w.notMine) {
+		if s.current() != w || !s.cluster.Leading() {
+			return nil
+		}
+		ref, mine := model.Ref{}, i < len(w.mine)
+		if mine {
+			ref = w.mine[i]
+		} else {
+			ref = w.notMine[i-len(w.mine)]
+		}
+		err := s.set(ctx, ref, mine, w.addresses)
+		if err == nil {
+			continue
+		}
+		if failed++; first == nil {
+			first = fmt.Errorf("%v: %w", ref, err)
+		}
+		if answer := apierrors.APIStatus(nil); !errors.As(err, &answer) {
+			return first // no answer: the others would get none either
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of them, first %w", failed, first)
+	}
+	s.done(w)
+	return nil
+}
+
+// set makes one Ingress have the addresses, or have them no more. If it does not exist
+// (any more), there is nothing to do.
+func (s *status) set(ctx context.Context, ref model.Ref, mine bool, addresses []Address) error {
+	ingress := find[*networkingv1.Ingress](s.cluster.ingresses, ref.Namespace, ref.Name)
+	for try := 1; ; try++ {
+		if ingress == nil || string(ingress.UID) != ref.UID {
+			return nil
+		}
+		has := sorted(ingress.Status.LoadBalancer.Ingress)
+		wants := addresses
+		if !mine {
+			wants = slices.DeleteFunc(slices.Clone(has), func(a Address) bool {
+				_, ours := slices.BinarySearchFunc(addresses, a, compare)
+				return ours
+			})
+		}
+		if slices.EqualFunc(has, wants, func(a, b Address) bool { return compare(a, b) == 0 }) {
+			return nil
+		}
+		err := s.patch(ctx, ingress, wants)
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case !apierrors.IsConflict(err) || try == statusTries:
+			return err
+		}
+		if ingress, err = s.get(ctx, ref); err != nil {
+			return err
+		}
+	}
+}
+
+// patch fails with a conflict if the Ingress is not what it was.
+func (s *status) patch(ctx context.Context, ingress *networkingv1.Ingress, addresses []Address) error {
+	var patch struct {
+		Metadata struct {
+			UID             types.UID `json:"uid"`
+			ResourceVersion string    `json:"resourceVersion"`
+		} `json:"metadata"`
+		Status struct {
+			LoadBalancer struct {
+				Ingress []Address `json:"ingress"` // none: null, which removes it
+			} `json:"loadBalancer"`
+		} `json:"status"`
+	}
+	patch.Metadata.UID, patch.Metadata.ResourceVersion = ingress.UID, ingress.ResourceVersion
+	patch.Status.LoadBalancer.Ingress = addresses
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	return s.cluster.clients.statuses.Patch(types.MergePatchType).
+		Namespace(ingress.Namespace).Resource("ingresses").Name(ingress.Name).SubResource("status").
+		Param("fieldManager", s.cluster.config.Lease).Body(body).Do(ctx).Error()
+}
+
+// get returns nil if there is none.
+func (s *status) get(ctx context.Context, ref model.Ref) (*networkingv1.Ingress, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	ingress := new(networkingv1.Ingress)
+	err := s.cluster.clients.statuses.Get().Namespace(ref.Namespace).Resource("ingresses").Name(ref.Name).Do(ctx).Into(ingress)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return ingress, err
+}
+
+// sorted returns the addresses without their ports, in order, each once; nil for none.
+func sorted(addresses []Address) []Address {
+	var out []Address
+	for _, a := range addresses {
+		out = append(out, Address{IP: a.IP, Hostname: a.Hostname})
+	}
+	slices.SortFunc(out, compare)
+	return slices.CompactFunc(out, func(a, b Address) bool { return compare(a, b) == 0 })
+}
+
+func compare(a, b Address) int {
+	if c := strings.Compare(a.IP, b.IP); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Hostname, b.Hostname)
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/herdshield/shield/k8s/ingress"
+)
+
+// A command is what the arguments ask for.
+type command struct {
+	options     ingress.Options
+	version     bool
+	printConfig bool
+	flags       *pflag.FlagSet
+}
+
+// parse reads the arguments. env gives environment variables: POD_NAMESPACE and
+// POD_NAME are the pod's own.
+func parse(args []string, env func(string) string) (command, error) {
+	c := command{options: ingress.DefaultOptions()}
+	f := pflag.NewFlagSet("shield-ingress", pflag.ContinueOnError)
+	f.SortFlags = false
+	f.Usage = func() {}
+	c.flags = f
+	o, app := &c.options, c.options.App
+	app.Namespace, app.Pod = env("POD_NAMESPACE"), env("POD_NAME")
+	app.Controller = "herdshield.io/ingress"
+	app.Replicas = "divided"
+	if app.Namespace != "" {
+		app.Service = app.Namespace + "/shield-ingress"
+	}
+
+	// The cluster.
+	f.StringVar(&app.Kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server (default: the pod's service account)")
+	f.Var(text(&app.Controller, controller), "controller-class", "take the Ingresses of IngressClasses that have this as spec.controller")
+	f.Var(text(&app.IngressClass, object), "ingress-class", "`name` of the IngressClass where IngressClasses cannot be read, with --namespaces (default shield)")
+	f.BoolVar(&app.WatchWithoutClass, "watch-ingress-without-class", false, "take Ingresses without any class, too")
+	f.Var(texts(&app.Namespaces, label), "namespaces", "watch these `namespaces` only (default: all)")
+	f.Var(text(&app.PublishService, pair), "publish-service", "`namespace/name` of the Service in front of this: its addresses go into the status of Ingresses")
+	f.Var(texts(&app.PublishAddresses, address), "publish-address", "`addresses` or host names for the status of Ingresses instead")
+	f.Var(text(&app.DefaultCertificate, pair), "default-certificate", "`namespace/name` of the Secret with the certificate for names that no other is for (default: one signed by itself)")
+	f.BoolVar(&app.NginxAnnotations, "nginx-annotations", false, "read the limit-* annotations of ingress-nginx")
+
+	// The replicas.
+	f.Var(text(&app.Replicas, replicas), "replicas", "`mode`: \"divided\", limits are for all replicas together; or \"local\", for each of them")
+	f.Var(text(&app.Service, pair), "service", "`namespace/name` of the Service whose endpoints the replicas are (default: shield-ingress in POD_NAMESPACE)")
+
+	// What it listens on, and whom it believes.
+	f.Var((*port)(&o.HTTPPort), "http-port", "`port` for HTTP")
+	f.Var((*port)(&o.HTTPSPort), "https-port", "`port` for HTTPS")
+	f.Var((*port)(&o.StatusPort), "status-port", "`port` for /livez, /readyz and /metrics")
+	f.Var((*prefixes)(&o.TrustedProxies), "trusted-proxies", "`CIDRs` of the proxies before this one whose X-Forwarded-* headers are believed")
+	f.Var((*prefixes)(&o.ProxyProtocolFrom), "proxy-protocol-from", "`CIDRs` of the load balancers whose connections begin with a PROXY protocol header")
+
+	// How it ends, and what it says.
+	f.DurationVar(&o.ShutdownDelay, "shutdown-delay", o.ShutdownDelay, "`time` to serve on after SIGTERM, until load balancers have noticed")
+	f.DurationVar(&o.GracePeriod, "grace-period", o.GracePeriod, "`time` that requests in flight get after that")
+	f.Var((*level)(&o.LogLevel), "log-level", "`level`: debug, info, warn or error")
+	f.BoolVar(&o.AccessLog, "access-log", false, "write a line of JSON for each request to the standard output")
+
+	f.BoolVar(&c.printConfig, "print-config", false, "print the Caddy config that the flags make, and exit")
+	f.BoolVar(&c.version, "version", false, "print the version, and exit")
+
+	if err := f.Parse(args); err != nil {
+		return c, err
+	}
+	if f.NArg() > 0 {
+		return c, fmt.Errorf("unexpected argument %q: there are only flags", f.Arg(0))
+	}
+	if app.PublishService != "" && len(app.PublishAddresses) > 0 {
+		return c, errors.New("there are --publish-service and --publish-address; want one of them")
+	}
+	if app.Pod == "" && !f.Changed("service") {
+		app.Service = "" // without a name of its own, a replica cannot find itself among them
+	}
+	return c, nil
+}
+
+// usage returns the text of --help.
+func usage(f *pflag.FlagSet) string {
+	return `shield-ingress is an ingress controller for Kubernetes that sheds load: it limits
+what single clients may send and what a Service is asked for, and tells each
+refused client when to come back.
+
+Usage: shield-ingress [flags]
+
+` + f.FlagUsagesWrapped(96) + `
+Lists are separated by commas; their flags may be repeated. The environment
+variables POD_NAMESPACE and POD_NAME are the namespace and the name of the pod.
+`
+}
+
+// A form is what a text has to look like, and how to say so.
+type form struct {
+	is   func(string) bool
+	want string
+}
+
+// The forms of texts. Names in Kubernetes are those of RFC 1123.
+var (
+	labels    = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	subdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+	label    = form{labels.MatchString, "a name of lower-case letters, digits and hyphens, up to 63 of them"}
+	object   = form{isName, "a name of lower-case letters, digits, hyphens and dots"}
+	replicas = form{func(s string) bool { return s == "divided" || s == "local" }, "divided or local"}
+	pair     = form{func(s string) bool {
+		namespace, name, ok := strings.Cut(s, "/")
+		return s == "" || ok && labels.MatchString(namespace) && isName(name)
+	}, "namespace/name"}
+	controller = form{func(s string) bool {
+		domain, path, ok := strings.Cut(s, "/")
+		return ok && isName(domain) && path != "" && len(s) <= 250
+	}, "a domain and a path, like herdshield.io/ingress"}
+	address = form{func(s string) bool {
+		_, err := netip.ParseAddr(s)
+		return err == nil || isName(s) && !numeric(s)
+	}, "an IP address or a host name"}
+)
+
+func isName(s string) bool { return len(s) <= 253 && subdomain.MatchString(s) }
+
+// numeric says whether the last label of a host name is a number: it is then a
+// misspelt address.
+func numeric(s string) bool {
+	_, err := strconv.Atoi(s[strings.LastIndexByte(s, '.')+1:])
+	return err == nil
+}
+
+// textValue is a flag of some form.
+type textValue struct {
+	to   *string
+	form form
+}
+
+func text(to *string, f form) pflag.Value { return textValue{to, f} }
+
+func (v textValue) String() string { return *v.to }
+func (v textValue) Type() string   { return "string" }
+func (v textValue) Set(s string) error {
+	if !v.form.is(s) {
+		return fmt.Errorf("want %s", v.form.want)
+	}
+	*v.to = s
+	return nil
+}
+
+// listValue is a flag that is a list, each of some form.
+type listValue struct {
+	to   *[]string
+	form form
+}
+
+func texts(to *[]string, f form) pflag.Value { return listValue{to, f} }
+
+func (v listValue) String() string { return strings.Join(*v.to, ",") }
+func (v listValue) Type() string   { return "strings" }
+func (v listValue) Set(s string) error {
+	for one := range strings.SplitSeq(s, ",") {
+		one = strings.TrimSpace(one)
+		if !v.form.is(one) {
+			return fmt.Errorf("%q is not %s", one, v.form.want)
+		}
+		if !slices.Contains(*v.to, one) {
+			*v.to = append(*v.to, one)
+		}
+	}
+	return nil
+}
+
+// port is a flag that is a TCP port.
+type port int
+
+func (p *port) String() string { return strconv.Itoa(int(*p)) }
+func (p *port) Type() string   { return "int" }
+func (p *port) Set(s string) error {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || n == 0 {
+		return errors.New("want a port, 1 to 65535")
+	}
+	*p = port(n)
+	return nil
+}
+
+// prefixes is a flag that is a list of CIDRs; an address alone is one.
+type prefixes []netip.Prefix
+
+func (p *prefixes) String() string {
+	all := make([]string, len(*p))
+	for i, one := range *p {
+		all[i] = one.String()
+	}
+	return strings.Join(all, ",")
+}
+func (p *prefixes) Type() string { return "CIDRs" }
+func (p *prefixes) Set(s string) error {
+	for one := range strings.SplitSeq(s, ",") {
+		one = strings.TrimSpace(one)
+		prefix, err := netip.ParsePrefix(one)
+		if err != nil {
+			var a netip.Addr
+			if a, err = netip.ParseAddr(one); err == nil {
+				prefix, err = a.Prefix(a.BitLen())
+			}
+		}
+		if err != nil || prefix.Addr().Zone() != "" {
+			return fmt.Errorf("%q is not a CIDR like 10.0.0.0/8 or fd00::/8, nor an address", one)
+		}
+		if prefix != prefix.Masked() {
+			return fmt.Errorf("%q has bits beyond its length: want %s, or %s/%d", one, prefix.Masked(), prefix.Addr(), prefix.Addr().BitLen())
+		}
+		if !slices.Contains(*p, prefix) {
+			*p = append(*p, prefix)
+		}
+	}
+	return nil
+}
+
+// level is a flag that is a log level, in any case.
+type level string
+
+func (l *level) String() string { return strings.ToLower(string(*l)) }
+func (l *level) Type() string   { return "level" }
+func (l *level) Set(s string) error {
+	is := strings.ToUpper(s)
+	if !slices.Contains(ingress.LogLevels, is) {
+		return fmt.Errorf("want one of %s", strings.ToLower(strings.Join(ingress.LogLevels, ", ")))
+	}
+	*l = level(is)
+	return nil
+}

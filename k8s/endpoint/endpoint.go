@@ -1,0 +1,216 @@
+package endpoint
+
+import (
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// slowStart is how long an endpoint takes to get its full share, and
+	// slowStartMin the share in percent that it begins with. Envoy has no default for
+	// the former; 10 s is in the middle of what its and HAProxy's documentation use in
+	// examples, and longer than most just-in-time compilers take.
+	slowStart    = 10 * time.Second
+	slowStartMin = 10
+
+	// minEjection and maxEjection bound how long an endpoint is ejected.
+	minEjection = time.Second
+	maxEjection = 30 * time.Second
+)
+
+// An Outcome is what a request says about its endpoint.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Served      Outcome = iota // it was connected to, whatever it answered
+	Unreachable                // it could not be connected to
+	Unknown                    // neither is known: the client left before
+)
+
+// An Endpoint is an endpoint as a Pick has chosen it. It is safe for concurrent use.
+// Several may be of one address: compare what Addr returns.
+type Endpoint struct {
+	*live
+	picked picked
+}
+
+// picked says in what state an endpoint was when it was chosen, and so what the
+// request's outcome tells.
+type picked uint8
+
+const (
+	regular picked = iota // not ejected
+	trial                 // on trial: the outcome decides
+	resort                // ejected, but nobody else was left
+	kinds
+)
+
+// A live endpoint is one address of a Set.
+type live struct {
+	// state is the cap, 0 if there is none, in the upper 32 bits, and what is in
+	// flight in the lower 31. Bit 31 says that the endpoint is retired: it has left its
+	// Set, idle, and nobody can take a place any more.
+	state atomic.Uint64
+
+	warmAt atomic.Int64 // when slow start ends; 0: it has none
+	outTil atomic.Int64 // until when it is ejected, or on trial; then it may be tried. 0: neither
+
+	set       *Set
+	addr      string
+	addrPort  netip.AddrPort
+	handles   [kinds]Endpoint // so that Pick does not allocate
+	ejections int             // without one Served in between; guarded by set.mu
+}
+
+const (
+	retired = 1 << 31
+	maxCap  = retired - 1
+)
+
+func newLive(s *Set, addr netip.AddrPort) *live {
+	e := &live{set: s, addr: addr.String(), addrPort: addr}
+	for kind := range e.handles {
+		e.handles[kind] = Endpoint{e, picked(kind)}
+	}
+	return e
+}
+
+// Addr returns the endpoint's "host:port".
+func (e *Endpoint) Addr() string { return e.addr }
+
+// AddrPort returns the same.
+func (e *Endpoint) AddrPort() netip.AddrPort { return e.addrPort }
+
+// Reached says that the endpoint has been connected to, for requests that may go on
+// for long until their Release.
+func (e *Endpoint) Reached() {
+	if e.picked != regular && e.outTil.Load() != 0 {
+		e.set.mu.Lock()
+		e.readmit()
+		e.set.mu.Unlock()
+	}
+}
+
+// Release gives back the place that a Pick took: once for each. ok says how the
+// request went.
+func (e *Endpoint) Release(now time.Duration, ok Outcome) {
+	switch ok {
+	case Served:
+		e.Reached()
+	case Unreachable:
+		e.fail(now, e.picked)
+	}
+	e.state.Add(^uint64(0))
+}
+
+// fail ejects the endpoint, or ejects it again if it was on trial, unless that would
+// be more than half of the usable ones.
+func (e *live) fail(now time.Duration, as picked) {
+	if as != trial && e.outTil.Load() != 0 {
+		return // it counts already
+	}
+	s := e.set
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.outTil.Load() == 0 {
+		m := s.load()
+		if as == resort || !slices.Contains(m.usable, e) || 2*(m.out()+1) > len(m.usable) {
+			return
+		}
+	} else if as != trial {
+		return
+	}
+	lasts := maxEjection
+	if e.ejections < 5 { // 1, 2, 4, 8, 16 s
+		lasts = minEjection << e.ejections
+	}
+	e.ejections++
+	e.outTil.Store(int64(now + lasts))
+}
+
+// readmit ends an ejection. The caller holds set.mu.
+func (e *live) readmit() {
+	e.ejections = 0
+	e.outTil.Store(0)
+}
+
+// ejected reports whether nothing is to be sent to it at now.
+func (e *live) ejected(now time.Duration) bool { return int64(now) < e.outTil.Load() }
+
+// take takes a place if there is one. Of the requests that come when an ejection is
+// over, the first is the trial, for a second; the next one then.
+func (e *live) take(now time.Duration) *Endpoint {
+	for {
+		s := e.state.Load()
+		if s&retired != 0 || full(s) {
+			return nil
+		}
+		if e.state.CompareAndSwap(s, s+1) {
+			break
+		}
+	}
+	until := e.outTil.Load()
+	switch {
+	case until == 0:
+		return &e.handles[regular]
+	case int64(now) >= until && e.outTil.CompareAndSwap(until, int64(now+minEjection)):
+		return &e.handles[trial]
+	}
+	return &e.handles[resort]
+}
+
+// full reports whether a state has no place left.
+func full(s uint64) bool {
+	limit, n := s>>32, s&maxCap
+	return n == maxCap || limit != 0 && n >= limit
+}
+
+// setCap changes the cap, and leaves what is in flight.
+func (e *live) setCap(limit int) {
+	for {
+		s := e.state.Load()
+		if e.state.CompareAndSwap(s, uint64(limit)<<32|uint64(uint32(s))) {
+			return
+		}
+	}
+}
+
+// retire retires the endpoint if it is idle, and reports whether it was.
+func (e *live) retire() bool {
+	for {
+		s := e.state.Load()
+		if s&maxCap != 0 {
+			return false
+		}
+		if e.state.CompareAndSwap(s, s|retired) {
+			return true
+		}
+	}
+}
+
+// cold reports whether slow start keeps the endpoint from being one of the two. coin
+// is a random number below 1<<16.
+func (e *live) cold(now time.Duration, coin uint64) bool {
+	warmAt := time.Duration(e.warmAt.Load())
+	if now >= warmAt {
+		return false
+	}
+	share := max(slowStartMin, 100*(slowStart-(warmAt-now))/slowStart)
+	return coin*100 >= uint64(share)<<16
+}
+
+// rank returns which of the package comment's four kinds the endpoint is of, from 0.
+func (e *live) rank(now time.Duration, tried []*Endpoint) (rank int) {
+	if e.ejected(now) {
+		rank = 1
+	}
+	for _, t := range tried {
+		if t.live == e {
+			return rank + 2
+		}
+	}
+	return rank
+}

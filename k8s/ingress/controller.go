@@ -1,0 +1,265 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	networking "k8s.io/api/networking/v1"
+
+	"go.uber.org/zap"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/k8s/cluster"
+	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/translate"
+)
+
+const (
+	// settle is how long is waited after a change for more of them: what belongs
+	// together, a Service and its endpoints, comes within milliseconds.
+	settle = 20 * time.Millisecond
+
+	// idleRatio is how much longer than the last rebuild took is waited until the
+	// next, up to longestPause, so that a cluster in turmoil does not cost more than
+	// a fifth of a processor.
+	idleRatio    = 4
+	longestPause = time.Second
+
+	// checkEvery is how often everything is looked at without a change:
+	// certificates expire, and what is gone is forgotten.
+	checkEvery = time.Minute
+
+	// joinPatience is how long a new replica waits to be seen by the others as one
+	// of them before it takes requests, if it sees itself at once; and
+	// strangerPatience if it does not see itself at all.
+	joinPatience     = time.Second
+	strangerPatience = 10 * time.Second
+
+	// resignPatience is how long the process waits at its end to give up the lead.
+	resignPatience = 2 * time.Second
+)
+
+// A controller keeps a Snapshot of what the cluster asks for.
+type controller struct {
+	config     App
+	log        *zap.Logger
+	cluster    *cluster.Cluster
+	translator *translate.Translator
+
+	snapshot atomic.Pointer[Snapshot]
+	draining atomic.Bool
+	shields  atomic.Pointer[caddymodule.App] // shows them; of the config that was started last
+	measures
+
+	// For rebuild, which is for one goroutine.
+	live     *live
+	division policy.Division
+
+	begin sync.Once
+	end   context.CancelFunc
+	ended chan struct{}
+	ctx   context.Context
+
+	membership struct {
+		sync.Mutex
+		began, joined time.Duration // when it began to look, and saw itself first; 0: not yet
+	}
+}
+
+func newController(config App, log *zap.Logger) (*controller, error) {
+	c := &controller{config: config, log: log, live: newLive(), ended: make(chan struct{})}
+	var err error
+	c.cluster, err = cluster.New(cluster.Config{
+		Kubeconfig: config.Kubeconfig, Namespaces: config.Namespaces, Namespace: config.Namespace, Pod: config.Pod,
+	}, log)
+	if err != nil {
+		return nil, err
+	}
+	c.translator = translate.New(translate.Options{
+		Controller: config.Controller, ClassName: config.IngressClass,
+		WatchWithoutClass: config.WatchWithoutClass, NginxAnnotations: config.NginxAnnotations,
+		DefaultCertificate: config.DefaultCertificate, Self: config.Service, Published: config.PublishAddresses,
+	})
+	c.ctx, c.end = context.WithCancel(context.Background())
+	return c, nil
+}
+
+// start begins to watch, the first time that a config with it is started.
+func (c *controller) start(app *caddymodule.App) {
+	c.shields.Store(app)
+	if s := c.snapshot.Load(); s != nil {
+		app.Show(s.shields)
+	}
+	c.begin.Do(func() {
+		go func() {
+			defer close(c.ended)
+			watching := make(chan struct{})
+			go func() {
+				defer close(watching)
+				if err := c.cluster.Run(c.ctx); err != nil && c.ctx.Err() == nil {
+					c.log.Error("the cluster is not watched any more", zap.Error(err))
+				}
+			}()
+			c.run()
+			<-watching
+		}()
+	})
+}
+
+// Destruct implements caddy.Destructor.
+func (c *controller) Destruct() error {
+	started := true
+	c.begin.Do(func() { started = false })
+	if !started {
+		c.end()
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), resignPatience)
+	defer cancel()
+	c.leave(ctx)
+	c.end()
+	select {
+	case <-c.ended:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// leave gives up the lead. The last replica also takes the addresses out of the status
+// of all Ingresses: nobody serves there any more.
+func (c *controller) leave(ctx context.Context) {
+	s := c.snapshot.Load()
+	if s != nil && c.config.Service != "" && c.cluster.Leading() && slices.Equal(s.Model.Replicas, []string{c.config.Pod}) {
+		c.cluster.Publish(s.Model.Mine, s.Model.NotMine, nil)
+		if err := c.cluster.Flush(ctx); err != nil {
+			c.log.Warn("the status of Ingresses may still have the addresses of this", zap.Error(err))
+		}
+	}
+	if err := c.cluster.Resign(ctx); err != nil {
+		c.log.Warn("the lead is not given up; it ends by itself", zap.Error(err))
+	}
+}
+
+// run rebuilds the Snapshot when something has changed.
+func (c *controller) run() {
+	wait := func(d time.Duration) bool {
+		select {
+		case <-time.After(d):
+			return true
+		case <-c.ctx.Done():
+			return false
+		}
+	}
+	for !c.cluster.Synced() {
+		if !wait(settle) {
+			return
+		}
+	}
+	for {
+		began := shield.Now()
+		c.rebuild(began)
+		took := shield.Now() - began
+		if !wait(min(longestPause, took*idleRatio)) {
+			return
+		}
+		next := checkEvery
+		if at := c.division.Next(shield.Now()); at > 0 {
+			next = min(next, max(0, at-shield.Now()))
+		}
+		select {
+		case <-c.cluster.Changed():
+			if !wait(settle) {
+				return
+			}
+		case <-time.After(next):
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// rebuild makes a new Snapshot.
+func (c *controller) rebuild(now time.Duration) {
+	m := c.translator.Translate(c.cluster.Objects())
+	c.join(now, m.Replicas)
+	s := c.live.apply(now, m, &c.division, c.config.Pod)
+	c.snapshot.Store(s)
+	problems := slices.Concat(m.Problems, c.live.problems)
+	c.rebuilt(s, problems, shield.Now()-now, c.division.Fraction(now))
+	if app := c.shields.Load(); app != nil {
+		app.Show(s.shields)
+	}
+	c.cluster.Publish(m.Mine, m.NotMine, c.addresses())
+	c.cluster.Report(problems)
+}
+
+// join takes note of the replicas that there are.
+func (c *controller) join(now time.Duration, replicas []string) {
+	if c.config.Service == "" || c.config.Replicas == local {
+		return
+	}
+	rank := slices.Index(replicas, c.config.Pod)
+	c.division.See(now, rank, len(replicas))
+	c.membership.Lock()
+	defer c.membership.Unlock()
+	if c.membership.began == 0 {
+		c.membership.began = now
+	}
+	if rank >= 0 && c.membership.joined == 0 {
+		c.membership.joined = now
+	}
+}
+
+var (
+	errNothing = errors.New("the objects of the cluster have not all been seen yet")
+	errAlone   = errors.New("the other replicas may not have seen this one yet")
+)
+
+// ready returns why requests should not come here, or nil. That the API server cannot
+// be reached is no reason: what was seen last is served.
+func (c *controller) ready() error {
+	switch {
+	case c.draining.Load():
+		return errDraining
+	case c.snapshot.Load() == nil:
+		return errNothing
+	}
+	if c.config.Service == "" || c.config.Replicas == local {
+		return nil
+	}
+	c.membership.Lock()
+	defer c.membership.Unlock()
+	now := shield.Now()
+	if joined := c.membership.joined; joined > 0 && now-joined > joinPatience || now-c.membership.began > strangerPatience {
+		return nil
+	}
+	return errAlone
+}
+
+// addresses returns what the status of Ingresses is to say.
+func (c *controller) addresses() []networking.IngressLoadBalancerIngress {
+	var list []networking.IngressLoadBalancerIngress
+	if c.config.PublishService == "" {
+		for _, a := range c.config.PublishAddresses {
+			list = append(list, publish(a))
+		}
+		return list
+	}
+	for _, s := range c.cluster.Objects().Services {
+		if s.Namespace+"/"+s.Name != c.config.PublishService {
+			continue
+		}
+		for _, i := range s.Status.LoadBalancer.Ingress {
+			list = append(list, networking.IngressLoadBalancerIngress{IP: i.IP, Hostname: i.Hostname})
+		}
+		for _, ip := range s.Spec.ExternalIPs {
+			list = append(list, networking.IngressLoadBalancerIngress{IP: ip})
+		}
+	}
+	return list
+}

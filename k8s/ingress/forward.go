@@ -1,0 +1,227 @@
+package ingress
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"golang.org/x/net/http/httpguts"
+)
+
+// forward makes r what a backend gets to see of it, as other ingress controllers
+// have it. r is changed in place: its header, and where a trusted proxy speaks for
+// the client, also its RemoteAddr.
+//
+// Header | Value
+// -------|------
+// X-Forwarded-For, X-Real-IP | address of the client, and nothing else
+// X-Original-Forwarded-For | the X-Forwarded-For of a trusted proxy, as it came
+// X-Forwarded-Proto, X-Forwarded-Scheme, X-Scheme | http or https: what the client uses
+// X-Forwarded-Host, X-Forwarded-Port | what the client has asked for; the scheme's port if it has named none
+// X-Request-ID | the client's, if it is 1 to 128 visible characters; else 32 random hexadecimal digits
+//
+// What trusted proxies say counts, what clients say does not: their X-Forwarded-*
+// and Forwarded are not passed on, nor is Proxy, which CGI programs take for
+// a setting (httpoxy). Fields that the client's Connection names are removed first,
+// so that it can name none of the above; of Connection itself only Upgrade remains.
+//
+// It must run after everything that asks who sends r, and before Caddy's
+// reverse_proxy, which would write other values of For, Proto and Host: For with
+// the address of the last proxy, which applications that trust one hop would take
+// for the client. reverse_proxy writes RemoteAddr to For if there is no such header,
+// and leaves Proto and Host if a trusted proxy sends the request; otherwise it
+// comes to the same values. It has to be without trusted_proxies and header
+// operations of its own.
+func forward(r *http.Request) {
+	h := r.Header
+	dropConnection(h)
+
+	client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+	trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool)
+	proto := scheme(r)
+	host, port, chain := r.Host, "", ""
+	if trusted {
+		if v := last(h, "X-Forwarded-Host"); v != "" {
+			host = v
+		}
+		if v := last(h, "X-Forwarded-Port"); isPort(v) {
+			port = v
+		}
+		chain = strings.Join(h["X-Forwarded-For"], ", ")
+		r.RemoteAddr = net.JoinHostPort(client, "0")
+	}
+	if port == "" {
+		port = portOf(host, proto)
+	}
+	id := last(h, "X-Request-Id")
+	if !visible(id) {
+		id = requestID(rand.Uint64(), rand.Uint64())
+	}
+
+	for _, name := range &clientsOwn {
+		delete(h, name)
+	}
+	values := [...]string{client, proto, proto, proto, host, port, id, chain}
+	own := values[:] // one allocation for all
+	h["X-Real-Ip"] = own[0:1:1]
+	h["X-Forwarded-Proto"] = own[1:2:2]
+	h["X-Forwarded-Scheme"] = own[2:3:3]
+	h["X-Scheme"] = own[3:4:4]
+	h["X-Forwarded-Host"] = own[4:5:5]
+	h["X-Forwarded-Port"] = own[5:6:6]
+	h["X-Request-Id"] = own[6:7:7]
+	if chain != "" {
+		h["X-Original-Forwarded-For"] = own[7:8:8]
+	}
+}
+
+// clientsOwn are header fields by which clients could speak for a proxy.
+var clientsOwn = [...]string{
+	"Forwarded",
+	"Front-End-Https",
+	"Proxy",
+	"X-Forwarded-For",
+	"X-Forwarded-Prefix",
+	"X-Forwarded-Server",
+	"X-Forwarded-Ssl",
+	"X-Original-Forwarded-For",
+	"X-Real-Ip",
+}
+
+// scheme returns what the client uses, "http" or "https": as a trusted proxy says,
+// else by the connection. Redirects to HTTPS ask it too.
+func scheme(r *http.Request) string {
+	if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); trusted {
+		switch v := last(r.Header, "X-Forwarded-Proto"); {
+		case strings.EqualFold(v, "https"), strings.EqualFold(v, "wss"):
+			return "https"
+		case strings.EqualFold(v, "http"), strings.EqualFold(v, "ws"):
+			return "http"
+		}
+	}
+	if r.TLS != nil {
+		return "https"
+	}
+	return "http"
+}
+
+// last returns the last element of the header field with this canonical name: what
+// the nearest proxy has added.
+func last(h http.Header, name string) string {
+	values := h[name]
+	if len(values) == 0 {
+		return ""
+	}
+	v := values[len(values)-1]
+	return strings.TrimSpace(v[strings.LastIndexByte(v, ',')+1:])
+}
+
+// isPort says whether s is a port number.
+func isPort(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && n > 0 && len(s) <= 5
+}
+
+// portOf returns the port of host, or the usual one of proto.
+func portOf(host, proto string) string {
+	if colon := strings.LastIndexByte(host, ':'); colon >= 0 && isPort(host[colon+1:]) {
+		if v6 := strings.LastIndexByte(host, ']'); v6 < 0 || v6 == colon-1 {
+			return host[colon+1:]
+		}
+	}
+	if proto == "https" {
+		return "443"
+	}
+	return "80"
+}
+
+// visible says whether s is a request ID that may be passed on.
+func visible(s string) bool {
+	if s == "" || len(s) > 128 {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		if s[i] <= ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// requestID returns u1 and u2 as 32 hexadecimal digits.
+func requestID(u1, u2 uint64) string {
+	var raw [16]byte
+	binary.BigEndian.PutUint64(raw[:8], u1)
+	binary.BigEndian.PutUint64(raw[8:], u2)
+	var digits [32]byte
+	hex.Encode(digits[:], raw[:])
+	return string(digits[:])
+}
+
+// dropConnection removes the fields that Connection names, which are for this
+// hop only (RFC 9110, section 7.6.1), and all of Connection but Upgrade.
+func dropConnection(h http.Header) {
+	connection, ok := h["Connection"]
+	if !ok {
+		return
+	}
+	upgrade := httpguts.HeaderValuesContainsToken(connection, "upgrade")
+	for _, value := range connection {
+		for name := range strings.SplitSeq(value, ",") {
+			name = strings.TrimSpace(name)
+			// Te and Upgrade are reverse_proxy's, which passes on what it understands.
+			if name != "" && !strings.EqualFold(name, "upgrade") && !strings.EqualFold(name, "te") {
+				h.Del(name)
+			}
+		}
+	}
+	if upgrade {
+		h["Connection"] = connectionUpgrade
+		return
+	}
+	delete(h, "Connection")
+}
+
+var connectionUpgrade = []string{"Upgrade"} // never changed
+
+// dropVia removes what Caddy's reverse_proxy adds to Via of requests and responses,
+// and leaves what others have written. Other ingress controllers send none, and it
+// has effects: nginx compresses no response to a request that has one.
+func dropVia(h http.Header) {
+	via := h["Via"]
+	if len(via) == 0 || !strings.HasSuffix(via[len(via)-1], " Caddy") {
+		return
+	}
+	if len(via) == 1 {
+		delete(h, "Via")
+		return
+	}
+	h["Via"] = via[: len(via)-1 : len(via)-1]
+}
+
+// A viaTransport keeps Caddy's Via out of requests. It is put around the Transport
+// of a reverse_proxy that has been provisioned.
+type viaTransport struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper. r is reverse_proxy's own copy, and this is
+// the first to read it.
+func (t viaTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	dropVia(r.Header)
+	return t.RoundTripper.RoundTrip(r)
+}
+
+// A viaWriter keeps Caddy's Via out of responses.
+type viaWriter struct {
+	caddyhttp.ResponseWriterWrapper
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *viaWriter) WriteHeader(status int) {
+	dropVia(w.Header())
+	w.ResponseWriter.WriteHeader(status)
+}

@@ -1,0 +1,167 @@
+package ingress
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	networking "k8s.io/api/networking/v1"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/k8s/model"
+)
+
+// outcome is what became of a request. What shields refuse is passed to them, and
+// counted there.
+type outcome int
+
+const (
+	passed     outcome = iota // to the shields and, if they admitted it, to an endpoint
+	redirected                // to https
+	unreadable                // 400
+	unrouted                  // 404
+	unserved                  // 503: no endpoint, no Service, or nothing is known yet
+	broken                    // 502 or 504: endpoints did not answer
+	outcomes
+)
+
+var outcomeNames = [outcomes]string{"passed", "redirected", "unreadable", "unrouted", "unserved", "broken"}
+
+// measures are what is told of a controller.
+type measures struct {
+	requests [outcomes]atomic.Uint64
+	rebuilds prometheus.Histogram
+
+	mu        sync.Mutex // guards what follows
+	rebuiltAt time.Duration
+	problems  map[string]int // by reason
+	fraction  float64
+	logged    struct {
+		at     time.Duration
+		failed uint64
+	}
+}
+
+func (m *measures) count(o outcome) { m.requests[o].Add(1) }
+
+// rebuilt takes note of a new Snapshot.
+func (m *measures) rebuilt(s *Snapshot, problems []model.Problem, took time.Duration, fraction float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.rebuilds == nil {
+		m.rebuilds = prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "shield_ingress_rebuild_seconds", Help: "How long it took to make a snapshot of what the cluster asks for.",
+			Buckets: []float64{.001, .002, .005, .01, .02, .05, .1, .2, .5, 1},
+		})
+	}
+	m.rebuilds.Observe(took.Seconds())
+	m.rebuiltAt, m.fraction, m.problems = shield.Now(), fraction, map[string]int{}
+	for _, p := range problems {
+		m.problems[p.Reason]++
+	}
+}
+
+// failed logs that endpoints do not answer, at most once per second.
+func (c *controller) failed(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := shield.Now()
+	if now-c.logged.at < time.Second {
+		return
+	}
+	n := c.requests[broken].Load()
+	c.log.Warn("requests were not answered by their endpoints", zap.Uint64("requests", n-c.logged.failed), zap.NamedError("last", err))
+	c.logged.at, c.logged.failed = now, n
+}
+
+var (
+	descGeneration = desc("snapshot_generation", "Number of the snapshot of what the cluster asks for.")
+	descAge        = desc("snapshot_age_seconds", "Time since it was made.")
+	descContact    = desc("api_contact_age_seconds", "Time since the API server was last heard of.")
+	descObjects    = desc("objects", "Objects of the cluster that this serves.", "kind")
+	descProblems   = desc("problems", "Things that are wrong with them, by reason.", "reason")
+	descLeader     = desc("leader", "1 if this replica writes the status of Ingresses.")
+	descReplicas   = desc("replicas", "Replicas that share the limits, as far as this one knows; 0: they are not shared.")
+	descShare      = desc("share_ratio", "The part of the limits that this replica has, of 1.")
+	descOutcomes   = desc("requests_total", "Requests, by what became of them: passed (to the shields, and to an endpoint if they admit it), redirected, unreadable (400), unrouted (404), unserved (503: there is no endpoint), or broken (502, 504: it did not answer).", "outcome")
+	descEndpoints  = desc("endpoints", "Endpoints of a Service's port: usable, or ejected because they cannot be reached.", "service", "state")
+	descInFlight   = desc("endpoint_in_flight_requests", "Requests in flight to the endpoint of a Service's port that has the most.", "service")
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName("shield", "ingress", name), help, labels, nil)
+}
+
+// collector implements prometheus.Collector. Labels come from objects of the cluster.
+type collector struct{ *controller }
+
+// Describe implements prometheus.Collector.
+func (collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		descGeneration, descAge, descContact, descObjects, descProblems, descLeader, descReplicas, descShare, descOutcomes, descEndpoints, descInFlight,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for o := range c.requests {
+		ch <- prometheus.MustNewConstMetric(descOutcomes, prometheus.CounterValue, float64(c.requests[o].Load()), outcomeNames[o])
+	}
+	leader := 0.0
+	if c.cluster.Leading() {
+		leader = 1
+	}
+	gauge(descLeader, leader)
+	if at := c.cluster.Fresh(); !at.IsZero() {
+		gauge(descContact, time.Since(at).Seconds())
+	}
+	s := c.snapshot.Load()
+	if s == nil {
+		return
+	}
+	c.mu.Lock()
+	gauge(descAge, (shield.Now() - c.rebuiltAt).Seconds())
+	gauge(descShare, c.fraction)
+	for reason, n := range c.problems {
+		gauge(descProblems, float64(n), reason)
+	}
+	c.rebuilds.Collect(ch)
+	c.mu.Unlock()
+	gauge(descGeneration, float64(s.Generation))
+	gauge(descReplicas, float64(len(s.Model.Replicas)))
+	gauge(descObjects, float64(len(s.Model.Mine)), "Ingress")
+	gauge(descObjects, float64(len(s.Model.Rules)), "rule")
+	gauge(descObjects, float64(len(s.Model.Certificates)), "certificate")
+	gauge(descObjects, float64(len(s.backends)), "backend")
+	for _, b := range s.backends {
+		usable, ejected, most := 0, 0, 0
+		for _, e := range b.set.Stats(shield.Now()) {
+			if e.Ejected {
+				ejected++
+			} else {
+				usable++
+			}
+			most = max(most, e.InFlight)
+		}
+		gauge(descEndpoints, float64(usable), b.label, "usable")
+		gauge(descEndpoints, float64(ejected), b.label, "ejected")
+		gauge(descInFlight, float64(most), b.label)
+	}
+}
+
+// publish returns an address as the status of an Ingress has it.
+func publish(address string) networking.IngressLoadBalancerIngress {
+	if net.ParseIP(address) != nil {
+		return networking.IngressLoadBalancerIngress{IP: address}
+	}
+	return networking.IngressLoadBalancerIngress{Hostname: address}
+}

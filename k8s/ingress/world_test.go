@@ -1,0 +1,182 @@
+package ingress
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	_ "github.com/caddyserver/caddy/v2/modules/caddyhttp/standard"
+	_ "github.com/caddyserver/caddy/v2/modules/caddytls/standardstek"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/policy"
+)
+
+// A world is an ingress at work, with a Model that the test makes instead of a
+// cluster.
+type world struct {
+	t          *testing.T
+	controller *controller
+	division   policy.Division
+	base       string // http://127.0.0.1:port
+	now        time.Duration
+}
+
+var worlds atomic.Int64
+
+// newWorld starts an ingress with a Model. It ends with the test.
+func newWorld(t *testing.T, m *model.Model) *world {
+	t.Helper()
+	app := App{Pod: fmt.Sprint("pod-", worlds.Add(1))} // or it would be the last test's
+	key, err := json.Marshal(app)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, controller: &controller{config: app, live: newLive(), log: caddy.Log()}}
+	w.controller.begin.Do(func() {}) // it watches no cluster
+	controllers.LoadOrStore(string(key), w.controller)
+	w.apply(m)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	_ = listener.Close()
+	config := map[string]any{
+		"admin":   map[string]any{"disabled": true},
+		"logging": map[string]any{"logs": map[string]any{"default": map[string]any{"level": "ERROR"}}},
+		"apps": map[string]any{
+			"shield_ingress": app,
+			"http": map[string]any{"servers": map[string]any{"http": map[string]any{
+				"listen":          []string{address},
+				"protocols":       []string{"h1", "h2", "h2c"},
+				"automatic_https": map[string]any{"disable": true},
+				"routes":          []any{map[string]any{"handle": []any{map[string]any{"handler": "shield_ingress"}}}},
+			}}},
+		},
+	}
+	b, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := caddy.Load(b, true); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = caddy.Stop() })
+	w.base = "http://" + address
+	return w
+}
+
+// apply has a Model take effect.
+func (w *world) apply(m *model.Model) {
+	w.t.Helper()
+	if w.now == 0 {
+		w.now = shield.Now()
+	}
+	w.controller.snapshot.Store(w.controller.live.apply(w.now, m, &w.division, w.controller.config.Pod))
+	for _, p := range w.controller.live.problems {
+		w.t.Errorf("problem: %+v", p)
+	}
+}
+
+// get sends one request, and returns the response with its body read.
+func (w *world) get(host, path string, headers ...string) (*http.Response, string) {
+	w.t.Helper()
+	return w.send(http.MethodGet, host, path, nil, headers...)
+}
+
+func (w *world) send(method, host, path string, body io.Reader, headers ...string) (*http.Response, string) {
+	w.t.Helper()
+	r, err := http.NewRequestWithContext(context.Background(), method, w.base+path, body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	r.Host = host
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return resp, string(b)
+}
+
+// A pod is a backend that says its name, and counts what it works on.
+type pod struct {
+	*httptest.Server
+	name         string
+	inside, most atomic.Int64
+	served       atomic.Int64
+	hold         chan struct{} // requests for /hold wait until it is closed
+}
+
+func newPod(t *testing.T, name string, started func(*httptest.Server)) *pod {
+	p := &pod{name: name, hold: make(chan struct{})}
+	p.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := p.inside.Add(1)
+		defer p.inside.Add(-1)
+		for most := p.most.Load(); n > most && !p.most.CompareAndSwap(most, n); most = p.most.Load() {
+		}
+		p.served.Add(1)
+		switch r.URL.Path {
+		case "/hold":
+			select {
+			case <-p.hold:
+			case <-r.Context().Done():
+			}
+		case "/events":
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+			return
+		}
+		fmt.Fprintf(w, "%s %s %s", p.name, r.Proto, r.URL.Path)
+	}))
+	started(p.Server)
+	t.Cleanup(p.Close)
+	return p
+}
+
+func start(s *httptest.Server) { s.Start() }
+
+func (p *pod) endpoint() model.Endpoint {
+	return model.Endpoint{Addr: netip.MustParseAddrPort(p.Listener.Addr().String())}
+}
+
+func service(name string, is policy.Service) *model.Service {
+	return &model.Service{Ref: model.Ref{Kind: "Service", Namespace: "shop", Name: name, UID: "service-" + name}, Policy: is}
+}
+
+func origin(name string, is policy.Ingress) *model.Origin {
+	return &model.Origin{Ref: model.Ref{Kind: "Ingress", Namespace: "shop", Name: name, UID: "ingress-" + name}, Policy: is}
+}
+
+func backend(s *model.Service, pods ...*pod) *model.Backend {
+	b := &model.Backend{Service: s, Port: "http"}
+	for _, p := range pods {
+		b.Endpoints = append(b.Endpoints, p.endpoint())
+	}
+	return b
+}
+
+// all returns a Model with one rule for everything.
+func all(o *model.Origin, b *model.Backend) *model.Model {
+	return &model.Model{Rules: []model.Rule{{Path: "/", Target: model.Target{Origin: o, Backend: b}}}}
+}

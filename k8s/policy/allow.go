@@ -1,0 +1,67 @@
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// maxAllow bounds the networks of one object. Ours: the published lists of the large
+// clouds have fewer.
+const maxAllow = 10_000
+
+// Allows reports whether the limits do not count a client's address. It does not
+// allocate, and takes a binary search. It relies on the order that parsing makes.
+func (p *Ingress) Allows(a netip.Addr) bool {
+	a = a.Unmap().WithZone("")
+	// The networks do not overlap, so only the last that begins at or before a may
+	// have it.
+	i, found := slices.BinarySearchFunc(p.Allow, a, func(n netip.Prefix, a netip.Addr) int { return n.Addr().Compare(a) })
+	return found || i > 0 && p.Allow[i-1].Contains(a)
+}
+
+// parsePrefixes parses addresses and networks with commas between them. It returns
+// them masked, sorted, and without those that are within others.
+func parsePrefixes(s string) ([]netip.Prefix, error) {
+	if strings.Count(s, ",") >= maxAllow {
+		return nil, fmt.Errorf("it has %d addresses; want at most %d", strings.Count(s, ",")+1, maxAllow)
+	}
+	var list []netip.Prefix
+	for item := range strings.SplitSeq(s, ",") {
+		p, ok := parsePrefix(strings.TrimSpace(item))
+		if !ok {
+			return nil, fmt.Errorf("%q is no address; want addresses or networks like 10.0.0.0/8, with commas between them", clip(strings.TrimSpace(item)))
+		}
+		list = append(list, p)
+	}
+	// The wider of two that begin alike first, so that it has the narrower.
+	slices.SortFunc(list, func(a, b netip.Prefix) int {
+		if c := a.Addr().Compare(b.Addr()); c != 0 {
+			return c
+		}
+		return a.Bits() - b.Bits()
+	})
+	kept := list[:1]
+	for _, p := range list[1:] {
+		if !kept[len(kept)-1].Overlaps(p) {
+			kept = append(kept, p)
+		}
+	}
+	return kept, nil
+}
+
+func parsePrefix(s string) (netip.Prefix, bool) {
+	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
+		a = a.Unmap()
+		return netip.PrefixFrom(a, a.BitLen()), true
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return netip.Prefix{}, false
+	}
+	if p.Addr().Is4In6() && p.Bits() >= 96 { // as the clients' addresses are written
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p.Masked(), true
+}

@@ -1,0 +1,235 @@
+package policy
+
+import (
+	"slices"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+)
+
+// Settle bounds how long it may take until all replicas have seen a change of the
+// replicas. Ours: the time a Lease is held for in Kubernetes' own components, after
+// which a replica that cannot reach the API server is taken for gone.
+const Settle = 15 * time.Second
+
+const (
+	// maxLooks bounds how many different looks of the last Settle are
+	// remembered. Of more, the oldest are taken together, and the share is less.
+	maxLooks = 32
+
+	// unlucky is the rank of a replica that gets nothing of what remains after even
+	// division, whoever gets it.
+	unlucky = -2
+
+	// longestRefill is how long the bucket of a divided rate may take to fill: just
+	// below what limiter.New takes.
+	longestRefill = 30 * 24 * time.Hour
+)
+
+// A Division says which part this replica has of limits that are for all replicas
+// together. The zero Division has all of them: there is one replica, or nobody
+// knows of others.
+//
+// The law: of a limit L for N replicas each has L div N, and L mod N of them have one
+// more. While the replicas change, each keeps to the least that it has had by any
+// look in force within the last Settle, and one that is new has nothing for so long,
+// unless it is alone: shares shrink at once and grow later.
+//
+// Promise: if every replica sees every change, in order, less than Settle after it,
+// and one that is not among them any more serves nobody, then the shares of all
+// replicas never sum to more than L; and a Settle after the last of them has seen the
+// last change, to L exactly.
+//
+// Non-promise: a replica that has been new for less than Settle should not be sent
+// requests yet, because it has nothing to serve them with; or See should be told an
+// earlier now, by as much as the others have known of it.
+//
+// now is the time since an epoch that the caller keeps; one that goes back counts as
+// the latest. A Division is not safe for concurrent use.
+type Division struct {
+	seen    bool
+	current look
+	past    []look        // different ones, not current, that were in force within Settle
+	latest  time.Duration // of the calls of See
+}
+
+// A look is what was seen of the replicas.
+type look struct {
+	rank  int // from 0; -1: not among them; unlucky: see there
+	count int
+	until time.Duration // when it was replaced; of past ones only
+}
+
+// See tells what the newest look at the replicas says: this one is the rank'th (from 0)
+// of count in an order that all agree on, or not among them (rank -1), and then has
+// nothing. A count below 1, or a rank beyond it, is no news: what was seen before
+// stays, because nobody knows better. To see the same again changes nothing.
+func (d *Division) See(now time.Duration, rank, count int) {
+	now = max(now, d.latest)
+	d.latest = now
+	if count < 1 || rank < -1 || rank >= count {
+		return
+	}
+	next := look{rank: rank, count: count}
+	switch {
+	case !d.seen && count > 1 && rank >= 0:
+		d.past = append(d.past, look{rank: -1, count: count, until: now})
+	case d.seen && next == d.current:
+		return
+	case d.seen:
+		d.current.until = now
+		d.past = append(d.past, d.current)
+	}
+	d.seen, d.current = true, next
+	d.forget(now)
+}
+
+// forget drops the looks that do not count any more, and those that are there twice.
+func (d *Division) forget(now time.Duration) {
+	kept := d.past[:0]
+	for i, l := range d.past {
+		again := func(later look) bool { return later.rank == l.rank && later.count == l.count }
+		if l.until+Settle > now && !slices.ContainsFunc(d.past[i+1:], again) {
+			kept = append(kept, l)
+		}
+	}
+	d.past = kept
+	if len(d.past) > maxLooks {
+		// The even share of more replicas is at most what either look gave.
+		a, b := d.past[0], d.past[1]
+		both := look{rank: unlucky, count: max(a.count, b.count), until: max(a.until, b.until)}
+		if a.rank == -1 || b.rank == -1 {
+			both.rank = -1
+		}
+		d.past = append([]look{both}, d.past[2:]...)
+	}
+}
+
+// Next returns when shares may grow next without another look: later than now. 0:
+// they do not.
+func (d *Division) Next(now time.Duration) (at time.Duration) {
+	for _, l := range d.past {
+		if grow := l.until + Settle; grow > now && (at == 0 || grow < at) {
+			at = grow
+		}
+	}
+	return at
+}
+
+// Share returns this replica's part of a limit, which may be 0: for instance where
+// there are more replicas than limit. salt says who gets what remains after even
+// division: it rotates the ranks, evenly over many salts, so that of many limits below the
+// number of replicas everybody has some. All replicas must use the same salt for the same
+// limit.
+func (d *Division) Share(now time.Duration, limit int, salt uint64) int {
+	limit = max(0, limit)
+	if !d.seen {
+		return limit
+	}
+	share := d.current.share(limit, salt)
+	for _, l := range d.past {
+		if l.until+Settle > now {
+			share = min(share, l.share(limit, salt))
+		}
+	}
+	return share
+}
+
+func (l look) share(limit int, salt uint64) int {
+	if l.rank == -1 {
+		return 0
+	}
+	share, rest := limit/l.count, limit%l.count
+	// Added as unsigned and reduced, so that it does not overflow.
+	if l.rank >= 0 && int((uint64(l.rank)+mix(salt)%uint64(l.count))%uint64(l.count)) < rest {
+		share++
+	}
+	return share
+}
+
+// mix spreads the bits of salts that are near each other: the finalizer of
+// SplitMix64 (Steele, Lea and Flood, 2014). 0 stays 0.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// Fraction returns this replica's part of a rate, from 0 to 1. Fractions follow the
+// same law as shares, but for the noise of floating point.
+func (d *Division) Fraction(now time.Duration) float64 {
+	if !d.seen {
+		return 1
+	}
+	fraction := d.current.fraction()
+	for _, l := range d.past {
+		if l.until+Settle > now {
+			fraction = min(fraction, l.fraction())
+		}
+	}
+	return fraction
+}
+
+func (l look) fraction() float64 {
+	if l.rank == -1 {
+		return 0
+	}
+	return 1 / float64(l.count)
+}
+
+// Divide returns this replica's part of the limits of single clients. Bursts and
+// what a client may have in flight are at least 1, and a rate fills its bucket
+// in 30 days at the longest, because less would be none, or no limit at all: so for limits
+// below the number of replicas, and for a replica that has no share, all
+// replicas together admit up to one request each where the promise of Division would have
+// none. A Local policy is not divided. p is not changed.
+func (p Ingress) Divide(now time.Duration, d *Division) Ingress {
+	if p.Local || !d.seen {
+		return p
+	}
+	p.Zones = slices.Clone(p.Zones)
+	for i := range p.Zones {
+		p.Zones[i].Limit = divide(p.Zones[i].Limit, now, d)
+	}
+	if p.PerClient > 0 {
+		p.PerClient = max(1, d.Share(now, p.PerClient, 0))
+	}
+	return p
+}
+
+// Divide returns this replica's part of a backend's budget, with the same floors as
+// an Ingress's: at least 1. Not divided are EndpointConcurrency, which is to be
+// shared for each endpoint with its own salt; Adaptive, which measures what is left
+// by the other replicas; and Queue, in which what a backend gets is not counted.
+func (p Service) Divide(now time.Duration, d *Division) Service {
+	if !d.seen {
+		return p
+	}
+	if p.Capacity.Rate > 0 {
+		p.Capacity = divide(p.Capacity, now, d)
+	}
+	if p.Concurrency > 0 {
+		p.Concurrency = max(1, d.Share(now, p.Concurrency, 0))
+	}
+	return p
+}
+
+// divide returns this replica's part of a limit. It is one that limiter.New accepts if
+// c is.
+func divide(c limiter.Config, now time.Duration, d *Division) limiter.Config {
+	whole, err := limiter.New(c)
+	if err != nil {
+		return c // for whoever makes a limit of it to complain of
+	}
+	fraction := d.Fraction(now)
+	if fraction == 1 {
+		return c
+	}
+	if c.Per == 0 {
+		c.Per = time.Second
+	}
+	c.Burst = max(1, d.Share(now, whole.Burst(), 0))
+	least := float64(c.Burst) * float64(c.Per) / float64(longestRefill)
+	c.Rate = min(c.Rate, max(c.Rate*fraction, least))
+	return c
+}

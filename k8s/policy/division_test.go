@@ -1,0 +1,278 @@
+package policy
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+)
+
+const second = time.Second
+
+func TestDivisionStory(t *testing.T) {
+	var d Division
+	share := func(now time.Duration, limit, want int, next time.Duration) {
+		t.Helper()
+		if got, at := d.Share(now, limit, 0), d.Next(now); got != want || at != next {
+			t.Errorf("at %v of %d: got %d, next at %v; want %d, %v", now, limit, got, at, want, next)
+		}
+	}
+	share(0, 10, 10, 0) // nobody knows of others
+	d.See(0, -1, 0)     // and that is no news
+	share(0, 10, 10, 0)
+	d.See(1*second, 0, 1) // alone: all at once
+	share(1*second, 10, 10, 0)
+	d.See(2*second, 0, 3) // shrinks at once; what was more does not matter
+	share(2*second, 10, 4, 17*second)
+	share(17*second, 10, 4, 0)
+	d.See(20*second, 1, 2) // grows after Settle
+	share(20*second, 10, 4, 35*second)
+	share(35*second-1, 10, 4, 35*second)
+	share(35*second, 10, 5, 0)
+	d.See(40*second, -1, 2) // not among them: nothing
+	share(40*second, 10, 0, 55*second)
+	d.See(41*second, 0, 1)
+	share(55*second, 10, 0, 56*second)
+	share(56*second, 10, 10, 0)
+	d.See(60*second, 0, 0) // nothing is known: what was seen stays
+	d.See(60*second, 5, 5)
+	share(60*second, 10, 10, 0)
+	d.See(50*second, 1, 3) // a clock that goes back
+	share(61*second, 10, 3, 75*second)
+	d.See(61*second, 1, 3)
+	share(61*second, -5, 0, 75*second)
+
+	d = Division{}
+	d.See(5*second, 1, 2) // new among others: they may not know yet
+	share(5*second, 10, 0, 20*second)
+	share(20*second, 10, 5, 0)
+	if f := d.Fraction(20 * second); f != 0.5 {
+		t.Errorf("fraction is %v; want 0.5", f)
+	}
+}
+
+// Whatever comes and goes, and whoever hears of it late: replicas never have more
+// than the limit together, and all of it once they have settled.
+func TestSharesNeverSumToMore(t *testing.T) {
+	type membership struct {
+		at      time.Duration
+		members []int // who, in the order of their ranks
+	}
+	type sight struct {
+		at   time.Duration
+		what int // index of the membership
+	}
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 6))
+		// What is true, from when on.
+		var truth []membership
+		now, next := time.Duration(0), 0
+		var members []int
+		for range 2 + r.IntN(30) {
+			members = slices.Clone(members)
+			for range 1 + r.IntN(3) {
+				if len(members) > 0 && r.IntN(2) == 0 {
+					i := r.IntN(len(members))
+					members = slices.Delete(members, i, i+1)
+				} else {
+					members = slices.Insert(members, r.IntN(len(members)+1), next) // ranks move
+					next++
+				}
+			}
+			truth = append(truth, membership{now, members})
+			now += time.Duration(r.Int64N(int64(20*second)) >> r.IntN(8)) // in flocks, too
+		}
+		// When each replica sees each of them: in order, within less than Settle.
+		sights := make([][]sight, next)
+		longest := time.Duration(1 + r.Int64N(int64(Settle)))
+		for who := range sights {
+			last := time.Duration(0)
+			for i, m := range truth {
+				joined := slices.Contains(m.members, who)
+				if joined || len(sights[who]) > 0 {
+					last = max(last, m.at+time.Duration(r.Int64N(int64(longest))))
+					sights[who] = append(sights[who], sight{last, i})
+				}
+			}
+		}
+		times := []time.Duration{}
+		for _, list := range sights {
+			for _, s := range list {
+				times = append(times, s.at-1, s.at, s.at+1, s.at+Settle-1, s.at+Settle, s.at+Settle+1)
+			}
+		}
+		for _, m := range truth {
+			times = append(times, m.at)
+		}
+		slices.Sort(times)
+		end := times[len(times)-1] + Settle
+
+		replicas := make([]Division, next)
+		for _, at := range append(times, end) {
+			for who := range replicas {
+				for len(sights[who]) > 0 && sights[who][0].at <= at {
+					s := sights[who][0]
+					sights[who] = sights[who][1:]
+					m := truth[s.what].members
+					replicas[who].See(s.at, slices.Index(m, who), len(m))
+				}
+			}
+			i, _ := slices.BinarySearchFunc(truth, at+1, func(m membership, at time.Duration) int { return int(m.at - at) })
+			alive := truth[max(0, i-1)].members
+			limit, salt := r.IntN(12), r.Uint64()
+			sum, fractions, unready := 0, 0.0, 0
+			for _, who := range alive {
+				d := &replicas[who]
+				if !d.seen {
+					unready++ // it has not begun to serve
+					continue
+				}
+				sum += d.Share(at, limit, salt)
+				fractions += d.Fraction(at)
+				if len(d.past) > maxLooks {
+					t.Fatalf("seed %d: %d looks are remembered", seed, len(d.past))
+				}
+			}
+			if sum > limit || fractions > 1+1e-9 {
+				t.Fatalf("seed %d, at %v: shares of %d sum to %d, fractions to %v", seed, at, limit, sum, fractions)
+			}
+			if at == end && len(alive) > 0 && (sum != limit || math.Abs(fractions-1) > 1e-9 || unready > 0) {
+				t.Fatalf("seed %d, settled: shares of %d sum to %d, fractions to %v", seed, limit, sum, fractions)
+			}
+		}
+	}
+}
+
+// Next names every moment at which a share changes.
+func TestNextIsExact(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		var d Division
+		now := time.Duration(0)
+		for range 1 + r.IntN(60) { // more than are remembered
+			count := 1 + r.IntN(8)
+			d.See(now, r.IntN(count+1)-1, count)
+			now += time.Duration(r.Int64N(int64(4 * second)))
+		}
+		now = d.latest
+		for steps := 0; ; steps++ {
+			at := d.Next(now)
+			if at == 0 {
+				break
+			}
+			if at <= now || at > now+Settle || steps > maxLooks {
+				t.Fatalf("next is at %v, after %v, step %d", at, now, steps)
+			}
+			if before, after := d.Share(now, 1000, 3), d.Share(at-1, 1000, 3); before != after {
+				t.Fatalf("the share changed from %d to %d between %v and %v", before, after, now, at-1)
+			}
+			if before, after := d.Share(at-1, 1000, 3), d.Share(at, 1000, 3); after < before {
+				t.Fatalf("the share shrank from %d to %d at %v", before, after, at)
+			}
+			now = at
+		}
+		if got, want := d.Share(now, 1000, 3), d.current.share(1000, 3); got != want {
+			t.Fatalf("settled: got %d, want %d", got, want)
+		}
+	}
+}
+
+// Of many limits of 1 every replica has about as many as every other, and each
+// has exactly one owner, also where salts are near each other.
+func TestSaltSpreads(t *testing.T) {
+	const limits = 1000
+	for _, count := range []int{2, 3, 7} {
+		replicas := make([]Division, count)
+		for rank := range replicas {
+			replicas[rank].See(0, rank, count)
+		}
+		for name, salt := range map[string]func(i int) uint64{
+			"in a row":      func(i int) uint64 { return uint64(i) },
+			"by the bucket": func(i int) uint64 { return uint64(i) << 40 },
+			"random":        func(int) uint64 { return rand.Uint64() },
+		} {
+			owns := make([]int, count)
+			for i := range limits {
+				s, owners := salt(i), 0
+				for rank := range replicas {
+					share := replicas[rank].Share(Settle, 1, s)
+					owns[rank] += share
+					owners += share
+				}
+				if owners != 1 {
+					t.Fatalf("%s: limit %d has %d owners", name, i, owners)
+				}
+			}
+			for rank, n := range owns {
+				// Five standard deviations.
+				mean := float64(limits) / float64(count)
+				if math.Abs(float64(n)-mean) > 5*math.Sqrt(mean) {
+					t.Errorf("%s: replica %d of %d owns %d of %d", name, rank, count, n, limits)
+				}
+			}
+		}
+	}
+}
+
+func TestDivide(t *testing.T) {
+	p := Ingress{Zones: []Zone{{"rate", perSecond(30, 0)}, {"rpm", limiter.Config{Rate: 1, Per: time.Hour, Burst: 2}}}, PerClient: 2, Key: "k"}
+	s := Service{Capacity: perSecond(500, 50), Concurrency: 64, EndpointConcurrency: 8, Queue: 10}
+	var d Division
+	if !reflect.DeepEqual(p.Divide(0, &d), p) || s.Divide(0, &d) != s {
+		t.Error("one replica has less than everything")
+	}
+	d.See(0, 0, 1)
+	if !reflect.DeepEqual(p.Divide(0, &d), p) || s.Divide(0, &d) != s {
+		t.Error("one replica that has looked has less than everything")
+	}
+	d = Division{}
+	d.See(0, 2, 3)
+	now := Settle
+	wantP := Ingress{Zones: []Zone{{"rate", perSecond(10, 10)}, {"rpm", limiter.Config{Rate: 1. / 3, Per: time.Hour, Burst: 1}}}, PerClient: 1, Key: "k"}
+	if got := p.Divide(now, &d); !reflect.DeepEqual(got, wantP) {
+		t.Errorf("got %+v; want %+v", got, wantP)
+	}
+	wantS := Service{Capacity: perSecond(500./3, 16), Concurrency: 21, EndpointConcurrency: 8, Queue: 10}
+	if got := s.Divide(now, &d); got != wantS {
+		t.Errorf("got %+v; want %+v", got, wantS)
+	}
+	if p.Zones[0].Limit != perSecond(30, 0) {
+		t.Error("Divide has changed what it divides")
+	}
+	p.Local = true
+	if got := p.Divide(now, &d); !reflect.DeepEqual(got, p) {
+		t.Errorf("local: got %+v; want %+v", got, p)
+	}
+	adaptive := Service{Adaptive: true}
+	if got := adaptive.Divide(now, &d); got != adaptive {
+		t.Errorf("adaptive: got %+v", got)
+	}
+
+	// One that has no share has no limit of 0, which would be none at all.
+	d.See(now, -1, 3)
+	got := s.Divide(now, &d)
+	if got.Concurrency != 1 || got.Capacity.Burst != 1 || !(got.Capacity.Rate > 0 && got.Capacity.Rate < 1e-6) {
+		t.Errorf("without a share: got %+v", got)
+	}
+	// A rate that could not be slower stays what it was.
+	slow := Service{Capacity: limiter.Config{Rate: 1, Per: 31 * 24 * time.Hour, Burst: 1}}
+	if got := slow.Divide(now, &d); got != slow {
+		t.Errorf("the slowest: got %+v", got)
+	}
+}
+
+func ExampleDivision() {
+	var d Division
+	d.See(0, 0, 2) // this is the first of two replicas, and new
+	for _, now := range []time.Duration{0, Settle} {
+		fmt.Println(now, d.Share(now, 5, 0), d.Fraction(now), d.Next(now))
+	}
+	// Output:
+	// 0s 0 0 15s
+	// 15s 3 0.5 0s
+}

@@ -1,0 +1,98 @@
+package policy
+
+import (
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+)
+
+// nginx returns annotations of ingress-nginx's: pairs of a name without prefix and a
+// value.
+func nginx(pairs ...string) map[string]string {
+	m := map[string]string{NginxPrefix + "rewrite-target": "/$1"}
+	for i := 0; i < len(pairs); i += 2 {
+		m[NginxPrefix+pairs[i]] = pairs[i+1]
+	}
+	return m
+}
+
+// perKilosecond is n requests in 1000 s.
+func perKilosecond(n float64, burst int) limiter.Config {
+	return limiter.Config{Rate: n, Per: 1000 * time.Second, Burst: burst}
+}
+
+func TestParseNginx(t *testing.T) {
+	class := Ingress{Zones: []Zone{{"rate", perSecond(10, 40)}}, PerClient: 4, Key: "{http.request.host}", IPv6Prefix: 48, Allow: prefixes("10.0.0.0/8"), RetryAfterMax: time.Second, Class: "critical", Observe: true}
+	limited := func(change func(p *Ingress)) Ingress {
+		p := Ingress{IPv6Prefix: 128, Status: http.StatusServiceUnavailable, Local: true}
+		change(&p)
+		return p
+	}
+	for _, test := range []struct {
+		name        string
+		annotations map[string]string
+		defaults    Ingress
+		want        Ingress
+		found       bool
+	}{
+		{"nothing", nginx(), class, class, false},
+		{"rps", nginx("limit-rps", "5"), Ingress{}, limited(func(p *Ingress) { p.Zones = []Zone{{"rps", perKilosecond(5000, 26)}} }), true},
+		{"rpm, rounded down to thousandths per second", nginx("limit-rpm", "100"), Ingress{},
+			limited(func(p *Ingress) { p.Zones = []Zone{{"rpm", perKilosecond(1666, 501)}} }), true},
+		{"rpm of 1", nginx("limit-rpm", "1", "limit-burst-multiplier", "1"), Ingress{},
+			limited(func(p *Ingress) { p.Zones = []Zone{{"rpm", perKilosecond(16, 2)}} }), true},
+		{"all", nginx("limit-rps", "10", "limit-rpm", "120", "limit-connections", "3", "limit-burst-multiplier", "2", "limit-allowlist", "192.0.2.0/24, 2001:db8::1"), Ingress{},
+			limited(func(p *Ingress) {
+				p.Zones = []Zone{{"rps", perKilosecond(10_000, 21)}, {"rpm", perKilosecond(2000, 241)}}
+				p.PerClient, p.Allow = 3, prefixes("192.0.2.0/24", "2001:db8::1/128")
+			}), true},
+		{"the old name of the allowlist", nginx("limit-connections", "1", "limit-whitelist", "192.0.2.1"), Ingress{},
+			limited(func(p *Ingress) { p.PerClient, p.Allow = 1, prefixes("192.0.2.1/32") }), true},
+		{"the new name counts", nginx("limit-connections", "1", "limit-whitelist", "nonsense", "limit-allowlist", "192.0.2.1"), Ingress{},
+			limited(func(p *Ingress) { p.PerClient, p.Allow = 1, prefixes("192.0.2.1/32") }), true},
+		{"the old name where the new one is empty", nginx("limit-connections", "1", "limit-whitelist", "192.0.2.1", "limit-allowlist", ""), Ingress{},
+			limited(func(p *Ingress) { p.PerClient, p.Allow = 1, prefixes("192.0.2.1/32") }), true},
+		{"a multiplier that is no number", nginx("limit-rps", "1", "limit-burst-multiplier", "2.5"), Ingress{},
+			limited(func(p *Ingress) { p.Zones = []Zone{{"rps", perKilosecond(1000, 6)}} }), true},
+		{"a multiplier that is not used", nginx("limit-connections", "1", "limit-burst-multiplier", "0"), Ingress{},
+			limited(func(p *Ingress) { p.PerClient = 1 }), true},
+		{"no limits", nginx("limit-rps", "0", "limit-rpm", "-1", "limit-connections", ""), class, class, false},
+		{"the class's limits are replaced, the rest is not", nginx("limit-rps", "1"), class, limited(func(p *Ingress) {
+			p.Zones, p.Allow, p.RetryAfterMax, p.Class, p.Observe = []Zone{{"rps", perKilosecond(1000, 6)}}, class.Allow, time.Second, "critical", true
+		}), true},
+		{"limits of shield's own", map[string]string{NginxPrefix + "limit-rps": "x", Prefix + "rate": "5/s"}, class, class, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, found, err := ParseNginx(test.annotations, test.defaults)
+			if err != nil || found != test.found || !reflect.DeepEqual(got, test.want) {
+				t.Errorf("got %+v, %v, %v; want %+v, %v", got, found, err, test.want, test.found)
+			}
+			accepted(t, got, Service{})
+		})
+	}
+
+	const n = NginxPrefix
+	for _, test := range []struct {
+		annotations map[string]string
+		want        string
+	}{
+		{nginx("limit-rps", "5/s"), n + `limit-rps is "5/s"; want a whole number`},
+		{nginx("limit-rpm", " 5"), n + `limit-rpm is " 5"; want a whole number`},
+		{nginx("limit-connections", "many", "limit-rps", "1"), n + `limit-connections is "many"; want a whole number`},
+		{nginx("limit-connections", "2000000"), n + `limit-connections is 2000000; want at most 1000000`},
+		{nginx("limit-rps", "5", "limit-burst-multiplier", "0"), n + `limit-burst-multiplier is 0, for ` + n + `limit-rps of 5; want 1 to 429496729`},
+		{nginx("limit-rps", "2000000000", "limit-burst-multiplier", "1"), n + `limit-rps is "2000000000": rate is 2e+12 per 16m40s; want more than 0, at most 1e9 per second`},
+		{nginx("limit-allowlist", "10.0.0.0/8,"), n + `limit-allowlist is "10.0.0.0/8,": "" is no address; want addresses or networks like 10.0.0.0/8, with commas between them`},
+		{nginx("limit-rps", "a", "limit-rpm", "b", "limit-whitelist", "c"), strings.Join([]string{n + `limit-rps is "a"; want a whole number`, n + `limit-rpm is "b"; want a whole number`,
+			n + `limit-whitelist is "c": "c" is no address; want addresses or networks like 10.0.0.0/8, with commas between them`}, "\n")},
+	} {
+		got, _, err := ParseNginx(test.annotations, class)
+		if err == nil || err.Error() != test.want || !reflect.DeepEqual(got, class) {
+			t.Errorf("%v:\ngot  %v\nwant %s", test.annotations, err, test.want)
+		}
+	}
+}

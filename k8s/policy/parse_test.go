@@ -1,0 +1,395 @@
+package policy
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"math"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/pushback"
+)
+
+func perSecond(n float64, burst int) limiter.Config {
+	return limiter.Config{Rate: n, Per: time.Second, Burst: burst}
+}
+
+// own returns annotations of shield's own: pairs of a name without prefix and a value.
+func own(pairs ...string) map[string]string {
+	m := map[string]string{"kubernetes.io/description": "not ours"}
+	for i := 0; i < len(pairs); i += 2 {
+		m[Prefix+pairs[i]] = pairs[i+1]
+	}
+	return m
+}
+
+func prefixes(list ...string) (p []netip.Prefix) {
+	for _, s := range list {
+		p = append(p, netip.MustParsePrefix(s))
+	}
+	return p
+}
+
+func TestParseIngress(t *testing.T) {
+	class := Ingress{
+		Zones: []Zone{{"rate", perSecond(10, 40)}}, PerClient: 4, Class: "sheddable",
+		Allow: prefixes("10.0.0.0/8"), RetryAfterMax: 20 * time.Second, Observe: true,
+	}
+	for _, test := range []struct {
+		name        string
+		annotations map[string]string
+		defaults    Ingress
+		want        Ingress
+	}{
+		{"nothing", nil, Ingress{}, Ingress{}},
+		{"nothing of ours", own(), class, class},
+		{"rate", own("rate", "50/s"), Ingress{}, Ingress{Zones: []Zone{{"rate", perSecond(50, 0)}}}},
+		{"rate per minute, burst", own("rate", "1.5/m", "burst", "3"), Ingress{},
+			Ingress{Zones: []Zone{{"rate", limiter.Config{Rate: 1.5, Per: time.Minute, Burst: 3}}}}},
+		{"all", own("rate", "3/h", "key", "{http.vars.client_ip} {http.request.header.X-Api-Key}", "concurrency", "7",
+			"class", "critical", "allow-cidrs", "192.0.2.7, 10.1.2.3/8,2001:db8::/32", "retry-after-max", "59s", "mode", "observe", "ssl-redirect", "false"),
+			Ingress{}, Ingress{Zones: []Zone{{"rate", limiter.Config{Rate: 3, Per: time.Hour}}},
+				Key: "{http.vars.client_ip} {http.request.header.X-Api-Key}", PerClient: 7, Class: "critical",
+				Allow: prefixes("10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"), RetryAfterMax: 59 * time.Second, Observe: true}},
+		{"key of concurrency alone", own("key", "{http.request.host}", "concurrency", "1000000"), Ingress{},
+			Ingress{Key: "{http.request.host}", PerClient: 1_000_000}},
+		{"a rate replaces the burst of the class", own("rate", "50/s"), Ingress{Zones: class.Zones}, Ingress{Zones: []Zone{{"rate", perSecond(50, 0)}}}},
+		{"a burst keeps the rate of the class", own("burst", "5"), Ingress{Zones: class.Zones}, Ingress{Zones: []Zone{{"rate", perSecond(10, 5)}}}},
+		{"off", own("rate", "off", "concurrency", "off", "class", "default", "allow-cidrs", "::1", "retry-after-max", "1s", "mode", "enforce"), class,
+			Ingress{Class: "default", Allow: prefixes("::1/128"), RetryAfterMax: time.Second}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := ParseIngress(test.annotations, test.defaults)
+			if err != nil || !reflect.DeepEqual(got, test.want) {
+				t.Errorf("got %+v, %v; want %+v", got, err, test.want)
+			}
+			if class.Zones[0].Limit.Burst != 40 {
+				t.Fatal("the defaults have been changed")
+			}
+			accepted(t, got, Service{})
+		})
+	}
+}
+
+func TestParseService(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		annotations map[string]string
+		want        Service
+	}{
+		{"nothing", nil, Service{}},
+		{"capacity", own("capacity", "500/s", "burst", "50"), Service{Capacity: perSecond(500, 50)}},
+		{"all", own("capacity", "9000/m", "concurrency", "64", "endpoint-concurrency", "8", "queue", "32", "queue-timeout", "1m",
+			"retry-after-max", "5s", "mode", "observe", "backend-protocol", "H2C"),
+			Service{Capacity: limiter.Config{Rate: 9000, Per: time.Minute}, Concurrency: 64, EndpointConcurrency: 8, Queue: 32,
+				QueueTimeout: time.Minute, RetryAfterMax: 5 * time.Second, Observe: true}},
+		{"adaptive", own("concurrency", "adaptive", "queue-timeout", "50ms"), Service{Adaptive: true, QueueTimeout: 50 * time.Millisecond}},
+		{"no queue", own("concurrency", "adaptive", "queue", "off", "mode", "enforce"), Service{Adaptive: true, Queue: QueueOff}},
+		{"queue for endpoints", own("endpoint-concurrency", "1", "queue", "10000"), Service{EndpointConcurrency: 1, Queue: 10_000}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := ParseService(test.annotations)
+			if err != nil || !reflect.DeepEqual(got, test.want) {
+				t.Errorf("got %+v, %v; want %+v", got, err, test.want)
+			}
+			accepted(t, Ingress{}, got)
+		})
+	}
+}
+
+// Every error says what is, and what is wanted.
+func TestErrors(t *testing.T) {
+	ingress := func(pairs ...string) error {
+		defaults := Ingress{PerClient: 3}
+		p, err := ParseIngress(own(pairs...), defaults)
+		if !reflect.DeepEqual(p, defaults) {
+			t.Errorf("%q: got %+v; want the defaults", pairs, p)
+		}
+		return err
+	}
+	service := func(pairs ...string) error {
+		p, err := ParseService(own(pairs...))
+		if p != (Service{}) {
+			t.Errorf("%q: got %+v; want no limits", pairs, p)
+		}
+		return err
+	}
+	class := func(pairs ...string) error {
+		data := map[string]string{}
+		for i := 0; i < len(pairs); i += 2 {
+			data[pairs[i]] = pairs[i+1]
+		}
+		p, err := ParseDefaults(data)
+		if !reflect.DeepEqual(p, Ingress{}) {
+			t.Errorf("%q: got %+v; want no limits", pairs, p)
+		}
+		return err
+	}
+	const s = Prefix
+	for _, test := range []struct {
+		err  error
+		want string
+	}{
+		{ingress("rate", "50"), s + `rate is "50"; want a number per s, m or h, like 50/s`},
+		{ingress("rate", ""), s + `rate is ""; want a number per s, m or h, like 50/s`},
+		{ingress("rate", "50 /s"), s + `rate is "50 /s"; want a number per s, m or h, like 50/s`},
+		{ingress("rate", "50/d"), s + `rate is "50/d"; want a number per s, m or h, like 50/s`},
+		{ingress("rate", "NaN/s"), s + `rate is "NaN/s"; want a number per s, m or h, like 50/s`},
+		{ingress("rate", "Inf/s"), s + `rate is "Inf/s"; want a number per s, m or h, like 50/s`},
+		{ingress("rate", "0/s"), s + `rate is "0/s": rate is 0 per 1s; want more than 0, at most 1e9 per second`},
+		{ingress("rate", "-1/m"), s + `rate is "-1/m": rate is -1 per 1m0s; want more than 0, at most 1e9 per second`},
+		{ingress("rate", "1/h", "burst", "1000"), s + `rate is "1/h": burst 1000 at a rate of 1 per 1h0m0s takes 3.6e+06 s to refill; want at most 2678400 s (31 days)`},
+		{ingress("rate", "1/s", "burst", "0"), s + `burst is "0"; want a whole number from 1 to 2147483647`},
+		{ingress("burst", "5"), s + `burst is set, but no rate; want ` + s + `rate besides it, like 50/s`},
+		{ingress("burst", "5", "rate", "off"), s + `burst is set, but ` + s + `rate is off; want one or the other`},
+		{ingress("concurrency", "adaptive"), s + `concurrency is "adaptive"; want a whole number from 1 to 1000000, or off`},
+		{ingress("concurrency", "1000001"), s + `concurrency is "1000001"; want a whole number from 1 to 1000000, or off`},
+		{ingress("concurrency", "off", "key", "{http.request.host}"), s + `key tells clients apart, but there is nothing that they are limited to; want ` + s + `rate or ` + s + `concurrency besides it`},
+		{ingress("key", ""), s + `key is "": it is empty; want a placeholder like {http.request.header.X-Api-Key}, or none of this annotation for the client's address`},
+		{ingress("key", "{env.AWS_SECRET_ACCESS_KEY}"), s + `key is "{env.AWS_SECRET_ACCESS_KEY}": placeholder {env.AWS_SECRET_ACCESS_KEY} is not for a key here; want {http.vars.client_ip}, or one of Caddy's {http.request.*} that does not differ with every request`},
+		{ingress("key", "{http.request.uuid}"), s + `key is "{http.request.uuid}": placeholder {http.request.uuid} is not for a key here; want {http.vars.client_ip}, or one of Caddy's {http.request.*} that does not differ with every request`},
+		{ingress("key", "a}"), s + `key is "a}": it has a } that closes nothing; want placeholders in braces`},
+		{ingress("key", "{http.request.host"), s + `key is "{http.request.host": it has a { that is not closed; want placeholders in braces`},
+		{ingress("class", "gold"), s + `class is "gold"; want critical, default or sheddable`},
+		{ingress("mode", "Observe"), s + `mode is "Observe"; want enforce or observe`},
+		{ingress("retry-after-max", "60s"), s + `retry-after-max is "60s"; want whole seconds from 1s to 59s`},
+		{ingress("retry-after-max", "1500ms"), s + `retry-after-max is "1500ms"; want whole seconds from 1s to 59s`},
+		{ingress("allow-cidrs", ""), s + `allow-cidrs is "": "" is no address; want addresses or networks like 10.0.0.0/8, with commas between them`},
+		{ingress("allow-cidrs", "10.0.0.0/8,10.0.0.0/33"), s + `allow-cidrs is "10.0.0.0/8,10.0.0.0/33": "10.0.0.0/33" is no address; want addresses or networks like 10.0.0.0/8, with commas between them`},
+		{ingress("rtae", "5/s"), s + `rtae is not known; did you mean ` + s + `rate?`},
+		{ingress("Rate", "5/s"), s + `Rate is not known; did you mean ` + s + `rate?`},
+		{ingress("allow-cidr", "::/0"), s + `allow-cidr is not known; did you mean ` + s + `allow-cidrs?`},
+		{ingress("max-body-size", "1"), s + `max-body-size is not known; the nearest is ` + s + `mode, and all are rate, burst, key, concurrency, class, allow-cidrs, retry-after-max, mode, ssl-redirect`},
+		{ingress("capacity", "5/s"), s + `capacity belongs on a Service, not on an Ingress`},
+		{service("rate", "5/s"), s + `rate belongs on an Ingress, not on a Service`},
+		{service("capacity", "x"), s + `capacity is "x"; want a number per s, m or h, like 50/s`},
+		{service("burst", "5"), s + `burst is set, but no capacity; want ` + s + `capacity besides it, like 500/s`},
+		{service("concurrency", "off"), s + `concurrency is "off"; want a whole number from 1 to 1000000, or adaptive`},
+		{service("endpoint-concurrency", "-1"), s + `endpoint-concurrency is "-1"; want a whole number from 1 to 1000000`},
+		{service("queue", "10"), s + `queue has nothing to wait for; want ` + s + `concurrency or ` + s + `endpoint-concurrency besides it`},
+		{service("concurrency", "1", "queue", "-1"), s + `queue is "-1"; want a whole number from 1 to 10000, or off`},
+		{service("concurrency", "1", "queue-timeout", "1s"), s + `queue-timeout is set, but there is no queue; want ` + s + `queue besides it, like 64`},
+		{service("concurrency", "1", "queue", "5", "queue-timeout", "61s"), s + `queue-timeout is "61s"; want a duration like 100ms, more than 0, to 1m0s`},
+		{service("concurrency", "1", "queue", "5", "queue-timeout", "0s"), s + `queue-timeout is "0s"; want a duration like 100ms, more than 0, to 1m0s`},
+		{class("rate", "5/s", "brust", "3"), `brust is not known; did you mean burst?`},
+		{class("capacity", "5/s"), `capacity belongs on a Service, not on the parameters of an IngressClass`},
+		{ingress("modes", "x", "class", "x", "capacity", "x"), s + "capacity belongs on a Service, not on an Ingress\n" +
+			s + "modes is not known; did you mean " + s + "mode?\n" + s + `class is "x"; want critical, default or sheddable`},
+	} {
+		if test.err == nil || test.err.Error() != test.want {
+			t.Errorf("got  %v\nwant %s", test.err, test.want)
+		}
+	}
+	// An Event has little room.
+	long := strings.Repeat("é", 100_000)
+	if err := ingress("rate", long, long, long, "key", long, "allow-cidrs", long); len(err.Error()) > 1500 {
+		t.Errorf("an error has %d bytes", len(err.Error()))
+	}
+	if err := ingress("allow-cidrs", strings.Repeat("::,", maxAllow)+"::"); err == nil || !strings.HasSuffix(err.Error(), "it has 10001 addresses; want at most 10000") {
+		t.Errorf("too many addresses: got %v", err)
+	}
+}
+
+func TestParseDefaults(t *testing.T) {
+	got, err := ParseDefaults(map[string]string{"rate": "5/s", "burst": "9", "mode": "observe", "ssl-redirect": "false"})
+	if want := (Ingress{Zones: []Zone{{"rate", perSecond(5, 9)}}, Observe: true}); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+}
+
+func TestSSLRedirect(t *testing.T) {
+	for _, test := range []struct {
+		annotations map[string]string
+		on, ok      bool
+	}{{nil, true, true}, {own("ssl-redirect", "true"), true, true}, {own("ssl-redirect", "false"), false, true}, {own("ssl-redirect", "False"), true, false}} {
+		if on, err := SSLRedirect(test.annotations); on != test.on || (err == nil) != test.ok {
+			t.Errorf("%v: got %v, %v", test.annotations, on, err)
+		}
+	}
+	if on, err := DefaultSSLRedirect(map[string]string{"ssl-redirect": "false"}); on || err != nil {
+		t.Errorf("of the class: got %v, %v", on, err)
+	}
+}
+
+func TestBackendProtocol(t *testing.T) {
+	for _, test := range []struct {
+		annotation, appProtocol, want string
+	}{
+		{"", "", "http"}, {"", "http", "http"}, {"", "kubernetes.io/ws", "http"}, {"", "mysql", "http"}, {"", "example.com/https", "http"},
+		{"", "https", "https"}, {"", "HTTPS", "https"}, {"", "kubernetes.io/wss", "https"},
+		{"", "kubernetes.io/h2c", "h2c"}, {"", "grpc", "h2c"}, {"", "http2", "h2c"},
+		{"HTTP", "https", "http"}, {"HTTPS", "", "https"}, {"H2C", "", "h2c"}, {"grpc", "", "h2c"},
+	} {
+		annotations := own()
+		if test.annotation != "" {
+			annotations = own("backend-protocol", test.annotation)
+		}
+		if got, err := BackendProtocol(annotations, test.appProtocol); got != test.want || err != nil {
+			t.Errorf("%+v: got %s, %v", test, got, err)
+		}
+	}
+	got, err := BackendProtocol(own("backend-protocol", "FCGI"), "https")
+	if want := Prefix + `backend-protocol is "FCGI"; want HTTP, HTTPS, H2C or GRPC`; got != "https" || err == nil || err.Error() != want {
+		t.Errorf("got %s, %v; want %s", got, err, want)
+	}
+}
+
+func TestAllows(t *testing.T) {
+	p, err := ParseIngress(own("allow-cidrs", "10.0.0.0/8,10.2.0.0/16,10.0.0.1,::ffff:192.0.2.0/120,2001:db8::/32,fe80::1,10.0.0.0/8"), Ingress{})
+	if want := prefixes("10.0.0.0/8", "192.0.2.0/24", "2001:db8::/32", "fe80::1/128"); err != nil || !slices.Equal(p.Allow, want) {
+		t.Fatalf("got %v, %v; want %v", p.Allow, err, want)
+	}
+	for address, want := range map[string]bool{
+		"10.0.0.0": true, "10.255.255.255": true, "11.0.0.0": false, "9.255.255.255": false, "::ffff:10.1.1.1": true,
+		"192.0.2.255": true, "192.0.3.0": false, "2001:db8:ffff::1": true, "2001:db9::": false, "fe80::1%eth0": true, "fe80::2": false, "::": false,
+	} {
+		if got := p.Allows(netip.MustParseAddr(address)); got != want {
+			t.Errorf("%s: got %v; want %v", address, got, want)
+		}
+	}
+	if p.Allows(netip.Addr{}) {
+		t.Error("no address is allowed")
+	}
+	a := netip.MustParseAddr("192.0.2.9")
+	if n := testing.AllocsPerRun(100, func() { p.Allows(a) }); n > 0 {
+		t.Errorf("Allows allocates %v times; want 0", n)
+	}
+}
+
+// What is known here of Caddy's placeholders is what a zone's key in the Caddyfile
+// knows, but for those that are not of the request.
+func TestSamePlaceholdersAsTheCaddyfile(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "../../caddymodule/key.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lists := map[string][]string{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.ValueSpec); ok && len(spec.Values) == 1 {
+			if list, ok := spec.Values[0].(*ast.CompositeLit); ok {
+				for _, e := range list.Elts {
+					if s, err := strconv.Unquote(e.(*ast.BasicLit).Value); err == nil && strings.HasPrefix(s, "http.request.") {
+						lists[spec.Names[0].Name] = append(lists[spec.Names[0].Name], s)
+					}
+				}
+			}
+		}
+		return true
+	})
+	for name, here := range map[string][]string{
+		"exactPlaceholders": exactPlaceholders[1:], "placeholderPrefixes": placeholderPrefixes, "indexedPlaceholders": indexedPlaceholders,
+	} {
+		if !slices.Equal(here, lists[name]) {
+			t.Errorf("%s:\ngot  %q\nwant %q", name, here, lists[name])
+		}
+	}
+}
+
+// shared is the state of the guards that accepted makes: a new one for each is slow.
+var shared shield.State
+
+// accepted fails unless the rest of shield takes the policies as they are.
+func accepted(t *testing.T, p Ingress, s Service) {
+	t.Helper()
+	c := shield.Config{
+		Observe: p.Observe, PerClient: p.PerClient,
+		Capacity: s.Capacity, Concurrency: s.Concurrency, Queue: shield.Queue{Size: s.Queue, Timeout: s.QueueTimeout},
+		Pushback: pushback.Config{Max: p.RetryAfterMax, Status: p.Status},
+	}
+	if s.Adaptive {
+		c.Adaptive = new(loadshed.Config)
+	} else if s.Concurrency == 0 {
+		c.Concurrency = s.EndpointConcurrency
+	}
+	for _, z := range p.Zones {
+		if _, err := limiter.New(z.Limit); err != nil {
+			t.Fatalf("%+v: %v", p, err)
+		}
+		c.Zones = append(c.Zones, shield.Zone{Name: z.Name, Limit: z.Limit})
+	}
+	if _, err := shield.New(c, &shared); err != nil {
+		t.Fatalf("%+v, %+v: %v", p, s, err)
+	}
+	c = shield.Config{Pushback: pushback.Config{Max: s.RetryAfterMax}}
+	if _, err := shield.New(c, &shared); err != nil {
+		t.Fatalf("%+v: %v", s, err)
+	}
+}
+
+// Parsing never panics; what parses is accepted, whole and divided, parses alike
+// again as defaults, and an error leaves the defaults.
+func FuzzParse(f *testing.F) {
+	f.Add("50/s", "100", "{http.vars.client_ip}", "8", "critical", "10.0.0.0/8,::1", "30s", "observe", "32", "100ms", "rate")
+	f.Add("0.00135/h", "1", "{http.request.cookie.a}", "adaptive", "gold", "1.2.3.4", "59s", "enforce", "off", "1m", "capcity")
+	f.Add("1e9/s", "2147483647", "{", "off", "", ",", "1h", "", "-1", "-1s", "")
+	f.Add("5", "3", "a", "2", "x", "127.0.0.1", "", "", "10", "", "limit-rps")
+	f.Fuzz(func(t *testing.T, rate, burst, key, concurrency, class, allow, max, mode, queue, timeout, name string) {
+		all := map[string]string{
+			"rate": rate, "burst": burst, "key": key, "concurrency": concurrency, "class": class, "allow-cidrs": allow,
+			"retry-after-max": max, "mode": mode,
+		}
+		annotations := map[string]string{
+			Prefix + "rate": rate, Prefix + "burst": burst, Prefix + "concurrency": concurrency, Prefix + "mode": mode, Prefix + name: rate,
+			NginxPrefix + "limit-rps": burst, NginxPrefix + "limit-rpm": concurrency, NginxPrefix + "limit-connections": queue,
+			NginxPrefix + "limit-burst-multiplier": rate, NginxPrefix + "limit-whitelist": allow,
+		}
+		service := map[string]string{
+			Prefix + "capacity": rate, Prefix + "burst": burst, Prefix + "concurrency": concurrency, Prefix + "endpoint-concurrency": burst,
+			Prefix + "queue": queue, Prefix + "queue-timeout": timeout, Prefix + "retry-after-max": max, Prefix + "mode": mode, Prefix + "backend-protocol": class,
+		}
+		var parsed []Ingress
+		full, err := ParseDefaults(all)
+		if err == nil {
+			parsed = append(parsed, full)
+			if again, err := ParseIngress(nil, full); err != nil || !reflect.DeepEqual(again, full) {
+				t.Errorf("as defaults %+v, %v; want %+v", again, err, full)
+			}
+		}
+		for n := range all { // each alone: not everything must be right at once
+			one, err := ParseIngress(map[string]string{Prefix + n: all[n]}, full)
+			if err != nil && !reflect.DeepEqual(one, full) {
+				t.Errorf("%s: an error left %+v; want the defaults", n, one)
+			}
+			parsed = append(parsed, one)
+		}
+		p, err := ParseIngress(annotations, full)
+		if again, err2 := ParseIngress(annotations, full); !reflect.DeepEqual(p, again) || (err == nil) != (err2 == nil) || err != nil && err.Error() != err2.Error() {
+			t.Errorf("not the same twice: %+v, %v; %+v, %v", p, err, again, err2)
+		}
+		for _, own := range []string{"rate", "burst", "concurrency"} {
+			delete(annotations, Prefix+own)
+		}
+		n, found, err := ParseNginx(annotations, full)
+		if (!found || err != nil) && !reflect.DeepEqual(n, full) {
+			t.Errorf("nginx: %v, %v left %+v; want the defaults", found, err, n)
+		}
+		parsed = append(parsed, p, n)
+		s, _ := ParseService(service)
+		_, _ = SSLRedirect(all)
+		_, _ = BackendProtocol(service, class)
+
+		var d Division
+		d.See(0, len(rate)%3-1, 2+len(burst)%5)
+		for _, p := range parsed {
+			accepted(t, p, s)
+			p.Local = false
+			for _, now := range []time.Duration{0, Settle} {
+				accepted(t, p.Divide(now, &d), s.Divide(now, &d))
+			}
+			for _, z := range p.Zones {
+				if !(z.Limit.Rate > 0) || math.IsInf(z.Limit.Rate, 0) {
+					t.Errorf("rate is %v", z.Limit.Rate)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,204 @@
+package route
+
+import (
+	"bytes"
+	"net/url"
+	"strings"
+
+	"github.com/herdshield/shield/k8s/model"
+)
+
+// A Table finds the Target of a request. It does not change, and is safe for
+// concurrent use.
+type Table struct {
+	names     map[string]*level // by host
+	wildcards map[string]*level // by what follows "*."
+	rest      *level            // of rules without a host; nil: there are none
+	fallback  *model.Target
+}
+
+// A level is all that there is for one host.
+type level struct {
+	rules, fallbacks node
+}
+
+// A node is where some elements of a path lead. The root stands for none.
+type node struct {
+	children map[string]*node
+	prefix   *model.Target // of the rule that takes all paths which begin like this
+	exact    *model.Target // of the rule that takes the path which ends here
+}
+
+// New returns the Table of rules, of which those with precedence come first.
+// fallback gets what no rule takes; nil: nobody does.
+//
+// A rule's Path is read like that of a request: decoded once, if it can be. No path
+// is "/". A Path that does not begin with a slash is one that no request has.
+// Targets are not copied.
+func New(rules []model.Rule, fallback *model.Target) *Table {
+	t := &Table{names: map[string]*level{}, wildcards: map[string]*level{}, fallback: fallback}
+	for i := range rules {
+		r := &rules[i]
+		l := t.add(strings.TrimSuffix(strings.ToLower(r.Host), "."))
+		path := r.Path
+		if path == "" {
+			path = "/"
+		}
+		if decoded, err := url.PathUnescape(path); err == nil {
+			path = decoded
+		}
+		if path[0] != '/' {
+			continue
+		}
+		n := &l.rules
+		if r.Fallback {
+			n = &l.fallbacks
+		}
+		if r.Exact {
+			first(&n.descend(path).exact, &r.Target)
+		} else {
+			first(&n.descend(strings.TrimRight(path, "/")).prefix, &r.Target)
+		}
+	}
+	return t
+}
+
+// first sets *at to target unless a rule with precedence has done so.
+func first(at **model.Target, target *model.Target) {
+	if *at == nil {
+		*at = target
+	}
+}
+
+// add returns the level of the rules for host, which is made if need be.
+func (t *Table) add(host string) *level {
+	if host == "" {
+		if t.rest == nil {
+			t.rest = new(level)
+		}
+		return t.rest
+	}
+	levels := t.names
+	if suffix, ok := strings.CutPrefix(host, "*."); ok {
+		levels, host = t.wildcards, suffix
+	}
+	l := levels[host]
+	if l == nil {
+		l = new(level)
+		levels[host] = l
+	}
+	return l
+}
+
+// descend returns the node at path, which is made if need be. path is empty, or
+// begins with a slash.
+func (n *node) descend(path string) *node {
+	for path != "" {
+		var element string
+		element, path = cut(path)
+		child := n.children[element]
+		if child == nil {
+			child = new(node)
+			if n.children == nil {
+				n.children = map[string]*node{}
+			}
+			n.children[element] = child
+		}
+		n = child
+	}
+	return n
+}
+
+// cut returns the first element of a path that begins with a slash, and what
+// follows it: empty, or beginning with a slash.
+func cut(path string) (element, rest string) {
+	path = path[1:]
+	if i := strings.IndexByte(path, '/'); i >= 0 {
+		return path[:i], path[i:]
+	}
+	return path, ""
+}
+
+// Find returns the Target of a request for host and path, nil if nobody takes it.
+// host is the request's, of any case, with or without port; path is as Read returns
+// it. Find does not allocate.
+func (t *Table) Find(host, path string) *model.Target {
+	return t.find(t.level(host), path)
+}
+
+func (t *Table) find(l *level, path string) *model.Target {
+	if l != nil {
+		if target := l.rules.find(path); target != nil {
+			return target
+		}
+		if target := l.fallbacks.find(path); target != nil {
+			return target
+		}
+	}
+	return t.fallback
+}
+
+func (n *node) find(path string) *model.Target {
+	if path == "" || path[0] != '/' {
+		return nil
+	}
+	best := n.prefix
+	for path != "" {
+		var element string
+		element, path = cut(path)
+		if n = n.children[element]; n == nil {
+			return best
+		}
+		if n.prefix != nil {
+			best = n.prefix
+		}
+	}
+	if n.exact != nil {
+		return n.exact // of all of the path: no prefix is longer
+	}
+	return best
+}
+
+// maxName is how long a host's name may be (RFC 1035, section 2.3.4). No rule has
+// a longer one.
+const maxName = 253
+
+// level returns what there is for a request's host; nil: nothing.
+func (t *Table) level(host string) *level {
+	host = name(host)
+	if host == "" || len(host) > maxName {
+		return t.rest
+	}
+	// Look-ups by string(bytes) do not allocate, whatever the case of host.
+	var buf [maxName]byte
+	b := buf[:copy(buf[:], host)]
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
+		}
+	}
+	if l := t.names[string(b)]; l != nil {
+		return l
+	}
+	if i := bytes.IndexByte(b, '.'); i > 0 {
+		if l := t.wildcards[string(b[i+1:])]; l != nil {
+			return l
+		}
+	}
+	return t.rest
+}
+
+// name returns the name in a Host header: without port, brackets and the dot
+// that may end it (RFC 9110, section 7.2; RFC 3986, section 3.2.2).
+func name(host string) string {
+	if strings.HasPrefix(host, "[") {
+		if i := strings.IndexByte(host, ']'); i > 0 {
+			return host[1:i]
+		}
+		return host
+	}
+	if i := strings.IndexByte(host, ':'); i >= 0 && strings.IndexByte(host[i+1:], ':') < 0 {
+		host = host[:i]
+	}
+	return strings.TrimSuffix(host, ".")
+}

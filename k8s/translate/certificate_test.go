@@ -1,0 +1,288 @@
+package translate
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/herdshield/shield/k8s/model"
+)
+
+// noon is when these tests are run.
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// secret makes a Secret of "namespace/name" with a certificate that has the Secret's
+// name as its common name, and expires an hour after noon.
+func secret(t testing.TB, nsName string, hosts ...string) *corev1.Secret {
+	t.Helper()
+	k := splitKey(nsName)
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: k.name}, DNSNames: hosts,
+		NotBefore: noon.Add(-time.Hour), NotAfter: noon.Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: k.name, UID: types.UID("uid-of-" + nsName), ResourceVersion: "1"},
+		Type:       corev1.SecretTypeTLS,
+		Data: map[string][]byte{
+			corev1.TLSCertKey:       pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+			corev1.TLSPrivateKeyKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}),
+		},
+	}
+}
+
+// ingressFor makes an Ingress that is ours, with a path of its own on each host and no
+// backend behind it. "-" is a rule without host; no hosts are "unseen.test". Age 1 is
+// the oldest.
+func ingressFor(nsName string, age int, hosts string, tls ...networkingv1.IngressTLS) *networkingv1.Ingress {
+	k := splitKey(nsName)
+	class := "shield"
+	in := &networkingv1.Ingress{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: k.namespace, Name: k.name, UID: types.UID("uid-of-" + nsName),
+			CreationTimestamp: metav1.NewTime(noon.Add(time.Duration(age) * time.Second)),
+		},
+		Spec: networkingv1.IngressSpec{IngressClassName: &class, TLS: tls},
+	}
+	exact := networkingv1.PathTypeExact
+	for _, h := range strings.Fields(cmp.Or(hosts, "unseen.test")) {
+		rule := networkingv1.IngressRule{Host: strings.Trim(h, "-")}
+		rule.HTTP = &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{Path: "/" + nsName, PathType: &exact}}}
+		in.Spec.Rules = append(in.Spec.Rules, rule)
+	}
+	return in
+}
+
+func entry(secret string, hosts ...string) networkingv1.IngressTLS {
+	return networkingv1.IngressTLS{SecretName: secret, Hosts: hosts}
+}
+
+var byName = Options{ClassName: "shield", Now: func() time.Time { return noon }}
+
+// TestTLS tells who gets which certificate.
+func TestTLS(t *testing.T) {
+	type ingresses = []*networkingv1.Ingress
+	with := func(s *corev1.Secret, change func(*corev1.Secret)) *corev1.Secret { change(s); return s }
+	secrets := []*corev1.Secret{
+		secret(t, "a/one", "one.example.com"),
+		secret(t, "a/wild", "*.example.com", "example.com"),
+		secret(t, "b/one", "one.example.com"),
+		secret(t, "a/name.example.com"),
+		with(secret(t, "a/opaque"), func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque }),
+		with(secret(t, "a/empty"), func(s *corev1.Secret) { s.Data = nil }),
+		with(secret(t, "a/bad"), func(s *corev1.Secret) { s.Data["tls.crt"] = []byte("nothing") }),
+		with(secret(t, "a/wrong-key"), func(s *corev1.Secret) { s.Data["tls.key"] = secret(t, "a/other").Data["tls.key"] }),
+	}
+	for _, test := range []struct {
+		name      string
+		ingresses ingresses
+		want      string
+	}{
+		{"its host", ingresses{ingressFor("a/in", 1, "one.example.com", entry("one", "One.example.com"))}, `
+certificate "one" for one.example.com
+in a/in: TLS for one.example.com`},
+		{"one certificate, many hosts", ingresses{ingressFor("a/in", 1, "", entry("wild", "x.example.com", "*.example.com", "example.com"))}, `
+certificate "wild" for *.example.com example.com x.example.com
+in a/in: TLS for *.example.com example.com x.example.com`},
+		{"no hosts named: those of the rules", ingresses{ingressFor("a/in", 1, "x.example.com y.test.com *.example.com a.b.example.com", entry("wild"))}, `
+certificate "wild" for *.example.com x.example.com
+in a/in: TLS for *.example.com x.example.com`},
+		{"no hosts named, a rule without: those of the certificate", ingresses{ingressFor("a/in", 1, "- y.test.com", entry("wild"))}, `
+certificate "wild" for *.example.com example.com
+in a/in: TLS for *.example.com example.com`},
+		{"a certificate with a common name only", ingresses{ingressFor("a/in", 1, "-", entry("name.example.com"))}, `
+certificate "name.example.com" for name.example.com
+in a/in: TLS for name.example.com`},
+		{"another namespace's Secret", ingresses{ingressFor("c/in", 1, "", entry("one", "one.example.com"))}, `
+in c/in: TLS for one.example.com
+SecretNotFound Ingress c/in: there is no Secret c/one of type kubernetes.io/tls; the default certificate is used`},
+		{"no Secret named", ingresses{ingressFor("a/in", 1, "one.example.com", entry("", "one.example.com"))}, `
+in a/in: TLS for one.example.com`},
+		{"a Secret of another type", ingresses{ingressFor("a/in", 1, "", entry("opaque", "one.example.com"))}, `
+in a/in: TLS for one.example.com
+SecretInvalid Ingress a/in: Secret a/opaque: type is "Opaque"; want "kubernetes.io/tls"; the default certificate is used`},
+		{"an empty one", ingresses{ingressFor("a/in", 1, "", entry("empty", "one.example.com"))}, `
+in a/in: TLS for one.example.com
+SecretInvalid Ingress a/in: Secret a/empty: tls.crt is empty; want PEM; the default certificate is used`},
+		{"no certificate in it", ingresses{ingressFor("a/in", 1, "", entry("bad", "one.example.com"))}, `
+in a/in: TLS for one.example.com
+SecretInvalid Ingress a/in: Secret a/bad: tls.crt and tls.key: tls: failed to find any PEM data in certificate input; the default certificate is used`},
+		{"another certificate's key", ingresses{ingressFor("a/in", 1, "", entry("wrong-key", "one.example.com"))}, `
+in a/in: TLS for one.example.com
+SecretInvalid Ingress a/in: Secret a/wrong-key: tls.crt and tls.key: tls: private key does not match public key; the default certificate is used`},
+		{"another host's certificate", ingresses{ingressFor("a/in", 1, "", entry("one", "two.example.com"))}, `
+certificate "one" for two.example.com
+in a/in: TLS for two.example.com
+CertificateMismatch Ingress a/in: the certificate in Secret a/one is not for host two.example.com`},
+		{"two namespaces: the older Ingress's", ingresses{
+			ingressFor("a/in", 1, "", entry("one", "one.example.com")),
+			ingressFor("b/in", 2, "one.example.com", entry("one", "one.example.com", "two.example.com")),
+		}, `
+certificate "one" for one.example.com
+certificate "one" for two.example.com
+in a/in: TLS for one.example.com
+in b/in: TLS for two.example.com
+CertificateMismatch Ingress b/in: the certificate in Secret b/one is not for host two.example.com
+HostTaken Ingress b/in: host one.example.com in spec.tls belongs to namespace a, whose Ingress a/in is older; this claim is refused`},
+		{"two namespaces: also while the older one's Secret is missing", ingresses{
+			ingressFor("a/in", 1, "", entry("gone", "one.example.com")),
+			ingressFor("b/in", 2, "", entry("one", "one.example.com")),
+		}, `
+in a/in: TLS for one.example.com
+HostTaken Ingress b/in: host one.example.com in spec.tls belongs to namespace a, whose Ingress a/in is older; this claim is refused
+SecretNotFound Ingress a/in: there is no Secret a/gone of type kubernetes.io/tls; the default certificate is used`},
+		{"two namespaces: a host that is only routed is nobody's", ingresses{
+			ingressFor("a/in", 1, "one.example.com"),
+			ingressFor("b/in", 2, "", entry("one", "one.example.com")),
+		}, `
+certificate "one" for one.example.com
+in b/in: TLS for one.example.com`},
+		{"one namespace, one Secret", ingresses{
+			ingressFor("a/in", 1, "", entry("wild", "one.example.com")),
+			ingressFor("a/too", 2, "", entry("wild", "one.example.com")),
+		}, `
+certificate "wild" for one.example.com
+in a/in: TLS for one.example.com
+in a/too: TLS for one.example.com`},
+		{"one namespace, two Secrets: the first that is good", ingresses{
+			ingressFor("a/in", 1, "", entry("gone", "one.example.com")),
+			ingressFor("a/too", 2, "", entry("one", "one.example.com")),
+			ingressFor("a/three", 3, "", entry("wild", "one.example.com")),
+		}, `
+certificate "one" for one.example.com
+in a/in: TLS for one.example.com
+in a/three: TLS for one.example.com
+in a/too: TLS for one.example.com
+HostTaken Ingress a/three: host one.example.com has the certificate in Secret a/one, which was named first; that in a/wild is not used
+SecretNotFound Ingress a/in: there is no Secret a/gone of type kubernetes.io/tls; the default certificate is used`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := New(byName).Translate(Objects{Ingresses: test.ingresses, Secrets: secrets})
+			var got strings.Builder
+			for _, c := range m.Certificates {
+				fmt.Fprintf(&got, "\ncertificate %q for %s", c.Certificate.Leaf.Subject.CommonName, strings.Join(c.Hosts, " "))
+			}
+			got.WriteString(sortedText(redirects(m)))
+			got.WriteString(sortedText(problemsIn(m)))
+			if got.String() != test.want {
+				t.Errorf("got%s\nwant%s", got.String(), test.want)
+			}
+		})
+	}
+}
+
+// redirects lists the TLSHosts of all Origins that have a rule.
+func redirects(m *model.Model) (lines []string) {
+	seen := make(map[*model.Origin]bool)
+	for _, r := range m.Rules {
+		if o := r.Origin; !seen[o] && len(o.TLSHosts) > 0 {
+			seen[o] = true
+			lines = append(lines, fmt.Sprintf("\nin %s: TLS for %s", o, strings.Join(o.TLSHosts, " ")))
+		}
+	}
+	return lines
+}
+
+// problemsIn lists all Problems but that ingressFor's rules have no backend.
+func problemsIn(m *model.Model) (lines []string) {
+	for _, p := range m.Problems {
+		if p.Reason != ReasonBackendUnsupported {
+			lines = append(lines, fmt.Sprintf("\n%s %s %s: %s", p.Reason, p.Object.Kind, p.Object, p.Message))
+		}
+	}
+	return lines
+}
+
+func sortedText(lines []string) string {
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+// TestExpiry: a certificate that has expired is a Problem and is not used, and
+// Expires tells when.
+func TestExpiry(t *testing.T) {
+	now := noon
+	tr := New(Options{ClassName: "shield", DefaultCertificate: "d/default", Now: func() time.Time { return now }})
+	o := Objects{
+		Ingresses: []*networkingv1.Ingress{ingressFor("a/in", 1, "one.example.com", entry("one", "one.example.com"))},
+		Secrets:   []*corev1.Secret{secret(t, "a/one", "one.example.com"), secret(t, "d/default", "example.com"), secret(t, "a/unused")},
+	}
+	m := tr.Translate(o)
+	if len(m.Certificates) != 1 || m.DefaultCertificate == nil || !tr.Expires().Equal(noon.Add(time.Hour)) {
+		t.Fatalf("before: %s, expires %v", dump(m), tr.Expires())
+	}
+	now = tr.Expires()
+	m = tr.Translate(o)
+	if len(m.Certificates) != 0 || m.DefaultCertificate != nil || !tr.Expires().IsZero() {
+		t.Errorf("after: %s, expires %v", dump(m), tr.Expires())
+	}
+	want := []string{
+		"\nCertificateExpired Ingress a/in: the certificate in Secret a/one has expired on 2026-01-01T13:00:00Z; the default certificate is used",
+		"\nCertificateExpired Secret d/default: the certificate in Secret d/default has expired on 2026-01-01T13:00:00Z; it is wanted as the default certificate, and a self-signed one is used",
+	}
+	if got := problemsIn(m); !slices.Equal(got, want) {
+		t.Errorf("problems %q\nwant %q", got, want)
+	}
+}
+
+// TestRotation: a Secret is parsed once for each of its versions.
+func TestRotation(t *testing.T) {
+	tr := New(byName)
+	s := secret(t, "a/one", "one.example.com")
+	o := Objects{
+		Ingresses: []*networkingv1.Ingress{ingressFor("a/in", 1, "", entry("one", "one.example.com"))},
+		Secrets:   []*corev1.Secret{s},
+	}
+	first := tr.Translate(o).Certificates[0].Certificate
+	if again := tr.Translate(o).Certificates[0].Certificate; again != first {
+		t.Error("the same Secret was parsed again")
+	}
+
+	rotated := secret(t, "a/one", "one.example.com")
+	rotated.ResourceVersion = "2"
+	o.Secrets = []*corev1.Secret{rotated}
+	second := tr.Translate(o).Certificates[0].Certificate
+	if bytes.Equal(second.Certificate[0], first.Certificate[0]) {
+		t.Error("the new version of the Secret is not used")
+	}
+
+	made := s.DeepCopy() // deleted and made again
+	made.UID, made.ResourceVersion = "another", "2"
+	o.Secrets = []*corev1.Secret{made}
+	if third := tr.Translate(o).Certificates[0].Certificate; !bytes.Equal(third.Certificate[0], first.Certificate[0]) {
+		t.Error("another Secret of the same name is not used")
+	}
+
+	o.Ingresses = nil
+	tr.Translate(o)
+	if n := len(tr.memory.certificates); n != 0 {
+		t.Errorf("%d certificates are remembered that nobody uses", n)
+	}
+}

@@ -1,0 +1,263 @@
+package translate
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/policy"
+)
+
+// legacyClass is the annotation that Ingresses named their class with before they
+// had a field for it.
+const legacyClass = "kubernetes.io/ingress.class"
+
+// classDefaults are what an IngressClass gives to all its Ingresses.
+type classDefaults struct {
+	policy     policy.Ingress
+	noRedirect bool
+}
+
+// readClasses finds the classes that are ours.
+func (r *run) readClasses(all []*networkingv1.IngressClass) {
+	r.classes = make(map[string]*classDefaults)
+	if name := r.opts.ClassName; name != "" {
+		r.classes[name] = new(classDefaults)
+		if r.opts.WatchWithoutClass {
+			r.defaultClass = r.classes[name]
+		}
+		return
+	}
+
+	ours := withoutNil(all)
+	ours = slices.DeleteFunc(ours, func(c *networkingv1.IngressClass) bool { return c.Spec.Controller != r.opts.Controller })
+	// Of several default classes the newest counts, then the first name: so does the
+	// API server, where it fills in the class of new Ingresses.
+	slices.SortFunc(ours, func(a, b *networkingv1.IngressClass) int {
+		return cmp.Or(
+			b.CreationTimestamp.Time.Compare(a.CreationTimestamp.Time),
+			strings.Compare(a.Name, b.Name),
+			strings.Compare(string(a.UID), string(b.UID)),
+		)
+	})
+	for _, c := range ours {
+		if r.classes[c.Name] != nil {
+			continue
+		}
+		d := r.parameters(c)
+		r.classes[c.Name] = &d
+		if r.defaultClass == nil && c.Annotations[networkingv1.AnnotationIsDefaultIngressClass] == "true" {
+			r.defaultClass = &d
+		}
+	}
+	if r.defaultClass == nil && r.opts.WatchWithoutClass {
+		r.defaultClass = new(classDefaults)
+		if len(r.classes) == 1 { // then there is no doubt whose defaults are meant
+			for _, d := range r.classes {
+				r.defaultClass = d
+			}
+		}
+	}
+}
+
+// parameters reads what spec.parameters of a class refers to.
+func (r *run) parameters(c *networkingv1.IngressClass) classDefaults {
+	p := c.Spec.Parameters
+	if p == nil {
+		return classDefaults{}
+	}
+	ref, id := refTo("IngressClass", c), identityOf(c)
+	invalid := func(format string, args ...any) classDefaults {
+		r.problems.add(ref, ReasonParametersInvalid, format, args...)
+		good, seen := r.last.classes[id]
+		if seen {
+			r.next.classes[id] = good
+		}
+		return good
+	}
+
+	if group := value(p.APIGroup); group != "" || p.Kind != "ConfigMap" {
+		return invalid("spec.parameters is of kind %q in group %q; want a ConfigMap, of group \"\"", p.Kind, group)
+	}
+	if scope := value(p.Scope); scope != networkingv1.IngressClassParametersReferenceScopeNamespace || value(p.Namespace) == "" {
+		return invalid("spec.parameters has scope %q and namespace %q; want scope \"Namespace\" and the namespace of the ConfigMap", scope, value(p.Namespace))
+	}
+	k := key{*p.Namespace, p.Name}
+	data := r.configMaps[k]
+	if data == nil {
+		return invalid("there is no ConfigMap %s, which spec.parameters refers to; only those in shield's own namespace are read", k)
+	}
+	var d classDefaults
+	var err error
+	d.policy, err = policy.ParseDefaults(data.Data)
+	redirect, redirectErr := policy.DefaultSSLRedirect(data.Data)
+	d.noRedirect = !redirect
+	if all := joinErrors(err, redirectErr); all != "" {
+		return invalid("ConfigMap %s: %s", k, all)
+	}
+	r.next.classes[id] = d
+	return d
+}
+
+// noRedirect reads an annotation; without it, what holds for the class does.
+func noRedirect(annotations map[string]string, class bool) (bool, error) {
+	if _, ok := annotations[policy.Prefix+"ssl-redirect"]; !ok {
+		return class, nil
+	}
+	on, err := policy.SSLRedirect(annotations)
+	return !on, err
+}
+
+// classOf returns the class of ours that an Ingress is of, or nil.
+func (r *run) classOf(in *networkingv1.Ingress) *classDefaults {
+	if name := in.Spec.IngressClassName; name != nil {
+		return r.classes[*name]
+	}
+	if name := in.Annotations[legacyClass]; name != "" {
+		return r.classes[name]
+	}
+	return r.defaultClass
+}
+
+// An ingress is one that is ours.
+type ingress struct {
+	*networkingv1.Ingress
+	origin *model.Origin
+	hosts  []string // of its rules, each once, in order; "" for a rule without
+}
+
+// readIngresses returns those that are ours, oldest first, and writes into m which
+// they are, and which are not any more.
+func (r *run) readIngresses(all []*networkingv1.Ingress, m *model.Model) []*ingress {
+	all = withoutNil(all)
+	slices.SortFunc(all, oldestFirst)
+	published := r.published()
+	var ours []*ingress
+	for _, in := range all {
+		ref := refTo("Ingress", in)
+		class := r.classOf(in)
+		if class == nil {
+			if published.in(in.Status.LoadBalancer.Ingress) {
+				m.NotMine = append(m.NotMine, ref)
+			}
+			continue
+		}
+		m.Mine = append(m.Mine, ref)
+		origin := &model.Origin{Ref: ref}
+		p := r.ingressPolicy(in, ref, class)
+		origin.Policy, origin.NoRedirect = p.policy, p.noRedirect
+		ours = append(ours, &ingress{Ingress: in, origin: origin, hosts: hostsOf(in)})
+	}
+	slices.SortFunc(m.Mine, compareRefs)
+	slices.SortFunc(m.NotMine, compareRefs)
+	return ours
+}
+
+func hostsOf(in *networkingv1.Ingress) []string {
+	var hosts []string
+	for i := range in.Spec.Rules {
+		if h := readHost(in.Spec.Rules[i].Host); !slices.Contains(hosts, h) {
+			hosts = append(hosts, h)
+		}
+	}
+	return hosts
+}
+
+// ingressPolicy is what one Ingress's annotations say.
+type ingressPolicy struct {
+	policy     policy.Ingress
+	noRedirect bool
+}
+
+func (r *run) ingressPolicy(in *networkingv1.Ingress, ref model.Ref, class *classDefaults) ingressPolicy {
+	var p ingressPolicy
+	var err, redirectErr, nginxErr error
+	p.policy, err = policy.ParseIngress(in.Annotations, class.policy)
+	p.noRedirect, redirectErr = noRedirect(in.Annotations, class.noRedirect)
+	if r.opts.NginxAnnotations {
+		if own := ownLimits(in.Annotations); own == "" {
+			p.policy, _, nginxErr = policy.ParseNginx(in.Annotations, p.policy)
+		} else if hasNginxLimits(in.Annotations) {
+			r.problems.add(ref, ReasonNginxIgnored, "ingress-nginx's limits are not looked at, because there is %s; remove the one or the other", own)
+		}
+	}
+
+	id := identityOf(in)
+	if all := joinErrors(err, redirectErr, nginxErr); all != "" {
+		r.problems.add(ref, ReasonPolicyInvalid, "%s", all)
+		good, seen := r.last.ingresses[id]
+		if !seen {
+			return ingressPolicy{class.policy, class.noRedirect}
+		}
+		p = good
+	}
+	r.next.ingresses[id] = p
+	return p
+}
+
+// ownLimits returns the first of shield's own annotations that say what
+// ingress-nginx's would say, too, or "".
+func ownLimits(annotations map[string]string) string {
+	for _, name := range []string{"rate", "burst", "key", "concurrency"} {
+		if _, ok := annotations[policy.Prefix+name]; ok {
+			return policy.Prefix + name
+		}
+	}
+	return ""
+}
+
+// hasNginxLimits tells whether there would be limits of ingress-nginx's, or wrong ones,
+// if there were none of shield's own.
+func hasNginxLimits(annotations map[string]string) bool {
+	nginx := make(map[string]string)
+	for name, v := range annotations {
+		if strings.HasPrefix(name, policy.NginxPrefix) {
+			nginx[name] = v
+		}
+	}
+	_, found, err := policy.ParseNginx(nginx, policy.Ingress{})
+	return found || err != nil
+}
+
+// addresses are IPs, as netip.Addr writes them, and host names in lower case.
+type addresses map[string]bool
+
+func (r *run) published() addresses {
+	a := make(addresses, len(r.opts.Published))
+	for _, s := range r.opts.Published {
+		if s != "" {
+			a[readAddress(s)] = true
+		}
+	}
+	return a
+}
+
+func (a addresses) in(status []networkingv1.IngressLoadBalancerIngress) bool {
+	return slices.ContainsFunc(status, func(s networkingv1.IngressLoadBalancerIngress) bool {
+		return a[readAddress(s.IP)] || a[readAddress(s.Hostname)]
+	})
+}
+
+func readAddress(s string) string {
+	if ip, err := netip.ParseAddr(s); err == nil {
+		return ip.Unmap().String()
+	}
+	return readHost(s)
+}
+
+// readHost returns a host as Rules have it.
+func readHost(s string) string { return strings.ToLower(strings.TrimSuffix(s, ".")) }
+
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,232 @@
+package translate
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/herdshield/shield/k8s/model"
+)
+
+// A source makes decisions out of bytes, so that fuzzing can change one at a time.
+// When there are no more, all of them are 0.
+type source []byte
+
+func (s *source) n(n int) int {
+	if len(*s) == 0 {
+		return 0
+	}
+	b := (*s)[0]
+	*s = (*s)[1:]
+	return int(b) % n
+}
+
+func (s *source) maybe() bool { return s.n(2) == 1 }
+
+func pick[T any](s *source, of ...T) T { return of[s.n(len(of))] }
+
+// pointer returns one to a value of those, or nil.
+func pointer[T any](s *source, of ...T) *T {
+	if !s.maybe() {
+		return nil
+	}
+	v := pick(s, of...)
+	return &v
+}
+
+// list returns up to 3 of what f makes, or nil.
+func list[T any](s *source, f func(*source) T) (out []T) {
+	for range s.n(4) {
+		out = append(out, f(s))
+	}
+	return out
+}
+
+// objects makes odd ones: few names, so that they meet; everything that may be nil or
+// empty often is, and some of it may not be.
+func (s *source) objects(t testing.TB, secrets []*corev1.Secret) (o Objects) {
+	o.Classes = list(s, func(s *source) *networkingv1.IngressClass {
+		if s.n(8) == 7 {
+			return nil
+		}
+		c := &networkingv1.IngressClass{ObjectMeta: s.meta(), Spec: networkingv1.IngressClassSpec{Controller: pick(s, DefaultController, "other", "")}}
+		c.Namespace = ""
+		if s.maybe() {
+			c.Spec.Parameters = &networkingv1.IngressClassParametersReference{
+				APIGroup: pointer(s, "", "example.com"), Kind: pick(s, "ConfigMap", ""), Name: s.name(),
+				Scope: pointer(s, "Namespace", "Cluster", ""), Namespace: pointer(s, "n", "m"),
+			}
+		}
+		return c
+	})
+	o.Ingresses = list(s, (*source).ingress)
+	o.Ingresses = append(o.Ingresses, list(s, (*source).ingress)...)
+	o.Services = list(s, func(s *source) *corev1.Service {
+		if s.n(8) == 7 {
+			return nil
+		}
+		sv := &corev1.Service{ObjectMeta: s.meta()}
+		sv.Spec.Type = pick(s, corev1.ServiceTypeClusterIP, corev1.ServiceTypeExternalName, "")
+		sv.Spec.PublishNotReadyAddresses = s.maybe()
+		sv.Spec.Ports = list(s, func(s *source) corev1.ServicePort {
+			return corev1.ServicePort{
+				Name: pick(s, "", "http", "grpc"), Port: pick[int32](s, 80, 0, 443, -1, 1<<30), Protocol: pick[corev1.Protocol](s, "", "TCP", "UDP"),
+				AppProtocol: pointer(s, "", "kubernetes.io/h2c", "https", "mysql"),
+				TargetPort:  pick(s, intstr.IntOrString{}, intstr.FromInt32(8080), intstr.FromString("web"), intstr.FromString("99999999999999"), intstr.FromInt32(-1)),
+			}
+		})
+		return sv
+	})
+	o.Slices = list(s, func(s *source) *discoveryv1.EndpointSlice {
+		if s.n(8) == 7 {
+			return nil
+		}
+		sl := &discoveryv1.EndpointSlice{ObjectMeta: s.meta(), AddressType: pick[discoveryv1.AddressType](s, "IPv4", "IPv6", "FQDN", "")}
+		if s.maybe() {
+			sl.Labels = map[string]string{discoveryv1.LabelServiceName: s.name()}
+		}
+		sl.Ports = list(s, func(s *source) discoveryv1.EndpointPort {
+			return discoveryv1.EndpointPort{Name: pointer(s, "", "http", "grpc"), Protocol: pointer[corev1.Protocol](s, "", "TCP", "UDP"), Port: pointer[int32](s, 80, 0, 8080, -1, 1<<30)}
+		})
+		sl.Endpoints = list(s, func(s *source) discoveryv1.Endpoint {
+			e := discoveryv1.Endpoint{
+				Addresses:  list(s, func(s *source) string { return pick(s, "10.0.0.1", "10.0.0.2", "2001:db8::1", "", "x", "fe80::1%eth0", "::ffff:10.0.0.1") }),
+				Conditions: discoveryv1.EndpointConditions{Ready: pointer(s, true, false), Serving: pointer(s, true, false), Terminating: pointer(s, true, false)},
+			}
+			if s.maybe() {
+				e.TargetRef = &corev1.ObjectReference{Name: s.name()}
+			}
+			return e
+		})
+		return sl
+	})
+	o.Secrets = list(s, func(s *source) *corev1.Secret {
+		if s.n(8) == 7 {
+			return nil
+		}
+		sec := pick(s, secrets...).DeepCopy()
+		sec.ObjectMeta = s.meta()
+		if s.maybe() {
+			sec.Data = nil
+		}
+		if s.maybe() {
+			sec.Type = ""
+		}
+		return sec
+	})
+	o.ConfigMaps = list(s, func(s *source) *corev1.ConfigMap {
+		if s.n(8) == 7 {
+			return nil
+		}
+		return &corev1.ConfigMap{ObjectMeta: s.meta(), Data: pick(s, nil, map[string]string{"rate": "1/s"}, map[string]string{"rate": "", "x": "y"})}
+	})
+	return o
+}
+
+func (s *source) name() string { return pick(s, "a", "b", "shield", "") }
+
+func (s *source) meta() metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: pick(s, "n", "m"), Name: s.name(), UID: pick[types.UID](s, "", "1", "2", "3"), ResourceVersion: pick(s, "", "1", "2"),
+		CreationTimestamp: metav1.Time{Time: pick(s, time.Time{}, noon, noon.Add(time.Second), noon.Add(time.Hour))},
+		Annotations: pick(s, nil, map[string]string{}, map[string]string{legacyClass: "shield"}, map[string]string{legacyClass: ""},
+			map[string]string{networkingv1.AnnotationIsDefaultIngressClass: "true"}, map[string]string{"shield.herdshield.io/rate": "5/s"},
+			map[string]string{"shield.herdshield.io/rate": "?", "shield.herdshield.io/ssl-redirect": ""},
+			map[string]string{"shield.herdshield.io/rate": "5/s", "nginx.ingress.kubernetes.io/limit-rps": "1"},
+			map[string]string{"nginx.ingress.kubernetes.io/limit-rpm": "x"}, map[string]string{"shield.herdshield.io/backend-protocol": "?"},
+			map[string]string{"shield.herdshield.io/backend-protocol": "grpc", "shield.herdshield.io/capacity": "5/s"}),
+	}
+}
+
+func (s *source) ingress() *networkingv1.Ingress {
+	if s.n(16) == 15 {
+		return nil
+	}
+	in := &networkingv1.Ingress{ObjectMeta: s.meta()}
+	in.Spec.IngressClassName = pick(s, new("shield"), new("a"), nil, new(""))
+	backend := func(s *source) (b networkingv1.IngressBackend) {
+		if s.maybe() {
+			b.Service = &networkingv1.IngressServiceBackend{Name: s.name(), Port: networkingv1.ServiceBackendPort{Name: pick(s, "", "http", "grpc"), Number: pick[int32](s, 80, 0, -1, 443)}}
+		}
+		if s.maybe() {
+			b.Resource = &corev1.TypedLocalObjectReference{APIGroup: pointer(s, "x"), Kind: s.name(), Name: s.name()}
+		}
+		return b
+	}
+	if s.maybe() {
+		in.Spec.DefaultBackend = new(backend(s))
+	}
+	host := func(s *source) string {
+		return pick(s, "", "a.example.com", "A.example.com.", "*.example.com", "*", ".", "example.com")
+	}
+	in.Spec.Rules = list(s, func(s *source) (r networkingv1.IngressRule) {
+		r.Host = host(s)
+		if s.maybe() {
+			r.HTTP = &networkingv1.HTTPIngressRuleValue{Paths: list(s, func(s *source) networkingv1.HTTPIngressPath {
+				return networkingv1.HTTPIngressPath{
+					Path:     pick(s, "/", "", "/a", "/a/", "//", "/a//", "a", "/%zz", "/%61", "/*", "/é"),
+					PathType: pointer(s, networkingv1.PathTypeExact, networkingv1.PathTypePrefix, networkingv1.PathTypeImplementationSpecific, "?", ""),
+					Backend:  backend(s),
+				}
+			})}
+		}
+		return r
+	})
+	in.Spec.TLS = list(s, func(s *source) networkingv1.IngressTLS {
+		return networkingv1.IngressTLS{SecretName: s.name(), Hosts: list(s, host)}
+	})
+	in.Status.LoadBalancer.Ingress = list(s, func(s *source) networkingv1.IngressLoadBalancerIngress {
+		return networkingv1.IngressLoadBalancerIngress{IP: pick(s, "", "192.0.2.1", "x"), Hostname: pick(s, "", "lb.example.com")}
+	})
+	return in
+}
+
+// FuzzTranslate makes two states of a cluster, one after the other, and holds the Models
+// to what is promised: no panic, the same Model for any order of the objects, which
+// are left as they were, and what check says.
+func FuzzTranslate(f *testing.F) {
+	for seed := range uint64(40) {
+		r := rand.New(rand.NewPCG(seed, 6))
+		b := make([]byte, 100+r.IntN(1500))
+		for i := range b {
+			b[i] = byte(r.Uint32())
+		}
+		f.Add(b)
+	}
+	secrets := []*corev1.Secret{secret(f, "a/one", "a.example.com"), secret(f, "a/wild", "*.example.com", "*", "")}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := source(b)
+		opts := Options{
+			Now: func() time.Time { return noon }, NginxAnnotations: s.maybe(), WatchWithoutClass: s.maybe(), PreferIPv6: s.maybe(),
+			ClassName: pick(&s, "", "shield"), DefaultCertificate: pick(&s, "", "n/a", "x", "/"), Self: pick(&s, "", "n/a", "x"),
+			Published: []string{"192.0.2.1", "lb.example.com", ""},
+		}
+		one, shuffled := New(opts), New(opts)
+		for range 2 {
+			o := s.objects(t, secrets)
+			before := clone(o)
+			m := one.Translate(o)
+			check(t, one, o, m)
+			if !reflect.DeepEqual(o, before) {
+				t.Fatal("objects were modified")
+			}
+			for _, again := range []*model.Model{shuffled.Translate(shuffle(o)), New(opts).Translate(o)} {
+				if want, got := dump(m), dump(again); want != got && again != nil && len(one.last()) == len(shuffled.last()) && !remembers(one, opts, o, again) {
+					t.Fatalf("another order, another Model:\n%s\nbefore:\n%s", got, want)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,229 @@
+package translate
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/herdshield/shield/k8s/model"
+)
+
+// classWithParameters is ours, and its defaults are in a ConfigMap.
+const classWithParameters = `
+kind: IngressClass
+metadata: {name: shield, uid: class}
+spec: {controller: herdshield.io/ingress, parameters: {kind: ConfigMap, scope: Namespace, namespace: shield-ingress, name: defaults}}
+---
+kind: Ingress
+metadata: {name: in, uid: in}
+spec:
+  ingressClassName: shield
+  defaultBackend: {service: {name: web, port: {number: 80}}}
+---
+kind: Service
+metadata: {name: web, uid: web}
+spec: {ports: [{port: 80}, {port: 81, appProtocol: kubernetes.io/h2c}]}
+`
+
+// TestPolicies tells, step by step, which policies hold while the objects change. A
+// step has the annotations of the Ingress, of the Service and the data of the class's
+// ConfigMap, in words "name=value"; those of shield's without prefix. A "-" is no
+// such object.
+func TestPolicies(t *testing.T) {
+	type step struct {
+		ingress, service, class string
+		want                    string // the Ingress's policy, the Service's, and Problems
+	}
+	for _, story := range []struct {
+		name  string
+		steps []step
+	}{
+		{"defaults of the class", []step{
+			{class: "rate=10/s", want: "Zones=[{rate {10 1s 0}}]"},
+			{class: "rate=20/s concurrency=3", want: "Zones=[{rate {20 1s 0}}] PerClient=3"},
+			{class: "rate=20/s", ingress: "rate=5/m class=critical", want: "Zones=[{rate {5 1m0s 0}}] Class=critical"},
+			{class: "rate=10/s ssl-redirect=false", want: "Zones=[{rate {10 1s 0}}] no redirect"},
+			{class: "rate=10/s ssl-redirect=false", ingress: "ssl-redirect=true", want: "Zones=[{rate {10 1s 0}}]"},
+		}},
+		{"bad parameters: the last good ones", []step{
+			{class: "rate=ten", want: "ParametersInvalid"},
+			{class: "rate=10/s ssl-redirect=false", want: "Zones=[{rate {10 1s 0}}] no redirect"},
+			{class: "rate=ten", want: "Zones=[{rate {10 1s 0}}] no redirect ParametersInvalid"},
+			{class: "rate=20/s ssl-redirect=perhaps", want: "Zones=[{rate {10 1s 0}}] no redirect ParametersInvalid"},
+			{class: "-", want: "Zones=[{rate {10 1s 0}}] no redirect ParametersInvalid"},
+			{class: "rate=30/s", want: "Zones=[{rate {30 1s 0}}]"},
+		}},
+		{"a bad annotation: the last good policy", []step{
+			{ingress: "rate=10/s", want: "Zones=[{rate {10 1s 0}}]"},
+			{ingress: "rate=ten", want: "Zones=[{rate {10 1s 0}}] PolicyInvalid"},
+			{ingress: "rate=ten", class: "rate=99/s", want: "Zones=[{rate {10 1s 0}}] PolicyInvalid"},
+			{ingress: "rate=20/s ssl-redirect=perhaps", want: "Zones=[{rate {10 1s 0}}] PolicyInvalid"},
+			{ingress: "rate=20/s", want: "Zones=[{rate {20 1s 0}}]"},
+			{ingress: "-"},
+			{ingress: "rate=ten", want: "PolicyInvalid"}, // it has been forgotten
+		}},
+		{"a bad annotation at first sight: the defaults, as they are", []step{
+			{ingress: "rate=ten", class: "rate=10/s ssl-redirect=false", want: "Zones=[{rate {10 1s 0}}] no redirect PolicyInvalid"},
+			{ingress: "rate=ten", class: "rate=20/s", want: "Zones=[{rate {20 1s 0}}] PolicyInvalid"},
+		}},
+		{"ingress-nginx's annotations", []step{
+			{ingress: "nginx/limit-connections=7", want: "IPv6Prefix=128 PerClient=7 Status=503 Local=true"},
+			{ingress: "nginx/limit-connections=many", want: "IPv6Prefix=128 PerClient=7 Status=503 Local=true PolicyInvalid"},
+			{ingress: "nginx/limit-connections=7 class=critical", class: "rate=1/s", want: "IPv6Prefix=128 PerClient=7 Class=critical Status=503 Local=true"},
+			{ingress: "nginx/limit-connections=7 concurrency=9", want: "PerClient=9 NginxIgnored"},
+			{ingress: "nginx/limit-connections=many concurrency=9", want: "PerClient=9 NginxIgnored"},
+			{ingress: "nginx/rewrite-target=/ concurrency=9", want: "PerClient=9"},
+			{ingress: "nginx/rewrite-target=/", class: "rate=1/s", want: "Zones=[{rate {1 1s 0}}]"},
+		}},
+		{"a Service's", []step{
+			{service: "capacity=500/s", want: "Capacity={500 1s 0}"},
+			{service: "capacity=many", want: "Capacity={500 1s 0} PolicyInvalid"},
+			{service: "capacity=600/s", want: "Capacity={600 1s 0}"},
+			{service: "-", want: "ServiceNotFound"},
+			{service: "capacity=many", want: "PolicyInvalid"},
+		}},
+		{"a Service's protocol", []step{
+			{service: "backend-protocol=HTTPS", want: "HTTPS"},
+			{service: "backend-protocol=SPDY capacity=many", want: "HTTPS PolicyInvalid"},
+			{service: "", want: ""},
+			{service: "backend-protocol=SPDY", want: "PolicyInvalid"},
+		}},
+		{"an annotation on the wrong object", []step{
+			{ingress: "capacity=500/s", service: "rate=10/s", want: "PolicyInvalid PolicyInvalid"},
+		}},
+	} {
+		t.Run(story.name, func(t *testing.T) {
+			tr := New(Options{NginxAnnotations: true, Now: func() time.Time { return noon }})
+			for i, s := range story.steps {
+				_, o := decode(t, classWithParameters)
+				o.Ingresses[0].Annotations = words(s.ingress)
+				if s.ingress == "-" {
+					o.Ingresses = nil
+				}
+				o.Services[0].Annotations = words(s.service)
+				if s.service == "-" {
+					o.Services = nil
+				}
+				if s.class != "-" {
+					data := make(map[string]string)
+					for k, v := range words(s.class) {
+						data[strings.TrimPrefix(k, "shield.herdshield.io/")] = v
+					}
+					c := &corev1.ConfigMap{Data: data}
+					c.Namespace, c.Name = "shield-ingress", "defaults"
+					o.ConfigMaps = append(o.ConfigMaps, c)
+				}
+				if got := inForce(tr.Translate(o)); got != s.want {
+					t.Errorf("step %d: got  %s\n        want %s", i, got, s.want)
+				}
+			}
+		})
+	}
+}
+
+// words reads annotations.
+func words(text string) map[string]string {
+	m := make(map[string]string)
+	for _, w := range strings.Fields(text) {
+		name, v, _ := strings.Cut(w, "=")
+		if nginx, ok := strings.CutPrefix(name, "nginx/"); ok {
+			name = "nginx.ingress.kubernetes.io/" + nginx
+		} else {
+			name = "shield.herdshield.io/" + name
+		}
+		m[name] = v
+	}
+	return m
+}
+
+// inForce writes the policies that hold for what is sent to the default backend, and
+// the reasons of Problems.
+func inForce(m *model.Model) string {
+	var out string
+	if d := m.Default; d != nil {
+		out = fields(d.Origin.Policy)
+		if d.Origin.NoRedirect {
+			out += " no redirect"
+		}
+		if b := d.Backend; b != nil {
+			out += fields(b.Service.Policy)
+			if b.Protocol != model.HTTP {
+				out += " " + []string{"HTTP", "H2C", "HTTPS"}[b.Protocol]
+			}
+		}
+	}
+	for _, p := range m.Problems {
+		out += " " + p.Reason
+	}
+	return strings.TrimSpace(out)
+}
+
+// TestPortProtocols: the port's own protocol, the annotation for all, and a bad one
+// at first sight, which leaves each port its own.
+func TestPortProtocols(t *testing.T) {
+	for annotation, want := range map[string]map[string]model.Protocol{
+		"":      {"80": model.HTTP, "81": model.H2C},
+		"https": {"80": model.HTTPS, "81": model.HTTPS},
+		"SPDY":  {"80": model.HTTP, "81": model.H2C},
+	} {
+		_, o := decode(t, classWithParameters)
+		kind := networkingv1.PathTypeExact
+		rule := networkingv1.IngressRule{}
+		rule.HTTP = &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{Path: "/", PathType: &kind, Backend: networkingv1.IngressBackend{
+			Service: &networkingv1.IngressServiceBackend{Name: "web", Port: networkingv1.ServiceBackendPort{Number: 81}},
+		}}}}
+		o.Ingresses[0].Spec.Rules = append(o.Ingresses[0].Spec.Rules, rule)
+		if annotation != "" {
+			o.Services[0].Annotations = words("backend-protocol=" + annotation)
+		}
+		got := make(map[string]model.Protocol)
+		services := make(map[*model.Service]bool)
+		m := New(Options{}).Translate(o)
+		for _, r := range m.Rules {
+			got[r.Backend.Port] = r.Backend.Protocol
+			services[r.Backend.Service] = true
+		}
+		if !maps.Equal(got, want) || len(services) != 1 {
+			t.Errorf("%q: got %v of %d Services, want %v of one", annotation, got, len(services), want)
+		}
+	}
+}
+
+// TestWholeError: a Problem says everything that is wrong with an object, in one line.
+func TestWholeError(t *testing.T) {
+	_, o := decode(t, classWithParameters)
+	o.Ingresses[0].Annotations = words("rate=ten ssl-redirect=perhaps conkurrency=1")
+	m := New(Options{ClassName: "shield"}).Translate(o)
+	i := slices.IndexFunc(m.Problems, func(p model.Problem) bool { return p.Reason == ReasonPolicyInvalid })
+	if i < 0 {
+		t.Fatalf("no such Problem in %v", m.Problems)
+	}
+	p := m.Problems[i]
+	for _, part := range []string{"/rate is", "ssl-redirect is", "conkurrency"} {
+		if !strings.Contains(p.Message, part) || strings.Contains(p.Message, "\n") {
+			t.Errorf("%q is not in %q, or there are several lines", part, p.Message)
+		}
+	}
+	if want := (model.Ref{Kind: "Ingress", Namespace: "default", Name: "in", UID: "in"}); p.Object != want {
+		t.Errorf("it is on %+v, want %+v", p.Object, want)
+	}
+}
+
+// TestProblemsAreBounded: one Problem for each reason, as long as an Event can be.
+func TestProblemsAreBounded(t *testing.T) {
+	_, o := decode(t, classWithParameters)
+	in := o.Ingresses[0]
+	for range 1000 {
+		in.Spec.Rules = append(in.Spec.Rules, networkingv1.IngressRule{Host: strings.Repeat("a", len(in.Spec.Rules)%60+1) + ".example.com"})
+	}
+	in.Spec.DefaultBackend = nil
+	m := New(Options{ClassName: "shield"}).Translate(o)
+	if len(m.Problems) != 1 || len(m.Problems[0].Message) > 1024 || !strings.Contains(m.Problems[0].Message, " more") {
+		t.Errorf("%d Problems, the first %+v", len(m.Problems), m.Problems[0])
+	}
+}
