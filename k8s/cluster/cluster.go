@@ -6,7 +6,7 @@
 // While the API server cannot be reached, everything keeps what it had last.
 //
 // client-go is used narrowly (its REST client, reflectors and event recorder, with a
-// scheme of the five API groups that are needed): the whole of it would make the
+// scheme of the four API groups that are needed): the whole of it would make the
 // program 27 MB larger.
 package cluster
 

@@ -109,6 +109,7 @@ type election struct {
 	mu        sync.Mutex // guards what follows; held for one step
 	candidate candidate
 	led       bool // after the last step
+	failing   bool // the last step
 }
 
 func newElection(config Config, leases leases, log *zap.Logger, elected func()) *election {
@@ -161,8 +162,14 @@ func (e *election) step(ctx context.Context) time.Duration {
 		} else if ctx.Err() == nil {
 			e.log.Warn("this replica is not the leader any more", zap.String("leader", e.candidate.holder()), zap.Error(err))
 		}
-	} else if err != nil && ctx.Err() == nil {
-		e.log.Debug("the Lease could be neither renewed nor read", zap.Error(err))
+	}
+	if failing := err != nil; failing != e.failing && ctx.Err() == nil {
+		e.failing = failing // said once, not each time
+		if failing {
+			e.log.Warn("the Lease cannot be used, and is tried again", zap.String("lease", e.name), zap.Error(err))
+		} else {
+			e.log.Info("the Lease can be used again", zap.String("lease", e.name))
+		}
 	}
 	wait := retryPeriod + rand.N(retryPeriod/10) // not all candidates at once
 	if free := e.candidate.free(); err == nil && !free.IsZero() {

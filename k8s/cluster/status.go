@@ -182,7 +182,7 @@ func (s *status) set(ctx context.Context, ref model.Ref, mine bool, addresses []
 		if slices.EqualFunc(has, wants, func(a, b Address) bool { return compare(a, b) == 0 }) {
 			return nil
 		}
-		err := s.patch(ctx, ingress, wants)
+		err := s.patch(ctx, ingress, wants, !mine)
 		switch {
 		case apierrors.IsNotFound(err):
 			return nil
@@ -195,12 +195,13 @@ func (s *status) set(ctx context.Context, ref model.Ref, mine bool, addresses []
 	}
 }
 
-// patch fails with a conflict if the Ingress is not what it was.
-func (s *status) patch(ctx context.Context, ingress *networkingv1.Ingress, addresses []Address) error {
+// patch fails with a conflict if it is another Ingress by now, or, on request, if
+// anything of it has changed: what others have written there must not be lost.
+func (s *status) patch(ctx context.Context, ingress *networkingv1.Ingress, addresses []Address, unchanged bool) error {
 	var patch struct {
 		Metadata struct {
 			UID             types.UID `json:"uid"`
-			ResourceVersion string    `json:"resourceVersion"`
+			ResourceVersion string    `json:"resourceVersion,omitempty"`
 		} `json:"metadata"`
 		Status struct {
 			LoadBalancer struct {
@@ -208,7 +209,10 @@ func (s *status) patch(ctx context.Context, ingress *networkingv1.Ingress, addre
 			} `json:"loadBalancer"`
 		} `json:"status"`
 	}
-	patch.Metadata.UID, patch.Metadata.ResourceVersion = ingress.UID, ingress.ResourceVersion
+	patch.Metadata.UID = ingress.UID
+	if unchanged {
+		patch.Metadata.ResourceVersion = ingress.ResourceVersion
+	}
 	patch.Status.LoadBalancer.Ingress = addresses
 	body, err := json.Marshal(patch)
 	if err != nil {

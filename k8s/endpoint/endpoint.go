@@ -208,7 +208,7 @@ func (e *live) rank(now time.Duration, tried []*Endpoint) (rank int) {
 		rank = 1
 	}
 	for _, t := range tried {
-		if t.live == e {
+		if t.addrPort == e.addrPort { // it may have left and come back since
 			return rank + 2
 		}
 	}

@@ -8,16 +8,17 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/hex"
+	"errors"
 	"fmt"
-	"hash/fnv"
 	"math/big"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/caddyserver/caddy/v2/modules/caddytls"
 	"github.com/caddyserver/certmagic"
 
@@ -27,7 +28,7 @@ import (
 func init() {
 	caddy.RegisterModule(new(CertificateManager))
 	caddy.RegisterModule(new(CertificatePermission))
-	caddy.RegisterModule(new(ServerName))
+	caddy.RegisterModule(new(CertificateListener))
 }
 
 // certificates finds the certificate for a server name. It is not changed once
@@ -99,7 +100,7 @@ func canonical(host string) string {
 }
 
 // presentable returns certificate with its leaf parsed, or nil if no handshake can
-// use it: CertMagic, through which they all go, takes none that is for no name.
+// use it; neither does CertMagic take one that is for no name.
 func presentable(certificate *tls.Certificate) *tls.Certificate {
 	if certificate == nil || len(certificate.Certificate) == 0 || certificate.PrivateKey == nil {
 		return nil
@@ -185,10 +186,73 @@ func signOwn(now time.Time) (*tls.Certificate, error) {
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, nil
 }
 
-// CertificateManager answers every TLS handshake with a certificate of the cluster's
-// Secrets, chosen by server name, or with the default certificate. Since it always
-// has one, Caddy never falls through to obtaining one by itself; where the cluster
-// has changed, the next handshake sees it.
+// finder returns what finds certificates for handshakes, by server name, in whatever
+// the cluster has at the time: never nil.
+func finder(ctx caddy.Context) (func(serverName string) *tls.Certificate, error) {
+	app, err := ctx.App("shield_ingress")
+	if err != nil {
+		return nil, fmt.Errorf("getting the app shield_ingress: %w", err)
+	}
+	return func(serverName string) *tls.Certificate {
+		if s := app.(*App).Snapshot(); s != nil {
+			return s.Certificate(serverName)
+		}
+		return selfSigned.get(time.Now())
+	}, nil
+}
+
+// CertificateListener has the TLS handshakes of a server get their certificates from
+// the cluster's Secrets, by server name, or the default certificate. Where the
+// cluster has changed, the next handshake sees it. It leaves the listener as it is.
+//
+// It is there beside the CertificateManager, because CertMagic, which asks that one,
+// stands in the way: it aborts handshakes whose server name is not a proper host
+// name, like a_b.example.com, though a wildcard certificate covers it; and for those
+// that offer nothing but the protocol of the TLS-ALPN challenge, which can never be
+// under way here, it writes an error into the log.
+//
+// It needs the app `shield_ingress`.
+type CertificateListener struct {
+	server *caddyhttp.Server
+	find   func(serverName string) *tls.Certificate
+}
+
+// CaddyModule returns the Caddy module information.
+func (*CertificateListener) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "caddy.listeners.shield_ingress",
+		New: func() caddy.Module { return new(CertificateListener) },
+	}
+}
+
+// Provision implements caddy.Provisioner.
+func (l *CertificateListener) Provision(ctx caddy.Context) (err error) {
+	l.server, _ = ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if l.server == nil {
+		return errors.New("the listener wrapper shield_ingress is for HTTP servers only")
+	}
+	if l.find == nil { // else a test's
+		l.find, err = finder(ctx)
+	}
+	return err
+}
+
+// WrapListener implements caddy.ListenerWrapper. It is called when all connection
+// policies have been provisioned, and none is in use yet.
+func (l *CertificateListener) WrapListener(listener net.Listener) net.Listener {
+	for _, policy := range l.server.TLSConnPolicies {
+		c := policy.TLSConfig
+		c.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return l.find(hello.ServerName), nil
+		}
+		c.NextProtos = policy.ALPN // without what Caddy has added for the TLS-ALPN challenge
+	}
+	return listener
+}
+
+// CertificateManager gives CertMagic the same certificates, for configs without a
+// CertificateListener. Since it always has one, CertMagic never falls through to
+// obtaining one by itself.
 //
 // It needs the app `shield_ingress`.
 type CertificateManager struct {
@@ -204,33 +268,20 @@ func (*CertificateManager) CaddyModule() caddy.ModuleInfo {
 }
 
 // Provision implements caddy.Provisioner.
-func (m *CertificateManager) Provision(ctx caddy.Context) error {
-	if m.find != nil {
-		return nil // a test's
+func (m *CertificateManager) Provision(ctx caddy.Context) (err error) {
+	if m.find == nil { // else a test's
+		m.find, err = finder(ctx)
 	}
-	app, err := ctx.App("shield_ingress")
-	if err != nil {
-		return fmt.Errorf("getting the app shield_ingress: %w", err)
-	}
-	m.find = func(serverName string) *tls.Certificate {
-		if s := app.(*App).Snapshot(); s != nil {
-			return s.Certificate(serverName)
-		}
-		return selfSigned.get(time.Now())
-	}
-	return nil
+	return err
 }
 
 // GetCertificate implements certmagic.Manager. It never fails and never returns nil.
-func (m *CertificateManager) GetCertificate(ctx context.Context, hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-	if name, ok := ctx.Value(serverNameKey{}).(string); ok {
-		return m.find(name), nil
-	}
+func (m *CertificateManager) GetCertificate(_ context.Context, hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return m.find(hello.ServerName), nil
 }
 
 // CertificatePermission lets Caddy obtain or load no certificate for any name. It
-// is the second barrier, should the CertificateManager not answer.
+// is the last barrier, should neither of the others have an answer.
 type CertificatePermission struct{}
 
 // CaddyModule returns the Caddy module information.
@@ -246,59 +297,11 @@ func (*CertificatePermission) CertificateAllowed(_ context.Context, name string)
 	return fmt.Errorf("%q: certificates come from Secrets only: %w", name, caddytls.ErrPermissionDenied)
 }
 
-// ServerName has every handshake reach the CertificateManager. CertMagic, which is
-// asked first, aborts those whose server name is not a proper host name, like
-// a_b.example.com, though a wildcard certificate covers it; and those that offer
-// nothing but the protocol of the TLS-ALPN challenge, with an error in the log for
-// each, though no such challenge can be under way here.
-type ServerName struct{}
-
-type serverNameKey struct{} // of the context: the name that the client sent
-
-// CaddyModule returns the Caddy module information.
-func (*ServerName) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "tls.context.shield_ingress",
-		New: func() caddy.Module { return new(ServerName) },
-	}
-}
-
-// HandshakeContext implements caddytls.HandshakeContext. hello is CertMagic's next:
-// it gets a name that it can read. That name has to differ where the client's does,
-// because handshakes of one name that come at once share an answer.
-func (*ServerName) HandshakeContext(hello *tls.ClientHelloInfo) (context.Context, error) {
-	hello.SupportedProtos = nil // has been negotiated
-	if plain(hello.ServerName) {
-		return hello.Context(), nil
-	}
-	ctx := context.WithValue(hello.Context(), serverNameKey{}, hello.ServerName)
-	hash := fnv.New128a()
-	_, _ = hash.Write([]byte(hello.ServerName)) // cannot fail
-	hello.ServerName = "x" + hex.EncodeToString(hash.Sum(nil)) + ".invalid"
-	return ctx, nil
-}
-
-// plain says that name consists of labels of letters and digits, and single hyphens
-// between them: what every reader of host names takes as it is.
-func plain(name string) bool {
-	inside := false // the byte before is a letter or digit
-	for i := 0; i < len(name); i++ {
-		switch b := name[i]; {
-		case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9':
-			inside = true
-		case (b == '-' || b == '.') && inside:
-			inside = false
-		default:
-			return false
-		}
-	}
-	return inside || name == ""
-}
-
 // Interface guards.
 var (
 	_ caddy.Provisioner           = (*CertificateManager)(nil)
 	_ certmagic.Manager           = (*CertificateManager)(nil)
 	_ caddytls.OnDemandPermission = (*CertificatePermission)(nil)
-	_ caddytls.HandshakeContext   = (*ServerName)(nil)
+	_ caddy.Provisioner           = (*CertificateListener)(nil)
+	_ caddy.ListenerWrapper       = (*CertificateListener)(nil)
 )

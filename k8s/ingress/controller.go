@@ -15,6 +15,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule"
 	"github.com/herdshield/shield/k8s/cluster"
+	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/k8s/translate"
 )
@@ -54,7 +55,7 @@ type controller struct {
 	snapshot atomic.Pointer[Snapshot]
 	draining atomic.Bool
 	shields  atomic.Pointer[caddymodule.App] // shows them; of the config that was started last
-	measures
+	*measures
 
 	// For rebuild, which is for one goroutine.
 	live     *live
@@ -65,14 +66,18 @@ type controller struct {
 	ended chan struct{}
 	ctx   context.Context
 
+	publishing sync.Mutex
+	published  bool // for the last time; guarded by publishing
+
 	membership struct {
 		sync.Mutex
-		began, joined time.Duration // when it began to look, and saw itself first; 0: not yet
+		began, joined time.Duration // when it began to look, and saw itself first, or nobody; 0: not yet
+		warn          sync.Once
 	}
 }
 
 func newController(config App, log *zap.Logger) (*controller, error) {
-	c := &controller{config: config, log: log, live: newLive(), ended: make(chan struct{})}
+	c := &controller{config: config, log: log, live: newLive(), measures: newMeasures(), ended: make(chan struct{})}
 	var err error
 	c.cluster, err = cluster.New(cluster.Config{
 		Kubeconfig: config.Kubeconfig, Namespaces: config.Namespaces, Namespace: config.Namespace, Pod: config.Pod,
@@ -135,13 +140,27 @@ func (c *controller) Destruct() error {
 func (c *controller) leave(ctx context.Context) {
 	s := c.snapshot.Load()
 	if s != nil && c.config.Service != "" && c.cluster.Leading() && slices.Equal(s.Model.Replicas, []string{c.config.Pod}) {
-		c.cluster.Publish(s.Model.Mine, s.Model.NotMine, nil)
+		c.publish(s.Model, true)
 		if err := c.cluster.Flush(ctx); err != nil {
 			c.log.Warn("the status of Ingresses may still have the addresses of this", zap.Error(err))
 		}
 	}
 	if err := c.cluster.Resign(ctx); err != nil {
 		c.log.Warn("the lead is not given up; it ends by itself", zap.Error(err))
+	}
+}
+
+// publish has the status of Ingresses say where they can be reached; nowhere any more
+// from the last time on.
+func (c *controller) publish(m *model.Model, last bool) {
+	c.publishing.Lock()
+	defer c.publishing.Unlock()
+	switch {
+	case last:
+		c.published = true
+		c.cluster.Publish(m.Mine, m.NotMine, nil)
+	case !c.published:
+		c.cluster.Publish(m.Mine, m.NotMine, c.addresses())
 	}
 }
 
@@ -168,8 +187,8 @@ func (c *controller) run() {
 			return
 		}
 		next := checkEvery
-		if at := c.division.Next(shield.Now()); at > 0 {
-			next = min(next, max(0, at-shield.Now()))
+		if now := divisionTime(shield.Now()); c.division.Next(now) > 0 {
+			next = min(next, max(0, c.division.Next(now)-now))
 		}
 		select {
 		case <-c.cluster.Changed():
@@ -190,11 +209,11 @@ func (c *controller) rebuild(now time.Duration) {
 	s := c.live.apply(now, m, &c.division, c.config.Pod)
 	c.snapshot.Store(s)
 	problems := slices.Concat(m.Problems, c.live.problems)
-	c.rebuilt(s, problems, shield.Now()-now, c.division.Fraction(now))
+	c.rebuilt(s, problems, shield.Now()-now, c.division.Fraction(divisionTime(now)))
 	if app := c.shields.Load(); app != nil {
 		app.Show(s.shields)
 	}
-	c.cluster.Publish(m.Mine, m.NotMine, c.addresses())
+	c.publish(m, false)
 	c.cluster.Report(problems)
 }
 
@@ -203,17 +222,41 @@ func (c *controller) join(now time.Duration, replicas []string) {
 	if c.config.Service == "" || c.config.Replicas == local {
 		return
 	}
-	rank := slices.Index(replicas, c.config.Pod)
-	c.division.See(now, rank, len(replicas))
+	rank, count := slices.Index(replicas, c.config.Pod), len(replicas)
 	c.membership.Lock()
 	defer c.membership.Unlock()
+	at := divisionTime(now)
 	if c.membership.began == 0 {
 		c.membership.began = now
+		// The others have seen this pod since it has an address, before it was
+		// started: they have made room for it, or will have when it is ready.
+		at -= policy.Settle
 	}
-	if rank >= 0 && c.membership.joined == 0 {
-		c.membership.joined = now
+	switch {
+	case rank < 0 && count > 0: // it is one more, whether the others know or not
+		c.division.See(at, count, count+1)
+		if c.membership.joined > 0 || now-c.membership.began > strangerPatience {
+			c.strange()
+		}
+	default:
+		c.division.See(at, max(0, rank), max(1, count))
+		if c.membership.joined == 0 {
+			c.membership.joined = now
+		}
 	}
 }
+
+// strange warns that the others do not know of this replica, once.
+func (c *controller) strange() {
+	c.membership.warn.Do(func() {
+		c.log.Warn("this pod is not an endpoint of the service whose replicas share the limits: together they admit more than the limits say",
+			zap.String("service", c.config.Service), zap.String("pod", c.config.Pod))
+	})
+}
+
+// divisionTime returns now as the Division has it: later by as much as it may be told
+// that its first look is older, since nothing is before 0.
+func divisionTime(now time.Duration) time.Duration { return now + policy.Settle }
 
 var (
 	errNothing = errors.New("the objects of the cluster have not all been seen yet")

@@ -66,6 +66,9 @@ func forward(r *http.Request) {
 	for _, name := range &clientsOwn {
 		delete(h, name)
 	}
+	if via := h["Via"]; len(via) > 0 && strings.HasSuffix(via[len(via)-1], caddysVia) {
+		delete(h, "Via") // see viaTransport
+	}
 	values := [...]string{client, proto, proto, proto, host, port, id, chain}
 	own := values[:] // one allocation for all
 	h["X-Real-Ip"] = own[0:1:1]
@@ -189,29 +192,29 @@ func dropConnection(h http.Header) {
 
 var connectionUpgrade = []string{"Upgrade"} // never changed
 
-// dropVia removes what Caddy's reverse_proxy adds to Via of requests and responses,
-// and leaves what others have written. Other ingress controllers send none, and it
-// has effects: nginx compresses no response to a request that has one.
-func dropVia(h http.Header) {
-	via := h["Via"]
-	if len(via) == 0 || !strings.HasSuffix(via[len(via)-1], " Caddy") {
-		return
-	}
-	if len(via) == 1 {
-		delete(h, "Via")
-		return
-	}
-	h["Via"] = via[: len(via)-1 : len(via)-1]
-}
+// Caddy's reverse_proxy adds itself to Via of requests, as their last proxy, and of
+// responses, as the first. Other ingress controllers send none, and it has effects:
+// nginx compresses no response to a request that has one. What others have written
+// stays.
+
+const caddysVia = " Caddy" // how its elements end
 
 // A viaTransport keeps Caddy's Via out of requests. It is put around the Transport
 // of a reverse_proxy that has been provisioned.
 type viaTransport struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper. r is reverse_proxy's own copy, and this is
-// the first to read it.
+// the first to read it. In further attempts, when the one before may still be reading,
+// nothing is written: forward has seen to it that there is no other such element.
 func (t viaTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	dropVia(r.Header)
+	via := r.Header["Via"]
+	switch last := len(via) - 1; {
+	case last < 0 || !strings.HasSuffix(via[last], caddysVia):
+	case last == 0:
+		delete(r.Header, "Via")
+	default:
+		r.Header["Via"] = via[:last:last]
+	}
 	return t.RoundTripper.RoundTrip(r)
 }
 
@@ -222,6 +225,13 @@ type viaWriter struct {
 
 // WriteHeader implements http.ResponseWriter.
 func (w *viaWriter) WriteHeader(status int) {
-	dropVia(w.Header())
+	h := w.Header()
+	switch via := h["Via"]; {
+	case len(via) == 0 || !strings.HasSuffix(via[0], caddysVia):
+	case len(via) == 1:
+		delete(h, "Via")
+	default:
+		h["Via"] = via[1:]
+	}
 	w.ResponseWriter.WriteHeader(status)
 }

@@ -195,7 +195,7 @@ func (b *builder) places(backend *model.Backend) ([]model.Endpoint, func(model.E
 	usable := usableState(backend.Endpoints)
 	room := 0
 	for _, e := range backend.Endpoints {
-		share := b.division.Share(b.now, limit, saltOf(e.Addr))
+		share := b.division.Share(divisionTime(b.now), limit, saltOf(e.Addr))
 		if share == 0 {
 			continue // its places are other replicas'
 		}
@@ -273,8 +273,8 @@ func (b *builder) handlers(t *model.Target) []*caddymodule.LiveHandler {
 		return used.handlers
 	}
 	is := protection{
-		origin:  t.Origin.Policy.Divide(b.now, b.division),
-		service: t.Backend.Service.Policy.Divide(b.now, b.division),
+		origin:  t.Origin.Policy.Divide(divisionTime(b.now), b.division),
+		service: t.Backend.Service.Policy.Divide(divisionTime(b.now), b.division),
 		room:    b.rooms[t.Backend.Service.UID], classes: b.classes[t.Backend.Service.UID],
 	}
 	was := b.shields[key]

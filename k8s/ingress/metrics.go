@@ -46,18 +46,19 @@ type measures struct {
 	}
 }
 
+func newMeasures() *measures {
+	return &measures{rebuilds: prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "shield_ingress_rebuild_seconds", Help: "How long it took to make a snapshot of what the cluster asks for.",
+		Buckets: []float64{.001, .002, .005, .01, .02, .05, .1, .2, .5, 1},
+	})}
+}
+
 func (m *measures) count(o outcome) { m.requests[o].Add(1) }
 
 // rebuilt takes note of a new Snapshot.
 func (m *measures) rebuilt(s *Snapshot, problems []model.Problem, took time.Duration, fraction float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.rebuilds == nil {
-		m.rebuilds = prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "shield_ingress_rebuild_seconds", Help: "How long it took to make a snapshot of what the cluster asks for.",
-			Buckets: []float64{.001, .002, .005, .01, .02, .05, .1, .2, .5, 1},
-		})
-	}
 	m.rebuilds.Observe(took.Seconds())
 	m.rebuiltAt, m.fraction, m.problems = shield.Now(), fraction, map[string]int{}
 	for _, p := range problems {
@@ -100,7 +101,8 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 type collector struct{ *controller }
 
 // Describe implements prometheus.Collector.
-func (collector) Describe(ch chan<- *prometheus.Desc) {
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	c.rebuilds.Describe(ch)
 	for _, d := range []*prometheus.Desc{
 		descGeneration, descAge, descContact, descObjects, descProblems, descLeader, descReplicas, descShare, descOutcomes, descEndpoints, descInFlight,
 	} {
@@ -134,8 +136,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for reason, n := range c.problems {
 		gauge(descProblems, float64(n), reason)
 	}
-	c.rebuilds.Collect(ch)
 	c.mu.Unlock()
+	c.rebuilds.Collect(ch)
 	gauge(descGeneration, float64(s.Generation))
 	gauge(descReplicas, float64(len(s.Model.Replicas)))
 	gauge(descObjects, float64(len(s.Model.Mine)), "Ingress")

@@ -245,10 +245,10 @@ func (o *Options) server(port int, protocols ...string) *caddyhttp.Server {
 // secure has s speak TLS, 1.2 at least.
 func (o *Options) secure(s *caddyhttp.Server) *caddyhttp.Server {
 	s.TLSConnPolicies = caddytls.ConnectionPolicies{{
-		ALPN:                []string{"h2", "http/1.1"},
-		ProtocolMin:         "tls1.2",
-		HandshakeContextRaw: object("module", "shield_ingress", nil),
+		ALPN:        []string{"h2", "http/1.1"},
+		ProtocolMin: "tls1.2",
 	}}
+	s.ListenerWrappersRaw = append(s.ListenerWrappersRaw, object("wrapper", "shield_ingress", nil))
 	return s
 }
 

@@ -42,7 +42,7 @@ func newWorld(t *testing.T, m *model.Model) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, controller: &controller{config: app, live: newLive(), log: caddy.Log()}}
+	w := &world{t: t, controller: &controller{config: app, live: newLive(), measures: newMeasures(), log: caddy.Log()}}
 	w.controller.begin.Do(func() {}) // it watches no cluster
 	controllers.LoadOrStore(string(key), w.controller)
 	w.apply(m)

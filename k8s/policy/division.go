@@ -40,9 +40,10 @@ const (
 // replicas never sum to more than L; and a Settle after the last of them has seen the
 // last change, to L exactly.
 //
-// Non-promise: a replica that has been new for less than Settle should not be sent
-// requests yet, because it has nothing to serve them with; or See should be told an
-// earlier now, by as much as the others have known of it.
+// Non-promise: a replica that is new among others has nothing to serve requests with
+// for a Settle, so it should not say that it is ready before Next is 0. Or its first
+// See is told an earlier now: by a Settle if the others have known of it for so
+// long, or if it is better that the sum be too high until they do.
 //
 // now is the time since an epoch that the caller keeps; one that goes back counts as
 // the latest. A Division is not safe for concurrent use.
@@ -177,12 +178,14 @@ func (l look) fraction() float64 {
 	return 1 / float64(l.count)
 }
 
-// Divide returns this replica's part of the limits of single clients. Bursts and
-// what a client may have in flight are at least 1, and a rate fills its bucket
-// in 30 days at the longest, because less would be none, or no limit at all: so for limits
-// below the number of replicas, and for a replica that has no share, all
-// replicas together admit up to one request each where the promise of Division would have
-// none. A Local policy is not divided. p is not changed.
+// Divide returns this replica's part of the limits of single clients. A Local policy
+// is not divided. p is not changed.
+//
+// What is less than 1 is 1, of a burst and of what a client may have in flight: 0
+// would mean no limit. So of a limit below the number of replicas all of them
+// together admit as many as there are replicas, and a replica whose share is 0, because
+// it is new or not among them, admits one where it should admit none. A rate is at
+// least one that fills its bucket in 30 days.
 func (p Ingress) Divide(now time.Duration, d *Division) Ingress {
 	if p.Local || !d.seen {
 		return p
@@ -197,10 +200,11 @@ func (p Ingress) Divide(now time.Duration, d *Division) Ingress {
 	return p
 }
 
-// Divide returns this replica's part of a backend's budget, with the same floors as
-// an Ingress's: at least 1. Not divided are EndpointConcurrency, which is to be
-// shared for each endpoint with its own salt; Adaptive, which measures what is left
-// by the other replicas; and Queue, in which what a backend gets is not counted.
+// Divide returns this replica's part of a backend's budget. A Capacity's burst and
+// Concurrency are at least 1, as an Ingress's. Not divided are EndpointConcurrency,
+// which is to be shared for each endpoint with a salt of its own; Adaptive, which
+// measures what the other replicas leave; and Queue, because those who wait are no
+// load of the backend.
 func (p Service) Divide(now time.Duration, d *Division) Service {
 	if !d.seen {
 		return p

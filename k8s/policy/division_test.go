@@ -182,6 +182,34 @@ func TestNextIsExact(t *testing.T) {
 	}
 }
 
+// More looks than are remembered make shares less, never more.
+func TestManyLooks(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 9))
+	for range 100 {
+		var d Division
+		var all []look
+		d.See(0, 0, 1)
+		for i := range 3 * maxLooks {
+			l := look{count: 1 + r.IntN(50)}
+			l.rank = r.IntN(l.count)
+			d.See(Settle+time.Duration(i)*time.Millisecond, l.rank, l.count)
+			all = append(all, l)
+		}
+		if len(d.past) > maxLooks {
+			t.Fatalf("%d looks are remembered; want at most %d", len(d.past), maxLooks)
+		}
+		for salt := range uint64(20) {
+			limit, want := 40+r.IntN(100), math.MaxInt
+			for _, l := range all {
+				want = min(want, l.share(limit, salt))
+			}
+			if got := d.Share(d.latest, limit, salt); got > want || got < want-1 {
+				t.Fatalf("of %d: got %d; want %d, or 1 less", limit, got, want)
+			}
+		}
+	}
+}
+
 // Of many limits of 1 every replica has about as many as every other, and each
 // has exactly one owner, also where salts are near each other.
 func TestSaltSpreads(t *testing.T) {

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -145,7 +146,11 @@ func slicesByService(all []*discoveryv1.EndpointSlice) map[key][]*discoveryv1.En
 // endpoints merges all slices of a Service. A slice has the number that its own
 // endpoints listen on under the name of the Service's port.
 func (r *run) endpoints(s *corev1.Service, k key, port *corev1.ServicePort) []model.Endpoint {
-	var v4, v6 []model.Endpoint
+	n := 0
+	for _, slice := range r.slices[k] {
+		n += len(slice.Endpoints)
+	}
+	v4, v6 := make([]model.Endpoint, 0, n), []model.Endpoint(nil)
 	for _, slice := range r.slices[k] {
 		number := slicePort(slice, port)
 		if number == 0 || slice.AddressType == discoveryv1.AddressTypeFQDN {
@@ -182,10 +187,7 @@ func (r *run) endpoints(s *corev1.Service, k key, port *corev1.ServicePort) []mo
 // one between slices it is in both, and the one who says that it can be used counts.
 func merged(list []model.Endpoint) []model.Endpoint {
 	slices.SortFunc(list, func(a, b model.Endpoint) int {
-		if c := a.Addr.Compare(b.Addr); c != 0 {
-			return c
-		}
-		return int(a.State) - int(b.State)
+		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.State, b.State))
 	})
 	return slices.CompactFunc(list, func(a, b model.Endpoint) bool { return a.Addr == b.Addr })
 }

@@ -31,6 +31,11 @@ var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 // name as its common name, and expires an hour after noon.
 func secret(t testing.TB, nsName string, hosts ...string) *corev1.Secret {
 	t.Helper()
+	return secretUntil(t, noon.Add(time.Hour), nsName, hosts...)
+}
+
+func secretUntil(t testing.TB, until time.Time, nsName string, hosts ...string) *corev1.Secret {
+	t.Helper()
 	k := splitKey(nsName)
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -38,7 +43,7 @@ func secret(t testing.TB, nsName string, hosts ...string) *corev1.Secret {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: k.name}, DNSNames: hosts,
-		NotBefore: noon.Add(-time.Hour), NotAfter: noon.Add(time.Hour),
+		NotBefore: noon.Add(-time.Hour), NotAfter: until,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
 	if err != nil {
@@ -77,6 +82,13 @@ func ingressFor(nsName string, age int, hosts string, tls ...networkingv1.Ingres
 		rule.HTTP = &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{Path: "/" + nsName, PathType: &exact}}}
 		in.Spec.Rules = append(in.Spec.Rules, rule)
 	}
+	return in
+}
+
+// defaultOnly makes an Ingress without rules.
+func defaultOnly(nsName string, tls ...networkingv1.IngressTLS) *networkingv1.Ingress {
+	in := ingressFor(nsName, 1, "", tls...)
+	in.Spec.Rules, in.Spec.DefaultBackend = nil, new(networkingv1.IngressBackend)
 	return in
 }
 
@@ -120,6 +132,9 @@ in a/in: TLS for *.example.com example.com`},
 		{"a certificate with a common name only", ingresses{ingressFor("a/in", 1, "-", entry("name.example.com"))}, `
 certificate "name.example.com" for name.example.com
 in a/in: TLS for name.example.com`},
+		{"a default backend only", ingresses{defaultOnly("a/in", entry("wild"))}, `
+certificate "wild" for *.example.com example.com
+in a/in: TLS for *.example.com example.com`},
 		{"another namespace's Secret", ingresses{ingressFor("c/in", 1, "", entry("one", "one.example.com"))}, `
 in c/in: TLS for one.example.com
 SecretNotFound Ingress c/in: there is no Secret c/one of type kubernetes.io/tls; the default certificate is used`},
@@ -201,7 +216,11 @@ SecretNotFound Ingress a/in: there is no Secret a/gone of type kubernetes.io/tls
 // redirects lists the TLSHosts of all Origins that have a rule.
 func redirects(m *model.Model) (lines []string) {
 	seen := make(map[*model.Origin]bool)
-	for _, r := range m.Rules {
+	rules := m.Rules
+	if m.Default != nil {
+		rules = append(slices.Clone(rules), model.Rule{Target: *m.Default})
+	}
+	for _, r := range rules {
 		if o := r.Origin; !seen[o] && len(o.TLSHosts) > 0 {
 			seen[o] = true
 			lines = append(lines, fmt.Sprintf("\nin %s: TLS for %s", o, strings.Join(o.TLSHosts, " ")))
@@ -232,7 +251,7 @@ func TestExpiry(t *testing.T) {
 	tr := New(Options{ClassName: "shield", DefaultCertificate: "d/default", Now: func() time.Time { return now }})
 	o := Objects{
 		Ingresses: []*networkingv1.Ingress{ingressFor("a/in", 1, "one.example.com", entry("one", "one.example.com"))},
-		Secrets:   []*corev1.Secret{secret(t, "a/one", "one.example.com"), secret(t, "d/default", "example.com"), secret(t, "a/unused")},
+		Secrets:   []*corev1.Secret{secret(t, "a/one", "one.example.com"), secretUntil(t, noon.Add(2*time.Hour), "d/default", "example.com"), secret(t, "a/unused")},
 	}
 	m := tr.Translate(o)
 	if len(m.Certificates) != 1 || m.DefaultCertificate == nil || !tr.Expires().Equal(noon.Add(time.Hour)) {
@@ -240,12 +259,17 @@ func TestExpiry(t *testing.T) {
 	}
 	now = tr.Expires()
 	m = tr.Translate(o)
+	if len(m.Certificates) != 0 || m.DefaultCertificate == nil || !tr.Expires().Equal(noon.Add(2*time.Hour)) {
+		t.Errorf("after one: %s, expires %v", dump(m), tr.Expires())
+	}
+	now = tr.Expires()
+	m = tr.Translate(o)
 	if len(m.Certificates) != 0 || m.DefaultCertificate != nil || !tr.Expires().IsZero() {
-		t.Errorf("after: %s, expires %v", dump(m), tr.Expires())
+		t.Errorf("after both: %s, expires %v", dump(m), tr.Expires())
 	}
 	want := []string{
 		"\nCertificateExpired Ingress a/in: the certificate in Secret a/one has expired on 2026-01-01T13:00:00Z; the default certificate is used",
-		"\nCertificateExpired Secret d/default: the certificate in Secret d/default has expired on 2026-01-01T13:00:00Z; it is wanted as the default certificate, and a self-signed one is used",
+		"\nCertificateExpired Secret d/default: the certificate in Secret d/default has expired on 2026-01-01T14:00:00Z; it is wanted as the default certificate, and a self-signed one is used",
 	}
 	if got := problemsIn(m); !slices.Equal(got, want) {
 		t.Errorf("problems %q\nwant %q", got, want)

@@ -74,11 +74,7 @@ func (r *run) parameters(c *networkingv1.IngressClass) classDefaults {
 	ref, id := refTo("IngressClass", c), identityOf(c)
 	invalid := func(format string, args ...any) classDefaults {
 		r.problems.add(ref, ReasonParametersInvalid, format, args...)
-		good, seen := r.last.classes[id]
-		if seen {
-			r.next.classes[id] = good
-		}
-		return good
+		return r.last.classes[id] // which Translate keeps
 	}
 
 	if group := value(p.APIGroup); group != "" || p.Kind != "ConfigMap" {

@@ -87,6 +87,11 @@ func TestPolicies(t *testing.T) {
 			{service: "-", want: "ServiceNotFound"},
 			{service: "capacity=many", want: "PolicyInvalid"},
 		}},
+		{"who is not used for a while has not changed its policy", []step{
+			{service: "capacity=500/s", want: "Capacity={500 1s 0}"},
+			{ingress: "-", service: "capacity=many"},
+			{service: "capacity=many", want: "Capacity={500 1s 0} PolicyInvalid"},
+		}},
 		{"a Service's protocol", []step{
 			{service: "backend-protocol=HTTPS", want: "HTTPS"},
 			{service: "backend-protocol=SPDY capacity=many", want: "HTTPS PolicyInvalid"},
@@ -161,6 +166,30 @@ func inForce(m *model.Model) string {
 		out += " " + p.Reason
 	}
 	return strings.TrimSpace(out)
+}
+
+// TestForgets: what is remembered is bounded by the objects that are there.
+func TestForgets(t *testing.T) {
+	_, o := decode(t, classWithParameters)
+	defaults := &corev1.ConfigMap{}
+	defaults.Namespace, defaults.Name = "shield-ingress", "defaults"
+	o.ConfigMaps = append(o.ConfigMaps, defaults)
+	tr := New(Options{})
+	tr.Translate(o)
+	sizes := func() [3]int { return [3]int{len(tr.classes), len(tr.ingresses), len(tr.services)} }
+	if got := sizes(); got != [3]int{1, 1, 1} {
+		t.Errorf("remembers %v, want one of each", got)
+	}
+	class := o.Classes
+	o.Classes = nil
+	tr.Translate(o)
+	if got := sizes(); got != [3]int{0, 1, 1} {
+		t.Errorf("without the class: remembers %v", got)
+	}
+	tr.Translate(Objects{Classes: class})
+	if got := sizes(); got != [3]int{0, 0, 0} {
+		t.Errorf("without objects: remembers %v", got)
+	}
 }
 
 // TestPortProtocols: the port's own protocol, the annotation for all, and a bad one

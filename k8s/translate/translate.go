@@ -69,9 +69,9 @@ type Options struct {
 }
 
 // A Translator makes Models. It remembers the last good policy of every IngressClass,
-// of every Ingress that is ours and of every Service that they use, by UID, and
-// the certificates of their Secrets, by UID and resourceVersion. It is not for
-// concurrent use.
+// Ingress and Service that it has read one of, by UID and as long as the object is
+// there; and the certificates in use, by the UID and resourceVersion of their Secret.
+// It is not for concurrent use.
 type Translator struct {
 	opts Options
 	memory
@@ -92,6 +92,22 @@ func newMemory() memory {
 		ingresses:    make(map[identity]ingressPolicy),
 		services:     make(map[identity]servicePolicy),
 		certificates: make(map[identity]secretCertificate),
+	}
+}
+
+// keep copies what is remembered of objects that are there, but were not read.
+func keep[T any, P object[T], V any](all []P, last, next map[identity]V) {
+	for _, o := range all {
+		if o == nil {
+			continue
+		}
+		id := identityOf(o)
+		if _, read := next[id]; read {
+			continue
+		}
+		if v, seen := last[id]; seen {
+			next[id] = v
+		}
 	}
 }
 
@@ -116,7 +132,7 @@ func (t *Translator) Translate(o Objects) *model.Model {
 		opts: &t.opts, last: t.memory, next: newMemory(), now: t.opts.Now(),
 		services: indexed(o.Services), secrets: indexed(o.Secrets), configMaps: indexed(o.ConfigMaps),
 		slices:   slicesByService(o.Slices),
-		rules:    make(map[place]*claim),
+		rules:    make(map[place]*claim, 4*len(o.Ingresses)),
 		backends: make(map[portKey]*model.Backend),
 		used:     make(map[key]*model.Service),
 		problems: make(problems),
@@ -139,6 +155,10 @@ func (t *Translator) Translate(o Objects) *model.Model {
 	m.Replicas = r.replicas()
 	m.Problems = r.problems.sorted()
 
+	// Who is not ours, or not used, for a moment only has not changed its policy.
+	keep(o.Classes, r.last.classes, r.next.classes)
+	keep(o.Ingresses, r.last.ingresses, r.next.ingresses)
+	keep(o.Services, r.last.services, r.next.services)
 	t.memory, t.expires = r.next, r.expires
 	return m
 }

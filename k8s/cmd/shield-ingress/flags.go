@@ -40,7 +40,7 @@ func parse(args []string, env func(string) string) (command, error) {
 
 	// The cluster.
 	f.StringVar(&app.Kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server (default: the pod's service account)")
-	f.Var(text(&app.Controller, controller), "controller-class", "take the Ingresses of IngressClasses that have this as spec.controller")
+	f.Var(text(&app.Controller, controller), "controller-class", "take the Ingresses of IngressClasses that have this `controller`")
 	f.Var(text(&app.IngressClass, object), "ingress-class", "`name` of the IngressClass where IngressClasses cannot be read, with --namespaces (default shield)")
 	f.BoolVar(&app.WatchWithoutClass, "watch-ingress-without-class", false, "take Ingresses without any class, too")
 	f.Var(texts(&app.Namespaces, label), "namespaces", "watch these `namespaces` only (default: all)")
@@ -79,7 +79,10 @@ func parse(args []string, env func(string) string) (command, error) {
 		return c, errors.New("there are --publish-service and --publish-address; want one of them")
 	}
 	if app.Pod == "" && !f.Changed("service") {
-		app.Service = "" // without a name of its own, a replica cannot find itself among them
+		app.Service = "" // a guess, and of no use: a replica has to find itself there
+	}
+	if app.Pod == "" && app.Service != "" && app.Replicas == "divided" {
+		return c, errors.New("--service is there to divide limits, and the environment variable POD_NAME is not set; want the name of the pod, or --replicas local")
 	}
 	return c, nil
 }
@@ -207,11 +210,11 @@ func (p *prefixes) Set(s string) error {
 		prefix, err := netip.ParsePrefix(one)
 		if err != nil {
 			var a netip.Addr
-			if a, err = netip.ParseAddr(one); err == nil {
-				prefix, err = a.Prefix(a.BitLen())
+			if a, err = netip.ParseAddr(one); err == nil && a.Zone() == "" {
+				prefix = netip.PrefixFrom(a, a.BitLen())
 			}
 		}
-		if err != nil || prefix.Addr().Zone() != "" {
+		if !prefix.IsValid() {
 			return fmt.Errorf("%q is not a CIDR like 10.0.0.0/8 or fd00::/8, nor an address", one)
 		}
 		if prefix != prefix.Masked() {

@@ -10,7 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
+	"math"
 	"os"
 	"os/signal"
 	"runtime"
@@ -22,7 +22,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
-	"go.uber.org/zap/exp/zapslog"
 
 	"github.com/herdshield/shield/k8s/ingress"
 )
@@ -89,10 +88,13 @@ func handleSignals() {
 // unless GOMEMLIMIT is set. The number of CPUs needs nothing: the runtime looks at
 // the cgroup by itself.
 func limitMemory() {
-	logger := slog.New(zapslog.NewHandler(caddy.Log().Core(), zapslog.WithName("memlimit"), zapslog.AddStacktraceAt(slog.Level(127)))) // never
-	_, err := memlimit.Set(memlimit.WithProvider(memlimit.FromCgroup), memlimit.WithLogger(logger))
-	if err != nil && !errors.Is(err, memlimit.ErrNoLimit) && !errors.Is(err, memlimit.ErrNoCgroup) && !errors.Is(err, memlimit.ErrCgroupsNotSupported) {
-		caddy.Log().Warn("the memory limit of the container is not known; set GOMEMLIMIT", zap.Error(err))
+	limit, err := memlimit.Set(memlimit.WithProvider(memlimit.FromCgroup)) // nine tenths of it
+	switch {
+	case errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
+	case err != nil:
+		caddy.Log().Warn("the memory limit of the container cannot be read; set GOMEMLIMIT", zap.Error(err))
+	case limit < math.MaxInt64:
+		caddy.Log().Info("memory limit", zap.Int64("bytes", limit))
 	}
 }
 

@@ -1,0 +1,50 @@
+{{/* The name of everything: the release's, if it says what it is. At most 63 characters with any suffix that follows. */}}
+{{- define "shield.name" -}}
+{{- if contains "shield-ingress" .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-shield-ingress" (.Release.Name | trunc 35 | trimSuffix "-") -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "shield.selector" -}}
+app.kubernetes.io/name: shield-ingress
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "shield.labels" -}}
+{{ include "shield.selector" . }}
+app.kubernetes.io/part-of: shield
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* What shield reads and writes in the namespaces that it watches, but for IngressClasses. */}}
+{{- define "shield.rules" -}}
+- apiGroups: [networking.k8s.io]
+  resources: [ingresses{{ if not .Values.controller.namespaces }}, ingressclasses{{ end }}]
+  verbs: [get, list, watch]
+- apiGroups: [networking.k8s.io]
+  resources: [ingresses/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [services, secrets]
+  verbs: [get, list, watch]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- end -}}
+
+{{- define "shield.subjects" -}}
+- kind: ServiceAccount
+  name: {{ include "shield.name" . }}
+  namespace: {{ .Release.Namespace }}
+{{- end -}}
+
+{{- define "shield.seconds" -}}
+{{- . | trimSuffix "s" | int -}}
+{{- end -}}

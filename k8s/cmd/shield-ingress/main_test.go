@@ -1,0 +1,329 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/herdshield/shield/k8s/ingress"
+)
+
+// asCommand has the test binary be shield-ingress.
+const asCommand = "SHIELD_INGRESS_TEST_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// pod is the environment in a pod.
+func pod(name string) string {
+	return map[string]string{"POD_NAMESPACE": "shield-ingress", "POD_NAME": "shield-ingress-1"}[name]
+}
+
+func nowhere(string) string { return "" }
+
+func TestFlags(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []string
+		env  func(string) string
+		want func(*ingress.Options)
+	}{
+		{"none, in a pod", nil, pod, func(o *ingress.Options) {
+			o.App.Namespace, o.App.Pod, o.App.Service = "shield-ingress", "shield-ingress-1", "shield-ingress/shield-ingress"
+		}},
+		{"none, elsewhere", nil, nowhere, func(*ingress.Options) {}},
+		{"all", []string{
+			"--kubeconfig=/k", "--controller-class=example.com/x", "--ingress-class=x", "--watch-ingress-without-class", "--namespaces=a,b", "--namespaces", "c,a",
+			"--publish-address=192.0.2.1,lb.example.com", "--default-certificate=a/b.c", "--nginx-annotations", "--replicas=local",
+			"--service=a/b", "--http-port=80", "--https-port=443", "--status-port=9000", "--trusted-proxies=10.0.0.0/8, 192.0.2.1",
+			"--trusted-proxies=2001:db8::/32,10.0.0.0/8", "--proxy-protocol-from=::1", "--shutdown-delay=0s", "--grace-period=1m", "--log-level=Debug", "--access-log",
+		}, nowhere, func(o *ingress.Options) {
+			a := o.App
+			a.Kubeconfig, a.Controller, a.IngressClass, a.WatchWithoutClass = "/k", "example.com/x", "x", true
+			a.Namespaces, a.PublishAddresses = []string{"a", "b", "c"}, []string{"192.0.2.1", "lb.example.com"}
+			a.DefaultCertificate, a.NginxAnnotations, a.Replicas, a.Service = "a/b.c", true, "local", "a/b"
+			o.HTTPPort, o.HTTPSPort, o.StatusPort = 80, 443, 9000
+			var trusted, proxies prefixes
+			_ = trusted.Set("10.0.0.0/8,192.0.2.1/32,2001:db8::/32")
+			_ = proxies.Set("::1/128")
+			o.TrustedProxies, o.ProxyProtocolFrom = trusted, proxies
+			o.ShutdownDelay, o.GracePeriod, o.LogLevel, o.AccessLog = 0, time.Minute, "DEBUG", true
+		}},
+		{"empty, as charts write them", []string{"--service=", "--publish-service=", "--default-certificate="}, pod, func(o *ingress.Options) {
+			o.App.Namespace, o.App.Pod = "shield-ingress", "shield-ingress-1"
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := parse(c.args, c.env)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := ingress.DefaultOptions()
+			want.App.Controller, want.App.Replicas = "herdshield.io/ingress", "divided"
+			c.want(&want)
+			if !reflect.DeepEqual(got.options, want) {
+				t.Errorf("options = %+v, %+v\nwant %+v, %+v", got.options, got.options.App, want, want.App)
+			}
+		})
+	}
+}
+
+// Every error names the flag, what is, and what is wanted.
+func TestBadFlags(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"--http-port=0", `invalid argument "0" for "--http-port" flag: want a port, 1 to 65535`},
+		{"--https-port=http", `invalid argument "http" for "--https-port" flag: want a port, 1 to 65535`},
+		{"--status-port=65536", "want a port"},
+		{"--status-port=8080", "the HTTP port and the status port are both 8080; want two"},
+		{"--trusted-proxies=10.0.0.0/33", `"10.0.0.0/33" is not a CIDR like 10.0.0.0/8 or fd00::/8, nor an address`},
+		{"--trusted-proxies=10.0.0.1/8", "want 10.0.0.0/8, or 10.0.0.1/32"},
+		{"--trusted-proxies=", `"" is not a CIDR`},
+		{"--proxy-protocol-from=lb.example.com", "is not a CIDR"},
+		{"--proxy-protocol-from=fe80::1%eth0", "is not a CIDR"},
+		{"--namespaces=a,B", `"B" is not a name of lower-case letters`},
+		{"--namespaces=", `"" is not a name`},
+		{"--publish-service=lb", `invalid argument "lb" for "--publish-service" flag: want namespace/name`},
+		{"--default-certificate=a/b/c", "want namespace/name"},
+		{"--service=/b", "want namespace/name"},
+		{"--service=a/b", "POD_NAME is not set"},
+		{"--publish-address=1.2.3", `"1.2.3" is not an IP address or a host name`},
+		{"--publish-address=http://a", "is not an IP address"},
+		{"--publish-address=a --publish-service=b/c", "want one of them"},
+		{"--controller-class=shield", "want a domain and a path"},
+		{"--ingress-class=Shield", "want a name"},
+		{"--replicas=shared", `invalid argument "shared" for "--replicas" flag: want divided or local`},
+		{"--shutdown-delay=10", `invalid argument "10" for "--shutdown-delay" flag`},
+		{"--shutdown-delay=-1s", "the shutdown delay is -1s"},
+		{"--grace-period=0s", "the grace period is 0s"},
+		{"--log-level=trace", "want one of debug, info, warn, error"},
+		{"--http-prot=80", "unknown flag: --http-prot"},
+		{"run", `unexpected argument "run"`},
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := run(strings.Fields(c.args), nowhere, &stdout, &stderr); code != caddy.ExitCodeFailedStartup || stdout.Len() > 0 || !strings.Contains(stderr.String(), c.want) {
+			t.Errorf("%s: exit code %d, %q; want %d, %q", c.args, code, stderr.String(), caddy.ExitCodeFailedStartup, c.want)
+		}
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	for args, want := range map[string]string{"--help": "--trusted-proxies CIDRs", "-h": "POD_NAMESPACE", "--version": "shield-ingress "} {
+		var stdout, stderr bytes.Buffer
+		if code := run([]string{args}, nowhere, &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), want) || stderr.Len() > 0 {
+			t.Errorf("%s: exit code %d, %q, %q", args, code, stdout.String(), stderr.String())
+		}
+		for i, line := range strings.Split(stdout.String(), "\n") {
+			if len(line) > 100 {
+				t.Errorf("%s: line %d is longer than 100: %s", args, i+1, line)
+			}
+		}
+	}
+}
+
+// kubeconfig returns a file that names an API server that nobody is.
+func kubeconfig(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	err := os.WriteFile(path, []byte(`apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: u, user: {}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Whatever the flags are, Caddy takes the config that they make.
+func TestConfigOfFlags(t *testing.T) {
+	for _, args := range [][]string{
+		nil,
+		{"--trusted-proxies=10.0.0.0/8,fd00::/8", "--proxy-protocol-from=192.0.2.0/24", "--access-log", "--log-level=warn"},
+		{"--namespaces=a,b", "--ingress-class=x", "--replicas=local", "--nginx-annotations", "--watch-ingress-without-class"},
+		{"--publish-service=a/b", "--default-certificate=a/b", "--shutdown-delay=0s", "--grace-period=1h"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			if code := run(append(args, "--kubeconfig="+kubeconfig(t), "--print-config"), pod, &stdout, &stderr); code != 0 {
+				t.Fatalf("exit code %d: %s", code, &stderr)
+			}
+			var config *caddy.Config
+			if err := caddy.StrictUnmarshalJSON(stdout.Bytes(), &config); err != nil {
+				t.Fatal(err)
+			}
+			if err := caddy.Validate(config); err != nil {
+				t.Errorf("%v: %s", err, &stdout)
+			}
+		})
+	}
+}
+
+// A process is a running shield-ingress.
+type process struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	status string // address of the status server
+	log    *bytes.Buffer
+	client http.Client
+}
+
+func start(t *testing.T, args ...string) *process {
+	t.Helper()
+	var ports []any
+	for range 3 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args = append(strings.Fields(fmt.Sprintf("--http-port=%d --https-port=%d --status-port=%d", ports...)), args...)
+	p := &process{
+		t: t, cmd: exec.Command(own, append(args, "--kubeconfig="+kubeconfig(t))...),
+		status: fmt.Sprintf("127.0.0.1:%d", ports[2]), log: new(bytes.Buffer), client: http.Client{Timeout: 5 * time.Second},
+	}
+	p.cmd.Env = append(os.Environ(), asCommand+"=1", "GORACE=exitcode=66")
+	p.cmd.Stderr = p.log
+	return p
+}
+
+// run starts it, and waits until it serves.
+func (p *process) run() {
+	p.t.Helper()
+	if err := p.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { _ = p.cmd.Process.Kill(); _ = p.cmd.Wait() })
+	p.await("/livez", http.StatusOK, "ok")
+}
+
+func (p *process) get(path string) (status int, body string, err error) {
+	resp, err := p.client.Get("http://" + p.status + path)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b), err
+}
+
+// await asks for path until the answer is this one.
+func (p *process) await(path string, status int, text string) {
+	p.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) { // another process: nothing else to wait for
+		is, body, err := p.get(path)
+		if err == nil && is == status && strings.Contains(body, text) {
+			return
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("%s: %d %q %v; want %d %q\n%s", path, is, body, err, status, text, p.log)
+		}
+	}
+}
+
+func (p *process) signal(s os.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// ends waits for the end, and holds it to the exit code.
+func (p *process) ends(code int) {
+	p.t.Helper()
+	var failed *exec.ExitError
+	if err := p.cmd.Wait(); err != nil && !errors.As(err, &failed) {
+		p.t.Fatal(err)
+	}
+	if got := p.cmd.ProcessState.ExitCode(); got != code {
+		p.t.Errorf("exit code %d, want %d\n%s", got, code, p.log)
+	}
+}
+
+// From the start on it is alive, but not ready before it has seen the cluster. After
+// SIGTERM it is alive still, and serves for the shutdown delay.
+func TestLifecycle(t *testing.T) {
+	const delay = 500 * time.Millisecond
+	p := start(t, "--shutdown-delay="+delay.String())
+	p.run()
+	if status, body, err := p.get("/readyz"); status != http.StatusServiceUnavailable || !strings.HasPrefix(body, "not ready: ") || err != nil {
+		t.Errorf("/readyz = %d %q %v; want 503, and why", status, body, err)
+	}
+	if status, body, err := p.get("/metrics"); status != http.StatusOK || !strings.Contains(body, "go_goroutines") || err != nil {
+		t.Errorf("/metrics = %d %v", status, err)
+	}
+	if status, _, err := p.get("/"); status != http.StatusNotFound || err != nil {
+		t.Errorf("/ = %d %v; want 404", status, err)
+	}
+	began := time.Now()
+	p.signal(syscall.SIGTERM)
+	p.await("/readyz", http.StatusServiceUnavailable, "shutting down")
+	if status, _, err := p.get("/livez"); status != http.StatusOK || err != nil {
+		t.Errorf("/livez while shutting down = %d %v", status, err)
+	}
+	p.ends(caddy.ExitCodeSuccess)
+	if took := time.Since(began); took < delay {
+		t.Errorf("ended after %v, before the shutdown delay", took)
+	}
+	for line := range strings.Lines(p.log.String()) {
+		var entry struct{ Level, Msg string }
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			t.Errorf("log: not JSON: %s", line)
+		}
+	}
+}
+
+func TestSecondSignal(t *testing.T) {
+	for _, s := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
+		p := start(t, "--shutdown-delay=1h")
+		p.run()
+		p.signal(s)
+		p.await("/readyz", http.StatusServiceUnavailable, "shutting down")
+		p.signal(s)
+		p.ends(caddy.ExitCodeForceQuit)
+	}
+}
+
+func TestPortInUse(t *testing.T) {
+	p := start(t, "--shutdown-delay=0s") // Caddy takes it, too, for those that listen already
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p.cmd.Args[1] = fmt.Sprintf("--http-port=%d", l.Addr().(*net.TCPAddr).Port)
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p.ends(caddy.ExitCodeFailedStartup)
+	if !strings.Contains(p.log.String(), "address already in use") {
+		t.Errorf("the log does not say why: %s", p.log)
+	}
+}

@@ -1,0 +1,918 @@
+package deploy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/herdshield/shield/k8s/deploy/schemas"
+	"github.com/herdshield/shield/k8s/testbed/controlplane"
+)
+
+// An object is one of Kubernetes', as YAML has it.
+type object = map[string]any
+
+// folders are what is shipped and rendered, besides the chart.
+var folders = []string{"base", "overlays/namespaced", "overlays/everything", "standalone/deployment", "standalone/sidecar"}
+
+// missing skips the test for want of a tool; where everything must be there, it fails.
+func missing(t *testing.T, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("SHIELD_K8S_REQUIRED") == "1" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
+// tool returns the path of helm or kubeconform.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	folder, _ := controlplane.Programs() // also returned if others are not there
+	path := filepath.Join(folder, name)
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		missing(t, "%s is neither in %s nor in the PATH: run k8s/testbed/build tools", name, folder)
+	}
+	return path
+}
+
+// run returns what a command prints.
+func run(cmd *exec.Cmd) ([]byte, error) {
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return out, fmt.Errorf("%s: %w\n%s%s", cmd, err, out, stderr.Bytes())
+	}
+	return out, nil
+}
+
+func parse(stream []byte) ([]object, error) {
+	var all []object
+	for part := range strings.SplitSeq("\n"+string(stream), "\n---") {
+		var o object
+		if err := yaml.UnmarshalStrict([]byte(part), &o); err != nil {
+			return nil, fmt.Errorf("%w in\n%s", err, part)
+		}
+		if o != nil {
+			all = append(all, o)
+		}
+	}
+	return all, nil
+}
+
+// built is the command kustomize of the module tools, compiled once.
+var built = sync.OnceValues(func() (string, error) {
+	folder, err := os.MkdirTemp("", "shield-deploy-")
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", "build", "-o", folder+string(filepath.Separator), "./...")
+	cmd.Dir = "tools"
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	_, err = run(cmd)
+	return folder, err
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if folder, _ := built(); folder != "" {
+		_ = os.RemoveAll(folder)
+	}
+	os.Exit(code)
+}
+
+func goTool(t *testing.T, name string) string {
+	t.Helper()
+	folder, err := built()
+	if err != nil {
+		missing(t, "the module deploy/tools cannot be built: %v", err)
+	}
+	return filepath.Join(folder, name)
+}
+
+// rendered is what has been rendered, by what it is of: tests change what they parse.
+var rendered = map[string][]byte{}
+
+// objectsOf parses what render returns, which is asked once for each name.
+func objectsOf(t *testing.T, name string, render func() ([]byte, error)) []object {
+	t.Helper()
+	if rendered[name] == nil {
+		out, err := render()
+		if err != nil {
+			t.Fatal(err)
+		}
+		rendered[name] = out
+	}
+	all, err := parse(rendered[name])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func kustomize(t *testing.T, folder string) []object {
+	t.Helper()
+	return objectsOf(t, folder, func() ([]byte, error) { return run(exec.Command(goTool(t, "kustomize"), folder)) })
+}
+
+// helmOutput renders the chart with the values, which are YAML.
+func helmOutput(t *testing.T, values string) ([]byte, error) {
+	t.Helper()
+	cmd := exec.Command(tool(t, "helm"), "template", "shield-ingress", "../chart", "--namespace", "shield-ingress", "--kube-version", "1.36.0", "--values", "-")
+	cmd.Stdin = strings.NewReader(values)
+	return run(cmd)
+}
+
+func helm(t *testing.T, values string) []object {
+	t.Helper()
+	return objectsOf(t, "chart with "+values, func() ([]byte, error) { return helmOutput(t, values) })
+}
+
+// allValues are those of the chart that render what overlays/everything does.
+const allValues = `
+ingressClass: {parameters: {rate: 50/s, burst: "200", concurrency: "100", retry-after-max: 20s, mode: observe}}
+metrics: {serviceMonitor: {enabled: true}, rules: {enabled: true}, dashboards: {enabled: true}}
+admissionPolicies: {enabled: true}
+`
+
+// each runs a test on everything that is rendered.
+func each(t *testing.T, test func(t *testing.T, objects []object)) {
+	for _, folder := range folders {
+		t.Run(folder, func(t *testing.T) { test(t, kustomize(t, folder)) })
+	}
+	for name, values := range map[string]string{"chart": "", "chart with all": allValues, "chart, namespaced": "controller: {namespaces: [shop]}"} {
+		t.Run(name, func(t *testing.T) { test(t, helm(t, values)) })
+	}
+}
+
+// get returns what is at a path of keys and indices, or nil.
+func get(v any, path ...any) any {
+	for _, step := range path {
+		switch step := step.(type) {
+		case string:
+			m, _ := v.(object)
+			v = m[step]
+		case int:
+			l, _ := v.([]any)
+			if step >= len(l) {
+				return nil
+			}
+			v = l[step]
+		}
+	}
+	return v
+}
+
+func text(v any, path ...any) string {
+	s, _ := get(v, path...).(string)
+	return s
+}
+
+func list(v any, path ...any) []any {
+	l, _ := get(v, path...).([]any)
+	return l
+}
+
+func words(v any, path ...any) []string {
+	var s []string
+	for _, w := range list(v, path...) {
+		s = append(s, fmt.Sprint(w))
+	}
+	return s
+}
+
+func id(o object) string {
+	return text(o, "kind") + " " + text(o, "metadata", "namespace") + "/" + text(o, "metadata", "name")
+}
+
+func ofKind(objects []object, kind string) []object {
+	return slices.DeleteFunc(slices.Clone(objects), func(o object) bool { return text(o, "kind") != kind })
+}
+
+// The chart must not drift away from the base.
+func TestChartIsTheBase(t *testing.T) {
+	for _, c := range []struct{ folder, values string }{
+		{"base", ""},
+		{"overlays/everything", allValues},
+	} {
+		t.Run(c.folder, func(t *testing.T) {
+			want, got := comparable(kustomize(t, c.folder)), comparable(helm(t, c.values))
+			for name, o := range want {
+				if name == "Namespace /shield-ingress" {
+					continue // helm install --create-namespace
+				}
+				if !reflect.DeepEqual(o, got[name]) {
+					t.Errorf("%s: only the chart has\n%s\nand only %s has\n%s", name, lines(print(got[name]), print(o)), c.folder, lines(print(o), print(got[name])))
+				}
+			}
+			for name := range got {
+				if want[name] == nil {
+					t.Errorf("%s is only in the chart", name)
+				}
+			}
+		})
+	}
+}
+
+// comparable returns the objects by name, without what says only who made them.
+func comparable(objects []object) map[string]object {
+	byName := map[string]object{}
+	for _, o := range objects {
+		labels, _ := get(o, "metadata", "labels").(object)
+		for _, label := range []string{"app.kubernetes.io/version", "app.kubernetes.io/managed-by", "helm.sh/chart"} {
+			delete(labels, label)
+		}
+		if strings.HasPrefix(text(o, "kind"), "ValidatingAdmission") {
+			delete(o["metadata"].(object), "labels") // the chart has the file as it is
+		}
+		byName[id(o)] = o
+	}
+	return byName
+}
+
+// lines returns those of a that are not in b.
+func lines(a, b string) string {
+	there := map[string]bool{}
+	for line := range strings.Lines(b) {
+		there[line] = true
+	}
+	var only strings.Builder
+	for line := range strings.Lines(a) {
+		if !there[line] {
+			only.WriteString(line)
+		}
+	}
+	return only.String()
+}
+
+func print(o object) string {
+	b, err := yaml.Marshal(o)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// A chart cannot have files of other folders; so it has copies.
+func TestFilesOfTheChart(t *testing.T) {
+	for name, from := range map[string]string{
+		"prometheusrule.yaml": "components/monitoring/prometheusrule.yaml",
+		"shield-ingress.json": "components/monitoring/dashboards/shield-ingress.json",
+		"shield.json":         "components/monitoring/dashboards/shield.json",
+		"policies.yaml":       "components/admission/policies.yaml",
+	} {
+		if read(t, "../chart/files/"+name) != read(t, from) {
+			t.Errorf("chart/files/%s is not what deploy/%s is; copy it", name, from)
+		}
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestLint(t *testing.T) {
+	if _, err := run(exec.Command(tool(t, "helm"), "lint", "--strict", "../chart")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestValuesThatMeanNothing(t *testing.T) {
+	for _, c := range []struct{ values, want string }{
+		{"replica: 3", "replica"},
+		{"replicas: two", "replicas"},
+		{"image: {name: x}", "name"},
+		{"controller: {shutdownDelay: 1m}", "shutdownDelay"},
+		{"controller: {replicas: shared}", "replicas"},
+		{"controller: {namespaces: [Shop]}", "namespaces"},
+		{"controller: {extraArgs: [nginx-annotations]}", "extraArgs"},
+		{"controller: {trustedProxies: [private]}", "trustedProxies"},
+		{"controller: {defaultCertificate: tls}", "defaultCertificate"},
+		{"ingressClass: {parameters: {rates: 5/s}}", "rates"},
+		{"ingressClass: {controller: shield}", "controller"},
+		{"service: {type: ExternalName}", "type"},
+		{"service: {httpPort: 0}", "httpPort"},
+		{"resources: {limit: {memory: 1Gi}}", "limit"},
+		{"autoscaling: {minReplicas: 9}", "maxReplicas"},
+		{"metrics: {serviceMonitor: {enabled: yes please}}", "enabled"},
+		{"metrics: {prometheusRule: {enabled: true}}", "prometheusRule"},
+	} {
+		if _, err := helmOutput(t, c.values); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error is %v; want one about %s", c.values, err, c.want)
+		}
+	}
+}
+
+func TestValuesThatMeanSomething(t *testing.T) {
+	objects := helm(t, `
+image: {tag: v9}
+ingressClass: {name: edge, default: true, controller: example.com/edge, parameters: {concurrency: 1000000, ssl-redirect: false}}
+controller:
+  namespaces: [a, b]
+  nginxAnnotations: true
+  watchIngressWithoutClass: true
+  replicas: local
+  defaultCertificate: a/tls
+  publishAddresses: [192.0.2.1, lb.example.com]
+  trustedProxies: [10.0.0.0/8, "fd00::/8"]
+  proxyProtocolFrom: [10.0.0.0/8]
+  logLevel: debug
+  shutdownDelay: 30s
+  gracePeriod: 60s
+  extraArgs: [--more=1]
+service: {type: NodePort, externalTrafficPolicy: Cluster}
+autoscaling: {enabled: false}
+replicas: 4
+networkPolicy: {enabled: false}
+podDisruptionBudget: {enabled: false}
+tolerations: [{operator: Exists}]
+podLabels: {team: edge}
+`)
+	d := ofKind(objects, "Deployment")[0]
+	pod := get(d, "spec", "template", "spec")
+	args := strings.Join(words(pod, "containers", 0, "args"), " ")
+	for _, want := range []string{
+		"--controller-class=example.com/edge", "--namespaces=a,b", "--ingress-class=edge", "--nginx-annotations", "--watch-ingress-without-class",
+		"--replicas=local", "--default-certificate=a/tls", "--publish-address=192.0.2.1", "--publish-address=lb.example.com",
+		"--trusted-proxies=10.0.0.0/8,fd00::/8", "--proxy-protocol-from=10.0.0.0/8", "--log-level=debug",
+		"--shutdown-delay=30s", "--grace-period=60s", "--more=1",
+	} {
+		if !strings.Contains(args, want) {
+			t.Errorf("arguments are %s; want %s among them", args, want)
+		}
+	}
+	if strings.Contains(args, "--publish-service") {
+		t.Errorf("arguments are %s; want no --publish-service besides --publish-address", args)
+	}
+	for what, is := range map[string]any{
+		"replicas 4":                        get(d, "spec", "replicas"),
+		"terminationGracePeriodSeconds 105": get(pod, "terminationGracePeriodSeconds"),
+		"tolerations Exists":                get(pod, "tolerations", 0, "operator"),
+		"team edge":                         get(d, "spec", "template", "metadata", "labels", "team"),
+		"concurrency 1000000":               get(ofKind(objects, "ConfigMap")[0], "data", "concurrency"),
+		"ssl-redirect false":                get(ofKind(objects, "ConfigMap")[0], "data", "ssl-redirect"),
+		"type NodePort":                     get(ofKind(objects, "Service")[0], "spec", "type"),
+		"is-default-class true":             get(ofKind(objects, "IngressClass")[0], "metadata", "annotations", "ingressclass.kubernetes.io/is-default-class"),
+	} {
+		if want := what[strings.LastIndexByte(what, ' ')+1:]; fmt.Sprint(is) != want {
+			t.Errorf("%s: is %v", what, is)
+		}
+	}
+	for _, kind := range []string{"HorizontalPodAutoscaler", "NetworkPolicy", "PodDisruptionBudget", "ClusterRole", "ClusterRoleBinding"} {
+		if n := len(ofKind(objects, kind)); n != 0 {
+			t.Errorf("there are %d of kind %s; want none", n, kind)
+		}
+	}
+}
+
+// TestSchemas validates everything against Kubernetes' own definitions, offline.
+func TestSchemas(t *testing.T) {
+	kubeconform := tool(t, "kubeconform")
+	folder := t.TempDir()
+	version := regexp.MustCompile(`(?m)^KUBERNETES=(v[0-9.]+)$`).FindStringSubmatch(read(t, "../testbed/build"))
+	if version == nil {
+		t.Fatal("testbed/build does not say KUBERNETES=v...")
+	}
+	swagger, err := os.Open(filepath.Join(module(t, "k8s.io/kubernetes@"+version[1]), "api/openapi-spec/swagger.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer swagger.Close()
+	if n, err := schemas.FromSwagger(swagger, folder); err != nil || n < 100 {
+		t.Fatalf("there are %d schemas, error %v; want some hundred", n, err)
+	}
+	operator := module(t, "github.com/prometheus-operator/prometheus-operator@v0.85.0")
+	for _, crd := range []string{"servicemonitors", "prometheusrules"} {
+		b := read(t, filepath.Join(operator, "example/prometheus-operator-crd/monitoring.coreos.com_"+crd+".yaml"))
+		if err := schemas.FromCRD([]byte(b), folder); err != nil {
+			t.Fatal(err)
+		}
+	}
+	validate := func(objects []object) error {
+		var stream bytes.Buffer
+		for _, o := range objects {
+			fmt.Fprintf(&stream, "---\n%s", print(o))
+		}
+		cmd := exec.Command(kubeconform, "-strict", "-summary", "-schema-location", schemas.Location(folder), "-")
+		cmd.Stdin = &stream
+		_, err := run(cmd)
+		return err
+	}
+	each(t, func(t *testing.T, objects []object) {
+		if err := validate(objects); err != nil {
+			t.Error(err)
+		}
+	})
+	// A check that finds nothing must be able to.
+	wrong := kustomize(t, "overlays/everything")
+	for kind, spoil := range map[string]func(object){
+		"Deployment":     func(o object) { o["spec"].(object)["replica"] = 2 },
+		"ServiceMonitor": func(o object) { o["spec"].(object)["endpoint"] = "x" },
+		"NetworkPolicy":  func(o object) { o["spec"].(object)["policyTypes"] = "Ingress" },
+	} {
+		o := ofKind(wrong, kind)[0]
+		spoil(o)
+		if err := validate([]object{o}); err == nil {
+			t.Errorf("a broken %s is valid", kind)
+		}
+	}
+}
+
+// module returns where the files of a module are.
+func module(t *testing.T, version string) string {
+	t.Helper()
+	cmd := exec.Command("go", "mod", "download", "-json", version)
+	cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), "GOWORK=off")
+	out, err := run(cmd)
+	if err != nil {
+		missing(t, "the module cannot be had: %v", err)
+	}
+	var m struct{ Dir string }
+	if err := json.Unmarshal(out, &m); err != nil {
+		t.Fatal(err)
+	}
+	return m.Dir
+}
+
+// What shield may do, and nothing else.
+var (
+	readsEverywhere = []string{
+		"get,list,watch networking.k8s.io/ingresses", "patch networking.k8s.io/ingresses/status",
+		"get,list,watch services", "get,list,watch secrets", "get,list,watch discovery.k8s.io/endpointslices",
+		"create,patch events",
+	}
+	doesAtHome = []string{
+		"create coordination.k8s.io/leases", "get,update coordination.k8s.io/leases shield-ingress", "get,list,watch configmaps",
+	}
+	readsAtHome = []string{"get,list,watch services", "get,list,watch discovery.k8s.io/endpointslices"}
+)
+
+func TestRBAC(t *testing.T) {
+	classes := "get,list,watch networking.k8s.io/ingressclasses"
+	everywhere := map[string][]string{"": append([]string{classes}, readsEverywhere...), "shield-ingress": doesAtHome}
+	some := map[string][]string{"shop": readsEverywhere, "shield-ingress": append(slices.Clone(doesAtHome), readsAtHome...)}
+	for _, c := range []struct {
+		name    string
+		objects []object
+		want    map[string][]string // by namespace
+	}{
+		{"base", kustomize(t, "base"), everywhere},
+		{"everything", kustomize(t, "overlays/everything"), everywhere},
+		{"namespaced", kustomize(t, "overlays/namespaced"), some},
+		{"chart", helm(t, ""), everywhere},
+		{"chart, namespaced", helm(t, "controller: {namespaces: [shop]}"), some},
+		{"deployment", kustomize(t, "standalone/deployment"), map[string][]string{}},
+		{"sidecar", kustomize(t, "standalone/sidecar"), map[string][]string{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := map[string][]string{}
+			for _, b := range append(ofKind(c.objects, "RoleBinding"), ofKind(c.objects, "ClusterRoleBinding")...) {
+				namespace := text(b, "metadata", "namespace")
+				subjects := list(b, "subjects")
+				if len(subjects) != 1 || text(subjects[0], "kind") != "ServiceAccount" || text(subjects[0], "name") != "shield-ingress" || text(subjects[0], "namespace") != "shield-ingress" {
+					t.Errorf("%s is for %v; want the ServiceAccount shield-ingress only", id(b), subjects)
+				}
+				roles := ofKind(c.objects, text(b, "roleRef", "kind"))
+				i := slices.IndexFunc(roles, func(r object) bool {
+					return text(r, "metadata", "name") == text(b, "roleRef", "name") && text(r, "metadata", "namespace") == namespace
+				})
+				if i < 0 {
+					t.Fatalf("%s is of a role that is not there", id(b))
+				}
+				got[namespace] = append(got[namespace], rights(roles[i])...)
+			}
+			for namespace, want := range c.want {
+				slices.Sort(want)
+				slices.Sort(got[namespace])
+				if !slices.Equal(got[namespace], want) {
+					t.Errorf("in namespace %q rights are\n%s\nwant\n%s", namespace, strings.Join(got[namespace], "\n"), strings.Join(want, "\n"))
+				}
+			}
+			for namespace := range got {
+				if c.want[namespace] == nil {
+					t.Errorf("there are rights in namespace %q; want none", namespace)
+				}
+			}
+		})
+	}
+}
+
+// No right is worth writing a Secret, and none is for everything: whatever roles there are.
+func TestNoRightTooMuch(t *testing.T) {
+	each(t, func(t *testing.T, objects []object) {
+		for _, role := range append(ofKind(objects, "Role"), ofKind(objects, "ClusterRole")...) {
+			for _, right := range rights(role) {
+				verbs, what, _ := strings.Cut(right, " ")
+				if strings.Contains(right, "*") || strings.HasPrefix(what, "secrets") && verbs != "get,list,watch" {
+					t.Errorf("%s may %s", id(role), right)
+				}
+			}
+		}
+	})
+}
+
+// rights returns what a role allows: "verbs group/resource names".
+func rights(role object) []string {
+	var all []string
+	for _, rule := range list(role, "rules") {
+		verbs := words(rule, "verbs")
+		slices.Sort(verbs)
+		for _, group := range words(rule, "apiGroups") {
+			for _, resource := range words(rule, "resources") {
+				if group != "" {
+					resource = group + "/" + resource
+				}
+				all = append(all, strings.Join(append([]string{strings.Join(verbs, ","), resource}, words(rule, "resourceNames")...), " "))
+			}
+		}
+		if get(rule, "nonResourceURLs") != nil {
+			all = append(all, "* of nonResourceURLs")
+		}
+	}
+	return all
+}
+
+// TestRestricted checks the Pod Security Standard restricted, and what goes beyond.
+func TestRestricted(t *testing.T) {
+	each(t, func(t *testing.T, objects []object) {
+		for _, ns := range ofKind(objects, "Namespace") {
+			for _, mode := range []string{"enforce", "audit", "warn"} {
+				if got := get(ns, "metadata", "labels", "pod-security.kubernetes.io/"+mode); got != "restricted" {
+					t.Errorf("%s: %s is %v; want restricted", id(ns), mode, got)
+				}
+			}
+		}
+		deployments := ofKind(objects, "Deployment")
+		if len(deployments) != 1 {
+			t.Fatalf("there are %d Deployments; want 1", len(deployments))
+		}
+		pod := get(deployments[0], "spec", "template", "spec")
+		expect := func(what string, got, want any) {
+			t.Helper()
+			if fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%s is %v; want %v", what, got, want)
+			}
+		}
+		expect("the pod's runAsNonRoot", get(pod, "securityContext", "runAsNonRoot"), true)
+		expect("the pod's seccompProfile", get(pod, "securityContext", "seccompProfile", "type"), "RuntimeDefault")
+		expect("automountServiceAccountToken", get(pod, "automountServiceAccountToken"), get(pod, "serviceAccountName") != nil)
+		for _, key := range []string{"hostNetwork", "hostPID", "hostIPC", "hostUsers"} {
+			expect(key, get(pod, key), nil)
+		}
+		for _, volume := range list(pod, "volumes") {
+			for kind := range volume.(object) {
+				if !slices.Contains([]string{"name", "emptyDir", "configMap"}, kind) {
+					t.Errorf("a volume is of kind %s", kind)
+				}
+			}
+		}
+		containers := slices.Concat(list(pod, "containers"), list(pod, "initContainers"))
+		for _, c := range containers {
+			name := text(c, "name")
+			for key, want := range map[string]any{
+				"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532,
+				"privileged": nil, "procMount": nil,
+			} {
+				expect(name+": "+key, get(c, "securityContext", key), want)
+			}
+			expect(name+": capabilities", get(c, "securityContext", "capabilities"), object{"drop": []any{"ALL"}})
+			expect(name+": seccompProfile", get(c, "securityContext", "seccompProfile", "type"), "RuntimeDefault")
+			for _, need := range [][]any{{"requests", "cpu"}, {"requests", "memory"}, {"limits", "memory"}} {
+				if get(c, append([]any{"resources"}, need...)...) == nil {
+					t.Errorf("%s: has no %v", name, need)
+				}
+			}
+			if _, tag, ok := strings.Cut(text(c, "image"), ":"); !ok || tag == "latest" {
+				t.Errorf("%s: image is %s; want a fixed version", name, text(c, "image"))
+			}
+			if get(c, "readinessProbe") == nil {
+				t.Errorf("%s: has no readinessProbe", name)
+			}
+			for _, port := range list(c, "ports") {
+				if n, _ := get(port, "containerPort").(float64); n < 1024 || get(port, "hostPort") != nil {
+					t.Errorf("%s: port %v; want one that needs no privilege, and none of the host", name, port)
+				}
+			}
+			if !strings.HasPrefix(name, "shield") {
+				continue // the example of an app
+			}
+			for _, probe := range []string{"startupProbe", "livenessProbe", "readinessProbe"} {
+				path := "/livez"
+				if probe == "readinessProbe" {
+					path = "/readyz"
+				}
+				expect(name+": "+probe, get(c, probe, "httpGet"), object{"path": path, "port": "status"})
+			}
+			if !slices.ContainsFunc(list(c, "volumeMounts"), func(m any) bool { return text(m, "mountPath") == "/tmp" }) {
+				t.Errorf("%s: nothing is mounted at /tmp", name)
+			}
+		}
+	})
+}
+
+// TestTerminates checks that a pod is not killed while it drains as it was told to.
+func TestTerminates(t *testing.T) {
+	for name, objects := range map[string][]object{
+		"base": kustomize(t, "base"), "namespaced": kustomize(t, "overlays/namespaced"), "chart": helm(t, ""),
+		"chart, slower": helm(t, "controller: {shutdownDelay: 100s, gracePeriod: 300s}"),
+	} {
+		pod := get(ofKind(objects, "Deployment")[0], "spec", "template", "spec")
+		takes := time.Duration(0)
+		for _, arg := range words(pod, "containers", 0, "args") {
+			for _, flag := range []string{"--shutdown-delay=", "--grace-period="} {
+				if v, ok := strings.CutPrefix(arg, flag); ok {
+					takes += duration(t, v)
+				}
+			}
+		}
+		outlives(t, name, pod, takes)
+	}
+	for _, kind := range []string{"deployment", "sidecar"} {
+		pod := get(ofKind(kustomize(t, "standalone/"+kind), "Deployment")[0], "spec", "template", "spec")
+		takes := time.Duration(0)
+		for _, m := range regexp.MustCompile(`(?m)^\t(?:shutdown_delay|grace_period) (\S+)$`).FindAllStringSubmatch(read(t, "standalone/"+kind+"/Caddyfile"), -1) {
+			takes += duration(t, m[1])
+		}
+		if s, ok := get(pod, "containers", 0, "lifecycle", "preStop", "sleep", "seconds").(float64); ok {
+			takes += time.Duration(s) * time.Second
+		}
+		outlives(t, kind, pod, takes)
+	}
+}
+
+func duration(t *testing.T, s string) time.Duration {
+	t.Helper()
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func outlives(t *testing.T, name string, pod any, takes time.Duration) {
+	t.Helper()
+	period, _ := get(pod, "terminationGracePeriodSeconds").(float64)
+	if spare := time.Duration(period)*time.Second - takes; takes == 0 || spare < 10*time.Second {
+		t.Errorf("%s: draining takes %v, the pod is killed after %v s; want at least 10 s in between", name, takes, period)
+	}
+}
+
+// TestWiring checks that objects find each other: by labels, and by the names of ports.
+func TestWiring(t *testing.T) {
+	each(t, func(t *testing.T, objects []object) {
+		d := ofKind(objects, "Deployment")[0]
+		labels, _ := get(d, "spec", "template", "metadata", "labels").(object)
+		ports := map[string]bool{}
+		pod := get(d, "spec", "template", "spec")
+		for _, c := range slices.Concat(list(pod, "containers"), list(pod, "initContainers")) {
+			for _, p := range list(c, "ports") {
+				ports[text(p, "name")] = true
+			}
+		}
+		selects := func(what string, selector any) {
+			t.Helper()
+			m, _ := selector.(object)
+			for k, v := range m {
+				if labels[k] != v {
+					t.Errorf("%s selects %v; the pods have %v", what, m, labels)
+				}
+			}
+			if len(m) == 0 {
+				t.Errorf("%s selects everything", what)
+			}
+		}
+		selects(id(d), get(d, "spec", "selector", "matchLabels"))
+		for _, c := range list(pod, "topologySpreadConstraints") {
+			selects("a topologySpreadConstraint", get(c, "labelSelector", "matchLabels"))
+		}
+		for _, s := range ofKind(objects, "Service") {
+			selects(id(s), get(s, "spec", "selector"))
+			for _, p := range list(s, "spec", "ports") {
+				if !ports[text(p, "targetPort")] {
+					t.Errorf("%s has the target %v; want a port of the pod by name", id(s), get(p, "targetPort"))
+				}
+			}
+		}
+		for _, b := range ofKind(objects, "PodDisruptionBudget") {
+			selects(id(b), get(b, "spec", "selector", "matchLabels"))
+		}
+		for _, p := range ofKind(objects, "NetworkPolicy") {
+			selects(id(p), get(p, "spec", "podSelector", "matchLabels"))
+			for _, rule := range list(p, "spec", "ingress") {
+				for _, port := range list(rule, "ports") {
+					if !ports[text(port, "port")] {
+						t.Errorf("%s lets in to the port %v; want one of the pod by name", id(p), get(port, "port"))
+					}
+				}
+			}
+		}
+		for _, a := range ofKind(objects, "HorizontalPodAutoscaler") {
+			if text(a, "spec", "scaleTargetRef", "name") != text(d, "metadata", "name") {
+				t.Errorf("%s scales %s", id(a), text(a, "spec", "scaleTargetRef", "name"))
+			}
+			if get(d, "spec", "replicas") != nil {
+				t.Error("the Deployment has replicas besides a HorizontalPodAutoscaler: every apply would take back what that has done")
+			}
+		}
+		for _, m := range ofKind(objects, "ServiceMonitor") {
+			found := 0
+			for _, s := range ofKind(objects, "Service") {
+				has, _ := get(s, "metadata", "labels").(object)
+				want, _ := get(m, "spec", "selector", "matchLabels").(object)
+				if contains(has, want) {
+					found++
+				}
+			}
+			if found != 1 {
+				t.Errorf("%s finds %d Services; want the one for metrics", id(m), found)
+			}
+		}
+		for _, v := range list(pod, "volumes") {
+			if name := text(v, "configMap", "name"); name != "" && !slices.ContainsFunc(ofKind(objects, "ConfigMap"), func(o object) bool { return text(o, "metadata", "name") == name }) {
+				t.Errorf("the volume %s is of a ConfigMap that is not there: %s", text(v, "name"), name)
+			}
+		}
+	})
+}
+
+// contains reports whether all of want is in has.
+func contains(has, want object) bool {
+	for k, v := range want {
+		if has[k] != v {
+			return false
+		}
+	}
+	return true
+}
+
+// TestFlags lets the command itself read the arguments in the manifests.
+func TestFlags(t *testing.T) {
+	command := filepath.Join(t.TempDir(), "shield-ingress")
+	if _, err := run(exec.Command("go", "build", "-o", command, "../cmd/shield-ingress")); err != nil {
+		t.Fatal(err)
+	}
+	for name, objects := range map[string][]object{
+		"base": kustomize(t, "base"), "namespaced": kustomize(t, "overlays/namespaced"), "chart": helm(t, ""),
+		"chart, all flags": helm(t, `{ingressClass: {name: x}, controller: {namespaces: [a], watchIngressWithoutClass: true, nginxAnnotations: true, defaultCertificate: a/b,
+			trustedProxies: [10.0.0.0/8, "fd00::/8"], proxyProtocolFrom: [10.0.0.0/8], logLevel: info}}`),
+		"chart, addresses": helm(t, "controller: {publishAddresses: [192.0.2.1, lb.example.com]}"),
+	} {
+		var args []string
+		for _, arg := range words(ofKind(objects, "Deployment")[0], "spec", "template", "spec", "containers", 0, "args") {
+			args = append(args, strings.ReplaceAll(arg, "$(POD_NAMESPACE)", "shield-ingress")) // as the kubelet does
+		}
+		cmd := exec.Command(command, append(args, "--print-config")...)
+		cmd.Env = append(os.Environ(), "POD_NAMESPACE=shield-ingress", "POD_NAME=shield-ingress-0")
+		out, err := run(cmd)
+		if err != nil || !json.Valid(out) {
+			t.Errorf("%s: error is %v, the config %s", name, err, out)
+		}
+	}
+}
+
+// goSource returns the Go files of a folder, tests excepted, as one text.
+func goSource(t *testing.T, folder string) string {
+	t.Helper()
+	var all strings.Builder
+	err := filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		all.Write(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all.String()
+}
+
+// TestMetrics checks that alerts and dashboards are PromQL, and ask for metrics that
+// there are.
+func TestMetrics(t *testing.T) {
+	known := map[string]bool{"process_resident_memory_bytes": true} // of the client library
+	descs := regexp.MustCompile(`\bdesc\("([a-z_]+)"`)
+	for prefix, folder := range map[string]string{"caddy_shield_": "../../caddymodule", "shield_ingress_": "../ingress"} {
+		source := goSource(t, folder)
+		for _, m := range descs.FindAllStringSubmatch(source, -1) {
+			known[prefix+m[1]] = true
+		}
+		// Whole names, of those that are not made by desc.
+		for _, m := range regexp.MustCompile(`"(`+prefix+`[a-z_]+)"`).FindAllStringSubmatch(source, -1) {
+			known[m[1]] = true
+		}
+	}
+	var expressions []string
+	rules, err := parse([]byte(read(t, "components/monitoring/prometheusrule.yaml")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, group := range list(rules[0], "spec", "groups") {
+		for _, rule := range list(group, "rules") {
+			expressions = append(expressions, text(rule, "expr"))
+			for _, need := range [][]any{{"alert"}, {"expr"}, {"for"}, {"labels", "severity"}, {"annotations", "summary"}, {"annotations", "description"}} {
+				if text(rule, need...) == "" {
+					t.Errorf("the alert %s has no %v", text(rule, "alert"), need)
+				}
+			}
+		}
+	}
+	alerts := len(expressions)
+	variables := strings.NewReplacer("$__rate_interval", "1m", "$namespace", ".*", "$shield", ".*", "$zone", ".*")
+	ofVariable := regexp.MustCompile(`^label_values\((\w+), \w+\)$`)
+	for _, path := range []string{"components/monitoring/dashboards/shield-ingress.json", "components/monitoring/dashboards/shield.json"} {
+		var board object
+		if err := json.Unmarshal([]byte(read(t, path)), &board); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		ids := map[any]bool{}
+		for _, panel := range list(board, "panels") {
+			if ids[get(panel, "id")] {
+				t.Errorf("%s: two panels have the id %v", path, get(panel, "id"))
+			}
+			ids[get(panel, "id")] = true
+			for _, target := range list(panel, "targets") {
+				expressions = append(expressions, variables.Replace(text(target, "expr")))
+			}
+		}
+		for _, v := range list(board, "templating", "list") {
+			if text(v, "type") != "query" {
+				continue
+			}
+			m := ofVariable.FindStringSubmatch(text(v, "query", "query"))
+			if m == nil {
+				t.Fatalf("%s: the variable %s is %v", path, text(v, "name"), get(v, "query"))
+			}
+			expressions = append(expressions, m[1])
+		}
+	}
+	if alerts < 5 || len(expressions) < alerts+20 {
+		t.Fatalf("there are %d alerts and %d expressions; want more", alerts, len(expressions))
+	}
+
+	cmd := exec.Command(goTool(t, "promql"))
+	cmd.Stdin = strings.NewReader(strings.Join(expressions, "\n"))
+	out, err := run(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, line := range strings.Split(strings.TrimSuffix(string(out), "\n"), "\n") {
+		names := strings.Fields(line)
+		if len(names) == 0 {
+			t.Errorf("%s asks for no metric", expressions[i])
+		}
+		for _, name := range names {
+			base := name
+			for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+				if trimmed := strings.TrimSuffix(name, suffix); known[trimmed] {
+					base = trimmed
+				}
+			}
+			if !known[base] {
+				t.Errorf("%s: nobody has the metric %s", expressions[i], name)
+			}
+		}
+	}
+}
+
+// TestDockerfiles checks what cannot be seen without building them here.
+func TestDockerfiles(t *testing.T) {
+	for path, binary := range map[string]string{"../Dockerfile": "shield-ingress", "standalone/Dockerfile": "shield"} {
+		file := read(t, path)
+		for _, want := range []string{
+			"FROM scratch\n", "CGO_ENABLED=0 ", "-trimpath ", `-ldflags="-s -w"`, "-o /out/" + binary + " ./cmd/" + binary + "\n",
+			"\nUSER 65532:65532\n", "/etc/ssl/certs/ca-certificates.crt", "ENTRYPOINT [\"/" + binary + "\"]",
+		} {
+			if !strings.Contains(file, want) {
+				t.Errorf("%s has no %q", path, want)
+			}
+		}
+		version := regexp.MustCompile(`golang:([0-9.]+)`).FindStringSubmatch(file)
+		if version == nil || !strings.Contains(read(t, "../go.mod"), "\ngo "+version[1]) {
+			t.Errorf("%s builds with Go %v; want that of go.mod", path, version)
+		}
+	}
+}

@@ -1,0 +1,333 @@
+package deploy
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/controlplane"
+)
+
+// A server is a real API server.
+type server struct {
+	url    string
+	client *http.Client
+}
+
+func startServer(t *testing.T) *server {
+	t.Helper()
+	// Not t.TempDir(): what is killed may still write there when it is removed.
+	dir, err := os.MkdirTemp("", "shield-deploy-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	plane, err := controlplane.Start(t.Context(), dir)
+	if errors.Is(err, controlplane.ErrMissing) {
+		missing(t, "%v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(plane.Stop)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(plane.CA)
+	return &server{plane.URL, &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}}
+}
+
+// plurals are what kinds are called in paths.
+var plurals = map[string]string{
+	"Namespace": "namespaces", "ServiceAccount": "serviceaccounts", "ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings",
+	"Role": "roles", "RoleBinding": "rolebindings", "IngressClass": "ingressclasses", "Ingress": "ingresses", "Deployment": "deployments", "Service": "services",
+	"PodDisruptionBudget": "poddisruptionbudgets", "HorizontalPodAutoscaler": "horizontalpodautoscalers", "NetworkPolicy": "networkpolicies",
+	"ConfigMap": "configmaps", "ServiceMonitor": "servicemonitors", "PrometheusRule": "prometheusrules", "CustomResourceDefinition": "customresourcedefinitions",
+	"ValidatingAdmissionPolicy": "validatingadmissionpolicies", "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
+
+// create creates an object, or only asks whether it could, and returns the answer: its
+// status, its warnings, and the message of an error. Fields that are not known
+// are errors.
+func (s *server) create(t *testing.T, o object, dryRun bool) (status int, warnings []string, message string) {
+	t.Helper()
+	plural := plurals[text(o, "kind")]
+	if plural == "" {
+		t.Fatalf("what is the plural of %s?", text(o, "kind"))
+	}
+	path := "/apis/" + text(o, "apiVersion")
+	if text(o, "apiVersion") == "v1" {
+		path = "/api/v1"
+	}
+	if ns := text(o, "metadata", "namespace"); ns != "" {
+		path += "/namespaces/" + ns
+	}
+	query := "?fieldValidation=Strict"
+	if dryRun {
+		query += "&dryRun=All"
+	}
+	b, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+path+"/"+plural+query, bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+controlplane.AdminToken)
+	r.Header.Set("Content-Type", "application/json")
+	answer, err := s.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reply object
+	if answer.StatusCode >= 400 {
+		if err := json.Unmarshal(body, &reply); err != nil {
+			t.Fatalf("status is %s: %s", answer.Status, body)
+		}
+	}
+	return answer.StatusCode, answer.Header.Values("Warning"), text(reply, "message")
+}
+
+// mustCreate creates an object and waits for those whose kinds are made known by it.
+func (s *server) mustCreate(t *testing.T, o object) {
+	t.Helper()
+	status, warnings, message := s.create(t, o, false)
+	if status != http.StatusCreated || len(warnings) > 0 {
+		t.Errorf("%s: status is %d, warnings %q: %s", id(o), status, warnings, message)
+	}
+}
+
+// TestServer creates everything that is shipped in a real API server: strictly, with
+// admission, Pod Security, and the CEL of the policies.
+func TestServer(t *testing.T) {
+	s := startServer(t)
+	operator := module(t, "github.com/prometheus-operator/prometheus-operator@v0.85.0")
+	for _, crd := range []string{"servicemonitors", "prometheusrules"} {
+		objects, err := parse([]byte(read(t, operator+"/example/prometheus-operator-crd/monitoring.coreos.com_"+crd+".yaml")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.mustCreate(t, objects[0])
+	}
+	everything := kustomize(t, "overlays/everything")
+	for _, o := range append(ofKind(everything, "Namespace"), ofKind(kustomize(t, "standalone/deployment"), "Namespace")...) {
+		s.mustCreate(t, o) // in a dry run, too, they have to be there
+	}
+	// A check that finds nothing must be able to: Pod Security warns, and unknown fields are errors.
+	lax := ofKind(kustomize(t, "base"), "Deployment")[0]
+	delete(get(lax, "spec", "template", "spec", "containers", 0).(object), "securityContext")
+	if _, warnings, _ := s.create(t, lax, true); len(warnings) == 0 {
+		t.Error("a container without a securityContext: no warning")
+	}
+	lax["spec"].(object)["replica"] = 2
+	if status, _, _ := s.create(t, lax, true); status != http.StatusBadRequest {
+		t.Errorf("a field that is not known: status is %d; want 400", status)
+	}
+
+	each(t, func(t *testing.T, objects []object) {
+		for _, o := range objects {
+			if text(o, "kind") == "Namespace" {
+				continue
+			}
+			status, warnings, message := s.create(t, o, true)
+			// A CustomResourceDefinition is served some time after it has been created.
+			for wait := 0; status == http.StatusNotFound && wait < 100; wait++ {
+				time.Sleep(100 * time.Millisecond)
+				status, warnings, message = s.create(t, o, true)
+			}
+			if status != http.StatusCreated || len(warnings) > 0 {
+				t.Errorf("%s: status is %d, warnings %q: %s", id(o), status, warnings, message)
+			}
+		}
+	})
+
+	t.Run("admission", func(t *testing.T) {
+		for _, o := range everything {
+			if strings.HasPrefix(text(o, "kind"), "ValidatingAdmission") {
+				s.mustCreate(t, o)
+			}
+		}
+		// Policies, too, hold some time after they have been created.
+		for _, kind := range []string{"Ingress", "Service"} {
+			for wait := 0; ; wait++ {
+				if status, _, _ := s.create(t, annotated(kind, "nonsense", "1"), true); status != http.StatusCreated {
+					break
+				}
+				if wait == 300 {
+					t.Fatalf("the policy for a %s does not hold after 30 s", kind)
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		for _, c := range annotations {
+			o := annotated(c.kind, c.name, c.value)
+			status, _, message := s.create(t, o, true)
+			full := policy.Prefix + c.name
+			switch {
+			case c.ok && status != http.StatusCreated:
+				t.Errorf("%s %s=%q: status is %d: %s; want it created", c.kind, c.name, c.value, status, message)
+			case !c.ok && (status != http.StatusUnprocessableEntity || !strings.Contains(message, full)):
+				t.Errorf("%s %s=%q: status is %d: %s; want 422 that names the annotation", c.kind, c.name, c.value, status, message)
+			}
+		}
+	})
+}
+
+// annotated returns an object with one annotation of shield's, and what that needs.
+func annotated(kind, name, value string) object {
+	with := object{}
+	switch kind + " " + name {
+	case "Ingress burst", "Ingress key":
+		with[policy.Prefix+"rate"] = "100/s"
+	case "Service burst":
+		with[policy.Prefix+"capacity"] = "100/s"
+	case "Service queue":
+		with[policy.Prefix+"concurrency"] = "10"
+	case "Service queue-timeout":
+		with[policy.Prefix+"concurrency"], with[policy.Prefix+"queue"] = "10", "10"
+	}
+	with[policy.Prefix+name] = value
+	o := object{"kind": kind, "apiVersion": "networking.k8s.io/v1", "metadata": object{"name": "x", "namespace": "default", "annotations": with}}
+	if kind == "Service" {
+		o["apiVersion"], o["spec"] = "v1", object{"ports": []any{object{"port": 80}}}
+		return o
+	}
+	o["spec"] = object{"defaultBackend": object{"service": object{"name": "x", "port": object{"number": 80}}}}
+	return o
+}
+
+// annotations are what the policies and shield itself must agree on.
+var annotations = []struct {
+	kind, name, value string
+	ok                bool
+}{
+	{"Ingress", "rate", "50/s", true},
+	{"Ingress", "rate", "0.5/s", true},
+	{"Ingress", "rate", "100/m", true},
+	{"Ingress", "rate", "3/h", true},
+	{"Ingress", "rate", "off", true},
+	{"Ingress", "rate", "0/s", false},
+	{"Ingress", "rate", "0.0/s", false},
+	{"Ingress", "rate", "-1/s", false},
+	{"Ingress", "rate", "50", false},
+	{"Ingress", "rate", "50/d", false},
+	{"Ingress", "rate", "", false},
+	{"Ingress", "burst", "100", true},
+	{"Ingress", "burst", "0", false},
+	{"Ingress", "burst", "many", false},
+	{"Ingress", "burst", "9999999999", false},
+	{"Ingress", "key", "{http.request.header.X-Api-Key}", true},
+	{"Ingress", "key", "{http.vars.client_ip} {http.request.host}", true},
+	{"Ingress", "key", "{env.SECRET}", false},
+	{"Ingress", "key", "{http.request.host", false},
+	{"Ingress", "key", "", false},
+	{"Ingress", "concurrency", "10", true},
+	{"Ingress", "concurrency", "off", true},
+	{"Ingress", "concurrency", "1000000", true},
+	{"Ingress", "concurrency", "1000001", false},
+	{"Ingress", "concurrency", "adaptive", false},
+	{"Ingress", "concurrency", "1.5", false},
+	{"Ingress", "class", "critical", true},
+	{"Ingress", "class", "sheddable", true},
+	{"Ingress", "class", "Critical", false},
+	{"Ingress", "allow-cidrs", "10.0.0.0/8, 192.0.2.1,2001:db8::/32", true},
+	{"Ingress", "allow-cidrs", "10.0.0.0/33", false},
+	{"Ingress", "allow-cidrs", "localhost", false},
+	{"Ingress", "retry-after-max", "1s", true},
+	{"Ingress", "retry-after-max", "59s", true},
+	{"Ingress", "retry-after-max", "60s", false},
+	{"Ingress", "retry-after-max", "0s", false},
+	{"Ingress", "retry-after-max", "20", false},
+	{"Ingress", "mode", "observe", true},
+	{"Ingress", "mode", "shadow", false},
+	{"Ingress", "ssl-redirect", "false", true},
+	{"Ingress", "ssl-redirect", "no", false},
+	{"Ingress", "capacity", "5/s", false}, // on a Service
+	{"Ingress", "rates", "5/s", false},
+	{"Service", "capacity", "500/s", true},
+	{"Service", "capacity", "0/s", false},
+	{"Service", "capacity", "off", false},
+	{"Service", "burst", "50", true},
+	{"Service", "concurrency", "64", true},
+	{"Service", "concurrency", "adaptive", true},
+	{"Service", "concurrency", "off", false},
+	{"Service", "endpoint-concurrency", "20", true},
+	{"Service", "endpoint-concurrency", "adaptive", false},
+	{"Service", "queue", "64", true},
+	{"Service", "queue", "off", true},
+	{"Service", "queue", "10000", true},
+	{"Service", "queue", "10001", false},
+	{"Service", "queue-timeout", "50ms", true},
+	{"Service", "queue-timeout", "1m", true},
+	{"Service", "queue-timeout", "1.5s", true},
+	{"Service", "queue-timeout", "61s", false},
+	{"Service", "queue-timeout", "0s", false},
+	{"Service", "queue-timeout", "50", false},
+	{"Service", "retry-after-max", "20s", true},
+	{"Service", "mode", "enforce", true},
+	{"Service", "backend-protocol", "GRPC", true},
+	{"Service", "backend-protocol", "h2c", true},
+	{"Service", "backend-protocol", "FCGI", false},
+	{"Service", "rate", "5/s", false}, // on an Ingress
+	{"Service", "queue-size", "5", false},
+}
+
+// TestPolicies checks that shield itself sees annotations as the policies do, and that
+// there is a row for each: TestServer asks the API server the same.
+func TestPolicies(t *testing.T) {
+	var seen []string
+	for _, c := range annotations {
+		with := map[string]string{}
+		for k, v := range annotated(c.kind, c.name, c.value)["metadata"].(object)["annotations"].(object) {
+			with[k] = fmt.Sprint(v)
+		}
+		var errs []error
+		if c.kind == "Ingress" {
+			_, err := policy.ParseIngress(with, policy.Ingress{})
+			_, err2 := policy.SSLRedirect(with)
+			errs = []error{err, err2}
+		} else {
+			_, err := policy.ParseService(with)
+			_, err2 := policy.BackendProtocol(with, "")
+			errs = []error{err, err2}
+		}
+		if err := errors.Join(errs...); (err == nil) != c.ok {
+			t.Errorf("%s %s=%q: error is %v; want success %v", c.kind, c.name, c.value, err, c.ok)
+		}
+		if c.ok {
+			seen = append(seen, c.kind+" "+policy.Prefix+c.name)
+		}
+	}
+	file, err := parse([]byte(read(t, "components/admission/policies.yaml")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range ofKind(file, "ValidatingAdmissionPolicy") {
+		kind := map[string]string{"shield-ingress-annotations": "Ingress", "shield-service-annotations": "Service"}[text(p, "metadata", "name")]
+		for _, v := range list(p, "spec", "variables") {
+			if text(v, "name") != "known" {
+				continue
+			}
+			for name := range strings.SplitSeq(strings.Trim(text(v, "expression"), "[]\n"), ", ") {
+				if !slices.Contains(seen, kind+" "+strings.Trim(name, "'")) {
+					t.Errorf("%s %s has no row that is right", kind, name)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,279 @@
+package ingress
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"io"
+	"math/big"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/k8s/model"
+)
+
+// certificateFor returns a certificate that its own key signs, for hosts, of which
+// cn is the name by which tests know it.
+func certificateFor(t testing.TB, cn string, until time.Time, hosts ...string) *tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: cn}, DNSNames: hosts,
+		NotBefore: until.Add(-24 * time.Hour), NotAfter: until,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func useCertificates(c *certificates) {
+	find := c.find
+	edge.certificate.Store(&find)
+}
+
+func TestCertificateByName(t *testing.T) {
+	now := time.Now()
+	later, past := now.Add(time.Hour), now.Add(-time.Hour)
+	entry := func(cn string, until time.Time, hosts ...string) model.Certificate {
+		return model.Certificate{Hosts: hosts, Certificate: certificateFor(t, cn, until, hosts...)}
+	}
+	noName := model.Certificate{Hosts: []string{"nameless.com"}, Certificate: certificateFor(t, "", later)}
+	def := certificateFor(t, "default", later)
+	c := newCertificates([]model.Certificate{
+		entry("expired", past, "a.example.com"),
+		entry("exact", later, "a.example.com"),
+		entry("second", later, "a.example.com", "b.example.com"),
+		entry("wildcard", later, "*.example.com"),
+		entry("old", past, "old.example.com"),
+		entry("gone", past, "gone.com"),
+		noName,
+		{Hosts: []string{"nothing.com"}},
+		{Hosts: []string{"broken.com"}, Certificate: &tls.Certificate{Certificate: [][]byte{{1}}, PrivateKey: 1}},
+	}, def)
+	for name, want := range map[string]string{
+		"a.example.com":   "exact", // the first that has not expired
+		"A.Example.COM":   "exact",
+		"a.example.com.":  "exact",
+		"b.example.com":   "second",
+		"c.example.com":   "wildcard",
+		"c_d.example.com": "wildcard",
+		"old.example.com": "wildcard", // better than one that nobody may accept
+		"c.d.example.com": "default",  // one label only
+		"example.com":     "default",
+		".example.com":    "default",
+		"gone.com":        "default",
+		"nameless.com":    "default",
+		"nothing.com":     "default",
+		"broken.com":      "default",
+		"other.org":       "default",
+		"*.example.com":   "wildcard",
+		"":                "default",
+		".":               "default",
+	} {
+		if got := c.at(name, now).Leaf.Subject.CommonName; got != want {
+			t.Errorf("certificate for %q = %q, want %q", name, got, want)
+		}
+	}
+	if got := c.at("a.example.com", later.Add(time.Second)); got != selfSigned.get(later.Add(time.Second)) {
+		t.Errorf("when all have expired: %q", got.Leaf.Subject)
+	}
+	if got := newCertificates(nil, nil).at("a", now); got != selfSigned.get(now) {
+		t.Errorf("of none: %q", got.Leaf.Subject)
+	}
+	if n := testing.AllocsPerRun(100, func() { c.at("c.example.com", now) }); n != 0 {
+		t.Errorf("%v allocations, want 0", n)
+	}
+}
+
+// The self-signed certificate is one, until a third of its time is left.
+func TestSelfSignedIsRenewed(t *testing.T) {
+	var o ownCertificate
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	first := o.get(now)
+	if d := first.Leaf.NotAfter.Sub(now); d != selfSignedFor {
+		t.Errorf("valid for %v, want %v", d, selfSignedFor)
+	}
+	if key, ok := first.Leaf.PublicKey.(*ecdsa.PublicKey); !ok || key.Curve != elliptic.P256() {
+		t.Errorf("key = %T, want ECDSA P-256", first.Leaf.PublicKey)
+	}
+	if err := first.Leaf.VerifyHostname("ingress.local"); err != nil {
+		t.Error(err)
+	}
+	if o.get(now.Add(selfSignedFor-selfSignedRenews-time.Second)) != first {
+		t.Error("made again before its time")
+	}
+	due := now.Add(selfSignedFor - selfSignedRenews)
+	made := make([]*tls.Certificate, 8)
+	var all sync.WaitGroup
+	for i := range made {
+		all.Go(func() { made[i] = o.get(due) })
+	}
+	all.Wait()
+	for _, c := range made {
+		if c == first || c != made[0] {
+			t.Fatal("want one new certificate for all")
+		}
+	}
+}
+
+// Every handshake gets a certificate, and none has Caddy obtain one: whatever the
+// client sends as server name, and also if it sends none.
+func TestHandshakes(t *testing.T) {
+	later := time.Now().Add(time.Hour)
+	index := func(cn string) *certificates {
+		return newCertificates([]model.Certificate{
+			{Hosts: []string{"a.example.com"}, Certificate: certificateFor(t, cn, later, "a.example.com")},
+			{Hosts: []string{"*.example.com"}, Certificate: certificateFor(t, "wildcard", later, "*.example.com")},
+		}, nil)
+	}
+	useCertificates(index("exact"))
+	_, address := startEdge(t, DefaultOptions())
+	const own = "Shield Ingress Controller Fake Certificate"
+	handshake := func(name string, change func(*tls.Config)) (tls.ConnectionState, error) {
+		config := &tls.Config{ServerName: name, InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}}
+		if change != nil {
+			change(config)
+		}
+		conn, err := tls.Dial("tcp", address, config)
+		if err != nil {
+			return tls.ConnectionState{}, err
+		}
+		defer conn.Close()
+		return conn.ConnectionState(), nil
+	}
+	edge.issued.Store(0)
+	for name, want := range map[string]string{
+		"a.example.com":       "exact",
+		"A.EXAMPLE.com":       "exact",
+		"b.example.com":       "wildcard",
+		"a_b.example.com":     "wildcard",
+		"x--y.example.com":    "wildcard",
+		"b.c.example.com":     own,
+		"unknown.example.org": own,
+		"localhost":           own,
+		"-bad-.example.org":   own,
+		"xn--zzzzzz99999.org": own,
+		"*.example.org":       own,
+		"":                    own,
+	} {
+		state, err := handshake(name, nil)
+		if err != nil {
+			t.Errorf("%q: %v", name, err)
+			continue
+		}
+		if got := state.PeerCertificates[0].Subject.CommonName; got != want {
+			t.Errorf("certificate for %q = %q, want %q", name, got, want)
+		}
+		if state.NegotiatedProtocol != "h2" {
+			t.Errorf("%q: protocol %q, want h2", name, state.NegotiatedProtocol)
+		}
+	}
+	if _, err := handshake("a.example.com", func(c *tls.Config) { c.NextProtos = []string{"acme-tls/1"} }); err == nil {
+		t.Error("the TLS-ALPN challenge is spoken here")
+	}
+	for version, ok := range map[uint16]bool{tls.VersionTLS10: false, tls.VersionTLS11: false, tls.VersionTLS12: true, tls.VersionTLS13: true} {
+		if _, err := handshake("a.example.com", func(c *tls.Config) { c.MinVersion, c.MaxVersion = version, version }); (err == nil) != ok {
+			t.Errorf("%s: %v", tls.VersionName(version), err)
+		}
+	}
+	if state, err := handshake("a.example.com", func(c *tls.Config) { c.NextProtos = nil }); err != nil || state.NegotiatedProtocol != "" {
+		t.Errorf("without ALPN: %q, %v", state.NegotiatedProtocol, err)
+	}
+
+	// The next handshake after a change sees it; no config has changed.
+	useCertificates(index("rotated"))
+	if state, err := handshake("a.example.com", nil); err != nil || state.PeerCertificates[0].Subject.CommonName != "rotated" {
+		t.Errorf("after a rotation: %v", err)
+	}
+
+	// Requests are served over both.
+	for _, h2 := range []bool{true, false} {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: "a.example.com"}, ForceAttemptHTTP2: h2}
+		resp, err := (&http.Client{Transport: transport}).Get("https://" + address + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		transport.CloseIdleConnections()
+		if want := map[bool]string{true: "HTTP/2.0", false: "HTTP/1.1"}[h2]; string(body) != want {
+			t.Errorf("protocol = %s, want %s", body, want)
+		}
+	}
+	if n := edge.issued.Load(); n != 0 {
+		t.Errorf("%d certificates were to be obtained, want none", n)
+	}
+
+}
+
+// Where CertMagic is asked, it is the same, but for names that it cannot read; and if
+// there were no answer, nothing would be obtained either.
+func TestCertificateManager(t *testing.T) {
+	useCertificates(newCertificates(nil, certificateFor(t, "default", time.Now().Add(time.Hour))))
+	_, address := startEdge(t, DefaultOptions(), `{"wrapper":"edge"}`, "")
+	edge.issued.Store(0)
+	names := []string{"a.example.com", "localhost", "a_b.example.com", ""}
+	for _, name := range names {
+		conn, err := tls.Dial("tcp", address, &tls.Config{ServerName: name, InsecureSkipVerify: true})
+		if odd := strings.Contains(name, "_"); (err != nil) != odd {
+			t.Errorf("%q: %v", name, err)
+		}
+		if err == nil {
+			if got := conn.ConnectionState().PeerCertificates[0].Subject.CommonName; got != "default" {
+				t.Errorf("certificate for %q = %q", name, got)
+			}
+			_ = conn.Close()
+		}
+	}
+	none := func(string) *tls.Certificate { return nil }
+	edge.certificate.Store(&none)
+	for _, name := range names {
+		if _, err := tls.Dial("tcp", address, &tls.Config{ServerName: name, InsecureSkipVerify: true}); err == nil {
+			t.Errorf("%q: there is a certificate, from nowhere", name)
+		}
+	}
+	if n := edge.issued.Load(); n != 0 {
+		t.Errorf("%d certificates were to be obtained, want none", n)
+	}
+}
+
+// Handshakes for different odd names, all at once, each get their own certificate.
+func TestConcurrentHandshakes(t *testing.T) {
+	names := []string{"a_a.one.com", "b_b.two.com", "c.one.com", "c.two.com", "x--y.one.com", "", "other.org"}
+	want := []string{"one", "two", "one", "two", "one", "own", "own"}
+	later := time.Now().Add(time.Hour)
+	useCertificates(newCertificates([]model.Certificate{
+		{Hosts: []string{"*.one.com"}, Certificate: certificateFor(t, "one", later, "*.one.com")},
+		{Hosts: []string{"*.two.com"}, Certificate: certificateFor(t, "two", later, "*.two.com")},
+	}, certificateFor(t, "own", later, "own")))
+	_, address := startEdge(t, DefaultOptions())
+	var all sync.WaitGroup
+	for worker := range 4 {
+		all.Go(func() {
+			for i := range 20 {
+				n := (worker + i) % len(names)
+				conn, err := tls.Dial("tcp", address, &tls.Config{ServerName: names[n], InsecureSkipVerify: true})
+				if err != nil {
+					t.Errorf("%q: %v", names[n], err)
+					continue
+				}
+				if got := conn.ConnectionState().PeerCertificates[0].Subject.CommonName; got != want[n] {
+					t.Errorf("certificate for %q = %q, want %q", names[n], got, want[n])
+				}
+				_ = conn.Close()
+			}
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,480 @@
+package livetest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/herdshield/shield/k8s/testbed/controlplane"
+)
+
+// server is the one control plane for all tests of this binary; nil: it cannot be
+// started. Tests do not share namespaces, and none of them runs in parallel.
+var server *Server
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(helperRole); role != "" {
+		os.Exit(helpers[role]())
+	}
+	if os.Getenv(ownNetwork) == "" {
+		os.Exit(inOwnNetwork())
+	}
+	if err := setUpNetwork(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	switch _, err := controlplane.Programs(); {
+	case err == nil:
+	case os.Getenv("SHIELD_K8S_REQUIRED") == "1":
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	default:
+		missing = err
+		return m.Run() // they skip themselves
+	}
+	dir, err := os.MkdirTemp("", "livetest")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	begin := time.Now()
+	plane, err := controlplane.Start(context.Background(), dir)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer plane.Stop()
+	fmt.Printf("the API server was ready after %.1f s\n", time.Since(begin).Seconds())
+	server = newServer(plane)
+	return m.Run()
+}
+
+var missing error // why there is no server
+
+// live returns the control plane, or skips the test.
+func live(t testing.TB) *Server {
+	t.Helper()
+	if server == nil {
+		t.Skip(missing)
+	}
+	return server
+}
+
+// A Server is the API server, as its admin sees it. Its methods end the test if they
+// fail, except Do.
+type Server struct {
+	*controlplane.Plane
+	client *http.Client
+	scheme *runtime.Scheme
+}
+
+func newServer(plane *controlplane.Plane) *Server {
+	config, err := clientcmd.RESTConfigFromKubeConfig(plane.Kubeconfig(plane.URL, controlplane.AdminToken))
+	if err != nil {
+		panic(err)
+	}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		panic(err)
+	}
+	client.Timeout = 20 * time.Second
+	s := &Server{plane, client, runtime.NewScheme()}
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme,
+		coordinationv1.AddToScheme, rbacv1.AddToScheme, authenticationv1.AddToScheme,
+	} {
+		if err := add(s.scheme); err != nil {
+			panic(err)
+		}
+	}
+	return s
+}
+
+// An Object is any object of the API.
+type Object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// Do sends a request with a body of JSON or YAML, unless it is nil, and decodes the
+// answer into something, unless that is nil; nothing remains of what was in it. Answers that are not 2xx are errors of
+// apimachinery's api/errors.
+func (s *Server) Do(method, path, contentType string, body []byte, into any) error {
+	r, err := http.NewRequest(method, s.URL+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	if contentType != "" {
+		r.Header.Set("Content-Type", contentType)
+	}
+	r.Header.Set("Accept", "application/json")
+	answer, err := s.client.Do(r)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	b, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return err
+	}
+	if answer.StatusCode >= 300 {
+		status := new(metav1.Status)
+		if json.Unmarshal(b, status) == nil && status.Status == metav1.StatusFailure {
+			return apierrors.FromObject(status)
+		}
+		return fmt.Errorf("%s %s: %s: %s", method, path, answer.Status, b)
+	}
+	if into == nil {
+		return nil
+	}
+	fresh := reflect.New(reflect.TypeOf(into).Elem())
+	if err := json.Unmarshal(b, fresh.Interface()); err != nil {
+		return err
+	}
+	reflect.ValueOf(into).Elem().Set(fresh.Elem())
+	return nil
+}
+
+// strict makes the API server refuse fields that do not exist.
+const strict = "?fieldValidation=Strict&fieldManager=livetest"
+
+// path returns where the objects of the kind of o are, in its namespace.
+func (s *Server) path(t testing.TB, o Object) string {
+	t.Helper()
+	kinds, _, err := s.scheme.ObjectKinds(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.GetObjectKind().SetGroupVersionKind(kinds[0])
+	resources, _ := meta.UnsafeGuessKindToResource(kinds[0])
+	return path(kinds[0].GroupVersion(), o.GetNamespace(), resources.Resource)
+}
+
+func path(gv schema.GroupVersion, namespace, resource string) string {
+	p := "/apis/" + gv.String()
+	if gv.Group == "" {
+		p = "/api/" + gv.Version
+	}
+	if namespace != "" {
+		p += "/namespaces/" + namespace
+	}
+	return p + "/" + resource
+}
+
+func encode(t testing.TB, o any) []byte {
+	t.Helper()
+	b, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// Create creates an object, which becomes what the server has made of it.
+func (s *Server) Create(t testing.TB, o Object) {
+	t.Helper()
+	path := s.path(t, o)
+	if err := s.Do(http.MethodPost, path+strict, "application/json", encode(t, o), o); err != nil {
+		t.Fatalf("create %s: %v", o.GetName(), err)
+	}
+}
+
+// Update replaces an object, which becomes what the server has made of it.
+func (s *Server) Update(t testing.TB, o Object) {
+	t.Helper()
+	path := s.path(t, o) + "/" + o.GetName()
+	if err := s.Do(http.MethodPut, path+strict, "application/json", encode(t, o), o); err != nil {
+		t.Fatalf("update %s: %v", o.GetName(), err)
+	}
+}
+
+// Patch merges a patch, in YAML or JSON, into an object or its subresource ("" or
+// "status"), which becomes what the server has made of it.
+func (s *Server) Patch(t testing.TB, o Object, subresource, patch string) {
+	t.Helper()
+	path := s.path(t, o) + "/" + o.GetName()
+	if subresource != "" {
+		path += "/" + subresource
+	}
+	body, err := yaml.YAMLToJSON([]byte(patch))
+	if err == nil {
+		err = s.Do(http.MethodPatch, path+strict, string(types.MergePatchType), body, o)
+	}
+	if err != nil {
+		t.Fatalf("patch %s: %v", o.GetName(), err)
+	}
+}
+
+// Delete deletes an object.
+func (s *Server) Delete(t testing.TB, o Object) {
+	t.Helper()
+	if err := s.Do(http.MethodDelete, s.path(t, o)+"/"+o.GetName(), "", nil, nil); err != nil {
+		t.Fatalf("delete %s: %v", o.GetName(), err)
+	}
+}
+
+// Get reads an object by its name and namespace.
+func (s *Server) Get(t testing.TB, o Object) {
+	t.Helper()
+	if err := s.Do(http.MethodGet, s.path(t, o)+"/"+o.GetName(), "", nil, o); err != nil {
+		t.Fatalf("get %s: %v", o.GetName(), err)
+	}
+}
+
+// Events returns the Events of a namespace.
+func (s *Server) Events(t testing.TB, namespace string) []corev1.Event {
+	t.Helper()
+	var events corev1.EventList
+	if err := s.Do(http.MethodGet, path(corev1.SchemeGroupVersion, namespace, "events"), "", nil, &events); err != nil {
+		t.Fatal(err)
+	}
+	return events.Items
+}
+
+// Apply applies documents of YAML, on the server's side and with strict validation.
+// dry means that nothing is kept.
+func (s *Server) Apply(t testing.TB, documents string, dry bool) {
+	t.Helper()
+	for document := range strings.SplitSeq("\n"+documents, "\n---") {
+		if err := s.apply(document, dry); err != nil {
+			t.Errorf("apply: %v\n%s", err, document)
+		}
+	}
+}
+
+func (s *Server) apply(document string, dry bool) error {
+	var o metav1.PartialObjectMetadata
+	if err := yaml.Unmarshal([]byte(document), &o); err != nil {
+		return err
+	}
+	if o.Kind == "" {
+		return nil // comments
+	}
+	gv, err := schema.ParseGroupVersion(o.APIVersion)
+	if err != nil {
+		return err
+	}
+	var resources metav1.APIResourceList
+	if err := s.Do(http.MethodGet, strings.TrimSuffix(path(gv, "", ""), "/"), "", nil, &resources); err != nil {
+		return err
+	}
+	for _, r := range resources.APIResources {
+		if r.Kind != o.Kind || strings.Contains(r.Name, "/") {
+			continue
+		}
+		namespace := ""
+		if r.Namespaced {
+			if namespace = o.Namespace; namespace == "" {
+				namespace = metav1.NamespaceDefault
+			}
+		}
+		query := strict + "&force=true"
+		if dry {
+			query += "&dryRun=All"
+		}
+		return s.Do(http.MethodPatch, path(gv, namespace, r.Name)+"/"+o.Name+query, "application/apply-patch+yaml", []byte(document), nil)
+	}
+	return fmt.Errorf("there is no kind %s in %s", o.Kind, o.APIVersion)
+}
+
+// Namespace creates a namespace for one test, whose name begins with the given.
+func (s *Server) Namespace(t testing.TB, name string) string {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-"}}
+	s.Create(t, ns)
+	return ns.Name
+}
+
+// Token returns a bearer token of a ServiceAccount, which need not exist yet.
+func (s *Server) Token(t testing.TB, namespace, name string) string {
+	t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}}
+	path := s.path(t, account)
+	if err := s.Do(http.MethodPost, path, "application/json", encode(t, account), nil); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	request := new(authenticationv1.TokenRequest)
+	if err := s.Do(http.MethodPost, path+"/"+name+"/token", "application/json", []byte(`{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","spec":{}}`), request); err != nil {
+		t.Fatal(err)
+	}
+	return request.Status.Token
+}
+
+// Kubeconfig returns the path of a kubeconfig for a token, at the server's URL or a
+// proxy's.
+func (s *Server) Kubeconfig(t testing.TB, url, token string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(file, s.Plane.Kubeconfig(url, token), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// AdminKubeconfig returns the path of the admin's kubeconfig.
+func (s *Server) AdminKubeconfig(t testing.TB) string {
+	t.Helper()
+	return s.Kubeconfig(t, s.URL, controlplane.AdminToken)
+}
+
+// Restart ends the API server with kill -9, does something while it is not there, and
+// starts it again.
+func (s *Server) Restart(t testing.TB, between func()) {
+	t.Helper()
+	s.KillAPIServer()
+	s.client.CloseIdleConnections()
+	if between != nil {
+		between()
+	}
+	if err := s.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A Cable is a connection to the API server that can be cut.
+type Cable struct {
+	URL string
+
+	listener net.Listener
+	target   string
+	mu       sync.Mutex
+	cut      bool
+	ends     map[net.Conn]bool
+}
+
+// Cable returns a new one.
+func (s *Server) Cable(t testing.TB) *Cable {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Cable{URL: "https://" + l.Addr().String(), listener: l, target: target.Host, ends: map[net.Conn]bool{}}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			near, err := l.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil {
+				serving.Go(func() { c.connect(near) })
+			}
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		c.Cut()
+		serving.Wait()
+	})
+	return c
+}
+
+// Cut ends all connections, and those that begin from now on.
+func (c *Cable) Cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cut = true
+	for end := range c.ends {
+		end.Close()
+	}
+}
+
+// Mend undoes Cut.
+func (c *Cable) Mend() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cut = false
+}
+
+func (c *Cable) connect(near net.Conn) {
+	defer near.Close()
+	far, err := net.Dial("tcp", c.target)
+	if err != nil {
+		return
+	}
+	defer far.Close()
+	c.mu.Lock()
+	cut := c.cut
+	c.ends[near], c.ends[far] = true, true
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.ends, near)
+		delete(c.ends, far)
+	}()
+	if cut {
+		return
+	}
+	done := make(chan struct{}, 2)
+	for _, pair := range [][2]net.Conn{{near, far}, {far, near}} {
+		go func() {
+			_, _ = io.Copy(pair[0], pair[1])
+			near.Close()
+			far.Close()
+			done <- struct{}{}
+		}()
+	}
+	<-done
+	<-done
+}
+
+// eventually waits until ok, and ends the test if that takes too long. It returns how
+// long it took.
+func eventually(t testing.TB, within time.Duration, what string, ok func() bool) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	for !ok() {
+		if time.Since(begin) > within {
+			t.Fatalf("not within %v: %s", within, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return time.Since(begin)
+}
+
+// helperRole is the environment variable that makes this binary not run tests, but be
+// another process that a test needs.
+const helperRole = "SHIELD_LIVETEST_ROLE"
+
+// helpers are what else this binary can be. They return their exit code.
+var helpers = map[string]func() int{}

@@ -1,0 +1,634 @@
+package livetest
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+const annotation = "shield.herdshield.io/"
+
+// shieldClass creates the class and the namespace of shield itself, once for all tests.
+func shieldClass(t testing.TB, s *Server) {
+	t.Helper()
+	for _, o := range []Object{class("shield"), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shield-ingress"}}} {
+		if err := s.Do(http.MethodPost, s.path(t, o), "application/json", encode(t, o), nil); err != nil && !apierrors.IsAlreadyExists(err) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// An Ingress is served, refused, changed and gone, as its objects say; its status and
+// Events say so.
+func TestIngress(t *testing.T) {
+	s := live(t)
+	shieldClass(t, s)
+	ns := s.Namespace(t, "shop")
+	red, blue := pod(t, "red", nil), pod(t, "blue", nil)
+	web, api := service(ns, "web", annotation+"capacity", "1/h", annotation+"burst", "5"), service(ns, "api")
+	s.Create(t, web)
+	s.Create(t, api)
+	s.Create(t, slice(ns, "web", red.Address))
+	s.Create(t, slice(ns, "api", blue.Address))
+	i := webIngress(ns, "shop", "shop.example.com", "/", "web", "/api", "api")
+	i.Annotations = pairs([]string{annotation + "rate", "1/h", annotation + "burst", "2"})
+	s.Create(t, i)
+
+	p := begin(t, s.AdminKubeconfig(t), "one", "--publish-address", "192.0.2.10")
+	if status, body := p.Get("shop.example.com", "/x"); status != 200 || body != "red" {
+		t.Errorf("got %d %q, want 200 red", status, body)
+	}
+	if status, body := p.Get("shop.example.com", "/api/x"); status != 200 || body != "blue" {
+		t.Errorf("got %d %q, want 200 blue", status, body)
+	}
+	if status, _ := p.Get("shop.example.com", "/api/x"); status != http.StatusTooManyRequests {
+		t.Errorf("over the quota: got %d, want 429", status)
+	}
+	if status, _ := p.Get("other.example.com", "/"); status != http.StatusNotFound {
+		t.Errorf("another host: got %d, want 404", status)
+	}
+	eventually(t, 5*time.Second, "the address in the status", func() bool {
+		s.Get(t, i)
+		return len(i.Status.LoadBalancer.Ingress) == 1 && i.Status.LoadBalancer.Ingress[0].IP == "192.0.2.10"
+	})
+
+	// A policy that cannot be is told, and the last good one stays.
+	s.Patch(t, i, "", "metadata: {annotations: {"+annotation+"rate: fast}}")
+	eventually(t, 5*time.Second, "an Event about the policy", func() bool {
+		return slices.ContainsFunc(s.Events(t, ns), func(e corev1.Event) bool {
+			return e.InvolvedObject.Name == "shop" && e.Type == corev1.EventTypeWarning && strings.Contains(e.Message, "fast")
+		})
+	})
+	if status, _ := p.Get("shop.example.com", "/api/x"); status != http.StatusTooManyRequests {
+		t.Errorf("with a bad policy: got %d, want 429, as before", status)
+	}
+
+	// Without a client limit the Service's budget counts, 5 of which 1 is used.
+	s.Patch(t, i, "", "metadata: {annotations: {"+annotation+"rate: null, "+annotation+"burst: null}}")
+	p.Serves("shop.example.com", "/api/x", 200, 5*time.Second)
+	statuses := map[int]int{}
+	for range 6 {
+		status, _ := p.Get("shop.example.com", "/")
+		statuses[status]++
+	}
+	if statuses[200] != 4 || statuses[503] != 2 {
+		t.Errorf("statuses %v; want 4 of 200 and 2 of 503", statuses)
+	}
+
+	s.Delete(t, i)
+	if took := p.Serves("shop.example.com", "/api/x", 404, 5*time.Second); took > time.Second {
+		t.Errorf("it took %v for a deleted Ingress to be gone", took)
+	}
+
+	// One that is not ours any more loses the address.
+	i = webIngress(ns, "again", "again.example.com", "/", "api")
+	s.Create(t, i)
+	eventually(t, 5*time.Second, "the address in the status", func() bool { s.Get(t, i); return len(i.Status.LoadBalancer.Ingress) == 1 })
+	s.Patch(t, i, "", "spec: {ingressClassName: other}")
+	eventually(t, 5*time.Second, "no address in the status", func() bool { s.Get(t, i); return len(i.Status.LoadBalancer.Ingress) == 0 })
+	p.Serves("again.example.com", "/", 404, time.Second)
+}
+
+// A Secret that changes is what the next handshake gets, without a reload.
+func TestSecretRotation(t *testing.T) {
+	s := live(t)
+	shieldClass(t, s)
+	ns := s.Namespace(t, "tls")
+	p := begin(t, s.AdminKubeconfig(t), "one")
+	if names := p.Certificate("nobody.example.com"); slices.Contains(names, "nobody.example.com") {
+		t.Errorf("an unknown name got %v: a certificate was issued for it", names)
+	}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "cert"}, Type: corev1.SecretTypeTLS, Data: certificate(t, "first", "secure.example.com"),
+	}
+	s.Create(t, secret)
+	i := webIngress(ns, "secure", "secure.example.com", "/", "nobody")
+	i.Spec.TLS = []networkingv1.IngressTLS{{Hosts: []string{"secure.example.com"}, SecretName: "cert"}}
+	s.Create(t, i)
+	is := func(name string) func() bool {
+		return func() bool { return p.Certificate("secure.example.com")[0] == name }
+	}
+	eventually(t, 5*time.Second, "the certificate", is("first"))
+	for n := range 3 {
+		name := fmt.Sprint("rotated", n)
+		secret.Data = certificate(t, name, "secure.example.com")
+		s.Update(t, secret)
+		took := eventually(t, 5*time.Second, "the new certificate", is(name))
+		t.Logf("a new certificate was served after %v", took)
+		if took > time.Second {
+			t.Errorf("a new certificate was served after %v; want 1 s", took)
+		}
+	}
+	if status, _ := p.Get("secure.example.com", "/"); status != http.StatusPermanentRedirect {
+		t.Errorf("over plain HTTP: got %d, want 308", status)
+	}
+	// What cannot be used does not end TLS.
+	s.Patch(t, secret, "", `data: {tls.crt: "AAAA", tls.key: "AAAA"}`)
+	eventually(t, 5*time.Second, "an Event about the Secret", func() bool {
+		return slices.ContainsFunc(s.Events(t, ns), func(e corev1.Event) bool { return strings.Contains(e.Message, "cert") })
+	})
+	if names := p.Certificate("secure.example.com"); len(names) == 0 || names[0] == "rotated2" {
+		t.Errorf("got %v, want the default certificate", names)
+	}
+}
+
+// certificate returns the data of a Secret.
+func certificate(t testing.TB, common string, names ...string) map[string][]byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: common}, DNSNames: names,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string][]byte{
+		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}),
+	}
+}
+
+// Every odd object that the API server takes leaves everything else as it is.
+func TestOddObjects(t *testing.T) {
+	s := live(t)
+	shieldClass(t, s)
+	ns := s.Namespace(t, "odd")
+	p := begin(t, s.AdminKubeconfig(t), "one")
+	red := pod(t, "red", nil)
+	s.Create(t, service(ns, "web"))
+	s.Create(t, slice(ns, "web", red.Address))
+	s.Create(t, webIngress(ns, "good", "good.example.com", "/", "web"))
+	p.Serves("good.example.com", "/", 200, 5*time.Second)
+	odd := map[string]string{
+		"no rules":                 `spec: {ingressClassName: shield, defaultBackend: {service: {name: web, port: {number: 80}}}}`,
+		"rule without http":        `spec: {ingressClassName: shield, rules: [{host: nohttp.example.com}]}`,
+		"no host":                  `spec: {ingressClassName: shield, rules: [{http: {paths: [{path: /nohost, pathType: Prefix, backend: {service: {name: web, port: {name: http}}}}]}}]}`,
+		"resource backend":         `spec: {ingressClassName: shield, rules: [{host: r.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {resource: {kind: Bucket, name: b}}}]}}]}`,
+		"resource default":         `spec: {ingressClassName: shield, defaultBackend: {resource: {apiGroup: a.example.com, kind: Bucket, name: b}}}`,
+		"service that is not":      `spec: {ingressClassName: shield, rules: [{host: none.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: nobody, port: {number: 80}}}}]}}]}`,
+		"port that is not":         `spec: {ingressClassName: shield, rules: [{host: port.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {name: ftp}}}}]}}]}`,
+		"port number that is not":  `spec: {ingressClassName: shield, rules: [{host: number.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 81}}}}]}}]}`,
+		"implementation specific":  `spec: {ingressClassName: shield, rules: [{host: impl.example.com, http: {paths: [{path: "/a", pathType: ImplementationSpecific, backend: {service: {name: web, port: {number: 80}}}}]}}]}`,
+		"empty path":               `spec: {ingressClassName: shield, rules: [{host: nopath.example.com, http: {paths: [{pathType: ImplementationSpecific, backend: {service: {name: web, port: {number: 80}}}}]}}]}`,
+		"the same path twice":      `spec: {ingressClassName: shield, rules: [{host: twice.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}, {path: /, pathType: Prefix, backend: {service: {name: nobody, port: {number: 80}}}}]}}]}`,
+		"tls without anything":     `spec: {ingressClassName: shield, tls: [{}], rules: [{host: tls.example.com}]}`,
+		"tls without secret":       `spec: {ingressClassName: shield, tls: [{hosts: [a.example.com]}], defaultBackend: {service: {name: web, port: {number: 80}}}}`,
+		"tls secret that is not":   `spec: {ingressClassName: shield, tls: [{hosts: [b.example.com], secretName: nobody}], defaultBackend: {service: {name: web, port: {number: 80}}}}`,
+		"tls wildcard":             `spec: {ingressClassName: shield, tls: [{hosts: ["*.example.org"], secretName: nobody}], rules: [{host: "*.example.org"}]}`,
+		"class that is not":        `spec: {ingressClassName: nobody, defaultBackend: {service: {name: web, port: {number: 80}}}}`,
+		"a host of somebody else":  `spec: {ingressClassName: shield, rules: [{host: good.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: nobody, port: {number: 80}}}}]}}]}`,
+		"annotations of all kinds": `{metadata: {annotations: {shield.herdshield.io/rate: "", shield.herdshield.io/nonsense: "1", shield.herdshield.io/capacity: "1/s", nginx.ingress.kubernetes.io/limit-rps: "-1"}}, spec: {ingressClassName: shield, rules: [{host: ann.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}]}}`,
+	}
+	n := 0
+	for what, body := range odd {
+		n++
+		meta := "apiVersion: networking.k8s.io/v1\nkind: Ingress\n"
+		document := meta + mergeMeta(body, ns, fmt.Sprintf("odd-%d", n))
+		if err := s.apply(document, false); err != nil {
+			t.Errorf("%s: the API server does not take it, so it need not be tested: %v", what, err)
+		}
+	}
+	for what, o := range map[string]Object{
+		"no ports":      &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "noports"}, Spec: corev1.ServiceSpec{ClusterIP: "None"}},
+		"external name": &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "external"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "example.com"}},
+		"headless": &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "headless"}, Spec: corev1.ServiceSpec{
+			ClusterIP: "None", PublishNotReadyAddresses: true, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080), AppProtocol: new("example.com/odd")}},
+		}},
+		"slice of names":   &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "fqdn", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}, AddressType: discoveryv1.AddressTypeFQDN, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"example.com"}}}},
+		"slice of nothing": &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "nothing", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}, AddressType: discoveryv1.AddressTypeIPv6},
+		"slice without conditions": &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "bare", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}, AddressType: discoveryv1.AddressTypeIPv4,
+			Ports: []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080))}, {Name: new("other")}}, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{red.Address}}}},
+		"slice of nobody": &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "orphan"}, AddressType: discoveryv1.AddressTypeIPv4},
+		"class parameters": &networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: "odd"}, Spec: networkingv1.IngressClassSpec{
+			Controller: "herdshield.io/ingress", Parameters: &networkingv1.IngressClassParametersReference{Kind: "ConfigMap", Name: "nobody", Scope: new("Namespace"), Namespace: new("nowhere")},
+		}},
+		"class of another": &networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: networkingv1.IngressClassSpec{Controller: "example.com/other"}},
+	} {
+		_ = what
+		s.Create(t, o)
+		if o.GetNamespace() == "" {
+			t.Cleanup(func() { s.Delete(t, o) })
+		}
+	}
+	s.Create(t, webIngress(ns, "last", "last.example.com", "/", "web", "/h", "headless", "/e", "external", "/n", "noports"))
+	p.Serves("last.example.com", "/n", 503, 5*time.Second) // it comes after all the others
+	for _, tt := range []struct {
+		host, path string
+		status     int
+	}{
+		{"good.example.com", "/", 200}, {"ann.example.com", "/", 200}, {"impl.example.com", "/a/b", 200}, {"nopath.example.com", "/x", 200},
+		{"twice.example.com", "/", 200}, {"anything", "/nohost", 200}, {"nohttp.example.com", "/", 200}, {"none.example.com", "/", 503},
+		{"port.example.com", "/", 503}, {"number.example.com", "/", 503}, {"r.example.com", "/", 503},
+		{"last.example.com", "/h", 503}, {"last.example.com", "/e", 503}, {"last.example.com", "/n", 503},
+	} {
+		if status, body := p.Get(tt.host, tt.path); status != tt.status {
+			t.Errorf("%s%s: got %d %q, want %d", tt.host, tt.path, status, body, tt.status)
+		}
+	}
+	if n := p.Metric(`shield_ingress_objects{kind="Ingress"}`); n < 15 {
+		t.Errorf("%v Ingresses are served; want nearly all", n)
+	}
+}
+
+// mergeMeta gives a document its name.
+func mergeMeta(body, namespace, name string) string {
+	metadata := fmt.Sprintf("namespace: %s, name: %s", namespace, name)
+	if rest, ok := strings.CutPrefix(body, "{metadata: {"); ok {
+		rest, _ = strings.CutSuffix(rest, "}")
+		annotations, spec, _ := strings.Cut(rest, "}, spec: ")
+		return "metadata: {" + metadata + ", " + annotations + "}\nspec: " + spec + "\n"
+	}
+	return "metadata: {" + metadata + "}\n" + body + "\n"
+}
+
+// While the API server is away, everything goes on; what has changed meanwhile is seen
+// when it is back.
+func TestAPIServerAway(t *testing.T) {
+	s := live(t)
+	shieldClass(t, s)
+	ns := s.Namespace(t, "away")
+	red := pod(t, "red", nil)
+	s.Create(t, service(ns, "web"))
+	s.Create(t, slice(ns, "web", red.Address))
+	s.Create(t, webIngress(ns, "away", "away.example.com", "/", "web"))
+	p := begin(t, s.AdminKubeconfig(t), "one")
+	s.Restart(t, func() {
+		for range 20 {
+			if status, body := p.Get("away.example.com", "/"); status != 200 {
+				t.Errorf("without an API server: got %d %q", status, body)
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		if p.probe("/readyz") != 200 || p.probe("/livez") != 200 {
+			t.Error("not ready, or not alive, without an API server")
+		}
+	})
+	s.Create(t, webIngress(ns, "back", "back.example.com", "/", "web"))
+	took := p.Serves("back.example.com", "/", 200, 60*time.Second)
+	t.Logf("what was created after the API server's restart was served after %v", took)
+}
+
+// What the shipped ServiceAccount may do is enough, and not more.
+func TestRBAC(t *testing.T) {
+	s := live(t)
+	s.Apply(t, manifests(t), false)
+	ns := s.Namespace(t, "rbac")
+	red := pod(t, "red", nil)
+	s.Create(t, service(ns, "web"))
+	s.Create(t, slice(ns, "web", red.Address))
+	i := webIngress(ns, "rbac", "rbac.example.com", "/", "web")
+	i.Annotations = pairs([]string{annotation + "rate", "fast"}) // for an Event
+	s.Create(t, i)
+	kubeconfig := s.Kubeconfig(t, s.URL, s.Token(t, "shield-ingress", "shield-ingress"))
+	before := s.forbidden(t)
+	p := begin(t, kubeconfig, "one", "--publish-address", "192.0.2.10", "--default-certificate", ns+"/none")
+	p.Serves("rbac.example.com", "/", 200, 5*time.Second)
+	eventually(t, 5*time.Second, "the address in the status", func() bool { s.Get(t, i); return len(i.Status.LoadBalancer.Ingress) == 1 })
+	eventually(t, 5*time.Second, "an Event", func() bool { return len(s.Events(t, ns)) > 0 })
+	p.End(syscall.SIGTERM)
+	if after := s.forbidden(t); after != before {
+		t.Errorf("%v requests were forbidden", after-before)
+	}
+
+	// With that account, nobody can write a Secret, or read a ConfigMap of others.
+	config := s.Token(t, "shield-ingress", "shield-ingress")
+	anonymous := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
+	for _, tt := range []struct{ method, path, body string }{
+		{http.MethodPost, "/api/v1/namespaces/" + ns + "/secrets", `{"metadata":{"name":"x"}}`},
+		{http.MethodPut, "/api/v1/namespaces/" + ns + "/secrets/x", `{"metadata":{"name":"x"}}`},
+		{http.MethodPatch, "/api/v1/namespaces/shield-ingress/secrets/x", `{}`},
+		{http.MethodDelete, "/api/v1/namespaces/shield-ingress/secrets/x", ``},
+		{http.MethodGet, "/api/v1/namespaces/" + ns + "/configmaps", ``},
+		{http.MethodGet, "/api/v1/nodes", ``},
+		{http.MethodGet, "/api/v1/pods", ``},
+		{http.MethodPut, "/apis/networking.k8s.io/v1/namespaces/" + ns + "/ingresses/rbac", `{}`},
+	} {
+		r, err := http.NewRequest(tt.method, s.URL+tt.path, strings.NewReader(tt.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+config)
+		r.Header.Set("Content-Type", map[bool]string{true: "application/merge-patch+json", false: "application/json"}[tt.method == http.MethodPatch])
+		resp, err := anonymous.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusForbidden {
+			t.Errorf("%s %s: got %d, want 403", tt.method, tt.path, resp.StatusCode)
+		}
+	}
+}
+
+// manifests returns what is shipped.
+func manifests(t testing.TB) string {
+	t.Helper()
+	out, err := exec.Command("../deploy/render", "base").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// forbidden returns how many requests the API server has refused with 403 so far.
+func (s *Server) forbidden(t testing.TB) (n float64) {
+	t.Helper()
+	r, err := http.NewRequest(http.MethodGet, s.URL+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := s.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(b) {
+		if bytes.HasPrefix(line, []byte("apiserver_request_total{")) && bytes.Contains(line, []byte(`code="403"`)) {
+			var v float64
+			if _, err := fmt.Sscan(string(line[bytes.LastIndexByte(line, ' ')+1:]), &v); err != nil {
+				t.Fatal(err)
+			}
+			n += v
+		}
+	}
+	return n
+}
+
+// A cluster with a thousand Ingresses costs little, and a change of one of them less
+// than 50 ms.
+func TestScale(t *testing.T) {
+	if testing.Short() {
+		t.Skip("3,000 objects take half a minute")
+	}
+	s := live(t)
+	shieldClass(t, s)
+	ns := s.Namespace(t, "scale")
+	const ingresses, endpoints = 1000, 10
+	red := pod(t, "red", nil)
+	began := time.Now()
+	parallel(16, ingresses, func(n int) {
+		name := fmt.Sprintf("web-%04d", n)
+		s.Create(t, service(ns, name, annotation+"capacity", "100/s"))
+		addresses := []string{red.Address}
+		for e := 1; e < endpoints; e++ {
+			addresses = append(addresses, fmt.Sprintf("10.244.%d.%d", 100+n%100, 10*(n/100)+e))
+		}
+		s.Create(t, slice(ns, name, addresses...))
+		i := webIngress(ns, name, fmt.Sprintf("%s.scale.example.com", name), "/", name, "/a", name, "/b/c", name, "/d", name)
+		if n%2 == 0 {
+			i.Annotations = pairs([]string{annotation + "rate", "50/s"})
+		}
+		s.Create(t, i)
+	})
+	t.Logf("%d Ingresses, Services and slices were created in %.1f s", ingresses, time.Since(began).Seconds())
+	p := begin(t, s.AdminKubeconfig(t), "one")
+	p.Serves("web-0999.scale.example.com", "/b/c/d", 200, 10*time.Second)
+	first := p.Metric("shield_ingress_rebuild_seconds_sum") / p.Metric("shield_ingress_rebuild_seconds_count")
+	sum, count := p.Metric("shield_ingress_rebuild_seconds_sum"), p.Metric("shield_ingress_rebuild_seconds_count")
+	for n := range 20 {
+		i := webIngress(ns, fmt.Sprintf("one-more-%d", n), fmt.Sprintf("more-%d.example.com", n), "/", "web-0000")
+		s.Create(t, i)
+		p.Serves(fmt.Sprintf("more-%d.example.com", n), "/", 200, 5*time.Second)
+	}
+	rebuild := (p.Metric("shield_ingress_rebuild_seconds_sum") - sum) / (p.Metric("shield_ingress_rebuild_seconds_count") - count)
+	memory := p.Memory()
+	t.Logf("%d Ingresses x 4 paths, %d endpoints: rebuild %.1f ms (the first %.1f ms), %.0f MB resident", ingresses, ingresses*endpoints, 1e3*rebuild, 1e3*first, memory)
+	if raceEnabled {
+		return // another program, several times as slow and large
+	}
+	if rebuild > 0.050 {
+		t.Errorf("a rebuild takes %.1f ms; want at most 50", 1e3*rebuild)
+	}
+	if memory > 150 {
+		t.Errorf("%.0f MB are resident; want at most 150", memory)
+	}
+}
+
+// parallel calls f with 0 to n-1, by so many goroutines.
+func parallel(goroutines, n int, f func(int)) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range goroutines {
+		wg.Go(func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= n {
+					return
+				}
+				f(i)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// Fifty changes per second, of everything that can change, cost no request: not even
+// those that cannot be repeated, on connections that are kept.
+func TestChurn(t *testing.T) {
+	s := live(t)
+	shieldClass(t, s)
+	ns := s.Namespace(t, "churn")
+	var all []*Pod
+	for n := range 4 {
+		all = append(all, pod(t, fmt.Sprint("pod", n), nil))
+	}
+	web := service(ns, "web", annotation+"capacity", "100000/s")
+	s.Create(t, web)
+	endpoints := slice(ns, "web", all[0].Address, all[1].Address, all[2].Address)
+	s.Create(t, endpoints)
+	i := webIngress(ns, "web", "churn.example.com", "/", "web")
+	s.Create(t, i)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "cert"}, Type: corev1.SecretTypeTLS, Data: certificate(t, "first", "churn.example.org")}
+	s.Create(t, secret)
+	p := begin(t, s.AdminKubeconfig(t), "one")
+
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	var requests, dials atomic.Int64
+	failures := make(chan string, 1000)
+	for range 16 {
+		transport := &http.Transport{MaxIdleConnsPerHost: 1, DialContext: (&net.Dialer{}).DialContext}
+		dial := transport.DialContext
+		transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			dials.Add(1)
+			return dial(ctx, network, address)
+		}
+		client := &http.Client{Transport: transport}
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				// A body that cannot be read again: nothing may be sent twice.
+				r, err := http.NewRequest(http.MethodPost, fmt.Sprintf("http://127.0.0.1:%d/", p.HTTP), io.MultiReader(strings.NewReader("body")))
+				if err != nil {
+					panic(err)
+				}
+				r.Host = "churn.example.com"
+				resp, err := client.Do(r)
+				requests.Add(1)
+				if err != nil {
+					failures <- err.Error()
+					continue
+				}
+				_, err = io.Copy(io.Discard, resp.Body)
+				if err = errors.Join(err, resp.Body.Close()); err != nil || resp.StatusCode != 200 {
+					failures <- fmt.Sprint(resp.StatusCode, " ", err)
+				}
+			}
+		})
+	}
+	const changes = 500
+	tick := time.NewTicker(time.Second / 50)
+	defer tick.Stop()
+	began := time.Now()
+	for n := range changes {
+		<-tick.C
+		switch n % 5 {
+		case 0:
+			endpoints.Endpoints = slice(ns, "web", all[n%4].Address, all[(n+1)%4].Address).Endpoints
+			s.Update(t, endpoints)
+		case 1:
+			s.Patch(t, i, "", fmt.Sprintf("metadata: {annotations: {%srate: %d/s}}", annotation, 100000+n))
+		case 2:
+			s.Patch(t, web, "", fmt.Sprintf("metadata: {annotations: {%scapacity: %d/s}}", annotation, 100000+n))
+		case 3:
+			s.Create(t, webIngress(ns, fmt.Sprint("more-", n), fmt.Sprintf("more-%d.example.com", n), "/", "web"))
+		case 4:
+			secret.Data = certificate(t, fmt.Sprint("rotated", n), "churn.example.org")
+			s.Update(t, secret)
+		}
+	}
+	took := time.Since(began)
+	time.Sleep(200 * time.Millisecond) // for the last of them to be made, under load
+	close(stop)
+	wg.Wait()
+	close(failures)
+	n := 0
+	for f := range failures {
+		if n++; n < 5 {
+			t.Error(f)
+		}
+	}
+	generation := p.Metric("shield_ingress_snapshot_generation")
+	t.Logf("%d changes in %.1f s (%.0f/s), %v snapshots: %d requests on %d connections, %d errors", changes, took.Seconds(), changes/took.Seconds(), generation, requests.Load(), dials.Load(), n)
+	if n > 0 {
+		t.Errorf("%d of %d requests failed", n, requests.Load())
+	}
+	if dials.Load() > 16 {
+		t.Errorf("%d connections were dialled for 16 clients", dials.Load())
+	}
+	if generation < 50 {
+		t.Errorf("only %v snapshots were made", generation)
+	}
+}
+
+// Two replicas divide a limit: together they let through what it says.
+func TestDivided(t *testing.T) {
+	s := live(t)
+	shieldClass(t, s)
+	ns := s.Namespace(t, "divided")
+	red := pod(t, "red", nil)
+	s.Create(t, service(ns, "web", annotation+"capacity", "1/h", annotation+"burst", "11"))
+	s.Create(t, slice(ns, "web", red.Address))
+	s.Create(t, webIngress(ns, "web", "divided.example.com", "/", "web"))
+	own := service(ns, "own")
+	s.Create(t, own)
+	replicas := slice(ns, "own", "10.244.9.1", "10.244.9.2")
+	for n, name := range []string{"one", "two"} {
+		replicas.Endpoints[n].TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: ns, Name: name}
+	}
+	s.Create(t, replicas)
+	admitted := 0
+	for _, name := range []string{"one", "two"} {
+		p := begin(t, s.AdminKubeconfig(t), name, "--service", ns+"/own")
+		if share := p.Metric("shield_ingress_share_ratio"); share != 0.5 {
+			t.Errorf("%s has %v of the limits; want half", name, share)
+		}
+		for range 20 {
+			if status, _ := p.Get("divided.example.com", "/"); status == 200 {
+				admitted++
+			}
+		}
+	}
+	if admitted != 11 {
+		t.Errorf("%d were admitted by both; want 11", admitted)
+	}
+}
+
+// On SIGTERM it is not ready at once, serves on for its delay, ends, and has given up
+// the lead; the last replica takes its addresses along.
+func TestShutdown(t *testing.T) {
+	s := live(t)
+	shieldClass(t, s)
+	ns := s.Namespace(t, "shutdown")
+	red := pod(t, "red", nil)
+	s.Create(t, service(ns, "web"))
+	s.Create(t, slice(ns, "web", red.Address))
+	i := webIngress(ns, "web", "shutdown.example.com", "/", "web")
+	s.Create(t, i)
+	own := service(ns, "own")
+	s.Create(t, own)
+	replica := slice(ns, "own", "10.244.9.1")
+	replica.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: ns, Name: "one"}
+	s.Create(t, replica)
+	p := begin(t, s.AdminKubeconfig(t), "one", "--service", ns+"/own", "--publish-address", "192.0.2.11", "--shutdown-delay", "1s")
+	eventually(t, 20*time.Second, "the address in the status", func() bool { s.Get(t, i); return len(i.Status.LoadBalancer.Ingress) == 1 })
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	took := eventually(t, time.Second, "not ready", func() bool { return p.probe("/readyz") == http.StatusServiceUnavailable })
+	if status, body := p.Get("shutdown.example.com", "/"); status != 200 {
+		t.Errorf("%v after SIGTERM: got %d %q, want 200", took, status, body)
+	}
+	<-p.ended
+	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	s.Get(t, i)
+	if len(i.Status.LoadBalancer.Ingress) != 0 {
+		t.Errorf("the status still has %v, where nobody serves", i.Status.LoadBalancer.Ingress)
+	}
+}

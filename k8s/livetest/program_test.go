@@ -1,0 +1,353 @@
+package livetest
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// Endpoints must not have addresses of 127.0.0.0/8, the API server says. So all of
+// this runs in a network of its own, in which every address of pods is this machine.
+const pods = "10.244.0.0/16"
+
+// inOwnNetwork runs this program again in a network namespace of its own, and returns
+// its exit code. It wants Linux, and either root or user namespaces.
+func inOwnNetwork() int {
+	c := exec.Command("/proc/self/exe", os.Args[1:]...)
+	c.Env = append(os.Environ(), ownNetwork+"=1")
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if os.Geteuid() != 0 {
+		c.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		c.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+		c.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+	}
+	if err := c.Run(); err != nil {
+		if exit := c.ProcessState.ExitCode(); exit > 0 {
+			return exit
+		}
+		fmt.Fprintln(os.Stderr, "a network of its own:", err)
+		return 1
+	}
+	return 0
+}
+
+// ownNetwork is set in the environment of who is in one.
+const ownNetwork = "SHIELD_LIVETEST_NETWORK"
+
+// setUpNetwork makes every address of pods this machine.
+func setUpNetwork() error {
+	for _, args := range []string{"link set lo up", "route add local " + pods + " dev lo"} {
+		if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %s: %w: %s", args, err, out)
+		}
+	}
+	return nil
+}
+
+// program is the path of shield-ingress, which is built once.
+var program = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(os.TempDir(), "livetest-shield-ingress-"+strconv.Itoa(os.Getpid()))
+	args := []string{"build", "-o", path}
+	if raceEnabled {
+		args = append(args, "-race")
+	}
+	out, err := exec.Command("go", append(args, "../cmd/shield-ingress")...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("go build: %w: %s", err, out)
+	}
+	return path, nil
+})
+
+// A Process is a shield-ingress that runs.
+type Process struct {
+	t                   testing.TB
+	cmd                 *exec.Cmd
+	HTTP, HTTPS, Status int // ports
+	logs                syncBuilder
+	ended               chan struct{}
+}
+
+type syncBuilder struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (s *syncBuilder) add(line string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.b.WriteString(line + "\n")
+}
+
+func (s *syncBuilder) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// begin starts a shield-ingress and waits until it is ready. It ends with the test.
+func begin(t testing.TB, kubeconfig, pod string, flags ...string) *Process {
+	t.Helper()
+	p := beginUnready(t, kubeconfig, pod, flags...)
+	p.Ready(20 * time.Second)
+	return p
+}
+
+func beginUnready(t testing.TB, kubeconfig, pod string, flags ...string) *Process {
+	t.Helper()
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Process{t: t, ended: make(chan struct{})}
+	for _, port := range []*int{&p.HTTP, &p.HTTPS, &p.Status} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		*port = l.Addr().(*net.TCPAddr).Port
+		defer l.Close()
+	}
+	p.cmd = exec.Command(path, append([]string{
+		"--kubeconfig", kubeconfig,
+		"--http-port", strconv.Itoa(p.HTTP), "--https-port", strconv.Itoa(p.HTTPS), "--status-port", strconv.Itoa(p.Status),
+		"--shutdown-delay", "0s", "--grace-period", "5s", "--service", "shield-ingress/nobody",
+	}, flags...)...)
+	p.cmd.Env = append(os.Environ(), "POD_NAME="+pod, "POD_NAMESPACE=shield-ingress")
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	logs, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.ended)
+		for lines := bufio.NewScanner(logs); lines.Scan(); {
+			p.logs.add(lines.Text())
+		}
+		_ = p.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		p.End(syscall.SIGTERM) // so that it gives up its lead
+		if t.Failed() {
+			t.Logf("logs of %s:\n%s", pod, p.logs.String())
+		}
+		for _, bad := range []string{"panic:", "DATA RACE", "orbidden"} {
+			if strings.Contains(p.logs.String(), bad) {
+				t.Errorf("the logs of %s have %q:\n%s", pod, bad, p.logs.String())
+			}
+		}
+	})
+	return p
+}
+
+// End sends a signal and waits for the end.
+func (p *Process) End(signal syscall.Signal) {
+	_ = p.cmd.Process.Signal(signal)
+	<-p.ended
+}
+
+// Ready waits until it says that it is.
+func (p *Process) Ready(within time.Duration) {
+	p.t.Helper()
+	eventually(p.t, within, "ready", func() bool { return p.probe("/readyz") == http.StatusOK })
+}
+
+func (p *Process) probe(path string) int {
+	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", p.Status, path))
+	if err != nil {
+		return 0
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}
+
+// Get asks for a path of a host, and returns the status and the body.
+func (p *Process) Get(host, path string) (int, string) {
+	r, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", p.HTTP, path), nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	r.Host = host
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, string(b)
+}
+
+// Serves waits until a path of a host is answered with this status.
+func (p *Process) Serves(host, path string, status int, within time.Duration) time.Duration {
+	p.t.Helper()
+	return eventually(p.t, within, fmt.Sprintf("%s%s answered %d", host, path, status), func() bool {
+		got, _ := p.Get(host, path)
+		return got == status
+	})
+}
+
+// Certificate returns the names in the certificate for a server name.
+func (p *Process) Certificate(name string) []string {
+	conn, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.HTTPS), &tls.Config{ServerName: name, InsecureSkipVerify: true})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	defer conn.Close()
+	leaf := conn.ConnectionState().PeerCertificates[0]
+	return append([]string{leaf.Subject.CommonName}, leaf.DNSNames...)
+}
+
+// Metric returns the value of a metric, with its labels if it has any.
+func (p *Process) Metric(name string) float64 {
+	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", p.Status))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			f, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			return f
+		}
+	}
+	p.t.Fatalf("there is no metric %s", name)
+	return 0
+}
+
+// Memory returns its resident memory in MB.
+func (p *Process) Memory() float64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for line := range strings.SplitSeq(string(b), "\n") {
+		if kB, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			n, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(kB), " kB"), 64)
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			return n / 1024
+		}
+	}
+	p.t.Fatal("no VmRSS")
+	return 0
+}
+
+// A Pod is a backend at an address of its own.
+type Pod struct {
+	Name, Address string
+	Served        atomic.Int64
+	server        *http.Server
+}
+
+var podAddresses atomic.Uint32
+
+// pod starts a backend that says its name.
+func pod(t testing.TB, name string, handler http.HandlerFunc) *Pod {
+	t.Helper()
+	n := podAddresses.Add(1)
+	p := &Pod{Name: name, Address: fmt.Sprintf("10.244.%d.%d", 1+n/250, 1+n%250)}
+	p.server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.Served.Add(1)
+		if handler != nil {
+			handler(w, r)
+			return
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, name)
+	})}
+	l, err := net.Listen("tcp", p.Address+":8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = p.server.Serve(l) }()
+	t.Cleanup(func() { _ = p.server.Shutdown(context.Background()) })
+	return p
+}
+
+// Objects of the tests, as small as they can be.
+
+func class(name string) *networkingv1.IngressClass {
+	return &networkingv1.IngressClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       networkingv1.IngressClassSpec{Controller: "herdshield.io/ingress"},
+	}
+}
+
+func service(namespace, name string, annotations ...string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: pairs(annotations)},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromString("http")}}},
+	}
+}
+
+func slice(namespace, service string, addresses ...string) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: namespace, Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080))}},
+	}
+	for _, a := range addresses {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}})
+	}
+	return s
+}
+
+// webIngress has one rule for each pair of a path and a Service.
+func webIngress(namespace, name, host string, paths ...string) *networkingv1.Ingress {
+	i := &networkingv1.Ingress{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: networkingv1.IngressSpec{
+			IngressClassName: new("shield"),
+			Rules:            []networkingv1.IngressRule{{Host: host}},
+		},
+	}
+	http := new(networkingv1.HTTPIngressRuleValue)
+	for p := 0; p < len(paths); p += 2 {
+		http.Paths = append(http.Paths, networkingv1.HTTPIngressPath{
+			Path: paths[p], PathType: new(networkingv1.PathTypePrefix),
+			Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
+				Name: paths[p+1], Port: networkingv1.ServiceBackendPort{Number: 80},
+			}},
+		})
+	}
+	i.Spec.Rules[0].HTTP = http
+	return i
+}
+
+func pairs(list []string) map[string]string {
+	m := map[string]string{}
+	for i := 0; i < len(list); i += 2 {
+		m[list[i]] = list[i+1]
+	}
+	return m
+}

@@ -1,0 +1,322 @@
+// Package controlplane runs a real Kubernetes API server, and the etcd that it
+// needs, on loopback: no nodes, no controllers, no network. What it starts are
+// ordinary builds of the public modules (testbed/build makes them).
+package controlplane
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// AdminToken is the bearer token of the user admin, who may do everything.
+	AdminToken = "admin-of-the-testbed"
+
+	startsWithin = time.Minute // 3 s on an idle machine
+)
+
+// ErrMissing is the error of Programs if some of them have not been built.
+var ErrMissing = errors.New("not built: run k8s/testbed/build")
+
+// Programs returns the folder with etcd and kube-apiserver: $SHIELD_K8S_BIN, by
+// default ~/.cache/shield-k8s/bin. It is an ErrMissing if one is not there.
+func Programs() (string, error) {
+	folder := os.Getenv("SHIELD_K8S_BIN")
+	if folder == "" {
+		cache := os.Getenv("XDG_CACHE_HOME")
+		if cache == "" {
+			home, err := os.UserHomeDir()
+			if err != nil {
+				return "", err
+			}
+			cache = filepath.Join(home, ".cache")
+		}
+		folder = filepath.Join(cache, "shield-k8s", "bin")
+	}
+	for _, name := range []string{"etcd", "kube-apiserver"} {
+		if _, err := os.Stat(filepath.Join(folder, name)); err != nil {
+			return folder, fmt.Errorf("%w (%w)", ErrMissing, err)
+		}
+	}
+	return folder, nil
+}
+
+// A Plane is a control plane that runs. Its methods are for one goroutine.
+type Plane struct {
+	URL string // of the API server: https://127.0.0.1:port
+	CA  []byte // PEM, what its certificate is signed by
+	Dir string // everything that it writes: logs, the database, the audit log
+
+	bin       string
+	etcdURL   string
+	etcd      *process
+	apiserver *process
+	client    *http.Client
+}
+
+// Start starts a control plane that keeps everything in dir, a folder of its own,
+// and waits until it is ready. It dies with this process.
+func Start(ctx context.Context, dir string) (*Plane, error) {
+	bin, err := Programs()
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(3)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plane{
+		URL: "https://" + ports[0], Dir: dir, bin: bin,
+		etcdURL: "http://" + ports[1],
+	}
+	if err := p.write(); err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(p.CA)
+	p.client = &http.Client{
+		Timeout:   5 * time.Second,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true},
+	}
+	p.etcd, err = p.run("etcd",
+		"--data-dir="+p.path("etcd"), "--unsafe-no-fsync", "--log-level=warn",
+		"--listen-client-urls="+p.etcdURL, "--advertise-client-urls="+p.etcdURL,
+		"--listen-peer-urls=http://"+ports[2])
+	if err == nil {
+		err = p.StartAPIServer(ctx)
+	}
+	if err != nil {
+		p.Stop()
+		return nil, err
+	}
+	return p, nil
+}
+
+// StartAPIServer starts the API server (again) and waits until it is ready.
+func (p *Plane) StartAPIServer(ctx context.Context) (err error) {
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(p.URL, "https://"))
+	p.apiserver, err = p.run("kube-apiserver",
+		"--etcd-servers="+p.etcdURL,
+		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port="+port,
+		"--tls-cert-file="+p.path("apiserver.crt"), "--tls-private-key-file="+p.path("apiserver.key"), "--cert-dir="+p.path("certs"),
+		"--authorization-mode=RBAC", "--token-auth-file="+p.path("tokens.csv"),
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file="+p.path("sa.key"), "--service-account-signing-key-file="+p.path("sa.key"),
+		"--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged=true",
+		"--endpoint-reconciler-type=none",
+		"--audit-policy-file="+p.path("audit.yaml"), "--audit-log-path="+p.path("audit.log"),
+		"--shutdown-delay-duration=0s", "--profiling=false")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startsWithin)
+	defer cancel()
+	for {
+		err := p.ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.apiserver.done:
+			return fmt.Errorf("kube-apiserver ended: %w\n%s", p.apiserver.err, tail(p.path("kube-apiserver.log")))
+		case <-p.etcd.done:
+			return fmt.Errorf("etcd ended: %w\n%s", p.etcd.err, tail(p.path("etcd.log")))
+		case <-ctx.Done():
+			return fmt.Errorf("kube-apiserver is not ready: %w\n%s", err, tail(p.path("kube-apiserver.log")))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (p *Plane) ready(ctx context.Context) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Authorization", "Bearer "+AdminToken)
+	answer, err := p.client.Do(r)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(io.LimitReader(answer.Body, 4096))
+		return fmt.Errorf("status is %s: %s", answer.Status, body)
+	}
+	return nil
+}
+
+// KillAPIServer ends the API server as kill -9 does.
+func (p *Plane) KillAPIServer() { p.apiserver.kill(0) }
+
+// StopAPIServer ends the API server as kill does: it says goodbye to its clients.
+func (p *Plane) StopAPIServer() { p.apiserver.kill(5 * time.Second) }
+
+// Stop ends everything. Dir stays.
+func (p *Plane) Stop() {
+	p.apiserver.kill(0)
+	p.etcd.kill(0)
+}
+
+// Compact makes etcd forget all past revisions: who resumes a watch from one of
+// them is told 410 Gone, once the API server has forgotten them as well.
+func (p *Plane) Compact() error {
+	var revision struct{ Header struct{ Revision string } }
+	if err := p.askEtcd("range", `{"key":"AA==","limit":"1"}`, &revision); err != nil {
+		return err
+	}
+	return p.askEtcd("compaction", `{"revision":"`+revision.Header.Revision+`","physical":true}`, nil)
+}
+
+func (p *Plane) askEtcd(what, body string, into any) error {
+	answer, err := p.client.Post(p.etcdURL+"/v3/kv/"+what, "application/json", strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	b, err := io.ReadAll(answer.Body)
+	switch {
+	case err != nil:
+		return err
+	case answer.StatusCode != http.StatusOK:
+		return fmt.Errorf("etcd's %s: status is %s: %s", what, answer.Status, b)
+	case into == nil:
+		return nil
+	}
+	return json.Unmarshal(b, into)
+}
+
+// Kubeconfig returns the kubeconfig of whoever has the bearer token, for the API
+// server at url, which is URL or a proxy before it.
+func (p *Plane) Kubeconfig(url, token string) []byte {
+	return fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+clusters: [{name: testbed, cluster: {server: %q, certificate-authority-data: %s}}]
+users: [{name: user, user: {token: %q}}]
+contexts: [{name: testbed, context: {cluster: testbed, user: user}}]
+current-context: testbed
+`, url, base64.StdEncoding.EncodeToString(p.CA), token)
+}
+
+// Refused returns what the API server has answered 401 or 403 to users other than
+// admin: "user verb resource".
+func (p *Plane) Refused() ([]string, error) {
+	log, err := os.ReadFile(p.path("audit.log"))
+	if err != nil {
+		return nil, err
+	}
+	var refused []string
+	for line := range bytes.Lines(log) {
+		var e struct {
+			Verb, RequestURI string
+			User             struct{ Username string }
+			ResponseStatus   struct{ Code int }
+		}
+		if json.Unmarshal(line, &e) == nil && (e.ResponseStatus.Code == 401 || e.ResponseStatus.Code == 403) {
+			refused = append(refused, e.User.Username+" "+e.Verb+" "+e.RequestURI)
+		}
+	}
+	return refused, nil
+}
+
+func (p *Plane) path(name string) string { return filepath.Join(p.Dir, name) }
+
+// write writes the files that the programs read.
+func (p *Plane) write() error {
+	files, err := secrets()
+	if err != nil {
+		return err
+	}
+	p.CA = files["ca.crt"]
+	files["tokens.csv"] = []byte(AdminToken + `,admin,1000,"system:masters"` + "\n")
+	files["audit.yaml"] = []byte(`apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived, ResponseStarted]
+rules: [{level: None, users: [admin, "system:apiserver", "system:anonymous"]}, {level: Metadata}]
+`)
+	for name, content := range files {
+		if err := os.WriteFile(p.path(name), content, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func freePorts(n int) ([]string, error) {
+	ports := make([]string, n)
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close() // all of them at the end, so that they differ
+		ports[i] = l.Addr().String()
+	}
+	return ports, nil
+}
+
+// A process is one that has been started, until it has been seen to end.
+type process struct {
+	*exec.Cmd
+	done chan struct{} // closed when it has ended
+	err  error         // how, after that
+}
+
+// run starts a program that writes to NAME.log.
+func (p *Plane) run(name string, args ...string) (*process, error) {
+	log, err := os.OpenFile(p.path(name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	command := exec.Command(filepath.Join(p.bin, name), args...)
+	command.Stdout, command.Stderr = log, log
+	command.Dir = p.Dir
+	started := &process{Cmd: command, done: make(chan struct{})}
+	if err := Spawn(command); err != nil {
+		return nil, err
+	}
+	go func() {
+		started.err = command.Wait()
+		close(started.done)
+	}()
+	return started, nil
+}
+
+// kill ends a process, if there is one that still runs: politely if it may take
+// some time for that.
+func (p *process) kill(patience time.Duration) {
+	if p == nil {
+		return
+	}
+	if patience > 0 {
+		_ = p.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-p.done:
+		case <-time.After(patience):
+		}
+	}
+	_ = p.Process.Kill()
+	<-p.done
+}
+
+// tail returns the last lines of a file.
+func tail(name string) []byte {
+	b, _ := os.ReadFile(name)
+	return b[max(0, len(b)-3000):]
+}
