@@ -19,8 +19,8 @@ const fewEntries = 64
 // are.
 type InFlight struct {
 	clients atomic.Int64
-	_       [56]byte // read by everybody: not on the line of a lock
-	shards  [inFlightShards]inFlightShard
+	_       [56]byte                                      // read by everybody: not on the line of a lock
+	shards  atomic.Pointer[[inFlightShards]inFlightShard] // nil until somebody has entered: most are never used
 }
 
 type inFlightShard struct {
@@ -30,12 +30,22 @@ type inFlightShard struct {
 	_    [40]byte // a cache line each
 }
 
-func (f *InFlight) shard(key uint64) *inFlightShard { return &f.shards[key%inFlightShards] }
+// shard returns the shard of a key; nil if nobody has entered yet.
+func (f *InFlight) shard(key uint64) *inFlightShard {
+	if shards := f.shards.Load(); shards != nil {
+		return &shards[key%inFlightShards]
+	}
+	return nil
+}
 
 // Enter counts one request more of a client, and returns how many it has then. Each
 // Enter needs one Leave.
 func (f *InFlight) Enter(key uint64) int {
 	s := f.shard(key)
+	if s == nil {
+		f.shards.CompareAndSwap(nil, new([inFlightShards]inFlightShard))
+		s = f.shard(key)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.n == nil {
@@ -53,6 +63,9 @@ func (f *InFlight) Enter(key uint64) int {
 // Leave counts one request less. It does nothing for a client that has none.
 func (f *InFlight) Leave(key uint64) {
 	s := f.shard(key)
+	if s == nil {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch n := s.n[key]; {
@@ -70,6 +83,9 @@ func (f *InFlight) Leave(key uint64) {
 // Count returns how many requests a client has in flight.
 func (f *InFlight) Count(key uint64) int {
 	s := f.shard(key)
+	if s == nil {
+		return 0
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return int(s.n[key])

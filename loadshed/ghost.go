@@ -16,14 +16,14 @@ const maxGhosts = 1024
 // overload have ever more work done for nobody: what sustains it after its cause has
 // gone (Bronson et al., "Metastable Failures in Distributed Systems", HotOS '21).
 //
-// The zero Ghosts is empty. It is safe for concurrent use, never allocates, and must
-// not be copied.
+// The zero Ghosts is empty. It is safe for concurrent use, allocates nothing but its
+// room with the first ghost, and must not be copied.
 type Ghosts struct {
 	n    atomic.Int64
 	next atomic.Int64 // at[0] while n > 0: lets Due do without the lock
 
-	mu sync.Mutex       // guards what follows, and writes of what precedes
-	at [maxGhosts]ghost // a binary heap, the earliest instant first
+	mu sync.Mutex        // guards what follows, and writes of what precedes
+	at *[maxGhosts]ghost // a binary heap, the earliest instant first; nil until there was one
 }
 
 type ghost struct {
@@ -42,6 +42,9 @@ func (g *Ghosts) Keep(until time.Duration, owner uint64) bool {
 	n := int(g.n.Load())
 	if n == maxGhosts {
 		return false
+	}
+	if g.at == nil {
+		g.at = new([maxGhosts]ghost)
 	}
 	i := n
 	for i > 0 {

@@ -160,8 +160,8 @@ func TestInFlightUnderContention(t *testing.T) {
 	}
 	close(start)
 	wg.Wait()
-	if f.Clients() != 0 || len(f.shards[0].n) != 0 {
-		t.Errorf("%d clients, %d entries left", f.Clients(), len(f.shards[0].n))
+	if f.Clients() != 0 || len(f.shards.Load()[0].n) != 0 {
+		t.Errorf("%d clients, %d entries left", f.Clients(), len(f.shards.Load()[0].n))
 	}
 }
 
@@ -182,8 +182,8 @@ func TestInFlightForgetsACrowd(t *testing.T) {
 	if n := f.Clients(); n != 0 {
 		t.Errorf("%d clients left", n)
 	}
-	for i := range f.shards {
-		if f.shards[i].n != nil {
+	for i := range f.shards.Load() {
+		if f.shards.Load()[i].n != nil {
 			t.Fatalf("the map of shard %d is kept", i)
 		}
 	}

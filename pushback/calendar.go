@@ -56,8 +56,8 @@ type Calendar struct {
 	last    atomic.Int64 // the last time that anybody was told
 	waiting atomic.Int64 // slots whose clients have not come yet
 
-	mu   sync.Mutex // guards what follows
-	ring [buckets]bucket
+	mu   sync.Mutex       // guards what follows
+	ring *[buckets]bucket // nil until something is promised: most backends never refuse anybody
 
 	// full: all buckets before this one were full when a slot was last looked
 	// for, at this width.
@@ -309,6 +309,10 @@ func (c *Calendar) promise(now, at time.Duration) Appointment {
 // mature counts the promises of the buckets that are old enough.
 func (c *Calendar) mature(now time.Duration) {
 	begin, end := c.matured, int64((now-maturity)/slotWidth)
+	if c.ring == nil {
+		c.matured = max(begin, end)
+		return
+	}
 	for n := max(begin, end-buckets); n < end; n++ {
 		// What nobody has needed since may be of an earlier turn of the ring.
 		b := &c.ring[n&(buckets-1)]
@@ -335,6 +339,9 @@ func bucketOf(at time.Duration) int64 { return int64((at + dueUnit/2) / slotWidt
 
 // bucket returns the bucket with a number, nil if it holds nothing.
 func (c *Calendar) bucket(number int64) *bucket {
+	if c.ring == nil {
+		return nil
+	}
 	if b := &c.ring[number&(buckets-1)]; b.number == number {
 		return b
 	}
@@ -344,6 +351,9 @@ func (c *Calendar) bucket(number int64) *bucket {
 // open returns the bucket with a number, emptied if it was another's, and how
 // many returns it holds if there are perBucket on the average.
 func (c *Calendar) open(number int64, r Rates, perBucket float64) (b *bucket, size float64) {
+	if c.ring == nil {
+		c.ring = new([buckets]bucket)
+	}
 	b = &c.ring[number&(buckets-1)]
 	if b.number != number {
 		*b = bucket{number: number}

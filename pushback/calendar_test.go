@@ -96,9 +96,12 @@ func TestPromisesNeverExceedTheSpareRate(t *testing.T) {
 			made := c.counts.Made
 			switch n := rng.IntN(6); {
 			case n == 0 && !bookOnly:
-				before := c.ring
+				before := new([buckets]bucket)
+				if c.ring != nil {
+					*before = *c.ring
+				}
 				a = c.BookFrom(now, now+time.Duration(rng.Int64N(int64(most))), r)
-				if !reserved(&before, &c.ring) {
+				if c.ring == nil || !reserved(before, c.ring) {
 					continue // there was no slot, and it was told its own time
 				}
 			case n == 1 && excuses:
@@ -528,7 +531,7 @@ func FuzzCalendar(f *testing.F) {
 			last = a
 		}
 		waiting := 0
-		for i := range c.ring {
+		for i := range c.ring { // none if it is nil
 			b := &c.ring[i]
 			if !(b.load >= 0) || math.IsInf(float64(b.load), 0) || b.made < 0 || b.waiting < 0 {
 				t.Fatalf("%+v", *b)
