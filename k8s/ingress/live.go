@@ -52,11 +52,11 @@ type shields struct {
 
 // originState is what traffic has written about an Ingress.
 type originState struct {
-	label   string
-	backend *caddymodule.LiveBackend // of promises about its quotas alone
-	zones   map[string]*caddymodule.LiveZone
-	ref     model.Ref
-	used    time.Duration
+	label  string
+	counts *caddymodule.LiveBackend // of promises about its quotas alone; nil: not used yet
+	zones  map[string]*caddymodule.LiveZone
+	ref    model.Ref
+	used   time.Duration
 }
 
 func (s *originState) zone(name string) *caddymodule.LiveZone {
@@ -70,10 +70,19 @@ func (s *originState) zone(name string) *caddymodule.LiveZone {
 
 // serviceState is what traffic has written about a Service.
 type serviceState struct {
-	label   string
-	backend *caddymodule.LiveBackend
-	ports   map[string]*endpoint.Set
-	used    time.Duration
+	label  string
+	counts *caddymodule.LiveBackend // nil: not used yet
+	ports  map[string]*endpoint.Set
+	used   time.Duration
+}
+
+// counted returns what is counted of a Service or an Ingress. It takes 15 KB, so it is
+// made for those alone that limit anything.
+func counted(counts **caddymodule.LiveBackend) *caddymodule.LiveBackend {
+	if *counts == nil {
+		*counts = caddymodule.NewLiveBackend()
+	}
+	return *counts
 }
 
 func newLive() *live {
@@ -297,7 +306,7 @@ func (b *builder) handlers(t *model.Target) []*caddymodule.LiveHandler {
 func (b *builder) origin(o *model.Origin) *originState {
 	s := b.origins[o.UID]
 	if s == nil {
-		s = &originState{label: label(o.Ref, ""), ref: o.Ref, backend: caddymodule.NewLiveBackend(), zones: map[string]*caddymodule.LiveZone{}}
+		s = &originState{label: label(o.Ref, ""), ref: o.Ref, zones: map[string]*caddymodule.LiveZone{}}
 		b.origins[o.UID] = s
 	}
 	s.used = b.now
@@ -307,7 +316,7 @@ func (b *builder) origin(o *model.Origin) *originState {
 func (b *builder) service(m *model.Service) *serviceState {
 	s := b.services[m.UID]
 	if s == nil {
-		s = &serviceState{label: label(m.Ref, ""), backend: caddymodule.NewLiveBackend(), ports: map[string]*endpoint.Set{}}
+		s = &serviceState{label: label(m.Ref, ""), ports: map[string]*endpoint.Set{}}
 		b.services[m.UID] = s
 	}
 	s.used = b.now

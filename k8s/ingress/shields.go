@@ -81,9 +81,11 @@ func (p protection) shield(origin *originState, service *serviceState) (*caddymo
 		Retries:  &caddymodule.Retries{MaxClients: new(maxClients)},
 		Pushback: &caddymodule.Pushback{Respond: "direct"},
 	}
-	live := caddymodule.Live{Backend: origin.backend, Allow: p.origin.Allow}
-	if p.limitsService() {
-		h.Name, live.Backend = service.label, service.backend
+	live := caddymodule.Live{Allow: p.origin.Allow}
+	if !p.limitsService() {
+		live.Backend = counted(&origin.counts)
+	} else {
+		h.Name, live.Backend = service.label, counted(&service.counts)
 		if !p.limitsClients() {
 			h.Mode = mode(p.service.Observe)
 		}
