@@ -31,8 +31,8 @@ const (
 	idleRatio    = 4
 	longestPause = time.Second
 
-	// checkEvery is how often everything is looked at without a change:
-	// certificates expire, and what is gone is forgotten.
+	// checkEvery is how often everything is looked at without a change, to forget
+	// what is gone.
 	checkEvery = time.Minute
 
 	// joinPatience is how long a new replica waits to be seen by the others as one
@@ -187,6 +187,9 @@ func (c *controller) run() {
 			return
 		}
 		next := checkEvery
+		if at := c.translator.Expires(); !at.IsZero() {
+			next = min(next, max(0, time.Until(at)))
+		}
 		if now := divisionTime(shield.Now()); c.division.Next(now) > 0 {
 			next = min(next, max(0, c.division.Next(now)-now))
 		}

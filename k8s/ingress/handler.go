@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,6 +34,8 @@ type Handler struct {
 	app     *App
 	proxies [len(transports)]*reverseproxy.Handler // by model.Protocol
 	answers *pushback.Answers
+
+	upgraded atomic.Int64 // connections that may have been taken over, by websockets
 }
 
 // CaddyModule implements caddy.Module.
@@ -58,8 +61,27 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		h.proxies[protocol] = proxy.(*reverseproxy.Handler)
 		h.proxies[protocol].Transport = viaTransport{h.proxies[protocol].Transport}
 	}
+	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
+		server.RegisterOnStop(h.outlast)
+	}
 	return nil
 }
+
+// outlast waits for upgraded connections to end, at most until ctx does: for the rest
+// of the grace period. A server that shuts down does not wait for those.
+func (h *Handler) outlast(ctx context.Context) error {
+	for h.upgraded.Load() > 0 {
+		select {
+		case <-time.After(upgradedEvery):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
+// upgradedEvery is how often is looked whether all upgraded connections have ended.
+const upgradedEvery = 50 * time.Millisecond
 
 const (
 	// dialTimeout is how long an endpoint may take to accept a connection. Ours:
@@ -176,6 +198,10 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	}
 	outcome := endpoint.Served
 	defer func() { t.leave(outcome) }() // also if it panics: a response broke off
+	if len(r.Header["Upgrade"]) > 0 {
+		t.handler.upgraded.Add(1)
+		defer t.handler.upgraded.Add(-1)
+	}
 	forward(r)
 	w = &viaWriter{caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
 	err := t.handler.proxies[p.protocol].ServeHTTP(w, r, nil)

@@ -76,8 +76,9 @@ type Origin struct {
 	// Policy limits its clients: whatever rule of it a request takes.
 	Policy policy.Ingress
 
-	// TLSHosts are the hosts, as in Rule.Host, for which it has a certificate.
-	// Plain HTTP for them is redirected, unless NoRedirect says not to.
+	// TLSHosts are the hosts, as in Rule.Host, for which it asks for TLS, whether there
+	// is a certificate or not. Plain HTTP for them is redirected, unless NoRedirect
+	// says not to.
 	TLSHosts   []string
 	NoRedirect bool
 }

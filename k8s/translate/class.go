@@ -173,15 +173,16 @@ type ingressPolicy struct {
 func (r *run) ingressPolicy(in *networkingv1.Ingress, ref model.Ref, class *classDefaults) ingressPolicy {
 	var p ingressPolicy
 	var err, redirectErr, nginxErr error
-	p.policy, err = policy.ParseIngress(in.Annotations, class.policy)
 	p.noRedirect, redirectErr = noRedirect(in.Annotations, class.noRedirect)
+	defaults := class.policy
 	if r.opts.NginxAnnotations {
 		if own := ownLimits(in.Annotations); own == "" {
-			p.policy, _, nginxErr = policy.ParseNginx(in.Annotations, p.policy)
+			defaults, _, nginxErr = policy.ParseNginx(in.Annotations, defaults)
 		} else if hasNginxLimits(in.Annotations) {
 			r.problems.add(ref, ReasonNginxIgnored, "ingress-nginx's limits are not looked at, because there is %s; remove the one or the other", own)
 		}
 	}
+	p.policy, err = policy.ParseIngress(in.Annotations, defaults) // what is shield's own goes before ingress-nginx's
 
 	id := identityOf(in)
 	if all := joinErrors(err, redirectErr, nginxErr); all != "" {
