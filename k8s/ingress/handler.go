@@ -32,7 +32,7 @@ func init() {
 // passes it on to one of the Service's endpoints.
 type Handler struct {
 	app     *App
-	proxies [len(transports)]*reverseproxy.Handler // by model.Protocol
+	proxies [len(transports)]caddyhttp.MiddlewareHandler // by model.Protocol
 	answers *pushback.Answers
 
 	upgraded atomic.Int64 // connections that may have been taken over, by websockets
@@ -54,12 +54,13 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	for protocol, transport := range transports {
-		proxy, err := ctx.LoadModuleByID("http.handlers.reverse_proxy", reverseProxy(transport))
+		module, err := ctx.LoadModuleByID("http.handlers.reverse_proxy", reverseProxy(transport))
 		if err != nil {
 			return err
 		}
-		h.proxies[protocol] = proxy.(*reverseproxy.Handler)
-		h.proxies[protocol].Transport = viaTransport{h.proxies[protocol].Transport}
+		proxy := module.(*reverseproxy.Handler)
+		proxy.Transport = viaTransport{proxy.Transport}
+		h.proxies[protocol] = proxy
 	}
 	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
 		server.RegisterOnStop(h.outlast)

@@ -275,7 +275,7 @@ func (b *builder) passage(t *model.Target) *passage {
 func (b *builder) handlers(t *model.Target) []*caddymodule.LiveHandler {
 	origin, service := b.origin(t.Origin), b.service(t.Backend.Service)
 	key := pair{t.Origin.UID, t.Backend.Service.UID}
-	if t.Origin.Policy.Zones == nil && t.Origin.Policy.PerClient == 0 && t.Origin.Policy.Class == "" {
+	if p := t.Origin.Policy; p.Zones == nil && p.PerClient == 0 && p.Class == "" && p.RetryAfterMax == 0 {
 		key.origin = "" // all that ask for nothing are alike: most are
 	}
 	if used := b.used[key]; used != nil {

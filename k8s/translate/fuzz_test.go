@@ -410,10 +410,7 @@ func slowPlaces(in *networkingv1.Ingress) (places []string) {
 			for !exact && len(path) > 1 && strings.HasSuffix(path, "/") {
 				path = path[:len(path)-1]
 			}
-			host := strings.ToLower(r.Host)
-			if strings.HasSuffix(host, ".") {
-				host = host[:len(host)-1]
-			}
+			host := strings.TrimSuffix(strings.ToLower(r.Host), ".")
 			places = append(places, slowPlace(host, path, exact))
 		}
 	}

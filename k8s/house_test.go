@@ -1,0 +1,164 @@
+// Package k8s_test checks what no single package can: that the house is in order, and
+// that the documentation is true.
+package k8s_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/herdshield/shield/k8s"
+
+// house says what each folder may import besides the standard library. Arrows point
+// one way: what decides knows neither Kubernetes nor Caddy.
+var house = map[string]struct {
+	own   []string // packages of this module
+	shell bool     // packages of other modules, shield's own excepted: Caddy, Prometheus
+	kube  bool     // Kubernetes' modules
+	clock []string // the only files that may read a clock or draw random numbers; nil: all may
+	why   string
+}{
+	"model":     {own: []string{"policy"}, clock: []string{}, why: "a Model is plain structs"},
+	"policy":    {clock: []string{}, why: "policies know neither Kubernetes nor clocks"},
+	"route":     {own: []string{"model"}, clock: []string{}, why: "the table knows neither Kubernetes nor clocks"},
+	"endpoint":  {own: []string{"model"}, clock: []string{}, why: "the choice of an endpoint is told now and random numbers"},
+	"translate": {own: []string{"model", "policy"}, kube: true, clock: []string{"translate/translate.go"}, why: "it knows Kubernetes' types, and no traffic"},
+	"cluster":   {own: []string{"model", "translate"}, shell: true, kube: true, why: "it watches and writes; what objects mean is no business of it"},
+	"ingress":   {own: []string{"cluster", "endpoint", "model", "policy", "route", "translate"}, shell: true, kube: true, why: "it wires everything"},
+	"cmd":       {own: []string{"ingress"}, shell: true, why: "flags know the static config only"},
+	"deploy":    {own: []string{"deploy"}, shell: true, why: "manifests"},
+	"testbed":   {own: []string{"testbed"}, why: "it starts programs"},
+	"livetest":  {why: "it has tests only"},
+	"nodetest":  {why: "a load generator knows clients, not shield-ingress"},
+}
+
+// wired are the only files of ingress that may know Kubernetes' types: the controller
+// and what it tells.
+var wired = []string{"ingress/app.go", "ingress/controller.go", "ingress/metrics.go"}
+
+func TestArrowsPointOneWay(t *testing.T) {
+	eachFile(t, func(path, folder string, file *ast.File) {
+		rule := house[folder]
+		for _, spec := range file.Imports {
+			name, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			domain, _, _ := strings.Cut(name, "/")
+			own, isOwn := strings.CutPrefix(name, module+"/")
+			switch {
+			case isOwn:
+				if top, _, _ := strings.Cut(own, "/"); !slices.Contains(rule.own, top) {
+					t.Errorf("%s imports %s: %s", path, name, rule.why)
+				}
+			case strings.HasPrefix(name, "github.com/herdshield/shield"):
+				if strings.HasSuffix(name, "/caddymodule") && !rule.shell {
+					t.Errorf("%s imports %s: %s", path, name, rule.why)
+				}
+			case domain == "k8s.io":
+				if !rule.kube || folder == "ingress" && !slices.Contains(wired, path) {
+					t.Errorf("%s imports %s: %s; want that in translate, cluster or %v", path, name, rule.why, wired)
+				}
+			case strings.Contains(domain, "."):
+				if !rule.shell {
+					t.Errorf("%s imports %s, want the standard library only: %s", path, name, rule.why)
+				}
+			case strings.HasPrefix(name, "math/rand"):
+				if rule.clock != nil {
+					t.Errorf("%s imports %s: %s", path, name, rule.why)
+				}
+			}
+		}
+	})
+}
+
+// Whoever decides takes now as an argument, so that tests and the server run the same
+// code.
+func TestNoClockInTheCore(t *testing.T) {
+	clocks := []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"}
+	eachFile(t, func(path, folder string, file *ast.File) {
+		rule := house[folder]
+		if rule.clock == nil || slices.Contains(rule.clock, path) {
+			return
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok {
+				if pkg, ok := sel.X.(*ast.Ident); ok && (pkg.Name == "time" && slices.Contains(clocks, sel.Sel.Name) || pkg.Name == "shield" && sel.Sel.Name == "Now") {
+					t.Errorf("%s uses %s.%s: %s", path, pkg.Name, sel.Sel.Name, rule.why)
+				}
+			}
+			return true
+		})
+	})
+}
+
+// The program has of client-go what it needs: the rest would make it 27 MB larger.
+func TestClientGoIsNarrow(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "./cmd/shield-ingress").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for name := range strings.Lines(string(out)) {
+		name = strings.TrimSpace(name)
+		if strings.HasPrefix(name, "k8s.io/") {
+			n++
+		}
+		for _, heavy := range []string{"k8s.io/client-go/kubernetes", "k8s.io/client-go/informers", "k8s.io/client-go/tools/leaderelection", "k8s.io/client-go/tools/events", "sigs.k8s.io/controller-runtime"} {
+			if name == heavy || strings.HasPrefix(name, heavy+"/") {
+				t.Errorf("shield-ingress depends on %s", name)
+			}
+		}
+	}
+	if n == 0 || n > 130 { // 110 in 2026
+		t.Errorf("shield-ingress depends on %d packages of Kubernetes; want up to 130", n)
+	}
+}
+
+// eachFile visits the Go files of this module, tests excepted.
+func eachFile(t *testing.T, visit func(path, folder string, file *ast.File)) {
+	t.Helper()
+	visited := map[string]bool{}
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if nested, _ := filepath.Glob(filepath.Join(path, "go.mod")); path != "." && len(nested) > 0 {
+				return filepath.SkipDir // a module of its own
+			}
+			return nil
+		}
+		path = filepath.ToSlash(path)
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || path == "testbed/wrapper.go" { // run by testbed/build, alone
+			return nil
+		}
+		folder, _, _ := strings.Cut(path, "/")
+		if _, ok := house[folder]; !ok {
+			t.Errorf("%s stands in a folder that has no rule here", path)
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		visited[folder] = true
+		visit(path, folder, file)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for folder := range house {
+		if !visited[folder] {
+			t.Errorf("no files in %s: the rule is out of date", folder)
+		}
+	}
+}
