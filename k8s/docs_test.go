@@ -552,7 +552,7 @@ func startServer(t *testing.T) func(line string) (string, error) {
 	t.Setenv("PATH", path)
 	for _, name := range []string{"kubectl", "helm"} {
 		if _, err := exec.LookPath(name); err != nil {
-			missing(fmt.Errorf("%w: run k8s/testbed/build tools", err))
+			missing(fmt.Errorf("%w: run k8s/testbed/build node tools", err))
 		}
 	}
 	dir, err := os.MkdirTemp("", "shield-docs-") // not t.TempDir: what is killed may still write there

@@ -209,6 +209,9 @@ func TestHelp(t *testing.T) {
 	}
 }
 
+// kubernetesPage is about another module.
+const kubernetesPage = "../../docs/kubernetes.md"
+
 // Every command in the documentation is run: here, by a test above, or by CI.
 func TestCommandsInDocs(t *testing.T) {
 	ranBy := map[string]string{
@@ -236,13 +239,20 @@ func TestCommandsInDocs(t *testing.T) {
 		"zcat -f access-*.log.gz access.log > all.log":                                    "a reader",
 		"shield simulate --from-access-log access.log":                                    "TestSimulateFromAccessLog",
 		"shield simulate --from-access-log access.log --compare suggested.caddyfile none": "TestSimulateFromAccessLog",
+
+		// The module in k8s. CI's step for it runs all tests there.
+		"cd k8s && testbed/build control tools":              "ci, in other words",
+		"cd k8s && go test ./...":                            "ci, in other words",
+		"cd k8s && go test ./deploy/...":                     "a part of the former",
+		"cd k8s && SHIELD_K8S_REQUIRED=1 go test ./livetest": "a part of the former",
+		"cd k8s && testbed/build node tools && nodetest/run": "a reader: it wants root and ten minutes",
 	}
 	ci, err := os.ReadFile("../../.ci/run")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var paths []string
-	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../loadtest/*/*.md"} {
+	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../loadtest/*/*.md", "../../k8s/*.md", "../../k8s/*/*.md"} {
 		found, _ := filepath.Glob(pattern)
 		paths = append(paths, found...)
 	}
@@ -261,7 +271,7 @@ func TestCommandsInDocs(t *testing.T) {
 					continue
 				}
 				seen = append(seen, line)
-				if path == labPage { // TestLaboratoryPage runs all that it has
+				if path == labPage || path == kubernetesPage { // TestLaboratoryPage, and TestCommands in k8s, run all that they have, or say who does
 					continue
 				}
 				switch ranBy[line] {

@@ -244,7 +244,7 @@ func (g guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 
 // redirects reports whether a request over plain HTTP is to come over TLS.
 func (p *passage) redirects(r *http.Request) bool {
-	if p.origin == nil || p.origin.NoRedirect || len(p.origin.TLSHosts) == 0 {
+	if p.origin == nil || p.origin.NoRedirect || len(p.origin.TLSHosts) == 0 || ofACME(r.URL.Path) {
 		return false
 	}
 	if scheme(r) == "https" { // up to a proxy before this one

@@ -53,6 +53,8 @@ func TestRouting(t *testing.T) {
 		{"a.example.com", "/x/..%2fblue", 400, ""},
 		{"secure.example.com", "/x?y=1", 308, ""},
 		{"secure.example.com", "/.well-known/acme-challenge/x", 200, "blue HTTP/1.1 /.well-known/acme-challenge/x"},
+		{"secure.example.com", "/.well-known/acme-challenge/y", 200, "red HTTP/1.1 /.well-known/acme-challenge/y"},
+		{"secure.example.com", "/.well-known/acme-challenges", 308, ""},
 		{"one.wild.example.com", "/", 308, ""},
 	} {
 		resp, body := w.get(tt.host, tt.path)

@@ -25,9 +25,15 @@ import (
 const forgetAfter = 10 * time.Minute
 
 // acmePath is where certificate authorities look for the answers to their challenges
-// (RFC 8555, section 8.3), over plain HTTP. Whatever routes are beneath it are neither
-// redirected nor limited.
-const acmePath = "/.well-known/acme-challenge/"
+// (RFC 8555, section 8.3), over plain HTTP: no request for it is redirected, and rules
+// for it alone are not limited.
+const acmePath = "/.well-known/acme-challenge"
+
+// ofACME reports whether a path is the one of ACME's challenges, or beneath it.
+func ofACME(path string) bool {
+	rest, ok := strings.CutPrefix(path, acmePath)
+	return ok && (rest == "" || rest[0] == '/')
+}
 
 // live makes one Model after another live, and keeps what traffic has written about
 // their objects, by UID, from one to the next: a change forgives nobody and closes
@@ -103,7 +109,7 @@ func (l *live) apply(now time.Duration, m *model.Model, d *policy.Division, pod 
 	rules := slices.Clone(m.Rules)
 	unlimited := map[*model.Origin]*model.Origin{}
 	for i := range rules {
-		if r := &rules[i]; r.Origin != nil && strings.HasPrefix(r.Path, acmePath) {
+		if r := &rules[i]; r.Origin != nil && ofACME(r.Path) {
 			r.Origin = exempt(unlimited, r.Origin)
 		}
 	}
