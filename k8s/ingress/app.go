@@ -49,6 +49,15 @@ type App struct {
 	// `namespace/name`. By default, one that is made and signed at the start.
 	DefaultCertificate string `json:"default_certificate,omitempty"`
 
+	// Let Ingresses of several namespaces share a host. By default a host belongs to the
+	// namespace whose Ingress has named it first, with all names beneath if it is a
+	// wildcard, and others are refused.
+	ShareHosts bool `json:"share_hosts,omitempty"`
+
+	// Send requests to the IPv6 addresses of pods that have both. By default, to
+	// those of IPv4.
+	PreferIPv6 bool `json:"prefer_ipv6,omitempty"`
+
 	// Read the `limit-*` annotations of ingress-nginx.
 	NginxAnnotations bool `json:"nginx_annotations,omitempty"`
 

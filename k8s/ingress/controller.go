@@ -88,7 +88,9 @@ func newController(config App, log *zap.Logger) (*controller, error) {
 	c.translator = translate.New(translate.Options{
 		Controller: config.Controller, ClassName: config.IngressClass,
 		WatchWithoutClass: config.WatchWithoutClass, NginxAnnotations: config.NginxAnnotations,
-		DefaultCertificate: config.DefaultCertificate, Self: config.Service, Published: config.PublishAddresses,
+		ShareHosts: config.ShareHosts, PreferIPv6: config.PreferIPv6,
+		DefaultCertificate: config.DefaultCertificate, Self: config.Service,
+		Published: config.PublishAddresses, PublishService: config.PublishService,
 	})
 	c.ctx, c.end = context.WithCancel(context.Background())
 	return c, nil

@@ -60,6 +60,13 @@ type Options struct {
 	// had been ours; all others are never touched.
 	Published []string
 
+	// PublishService is the Service ("namespace/name") whose addresses are written
+	// there instead of Published.
+	PublishService string
+
+	// ShareHosts lets Ingresses of several namespaces have rules for one host.
+	ShareHosts bool
+
 	// PreferIPv6 takes IPv6 addresses of Services that have both. Otherwise it is
 	// IPv4. The other family is used where the preferred one has nobody who serves.
 	PreferIPv6 bool
