@@ -61,6 +61,7 @@ type backend struct {
 	detects     bool          // herds
 	guard       *shield.Guard // of the first handler of that name
 	state       *backendState
+	live        bool // it is not of the config: see Live
 }
 
 // limited reports whether there is a limit to what the backend is to take, and
@@ -182,7 +183,7 @@ func (a *App) roster() roster {
 // backend returns what is to be seen of the backend of h.
 func (h *Handler) backend(state *backendState) *backend {
 	return &backend{
-		h.Name, h.observing, h.Capacity, h.Concurrency, len(h.Classes) > 0, h.guard.Tickets(), h.guard.DetectsHerds(), h.guard, state,
+		h.Name, h.observing, h.Capacity, h.Concurrency, len(h.Classes) > 0, h.guard.Tickets(), h.guard.DetectsHerds(), h.guard, state, h.live,
 	}
 }
 

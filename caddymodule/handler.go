@@ -84,16 +84,17 @@ type Handler struct {
 	clients   *keyer // whose promises are whose
 	perClient *keyer // whose requests in flight are counted; nil: nobody's
 	classes   []handlerClass
-	class     uint8                // for shield.Request: of those that are of no other; 0: the default
-	allow     []netip.Prefix       // clients that the quotas do not count
-	admitted  []caddy.ReplacerFunc // by class; nil: there are none
-	listens   bool                 // to what becomes of requests
+	class     uint8                 // for shield.Request: of those that are of no other; 0: the default
+	allow     func(netip.Addr) bool // clients that the quotas do not count; nil: none
+	admitted  []caddy.ReplacerFunc  // by class; nil: there are none
+	listens   bool                  // to what becomes of requests
 	queues    bool
 	observing bool
 	respond   string
 	errors    func() caddyhttp.Handler // the server's error routes, or nil
 	logged    bool                     // the server has access logs
 	lease     lease
+	live      bool // it is not of a config: see Live
 }
 
 // handlerZone is what a request needs of a zone before the decision.

@@ -34,8 +34,9 @@ type Live struct {
 	// handler's concurrency per client: 1 to 128; 0 means 64.
 	PerClientIPv6Prefix int
 
-	// Allow are addresses that neither zones nor concurrency per client count.
-	Allow []netip.Prefix
+	// Allow reports whether neither zones nor concurrency per client count an address,
+	// which is unmapped. nil: they count all.
+	Allow func(netip.Addr) bool
 }
 
 // A LiveBackend is what traffic has written about one backend: who is in flight, and
@@ -100,7 +101,7 @@ func (l Live) New() (*LiveHandler, error) {
 		}
 		h.class = uint8(1 + i)
 	}
-	h.allow, h.logged = l.Allow, true
+	h.allow, h.logged, h.live = l.Allow, true, true
 	return &LiveHandler{&h, l}, nil
 }
 
@@ -139,19 +140,10 @@ func (a *App) Show(shields []*LiveHandler) {
 
 // allowed reports whether r comes from an address that is not to be counted.
 func (h *Handler) allowed(r *http.Request) bool {
-	if len(h.allow) == 0 {
+	if h.allow == nil {
 		return false
 	}
 	ip, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 	addr, err := netip.ParseAddr(ip)
-	if err != nil {
-		return false
-	}
-	addr = addr.Unmap().WithZone("")
-	for _, prefix := range h.allow {
-		if prefix.Contains(addr) {
-			return true
-		}
-	}
-	return false
+	return err == nil && h.allow(addr.Unmap().WithZone(""))
 }

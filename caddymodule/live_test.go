@@ -53,7 +53,7 @@ func TestLiveKeepsWhatItCounts(t *testing.T) {
 		return Live{
 			Handler: Handler{Name: "ingress/shop/web", Zones: []*Zone{{Name: "rate", Rate: Rate{Rate: 1, Per: new(caddy.Duration(3600e9)), Burst: &burst}}}},
 			Backend: backend, Zones: []*LiveZone{zone},
-			Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+			Allow: netip.MustParsePrefix("10.0.0.0/8").Contains,
 		}
 	}
 	h := newLive(t, live(2))
@@ -135,7 +135,7 @@ func TestLivePerClient(t *testing.T) {
 		Handler:             Handler{Name: "a", Concurrency: &Concurrency{Limit: 100, Per: &PerClient{Limit: 1}}},
 		Backend:             NewLiveBackend(),
 		PerClientIPv6Prefix: 128,
-		Allow:               []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+		Allow:               netip.MustParsePrefix("10.0.0.0/8").Contains,
 	})
 	asked(t, h, "2001:db8::1", func(w http.ResponseWriter, r *http.Request) {
 		if got := asked(t, h, "2001:db8::1", served); got.Code != 429 {

@@ -99,19 +99,42 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		counter(descRequests, s.Admitted, b.name, "admitted", shield.Fits.String())
 		for _, reason := range shield.Reasons {
 			counter(descRequests, s.Refused[reason], b.name, "refused", reason.String())
-			counter(descRequests, s.Observed[reason], b.name, "observed", reason.String())
 		}
 		if b.concurrency != nil {
 			gauge(descInFlight, float64(s.InFlight), b.name)
 			gauge(descLimit, float64(b.guard.Limit()), b.name)
 		}
-		c.collectShed(ch, counter, gauge, b)
 		overloaded := 0.0
 		if b.state.overload.active() {
 			overloaded = 1
 		}
 		gauge(descOverload, overloaded, b.name)
-		ch <- hints(s, b.name)
+
+		counter, gauge := counter, gauge
+		if b.live {
+			// There may be a thousand of them, most of which do nothing: what is 0 is
+			// left out of the rest.
+			anyCount, anyGauge := counter, gauge
+			counter = func(d *prometheus.Desc, v uint64, labels ...string) {
+				if v != 0 {
+					anyCount(d, v, labels...)
+				}
+			}
+			gauge = func(d *prometheus.Desc, v float64, labels ...string) {
+				if v != 0 {
+					anyGauge(d, v, labels...)
+				}
+			}
+		}
+		for _, reason := range shield.Reasons {
+			counter(descRequests, s.Observed[reason], b.name, "observed", reason.String())
+		}
+		c.collectShed(ch, counter, gauge, b)
+		if h := hints(s, b.name); h != nil {
+			ch <- h
+		} else if !b.live {
+			ch <- prometheus.MustNewConstHistogram(descHints, 0, 0, emptyHints, b.name)
+		}
 		counter(descNever, s.RetryAfter[0], b.name)
 		gauge(descHeld, float64(s.Held), b.name)
 		if b.limited() {
@@ -223,6 +246,16 @@ func collectHerd(gauge func(*prometheus.Desc, float64, ...string), name string, 
 	gauge(descDistinct, distinct, name)
 }
 
+// emptyHints is the histogram of no refusals.
+var emptyHints = func() map[float64]uint64 {
+	buckets := map[float64]uint64{}
+	for _, seconds := range hintBuckets {
+		buckets[float64(seconds)] = 0
+	}
+	return buckets
+}()
+
+// hints returns what refused clients were told; nil if nobody was told anything.
 func hints(s shield.BackendStats, name string) prometheus.Metric {
 	buckets := map[float64]uint64{}
 	count, sum, next := uint64(0), uint64(0), 0
@@ -236,6 +269,9 @@ func hints(s shield.BackendStats, name string) prometheus.Metric {
 			buckets[float64(seconds)] = count
 			next = min(next+1, len(hintBuckets)-1)
 		}
+	}
+	if count == 0 {
+		return nil
 	}
 	return prometheus.MustNewConstHistogram(descHints, count, float64(sum), buckets, name)
 }

@@ -49,6 +49,10 @@ func (t *tap) latency() time.Duration {
 	return d
 }
 
+// ErrUnasked is what a handler behind a shield returns, as such or wrapped, that has not
+// asked the backend: it says nothing of how the backend does.
+var ErrUnasked = errors.New("the backend was not asked")
+
 // An ending is what has become of a request.
 type ending struct {
 	outcome shield.Outcome
@@ -58,6 +62,9 @@ type ending struct {
 // end returns what has become of r, for which next returned err. whole is false
 // if it did not return.
 func (t *tap) end(r *http.Request, err error, whole bool) ending {
+	if errors.Is(err, ErrUnasked) {
+		return ending{outcome: shield.Detached}
+	}
 	status, answered := 0, false
 	if t.repl != nil {
 		if inner, _ := t.repl.Get(placeholders[0]); inner == "refuse" {

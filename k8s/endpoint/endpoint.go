@@ -101,10 +101,15 @@ func (e *Endpoint) Release(now time.Duration, ok Outcome) {
 	case Served:
 		e.Reached()
 	case Unreachable:
-		e.fail(now, e.picked)
+		e.Failed(now)
 	}
 	e.state.Add(^uint64(0))
+	e.set.line.freed()
 }
+
+// Failed says that the endpoint could not be connected to, while it is not yet known
+// what becomes of the request: it may wait for another connection.
+func (e *Endpoint) Failed(now time.Duration) { e.fail(now, e.picked) }
 
 // fail ejects the endpoint, or ejects it again if it was on trial, unless that would
 // be more than half of the usable ones.
@@ -135,6 +140,7 @@ func (e *live) fail(now time.Duration, as picked) {
 func (e *live) readmit() {
 	e.ejections = 0
 	e.outTil.Store(0)
+	e.set.line.changed()
 }
 
 // ejected reports whether nothing is to be sent to it at now.

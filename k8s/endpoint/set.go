@@ -26,6 +26,8 @@ var (
 type Set struct {
 	members atomic.Pointer[members]
 
+	line line // of requests that wait for a place
+
 	mu   sync.Mutex
 	gone []*live // that have left with requests in flight, as of the last Update
 }
@@ -138,6 +140,7 @@ func (s *Set) Update(now time.Duration, endpoints []model.Endpoint, limit func(m
 		}
 	}
 	clear(s.gone[len(s.gone):cap(s.gone)])
+	s.line.changed()
 }
 
 // Pick chooses an endpoint for a request and takes a place at it, which its Release

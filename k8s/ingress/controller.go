@@ -54,6 +54,7 @@ type controller struct {
 
 	snapshot atomic.Pointer[Snapshot]
 	draining atomic.Bool
+	bodies   atomic.Int64                    // bytes of bodies that have been read early
 	shields  atomic.Pointer[caddymodule.App] // shows them; of the config that was started last
 	*measures
 
@@ -213,6 +214,7 @@ func (c *controller) rebuild(now time.Duration) {
 	c.join(now, m.Replicas)
 	s := c.live.apply(now, m, &c.division, c.config.Pod)
 	c.snapshot.Store(s)
+	s.settle()
 	problems := slices.Concat(m.Problems, c.live.problems)
 	c.rebuilt(s, problems, shield.Now()-now, c.division.Fraction(divisionTime(now)))
 	if app := c.shields.Load(); app != nil {

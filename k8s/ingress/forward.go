@@ -167,13 +167,11 @@ func requestID(u1, u2 uint64) string {
 }
 
 // dropConnection removes the fields that Connection names, which are for this
-// hop only (RFC 9110, section 7.6.1), and all of Connection but Upgrade.
+// hop only (RFC 9110, section 7.6.1), and all of Connection but an upgrade to
+// websocket. What is tunnelled after any other upgrade would be out of sight: in h2c,
+// requests for other routes.
 func dropConnection(h http.Header) {
-	connection, ok := h["Connection"]
-	if !ok {
-		return
-	}
-	upgrade := httpguts.HeaderValuesContainsToken(connection, "upgrade")
+	connection := h["Connection"]
 	for _, value := range connection {
 		for name := range strings.SplitSeq(value, ",") {
 			name = strings.TrimSpace(name)
@@ -183,11 +181,14 @@ func dropConnection(h http.Header) {
 			}
 		}
 	}
-	if upgrade {
+	delete(h, "Http2-Settings")
+	upgrade := h["Upgrade"]
+	if len(upgrade) == 1 && strings.EqualFold(upgrade[0], "websocket") && httpguts.HeaderValuesContainsToken(connection, "upgrade") {
 		h["Connection"] = connectionUpgrade
 		return
 	}
 	delete(h, "Connection")
+	delete(h, "Upgrade")
 }
 
 var connectionUpgrade = []string{"Upgrade"} // never changed
@@ -221,6 +222,15 @@ func (t viaTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 // A viaWriter keeps Caddy's Via out of responses.
 type viaWriter struct {
 	caddyhttp.ResponseWriterWrapper
+	pace *pacer // nil: the client may read as slowly as it likes
+}
+
+// Write implements http.ResponseWriter.
+func (w *viaWriter) Write(b []byte) (int, error) {
+	if w.pace != nil {
+		return w.pace.write(w.ResponseWriter, b)
+	}
+	return w.ResponseWriter.Write(b)
 }
 
 // WriteHeader implements http.ResponseWriter.

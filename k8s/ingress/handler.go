@@ -17,15 +17,12 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/k8s/endpoint"
+	"github.com/herdshield/shield/caddymodule"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/pushback"
 )
 
-func init() {
-	caddy.RegisterModule(new(Handler))
-	caddy.RegisterModule(new(Upstreams))
-}
+func init() { caddy.RegisterModule(new(Handler)) }
 
 // Handler implements an HTTP handler that does what the Ingresses of a cluster ask
 // for: it finds the Service that a request is for, holds it to the limits of both, and
@@ -59,7 +56,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			return err
 		}
 		proxy := module.(*reverseproxy.Handler)
-		proxy.Transport = viaTransport{proxy.Transport}
+		transport := proxy.Transport.(*reverseproxy.HTTPTransport)
+		transport.Transport.DialContext = watchDials(transport.Transport.DialContext)
+		proxy.Transport = viaTransport{reaching{transport}}
 		h.proxies[protocol] = proxy
 	}
 	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
@@ -71,6 +70,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 // outlast waits for upgraded connections to end, at most until ctx does: for the rest
 // of the grace period. A server that shuts down does not wait for those.
 func (h *Handler) outlast(ctx context.Context) error {
+	if !caddy.Exiting() {
+		return nil // a reload: reverse_proxy does what its stream_close_delay says
+	}
 	for h.upgraded.Load() > 0 {
 		select {
 		case <-time.After(upgradedEvery):
@@ -129,112 +131,66 @@ func reverseProxy(transport map[string]any) json.RawMessage {
 	return b
 }
 
-// A trip is what is known of one request on its way to an endpoint.
-type trip struct {
-	handler *Handler
-	passage *passage
-	at      atomic.Pointer[endpoint.Endpoint] // where it has a place now
-	tried   []*endpoint.Endpoint
-	room    [retries]*endpoint.Endpoint // for tried
-	refused error                       // why there is no endpoint
-}
-
-// tripKey is where requests carry their trip, among Caddy's variables.
-const tripKey = "shield_ingress.trip"
-
 // ServeHTTP implements caddyhttp.MiddlewareHandler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+	became := aborted // if it panics, as reverse_proxy does where a response breaks off
 	c := h.app.controller
+	defer func() { c.count(became) }()
 	w.Header().Del("Server") // Caddy's: it is the backend's to say, or nobody's
-	if c.draining.Load() {
+	if c.draining.Load() && len(r.Header["Upgrade"]) == 0 {
 		// So that clients go elsewhere before the listener is closed; HTTP/2
 		// clients are sent a GOAWAY for it.
 		w.Header().Set("Connection", "close")
 	}
 	snapshot := c.snapshot.Load()
 	if snapshot == nil {
-		return h.unavailable(w, r)
+		became = unserved
+		return h.unavailable(w, r, "not everything in the cluster has been seen yet")
+	}
+	if r.Method == http.MethodConnect && r.ProtoMajor == 1 {
+		became = unreadable
+		return say(w, r, http.StatusMethodNotAllowed, "this is no forward proxy")
 	}
 	target, err := snapshot.table.Resolve(r.Host, r.URL)
 	switch {
 	case err != nil:
-		c.count(unreadable)
-		return say(w, http.StatusBadRequest, "400 the path can be read in more than one way\n")
+		became = unreadable
+		return say(w, r, http.StatusBadRequest, "the path can be read in more than one way")
 	case target == nil:
-		c.count(unrouted)
-		return say(w, http.StatusNotFound, "404 no Ingress has this host and path\n")
+		became = unrouted
+		return say(w, r, http.StatusNotFound, "no Ingress has this host and path")
 	}
 	p := snapshot.ways[way{target.Origin, target.Backend}]
 	if p.redirects(r) {
-		c.count(redirected)
+		became = redirected
 		w.Header().Set("Location", "https://"+hostOf(r.Host)+r.URL.RequestURI())
-		return say(w, http.StatusPermanentRedirect, "308 use https\n")
+		return say(w, r, http.StatusPermanentRedirect, "use https")
 	}
 	if p.first == nil {
-		c.count(unserved)
-		return h.unavailable(w, r)
+		became = unserved
+		return h.unavailable(w, r, "there is no such Service, or it has no such port")
 	}
-	t := &trip{handler: h, passage: p}
-	caddyhttp.SetVar(r.Context(), tripKey, t)
-	err = p.first.ServeHTTP(w, r)
-	switch {
-	case t.refused != nil:
-		c.count(unserved)
-		return h.unavailable(w, r)
-	case err != nil:
-		return h.fail(w, c, err)
-	}
-	c.count(passed)
-	return nil
-}
-
-// ServeHTTP passes an admitted request to an endpoint. It implements
-// caddyhttp.Handler.
-func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
-	t := caddyhttp.GetVar(r.Context(), tripKey).(*trip)
-	if tracker, ok := w.(*shield.Tracker); ok {
-		// An upgraded connection, or a stream, gives its place back at once.
-		tracker.Before(func() { t.leave(endpoint.Served) })
-		defer tracker.Before(nil)
-	}
-	outcome := endpoint.Served
-	defer func() { t.leave(outcome) }() // also if it panics: a response broke off
-	if len(r.Header["Upgrade"]) > 0 {
-		t.handler.upgraded.Add(1)
-		defer t.handler.upgraded.Add(-1)
-	}
-	forward(r)
-	w = &viaWriter{caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
-	err := t.handler.proxies[p.protocol].ServeHTTP(w, r, nil)
-	var dial reverseproxy.DialError
-	if errors.As(err, &dial) {
-		outcome = endpoint.Unreachable
-	}
-	return err
-}
-
-// enter takes a place at an endpoint, another one than before.
-func (t *trip) enter(now time.Duration) (*endpoint.Endpoint, error) {
-	if last := t.leave(endpoint.Unreachable); last != nil {
-		if t.tried == nil {
-			t.tried = t.room[:0]
+	if p.limited && p.protocol != model.H2C { // gRPC may be a conversation
+		done, err := c.readEarly(w, r)
+		defer done()
+		if err != nil {
+			became = unreadable
+			w.Header().Set("Connection", "close")
+			return say(w, r, http.StatusRequestTimeout, "the body did not come")
 		}
-		t.tried = append(t.tried, last)
 	}
-	e, err := t.passage.set.Pick(now, rand.Uint64(), t.tried)
-	if t.refused = err; err == nil {
-		t.at.Store(e)
+	caddyhttp.SetVar(r.Context(), tripKey, &trip{handler: h, passage: p})
+	switch err = p.first.ServeHTTP(w, r); {
+	case err == nil:
+		became = passed
+		return nil
+	case errors.Is(err, caddymodule.ErrUnasked):
+		became = unserved
+		return h.unavailable(w, r, "no endpoint is ready")
+	default:
+		became = broken
+		return h.fail(w, r, c, err)
 	}
-	return e, err
-}
-
-// leave gives back the place, if there is one, and returns where it was.
-func (t *trip) leave(o endpoint.Outcome) *endpoint.Endpoint {
-	e := t.at.Swap(nil)
-	if e != nil {
-		e.Release(shield.Now(), o)
-	}
-	return e
 }
 
 // ServeHTTP implements caddyhttp.Handler.
@@ -277,10 +233,14 @@ func hostOf(host string) string {
 
 // unavailable answers a request for which there is nobody. When there will be is not
 // known, so nobody gets an appointment; but everybody is told another time.
-func (h *Handler) unavailable(w http.ResponseWriter, r *http.Request) error {
-	wait := time.Second + rand.N(spreadOver)
-	h.answers.Write(w, r, pushback.Refusal{Policy: -1, Hint: h.answers.Hint(wait)}, shield.At(shield.Now()))
-	return nil
+func (h *Handler) unavailable(w http.ResponseWriter, r *http.Request, why string) error {
+	refusal := pushback.Refusal{Policy: -1, Hint: h.answers.Hint(time.Second + rand.N(spreadOver))}
+	if pushback.IsGRPC(r) {
+		h.answers.Write(w, r, refusal, shield.At(shield.Now()))
+		return nil
+	}
+	h.answers.SetHeader(w, refusal)
+	return say(w, r, http.StatusServiceUnavailable, why)
 }
 
 // spreadOver is over how long clients of a Service without endpoints are spread. Ours:
@@ -289,52 +249,41 @@ const spreadOver = 9 * time.Second
 
 // fail answers a request that an endpoint has not. The controller logs how many there
 // were; a line for each would be a flood when it matters least.
-func (h *Handler) fail(w http.ResponseWriter, c *controller, err error) error {
+func (h *Handler) fail(w http.ResponseWriter, r *http.Request, c *controller, err error) error {
 	var failed caddyhttp.HandlerError
 	if !errors.As(err, &failed) || failed.StatusCode < 400 {
 		return err
 	}
 	if failed.StatusCode >= 500 {
-		c.count(broken)
 		c.failed(err)
 	}
-	return say(w, failed.StatusCode, fmt.Sprintf("%d %s\n", failed.StatusCode, http.StatusText(failed.StatusCode)))
+	return say(w, r, failed.StatusCode, http.StatusText(failed.StatusCode))
 }
 
-// say answers with a few words.
-func say(w http.ResponseWriter, status int, text string) error {
+// grpcStatus are the codes of gRPC for what a proxy answers by itself
+// (grpc/doc/statuscodes.md), which their clients cannot read from a status of HTTP.
+var grpcStatus = map[int]string{
+	http.StatusBadRequest: "3", http.StatusNotFound: "12", http.StatusMethodNotAllowed: "12",
+	http.StatusBadGateway: "14", http.StatusServiceUnavailable: "14", http.StatusGatewayTimeout: "14",
+}
+
+// say answers with a status and a few words.
+func say(w http.ResponseWriter, r *http.Request, status int, why string) error {
+	if code, ok := grpcStatus[status]; ok && pushback.IsGRPC(r) {
+		w.Header().Set("Content-Type", "application/grpc")
+		w.Header().Set("Grpc-Status", code)
+		w.Header().Set("Grpc-Message", why)
+		w.WriteHeader(http.StatusOK)
+		return nil
+	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte(text)) // the client may be gone
+	_, _ = fmt.Fprintf(w, "%d %s\n", status, why) // the client may be gone
 	return nil
-}
-
-// Upstreams tells reverse_proxy where shield_ingress wants a request to go: to one
-// endpoint, at which it has a place, and another one if it asks again.
-type Upstreams struct{}
-
-// CaddyModule implements caddy.Module.
-func (*Upstreams) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{ID: "http.reverse_proxy.upstreams.shield_ingress", New: func() caddy.Module { return new(Upstreams) }}
-}
-
-// GetUpstreams implements reverseproxy.UpstreamSource. No error is returned if there
-// is no endpoint: reverse_proxy would log it, for each request.
-func (*Upstreams) GetUpstreams(r *http.Request) ([]*reverseproxy.Upstream, error) {
-	t, ok := caddyhttp.GetVar(r.Context(), tripKey).(*trip)
-	if !ok {
-		return nil, errors.New("the upstreams of shield_ingress are for its own handler")
-	}
-	e, err := t.enter(shield.Now())
-	if err != nil {
-		return nil, nil
-	}
-	return []*reverseproxy.Upstream{{Dial: e.Addr()}}, nil
 }
 
 var (
 	_ caddy.Provisioner           = (*Handler)(nil)
 	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
-	_ reverseproxy.UpstreamSource = (*Upstreams)(nil)
 )

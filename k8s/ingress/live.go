@@ -1,10 +1,6 @@
 package ingress
 
 import (
-	"cmp"
-	"fmt"
-	"hash/fnv"
-	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -13,7 +9,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield/caddymodule"
-	"github.com/herdshield/shield/k8s/endpoint"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/k8s/route"
@@ -78,7 +73,7 @@ func (s *originState) zone(name string) *caddymodule.LiveZone {
 type serviceState struct {
 	label  string
 	counts *caddymodule.LiveBackend // nil: not used yet
-	ports  map[string]*endpoint.Set
+	sets   map[string]*endpoints    // by the ports of its endpoints
 	used   time.Duration
 }
 
@@ -107,10 +102,11 @@ func (l *live) apply(now time.Duration, m *model.Model, d *policy.Division, pod 
 		certificates: newCertificates(m.Certificates, m.DefaultCertificate),
 	}
 	rules := slices.Clone(m.Rules)
-	unlimited := map[*model.Origin]*model.Origin{}
+	unlimited := map[*model.Origin]bool{}
 	for i := range rules {
 		if r := &rules[i]; r.Origin != nil && ofACME(r.Path) {
-			r.Origin = exempt(unlimited, r.Origin)
+			r.Origin = &model.Origin{Ref: r.Origin.Ref}
+			unlimited[r.Origin] = true
 		}
 	}
 	targets := make([]*model.Target, 0, len(rules)+1)
@@ -121,10 +117,18 @@ func (l *live) apply(now time.Duration, m *model.Model, d *policy.Division, pod 
 		targets = append(targets, m.Default)
 	}
 	b := builder{
-		live: l, now: now, division: d, replicas: len(m.Replicas), rank: slices.Index(m.Replicas, pod),
-		classes: classes(targets), rooms: map[string]int{}, used: map[pair]*shields{}, sets: map[*model.Backend]*endpoint.Set{},
+		live: l, now: now, division: d, replicas: m.Replicas, pod: pod,
+		classes: classes(targets), exempt: unlimited,
+		rooms: map[string]int{}, used: map[pair]*shields{}, sets: map[*model.Backend]*endpoints{},
 	}
-	b.updateEndpoints(targets)
+	seen := map[*model.Origin]bool{}
+	for _, t := range targets {
+		if t.Origin != nil && !seen[t.Origin] {
+			seen[t.Origin] = true
+			b.zones += len(t.Origin.Policy.Zones)
+		}
+	}
+	s.settle = b.updateEndpoints(targets)
 	for _, t := range targets {
 		key := way{t.Origin, t.Backend}
 		if s.ways[key] == nil {
@@ -139,14 +143,6 @@ func (l *live) apply(now time.Duration, m *model.Model, d *policy.Division, pod 
 	l.shields = b.used
 	l.forget(now)
 	return s
-}
-
-// exempt returns o without what would be in the way of an ACME challenge.
-func exempt(done map[*model.Origin]*model.Origin, o *model.Origin) *model.Origin {
-	if done[o] == nil {
-		done[o] = &model.Origin{Ref: o.Ref, NoRedirect: true}
-	}
-	return done[o]
 }
 
 // classes returns the Services that some Origin has a class for, by UID.
@@ -165,100 +161,15 @@ type builder struct {
 	*live
 	now      time.Duration
 	division *policy.Division
-	replicas int // of shield
-	rank     int // of this one; -1: it is not known
-	classes  map[string]bool
-	rooms    map[string]int // of Services whose endpoints are limited, by UID
+	replicas []string               // of shield
+	pod      string                 // this one
+	classes  map[string]bool        // Services that somebody has a class for, by UID
+	exempt   map[*model.Origin]bool // that nothing limits
+	zones    int                    // quotas of all Origins
+	rooms    map[string]int         // of Services whose endpoints are limited, by UID
 	used     map[pair]*shields
-	sets     map[*model.Backend]*endpoint.Set
+	sets     map[*model.Backend]*endpoints
 	backends []liveBackend
-}
-
-// updateEndpoints tells the Sets of all Backends what they have now.
-func (b *builder) updateEndpoints(targets []*model.Target) {
-	for _, t := range targets {
-		backend := t.Backend
-		if backend == nil || b.sets[backend] != nil {
-			continue
-		}
-		service := b.service(backend.Service)
-		set := service.ports[backend.Port]
-		if set == nil {
-			set = new(endpoint.Set)
-			service.ports[backend.Port] = set
-		}
-		service.used = b.now
-		endpoints, places := b.places(backend)
-		set.Update(b.now, endpoints, places)
-		b.sets[backend] = set
-		b.backends = append(b.backends, liveBackend{backend, label(backend.Service.Ref, "/"+backend.Port), set})
-	}
-	slices.SortFunc(b.backends, func(x, y liveBackend) int { return cmp.Compare(x.label, y.label) })
-}
-
-// places returns which endpoints of a Backend this replica may send requests to, and how
-// many each may have in flight from it; nil: any number. What all may have together is
-// added to the Service's room.
-func (b *builder) places(backend *model.Backend) ([]model.Endpoint, func(model.Endpoint) int) {
-	service := backend.Service
-	limit := service.Policy.EndpointConcurrency
-	if limit == 0 {
-		return backend.Endpoints, nil
-	}
-	var mine []model.Endpoint
-	shares := map[netip.AddrPort]int{}
-	usable := usableState(backend.Endpoints)
-	room := 0
-	for _, e := range backend.Endpoints {
-		share := b.division.Share(divisionTime(b.now), limit, saltOf(e.Addr))
-		if share == 0 {
-			continue // its places are other replicas'
-		}
-		mine = append(mine, e)
-		shares[e.Addr] = share
-		if e.State == usable {
-			room += share
-		}
-	}
-	if room == 0 {
-		// There are more replicas than places: this one has none. It would have to
-		// refuse everybody, so it takes one that is not its own.
-		if e, ok := b.borrow(backend.Endpoints, usable); ok {
-			mine, room, shares[e.Addr] = []model.Endpoint{e}, 1, 1
-			b.problems = append(b.problems, model.Problem{
-				Object: service.Ref, Reason: "MoreReplicasThanPlaces",
-				Message: fmt.Sprintf("endpoint-concurrency is %d for %d endpoints, and there are %d replicas of shield; want at least a place for each: until then more may be in flight", limit, len(backend.Endpoints), b.replicas),
-			})
-		}
-	}
-	b.rooms[service.UID] += room
-	if service.Policy.Observe {
-		return backend.Endpoints, nil
-	}
-	return mine, func(e model.Endpoint) int { return shares[e.Addr] }
-}
-
-// usableState returns the state of those endpoints that get requests.
-func usableState(endpoints []model.Endpoint) model.EndpointState {
-	if slices.ContainsFunc(endpoints, func(e model.Endpoint) bool { return e.State == model.Ready }) {
-		return model.Ready
-	}
-	return model.Draining
-}
-
-// borrow returns an endpoint of that state: to each replica another one, if there are
-// enough.
-func (b *builder) borrow(endpoints []model.Endpoint, state model.EndpointState) (e model.Endpoint, ok bool) {
-	var those []model.Endpoint
-	for _, e := range endpoints {
-		if e.State == state {
-			those = append(those, e)
-		}
-	}
-	if len(those) == 0 {
-		return e, false
-	}
-	return those[max(0, b.rank)%len(those)], true
 }
 
 // passage returns what requests to t meet.
@@ -267,7 +178,13 @@ func (b *builder) passage(t *model.Target) *passage {
 	if t.Backend == nil {
 		return p
 	}
-	p.set, p.protocol = b.sets[t.Backend], t.Backend.Protocol
+	p.endpoints, p.protocol = b.sets[t.Backend], t.Backend.Protocol
+	p.patience = patience(t.Backend.Service.Policy)
+	p.limited = protection{service: t.Backend.Service.Policy}.limitsRoom()
+	p.first = p
+	if b.exempt[t.Origin] {
+		return p
+	}
 	var next caddyhttp.Handler = p
 	for _, h := range slices.Backward(b.handlers(t)) {
 		next = guarded{h, next}
@@ -276,21 +193,38 @@ func (b *builder) passage(t *model.Target) *passage {
 	return p
 }
 
+// patience returns how long a request that has been let in waits for a place at an
+// endpoint: as in the queue before.
+func patience(p policy.Service) time.Duration {
+	switch {
+	case p.EndpointConcurrency == 0 || p.Queue == policy.QueueOff:
+		return 0
+	case p.QueueTimeout > 0:
+		return p.QueueTimeout
+	}
+	return defaultPatience
+}
+
+// defaultPatience is the longest that the queue has anybody wait by default.
+const defaultPatience = 200 * time.Millisecond
+
 // handlers returns the shields on the way of t. If its policy turns out to be one that
 // cannot be, which its parser should have found, the last ones stay.
 func (b *builder) handlers(t *model.Target) []*caddymodule.LiveHandler {
 	origin, service := b.origin(t.Origin), b.service(t.Backend.Service)
 	key := pair{t.Origin.UID, t.Backend.Service.UID}
-	if p := t.Origin.Policy; p.Zones == nil && p.PerClient == 0 && p.Class == "" && p.RetryAfterMax == 0 {
-		key.origin = "" // all that ask for nothing are alike: most are
+	asks := t.Origin.Policy
+	if asks.Zones == nil && asks.PerClient == 0 && asks.Class == "" && asks.RetryAfterMax == 0 {
+		key.origin, asks = "", policy.Ingress{} // all that ask for nothing are alike: most are
 	}
 	if used := b.used[key]; used != nil {
 		return used.handlers
 	}
 	is := protection{
-		origin:  t.Origin.Policy.Divide(divisionTime(b.now), b.division),
+		origin:  asks.Divide(divisionTime(b.now), b.division),
 		service: t.Backend.Service.Policy.Divide(divisionTime(b.now), b.division),
 		room:    b.rooms[t.Backend.Service.UID], classes: b.classes[t.Backend.Service.UID],
+		maxKeys: maxKeys(b.zones),
 	}
 	was := b.shields[key]
 	if was == nil || !reflect.DeepEqual(was.is, is) {
@@ -298,11 +232,12 @@ func (b *builder) handlers(t *model.Target) []*caddymodule.LiveHandler {
 		switch {
 		case err == nil:
 			was = &shields{is, handlers}
-		case was == nil:
-			was = &shields{}
+		case was == nil: // then at least what the Ingress asks for
+			handlers, _ = protection{origin: is.origin, maxKeys: is.maxKeys}.shields(origin, service)
+			was = &shields{handlers: handlers}
 			fallthrough
 		default:
-			b.problems = append(b.problems, model.Problem{Object: t.Origin.Ref, Reason: "PolicyInvalid", Message: err.Error()})
+			b.problems = append(b.problems, model.Problem{Object: t.Backend.Service.Ref, Reason: "PolicyInvalid", Message: err.Error()})
 		}
 	}
 	b.used[key] = was
@@ -322,7 +257,7 @@ func (b *builder) origin(o *model.Origin) *originState {
 func (b *builder) service(m *model.Service) *serviceState {
 	s := b.services[m.UID]
 	if s == nil {
-		s = &serviceState{label: label(m.Ref, ""), ports: map[string]*endpoint.Set{}}
+		s = &serviceState{label: label(m.Ref, ""), sets: map[string]*endpoints{}}
 		b.services[m.UID] = s
 	}
 	s.used = b.now
@@ -337,17 +272,13 @@ func (l *live) forget(now time.Duration) {
 		}
 	}
 	for uid, s := range l.services {
-		if now-s.used > forgetAfter {
+		for ports, e := range s.sets {
+			if e.used < now && !e.busy(now) {
+				delete(s.sets, ports)
+			}
+		}
+		if now-s.used > forgetAfter && len(s.sets) == 0 {
 			delete(l.services, uid)
 		}
 	}
-}
-
-// saltOf tells endpoints apart where replicas share the places of each: the same in all
-// replicas.
-func saltOf(a netip.AddrPort) uint64 {
-	hash := fnv.New64a()
-	b, _ := a.MarshalBinary() // no error is possible
-	_, _ = hash.Write(b)
-	return hash.Sum64()
 }

@@ -22,14 +22,15 @@ type outcome int
 const (
 	passed     outcome = iota // to the shields and, if they admitted it, to an endpoint
 	redirected                // to https
-	unreadable                // 400
+	unreadable                // 400, 405, 408
 	unrouted                  // 404
 	unserved                  // 503: no endpoint, no Service, or nothing is known yet
 	broken                    // 502 or 504: endpoints did not answer
+	aborted                   // the response broke off
 	outcomes
 )
 
-var outcomeNames = [outcomes]string{"passed", "redirected", "unreadable", "unrouted", "unserved", "broken"}
+var outcomeNames = [outcomes]string{"passed", "redirected", "unreadable", "unrouted", "unserved", "broken", "aborted"}
 
 // measures are what is told of a controller.
 type measures struct {
@@ -71,7 +72,7 @@ func (c *controller) failed(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := shield.Now()
-	if now-c.logged.at < time.Second {
+	if c.logged.at > 0 && now-c.logged.at < time.Second {
 		return
 	}
 	n := c.requests[broken].Load()
@@ -88,7 +89,7 @@ var (
 	descLeader     = desc("leader", "1 if this replica writes the status of Ingresses.")
 	descReplicas   = desc("replicas", "Replicas that share the limits, as far as this one knows; 0: they are not shared.")
 	descShare      = desc("share_ratio", "The part of the limits that this replica has, of 1.")
-	descOutcomes   = desc("requests_total", "Requests, by what became of them: passed (to the shields, and to an endpoint if they admit it), redirected, unreadable (400), unrouted (404), unserved (503: there is no endpoint), or broken (502, 504: it did not answer).", "outcome")
+	descOutcomes   = desc("requests_total", "Requests, by what became of them: passed (to the shields, and to an endpoint if they admit it), redirected, unreadable (400, 405, 408), unrouted (404), unserved (503: there is no endpoint), broken (502, 504: it did not answer), or aborted (the response broke off).", "outcome")
 	descEndpoints  = desc("endpoints", "Endpoints of a Service's port: usable, or ejected because they cannot be reached.", "service", "state")
 	descInFlight   = desc("endpoint_in_flight_requests", "Requests in flight to the endpoint of a Service's port that has the most.", "service")
 )
@@ -146,7 +147,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descObjects, float64(len(s.backends)), "backend")
 	for _, b := range s.backends {
 		usable, ejected, most := 0, 0, 0
-		for _, e := range b.set.Stats(shield.Now()) {
+		for _, e := range b.endpoints.Stats(shield.Now()) {
 			if e.Ejected {
 				ejected++
 			} else {

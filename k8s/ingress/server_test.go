@@ -96,7 +96,7 @@ func (h *edgeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request, next cad
 		return err
 	}
 	forward(r)
-	return h.proxy.ServeHTTP(&viaWriter{caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}, r, next)
+	return h.proxy.ServeHTTP(&viaWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}, r, next)
 }
 
 // freePorts returns ports of the loopback interface that nobody listens on.

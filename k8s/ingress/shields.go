@@ -13,12 +13,31 @@ import (
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 )
 
 // maxClients is how many refused clients are remembered for one Service or Ingress, at
 // 16 bytes each, from its first refusal on. Less than shield's default, since there
 // may be a thousand of them in a cluster; a herd that is larger is deferred.
 const maxClients = 1 << 15
+
+// allKeys is how many clients the quotas of all Ingresses remember together, at 18 to 32
+// bytes each, and fewestKeys how many each does at least. What is not used takes no
+// memory.
+const (
+	allKeys    = 1 << 22
+	fewestKeys = limiter.MinKeys
+)
+
+// maxKeys returns how many clients each of so many quotas remembers: a power of two,
+// so that another quota seldom changes it.
+func maxKeys(quotas int) int {
+	n := 1 << 17 // near shield's default
+	for n > fewestKeys && n*quotas > allKeys {
+		n /= 2
+	}
+	return max(n, fewestKeys)
+}
 
 // A protection is what one Origin's requests to one Service meet: what both ask for,
 // as it is for this replica. Equal protections are served by the same shields.
@@ -32,6 +51,9 @@ type protection struct {
 
 	// classes: some Origin of the Service has a class.
 	classes bool
+
+	// maxKeys is how many clients each quota remembers.
+	maxKeys int
 }
 
 func (p protection) limitsClients() bool { return len(p.origin.Zones) > 0 || p.origin.PerClient > 0 }
@@ -81,7 +103,10 @@ func (p protection) shield(origin *originState, service *serviceState) (*caddymo
 		Retries:  &caddymodule.Retries{MaxClients: new(maxClients)},
 		Pushback: &caddymodule.Pushback{Respond: "direct"},
 	}
-	live := caddymodule.Live{Allow: p.origin.Allow}
+	live := caddymodule.Live{}
+	if len(p.origin.Allow) > 0 {
+		live.Allow = p.origin.Allows
+	}
 	if !p.limitsService() {
 		live.Backend = counted(&origin.counts)
 	} else {
@@ -91,7 +116,7 @@ func (p protection) shield(origin *originState, service *serviceState) (*caddymo
 		}
 	}
 	for _, z := range p.origin.Zones {
-		zone := &caddymodule.Zone{Name: z.Name, Key: p.origin.Key, Rate: rate(z.Limit)}
+		zone := &caddymodule.Zone{Name: z.Name, Key: p.origin.Key, Rate: rate(z.Limit), MaxKeys: &p.maxKeys}
 		if p.origin.IPv6Prefix > 0 {
 			zone.IPv6Prefix = &p.origin.IPv6Prefix
 		}
@@ -144,9 +169,10 @@ func (p protection) concurrency() *caddymodule.Concurrency {
 	if p.service.EndpointConcurrency == 0 {
 		return c
 	}
-	room := max(1, p.room) // without any endpoint it is not for want of room that nobody is served
+	room := min(max(1, p.room), shield.MaxConcurrency) // without any endpoint it is not for want of room that nobody is served
 	switch {
 	case p.service.Adaptive:
+		room = min(room, loadshed.MaxLimit)
 		c.Max = &room
 		c.Min = new(min(2, room))
 	case c.Limit == 0 || c.Limit > room:
@@ -207,8 +233,12 @@ func label(r model.Ref, more string) string {
 	if len(l) <= maxLabel {
 		return l
 	}
-	hash := fnv.New32a()
+	hash := fnv.New64a()
 	fmt.Fprint(hash, l)
-	tail := "-" + strconv.FormatUint(uint64(hash.Sum32()), 36) + more
+	// No name of an object has a colon, so nobody can have theirs taken for this.
+	tail := ":" + strconv.FormatUint(hash.Sum64(), 36) + more
+	if len(tail) > maxLabel/2 { // a port's name is short, a quota's too
+		tail = tail[:maxLabel/2]
+	}
 	return l[:maxLabel-len(tail)] + tail
 }

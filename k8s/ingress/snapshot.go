@@ -2,11 +2,11 @@ package ingress
 
 import (
 	"crypto/tls"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield/caddymodule"
-	"github.com/herdshield/shield/k8s/endpoint"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/route"
 )
@@ -23,6 +23,7 @@ type Snapshot struct {
 	certificates *certificates
 	shields      []*caddymodule.LiveHandler
 	backends     []liveBackend
+	settle       func() // see builder.updateEndpoints
 }
 
 // way is what tells one passage from another.
@@ -34,8 +35,8 @@ type way struct {
 // liveBackend is a Backend at work, for metrics.
 type liveBackend struct {
 	*model.Backend
-	label string
-	set   *endpoint.Set
+	label     string
+	endpoints *endpoints
 }
 
 // Certificate returns the certificate for a TLS server name, "" if the client sends none:
@@ -46,10 +47,12 @@ func (s *Snapshot) Certificate(name string) *tls.Certificate { return s.certific
 // A passage is what requests meet on their way from one Origin to one Backend. It is
 // the last step itself: the endpoint.
 type passage struct {
-	origin   *model.Origin
-	first    caddyhttp.Handler // a shield, or the passage itself; nil: there is no Backend
-	set      *endpoint.Set
+	origin *model.Origin
+	first  caddyhttp.Handler // a shield, or the passage itself; nil: there is no Backend
+	*endpoints
 	protocol model.Protocol
+	limited  bool          // what is in flight is limited, so that nobody must hold a place for nothing
+	patience time.Duration // how long to wait for a place at an endpoint
 }
 
 // guarded is one shield, and what comes after it.

@@ -83,7 +83,9 @@ func (w *world) apply(m *model.Model) {
 	if w.now == 0 {
 		w.now = shield.Now()
 	}
-	w.controller.snapshot.Store(w.controller.live.apply(w.now, m, &w.division, w.controller.config.Pod))
+	s := w.controller.live.apply(w.now, m, &w.division, w.controller.config.Pod)
+	w.controller.snapshot.Store(s)
+	s.settle()
 	for _, p := range w.controller.live.problems {
 		w.t.Errorf("problem: %+v", p)
 	}

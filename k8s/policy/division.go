@@ -119,9 +119,9 @@ func (d *Division) Next(now time.Duration) (at time.Duration) {
 
 // Share returns this replica's part of a limit, which may be 0: for instance where
 // there are more replicas than limit. salt says who gets what remains after even
-// division: it rotates the ranks, evenly over many salts, so that of many limits below the
-// number of replicas everybody has some. All replicas must use the same salt for the same
-// limit.
+// division: those of rank r for which r + salt, modulo the number of replicas, is less
+// than what remains. So of many limits everybody has some, if salts are hashes, or deal
+// them out in turn. All replicas must use the same salt for the same limit.
 func (d *Division) Share(now time.Duration, limit int, salt uint64) int {
 	limit = max(0, limit)
 	if !d.seen {
@@ -142,18 +142,10 @@ func (l look) share(limit int, salt uint64) int {
 	}
 	share, rest := limit/l.count, limit%l.count
 	// Added as unsigned and reduced, so that it does not overflow.
-	if l.rank >= 0 && int((uint64(l.rank)+mix(salt)%uint64(l.count))%uint64(l.count)) < rest {
+	if l.rank >= 0 && int((uint64(l.rank)+salt%uint64(l.count))%uint64(l.count)) < rest {
 		share++
 	}
 	return share
-}
-
-// mix spreads the bits of salts that are near each other: the finalizer of
-// SplitMix64 (Steele, Lea and Flood, 2014). 0 stays 0.
-func mix(x uint64) uint64 {
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
 }
 
 // Fraction returns this replica's part of a rate, from 0 to 1. Fractions follow the

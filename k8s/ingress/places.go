@@ -1,0 +1,174 @@
+package ingress
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/herdshield/shield/k8s/endpoint"
+	"github.com/herdshield/shield/k8s/model"
+)
+
+// endpoints are those of a Service with the same ports, at work. Ports of the Service
+// that lead to the same ports of its pods share them, and so the places there.
+type endpoints struct {
+	endpoint.Set
+	room int           // places that all of them have together; of the last Model
+	used time.Duration // when the last Model was made that they are in
+	took atomic.Int64  // how long requests take, in the mean, in nanoseconds; 0: not known
+}
+
+// busy reports whether any of them has requests in flight.
+func (e *endpoints) busy(now time.Duration) bool {
+	return slices.ContainsFunc(e.Stats(now), func(s endpoint.Stat) bool { return s.InFlight > 0 })
+}
+
+// updateEndpoints finds the endpoints of all Backends, and tells those who have more room
+// than before, or as much, what they are now. For the others, what it returns does so:
+// it is to be called when the shields of this Model are at work, so that these never let
+// in more requests than there are places for.
+func (b *builder) updateEndpoints(targets []*model.Target) (settle func()) {
+	var later []func()
+	for _, t := range targets {
+		backend := t.Backend
+		if backend == nil || b.sets[backend] != nil {
+			continue
+		}
+		service, ports := b.service(backend.Service), portsOf(backend.Endpoints)
+		e := service.sets[ports]
+		if e == nil {
+			e = new(endpoints)
+			service.sets[ports] = e
+		}
+		b.sets[backend] = e
+		b.backends = append(b.backends, liveBackend{backend, label(backend.Service.Ref, "/"+backend.Port), e})
+		if e.used == b.now {
+			continue // another port of the Service leads there, too
+		}
+		e.used = b.now
+		list, places, room := b.places(backend)
+		b.rooms[backend.Service.UID] += room
+		update := func() { e.Update(b.now, list, places) }
+		if room < e.room {
+			later = append(later, update)
+		} else {
+			update()
+		}
+		e.room = room
+	}
+	slices.SortFunc(b.backends, func(x, y liveBackend) int { return cmp.Compare(x.label, y.label) })
+	return func() {
+		for _, update := range later {
+			update()
+		}
+	}
+}
+
+// portsOf returns the ports of endpoints, each once.
+func portsOf(list []model.Endpoint) string {
+	var ports []string
+	for _, e := range list {
+		if p := strconv.Itoa(int(e.Addr.Port())); !slices.Contains(ports, p) {
+			ports = append(ports, p)
+		}
+	}
+	slices.Sort(ports)
+	return strings.Join(ports, ",")
+}
+
+// places returns the endpoints of a Backend that this replica may send requests to, how
+// many each may have in flight from it (nil: any number), and how many all that are
+// usable may have together (0: any number).
+func (b *builder) places(backend *model.Backend) (mine []model.Endpoint, places func(model.Endpoint) int, room int) {
+	limit := backend.Service.Policy.EndpointConcurrency
+	if limit == 0 {
+		return backend.Endpoints, nil, 0
+	}
+	usable := model.Draining
+	if slices.ContainsFunc(backend.Endpoints, func(e model.Endpoint) bool { return e.State == model.Ready }) {
+		usable = model.Ready
+	}
+	var those []model.Endpoint
+	for _, e := range backend.Endpoints {
+		if e.State == usable {
+			those = append(those, e)
+		}
+	}
+	salts := saltsOf(backend.Endpoints, those, limit, len(b.replicas))
+	shares := map[netip.AddrPort]int{}
+	for i, e := range backend.Endpoints {
+		share := b.division.Share(divisionTime(b.now), limit, salts[i])
+		if share == 0 {
+			continue // its places are other replicas'
+		}
+		mine = append(mine, e)
+		shares[e.Addr] = share
+		if e.State == usable {
+			room += share
+		}
+	}
+	if room == 0 && len(those) > 0 {
+		// It would have to refuse everybody, so it takes a place that is not its own:
+		// each replica another one, if there are enough. If there are, it will have one
+		// of its own when the shares have settled.
+		e := those[max(0, slices.Index(b.replicas, b.pod))%len(those)]
+		mine, room, shares[e.Addr] = []model.Endpoint{e}, 1, 1
+		if limit*len(those) < len(b.replicas) {
+			b.problems = append(b.problems, model.Problem{
+				Object: backend.Service.Ref, Reason: "MoreReplicasThanPlaces",
+				Message: fmt.Sprintf("endpoint-concurrency is %d, which is fewer places at all endpoints than shield has replicas; each replica takes one, so that more may be in flight; want more places, or fewer replicas", limit),
+			})
+		}
+	}
+	if backend.Service.Policy.Observe {
+		return backend.Endpoints, nil, room
+	}
+	return mine, func(e model.Endpoint) int { return shares[e.Addr] }, room
+}
+
+// saltsOf returns what tells endpoints apart where replicas share the places of each. By
+// default it is a hash of the address, so that a change of one endpoint moves no
+// places of others. But with few places that may leave a replica without any while
+// there are enough: then those that are left over by an even division are dealt out
+// in turn, over all endpoints that are usable.
+func saltsOf(list, usable []model.Endpoint, limit, replicas int) []uint64 {
+	salts := make([]uint64, len(list))
+	for i, e := range list {
+		salts[i] = saltOf(e.Addr)
+	}
+	if replicas <= 1 || limit >= replicas || limit*len(usable) < replicas {
+		return salts // each has a place at each, or there are not enough
+	}
+	has := make([]bool, replicas) // as Division.Share has it: (rank + salt) mod replicas < limit
+	for _, e := range usable {
+		for place := range limit {
+			n := uint64(replicas)
+			has[(uint64(place)+n-saltOf(e.Addr)%n)%n] = true
+		}
+	}
+	if !slices.Contains(has, false) {
+		return salts
+	}
+	next := uint64(0) // the owner of the next place; salts are negative, so that ranks count upwards
+	for i, e := range list {
+		if slices.Contains(usable, e) {
+			next += uint64(limit)
+			salts[i] = -next
+		}
+	}
+	return salts
+}
+
+// saltOf returns a hash of an address: the same in all replicas.
+func saltOf(a netip.AddrPort) uint64 {
+	hash := fnv.New64a()
+	b, _ := a.MarshalBinary() // no error is possible
+	_, _ = hash.Write(b)
+	return hash.Sum64()
+}
