@@ -118,7 +118,7 @@ func (l *LiveHandler) ServeHTTP(w http.ResponseWriter, r *http.Request, next cad
 
 // Show has metrics, logs, events and status tell of these shields beside those of the
 // config, and no more of those that it was given before. It must not be called before
-// the app has been started.
+// the app has been provisioned.
 func (a *App) Show(shields []*LiveHandler) {
 	var r roster
 	backends, zones := map[*LiveBackend]bool{}, map[*LiveZone]bool{}

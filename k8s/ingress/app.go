@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule"
 )
 
@@ -20,7 +22,7 @@ func init() { caddy.RegisterModule(new(App)) }
 //
 // A change in the cluster changes no config: no listener is touched, no connection
 // closed, no limit forgotten. Neither does a reload forget anything, as long as this
-// app's part of the config stays the same.
+// app's part of the config stays the same; if it changes, all clients are strangers.
 type App struct {
 	// The path of a kubeconfig. By default, the service account of the pod that it
 	// runs in.
@@ -77,6 +79,7 @@ type App struct {
 	controller *controller
 	key        string
 	shield     *caddymodule.App
+	before     *caddymodule.App // that showed the controller's shields until this config was started
 }
 
 // What Replicas may be.
@@ -147,15 +150,32 @@ func (a *App) check() error {
 	return errors.Join(errs...)
 }
 
+// takeoverPatience is how long a config waits for the cluster's objects, whose app of
+// this kind takes the place of another one that serves.
+const takeoverPatience = 10 * time.Second
+
 // Start implements caddy.App.
 func (a *App) Start() error {
-	a.controller.start(a.shield)
+	a.before = a.controller.start(a.shield)
+	serving := false
+	controllers.Range(func(_, c any) bool {
+		serving = serving || c != a.controller && c.(*controller).snapshot.Load() != nil
+		return !serving
+	})
+	for began := shield.Now(); serving && a.Snapshot() == nil && shield.Now()-began < takeoverPatience; {
+		time.Sleep(settle)
+	}
 	return nil
 }
 
-// Stop implements caddy.App. Nothing is stopped here: Caddy stops apps in no order,
-// and requests are served until all have been.
-func (a *App) Stop() error { return nil }
+// Stop implements caddy.App. The controller is not stopped here: Caddy stops apps in no
+// order, and requests are served until all have been. If another config has not taken
+// over, because it is this one that could not be started, the one before goes on.
+func (a *App) Stop() error {
+	a.controller.handBack(a.shield, a.before)
+	a.before = nil
+	return nil
+}
 
 // Cleanup implements caddy.CleanerUpper.
 func (a *App) Cleanup() error {

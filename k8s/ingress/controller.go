@@ -3,14 +3,15 @@ package ingress
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	networking "k8s.io/api/networking/v1"
-
+	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule"
@@ -97,9 +98,19 @@ func newController(config App, log *zap.Logger) (*controller, error) {
 	return c, nil
 }
 
-// start begins to watch, the first time that a config with it is started.
-func (c *controller) start(app *caddymodule.App) {
-	c.shields.Store(app)
+// handBack has before show the shields again, if it is app that does.
+func (c *controller) handBack(app, before *caddymodule.App) {
+	if c.shields.CompareAndSwap(app, before) && before != nil {
+		if s := c.snapshot.Load(); s != nil {
+			before.Show(s.shields)
+		}
+	}
+}
+
+// start begins to watch, the first time that a config with it is started. From now on
+// it is app that shows the shields, and not the one that it returns.
+func (c *controller) start(app *caddymodule.App) (before *caddymodule.App) {
+	before = c.shields.Swap(app)
 	if s := c.snapshot.Load(); s != nil {
 		app.Show(s.shields)
 	}
@@ -117,6 +128,7 @@ func (c *controller) start(app *caddymodule.App) {
 			<-watching
 		}()
 	})
+	return before
 }
 
 // Destruct implements caddy.Destructor.
@@ -142,8 +154,8 @@ func (c *controller) Destruct() error {
 // of all Ingresses: nobody serves there any more.
 func (c *controller) leave(ctx context.Context) {
 	s := c.snapshot.Load()
-	if s != nil && c.config.Service != "" && c.cluster.Leading() && slices.Equal(s.Model.Replicas, []string{c.config.Pod}) {
-		c.publish(s.Model, true)
+	if s != nil && caddy.Exiting() && c.config.Service != "" && c.cluster.Leading() && slices.Equal(s.Model.Replicas, []string{c.config.Pod}) {
+		c.publish(s.Model, nil, true)
 		if err := c.cluster.Flush(ctx); err != nil {
 			c.log.Warn("the status of Ingresses may still have the addresses of this", zap.Error(err))
 		}
@@ -155,16 +167,14 @@ func (c *controller) leave(ctx context.Context) {
 
 // publish has the status of Ingresses say where they can be reached; nowhere any more
 // from the last time on.
-func (c *controller) publish(m *model.Model, last bool) {
+func (c *controller) publish(m *model.Model, addresses []cluster.Address, last bool) {
 	c.publishing.Lock()
 	defer c.publishing.Unlock()
-	switch {
-	case last:
-		c.published = true
-		c.cluster.Publish(m.Mine, m.NotMine, nil)
-	case !c.published:
-		c.cluster.Publish(m.Mine, m.NotMine, c.addresses())
+	if c.published {
+		return // a rebuild, because of what was published last
 	}
+	c.published = last
+	c.cluster.Publish(m.Mine, m.NotMine, addresses)
 }
 
 // run rebuilds the Snapshot when something has changed.
@@ -210,7 +220,8 @@ func (c *controller) run() {
 
 // rebuild makes a new Snapshot.
 func (c *controller) rebuild(now time.Duration) {
-	m := c.translator.Translate(c.cluster.Objects())
+	objects := c.cluster.Objects()
+	m := c.translator.Translate(objects)
 	c.join(now, m.Replicas)
 	s := c.live.apply(now, m, &c.division, c.config.Pod)
 	c.snapshot.Store(s)
@@ -220,7 +231,7 @@ func (c *controller) rebuild(now time.Duration) {
 	if app := c.shields.Load(); app != nil {
 		app.Show(s.shields)
 	}
-	c.publish(m, false)
+	c.publish(m, c.addresses(objects.Services), false)
 	c.cluster.Report(problems)
 }
 
@@ -292,23 +303,27 @@ func (c *controller) ready() error {
 }
 
 // addresses returns what the status of Ingresses is to say.
-func (c *controller) addresses() []networking.IngressLoadBalancerIngress {
-	var list []networking.IngressLoadBalancerIngress
+func (c *controller) addresses(services []*corev1.Service) []cluster.Address {
+	var list []cluster.Address
 	if c.config.PublishService == "" {
 		for _, a := range c.config.PublishAddresses {
-			list = append(list, publish(a))
+			if net.ParseIP(a) != nil {
+				list = append(list, cluster.Address{IP: a})
+			} else {
+				list = append(list, cluster.Address{Hostname: a})
+			}
 		}
 		return list
 	}
-	for _, s := range c.cluster.Objects().Services {
+	for _, s := range services {
 		if s.Namespace+"/"+s.Name != c.config.PublishService {
 			continue
 		}
 		for _, i := range s.Status.LoadBalancer.Ingress {
-			list = append(list, networking.IngressLoadBalancerIngress{IP: i.IP, Hostname: i.Hostname})
+			list = append(list, cluster.Address{IP: i.IP, Hostname: i.Hostname})
 		}
 		for _, ip := range s.Spec.ExternalIPs {
-			list = append(list, networking.IngressLoadBalancerIngress{IP: ip})
+			list = append(list, cluster.Address{IP: ip})
 		}
 	}
 	return list

@@ -220,13 +220,13 @@ func (p *passage) redirects(r *http.Request) bool {
 	return false
 }
 
-// hostOf returns the host without its port.
-func hostOf(host string) string {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		if strings.Contains(h, ":") {
+// hostOf returns the host of a Host field, without its port and final dot.
+func hostOf(field string) string {
+	host := field
+	if h, _, err := net.SplitHostPort(field); err == nil {
+		if host = h; strings.Contains(h, ":") {
 			return "[" + h + "]"
 		}
-		return h
 	}
 	return strings.TrimSuffix(host, ".")
 }

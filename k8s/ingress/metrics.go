@@ -1,12 +1,9 @@
 package ingress
 
 import (
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	networking "k8s.io/api/networking/v1"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -159,12 +156,4 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descEndpoints, float64(ejected), b.label, "ejected")
 		gauge(descInFlight, float64(most), b.label)
 	}
-}
-
-// publish returns an address as the status of an Ingress has it.
-func publish(address string) networking.IngressLoadBalancerIngress {
-	if net.ParseIP(address) != nil {
-		return networking.IngressLoadBalancerIngress{IP: address}
-	}
-	return networking.IngressLoadBalancerIngress{Hostname: address}
 }

@@ -176,9 +176,15 @@ func (o *Options) logging() *caddy.Logging {
 		Level:    o.LogLevel,
 		Sampling: &caddy.LogSampling{Interval: time.Second, First: 20, Thereafter: 1000},
 	}}
-	logs := map[string]*caddy.CustomLog{"default": all}
+	// reverse_proxy warns of each response that breaks off, which clients can cause
+	// at will; shield_ingress_requests_total counts them.
+	all.Exclude = []string{proxyLog}
+	logs := map[string]*caddy.CustomLog{
+		"default": all,
+		"proxy":   {BaseLog: caddy.BaseLog{Level: "ERROR", Sampling: all.Sampling}, Include: []string{proxyLog}},
+	}
 	if o.AccessLog {
-		all.Exclude = []string{accessLog}
+		all.Exclude = append(all.Exclude, accessLog)
 		logs["access"] = &caddy.CustomLog{
 			BaseLog: caddy.BaseLog{
 				WriterRaw:  object("output", "stdout", nil),
@@ -190,7 +196,11 @@ func (o *Options) logging() *caddy.Logging {
 	return &caddy.Logging{Logs: logs}
 }
 
-const accessLog = "http.log.access" // Caddy's name for it
+// Caddy's names for them.
+const (
+	accessLog = "http.log.access"
+	proxyLog  = "http.handlers.reverse_proxy"
+)
 
 // tlsApp returns the config of Caddy's TLS: certificates come from Secrets alone.
 func tlsApp() *caddytls.TLS {
