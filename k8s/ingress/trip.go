@@ -83,18 +83,12 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 // backends do not notice, and work on (as loadshed.Ghosts has it). The shields'
 // places are kept with it.
 func (t *trip) arrive(ctx context.Context) {
-	took := shield.Now() - t.entered
-	switch {
-	case t.reached:
-		if t.at.Load() != nil {
-			t.passage.learn(took)
-		}
+	if t.reached {
 		t.leave(endpoint.Served)
 		return
-	case t.passage.limited && ctx.Err() != nil && t.at.Load() != nil:
-		if rest := t.passage.expected() - took; rest > 0 {
-			time.Sleep(rest)
-		}
+	}
+	if t.passage.limited && ctx.Err() != nil && t.at.Load() != nil {
+		time.Sleep(t.passage.expected() - (shield.Now() - t.entered))
 	}
 	t.leave(endpoint.Unknown) // if it could not be connected to, watchDials has said so
 }
@@ -120,8 +114,8 @@ func (e *endpoints) expected() time.Duration {
 	return min(ghostMeans*mean, longestGhost)
 }
 
-// learn takes note of how long a request has taken: an eighth of it counts, as for round
-// trips in TCP (RFC 6298). A note that is lost does no harm.
+// learn takes note of how long a request has taken until its response began: an eighth of
+// it counts, as for round trips in TCP (RFC 6298). A note that is lost does no harm.
 func (e *endpoints) learn(took time.Duration) {
 	mean := e.took.Load()
 	if mean == 0 {
@@ -203,7 +197,8 @@ func (n reaching) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t := tripOf(r.Context()); err == nil && t != nil {
 		t.reached = true
 		if e := t.at.Load(); e != nil {
-			e.Reached() // the response may take long
+			e.Reached() // the response may take long, by its client's doing
+			t.passage.learn(shield.Now() - t.entered)
 		}
 	}
 	return resp, err
