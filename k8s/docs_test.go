@@ -322,7 +322,7 @@ func TestFlags(t *testing.T) {
 	}
 	defaults := map[string]string{}
 	var flags []string
-	starts := regexp.MustCompile(`(?m)^ +--([a-z-]+)`).FindAllSubmatchIndex(help, -1)
+	starts := regexp.MustCompile(`(?m)^ +--([a-z0-9-]+)`).FindAllSubmatchIndex(help, -1)
 	for i, at := range starts {
 		end := len(help)
 		if i+1 < len(starts) {

@@ -31,7 +31,7 @@ var house = map[string]struct {
 	"policy":    {clock: []string{}, why: "policies know neither Kubernetes nor clocks"},
 	"route":     {own: []string{"model"}, clock: []string{}, why: "the table knows neither Kubernetes nor clocks"},
 	"endpoint":  {own: []string{"model"}, clock: []string{}, why: "the choice of an endpoint is told now and random numbers"},
-	"translate": {own: []string{"model", "policy"}, kube: true, clock: []string{"translate/translate.go"}, why: "it knows Kubernetes' types, and no traffic"},
+	"translate": {own: []string{"model", "policy", "route"}, kube: true, clock: []string{"translate/translate.go"}, why: "it knows Kubernetes' types, and no traffic"},
 	"cluster":   {own: []string{"model", "translate"}, shell: true, kube: true, why: "it watches and writes; what objects mean is no business of it"},
 	"ingress":   {own: []string{"cluster", "endpoint", "model", "policy", "route", "translate"}, shell: true, kube: true, why: "only its controller knows Kubernetes, and nothing in it the programs"},
 	"cmd":       {own: []string{"ingress"}, shell: true, why: "flags know the static config only"},

@@ -3,8 +3,8 @@ package cluster
 import (
 	"errors"
 	"net/http"
-	"sync/atomic"
 
+	"go.uber.org/zap"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -42,12 +42,12 @@ type clients struct {
 	// statuses and events are for writing, and limited.
 	statuses, events rest.Interface
 
-	contact atomic.Int64 // when the API server has answered last, since epoch
+	contact contact
 }
 
 // connect makes the clients for a kubeconfig, and returns the namespace that goes
 // with its credentials.
-func connect(kubeconfig string) (*clients, string, error) {
+func connect(kubeconfig string, log *zap.Logger) (*clients, string, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil)
@@ -60,7 +60,7 @@ func connect(kubeconfig string) (*clients, string, error) {
 		return nil, "", err
 	}
 
-	c := new(clients)
+	c := &clients{contact: contact{log: log}}
 	config.UserAgent = "shield-ingress"
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
@@ -115,22 +115,3 @@ func credentials(kubeconfig string, loader clientcmd.ClientConfig) (*rest.Config
 	}
 	return loader.ClientConfig()
 }
-
-// A telephone notes when the other side has said something sensible.
-type telephone struct {
-	http.RoundTripper
-	contact *atomic.Int64
-}
-
-// RoundTrip implements http.RoundTripper.
-func (t *telephone) RoundTrip(r *http.Request) (*http.Response, error) {
-	begin := now()
-	answer, err := t.RoundTripper.RoundTrip(r)
-	if err == nil && answer.StatusCode < http.StatusInternalServerError {
-		t.contact.Store(max(t.contact.Load(), int64(begin)))
-	}
-	return answer, err
-}
-
-// WrappedRoundTripper is for client-go, which looks for the transport inside.
-func (t *telephone) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }

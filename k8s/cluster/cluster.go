@@ -95,7 +95,7 @@ type Cluster struct {
 
 // New returns the Cluster of a Config. It reads files, but does not connect yet.
 func New(config Config, log *zap.Logger) (*Cluster, error) {
-	clients, namespace, err := connect(config.Kubeconfig)
+	clients, namespace, err := connect(config.Kubeconfig, log)
 	if err != nil {
 		return nil, fmt.Errorf("credentials for Kubernetes: %w", err)
 	}
@@ -135,7 +135,7 @@ func (c *Cluster) subscribe() {
 // be written, until ctx ends. It is called once. An API server that cannot be reached,
 // or that refuses, is tried again for ever.
 func (c *Cluster) Run(ctx context.Context) error {
-	ctx = klog.NewContext(ctx, logger(c.log))
+	ctx = klog.NewContext(ctx, logger(c.log, c.clients.contact.down))
 	var running sync.WaitGroup
 	for _, f := range c.all() {
 		running.Go(func() { f.controller.RunWithContext(ctx) })
@@ -181,7 +181,7 @@ func (c *Cluster) Fresh() time.Time {
 	if !c.Synced() {
 		return time.Time{}
 	}
-	oldest := c.clients.contact.Load()
+	oldest := c.clients.contact.last.Load()
 	for _, f := range c.all() {
 		oldest = min(oldest, f.until())
 	}

@@ -1,8 +1,10 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,7 +32,9 @@ const (
 // the latest call counts. The argument must not be modified after that.
 //
 // Events that are alike are aggregated, and there are not more than 25 about one object
-// at once, and one in five minutes after that, as for all controllers.
+// at once, and one in five minutes after that, as for all controllers. Namespaces take
+// turns: nobody can keep back the Events of others, however fast his own problems
+// change.
 func (c *Cluster) Report(problems []model.Problem) {
 	r := c.reporter
 	r.mu.Lock()
@@ -60,17 +64,18 @@ func (r *reporter) run(ctx context.Context) {
 	pace := time.NewTicker(eventEvery)
 	defer pace.Stop()
 	told := map[model.Problem]bool{} // those that are there now: it is no larger than the latest report
+	turn := ""                       // the namespace that was told last
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.wake:
 		}
-		for _, problem := range untold(told, r.latest()) {
+		for _, problem := range inTurn(untold(told, r.latest()), turn) {
 			if len(r.wake) > 0 || !r.cluster.Leading() {
 				break // something newer; or it is for somebody else to tell
 			}
-			told[problem] = true
+			told[problem], turn = true, problem.Object.Namespace
 			recorder.Event(reference(problem.Object), corev1.EventTypeWarning, problem.Reason, shorten(problem.Message))
 			select {
 			case <-ctx.Done():
@@ -99,6 +104,41 @@ func untold(told map[model.Problem]bool, problems []model.Problem) (fresh []mode
 	}
 	maps.DeleteFunc(told, func(p model.Problem, _ bool) bool { return !there[p] })
 	return fresh
+}
+
+// inTurn returns the problems in the order in which they are to be told: one of each
+// namespace, those after last first, and then the next one of each. Within a namespace they
+// keep their order.
+func inTurn(problems []model.Problem, last string) []model.Problem {
+	type place struct {
+		round int // how many of its namespace come before it
+		late  bool
+		model.Problem
+	}
+	rounds := map[string]int{}
+	places := make([]place, len(problems))
+	for i, p := range problems {
+		namespace := p.Object.Namespace
+		places[i] = place{rounds[namespace], namespace <= last, p}
+		rounds[namespace]++
+	}
+	slices.SortStableFunc(places, func(a, b place) int {
+		switch {
+		case a.round != b.round:
+			return cmp.Compare(a.round, b.round)
+		case a.late != b.late:
+			if a.late {
+				return 1
+			}
+			return -1
+		}
+		return cmp.Compare(a.Object.Namespace, b.Object.Namespace)
+	})
+	ordered := make([]model.Problem, len(places))
+	for i, p := range places {
+		ordered[i] = p.Problem
+	}
+	return ordered
 }
 
 func reference(object model.Ref) *corev1.ObjectReference {

@@ -39,7 +39,7 @@ func (c *Cluster) feeds(client rest.Interface, resource string, object, list run
 		if resource == "secrets" {
 			f.selector = "type=" + string(corev1.SecretTypeTLS)
 		}
-		logger := logger(c.log)
+		logger := logger(c.log, c.clients.contact.down)
 		f.store, f.controller = cache.NewInformerWithOptions(cache.InformerOptions{
 			Logger: &logger,
 			ListerWatcher: &cache.ListWatch{

@@ -8,10 +8,15 @@ import (
 )
 
 // logger is what client-go logs to. Its errors are warnings: nothing stops for them.
-func logger(log *zap.Logger) logr.Logger { return logr.New(&sink{log.Sugar()}) }
+// While the API server is down they are left out, since it has one for every try of
+// every feed.
+func logger(log *zap.Logger, down func() bool) logr.Logger { return logr.New(&sink{log.Sugar(), down}) }
 
 // A sink is a logr.LogSink that writes to zap, without what is only for debugging.
-type sink struct{ log *zap.SugaredLogger }
+type sink struct {
+	log  *zap.SugaredLogger
+	down func() bool
+}
 
 // Init implements logr.LogSink.
 func (s *sink) Init(logr.RuntimeInfo) {}
@@ -24,14 +29,19 @@ func (s *sink) Info(_ int, message string, fields ...any) { s.log.Infow(message,
 
 // Error implements logr.LogSink.
 func (s *sink) Error(err error, message string, fields ...any) {
+	if s.down() {
+		return
+	}
 	s.log.Warnw(message, append(text(fields), zap.Error(err))...)
 }
 
 // WithValues implements logr.LogSink.
-func (s *sink) WithValues(fields ...any) logr.LogSink { return &sink{s.log.With(text(fields)...)} }
+func (s *sink) WithValues(fields ...any) logr.LogSink {
+	return &sink{s.log.With(text(fields)...), s.down}
+}
 
 // WithName implements logr.LogSink.
-func (s *sink) WithName(name string) logr.LogSink { return &sink{s.log.Named(name)} }
+func (s *sink) WithName(name string) logr.LogSink { return &sink{s.log.Named(name), s.down} }
 
 // text makes the values printable: client-go passes whole objects.
 func text(fields []any) []any {

@@ -23,18 +23,19 @@ const (
 	statusTimeout = 10 * time.Second // of one request
 	statusRetry   = time.Second      // after which what has failed is tried again, doubled each time
 	statusRetries = time.Minute      // up to this
+	statusPast    = 64               // addresses that are remembered after they were published
 )
 
 // Address is where an Ingress can be reached: one of IP and Hostname.
 type Address = networkingv1.IngressLoadBalancerIngress
 
 // Publish says which addresses the status of the Ingresses in mine is to have: these,
-// and no others. Those in notMine are to have none of them. It returns at once; what
-// is different is patched in the background as long as this replica is the leader, and
+// and no others. Those in notMine are to have none of them, nor of those that were
+// published before; what else is there stays as it is. It returns at once; what is different is patched in the background as long as this replica is the leader, and
 // when it becomes it. Only the latest call counts. The arguments must not be modified
 // after that.
 func (c *Cluster) Publish(mine, notMine []model.Ref, addresses []Address) {
-	c.status.publish(&wanted{mine: mine, notMine: notMine, addresses: sorted(addresses)})
+	c.status.publish(mine, notMine, sorted(addresses))
 }
 
 // Flush waits until what was published last is in the cluster, or this replica is not
@@ -45,7 +46,8 @@ func (c *Cluster) Flush(ctx context.Context) error { return c.status.flush(ctx) 
 type wanted struct {
 	mine, notMine []model.Ref
 	addresses     []Address
-	done          bool // everything was so, once
+	past          []Address // published before; those that were so last come first
+	done          bool      // everything was so, once
 }
 
 // status writes the status of Ingresses.
@@ -62,11 +64,27 @@ func newStatus(c *Cluster) *status {
 	return &status{cluster: c, wake: make(chan struct{}, 1), changed: make(chan struct{})}
 }
 
-func (s *status) publish(w *wanted) {
+func (s *status) publish(mine, notMine []model.Ref, addresses []Address) {
+	w := &wanted{mine: mine, notMine: notMine, addresses: addresses}
 	s.mu.Lock()
+	if s.latest != nil {
+		w.past = remember(s.latest.past, s.latest.addresses, addresses)
+	}
 	s.latest = w
 	s.mu.Unlock()
 	signal(s.wake)
+}
+
+// remember returns past and those of last that are not published any more, the latter
+// first; not more than statusPast.
+func remember(past, last, now []Address) []Address {
+	gone := slices.DeleteFunc(slices.Clone(last), func(a Address) bool { return has(now, a) })
+	if len(gone) == 0 {
+		return past // what has come back in it is published: that does no harm
+	}
+	past = slices.DeleteFunc(slices.Clone(past), func(a Address) bool { return has(gone, a) })
+	all := append(gone, past...)
+	return all[:min(len(all), statusPast)]
 }
 
 func (s *status) current() *wanted {
@@ -145,7 +163,7 @@ func (s *status) pass(ctx context.Context, w *wanted) error {
 		} else {
 			ref = w.notMine[i-len(w.mine)]
 		}
-		err := s.set(ctx, ref, mine, w.addresses)
+		err := s.set(ctx, ref, mine, w)
 		if err == nil {
 			continue
 		}
@@ -165,21 +183,14 @@ func (s *status) pass(ctx context.Context, w *wanted) error {
 
 // set makes one Ingress have the addresses, or have them no more. If it does not exist
 // (any more), there is nothing to do.
-func (s *status) set(ctx context.Context, ref model.Ref, mine bool, addresses []Address) error {
+func (s *status) set(ctx context.Context, ref model.Ref, mine bool, w *wanted) error {
 	ingress := find[*networkingv1.Ingress](s.cluster.ingresses, ref.Namespace, ref.Name)
 	for try := 1; ; try++ {
 		if ingress == nil || string(ingress.UID) != ref.UID {
 			return nil
 		}
-		has := sorted(ingress.Status.LoadBalancer.Ingress)
-		wants := addresses
-		if !mine {
-			wants = slices.DeleteFunc(slices.Clone(has), func(a Address) bool {
-				_, ours := slices.BinarySearchFunc(addresses, a, compare)
-				return ours
-			})
-		}
-		if slices.EqualFunc(has, wants, func(a, b Address) bool { return compare(a, b) == 0 }) {
+		wants, different := w.status(ingress.Status.LoadBalancer.Ingress, mine)
+		if !different {
 			return nil
 		}
 		err := s.patch(ctx, ingress, wants, !mine)
@@ -193,6 +204,26 @@ func (s *status) set(ctx context.Context, ref model.Ref, mine bool, addresses []
 			return err
 		}
 	}
+}
+
+// status returns what an Ingress is to have that has this, and whether that is
+// something else. Entries of others in those that are not mine are left as they are, with
+// their ports and in their order.
+func (w *wanted) status(is []Address, mine bool) (wants []Address, different bool) {
+	if mine {
+		return w.addresses, !slices.EqualFunc(sorted(is), w.addresses, func(a, b Address) bool { return compare(a, b) == 0 })
+	}
+	for _, a := range is {
+		if !has(w.addresses, a) && !has(w.past, a) {
+			wants = append(wants, a)
+		}
+	}
+	return wants, len(wants) < len(is)
+}
+
+// has reports whether an address is among others, whatever their ports.
+func has(all []Address, a Address) bool {
+	return slices.ContainsFunc(all, func(b Address) bool { return compare(a, b) == 0 })
 }
 
 // patch fails with a conflict if it is another Ingress by now, or, on request, if

@@ -43,18 +43,15 @@ func (s *Set) Wait() *Waiter {
 	return w
 }
 
-// Leave leaves the line. A turn that has not been taken is the next one's.
+// Leave leaves the line. The next one gets a turn: this one's, if it has not been taken,
+// and else because more places may have become free than there were turns to give.
 func (w *Waiter) Leave() {
 	l := w.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiters.Remove(w.at)
 	l.length.Add(-1)
-	select {
-	case <-w.turn:
-		l.next()
-	default:
-	}
+	l.next()
 }
 
 // freed gives a turn to the first who has none yet.

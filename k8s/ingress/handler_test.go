@@ -152,12 +152,7 @@ func TestServiceCapacity(t *testing.T) {
 // is asked for than there is room for; and all that fits is let in.
 func TestEndpointConcurrency(t *testing.T) {
 	const each = 3
-	var pods []*pod
-	for i := range 3 {
-		p := newPod(t, fmt.Sprint("pod", i), start)
-		close(p.hold)
-		pods = append(pods, p)
-	}
+	pods := newPods(t, 3, time.Millisecond)
 	s := service("web", policy.Service{EndpointConcurrency: each, Queue: 1000, QueueTimeout: 10 * time.Second})
 	o := origin("web", policy.Ingress{})
 	w := newWorld(t, all(o, backend(s, pods...)))
@@ -245,6 +240,7 @@ func TestPlacesAreGivenBack(t *testing.T) {
 	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(s, p)))
 	for _, path := range []string{"/events", "/hold"} {
 		ctx, cancel := context.WithCancel(context.Background())
+		t.Cleanup(cancel) // before the pod is closed, which waits for it
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, w.base+path, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -55,6 +56,9 @@ func (b *builder) updateEndpoints(targets []*model.Target) (settle func()) {
 		list, places, room := b.places(backend)
 		b.rooms[backend.Service.UID] += room
 		update := func() { e.Update(b.now, list, places) }
+		if places == nil {
+			room = math.MaxInt
+		}
 		if room < e.room {
 			later = append(later, update)
 		} else {

@@ -83,6 +83,7 @@ func (w *world) apply(m *model.Model) {
 	if w.now == 0 {
 		w.now = shield.Now()
 	}
+	w.now++ // no two changes are at the same time
 	s := w.controller.live.apply(w.now, m, &w.division, w.controller.config.Pod)
 	w.controller.snapshot.Store(s)
 	s.settle()
@@ -157,6 +158,55 @@ func newPod(t *testing.T, name string, started func(*httptest.Server)) *pod {
 }
 
 func start(s *httptest.Server) { s.Start() }
+
+// newPods starts pods that have one port in common, as those of a Service have, at
+// addresses of their own. They are named pod0 and so on; each request takes so long.
+func newPods(t *testing.T, n int, takes time.Duration) []*pod {
+	t.Helper()
+	var listeners []net.Listener
+	port := "0"
+	for tries := 0; len(listeners) < n; {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.%d:%s", len(listeners)+1, port))
+		if err == nil {
+			listeners = append(listeners, l)
+			_, port, _ = net.SplitHostPort(l.Addr().String())
+			continue
+		}
+		if tries++; tries > 20 {
+			t.Fatal(err)
+		}
+		for _, l := range listeners { // the port is another's at one of the addresses
+			_ = l.Close()
+		}
+		listeners, port = nil, "0"
+	}
+	var pods []*pod
+	for i, l := range listeners {
+		pods = append(pods, newPod(t, fmt.Sprint("pod", i), func(s *httptest.Server) {
+			_ = s.Listener.Close()
+			s.Listener = l
+			answer := s.Config.Handler
+			s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				answer.ServeHTTP(slowly{w, takes}, r)
+			})
+			s.Start()
+		}))
+	}
+	return pods
+}
+
+// slowly begins to write after a time.
+type slowly struct {
+	http.ResponseWriter
+	takes time.Duration
+}
+
+func (w slowly) Write(b []byte) (int, error) {
+	time.Sleep(w.takes) // for real: it is about sockets
+	return w.ResponseWriter.Write(b)
+}
+
+func (w slowly) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (p *pod) endpoint() model.Endpoint {
 	return model.Endpoint{Addr: netip.MustParseAddrPort(p.Listener.Addr().String())}

@@ -47,8 +47,8 @@ type Rule struct {
 	// more, "" for every host that no other rule names.
 	Host string
 
-	// Path begins with a slash. Exact means this path only; otherwise it is a prefix,
-	// by elements: "/a" and "/a/" take /a, /a/ and /a/b, but not /ab.
+	// Path is decoded, and begins with a slash. Exact means this path only; otherwise
+	// it is a prefix, by elements: "/a" and "/a/" take /a, /a/ and /a/b, but not /ab.
 	Path  string
 	Exact bool
 

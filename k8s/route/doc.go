@@ -35,6 +35,11 @@
 // It makes no statement on parameters (/a;b is not /a), nor on upper and lower case:
 // paths are case-sensitive, whatever a backend thinks.
 //
-// A Table costs one map look-up per element of a path that rules go on with, however
-// many rules there are and however long the path is.
+// Paths of rules are decoded already. Whoever makes rules has to see to it that two of
+// them for the same decoded path do not look different: which of them has precedence
+// is decided before.
+//
+// A Table costs one map look-up per element of a path that rules branch at, however
+// many rules there are and however long the path is, and memory for two nodes per rule
+// at most, however deep its path is.
 package route

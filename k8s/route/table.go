@@ -2,7 +2,6 @@ package route
 
 import (
 	"bytes"
-	"net/url"
 	"strings"
 
 	"github.com/herdshield/shield/k8s/model"
@@ -22,19 +21,21 @@ type level struct {
 	rules, fallbacks node
 }
 
-// A node is where some elements of a path lead. The root stands for none.
+// A node is where some elements of a path lead. The root stands for none. Elements
+// between which no rule ends or branches off are one node, so that there are at most
+// two nodes for each rule, however deep its path is.
 type node struct {
-	children map[string]*node
-	prefix   *model.Target // of the rule that takes all paths which begin like this
-	exact    *model.Target // of the rule that takes the path which ends here
+	run      string           // the elements that lead here from the parent, each with the slash before it
+	children map[string]*node // by the first element of their run
+	prefix   *model.Target    // of the rule that takes all paths which begin like this
+	exact    *model.Target    // of the rule that takes the path which ends here
 }
 
 // New returns the Table of rules, of which those with precedence come first.
 // fallback gets what no rule takes; nil: nobody does.
 //
-// A rule's Path is read like that of a request: decoded once, if it can be. No path
-// is "/". A Path that does not begin with a slash is one that no request has.
-// Targets are not copied.
+// A rule's Path is compared as it is with what Read returns. No path is "/". A Path
+// that does not begin with a slash is one that no request has. Targets are not copied.
 func New(rules []model.Rule, fallback *model.Target) *Table {
 	t := &Table{names: map[string]*level{}, wildcards: map[string]*level{}, fallback: fallback}
 	for i := range rules {
@@ -43,9 +44,6 @@ func New(rules []model.Rule, fallback *model.Target) *Table {
 		path := r.Path
 		if path == "" {
 			path = "/"
-		}
-		if decoded, err := url.PathUnescape(path); err == nil {
-			path = decoded
 		}
 		if path[0] != '/' {
 			continue
@@ -94,19 +92,48 @@ func (t *Table) add(host string) *level {
 // begins with a slash.
 func (n *node) descend(path string) *node {
 	for path != "" {
-		var element string
-		element, path = cut(path)
+		element, _ := cut(path)
 		child := n.children[element]
 		if child == nil {
-			child = new(node)
-			if n.children == nil {
-				n.children = map[string]*node{}
-			}
-			n.children[element] = child
+			child = &node{run: path}
+			n.adopt(child)
+			return child
 		}
-		n = child
+		shared := sharedElements(child.run, path)
+		if shared < len(child.run) {
+			branch := &node{run: child.run[:shared]}
+			child.run = child.run[shared:]
+			branch.adopt(child)
+			n.adopt(branch)
+			child = branch
+		}
+		n, path = child, path[shared:]
 	}
 	return n
+}
+
+// adopt makes child one of n's, instead of the one that begins with the same element.
+func (n *node) adopt(child *node) {
+	if n.children == nil {
+		n.children = map[string]*node{}
+	}
+	element, _ := cut(child.run)
+	n.children[element] = child
+}
+
+// sharedElements returns how long the elements are that two paths begin with.
+func sharedElements(a, b string) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			n = i
+			break
+		}
+	}
+	if (n == len(a) || a[n] == '/') && (n == len(b) || b[n] == '/') {
+		return n
+	}
+	return strings.LastIndexByte(a[:n], '/')
 }
 
 // cut returns the first element of a path that begins with a slash, and what
@@ -144,11 +171,15 @@ func (n *node) find(path string) *model.Target {
 	}
 	best := n.prefix
 	for path != "" {
-		var element string
-		element, path = cut(path)
+		element, _ := cut(path)
 		if n = n.children[element]; n == nil {
 			return best
 		}
+		rest, ok := strings.CutPrefix(path, n.run)
+		if !ok || rest != "" && rest[0] != '/' {
+			return best
+		}
+		path = rest
 		if n.prefix != nil {
 			best = n.prefix
 		}

@@ -174,12 +174,26 @@ func TestFind(t *testing.T) {
 			"A.ExAmPlE.CoM/Foo", "a.example.com/Foo",
 			"a.example.com/foo", "",
 		}},
-		{"paths of rules are decoded as those of requests", "a/caf%C3%A9 a/a%20b a/100% a/50%25", false, []string{
-			"a/café/x", "a/caf%C3%A9",
-			"a/a b", "a/a%20b",
+		{"paths of rules are decoded already", "a/café a/login a/%6cogin a/100% a/50%25", false, []string{
+			"a/café/x", "a/café",
+			"a/login", "a/login",
+			"a/%6cogin", "a/%6cogin",
 			"a/100%", "a/100%",
-			"a/50%", "a/50%25",
-			"a/50%25", "",
+			"a/50%25", "a/50%25",
+			"a/50%", "",
+		}},
+		{"elements that begin alike", "a/ab/cd/ef a/ab/ce =a/a/b/c a/abc =a/ab/cd/ef/", false, []string{
+			"a/ab/cd/ef/g", "a/ab/cd/ef",
+			"a/ab/cd/ef/", "=a/ab/cd/ef/",
+			"a/ab/cd/e", "",
+			"a/ab/cd/eff", "",
+			"a/ab/cd", "",
+			"a/ab/ce/x", "a/ab/ce",
+			"a/a/b/c", "=a/a/b/c",
+			"a/a/b", "",
+			"a/a/b/c/", "",
+			"a/abc/d", "a/abc",
+			"a/ab", "",
 		}},
 		{"empty elements are elements", "a/x//y a/x", false, []string{
 			"a/x//y", "a/x//y",
@@ -268,6 +282,29 @@ func TestLongPaths(t *testing.T) {
 	table := New(rules("a/x/x/x", "=a/x/x/x/x"), nil)
 	if got := which(table.Find("a", strings.Repeat("/x", 1<<19))); got != "a/x/x/x" {
 		t.Errorf("found %q", got)
+	}
+}
+
+// A rule that is a million elements deep is one node, and two such ones are three.
+func TestDeepRules(t *testing.T) {
+	deep := strings.Repeat("/a", 1<<20)
+	table := New([]model.Rule{rule("h" + deep), rule("=h" + deep[:1<<20] + "/b")}, nil)
+	nodes := 0
+	var count func(*node)
+	count = func(n *node) {
+		nodes++
+		for _, child := range n.children {
+			count(child)
+		}
+	}
+	count(&table.names["h"].rules)
+	if nodes != 4 { // the root, too
+		t.Errorf("there are %d nodes, want 4", nodes)
+	}
+	for path, found := range map[string]bool{deep: true, deep + "/x": true, deep[:1<<20]: false, deep[:1<<20] + "/b": true, deep[:1<<20] + "/b/": false, deep + "a": false} {
+		if got := table.Find("h", path) != nil; got != found {
+			t.Errorf("a path of %d bytes: found %v, want %v", len(path), got, found)
+		}
 	}
 }
 

@@ -130,7 +130,7 @@ func (r *run) protocol(s *corev1.Service, port *corev1.ServicePort, name string)
 var protocols = map[string]model.Protocol{"http": model.HTTP, "h2c": model.H2C, "https": model.HTTPS}
 
 func slicesByService(all []*discoveryv1.EndpointSlice) map[key][]*discoveryv1.EndpointSlice {
-	index := make(map[key][]*discoveryv1.EndpointSlice)
+	index := make(map[key][]*discoveryv1.EndpointSlice, len(all))
 	for _, s := range all {
 		if s == nil {
 			continue

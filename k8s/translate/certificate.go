@@ -18,12 +18,14 @@ import (
 type secretCertificate struct {
 	version string // the Secret's resourceVersion
 	cert    *tls.Certificate
+	names   []string        // that it is for, as in Rule.Host
+	named   map[string]bool // the same
 	err     error
 }
 
-// certificate returns a Secret's certificate, or why there is none: in words, and as
+// certificate returns a Secret's certificate, or why it is not used: in words, and as
 // a Problem's reason.
-func (r *run) certificate(k key) (cert *tls.Certificate, reason, why string) {
+func (r *run) certificate(k key) (c *secretCertificate, reason, why string) {
 	s := r.secrets[k]
 	if s == nil {
 		return nil, ReasonSecretNotFound, fmt.Sprintf("there is no Secret %s of type %s", k, corev1.SecretTypeTLS)
@@ -32,9 +34,11 @@ func (r *run) certificate(k key) (cert *tls.Certificate, reason, why string) {
 	c, done := r.next.certificates[id]
 	if !done {
 		c = r.last.certificates[id]
-		if c.version != s.ResourceVersion || s.ResourceVersion == "" {
-			c = secretCertificate{version: s.ResourceVersion}
-			c.cert, c.err = parseSecret(s)
+		if c == nil || c.version != s.ResourceVersion || s.ResourceVersion == "" {
+			c = &secretCertificate{version: s.ResourceVersion}
+			if c.cert, c.err = parseSecret(s); c.err == nil {
+				c.readNames()
+			}
 		}
 		r.next.certificates[id] = c
 	}
@@ -43,12 +47,38 @@ func (r *run) certificate(k key) (cert *tls.Certificate, reason, why string) {
 	}
 	until := c.cert.Leaf.NotAfter
 	if !r.now.Before(until) {
-		return c.cert, ReasonCertificateExpired, fmt.Sprintf("the certificate in Secret %s has expired on %s", k, until.UTC().Format(time.RFC3339))
+		return c, ReasonCertificateExpired, fmt.Sprintf("the certificate in Secret %s has expired on %s", k, until.UTC().Format(time.RFC3339))
 	}
 	if r.expires.IsZero() || until.Before(r.expires) {
 		r.expires = until
 	}
-	return c.cert, "", ""
+	return c, "", ""
+}
+
+// readNames reads whom a certificate is for. Of old ones without subject alternative
+// names it is the common name, as with other ingress controllers.
+func (c *secretCertificate) readNames() {
+	leaf := c.cert.Leaf
+	names := leaf.DNSNames
+	if len(names) == 0 && len(leaf.IPAddresses) == 0 {
+		names = []string{leaf.Subject.CommonName}
+	}
+	c.named = make(map[string]bool, len(names))
+	for _, name := range names {
+		if name = readHost(name); name != "" && !c.named[name] {
+			c.named[name] = true
+			c.names = append(c.names, name)
+		}
+	}
+}
+
+// covers tells whether a certificate is for a host, which may be a wildcard.
+func (c *secretCertificate) covers(host string) bool {
+	if c.named[host] {
+		return true
+	}
+	_, parent, _ := strings.Cut(host, ".")
+	return parent != "" && c.named["*."+parent]
 }
 
 func parseSecret(s *corev1.Secret) (*tls.Certificate, error) {
@@ -72,33 +102,25 @@ func parseSecret(s *corev1.Secret) (*tls.Certificate, error) {
 	return &c, nil
 }
 
-// A tlsClaim is the first that has named a host in spec.tls.
-type tlsClaim struct {
-	by     *ingress
-	secret key // whose certificate is used; zero while there is none
-}
-
 // certificates gives hosts the certificates that are asked for, and Ingresses their
 // TLSHosts. Ingresses must come oldest first.
 func (r *run) certificates(ours []*ingress) []model.Certificate {
-	claims := make(map[string]*tlsClaim)
+	claims := make(map[string]key, len(ours)) // hosts, and the Secrets whose certificates are used
 	for _, in := range ours {
-		for i := range in.Spec.TLS {
-			r.claimTLS(in, &in.Spec.TLS[i], claims)
+		for i := range in.tls {
+			r.claimTLS(in, &in.tls[i], claims)
 		}
 		slices.Sort(in.origin.TLSHosts)
+		in.origin.TLSHosts = slices.Compact(in.origin.TLSHosts)
 	}
 
 	bySecret := make(map[key]*model.Certificate)
 	for _, host := range sortedKeys(claims) {
-		k := claims[host].secret
-		if k == (key{}) {
-			continue
-		}
+		k := claims[host]
 		c := bySecret[k]
 		if c == nil {
-			c = new(model.Certificate)
-			c.Certificate, _, _ = r.certificate(k)
+			secret, _, _ := r.certificate(k)
+			c = &model.Certificate{Certificate: secret.cert}
 			bySecret[k] = c
 		}
 		c.Hosts = append(c.Hosts, host)
@@ -111,9 +133,9 @@ func (r *run) certificates(ours []*ingress) []model.Certificate {
 	return list
 }
 
-func (r *run) claimTLS(in *ingress, entry *networkingv1.IngressTLS, claims map[string]*tlsClaim) {
+func (r *run) claimTLS(in *ingress, entry *networkingv1.IngressTLS, claims map[string]key) {
 	ref, k := in.origin.Ref, key{in.Namespace, entry.SecretName}
-	var cert *tls.Certificate
+	var cert *secretCertificate
 	usable := false
 	if entry.SecretName != "" {
 		var reason, why string
@@ -126,73 +148,61 @@ func (r *run) claimTLS(in *ingress, entry *networkingv1.IngressTLS, claims map[s
 
 	hosts := entry.Hosts
 	if len(hosts) == 0 {
-		hosts = namedBy(cert, in)
+		hosts = r.impliedBy(cert, in)
 	}
 	for _, host := range hosts {
 		host = readHost(host)
 		if host == "" {
 			continue
 		}
-		first := claims[host]
-		if first == nil {
-			first = &tlsClaim{by: in}
-			claims[host] = first
-		}
-		if first.by.Namespace != in.Namespace {
-			r.problems.add(ref, ReasonHostTaken,
-				"host %s in spec.tls belongs to namespace %s, whose Ingress %s is older; this claim is refused", host, first.by.Namespace, first.by.origin)
+		if owner, as := r.owner(host); owner != nil && owner.Namespace != in.Namespace {
+			r.problems.add(ref, ReasonHostTaken, "%s; its claim in spec.tls is refused here", ownerText(host, owner, as))
 			continue
 		}
-		if !slices.Contains(in.origin.TLSHosts, host) {
-			in.origin.TLSHosts = append(in.origin.TLSHosts, host)
+		in.origin.TLSHosts = append(in.origin.TLSHosts, host)
+		if !usable {
+			continue
 		}
-		switch {
-		case !usable:
-		case first.secret == (key{}):
-			first.secret = k
-			if !covers(cert.Leaf, host) {
+		switch first, taken := claims[host]; {
+		case !taken:
+			claims[host] = k
+			if !cert.covers(host) {
 				r.problems.add(ref, ReasonCertificateMismatch, "the certificate in Secret %s is not for host %s", k, host)
 			}
-		case first.secret != k:
-			r.problems.add(ref, ReasonHostTaken, "host %s has the certificate in Secret %s, which was named first; that in %s is not used", host, first.secret, k)
+		case first != k:
+			r.problems.add(ref, ReasonHostTaken, "host %s has the certificate in Secret %s, which was named first; that in %s is not used", host, first, k)
 		}
 	}
 }
 
-// namedBy returns the hosts of an Ingress's rules that a certificate is for. If there
-// are no rules, or one without host, they are all that the certificate is for.
-func namedBy(cert *tls.Certificate, in *ingress) []string {
+// impliedBy returns the hosts of an Ingress's rules that a certificate is for. If there
+// are no rules, or one without host, they are all that the certificate is for, and
+// unless somebody else has named them they are named so.
+func (r *run) impliedBy(cert *secretCertificate, in *ingress) []string {
 	if cert == nil {
 		return nil
 	}
-	if len(in.hosts) == 0 || slices.Contains(in.hosts, "") {
-		return namesIn(cert.Leaf)
+	all := len(in.hosts) == 0 || slices.Contains(in.hosts, "")
+	candidates := in.hosts
+	if all {
+		candidates = cert.names
 	}
+	if left := maxTLSHosts - in.looked; len(candidates) > left {
+		candidates = candidates[:left]
+		r.problems.add(in.origin.Ref, ReasonTooLarge,
+			"the entries in spec.tls that name no hosts stand for more than %d of them; those after them are left out", maxTLSHosts)
+	}
+	in.looked += len(candidates)
 	var hosts []string
-	for _, h := range in.hosts {
-		if covers(cert.Leaf, h) {
-			hosts = append(hosts, h)
+	for _, host := range candidates {
+		if all {
+			r.implied.add(host, in)
+		}
+		if all || cert.covers(host) {
+			hosts = append(hosts, host)
 		}
 	}
 	return hosts
-}
-
-// namesIn returns the host names of a certificate: of old ones without subject
-// alternative names it is the common name, as with other ingress controllers.
-func namesIn(leaf *x509.Certificate) []string {
-	if len(leaf.DNSNames) == 0 && len(leaf.IPAddresses) == 0 && leaf.Subject.CommonName != "" {
-		return []string{leaf.Subject.CommonName}
-	}
-	return leaf.DNSNames
-}
-
-// covers tells whether a certificate is for a host, which may be a wildcard.
-func covers(leaf *x509.Certificate, host string) bool {
-	_, parent, _ := strings.Cut(host, ".")
-	return slices.ContainsFunc(namesIn(leaf), func(name string) bool {
-		name = readHost(name)
-		return name == host || parent != "" && name == "*."+parent
-	})
 }
 
 // defaultCertificate returns that of Options, or nil.
@@ -203,7 +213,7 @@ func (r *run) defaultCertificate() *tls.Certificate {
 	k := splitKey(r.opts.DefaultCertificate)
 	cert, reason, why := r.certificate(k)
 	if reason == "" {
-		return cert
+		return cert.cert
 	}
 	ref := model.Ref{Kind: "Secret", Namespace: k.namespace, Name: k.name}
 	if s := r.secrets[k]; s != nil {

@@ -64,8 +64,8 @@ func secretUntil(t testing.TB, until time.Time, nsName string, hosts ...string) 
 }
 
 // ingressFor makes an Ingress that is ours, with a path of its own on each host and no
-// backend behind it. "-" is a rule without host; no hosts are "unseen.test". Age 1 is
-// the oldest.
+// backend behind it. "-" is a rule without host; no hosts are one that only its
+// namespace has. Age 1 is the oldest.
 func ingressFor(nsName string, age int, hosts string, tls ...networkingv1.IngressTLS) *networkingv1.Ingress {
 	k := splitKey(nsName)
 	class := "shield"
@@ -77,7 +77,7 @@ func ingressFor(nsName string, age int, hosts string, tls ...networkingv1.Ingres
 		Spec: networkingv1.IngressSpec{IngressClassName: &class, TLS: tls},
 	}
 	exact := networkingv1.PathTypeExact
-	for _, h := range strings.Fields(cmp.Or(hosts, "unseen.test")) {
+	for _, h := range strings.Fields(cmp.Or(hosts, "unseen.in-"+k.namespace+".test")) {
 		rule := networkingv1.IngressRule{Host: strings.Trim(h, "-")}
 		rule.HTTP = &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{Path: "/" + nsName, PathType: &exact}}}
 		in.Spec.Rules = append(in.Spec.Rules, rule)
@@ -158,27 +158,35 @@ in a/in: TLS for two.example.com
 CertificateMismatch Ingress a/in: the certificate in Secret a/one is not for host two.example.com`},
 		{"two namespaces: the older Ingress's", ingresses{
 			ingressFor("a/in", 1, "", entry("one", "one.example.com")),
-			ingressFor("b/in", 2, "one.example.com", entry("one", "one.example.com", "two.example.com")),
+			ingressFor("b/in", 2, "one.example.com three.example.com", entry("one", "one.example.com", "two.example.com")),
 		}, `
 certificate "one" for one.example.com
 certificate "one" for two.example.com
 in a/in: TLS for one.example.com
 in b/in: TLS for two.example.com
 CertificateMismatch Ingress b/in: the certificate in Secret b/one is not for host two.example.com
-HostTaken Ingress b/in: host one.example.com in spec.tls belongs to namespace a, whose Ingress a/in is older; this claim is refused`},
+HostTaken Ingress b/in: host one.example.com belongs to namespace a, whose Ingress a/in was first to name it; rules for it are left out here; host one.example.com belongs to namespace a, whose Ingress a/in was first to name it; its claim in spec.tls is refused here`},
 		{"two namespaces: also while the older one's Secret is missing", ingresses{
 			ingressFor("a/in", 1, "", entry("gone", "one.example.com")),
 			ingressFor("b/in", 2, "", entry("one", "one.example.com")),
 		}, `
 in a/in: TLS for one.example.com
-HostTaken Ingress b/in: host one.example.com in spec.tls belongs to namespace a, whose Ingress a/in is older; this claim is refused
+HostTaken Ingress b/in: host one.example.com belongs to namespace a, whose Ingress a/in was first to name it; its claim in spec.tls is refused here
 SecretNotFound Ingress a/in: there is no Secret a/gone of type kubernetes.io/tls; the default certificate is used`},
-		{"two namespaces: a host that is only routed is nobody's", ingresses{
+		{"two namespaces: a host that is only routed is its namespace's, too", ingresses{
 			ingressFor("a/in", 1, "one.example.com"),
 			ingressFor("b/in", 2, "", entry("one", "one.example.com")),
 		}, `
-certificate "one" for one.example.com
-in b/in: TLS for one.example.com`},
+HostTaken Ingress b/in: host one.example.com belongs to namespace a, whose Ingress a/in was first to name it; its claim in spec.tls is refused here`},
+		{"two namespaces: a name in a certificate alone is weaker than one in a spec", ingresses{
+			ingressFor("a/in", 1, "-", entry("wild")),
+			ingressFor("b/in", 2, "example.com"),
+			ingressFor("b/too", 3, "-", entry("one")),
+		}, `
+certificate "wild" for *.example.com
+in a/in: TLS for *.example.com
+HostTaken Ingress a/in: host example.com belongs to namespace b, whose Ingress b/in was first to name it; its claim in spec.tls is refused here
+HostTaken Ingress b/too: host one.example.com belongs to namespace a, whose Ingress a/in was first to name *.example.com; its claim in spec.tls is refused here`},
 		{"one namespace, one Secret", ingresses{
 			ingressFor("a/in", 1, "", entry("wild", "one.example.com")),
 			ingressFor("a/too", 2, "", entry("wild", "one.example.com")),

@@ -35,6 +35,10 @@ func (r *run) readClasses(all []*networkingv1.IngressClass) {
 	}
 
 	ours := withoutNil(all)
+	r.others = make(map[string]bool)
+	for _, c := range ours {
+		r.others[c.Name] = c.Spec.Controller != r.opts.Controller
+	}
 	ours = slices.DeleteFunc(ours, func(c *networkingv1.IngressClass) bool { return c.Spec.Controller != r.opts.Controller })
 	// Of several default classes the newest counts, then the first name: so does the
 	// API server, where it fills in the class of new Ingresses.
@@ -124,7 +128,11 @@ func (r *run) classOf(in *networkingv1.Ingress) *classDefaults {
 type ingress struct {
 	*networkingv1.Ingress
 	origin *model.Origin
-	hosts  []string // of its rules, each once, in order; "" for a rule without
+	age    int                       // how many older ones there are
+	rules  []rule                    // in order
+	hosts  []string                  // of its rules, each once, in order; "" for a rule without
+	tls    []networkingv1.IngressTLS // of its spec
+	looked int                       // hosts that were looked at for entries of tls without hosts
 }
 
 // readIngresses returns those that are ours, oldest first, and writes into m which
@@ -138,30 +146,47 @@ func (r *run) readIngresses(all []*networkingv1.Ingress, m *model.Model) []*ingr
 		ref := refTo("Ingress", in)
 		class := r.classOf(in)
 		if class == nil {
-			if published.in(in.Status.LoadBalancer.Ingress) {
+			if r.wasOurs(in, published) {
 				m.NotMine = append(m.NotMine, ref)
 			}
 			continue
 		}
 		m.Mine = append(m.Mine, ref)
+		r.next.statuses[identityOf(in)] = false
 		origin := &model.Origin{Ref: ref}
 		p := r.ingressPolicy(in, ref, class)
 		origin.Policy, origin.NoRedirect = p.policy, p.noRedirect
-		ours = append(ours, &ingress{Ingress: in, origin: origin, hosts: hostsOf(in)})
+		one := &ingress{Ingress: in, origin: origin, age: len(ours)}
+		r.read(one)
+		ours = append(ours, one)
 	}
 	slices.SortFunc(m.Mine, compareRefs)
 	slices.SortFunc(m.NotMine, compareRefs)
 	return ours
 }
 
-func hostsOf(in *networkingv1.Ingress) []string {
-	var hosts []string
-	for i := range in.Spec.Rules {
-		if h := readHost(in.Spec.Rules[i].Host); !slices.Contains(hosts, h) {
-			hosts = append(hosts, h)
+// wasOurs reports whether an Ingress that is not ours has our addresses in its status
+// because it had been ours. An address alone is no proof: while somebody moves from
+// another controller, both may have the same. So it must have been seen as ours, and
+// not without the addresses since; or name a class that there is not (any more).
+func (r *run) wasOurs(in *networkingv1.Ingress, published addresses) bool {
+	id := identityOf(in)
+	there, seen := r.last.statuses[id]
+	if !published.in(in.Status.LoadBalancer.Ingress) {
+		if seen && !there {
+			r.next.statuses[id] = false // they may be about to be written
 		}
+		return false
 	}
-	return hosts
+	if seen {
+		r.next.statuses[id] = true
+		return true
+	}
+	name := in.Annotations[legacyClass]
+	if in.Spec.IngressClassName != nil {
+		name = *in.Spec.IngressClassName
+	}
+	return name != "" && r.opts.ClassName == "" && !r.others[name]
 }
 
 // ingressPolicy is what one Ingress's annotations say.
@@ -224,12 +249,38 @@ func hasNginxLimits(annotations map[string]string) bool {
 // addresses are IPs, as netip.Addr writes them, and host names in lower case.
 type addresses map[string]bool
 
+// maxAddresses is how many addresses are remembered that are not published any more.
+const maxAddresses = 64
+
+// published returns the addresses that may be in statuses because of us.
 func (r *run) published() addresses {
-	a := make(addresses, len(r.opts.Published))
-	for _, s := range r.opts.Published {
-		if s != "" {
-			a[readAddress(s)] = true
+	a := make(addresses)
+	if r.opts.PublishService == "" {
+		for _, s := range r.opts.Published {
+			if s != "" {
+				a[readAddress(s)] = true
+			}
 		}
+		return a
+	}
+	var now []string
+	if s := r.services[splitKey(r.opts.PublishService)]; s != nil {
+		for _, i := range s.Status.LoadBalancer.Ingress {
+			now = append(now, i.IP, i.Hostname)
+		}
+		now = append(now, s.Spec.ExternalIPs...)
+	}
+	add := func(s string) {
+		if s != "" && !a[s] {
+			a[s] = true
+			r.next.addresses = append(r.next.addresses, s)
+		}
+	}
+	for _, s := range now {
+		add(readAddress(s))
+	}
+	for most := len(a) + maxAddresses; len(r.last.addresses) > 0 && len(a) < most; r.last.addresses = r.last.addresses[1:] {
+		add(r.last.addresses[0])
 	}
 	return a
 }

@@ -13,8 +13,14 @@
 // Ingresses are read oldest first, by creationTimestamp, then by namespace and name.
 // Where two ask for the same host, path and type, the older one has it and the other
 // one's rule is left out. The same holds for default backends, of a host and of the
-// cluster. A host that an older Ingress of another namespace has named in spec.tls
-// is its namespace's: later claims to it are refused, but routes are not.
+// cluster. Paths are decoded before that: two that requests cannot tell apart are one,
+// however they are written.
+//
+// A host belongs to the namespace of the oldest Ingress that names it, in its rules or
+// in spec.tls. To name a wildcard is to name all hosts of one label more. Other
+// namespaces have no certificates and no redirects for it, and neither rules nor
+// default backends, unless Options.ShareHosts says so. To be without host belongs to
+// nobody.
 //
 // # What is wrong with an object
 //
@@ -28,5 +34,6 @@
 //
 // The same objects give the same Model, in whatever order they are passed, if what
 // was translated before is the same, too. No object makes Translate panic, whatever
-// is nil in it. What is remembered is bounded by the objects that are there.
+// is nil in it, and none costs more than some milliseconds: what is too large in one is
+// left out. What is remembered is bounded by the objects that are there.
 package translate

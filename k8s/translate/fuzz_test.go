@@ -3,7 +3,9 @@ package translate
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/route"
 )
 
 // A source makes decisions out of bytes, so that fuzzing can change one at a time.
@@ -81,6 +84,11 @@ func (s *source) objects(secrets []*corev1.Secret) (o Objects) {
 		sv := &corev1.Service{ObjectMeta: s.meta()}
 		sv.Spec.Type = pick(s, corev1.ServiceTypeClusterIP, "", "", "", corev1.ServiceTypeExternalName)
 		sv.Spec.PublishNotReadyAddresses = s.maybe()
+		if s.maybe() {
+			sv.Status.LoadBalancer.Ingress = list(s, func(s *source) corev1.LoadBalancerIngress {
+				return corev1.LoadBalancerIngress{IP: pick(s, "", "192.0.2.1", "x"), Hostname: pick(s, "", "lb.example.com")}
+			})
+		}
 		sv.Spec.Ports = list(s, func(s *source) corev1.ServicePort {
 			return corev1.ServicePort{
 				Name: pick(s, "", "http", "grpc"), Port: pick[int32](s, 80, 80, 80, 0, -1, 1<<30), Protocol: pick[corev1.Protocol](s, "", "", "TCP", "UDP"),
@@ -208,7 +216,7 @@ func (s *source) ingress() *networkingv1.Ingress {
 		if s.maybe() {
 			r.HTTP = &networkingv1.HTTPIngressRuleValue{Paths: list(s, func(s *source) networkingv1.HTTPIngressPath {
 				return networkingv1.HTTPIngressPath{
-					Path:     pick(s, "/", "", "/a", "/a/", "//", "/a//", "a", "/%zz", "/%61", "/*", "/é"),
+					Path:     pick(s, "/", "", "/a", "/a/", "//", "/a//", "a", "/%zz", "/%61", "/*", "/é", "/%C3%A9", "/%61/", "/a%2F", "/a/%2e%2E", "/%252e", "/a;/..;x", "/%00", "/%2561"),
 					PathType: pointer(s, networkingv1.PathTypeExact, networkingv1.PathTypePrefix, networkingv1.PathTypeImplementationSpecific, "?", ""),
 					Backend:  backend(s),
 				}
@@ -243,14 +251,14 @@ func FuzzTranslate(f *testing.F) {
 		opts := Options{
 			Now: func() time.Time { return noon }, NginxAnnotations: s.maybe(), WatchWithoutClass: s.maybe(), PreferIPv6: s.maybe(),
 			ClassName: pick(&s, "", "shield"), DefaultCertificate: pick(&s, "", "n/a", "x", "/"), Self: pick(&s, "", "n/a", "x"),
-			Published: []string{"192.0.2.1", "lb.example.com", ""},
+			Published: []string{"192.0.2.1", "lb.example.com", ""}, PublishService: pick(&s, "", "", "n/a", "x"), ShareHosts: s.maybe(),
 		}
 		one, shuffled := New(opts), New(opts)
 		for range 5 {
 			o := s.objects(secrets)
 			before := clone(o)
 			m := one.Translate(o)
-			check(t, o, m)
+			check(t, opts, o, m)
 			if !reflect.DeepEqual(o, before) {
 				t.Fatal("objects were modified")
 			}
@@ -299,9 +307,11 @@ func shuffle(o Objects) Objects {
 	return o
 }
 
-// check holds a Model to what its fields promise, and the owners of paths to a slow
-// way to find them.
-func check(t *testing.T, o Objects, m *model.Model) {
+// check holds a Model to what its fields promise, and the owners of hosts and paths to
+// a slow way to find them: no younger Ingress takes a request that an older one takes
+// by the same decoded path, however that is written, nor any for a host of another
+// namespace.
+func check(t *testing.T, opts Options, o Objects, m *model.Model) {
 	t.Helper()
 	mine := make(map[model.Ref]bool)
 	for _, ref := range m.Mine {
@@ -313,36 +323,85 @@ func check(t *testing.T, o Objects, m *model.Model) {
 		}
 	}
 
-	owners := make(map[string]*networkingv1.Ingress)
+	var ours []*networkingv1.Ingress
 	for _, in := range o.Ingresses {
-		if in == nil || !mine[refTo("Ingress", in)] {
-			continue
+		if in != nil && mine[refTo("Ingress", in)] {
+			ours = append(ours, in)
 		}
+	}
+	slices.SortFunc(ours, func(a, b *networkingv1.Ingress) int {
+		if c := a.CreationTimestamp.Time.Compare(b.CreationTimestamp.Time); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	})
+	owners := make(map[slowPlace]*networkingv1.Ingress)
+	for _, in := range ours {
 		for _, p := range slowPlaces(in) {
-			w := owners[p]
-			if w == nil || in.CreationTimestamp.Time.Before(w.CreationTimestamp.Time) ||
-				in.CreationTimestamp.Time.Equal(w.CreationTimestamp.Time) && in.Namespace+"/"+in.Name < w.Namespace+"/"+w.Name {
+			owner := slowOwner(ours, p.host)
+			if owners[p] == nil && (opts.ShareHosts || owner == "" || owner == in.Namespace) {
 				owners[p] = in
 			}
 		}
 	}
-	got := make(map[string]bool)
+	got := make(map[slowPlace]bool)
 	for _, r := range m.Rules {
 		checkTarget(t, r.Target)
+		if owner := slowOwner(ours, r.Host); !opts.ShareHosts && owner != "" && owner != r.Origin.Namespace {
+			t.Errorf("%s has a rule for %s, which belongs to namespace %s", r.Origin, r.Host, owner)
+		}
+		for _, host := range r.Origin.TLSHosts {
+			if owner := slowOwner(ours, host); owner != "" && owner != r.Origin.Namespace {
+				t.Errorf("%s has TLS for %s, which belongs to namespace %s", r.Origin, host, owner)
+			}
+		}
 		if r.Fallback {
 			continue
 		}
-		p := slowPlace(r.Host, r.Path, r.Exact)
+		p := slowPlace{r.Host, r.Path, r.Exact}
 		if got[p] {
-			t.Errorf("%s is there twice", p)
+			t.Errorf("%+v is there twice", p)
 		}
 		got[p] = true
 		if owners[p] == nil || refTo("Ingress", owners[p]) != r.Origin.Ref {
-			t.Errorf("%s is routed by %s, want %v", p, r.Origin, owners[p])
+			t.Errorf("%+v is routed by %s, want %v", p, r.Origin, owners[p])
 		}
 	}
 	if len(got) != len(owners) {
 		t.Errorf("%d paths are routed, want %d", len(got), len(owners))
+	}
+	table := route.New(m.Rules, m.Default)
+	for p, owner := range owners {
+		host := strings.Replace(p.host, "*.", "some.", 1)
+		if host == "*" {
+			continue // no wildcard
+		}
+		if host == "" {
+			host = "nobody.test"
+		}
+		if exact := owners[slowPlace{p.host, p.path, true}]; exact != nil {
+			owner = exact
+		}
+		// Written in any way that is forwarded as it is, the request is the owner's.
+		var encoded strings.Builder
+		for i, c := range []byte(p.path) {
+			if i == 0 || c == '/' {
+				encoded.WriteByte(c)
+			} else {
+				fmt.Fprintf(&encoded, "%%%02x", c)
+			}
+		}
+		for _, written := range []string{(&url.URL{Path: p.path}).EscapedPath(), encoded.String()} {
+			u, err := url.Parse("http://" + host + written)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path, ok := route.Read(u)
+			target := table.Find(host, path)
+			if !ok || target == nil || target.Origin.Ref != refTo("Ingress", owner) {
+				t.Errorf("%s of %+v goes to %+v, want %s/%s", written, p, target, owner.Namespace, owner.Name)
+			}
+		}
 	}
 	if m.Default != nil {
 		checkTarget(t, *m.Default)
@@ -389,29 +448,59 @@ func checkTarget(t *testing.T, target model.Target) {
 	}
 }
 
-func slowPlace(host, path string, exact bool) string {
-	return fmt.Sprintf("%q %q %v", host, path, exact)
+type slowPlace struct {
+	host, path string
+	exact      bool
 }
 
-func slowPlaces(in *networkingv1.Ingress) (places []string) {
+func slowHost(host string) string { return strings.TrimSuffix(strings.ToLower(host), ".") }
+
+// slowOwner returns the namespace of the first Ingress that names a host, "" if none
+// does.
+func slowOwner(ours []*networkingv1.Ingress, host string) string {
+	for _, in := range ours {
+		var named []string
+		for _, r := range in.Spec.Rules {
+			named = append(named, r.Host)
+		}
+		for _, e := range in.Spec.TLS {
+			named = append(named, e.Hosts...)
+		}
+		for _, name := range named {
+			name = slowHost(name)
+			_, suffix, _ := strings.Cut(host, ".")
+			if host != "" && (name == host || suffix != "" && name == "*."+suffix) {
+				return in.Namespace
+			}
+		}
+	}
+	return ""
+}
+
+var slowDots = regexp.MustCompile(`(^|[/\\])\.\.?([/\\;?#]|$)`)
+
+func slowPlaces(in *networkingv1.Ingress) (places []slowPlace) {
 	for _, r := range in.Spec.Rules {
 		if r.HTTP == nil {
 			continue
 		}
 		for _, p := range r.HTTP.Paths {
-			path := p.Path
-			if path == "" {
+			path, err := url.PathUnescape(p.Path)
+			if path == "" && err == nil {
 				path = "/"
 			}
-			if !strings.HasPrefix(path, "/") {
+			last := path // decoded as often as it can be
+			for next, err := url.PathUnescape(last); err == nil && next != last; next, err = url.PathUnescape(last) {
+				last = next
+			}
+			if err != nil || !strings.HasPrefix(path, "/") || slowDots.MatchString(last) || strings.ContainsRune(path, 0) {
 				continue
 			}
 			exact := p.PathType != nil && *p.PathType == networkingv1.PathTypeExact
 			for !exact && len(path) > 1 && strings.HasSuffix(path, "/") {
 				path = path[:len(path)-1]
 			}
-			host := strings.TrimSuffix(strings.ToLower(r.Host), ".")
-			places = append(places, slowPlace(host, path, exact))
+			places = append(places, slowPlace{slowHost(r.Host), path, exact})
 		}
 	}
 	return places

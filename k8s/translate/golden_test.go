@@ -68,13 +68,15 @@ func decode(t testing.TB, text string) (opts Options, o Objects) {
 				Kind                                string
 				Controller, ClassName, Self         string
 				WatchWithoutClass, NginxAnnotations bool
-				PreferIPv6                          bool
+				PreferIPv6, ShareHosts              bool
 				Published                           []string
+				PublishService                      string
 			}
 			read(t, doc, &plain)
 			opts = Options{
 				Controller: plain.Controller, ClassName: plain.ClassName, Self: plain.Self, WatchWithoutClass: plain.WatchWithoutClass,
 				NginxAnnotations: plain.NginxAnnotations, PreferIPv6: plain.PreferIPv6, Published: plain.Published,
+				ShareHosts: plain.ShareHosts, PublishService: plain.PublishService,
 			}
 		case "IngressClass":
 			c := new(networkingv1.IngressClass)

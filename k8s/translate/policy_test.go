@@ -77,6 +77,8 @@ func TestPolicies(t *testing.T) {
 			{ingress: "nginx/limit-connections=7 class=critical", class: "rate=1/s", want: "IPv6Prefix=128 PerClient=7 Class=critical Status=503 Local=true"},
 			{ingress: "nginx/limit-connections=7 concurrency=9", want: "PerClient=9 NginxIgnored"},
 			{ingress: "nginx/limit-connections=many concurrency=9", want: "PerClient=9 NginxIgnored"},
+			{ingress: "nginx/limit-connections=7 nginx/limit-allowlist=192.0.2.0/24", want: "IPv6Prefix=128 PerClient=7 Allow=[192.0.2.0/24] Status=503 Local=true"},
+			{ingress: "nginx/limit-connections=7 nginx/limit-allowlist=192.0.2.0/24 allow-cidrs=198.51.100.0/24", want: "IPv6Prefix=128 PerClient=7 Allow=[198.51.100.0/24] Status=503 Local=true"},
 			{ingress: "nginx/rewrite-target=/ concurrency=9", want: "PerClient=9"},
 			{ingress: "nginx/rewrite-target=/", class: "rate=1/s", want: "Zones=[{rate {1 1s 0}}]"},
 		}},

@@ -19,41 +19,65 @@ const (
 	ReasonDefaultBackendTaken = "DefaultBackendTaken" // the default backend is left out
 	ReasonPathInvalid         = "PathInvalid"         // the rule is left out
 	ReasonPathLiteral         = "PathLiteral"         // the path looks like a pattern, and is not read as one
+	ReasonTooLarge            = "TooLarge"            // the rest of its rules, or of its hosts for TLS, is left out
 	ReasonNoBackend           = "NoBackend"           // a host without paths, and no default backend
 	ReasonBackendUnsupported  = "BackendUnsupported"  // not a Service: 503
 	ReasonServiceNotFound     = "ServiceNotFound"     // 503
 	ReasonPortNotFound        = "PortNotFound"        // 503
 	ReasonExternalName        = "ExternalName"        // 503
-	ReasonHostTaken           = "HostTaken"           // the certificate is not used for the host
+	ReasonHostTaken           = "HostTaken"           // the rule, or the certificate, is left out
 	ReasonSecretNotFound      = "SecretNotFound"      // the default certificate is used
 	ReasonSecretInvalid       = "SecretInvalid"       // the default certificate is used
 	ReasonCertificateExpired  = "CertificateExpired"  // the default certificate is used
 	ReasonCertificateMismatch = "CertificateMismatch" // it is used, but clients will not trust it
 )
 
-// maxMessage is about how long a Problem's Message gets by joining several: an
-// Event's may have 1,024 bytes.
+// maxMessage is how long one message may be, and about how long a Problem's Message
+// gets by joining several: an Event's may have 1,024 bytes.
 const maxMessage = 900
 
-// problems are messages in the order in which they were found, each once.
-type problems map[problemKey][]string
+// problems are messages in the order in which they were found.
+type problems map[problemKey]*messages
 
 type problemKey struct {
 	object model.Ref
 	reason string
 }
 
+// messages are the first ones, each once, as many as have room. All others are only
+// counted, each time: an object may give as many as it is large.
+type messages struct {
+	first []string
+	bytes int
+	more  int
+}
+
 func (p problems) add(object model.Ref, reason, format string, args ...any) {
 	k := problemKey{object, reason}
-	if message := fmt.Sprintf(format, args...); !slices.Contains(p[k], message) {
-		p[k] = append(p[k], message)
+	m := p[k]
+	if m == nil {
+		m = new(messages)
+		p[k] = m
+	}
+	if m.more > 0 {
+		m.more++
+		return
+	}
+	message := shorten(fmt.Sprintf(format, args...), maxMessage)
+	switch {
+	case slices.Contains(m.first, message):
+	case m.bytes > 0 && m.bytes+len(message) > maxMessage:
+		m.more++
+	default:
+		m.first = append(m.first, message)
+		m.bytes += len(message) + len("; ")
 	}
 }
 
 func (p problems) sorted() []model.Problem {
 	list := make([]model.Problem, 0, len(p))
-	for k, messages := range p {
-		list = append(list, model.Problem{Object: k.object, Reason: k.reason, Message: joined(messages)})
+	for k, m := range p {
+		list = append(list, model.Problem{Object: k.object, Reason: k.reason, Message: m.String()})
 	}
 	slices.SortFunc(list, func(a, b model.Problem) int {
 		return cmp.Or(compareRefs(a.Object, b.Object), strings.Compare(a.Reason, b.Reason))
@@ -61,20 +85,13 @@ func (p problems) sorted() []model.Problem {
 	return list
 }
 
-// joined is the first message, and as many more as have room.
-func joined(messages []string) string {
-	var b strings.Builder
-	for i, m := range messages {
-		if i > 0 {
-			if b.Len()+len(m) > maxMessage {
-				fmt.Fprintf(&b, "; and %d more", len(messages)-i)
-				break
-			}
-			b.WriteString("; ")
-		}
-		b.WriteString(m)
+// String returns all messages in one line.
+func (m *messages) String() string {
+	text := strings.Join(m.first, "; ")
+	if m.more > 0 {
+		text += fmt.Sprintf("; and %d more", m.more)
 	}
-	return b.String()
+	return text
 }
 
 // joinErrors is one line for all errors, or "".

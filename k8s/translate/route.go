@@ -2,6 +2,7 @@ package translate
 
 import (
 	"cmp"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -9,11 +10,12 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/route"
 )
 
 // A place is what only one rule can have.
 type place struct {
-	host, path      string
+	host, path      string // as in model.Rule
 	exact, fallback bool
 }
 
@@ -38,22 +40,23 @@ func (r *run) claim(p place, in *ingress) (c *claim, winner *ingress) {
 // rules leave of their hosts, or if it has no rules for what nobody else takes.
 // Ingresses must come oldest first.
 func (r *run) route(in *ingress, catchAll **model.Target) {
-	for i := range in.Spec.Rules {
-		rule := &in.Spec.Rules[i]
-		if rule.HTTP == nil {
-			continue // see borrow
+	for _, rule := range in.rules {
+		if r.refused(in, rule.host) {
+			continue
 		}
-		host := readHost(rule.Host)
-		for j := range rule.HTTP.Paths {
-			r.routePath(in, host, &rule.HTTP.Paths[j])
+		for i := range rule.paths { // none: see borrow
+			r.routePath(in, rule.host, &rule.paths[i])
 		}
 	}
 
 	backend := in.Spec.DefaultBackend
 	switch {
 	case backend == nil:
-	case len(in.Spec.Rules) > 0:
+	case len(in.rules) > 0:
 		for _, host := range in.hosts {
+			if r.refused(in, host) {
+				continue
+			}
 			c, winner := r.claim(place{host: host, path: "/", fallback: true}, in)
 			if winner != nil {
 				r.problems.add(in.origin.Ref, ReasonDefaultBackendTaken,
@@ -71,24 +74,16 @@ func (r *run) route(in *ingress, catchAll **model.Target) {
 }
 
 func (r *run) routePath(in *ingress, host string, p *networkingv1.HTTPIngressPath) {
-	at := place{host: host, path: cmp.Or(p.Path, "/")}
 	kind := cmp.Or(value(p.PathType), networkingv1.PathTypeImplementationSpecific)
-	at.exact = kind == networkingv1.PathTypeExact
-	switch {
-	case at.path[0] != '/':
-		r.problems.add(in.origin.Ref, ReasonPathInvalid, "path %q of %s does not begin with a slash, and is left out", p.Path, hostText(host))
+	at := place{host: host, exact: kind == networkingv1.PathTypeExact}
+	var wrong string
+	if at.path, wrong = readPath(p.Path, at.exact); wrong != "" {
+		r.problems.add(in.origin.Ref, ReasonPathInvalid, "path %q of %s %s, and is left out", shorten(p.Path, maxQuoted), hostText(host), wrong)
 		return
-	case kind == networkingv1.PathTypeImplementationSpecific && strings.ContainsAny(at.path, `*^$()[]|\?`):
-		r.problems.add(in.origin.Ref, ReasonPathLiteral,
-			"path %q of %s looks like a pattern, but is compared as it is: %s means Prefix here", p.Path, hostText(host), kind)
 	}
-	if decoded, err := url.PathUnescape(at.path); err == nil && decoded != at.path {
+	if kind == networkingv1.PathTypeImplementationSpecific && strings.ContainsAny(p.Path, `*^$()[]|\?`) {
 		r.problems.add(in.origin.Ref, ReasonPathLiteral,
-			"path %q of %s is compared as it is with the decoded paths of requests; write %q instead", p.Path, hostText(host), decoded)
-	}
-	if !at.exact {
-		// A prefix goes by elements: with and without a slash at the end it is the same.
-		at.path = cmp.Or(strings.TrimRight(at.path, "/"), "/")
+			"path %q of %s looks like a pattern, but is compared as it is: %s means Prefix here", shorten(p.Path, maxQuoted), hostText(host), kind)
 	}
 
 	c, winner := r.claim(at, in)
@@ -96,11 +91,41 @@ func (r *run) routePath(in *ingress, host string, p *networkingv1.HTTPIngressPat
 	case nil:
 		c.target.Backend = r.backend(in, &p.Backend)
 	case in:
-		r.problems.add(in.origin.Ref, ReasonPathTaken, "path %q (%s) of %s is there twice; the first counts", at.path, typeText(at.exact), hostText(host))
+		r.problems.add(in.origin.Ref, ReasonPathTaken, "path %q (%s) of %s is there twice; the first counts",
+			shorten(at.path, maxQuoted), typeText(at.exact), hostText(host))
 	default:
-		r.problems.add(in.origin.Ref, ReasonPathTaken,
-			"path %q (%s) of %s is routed by the older Ingress %s; this rule is left out", at.path, typeText(at.exact), hostText(host), winner.origin)
+		r.problems.add(in.origin.Ref, ReasonPathTaken, "path %q (%s) of %s is routed by the older Ingress %s; this rule is left out",
+			shorten(at.path, maxQuoted), typeText(at.exact), hostText(host), winner.origin)
 	}
+}
+
+// readPath returns a path as requests are matched with it, or what is wrong with it.
+// This is the one place where paths of rules are decoded: what is the same path for
+// requests must be the same for claims, however it is written.
+func readPath(raw string, exact bool) (path, wrong string) {
+	switch {
+	case raw == "":
+		return "/", ""
+	case raw[0] != '/':
+		return "", "does not begin with a slash"
+	case len(raw) > maxPath:
+		return "", fmt.Sprintf("has %d bytes; want at most %d", len(raw), maxPath)
+	}
+	path, err := url.PathUnescape(raw)
+	if err != nil {
+		return "", fmt.Sprintf("cannot be decoded: %v", err)
+	}
+	if n := strings.Count(path, "/"); n > maxElements {
+		return "", fmt.Sprintf("has %d elements; want at most %d", n, maxElements)
+	}
+	if _, ok := route.Read(&url.URL{Path: path}); !ok {
+		return "", `has an element "." or "..", or a control character, which requests are refused for`
+	}
+	if !exact {
+		// A prefix goes by elements: with and without a slash at the end it is the same.
+		path = cmp.Or(strings.TrimRight(path, "/"), "/")
+	}
+	return path, ""
 }
 
 // borrow gives the cluster's default backend to hosts that an Ingress names without
@@ -109,17 +134,15 @@ func (r *run) borrow(in *ingress, catchAll *model.Target) {
 	if in.Spec.DefaultBackend != nil {
 		return
 	}
-	for i := range in.Spec.Rules {
-		rule := &in.Spec.Rules[i]
-		if rule.HTTP != nil && len(rule.HTTP.Paths) > 0 {
+	for _, rule := range in.rules {
+		if len(rule.paths) > 0 || r.refused(in, rule.host) {
 			continue
 		}
-		host := readHost(rule.Host)
 		if catchAll == nil {
-			r.problems.add(in.origin.Ref, ReasonNoBackend, "%s has no paths, and there is no default backend: the rule routes nothing", hostText(host))
+			r.problems.add(in.origin.Ref, ReasonNoBackend, "%s has no paths, and there is no default backend: the rule routes nothing", hostText(rule.host))
 			continue
 		}
-		if c, _ := r.claim(place{host: host, path: "/", fallback: true}, in); c != nil {
+		if c, _ := r.claim(place{host: rule.host, path: "/", fallback: true}, in); c != nil {
 			c.target.Backend = catchAll.Backend
 		}
 	}

@@ -56,15 +56,18 @@ type Options struct {
 	Self string
 
 	// Published are the addresses, IPs and host names, that shield writes into the
-	// status of its Ingresses. An Ingress that is not ours and has one of them there
-	// had been ours; all others are never touched.
+	// status of its Ingresses. An Ingress that is not ours, and has one of them there,
+	// had been ours if it was seen as such, or if it names a class that there is not,
+	// as far as classes can be read; all others are never touched.
 	Published []string
 
 	// PublishService is the Service ("namespace/name") whose addresses are written
-	// there instead of Published.
+	// there instead of Published: those of its load balancer, and its external IPs. Those
+	// that it had before are remembered.
 	PublishService string
 
 	// ShareHosts lets Ingresses of several namespaces have rules for one host.
+	// Otherwise only those of the namespace that it belongs to may.
 	ShareHosts bool
 
 	// PreferIPv6 takes IPv6 addresses of Services that have both. Otherwise it is
@@ -77,8 +80,8 @@ type Options struct {
 
 // A Translator makes Models. It remembers the last good policy of every IngressClass,
 // Ingress and Service that it has read one of, by UID and as long as the object is
-// there; and the certificates in use, by the UID and resourceVersion of their Secret.
-// It is not for concurrent use.
+// there; the certificates in use, by the UID and resourceVersion of their Secret; whose
+// status may have shield's addresses, and some addresses of PublishService. It is not for concurrent use.
 type Translator struct {
 	opts Options
 	memory
@@ -90,15 +93,22 @@ type memory struct {
 	classes      map[identity]classDefaults
 	ingresses    map[identity]ingressPolicy
 	services     map[identity]servicePolicy
-	certificates map[identity]secretCertificate
+	certificates map[identity]*secretCertificate
+
+	// statuses has the Ingresses that are ours, or were: true when they have been
+	// seen with our addresses since.
+	statuses  map[identity]bool
+	addresses []string // of PublishService; those that it had last come first
 }
 
-func newMemory() memory {
+// newMemory returns one with room for as much as there was last.
+func newMemory(last memory) memory {
 	return memory{
-		classes:      make(map[identity]classDefaults),
-		ingresses:    make(map[identity]ingressPolicy),
-		services:     make(map[identity]servicePolicy),
-		certificates: make(map[identity]secretCertificate),
+		classes:      make(map[identity]classDefaults, len(last.classes)),
+		ingresses:    make(map[identity]ingressPolicy, len(last.ingresses)),
+		services:     make(map[identity]servicePolicy, len(last.services)),
+		certificates: make(map[identity]*secretCertificate, len(last.certificates)),
+		statuses:     make(map[identity]bool, len(last.statuses)),
 	}
 }
 
@@ -126,7 +136,7 @@ func New(o Options) *Translator {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Translator{opts: o, memory: newMemory()}
+	return &Translator{opts: o}
 }
 
 // Expires is when the first of the certificates expires that the last Model has:
@@ -136,17 +146,18 @@ func (t *Translator) Expires() time.Time { return t.expires }
 // Translate returns what the objects ask for.
 func (t *Translator) Translate(o Objects) *model.Model {
 	r := &run{
-		opts: &t.opts, last: t.memory, next: newMemory(), now: t.opts.Now(),
+		opts: &t.opts, last: t.memory, next: newMemory(t.memory), now: t.opts.Now(),
 		services: indexed(o.Services), secrets: indexed(o.Secrets), configMaps: indexed(o.ConfigMaps),
 		slices:   slicesByService(o.Slices),
 		rules:    make(map[place]*claim, 4*len(o.Ingresses)),
-		backends: make(map[portKey]*model.Backend),
-		used:     make(map[key]*model.Service),
+		backends: make(map[portKey]*model.Backend, len(t.memory.services)),
+		used:     make(map[key]*model.Service, len(t.memory.services)),
 		problems: make(problems),
 	}
 	r.readClasses(o.Classes)
 	m := new(model.Model)
 	ours := r.readIngresses(o.Ingresses, m)
+	r.readNames(ours)
 
 	var catchAll *model.Target
 	for _, in := range ours {
@@ -183,7 +194,10 @@ type run struct {
 	slices     map[key][]*discoveryv1.EndpointSlice // by Service
 
 	classes      map[string]*classDefaults // ours
+	others       map[string]bool           // whether a class that there is is another controller's
 	defaultClass *classDefaults            // of Ingresses that name none; nil: those are not ours
+
+	named, implied names // hosts in specs, and in certificates alone
 
 	rules    map[place]*claim
 	used     map[key]*model.Service

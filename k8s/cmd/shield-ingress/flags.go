@@ -47,6 +47,8 @@ func parse(args []string, env func(string) string) (command, error) {
 	f.Var(text(&app.PublishService, pair), "publish-service", "`namespace/name` of the Service in front of this: its addresses go into the status of Ingresses")
 	f.Var(texts(&app.PublishAddresses, address), "publish-address", "`addresses` or host names for the status of Ingresses instead")
 	f.Var(text(&app.DefaultCertificate, pair), "default-certificate", "`namespace/name` of the Secret with the certificate for names that no other is for (default: one signed by itself)")
+	f.BoolVar(&app.ShareHosts, "share-hosts", false, "let Ingresses of several namespaces have paths on one host")
+	f.BoolVar(&app.PreferIPv6, "prefer-ipv6", false, "send requests to the IPv6 addresses of pods that have both")
 	f.BoolVar(&app.NginxAnnotations, "nginx-annotations", false, "read the limit-* annotations of ingress-nginx")
 
 	// The replicas.

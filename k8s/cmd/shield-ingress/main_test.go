@@ -53,7 +53,7 @@ func TestFlags(t *testing.T) {
 		{"none, elsewhere", nil, nowhere, func(*ingress.Options) {}},
 		{"all", []string{
 			"--kubeconfig=/k", "--controller-class=example.com/x", "--ingress-class=x", "--watch-ingress-without-class", "--namespaces=a,b", "--namespaces", "c,a",
-			"--publish-address=192.0.2.1,lb.example.com", "--default-certificate=a/b.c", "--nginx-annotations", "--replicas=local",
+			"--publish-address=192.0.2.1,lb.example.com", "--default-certificate=a/b.c", "--nginx-annotations", "--share-hosts", "--prefer-ipv6", "--replicas=local",
 			"--service=a/b", "--http-port=80", "--https-port=443", "--status-port=9000", "--trusted-proxies=10.0.0.0/8, 192.0.2.1",
 			"--trusted-proxies=2001:db8::/32,10.0.0.0/8", "--proxy-protocol-from=::1", "--shutdown-delay=0s", "--grace-period=1m", "--log-level=Debug", "--access-log",
 		}, nowhere, func(o *ingress.Options) {
@@ -61,6 +61,7 @@ func TestFlags(t *testing.T) {
 			a.Kubeconfig, a.Controller, a.IngressClass, a.WatchWithoutClass = "/k", "example.com/x", "x", true
 			a.Namespaces, a.PublishAddresses = []string{"a", "b", "c"}, []string{"192.0.2.1", "lb.example.com"}
 			a.DefaultCertificate, a.NginxAnnotations, a.Replicas, a.Service = "a/b.c", true, "local", "a/b"
+			a.ShareHosts, a.PreferIPv6 = true, true
 			o.HTTPPort, o.HTTPSPort, o.StatusPort = 80, 443, 9000
 			var trusted, proxies prefixes
 			_ = trusted.Set("10.0.0.0/8,192.0.2.1/32,2001:db8::/32")
@@ -161,7 +162,7 @@ func TestConfigOfFlags(t *testing.T) {
 	for _, args := range [][]string{
 		nil,
 		{"--trusted-proxies=10.0.0.0/8,fd00::/8", "--proxy-protocol-from=192.0.2.0/24", "--access-log", "--log-level=warn"},
-		{"--namespaces=a,b", "--ingress-class=x", "--replicas=local", "--nginx-annotations", "--watch-ingress-without-class"},
+		{"--namespaces=a,b", "--ingress-class=x", "--replicas=local", "--nginx-annotations", "--watch-ingress-without-class", "--share-hosts", "--prefer-ipv6"},
 		{"--publish-service=a/b", "--default-certificate=a/b", "--shutdown-delay=0s", "--grace-period=1h"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {

@@ -1,0 +1,210 @@
+package endpoint
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// await takes a place as soon as there is one, in its turn.
+func await(s *Set, now time.Duration) *Endpoint {
+	w := s.Wait()
+	defer w.Leave()
+	for may := w.First; ; may = true {
+		if may {
+			if e, err := s.Pick(now, rand.Uint64(), nil); err == nil {
+				return e
+			}
+		}
+		<-w.Turn
+	}
+}
+
+// has reports whether a Waiter has a turn.
+func has(w *Waiter) bool { return len(w.Turn) > 0 }
+
+// Places that become free go to those who have waited longest, and to nobody who has
+// not joined the line.
+func TestFirstComeFirstServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s Set
+		s.Update(t0, points("1 2"), upTo(1))
+		taken := []*Endpoint{mustPick(t, &s, t0), mustPick(t, &s, t0)}
+		if s.Waiting() {
+			t.Error("somebody is waiting, though nobody has come")
+		}
+		served := make(chan int, 10)
+		places := make(chan *Endpoint, 10)
+		for n := range 5 {
+			go func() {
+				e := await(&s, t0)
+				served <- n
+				places <- e
+			}()
+			synctest.Wait()
+		}
+		if !s.Waiting() || len(served) > 0 {
+			t.Fatalf("%d were served, with no place free", len(served))
+		}
+		for _, e := range taken {
+			places <- e
+		}
+		for n := range 5 {
+			(<-places).Release(t0, Served)
+			synctest.Wait()
+			if len(served) != 1 {
+				t.Fatalf("%d were served for one place", len(served))
+			}
+			if got := <-served; got != n {
+				t.Fatalf("the one who came as number %d was served as number %d", got, n)
+			}
+		}
+		if s.Waiting() {
+			t.Error("somebody is waiting, though all were served")
+		}
+	})
+}
+
+// Only the first one may look at once; the others would overtake.
+func TestFirst(t *testing.T) {
+	var s Set
+	a, b := s.Wait(), s.Wait()
+	if !a.First || b.First {
+		t.Errorf("First is %v and %v; want true and false", a.First, b.First)
+	}
+	a.Leave()
+	if c := s.Wait(); c.First {
+		t.Error("First, though another is waiting")
+	}
+}
+
+// No place stays free while somebody waits: not if a waiter leaves with the turn that it
+// was given, nor if more places become free than there are turns to give, before others
+// come.
+func TestTurnsAreNotLost(t *testing.T) {
+	var s Set
+	s.Update(t0, points("1"), upTo(2))
+	x, y := mustPick(t, &s, t0), mustPick(t, &s, t0)
+	a, b := s.Wait(), s.Wait()
+	x.Release(t0, Served)
+	if !has(a) || has(b) {
+		t.Fatalf("turns: %v, %v; want the first one's", has(a), has(b))
+	}
+	a.Leave() // its client has gone
+	if !has(b) {
+		t.Error("the turn of the one who has gone is lost")
+	}
+	<-b.Turn
+	x = mustPick(t, &s, t0)
+	b.Leave()
+
+	a = s.Wait()
+	x.Release(t0, Served)
+	y.Release(t0, Served) // a has a turn already
+	b = s.Wait()
+	<-a.Turn
+	mustPick(t, &s, t0)
+	a.Leave()
+	if !has(b) {
+		t.Error("a place is free, and the one who waits for it is not told")
+	}
+}
+
+// Whatever makes more places wakes all: how many can be served is not known.
+func TestEverybodyIsWoken(t *testing.T) {
+	for what, change := range map[string]func(*Set, *Endpoint){
+		"more places at the endpoints": func(s *Set, _ *Endpoint) { s.Update(t0, points("1 2"), upTo(4)) },
+		"another endpoint":             func(s *Set, _ *Endpoint) { s.Update(t0, points("1 2 3"), upTo(3)) },
+		"no endpoint at all":           func(s *Set, _ *Endpoint) { s.Update(t0, nil, nil) },
+		"a trial that goes well":       func(_ *Set, trial *Endpoint) { trial.Reached() },
+	} {
+		var s Set
+		s.Update(t0, points("1 2"), upTo(3))
+		dead := mustPick(t, &s, t0)
+		dead.Release(t0, Unreachable)
+		for range 3 {
+			mustPick(t, &s, t0) // of the other
+		}
+		trial := mustPick(t, &s, t0+time.Second)
+		if digit(trial) != digit(dead) {
+			t.Fatalf("picked %s for the trial of %s", digit(trial), digit(dead))
+		}
+		waiters := []*Waiter{s.Wait(), s.Wait()}
+		change(&s, trial)
+		if !has(waiters[0]) || !has(waiters[1]) {
+			t.Errorf("%s: turns %v and %v; want both", what, has(waiters[0]), has(waiters[1]))
+		}
+	}
+}
+
+// With waiters that come, are served and give up in any order, while endpoints come,
+// go and fail, the cap holds, and nobody waits for ever: all would then, and that is
+// what synctest finds.
+func TestNobodyWaitsForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s Set
+		s.Update(t0, points("1 2 3"), upTo(2))
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		busy := map[string]int{}
+		for g := range 40 {
+			wg.Go(func() {
+				random := rand.New(rand.NewPCG(uint64(g), 6))
+				for n := range 60 {
+					if random.IntN(4) == 0 { // one whose client leaves before its turn, or just then
+						w := s.Wait()
+						time.Sleep(time.Duration(random.IntN(3)) * ms)
+						w.Leave()
+						continue
+					}
+					e, err := s.Pick(t0, random.Uint64(), nil)
+					if err != nil {
+						e = await(&s, t0)
+					}
+					mu.Lock()
+					busy[e.Addr()]++
+					if busy[e.Addr()] > 2 {
+						t.Errorf("%s has %d in flight", e.Addr(), busy[e.Addr()])
+					}
+					mu.Unlock()
+					if n%2 == 0 {
+						time.Sleep(time.Duration(random.IntN(3)) * ms)
+					}
+					mu.Lock()
+					busy[e.Addr()]--
+					mu.Unlock()
+					e.Release(t0, Outcome(random.IntN(3)))
+				}
+			})
+		}
+		for n := range 30 {
+			time.Sleep(ms)
+			s.Update(t0, points([]string{"1 2 3", "2", "3 d1", "1 2"}[n%4]), upTo(2))
+		}
+		wg.Wait()
+		if s.Waiting() {
+			t.Error("somebody is in the line")
+		}
+		if slices.ContainsFunc(s.Stats(t0), func(st Stat) bool { return st.InFlight > 0 }) {
+			t.Errorf("%+v: places were not given back", s.Stats(t0))
+		}
+	})
+}
+
+// One that waits is told when nobody is left to wait for.
+func TestWaitingForNobody(t *testing.T) {
+	var s Set
+	s.Update(t0, points("1"), upTo(1))
+	mustPick(t, &s, t0)
+	w := s.Wait()
+	defer w.Leave()
+	s.Update(t0, nil, nil)
+	<-w.Turn
+	if _, err := s.Pick(t0, 0, nil); !errors.Is(err, ErrNone) {
+		t.Errorf("%v; want ErrNone", err)
+	}
+}

@@ -1,0 +1,198 @@
+package ingress
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/policy"
+)
+
+// Whoever the shields have let in is served, while endpoints come and go, limits come
+// and go, and the rest of a cluster makes a change take its time.
+func TestChangesRefuseNobody(t *testing.T) {
+	const each = 10
+	pods := newPods(t, 3, 2*time.Millisecond)
+	limited := policy.Service{EndpointConcurrency: each, Queue: 1000, QueueTimeout: 30 * time.Second}
+	o := origin("web", policy.Ingress{})
+	models := func(is policy.Service, pods ...*pod) *model.Model {
+		m := all(o, backend(service("web", is), pods...))
+		for i := range 300 {
+			other := service(fmt.Sprint("other-", i), policy.Service{EndpointConcurrency: i%7 + 1})
+			m.Rules = append(m.Rules, model.Rule{Host: fmt.Sprint("other-", i), Path: "/", Target: model.Target{Origin: o, Backend: backend(other, pods...)}})
+		}
+		return m
+	}
+	for _, tt := range []struct {
+		what string
+		a, b *model.Model
+	}{
+		{"three endpoints and one", models(limited, pods...), models(limited, pods[2])},
+		{"limited and unlimited", models(limited, pods...), models(policy.Service{}, pods...)},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			w := newWorld(t, tt.a)
+			stop := make(chan struct{})
+			var wg sync.WaitGroup
+			var served, refused atomic.Int64
+			for c := range 60 {
+				wg.Go(func() {
+					transport := new(http.Transport)
+					defer transport.CloseIdleConnections()
+					for n := 0; ; n++ {
+						select {
+						case <-stop:
+							return
+						default:
+						}
+						resp, err := transport.RoundTrip(request(t, w.base+fmt.Sprint("/", c, "-", n)))
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						_ = resp.Body.Close()
+						if resp.StatusCode == 200 {
+							served.Add(1)
+						} else {
+							refused.Add(1)
+						}
+					}
+				})
+			}
+			for i := range 30 {
+				time.Sleep(10 * time.Millisecond) // for real: the clients are busy
+				w.apply([]*model.Model{tt.b, tt.a}[i%2])
+			}
+			close(stop)
+			wg.Wait()
+			if n := w.controller.requests[unserved].Load(); n > 0 {
+				t.Errorf("%d requests were let in and then not served, of %d", n, served.Load())
+			}
+			for _, p := range pods {
+				if most := p.most.Load(); tt.what == "three endpoints and one" && most > each {
+					t.Errorf("%s has had %d in flight; want at most %d", p.name, most, each)
+				}
+			}
+			t.Logf("%d served, %d refused by the shields", served.Load(), refused.Load())
+		})
+	}
+}
+
+func request(t *testing.T, url string) *http.Request {
+	r, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		t.Error(err)
+	}
+	return r
+}
+
+// With one of two endpoints dead, requests beyond what the other may have in flight wait
+// for it, in their turn: nobody is told that there is no endpoint.
+func TestEjectedEndpointIsMadeUpFor(t *testing.T) {
+	pods := newPods(t, 2, 0)
+	alive, dead := pods[0], pods[1]
+	dead.Close()
+	s := service("web", policy.Service{EndpointConcurrency: 3, Queue: 1000, QueueTimeout: 20 * time.Second})
+	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(s, alive, dead)))
+	set := w.controller.snapshot.Load().backends[0].endpoints
+	waitFor(t, "the dead one to be ejected", func() bool {
+		w.send(http.MethodPost, "x", "/", strings.NewReader("body"))
+		stats := set.Stats(shield.Now())
+		return stats[0].Ejected || stats[1].Ejected
+	})
+	var wg sync.WaitGroup
+	for range 6 { // the shields have room for all of them
+		wg.Go(func() {
+			if resp, body := w.get("x", "/hold"); resp.StatusCode != 200 {
+				t.Errorf("got %d %q, want 200", resp.StatusCode, body)
+			}
+		})
+	}
+	waitFor(t, "all of them", func() bool { return alive.inside.Load() == 3 && set.Waiting() })
+	close(alive.hold)
+	wg.Wait()
+	if most := alive.most.Load(); most != 3 {
+		t.Errorf("the other one has had %d in flight; want 3", most)
+	}
+	if n := w.controller.requests[unserved].Load(); n > 0 {
+		t.Errorf("%d were told that nobody is there", n)
+	}
+}
+
+// Nobody waits for a place longer than the Service's queue has them wait, and without a
+// queue nobody does.
+func TestPatience(t *testing.T) {
+	for _, tt := range []struct {
+		is   policy.Service
+		want time.Duration
+	}{
+		{policy.Service{}, 0},
+		{policy.Service{Concurrency: 5, QueueTimeout: time.Second}, 0}, // endpoints have no places to wait for
+		{policy.Service{EndpointConcurrency: 5}, defaultPatience},
+		{policy.Service{EndpointConcurrency: 5, QueueTimeout: time.Second}, time.Second},
+		{policy.Service{EndpointConcurrency: 5, QueueTimeout: time.Second, Queue: policy.QueueOff}, 0},
+	} {
+		if got := patience(tt.is); got != tt.want {
+			t.Errorf("%+v: %v, want %v", tt.is, got, tt.want)
+		}
+	}
+}
+
+// Ports of a Service that lead to the same ports of its pods have their places in
+// common; so has a port that gets another name.
+func TestPortsSharePlaces(t *testing.T) {
+	const each = 2
+	p := newPod(t, "red", start)
+	s := service("web", policy.Service{EndpointConcurrency: each, Queue: policy.QueueOff})
+	o := origin("web", policy.Ingress{})
+	models := func(ports ...string) *model.Model {
+		m := &model.Model{}
+		for _, port := range ports {
+			b := backend(s, p)
+			b.Port = port
+			m.Rules = append(m.Rules, model.Rule{Host: port, Path: "/", Target: model.Target{Origin: o, Backend: b}})
+		}
+		return m
+	}
+	w := newWorld(t, models("http", "grpc"))
+	for key, is := range w.controller.live.shields {
+		if is.is.room != each {
+			t.Errorf("%v: the shields let in %d, for %d places", key, is.is.room, each)
+		}
+	}
+	var wg sync.WaitGroup
+	for range each {
+		wg.Go(func() {
+			if resp, body := w.get("http", "/hold"); resp.StatusCode != 200 {
+				t.Errorf("got %d %q, want 200", resp.StatusCode, body)
+			}
+		})
+	}
+	waitFor(t, "all places to be taken", func() bool { return p.inside.Load() == each })
+	expect := func(what, port string, want int) {
+		t.Helper()
+		if resp, _ := w.get(port, "/"); resp.StatusCode != want {
+			t.Errorf("%s: got %d, want %d", what, resp.StatusCode, want)
+		}
+	}
+	expect("the other port", "grpc", 503)
+	w.apply(models("web"))
+	expect("the port by another name", "web", 503)
+	w.apply(&model.Model{})
+	w.now += 2 * forgetAfter
+	w.apply(&model.Model{})
+	w.apply(models("web"))
+	expect("the Service back again", "web", 503)
+	close(p.hold)
+	wg.Wait()
+	waitFor(t, "room", func() bool { resp, _ := w.get("web", "/"); return resp.StatusCode == 200 })
+	if most := p.most.Load(); most > each {
+		t.Errorf("the pod has had %d in flight; want at most %d", most, each)
+	}
+}

@@ -1,0 +1,398 @@
+package ingress
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/k8s/endpoint"
+	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/policy"
+)
+
+// newTrip returns a trip to endpoints at these ports of 192.0.2.1, each of which may have
+// one request in flight, and the context of its request.
+func newTrip(ports ...uint16) (*trip, context.Context) {
+	var list []model.Endpoint
+	for _, port := range ports {
+		list = append(list, model.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), port)})
+	}
+	e := new(endpoints)
+	e.Update(shield.Now(), list, func(model.Endpoint) int { return 1 })
+	t := &trip{passage: &passage{endpoints: e, limited: true}}
+	return t, varsContext(httptest.NewRequest(http.MethodGet, "/", nil), map[string]any{tripKey: t})
+}
+
+func ejected(t *trip) (n int) {
+	for _, s := range t.passage.Stats(shield.Now()) {
+		if s.Ejected {
+			n++
+		}
+	}
+	return n
+}
+
+// An endpoint is ejected if it cannot be connected to, or if a client has waited long
+// enough for that; not because a client was in a hurry.
+func TestDialsEject(t *testing.T) {
+	refused := errors.New("connection refused")
+	for _, tt := range []struct {
+		name        string
+		dial, leave time.Duration // when the dial ends, and the client leaves
+		err         error
+		elsewhere   bool // the dial is to another endpoint
+		want        int
+	}{
+		{name: "a connection", dial: time.Millisecond, leave: time.Hour},
+		{name: "refused", dial: time.Millisecond, leave: time.Hour, err: refused, want: 1},
+		{name: "a time-out", dial: dialTimeout, leave: time.Hour, err: refused, want: 1},
+		{name: "a client in a hurry", dial: dialTimeout, leave: slowDial - 1, err: refused},
+		{name: "a client that has waited", dial: dialTimeout, leave: slowDial, err: refused, want: 1},
+		{name: "for another", dial: time.Millisecond, leave: time.Hour, err: refused, elsewhere: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				trip, ctx := newTrip(1, 2)
+				ctx, cancel := context.WithTimeout(ctx, tt.leave)
+				defer cancel()
+				dial := watchDials(func(ctx context.Context, _, _ string) (net.Conn, error) {
+					select {
+					case <-time.After(tt.dial):
+						return nil, tt.err
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					}
+				})
+				e, err := trip.enter(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				address := e.Addr()
+				if tt.elsewhere {
+					address = "192.0.2.1:3"
+				}
+				if _, err := dial(ctx, "tcp", address); (err == nil) != (tt.err == nil) {
+					t.Errorf("error %v", err)
+				}
+				if got := ejected(trip); got != tt.want {
+					t.Errorf("%d are ejected, want %d", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// A client that gives up says nothing about the endpoint on trial: it stays out.
+func TestHurriedClientsReadmitNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		trip, ctx := newTrip(1, 2)
+		e, err := trip.enter(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Failed(shield.Now())
+		time.Sleep(time.Second)
+		trip.tried, trip.at = nil, atomic.Pointer[endpoint.Endpoint]{}
+		e.Release(shield.Now(), endpoint.Unknown)
+		for { // until it is the one on trial
+			tried, err := trip.enter(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tried.Addr() == e.Addr() {
+				break
+			}
+			trip.tried = nil
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		cancel()
+		trip.arrive(ctx)
+		if trip.at.Load() != nil {
+			t.Error("its place is kept")
+		}
+		for _, s := range trip.passage.Stats(shield.Now() - trip.passage.expected()) {
+			if s.Addr == e.Addr() && !s.Ejected {
+				t.Error("the endpoint is taken for one that can be reached")
+			}
+		}
+	})
+}
+
+// blackHole returns an address where connections are neither accepted nor refused.
+func blackHole(t *testing.T) netip.AddrPort {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	name, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hole := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(name.(*syscall.SockaddrInet4).Port))
+	for range 4 { // its queue of connections has room for one or two
+		conn, err := net.DialTimeout("tcp", hole.String(), 50*time.Millisecond)
+		if err != nil {
+			return hole
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	t.Skip("this system accepts connections that nobody has asked for")
+	return hole
+}
+
+// The same through Caddy's reverse_proxy and Go's transport, which dial in a goroutine of
+// their own.
+func TestBlackHole(t *testing.T) {
+	alive := newPod(t, "alive", start)
+	b := backend(service("web", policy.Service{}), alive)
+	b.Endpoints = append(b.Endpoints, model.Endpoint{Addr: blackHole(t)})
+	for _, tt := range []struct {
+		patience time.Duration
+		want     bool
+	}{{100 * time.Millisecond, false}, {slowDial + 100*time.Millisecond, true}} {
+		w := newWorld(t, all(origin("web", policy.Ingress{}), b))
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), tt.patience)
+				defer cancel()
+				if resp, err := http.DefaultTransport.RoundTrip(request(t, w.base+"/").WithContext(ctx)); err == nil {
+					_ = resp.Body.Close()
+				}
+			})
+		}
+		wg.Wait()
+		set := w.controller.snapshot.Load().backends[0].endpoints
+		out := func() bool {
+			stats := set.Stats(shield.Now())
+			return stats[0].Ejected || stats[1].Ejected
+		}
+		if tt.want {
+			waitFor(t, "the hole to be ejected", out)
+			continue
+		}
+		waitFor(t, "all requests to end", func() bool { return w.controller.requests[aborted].Load()+w.controller.requests[broken].Load()+w.controller.requests[passed].Load() == 8 })
+		if out() {
+			t.Errorf("an endpoint is ejected after %v", tt.patience)
+		}
+	}
+}
+
+// What endpoints and clients break off ejects nobody, and what clients do wrong is not
+// counted as the endpoints' doing.
+func TestOnlyDialsEject(t *testing.T) {
+	var pods []*pod
+	for i := range 4 {
+		pods = append(pods, newPod(t, fmt.Sprint("pod", i), func(s *httptest.Server) {
+			s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/half" {
+					w.Header().Set("Content-Length", "100")
+					_ = http.NewResponseController(w).Flush()
+				}
+				if r.URL.Path != "/read" {
+					panic(http.ErrAbortHandler)
+				}
+				_, _ = io.Copy(io.Discard, r.Body)
+			})
+			s.Start()
+		}))
+	}
+	for _, limits := range []policy.Service{{}, {EndpointConcurrency: 10}} {
+		w := newWorld(t, all(origin("web", policy.Ingress{}), backend(service("web", limits), pods...)))
+		counts := &w.controller.requests
+		for range 4 {
+			if resp, _ := w.get("x", "/"); resp.StatusCode != 502 {
+				t.Errorf("broken off: got %d, want 502", resp.StatusCode)
+			}
+			if resp, err := http.DefaultTransport.RoundTrip(request(t, w.base+"/half")); err == nil {
+				if _, err := io.ReadAll(resp.Body); err == nil {
+					t.Error("half a response is taken for a whole one")
+				}
+				_ = resp.Body.Close()
+			}
+		}
+		waitFor(t, "the half responses to be counted", func() bool { return counts[aborted].Load() == 4 })
+		before := counts[broken].Load()
+		if before != 4 {
+			t.Errorf("%d are counted as not answered, want 4", before)
+		}
+		for _, method := range []string{"GET", "POST"} {
+			for range 4 {
+				resp := raw(t, w, method+" /read HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\nx\r\n0\r\n\r\n")
+				if resp.StatusCode != 400 && resp.StatusCode != 408 {
+					t.Errorf("a %s with a bad chunk: got %d, want 400", method, resp.StatusCode)
+				}
+			}
+		}
+		if n := counts[broken].Load() - before; n != 0 {
+			t.Errorf("%d bad chunks are counted as the endpoints' doing", n)
+		}
+		if n := counts[unreadable].Load(); n != 8 {
+			t.Errorf("%d are counted as unreadable, want 8", n)
+		}
+		for _, s := range w.controller.snapshot.Load().backends[0].endpoints.Stats(shield.Now()) {
+			if s.Ejected {
+				t.Errorf("%s is ejected", s.Addr)
+			}
+		}
+	}
+}
+
+// raw sends what there is, and returns the answer with its body read. Nothing follows.
+func raw(t *testing.T, w *world, text string) *http.Response {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(w.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+	method, _, _ := strings.Cut(text, " ")
+	resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		b, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body = io.NopCloser(strings.NewReader(string(b)))
+	}
+	return resp
+}
+
+// The place of a client that has gone is kept for as long as its request is taken to be
+// worked on; nobody else's is kept, and none where there is no limit.
+func TestGhostsKeepTheirPlace(t *testing.T) {
+	for _, tt := range []struct {
+		name                string
+		mean, took, want    time.Duration
+		stays, reached, any bool
+	}{
+		{name: "nothing is known", want: ghostMeans * firstGuess},
+		{name: "fast requests", mean: 50 * time.Millisecond, took: 20 * time.Millisecond, want: 80 * time.Millisecond},
+		{name: "one that took long", mean: 50 * time.Millisecond, took: 200 * time.Millisecond},
+		{name: "slow requests", mean: time.Minute, want: longestGhost},
+		{name: "the client is still there", mean: time.Second, stays: true},
+		{name: "answered", mean: time.Second, reached: true},
+		{name: "no limit", mean: time.Second, any: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				trip, ctx := newTrip(1)
+				trip.passage.took.Store(int64(tt.mean))
+				trip.passage.limited = !tt.any
+				if _, err := trip.enter(ctx); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(tt.took)
+				if !tt.stays {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithCancel(ctx)
+					cancel()
+				}
+				trip.reached = tt.reached
+				began := time.Now()
+				go trip.arrive(ctx)
+				synctest.Wait()
+				if kept := trip.passage.busy(shield.Now()); kept != (tt.want > 0) {
+					t.Errorf("kept: %v", kept)
+				}
+				for trip.passage.busy(shield.Now()) {
+					time.Sleep(time.Millisecond)
+				}
+				if took := time.Since(began); took < tt.want || took > tt.want+time.Millisecond {
+					t.Errorf("it was kept for %v, want %v", took, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// How long requests take is learnt from those that were answered.
+func TestMeanTime(t *testing.T) {
+	var e endpoints
+	if got := e.expected(); got != ghostMeans*firstGuess {
+		t.Errorf("nothing is known: %v", got)
+	}
+	for range 100 {
+		e.learn(100 * time.Millisecond)
+	}
+	if got := e.expected(); got != ghostMeans*100*time.Millisecond {
+		t.Errorf("after requests of 100 ms: %v", got)
+	}
+	e.learn(900 * time.Millisecond)
+	if got := e.expected(); got != ghostMeans*200*time.Millisecond {
+		t.Errorf("after one of 900 ms: %v", got)
+	}
+	for range 200 {
+		e.learn(0)
+	}
+	if got := e.expected(); got > time.Millisecond || got <= 0 {
+		t.Errorf("after requests of no time: %v", got)
+	}
+}
+
+// A pod that does not notice when clients leave, as most, never works on more than it
+// may have in flight, however many come and leave.
+func TestPodsThatIgnoreAborts(t *testing.T) {
+	const each, takes = 2, 30 * time.Millisecond
+	var inside, most, served atomic.Int64
+	p := newPod(t, "red", func(s *httptest.Server) {
+		s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			n := inside.Add(1)
+			defer inside.Add(-1)
+			served.Add(1)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			time.Sleep(takes)
+		})
+		s.Start()
+	})
+	s := service("web", policy.Service{EndpointConcurrency: each, Queue: policy.QueueOff})
+	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(s, p)))
+	w.get("x", "/") // so that the time is known
+	served.Store(0)
+	end := time.Now().Add(500 * time.Millisecond)
+	var wg sync.WaitGroup
+	for range 6 {
+		wg.Go(func() {
+			for time.Now().Before(end) {
+				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+				resp, err := http.DefaultTransport.RoundTrip(request(t, w.base+"/").WithContext(ctx))
+				if err == nil {
+					_ = resp.Body.Close()
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	if most.Load() > each || served.Load() < 4 {
+		t.Errorf("%d in flight at the pod, of %d that came; want at most %d", most.Load(), served.Load(), each)
+	}
+}

@@ -1,0 +1,88 @@
+package translate
+
+import (
+	"fmt"
+	"strings"
+)
+
+// names tells who was the first to name a host.
+type names struct {
+	hosts     map[string]*ingress
+	wildcards map[string]*ingress // by what follows "*."
+}
+
+func newNames(n int) names {
+	return names{hosts: make(map[string]*ingress, n), wildcards: make(map[string]*ingress)}
+}
+
+// add notes that an Ingress names a host. The first one counts.
+func (n names) add(host string, in *ingress) {
+	at := n.hosts
+	if parent, ok := strings.CutPrefix(host, "*."); ok {
+		at, host = n.wildcards, parent
+	}
+	if host != "" && at[host] == nil {
+		at[host] = in
+	}
+}
+
+// first returns who was the first to name a host, by itself or by a wildcard for it,
+// and as what; nil: nobody.
+func (n names) first(host string) (in *ingress, as string) {
+	if parent, ok := strings.CutPrefix(host, "*."); ok {
+		return n.wildcards[parent], host
+	}
+	in, as = n.hosts[host], host
+	if _, parent, _ := strings.Cut(host, "."); parent != "" {
+		if wild := n.wildcards[parent]; wild != nil && (in == nil || wild.age < in.age) {
+			return wild, "*." + parent
+		}
+	}
+	return in, as
+}
+
+// readNames notes who names which hosts. Ingresses must come oldest first.
+func (r *run) readNames(ours []*ingress) {
+	r.named, r.implied = newNames(len(ours)), newNames(0)
+	for _, in := range ours {
+		for _, host := range in.hosts {
+			r.named.add(host, in)
+		}
+		for i := range in.tls {
+			for _, host := range in.tls[i].Hosts {
+				r.named.add(readHost(host), in)
+			}
+		}
+	}
+}
+
+// owner returns the Ingress whose namespace a host belongs to, and as what it has named
+// it; nil: it is nobody's. Hosts that are named in a spec go before those that are only
+// named in a certificate: who may write which hosts can be seen in a spec alone.
+func (r *run) owner(host string) (in *ingress, as string) {
+	if in, as = r.named.first(host); in == nil {
+		in, as = r.implied.first(host)
+	}
+	return in, as
+}
+
+// refused reports whether an Ingress may not have rules for a host, which is a Problem
+// then.
+func (r *run) refused(in *ingress, host string) bool {
+	if r.opts.ShareHosts {
+		return false
+	}
+	owner, as := r.owner(host)
+	if owner == nil || owner.Namespace == in.Namespace {
+		return false
+	}
+	r.problems.add(in.origin.Ref, ReasonHostTaken, "%s; rules for it are left out here", ownerText(host, owner, as))
+	return true
+}
+
+func ownerText(host string, owner *ingress, as string) string {
+	if as == host {
+		as = "it"
+	}
+	return fmt.Sprintf("host %s belongs to namespace %s, whose Ingress %s was first to name %s", host, owner.Namespace, owner.origin, as)
+}
