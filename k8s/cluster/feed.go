@@ -2,11 +2,15 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"math"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -45,7 +49,7 @@ func (c *Cluster) feeds(client rest.Interface, resource string, object, list run
 			ListerWatcher: &cache.ListWatch{
 				ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 					list := list.DeepCopyObject()
-					return list, f.request(&options).Do(ctx).Into(list)
+					return list, insist(ctx, func() error { return f.request(&options).Do(ctx).Into(list) })
 				},
 				WatchFuncWithContext: f.watch,
 			},
@@ -73,8 +77,11 @@ func (f *feed) request(options *metav1.ListOptions) *rest.Request {
 
 func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	options.Watch = true
-	w, err := f.request(&options).Watch(ctx)
-	if err != nil {
+	var w watch.Interface
+	if err := insist(ctx, func() (err error) {
+		w, err = f.request(&options).Watch(ctx)
+		return err
+	}); err != nil {
 		return nil, err
 	}
 	f.count(1)
@@ -82,6 +89,31 @@ func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Int
 		f.count(-1)
 		w.Stop()
 	})}, nil
+}
+
+// How long is waited until an API server that cannot be reached is asked again. Ours:
+// client-go's own waits grow to a minute, for each kind of objects by itself, so that long
+// after the API server is back some would be known and others not.
+const (
+	firstRetry   = 250 * time.Millisecond
+	slowestRetry = 2 * time.Second
+)
+
+// insist calls ask until the API server answers something, be it that it does not want
+// to; or until ctx ends.
+func insist(ctx context.Context, ask func() error) error {
+	for wait := firstRetry; ; wait = min(2*wait, slowestRetry) {
+		err := ask()
+		var status apierrors.APIStatus
+		if err == nil || errors.As(err, &status) && status.Status().Code < 500 {
+			return err
+		}
+		select {
+		case <-time.After(wait/2 + rand.N(wait)):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 func (f *feed) count(n int) {

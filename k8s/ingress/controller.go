@@ -36,6 +36,10 @@ const (
 	// what is gone.
 	checkEvery = time.Minute
 
+	// freshWithin is how long ago the API server may have been heard of for what is
+	// missing in the cluster to be reported. Ours: the leader hears of it every 2 s.
+	freshWithin = 10 * time.Second
+
 	// joinPatience is how long a new replica waits to be seen by the others as one
 	// of them before it takes requests, if it sees itself at once; and
 	// strangerPatience if it does not see itself at all.
@@ -232,7 +236,10 @@ func (c *controller) rebuild(now time.Duration) {
 		app.Show(s.shields)
 	}
 	c.publish(m, c.addresses(objects.Services), false)
-	c.cluster.Report(problems)
+	// What is missing may only not have been seen yet, while the API server comes back.
+	if time.Since(c.cluster.Fresh()) < freshWithin {
+		c.cluster.Report(problems)
+	}
 }
 
 // join takes note of the replicas that there are.
