@@ -220,7 +220,6 @@ func TestCommandsInDocs(t *testing.T) {
 		"go run ./loadtest/pictures docs":                             "TestDocsAreUpToDate in loadtest/pictures",
 		"go install ./cmd/shield":                                     "ci",
 		"go test ./...":                                               "ci",
-		"go test -race ./...":                                         "ci",
 		"go test -run '^$' -bench . -benchmem ./limiter ./loadshed ./pushback .": "ci",
 		"bash loadtest/endtoend/run":    "ci",
 		"bash loadtest/realclients/run": "ci",
