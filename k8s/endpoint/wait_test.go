@@ -96,7 +96,7 @@ func TestTurnsAreNotLost(t *testing.T) {
 	}
 	a.Leave() // its client has gone
 	if !has(b) {
-		t.Error("the turn of the one who has gone is lost")
+		t.Fatal("the turn of the one who has gone is lost")
 	}
 	<-b.Turn
 	x = mustPick(t, &s, t0)

@@ -132,8 +132,8 @@ func TestPatience(t *testing.T) {
 		is   policy.Service
 		want time.Duration
 	}{
-		{policy.Service{}, 0},
-		{policy.Service{Concurrency: 5, QueueTimeout: time.Second}, 0}, // endpoints have no places to wait for
+		{policy.Service{}, defaultPatience}, // places may be limited while it is on its way
+		{policy.Service{Queue: policy.QueueOff}, 0},
 		{policy.Service{EndpointConcurrency: 5}, defaultPatience},
 		{policy.Service{EndpointConcurrency: 5, QueueTimeout: time.Second}, time.Second},
 		{policy.Service{EndpointConcurrency: 5, QueueTimeout: time.Second, Queue: policy.QueueOff}, 0},

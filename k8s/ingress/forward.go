@@ -226,11 +226,25 @@ type viaWriter struct {
 }
 
 // Write implements http.ResponseWriter.
-func (w *viaWriter) Write(b []byte) (int, error) {
-	if w.pace != nil {
-		return w.pace.write(w.ResponseWriter, b)
+func (w *viaWriter) Write(b []byte) (n int, err error) {
+	if w.pace == nil {
+		return w.ResponseWriter.Write(b)
 	}
-	return w.ResponseWriter.Write(b)
+	err = w.pace.write(len(b), func() error {
+		n, err = w.ResponseWriter.Write(b)
+		return err
+	})
+	return n, err
+}
+
+// FlushError is the Flush that http.ResponseController prefers. What small pieces of a
+// response wait for is not their Write.
+func (w *viaWriter) FlushError() error {
+	flush := http.NewResponseController(w.ResponseWriter).Flush
+	if w.pace == nil {
+		return flush()
+	}
+	return w.pace.write(0, flush)
 }
 
 // WriteHeader implements http.ResponseWriter.

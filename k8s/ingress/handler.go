@@ -188,8 +188,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.
 		became = unserved
 		return h.unavailable(w, r, "no endpoint is ready")
 	default:
-		became = broken
-		return h.fail(w, r, c, err)
+		became, err = h.fail(w, r, c, err)
+		return err
 	}
 }
 
@@ -249,15 +249,20 @@ const spreadOver = 9 * time.Second
 
 // fail answers a request that an endpoint has not. The controller logs how many there
 // were; a line for each would be a flood when it matters least.
-func (h *Handler) fail(w http.ResponseWriter, r *http.Request, c *controller, err error) error {
+func (h *Handler) fail(w http.ResponseWriter, r *http.Request, c *controller, err error) (became outcome, _ error) {
 	var failed caddyhttp.HandlerError
-	if !errors.As(err, &failed) || failed.StatusCode < 400 {
-		return err
-	}
-	if failed.StatusCode >= 500 {
+	switch {
+	case !errors.As(err, &failed) || failed.StatusCode < 400:
+		return broken, err
+	case r.Context().Err() != nil:
+		became = aborted
+	case failed.StatusCode >= 500:
+		became = broken
 		c.failed(err)
+	default:
+		became = unreadable
 	}
-	return say(w, r, failed.StatusCode, http.StatusText(failed.StatusCode))
+	return became, say(w, r, failed.StatusCode, http.StatusText(failed.StatusCode))
 }
 
 // grpcStatus are the codes of gRPC for what a proxy answers by itself

@@ -392,7 +392,7 @@ func TestForget(t *testing.T) {
 	for _, gone := range []struct {
 		for_ time.Duration
 		want int
-	}{{forgetAfter, 429}, {forgetAfter + time.Second, 200}} {
+	}{{forgetAfter - time.Second, 429}, {forgetAfter + time.Second, 200}} {
 		w.apply(m)
 		w.now += gone.for_
 		w.apply(&model.Model{})

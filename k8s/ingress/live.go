@@ -73,7 +73,7 @@ func (s *originState) zone(name string) *caddymodule.LiveZone {
 type serviceState struct {
 	label  string
 	counts *caddymodule.LiveBackend // nil: not used yet
-	sets   map[string]*endpoints    // by the ports of its endpoints
+	sets   []*endpoints
 	used   time.Duration
 }
 
@@ -194,10 +194,11 @@ func (b *builder) passage(t *model.Target) *passage {
 }
 
 // patience returns how long a request that has been let in waits for a place at an
-// endpoint: as in the queue before.
+// endpoint: as in the queue before. It may have to where nothing is limited, if that has
+// changed while it was on its way.
 func patience(p policy.Service) time.Duration {
 	switch {
-	case p.EndpointConcurrency == 0 || p.Queue == policy.QueueOff:
+	case p.Queue == policy.QueueOff:
 		return 0
 	case p.QueueTimeout > 0:
 		return p.QueueTimeout
@@ -257,7 +258,7 @@ func (b *builder) origin(o *model.Origin) *originState {
 func (b *builder) service(m *model.Service) *serviceState {
 	s := b.services[m.UID]
 	if s == nil {
-		s = &serviceState{label: label(m.Ref, ""), sets: map[string]*endpoints{}}
+		s = &serviceState{label: label(m.Ref, "")}
 		b.services[m.UID] = s
 	}
 	s.used = b.now
@@ -272,11 +273,7 @@ func (l *live) forget(now time.Duration) {
 		}
 	}
 	for uid, s := range l.services {
-		for ports, e := range s.sets {
-			if e.used < now && !e.busy(now) {
-				delete(s.sets, ports)
-			}
-		}
+		s.sets = slices.DeleteFunc(s.sets, func(e *endpoints) bool { return e.used < now && !e.busy(now) })
 		if now-s.used > forgetAfter && len(s.sets) == 0 {
 			delete(l.services, uid)
 		}

@@ -16,18 +16,11 @@ const (
 	// would hold all the places of a small Service otherwise.
 	leastPace = 1 << 10
 	paceGrace = 10 * time.Second
-
-	// writeAtOnce is what of a response the sockets of both sides take before the client
-	// reads anything.
-	writeAtOnce = 64 << 10
 )
 
 // A pacer bounds how slowly a client may send and read while it holds a place. It is
 // for the request's own goroutine, but for the reading of the body.
-type pacer struct {
-	control *http.ResponseController
-	written int
-}
+type pacer struct{ control *http.ResponseController }
 
 func newPacer(w http.ResponseWriter, r *http.Request) *pacer {
 	p := &pacer{control: http.NewResponseController(w)}
@@ -37,18 +30,17 @@ func newPacer(w http.ResponseWriter, r *http.Request) *pacer {
 	return p
 }
 
-// write writes to the client. Deadlines are set for the time of one write only: a
-// response may pause.
-func (p *pacer) write(w io.Writer, b []byte) (int, error) {
-	p.written += len(b)
-	if p.written <= writeAtOnce || p.control.SetWriteDeadline(time.Now().Add(paceGrace+time.Duration(len(b))*time.Second/leastPace)) != nil {
-		return w.Write(b)
+// write bounds one write of n bytes to the client, or a flush. Deadlines are set for its
+// time only: a response may pause.
+func (p *pacer) write(n int, do func() error) error {
+	if p.control.SetWriteDeadline(time.Now().Add(paceGrace+time.Duration(n)*time.Second/leastPace)) != nil {
+		return do()
 	}
-	n, err := w.Write(b)
+	err := do()
 	if err == nil {
 		_ = p.control.SetWriteDeadline(time.Time{}) // it was possible a moment ago
 	}
-	return n, err
+	return err
 }
 
 // A pacedBody is a body that must come at the least pace.

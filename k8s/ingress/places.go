@@ -7,8 +7,6 @@ import (
 	"math"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -16,13 +14,15 @@ import (
 	"github.com/herdshield/shield/k8s/model"
 )
 
-// endpoints are those of a Service with the same ports, at work. Ports of the Service
-// that lead to the same ports of its pods share them, and so the places there.
+// endpoints are those of a port of a Service, at work. Ports that lead to the same ports
+// of the same pods share them, and so the places there.
 type endpoints struct {
 	endpoint.Set
 	room int           // places that all of them have together; of the last Model
 	used time.Duration // when the last Model was made that they are in
-	took atomic.Int64  // how long requests take, in the mean, in nanoseconds; 0: not known
+	port string        // of the Service; of several, the first
+	list []model.Endpoint
+	took atomic.Int64 // how long requests take, in the mean, in nanoseconds; 0: not known
 }
 
 // busy reports whether any of them has requests in flight.
@@ -41,18 +41,13 @@ func (b *builder) updateEndpoints(targets []*model.Target) (settle func()) {
 		if backend == nil || b.sets[backend] != nil {
 			continue
 		}
-		service, ports := b.service(backend.Service), portsOf(backend.Endpoints)
-		e := service.sets[ports]
-		if e == nil {
-			e = new(endpoints)
-			service.sets[ports] = e
-		}
+		e := b.service(backend.Service).find(backend, b.now)
 		b.sets[backend] = e
 		b.backends = append(b.backends, liveBackend{backend, label(backend.Service.Ref, "/"+backend.Port), e})
 		if e.used == b.now {
 			continue // another port of the Service leads there, too
 		}
-		e.used = b.now
+		e.used, e.list = b.now, backend.Endpoints
 		list, places, room := b.places(backend)
 		b.rooms[backend.Service.UID] += room
 		update := func() { e.Update(b.now, list, places) }
@@ -74,16 +69,24 @@ func (b *builder) updateEndpoints(targets []*model.Target) (settle func()) {
 	}
 }
 
-// portsOf returns the ports of endpoints, each once.
-func portsOf(list []model.Endpoint) string {
-	var ports []string
-	for _, e := range list {
-		if p := strconv.Itoa(int(e.Addr.Port())); !slices.Contains(ports, p) {
-			ports = append(ports, p)
+// find returns the endpoints of a Backend: those that another port of the Service has
+// already been told to have alike, else those that this port had in the last Model, also if
+// the numbers of its ports have changed, else new ones.
+func (s *serviceState) find(b *model.Backend, now time.Duration) *endpoints {
+	var had *endpoints
+	for _, e := range s.sets {
+		if e.used == now && slices.Equal(e.list, b.Endpoints) {
+			return e
+		}
+		if e.used != now && e.port == b.Port {
+			had = e
 		}
 	}
-	slices.Sort(ports)
-	return strings.Join(ports, ",")
+	if had == nil {
+		had = &endpoints{port: b.Port}
+		s.sets = append(s.sets, had)
+	}
+	return had
 }
 
 // places returns the endpoints of a Backend that this replica may send requests to, how

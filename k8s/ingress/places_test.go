@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
 )
@@ -59,6 +60,32 @@ func TestPlacesOfReplicas(t *testing.T) {
 			if enough && sum != tt.limit*len(places) {
 				t.Errorf("%+v: %d places in all; want %d", tt, sum, tt.limit*len(places))
 			}
+		}
+	}
+}
+
+// A rolling update that changes the number of a named port: pods of both kinds are there
+// for a while. What is in flight at those that stay must still be counted.
+func TestPortsThatChange(t *testing.T) {
+	at := func(s string) model.Endpoint { return model.Endpoint{Addr: netip.MustParseAddrPort(s)} }
+	models := func(list ...model.Endpoint) *model.Model {
+		b := backend(service("web", policy.Service{EndpointConcurrency: 1}))
+		b.Endpoints = list
+		return all(origin("web", policy.Ingress{}), b)
+	}
+	l := newLive()
+	var d policy.Division
+	s := l.apply(1, models(at("10.0.0.1:8080")), &d, "")
+	s.settle()
+	if _, err := s.backends[0].endpoints.Pick(0, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	s = l.apply(2, models(at("10.0.0.1:8080"), at("10.0.0.2:9090")), &d, "")
+	s.settle()
+	set := &s.backends[0].endpoints.Set
+	for range 2 {
+		if e, err := set.Pick(shield.Now(), 0, nil); err == nil && e.Addr() == "10.0.0.1:8080" {
+			t.Error("a second request in flight at 10.0.0.1:8080, which may have one")
 		}
 	}
 }

@@ -73,7 +73,7 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	case body != nil && shield.OutcomeOf(r, body, http.StatusBadGateway) != shield.Overloaded && r.Context().Err() == nil:
 		// The client's body broke off, or came too slowly. Nobody waits for the rest.
 		w.Header().Set("Connection", "close")
-		return caddyhttp.Error(http.StatusBadRequest, err)
+		return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: err} // caddyhttp.Error would keep the 502
 	}
 	return err
 }

@@ -153,7 +153,10 @@ func newPod(t *testing.T, name string, started func(*httptest.Server)) *pod {
 		fmt.Fprintf(w, "%s %s %s", p.name, r.Proto, r.URL.Path)
 	}))
 	started(p.Server)
-	t.Cleanup(p.Close)
+	t.Cleanup(func() {
+		p.CloseClientConnections() // or a test that has failed would hang
+		p.Close()
+	})
 	return p
 }
 

@@ -1,6 +1,7 @@
 package livetest
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/ecdsa"
@@ -114,6 +115,131 @@ func TestIngress(t *testing.T) {
 	s.Patch(t, i, "", "spec: {ingressClassName: other}")
 	eventually(t, 5*time.Second, "no address in the status", func() bool { s.Get(t, i); return len(i.Status.LoadBalancer.Ingress) == 0 })
 	p.Serves("again.example.com", "/", 404, time.Second)
+}
+
+// The status has the addresses of the Service that publishes it, as they are now; and
+// Ingresses without a class are ours while ours is the default one.
+func TestPublishServiceAndDefaultClass(t *testing.T) {
+	s := live(t)
+	shieldClass(t, s)
+	ns := s.Namespace(t, "publish")
+	red := pod(t, "red", nil)
+	s.Create(t, service(ns, "web"))
+	s.Create(t, slice(ns, "web", red.Address))
+	front := service(ns, "front")
+	front.Spec.ExternalIPs = []string{"192.0.2.20"}
+	s.Create(t, front)
+	i := webIngress(ns, "web", "publish.example.com", "/", "web")
+	s.Create(t, i)
+	p := begin(t, s.AdminKubeconfig(t), "one", "--publish-service", ns+"/front")
+	is := func(want ...string) func() bool {
+		return func() bool {
+			s.Get(t, i)
+			var got []string
+			for _, a := range i.Status.LoadBalancer.Ingress {
+				got = append(got, a.IP)
+			}
+			return slices.Equal(got, want)
+		}
+	}
+	eventually(t, 5*time.Second, "the address of the Service", is("192.0.2.20"))
+	s.Patch(t, front, "", "spec: {externalIPs: [192.0.2.21, 192.0.2.22]}")
+	eventually(t, 5*time.Second, "both addresses", func() bool { return is("192.0.2.21", "192.0.2.22")() || is("192.0.2.22", "192.0.2.21")() })
+	// One that is not ours any more loses them, and what another controller has
+	// written after that stays.
+	s.Patch(t, i, "", "spec: {ingressClassName: other}")
+	eventually(t, 5*time.Second, "no address in the status", is())
+	s.Patch(t, i, "status", "status: {loadBalancer: {ingress: [{ip: 198.51.100.1}]}}")
+	s.Patch(t, front, "", "spec: {externalIPs: [192.0.2.23]}")
+	s.Create(t, webIngress(ns, "after", "after.example.com", "/", "web"))
+	p.Serves("after.example.com", "/", 200, 5*time.Second)
+	after := webIngress(ns, "after", "", "/", "web")
+	eventually(t, 5*time.Second, "the address of another Ingress", func() bool { s.Get(t, after); return len(after.Status.LoadBalancer.Ingress) == 1 })
+	if !is("198.51.100.1")() {
+		t.Errorf("the status that another controller has written is %v", i.Status.LoadBalancer.Ingress)
+	}
+
+	none := webIngress(ns, "none", "none.publish.example.com", "/", "web")
+	none.Spec.IngressClassName = nil
+	s.Create(t, none)
+	s.Create(t, webIngress(ns, "marker", "marker.publish.example.com", "/", "web"))
+	p.Serves("marker.publish.example.com", "/", 200, 5*time.Second)
+	if status, _ := p.Get("none.publish.example.com", "/"); status != 404 {
+		t.Errorf("without a class: got %d, want 404", status)
+	}
+	shield := class("shield")
+	s.Patch(t, shield, "", `metadata: {annotations: {ingressclass.kubernetes.io/is-default-class: "true"}}`)
+	t.Cleanup(func() {
+		s.Patch(t, shield, "", "metadata: {annotations: {ingressclass.kubernetes.io/is-default-class: null}}")
+	})
+	p.Serves("none.publish.example.com", "/", 200, 5*time.Second)
+	s.Patch(t, shield, "", `metadata: {annotations: {ingressclass.kubernetes.io/is-default-class: "false"}}`)
+	p.Serves("none.publish.example.com", "/", 404, 5*time.Second)
+}
+
+// A websocket lives on after SIGTERM until it ends, or until the grace period has; then
+// the process ends.
+func TestWebsocketOutlivesSIGTERM(t *testing.T) {
+	s := live(t)
+	shieldClass(t, s)
+	ns := s.Namespace(t, "websocket")
+	echo := pod(t, "echo", func(w http.ResponseWriter, r *http.Request) {
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		_ = rw.Flush()
+		_, _ = io.Copy(conn, rw)
+	})
+	s.Create(t, service(ns, "web"))
+	s.Create(t, slice(ns, "web", echo.Address))
+	s.Create(t, webIngress(ns, "web", "websocket.example.com", "/", "web"))
+	for _, ends := range []bool{true, false} {
+		p := begin(t, s.AdminKubeconfig(t), "one", "--grace-period", "2s")
+		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.HTTP))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: websocket.example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+		reader := bufio.NewReader(conn)
+		resp, err := http.ReadResponse(reader, nil)
+		if err != nil || resp.StatusCode != 101 {
+			t.Fatalf("%v, %v", resp, err)
+		}
+		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		lives := func() bool {
+			fmt.Fprint(conn, "hello\n")
+			line, _ := reader.ReadString('\n')
+			return line == "hello\n"
+		}
+		for time.Since(began) < time.Second {
+			if !lives() {
+				t.Fatalf("it has ended %v after SIGTERM", time.Since(began))
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		if ends {
+			_ = conn.Close()
+		} else {
+			for lives() && time.Since(began) < 10*time.Second {
+				time.Sleep(50 * time.Millisecond)
+			}
+		}
+		<-p.ended
+		took := time.Since(began)
+		t.Logf("the websocket ends by itself %v: the process has ended after %v", ends, took)
+		if ends != (took < 1900*time.Millisecond) || took > 6*time.Second {
+			t.Errorf("the websocket ends by itself %v: the process has ended after %v", ends, took)
+		}
+	}
 }
 
 // A Secret that changes is what the next handshake gets, without a reload.
@@ -248,6 +374,7 @@ func TestOddObjects(t *testing.T) {
 	}
 	s.Create(t, webIngress(ns, "last", "last.example.com", "/", "web", "/h", "headless", "/e", "external", "/n", "noports"))
 	p.Serves("last.example.com", "/n", 503, 5*time.Second) // it comes after all the others
+	large(t, s, p, ns)
 	for _, tt := range []struct {
 		host, path string
 		status     int
@@ -263,6 +390,52 @@ func TestOddObjects(t *testing.T) {
 	}
 	if n := p.Metric(`shield_ingress_objects{kind="Ingress"}`); n < 15 {
 		t.Errorf("%v Ingresses are served; want nearly all", n)
+	}
+}
+
+// large creates objects as large as the API server takes them: everything else must be
+// seen as soon as before, and measured.
+func large(t *testing.T, s *Server, p *Process, ns string) {
+	t.Helper()
+	deep := webIngress(ns, "deep", "deep.example.com", strings.Repeat("/a", 500_000), "web", "/shallow", "web")
+	many := webIngress(ns, "many", "many.example.com")
+	one := webIngress(ns, "one", "", "/", "web").Spec.Rules[0].HTTP.Paths[0]
+	for n := range 5000 {
+		one.Path = fmt.Sprint("/", n)
+		many.Spec.Rules[0].HTTP.Paths = append(many.Spec.Rules[0].HTTP.Paths, one)
+	}
+	escaped := webIngress(ns, "escaped", "escaped.example.com", "/a%20b", "web", "/%2e%2e/x", "web", "/ö", "web", "/a b", "web", "/"+strings.Repeat("%25", 10_000), "web", "/fine", "web")
+	escaped.Spec.Rules[0].HTTP.Paths[0].PathType = new(networkingv1.PathTypeExact)
+	for n, i := range []*networkingv1.Ingress{deep, many, escaped} {
+		s.Create(t, i)
+		other := webIngress(ns, fmt.Sprint("beside-", n), fmt.Sprintf("beside-%d.example.com", n), "/", "web")
+		s.Create(t, other)
+		p.Serves(other.Spec.Rules[0].Host, "/", 200, 2*time.Second)
+	}
+	// Long names that are the same as far as metrics have room for them.
+	long := webIngress(ns, "long", "long.example.com")
+	for n := range 8 {
+		name := strings.Repeat("a", 62) + fmt.Sprint(n)
+		s.Create(t, service(ns, name, annotation+"capacity", "1000/s", annotation+"endpoint-concurrency", "50"))
+		long.Spec.Rules[0].HTTP.Paths = append(long.Spec.Rules[0].HTTP.Paths, webIngress(ns, "", "", fmt.Sprint("/", n), name).Spec.Rules[0].HTTP.Paths...)
+		i := webIngress(ns, strings.Repeat("b.", 120)+fmt.Sprint(n), fmt.Sprintf("long-%d.example.com", n), "/", "web")
+		i.Annotations = pairs([]string{annotation + "rate", "1000/s"})
+		s.Create(t, i)
+	}
+	s.Create(t, long)
+	p.Serves("long.example.com", "/7", 503, 2*time.Second)
+	p.Serves("long-7.example.com", "/", 200, 2*time.Second)
+	for path, want := range map[string]int{"many.example.com/4999": 200, "escaped.example.com/fine": 200, "deep.example.com/shallow": 200, "good.example.com/": 200} {
+		host, rest, _ := strings.Cut(path, "/")
+		if status, _ := p.Get(host, "/"+rest); status != want {
+			t.Errorf("%s: got %d, want %d", path, status, want)
+		}
+	}
+	if status := p.probe("/metrics"); status != 200 {
+		t.Errorf("metrics: got %d", status)
+	}
+	for _, i := range []Object{deep, many} {
+		s.Delete(t, i)
 	}
 }
 
