@@ -77,7 +77,7 @@ type serviceState struct {
 	used   time.Duration
 }
 
-// counted returns what is counted of a Service or an Ingress. It takes 15 KB, so it is
+// counted returns what is counted of a Service or an Ingress. It takes 20 KB, so it is
 // made for those alone that limit anything.
 func counted(counts **caddymodule.LiveBackend) *caddymodule.LiveBackend {
 	if *counts == nil {
