@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/big"
 	"net"
 	"net/http"
@@ -341,11 +342,12 @@ func TestOddObjects(t *testing.T) {
 		"a host of somebody else":  `spec: {ingressClassName: shield, rules: [{host: good.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: nobody, port: {number: 80}}}}]}}]}`,
 		"annotations of all kinds": `{metadata: {annotations: {shield.herdshield.io/rate: "", shield.herdshield.io/nonsense: "1", shield.herdshield.io/capacity: "1/s", nginx.ingress.kubernetes.io/limit-rps: "-1"}}, spec: {ingressClassName: shield, rules: [{host: ann.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}]}}`,
 	}
-	n := 0
-	for what, body := range odd {
-		n++
+	// The first of those that want to be everybody's default is the one that serves.
+	order := append([]string{"no rules"}, slices.DeleteFunc(slices.Sorted(maps.Keys(odd)), func(what string) bool { return what == "no rules" })...)
+	for n, what := range order {
+		body := odd[what]
 		meta := "apiVersion: networking.k8s.io/v1\nkind: Ingress\n"
-		document := meta + mergeMeta(body, ns, fmt.Sprintf("odd-%d", n))
+		document := meta + mergeMeta(body, ns, fmt.Sprintf("odd-%02d", n))
 		if err := s.apply(document, false); err != nil {
 			t.Errorf("%s: the API server does not take it, so it need not be tested: %v", what, err)
 		}
@@ -574,6 +576,13 @@ func TestScale(t *testing.T) {
 	shieldClass(t, s)
 	ns := s.Namespace(t, "scale")
 	const ingresses, endpoints = 1000, 10
+	t.Cleanup(func() { // or the leaders of other tests would have their status to write
+		for _, o := range []Object{webIngress(ns, "", ""), service(ns, ""), slice(ns, "")} {
+			if err := s.Do(http.MethodDelete, s.path(t, o), "", nil, nil); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 	red := pod(t, "red", nil)
 	name := func(n int) string { return fmt.Sprintf("web-%04d", n) }
 	parallel(16, ingresses, func(n int) {

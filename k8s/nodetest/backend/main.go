@@ -33,7 +33,11 @@ import (
 const longest = time.Minute
 
 func main() {
-	address := flag.String("address", ":8080", "`host:port` to listen on")
+	listen := os.Getenv("LISTEN") // as apps have it that are told so
+	if listen == "" {
+		listen = ":8080"
+	}
+	address := flag.String("address", listen, "`host:port` to listen on; default: $LISTEN, or :8080")
 	serviceTime := flag.Duration("service-time", 20*time.Millisecond, "how long an answer takes")
 	grace := flag.Duration("grace", 20*time.Second, "how long requests may take to end after SIGTERM")
 	flag.Parse()
