@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -105,8 +106,9 @@ func insist(ctx context.Context, ask func() error) error {
 	for wait := firstRetry; ; wait = min(2*wait, slowestRetry) {
 		err := ask()
 		var status apierrors.APIStatus
-		if err == nil || errors.As(err, &status) && status.Status().Code < 500 {
-			return err
+		var network net.Error
+		if err == nil || errors.As(err, &status) && status.Status().Code < 500 || !errors.As(err, &status) && !errors.As(err, &network) {
+			return err // an answer, or something that cannot be read: for client-go to log
 		}
 		select {
 		case <-time.After(wait/2 + rand.N(wait)):

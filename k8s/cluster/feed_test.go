@@ -3,6 +3,8 @@ package cluster
 import (
 	"context"
 	"errors"
+	"net"
+	"net/url"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +15,7 @@ import (
 // An API server that is away is asked again every 2 s or so, however long it is away;
 // one that answers is not asked twice.
 func TestInsist(t *testing.T) {
-	away := errors.New("connection refused")
+	away := &url.Error{Op: "Get", Err: &net.OpError{Op: "dial", Err: errors.New("connection refused")}}
 	synctest.Test(t, func(t *testing.T) {
 		began, times := time.Now(), 0
 		err := insist(t.Context(), func() error {
@@ -30,7 +32,7 @@ func TestInsist(t *testing.T) {
 		if err != nil || late > 2*slowestRetry || times < 40 || times > 150 {
 			t.Errorf("asked %d times, %v late: %v", times, late, err)
 		}
-		for _, answer := range []error{nil, apierrors.NewResourceExpired("too old"), apierrors.NewUnauthorized("who?")} {
+		for _, answer := range []error{nil, apierrors.NewResourceExpired("too old"), apierrors.NewUnauthorized("who?"), errors.New("cannot be decoded")} {
 			times := 0
 			if err := insist(t.Context(), func() error { times++; return answer }); err != answer || times != 1 {
 				t.Errorf("asked %d times: got %v, want %v", times, err, answer)

@@ -52,7 +52,7 @@ type App struct {
 	DefaultCertificate string `json:"default_certificate,omitempty"`
 
 	// Let Ingresses of several namespaces share a host. By default a host belongs to the
-	// namespace whose Ingress has named it first, with all names beneath if it is a
+	// namespace of the oldest Ingress that names it, with all names beneath if it is a
 	// wildcard, and others are refused.
 	ShareHosts bool `json:"share_hosts,omitempty"`
 

@@ -170,20 +170,24 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.
 		became = unserved
 		return h.unavailable(w, r, "there is no such Service, or it has no such port")
 	}
-	if p.limited && p.protocol != model.H2C { // gRPC may be a conversation
+	t := &trip{handler: h, passage: p, talks: p.protocol == model.H2C || pushback.IsGRPC(r)}
+	if p.limited && !t.talks {
 		done, err := c.readEarly(w, r)
 		defer done()
 		if err != nil {
 			became = unreadable
-			w.Header().Set("Connection", "close")
+			breakOff(w, r)
 			return say(w, r, http.StatusRequestTimeout, "the body did not come")
 		}
 	}
-	caddyhttp.SetVar(r.Context(), tripKey, &trip{handler: h, passage: p})
+	caddyhttp.SetVar(r.Context(), tripKey, t)
 	switch err = p.first.ServeHTTP(w, r); {
 	case err == nil:
 		became = passed
 		return nil
+	case errors.Is(err, errFull):
+		became = unserved
+		return h.unavailable(w, r, "no endpoint has room")
 	case errors.Is(err, caddymodule.ErrUnasked):
 		became = unserved
 		return h.unavailable(w, r, "no endpoint is ready")
@@ -218,6 +222,14 @@ func (p *passage) redirects(r *http.Request) bool {
 		}
 	}
 	return false
+}
+
+// breakOff has the connection of HTTP/1 closed after the answer: the rest of the body is
+// not waited for.
+func breakOff(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 1 {
+		w.Header().Set("Connection", "close")
+	}
 }
 
 // hostOf returns the host of a Host field, without its port and final dot.
@@ -268,7 +280,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, c *controller, er
 // grpcStatus are the codes of gRPC for what a proxy answers by itself
 // (grpc/doc/statuscodes.md), which their clients cannot read from a status of HTTP.
 var grpcStatus = map[int]string{
-	http.StatusBadRequest: "3", http.StatusNotFound: "12", http.StatusMethodNotAllowed: "12",
+	http.StatusBadRequest: "3", http.StatusRequestTimeout: "4", http.StatusNotFound: "12", http.StatusMethodNotAllowed: "12",
 	http.StatusBadGateway: "14", http.StatusServiceUnavailable: "14", http.StatusGatewayTimeout: "14",
 }
 

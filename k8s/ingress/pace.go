@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/herdshield/shield"
@@ -20,14 +22,40 @@ const (
 
 // A pacer bounds how slowly a client may send and read while it holds a place. It is
 // for the request's own goroutine, but for the reading of the body.
-type pacer struct{ control *http.ResponseController }
+type pacer struct {
+	control *http.ResponseController
+
+	broken atomic.Bool // the body has ended before its time
+
+	mu    sync.Mutex
+	ended bool // guarded by mu: the connection may be another request's
+}
 
 func newPacer(w http.ResponseWriter, r *http.Request) *pacer {
 	p := &pacer{control: http.NewResponseController(w)}
-	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &pacedBody{ReadCloser: r.Body, control: p.control, began: shield.Now()}
+	if _, whole := r.Body.(*earlyWhole); r.Body != nil && r.Body != http.NoBody && !whole {
+		r.Body = &pacedBody{ReadCloser: r.Body, pacer: p}
 	}
 	return p
+}
+
+// end has the pacer set no deadline any more: the transport may still be reading the
+// body when the handler has returned.
+func (p *pacer) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+	if !p.broken.Load() {
+		_ = p.control.SetReadDeadline(time.Time{})
+	}
+}
+
+// readDeadline sets the deadline of the next read, the zero Time for none, and reports
+// whether it could.
+func (p *pacer) readDeadline(t time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.ended && p.control.SetReadDeadline(t) == nil
 }
 
 // write bounds one write of n bytes to the client, or a flush. Deadlines are set for its
@@ -43,24 +71,29 @@ func (p *pacer) write(n int, do func() error) error {
 	return err
 }
 
-// A pacedBody is a body that must come at the least pace.
+// A pacedBody is a body that must come at the least pace: what counts is how long has been
+// waited for it, and not what was done between reads.
 type pacedBody struct {
 	io.ReadCloser
-	control *http.ResponseController
-	began   time.Duration
-	read    int
+	*pacer
+	waited time.Duration
+	read   int
 }
 
 // Read implements io.Reader.
 func (b *pacedBody) Read(p []byte) (int, error) {
-	left := paceGrace + time.Duration(b.read)*time.Second/leastPace - (shield.Now() - b.began)
-	if b.control.SetReadDeadline(time.Now().Add(left)) != nil {
+	left := paceGrace + time.Duration(b.read)*time.Second/leastPace - b.waited
+	began := shield.Now()
+	if !b.readDeadline(time.Now().Add(left)) {
 		return b.ReadCloser.Read(p)
 	}
 	n, err := b.ReadCloser.Read(p)
 	b.read += n
+	b.waited += shield.Now() - began
 	if err == nil || err == io.EOF {
-		_ = b.control.SetReadDeadline(time.Time{}) // it was possible a moment ago
+		b.readDeadline(time.Time{})
+	} else {
+		b.broken.Store(true) // nobody is to wait for the rest either, as net/http would
 	}
 	return n, err
 }
@@ -89,26 +122,32 @@ func (c *controller) readEarly(w http.ResponseWriter, r *http.Request) (done fun
 		return done, nil
 	}
 	body := r.Body
-	paced := &pacedBody{ReadCloser: body, control: http.NewResponseController(w), began: shield.Now()}
+	paced := &pacedBody{ReadCloser: body, pacer: &pacer{control: http.NewResponseController(w)}}
 	early := make([]byte, size)
-	n, rest := 0, io.Reader(body)
+	n, whole := 0, false
 	for n < len(early) { // not io.ReadFull, which has its own meaning of ErrUnexpectedEOF
 		m, err := paced.Read(early[n:])
 		n += m
-		if err == io.EOF {
-			rest = http.NoBody
+		if whole = err == io.EOF; whole {
 			break
 		}
 		if err != nil {
 			return done, err
 		}
 	}
-	if int64(n) == r.ContentLength {
-		rest = http.NoBody
+	if whole || int64(n) == r.ContentLength {
+		r.Body = &earlyWhole{bytes.NewReader(early[:n]), body}
+		return done, nil
 	}
 	r.Body = struct {
 		io.Reader
 		io.Closer
-	}{io.MultiReader(bytes.NewReader(early[:n]), rest), body}
+	}{io.MultiReader(bytes.NewReader(early[:n]), body), body}
 	return done, nil
+}
+
+// earlyWhole is a body that has been read early to its end.
+type earlyWhole struct {
+	io.Reader
+	io.Closer
 }

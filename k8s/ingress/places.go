@@ -71,21 +71,28 @@ func (b *builder) updateEndpoints(targets []*model.Target) (settle func()) {
 
 // find returns the endpoints of a Backend: those that another port of the Service has
 // already been told to have alike, else those that this port had in the last Model, also if
-// the numbers of its ports have changed, else new ones.
+// the numbers of its ports have changed, else those that are alike, else new ones.
 func (s *serviceState) find(b *model.Backend, now time.Duration) *endpoints {
-	var had *endpoints
+	var had, alike *endpoints
 	for _, e := range s.sets {
-		if e.used == now && slices.Equal(e.list, b.Endpoints) {
+		same := slices.Equal(e.list, b.Endpoints)
+		switch {
+		case e.used == now && same:
 			return e
-		}
-		if e.used != now && e.port == b.Port {
+		case e.used != now && e.port == b.Port:
 			had = e
+		case e.used != now && same && len(e.list) > 0:
+			alike = e
 		}
 	}
 	if had == nil {
-		had = &endpoints{port: b.Port}
+		had = alike // another port's, which comes later, or is not there any more
+	}
+	if had == nil {
+		had = new(endpoints)
 		s.sets = append(s.sets, had)
 	}
+	had.port = b.Port
 	return had
 }
 

@@ -89,3 +89,26 @@ func TestPortsThatChange(t *testing.T) {
 		}
 	}
 }
+
+// Two ports that lead to the same places keep them, whichever of them comes first.
+func TestPortsThatComeFirst(t *testing.T) {
+	one, two := service("web", policy.Service{EndpointConcurrency: 1}), service("web", policy.Service{EndpointConcurrency: 1})
+	list := []model.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:8080")}}
+	rule := func(s *model.Service, host, port string) model.Rule {
+		return model.Rule{Host: host, Path: "/", Target: model.Target{Origin: origin("web", policy.Ingress{}), Backend: &model.Backend{Service: s, Port: port, Endpoints: list}}}
+	}
+	l := newLive()
+	var d policy.Division
+	s := l.apply(1, &model.Model{Rules: []model.Rule{rule(one, "b", "80")}}, &d, "")
+	s.settle()
+	if _, err := s.backends[0].endpoints.Pick(0, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	s = l.apply(2, &model.Model{Rules: []model.Rule{rule(two, "a", "8080"), rule(two, "b", "80")}}, &d, "")
+	s.settle()
+	for _, b := range s.backends {
+		if _, err := b.endpoints.Pick(shield.Now(), 0, nil); err == nil {
+			t.Errorf("port %s has a second place", b.Port)
+		}
+	}
+}

@@ -3,9 +3,12 @@ package ingress
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +19,6 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule"
 	"github.com/herdshield/shield/k8s/endpoint"
-	"github.com/herdshield/shield/k8s/model"
 )
 
 func init() { caddy.RegisterModule(new(Upstreams)) }
@@ -28,8 +30,12 @@ type trip struct {
 	passage *passage
 	at      atomic.Pointer[endpoint.Endpoint] // where it has a place now
 	last    atomic.Pointer[endpoint.Endpoint] // where it had one last
+	read    atomic.Bool                       // something of the body has been read for it
+	wrote   atomic.Bool                       // the request has been sent to it
 	entered time.Duration                     // when it had
 	reached bool                              // it has answered
+	full    bool                              // no endpoint had a place, and none is waited for any more
+	talks   bool                              // the request may be one half of a conversation
 	tried   []*endpoint.Endpoint
 	room    [retries]*endpoint.Endpoint // for tried
 }
@@ -59,23 +65,48 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	}
 	forward(r)
 	var pace *pacer
-	if p.limited && p.protocol != model.H2C { // gRPC may be a conversation
+	if p.limited && !t.talks {
 		pace = newPacer(w, r)
+		defer pace.end()
 	}
 	body := shield.WatchBody(r)
+	if body != nil {
+		r.Body = &readBody{body, t}
+	}
 	w = &viaWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, pace: pace}
 	err := t.handler.proxies[p.protocol].ServeHTTP(w, r, nil)
 	switch {
 	case err == nil:
 		return nil
+	case t.last.Load() == nil && t.full:
+		return errFull
 	case t.last.Load() == nil:
 		return caddymodule.ErrUnasked
 	case body != nil && shield.OutcomeOf(r, body, http.StatusBadGateway) != shield.Overloaded && r.Context().Err() == nil:
 		// The client's body broke off, or came too slowly. Nobody waits for the rest.
-		w.Header().Set("Connection", "close")
+		breakOff(w, r)
 		return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: err} // caddyhttp.Error would keep the 502
 	}
 	return err
+}
+
+// errFull is returned for a request for which no endpoint has had a place in time.
+var errFull = fmt.Errorf("%w: no endpoint has room", caddymodule.ErrUnasked)
+
+// A readBody notes that something of a body has been read: then it is lost for another
+// endpoint.
+type readBody struct {
+	io.ReadCloser
+	trip *trip
+}
+
+// Read implements io.Reader.
+func (b *readBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.trip.read.Store(true)
+	}
+	return n, err
 }
 
 // arrive ends the trip. Where what is in flight is limited, the place of a client that
@@ -87,7 +118,7 @@ func (t *trip) arrive(ctx context.Context) {
 		t.leave(endpoint.Served)
 		return
 	}
-	if t.passage.limited && ctx.Err() != nil && t.at.Load() != nil {
+	if t.passage.limited && ctx.Err() != nil && t.at.Load() != nil && t.wrote.Load() {
 		time.Sleep(t.passage.expected() - (shield.Now() - t.entered))
 	}
 	t.leave(endpoint.Unknown) // if it could not be connected to, watchDials has said so
@@ -127,6 +158,9 @@ func (e *endpoints) learn(took time.Duration) {
 
 // enter takes a place at an endpoint, another one than before.
 func (t *trip) enter(ctx context.Context) (*endpoint.Endpoint, error) {
+	if t.full || t.read.Load() {
+		return nil, endpoint.ErrNone // reverse_proxy asks again, but this has been the last
+	}
 	if t.leave(endpoint.Unknown) != nil {
 		if t.tried == nil {
 			t.tried = t.room[:0]
@@ -134,7 +168,9 @@ func (t *trip) enter(ctx context.Context) (*endpoint.Endpoint, error) {
 		t.tried = append(t.tried, t.last.Load())
 	}
 	t.reached = false
+	t.wrote.Store(false)
 	e, err := t.pick(ctx)
+	t.full = err != nil && !errors.Is(err, endpoint.ErrNone)
 	if err == nil {
 		t.entered = shield.Now()
 		t.last.Store(e)
@@ -162,6 +198,8 @@ func (t *trip) pick(ctx context.Context) (*endpoint.Endpoint, error) {
 	defer waiter.Leave()
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
+	again := time.NewTicker(lookAgain)
+	defer again.Stop()
 	for may := waiter.First; ; may = true {
 		if may {
 			e, err := set.Pick(shield.Now(), rand.Uint64(), t.tried)
@@ -171,6 +209,7 @@ func (t *trip) pick(ctx context.Context) (*endpoint.Endpoint, error) {
 		}
 		select {
 		case <-waiter.Turn:
+		case <-again.C: // an ejection may be over
 		case <-timer.C:
 			return nil, endpoint.ErrFull
 		case <-ctx.Done():
@@ -178,6 +217,10 @@ func (t *trip) pick(ctx context.Context) (*endpoint.Endpoint, error) {
 		}
 	}
 }
+
+// lookAgain is how often who waits for a place looks by itself: nobody is told that an
+// ejection is over, which lasts for a second at least.
+const lookAgain = 100 * time.Millisecond
 
 // leave gives back the place, if there is one, and returns where it was.
 func (t *trip) leave(o endpoint.Outcome) *endpoint.Endpoint {
@@ -193,8 +236,12 @@ type reaching struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
 func (n reaching) RoundTrip(r *http.Request) (*http.Response, error) {
+	t := tripOf(r.Context())
+	if t != nil && t.passage.limited {
+		r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{WroteHeaders: func() { t.wrote.Store(true) }}))
+	}
 	resp, err := n.RoundTripper.RoundTrip(r)
-	if t := tripOf(r.Context()); err == nil && t != nil {
+	if err == nil && t != nil {
 		t.reached = true
 		if e := t.at.Load(); e != nil {
 			e.Reached() // the response may take long, by its client's doing
@@ -213,7 +260,7 @@ const slowDial = 500 * time.Millisecond
 // one: a client could have any pod break off what it sends it.
 func watchDials(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		began := shield.Now()
+		began, t := shield.Now(), tripOf(ctx) // now, and not when the request may be elsewhere
 		conn, err := dial(ctx, network, address)
 		if err == nil {
 			return conn, nil
@@ -222,7 +269,7 @@ func watchDials(dial func(ctx context.Context, network, address string) (net.Con
 		if ctx.Err() != nil && now-began < slowDial {
 			return nil, err // the client has not waited for it
 		}
-		if t := tripOf(ctx); t != nil {
+		if t != nil {
 			// Only if it is still about that endpoint: the transport dials for
 			// whoever is next.
 			if e := t.last.Load(); e != nil && e.Addr() == address {

@@ -299,6 +299,7 @@ func TestGhostsKeepTheirPlace(t *testing.T) {
 		name                string
 		mean, took, want    time.Duration
 		stays, reached, any bool
+		unsent              bool
 	}{
 		{name: "nothing is known", want: ghostMeans * firstGuess},
 		{name: "fast requests", mean: 50 * time.Millisecond, took: 20 * time.Millisecond, want: 80 * time.Millisecond},
@@ -307,6 +308,7 @@ func TestGhostsKeepTheirPlace(t *testing.T) {
 		{name: "the client is still there", mean: time.Second, stays: true},
 		{name: "answered", mean: time.Second, reached: true},
 		{name: "no limit", mean: time.Second, any: true},
+		{name: "it was never sent", mean: time.Second, unsent: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -324,6 +326,7 @@ func TestGhostsKeepTheirPlace(t *testing.T) {
 					cancel()
 				}
 				trip.reached = tt.reached
+				trip.wrote.Store(!tt.unsent)
 				began := time.Now()
 				go trip.arrive(ctx)
 				synctest.Wait()
@@ -409,5 +412,107 @@ func TestPodsThatIgnoreAborts(t *testing.T) {
 	}
 	if most.Load() > 1 {
 		t.Errorf("%d in flight at the pod; want at most 1", most.Load())
+	}
+}
+
+// A waiter sees by itself that an ejection is over: nobody tells it.
+func TestWaitersSeeTheEndOfAnEjection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		afterEpoch()
+		first, ctx := newTrip(1, 2)
+		first.passage.patience = time.Minute
+		busy := &trip{passage: first.passage}
+		e, err := first.enter(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Failed(shield.Now())
+		first.leave(endpoint.Unknown)
+		for e, err := busy.enter(ctx); ; e, err = busy.enter(ctx) { // the other one, for long
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e.Addr() != first.last.Load().Addr() {
+				break
+			}
+		}
+		began := time.Now()
+		waits := &trip{passage: first.passage}
+		if _, err := waits.enter(ctx); err != nil || time.Since(began) > minEjectionSeen {
+			t.Errorf("waited for %v: %v", time.Since(began), err)
+		}
+	})
+}
+
+// minEjectionSeen is the first ejection, and until it is seen that it is over.
+const minEjectionSeen = time.Second + 2*lookAgain
+
+// A body that has been read for one endpoint is lost for another: the client hears of
+// it, and no endpoint is asked with half a body or none.
+func TestReadBodiesAreNotSentTwice(t *testing.T) {
+	var whole, other atomic.Int64
+	var pods []*pod
+	for range 3 {
+		pods = append(pods, newPod(t, "drops", func(s *httptest.Server) {
+			s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				b, _ := io.ReadAll(r.Body)
+				if string(b) == "query" {
+					whole.Add(1)
+				} else {
+					other.Add(1)
+				}
+				panic(http.ErrAbortHandler)
+			})
+			s.Start()
+		}))
+	}
+	for _, is := range []policy.Service{{}, {EndpointConcurrency: 5}} {
+		w := newWorld(t, all(origin("web", policy.Ingress{}), backend(service("web", is), pods...)))
+		for _, body := range []io.Reader{strings.NewReader("query"), io.MultiReader(strings.NewReader("query"))} {
+			if resp, text := w.send(http.MethodGet, "x", "/", body); resp.StatusCode != http.StatusBadGateway {
+				t.Errorf("got %d %q, want 502", resp.StatusCode, text)
+			}
+		}
+	}
+	if whole.Load() != 4 || other.Load() != 0 {
+		t.Errorf("%d endpoints were asked with the whole body, %d with less; want 4 and 0", whole.Load(), other.Load())
+	}
+}
+
+// A gRPC stream to a TLS backend is a conversation, too: its body is not waited for.
+func TestConversationsAreNotReadEarly(t *testing.T) {
+	p := newPod(t, "talks", func(s *httptest.Server) {
+		s.EnableHTTP2 = true
+		s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			word := make([]byte, 5)
+			_, _ = io.ReadFull(r.Body, word)
+			w.Header().Set("Content-Type", "application/grpc")
+			_, _ = w.Write(word)
+		})
+		s.StartTLS()
+	})
+	b := backend(service("web", policy.Service{EndpointConcurrency: 5}), p)
+	b.Protocol = model.HTTPS
+	w := newWorld(t, all(origin("web", policy.Ingress{}), b))
+	half, rest := io.Pipe()
+	go func() { _, _ = rest.Write([]byte("hello")) }() // and it stays open
+	t.Cleanup(func() { _ = rest.Close() })
+	client := &http.Transport{Protocols: new(http.Protocols)}
+	client.Protocols.SetUnencryptedHTTP2(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.base+"/", half)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/grpc")
+	resp, err := client.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	word := make([]byte, 5)
+	if _, err := io.ReadFull(resp.Body, word); err != nil || string(word) != "hello" {
+		t.Errorf("got %q: %v", word, err)
 	}
 }
