@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -112,6 +113,7 @@ var transports = [...]map[string]any{
 
 // reverseProxy returns the JSON of a reverse_proxy that asks Upstreams where to go.
 func reverseProxy(transport map[string]any) json.RawMessage {
+	transport = maps.Clone(transport)
 	transport["dial_timeout"] = caddy.Duration(dialTimeout)
 	transport["keep_alive"] = map[string]any{"max_idle_conns_per_host": keepIdle, "idle_timeout": caddy.Duration(keepIdleFor)}
 	b, err := json.Marshal(map[string]any{
@@ -172,9 +174,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.
 	}
 	t := &trip{handler: h, passage: p, talks: p.protocol == model.H2C || pushback.IsGRPC(r)}
 	if p.limited && !t.talks {
-		done, err := c.readEarly(w, r)
+		whole, done, err := c.readEarly(w, r)
 		defer done()
-		if err != nil {
+		if t.whole = whole; err != nil {
 			became = unreadable
 			breakOff(w, r)
 			return say(w, r, http.StatusRequestTimeout, "the body did not come")

@@ -27,13 +27,16 @@ type pacer struct {
 
 	broken atomic.Bool // the body has ended before its time
 
-	mu    sync.Mutex
-	ended bool // guarded by mu: the connection may be another request's
+	mu    sync.Mutex // guards what follows
+	set   bool       // a deadline, by the pacer
+	ended bool       // the connection may be another request's
 }
 
-func newPacer(w http.ResponseWriter, r *http.Request) *pacer {
+// newPacer returns a pacer for r. whole: its body is in memory, so that nobody is waited
+// for.
+func newPacer(w http.ResponseWriter, r *http.Request, whole bool) *pacer {
 	p := &pacer{control: http.NewResponseController(w)}
-	if _, whole := r.Body.(*earlyWhole); r.Body != nil && r.Body != http.NoBody && !whole {
+	if r.Body != nil && r.Body != http.NoBody && !whole {
 		r.Body = &pacedBody{ReadCloser: r.Body, pacer: p}
 	}
 	return p
@@ -45,7 +48,7 @@ func (p *pacer) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ended = true
-	if !p.broken.Load() {
+	if p.set && !p.broken.Load() {
 		_ = p.control.SetReadDeadline(time.Time{})
 	}
 }
@@ -55,7 +58,11 @@ func (p *pacer) end() {
 func (p *pacer) readDeadline(t time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.ended && p.control.SetReadDeadline(t) == nil
+	if p.ended || p.control.SetReadDeadline(t) != nil {
+		return false
+	}
+	p.set = true
+	return true
 }
 
 // write bounds one write of n bytes to the client, or a flush. Deadlines are set for its
@@ -106,12 +113,12 @@ const (
 	earlyBodies = 64 << 20
 )
 
-// readEarly reads what there is of the body of r, up to earlyBody, and returns what is
-// to be called when r is done with. The error is the client's: it has broken off, or is
-// too slow.
-func (c *controller) readEarly(w http.ResponseWriter, r *http.Request) (done func(), err error) {
+// readEarly reads what there is of the body of r, up to earlyBody, and returns whether
+// that is the whole, and what is to be called when r is done with. The error is the
+// client's: it has broken off, or is too slow.
+func (c *controller) readEarly(w http.ResponseWriter, r *http.Request) (whole bool, done func(), err error) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
-		return func() {}, nil
+		return true, func() {}, nil
 	}
 	size := int64(earlyBody)
 	if r.ContentLength > 0 {
@@ -119,35 +126,27 @@ func (c *controller) readEarly(w http.ResponseWriter, r *http.Request) (done fun
 	}
 	done = func() { c.bodies.Add(-size) }
 	if c.bodies.Add(size) > earlyBodies {
-		return done, nil
+		return false, done, nil
 	}
 	body := r.Body
 	paced := &pacedBody{ReadCloser: body, pacer: &pacer{control: http.NewResponseController(w)}}
 	early := make([]byte, size)
-	n, whole := 0, false
-	for n < len(early) { // not io.ReadFull, which has its own meaning of ErrUnexpectedEOF
+	n := 0
+	for n < len(early) && !whole { // not io.ReadFull, which has its own meaning of ErrUnexpectedEOF
 		m, err := paced.Read(early[n:])
 		n += m
-		if whole = err == io.EOF; whole {
-			break
-		}
-		if err != nil {
-			return done, err
+		if whole = err == io.EOF; err != nil && !whole {
+			return false, done, err
 		}
 	}
-	if whole || int64(n) == r.ContentLength {
-		r.Body = &earlyWhole{bytes.NewReader(early[:n]), body}
-		return done, nil
+	whole = whole || int64(n) == r.ContentLength
+	rest := io.Reader(body)
+	if whole {
+		rest = http.NoBody
 	}
 	r.Body = struct {
 		io.Reader
 		io.Closer
-	}{io.MultiReader(bytes.NewReader(early[:n]), body), body}
-	return done, nil
-}
-
-// earlyWhole is a body that has been read early to its end.
-type earlyWhole struct {
-	io.Reader
-	io.Closer
+	}{io.MultiReader(bytes.NewReader(early[:n]), rest), body}
+	return whole, done, nil
 }

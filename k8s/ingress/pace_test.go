@@ -357,3 +357,41 @@ func TestResponsesMustBeRead(t *testing.T) {
 		}
 	}
 }
+
+// A body that has been read early sets no deadline while the backend works on it: nobody
+// is waited for, also where a shield that adapts watches the body, too. One that is
+// longer does.
+func TestWholeBodiesHaveNoDeadline(t *testing.T) {
+	for _, is := range []policy.Service{{Concurrency: 5}, {Adaptive: true}} {
+		for _, size := range []int{5, earlyBody + 1} {
+			w := &deadlineWriter{ResponseRecorder: httptest.NewRecorder()}
+			before := -1
+			m := newMemory(t, all(origin("web", policy.Ingress{}), backend(service("web", is), &pod{Server: &httptest.Server{Listener: addressOnly{}}})), func(rw http.ResponseWriter, r *http.Request) {
+				before = w.set
+				if b, err := io.ReadAll(r.Body); err != nil || len(b) != size {
+					t.Errorf("the backend got %d bytes, %v; want %d", len(b), err, size)
+				}
+			})
+			m.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://x/", strings.NewReader(strings.Repeat("x", size))))
+			if before < 0 {
+				t.Fatal("the backend was not asked")
+			}
+			if later := w.set > before; later != (size > earlyBody) {
+				t.Errorf("%+v, %d bytes: deadlines after it was admitted: %v", is, size, later)
+			}
+		}
+	}
+}
+
+// addressOnly is a listener at which nobody listens.
+type addressOnly struct{ net.Listener }
+
+func (addressOnly) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
+
+// deadlineWriter counts the deadlines that are set for reading.
+type deadlineWriter struct {
+	*httptest.ResponseRecorder
+	set int
+}
+
+func (w *deadlineWriter) SetReadDeadline(time.Time) error { w.set++; return nil }

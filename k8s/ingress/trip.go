@@ -36,6 +36,7 @@ type trip struct {
 	reached bool                              // it has answered
 	full    bool                              // no endpoint had a place, and none is waited for any more
 	talks   bool                              // the request may be one half of a conversation
+	whole   bool                              // its body has been read early, to its end
 	tried   []*endpoint.Endpoint
 	room    [retries]*endpoint.Endpoint // for tried
 }
@@ -66,7 +67,7 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	forward(r)
 	var pace *pacer
 	if p.limited && !t.talks {
-		pace = newPacer(w, r)
+		pace = newPacer(w, r, t.whole)
 		defer pace.end()
 	}
 	body := shield.WatchBody(r)
