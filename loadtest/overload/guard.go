@@ -34,6 +34,8 @@ type guarded struct {
 	g        *shield.Guard
 	waiting  []*Request // queued, in the order of their arrival
 	sweeping bool
+
+	decided func(*shield.Decision) // for tests: sees every decision; may be nil
 }
 
 // guardedToken is what is known of a request: its description, and the decision
@@ -65,6 +67,9 @@ func (g *guarded) Admit(r *Request) {
 
 // answer passes on a decision that has been made.
 func (g *guarded) answer(r *Request, t *guardedToken) {
+	if g.decided != nil {
+		g.decided(&t.d)
+	}
 	if t.d.Admit {
 		r.Enter()
 		return

@@ -89,6 +89,8 @@ type guard struct {
 	open    []shield.Decision // by ticket
 	free    []int32           // unused tickets
 	waiting []waiter          // in the order of their arrival
+
+	decided func(*shield.Decision) // for tests: sees every decision; may be nil
 }
 
 // waiter is a request in the Guard's queue.
@@ -139,7 +141,7 @@ func (g *guard) Arrive(now time.Duration, r Request) Answer {
 		g.waiting = append(g.waiting, waiter{t, g.g, g.zones, q})
 		return Answer{Queued: true, Ticket: t}
 	}
-	a := answer(g.g, &d)
+	a := g.answer(g.g, &d)
 	if d.Admit || d.Hold > 0 {
 		a.Ticket = g.ticket(d)
 	}
@@ -159,7 +161,10 @@ func (g *guard) named(client limiter.Key, zones int) []limiter.Key {
 
 // answer returns what d says, but for the ticket, with the status that the Guard
 // which decided answers with.
-func answer(by *shield.Guard, d *shield.Decision) Answer {
+func (g *guard) answer(by *shield.Guard, d *shield.Decision) Answer {
+	if g.decided != nil {
+		g.decided(d)
+	}
 	a := Answer{Admit: d.Admit, Hint: d.Hint, Hold: d.Hold}
 	if !d.Admit {
 		a.Status = by.Answers().Status(d.Refusal())
@@ -209,7 +214,7 @@ func (g *guard) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
 		w := g.leave(i)
 		w.request.Keys = g.named(w.request.Client, w.zones)
 		w.by.Settle(now, w.request, d, verdict)
-		a := answer(w.by, d)
+		a := g.answer(w.by, d)
 		if d.Admit || d.Hold > 0 {
 			a.Ticket = w.ticket
 		} else {
