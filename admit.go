@@ -13,14 +13,14 @@ type Reason uint8
 
 // The reasons.
 const (
-	Fits        Reason = iota // none: the request is admitted
+	None        Reason = iota // none: the request is admitted
 	Quota                     // a zone's quota for this client
 	Capacity                  // the backend's rate
 	Concurrency               // the backend's room in flight
 	Early                     // it came before the time that it was promised
 	PerClient                 // what one client may have in flight
-	Retried                   // it is a retry, beyond those that the backend has room for
-	Paused                    // the backend has asked to be left alone
+	RetryBudget                   // it is a retry, beyond those that the backend has room for
+	Pause                    // the backend has asked to be left alone
 
 	reasons = iota
 )
@@ -30,13 +30,13 @@ func (r Reason) String() string {
 }
 
 // Reasons are all Reasons for a refusal.
-var Reasons = [...]Reason{Quota, Capacity, Concurrency, Early, PerClient, Retried, Paused}
+var Reasons = [...]Reason{Quota, Capacity, Concurrency, Early, PerClient, RetryBudget, Pause}
 
-// Own reports whether the reason is the client's own doing, whatever others do.
-func (r Reason) Own() bool { return r == Quota || r == PerClient }
+// ClientFault reports whether the reason is the client's own doing, whatever others do.
+func (r Reason) ClientFault() bool { return r == Quota || r == PerClient }
 
-// Outside is the key of a request in a zone that it is not in.
-const Outside limiter.Key = 0
+// NoKey is the key of a request in a zone that it is not in.
+const NoKey limiter.Key = 0
 
 // A Request is what a decision needs to know of a request.
 type Request struct {
@@ -49,10 +49,10 @@ type Request struct {
 	// promised is remembered under it; with Outside nothing is.
 	Client limiter.Key
 
-	// Kind names what is asked for: the hash of the client's key, user agent,
+	// Fingerprint names what is asked for: the hash of the client's key, user agent,
 	// method and path, or of its Idempotency-Key. A second request of the same
-	// Client and Kind, soon after a refusal, is taken for a retry.
-	Kind limiter.Key
+	// Client and Fingerprint, soon after a refusal, is taken for a retry.
+	Fingerprint limiter.Key
 
 	// Retry: the request itself says that it is a retry. See pushback.Retry.
 	Retry bool
@@ -68,7 +68,7 @@ type Request struct {
 	// Name the bytes that name the client in it, the same in all replicas. They
 	// matter only if Config.Retries.Tickets is set.
 	Ticket string
-	Name   []byte
+	ClientID   []byte
 
 	// Class is the request's class: 1 + its index in Guard.Classes; 0 means the
 	// default one. Route is its kind of work for the backend, 0 to 63: requests that
@@ -80,8 +80,8 @@ type Request struct {
 	// is not let wait for longer.
 	Deadline time.Duration
 
-	// Tenant names who is counted for Config.PerClient; Outside: nobody.
-	Tenant limiter.Key
+	// InFlightKey names who is counted for Config.PerClient; Outside: nobody.
+	InFlightKey limiter.Key
 }
 
 // A Decision is the answer to one request.
@@ -138,13 +138,13 @@ type Decision struct {
 // it, and nothing otherwise: then it makes an appointment. With a Queue the
 // Decision may be Queued: see Await.
 func (g *Guard) Admit(now time.Duration, r Request) Decision {
-	d := Decision{Reason: Fits, Zone: -1, at: now, route: r.Route}
+	d := Decision{Reason: None, Zone: -1, at: now, route: r.Route}
 	if !g.inUse.Load() {
 		g.use()
 	}
 	g.Tick(now)
 	v := g.visit(now, &r)
-	if v.Struck {
+	if v.Rejected {
 		d.Class = uint8(g.own(&r))
 		g.refuseEarly(now, &r, v, &d)
 		return d
@@ -166,12 +166,12 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 func (g *Guard) conclude(now time.Duration, r *Request, v *pushback.Visit, refusing *ZoneState, d *Decision) {
 	b := g.backend
 	class := g.counts[d.Class]
-	d.Admit = d.Reason == Fits
+	d.Admit = d.Reason == None
 	if d.Admit {
 		b.admitted.Add(1)
 		class.admitted.Add(1)
 		d.Backlog = b.calendar.Ahead(now)
-		if v.Promises > 0 && v.Standing != pushback.Besides { // that was not what the promise is for
+		if v.Promises > 0 && v.Standing != pushback.OtherRequest { // that was not what the promise is for
 			b.keep(now, r.Client)
 		}
 		if g.limitsRoom() && b.underPressure(now) {
@@ -212,12 +212,12 @@ func (g *Guard) conclude(now time.Duration, r *Request, v *pushback.Visit, refus
 // one with the longest wait. The wait is the longest of all, the capacity's too.
 func (g *Guard) admit(i int, now time.Duration, r *Request, v *pushback.Visit, keep reserve, d *Decision) (refusing *ZoneState) {
 	for ; i < len(g.zones); i++ {
-		if z := &g.zones[i]; z.index < len(r.Keys) && r.Keys[z.index] != Outside {
+		if z := &g.zones[i]; z.index < len(r.Keys) && r.Keys[z.index] != NoKey {
 			break
 		}
 	}
 	if i == len(g.zones) {
-		if d.Reason == Fits {
+		if d.Reason == None {
 			g.admitBackend(now, r, v, keep, d)
 		} else if g.hasCapacity {
 			// The client's quota is not all that it has to wait for.
@@ -233,7 +233,7 @@ func (g *Guard) admit(i int, now time.Duration, r *Request, v *pushback.Visit, k
 		d.Reason, d.Wait, d.Zone = Quota, wait, z.index
 	}
 	refusing = g.admit(i+1, now, r, v, keep, d)
-	if d.Reason == Fits {
+	if d.Reason == None {
 		claim.Commit()
 	}
 	claim.Release()
@@ -250,14 +250,14 @@ func (g *Guard) admitBackend(now time.Duration, r *Request, v *pushback.Visit, k
 	b := g.backend
 	if wait := b.pause.Left(now); wait > 0 {
 		if !d.probe && !b.pause.Probe(now) { // one from the queue is a probe already
-			d.Reason, d.Wait = Paused, wait
+			d.Reason, d.Wait = Pause, wait
 			return
 		}
 		d.probe = true
 	}
 	queued := d.guard != nil
 	if !queued && (g.hasCapacity || g.limitsRoom()) && !g.mayRetry(now, r, v) {
-		d.Reason, d.Wait = Retried, b.gate.Drain(now)
+		d.Reason, d.Wait = RetryBudget, b.gate.Drain(now)
 		return
 	}
 	var capacity limiter.Claim
@@ -272,7 +272,7 @@ func (g *Guard) admitBackend(now time.Duration, r *Request, v *pushback.Visit, k
 		defer capacity.Release()
 	}
 	if !queued && (g.perClient > 0 || g.limitsRoom()) {
-		if g.admitInFlight(now, r, v, keep, d); d.Reason != Fits {
+		if g.admitInFlight(now, r, v, keep, d); d.Reason != None {
 			return
 		}
 	}

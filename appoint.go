@@ -22,7 +22,7 @@ const (
 // coming early where nobody else has to wait, or to an idle backend.
 func (g *Guard) visit(now time.Duration, r *Request) pushback.Visit {
 	b := g.backend
-	if r.Client == Outside || !b.calendar.Expecting(now) && r.Ticket == "" {
+	if r.Client == NoKey || !b.calendar.Expecting(now) && r.Ticket == "" {
 		return pushback.Visit{}
 	}
 	var horizon time.Duration
@@ -34,12 +34,12 @@ func (g *Guard) visit(now time.Duration, r *Request) pushback.Visit {
 		v.Due = !v.Deferred || b.calendar.Overdue(now, v, g.rates(r))
 	}
 	g.redeem(now, r, &v)
-	if v.Standing != pushback.Stranger && v.Standing != pushback.Besides {
+	if v.Standing != pushback.Stranger && v.Standing != pushback.OtherRequest {
 		b.returned.Add(1)
 		if v.Standing == pushback.OnTime {
 			b.onTime.Add(1)
 		}
-		if !v.Struck || !v.Hammers { // of those who come early again and again, the first time
+		if !v.Rejected || !v.Hammers { // of those who come early again and again, the first time
 			b.families[pushback.FamilyOf(r.Agent)].returned(v)
 		}
 	}
@@ -51,7 +51,7 @@ func (r *Request) kind() uint64 {
 	if r.Retry {
 		return 0
 	}
-	return uint64(r.Kind)
+	return uint64(r.Fingerprint)
 }
 
 func (f *familyCounts) returned(v pushback.Visit) {
@@ -84,7 +84,7 @@ func (b *Backend) idle(now time.Duration) bool {
 // of several behind one key, whose promise is not known, is told some time.
 func (g *Guard) refuseEarly(now time.Duration, r *Request, v pushback.Visit, d *Decision) {
 	d.Reason = Early
-	if v.Standing == pushback.Unclear {
+	if v.Standing == pushback.Ambiguous {
 		v.At = g.backend.calendar.Later(now, g.rates(r)).At
 	}
 	d.Wait = v.At - now
@@ -109,14 +109,14 @@ type reserve int
 // five.
 func (g *Guard) reserveFor(now time.Duration, r *Request, v pushback.Visit, d *Decision) reserve {
 	switch {
-	case v.Due || v.Nearly || v.Alone || g.highest(d) || !g.backend.calendar.Standing(now):
+	case v.Due || v.NearlyDue || v.Uncontended || g.highest(d) || !g.backend.calendar.Standing(now):
 		return 0
 	case v.Standing == pushback.OnTime:
 		if g.backend.calendar.Chance(now, g.rates(r)) {
 			return 2
 		}
 		return 9
-	case v.Standing == pushback.Besides || v.Standing == pushback.Unclear:
+	case v.Standing == pushback.OtherRequest || v.Standing == pushback.Ambiguous:
 		return 5
 	default:
 		return 3
@@ -128,7 +128,7 @@ func (r reserve) of(n int) int { return n * int(r) / 10 }
 // barred reports whether a client is to get an appointment and no try, because it
 // has one already, for something else, and others wait.
 func (g *Guard) barred(now time.Duration, v pushback.Visit) bool {
-	return v.Standing == pushback.Besides && !v.Alone && g.enforce && g.backend.calendar.Standing(now) && !g.backend.idle(now)
+	return v.Standing == pushback.OtherRequest && !v.Uncontended && g.enforce && g.backend.calendar.Standing(now) && !g.backend.idle(now)
 }
 
 // scarce returns the reason for which a backlog stands.
@@ -158,7 +158,7 @@ func (b *Backend) keep(now time.Duration, client limiter.Key) {
 func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Decision) {
 	b := g.backend
 	rates := g.rates(r)
-	if d.Reason == Paused { // nobody is let in before
+	if d.Reason == Pause { // nobody is let in before
 		rates.Token = d.Wait
 	}
 	if d.Reason == Capacity && g.capacity.Interval() > rates.Min {
@@ -169,23 +169,23 @@ func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Deci
 		rates.Token = token
 	}
 	var a pushback.Appointment
-	place := pushback.OneMore
+	place := pushback.ReplaceNone
 	switch {
 	case v.Standing == pushback.TooEarly: // enforcement is off: the promise stands, at no further cost
 		d.Wait = v.At - now
 		d.Hint = g.answers.Hint(d.Wait)
 		return
 	case v.Standing == pushback.OnTime && v.Due && v.Deferred:
-		a, place = b.calendar.Excuse(now, rates), pushback.Instead
+		a, place = b.calendar.Excuse(now, rates), pushback.ReplaceOne
 	case v.Standing == pushback.OnTime && v.Deferred:
-		a, place = b.calendar.Rebook(now, v, rates), pushback.Instead
+		a, place = b.calendar.Rebook(now, v, rates), pushback.ReplaceOne
 	case v.Standing == pushback.OnTime:
 		b.broken.Add(1)
 		if v.Promises > 0 {
 			b.calendar.Kept(now, v.At)
 		}
-		a, place = b.calendar.Excuse(now, rates), pushback.Instead
-	case v.Standing == pushback.Unclear || v.Standing == pushback.Besides && v.Promises >= g.share(now, v, rates):
+		a, place = b.calendar.Excuse(now, rates), pushback.ReplaceOne
+	case v.Standing == pushback.Ambiguous || v.Standing == pushback.OtherRequest && v.Promises >= g.share(now, v, rates):
 		a = b.calendar.Later(now, rates)
 		v.Hammers = true // not worth holding a connection for: any time will do
 		g.tell(now, r, v, a, d)
@@ -199,7 +199,7 @@ func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Deci
 		return
 	}
 	g.tell(now, r, v, a, d)
-	if r.Client != Outside && b.ledger.Write(now, uint64(r.Client), uint64(r.Kind), a, now+d.Hold, place) {
+	if r.Client != NoKey && b.ledger.Write(now, uint64(r.Client), uint64(r.Fingerprint), a, now+d.Hold, place) {
 		return
 	}
 	if a.Deferred { // a stranger again when it comes
@@ -210,14 +210,14 @@ func (g *Guard) appoint(now time.Duration, r *Request, v pushback.Visit, d *Deci
 }
 
 // forget takes back an appointment of a client that is told never to come back.
-func (b *Backend) forget(now time.Duration, r *Request, a pushback.Appointment, place pushback.Place) {
+func (b *Backend) forget(now time.Duration, r *Request, a pushback.Appointment, place pushback.Replace) {
 	switch {
 	case !a.Deferred:
 		b.calendar.Forget(now, a.At)
-	case place == pushback.OneMore: // its number is new, too
+	case place == pushback.ReplaceNone: // its number is new, too
 		b.calendar.Unqueue()
 	}
-	if place != pushback.OneMore { // what it was promised for something else still holds
+	if place != pushback.ReplaceNone { // what it was promised for something else still holds
 		b.ledger.Drop(uint64(r.Client))
 	}
 }
@@ -231,7 +231,7 @@ func (g *Guard) appointQuota(now time.Duration, r *Request, z *ZoneState, d *Dec
 	zone := &g.zones[g.order[d.Zone]]
 	key := uint64(r.Keys[d.Zone]) ^ z.salt
 	v := b.ledger.Visit(now, key, r.kind(), 0, 0)
-	wait, place := d.Wait, pushback.OneMore
+	wait, place := d.Wait, pushback.ReplaceNone
 	rates := g.rates(r)
 	// Each promised request will take what it costs.
 	behind := min(time.Duration(v.Promises)*zone.limit.Interval()*time.Duration(zone.cost), rates.Max)
@@ -242,12 +242,12 @@ func (g *Guard) appointQuota(now time.Duration, r *Request, z *ZoneState, d *Dec
 			d.Hint = g.answers.Hint(d.Wait)
 			return
 		}
-		place = pushback.Instead
+		place = pushback.ReplaceOne
 	case pushback.OnTime: // whatever was promised for before now is done with
-		place = pushback.Only
-	case pushback.Besides, pushback.Unclear:
+		place = pushback.ReplaceAll
+	case pushback.OtherRequest, pushback.Ambiguous:
 		wait += behind
-		if v.Standing == pushback.Unclear || wait > rates.Max {
+		if v.Standing == pushback.Ambiguous || wait > rates.Max {
 			d.Wait = min(wait, rates.Max)
 			d.Hint = g.answers.Hint(d.Wait)
 			return
@@ -263,7 +263,7 @@ func (g *Guard) appointQuota(now time.Duration, r *Request, z *ZoneState, d *Dec
 		v.Hammers = true
 	}
 	g.tell(now, r, v, a, d)
-	b.ledger.Write(now, key, uint64(r.Kind), a, now+d.Hold, place)
+	b.ledger.Write(now, key, uint64(r.Fingerprint), a, now+d.Hold, place)
 }
 
 // tell sets what a refused client is told. Retry-After has whole seconds, and
@@ -328,9 +328,9 @@ func (g *Guard) Spare() float64 {
 // the others. Those are the dynamic thresholds of shared-memory switches (Choudhury
 // and Hahne, 1998).
 func (g *Guard) share(now time.Duration, v pushback.Visit, r pushback.Rates) int {
-	if !v.Parallel {
-		return pushback.Few
+	if !v.BeforeAnswer {
+		return pushback.CrowdThreshold
 	}
 	free := (r.Max - g.backend.calendar.Ahead(now)).Seconds() * g.backend.calendar.Spare(r.Service)
-	return max(pushback.Few, min(int(free), pushback.MaxPromises))
+	return max(pushback.CrowdThreshold, min(int(free), pushback.MaxPromises))
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // one returns the request of client i for one thing.
-func one(i int) Request { return Request{Client: limiter.Key(i), Kind: limiter.Key(i)} }
+func one(i int) Request { return Request{Client: limiter.Key(i), Fingerprint: limiter.Key(i)} }
 
 // crowded returns a Guard without tokens at now, and n clients that wait.
 func crowded(tb testing.TB, c Config, now time.Duration, n int) (*Guard, *State) {
@@ -63,7 +63,7 @@ func TestOnlyWatchedPromisesCount(t *testing.T) {
 			Config{Capacity: perSecond(100, 100), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 5 * time.Second, Burst: 1}}}},
 			func(i int) Request {
 				k := limiter.Key(1 + i%400)
-				return Request{Keys: []limiter.Key{k}, Client: k, Kind: k}
+				return Request{Keys: []limiter.Key{k}, Client: k, Fingerprint: k}
 			},
 		},
 	} {
@@ -85,7 +85,7 @@ func TestOnlyWatchedPromisesCount(t *testing.T) {
 func TestQuotaFloodIsNoLoad(t *testing.T) {
 	g := mustNew(t, Config{Capacity: perSecond(100, 100), Zones: []Zone{{Name: "z", Limit: perSecond(1, 1)}}}, nil)
 	for i := range 60_000 {
-		g.Admit(time.Second+time.Duration(i)*ms, Request{Keys: []limiter.Key{1}, Client: 1, Kind: limiter.Key(i)})
+		g.Admit(time.Second+time.Duration(i)*ms, Request{Keys: []limiter.Key{1}, Client: 1, Fingerprint: limiter.Key(i)})
 	}
 	if s := g.Spare(); s < 95 {
 		t.Errorf("a thousand refusals per second for a quota leave %v/s to spare, want 97", s)
@@ -101,7 +101,7 @@ func TestParallelRequests(t *testing.T) {
 	if first.Hold < 10*ms || second.Admit || second.Reason != Capacity || time.Second+first.Hold/2+second.Wait <= time.Second+first.Wait {
 		t.Errorf("while the answer is held for %v: %+v", first.Hold, second)
 	}
-	other := g.Admit(time.Second, Request{Client: 1, Kind: 99})
+	other := g.Admit(time.Second, Request{Client: 1, Fingerprint: 99})
 	if other.Reason != Capacity || other.Wait <= second.Wait-first.Hold {
 		t.Errorf("another request: %+v", other)
 	}
@@ -129,7 +129,7 @@ func TestNobodyHoardsAppointments(t *testing.T) {
 	const slots = 30 * 0.98 * 40
 	for i, want := range []float64{slots / 2, slots * 3 / 4, slots * 7 / 8} {
 		for j := range 1_000 {
-			g.Admit(time.Second, Request{Client: limiter.Key(1 + i), Kind: limiter.Key(j)})
+			g.Admit(time.Second, Request{Client: limiter.Key(1 + i), Fingerprint: limiter.Key(j)})
 		}
 		if p, _ := g.backend.calendar.Promises(); math.Abs(float64(p.Made)-want) > 0.05*slots {
 			t.Errorf("%d crowds have %d appointments, want about %.0f of %.0f", i+1, p.Made, want, slots)
@@ -202,7 +202,7 @@ func TestHeldRefusalsAreBounded(t *testing.T) {
 
 // A hopeless wait is told as such, and nothing is kept of it.
 func TestGiveUp(t *testing.T) {
-	g, _ := crowded(t, Config{Capacity: perSecond(10, 10), Pushback: pushback.Config{GiveUp: time.Minute}}, time.Second, 0)
+	g, _ := crowded(t, Config{Capacity: perSecond(10, 10), Pushback: pushback.AnswerConfig{GiveUp: time.Minute}}, time.Second, 0)
 	never, n := 0, 0
 	for i := range 2_000 {
 		d := g.Admit(time.Second, one(1+i))
@@ -229,7 +229,7 @@ func TestQuotaAppointmentsAreInOrder(t *testing.T) {
 	for _, capacity := range []limiter.Config{{}, perSecond(100, 100)} {
 		g := mustNew(t, Config{Capacity: capacity, Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 2 * time.Second, Burst: 4}, Cost: 2}}}, nil)
 		ask := func(now time.Duration, kind int) Decision {
-			d := g.Admit(now, Request{Keys: []limiter.Key{7}, Client: 7, Kind: limiter.Key(kind)})
+			d := g.Admit(now, Request{Keys: []limiter.Key{7}, Client: 7, Fingerprint: limiter.Key(kind)})
 			if d.Hold > 0 {
 				d.Sent()
 			}
@@ -272,7 +272,7 @@ func TestFloodOfNewClients(t *testing.T) {
 		t.Skip("takes seconds of CPU, half a minute with the race detector")
 	}
 	const keepers, perSec, seconds = 1_000, 1_000_000, 4
-	g := mustNew(t, Config{Capacity: perSecond(500, 50), Pushback: pushback.Config{Max: 10 * time.Second}}, nil)
+	g := mustNew(t, Config{Capacity: perSecond(500, 50), Pushback: pushback.AnswerConfig{Max: 10 * time.Second}}, nil)
 	rng := rand.New(rand.NewPCG(1, 8))
 	heap := func() int64 {
 		var m runtime.MemStats
@@ -289,7 +289,7 @@ func TestFloodOfNewClients(t *testing.T) {
 		if told[i] {
 			returned++
 		}
-		if told[i] && g.backend.ledger.Visit(now, uint64(r.Client), uint64(r.Kind), 0, 0).Promises > 0 {
+		if told[i] && g.backend.ledger.Visit(now, uint64(r.Client), uint64(r.Fingerprint), 0, 0).Promises > 0 {
 			known++
 		}
 		d := g.Admit(now, r)
@@ -395,7 +395,7 @@ var costly = []struct {
 		keys := make([]limiter.Key, 1)
 		ask := func(now time.Duration, n int) Reason {
 			keys[0] = limiter.Key(1+n%clients) * 0x9e3779b97f4a7c15
-			d := g.Admit(now, Request{Keys: keys, Client: keys[0], Kind: keys[0]})
+			d := g.Admit(now, Request{Keys: keys, Client: keys[0], Fingerprint: keys[0]})
 			if d.Hold > 0 {
 				d.Sent()
 			}
@@ -414,7 +414,7 @@ var costly = []struct {
 			k := n / 2
 			keys[0] = limiter.Key(1+k%clients) * 0x9e3779b97f4a7c15
 			now := time.Second + time.Duration(k/clients)*200*time.Second + time.Duration(k%clients)*10*time.Microsecond
-			d := g.Admit(now, Request{Keys: keys, Client: keys[0], Kind: keys[0]})
+			d := g.Admit(now, Request{Keys: keys, Client: keys[0], Fingerprint: keys[0]})
 			if d.Hold > 0 {
 				d.Sent()
 			}
@@ -427,7 +427,7 @@ var costly = []struct {
 	{"admit/quiet", func(tb testing.TB) func(int) Reason {
 		g := mustNew(tb, Config{Capacity: perSecond(1e9, 1e9), Concurrency: 1000}, nil)
 		return admitted(g)
-	}, Fits},
+	}, None},
 	{"admit/backlog", func(tb testing.TB) func(int) Reason {
 		g := mustNew(tb, Config{Capacity: perSecond(1e9, 1e9), Concurrency: 1000}, nil)
 		for i := range 1_000 {
@@ -435,10 +435,10 @@ var costly = []struct {
 			rates := g.rates(&r)
 			rates.Service, rates.Min = 100, 10*time.Second
 			a := g.backend.calendar.Book(time.Second, rates)
-			g.backend.ledger.Write(time.Second, uint64(r.Client), uint64(r.Kind), a, time.Second, pushback.OneMore)
+			g.backend.ledger.Write(time.Second, uint64(r.Client), uint64(r.Fingerprint), a, time.Second, pushback.ReplaceNone)
 		}
 		return admitted(g)
-	}, Fits},
+	}, None},
 }
 
 func admitted(g *Guard) func(n int) Reason {
@@ -516,13 +516,13 @@ func TestExcusedClientIsToldWhenThereIsAToken(t *testing.T) {
 	one, two := mustNew(t, c, nil), mustNew(t, c, nil)
 	now := time.Hour
 	for range 10 {
-		one.Admit(now, Request{Client: 1, Kind: 1})
+		one.Admit(now, Request{Client: 1, Fingerprint: 1})
 	}
-	r := Request{Client: 2, Kind: 1, Precise: true, Name: []byte("k")}
+	r := Request{Client: 2, Fingerprint: 1, Precise: true, ClientID: []byte("k")}
 	d := one.Admit(now, r)
 	due := now + d.Wait
 	for range 10 { // the other replica has just been emptied
-		two.Admit(due, Request{Client: 1, Kind: 1})
+		two.Admit(due, Request{Client: 1, Fingerprint: 1})
 	}
 	r.Ticket = d.Ticket
 	if d = two.Admit(due, r); d.Admit || d.Wait < 3*time.Second {
@@ -572,7 +572,7 @@ func TestAskingForMuchGainsNothing(t *testing.T) {
 		polls, cheat, honest := 0, 0, 0
 		for now := time.Second; now < 200*time.Second; now += 10 * ms {
 			if now%(50*ms) == 0 && now > 2*time.Second {
-				if d := g.Admit(now, Request{Client: 99999, Kind: limiter.Key(1 + polls%9)}); d.Admit {
+				if d := g.Admit(now, Request{Client: 99999, Fingerprint: limiter.Key(1 + polls%9)}); d.Admit {
 					cheat++
 				} else {
 					back(now, d)
@@ -637,13 +637,13 @@ func TestBothExcusedBehindOneKey(t *testing.T) {
 // A client that is told never to come back with one request keeps the promise that
 // it has for another.
 func TestNeverIsForOneRequest(t *testing.T) {
-	cfg := Config{Capacity: perSecond(10, 10), Pushback: pushback.Config{GiveUp: time.Minute}}
+	cfg := Config{Capacity: perSecond(10, 10), Pushback: pushback.AnswerConfig{GiveUp: time.Minute}}
 	g, _ := crowded(t, cfg, time.Second, 100)
-	due := back(time.Second, g.Admit(time.Second, Request{Client: 1, Kind: 1}))
+	due := back(time.Second, g.Admit(time.Second, Request{Client: 1, Fingerprint: 1}))
 	for i := range 1200 {
 		back(1500*ms, g.Admit(1500*ms, one(3e6+i)))
 	}
-	if d := g.Admit(1500*ms, Request{Client: 1, Kind: 2}); !d.Hint.Never {
+	if d := g.Admit(1500*ms, Request{Client: 1, Fingerprint: 2}); !d.Hint.Never {
 		t.Fatalf("%+v; want never", d)
 	}
 	if v := g.backend.ledger.Visit(due, 1, 1, 0, 100); v.Promises != 1 || v.Standing != pushback.OnTime {

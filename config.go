@@ -43,7 +43,7 @@ type Config struct {
 
 	// Adaptive finds out by itself how many requests may be in flight. nil means
 	// not to.
-	Adaptive *loadshed.Config
+	Adaptive *loadshed.AdaptiveConfig
 
 	// PerClient is how many requests one client, by Request.Tenant, may have in
 	// flight: at most MaxConcurrency. 0 means no limit.
@@ -57,7 +57,7 @@ type Config struct {
 	Classes []loadshed.Class
 
 	// Pushback says how refusals are worded.
-	Pushback pushback.Config
+	Pushback pushback.AnswerConfig
 
 	// Retries says how clients are held to the times they were told.
 	Retries Retries
@@ -280,7 +280,7 @@ func New(c Config, s *State) (*Guard, error) {
 	if g.perClient > 0 {
 		policies = append(policies, pushback.Policy{Name: inFlightPolicy, Quota: g.perClient, Concurrent: true})
 	}
-	if g.answers, err = pushback.New(c.Pushback, policies); err != nil {
+	if g.answers, err = pushback.NewAnswers(c.Pushback, policies); err != nil {
 		bad("pushback: %w", err)
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -44,13 +44,13 @@ func TestEachLimitRefusesForItsReason(t *testing.T) {
 		wait   time.Duration
 		hint   pushback.Hint
 	}{
-		{0, alice, Fits, 0, pushback.Hint{}},
-		{0, alice, Fits, 0, pushback.Hint{}},
+		{0, alice, None, 0, pushback.Hint{}},
+		{0, alice, None, 0, pushback.Hint{}},
 		{0, bob, Concurrency, time.Second, pushback.Hint{Seconds: 1, Ms: 1000}}, // the first slot that can be told
 		{0, alice, Quota, 21408163262, pushback.Hint{Seconds: 21, Ms: 21000}},   // not within her second: bob has the first slot, and one is earned in 20.4 s
 	} {
 		d := g.Admit(step.at, Request{Keys: step.keys})
-		if d.Reason != step.reason || d.Wait != step.wait || d.Hint != step.hint || d.Admit != (d.Reason == Fits) {
+		if d.Reason != step.reason || d.Wait != step.wait || d.Hint != step.hint || d.Admit != (d.Reason == None) {
 			t.Errorf("step %d: got %+v, want %v, wait %v, %+v", i, d, step.reason, step.wait, step.hint)
 		}
 		if d.Admit {
@@ -95,7 +95,7 @@ func TestRefusalChargesNothing(t *testing.T) {
 			}
 		}
 		for i := range 4 {
-			if d := g.Admit(0, Request{Keys: []limiter.Key{Outside, 9}}); !d.Admit {
+			if d := g.Admit(0, Request{Keys: []limiter.Key{NoKey, 9}}); !d.Admit {
 				t.Errorf("order %v: request %d in the second zone only: %+v; refusals of the first were charged there", order, i, d)
 			}
 		}
@@ -328,13 +328,13 @@ func TestObserveRefusesNobody(t *testing.T) {
 		if !d.Admit {
 			t.Fatalf("request %d was refused: %+v", i, d)
 		}
-		if (d.Reason == Fits) != (d.Wait == 0) {
+		if (d.Reason == None) != (d.Wait == 0) {
 			t.Errorf("request %d: %+v", i, d)
 		}
 		got[d.Reason]++
 		held = append(held, d)
 	}
-	if got != [reasons]int{Fits: 3, Quota: 8, Capacity: 9} {
+	if got != [reasons]int{None: 3, Quota: 8, Capacity: 9} {
 		t.Errorf("by reason: %v", got)
 	}
 	if n := g.backend.gate.InFlight(); n != 3 {
@@ -369,7 +369,7 @@ func TestNewNamesEveryFault(t *testing.T) {
 		},
 		Capacity:    perSecond(-5, 1),
 		Concurrency: -1,
-		Pushback:    pushback.Config{Max: time.Minute, Min: 1500 * ms, Status: 200, OverloadStatus: 600, Body: "json"},
+		Pushback:    pushback.AnswerConfig{Max: time.Minute, Min: 1500 * ms, Status: 200, OverloadStatus: 600, Body: "json"},
 	}, nil)
 	if err == nil {
 		t.Fatal("no error")
@@ -462,7 +462,7 @@ func TestCrowdBehindOneAddress(t *testing.T) {
 	var times []time.Duration
 	for i := range 500 {
 		now := time.Minute + time.Duration(i)*200*time.Microsecond
-		d := g.Admit(now, Request{Client: 7, Kind: 7})
+		d := g.Admit(now, Request{Client: 7, Fingerprint: 7})
 		if d.Admit {
 			continue
 		}
@@ -473,7 +473,7 @@ func TestCrowdBehindOneAddress(t *testing.T) {
 	}
 	refused := 0
 	for _, at := range times {
-		if d := g.Admit(at, Request{Client: 7, Kind: 7}); !d.Admit {
+		if d := g.Admit(at, Request{Client: 7, Fingerprint: 7}); !d.Admit {
 			refused++
 		}
 	}
@@ -496,14 +496,14 @@ func TestRepeatingAtOnceGainsNothing(t *testing.T) {
 		most int
 	}{
 		{"the same", func(int) limiter.Key { return 9 }, 20},
-		{"another each time", func(i int) limiter.Key { return limiter.Key(i) }, pushback.Few + 12},
+		{"another each time", func(i int) limiter.Key { return limiter.Key(i) }, pushback.CrowdThreshold + 12},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := mustNew(t, Config{Capacity: perSecond(50, 10)}, nil)
 			now := time.Minute
 			var crowd []time.Duration // when they come back
 			for i := range 500 {
-				d := g.Admit(now, Request{Client: limiter.Key(1000 + i), Kind: 1})
+				d := g.Admit(now, Request{Client: limiter.Key(1000 + i), Fingerprint: 1})
 				crowd = append(crowd, now+d.Wait)
 			}
 			slices.Sort(crowd)
@@ -511,13 +511,13 @@ func TestRepeatingAtOnceGainsNothing(t *testing.T) {
 			first := time.Duration(0)
 			for i := 0; now < 2*time.Minute; i++ {
 				for len(crowd) > 0 && crowd[0] <= now {
-					g.Admit(crowd[0], Request{Client: limiter.Key(1000 + 500 - len(crowd)), Kind: 1})
+					g.Admit(crowd[0], Request{Client: limiter.Key(1000 + 500 - len(crowd)), Fingerprint: 1})
 					crowd = crowd[1:]
 				}
 				for ; time.Duration(strangers)*10*ms < now-time.Minute; strangers++ {
-					g.Admit(time.Minute+time.Duration(strangers)*10*ms, Request{Client: limiter.Key(5000 + strangers), Kind: 1})
+					g.Admit(time.Minute+time.Duration(strangers)*10*ms, Request{Client: limiter.Key(5000 + strangers), Fingerprint: 1})
 				}
-				d := g.Admit(now, Request{Client: 7, Kind: c.kind(i)})
+				d := g.Admit(now, Request{Client: 7, Fingerprint: c.kind(i)})
 				if d.Admit {
 					break
 				}
@@ -542,9 +542,9 @@ func TestRepeatingAtOnceGainsNothing(t *testing.T) {
 // One who comes before its time is let in where nobody else waits, with as many
 // promises as one client may have, again and again; and not where somebody does.
 func TestWhoWaitsAloneMayComeEarly(t *testing.T) {
-	for _, promises := range []int{1, 2, pushback.Few} {
+	for _, promises := range []int{1, 2, pushback.CrowdThreshold} {
 		for _, another := range []bool{false, true} {
-			g := mustNew(t, Config{Concurrency: 1, Pushback: pushback.Config{NoDither: true}}, nil)
+			g := mustNew(t, Config{Concurrency: 1, Pushback: pushback.AnswerConfig{NoDither: true}}, nil)
 			holds := g.Admit(time.Minute, one(1))
 			early := 0
 			for round := range 20 {
@@ -592,7 +592,7 @@ func TestNoShowsAreForgotten(t *testing.T) {
 				client = limiter.Key(int(now) + i)
 			}
 			at := now + time.Duration(i)*ms
-			if d := g.Admit(at, Request{Client: client, Kind: 1}); !d.Admit {
+			if d := g.Admit(at, Request{Client: client, Fingerprint: 1}); !d.Admit {
 				longest = max(longest, d.Wait)
 			}
 		}
@@ -600,7 +600,7 @@ func TestNoShowsAreForgotten(t *testing.T) {
 	}
 	quiet := func(from, to time.Duration) {
 		for now := from; now < to; now += time.Second {
-			g.Admit(now, Request{Client: 5, Kind: 5})
+			g.Admit(now, Request{Client: 5, Fingerprint: 5})
 		}
 	}
 	now := time.Minute

@@ -29,11 +29,11 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 		q := Describe(r)
 		q.Keys, q.Client = keys, limiter.KeyOfBytes(client)
 		if g.Tickets() {
-			q.Name = bytes.Clone(client)
+			q.ClientID = bytes.Clone(client)
 		}
 		now := Now()
 		q.Deadline = Deadline(r, now)
-		q.Tenant = q.Client
+		q.InFlightKey = q.Client
 		d := g.Admit(now, q)
 		if d.Queued() {
 			if !g.Await(r.Context(), q, &d) {
@@ -107,9 +107,9 @@ func Describe(r *http.Request) Request {
 		q.Agent = a[0]
 	}
 	if key := r.Header["Idempotency-Key"]; len(key) > 0 {
-		q.Kind = limiter.KeyOf(key[0])
+		q.Fingerprint = limiter.KeyOf(key[0])
 	} else {
-		q.Kind = limiter.KeyOfParts(q.Agent, r.Method, r.URL.Path)
+		q.Fingerprint = limiter.KeyOfParts(q.Agent, r.Method, r.URL.Path)
 	}
 	return q
 }

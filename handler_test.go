@@ -378,7 +378,7 @@ func TestAddrKeyPrefixes(t *testing.T) {
 			t.Errorf("%s and %s by /%d and /%d: same is %v, want %v", c.a, c.b, c.v4, c.v6, same, c.same)
 		}
 	}
-	if k := AddrKey(netip.Addr{}, 32, 64); k == Outside {
+	if k := AddrKey(netip.Addr{}, 32, 64); k == NoKey {
 		t.Error("no address means no limit")
 	}
 }

@@ -92,7 +92,7 @@ func (c *court) ask(v visitor) Decision {
 	stranger := v.tries == 0 || v.era != c.era
 	v.due = v.due && !stranger
 	before, _ := b.calendar.Promises()
-	d := c.g.Admit(v.at, Request{Client: v.key, Kind: v.key})
+	d := c.g.Admit(v.at, Request{Client: v.key, Fingerprint: v.key})
 	after, share := b.calendar.Promises()
 	c.spare, c.share = max(c.spare, c.g.Spare()), min(c.share, share)
 	if d.Admit {
@@ -191,7 +191,7 @@ func TestLawsOfEveryDecision(t *testing.T) {
 		most := time.Duration(5+rng.IntN(55)) * time.Second
 		cfg := Config{
 			Capacity: perSecond(rate, 1+rng.IntN(int(rate))),
-			Pushback: pushback.Config{Min: time.Duration(1+rng.IntN(3)) * time.Second, Max: most, NoDither: seed%7 == 6},
+			Pushback: pushback.AnswerConfig{Min: time.Duration(1+rng.IntN(3)) * time.Second, Max: most, NoDither: seed%7 == 6},
 			Retries:  Retries{Lenient: seed%5 == 4},
 		}
 		c := newCourt(t, cfg)
@@ -238,7 +238,7 @@ func TestHerdIsServedInOrderAndInTime(t *testing.T) {
 		{2_500, 100, 10, 59, 2.01}, {100, 10, 1, 30, 2.01}, {5_000, 100, 10, 59, 2.3}, {5_000, 100, 10, 30, 2.9},
 		{400, 5, 5, 10, 9}, {20_000, 1000, 100, 10, 4}, {3, 0.05, 1, 30, 4},
 	} {
-		c := newCourt(t, Config{Capacity: perSecond(test.rate, test.burst), Pushback: pushback.Config{Max: time.Duration(test.max) * time.Second}})
+		c := newCourt(t, Config{Capacity: perSecond(test.rate, test.burst), Pushback: pushback.AnswerConfig{Max: time.Duration(test.max) * time.Second}})
 		begin := 100 * time.Second
 		for i := range test.n {
 			c.come(begin+time.Duration(i)*100*ms/time.Duration(test.n), limiter.Key(i+1))
@@ -382,7 +382,7 @@ func TestQueueOutlivesAFlood(t *testing.T) {
 // can tell apart.
 func TestShiftedAppointmentsAndRenamedClients(t *testing.T) {
 	run := func(shift time.Duration, rename func(limiter.Key) limiter.Key) []Decision {
-		c := newCourt(t, Config{Capacity: perSecond(50, 20), Pushback: pushback.Config{Max: 20 * time.Second}})
+		c := newCourt(t, Config{Capacity: perSecond(50, 20), Pushback: pushback.AnswerConfig{Max: 20 * time.Second}})
 		rng := rand.New(rand.NewPCG(5, 5))
 		for i := range 2_000 {
 			heap.Push(&c.queue, visitor{
@@ -432,7 +432,7 @@ func TestReloadsUnderConcurrentUse(t *testing.T) {
 				g := guards[rng.IntN(len(guards))]
 				key := limiter.Key(1 + rng.IntN(2_000))
 				now := time.Duration(i) * 2 * ms
-				d := g.Admit(now, Request{Keys: []limiter.Key{key}, Client: key, Kind: key + limiter.Key(rng.IntN(2))})
+				d := g.Admit(now, Request{Keys: []limiter.Key{key}, Client: key, Fingerprint: key + limiter.Key(rng.IntN(2))})
 				switch {
 				case d.Admit:
 					d.Done(now+ms, Served)

@@ -85,7 +85,7 @@ func (g *Guard) classOf(now time.Duration, r *Request, v *pushback.Visit) int {
 	last := g.classes.Len() - 1
 	class := g.own(r)
 	switch {
-	case v.Standing == pushback.TooEarly && !v.Nearly && !v.Alone:
+	case v.Standing == pushback.TooEarly && !v.NearlyDue && !v.Uncontended:
 		return last
 	case class+1 < last && g.crowds(now, r):
 		return class + 1
@@ -101,7 +101,7 @@ func (g *Guard) highest(d *Decision) bool { return d.Class == 0 && g.classes.Len
 // there is not room for all.
 func (g *Guard) crowds(now time.Duration, r *Request) bool {
 	b := g.backend
-	return r.Client != Outside && b.underPressure(now) &&
+	return r.Client != NoKey && b.underPressure(now) &&
 		loadshed.TooMany(b.clients.Count(uint64(r.Client)), b.clients.Clients(), g.Limit())
 }
 
@@ -129,16 +129,16 @@ func (g *Guard) classOfRank(r loadshed.Rank) int {
 // says why not.
 func (g *Guard) admitInFlight(now time.Duration, r *Request, v *pushback.Visit, keep reserve, d *Decision) {
 	b := g.backend
-	if g.perClient > 0 && r.Tenant != Outside {
+	if g.perClient > 0 && r.InFlightKey != NoKey {
 		if b.ghosts.Len() > 0 {
 			b.layGhosts(now)
 		}
-		if b.tenants.Enter(uint64(r.Tenant)) > g.perClient {
-			b.tenants.Leave(uint64(r.Tenant))
+		if b.tenants.Enter(uint64(r.InFlightKey)) > g.perClient {
+			b.tenants.Leave(uint64(r.InFlightKey))
 			d.Reason, d.Wait, d.policy = PerClient, b.gate.Drain(now), len(g.zones)
 			return
 		}
-		d.tenant = r.Tenant
+		d.tenant = r.InFlightKey
 	}
 	if !g.limitsRoom() {
 		d.guard = g
@@ -146,19 +146,19 @@ func (g *Guard) admitInFlight(now time.Duration, r *Request, v *pushback.Visit, 
 	}
 	class, limit := int(d.Class), g.Limit()
 	b.shares.Seen(now, g.own(r))
-	room, place := g.room(now, class), rank(class, v.Due || v.Nearly)
+	room, place := g.room(now, class), rank(class, v.Due || v.NearlyDue)
 	if g.queue.Size == 0 { // else those who come on time go first in it
 		room -= keep.of(limit) / 3
 	}
 	if class+2 >= g.classes.Len() && g.crowds(now, r) { // there is no lower class to be treated as
-		room, place = min(room, max(1, limit*7/10)), rank(class+1, v.Due || v.Nearly)
+		room, place = min(room, max(1, limit*7/10)), rank(class+1, v.Due || v.NearlyDue)
 	}
 	if ahead := b.queue.Len() > 0 && b.queue.Highest() >= place; !ahead && b.enterGate(now, room) {
 		d.guard = g
 		return
 	}
 	b.crowded.Store(int64(now))
-	b.adaptive.Refused()
+	b.adaptive.LimitHit()
 	d.Reason, d.Wait = Concurrency, b.gate.Drain(now)
 	if g.queue.Size > 0 && !g.observe {
 		timeout := g.queue.Timeout
@@ -177,7 +177,7 @@ func (g *Guard) admitInFlight(now time.Duration, r *Request, v *pushback.Visit, 
 			return
 		}
 	}
-	b.adaptive.TurnedAway()
+	b.adaptive.Rejected()
 	g.leaveTenant(d)
 }
 
@@ -193,23 +193,23 @@ func (g *Guard) room(now time.Duration, class int) int {
 
 // count counts a request for crowds, once.
 func (b *Backend) count(r *Request, d *Decision) {
-	if r.Client != Outside && d.counted == Outside {
+	if r.Client != NoKey && d.counted == NoKey {
 		b.clients.Enter(uint64(r.Client))
 		d.counted = r.Client
 	}
 }
 
 func (b *Backend) uncount(d *Decision) {
-	if d.counted != Outside {
+	if d.counted != NoKey {
 		b.clients.Leave(uint64(d.counted))
-		d.counted = Outside
+		d.counted = NoKey
 	}
 }
 
 func (g *Guard) leaveTenant(d *Decision) {
-	if d.tenant != Outside {
+	if d.tenant != NoKey {
 		g.backend.tenants.Leave(uint64(d.tenant))
-		d.tenant = Outside
+		d.tenant = NoKey
 	}
 }
 
@@ -275,17 +275,17 @@ func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadsh
 	d.leaveQueue()
 	var refusing *ZoneState
 	if verdict == loadshed.Granted {
-		d.Reason, d.Wait, d.at = Fits, 0, now
+		d.Reason, d.Wait, d.at = None, 0, now
 		d.guard = g
-		if refusing = g.admit(0, now, &r, &v, 0, d); d.Reason != Fits {
+		if refusing = g.admit(0, now, &r, &v, 0, d); d.Reason != None {
 			d.guard = nil
 			b.gate.Detach(now)
 			g.wake(now)
 		}
 	} else {
-		b.adaptive.TurnedAway()
+		b.adaptive.Rejected()
 	}
-	if d.Reason != Fits {
+	if d.Reason != None {
 		g.leaveTenant(d)
 		b.uncount(d)
 	}
@@ -436,7 +436,7 @@ func (d *Decision) Done(now time.Duration, o Outcome) {
 		// The backend works on, as a rule, for what such a request takes.
 		rest := b.gate.Service() - took
 		if g.adaptive && rest > 0 && b.ghosts.Keep(now+rest, uint64(d.tenant)) {
-			d.tenant = Outside // it leaves with the ghost
+			d.tenant = NoKey // it leaves with the ghost
 		} else {
 			b.gate.Detach(now)
 		}

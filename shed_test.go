@@ -19,7 +19,7 @@ import (
 )
 
 // undithered is a Guard's pushback without held refusals.
-var undithered = pushback.Config{NoDither: true}
+var undithered = pushback.AnswerConfig{NoDither: true}
 
 // inBubble lets time begin anew, in a synctest bubble.
 func inBubble(t *testing.T) {
@@ -45,7 +45,7 @@ func TestQueuedRequestGetsThePlace(t *testing.T) {
 		Concurrency: 1, Queue: Queue{Size: 2, Timeout: 100 * ms}, Pushback: undithered,
 		Zones: []Zone{{Name: "z", Limit: perSecond(1, 3)}},
 	}, nil)
-	ask := func(i int) Request { return Request{Client: limiter.Key(i), Kind: 1, Keys: []limiter.Key{5}} }
+	ask := func(i int) Request { return Request{Client: limiter.Key(i), Fingerprint: 1, Keys: []limiter.Key{5}} }
 	now := time.Minute
 	first := g.Admit(now, ask(1))
 	second, third, fourth := g.Admit(now, ask(2)), g.Admit(now, ask(3)), g.Admit(now, ask(4))
@@ -98,7 +98,7 @@ func TestQuotaUsedUpInTheQueue(t *testing.T) {
 		Concurrency: 1, Queue: Queue{Size: 2, Timeout: time.Second}, Pushback: undithered,
 		Zones: []Zone{{Name: "z", Limit: perSecond(0.1, 2)}},
 	}, nil)
-	ask := func(i int) Request { return Request{Client: limiter.Key(i), Kind: 1, Keys: []limiter.Key{5}} }
+	ask := func(i int) Request { return Request{Client: limiter.Key(i), Fingerprint: 1, Keys: []limiter.Key{5}} }
 	first, second, third := g.Admit(time.Minute, ask(1)), g.Admit(time.Minute, ask(2)), g.Admit(time.Minute, ask(3))
 	now := time.Minute + 10*ms
 	first.Done(now, Served)
@@ -121,12 +121,12 @@ func TestGoneFromTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inBubble(t)
 		g := mustNew(t, Config{Concurrency: 1, PerClient: 2, Queue: Queue{Size: 3, Timeout: 100 * ms}}, nil)
-		holds := g.Admit(Now(), Request{Client: 1, Tenant: 1, Kind: 1})
+		holds := g.Admit(Now(), Request{Client: 1, InFlightKey: 1, Fingerprint: 1})
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := make(chan bool)
 		for range 2 {
 			go func() {
-				r := Request{Client: 2, Tenant: 2, Kind: 1}
+				r := Request{Client: 2, InFlightKey: 2, Fingerprint: 1}
 				d := g.Admit(Now(), r)
 				gone <- !d.Queued() || g.Await(ctx, r, &d)
 			}()
@@ -135,7 +135,7 @@ func TestGoneFromTheQueue(t *testing.T) {
 		if n := g.backend.queue.Len(); n != 2 {
 			t.Fatalf("%d in the queue, want 2", n)
 		}
-		if d := g.Admit(Now(), Request{Client: 2, Tenant: 2, Kind: 2}); d.Reason != PerClient {
+		if d := g.Admit(Now(), Request{Client: 2, InFlightKey: 2, Fingerprint: 2}); d.Reason != PerClient {
 			t.Errorf("%+v; want it to be one too many of its client", d)
 		}
 		cancel()
@@ -187,7 +187,7 @@ func TestAwaitEndsByItself(t *testing.T) {
 // A backend that answers 503 with a Retry-After is left alone for so long, but for
 // one request per second. Who is refused meanwhile is told a time after it.
 func TestPause(t *testing.T) {
-	g := mustNew(t, Config{Adaptive: &loadshed.Config{}, Pushback: undithered}, nil)
+	g := mustNew(t, Config{Adaptive: &loadshed.AdaptiveConfig{}, Pushback: undithered}, nil)
 	begin := time.Minute
 	for i := range 100 {
 		d := g.Admit(begin+time.Duration(i)*10*ms, one(i+1))
@@ -218,7 +218,7 @@ func TestPause(t *testing.T) {
 		case d.Admit:
 			probes++
 			d.Done(now+ms, Overloaded)
-		case d.Reason != Paused:
+		case d.Reason != Pause:
 			t.Fatalf("%v: %+v", now-begin, d)
 		case now+d.Wait < begin+5*time.Second:
 			t.Fatalf("%v: told %v, and the backend is back in %v", now-begin, d.Wait, begin+5*time.Second-now)
@@ -256,13 +256,13 @@ func TestPause(t *testing.T) {
 
 // In observe mode nobody waits, and no pause is made.
 func TestObserveShedsNobody(t *testing.T) {
-	g := mustNew(t, Config{Observe: true, Adaptive: &loadshed.Config{Max: 2, Initial: 2}, PerClient: 1, Classes: []loadshed.Class{{Name: "critical"}}}, nil)
+	g := mustNew(t, Config{Observe: true, Adaptive: &loadshed.AdaptiveConfig{Max: 2, Initial: 2}, PerClient: 1, Classes: []loadshed.Class{{Name: "critical"}}}, nil)
 	for i := range 2 * RefusalsToPause {
 		g.Pause(time.Duration(i)*refusalsSpan, time.Minute)
 	}
 	var open []Decision
 	for i := range 50 {
-		d := g.Admit(time.Minute+time.Duration(i)*ms, Request{Client: limiter.Key(1 + i), Kind: 1, Tenant: 1, Class: uint8(i % 2), Retry: true})
+		d := g.Admit(time.Minute+time.Duration(i)*ms, Request{Client: limiter.Key(1 + i), Fingerprint: 1, InFlightKey: 1, Class: uint8(i % 2), Retry: true})
 		if !d.Admit || d.Queued() {
 			t.Fatalf("%d: %+v", i, d)
 		}
@@ -280,7 +280,7 @@ func TestObserveShedsNobody(t *testing.T) {
 // The place of a request whose client has gone is kept until the backend has
 // finished, as far as is known.
 func TestAbortedWorkGoesOn(t *testing.T) {
-	g := mustNew(t, Config{Adaptive: &loadshed.Config{Min: 1, Max: 1, Initial: 1}, Queue: Queue{Size: NoQueue}, Pushback: undithered}, nil)
+	g := mustNew(t, Config{Adaptive: &loadshed.AdaptiveConfig{Min: 1, Max: 1, Initial: 1}, Queue: Queue{Size: NoQueue}, Pushback: undithered}, nil)
 	now := time.Minute
 	for i := range 30 {
 		d := g.Admit(now, one(1+i))
@@ -321,7 +321,7 @@ func TestRetryBudget(t *testing.T) {
 		}
 		if d.Admit {
 			admitted++
-		} else if d.Reason == Retried {
+		} else if d.Reason == RetryBudget {
 			refused++
 		}
 	}
@@ -360,7 +360,7 @@ func TestClasses(t *testing.T) {
 
 func TestShedConfigErrors(t *testing.T) {
 	for want, c := range map[string]Config{
-		"concurrency is 3, and adaptive; want one of them": {Concurrency: 3, Adaptive: &loadshed.Config{}},
+		"concurrency is 3, and adaptive; want one of them": {Concurrency: 3, Adaptive: &loadshed.AdaptiveConfig{}},
 		"there is a queue, but no concurrency to wait for": {Queue: Queue{Size: 3}},
 		"queue is -2; want 1 to 10000":                     {Concurrency: 3, Queue: Queue{Size: -2}},
 		"queue timeout is 2m0s; want more than 0, to 1m0s": {Concurrency: 3, Queue: Queue{Size: 2, Timeout: 2 * time.Minute}},
@@ -393,7 +393,7 @@ func TestCrowdLeavesRoomToOthers(t *testing.T) {
 	}
 	n := 0
 	for i := range 30 {
-		if d := g.Admit(now, Request{Client: 7777, Kind: limiter.Key(100 + i)}); d.Admit {
+		if d := g.Admit(now, Request{Client: 7777, Fingerprint: limiter.Key(100 + i)}); d.Admit {
 			n++
 		}
 	}
@@ -410,7 +410,7 @@ func TestCrowdLeavesRoomToOthers(t *testing.T) {
 // Web sockets that wait hold no places, and how long they took to open or stay is
 // no sample.
 func TestWaitingWebSocketsHoldNothing(t *testing.T) {
-	g := mustNew(t, Config{Adaptive: &loadshed.Config{}, Pushback: undithered}, nil)
+	g := mustNew(t, Config{Adaptive: &loadshed.AdaptiveConfig{}, Pushback: undithered}, nil)
 	now := time.Minute
 	before := g.Limit()
 	for i := range 200_000 {
@@ -428,8 +428,8 @@ func TestWaitingWebSocketsHoldNothing(t *testing.T) {
 }
 
 func BenchmarkAdaptive(b *testing.B) {
-	g := mustNew(b, Config{Adaptive: &loadshed.Config{Initial: 1000, Max: 1000}}, nil)
-	full := mustNew(b, Config{Adaptive: &loadshed.Config{Min: 1, Max: 1, Initial: 1}, Queue: Queue{Size: NoQueue}}, nil)
+	g := mustNew(b, Config{Adaptive: &loadshed.AdaptiveConfig{Initial: 1000, Max: 1000}}, nil)
+	full := mustNew(b, Config{Adaptive: &loadshed.AdaptiveConfig{Min: 1, Max: 1, Initial: 1}, Queue: Queue{Size: NoQueue}}, nil)
 	full.Admit(time.Minute, one(1))
 	queueing := mustNew(b, Config{Concurrency: 1, Queue: Queue{Size: 8, Timeout: time.Minute}}, nil)
 	held := queueing.Admit(time.Minute, one(1))
@@ -479,7 +479,7 @@ func TestCriticalRequestIsNotBarred(t *testing.T) {
 	now := time.Minute
 	refused := 0
 	for i := range 40 {
-		r := Request{Client: limiter.Key(1 + i%20), Kind: 1, Class: uint8(1 + sheddable)}
+		r := Request{Client: limiter.Key(1 + i%20), Fingerprint: 1, Class: uint8(1 + sheddable)}
 		if d := g.Admit(now, r); !d.Admit {
 			refused++
 		} else {
@@ -491,7 +491,7 @@ func TestCriticalRequestIsNotBarred(t *testing.T) {
 		class int
 		admit bool
 	}{{sheddable, false}, {critical, true}} {
-		if d := g.Admit(now, Request{Client: 20, Kind: limiter.Key(10 + c.class), Class: uint8(1 + c.class)}); d.Admit != c.admit {
+		if d := g.Admit(now, Request{Client: 20, Fingerprint: limiter.Key(10 + c.class), Class: uint8(1 + c.class)}); d.Admit != c.admit {
 			t.Errorf("%s: %+v", g.Classes().At(c.class).Name, d)
 		}
 	}
@@ -505,9 +505,9 @@ func TestPlacesAreConserved(t *testing.T) {
 		s := new(State)
 		configs := []Config{
 			{Concurrency: 5, PerClient: 3, Queue: Queue{Size: 4, Timeout: 50 * ms}},
-			{Adaptive: &loadshed.Config{Initial: 6}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}}},
+			{Adaptive: &loadshed.AdaptiveConfig{Initial: 6}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}}},
 			{Concurrency: 3},
-			{Capacity: perSecond(200, 20), Adaptive: &loadshed.Config{Target: 50 * ms}, Queue: Queue{Size: NoQueue}},
+			{Capacity: perSecond(200, 20), Adaptive: &loadshed.AdaptiveConfig{Target: 50 * ms}, Queue: Queue{Size: NoQueue}},
 			{Capacity: perSecond(100, 10), PerClient: 2},
 		}
 		var g *Guard
@@ -547,7 +547,7 @@ func TestPlacesAreConserved(t *testing.T) {
 			switch k := random.IntN(10); {
 			case k < 5:
 				client := limiter.Key(1 + random.IntN(20))
-				q := &request{g: g, Request: Request{Client: client, Tenant: client, Kind: limiter.Key(random.IntN(3)), Class: uint8(random.IntN(4)), Retry: k == 0}}
+				q := &request{g: g, Request: Request{Client: client, InFlightKey: client, Fingerprint: limiter.Key(random.IntN(3)), Class: uint8(random.IntN(4)), Retry: k == 0}}
 				if q.d = g.Admit(now, q.Request); q.d.Queued() {
 					waiting = append(waiting, q)
 				} else if q.d.Admit {
@@ -621,7 +621,7 @@ func TestRefusalIsNotHeldBeyondTheDeadline(t *testing.T) {
 // Clients that give up before they are answered show that the backend is too slow
 // for them: the limit falls until some are served.
 func TestImpatientClientsAreSeen(t *testing.T) {
-	g := mustNew(t, Config{Adaptive: &loadshed.Config{}, Pushback: undithered}, nil)
+	g := mustNew(t, Config{Adaptive: &loadshed.AdaptiveConfig{}, Pushback: undithered}, nil)
 	now := time.Minute
 	for range 200 {
 		d := g.Admit(now, one(1))
@@ -694,7 +694,7 @@ func TestClientsOwnTimeLowersNoLimit(t *testing.T) {
 			return OutcomeOf(httptest.NewRequest("GET", "/film", nil).WithContext(gone), nil, 206)
 		},
 	} {
-		g := mustNew(t, Config{Adaptive: &loadshed.Config{}, Pushback: undithered}, nil)
+		g := mustNew(t, Config{Adaptive: &loadshed.AdaptiveConfig{}, Pushback: undithered}, nil)
 		now := time.Minute
 		for range 200 {
 			d := g.Admit(now, one(1))
@@ -841,7 +841,7 @@ func TestOnePageDoesNotPause(t *testing.T) {
 func TestStreamsAreAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inBubble(t)
-		g := mustNew(t, Config{Adaptive: &loadshed.Config{}, Pushback: undithered}, nil)
+		g := mustNew(t, Config{Adaptive: &loadshed.AdaptiveConfig{}, Pushback: undithered}, nil)
 		refuse := true
 		h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if refuse {
@@ -873,7 +873,7 @@ func TestStreamsAreAnswers(t *testing.T) {
 // A client that hangs up and comes again has no more places than its share: the work
 // that it has left behind counts.
 func TestPerClientCountsGhosts(t *testing.T) {
-	g := mustNew(t, Config{Adaptive: &loadshed.Config{}, PerClient: 4, Pushback: undithered}, nil)
+	g := mustNew(t, Config{Adaptive: &loadshed.AdaptiveConfig{}, PerClient: 4, Pushback: undithered}, nil)
 	now := time.Minute
 	for range 200 { // what a request takes
 		d := g.Admit(now, one(1))
@@ -881,7 +881,7 @@ func TestPerClientCountsGhosts(t *testing.T) {
 		d.Done(now, Served)
 	}
 	r := one(2)
-	r.Tenant = 2
+	r.InFlightKey = 2
 	admitted := 0
 	for range 20 {
 		if d := g.Admit(now, r); d.Admit {
@@ -901,7 +901,7 @@ func TestPerClientCountsGhosts(t *testing.T) {
 
 // One long request does not change for long what is thought of all.
 func TestOneLongRequestIsAnException(t *testing.T) {
-	g := mustNew(t, Config{Adaptive: &loadshed.Config{}, Pushback: undithered}, nil)
+	g := mustNew(t, Config{Adaptive: &loadshed.AdaptiveConfig{}, Pushback: undithered}, nil)
 	now := time.Hour
 	long := g.Admit(now-10*time.Minute, one(1))
 	for range 200 {

@@ -99,7 +99,7 @@ type Backend struct {
 	tenants       loadshed.InFlight // for Config.PerClient
 	budget        loadshed.Budget   // of retries
 	pause         loadshed.Pause
-	ghosts        loadshed.Ghosts
+	ghosts        loadshed.Orphans
 	calendar      pushback.Calendar
 	ledger        pushback.Ledger
 	watch         watch

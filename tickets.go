@@ -59,7 +59,7 @@ func (g *Guard) redeem(now time.Duration, r *Request, v *pushback.Visit) {
 	if g.secret == nil || r.Ticket == "" || v.Promises > 0 && v.Standing != pushback.OnTime {
 		return
 	}
-	ticket, err := g.backend.signers.of(g.secret).Redeem(At(now), r.Name, r.Ticket)
+	ticket, err := g.backend.signers.of(g.secret).Redeem(At(now), r.ClientID, r.Ticket)
 	if v.Promises > 0 {
 		return
 	}
@@ -72,7 +72,7 @@ func (g *Guard) redeem(now time.Duration, r *Request, v *pushback.Visit) {
 	case errors.Is(err, pushback.ErrEarly):
 		v.At = now + ticket.Due.Sub(At(now))
 		if g.enforce && g.backend.calendar.Standing(now) && !g.backend.idle(now) {
-			v.Standing, v.Struck = pushback.TooEarly, true
+			v.Standing, v.Rejected = pushback.TooEarly, true
 		}
 	default:
 		g.backend.worthless.Add(1)
@@ -82,9 +82,9 @@ func (g *Guard) redeem(now time.Duration, r *Request, v *pushback.Visit) {
 // sign returns the ticket for an appointment, "" if there is none to be given:
 // only a reserved slot is worth something elsewhere.
 func (g *Guard) sign(now time.Duration, r *Request, a pushback.Appointment) string {
-	if g.secret == nil || a.Deferred || len(r.Name) == 0 {
+	if g.secret == nil || a.Deferred || len(r.ClientID) == 0 {
 		return ""
 	}
 	var room [pushback.TicketLen]byte
-	return string(g.backend.signers.of(g.secret).Append(room[:0], r.Name, At(a.At), At(now)))
+	return string(g.backend.signers.of(g.secret).Append(room[:0], r.ClientID, At(a.At), At(now)))
 }

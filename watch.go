@@ -119,7 +119,7 @@ func (b *Backend) eachSecond(now time.Duration, limit int, room bool) (fresh uin
 // saw notes who was refused, for the herd detector. One that comes at the same
 // moment as another may be left out: it is an estimate anyhow.
 func (b *Backend) saw(client limiter.Key) {
-	if w := &b.watch; client != Outside && w.mu.TryLock() {
+	if w := &b.watch; client != NoKey && w.mu.TryLock() {
 		w.herd.Saw(uint64(client))
 		w.mu.Unlock()
 	}

@@ -58,7 +58,7 @@ var admitted = annotation{decision: "admit"}.placeholder
 // annotate tells handlers, error routes and logs of a decision.
 func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
 	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if d.Reason == shield.Fits {
+	if d.Reason == shield.None {
 		switch {
 		case repl == nil:
 		case h.admitted != nil:

@@ -403,7 +403,7 @@ func TestPromisesAreReported(t *testing.T) {
 	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "capacity": {"rate": 20, "burst": 10}, "pushback": {"max": "4s"}},` + respondOK})
 	b := r.app().configured.backends[0]
 	g, err := shield.New(shield.Config{
-		Capacity: limiter.Config{Rate: 20, Burst: 10}, Pushback: pushback.Config{Max: 4 * time.Second},
+		Capacity: limiter.Config{Rate: 20, Burst: 10}, Pushback: pushback.AnswerConfig{Max: 4 * time.Second},
 	}, &shield.State{Backend: b.state.Backend})
 	if err != nil {
 		t.Fatal(err)
@@ -417,13 +417,13 @@ func TestPromisesAreReported(t *testing.T) {
 	const never = time.Duration(math.MaxInt64)
 	for now := begin; now < begin+40*time.Second; now += 5 * time.Millisecond {
 		if now > begin+3*time.Second && now < begin+4*time.Second {
-			g.Admit(now, shield.Request{Client: limiter.Key(10_000 + now/time.Millisecond), Kind: 1}) // strangers
+			g.Admit(now, shield.Request{Client: limiter.Key(10_000 + now/time.Millisecond), Fingerprint: 1}) // strangers
 		}
 		for i := range next {
 			if next[i] > now {
 				continue
 			}
-			d := g.Admit(now, shield.Request{Client: limiter.Key(i + 1), Kind: 1, Agent: "curl/8.1"})
+			d := g.Admit(now, shield.Request{Client: limiter.Key(i + 1), Fingerprint: 1, Agent: "curl/8.1"})
 			if d.Hold > 0 {
 				d.Sent()
 			}
@@ -443,12 +443,12 @@ func TestPromisesAreReported(t *testing.T) {
 	// backend that is not busy.
 	then := begin + time.Minute
 	for i := range limiter.Key(80) {
-		d := g.Admit(then, shield.Request{Client: 20_000 + i, Kind: 1})
+		d := g.Admit(then, shield.Request{Client: 20_000 + i, Fingerprint: 1})
 		if d.Hold > 0 {
 			d.Sent()
 		}
 	}
-	g.Admit(then+2500*time.Millisecond, shield.Request{Client: 20_059, Kind: 1})
+	g.Admit(then+2500*time.Millisecond, shield.Request{Client: 20_059, Fingerprint: 1})
 	s := b.state.Stats(shield.Now())
 	p := s.Promises
 	values := []uint64{p.Made, p.Deferred, p.Kept, p.Late, p.NoShow, s.EarlyAdmitted, s.Broken, s.Refused[shield.Early], s.Refused[shield.Capacity]}

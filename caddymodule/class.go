@@ -69,7 +69,7 @@ func (h *Handler) classify(r *http.Request, q *shield.Request, now time.Duration
 		if c.byHeader {
 			continue
 		}
-		if c.clients > 0 && (q.Client == shield.Outside || !loadshed.Drawn(uint64(q.Client^c.salt), now, c.clients)) {
+		if c.clients > 0 && (q.Client == shield.NoKey || !loadshed.Drawn(uint64(q.Client^c.salt), now, c.clients)) {
 			continue
 		}
 		matched := len(c.matchers) == 0

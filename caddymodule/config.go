@@ -314,7 +314,7 @@ func (h *Handler) config() (shield.Config, error) {
 	}
 	if p := h.Pushback; p != nil {
 		var bad []error
-		c.Pushback = pushback.Config{
+		c.Pushback = pushback.AnswerConfig{
 			Min:            time.Duration(explicit(&bad, "min", p.Min)),
 			Max:            time.Duration(explicit(&bad, "max", p.Max)),
 			Status:         explicit(&bad, "status", p.Status),
@@ -358,7 +358,7 @@ func (n *Concurrency) config(c *shield.Config) error {
 			ways++
 		}
 	}
-	searches := loadshed.Config{
+	searches := loadshed.AdaptiveConfig{
 		Min: explicit(&errs, "concurrency min", n.Min), Max: explicit(&errs, "concurrency max", n.Max),
 		Initial:    explicit(&errs, "concurrency initial", n.Initial),
 		MaxLatency: time.Duration(explicit(&errs, "concurrency max_latency", n.MaxLatency)),

@@ -263,7 +263,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return err
 	}
 	if h.perClient != nil && !h.allowed(r) {
-		if q.Tenant, err = h.tenant(r); err != nil {
+		if q.InFlightKey, err = h.tenant(r); err != nil {
 			return err
 		}
 	}
@@ -332,7 +332,7 @@ func (h *Handler) identify(r *http.Request, q *shield.Request) {
 	name := h.clients.name(room[:0], r)
 	q.Client = limiter.KeyOfBytes(name)
 	if h.guard.Tickets() {
-		q.Name = bytes.Clone(name)
+		q.ClientID = bytes.Clone(name)
 	}
 }
 
@@ -340,9 +340,9 @@ func (h *Handler) identify(r *http.Request, q *shield.Request) {
 func (h *Handler) tenant(r *http.Request) (limiter.Key, error) {
 	if h.perClient.verified && r.TLS != nil && !r.TLS.HandshakeComplete {
 		if h.observing {
-			return shield.Outside, nil
+			return shield.NoKey, nil
 		}
-		return shield.Outside, caddyhttp.HandlerError{StatusCode: http.StatusTooEarly, Err: errTooEarly}
+		return shield.NoKey, caddyhttp.HandlerError{StatusCode: http.StatusTooEarly, Err: errTooEarly}
 	}
 	return h.perClient.key(r), nil
 }
@@ -354,7 +354,7 @@ func (h *Handler) keys(r *http.Request, keys []limiter.Key) ([]limiter.Key, erro
 	}
 	for i := range h.zones {
 		z := &h.zones[i]
-		key := shield.Outside
+		key := shield.NoKey
 		matched := len(z.matchers) == 0
 		if !matched {
 			var err error

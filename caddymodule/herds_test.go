@@ -57,7 +57,7 @@ func TestHerdIsShown(t *testing.T) {
 	b := s.app.configured.backends[0]
 	now := shield.Now()
 	for i := range 200 {
-		b.guard.Admit(now+time.Duration(i)*time.Millisecond, shield.Request{Client: limiter.KeyOf(strconv.Itoa(i)), Kind: 1})
+		b.guard.Admit(now+time.Duration(i)*time.Millisecond, shield.Request{Client: limiter.KeyOf(strconv.Itoa(i)), Fingerprint: 1})
 	}
 	later := now + time.Second
 	b.guard.Tick(later)

@@ -96,7 +96,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	all := c.roster()
 	for _, b := range all.backends {
 		s := b.state.Stats(shield.Now())
-		counter(descRequests, s.Admitted, b.name, "admitted", shield.Fits.String())
+		counter(descRequests, s.Admitted, b.name, "admitted", shield.None.String())
 		for _, reason := range shield.Reasons {
 			counter(descRequests, s.Refused[reason], b.name, "refused", reason.String())
 		}

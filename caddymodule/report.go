@@ -67,8 +67,8 @@ func (a *App) reportOnce(now time.Duration) {
 			capacity:    s.Refused[shield.Capacity] + s.Observed[shield.Capacity],
 			concurrency: s.Refused[shield.Concurrency] + s.Observed[shield.Concurrency],
 			early:       s.Refused[shield.Early] + s.Observed[shield.Early],
-			retried:     s.Refused[shield.Retried] + s.Observed[shield.Retried],
-			paused:      s.Refused[shield.Paused] + s.Observed[shield.Paused],
+			retried:     s.Refused[shield.RetryBudget] + s.Observed[shield.RetryBudget],
+			paused:      s.Refused[shield.Pause] + s.Observed[shield.Pause],
 		})
 		a.reportOverload(b, change)
 		left, times := b.state.Paused(now)

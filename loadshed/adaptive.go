@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Config is how an operator sets an [Adaptive] limit. Zero fields mean their
+// AdaptiveConfig is how an operator sets an [Adaptive] limit. Zero fields mean their
 // defaults.
-type Config struct {
+type AdaptiveConfig struct {
 	// Min and Max bound the limit, in requests in flight. Default 2 and 1000; at
 	// most MaxLimit. Of Min 1 the limit could not be halved to see whether latency
 	// follows.
@@ -55,7 +55,7 @@ type Law struct {
 }
 
 // NewLaw returns the Law that c describes.
-func NewLaw(c Config) (Law, error) {
+func NewLaw(c AdaptiveConfig) (Law, error) {
 	l := Law{
 		min: c.Min, max: c.Max, initial: c.Initial,
 		maxLatency: c.MaxLatency.Seconds(),
@@ -210,15 +210,15 @@ func (l Law) allow(n int64) int {
 	return int(min(max(n, int64(l.min)), int64(l.max)))
 }
 
-// Refused tells that a request found no room: the limit binds. It is to be told
+// LimitHit tells that a request found no room: the limit binds. It is to be told
 // once for each, whether the request is then queued or turned away.
-func (a *Adaptive) Refused() { a.window.refused.Add(1) }
+func (a *Adaptive) LimitHit() { a.window.refused.Add(1) }
 
-// TurnedAway tells that a request that was Refused has been turned away, at once or
+// Rejected tells that a request that was Refused has been turned away, at once or
 // after it has waited in vain. Only then the limit may be probed: where everybody
 // is let in after a moment in the queue, a probe would do more harm than a limit
 // that is a little off.
-func (a *Adaptive) TurnedAway() { a.window.turnedAway.Add(1) }
+func (a *Adaptive) Rejected() { a.window.turnedAway.Add(1) }
 
 // Done tells that a request has ended, took after it entered. route is its kind
 // of request, 0 to Routes-1, as a hash of its method and path may be: the same

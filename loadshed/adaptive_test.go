@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func law(t testing.TB, c Config) Law {
+func law(t testing.TB, c AdaptiveConfig) Law {
 	t.Helper()
 	l, err := NewLaw(c)
 	if err != nil {
@@ -18,26 +18,26 @@ func law(t testing.TB, c Config) Law {
 
 func TestNewLaw(t *testing.T) {
 	for _, test := range []struct {
-		c       Config
+		c       AdaptiveConfig
 		want    string // part of the error; "": none
 		initial int
 	}{
-		{Config{}, "", 20},
-		{Config{Max: 10}, "", 10},
-		{Config{Max: 1}, "", 1},
-		{Config{Min: 50}, "", 50},
-		{Config{Min: 5, Max: 50, Initial: 7}, "", 7},
-		{Config{Min: 5000}, "", 5000},
-		{Config{Target: time.Second}, "", 20},
-		{Config{Min: -1}, "min -1: want 1 to 100000", 0},
-		{Config{Max: MaxLimit + 1}, "max 100001", 0},
-		{Config{Min: 5, Max: 4}, "min 5 is above max 4", 0},
-		{Config{Initial: 3, Max: 2}, "initial 3: want 2 to 2", 0},
-		{Config{Initial: 1}, "initial 1: want 2 to 1000", 0},
-		{Config{MaxLatency: -1}, "max_latency", 0},
-		{Config{Target: -1}, "target", 0},
-		{Config{Target: time.Hour}, "at most 1m0s", 0},
-		{Config{Target: time.Second, NoProbe: true}, "no baseline", 0},
+		{AdaptiveConfig{}, "", 20},
+		{AdaptiveConfig{Max: 10}, "", 10},
+		{AdaptiveConfig{Max: 1}, "", 1},
+		{AdaptiveConfig{Min: 50}, "", 50},
+		{AdaptiveConfig{Min: 5, Max: 50, Initial: 7}, "", 7},
+		{AdaptiveConfig{Min: 5000}, "", 5000},
+		{AdaptiveConfig{Target: time.Second}, "", 20},
+		{AdaptiveConfig{Min: -1}, "min -1: want 1 to 100000", 0},
+		{AdaptiveConfig{Max: MaxLimit + 1}, "max 100001", 0},
+		{AdaptiveConfig{Min: 5, Max: 4}, "min 5 is above max 4", 0},
+		{AdaptiveConfig{Initial: 3, Max: 2}, "initial 3: want 2 to 2", 0},
+		{AdaptiveConfig{Initial: 1}, "initial 1: want 2 to 1000", 0},
+		{AdaptiveConfig{MaxLatency: -1}, "max_latency", 0},
+		{AdaptiveConfig{Target: -1}, "target", 0},
+		{AdaptiveConfig{Target: time.Hour}, "at most 1m0s", 0},
+		{AdaptiveConfig{Target: time.Second, NoProbe: true}, "no baseline", 0},
 	} {
 		l, err := NewLaw(test.c)
 		if test.want != "" {
@@ -69,8 +69,8 @@ func (s *steady) serve(t testing.TB, lasts time.Duration, inFlight int, latency 
 	for end := s.now + lasts; s.now < end; {
 		s.now += latency / time.Duration(inFlight)
 		for range refused {
-			s.a.Refused()
-			s.a.TurnedAway()
+			s.a.LimitHit()
+			s.a.Rejected()
 		}
 		c, ok := s.a.Done(s.now, latency, o, 0, inFlight, s.l)
 		if !ok {
@@ -94,12 +94,12 @@ func (s *steady) reasons() map[Reason]int {
 
 // A reload applies at once, to what is learnt under the old one.
 func TestLawIsNotKept(t *testing.T) {
-	s := steady{l: law(t, Config{})}
+	s := steady{l: law(t, AdaptiveConfig{})}
 	s.serve(t, 20*time.Second, 10, 50*time.Millisecond, OK, 0)
-	if n := s.a.Limit(law(t, Config{Max: 5})); n != 5 {
+	if n := s.a.Limit(law(t, AdaptiveConfig{Max: 5})); n != 5 {
 		t.Errorf("limit %d with max 5", n)
 	}
-	if n := s.a.Limit(law(t, Config{Min: 300})); n != 300 {
+	if n := s.a.Limit(law(t, AdaptiveConfig{Min: 300})); n != 300 {
 		t.Errorf("limit %d with min 300", n)
 	}
 	if n := s.a.Limit(s.l); n != 20 {
@@ -110,7 +110,7 @@ func TestLawIsNotKept(t *testing.T) {
 // F5: a limit that is not used does not grow, and one that is far above the use
 // comes down.
 func TestUnusedLimitDoesNotGrow(t *testing.T) {
-	s := steady{l: law(t, Config{Initial: 30})}
+	s := steady{l: law(t, AdaptiveConfig{Initial: 30})}
 	s.serve(t, time.Minute, 5, 20*time.Millisecond, OK, 0)
 	if n := s.a.Limit(s.l); n != 30 {
 		t.Errorf("limit %d after a minute of 5 in flight, want 30", n)
@@ -126,7 +126,7 @@ func TestUnusedLimitDoesNotGrow(t *testing.T) {
 // F3: latency rises for good, without a queue. Cuts bring no lower latency, so they
 // are taken back.
 func TestCutThatDoesNotPayIsTakenBack(t *testing.T) {
-	s := steady{l: law(t, Config{NoProbe: true})}
+	s := steady{l: law(t, AdaptiveConfig{NoProbe: true})}
 	s.serve(t, 20*time.Second, 10, 50*time.Millisecond, OK, 0)
 	before := s.a.Limit(s.l)
 	for range 300 { // the backend takes 200 ms, however many it has
@@ -155,7 +155,7 @@ func (s *steady) queueing(t testing.TB, lasts time.Duration, c int) {
 
 // F1: half an hour of overload does not make the limit drift.
 func TestLimitDoesNotDrift(t *testing.T) {
-	s := steady{l: law(t, Config{})}
+	s := steady{l: law(t, AdaptiveConfig{})}
 	s.serve(t, 20*time.Second, 4, 50*time.Millisecond, OK, 0)
 	s.queueing(t, 2*time.Minute, 8)
 	early := s.a.Limit(s.l)
@@ -171,7 +171,7 @@ func TestLimitDoesNotDrift(t *testing.T) {
 // A cold start into overload learns the latency of the queue as its baseline: only
 // probes tell. Without them it stays.
 func TestProbeFindsTheQueue(t *testing.T) {
-	with, without := steady{l: law(t, Config{Initial: 60})}, steady{l: law(t, Config{Initial: 60, NoProbe: true})}
+	with, without := steady{l: law(t, AdaptiveConfig{Initial: 60})}, steady{l: law(t, AdaptiveConfig{Initial: 60, NoProbe: true})}
 	with.queueing(t, 3*time.Minute, 8)
 	without.queueing(t, 3*time.Minute, 8)
 	if n := with.a.Limit(with.l); n > 16 || with.reasons()[Probed] == 0 {
@@ -184,7 +184,7 @@ func TestProbeFindsTheQueue(t *testing.T) {
 
 // F4: who is not pressed is not probed.
 func TestNoProbeWithoutPressure(t *testing.T) {
-	s := steady{l: law(t, Config{})}
+	s := steady{l: law(t, AdaptiveConfig{})}
 	s.serve(t, 10*time.Minute, 19, 50*time.Millisecond, OK, 0)
 	if n := s.reasons()[Probed]; n > 0 {
 		t.Errorf("%d probes of a backend that refuses nobody", n)
@@ -196,7 +196,7 @@ func TestNoProbeWithoutPressure(t *testing.T) {
 func TestTimeOuts(t *testing.T) {
 	// Of 20; with 19 the limit is always used up, so that nobody knows what is ordinary.
 	for _, inFlight := range []int{15, 19} {
-		s := steady{l: law(t, Config{})}
+		s := steady{l: law(t, AdaptiveConfig{})}
 		s.serve(t, 20*time.Second, inFlight, 50*time.Millisecond, OK, 0)
 		baseline := s.last.Baseline
 		s.serve(t, 10*time.Second, 20, time.Second, TimedOut, 1)
@@ -218,7 +218,7 @@ func TestTimeOuts(t *testing.T) {
 
 // F8: the first to end are the fastest. They do not become the baseline.
 func TestFirstWindowIsNoBaseline(t *testing.T) {
-	s := steady{l: law(t, Config{})}
+	s := steady{l: law(t, AdaptiveConfig{})}
 	s.serve(t, 240*time.Millisecond, 10, 5*time.Millisecond, OK, 0)
 	s.serve(t, 10*time.Second, 10, 100*time.Millisecond, OK, 0)
 	for r := range s.a.control.shape {
@@ -250,7 +250,7 @@ func TestEffectiveSampleSize(t *testing.T) {
 // F9: at one request every two seconds the limit still moves, and does not mistake
 // chance for overload.
 func TestLowTraffic(t *testing.T) {
-	s := steady{l: law(t, Config{})}
+	s := steady{l: law(t, AdaptiveConfig{})}
 	for i := range 200 {
 		s.now += 2 * time.Second
 		s.a.Done(s.now, time.Duration(20+i%7*20)*time.Millisecond, OK, 0, 1, s.l)
@@ -265,7 +265,7 @@ func TestLowTraffic(t *testing.T) {
 
 // F10: more of the slow requests is no congestion.
 func TestMixOfRoutes(t *testing.T) {
-	s := steady{l: law(t, Config{})}
+	s := steady{l: law(t, AdaptiveConfig{})}
 	play := func(lasts time.Duration, slow int) {
 		for end := s.now + lasts; s.now < end; {
 			for i := range 20 {
@@ -274,15 +274,15 @@ func TestMixOfRoutes(t *testing.T) {
 					route, latency = 2, 500*time.Millisecond
 				}
 				s.now += latency / 19
-				s.a.Refused()
-				s.a.TurnedAway()
+				s.a.LimitHit()
+				s.a.Rejected()
 				if c, ok := s.a.Done(s.now, latency, OK, route, 19, s.l); ok {
 					s.all = append(s.all, c)
 				}
 			}
 		}
 	}
-	s.l = law(t, Config{NoProbe: true})
+	s.l = law(t, AdaptiveConfig{NoProbe: true})
 	play(30*time.Second, 1)
 	s.all = nil
 	play(30*time.Second, 6)
@@ -294,7 +294,7 @@ func TestMixOfRoutes(t *testing.T) {
 // F13: what is ignored leaves no trace.
 func TestIgnored(t *testing.T) {
 	var a Adaptive
-	l := law(t, Config{})
+	l := law(t, AdaptiveConfig{})
 	for i := range 100_000 {
 		if _, ok := a.Done(time.Duration(i)*time.Millisecond, time.Hour, Ignored, 3, 200_000, l); ok {
 			t.Fatal("a stream changed the limit")
@@ -309,7 +309,7 @@ func TestIgnored(t *testing.T) {
 // A backend that refuses lowers the limit once per round trip, and not because of
 // one refusal.
 func TestRefusingBackend(t *testing.T) {
-	s := steady{l: law(t, Config{})}
+	s := steady{l: law(t, AdaptiveConfig{})}
 	s.serve(t, 10*time.Second, 10, 50*time.Millisecond, OK, 0)
 	s.a.Done(s.now, time.Millisecond, Overloaded, 0, 10, s.l)
 	if n := s.a.Limit(s.l); n != 20 {
@@ -328,7 +328,7 @@ func TestRefusingBackend(t *testing.T) {
 
 // After a pause the limit is half, and soon what it was.
 func TestRestart(t *testing.T) {
-	s := steady{l: law(t, Config{})}
+	s := steady{l: law(t, AdaptiveConfig{})}
 	s.serve(t, 20*time.Second, 19, 50*time.Millisecond, OK, 0)
 	before := s.a.Limit(s.l)
 	c, ok := s.a.Restart(s.now, s.l)
@@ -346,7 +346,7 @@ func TestRestart(t *testing.T) {
 
 // A latency above MaxLatency is never taken for normal.
 func TestMaxLatency(t *testing.T) {
-	s := steady{l: law(t, Config{MaxLatency: 100 * time.Millisecond})}
+	s := steady{l: law(t, AdaptiveConfig{MaxLatency: 100 * time.Millisecond})}
 	s.serve(t, 30*time.Second, 19, 400*time.Millisecond, OK, 1)
 	if b := s.last.Baseline; b > 101*time.Millisecond {
 		t.Errorf("baseline %v", b)
@@ -373,14 +373,14 @@ func TestReasons(t *testing.T) {
 // Under the race detector: many at once, and the sums are right.
 func TestConcurrentDone(t *testing.T) {
 	var a Adaptive
-	l := law(t, Config{})
+	l := law(t, AdaptiveConfig{})
 	a.Done(0, 0, OK, 0, 1, l) // begins a window that is not over below
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
 			for range 1000 {
-				a.Refused()
-				a.TurnedAway()
+				a.LimitHit()
+				a.Rejected()
 				a.Done(1, time.Millisecond, OK, uint8(g), g, l)
 				a.Limit(l)
 			}
@@ -414,14 +414,14 @@ func FuzzAdaptive(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 200, 4, 5, 6, 7, 8, 9})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var a Adaptive
-		l := law(t, Config{Min: 3, Max: 50})
+		l := law(t, AdaptiveConfig{Min: 3, Max: 50})
 		now := time.Duration(0)
 		for i := 0; i+2 < len(data); i += 3 {
 			now += time.Duration(data[i]) * time.Millisecond * 5
 			took := time.Duration(data[i+1]) * time.Duration(data[i+1]) * time.Millisecond
 			if data[i+2]&8 > 0 {
-				a.Refused()
-				a.TurnedAway()
+				a.LimitHit()
+				a.Rejected()
 			}
 			a.Done(now, took, Outcome(data[i+2]%4), data[i+2]>>4, int(data[i+1])%60, l)
 			if data[i+2] == 255 {
@@ -438,11 +438,11 @@ func FuzzAdaptive(f *testing.F) {
 }
 
 func BenchmarkAdaptive(b *testing.B) {
-	l := law(b, Config{Initial: 100})
+	l := law(b, AdaptiveConfig{Initial: 100})
 	one := func(g *Gate, a *Adaptive, now time.Duration) {
 		if !g.Enter(a.Limit(l), now) {
-			a.Refused()
-			a.TurnedAway()
+			a.LimitHit()
+			a.Rejected()
 			return
 		}
 		n := g.InFlight()
@@ -489,7 +489,7 @@ func BenchmarkAdaptive(b *testing.B) {
 // The operator lowers max while the backend fails. What was there before cannot be
 // reached then, and must not keep the law in its slow start for ever.
 func TestMaxBelowWhatWasBefore(t *testing.T) {
-	for _, c := range []Config{{Max: 50}, {Max: 50, Target: time.Second}} {
+	for _, c := range []AdaptiveConfig{{Max: 50}, {Max: 50, Target: time.Second}} {
 		wide := c
 		wide.Max, wide.Initial = 1000, 200
 		s := steady{l: law(t, wide)}

@@ -5,7 +5,7 @@
 // than the limit. The limit is a number, or an [Adaptive] one, which follows the
 // backend. Before the gate a [Queue] smooths bursts. [Shares] keep room for the
 // more important classes, [InFlight] sees who has far more than a fair share,
-// [Ghosts] count work whose client has gone, a [Budget] bounds what retries may
+// [Orphans] count work whose client has gone, a [Budget] bounds what retries may
 // take, and a [Pause] is the backend's own wish to be left alone.
 //
 // What the operator sets is passed with every call and never stored, so that a

@@ -10,15 +10,15 @@ import (
 // as many as there are places at most by default.
 const maxGhosts = 1024
 
-// Ghosts are requests whose clients have gone before they were answered. Few
+// Orphans are requests whose clients have gone before they were answered. Few
 // backends notice, so the work goes on, and its place in flight is kept for as long
 // as it is expected to take. Without that, clients that give up and come again in an
 // overload have ever more work done for nobody: what sustains it after its cause has
 // gone (Bronson et al., "Metastable Failures in Distributed Systems", HotOS '21).
 //
-// The zero Ghosts is empty. It is safe for concurrent use, allocates nothing but its
+// The zero Orphans is empty. It is safe for concurrent use, allocates nothing but its
 // room with the first ghost, and must not be copied.
-type Ghosts struct {
+type Orphans struct {
 	n    atomic.Int64
 	next atomic.Int64 // at[0] while n > 0: lets Due do without the lock
 
@@ -32,11 +32,11 @@ type ghost struct {
 }
 
 // Len returns how many there are. It costs one atomic load.
-func (g *Ghosts) Len() int { return int(g.n.Load()) }
+func (g *Orphans) Len() int { return int(g.n.Load()) }
 
 // Keep keeps a place until an instant, and whose it is. It reports false if 1024 are
 // kept already; then the place is to be given back at once.
-func (g *Ghosts) Keep(until time.Duration, owner uint64) bool {
+func (g *Orphans) Keep(until time.Duration, owner uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n := int(g.n.Load())
@@ -63,7 +63,7 @@ func (g *Ghosts) Keep(until time.Duration, owner uint64) bool {
 
 // Due forgets a ghost whose work is done by now, and returns whose it is: its place is
 // to be given back. It reports false if there is none, at the cost of two atomic loads.
-func (g *Ghosts) Due(now time.Duration) (owner uint64, due bool) {
+func (g *Orphans) Due(now time.Duration) (owner uint64, due bool) {
 	if g.n.Load() == 0 || int64(now) < g.next.Load() {
 		return 0, false
 	}

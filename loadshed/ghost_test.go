@@ -7,7 +7,7 @@ import (
 )
 
 // due forgets the ghosts that are due, and counts them.
-func (g *Ghosts) due(now time.Duration) (n int) {
+func (g *Orphans) due(now time.Duration) (n int) {
 	for {
 		if _, due := g.Due(now); !due {
 			return n
@@ -20,7 +20,7 @@ func (g *Ghosts) due(now time.Duration) (n int) {
 func FuzzGhosts(f *testing.F) {
 	f.Add([]byte{9, 3, 7, 200, 1, 5, 210, 255})
 	f.Fuzz(func(t *testing.T, steps []byte) {
-		var g Ghosts
+		var g Orphans
 		var want []time.Duration
 		var owners, back uint64 // sums
 		now := time.Duration(0)
@@ -59,7 +59,7 @@ func FuzzGhosts(f *testing.F) {
 }
 
 func TestGhostsAreBounded(t *testing.T) {
-	var g Ghosts
+	var g Orphans
 	for i := range maxGhosts {
 		if !g.Keep(time.Duration(maxGhosts-i)*ms, 0) {
 			t.Fatalf("no room for ghost %d", i)

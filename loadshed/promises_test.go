@@ -473,7 +473,7 @@ func BenchmarkPause(b *testing.B) {
 // Every place that is kept is given back once, whoever asks.
 func TestGhostsUnderContention(t *testing.T) {
 	const goroutines, rounds = 16, 2_000
-	var g Ghosts
+	var g Orphans
 	var kept, due atomic.Int64
 	var wg sync.WaitGroup
 	for i := range goroutines {
@@ -498,7 +498,7 @@ func TestGhostsUnderContention(t *testing.T) {
 }
 
 func TestGhostsAllocateNothing(t *testing.T) {
-	var g Ghosts
+	var g Orphans
 	now := time.Duration(0)
 	if n := testing.AllocsPerRun(1000, func() { g.Keep(now, 1); g.Keep(now+9, 2); g.Due(now); now++ }); n != 0 {
 		t.Errorf("%v allocations, want none", n)
@@ -507,7 +507,7 @@ func TestGhostsAllocateNothing(t *testing.T) {
 
 func BenchmarkGhosts(b *testing.B) {
 	b.Run("none due", func(b *testing.B) {
-		var g Ghosts
+		var g Orphans
 		g.Keep(time.Hour, 1)
 		b.ReportAllocs()
 		b.RunParallel(func(pb *testing.PB) {
@@ -517,7 +517,7 @@ func BenchmarkGhosts(b *testing.B) {
 		})
 	})
 	b.Run("500 kept", func(b *testing.B) {
-		var g Ghosts
+		var g Orphans
 		var clock atomic.Int64
 		b.ReportAllocs()
 		b.RunParallel(func(pb *testing.PB) {

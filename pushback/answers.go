@@ -21,8 +21,8 @@ const (
 	None    Body = "none"    // no body
 )
 
-// Config says how refusals are worded. The zero Config is the default.
-type Config struct {
+// AnswerConfig says how refusals are worded. The zero AnswerConfig is the default.
+type AnswerConfig struct {
 	// Min and Max bound what Retry-After says: whole seconds from 1s to 59s.
 	// 0 means 1s and 30s.
 	Min, Max time.Duration
@@ -89,8 +89,8 @@ type Answers struct {
 	dither   bool
 }
 
-// New returns an error that names every field of c that is out of range.
-func New(c Config, policies []Policy) (*Answers, error) {
+// NewAnswers returns an error that names every field of c that is out of range.
+func NewAnswers(c AnswerConfig, policies []Policy) (*Answers, error) {
 	c.Min, c.Max = orDefault(c.Min, time.Second), orDefault(c.Max, max(c.Min, 30*time.Second))
 	c.Status, c.OverloadStatus = orDefault(c.Status, http.StatusTooManyRequests), orDefault(c.OverloadStatus, http.StatusServiceUnavailable)
 	c.Body, c.Name = orDefault(c.Body, Problem), orDefault(c.Name, "capacity")

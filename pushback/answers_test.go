@@ -31,9 +31,9 @@ var (
 	neverOverload = Refusal{Policy: -1, Hint: Hint{Never: true}}
 )
 
-func mustNew(tb testing.TB, c Config) *Answers {
+func mustNew(tb testing.TB, c AnswerConfig) *Answers {
 	tb.Helper()
-	a, err := New(c, policies)
+	a, err := NewAnswers(c, policies)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func wantHeader(t *testing.T, got http.Header, want map[string]string) {
 // the quota is and when there is more of it. RFC 9457, section 3: the media type
 // of problem details.
 func TestEveryHeaderOfA429(t *testing.T) {
-	w := answer(mustNew(t, Config{}), request("GET"), overQuota)
+	w := answer(mustNew(t, AnswerConfig{}), request("GET"), overQuota)
 	if w.Code != http.StatusTooManyRequests {
 		t.Errorf("status %d, want 429", w.Code)
 	}
@@ -97,7 +97,7 @@ func TestEveryHeaderOfA429(t *testing.T) {
 // RFC 9110, section 15.6.4: a 503 may say in Retry-After how long to wait. No
 // quota of the client's is to blame, so no RateLimit.
 func TestEveryHeaderOfA503(t *testing.T) {
-	w := answer(mustNew(t, Config{}), request("GET"), overload)
+	w := answer(mustNew(t, AnswerConfig{}), request("GET"), overload)
 	if w.Code != http.StatusServiceUnavailable {
 		t.Errorf("status %d, want 503", w.Code)
 	}
@@ -113,7 +113,7 @@ func TestEveryHeaderOfA503(t *testing.T) {
 // Where somebody else writes status and body, the headers are the same, without
 // those that describe the body.
 func TestSetHeader(t *testing.T) {
-	a, w := mustNew(t, Config{}), httptest.NewRecorder()
+	a, w := mustNew(t, AnswerConfig{}), httptest.NewRecorder()
 	a.SetHeader(w, overQuota)
 	wantHeader(t, w.Header(), map[string]string{
 		"Retry-After": "6", "Retry-After-Ms": "5250", "Cache-Control": "no-store",
@@ -149,7 +149,7 @@ func TestEveryHeaderOfNever(t *testing.T) {
 		{"none", None, request("GET"), neverOverload, 503, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := answer(mustNew(t, Config{Body: c.body}), c.r, c.f)
+			w := answer(mustNew(t, AnswerConfig{Body: c.body}), c.r, c.f)
 			if w.Code != c.status {
 				t.Errorf("status %d, want %d", w.Code, c.status)
 			}
@@ -184,7 +184,7 @@ func TestEveryHeaderOfNever(t *testing.T) {
 
 // Body none keeps every header but those of the body.
 func TestEveryHeaderOfNone(t *testing.T) {
-	w := answer(mustNew(t, Config{Body: None}), request("GET"), overQuota)
+	w := answer(mustNew(t, AnswerConfig{Body: None}), request("GET"), overQuota)
 	if w.Code != http.StatusTooManyRequests || w.Body.Len() > 0 {
 		t.Errorf("status %d, body %q; want 429 and none", w.Code, w.Body)
 	}
@@ -206,7 +206,7 @@ func TestEveryTimeIsTheSame(t *testing.T) {
 		return h[name][0]
 	}
 	delaySeconds := regexp.MustCompile(`^[1-9][0-9]?$`)
-	a := mustNew(t, Config{Max: maxSeconds * time.Second})
+	a := mustNew(t, AnswerConfig{Max: maxSeconds * time.Second})
 	for _, wait := range []time.Duration{-1, 0, 1, ms, 999 * ms, time.Second, 1001 * ms, 9999 * ms, 10 * time.Second, 58_001 * ms, 59 * time.Second, time.Hour} {
 		for policy := -1; policy < len(policies); policy++ {
 			f := Refusal{Policy: policy, Hint: a.Hint(wait), Ticket: "a"}
@@ -234,7 +234,7 @@ func TestEveryTimeIsTheSame(t *testing.T) {
 // An Envoy in between does not retry what says X-Envoy-Ratelimited, of whatever
 // status; it is the Envoy that passed the request on that would.
 func TestEnvoyIsToldNotToRetry(t *testing.T) {
-	a := mustNew(t, Config{})
+	a := mustNew(t, AnswerConfig{})
 	for header, want := range map[string]string{
 		"X-Envoy-Attempt-Count: 1":            "true",
 		"X-Envoy-Expected-Rq-Timeout-Ms: 250": "true",
@@ -260,7 +260,7 @@ func TestEnvoyIsToldNotToRetry(t *testing.T) {
 // HTTP/1.0 (RFC 9112, appendix C.2) knows no chunks: there is a Content-Length,
 // or the end of the connection ends the body.
 func TestHTTP10(t *testing.T) {
-	a := mustNew(t, Config{})
+	a := mustNew(t, AnswerConfig{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.Write(w, r, overQuota, time.Now()) }))
 	defer s.Close()
 	for _, method := range []string{"GET", "HEAD"} {
@@ -292,20 +292,20 @@ func TestHTTP10(t *testing.T) {
 
 func TestConfigIsChecked(t *testing.T) {
 	for _, c := range []struct {
-		cfg  Config
+		cfg  AnswerConfig
 		want string // "": none
 	}{
-		{Config{Name: "api.example.com/v1:x_-", GiveUp: time.Minute, Backoff: true, NoDither: true}, ""},
-		{Config{Name: strings.Repeat("x", 64), GiveUp: 24 * time.Hour}, ""},
-		{Config{Name: strings.Repeat("x", 65)}, "name is"},
-		{Config{Name: `a"b`}, "name is"},
-		{Config{Name: "größe"}, "name is"},
-		{Config{Name: "a\xff"}, "name is"},
-		{Config{GiveUp: time.Minute - 1}, "give_up is 59.999999999s; want 1m to 24h"},
-		{Config{GiveUp: 24*time.Hour + 1}, "give_up is"},
-		{Config{GiveUp: -time.Hour}, "give_up is"},
+		{AnswerConfig{Name: "api.example.com/v1:x_-", GiveUp: time.Minute, Backoff: true, NoDither: true}, ""},
+		{AnswerConfig{Name: strings.Repeat("x", 64), GiveUp: 24 * time.Hour}, ""},
+		{AnswerConfig{Name: strings.Repeat("x", 65)}, "name is"},
+		{AnswerConfig{Name: `a"b`}, "name is"},
+		{AnswerConfig{Name: "größe"}, "name is"},
+		{AnswerConfig{Name: "a\xff"}, "name is"},
+		{AnswerConfig{GiveUp: time.Minute - 1}, "give_up is 59.999999999s; want 1m to 24h"},
+		{AnswerConfig{GiveUp: 24*time.Hour + 1}, "give_up is"},
+		{AnswerConfig{GiveUp: -time.Hour}, "give_up is"},
 	} {
-		a, err := New(c.cfg, policies)
+		a, err := NewAnswers(c.cfg, policies)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
 			t.Errorf("%+v: %v, want %q", c.cfg, err, c.want)
 		}
@@ -313,11 +313,11 @@ func TestConfigIsChecked(t *testing.T) {
 			t.Errorf("%+v: GiveUp %v, Dither %v", c.cfg, a.GiveUp(), a.Dither())
 		}
 	}
-	a := mustNew(t, Config{Min: 2 * time.Second, Max: 7 * time.Second})
+	a := mustNew(t, AnswerConfig{Min: 2 * time.Second, Max: 7 * time.Second})
 	if lo, hi := a.Bounds(); lo != 2*time.Second || hi != 7*time.Second {
 		t.Errorf("Bounds: %v and %v, want 2s and 7s", lo, hi)
 	}
-	a = mustNew(t, Config{})
+	a = mustNew(t, AnswerConfig{})
 	if lo, hi := a.Bounds(); lo != time.Second || hi != 30*time.Second || a.GiveUp() != 0 || !a.Dither() {
 		t.Errorf("by default: Bounds %v and %v, GiveUp %v, Dither %v; want 1s and 30s, 0, true", lo, hi, a.GiveUp(), a.Dither())
 	}
@@ -330,7 +330,7 @@ func TestConfigIsChecked(t *testing.T) {
 func TestRateLimitSyntax(t *testing.T) {
 	rateLimit := regexp.MustCompile(`^"[\x20-\x21\x23-\x5b\x5d-\x7e]+";r=0;t=([1-9][0-9]?)$`)
 	policy := regexp.MustCompile(`^"[\x20-\x21\x23-\x5b\x5d-\x7e]+";q=[0-9]{1,15};w=[1-9][0-9]{0,14}$`)
-	a := mustNew(t, Config{Max: maxSeconds * time.Second})
+	a := mustNew(t, AnswerConfig{Max: maxSeconds * time.Second})
 	for i := range policies {
 		for seconds := 1; seconds <= maxSeconds; seconds++ {
 			h := answer(a, request("GET"), Refusal{Policy: i, Hint: Hint{Seconds: seconds, Ms: seconds * 1000}}).Header()
@@ -355,18 +355,18 @@ func TestRateLimitSyntax(t *testing.T) {
 func TestProblemDetails(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		cfg      Config
+		cfg      AnswerConfig
 		f        Refusal
 		status   int
 		title    string
 		kind     string
 		violated []string
 	}{
-		{"quota", Config{}, overQuota, 429, "Too Many Requests", "quota-exceeded", []string{"api"}},
-		{"overload", Config{}, overload, 503, "Service Unavailable", "temporary-reduced-capacity", nil},
-		{"another zone", Config{}, Refusal{Policy: 1, Hint: hintOf(17, 16_001)}, 429, "Too Many Requests", "quota-exceeded", []string{"shop/login"}},
-		{"another status", Config{Status: 403}, overQuota, 403, "Forbidden", "quota-exceeded", []string{"api"}},
-		{"a status without a name", Config{OverloadStatus: 529}, overload, 529, "Refused", "temporary-reduced-capacity", nil},
+		{"quota", AnswerConfig{}, overQuota, 429, "Too Many Requests", "quota-exceeded", []string{"api"}},
+		{"overload", AnswerConfig{}, overload, 503, "Service Unavailable", "temporary-reduced-capacity", nil},
+		{"another zone", AnswerConfig{}, Refusal{Policy: 1, Hint: hintOf(17, 16_001)}, 429, "Too Many Requests", "quota-exceeded", []string{"shop/login"}},
+		{"another status", AnswerConfig{Status: 403}, overQuota, 403, "Forbidden", "quota-exceeded", []string{"api"}},
+		{"a status without a name", AnswerConfig{OverloadStatus: 529}, overload, 529, "Refused", "temporary-reduced-capacity", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := mustNew(t, c.cfg)
@@ -440,7 +440,7 @@ func TestWhoGetsWhichBody(t *testing.T) {
 		{"none for a navigation too", None, request("GET", "Sec-Fetch-Mode: navigate", html), "", ""},
 	} {
 		t.Run(c.story, func(t *testing.T) {
-			w := answer(mustNew(t, Config{Body: c.body}), c.r, overQuota)
+			w := answer(mustNew(t, AnswerConfig{Body: c.body}), c.r, overQuota)
 			if w.Code != 429 || w.Header().Get("Retry-After") != "6" {
 				t.Errorf("%d, Retry-After: %s; want 429, 6", w.Code, w.Header().Get("Retry-After"))
 			}
@@ -473,7 +473,7 @@ func TestWhoGetsWhichBody(t *testing.T) {
 func TestHeadIsGetWithoutBody(t *testing.T) {
 	for _, body := range []Body{Problem, HTML, Text, None} {
 		for _, f := range []Refusal{overQuota, overload, neverQuota} {
-			a := mustNew(t, Config{Body: body})
+			a := mustNew(t, AnswerConfig{Body: body})
 			get, head := answer(a, request("GET"), f), answer(a, request("HEAD"), f)
 			if head.Body.Len() > 0 {
 				t.Errorf("%s: a HEAD got %q", body, head.Body)
@@ -491,7 +491,7 @@ func TestNoAnswerMayBeStored(t *testing.T) {
 	for _, body := range []Body{Problem, HTML, Text, None} {
 		for _, f := range []Refusal{overQuota, overload, neverQuota} {
 			for _, r := range []*http.Request{request("GET"), request("GET", "Accept: text/html"), request("POST", "Content-Type: application/grpc")} {
-				if got := answer(mustNew(t, Config{Body: body}), r, f).Header().Get("Cache-Control"); got != "no-store" {
+				if got := answer(mustNew(t, AnswerConfig{Body: body}), r, f).Header().Get("Cache-Control"); got != "no-store" {
 					t.Errorf("%s, policy %d, %v: Cache-Control: %q", body, f.Policy, r.Header, got)
 				}
 			}
@@ -502,7 +502,7 @@ func TestNoAnswerMayBeStored(t *testing.T) {
 // Handlers around this one may change header values in place. That must not
 // reach anybody else's answer, nor the next header of the same answer.
 func TestHeaderValuesAreNotShared(t *testing.T) {
-	a := mustNew(t, Config{})
+	a := mustNew(t, AnswerConfig{})
 	for _, r := range []*http.Request{
 		request("GET"),
 		request("GET", "Sec-Fetch-Mode: navigate"),
@@ -551,7 +551,7 @@ var writes = []struct {
 }
 
 func BenchmarkWrite(b *testing.B) {
-	a, now := mustNew(b, Config{}), time.Now()
+	a, now := mustNew(b, AnswerConfig{}), time.Now()
 	for _, c := range writes {
 		b.Run(c.name+"/alone", func(b *testing.B) {
 			b.ReportAllocs()
@@ -576,7 +576,7 @@ func BenchmarkWrite(b *testing.B) {
 
 // A refusal costs less than serving; this holds it there.
 func TestWriteHardlyAllocates(t *testing.T) {
-	a, now, w := mustNew(t, Config{}), time.Now(), nop{http.Header{}}
+	a, now, w := mustNew(t, AnswerConfig{}), time.Now(), nop{http.Header{}}
 	for _, c := range writes {
 		if n := testing.AllocsPerRun(1000, func() {
 			clear(w.header)

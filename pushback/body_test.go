@@ -52,7 +52,7 @@ func TestUnblock(t *testing.T) {
 			}
 			now := time.Now()
 			w := &deadlined{ResponseWriter: httptest.NewRecorder()}
-			mustNew(t, Config{}).Write(w, r, overQuota, now)
+			mustNew(t, AnswerConfig{}).Write(w, r, overQuota, now)
 			var want time.Time
 			if c.patience != never {
 				want = now.Add(c.patience)

@@ -208,7 +208,7 @@ func TestAllKeptIsAShareOfOne(t *testing.T) {
 		at := make([]time.Duration, n)
 		for i := range at {
 			a := c.Book(now, r)
-			if a.Deferred || !l.Write(now, uint64(i+1), 1, a, now, OneMore) {
+			if a.Deferred || !l.Write(now, uint64(i+1), 1, a, now, ReplaceNone) {
 				t.Fatalf("%v/s: client %d has no slot: %+v", service, i, a)
 			}
 			at[i] = a.At

@@ -56,7 +56,7 @@ func TestGRPCIsTrailersOnly(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			// Neither the HTTP statuses nor the body of the configuration apply.
-			a := mustNew(t, Config{Body: HTML, Status: 403, OverloadStatus: 529})
+			a := mustNew(t, AnswerConfig{Body: HTML, Status: 403, OverloadStatus: 529})
 			w := answer(a, request("POST", "Content-Type: application/grpc", "Accept: text/html"), c.f)
 			if w.Code != 200 || w.Body.Len() > 0 || w.Flushed {
 				t.Errorf("status %d, body %q, flushed %v; want 200 and nothing else", w.Code, w.Body, w.Flushed)
@@ -88,7 +88,7 @@ func TestGRPCNever(t *testing.T) {
 		{neverQuota, "8", "This client has used up its quota. Do not come back soon."},
 		{neverOverload, "14", "The service is at its capacity. Do not come back soon."},
 	} {
-		w := answer(mustNew(t, Config{}), request("POST", "Content-Type: application/grpc"), c.f)
+		w := answer(mustNew(t, AnswerConfig{}), request("POST", "Content-Type: application/grpc"), c.f)
 		if w.Code != 200 || w.Body.Len() > 0 {
 			t.Errorf("status %d, body %q; want 200 and nothing else", w.Code, w.Body)
 		}
@@ -124,7 +124,7 @@ func TestIsGRPC(t *testing.T) {
 		if got := IsGRPC(r); got != want {
 			t.Errorf("%q: IsGRPC = %v, want %v", contentType, got, want)
 		}
-		if got := answer(mustNew(t, Config{}), r, overload).Code == 200; got != want {
+		if got := answer(mustNew(t, AnswerConfig{}), r, overload).Code == 200; got != want {
 			t.Errorf("%q is answered in gRPC: %v, want %v", contentType, got, want)
 		}
 	}

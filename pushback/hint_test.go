@@ -47,16 +47,16 @@ func TestHint(t *testing.T) {
 // What Config says of Min and Max is what Hint does.
 func TestHintKeepsToConfig(t *testing.T) {
 	for _, c := range []struct {
-		cfg  Config
+		cfg  AnswerConfig
 		wait time.Duration
 		want Hint
 	}{
-		{Config{}, 0, hintOf(1, 1)},
-		{Config{}, time.Hour, hintOf(30, 30_000)},
-		{Config{Min: 3 * time.Second}, 0, hintOf(3, 3000)},
-		{Config{Min: 45 * time.Second}, time.Hour, hintOf(45, 45_000)}, // above the default max: that moves up
-		{Config{Max: 59 * time.Second}, time.Hour, hintOf(59, 59_000)},
-		{Config{Max: time.Second}, time.Hour, hintOf(1, 1000)},
+		{AnswerConfig{}, 0, hintOf(1, 1)},
+		{AnswerConfig{}, time.Hour, hintOf(30, 30_000)},
+		{AnswerConfig{Min: 3 * time.Second}, 0, hintOf(3, 3000)},
+		{AnswerConfig{Min: 45 * time.Second}, time.Hour, hintOf(45, 45_000)}, // above the default max: that moves up
+		{AnswerConfig{Max: 59 * time.Second}, time.Hour, hintOf(59, 59_000)},
+		{AnswerConfig{Max: time.Second}, time.Hour, hintOf(1, 1000)},
 	} {
 		if got := mustNew(t, c.cfg).Hint(c.wait); got != c.want {
 			t.Errorf("%+v: Hint(%v) = %+v, want %+v", c.cfg, c.wait, got, c.want)

@@ -15,10 +15,10 @@ const (
 )
 
 // MaxPromises is how many promises to one client are counted. One with more than
-// Few is a crowd behind one key: its members wait for each other.
+// CrowdThreshold is a crowd behind one key: its members wait for each other.
 const (
 	MaxPromises = 1<<10 - 1
-	Few         = 8
+	CrowdThreshold         = 8
 )
 
 const (
@@ -92,8 +92,8 @@ type Visit struct {
 	// ticket for it is used.
 	Served bool
 
-	// Parallel: it came before the client can have heard its time.
-	Parallel bool
+	// BeforeAnswer: it came before the client can have heard its time.
+	BeforeAnswer bool
 
 	// Late: on time, but not as if the client had obeyed.
 	Late bool
@@ -101,14 +101,14 @@ type Visit struct {
 	// Promises is how many times are promised to this client, At the nearest.
 	// Alone: nobody else waits.
 	Promises int
-	Alone    bool
+	Uncontended    bool
 
-	// Nearly: it came early, but has waited for the most part. Its next return
+	// NearlyDue: it came early, but has waited for the most part. Its next return
 	// might be long after its time, so it is better served now.
-	Nearly bool
+	NearlyDue bool
 
-	// Struck: it came too early, and is not to be admitted.
-	Struck bool
+	// Rejected: it came too early, and is not to be admitted.
+	Rejected bool
 
 	// Hammers: the client does not do what it is told, so nothing is to be spent
 	// on it.
@@ -131,8 +131,8 @@ const (
 	Stranger Standing = iota // was promised nothing that is still good
 	OnTime                   // its time has come
 	TooEarly                 // it repeats a request before its time
-	Besides                  // it has a time to come, but this is another request
-	Unclear                  // one of several clients behind one key, too early or with another request
+	OtherRequest                  // it has a time to come, but this is another request
+	Ambiguous                  // one of several clients behind one key, too early or with another request
 )
 
 // Resize sets how many clients are remembered, MinMaxClients to MaxMaxClients.
@@ -261,8 +261,8 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 		return v
 	}
 	v.Deferred, v.Number = r.get(fDeferred) == 1, uint32(r.get(fNumber))
-	v.Alone = waiting <= min(v.Promises+r.aside(), Few) && !v.Deferred // others have the slots
-	strict := horizon > 0 && !v.Alone
+	v.Uncontended = waiting <= min(v.Promises+r.aside(), CrowdThreshold) && !v.Deferred // others have the slots
+	strict := horizon > 0 && !v.Uncontended
 	due, told := r.due(now), r.told(now)
 	same := kind == 0 || r.get(fKind) == kind&(1<<fKind.bits-1)
 	answered := now >= told // whoever comes before cannot have heard it
@@ -275,16 +275,16 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 		v.Standing = OnTime
 		v.Late = now > due+(due-told)/4+1100*time.Millisecond
 	case !same || !answered:
-		v.Standing, v.Parallel = Besides, !answered
+		v.Standing, v.BeforeAnswer = OtherRequest, !answered
 	case v.Promises > 1:
-		v.Standing = Unclear
-		v.Struck = strict
+		v.Standing = Ambiguous
+		v.Rejected = strict
 	default:
 		v.Standing = TooEarly
-		v.Nearly = now-told >= max(seldom, 3*(due-told)/4) && !v.Deferred
+		v.NearlyDue = now-told >= max(seldom, 3*(due-told)/4) && !v.Deferred
 		if strict && now-told < seldom {
 			v.At = r.strike(now, due, horizon)
-			v.Struck = true
+			v.Rejected = true
 		}
 	}
 	return v
@@ -318,7 +318,7 @@ func (l *Ledger) Keep(now time.Duration, key uint64) (v Visit) {
 	}
 	due, told := r.due(now), r.told(now)
 	v.Deferred, v.At = r.get(fDeferred) == 1, due
-	v.Standing = Besides
+	v.Standing = OtherRequest
 	if now >= due-tolerance(due-told) {
 		v.Standing = OnTime
 		r.set(fStrikes, 0) // forgiven
@@ -342,19 +342,19 @@ func (l *Ledger) Drop(key uint64) {
 	}
 }
 
-// Place is what becomes of the promises that a client had when it gets another.
-type Place uint8
+// Replace is what becomes of the promises that a client had when it gets another.
+type Replace uint8
 
 // The places of a new promise.
 const (
-	OneMore Place = iota // besides those that it had
-	Instead              // in the place of one of them; not counted if there are more
-	Only                 // in the place of all of them
+	ReplaceNone Replace = iota // besides those that it had
+	ReplaceOne              // in the place of one of them; not counted if there are more
+	ReplaceAll                 // in the place of all of them
 )
 
 // Write notes what a client has been told: to come back at a.At, in an answer
 // that is sent at told. It reports whether there was room.
-func (l *Ledger) Write(now time.Duration, key, kind uint64, a Appointment, told time.Duration, p Place) bool {
+func (l *Ledger) Write(now time.Duration, key, kind uint64, a Appointment, told time.Duration, p Replace) bool {
 	tag := tagOf(key)
 	s, m := l.open(tag, true)
 	defer m.Unlock()
@@ -367,20 +367,20 @@ func (l *Ledger) Write(now time.Duration, key, kind uint64, a Appointment, told 
 	}
 	n := r.outstanding(now)
 	switch {
-	case p == Only:
+	case p == ReplaceAll:
 		n = 0
-	case p == Instead:
+	case p == ReplaceOne:
 		n = max(0, n-1)
 	case n == MaxPromises:
 		return false
 	}
 	switch {
-	case p == Instead && n > 0:
+	case p == ReplaceOne && n > 0:
 		// Others of this client's may be due now. The new one is not counted with
 		// them, or they would have to wait for it, or it would be due with them.
 		r.set(fCount, uint64(n))
 		return a.Deferred || r.putAside(now, a.At)
-	case p == Instead && r.recall(now):
+	case p == ReplaceOne && r.recall(now):
 		n = int(r.get(fCount))
 		if a.Deferred {
 			return true // a record cannot say which of them is which

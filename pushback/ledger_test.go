@@ -48,9 +48,9 @@ func TestVisitsAreComparedWithPromises(t *testing.T) {
 			want Standing
 			late bool
 		}{
-			{"before it can have heard", -200 * ms, 1, Besides, false},
+			{"before it can have heard", -200 * ms, 1, OtherRequest, false},
 			{"at once", 20 * ms, 1, TooEarly, false},
-			{"at once, for something else", 20 * ms, 2, Besides, false},
+			{"at once, for something else", 20 * ms, 2, OtherRequest, false},
 			{"half way", 10 * time.Second, 1, TooEarly, false},
 			{"two in a hundred too early", 19*time.Second + 620*ms, 1, OnTime, false},
 			{"three in a hundred too early", 19*time.Second + 400*ms, 1, TooEarly, false},
@@ -65,11 +65,11 @@ func TestVisitsAreComparedWithPromises(t *testing.T) {
 		} {
 			l := smallLedger()
 			told := epoch + time.Second
-			if !l.Write(told-300*ms, 7, 1, slotAt(told+20*time.Second), told, OneMore) {
+			if !l.Write(told-300*ms, 7, 1, slotAt(told+20*time.Second), told, ReplaceNone) {
 				t.Fatal("no room in an empty ledger")
 			}
 			v := l.Visit(told+step.at, 7, step.kind, 0, crowded)
-			if v.Standing != step.want || v.Late != step.late || v.Struck || v.Deferred {
+			if v.Standing != step.want || v.Late != step.late || v.Rejected || v.Deferred {
 				t.Errorf("%s, %v after the epoch: %+v, want %v", step.name, epoch, v, step.want)
 			}
 			if d := told + 20*time.Second - v.At; v.Standing != Stranger && (d < 0 || d >= dueUnit) {
@@ -87,12 +87,12 @@ func TestVisitsAreComparedWithPromises(t *testing.T) {
 func TestStrikes(t *testing.T) {
 	l := smallLedger()
 	promised := 30 * time.Second
-	l.Write(15*time.Second, 7, 1, slotAt(promised), 15*time.Second, OneMore)
+	l.Write(15*time.Second, 7, 1, slotAt(promised), 15*time.Second, ReplaceNone)
 	now, at := 15*time.Second, promised
 	for i := 1; i <= 100; i++ {
 		now += 200 * ms
 		v := l.Visit(now, 7, 1, horizon, crowded)
-		if want := promised + time.Duration(min(i/8, 3))*5*time.Second; v.Standing != TooEarly || !v.Struck || (v.At-want).Abs() > dueUnit {
+		if want := promised + time.Duration(min(i/8, 3))*5*time.Second; v.Standing != TooEarly || !v.Rejected || (v.At-want).Abs() > dueUnit {
 			t.Fatalf("early return %d: %+v, want %v", i, v, want)
 		}
 		if v.Hammers != (i > 1) {
@@ -107,7 +107,7 @@ func TestStrikes(t *testing.T) {
 		t.Errorf("kept: %+v", v)
 	}
 	now = at + time.Second
-	l.Write(now, 7, 1, slotAt(now+20*time.Second), now, OneMore)
+	l.Write(now, 7, 1, slotAt(now+20*time.Second), now, ReplaceNone)
 	for i := 1; i <= 7; i++ {
 		now += 200 * ms
 		if v := l.Visit(now, 7, 1, horizon, crowded); (v.At-(at+21*time.Second)).Abs() > dueUnit || i == 1 && v.Hammers {
@@ -117,7 +117,7 @@ func TestStrikes(t *testing.T) {
 
 	// Not beyond the horizon.
 	l = smallLedger()
-	l.Write(0, 7, 1, slotAt(29*time.Second), 0, OneMore)
+	l.Write(0, 7, 1, slotAt(29*time.Second), 0, ReplaceNone)
 	for i := range 31 {
 		now := time.Duration(i+1) * 10 * ms
 		if v := l.Visit(now, 7, 1, horizon, crowded); v.At > now+horizon {
@@ -127,9 +127,9 @@ func TestStrikes(t *testing.T) {
 	// Nor for one who waits for long, nor for one who is not held to anything.
 	for _, step := range []struct{ after, horizon time.Duration }{{11 * time.Second, horizon}, {200 * ms, 0}} {
 		l = smallLedger()
-		l.Write(0, 7, 1, slotAt(29*time.Second), 0, OneMore)
+		l.Write(0, 7, 1, slotAt(29*time.Second), 0, ReplaceNone)
 		for i := range 20 {
-			if v := l.Visit(step.after+time.Duration(i), 7, 1, step.horizon, crowded); v.Struck || v.Hammers && i == 0 || (v.At-29*time.Second).Abs() > dueUnit {
+			if v := l.Visit(step.after+time.Duration(i), 7, 1, step.horizon, crowded); v.Rejected || v.Hammers && i == 0 || (v.At-29*time.Second).Abs() > dueUnit {
 				t.Errorf("%v after it was told, horizon %v: %+v", step.after, step.horizon, v)
 			}
 		}
@@ -142,18 +142,18 @@ func TestSharedAddress(t *testing.T) {
 		l := smallLedger()
 		for i := range n {
 			v := l.Visit(time.Second, 7, 1, horizon, crowded)
-			if v.Promises != i || v.Struck || i > 0 && v.Standing != Besides {
+			if v.Promises != i || v.Rejected || i > 0 && v.Standing != OtherRequest {
 				t.Fatalf("parallel request %d while the answers are held: %+v", i, v)
 			}
-			if !l.Write(time.Second, 7, 1, slotAt(20*time.Second+time.Duration(i)*100*ms), 1900*ms, OneMore) {
+			if !l.Write(time.Second, 7, 1, slotAt(20*time.Second+time.Duration(i)*100*ms), 1900*ms, ReplaceNone) {
 				t.Fatalf("promise %d found no room", i)
 			}
 		}
-		if n == MaxPromises && l.Write(time.Second, 7, 1, slotAt(50*time.Second), time.Second, OneMore) {
+		if n == MaxPromises && l.Write(time.Second, 7, 1, slotAt(50*time.Second), time.Second, ReplaceNone) {
 			t.Error("one promise too many was counted")
 		}
 		for range 40 {
-			if v := l.Visit(5*time.Second, 7, 1, horizon, crowded); v.Standing != Unclear || !v.Struck || v.At != 20*time.Second { // refused, but no promise moves
+			if v := l.Visit(5*time.Second, 7, 1, horizon, crowded); v.Standing != Ambiguous || !v.Rejected || v.At != 20*time.Second { // refused, but no promise moves
 				t.Fatalf("one of %d, too early: %+v", n, v)
 			}
 		}
@@ -177,15 +177,15 @@ func TestPlaces(t *testing.T) {
 	three := func() *Ledger {
 		l := smallLedger()
 		for i := range 3 {
-			l.Write(now, 7, 1, slotAt(time.Duration(5+i)*time.Second), now, OneMore)
+			l.Write(now, 7, 1, slotAt(time.Duration(5+i)*time.Second), now, ReplaceNone)
 		}
 		return l
 	}
 	for _, step := range []struct {
-		p    Place
+		p    Replace
 		want int
 		due  time.Duration
-	}{{OneMore, 4, 5 * time.Second}, {Instead, 2, 5 * time.Second}, {Only, 1, 9 * time.Second}} {
+	}{{ReplaceNone, 4, 5 * time.Second}, {ReplaceOne, 2, 5 * time.Second}, {ReplaceAll, 1, 9 * time.Second}} {
 		l := three()
 		l.Write(now, 7, 1, slotAt(9*time.Second), now, step.p)
 		if v := l.Visit(2*time.Second, 7, 2, 0, crowded); v.Promises != step.want || (v.At-step.due).Abs() > dueUnit {
@@ -194,16 +194,16 @@ func TestPlaces(t *testing.T) {
 	}
 	// A stranger has nothing that could be replaced.
 	l := smallLedger()
-	l.Write(now, 7, 1, slotAt(5*time.Second), now, Instead)
+	l.Write(now, 7, 1, slotAt(5*time.Second), now, ReplaceOne)
 	if v := l.Visit(2*time.Second, 7, 2, 0, crowded); v.Promises != 1 {
 		t.Errorf("a stranger's only promise: %+v", v)
 	}
 	// The queue's number stays with the client until it has a slot.
-	l.Write(now, 9, 1, deferredTo(20*time.Second, 1000), now, OneMore)
+	l.Write(now, 9, 1, deferredTo(20*time.Second, 1000), now, ReplaceNone)
 	if v := l.Visit(2*time.Second, 9, 1, 0, crowded); !v.Deferred || v.number(900) > 1000 || v.number(900) <= 1000-numberUnit {
 		t.Errorf("deferred: %+v", v)
 	}
-	l.Write(20*time.Second, 9, 1, slotAt(25*time.Second), 20*time.Second, Instead)
+	l.Write(20*time.Second, 9, 1, slotAt(25*time.Second), 20*time.Second, ReplaceOne)
 	if v := l.Visit(25*time.Second, 9, 1, 0, crowded); v.Deferred || v.Standing != OnTime {
 		t.Errorf("deferred, then a slot: %+v", v)
 	}
@@ -219,7 +219,7 @@ func TestWhoIsForgotten(t *testing.T) {
 	fill := func(l *Ledger, a Appointment) {
 		t.Helper()
 		for _, k := range keys[:ways] {
-			if !l.Write(now, k, 1, a, now, OneMore) {
+			if !l.Write(now, k, 1, a, now, ReplaceNone) {
 				t.Fatal("no room in an empty set")
 			}
 		}
@@ -248,7 +248,7 @@ func TestWhoIsForgotten(t *testing.T) {
 	} {
 		l := smallLedger()
 		fill(l, step.has)
-		if got := l.Write(now+step.after, keys[ways], 1, step.wants, now, OneMore); got != step.writes {
+		if got := l.Write(now+step.after, keys[ways], 1, step.wants, now, ReplaceNone); got != step.writes {
 			t.Errorf("%s: written is %v", step.name, got)
 		}
 		want := step.knownBefore
@@ -268,10 +268,10 @@ func TestWhoIsForgotten(t *testing.T) {
 	}
 	later := now + time.Hour
 	for _, k := range keys[:ways] {
-		l.Write(later, k, 1, deferredTo(later+20*time.Second, 3), later, OneMore)
+		l.Write(later, k, 1, deferredTo(later+20*time.Second, 3), later, ReplaceNone)
 	}
 	for _, k := range keys[ways:] {
-		l.Write(later, k, 1, slotAt(later+30*time.Second), later, OneMore)
+		l.Write(later, k, 1, slotAt(later+30*time.Second), later, ReplaceNone)
 	}
 	if got := known(l, later); got != protected {
 		t.Errorf("%d clients that kept a promise are known after a flood, want %d", got, protected)
@@ -285,7 +285,7 @@ func TestNewcomersAlwaysHaveHalf(t *testing.T) {
 	l.Resize(4 * MinMaxClients)
 	now := time.Second
 	for k := uint64(1); k <= 4*MinMaxClients; k++ {
-		if l.Write(now, k, 1, slotAt(now+time.Second), now, OneMore) {
+		if l.Write(now, k, 1, slotAt(now+time.Second), now, ReplaceNone) {
 			l.Keep(now+time.Second, k)
 		}
 	}
@@ -303,7 +303,7 @@ func TestNewcomersAlwaysHaveHalf(t *testing.T) {
 	now += time.Hour
 	written := 0
 	for k := uint64(1e6); k < 1e6+MinMaxClients/4; k++ {
-		if l.Write(now, k, 1, slotAt(now+20*time.Second), now, OneMore) {
+		if l.Write(now, k, 1, slotAt(now+20*time.Second), now, ReplaceNone) {
 			written++
 		}
 	}
@@ -323,7 +323,7 @@ func TestResizeKeepsRecords(t *testing.T) {
 		}
 		if now == time.Second {
 			for k := uint64(1); k <= clients; k++ {
-				l.Write(now, k, k, deferredTo(30*time.Second, float64(k)), now, OneMore)
+				l.Write(now, k, k, deferredTo(30*time.Second, float64(k)), now, ReplaceNone)
 			}
 		}
 		now += ms
@@ -332,7 +332,7 @@ func TestResizeKeepsRecords(t *testing.T) {
 			v := l.Visit(now, k, k, 0, crowded)
 			if v.Promises == 0 {
 				lost++
-			} else if !v.Deferred || v.Number != uint32(k)/numberUnit || v.Standing != Besides && v.Standing != TooEarly {
+			} else if !v.Deferred || v.Number != uint32(k)/numberUnit || v.Standing != OtherRequest && v.Standing != TooEarly {
 				t.Fatalf("size %d, client %d: %+v", size, k, v)
 			}
 		}
@@ -367,7 +367,7 @@ func TestLedgerMemoryIsBounded(t *testing.T) {
 		t.Errorf("an empty ledger takes %d bytes", used)
 	}
 	for k := uint64(1); k < 1_000_000; k++ {
-		l.Write(time.Duration(k)*10*time.Microsecond, k, 1, slotAt(30*time.Second), 0, OneMore)
+		l.Write(time.Duration(k)*10*time.Microsecond, k, 1, slotAt(30*time.Second), 0, ReplaceNone)
 	}
 	if used := heap() - before; used < 16<<17-(256<<10) || used > 16<<17+(256<<10) {
 		t.Errorf("a million clients in a ledger for %d take %d bytes, want 16 each", 1<<17, used)
@@ -392,7 +392,7 @@ func TestLedgerIsSafeForConcurrentUse(t *testing.T) {
 				case OnTime:
 					l.Keep(now, key)
 				case Stranger:
-					l.Write(now, key, 1, slotAt(now+time.Second), now, OneMore)
+					l.Write(now, key, 1, slotAt(now+time.Second), now, ReplaceNone)
 					if got := l.Visit(now, key, 1, 0, crowded); got.Promises != 1 {
 						t.Errorf("client %d is forgotten at once: %+v", key, got)
 						return

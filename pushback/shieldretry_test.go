@@ -48,7 +48,7 @@ func TestShieldRetry(t *testing.T) {
 			Refusal{Policy: -1, Hint: Hint{Never: true}, Window: time.Second, Ticket: ticket}, "mode=never"},
 	} {
 		t.Run(c.story, func(t *testing.T) {
-			a, w := mustNew(t, Config{}), httptest.NewRecorder()
+			a, w := mustNew(t, AnswerConfig{}), httptest.NewRecorder()
 			a.SetHeaderFor(w, c.r, c.f)
 			for _, h := range []http.Header{answer(a, c.r, c.f).Header(), w.Header()} {
 				got := h["Shield-Retry"]
@@ -72,7 +72,7 @@ func TestShieldRetry(t *testing.T) {
 
 // All other headers are those that a stranger gets.
 func TestFriendsGetOneHeaderMore(t *testing.T) {
-	a := mustNew(t, Config{})
+	a := mustNew(t, AnswerConfig{})
 	for _, f := range []Refusal{overQuota, overload, neverOverload} {
 		stranger, friend := answer(a, request("GET"), f).Header(), answer(a, request("GET", "Shield-Retry: yes"), f).Header()
 		friend.Del("Shield-Retry")
@@ -121,7 +121,7 @@ func TestTicketCookie(t *testing.T) {
 		{"never", request("GET", html), never, ""},
 	} {
 		t.Run(c.story, func(t *testing.T) {
-			w := answer(mustNew(t, Config{}), c.r, c.f)
+			w := answer(mustNew(t, AnswerConfig{}), c.r, c.f)
 			got := w.Header()["Set-Cookie"]
 			if c.want == "" {
 				if got != nil {
@@ -148,7 +148,7 @@ func TestTicketCookie(t *testing.T) {
 // The cookies of others stay, and where error routes fall back on Write after
 // SetHeaderFor, there is still one ticket.
 func TestTicketCookieAmongOthers(t *testing.T) {
-	a, w, r, f := mustNew(t, Config{}), httptest.NewRecorder(), request("GET", "Accept: text/html"), overload
+	a, w, r, f := mustNew(t, AnswerConfig{}), httptest.NewRecorder(), request("GET", "Accept: text/html"), overload
 	w.Header()["Set-Cookie"] = []string{"session=1", "shield_retry_not=2"}
 	f.Ticket = "first"
 	a.SetHeaderFor(w, r, f)
@@ -351,7 +351,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 func TestClientComesWhenTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		a := mustNew(t, Config{})
+		a := mustNew(t, AnswerConfig{})
 		var came []time.Duration
 		var brought []string
 		answers := []Refusal{

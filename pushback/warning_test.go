@@ -14,17 +14,17 @@ import (
 func TestWarn(t *testing.T) {
 	for _, c := range []struct {
 		story   string
-		cfg     Config
+		cfg     AnswerConfig
 		backlog time.Duration
 		want    map[string]string
 	}{
-		{"a moment is a second", Config{}, 1, map[string]string{"Ratelimit": `"capacity";r=1;t=1`}},
-		{"rounded up", Config{}, 6001 * ms, map[string]string{"Ratelimit": `"capacity";r=1;t=7`}},
-		{"at most max", Config{}, time.Hour, map[string]string{"Ratelimit": `"capacity";r=1;t=30`}},
-		{"at most another max", Config{Max: 59 * time.Second}, time.Hour, map[string]string{"Ratelimit": `"capacity";r=1;t=59`}},
-		{"min is for those who are refused", Config{Min: 5 * time.Second}, ms, map[string]string{"Ratelimit": `"capacity";r=1;t=1`}},
-		{"a name", Config{Name: "shop"}, 2 * time.Second, map[string]string{"Ratelimit": `"shop";r=1;t=2`}},
-		{"Backoff", Config{Backoff: true}, 2 * time.Second, map[string]string{"Ratelimit": `"capacity";r=1;t=2`, "Backoff": "2"}},
+		{"a moment is a second", AnswerConfig{}, 1, map[string]string{"Ratelimit": `"capacity";r=1;t=1`}},
+		{"rounded up", AnswerConfig{}, 6001 * ms, map[string]string{"Ratelimit": `"capacity";r=1;t=7`}},
+		{"at most max", AnswerConfig{}, time.Hour, map[string]string{"Ratelimit": `"capacity";r=1;t=30`}},
+		{"at most another max", AnswerConfig{Max: 59 * time.Second}, time.Hour, map[string]string{"Ratelimit": `"capacity";r=1;t=59`}},
+		{"min is for those who are refused", AnswerConfig{Min: 5 * time.Second}, ms, map[string]string{"Ratelimit": `"capacity";r=1;t=1`}},
+		{"a name", AnswerConfig{Name: "shop"}, 2 * time.Second, map[string]string{"Ratelimit": `"shop";r=1;t=2`}},
+		{"Backoff", AnswerConfig{Backoff: true}, 2 * time.Second, map[string]string{"Ratelimit": `"capacity";r=1;t=2`, "Backoff": "2"}},
 	} {
 		t.Run(c.story, func(t *testing.T) {
 			h := http.Header{}
@@ -36,7 +36,7 @@ func TestWarn(t *testing.T) {
 
 // The oracle of the syntax is the library.
 func TestWarningSyntax(t *testing.T) {
-	a := mustNew(t, Config{Max: maxSeconds * time.Second})
+	a := mustNew(t, AnswerConfig{Max: maxSeconds * time.Second})
 	for seconds := 1; seconds <= maxSeconds; seconds++ {
 		h := http.Header{}
 		a.Warn(h, time.Duration(seconds)*time.Second)
@@ -55,7 +55,7 @@ func TestWarningSyntax(t *testing.T) {
 
 // As TestHeaderValuesAreNotShared, for the warning.
 func TestWarningsAreNotShared(t *testing.T) {
-	a, first, second, third := mustNew(t, Config{Backoff: true}), http.Header{}, http.Header{}, http.Header{}
+	a, first, second, third := mustNew(t, AnswerConfig{Backoff: true}), http.Header{}, http.Header{}, http.Header{}
 	a.Warn(first, time.Second)
 	a.Warn(second, time.Second)
 	first["Ratelimit"][0] = "changed"
@@ -71,7 +71,7 @@ func TestWarningsAreNotShared(t *testing.T) {
 }
 
 func BenchmarkWarn(b *testing.B) {
-	a, h := mustNew(b, Config{Backoff: true}), http.Header{}
+	a, h := mustNew(b, AnswerConfig{Backoff: true}), http.Header{}
 	b.ReportAllocs()
 	for b.Loop() {
 		clear(h)
@@ -80,7 +80,7 @@ func BenchmarkWarn(b *testing.B) {
 }
 
 func TestWarnAllocatesOnce(t *testing.T) {
-	a, h := mustNew(t, Config{Backoff: true}), http.Header{}
+	a, h := mustNew(t, AnswerConfig{Backoff: true}), http.Header{}
 	if n := testing.AllocsPerRun(1000, func() {
 		clear(h)
 		a.Warn(h, 7*time.Second)

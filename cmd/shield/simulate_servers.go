@@ -51,7 +51,7 @@ func parseServer(arg, suggested string) (server, error) {
 	case arg == "shield":
 		return server{name: arg, asks: true}, nil
 	case arg == "shield-adaptive":
-		return server{name: arg, config: shield.Config{Adaptive: &loadshed.Config{}}, notes: []string{"concurrency adaptive, and nothing else"}}, nil
+		return server{name: arg, config: shield.Config{Adaptive: &loadshed.AdaptiveConfig{}}, notes: []string{"concurrency adaptive, and nothing else"}}, nil
 	case arg == "suggested" && suggested != "":
 		s, err := shieldIn("the suggested config", []byte(suggested), "")
 		s.name = arg

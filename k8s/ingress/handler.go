@@ -48,7 +48,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	h.app = module.(*App)
-	if h.answers, err = pushback.New(pushback.Config{}, nil); err != nil {
+	if h.answers, err = pushback.NewAnswers(pushback.AnswerConfig{}, nil); err != nil {
 		return err
 	}
 	for protocol, transport := range transports {

@@ -30,7 +30,7 @@ func newMemory(t *testing.T, m *model.Model, serve http.HandlerFunc) *memory {
 	s := c.live.apply(shield.Now(), m, &policy.Division{}, "")
 	c.snapshot.Store(s)
 	s.settle()
-	answers, err := pushback.New(pushback.Config{}, nil)
+	answers, err := pushback.NewAnswers(pushback.AnswerConfig{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

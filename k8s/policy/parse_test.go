@@ -303,10 +303,10 @@ func accepted(t *testing.T, p Ingress, s Service) {
 	c := shield.Config{
 		Observe: p.Observe, PerClient: p.PerClient,
 		Capacity: s.Capacity, Concurrency: s.Concurrency, Queue: shield.Queue{Size: s.Queue, Timeout: s.QueueTimeout},
-		Pushback: pushback.Config{Max: p.RetryAfterMax, Status: p.Status},
+		Pushback: pushback.AnswerConfig{Max: p.RetryAfterMax, Status: p.Status},
 	}
 	if s.Adaptive {
-		c.Adaptive = new(loadshed.Config)
+		c.Adaptive = new(loadshed.AdaptiveConfig)
 	} else if s.Concurrency == 0 {
 		c.Concurrency = s.EndpointConcurrency
 	}
@@ -319,7 +319,7 @@ func accepted(t *testing.T, p Ingress, s Service) {
 	if _, err := shield.New(c, &shared); err != nil {
 		t.Fatalf("%+v, %+v: %v", p, s, err)
 	}
-	c = shield.Config{Pushback: pushback.Config{Max: s.RetryAfterMax}}
+	c = shield.Config{Pushback: pushback.AnswerConfig{Max: s.RetryAfterMax}}
 	if _, err := shield.New(c, &shared); err != nil {
 		t.Fatalf("%+v: %v", s, err)
 	}

@@ -214,7 +214,7 @@ func (s *shadow) follow(r request) (v verdict) {
 
 	if !s.lost[r.client] {
 		key := limiter.KeyOfBytes(shield.AppendNetwork(nil, r.client, 32, s.policy.IPv6Prefix))
-		d := s.guard.Admit(r.at, shield.Request{Keys: []limiter.Key{key, key}, Client: key, Kind: key})
+		d := s.guard.Admit(r.at, shield.Request{Keys: []limiter.Key{key, key}, Client: key, Fingerprint: key})
 		if d.Hold > 0 {
 			d.Sent()
 		}
@@ -315,7 +315,7 @@ func TestConnectionsAgainstNginx(t *testing.T) {
 		count[admitted]++
 		shields := true
 		if a := netip.MustParseAddr(address); !p.Allows(a) {
-			f.decision = guard.Admit(time.Second, shield.Request{Tenant: limiter.KeyOf(address)})
+			f.decision = guard.Admit(time.Second, shield.Request{InFlightKey: limiter.KeyOf(address)})
 			shields = f.decision.Admit
 		}
 		if shields != admitted {
@@ -363,7 +363,7 @@ func TestRefusalsCostNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	admit := func() shield.Decision {
-		return guard.Admit(time.Second, shield.Request{Keys: []limiter.Key{1}, Tenant: 1})
+		return guard.Admit(time.Second, shield.Request{Keys: []limiter.Key{1}, InFlightKey: 1})
 	}
 
 	h := from("127.0.0.1")

@@ -22,7 +22,7 @@ func TestTable(t *testing.T) {
 		{Name: "fixed 12", Build: overload.Fixed(12)},
 		failsafeRow(t),
 		{Name: "Gradient2", Build: Gradient2},
-		{Name: "limit alone", Build: overload.Adaptive(loadshed.Config{})},
+		{Name: "limit alone", Build: overload.Adaptive(loadshed.AdaptiveConfig{})},
 		{Name: "shield", Build: overload.Shield},
 	}
 	if err := overload.WriteTable(os.Stdout, rows); err != nil {

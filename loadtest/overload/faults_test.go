@@ -36,7 +36,7 @@ func faults(t *testing.T, s Scenario, c shield.Config, wrap func(*guarded, *shie
 	}
 }
 
-var defaults = shield.Config{Adaptive: &loadshed.Config{}}
+var defaults = shield.Config{Adaptive: &loadshed.AdaptiveConfig{}}
 
 // A backend that is idle, and clients that hang up on their own: long polls after 25 s,
 // and searches that the next key makes useless. Nobody needs to be refused.
@@ -54,7 +54,7 @@ func TestClientsThatHangUp(t *testing.T) {
 		Routes: []Route{{Share: 100. / 101, Service: Deterministic(50 * ms)}, {Share: 1. / 101, Service: Deterministic(time.Hour)}},
 	}
 	for name, s := range map[string]Scenario{"polls": polls, "typing": typing, "as many polls as places": many} {
-		for _, c := range []shield.Config{defaults, {Adaptive: &loadshed.Config{Target: time.Second}}} {
+		for _, c := range []shield.Config{defaults, {Adaptive: &loadshed.AdaptiveConfig{Target: time.Second}}} {
 			faults(t, s, c, nil, func(t *testing.T, seed uint64, r *Result, _ map[loadshed.Reason]uint64) {
 				if all := r.Between(60, int(s.Lasts.Seconds())); all.RefusedShare() > .1 {
 					t.Errorf("%s, target %v, seed %d: an idle backend refuses %.1f %%", name, c.Adaptive.Target, seed, all.RefusedShare())
@@ -110,7 +110,7 @@ func TestBackendThatRefusesItsNinth(t *testing.T) {
 // Nearly all is sheddable, whose share of the limit is 70 %: the limit is used up when
 // that share is, which does not say that less is needed.
 func TestSheddableFlood(t *testing.T) {
-	c := shield.Config{Adaptive: &loadshed.Config{}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}}}
+	c := shield.Config{Adaptive: &loadshed.AdaptiveConfig{}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}}}
 	s := Large()
 	s.Lasts = at(240)
 	s.Routes = []Route{
@@ -129,7 +129,7 @@ func TestSheddableFlood(t *testing.T) {
 // Nearly all is of the highest class, which bears no probe while there are others: a
 // probe that was not one says nothing.
 func TestProbesOfTheHighestClass(t *testing.T) {
-	c := shield.Config{Adaptive: &loadshed.Config{}, Classes: []loadshed.Class{{Name: loadshed.Sheddable}}}
+	c := shield.Config{Adaptive: &loadshed.AdaptiveConfig{}, Classes: []loadshed.Class{{Name: loadshed.Sheddable}}}
 	s := eight(steps(0, 80, 60, 480), 360, time.Second)
 	s.Routes = []Route{
 		{Share: .995, Service: Exponential(50 * ms), Class: loadshed.Default},
@@ -153,7 +153,7 @@ func TestTargetAfterAFailure(t *testing.T) {
 		s.Plant.Slow = steps(0, 1, 120, 5)
 		s.Plant.Outage = [2]time.Duration{at(120), at(120) + outage}
 		s.Routes = one(Deterministic(50 * ms))
-		faults(t, s, shield.Config{Adaptive: &loadshed.Config{Target: target}}, nil, func(t *testing.T, seed uint64, r *Result, _ map[loadshed.Reason]uint64) {
+		faults(t, s, shield.Config{Adaptive: &loadshed.AdaptiveConfig{Target: target}}, nil, func(t *testing.T, seed uint64, r *Result, _ map[loadshed.Reason]uint64) {
 			over := r.Between(200, 360)
 			t.Logf("outage %v, seed %d: p95 %v, limit %.0f", outage, seed, over.P95, over.Limit)
 			if over.P95 > target*12/10 {
@@ -166,7 +166,7 @@ func TestTargetAfterAFailure(t *testing.T) {
 // Clients that hang up before the target, and so are never seen to take longer.
 func TestTargetBeyondPatience(t *testing.T) {
 	s := eight(steps(0, 80, 60, 480), 240, 350*time.Millisecond)
-	faults(t, s, shield.Config{Adaptive: &loadshed.Config{Target: 400 * time.Millisecond}}, nil, func(t *testing.T, seed uint64, r *Result, _ map[loadshed.Reason]uint64) {
+	faults(t, s, shield.Config{Adaptive: &loadshed.AdaptiveConfig{Target: 400 * time.Millisecond}}, nil, func(t *testing.T, seed uint64, r *Result, _ map[loadshed.Reason]uint64) {
 		over := r.Between(120, 240)
 		t.Logf("seed %d: goodput %.1f %%, limit %.0f", seed, over.Goodput(), over.Limit)
 		if over.Goodput() < 85 {
@@ -181,7 +181,7 @@ func TestProbeAmongLongRequests(t *testing.T) {
 	s := eight(steps(0, 80, 60, 240), 240, 30*time.Second)
 	s.Plant.Workers = 1000 // the long ones occupy nothing
 	s.Routes = []Route{{Share: .9985, Service: Exponential(50 * ms)}, {Share: .0015, Service: Deterministic(20 * time.Second)}}
-	faults(t, s, shield.Config{Adaptive: &loadshed.Config{Max: 20}}, nil, func(t *testing.T, seed uint64, r *Result, changes map[loadshed.Reason]uint64) {
+	faults(t, s, shield.Config{Adaptive: &loadshed.AdaptiveConfig{Max: 20}}, nil, func(t *testing.T, seed uint64, r *Result, changes map[loadshed.Reason]uint64) {
 		least := r.Seconds[100].Good
 		for _, second := range r.Seconds[100:239] {
 			least = min(least, second.Good)

@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write the golden trace anew")
 func TestGoldenTrace(t *testing.T) {
 	var a *AdaptiveLimiter
 	Run(Step5(), func(w *World) Limiter {
-		a = NewAdaptive(w, loadshed.Config{})
+		a = NewAdaptive(w, loadshed.AdaptiveConfig{})
 		return a
 	}, Seeds[0])
 	var b strings.Builder

@@ -15,7 +15,7 @@ const sweepEvery = 5 * time.Millisecond
 
 // Shield is what an operator has who writes "concurrency adaptive" and nothing else.
 func Shield(w *World) Limiter {
-	return Guard(shield.Config{Adaptive: &loadshed.Config{}})(w)
+	return Guard(shield.Config{Adaptive: &loadshed.AdaptiveConfig{}})(w)
 }
 
 // Guard is the whole shield. It panics if c is invalid.
@@ -49,7 +49,7 @@ func (g *guarded) Admit(r *Request) {
 	now := g.w.now
 	client := limiter.Key(0x5851f42d4c957f2d ^ r.Client*0x9e3779b97f4a7c15)
 	t := &guardedToken{describes: shield.Request{
-		Client: client, Kind: client, Tenant: client, Retry: r.Attempt > 0, Route: uint8(r.Route), Deadline: r.Gives,
+		Client: client, Fingerprint: client, InFlightKey: client, Retry: r.Attempt > 0, Route: uint8(r.Route), Deadline: r.Gives,
 	}}
 	if i, ok := g.g.Classes().Index(r.Class); ok {
 		t.describes.Class = uint8(1 + i)

@@ -32,7 +32,7 @@ func TestClasses(t *testing.T) {
 		t.Skip("needs a build without the race detector: a run is one goroutine, and ten times slower with it")
 	}
 	build := Guard(shield.Config{
-		Adaptive: &loadshed.Config{},
+		Adaptive: &loadshed.AdaptiveConfig{},
 		Classes:  []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Default}, {Name: loadshed.Sheddable}},
 	})
 	for _, seed := range Seeds {

@@ -17,13 +17,13 @@ func Fixed(n int) func(*World) Limiter {
 
 // Adaptive finds the limit by itself, and refuses who finds no room: shield's limit
 // without the queue and all else.
-func Adaptive(c loadshed.Config) func(*World) Limiter {
+func Adaptive(c loadshed.AdaptiveConfig) func(*World) Limiter {
 	return func(w *World) Limiter { return NewAdaptive(w, c) }
 }
 
 // NewAdaptive is Adaptive, with the changes of its limit to be looked at. It panics
 // if c is invalid.
-func NewAdaptive(w *World, c loadshed.Config) *AdaptiveLimiter {
+func NewAdaptive(w *World, c loadshed.AdaptiveConfig) *AdaptiveLimiter {
 	law, err := loadshed.NewLaw(c)
 	if err != nil {
 		panic(err)
@@ -64,8 +64,8 @@ func (a *AdaptiveLimiter) Admit(r *Request) {
 		r.Enter()
 		return
 	}
-	a.adaptive.Refused()
-	a.adaptive.TurnedAway()
+	a.adaptive.LimitHit()
+	a.adaptive.Rejected()
 	r.Refuse(0)
 }
 

@@ -198,7 +198,7 @@ func TestTargetIsHeld(t *testing.T) {
 			const target = 400 * time.Millisecond
 			s := eight(steps(0, 80, 60, 480), 240, 5*time.Second)
 			s.Routes = one(service)
-			r := Run(s, Adaptive(loadshed.Config{Target: target}), seed)
+			r := Run(s, Adaptive(loadshed.AdaptiveConfig{Target: target}), seed)
 			over := r.Between(120, 240)
 			t.Logf("%s, seed %d: p95 %v, goodput %.1f %%, limit %.0f", name, seed, over.P95, over.Goodput(), over.Limit)
 			if over.P95 < target*8/10 || over.P95 > target*12/10 {

@@ -8,7 +8,7 @@ import (
 )
 
 var (
-	adaptive = Row{Name: "limit alone", Build: Adaptive(loadshed.Config{})}
+	adaptive = Row{Name: "limit alone", Build: Adaptive(loadshed.AdaptiveConfig{})}
 	ours     = Row{Name: "shield", Build: Shield}
 )
 

@@ -134,7 +134,7 @@ func ByAppointment(of clients.Share, burst, n int, seed uint64) (Rung, error) {
 		Seed: seed, Clients: n, Mix: clients.Population{of},
 		Config: shield.Config{
 			Capacity: limiter.Config{Rate: float64(time.Second / Slot), Burst: burst},
-			Pushback: pushback.Config{Max: 59 * time.Second},
+			Pushback: pushback.AnswerConfig{Max: 59 * time.Second},
 		},
 	}, nil)
 	if err != nil {

@@ -119,7 +119,7 @@ func allOptions(t *testing.T, seed uint64) (seen decisions) {
 	chance := func(p float64) bool { return r.Float64() < p }
 	c := shield.Config{
 		Observe: chance(0.1),
-		Pushback: pushback.Config{
+		Pushback: pushback.AnswerConfig{
 			Min: time.Duration(1+r.IntN(3)) * time.Second, Max: time.Duration(10+r.IntN(50)) * time.Second, NoDither: chance(0.3),
 		},
 		Retries:     shield.Retries{Lenient: chance(0.2), MaxClients: pushback.MinMaxClients},
@@ -135,7 +135,7 @@ func allOptions(t *testing.T, seed uint64) (seen decisions) {
 	}
 	switch r.IntN(3) {
 	case 0:
-		c.Adaptive = &loadshed.Config{}
+		c.Adaptive = &loadshed.AdaptiveConfig{}
 	case 1:
 		c.Concurrency = 2 + r.IntN(10)
 		if chance(0.6) {
@@ -223,11 +223,11 @@ func allOptions(t *testing.T, seed uint64) (seen decisions) {
 		}
 		who := limiter.Key(1 + r.IntN(400))
 		q := shield.Request{
-			Client: who, Kind: who + limiter.Key(r.IntN(3)), Tenant: who % 50, Retry: chance(0.1), Precise: chance(0.1),
+			Client: who, Fingerprint: who + limiter.Key(r.IntN(3)), InFlightKey: who % 50, Retry: chance(0.1), Precise: chance(0.1),
 			Agent: agents[who%4], Class: uint8(r.IntN(4)), Route: uint8(r.IntN(3)),
 		}
 		if chance(0.05) {
-			q.Client = shield.Outside
+			q.Client = shield.NoKey
 		}
 		if chance(0.2) {
 			q.Deadline = now + time.Duration(r.IntN(int(2*time.Second)))

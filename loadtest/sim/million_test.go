@@ -17,7 +17,7 @@ import (
 func millions() []Scenario {
 	capacity := Herd("capacity 100", 1_000_000, 0)
 	adaptive := Herd("8 workers of 80 ms, adaptive", 1_000_000, 0)
-	adaptive.Config = shield.Config{Adaptive: &loadshed.Config{}}
+	adaptive.Config = shield.Config{Adaptive: &loadshed.AdaptiveConfig{}}
 	adaptive.Plant, adaptive.Service, adaptive.Timeout = &plant.Config{Workers: 8}, Service{Mean: 80 * ms, Exponential: true}, 5*time.Second
 	none := adaptive
 	none.Name, none.Config, none.Mix = "8 workers of 80 ms, nothing before them", shield.Config{}, clients.All(clients.Ignore{})

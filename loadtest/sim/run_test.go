@@ -204,7 +204,7 @@ func TestKeys(t *testing.T) {
 			t.Fatalf("client %x has two kinds of request", a.Client)
 		}
 		kind[a.Client] = a.Kind
-		if a.Client == shield.Outside || a.Kind == shield.Outside || a.Client == a.Kind {
+		if a.Client == shield.NoKey || a.Kind == shield.NoKey || a.Client == a.Kind {
 			t.Fatalf("keys %x and %x", a.Client, a.Kind)
 		}
 	}

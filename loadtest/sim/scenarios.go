@@ -25,7 +25,7 @@ const (
 func config(rate float64, max time.Duration) shield.Config {
 	return shield.Config{
 		Capacity: limiter.Config{Rate: rate, Burst: burst},
-		Pushback: pushback.Config{Max: max},
+		Pushback: pushback.AnswerConfig{Max: max},
 	}
 }
 

@@ -126,7 +126,7 @@ func (g *guard) Change(c shield.Config, restart bool) error {
 
 func (g *guard) Arrive(now time.Duration, r Request) Answer {
 	q := shield.Request{
-		Client: r.Client, Kind: r.Kind, Tenant: r.Client, Retry: r.Retry, Precise: r.Precise, Deadline: r.Deadline,
+		Client: r.Client, Fingerprint: r.Kind, InFlightKey: r.Client, Retry: r.Retry, Precise: r.Precise, Deadline: r.Deadline,
 	}
 	if r.Class != "" {
 		if i, ok := g.g.Classes().Index(r.Class); ok {

@@ -501,9 +501,9 @@ func anything(seed uint64) Scenario {
 			s.Config.Queue = shield.Queue{Size: 1 + r.IntN(50), Timeout: 10*ms + seconds(1)}
 		}
 	case 1:
-		s.Config.Adaptive = &loadshed.Config{}
+		s.Config.Adaptive = &loadshed.AdaptiveConfig{}
 	case 2:
-		s.Config.Adaptive = &loadshed.Config{Target: 50*ms + seconds(0.4)}
+		s.Config.Adaptive = &loadshed.AdaptiveConfig{Target: 50*ms + seconds(0.4)}
 		s.Config.Classes, s.Classes = []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Default}}, []string{loadshed.Critical, loadshed.Default, "", loadshed.Critical}
 	}
 	if chance(0.4) {
@@ -637,7 +637,7 @@ func TestTheSameAnythingAlways(t *testing.T) {
 func TestTheBackendIsLeftAlone(t *testing.T) {
 	s := Scenario{
 		Seed: 1, Background: 128, Warmup: time.Minute, Until: 40 * time.Second, Bin: time.Second, Mix: clients.All(clients.GiveUp{}),
-		Service: Service{Mean: 50 * ms, Exponential: true}, Config: shield.Config{Adaptive: &loadshed.Config{}},
+		Service: Service{Mean: 50 * ms, Exponential: true}, Config: shield.Config{Adaptive: &loadshed.AdaptiveConfig{}},
 		Plant: &plant.Config{Workers: 8, Outage: [2]time.Duration{0, 5 * time.Second}, Refuses: true, RetryAfter: 5 * time.Second},
 	}
 	out, err := Run(s, nil)
@@ -696,7 +696,7 @@ func flood() Scenario {
 		Clients: 720 * 120, Within: 2 * time.Minute, Background: 80, Warmup: time.Minute, Until: 3 * time.Minute, Bin: time.Second,
 		Mix: clients.All(clients.GiveUp{}), Timeout: time.Second, SaysTimeout: true,
 		Service: Service{Mean: 50 * ms, Exponential: true}, Plant: &plant.Config{Workers: 8},
-		Config: shield.Config{Adaptive: &loadshed.Config{}},
+		Config: shield.Config{Adaptive: &loadshed.AdaptiveConfig{}},
 	}
 }
 

@@ -55,7 +55,7 @@ type variant struct {
 var variants = []variant{
 	{"no shield", "", overload.None, false},
 	{"concurrency 12", "shield {\n\t\tconcurrency 12\n\t}", overload.Guard(shield.Config{Concurrency: 12}), false},
-	{"concurrency adaptive", "shield {\n\t\tconcurrency adaptive\n\t}", overload.Guard(shield.Config{Adaptive: &loadshed.Config{}}), true},
+	{"concurrency adaptive", "shield {\n\t\tconcurrency adaptive\n\t}", overload.Guard(shield.Config{Adaptive: &loadshed.AdaptiveConfig{}}), true},
 }
 
 func main() {
