@@ -1,0 +1,159 @@
+package shield
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// left is how many of the findings of TestWords a folder may still have. It may only
+// shrink, and a folder that is not listed may have none.
+var left = map[string]int{
+	".":                    84,
+	"caddymodule":          94,
+	"cmd/shield":           34,
+	"k8s":                  2,
+	"k8s/cluster":          20,
+	"k8s/cmd":              4,
+	"k8s/deploy":           1,
+	"k8s/endpoint":         26,
+	"k8s/ingress":          66,
+	"k8s/livetest":         21,
+	"k8s/model":            4,
+	"k8s/nodetest":         4,
+	"k8s/policy":           21,
+	"k8s/route":            11,
+	"k8s/testbed":          1,
+	"k8s/translate":        19,
+	"limiter":              15,
+	"loadshed":             92,
+	"loadtest/accesslog":   20,
+	"loadtest/agreement":   3,
+	"loadtest/clients":     9,
+	"loadtest/lab":         75,
+	"loadtest/live":        38,
+	"loadtest/overload":    16,
+	"loadtest/pictures":    7,
+	"loadtest/plant":       7,
+	"loadtest/realclients": 8,
+	"loadtest/report":      19,
+	"loadtest/rivals":      23,
+	"loadtest/seeds":       12,
+	"loadtest/sim":         58,
+	"pushback":             92,
+}
+
+var (
+	// pronouns are words for people. Comments, texts and identifiers here are about
+	// requests, clients, callers, users and operators, and say which.
+	pronouns = regexp.MustCompile(`(?i)\b(nobody|anybody|somebody|everybody|whoever|whom|anyhow)\b|\bas a rule\b|\bby (itself|himself|themselves)\b`)
+	// headless is a sentence whose subject is a relative clause without a noun.
+	headless = regexp.MustCompile(`(?:^|[.:;!?)"] )(?:Who(?:ever)?|Whom|What (?:is|are|was|were|has|have|had|does|did|can|could|may|might|must|shall|should|will|would|` +
+		`came|comes|ends|gets|goes|got|holds|keeps|lies|makes|needs|passes|raises|reaches|remains|stands|takes|tells|waits|went))\b [^.?]*(?:[.?]|$)`)
+	// inNames are the pronouns within an identifier.
+	inNames = regexp.MustCompile(`(?:[nN]o|[aA]ny|[sS]ome|[eE]very)body|[wW]hoever|[wW]hom`)
+	// bare are adjectives, participles and adverbs that were identifiers once. A name is
+	// a noun, or a verb with an object.
+	bare = []string{
+		"besides", "hasty", "learnt", "nearly", "pressed", "rested", "seldom", "spared", "struck", "tight",
+		"unclear", "underway",
+	}
+)
+
+// TestWords keeps the words out that made comments and texts hard to read. It reads all
+// Go files of the repository, those of nested modules and tests included.
+func TestWords(t *testing.T) {
+	found := map[string][]string{}
+	report := func(path string, line int, text string) {
+		folder := filepath.ToSlash(filepath.Dir(path))
+		if parts := strings.SplitN(folder, "/", 3); len(parts) > 2 {
+			folder = parts[0] + "/" + parts[1]
+		}
+		found[folder] = append(found[folder], path+":"+strconv.Itoa(line)+": "+text)
+	}
+	files := 0
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == ".git" || d.Name() == "testdata"):
+			return filepath.SkipDir
+		case d.IsDir() || !strings.HasSuffix(path, ".go") || path == "words_test.go":
+			return nil
+		}
+		files++
+		return wordsIn(path, report)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files < 300 {
+		t.Fatalf("%d files were read: the search is at fault", files)
+	}
+	for folder, lines := range found {
+		if len(lines) > left[folder] {
+			t.Errorf("%s has %d, at most %d may be left:\n%s", folder, len(lines), left[folder], strings.Join(lines, "\n"))
+		}
+	}
+	for folder, n := range left {
+		if len(found[folder]) < n {
+			t.Logf("%s has %d left: lower its number here from %d", folder, len(found[folder]), n)
+		}
+	}
+}
+
+func wordsIn(path string, report func(path string, line int, text string)) error {
+	set := token.NewFileSet()
+	file, err := parser.ParseFile(set, path, nil, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil || ast.IsGenerated(file) {
+		return err
+	}
+	line := func(n ast.Node) int { return set.Position(n.Pos()).Line }
+	for _, comment := range file.Comments {
+		text := strings.Join(strings.Fields(comment.Text()), " ")
+		for _, match := range findIn(text, true) {
+			report(path, line(comment), match)
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.BasicLit:
+			if n.Kind != token.STRING {
+				break
+			}
+			for _, match := range findIn(strings.Join(strings.Fields(n.Value), " "), false) {
+				report(path, line(n), match)
+			}
+		case *ast.Ident:
+			if inNames.MatchString(n.Name) || slices.Contains(bare, strings.ToLower(n.Name)) {
+				report(path, line(n), "identifier "+n.Name)
+			}
+		}
+		return true
+	})
+	return nil
+}
+
+// findIn returns what is wrong in a text, each with a few words around it. Sentences are
+// looked at in prose only.
+func findIn(text string, prose bool) (matches []string) {
+	for _, at := range pronouns.FindAllStringIndex(text, -1) {
+		matches = append(matches, text[max(0, at[0]-20):min(len(text), at[1]+20)])
+	}
+	if !prose {
+		return matches
+	}
+	for _, sentence := range headless.FindAllString(text, -1) {
+		if !strings.HasSuffix(sentence, "?") {
+			matches = append(matches, sentence[:min(len(sentence), 60)])
+		}
+	}
+	return matches
+}
