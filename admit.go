@@ -19,8 +19,8 @@ const (
 	Concurrency               // the backend's room in flight
 	Early                     // it came before the time that it was promised
 	PerClient                 // what one client may have in flight
-	RetryBudget                   // it is a retry, beyond those that the backend has room for
-	Pause                    // the backend has asked to be left alone
+	RetryBudget               // it is a retry, beyond those that the backend has room for
+	Pause                     // the backend has asked to be left alone
 
 	reasons = iota
 )
@@ -67,8 +67,8 @@ type Request struct {
 	// Ticket is the signed appointment that the client brings, "" for none, and
 	// Name the bytes that name the client in it, the same in all replicas. They
 	// matter only if Config.Retries.Tickets is set.
-	Ticket string
-	ClientID   []byte
+	Ticket   string
+	ClientID []byte
 
 	// Class is the request's class: 1 + its index in Guard.Classes; 0 means the
 	// default one. Route is its kind of work for the backend, 0 to 63: requests that

@@ -421,17 +421,17 @@ func (d *Decision) Done(now time.Duration, o Outcome) {
 		return
 	}
 	took, inFlight := now-d.at, b.gate.InFlight()
-	is := loadshed.OK
+	is := loadshed.SignalServed
 	switch o {
 	case Served:
 		b.gate.Leave(now, took)
 	case TimedOut:
 		b.gate.Leave(now, took)
-		is = loadshed.TimedOut
+		is = loadshed.SignalTimedOut
 	case Overloaded: // the time that it took says nothing
 		b.gate.Detach(now)
 		b.failed.Add(1)
-		is = loadshed.Overloaded
+		is = loadshed.SignalOverloaded
 	case Aborted:
 		// The backend works on, as a rule, for what such a request takes.
 		rest := b.gate.Service() - took
@@ -440,17 +440,17 @@ func (d *Decision) Done(now time.Duration, o Outcome) {
 		} else {
 			b.gate.Detach(now)
 		}
-		is = loadshed.Ignored
+		is = loadshed.SignalNone
 		if rest <= 0 {
 			// It has taken at least this long, and nobody knows how long it would
 			// have taken. If nothing were made of that, a backend that is too slow for its
 			// clients' patience would never be seen to be.
-			is = loadshed.GaveUp
+			is = loadshed.SignalAbandoned
 			took = min(took, longestAbort*max(b.gate.Service(), time.Millisecond))
 		}
 	default:
 		b.gate.Detach(now)
-		is = loadshed.Ignored
+		is = loadshed.SignalNone
 	}
 	g.leaveTenant(d)
 	if g.adaptive {

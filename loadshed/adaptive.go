@@ -117,24 +117,24 @@ const (
 	defaultInitial = 20
 )
 
-// Outcome is how a request ended, as far as the backend's load is concerned.
-type Outcome uint8
+// Signal is how a request ended, as far as the backend's load is concerned.
+type Signal uint8
 
 const (
-	// OK: answered. So are 4xx and 500: they are no sign of overload.
-	OK Outcome = iota
-	// TimedOut: given up after a wait, which counts as latency, since a limit that
+	// SignalServed: answered. So are 4xx and 500: they are no sign of overload.
+	SignalServed Signal = iota
+	// SignalTimedOut: given up after a wait, which counts as latency, since a limit that
 	// does not see them is blind when it matters (F6), but never as baseline (F7).
-	TimedOut
-	// Overloaded: the backend said so: connection refused, 502, 503 or 504. It has
+	SignalTimedOut
+	// SignalOverloaded: the backend said so: connection refused, 502, 503 or 504. It has
 	// no latency: errors are fast.
-	Overloaded
-	// Ignored: says nothing, as an abort by the client or the end of a stream (F13).
-	Ignored
-	// GaveUp: the client has gone after a wait. It is a TimedOut while the limit is
-	// used up, and Ignored else: then nobody has waited for others, and a lower limit
+	SignalOverloaded
+	// SignalNone: says nothing, as an abort by the client or the end of a stream (F13).
+	SignalNone
+	// SignalAbandoned: the client has gone after a wait. It is a SignalTimedOut while the limit is
+	// used up, and SignalNone else: then nobody has waited for others, and a lower limit
 	// would help nobody.
-	GaveUp
+	SignalAbandoned
 )
 
 // Reason is why a limit has changed.
@@ -224,33 +224,33 @@ func (a *Adaptive) Rejected() { a.window.turnedAway.Add(1) }
 // of request, 0 to Routes-1, as a hash of its method and path may be: the same
 // kinds should take about as long. inFlight is how many there were just before
 // it left. It returns the change of the limit, if it is time for one.
-func (a *Adaptive) Done(now, took time.Duration, o Outcome, route uint8, inFlight int, l Law) (Change, bool) {
-	if o == GaveUp {
+func (a *Adaptive) Done(now, took time.Duration, o Signal, route uint8, inFlight int, l Law) (Change, bool) {
+	if o == SignalAbandoned {
 		a.window.inFlight(inFlight)
-		if o = TimedOut; a.window.refused.Load() == 0 && 10*a.window.peak.Load() < 9*int64(a.Limit(l)) {
-			o = Ignored
+		if o = SignalTimedOut; a.window.refused.Load() == 0 && 10*a.window.peak.Load() < 9*int64(a.Limit(l)) {
+			o = SignalNone
 		}
 	}
 	switch o {
-	case OK, TimedOut:
-		a.window.add(took, o == TimedOut, route)
-		if l.targetTime > 0 && (took > l.targetTime || o == TimedOut) {
+	case SignalServed, SignalTimedOut:
+		a.window.add(took, o == SignalTimedOut, route)
+		if l.targetTime > 0 && (took > l.targetTime || o == SignalTimedOut) {
 			a.window.late.Add(1)
 		}
-	case Overloaded:
+	case SignalOverloaded:
 		a.window.overloaded.Add(1)
 	default:
 		return Change{}, false
 	}
 	a.window.inFlight(inFlight)
-	if int64(now) < a.closeAt.Load() && o != Overloaded {
+	if int64(now) < a.closeAt.Load() && o != SignalOverloaded {
 		return Change{}, false
 	}
 	if !a.mu.TryLock() {
 		return Change{}, false // somebody else looks
 	}
 	defer a.mu.Unlock()
-	return a.look(now, o == Overloaded, l)
+	return a.look(now, o == SignalOverloaded, l)
 }
 
 // Restart tells that the backend is back after a pause: half the limit that it

@@ -17,8 +17,8 @@ const (
 // MaxPromises is how many promises to one client are counted. One with more than
 // CrowdThreshold is a crowd behind one key: its members wait for each other.
 const (
-	MaxPromises = 1<<10 - 1
-	CrowdThreshold         = 8
+	MaxPromises    = 1<<10 - 1
+	CrowdThreshold = 8
 )
 
 const (
@@ -100,8 +100,8 @@ type Visit struct {
 
 	// Promises is how many times are promised to this client, At the nearest.
 	// Alone: nobody else waits.
-	Promises int
-	Uncontended    bool
+	Promises    int
+	Uncontended bool
 
 	// NearlyDue: it came early, but has waited for the most part. Its next return
 	// might be long after its time, so it is better served now.
@@ -128,11 +128,11 @@ type Standing uint8
 
 // The standings.
 const (
-	Stranger Standing = iota // was promised nothing that is still good
-	OnTime                   // its time has come
-	TooEarly                 // it repeats a request before its time
-	OtherRequest                  // it has a time to come, but this is another request
-	Ambiguous                  // one of several clients behind one key, too early or with another request
+	Stranger     Standing = iota // was promised nothing that is still good
+	OnTime                       // its time has come
+	TooEarly                     // it repeats a request before its time
+	OtherRequest                 // it has a time to come, but this is another request
+	Ambiguous                    // one of several clients behind one key, too early or with another request
 )
 
 // Resize sets how many clients are remembered, MinMaxClients to MaxMaxClients.
@@ -348,7 +348,7 @@ type Replace uint8
 // The places of a new promise.
 const (
 	ReplaceNone Replace = iota // besides those that it had
-	ReplaceOne              // in the place of one of them; not counted if there are more
+	ReplaceOne                 // in the place of one of them; not counted if there are more
 	ReplaceAll                 // in the place of all of them
 )
 

@@ -33,8 +33,8 @@ func (f failsafe) Admit(r *overload.Request) {
 
 func (f failsafe) Gone(*overload.Request) {}
 
-func (f failsafe) Done(r *overload.Request, _ time.Duration, o loadshed.Outcome, _ time.Duration) {
-	if permit := r.Token.(adaptivelimiter.Permit); o == loadshed.OK {
+func (f failsafe) Done(r *overload.Request, _ time.Duration, o loadshed.Signal, _ time.Duration) {
+	if permit := r.Token.(adaptivelimiter.Permit); o == loadshed.SignalServed {
 		permit.Record()
 	} else {
 		permit.Drop()

@@ -28,6 +28,6 @@ func (g *gradient2) Admit(r *overload.Request) {
 
 func (g *gradient2) Gone(*overload.Request) {}
 
-func (g *gradient2) Done(_ *overload.Request, took time.Duration, _ loadshed.Outcome, _ time.Duration) {
+func (g *gradient2) Done(_ *overload.Request, took time.Duration, _ loadshed.Signal, _ time.Duration) {
 	g.Leave(g.w.Now(), took, true)
 }

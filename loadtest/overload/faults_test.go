@@ -70,9 +70,9 @@ type sometimes struct {
 	refuses func(r *Request) bool
 }
 
-func (s sometimes) Done(r *Request, took time.Duration, o loadshed.Outcome, retryAfter time.Duration) {
+func (s sometimes) Done(r *Request, took time.Duration, o loadshed.Signal, retryAfter time.Duration) {
 	if s.refuses(r) {
-		o = loadshed.Overloaded
+		o = loadshed.SignalOverloaded
 	}
 	s.guarded.Done(r, took, o, retryAfter)
 }

@@ -131,15 +131,15 @@ func (g *guarded) Gone(r *Request) {
 	g.settle()
 }
 
-func (g *guarded) Done(r *Request, _ time.Duration, o loadshed.Outcome, retryAfter time.Duration) {
+func (g *guarded) Done(r *Request, _ time.Duration, o loadshed.Signal, retryAfter time.Duration) {
 	t := r.Token.(*guardedToken)
 	outcome := shield.Served
 	switch o {
-	case loadshed.TimedOut: // it is the client that has gone
+	case loadshed.SignalTimedOut: // it is the client that has gone
 		outcome = shield.Aborted
-	case loadshed.Overloaded:
+	case loadshed.SignalOverloaded:
 		outcome = shield.Overloaded
-	case loadshed.Ignored:
+	case loadshed.SignalNone:
 		outcome = shield.Detached
 	}
 	t.d.Done(g.w.now, outcome)

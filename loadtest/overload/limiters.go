@@ -44,7 +44,7 @@ func (g *gated) Admit(r *Request) {
 	}
 }
 func (g *gated) Gone(*Request) {}
-func (g *gated) Done(r *Request, took time.Duration, _ loadshed.Outcome, _ time.Duration) {
+func (g *gated) Done(r *Request, took time.Duration, _ loadshed.Signal, _ time.Duration) {
 	g.gate.Leave(r.entered+took, took)
 }
 func (g *gated) Limit() int { return g.limit }
@@ -71,7 +71,7 @@ func (a *AdaptiveLimiter) Admit(r *Request) {
 
 func (a *AdaptiveLimiter) Gone(*Request) {}
 
-func (a *AdaptiveLimiter) Done(r *Request, took time.Duration, o loadshed.Outcome, _ time.Duration) {
+func (a *AdaptiveLimiter) Done(r *Request, took time.Duration, o loadshed.Signal, _ time.Duration) {
 	inFlight := a.gate.InFlight()
 	a.gate.Leave(a.w.now, took)
 	if c, ok := a.adaptive.Done(a.w.now, took, o, uint8(r.Route), inFlight, a.law); ok {

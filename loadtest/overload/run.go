@@ -81,7 +81,7 @@ type Limiter interface {
 	// Done tells that a request that was let in has ended, and how long after it
 	// entered. For one that was refused by the backend, retryAfter is what the
 	// backend said, 0 for nothing.
-	Done(r *Request, took time.Duration, o loadshed.Outcome, retryAfter time.Duration)
+	Done(r *Request, took time.Duration, o loadshed.Signal, retryAfter time.Duration)
 
 	// Limit returns how many may be in flight.
 	Limit() int
@@ -177,7 +177,7 @@ func (q *Request) Enter() {
 	q.entered = r.w.now
 	r.second().Admitted++
 	ended := false
-	end := func(o loadshed.Outcome, retryAfter time.Duration) {
+	end := func(o loadshed.Signal, retryAfter time.Duration) {
 		ended = true
 		r.l.Done(q, r.w.now-q.entered, o, retryAfter)
 	}
@@ -187,14 +187,14 @@ func (q *Request) Enter() {
 			// The client has gone: the work was for nothing.
 		case a.Refused:
 			r.second().Failed++
-			end(loadshed.Overloaded, a.RetryAfter)
+			end(loadshed.SignalOverloaded, a.RetryAfter)
 			r.again(q, a.RetryAfter)
 		default:
 			s := r.second()
 			s.Good++
 			s.Latencies = append(s.Latencies, r.w.now-q.Arrived)
 			s.count(q.Class, Count{Good: 1})
-			end(loadshed.OK, 0)
+			end(loadshed.SignalServed, 0)
 		}
 	}}
 	r.p.submit(&q.call)
@@ -202,7 +202,7 @@ func (q *Request) Enter() {
 		if !ended {
 			q.call.gone = true
 			r.second().TimedOut++
-			end(loadshed.TimedOut, 0)
+			end(loadshed.SignalTimedOut, 0)
 			r.again(q, 0)
 		}
 	})

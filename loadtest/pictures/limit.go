@@ -59,7 +59,7 @@ func (l watched) Admit(r *overload.Request) {
 	l.note()
 }
 
-func (l watched) Done(r *overload.Request, took time.Duration, o loadshed.Outcome, retryAfter time.Duration) {
+func (l watched) Done(r *overload.Request, took time.Duration, o loadshed.Signal, retryAfter time.Duration) {
 	l.Limiter.Done(r, took, o, retryAfter)
 	l.note()
 }

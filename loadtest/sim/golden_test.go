@@ -246,4 +246,3 @@ func allOptions(t *testing.T, seed uint64) (seen decisions) {
 	}
 	return seen
 }
-
