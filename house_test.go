@@ -30,7 +30,8 @@ var house = map[string]struct {
 	".":           {own: []string{"limiter", "loadshed", "pushback"}, clock: []string{"clock.go"}, why: "the Guard composes the three, and knows no Caddy"},
 	"caddymodule": {own: []string{".", "limiter", "loadshed", "pushback"}, foreign: true, why: "the handler knows the Guard, and no simulator"},
 	"loadtest":    {own: []string{".", "limiter", "loadshed", "pushback", "loadtest"}, foreign: true, why: "load tests drive the Guard as anybody would"},
-	"cmd":         {own: []string{".", "limiter", "loadshed", "pushback", "caddymodule", "loadtest"}, foreign: true, why: "commands wire everything"},
+	"internal":    {own: []string{".", "caddymodule"}, foreign: true, why: "what a config file says has nothing to do with what runs"},
+	"cmd":         {own: []string{".", "limiter", "loadshed", "pushback", "caddymodule", "internal", "loadtest"}, foreign: true, why: "commands wire everything"},
 }
 
 func TestArrowsPointOneWay(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
@@ -92,15 +91,11 @@ func (*App) CaddyModule() caddy.ModuleInfo {
 
 // Provision implements caddy.Provisioner.
 func (a *App) Provision(ctx caddy.Context) error {
-	if err := checkMode(a.Mode); err != nil {
-		return err
-	}
 	events, err := ctx.App("events")
 	if err != nil {
 		return err
 	}
 	a.ctx, a.logger, a.events = ctx, ctx.Logger(), events.(*caddyevents.App)
-	a.unnamed, a.definitions = map[string]int{}, map[string]definition{}
 	a.live = new(atomic.Pointer[roster])
 	return ctx.GetMetricsRegistry().Register(collector{a})
 }
@@ -130,12 +125,17 @@ func (a *App) Stop() error {
 	return nil
 }
 
-// nextName names a handler that has no name: after its server, if that has a name
-// that can stand in labels, with a number from the second on.
-func (a *App) nextName(s *caddyhttp.Server) string {
-	server := "shield"
-	if s != nil && shield.CheckName(s.Name()) == nil {
-		server = s.Name()
+// Validate implements caddy.Validator.
+func (a *App) Validate() error { return checkMode(a.Mode) }
+
+// nextName names a handler that has no name. The name is that of its server, if it is
+// valid in labels, with a number from the second handler on.
+func (a *App) nextName(server string) string {
+	if shield.CheckName(server) != nil {
+		server = "shield"
+	}
+	if a.unnamed == nil {
+		a.unnamed = map[string]int{}
 	}
 	a.unnamed[server]++
 	if n := a.unnamed[server]; n > 1 {
@@ -162,6 +162,9 @@ func (a *App) define(kind, name, where string, v any, secret []byte) error {
 			kind, name, first.where, first.is, d.where, d.is)
 	case ok && first.secret != d.secret:
 		return fmt.Errorf("%s %q is defined twice, with different secrets; want one secret, or two names", kind, name)
+	}
+	if a.definitions == nil {
+		a.definitions = map[string]definition{}
 	}
 	a.definitions[key] = d
 	return nil
@@ -202,4 +205,5 @@ func (r *roster) add(h *Handler, b *backendState, zones []*zoneState) {
 var (
 	_ caddy.App         = (*App)(nil)
 	_ caddy.Provisioner = (*App)(nil)
+	_ caddy.Validator   = (*App)(nil)
 )

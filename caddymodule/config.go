@@ -1,8 +1,10 @@
 package caddymodule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -259,6 +261,95 @@ func (r Rate) config(errs *[]error) limiter.Config {
 		Per:   time.Duration(explicit(errs, "per", r.Per)),
 		Burst: explicit(errs, "burst", r.Burst),
 	}
+}
+
+// Check names h and its zones if they have no name, and returns the configuration of
+// its Guard. server is the name of the server that h belongs to, or "".
+//
+// Check makes the same checks as Provision, except those of matchers and of
+// shield.New. It compares h with the handlers and zones that a has checked before: those
+// of one name must be defined alike. The zero App is ready to check handlers without
+// loading them.
+func (a *App) Check(h *Handler, server string) (shield.Config, error) {
+	if h.Name == "" {
+		h.Name = a.nextName(server)
+	} else if err := shield.CheckName(h.Name); err != nil {
+		return shield.Config{}, err
+	}
+	c, err := h.check()
+	if err == nil {
+		err = a.defineZones(h)
+	}
+	if err != nil {
+		return c, fmt.Errorf("shield %q: %w", h.Name, err)
+	}
+	c.Observe = h.Mode == modeObserve || a.Mode == modeObserve
+	return c, a.defineBackend(h, c.Retries.Secret)
+}
+
+func (h *Handler) check() (shield.Config, error) {
+	if i := slices.Index(h.Zones, nil); i >= 0 {
+		return shield.Config{}, fmt.Errorf("zone %d is null; want an object", i)
+	}
+	if i := slices.Index(h.Classes, nil); i >= 0 {
+		return shield.Config{}, fmt.Errorf("class %d is null; want an object", i)
+	}
+	for _, z := range h.Zones {
+		if z.Name == "" { // a second one is an error, like any duplicate name
+			z.Name = h.Name + "/per_client"
+		}
+	}
+	c, err := h.config()
+	if err != nil {
+		return c, err
+	}
+	return c, h.checkKeys()
+}
+
+// checkKeys returns the errors of the templates that tell clients apart.
+func (h *Handler) checkKeys() error {
+	var errs []error
+	check := func(what, template string, v4, v6 *int) {
+		if _, err := newKeyer(template, v4, v6); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", what, err))
+		}
+	}
+	for _, z := range h.Zones {
+		check(fmt.Sprintf("zone %q", z.Name), z.Key, z.IPv4Prefix, z.IPv6Prefix)
+	}
+	if r := h.Retries; r != nil {
+		check("retries", r.Key, r.IPv4Prefix, r.IPv6Prefix)
+	}
+	if n := h.Concurrency; n != nil && n.Per != nil {
+		check("concurrency per client", n.Per.Key, nil, nil)
+	}
+	return errors.Join(errs...)
+}
+
+// defineZones returns an error if a zone of h is defined differently elsewhere.
+func (a *App) defineZones(h *Handler) error {
+	var errs []error
+	for _, z := range h.Zones {
+		errs = append(errs, a.define("zone", z.Name, fmt.Sprintf("in shield %q ", h.Name), z.explicit(), nil))
+	}
+	return errors.Join(errs...)
+}
+
+// defineBackend returns an error if another handler of the same name limits their
+// backend differently.
+func (a *App) defineBackend(h *Handler, secret []byte) error {
+	limits := struct {
+		Mode        string       `json:"mode,omitempty"`
+		Capacity    *Rate        `json:"capacity,omitempty"`
+		Concurrency *Concurrency `json:"concurrency,omitempty"`
+		Queue       *Queue       `json:"queue,omitempty"`
+		Classes     []*Class     `json:"classes,omitempty"`
+	}{cmp.Or(h.Mode, modeEnforce), h.Capacity, h.Concurrency.explicit(), h.Queue, explicitClasses(h.Classes)}
+	return errors.Join(
+		a.define("shield", h.Name, "", limits, nil),
+		a.define("retries of shield", h.Name, "", h.Retries.explicit(), secret),
+		a.define("herd of shield", h.Name, "", h.Herd.explicit(), nil),
+	)
 }
 
 // config returns what the handler means, in the terms of package shield, which

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"slices"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -120,44 +119,17 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	app := module.(*App)
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	if h.Name == "" {
-		h.Name = app.nextName(server)
-	} else if err := shield.CheckName(h.Name); err != nil {
-		return err
+	serverName := ""
+	if server != nil {
+		serverName = server.Name()
 	}
-	if i := slices.Index(h.Zones, nil); i >= 0 {
-		return fmt.Errorf("shield %q: zone %d is null; want an object", h.Name, i)
-	}
-	if i := slices.Index(h.Classes, nil); i >= 0 {
-		return fmt.Errorf("shield %q: class %d is null; want an object", h.Name, i)
-	}
-	for _, z := range h.Zones {
-		if z.Name == "" { // a second one is an error, as any name given twice
-			z.Name = h.Name + "/per_client"
-		}
-	}
-	cfg, err := h.config()
+	cfg, err := app.Check(h, serverName)
 	if err != nil {
-		return fmt.Errorf("shield %q: %w", h.Name, err)
-	}
-	h.observing = h.Mode == modeObserve || app.Mode == modeObserve
-	if err := h.provisionZones(ctx, app); err != nil {
-		return fmt.Errorf("shield %q: %w", h.Name, err)
-	}
-	retries := h.Retries.explicit()
-	backend := &Handler{
-		Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency.explicit(),
-		Queue: h.Queue, Classes: explicitClasses(h.Classes),
-	}
-	if backend.Mode == "" {
-		backend.Mode = modeEnforce
-	}
-	if err := errors.Join(
-		app.define("shield", h.Name, "", backend, nil),
-		app.define("retries of shield", h.Name, "", retries, cfg.Retries.Secret),
-		app.define("herd of shield", h.Name, "", h.Herd.explicit(), nil),
-	); err != nil {
 		return err
+	}
+	h.observing = cfg.Observe
+	if err := h.provisionZones(ctx); err != nil {
+		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
 
 	state := shield.State{Zones: map[string]*shield.ZoneState{}}
@@ -212,14 +184,9 @@ func (h *Handler) work(cfg shield.Config, state *shield.State) (err error) {
 }
 
 // provisionZones compiles keys and loads matchers.
-func (h *Handler) provisionZones(ctx caddy.Context, app *App) error {
+func (h *Handler) provisionZones(ctx caddy.Context) error {
 	var errs []error
 	for _, z := range h.Zones {
-		// Before LoadModule, which takes the matchers' text away.
-		if err := app.define("zone", z.Name, fmt.Sprintf("in shield %q ", h.Name), z.explicit(), nil); err != nil {
-			errs = append(errs, err)
-			continue
-		}
 		k, err := newKeyer(z.Key, z.IPv4Prefix, z.IPv6Prefix)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("zone %q: %w", z.Name, err))

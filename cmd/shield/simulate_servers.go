@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/internal/configfile"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/loadtest/sim"
@@ -114,7 +114,7 @@ func readConfig(path string) ([]byte, error) {
 
 // shieldIn returns the shield of that name in a config, or the only one.
 func shieldIn(path string, text []byte, name string) (server, error) {
-	found, err := caddymodule.Shields(path, text)
+	found, err := configfile.Read(path, text)
 	if err != nil {
 		return server{}, err
 	}

@@ -354,7 +354,7 @@ func TestSimulateNotesTheSite(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := simulatePlan(t, "--compare", file).servers[0]
-	want := []string{"the shield srv0, of a.test", "not simulated: matchers decide which requests come to this shield"}
+	want := []string{"the shield srv0, of a.test", "not simulated: matchers decide which requests reach this shield"}
 	if len(s.notes) < 2 || !reflect.DeepEqual(s.notes[:2], want) {
 		t.Errorf("notes are %q; want %q first", s.notes, want)
 	}

@@ -17,6 +17,7 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/internal/configfile"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/live"
 	"github.com/herdshield/shield/loadtest/plant"
@@ -57,7 +58,7 @@ func (s scenario) population(t *testing.T) clients.Population {
 // simulate plays s in virtual time.
 func (s scenario) simulate(t *testing.T, seed uint64) measured {
 	t.Helper()
-	shields, err := caddymodule.Shields("Caddyfile", []byte(s.caddyfile("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")))
+	shields, err := configfile.Read("Caddyfile", []byte(s.caddyfile("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package caddymodule
+package configfile
 
 import (
 	"encoding/json"
@@ -11,14 +11,15 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
 )
 
-func shields(t *testing.T, file, text string) []ShieldConfig {
+func shields(t *testing.T, file, text string) []Shield {
 	t.Helper()
-	found, err := Shields(file, []byte(text))
+	found, err := Read(file, []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,9 +66,9 @@ func TestShieldsAreThoseThatRun(t *testing.T) {
 		t.Errorf("db is %+v; want observe, adaptive, 30/s", db)
 	}
 	for i, want := range []string{
-		"matchers decide which requests come to this shield",
-		"mode is observe: it refuses nobody",
-		"matchers decide which requests come to this shield\nzone z: its key is {http.request.header.X-Key}",
+		"matchers decide which requests reach this shield",
+		"mode is observe: it refuses no request",
+		"matchers decide which requests reach this shield\nzone z: its key is {http.request.header.X-Key}",
 	} {
 		if notes := strings.Join(found[i].Notes, "\n"); notes != want {
 			t.Errorf("notes of %s: %q; want %q", found[i].Name, notes, want)
@@ -85,7 +86,7 @@ func TestShieldsAreThoseThatRun(t *testing.T) {
 
 // Every Caddyfile of the tests with a shield in it is read.
 func TestShieldsReadsEverything(t *testing.T) {
-	files, _ := filepath.Glob("testdata/*.caddyfiletest")
+	files, _ := filepath.Glob("../../caddymodule/testdata/*.caddyfiletest")
 	n := 0
 	for _, file := range files {
 		b, err := os.ReadFile(file)
@@ -93,7 +94,7 @@ func TestShieldsReadsEverything(t *testing.T) {
 			t.Fatal(err)
 		}
 		input, _, _ := strings.Cut(string(b), "\n----------\n")
-		found, err := Shields(file, []byte(input))
+		found, err := Read(file, []byte(input))
 		wrong := strings.Contains(file, "/error_")
 		if wrong != (err != nil) {
 			t.Errorf("%s: error is %v", file, err)
@@ -128,7 +129,7 @@ func TestShieldsReadsWhatIsNoCaddyfile(t *testing.T) {
 
 func TestShieldsSharingAName(t *testing.T) {
 	found := shields(t, "a", ":80 {\n\tshield {\n\t\tname x\n\t\tcapacity 1/s\n\t}\n\tshield {\n\t\tname x\n\t\tcapacity 1/s\n\t}\n}")
-	if len(found) != 1 || len(found[0].Notes) != 1 || !strings.Contains(found[0].Notes[0], "another shield is called x") {
+	if len(found) != 1 || len(found[0].Notes) != 1 || !strings.Contains(found[0].Notes[0], "another shield is also called x") {
 		t.Errorf("found %+v; want one, and a note of another", found)
 	}
 }
@@ -158,9 +159,9 @@ func TestShieldsNotes(t *testing.T) {
 	want := []string{
 		"zone a: matchers decide which requests it counts",
 		"zone a: its clients are networks of addresses",
-		"class critical: matchers decide which requests are of it",
-		"class sheddable: requests are of it that say so in X-Shield-Class",
-		"class default: 50 % of the clients are of it, drawn by lot",
+		"class critical: matchers decide which requests belong to it",
+		"class sheddable: requests with its name in X-Shield-Class belong to it",
+		"class default: a random 50 % of the clients belong to it",
 		"concurrency per client: its key is {http.request.header.X-User}",
 		"retries: its key is {http.request.header.X-User}",
 		"retries: clients may bring tickets back",
@@ -169,15 +170,15 @@ func TestShieldsNotes(t *testing.T) {
 		t.Errorf("notes:\n%s\nwant:\n%s", strings.Join(found[0].Notes, "\n"), strings.Join(want, "\n"))
 	}
 	found = shields(t, "b", "{\n\tshield {\n\t\tmode observe\n\t}\n}\n:80 {\n\tshield 1/s\n}")
-	if !found[0].Config.Observe || !reflect.DeepEqual(found[0].Notes, []string{"the mode of all shields is observe: it refuses nobody"}) {
+	if !found[0].Config.Observe || !reflect.DeepEqual(found[0].Notes, []string{"the mode of all shields is observe: it refuses no request"}) {
 		t.Errorf("found %+v; want one that observes", found)
 	}
 }
 
 func TestShieldsErrors(t *testing.T) {
 	for text, wants := range map[string][]string{
-		"":                      {"f: it is empty; want a Caddyfile"},
-		":80 {\n\trespond x\n}": {"f: there is no shield in it"},
+		"":                      {"f is empty; want a Caddyfile"},
+		":80 {\n\trespond x\n}": {"f has no shield;"},
 		"shield {\n\tcapacity 10/s\n\tconcurency 5\n}":                  {"concurency", "f:3", "want name, mode"},
 		":80 {\n\tshield {\n\t\tcapacity ten\n\t}\n}":                   {"ten", "f:3"},
 		":80 {\n\tnonesuch\n}":                                          {"nonesuch", "f:2"},
@@ -188,9 +189,9 @@ func TestShieldsErrors(t *testing.T) {
 		"shield 1/s {\n\tretries {\n\t\tkey {nonesuch}\n\t}\n}":         {`f: shield "srv0": retries`, "nonesuch"},
 		`{"handler": "shield", "capasity": {}}`:                         {"f: shield 1", "capasity"},
 		`{"handler": "shield", "zones": [null]}`:                        {"zone 0 is null"},
-		`[` + strings.Repeat(`[`, 200) + strings.Repeat(`]`, 200) + `]`: {"nested more than 100 deep"},
+		`[` + strings.Repeat(`[`, 200) + strings.Repeat(`]`, 200) + `]`: {"configuration is nested more than 100 deep"},
 	} {
-		_, err := Shields("f", []byte(text))
+		_, err := Read("f", []byte(text))
 		if err == nil {
 			t.Errorf("%s: no error; want %q", text, wants)
 			continue
@@ -201,7 +202,7 @@ func TestShieldsErrors(t *testing.T) {
 			}
 		}
 	}
-	if _, err := Shields("f.json", []byte("\n{\n \"a\": 1,\n}")); err == nil || !strings.Contains(err.Error(), "f.json:4: ") {
+	if _, err := Read("f.json", []byte("\n{\n \"a\": 1,\n}")); err == nil || !strings.Contains(err.Error(), "f.json:4: ") {
 		t.Errorf("error is %v; want the line in it", err)
 	}
 }
@@ -267,7 +268,7 @@ d.test {
 		"route": "true a.test b.test", "every": "false a.test b.test", "b": "false b.test", "only": "false c.test", "srv1": "false ",
 	}
 	for _, f := range found {
-		matched := len(f.Notes) > 0 && f.Notes[0] == "matchers decide which requests come to this shield"
+		matched := len(f.Notes) > 0 && f.Notes[0] == "matchers decide which requests reach this shield"
 		if got := fmt.Sprint(matched, " ", strings.Join(f.Hosts, " ")); got != wants[f.Name] {
 			t.Errorf("%s: %s; want %s", f.Name, got, wants[f.Name])
 		}
@@ -302,7 +303,7 @@ func TestShieldsRefusesWhatCaddyRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		config.Admin = &caddy.AdminConfig{Disabled: true}
-		_, err := Shields("f", text)
+		_, err := Read("f", text)
 		for name, err := range map[string]error{"Caddy": caddy.Validate(&config), "Shields": err} {
 			if (err != nil) != (c.wrong != "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
 				t.Errorf("%s:\nerror of %s is %v; want %q", text, name, err, c.wrong)

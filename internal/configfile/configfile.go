@@ -1,0 +1,417 @@
+// Package configfile finds the shields in a Caddyfile or in Caddy's JSON without
+// loading the configuration.
+package configfile
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule"
+)
+
+// maxDepth bounds how deep handlers may be nested. Ours: far beyond any real
+// configuration.
+const maxDepth = 100
+
+// defaultKey is the template of a client's key where none is set.
+const defaultKey = "{http.vars.client_ip}"
+
+// A Shield is one shield handler of a configuration.
+type Shield struct {
+	// Name is the handler's name, or the name that Caddy would give it: that of its
+	// server, with a number from the second handler on.
+	Name string
+
+	// Named reports whether the configuration has the name. Otherwise the name may belong
+	// to another handler after the next change of the configuration.
+	Named bool
+
+	// Server is the name of the handler's server, or "".
+	Server string
+
+	// Hosts are the hosts of the routes around the handler. For several handlers of that
+	// name they are the hosts of all. None means that no route asks for a host.
+	Hosts []string
+
+	Config shield.Config
+
+	// Notes say what does not follow from Config: which requests reach the handler, and
+	// what tells clients apart. One line each.
+	Notes []string
+}
+
+// Read returns the shield handlers of a configuration, in the order in which Caddy
+// provisions them within a server. The text is a Caddyfile, Caddy's JSON, or a `shield
+// { ... }` directive alone, as it would stand in a site. file is its name, for errors
+// and imports.
+//
+// Handlers and the shield app are checked as when Caddy loads them, except matchers and
+// secrets with placeholders, which are ignored. Nothing else in the configuration is
+// checked. Read loads no module but the Caddyfile's directives, opens nothing and touches
+// no state. Handlers and zones that share a name must be defined alike; of such handlers
+// Read returns the first. The error names everything that is wrong. It has the line
+// if the text is a Caddyfile and its syntax is wrong.
+func Read(file string, text []byte) ([]Shield, error) {
+	config, err := toJSON(file, bytes.TrimPrefix(text, []byte("\ufeff"))) // as Caddy's parser does
+	if err != nil {
+		return nil, err
+	}
+	config = caddy.RemoveMetaFields(config) // "@id", as Caddy does
+	var all any
+	if err := json.Unmarshal(config, &all); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	var f finder
+	err = f.config(all)
+	var shields []Shield
+	if err == nil {
+		shields, err = f.shields()
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", file, err)
+	case len(shields) == 0:
+		return nil, fmt.Errorf("%s has no shield; want at least one", file)
+	}
+	return shields, nil
+}
+
+// toJSON returns a configuration as Caddy's JSON.
+func toJSON(file string, text []byte) ([]byte, error) {
+	trimmed := bytes.TrimSpace(text)
+	if len(trimmed) == 0 {
+		return nil, fmt.Errorf("%s is empty; want a Caddyfile, Caddy's JSON, or a shield directive", file)
+	}
+	if json.Valid(trimmed) {
+		return trimmed, nil
+	}
+	if strings.HasSuffix(file, ".json") {
+		var v any
+		err := json.Unmarshal(trimmed, &v)
+		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+			line := 1 + bytes.Count(trimmed[:min(int(syntax.Offset), len(trimmed))], []byte("\n"))
+			line += bytes.Count(text[:bytes.Index(text, trimmed)], []byte("\n"))
+			return nil, fmt.Errorf("%s:%d: %w", file, line, err)
+		}
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	tokens, err := caddyfile.Tokenize(text, file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	bare := len(tokens) > 0 && tokens[0].Text == "shield"
+	if bare {
+		if err := checkBraces(tokens); err != nil {
+			return nil, err
+		}
+		text = slices.Concat([]byte(":80 {\n"), text, []byte("\n}\n"))
+	}
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt(text, map[string]any{"filename": file})
+	switch {
+	case err == nil:
+	case bare:
+		err = lineBefore(file, err)
+	case !strings.Contains(err.Error(), file):
+		err = fmt.Errorf("%s: %w", file, err)
+	}
+	return config, err
+}
+
+// checkBraces returns an error unless every block is closed. Caddy's parser takes the
+// end of the file for the last missing brace.
+func checkBraces(tokens []caddyfile.Token) error {
+	var open []caddyfile.Token
+	for _, t := range tokens {
+		switch n := len(open); {
+		case t.Quoted():
+		case t.Text == "{":
+			open = append(open, t)
+		case t.Text == "}" && n == 0:
+			return fmt.Errorf("%s:%d: unexpected }", t.File, t.Line)
+		case t.Text == "}":
+			open = open[:n-1]
+		}
+	}
+	if n := len(open); n > 0 {
+		return fmt.Errorf("%s:%d: the block that begins here is not closed; want a }", open[n-1].File, open[n-1].Line)
+	}
+	return nil
+}
+
+// lineBefore returns err with line numbers less one, because toJSON has put a line in
+// front of the file.
+func lineBefore(file string, err error) error {
+	line := regexp.MustCompile(regexp.QuoteMeta(file) + `:(\d+)`)
+	return errors.New(line.ReplaceAllStringFunc(err.Error(), func(at string) string {
+		n, _ := strconv.Atoi(at[len(file)+1:])
+		return fmt.Sprintf("%s:%d", file, max(1, n-1))
+	}))
+}
+
+// A finder walks through a configuration.
+type finder struct {
+	app    caddymodule.App // as it is configured, and what its handlers have defined
+	server string
+	found  []found
+}
+
+// found is a handler as it stands in the configuration.
+type found struct {
+	handler caddymodule.Handler
+	server  string
+	scope
+}
+
+// A scope says which requests reach a part of the configuration.
+type scope struct {
+	matched bool     // matchers other than hosts decide
+	hosts   []string // nil: any
+}
+
+// within returns the scope of a route's handlers.
+func (s scope) within(route map[string]any) scope {
+	sets, _ := route["match"].([]any)
+	var hosts []string
+	restricted := len(sets) > 0
+	for _, set := range sets {
+		set, _ := set.(map[string]any)
+		names, _ := set["host"].([]any)
+		restricted = restricted && len(names) > 0
+		for _, name := range names {
+			if name, ok := name.(string); ok && !slices.Contains(hosts, name) {
+				hosts = append(hosts, name)
+			}
+		}
+		for key := range set {
+			s.matched = s.matched || key != "host"
+		}
+	}
+	if restricted {
+		s.hosts = hosts
+	}
+	return s
+}
+
+// config finds the handlers of a configuration.
+func (f *finder) config(all any) error {
+	if app, ok := at(all, "apps", "shield"); ok {
+		err := decode(app, &f.app)
+		if err == nil {
+			err = f.app.Validate()
+		}
+		if err != nil {
+			return fmt.Errorf("app shield: %w", err)
+		}
+	}
+	servers, ok := at(all, "apps", "http", "servers")
+	if !ok { // a handler, a route or a server alone
+		return f.walk(all, scope{}, 0)
+	}
+	byName, _ := servers.(map[string]any)
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		f.server = name
+		errs = append(errs, f.walk(byName[name], scope{}, 0))
+	}
+	return errors.Join(errs...)
+}
+
+// decode fills to with what v says in JSON. Unknown fields are errors.
+func decode(v, to any) error {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return caddy.StrictUnmarshalJSON(raw, to)
+}
+
+// at returns the value at a path of keys.
+func at(v any, path ...string) (any, bool) {
+	for _, key := range path {
+		object, _ := v.(map[string]any)
+		var ok bool
+		if v, ok = object[key]; !ok {
+			return nil, false
+		}
+	}
+	return v, true
+}
+
+// walk finds the handlers within v, whose scope is s.
+func (f *finder) walk(v any, s scope, depth int) error {
+	if depth > maxDepth {
+		return fmt.Errorf("configuration is nested more than %d deep", maxDepth)
+	}
+	var errs []error
+	switch v := v.(type) {
+	case []any:
+		groups := map[string]bool{} // only the first matching route of a group runs
+		for _, e := range v {
+			inner := s
+			if route, ok := e.(map[string]any); ok {
+				if group, _ := route["group"].(string); group != "" {
+					inner.matched = inner.matched || groups[group]
+					groups[group] = true
+				}
+			}
+			errs = append(errs, f.walk(e, inner, depth+1))
+		}
+	case map[string]any:
+		if v["handler"] == "shield" {
+			return f.add(v, s)
+		}
+		for _, key := range inOrder(v) {
+			inner := s
+			switch key {
+			case "match":
+				continue
+			case "handle":
+				inner = s.within(v)
+			}
+			errs = append(errs, f.walk(v[key], inner, depth+1))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// inOrder returns an object's keys, those of a server in the order in which Caddy
+// provisions them.
+func inOrder(object map[string]any) []string {
+	rank := map[string]int{"routes": -3, "errors": -2, "named_routes": -1}
+	return slices.SortedFunc(maps.Keys(object), func(a, b string) int {
+		return cmp.Or(rank[a]-rank[b], strings.Compare(a, b))
+	})
+}
+
+func (f *finder) add(object map[string]any, s scope) error {
+	delete(object, "handler")
+	h := found{server: f.server, scope: s}
+	if err := decode(object, &h.handler); err != nil {
+		return fmt.Errorf("shield %d: %w", len(f.found)+1, err)
+	}
+	f.found = append(f.found, h)
+	return nil
+}
+
+// shields checks the handlers that were found.
+func (f *finder) shields() (list []Shield, _ error) {
+	f.hideSecrets()
+	var errs []error
+	for i := range f.found {
+		h := &f.found[i]
+		named := h.handler.Name != ""
+		config, err := f.app.Check(&h.handler, h.server)
+		if err == nil {
+			if _, err = shield.New(config, nil); err != nil {
+				err = fmt.Errorf("shield %q: %w", h.handler.Name, err)
+			}
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		name := h.handler.Name
+		if i := slices.IndexFunc(list, func(s Shield) bool { return s.Name == name }); i >= 0 {
+			list[i].merge(h)
+			continue
+		}
+		list = append(list, Shield{
+			Name: name, Named: named, Server: h.server, Hosts: slices.Clone(h.hosts), Config: config,
+			Notes: notes(&h.handler, config.Observe, h.matched),
+		})
+	}
+	return list, errors.Join(errs...)
+}
+
+// hideSecrets removes secrets with placeholders, which are known only where the server
+// runs, and the other secrets of those handlers' names, so that they are not compared.
+func (f *finder) hideSecrets() {
+	hidden := map[string]bool{}
+	for _, h := range f.found {
+		if r := h.handler.Retries; r != nil && strings.Contains(r.Secret, "{") {
+			hidden[h.handler.Name] = true
+		}
+	}
+	for _, h := range f.found {
+		if r := h.handler.Retries; r != nil && hidden[h.handler.Name] {
+			r.Secret = ""
+		}
+	}
+}
+
+// merge adds what is known of another handler of that name.
+func (s *Shield) merge(h *found) {
+	s.Notes = append(s.Notes, fmt.Sprintf("another shield is also called %s: this is the first", s.Name))
+	if len(h.hosts) == 0 {
+		s.Hosts = nil
+	} else if len(s.Hosts) > 0 {
+		s.Hosts = slices.Compact(slices.Sorted(slices.Values(slices.Concat(s.Hosts, h.hosts))))
+	}
+}
+
+// notes returns what does not follow from the handler's shield.Config.
+func notes(h *caddymodule.Handler, observes, matched bool) (notes []string) {
+	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+	key := func(what, key string) {
+		if key != "" && key != defaultKey {
+			note("%s: its key is %s", what, key)
+		}
+	}
+	networks := func(what string, v4, v6 *int) {
+		if v4 != nil || v6 != nil {
+			note("%s: its clients are networks of addresses", what)
+		}
+	}
+	if matched {
+		note("matchers decide which requests reach this shield")
+	}
+	switch {
+	case h.Mode == "observe":
+		note("mode is observe: it refuses no request")
+	case observes:
+		note("the mode of all shields is observe: it refuses no request")
+	}
+	for _, z := range h.Zones {
+		zone := "zone " + z.Name
+		if len(z.MatcherSetsRaw) > 0 {
+			note("%s: matchers decide which requests it counts", zone)
+		}
+		key(zone, z.Key)
+		networks(zone, z.IPv4Prefix, z.IPv6Prefix)
+	}
+	for _, c := range h.Classes {
+		switch {
+		case len(c.MatcherSetsRaw) > 0:
+			note("class %s: matchers decide which requests belong to it", c.Name)
+		case c.Clients == nil:
+			note("class %s: requests with its name in X-Shield-Class belong to it", c.Name)
+		}
+		if c.Clients != nil {
+			note("class %s: a random %g %% of the clients belong to it", c.Name, 100**c.Clients)
+		}
+	}
+	if n := h.Concurrency; n != nil && n.Per != nil {
+		key("concurrency per client", n.Per.Key)
+	}
+	if r := h.Retries; r != nil {
+		key("retries", r.Key)
+		networks("retries", r.IPv4Prefix, r.IPv6Prefix)
+		if r.Tickets {
+			note("retries: clients may bring tickets back")
+		}
+	}
+	return notes
+}
