@@ -24,7 +24,7 @@ const (
 	// The default timeout of the queue is seven tenths of the mean time of service,
 	// within these bounds: a queue of about one round trip smooths what is random, a
 	// longer one only makes everybody wait. Of 5 to 10 tenths, those are where the
-	// simulated backends of loadtest/overload keep the latency that is aimed at.
+	// simulated backends of loadtest/lab/overload keep the latency that is aimed at.
 	queueTenths     = 7
 	minQueueTimeout = 10 * time.Millisecond
 	maxQueueTimeout = 200 * time.Millisecond

@@ -6,7 +6,7 @@ import (
 )
 
 // The constants of the law. Where no source is named they are ours: they were
-// chosen in simulation, on the named scenarios of loadtest/overload and on
+// chosen in simulation, on the named scenarios of loadtest/lab/overload and on
 // backends drawn at random, none of which are those that the tests are held to.
 const (
 	// A window is over after two mean latencies, but not before shortest and not

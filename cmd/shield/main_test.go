@@ -215,26 +215,26 @@ const kubernetesPage = "../../docs/kubernetes.md"
 // Every command in the documentation is run: here, by a test above, or by CI.
 func TestCommandsInDocs(t *testing.T) {
 	ranBy := map[string]string{
-		"git clone https://github.com/herdshield/shield && cd shield": "a reader",
-		"go run ./cmd/shield demo":                                    "ci",
-		"go run ./loadtest/pictures docs":                             "TestDocsAreUpToDate in loadtest/pictures",
-		"go install ./cmd/shield":                                     "ci",
-		"go test ./...":                                               "ci",
-		"go test -run '^$' -bench . -benchmem ./limiter ./loadshed ./pushback .": "ci",
-		"bash loadtest/endtoend/run":    "ci",
-		"bash loadtest/realclients/run": "ci",
-		"bash .ci/run":                  "ci itself",
+		"git clone https://github.com/herdshield/shield && cd shield":                 "a reader",
+		"go run ./cmd/shield demo":                                                    "ci",
+		"go -C loadtest/lab run ./pictures ../../docs":                                "TestDocsAreUpToDate in loadtest/lab/pictures",
+		"go install ./cmd/shield":                                                     "ci",
+		"go test ./...":                                                               "ci",
+		"go test -run '^$' -bench . -benchmem ./limiter ./loadshed ./pushback .":      "ci",
+		"bash loadtest/lab/endtoend/run":                                              "ci",
+		"bash loadtest/lab/realclients/run":                                           "ci",
+		"bash .ci/run":                                                                "ci itself",
 		"shield proxy --from 127.0.0.1:8080 --to 127.0.0.1:9000 --rate 5/s --burst 5": "TestProxyAndStatus",
-		"shield status":        "TestProxyAndStatus",
-		"shield status --json": "TestProxyAndStatus",
-		"shield simulate":      "TestLaboratoryPage",
+		"shield status":                                                               "TestProxyAndStatus",
+		"shield status --json":                                                        "TestProxyAndStatus",
+		"shield simulate":                                                             "TestLaboratoryPage",
 
 		// Some minutes each; CI runs small versions of their parts.
-		"bash loadtest/run":                                                               "a reader",
-		"bash loadtest/rivals/run":                                                        "a reader",
-		"bash loadtest/rivals/run -markdown":                                              "a reader",
+		"bash loadtest/lab/run":                                                           "a reader",
+		"bash loadtest/lab/rivals/run":                                                    "a reader",
+		"bash loadtest/lab/rivals/run -markdown":                                          "a reader",
 		"go test ./loadtest/sim -run TestMillions -v -full":                               "a reader",
-		"bash loadtest/rivals/run -quick":                                                 "a reader",
+		"bash loadtest/lab/rivals/run -quick":                                             "a reader",
 		"zcat -f access-*.log.gz access.log > all.log":                                    "a reader",
 		"shield simulate --from-access-log access.log":                                    "TestSimulateFromAccessLog",
 		"shield simulate --from-access-log access.log --compare suggested.caddyfile none": "TestSimulateFromAccessLog",
@@ -251,7 +251,7 @@ func TestCommandsInDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	var paths []string
-	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../loadtest/*/*.md", "../../k8s/*.md", "../../k8s/*/*.md"} {
+	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../loadtest/*/*.md", "../../loadtest/lab/*/*.md", "../../k8s/*.md", "../../k8s/*/*.md"} {
 		found, _ := filepath.Glob(pattern)
 		paths = append(paths, found...)
 	}

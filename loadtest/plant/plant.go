@@ -1,7 +1,7 @@
 // Package plant is a backend in virtual time, as a pure state machine: it knows no
 // clock and no agenda, and draws no random numbers. An engine tells a [Plant] what
 // happens at an instant, and is told when the work on a request will be done. The
-// engines of loadtest/sim and loadtest/overload both use it.
+// engines of loadtest/sim and loadtest/lab/overload both use it.
 //
 // A backend is a number of workers that take requests first come, first served, and
 // a queue before them, as a pool of threads or of connections to a database has
@@ -16,7 +16,7 @@ import (
 )
 
 // A Config is a backend. Its instants are in the engine's time: in loadtest/sim
-// since the herd's first moment, in loadtest/overload since the run began.
+// since the herd's first moment, in loadtest/lab/overload since the run began.
 type Config struct {
 	// Workers is how many requests are worked on at once.
 	Workers int

@@ -17,7 +17,6 @@ import (
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/loadtest/clients"
-	"github.com/herdshield/shield/loadtest/overload"
 	"github.com/herdshield/shield/loadtest/plant"
 )
 
@@ -689,7 +688,7 @@ func TestCatalog(t *testing.T) {
 	}
 }
 
-// flood is what loadtest/overload's scenario A is: half of what eight workers do,
+// flood is what loadtest/lab/overload's scenario A is: half of what eight workers do,
 // then five times as much for two minutes.
 func flood() Scenario {
 	return Scenario{
@@ -697,42 +696,6 @@ func flood() Scenario {
 		Mix: clients.All(clients.GiveUp{}), Timeout: time.Second, SaysTimeout: true,
 		Service: Service{Mean: 50 * ms, Exponential: true}, Plant: &plant.Config{Workers: 8},
 		Config: shield.Config{Adaptive: &loadshed.AdaptiveConfig{}},
-	}
-}
-
-// The two engines agree about the same Guard before the same backend.
-func TestAgreesWithOverload(t *testing.T) {
-	if raceEnabled {
-		t.Skip("one goroutine, and ten times slower with the race detector")
-	}
-	var here, there, free [3]float64
-	for i := range here {
-		s := flood()
-		s.Seed = uint64(1 + i)
-		out, err := Run(s, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, b := range out.Series[120:180] {
-			here[i] += float64(b.Served) / 60
-		}
-		over := overload.Run(overload.Step5(), overload.Shield, overload.Seeds[i]).Between(120, 180)
-		there[i] = float64(over.Good) / 60
-		s.Config = shield.Config{}
-		if out, err = Run(s, nil); err != nil {
-			t.Fatal(err)
-		}
-		for _, b := range out.Series[120:180] {
-			free[i] += float64(b.Served) / 60
-		}
-	}
-	t.Logf("per second: %.1f here, %.1f there; %.1f here without a limit", here, there, free)
-	mean := func(v [3]float64) float64 { return (v[0] + v[1] + v[2]) / 3 }
-	if r := mean(here) / mean(there); r < 0.97 || r > 1.03 {
-		t.Errorf("%.1f are served per second here, %.1f there", mean(here), mean(there))
-	}
-	if mean(free) > 20 {
-		t.Errorf("%.1f are served per second without a limit: the backend knows no overload", mean(free))
 	}
 }
 

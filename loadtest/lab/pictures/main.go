@@ -1,0 +1,134 @@
+// Command pictures draws the pictures of docs/pushback.md and docs/loadshedding.md,
+// and fills their tables, from herds and overloads that are played in virtual time
+// against shield's own code:
+//
+//	go -C loadtest/lab run ./pictures ../../docs
+//
+// The same code writes the same bytes. A test compares them with the folder, so
+// that they are never out of date. What was measured, and is never the same twice,
+// is put into a page by
+//
+//	go -C loadtest/lab run ./pictures fill PAGE TABLE <text
+//
+// which loadtest/lab/run does.
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"gonum.org/v1/plot/vg"
+
+	"github.com/herdshield/shield/loadtest/sim"
+)
+
+func main() {
+	var err error
+	switch {
+	case len(os.Args) == 2:
+		err = write(os.Args[1])
+	case len(os.Args) == 4 && os.Args[1] == "fill":
+		err = fill(os.Args[2], os.Args[3], os.Stdin)
+	default:
+		fmt.Fprintln(os.Stderr, "usage: pictures FOLDER\n       pictures fill PAGE TABLE <text")
+		os.Exit(2)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "pictures:", err)
+		os.Exit(1)
+	}
+}
+
+// fill puts a text into the room that the page has for the table of that name.
+func fill(page, name string, text io.Reader) error {
+	measured, err := io.ReadAll(text)
+	if err != nil {
+		return err
+	}
+	if len(bytes.TrimSpace(measured)) == 0 {
+		return fmt.Errorf("%s: there is nothing to put in for %s", page, name)
+	}
+	return fillPage(filepath.Dir(page), filepath.Base(page), func(is string) (string, error) {
+		return fillBetween(is, name, "bash loadtest/lab/run", func() (string, error) { return string(measured), nil })
+	})
+}
+
+// write writes the pictures into the folder, and the tables into the pages that
+// are there.
+func write(folder string) error {
+	if err := writePushback(folder); err != nil {
+		return err
+	}
+	return writeLoadshedding(folder)
+}
+
+func writePushback(folder string) error {
+	for _, p := range pictures {
+		r, err := sim.Run(crowd(), p.server)
+		if err != nil {
+			return err
+		}
+		if err := writePicture(folder, p.file, height, draw(p.title(r), r.Series)); err != nil {
+			return err
+		}
+	}
+	return fillPage(folder, "pushback.md", fillTables)
+}
+
+func writeLoadshedding(folder string) error {
+	if err := writePicture(folder, limitFile, limitHeight, drawFlood(playFlood())...); err != nil {
+		return err
+	}
+	return fillPage(folder, "loadshedding.md", func(page string) (string, error) {
+		return fillTable(page, "limiters", compare)
+	})
+}
+
+func writePicture(folder, file string, height vg.Length, drawings ...drawing) error {
+	var b bytes.Buffer
+	if err := writeSVG(&b, height, drawings...); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(folder, file), b.Bytes(), 0o644)
+}
+
+// fillPage fills the tables of a page that is in the folder.
+func fillPage(folder, file string, fill func(page string) (string, error)) error {
+	path := filepath.Join(folder, file)
+	page, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	filled, err := fill(string(page))
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return os.WriteFile(path, []byte(filled), 0o644)
+}
+
+// crowd is what both pictures show: 2,500 clients at once.
+func crowd() sim.Scenario {
+	s := sim.Herd("", 2500, 59*time.Second)
+	s.Seed, s.Warmup, s.Until, s.Bin = 1, warmup, after, bin
+	return s
+}
+
+// pictures are the files, with the server that the crowd meets; nil means shield.
+var pictures = []struct {
+	file   string
+	server sim.Maker
+	title  func(sim.Result) string
+}{
+	{"pushback-fixed.svg", sim.FixedHint(1), func(r sim.Result) string {
+		return fmt.Sprintf("Retry-After: 1 for all: they come back together, and after %g s, %s of %s still wait",
+			after.Seconds(), thousands(r.Waiting), thousands(r.Clients))
+	}},
+	{"pushback-shield.svg", nil, func(r sim.Result) string {
+		return fmt.Sprintf("An appointment for each: they come back one by one, and all %s are served after %.0f s",
+			thousands(r.Served), r.Drained.Seconds())
+	}},
+}

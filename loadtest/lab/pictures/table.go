@@ -1,0 +1,190 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/herdshield/shield/loadtest/sim"
+)
+
+// seeds are those of the runs of which each cell shows the worst.
+var seeds = []uint64{1, 2, 3}
+
+// A row is a scenario, played with each of the seeds against the server; nil
+// means shield.
+type row struct {
+	sim.Scenario
+	server sim.Maker
+	runs   []sim.Result
+}
+
+// A column is what a table shows of the runs of a row.
+type column struct {
+	head string
+	cell func([]sim.Result) string
+}
+
+// Of crowds, under shield and others.
+var columns = []column{
+	{"× least time", func(runs []sim.Result) string {
+		for _, r := range runs {
+			if r.Waiting > 0 {
+				return fmt.Sprintf("%s served in %s s", thousands(r.Served), thousands(int(r.Drained.Seconds())))
+			}
+		}
+		return fmt.Sprintf("%.2f", worst(runs, (*sim.Result).Ratio))
+	}},
+	{"× all cleared", func(runs []sim.Result) string {
+		for _, r := range runs {
+			if r.Waiting > 0 {
+				return "never"
+			}
+		}
+		return fmt.Sprintf("%.2f", worst(runs, (*sim.Result).ClearedRatio))
+	}},
+	{"requests per client", func(runs []sim.Result) string { return fmt.Sprintf("%.2f", worst(runs, (*sim.Result).PerSuccess)) }},
+	{"most returns per 100 ms", func(runs []sim.Result) string {
+		return thousands(worst(runs, func(r *sim.Result) int { return r.PeakReturns }))
+	}},
+	{"strangers at once", func(runs []sim.Result) string {
+		return fmt.Sprintf("%.0f %%", -100*worst(runs, func(r *sim.Result) float64 { return -r.Strangers.AtOnceShare() }))
+	}},
+}
+
+// Of those who do as they are told, and of those who hammer.
+var hammerColumns = slices.Concat(policyColumns("honest", 0), policyColumns("hammering", 1))
+
+func policyColumns(who string, policy int) []column {
+	show := func(what string, cell func([]sim.Result) string) column {
+		return column{who + ": " + what, func(runs []sim.Result) string {
+			if policy >= len(runs[0].Policies) {
+				return ""
+			}
+			return cell(runs)
+		}}
+	}
+	wait := func(of func(*sim.PolicyResult) time.Duration) func([]sim.Result) string {
+		return func(runs []sim.Result) string {
+			return fmt.Sprintf("%.0f s", worst(runs, func(r *sim.Result) time.Duration { return of(&r.Policies[policy]) }).Seconds())
+		}
+	}
+	return []column{
+		show("half served in", wait(func(p *sim.PolicyResult) time.Duration { return p.P50 })),
+		show("99 % in", wait(func(p *sim.PolicyResult) time.Duration { return p.P99 })),
+		show("requests each", func(runs []sim.Result) string {
+			return fmt.Sprintf("%.1f", worst(runs, func(r *sim.Result) float64 { return r.Policies[policy].PerSuccess() }))
+		}),
+	}
+}
+
+// worst returns the largest of what the runs have.
+func worst[T cmp.Ordered](runs []sim.Result, of func(*sim.Result) T) T {
+	w := of(&runs[0])
+	for i := range runs {
+		w = max(w, of(&runs[i]))
+	}
+	return w
+}
+
+// fillTables returns the page with its three tables.
+func fillTables(page string) (string, error) {
+	crowds := []row{}
+	for _, s := range sim.Herds() {
+		if s.Clients < 1_000_000 { // that takes minutes
+			crowds = append(crowds, row{Scenario: s})
+		}
+	}
+	hammered := []row{{Scenario: sim.Herd("nobody", 5000, 0)}}
+	for _, s := range slices.Concat(sim.Hammered(), sim.Varying()) {
+		hammered = append(hammered, row{Scenario: s})
+	}
+	others := []row{{Scenario: sim.Herd("shield", 5000, 0)}}
+	for _, c := range sim.Competitors() {
+		others = append(others, row{Scenario: c.Scenario, server: c.Server})
+	}
+	for _, t := range []struct {
+		name, head string
+		columns    []column
+		rows       []row
+	}{
+		{"crowds", "crowd", columns, crowds},
+		{"hammered", "who hammers", hammerColumns, hammered},
+		{"others", "what refused clients are told", columns, others},
+	} {
+		var err error
+		page, err = fillTable(page, t.name, func() (string, error) {
+			err := play(t.rows)
+			return table(t.head, t.columns, t.rows), err
+		})
+		if err != nil {
+			return "", err
+		}
+	}
+	return page, nil
+}
+
+// fillTable returns the page with the table of that name, if there is room for it.
+func fillTable(page, name string, table func() (string, error)) (string, error) {
+	return fillBetween(page, name, "go -C loadtest/lab run ./pictures ../../docs", table)
+}
+
+// fillBetween replaces what stands between the marks of a table, which name the
+// command that makes it.
+func fillBetween(page, name, command string, table func() (string, error)) (string, error) {
+	begin, end := "<!-- "+name+", by "+command+" -->\n", "<!-- end of "+name+" -->\n"
+	head, rest, ok := strings.Cut(page, begin)
+	_, tail, also := strings.Cut(rest, end)
+	if !ok || !also {
+		return "", fmt.Errorf("no room for a table between %q and %q", begin, end)
+	}
+	text, err := table()
+	if err != nil {
+		return "", err
+	}
+	return head + begin + text + end + tail, nil
+}
+
+// play runs the rows, as many at a time as there are processors.
+func play(rows []row) error {
+	var wait sync.WaitGroup
+	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
+	errs := make([]error, len(rows))
+	for i := range rows {
+		wait.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			for _, seed := range seeds {
+				s := rows[i].Scenario
+				s.Seed = seed
+				r, err := sim.Run(s, rows[i].server)
+				rows[i].runs, errs[i] = append(rows[i].runs, r), errors.Join(errs[i], err)
+			}
+		})
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+// table returns the rows in Markdown, numbers to the right.
+func table(head string, columns []column, rows []row) string {
+	var b strings.Builder
+	line := func(first string, cell func(column) string) {
+		b.WriteString("| " + first + " |")
+		for _, c := range columns {
+			b.WriteString(" " + cell(c) + " |")
+		}
+		b.WriteByte('\n')
+	}
+	line(head, func(c column) string { return c.head })
+	b.WriteString("|---|" + strings.Repeat("---:|", len(columns)) + "\n")
+	for _, r := range rows {
+		line(r.Name, func(c column) string { return c.cell(r.runs) })
+	}
+	return b.String()
+}
