@@ -212,13 +212,13 @@ func (l Law) allow(n int64) int {
 
 // LimitHit tells that a request found no room: the limit binds. It is to be told
 // once for each, whether the request is then queued or turned away.
-func (a *Adaptive) LimitHit() { a.window.refused.Add(1) }
+func (a *Adaptive) LimitHit() { a.window.limitHits.Add(1) }
 
 // Rejected tells that a request that was Refused has been turned away, at once or
 // after it has waited in vain. Only then the limit may be probed: where everybody
 // is let in after a moment in the queue, a probe would do more harm than a limit
 // that is a little off.
-func (a *Adaptive) Rejected() { a.window.turnedAway.Add(1) }
+func (a *Adaptive) Rejected() { a.window.rejected.Add(1) }
 
 // Done tells that a request has ended, took after it entered. route is its kind
 // of request, 0 to Routes-1, as a hash of its method and path may be: the same
@@ -227,7 +227,7 @@ func (a *Adaptive) Rejected() { a.window.turnedAway.Add(1) }
 func (a *Adaptive) Done(now, took time.Duration, o Signal, route uint8, inFlight int, l Law) (Change, bool) {
 	if o == SignalAbandoned {
 		a.window.inFlight(inFlight)
-		if o = SignalTimedOut; a.window.refused.Load() == 0 && 10*a.window.peak.Load() < 9*int64(a.Limit(l)) {
+		if o = SignalTimedOut; a.window.limitHits.Load() == 0 && 10*a.window.peak.Load() < 9*int64(a.Limit(l)) {
 			o = SignalNone
 		}
 	}
@@ -272,7 +272,7 @@ func (a *Adaptive) Tick(now, idle time.Duration, l Law) (Change, bool) {
 		return Change{}, false
 	}
 	defer a.mu.Unlock()
-	if !a.control.stalled(now, idle) {
+	if !a.control.abortStalledProbe(now, idle) {
 		return Change{}, false
 	}
 	a.restartWindow(now)
@@ -286,7 +286,7 @@ func (a *Adaptive) look(now time.Duration, overloaded bool, l Law) (Change, bool
 	s := &a.sample
 	if overloaded {
 		a.window.read(s, false)
-		if c.refusing(now, s, l) {
+		if c.cutForRefusals(now, s, l) {
 			a.restartWindow(now)
 			return a.set(now, Refusing, l)
 		}
@@ -328,7 +328,7 @@ func (a *Adaptive) set(now time.Duration, r Reason, l Law) (Change, bool) {
 	}
 	a.limit.Store(max(1, int64(a.control.limit)))
 	steady := a.control.limit
-	if a.control.probe.phase != measuring && !a.control.probe.all {
+	if a.control.probe.phase != measuring && !a.control.probe.allClasses {
 		steady = a.control.probe.limit
 	}
 	a.steady.Store(max(1, int64(steady)))

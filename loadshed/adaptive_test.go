@@ -258,7 +258,7 @@ func TestLowTraffic(t *testing.T) {
 	if n := s.a.Limit(s.l); n != 20 {
 		t.Errorf("limit %d", n)
 	}
-	if s.a.control.seen[0] < learnt {
+	if s.a.control.seen[0] < shapeMinSamples {
 		t.Errorf("learnt from %d of 200 requests", s.a.control.seen[0])
 	}
 }
@@ -389,8 +389,8 @@ func TestConcurrentDone(t *testing.T) {
 	wg.Wait()
 	var s sample
 	a.window.read(&s, false)
-	if s.good != 8000 || s.refused != 8000 || s.peak != 7 || s.latency < 7.999 || s.latency > 8.001 {
-		t.Errorf("%d served, %d refused, at most %d, %.3f s in all", s.good, s.refused, s.peak, s.latency)
+	if s.good != 8000 || s.limitHits != 8000 || s.peak != 7 || s.latency < 7.999 || s.latency > 8.001 {
+		t.Errorf("%d served, %d refused, at most %d, %.3f s in all", s.good, s.limitHits, s.peak, s.latency)
 	}
 	wg = sync.WaitGroup{}
 	for g := range 8 {
@@ -499,7 +499,7 @@ func TestMaxBelowWhatWasBefore(t *testing.T) {
 		for range 1200 { // a minute
 			s.serve(t, 50*time.Millisecond, s.a.Limit(s.l), 50*time.Millisecond, SignalServed, 1)
 		}
-		if b := s.a.control.before; b > 0 {
+		if b := s.a.control.recoveryLimit; b > 0 {
 			t.Errorf("%+v: limit %d, and still on its way to %.0f after a minute", c, s.a.Limit(s.l), b)
 		}
 	}

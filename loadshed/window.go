@@ -40,8 +40,8 @@ type window struct {
 	overloaded atomic.Int64
 	late       atomic.Int64 // took longer than the target
 	peak       atomic.Int64 // most in flight: each peak is followed by an end
-	refused    atomic.Int64
-	turnedAway atomic.Int64
+	limitHits  atomic.Int64
+	rejected   atomic.Int64
 	_          [64]byte
 }
 
@@ -74,8 +74,8 @@ type sample struct {
 	overloaded int
 	late       int
 	peak       int
-	refused    int // found no room
-	turnedAway int // of them, those that were not let in after a wait either
+	limitHits  int // requests that found the limit reached
+	rejected   int // those of them that were not let in after a wait either
 }
 
 // read fills s with what w holds. With take, w is empty afterwards.
@@ -102,14 +102,14 @@ func (w *window) read(s *sample, take bool) {
 	s.overloaded = int(w.overloaded.Load())
 	s.late = int(w.late.Load())
 	s.peak = int(w.peak.Load())
-	s.refused = int(w.refused.Load())
-	s.turnedAway = int(w.turnedAway.Load())
+	s.limitHits = int(w.limitHits.Load())
+	s.rejected = int(w.rejected.Load())
 	if take {
 		w.overloaded.Store(0)
 		w.late.Store(0)
 		w.peak.Store(0)
-		w.refused.Store(0)
-		w.turnedAway.Store(0)
+		w.limitHits.Store(0)
+		w.rejected.Store(0)
 	}
 }
 
@@ -121,6 +121,14 @@ func (s *sample) effective() float64 {
 		return float64(s.n)
 	}
 	return min(float64(s.n), s.latency*s.latency/s.squares)
+}
+
+// serving reports whether next to all that ended did so in time.
+func (s *sample) serving() bool { return float64(s.good) >= servingShare*float64(s.n) }
+
+// usedUp reports whether the requests needed all of limit.
+func (s *sample) usedUp(limit float64) bool {
+	return s.limitHits > 0 || float64(s.peak) >= usedUpShare*limit
 }
 
 // mean returns the mean latency, 0 if nothing has ended.

@@ -1,0 +1,199 @@
+package loadshed
+
+import (
+	"math"
+	"time"
+)
+
+// This file has the three experiments by which control tells a queue from a backend
+// that is slow: a cut must pay off, throughput must not drop, and a probe.
+
+const (
+	// A cut that brought the limit below verifyBelow of what it was has to pay off
+	// before the next: latency must follow with at least this elasticity (1: latency is
+	// all queue; 0: none of it).
+	verifyBelow = 0.75
+	elasticity  = 0.3
+
+	// A throughput that is a share of throughputLoss below that at a higher limit, and
+	// lossDeviations standard deviations, says that the limit is below the knee.
+	throughputLoss   = 0.10
+	lossDeviations   = 3
+	throughputWeight = 0.3 // EWMA weight of a new window in the throughput
+
+	// Seconds from when the limit began to bind to its first probe. firstProbe is for
+	// no more requests than before, so that the backend must have changed; demandProbe
+	// for more. Further probes follow every nextProbe to longestProbe, rarer as long as
+	// they change nothing. A long probe is repeated after probeCost times as long only.
+	firstProbe   = 3.0
+	demandProbe  = 10.0
+	nextProbe    = 20.0
+	longestProbe = 80.0
+	probeCost    = 40
+
+	// A probe takes a share of recent windows with rejections above probePressure, and
+	// a share of requests that hit the limit above probeMinExcess: below these it costs
+	// more than it tells.
+	probePressure  = 0.7
+	probeMinExcess = .1
+
+	// A probe is void if nothing ends for stallTimeout seconds and stallLatencies mean
+	// latencies.
+	stallTimeout   = 0.25
+	stallLatencies = 4
+
+	// A probe is void, too, if spareFactor times its limit was in flight on average.
+	spareFactor = 1.25
+)
+
+// phase is how far a probe is.
+type phase uint8
+
+const (
+	measuring  phase = iota // no probe
+	settling                // a probe has begun: requests that end now entered before it
+	collecting              // requests that end now entered since
+)
+
+// cutPaidOff reports whether latency has followed the last cut down, once that is
+// known. If it has not, the backend is slow even without a queue, and the cut was
+// wrong: the limit is taken back, and the measured latency becomes the baseline.
+func (c *control) cutPaidOff(now time.Duration, s *sample, r reading) (paid, known bool) {
+	cut := &c.cut
+	since := (now - cut.at).Seconds()
+	if !cut.open || c.limit > verifyBelow*cut.limit || since <= max(.2, 1.5*s.mean()) {
+		cut.n, cut.latency, cut.shape, cut.squares = 0, 0, 0, 0
+		return false, false
+	}
+	cut.n += s.good
+	cut.latency += s.goodLatency
+	cut.shape += r.shape
+	cut.squares += s.squares
+	enough := cut.n >= 60 && cut.latency*cut.latency >= 40*cut.squares
+	if !enough && (cut.n == 0 || since <= 8) {
+		return false, false
+	}
+	congestion := cut.latency / cut.shape
+	if r.serving && math.Log(cut.congestion/congestion) < elasticity*math.Log(cut.limit/c.limit) {
+		c.rebase(now, congestion, cut.limit)
+		return false, true
+	}
+	cut.limit, cut.congestion, cut.at, cut.n = c.limit, c.congestion, now, 0
+	cut.latency, cut.shape, cut.squares = 0, 0, 0
+	return true, true
+}
+
+// throughputDropped reports whether less is served than at a higher limit. Then the
+// limit is below the knee, where latency is the backend's alone, whatever the
+// baseline says: it is rebased.
+func (c *control) throughputDropped(now time.Duration, s *sample, r reading) bool {
+	best := &c.best
+	best.windows++
+	best.throughput *= .998
+	// The throughput is a mean over some (2-w)/w windows.
+	deviation := math.Sqrt(throughputWeight / (2 - throughputWeight) / float64(s.good))
+	switch {
+	case best.windows > 3 && c.throughput > best.throughput:
+		best.throughput, best.limit = c.throughput, c.limit
+	case best.windows > 6 && s.limitHits > 0 && r.serving &&
+		c.throughput < (1-max(throughputLoss, lossDeviations*deviation))*best.throughput && c.limit < .9*best.limit:
+		c.rebase(now, max(1, c.congestion), best.limit)
+		best.throughput, best.windows = 0, 0
+		return true
+	}
+	return false
+}
+
+// rebase takes the present latency for the baseline, and has that verified soon.
+func (c *control) rebase(now time.Duration, congestion, limit float64) {
+	c.rescale(congestion)
+	c.limit = limit
+	c.congestion = 1
+	c.cut.open = false
+	c.probe.baselineVerified = false
+	c.probe.next = now + 2*time.Second
+}
+
+// probeDue reports whether it is time for a probe: only under pressure, as a probe of
+// an idle backend rejects requests for nothing.
+func (c *control) probeDue(now time.Duration, s *sample, l Law) bool {
+	return !l.noProbe && now >= c.probe.next && c.probe.pressure > probePressure && c.excess > probeMinExcess &&
+		c.recoveryLimit == 0 && s.good >= 5 && c.limit > float64(l.min)
+}
+
+// beginProbe lowers the limit to half of the need; a small fixed limit would reject
+// most requests of a large backend.
+func (c *control) beginProbe(now time.Duration, s *sample, need float64, l Law) {
+	p := &c.probe
+	p.phase, p.began, p.limit, p.mean = settling, now, c.limit, c.latency
+	p.until = now + duration(max(.05, 1.5*s.mean()))
+	c.limit = max(float64(l.min), math.Floor(.5*min(need, c.limit)))
+}
+
+// endProbe ends a probe. If about as much was served at half the need, the need was
+// overrated: there was a queue. If not, latency at the lower limit is the baseline,
+// and the limit is restored.
+func (c *control) endProbe(now time.Duration, s *sample, l Law) Reason {
+	p := &c.probe
+	throughput, ratio := float64(s.good)/max(s.span, 1e-3), 1.0
+	if shape := c.shapes(s); shape > 0 {
+		ratio = s.goodLatency / shape
+	}
+	c.cut.open = false
+	c.congestion = 1
+	if s.latency/max(s.span, 1e-3) > spareFactor*c.limit {
+		// By Little's law more was in flight than the probe allowed: the class that is
+		// exempt from probes has taken what the others were denied. Nothing was tried,
+		// and no class is exempt from the next.
+		p.allClasses = true
+		p.next = now + c.jittered(now, firstProbe)
+		c.limit = p.limit
+		return Restored
+	}
+	if s.limitHits > 0 && throughput > .8*c.throughput && c.limit > float64(l.min) {
+		c.rescale(min(1, ratio))
+		p.baselineVerified = throughput < .93*c.throughput // else the queue may be longer still
+		p.next = now + 300*time.Millisecond
+		if p.baselineVerified {
+			p.next = now + c.jittered(now, nextProbe)
+		}
+		return Proven
+	}
+	if s.good >= 20 {
+		c.rescale(math.Pow(between(.3, ratio, 3), .7))
+	}
+	if p.every = nextProbe; p.baselineVerified && ratio > .85 && ratio < 1.15 {
+		p.every = min(2*p.every, longestProbe)
+	}
+	p.baselineVerified = true
+	p.next = now + c.jittered(now, max(p.every, probeCost*(now-p.began).Seconds()))
+	c.limit = p.limit
+	return Restored
+}
+
+// abortStalledProbe ends a probe in which nothing has ended for too long, and reports
+// whether there was one.
+func (c *control) abortStalledProbe(now, idle time.Duration) bool {
+	p := &c.probe
+	if p.phase == measuring || idle.Seconds() < max(stallTimeout, stallLatencies*p.mean) {
+		return false
+	}
+	p.phase = measuring
+	p.next = now + c.jittered(now, max(nextProbe, probeCost*(now-p.began).Seconds()))
+	c.limit = p.limit
+	c.congestion = 1
+	c.cut.open = false
+	return true
+}
+
+// jittered returns a time from seconds to a quarter more, so that several proxies of
+// one backend do not probe it together.
+func (c *control) jittered(now time.Duration, seconds float64) time.Duration {
+	// SplitMix64 (Steele, Lea and Flood, 2014), stirred with the time, as replicas
+	// must not draw the same.
+	c.random += 0x9e3779b97f4a7c15 ^ uint64(now)
+	z := c.random
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return duration(seconds * (1 + float64((z^z>>31)>>11)/(1<<55)))
+}
