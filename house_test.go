@@ -28,7 +28,7 @@ var house = map[string]struct {
 	"loadshed":    {clock: []string{}, why: "the gate knows neither HTTP nor Caddy nor clocks"},
 	"pushback":    {but: "github.com/axiomhq/hyperloglog", clock: []string{}, why: "answers know neither Caddy nor clocks"},
 	".":           {own: []string{"limiter", "loadshed", "pushback"}, clock: []string{"clock.go"}, why: "the Guard composes the three, and knows no Caddy"},
-	"caddymodule": {own: []string{".", "limiter", "loadshed", "pushback"}, foreign: true, why: "the handler knows the Guard, and no simulator"},
+	"caddymodule": {own: []string{".", "limiter", "loadshed", "pushback", "caddymodule"}, foreign: true, why: "the handler knows the Guard, and no simulator"},
 	"loadtest":    {own: []string{".", "limiter", "loadshed", "pushback", "loadtest"}, foreign: true, why: "load tests drive the Guard as anybody would"},
 	"internal":    {own: []string{".", "caddymodule"}, foreign: true, why: "what a config file says has nothing to do with what runs"},
 	"cmd":         {own: []string{".", "limiter", "loadshed", "pushback", "caddymodule", "internal", "loadtest"}, foreign: true, why: "commands wire everything"},

@@ -5,24 +5,17 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/clientkey"
 	"github.com/herdshield/shield/limiter"
 )
 
-const (
-	clientIP   = "http.vars.client_ip"
-	remoteHost = "http.request.remote.host"
-
-	headerPrefix = "http.request.header."
-
-	defaultKey = "{" + clientIP + "}"
-)
+const defaultKey = "{" + clientkey.ClientIP + "}"
 
 // A keyer tells clients apart by a template that was compiled at load.
 type keyer struct {
@@ -75,28 +68,19 @@ func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 	if template == "" {
 		template = defaultKey
 	}
-	for rest := template; rest != ""; {
-		literal, after, found := strings.Cut(rest, "{")
-		if strings.Contains(literal, "}") {
-			return nil, fmt.Errorf("key is %q, with a } that closes nothing; want placeholders in braces", template)
+	parts, err := clientkey.Parse(template)
+	if err != nil {
+		return nil, fmt.Errorf("key is %q: %w", template, err)
+	}
+	for _, p := range parts {
+		part := keyPart{literalPart, p.Text}
+		if p.IsPlaceholder {
+			if part, err = placeholder(p.Text); err != nil {
+				return nil, fmt.Errorf("key is %q: %w", template, err)
+			}
+			k.verified = k.verified || part.kind == clientIPPart || strings.HasPrefix(p.Text, "http.request.remote")
 		}
-		if literal != "" {
-			k.parts = append(k.parts, keyPart{literalPart, literal})
-		}
-		if !found {
-			break
-		}
-		name, after, closed := strings.Cut(after, "}")
-		if !closed || strings.Contains(name, "{") {
-			return nil, fmt.Errorf("key is %q, with a { that is not closed; want placeholders in braces", template)
-		}
-		part, err := placeholder(name)
-		if err != nil {
-			return nil, fmt.Errorf("key is %q: %w", template, err)
-		}
-		k.verified = k.verified || part.kind == clientIPPart || strings.HasPrefix(name, "http.request.remote")
 		k.parts = append(k.parts, part)
-		rest = after
 	}
 	return k, nil
 }
@@ -104,9 +88,9 @@ func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 // placeholder returns the shortest way to what name stands for.
 func placeholder(name string) (keyPart, error) {
 	switch name {
-	case clientIP:
+	case clientkey.ClientIP:
 		return keyPart{kind: clientIPPart}, nil
-	case remoteHost:
+	case clientkey.RemoteHost:
 		return keyPart{kind: remoteHostPart}, nil
 	case "http.request.host", "http.request.header.Host": // net/http keeps it out of the headers
 		return keyPart{kind: hostPart}, nil
@@ -118,7 +102,7 @@ func placeholder(name string) (keyPart, error) {
 	if !known(name) {
 		return keyPart{}, fmt.Errorf("placeholder {%s} is not known here; want one of Caddy's request placeholders that does not differ with every request, {http.vars.*}, {http.auth.*}, {http.regexp.*} or {env.*}", name)
 	}
-	if header, ok := strings.CutPrefix(name, headerPrefix); ok {
+	if header, ok := strings.CutPrefix(name, clientkey.HeaderPrefix); ok {
 		return keyPart{headerPart, http.CanonicalHeaderKey(header)}, nil
 	}
 	return keyPart{replacerPart, "{" + name + "}"}, nil
@@ -181,53 +165,13 @@ func (k *keyer) append(b []byte, p *keyPart, r *http.Request) []byte {
 	}
 }
 
-// exactPlaceholders and placeholderPrefixes are what Caddy can fill in before
-// the request is handled. Left out are those that differ with every request or
-// connection, because each would have a bucket of its own, and the body, because
-// a limit must not wait for it.
+// Placeholders that a key may have, other than those of the request.
 var (
-	exactPlaceholders = []string{
-		"http.request.method", "http.request.scheme", "http.request.proto", "http.request.proto_name",
-		"http.request.host", "http.request.port", "http.request.hostport",
-		"http.request.local", "http.request.local.host", "http.request.local.port",
-		"http.request.remote.host",
-		"http.request.uri", "http.request.uri_escaped", "http.request.uri.path", "http.request.uri.path_escaped",
-		"http.request.uri.query", "http.request.uri.query_escaped", "http.request.uri.prefixed_query",
-		"http.request.orig_method", "http.request.orig_uri", "http.request.orig_uri.path",
-		"http.request.orig_uri.query", "http.request.orig_uri.prefixed_query",
-		"http.request.tls.version", "http.request.tls.cipher_suite", "http.request.tls.resumed", "http.request.tls.proto",
-		"http.request.tls.proto_mutual", "http.request.tls.server_name", "http.request.tls.ech",
-		"http.request.tls.client.fingerprint", "http.request.tls.client.public_key", "http.request.tls.client.public_key_sha256",
-		"http.request.tls.client.certificate_pem", "http.request.tls.client.certificate_der_base64",
-		"http.request.tls.client.issuer", "http.request.tls.client.serial", "http.request.tls.client.subject",
-		"system.hostname", "system.os", "system.arch",
-	}
-	placeholderPrefixes = []string{
-		"http.request.cookie.", "http.request.uri.query.", "http.request.remote.host/",
-		"http.request.tls.client.san.dns_names", "http.request.tls.client.san.emails",
-		"http.request.tls.client.san.ips", "http.request.tls.client.san.uris",
-		"http.vars.", "http.auth.", "http.regexp.", "http.url_pattern.", "env.",
-	}
-	indexedPlaceholders = []string{"http.request.host.labels.", "http.request.uri.path.", "http.request.orig_uri.path."}
+	otherPlaceholders = []string{"system.hostname", "system.os", "system.arch"}
+	otherPrefixes     = []string{"http.vars.", "http.auth.", "http.regexp.", "http.url_pattern.", "env."}
 )
 
 // known reports whether Caddy knows a placeholder that a key may have.
 func known(name string) bool {
-	for _, prefix := range placeholderPrefixes {
-		if strings.HasPrefix(name, prefix) && (len(name) > len(prefix) || prefix[len(prefix)-1] != '.') {
-			return true
-		}
-	}
-	for _, prefix := range indexedPlaceholders {
-		if index, ok := strings.CutPrefix(name, prefix); ok {
-			if _, err := strconv.ParseUint(index, 10, 8); err == nil {
-				return true
-			}
-		}
-	}
-	if header, ok := strings.CutPrefix(name, headerPrefix); ok {
-		// Caddy deletes headers with an underscore or a dot before any handler.
-		return header != "" && !strings.ContainsAny(header, "_.")
-	}
-	return slices.Contains(exactPlaceholders, name)
+	return clientkey.OfRequest(name) || slices.Contains(otherPlaceholders, name) || clientkey.HasPrefix(name, otherPrefixes)
 }

@@ -4,11 +4,14 @@ import (
 	"crypto/tls"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/herdshield/shield/caddymodule/clientkey"
 )
 
 // request returns a request as it comes to a Caddy handler.
@@ -89,9 +92,9 @@ func TestKeyErrors(t *testing.T) {
 		"{system.nope}":                    "is not known here",
 		"{http.request.body}":              "is not known here",
 		"{http.reverse_proxy.host}":        "is not known here",
-		"{http.vars.client_ip":             "with a { that is not closed",
-		"{http.{vars}.client_ip}":          "with a { that is not closed",
-		"http.vars.client_ip}":             "with a } that closes nothing",
+		"{http.vars.client_ip":             "unclosed {",
+		"{http.{vars}.client_ip}":          "unclosed {",
+		"http.vars.client_ip}":             "unexpected }",
 	} {
 		if _, err := newKeyer(template, nil, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("newKeyer(%q) error = %v, want one with %q", template, err, want)
@@ -117,7 +120,7 @@ func TestKnownPlaceholdersAreKnownToCaddy(t *testing.T) {
 	r.TLS = &tls.ConnectionState{HandshakeComplete: true, ServerName: "www.example.com"}
 	repl := caddy.NewReplacer()
 	caddyhttp.PrepareRequest(r, repl, httptest.NewRecorder(), &caddyhttp.Server{})
-	for _, name := range exactPlaceholders {
+	for _, name := range slices.Concat(clientkey.Exact(), otherPlaceholders) {
 		if strings.HasPrefix(name, "http.request.local") || strings.HasPrefix(name, "http.request.tls.client") {
 			continue // needs a listener, or a client's certificate
 		}

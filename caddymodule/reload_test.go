@@ -235,8 +235,8 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{zone(`, "key": "{http.request.remote_ip}"`), "placeholder {http.request.remote_ip} is not known"},
 		{zone(`, "key": "{client_ip}"`), "placeholder {client_ip} is not known"}, // the Caddyfile's short form
 		{zone(`, "key": "{http.request.uuid}"`), "placeholder {http.request.uuid} is not known"},
-		{zone(`, "key": "{http.request.host"`), "with a { that is not closed"},
-		{zone(`, "key": "http.request.host}"`), "with a } that closes nothing"},
+		{zone(`, "key": "{http.request.host"`), "unclosed {"},
+		{zone(`, "key": "http.request.host}"`), "unexpected }"},
 		{zone(`, "match": [{"moon": "full"}]`), "unknown module: http.matchers.moon"},
 		{zone(`, "match": [{"path": "/"}]`), "http.matchers.path"},
 

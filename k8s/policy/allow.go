@@ -31,7 +31,7 @@ func parsePrefixes(s string) ([]netip.Prefix, error) {
 	for item := range strings.SplitSeq(s, ",") {
 		p, ok := parsePrefix(strings.TrimSpace(item))
 		if !ok {
-			return nil, fmt.Errorf("%q is no address; want addresses or networks like 10.0.0.0/8, with commas between them", clip(strings.TrimSpace(item)))
+			return nil, fmt.Errorf("%q is not an address; want addresses or networks like 10.0.0.0/8, separated by commas", clip(strings.TrimSpace(item)))
 		}
 		list = append(list, p)
 	}

@@ -45,10 +45,8 @@ const nginxMultiplier = 5
 // thousandths of requests that nginx loses by rounding down at every request are
 // not lost.
 func ParseNginx(annotations map[string]string, defaults Ingress) (p Ingress, found bool, err error) {
-	for _, own := range []string{"rate", "burst", "key", "concurrency"} {
-		if _, ok := annotations[Prefix+own]; ok {
-			return defaults, false, nil
-		}
+	if OverridesNginx(annotations) != "" {
+		return defaults, false, nil
 	}
 	r := reader{prefix: NginxPrefix, values: annotations}
 	rps, rpm, connections := r.nginxNumber("limit-rps"), r.nginxNumber("limit-rpm"), r.nginxNumber("limit-connections")
@@ -74,7 +72,7 @@ func ParseNginx(annotations map[string]string, defaults Ingress) (p Ingress, fou
 	for _, name := range []string{"limit-allowlist", "limit-whitelist"} {
 		if list := annotations[NginxPrefix+name]; list != "" {
 			if p.Allow, err = parsePrefixes(list); err != nil {
-				r.bad(name, list, "%w", err)
+				r.bad(name, list, err)
 			}
 			break
 		}

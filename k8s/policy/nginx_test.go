@@ -86,9 +86,9 @@ func TestParseNginx(t *testing.T) {
 		{nginx("limit-connections", "2000000"), n + `limit-connections is 2000000; want at most 1000000`},
 		{nginx("limit-rps", "5", "limit-burst-multiplier", "0"), n + `limit-burst-multiplier is 0, for ` + n + `limit-rps of 5; want 1 to 429496729`},
 		{nginx("limit-rps", "2000000000", "limit-burst-multiplier", "1"), n + `limit-rps is "2000000000": rate is 2e+12 per 16m40s; want more than 0, at most 1e9 per second`},
-		{nginx("limit-allowlist", "10.0.0.0/8,"), n + `limit-allowlist is "10.0.0.0/8,": "" is no address; want addresses or networks like 10.0.0.0/8, with commas between them`},
+		{nginx("limit-allowlist", "10.0.0.0/8,"), n + `limit-allowlist is "10.0.0.0/8,": "" is not an address; want addresses or networks like 10.0.0.0/8, separated by commas`},
 		{nginx("limit-rps", "a", "limit-rpm", "b", "limit-whitelist", "c"), strings.Join([]string{n + `limit-rps is "a"; want a whole number`, n + `limit-rpm is "b"; want a whole number`,
-			n + `limit-whitelist is "c": "c" is no address; want addresses or networks like 10.0.0.0/8, with commas between them`}, "\n")},
+			n + `limit-whitelist is "c": "c" is not an address; want addresses or networks like 10.0.0.0/8, separated by commas`}, "\n")},
 	} {
 		got, _, err := ParseNginx(test.annotations, class)
 		if err == nil || err.Error() != test.want || !reflect.DeepEqual(got, class) {

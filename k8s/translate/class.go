@@ -201,7 +201,7 @@ func (r *run) ingressPolicy(in *networkingv1.Ingress, ref model.Ref, class *clas
 	p.noRedirect, redirectErr = noRedirect(in.Annotations, class.noRedirect)
 	defaults := class.policy
 	if r.opts.NginxAnnotations {
-		if own := ownLimits(in.Annotations); own == "" {
+		if own := policy.OverridesNginx(in.Annotations); own == "" {
 			defaults, _, nginxErr = policy.ParseNginx(in.Annotations, defaults)
 		} else if hasNginxLimits(in.Annotations) {
 			r.problems.add(ref, ReasonNginxIgnored, "ingress-nginx's limits are not looked at, because there is %s; remove the one or the other", own)
@@ -220,17 +220,6 @@ func (r *run) ingressPolicy(in *networkingv1.Ingress, ref model.Ref, class *clas
 	}
 	r.next.ingresses[id] = p
 	return p
-}
-
-// ownLimits returns the first of shield's own annotations that say what
-// ingress-nginx's would say, too, or "".
-func ownLimits(annotations map[string]string) string {
-	for _, name := range []string{"rate", "burst", "key", "concurrency"} {
-		if _, ok := annotations[policy.Prefix+name]; ok {
-			return policy.Prefix + name
-		}
-	}
-	return ""
 }
 
 // hasNginxLimits tells whether there would be limits of ingress-nginx's, or wrong ones,

@@ -1,0 +1,103 @@
+// Package clientkey reads the templates that tell clients apart: text with Caddy's
+// placeholders in braces. It does not know Caddy, so that a check of templates need
+// not either.
+package clientkey
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The placeholders that the rest of shield names.
+const (
+	ClientIP     = "http.vars.client_ip"
+	RemoteHost   = "http.request.remote.host"
+	HeaderPrefix = "http.request.header."
+)
+
+// A Part of a template is a literal text, or the name of a placeholder.
+type Part struct {
+	Text          string
+	IsPlaceholder bool
+}
+
+// Parse returns the parts of a template. It does not check the names.
+func Parse(template string) (parts []Part, err error) {
+	for rest := template; rest != ""; {
+		literal, after, found := strings.Cut(rest, "{")
+		if strings.Contains(literal, "}") {
+			return nil, errors.New("unexpected }; want placeholders in braces")
+		}
+		if literal != "" {
+			parts = append(parts, Part{Text: literal})
+		}
+		if !found {
+			break
+		}
+		name, after, closed := strings.Cut(after, "}")
+		if !closed || strings.Contains(name, "{") {
+			return nil, errors.New("unclosed {; want placeholders in braces")
+		}
+		parts = append(parts, Part{name, true})
+		rest = after
+	}
+	return parts, nil
+}
+
+// What Caddy fills in from a request before it is handled. Left out are placeholders that
+// differ with every request or connection, because each value would get its own bucket, and
+// the body, because a limit must not wait for it.
+var (
+	exact = []string{
+		ClientIP,
+		"http.request.method", "http.request.scheme", "http.request.proto", "http.request.proto_name",
+		"http.request.host", "http.request.port", "http.request.hostport",
+		"http.request.local", "http.request.local.host", "http.request.local.port",
+		RemoteHost,
+		"http.request.uri", "http.request.uri_escaped", "http.request.uri.path", "http.request.uri.path_escaped",
+		"http.request.uri.query", "http.request.uri.query_escaped", "http.request.uri.prefixed_query",
+		"http.request.orig_method", "http.request.orig_uri", "http.request.orig_uri.path",
+		"http.request.orig_uri.query", "http.request.orig_uri.prefixed_query",
+		"http.request.tls.version", "http.request.tls.cipher_suite", "http.request.tls.resumed", "http.request.tls.proto",
+		"http.request.tls.proto_mutual", "http.request.tls.server_name", "http.request.tls.ech",
+		"http.request.tls.client.fingerprint", "http.request.tls.client.public_key", "http.request.tls.client.public_key_sha256",
+		"http.request.tls.client.certificate_pem", "http.request.tls.client.certificate_der_base64",
+		"http.request.tls.client.issuer", "http.request.tls.client.serial", "http.request.tls.client.subject",
+	}
+	prefixes = []string{
+		"http.request.cookie.", "http.request.uri.query.", "http.request.remote.host/",
+		"http.request.tls.client.san.dns_names", "http.request.tls.client.san.emails",
+		"http.request.tls.client.san.ips", "http.request.tls.client.san.uris",
+	}
+	indexed = []string{"http.request.host.labels.", "http.request.uri.path.", "http.request.orig_uri.path."}
+)
+
+// OfRequest reports whether name is a placeholder that a request fills in, and that can tell
+// clients apart.
+func OfRequest(name string) bool {
+	for _, prefix := range indexed {
+		if index, ok := strings.CutPrefix(name, prefix); ok {
+			if _, err := strconv.ParseUint(index, 10, 8); err == nil {
+				return true
+			}
+		}
+	}
+	if header, ok := strings.CutPrefix(name, HeaderPrefix); ok {
+		// Caddy deletes headers with an underscore or a dot before any handler.
+		return header != "" && !strings.ContainsAny(header, "_.")
+	}
+	return slices.Contains(exact, name) || HasPrefix(name, prefixes)
+}
+
+// Exact returns the placeholders of requests that have a fixed name.
+func Exact() []string { return slices.Clone(exact) }
+
+// HasPrefix reports whether name begins with one of the prefixes, and has more if that
+// ends with a dot.
+func HasPrefix(name string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(prefix string) bool {
+		return strings.HasPrefix(name, prefix) && (len(name) > len(prefix) || !strings.HasSuffix(prefix, "."))
+	})
+}

@@ -1,0 +1,259 @@
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
+)
+
+// Prefix begins the name of every annotation of shield's.
+const Prefix = "shield.herdshield.io/"
+
+// zoneName is the name of the Zone that the annotation rate makes.
+const zoneName = "rate"
+
+// off is the value that removes a limit.
+const off = "off"
+
+// The bounds of retry-after-max, which are those of pushback.AnswerConfig.Max.
+const (
+	minRetryAfterMax = time.Second
+	maxRetryAfterMax = 59 * time.Second
+)
+
+// An Annotation is one row of the tables below. Parsing loops over them; the admission
+// policies, the chart's schema and the tables of docs/kubernetes.md are made of
+// them by
+//
+//	cd k8s && go test . -run TestGenerated -update
+type Annotation struct {
+	Name string // without Prefix
+
+	// Meaning, Range and Default are the columns of the page's table, in Markdown. Range
+	// is what the form of the value says, unless the row says otherwise.
+	Meaning, Range, Default string
+
+	// Needs is an example of the annotation without which this one is an error:
+	// its name and a value. Empty: it can stand alone.
+	Needs [2]string
+
+	// Want is what errors ask for. Rule is a CEL expression over the value x for the API
+	// server: false only where parsing fails, too.
+	Want, Rule string
+
+	// overridesNginx: an Ingress that has it has no limits of ingress-nginx's.
+	overridesNginx bool
+}
+
+// A row is an Annotation and what it sets in a policy. set is nil for one that a function
+// of its own reads, so that a mistake in it leaves the limits in force.
+type row[P any] struct {
+	Annotation
+	set func(r *reader, value string, p *P)
+}
+
+// rowOf makes a row of an Annotation, the form of its value, and what the value sets. set
+// is not called for a value that is an error, and may report more errors. It may
+// look at what the rows before it have set.
+func rowOf[P, V any](a Annotation, f form[V], set func(r *reader, p *P, v V)) row[P] {
+	made := rowApart[P](a, f)
+	made.set = func(r *reader, text string, p *P) {
+		if v, ok := parse(r, a.Name, f, text); ok {
+			set(r, p, v)
+		}
+	}
+	return made
+}
+
+// rowApart makes a row that read leaves out.
+func rowApart[P, V any](a Annotation, f form[V]) row[P] {
+	a.Want, a.Rule = f.want, f.rule
+	if a.Range == "" {
+		a.Range = f.page
+	}
+	return row[P]{Annotation: a}
+}
+
+// The annotations of an Ingress, which are also the parameters of an IngressClass. Values
+// are read in this order.
+var ingressRows = []row[Ingress]{
+	rowOf(Annotation{
+		Name: "rate", overridesNginx: true,
+		Meaning: "requests that one client may send per `s`, `m` or `h`, to all hosts and paths of the Ingress together. `off` removes the limit of the class",
+		Default: "none",
+	}, rateForm(off), func(r *reader, p *Ingress, c limiter.Config) {
+		if p.Zones = nil; c != (limiter.Config{}) {
+			c.Burst = r.burst()
+			r.check("rate", c)
+			p.Zones = []Zone{{Name: zoneName, Limit: c}}
+		}
+	}),
+	rowOf(Annotation{
+		Name: "burst", Needs: [2]string{"rate", "50/s"}, overridesNginx: true,
+		Meaning: "how many of them may come at once, after a pause",
+		Range:   "at least 1; must refill within 31 days",
+		Default: "what one second allows, at least 1",
+	}, burstForm, setIngressBurst),
+	rowOf(Annotation{
+		Name: "concurrency", overridesNginx: true,
+		Meaning: "how many requests one client may have in flight. `off` removes the limit of the class",
+		Default: "none",
+	}, numberForm(shield.MaxConcurrency, off), func(_ *reader, p *Ingress, n int) { p.PerClient = n }),
+	rowOf(Annotation{
+		Name: "key", Needs: [2]string{"rate", "50/s"}, overridesNginx: true,
+		Meaning: "what tells clients apart: text with Caddy's placeholders for the request. Requests for which it is empty are one client",
+		Default: "the client's address; of IPv6 the first 64 bits",
+	}, keyForm, func(r *reader, p *Ingress, template string) {
+		if p.Key = template; p.Zones == nil && p.PerClient == 0 && r.errs == nil {
+			r.fail("key", "is set without a limit for clients; want %[1]srate or %[1]sconcurrency as well", r.prefix)
+		}
+	}),
+	rowOf(Annotation{
+		Name:    "class",
+		Meaning: "the priority of its requests while the Service has no capacity for all; see [below](#classes)",
+		Default: "`default`",
+	}, wordForm(loadshed.Critical, loadshed.Default, loadshed.Sheddable), func(_ *reader, p *Ingress, class string) { p.Class = class }),
+	rowOf(Annotation{
+		Name:    "allow-cidrs",
+		Meaning: "clients that the limits of this Ingress do not count; the Service's budget does",
+		Default: "none",
+	}, prefixForm, func(_ *reader, p *Ingress, list []netip.Prefix) { p.Allow = list }),
+	rowOf(Annotation{
+		Name:    "retry-after-max",
+		Meaning: "the longest `Retry-After`",
+		Default: "`30s`",
+	}, retryAfterMaxForm, func(_ *reader, p *Ingress, d time.Duration) { p.RetryAfterMax = d }),
+	rowOf(Annotation{
+		Name:    "mode",
+		Meaning: "`observe` counts what would be refused, and refuses nothing",
+		Default: "`enforce`",
+	}, modeForm, func(_ *reader, p *Ingress, mode string) { p.Observe = mode == observe }),
+	rowApart[Ingress](Annotation{
+		Name:    "ssl-redirect",
+		Meaning: "answer plain HTTP with 308 for hosts in `spec.tls`",
+		Default: "`true`",
+	}, redirectForm), // by SSLRedirect
+}
+
+// The annotations of a Service. Values are read in this order.
+var serviceRows = []row[Service]{
+	rowOf(Annotation{
+		Name:    "capacity",
+		Meaning: "what the backend can take in all: requests per `s`, `m` or `h`",
+		Default: "none",
+	}, rateForm(""), func(r *reader, p *Service, c limiter.Config) {
+		p.Capacity = c
+		p.Capacity.Burst = r.burst()
+		r.check("capacity", p.Capacity)
+	}),
+	rowOf(Annotation{
+		Name: "burst", Needs: [2]string{"capacity", "500/s"},
+		Meaning: "how many of them may come at once",
+		Range:   "at least 1; must refill within 31 days",
+		Default: "what one second allows, at least 1",
+	}, burstForm, func(r *reader, _ *Service, _ int) { // capacity reads the number
+		if !r.has("capacity") {
+			r.fail("burst", "is set without a capacity; want %scapacity as well, like 500/s", r.prefix)
+		}
+	}),
+	rowOf(Annotation{
+		Name:    "concurrency",
+		Meaning: "how many requests may be in flight to it in all. `adaptive` [finds the number](loadshedding.md)",
+		Default: "none",
+	}, numberForm(shield.MaxConcurrency, adaptive), func(_ *reader, p *Service, n int) { p.Concurrency, p.Adaptive = n, n == 0 }),
+	rowOf(Annotation{
+		Name:    "endpoint-concurrency",
+		Meaning: "how many requests may be in flight to each endpoint. The total follows the number of endpoints",
+		Default: "none",
+	}, numberForm(shield.MaxConcurrency, ""), func(_ *reader, p *Service, n int) { p.EndpointConcurrency = n }),
+	rowOf(Annotation{
+		Name: "queue", Needs: [2]string{"concurrency", "10"},
+		Meaning: "how many requests over the limit may wait",
+		Default: fmt.Sprintf("%d; with a number of `concurrency` alone: none", shield.DefaultQueue),
+	}, numberForm(shield.MaxQueue, off), func(r *reader, p *Service, n int) {
+		if p.Queue = n; n == 0 {
+			p.Queue = QueueOff
+		} else if !r.has("concurrency") && !r.has("endpoint-concurrency") {
+			r.fail("queue", "is set without a concurrency limit; want %[1]sconcurrency or %[1]sendpoint-concurrency as well", r.prefix)
+		}
+	}),
+	rowOf(Annotation{
+		Name: "queue-timeout", Needs: [2]string{"concurrency", adaptive},
+		Meaning: "how long a request may wait",
+		Default: "seven tenths of the mean time of service, within 10 and 200 ms",
+	}, queueTimeoutForm, func(r *reader, p *Service, d time.Duration) {
+		p.QueueTimeout = d
+		// Where the concurrency is adaptive there is a queue by default.
+		if p.Queue == QueueOff || !r.has("queue") && !p.Adaptive {
+			r.fail("queue-timeout", "is set without a queue; want %squeue as well, like 64", r.prefix)
+		}
+	}),
+	rowOf(Annotation{
+		Name:    "retry-after-max",
+		Meaning: "as on an Ingress; the shorter of the two applies",
+		Default: "`30s`",
+	}, retryAfterMaxForm, func(_ *reader, p *Service, d time.Duration) { p.RetryAfterMax = d }),
+	rowOf(Annotation{
+		Name:    "mode",
+		Meaning: "as on an Ingress, for the budget",
+		Default: "`enforce`",
+	}, modeForm, func(_ *reader, p *Service, mode string) { p.Observe = mode == observe }),
+	rowApart[Service](Annotation{
+		Name:    "backend-protocol",
+		Meaning: "what all its ports speak; `GRPC` is h2c. Certificates of HTTPS backends are not verified",
+		Default: "`appProtocol` of the port: `kubernetes.io/h2c`, `https`, `grpc` and their like; else HTTP/1.1",
+	}, protocolForm), // by BackendProtocol
+}
+
+// setIngressBurst sets the burst of the class's rate. The burst of the Ingress's own rate
+// has been read with that.
+func setIngressBurst(r *reader, p *Ingress, n int) {
+	rate, hasRate := r.get("rate")
+	switch {
+	case rate == off:
+		r.fail("burst", "is set, but %srate is off; want one or the other", r.prefix)
+	case hasRate:
+	case len(p.Zones) != 1:
+		r.fail("burst", "is set without a rate; want %srate as well, like 50/s", r.prefix)
+	default:
+		zone := p.Zones[0]
+		zone.Limit.Burst = n
+		r.check("burst", zone.Limit)
+		p.Zones = []Zone{zone}
+	}
+}
+
+// OnIngress returns the annotations of an Ingress, in the order of the page's table.
+func OnIngress() []Annotation { return annotations(ingressRows) }
+
+// OnService returns the annotations of a Service, in the order of the page's table.
+func OnService() []Annotation { return annotations(serviceRows) }
+
+func annotations[P any](rows []row[P]) (list []Annotation) {
+	for _, row := range rows {
+		list = append(list, row.Annotation)
+	}
+	return list
+}
+
+func names(list []Annotation) (names []string) {
+	for _, a := range list {
+		names = append(names, a.Name)
+	}
+	return names
+}
+
+// OverridesNginx returns the first annotation of shield's that replaces the limits of
+// ingress-nginx's, with Prefix, or "".
+func OverridesNginx(annotations map[string]string) string {
+	for _, row := range ingressRows {
+		if _, ok := annotations[Prefix+row.Name]; ok && row.overridesNginx {
+			return Prefix + row.Name
+		}
+	}
+	return ""
+}
