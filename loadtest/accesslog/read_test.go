@@ -63,6 +63,12 @@ func TestSteadyTraffic(t *testing.T) {
 	within(t, "concurrency", e.Concurrency.Mean, 40*0.120, 0.04)
 	within(t, "5xx", e.Answers.Errors(), 0.01, 0.01)
 	within(t, "requests per client", e.PerClient.Mean, float64(len(events))/700, 0.001)
+	direct := tallied(events) // is the same without the lines
+	within(t, "the rate of requests that need not be read", direct.Rate, e.Rate, 1e-6)
+	within(t, "and the most served", direct.Answers.Peak, e.Answers.Peak, 1e-3)
+	if direct.Answers.Served != e.Answers.Served || direct.Answers.Failed != e.Answers.Failed || direct.Bursts != e.Bursts {
+		t.Errorf("requests that need not be read are %+v, want %+v", direct, e)
+	}
 	if e.Bursts.N != 0 || e.Retries != 0 || e.Answers.Full != 0 {
 		t.Errorf("%d bursts, %d retries, %.1f served per second when full; want none", e.Bursts.N, e.Retries, e.Answers.Full)
 	}

@@ -135,6 +135,20 @@ func read(t testing.TB, log []byte) *Estimate {
 	return e
 }
 
+// tallied is the estimate of events that were read already: their lines are those of
+// other tests.
+func tallied(events []event) *Estimate {
+	slices.SortStableFunc(events, func(a, b event) int { return int(a.at + a.took - b.at - b.took) })
+	t := newTally()
+	for _, e := range events {
+		t.request(request{
+			end: epoch.Add(e.at + e.took).Truncate(time.Microsecond), took: e.took,
+			client: hash(strconv.Itoa(e.client)), what: hash("GET", "shop.example", e.path), status: e.status,
+		})
+	}
+	return t.estimate()
+}
+
 // mix is clients that do as they are told, and clients that come every 15 s.
 func mix(exact, hammer float64) clients.Population {
 	return clients.Population{{Weight: exact, Policy: clients.Exact{}}, {Weight: hammer, Policy: clients.Hammer{Gap: 15 * time.Second}}}
