@@ -1,10 +1,8 @@
 package live
 
 import (
-	"cmp"
 	"context"
 	"net"
-	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -13,32 +11,6 @@ import (
 // connecting bounds how many connections are being opened at one time: more
 // would overflow the queue of a listener that is not given the time to accept.
 const connecting = 64
-
-// connect opens a connection for each client if it is wanted. Where that fails
-// there is none, and the client will find out by itself.
-func (h *Herd) connect(ctx context.Context) []*spare {
-	u, err := url.Parse(h.cfg.URL)
-	if err != nil || !h.cfg.Connected {
-		return make([]*spare, h.cfg.Clients)
-	}
-	addr := net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80"))
-	return connect(ctx, h.cfg.Clients, h.cfg.Timeout, func(ctx context.Context) (net.Conn, error) {
-		return dial(ctx, "tcp", addr)
-	})
-}
-
-// connect opens n connections within timeout. Where that fails there is nil.
-func connect(ctx context.Context, n int, timeout time.Duration, dial func(context.Context) (net.Conn, error)) []*spare {
-	conns := make([]*spare, n)
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	each(n, func(i int) {
-		if conn, err := dial(ctx); err == nil {
-			conns[i] = &spare{conn: conn}
-		}
-	})
-	return conns
-}
 
 // each calls f with 0 to n-1, about in this order, and returns when all calls have.
 func each(n int, f func(i int)) {
@@ -186,15 +158,4 @@ func withConn(ctx context.Context, s *spare) context.Context {
 		return ctx
 	}
 	return context.WithValue(ctx, connKey{}, s)
-}
-
-// dial is for http.Transport, which calls it with the values of the request's
-// context.
-func dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	if s, ok := ctx.Value(connKey{}).(*spare); ok {
-		if conn := s.take(); conn != nil {
-			return conn, nil
-		}
-	}
-	return new(net.Dialer).DialContext(ctx, network, addr)
 }

@@ -16,23 +16,10 @@ import (
 	"time"
 )
 
-// direct carries requests to a handler without sockets, which a synctest
-// bubble cannot wait for.
-type direct struct{ h http.Handler }
-
-func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
-	w := httptest.NewRecorder()
-	d.h.ServeHTTP(w, r)
-	if err := r.Context().Err(); err != nil {
-		return nil, err
-	}
-	return w.Result(), nil
-}
-
 // patient is a herd of one that starts at once and never meets a limit unless
 // a test sets one.
 var patient = HerdConfig{
-	URL: "http://backend", Clients: 1, Timeout: time.Second,
+	URL: "http://127.0.0.1:1", Clients: 1, Timeout: time.Second,
 	RetryDelay: time.Second, Attempts: 100, Patience: time.Minute,
 }
 
@@ -44,7 +31,7 @@ func runDirect(t *testing.T, ctx context.Context, c HerdConfig, h http.Handler) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	herd.transport = direct{h}
+	herd.load.wire = handlerSender{herd.load.cfg, h}
 	start := time.Now()
 	r := herd.Run(ctx)
 	checkConservation(t, r)
@@ -154,35 +141,6 @@ func TestHerdStartsEvenlyWithinItsWindow(t *testing.T) {
 	})
 }
 
-func TestSeedMakesAHerdOfWhatComesAnyhow(t *testing.T) {
-	c := patient
-	c.Clients, c.Window, c.Seed = 3000, 30*time.Second, 7
-	perSecond := make([]float64, 30)
-	for i := range c.Clients {
-		at := c.begins(i)
-		if at < 0 || at >= c.Window {
-			t.Fatalf("client %d begins at %v", i, at)
-		}
-		if at != c.begins(i) {
-			t.Fatalf("client %d begins at another time when asked again", i)
-		}
-		perSecond[int(at.Seconds())]++
-	}
-	// Of a Poisson process of 100 per second the variance is 100; of evenly
-	// spread arrivals it is 0, and of a herd 90000.
-	variance := 0.0
-	for _, n := range perSecond {
-		variance += (n - 100) * (n - 100) / float64(len(perSecond))
-	}
-	if variance < 40 || variance > 200 {
-		t.Errorf("variance of arrivals per second is %.0f; want about 100", variance)
-	}
-	first := c.begins(0)
-	if c.Seed = 8; c.begins(0) == first {
-		t.Error("another seed makes the same times")
-	}
-}
-
 func TestClientsSayWhoTheyAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := patient
@@ -212,12 +170,9 @@ func TestSentCountsRequestsByTheTenthOfASecond(t *testing.T) {
 			t.Errorf("sent %v; want %v", r.Sent, want)
 		}
 	})
-	h, err := NewHerd(patient)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.send(24 * time.Hour)
-	if n := len(h.Result().Sent); n != maxTenths {
+	var long series
+	long.begin(24*time.Hour, true, false)
+	if n := len(long.tenths); n != maxTenths {
 		t.Errorf("after a day, %d tenths are kept; want %d", n, maxTenths)
 	}
 }
@@ -261,7 +216,7 @@ func TestHerdStopsWithItsContext(t *testing.T) {
 // the rush; the same herd, told when to come back, is served.
 func TestBackendCollapsesUnderAHerdAndAGateSavesIt(t *testing.T) {
 	herd := HerdConfig{
-		URL: "http://backend", Clients: 300, Window: time.Second, Timeout: time.Second,
+		URL: "http://127.0.0.1:1", Clients: 300, Window: time.Second, Timeout: time.Second,
 		RetryDelay: 500 * time.Millisecond, Attempts: 12, Patience: 21 * time.Second,
 	}
 	fragile := BackendConfig{Workers: 6, Service: 60 * time.Millisecond, Crowd: 100, MaxSlowdown: 3, Queue: 1200}
@@ -330,66 +285,32 @@ func TestConnectedHerd(t *testing.T) {
 	srv.Start()
 	defer srv.Close()
 	c := patient
-	c.URL, c.Clients, c.Connected, c.Timeout = srv.URL, 20, true, 30*time.Second
+	c.URL, c.Clients, c.Connected, c.Timeout, c.RetryDelay = srv.URL, 20, true, 30*time.Second, 0
 	herd, err := NewHerd(c)
 	if err != nil {
 		t.Fatal(err)
-	}
-	for i, conn := range herd.connect(t.Context()) {
-		if conn == nil {
-			t.Fatalf("client %d has no connection", i)
-		}
-		conn.close()
 	}
 	r := herd.Run(t.Context())
 	checkConservation(t, r)
 	if r.Served != 20 || r.Attempts != 40 || r.Unreachable != 0 {
 		t.Errorf("result is %+v; want 20 served in 40 attempts", r)
 	}
-	if n := opened.Load(); n != 20+40 {
-		t.Errorf("%d connections; want the 20 of the test, and one for each attempt", n)
+	if n := opened.Load(); n != 40 {
+		t.Errorf("%d connections; want one for each attempt", n)
 	}
 	if r.LastCame <= 0 || r.LastCame > r.LastServed {
 		t.Errorf("last came at %v, last served at %v", r.LastCame, r.LastServed)
 	}
 }
 
-func TestUnreachable(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln.Close() // nobody listens there now
-	herd, err := NewHerd(HerdConfig{URL: "http://" + ln.Addr().String(), Clients: 2, Timeout: 30 * time.Second, Attempts: 2, Patience: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := herd.Run(t.Context())
-	checkConservation(t, r)
-	if r.Unreachable != 4 || r.GaveUp != 2 {
-		t.Errorf("result is %+v; want 4 attempts unreachable, 2 gave up", r)
-	}
-}
-
 func TestNewHerdNamesEveryFault(t *testing.T) {
-	_, err := NewHerd(HerdConfig{URL: "https://x", Clients: 0, Window: -1, Timeout: 0, RetryDelay: -1, Attempts: 101, Patience: time.Hour, FirstAddress: netip.MustParseAddr("::1")})
-	for _, want := range []string{
-		`live: url is "https://x"; want http://host:port`,
-		"clients is 0; want 1 to 10000",
-		"window is -1ns; want 0 to 1m",
-		"timeout is 0s; want more than 0",
-		"retry delay is -1ns; want 0 to 1m",
-		"attempts is 101; want 1 to 100",
-		"patience is 1h0m0s; want 0 to 10m",
-		"first address is ::1; want IPv4",
+	for want, c := range map[string]HerdConfig{
+		`live: target is "ftp://x"`:         {URL: "ftp://x"},
+		"--herd is 20001; want 0 to 20000":  {URL: "http://127.0.0.1:1", Clients: 20001},
+		"--timeout is 0s; want more than 0": {URL: "http://127.0.0.1:1", Clients: 1},
 	} {
-		if err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := NewHerd(c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error is %v; want %q in it", err, want)
 		}
-	}
-	c := patient
-	c.Clients, c.FirstAddress = 2, netip.MustParseAddr("255.255.255.255")
-	if _, err := NewHerd(c); err == nil || !strings.Contains(err.Error(), "with room for 1 after it") {
-		t.Errorf("error is %v; want it to say that there is no room for two addresses", err)
 	}
 }

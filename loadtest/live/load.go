@@ -313,6 +313,7 @@ type Load struct {
 	shares       []counter
 	begun        []budget // by share
 	series       series
+	herdCame     time.Duration // see LoadResult.HerdCame
 	sent         int           // requests begun
 	coming       time.Duration // until nobody came any more; 0 before that
 	broken       string        // why the last connection failed
@@ -339,6 +340,9 @@ type LoadResult struct {
 	All, Herd, Others Tally // Others come by Rate
 	Policies          []PolicyTally
 	Seconds           []Second
+
+	Tenths   []int         // requests begun in each tenth of a second; those after 20 minutes are in the last
+	HerdCame time.Duration // from the start until the last of the herd so far had sent its first request, in HTTP
 
 	// Faults counts connections that could not be opened because this machine,
 	// or what this process may use of it, is too small. Fault says why.
@@ -482,7 +486,8 @@ func (l *Load) arrive(going context.Context, start time.Time, come func(*client)
 func (l *Load) Result() LoadResult {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := LoadResult{All: l.all.tally(), Herd: l.herd.tally(), Others: l.others.tally(), Seconds: slices.Clone(l.series.seconds), Broken: l.broken, Started: l.came, Coming: l.coming}
+	r := LoadResult{All: l.all.tally(), Herd: l.herd.tally(), Others: l.others.tally(), Seconds: slices.Clone(l.series.seconds), Broken: l.broken, Started: l.came, Coming: l.coming,
+		Tenths: slices.Clone(l.series.tenths), HerdCame: l.herdCame}
 	if n := len(r.Seconds); n > 0 {
 		r.Seconds[n-1].InFlight = l.series.inFlight
 	}
@@ -553,6 +558,13 @@ func (l *Load) begin(c *client, retry bool, at time.Duration) bool {
 	return true
 }
 
+// wrote notes that one of the herd has sent its first request, at a time since the start.
+func (l *Load) wrote(at time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.herdCame = max(l.herdCame, at)
+}
+
 // cut counts a request of c that was under way when the run was stopped.
 func (l *Load) cut(c *client, e end) {
 	l.mu.Lock()
@@ -591,6 +603,15 @@ func (l *Load) record(c *client, e end) {
 	}
 }
 
+// A verdict is what a client does after an attempt.
+type verdict int
+
+const (
+	served verdict = iota // it has what it came for
+	retry                 // it tries again after a wait
+	gaveUp                // it goes away without
+)
+
 // A client wants one answer.
 type client struct {
 	load   *Load
@@ -609,6 +630,9 @@ func (c *client) live(ctx, going context.Context, enough context.CancelCauseFunc
 	l := c.load
 	s := sender{index: c.index, address: l.cfg.address(c.index), precise: l.cfg.Mix[c.share].Precise, conn: c.conn}
 	due, gap := c.due, time.Duration(0)
+	if c.isHerd {
+		s.wrote = func() { l.wrote(time.Since(c.start)) }
+	}
 	for n := 1; ; n++ {
 		began := time.Since(c.start)
 		if !l.begin(c, n > 1, began) {
@@ -629,7 +653,7 @@ func (c *client) live(ctx, going context.Context, enough context.CancelCauseFunc
 		if e.verdict != retry || !wait(going, due-time.Since(c.start)) {
 			return
 		}
-		s.conn = nil
+		s.conn, s.wrote = nil, nil
 	}
 }
 
@@ -701,4 +725,16 @@ func mayRetry(status int) bool {
 		return false
 	}
 	return status >= 500
+}
+
+// wait returns true after d, or false as soon as ctx ends.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
 }

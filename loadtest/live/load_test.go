@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -51,7 +52,7 @@ func (w handlerSender) send(ctx context.Context, s sender) reply {
 	if err := ctx.Err(); err != nil {
 		return failed(ctx, err)
 	}
-	return reply{status: rec.Code, label: http.StatusText(rec.Code), hint: hintOf(rec.Header(), time.Now())}
+	return reply{status: rec.Code, label: strconv.Itoa(rec.Code), hint: hintOf(rec.Header(), time.Now())}
 }
 
 // here is a target that nobody connects to.

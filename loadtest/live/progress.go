@@ -12,10 +12,10 @@ import (
 // line per second.
 func Watch(w io.Writer, terminal bool, h *Herd, b *Backend) (stop func()) {
 	return watch(w, terminal, func(since time.Duration) string {
-		r := h.Result()
+		p := h.load.Progress()
 		// 66 columns: a line that wraps cannot be redrawn.
 		return fmt.Sprintf("%4.1f s: %4d served, %4d trying, %4d gave up; %4d in the backend",
-			since.Seconds(), r.Served, r.Trying(), r.GaveUp, b.Stats().Inside)
+			since.Seconds(), p.Served, h.load.cfg.Herd-p.Served-p.GaveUp, p.GaveUp, b.Stats().Inside)
 	})
 }
 

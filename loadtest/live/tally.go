@@ -242,9 +242,13 @@ func (s Second) All() Door {
 	return Door{s.Herd.Came + s.Others.Came, s.Herd.Admitted + s.Others.Admitted}
 }
 
+// maxTenths bounds LoadResult.Tenths: 20 minutes, longer than any picture shows.
+const maxTenths = 20 * 60 * 10
+
 // A series is a run second by second.
 type series struct {
 	seconds  []Second
+	tenths   []int
 	inFlight int
 }
 
@@ -272,6 +276,11 @@ func (s *Second) door(herd bool) *Door {
 func (s *series) begin(t time.Duration, herd, retry bool) {
 	now := s.at(t)
 	now.door(herd).Came++
+	tenth := min(int(max(t, 0)/(time.Second/10)), maxTenths-1)
+	for len(s.tenths) <= tenth {
+		s.tenths = append(s.tenths, 0)
+	}
+	s.tenths[tenth]++
 	if retry {
 		now.Retries++
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"strings"
 	"sync"
@@ -49,6 +50,7 @@ type sender struct {
 	address string // for X-Forwarded-For, "" for none
 	precise bool   // shows that it reads milliseconds
 	conn    *spare // for its first attempt over HTTP/1.1
+	wrote   func() // is called when an HTTP request has been sent; or nil
 }
 
 // A wire carries attempts to a target. It is safe for concurrent use.
@@ -128,7 +130,11 @@ func (w *httpWire) send(ctx context.Context, s sender) reply {
 		}
 		transport = conn
 	}
-	req, err := w.request(withConn(ctx, s.conn), s)
+	ctx = withConn(ctx, s.conn)
+	if s.wrote != nil {
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { s.wrote() }})
+	}
+	req, err := w.request(ctx, s)
 	if err != nil {
 		return failed(ctx, err) // cannot be: the config is checked
 	}
