@@ -26,7 +26,7 @@ func shields(t *testing.T, file, text string) []Shield {
 	return found
 }
 
-// What is found is what the handlers of a config that runs were provisioned with.
+// The shields found are those that a running config provisioned.
 func TestShieldsAreThoseThatRun(t *testing.T) {
 	text := `
 	{
@@ -310,7 +310,7 @@ func TestShieldsRefusesWhatCaddyRefuses(t *testing.T) {
 			}
 		}
 	}
-	// What is in the environment is not known here.
+	// Values of environment variables are unknown here.
 	shields(t, "f", fmt.Sprintf(route, "{}", `{"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"tickets": true, "secret": "0123456789abcdef"}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"tickets": true, "secret": "{env.SECRET}"}}`))
 	shields(t, "f", fmt.Sprintf(route, "{}", `{"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"tickets": true, "secret": "{env.SECRET}"}}, {"handler": "shield", "name": "x", "capacity": {"rate": 1}, "retries": {"tickets": true, "secret": "0123456789abcdef"}}`))
 }
