@@ -24,7 +24,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/k8s/testbed/controlplane"
 	"github.com/herdshield/shield/k8s/translate"
@@ -126,56 +125,43 @@ func named(t *testing.T, rows []row, column string, want []string) {
 	}
 }
 
-// Both tables of annotations have those that there are, and their ranges are true.
+// The ranges of the annotations, as both tables have them, are true.
 func TestAnnotations(t *testing.T) {
-	text := read(t, page)
 	for _, kind := range []struct {
-		heading string
-		parse   func(map[string]string) error
-		beside  map[string]string // what an annotation is nothing without
+		name  string
+		list  []policy.Annotation
+		parse func(map[string]string) error
 	}{
-		{"### On an Ingress", func(a map[string]string) error {
+		{"Ingress", policy.OnIngress(), func(a map[string]string) error {
 			_, err := policy.ParseIngress(a, policy.Ingress{})
 			_, redirect := policy.SSLRedirect(a)
 			return errors.Join(err, redirect)
-		}, map[string]string{"burst": "rate=50/s", "key": "rate=50/s"}},
-		{"### On a Service", func(a map[string]string) error {
+		}},
+		{"Service", policy.OnService(), func(a map[string]string) error {
 			_, err := policy.ParseService(a)
 			_, protocol := policy.BackendProtocol(a, "")
 			return errors.Join(err, protocol)
-		}, map[string]string{"burst": "capacity=50/s", "queue": "concurrency=5", "queue-timeout": "concurrency=adaptive"}},
+		}},
 	} {
-		t.Run(kind.heading, func(t *testing.T) {
-			// An annotation that is far from all of them is told all of them.
-			err := kind.parse(map[string]string{policy.Prefix + strings.Repeat("z", 40): ""})
-			if err == nil {
-				t.Fatal("an annotation that there is not is no error")
-			}
-			_, all, ok := strings.Cut(err.Error(), "all are ")
-			if !ok {
-				t.Fatalf("the error does not name the annotations: %v", err)
-			}
-			rows := table(t, text, kind.heading)
-			named(t, rows, "annotation", strings.Split(all, ", "))
-
-			for _, r := range rows {
-				name := code(r["annotation"])[0]
+		t.Run(kind.name, func(t *testing.T) {
+			for _, r := range kind.list {
+				name := r.Name
 				try := func(value string, want bool) {
 					t.Helper()
 					a := map[string]string{policy.Prefix + name: value}
-					if other, v, ok := strings.Cut(kind.beside[name], "="); ok {
-						a[policy.Prefix+other] = v
+					if need := r.Needs; need[0] != "" {
+						a[policy.Prefix+need[0]] = need[1]
 					}
 					if err := kind.parse(a); (err == nil) != want {
-						t.Errorf("%s: %q: error is %v, and the page says %q", name, value, err, r["range"])
+						t.Errorf("%s: %q: error is %v, and the page says %q", name, value, err, r.Range)
 					}
 				}
 				try("", false)
 				try("nonsense", name == "key")
-				for _, value := range code(r["range"]) {
+				for _, value := range code(r.Range) {
 					try(value, true)
 				}
-				if m := regexp.MustCompile(`\b(\d+) to (\d+)\b`).FindStringSubmatch(r["range"]); m != nil {
+				if m := regexp.MustCompile(`\b(\d+) to (\d+)\b`).FindStringSubmatch(r.Range); m != nil {
 					low, _ := strconv.Atoi(m[1])
 					high, _ := strconv.Atoi(m[2])
 					try(m[1], true)
@@ -183,14 +169,14 @@ func TestAnnotations(t *testing.T) {
 					try(strconv.Itoa(low-1), false)
 					try(strconv.Itoa(high+1), false)
 				}
-				if m := regexp.MustCompile("`(\\d+)s` to `(\\d+)s`").FindStringSubmatch(r["range"]); m != nil {
+				if m := regexp.MustCompile("`(\\d+)s` to `(\\d+)s`").FindStringSubmatch(r.Range); m != nil {
 					low, _ := strconv.Atoi(m[1])
 					high, _ := strconv.Atoi(m[2])
 					try(fmt.Sprintf("%ds", low-1), false)
 					try(fmt.Sprintf("%ds", high+1), false)
 					try("1500ms", false)
 				}
-				if m := regexp.MustCompile("^up to `(.+)`$").FindStringSubmatch(r["range"]); m != nil {
+				if m := regexp.MustCompile("^up to `(.+)`$").FindStringSubmatch(r.Range); m != nil {
 					most, err := time.ParseDuration(m[1])
 					if err != nil {
 						t.Fatal(err)
@@ -198,18 +184,15 @@ func TestAnnotations(t *testing.T) {
 					try((most + 1).String(), false)
 					try("0s", false)
 				}
-				if strings.HasPrefix(r["range"], "at least 1;") {
+				if strings.HasPrefix(r.Range, "at least 1;") {
 					try("1", true)
 					try("0", false)
-					try(strconv.Itoa(50*31*86400+1), false) // of 50/s
+					try(strconv.Itoa(500*31*86400+1), false) // of 500/s, and of less
 				}
-				if m := regexp.MustCompile(`at most (\d+) bytes`).FindStringSubmatch(r["range"]); m != nil {
+				if m := regexp.MustCompile(`at most (\d+) bytes`).FindStringSubmatch(r.Range); m != nil {
 					n, _ := strconv.Atoi(m[1])
 					try(strings.Repeat("x", n), true)
 					try(strings.Repeat("x", n+1), false)
-				}
-				if name == "queue" && !strings.HasPrefix(r["default"], strconv.Itoa(shield.DefaultQueue)+";") {
-					t.Errorf("queue: default is %q; want %d", r["default"], shield.DefaultQueue)
 				}
 			}
 		})

@@ -270,20 +270,6 @@ func print(o object) string {
 	return string(b)
 }
 
-// A chart cannot have files of other folders; so it has copies.
-func TestFilesOfTheChart(t *testing.T) {
-	for name, from := range map[string]string{
-		"prometheusrule.yaml": "components/monitoring/prometheusrule.yaml",
-		"shield-ingress.json": "components/monitoring/dashboards/shield-ingress.json",
-		"shield.json":         "components/monitoring/dashboards/shield.json",
-		"policies.yaml":       "components/admission/policies.yaml",
-	} {
-		if read(t, "../chart/files/"+name) != read(t, from) {
-			t.Errorf("chart/files/%s is not what deploy/%s is; copy it", name, from)
-		}
-	}
-}
-
 func read(t *testing.T, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(path)

@@ -1,0 +1,176 @@
+package k8s_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"text/template"
+
+	"github.com/herdshield/shield/k8s/policy"
+)
+
+//go:generate go test . -run ^TestGenerated$ -update
+
+var update = flag.Bool("update", false, "write the files and tables that are made of others")
+
+// TestGenerated compares what is made of something else with what it is made of. With
+// -update it writes it.
+func TestGenerated(t *testing.T) {
+	policies := admissionPolicies(t)
+	for path, want := range map[string]string{
+		"deploy/components/admission/policies.yaml": policies,
+
+		// Helm reads only files below the chart.
+		"chart/files/policies.yaml":       policies,
+		"chart/files/prometheusrule.yaml": read(t, "deploy/components/monitoring/prometheusrule.yaml"),
+		"chart/files/shield-ingress.json": read(t, "deploy/components/monitoring/dashboards/shield-ingress.json"),
+		"chart/files/shield.json":         read(t, "deploy/components/monitoring/dashboards/shield.json"),
+
+		"chart/values.schema.json": splice(t, read(t, "chart/values.schema.json"),
+			`(?s)"parameters": \{.*?"properties": \{\n(.*?)\n {10}\}\n`, parameterSchemas(policy.OnIngress())),
+		page: splice(t, splice(t, read(t, page),
+			tableUnder("### On an Ingress"), annotationTable(policy.OnIngress())),
+			tableUnder("### On a Service"), annotationTable(policy.OnService())),
+	} {
+		switch {
+		case read(t, path) == want:
+		case *update:
+			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		default:
+			t.Errorf("k8s/%s is out of date; run: cd k8s && go test . -run TestGenerated -update", path)
+		}
+	}
+}
+
+// splice returns text with another part in place of what the pattern's group matches.
+func splice(t *testing.T, text, pattern, part string) string {
+	t.Helper()
+	at := regexp.MustCompile(pattern).FindStringSubmatchIndex(text)
+	if at == nil {
+		t.Fatalf("nothing matches %s", pattern)
+	}
+	return text[:at[2]] + part + text[at[3]:]
+}
+
+// tableUnder returns a pattern of the first table under a heading.
+func tableUnder(heading string) string { return `\n` + heading + `\n\n((?:\|.*\n)+)` }
+
+func annotationTable(list []policy.Annotation) string {
+	var b strings.Builder
+	b.WriteString("| annotation | meaning | range | default |\n|---|---|---|---|\n")
+	for _, a := range list {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", a.Name, a.Meaning, a.Range, a.Default)
+	}
+	return b.String()
+}
+
+// parameterSchemas returns the schemas of the parameters of an IngressClass, which people
+// write as YAML has it: 5 and true are no strings there.
+func parameterSchemas(list []policy.Annotation) string {
+	var all []string
+	for _, a := range list {
+		all = append(all, fmt.Sprintf(`            %q: {
+              "type": [
+                "string",
+                "integer",
+                "boolean"
+              ]
+            }`, a.Name))
+	}
+	return strings.Join(all, ",\n")
+}
+
+// admissionPolicies returns the policies of the API server for both kinds of objects.
+func admissionPolicies(t *testing.T) string {
+	t.Helper()
+	type kind struct {
+		Kind, Article, Group, Resource string
+		Elsewhere                      string // where those of the other kind belong
+		Rows                           []policy.Annotation
+		Known, Misplaced               string // lists in CEL
+	}
+	quoted := func(list, but []policy.Annotation) string {
+		var all []string
+		for _, a := range list {
+			if !slices.ContainsFunc(but, func(b policy.Annotation) bool { return b.Name == a.Name }) {
+				all = append(all, "'"+policy.Prefix+a.Name+"'")
+			}
+		}
+		return "[" + strings.Join(all, ", ") + "]"
+	}
+	ingress, service := policy.OnIngress(), policy.OnService()
+	var b bytes.Buffer
+	if err := admission.Execute(&b, []kind{
+		{"ingress", "an Ingress", `"networking.k8s.io"`, "ingresses", "the Service that its requests go to", ingress, quoted(ingress, nil), quoted(service, ingress)},
+		{"service", "a Service", `""`, "services", "the Ingress that routes to it", service, quoted(service, nil), quoted(ingress, service)},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+var admission = template.Must(template.New("").Parse(strings.ReplaceAll(`# Made from policy/annotation.go by: cd k8s && go test . -run TestGenerated -update
+#
+# One policy for Ingresses, one for Services. They check objects in which an annotation of
+# shield's is new or has changed, so that an old mistake does not block other
+# changes. They reject nothing that people would write and shield accepts. What depends
+# on two annotations, or on the list of placeholders, is left to shield's Events.
+{{range $i, $kind := .}}{{if $i}}---
+{{end}}apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: shield-{{.Kind}}-annotations
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [{{.Group}}]
+        apiVersions: [v1]
+        operations: [CREATE, UPDATE]
+        resources: [{{.Resource}}]
+  matchConditions:
+    - name: annotated
+      expression: >-
+        has(object.metadata.annotations) && object.metadata.annotations.exists(k,
+        k.startsWith('PREFIX') && (oldObject == null || !has(oldObject.metadata.annotations) ||
+        !(k in oldObject.metadata.annotations) || oldObject.metadata.annotations[k] != object.metadata.annotations[k]))
+  variables:
+    - name: a
+      expression: object.metadata.annotations
+    - name: known
+      expression: >-
+        {{.Known}}
+    - name: misplaced
+      expression: >-
+        variables.a.filter(k, k in {{.Misplaced}})
+    - name: unknown
+      expression: >-
+        variables.a.filter(k, k.startsWith('PREFIX') && !(k in variables.known) && !(k in variables.misplaced))
+  validations:
+    - expression: variables.misplaced.size() == 0
+      messageExpression: >-
+        variables.misplaced.join(', ') + ': not for {{.Article}}; put it on {{.Elsewhere}}'
+    - expression: variables.unknown.size() == 0
+      messageExpression: >-
+        variables.unknown.join(', ') + ': no such annotation; known are ' + variables.known.join(', ')
+{{range .Rows}}    - expression: >-
+        variables.a[?'PREFIX{{.Name}}'].optMap(x,
+        {{.Rule}}).orValue(true)
+      messageExpression: >-
+        'PREFIX{{.Name}} is "' + variables.a['PREFIX{{.Name}}'] + '"; want {{.Want}}'
+{{end}}---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: shield-{{.Kind}}-annotations
+spec:
+  policyName: shield-{{.Kind}}-annotations
+  validationActions: [Deny]
+{{end}}`, "PREFIX", policy.Prefix)))
