@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -201,61 +202,12 @@ func serveStatus(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *App) fill(status *Status) {
-	all := a.roster()
-	for _, b := range all.backends {
-		s := b.state.Stats(shield.Now())
-		out := ShieldStatus{
-			Name: b.name, Mode: modeEnforce,
-			InFlight: s.InFlight, Overloaded: b.state.overload.active(),
-			Admitted: s.Admitted, Refused: map[string]uint64{}, Observed: map[string]uint64{},
-			Held: s.Held, ToldNever: s.RetryAfter[0],
-			Clients: map[string]int{}, MaxClients: s.MaxClients,
-		}
-		if b.observing {
-			out.Mode = modeObserve
-		}
-		if b.capacity != nil {
-			rate := b.capacity.status()
-			out.Capacity = &rate
-		}
-		if b.concurrency != nil {
-			out.Concurrency = b.guard.Limit()
-		}
-		b.fillShed(&out)
-		for _, reason := range shield.Reasons {
-			out.Refused[reason.String()], out.Observed[reason.String()] = s.Refused[reason], s.Observed[reason]
-		}
-		if b.limited() {
-			out.Calendar = &CalendarStatus{
-				BacklogSeconds: s.Backlog.Seconds(), Deferred: s.Deferred, Spare: b.guard.Spare(),
-				Promises: s.Promises.Made, Deferrals: s.Promises.Deferred,
-				Kept: s.Promises.Kept, NoShow: s.Promises.NoShow, Late: s.Promises.Late,
-				Early: s.EarlyAdmitted, Broken: s.Broken, KeptRatio: s.KeptShare,
-			}
-		}
-		for class, n := range b.state.Clients() {
-			if n > 0 {
-				out.Clients[pushback.Class(class).String()] = n
-			}
-		}
-		for i, f := range s.Families {
-			if f != (shield.FamilyStats{}) {
-				if out.Families == nil {
-					out.Families = map[string]FamilyStatus{}
-				}
-				out.Families[pushback.Family(i).String()] = FamilyStatus(f)
-			}
-		}
-		if h := b.state.Herd(); b.detects && h.Kind != pushback.NoHerd {
-			out.Herd = &HerdStatus{h.Kind.String(), h.Size, h.Period.Seconds(), h.Phase.Seconds()}
-		}
-		if b.tickets {
-			out.Tickets = &TicketStatus{Honoured: s.Redeemed, Worthless: s.Worthless}
-		}
-		status.Shields = append(status.Shields, out)
+	now, all := shield.Now(), a.roster()
+	for _, s := range all.shields {
+		status.Shields = append(status.Shields, s.reading(now).status())
 	}
 	for _, z := range all.zones {
-		s := z.state.Stats(shield.Now())
+		s := z.reading(now).stats
 		status.Zones = append(status.Zones, ZoneStatus{
 			Name: z.name, Key: z.key(), RateStatus: z.Rate.status(),
 			Keys: s.Keys, MaxKeys: z.maxKeys(),
@@ -264,39 +216,89 @@ func (a *App) fill(status *Status) {
 	}
 }
 
-// fillShed fills in what is done to find, keep and share the room in flight.
-func (b *backend) fillShed(out *ShieldStatus) {
-	now := shield.Now()
-	s := b.state.ShedStats(now)
-	out.PausedSeconds, out.Pauses, out.Failures = s.Paused.Seconds(), s.Pauses, s.Failed
-	if b.searches() {
-		out.Search = &SearchStatus{By: "adaptive", Ghosts: s.Ghosts}
-		if t := b.concurrency.Target; t != nil {
-			out.Search.By, out.Search.TargetSeconds = "slo", time.Duration(*t).Seconds()
-		}
-		if c := s.Last; c.At > 0 {
-			out.Search.Last = &ChangeStatus{
-				SecondsAgo: (now - c.At).Seconds(), Reason: c.Reason.String(), From: c.From, To: c.To,
-				LatencySeconds: c.Latency.Seconds(), BaselineSeconds: c.Baseline.Seconds(),
-			}
-		}
+func (s *shieldReading) status() ShieldStatus {
+	out := ShieldStatus{
+		Name: s.name, Mode: modeEnforce,
+		InFlight: s.stats.InFlight, Overloaded: s.record.overload.active(),
+		Admitted: s.stats.Admitted, Refused: map[string]uint64{}, Observed: map[string]uint64{},
+		Held: s.stats.Held, ToldNever: s.stats.RetryAfter[0],
+		PausedSeconds: s.shed.Paused.Seconds(), Pauses: s.shed.Pauses, Failures: s.shed.Failed,
+		Clients: map[string]int{}, MaxClients: s.stats.MaxClients,
+		Search: s.searchStatus(), Calendar: s.calendarStatus(),
 	}
-	if size := b.guard.QueueSize(); size > 0 {
-		q := s.Queue
+	if s.observing {
+		out.Mode = modeObserve
+	}
+	if s.capacity != nil {
+		out.Capacity = new(s.capacity.status())
+	}
+	if s.concurrency != nil {
+		out.Concurrency = s.guard.Limit()
+	}
+	for _, reason := range shield.Reasons {
+		out.Refused[reason.String()], out.Observed[reason.String()] = s.stats.Refused[reason], s.stats.Observed[reason]
+	}
+	if size := s.guard.QueueSize(); size > 0 {
+		q := s.shed.Queue
 		out.Queue = &QueueStatus{q.Length, size, q.Granted, q.Expired, q.Dropped, q.Gone, q.Waited.Seconds()}
 	}
-	if b.classes {
-		for _, c := range b.guard.ClassStats() {
+	if s.classes {
+		for _, c := range s.guard.ClassStats() {
 			out.Classes = append(out.Classes, ClassStatus(c))
 		}
+	}
+	for class, n := range s.record.Clients() {
+		if n > 0 {
+			out.Clients[pushback.Class(class).String()] = n
+		}
+	}
+	for family, f := range s.families() {
+		if out.Families == nil {
+			out.Families = map[string]FamilyStatus{}
+		}
+		out.Families[family.String()] = FamilyStatus(f)
+	}
+	if h := s.herd; s.detects && h.Kind != pushback.NoHerd {
+		out.Herd = &HerdStatus{h.Kind.String(), h.Size, h.Period.Seconds(), h.Phase.Seconds()}
+	}
+	if s.tickets {
+		out.Tickets = &TicketStatus{Honoured: s.stats.Redeemed, Worthless: s.stats.Worthless}
+	}
+	return out
+}
+
+func (s *shieldReading) searchStatus() *SearchStatus {
+	if !s.adaptive() {
+		return nil
+	}
+	out := &SearchStatus{By: "adaptive", Ghosts: s.shed.Ghosts}
+	if t := s.concurrency.Target; t != nil {
+		out.By, out.TargetSeconds = "slo", time.Duration(*t).Seconds()
+	}
+	if c := s.shed.Last; c.At > 0 {
+		out.Last = &ChangeStatus{
+			SecondsAgo: (s.now - c.At).Seconds(), Reason: c.Reason.String(), From: c.From, To: c.To,
+			LatencySeconds: c.Latency.Seconds(), BaselineSeconds: c.Baseline.Seconds(),
+		}
+	}
+	return out
+}
+
+func (s *shieldReading) calendarStatus() *CalendarStatus {
+	if !s.limited() {
+		return nil
+	}
+	p := s.stats.Promises
+	return &CalendarStatus{
+		BacklogSeconds: s.stats.Backlog.Seconds(), Deferred: s.stats.Deferred, Spare: s.guard.Spare(),
+		Promises: p.Made, Deferrals: p.Deferred, Kept: p.Kept, NoShow: p.NoShow, Late: p.Late,
+		Early: s.stats.EarlyAdmitted, Broken: s.stats.Broken, KeptRatio: s.stats.KeptShare,
 	}
 }
 
 func (r Rate) status() RateStatus {
 	c := r.config(new([]error)) // it has been checked
-	if c.Per == 0 {
-		c.Per = time.Second
-	}
+	c.Per = cmp.Or(c.Per, time.Second)
 	s := RateStatus{Rate: c.Rate, Per: c.Per.String(), Burst: c.Burst}
 	if l, err := limiter.New(c); err == nil {
 		s.Burst = l.Burst()

@@ -23,14 +23,14 @@ func init() { caddy.RegisterModule(new(App)) }
 //
 // Event | When | Data
 // ------|------|-----
-// `shield_overload_started` | requests begin to be refused for anything but `quota` and `per_client` | `shield`, `observed`
-// `shield_overload_ended` | none has been for 5 s | `shield`, `observed`, `seconds`, `refused`
-// `shield_backend_paused` | the backend has asked to be left alone | `shield`, `seconds` to go
-// `shield_backend_resumed` | that time is over | `shield`, `seconds` that it has taken
-// `shield_herd_detected` | a herd is there | `shield`, `kind`, `size`, `period`, `phase`
-// `shield_herd_ended` | it has gone | the same, and `seconds`
+// `shield_overload_started` | a request is refused for any reason but `quota` and `per_client`, after 5 s without | `shield`, `observed`
+// `shield_overload_ended` | no request has been for 5 s | `shield`, `observed`, `seconds`, `refused`
+// `shield_backend_paused` | the backend has asked for a pause | `shield`, `seconds` to go
+// `shield_backend_resumed` | the pause is over | `shield`, `seconds` that it has taken
+// `shield_herd_detected` | a herd was detected | `shield`, `kind`, `size`, `period`, `phase`
+// `shield_herd_ended` | it is gone | the same, and `seconds`
 type App struct {
-	// `enforce` (default), or `observe`: no handler refuses anybody, whatever
+	// `enforce` (default), or `observe`: no handler refuses a request, whatever
 	// its own mode is.
 	Mode string `json:"mode,omitempty"`
 
@@ -49,39 +49,38 @@ type App struct {
 	stop, stopped chan struct{}
 }
 
-// backend is one protected backend as this config defines it.
-type backend struct {
+// A shieldEntry is one protected backend in metrics, logs and status, with the limits of
+// the first handler of its name.
+type shieldEntry struct {
 	name        string
 	observing   bool
 	capacity    *Rate
 	concurrency *Concurrency
 	classes     bool
 	tickets     bool
-	detects     bool          // herds
-	guard       *shield.Guard // of the first handler of that name
-	state       *backendState
-	live        bool // it is not of the config: see Live
+	detects     bool // herds
+	guard       *shield.Guard
+	record      *backendRecord
+	live        bool // it does not come from the config: see Live
 }
 
-// limited reports whether there is a limit to what the backend is to take, and
-// so something that can be spared.
-func (b *backend) limited() bool { return b.capacity != nil || b.concurrency != nil }
+// limited reports whether the backend has a limit in all, and so can have spare capacity.
+func (s *shieldEntry) limited() bool { return s.capacity != nil || s.concurrency != nil }
 
-// searches reports whether the limit in flight is found, not set.
-func (b *backend) searches() bool { return b.concurrency != nil && b.guard.Adapts() }
+// adaptive reports whether the limit in flight is measured, not set.
+func (s *shieldEntry) adaptive() bool { return s.concurrency != nil && s.guard.Adapts() }
 
-// zone is one zone as this config defines it, and how it is called in metrics, logs
-// and status.
-type zone struct {
+// A zoneEntry is one zone in metrics, logs and status.
+type zoneEntry struct {
 	*Zone
-	name  string
-	state *zoneState
+	name   string
+	record *zoneRecord
 }
 
-// A roster is who is seen in metrics, logs and status, each state once.
+// A roster lists the shields and zones in metrics, logs and status, each state once.
 type roster struct {
-	backends []*backend
-	zones    []*zone
+	shields []*shieldEntry
+	zones   []*zoneEntry
 }
 
 // CaddyModule implements caddy.Module.
@@ -106,7 +105,7 @@ func (a *App) Start() error {
 	go a.report()
 	for server, n := range a.unnamed {
 		if n > 1 {
-			a.logger.Warn("several shields have no name; name them, or adding one may hand the counts of one to another on a reload",
+			a.logger.Warn("several shields have no name; name them, or a reload with one more may mix up their counts",
 				zap.String("server", server), zap.Int("shields", n))
 		}
 	}
@@ -114,13 +113,13 @@ func (a *App) Start() error {
 }
 
 // Stop implements caddy.App. It waits for the last report, but not for long: the
-// subscriber of an event may itself be waiting for the reload that stops this
-// app. The reporter then ends when the subscriber returns.
+// subscriber of an event may be waiting for the reload that stops this app. The reporter
+// then ends when the subscriber returns.
 func (a *App) Stop() error {
 	close(a.stop)
 	select {
 	case <-a.stopped:
-	case <-time.After(stopPatience):
+	case <-time.After(stopTimeout):
 	}
 	return nil
 }
@@ -144,11 +143,11 @@ func (a *App) nextName(server string) string {
 	return server
 }
 
-// A definition is what a config says that a zone or a handler is.
+// A definition is what a config says of a zone or a handler.
 type definition struct{ where, is, secret string }
 
-// define reports an error if this config defines one name in two ways. where
-// is for the error. A secret is compared, and not shown.
+// define returns an error if this config defines one name in two ways. The error says
+// where. It does not show the secrets.
 func (a *App) define(kind, name, where string, v any, secret []byte) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -170,34 +169,34 @@ func (a *App) define(kind, name, where string, v any, secret []byte) error {
 	return nil
 }
 
-// roster returns who is to be seen now: the handlers of the config, and those that
-// live beside it.
+// roster returns what metrics, logs and status show now: the handlers of the config and
+// the Live shields.
 func (a *App) roster() roster {
 	live := a.live.Load()
 	if live == nil {
 		return a.configured
 	}
 	return roster{
-		slices.Concat(a.configured.backends, live.backends),
+		slices.Concat(a.configured.shields, live.shields),
 		slices.Concat(a.configured.zones, live.zones),
 	}
 }
 
-// backend returns what is to be seen of the backend of h.
-func (h *Handler) backend(state *backendState) *backend {
-	return &backend{
-		h.Name, h.observing, h.Capacity, h.Concurrency, len(h.Classes) > 0, h.guard.Tickets(), h.guard.DetectsHerds(), h.guard, state, h.live,
+// entry returns how metrics, logs and status show h.
+func (h *Handler) entry(record *backendRecord) *shieldEntry {
+	return &shieldEntry{
+		h.Name, h.observing, h.Capacity, h.Concurrency, len(h.Classes) > 0, h.guard.Tickets(), h.guard.DetectsHerds(), h.guard, record, h.live,
 	}
 }
 
-// add registers a handler for reports, metrics and status.
-func (r *roster) add(h *Handler, b *backendState, zones []*zoneState) {
-	if !slices.ContainsFunc(r.backends, func(old *backend) bool { return old.state == b }) {
-		r.backends = append(r.backends, h.backend(b))
+// add has metrics, logs and status show a handler.
+func (r *roster) add(h *Handler, b *backendRecord, zones []*zoneRecord) {
+	if !slices.ContainsFunc(r.shields, func(old *shieldEntry) bool { return old.record == b }) {
+		r.shields = append(r.shields, h.entry(b))
 	}
-	for i, state := range zones {
-		if !slices.ContainsFunc(r.zones, func(old *zone) bool { return old.state == state }) {
-			r.zones = append(r.zones, &zone{h.Zones[i], h.Zones[i].Name, state})
+	for i, z := range zones {
+		if !slices.ContainsFunc(r.zones, func(old *zoneEntry) bool { return old.record == z }) {
+			r.zones = append(r.zones, &zoneEntry{h.Zones[i], h.Zones[i].Name, z})
 		}
 	}
 }

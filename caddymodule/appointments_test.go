@@ -16,7 +16,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
@@ -198,7 +197,7 @@ func lenientToEarlyClients(r *rig) {
 		}
 	}
 	if s := r.shieldStatus("lenient"); s.Refused["early"] != 0 || s.Refused["capacity"] != 4 {
-		r.Errorf("%v; want all refused for want of room", s.Refused)
+		r.Errorf("%v; want all refused over capacity", s.Refused)
 	}
 }
 
@@ -382,10 +381,10 @@ func TestReloadKeepsAppointments(t *testing.T) {
 
 	time.Sleep(time.Second) // the last one held comes no more; the token is there again
 	results = holding()
-	var state *backendState
-	for _, b := range r.app().configured.backends {
+	var state *backendRecord
+	for _, b := range r.app().configured.shields {
 		if b.name == "h" {
-			state = b.state
+			state = b.record
 		}
 	}
 	if err := caddy.Stop(); err != nil {
@@ -401,10 +400,10 @@ func TestReloadKeepsAppointments(t *testing.T) {
 // and one never.
 func TestPromisesAreReported(t *testing.T) {
 	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "capacity": {"rate": 20, "burst": 10}, "pushback": {"max": "4s"}},` + respondOK})
-	b := r.app().configured.backends[0]
+	b := r.app().configured.shields[0]
 	g, err := shield.New(shield.Config{
 		Capacity: limiter.Config{Rate: 20, Burst: 10}, Pushback: pushback.AnswerConfig{Max: 4 * time.Second},
-	}, &shield.State{Backend: b.state.Backend})
+	}, &shield.State{Backend: b.record.Backend})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -449,7 +448,7 @@ func TestPromisesAreReported(t *testing.T) {
 		}
 	}
 	g.Admit(then+2500*time.Millisecond, shield.Request{Client: 20_059, Fingerprint: 1})
-	s := b.state.Stats(shield.Now())
+	s := b.record.Stats(shield.Now())
 	p := s.Promises
 	values := []uint64{p.Made, p.Deferred, p.Kept, p.Late, p.NoShow, s.EarlyAdmitted, s.Broken, s.Refused[shield.Early], s.Refused[shield.Capacity]}
 	t.Logf("%+v, early %d, broken %d, refused %v", p, s.EarlyAdmitted, s.Broken, s.Refused)
@@ -458,23 +457,15 @@ func TestPromisesAreReported(t *testing.T) {
 		t.Errorf("%v: not all different, so the following would not tell them apart", values)
 	}
 	metrics := fmt.Sprintf(`
-# HELP caddy_shield_deferrals_total Times that clients were told to ask again for a promise.
-# TYPE caddy_shield_deferrals_total counter
 caddy_shield_deferrals_total{shield="s"} %d
-# HELP caddy_shield_promise_outcomes_total What became of promises: kept, no_show (not come for in time), late (come for after that; counted as no_show, too), early (admitted before), or broken (come for in time, and refused again).
-# TYPE caddy_shield_promise_outcomes_total counter
 caddy_shield_promise_outcomes_total{outcome="broken",shield="s"} %d
 caddy_shield_promise_outcomes_total{outcome="early",shield="s"} %d
 caddy_shield_promise_outcomes_total{outcome="kept",shield="s"} %d
 caddy_shield_promise_outcomes_total{outcome="late",shield="s"} %d
 caddy_shield_promise_outcomes_total{outcome="no_show",shield="s"} %d
-# HELP caddy_shield_promises_total Times that were promised to refused clients.
-# TYPE caddy_shield_promises_total counter
 caddy_shield_promises_total{shield="s"} %d
 `, p.Deferred, s.Broken, s.EarlyAdmitted, p.Kept, p.Late, p.NoShow, p.Made)
-	if err := testutil.GatherAndCompare(caddyRegistry(t), strings.NewReader(metrics), "caddy_shield_deferrals_total", "caddy_shield_promise_outcomes_total", "caddy_shield_promises_total"); err != nil {
-		t.Error(err)
-	}
+	wantMetrics(t, r.app(), metrics, "caddy_shield_deferrals_total", "caddy_shield_promise_outcomes_total", "caddy_shield_promises_total")
 	c := r.shieldStatus("s").Calendar
 	if c.Promises != p.Made || c.Deferrals != p.Deferred || c.Kept != p.Kept || c.Late != p.Late || c.NoShow != p.NoShow || c.Early != s.EarlyAdmitted || c.Broken != s.Broken || c.KeptRatio != s.KeptShare {
 		t.Errorf("status: %+v, want what the metrics say", c)
@@ -483,7 +474,7 @@ caddy_shield_promises_total{shield="s"} %d
 		t.Errorf("curl: %+v, want %+v", f, s.Families[pushback.FamilyCurl])
 	}
 	r.app().reportOnce(shield.Now())
-	if seen, want := b.state.overload.seen, (total{s.Refused[shield.Capacity], s.Refused[shield.Concurrency], s.Refused[shield.Early], 0, 0}); seen != want {
+	if seen, want := b.record.overload.seen, (reasonCounts{shield.Capacity: s.Refused[shield.Capacity], shield.Concurrency: s.Refused[shield.Concurrency], shield.Early: s.Refused[shield.Early]}); seen != want {
 		t.Errorf("reported: %+v, want %+v", seen, want)
 	}
 }

@@ -135,7 +135,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	state := shield.State{Zones: map[string]*shield.ZoneState{}}
 	pooled := h.lease.backend(h.Name)
 	state.Backend = pooled.Backend
-	var zones []*zoneState
+	var zones []*zoneRecord
 	for _, z := range h.zones {
 		zone := h.lease.zone(z.name)
 		state.Zones[z.name] = zone.ZoneState

@@ -178,7 +178,7 @@ func TestObserveEverywhere(t *testing.T) {
 			t.Errorf("request %d: %v %v", i, resp.Status, resp.Header)
 		}
 	}
-	if n := s.app.configured.backends[0].state.Stats(shield.Now()).Observed[shield.Quota]; n != 4 {
+	if n := s.app.configured.shields[0].record.Stats(shield.Now()).Observed[shield.Quota]; n != 4 {
 		t.Errorf("%d observed, want 4", n)
 	}
 }
@@ -260,15 +260,9 @@ func TestStatusAndMetricsWhileBusy(t *testing.T) {
 	if got := status.Shields[0]; got.InFlight != 1 || !got.Overloaded || got.Refused["concurrency"] != 1 {
 		t.Errorf("shop: %+v, want 1 in flight, overloaded, 1 refused", got)
 	}
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(collector{s.app})
-	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP caddy_shield_in_flight_requests Requests that hold a place in flight.
-# TYPE caddy_shield_in_flight_requests gauge
+	wantMetrics(t, s.app, `
 caddy_shield_in_flight_requests{shield="shop"} 1
-`), "caddy_shield_in_flight_requests"); err != nil {
-		t.Error(err)
-	}
+`, "caddy_shield_in_flight_requests")
 	close(release)
 	<-done
 	hold.Store(nil)
@@ -461,7 +455,7 @@ func TestLogsAndEventsAreFewAndTrue(t *testing.T) {
 	now := shield.Now()
 	s.app.reportOnce(now)
 	s.app.reportOnce(now + 2*reportEvery)
-	s.app.reportOnce(now + overloadEnds)
+	s.app.reportOnce(now + overloadQuiet)
 	_ = caddy.Stop()
 
 	var got []string
@@ -473,7 +467,7 @@ func TestLogsAndEventsAreFewAndTrue(t *testing.T) {
 	want := []string{
 		"info: refused over quota per_key 498 <nil> <nil> <nil>",
 		"warn: overload started <nil> <nil> shop <nil> <nil>",
-		"warn: refused for want of room <nil> <nil> shop 500 <nil>",
+		"warn: refused in overload <nil> <nil> shop 500 <nil>",
 		"info: overload ended <nil> <nil> shop <nil> 500",
 	}
 	if !slices.Equal(got, want) {
@@ -543,14 +537,8 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("told %v, want three times, once 10 s, and else 8 s to 10 s", buckets)
 	}
 	want := `
-# HELP caddy_shield_backlog_seconds How far ahead the last promised time is.
-# TYPE caddy_shield_backlog_seconds gauge
 caddy_shield_backlog_seconds{shield="shop"} 0
-# HELP caddy_shield_backend_failures_total Admitted requests that the backend refused, or that could not be passed to it: 502, 503.
-# TYPE caddy_shield_backend_failures_total counter
 caddy_shield_backend_failures_total{shield="shop"} 0
-# HELP caddy_shield_clients Refused clients that are remembered, by how they retry.
-# TYPE caddy_shield_clients gauge
 caddy_shield_clients{policy="early",shield="shop"} 1
 caddy_shield_clients{policy="exponential",shield="shop"} 0
 caddy_shield_clients{policy="fixed",shield="shop"} 0
@@ -559,60 +547,30 @@ caddy_shield_clients{policy="honours",shield="shop"} 0
 caddy_shield_clients{policy="jittered",shield="shop"} 0
 caddy_shield_clients{policy="late",shield="shop"} 0
 caddy_shield_clients{policy="unknown",shield="shop"} 1
-# HELP caddy_shield_concurrency_limit_requests Requests that may be in flight at once.
-# TYPE caddy_shield_concurrency_limit_requests gauge
 caddy_shield_concurrency_limit_requests{shield="shop"} 7
-# HELP caddy_shield_deferrals_total Times that clients were told to ask again for a promise.
-# TYPE caddy_shield_deferrals_total counter
 caddy_shield_deferrals_total{shield="shop"} 1
-# HELP caddy_shield_deferred_clients Clients that wait for a promise, because no time within the horizon is free.
-# TYPE caddy_shield_deferred_clients gauge
 caddy_shield_deferred_clients{shield="shop"} 1
-# HELP caddy_shield_family_refusals_total Refusals with a time to come back, by family of client software.
-# TYPE caddy_shield_family_refusals_total counter
 caddy_shield_family_refusals_total{family="curl",shield="shop"} 1
 caddy_shield_family_refusals_total{family="other",shield="shop"} 1
-# HELP caddy_shield_family_returns_total Returns of refused clients, kept (at the time that they were told), late or early, by family of client software.
-# TYPE caddy_shield_family_returns_total counter
 caddy_shield_family_returns_total{family="curl",outcome="early",shield="shop"} 0
 caddy_shield_family_returns_total{family="curl",outcome="kept",shield="shop"} 0
 caddy_shield_family_returns_total{family="curl",outcome="late",shield="shop"} 0
 caddy_shield_family_returns_total{family="other",outcome="early",shield="shop"} 1
 caddy_shield_family_returns_total{family="other",outcome="kept",shield="shop"} 0
 caddy_shield_family_returns_total{family="other",outcome="late",shield="shop"} 0
-# HELP caddy_shield_held_refusals Refusals that are held back, for less than a second, before they are sent.
-# TYPE caddy_shield_held_refusals gauge
 caddy_shield_held_refusals{shield="shop"} 0
-# HELP caddy_shield_in_flight_requests Requests that hold a place in flight.
-# TYPE caddy_shield_in_flight_requests gauge
 caddy_shield_in_flight_requests{shield="shop"} 0
-# HELP caddy_shield_kept_ratio How many of the promised times are expected to be kept, of 1, as learnt from the last ones.
-# TYPE caddy_shield_kept_ratio gauge
 caddy_shield_kept_ratio{shield="shop"} 1
-# HELP caddy_shield_max_clients Refused clients that can be remembered.
-# TYPE caddy_shield_max_clients gauge
 caddy_shield_max_clients{shield="shop"} 65536
-# HELP caddy_shield_overloaded 1 while requests are being refused for anything but what their client has used up, and for 5 s after.
-# TYPE caddy_shield_overloaded gauge
 caddy_shield_overloaded{shield="shop"} 1
-# HELP caddy_shield_paused 1 while the backend is left alone because it has asked for that.
-# TYPE caddy_shield_paused gauge
 caddy_shield_paused{shield="shop"} 0
-# HELP caddy_shield_pauses_total Times that the backend has asked to be left alone.
-# TYPE caddy_shield_pauses_total counter
 caddy_shield_pauses_total{shield="shop"} 0
-# HELP caddy_shield_promise_outcomes_total What became of promises: kept, no_show (not come for in time), late (come for after that; counted as no_show, too), early (admitted before), or broken (come for in time, and refused again).
-# TYPE caddy_shield_promise_outcomes_total counter
 caddy_shield_promise_outcomes_total{outcome="broken",shield="shop"} 0
 caddy_shield_promise_outcomes_total{outcome="early",shield="shop"} 0
 caddy_shield_promise_outcomes_total{outcome="kept",shield="shop"} 0
 caddy_shield_promise_outcomes_total{outcome="late",shield="shop"} 0
 caddy_shield_promise_outcomes_total{outcome="no_show",shield="shop"} 0
-# HELP caddy_shield_promises_total Times that were promised to refused clients.
-# TYPE caddy_shield_promises_total counter
 caddy_shield_promises_total{shield="shop"} 0
-# HELP caddy_shield_requests_total Requests by what was decided: admitted, refused, or observed (admitted, but would have been refused), and for what reason.
-# TYPE caddy_shield_requests_total counter
 caddy_shield_requests_total{outcome="admitted",reason="none",shield="shop"} 3
 caddy_shield_requests_total{outcome="observed",reason="capacity",shield="shop"} 0
 caddy_shield_requests_total{outcome="observed",reason="concurrency",shield="shop"} 0
@@ -628,42 +586,22 @@ caddy_shield_requests_total{outcome="refused",reason="pause",shield="shop"} 0
 caddy_shield_requests_total{outcome="refused",reason="per_client",shield="shop"} 0
 caddy_shield_requests_total{outcome="refused",reason="quota",shield="shop"} 1
 caddy_shield_requests_total{outcome="refused",reason="retry_budget",shield="shop"} 0
-# HELP caddy_shield_retry_after_seconds What refused clients were told to wait.
-# TYPE caddy_shield_retry_after_seconds histogram
 ` + told + `caddy_shield_retry_after_seconds_bucket{shield="shop",le="+Inf"} 3
 caddy_shield_retry_after_seconds_sum{shield="shop"} ` + strconv.Itoa(sum) + `
 caddy_shield_retry_after_seconds_count{shield="shop"} 3
-# HELP caddy_shield_spare_requests_per_second How many refused clients per second the backend can take besides what comes anyhow.
-# TYPE caddy_shield_spare_requests_per_second gauge
 caddy_shield_spare_requests_per_second{shield="shop"} 0.0002722222222222222
-# HELP caddy_shield_tickets_total Tickets of clients that were not known: honoured, or worthless.
-# TYPE caddy_shield_tickets_total counter
 caddy_shield_tickets_total{outcome="honoured",shield="shop"} 0
 caddy_shield_tickets_total{outcome="worthless",shield="shop"} 0
-# HELP caddy_shield_told_never_total Refused clients that were told not to come back.
-# TYPE caddy_shield_told_never_total counter
 caddy_shield_told_never_total{shield="shop"} 0
-# HELP caddy_shield_zone_evictions_total Clients that a zone forgot for want of room before their quota was whole.
-# TYPE caddy_shield_zone_evictions_total counter
 caddy_shield_zone_evictions_total{zone="per_key"} 0
-# HELP caddy_shield_zone_keys Clients that a zone remembers because their quota is not whole.
-# TYPE caddy_shield_zone_keys gauge
 caddy_shield_zone_keys{zone="per_key"} 3
-# HELP caddy_shield_zone_max_keys Clients that a zone can remember.
-# TYPE caddy_shield_zone_max_keys gauge
 caddy_shield_zone_max_keys{zone="per_key"} 50000
-# HELP caddy_shield_zone_requests_total Requests that a zone counted, by what was decided: admitted, refused for this zone, or observed.
-# TYPE caddy_shield_zone_requests_total counter
 caddy_shield_zone_requests_total{outcome="admitted",zone="per_key"} 3
 caddy_shield_zone_requests_total{outcome="observed",zone="per_key"} 0
 caddy_shield_zone_requests_total{outcome="refused",zone="per_key"} 1
-# HELP caddy_shield_zone_shared_requests_total Requests of clients that found no room in a zone, and share a bucket.
-# TYPE caddy_shield_zone_shared_requests_total counter
 caddy_shield_zone_shared_requests_total{zone="per_key"} 0
 `
-	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
-		t.Error(err)
-	}
+	wantMetrics(t, s.app, want)
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v %v", problems, err)
@@ -707,14 +645,8 @@ func TestToldNever(t *testing.T) {
 	if resp.StatusCode != 503 || string(body) != "refuse capacity () ()" || resp.Header.Get("Retry-After") != "" || resp.Header.Get("X-Should-Retry") != "false" {
 		t.Errorf("%s %v %q; want a refusal for good", resp.Status, resp.Header, body)
 	}
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(collector{s.app})
-	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP caddy_shield_told_never_total Refused clients that were told not to come back.
-# TYPE caddy_shield_told_never_total counter
+	wantMetrics(t, s.app, `
 caddy_shield_told_never_total{shield="srv0"} 1
-# HELP caddy_shield_retry_after_seconds What refused clients were told to wait.
-# TYPE caddy_shield_retry_after_seconds histogram
 caddy_shield_retry_after_seconds_bucket{shield="srv0",le="1"} 0
 caddy_shield_retry_after_seconds_bucket{shield="srv0",le="2"} 0
 caddy_shield_retry_after_seconds_bucket{shield="srv0",le="3"} 0
@@ -728,9 +660,7 @@ caddy_shield_retry_after_seconds_bucket{shield="srv0",le="59"} 0
 caddy_shield_retry_after_seconds_bucket{shield="srv0",le="+Inf"} 0
 caddy_shield_retry_after_seconds_sum{shield="srv0"} 0
 caddy_shield_retry_after_seconds_count{shield="srv0"} 0
-`), "caddy_shield_told_never_total", "caddy_shield_retry_after_seconds"); err != nil {
-		t.Error(err)
-	}
+`, "caddy_shield_told_never_total", "caddy_shield_retry_after_seconds")
 	var status Status
 	s.app.fill(&status)
 	if got := status.Shields[0]; got.ToldNever != 1 || len(got.Clients) != 0 {

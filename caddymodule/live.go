@@ -42,23 +42,23 @@ type Live struct {
 // A LiveBackend is what traffic has written about one backend: who is in flight, and
 // who was told what. It may be used by one Live shield after another, and by
 // several at once.
-type LiveBackend struct{ state backendState }
+type LiveBackend struct{ record backendRecord }
 
 // NewLiveBackend returns a LiveBackend that nothing has come to yet.
 func NewLiveBackend() *LiveBackend {
-	return &LiveBackend{backendState{Backend: new(shield.Backend)}}
+	return &LiveBackend{backendRecord{Backend: new(shield.Backend)}}
 }
 
 // A LiveZone is what traffic has written about one quota: what each client has used.
 type LiveZone struct {
-	name  string
-	state zoneState
+	name   string
+	record zoneRecord
 }
 
 // NewLiveZone returns a LiveZone that has counted nobody yet. The name is how metrics,
 // logs and status call it.
 func NewLiveZone(name string) *LiveZone {
-	return &LiveZone{name, zoneState{ZoneState: shield.NewZoneState(name)}}
+	return &LiveZone{name, zoneRecord{ZoneState: shield.NewZoneState(name)}}
 }
 
 // New returns a handler that does what l says, and that is not seen in metrics,
@@ -77,14 +77,14 @@ func (l Live) New() (*LiveHandler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("shield %q: %w", h.Name, err)
 	}
-	state := shield.State{Backend: l.Backend.state.Backend, Zones: map[string]*shield.ZoneState{}}
+	state := shield.State{Backend: l.Backend.record.Backend, Zones: map[string]*shield.ZoneState{}}
 	for i, z := range h.Zones {
 		k, err := newKeyer(z.Key, z.IPv4Prefix, z.IPv6Prefix)
 		if err != nil {
 			return nil, fmt.Errorf("shield %q: zone %q: %w", h.Name, z.Name, err)
 		}
 		h.zones = append(h.zones, handlerZone{name: z.Name, keyer: k})
-		state.Zones[z.Name] = l.Zones[i].state.ZoneState
+		state.Zones[z.Name] = l.Zones[i].record.ZoneState
 	}
 	if err := h.work(cfg, &state); err != nil {
 		return nil, fmt.Errorf("shield %q: %w", h.Name, err)
@@ -125,17 +125,17 @@ func (a *App) Show(shields []*LiveHandler) {
 	for _, s := range shields {
 		if b := s.live.Backend; !backends[b] {
 			backends[b] = true
-			r.backends = append(r.backends, s.h.backend(&b.state))
+			r.shields = append(r.shields, s.h.entry(&b.record))
 		}
 		for i, z := range s.live.Zones {
 			if !zones[z] {
 				zones[z] = true
-				r.zones = append(r.zones, &zone{s.h.Zones[i], z.name, &z.state})
+				r.zones = append(r.zones, &zoneEntry{s.h.Zones[i], z.name, &z.record})
 			}
 		}
 	}
 	a.live.Store(&r)
-	a.logger.Debug("shields have changed", zap.Int("shields", len(r.backends)), zap.Int("zones", len(r.zones)))
+	a.logger.Debug("shields have changed", zap.Int("shields", len(r.shields)), zap.Int("zones", len(r.zones)))
 }
 
 // allowed reports whether r comes from an address that is not to be counted.

@@ -95,7 +95,7 @@ func TestLiveShieldsShareABackend(t *testing.T) {
 	classes := map[string]uint64{}
 	asked(t, low, "192.0.2.1", func(w http.ResponseWriter, r *http.Request) {
 		asked(t, high, "192.0.2.2", func(w http.ResponseWriter, r *http.Request) {
-			if got := backend.state.Stats(shield.Now()).InFlight; got != 2 {
+			if got := backend.record.Stats(shield.Now()).InFlight; got != 2 {
 				t.Errorf("%d requests in flight; want 2, from two shields", got)
 			}
 			served(w, r)

@@ -1,81 +1,266 @@
 package caddymodule
 
 import (
+	"iter"
+	"strings"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/pushback"
 )
 
-// Metrics are read from the state when they are scraped; requests do nothing
-// for them but add to counters. Labels come from the config, or from fixed
-// sets. Counters live as long as the zone or backend is in some config, across reloads.
-var (
-	descRequests = desc("requests_total", "Requests by what was decided: admitted, refused, or observed (admitted, but would have been refused), and for what reason.", "shield", "outcome", "reason")
-	descInFlight = desc("in_flight_requests", "Requests that hold a place in flight.", "shield")
-	descLimit    = desc("concurrency_limit_requests", "Requests that may be in flight at once.", "shield")
-	descChanges  = desc("concurrency_changes_total", "Changes of the limit in flight, by what they were made for; where it is adaptive.", "shield", "reason")
-	descLatency  = desc("concurrency_latency_seconds", "Mean time of service when the limit in flight was last changed; where it is adaptive.", "shield")
-	descBaseline = desc("concurrency_baseline_seconds", "What that would have been if nothing had waited in the backend, as far as it is known; where the limit in flight is adaptive.", "shield")
-	descGhosts   = desc("ghost_requests", "Requests whose clients have gone, and whose places are kept while the backend probably works on.", "shield")
-	descQueue    = desc("queue_requests", "Requests that wait for a place in flight.", "shield")
-	descWaits    = desc("queue_waits_total", "Requests that have waited for a place in flight: admitted, timeout, dropped (for one of a higher class), or gone (the client).", "shield", "outcome")
-	descWaited   = desc("queue_wait_seconds_total", "Time that they have waited, in total.", "shield")
-	descClass    = desc("class_requests_total", "Requests by class and by what was decided: admitted, refused, or observed (admitted, but would have been refused).", "shield", "class", "outcome")
-	descPaused   = desc("paused", "1 while the backend is left alone because it has asked for that.", "shield")
-	descPauses   = desc("pauses_total", "Times that the backend has asked to be left alone.", "shield")
-	descFailed   = desc("backend_failures_total", "Admitted requests that the backend refused, or that could not be passed to it: 502, 503.", "shield")
-	descOverload = desc("overloaded", "1 while requests are being refused for anything but what their client has used up, and for 5 s after.", "shield")
-	descHints    = desc("retry_after_seconds", "What refused clients were told to wait.", "shield")
-	descNever    = desc("told_never_total", "Refused clients that were told not to come back.", "shield")
-	descHeld     = desc("held_refusals", "Refusals that are held back, for less than a second, before they are sent.", "shield")
+// A metric is one row of a table. What is described, collected and documented in
+// docs/operating.md follows from it.
+//
+// Metrics are read from the state when they are scraped. Requests only add to counters.
+// Label values come from the config or from fixed sets. Counters live as long as their zone
+// or backend is in a config, across reloads.
+type metric[S any] struct {
+	name   string
+	kind   string   // counter, gauge or histogram
+	labels []string // after that of the shield or zone
+	help   string
+	read   func(S, sink)
+}
 
-	descBacklog   = desc("backlog_seconds", "How far ahead the last promised time is.", "shield")
-	descDeferred  = desc("deferred_clients", "Clients that wait for a promise, because no time within the horizon is free.", "shield")
-	descSpare     = desc("spare_requests_per_second", "How many refused clients per second the backend can take besides what comes anyhow.", "shield")
-	descPromises  = desc("promises_total", "Times that were promised to refused clients.", "shield")
-	descOutcomes  = desc("promise_outcomes_total", "What became of promises: kept, no_show (not come for in time), late (come for after that; counted as no_show, too), early (admitted before), or broken (come for in time, and refused again).", "shield", "outcome")
-	descDeferrals = desc("deferrals_total", "Times that clients were told to ask again for a promise.", "shield")
-	descKept      = desc("kept_ratio", "How many of the promised times are expected to be kept, of 1, as learnt from the last ones.", "shield")
+// A metricGroup is the metrics that a shield or zone has under one condition.
+type metricGroup[S any] struct {
+	label   string // shield or zone
+	with    string // the option that they need, in words; "": none
+	has     func(S) bool
+	metrics []metric[S]
+}
 
-	descClients    = desc("clients", "Refused clients that are remembered, by how they retry.", "shield", "policy")
-	descMaxClients = desc("max_clients", "Refused clients that can be remembered.", "shield")
-	descTickets    = desc("tickets_total", "Tickets of clients that were not known: honoured, or worthless.", "shield", "outcome")
-	descTold       = desc("family_refusals_total", "Refusals with a time to come back, by family of client software.", "shield", "family")
-	descReturns    = desc("family_returns_total", "Returns of refused clients, kept (at the time that they were told), late or early, by family of client software.", "shield", "family", "outcome")
-
-	descHerd     = desc("herd", "1 while a herd of this kind is there: backlog (many came at once, and have appointments), periodic, or echo (clients that come at an interval of their own).", "shield", "kind")
-	descHerdSize = desc("herd_size_requests", "How large the herd is: of a backlog its clients, of others the requests of one pulse.", "shield")
-	descHerdQ    = desc("herd_q", "How much the arrivals follow a period, in coherent cycles: above 7 is a herd, 16 the most.", "shield", "period")
-	descAllan    = desc("herd_allan_ratio", "How bursty the arrivals are at a scale of time, in terms of their last hour: above 2 is unusual.", "shield", "scale")
-	descChange   = desc("herd_cusum", "How much the arrivals have risen, in standard deviations summed up: above 14 is unusual.", "shield")
-	descDistinct = desc("herd_distinct_ratio", "Clients refused in the last one or two minutes, of 1 per refusal: about 1 in a herd, about 0 where one hammers.", "shield")
-
-	descZoneRequests = desc("zone_requests_total", "Requests that a zone counted, by what was decided: admitted, refused for this zone, or observed.", "zone", "outcome")
-	descKeys         = desc("zone_keys", "Clients that a zone remembers because their quota is not whole.", "zone")
-	descMaxKeys      = desc("zone_max_keys", "Clients that a zone can remember.", "zone")
-	descEvictions    = desc("zone_evictions_total", "Clients that a zone forgot for want of room before their quota was whole.", "zone")
-	descShared       = desc("zone_shared_requests_total", "Requests of clients that found no room in a zone, and share a bucket.", "zone")
-
-	descs = []*prometheus.Desc{
-		descRequests, descInFlight, descLimit, descChanges, descLatency, descBaseline, descGhosts,
-		descQueue, descWaits, descWaited, descClass, descPaused, descPauses, descFailed,
-		descOverload, descHints, descNever, descHeld,
-		descBacklog, descDeferred, descSpare, descPromises, descOutcomes, descDeferrals, descKept,
-		descClients, descMaxClients, descTickets, descTold, descReturns,
-		descHerd, descHerdSize, descHerdQ, descAllan, descChange, descDistinct,
-		descZoneRequests, descKeys, descMaxKeys, descEvictions, descShared,
-	}
+const (
+	counter   = "counter"
+	gauge     = "gauge"
+	histogram = "histogram"
 )
+
+// A shieldReading is a shield as it is at one moment.
+type shieldReading struct {
+	*shieldEntry
+	now   time.Duration
+	stats shield.BackendStats
+	shed  shield.ShedStats
+	herd  pushback.HerdReport
+}
+
+func (s *shieldEntry) reading(now time.Duration) *shieldReading {
+	return &shieldReading{s, now, s.record.Stats(now), s.record.ShedStats(now), s.record.Herd()}
+}
+
+type zoneReading struct {
+	*zoneEntry
+	stats shield.ZoneStats
+}
+
+func (z *zoneEntry) reading(now time.Duration) *zoneReading {
+	return &zoneReading{z, z.record.Stats(now)}
+}
+
+var shieldMetrics = []metricGroup[*shieldReading]{
+	{"shield", "", func(*shieldReading) bool { return true }, []metric[*shieldReading]{
+		{"caddy_shield_requests_total", counter, []string{"outcome", "reason"}, "Requests by decision: admitted, refused, or observed (admitted, but would have been refused). The reason is the limit that refused: " + reasonNames() + ".",
+			func(s *shieldReading, to sink) {
+				to.sparse = false
+				to.count(s.stats.Admitted, "admitted", shield.None.String())
+				for _, reason := range shield.Reasons {
+					to.count(s.stats.Refused[reason], "refused", reason.String())
+				}
+				to.sparse = s.live
+				for _, reason := range shield.Reasons {
+					to.count(s.stats.Observed[reason], "observed", reason.String())
+				}
+			}},
+		{"caddy_shield_overloaded", gauge, nil, "1 while requests are refused, or in observe mode would be, for any reason but quota and per_client, and for 5 s after.",
+			func(s *shieldReading, to sink) { to.sparse = false; to.flag(s.record.overload.active()) }},
+		{"caddy_shield_retry_after_seconds", histogram, nil, "Seconds that refused clients were told to wait.",
+			func(s *shieldReading, to sink) { to.histogram(s.stats.RetryAfter[:], hintBuckets) }},
+		{"caddy_shield_told_never_total", counter, nil, "Refused clients that were told not to come back: see give_up.",
+			func(s *shieldReading, to sink) { to.count(s.stats.RetryAfter[0]) }},
+		{"caddy_shield_held_refusals", gauge, nil, "Refusals that are held for less than a second before they are sent, at most 10000.",
+			func(s *shieldReading, to sink) { to.set(float64(s.stats.Held)) }},
+		{"caddy_shield_clients", gauge, []string{"policy"}, "Remembered clients by how they retry: unknown (not back yet), honours, late, hammer, fixed, exponential, jittered, early. A client over its quota counts once more for each zone.",
+			func(s *shieldReading, to sink) {
+				for class, n := range s.record.Clients() {
+					to.set(float64(n), pushback.Class(class).String())
+				}
+			}},
+		{"caddy_shield_max_clients", gauge, nil, "Refused clients that can be remembered.",
+			func(s *shieldReading, to sink) { to.set(float64(s.stats.MaxClients)) }},
+		{"caddy_shield_family_refusals_total", counter, []string{"family"}, "Refusals with a time to come back, by client software according to its User-Agent: browser, curl, go, python and others that have been seen.",
+			func(s *shieldReading, to sink) {
+				for family, f := range s.families() {
+					to.count(f.Told, family.String())
+				}
+			}},
+		{"caddy_shield_family_returns_total", counter, []string{"family", "outcome"}, "Returns of refused clients by client software: kept (at the time that they were told), late or early.",
+			func(s *shieldReading, to sink) {
+				for family, f := range s.families() {
+					to.outcomes(map[string]uint64{"kept": f.Kept, "late": f.Late, "early": f.Early}, family.String())
+				}
+			}},
+	}},
+	{"shield", "`concurrency`", func(s *shieldReading) bool { return s.concurrency != nil }, []metric[*shieldReading]{
+		{"caddy_shield_in_flight_requests", gauge, nil, "Requests in flight.",
+			func(s *shieldReading, to sink) { to.sparse = false; to.set(float64(s.stats.InFlight)) }},
+		{"caddy_shield_concurrency_limit_requests", gauge, nil, "Requests that may be in flight now.",
+			func(s *shieldReading, to sink) { to.sparse = false; to.set(float64(s.guard.Limit())) }},
+		{"caddy_shield_backend_failures_total", counter, nil, "Admitted requests that the backend refused or that could not be passed to it: 502, 503.",
+			func(s *shieldReading, to sink) { to.count(s.shed.Failed) }},
+	}},
+	{"shield", "`concurrency adaptive` or `slo`", (*shieldReading).adaptive, []metric[*shieldReading]{
+		{"caddy_shield_concurrency_changes_total", counter, []string{"reason"}, "Changes of the limit in flight, by reason.",
+			func(s *shieldReading, to sink) {
+				for reason, n := range s.shed.Changes {
+					to.count(n, reason.String())
+				}
+			}},
+		{"caddy_shield_concurrency_latency_seconds", gauge, nil, "Mean latency of the backend when the limit in flight last changed.",
+			func(s *shieldReading, to sink) { to.set(s.shed.Last.Latency.Seconds()) }},
+		{"caddy_shield_concurrency_baseline_seconds", gauge, nil, "The same without queueing in the backend, as estimated. 0: not known.",
+			func(s *shieldReading, to sink) { to.set(s.shed.Last.Baseline.Seconds()) }},
+		{"caddy_shield_ghost_requests", gauge, nil, "Orphaned requests: the client is gone, but the request still counts as in flight, because the backend probably works on it.",
+			func(s *shieldReading, to sink) { to.set(float64(s.shed.Ghosts)) }},
+	}},
+	{"shield", "`queue`", func(s *shieldReading) bool { return s.guard.QueueSize() > 0 }, []metric[*shieldReading]{
+		{"caddy_shield_queue_requests", gauge, nil, "Requests in the queue.",
+			func(s *shieldReading, to sink) { to.set(float64(s.shed.Queue.Length)) }},
+		{"caddy_shield_queue_waits_total", counter, []string{"outcome"}, "Requests that have left the queue: admitted, timeout, dropped (for one of a higher class), or gone (the client).",
+			func(s *shieldReading, to sink) {
+				q := s.shed.Queue
+				to.outcomes(map[string]uint64{"admitted": q.Granted, "timeout": q.Expired, "dropped": q.Dropped, "gone": q.Gone})
+			}},
+		{"caddy_shield_queue_wait_seconds_total", counter, nil, "Total time that requests have spent in the queue.",
+			func(s *shieldReading, to sink) { to.set(s.shed.Queue.Waited.Seconds()) }},
+	}},
+	{"shield", "`class`", func(s *shieldReading) bool { return s.classes }, []metric[*shieldReading]{
+		{"caddy_shield_class_requests_total", counter, []string{"class", "outcome"}, "Requests by the class that they were treated as and by decision: admitted, refused or observed.",
+			func(s *shieldReading, to sink) {
+				for _, class := range s.guard.ClassStats() {
+					to.outcomes(map[string]uint64{"admitted": class.Admitted, "refused": class.Refused, "observed": class.Observed}, class.Name)
+				}
+			}},
+	}},
+	{"shield", "`capacity` or `concurrency`", (*shieldReading).limited, []metric[*shieldReading]{
+		{"caddy_shield_paused", gauge, nil, "1 during a pause that the backend has asked for.",
+			func(s *shieldReading, to sink) { to.flag(s.shed.Paused > 0) }},
+		{"caddy_shield_pauses_total", counter, nil, "Pauses that the backend has asked for.",
+			func(s *shieldReading, to sink) { to.count(s.shed.Pauses) }},
+		{"caddy_shield_backlog_seconds", gauge, nil, "Time until the last appointment.",
+			func(s *shieldReading, to sink) { to.set(s.stats.Backlog.Seconds()) }},
+		{"caddy_shield_deferred_clients", gauge, nil, "Refused clients without an appointment, because no time within pushback max is free.",
+			func(s *shieldReading, to sink) { to.set(float64(s.stats.Deferred)) }},
+		{"caddy_shield_spare_requests_per_second", gauge, nil, "Refused clients per second that the backend can serve in addition to new requests.",
+			func(s *shieldReading, to sink) { to.set(s.guard.Spare()) }},
+		{"caddy_shield_promises_total", counter, nil, "Appointments made.",
+			func(s *shieldReading, to sink) { to.count(s.stats.Promises.Made) }},
+		{"caddy_shield_promise_outcomes_total", counter, []string{"outcome"}, "What became of appointments: kept, no_show (the client did not come within a second), late (it came after that, counted as no_show, too), early (it was admitted before), or broken (it came in time and was refused again).",
+			func(s *shieldReading, to sink) {
+				p := s.stats.Promises
+				to.outcomes(map[string]uint64{"kept": p.Kept, "no_show": p.NoShow, "late": p.Late, "early": s.stats.EarlyAdmitted, "broken": s.stats.Broken})
+			}},
+		{"caddy_shield_deferrals_total", counter, nil, "Times that clients were told to come back for an appointment.",
+			func(s *shieldReading, to sink) { to.count(s.stats.Promises.Deferred) }},
+		{"caddy_shield_kept_ratio", gauge, nil, "Expected share of appointments that are kept, learned from the last 200: 0.25 to 1. The rest are promised twice.",
+			func(s *shieldReading, to sink) { to.set(s.stats.KeptShare) }},
+	}},
+	{"shield", "`retries { tickets on }`", func(s *shieldReading) bool { return s.tickets }, []metric[*shieldReading]{
+		{"caddy_shield_tickets_total", counter, []string{"outcome"}, "Tickets of unknown clients: honoured, or worthless (forged, of another client, used or too old).",
+			func(s *shieldReading, to sink) {
+				to.outcomes(map[string]uint64{"honoured": s.stats.Redeemed, "worthless": s.stats.Worthless})
+			}},
+	}},
+	{"shield", "`herd { detect on }`", func(s *shieldReading) bool { return s.detects }, []metric[*shieldReading]{
+		{"caddy_shield_herd", gauge, []string{"kind"}, "1 while there is a herd of this kind: backlog (many clients came at once and have appointments), periodic, or echo (clients that retry at a fixed interval).",
+			func(s *shieldReading, to sink) {
+				for _, kind := range []pushback.HerdKind{pushback.BacklogHerd, pushback.PeriodicHerd, pushback.EchoHerd} {
+					to.flag(s.herd.Kind == kind, kind.String())
+				}
+			}},
+		{"caddy_shield_herd_size_requests", gauge, nil, "Size of the herd: the clients of a backlog, the requests in one pulse of the other kinds.",
+			func(s *shieldReading, to sink) { to.set(s.herd.Size) }},
+		{"caddy_shield_herd_q", gauge, []string{"period"}, "How closely arrivals follow a period, in coherent cycles: above 7 is a herd, 16 the most.",
+			func(s *shieldReading, to sink) {
+				for i, q := range s.herd.Q {
+					to.set(q, pushback.HerdPeriods[i].String())
+				}
+			}},
+		{"caddy_shield_herd_allan_ratio", gauge, []string{"scale"}, "Burstiness of arrivals at a time scale, relative to their last hour: above 2 is unusual.",
+			func(s *shieldReading, to sink) {
+				for i, ratio := range s.herd.AllanRatio {
+					to.set(ratio, pushback.HerdAllanScales[i].String())
+				}
+			}},
+		{"caddy_shield_herd_cusum", gauge, nil, "Cumulative sum of the rise of arrivals, in standard deviations: above 14 is unusual.",
+			func(s *shieldReading, to sink) { to.set(s.herd.CUSUM) }},
+		{"caddy_shield_herd_distinct_ratio", gauge, nil, "Clients per refusal in the last one or two minutes: about 1 in a herd, about 0 if one client hammers.",
+			func(s *shieldReading, to sink) {
+				to.set(min(1, float64(s.herd.Distinct)/float64(max(1, s.herd.Requests))))
+			}},
+	}},
+}
+
+var zoneMetrics = []metricGroup[*zoneReading]{
+	{"zone", "", func(*zoneReading) bool { return true }, []metric[*zoneReading]{
+		{"caddy_shield_zone_requests_total", counter, []string{"outcome"}, "Requests that the zone counted, by decision: admitted, refused by this zone, or observed.",
+			func(z *zoneReading, to sink) {
+				to.outcomes(map[string]uint64{"admitted": z.stats.Admitted, "refused": z.stats.Refused, "observed": z.stats.Observed})
+			}},
+		{"caddy_shield_zone_keys", gauge, nil, "Clients that the zone remembers because their quota is not full.",
+			func(z *zoneReading, to sink) { to.set(float64(z.stats.Keys)) }},
+		{"caddy_shield_zone_max_keys", gauge, nil, "Clients that the zone can remember.",
+			func(z *zoneReading, to sink) { to.set(float64(z.maxKeys())) }},
+		{"caddy_shield_zone_evictions_total", counter, nil, "Clients forgotten before their quota was full. Raise max_keys.",
+			func(z *zoneReading, to sink) { to.count(z.stats.Evicted) }},
+		{"caddy_shield_zone_shared_requests_total", counter, nil, "Requests of clients that share a bucket because the zone is full. Raise max_keys.",
+			func(z *zoneReading, to sink) { to.count(z.stats.Shared) }},
+	}},
+}
 
 // hintBuckets are the upper bounds of the histogram of waits, in seconds.
 var hintBuckets = []int{1, 2, 3, 5, 8, 13, 21, 30, 45, 59}
 
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(prometheus.BuildFQName("caddy", "shield", name), help, labels, nil)
+// reasonNames lists the reasons for a refusal.
+func reasonNames() string {
+	var names []string
+	for _, reason := range shield.Reasons {
+		names = append(names, reason.String())
+	}
+	return strings.Join(names, ", ")
 }
 
-// collector implements prometheus.Collector for the handlers of one config.
+// families returns the client software that has been seen.
+func (s *shieldReading) families() iter.Seq2[pushback.Family, shield.FamilyStats] {
+	return func(yield func(pushback.Family, shield.FamilyStats) bool) {
+		for i, f := range s.stats.Families {
+			if f != (shield.FamilyStats{}) && !yield(pushback.Family(i), f) {
+				return
+			}
+		}
+	}
+}
+
+// descs are the descriptions of all metrics, by name.
+var descs = map[string]*prometheus.Desc{}
+
+func init() {
+	describe(shieldMetrics)
+	describe(zoneMetrics)
+}
+
+func describe[S any](groups []metricGroup[S]) {
+	for _, g := range groups {
+		for _, m := range g.metrics {
+			descs[m.name] = prometheus.NewDesc(m.name, m.help, append([]string{g.label}, m.labels...), nil)
+		}
+	}
+}
+
+// collector implements prometheus.Collector for the shields and zones of one App.
 type collector struct{ *App }
 
 // Describe implements prometheus.Collector.
@@ -87,191 +272,78 @@ func (collector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
-	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
-	}
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	all := c.roster()
-	for _, b := range all.backends {
-		s := b.state.Stats(shield.Now())
-		counter(descRequests, s.Admitted, b.name, "admitted", shield.None.String())
-		for _, reason := range shield.Reasons {
-			counter(descRequests, s.Refused[reason], b.name, "refused", reason.String())
-		}
-		if b.concurrency != nil {
-			gauge(descInFlight, float64(s.InFlight), b.name)
-			gauge(descLimit, float64(b.guard.Limit()), b.name)
-		}
-		overloaded := 0.0
-		if b.state.overload.active() {
-			overloaded = 1
-		}
-		gauge(descOverload, overloaded, b.name)
-
-		counter, gauge := counter, gauge
-		if b.live {
-			// There may be a thousand of them, most of which do nothing: what is 0 is
-			// left out of the rest.
-			anyCount, anyGauge := counter, gauge
-			counter = func(d *prometheus.Desc, v uint64, labels ...string) {
-				if v != 0 {
-					anyCount(d, v, labels...)
-				}
-			}
-			gauge = func(d *prometheus.Desc, v float64, labels ...string) {
-				if v != 0 {
-					anyGauge(d, v, labels...)
-				}
-			}
-		}
-		for _, reason := range shield.Reasons {
-			counter(descRequests, s.Observed[reason], b.name, "observed", reason.String())
-		}
-		c.collectShed(ch, counter, gauge, b)
-		if h := hints(s, b.name); h != nil {
-			ch <- h
-		} else if !b.live {
-			ch <- prometheus.MustNewConstHistogram(descHints, 0, 0, emptyHints, b.name)
-		}
-		counter(descNever, s.RetryAfter[0], b.name)
-		gauge(descHeld, float64(s.Held), b.name)
-		if b.limited() {
-			gauge(descBacklog, s.Backlog.Seconds(), b.name)
-			gauge(descDeferred, float64(s.Deferred), b.name)
-			gauge(descSpare, b.guard.Spare(), b.name)
-			counter(descPromises, s.Promises.Made, b.name)
-			counter(descOutcomes, s.Promises.Kept, b.name, "kept")
-			counter(descOutcomes, s.Promises.NoShow, b.name, "no_show")
-			counter(descOutcomes, s.Promises.Late, b.name, "late")
-			counter(descOutcomes, s.EarlyAdmitted, b.name, "early")
-			counter(descOutcomes, s.Broken, b.name, "broken")
-			counter(descDeferrals, s.Promises.Deferred, b.name)
-			gauge(descKept, s.KeptShare, b.name)
-		}
-		for class, n := range b.state.Clients() {
-			gauge(descClients, float64(n), b.name, pushback.Class(class).String())
-		}
-		gauge(descMaxClients, float64(s.MaxClients), b.name)
-		if b.tickets {
-			counter(descTickets, s.Redeemed, b.name, "honoured")
-			counter(descTickets, s.Worthless, b.name, "worthless")
-		}
-		if b.detects {
-			collectHerd(gauge, b.name, b.state.Herd())
-		}
-		for i, f := range s.Families {
-			if f == (shield.FamilyStats{}) {
-				continue // most of them: there are many, and few meet in one place
-			}
-			family := pushback.Family(i).String()
-			counter(descTold, f.Told, b.name, family)
-			counter(descReturns, f.Kept, b.name, family, "kept")
-			counter(descReturns, f.Late, b.name, family, "late")
-			counter(descReturns, f.Early, b.name, family, "early")
-		}
+	now, all := shield.Now(), c.roster()
+	for _, s := range all.shields {
+		collect(ch, shieldMetrics, s.reading(now), s.name, s.live)
 	}
 	for _, z := range all.zones {
-		s := z.state.Stats(shield.Now())
-		counter(descZoneRequests, s.Admitted, z.name, "admitted")
-		counter(descZoneRequests, s.Refused, z.name, "refused")
-		counter(descZoneRequests, s.Observed, z.name, "observed")
-		gauge(descKeys, float64(s.Keys), z.name)
-		gauge(descMaxKeys, float64(z.maxKeys()), z.name)
-		counter(descEvictions, s.Evicted, z.name)
-		counter(descShared, s.Shared, z.name)
+		collect(ch, zoneMetrics, z.reading(now), z.name, false)
 	}
 }
 
-// collectShed collects what is done to find, keep and share the room in flight.
-func (collector) collectShed(ch chan<- prometheus.Metric, counter func(*prometheus.Desc, uint64, ...string), gauge func(*prometheus.Desc, float64, ...string), b *backend) {
-	s := b.state.ShedStats(shield.Now())
-	if b.searches() {
-		for reason, n := range s.Changes {
-			counter(descChanges, n, b.name, reason.String())
+func collect[S any](ch chan<- prometheus.Metric, groups []metricGroup[S], reading S, name string, sparse bool) {
+	for _, g := range groups {
+		if !g.has(reading) {
+			continue
 		}
-		gauge(descLatency, s.Last.Latency.Seconds(), b.name)
-		gauge(descBaseline, s.Last.Baseline.Seconds(), b.name)
-		gauge(descGhosts, float64(s.Ghosts), b.name)
-	}
-	if b.guard.QueueSize() > 0 {
-		gauge(descQueue, float64(s.Queue.Length), b.name)
-		counter(descWaits, s.Queue.Granted, b.name, "admitted")
-		counter(descWaits, s.Queue.Expired, b.name, "timeout")
-		counter(descWaits, s.Queue.Dropped, b.name, "dropped")
-		counter(descWaits, s.Queue.Gone, b.name, "gone")
-		ch <- prometheus.MustNewConstMetric(descWaited, prometheus.CounterValue, s.Queue.Waited.Seconds(), b.name)
-	}
-	if b.classes {
-		for _, class := range b.guard.ClassStats() {
-			counter(descClass, class.Admitted, b.name, class.Name, "admitted")
-			counter(descClass, class.Refused, b.name, class.Name, "refused")
-			counter(descClass, class.Observed, b.name, class.Name, "observed")
+		for _, m := range g.metrics {
+			m.read(reading, sink{ch, descs[m.name], m.kind, name, sparse})
 		}
-	}
-	if b.limited() {
-		paused := 0.0
-		if s.Paused > 0 {
-			paused = 1
-		}
-		gauge(descPaused, paused, b.name)
-		counter(descPauses, s.Pauses, b.name)
-	}
-	if b.concurrency != nil {
-		counter(descFailed, s.Failed, b.name)
 	}
 }
 
-func collectHerd(gauge func(*prometheus.Desc, float64, ...string), name string, h pushback.HerdReport) {
-	for _, kind := range []pushback.HerdKind{pushback.BacklogHerd, pushback.PeriodicHerd, pushback.EchoHerd} {
-		is := 0.0
-		if h.Kind == kind {
-			is = 1
-		}
-		gauge(descHerd, is, name, kind.String())
-	}
-	gauge(descHerdSize, h.Size, name)
-	for i, q := range h.Q {
-		gauge(descHerdQ, q, name, pushback.HerdPeriods[i].String())
-	}
-	for i, ratio := range h.AllanRatio {
-		gauge(descAllan, ratio, name, pushback.HerdAllanScales[i].String())
-	}
-	gauge(descChange, h.CUSUM, name)
-	distinct := 0.0
-	if h.Requests > 0 {
-		distinct = min(1, float64(h.Distinct)/float64(h.Requests))
-	}
-	gauge(descDistinct, distinct, name)
+// A sink takes the values of one metric of one shield or zone.
+type sink struct {
+	ch   chan<- prometheus.Metric
+	desc *prometheus.Desc
+	kind string
+	name string
+
+	// sparse leaves out what is 0: there may be a thousand Live shields, most of them idle.
+	sparse bool
 }
 
-// emptyHints is the histogram of no refusals.
-var emptyHints = func() map[float64]uint64 {
-	buckets := map[float64]uint64{}
-	for _, seconds := range hintBuckets {
-		buckets[float64(seconds)] = 0
+func (to sink) set(v float64, labels ...string) {
+	kind := prometheus.GaugeValue
+	if to.kind == counter {
+		kind = prometheus.CounterValue
 	}
-	return buckets
-}()
+	if v != 0 || !to.sparse {
+		to.ch <- prometheus.MustNewConstMetric(to.desc, kind, v, append([]string{to.name}, labels...)...)
+	}
+}
 
-// hints returns what refused clients were told; nil if nobody was told anything.
-func hints(s shield.BackendStats, name string) prometheus.Metric {
+func (to sink) count(n uint64, labels ...string) { to.set(float64(n), labels...) }
+
+func (to sink) flag(is bool, labels ...string) {
+	v := 0.0
+	if is {
+		v = 1
+	}
+	to.set(v, labels...)
+}
+
+// outcomes takes counts by the last label.
+func (to sink) outcomes(counts map[string]uint64, labels ...string) {
+	for outcome, n := range counts {
+		to.count(n, append(labels, outcome)...)
+	}
+}
+
+// histogram takes how many refused clients were told to wait for 1, 2, ... seconds. The
+// clients at index 0 were told not to come back, which is no wait.
+func (to sink) histogram(seconds []uint64, bounds []int) {
 	buckets := map[float64]uint64{}
 	count, sum, next := uint64(0), uint64(0), 0
-	for seconds, n := range s.RetryAfter {
-		if seconds == 0 {
-			continue // never: that is no wait
-		}
+	for s, n := range seconds[1:] {
 		count += n
-		sum += n * uint64(seconds)
-		if seconds == hintBuckets[next] {
-			buckets[float64(seconds)] = count
-			next = min(next+1, len(hintBuckets)-1)
+		sum += n * uint64(s+1)
+		if next < len(bounds) && s+1 == bounds[next] {
+			buckets[float64(bounds[next])] = count
+			next++
 		}
 	}
-	if count == 0 {
-		return nil
+	if count != 0 || !to.sparse {
+		to.ch <- prometheus.MustNewConstHistogram(to.desc, count, float64(sum), buckets, to.name)
 	}
-	return prometheus.MustNewConstHistogram(descHints, count, float64(sum), buckets, name)
 }

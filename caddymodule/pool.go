@@ -8,31 +8,37 @@ import (
 	"github.com/herdshield/shield"
 )
 
-// pool holds what traffic has written, by the names of zones and backends, for
-// as long as some config uses them. It outlives configs, so that a reload
-// forgives nobody and loses count of nothing. It holds no limits: those are in
-// the handlers, so that a config that fails to load changes nothing.
+// pool holds what requests have changed, by the names of zones and backends, for as
+// long as a config uses them. It outlives configs, so that a reload keeps all quotas,
+// promises and counts. It holds no limits: those are in the handlers, so that a config
+// that fails to load changes nothing.
 //
-// Caddy cleans up a config while its last requests are still being served.
-// Nothing here is destroyed then: a request that holds a pointer to its state
-// may use it for as long as it likes.
+// Caddy cleans up a config while its last requests are still being served. Cleanup
+// destroys nothing here: a request may use the state that it points to for any time.
 var pool = caddy.NewUsagePool()
 
-// zoneState is the pooled state of one zone.
-type zoneState struct {
-	*shield.ZoneState
-	reported, reportedObserved atomic.Uint64 // refusals that are in the log already
+// reasonCounts counts requests by shield.Reason.
+type reasonCounts = [len(shield.BackendStats{}.Refused)]uint64
+
+// logged is how many refusals have been logged, by shield.Reason.
+type logged struct {
+	refused, observed [len(reasonCounts{})]atomic.Uint64
 }
 
-// backendState is the pooled state of one protected backend.
-type backendState struct {
+// A zoneRecord is the state of one zone, and what has been logged of it.
+type zoneRecord struct {
+	*shield.ZoneState
+	logged logged
+}
+
+// A backendRecord is the state of one backend, and what has been reported of it.
+type backendRecord struct {
 	*shield.Backend
-	overload overload
-	herd     herd
-	pause    pause
-	changes  atomic.Uint64 // of the limit in flight that are in the log already
-	hogs     atomic.Uint64 // refusals for PerClient that are
-	wouldHog atomic.Uint64
+	logged   logged
+	changes  atomic.Uint64 // changes of the limit in flight that have been logged
+	overload overloadReport
+	herd     herdReport
+	pause    pauseReport
 }
 
 // The two kinds of keys in the pool.
@@ -41,20 +47,20 @@ type (
 	backendKey string
 )
 
-// lease counts what one module has taken from the pool, so that it gives back
-// just that: Caddy calls Cleanup after a failed Provision too.
+// A lease is what one module has taken from the pool. It returns exactly that: Caddy
+// calls Cleanup after a failed Provision, too.
 type lease []any
 
-func (l *lease) zone(name string) *zoneState {
-	v, _ := pool.LoadOrStore(zoneKey(name), &zoneState{ZoneState: shield.NewZoneState(name)})
+func (l *lease) zone(name string) *zoneRecord {
+	v, _ := pool.LoadOrStore(zoneKey(name), &zoneRecord{ZoneState: shield.NewZoneState(name)})
 	*l = append(*l, zoneKey(name))
-	return v.(*zoneState)
+	return v.(*zoneRecord)
 }
 
-func (l *lease) backend(name string) *backendState {
-	v, _ := pool.LoadOrStore(backendKey(name), &backendState{Backend: new(shield.Backend)})
+func (l *lease) backend(name string) *backendRecord {
+	v, _ := pool.LoadOrStore(backendKey(name), &backendRecord{Backend: new(shield.Backend)})
 	*l = append(*l, backendKey(name))
-	return v.(*backendState)
+	return v.(*backendRecord)
 }
 
 func (l *lease) giveBack() {

@@ -629,7 +629,7 @@ func TestNoGoroutineOutlivesItsConfig(t *testing.T) {
 func TestRefusalsAreReportedOnce(t *testing.T) {
 	var reported atomic.Uint64
 	for i, step := range []struct{ is, want uint64 }{{10, 10}, {12, 2}, {10, 0}, {12, 0}, {13, 1}} {
-		if got := news(step.is, &reported); got != step.want {
+		if got := newSince(step.is, &reported); got != step.want {
 			t.Errorf("step %d, %d refused so far: %d are news, want %d", i, step.is, got, step.want)
 		}
 	}
@@ -640,12 +640,12 @@ func TestRefusalsAreReportedOnce(t *testing.T) {
 	for range 2 {
 		wg.Go(func() {
 			for count.Load() < all {
-				sum.Add(news(count.Add(1), &reported))
+				sum.Add(newSince(count.Add(1), &reported))
 			}
 		})
 	}
 	wg.Wait()
-	sum.Add(news(count.Load(), &reported))
+	sum.Add(newSince(count.Load(), &reported))
 	if sum.Load() != count.Load()-13 {
 		t.Errorf("%d of %d reported", sum.Load(), count.Load()-13)
 	}
@@ -989,7 +989,7 @@ func TestStopWhileInFlight(t *testing.T) {
 	if a := r.get("/"); a.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("the third request got %d, want 429", a.StatusCode)
 	}
-	old := r.app().configured.backends[0].state
+	old := r.app().configured.shields[0].record
 	if err := caddy.Stop(); err != nil {
 		t.Fatal(err)
 	}

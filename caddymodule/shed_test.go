@@ -183,7 +183,7 @@ func (s *site) reportsItself() {
 
 // A pause is reported once, when it begins and when it is over.
 func TestPauseIsReportedOnce(t *testing.T) {
-	var p pause
+	var p pauseReport
 	for i, c := range []struct {
 		at, left time.Duration
 		times    uint64
@@ -250,7 +250,7 @@ func TestShedLogsAndEvents(t *testing.T) {
 	}
 	close(release)
 	<-done
-	b := s.app.configured.backends[0]
+	b := s.app.configured.shields[0]
 	now := shield.Now()
 	b.guard.Pause(now-time.Second, 10*time.Second)
 	for range shield.RefusalsToPause - 1 {
@@ -271,12 +271,12 @@ func TestShedLogsAndEvents(t *testing.T) {
 		}
 	}
 	want := []string{
-		"info: refused over what one client may have in flight shop 3 <nil> <nil> <nil> <nil>",
+		"info: refused over per_client shop 3 <nil> <nil> <nil> <nil>",
 		"warn: overload started shop <nil> <nil> <nil> <nil> <nil>",
-		"warn: refused for want of room shop <nil> 1 <nil> <nil> <nil>",
-		"warn: backend asked to be left alone shop <nil> <nil> <nil> <nil> <nil>",
+		"warn: refused in overload shop <nil> 1 <nil> <nil> <nil>",
+		"warn: backend asked for a pause shop <nil> <nil> <nil> <nil> <nil>",
 		"info: overload ended shop <nil> <nil> <nil> <nil> <nil>",
-		"info: backend is asked again shop <nil> <nil> <nil> <nil> <nil>",
+		"info: pause of the backend ended shop <nil> <nil> <nil> <nil> <nil>",
 		"debug: limit in flight changed shop <nil> <nil> restarted 20 10",
 	}
 	if !slices.Equal(got, want) {
