@@ -137,11 +137,11 @@ func TestCatalogEntries(t *testing.T) {
 	}
 }
 
-// failures are all that a client can meet; the table says after which of them
-// each comes back, told nothing, and after which more if it is told when.
+// failures are all ways to fail. The table lists those that a client retries without a
+// hint, and those that it retries only with one.
 var failures = []int{NoAnswer, NoConnection, 400, 403, 404, 408, 409, 413, 429, 500, 501, 502, 503, 504, 505, 521, 522, 524}
 
-func TestWhatIsRetried(t *testing.T) {
+func TestRetriedStatuses(t *testing.T) {
 	const all = "-1 -2 400 403 404 408 409 413 429 500 501 502 503 504 505 521 522 524"
 	const server = "500 501 502 503 504 505 521 522 524"
 	for name, want := range map[string][2]string{
@@ -189,9 +189,9 @@ func TestWhatIsRetried(t *testing.T) {
 	}
 }
 
-// What libraries make of a Retry-After of 6 s, that is 5.25 s, on a 503, and of
-// a longer one.
-func TestWhatIsObeyed(t *testing.T) {
+// The waits of libraries after a 503 with a Retry-After of 6 s and 5250 ms, and after a
+// longer one.
+func TestHintsAreObeyed(t *testing.T) {
 	six, long := pushback.Hint{Seconds: 6, Ms: 5250}, pushback.Hint{Seconds: 59, Ms: 59_000}
 	const s = time.Second
 	for name, want := range map[string][2]time.Duration{
@@ -224,11 +224,11 @@ func TestWhatIsObeyed(t *testing.T) {
 			}
 		}
 	}
-	// Its own wait is longer.
+	// Its own backoff is longer.
 	if got, _ := policy(t, "curl").Next(Refused{Attempt: 3, Hint: pushback.Hint{Seconds: 1, Ms: 1000}}); got != 4*s {
 		t.Errorf("curl, told 1 s after 3 attempts, waits %v, want its own 4s", got)
 	}
-	// Hints on others than the statuses that it reads them of.
+	// Hints with statuses on which they are not read.
 	if got, _ := policy(t, "ky").Next(Refused{Attempt: 1, Status: 500, Hint: six}); got != 300*ms {
 		t.Errorf("ky obeys a 500's Retry-After: %v", got)
 	}

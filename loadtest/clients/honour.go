@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// reaction is the mean time that a client takes to act when its timer is due.
-// Ours: what timers, schedulers and a connection from a pool take on a machine
-// that is not idle. It is distributed exponentially.
+// reaction is the mean time that a client takes to act when its timer fires. It is
+// distributed exponentially. Ours: what timers, schedulers and a connection from a pool
+// take on a machine that is not idle.
 const reaction = 5 * time.Millisecond
 
 func react(u float64) time.Duration {
 	return time.Duration(-math.Log1p(-u) * float64(reaction))
 }
 
-// untold is what clients do that honour Retry-After when there is none: they
-// stop if they are told never to come back, and otherwise are an Ignore.
+// untold is what clients that honour Retry-After do when there is none: they stop if told
+// never to come back, and otherwise behave as an Ignore.
 func untold(r Refused) (time.Duration, bool) {
 	if r.Hint.Never {
 		return 0, false
@@ -25,7 +25,7 @@ func untold(r Refused) (time.Duration, bool) {
 }
 
 // Exact waits the whole seconds of Retry-After, and then reacts. Without
-// Retry-After it is an Ignore; told never to come back, it does not.
+// Retry-After it behaves as an Ignore. Told never to come back, it stops.
 type Exact struct{}
 
 // Next implements Policy.
@@ -39,7 +39,7 @@ func (Exact) Next(r Refused) (time.Duration, bool) {
 func (Exact) String() string { return "exact" }
 
 // ExactMs waits the milliseconds of Retry-After-Ms or of gRPC's pushback, and
-// then reacts. Otherwise it is as Exact.
+// then reacts. Otherwise it behaves as Exact.
 type ExactMs struct{}
 
 // Next implements Policy.
@@ -53,7 +53,7 @@ func (ExactMs) Next(r Refused) (time.Duration, bool) {
 func (ExactMs) String() string { return "exact ms" }
 
 // Late waits the whole seconds of Retry-After and a uniform share of them, at
-// most By, more. Otherwise it is as Exact.
+// most By, more. Otherwise it behaves as Exact.
 type Late struct {
 	By float64 // above 0: 0.2 means up to 20 %
 }

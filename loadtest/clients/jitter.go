@@ -62,8 +62,8 @@ func EqualJitter(base, limit time.Duration) Jittered {
 	return Jittered{Base: base, Cap: limit, Low: 0.5, High: 1}
 }
 
-// Decorrelated waits min(Cap, Base + U·(3·s - Base)), s being its last wait, and
-// Base at first: AWS's decorrelated jitter; see FullJitter.
+// Decorrelated waits min(Cap, Base + U·(3·s - Base)), where s is its last wait, or Base
+// at first: AWS's decorrelated jitter; see FullJitter.
 type Decorrelated struct{ Base, Cap time.Duration }
 
 // Next implements Policy.
@@ -75,10 +75,10 @@ func (p Decorrelated) Next(r Refused) (time.Duration, bool) {
 
 func (p Decorrelated) String() string { return fmt.Sprintf("decorrelated, %v to %v", p.Base, p.Cap) }
 
-// Plus waits as Policy does, and a uniform share of Spread more.
+// Plus adds a uniform share of Spread to the waits of Policy.
 type Plus struct {
 	Spread time.Duration
-	Policy // should not use U itself: it is the same
+	Policy // should not use U: Plus uses the same number
 }
 
 // Next implements Policy.
@@ -92,14 +92,12 @@ func (p Plus) Next(r Refused) (time.Duration, bool) {
 
 func (p Plus) String() string { return fmt.Sprintf("%v + up to %v", p.Policy, p.Spread) }
 
-// Person is somebody who presses reload. The first wait is distributed
-// lognormally around Median, at least Least and at most Most; for each further
-// one the median is Patience times that of the one before. After every failure
-// the share GiveUp of people leave, and after Attempts all. People do not read
-// Retry-After.
+// Person is a human user who presses reload. The first wait is distributed lognormally
+// around Median, at least Least and at most Most. The median of each further wait is
+// Patience times the one before. After every failure the share GiveUp of people leave, and
+// after Attempts all do. People do not read Retry-After.
 //
-// The shape is ours: we know of no measurement of how people reload during an
-// outage.
+// The shape is ours: we know of no measurement of how people reload during an outage.
 type Person struct {
 	Median, Least, Most time.Duration
 	Sigma               float64 // of the logarithm: 1 means that 68 % are within a factor of e

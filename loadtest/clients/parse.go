@@ -25,11 +25,10 @@ const (
 //
 //	NAME[@PARAMETER][*ATTEMPTS][:WEIGHT]
 //
-// A policy with an Entry.Param takes a PARAMETER: durations as "1.5s", shares as
-// "20%". ATTEMPTS, 1 to 1000, bounds them as MaxAttempts does. WEIGHT is above
-// 0, and 1 if it is not given; weights need not add up to anything. There are at
-// most 256 parts. The error names every part that is wrong, what is wanted, and
-// names that are near.
+// A policy with an Entry.Param takes a PARAMETER: a duration as "1.5s", or a share as
+// "20%". ATTEMPTS, 1 to 1000, bounds attempts as MaxAttempts does. WEIGHT is above 0, and
+// by default 1; weights need not add up to anything. There are at most 256 parts. The
+// error names every part that is wrong, what is wanted, and similar names.
 func Parse(s string) (Population, error) {
 	if len(s) > maxMix {
 		return nil, fmt.Errorf("the mix has %d bytes; want at most %d", len(s), maxMix)
@@ -140,7 +139,7 @@ func withCount(make func(int) Policy) func(string) (Policy, error) {
 	}
 }
 
-// near says which names resemble name, and all of them if none does.
+// near returns the names that resemble name, and all names if none does.
 func near(name string) string {
 	const longestName = 40 // nothing longer resembles one
 	var close, all []string
@@ -161,7 +160,7 @@ func near(name string) string {
 	return "want one of: " + strings.Join(all, ", ")
 }
 
-// distance is how many bytes must be changed, added or left out to make b of a
+// distance is how many bytes must be changed, added or removed to turn a into b
 // (Levenshtein 1966).
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)

@@ -16,7 +16,7 @@ func TestParse(t *testing.T) {
 		"exact":             {{Weight: 1, Policy: Exact{}}},
 		" exact , ignore:2": {{Weight: 1, Policy: Exact{}}, {Weight: 2, Policy: Ignore{}}},
 		"curl:70,aws-full-jitter:20,fixed@2.5s*4:10": {
-			{Weight: 70, Policy: Named{"curl", curl}},
+			{Weight: 70, Policy: policy(t, "curl")},
 			{Weight: 20, Policy: Named{"aws-full-jitter", FullJitter(s, 60*s)}},
 			{Weight: 10, Policy: MaxAttempts{4, Fixed{2500 * ms}}},
 		},
@@ -27,7 +27,7 @@ func TestParse(t *testing.T) {
 		"try-n-times@0":                       {{Weight: 1, Policy: Named{"try-n-times@0", TryNTimes{0}}}},
 		"modified-binary-exponential@250ms*9": {{Weight: 1, Policy: MaxAttempts{9, Named{"modified-binary-exponential@250ms", ModifiedBinary{250 * ms}}}}},
 		"ethernet@51.2us":                     {{Weight: 1, Policy: Named{"ethernet@51.2us", Binary{Slot: 51200, Whole: true}}}},
-		"grpc-go":                             {{Weight: 1, Policy: Named{"grpc-go", grpcGo}, Precise: true, SaysRetry: true, SaysTimeout: true}},
+		"grpc-go":                             {{Weight: 1, Policy: policy(t, "grpc-go"), Precise: true, SaysRetry: true, SaysTimeout: true}},
 		"exact*4,exact*4":                     {{Weight: 1, Policy: MaxAttempts{4, Exact{}}}, {Weight: 1, Policy: MaxAttempts{4, Exact{}}}},
 	} {
 		got, err := Parse(text)
@@ -98,7 +98,7 @@ func check(t *testing.T, p Policy, r Refused) {
 	}
 }
 
-// anything is what a client could have been through, the impossible included.
+// anything returns a random state of a client, the impossible included.
 func anything(draw *rand.Rand) Refused {
 	r := Refused{
 		Attempt: 1 + draw.IntN(30),
@@ -149,7 +149,7 @@ func TestCatalogIsSane(t *testing.T) {
 
 func TestNextDoesNotAllocate(t *testing.T) {
 	hint := pushback.Hint{Seconds: 6, Ms: 5250}
-	for _, e := range append(Catalog(), Entry{Name: "a bound", Policy: MaxAttempts{4, Named{"curl", curl}}}) {
+	for _, e := range append(Catalog(), Entry{Name: "a bound", Policy: MaxAttempts{4, policy(t, "curl")}}) {
 		p := e.Policy
 		for _, r := range []Refused{{Attempt: 1, U: 0.3}, {Attempt: 3, U: 0.7, Hint: hint}, {Attempt: 2, Status: 404}} {
 			if n := testing.AllocsPerRun(100, func() { p.Next(r) }); n != 0 {

@@ -53,7 +53,7 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-func TestWhoDoesNotReturn(t *testing.T) {
+func TestReturns(t *testing.T) {
 	never := Refused{Attempt: 1, Hint: pushback.Hint{Never: true}}
 	for _, c := range []struct {
 		policy  Policy
@@ -88,7 +88,7 @@ func TestReaction(t *testing.T) {
 	}
 }
 
-// No wait is negative, whatever a client has been through.
+// No wait is negative, in any state of a client.
 func TestNoWaitIsNegative(t *testing.T) {
 	for _, p := range []Policy{
 		Exact{}, ExactMs{}, Late{By: 0.2}, Ignore{}, Fixed{}, Hammer{Gap: time.Second}, GiveUp{},

@@ -12,18 +12,16 @@ type Share struct {
 	Weight float64 // above 0, at most 1e9, relative to the other shares'
 	Policy Policy
 
-	// Precise: the server can see that these clients read milliseconds, as
-	// those of gRPC do.
+	// Precise clients show the server that they read milliseconds, as gRPC clients do.
 	Precise bool
 
-	// SaysRetry: their retries say that they are, as those of AWS's and OpenAI's
-	// clients and of gRPC do. SaysTimeout: their requests say how long they wait.
+	// SaysRetry clients mark their retries in a header, as those of AWS, OpenAI and gRPC
+	// do. SaysTimeout clients send how long they wait.
 	SaysRetry, SaysTimeout bool
 }
 
-// Returns reports whether clients of this share come back at all: whether they
-// do so when they are first refused with a 503, and told to wait a second. Of
-// those who sometimes do, as a Person, it says that they do.
+// Returns reports whether clients of this share retry at all: after a first 503 with a
+// Retry-After of one second. It is true for clients that do so only sometimes, as a Person.
 func (s Share) Returns() bool {
 	_, again := s.Policy.Next(Refused{Attempt: 1, Hint: pushback.Hint{Seconds: 1, Ms: 1000}})
 	return again
@@ -35,8 +33,8 @@ type Population []Share
 // All is the Population of one policy.
 func All(p Policy) Population { return Population{{Weight: 1, Policy: p}} }
 
-// maxShares is how many shares a Population may have: Pick returns an index
-// that is meant to be kept in a byte.
+// maxShares bounds the shares of a Population, so that the index that Pick returns fits in
+// a byte.
 const maxShares = 256
 
 // Check returns an error that names every share that is wrong.

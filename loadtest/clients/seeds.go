@@ -101,9 +101,8 @@ const (
 
 // Binary is truncated binary exponential backoff: it waits U·2^min(n,10) slots,
 // and stops after 16 attempts: Metcalfe and Boggs, "Ethernet" (1976), and IEEE
-// 802.3. Whole rounds down to whole slots, 0 to 2^min(n,10)-1, as Ethernet does;
-// otherwise waits are as in the second graph of "Exponential back-off,
-// revisited" (2024).
+// 802.3. Whole rounds down to whole slots, 0 to 2^min(n,10)-1, as Ethernet does.
+// Otherwise waits are as in the second graph of "Exponential back-off, revisited" (2024).
 type Binary struct {
 	Slot  time.Duration // above 0
 	Whole bool
@@ -135,10 +134,9 @@ func (p Binary) String() string {
 // Channels" (2005). If all fail at once, the rate of retries never rises:
 // N/2^⌊log2(t+2)⌋ per slot.
 //
-// The windows count from the first request, which is the first failure if that
-// takes no time. What has passed of a window cannot be used any more: the wait
-// is uniform in the rest of it. A client that learns of its failure only after
-// its window, as after a time-out, takes the one that it is in.
+// The windows count from the first request. The wait is uniform in what is left of a
+// window. A client that learns of its failure only after its window, as after a time-out,
+// takes the current one.
 type ModifiedBinary struct{ Slot time.Duration } // above 0
 
 // Next implements Policy.
@@ -156,10 +154,9 @@ func (p ModifiedBinary) Next(r Refused) (time.Duration, bool) {
 
 func (p ModifiedBinary) String() string { return fmt.Sprintf("modified binary, slots of %v", p.Slot) }
 
-// ServerTiming waits what the server says, exactly; without that it waits
-// 2^(n-1) s, for ever: J. J. Geewax, "API Design Patterns" (2021), 29.2.2
-// "Server-specified retry timing" and listing 29.1. Told never to come back, it
-// does not.
+// ServerTiming waits exactly as long as the server says, or else 2^(n-1) s, for ever:
+// J. J. Geewax, "API Design Patterns" (2021), 29.2.2 "Server-specified retry timing" and
+// listing 29.1. Told never to come back, it stops.
 type ServerTiming struct{}
 
 // Next implements Policy.

@@ -76,7 +76,7 @@ func TestModifiedBinary(t *testing.T) {
 				wait, again := p.Next(Refused{Attempt: attempt, Elapsed: elapsed, U: draw.Float64()})
 				sent := (elapsed + wait).Seconds()
 				start, end := math.Exp2(float64(attempt))-2, math.Exp2(float64(attempt+1))-2
-				// An attempt that failed after the end of its window begins the next late.
+				// An attempt that failed after the end of its window begins the next one late.
 				if !again || sent < start || sent > end+1e-6 {
 					t.Fatalf("attempt %d, after %v: comes back at %v s, want %v to %v", attempt, elapsed, sent, start, end)
 				}
@@ -117,7 +117,7 @@ func TestGoArraySettles(t *testing.T) {
 }
 
 func TestPerson(t *testing.T) {
-	p := browser
+	p := policy(t, "browser").(Named).Policy.(Person)
 	draw := rand.New(rand.NewPCG(3, 4))
 	const n = 100_000
 	for attempt, median := range []time.Duration{1: 5 * time.Second, 2: 7500 * time.Millisecond, 5: 25312500 * time.Microsecond} {
@@ -156,7 +156,7 @@ func TestPerson(t *testing.T) {
 	}
 }
 
-// The second random number of one is uniform, and knows nothing of the first.
+// The second random number is uniform, and independent of the first.
 func TestSecond(t *testing.T) {
 	draw := rand.New(rand.NewPCG(5, 6))
 	const n = 100_000

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Spell returns p as Parse reads it, without a weight, and false if it has no
-// such words.
+// Spell returns p in the words that Parse reads, without a weight. It is false if there
+// are none for p.
 func Spell(p Policy) (string, bool) {
 	if m, ok := p.(MaxAttempts); ok {
 		s, ok := Spell(m.Policy)
@@ -33,8 +33,8 @@ func Spell(p Policy) (string, bool) {
 	return s, err == nil && share.Policy == p
 }
 
-// Spell returns p as Parse reads it. A policy that has no such words is there by
-// its String.
+// Spell returns p in the words that Parse reads, with the String of a policy that has
+// none.
 func (p Population) Spell() string {
 	var parts []string
 	for _, s := range p {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// What Spell says, Parse reads as the same policies.
+// Parse reads the words of Spell as the same policies.
 func TestSpell(t *testing.T) {
 	for _, e := range Catalog() {
 		if got, ok := Spell(e.Policy); got != e.Name || !ok {
@@ -25,7 +25,7 @@ func TestSpell(t *testing.T) {
 		}
 	}
 	for _, p := range []Policy{
-		Clojure{Time: time.Second, Rate: 2, Max: time.Minute}, MaxAttempts{3, MaxAttempts{4, Exact{}}}, Named{"nobody", Exact{}}, Fixed{Gap: -1}, curl,
+		Clojure{Time: time.Second, Rate: 2, Max: time.Minute}, MaxAttempts{3, MaxAttempts{4, Exact{}}}, Named{"unknown", Exact{}}, Fixed{Gap: -1}, Client{Attempts: 4},
 	} {
 		if got, ok := Spell(p); ok {
 			t.Errorf("%v is spelt %q; want that it has no words", p, got)

@@ -1,13 +1,14 @@
 package clients
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 )
 
-// Statuses are a set of ways in which an attempt can fail. The zero Statuses is
-// empty. A status that has no name here is OtherServer from 500 on, and Other
-// below.
+// Statuses are a set of ways in which an attempt can fail. The zero Statuses is empty. A
+// status without a constant is OtherServer from 500 on, and Other below.
 type Statuses uint32
 
 // The ways to fail: HTTP statuses by their numbers, and no answer at all.
@@ -40,38 +41,12 @@ const (
 // as in Refused.
 func (s Statuses) Has(status int) bool { return s&statusesOf(status) != 0 }
 
+// statusNumbers are the statuses of the constants, in their order.
+var statusNumbers = [...]int{NoAnswer, NoConnection, 403, 408, 409, 413, 429, 500, 501, 502, 503, 504, 521, 522, 524}
+
 func statusesOf(status int) Statuses {
-	switch status {
-	case NoAnswer:
-		return Unanswered
-	case NoConnection:
-		return Disconnected
-	case 0, 503:
-		return S503
-	case 403:
-		return S403
-	case 408:
-		return S408
-	case 409:
-		return S409
-	case 413:
-		return S413
-	case 429:
-		return S429
-	case 500:
-		return S500
-	case 501:
-		return S501
-	case 502:
-		return S502
-	case 504:
-		return S504
-	case 521:
-		return S521
-	case 522:
-		return S522
-	case 524:
-		return S524
+	if i := slices.Index(statusNumbers[:], cmp.Or(status, 503)); i >= 0 {
+		return 1 << i
 	}
 	if status >= 500 {
 		return OtherServer
