@@ -49,7 +49,7 @@ func (s *decisions) add(d *shield.Decision) {
 func (s *decisions) watched(c shield.Config) (Server, error) {
 	g, err := Guard(c)
 	if err == nil {
-		g.(*guard).decided = s.add
+		g.(*guard).decided = func(d shield.Decision) { s.add(&d) }
 	}
 	return g, err
 }

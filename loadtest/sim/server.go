@@ -90,7 +90,7 @@ type guard struct {
 	free    []int32           // unused tickets
 	waiting []waiter          // in the order of their arrival
 
-	decided func(*shield.Decision) // for tests: sees every decision; may be nil
+	decided func(shield.Decision) // for tests: sees every decision; may be nil
 }
 
 // waiter is a request in the Guard's queue.
@@ -163,7 +163,7 @@ func (g *guard) named(client limiter.Key, zones int) []limiter.Key {
 // which decided answers with.
 func (g *guard) answer(by *shield.Guard, d *shield.Decision) Answer {
 	if g.decided != nil {
-		g.decided(d)
+		g.decided(*d)
 	}
 	a := Answer{Admit: d.Admit, Hint: d.Hint, Hold: d.Hold}
 	if !d.Admit {
