@@ -209,8 +209,8 @@ func (a *App) fill(status *Status) {
 	for _, z := range all.zones {
 		s := z.reading(now).stats
 		status.Zones = append(status.Zones, ZoneStatus{
-			Name: z.name, Key: z.key(), RateStatus: z.Rate.status(),
-			Keys: s.Keys, MaxKeys: z.maxKeys(),
+			Name: z.name, Key: z.key, RateStatus: rateStatus(z.limit),
+			Keys: s.Keys, MaxKeys: z.maxKeys,
 			Admitted: s.Admitted, Refused: s.Refused, Observed: s.Observed, Evicted: s.Evicted, Shared: s.Shared,
 		})
 	}
@@ -229,10 +229,10 @@ func (s *shieldReading) status() ShieldStatus {
 	if s.observing {
 		out.Mode = modeObserve
 	}
-	if s.capacity != nil {
-		out.Capacity = new(s.capacity.status())
+	if s.capacity.Rate > 0 {
+		out.Capacity = new(rateStatus(s.capacity))
 	}
-	if s.concurrency != nil {
+	if s.concurrent {
 		out.Concurrency = s.guard.Limit()
 	}
 	for _, reason := range shield.Reasons {
@@ -258,10 +258,10 @@ func (s *shieldReading) status() ShieldStatus {
 		}
 		out.Families[family.String()] = FamilyStatus(f)
 	}
-	if h := s.herd; s.detects && h.Kind != pushback.NoHerd {
+	if h := s.herd; s.guard.DetectsHerds() && h.Kind != pushback.NoHerd {
 		out.Herd = &HerdStatus{h.Kind.String(), h.Size, h.Period.Seconds(), h.Phase.Seconds()}
 	}
-	if s.tickets {
+	if s.guard.Tickets() {
 		out.Tickets = &TicketStatus{Honoured: s.stats.Redeemed, Worthless: s.stats.Worthless}
 	}
 	return out
@@ -272,8 +272,8 @@ func (s *shieldReading) searchStatus() *SearchStatus {
 		return nil
 	}
 	out := &SearchStatus{By: "adaptive", Ghosts: s.shed.Ghosts}
-	if t := s.concurrency.Target; t != nil {
-		out.By, out.TargetSeconds = "slo", time.Duration(*t).Seconds()
+	if s.target > 0 {
+		out.By, out.TargetSeconds = "slo", s.target.Seconds()
 	}
 	if c := s.shed.Last; c.At > 0 {
 		out.Last = &ChangeStatus{
@@ -296,8 +296,7 @@ func (s *shieldReading) calendarStatus() *CalendarStatus {
 	}
 }
 
-func (r Rate) status() RateStatus {
-	c := r.config(new([]error)) // it has been checked
+func rateStatus(c limiter.Config) RateStatus {
 	c.Per = cmp.Or(c.Per, time.Second)
 	s := RateStatus{Rate: c.Rate, Per: c.Per.String(), Burst: c.Burst}
 	if l, err := limiter.New(c); err == nil {

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
 )
 
 func init() { caddy.RegisterModule(new(App)) }
@@ -52,29 +53,30 @@ type App struct {
 // A shieldEntry is one protected backend in metrics, logs and status, with the limits of
 // the first handler of its name.
 type shieldEntry struct {
-	name        string
-	observing   bool
-	capacity    *Rate
-	concurrency *Concurrency
-	classes     bool
-	tickets     bool
-	detects     bool // herds
-	guard       *shield.Guard
-	record      *backendRecord
-	live        bool // it does not come from the config: see Live
+	name       string
+	observing  bool
+	capacity   limiter.Config // Rate 0: no limit
+	concurrent bool           // there is a limit in flight
+	target     time.Duration  // of the adaptive limit; 0: none
+	classes    bool
+	guard      *shield.Guard
+	record     *backendRecord
+	live       bool // it does not come from the config: see Live
 }
 
 // limited reports whether the backend has a limit in all, and so can have spare capacity.
-func (s *shieldEntry) limited() bool { return s.capacity != nil || s.concurrency != nil }
+func (s *shieldEntry) limited() bool { return s.capacity.Rate > 0 || s.concurrent }
 
 // adaptive reports whether the limit in flight is measured, not set.
-func (s *shieldEntry) adaptive() bool { return s.concurrency != nil && s.guard.Adapts() }
+func (s *shieldEntry) adaptive() bool { return s.concurrent && s.guard.Adapts() }
 
 // A zoneEntry is one zone in metrics, logs and status.
 type zoneEntry struct {
-	*Zone
-	name   string
-	record *zoneRecord
+	name    string
+	key     string // a template
+	limit   limiter.Config
+	maxKeys int
+	record  *zoneRecord
 }
 
 // A roster lists the shields and zones in metrics, logs and status, each state once.
@@ -184,9 +186,16 @@ func (a *App) roster() roster {
 
 // entry returns how metrics, logs and status show h.
 func (h *Handler) entry(record *backendRecord) *shieldEntry {
-	return &shieldEntry{
-		h.Name, h.observing, h.Capacity, h.Concurrency, len(h.Classes) > 0, h.guard.Tickets(), h.guard.DetectsHerds(), h.guard, record, h.live,
+	s := &shieldEntry{
+		name: h.Name, observing: h.observing, concurrent: h.Concurrency != nil, classes: len(h.Classes) > 0, guard: h.guard, record: record,
 	}
+	if h.Capacity != nil {
+		s.capacity = h.Capacity.config(new([]error)) // it has been checked
+	}
+	if s.concurrent && h.Concurrency.Target != nil {
+		s.target = time.Duration(*h.Concurrency.Target)
+	}
+	return s
 }
 
 // add has metrics, logs and status show a handler.
@@ -196,7 +205,8 @@ func (r *roster) add(h *Handler, b *backendRecord, zones []*zoneRecord) {
 	}
 	for i, z := range zones {
 		if !slices.ContainsFunc(r.zones, func(old *zoneEntry) bool { return old.record == z }) {
-			r.zones = append(r.zones, &zoneEntry{h.Zones[i], h.Zones[i].Name, z})
+			d := h.Zones[i]
+			r.zones = append(r.zones, &zoneEntry{d.Name, d.key(), d.Rate.config(new([]error)), d.maxKeys(), z})
 		}
 	}
 }

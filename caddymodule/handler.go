@@ -93,7 +93,6 @@ type Handler struct {
 	errors    func() caddyhttp.Handler // the server's error routes, or nil
 	logged    bool                     // the server has access logs
 	lease     lease
-	live      bool // it is not of a config: see Live
 }
 
 // handlerZone is what a request needs of a zone before the decision.

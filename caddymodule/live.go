@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -11,98 +12,136 @@ import (
 	"github.com/herdshield/shield"
 )
 
-// A Live shield is set up while the server runs: by a program that finds out by itself
-// what there is to protect, as a Kubernetes ingress does, without a reload for each
-// change. It does all that a handler of a config does.
+// A Live shield is set up while the server runs, by a program that learns what to protect
+// without a reload for each change, such as a Kubernetes ingress. It does all that a
+// handler of a config does, and writes its refusals directly.
 type Live struct {
-	// Handler is as in a config, but without matchers, and without names that
-	// have to be different from others': Name is what metrics, logs and status call
-	// the backend, those of the zones what clients are told. What it counts, it
-	// counts in Backend.
-	Handler Handler
+	// Name is what metrics, logs and status call the backend. Other Live shields may
+	// have the same name.
+	Name string
 
-	// Backend, and one of Zones for each of the handler's, is where it counts.
-	// Shields that share one must limit it alike.
-	Backend *LiveBackend
-	Zones   []*LiveZone
+	// Config is what it enforces. The names of its zones are what clients are told, and
+	// need not differ from those of other shields. Key is not used: see the other Key.
+	Config shield.Config
+
+	// State, and one of Zones for each of Config's, is what traffic writes. Shields that
+	// share one must limit it alike.
+	State *LiveState
+	Zones []*LiveZoneState
+
+	// Key is the template that tells clients apart in all zones and in Config.PerClient.
+	// IPv6Prefix is how many bits of an IPv6 address count in it: 1 to 128. Empty and 0 mean
+	// the defaults of a zone. Appointments are kept by the client's address.
+	Key        string
+	IPv6Prefix int
 
 	// Class is the class of all its requests but those for which a trusted proxy
 	// says otherwise. "" means the default one.
 	Class string
 
-	// PerClientIPv6Prefix is how many bits of an IPv6 address tell clients apart in the
-	// handler's concurrency per client: 1 to 128; 0 means 64.
-	PerClientIPv6Prefix int
-
-	// Allow reports whether neither zones nor concurrency per client count an address,
-	// which is unmapped. nil: they count all.
+	// Allow reports whether neither zones nor PerClient count an address, which is
+	// unmapped. nil: they count all.
 	Allow func(netip.Addr) bool
 }
 
-// A LiveBackend is what traffic has written about one backend: who is in flight, and
-// who was told what. It may be used by one Live shield after another, and by
+// A LiveState is what traffic has written about one backend: the requests in flight and
+// the appointments. It may be used by one Live shield after another, and by
 // several at once.
-type LiveBackend struct{ record backendRecord }
+type LiveState struct{ record backendRecord }
 
-// NewLiveBackend returns a LiveBackend that nothing has come to yet.
-func NewLiveBackend() *LiveBackend {
-	return &LiveBackend{backendRecord{Backend: new(shield.Backend)}}
+// NewLiveState returns an empty LiveState.
+func NewLiveState() *LiveState {
+	return &LiveState{backendRecord{Backend: new(shield.Backend)}}
 }
 
-// A LiveZone is what traffic has written about one quota: what each client has used.
-type LiveZone struct {
+// A LiveZoneState is what traffic has written about one quota: what each client has used.
+type LiveZoneState struct {
 	name   string
 	record zoneRecord
 }
 
-// NewLiveZone returns a LiveZone that has counted nobody yet. The name is how metrics,
-// logs and status call it.
-func NewLiveZone(name string) *LiveZone {
-	return &LiveZone{name, zoneRecord{ZoneState: shield.NewZoneState(name)}}
+// NewLiveZoneState returns an empty LiveZoneState. The name is how metrics, logs and
+// status call it.
+func NewLiveZoneState(name string) *LiveZoneState {
+	return &LiveZoneState{name, zoneRecord{ZoneState: shield.NewZoneState(name)}}
 }
 
-// New returns a handler that does what l says, and that is not seen in metrics,
-// logs and status before it is given to App.Show. The error names everything that is
-// wrong with it. It need not be cleaned up.
+// New returns a handler that does what l says. Metrics, logs and status show it after
+// App.Show. The error names everything that is wrong with l. The handler needs no cleanup.
 func (l Live) New() (*LiveHandler, error) {
-	h := l.Handler
-	h.observing = h.Mode == modeObserve
-	if err := shield.CheckName(h.Name); err != nil {
+	h, err := l.handler()
+	if err != nil {
+		return nil, fmt.Errorf("shield %q: %w", l.Name, err)
+	}
+	return &LiveHandler{h, l}, nil
+}
+
+func (l Live) handler() (*Handler, error) {
+	if err := shield.CheckName(l.Name); err != nil {
 		return nil, err
 	}
-	cfg, err := h.config()
-	if err == nil && len(l.Zones) != len(h.Zones) {
-		err = fmt.Errorf("it has %d zones and counts in %d; want one for each", len(h.Zones), len(l.Zones))
+	if len(l.Zones) != len(l.Config.Zones) {
+		return nil, fmt.Errorf("%d zones have %d states; want one for each", len(l.Config.Zones), len(l.Zones))
 	}
+	var bits *int
+	if l.IPv6Prefix != 0 {
+		bits = &l.IPv6Prefix
+	}
+	clients, err := newKeyer(l.Key, nil, bits)
 	if err != nil {
-		return nil, fmt.Errorf("shield %q: %w", h.Name, err)
+		return nil, err
 	}
-	state := shield.State{Backend: l.Backend.record.Backend, Zones: map[string]*shield.ZoneState{}}
-	for i, z := range h.Zones {
-		k, err := newKeyer(z.Key, z.IPv4Prefix, z.IPv6Prefix)
-		if err != nil {
-			return nil, fmt.Errorf("shield %q: zone %q: %w", h.Name, z.Name, err)
-		}
-		h.zones = append(h.zones, handlerZone{name: z.Name, keyer: k})
+	h := &Handler{
+		Name: l.Name, observing: l.Config.Observe, listens: l.concurrent() || l.Config.Capacity.Rate > 0,
+		allow: l.Allow, respond: respondDirect, logged: true,
+	}
+	if h.clients, err = newKeyer("", nil, nil); err != nil {
+		return nil, err
+	}
+	state := shield.State{Backend: l.State.record.Backend, Zones: map[string]*shield.ZoneState{}}
+	for i, z := range l.Config.Zones {
+		h.zones = append(h.zones, handlerZone{name: z.Name, keyer: clients})
 		state.Zones[z.Name] = l.Zones[i].record.ZoneState
 	}
-	if err := h.work(cfg, &state); err != nil {
-		return nil, fmt.Errorf("shield %q: %w", h.Name, err)
+	if l.Config.PerClient > 0 {
+		h.perClient = clients
 	}
-	if bits := l.PerClientIPv6Prefix; bits != 0 && h.perClient != nil {
-		if h.perClient, err = newKeyer(h.Concurrency.Per.Key, nil, &bits); err != nil {
-			return nil, fmt.Errorf("shield %q: concurrency per client: %w", h.Name, err)
+	if h.guard, err = shield.New(l.Config, &state); err != nil {
+		return nil, err
+	}
+	h.queues = h.guard.QueueSize() > 0
+	if l.Config.Classes != nil {
+		for i := range h.guard.Classes().Len() {
+			h.admitted = append(h.admitted, annotation{decision: "admit", class: h.guard.Classes().At(i).Name}.placeholder)
 		}
 	}
 	if l.Class != "" {
 		i, ok := h.guard.Classes().Index(l.Class)
 		if !ok {
-			return nil, fmt.Errorf("shield %q: class is %q; want one that it has", h.Name, l.Class)
+			return nil, fmt.Errorf("class is %q; want one that it has", l.Class)
 		}
 		h.class = uint8(1 + i)
 	}
-	h.allow, h.logged, h.live = l.Allow, true, true
-	return &LiveHandler{&h, l}, nil
+	return h, nil
+}
+
+// concurrent reports whether there is a limit in flight.
+func (l Live) concurrent() bool {
+	c := l.Config
+	return c.Concurrency > 0 || c.Adaptive != nil || c.PerClient > 0
+}
+
+// entry returns how metrics, logs and status show the shield.
+func (l *LiveHandler) entry() *shieldEntry {
+	c := l.live.Config
+	s := &shieldEntry{
+		name: l.live.Name, observing: c.Observe, capacity: c.Capacity, concurrent: l.live.concurrent(), classes: c.Classes != nil,
+		guard: l.h.guard, record: &l.live.State.record, live: true,
+	}
+	if c.Adaptive != nil {
+		s.target = c.Adaptive.Target
+	}
+	return s
 }
 
 // A LiveHandler is a Live shield at work. It is safe for concurrent use.
@@ -121,16 +160,19 @@ func (l *LiveHandler) ServeHTTP(w http.ResponseWriter, r *http.Request, next cad
 // the app has been provisioned.
 func (a *App) Show(shields []*LiveHandler) {
 	var r roster
-	backends, zones := map[*LiveBackend]bool{}, map[*LiveZone]bool{}
+	states, zones := map[*LiveState]bool{}, map[*LiveZoneState]bool{}
 	for _, s := range shields {
-		if b := s.live.Backend; !backends[b] {
-			backends[b] = true
-			r.shields = append(r.shields, s.h.entry(&b.record))
+		if state := s.live.State; !states[state] {
+			states[state] = true
+			r.shields = append(r.shields, s.entry())
 		}
 		for i, z := range s.live.Zones {
 			if !zones[z] {
 				zones[z] = true
-				r.zones = append(r.zones, &zoneEntry{s.h.Zones[i], z.name, &z.record})
+				c := s.live.Config.Zones[i]
+				r.zones = append(r.zones, &zoneEntry{
+					z.name, cmp.Or(s.live.Key, defaultKey), c.Limit, cmp.Or(c.MaxKeys, shield.DefaultMaxKeys), &z.record,
+				})
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -16,6 +17,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 )
 
 // asked sends one request from an address to a Live shield.
@@ -48,11 +51,12 @@ func newLive(t *testing.T, l Live) *LiveHandler {
 
 // A shield that takes the place of another one forgives nobody.
 func TestLiveKeepsWhatItCounts(t *testing.T) {
-	zone, backend := NewLiveZone("ingress/shop/web/rate"), NewLiveBackend()
+	zone, state := NewLiveZoneState("ingress/shop/web/rate"), NewLiveState()
 	live := func(burst int) Live {
 		return Live{
-			Handler: Handler{Name: "ingress/shop/web", Zones: []*Zone{{Name: "rate", Rate: Rate{Rate: 1, Per: new(caddy.Duration(3600e9)), Burst: &burst}}}},
-			Backend: backend, Zones: []*LiveZone{zone},
+			Name:   "ingress/shop/web",
+			Config: shield.Config{Zones: []shield.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: burst}}}},
+			State:  state, Zones: []*LiveZoneState{zone},
 			Allow: netip.MustParsePrefix("10.0.0.0/8").Contains,
 		}
 	}
@@ -81,21 +85,22 @@ func TestLiveKeepsWhatItCounts(t *testing.T) {
 
 // All that share a backend count in it together, each with a class of its own.
 func TestLiveShieldsShareABackend(t *testing.T) {
-	backend := NewLiveBackend()
+	state := NewLiveState()
 	live := func(class string) Live {
 		return Live{
-			Handler: Handler{
-				Name: "service/shop/web", Concurrency: &Concurrency{Limit: 10},
-				Classes: []*Class{{Name: "critical"}, {Name: "default"}, {Name: "sheddable"}},
+			Name: "service/shop/web",
+			Config: shield.Config{
+				Concurrency: 10,
+				Classes:     []loadshed.Class{{Name: "critical"}, {Name: "default"}, {Name: "sheddable"}},
 			},
-			Backend: backend, Class: class,
+			State: state, Class: class,
 		}
 	}
 	low, high := newLive(t, live("sheddable")), newLive(t, live("critical"))
 	classes := map[string]uint64{}
 	asked(t, low, "192.0.2.1", func(w http.ResponseWriter, r *http.Request) {
 		asked(t, high, "192.0.2.2", func(w http.ResponseWriter, r *http.Request) {
-			if got := backend.record.Stats(shield.Now()).InFlight; got != 2 {
+			if got := state.record.Stats(shield.Now()).InFlight; got != 2 {
 				t.Errorf("%d requests in flight; want 2, from two shields", got)
 			}
 			served(w, r)
@@ -111,18 +116,20 @@ func TestLiveShieldsShareABackend(t *testing.T) {
 }
 
 func TestLiveErrors(t *testing.T) {
+	zone := shield.Zone{Name: "z", Limit: limiter.Config{Rate: 1}}
+	one := []*LiveZoneState{NewLiveZoneState("z")}
 	for _, tt := range []struct {
 		name, want string
 		live       Live
 	}{
-		{"name", "name is", Live{Handler: Handler{Name: "a b"}}},
-		{"nothing", "nothing to limit", Live{Handler: Handler{Name: "a"}}},
-		{"zones", "has 1 zones and counts in 0", Live{Handler: Handler{Name: "a", Zones: []*Zone{{Name: "z", Rate: Rate{Rate: 1}}}}}},
-		{"key", "is not known", Live{Handler: Handler{Name: "a", Zones: []*Zone{{Name: "z", Key: "{nobody}", Rate: Rate{Rate: 1}}}}, Zones: []*LiveZone{NewLiveZone("z")}}},
-		{"class", `class is "gold"`, Live{Handler: Handler{Name: "a", Concurrency: &Concurrency{Limit: 1}}, Class: "gold"}},
-		{"per client", "ipv6_prefix is 129", Live{Handler: Handler{Name: "a", Concurrency: &Concurrency{Limit: 1, Per: &PerClient{Limit: 1}}}, PerClientIPv6Prefix: 129}},
+		{"name", "name is", Live{Name: "a b"}},
+		{"zones", "1 zones have 0 states", Live{Name: "a", Config: shield.Config{Zones: []shield.Zone{zone}}}},
+		{"key", "is not known", Live{Name: "a", Config: shield.Config{Zones: []shield.Zone{zone}}, Zones: one, Key: "{unknown}"}},
+		{"config", "concurrency is -1", Live{Name: "a", Config: shield.Config{Concurrency: -1}}},
+		{"class", `class is "gold"`, Live{Name: "a", Config: shield.Config{Concurrency: 1}, Class: "gold"}},
+		{"prefix", "ipv6_prefix is 129", Live{Name: "a", Config: shield.Config{PerClient: 1}, IPv6Prefix: 129}},
 	} {
-		tt.live.Backend = NewLiveBackend()
+		tt.live.State = NewLiveState()
 		if _, err := tt.live.New(); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want an error with %q", tt.name, err, tt.want)
 		}
@@ -132,10 +139,11 @@ func TestLiveErrors(t *testing.T) {
 // Clients of IPv6 are told apart by as many bits as Live says.
 func TestLivePerClient(t *testing.T) {
 	h := newLive(t, Live{
-		Handler:             Handler{Name: "a", Concurrency: &Concurrency{Limit: 100, Per: &PerClient{Limit: 1}}},
-		Backend:             NewLiveBackend(),
-		PerClientIPv6Prefix: 128,
-		Allow:               netip.MustParsePrefix("10.0.0.0/8").Contains,
+		Name:       "a",
+		Config:     shield.Config{Concurrency: 100, PerClient: 1},
+		State:      NewLiveState(),
+		IPv6Prefix: 128,
+		Allow:      netip.MustParsePrefix("10.0.0.0/8").Contains,
 	})
 	asked(t, h, "2001:db8::1", func(w http.ResponseWriter, r *http.Request) {
 		if got := asked(t, h, "2001:db8::1", served); got.Code != 429 {
@@ -168,10 +176,10 @@ func TestShow(t *testing.T) {
 		}
 		return n, m
 	}
-	backend, zone := NewLiveBackend(), NewLiveZone("ingress/shop/web/rate")
 	live := Live{
-		Handler: Handler{Name: "ingress/shop/web", Zones: []*Zone{{Name: "rate", Rate: Rate{Rate: 1}}}},
-		Backend: backend, Zones: []*LiveZone{zone},
+		Name:   "ingress/shop/web",
+		Config: shield.Config{Zones: []shield.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1}}}},
+		State:  NewLiveState(), Zones: []*LiveZoneState{NewLiveZoneState("ingress/shop/web/rate")},
 	}
 	one, two := newLive(t, live), newLive(t, live)
 	asked(t, one, "192.0.2.1", served)

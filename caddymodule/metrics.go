@@ -104,7 +104,7 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 				}
 			}},
 	}},
-	{"shield", "`concurrency`", func(s *shieldReading) bool { return s.concurrency != nil }, []metric[*shieldReading]{
+	{"shield", "`concurrency`", func(s *shieldReading) bool { return s.concurrent }, []metric[*shieldReading]{
 		{"caddy_shield_in_flight_requests", gauge, nil, "Requests in flight.",
 			func(s *shieldReading, to sink) { to.sparse = false; to.set(float64(s.stats.InFlight)) }},
 		{"caddy_shield_concurrency_limit_requests", gauge, nil, "Requests that may be in flight now.",
@@ -168,13 +168,13 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 		{"caddy_shield_kept_ratio", gauge, nil, "Expected share of appointments that are kept, learned from the last 200: 0.25 to 1. The rest are promised twice.",
 			func(s *shieldReading, to sink) { to.set(s.stats.KeptShare) }},
 	}},
-	{"shield", "`retries { tickets on }`", func(s *shieldReading) bool { return s.tickets }, []metric[*shieldReading]{
+	{"shield", "`retries { tickets on }`", func(s *shieldReading) bool { return s.guard.Tickets() }, []metric[*shieldReading]{
 		{"caddy_shield_tickets_total", counter, []string{"outcome"}, "Tickets of unknown clients: honoured, or worthless (forged, of another client, used or too old).",
 			func(s *shieldReading, to sink) {
 				to.outcomes(map[string]uint64{"honoured": s.stats.Redeemed, "worthless": s.stats.Worthless})
 			}},
 	}},
-	{"shield", "`herd { detect on }`", func(s *shieldReading) bool { return s.detects }, []metric[*shieldReading]{
+	{"shield", "`herd { detect on }`", func(s *shieldReading) bool { return s.guard.DetectsHerds() }, []metric[*shieldReading]{
 		{"caddy_shield_herd", gauge, []string{"kind"}, "1 while there is a herd of this kind: backlog (many clients came at once and have appointments), periodic, or echo (clients that retry at a fixed interval).",
 			func(s *shieldReading, to sink) {
 				for _, kind := range []pushback.HerdKind{pushback.BacklogHerd, pushback.PeriodicHerd, pushback.EchoHerd} {
@@ -213,7 +213,7 @@ var zoneMetrics = []metricGroup[*zoneReading]{
 		{"caddy_shield_zone_keys", gauge, nil, "Clients that the zone remembers because their quota is not full.",
 			func(z *zoneReading, to sink) { to.set(float64(z.stats.Keys)) }},
 		{"caddy_shield_zone_max_keys", gauge, nil, "Clients that the zone can remember.",
-			func(z *zoneReading, to sink) { to.set(float64(z.maxKeys())) }},
+			func(z *zoneReading, to sink) { to.set(float64(z.maxKeys)) }},
 		{"caddy_shield_zone_evictions_total", counter, nil, "Clients forgotten before their quota was full. Raise max_keys.",
 			func(z *zoneReading, to sink) { to.count(z.stats.Evicted) }},
 		{"caddy_shield_zone_shared_requests_total", counter, nil, "Requests of clients that share a bucket because the zone is full. Raise max_keys.",

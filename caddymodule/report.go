@@ -62,7 +62,7 @@ func (a *App) reportOnce(now time.Duration) {
 		if s.adaptive() {
 			a.logLimit(s)
 		}
-		if s.detects {
+		if s.guard.DetectsHerds() {
 			s.guard.Tick(now)
 			a.reportHerd(s, s.record.herd.step(now, s.record.Herd()))
 		}

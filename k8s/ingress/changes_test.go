@@ -162,8 +162,8 @@ func TestPortsSharePlaces(t *testing.T) {
 	}
 	w := newWorld(t, models("http", "grpc"))
 	for key, is := range w.controller.live.shields {
-		if is.is.room != each {
-			t.Errorf("%v: the shields let in %d, for %d places", key, is.is.room, each)
+		if is.is.places != each {
+			t.Errorf("%v: the shields let in %d, for %d places", key, is.is.places, each)
 		}
 	}
 	var wg sync.WaitGroup

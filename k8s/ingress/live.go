@@ -54,16 +54,16 @@ type shields struct {
 // originState is what traffic has written about an Ingress.
 type originState struct {
 	label  string
-	counts *caddymodule.LiveBackend // of promises about its quotas alone; nil: not used yet
-	zones  map[string]*caddymodule.LiveZone
+	counts *caddymodule.LiveState // of promises about its quotas alone; nil: not used yet
+	zones  map[string]*caddymodule.LiveZoneState
 	ref    model.Ref
 	used   time.Duration
 }
 
-func (s *originState) zone(name string) *caddymodule.LiveZone {
+func (s *originState) zone(name string) *caddymodule.LiveZoneState {
 	z := s.zones[name]
 	if z == nil {
-		z = caddymodule.NewLiveZone(label(s.ref, "/"+name))
+		z = caddymodule.NewLiveZoneState(label(s.ref, "/"+name))
 		s.zones[name] = z
 	}
 	return z
@@ -72,16 +72,16 @@ func (s *originState) zone(name string) *caddymodule.LiveZone {
 // serviceState is what traffic has written about a Service.
 type serviceState struct {
 	label  string
-	counts *caddymodule.LiveBackend // nil: not used yet
+	counts *caddymodule.LiveState // nil: not used yet
 	sets   []*endpoints
 	used   time.Duration
 }
 
 // counted returns what is counted of a Service or an Ingress. It takes 20 KB, so it is
 // made for those alone that limit anything.
-func counted(counts **caddymodule.LiveBackend) *caddymodule.LiveBackend {
+func counted(counts **caddymodule.LiveState) *caddymodule.LiveState {
 	if *counts == nil {
-		*counts = caddymodule.NewLiveBackend()
+		*counts = caddymodule.NewLiveState()
 	}
 	return *counts
 }
@@ -180,7 +180,7 @@ func (b *builder) passage(t *model.Target) *passage {
 	}
 	p.endpoints, p.protocol = b.sets[t.Backend], t.Backend.Protocol
 	p.patience = patience(t.Backend.Service.Policy)
-	p.limited = protection{service: t.Backend.Service.Policy}.limitsRoom()
+	p.limited = protection{service: t.Backend.Service.Policy}.limitsInFlight()
 	p.first = p
 	if b.exempt[t.Origin] {
 		return p
@@ -224,7 +224,7 @@ func (b *builder) handlers(t *model.Target) []*caddymodule.LiveHandler {
 	is := protection{
 		origin:  asks.Divide(divisionTime(b.now), b.division),
 		service: t.Backend.Service.Policy.Divide(divisionTime(b.now), b.division),
-		room:    b.rooms[t.Backend.Service.UID], classes: b.classes[t.Backend.Service.UID],
+		places:  b.rooms[t.Backend.Service.UID], classes: b.classes[t.Backend.Service.UID],
 		maxKeys: maxKeys(b.zones),
 	}
 	was := b.shields[key]
@@ -248,7 +248,7 @@ func (b *builder) handlers(t *model.Target) []*caddymodule.LiveHandler {
 func (b *builder) origin(o *model.Origin) *originState {
 	s := b.origins[o.UID]
 	if s == nil {
-		s = &originState{label: label(o.Ref, ""), ref: o.Ref, zones: map[string]*caddymodule.LiveZone{}}
+		s = &originState{label: label(o.Ref, ""), ref: o.Ref, zones: map[string]*caddymodule.LiveZoneState{}}
 		b.origins[o.UID] = s
 	}
 	s.used = b.now

@@ -6,14 +6,13 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
-
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/pushback"
 )
 
 // maxClients is how many refused clients are remembered for one Service or Ingress, at
@@ -45,9 +44,9 @@ type protection struct {
 	origin  policy.Ingress
 	service policy.Service
 
-	// room is how many requests may be in flight to all endpoints together, where
+	// places is how many requests may be in flight to all endpoints together, where
 	// each endpoint's are limited; else 0.
-	room int
+	places int
 
 	// classes: some Origin of the Service has a class.
 	classes bool
@@ -58,9 +57,9 @@ type protection struct {
 
 func (p protection) limitsClients() bool { return len(p.origin.Zones) > 0 || p.origin.PerClient > 0 }
 
-func (p protection) limitsService() bool { return p.service.Capacity.Rate > 0 || p.limitsRoom() }
+func (p protection) limitsService() bool { return p.service.Capacity.Rate > 0 || p.limitsInFlight() }
 
-func (p protection) limitsRoom() bool {
+func (p protection) limitsInFlight() bool {
 	return p.service.Concurrency > 0 || p.service.Adaptive || p.service.EndpointConcurrency > 0
 }
 
@@ -98,56 +97,49 @@ func (p protection) shields(origin *originState, service *serviceState) ([]*cadd
 
 // shield returns the one shield that does all of p.
 func (p protection) shield(origin *originState, service *serviceState) (*caddymodule.LiveHandler, error) {
-	h := caddymodule.Handler{
-		Name: origin.label, Mode: mode(p.origin.Observe),
-		Retries:  &caddymodule.Retries{MaxClients: new(maxClients)},
-		Pushback: &caddymodule.Pushback{Respond: "direct"},
+	live := caddymodule.Live{Name: origin.label, Config: p.config(), Key: p.origin.Key, IPv6Prefix: p.origin.IPv6Prefix}
+	if p.limitsService() {
+		live.Name, live.State = service.label, counted(&service.counts)
+	} else {
+		live.State = counted(&origin.counts)
 	}
-	live := caddymodule.Live{}
+	for _, z := range p.origin.Zones {
+		live.Zones = append(live.Zones, origin.zone(z.Name))
+	}
 	if len(p.origin.Allow) > 0 {
 		live.Allow = p.origin.Allows
 	}
-	if !p.limitsService() {
-		live.Backend = counted(&origin.counts)
-	} else {
-		h.Name, live.Backend = service.label, counted(&service.counts)
-		if !p.limitsClients() {
-			h.Mode = mode(p.service.Observe)
-		}
-	}
-	for _, z := range p.origin.Zones {
-		zone := &caddymodule.Zone{Name: z.Name, Key: p.origin.Key, Rate: rate(z.Limit), MaxKeys: &p.maxKeys}
-		if p.origin.IPv6Prefix > 0 {
-			zone.IPv6Prefix = &p.origin.IPv6Prefix
-		}
-		h.Zones = append(h.Zones, zone)
-		live.Zones = append(live.Zones, origin.zone(z.Name))
-	}
-	if p.service.Capacity.Rate > 0 {
-		h.Capacity = new(rate(p.service.Capacity))
-	}
-	if p.limitsRoom() {
-		h.Concurrency, h.Queue = p.concurrency(), p.queue()
-	}
-	if p.origin.PerClient > 0 {
-		if h.Concurrency == nil {
-			h.Concurrency = &caddymodule.Concurrency{Limit: shield.MaxConcurrency}
-		}
-		h.Concurrency.Per = &caddymodule.PerClient{Key: p.origin.Key, Limit: p.origin.PerClient}
-		live.PerClientIPv6Prefix = p.origin.IPv6Prefix
-	}
-	if p.classes && p.limitsRoom() {
-		h.Classes = []*caddymodule.Class{{Name: "critical"}, {Name: "default"}, {Name: "sheddable"}}
+	if live.Config.Classes != nil {
 		live.Class = p.origin.Class
 	}
-	if longest := p.retryAfterMax(); longest > 0 {
-		h.Pushback.Max = new(caddy.Duration(longest))
-	}
-	if p.origin.Status > 0 {
-		h.Pushback.Status = &p.origin.Status
-	}
-	live.Handler = h
 	return live.New()
+}
+
+// config returns the limits of p.
+func (p protection) config() shield.Config {
+	c := shield.Config{
+		Observe:   p.origin.Observe,
+		Capacity:  p.service.Capacity,
+		PerClient: p.origin.PerClient,
+		Pushback:  pushback.AnswerConfig{Max: p.retryAfterMax(), Status: p.origin.Status},
+		Retries:   shield.Retries{MaxClients: maxClients},
+	}
+	if p.limitsService() && !p.limitsClients() {
+		c.Observe = p.service.Observe
+	}
+	for _, z := range p.origin.Zones {
+		c.Zones = append(c.Zones, shield.Zone{Name: z.Name, Limit: z.Limit, MaxKeys: p.maxKeys})
+	}
+	if p.limitsInFlight() {
+		p.limitInFlight(&c)
+		c.Queue = p.queue()
+		if p.classes {
+			c.Classes = []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Default}, {Name: loadshed.Sheddable}}
+		}
+	} else if p.origin.PerClient > 0 {
+		c.Concurrency = shield.MaxConcurrency
+	}
+	return c
 }
 
 // retryAfterMax returns the shorter of what both ask for; 0: the default.
@@ -162,63 +154,37 @@ func (p protection) retryAfterMax() time.Duration {
 	return a
 }
 
-// concurrency returns how many requests may be in flight to the Service: no more than
-// its endpoints may have in all, so that one that is let in finds a place.
-func (p protection) concurrency() *caddymodule.Concurrency {
-	c := &caddymodule.Concurrency{Limit: p.service.Concurrency, Adaptive: p.service.Adaptive}
+// limitInFlight sets how many requests may be in flight to the Service: at most as many as
+// its endpoints may have in all, so that an admitted request finds a place.
+func (p protection) limitInFlight(c *shield.Config) {
+	c.Concurrency = p.service.Concurrency
+	if p.service.Adaptive {
+		c.Adaptive = new(loadshed.AdaptiveConfig)
+	}
 	if p.service.EndpointConcurrency == 0 {
-		return c
+		return
 	}
-	room := min(max(1, p.room), shield.MaxConcurrency) // without any endpoint it is not for want of room that nobody is served
+	places := min(max(1, p.places), shield.MaxConcurrency) // without any endpoint, a lack of places is not what fails requests
 	switch {
-	case p.service.Adaptive:
-		room = min(room, loadshed.MaxLimit)
-		c.Max = &room
-		c.Min = new(min(2, room))
-	case c.Limit == 0 || c.Limit > room:
-		c.Limit = room
+	case c.Adaptive != nil:
+		c.Adaptive.Max = min(places, loadshed.MaxLimit)
+		c.Adaptive.Min = min(2, c.Adaptive.Max)
+	case c.Concurrency == 0 || c.Concurrency > places:
+		c.Concurrency = places
 	}
-	return c
 }
 
-// queue returns where requests wait for room. Endpoints' limits have a queue by
-// default, as an adaptive one has.
-func (p protection) queue() *caddymodule.Queue {
-	size := p.service.Queue
-	if size == 0 && p.service.EndpointConcurrency > 0 {
-		size = shield.DefaultQueue
-	}
+// queue returns where requests over the limit wait. Limits of endpoints have a queue by
+// default, like an adaptive one.
+func (p protection) queue() shield.Queue {
+	q := shield.Queue{Size: p.service.Queue, Timeout: p.service.QueueTimeout}
 	switch {
-	case size == policy.QueueOff:
-		return &caddymodule.Queue{Off: true}
-	case size == 0 && p.service.QueueTimeout == 0:
-		return nil
-	case size == 0:
-		size = shield.DefaultQueue
-	}
-	q := &caddymodule.Queue{Size: &size}
-	if p.service.QueueTimeout > 0 {
-		q.Timeout = new(caddy.Duration(p.service.QueueTimeout))
+	case q.Size == policy.QueueOff:
+		return shield.Queue{Size: shield.NoQueue}
+	case q.Size == 0 && (p.service.EndpointConcurrency > 0 || q.Timeout > 0):
+		q.Size = shield.DefaultQueue
 	}
 	return q
-}
-
-func rate(c limiter.Config) caddymodule.Rate {
-	r := caddymodule.Rate{Rate: c.Rate}
-	if c.Per > 0 {
-		r.Per = new(caddy.Duration(c.Per))
-	}
-	if c.Burst > 0 {
-		r.Burst = &c.Burst
-	}
-	return r
-}
-
-func mode(observe bool) string {
-	if observe {
-		return "observe"
-	}
-	return "enforce"
 }
 
 // maxLabel is how long a shield's name may be. Those of Kubernetes' objects may be

@@ -53,12 +53,13 @@ func TestReplicasDivide(t *testing.T) {
 				t.Fatalf("%d shields", len(l.shields))
 			}
 			for _, is := range l.shields {
-				rate += is.is.origin.Zones[0].Limit.Rate
-				burst += float64(is.is.origin.Zones[0].Limit.Burst)
-				perClient += float64(is.is.origin.PerClient)
-				capacity += is.is.service.Capacity.Rate
-				capacityBurst += float64(is.is.service.Capacity.Burst)
-				concurrency += float64(is.is.concurrency().Limit)
+				c := is.is.config()
+				rate += c.Zones[0].Limit.Rate
+				burst += float64(c.Zones[0].Limit.Burst)
+				perClient += float64(c.PerClient)
+				capacity += c.Capacity.Rate
+				capacityBurst += float64(c.Capacity.Burst)
+				concurrency += float64(c.Concurrency)
 			}
 		}
 		if math.Abs(rate-9) > 1e-9 || burst != 11 || perClient != 7 || math.Abs(capacity-5) > 1e-9 || capacityBurst != 3 || concurrency != 13 {
@@ -330,7 +331,7 @@ func TestMaxKeys(t *testing.T) {
 		}
 	}
 	// It reaches the quota, which would not take this.
-	state := &originState{label: "x", zones: map[string]*caddymodule.LiveZone{}}
+	state := &originState{label: "x", zones: map[string]*caddymodule.LiveZoneState{}}
 	if _, err := (protection{origin: quota, maxKeys: -1}).shields(state, nil); err == nil {
 		t.Error("a quota does not know how many clients it may remember")
 	}
