@@ -279,7 +279,7 @@ func TestRetryAfterMax(t *testing.T) {
 }
 
 // An adaptive limit, or a number, is never above what the endpoints may have together.
-func TestRoomBoundsConcurrency(t *testing.T) {
+func TestPlacesBoundConcurrency(t *testing.T) {
 	for _, tt := range []struct {
 		is                 policy.Service
 		endpoints          int
@@ -297,13 +297,13 @@ func TestRoomBoundsConcurrency(t *testing.T) {
 		b.Endpoints = addresses(tt.endpoints)
 		m := newMemory(t, all(origin("web", policy.Ingress{}), b), ok)
 		for _, is := range m.live.shields {
-			c := is.is.concurrency()
+			c := is.is.config()
 			least, most := 0, 0
-			if c.Min != nil {
-				least, most = *c.Min, *c.Max
+			if c.Adaptive != nil {
+				least, most = c.Adaptive.Min, c.Adaptive.Max
 			}
-			if c.Limit != tt.limit || least != tt.least || most != tt.most || c.Adaptive != tt.is.Adaptive {
-				t.Errorf("%+v with %d endpoints: limit %d, adaptive from %d to %d; want %d, %d to %d", tt.is, tt.endpoints, c.Limit, least, most, tt.limit, tt.least, tt.most)
+			if c.Concurrency != tt.limit || least != tt.least || most != tt.most || (c.Adaptive != nil) != tt.is.Adaptive {
+				t.Errorf("%+v with %d endpoints: limit %d, adaptive from %d to %d; want %d, %d to %d", tt.is, tt.endpoints, c.Concurrency, least, most, tt.limit, tt.least, tt.most)
 			}
 		}
 	}
