@@ -286,7 +286,7 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{with(`"concurrency": {"limit": 5}, "classes": [{"share": 1}]`), `class "": name is ""; want 1 to 64 letters`},
 		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "a b", "share": 1}]`), `class "a b": name is "a b"; want 1 to 64 letters`},
 		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "unpaid"}]`), `class "unpaid" is for requests that come before their time`},
-		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical"}, {"name": "critical"}]`), `class "critical" is there twice`},
+		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical"}, {"name": "critical"}]`), `duplicate class "critical"`},
 		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "share": 0}]`), `class "critical": share is 0; want more than 0, to 1`},
 		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "share": 1.1}]`), `class "critical": share is 1.1; want more than 0, to 1`},
 		{with(`"concurrency": {"limit": 5}, "classes": [{"name": "critical", "clients": 70}]`), `class "critical": clients is 70; want more than 0, to 1`},

@@ -7,46 +7,48 @@ import (
 	"time"
 )
 
-// AdaptiveConfig is how an operator sets an [Adaptive] limit. Zero fields mean their
+// AdaptiveConfig is how an operator sets an [Adaptive] limit. Zero fields have their
 // defaults.
 type AdaptiveConfig struct {
-	// Min and Max bound the limit, in requests in flight. Default 2 and 1000; at
-	// most MaxLimit. Of Min 1 the limit could not be halved to see whether latency
-	// follows.
+	// Min and Max bound the limit, in requests in flight. Default 2 and 1000, at most
+	// MaxLimit. A limit of 1 cannot be halved to see whether latency follows.
 	Min, Max int
 
-	// Initial is the limit before anything is known. Default 20, or the nearest
-	// that Min and Max allow.
+	// Initial is the limit before anything is known. Default 20, or the nearest that
+	// Min and Max allow.
 	Initial int
 
-	// MaxLatency is the longest mean latency that is believed to be that of a
-	// backend without a queue; a backend that is always slower is taken for
-	// overloaded. Default 0: whatever is measured is believed.
+	// MaxLatency is the longest mean latency that a backend without a queue can have. A
+	// backend that is always slower counts as overloaded. Default 0: no bound.
 	MaxLatency time.Duration
 
-	// Target, if positive, replaces the search for the backend's own latency: the
-	// limit is as high as lets 95 % of the requests be served within Target.
+	// Target, if positive, replaces the search for the latency without a queue: the
+	// limit is the highest that serves 95 % of the requests within Target.
 	Target time.Duration
 
-	// NoProbe forbids the dips that verify the baseline. A probe costs 1 to 2 % of
-	// the throughput of a backend that is overloaded for long, and nothing
-	// otherwise; without it the limit of such a backend may drift upwards.
+	// NoProbe forbids the dips that verify the baseline. A probe costs 1 to 2 % of the
+	// throughput of a backend that is overloaded for long, and nothing otherwise.
+	// Without probes the limit of such a backend may drift upwards.
 	NoProbe bool
 }
 
-// maxTarget is the longest latency that can be aimed at or believed.
-const maxTarget = time.Minute
+const (
+	defaultMin     = 2
+	defaultMax     = 1000
+	defaultInitial = 20
 
-// minTarget is the shortest: nothing behind a proxy is reliably faster, and a target
-// that nothing meets would hold the limit at its minimum for ever.
-const minTarget = time.Millisecond
+	// MaxLimit is the highest limit that can be set.
+	MaxLimit = 100_000
 
-// MaxLimit is the highest limit that can be set.
-const MaxLimit = 100_000
+	// minTarget and maxTarget bound Target and MaxLatency. Nothing behind a proxy is
+	// reliably faster than 1 ms. A target that no request meets would hold the limit at
+	// its minimum for ever.
+	minTarget = time.Millisecond
+	maxTarget = time.Minute
+)
 
-// A Law is a valid Config: what an [Adaptive] obeys. It is a small value that is
-// passed with every call and never kept, so that a reload applies at once. The
-// zero Law lets nobody in; NewLaw makes others.
+// A Law is a valid AdaptiveConfig. It is a small value that is passed with every call
+// and never kept, so that a reload applies at once. The zero Law admits no request.
 type Law struct {
 	min, max, initial  int
 	maxLatency, target float64 // seconds; 0: none
@@ -70,23 +72,18 @@ func NewLaw(c AdaptiveConfig) (Law, error) {
 			return Law{}, fmt.Errorf("%s %d: want 1 to %d", f.name, f.n, MaxLimit)
 		}
 	}
-	if c.MaxLatency < 0 {
-		return Law{}, fmt.Errorf("max_latency %v: want a positive duration", c.MaxLatency)
-	}
-	if c.Target < 0 {
-		return Law{}, fmt.Errorf("target %v: want a positive duration", c.Target)
-	}
-	if c.Target > 0 && c.Target < minTarget {
-		return Law{}, fmt.Errorf("target %v: want at least %v", c.Target, minTarget)
-	}
-	if c.MaxLatency > 0 && c.MaxLatency < minTarget {
-		return Law{}, fmt.Errorf("max_latency %v: want at least %v", c.MaxLatency, minTarget)
-	}
-	if c.Target > maxTarget {
-		return Law{}, fmt.Errorf("target %v: want at most %v", c.Target, maxTarget)
-	}
-	if c.MaxLatency > maxTarget {
-		return Law{}, fmt.Errorf("max_latency %v: want at most %v", c.MaxLatency, maxTarget)
+	for _, f := range []struct {
+		name string
+		d    time.Duration
+	}{{"max_latency", c.MaxLatency}, {"target", c.Target}} {
+		switch {
+		case f.d < 0:
+			return Law{}, fmt.Errorf("%s %v: want a positive duration", f.name, f.d)
+		case f.d > 0 && f.d < minTarget:
+			return Law{}, fmt.Errorf("%s %v: want at least %v", f.name, f.d, minTarget)
+		case f.d > maxTarget:
+			return Law{}, fmt.Errorf("%s %v: want at most %v", f.name, f.d, maxTarget)
+		}
 	}
 	if c.Target > 0 && (c.MaxLatency > 0 || c.NoProbe) {
 		return Law{}, fmt.Errorf("target %v: goes without max_latency and probe, as there is no baseline", c.Target)
@@ -111,29 +108,25 @@ func NewLaw(c AdaptiveConfig) (Law, error) {
 	return l, nil
 }
 
-const (
-	defaultMin     = 2
-	defaultMax     = 1000
-	defaultInitial = 20
-)
-
 // Signal is how a request ended, as far as the backend's load is concerned.
 type Signal uint8
 
 const (
-	// SignalServed: answered. So are 4xx and 500: they are no sign of overload.
+	// SignalServed: answered. 4xx and 500 count as served: they are no sign of overload.
 	SignalServed Signal = iota
-	// SignalTimedOut: given up after a wait, which counts as latency, since a limit that
-	// does not see them is blind when it matters (F6), but never as baseline (F7).
+	// SignalTimedOut: timed out. The wait counts as latency: a limiter that ignores
+	// time-outs is blind in an overload. It never counts as baseline: time-outs would
+	// become what is normal.
 	SignalTimedOut
-	// SignalOverloaded: the backend said so: connection refused, 502, 503 or 504. It has
-	// no latency: errors are fast.
+	// SignalOverloaded: refused by the backend: connection refused, 502, 503 or 504. It
+	// has no latency, as errors are fast.
 	SignalOverloaded
-	// SignalNone: says nothing, as an abort by the client or the end of a stream (F13).
+	// SignalNone: no information, as in an abort by the client, or at the end of a
+	// stream, which may have lasted for hours.
 	SignalNone
-	// SignalAbandoned: the client has gone after a wait. It is a SignalTimedOut while the limit is
-	// used up, and SignalNone else: then nobody has waited for others, and a lower limit
-	// would help nobody.
+	// SignalAbandoned: the client has gone after a wait. It counts as SignalTimedOut
+	// while the limit is used up. Otherwise it counts as SignalNone: no request waited
+	// for another, so a lower limit would not help.
 	SignalAbandoned
 )
 
@@ -142,19 +135,19 @@ type Reason uint8
 
 const (
 	_         Reason = iota
-	Grown            // the limit was used up, and latency was that of no queue
-	Congested        // latency stood above the baseline
-	Failed           // everything timed out
+	Grown            // the limit was used up, without a queue
+	Congested        // latency was above the baseline
+	Failed           // all requests timed out
 	Refusing         // the backend refused requests
 	Probed           // lowered for a moment, to see whether latency follows
 	Proven           // a probe has found a queue: the lower limit stays
-	Restored         // a probe has found no queue: the limit is what it was
-	Rebased          // lower limits brought no lower latency: the backend is slower by nature
-	Trimmed          // latency was that of no queue, but the limit was above what is needed
-	Unused           // the limit was not used up: it goes back towards the initial one
+	Restored         // a probe has found no queue: the former limit is back
+	Rebased          // a lower limit brought no lower latency: the backend is slower than the baseline said
+	Trimmed          // no queue, but the limit was above the need
+	Unused           // the limit was not used up: it returns towards the initial one
 	Restarted        // a pause of the backend is over
 	Late             // more than 5 % took longer than the target
-	InTime           // fewer than 5 % took longer than the target
+	InTime           // at most 5 % took longer than the target
 )
 
 var reasons = [...]string{"", "grown", "congested", "failed", "refusing", "probed", "proven", "restored", "rebased", "trimmed", "unused", "restarted", "late", "in_time"}
@@ -173,18 +166,18 @@ type Change struct {
 	From, To int
 	Reason   Reason
 	Latency  time.Duration // mean over the window; 0: nothing was measured
-	Baseline time.Duration // what Latency would be without a queue; 0: not known
+	Baseline time.Duration // Latency without a queue; 0: not known
 }
 
-// Adaptive finds how many requests a backend can have in flight before they only
-// wait for each other. The package comment says how. The zero Adaptive knows
-// nothing yet and is ready. It is safe for concurrent use and must not be copied.
+// Adaptive is an adaptive concurrency limit: it finds how many requests a backend can
+// have in flight before they only wait for each other. The package comment says how.
+// The zero Adaptive knows nothing and is ready. It is safe for concurrent use and must
+// not be copied. All its memory is this struct.
 //
 // now is the time since an epoch that the caller keeps, from a monotonic clock.
-// All its memory is this struct.
 type Adaptive struct {
-	limit   atomic.Int64 // 0: nothing is learnt
-	steady  atomic.Int64 // the same, but for probes
+	limit   atomic.Int64 // 0: nothing is learned
+	steady  atomic.Int64 // the same, without probes
 	probing atomic.Bool
 	closeAt atomic.Int64 // when to look at the window next
 	window  window
@@ -198,11 +191,11 @@ type Adaptive struct {
 // Limit returns how many requests may be in flight.
 func (a *Adaptive) Limit(l Law) int { return l.allow(a.limit.Load()) }
 
-// Steady returns the Limit, but that from before a probe while there is one: for
-// requests that must not suffer from it.
+// Steady returns the limit for requests that are exempt from probes: during a probe
+// that from before it, otherwise Limit.
 func (a *Adaptive) Steady(l Law) int { return l.allow(a.steady.Load()) }
 
-// allow returns the nearest limit that l allows to n, the initial one for 0.
+// allow returns the limit nearest to n that l allows, the initial one for 0.
 func (l Law) allow(n int64) int {
 	if n == 0 {
 		return l.initial
@@ -210,31 +203,30 @@ func (l Law) allow(n int64) int {
 	return int(min(max(n, int64(l.min)), int64(l.max)))
 }
 
-// LimitHit tells that a request found no room: the limit binds. It is to be told
-// once for each, whether the request is then queued or turned away.
+// LimitHit tells that a request found the limit reached. Call it once for each such
+// request, whether it is then queued or rejected.
 func (a *Adaptive) LimitHit() { a.window.limitHits.Add(1) }
 
-// Rejected tells that a request that was Refused has been turned away, at once or
-// after it has waited in vain. Only then the limit may be probed: where everybody
-// is let in after a moment in the queue, a probe would do more harm than a limit
-// that is a little off.
+// Rejected tells that a request that hit the limit has been rejected, at once or after
+// a wait. Only then may the limit be probed: where all are let in after a moment in the
+// queue, a probe would do more harm than a limit that is a little off.
 func (a *Adaptive) Rejected() { a.window.rejected.Add(1) }
 
-// Done tells that a request has ended, took after it entered. route is its kind
-// of request, 0 to Routes-1, as a hash of its method and path may be: the same
-// kinds should take about as long. inFlight is how many there were just before
-// it left. It returns the change of the limit, if it is time for one.
-func (a *Adaptive) Done(now, took time.Duration, o Signal, route uint8, inFlight int, l Law) (Change, bool) {
-	if o == SignalAbandoned {
+// Done tells that a request has ended, took after it entered. route is a small hash of
+// its method and path, 0 to Routes-1: requests of one route should take about as long.
+// inFlight is how many were in flight just before it left. Done returns the change of
+// the limit, if it is time for one.
+func (a *Adaptive) Done(now, took time.Duration, signal Signal, route uint8, inFlight int, l Law) (Change, bool) {
+	if signal == SignalAbandoned {
 		a.window.inFlight(inFlight)
-		if o = SignalTimedOut; a.window.limitHits.Load() == 0 && 10*a.window.peak.Load() < 9*int64(a.Limit(l)) {
-			o = SignalNone
+		if signal = SignalTimedOut; a.window.limitHits.Load() == 0 && 10*a.window.peak.Load() < 9*int64(a.Limit(l)) {
+			signal = SignalNone
 		}
 	}
-	switch o {
+	switch signal {
 	case SignalServed, SignalTimedOut:
-		a.window.add(took, o == SignalTimedOut, route)
-		if l.targetTime > 0 && (took > l.targetTime || o == SignalTimedOut) {
+		a.window.add(took, signal == SignalTimedOut, route)
+		if l.targetTime > 0 && (took > l.targetTime || signal == SignalTimedOut) {
 			a.window.late.Add(1)
 		}
 	case SignalOverloaded:
@@ -243,18 +235,18 @@ func (a *Adaptive) Done(now, took time.Duration, o Signal, route uint8, inFlight
 		return Change{}, false
 	}
 	a.window.inFlight(inFlight)
-	if int64(now) < a.closeAt.Load() && o != SignalOverloaded {
+	if int64(now) < a.closeAt.Load() && signal != SignalOverloaded {
 		return Change{}, false
 	}
 	if !a.mu.TryLock() {
-		return Change{}, false // somebody else looks
+		return Change{}, false // another goroutine looks
 	}
 	defer a.mu.Unlock()
-	return a.look(now, o == SignalOverloaded, l)
+	return a.look(now, signal == SignalOverloaded, l)
 }
 
-// Restart tells that the backend is back after a pause: half the limit that it
-// had, which grows again as it is used and latency allows.
+// Restart tells that the backend is back after a pause. The limit is halved, and grows
+// again as it is used and latency allows.
 func (a *Adaptive) Restart(now time.Duration, l Law) (Change, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -264,9 +256,9 @@ func (a *Adaptive) Restart(now time.Duration, l Law) (Change, bool) {
 	return a.set(now, Restarted, l)
 }
 
-// Tick ends a probe that cannot end by itself, because what is still in flight are
-// requests that take far longer than most, and there is no room besides them. idle is
-// for how long nothing has ended. It is to be called a few times per second.
+// Tick ends a probe that does not end on its own, because the only requests in flight
+// take far longer than most and fill the lowered limit. idle is for how long nothing
+// has ended. Call Tick a few times per second.
 func (a *Adaptive) Tick(now, idle time.Duration, l Law) (Change, bool) {
 	if !a.probing.Load() || !a.mu.TryLock() {
 		return Change{}, false
@@ -279,7 +271,7 @@ func (a *Adaptive) Tick(now, idle time.Duration, l Law) (Change, bool) {
 	return a.set(now, Restored, l)
 }
 
-// look decides whether the window is over, and if so what follows from it.
+// look applies the law to the window if it is over.
 func (a *Adaptive) look(now time.Duration, overloaded bool, l Law) (Change, bool) {
 	c := &a.control
 	c.begin(l)
@@ -313,7 +305,7 @@ func (a *Adaptive) look(now time.Duration, overloaded bool, l Law) (Change, bool
 	return a.set(now, reason, l)
 }
 
-// restartWindow forgets what has been collected.
+// restartWindow drops what has been collected.
 func (a *Adaptive) restartWindow(now time.Duration) {
 	a.window.read(&a.sample, true)
 	a.started = now

@@ -15,50 +15,48 @@ const (
 	Critical  = "critical"
 	Default   = "default"
 	Sheddable = "sheddable"
-	Unpaid    = "unpaid" // who comes before its time; nobody can be put into it
+	Unpaid    = "unpaid" // requests that come before their time; no other can have it
 )
 
-// MaxClasses is how many classes there may be, with the built-in default and
-// unpaid.
-const MaxClasses = 16
+const (
+	// MaxClasses is how many classes there may be, with the built-in default and unpaid.
+	MaxClasses = 16
 
-// maxClassName is how long the name of a class may be, in bytes: it labels metrics.
-const maxClassName = 64
+	maxClassName = 64 // bytes: names label metrics
 
-// leastShare is the least share of a class: less is one place of any limit below
-// a hundred, and more likely a slip (1 for 1 %).
-const leastShare = 0.01
+	// minShare is the least share of a class. Less would be one place of any limit below
+	// a hundred, and is more likely a slip (1 for 1 %).
+	minShare = 0.01
 
-// unpaidShare is the share of requests that come before their time.
-const unpaidShare = 0.5
+	unpaidShare = 0.5
+)
 
-// shares of the built-in classes. Ours, near what Stripe ("Scaling your API with
-// rate limiters", 2017) keeps for critical requests: a fifth.
+// shares of the built-in classes. Ours, near what Stripe ("Scaling your API with rate
+// limiters", 2017) keeps for critical requests: a fifth.
 var shares = map[string]float64{Critical: 1, Default: 0.9, Sheddable: 0.7}
 
-// A Class says how much of what may be in flight there may be for its requests to
-// be let in, while those of higher classes come.
+// A Class is a priority class. While requests of higher classes come, its own are
+// admitted only up to its share of the limit in flight.
 type Class struct {
-	// Name identifies the class: critical, default, sheddable, or any other of
-	// letters, digits and _ - . / :, at most 64 of them.
+	// Name identifies the class: critical, default, sheddable, or another one of at most
+	// 64 letters, digits and _ - . / :
 	Name string
 
-	// Share is more than 0, to 1. 0 means that of the built-in class.
+	// Share is above 0, up to 1. 0 means that of the built-in class.
 	Share float64
 }
 
-// Classes are checked classes, the highest first. The zero Classes has one, default,
-// with all of what may be in flight: nobody is lower than anybody then, not even who
-// comes before its time. Classes are not changed once they are made, so they are
-// safe for concurrent use.
+// Classes are valid classes, the highest first. The zero Classes has one, default, with
+// all of the limit: no request is lower than another then, not even one that comes
+// before its time. Classes never change, so they are safe for concurrent use.
 type Classes struct {
 	list      []Class
 	byDefault int
 }
 
-// NewClasses returns the classes in the order of their shares, those of equal
-// shares in the order given, with default among them and with unpaid as the last. No
-// classes at all are the zero Classes. The error tells all that is wrong.
+// NewClasses returns the classes in the order of their shares, those of equal shares in
+// the order given, with default among them and unpaid as the last. An empty list makes
+// the zero Classes. The error has all that is wrong.
 func NewClasses(list []Class) (Classes, error) {
 	if len(list) == 0 {
 		return Classes{}, nil
@@ -73,8 +71,8 @@ func NewClasses(list []Class) (Classes, error) {
 		case class.Name == "":
 			errs = append(errs, errors.New("a class has no name"))
 		case seen[class.Name]:
-			errs = append(errs, fmt.Errorf("class %q is there twice; want different names", class.Name))
-		case len(class.Name) > maxClassName || strings.ContainsFunc(class.Name, notOfName):
+			errs = append(errs, fmt.Errorf("duplicate class %q; want different names", class.Name))
+		case len(class.Name) > maxClassName || strings.ContainsFunc(class.Name, invalidInName):
 			errs = append(errs, fmt.Errorf("class name %q; want letters, digits and _ - . / :, at most %d of them", class.Name, maxClassName))
 		}
 		seen[class.Name] = true
@@ -85,8 +83,8 @@ func NewClasses(list []Class) (Classes, error) {
 				continue
 			}
 		}
-		if !(class.Share >= leastShare && class.Share <= 1) {
-			errs = append(errs, fmt.Errorf("class %q: share is %v (%v %%); want %v to 1 (1 %% to 100 %%)", class.Name, class.Share, 100*class.Share, leastShare))
+		if !(class.Share >= minShare && class.Share <= 1) {
+			errs = append(errs, fmt.Errorf("class %q: share is %v (%v %%); want %v to 1 (1 %% to 100 %%)", class.Name, class.Share, 100*class.Share, minShare))
 		}
 		c.list = append(c.list, class)
 	}
@@ -105,11 +103,11 @@ func NewClasses(list []Class) (Classes, error) {
 	return c, nil
 }
 
-func notOfName(r rune) bool {
+func invalidInName(r rune) bool {
 	return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_-./:", r))
 }
 
-// Len returns how many classes there are, unpaid with them: 1 in the zero Classes.
+// Len returns how many classes there are, including unpaid: 1 in the zero Classes.
 func (c Classes) Len() int { return max(1, len(c.list)) }
 
 // At returns class i, 0 the highest. i must be less than Len.
@@ -120,8 +118,8 @@ func (c Classes) At(i int) Class {
 	return c.list[i]
 }
 
-// Index returns the class of that name, and whether there is one that requests
-// can be put into; else the default class. The name may come from anybody.
+// Index returns the class of that name and true, or the default class and false if there
+// is none, or it is unpaid. The name may come from any client.
 func (c Classes) Index(name string) (int, bool) {
 	for i := range c.Len() {
 		if c.At(i).Name == name && name != Unpaid {
@@ -143,42 +141,43 @@ func (c Classes) String() string {
 	return strings.Join(names, ", ")
 }
 
-// calm is how long after the last request of a higher class room is still kept for
-// it. Shedding that starts and ends within a moment lets clients' sequences of calls
-// fail half way; Stripe ("Scaling your API with rate limiters", 2017) restores
-// traffic over minutes, but room that is kept for nobody is throughput lost.
-const calm = 3 * time.Second
+// reserveTime is how long after the last request of a higher class places are still
+// kept for it. Shedding that starts and ends within a moment makes clients' sequences of
+// calls fail half way. Stripe ("Scaling your API with rate limiters", 2017) restores
+// traffic over minutes, but places that are kept for no request are throughput lost.
+const reserveTime = 3 * time.Second
 
-// Shares knows which classes there have been of late. The zero Shares has seen
-// none. It is safe for concurrent use. After a reload that changes the order of the
-// classes it takes one for another, for 3 seconds.
+// Shares knows of which classes requests have come lately. The zero Shares has seen
+// none. It is safe for concurrent use. For 3 seconds after a reload that changes the
+// order of the classes it mistakes one for another.
 type Shares struct {
-	until [MaxClasses]atomic.Int64 // until when room is kept for a class, in nanoseconds
+	until [MaxClasses]atomic.Int64 // until when places are kept for a class, in nanoseconds
 }
 
-// Seen notes that a request of a class has come at now, whether it is let in or not.
-// A class beyond MaxClasses is nobody's.
+// Seen tells that a request of a class has come at now, whether it is let in or not. It
+// ignores a class beyond MaxClasses.
 func (s *Shares) Seen(now time.Duration, class int) {
 	if uint(class) >= MaxClasses {
 		return
 	}
-	// Every calm/16 is often enough, and leaves the cache line alone between.
-	if at, until := &s.until[class], int64(now+calm); until-at.Load() > int64(calm/16) {
+	// Every reserveTime/16 is often enough, and leaves the cache line alone in between.
+	if at, until := &s.until[class], int64(now+reserveTime); until-at.Load() > int64(reserveTime/16) {
 		at.Store(until)
 	}
 }
 
-// Room returns how many requests may be in flight for one of a class to be let in,
-// at least 1, where limit may be in all and class is less than c.Len().
+// Room returns the limit in flight for a class, at least 1: its share of limit, the one
+// for all classes, or all of it. class must be less than c.Len().
 //
-// A class has its share while requests of a higher one have come within the last 3
-// seconds, and all of it else, so that nothing is kept free for nobody. The share is
-// of the highest class that there is: with default and sheddable alone, default has
-// all. It is enough that a higher class comes, it need not have found its room short:
-// a class that has, has been refused already, and would be again each time that it
-// comes back after a lull. Shares of what is in flight cost a comparison; Stripe
-// keeps a fifth of its workers for critical requests by the same rule. Where limit
-// is less than about 20, chance alone fills what they keep: that is for the queue.
+// It is the share if requests of a higher class have come within the last 3 seconds;
+// otherwise places would be kept for no request. The share is relative to that of the
+// highest class that comes: with default and sheddable alone, default has all. The
+// higher class need not have been short of places: then it would already have been
+// rejected, and would be again each time that it comes back after a lull.
+//
+// This costs one comparison; Stripe keeps a fifth of its workers for critical requests
+// by the same rule. With a limit below about 20, chance alone fills the reserve; that
+// is what the queue is for.
 func (s *Shares) Room(now time.Duration, class, limit int, c Classes) int {
 	own := c.At(class).Share
 	for i := range class {
@@ -195,7 +194,7 @@ func (s *Shares) Room(now time.Duration, class, limit int, c Classes) int {
 	return limit
 }
 
-// SeenBelow reports whether requests of a lower class have come of late.
+// SeenBelow reports whether requests of a lower class have come lately.
 func (s *Shares) SeenBelow(now time.Duration, class int, c Classes) bool {
 	for i := class + 1; i < c.Len(); i++ {
 		if int64(now) < s.until[i].Load() {
@@ -205,21 +204,21 @@ func (s *Shares) SeenBelow(now time.Duration, class int, c Classes) bool {
 	return false
 }
 
-// hour is how long a client stays in the class that it is drawn into.
-const hour = time.Hour
+// drawTime is how long a client stays in the class that it is drawn into.
+const drawTime = time.Hour
 
-// Drawn reports whether a client belongs to a share of all clients, from 0 to 1,
-// that is drawn by hash. It stays so for an hour, which begins at a different time
-// for each, so that not everybody changes class at once. WeChat's overload control
-// (Zhou et al., "Overload Control for Scaling WeChat Microservices", SoCC '18) does
-// so with users: where each request is drawn anew, hardly any sequence of calls
-// succeeds, and those that fail come again.
+// Drawn reports whether a client belongs to a share of all clients, from 0 to 1, that is
+// drawn by hash. It stays so for an hour. The hour begins at a different time for each,
+// so that not all clients change class at once. WeChat's overload control (Zhou et al.,
+// "Overload Control for Scaling WeChat Microservices", SoCC '18) does so with users:
+// where each request is drawn anew, hardly any sequence of calls succeeds, and failed
+// ones are retried.
 //
-// Who belongs to a share belongs to every larger one: draw classes one after the
-// other with shares that add up. client must be a hash that clients cannot choose.
+// A client in a share is in every larger one: draw classes one after the other with
+// shares that add up. client must be a hash that clients cannot choose.
 func Drawn(client uint64, now time.Duration, share float64) bool {
-	phase := mix(client) % uint64(hour)
-	turn := (uint64(now) + phase) / uint64(hour)
+	phase := mix(client) % uint64(drawTime)
+	turn := (uint64(now) + phase) / uint64(drawTime)
 	return float64(mix(client^mix(turn+1))>>11)/(1<<53) < share
 }
 

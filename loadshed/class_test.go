@@ -37,7 +37,7 @@ func TestClassErrors(t *testing.T) {
 		`class "batch" has no share; want one, or the name critical, default or sheddable`: {{Name: "batch"}},
 		`class "batch": share is 1.5 (150 %); want 0.01 to 1 (1 % to 100 %)`:               {{Name: "batch", Share: 1.5}},
 		`class "batch": share is -1 (-100 %); want 0.01 to 1 (1 % to 100 %)`:               {{Name: "batch", Share: -1}},
-		`class "critical" is there twice; want different names`:                            {{Name: Critical}, {Name: Critical}},
+		`duplicate class "critical"; want different names`:                                 {{Name: Critical}, {Name: Critical}},
 		`a class has no name`: {{Share: 1}},
 		`class "unpaid" is for requests that come before their time; want another name`: {{Name: Unpaid, Share: .5}},
 		`16 classes; want at most 14`: many,

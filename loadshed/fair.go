@@ -7,30 +7,30 @@ import (
 
 const inFlightShards = 64
 
-// fewEntries is how many entries the map of a shard may have had for it to be kept
-// when it is empty. Maps do not shrink.
-const fewEntries = 64
+// keptMapEntries is how many entries an empty map of a shard may have had to be kept.
+// Maps do not shrink.
+const keptMapEntries = 64
 
-// InFlight counts how many requests each client has in flight. Only those that
-// have any are remembered, so it is bounded by what is in flight, and it forgets how
-// large it has been. The zero InFlight is empty. It is safe for concurrent use.
+// InFlight counts how many requests each client has in flight. It holds only clients
+// that have any, so it is bounded by the requests in flight, and gives memory back
+// after a crowd. The zero InFlight is empty. It is safe for concurrent use.
 //
-// A client is told by a key, whose low bits must be as good as random, as a hash's
-// are.
+// A client is identified by a key, whose low bits must be as good as random, as those
+// of a hash are.
 type InFlight struct {
 	clients atomic.Int64
-	_       [56]byte                                      // read by everybody: not on the line of a lock
-	shards  atomic.Pointer[[inFlightShards]inFlightShard] // nil until somebody has entered: most are never used
+	_       [56]byte                                      // read by all requests: not on the line of a lock
+	shards  atomic.Pointer[[inFlightShards]inFlightShard] // nil until the first Enter: most are never used
 }
 
 type inFlightShard struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	n    map[uint64]int32
 	most int      // entries since n was made
 	_    [40]byte // a cache line each
 }
 
-// shard returns the shard of a key; nil if nobody has entered yet.
+// shard returns the shard of a key; nil before the first Enter.
 func (f *InFlight) shard(key uint64) *inFlightShard {
 	if shards := f.shards.Load(); shards != nil {
 		return &shards[key%inFlightShards]
@@ -38,7 +38,7 @@ func (f *InFlight) shard(key uint64) *inFlightShard {
 	return nil
 }
 
-// Enter counts one request more of a client, and returns how many it has then. Each
+// Enter counts one more request of a client, and returns how many it has then. Each
 // Enter needs one Leave.
 func (f *InFlight) Enter(key uint64) int {
 	s := f.shard(key)
@@ -74,7 +74,7 @@ func (f *InFlight) Leave(key uint64) {
 	case n == 1:
 		delete(s.n, key)
 		f.clients.Add(-1)
-		if len(s.n) == 0 && s.most > fewEntries {
+		if len(s.n) == 0 && s.most > keptMapEntries {
 			s.n, s.most = nil, 0
 		}
 	}
@@ -91,20 +91,19 @@ func (f *InFlight) Count(key uint64) int {
 	return int(s.n[key])
 }
 
-// Clients returns how many clients have requests in flight. It costs one atomic
-// load.
+// Clients returns how many clients have requests in flight. It is one atomic load.
 func (f *InFlight) Clients() int { return int(f.clients.Load()) }
 
-// fewInFlight is what anybody may have in flight without being taken for a crowd:
-// a browser opens six connections to a host.
-const fewInFlight = 6
+// browserConnections is how many requests every client may have in flight: a browser
+// opens six connections to a host.
+const browserConnections = 6
 
-// TooMany reports whether a client with n requests in flight has far more than its
-// share of limit, while clients have any: twice as much, and more than a browser
-// has. Twice, so that who only happens to be there often is left alone. It is the
-// cheap form of fair queuing: it wants a count for each client instead of a queue
-// for each, and acts only on who stands out. One alone is never too many: there is
-// nobody to be fair to.
+// TooMany reports whether a client with n requests in flight has far more than its fair
+// share of limit among clients: twice as much, so that chance does not count, and more
+// than a browser has. A lone client never has too many.
+//
+// This is the cheap form of fair queuing: a count for each client instead of a queue
+// for each.
 func TooMany(n, clients, limit int) bool {
-	return n > fewInFlight && clients > 1 && n*clients > 2*limit
+	return n > browserConnections && clients > 1 && n*clients > 2*limit
 }

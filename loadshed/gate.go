@@ -15,8 +15,8 @@ type Gate struct {
 	movedAt  atomic.Int64 // the last departure, or the entry into an empty gate
 }
 
-// Enter takes one place if fewer than limit are taken, and reports whether it
-// did. Each successful Enter needs one Leave or one Detach.
+// Enter takes a place if fewer than limit are taken, and reports whether it did. Each
+// successful Enter needs one Leave or one Detach.
 func (g *Gate) Enter(limit int, now time.Duration) bool {
 	for {
 		n := g.inFlight.Load()
@@ -32,17 +32,15 @@ func (g *Gate) Enter(limit int, now time.Duration) bool {
 	}
 }
 
-// Leave gives back the place of a request that entered took ago and has been
-// served.
+// Leave gives back the place of a request that entered took ago and has been served.
 func (g *Gate) Leave(now, took time.Duration) {
 	g.inFlight.Add(-1)
 	g.movedAt.Store(int64(now))
-	// An exponentially weighted mean: 16 completions are enough to follow a
-	// change and to smooth over one odd request. A sample that loses the race
-	// against another is dropped: the mean does not miss it.
+	// An exponentially weighted moving average (EWMA): 16 completions follow a change
+	// and smooth over one odd request. A far longer one, such as a download, counts as
+	// 64 times the mean, or it would dominate Drain for long. A sample that loses the
+	// race against another is dropped: the mean does not need it.
 	const weight, longest = 16, 64
-	// One that takes far longer, as a download does, counts as 64 times the mean, or
-	// it would be what everybody is told for long.
 	old := g.service.Load()
 	mean := int64(took)
 	if old > 0 {
@@ -51,8 +49,8 @@ func (g *Gate) Leave(now, took time.Duration) {
 	g.service.CompareAndSwap(old, max(1, mean))
 }
 
-// Detach gives back the place of a request that goes on without it, as an
-// upgraded connection does, or whose time of service says nothing.
+// Detach gives back the place of a request that continues without one, as an upgraded
+// connection does, or has no meaningful time of service.
 func (g *Gate) Detach(now time.Duration) {
 	g.inFlight.Add(-1)
 	g.movedAt.Store(int64(now))
@@ -64,17 +62,17 @@ func (g *Gate) InFlight() int { return int(g.inFlight.Load()) }
 // Service returns the mean time of service, 0 before the first completion.
 func (g *Gate) Service() time.Duration { return time.Duration(g.service.Load()) }
 
-// Idle returns for how long nothing has ended that was in flight.
+// Idle returns for how long no request has left.
 func (g *Gate) Idle(now time.Duration) time.Duration {
 	return max(0, now-time.Duration(g.movedAt.Load()))
 }
 
-// unknownDrain is what Drain returns before anything has been served: the least
-// that Retry-After can say. The time that the first requests have taken so far
-// would be a guess near zero, and would bring everyone back at once.
+// unknownDrain is what Drain returns before any request has been served: the least that
+// Retry-After can say. The time that the first requests have taken so far would be a
+// guess near zero, and would bring all clients back at once.
 const unknownDrain = time.Second
 
-// Drain returns how long what is in flight at now is expected to take to leave.
+// Drain returns in how long the requests in flight at now are expected to have left.
 // The package comment says how.
 func (g *Gate) Drain(now time.Duration) time.Duration {
 	service := time.Duration(g.service.Load())

@@ -37,12 +37,12 @@ func TestRoom(t *testing.T) {
 		{0, sheddable, [4]int{100, 100, 100, 71}}, // 0.5/0.7
 		{1, normal, [4]int{100, 100, 77, 55}},     // 0.7/0.9 and 0.5/0.9
 		{1, critical, [4]int{100, 90, 70, 50}},
-		{1 + calm - 1, -1, [4]int{100, 90, 70, 50}},
-		{1 + calm, -1, [4]int{100, 100, 100, 100}}, // all at once: all came at once
+		{1 + reserveTime - 1, -1, [4]int{100, 90, 70, 50}},
+		{1 + reserveTime, -1, [4]int{100, 100, 100, 100}}, // all at once: all came at once
 		{time.Hour, critical, [4]int{100, 90, 70, 50}},
 		{time.Hour + time.Second, normal, [4]int{100, 90, 70, 50}},
-		{time.Hour + calm, -1, [4]int{100, 100, 77, 55}},
-		{time.Hour + calm + time.Second, -1, [4]int{100, 100, 100, 100}},
+		{time.Hour + reserveTime, -1, [4]int{100, 100, 77, 55}},
+		{time.Hour + reserveTime + time.Second, -1, [4]int{100, 100, 100, 100}},
 	} {
 		if step.seen >= 0 {
 			s.Seen(step.at, step.seen)
@@ -73,7 +73,7 @@ func TestSeenIsRenewed(t *testing.T) {
 	var s Shares
 	for now := time.Duration(0); now < time.Minute; now += time.Millisecond {
 		s.Seen(now, 0)
-		if got := s.Room(now+calm-calm/16-1, 1, 100, c); got != 90 {
+		if got := s.Room(now+reserveTime-reserveTime/16-1, 1, 100, c); got != 90 {
 			t.Fatalf("%v: room is %d, want 90", now, got)
 		}
 	}
@@ -222,8 +222,8 @@ func TestBudgetIsWhatIsSpare(t *testing.T) {
 		{"half idle", 50, 100, 50},
 		{"idle", 0, 40, 40},
 		{"fractions add up", 8.5, 10, 1.5},
-		{"overloaded by first attempts alone", 400, 300, leastRetries},
-		{"not known", 10, math.NaN(), leastRetries},
+		{"overloaded by first attempts alone", 400, 300, minRetries},
+		{"not known", 10, math.NaN(), minRetries},
 	} {
 		var b Budget
 		got := float64(runBudget(&b, time.Hour, 80*time.Second, 20*time.Second, test.rate, test.capacity)) / 60
@@ -239,8 +239,8 @@ func TestBudgetAfterALull(t *testing.T) {
 	var b Budget
 	first := func(start time.Duration) {
 		t.Helper()
-		if got := runBudget(&b, start, time.Second, 0, 280, 300); got != leastRetries {
-			t.Errorf("%d retries in the first second, want %d", got, leastRetries)
+		if got := runBudget(&b, start, time.Second, 0, 280, 300); got != minRetries {
+			t.Errorf("%d retries in the first second, want %d", got, minRetries)
 		}
 		if got := runBudget(&b, start+time.Second, 5*time.Second, 0, 280, 300); got < 95 || got > 105 {
 			t.Errorf("%d retries in the next 5 seconds, want 100", got)
@@ -322,7 +322,7 @@ func FuzzBudget(f *testing.F) {
 			taken[i+1] += taken[i]
 		}
 		// An attempt may be counted in the second before or after its own.
-		most := max(leastRetries, float64(capacity)-float64(rate)+1)
+		most := max(minRetries, float64(capacity)-float64(rate)+1)
 		for from := range length {
 			for to := from + 1; to <= length; to++ {
 				if n := taken[to] - taken[from]; float64(n) > most*float64(to-from+1)+1 {
@@ -484,7 +484,7 @@ func TestGhostsUnderContention(t *testing.T) {
 					kept.Add(1)
 				}
 				due.Add(int64(g.due(now)))
-				if n := g.Len(); n < 0 || n > maxGhosts {
+				if n := g.Len(); n < 0 || n > maxOrphans {
 					t.Errorf("%d kept", n)
 				}
 			}

@@ -20,14 +20,10 @@ type Verdict uint8
 
 const (
 	waiting Verdict = iota
-	// Granted: a place was taken for it.
-	Granted
-	// Expired: its patience is over, or its deadline can no longer be met.
-	Expired
-	// Dropped: one of a higher rank has its place in the queue.
-	Dropped
-	// Gone: it has left before any other verdict.
-	Gone
+	Granted         // it has got a place in flight
+	Expired         // its timeout is over, or it can no longer meet its deadline
+	Dropped         // a request of a higher rank replaces it in the queue
+	Gone            // it has left before any other verdict
 )
 
 var verdicts = [...]string{"waiting", "granted", "expired", "dropped", "gone"}
@@ -41,75 +37,75 @@ func (v Verdict) String() string {
 }
 
 const (
-	// standingAfter is how long a queue that never empties is taken for a burst, or
-	// standingServices times of service if that is longer. After that it stands: it
-	// no longer smooths, it only delays. 100 ms is Facebook's; alone it is about one
-	// time of service of a slow backend, and turned away 3.8 % where 27 workers of
-	// 90 ms had 0.93 of what they can do, and a limit of 27; with five times, 1.8 %.
-	// More than that makes those wait longer who come in an overload.
+	// A queue that never empties counts as a burst for standingAfter, or for
+	// standingServices times of service if that is longer. After that it is a standing
+	// queue: it only delays. 100 ms is Facebook's, and about one time of service of a
+	// slow backend. Alone it rejected 3.8 % where 27 workers of 90 ms had 0.93 of what
+	// they can do, and a limit of 27; with five times of service, 1.8 %. Longer makes
+	// requests wait longer in an overload.
 	standingAfter    = 100 * time.Millisecond
 	standingServices = 5
 
-	// hasty is the patience of who joins a queue that stands.
-	hasty = 5 * time.Millisecond
+	// standingQueueTimeout is the timeout of a request that joins a standing queue.
+	standingQueueTimeout = 5 * time.Millisecond
 
-	// gapWeight: the mean gap between grants follows the last 16 of them, and is
-	// forgotten if the queue is next needed gapMemory after the last.
+	// The mean gap between grants is an EWMA over gapWeight of them. It is dropped if
+	// the queue is next used gapMemory after the last.
 	gapWeight = 16
 	gapMemory = time.Second
 
-	// dropBatch bounds for how long Expire keeps others from the queue: to drop one
-	// takes a fraction of a microsecond.
+	// dropBatch is how many waiters Expire drops per lock, each in a fraction of a
+	// microsecond.
 	dropBatch = 64
 )
 
-// A Queue is where requests wait for room in flight. The zero Queue is empty and
+// A Queue holds requests that wait for a place in flight. The zero Queue is empty and
 // ready. It is safe for concurrent use and must not be copied.
 //
-// The higher rank goes first. Within a rank the rule is Facebook's (Maurer, "Fail
-// at Scale", ACM Queue 2015): while the queue empties now and then, the oldest
-// goes first and waits up to the timeout; once it has not been empty for 100 ms,
-// the newest goes first, as its client is the likeliest to be there still, and who
-// joins waits for 5 ms at most. To each rank the queue is who waits in it or in a
-// higher one: lower ranks delay nobody above them, so they make nobody hasty.
+// The higher rank goes first. Within a rank the rule is Facebook's adaptive LIFO with
+// CoDel-like timeouts (Maurer, "Fail at Scale", ACM Queue 2015). While the queue empties
+// now and then, the oldest goes first and waits up to the timeout. Once it has not been
+// empty for 100 ms, the newest goes first, as its client is the most likely to be still
+// there, and a request that joins waits for at most 5 ms. A rank's queue is that rank
+// and all higher ones: waiters of lower ranks do not delay it, so they do not count.
 //
-// There is no goroutine and no timer: the caller tells when a place has become
-// free (Wake) and when time has passed (Expire). Nothing is allocated but for a
-// queue that is longer than ever before.
+// There is no goroutine and no timer. The caller tells when a place has become free
+// (Wake) and when time has passed (Expire). Memory is allocated only when the queue is
+// longer than ever before.
 //
 // now is the time since an epoch that the caller keeps, from a monotonic clock. An
 // earlier one than the Queue has seen counts as the latest.
 type Queue struct {
-	state   atomic.Uint64 // length<<8 | the ranks in which somebody waits, a bit each
-	soonest atomic.Int64  // when the first patience ends; 0: nobody waits
+	state   atomic.Uint64 // length<<8 | set of the ranks that have waiters, a bit each
+	soonest atomic.Int64  // when the first wait is over; 0: no waiters
 	pool    sync.Pool     // of *Waiter
 
-	mu        sync.Mutex // guards what follows, and the Waiters that have no verdict
+	mu        sync.Mutex // guards the fields below, and the Waiters that have no verdict
 	now       time.Duration
 	ranks     [Ranks]line
-	occupied  uint8     // as in state
-	byTime    []*Waiter // a heap: the one whose patience ends first on top
-	gap       time.Duration
-	service   time.Duration // as last told to Join
+	occupied  uint8         // as in state
+	byTime    []*Waiter     // a heap: the one whose wait is over first on top
+	gap       time.Duration // mean gap between grants
+	service   time.Duration // as of the last Join
 	grantedAt time.Duration
 	ended     [Gone + 1]uint64
 	waited    time.Duration
 }
 
-// line is who waits in one rank.
+// line holds the waiters of one rank.
 type line struct {
 	oldest, newest *Waiter
 	n              int
-	filledAt       time.Duration // when somebody joined this or a higher rank, while they all were empty
+	filledAt       time.Duration // the first Join of this or a higher rank since all these were empty
 }
 
-// A Waiter is one place in a [Queue]. Nobody but the caller of Join has it.
+// A Waiter is a request in a [Queue]. It belongs to the caller of Join.
 type Waiter struct {
 	// C receives one verdict, Granted, Expired or Dropped, unless Leave is called
 	// before.
 	C <-chan Verdict
 
-	c             chan Verdict // of capacity 1, so that a verdict never waits for who reads it
+	c             chan Verdict // of capacity 1, so that sending a verdict never blocks
 	older, newer  *Waiter
 	joined, until time.Duration
 	index         int // in byTime
@@ -120,32 +116,31 @@ type Waiter struct {
 // Len returns how many wait. It is one atomic load.
 func (q *Queue) Len() int { return int(q.state.Load() >> 8) }
 
-// Highest returns the highest rank in which somebody waits, 0 if nobody does. It
-// is one atomic load.
+// Highest returns the highest rank that has waiters, 0 if none has. It is one atomic
+// load.
 func (q *Queue) Highest() Rank { return highest(uint8(q.state.Load())) }
 
-// Join lets a request wait for room, for up to timeout, behind others of its rank
-// and of higher ones. It returns nil if max or more wait already, none of them
-// in a lower rank, or if deadline cannot be met: an instant, 0 for none, at which
-// the request must have been served, which takes service.
+// Join queues a request for up to timeout, behind those of its rank and of higher ones.
+// It returns nil if max or more wait already, none of them in a lower rank, or if the
+// request cannot meet its deadline: the instant, 0 for none, at which it must have been
+// served, which takes service.
 //
-// If the queue is full, the one of the lowest rank that would go last makes room
-// for a higher rank. Requests of one rank never displace each other: a flood would
-// pay for a wait and a wake-up each, where a refusal costs next to nothing.
+// If the queue is full, a request of a higher rank replaces the one of the lowest rank
+// that would go last. Requests of one rank never replace each other: in a flood each
+// would cost a wait and a wake-up, where a rejection costs next to nothing.
 //
-// The wait to be expected is the number of those ahead, and itself, times the mean
-// gap between the last grants, or the time since the last if that is longer. It
-// counts as no more than the timeout, and as nothing before there are grants to
-// measure: who has time for its timeout and service is never refused for its
-// deadline, and who has less may yet expire.
+// The expected wait is the number of requests ahead plus one, times the mean gap between
+// the last grants, or the time since the last if that is longer. It counts as no more
+// than the timeout, and as 0 before any grants. So a request with time for its timeout
+// and service is never rejected for its deadline, and one with less may yet expire.
 //
-// A place may have become free since the caller found none, and been offered to an
-// empty queue: who joins must look again, and call Wake if there is room. Every
-// Waiter is to be given back by one call of Leave or Release.
+// A place may have become free since the caller found none, and been offered to an empty
+// queue. So the caller must look again after Join, and call Wake if there is a place.
+// It must give every Waiter back with one call of Leave or Release.
 func (q *Queue) Join(now, deadline time.Duration, rank Rank, max int, timeout, service time.Duration) *Waiter {
 	rank = min(rank, Ranks-1)
 	if s := q.state.Load(); full(s, max) && lowest(uint8(s)) >= rank && int64(now) < q.soonest.Load() {
-		return nil // as most are in a flood: without the lock
+		return nil // the common case in a flood, without the lock
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -160,7 +155,7 @@ func (q *Queue) Join(now, deadline time.Duration, rank Rank, max int, timeout, s
 	q.fill(now, rank)
 	standing := q.standing(now, rank)
 	if standing {
-		timeout = min(timeout, hasty)
+		timeout = min(timeout, standingQueueTimeout)
 	}
 	until := now + timeout
 	if until < now && timeout > 0 {
@@ -189,14 +184,13 @@ func (q *Queue) Join(now, deadline time.Duration, rank Rank, max int, timeout, s
 	return w
 }
 
-// Wake lets in who waits, for as long as enter takes a place for them, and returns
-// how many. Those whose time is over expire instead. It is to be called whenever a
-// place has become free; if nobody waits it costs an atomic load.
+// Wake lets waiters in for as long as enter takes a place for them, and returns how
+// many. Those whose time is over expire instead. Call it whenever a place has become
+// free; without waiters it is one atomic load.
 //
-// enter is asked for one of the highest rank in which somebody waits, and once it
-// has no place for that one, nobody else gets any. It is called with the queue
-// locked, so it must not call the queue, nor block. To allocate nothing keep it: a
-// new closure for each call is garbage.
+// enter is called with the highest rank that has waiters, until it reports false. The
+// queue is locked meanwhile, so enter must neither call the queue nor block. Pass the
+// same func each time: a new closure is an allocation.
 func (q *Queue) Wake(now time.Duration, enter func(Rank) bool) (n int) {
 	if q.Len() == 0 {
 		return 0
@@ -214,8 +208,8 @@ func (q *Queue) Wake(now time.Duration, enter func(Rank) bool) (n int) {
 		if !enter(w.rank) {
 			break
 		}
-		// Gaps are those of a queue in which somebody waits: the time without says
-		// how few came, not how soon places become free.
+		// Only gaps while requests wait count: the others say how few came, not how soon
+		// places become free.
 		q.gap += (now - max(q.grantedAt, q.ranks[0].filledAt) - q.gap) / gapWeight
 		q.grantedAt = now
 		q.end(w, now, Granted)
@@ -224,8 +218,8 @@ func (q *Queue) Wake(now time.Duration, enter func(Rank) bool) (n int) {
 	return n
 }
 
-// Expire ends the wait of all whose time is over. It returns the instant at which
-// the next will be, 0 if nobody waits. If there are none it costs an atomic load.
+// Expire ends the waits whose time is over. It returns when the next one will be, 0
+// without waiters. If there are none it is one atomic load.
 func (q *Queue) Expire(now time.Duration) (next time.Duration) {
 	for {
 		next = time.Duration(q.soonest.Load())
@@ -238,19 +232,19 @@ func (q *Queue) Expire(now time.Duration) (next time.Duration) {
 	}
 }
 
-// Leave ends the wait of w, whose client has gone, and gives w back. If it returns
-// Granted, w was granted a place before, which the caller must give back, and then
-// Wake; Gone if w had no verdict yet. w must not be used afterwards.
+// Leave ends the wait of w, whose client has gone, and gives w back. It returns Gone if
+// w had no verdict yet. If it returns Granted, the caller must give the place back and
+// call Wake. w must not be used afterwards.
 func (q *Queue) Leave(w *Waiter) Verdict {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.verdict == waiting {
-		q.end(w, w.joined, Gone) // when is not known
+		q.end(w, w.joined, Gone) // the present instant is not known
 		q.publish()
 	}
 	v := w.verdict
 	select {
-	case <-w.c: // nobody has read it
+	case <-w.c: // the verdict has not been read
 	default:
 	}
 	q.pool.Put(w)
@@ -261,15 +255,15 @@ func (q *Queue) Leave(w *Waiter) Verdict {
 // afterwards.
 func (q *Queue) Release(w *Waiter) { q.pool.Put(w) }
 
-// QueueStats is what a [Queue] has done since it was made. Who has joined is
-// Length + Granted + Expired + Dropped + Gone.
+// QueueStats counts what a [Queue] has done since it was made. Length + Granted +
+// Expired + Dropped + Gone requests have joined.
 type QueueStats struct {
 	Length                          int // how many wait now
 	Granted, Expired, Dropped, Gone uint64
-	Waited                          time.Duration // by all of these but who has gone, in total
+	Waited                          time.Duration // total, without Gone
 }
 
-// Stats returns what the queue has done, all of it as at one instant.
+// Stats returns the counts of one instant.
 func (q *Queue) Stats() QueueStats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -280,11 +274,11 @@ func (q *Queue) Stats() QueueStats {
 
 func full(state uint64, max int) bool { return int(state>>8) >= max }
 
-// highest and lowest are those of a set of ranks, 0 of the empty one.
+// highest and lowest return a rank of a set of ranks, 0 for the empty set.
 func highest(set uint8) Rank { return Rank(max(1, bits.Len8(set)) - 1) }
 func lowest(set uint8) Rank  { return Rank(bits.TrailingZeros8(set) & 7) }
 
-// What follows requires that q.mu is held.
+// The methods below require q.mu to be held.
 
 // advance returns now, or the latest instant seen if that is later.
 func (q *Queue) advance(now time.Duration) time.Duration {
@@ -292,8 +286,8 @@ func (q *Queue) advance(now time.Duration) time.Duration {
 	return q.now
 }
 
-// fill notes for which ranks one that joins rank is the first. Of the ranks above
-// those in which somebody waits, none has anybody in it or higher.
+// fill records when each rank's queue began to fill, for a request that joins rank. The
+// queues of the ranks above all waiters are empty.
 func (q *Queue) fill(now time.Duration, rank Rank) {
 	for r := bits.Len8(q.occupied); r <= int(rank); r++ {
 		q.ranks[r].filledAt = now
@@ -303,12 +297,12 @@ func (q *Queue) fill(now time.Duration, rank Rank) {
 	}
 }
 
-// standing reports whether there has been somebody in rank or above for long.
+// standing reports whether rank and those above have not been empty for long.
 func (q *Queue) standing(now time.Duration, rank Rank) bool {
 	return now-q.ranks[rank].filledAt > max(standingAfter, standingServices*q.service)
 }
 
-// expected returns how long one that joins rank will wait.
+// expected returns how long a request that joins rank is expected to wait.
 func (q *Queue) expected(now time.Duration, rank Rank, standing bool) time.Duration {
 	ahead := 0
 	for r := rank + 1; r < Ranks; r++ {
@@ -321,7 +315,7 @@ func (q *Queue) expected(now time.Duration, rank Rank, standing bool) time.Durat
 	return time.Duration(ahead+1) * gap
 }
 
-// first returns who of rank goes first, last who goes last.
+// first returns the waiter of rank that goes first, last the one that goes last.
 func (q *Queue) first(now time.Duration, rank Rank) *Waiter {
 	if q.standing(now, rank) {
 		return q.ranks[rank].newest
@@ -336,7 +330,7 @@ func (q *Queue) last(now time.Duration, rank Rank) *Waiter {
 	return q.ranks[rank].newest
 }
 
-// expire ends the wait of up to n whose time is over.
+// expire ends up to n waits whose time is over.
 func (q *Queue) expire(now time.Duration, n int) {
 	for ; n > 0 && len(q.byTime) > 0 && q.byTime[0].until <= now; n-- {
 		q.end(q.byTime[0], now, Expired)
@@ -344,7 +338,7 @@ func (q *Queue) expire(now time.Duration, n int) {
 	q.publish()
 }
 
-// publish shows what can be read without the lock.
+// publish updates the fields that are read without the lock.
 func (q *Queue) publish() {
 	var soonest time.Duration
 	if len(q.byTime) > 0 {
@@ -354,8 +348,8 @@ func (q *Queue) publish() {
 	q.state.Store(uint64(len(q.byTime))<<8 | uint64(q.occupied))
 }
 
-// end takes w out of the queue and tells it why, unless it has gone. As soon as it
-// is told, w is its owner's.
+// end removes w from the queue and sends it the verdict, unless it has gone. From then
+// on w belongs to its owner.
 func (q *Queue) end(w *Waiter, now time.Duration, v Verdict) {
 	q.unlink(w)
 	q.ended[v]++
@@ -411,7 +405,7 @@ func (q *Queue) unlink(w *Waiter) {
 	}
 }
 
-// up moves w towards the top of byTime until its parent is sooner.
+// up moves w towards the top of byTime until its parent's wait is over sooner.
 func (q *Queue) up(w *Waiter) {
 	i := w.index
 	for i > 0 {
@@ -425,7 +419,7 @@ func (q *Queue) up(w *Waiter) {
 	q.byTime[i], w.index = w, i
 }
 
-// down moves w towards the bottom of byTime until its children are later.
+// down moves w towards the bottom of byTime until its children's waits are over later.
 func (q *Queue) down(w *Waiter) {
 	i := w.index
 	for {

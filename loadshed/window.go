@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Routes is how many kinds of request an [Adaptive] tells apart.
+// Routes is how many routes an [Adaptive] tells apart.
 const Routes = 64
 
-// longest is the longest time of service that is counted as it is. It keeps the
-// packed sums from running over: 170,000 such requests fit into one window.
-const longest = 100 * time.Second
+// maxLatencyCounted caps the latency of a request. It keeps the packed sums from
+// overflowing: 170,000 such requests fit into one window.
+const maxLatencyCounted = 100 * time.Second
 
 // A cell holds a count in its upper 20 bits and a sum of microseconds in its
 // lower 44, so that one atomic addition keeps both.
@@ -24,16 +24,15 @@ func unpack(v uint64) (n int, seconds float64) {
 	return int(v / cellCount), float64(v%cellCount) / 1e6
 }
 
-// squareUnit is what the sum of squares counts in: 16 µs, so that it holds 80
-// million requests of 10 s. What is faster than that counts as 0, which makes the
-// effective sample size of very fast requests too large, never too small.
+// squareUnit is the unit of the sum of squares: 16 µs, so that it holds 80 million
+// requests of 10 s. A faster request counts as 0. This makes the effective sample size
+// of very fast requests too large, never too small.
 const squareUnit = 16
 
-// A window collects what has ended since it was taken last. Every field is
-// changed by atomics alone: one that ends while the window is taken is counted
-// in either.
+// A window counts the requests that have ended since it was taken last. All fields are
+// atomic; a request that ends while the window is taken is counted in either.
 type window struct {
-	_          [64]byte // a cache line away from what every request reads
+	_          [64]byte // a cache line away from the fields that every request reads
 	ok         [Routes]cell
 	timedOut   cell
 	squares    atomic.Uint64
@@ -46,7 +45,7 @@ type window struct {
 }
 
 func (w *window) add(took time.Duration, timedOut bool, route uint8) {
-	us := uint64(min(max(took, 0), longest) / time.Microsecond)
+	us := uint64(min(max(took, 0), maxLatencyCounted) / time.Microsecond)
 	if timedOut {
 		w.timedOut.add(us)
 	} else {
@@ -60,7 +59,7 @@ func (w *window) inFlight(n int) {
 	}
 }
 
-// A sample is what a window has collected. Times are in seconds.
+// A sample is the content of a window. Times are in seconds.
 type sample struct {
 	span        float64 // how long it was collected
 	n, good     int     // ended with a latency; of these, not timed out
@@ -78,7 +77,7 @@ type sample struct {
 	rejected   int // those of them that were not let in after a wait either
 }
 
-// read fills s with what w holds. With take, w is empty afterwards.
+// read copies w to s. With take, w is empty afterwards.
 func (w *window) read(s *sample, take bool) {
 	load := func(v *atomic.Uint64) uint64 {
 		if take {
@@ -113,9 +112,9 @@ func (w *window) read(s *sample, take bool) {
 	}
 }
 
-// effective returns how many requests of equal latency would say as much about
-// the mean as these do (Kish, "Survey Sampling", 1965): (Σx)²/Σx². A single
-// request that took a hundred times as long as the others must not decide (F8).
+// effective returns the effective sample size: how many requests of equal latency would
+// say as much about the mean (Kish, "Survey Sampling", 1965), (Σx)²/Σx². A single
+// request that took a hundred times as long as the others must not decide.
 func (s *sample) effective() float64 {
 	if s.squares == 0 {
 		return float64(s.n)

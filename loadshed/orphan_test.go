@@ -51,7 +51,7 @@ func FuzzGhosts(f *testing.F) {
 			if g.Len() != len(want) {
 				t.Fatalf("%d ghosts, want %d", g.Len(), len(want))
 			}
-			if len(want) == maxGhosts {
+			if len(want) == maxOrphans {
 				return
 			}
 		}
@@ -60,18 +60,18 @@ func FuzzGhosts(f *testing.F) {
 
 func TestGhostsAreBounded(t *testing.T) {
 	var g Orphans
-	for i := range maxGhosts {
-		if !g.Keep(time.Duration(maxGhosts-i)*ms, 0) {
+	for i := range maxOrphans {
+		if !g.Keep(time.Duration(maxOrphans-i)*ms, 0) {
 			t.Fatalf("no room for ghost %d", i)
 		}
 	}
 	if g.Keep(0, 0) {
-		t.Errorf("room for more than %d", maxGhosts)
+		t.Errorf("room for more than %d", maxOrphans)
 	}
-	if n := g.due(time.Duration(maxGhosts/2) * ms); n != maxGhosts/2 {
+	if n := g.due(time.Duration(maxOrphans/2) * ms); n != maxOrphans/2 {
 		t.Errorf("%d due, want half", n)
 	}
-	if !g.Keep(time.Hour, 0) || g.due(time.Minute) != maxGhosts/2 || g.Len() != 1 {
+	if !g.Keep(time.Hour, 0) || g.due(time.Minute) != maxOrphans/2 || g.Len() != 1 {
 		t.Errorf("%d left, want one", g.Len())
 	}
 }
