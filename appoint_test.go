@@ -131,7 +131,7 @@ func TestNobodyHoardsAppointments(t *testing.T) {
 		for j := range 1_000 {
 			g.Admit(time.Second, Request{Client: limiter.Key(1 + i), Fingerprint: limiter.Key(j)})
 		}
-		if p, _ := g.backend.calendar.Promises(); math.Abs(float64(p.Made)-want) > 0.05*slots {
+		if p := g.backend.Stats(0).Promises; math.Abs(float64(p.Made)-want) > 0.05*slots {
 			t.Errorf("%d crowds have %d appointments, want about %.0f of %.0f", i+1, p.Made, want, slots)
 		}
 	}
@@ -152,7 +152,7 @@ func TestReserveDoesNotPostpone(t *testing.T) {
 	}
 	// But where one token takes longer than all who wait, it is.
 	g, _ = crowded(t, Config{Capacity: limiter.Config{Rate: 1, Per: 10 * time.Second, Burst: 1}}, time.Second, 0)
-	first := g.backend.calendar.Ahead(time.Second)
+	first := g.backend.clients.Ahead(time.Second)
 	if d := g.Admit(time.Second, one(1)); first < 10*time.Second || first > 10250*ms || d.Wait < 20*time.Second || d.Wait > 20500*ms {
 		t.Errorf("a token is earned in 10 s: one waits for %v, and then %+v", first, d)
 	}
@@ -181,7 +181,7 @@ func TestHeldRefusalsAreBounded(t *testing.T) {
 	g, _ := crowded(t, Config{Capacity: perSecond(1000, 10)}, time.Second, 0)
 	held, told := 0, 0
 	var last Decision
-	for i := range 3 * maxHeld / 2 {
+	for i := range 3 * pushback.MaxHeld / 2 {
 		d := g.Admit(time.Second, one(1+i))
 		told++
 		if d.Hold > 0 {
@@ -191,8 +191,8 @@ func TestHeldRefusalsAreBounded(t *testing.T) {
 			t.Errorf("not held: %+v", d)
 		}
 	}
-	if held != maxHeld || g.backend.Stats(0).Held != maxHeld {
-		t.Errorf("%d of %d are held, want %d", held, told, maxHeld)
+	if held != pushback.MaxHeld || g.backend.Stats(0).Held != pushback.MaxHeld {
+		t.Errorf("%d of %d are held, want %d", held, told, pushback.MaxHeld)
 	}
 	last.Sent()
 	if d := g.Admit(time.Second, one(1e6)); d.Hold == 0 && d.Wait%time.Second >= ms {
@@ -218,7 +218,7 @@ func TestGiveUp(t *testing.T) {
 	if want := 9.8 * 59; float64(n) < want*0.95 || float64(n) > want*1.05 {
 		t.Errorf("%d are told a time, want as many as fit into a minute: %.0f", n, want)
 	}
-	if _, deferred := g.backend.calendar.Backlog(time.Second); deferred > 310 {
+	if deferred := g.backend.Stats(time.Second).Deferred; deferred > 310 {
 		t.Errorf("%d wait in the queue; who was told never does not", deferred)
 	}
 }
@@ -289,7 +289,7 @@ func TestFloodOfNewClients(t *testing.T) {
 		if told[i] {
 			returned++
 		}
-		if told[i] && g.backend.ledger.Visit(now, uint64(r.Client), uint64(r.Fingerprint), 0, 0).Promises > 0 {
+		if told[i] && g.backend.clients.Promised(now, uint64(r.Client)) > 0 {
 			known++
 		}
 		d := g.Admit(now, r)
@@ -432,10 +432,8 @@ var costly = []struct {
 		g := mustNew(tb, Config{Capacity: perSecond(1e9, 1e9), Concurrency: 1000}, nil)
 		for i := range 1_000 {
 			r := one(2e6 + i)
-			rates := g.rates(&r)
-			rates.Service, rates.Min = 100, 10*time.Second
-			a := g.backend.calendar.Book(time.Second, rates)
-			g.backend.ledger.Write(time.Second, uint64(r.Client), uint64(r.Fingerprint), a, time.Second, pushback.ReplaceNone)
+			c, told := r.caller(), pushback.Told{}
+			g.backend.clients.Refuse(time.Second, &c, &pushback.Visit{}, &g.terms, pushback.Supply{Service: 100, Token: 10 * time.Second}, &told)
 		}
 		return admitted(g)
 	}, None},
@@ -629,7 +627,7 @@ func TestBothExcusedBehindOneKey(t *testing.T) {
 	if d := g.Admit(second, one(1)); d.Reason == Early {
 		t.Errorf("%+v at %v, when it was told", d, second)
 	}
-	if n := g.backend.ledger.Visit(second, 1, 1, 0, 100).Promises; n > 1 {
+	if n := g.backend.clients.Promised(second, 1); n > 1 {
 		t.Errorf("%d promises at the end", n)
 	}
 }
@@ -646,7 +644,7 @@ func TestNeverIsForOneRequest(t *testing.T) {
 	if d := g.Admit(1500*ms, Request{Client: 1, Fingerprint: 2}); !d.Hint.Never {
 		t.Fatalf("%+v; want never", d)
 	}
-	if v := g.backend.ledger.Visit(due, 1, 1, 0, 100); v.Promises != 1 || v.Standing != pushback.OnTime {
-		t.Errorf("%+v; want its promise", v)
+	if n := g.backend.clients.Promised(due, 1); n != 1 {
+		t.Errorf("%d promises; want the one for its first request", n)
 	}
 }

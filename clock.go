@@ -17,42 +17,58 @@ func Now() time.Duration { return time.Since(epoch) }
 // At returns the instant at which Now returned now.
 func At(now time.Duration) time.Time { return epoch.Add(now) }
 
-// Hold waits until d has passed, for a refusal that is to be held back. It
-// reports whether the client is still there.
-func Hold(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
+// Enter decides on a request that arrives at now, and waits, if the Decision is Queued,
+// until it has a place in flight or is refused. If its client leaves meanwhile, so that
+// ctx is done, the Decision is Gone. What a Decision refuses is to be passed to Deliver;
+// what it admits needs Done.
+func (g *Guard) Enter(ctx context.Context, now time.Duration, r Request) Decision {
+	d := g.Admit(now, r)
+	if !d.Queued() {
+		return d
+	}
+	g.backend.sweep()
+	select {
+	case verdict := <-d.Verdict():
+		g.Settle(Now(), r, &d, verdict)
+	case <-ctx.Done():
+		g.Abandon(Now(), &d)
+	}
+	return d
+}
+
+// Deliver holds a refusal back for as long as it is to be, and returns when it is to be
+// sent. It reports false if the client is Gone, or left while it was held: then there
+// is nothing to be sent.
+func (d *Decision) Deliver(ctx context.Context) (now time.Duration, ok bool) {
+	if d.Gone || d.Hold == 0 {
+		return d.at, !d.Gone
+	}
+	defer d.Sent()
+	t := time.NewTimer(d.Hold)
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return true
+		return d.at + d.Hold, true
 	case <-ctx.Done():
-		return false
+		return Now(), false
 	}
 }
 
-// Await waits until a queued request has a place or is refused, or its client has
-// gone: then it returns false, and the Decision is done with. r must be what Admit
-// was given.
-func (g *Guard) Await(ctx context.Context, r Request, d *Decision) (stays bool) {
-	g.backend.sweep()
-	select {
-	case verdict := <-d.queued.w.C:
-		g.Settle(Now(), r, d, verdict)
-		return true
-	case <-ctx.Done():
-		g.Abandon(Now(), d)
-		return false
-	}
-}
+// StatusClientGone is what access logs have for a request whose client has gone before
+// it was answered: the 499 of nginx, which Caddy uses as well.
+const StatusClientGone = 499
 
-// A sweeper is the one timer for all that wait in a queue.
+// A sweeper is the one timer for all requests that wait in a queue.
 type sweeper struct {
 	armed atomic.Bool
 	mu    sync.Mutex // guards timer
 	timer *time.Timer
 }
 
-// sweep has the queue looked at until nobody waits in it.
+// sweepEvery is how often waits that are over are looked for: the shortest are 5 ms.
+const sweepEvery = 5 * time.Millisecond
+
+// sweep has the queue looked at until no request waits in it.
 func (b *Backend) sweep() {
 	s := &b.sweeper
 	if s.armed.Swap(true) {
@@ -71,12 +87,64 @@ func (b *Backend) swept() {
 	s := &b.sweeper
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b.latest.Load().Sweep(Now())
-	if b.queue.Len() == 0 {
+	b.inFlight.Sweep(Now())
+	if b.inFlight.Waiting() == 0 {
 		s.armed.Store(false)
-		if b.queue.Len() == 0 || s.armed.Swap(true) {
-			return // who joined since has found it disarmed, or will
+		if b.inFlight.Waiting() == 0 || s.armed.Swap(true) {
+			return // a request that joined since has found it disarmed, or will
 		}
 	}
 	s.timer.Reset(sweepEvery)
+}
+
+// tickEvery is how often the counters are looked at.
+const tickEvery = 100 * time.Millisecond
+
+// A ticker looks at a backend's counters ten times per second, on the back of the first
+// request that comes after each tick: no goroutine, no timer.
+type ticker struct {
+	next atomic.Int64 // when to look again
+
+	mu       sync.Mutex // guards what follows; only ever tried
+	second   time.Duration
+	arrived  uint64
+	returned uint64
+}
+
+// Tick looks at the counters if it is time to. Admit calls it for every request, for the
+// cost of an atomic load. Shells call it once per second or so, or the absence of
+// requests would not be noticed.
+func (g *Guard) Tick(now time.Duration) {
+	b, t := g.backend, &g.backend.ticker
+	if int64(now) < t.next.Load() || !t.mu.TryLock() {
+		return
+	}
+	defer t.mu.Unlock()
+	t.next.Store(int64(now - now%tickEvery + tickEvery))
+	headroom := g.hasHeadroom(now)
+	b.inFlight.Tick(now, g.plan, headroom)
+	if g.terms.Herds {
+		refusals := b.refusals()
+		b.clients.TickHerd(now, b.admitted.Load()+refusals, refusals)
+	}
+	if now-t.second >= time.Second {
+		g.eachSecond(now, headroom)
+	}
+}
+
+// eachSecond learns how fast the backend is, and how many requests come that keep no
+// promise. It is called with the ticker locked.
+func (g *Guard) eachSecond(now time.Duration, headroom bool) {
+	b, t := g.backend, &g.backend.ticker
+	d := now - t.second
+	if t.second == 0 { // the first look
+		d = 0
+	}
+	admitted, returned := b.admitted.Load(), b.clients.Returned()
+	arrived := admitted + b.refusals() - b.refused[Quota].Load() // what is over a quota does not come to the backend
+	b.inFlight.Measure(now, d, admitted, b.refused[Concurrency].Load(), g.plan, headroom)
+	if d > 0 {
+		b.clients.Arrived(now, d, uint64(max(0, int64(arrived-t.arrived)-int64(returned-t.returned))))
+	}
+	t.second, t.arrived, t.returned = now, arrived, returned
 }

@@ -2,27 +2,18 @@ package shield
 
 import (
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
-)
-
-// Bounds of a Config.
-const (
-	DefaultMaxKeys = 200_000
-	MaxConcurrency = 1_000_000
-	maxName        = 64
-
-	// inFlightPolicy is what clients are told that PerClient is called.
-	inFlightPolicy = "in_flight"
 )
 
 // Config is what the operator sets. A Guard without zones, capacity and
@@ -65,29 +56,34 @@ type Config struct {
 	// IgnoreHerds looks for no herds, and leaves no room for those that come
 	// periodically.
 	IgnoreHerds bool
+
+	// Client names the client of a request, for Guard.Handler and the gRPC interceptors
+	// only: its appointments, PerClient, and zones without a Key count by it. nil means
+	// the address of the peer: IPv4 by address, IPv6 by /64. Behind a load balancer
+	// that is one and the same for all, so name users there: an API key, a session, or
+	// an address that the balancer vouches for.
+	Client func(*http.Request) string
+
+	// Class names the class of a request, for Guard.Handler only; a name that is not
+	// in Classes, "" too, means the default class. nil means that all are of that.
+	Class func(*http.Request) string
 }
 
-// A Queue is where requests wait a moment for room in flight: see
-// loadshed.Queue.
-type Queue struct {
-	// Size is how many may wait at once: 1 to MaxQueue. 0 means
-	// DefaultQueue where the limit is Adaptive, and none where it is not; NoQueue
-	// means none.
-	Size int
+// A Queue is where requests over the concurrency limit wait: see [loadshed.QueueConfig].
+type Queue = loadshed.QueueConfig
 
-	// Timeout is how long one may wait: at most MaxQueueTimeout. 0 means seven
-	// tenths of what the backend takes for one, within 10 to 200 ms; of the highest
-	// of several classes, 200 ms.
-	Timeout time.Duration
-}
-
-// The sizes of a Queue, and its longest timeout. The default absorbs what
-// random arrivals bring beyond the mean: at 0.93 of the backend's capacity it
-// leaves a tenth of the refusals that there would be without it.
+// Bounds and defaults of a Config.
 const (
-	NoQueue         = -1
-	DefaultQueue    = 64
-	MaxQueueTimeout = time.Minute
+	DefaultMaxKeys  = 200_000
+	MaxConcurrency  = loadshed.MaxConcurrency
+	NoQueue         = loadshed.NoQueue
+	DefaultQueue    = loadshed.DefaultQueue
+	MaxQueue        = loadshed.MaxQueue
+	MaxQueueTimeout = loadshed.MaxQueueTimeout
+	maxName         = 64
+
+	// inFlightPolicy is what clients are told that PerClient is called.
+	inFlightPolicy = "in_flight"
 )
 
 // Retries says what is remembered of refused clients.
@@ -135,41 +131,17 @@ type Zone struct {
 	Key func(*http.Request) string
 }
 
-// A Guard applies one Config. It is safe for concurrent use.
-type Guard struct {
+// settings is a checked Config: what never changes in a Guard.
+type settings struct {
 	observe     bool
-	enforce     bool
-	herds       bool
-	dither      bool
-	zones       []zone // in the order of their names: see admit
-	order       []int  // where in zones each of Config.Zones is
-	keys        []func(*http.Request) string
 	hasCapacity bool
 	capacity    limiter.Limit
-	concurrency int  // 0: adaptive, or no limit
-	adaptive    bool // law finds the limit
-	law         loadshed.Law
-	perClient   int
-	queue       Queue // Size 0: none
-	classes     loadshed.Classes
-	counts      []*classCounts // of each class
-	enter       func(loadshed.Rank) bool
-	backend     *Backend
+	plan        *loadshed.Plan
+	terms       pushback.Terms
 	maxClients  int
-	secret      []byte // of tickets; nil: none are given
-	inUse       atomic.Bool
-	serial      uint64 // the later made, the higher
-	answers     *pushback.Answers
-	pulse       func(from, to time.Duration) float64 // nil: herds are ignored
-}
-
-// zone is a checked Zone and its state.
-type zone struct {
-	*ZoneState
-	index   int // in Config.Zones and in Request.Keys
-	limit   limiter.Limit
-	cost    int
-	maxKeys int
+	keys        []func(*http.Request) string // of Config.Zones
+	client      func(*http.Request) string
+	class       func(*http.Request) string
 }
 
 // New returns a Guard that works on s; nil means a State of its own. What s
@@ -177,120 +149,116 @@ type zone struct {
 // so that a Guard that is thrown away has done nothing. The error names everything
 // that is wrong with c.
 func New(c Config, s *State) (*Guard, error) {
-	g := &Guard{observe: c.Observe, enforce: !c.Retries.Lenient && !c.Observe, herds: !c.IgnoreHerds, concurrency: c.Concurrency}
+	g := &Guard{settings: settings{observe: c.Observe, client: c.Client, class: c.Class, maxClients: c.Retries.MaxClients}}
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	check := func(what string, err error) {
+		if err != nil && what != "" {
+			err = fmt.Errorf("%s: %w", what, err)
+		}
+		errs = append(errs, err)
+	}
+	policies, err := g.checkZones(c.Zones)
+	check("", err)
+	if c.Capacity != (limiter.Config{}) {
+		g.hasCapacity = true
+		g.capacity, err = limiter.New(c.Capacity)
+		check("capacity", err)
+	}
+	g.plan, err = loadshed.NewPlan(loadshed.PlanConfig{
+		Limit: c.Concurrency, Adaptive: c.Adaptive, PerClient: c.PerClient, Queue: c.Queue, Classes: c.Classes, Observe: c.Observe,
+	})
+	check("", err)
+	g.terms.Secret, err = c.Retries.secret()
+	check("retries", err)
+	g.terms.Enforce, g.terms.Herds = !c.Retries.Lenient && !c.Observe, !c.IgnoreHerds
+	if c.PerClient > 0 {
+		policies = append(policies, pushback.Policy{Name: inFlightPolicy, Quota: c.PerClient, Concurrent: true})
+	}
+	g.terms.Answers, err = pushback.NewAnswers(c.Pushback, policies)
+	check("pushback", err)
+	if g.maxClients == 0 {
+		g.maxClients = pushback.DefaultMaxClients
+	}
+	if g.maxClients < pushback.MinMaxClients || g.maxClients > pushback.MaxMaxClients {
+		check("retries", fmt.Errorf("max_clients is %d; want %d to %d", g.maxClients, pushback.MinMaxClients, pushback.MaxMaxClients))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if s == nil {
+		s = new(State)
+	}
+	g.join(s, c.Zones)
+	return g, nil
+}
 
-	var policies []pushback.Policy
+// checkZones sets the Guard's zones and their keys, and returns what clients are told
+// of them.
+func (g *Guard) checkZones(zones []Zone) (policies []pushback.Policy, err error) {
+	var errs []error
 	seen := map[string]bool{}
-	for i, z := range c.Zones {
+	for i, z := range zones {
+		bad := func(format string, args ...any) {
+			errs = append(errs, fmt.Errorf("zone %q: %w", z.Name, fmt.Errorf(format, args...)))
+		}
 		if err := CheckName(z.Name); err != nil {
-			bad("zone %q: %w", z.Name, err)
+			bad("%w", err)
 		}
 		if seen[z.Name] {
-			bad("zone %q is there twice; want different names", z.Name)
+			bad("the name is that of another zone; want different names")
 		}
 		seen[z.Name] = true
 		limit, err := limiter.New(z.Limit)
 		if err != nil {
-			bad("zone %q: %w", z.Name, err)
+			bad("%w", err)
 		}
 		if z.Cost == 0 {
 			z.Cost = 1
 		}
 		if err == nil && (z.Cost < 1 || z.Cost > limit.Burst()) {
-			bad("zone %q: cost is %d; want 1 to the burst of %d", z.Name, z.Cost, limit.Burst())
+			bad("cost is %d; want 1 to the burst of %d", z.Cost, limit.Burst())
 		}
 		if z.MaxKeys == 0 {
 			z.MaxKeys = DefaultMaxKeys
 		}
 		if z.MaxKeys < limiter.MinKeys || z.MaxKeys > limiter.MaxKeys {
-			bad("zone %q: max_keys is %d; want %d to %d", z.Name, z.MaxKeys, limiter.MinKeys, limiter.MaxKeys)
+			bad("max_keys is %d; want %d to %d", z.MaxKeys, limiter.MinKeys, limiter.MaxKeys)
 		}
 		g.zones = append(g.zones, zone{index: i, limit: limit, cost: z.Cost, maxKeys: z.MaxKeys})
 		g.keys = append(g.keys, z.Key)
 		policies = append(policies, pushback.Policy{Name: z.Name, Quota: limit.Burst() / max(1, z.Cost), Window: limit.Refill()})
 	}
-	if c.Capacity != (limiter.Config{}) {
-		var err error
-		g.hasCapacity = true
-		if g.capacity, err = limiter.New(c.Capacity); err != nil {
-			bad("capacity: %w", err)
-		}
-	}
-	if c.Concurrency < 0 || c.Concurrency > MaxConcurrency {
-		bad("concurrency is %d; want 1 to %d", c.Concurrency, MaxConcurrency)
-	}
-	if c.Adaptive != nil {
-		if c.Concurrency != 0 {
-			bad("concurrency is %d, and adaptive; want one of them", c.Concurrency)
-		}
-		var err error
-		g.adaptive = true
-		if g.law, err = loadshed.NewLaw(*c.Adaptive); err != nil {
-			bad("concurrency: %w", err)
-		}
-	}
-	if c.PerClient < 0 || c.PerClient > MaxConcurrency {
-		bad("concurrency per client is %d; want 1 to %d", c.PerClient, MaxConcurrency)
-	}
-	g.perClient = c.PerClient
-	g.queue = c.Queue
-	limited := g.adaptive || c.Concurrency > 0
-	switch {
-	case c.Queue.Size == NoQueue, c.Queue == (Queue{}) && !g.adaptive:
-		g.queue.Size = 0
-	case !limited:
-		bad("there is a queue, but no concurrency to wait for")
-	case c.Queue.Size == 0 && !g.adaptive:
-		bad("queue timeout is %v, but there is no queue; want its size", c.Queue.Timeout)
-	case c.Queue.Size == 0 && g.adaptive:
-		g.queue.Size = DefaultQueue
-	}
-	if g.queue.Size < 0 || g.queue.Size > MaxQueue {
-		bad("queue is %d; want 1 to %d", c.Queue.Size, MaxQueue)
-	}
-	if c.Queue.Timeout < 0 || c.Queue.Timeout > MaxQueueTimeout {
-		bad("queue timeout is %v; want more than 0, to %v", c.Queue.Timeout, MaxQueueTimeout)
-	}
-	if c.Classes != nil && !limited {
-		bad("there are classes, but no concurrency to share")
-	}
-	var err error
-	if g.classes, err = loadshed.NewClasses(c.Classes); err != nil {
-		bad("%w", err)
-	}
-	if c.Retries.MaxClients == 0 {
-		c.Retries.MaxClients = pushback.DefaultMaxClients
-	}
-	if n := c.Retries.MaxClients; n < pushback.MinMaxClients || n > pushback.MaxMaxClients {
-		bad("retries: max_clients is %d; want %d to %d", n, pushback.MinMaxClients, pushback.MaxMaxClients)
-	}
-	if c.Retries.Secret != nil && !c.Retries.Tickets {
-		bad("retries: there is a secret, but tickets are off")
-	}
-	if c.Retries.Tickets {
-		if c.Retries.Secret == nil {
-			c.Retries.Secret = processSecret()
-		}
-		if _, err := pushback.NewTickets(c.Retries.Secret, 1); err != nil {
-			bad("retries: %w", err)
-		}
-	}
-	if g.perClient > 0 {
-		policies = append(policies, pushback.Policy{Name: inFlightPolicy, Quota: g.perClient, Concurrent: true})
-	}
-	if g.answers, err = pushback.NewAnswers(c.Pushback, policies); err != nil {
-		bad("pushback: %w", err)
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
+	return policies, errors.Join(errs...)
+}
 
-	if s == nil {
-		s = new(State)
+// secret returns what signs tickets, nil if none are given.
+func (r *Retries) secret() ([]byte, error) {
+	secret := r.Secret
+	switch {
+	case !r.Tickets && secret != nil:
+		return nil, errors.New("there is a secret, but tickets are off")
+	case !r.Tickets:
+		return nil, nil
+	case secret == nil:
+		secret = processSecret()
 	}
-	for i, z := range c.Zones {
+	_, err := pushback.NewTickets(secret, 1)
+	return bytes.Clone(secret), err
+}
+
+// processSecret signs tickets where the operator has not set a secret.
+var processSecret = sync.OnceValue(func() []byte {
+	secret := make([]byte, 32)
+	_, _ = rand.Read(secret) // never fails: it would crash the program
+	return secret
+})
+
+// serial numbers the Guards of the process.
+var serial atomic.Uint64
+
+// join has the Guard work on s.
+func (g *Guard) join(s *State, zones []Zone) {
+	for i, z := range zones {
 		g.zones[i].ZoneState = s.zone(z.Name)
 	}
 	slices.SortFunc(g.zones, func(a, b zone) int { return strings.Compare(a.name, b.name) })
@@ -298,40 +266,12 @@ func New(c Config, s *State) (*Guard, error) {
 	for i, z := range g.zones {
 		g.order[z.index] = i
 	}
-	g.dither = g.answers.Dither()
 	g.serial = serial.Add(1)
 	g.backend = s.backend()
-	g.enter = g.enterFromQueue
-	for i := range g.classes.Len() {
-		g.counts = append(g.counts, g.backend.class(g.classes.At(i).Name))
+	classes := g.plan.Classes()
+	for i := range classes.Len() {
+		g.classes = append(g.classes, g.backend.class(classes.At(i).Name))
 	}
-	if g.herds {
-		g.pulse = g.backend.pulse
-	}
-	g.maxClients = c.Retries.MaxClients
-	if c.Retries.Tickets {
-		g.secret = bytes.Clone(c.Retries.Secret)
-	}
-	return g, nil
-}
-
-// serial numbers the Guards of the process.
-var serial atomic.Uint64
-
-// use prepares the state for the Guard's decisions. A Guard that was replaced before
-// its first request came changes nothing: what is newer stays in force.
-func (g *Guard) use() {
-	b := g.backend
-	b.useMu.Lock()
-	defer b.useMu.Unlock()
-	if g.serial > b.newest {
-		b.newest = g.serial
-		b.ledger.Resize(g.maxClients)
-	}
-	if last := b.latest.Load(); g.limitsRoom() && (last == nil || last.serial < g.serial) {
-		b.latest.Store(g)
-	}
-	g.inUse.Store(true)
 }
 
 // CheckName returns an error unless name can stand unquoted in headers, labels
@@ -348,4 +288,23 @@ func CheckName(name string) error {
 }
 
 // Answers returns the writer of this Guard's refusals.
-func (g *Guard) Answers() *pushback.Answers { return g.answers }
+func (g *Guard) Answers() *pushback.Answers { return g.terms.Answers }
+
+// Adapts reports whether the limit in flight is adaptive: then the Guard is to be told
+// how each request ended. See OutcomeOf.
+func (g *Guard) Adapts() bool { return g.plan.Adapts() }
+
+// Classes returns the Guard's classes: Request.Class is 1 + an index into them.
+func (g *Guard) Classes() loadshed.Classes { return g.plan.Classes() }
+
+// QueueSize returns how many requests may wait for a place in flight; 0: none.
+func (g *Guard) QueueSize() int { return g.plan.QueueSize() }
+
+// Limit returns how many requests may be in flight now; 0 if that is not limited.
+func (g *Guard) Limit() int { return g.backend.inFlight.Limit(g.plan) }
+
+// Tickets reports whether appointments are signed, so that Request.ClientID matters.
+func (g *Guard) Tickets() bool { return g.terms.Secret != nil }
+
+// DetectsHerds reports whether the Guard looks for herds.
+func (g *Guard) DetectsHerds() bool { return g.terms.Herds }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -99,7 +100,7 @@ func TestRefusalChargesNothing(t *testing.T) {
 				t.Errorf("order %v: request %d in the second zone only: %+v; refusals of the first were charged there", order, i, d)
 			}
 		}
-		if n := g.backend.gate.InFlight(); n != 5 {
+		if n := g.backend.inFlight.InFlight(); n != 5 {
 			t.Errorf("order %v: %d in flight, want 5", order, n)
 		}
 	}
@@ -168,21 +169,21 @@ func TestShiftedTimesAndPermutedKeys(t *testing.T) {
 		g := mustNew(t, Config{Zones: []Zone{{Name: "z", Limit: perSecond(3, 4)}}, Capacity: perSecond(8, 5), Concurrency: 3}, nil)
 		rng := rand.New(rand.NewPCG(9, 9))
 		now := shift
+		var open []Decision
 		for range 2_000 {
 			now += time.Duration(rng.IntN(100)) * ms
 			d := g.Admit(now, Request{Keys: []limiter.Key{rename(limiter.Key(1 + rng.IntN(4)))}})
 			if d.Admit && rng.IntN(4) > 0 {
 				d.Done(now+10*ms, Served)
+			} else if d.Admit {
+				open = append(open, d)
 			}
-			d.at, d.guard, d.held = 0, nil, nil
-			if len(out)%100 == 99 { // or the gate stays shut
-				g.backend.gate.Detach(now)
-				for g.backend.gate.InFlight() > 0 {
-					g.backend.gate.Detach(now)
+			d.at, d.place, d.Told = 0, loadshed.Place{}, pushback.Told{Wait: d.Wait, Hint: d.Hint, Hold: d.Hold, Window: d.Window}
+			if len(out)%100 == 99 { // or nothing is admitted any more
+				for i := range open {
+					open[i].Done(now, Detached)
 				}
-				for g.backend.gate.InFlight() < 0 {
-					g.backend.gate.Enter(1, now)
-				}
+				open = nil
 			}
 			out = append(out, d)
 		}
@@ -337,7 +338,7 @@ func TestObserveRefusesNobody(t *testing.T) {
 	if got != [reasons]int{None: 3, Quota: 8, Capacity: 9} {
 		t.Errorf("by reason: %v", got)
 	}
-	if n := g.backend.gate.InFlight(); n != 3 {
+	if n := g.backend.inFlight.InFlight(); n != 3 {
 		t.Errorf("%d in flight, want the 3 that would be there if the others had been refused", n)
 	}
 	if d := g.Admit(0, Request{}); d.Reason != Capacity {
@@ -379,7 +380,7 @@ func TestNewNamesEveryFault(t *testing.T) {
 		`zone "costly": cost is 4; want 1 to the burst of 3`,
 		`zone "free": cost is -1; want 1 to the burst of 3`,
 		`zone "small": max_keys is 10; want 10000 to 67108864`,
-		`zone "small" is there twice`,
+		`zone "small": the name is that of another zone`,
 		`zone "small": rate is 0 per 1s; want more than 0`,
 		`xxx"; want 1 to 64 letters`,
 		`capacity: rate is -5 per 1s`,
@@ -532,7 +533,7 @@ func TestRepeatingAtOnceGainsNothing(t *testing.T) {
 			if early := first - now; early > 250*ms { // a fiftieth of the wait counts as on time
 				t.Errorf("let in %v before its time", early)
 			}
-			if n := g.backend.ledger.Visit(now, 7, 0, 0, 0).Promises; n > c.most {
+			if n := g.backend.clients.Promised(now, 7); n > c.most {
 				t.Errorf("it has %d appointments, want at most %d", n, c.most)
 			}
 		})
@@ -613,11 +614,11 @@ func TestNoShowsAreForgotten(t *testing.T) {
 	}
 	crowd(now, false)
 	quiet(now+time.Second, now+8*time.Second)
-	if _, share := g.backend.calendar.Promises(); share > 0.6 {
+	if share := g.backend.Stats(now).KeptShare; share > 0.6 {
 		t.Errorf("nobody came, and the share that comes is taken for %.2f", share)
 	}
 	quiet(now+8*time.Second, now+80*time.Second)
-	if _, share := g.backend.calendar.Promises(); share < 0.9 {
+	if share := g.backend.Stats(now).KeptShare; share < 0.9 {
 		t.Errorf("a minute later the share is still %.2f", share)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
@@ -12,73 +13,79 @@ import (
 )
 
 // Handler returns a handler that passes to next what the Guard admits and
-// answers the rest.
+// answers the rest. It fits where middleware is wanted: func(http.Handler) http.Handler.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var room [8]limiter.Key // on the stack, for as many zones as anybody has
-		keys := room[:0]
-		for _, key := range g.keys {
-			if key == nil {
-				keys = append(keys, AddrKey(peer(r), 32, 64))
-			} else {
-				keys = append(keys, limiter.KeyOf(key(r)))
-			}
-		}
-		var name [17]byte
-		client := AppendNetwork(name[:0], peer(r), 32, 64)
-		q := Describe(r)
-		q.Keys, q.Client = keys, limiter.KeyOfBytes(client)
-		if g.Tickets() {
-			q.ClientID = bytes.Clone(client)
-		}
+		var keys [8]limiter.Key // on the stack, for as many zones as most have
 		now := Now()
-		q.Deadline = Deadline(r, now)
-		q.InFlightKey = q.Client
-		d := g.Admit(now, q)
-		if d.Queued() {
-			if !g.Await(r.Context(), q, &d) {
-				// The client has gone, or only its handler's time is over: it has not
-				// been served.
-				w.WriteHeader(http.StatusServiceUnavailable)
-				return
-			}
-			now = Now()
-		}
+		d := g.Enter(r.Context(), now, g.request(r, now, keys[:0]))
 		if !d.Admit {
-			if d.Hold > 0 {
-				stays := Hold(r.Context(), d.Hold)
-				d.Sent()
-				if !stays {
-					w.WriteHeader(http.StatusServiceUnavailable)
-					return
-				}
-				now += d.Hold
+			if at, ok := d.Deliver(r.Context()); ok {
+				g.Answers().Write(w, r, d.Refusal(), At(at))
+			} else {
+				w.WriteHeader(http.StatusServiceUnavailable)
 			}
-			g.answers.Write(w, r, d.Refusal(), At(now))
 			return
 		}
 		if d.Backlog > 0 {
-			g.answers.Warn(w.Header(), d.Backlog)
+			g.Answers().Warn(w.Header(), d.Backlog)
 		}
-		if !d.HoldsPlace() {
-			next.ServeHTTP(w, r)
-			return
-		}
-		if MayDetach(r) || g.adaptive {
-			t := Track(w, r, d)
-			if g.adaptive {
-				t.body = WatchBody(r)
-			}
-			defer t.DoneAs(Detached) // if it panics; else it is done already
-			next.ServeHTTP(t, r)
-			t.Done()
-			return
-		}
-		ends := Detached
-		defer func() { d.Done(Now(), ends) }()
-		next.ServeHTTP(w, r)
-		ends = Served
+		g.serve(w, r, &d, next)
 	})
+}
+
+// request returns what the Guard has to know of r, which arrives at now.
+func (g *Guard) request(r *http.Request, now time.Duration, keys []limiter.Key) Request {
+	q := Describe(r)
+	var buf [128]byte
+	var name []byte
+	if g.client != nil {
+		name = append(buf[:0], g.client(r)...)
+	} else {
+		name = AppendNetwork(buf[:0], peer(r), 32, 64)
+	}
+	q.Client = limiter.KeyOfBytes(name)
+	q.InFlightKey = q.Client
+	for _, key := range g.keys {
+		if key == nil {
+			keys = append(keys, q.Client)
+		} else {
+			keys = append(keys, limiter.KeyOf(key(r)))
+		}
+	}
+	q.Keys = keys
+	if g.Tickets() {
+		q.ClientID = bytes.Clone(name)
+	}
+	if g.class != nil {
+		if i, ok := g.Classes().Index(g.class(r)); ok {
+			q.Class = uint8(1 + i)
+		}
+	}
+	q.Deadline = Deadline(r, now)
+	return q
+}
+
+// serve has next serve an admitted request.
+func (g *Guard) serve(w http.ResponseWriter, r *http.Request, d *Decision, next http.Handler) {
+	if !d.HoldsPlace() {
+		next.ServeHTTP(w, r)
+		return
+	}
+	if MayDetach(r) || g.Adapts() {
+		t := g.Track(w, r, *d)
+		if g.Adapts() {
+			t.body = WatchBody(r)
+		}
+		defer t.DoneAs(Detached) // if it panics; else it is done already
+		next.ServeHTTP(t, r)
+		t.Done()
+		return
+	}
+	ends := Detached
+	defer func() { d.Done(Now(), ends) }()
+	next.ServeHTTP(w, r)
+	ends = Served
 }
 
 // Refusal returns what there is to be written for a Decision that refuses.

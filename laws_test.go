@@ -91,9 +91,10 @@ func (c *court) ask(v visitor) Decision {
 	nine, one := has(1+burst*9/10), has(1)
 	stranger := v.tries == 0 || v.era != c.era
 	v.due = v.due && !stranger
-	before, _ := b.calendar.Promises()
+	before := b.Stats(0).Promises
 	d := c.g.Admit(v.at, Request{Client: v.key, Fingerprint: v.key})
-	after, share := b.calendar.Promises()
+	stats := b.Stats(v.at)
+	after, share := stats.Promises, stats.KeptShare
 	c.spare, c.share = max(c.spare, c.g.Spare()), min(c.share, share)
 	if d.Admit {
 		if !one {
@@ -108,7 +109,7 @@ func (c *court) ask(v visitor) Decision {
 	switch {
 	case d.Reason == Early && v.due:
 		t.Errorf("%v: a client that comes when it was told is too early: %+v", v.at, d)
-	case d.Reason == Early && b.idle(v.at):
+	case d.Reason == Early && b.inFlight.Idle(v.at):
 		t.Errorf("%v: refused as early by a backend that rests", v.at)
 	case d.Reason == Early:
 	case d.Reason != Capacity:
@@ -118,7 +119,7 @@ func (c *court) ask(v visitor) Decision {
 	}
 
 	// (3) What is told.
-	lo, hi := c.g.answers.Bounds()
+	lo, hi := c.g.terms.Answers.Bounds()
 	told := d.Hold + time.Duration(d.Hint.Seconds)*time.Second
 	switch {
 	case !wholeSeconds.MatchString(strconv.Itoa(d.Hint.Seconds)), time.Duration(d.Hint.Seconds)*time.Second > hi, time.Duration(d.Hint.Seconds)*time.Second < lo:
@@ -150,14 +151,14 @@ func (c *court) play(end time.Duration, each func(now time.Duration)) {
 		if each != nil {
 			each(v.at)
 		}
-		before, _ := c.g.backend.calendar.Promises()
+		before := c.g.backend.Stats(0).Promises
 		d := c.ask(v)
 		v.tries++
 		if d.Admit {
 			c.served[v.key] = v
 			continue
 		}
-		after, _ := c.g.backend.calendar.Promises()
+		after := c.g.backend.Stats(0).Promises
 		v.era, v.due, v.slot = c.era, !v.quick, after.Made > before.Made
 		v.at += d.Hold + time.Duration(d.Hint.Seconds)*time.Second
 		if v.quick {
@@ -348,7 +349,7 @@ func TestQueueOutlivesAFlood(t *testing.T) {
 				d.Sent()
 			}
 		}
-		if _, deferred := c.g.backend.calendar.Backlog(now); flood > 0 && deferred < 100_000 {
+		if deferred := c.g.backend.Stats(now).Deferred; flood > 0 && deferred < 100_000 {
 			t.Fatalf("%d wait in the queue after the flood, want enough to show anything", deferred)
 		}
 		var last [2]time.Duration
@@ -394,7 +395,7 @@ func TestShiftedAppointmentsAndRenamedClients(t *testing.T) {
 		out := c.told
 		for i := range out {
 			out[i].at -= shift
-			out[i].held = nil
+			out[i].Told.Ticket = ""
 		}
 		return out
 	}

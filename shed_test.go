@@ -29,6 +29,12 @@ func inBubble(t *testing.T) {
 	time.Sleep(time.Minute)
 }
 
+// paused returns how long the backend is left alone.
+func paused(g *Guard, now time.Duration) time.Duration {
+	left, _ := g.backend.Paused(now)
+	return left
+}
+
 // verdict returns what a queued request has been told, if it has been.
 func verdict(d *Decision) (v loadshed.Verdict, told bool) {
 	select {
@@ -65,7 +71,7 @@ func TestQueuedRequestGetsThePlace(t *testing.T) {
 		t.Fatalf("verdict %v, told: %v", v, told)
 	}
 	g.Settle(now, ask(2), &second, v)
-	if !second.Admit || second.Queued() || g.backend.gate.InFlight() != 1 {
+	if !second.Admit || second.Queued() || g.backend.inFlight.InFlight() != 1 {
 		t.Fatalf("%+v; want it admitted, with its place", second)
 	}
 	now += 60 * ms // the third has waited for 110 ms
@@ -87,7 +93,7 @@ func TestQueuedRequestGetsThePlace(t *testing.T) {
 	if d := g.Admit(now, ask(6)); d.Reason != Quota {
 		t.Errorf("%+v; want it over the quota", d)
 	}
-	if n := g.backend.gate.InFlight(); n != 0 {
+	if n := g.backend.inFlight.InFlight(); n != 0 {
 		t.Errorf("%d in flight at the end", n)
 	}
 }
@@ -110,8 +116,8 @@ func TestQuotaUsedUpInTheQueue(t *testing.T) {
 		t.Fatalf("verdict %v, %v", v, told)
 	}
 	g.Settle(now, ask(3), &third, v)
-	if third.Admit || third.Reason != Quota || g.backend.gate.InFlight() != 0 {
-		t.Errorf("%+v, %d in flight; want it over its quota and nothing in flight", third, g.backend.gate.InFlight())
+	if third.Admit || third.Reason != Quota || g.backend.inFlight.InFlight() != 0 {
+		t.Errorf("%+v, %d in flight; want it over its quota and nothing in flight", third, g.backend.inFlight.InFlight())
 	}
 }
 
@@ -127,12 +133,12 @@ func TestGoneFromTheQueue(t *testing.T) {
 		for range 2 {
 			go func() {
 				r := Request{Client: 2, InFlightKey: 2, Fingerprint: 1}
-				d := g.Admit(Now(), r)
-				gone <- !d.Queued() || g.Await(ctx, r, &d)
+				d := g.Enter(ctx, Now(), r)
+				gone <- !d.Gone
 			}()
 		}
 		synctest.Wait()
-		if n := g.backend.queue.Len(); n != 2 {
+		if n := g.backend.inFlight.Waiting(); n != 2 {
 			t.Fatalf("%d in the queue, want 2", n)
 		}
 		if d := g.Admit(Now(), Request{Client: 2, InFlightKey: 2, Fingerprint: 2}); d.Reason != PerClient {
@@ -145,8 +151,8 @@ func TestGoneFromTheQueue(t *testing.T) {
 			}
 		}
 		holds.Done(Now(), Served)
-		if n := g.backend.gate.InFlight(); n != 0 || g.backend.queue.Len() != 0 || g.backend.tenants.Clients() != 0 {
-			t.Errorf("%d in flight, %d queued, %d clients", n, g.backend.queue.Len(), g.backend.tenants.Clients())
+		if n := g.backend.inFlight.InFlight(); n != 0 || g.backend.inFlight.Waiting() != 0 || g.backend.ShedStats(0).Clients != 0 {
+			t.Errorf("%d in flight, %d queued, %d clients", n, g.backend.inFlight.Waiting(), g.backend.ShedStats(0).Clients)
 		}
 	})
 }
@@ -163,11 +169,7 @@ func TestAwaitEndsByItself(t *testing.T) {
 			for i := range 20 {
 				go func() {
 					r := one(10 + i)
-					d := g.Admit(Now(), r)
-					if !d.Queued() || !g.Await(t.Context(), r, &d) {
-						t.Error("not queued")
-					}
-					done <- d
+					done <- g.Enter(t.Context(), Now(), r)
 				}()
 			}
 			for range 20 {
@@ -195,21 +197,21 @@ func TestPause(t *testing.T) {
 	}
 	begin += 2 * time.Second
 	pause := func(now, wait time.Duration) {
-		for range RefusalsToPause {
+		for range loadshed.RefusalsToPause {
 			g.Pause(now, wait)
 		}
 	}
-	for range RefusalsToPause - 1 {
+	for range loadshed.RefusalsToPause - 1 {
 		g.Pause(begin-ms, 5*time.Second)
 	}
 	d := g.Admit(begin-ms, one(8))
 	d.Done(begin-ms, Served)
 	g.Pause(begin-ms, 5*time.Second)
-	pause(begin+refusalsSpan/2, 5*time.Second)
-	if g.backend.pause.Left(begin+refusalsSpan) > 0 {
+	pause(begin+loadshed.RefusalsSpan/2, 5*time.Second)
+	if paused(g, begin+loadshed.RefusalsSpan) > 0 {
 		t.Error("paused by one of several answers, or by many at once")
 	}
-	begin += refusalsSpan
+	begin += loadshed.RefusalsSpan
 	pause(begin, 5*time.Second)
 	probes := 0
 	for now := begin; now < begin+5*time.Second; now += 20 * ms {
@@ -237,15 +239,15 @@ func TestPause(t *testing.T) {
 	}
 	begin += time.Hour
 	pause(begin, 100*time.Hour)
-	if wait := g.backend.pause.Left(begin); wait != maxPause {
-		t.Errorf("a pause of %v, want at most %v", wait, maxPause)
+	if wait := paused(g, begin); wait != loadshed.MaxPause {
+		t.Errorf("a pause of %v, want at most %v", wait, loadshed.MaxPause)
 	}
 	probe := g.Admit(begin+time.Second, one(10))
 	if !probe.Admit || g.Admit(begin+time.Second, one(11)).Admit {
 		t.Error("want one probe")
 	}
 	pause(begin+2*time.Second, time.Minute) // it has begun two seconds ago
-	if wait := g.backend.pause.Left(begin + 2*time.Second); wait != maxPause-2*time.Second {
+	if wait := paused(g, begin+2*time.Second); wait != loadshed.MaxPause-2*time.Second {
 		t.Errorf("a pause of %v more, want it to end a minute after it began", wait)
 	}
 	probe.Done(begin+3*time.Second, Served)
@@ -257,8 +259,8 @@ func TestPause(t *testing.T) {
 // In observe mode nobody waits, and no pause is made.
 func TestObserveShedsNobody(t *testing.T) {
 	g := mustNew(t, Config{Observe: true, Adaptive: &loadshed.AdaptiveConfig{Max: 2, Initial: 2}, PerClient: 1, Classes: []loadshed.Class{{Name: "critical"}}}, nil)
-	for i := range 2 * RefusalsToPause {
-		g.Pause(time.Duration(i)*refusalsSpan, time.Minute)
+	for i := range 2 * loadshed.RefusalsToPause {
+		g.Pause(time.Duration(i)*loadshed.RefusalsSpan, time.Minute)
 	}
 	var open []Decision
 	for i := range 50 {
@@ -272,7 +274,7 @@ func TestObserveShedsNobody(t *testing.T) {
 		d.Done(time.Minute+time.Second, Served)
 	}
 	s := g.backend.Stats(time.Minute)
-	if s.Observed[PerClient] == 0 || g.backend.gate.InFlight() != 0 || g.backend.tenants.Clients() != 0 {
+	if s.Observed[PerClient] == 0 || g.backend.inFlight.InFlight() != 0 || g.backend.ShedStats(0).Clients != 0 {
 		t.Errorf("%+v; want requests beyond the client's limit counted", s)
 	}
 }
@@ -334,8 +336,8 @@ func TestRetryBudget(t *testing.T) {
 func TestClasses(t *testing.T) {
 	g := mustNew(t, Config{Concurrency: 10, Classes: []loadshed.Class{{Name: "critical"}, {Name: "default"}, {Name: "sheddable"}}, Pushback: undithered}, nil)
 	index := map[string]uint8{}
-	for i := range g.classes.Len() {
-		index[g.classes.At(i).Name] = uint8(i)
+	for i := range g.plan.Classes().Len() {
+		index[g.plan.Classes().At(i).Name] = uint8(i)
 	}
 	ask := func(now time.Duration, class string, i int) Decision {
 		r := one(i)
@@ -360,12 +362,12 @@ func TestClasses(t *testing.T) {
 
 func TestShedConfigErrors(t *testing.T) {
 	for want, c := range map[string]Config{
-		"concurrency is 3, and adaptive; want one of them": {Concurrency: 3, Adaptive: &loadshed.AdaptiveConfig{}},
-		"there is a queue, but no concurrency to wait for": {Queue: Queue{Size: 3}},
-		"queue is -2; want 1 to 10000":                     {Concurrency: 3, Queue: Queue{Size: -2}},
-		"queue timeout is 2m0s; want more than 0, to 1m0s": {Concurrency: 3, Queue: Queue{Size: 2, Timeout: 2 * time.Minute}},
-		"concurrency per client is -1; want 1 to 1000000":  {PerClient: -1},
-		"there are classes, but no concurrency to share":   {Classes: []loadshed.Class{{Name: "critical"}}},
+		"concurrency is 3, and adaptive; want one of them":                       {Concurrency: 3, Adaptive: &loadshed.AdaptiveConfig{}},
+		"queue needs a concurrency limit to wait for; want concurrency":          {Queue: Queue{Size: 3}},
+		"queue is -2; want 1 to 10000":                                           {Concurrency: 3, Queue: Queue{Size: -2}},
+		"queue timeout is 2m0s; want more than 0, to 1m0s":                       {Concurrency: 3, Queue: Queue{Size: 2, Timeout: 2 * time.Minute}},
+		"concurrency per client is -1; want 1 to 1000000":                        {PerClient: -1},
+		"classes share a concurrency limit, and there is none; want concurrency": {Classes: []loadshed.Class{{Name: "critical"}}},
 	} {
 		if _, err := New(c, nil); err == nil || err.Error() != want {
 			t.Errorf("%v, want %q", err, want)
@@ -422,8 +424,8 @@ func TestWaitingWebSocketsHoldNothing(t *testing.T) {
 		d.Done(now+time.Duration(i%5)*time.Second, Detached) // an upgrade that takes its time
 	}
 	s := g.backend.Stats(now)
-	if s.InFlight != 0 || g.Limit() != before || g.backend.gate.Service() != 0 || g.backend.clients.Clients() != 0 {
-		t.Errorf("%d in flight, limit %d of %d before, service %v", s.InFlight, g.Limit(), before, g.backend.gate.Service())
+	if s.InFlight != 0 || g.Limit() != before || g.backend.ShedStats(0).Service != 0 || g.backend.ShedStats(0).Crowds != 0 {
+		t.Errorf("%d in flight, limit %d of %d before, service %v", s.InFlight, g.Limit(), before, g.backend.ShedStats(0).Service)
 	}
 }
 
@@ -567,13 +569,13 @@ func TestPlacesAreConserved(t *testing.T) {
 			settle()
 			inFlight := 0
 			for _, q := range open {
-				if q.d.guard != nil && q.g.limitsRoom() {
+				if q.d.HoldsPlace() && q.g.plan.Limits() {
 					inFlight++
 				}
 			}
-			b := s.Backend
-			if is := b.gate.InFlight() - b.ghosts.Len(); is != inFlight || b.queue.Len() != len(waiting) {
-				t.Fatalf("seed %d, step %d: %d in flight, want %d; %d waiting, want %d", seed, step, is, inFlight, b.queue.Len(), len(waiting))
+			b := s.Backend.ShedStats(now)
+			if is := b.InFlight - b.Orphans; is != inFlight || b.Queue.Length != len(waiting) {
+				t.Fatalf("seed %d, step %d: %d in flight, want %d; %d waiting, want %d", seed, step, is, inFlight, b.Queue.Length, len(waiting))
 			}
 		}
 		for len(open) > 0 {
@@ -587,10 +589,9 @@ func TestPlacesAreConserved(t *testing.T) {
 			pick(&open).d.Done(now, Served)
 			settle()
 		}
-		b := s.Backend
-		b.layGhosts(now)
-		if b.gate.InFlight() != 0 || b.queue.Len() != 0 || b.tenants.Clients() != 0 || b.clients.Clients() != 0 || b.ghosts.Len() != 0 {
-			t.Errorf("seed %d: %d in flight, %d waiting, %d and %d clients, %d ghosts at the end", seed, b.gate.InFlight(), b.queue.Len(), b.tenants.Clients(), b.clients.Clients(), b.ghosts.Len())
+		g.Sweep(now)
+		if b := s.Backend.ShedStats(now); b.InFlight != 0 || b.Queue.Length != 0 || b.Clients != 0 || b.Crowds != 0 || b.Orphans != 0 {
+			t.Errorf("seed %d: at the end there is %+v", seed, b)
 		}
 	}
 }
@@ -762,10 +763,10 @@ func TestReplacedGuardHasNoSay(t *testing.T) {
 	late.Done(now, Served)
 	q := is.Admit(now, Request{})
 	if !a.Admit || !q.Queued() {
-		t.Fatalf("%d in flight with a limit of 1", s.Backend.gate.InFlight())
+		t.Fatalf("%d in flight with a limit of 1", s.Backend.inFlight.InFlight())
 	}
 	is.Sweep(now + ms)
-	if n := s.Backend.gate.InFlight(); n > 1 {
+	if n := s.Backend.inFlight.InFlight(); n > 1 {
 		t.Errorf("%d in flight, with a limit of 1", n)
 	}
 }
@@ -789,7 +790,7 @@ func TestGuardWithoutLimitLeavesTheQueueAlone(t *testing.T) {
 // pauses has the backend ask to be left alone until it is.
 func pauses(t *testing.T, g *Guard, now, wait time.Duration) time.Duration {
 	t.Helper()
-	for range RefusalsToPause {
+	for range loadshed.RefusalsToPause {
 		g.Pause(now, wait)
 		now += 60 * ms
 	}
@@ -824,7 +825,7 @@ func TestOnePageDoesNotPause(t *testing.T) {
 	g := mustNew(t, Config{Concurrency: 100, Pushback: undithered}, nil)
 	now := time.Minute
 	for range 20 {
-		for range 2 * RefusalsToPause {
+		for range 2 * loadshed.RefusalsToPause {
 			now += ms
 			g.Pause(now, 30*time.Second)
 		}
@@ -858,7 +859,7 @@ func TestStreamsAreAnswers(t *testing.T) {
 			h.ServeHTTP(httptest.NewRecorder(), r)
 			time.Sleep(100 * ms)
 		}
-		for range RefusalsToPause {
+		for range loadshed.RefusalsToPause {
 			refuse = true
 			ask()
 			refuse = false
@@ -910,7 +911,7 @@ func TestOneLongRequestIsAnException(t *testing.T) {
 		d.Done(now, Served)
 	}
 	long.Done(now, Served)
-	if s := g.backend.gate.Service(); s > 300*ms {
+	if s := g.backend.ShedStats(0).Service; s > 300*ms {
 		t.Errorf("the mean time of service is %v after one request of 10 minutes, 50ms before", s)
 	}
 }

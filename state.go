@@ -39,91 +39,65 @@ func (s *State) backend() *Backend {
 	return s.Backend
 }
 
-// A ZoneState holds the buckets of one zone's clients.
-type ZoneState struct {
-	name  string
-	salt  uint64 // tells the keys of this zone from those of others
-	table limiter.Table
-
-	refused  atomic.Uint64
-	observed atomic.Uint64
-}
-
-// NewZoneState returns the empty state of the zone of that name.
-func NewZoneState(name string) *ZoneState {
-	return &ZoneState{name: name, salt: uint64(limiter.KeyOf("zone " + name))}
-}
-
-// Refusals returns how many requests the zone has refused, and how many it would
-// have refused.
-func (z *ZoneState) Refusals() (refused, observed uint64) {
-	return z.refused.Load(), z.observed.Load()
-}
-
-// ZoneStats is a snapshot of a ZoneState.
-type ZoneStats struct {
-	Keys     int    // clients whose bucket is not full
-	Admitted uint64 // requests that were charged
-	Refused  uint64 // requests refused for this zone
-	Observed uint64 // requests that would have been refused for it
-	Evicted  uint64 // clients forgotten before their bucket was full
-	Shared   uint64 // requests admitted from a shared bucket, for want of room
-}
-
-// Stats visits every key, a few thousand at a time under one lock: it is meant
-// for scrapes.
-func (z *ZoneState) Stats(now time.Duration) ZoneStats {
-	t := z.table.Stats()
-	return ZoneStats{
-		Keys: z.table.Len(now), Admitted: t.Admitted, Evicted: t.Evicted, Shared: t.Shared,
-		Refused: z.refused.Load(), Observed: z.observed.Load(),
-	}
-}
-
 // A Backend is the state of one protected backend. The zero Backend is ready.
 type Backend struct {
-	capacity      limiter.Bucket
-	gate          loadshed.Gate
-	adaptive      loadshed.Adaptive
-	changes       changes // of the adaptive limit
-	queue         loadshed.Queue
-	sweeper       sweeper               // of the queue
-	wokeAt        atomic.Int64          // when it was woken last
-	latest        atomic.Pointer[Guard] // of those that limit what is in flight
-	useMu         sync.Mutex
-	newest        uint64       // serial of the latest Guard in use; guarded by useMu
-	refusing      atomic.Int64 // how many times in a row the backend has asked to be left alone
-	refusingSince atomic.Int64 // when it did so first
-	shares        loadshed.Shares
-	clients       loadshed.InFlight // under pressure: see Guard.classOf
-	tenants       loadshed.InFlight // for Config.PerClient
-	budget        loadshed.Budget   // of retries
-	pause         loadshed.Pause
-	ghosts        loadshed.Orphans
-	calendar      pushback.Calendar
-	ledger        pushback.Ledger
-	watch         watch
-	signers       signers
+	capacity limiter.Bucket
+	inFlight loadshed.Concurrency
+	clients  pushback.Appointments
+	counts
+	ticker  ticker
+	sweeper sweeper // of the queue
+	useMu   sync.Mutex
+	newest  uint64 // serial of the latest Guard in use; guarded by useMu
+}
 
-	crowded  atomic.Int64  // when there was no room last: see Backend.idle
-	held     atomic.Int64  // refusals that wait to be sent
-	returned atomic.Uint64 // arrivals of clients that had a promise
-	onTime   atomic.Uint64 // those of them whose time had come
-	broken   atomic.Uint64 // clients that came when they were told and were refused
-	early    atomic.Uint64 // clients that came too early and were admitted
+// use prepares the state for the Guard's decisions. A Guard that was replaced before
+// its first request came changes nothing: what is newer stays in force.
+func (g *Guard) use() {
+	b := g.backend
+	b.useMu.Lock()
+	defer b.useMu.Unlock()
+	if g.serial > b.newest {
+		b.newest = g.serial
+		b.clients.Resize(g.maxClients)
+	}
+	b.inFlight.Use(g.plan)
+	g.inUse.Store(true)
+}
 
-	redeemed  atomic.Uint64 // tickets that made a stranger as good as on time
-	worthless atomic.Uint64 // tickets that were forged, foreign, used or too old
-	families  [pushback.Families]familyCounts
-
+// counts are the decisions on requests to one backend.
+type counts struct {
 	classMu sync.Mutex
-	classes map[string]*classCounts // by the class's name
+	classes map[string]*classCounts // by the class's name; guarded by classMu
 
 	admitted   atomic.Uint64
-	failed     atomic.Uint64 // of them, those that the backend could not serve
 	refused    [reasons]atomic.Uint64
 	observed   [reasons]atomic.Uint64
 	retryAfter [60]atomic.Uint64
+}
+
+// refusals returns how many requests were refused, or would have been.
+func (c *counts) refusals() (n uint64) {
+	for i := range c.refused {
+		n += c.refused[i].Load() + c.observed[i].Load()
+	}
+	return n
+}
+
+// classCounts counts the decisions on one class of requests.
+type classCounts struct{ admitted, refused, observed atomic.Uint64 }
+
+// class returns the counts of the class of that name.
+func (c *counts) class(name string) *classCounts {
+	c.classMu.Lock()
+	defer c.classMu.Unlock()
+	if c.classes == nil {
+		c.classes = map[string]*classCounts{}
+	}
+	if c.classes[name] == nil {
+		c.classes[name] = new(classCounts)
+	}
+	return c.classes[name]
 }
 
 // BackendStats is a snapshot of a Backend.
@@ -134,33 +108,12 @@ type BackendStats struct {
 	Observed   [reasons]uint64 // requests admitted that would have been refused, by Reason
 	RetryAfter [60]uint64      // refusals by the seconds that they were told; 0: never
 
-	Backlog       time.Duration // how far the promised slots reach
-	Deferred      int           // clients that wait in the queue behind them
-	Promises      pushback.Promises
-	KeptShare     float64 // of promised slots, how many clients come for: 0.25 to 1
-	Broken        uint64  // clients that came when told and were refused
-	EarlyAdmitted uint64  // clients that came too early and were admitted
-	Held          int     // refusals that are being held back
-	Redeemed      uint64  // tickets that were honoured for clients that were not known
-	Worthless     uint64  // tickets that were forged, foreign, used or too old
-	Families      [pushback.Families]FamilyStats
-	MaxClients    int // clients that can be remembered
+	pushback.AppointmentStats
 }
 
 // Stats returns the counts, each read at a slightly different moment.
 func (b *Backend) Stats(now time.Duration) BackendStats {
-	s := BackendStats{
-		InFlight: b.gate.InFlight(), Admitted: b.admitted.Load(),
-		Broken: b.broken.Load(), EarlyAdmitted: b.early.Load(), Held: int(b.held.Load()),
-		MaxClients: b.ledger.MaxClients(),
-		Redeemed:   b.redeemed.Load(), Worthless: b.worthless.Load(),
-	}
-	for i := range s.Families {
-		f := &b.families[i]
-		s.Families[i] = FamilyStats{f.told.Load(), f.kept.Load(), f.late.Load(), f.early.Load()}
-	}
-	s.Backlog, s.Deferred = b.calendar.Backlog(now)
-	s.Promises, s.KeptShare = b.calendar.Promises()
+	s := BackendStats{InFlight: b.inFlight.InFlight(), Admitted: b.admitted.Load(), AppointmentStats: b.clients.Stats(now)}
 	for i := range s.Refused {
 		s.Refused[i] = b.refused[i].Load()
 		s.Observed[i] = b.observed[i].Load()
@@ -171,33 +124,42 @@ func (b *Backend) Stats(now time.Duration) BackendStats {
 	return s
 }
 
-// FamilyStats counts what clients of one pushback.Family did with what they were
-// told.
-type FamilyStats struct {
-	Told  uint64 // refusals with a time to come back
-	Kept  uint64 // returns at that time
-	Late  uint64 // returns more than a second and a quarter of the wait later
-	Early uint64 // returns before
+// ShedStats returns what is known of the requests in flight. It is meant for scrapes.
+func (b *Backend) ShedStats(now time.Duration) loadshed.ConcurrencyStats {
+	return b.inFlight.Stats(now)
 }
 
-// classCounts counts the decisions on one class of requests.
-type classCounts struct{ admitted, refused, observed atomic.Uint64 }
-
-// class returns the counts of the class of that name.
-func (b *Backend) class(name string) *classCounts {
-	b.classMu.Lock()
-	defer b.classMu.Unlock()
-	if b.classes == nil {
-		b.classes = map[string]*classCounts{}
-	}
-	if b.classes[name] == nil {
-		b.classes[name] = new(classCounts)
-	}
-	return b.classes[name]
+// Paused returns for how long the backend is still left alone, and how many times it
+// has asked for that. It costs two atomic loads.
+func (b *Backend) Paused(now time.Duration) (left time.Duration, times uint64) {
+	return b.inFlight.Pauses(now)
 }
 
-type familyCounts struct{ told, kept, late, early atomic.Uint64 }
+// Changes returns the changes of the adaptive limit: see [loadshed.Concurrency.Changes].
+func (b *Backend) Changes(since uint64) (list []loadshed.Change, next uint64) {
+	return b.inFlight.Changes(since)
+}
+
+// Herd returns what is known of herds.
+func (b *Backend) Herd() pushback.HerdReport { return b.clients.Herd() }
 
 // Clients returns how many clients are remembered, by how they behave. It visits
 // every record: it is meant for scrapes.
-func (b *Backend) Clients() [pushback.Classes]int { return b.ledger.Clients() }
+func (b *Backend) Clients() [pushback.Classes]int { return b.clients.Clients() }
+
+// ClassStats counts the decisions on the requests of one class.
+type ClassStats struct {
+	Name                        string
+	Share                       float64 // of the limit in flight, while higher classes need the rest
+	Admitted, Refused, Observed uint64
+}
+
+// ClassStats returns what has been decided on each class, the highest first.
+func (g *Guard) ClassStats() []ClassStats {
+	list := make([]ClassStats, len(g.classes))
+	for i, n := range g.classes {
+		c := g.plan.Classes().At(i)
+		list[i] = ClassStats{c.Name, c.Share, n.admitted.Load(), n.refused.Load(), n.observed.Load()}
+	}
+	return list
+}

@@ -39,6 +39,7 @@ type Tracker struct {
 	http.ResponseWriter
 	r       *http.Request
 	body    *Body // nil: not watched
+	g       *Guard
 	d       Decision
 	connect bool
 	begun   bool
@@ -48,9 +49,10 @@ type Tracker struct {
 	then    func() // guarded by mu
 }
 
-// Track returns a Tracker for an admitted request, which takes over its Done.
-func Track(w http.ResponseWriter, r *http.Request, d Decision) *Tracker {
-	return &Tracker{ResponseWriter: w, r: r, d: d, connect: extendedConnect(r)}
+// Track returns a Tracker for a request that the Guard has admitted, which takes over
+// its Done.
+func (g *Guard) Track(w http.ResponseWriter, r *http.Request, d Decision) *Tracker {
+	return &Tracker{ResponseWriter: w, r: r, g: g, d: d, connect: extendedConnect(r)}
 }
 
 // Done gives back the place in flight if the request still holds it. Further
@@ -58,8 +60,8 @@ func Track(w http.ResponseWriter, r *http.Request, d Decision) *Tracker {
 func (t *Tracker) Done() {
 	t.finish(OutcomeOf(t.r, t.body, t.status))
 	// One with an exact wait in it is one client's appointment, of another shield.
-	if t.status == http.StatusServiceUnavailable && t.d.guard != nil && t.Header().Get("Retry-After-Ms") == "" {
-		t.d.guard.Pause(Now(), RetryAfter(t.Header().Get("Retry-After"), At(Now())))
+	if t.status == http.StatusServiceUnavailable && t.d.HoldsPlace() && t.Header().Get("Retry-After-Ms") == "" {
+		t.g.Pause(Now(), RetryAfter(t.Header().Get("Retry-After"), At(Now())))
 	}
 }
 
@@ -109,7 +111,7 @@ func (t *Tracker) begin(status int) {
 	}
 	t.begun, t.status = true, status
 	if switching || status < 300 && (t.connect || strings.HasPrefix(t.Header().Get("Content-Type"), eventStream)) {
-		t.d.heard(Now())
+		t.d.place.Serves(Now())
 		t.finish(Detached)
 	}
 }
@@ -139,7 +141,7 @@ func (t *Tracker) FlushError() error {
 func (t *Tracker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(t.ResponseWriter).Hijack()
 	if err == nil {
-		t.d.heard(Now())
+		t.d.place.Serves(Now())
 		t.finish(Detached)
 	}
 	return conn, rw, err
@@ -147,3 +149,7 @@ func (t *Tracker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 // Unwrap is for http.ResponseController.
 func (t *Tracker) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+
+// DoneAs is Done for a caller that knows better than the response how the request
+// has ended. Of all calls of the two the first counts.
+func (t *Tracker) DoneAs(o Outcome) { t.finish(o) }

@@ -131,7 +131,7 @@ func TestPlaceIsGivenBackOnce(t *testing.T) {
 		t.Run(c.story, func(t *testing.T) {
 			g := mustNew(t, Config{Concurrency: 5}, nil)
 			counts := make(chan int, 2)
-			count := func() { counts <- g.backend.gate.InFlight() }
+			count := func() { counts <- g.backend.inFlight.InFlight() }
 			guarded := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				end := c.handle(w, r)
 				count()
@@ -164,11 +164,11 @@ func TestPlaceIsGivenBackWhenTheClientIsGone(t *testing.T) {
 		}))
 		s := dial(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			guarded.ServeHTTP(w, r)
-			left <- g.backend.gate.InFlight()
+			left <- g.backend.inFlight.InFlight()
 		})))
 		s.send(request)
 		s.answer()
-		if n := g.backend.gate.InFlight(); n != 1 {
+		if n := g.backend.inFlight.InFlight(); n != 1 {
 			t.Errorf("%d held in the middle of the response, want 1", n)
 		}
 		s.Close()
@@ -279,15 +279,15 @@ func TestDetachedRequestsAreNoSample(t *testing.T) {
 		g := mustNew(t, Config{Concurrency: 1}, nil)
 		r := httptest.NewRequest("GET", "/", nil)
 		d := g.Admit(Now()-time.Hour, Request{})
-		tr := Track(httptest.NewRecorder(), r, d)
+		tr := g.Track(httptest.NewRecorder(), r, d)
 		tr.Header().Set("Content-Type", contentType)
 		tr.WriteHeader(200)
 		tr.Done()
 		tr.Done()
-		if n := g.backend.gate.InFlight(); n != 0 {
+		if n := g.backend.inFlight.InFlight(); n != 0 {
 			t.Errorf("%s: %d in flight", contentType, n)
 		}
-		if sampled := g.backend.gate.Drain(Now()) > time.Minute; sampled != (contentType == "application/json") {
+		if sampled := g.backend.inFlight.Drain(Now()) > time.Minute; sampled != (contentType == "application/json") {
 			t.Errorf("%s: counts as a time of service: %v", contentType, sampled)
 		}
 	}
@@ -352,7 +352,7 @@ func (f *file) ReadFrom(r io.Reader) (int64, error) {
 
 func TestTrackerSendsFilesAsItsWriterDoes(t *testing.T) {
 	f := &file{ResponseRecorder: httptest.NewRecorder()}
-	tr := Track(f, httptest.NewRequest("GET", "/", nil), Decision{})
+	tr := new(Guard).Track(f, httptest.NewRequest("GET", "/", nil), Decision{})
 	if n, err := io.Copy(tr, io.LimitReader(strings.NewReader("hello"), 5)); n != 5 || err != nil || !f.sent || f.Body.String() != "hello" {
 		t.Errorf("copied %d, %v; by the writer's own ReadFrom: %v; %q", n, err, f.sent, f.Body)
 	}
@@ -361,17 +361,17 @@ func TestTrackerSendsFilesAsItsWriterDoes(t *testing.T) {
 // A hijack that fails gives nothing back: the request goes on in HTTP.
 func TestFailedHijackKeepsThePlace(t *testing.T) {
 	g := mustNew(t, Config{Concurrency: 1}, nil)
-	tr := Track(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil), g.Admit(Now(), Request{}))
+	tr := g.Track(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil), g.Admit(Now(), Request{}))
 	var conn net.Conn
 	conn, _, err := tr.Hijack()
 	if conn != nil || !errors.Is(err, http.ErrNotSupported) {
 		t.Errorf("Hijack of a recorder: %v, %v", conn, err)
 	}
-	if n := g.backend.gate.InFlight(); n != 1 {
+	if n := g.backend.inFlight.InFlight(); n != 1 {
 		t.Errorf("%d in flight after it, want 1", n)
 	}
 	tr.Done()
-	if n := g.backend.gate.InFlight(); n != 0 {
+	if n := g.backend.inFlight.InFlight(); n != 0 {
 		t.Errorf("%d in flight at the end, want 0", n)
 	}
 }
@@ -413,11 +413,11 @@ func TestTrackerBefore(t *testing.T) {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set("Accept", "text/event-stream")
 		d := g.Admit(0, Request{})
-		tracker := Track(httptest.NewRecorder(), r, d)
+		tracker := g.Track(httptest.NewRecorder(), r, d)
 		left := 0
 		if !tracker.Before(func() {
 			left++
-			if g.backend.gate.InFlight() != 1 {
+			if g.backend.inFlight.InFlight() != 1 {
 				t.Error("the Guard's place was given back first")
 			}
 		}) {

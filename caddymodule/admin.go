@@ -271,7 +271,7 @@ func (s *shieldReading) searchStatus() *SearchStatus {
 	if !s.adaptive() {
 		return nil
 	}
-	out := &SearchStatus{By: "adaptive", Ghosts: s.shed.Ghosts}
+	out := &SearchStatus{By: "adaptive", Ghosts: s.shed.Orphans}
 	if s.target > 0 {
 		out.By, out.TargetSeconds = "slo", s.target.Seconds()
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 
-	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/loadshed"
 )
 
 // documents are the project's pages, by path.
@@ -185,7 +185,7 @@ func TestDocsNameWhatIsThere(t *testing.T) {
 	}
 
 	var reasons []string
-	for _, r := range shield.LimitReasons() {
+	for _, r := range loadshed.Reasons() {
 		reasons = append(reasons, r.String())
 	}
 	same(t, "reasons of the limit", cells(operating, "reason", 1), reasons)

@@ -236,21 +236,16 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if h.queues || h.guard.Answers().Dither() {
 		q.Deadline = shield.Deadline(r, now)
 	}
-	d := h.guard.Admit(now, q)
-	if d.Queued() {
-		if !h.guard.Await(r.Context(), q, &d) {
-			w.WriteHeader(statusGone)
-			return nil
-		}
-		now = shield.Now()
+	d := h.guard.Enter(r.Context(), now, q)
+	if !d.Gone {
+		h.annotate(r, &d)
 	}
-	h.annotate(r, &d)
 	if d.Backlog > 0 {
 		h.guard.Answers().Warn(w.Header(), d.Backlog)
 	}
 	switch {
 	case !d.Admit:
-		return h.refuse(w, r, d, now)
+		return h.refuse(w, r, &d)
 	case !h.listens:
 		return next.ServeHTTP(w, r)
 	default:
@@ -258,14 +253,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 }
 
-// statusGone is what Caddy has in its access log for a client that has gone.
-const statusGone = 499
-
 // pass has next serve an admitted request, and takes note of what becomes of it.
 func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision, next caddyhttp.Handler) (err error) {
 	var tracker *shield.Tracker
 	if d.HoldsPlace() && shield.MayDetach(r) {
-		tracker = shield.Track(w, r, d)
+		tracker = h.guard.Track(w, r, d)
 		w = tracker
 	}
 	tap, whole := newTap(r), false

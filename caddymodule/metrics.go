@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -44,7 +45,7 @@ type shieldReading struct {
 	*shieldEntry
 	now   time.Duration
 	stats shield.BackendStats
-	shed  shield.ShedStats
+	shed  loadshed.ConcurrencyStats
 	herd  pushback.HerdReport
 }
 
@@ -124,7 +125,7 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 		{"caddy_shield_concurrency_baseline_seconds", gauge, nil, "The same without queueing in the backend, as estimated. 0: not known.",
 			func(s *shieldReading, to sink) { to.set(s.shed.Last.Baseline.Seconds()) }},
 		{"caddy_shield_ghost_requests", gauge, nil, "Orphaned requests: the client is gone, but the request still counts as in flight, because the backend probably works on it.",
-			func(s *shieldReading, to sink) { to.set(float64(s.shed.Ghosts)) }},
+			func(s *shieldReading, to sink) { to.set(float64(s.shed.Orphans)) }},
 	}},
 	{"shield", "`queue`", func(s *shieldReading) bool { return s.guard.QueueSize() > 0 }, []metric[*shieldReading]{
 		{"caddy_shield_queue_requests", gauge, nil, "Requests in the queue.",
@@ -234,10 +235,10 @@ func reasonNames() string {
 }
 
 // families returns the client software that has been seen.
-func (s *shieldReading) families() iter.Seq2[pushback.Family, shield.FamilyStats] {
-	return func(yield func(pushback.Family, shield.FamilyStats) bool) {
+func (s *shieldReading) families() iter.Seq2[pushback.Family, pushback.FamilyStats] {
+	return func(yield func(pushback.Family, pushback.FamilyStats) bool) {
 		for i, f := range s.stats.Families {
-			if f != (shield.FamilyStats{}) && !yield(pushback.Family(i), f) {
+			if f != (pushback.FamilyStats{}) && !yield(pushback.Family(i), f) {
 				return
 			}
 		}

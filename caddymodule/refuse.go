@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"sync"
-	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
@@ -24,14 +23,13 @@ type refusalKey struct{}
 // where none of them matches.
 //
 // A gRPC client cannot read what error routes write.
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, d shield.Decision, now time.Duration) error {
-	if d.Hold > 0 {
-		stays := shield.Hold(r.Context(), d.Hold)
-		d.Sent()
-		if !stays {
-			return nil // nobody is there to be told
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, d *shield.Decision) error {
+	now, ok := d.Deliver(r.Context())
+	if !ok {
+		if d.Gone {
+			w.WriteHeader(shield.StatusClientGone)
 		}
-		now += d.Hold
+		return nil
 	}
 	answers, refusal := h.guard.Answers(), d.Refusal()
 	direct := h.respond == respondDirect || h.respond == respondAuto && (h.errors == nil || pushback.IsGRPC(r))

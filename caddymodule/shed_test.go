@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/loadshed"
 )
 
 // shed is a shield of that name whose refusals are not held back, with more
@@ -98,7 +99,7 @@ func TestBackendIsLeftAlone(t *testing.T) {
 			})
 			r := start(t, setup{handlers: shed(c.limits) + proxyTo(backend, c.proxy)})
 			began := time.Now()
-			for i := range shield.RefusalsToPause {
+			for i := range loadshed.RefusalsToPause {
 				time.Sleep(refusalsApart)
 				if a := r.get("/", "X-Key", fmt.Sprint("first ", i)); a.StatusCode != c.first {
 					t.Errorf("the first got %d, want %d", a.StatusCode, c.first)
@@ -116,7 +117,7 @@ func TestBackendIsLeftAlone(t *testing.T) {
 				}
 			}
 			s := r.shieldStatus("s")
-			n, most := asked.Load(), int64(shield.RefusalsToPause+time.Since(began)/time.Second) // a probe in each second
+			n, most := asked.Load(), int64(loadshed.RefusalsToPause+time.Since(began)/time.Second) // a probe in each second
 			wantPaused := map[bool]string{false: "0", true: "1"}[c.pauses]
 			if !c.shown {
 				wantPaused = "none"
@@ -125,12 +126,12 @@ func TestBackendIsLeftAlone(t *testing.T) {
 				t.Errorf("paused: %s, want %s", got, wantPaused)
 			}
 			if !c.pauses {
-				if n != shield.RefusalsToPause+others || s.PausedSeconds != 0 {
-					t.Errorf("the backend was asked %d times, want %d; %+v", n, shield.RefusalsToPause+others, s)
+				if n != loadshed.RefusalsToPause+others || s.PausedSeconds != 0 {
+					t.Errorf("the backend was asked %d times, want %d; %+v", n, loadshed.RefusalsToPause+others, s)
 				}
 				return
 			}
-			if n > most || s.Refused["pause"] != uint64(others+shield.RefusalsToPause-n) {
+			if n > most || s.Refused["pause"] != uint64(others+loadshed.RefusalsToPause-n) {
 				t.Errorf("the backend was asked %d times, want at most %d; refused: %v", n, most, s.Refused)
 			}
 			if s.Pauses != 1 || s.PausedSeconds > 30 || s.PausedSeconds < 25 {
@@ -155,7 +156,7 @@ func TestBackendIsAskedAgain(t *testing.T) {
 		}
 	})
 	r := start(t, setup{handlers: shed(`"concurrency": {"adaptive": true, "initial": 20}`) + proxyTo(backend, "")})
-	for i := range shield.RefusalsToPause {
+	for i := range loadshed.RefusalsToPause {
 		time.Sleep(refusalsApart)
 		r.get("/", "X-Key", fmt.Sprint("a", i))
 	}
@@ -253,7 +254,7 @@ func TestShedLogsAndEvents(t *testing.T) {
 	b := s.app.configured.shields[0]
 	now := shield.Now()
 	b.guard.Pause(now-time.Second, 10*time.Second)
-	for range shield.RefusalsToPause - 1 {
+	for range loadshed.RefusalsToPause - 1 {
 		b.guard.Pause(now, 10*time.Second)
 	}
 	s.get("/", "X-Key", "b")

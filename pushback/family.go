@@ -1,6 +1,9 @@
 package pushback
 
-import "strings"
+import (
+	"strings"
+	"sync/atomic"
+)
 
 // A Family is a kind of client software, by its User-Agent. Clients of one family
 // treat Retry-After alike, so promises are counted by it.
@@ -104,4 +107,29 @@ func marked(name string, markers []agent, otherwise Family) Family {
 		}
 	}
 	return otherwise
+}
+
+// FamilyStats counts what clients of one Family did with what they were told.
+type FamilyStats struct {
+	Told  uint64 // refusals with a time to come back
+	Kept  uint64 // returns at that time
+	Late  uint64 // returns more than a second and a quarter of the wait later
+	Early uint64 // returns before
+}
+
+type familyCounts struct{ told, kept, late, early atomic.Uint64 }
+
+func (f *familyCounts) returned(v Visit) {
+	switch {
+	case v.Standing == TooEarly:
+		f.early.Add(1)
+	case v.Late:
+		f.late.Add(1)
+	case v.Standing == OnTime:
+		f.kept.Add(1)
+	}
+}
+
+func (f *familyCounts) stats() FamilyStats {
+	return FamilyStats{f.told.Load(), f.kept.Load(), f.late.Load(), f.early.Load()}
 }

@@ -9,6 +9,20 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/herdshield/shield/loadshed"
+)
+
+// An Outcome says how an admitted request ended: see [loadshed.Outcome].
+type Outcome = loadshed.Outcome
+
+// The outcomes.
+const (
+	Served     = loadshed.Served
+	Detached   = loadshed.Detached
+	Aborted    = loadshed.Aborted
+	TimedOut   = loadshed.TimedOut
+	Overloaded = loadshed.Overloaded
 )
 
 // OutcomeOf returns how a request ended, by the status of the backend's

@@ -1,0 +1,341 @@
+package shield
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/pushback"
+)
+
+// A Guard applies one Config: for each request it asks the clients' appointments, the
+// zones, the capacity and the backend's requests in flight in turn. It is safe for
+// concurrent use.
+type Guard struct {
+	settings
+	zones   []zone // in the order of their names: see claim
+	order   []int  // where in zones each of Config.Zones is
+	backend *Backend
+	classes []*classCounts
+	inUse   atomic.Bool
+	serial  uint64 // higher than that of any Guard made before
+}
+
+// try is one request on its way through a Guard.
+type try struct {
+	*Request
+	caller  pushback.Caller
+	visit   pushback.Visit
+	reserve int // tenths of what there is that it has to leave to others
+	d       *Decision
+}
+
+// Admit decides on a request that arrives at now, the time since the epoch of
+// the Guard's State. It takes tokens and a place in flight if all limits allow
+// it, and nothing otherwise: then it makes an appointment. With a Queue the
+// Decision may be Queued: then Settle or Abandon has to follow. See Enter.
+func (g *Guard) Admit(now time.Duration, r Request) Decision {
+	b, d := g.backend, Decision{Zone: -1, at: now}
+	if !g.inUse.Load() {
+		g.use()
+	}
+	g.Tick(now)
+
+	// Who is it, and does it come too early?
+	t := try{Request: &r, caller: r.caller(), d: &d}
+	busy := !b.inFlight.Idle(now)
+	if r.Client != NoKey && (r.Ticket != "" || b.clients.Expects(now)) {
+		t.visit = b.clients.Arrive(now, &t.caller, &g.terms, busy, g.supply())
+	}
+	if t.visit.Rejected {
+		d.Reason, d.Class = Early, uint8(g.plan.Requested(r.Class))
+		b.clients.RefuseEarly(now, &t.caller, &t.visit, &g.terms, g.supply(), &d.Told)
+		b.refuse(&r, &d)
+		return d
+	}
+	d.Class = uint8(b.inFlight.Classify(now, g.plan, uint64(r.Client), r.Class, t.visit.Unpaid()))
+
+	// Does everything have room for it?
+	var refusing *ZoneState
+	highest := g.plan.Highest(int(d.Class)) // it is tried in any case, and may take the last
+	if !highest && b.clients.Barred(now, &t.visit, &g.terms, busy) {
+		d.Reason = g.scarce()
+	} else {
+		if !highest && b.clients.Backlogged(now) {
+			t.reserve = b.clients.Reserve(now, &t.visit, &t.caller, &g.terms, g.supply())
+		}
+		refusing = g.claim(0, now, &t)
+	}
+
+	if d.Queued() {
+		d.visit = visits.Get().(*pushback.Visit)
+		*d.visit = t.visit
+	} else {
+		g.conclude(now, &t, refusing)
+	}
+	return d
+}
+
+// claim checks the zones from g.zones[i] on and then the backend, and charges them on
+// its way back, if all of them have room. It holds the lock of each zone meanwhile, so
+// that no other request sees half of a decision. All guards lock zones in the order of
+// their names, so that no two of them wait for each other.
+//
+// It sets Reason, Wait and Zone of the decision, and returns the zone that refuses: the
+// one with the longest wait. The wait is the longest of all, the capacity's too.
+func (g *Guard) claim(i int, now time.Duration, t *try) (refusing *ZoneState) {
+	d := t.d
+	for ; i < len(g.zones); i++ {
+		if z := &g.zones[i]; z.index < len(t.Keys) && t.Keys[z.index] != NoKey {
+			break
+		}
+	}
+	if i == len(g.zones) {
+		if d.Reason == None {
+			g.claimBackend(now, t)
+		} else if g.hasCapacity {
+			// The client's quota is not all that it has to wait for.
+			d.Wait = max(d.Wait, g.tokenIn(now))
+		}
+		return nil
+	}
+	z := &g.zones[i]
+	claim, wait := z.table.Claim(z.limit, z.maxKeys, t.Keys[z.index], now, z.cost)
+	if wait > d.Wait {
+		d.Reason, d.Wait, d.Zone = Quota, wait, z.index
+	}
+	refusing = g.claim(i+1, now, t)
+	if d.Reason == None {
+		claim.Commit()
+	}
+	claim.Release()
+	if d.Zone == z.index {
+		return z.ZoneState
+	}
+	return refusing
+}
+
+// claimBackend decides on a request that is within its quotas. One that has come from
+// the queue has its place already.
+func (g *Guard) claimBackend(now time.Duration, t *try) {
+	b, d := g.backend, t.d
+	if wait := b.inFlight.Paused(now, &d.place); wait > 0 {
+		d.Reason, d.Wait = Pause, wait
+		return
+	}
+	queued := d.place.Held()
+	if !queued && !g.admitsRetry(now, t) {
+		d.Reason, d.Wait = RetryBudget, b.inFlight.Drain(now)
+		return
+	}
+	var capacity limiter.Claim
+	if g.hasCapacity {
+		var wait time.Duration
+		keep := g.capacity.Burst() * t.reserve / 10
+		if capacity, wait = b.capacity.ClaimAbove(g.capacity, now, 1, keep); wait > 0 {
+			capacity.Release()
+			d.Reason, d.Wait = Capacity, wait
+			b.inFlight.NoteShortage(now)
+			return
+		}
+		defer capacity.Release()
+	}
+	if !queued && (g.plan.PerClient() > 0 || g.plan.Limits()) {
+		if d.Reason, d.Wait = g.enter(now, t); d.Reason != None {
+			return
+		}
+	}
+	if g.hasCapacity {
+		capacity.Commit()
+		d.place.Watch(&b.inFlight, g.plan, d.at)
+	}
+}
+
+// admitsRetry reports whether the retry budget, if the backend is limited, has room for
+// the request. One that comes on time is no retry in this sense.
+func (g *Guard) admitsRetry(now time.Duration, t *try) bool {
+	switch {
+	case !g.hasCapacity && !g.plan.Limits(), t.visit.Standing == pushback.OnTime:
+		return true
+	case !t.Retry:
+		g.backend.inFlight.FirstAttempt()
+		return true
+	}
+	return g.backend.inFlight.AdmitsRetry(now, g.Rate())
+}
+
+// enter asks for a place in flight.
+func (g *Guard) enter(now time.Duration, t *try) (Reason, time.Duration) {
+	is, wait := g.backend.inFlight.Enter(now, g.plan, &loadshed.Entrant{
+		Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(t.d.Class),
+		Due: t.visit.Due || t.visit.NearlyDue, Reserve: t.reserve, Deadline: t.Deadline, Route: t.Route,
+	}, &t.d.place)
+	switch is {
+	case loadshed.Entered:
+		return None, 0
+	case loadshed.ClientFull:
+		t.d.policy = len(g.zones)
+		return PerClient, wait
+	default: // or it waits
+		return Concurrency, wait
+	}
+}
+
+// conclude counts a decision, and makes the appointment of a request that is refused.
+func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
+	b, d := g.backend, t.d
+	class := g.classes[d.Class]
+	d.Admit = d.Reason == None
+	if d.Admit {
+		b.admitted.Add(1)
+		class.admitted.Add(1)
+		d.Backlog = b.clients.Ahead(now)
+		if t.visit.Promises > 0 && t.visit.Standing != pushback.OtherRequest { // that was not what the promise is for
+			b.clients.Keep(now, uint64(t.Client))
+		}
+		b.inFlight.Count(now, g.plan, uint64(t.Client), &d.place)
+		return
+	}
+	if g.observe {
+		d.Hint = g.terms.Answers.Hint(d.Wait)
+		d.Admit = true
+		b.observed[d.Reason].Add(1)
+		class.observed.Add(1)
+		if refusing != nil {
+			refusing.observed.Add(1)
+		}
+		return // without a place in flight: what would have been refused must not crowd out others
+	}
+	switch d.Reason {
+	case Quota:
+		refusing.refused.Add(1)
+		zone := &g.zones[g.order[d.Zone]]
+		key, each := uint64(t.Keys[d.Zone])^refusing.salt, zone.limit.Interval()*time.Duration(zone.cost)
+		b.clients.RefuseQuota(now, &t.caller, key, d.Wait, each, &g.terms, g.supply(), &d.Told)
+	case PerClient: // its own requests are in its way, and no other client's
+		d.Hint = g.terms.Answers.Hint(d.Wait)
+	default:
+		b.clients.Refuse(now, &t.caller, &t.visit, &g.terms, g.shortage(now, t), &d.Told)
+	}
+	class.refused.Add(1)
+	b.refuse(t.Request, d)
+}
+
+// refuse counts a refusal that has been worded.
+func (b *Backend) refuse(r *Request, d *Decision) {
+	b.refused[d.Reason].Add(1)
+	b.retryAfter[d.Hint.Seconds].Add(1)
+	b.clients.Saw(uint64(r.Client))
+}
+
+// Settle ends the wait of a queued request with the verdict that it was given. r must be
+// what Admit was given. Limits that were not charged while it waited may refuse it now.
+func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadshed.Verdict) {
+	b := g.backend
+	t := try{Request: &r, caller: r.caller(), visit: *d.visit, d: d}
+	d.leaveQueue()
+	d.at = now
+	var refusing *ZoneState
+	if b.inFlight.Settle(now, g.plan, &d.place, verdict) {
+		d.Reason, d.Wait = None, 0
+		refusing = g.claim(0, now, &t)
+	}
+	if d.Reason != None {
+		b.inFlight.Refuse(now, &d.place)
+	}
+	g.conclude(now, &t, refusing)
+}
+
+// Abandon ends the wait of a queued request whose client has gone.
+func (g *Guard) Abandon(now time.Duration, d *Decision) {
+	g.backend.inFlight.Abandon(now, &d.place)
+	d.leaveQueue()
+	d.Gone, d.at = true, now
+}
+
+// visits are those of queued requests.
+var visits = sync.Pool{New: func() any { return new(pushback.Visit) }}
+
+func (d *Decision) leaveQueue() {
+	*d.visit = pushback.Visit{}
+	visits.Put(d.visit)
+	d.visit = nil
+}
+
+// Sweep ends the waits in the queue whose time is over, and lets in requests for which
+// there are places. While any request is Queued it is to be called every few
+// milliseconds; Enter sees to that.
+func (g *Guard) Sweep(now time.Duration) { g.backend.inFlight.Sweep(now) }
+
+// Pause tells that the backend has asked to be left alone for a while: see
+// [loadshed.Concurrency.LeaveAlone].
+func (g *Guard) Pause(now, wait time.Duration) {
+	if !g.observe {
+		g.backend.inFlight.LeaveAlone(now, wait)
+	}
+}
+
+// hasHeadroom reports whether the backend has more of everything than it is asked for
+// at now: eight tenths of the burst, and half of the places.
+func (g *Guard) hasHeadroom(now time.Duration) bool {
+	if g.hasCapacity && 10*g.backend.capacity.Level(g.capacity, now) < 8*g.capacity.Burst() {
+		return false
+	}
+	return g.backend.inFlight.HasHeadroom(g.plan)
+}
+
+// scarce returns the reason for which a backlog stands.
+func (g *Guard) scarce() Reason {
+	if g.hasCapacity {
+		return Capacity
+	}
+	return Concurrency
+}
+
+// Rate returns how many requests per second the backend can take: infinitely many if
+// nothing is known of it.
+func (g *Guard) Rate() float64 {
+	rate := g.backend.inFlight.Rate(g.plan)
+	if g.hasCapacity {
+		rate = min(rate, g.capacity.Rate())
+	}
+	return rate
+}
+
+// Spare returns how many refused clients per second can be served beside what comes
+// anyway; 0 if the Guard does not limit the backend.
+func (g *Guard) Spare() float64 {
+	rate := g.Rate()
+	if math.IsInf(rate, 1) {
+		return 0
+	}
+	return g.backend.clients.Spare(rate)
+}
+
+// supply returns what the backend can spare.
+func (g *Guard) supply() pushback.Supply { return pushback.Supply{Service: g.Rate()} }
+
+// shortage returns the same for a request that the backend refuses, with how long there
+// will be nothing for any request.
+func (g *Guard) shortage(now time.Duration, t *try) pushback.Supply {
+	s := g.supply()
+	switch {
+	case t.d.Reason == Pause: // no request is let in before
+		s.Token = t.d.Wait
+	case t.d.Reason == Capacity && g.capacity.Interval() > g.terms.MinWait(&t.caller):
+		// To earn a token may take longer than all that wait. The reserve does not
+		// count: it is not kept from a request that comes on time.
+		s.Token = g.tokenIn(now)
+	}
+	return s
+}
+
+// tokenIn returns how long it takes until the capacity has a token.
+func (g *Guard) tokenIn(now time.Duration) time.Duration {
+	claim, wait := g.backend.capacity.Claim(g.capacity, now, 1)
+	claim.Release()
+	return wait
+}

@@ -1,0 +1,55 @@
+package loadshed
+
+import "sync"
+
+const reasonsOfChange = InTime + 1
+
+// Reasons returns all reasons for a Change of an adaptive limit.
+func Reasons() (all []Reason) {
+	for r := Reason(1); r < reasonsOfChange; r++ {
+		all = append(all, r)
+	}
+	return all
+}
+
+// changes remembers the last changes of a limit, and counts all by reason.
+type changes struct {
+	mu    sync.Mutex
+	n     uint64
+	last  [64]Change
+	count [reasonsOfChange]uint64
+}
+
+func (c *changes) add(change Change) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last[c.n%uint64(len(c.last))] = change
+	c.n++
+	c.count[change.Reason]++
+}
+
+func (c *changes) since(since uint64) (list []Change, next uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	size := uint64(len(c.last))
+	if c.n > size {
+		since = max(since, c.n-size)
+	}
+	for i := since; i < c.n; i++ {
+		list = append(list, c.last[i%size])
+	}
+	return list, c.n
+}
+
+func (c *changes) stats() (last Change, count map[Reason]uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n > 0 {
+		last = c.last[(c.n-1)%uint64(len(c.last))]
+	}
+	count = map[Reason]uint64{}
+	for _, r := range Reasons() {
+		count[r] = c.count[r]
+	}
+	return last, count
+}

@@ -1,0 +1,521 @@
+package loadshed
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// pressureMemory is how long after a shortage the backend counts as under
+	// pressure, so that retries are rationed and crowds are told apart.
+	pressureMemory = 2 * time.Second
+
+	// idleAfter is how long a backend must have had headroom, at each look, to count as
+	// idle: a moment's luck must not make polling pay.
+	idleAfter = time.Second
+
+	// The default timeout of the queue is seven tenths of the mean time of service,
+	// within these bounds: a queue of about one round trip smooths what is random, a
+	// longer one only delays all requests. Of 5 to 10 tenths, those are where the
+	// simulated backends keep the latency that is aimed at.
+	queueTenths     = 7
+	minQueueTimeout = 10 * time.Millisecond
+	maxQueueTimeout = 200 * time.Millisecond
+
+	// crowdShare is the share of the limit, in tenths, that a client with far more in
+	// flight than its share has to stay within, where no lower class is left.
+	crowdShare = 7
+
+	// maxAbortServices is how many mean times of service a request counts as, at most,
+	// whose client has gone. Ours: enough to be seen as an overload, and few enough
+	// that long polls do not outweigh what is served beside them.
+	maxAbortServices = 8
+)
+
+// A Concurrency is all that is known of one backend's requests in flight: how many
+// there are and may be, which ones wait, and which go first. It composes the types of
+// this package, and holds no policy but the newest [Plan], by which waiting requests
+// are let in. The zero Concurrency is ready. It is safe for concurrent use and must
+// not be copied.
+//
+// now is the time since an epoch that the caller keeps, from a monotonic clock.
+type Concurrency struct {
+	gate       Gate
+	adaptive   Adaptive
+	changes    changes
+	queue      Queue
+	wokeAt     atomic.Int64 // when the queue was woken last
+	plan       atomic.Pointer[Plan]
+	grant      func(Rank) bool // grantPlace; a method value each time is garbage
+	busy       busyBackend
+	shares     Shares
+	crowds     InFlight // requests by client, counted under pressure
+	perClient  InFlight // for Plan.PerClient
+	budget     Budget   // of retries
+	pause      Pause
+	orphans    Orphans
+	shortAt    atomic.Int64 // when there was a shortage last: see NoteShortage
+	failed     atomic.Uint64
+	throughput throughput
+}
+
+// An Entrant is what Enter has to know of a request.
+type Entrant struct {
+	Client   uint64        // whose it is, 0 if that is not known
+	InFlight uint64        // which client it counts for under Plan.PerClient, 0 for none
+	Class    uint8         // that it asks for: 1 + its index; 0 means the default
+	As       int           // the class that it is treated as: see Classify
+	Due      bool          // its client has an appointment that has come
+	Reserve  int           // tenths of a third of the limit that it has to leave to others
+	Deadline time.Duration // until when its client waits, 0 if that is not known
+	Route    uint8         // its kind of work, 0 to Routes-1
+}
+
+// A Place is what one request holds of a Concurrency. The zero Place holds nothing.
+type Place struct {
+	c     *Concurrency // nil: it holds nothing
+	plan  *Plan
+	at    time.Duration // since when
+	wait  *Waiter       // while it is in the queue
+	crowd uint64        // the client that it is counted for in crowds, 0 if it is not
+	limit uint64        // the same, in perClient
+	route uint8
+	probe bool // it was let through during a pause
+}
+
+// Held reports whether there is anything that Leave gives back, or has to hear.
+func (pl *Place) Held() bool { return pl.c != nil }
+
+// Waits reports whether the request is in the queue.
+func (pl *Place) Waits() bool { return pl.wait != nil }
+
+// Verdict returns a channel that receives one verdict on a request that Waits.
+func (pl *Place) Verdict() <-chan Verdict { return pl.wait.C }
+
+// Watch has the Place hear how its request ends, though it takes no place in flight.
+func (pl *Place) Watch(c *Concurrency, p *Plan, now time.Duration) {
+	pl.c, pl.plan, pl.at = c, p, now
+}
+
+// An Entry is what Enter has decided.
+type Entry uint8
+
+// The entries.
+const (
+	Entered    Entry = iota // the request has its place
+	Waiting                 // it is in the queue
+	Full                    // there is no place
+	ClientFull              // its client has all that one may have
+)
+
+// Use makes p the Plan by which waiting requests are let in, unless a newer one is in
+// force or p limits nothing. Calls must not overlap.
+func (c *Concurrency) Use(p *Plan) {
+	if last := c.plan.Load(); p.Limits() && (last == nil || last.serial < p.serial) {
+		if c.grant == nil {
+			c.grant = c.grantPlace
+		}
+		c.plan.Store(p)
+	}
+}
+
+// Limit returns how many requests may be in flight now, 0 if that is not limited.
+func (c *Concurrency) Limit(p *Plan) int {
+	if p.adaptive {
+		return c.adaptive.Limit(p.law)
+	}
+	return p.limit
+}
+
+// InFlight returns how many requests hold a place.
+func (c *Concurrency) InFlight() int { return c.gate.InFlight() }
+
+// Drain returns how long what is in flight is expected to take: see [Gate.Drain].
+func (c *Concurrency) Drain(now time.Duration) time.Duration { return c.gate.Drain(now) }
+
+// HasHeadroom reports whether at most half of the limit is in flight.
+func (c *Concurrency) HasHeadroom(p *Plan) bool {
+	limit := c.Limit(p)
+	return limit == 0 || 2*c.gate.InFlight() <= limit
+}
+
+// NoteShortage notes that a request found the backend busy, be it in flight or in rate.
+func (c *Concurrency) NoteShortage(now time.Duration) { c.shortAt.Store(int64(now)) }
+
+// UnderPressure reports whether there was a shortage within the last two seconds.
+func (c *Concurrency) UnderPressure(now time.Duration) bool {
+	at := time.Duration(c.shortAt.Load())
+	return at > 0 && now-at < pressureMemory
+}
+
+// Idle reports whether there has been no shortage for a second.
+func (c *Concurrency) Idle(now time.Duration) bool {
+	return now-time.Duration(c.shortAt.Load()) >= idleAfter
+}
+
+// Classify returns the class that a request is treated as: the one that it asks for;
+// the last one if it comes too early; one lower if its client has far more in flight
+// than its share.
+func (c *Concurrency) Classify(now time.Duration, p *Plan, client uint64, class uint8, tooEarly bool) int {
+	last := p.classes.Len() - 1
+	requested := p.Requested(class)
+	switch {
+	case tooEarly:
+		return last
+	case requested+1 < last && c.isCrowd(now, p, client):
+		return requested + 1
+	}
+	return requested
+}
+
+// isCrowd reports whether a client has far more in flight than its share, while
+// there is not enough for all.
+func (c *Concurrency) isCrowd(now time.Duration, p *Plan, client uint64) bool {
+	return client != 0 && c.UnderPressure(now) && TooMany(c.crowds.Count(client), c.crowds.Clients(), c.Limit(p))
+}
+
+// rankOf returns the rank of a class in the queue: the higher classes first, and within
+// one, requests whose appointment has come.
+func rankOf(class int, due bool) Rank {
+	r := 2 * (Ranks/2 - 1 - min(class, Ranks/2-1))
+	if due {
+		r++
+	}
+	return Rank(r)
+}
+
+// classOf returns the class that a rank is for: of those that share the last ranks the
+// lowest, so that none gets more than its share.
+func (p *Plan) classOf(r Rank) int {
+	last := p.classes.Len() - 1
+	if class := Ranks/2 - 1 - int(r)/2; class < Ranks/2-1 {
+		return min(class, last)
+	}
+	return last
+}
+
+// FirstAttempt counts a request that is no retry.
+func (c *Concurrency) FirstAttempt() { c.budget.First() }
+
+// AdmitsRetry reports whether a retry may be tried, given how many requests per second
+// the backend can take: under pressure only as many as it can serve in addition to
+// first attempts.
+func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64) bool {
+	return !c.UnderPressure(now) || math.IsInf(rate, 1) || c.budget.Take(now, rate)
+}
+
+// Enter takes a place for a request, in flight or in the queue, or says why not; wait
+// is then how long what is in flight takes to leave.
+func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (is Entry, wait time.Duration) {
+	if p.perClient > 0 && e.InFlight != 0 {
+		c.releaseOrphans(now)
+		if c.perClient.Enter(e.InFlight) > p.perClient {
+			c.perClient.Leave(e.InFlight)
+			return ClientFull, c.gate.Drain(now)
+		}
+		pl.limit = e.InFlight
+	}
+	pl.route = e.Route
+	if !p.Limits() {
+		pl.Watch(c, p, now)
+		return Entered, 0
+	}
+	limit := c.Limit(p)
+	c.shares.Seen(now, p.Requested(e.Class))
+	free, rank := c.limitFor(now, p, e.As), rankOf(e.As, e.Due)
+	if p.queue.Size == 0 { // else requests that come on time go first in it
+		free -= limit * e.Reserve / 10 / 3
+	}
+	if e.As+2 >= p.classes.Len() && c.isCrowd(now, p, e.Client) { // no lower class to be treated as
+		free, rank = min(free, max(1, limit*crowdShare/10)), rankOf(e.As+1, e.Due)
+	}
+	if ahead := c.queue.Len() > 0 && c.queue.Highest() >= rank; !ahead && c.acquire(now, free) {
+		pl.Watch(c, p, now)
+		return Entered, 0
+	}
+	c.NoteShortage(now)
+	c.adaptive.LimitHit()
+	wait = c.gate.Drain(now)
+	if p.queue.Size > 0 && !p.observe && c.join(now, p, e, rank, pl) {
+		return Waiting, wait
+	}
+	c.adaptive.Rejected()
+	c.leaveClient(pl)
+	return Full, wait
+}
+
+// join lets a request wait in the queue, and reports whether it does.
+func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank Rank, pl *Place) bool {
+	timeout := p.queue.Timeout
+	switch {
+	case timeout > 0:
+	case p.Highest(e.As): // it goes first, so that it does not wait for long
+		timeout = maxQueueTimeout
+	default:
+		timeout = min(max(minQueueTimeout, c.gate.Service()*queueTenths/10), maxQueueTimeout)
+	}
+	pl.wait = c.queue.Join(now, e.Deadline, rank, p.queue.Size, timeout, c.gate.Service())
+	if pl.wait == nil {
+		return false
+	}
+	c.count(e.Client, pl) // or one client that fills the queue would seem to be alone
+	c.wake(now)           // a place may have become free meanwhile
+	return true
+}
+
+// limitFor returns how many may be in flight for a request of a class to be let in. The
+// highest class is exempt from probes of the limit while lower ones can bear them.
+func (c *Concurrency) limitFor(now time.Duration, p *Plan, class int) int {
+	if class == 0 && p.adaptive && p.classes.Len() > 1 && c.shares.SeenBelow(now, class, p.classes) {
+		return c.adaptive.Steady(p.law)
+	}
+	return c.shares.Room(now, class, c.Limit(p), p.classes)
+}
+
+// acquire takes a place, if need be one that an orphan has left.
+func (c *Concurrency) acquire(now time.Duration, limit int) bool {
+	c.releaseOrphans(now)
+	return c.gate.Enter(limit, now)
+}
+
+// releaseOrphans gives back the places of orphaned requests whose work is done by now.
+func (c *Concurrency) releaseOrphans(now time.Duration) {
+	if c.orphans.Len() == 0 {
+		return
+	}
+	for {
+		client, due := c.orphans.Due(now)
+		if !due {
+			return
+		}
+		c.gate.Detach(now)
+		if client != 0 {
+			c.perClient.Leave(client)
+		}
+	}
+}
+
+// Count counts an admitted request for its client, to tell crowds apart: under
+// pressure only, and once.
+func (c *Concurrency) Count(now time.Duration, p *Plan, client uint64, pl *Place) {
+	if p.Limits() && c.UnderPressure(now) {
+		c.count(client, pl)
+	}
+}
+
+func (c *Concurrency) count(client uint64, pl *Place) {
+	if client != 0 && pl.crowd == 0 {
+		c.crowds.Enter(client)
+		pl.crowd = client
+	}
+}
+
+func (c *Concurrency) uncount(pl *Place) {
+	if pl.crowd != 0 {
+		c.crowds.Leave(pl.crowd)
+		pl.crowd = 0
+	}
+}
+
+func (c *Concurrency) leaveClient(pl *Place) {
+	if pl.limit != 0 {
+		c.perClient.Leave(pl.limit)
+		pl.limit = 0
+	}
+}
+
+// grantPlace takes a place for a request that waits.
+func (c *Concurrency) grantPlace(r Rank) bool {
+	p, now := c.plan.Load(), time.Duration(c.wokeAt.Load())
+	return c.gate.Enter(c.limitFor(now, p, p.classOf(r)), now)
+}
+
+// wake lets waiting requests in while there are places.
+func (c *Concurrency) wake(now time.Duration) {
+	c.wokeAt.Store(int64(now))
+	c.queue.Wake(now, c.grant)
+}
+
+// Settle ends the wait of a request with the verdict that it was given, and reports
+// whether it has a place in flight now. If not, or if it is refused for another reason
+// after all, Refuse has to follow.
+func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Place, v Verdict) (granted bool) {
+	c.queue.Release(pl.wait)
+	pl.wait = nil
+	if v != Granted {
+		c.adaptive.Rejected()
+		return false
+	}
+	pl.Watch(c, p, now)
+	return true
+}
+
+// Refuse gives back what a request holds that waited and is refused now.
+func (c *Concurrency) Refuse(now time.Duration, pl *Place) {
+	if pl.c != nil {
+		pl.c = nil
+		c.gate.Detach(now)
+		c.wake(now)
+	}
+	c.leaveClient(pl)
+	c.uncount(pl)
+}
+
+// Abandon ends the wait of a request whose client has gone.
+func (c *Concurrency) Abandon(now time.Duration, pl *Place) {
+	if c.queue.Leave(pl.wait) == Granted {
+		c.gate.Detach(now)
+		c.wake(now)
+	}
+	pl.wait = nil
+	c.leaveClient(pl)
+	c.uncount(pl)
+}
+
+// Waiting returns how many requests are in the queue. It costs an atomic load.
+func (c *Concurrency) Waiting() int { return c.queue.Len() }
+
+// Sweep ends the waits whose time is over, and lets in requests for which there are
+// places. It is to be called every few milliseconds while any request waits.
+func (c *Concurrency) Sweep(now time.Duration) {
+	c.releaseOrphans(now)
+	c.queue.Expire(now)
+	if c.queue.Len() > 0 {
+		c.wake(now)
+	}
+}
+
+// Tick does what is to be done a few times per second, by one goroutine at a time.
+// headroom tells that the backend has more of everything than it is asked for.
+func (c *Concurrency) Tick(now time.Duration, p *Plan, headroom bool) {
+	if !headroom {
+		c.NoteShortage(now)
+	}
+	c.resume(now, p)
+	if p.adaptive {
+		if change, ok := c.adaptive.Tick(now, c.gate.Idle(now), p.law); ok {
+			c.changes.add(change)
+		}
+	}
+	c.releaseOrphans(now)
+}
+
+// An Outcome says how an admitted request ended.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Served     Outcome = iota // the response is complete
+	Detached                  // it says nothing, or goes on without its place in flight: an upgraded connection, a stream of events, a client that is slow itself
+	Aborted                   // the client has gone before there was a response; the backend may not know
+	TimedOut                  // the backend took too long
+	Overloaded                // the backend says that it cannot, or cannot be reached: 502, 503, 504
+)
+
+// Serves notes that the backend serves: it asks no longer to be left alone.
+func (pl *Place) Serves(now time.Duration) {
+	if pl.c == nil {
+		return
+	}
+	pl.c.busy.forget()
+	if pl.probe {
+		pl.c.pause.End(now)
+	}
+}
+
+// Leave gives back what a request holds. It is to be called once for each Place that
+// is Held, when the request has ended.
+func (pl *Place) Leave(now time.Duration, o Outcome) {
+	c, p := pl.c, pl.plan
+	if c == nil {
+		return
+	}
+	c.uncount(pl)
+	if o == Served {
+		pl.Serves(now)
+	}
+	if !p.Limits() {
+		c.leaveClient(pl)
+		return
+	}
+	took, inFlight := now-pl.at, c.gate.InFlight()
+	signal, took := c.leaveGate(now, took, o, pl)
+	c.leaveClient(pl)
+	if p.adaptive {
+		if change, ok := c.adaptive.Done(now, took, signal, pl.route, inFlight, p.law); ok {
+			c.changes.add(change)
+		}
+	}
+	if c.queue.Len() > 0 {
+		c.wake(now)
+	}
+}
+
+// leaveGate gives back a place in flight, and returns what the end of the request says
+// of the backend, and the time that it counts as.
+func (c *Concurrency) leaveGate(now, took time.Duration, o Outcome, pl *Place) (Signal, time.Duration) {
+	switch o {
+	case Served:
+		c.gate.Leave(now, took)
+		return SignalServed, took
+	case TimedOut:
+		c.gate.Leave(now, took)
+		return SignalTimedOut, took
+	case Overloaded: // the time that it took says nothing
+		c.gate.Detach(now)
+		c.failed.Add(1)
+		return SignalOverloaded, took
+	case Aborted:
+		// The backend usually works on, for what such a request takes.
+		rest := c.gate.Service() - took
+		if pl.plan.adaptive && rest > 0 && c.orphans.Keep(now+rest, pl.limit) {
+			pl.limit = 0 // it leaves with the orphan
+		} else {
+			c.gate.Detach(now)
+		}
+		if rest > 0 {
+			return SignalNone, took
+		}
+		// It has taken at least this long, and how long it would have taken is not
+		// known. If nothing were made of that, a backend that is too slow for its
+		// clients' patience would never be seen to be.
+		return SignalAbandoned, min(took, maxAbortServices*max(c.gate.Service(), time.Millisecond))
+	default:
+		c.gate.Detach(now)
+		return SignalNone, took
+	}
+}
+
+// ConcurrencyStats is a snapshot of a Concurrency.
+type ConcurrencyStats struct {
+	InFlight int // requests that hold a place
+	Queue    QueueStats
+	Paused   time.Duration // how long the backend is still left alone; 0: it is not
+	Pauses   uint64
+	Orphans  int           // places kept for requests whose clients have gone
+	Failed   uint64        // requests that the backend could not serve
+	Service  time.Duration // mean time of service; 0: not known yet
+	Clients  int           // clients with requests in flight, where one may have only so many
+	Crowds   int           // clients that are counted to tell crowds apart
+	Last     Change        // the last change of the adaptive limit; At 0: there was none
+	Changes  map[Reason]uint64
+}
+
+// Stats returns the counts, each read at a slightly different moment. It is meant for
+// scrapes.
+func (c *Concurrency) Stats(now time.Duration) ConcurrencyStats {
+	s := ConcurrencyStats{
+		InFlight: c.gate.InFlight(), Queue: c.queue.Stats(), Paused: c.pause.Left(now), Pauses: c.pause.Count(),
+		Orphans: c.orphans.Len(), Failed: c.failed.Load(),
+		Service: c.gate.Service(), Clients: c.perClient.Clients(), Crowds: c.crowds.Clients(),
+	}
+	s.Last, s.Changes = c.changes.stats()
+	return s
+}
+
+// Changes returns the changes of the limit since the one of that number, oldest first,
+// as far as they are remembered: the last 64. next is what to ask with next time.
+func (c *Concurrency) Changes(since uint64) (list []Change, next uint64) {
+	return c.changes.since(since)
+}

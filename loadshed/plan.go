@@ -1,0 +1,163 @@
+package loadshed
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// Bounds and defaults of a PlanConfig.
+const (
+	// MaxConcurrency is the highest fixed limit, of the backend and of one client.
+	MaxConcurrency = 1_000_000
+
+	// NoQueue as the size of a queue means none, also where the limit is adaptive.
+	NoQueue = -1
+
+	// DefaultQueue absorbs what random arrivals bring beyond the mean: at 0.93 of the
+	// backend's capacity it leaves a tenth of the refusals that there would be without.
+	DefaultQueue = 64
+
+	// MaxQueue and MaxQueueTimeout bound the queue.
+	MaxQueue        = 10_000
+	MaxQueueTimeout = time.Minute
+)
+
+// PlanConfig is what an operator sets for a [Concurrency].
+type PlanConfig struct {
+	// Limit is how many requests may be in flight to the backend: 1 to
+	// MaxConcurrency. 0 means no limit, or the one that Adaptive finds.
+	Limit int
+
+	// Adaptive finds the limit automatically. nil means that Limit is fixed.
+	Adaptive *AdaptiveConfig
+
+	// PerClient is how many requests one client may have in flight, 1 to
+	// MaxConcurrency. 0 means no limit.
+	PerClient int
+
+	// Queue is where requests over the limit wait.
+	Queue QueueConfig
+
+	// Classes are the priority classes; nil means that all requests are alike.
+	Classes []Class
+
+	// Observe: nothing is refused, so requests over the limit do not wait either.
+	Observe bool
+}
+
+// QueueConfig bounds a [Queue].
+type QueueConfig struct {
+	// Size is how many requests may wait at once: 1 to MaxQueue. 0 means DefaultQueue
+	// where the limit is adaptive and none where it is fixed; NoQueue means none.
+	Size int
+
+	// Timeout is how long one may wait, at most MaxQueueTimeout. 0 means seven
+	// tenths of the mean time of service, within 10 to 200 ms; for the highest of
+	// several classes it means 200 ms.
+	Timeout time.Duration
+}
+
+// A Plan is a valid PlanConfig: what the operator set, as [Concurrency] reads it. It
+// is passed with every call, so that a reload applies at once, and never changes.
+type Plan struct {
+	limit     int // 0: adaptive, or none
+	adaptive  bool
+	law       Law // if adaptive
+	perClient int // 0: no limit
+	queue     QueueConfig
+	classes   Classes
+	observe   bool
+	serial    uint64 // higher than that of any Plan made before
+}
+
+var plans atomic.Uint64
+
+// NewPlan returns the Plan that c describes. The error names everything that is wrong.
+func NewPlan(c PlanConfig) (*Plan, error) {
+	p := &Plan{limit: c.Limit, perClient: c.PerClient, observe: c.Observe, serial: plans.Add(1)}
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.Limit < 0 || c.Limit > MaxConcurrency {
+		bad("concurrency is %d; want 1 to %d", c.Limit, MaxConcurrency)
+	}
+	if c.Adaptive != nil {
+		if c.Limit != 0 {
+			bad("concurrency is %d, and adaptive; want one of them", c.Limit)
+		}
+		var err error
+		p.adaptive = true
+		if p.law, err = NewLaw(*c.Adaptive); err != nil {
+			bad("concurrency: %w", err)
+		}
+	}
+	if c.PerClient < 0 || c.PerClient > MaxConcurrency {
+		bad("concurrency per client is %d; want 1 to %d", c.PerClient, MaxConcurrency)
+	}
+	var err error
+	if p.queue, err = c.Queue.resolve(p); err != nil {
+		errs = append(errs, err)
+	}
+	if c.Classes != nil && !p.Limits() {
+		bad("classes share a concurrency limit, and there is none; want concurrency")
+	}
+	if p.classes, err = NewClasses(c.Classes); err != nil {
+		bad("%w", err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// resolve returns the queue that q means under p. Size 0 is none.
+func (q QueueConfig) resolve(p *Plan) (QueueConfig, error) {
+	r := q
+	var err error
+	switch {
+	case q.Size == NoQueue, q == (QueueConfig{}) && !p.adaptive:
+		r.Size = 0
+	case !p.Limits():
+		err = errors.New("queue needs a concurrency limit to wait for; want concurrency")
+	case q.Size == 0 && !p.adaptive:
+		err = fmt.Errorf("queue timeout is %v, and the queue has no size; want one", q.Timeout)
+	case q.Size == 0:
+		r.Size = DefaultQueue
+	}
+	if r.Size < 0 || r.Size > MaxQueue {
+		err = errors.Join(err, fmt.Errorf("queue is %d; want 1 to %d", q.Size, MaxQueue))
+	}
+	if q.Timeout < 0 || q.Timeout > MaxQueueTimeout {
+		err = errors.Join(err, fmt.Errorf("queue timeout is %v; want more than 0, to %v", q.Timeout, MaxQueueTimeout))
+	}
+	return r, err
+}
+
+// Limits reports whether the number of requests in flight is limited.
+func (p *Plan) Limits() bool { return p.adaptive || p.limit > 0 }
+
+// Adapts reports whether the limit is adaptive: then it is to be known how each
+// request ended.
+func (p *Plan) Adapts() bool { return p.adaptive }
+
+// PerClient returns how many requests one client may have in flight, 0 for no limit.
+func (p *Plan) PerClient() int { return p.perClient }
+
+// QueueSize returns how many requests may wait, 0 for none.
+func (p *Plan) QueueSize() int { return p.queue.Size }
+
+// Classes returns the priority classes.
+func (p *Plan) Classes() Classes { return p.classes }
+
+// Highest reports whether a class is the highest of several.
+func (p *Plan) Highest(class int) bool { return class == 0 && p.classes.Len() > 1 }
+
+// Requested returns the class of a request that asks for one: 1 + its index; 0 means
+// the default.
+func (p *Plan) Requested(class uint8) int {
+	if class == 0 {
+		return p.classes.Default()
+	}
+	return min(int(class), p.classes.Len()) - 1
+}

@@ -1,0 +1,417 @@
+package pushback
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+// MaxHeld bounds the refusals that are held back at one time: each keeps a
+// connection waiting.
+const MaxHeld = 10_000
+
+// repeatSlack is how much later than promised a client's quota may be free for the
+// promise to stand. Ours: less than a client notices.
+const repeatSlack = 50 * time.Millisecond
+
+// Appointments is all that is known of the refused clients of one backend: who was told
+// what ([Ledger]), how many come when ([Calendar]), which tickets are used, which
+// refusals are held back, and which clients come together ([Herd]). The zero
+// Appointments is ready once Resize has said how many clients to remember. It is safe
+// for concurrent use and must not be copied.
+//
+// What the operator set, the [Terms], is passed with every call and never kept. now is
+// the time since an epoch that the caller keeps, from a monotonic clock.
+type Appointments struct {
+	calendar Calendar
+	ledger   Ledger
+	signers  signers
+	herds    herds
+
+	held      atomic.Int64  // refusals that wait to be sent
+	returned  atomic.Uint64 // arrivals of clients that had a promise
+	onTime    atomic.Uint64 // those of them whose time had come
+	broken    atomic.Uint64 // clients that came when they were told and were refused
+	early     atomic.Uint64 // clients that came too early and were admitted
+	redeemed  atomic.Uint64 // tickets that made a stranger as good as on time
+	worthless atomic.Uint64 // tickets that were forged, foreign, used or too old
+	families  [Families]familyCounts
+}
+
+// Terms is what the operator set: how refusals are worded, and how clients are held to
+// what they were told.
+type Terms struct {
+	Answers *Answers
+	Enforce bool   // a client that comes too early is refused while others wait
+	Secret  []byte // signs tickets; nil: none are given
+	Herds   bool   // room is left for herds that come periodically
+}
+
+// A Caller is what there is to know of the client of a request.
+type Caller struct {
+	Key         uint64        // names the client; 0: it is not known, so nothing is remembered
+	Fingerprint uint64        // of the request: see Ledger.Visit
+	Repeats     bool          // the request says itself that it is a retry
+	Precise     bool          // the client reads milliseconds, so its answer need not be held
+	Agent       string        // its User-Agent
+	Ticket      string        // that it brings, "" for none
+	ID          []byte        // names the client in tickets, the same in all replicas
+	Deadline    time.Duration // when the client will have given up; 0: not known
+	Epoch       time.Time     // the instant at which now was 0, for tickets
+}
+
+// kind returns what a request repeats, 0 if it says that it repeats something.
+func (c *Caller) kind() uint64 {
+	if c.Repeats {
+		return 0
+	}
+	return c.Fingerprint
+}
+
+// Supply is what the backend can spare, as far as its calendar has to know.
+type Supply struct {
+	Service float64       // requests per second that the backend can take; +Inf: not known
+	Token   time.Duration // until there is a token for any request
+}
+
+// MinWait returns the shortest wait that a client is told.
+func (t *Terms) MinWait(c *Caller) time.Duration {
+	least, _ := t.Answers.Bounds()
+	if c.Precise && least == time.Second {
+		return 0
+	}
+	return least
+}
+
+// rates returns what the calendar has to know for a request.
+func (a *Appointments) rates(c *Caller, t *Terms, s Supply) Rates {
+	r := Rates{Service: s.Service, Token: s.Token, Min: t.MinWait(c)}
+	if t.Herds {
+		r.Pulse = a.herds.pulse
+	}
+	_, r.Max = t.Answers.Bounds()
+	return r
+}
+
+// Told is what a refused client is told.
+type Told struct {
+	// Wait is how long until the client's appointment; in observe mode, until the same
+	// request would be admitted if nothing else came. Hint is what the client is told
+	// of it.
+	Wait time.Duration
+	Hint Hint
+
+	// Ticket is the appointment, signed, if tickets are given; Window is how long
+	// after it would do as well.
+	Ticket string
+	Window time.Duration
+
+	// Hold is how long the refusal is to be held back before it is sent: less than a
+	// second. Hint says what is right when it is sent. If it is above 0, Sent must be
+	// called once, when the refusal is sent or its client is gone.
+	Hold time.Duration
+
+	held *atomic.Int64 // if Hold is above 0
+}
+
+// Sent ends the Hold of a refusal, if it has one.
+func (d *Told) Sent() {
+	if d.held != nil {
+		d.held.Add(-1)
+	}
+}
+
+// again tells a promise that stands, at no further cost.
+func (d *Told) again(wait time.Duration, t *Terms) {
+	d.Wait = wait
+	d.Hint = t.Answers.Hint(wait)
+}
+
+// Resize sets how many clients are remembered: see [Ledger.Resize].
+func (a *Appointments) Resize(maxClients int) { a.ledger.Resize(maxClients) }
+
+// Expects reports whether any client may come back that was told to. It costs one
+// atomic load.
+func (a *Appointments) Expects(now time.Duration) bool { return a.calendar.Expecting(now) }
+
+// Backlogged reports whether any client is promised a time after now.
+func (a *Appointments) Backlogged(now time.Duration) bool { return a.calendar.Standing(now) }
+
+// Ahead returns how far the promises reach. It costs one atomic load.
+func (a *Appointments) Ahead(now time.Duration) time.Duration { return a.calendar.Ahead(now) }
+
+// Spare returns how many refused clients per second a backend can serve beside what
+// comes anyway, if it can take service per second.
+func (a *Appointments) Spare(service float64) float64 { return a.calendar.Spare(service) }
+
+// Arrive looks up what the client of a request was promised. It is rejected for coming
+// early only while others wait for a backend that is busy.
+func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, busy bool, s Supply) Visit {
+	if c.Key == 0 || !a.calendar.Expecting(now) && c.Ticket == "" {
+		return Visit{}
+	}
+	strict := t.Enforce && busy && a.calendar.Standing(now)
+	var horizon time.Duration
+	if strict {
+		_, horizon = t.Answers.Bounds()
+	}
+	v := a.ledger.Visit(now, c.Key, c.kind(), horizon, a.calendar.Waiting())
+	if v.Standing == OnTime {
+		v.Due = !v.Deferred || a.calendar.Overdue(now, v, a.rates(c, t, s))
+	}
+	a.redeem(now, c, t, strict, &v)
+	if v.Standing != Stranger && v.Standing != OtherRequest {
+		a.returned.Add(1)
+		if v.Standing == OnTime {
+			a.onTime.Add(1)
+		}
+		if !v.Rejected || !v.Hammers { // of clients that come early again and again, the first time
+			a.families[FamilyOf(c.Agent)].returned(v)
+		}
+	}
+	return v
+}
+
+// Unpaid reports whether a request comes before its time, and others pay for it.
+func (v *Visit) Unpaid() bool { return v.Standing == TooEarly && !v.NearlyDue && !v.Uncontended }
+
+// Barred reports whether to refuse a request without trying: its client already has an
+// appointment for another request, and others are waiting.
+func (a *Appointments) Barred(now time.Duration, v *Visit, t *Terms, busy bool) bool {
+	return v.Standing == OtherRequest && !v.Uncontended && t.Enforce && busy && a.calendar.Standing(now)
+}
+
+// How much of what there is a request leaves to others while a backlog stands, in
+// tenths. Clients that are due, or nearly, may take the last.
+const (
+	reserveOfChance   = 2 // deferred, and drawn to be let in
+	reserveOfStranger = 3
+	reserveOfOther    = 5 // has an appointment for another request
+	reserveOfDeferred = 9
+)
+
+// Reserve returns how much of what there is a request has to leave to others.
+func (a *Appointments) Reserve(now time.Duration, v *Visit, c *Caller, t *Terms, s Supply) int {
+	switch {
+	case v.Due || v.NearlyDue || v.Uncontended || !a.calendar.Standing(now):
+		return 0
+	case v.Standing == OnTime:
+		if a.calendar.Chance(now, a.rates(c, t, s)) {
+			return reserveOfChance
+		}
+		return reserveOfDeferred
+	case v.Standing == OtherRequest || v.Standing == Ambiguous:
+		return reserveOfOther
+	default:
+		return reserveOfStranger
+	}
+}
+
+// Promised returns how many appointments a client has that it has not come for.
+func (a *Appointments) Promised(now time.Duration, client uint64) int {
+	_, r, m := a.ledger.known(client)
+	if r == nil {
+		return 0
+	}
+	defer m.Unlock()
+	return r.outstanding(now)
+}
+
+// Forget forgets what a client was promised; it is a stranger when it comes.
+func (a *Appointments) Forget(client uint64) { a.ledger.Drop(client) }
+
+// Keep notes that a client with a promise has been admitted.
+func (a *Appointments) Keep(now time.Duration, client uint64) {
+	v := a.ledger.Keep(now, client)
+	switch {
+	case v.Promises == 0:
+	case v.Deferred:
+		a.calendar.Leave()
+	case v.Standing == OnTime:
+		a.calendar.Kept(now, v.At)
+	default:
+		a.calendar.Forget(now, v.At)
+		a.early.Add(1)
+	}
+}
+
+// RefuseEarly tells a client its promise again, at the lowest cost there is. One of
+// several behind one key, whose promise is not known, is told some time.
+func (a *Appointments) RefuseEarly(now time.Duration, c *Caller, v *Visit, t *Terms, s Supply, d *Told) {
+	if v.Standing == Ambiguous {
+		v.At = a.calendar.Later(now, a.rates(c, t, s)).At
+	}
+	d.again(v.At-now, t)
+}
+
+// Refuse gives a client that the backend has no capacity for its appointment.
+func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, s Supply, d *Told) {
+	if v.Standing == TooEarly { // enforcement is off
+		d.again(v.At-now, t)
+		return
+	}
+	rates := a.rates(c, t, s)
+	if v.Standing == Ambiguous || v.Standing == OtherRequest && v.Promises >= a.share(now, v, rates) {
+		// Any time will do: it is not worth holding a connection for.
+		a.tell(now, c, t, a.calendar.Later(now, rates), false, d)
+		return
+	}
+	p, replace := a.book(now, v, rates)
+	if limit := t.Answers.GiveUp(); limit > 0 && p.Wait > limit {
+		a.forget(now, c.Key, p, replace)
+		d.Wait, d.Hint = p.Wait, Hint{Never: true}
+		return
+	}
+	a.tell(now, c, t, p, !v.Hammers, d)
+	if c.Key != 0 && a.ledger.Write(now, c.Key, c.Fingerprint, p, now+d.Hold, replace) {
+		return
+	}
+	if p.Deferred { // a stranger again when it comes
+		a.calendar.Unqueue()
+	} else {
+		a.calendar.Unwatched(p.At)
+	}
+}
+
+// book returns the next appointment of a client, and which of its promises it replaces.
+func (a *Appointments) book(now time.Duration, v *Visit, r Rates) (Appointment, Replace) {
+	switch {
+	case v.Standing != OnTime:
+		return a.calendar.Book(now, r), ReplaceNone
+	case v.Deferred && v.Due:
+		return a.calendar.Excuse(now, r), ReplaceOne
+	case v.Deferred:
+		return a.calendar.Rebook(now, *v, r), ReplaceOne
+	}
+	a.broken.Add(1)
+	if v.Promises > 0 {
+		a.calendar.Kept(now, v.At)
+	}
+	return a.calendar.Excuse(now, r), ReplaceOne
+}
+
+// forget takes back an appointment of a client that is told never to come back.
+func (a *Appointments) forget(now time.Duration, client uint64, p Appointment, replace Replace) {
+	switch {
+	case !p.Deferred:
+		a.calendar.Forget(now, p.At)
+	case replace == ReplaceNone: // its number is new, too
+		a.calendar.Unqueue()
+	}
+	if replace != ReplaceNone { // what it was promised for something else still holds
+		a.ledger.Drop(client)
+	}
+}
+
+// share returns how many promises one client may have at once: a few, as one has that
+// asks for several things. A crowd behind one address, whose requests all come before
+// the first of them is answered, may have as many as there are slots left: half of the
+// horizon, and the next crowd a quarter, so that none takes all of it from the others.
+// Those are the dynamic thresholds of shared-memory switches (Choudhury and Hahne,
+// 1998).
+func (a *Appointments) share(now time.Duration, v *Visit, r Rates) int {
+	if !v.BeforeAnswer {
+		return CrowdThreshold
+	}
+	free := (r.Max - a.calendar.Ahead(now)).Seconds() * a.calendar.Spare(r.Service)
+	return max(CrowdThreshold, min(int(free), MaxPromises))
+}
+
+// RefuseQuota gives a client that is over its quota its appointment: not before it has
+// earned the tokens, nor before those of its requests that were refused earlier, and in
+// a slot of its own where the backend's rate is known, since others may have the same
+// time to wait. key is the client's in its zone, wait how long it takes to earn the
+// tokens for this request, each how long for a further one.
+func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wait, each time.Duration, t *Terms, s Supply, d *Told) {
+	v := a.ledger.Visit(now, key, c.kind(), 0, 0)
+	replace := ReplaceNone
+	rates := a.rates(c, t, s)
+	switch v.Standing {
+	case TooEarly:
+		if now+wait <= v.At+repeatSlack { // the promise stands
+			d.again(v.At-now, t)
+			return
+		}
+		replace = ReplaceOne
+	case OnTime: // whatever was promised for before now is done with
+		replace = ReplaceAll
+	case OtherRequest, Ambiguous:
+		wait += min(time.Duration(v.Promises)*each, rates.Max)
+		if v.Standing == Ambiguous || wait > rates.Max {
+			d.again(min(wait, rates.Max), t)
+			return
+		}
+	}
+	p := Appointment{At: now + min(wait, rates.Max)}
+	if !math.IsInf(rates.Service, 1) && wait <= rates.Max {
+		p = a.calendar.BookFrom(now, now+wait, rates)
+	}
+	// If no other client is in the way of its own time, none will be if it comes at the
+	// next whole second.
+	alone := v.Promises == 0 && p.At <= now+wait
+	a.tell(now, c, t, p, !v.Hammers && !alone, d)
+	a.ledger.Write(now, key, c.Fingerprint, p, now+d.Hold, replace)
+}
+
+// tell sets what a refused client is told. Retry-After has whole seconds, and clients
+// that were refused in one moment would all come back at the same fraction of a second.
+// So the answer may be held back by the fraction that is missing: then the whole
+// seconds hit the slot.
+func (a *Appointments) tell(now time.Duration, c *Caller, t *Terms, p Appointment, hold bool, d *Told) {
+	d.Window = p.Window
+	d.again(p.At-now, t)
+	d.Ticket = a.sign(now, c, t, p)
+	a.families[FamilyOf(c.Agent)].told.Add(1)
+	fraction := d.Wait % time.Second
+	if !hold || !t.Answers.Dither() || c.Precise || fraction == 0 || d.Wait < time.Second || c.Deadline > 0 && now+fraction >= c.Deadline {
+		return
+	}
+	if a.held.Add(1) > MaxHeld {
+		a.held.Add(-1)
+		return
+	}
+	d.Hold, d.held = fraction, &a.held
+	d.Hint = t.Answers.Hint(d.Wait - fraction)
+}
+
+// Arrived tells how many requests that kept no promise came within d before now. It is
+// to be called about once per second.
+func (a *Appointments) Arrived(now, d time.Duration, requests uint64) {
+	a.calendar.Arrived(now, d, requests)
+}
+
+// Returned returns how many clients have come that had a promise.
+func (a *Appointments) Returned() uint64 { return a.returned.Load() }
+
+// Clients returns how many clients are remembered, by how they behave. It visits every
+// record: it is meant for scrapes.
+func (a *Appointments) Clients() [Classes]int { return a.ledger.Clients() }
+
+// AppointmentStats is a snapshot of Appointments.
+type AppointmentStats struct {
+	Backlog       time.Duration // how far the promised slots reach
+	Deferred      int           // clients that wait in the queue behind them
+	Promises      Promises
+	KeptShare     float64 // of promised slots, how many clients come for: 0.25 to 1
+	Broken        uint64  // clients that came when told and were refused
+	EarlyAdmitted uint64  // clients that came too early and were admitted
+	Held          int     // refusals that are being held back
+	Redeemed      uint64  // tickets that were honoured for clients that were not known
+	Worthless     uint64  // tickets that were forged, foreign, used or too old
+	Families      [Families]FamilyStats
+	MaxClients    int // clients that can be remembered
+}
+
+// Stats returns the counts, each read at a slightly different moment.
+func (a *Appointments) Stats(now time.Duration) AppointmentStats {
+	s := AppointmentStats{
+		Broken: a.broken.Load(), EarlyAdmitted: a.early.Load(), Held: int(a.held.Load()),
+		MaxClients: a.ledger.MaxClients(), Redeemed: a.redeemed.Load(), Worthless: a.worthless.Load(),
+	}
+	for i := range s.Families {
+		s.Families[i] = a.families[i].stats()
+	}
+	s.Backlog, s.Deferred = a.calendar.Backlog(now)
+	s.Promises, s.KeptShare = a.calendar.Promises()
+	return s
+}

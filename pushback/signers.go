@@ -1,0 +1,77 @@
+package pushback
+
+import (
+	"bytes"
+	"errors"
+	"sync"
+	"time"
+)
+
+// maxUsed is how many tickets of one minute are remembered as used: 2 MiB, and
+// enough for a thousand appointments per second. Beyond it a ticket is worth
+// nothing, and its client is as good as a new one.
+const maxUsed = 1 << 16
+
+// signers are the Tickets of a backend, which remember those that are used, by
+// their secret: that of the config and that of the one before, whose last requests
+// may still be on their way. A reload that keeps the secret keeps the memory.
+type signers struct {
+	mu   sync.Mutex
+	last [2]signer
+}
+
+type signer struct {
+	secret  []byte
+	tickets *Tickets
+}
+
+// of returns the Tickets for a secret that has been checked.
+func (s *signers) of(secret []byte) *Tickets {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, known := range s.last {
+		if bytes.Equal(known.secret, secret) {
+			return known.tickets
+		}
+	}
+	tickets, _ := NewTickets(secret, maxUsed)
+	s.last = [2]signer{{secret, tickets}, s.last[0]}
+	return tickets
+}
+
+// redeem looks at the ticket of a client that comes at now. Where the ledger knows the
+// client, the ticket is only used up. A stranger with a ticket is as good as one whose
+// promise is in the ledger. strict: one that comes too early is rejected.
+func (a *Appointments) redeem(now time.Duration, c *Caller, t *Terms, strict bool, v *Visit) {
+	if t.Secret == nil || c.Ticket == "" || v.Promises > 0 && v.Standing != OnTime {
+		return
+	}
+	ticket, err := a.signers.of(t.Secret).Redeem(c.Epoch.Add(now), c.ID, c.Ticket)
+	if v.Promises > 0 {
+		return
+	}
+	switch {
+	case err == nil && v.Served:
+		a.worthless.Add(1) // used without being shown
+	case err == nil:
+		v.Standing, v.Due = OnTime, true
+		a.redeemed.Add(1)
+	case errors.Is(err, ErrEarly):
+		v.At = now + ticket.Due.Sub(c.Epoch.Add(now))
+		if strict {
+			v.Standing, v.Rejected = TooEarly, true
+		}
+	default:
+		a.worthless.Add(1)
+	}
+}
+
+// sign returns the ticket for an appointment, "" if there is none to be given: only a
+// reserved slot is worth something elsewhere.
+func (a *Appointments) sign(now time.Duration, c *Caller, t *Terms, p Appointment) string {
+	if t.Secret == nil || p.Deferred || len(c.ID) == 0 {
+		return ""
+	}
+	var buf [TicketLen]byte
+	return string(a.signers.of(t.Secret).Append(buf[:0], c.ID, c.Epoch.Add(p.At), c.Epoch.Add(now)))
+}

@@ -1,0 +1,166 @@
+package shield
+
+import (
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/pushback"
+)
+
+// A Reason says which limit a request is over.
+type Reason uint8
+
+// The reasons.
+const (
+	None        Reason = iota // the request is admitted
+	Quota                     // a zone's quota for this client
+	Capacity                  // the backend's rate
+	Concurrency               // how much the backend may have in flight
+	Early                     // it came before the time that its client was promised
+	PerClient                 // how much one client may have in flight
+	RetryBudget               // it is a retry, beyond those that the backend can serve
+	Pause                     // the backend has asked to be left alone
+)
+
+// reasonTable has a row for each Reason: its name in metrics, logs and placeholders,
+// and whether the client itself is the cause, whatever others do.
+var reasonTable = [...]struct {
+	name        string
+	clientFault bool
+}{
+	None:        {"none", false},
+	Quota:       {"quota", true},
+	Capacity:    {"capacity", false},
+	Concurrency: {"concurrency", false},
+	Early:       {"early", false},
+	PerClient:   {"per_client", true},
+	RetryBudget: {"retry_budget", false},
+	Pause:       {"pause", false},
+}
+
+const reasons = len(reasonTable)
+
+// String returns the reason as a metric label.
+func (r Reason) String() string { return reasonTable[r].name }
+
+// ClientFault reports whether the client itself is the cause, whatever others do.
+func (r Reason) ClientFault() bool { return reasonTable[r].clientFault }
+
+// Reasons are all Reasons for a refusal.
+var Reasons = func() (all [reasons - 1]Reason) {
+	for i := range all {
+		all[i] = Reason(i + 1)
+	}
+	return all
+}()
+
+// NoKey is the key of a request in a zone that it is not in.
+const NoKey limiter.Key = 0
+
+// A Request is what a decision needs to know of a request.
+type Request struct {
+	// Keys names the client in each zone, in the order of Config.Zones. Zones
+	// beyond its length do not count the request; neither does one whose key
+	// is NoKey.
+	Keys []limiter.Key
+
+	// Client names the client, whatever the zones count by. What it was promised is
+	// remembered under that name; under NoKey nothing is.
+	Client limiter.Key
+
+	// Fingerprint says what is asked for: the hash of the client's key, user agent,
+	// method and path, or of its Idempotency-Key. A second request of the same
+	// Client and Fingerprint, soon after a refusal, is taken for a retry.
+	Fingerprint limiter.Key
+
+	// Retry: the request itself says that it is a retry. See pushback.Retry.
+	Retry bool
+
+	// Precise: the client reads milliseconds (gRPC, Shield-Retry), so its answer
+	// need not be held back.
+	Precise bool
+
+	// Agent is the User-Agent: promises are counted by its family.
+	Agent string
+
+	// Ticket is the signed appointment that the client brings, "" for none, and
+	// ClientID the bytes that name the client in it, the same in all replicas. They
+	// matter only if Config.Retries.Tickets is set.
+	Ticket   string
+	ClientID []byte
+
+	// Class is the request's class: 1 + its index in Guard.Classes; 0 means the
+	// default one. Route is its kind of work for the backend, 0 to 63: requests that
+	// take about as long as each other. See Describe.
+	Class uint8
+	Route uint8
+
+	// Deadline is when the client will have given up, 0 if that is not known. The
+	// request does not wait for longer.
+	Deadline time.Duration
+
+	// InFlightKey names the client that is counted for Config.PerClient; NoKey: none.
+	InFlightKey limiter.Key
+}
+
+// caller returns the part of r that matters for appointments.
+func (r *Request) caller() pushback.Caller {
+	c := pushback.Caller{
+		Key: uint64(r.Client), Fingerprint: uint64(r.Fingerprint), Repeats: r.Retry, Precise: r.Precise,
+		Agent: r.Agent, Ticket: r.Ticket, ID: r.ClientID, Deadline: r.Deadline,
+	}
+	if r.ClientID != nil {
+		c.Epoch = epoch
+	}
+	return c
+}
+
+// A Decision is the answer to one request.
+type Decision struct {
+	// Admit: the request may go on. The caller must call Done when it has
+	// been served, once, on every path.
+	Admit bool
+
+	// Gone: the client left the queue before there was a decision. Nothing else counts.
+	Gone bool
+
+	// Reason is None, or what the request is refused for. In observe mode it
+	// is what the admitted request would have been refused for.
+	Reason Reason
+
+	// Class is the class that the request was treated as, an index into
+	// Guard.Classes.
+	Class uint8
+
+	// Zone is the zone that refuses for Quota, as an index into Config.Zones;
+	// otherwise -1.
+	Zone int
+
+	// Backlog is how far the promises to others reach, for an early warning to
+	// a client that is admitted. 0: no client waits.
+	Backlog time.Duration
+
+	// Told is what a refused client is told.
+	pushback.Told
+
+	at     time.Duration   // of the decision
+	place  loadshed.Place  // in flight or in the queue
+	visit  *pushback.Visit // while it is in the queue
+	policy int             // for PerClient: which of the policies that clients are told of
+}
+
+// Queued reports whether the request waits for a place in flight. Then no other field
+// counts until Settle has returned.
+func (d *Decision) Queued() bool { return d.place.Waits() }
+
+// Verdict returns a channel that receives, once, the verdict to call Settle with.
+func (d *Decision) Verdict() <-chan loadshed.Verdict { return d.place.Verdict() }
+
+// HoldsPlace reports whether the request holds a place in flight, or the Guard wants
+// to hear how it ends, to know when the backend is back. If not, Done does nothing.
+func (d *Decision) HoldsPlace() bool { return d.place.Held() }
+
+// Done gives back what an admitted request holds. It must be called exactly
+// once for every Decision that admits, with a now from the same epoch.
+func (d *Decision) Done(now time.Duration, o Outcome) { d.place.Leave(now, o) }
