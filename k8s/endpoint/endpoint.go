@@ -20,49 +20,49 @@ const (
 	maxEjection = 30 * time.Second
 )
 
-// An Outcome is what a request says about its endpoint.
+// An Outcome says what a request has shown of its endpoint.
 type Outcome uint8
 
 // The outcomes.
 const (
-	Served      Outcome = iota // it was connected to, whatever it answered
-	Unreachable                // it could not be connected to
-	Unknown                    // neither is known: the client left before
+	Served      Outcome = iota // it accepted the connection, whatever it answered
+	Unreachable                // it did not accept the connection
+	Unknown                    // the client left before either
 )
 
 // An Endpoint is an endpoint as a Pick has chosen it. It is safe for concurrent use.
-// Several may be of one address: compare what Addr returns.
+// Several may have one address: compare what Addr returns.
 type Endpoint struct {
 	*live
 	picked picked
 }
 
-// picked says in what state an endpoint was when it was chosen, and so what the
-// request's outcome tells.
+// picked is the state in which an endpoint was chosen, which decides what the request's
+// outcome means.
 type picked uint8
 
 const (
 	regular picked = iota // not ejected
 	trial                 // on trial: the outcome decides
-	resort                // ejected, but nobody else was left
+	resort                // ejected, but no other endpoint was left
 	kinds
 )
 
 // A live endpoint is one address of a Set.
 type live struct {
-	// state is the cap, 0 if there is none, in the upper 32 bits, and what is in
+	// state has the cap in the upper 32 bits, 0 if there is none, and the requests in
 	// flight in the lower 31. Bit 31 says that the endpoint is retired: it has left its
-	// Set, idle, and nobody can take a place any more.
+	// Set, idle, and has no more places.
 	state atomic.Uint64
 
 	warmAt atomic.Int64 // when slow start ends; 0: it has none
-	outTil atomic.Int64 // until when it is ejected, or on trial; then it may be tried. 0: neither
+	outTil atomic.Int64 // end of the ejection, or of the current trial; 0: neither
 
 	set       *Set
 	addr      string
 	addrPort  netip.AddrPort
 	handles   [kinds]Endpoint // so that Pick does not allocate
-	ejections int             // without one Served in between; guarded by set.mu
+	ejections int             // since the last Served; guarded by set.mu
 }
 
 const (
@@ -81,11 +81,11 @@ func newLive(s *Set, addr netip.AddrPort) *live {
 // Addr returns the endpoint's "host:port".
 func (e *Endpoint) Addr() string { return e.addr }
 
-// AddrPort returns the same.
+// AddrPort returns the same address.
 func (e *Endpoint) AddrPort() netip.AddrPort { return e.addrPort }
 
-// Reached says that the endpoint has been connected to, for requests that may go on
-// for long until their Release.
+// Reached says that the endpoint has accepted the connection, for requests that may last
+// long until their Release.
 func (e *Endpoint) Reached() {
 	if e.picked != regular && e.outTil.Load() != 0 {
 		e.set.mu.Lock()
@@ -94,8 +94,7 @@ func (e *Endpoint) Reached() {
 	}
 }
 
-// Release gives back the place that a Pick took: once for each. ok says how the
-// request went.
+// Release gives back the place that a Pick took, once for each Pick.
 func (e *Endpoint) Release(now time.Duration, ok Outcome) {
 	switch ok {
 	case Served:
@@ -107,15 +106,15 @@ func (e *Endpoint) Release(now time.Duration, ok Outcome) {
 	e.set.line.freed()
 }
 
-// Failed says that the endpoint could not be connected to, while it is not yet known
-// what becomes of the request: it may wait for another connection.
+// Failed says that the endpoint did not accept a connection, while the request's outcome is
+// open: it may wait for another connection.
 func (e *Endpoint) Failed(now time.Duration) { e.fail(now, e.picked) }
 
 // fail ejects the endpoint, or ejects it again if it was on trial, unless that would
 // be more than half of the usable ones.
 func (e *live) fail(now time.Duration, as picked) {
 	if as != trial && e.outTil.Load() != 0 {
-		return // it counts already
+		return // it has been counted
 	}
 	s := e.set
 	s.mu.Lock()
@@ -143,11 +142,11 @@ func (e *live) readmit() {
 	e.set.line.changed()
 }
 
-// ejected reports whether nothing is to be sent to it at now.
+// ejected reports whether it gets no requests at now.
 func (e *live) ejected(now time.Duration) bool { return int64(now) < e.outTil.Load() }
 
-// take takes a place if there is one. Of the requests that come when an ejection is
-// over, the first is the trial, for a second; the next one then.
+// take takes a place if there is one. The first request after an ejection is the trial. If
+// it has not ended after a second, the next request is.
 func (e *live) take(now time.Duration) *Endpoint {
 	for {
 		s := e.state.Load()
@@ -174,7 +173,7 @@ func full(s uint64) bool {
 	return n == maxCap || limit != 0 && n >= limit
 }
 
-// setCap changes the cap, and leaves what is in flight.
+// setCap changes the cap, and keeps the count of requests in flight.
 func (e *live) setCap(limit int) {
 	for {
 		s := e.state.Load()
@@ -198,7 +197,7 @@ func (e *live) retire() bool {
 }
 
 // cold reports whether slow start keeps the endpoint from being one of the two. coin
-// is a random number below 1<<16.
+// is a random number from 0 to 1<<16 - 1.
 func (e *live) cold(now time.Duration, coin uint64) bool {
 	warmAt := time.Duration(e.warmAt.Load())
 	if now >= warmAt {
@@ -208,7 +207,7 @@ func (e *live) cold(now time.Duration, coin uint64) bool {
 	return coin*100 >= uint64(share)<<16
 }
 
-// rank returns which of the package comment's four kinds the endpoint is of, from 0.
+// rank returns which of the package comment's four groups the endpoint is in, from 0.
 func (e *live) rank(now time.Duration, tried []*Endpoint) (rank int) {
 	if e.ejected(now) {
 		rank = 1

@@ -13,7 +13,7 @@ import (
 	"github.com/herdshield/shield/k8s/model"
 )
 
-// What Pick fails with.
+// The errors of Pick.
 var (
 	ErrNone = errors.New("endpoint: the backend has no endpoint that can serve")
 	ErrFull = errors.New("endpoint: every endpoint has as many requests in flight as it may have")
@@ -26,10 +26,10 @@ var (
 type Set struct {
 	members atomic.Pointer[members]
 
-	line line // of requests that wait for a place
+	line line // requests that wait for a place
 
 	mu   sync.Mutex
-	gone []*live // that have left with requests in flight, as of the last Update
+	gone []*live // left with requests in flight, as of the last Update
 }
 
 // members are the endpoints of a Set at one moment. They do not change.
@@ -40,13 +40,13 @@ type members struct {
 	usable    []*live          // the Ready ones, or if there are none, the Draining ones
 }
 
-var nobody members
+var noMembers members
 
 func (s *Set) load() *members {
 	if m := s.members.Load(); m != nil {
 		return m
 	}
-	return &nobody
+	return &noMembers
 }
 
 // out counts the usable endpoints that are ejected or on trial.
@@ -59,38 +59,52 @@ func (m *members) out() (n int) {
 	return n
 }
 
-// Update sets the endpoints: sorted by address, each there once. limit returns how
-// many requests one may have in flight; 0 or less means any number, and so does a
-// nil limit. What endpoints have in flight, and what is known of them, stays. An
-// Update that changes nothing costs a comparison.
+// Update sets the endpoints, which are sorted by address, without duplicates. limit returns
+// how many requests one may have in flight; 0 or less means any number, and so does a
+// nil limit. Endpoints that stay keep their counts and ejections. An Update that changes
+// nothing costs a comparison.
 func (s *Set) Update(now time.Duration, endpoints []model.Endpoint, limit func(model.Endpoint) int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.load()
-	next := &members{caps: make([]int, len(endpoints))}
+	caps := make([]int, len(endpoints))
 	for i, ep := range endpoints {
 		if limit != nil {
-			next.caps[i] = min(max(0, limit(ep)), maxCap)
+			caps[i] = min(max(0, limit(ep)), maxCap)
 		}
 	}
-	if slices.Equal(old.endpoints, endpoints) && slices.Equal(old.caps, next.caps) {
+	if slices.Equal(old.endpoints, endpoints) && slices.Equal(old.caps, caps) {
 		s.gone = slices.DeleteFunc(s.gone, (*live).retire)
 		return
 	}
-	next.endpoints = slices.Clone(endpoints)
-	next.live = make([]*live, len(endpoints))
-
 	known := make(map[netip.AddrPort]*live, len(old.live)+len(s.gone))
-	ready := make(map[*live]bool, len(old.live))
-	for i, e := range old.live {
+	for _, e := range slices.Concat(old.live, s.gone) {
 		if e != nil {
 			known[e.addrPort] = e
-			ready[e] = old.endpoints[i].State == model.Ready
 		}
 	}
-	for _, e := range s.gone {
-		known[e.addrPort] = e
+	next := s.next(now, old, known, endpoints, caps)
+	next.readmit()
+	// Only after this may endpoints that have left be retired, or Pick would find none.
+	s.members.Store(next)
+	s.gone = s.gone[:0]
+	for _, e := range known {
+		if !e.retire() {
+			s.gone = append(s.gone, e)
+		}
 	}
+	clear(s.gone[len(s.gone):cap(s.gone)])
+	s.line.changed()
+}
+
+// next returns the members that follow old, and removes them from known, which has the
+// endpoints of old and those that have left.
+func (s *Set) next(now time.Duration, old *members, known map[netip.AddrPort]*live, endpoints []model.Endpoint, caps []int) *members {
+	ready := make(map[*live]bool, len(old.live))
+	for i, e := range old.live {
+		ready[e] = e != nil && old.endpoints[i].State == model.Ready
+	}
+	next := &members{endpoints: slices.Clone(endpoints), caps: caps, live: make([]*live, len(endpoints))}
 	var draining []*live
 	for i, ep := range endpoints {
 		if ep.State == model.NotReady || i > 0 && ep.Addr == endpoints[i-1].Addr {
@@ -101,7 +115,7 @@ func (s *Set) Update(now time.Duration, endpoints []model.Endpoint, limit func(m
 			e = newLive(s, ep.Addr)
 		}
 		delete(known, ep.Addr)
-		e.setCap(next.caps[i])
+		e.setCap(caps[i])
 		next.live[i] = e
 		if ep.State != model.Ready {
 			draining = append(draining, e)
@@ -118,10 +132,15 @@ func (s *Set) Update(now time.Duration, endpoints []model.Endpoint, limit func(m
 	if len(next.usable) == 0 {
 		next.usable = draining
 	}
-	// Never more than half are out: those are readmitted that would be tried first.
-	for n := next.out(); 2*n > len(next.usable); n-- {
+	return next
+}
+
+// readmit ends the ejections with the earliest trials, until at most half of the usable
+// endpoints are out. The caller holds the Set's mu.
+func (m *members) readmit() {
+	for n := m.out(); 2*n > len(m.usable); n-- {
 		var first *live
-		for _, e := range next.usable {
+		for _, e := range m.usable {
 			if until := e.outTil.Load(); until != 0 && (first == nil || until < first.outTil.Load()) {
 				first = e
 			}
@@ -131,22 +150,11 @@ func (s *Set) Update(now time.Duration, endpoints []model.Endpoint, limit func(m
 		}
 		first.readmit()
 	}
-	// Only after this can those that have left be retired, or Pick would find nobody.
-	s.members.Store(next)
-	s.gone = s.gone[:0]
-	for _, e := range known {
-		if !e.retire() {
-			s.gone = append(s.gone, e)
-		}
-	}
-	clear(s.gone[len(s.gone):cap(s.gone)])
-	s.line.changed()
 }
 
 // Pick chooses an endpoint for a request and takes a place at it, which its Release
-// gives back. u is a random number. tried are the endpoints that have been tried for
-// this request before; they are not chosen if there are others. The error is ErrNone
-// or ErrFull.
+// gives back. u is a random number. tried are the endpoints that this request has tried
+// before; they are chosen only if there are no others. The error is ErrNone or ErrFull.
 func (s *Set) Pick(now time.Duration, u uint64, tried []*Endpoint) (*Endpoint, error) {
 	for {
 		m := s.load()
@@ -160,7 +168,7 @@ func (s *Set) Pick(now time.Duration, u uint64, tried []*Endpoint) (*Endpoint, e
 		if !gone {
 			return nil, ErrFull
 		}
-		// One has been retired since m was loaded: it is not in the newest members.
+		// One was retired after m was loaded: it is not in the newest members.
 	}
 }
 
@@ -179,12 +187,12 @@ func (m *members) pick(now time.Duration, u uint64, tried []*Endpoint) (picked *
 		if picked = e.take(now); picked != nil {
 			return picked, false
 		}
-		// Another took the place, so this ends: something was picked, or retired.
+		// Another goroutine took the place. The loop ends: each round a request gets one.
 	}
 }
 
-// best returns the better one of the endpoint at first and another, which random
-// chooses; nil if neither will do.
+// best returns the better of the endpoint at first and another, which random chooses; nil
+// if neither is eligible.
 func (m *members) best(first, random uint64, now time.Duration, tried []*Endpoint) *live {
 	a := m.usable[first]
 	b := a
@@ -212,14 +220,14 @@ func (m *members) best(first, random uint64, now time.Duration, tried []*Endpoin
 	return nil
 }
 
-// fit reports whether e, with the state state, is of the first rank and has room.
+// fit reports whether e, with the state state, is of the first rank and has a free place.
 func fit(e *live, state uint64, now time.Duration, tried []*Endpoint) bool {
 	return state&retired == 0 && !full(state) && e.rank(now, tried) == 0
 }
 
-// search returns the endpoint with the least in flight of those of the first rank
-// that there are any of, nil if they are all full. It begins at first, so that equal
-// ones take turns. gone says that one of them has been retired.
+// search returns the endpoint with the fewest requests in flight of the best rank that is
+// not empty, nil if all of these are full. It begins at first, so that equal ones take
+// turns. gone says that one of them has been retired.
 func (m *members) search(first uint64, now time.Duration, tried []*Endpoint) (best *live, gone bool) {
 	lowest, least := 4, uint64(math.MaxUint64)
 	for i := range m.usable {
@@ -247,25 +255,7 @@ func (m *members) search(first uint64, now time.Duration, tried []*Endpoint) (be
 	return best, gone
 }
 
-// Usable returns how many endpoints can get requests: those that are Ready, or if
-// there are none, those that are Draining. Ejected ones are among them.
-func (s *Set) Usable() int { return len(s.load().usable) }
-
-// Room returns how many requests the usable endpoints may have in flight together:
-// 0 if there are none, math.MaxInt if one of them may have any number.
-func (s *Set) Room() int {
-	room := 0
-	for _, e := range s.load().usable {
-		c := int(e.state.Load() >> 32)
-		if c == 0 {
-			return math.MaxInt
-		}
-		room += c
-	}
-	return room
-}
-
-// A Stat is what there is to know about one endpoint.
+// A Stat is the state of one endpoint.
 type Stat struct {
 	Addr     string // host:port
 	State    model.EndpointState
@@ -276,9 +266,8 @@ type Stat struct {
 	Warming  bool // it is in its slow start
 }
 
-// Stats returns the state of all endpoints: those of the last Update in its order,
-// without those that were not Ready, then those that have left with requests
-// in flight.
+// Stats returns the state of all endpoints: those of the last Update in its order, without
+// the NotReady ones, then those that have left with requests in flight.
 func (s *Set) Stats(now time.Duration) []Stat {
 	s.mu.Lock()
 	defer s.mu.Unlock()

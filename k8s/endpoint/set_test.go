@@ -70,6 +70,9 @@ func chosen(t *testing.T, s *Set, now time.Duration, tried ...*Endpoint) string 
 	return strings.Join(all, " ")
 }
 
+// usable returns how many endpoints can get requests.
+func usable(s *Set) int { return len(s.load().usable) }
+
 func mustPick(t *testing.T, s *Set, now time.Duration, tried ...*Endpoint) *Endpoint {
 	t.Helper()
 	e, err := s.Pick(now, rand.Uint64(), tried)
@@ -79,7 +82,7 @@ func mustPick(t *testing.T, s *Set, now time.Duration, tried ...*Endpoint) *Endp
 	return e
 }
 
-func TestWhoIsUsable(t *testing.T) {
+func TestUsable(t *testing.T) {
 	for _, c := range []struct{ endpoints, chosen string }{
 		{"", ErrNone.Error()},
 		{"n1 n2", ErrNone.Error()},
@@ -96,29 +99,8 @@ func TestWhoIsUsable(t *testing.T) {
 		}
 	}
 	var zero Set
-	if _, err := zero.Pick(0, 0, nil); !errors.Is(err, ErrNone) || zero.Usable() != 0 || zero.Room() != 0 || len(zero.Stats(0)) != 0 {
-		t.Errorf("the zero Set: %v, %d, %d", err, zero.Usable(), zero.Room())
-	}
-}
-
-func TestRoom(t *testing.T) {
-	for _, c := range []struct {
-		endpoints   string
-		cap         int
-		usable, out int
-	}{
-		{"1 2 d3 n4", 5, 2, 10},
-		{"d3 n4", 5, 1, 5},
-		{"n4", 5, 0, 0},
-		{"1 2", 0, 2, math.MaxInt},
-		{"1 2", -3, 2, math.MaxInt},
-		{"1", math.MaxInt, 1, maxCap},
-	} {
-		var s Set
-		s.Update(t0, points(c.endpoints), upTo(c.cap))
-		if s.Usable() != c.usable || s.Room() != c.out {
-			t.Errorf("%q with %d each: %d usable with room for %d, want %d and %d", c.endpoints, c.cap, s.Usable(), s.Room(), c.usable, c.out)
-		}
+	if _, err := zero.Pick(0, 0, nil); !errors.Is(err, ErrNone) || usable(&zero) != 0 || len(zero.Stats(0)) != 0 {
+		t.Errorf("the zero Set: %v, %d", err, usable(&zero))
 	}
 }
 
@@ -674,8 +656,8 @@ func FuzzSet(f *testing.F) {
 					ejected++
 				}
 			}
-			if 2*ejected > s.Usable() {
-				t.Fatalf("%d of %d are ejected", ejected, s.Usable())
+			if 2*ejected > usable(&s) {
+				t.Fatalf("%d of %d are ejected", ejected, usable(&s))
 			}
 		}
 	})

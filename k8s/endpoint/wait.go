@@ -6,13 +6,13 @@ import (
 	"sync/atomic"
 )
 
-// A line is who waits for a place at some endpoint of a Set, because those that are
-// good have none: the caller has made sure that there are places enough, but some
-// endpoints are ejected, or have just left. First come, first served.
+// A line is the FIFO queue of requests that wait for a place at an endpoint of a Set. The
+// caller has limited what is in flight to the places that there are, but some endpoints
+// are ejected, or have just left.
 type line struct {
-	length atomic.Int64 // of waiters, so that a Release asks nobody else if there are none
+	length atomic.Int64 // of waiters, so that a Release takes no lock if there are none
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards waiters
 	waiters list.List  // of *Waiter, the first one first
 }
 
@@ -21,7 +21,7 @@ type Waiter struct {
 	// Turn gets a value when a place may have become free: then Pick.
 	Turn <-chan struct{}
 
-	// First: nobody was in the line before, so it is worth to Pick at once.
+	// First: the line was empty, so a Pick at once may succeed.
 	First bool
 
 	turn chan struct{}
@@ -29,10 +29,10 @@ type Waiter struct {
 	at   *list.Element
 }
 
-// Waiting reports whether anybody is in the line: who comes now should join it.
+// Waiting reports whether the line has waiters, so that a newcomer should join it.
 func (s *Set) Waiting() bool { return s.line.length.Load() > 0 }
 
-// Wait joins the line. The Waiter must Leave it, whatever has become of it.
+// Wait joins the line. The caller must call Leave in any case.
 func (s *Set) Wait() *Waiter {
 	w := &Waiter{turn: make(chan struct{}, 1), line: &s.line}
 	w.Turn = w.turn
@@ -43,8 +43,8 @@ func (s *Set) Wait() *Waiter {
 	return w
 }
 
-// Leave leaves the line. The next one gets a turn: this one's, if it has not been taken,
-// and else because more places may have become free than there were turns to give.
+// Leave leaves the line and gives the next waiter a turn: its own, if it has not taken it,
+// else because more places may have become free than turns were given.
 func (w *Waiter) Leave() {
 	l := w.line
 	l.mu.Lock()
@@ -54,7 +54,7 @@ func (w *Waiter) Leave() {
 	l.next()
 }
 
-// freed gives a turn to the first who has none yet.
+// freed gives a turn to the first waiter without one.
 func (l *line) freed() {
 	if l.length.Load() == 0 {
 		return
@@ -64,7 +64,7 @@ func (l *line) freed() {
 	l.next()
 }
 
-// changed gives everybody a turn: how many places have become free is not known.
+// changed gives each waiter a turn, because the number of new places is not known.
 func (l *line) changed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

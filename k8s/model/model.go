@@ -1,10 +1,9 @@
-// Package model says what a cluster asks of shield, in plain structs: which requests
-// go where, what may be asked of whom, and which certificates there are. Front ends
-// (package translate for Ingresses; one for the Gateway API would be the second)
-// make a Model of the objects they know; package ingress makes it live. Nothing in
-// it knows Kubernetes' types, clocks or what traffic has done.
+// Package model describes in plain structs what a cluster asks of shield: routes, limits
+// and certificates. Front ends make a Model of the objects they know: package translate
+// does for Ingresses, and one for the Gateway API would be the second. Package ingress
+// makes it live. The package knows neither Kubernetes' types nor clocks nor traffic.
 //
-// A Model is not changed any more once it has been handed on.
+// A Model is immutable once it has been handed on.
 package model
 
 import (
@@ -16,56 +15,56 @@ import (
 
 // A Model is all that the objects of a cluster ask for at one moment.
 type Model struct {
-	// Rules say which requests go where, those with precedence first: where two of
-	// them have the same Host, Path and Exact, the first counts.
+	// Rules are the routes, in order of precedence: of two with the same Host, Path and
+	// Exact, the first counts.
 	Rules []Rule
 
-	// Default gets the requests that no rule takes. nil: they are answered 404.
+	// Default gets the requests that match no rule. nil: they are answered 404.
 	Default *Target
 
-	// Certificates, those with precedence first: of two with the same host name the
-	// first counts. DefaultCertificate is for all other names; nil means one
-	// that shield signs by itself.
+	// Certificates are in order of precedence: of two with the same host name the
+	// first counts. DefaultCertificate is for all other names; nil means a
+	// self-signed one.
 	Certificates       []Certificate
 	DefaultCertificate *tls.Certificate
 
 	// Problems are what is wrong with the objects, for their owners to read.
 	Problems []Problem
 
-	// Mine are the objects that the controller is responsible for, for their status.
-	// NotMine are those that had been, by their status, and are not any more.
+	// Mine are the objects whose status the controller writes. NotMine are those whose
+	// status still has its addresses, though they are no longer the controller's.
 	Mine, NotMine []Ref
 
-	// Replicas are the names of this shield's own replicas, sorted: all that may be
-	// serving now. Empty: it is not known, or nobody has asked.
+	// Replicas are the names of shield's own replicas that may be serving now, sorted.
+	// Empty: they are not known, or not needed.
 	Replicas []string
 }
 
 // A Rule sends the requests for a host and path to a Target.
 type Rule struct {
-	// Host is in lower case, without port; "*.example.com" stands for one label
-	// more, "" for every host that no other rule names.
+	// Host is in lower case, without port. "*.example.com" matches one label
+	// more, "" every host that no other rule names.
 	Host string
 
-	// Path is decoded, and begins with a slash. Exact means this path only; otherwise
-	// it is a prefix, by elements: "/a" and "/a/" take /a, /a/ and /a/b, but not /ab.
+	// Path is decoded, and begins with a slash. Exact means this path only. Otherwise
+	// it is a prefix by elements: "/a" and "/a/" match /a, /a/ and /a/b, but not /ab.
 	Path  string
 	Exact bool
 
-	// Fallback: only where no other rule of the Host takes the path. It is what an
-	// object's default backend is for its own hosts.
+	// Fallback rules match only if no other rule of the Host does. An object's default
+	// backend is one for its own hosts.
 	Fallback bool
 
 	Target
 }
 
-// A Target is where requests go, and whose limits they meet on their way.
+// A Target is where requests go, and whose limits apply on the way.
 type Target struct {
 	// Origin is the object that asked for it.
 	Origin *Origin
 
-	// Backend is nil if there is none: no such Service, or no such port. Then
-	// requests are answered 503.
+	// Backend is nil if the Service or its port does not exist. Then requests are
+	// answered 503.
 	Backend *Backend
 }
 
@@ -73,17 +72,16 @@ type Target struct {
 type Origin struct {
 	Ref
 
-	// Policy limits its clients: whatever rule of it a request takes.
+	// Policy limits its clients, over all its rules together.
 	Policy policy.Ingress
 
-	// TLSHosts are the hosts, as in Rule.Host, for which it asks for TLS, whether there
-	// is a certificate or not. Plain HTTP for them is redirected, unless NoRedirect
-	// says not to.
+	// TLSHosts are the hosts, as in Rule.Host, for which it asks for TLS, with or without
+	// a certificate. Plain HTTP for them is redirected, unless NoRedirect is set.
 	TLSHosts   []string
 	NoRedirect bool
 }
 
-// A Service is what is protected as a whole, by whatever ways requests get there.
+// A Service is protected as a whole, by whatever routes requests get there.
 type Service struct {
 	Ref
 	Policy policy.Service
@@ -95,11 +93,11 @@ type Backend struct {
 	Port     string // its name, or its number if it has none: for logs and metrics
 	Protocol Protocol
 
-	// Endpoints are sorted by address, each there once.
+	// Endpoints are sorted by address, without duplicates.
 	Endpoints []Endpoint
 }
 
-// A Protocol is what a Backend speaks.
+// A Protocol is the protocol of a Backend.
 type Protocol uint8
 
 // The protocols.
@@ -121,7 +119,7 @@ type EndpointState uint8
 // The states of an Endpoint.
 const (
 	Ready    EndpointState = iota // gets requests
-	Draining                      // terminating, but serving: gets requests only if nobody is Ready
+	Draining                      // terminating, but serving: gets requests only if no endpoint is Ready
 	NotReady                      // gets none
 )
 
@@ -142,8 +140,8 @@ type Ref struct {
 // String returns "namespace/name".
 func (r Ref) String() string { return r.Namespace + "/" + r.Name }
 
-// A Problem is something wrong with an object. Reason is in CamelCase and of a
-// fixed set, Message says what is, what is wanted, and where.
+// A Problem is something wrong with an object. Reason is in CamelCase and from a
+// fixed set. Message says what is wrong, what is wanted, and where.
 type Problem struct {
 	Object  Ref
 	Reason  string

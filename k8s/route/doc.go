@@ -1,45 +1,43 @@
-// Package route finds who gets a request: the Target of the one rule that takes its
+// Package route finds the Target of a request: that of the one rule that matches its
 // host and path.
 //
 // # Hosts
 //
-// A host that is named by rules is theirs alone; then come the rules for a wildcard,
-// which stands for exactly one label, and then those without a host. The first of
-// these levels that has a rule for the host is the only one that is looked at. Hosts
-// are compared in lower case, without port and without the dot that may end them.
+// Rules that name a host come first, then rules for a wildcard, which matches exactly one
+// label, then rules without a host. Only the first of these levels with a rule for
+// the host is searched. Hosts are compared in lower case, without port and without a
+// trailing dot.
 //
 // # Paths
 //
-// Exact rules want every byte of the path; the others are prefixes by elements: /a and
-// /a/ take /a, /a/ and /a/b, but not /ab. The longest path has precedence, then the
-// exact one, then the one that stands first in the list. What no rule of the host
-// takes goes to its fallbacks, and then to the catch-all. These are the rules of the
-// Kubernetes documentation ("Ingress", path types and hostname wildcards), and tests
-// hold the package to every row of its tables.
+// Exact rules match the whole path, byte by byte; the others are prefixes by elements: /a
+// and /a/ match /a, /a/ and /a/b, but not /ab. The longest path has precedence, then the
+// exact one, then the first one in the list. If no rule of the host matches, its
+// fallbacks do, then the catch-all. These are the rules of the Kubernetes documentation
+// ("Ingress", path types and hostname wildcards). Tests cover every row of its tables.
 //
 // # One reading
 //
-// The path that is matched is the decoded one, decoded once, and the path that is
-// forwarded decodes to it. Proxies and backends that disagree on what a path means
-// let requests past rules (Orange Tsai, "Breaking Parser Logic", 2018), so
-// [Table.Resolve] refuses what no client means and some server may read differently:
+// Paths are matched decoded once, and forwarded in a form that decodes to the same. Where
+// a proxy and a backend read a path differently, requests bypass rules (Orange Tsai,
+// "Breaking Parser Logic", 2018). So [Table.Resolve] refuses paths that no client means
+// and that a server may read differently:
 //
 //   - elements that are "." or "..", written in any way: encoded, several times, in
 //     overlong UTF-8, next to backslashes or encoded slashes, or with a parameter,
 //     as "..;";
 //   - control characters, and targets that are not paths;
-//   - encoded slashes, backslashes, doubled slashes and what is encoded twice, but only
-//     where reading them the other way would lead to another Target. So
-//     /projects/group%2Fname is fine under one rule for /projects.
+//   - encoded slashes, backslashes, doubled slashes and double encoding, but only where
+//     the other reading would lead to another Target. So /projects/group%2Fname is fine
+//     under one rule for /projects.
 //
-// It makes no statement on parameters (/a;b is not /a), nor on upper and lower case:
-// paths are case-sensitive, whatever a backend thinks.
+// It does not interpret parameters (/a;b is not /a). Paths are case-sensitive, even if a
+// backend's are not.
 //
-// Paths of rules are decoded already. Whoever makes rules has to see to it that two of
-// them for the same decoded path do not look different: which of them has precedence
-// is decided before.
+// Paths of rules are decoded already. The caller must decide on the precedence of two
+// rules with the same decoded path, and write them alike.
 //
-// A Table costs one map look-up per element of a path that rules branch at, however
-// many rules there are and however long the path is, and memory for two nodes per rule
-// at most, however deep its path is.
+// A look-up costs one map access for each element at which rules branch, whatever the
+// number of rules and the length of the path. A Table has at most two nodes for each rule,
+// however deep its path is.
 package route

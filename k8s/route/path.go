@@ -8,44 +8,44 @@ import (
 	"github.com/herdshield/shield/k8s/model"
 )
 
-// ErrPath says that a path has no reading that everybody agrees on. The package
-// comment lists which those are. The answer is 400.
-var ErrPath = errors.New("route: the request's path can be read in more than one way")
+// ErrPath is the error of a path that servers may read differently, as the package comment
+// lists them. The answer is 400.
+var ErrPath = errors.New("route: ambiguous path: servers may read it differently")
 
 const (
-	// maxOdd is how long a path may be, decoded, that has to be read in several ways,
-	// so that this costs a millisecond at most. nginx takes no longer request lines by
-	// default (large_client_header_buffers).
+	// maxOdd is the longest path, decoded, that is read in several ways, which takes a
+	// millisecond at most. It is nginx's default for a request line
+	// (large_client_header_buffers).
 	maxOdd = 8 << 10
 
 	// maxDecodings is how often a path may be encoded on top of the first time.
 	maxDecodings = 3
 )
 
-// odd says what a path has that others may read differently.
+// odd is a set of the things in a path that other servers may read differently.
 type odd uint8
 
 const (
 	encodedSlash odd = 1 << iota // %2F: a slash, or a character of its element
 	backslash                    // \, in whatever encoding: a character, or a slash
 	doubled                      // //: an empty element, or one slash
-	encoded                      // what can be decoded once more
+	encoded                      // can be decoded once more
 )
 
-// Read returns the path that rules are matched with: the decoded one, "/" if there
-// is none. It is not ok if no table could be sure of it: for dots as elements, for
-// control characters, and for what is not a path, as in OPTIONS *. It allocates
-// only for what is encoded more than once.
+// Read returns the path that rules are matched with: the decoded one, "/" if it is empty.
+// It is not ok if no table could be sure of it: with dots as elements, with control
+// characters, and if it is not a path, as in OPTIONS *. It allocates only for
+// paths that are encoded more than once.
 func Read(u *url.URL) (path string, ok bool) {
 	path, _, ok = read(u)
 	return path, ok
 }
 
-// Resolve returns the Target of a request for host and u, nil if nobody takes it, as
-// Find does with what Read returns. The error is ErrPath if Read is not ok, or if
-// another reading of the path would have another Target: one with another Origin or
-// Backend. It does not allocate for paths without percent signs (once they are
-// decoded), encoded slashes, doubled slashes and backslashes.
+// Resolve returns the Target of a request for host and u, nil if there is none: that of
+// Find for what Read returns. The error is ErrPath if Read is not ok, or if another
+// reading of the path has a Target with another Origin or Backend. It does not allocate
+// for paths without encoded or doubled slashes, backslashes and percent signs after
+// decoding.
 func (t *Table) Resolve(host string, u *url.URL) (*model.Target, error) {
 	path, o, ok := read(u)
 	if !ok {
@@ -98,7 +98,7 @@ func read(u *url.URL) (path string, o odd, ok bool) {
 		return "", 0, false
 	}
 	if o&encoded != 0 {
-		// Whatever has dots in an earlier reading has them in the last.
+		// A path with dots in an earlier reading has them in the last one, too.
 		last := path
 		for n := 0; ; n++ {
 			next := decode(last, '/')
@@ -117,7 +117,7 @@ func read(u *url.URL) (path string, o odd, ok bool) {
 	return path, o, true
 }
 
-// sure reports whether target is what every reading of path leads to.
+// sure reports whether every reading of path leads to target.
 func (t *Table) sure(l *level, target *model.Target, u *url.URL, path string, o odd) bool {
 	if !t.agree(l, target, path, '/') {
 		return false
@@ -132,9 +132,9 @@ func (t *Table) sure(l *level, target *model.Target, u *url.URL, path string, o 
 
 var slashToNUL = strings.NewReplacer("%2F", "%00", "%2f", "%00")
 
-// agree reports whether target is what path leads to however often it is decoded,
-// with backslashes as they are and as slashes, with doubled slashes as they are and
-// merged. slash is what slashes become that are found by decoding.
+// agree reports whether path leads to target however often it is decoded, with
+// backslashes kept and as slashes, with doubled slashes kept and merged. Decoded
+// slashes become slash.
 func (t *Table) agree(l *level, target *model.Target, path string, slash byte) bool {
 	for range maxDecodings + 1 {
 		slashes := strings.ReplaceAll(path, `\`, `/`)
@@ -152,7 +152,7 @@ func (t *Table) agree(l *level, target *model.Target, path string, slash byte) b
 	return true
 }
 
-// same reports whether it makes no difference which of the two a request goes to.
+// same reports whether two Targets are equal.
 func same(a, b *model.Target) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
@@ -171,10 +171,9 @@ func merge(path string) string {
 	return string(b)
 }
 
-// decode returns path decoded once more, as a lenient decoder does it: a percent
-// sign that begins no escape stands for itself, and overlong UTF-8 for the character
-// that it is too long for. Slashes found so become slash. path itself is returned
-// if there is nothing to decode.
+// decode returns path decoded once more, as a lenient decoder does: a percent sign that
+// begins no escape stands for itself, overlong UTF-8 for the character that it encodes.
+// Decoded slashes become slash. If there is nothing to decode, it returns path.
 func decode(path string, slash byte) string {
 	var b []byte
 	kept := 0 // path[:kept] is in b
@@ -203,8 +202,8 @@ func decode(path string, slash byte) string {
 	return string(append(b, path[kept:]...))
 }
 
-// escape returns the byte that s, which begins with a percent sign, stands for, and
-// how many bytes of s that takes; 0 if it is none.
+// escape decodes the escape that s begins with: it returns the byte, and the length of the
+// escape, 0 if s begins with none. The first byte of s is a percent sign.
 func escape(s string) (c byte, n int) {
 	if len(s) < 3 {
 		return 0, 0
@@ -229,9 +228,9 @@ func hex(c byte) byte {
 	return 255
 }
 
-// overlong returns the dot, slash or backslash that s begins with in UTF-8 of two or
-// three bytes, which RFC 3629, section 3, forbids and some decoders take, and how
-// many bytes that is; 0 if it is none. Other bytes may be text in another charset.
+// overlong decodes a dot, slash or backslash in UTF-8 of two or three bytes, which RFC
+// 3629, section 3, forbids and some decoders accept. It returns the character and its
+// length in s, 0 if s does not begin with one. Other bytes may be text in another charset.
 func overlong(s string) (c byte, n int) {
 	if s[0] > 0xe0 { // most text that is not ASCII
 		return 0, 0
@@ -250,9 +249,9 @@ func overlong(s string) (c byte, n int) {
 	return 0, 0
 }
 
-// hasDots reports whether an element of path is "." or "..", where backslashes
-// are slashes, and what follows a semicolon, or would be a query or a fragment if it
-// were decoded once more, is not part of the element.
+// hasDots reports whether an element of path is "." or "..". Backslashes are slashes. An
+// element ends at a semicolon, and at what would begin a query or a fragment if it
+// were decoded once more.
 func hasDots(path string) bool {
 	for i := range len(path) {
 		if path[i] != '/' && path[i] != '\\' {

@@ -7,8 +7,7 @@ import (
 	"github.com/herdshield/shield/k8s/model"
 )
 
-// A Table finds the Target of a request. It does not change, and is safe for
-// concurrent use.
+// A Table finds the Target of a request. It is immutable and safe for concurrent use.
 type Table struct {
 	names     map[string]*level // by host
 	wildcards map[string]*level // by what follows "*."
@@ -16,26 +15,25 @@ type Table struct {
 	fallback  *model.Target
 }
 
-// A level is all that there is for one host.
+// A level has the rules of one host.
 type level struct {
 	rules, fallbacks node
 }
 
-// A node is where some elements of a path lead. The root stands for none. Elements
-// between which no rule ends or branches off are one node, so that there are at most
-// two nodes for each rule, however deep its path is.
+// A node is where some elements of a path lead; the root stands for none. It is a radix
+// tree: elements between which no rule ends or branches are one node.
 type node struct {
 	run      string           // the elements that lead here from the parent, each with the slash before it
 	children map[string]*node // by the first element of their run
-	prefix   *model.Target    // of the rule that takes all paths which begin like this
-	exact    *model.Target    // of the rule that takes the path which ends here
+	prefix   *model.Target    // of the rule for all paths with this prefix
+	exact    *model.Target    // of the rule for exactly this path
 }
 
-// New returns the Table of rules, of which those with precedence come first.
-// fallback gets what no rule takes; nil: nobody does.
+// New returns the Table of rules, which are in order of precedence. fallback gets the
+// requests that match no rule; nil: there is no fallback.
 //
-// A rule's Path is compared as it is with what Read returns. No path is "/". A Path
-// that does not begin with a slash is one that no request has. Targets are not copied.
+// A rule's Path is compared as it is with what Read returns. An empty Path is "/". One
+// that does not begin with a slash never matches. Targets are not copied.
 func New(rules []model.Rule, fallback *model.Target) *Table {
 	t := &Table{names: map[string]*level{}, wildcards: map[string]*level{}, fallback: fallback}
 	for i := range rules {
@@ -68,7 +66,7 @@ func first(at **model.Target, target *model.Target) {
 	}
 }
 
-// add returns the level of the rules for host, which is made if need be.
+// add returns the level of the rules for host, and creates it if there is none.
 func (t *Table) add(host string) *level {
 	if host == "" {
 		if t.rest == nil {
@@ -88,7 +86,7 @@ func (t *Table) add(host string) *level {
 	return l
 }
 
-// descend returns the node at path, which is made if need be. path is empty, or
+// descend returns the node at path, and creates it if there is none. path is empty, or
 // begins with a slash.
 func (n *node) descend(path string) *node {
 	for path != "" {
@@ -112,7 +110,7 @@ func (n *node) descend(path string) *node {
 	return n
 }
 
-// adopt makes child one of n's, instead of the one that begins with the same element.
+// adopt makes child one of n's, in place of the one that begins with the same element.
 func (n *node) adopt(child *node) {
 	if n.children == nil {
 		n.children = map[string]*node{}
@@ -121,7 +119,7 @@ func (n *node) adopt(child *node) {
 	n.children[element] = child
 }
 
-// sharedElements returns how long the elements are that two paths begin with.
+// sharedElements returns the length of the elements that two paths have in common.
 func sharedElements(a, b string) int {
 	n := min(len(a), len(b))
 	for i := range n {
@@ -146,9 +144,9 @@ func cut(path string) (element, rest string) {
 	return path, ""
 }
 
-// Find returns the Target of a request for host and path, nil if nobody takes it.
-// host is the request's, of any case, with or without port; path is as Read returns
-// it. Find does not allocate.
+// Find returns the Target of a request for host and path, nil if there is none. host is
+// the request's, in any case, with or without port; path is as Read returns it. Find
+// does not allocate.
 func (t *Table) Find(host, path string) *model.Target {
 	return t.find(t.level(host), path)
 }
@@ -185,7 +183,7 @@ func (n *node) find(path string) *model.Target {
 		}
 	}
 	if n.exact != nil {
-		return n.exact // of all of the path: no prefix is longer
+		return n.exact // no prefix is longer
 	}
 	return best
 }
@@ -194,7 +192,7 @@ func (n *node) find(path string) *model.Target {
 // a longer one.
 const maxName = 253
 
-// level returns what there is for a request's host; nil: nothing.
+// level returns the rules for a request's host, nil if there are none.
 func (t *Table) level(host string) *level {
 	host = name(host)
 	if host == "" || len(host) > maxName {
@@ -219,8 +217,8 @@ func (t *Table) level(host string) *level {
 	return t.rest
 }
 
-// name returns the name in a Host header: without port, brackets and the dot
-// that may end it (RFC 9110, section 7.2; RFC 3986, section 3.2.2).
+// name returns the name in a Host header: without port, brackets and a trailing dot
+// (RFC 9110, section 7.2; RFC 3986, section 3.2.2).
 func name(host string) string {
 	if strings.HasPrefix(host, "[") {
 		if i := strings.IndexByte(host, ']'); i > 0 {
