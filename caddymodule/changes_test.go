@@ -45,7 +45,7 @@ func TestHerdIsReportedOnChanges(t *testing.T) {
 
 // What the detector says is in metrics and status.
 func TestHerdIsShown(t *testing.T) {
-	s := serveSite(t, "{"+options+"}\n"+bound+`
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	shield {
 		name shop
 		capacity 10/s

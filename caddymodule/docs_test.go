@@ -156,21 +156,18 @@ func TestDocsNameWhatIsThere(t *testing.T) {
 	docs := documents(t)
 	configuration, answers, operating := docs["docs/configuration.md"], docs["docs/answers.md"], docs["docs/operating.md"]
 
-	var options []string
+	var names []string
 	for _, v := range []any{Handler{}, Zone{}, Concurrency{}, PerClient{}, Queue{}, Class{}, Pushback{}, Retries{}, Herd{}} {
-		options = append(options, jsonNames(v)...)
+		names = append(names, jsonNames(v)...)
 	}
-	same(t, "JSON options", cells(configuration, "option", 2), options)
+	same(t, "JSON options", cells(configuration, "option", 2), names)
 
-	// The words that the Caddyfile parser takes are those that it asks for.
 	var words []string
-	for _, file := range []string{"error_unknown_word", "error_unknown_zone_word", "error_unknown_concurrency_word", "error_unknown_class_word", "error_unknown_pushback_word", "error_unknown_retries_word", "error_unknown_herd_word"} {
-		b, err := os.ReadFile("testdata/" + file + ".caddyfiletest")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, list, _ := strings.Cut(string(b), "; want ")
-		words = append(words, strings.FieldsFunc(strings.ReplaceAll(list, " or ", ","), func(r rune) bool { return strings.ContainsRune(", \n", r) })...)
+	for _, all := range []options{
+		new(Handler).options(), new(Zone).options(), new(Concurrency).options(), new(Class).options(),
+		new(Pushback).options(), new(Retries).options(), new(Herd).options(),
+	} {
+		words = append(words, all.words()...)
 	}
 	arguments := []string{"adaptive", "slo", "off", "timeout"} // that have a row of their own
 	same(t, "Caddyfile words", cells(configuration, "option", 1), slices.Concat(words, arguments))
@@ -178,9 +175,18 @@ func TestDocsNameWhatIsThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	code, err := os.ReadFile("caddyfile.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, syntax, _ := strings.Cut(string(code), "//	shield [<matcher>]")
+	syntax, _, _ = strings.Cut(syntax, "\nfunc ")
 	for _, word := range words {
 		if !strings.Contains(string(everything), "\t"+word+" ") {
 			t.Errorf("no test has the word %s: add it to testdata/everything.caddyfiletest", word)
+		}
+		if !strings.Contains(syntax, "\t"+word+" ") {
+			t.Errorf("the syntax above UnmarshalCaddyfile does not have the word %s", word)
 		}
 	}
 

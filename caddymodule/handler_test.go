@@ -75,8 +75,8 @@ func (s *site) get(path string, headers ...string) *http.Response {
 	return w.Result()
 }
 
-// options keeps a test's Caddy away from the admin port and the disk.
-const options = `
+// globalOptions keep a test's Caddy away from the admin port and the disk.
+const globalOptions = `
 	admin off
 	persist_config off
 	log {
@@ -107,7 +107,7 @@ func TestPlaceholders(t *testing.T) {
 		"observe": {"200 admit    ", "200 observe quota per_client 30 30000"},
 	} {
 		t.Run(mode, func(t *testing.T) {
-			s := serveSite(t, "{"+options+"}\n"+bound+fmt.Sprintf(show, mode))
+			s := serveSite(t, "{"+globalOptions+"}\n"+bound+fmt.Sprintf(show, mode))
 			for i, want := range want {
 				body, _ := io.ReadAll(s.get("/").Body)
 				if string(body) != want {
@@ -151,7 +151,7 @@ func TestPlaceholdersOfTwoShields(t *testing.T) {
 		{"observe", 1, 7200, "observe outer"},
 		{"observe", 1, 1, "refuse inner"},
 	} {
-		s := serveSite(t, "{"+options+"}\n"+bound+fmt.Sprintf(two, c.mode, c.outer, c.inner))
+		s := serveSite(t, "{"+globalOptions+"}\n"+bound+fmt.Sprintf(two, c.mode, c.outer, c.inner))
 		s.get("/")
 		if body, _ := io.ReadAll(s.get("/").Body); string(body) != c.want {
 			t.Errorf("%s %d/h, then %d/h: %q, want %q", c.mode, c.outer, c.inner, body, c.want)
@@ -162,7 +162,7 @@ func TestPlaceholdersOfTwoShields(t *testing.T) {
 
 // The app-wide mode holds for all handlers.
 func TestObserveEverywhere(t *testing.T) {
-	s := serveSite(t, "{"+options+"shield {\nmode observe\n}\n}\n"+bound+`
+	s := serveSite(t, "{"+globalOptions+"shield {\nmode observe\n}\n}\n"+bound+`
 	shield {
 		mode enforce
 		zone per_client {
@@ -186,7 +186,7 @@ func TestObserveEverywhere(t *testing.T) {
 // Error routes that do not match leave no empty answer, and gRPC clients get
 // theirs whatever the routes are.
 func TestErrorRoutesThatDoNotMatch(t *testing.T) {
-	s := serveSite(t, "{"+options+"}\n"+bound+`
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	shield 1/h
 	respond ok
 	handle_errors 404 {
@@ -210,7 +210,7 @@ func TestErrorRoutesThatDoNotMatch(t *testing.T) {
 
 func TestBodies(t *testing.T) {
 	for kind, want := range map[string]string{"problem": "application/problem+json", "html": "text/html; charset=utf-8", "text": "text/plain; charset=utf-8", "none": ""} {
-		s := serveSite(t, "{"+options+"}\n"+bound+`
+		s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	shield 1/h {
 		pushback {
 			body `+kind+`
@@ -230,7 +230,7 @@ func TestBodies(t *testing.T) {
 
 // What is in flight, and what would have been refused, is shown while it is.
 func TestStatusAndMetricsWhileBusy(t *testing.T) {
-	s := serveSite(t, "{"+options+"}\n"+bound+`
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	shield {
 		name shop
 		concurrency 1
@@ -284,7 +284,7 @@ caddy_shield_in_flight_requests{shield="shop"} 1
 
 // Clients forgotten early, and those without room, are counted.
 func TestMetricsOfAFullZone(t *testing.T) {
-	s := serveSite(t, "{"+options+"}\n"+bound+`
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	shield {
 		zone roomy {
 			key   {header.X-Key}
@@ -375,7 +375,7 @@ func logEntries(t *testing.T, file string) (entries []map[string]any) {
 
 func TestAccessLogTellsWhy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "access.log")
-	s := serveSite(t, "{"+options+"}\n"+bound+`
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	log {
 		output file `+file+`
 		format json
@@ -424,7 +424,7 @@ func (*recorder) Handle(_ context.Context, e caddy.Event) error {
 
 func TestLogsAndEventsAreFewAndTrue(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "shield.log")
-	s := serveSite(t, "{"+options+`
+	s := serveSite(t, "{"+globalOptions+`
 	log shield {
 		output file `+file+`
 		format json
@@ -482,7 +482,7 @@ func TestLogsAndEventsAreFewAndTrue(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	s := serveSite(t, "{"+options+"}\n"+bound+`
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	shield {
 		name shop
 		zone per_key {
@@ -627,7 +627,7 @@ caddy_shield_zone_shared_requests_total{zone="per_key"} 0
 // A client for whom it would take too long is told not to come back, in every way
 // in which refusals are told and counted.
 func TestToldNever(t *testing.T) {
-	s := serveSite(t, "{"+options+"}\n"+bound+`
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	shield {
 		capacity 1/h
 		pushback {
@@ -693,7 +693,7 @@ func TestAdminEndpoint(t *testing.T) {
 	if s := status(); len(s.Shields) != 0 || s.Shields == nil {
 		t.Errorf("nothing runs: %+v", s)
 	}
-	s := serveSite(t, "{"+options+"}\n"+bound+`
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	shield 10/m {
 		pushback {
 			dither off

@@ -819,7 +819,7 @@ func TestObserveShedding(t *testing.T) {
 
 // Everything that is shown of a limit that is found is there, and well named.
 func TestShedMetrics(t *testing.T) {
-	s := serveSite(t, "{"+options+"}\n"+bound+`
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	shield {
 		name shop
 		concurrency slo 250ms {
@@ -871,7 +871,7 @@ func TestShedMetrics(t *testing.T) {
 // The class is in the access log, where there are classes.
 func TestAccessLogTellsTheClass(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "access.log")
-	s := serveSite(t, "{"+options+"}\n"+bound+`
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	log {
 		output file `+file+`
 		format json
