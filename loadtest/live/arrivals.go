@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// arrivals says when clients come. It is pure: the same for the same LoadConfig.
+// arrivals generates the instants at which clients come. It is pure: the same LoadConfig
+// gives the same instants.
 type arrivals struct {
 	cfg    LoadConfig
 	random *rand.Rand
 	herd   []time.Duration // still to come, ascending
-	others time.Duration   // when the next of the others comes; Duration or later: none does
+	others time.Duration   // when the next client by Rate comes; Duration or later: none does
 	nth    int             // of the others
 }
 
@@ -34,7 +35,7 @@ func newArrivals(c LoadConfig) *arrivals {
 	return a
 }
 
-// step moves the next of the others.
+// step draws the next client by Rate.
 func (a *arrivals) step() {
 	a.nth++
 	if a.cfg.Even { // from the start, so that rounding does not add up
@@ -44,13 +45,13 @@ func (a *arrivals) step() {
 	a.others += within(a.random.ExpFloat64() / a.cfg.Rate)
 }
 
-// within returns a number of seconds as a Duration, into which any two fit.
+// within returns seconds as a Duration, bounded so that the sum of two does not overflow.
 func within(seconds float64) time.Duration {
 	return time.Duration(min(seconds, 2*MaxDuration.Seconds()) * float64(time.Second))
 }
 
-// next returns when the next client comes, since the start of the run, and
-// whether it is of the herd. It is false when none does.
+// next returns when the next client comes, since the start of the run, and whether it
+// belongs to the herd. ok is false if no client is left.
 func (a *arrivals) next() (at time.Duration, herd, ok bool) {
 	if len(a.herd) > 0 && (a.others >= a.cfg.Duration || a.herd[0] <= a.others) {
 		at = a.herd[0]

@@ -27,10 +27,9 @@ type BackendConfig struct {
 	// Service. From 1 (no contention) to 100.
 	MaxSlowdown float64
 
-	// Queue is how many requests can wait for a worker: 1 to 1e6. It is bounded
-	// because real ones are (accept queues, connection pools, memory), and
-	// because an experiment must not eat the machine that it runs on. Make it
-	// generous: a short queue would protect the backend, which is not fragile.
+	// Queue is how many requests can wait for a worker: 1 to 1e6. It is bounded because
+	// real ones are (accept queues, connection pools, memory), and to protect the machine
+	// of the experiment. Make it generous: a short queue would protect the backend.
 	Queue int
 }
 
@@ -61,18 +60,17 @@ func (c BackendConfig) Capacity() float64 {
 	return float64(c.Workers) / c.Service.Seconds()
 }
 
-// serviceTime returns how long the work of one request takes that begins while
-// queued others wait.
+// serviceTime returns how long a request is in work that leaves queued others waiting.
 func (c BackendConfig) serviceTime(queued int) time.Duration {
 	slowdown := 1 + float64(queued)/float64(c.Crowd)
 	return time.Duration(float64(c.Service) * min(slowdown, c.MaxSlowdown))
 }
 
-// A Backend is an http.Handler that behaves as many real backends do when they
-// are overrun: a first-in first-out queue before a fixed number of workers,
-// slower when crowded, and blind to clients that have gone. When its queue is
-// longer than its clients' patience, it works for nobody, and retries keep it
-// there after the rush that put it there is over (a metastable failure).
+// A Backend is an http.Handler that behaves as many real backends do under overload. A
+// first-in first-out queue feeds a fixed number of workers, which are slower when crowded
+// and do not notice clients that have gone. Once the queue is longer than its clients'
+// patience, all work is wasted, and retries keep it so after the rush is over (a
+// metastable failure).
 //
 // It is safe for concurrent use.
 type Backend struct {
@@ -96,10 +94,10 @@ type job struct {
 
 // Stats is what a Backend has counted since it started.
 type Stats struct {
-	Inside  int // requests in queue and in work at this moment, their clients gone or not
+	Inside  int // requests queued and in work at this moment, those of clients that have gone included
 	Peak    int // the most that Inside has been
 	Arrived int // requests that came
-	Busiest int // the most that came within any second, looked at in steps of 10 ms
+	Busiest int // the most that came within any second, in steps of 10 ms
 	Served  int // requests finished for a client that was still there
 	Wasted  int // requests finished after the client had gone
 	Refused int // requests answered 503 because the queue was full
@@ -123,8 +121,8 @@ func NewBackend(c BackendConfig) (*Backend, error) {
 	return b, nil
 }
 
-// Close drops what is queued and returns when the workers have ended. Requests
-// that wait or come later are answered 503. It may be called more than once.
+// Close drops the queue and returns when the workers have ended. Requests that wait or
+// come later get a 503. It may be called more than once.
 func (b *Backend) Close() {
 	b.close()
 	b.workers.Wait()
@@ -137,8 +135,8 @@ func (b *Backend) Stats() Stats {
 	return b.stats
 }
 
-// ServeHTTP queues the request and waits for a worker to do it. A full queue
-// answers 503 without Retry-After: this backend cannot say when to come back.
+// ServeHTTP queues the request and waits for a worker. If the queue is full, the answer is
+// 503 without Retry-After: this backend cannot tell when it will have room.
 func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	j := job{client: r.Context(), done: make(chan struct{})}
 	if !b.enter(j) {
@@ -154,7 +152,7 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// enter counts the arrival of j and queues it, or reports that there is no room.
+// enter counts the arrival of j and queues it. It is false if the queue is full.
 func (b *Backend) enter(j job) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -190,8 +188,8 @@ func (b *Backend) work() {
 	}
 }
 
-// finish counts j as done and lets its handler answer. A client that goes
-// between the two is counted as served: the backend cannot know better.
+// finish counts j as done and lets its handler answer. A client that goes between the two
+// counts as served, because the backend cannot see it go.
 func (b *Backend) finish(j job) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

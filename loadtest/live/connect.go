@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// connecting bounds how many connections are being opened at one time: more
-// would overflow the queue of a listener that is not given the time to accept.
+// connecting bounds how many connections are opened at one time. More would overflow the
+// accept queue of a busy listener.
 const connecting = 64
 
 // each calls f with 0 to n-1, about in this order, and returns when all calls have.
@@ -25,15 +25,15 @@ func each(n int, f func(i int)) {
 	all.Wait()
 }
 
-// ahead returns how long before its client a connection is opened, for a herd of
-// n. Ours: servers wait longer than that for a request, and even a slow machine
-// opens 10,000 connections in a second.
+// ahead returns how long before its client's arrival a connection is opened, for a herd of
+// n. Ours: servers wait longer than that for a request, and even a slow machine opens
+// 10,000 connections in a second.
 func ahead(n int) time.Duration {
 	return time.Second + time.Duration(n)*time.Second/10_000
 }
 
-// spares are connections for a herd, each for one client. The nil spares are
-// none. Only next and close must not be called at the same time.
+// spares are connections for a herd, one for each client. The nil spares are empty. Only
+// next and close must not be called at the same time.
 type spares struct {
 	due     []time.Duration // when clients come, since the start of the run, ascending
 	conns   []*spare        // in their order
@@ -52,16 +52,15 @@ func newSpares(due []time.Duration, timeout time.Duration, dial func(context.Con
 	return s
 }
 
-// openFirst opens those that are wanted soon after the start, before it. Where
-// that fails, or takes longer than the time-out in all, clients will find out by
-// themselves.
+// openFirst opens, before the start, the connections that are needed soon after it. If one
+// fails, or all together take longer than the time-out, clients open their own.
 func (s *spares) openFirst(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	each(s.first, func(i int) { s.open(ctx, i) })
 }
 
-// openLater opens the others, each shortly before its client comes. It returns
+// openLater opens the other connections, each shortly before its client comes. It returns
 // when that is done, or soon after ctx ends.
 func (s *spares) openLater(ctx context.Context, start time.Time) {
 	if s == nil {
@@ -86,7 +85,7 @@ func (s *spares) open(ctx context.Context, i int) {
 	}
 }
 
-// next returns the spare of the next client of the herd.
+// next returns the connection of the next client of the herd.
 func (s *spares) next() *spare {
 	if s == nil {
 		return nil
@@ -95,7 +94,7 @@ func (s *spares) next() *spare {
 	return s.conns[s.taken-1]
 }
 
-// close closes those that nobody has come for.
+// close closes the connections that no client has taken.
 func (s *spares) close() {
 	if s == nil {
 		return
@@ -105,12 +104,12 @@ func (s *spares) close() {
 	}
 }
 
-// A spare is a connection that was opened before somebody needs it. It is taken
-// once. The nil spare has none. It is safe for concurrent use.
+// A spare is a connection opened before its client needs it. It is taken once. The nil
+// spare has no connection. It is safe for concurrent use.
 type spare struct {
 	mu    sync.Mutex
 	conn  net.Conn // guarded by mu; nil before it is open, and once it is taken
-	taken bool     // guarded by mu: nobody wants it any more
+	taken bool     // guarded by mu: the client has come, or never will
 }
 
 // wanted reports whether the connection has not been taken.
@@ -120,7 +119,7 @@ func (s *spare) wanted() bool {
 	return !s.taken
 }
 
-// put gives s its connection, and closes it if it comes too late.
+// put gives s its connection, or closes it if s has been taken.
 func (s *spare) put(conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +130,7 @@ func (s *spare) put(conn net.Conn) {
 	s.conn = conn
 }
 
-// take returns the connection, and nil when there is none, or it is called again.
+// take returns the connection once, and nil if there is none.
 func (s *spare) take() net.Conn {
 	if s == nil {
 		return nil

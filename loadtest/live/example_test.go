@@ -10,7 +10,7 @@ import (
 	"github.com/herdshield/shield/loadtest/live"
 )
 
-// Twenty clients meet a backend that is not crowded: nobody comes twice.
+// Twenty clients meet a backend that is not crowded: no client comes twice.
 func ExampleHerd_Run() {
 	backend, err := live.NewBackend(live.BackendConfig{
 		Workers: 20, Service: time.Millisecond, Crowd: 100, MaxSlowdown: 3, Queue: 100,

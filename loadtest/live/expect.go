@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// An Expectation is what somebody wants of a LoadResult, as "served >= 99%".
+// An Expectation is a condition on a LoadResult, as "served >= 99%".
 type Expectation struct {
 	text   string
 	figure figure
@@ -20,12 +20,12 @@ type Expectation struct {
 	share  bool
 }
 
-// A figure is something that can be expected.
+// A figure is a number of a LoadResult that an Expectation can name.
 type figure struct {
 	unit string // "" for a number, "s" for a time
-	of   string // what a share is of: "" for no shares
+	of   string // the whole of a share, by name; "" if there are no shares of it
 	get  func(*Tally) float64
-	all  func(*Tally) int // what a share is of
+	all  func(*Tally) int // the whole of a share
 }
 
 var figures = func() map[string]figure {
@@ -52,7 +52,7 @@ var figures = func() map[string]figure {
 		"p99": func(q Quantiles) time.Duration { return q.P99 }, "p99.9": func(q Quantiles) time.Duration { return q.P999 },
 		"max": func(q Quantiles) time.Duration { return q.Max },
 	} {
-		// Where nobody was served, every wait is for ever.
+		// If no client was served, waits are infinite.
 		m[name] = figure{unit: "s", get: func(t *Tally) float64 {
 			if t.Wait.Count == 0 {
 				return math.Inf(1)
@@ -63,12 +63,12 @@ var figures = func() map[string]figure {
 	return m
 }()
 
-// Figures returns the names of what can be expected, sorted.
+// Figures returns the names of all figures, sorted.
 func Figures() []string { return slices.Sorted(maps.Keys(figures)) }
 
-// ParseExpectation reads a figure, one of >=, <=, > and <, and what it is compared
-// with: a number; a share of the clients or requests, as 99%; or for the waits of
-// those served a time, as 2s. The figures are those of all clients together.
+// ParseExpectation reads a figure, one of >=, <=, > and <, and a value: a number, a share
+// of the clients or requests, as 99%, or for waits of served clients a time, as 2s. The
+// figures are those of all clients together.
 func ParseExpectation(s string) (Expectation, error) {
 	i := strings.IndexAny(s, "<>")
 	if i < 0 {
@@ -113,13 +113,13 @@ func wanted(f figure) string {
 	return "a number, or a share of the " + f.of + ", as 99%"
 }
 
-// Check returns an error that says what is, unless r is as expected.
+// Check returns nil if r is as expected, and otherwise an error with the actual figure.
 func (e Expectation) Check(r LoadResult) error {
 	is := e.figure.get(&r.All)
 	shown := strconv.FormatFloat(is, 'g', 4, 64)
 	switch {
 	case math.IsInf(is, 1):
-		shown = "without limit, as nobody was served"
+		shown = "without limit, as no client was served"
 	case e.share:
 		all := e.figure.all(&r.All)
 		shown = fmt.Sprintf("%d of %d %s, %s", int(is), all, e.figure.of, percent(int(is), all))

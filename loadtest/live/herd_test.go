@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// patient is a herd of one that starts at once and never meets a limit unless
-// a test sets one.
+// patient is a herd of one that starts at once and reaches no limit that a test does not
+// set.
 var patient = HerdConfig{
 	URL: "http://127.0.0.1:1", Clients: 1, Timeout: time.Second,
 	RetryDelay: time.Second, Attempts: 100, Patience: time.Minute,
@@ -211,9 +211,9 @@ func TestHerdStopsWithItsContext(t *testing.T) {
 	})
 }
 
-// The claim of the package, in virtual time: a backend that could serve the
-// herd in 3 s serves few of it, works for the dead, and stays so long after
-// the rush; the same herd, told when to come back, is served.
+// The claim of the package, in virtual time: a backend that could serve the herd in 3 s
+// serves few clients, wastes its work on the others, and stays so long after the rush. The
+// same herd, told when to come back, is served.
 func TestBackendCollapsesUnderAHerdAndAGateSavesIt(t *testing.T) {
 	herd := HerdConfig{
 		URL: "http://127.0.0.1:1", Clients: 300, Window: time.Second, Timeout: time.Second,
@@ -272,8 +272,8 @@ func TestHerdOverSockets(t *testing.T) {
 	}
 }
 
-// Each client's own connection is there before the herd starts, and is used for
-// its first attempt and no other.
+// Each client's connection is open before the herd starts, and serves only its first
+// attempt.
 func TestConnectedHerd(t *testing.T) {
 	var opened atomic.Int64
 	srv := httptest.NewUnstartedServer(refusing(20, 503, "0"))

@@ -12,8 +12,50 @@ import (
 	"github.com/herdshield/shield/loadtest/clients"
 )
 
-// WriteJSON writes what a load was and what came of it. Times are in
-// milliseconds where their names end in _ms, and in seconds where they end in _s.
+// loadJSON is what WriteJSON writes of a LoadConfig.
+type loadJSON struct {
+	Target    string  `json:"target"`
+	Protocol  Proto   `json:"protocol"`
+	Method    string  `json:"method"`
+	Rate      float64 `json:"rate"`
+	Duration  float64 `json:"duration_s"`
+	Herd      int     `json:"herd"`
+	Within    float64 `json:"within_s"`
+	HerdAfter float64 `json:"herd_after_s"`
+	Even      bool    `json:"even"`
+	Timeout   float64 `json:"timeout_s"`
+	Patience  float64 `json:"patience_s"`
+	Attempts  int     `json:"attempts"`
+	Policy    string  `json:"policy"`
+
+	Requests    int    `json:"requests"`    // at most
+	Connections int    `json:"connections"` // that are shared; 0: as many as are needed
+	KeepAlive   bool   `json:"keep_alive"`
+	Connected   bool   `json:"connected"`
+	From        string `json:"x_forwarded_for"` // the first address; "": none
+	Clients     int    `json:"clients"`         // addresses; 0: one for each client
+
+	Seed uint64 `json:"seed"`
+}
+
+func describe(c LoadConfig) loadJSON {
+	out := loadJSON{
+		Target: c.Target.URL.String(), Protocol: c.Proto, Method: c.Method, Rate: c.Rate, Duration: inSeconds(c.Duration),
+		Herd: c.Herd, Within: inSeconds(c.Within), HerdAfter: inSeconds(c.HerdAfter), Even: c.Even,
+		Timeout: inSeconds(c.Timeout), Patience: inSeconds(c.Patience), Attempts: c.Attempts, Policy: c.Mix.Spell(),
+		Requests: c.Requests, KeepAlive: c.KeepAlive, Connected: c.Connected, Clients: c.Identities, Seed: c.Seed,
+	}
+	if c.Proto != H1 {
+		out.Connections = c.connections()
+	}
+	if c.FirstAddress.IsValid() {
+		out.From = c.FirstAddress.String()
+	}
+	return out
+}
+
+// WriteJSON writes a load and its result. Times are in milliseconds if their names end in
+// _ms, and in seconds if they end in _s.
 func WriteJSON(w io.Writer, c LoadConfig, r LoadResult) error {
 	c = c.withDefaults()
 	type tally struct {
@@ -30,32 +72,8 @@ func WriteJSON(w io.Writer, c LoadConfig, r LoadResult) error {
 		Weight float64 `json:"weight"`
 		*tally
 	}
-	type load struct {
-		Target    string  `json:"target"`
-		Protocol  Proto   `json:"protocol"`
-		Method    string  `json:"method"`
-		Rate      float64 `json:"rate"`
-		Duration  float64 `json:"duration_s"`
-		Herd      int     `json:"herd"`
-		Within    float64 `json:"within_s"`
-		HerdAfter float64 `json:"herd_after_s"`
-		Even      bool    `json:"even"`
-		Timeout   float64 `json:"timeout_s"`
-		Patience  float64 `json:"patience_s"`
-		Attempts  int     `json:"attempts"`
-		Policy    string  `json:"policy"`
-
-		Requests    int    `json:"requests"`    // at most
-		Connections int    `json:"connections"` // that are shared; 0: as many as are needed
-		KeepAlive   bool   `json:"keep_alive"`
-		Connected   bool   `json:"connected"`
-		From        string `json:"x_forwarded_for"` // the first address, "" for none
-		Clients     int    `json:"clients"`         // addresses; 0: one for each client
-
-		Seed uint64 `json:"seed"`
-	}
 	out := struct {
-		Load     load     `json:"load"`
+		Load     loadJSON `json:"load"`
 		Version  string   `json:"version"`
 		Started  string   `json:"started"` // RFC 3339
 		Took     float64  `json:"took_s"`
@@ -71,20 +89,10 @@ func WriteJSON(w io.Writer, c LoadConfig, r LoadResult) error {
 		Policies []policy `json:"policies"`
 		Seconds  []Second `json:"seconds"`
 	}{
-		Load: load{
-			c.Target.URL.String(), c.Proto, c.Method, c.Rate, inSeconds(c.Duration), c.Herd, inSeconds(c.Within), inSeconds(c.HerdAfter),
-			c.Even, inSeconds(c.Timeout), inSeconds(c.Patience), c.Attempts, c.Mix.Spell(),
-			c.Requests, 0, c.KeepAlive, c.Connected, "", c.Identities, c.Seed,
-		},
+		Load:    describe(c),
 		Version: version(), Started: r.Started.UTC().Format(time.RFC3339Nano),
 		Coming: inSeconds(r.Coming), Reached: math.Round(100*r.RateReached()) / 100,
 		Took: inSeconds(r.Took), Faults: r.Faults, Fault: r.Fault, Broken: r.Broken, All: of(r.All), Seconds: r.Seconds,
-	}
-	if c.Proto != H1 {
-		out.Load.Connections = c.connections()
-	}
-	if c.FirstAddress.IsValid() {
-		out.Load.From = c.FirstAddress.String()
 	}
 	if r.Stopped != nil {
 		out.Stopped = r.Stopped.Error()
@@ -100,7 +108,7 @@ func WriteJSON(w io.Writer, c LoadConfig, r LoadResult) error {
 	return e.Encode(out)
 }
 
-// version is this program's, "" if the build does not say it.
+// version is that of this program, "" if it is unknown.
 func version() string {
 	build, ok := debug.ReadBuildInfo()
 	if !ok {

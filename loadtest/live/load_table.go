@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// lateness is how late the 99th percentile of requests may leave this machine
-// before a reader must know. Ours: a tenth of what people notice.
+// lateness is how late the 99th percentile of requests may leave this machine before the
+// report warns. Ours: a tenth of the delay that people notice.
 const lateness = 10 * time.Millisecond
 
-// WriteLoad writes what a load was and what came of it, for people.
+// WriteLoad writes a load and its result as tables for people.
 func WriteLoad(w io.Writer, c LoadConfig, r LoadResult) error {
 	c = c.withDefaults()
 	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
@@ -48,7 +48,7 @@ func WriteLoad(w io.Writer, c LoadConfig, r LoadResult) error {
 	return nil
 }
 
-// comes says who comes when.
+// comes describes the arrivals.
 func (c LoadConfig) comes() string {
 	pace := "at random"
 	if c.Even {
@@ -63,7 +63,7 @@ func (c LoadConfig) comes() string {
 		parts = append(parts, s)
 	}
 	if c.Rate > 0 {
-		parts = append(parts, fmt.Sprintf("%s clients per second for %s", few(c.Rate), brief(c.Duration)))
+		parts = append(parts, fmt.Sprintf("%s clients per second for %s", decimal(c.Rate), brief(c.Duration)))
 	}
 	return strings.Join(parts, ", and ") + ", " + pace
 }
@@ -84,7 +84,7 @@ func (c LoadConfig) policies() string {
 	return strings.Join(names, ", ")
 }
 
-// tries says how often clients try.
+// tries describes how long clients retry.
 func (c LoadConfig) tries() string {
 	switch s := fmt.Sprintf("tries again for %s at most", brief(c.Patience)); {
 	case c.Attempts == 1 || c.Patience == 0:
@@ -102,7 +102,7 @@ type group struct {
 	*Tally
 }
 
-// groups returns those that there are: with a herd and others, each and both.
+// groups returns the columns: one, or with a herd and others both and their sum.
 func (c LoadConfig) groups(r *LoadResult) []group {
 	switch {
 	case c.Rate == 0:
@@ -237,7 +237,7 @@ func writePolicies(w io.Writer, r LoadResult) error {
 	return tw.Flush()
 }
 
-// notes returns what a reader must know before believing the figures.
+// notes returns the reservations that a reader must know.
 func (c LoadConfig) notes(r LoadResult) (notes []string) {
 	if p99 := r.All.Late.P99; p99 > lateness {
 		notes = append(notes, fmt.Sprintf("1 %% of the requests left %s or more after they were due: this machine was too busy, and its latencies are in the figures.", people(p99)))
@@ -271,23 +271,23 @@ func (c LoadConfig) notes(r LoadResult) (notes []string) {
 	return notes
 }
 
-// reached says at which rate clients came, if some were to come at one.
+// reached describes the rate that was reached, if there is one.
 func (c LoadConfig) reached(r LoadResult) string {
 	if rate := r.RateReached(); c.Rate > 0 && rate > 0 {
-		return fmt.Sprintf(", %s clients per second of %s", few(rate), few(c.Rate))
+		return fmt.Sprintf(", %s clients per second of %s", decimal(rate), decimal(c.Rate))
 	}
 	return ""
 }
 
-// few writes a number with four digits, or all before the point if those are more.
-func few(x float64) string {
+// decimal writes a number with four digits, or with all digits before the point.
+func decimal(x float64) string {
 	if x >= 1000 {
 		return fmt.Sprintf("%.0f", x)
 	}
 	return fmt.Sprintf("%.4g", x)
 }
 
-// people writes a time with three digits that count, as people do.
+// people writes a time with three significant digits, in a unit that fits.
 func people(d time.Duration) string {
 	switch s := d.Seconds(); {
 	case d == 0:
@@ -312,7 +312,7 @@ func digits(x float64) string {
 	}
 }
 
-// percent writes a share, and 100 % only for all.
+// percent writes a share, and 100 % only if it is the whole.
 func percent(n, of int) string {
 	switch p := 100 * float64(n) / float64(cmp.Or(of, 1)); {
 	case n == of && of > 0:

@@ -19,7 +19,7 @@ func quantilesOf(n int64, d time.Duration) Quantiles {
 	return Quantiles{Count: n, Min: d / 2, Mean: d, P50: d, P90: 2 * d, P99: 3 * d, P999: 4 * d, Max: 5 * d}
 }
 
-// shown is a load with everything that can be shown.
+// shown is a load that makes the tables show all that they can.
 func shown() (LoadConfig, LoadResult) {
 	c := one
 	c.Herd, c.Within, c.HerdAfter, c.Rate, c.Duration, c.Attempts, c.Seed = 100, 100*time.Millisecond, time.Second, 30, 2*time.Second, 4, 7
@@ -119,7 +119,7 @@ func TestTableOfALoad(t *testing.T) {
 	}
 }
 
-// What nobody was told, and rates that do not end.
+// Without waits told, and with rates of many digits.
 func TestTableSaysLittleOfLittle(t *testing.T) {
 	c := one
 	c.Rate, c.Duration = 100.0/7, time.Second
@@ -139,13 +139,13 @@ func TestTableSaysLittleOfLittle(t *testing.T) {
 		}
 	}
 	for x, want := range map[float64]string{30: "30", 1.0 / 3: "0.3333", 12345.67: "12346", 100000: "100000", 99.999: "100"} {
-		if got := few(x); got != want {
-			t.Errorf("few(%v) = %q, want %q", x, got, want)
+		if got := decimal(x); got != want {
+			t.Errorf("decimal(%v) = %q, want %q", x, got, want)
 		}
 	}
 }
 
-// Whoever has the JSON can make the same run again.
+// The JSON is enough to repeat the run.
 func TestJSONHasTheWholeRun(t *testing.T) {
 	c, r := shown()
 	mix, err := clients.Parse("fixed@2s*3:3,curl:1")
@@ -218,7 +218,7 @@ func TestJSONAndCSV(t *testing.T) {
 	if got := strings.Join(rows[1], " "); len(rows) != 3 || got != "0 5 3 3 1 2 1 1 1 2 1 4 0" {
 		t.Errorf("%d rows, the first %q; want 3, 0 5 3 3 1 2 1 1 1 2 1 4", len(rows), got)
 	}
-	// JSON has no infinities, whatever was measured.
+	// JSON has no infinities.
 	if err := WriteJSON(&b, one, LoadResult{All: Tally{Requests: 3}}); err != nil {
 		t.Error(err)
 	}
@@ -265,7 +265,7 @@ func TestExpectations(t *testing.T) {
 			t.Fatal(err)
 		}
 		if e.Check(LoadResult{All: Tally{Clients: 3}}) == nil {
-			t.Errorf("%q is met though nobody was served", in)
+			t.Errorf("%q is met though no client was served", in)
 		}
 	}
 	for in, want := range map[string]string{

@@ -55,19 +55,19 @@ func (w handlerSender) send(ctx context.Context, s sender) reply {
 	return reply{status: rec.Code, label: strconv.Itoa(rec.Code), hint: hintOf(rec.Header(), time.Now())}
 }
 
-// here is a target that nobody connects to.
+// here is a target without a server.
 var here = Target{
 	URL:       &url.URL{Scheme: "http", Host: "127.0.0.1:1", Path: "/"},
 	Addresses: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")},
 }
 
-// one is a load of one client that a test does not limit unless it says so.
+// one is a load of one client, without limits that a test does not set.
 var one = LoadConfig{
 	Target: here, Herd: 1, Mix: clients.All(clients.Fixed{Gap: time.Second}),
 	Timeout: time.Second, Patience: time.Hour, Even: true,
 }
 
-// checkLoad holds a result to what the comments promise of it.
+// checkLoad checks the invariants of a result.
 func checkLoad(t *testing.T, r LoadResult) {
 	t.Helper()
 	tallies := map[string]Tally{"all": r.All, "herd": r.Herd, "others": r.Others}
@@ -151,11 +151,11 @@ func TestClientsObeyTheirPolicies(t *testing.T) {
 	}{
 		{"served at once", func(*LoadConfig) {}, refusing(0, 503, ""), true, 1, 0},
 		{"a fixed gap", func(*LoadConfig) {}, refusing(3, 503, "7"), true, 4, 3 * time.Second},
-		{"what is told", func(c *LoadConfig) { c.Mix = clients.All(clients.Late{}) }, refusing(2, 429, "7"), true, 3, 14 * time.Second},
+		{"Retry-After", func(c *LoadConfig) { c.Mix = clients.All(clients.Late{}) }, refusing(2, 429, "7"), true, 3, 14 * time.Second},
 		{"an attempts limit", func(c *LoadConfig) { c.Attempts = 3 }, refusing(9, 503, ""), false, 3, 2 * time.Second},
 		{"a policy that gives up", func(c *LoadConfig) { c.Mix = clients.All(clients.GiveUp{}) }, refusing(9, 503, ""), false, 1, 0},
 		{"patience", func(c *LoadConfig) { c.Patience = 2500 * time.Millisecond }, refusing(9, 503, ""), false, 3, 2 * time.Second},
-		{"what is wrong stays wrong", func(*LoadConfig) {}, refusing(9, 404, ""), false, 1, 0},
+		{"an error of the request", func(*LoadConfig) {}, refusing(9, 404, ""), false, 1, 0},
 		{"a policy that knows statuses is asked", func(c *LoadConfig) {
 			c.Mix = clients.All(clients.Named{Name: "x", Policy: clients.Only{On: clients.S403, Policy: clients.Fixed{Gap: time.Second}}})
 		}, refusing(1, 403, ""), true, 2, time.Second},
@@ -181,7 +181,7 @@ func TestClientsObeyTheirPolicies(t *testing.T) {
 	}
 }
 
-// The rate does not depend on what becomes of those who came before.
+// The rate does not depend on the answers to earlier clients.
 func TestOpenLoopDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := one
@@ -201,7 +201,7 @@ func TestOpenLoopDoesNotWait(t *testing.T) {
 	})
 }
 
-// What this process is late is in the latencies, and is shown.
+// Latencies include the lateness of this process, which is shown.
 func TestLatenciesRunFromWhenTheyWereDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := load(t, one, refusing(0, 0, ""))
@@ -217,7 +217,7 @@ func TestLatenciesRunFromWhenTheyWereDue(t *testing.T) {
 	})
 }
 
-// spy is a policy that notes what it is told.
+// spy is a policy that records its arguments.
 type spy struct{ seen *[]clients.Refused }
 
 func (s spy) Next(r clients.Refused) (time.Duration, bool) {
@@ -304,7 +304,7 @@ func TestRunsEnd(t *testing.T) {
 			r := load(t, c, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })).Run(ctx)
 			checkLoad(t, r)
 			if !errors.Is(r.Stopped, ErrStopped) || r.Took != 5500*time.Millisecond || r.All.Clients != 6 || r.All.Trying != 6 || r.All.TimedOut != 4 {
-				t.Errorf("stopped %v after %v: %+v; want 6 trying, 4 of whom had timed out", r.Stopped, r.Took, r.All)
+				t.Errorf("stopped %v after %v: %+v; want 6 trying, of which 4 had timed out", r.Stopped, r.Took, r.All)
 			}
 			if r.All.CutOff != 2 || r.All.OldestCut != 1500*time.Millisecond || r.Seconds[5].InFlight != 2 || r.Seconds[5].CutOff != 2 {
 				t.Errorf("%d cut off, the oldest after %v, the last second %+v; want 2, 1.5s, 2 in flight", r.All.CutOff, r.All.OldestCut, r.Seconds[5])
@@ -367,8 +367,8 @@ func TestStalledRequestsAreShownWhenStopped(t *testing.T) {
 	})
 }
 
-// A machine that is too slow for a rate makes a run with fewer clients, not a
-// longer one. A herd comes, however late.
+// A machine that is too slow for a rate makes a run with fewer clients, not a longer one. A
+// herd comes even if late.
 func TestClientsThatAreTooLateDoNotCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, s := range []struct {
@@ -402,8 +402,8 @@ func TestClientsThatAreTooLateDoNotCome(t *testing.T) {
 	})
 }
 
-// Connections wait for their clients for about a second: servers close those on
-// which nothing is asked.
+// Connections are opened about a second before their clients come: servers close idle
+// ones.
 func TestSparesAreOpenedShortlyBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := one
@@ -431,7 +431,7 @@ func TestSparesAreOpenedShortlyBefore(t *testing.T) {
 			}
 		}
 
-		// A stop closes those that nobody has come for, and opens no more.
+		// A stop closes the connections that no client has taken, and opens no more.
 		l = load(t, c, refusing(0, 0, ""))
 		opened, closed, start = nil, 0, time.Now()
 		l.open = func(context.Context) (net.Conn, error) {
@@ -456,7 +456,7 @@ type spareConn struct {
 
 func (c spareConn) Close() error { c.closing(); return nil }
 
-// A spare that is opened when its client has gone is closed.
+// A spare that opens after its client has gone is closed.
 func TestSpareThatComesTooLate(t *testing.T) {
 	closed := 0
 	s := new(spare)
@@ -469,7 +469,7 @@ func TestSpareThatComesTooLate(t *testing.T) {
 	}
 }
 
-// More clients than come on average have addresses of their own, too.
+// Clients beyond the average number have distinct addresses, too.
 func TestEachClientHasAnAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		more := false
@@ -568,7 +568,7 @@ func TestNewLoadNamesEveryFault(t *testing.T) {
 			"patience is 2h0m0s; want 0 to 1h", "attempts is -1; want 0 to 1000", "--clients is -1; want 0 to 10000000", "requests is -1; want 1 to 10000000",
 		}},
 		{func(c *LoadConfig) { c.Rate, c.Duration = 1, 0 }, []string{"duration is 0s; want more than 0, at most 1h"}},
-		{func(c *LoadConfig) { c.Herd = 0 }, []string{"nobody comes"}},
+		{func(c *LoadConfig) { c.Herd = 0 }, []string{"--rate and --herd are both 0"}},
 		{func(c *LoadConfig) { c.Proto = "h3" }, []string{`--proto is "h3"; want h1, h2, h2c or grpc`}},
 		{func(c *LoadConfig) { c.Proto, c.Insecure = H2, true }, []string{"h2, which is over TLS", "--insecure is set"}},
 		{func(c *LoadConfig) { c.Proto, c.Target = H2C, secure }, []string{"h2c, which is without TLS"}},

@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// Watch writes the progress of h and b to w until the function that it returns
-// is called; that one writes the last state and returns when nothing more will
-// be written. On a terminal one line is redrawn in place, elsewhere there is a
-// line per second.
+// Watch writes the progress of h and b to w until stop is called. stop writes the last
+// state, and returns when nothing more will be written. On a terminal one line is redrawn
+// in place; elsewhere there is a line per second.
 func Watch(w io.Writer, terminal bool, h *Herd, b *Backend) (stop func()) {
 	return watch(w, terminal, func(since time.Duration) string {
 		p := h.load.Progress()
@@ -28,7 +27,7 @@ func WatchLoad(w io.Writer, terminal bool, l *Load) (stop func()) {
 	})
 }
 
-// watch writes what line returns, given the time since watch was called.
+// watch writes lines of line, which gets the time since watch was called.
 func watch(w io.Writer, terminal bool, line func(since time.Duration) string) (stop func()) {
 	period, begin, end := time.Second, "", "\n"
 	if terminal {

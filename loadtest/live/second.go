@@ -2,20 +2,19 @@ package live
 
 import "time"
 
-// step is how finely a second looks.
+// step is the resolution of a second.
 const step = 10 * time.Millisecond
 
-// A second counts what came within the last second, in steps. No second is left
-// out but those that begin within a step; none that it counts is longer than
-// one. The zero second has seen nothing.
+// A second counts events within a sliding second, in steps: seconds that begin within a
+// step are not considered. The zero second is empty.
 type second struct {
 	counts [time.Second / step]int
 	sum    int
 	last   int64 // the step that was counted last
 }
 
-// add counts one more at now, which does not go back, and returns how many came
-// within the second that ends with it.
+// add counts an event at now, which does not go back, and returns the count of the second
+// that ends with it.
 func (s *second) add(now time.Duration) int {
 	n := int64(len(s.counts))
 	current := int64(now / step)

@@ -12,19 +12,18 @@ import (
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// A Tally is what some of the clients of a Load have met with.
+// A Tally counts the clients of a Load, or a part of them, and their requests.
 //
 // At every moment Clients = Served + GaveUp + Trying, and Requests = TimedOut +
 // Unreachable + CutOff + all Answers.
 type Tally struct {
 	Clients int `json:"clients"` // that came
 	Served  int `json:"served"`  // got a 2xx, or gRPC's OK
-	GaveUp  int `json:"gave_up"` // went away without
+	GaveUp  int `json:"gave_up"` // left without
 	Trying  int `json:"trying"`  // neither: 0 at the end of a run that was not stopped
 
-	// Skipped clients should have come, but MaxClients were there already; or this
-	// machine had not started them when the time in which they come was over: the
-	// Overdue. The load was then less than was asked for.
+	// Skipped clients never came, so the load was less than configured: MaxClients were
+	// there already or, for the Overdue, this machine had not started them in time.
 	Skipped int `json:"skipped"`
 	Overdue int `json:"overdue"`
 
@@ -34,26 +33,22 @@ type Tally struct {
 	TimedOut    int            `json:"timed_out"`   // Requests without a complete answer in time
 	Unreachable int            `json:"unreachable"` // Requests whose connection was refused or broken
 
-	// CutOff Requests were still under way when the run was stopped: what would
-	// have become of them is not known. OldestCut is how long ago the first of
-	// them was due then.
+	// CutOff Requests were still in flight when the run was stopped; their outcome is
+	// unknown. OldestCut is how long ago the first of them was due then.
 	CutOff    int           `json:"cut_off"`
 	OldestCut time.Duration `json:"-"`
 
-	// Wait is how long those who were served waited, from the instant at which
-	// their first request was due until the last byte of the answer: retries, and
-	// the waits between, are in it.
+	// Wait is how long served clients waited: from the instant at which their first
+	// request was due until the last byte of the answer, retries and backoff included.
 	Wait Quantiles `json:"wait"`
 
-	// Attempt is how long the Answers took, each from the instant at which its
-	// request was due. Late is how much of that was this machine's fault: from
-	// that instant until the request was on its way.
+	// Attempt is how long the Answers took, from the instants at which their requests
+	// were due. Late is the part of that until this machine began to send the request.
 	Attempt Quantiles `json:"attempt"`
 	Late    Quantiles `json:"late"`
 
-	// Told is what refused clients were told to wait: Retry-After, or where there
-	// is none Retry-After-Ms or gRPC's pushback. Never counts those who were told
-	// not to come back.
+	// Told is the wait that rejections asked for: Retry-After, or without it
+	// Retry-After-Ms or gRPC's pushback. Never counts rejections that forbid a retry.
 	Told  Quantiles `json:"told"`
 	Never int       `json:"told_never"`
 
@@ -69,8 +64,8 @@ func (t *Tally) PerSuccess() float64 {
 	return float64(t.Requests) / float64(t.Served)
 }
 
-// Quantiles says how a time was distributed, to three significant digits; Min and
-// Max are exact. The zero Quantiles are of nothing.
+// Quantiles describe the distribution of a time, to three significant digits. Min and Max
+// are exact. The zero Quantiles are of no measurement.
 type Quantiles struct {
 	Count                               int64
 	Min, Mean, P50, P90, P99, P999, Max time.Duration
@@ -94,15 +89,15 @@ func (q Quantiles) MarshalJSON() ([]byte, error) {
 	}{q.Count, ms(q.Min), ms(q.Mean), ms(q.P50), ms(q.P90), ms(q.P99), ms(q.P999), ms(q.Max)})
 }
 
-// A timer measures how a time is distributed. The zero timer is ready, and takes
-// no memory until its first measurement.
+// A timer measures the distribution of a time. The zero timer is ready to use, and takes
+// no memory before its first measurement.
 type timer struct {
 	h        *hdrhistogram.Histogram // in microseconds
 	min, max time.Duration
 }
 
-// longest is what a timer can tell from longer times: above the longest wait of
-// a client that is served, MaxPatience and MaxTimeout.
+// longest is the range of a timer: above the longest wait of a served client, MaxPatience
+// and MaxTimeout.
 const longest = MaxPatience + 2*MaxTimeout
 
 func (t *timer) record(d time.Duration) {
@@ -140,7 +135,7 @@ type counter struct {
 // begin counts a client that came.
 func (c *counter) begin() { c.Clients++; c.Trying++ }
 
-// An end is how an attempt ended, and what its client does next.
+// An end is the outcome of an attempt, with what its client does next.
 type end struct {
 	reply
 	verdict                      verdict
@@ -184,7 +179,7 @@ func (c *counter) record(e end) {
 	}
 }
 
-// cut counts an attempt that was under way when the run was stopped.
+// cut counts an attempt that was in flight when the run was stopped.
 func (c *counter) cut(e end) {
 	c.Requests++
 	c.CutOff++
@@ -192,7 +187,7 @@ func (c *counter) cut(e end) {
 	c.OldestCut = max(c.OldestCut, e.ended-e.due)
 }
 
-// refused reports whether an answer is a server's that has no room.
+// refused reports whether an answer is a rejection: a 429 or 503.
 func (r reply) refused() bool { return r.status == 429 || r.status == 503 }
 
 // tally returns a copy of what has been counted.
@@ -203,31 +198,30 @@ func (c *counter) tally() Tally {
 	return t
 }
 
-// A Second is what happened within one second of a run, as its clients saw it.
+// A Second counts the events of one second of a run, as clients saw them.
 type Second struct {
 	Herd   Door `json:"herd"`
 	Others Door `json:"others"`
 
 	Retries     int `json:"retries"`     // requests begun that were not their client's first
-	Served      int `json:"served"`      // clients that got what they came for
+	Served      int `json:"served"`      // clients that got their answer
 	Refused     int `json:"refused"`     // answers 429 or 503
 	TimedOut    int `json:"timed_out"`   // attempts that got no answer in time
 	Unreachable int `json:"unreachable"` // attempts whose connection was refused or broken
-	GaveUp      int `json:"gave_up"`     // clients that went away
-	CutOff      int `json:"cut_off"`     // requests under way when the run was stopped
-	InFlight    int `json:"in_flight"`   // requests under way when the second ended, or just before the run was stopped
+	GaveUp      int `json:"gave_up"`     // clients that left
+	CutOff      int `json:"cut_off"`     // requests in flight when the run was stopped
+	InFlight    int `json:"in_flight"`   // requests in flight when the second ended, or just before the run was stopped
 }
 
-// A Door is how many requests were sent, and how many answers were no refusal.
-// An answer is counted in the second in which it came.
+// A Door counts requests sent and answers other than rejections. An answer counts in the
+// second in which it came.
 type Door struct {
 	Came     int `json:"came"`
 	Admitted int `json:"admitted"`
 }
 
-// Bin returns s as a simulation would have it, to be shown beside one. Its
-// InFlight are requests under way, wherever they were: a client cannot tell the
-// backend from the network. Wasted, Queued and Limit it cannot know, and are 0.
+// Bin converts s for comparison with a simulation. Its InFlight counts requests in the
+// network, too, since clients cannot tell. Wasted, Queued and Limit are unknown, and 0.
 func (s Second) Bin() sim.Bin {
 	return sim.Bin{
 		Herd:      sim.Door{Came: int32(s.Herd.Came), Admitted: int32(s.Herd.Admitted)},
@@ -237,7 +231,7 @@ func (s Second) Bin() sim.Bin {
 	}
 }
 
-// All returns both doors' numbers.
+// All returns the sum of both doors.
 func (s Second) All() Door {
 	return Door{s.Herd.Came + s.Others.Came, s.Herd.Admitted + s.Others.Admitted}
 }
@@ -252,8 +246,8 @@ type series struct {
 	inFlight int
 }
 
-// at returns the second of a time since the start of the run. Time may go back
-// a little between two callers.
+// at returns the second of a time since the start of the run. Time may go back a little
+// from one caller to the next.
 func (s *series) at(t time.Duration) *Second {
 	i := int(max(t, 0) / time.Second)
 	for len(s.seconds) <= i {
@@ -287,8 +281,7 @@ func (s *series) begin(t time.Duration, herd, retry bool) {
 	s.inFlight++
 }
 
-// cut counts an attempt that was under way when the run was stopped. It stays in
-// flight, as it was until then.
+// cut counts an attempt that was in flight when the run was stopped. It stays in flight.
 func (s *series) cut(e end) { s.at(e.ended).CutOff++ }
 
 // record counts an attempt that ended.

@@ -14,23 +14,22 @@ import (
 	"time"
 )
 
-// A Target is where a Load goes: a URL, and the addresses that its host had when
-// it was resolved. Nothing else is ever connected to, whatever the name may mean
-// later.
+// A Target is a URL and the addresses of its host, resolved once. A Load connects to no
+// other address, even if the name resolves differently later.
 type Target struct {
 	URL       *url.URL
 	Addresses []netip.AddrPort // at least one
 }
 
-// resolving bounds how long the name of a host may take.
+// resolving bounds how long the lookup of a host may take.
 const resolving = 5 * time.Second
 
-// ErrRemote is what NewTarget says of hosts that are not this machine.
+// ErrRemote is NewTarget's error for hosts other than this machine.
 var ErrRemote = errors.New("which is not a loopback address; a load test of another machine must be allowed explicitly")
 
-// NewTarget parses an http or https URL and resolves its host. Unless remote is
-// true it returns an ErrRemote if any of the host's addresses is not a loopback
-// address: a load test of somebody else's machine is an attack.
+// NewTarget parses an http or https URL and resolves its host. Unless remote is true, it
+// returns an ErrRemote if any address of the host is not a loopback address: a load test
+// of a machine of other people is an attack.
 func NewTarget(ctx context.Context, rawURL string, remote bool) (Target, error) {
 	const want = "want http://host:port/path or https://host:port/path"
 	u, err := url.Parse(rawURL)
@@ -65,8 +64,8 @@ func NewTarget(ctx context.Context, rawURL string, remote bool) (Target, error) 
 	return t, nil
 }
 
-// A dialer connects to the addresses of a Target, and notes what fails for want
-// of something in this machine. It is safe for concurrent use.
+// A dialer connects to the addresses of a Target, and counts failures caused by limits of
+// this machine. It is safe for concurrent use.
 type dialer struct {
 	addresses []netip.AddrPort
 	good      atomic.Int32 // index of the address that was reached last
@@ -74,8 +73,8 @@ type dialer struct {
 	fault     atomic.Value // string: why the last of them did
 }
 
-// dial returns a new connection to the first address that takes one, unless the
-// context has one for it: see withConn.
+// dial returns the connection of the context, see withConn, or a new one to the first
+// address that accepts it.
 func (d *dialer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	if conn, ok := ctx.Value(connKey{}).(*spare); ok {
 		if c := conn.take(); c != nil {
@@ -107,9 +106,8 @@ func (d *dialer) to(ctx context.Context, i int32) (net.Conn, error) {
 	return conn, err
 }
 
-// isFaultHere reports whether a connection failed because this machine, or what
-// this process may use of it, is too small: too few files or ports. That says
-// nothing about the target.
+// isFaultHere reports whether a connection failed because this machine or process has too
+// few files or ports. That says nothing about the target.
 func isFaultHere(err error) bool {
 	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS} {
 		if errors.Is(err, e) {

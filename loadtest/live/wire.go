@@ -28,23 +28,23 @@ const (
 	GRPC Proto = "grpc" // unary gRPC calls, over TLS if the URL is https
 )
 
-// Protos are all of them.
+// Protos are all protocols.
 var Protos = []Proto{H1, H2, H2C, GRPC}
 
-// HealthCheck is the method of gRPC's health checking protocol that most servers
-// have: what a Load of GRPC calls if it is told nothing else.
+// HealthCheck is the method of gRPC's health checking protocol, which most servers have. A
+// Load of GRPC calls it by default.
 const HealthCheck = "/grpc.health.v1.Health/Check"
 
-// A reply is what one attempt brought its client.
+// A reply is the result of one attempt.
 type reply struct {
 	status int           // HTTP status, or the one that stands for a gRPC code; clients.NoAnswer or clients.NoConnection
-	failed int           // what policies are told instead of status; 0: the same
+	failed int           // the status that policies get instead; 0: the same
 	label  string        // the status in the protocol's words, "" if there is none
 	hint   pushback.Hint // when to come back
-	why    string        // of NoConnection: what went wrong
+	why    string        // the error of a NoConnection
 }
 
-// A sender is the client that sends an attempt, as far as the wire needs to know.
+// A sender is the client of an attempt, as far as the wire needs it.
 type sender struct {
 	index   int
 	address string // for X-Forwarded-For, "" for none
@@ -67,8 +67,7 @@ type wire interface {
 	close()
 }
 
-// maxHeader is how long the header of an answer may be: twenty thousand clients
-// may be reading one.
+// maxHeader bounds the header of an answer, of which 20,000 clients may hold one each.
 const maxHeader = 64 << 10
 
 // exchange sends a request and reads the whole answer, whose body is then closed.
@@ -94,7 +93,7 @@ func newHTTPWire(c LoadConfig, d *dialer) *httpWire {
 		DialContext:            d.dial,
 		TLSClientConfig:        &tls.Config{InsecureSkipVerify: c.Insecure}, // the operator says so
 		DisableKeepAlives:      c.Proto == H1 && !c.KeepAlive,
-		DisableCompression:     true, // what is sent is what is asked for
+		DisableCompression:     true, // send no field but those configured
 		MaxIdleConnsPerHost:    MaxClients,
 		MaxResponseHeaderBytes: maxHeader,
 		Protocols:              new(http.Protocols),
@@ -201,19 +200,18 @@ func (w *httpWire) close() {
 	}
 }
 
-// A pool is one HTTP/2 connection that clients share, and more of them only when
-// the server does not allow as many requests at once on it. Until a server has said
-// how many it allows, net/http takes it for 100: where it is fewer, requests can
-// wait in a connection that was just opened.
+// A pool is one HTTP/2 connection that clients share. It opens more only if the server
+// allows too few requests at once on one. Until a server announces its limit, net/http
+// assumes 100. If it is less, requests may wait in a new connection.
 type pool struct {
 	dial func(context.Context) (*http.ClientConn, error)
 
-	turn  chan struct{}      // holds one token while somebody looks at conns, or dials
+	turn  chan struct{}      // a lock for conns and for dialling, with a context
 	conns []*http.ClientConn // guarded by turn
 }
 
-// get returns a connection with room reserved for one request. One client dials
-// at a time, and the others wait for its connection.
+// get returns a connection on which one request is reserved. One client dials at a time;
+// the others wait for its connection.
 func (p *pool) get(ctx context.Context) (*http.ClientConn, error) {
 	select {
 	case p.turn <- struct{}{}:
@@ -251,15 +249,15 @@ func (p *pool) close() {
 	<-p.turn
 }
 
-// hintOf returns when an answer says to come back, at the time now. What is longer than 2^31-1
-// seconds is that long: nobody waits, and a Duration has room for it.
+// hintOf reads the retry hint of an answer that came at now. Longer waits are cut to 2^31-1
+// seconds, which fit into a Duration and are longer than any client waits.
 //
 //   - Retry-After: whole seconds, or a date (RFC 9110, section 10.2.3).
 //   - Retry-After-Ms: milliseconds, as the OpenAI and Azure SDKs read them.
 //   - X-Should-Retry: false: never, as the Stripe and OpenAI SDKs read it.
 //
-// A Retry-After of 0 says nothing: so curl and urllib3 read it. In which answers
-// a hint counts is for the client to say: see asks.
+// A Retry-After of 0 counts as none, as in curl and urllib3. The client decides in which
+// answers a hint counts: see asks.
 func hintOf(h http.Header, now time.Time) (hint pushback.Hint) {
 	if h.Get("X-Should-Retry") == "false" {
 		return pushback.Hint{Never: true}
@@ -277,8 +275,7 @@ func hintOf(h http.Header, now time.Time) (hint pushback.Hint) {
 	return hint
 }
 
-// wholeNumber reads digits. What does not fit is the greatest number that does:
-// it has been said, and is not nothing.
+// wholeNumber reads digits. A number that overflows becomes the greatest uint64.
 func wholeNumber(s string) (uint64, bool) {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if errors.Is(err, strconv.ErrRange) {
@@ -287,8 +284,8 @@ func wholeNumber(s string) (uint64, bool) {
 	return n, err == nil
 }
 
-// told is how long a Hint tells its reader to wait, by its whole seconds if it
-// has any. It is false if it tells nothing.
+// told is the wait of a Hint, by its whole seconds if it has any. It is false if the Hint
+// has no wait.
 func told(h pushback.Hint) (time.Duration, bool) {
 	switch {
 	case h.Seconds > 0:
@@ -307,7 +304,7 @@ func newWire(c LoadConfig, d *dialer) (wire, error) {
 	return newGRPCWire(c, d)
 }
 
-// connects is for messages: how the clients of c are connected.
+// connects describes how the clients of c connect.
 func (c LoadConfig) connects() string {
 	switch {
 	case c.Proto != H1:

@@ -27,9 +27,8 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// grpcWire calls one unary method with an empty message. What the answer's
-// message holds does not matter: a HealthCheck that says NOT_SERVING was
-// answered.
+// grpcWire calls one unary method with an empty message. The contents of the answer do not
+// matter: a HealthCheck with NOT_SERVING counts as answered.
 type grpcWire struct {
 	cfg   LoadConfig
 	conns []*grpc.ClientConn
@@ -46,11 +45,11 @@ func newGRPCWire(c LoadConfig, d *dialer) (*grpcWire, error) {
 			grpc.WithTransportCredentials(creds),
 			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return d.dial(ctx, "", "") }),
 			grpc.WithNoProxy(),
-			// The clients retry, and nobody else.
+			// Only the clients retry.
 			grpc.WithDisableRetry(),
 			grpc.WithDisableServiceConfig(),
-			// A connection that broke is tried again soon: its clients would
-			// otherwise fail without having tried.
+			// A broken connection is opened again soon. Otherwise its clients would fail
+			// without an attempt.
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 100 * time.Millisecond},
 				MinConnectTimeout: max(20*time.Second, 2*c.Timeout), // the first is grpc-go's own; clients run out of time before
@@ -89,8 +88,8 @@ func (w *grpcWire) send(ctx context.Context, s sender) reply {
 	case fromServer.Load():
 		r := reply{status: httpStatus(st.Code()), label: st.Code().String(), hint: grpcHint(metadata.Join(header, trailer), time.Now())}
 		if st.Code() == codes.DeadlineExceeded {
-			// The server says that the client's time is over, which is no gateway's
-			// 504: grpc-go retries that, as UNAVAILABLE, and not this.
+			// The server's own deadline error, unlike a gateway's 504, which grpc-go
+			// retries as UNAVAILABLE.
 			r.failed = clients.NoAnswer
 		}
 		return r
@@ -107,8 +106,8 @@ func (w *grpcWire) send(ctx context.Context, s sender) reply {
 	return reply{status: clients.NoConnection, why: st.Message()}
 }
 
-// answered is a stats.Handler that tells answers of the server from failures
-// that grpc-go words as if they were some, and the key of what it tells.
+// answered is a stats.Handler that tells answers of the server from failures that grpc-go
+// reports with the same codes. It is also the context key of its result.
 type answered struct{}
 
 func (answered) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
@@ -126,8 +125,8 @@ func (answered) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Conte
 
 func (answered) HandleConn(context.Context, stats.ConnStats) {}
 
-// answeredByHTTP returns the status of an answer that was none of gRPC's, as a
-// proxy gives it, from the words of grpc-go, which has no other place for it.
+// answeredByHTTP returns the status of an answer without gRPC, as from a proxy. It parses
+// the message of grpc-go, which has no other place for it.
 func answeredByHTTP(message string) (int, bool) {
 	_, rest, ok := strings.Cut(message, "unexpected HTTP status code received from server: ")
 	if !ok {
@@ -138,8 +137,8 @@ func answeredByHTTP(message string) (int, bool) {
 	return code, err == nil && code >= 100 && code < 600
 }
 
-// httpStatus returns the HTTP status that google/rpc/code.proto gives as that of
-// a code, which is how policies know statuses.
+// httpStatus returns the HTTP status of a code by google/rpc/code.proto. Policies know
+// statuses in that form.
 func httpStatus(c codes.Code) int {
 	switch c {
 	case codes.OK:
@@ -169,9 +168,8 @@ func httpStatus(c codes.Code) int {
 	}
 }
 
-// grpcHint is hintOf for the metadata of an answer, in which
-// grpc-retry-pushback-ms has the wait in milliseconds; one that is negative or
-// not a number means never (gRPC proposal A6).
+// grpcHint is hintOf for the metadata of an answer. grpc-retry-pushback-ms is the wait in
+// milliseconds; one that is negative or not a number means never (gRPC proposal A6).
 func grpcHint(md metadata.MD, now time.Time) pushback.Hint {
 	h := http.Header{}
 	for _, name := range []string{"Retry-After", "Retry-After-Ms", "X-Should-Retry"} {

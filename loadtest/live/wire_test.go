@@ -30,7 +30,7 @@ import (
 	"github.com/herdshield/shield/loadtest/clients"
 )
 
-// noLeak fails t if goroutines that it has started are still there after it.
+// noLeak fails t if it leaves goroutines behind.
 func noLeak(t *testing.T) {
 	t.Helper()
 	before := runtime.NumGoroutine()
@@ -60,10 +60,10 @@ func run(t *testing.T, c LoadConfig, url string) LoadResult {
 	return r
 }
 
-// quiet drops what a server says of clients that go.
+// quiet drops the log of servers about clients that go.
 var quiet = log.New(io.Discard, "", 0)
 
-// many is a herd over sockets that waits long, for machines that are busy.
+// many is a herd over sockets with long time-outs, for busy machines.
 func many(n int) LoadConfig {
 	return LoadConfig{
 		Herd: n, Within: 20 * time.Millisecond, Mix: clients.All(clients.Fixed{Gap: 10 * time.Millisecond}),
@@ -71,7 +71,7 @@ func many(n int) LoadConfig {
 	}
 }
 
-// serveHTTP starts a server that speaks all that http.Server can.
+// serveHTTP starts a server with all protocols of http.Server.
 func serveHTTP(t *testing.T, secure bool, h http.Handler, opened *atomic.Int64) string {
 	t.Helper()
 	srv := httptest.NewUnstartedServer(h)
@@ -146,8 +146,8 @@ func TestEveryHTTP(t *testing.T) {
 	}
 }
 
-// A server that allows fewer requests on a connection is given more connections,
-// and no request waits for another in this process.
+// A server that allows few requests on a connection gets more connections, and no request
+// waits for another in this process.
 func TestFullH2ConnectionsAreJoinedByOthers(t *testing.T) {
 	noLeak(t)
 	const n, most = 250, 100
@@ -239,14 +239,14 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
-// obedient comes when it is told, and after 10 ms if it is told nothing.
+// obedient obeys a hint in milliseconds, and otherwise retries after 10 ms.
 type obedient struct{}
 
 func (obedient) Next(r clients.Refused) (time.Duration, bool) {
 	return max(10*time.Millisecond, time.Duration(r.Hint.Ms)*time.Millisecond), !r.Hint.Never
 }
 
-// grpc-go takes a DEADLINE_EXCEEDED for what it says, and retries UNAVAILABLE.
+// grpc-go retries UNAVAILABLE, and not DEADLINE_EXCEEDED.
 func TestGRPCDeadlines(t *testing.T) {
 	noLeak(t)
 	for _, s := range []struct {
@@ -255,7 +255,7 @@ func TestGRPCDeadlines(t *testing.T) {
 		requests int
 	}{
 		{"grpc-go", codes.Unavailable, 2}, {"grpc-go", codes.DeadlineExceeded, 1}, {"grpc-go", codes.Internal, 1}, {"grpc-go", codes.ResourceExhausted, 1},
-		{"try-n-times", codes.DeadlineExceeded, 2}, // any other client's time may be over, and it comes again
+		{"try-n-times", codes.DeadlineExceeded, 2}, // other clients take it for a time-out, and retry
 	} {
 		c := many(1)
 		c.Proto, c.Mix = GRPC, named(t, s.policy)
@@ -277,7 +277,7 @@ func named(t *testing.T, name string) clients.Population {
 	return mix
 }
 
-// Policies do what their libraries do, whatever the answer was.
+// Policies behave as their libraries after every status.
 func TestPoliciesMeetEveryStatus(t *testing.T) {
 	const far = 20 * time.Second // a machine that is busy
 	var all sync.WaitGroup
@@ -317,8 +317,8 @@ func TestPoliciesMeetEveryStatus(t *testing.T) {
 		{"google-analytics", 403, "", 2, time.Second, far},
 		{"google-analytics", 502, "", 1, 0, 0},
 		{"google-http-java-client*3", 501, "", 2, 250 * time.Millisecond, far},
-		// Those that say nothing of failures come after what may go away, and
-		// obey a 429 or a 503.
+		// Policies that do not define which failures they retry do so after temporary
+		// ones, and obey a 429 or a 503.
 		{"exact", 503, "2", 2, 2 * time.Second, far},
 		{"exact", 500, "60", 2, 0, far},
 		{"exact", 404, "1", 1, 0, 0},
@@ -367,15 +367,15 @@ func TestPoliciesMeetEveryStatus(t *testing.T) {
 	}
 }
 
-// As many as nobody can start come in their time, or do not.
+// Clients at a rate that no machine can start come in their time, or not at all.
 func TestRunsEndInTime(t *testing.T) {
 	noLeak(t)
 	url := serveHTTP(t, false, refusing(0, 0, ""), new(atomic.Int64))
 	c := many(0)
 	c.Rate, c.Duration, c.Timeout, c.Patience, c.Even = MaxRate, time.Second/2, time.Second/2, 0, true
 	r := run(t, c, url)
-	// Half a second, the grace and the time-out; what is more, 20,000 clients that
-	// end at once may take on a machine that is busy.
+	// Half a second, the grace and the time-out; 20,000 clients that end at once may take
+	// more on a busy machine.
 	if r.Took > 5*time.Second || r.All.Clients+r.All.Skipped != MaxRate/2 {
 		t.Errorf("took %v, %d came and %d did not; want about 1.5s, and %d", r.Took, r.All.Clients, r.All.Skipped, MaxRate/2)
 	}
@@ -411,8 +411,7 @@ func TestGRPCMeetsHTTP(t *testing.T) {
 	}
 }
 
-// servers that nobody should be: each takes connections and does something to
-// them.
+// Servers that break the protocol, or never answer.
 func TestBadServers(t *testing.T) {
 	answer := func(s string) func(net.Conn) {
 		return func(c net.Conn) {
@@ -516,7 +515,7 @@ func TestCertificatesAreChecked(t *testing.T) {
 	}
 }
 
-// A server that cannot speak HTTP/2 is not asked in HTTP/1.1 instead.
+// A server without HTTP/2 gets no HTTP/1.1 request instead.
 func TestH2IsNotH1(t *testing.T) {
 	noLeak(t)
 	srv := httptest.NewUnstartedServer(refusing(0, 0, ""))
@@ -531,7 +530,7 @@ func TestH2IsNotH1(t *testing.T) {
 	}
 }
 
-// A run that is stopped leaves nothing behind, whatever it was doing.
+// A stopped run leaves nothing behind, in any state.
 func TestStoppedRunsLeaveNothing(t *testing.T) {
 	for _, proto := range []Proto{H1, H2C, GRPC} {
 		t.Run(string(proto), func(t *testing.T) {
@@ -591,7 +590,7 @@ func TestProgressIsThereMeanwhile(t *testing.T) {
 	}
 }
 
-// A host may have an address at which nobody listens, as localhost often does.
+// A host may have an address without a listener, as localhost often does.
 func TestDialTriesEveryAddress(t *testing.T) {
 	noLeak(t)
 	url := serveHTTP(t, false, refusing(0, 0, ""), new(atomic.Int64))

@@ -1,0 +1,146 @@
+package live
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/pushback"
+)
+
+// A verdict is what a client does after an attempt.
+type verdict int
+
+const (
+	served verdict = iota // it has its answer
+	retry                 // it tries again after a wait
+	gaveUp                // it leaves without an answer
+)
+
+// A client wants one answer.
+type client struct {
+	load   *Load
+	start  time.Time // of the run
+	index  int       // among all that come
+	isHerd bool
+	share  int
+	random *rand.Rand
+	due    time.Duration // when it comes, since start
+	conn   *spare        // for its first attempt, or nil
+}
+
+// live runs c until it is served or gives up. When ctx ends, its attempt is cut off. No
+// attempt begins after going has ended, which enough does.
+func (c *client) live(ctx, going context.Context, enough context.CancelCauseFunc) {
+	l := c.load
+	s := sender{index: c.index, address: l.cfg.address(c.index), precise: l.cfg.Mix[c.share].Precise, conn: c.conn}
+	due, gap := c.due, time.Duration(0)
+	if c.isHerd {
+		s.wrote = func() { l.wrote(time.Since(c.start)) }
+	}
+	for n := 1; ; n++ {
+		began := time.Since(c.start)
+		if !l.begin(c, n > 1, began) {
+			enough(ErrRequests)
+			return
+		}
+		attempt, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+		r := l.wire.send(attempt, s)
+		cancel()
+		e := end{reply: r, due: due, began: began, ended: time.Since(c.start), firstTime: c.due}
+		if ctx.Err() != nil && r.status < 0 { // the run was stopped, so the outcome is unknown
+			l.cut(c, e)
+			return
+		}
+		e.verdict, gap = c.decide(r, n, gap, e.ended-c.due)
+		l.record(c, e)
+		due = e.ended + gap
+		if e.verdict != retry || !wait(going, due-time.Since(c.start)) {
+			return
+		}
+		s.conn, s.wrote = nil, nil
+	}
+}
+
+// decide returns what c does after attempt number n, and for retry how long it waits. gap
+// is its wait before that attempt. elapsed is the time since its first attempt was due.
+func (c *client) decide(r reply, n int, gap, elapsed time.Duration) (verdict, time.Duration) {
+	cfg := &c.load.cfg
+	policy := cfg.Mix[c.share].Policy
+	if r.status >= 200 && r.status < 300 {
+		return served, 0
+	}
+	failed := cmp.Or(r.failed, r.status)
+	hint, ask := asks(policy, failed, r.hint)
+	if n == cfg.Attempts || !ask {
+		return gaveUp, 0
+	}
+	sent := c.load.budget(c)
+	after, again := policy.Next(clients.Refused{
+		Attempt: n, Hint: hint, Gap: gap, Elapsed: elapsed, U: c.random.Float64(),
+		Status: failed, Retries: sent.retries, Requests: sent.requests,
+	})
+	if !again || after > cfg.Patience-elapsed { // not elapsed+after, which may overflow
+		return gaveUp, 0
+	}
+	c.load.retries(c)
+	return retry, max(after, 0)
+}
+
+// asks reports whether p decides after a failure, and returns the part of the hint that it
+// may know. A clients.Client defines which failures it retries and in which answers it
+// obeys a hint; a clients.Only defines the former. Other policies decide after failures
+// that may be temporary, and know the hints of 429 (RFC 6585, section 4) and 503.
+func asks(p clients.Policy, status int, hint pushback.Hint) (pushback.Hint, bool) {
+	statuses, hints := knows(p)
+	if !hints && status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
+		hint = pushback.Hint{}
+	}
+	return hint, statuses || mayRetry(status)
+}
+
+// knows reports whether p defines which failures it retries, and in which answers it obeys
+// a hint.
+func knows(p clients.Policy) (statuses, hints bool) {
+	switch p := p.(type) {
+	case clients.Client:
+		return true, true
+	case clients.Only:
+		_, hints = knows(p.Policy)
+		return true, hints
+	case clients.Named:
+		return knows(p.Policy)
+	case clients.MaxAttempts:
+		return knows(p.Policy)
+	case clients.Budgeted:
+		return knows(p.Policy)
+	}
+	return false, false
+}
+
+// mayRetry reports whether a failure may be temporary. An error of the request is not.
+func mayRetry(status int) bool {
+	switch status {
+	case clients.NoAnswer, clients.NoConnection,
+		http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
+		return false
+	}
+	return status >= 500
+}
+
+// wait returns true after d, or false as soon as ctx ends.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
