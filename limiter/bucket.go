@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// A Bucket is one key's standing: the moment at which its allowance will be
-// whole again. It counts no tokens, so it cannot drift and needs no refill; it
-// follows the Limit that it is given, so a reload can change it: what is owed
-// stays the same number of tokens, and applies to the new Limit at once.
+// A Bucket is the token bucket of one key, stored as the moment at which it will be
+// full again. It counts no tokens, so it cannot drift and needs no refill. It follows
+// the Limit that it is given, so a reload applies at once: the bucket owes the same
+// number of tokens under the new Limit.
 //
 // The zero Bucket is full. A Bucket is safe for concurrent use and must not be
 // copied.
@@ -29,7 +29,7 @@ func (b *Bucket) Take(l Limit, now time.Duration, n int) (wait time.Duration) {
 	return wait
 }
 
-// Claim is the first half of Take: it locks the bucket and tells the wait. The
+// Claim is the first half of Take: it locks the bucket and returns the wait. The
 // caller must Release the claim soon, and may Commit it before if wait is 0.
 func (b *Bucket) Claim(l Limit, now time.Duration, n int) (c Claim, wait time.Duration) {
 	b.mu.Lock()
@@ -40,8 +40,8 @@ func (b *Bucket) Claim(l Limit, now time.Duration, n int) (c Claim, wait time.Du
 	return Claim{mu: &b.mu, fullAt: &b.fullAt, paid: paid}, wait
 }
 
-// ClaimAbove is Claim for one who may not take the last reserve tokens: the wait
-// is until n+reserve are there. A reserve that leaves less than n of the burst
+// ClaimAbove is Claim for a request that may not take the last reserve tokens: the
+// wait is until there are n+reserve. A reserve that leaves less than n of the burst
 // is cut.
 func (b *Bucket) ClaimAbove(l Limit, now time.Duration, n, reserve int) (c Claim, wait time.Duration) {
 	c, wait = b.Claim(l, now, n)
@@ -51,7 +51,7 @@ func (b *Bucket) ClaimAbove(l Limit, now time.Duration, n, reserve int) (c Claim
 	return c, wait
 }
 
-// Level returns how many whole tokens are there.
+// Level returns how many whole tokens the bucket holds.
 func (b *Bucket) Level(l Limit, now time.Duration) int {
 	c, _ := b.Claim(l, now, 0)
 	defer c.Release()

@@ -1,10 +1,11 @@
-// Package limiter decides whether a request fits into a rate.
+// Package limiter is rate limiting by token buckets (GCRA): it decides whether a
+// request fits into a rate.
 //
 // A [Limit] is what the operator sets: so many requests per period, so many at
 // once. A [Bucket] is what traffic writes: one instant. A [Table] holds one
-// instant per key for very many keys. Limits are passed with every call: a
-// reload changes a limit at once and forgives nobody, and a config that is never
-// used changes nothing.
+// instant per key for very many keys. Limits are passed with every call: a reload
+// changes a limit at once and forgives no client, and a config that is never used
+// changes nothing.
 //
 // # The law
 //
@@ -27,12 +28,12 @@
 // refusal is exact: the same request is admitted at now+wait, and not a
 // nanosecond sooner, if nothing else comes. Memory is bounded.
 //
-// # Non-promises
+// # Limitations
 //
 // The time to earn one token is rounded up to whole nanoseconds: the rate is
 // never above what was set, and below it by a share of at most Rate/1e9 per
-// second (0.1 % at a million per second). When a Table is full, see its
-// documentation for who is forgotten.
+// second (0.1 % at a million per second). A full Table forgets keys; its
+// documentation says which.
 //
 // # Time
 //

@@ -9,7 +9,7 @@ import (
 )
 
 // maxRefill bounds how long an empty bucket may take to fill. Beyond a month
-// it is a quota, not a rate limit, and wants storage that outlives the process.
+// it is a quota, not a rate limit, and needs storage that outlives the process.
 const maxRefill = 31 * 24 * time.Hour
 
 // Never is the wait for a request whose cost is above the burst.
@@ -107,12 +107,11 @@ func (l Limit) take(fullAt, now time.Duration, n int) (paid, wait time.Duration)
 	return paid, 0
 }
 
-// carry returns what an instant that was written under the limit old is under l:
-// what is owed stays the same number of tokens, but no more than a burst, so that
-// a bucket is at worst empty: or a client that had used up a burst of 1000 would
-// have to wait for all of them to be earned at a rate for ten. So lowering a
-// burst and raising it again gives back the difference. Fractions of a
-// nanosecond are rounded up.
+// carry converts an instant that was written under the limit old to l. The bucket owes
+// the same number of tokens, but no more than a burst, so that it is at worst empty.
+// Otherwise a client that had used up a burst of 1000 would have to wait until all of
+// them are earned at a rate for ten. So lowering a burst and raising it again gives
+// back the difference. Fractions of a nanosecond are rounded up.
 func (l Limit) carry(old Limit, fullAt, now time.Duration) time.Duration {
 	if fullAt <= now || old.interval == 0 {
 		return fullAt

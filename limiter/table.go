@@ -22,12 +22,12 @@ const (
 	MaxKeys = 1 << 26
 )
 
-// A Key names one client or whatever else is counted by itself. Keys are
+// A Key identifies one client, or anything else that has its own bucket. Keys are
 // 64-bit hashes: two different names share a Key, and so a bucket, with a
 // probability of 2^-64 per pair.
 type Key uint64
 
-// seed makes keys unpredictable, so that nobody can choose names that collide.
+// seed makes keys unpredictable, so that no client can choose names that collide.
 var seed = maphash.MakeSeed()
 
 // KeyOf returns the Key for a name. It is never 0, and differs from process to
@@ -56,17 +56,16 @@ func KeyOfParts(parts ...string) Key {
 // takes 32 bytes at most, and up to half of the bound no key lacks room: set the
 // bound at twice the clients that you expect within one refill time of the bucket.
 //
-// When a new key finds no room, this is who is forgotten, the first that
-// applies among the 14 keys in its two sets:
+// When a new key finds no room, a key is evicted, the first that applies among the 14
+// keys in its two sets:
 //
 //  1. a key whose bucket is full again: forgetting it changes nothing;
 //  2. the key that owes least, if it could afford another request now:
 //     forgetting it grants at most what it had spent of its burst;
-//  3. nobody: a key that is over its limit is never forgotten, so nobody is
-//     forgiven by a flood. The new key shares one bucket, that of its first
-//     set, with the other new keys that find no room there, until one of the 14
-//     is no longer over its limit, which may be sooner than the wait that it
-//     was told.
+//  3. none: a key that is over its limit is never forgotten, so a flood forgives
+//     no client. The new key shares one bucket, that of its first set, with the other
+//     new keys that find no room there, until one of the 14 is no longer over its
+//     limit. That may be sooner than the wait that it was told.
 //
 // A Table follows the Limit that it is given, like a Bucket; but all its users
 // should give it the same one, except for the moment of a reload.
@@ -89,19 +88,19 @@ type shard struct {
 	stats Stats // guarded by mu
 	unit  Limit // guarded by mu; what the instants were written under
 
-	// The latest clock reading. Slots are given away by it, so a reading that
-	// comes late is taken for it, or a key whose slot is gone would be fresh.
+	// The latest clock reading. Slots are given away by it. An earlier reading counts
+	// as the latest, or a key whose slot is gone would be fresh.
 	latest time.Duration // guarded by mu
 
-	// The bound to which the shard could not grow, because a key found no place
-	// in the larger one. It stays as it is, and forgets nobody.
+	// The bound that the shard could not grow to, because a key found no slot in the
+	// larger one. It keeps its size, and forgets no key.
 	stuck int // guarded by mu
 
 	_ [128 - 8 - 24 - 24 - 24 - 8 - 8]byte
 }
 
-// A set is a place for seven keys. An empty slot is one whose bucket is full:
-// there is no other mark.
+// A set has slots for seven keys. An empty slot is one whose bucket is full: there is
+// no other mark.
 type set struct {
 	owner  [ways]Key
 	fullAt [ways]time.Duration
@@ -131,16 +130,16 @@ func (t *Table) Claim(l Limit, maxKeys int, key Key, now time.Duration, n int) (
 		s.carry(l, now)
 	}
 	c = Claim{mu: &s.mu, shard: s, key: key}
-	fullAt := c.place(l, max(1, maxKeys/(shards*ways)), now, n)
+	fullAt := c.findSlot(l, max(1, maxKeys/(shards*ways)), now, n)
 	if c.paid, wait = l.take(fullAt, now, n); wait > 0 && wait != Never {
 		wait += late
 	}
 	return c, wait
 }
 
-// place finds the slot for the claim's key, makes room if it may, and returns
-// the bucket's instant. It forgets nobody: that is left to Commit.
-func (c *Claim) place(l Limit, maxSets int, now time.Duration, n int) time.Duration {
+// findSlot finds the slot for the claim's key, makes room if it may, and returns the
+// bucket's instant. It forgets no key: that is left to Commit.
+func (c *Claim) findSlot(l Limit, maxSets int, now time.Duration, n int) time.Duration {
 	s, key := c.shard, c.key
 	if len(s.sets) == 0 || len(s.sets) > maxSets {
 		s.resize(max(1, min(len(s.sets), maxSets)), now)
@@ -173,7 +172,7 @@ func (c *Claim) place(l Limit, maxSets int, now time.Duration, n int) time.Durat
 	}
 }
 
-// A slot is one key's place in a set.
+// A slot of a set holds one key.
 type slot struct {
 	owner  *Key
 	fullAt *time.Duration
@@ -216,8 +215,8 @@ func (s *shard) setsOf(key Key) (a, b *set) {
 	return &s.sets[i], &s.sets[j]
 }
 
-// carry makes the shard follow another limit. It visits every key, so all users
-// of a table should have one limit, but for the moment of a reload.
+// carry makes the shard follow another limit. It visits every key, so all users of a
+// table should have one limit, except for the moment of a reload.
 func (s *shard) carry(l Limit, now time.Duration) {
 	for i := range s.sets {
 		p := &s.sets[i]
@@ -229,11 +228,10 @@ func (s *shard) carry(l Limit, now time.Duration) {
 	s.unit = l
 }
 
-// resize moves all keys that still owe something to new sets. If it grows and a
-// key finds no place, everything stays as it was, and resize reports false. If
-// it shrinks, because the bound was lowered, the keys that owe least are
-// forgotten. Keys lose their place, so the latest of the shared instants becomes
-// everyone's.
+// resize moves all keys that still owe something to new sets. If it grows and a key
+// finds no slot, nothing changes, and resize reports false. If it shrinks, because the
+// bound was lowered, the keys that owe least are forgotten. Keys change their sets, so
+// all sets get the latest of the shared instants.
 func (s *shard) resize(sets int, now time.Duration) bool {
 	old := s.sets
 	s.sets = make([]set, sets)
@@ -257,14 +255,14 @@ func (s *shard) resize(sets int, now time.Duration) bool {
 	return true
 }
 
-// maxMoves bounds the search for a place when a shard is resized. A shard that
-// has grown is at most nine tenths full, where a few moves are enough.
+// maxMoves bounds the search for a slot when a shard is resized. A shard that has
+// grown is at most nine tenths full, where a few moves are enough.
 const maxMoves = 128
 
-// move gives a place to a key that has lost its own. If its sets are full it
-// takes the place of another key, which goes to its other set, and so on (cuckoo
-// hashing: Pagh and Rodler, 2001). If that does not end, the key that owes least
-// of the last ones is left out, and move reports false.
+// move gives a slot to a key that has lost its own. If its sets are full it takes the
+// slot of another key, which moves to its other set, and so on (cuckoo hashing: Pagh
+// and Rodler, 2001). If that does not end, the key that owes least of the last ones is
+// left out, and move reports false.
 func (s *shard) move(key Key, fullAt, now time.Duration) bool {
 	var from *set // where the key has just been: it does not go back
 	for i := range maxMoves {
@@ -299,7 +297,7 @@ func (s *shard) makeRoom(a, b *set, now time.Duration) bool {
 			}
 			if j, free := other.least(now); free > 0 {
 				other.owner[j], other.fullAt[j] = owner, from.fullAt[i]
-				from.owner[i], from.fullAt[i] = 0, 0 // a key must not stand in two places
+				from.owner[i], from.fullAt[i] = 0, 0 // a key must not have two slots
 				return true
 			}
 		}
@@ -307,8 +305,8 @@ func (s *shard) makeRoom(a, b *set, now time.Duration) bool {
 	return false
 }
 
-// Len returns how many keys owe something at now, that is, are remembered for
-// a reason. It visits the whole table, a shard at a time: for scrapes only.
+// Len returns how many keys owe something at now. It visits the whole table, a shard
+// at a time: it is for scrapes only.
 func (t *Table) Len(now time.Duration) (n int) {
 	for i := range t.shards {
 		s := &t.shards[i]

@@ -52,11 +52,11 @@ func TestKeysAreCountedApart(t *testing.T) {
 	}
 }
 
-// A client that is over its limit stays over it, whatever others do: ten
-// million keys come once each, a thousand limited clients knock all the while.
-func TestFloodForgivesNobody(t *testing.T) {
+// A client that is over its limit stays over it, whatever others do: five million keys
+// come once each, while a thousand limited clients repeat their requests.
+func TestFloodForgivesNoClient(t *testing.T) {
 	const limited, maxKeys = 1_000, 20_000
-	flood := 10_000_000
+	flood := 5_000_000
 	if testing.Short() {
 		flood = 1_000_000
 	}
@@ -109,7 +109,7 @@ func TestNoRoomSharesABucket(t *testing.T) {
 	}
 }
 
-// Whatever is shared, grown or forgotten, the wait of a refusal is true.
+// Whether a key shares a bucket, is moved or is forgotten, the wait of a refusal holds.
 func TestWaitsAreTrueUnderPressure(t *testing.T) {
 	l := mustLimit(t, 10, time.Second, 3)
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -128,9 +128,9 @@ func TestWaitsAreTrueUnderPressure(t *testing.T) {
 	}
 }
 
-// A table that grows to its bound forgets nobody on the way, however small the
-// last step is.
-func TestGrowthForgetsNobody(t *testing.T) {
+// A table that grows to its bound forgets no key on the way, however small the last
+// step is.
+func TestGrowthForgetsNoKey(t *testing.T) {
 	l := mustLimit(t, 1, time.Hour, 1)
 	for seed := range uint64(60) {
 		maxKeys := MinKeys + int(seed)*shards*ways
@@ -140,7 +140,7 @@ func TestGrowthForgetsNobody(t *testing.T) {
 			table.Take(l, maxKeys, Key(rng.Uint64()), time.Second, 1)
 		}
 		if s := table.Stats(); s.Evicted > 0 || s.Shared == 0 {
-			t.Fatalf("bound %d: %+v; want the table full and nobody forgotten, for all are over their limit", maxKeys, s)
+			t.Fatalf("bound %d: %+v; want the table full and no key forgotten, for all are over their limit", maxKeys, s)
 		}
 	}
 }
@@ -162,7 +162,7 @@ func TestLeastOwingIsForgottenFirst(t *testing.T) {
 		table.Take(l, maxKeys, key, time.Second, cost)
 	}
 	if s := table.Stats(); s.Evicted == 0 {
-		t.Fatal("nobody was forgotten: the test shows nothing")
+		t.Fatal("no key was forgotten: the test shows nothing")
 	}
 	for i, key := range heavy {
 		if table.Take(l, maxKeys, key, time.Second, 2) == 0 {
@@ -171,8 +171,8 @@ func TestLeastOwingIsForgottenFirst(t *testing.T) {
 	}
 }
 
-// A clock reading that comes late is not a way to be fresh in a slot that has
-// been given away meanwhile.
+// A clock reading that comes late does not make a key fresh whose slot has been given
+// away meanwhile.
 func TestLateReadings(t *testing.T) {
 	l := mustLimit(t, 1, time.Second, 1)
 	var table Table
@@ -188,8 +188,8 @@ func TestLateReadings(t *testing.T) {
 	}
 }
 
-// While nobody lacks room, a table is so many buckets: it decides as a map of
-// them does, whatever is moved or grown, and whether claims are committed or not.
+// While there is room for all keys, a table decides as a map of buckets does, however it
+// moves keys and grows, and whether claims are committed or not.
 func TestTableIsAMapOfBuckets(t *testing.T) {
 	l := mustLimit(t, 1, time.Second, 5)
 	var table Table
@@ -240,7 +240,7 @@ func TestBoundIsLoweredAndRaised(t *testing.T) {
 	}
 }
 
-// Up to half of the bound nobody is forgotten for want of room.
+// Up to half of the bound no key is forgotten for want of room.
 func TestHalfFits(t *testing.T) {
 	l := mustLimit(t, 1, time.Hour, 5)
 	var table Table
@@ -250,7 +250,7 @@ func TestHalfFits(t *testing.T) {
 		table.Take(l, maxKeys, Key(rng.Uint64()), time.Second, 1)
 	}
 	if s := table.Stats(); s.Evicted+s.Shared > 0 {
-		t.Errorf("%+v at half of the bound; want nobody without room", s)
+		t.Errorf("%+v at half of the bound; want room for all keys", s)
 	}
 }
 
