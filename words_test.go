@@ -32,7 +32,6 @@ var left = map[string]int{
 	"k8s/route":          11,
 	"k8s/testbed":        1,
 	"k8s/translate":      19,
-	"loadshed":           77,
 	"loadtest/accesslog": 20,
 	"loadtest/lab":       69,
 	"loadtest/live":      0,

@@ -107,8 +107,7 @@ func TestLawIsNotKept(t *testing.T) {
 	}
 }
 
-// F5: a limit that is not used does not grow, and one that is far above the use
-// comes down.
+// A limit that is not used does not grow, and one that is far above the use comes down.
 func TestUnusedLimitDoesNotGrow(t *testing.T) {
 	s := steady{l: law(t, AdaptiveConfig{Initial: 30})}
 	s.serve(t, time.Minute, 5, 20*time.Millisecond, SignalServed, 0)
@@ -123,8 +122,8 @@ func TestUnusedLimitDoesNotGrow(t *testing.T) {
 	}
 }
 
-// F3: latency rises for good, without a queue. Cuts bring no lower latency, so they
-// are taken back.
+// Latency rises for good, without a queue. Cuts bring no lower latency, so they are
+// taken back.
 func TestCutThatDoesNotPayIsTakenBack(t *testing.T) {
 	s := steady{l: law(t, AdaptiveConfig{NoProbe: true})}
 	s.serve(t, 20*time.Second, 10, 50*time.Millisecond, SignalServed, 0)
@@ -153,7 +152,7 @@ func (s *steady) queueing(t testing.TB, lasts time.Duration, c int) {
 	}
 }
 
-// F1: half an hour of overload does not make the limit drift.
+// Half an hour of overload does not make the limit drift.
 func TestLimitDoesNotDrift(t *testing.T) {
 	s := steady{l: law(t, AdaptiveConfig{})}
 	s.serve(t, 20*time.Second, 4, 50*time.Millisecond, SignalServed, 0)
@@ -182,19 +181,19 @@ func TestProbeFindsTheQueue(t *testing.T) {
 	}
 }
 
-// F4: who is not pressed is not probed.
+// A backend under no pressure is not probed.
 func TestNoProbeWithoutPressure(t *testing.T) {
 	s := steady{l: law(t, AdaptiveConfig{})}
 	s.serve(t, 10*time.Minute, 19, 50*time.Millisecond, SignalServed, 0)
 	if n := s.reasons()[Probed]; n > 0 {
-		t.Errorf("%d probes of a backend that refuses nobody", n)
+		t.Errorf("%d probes while no request is rejected", n)
 	}
 }
 
-// F6, F7: what times out is seen, and lowers the limit, but never the standard. The
-// limit is back soon after.
+// Time-outs lower the limit, but never raise the baseline. The limit is back soon
+// after.
 func TestTimeOuts(t *testing.T) {
-	// Of 20; with 19 the limit is always used up, so that nobody knows what is ordinary.
+	// Of 20; with 19 the limit is always used up, so that the usual demand is not known.
 	for _, inFlight := range []int{15, 19} {
 		s := steady{l: law(t, AdaptiveConfig{})}
 		s.serve(t, 20*time.Second, inFlight, 50*time.Millisecond, SignalServed, 0)
@@ -216,7 +215,7 @@ func TestTimeOuts(t *testing.T) {
 	}
 }
 
-// F8: the first to end are the fastest. They do not become the baseline.
+// The first requests to end are the fastest. They do not become the baseline.
 func TestFirstWindowIsNoBaseline(t *testing.T) {
 	s := steady{l: law(t, AdaptiveConfig{})}
 	s.serve(t, 240*time.Millisecond, 10, 5*time.Millisecond, SignalServed, 0)
@@ -228,7 +227,7 @@ func TestFirstWindowIsNoBaseline(t *testing.T) {
 	}
 }
 
-// F8: one request that took a hundred times as long does not make a window.
+// One request that took a hundred times as long does not make a window.
 func TestEffectiveSampleSize(t *testing.T) {
 	var w window
 	for range 99 {
@@ -247,7 +246,7 @@ func TestEffectiveSampleSize(t *testing.T) {
 	}
 }
 
-// F9: at one request every two seconds the limit still moves, and does not mistake
+// At one request every two seconds the limit still moves, and does not mistake
 // chance for overload.
 func TestLowTraffic(t *testing.T) {
 	s := steady{l: law(t, AdaptiveConfig{})}
@@ -259,11 +258,11 @@ func TestLowTraffic(t *testing.T) {
 		t.Errorf("limit %d", n)
 	}
 	if s.a.control.seen[0] < shapeMinSamples {
-		t.Errorf("learnt from %d of 200 requests", s.a.control.seen[0])
+		t.Errorf("learned from %d of 200 requests", s.a.control.seen[0])
 	}
 }
 
-// F10: more of the slow requests is no congestion.
+// More requests of a slow route are no congestion.
 func TestMixOfRoutes(t *testing.T) {
 	s := steady{l: law(t, AdaptiveConfig{})}
 	play := func(lasts time.Duration, slow int) {
@@ -291,7 +290,7 @@ func TestMixOfRoutes(t *testing.T) {
 	}
 }
 
-// F13: what is ignored leaves no trace.
+// An ignored request leaves no trace.
 func TestIgnored(t *testing.T) {
 	var a Adaptive
 	l := law(t, AdaptiveConfig{})
@@ -486,9 +485,9 @@ func BenchmarkAdaptive(b *testing.B) {
 	})
 }
 
-// The operator lowers max while the backend fails. What was there before cannot be
-// reached then, and must not keep the law in its slow start for ever.
-func TestMaxBelowWhatWasBefore(t *testing.T) {
+// The operator lowers max while the backend fails. The former limit cannot be reached
+// then, and must not keep the law in its slow start for ever.
+func TestMaxBelowTheFormerLimit(t *testing.T) {
 	for _, c := range []AdaptiveConfig{{Max: 50}, {Max: 50, Target: time.Second}} {
 		wide := c
 		wide.Max, wide.Initial = 1000, 200

@@ -17,7 +17,7 @@ func TestClassesAreSortedByShare(t *testing.T) {
 	if i, ok := c.Index("batch"); i != 4 || !ok {
 		t.Errorf("batch is %d, %v", i, ok)
 	}
-	for _, name := range []string{"nobody", Unpaid, ""} {
+	for _, name := range []string{"unknown", Unpaid, ""} {
 		if i, ok := c.Index(name); c.At(i).Name != Default || ok {
 			t.Errorf("%q is %s, %v; want the default, since there is no such class", name, c.At(i).Name, ok)
 		}
@@ -48,9 +48,8 @@ func TestClassErrors(t *testing.T) {
 	}
 }
 
-// Room is kept for higher classes while there are any, and a little longer, and for
-// nobody else.
-func TestRoomIsKeptForThoseWhoCome(t *testing.T) {
+// Places are kept for higher classes while their requests come, and a little longer.
+func TestPlacesAreKeptForClassesThatCome(t *testing.T) {
 	c, err := NewClasses([]Class{{Name: Critical}, {Name: Default}, {Name: Sheddable}})
 	if err != nil {
 		t.Fatal(err)
@@ -83,11 +82,11 @@ func TestRoomIsKeptForThoseWhoCome(t *testing.T) {
 	}
 	s.Seen(now, critical)
 	if got := s.Room(now, unpaid, 1, c); got != 1 {
-		t.Errorf("%d of one place; want one, or nobody would ever be served", got)
+		t.Errorf("%d of one place; want one, or no request of it would ever be served", got)
 	}
 }
 
-// Who is drawn stays so for an hour, and then all are drawn anew, but not all at
+// A client that is drawn stays so for an hour. Then all are drawn anew, but not at
 // once.
 func TestDrawnForAnHour(t *testing.T) {
 	const clients = 20_000

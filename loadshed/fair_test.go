@@ -35,7 +35,7 @@ func FuzzInFlight(f *testing.F) {
 	})
 }
 
-// Nobody is remembered who has nothing in flight.
+// A client with no requests in flight is not remembered.
 func TestInFlightForgets(t *testing.T) {
 	var in InFlight
 	var wg sync.WaitGroup

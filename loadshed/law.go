@@ -401,8 +401,8 @@ func (c *control) setTarget(s *sample, r *reading) {
 		r.most = max(r.most, n)
 	}
 	if peak := float64(s.peak); peak > 0 && peak < usedUpShare*c.limit {
-		// The requests that hit the limit had a class's share of it only. What was in
-		// flight is what was let in, and says that much less about the limit.
+		// The requests that hit the limit had a class's share of it only: that much more
+		// would have been in flight.
 		r.most *= c.limit / peak
 	}
 	spare := 1 - (1-tightHeadroom)*between(0, (c.excess-overloadShare)/(heavyOverloadShare-overloadShare), 1)

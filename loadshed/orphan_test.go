@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// due forgets the ghosts that are due, and counts them.
+// due removes the orphans that are due, and counts them.
 func (g *Orphans) due(now time.Duration) (n int) {
 	for {
 		if _, due := g.Due(now); !due {
@@ -16,8 +16,8 @@ func (g *Orphans) due(now time.Duration) (n int) {
 	}
 }
 
-// FuzzGhosts compares it with a sorted slice.
-func FuzzGhosts(f *testing.F) {
+// FuzzOrphans compares it with a sorted slice.
+func FuzzOrphans(f *testing.F) {
 	f.Add([]byte{9, 3, 7, 200, 1, 5, 210, 255})
 	f.Fuzz(func(t *testing.T, steps []byte) {
 		var g Orphans
@@ -45,11 +45,11 @@ func FuzzGhosts(f *testing.F) {
 					t.Fatalf("%d are due at %v, want %d", n, now, before-len(want))
 				}
 				if len(want) == 0 && back != owners {
-					t.Fatalf("all are due, and not all owners are told")
+					t.Fatalf("all are due, and not all owners were returned")
 				}
 			}
 			if g.Len() != len(want) {
-				t.Fatalf("%d ghosts, want %d", g.Len(), len(want))
+				t.Fatalf("%d orphans, want %d", g.Len(), len(want))
 			}
 			if len(want) == maxOrphans {
 				return
@@ -58,11 +58,11 @@ func FuzzGhosts(f *testing.F) {
 	})
 }
 
-func TestGhostsAreBounded(t *testing.T) {
+func TestOrphansAreBounded(t *testing.T) {
 	var g Orphans
 	for i := range maxOrphans {
 		if !g.Keep(time.Duration(maxOrphans-i)*ms, 0) {
-			t.Fatalf("no room for ghost %d", i)
+			t.Fatalf("no room for orphan %d", i)
 		}
 	}
 	if g.Keep(0, 0) {

@@ -12,7 +12,7 @@ func TestPause(t *testing.T) {
 	const longest = time.Minute
 	now := time.Hour
 	if p.Left(0) != 0 || p.Left(now) != 0 || p.Resumed(now) {
-		t.Error("a pause that nobody has made")
+		t.Error("a pause before the first Set")
 	}
 	p.Set(now, 5*time.Second, longest)
 	p.Set(now+time.Second, time.Second, longest) // does not shorten it

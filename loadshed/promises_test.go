@@ -21,8 +21,8 @@ func mustClasses(t testing.TB, list ...Class) Classes {
 	return c
 }
 
-// Who has which room is a story: nothing is kept free for classes that do not come,
-// and what is kept is kept from the first request of a class to 3 s after its last.
+// No places are kept for classes that do not come. For the others they are kept from
+// the first request of a class to 3 s after its last.
 func TestRoom(t *testing.T) {
 	c := mustClasses(t, Class{Name: Critical}, Class{Name: Sheddable})
 	const critical, normal, sheddable, unpaid = 0, 1, 2, 3
@@ -60,7 +60,7 @@ func TestRoom(t *testing.T) {
 			t.Errorf("room of %d is %d, want %d", limit, got, want)
 		}
 	}
-	s.Seen(0, -1) // nobody's
+	s.Seen(0, -1) // ignored
 	s.Seen(0, MaxClasses)
 	if got := s.Room(time.Hour, 0, 7, Classes{}); got != 7 {
 		t.Errorf("room of the zero Classes is %d, want all 7", got)
@@ -117,9 +117,9 @@ func TestCriticalIsServed(t *testing.T) {
 			t.Errorf("%d places: %.2f %% of %d critical requests were served, want 99.9", limit, 100*share, offered[critical])
 		}
 		if rate := float64(served[sheddable]) / 60; rate < 0.45*capacity {
-			t.Errorf("%d places: %.0f sheddable requests per second besides, want nearly %.0f", limit, rate, 0.5*capacity)
+			t.Errorf("%d places: %.0f sheddable requests per second as well, want nearly %.0f", limit, rate, 0.5*capacity)
 		}
-		for next() < 70*time.Second { // nobody critical from here
+		for next() < 70*time.Second { // no critical requests from here
 			offer(now, sheddable)
 		}
 		served[sheddable] = 0
@@ -127,7 +127,7 @@ func TestCriticalIsServed(t *testing.T) {
 			offer(now, sheddable)
 		}
 		if rate := float64(served[sheddable]) / 10; rate < 0.93*capacity {
-			t.Errorf("%d places: %.0f sheddable requests per second with nobody above, want nearly %.0f", limit, rate, capacity)
+			t.Errorf("%d places: %.0f sheddable requests per second without higher classes, want nearly %.0f", limit, rate, capacity)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func TestInFlightUnderContention(t *testing.T) {
 	}
 }
 
-// What a crowd has taken up is not kept once it has gone.
+// Memory of a crowd is given back once it has gone.
 func TestInFlightForgetsACrowd(t *testing.T) {
 	var f InFlight
 	const crowd = 100_000
@@ -233,8 +233,8 @@ func TestBudgetIsWhatIsSpare(t *testing.T) {
 	}
 }
 
-// What was measured before an overload, or has not been, is not what is measured in
-// it: the first second gives the least, the second what it is.
+// First attempts that were measured before an overload, or never, are not those in it.
+// The first second gives the least, the next one the rest.
 func TestBudgetAfterALull(t *testing.T) {
 	var b Budget
 	first := func(start time.Duration) {
@@ -248,7 +248,7 @@ func TestBudgetAfterALull(t *testing.T) {
 	}
 	first(0)
 	for now := 10 * time.Second; now < 10*time.Minute; now += time.Second {
-		b.First() // a quiet time, in which nobody asks
+		b.First() // a quiet time without retries
 	}
 	first(10 * time.Minute)
 }
@@ -261,13 +261,13 @@ func TestBudgetFollowsTheCapacity(t *testing.T) {
 	}
 	for range 1000 {
 		if !b.Take(30*time.Second, math.Inf(1)) {
-			t.Fatal("refused by what has no limit")
+			t.Fatal("rejected at an infinite capacity")
 		}
 	}
 }
 
-// All that ask at once get the allowance of each second together, not one more and
-// not one less.
+// Concurrent calls get the allowance of each second together, not one more and not one
+// less.
 func TestBudgetUnderContention(t *testing.T) {
 	const goroutines, tries, capacity, seconds = 32, 40, 25, 100
 	var b Budget
@@ -291,8 +291,8 @@ func TestBudgetUnderContention(t *testing.T) {
 	}
 }
 
-// Whenever retries come, in no window of some seconds more are let in than what is
-// spare, but for what is at its edges.
+// Whenever retries come, no window of some seconds lets in more than the backend can
+// spare, except at its edges.
 func FuzzBudget(f *testing.F) {
 	f.Add(uint16(280), uint16(300), []byte{1, 0, 0, 200, 3, 9, 255, 255})
 	f.Add(uint16(10), uint16(0), []byte{0})
@@ -400,8 +400,8 @@ func TestResumedOncePerPause(t *testing.T) {
 	}
 }
 
-// Of all that ask at once one is let through per second, and one is told that
-// the pause is over, though some still hold what they read during the last one.
+// Of all concurrent calls one per second is let through, and one is told that the pause
+// is over, though some still have the clock of the last one.
 func TestPauseUnderContention(t *testing.T) {
 	const goroutines, pauses = 16, 300
 	var p Pause
@@ -470,8 +470,8 @@ func BenchmarkPause(b *testing.B) {
 	}
 }
 
-// Every place that is kept is given back once, whoever asks.
-func TestGhostsUnderContention(t *testing.T) {
+// Every place that is kept is given back once, to any caller.
+func TestOrphansUnderContention(t *testing.T) {
 	const goroutines, rounds = 16, 2_000
 	var g Orphans
 	var kept, due atomic.Int64
@@ -497,7 +497,7 @@ func TestGhostsUnderContention(t *testing.T) {
 	}
 }
 
-func TestGhostsAllocateNothing(t *testing.T) {
+func TestOrphansAllocateNothing(t *testing.T) {
 	var g Orphans
 	now := time.Duration(0)
 	if n := testing.AllocsPerRun(1000, func() { g.Keep(now, 1); g.Keep(now+9, 2); g.Due(now); now++ }); n != 0 {
@@ -505,7 +505,7 @@ func TestGhostsAllocateNothing(t *testing.T) {
 	}
 }
 
-func BenchmarkGhosts(b *testing.B) {
+func BenchmarkOrphans(b *testing.B) {
 	b.Run("none due", func(b *testing.B) {
 		var g Orphans
 		g.Keep(time.Hour, 1)

@@ -13,8 +13,8 @@ import (
 
 const ms = time.Millisecond
 
-// someRoom returns a function for Wake that has n places.
-func someRoom(n int) func(Rank) bool {
+// places returns a function for Wake that has n places.
+func places(n int) func(Rank) bool {
 	return func(Rank) bool {
 		n--
 		return n >= 0
@@ -45,7 +45,7 @@ func told(w *Waiter) Verdict {
 func wantGrants(t *testing.T, q *Queue, now time.Duration, want ...*Waiter) {
 	t.Helper()
 	for i, w := range want {
-		if n := q.Wake(now, someRoom(1)); n != 1 {
+		if n := q.Wake(now, places(1)); n != 1 {
 			t.Fatalf("place %d at %v: %d let in, want 1", i, now, n)
 		}
 		if v := told(w); v != Granted {
@@ -118,14 +118,14 @@ func TestHigherRankFirst(t *testing.T) {
 }
 
 // A standing queue of low rank, and above it one that empties.
-func TestLowerRanksMakeNobodyHasty(t *testing.T) {
+func TestLowerRanksDoNotShortenTheTimeout(t *testing.T) {
 	var q Queue
 	low := mustJoin(t, &q, 0, 1)
 	a := mustJoin(t, &q, 200*ms, 2)
 	b := mustJoin(t, &q, 210*ms, 2)
-	hastyLow := mustJoin(t, &q, 210*ms, 0)
+	lowest := mustJoin(t, &q, 210*ms, 0)
 	q.Expire(230 * ms)
-	wantTold(t, hastyLow, Expired)
+	wantTold(t, lowest, Expired)
 	wantGrants(t, &q, 230*ms, a, b, low)
 
 	// The other way round, the higher ones stand in the way.
@@ -135,7 +135,7 @@ func TestLowerRanksMakeNobodyHasty(t *testing.T) {
 	wantTold(t, low, Expired)
 }
 
-func TestFullQueueMakesRoomForHigherRanks(t *testing.T) {
+func TestFullQueueReplacesLowerRanks(t *testing.T) {
 	join := func(q *Queue, now time.Duration, rank Rank) *Waiter {
 		return q.Join(now, 0, rank, 3, time.Second, 0)
 	}
@@ -181,7 +181,7 @@ func TestFullQueueMakesRoomForHigherRanks(t *testing.T) {
 		wantTold(t, b, Dropped)
 		wantTold(t, c, waiting)
 		if q.Join(3, 0, 2, 0, time.Second, 0) == nil {
-			t.Error("a higher rank has no room in a queue that may have nobody but has lower ones")
+			t.Error("a higher rank has no room in a queue of size 0 that has lower ones")
 		}
 		wantTold(t, a, Dropped)
 	})
@@ -192,7 +192,7 @@ func TestFullQueueMakesRoomForHigherRanks(t *testing.T) {
 			t.Error("two in a queue of one")
 		}
 		if q.Join(10*ms, 0, 1, 1, 10*ms, 0) == nil {
-			t.Error("who has waited for his timeout is in the way")
+			t.Error("a waiter whose timeout is over is in the way")
 		}
 		wantTold(t, a, Expired)
 	})
@@ -205,7 +205,7 @@ func TestNoQueue(t *testing.T) {
 			t.Errorf("rank %d waits in a queue of none", rank)
 		}
 	}
-	if n, next := q.Wake(1, someRoom(1)), q.Expire(1); n != 0 || next != 0 || q.Len() != 0 || q.Highest() != 0 {
+	if n, next := q.Wake(1, places(1)), q.Expire(1); n != 0 || next != 0 || q.Len() != 0 || q.Highest() != 0 {
 		t.Errorf("an empty queue lets in %d, expires at %v, has %d, up to rank %d", n, next, q.Len(), q.Highest())
 	}
 }
@@ -239,7 +239,7 @@ func TestDeadlines(t *testing.T) {
 			}
 			q.Expire(c.want - 1)
 			wantTold(t, w, waiting)
-			if n := q.Wake(c.want, someRoom(1)); n != 0 {
+			if n := q.Wake(c.want, places(1)); n != 0 {
 				t.Error("it was let in when its time was over")
 			}
 			wantTold(t, w, Expired)
@@ -261,8 +261,8 @@ func TestExpectedWait(t *testing.T) {
 		return &q, now
 	}
 	const service = 10 * ms
-	// spare returns whether one of rank 3 may join that has so much time besides
-	// that of its service.
+	// may returns whether a request of rank 3 may join that has so much time in addition
+	// to its service.
 	may := func(q *Queue, now, spare, timeout time.Duration) bool {
 		w := q.Join(now, now+spare+service, 3, 100, timeout, service)
 		if w != nil {
@@ -292,10 +292,10 @@ func TestExpectedWait(t *testing.T) {
 	if !may(q, now+90*ms, 50*ms, 50*ms) || may(q, now+90*ms, 49*ms, 50*ms) {
 		t.Error("the expected wait is not bounded by the timeout")
 	}
-	// Once it stands, only the higher rank is ahead of the newest. For so long
-	// nobody was let in, so for its patience none may be.
+	// Once it stands, only the higher rank is ahead of the newest. None was
+	// let in for so long, so none may be within its timeout.
 	if may(q, now+150*ms, 4*ms, time.Second) || !may(q, now+150*ms, 5*ms, time.Second) {
-		t.Error("the expected wait is not bounded by the patience of the hasty")
+		t.Error("the expected wait is not bounded by the timeout of a standing queue")
 	}
 
 	// In a standing queue whose places become free every millisecond.
@@ -306,7 +306,7 @@ func TestExpectedWait(t *testing.T) {
 	for range 200 {
 		mustJoin(t, q, now, 3)
 		now += ms
-		q.Wake(now, someRoom(1))
+		q.Wake(now, places(1))
 	}
 	mustJoin(t, q, now, 7)
 	mustJoin(t, q, now, 0)
@@ -347,7 +347,7 @@ func TestAllExpireAtOnce(t *testing.T) {
 	}
 	wantTold(t, late, waiting)
 	if next := q.Expire(time.Hour); next != 0 {
-		t.Errorf("nobody waits, and the next expires at %v", next)
+		t.Errorf("no waiters, and the next expires at %v", next)
 	}
 }
 
@@ -358,7 +358,7 @@ func TestWakeStopsWhereThereIsNoRoom(t *testing.T) {
 	if n := q.Wake(0, func(r Rank) bool { asked = append(asked, r); return false }); n != 0 || len(asked) != 1 || asked[0] != 5 {
 		t.Errorf("%d let in, ranks %v asked; want none, and only rank 5", n, asked)
 	}
-	if n := q.Wake(0, someRoom(9)); n != 2 {
+	if n := q.Wake(0, places(9)); n != 2 {
 		t.Errorf("%d let in, want 2", n)
 	}
 	wantTold(t, high, Granted)
@@ -395,7 +395,7 @@ func TestLeave(t *testing.T) {
 	if v := q.Leave(b); v != Gone {
 		t.Errorf("one that waited: %v, want gone", v)
 	}
-	if n := q.Wake(10*ms, someRoom(1)); n != 1 {
+	if n := q.Wake(10*ms, places(1)); n != 1 {
 		t.Fatalf("%d let in, want 1", n)
 	}
 	if v := q.Leave(a); v != Granted {
@@ -409,7 +409,7 @@ func TestLeave(t *testing.T) {
 	if v := q.Leave(d); v != Expired {
 		t.Errorf("one whose time was over: %v, want expired", v)
 	}
-	// What they leave behind must not be taken for a new verdict.
+	// Their unread verdicts must not be taken for new ones.
 	for range 4 {
 		w := mustJoin(t, &q, time.Second, 0)
 		wantTold(t, w, waiting)
@@ -430,7 +430,7 @@ func TestAnEarlierInstantCountsAsTheLatest(t *testing.T) {
 	if next := q.Expire(0); next != 30*ms {
 		t.Errorf("expires at %v, want 30ms", next)
 	}
-	q.Wake(5*ms, someRoom(2))
+	q.Wake(5*ms, places(2))
 	if s := q.Stats(); s.Granted != 2 || s.Waited != 0 {
 		t.Errorf("%d let in after %v, want 2 and no time", s.Granted, s.Waited)
 	}
@@ -444,9 +444,9 @@ func TestVerdictNames(t *testing.T) {
 	}
 }
 
-// Thousands of clients with a gate of 7 places, of which many go while they wait,
-// and some just as they are let in: nobody is forgotten, nobody is let in twice,
-// and every place comes back.
+// Thousands of clients with a gate of 7 places, of which many leave while they wait, and
+// some just as they are let in: none is forgotten or let in twice, and every place comes
+// back.
 func TestPlacesAreConserved(t *testing.T) {
 	const limit, clients, rounds = 7, 3_000, 20
 	var g Gate
@@ -526,7 +526,7 @@ func TestPlacesAreConserved(t *testing.T) {
 		t.Errorf("%d places taken, %d wait; want none", g.InFlight(), s.Length)
 	}
 	if sum := s.Granted + s.Expired + s.Dropped + s.Gone; sum != uint64(joined.Load()) {
-		t.Errorf("%d verdicts for %d who joined", sum, joined.Load())
+		t.Errorf("%d verdicts for %d that joined", sum, joined.Load())
 	}
 	for what, n := range map[string]uint64{
 		"granted": s.Granted, "expired": s.Expired, "dropped": s.Dropped, "gone": s.Gone,
@@ -539,8 +539,8 @@ func TestPlacesAreConserved(t *testing.T) {
 	t.Logf("%+v, %d served, %d refused, %d granted and gone", s, served.Load(), refused.Load(), lost.Load())
 }
 
-// Nobody's time is ever over, so that whoever is forgotten waits for ever.
-func TestNobodyIsForgotten(t *testing.T) {
+// No timeout is ever over, so that a waiter that is forgotten waits for ever.
+func TestNoWaiterIsForgotten(t *testing.T) {
 	const limit, clients, rounds = 2, 1_000, 50
 	var g Gate
 	var q Queue
@@ -565,13 +565,13 @@ func TestNobodyIsForgotten(t *testing.T) {
 	}
 	all.Wait()
 	if s := q.Stats(); g.InFlight() != 0 || s.Length != 0 || s.Granted == 0 {
-		t.Errorf("%d places taken, %+v; want none, nobody waiting, and some let in", g.InFlight(), s)
+		t.Errorf("%d places taken, %+v; want none, no waiters, and some let in", g.InFlight(), s)
 	}
 }
 
 func TestQueueAllocatesNothing(t *testing.T) {
 	var q Queue
-	enter := someRoom(math.MaxInt)
+	enter := places(math.MaxInt)
 	var now time.Duration
 	for range 100 {
 		mustJoin(t, &q, 0, 0)
@@ -618,7 +618,7 @@ type entry struct {
 
 func (o *oracle) standing(now time.Duration, r Rank) bool { return now-o.filled[r] > 100*ms }
 
-// atOrAbove counts who waits in r or above.
+// atOrAbove counts the waiters in r or above.
 func (o *oracle) atOrAbove(r Rank) (n int) {
 	for _, e := range o.all {
 		if e.rank >= r {
@@ -628,8 +628,8 @@ func (o *oracle) atOrAbove(r Rank) (n int) {
 	return n
 }
 
-// choose returns the index of who goes first in the highest rank, or last in the
-// lowest.
+// choose returns the index of the waiter that goes first in the highest rank, or last in
+// the lowest.
 func (o *oracle) choose(now time.Duration, first bool) int {
 	best := 0
 	for i, e := range o.all {
@@ -663,7 +663,7 @@ func (o *oracle) expire(now time.Duration) (over []*Waiter) {
 	return over
 }
 
-// join returns whether one may join, and who expires and is dropped for it.
+// join returns whether a request may join, and which expire and are dropped for it.
 func (o *oracle) join(now, deadline time.Duration, rank Rank, max int, timeout, service time.Duration) (until time.Duration, ok bool, over []*Waiter, dropped *Waiter) {
 	if len(o.all) >= max {
 		over = o.expire(now)
@@ -940,7 +940,7 @@ func BenchmarkQueueLen(b *testing.B) {
 		n += q.Len()
 	}
 	if n != 0 {
-		b.Fatal("somebody waits")
+		b.Fatal("the queue is not empty")
 	}
 }
 
@@ -951,7 +951,7 @@ func TestSlowBackendsQueueStandsLater(t *testing.T) {
 		q.Join(0, 0, 0, 100, time.Second, service)
 		w := q.Join(300*ms, 0, 0, 100, time.Second, service)
 		if got := w.until - w.joined; got != want {
-			t.Errorf("with %v of service, who joins a queue of 300ms waits for %v, want %v", service, got, want)
+			t.Errorf("with %v of service, a request that joins a queue of 300ms waits for %v, want %v", service, got, want)
 		}
 	}
 }
