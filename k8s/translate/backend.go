@@ -20,8 +20,8 @@ type portKey struct {
 	port    string // as in Backend.Port
 }
 
-// backend returns where an Ingress sends requests, or nil, which is a Problem of
-// that Ingress.
+// backend returns where an Ingress sends requests. If it cannot, it adds a Problem and
+// returns nil.
 func (r *run) backend(in *ingress, b *networkingv1.IngressBackend) *model.Backend {
 	ref := in.origin.Ref
 	if b.Service == nil {
@@ -29,22 +29,22 @@ func (r *run) backend(in *ingress, b *networkingv1.IngressBackend) *model.Backen
 		if b.Resource != nil {
 			what = "the " + b.Resource.Kind + " " + b.Resource.Name
 		}
-		r.problems.add(ref, ReasonBackendUnsupported, "a backend is %s; want a Service. Its requests are answered 503", what)
+		r.problems.add(ref, ReasonBackendUnsupported, "a backend is %s; want a Service. Requests to it are answered 503", what)
 		return nil
 	}
 	k := key{in.Namespace, b.Service.Name}
 	s := r.services[k]
 	if s == nil {
-		r.problems.add(ref, ReasonServiceNotFound, "there is no Service %s; its requests are answered 503", k)
+		r.problems.add(ref, ReasonServiceNotFound, "there is no Service %s; requests to it are answered 503", k)
 		return nil
 	}
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
-		r.problems.add(ref, ReasonExternalName, "Service %s is of type ExternalName, which is not supported; its requests are answered 503", k)
+		r.problems.add(ref, ReasonExternalName, "Service %s is of type ExternalName, which is not supported; requests to it are answered 503", k)
 		return nil
 	}
 	port := findPort(s, b.Service.Port)
 	if port == nil {
-		r.problems.add(ref, ReasonPortNotFound, "Service %s has no TCP port %s; its requests are answered 503", k, portText(b.Service.Port))
+		r.problems.add(ref, ReasonPortNotFound, "Service %s has no TCP port %s; requests to it are answered 503", k, portText(b.Service.Port))
 		return nil
 	}
 
@@ -85,13 +85,13 @@ func portText(p networkingv1.ServiceBackendPort) string {
 	return strconv.Itoa(int(p.Number))
 }
 
-// servicePolicy is what one Service's annotations say, and what its ports speak.
+// servicePolicy is what one Service's annotations ask for, and the protocols of its ports.
 type servicePolicy struct {
 	policy    policy.Service            // the last good one; zero: there was none
 	protocols map[string]model.Protocol // by Backend.Port; good ones
 }
 
-// service returns what all Backends of one Service share.
+// service returns the model.Service that all Backends of one Service share.
 func (r *run) service(s *corev1.Service, k key) *model.Service {
 	if known := r.used[k]; known != nil {
 		return known
@@ -109,11 +109,11 @@ func (r *run) service(s *corev1.Service, k key) *model.Service {
 	return known
 }
 
-// protocol returns what a port speaks. r.service must have seen the Service.
+// protocol returns the protocol of a port. r.service must have been called for its Service.
 func (r *run) protocol(s *corev1.Service, port *corev1.ServicePort, name string) model.Protocol {
 	id := identityOf(s)
 	text, err := policy.BackendProtocol(s.Annotations, value(port.AppProtocol))
-	protocol := protocols[text] // with an error it is what the port itself says
+	protocol := protocols[text] // with an error, that of the port's appProtocol
 	if err != nil {
 		r.problems.add(refTo("Service", s), ReasonPolicyInvalid, "%s", joinErrors(err))
 		good, seen := r.last.services[id].protocols[name]
@@ -126,7 +126,7 @@ func (r *run) protocol(s *corev1.Service, port *corev1.ServicePort, name string)
 	return protocol
 }
 
-// protocols are what policy.BackendProtocol returns.
+// protocols has the values of policy.BackendProtocol.
 var protocols = map[string]model.Protocol{"http": model.HTTP, "h2c": model.H2C, "https": model.HTTPS}
 
 func slicesByService(all []*discoveryv1.EndpointSlice) map[key][]*discoveryv1.EndpointSlice {
@@ -143,8 +143,8 @@ func slicesByService(all []*discoveryv1.EndpointSlice) map[key][]*discoveryv1.En
 	return index
 }
 
-// endpoints merges all slices of a Service. A slice has the number that its own
-// endpoints listen on under the name of the Service's port.
+// endpoints merges all slices of a Service. Each slice has, under the name of the Service's
+// port, the number that its endpoints listen on.
 func (r *run) endpoints(s *corev1.Service, k key, port *corev1.ServicePort) []model.Endpoint {
 	n := 0
 	for _, slice := range r.slices[k] {
@@ -183,8 +183,8 @@ func (r *run) endpoints(s *corev1.Service, k key, port *corev1.ServicePort) []mo
 	return merged(first)
 }
 
-// merged sorts endpoints and leaves each there once: while the control plane moves
-// one between slices it is in both, and the one who says that it can be used counts.
+// merged sorts endpoints and removes duplicates: while the control plane moves one between
+// slices it is in both. The more usable of the two counts.
 func merged(list []model.Endpoint) []model.Endpoint {
 	slices.SortFunc(list, func(a, b model.Endpoint) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.State, b.State))
@@ -207,7 +207,7 @@ func slicePort(slice *discoveryv1.EndpointSlice, port *corev1.ServicePort) uint1
 		switch target := port.TargetPort.IntValue(); {
 		case p.Port != nil:
 			number = *p.Port
-		case target != 0: // a slice that somebody wrote: any port will do
+		case target != 0: // the slice leaves the port open
 			number = int32(target)
 		}
 		if number > 0 && number <= 65535 {
@@ -217,7 +217,7 @@ func slicePort(slice *discoveryv1.EndpointSlice, port *corev1.ServicePort) uint1
 	return 0
 }
 
-// address returns the first one: others would be the same endpoint again.
+// address returns the first address: others would be the same endpoint again.
 func address(ep *discoveryv1.Endpoint) (netip.Addr, bool) {
 	if len(ep.Addresses) == 0 {
 		return netip.Addr{}, false
@@ -226,8 +226,8 @@ func address(ep *discoveryv1.Endpoint) (netip.Addr, bool) {
 	return ip.Unmap(), err == nil
 }
 
-// stateOf reads conditions: ready that is nil is true, serving that is nil is what
-// ready is, terminating that is nil is false.
+// stateOf returns the state that conditions mean. Where they are nil, ready is true,
+// serving equals ready, and terminating is false.
 func stateOf(c discoveryv1.EndpointConditions, publishNotReady bool) model.EndpointState {
 	ready := publishNotReady || c.Ready == nil || *c.Ready
 	serving := ready
@@ -235,7 +235,7 @@ func stateOf(c discoveryv1.EndpointConditions, publishNotReady bool) model.Endpo
 		serving = *c.Serving
 	}
 	switch terminating := value(c.Terminating); {
-	case terminating && (serving || ready): // ready: the Service publishes whoever is there
+	case terminating && (serving || ready): // ready: the Service publishes endpoints that are not ready
 		return model.Draining
 	case !terminating && ready:
 		return model.Ready
@@ -244,8 +244,8 @@ func stateOf(c discoveryv1.EndpointConditions, publishNotReady bool) model.Endpo
 	}
 }
 
-// replicas returns who is behind shield's own Service: all that are in its slices,
-// ready or not, since each of them may be serving now.
+// replicas returns the replicas behind shield's own Service: all in its slices, ready or
+// not, since each of them may be serving now.
 func (r *run) replicas() []string {
 	var names, v4, v6 []string
 	for _, slice := range r.slices[splitKey(r.opts.Self)] {
@@ -260,7 +260,7 @@ func (r *run) replicas() []string {
 			}
 		}
 	}
-	if len(v4) == 0 { // else they are the same ones once more
+	if len(v4) == 0 { // else they are the same replicas again
 		v4 = v6
 	}
 	names = append(names, v4...)

@@ -6,29 +6,28 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// What one Ingress may ask for at most. An API server takes objects of 1.5 MB, which
-// has room for 60,000 rules: those of whoever wants to stall everybody. These bounds
-// are far above what people write, and what they allow takes milliseconds and a few
-// megabytes.
+// Bounds of one Ingress. An API server accepts objects of 1.5 MB, or 60,000 rules, with which
+// one user could stall the controller. Ours: far above what people write, and cheap
+// enough to take milliseconds and a few megabytes.
 const (
 	maxRules    = 2000    // paths, and rules without any
-	maxTLSHosts = 2000    // that are named in spec.tls, and entries; and as many that certificates name
+	maxTLSHosts = 2000    // hosts and entries in spec.tls; and as many names in certificates
 	maxPath     = 2 << 10 // bytes of a path, as it is written
-	maxElements = 64      // of a path
+	maxElements = 64      // elements of a path
 	maxQuoted   = 128     // bytes of a path in a message
 )
 
-// A rule is one of an Ingress.
+// A rule is one rule of an Ingress.
 type rule struct {
 	host  string // as in model.Rule
 	paths []networkingv1.HTTPIngressPath
 }
 
-// read takes over what an Ingress asks for, as far as it is not too large.
+// read sets the rules, hosts and TLS entries of an Ingress, up to the bounds.
 func (r *run) read(in *ingress) {
 	spec := &in.Spec
 	in.rules = make([]rule, 0, min(len(spec.Rules), maxRules))
-	var seen map[string]bool // of most there is one rule
+	var seen map[string]bool // nil for the common Ingress with one rule
 	if len(spec.Rules) > 1 {
 		seen = make(map[string]bool, cap(in.rules))
 	}
@@ -78,7 +77,7 @@ func (r *run) read(in *ingress) {
 	}
 }
 
-// shorten cuts what is longer than max bytes, between two characters.
+// shorten cuts s to at most max bytes, between two characters.
 func shorten(s string, max int) string {
 	if len(s) <= max {
 		return s

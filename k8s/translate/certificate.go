@@ -14,17 +14,17 @@ import (
 	"github.com/herdshield/shield/k8s/model"
 )
 
-// secretCertificate is what is in a Secret, or what is wrong with it.
+// secretCertificate is the certificate in a Secret, or what is wrong with it.
 type secretCertificate struct {
 	version string // the Secret's resourceVersion
 	cert    *tls.Certificate
-	names   []string        // that it is for, as in Rule.Host
-	named   map[string]bool // the same
+	names   []string        // its hosts, as in Rule.Host
+	named   map[string]bool // the same hosts
 	err     error
 }
 
-// certificate returns a Secret's certificate, or why it is not used: in words, and as
-// a Problem's reason.
+// certificate returns a Secret's certificate, or why it is not used: as a Problem's reason,
+// and in words.
 func (r *run) certificate(k key) (c *secretCertificate, reason, why string) {
 	s := r.secrets[k]
 	if s == nil {
@@ -47,7 +47,7 @@ func (r *run) certificate(k key) (c *secretCertificate, reason, why string) {
 	}
 	until := c.cert.Leaf.NotAfter
 	if !r.now.Before(until) {
-		return c, ReasonCertificateExpired, fmt.Sprintf("the certificate in Secret %s has expired on %s", k, until.UTC().Format(time.RFC3339))
+		return c, ReasonCertificateExpired, fmt.Sprintf("the certificate in Secret %s expired on %s", k, until.UTC().Format(time.RFC3339))
 	}
 	if r.expires.IsZero() || until.Before(r.expires) {
 		r.expires = until
@@ -55,8 +55,8 @@ func (r *run) certificate(k key) (c *secretCertificate, reason, why string) {
 	return c, "", ""
 }
 
-// readNames reads whom a certificate is for. Of old ones without subject alternative
-// names it is the common name, as with other ingress controllers.
+// readNames reads the hosts of a certificate. For one without subject alternative names it
+// is the common name, as with other ingress controllers.
 func (c *secretCertificate) readNames() {
 	leaf := c.cert.Leaf
 	names := leaf.DNSNames
@@ -72,7 +72,7 @@ func (c *secretCertificate) readNames() {
 	}
 }
 
-// covers tells whether a certificate is for a host, which may be a wildcard.
+// covers reports whether a certificate is for a host, which may be a wildcard.
 func (c *secretCertificate) covers(host string) bool {
 	if c.named[host] {
 		return true
@@ -102,8 +102,8 @@ func parseSecret(s *corev1.Secret) (*tls.Certificate, error) {
 	return &c, nil
 }
 
-// certificates gives hosts the certificates that are asked for, and Ingresses their
-// TLSHosts. Ingresses must come oldest first.
+// certificates returns the certificates of all hosts, and sets the TLSHosts of Ingresses.
+// Ingresses must come oldest first.
 func (r *run) certificates(ours []*ingress) []model.Certificate {
 	claims := make(map[string]key, len(ours)) // hosts, and the Secrets whose certificates are used
 	for _, in := range ours {
@@ -175,9 +175,9 @@ func (r *run) claimTLS(in *ingress, entry *networkingv1.IngressTLS, claims map[s
 	}
 }
 
-// impliedBy returns the hosts of an Ingress's rules that a certificate is for. If there
-// are no rules, or one without host, they are all that the certificate is for, and
-// unless somebody else has named them they are named so.
+// impliedBy returns the hosts of an Ingress's rules that a certificate covers. If it has no
+// rules, or one without host, they are all names of the certificate, and the Ingress
+// names them, unless another has.
 func (r *run) impliedBy(cert *secretCertificate, in *ingress) []string {
 	if cert == nil {
 		return nil
@@ -190,7 +190,7 @@ func (r *run) impliedBy(cert *secretCertificate, in *ingress) []string {
 	if left := maxTLSHosts - in.looked; len(candidates) > left {
 		candidates = candidates[:left]
 		r.problems.add(in.origin.Ref, ReasonTooLarge,
-			"the entries in spec.tls that name no hosts stand for more than %d of them; those after them are left out", maxTLSHosts)
+			"the entries in spec.tls without hosts imply more than %d hosts; those after them are left out", maxTLSHosts)
 	}
 	in.looked += len(candidates)
 	var hosts []string
@@ -219,6 +219,6 @@ func (r *run) defaultCertificate() *tls.Certificate {
 	if s := r.secrets[k]; s != nil {
 		ref = refTo("Secret", s)
 	}
-	r.problems.add(ref, reason, "%s; it is wanted as the default certificate, and a self-signed one is used", why)
+	r.problems.add(ref, reason, "%s; it should be the default certificate, and a self-signed one is used", why)
 	return nil
 }

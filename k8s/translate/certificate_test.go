@@ -276,8 +276,8 @@ func TestExpiry(t *testing.T) {
 		t.Errorf("after both: %s, expires %v", dump(m), tr.Expires())
 	}
 	want := []string{
-		"\nCertificateExpired Ingress a/in: the certificate in Secret a/one has expired on 2026-01-01T13:00:00Z; the default certificate is used",
-		"\nCertificateExpired Secret d/default: the certificate in Secret d/default has expired on 2026-01-01T14:00:00Z; it is wanted as the default certificate, and a self-signed one is used",
+		"\nCertificateExpired Ingress a/in: the certificate in Secret a/one expired on 2026-01-01T13:00:00Z; the default certificate is used",
+		"\nCertificateExpired Secret d/default: the certificate in Secret d/default expired on 2026-01-01T14:00:00Z; it should be the default certificate, and a self-signed one is used",
 	}
 	if got := problemsIn(m); !slices.Equal(got, want) {
 		t.Errorf("problems %q\nwant %q", got, want)

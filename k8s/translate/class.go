@@ -13,11 +13,10 @@ import (
 	"github.com/herdshield/shield/k8s/policy"
 )
 
-// legacyClass is the annotation that Ingresses named their class with before they
-// had a field for it.
+// legacyClass is the annotation for the class from before Ingresses had a field for it.
 const legacyClass = "kubernetes.io/ingress.class"
 
-// classDefaults are what an IngressClass gives to all its Ingresses.
+// classDefaults are the defaults of an IngressClass for its Ingresses.
 type classDefaults struct {
 	policy     policy.Ingress
 	noRedirect bool
@@ -40,8 +39,8 @@ func (r *run) readClasses(all []*networkingv1.IngressClass) {
 		r.others[c.Name] = c.Spec.Controller != r.opts.Controller
 	}
 	ours = slices.DeleteFunc(ours, func(c *networkingv1.IngressClass) bool { return c.Spec.Controller != r.opts.Controller })
-	// Of several default classes the newest counts, then the first name: so does the
-	// API server, where it fills in the class of new Ingresses.
+	// Of several default classes the newest counts, then the first name: as for the API
+	// server, when it fills in the class of new Ingresses.
 	slices.SortFunc(ours, func(a, b *networkingv1.IngressClass) int {
 		return cmp.Or(
 			b.CreationTimestamp.Time.Compare(a.CreationTimestamp.Time),
@@ -61,7 +60,7 @@ func (r *run) readClasses(all []*networkingv1.IngressClass) {
 	}
 	if r.defaultClass == nil && r.opts.WatchWithoutClass {
 		r.defaultClass = new(classDefaults)
-		if len(r.classes) == 1 { // then there is no doubt whose defaults are meant
+		if len(r.classes) == 1 { // the defaults are unambiguous
 			for _, d := range r.classes {
 				r.defaultClass = d
 			}
@@ -69,7 +68,7 @@ func (r *run) readClasses(all []*networkingv1.IngressClass) {
 	}
 }
 
-// parameters reads what spec.parameters of a class refers to.
+// parameters reads the ConfigMap that spec.parameters of a class refers to.
 func (r *run) parameters(c *networkingv1.IngressClass) classDefaults {
 	p := c.Spec.Parameters
 	if p == nil {
@@ -78,7 +77,7 @@ func (r *run) parameters(c *networkingv1.IngressClass) classDefaults {
 	ref, id := refTo("IngressClass", c), identityOf(c)
 	invalid := func(format string, args ...any) classDefaults {
 		r.problems.add(ref, ReasonParametersInvalid, format, args...)
-		return r.last.classes[id] // which Translate keeps
+		return r.last.classes[id] // Translate keeps them
 	}
 
 	if group := value(p.APIGroup); group != "" || p.Kind != "ConfigMap" {
@@ -104,7 +103,7 @@ func (r *run) parameters(c *networkingv1.IngressClass) classDefaults {
 	return d
 }
 
-// noRedirect reads an annotation; without it, what holds for the class does.
+// noRedirect reads the annotation ssl-redirect; without it, the class's value applies.
 func noRedirect(annotations map[string]string, class bool) (bool, error) {
 	if _, ok := annotations[policy.Prefix+"ssl-redirect"]; !ok {
 		return class, nil
@@ -113,7 +112,7 @@ func noRedirect(annotations map[string]string, class bool) (bool, error) {
 	return !on, err
 }
 
-// classOf returns the class of ours that an Ingress is of, or nil.
+// classOf returns our class of an Ingress, or nil.
 func (r *run) classOf(in *networkingv1.Ingress) *classDefaults {
 	if name := in.Spec.IngressClassName; name != nil {
 		return r.classes[*name]
@@ -124,19 +123,19 @@ func (r *run) classOf(in *networkingv1.Ingress) *classDefaults {
 	return r.defaultClass
 }
 
-// An ingress is one that is ours.
+// An ingress is an Ingress that is ours.
 type ingress struct {
 	*networkingv1.Ingress
 	origin *model.Origin
 	age    int                       // how many older ones there are
 	rules  []rule                    // in order
-	hosts  []string                  // of its rules, each once, in order; "" for a rule without
+	hosts  []string                  // of its rules, in order, without duplicates; "" for a rule without
 	tls    []networkingv1.IngressTLS // of its spec
-	looked int                       // hosts that were looked at for entries of tls without hosts
+	looked int                       // hosts that have been checked for entries of tls without hosts
 }
 
-// readIngresses returns those that are ours, oldest first, and writes into m which
-// they are, and which are not any more.
+// readIngresses returns the Ingresses that are ours, oldest first, and sets m.Mine and
+// m.NotMine.
 func (r *run) readIngresses(all []*networkingv1.Ingress, m *model.Model) []*ingress {
 	all = withoutNil(all)
 	slices.SortFunc(all, oldestFirst)
@@ -166,9 +165,9 @@ func (r *run) readIngresses(all []*networkingv1.Ingress, m *model.Model) []*ingr
 }
 
 // wasOurs reports whether an Ingress that is not ours has our addresses in its status
-// because it had been ours. An address alone is no proof: while somebody moves from
-// another controller, both may have the same. So it must have been seen as ours, and
-// not without the addresses since; or name a class that there is not (any more).
+// because it was ours. An address alone is no proof: during a migration from another
+// controller, both may have the same. So it must have been ours before, and must have had
+// the addresses since; or it must name a class that does not exist.
 func (r *run) wasOurs(in *networkingv1.Ingress, published addresses) bool {
 	id := identityOf(in)
 	there, seen := r.last.statuses[id]
@@ -189,7 +188,7 @@ func (r *run) wasOurs(in *networkingv1.Ingress, published addresses) bool {
 	return name != "" && r.opts.ClassName == "" && !r.others[name]
 }
 
-// ingressPolicy is what one Ingress's annotations say.
+// ingressPolicy is what one Ingress's annotations ask for.
 type ingressPolicy struct {
 	policy     policy.Ingress
 	noRedirect bool
@@ -204,10 +203,10 @@ func (r *run) ingressPolicy(in *networkingv1.Ingress, ref model.Ref, class *clas
 		if own := policy.OverridesNginx(in.Annotations); own == "" {
 			defaults, _, nginxErr = policy.ParseNginx(in.Annotations, defaults)
 		} else if hasNginxLimits(in.Annotations) {
-			r.problems.add(ref, ReasonNginxIgnored, "ingress-nginx's limits are not looked at, because there is %s; remove the one or the other", own)
+			r.problems.add(ref, ReasonNginxIgnored, "ingress-nginx's limits are ignored, because there is %s; remove one or the other", own)
 		}
 	}
-	p.policy, err = policy.ParseIngress(in.Annotations, defaults) // what is shield's own goes before ingress-nginx's
+	p.policy, err = policy.ParseIngress(in.Annotations, defaults) // shield's annotations override ingress-nginx's
 
 	id := identityOf(in)
 	if all := joinErrors(err, redirectErr, nginxErr); all != "" {
@@ -222,8 +221,7 @@ func (r *run) ingressPolicy(in *networkingv1.Ingress, ref model.Ref, class *clas
 	return p
 }
 
-// hasNginxLimits tells whether there would be limits of ingress-nginx's, or wrong ones,
-// if there were none of shield's own.
+// hasNginxLimits reports whether ingress-nginx's annotations ask for limits, good or bad.
 func hasNginxLimits(annotations map[string]string) bool {
 	nginx := make(map[string]string)
 	for name, v := range annotations {
@@ -238,10 +236,10 @@ func hasNginxLimits(annotations map[string]string) bool {
 // addresses are IPs, as netip.Addr writes them, and host names in lower case.
 type addresses map[string]bool
 
-// maxAddresses is how many addresses are remembered that are not published any more.
+// maxAddresses bounds how many formerly published addresses are remembered.
 const maxAddresses = 64
 
-// published returns the addresses that may be in statuses because of us.
+// published returns the addresses that shield may have written into statuses.
 func (r *run) published() addresses {
 	a := make(addresses)
 	if r.opts.PublishService == "" {
@@ -287,7 +285,7 @@ func readAddress(s string) string {
 	return readHost(s)
 }
 
-// readHost returns a host as Rules have it.
+// readHost returns a host in the form of Rule.Host.
 func readHost(s string) string { return strings.ToLower(strings.TrimSuffix(s, ".")) }
 
 func value[T any](p *T) (v T) {

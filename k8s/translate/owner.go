@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// names tells who was the first to name a host.
+// names has the first Ingress that names each host.
 type names struct {
 	hosts     map[string]*ingress
 	wildcards map[string]*ingress // by what follows "*."
@@ -15,7 +15,7 @@ func newNames(n int) names {
 	return names{hosts: make(map[string]*ingress, n), wildcards: make(map[string]*ingress)}
 }
 
-// add notes that an Ingress names a host. The first one counts.
+// add records that an Ingress names a host, unless one has done so before.
 func (n names) add(host string, in *ingress) {
 	at := n.hosts
 	if parent, ok := strings.CutPrefix(host, "*."); ok {
@@ -26,8 +26,8 @@ func (n names) add(host string, in *ingress) {
 	}
 }
 
-// first returns who was the first to name a host, by itself or by a wildcard for it,
-// and as what; nil: nobody.
+// first returns the first Ingress that names a host, or a wildcard for it, and the name
+// that it uses. nil: there is none.
 func (n names) first(host string) (in *ingress, as string) {
 	if parent, ok := strings.CutPrefix(host, "*."); ok {
 		return n.wildcards[parent], host
@@ -41,7 +41,7 @@ func (n names) first(host string) (in *ingress, as string) {
 	return in, as
 }
 
-// readNames notes who names which hosts. Ingresses must come oldest first.
+// readNames records which Ingresses name which hosts. Ingresses must come oldest first.
 func (r *run) readNames(ours []*ingress) {
 	r.named, r.implied = newNames(len(ours)), newNames(0)
 	for _, in := range ours {
@@ -56,9 +56,9 @@ func (r *run) readNames(ours []*ingress) {
 	}
 }
 
-// owner returns the Ingress whose namespace a host belongs to, and as what it has named
-// it; nil: it is nobody's. Hosts that are named in a spec go before those that are only
-// named in a certificate: who may write which hosts can be seen in a spec alone.
+// owner returns the Ingress whose namespace a host belongs to, and the name that it uses.
+// nil: the host belongs to no namespace. A name in a spec has precedence over one in a
+// certificate only, because RBAC and admission see the spec alone.
 func (r *run) owner(host string) (in *ingress, as string) {
 	if in, as = r.named.first(host); in == nil {
 		in, as = r.implied.first(host)
@@ -66,8 +66,8 @@ func (r *run) owner(host string) (in *ingress, as string) {
 	return in, as
 }
 
-// refused reports whether an Ingress may not have rules for a host, which is a Problem
-// then.
+// refused reports whether an Ingress may not have rules for a host, and adds a Problem if
+// so.
 func (r *run) refused(in *ingress, host string) bool {
 	if r.opts.ShareHosts {
 		return false

@@ -12,13 +12,13 @@ import (
 
 // The reasons of Problems.
 const (
-	ReasonPolicyInvalid       = "PolicyInvalid"       // an annotation; the last good policy holds
-	ReasonParametersInvalid   = "ParametersInvalid"   // of an IngressClass; the last good ones hold
+	ReasonPolicyInvalid       = "PolicyInvalid"       // an annotation; the last good policy applies
+	ReasonParametersInvalid   = "ParametersInvalid"   // of an IngressClass; the last good ones apply
 	ReasonNginxIgnored        = "NginxIgnored"        // there are limits of shield's own
 	ReasonPathTaken           = "PathTaken"           // the rule is left out
 	ReasonDefaultBackendTaken = "DefaultBackendTaken" // the default backend is left out
 	ReasonPathInvalid         = "PathInvalid"         // the rule is left out
-	ReasonPathLiteral         = "PathLiteral"         // the path looks like a pattern, and is not read as one
+	ReasonPathLiteral         = "PathLiteral"         // the path looks like a pattern, and is taken literally
 	ReasonTooLarge            = "TooLarge"            // the rest of its rules, or of its hosts for TLS, is left out
 	ReasonNoBackend           = "NoBackend"           // a host without paths, and no default backend
 	ReasonBackendUnsupported  = "BackendUnsupported"  // not a Service: 503
@@ -32,11 +32,11 @@ const (
 	ReasonCertificateMismatch = "CertificateMismatch" // it is used, but clients will not trust it
 )
 
-// maxMessage is how long one message may be, and about how long a Problem's Message
-// gets by joining several: an Event's may have 1,024 bytes.
+// maxMessage bounds one message, and roughly a Problem's Message, which joins several: an
+// Event's may have 1,024 bytes.
 const maxMessage = 900
 
-// problems are messages in the order in which they were found.
+// problems are messages by object and reason.
 type problems map[problemKey]*messages
 
 type problemKey struct {
@@ -44,8 +44,8 @@ type problemKey struct {
 	reason string
 }
 
-// messages are the first ones, each once, as many as have room. All others are only
-// counted, each time: an object may give as many as it is large.
+// messages are the first distinct ones of an object and reason, up to maxMessage. The rest
+// are only counted, since a large object may give any number.
 type messages struct {
 	first []string
 	bytes int
@@ -94,7 +94,7 @@ func (m *messages) String() string {
 	return text
 }
 
-// joinErrors is one line for all errors, or "".
+// joinErrors returns all errors in one line, or "".
 func joinErrors(errs ...error) string {
 	err := errors.Join(errs...)
 	if err == nil {

@@ -13,38 +13,39 @@ import (
 	"github.com/herdshield/shield/k8s/route"
 )
 
-// A place is what only one rule can have.
-type place struct {
+// A ruleKey identifies the requests of a rule: of two rules with one key, the first
+// applies.
+type ruleKey struct {
 	host, path      string // as in model.Rule
 	exact, fallback bool
 }
 
-// A claim is a place that is taken.
+// A claim is the rule that has a ruleKey.
 type claim struct {
 	by     *ingress
 	target model.Target
 }
 
-// claim takes a place for an Ingress. If an older one, or the same one, has it, it
-// returns that.
-func (r *run) claim(p place, in *ingress) (c *claim, winner *ingress) {
-	if c := r.rules[p]; c != nil {
+// claim takes k for an Ingress. If an older one, or the same one, has it, claim returns that
+// one as the winner.
+func (r *run) claim(k ruleKey, in *ingress) (c *claim, winner *ingress) {
+	if c := r.rules[k]; c != nil {
 		return nil, c.by
 	}
 	c = &claim{by: in, target: model.Target{Origin: in.origin}}
-	r.rules[p] = c
+	r.rules[k] = c
 	return c, nil
 }
 
-// route enters the rules of an Ingress, and its default backend: for what its own
-// rules leave of their hosts, or if it has no rules for what nobody else takes.
-// Ingresses must come oldest first.
+// route enters the rules of an Ingress and its default backend. That is for requests to
+// the hosts of its rules that match none of them; without rules, for requests that match
+// no rule of any Ingress. Ingresses must come oldest first.
 func (r *run) route(in *ingress, catchAll **model.Target) {
 	for _, rule := range in.rules {
 		if r.refused(in, rule.host) {
 			continue
 		}
-		for i := range rule.paths { // none: see borrow
+		for i := range rule.paths { // none: see inheritDefault
 			r.routePath(in, rule.host, &rule.paths[i])
 		}
 	}
@@ -57,7 +58,7 @@ func (r *run) route(in *ingress, catchAll **model.Target) {
 			if r.refused(in, host) {
 				continue
 			}
-			c, winner := r.claim(place{host: host, path: "/", fallback: true}, in)
+			c, winner := r.claim(ruleKey{host: host, path: "/", fallback: true}, in)
 			if winner != nil {
 				r.problems.add(in.origin.Ref, ReasonDefaultBackendTaken,
 					"%s has the default backend of the older Ingress %s; that of this one is left out", hostText(host), winner.origin)
@@ -67,7 +68,7 @@ func (r *run) route(in *ingress, catchAll **model.Target) {
 		}
 	case *catchAll != nil:
 		r.problems.add(in.origin.Ref, ReasonDefaultBackendTaken,
-			"requests that no rule takes go to the default backend of the older Ingress %s; that of this one is left out", (*catchAll).Origin)
+			"requests that match no rule go to the default backend of the older Ingress %s; that of this one is left out", (*catchAll).Origin)
 	default:
 		*catchAll = &model.Target{Origin: in.origin, Backend: r.backend(in, backend)}
 	}
@@ -75,15 +76,15 @@ func (r *run) route(in *ingress, catchAll **model.Target) {
 
 func (r *run) routePath(in *ingress, host string, p *networkingv1.HTTPIngressPath) {
 	kind := cmp.Or(value(p.PathType), networkingv1.PathTypeImplementationSpecific)
-	at := place{host: host, exact: kind == networkingv1.PathTypeExact}
+	at := ruleKey{host: host, exact: kind == networkingv1.PathTypeExact}
 	var wrong string
 	if at.path, wrong = readPath(p.Path, at.exact); wrong != "" {
-		r.problems.add(in.origin.Ref, ReasonPathInvalid, "path %q of %s %s, and is left out", shorten(p.Path, maxQuoted), hostText(host), wrong)
+		r.problems.add(in.origin.Ref, ReasonPathInvalid, "path %q of %s is left out: it %s", shorten(p.Path, maxQuoted), hostText(host), wrong)
 		return
 	}
 	if kind == networkingv1.PathTypeImplementationSpecific && strings.ContainsAny(p.Path, `*^$()[]|\?`) {
 		r.problems.add(in.origin.Ref, ReasonPathLiteral,
-			"path %q of %s looks like a pattern, but is compared as it is: %s means Prefix here", shorten(p.Path, maxQuoted), hostText(host), kind)
+			"path %q of %s looks like a pattern, but is taken literally: %s means Prefix here", shorten(p.Path, maxQuoted), hostText(host), kind)
 	}
 
 	c, winner := r.claim(at, in)
@@ -91,7 +92,7 @@ func (r *run) routePath(in *ingress, host string, p *networkingv1.HTTPIngressPat
 	case nil:
 		c.target.Backend = r.backend(in, &p.Backend)
 	case in:
-		r.problems.add(in.origin.Ref, ReasonPathTaken, "path %q (%s) of %s is there twice; the first counts",
+		r.problems.add(in.origin.Ref, ReasonPathTaken, "duplicate path %q (%s) of %s; the first one counts",
 			shorten(at.path, maxQuoted), typeText(at.exact), hostText(host))
 	default:
 		r.problems.add(in.origin.Ref, ReasonPathTaken, "path %q (%s) of %s is routed by the older Ingress %s; this rule is left out",
@@ -99,9 +100,9 @@ func (r *run) routePath(in *ingress, host string, p *networkingv1.HTTPIngressPat
 	}
 }
 
-// readPath returns a path as requests are matched with it, or what is wrong with it.
-// This is the one place where paths of rules are decoded: what is the same path for
-// requests must be the same for claims, however it is written.
+// readPath returns a path in the form that requests are matched with, or what is wrong with
+// it. Paths of rules are decoded only here, so that equal paths for requests are equal
+// for claims, however they are written.
 func readPath(raw string, exact bool) (path, wrong string) {
 	switch {
 	case raw == "":
@@ -119,18 +120,18 @@ func readPath(raw string, exact bool) (path, wrong string) {
 		return "", fmt.Sprintf("has %d elements; want at most %d", n, maxElements)
 	}
 	if _, ok := route.Read(&url.URL{Path: path}); !ok {
-		return "", `has an element "." or "..", or a control character, which requests are refused for`
+		return "", `has an element "." or "..", or a control character, which is rejected in requests`
 	}
 	if !exact {
-		// A prefix goes by elements: with and without a slash at the end it is the same.
+		// A prefix goes by elements, so a trailing slash makes no difference.
 		path = cmp.Or(strings.TrimRight(path, "/"), "/")
 	}
 	return path, ""
 }
 
-// borrow gives the cluster's default backend to hosts that an Ingress names without
-// paths, if it has no default backend of its own. They get its limits.
-func (r *run) borrow(in *ingress, catchAll *model.Target) {
+// inheritDefault gives the cluster's default backend to hosts that an Ingress names without
+// paths, if it has no default backend. The limits are those of the Ingress.
+func (r *run) inheritDefault(in *ingress, catchAll *model.Target) {
 	if in.Spec.DefaultBackend != nil {
 		return
 	}
@@ -142,7 +143,7 @@ func (r *run) borrow(in *ingress, catchAll *model.Target) {
 			r.problems.add(in.origin.Ref, ReasonNoBackend, "%s has no paths, and there is no default backend: the rule routes nothing", hostText(rule.host))
 			continue
 		}
-		if c, _ := r.claim(place{host: rule.host, path: "/", fallback: true}, in); c != nil {
+		if c, _ := r.claim(ruleKey{host: rule.host, path: "/", fallback: true}, in); c != nil {
 			c.target.Backend = catchAll.Backend
 		}
 	}
@@ -150,8 +151,8 @@ func (r *run) borrow(in *ingress, catchAll *model.Target) {
 
 func (r *run) sortedRules() []model.Rule {
 	rules := make([]model.Rule, 0, len(r.rules))
-	for p, c := range r.rules {
-		rules = append(rules, model.Rule{Host: p.host, Path: p.path, Exact: p.exact, Fallback: p.fallback, Target: c.target})
+	for k, c := range r.rules {
+		rules = append(rules, model.Rule{Host: k.host, Path: k.path, Exact: k.exact, Fallback: k.fallback, Target: c.target})
 	}
 	slices.SortFunc(rules, func(a, b model.Rule) int {
 		return cmp.Or(

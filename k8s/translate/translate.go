@@ -17,16 +17,15 @@ import (
 // DefaultController is the spec.controller of IngressClasses that are shield's.
 const DefaultController = "herdshield.io/ingress"
 
-// Objects are all objects of a cluster that matter. Their order does not, nils are
-// skipped, and nothing in them is modified. A Model shares no memory with them, but
-// for strings.
+// Objects are all relevant objects of a cluster, in any order. Nils are skipped, and no
+// object is modified. A Model shares no memory with them, except for strings.
 type Objects struct {
 	Classes    []*networkingv1.IngressClass
 	Ingresses  []*networkingv1.Ingress
 	Services   []*corev1.Service
 	Slices     []*discoveryv1.EndpointSlice
 	Secrets    []*corev1.Secret
-	ConfigMaps []*corev1.ConfigMap // that IngressClasses have their parameters in
+	ConfigMaps []*corev1.ConfigMap // with the parameters of IngressClasses
 }
 
 // Options say how objects are read.
@@ -35,13 +34,13 @@ type Options struct {
 	// DefaultController.
 	Controller string
 
-	// ClassName is for those who may not read IngressClasses, which belong to the
-	// cluster: the class of that name is ours, and has no parameters. Objects.Classes
-	// are then not looked at.
+	// ClassName is for a controller that may not read IngressClasses, which are
+	// cluster-wide: the class of that name is ours, and has no parameters. Objects.Classes
+	// are then ignored.
 	ClassName string
 
-	// WatchWithoutClass takes Ingresses that name no class, also where no class of
-	// ours is the default one.
+	// WatchWithoutClass takes Ingresses that name no class, even if no class of ours is
+	// the default one.
 	WatchWithoutClass bool
 
 	// NginxAnnotations reads ingress-nginx's limits of Ingresses that have none of
@@ -51,37 +50,38 @@ type Options struct {
 	// DefaultCertificate is the Secret ("namespace/name") for hosts without one.
 	DefaultCertificate string
 
-	// Self is shield's own Service ("namespace/name"), for Model.Replicas. "": they
-	// are not asked for.
+	// Self is shield's own Service ("namespace/name"), for Model.Replicas. "": there are
+	// no Replicas.
 	Self string
 
 	// Published are the addresses, IPs and host names, that shield writes into the
-	// status of its Ingresses. An Ingress that is not ours, and has one of them there,
-	// had been ours if it was seen as such, or if it names a class that there is not,
-	// as far as classes can be read; all others are never touched.
+	// status of its Ingresses. An Ingress of another controller with one of them counts as
+	// formerly ours if it was ours before, or if it names a class that does not exist, as
+	// far as classes can be read. All others are never touched.
 	Published []string
 
 	// PublishService is the Service ("namespace/name") whose addresses are written
-	// there instead of Published: those of its load balancer, and its external IPs. Those
-	// that it had before are remembered.
+	// instead of Published: those of its load balancer, and its external IPs. Its former
+	// addresses are remembered.
 	PublishService string
 
 	// ShareHosts lets Ingresses of several namespaces have rules for one host.
 	// Otherwise only those of the namespace that it belongs to may.
 	ShareHosts bool
 
-	// PreferIPv6 takes IPv6 addresses of Services that have both. Otherwise it is
-	// IPv4. The other family is used where the preferred one has nobody who serves.
+	// PreferIPv6 takes the IPv6 addresses of Services with both families; the default is
+	// IPv4. The other family is used if the preferred one has no serving endpoint.
 	PreferIPv6 bool
 
-	// Now tells whether a certificate has expired. nil: time.Now.
+	// Now is the clock that certificates expire by. nil: time.Now.
 	Now func() time.Time
 }
 
 // A Translator makes Models. It remembers the last good policy of every IngressClass,
-// Ingress and Service that it has read one of, by UID and as long as the object is
-// there; the certificates in use, by the UID and resourceVersion of their Secret; whose
-// status may have shield's addresses, and some addresses of PublishService. It is not for concurrent use.
+// Ingress and Service, by UID and as long as the object exists. It also remembers parsed
+// certificates, by the UID and resourceVersion of their Secret; the objects whose status
+// may have shield's addresses; and some addresses of PublishService. It is not for
+// concurrent use.
 type Translator struct {
 	opts Options
 	memory
@@ -95,13 +95,13 @@ type memory struct {
 	services     map[identity]servicePolicy
 	certificates map[identity]*secretCertificate
 
-	// statuses has the Ingresses that are ours, or were: true when they have been
-	// seen with our addresses since.
+	// statuses has the Ingresses that are ours, or were: true if they have been seen with
+	// our addresses since.
 	statuses  map[identity]bool
-	addresses []string // of PublishService; those that it had last come first
+	addresses []string // of PublishService; the latest come first
 }
 
-// newMemory returns one with room for as much as there was last.
+// newMemory returns an empty memory with the capacity of the last one.
 func newMemory(last memory) memory {
 	return memory{
 		classes:      make(map[identity]classDefaults, len(last.classes)),
@@ -112,7 +112,7 @@ func newMemory(last memory) memory {
 	}
 }
 
-// keep copies what is remembered of objects that are there, but were not read.
+// keep copies the memory of objects that exist, but were not read.
 func keep[T any, P object[T], V any](all []P, last, next map[identity]V) {
 	for _, o := range all {
 		if o == nil {
@@ -128,7 +128,7 @@ func keep[T any, P object[T], V any](all []P, last, next map[identity]V) {
 	}
 }
 
-// New returns a Translator that has seen nothing yet.
+// New returns a Translator without memory.
 func New(o Options) *Translator {
 	if o.Controller == "" {
 		o.Controller = DefaultController
@@ -139,8 +139,8 @@ func New(o Options) *Translator {
 	return &Translator{opts: o}
 }
 
-// Expires is when the first of the certificates expires that the last Model has:
-// then the same objects give another Model. Zero: there are none.
+// Expires returns when the first certificate of the last Model expires: from then on the
+// same objects give another Model. Zero: there is none.
 func (t *Translator) Expires() time.Time { return t.expires }
 
 // Translate returns what the objects ask for.
@@ -149,7 +149,7 @@ func (t *Translator) Translate(o Objects) *model.Model {
 		opts: &t.opts, last: t.memory, next: newMemory(t.memory), now: t.opts.Now(),
 		services: indexed(o.Services), secrets: indexed(o.Secrets), configMaps: indexed(o.ConfigMaps),
 		slices:   slicesByService(o.Slices),
-		rules:    make(map[place]*claim, 4*len(o.Ingresses)),
+		rules:    make(map[ruleKey]*claim, 4*len(o.Ingresses)),
 		backends: make(map[portKey]*model.Backend, len(t.memory.services)),
 		used:     make(map[key]*model.Service, len(t.memory.services)),
 		problems: make(problems),
@@ -164,7 +164,7 @@ func (t *Translator) Translate(o Objects) *model.Model {
 		r.route(in, &catchAll)
 	}
 	for _, in := range ours {
-		r.borrow(in, catchAll)
+		r.inheritDefault(in, catchAll)
 	}
 	m.Default = catchAll
 	m.Rules = r.sortedRules()
@@ -173,7 +173,7 @@ func (t *Translator) Translate(o Objects) *model.Model {
 	m.Replicas = r.replicas()
 	m.Problems = r.problems.sorted()
 
-	// Who is not ours, or not used, for a moment only has not changed its policy.
+	// An object that is not ours, or not used, for a moment keeps its last good policy.
 	keep(o.Classes, r.last.classes, r.next.classes)
 	keep(o.Ingresses, r.last.ingresses, r.next.ingresses)
 	keep(o.Services, r.last.services, r.next.services)
@@ -194,18 +194,18 @@ type run struct {
 	slices     map[key][]*discoveryv1.EndpointSlice // by Service
 
 	classes      map[string]*classDefaults // ours
-	others       map[string]bool           // whether a class that there is is another controller's
+	others       map[string]bool           // existing classes: whether they are another controller's
 	defaultClass *classDefaults            // of Ingresses that name none; nil: those are not ours
 
 	named, implied names // hosts in specs, and in certificates alone
 
-	rules    map[place]*claim
+	rules    map[ruleKey]*claim
 	used     map[key]*model.Service
 	backends map[portKey]*model.Backend
 	problems problems
 }
 
-// A key is what objects of one kind are found by.
+// A key names an object of a given kind.
 type key struct{ namespace, name string }
 
 func (k key) String() string { return k.namespace + "/" + k.name }
@@ -216,7 +216,7 @@ func splitKey(s string) key {
 	return key{ns, name}
 }
 
-// An identity tells an object from one of the same name that was there before.
+// An identity tells an object from an earlier one of the same name.
 type identity string
 
 func identityOf(o metav1.Object) identity {
@@ -243,8 +243,8 @@ func indexed[T any, P object[T]](list []P) map[key]P {
 			continue
 		}
 		k := key{o.GetNamespace(), o.GetName()}
-		// Two of one name cannot be in an API server. If they are here, their order
-		// must not matter.
+		// An API server has no duplicate names. If there are some here, their order must
+		// not matter.
 		if other := index[k]; other == nil || o.GetUID() < other.GetUID() {
 			index[k] = o
 		}
@@ -252,7 +252,7 @@ func indexed[T any, P object[T]](list []P) map[key]P {
 	return index
 }
 
-// oldestFirst is the order in which objects have their say.
+// oldestFirst is the order of precedence of objects.
 func oldestFirst[P metav1.Object](a, b P) int {
 	ta, tb := a.GetCreationTimestamp(), b.GetCreationTimestamp()
 	return cmp.Or(
@@ -272,7 +272,7 @@ func compareRefs(a, b model.Ref) int {
 	)
 }
 
-// withoutNil returns a copy of list that may be sorted.
+// withoutNil returns a copy of list without nils, which may be sorted.
 func withoutNil[T any, P object[T]](list []P) []P {
 	return slices.DeleteFunc(slices.Clone(list), func(o P) bool { return o == nil })
 }
