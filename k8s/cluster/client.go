@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-// How fast is written, at most: what one busy client may do without being a burden
-// to the API server. 1000 statuses take 20 s.
+// The rate limit of writes. Ours: a moderate load for an API server; 1000 statuses take
+// 20 s.
 const (
 	writesPerSecond = 50
 	writesBurst     = 100
@@ -39,14 +39,14 @@ var scheme = func() *runtime.Scheme {
 type clients struct {
 	core, networking, discovery, coordination rest.Interface
 
-	// statuses and events are for writing, and limited.
+	// statuses and events are for writing, with a rate limit.
 	statuses, events rest.Interface
 
 	contact contact
 }
 
-// connect makes the clients for a kubeconfig, and returns the namespace that goes
-// with its credentials.
+// connect makes the clients for a kubeconfig, and returns the namespace of its
+// credentials.
 func connect(kubeconfig string, log *zap.Logger) (*clients, string, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
@@ -66,7 +66,7 @@ func connect(kubeconfig string, log *zap.Logger) (*clients, string, error) {
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.QPS = -1 // reflectors and the election pace themselves, and must not wait for statuses
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &telephone{next, &c.contact} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &observedTransport{next, &c.contact} })
 	transport, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, "", err

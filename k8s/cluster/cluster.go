@@ -1,13 +1,13 @@
-// Package cluster is shield's view of a Kubernetes cluster, and its voice there: it
-// keeps a copy of the objects that routing needs, has the replicas elect a leader,
-// writes the addresses into the status of Ingresses, and tells the owners of objects
-// what is wrong with them by Events. What the objects mean is no business of it.
+// Package cluster connects shield to a Kubernetes cluster. It keeps a copy of the objects
+// that routing needs, elects a leader among the replicas, writes the addresses into the
+// status of Ingresses, and reports problems to the owners of objects by Events. It does not
+// interpret the objects.
 //
-// While the API server cannot be reached, everything keeps what it had last.
+// While the API server cannot be reached, the last state of everything stays in force.
 //
-// client-go is used narrowly (its REST client, reflectors and event recorder, with a
-// scheme of the four API groups that are needed): the whole of it would make the
-// program 27 MB larger.
+// It uses only a part of client-go (its REST client, reflectors and event recorder, with a
+// scheme of the four API groups that are needed). All of client-go would make the program
+// 27 MB larger.
 package cluster
 
 import (
@@ -31,26 +31,26 @@ import (
 	"github.com/herdshield/shield/k8s/translate"
 )
 
-// Config says which cluster, what of it, and who asks.
+// Config says which cluster to connect to, which part of it to read, and as whom.
 type Config struct {
-	// Kubeconfig is the path of a kubeconfig. "" means what a pod is given if this
-	// is one, else $KUBECONFIG, else ~/.kube/config.
+	// Kubeconfig is the path of a kubeconfig. "" means the credentials of the pod if this
+	// process runs in one, else $KUBECONFIG, else ~/.kube/config.
 	Kubeconfig string
 
-	// Namespaces are those whose objects count. None means all. With some, nothing
-	// is read that belongs to no namespace: IngressClasses.
+	// Namespaces are the namespaces whose objects are read. None means all. With some,
+	// cluster-wide objects are not read: IngressClasses.
 	Namespaces []string
 
-	// Namespace and Pod are where and what this process is. By default the namespace is
-	// that of the credentials, and the pod is called as the host.
+	// Namespace and Pod name this process. By default the namespace is that of the
+	// credentials, and the pod has the name of the host.
 	Namespace, Pod string
 
-	// Lease is the name of the Lease in Namespace that the leader holds. It is also
-	// the name under which statuses and Events are written. Default: shield-ingress.
+	// Lease is the name of the Lease in Namespace that the leader holds. Statuses and
+	// Events are written under the same name. Default: shield-ingress.
 	Lease string
 
-	// Identity is what the holder of the Lease is called, unlike all other processes.
-	// Default: Pod, and something random.
+	// Identity is the name of this process as holder of the Lease; it must be unique.
+	// Default: Pod and a random suffix.
 	Identity string
 }
 
@@ -64,7 +64,7 @@ func (c *Config) setDefaults(namespace string) error {
 	if c.Pod == "" {
 		host, err := os.Hostname()
 		if err != nil {
-			return fmt.Errorf("the pod has no name, and the host neither: %w", err)
+			return fmt.Errorf("neither the pod nor the host has a name: %w", err)
 		}
 		c.Pod = host
 	}
@@ -78,7 +78,7 @@ func (c *Config) setDefaults(namespace string) error {
 	return nil
 }
 
-// A Cluster is a connection to one. It is safe for concurrent use.
+// A Cluster is a connection to a cluster. It is safe for concurrent use.
 type Cluster struct {
 	config  Config
 	log     *zap.Logger
@@ -93,7 +93,7 @@ type Cluster struct {
 	reporter *reporter
 }
 
-// New returns the Cluster of a Config. It reads files, but does not connect yet.
+// New returns the Cluster of a Config. It reads files, but does not connect.
 func New(config Config, log *zap.Logger) (*Cluster, error) {
 	clients, namespace, err := connect(config.Kubeconfig, log)
 	if err != nil {
@@ -121,7 +121,7 @@ func (c *Cluster) subscribe() {
 		everywhere, own = []string{""}, []string{""}
 		c.classes = c.feeds(c.clients.networking, "ingressclasses", &networkingv1.IngressClass{}, &networkingv1.IngressClassList{}, everywhere)
 	} else if !slices.Contains(everywhere, c.config.Namespace) {
-		// Its own Service, for the replicas and its address, is not among them.
+		// Shield's own Service, for the replicas and the address, is elsewhere.
 		own = append(slices.Clone(everywhere), c.config.Namespace)
 	}
 	c.ingresses = c.feeds(c.clients.networking, "ingresses", &networkingv1.Ingress{}, &networkingv1.IngressList{}, everywhere)
@@ -131,9 +131,9 @@ func (c *Cluster) subscribe() {
 	c.configMaps = c.feeds(c.clients.core, "configmaps", &corev1.ConfigMap{}, &corev1.ConfigMapList{}, []string{c.config.Namespace})
 }
 
-// Run keeps the copies up to date, takes part in the election, and writes what is to
-// be written, until ctx ends. It is called once. An API server that cannot be reached,
-// or that refuses, is tried again for ever.
+// Run keeps the copies up to date, takes part in the election, and writes statuses and
+// Events, until ctx ends. It is called once. If the API server cannot be reached, or
+// refuses, Run retries without end.
 func (c *Cluster) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, logger(c.log, c.clients.contact.down))
 	var running sync.WaitGroup
@@ -162,21 +162,21 @@ func (c *Cluster) all() []*feed {
 	return slices.Concat(c.classes, c.ingresses, c.services, c.slices, c.secrets, c.configMaps)
 }
 
-// Changed returns a channel that has something in it when Objects have changed since
-// it was emptied last. Changes come in bursts; it is for the caller to wait a little.
+// Changed returns a channel that gets a value when Objects have changed since the last
+// receive. Changes come in bursts, so the caller should wait a little.
 func (c *Cluster) Changed() <-chan struct{} { return c.changed }
 
-// Synced reports whether all objects have been listed once: before that, what is
-// missing in Objects may exist all the same.
+// Synced reports whether all objects have been listed once. Before that, objects may exist
+// that are missing in Objects.
 func (c *Cluster) Synced() bool { return c.synced.Load() }
 
 func (c *Cluster) listed() bool {
 	return !slices.ContainsFunc(c.all(), func(f *feed) bool { return !f.controller.HasSynced() })
 }
 
-// Fresh returns when Objects were certainly as they are in the cluster: some seconds ago
-// at most, unless the API server cannot be reached or refuses to answer. It is the
-// zero Time as long as they are not Synced.
+// Fresh returns the last time when Objects were certainly up to date: some seconds ago at
+// most, unless the API server cannot be reached or refuses to answer. It is the zero Time
+// before they are Synced.
 func (c *Cluster) Fresh() time.Time {
 	if !c.Synced() {
 		return time.Time{}
@@ -203,15 +203,15 @@ func (c *Cluster) Objects() translate.Objects {
 // Namespace returns the namespace of this process.
 func (c *Cluster) Namespace() string { return c.config.Namespace }
 
-// Leading reports whether this replica is the leader. At any time at most one is, as
-// long as the clocks of the replicas go equally fast to within a third.
+// Leading reports whether this replica is the leader. At any time at most one is, if the
+// speeds of the replicas' clocks differ by less than a third.
 func (c *Cluster) Leading() bool { return c.election.leading() }
 
-// Resign gives up leadership, so that another replica need not wait until the Lease
-// expires, and does not take part in the election any more. Run may have ended.
+// Resign gives up leadership for good, so that another replica need not wait until the
+// Lease expires. Run may have ended.
 func (c *Cluster) Resign(ctx context.Context) error { return c.election.resign(ctx) }
 
-// signal makes sure that there is something in the channel, which has room for one.
+// signal makes sure that the channel, which has a buffer of one, has a value.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -219,8 +219,8 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// epoch is the beginning of time for everything in this process.
+// epoch is when this process began.
 var epoch = time.Now()
 
-// now returns the time since then, from the monotonic clock.
+// now returns the time since epoch, by the monotonic clock.
 func now() time.Duration { return time.Since(epoch) }

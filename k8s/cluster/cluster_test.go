@@ -27,8 +27,8 @@ func TestUntold(t *testing.T) {
 	}
 }
 
-// TestInTurn: who changes a Problem as fast as Events are made has every second one of them,
-// wherever he is in the alphabet, and all others are told, too.
+// TestInTurn: a namespace whose Problem changes as fast as Events are made gets every second
+// Event, wherever it is in the alphabet, and all others get theirs, too.
 func TestInTurn(t *testing.T) {
 	problem := func(namespace, message string) model.Problem {
 		return model.Problem{Object: model.Ref{Namespace: namespace, Name: "in"}, Message: message}
@@ -71,8 +71,8 @@ func TestInTurn(t *testing.T) {
 	}
 }
 
-// TestStatusOf: those of ours have our addresses, and those that are not any more keep
-// what others have written, as it is.
+// TestStatusOf: our Ingresses have our addresses; former ones keep the entries of others
+// unchanged.
 func TestStatusOf(t *testing.T) {
 	ports := []networkingv1.IngressPortStatus{{Port: 443}}
 	now, before, other := Address{IP: "192.0.2.1"}, Address{Hostname: "old.example.com"}, Address{IP: "198.51.100.1", Ports: ports}
@@ -101,8 +101,8 @@ func TestStatusOf(t *testing.T) {
 	}
 }
 
-// TestRemember: what was published before is taken out of the status of those that are not
-// ours any more, also when nothing is published.
+// TestRemember: formerly published addresses are removed from the status of former
+// Ingresses, even when nothing is published.
 func TestRemember(t *testing.T) {
 	s := newStatus(nil)
 	publish := func(all ...string) {
@@ -135,7 +135,7 @@ func TestRemember(t *testing.T) {
 	for i := range 200 {
 		publish(strconv.Itoa(i))
 	}
-	if n := len(s.latest.past); n != statusPast || s.latest.past[0].IP != "198" {
+	if n := len(s.latest.past); n != maxPast || s.latest.past[0].IP != "198" {
 		t.Errorf("%d are remembered, the first %v", n, s.latest.past[0])
 	}
 }

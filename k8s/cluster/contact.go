@@ -12,66 +12,64 @@ import (
 	"go.uber.org/zap"
 )
 
-// silence is for how long the API server must not have answered before that is worth
-// a line in the log: connections break, and it is restarted. At the start it is said
-// at once.
-const silence = 5 * time.Second
+// outageDelay is how long the API server must not answer before that is logged, since
+// connections break and API servers restart. At the start it is logged at once.
+const outageDelay = 5 * time.Second
 
-// contact knows whether the API server answers, and says so when that changes, not for
-// each request: client-go says nothing at all if connections are refused, and something
-// at every try if it is anything else.
+// contact tracks whether the API server answers, and logs changes of that only. client-go
+// logs nothing if connections are refused, and every try for other errors.
 type contact struct {
-	last atomic.Int64 // when the API server has answered last, since epoch
+	last atomic.Int64 // time of the last request that was answered, since epoch
 
 	log *zap.Logger
 
-	mu      sync.Mutex    // guards what follows
+	mu      sync.Mutex    // guards the fields below
 	reached bool          // it has answered at least once
-	failing bool          // since
-	since   time.Duration // since epoch
-	said    bool
+	failing bool          // it does not answer
+	since   time.Duration // when that began, since epoch
+	logged  bool          // that has been logged
 }
 
-// answered takes note of an answer to what was asked at that time.
+// answered records an answer to a request that was sent at asked.
 func (c *contact) answered(asked, now time.Duration) {
 	c.last.Store(max(c.last.Load(), int64(asked)))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.said {
+	if c.logged {
 		c.log.Info("the API server answers again", zap.Duration("after", now-c.since))
 	}
-	c.reached, c.failing, c.said = true, false, false
+	c.reached, c.failing, c.logged = true, false, false
 }
 
-// failed takes note of a request that has had no answer.
+// failed records a request that got no answer.
 func (c *contact) failed(now time.Duration, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.failing {
 		c.failing, c.since = true, now
 	}
-	if c.said || c.reached && now-c.since < silence {
+	if c.logged || c.reached && now-c.since < outageDelay {
 		return
 	}
-	c.said = true
-	c.log.Warn("the API server does not answer, and is tried again; what is known of the cluster stays as it is", zap.Error(err))
+	c.logged = true
+	c.log.Warn("the API server does not answer, retrying; the last known state of the cluster stays in force", zap.Error(err))
 }
 
-// down reports whether it has been said that the API server does not answer.
+// down reports whether an outage has been logged that has not ended.
 func (c *contact) down() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.said
+	return c.logged
 }
 
-// A telephone tells a contact what becomes of requests.
-type telephone struct {
+// An observedTransport tells a contact the outcome of each request.
+type observedTransport struct {
 	http.RoundTripper
 	contact *contact
 }
 
 // RoundTrip implements http.RoundTripper.
-func (t *telephone) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t *observedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	asked := now()
 	answer, err := t.RoundTripper.RoundTrip(r)
 	switch {
@@ -79,11 +77,11 @@ func (t *telephone) RoundTrip(r *http.Request) (*http.Response, error) {
 		t.contact.answered(asked, now())
 	case err == nil:
 		t.contact.failed(now(), fmt.Errorf("%s %s: %s", r.Method, r.URL.Path, answer.Status))
-	case !errors.Is(r.Context().Err(), context.Canceled): // else it is we who hung up
+	case !errors.Is(r.Context().Err(), context.Canceled): // else we have cancelled it
 		t.contact.failed(now(), err)
 	}
 	return answer, err
 }
 
 // WrappedRoundTripper is for client-go, which looks for the transport inside.
-func (t *telephone) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
+func (t *observedTransport) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }

@@ -12,69 +12,69 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// TestContact: that the API server does not answer is said once, and that it does again,
-// however often it is tried. At the start it is said at once.
+// TestContact: an outage of the API server is logged once, and its end once, whatever the
+// number of tries. At the start it is logged at once.
 func TestContact(t *testing.T) {
 	core, logs := observer.New(zap.InfoLevel)
 	c := &contact{log: zap.New(core)}
 	client := logger(c.log, c.down)
 	refused := errors.New("connection refused")
-	said := func(want ...string) {
+	logged := func(want ...string) {
 		t.Helper()
 		var got []string
 		for _, e := range logs.TakeAll() {
 			got = append(got, e.Message)
 		}
 		if len(got) != len(want) {
-			t.Fatalf("it says %q, want %q", got, want)
+			t.Fatalf("logged %q, want %q", got, want)
 		}
 		for i := range want {
 			if !strings.Contains(got[i], want[i]) {
-				t.Errorf("it says %q, want %q", got[i], want[i])
+				t.Errorf("logged %q, want %q", got[i], want[i])
 			}
 		}
 	}
 	second := time.Second
 	c.failed(1*second, refused)
-	said("does not answer")
+	logged("does not answer")
 	for i := range 100 {
 		c.failed(time.Duration(2+i)*second, refused)
 		client.Error(refused, "Failed to watch")
 	}
-	said()
+	logged()
 	c.answered(102*second, 103*second)
 	c.answered(103*second, 104*second)
 	client.Error(refused, "Failed to watch")
-	said("answers again", "Failed to watch")
+	logged("answers again", "Failed to watch")
 
 	c.failed(110*second, refused) // a connection broke
 	c.answered(110*second, 111*second)
 	c.failed(112*second, refused)
 	c.failed(116*second, refused)
-	said()
+	logged()
 	c.failed(117*second, refused)
 	c.failed(118*second, refused)
-	said("does not answer")
+	logged("does not answer")
 	c.answered(120*second, 121*second)
 	if got, want := time.Duration(c.last.Load()), 120*second; got != want {
 		t.Errorf("the last contact was at %v, want %v", got, want)
 	}
-	said("answers again")
+	logged("answers again")
 }
 
 type answers func(*http.Request) (*http.Response, error)
 
 func (a answers) RoundTrip(r *http.Request) (*http.Response, error) { return a(r) }
 
-// TestTelephone: what is an answer, and what is none.
-func TestTelephone(t *testing.T) {
+// TestObservedTransport: which outcomes count as answers.
+func TestObservedTransport(t *testing.T) {
 	ctx, hangUp := context.WithCancel(t.Context())
 	hangUp()
 	for _, test := range []struct {
 		name   string
 		ctx    context.Context
 		status int // 0: an error
-		said   int
+		logged int
 		last   bool
 	}{
 		{"200", t.Context(), 200, 0, true},
@@ -85,7 +85,7 @@ func TestTelephone(t *testing.T) {
 	} {
 		core, logs := observer.New(zap.InfoLevel)
 		c := &contact{log: zap.New(core)}
-		phone := &telephone{answers(func(*http.Request) (*http.Response, error) {
+		transport := &observedTransport{answers(func(*http.Request) (*http.Response, error) {
 			if test.status == 0 {
 				return nil, errors.New("refused")
 			}
@@ -95,9 +95,9 @@ func TestTelephone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = phone.RoundTrip(r)
-		if n := logs.Len(); n != test.said || (c.last.Load() > 0) != test.last {
-			t.Errorf("%s: %d lines, want %d; last contact %v", test.name, n, test.said, c.last.Load())
+		_, _ = transport.RoundTrip(r)
+		if n := logs.Len(); n != test.logged || (c.last.Load() > 0) != test.last {
+			t.Errorf("%s: %d lines, want %d; last contact %v", test.name, n, test.logged, c.last.Load())
 		}
 	}
 }

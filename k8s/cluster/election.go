@@ -15,11 +15,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// The times of an election, as Kubernetes' own controllers have them. A leader that
-// has not renewed its Lease for renewDeadline does not think of itself as the leader
-// any more; others may think so only leaseDuration after they saw it renewed last.
-// The time between is for clocks that do not go equally fast, and for what the
-// leader has sent last.
+// The times of an election, as in Kubernetes' own controllers. A leader that has not
+// renewed its Lease for renewDeadline stops leading; others may take over only leaseDuration
+// after they saw it renewed last. The time between allows for clocks of different speeds,
+// and for the leader's last requests.
 const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
@@ -27,16 +26,16 @@ const (
 	leaseTimeout  = 5 * time.Second // of one request
 )
 
-// A candidate is what one replica knows of the Lease, and decides by that. It is the
-// algorithm of client-go's leaderelection: the times in the Lease are for people; what
-// counts is when, by its own clock, the candidate saw it change last.
+// A candidate is one replica's view of the Lease, and decides by it. It is the algorithm of
+// client-go's leaderelection: the times in the Lease are for people; what counts is when,
+// by its own clock, the candidate saw it change last.
 type candidate struct {
 	id     string
-	lease  *coordinationv1.Lease // as seen last; nil: not at all
-	seenAt time.Time             // when it was first seen as it is
+	lease  *coordinationv1.Lease // as last seen; nil: never seen
+	seenAt time.Time             // when it was first seen in this state
 }
 
-// see takes note of the Lease.
+// see records the Lease.
 func (c *candidate) see(now time.Time, lease *coordinationv1.Lease) {
 	if c.lease == nil || !reflect.DeepEqual(c.lease.Spec, lease.Spec) {
 		c.seenAt = now
@@ -44,8 +43,8 @@ func (c *candidate) see(now time.Time, lease *coordinationv1.Lease) {
 	c.lease = lease
 }
 
-// free returns when the candidate may take the Lease, if it does not change: the zero
-// Time if at once.
+// free returns when the candidate may take the Lease if it does not change: the zero Time
+// means at once.
 func (c *candidate) free() time.Time {
 	holder := c.holder()
 	if holder == "" || holder == c.id {
@@ -58,7 +57,7 @@ func (c *candidate) free() time.Time {
 	return c.seenAt.Add(duration)
 }
 
-// holder returns whose the Lease is, "" if nobody's.
+// holder returns the holder of the Lease, "" if there is none.
 func (c *candidate) holder() string {
 	if c.lease == nil || c.lease.Spec.HolderIdentity == nil {
 		return ""
@@ -66,7 +65,7 @@ func (c *candidate) holder() string {
 	return *c.lease.Spec.HolderIdentity
 }
 
-// claim returns the Lease as it is to become: the candidate's, now.
+// claim returns the Lease with the candidate as its holder.
 func (c *candidate) claim(wall time.Time) *coordinationv1.Lease {
 	claimed := new(coordinationv1.Lease)
 	if c.lease != nil {
@@ -86,16 +85,16 @@ func (c *candidate) claim(wall time.Time) *coordinationv1.Lease {
 	return claimed
 }
 
-// release returns the Lease as nobody's.
+// release returns the Lease without a holder.
 func (c *candidate) release(wall time.Time) *coordinationv1.Lease {
 	released := c.lease.DeepCopy()
-	at, seconds, nobody := metav1.NewMicroTime(wall), int32(1), ""
+	at, seconds := metav1.NewMicroTime(wall), int32(1)
 	s := &released.Spec
-	s.HolderIdentity, s.LeaseDurationSeconds, s.RenewTime = &nobody, &seconds, &at
+	s.HolderIdentity, s.LeaseDurationSeconds, s.RenewTime = new(string), &seconds, &at
 	return released
 }
 
-// An election keeps a candidate going.
+// An election runs a candidate.
 type election struct {
 	leases  leases
 	name    string
@@ -106,10 +105,10 @@ type election struct {
 	stopped chan struct{}
 	stop    func()
 
-	mu        sync.Mutex // guards what follows; held for one step
+	mu        sync.Mutex // guards the fields below; held for one step
 	candidate candidate
 	led       bool // after the last step
-	failing   bool // the last step
+	failing   bool // the last step failed
 }
 
 func newElection(config Config, leases leases, log *zap.Logger, elected func()) *election {
@@ -147,7 +146,8 @@ func (e *election) run(ctx context.Context) {
 	}
 }
 
-// step renews the Lease, or tries to get it, and returns after how long to try again.
+// step renews the Lease, or tries to get it, and returns how long to wait before the next
+// step.
 func (e *election) step(ctx context.Context) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -158,28 +158,28 @@ func (e *election) step(ctx context.Context) time.Duration {
 	if led := e.leading(); led != e.led {
 		e.led = led
 		if led {
-			e.log.Info("this replica is the leader now", zap.String("identity", e.candidate.id))
+			e.log.Info("this replica has become the leader", zap.String("identity", e.candidate.id))
 		} else if ctx.Err() == nil {
-			e.log.Warn("this replica is not the leader any more", zap.String("leader", e.candidate.holder()), zap.Error(err))
+			e.log.Warn("this replica has lost leadership", zap.String("leader", e.candidate.holder()), zap.Error(err))
 		}
 	}
 	if failing := err != nil; failing != e.failing && ctx.Err() == nil {
-		e.failing = failing // said once, not each time
+		e.failing = failing // logged once, not each time
 		if failing {
-			e.log.Warn("the Lease cannot be used, and is tried again", zap.String("lease", e.name), zap.Error(err))
+			e.log.Warn("the Lease cannot be used, retrying", zap.String("lease", e.name), zap.Error(err))
 		} else {
 			e.log.Info("the Lease can be used again", zap.String("lease", e.name))
 		}
 	}
 	wait := retryPeriod + rand.N(retryPeriod/10) // not all candidates at once
 	if free := e.candidate.free(); err == nil && !free.IsZero() {
-		wait = min(wait, max(time.Until(free), time.Millisecond)) // it is not left alone for longer than it is valid
+		wait = min(wait, max(time.Until(free), time.Millisecond)) // the next step is due when the Lease expires
 	}
 	return wait
 }
 
-// try is one request or two. A leader need not read its Lease before it renews it: if
-// somebody else has written it since, that is a conflict.
+// try sends one or two requests. A leader need not read its Lease before it renews it: if
+// another replica has written it since, that is a conflict.
 func (e *election) try(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
@@ -208,10 +208,10 @@ func (e *election) try(ctx context.Context) error {
 	if err := e.write(ctx); !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	return nil // somebody was faster
+	return nil // another replica was faster
 }
 
-// write claims the Lease. Who gets it leads for a time that begins before that.
+// write claims the Lease. The leader's time begins before the request is sent.
 func (e *election) write(ctx context.Context) error {
 	begin := time.Now()
 	c := &e.candidate
@@ -222,7 +222,7 @@ func (e *election) write(ctx context.Context) error {
 	c.see(time.Now(), lease)
 	was, until := e.leading(), begin.Add(renewDeadline)
 	e.until.Store(&until)
-	if !was { // be it for a moment
+	if !was { // even if only for a moment
 		e.elected()
 	}
 	return nil
@@ -233,7 +233,7 @@ func (e *election) resign(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c := &e.candidate
-	e.until.Store(nil) // first of all, so that nothing is written any more
+	e.until.Store(nil) // first, so that this replica writes no more statuses and Events
 	e.led = false
 	if c.holder() != c.id {
 		return nil
@@ -242,7 +242,7 @@ func (e *election) resign(ctx context.Context) error {
 	defer cancel()
 	lease, err := e.leases.write(ctx, e.name, c.release(time.Now()))
 	if apierrors.IsConflict(err) {
-		// A renewal may have been given up whose answer had not come yet.
+		// A renewal may have been abandoned before its answer arrived.
 		if lease, err = e.leases.get(ctx, e.name); err == nil {
 			c.see(time.Now(), lease)
 			if c.holder() != c.id {
@@ -255,18 +255,18 @@ func (e *election) resign(ctx context.Context) error {
 		return err
 	}
 	c.see(time.Now(), lease)
-	e.log.Info("this replica has resigned from being the leader")
+	e.log.Info("this replica has resigned as the leader")
 	return nil
 }
 
-// leases are the Leases of one namespace. write creates one that has no version yet;
-// otherwise it is a conflict if the version is not the latest.
+// leases are the Leases of one namespace. write creates one that has no version; otherwise
+// it fails with a conflict if the version is not the latest.
 type leases interface {
 	get(ctx context.Context, name string) (*coordinationv1.Lease, error)
 	write(ctx context.Context, name string, lease *coordinationv1.Lease) (*coordinationv1.Lease, error)
 }
 
-// leaseClient is where the Leases are in truth.
+// leaseClient is leases in an API server.
 type leaseClient struct {
 	client    rest.Interface
 	namespace string

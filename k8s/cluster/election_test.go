@@ -16,14 +16,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// A desk is an API server with one Lease.
+// A desk stands for an API server with one Lease.
 type desk struct {
-	mu      sync.Mutex // guards everything, of the windows too
+	mu      sync.Mutex // guards everything, the windows included
 	lease   *coordinationv1.Lease
 	version int
 }
 
-// set changes something.
+// set runs change under the lock.
 func (d *desk) set(change func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -117,8 +117,8 @@ func (d *desk) replica(id string) *replica {
 	return r
 }
 
-// after lets the bubble live for a while and returns who leads all that time; "-" if
-// nobody does, or that has changed. It fails if two lead at once.
+// after waits for d and returns the replica that leads all the time; "-" if none does, or
+// if it changes. It fails if two lead at once.
 func after(t *testing.T, d time.Duration, replicas ...*replica) string {
 	t.Helper()
 	leader := ""
@@ -262,7 +262,7 @@ func TestElection(t *testing.T) {
 		},
 		"the Lease is deleted": func(t *testing.T, d *desk, a, b *replica) {
 			d.set(func() { d.lease = nil })
-			after(t, 5*time.Second, a) // b may get it, and a knows only when it renews
+			after(t, 5*time.Second, a) // b may get it; a notices when it renews
 			after(t, 10*time.Second, a, b)
 			if !a.leading() && !b.leading() {
 				t.Error("nobody leads")

@@ -25,16 +25,15 @@ const (
 	eventLength  = 1024 // bytes in the message of an Event
 )
 
-// Report says what is wrong now with objects. The leader tells their owners, by one
-// Event of type Warning for each Problem that it has not told before; one that has
-// changed is another one. After it has gone, it is told again if it comes back, and a
-// new leader tells everything that it has not told itself. It returns at once, and only
-// the latest call counts. The argument must not be modified after that.
+// Report sets the current problems of all objects. The leader writes one Event of type
+// Warning for each Problem that it has not written before; a changed Problem is a new one. A
+// Problem that goes away and comes back is written again. A new leader writes every Problem
+// that it has not written. Report returns at once, and only the latest call counts. The
+// argument must not be modified after that.
 //
-// Events that are alike are aggregated, and there are not more than 25 about one object
-// at once, and one in five minutes after that, as for all controllers. Namespaces take
-// turns: nobody can keep back the Events of others, however fast his own problems
-// change.
+// As for all controllers, similar Events are aggregated; an object gets at most 25 at once,
+// and then one in five minutes. Namespaces take turns, so that fast-changing problems in one
+// do not delay the Events of others.
 func (c *Cluster) Report(problems []model.Problem) {
 	r := c.reporter
 	r.mu.Lock()
@@ -63,8 +62,8 @@ func (r *reporter) run(ctx context.Context) {
 
 	pace := time.NewTicker(eventEvery)
 	defer pace.Stop()
-	told := map[model.Problem]bool{} // those that are there now: it is no larger than the latest report
-	turn := ""                       // the namespace that was told last
+	told := map[model.Problem]bool{} // of the latest report only
+	turn := ""                       // the namespace of the last Event
 	for {
 		select {
 		case <-ctx.Done():
@@ -73,7 +72,7 @@ func (r *reporter) run(ctx context.Context) {
 		}
 		for _, problem := range inTurn(untold(told, r.latest()), turn) {
 			if len(r.wake) > 0 || !r.cluster.Leading() {
-				break // something newer; or it is for somebody else to tell
+				break // there is a newer report, or another leader
 			}
 			told[problem], turn = true, problem.Object.Namespace
 			recorder.Event(reference(problem.Object), corev1.EventTypeWarning, problem.Reason, shorten(problem.Message))
@@ -92,8 +91,8 @@ func (r *reporter) latest() []model.Problem {
 	return r.problems
 }
 
-// untold returns the problems that have not been told, each once, and forgets those
-// told that are gone.
+// untold returns the problems without an Event, without duplicates, and forgets the told
+// ones that are gone.
 func untold(told map[model.Problem]bool, problems []model.Problem) (fresh []model.Problem) {
 	there := make(map[model.Problem]bool, len(problems))
 	for _, p := range problems {
@@ -106,37 +105,35 @@ func untold(told map[model.Problem]bool, problems []model.Problem) (fresh []mode
 	return fresh
 }
 
-// inTurn returns the problems in the order in which they are to be told: one of each
-// namespace, those after last first, and then the next one of each. Within a namespace they
-// keep their order.
+// inTurn returns the problems in the order of their Events: one of each namespace, beginning
+// with the namespaces after last, then the next one of each. Within a namespace they keep
+// their order.
 func inTurn(problems []model.Problem, last string) []model.Problem {
-	type place struct {
-		round int // how many of its namespace come before it
-		late  bool
+	type turn struct {
+		round     int // how many of its namespace come before it
+		afterLast int // 1 for namespaces up to last, which come later
 		model.Problem
 	}
 	rounds := map[string]int{}
-	places := make([]place, len(problems))
+	turns := make([]turn, len(problems))
 	for i, p := range problems {
 		namespace := p.Object.Namespace
-		places[i] = place{rounds[namespace], namespace <= last, p}
+		turns[i] = turn{round: rounds[namespace], Problem: p}
+		if namespace <= last {
+			turns[i].afterLast = 1
+		}
 		rounds[namespace]++
 	}
-	slices.SortStableFunc(places, func(a, b place) int {
-		switch {
-		case a.round != b.round:
-			return cmp.Compare(a.round, b.round)
-		case a.late != b.late:
-			if a.late {
-				return 1
-			}
-			return -1
-		}
-		return cmp.Compare(a.Object.Namespace, b.Object.Namespace)
+	slices.SortStableFunc(turns, func(a, b turn) int {
+		return cmp.Or(
+			cmp.Compare(a.round, b.round),
+			cmp.Compare(a.afterLast, b.afterLast),
+			cmp.Compare(a.Object.Namespace, b.Object.Namespace),
+		)
 	})
-	ordered := make([]model.Problem, len(places))
-	for i, p := range places {
-		ordered[i] = p.Problem
+	ordered := make([]model.Problem, len(turns))
+	for i, t := range turns {
+		ordered[i] = t.Problem
 	}
 	return ordered
 }
@@ -152,7 +149,7 @@ func reference(object model.Ref) *corev1.ObjectReference {
 	}
 }
 
-// shorten cuts what is too long for an Event, between two characters.
+// shorten cuts a message to the length of an Event's, between two characters.
 func shorten(message string) string {
 	message = strings.ToValidUTF8(message, "?")
 	if len(message) <= eventLength {
@@ -165,8 +162,8 @@ func shorten(message string) string {
 	return message[:end] + "…"
 }
 
-// An eventSink is a record.EventSink. Those that come with client-go know all kinds of
-// objects there are, and make the program much larger.
+// An eventSink is a record.EventSink. Those of client-go know all kinds of objects, and make
+// the program much larger.
 type eventSink struct {
 	ctx    context.Context // of Run: the interface has none
 	client rest.Interface

@@ -33,10 +33,10 @@ type feed struct {
 	ended atomic.Int64
 }
 
-// forEver is when a feed will be out of date whose watch is open.
+// forEver is the end of a feed whose watch is open.
 const forEver = math.MaxInt64
 
-// feeds makes the feeds of one kind in some namespaces; "" is all of them.
+// feeds makes the feeds of one kind in some namespaces; "" means all.
 func (c *Cluster) feeds(client rest.Interface, resource string, object, list runtime.Object, namespaces []string) []*feed {
 	feeds := make([]*feed, len(namespaces))
 	for i, namespace := range namespaces {
@@ -59,7 +59,7 @@ func (c *Cluster) feeds(client rest.Interface, resource string, object, list run
 			Handler: cache.ResourceEventHandlerFuncs{
 				AddFunc: func(any) { signal(c.changed) },
 				UpdateFunc: func(before, after any) {
-					if version(before) != version(after) { // else it was only listed again
+					if version(before) != version(after) { // else it has only been listed again
 						signal(c.changed)
 					}
 				},
@@ -92,23 +92,22 @@ func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Int
 	})}, nil
 }
 
-// How long is waited until an API server that cannot be reached is asked again. Ours:
-// client-go's own waits grow to a minute, for each kind of objects by itself, so that long
-// after the API server is back some would be known and others not.
+// The waits between requests to an API server that cannot be reached. Ours: client-go's
+// grow to a minute, separately for each kind of objects, so that long after the API server
+// is back some kinds would be missing.
 const (
-	firstRetry   = 250 * time.Millisecond
-	slowestRetry = 2 * time.Second
+	minRetryWait = 250 * time.Millisecond
+	maxRetryWait = 2 * time.Second
 )
 
-// insist calls ask until the API server answers something, be it that it does not want
-// to; or until ctx ends.
+// insist calls ask until the API server answers, even with a refusal, or until ctx ends.
 func insist(ctx context.Context, ask func() error) error {
-	for wait := firstRetry; ; wait = min(2*wait, slowestRetry) {
+	for wait := minRetryWait; ; wait = min(2*wait, maxRetryWait) {
 		err := ask()
 		var status apierrors.APIStatus
 		var network net.Error
 		if err == nil || errors.As(err, &status) && status.Status().Code < 500 || !errors.As(err, &status) && !errors.As(err, &network) {
-			return err // an answer, or something that cannot be read: for client-go to log
+			return err // an answer, or one that cannot be parsed: client-go logs it
 		}
 		select {
 		case <-time.After(wait/2 + rand.N(wait)):
@@ -129,12 +128,12 @@ func (f *feed) count(n int) {
 	}
 }
 
-// until returns until when since epoch the copies are certainly up to date, given that
+// until returns the time since epoch until which the copies are certainly up to date, if
 // the connection works.
 func (f *feed) until() int64 { return f.ended.Load() }
 
-// A watched is a watch whose end is noted. The reflector stops every watch that it
-// has begun, also those that have ended by themselves.
+// A watched is a watch that runs a function when it ends. The reflector stops every watch
+// that it has begun, even one that has ended.
 type watched struct {
 	watch.Interface
 	stop func()
@@ -143,7 +142,7 @@ type watched struct {
 // Stop implements watch.Interface.
 func (w *watched) Stop() { w.stop() }
 
-// list returns what is in the stores of feeds.
+// list returns the objects in the stores of feeds.
 func list[T any](feeds []*feed) []T {
 	var objects []T
 	for i, f := range feeds {
@@ -158,7 +157,7 @@ func list[T any](feeds []*feed) []T {
 	return objects
 }
 
-// find returns one object, nil if it is not there.
+// find returns one object, nil if there is none.
 func find[T any](feeds []*feed, namespace, name string) (object T) {
 	for _, f := range feeds {
 		if f.namespace != "" && f.namespace != namespace {
@@ -173,7 +172,7 @@ func find[T any](feeds []*feed, namespace, name string) (object T) {
 
 func version(object any) string { return object.(metav1.Object).GetResourceVersion() }
 
-// trim removes from a new copy what nobody reads: often more than half of it.
+// trim removes unused fields from a new copy: often more than half of it.
 func trim(object any) (any, error) {
 	o, ok := object.(metav1.Object)
 	if !ok {

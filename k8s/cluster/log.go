@@ -7,12 +7,12 @@ import (
 	"go.uber.org/zap"
 )
 
-// logger is what client-go logs to. Its errors are warnings: nothing stops for them.
-// While the API server is down they are left out, since it has one for every try of
-// every feed.
+// logger returns the logger of client-go, whose errors become warnings: none of them is
+// fatal. While the API server is down they are left out, since client-go logs one for every
+// try of every feed.
 func logger(log *zap.Logger, down func() bool) logr.Logger { return logr.New(&sink{log.Sugar(), down}) }
 
-// A sink is a logr.LogSink that writes to zap, without what is only for debugging.
+// A sink is a logr.LogSink that writes to zap, and leaves out debug messages.
 type sink struct {
 	log  *zap.SugaredLogger
 	down func() bool

@@ -19,35 +19,35 @@ import (
 )
 
 const (
-	statusTries   = 5                // of one Ingress, if others write it at the same time
-	statusTimeout = 10 * time.Second // of one request
-	statusRetry   = time.Second      // after which what has failed is tried again, doubled each time
-	statusRetries = time.Minute      // up to this
-	statusPast    = 64               // addresses that are remembered after they were published
+	statusTries    = 5                // for one Ingress, if others write it at the same time
+	statusTimeout  = 10 * time.Second // of one request
+	minStatusRetry = time.Second      // wait after a failure, doubled each time
+	maxStatusRetry = time.Minute
+	maxPast        = 64 // formerly published addresses that are remembered
 )
 
 // Address is where an Ingress can be reached: one of IP and Hostname.
 type Address = networkingv1.IngressLoadBalancerIngress
 
-// Publish says which addresses the status of the Ingresses in mine is to have: these,
-// and no others. Those in notMine are to have none of them, nor of those that were
-// published before; what else is there stays as it is. It returns at once; what is different is patched in the background as long as this replica is the leader, and
-// when it becomes it. Only the latest call counts. The arguments must not be modified
-// after that.
+// Publish sets the addresses in the status of Ingresses: those in mine get exactly these,
+// those in notMine lose these and all that were published before, and keep others. It
+// returns at once. Differences are patched in the background while this replica is the
+// leader, and when it becomes the leader. Only the latest call counts. The arguments must
+// not be modified after that.
 func (c *Cluster) Publish(mine, notMine []model.Ref, addresses []Address) {
 	c.status.publish(mine, notMine, sorted(addresses))
 }
 
-// Flush waits until what was published last is in the cluster, or this replica is not
-// the leader.
+// Flush waits until the cluster has what was published last, or this replica is not the
+// leader.
 func (c *Cluster) Flush(ctx context.Context) error { return c.status.flush(ctx) }
 
-// wanted is what Publish has been told.
+// wanted has the arguments of Publish.
 type wanted struct {
 	mine, notMine []model.Ref
 	addresses     []Address
-	past          []Address // published before; those that were so last come first
-	done          bool      // everything was so, once
+	past          []Address // published before; the latest come first
+	done          bool      // the cluster has had all of it
 }
 
 // status writes the status of Ingresses.
@@ -55,8 +55,8 @@ type status struct {
 	cluster *Cluster
 	wake    chan struct{}
 
-	mu      sync.Mutex // guards what follows
-	latest  *wanted    // nil: nothing yet
+	mu      sync.Mutex // guards the fields below
+	latest  *wanted    // nil: nothing has been published
 	changed chan struct{}
 }
 
@@ -75,16 +75,16 @@ func (s *status) publish(mine, notMine []model.Ref, addresses []Address) {
 	signal(s.wake)
 }
 
-// remember returns past and those of last that are not published any more, the latter
-// first; not more than statusPast.
+// remember returns the addresses of last that are no longer published, followed by past: at
+// most maxPast.
 func remember(past, last, now []Address) []Address {
 	gone := slices.DeleteFunc(slices.Clone(last), func(a Address) bool { return has(now, a) })
 	if len(gone) == 0 {
-		return past // what has come back in it is published: that does no harm
+		return past // an address in it may be published again, which does no harm
 	}
 	past = slices.DeleteFunc(slices.Clone(past), func(a Address) bool { return has(gone, a) })
 	all := append(gone, past...)
-	return all[:min(len(all), statusPast)]
+	return all[:min(len(all), maxPast)]
 }
 
 func (s *status) current() *wanted {
@@ -109,7 +109,7 @@ func (s *status) flush(ctx context.Context) error {
 		if done || !s.cluster.Leading() {
 			return nil
 		}
-		poll := time.NewTimer(time.Second) // leadership may be lost, of which nobody tells
+		poll := time.NewTimer(time.Second) // losing leadership sends no signal
 		select {
 		case <-changed:
 		case <-poll.C:
@@ -122,7 +122,7 @@ func (s *status) flush(ctx context.Context) error {
 }
 
 func (s *status) run(ctx context.Context) {
-	retry := statusRetry
+	retry := minStatusRetry
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -134,23 +134,23 @@ func (s *status) run(ctx context.Context) {
 		}
 		w := s.current()
 		if w == nil || !s.cluster.Leading() || !s.cluster.Synced() {
-			continue // somebody will wake it
+			continue // a wake signal follows
 		}
 		err := s.pass(ctx, w)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			s.cluster.log.Warn("the status of Ingresses could not be written, and will be tried again", zap.Error(err), zap.Duration("in", retry))
+			s.cluster.log.Warn("cannot write the status of Ingresses, retrying", zap.Error(err), zap.Duration("in", retry))
 			timer.Reset(retry)
-			retry = min(2*retry, statusRetries)
+			retry = min(2*retry, maxStatusRetry)
 			continue
 		}
-		retry = statusRetry
+		retry = minStatusRetry
 	}
 }
 
-// pass writes what is different. If there is something newer it ends: that comes next.
+// pass patches all statuses that differ. It ends early if something newer is published.
 func (s *status) pass(ctx context.Context, w *wanted) error {
 	failed, first := 0, error(nil)
 	for i := range len(w.mine) + len(w.notMine) {
@@ -171,18 +171,18 @@ func (s *status) pass(ctx context.Context, w *wanted) error {
 			first = fmt.Errorf("%v: %w", ref, err)
 		}
 		if answer := apierrors.APIStatus(nil); !errors.As(err, &answer) {
-			return first // no answer: the others would get none either
+			return first // no answer: other requests would get none either
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d of them, first %w", failed, first)
+		return fmt.Errorf("%d failed, the first: %w", failed, first)
 	}
 	s.done(w)
 	return nil
 }
 
-// set makes one Ingress have the addresses, or have them no more. If it does not exist
-// (any more), there is nothing to do.
+// set adds the addresses to one Ingress, or removes them. It does nothing if the Ingress
+// does not exist.
 func (s *status) set(ctx context.Context, ref model.Ref, mine bool, w *wanted) error {
 	ingress := find[*networkingv1.Ingress](s.cluster.ingresses, ref.Namespace, ref.Name)
 	for try := 1; ; try++ {
@@ -206,9 +206,9 @@ func (s *status) set(ctx context.Context, ref model.Ref, mine bool, w *wanted) e
 	}
 }
 
-// status returns what an Ingress is to have that has this, and whether that is
-// something else. Entries of others in those that are not mine are left as they are, with
-// their ports and in their order.
+// status returns the addresses that an Ingress should have, and whether they differ from
+// those that it has. An Ingress that is not mine keeps the entries of others, with their
+// ports and in their order.
 func (w *wanted) status(is []Address, mine bool) (wants []Address, different bool) {
 	if mine {
 		return w.addresses, !slices.EqualFunc(sorted(is), w.addresses, func(a, b Address) bool { return compare(a, b) == 0 })
@@ -221,13 +221,13 @@ func (w *wanted) status(is []Address, mine bool) (wants []Address, different boo
 	return wants, len(wants) < len(is)
 }
 
-// has reports whether an address is among others, whatever their ports.
+// has reports whether an address is in all, ignoring ports.
 func has(all []Address, a Address) bool {
 	return slices.ContainsFunc(all, func(b Address) bool { return compare(a, b) == 0 })
 }
 
-// patch fails with a conflict if it is another Ingress by now, or, on request, if
-// anything of it has changed: what others have written there must not be lost.
+// patch writes the addresses. It fails with a conflict if the Ingress has been replaced, or,
+// with unchanged, if it has changed at all: entries of others must not be lost.
 func (s *status) patch(ctx context.Context, ingress *networkingv1.Ingress, addresses []Address, unchanged bool) error {
 	var patch struct {
 		Metadata struct {
@@ -256,7 +256,7 @@ func (s *status) patch(ctx context.Context, ingress *networkingv1.Ingress, addre
 		Param("fieldManager", s.cluster.config.Lease).Body(body).Do(ctx).Error()
 }
 
-// get returns nil if there is none.
+// get reads an Ingress, nil if there is none.
 func (s *status) get(ctx context.Context, ref model.Ref) (*networkingv1.Ingress, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
@@ -268,7 +268,7 @@ func (s *status) get(ctx context.Context, ref model.Ref) (*networkingv1.Ingress,
 	return ingress, err
 }
 
-// sorted returns the addresses without their ports, in order, each once; nil for none.
+// sorted returns the addresses in order, without ports and duplicates; nil for none.
 func sorted(addresses []Address) []Address {
 	var out []Address
 	for _, a := range addresses {

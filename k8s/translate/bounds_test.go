@@ -71,7 +71,7 @@ func TestLarge(t *testing.T) {
 		{"paths", withPaths(ingressFor("evil/in", 1, ""), "evil.test", numbered("/%d", many)...), 2000,
 			map[string]string{ReasonTooLarge: "there are more than 2000 rules and paths", ReasonBackendUnsupported: "a backend is nothing"}},
 		{"invalid paths", withPaths(ingressFor("evil/in", 1, ""), "evil.test", numbered("%d", many)...), 0,
-			map[string]string{ReasonTooLarge: "there are", ReasonPathInvalid: `path "0" of host evil.test does not begin with a slash`}},
+			map[string]string{ReasonTooLarge: "there are", ReasonPathInvalid: `path "0" of host evil.test is left out: it does not begin with a slash`}},
 		{"the host of another namespace", fill(func(in *networkingv1.Ingress) {
 			in.CreationTimestamp.Time = noon.Add(time.Hour)
 			for i := range many {
