@@ -168,6 +168,7 @@ func New(c Config, s *State) (*Guard, error) {
 		Limit: c.Concurrency, Adaptive: c.Adaptive, PerClient: c.PerClient, Queue: c.Queue, Classes: c.Classes, Observe: c.Observe,
 	})
 	check("", err)
+	g.terms.Wall = At
 	g.terms.Secret, err = c.Retries.secret()
 	check("retries", err)
 	g.terms.Enforce, g.terms.Herds = !c.Retries.Lenient && !c.Observe, !c.IgnoreHerds

@@ -27,32 +27,42 @@ type Guard struct {
 // try is one request on its way through a Guard.
 type try struct {
 	*Request
-	caller  pushback.Caller
-	visit   pushback.Visit
-	reserve int // tenths of what there is that it has to leave to others
 	d       *Decision
+	reserve int // tenths of what there is that it has to leave to others
+	visit   pushback.Visit
+	caller  pushback.Caller // once it has been asked for
+	asked   bool
+}
+
+// client returns what there is to know of the client.
+func (t *try) client() *pushback.Caller {
+	if !t.asked {
+		t.caller, t.asked = t.Request.caller(), true
+	}
+	return &t.caller
 }
 
 // Admit decides on a request that arrives at now, the time since the epoch of
 // the Guard's State. It takes tokens and a place in flight if all limits allow
 // it, and nothing otherwise: then it makes an appointment. With a Queue the
 // Decision may be Queued: then Settle or Abandon has to follow. See Enter.
-func (g *Guard) Admit(now time.Duration, r Request) Decision {
-	b, d := g.backend, Decision{Zone: -1, at: now}
+func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
+	b := g.backend
+	d.Zone, d.at = -1, now
 	if !g.inUse.Load() {
 		g.use()
 	}
 	g.Tick(now)
 
 	// Who is it, and does it come too early?
-	t := try{Request: &r, caller: r.caller(), d: &d}
+	t := try{Request: &r, d: &d}
 	busy := !b.inFlight.Idle(now)
 	if r.Client != NoKey && (r.Ticket != "" || b.clients.Expects(now)) {
-		t.visit = b.clients.Arrive(now, &t.caller, &g.terms, busy, g.supply())
+		g.arrive(now, &t, busy)
 	}
 	if t.visit.Rejected {
 		d.Reason, d.Class = Early, uint8(g.plan.Requested(r.Class))
-		b.clients.RefuseEarly(now, &t.caller, &t.visit, &g.terms, g.supply(), &d.Told)
+		b.clients.RefuseEarly(now, &t.visit, &g.terms, &d.Told)
 		b.refuse(&r, &d)
 		return d
 	}
@@ -65,7 +75,7 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 		d.Reason = g.scarce()
 	} else {
 		if !highest && b.clients.Backlogged(now) {
-			t.reserve = b.clients.Reserve(now, &t.visit, &t.caller, &g.terms, g.supply())
+			t.reserve = g.reserve(now, &t)
 		}
 		refusing = g.claim(0, now, &t)
 	}
@@ -77,6 +87,29 @@ func (g *Guard) Admit(now time.Duration, r Request) Decision {
 		g.conclude(now, &t, refusing)
 	}
 	return d
+}
+
+// arrive asks what the client of a request was promised.
+func (g *Guard) arrive(now time.Duration, t *try, busy bool) {
+	clients, v := &g.backend.clients, &t.visit
+	clients.Arrive(now, t.client(), &g.terms, busy, v)
+	switch {
+	case v.Standing == pushback.OnTime && v.Deferred:
+		clients.Overdue(now, t.client(), &g.terms, g.supply(), v)
+	case v.Standing == pushback.Ambiguous && v.Rejected:
+		clients.Sometime(now, t.client(), &g.terms, g.supply(), v)
+	}
+}
+
+// reserve returns how much of what there is a request has to leave to others, in tenths,
+// while a backlog stands.
+func (g *Guard) reserve(now time.Duration, t *try) int {
+	if t.visit.Draws() {
+		if n, ok := g.backend.clients.Drawn(now, t.client(), &g.terms, g.supply()); ok {
+			return n
+		}
+	}
+	return t.visit.Reserve()
 }
 
 // claim checks the zones from g.zones[i] on and then the backend, and charges them on
@@ -214,11 +247,11 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 		refusing.refused.Add(1)
 		zone := &g.zones[g.order[d.Zone]]
 		key, each := uint64(t.Keys[d.Zone])^refusing.salt, zone.limit.Interval()*time.Duration(zone.cost)
-		b.clients.RefuseQuota(now, &t.caller, key, d.Wait, each, &g.terms, g.supply(), &d.Told)
+		b.clients.RefuseQuota(now, t.client(), key, d.Wait, each, &g.terms, g.supply(), &d.Told)
 	case PerClient: // its own requests are in its way, and no other client's
 		d.Hint = g.terms.Answers.Hint(d.Wait)
 	default:
-		b.clients.Refuse(now, &t.caller, &t.visit, &g.terms, g.shortage(now, t), &d.Told)
+		b.clients.Refuse(now, t.client(), &t.visit, &g.terms, g.shortage(now, t), &d.Told)
 	}
 	class.refused.Add(1)
 	b.refuse(t.Request, d)
@@ -235,7 +268,7 @@ func (b *Backend) refuse(r *Request, d *Decision) {
 // what Admit was given. Limits that were not charged while it waited may refuse it now.
 func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadshed.Verdict) {
 	b := g.backend
-	t := try{Request: &r, caller: r.caller(), visit: *d.visit, d: d}
+	t := try{Request: &r, visit: *d.visit, d: d}
 	d.leaveQueue()
 	d.at = now
 	var refusing *ZoneState
@@ -325,7 +358,7 @@ func (g *Guard) shortage(now time.Duration, t *try) pushback.Supply {
 	switch {
 	case t.d.Reason == Pause: // no request is let in before
 		s.Token = t.d.Wait
-	case t.d.Reason == Capacity && g.capacity.Interval() > g.terms.MinWait(&t.caller):
+	case t.d.Reason == Capacity && g.capacity.Interval() > g.terms.MinWait(t.client()):
 		// To earn a token may take longer than all that wait. The reserve does not
 		// count: it is not kept from a request that comes on time.
 		s.Token = g.tokenIn(now)

@@ -106,14 +106,10 @@ type Request struct {
 
 // caller returns the part of r that matters for appointments.
 func (r *Request) caller() pushback.Caller {
-	c := pushback.Caller{
+	return pushback.Caller{
 		Key: uint64(r.Client), Fingerprint: uint64(r.Fingerprint), Repeats: r.Retry, Precise: r.Precise,
 		Agent: r.Agent, Ticket: r.Ticket, ID: r.ClientID, Deadline: r.Deadline,
 	}
-	if r.ClientID != nil {
-		c.Epoch = epoch
-	}
-	return c
 }
 
 // A Decision is the answer to one request.

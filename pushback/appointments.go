@@ -45,6 +45,9 @@ type Terms struct {
 	Enforce bool   // a client that comes too early is refused while others wait
 	Secret  []byte // signs tickets; nil: none are given
 	Herds   bool   // room is left for herds that come periodically
+
+	// Wall returns the time of day at now, for tickets.
+	Wall func(now time.Duration) time.Time
 }
 
 // A Caller is what there is to know of the client of a request.
@@ -57,7 +60,6 @@ type Caller struct {
 	Ticket      string        // that it brings, "" for none
 	ID          []byte        // names the client in tickets, the same in all replicas
 	Deadline    time.Duration // when the client will have given up; 0: not known
-	Epoch       time.Time     // the instant at which now was 0, for tickets
 }
 
 // kind returns what a request repeats, 0 if it says that it repeats something.
@@ -145,21 +147,20 @@ func (a *Appointments) Ahead(now time.Duration) time.Duration { return a.calenda
 func (a *Appointments) Spare(service float64) float64 { return a.calendar.Spare(service) }
 
 // Arrive looks up what the client of a request was promised. It is rejected for coming
-// early only while others wait for a backend that is busy.
-func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, busy bool, s Supply) Visit {
+// early only while others wait for a backend that is busy. Of a deferred client that
+// is OnTime it has to be asked whether it is Overdue.
+func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, busy bool, v *Visit) {
 	if c.Key == 0 || !a.calendar.Expecting(now) && c.Ticket == "" {
-		return Visit{}
+		return
 	}
 	strict := t.Enforce && busy && a.calendar.Standing(now)
 	var horizon time.Duration
 	if strict {
 		_, horizon = t.Answers.Bounds()
 	}
-	v := a.ledger.Visit(now, c.Key, c.kind(), horizon, a.calendar.Waiting())
-	if v.Standing == OnTime {
-		v.Due = !v.Deferred || a.calendar.Overdue(now, v, a.rates(c, t, s))
-	}
-	a.redeem(now, c, t, strict, &v)
+	*v = a.ledger.Visit(now, c.Key, c.kind(), horizon, a.calendar.Waiting())
+	v.Due = v.Standing == OnTime && !v.Deferred
+	a.redeem(now, c, t, strict, v)
 	if v.Standing != Stranger && v.Standing != OtherRequest {
 		a.returned.Add(1)
 		if v.Standing == OnTime {
@@ -169,7 +170,11 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, busy bool,
 			a.families[FamilyOf(c.Agent)].returned(v)
 		}
 	}
-	return v
+}
+
+// Overdue finds out whether the number of a deferred client that is OnTime has come.
+func (a *Appointments) Overdue(now time.Duration, c *Caller, t *Terms, s Supply, v *Visit) {
+	v.Due = a.calendar.Overdue(now, *v, a.rates(c, t, s))
 }
 
 // Unpaid reports whether a request comes before its time, and others pay for it.
@@ -190,21 +195,28 @@ const (
 	reserveOfDeferred = 9
 )
 
-// Reserve returns how much of what there is a request has to leave to others.
-func (a *Appointments) Reserve(now time.Duration, v *Visit, c *Caller, t *Terms, s Supply) int {
+// Reserve returns how much of what there is a request has to leave to others, in tenths,
+// while a backlog stands.
+func (v *Visit) Reserve() int {
 	switch {
-	case v.Due || v.NearlyDue || v.Uncontended || !a.calendar.Standing(now):
+	case v.Due || v.NearlyDue || v.Uncontended:
 		return 0
 	case v.Standing == OnTime:
-		if a.calendar.Chance(now, a.rates(c, t, s)) {
-			return reserveOfChance
-		}
 		return reserveOfDeferred
 	case v.Standing == OtherRequest || v.Standing == Ambiguous:
 		return reserveOfOther
 	default:
 		return reserveOfStranger
 	}
+}
+
+// Draws reports whether chance may let a deferred client in: see Drawn.
+func (v *Visit) Draws() bool { return v.Standing == OnTime && v.Reserve() == reserveOfDeferred }
+
+// Drawn draws whether a deferred client may take what others need not, and returns its
+// Reserve then.
+func (a *Appointments) Drawn(now time.Duration, c *Caller, t *Terms, s Supply) (reserve int, ok bool) {
+	return reserveOfChance, a.calendar.Chance(now, a.rates(c, t, s))
 }
 
 // Promised returns how many appointments a client has that it has not come for.
@@ -236,12 +248,16 @@ func (a *Appointments) Keep(now time.Duration, client uint64) {
 }
 
 // RefuseEarly tells a client its promise again, at the lowest cost there is. One of
-// several behind one key, whose promise is not known, is told some time.
-func (a *Appointments) RefuseEarly(now time.Duration, c *Caller, v *Visit, t *Terms, s Supply, d *Told) {
-	if v.Standing == Ambiguous {
-		v.At = a.calendar.Later(now, a.rates(c, t, s)).At
-	}
+// several behind one key is Ambiguous: its promise is not known, so it is told what
+// Sometime says.
+func (a *Appointments) RefuseEarly(now time.Duration, v *Visit, t *Terms, d *Told) {
 	d.again(v.At-now, t)
+}
+
+// Sometime sets the promise of a client that is Ambiguous to a time that is as good as
+// any.
+func (a *Appointments) Sometime(now time.Duration, c *Caller, t *Terms, s Supply, v *Visit) {
+	v.At = a.calendar.Later(now, a.rates(c, t, s)).At
 }
 
 // Refuse gives a client that the backend has no capacity for its appointment.

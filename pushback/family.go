@@ -119,7 +119,7 @@ type FamilyStats struct {
 
 type familyCounts struct{ told, kept, late, early atomic.Uint64 }
 
-func (f *familyCounts) returned(v Visit) {
+func (f *familyCounts) returned(v *Visit) {
 	switch {
 	case v.Standing == TooEarly:
 		f.early.Add(1)

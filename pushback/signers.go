@@ -46,7 +46,7 @@ func (a *Appointments) redeem(now time.Duration, c *Caller, t *Terms, strict boo
 	if t.Secret == nil || c.Ticket == "" || v.Promises > 0 && v.Standing != OnTime {
 		return
 	}
-	ticket, err := a.signers.of(t.Secret).Redeem(c.Epoch.Add(now), c.ID, c.Ticket)
+	ticket, err := a.signers.of(t.Secret).Redeem(t.Wall(now), c.ID, c.Ticket)
 	if v.Promises > 0 {
 		return
 	}
@@ -57,7 +57,7 @@ func (a *Appointments) redeem(now time.Duration, c *Caller, t *Terms, strict boo
 		v.Standing, v.Due = OnTime, true
 		a.redeemed.Add(1)
 	case errors.Is(err, ErrEarly):
-		v.At = now + ticket.Due.Sub(c.Epoch.Add(now))
+		v.At = now + ticket.Due.Sub(t.Wall(now))
 		if strict {
 			v.Standing, v.Rejected = TooEarly, true
 		}
@@ -73,5 +73,5 @@ func (a *Appointments) sign(now time.Duration, c *Caller, t *Terms, p Appointmen
 		return ""
 	}
 	var buf [TicketLen]byte
-	return string(a.signers.of(t.Secret).Append(buf[:0], c.ID, c.Epoch.Add(p.At), c.Epoch.Add(now)))
+	return string(a.signers.of(t.Secret).Append(buf[:0], c.ID, t.Wall(p.At), t.Wall(now)))
 }
