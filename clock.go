@@ -2,6 +2,8 @@ package shield
 
 import (
 	"context"
+	"errors"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,7 +40,7 @@ func (g *Guard) Enter(ctx context.Context, now time.Duration, r Request) Decisio
 
 // Deliver holds a refusal back for as long as it is to be, and returns when it is to be
 // sent. It reports false if the client is Gone, or left while it was held: then there
-// is nothing to be sent.
+// is nothing to be sent but GoneStatus.
 func (d *Decision) Deliver(ctx context.Context) (now time.Duration, ok bool) {
 	if d.Gone || d.Hold == 0 {
 		return d.at, !d.Gone
@@ -57,6 +59,16 @@ func (d *Decision) Deliver(ctx context.Context) (now time.Duration, ok bool) {
 // StatusClientGone is what access logs have for a request whose client has gone before
 // it was answered: the 499 of nginx, which Caddy uses as well.
 const StatusClientGone = 499
+
+// GoneStatus returns the status of a request whose context was done before it was
+// answered: StatusClientGone, or 503 if it was its handler's time that was over, in which
+// case the client is still there.
+func GoneStatus(ctx context.Context) int {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return http.StatusServiceUnavailable
+	}
+	return StatusClientGone
+}
 
 // A sweeper is the one timer for all requests that wait in a queue.
 type sweeper struct {

@@ -721,35 +721,53 @@ func TestClientsOwnTimeLowersNoLimit(t *testing.T) {
 	}
 }
 
-// Whoever is refused is not answered with 200, also where it is not the client that
-// has gone but the handler's time that is over.
-func TestNoOKWithoutBeingServed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		inBubble(t)
-		g := mustNew(t, Config{Concurrency: 1, Queue: Queue{Size: 1, Timeout: time.Second}, Pushback: undithered}, nil)
-		holds := g.Admit(Now(), Request{})
-		h := g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") }))
-		ctx, cancel := context.WithTimeout(t.Context(), 103*ms)
-		defer cancel()
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
-		if w.Code < 500 {
-			t.Errorf("one that waited in the queue was answered %d", w.Code)
-		}
-		holds.Done(Now(), Served)
-	})
-	g := mustNew(t, Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: .9, Burst: 1}}}}, nil)
-	h := g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for i := range 6 {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
-		if w.Code == http.StatusOK && i > 0 {
-			t.Errorf("request %d of a quota of one was answered 200", i)
+// A client that leaves before it is answered is a 499; one whose handler has no more time
+// is still there, and gets a 503. Neither depends on what it waited for.
+func TestUnansweredRequests(t *testing.T) {
+	for name, c := range map[string]Config{
+		"in the queue":     {Concurrency: 1, Queue: Queue{Size: 1, Timeout: time.Second}, Pushback: undithered},
+		"while it is held": {Capacity: limiter.Config{Rate: .6, Burst: 1}},
+	} {
+		for want, end := range map[int]func(context.Context) (context.Context, context.CancelFunc){
+			http.StatusServiceUnavailable: func(ctx context.Context) (context.Context, context.CancelFunc) {
+				return context.WithTimeout(ctx, 103*ms)
+			},
+			StatusClientGone: func(ctx context.Context) (context.Context, context.CancelFunc) {
+				ctx, cancel := context.WithCancel(ctx)
+				time.AfterFunc(103*ms, cancel)
+				return ctx, cancel
+			},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				inBubble(t)
+				g := mustNew(t, c, nil)
+				holds := g.Admit(Now(), Request{})
+				h := g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") }))
+				ctx, cancel := end(t.Context())
+				defer cancel()
+				w := httptest.NewRecorder()
+				began := Now()
+				r := httptest.NewRequestWithContext(ctx, "GET", "/", nil)
+				if c.Queue.Size == 0 { // a deadline that is known is no reason to hold
+					r = r.WithContext(untold{ctx})
+				}
+				h.ServeHTTP(w, r)
+				if w.Code != want || Now()-began != 103*ms {
+					t.Errorf("%s: %d after %v, want %d after 103ms", name, w.Code, Now()-began, want)
+				}
+				holds.Done(Now(), Served)
+				if s := g.backend.Stats(Now()); s.InFlight != 0 || s.Held != 0 {
+					t.Errorf("%s: %d in flight and %d held at the end", name, s.InFlight, s.Held)
+				}
+			})
 		}
 	}
 }
+
+// untold is a context whose deadline is not known before it has come.
+type untold struct{ context.Context }
+
+func (untold) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 // A Guard that was replaced before its first request has no say about the queue.
 func TestReplacedGuardHasNoSay(t *testing.T) {

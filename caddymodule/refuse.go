@@ -26,9 +26,7 @@ type refusalKey struct{}
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, d *shield.Decision) error {
 	now, ok := d.Deliver(r.Context())
 	if !ok {
-		if d.Gone {
-			w.WriteHeader(shield.StatusClientGone)
-		}
+		w.WriteHeader(shield.GoneStatus(r.Context()))
 		return nil
 	}
 	answers, refusal := h.guard.Answers(), d.Refusal()
