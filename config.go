@@ -309,3 +309,20 @@ func (g *Guard) Tickets() bool { return g.terms.Secret != nil }
 
 // DetectsHerds reports whether the Guard looks for herds.
 func (g *Guard) DetectsHerds() bool { return g.terms.Herds }
+
+// RatePerClient returns the Config of the commonest limit: rate requests per second, and
+// burst at once, for each client address. For users that are told apart otherwise set
+// its Client.
+//
+//	handler = shield.Must(shield.New(shield.RatePerClient(50, 100), nil)).Handler(handler)
+func RatePerClient(rate float64, burst int) Config {
+	return Config{Zones: []Zone{{Name: "per_client", Limit: limiter.Config{Rate: rate, Burst: burst}}}}
+}
+
+// Must returns g. It panics if err is not nil: for Configs that are part of a program.
+func Must(g *Guard, err error) *Guard {
+	if err != nil {
+		panic(err)
+	}
+	return g
+}

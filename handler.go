@@ -23,7 +23,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 			if at, ok := d.Deliver(r.Context()); ok {
 				g.Answers().Write(w, r, d.Refusal(), At(at))
 			} else {
-				w.WriteHeader(http.StatusServiceUnavailable)
+				w.WriteHeader(GoneStatus(r.Context()))
 			}
 			return
 		}
@@ -44,26 +44,39 @@ func (g *Guard) request(r *http.Request, now time.Duration, keys []limiter.Key) 
 	} else {
 		name = AppendNetwork(buf[:0], peer(r), 32, 64)
 	}
-	q.Client = limiter.KeyOfBytes(name)
-	q.InFlightKey = q.Client
-	for _, key := range g.keys {
-		if key == nil {
-			keys = append(keys, q.Client)
-		} else {
-			keys = append(keys, limiter.KeyOf(key(r)))
+	g.Identify(&q, name, keys)
+	for i, key := range g.keys {
+		if key != nil {
+			q.Keys[i] = limiter.KeyOf(key(r))
 		}
-	}
-	q.Keys = keys
-	if g.Tickets() {
-		q.ClientID = bytes.Clone(name)
 	}
 	if g.class != nil {
-		if i, ok := g.Classes().Index(g.class(r)); ok {
-			q.Class = uint8(1 + i)
-		}
+		g.Classify(&q, g.class(r))
 	}
 	q.Deadline = Deadline(r, now)
 	return q
+}
+
+// Identify names the client of a request: its appointments, its requests in flight, and
+// all zones count by that name. The zones' keys are appended to keys, which may be nil.
+func (g *Guard) Identify(q *Request, client []byte, keys []limiter.Key) {
+	q.Client = limiter.KeyOfBytes(client)
+	q.InFlightKey = q.Client
+	for range g.keys {
+		keys = append(keys, q.Client)
+	}
+	q.Keys = keys
+	if g.Tickets() {
+		q.ClientID = bytes.Clone(client)
+	}
+}
+
+// Classify puts a request into the class of that name; into the default one if there is
+// none.
+func (g *Guard) Classify(q *Request, class string) {
+	if i, ok := g.Classes().Index(class); ok {
+		q.Class = uint8(1 + i)
+	}
 }
 
 // serve has next serve an admitted request.
@@ -97,11 +110,11 @@ func (d *Decision) Refusal() pushback.Refusal {
 	return pushback.Refusal{Policy: policy, Hint: d.Hint, Window: d.Window, Ticket: d.Ticket}
 }
 
-// Describe returns the Request for r, without what names the client: Keys, Client
-// Tenant and Name, and without its Deadline. Its Route is made of the method and
-// the first part of the path: what is behind it is most often alike, and there are
-// few enough of them. Its Kind is made of user agent, method and path, or of the
-// Idempotency-Key if there is one (draft-ietf-httpapi-idempotency-key-header).
+// Describe returns the Request for r, without what Identify sets and without its
+// Deadline. Its Route is made of the method and the first part of the path: what is
+// behind it is most often alike, and there are few enough of them. Its Fingerprint is
+// made of user agent, method and path, or of the Idempotency-Key if there is one
+// (draft-ietf-httpapi-idempotency-key-header).
 func Describe(r *http.Request) Request {
 	q := Request{
 		Retry:   pushback.Retry(r.Header),

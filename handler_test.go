@@ -10,12 +10,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 )
 
 // A refusal is promised within 150 ms. Tests allow a loaded machine a second. An
@@ -423,4 +426,94 @@ func TestRefusalSaysWhy(t *testing.T) {
 			t.Errorf("%+v: no Retry-After", c.cfg)
 		}
 	}
+}
+
+// Behind a load balancer all users have one address. A Config that says who they are
+// gives each of them its own.
+func TestHandlerCountsUsersBehindOneAddress(t *testing.T) {
+	config := Config{
+		Concurrency: 6, PerClient: 2, Queue: Queue{Size: NoQueue}, Pushback: undithered,
+		Zones: []Zone{{Name: "mine", Limit: perSecond(1, 3)}, {Name: "all", Limit: perSecond(100, 100), Key: func(*http.Request) string { return "" }}},
+	}
+	serve := func(c Config) (g *Guard, ask func(user string) int, release func()) {
+		g = mustNew(t, c, nil)
+		hold, in := make(chan bool), make(chan int)
+		var open sync.WaitGroup
+		h := g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			in <- http.StatusOK
+			<-hold
+		}))
+		ask = func(user string) int {
+			w := httptest.NewRecorder()
+			r := httptest.NewRequest("GET", "/", nil) // all of one address
+			r.Header.Set("Api-Key", user)
+			open.Go(func() {
+				h.ServeHTTP(w, r)
+				if w.Code != http.StatusOK {
+					in <- w.Code
+				}
+			})
+			return <-in
+		}
+		return g, ask, func() { close(hold); open.Wait() }
+	}
+
+	_, ask, release := serve(config)
+	if a, b, c := ask("ann"), ask("ann"), ask("bob"); a != 200 || b != 200 || c != 429 {
+		t.Errorf("%d, %d, %d: without Client the address is the user", a, b, c)
+	}
+	release()
+
+	config.Client = func(r *http.Request) string { return r.Header.Get("Api-Key") }
+	g, ask, release := serve(config)
+	for _, user := range []string{"ann", "ann", "bob", "bob", "cid", "cid"} {
+		if code := ask(user); code != http.StatusOK {
+			t.Errorf("%s is answered %d", user, code)
+		}
+	}
+	if code := ask("ann"); code != http.StatusTooManyRequests {
+		t.Errorf("a third request of one user is answered %d", code)
+	}
+	if n := g.backend.Stats(0).InFlight; n != 6 {
+		t.Errorf("%d in flight, want 6", n)
+	}
+	release()
+}
+
+func TestHandlerClass(t *testing.T) {
+	g := mustNew(t, Config{
+		Concurrency: 10, Queue: Queue{Size: NoQueue}, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}},
+		Class: func(r *http.Request) string { return r.URL.Query().Get("class") },
+	}, nil)
+	h := g.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for _, class := range []string{"critical", "critical", "sheddable", "", "nonesuch"} {
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/?class="+class, nil))
+	}
+	got := map[string]uint64{}
+	for _, c := range g.ClassStats() {
+		got[c.Name] = c.Admitted
+	}
+	if got["critical"] != 2 || got["sheddable"] != 1 || got["default"] != 2 {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestRatePerClient(t *testing.T) {
+	h := Must(New(RatePerClient(1, 2), nil)).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	var codes []int
+	for _, address := range []string{"192.0.2.1:1", "192.0.2.1:2", "192.0.2.1:3", "192.0.2.2:1"} {
+		r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+		r.RemoteAddr = address
+		h.ServeHTTP(w, r)
+		codes = append(codes, w.Code)
+	}
+	if want := []int{200, 200, 429, 200}; !slices.Equal(codes, want) {
+		t.Errorf("%v, want %v", codes, want)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("Must does not panic")
+		}
+	}()
+	Must(New(RatePerClient(-1, 2), nil))
 }
