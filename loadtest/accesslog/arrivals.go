@@ -9,24 +9,24 @@ import (
 )
 
 const (
-	open        = 600       // seconds that are still counted: whatever took longer came before, and is in no second
+	open        = 600       // seconds that still count arrivals; a request that took longer is in no second
 	minute      = 60        // seconds over which rates are sustained
-	fullSeconds = 30        // of a minute that tell what is served in them
-	silence     = time.Hour // without a line: a new piece of log
+	fullSeconds = 30        // full seconds of a minute that are enough to judge by
+	silence     = time.Hour // without a line, after which a new piece of log begins
 
-	// A second belongs to a burst if its clients are at least burstLeast, at
-	// least burstTimes the mean of the minute before, and burstSigmas standard
-	// deviations of a Poisson process above it. Ours. It is clients that count,
-	// not requests: a page with a hundred pictures is no herd.
+	// A second belongs to a burst if its clients are at least burstLeast, at least
+	// burstTimes the mean of the minute before, and burstSigmas standard deviations of a
+	// Poisson process above it. Ours. Clients count, not requests: a page with a hundred
+	// pictures is no herd.
 	burstLeast   = 15
 	burstTimes   = 3
 	burstSigmas  = 8
-	burstHistory = 10 // seconds that must be known before one
+	burstHistory = 10 // seconds of history that a burst needs
 
-	// What is served while it is refused tells what the backend can do if it is at
-	// least fullLeast of the most that was served, and the share that was refused
-	// rises with the load, from the quietest tenth to the busiest, by fullRises and
-	// fullSigmas standard deviations. Ours.
+	// The rate served while rejecting is the capacity of the backend if it is at least
+	// fullLeast of the most that was served, and if the share rejected rises with the load,
+	// from the quietest tenth to the busiest, by fullRises and fullSigmas standard
+	// deviations. Ours.
 	fullLeast  = 0.95
 	fullRises  = 0.05
 	fullSigmas = 4
@@ -37,12 +37,12 @@ const (
 // A second of arrivals.
 type second struct {
 	requests, served, overload uint32
-	first                      float64       // requests that are no retries; if clients are sampled, about
-	work                       time.Duration // of those that came in it
-	clients                    crowd         // who came
+	first                      float64       // requests that are no retries; approximate if clients are sampled
+	work                       time.Duration // of the requests that came in it
+	clients                    crowd
 }
 
-// A crowd is a set of clients of which only the size is known: a bitmap.
+// A crowd is a set of clients of which only the size can be estimated: a bitmap.
 type crowd [64]uint64
 
 func (c *crowd) add(client uint64) {
@@ -68,8 +68,8 @@ func (c *crowd) distinct() float64 {
 	return size * math.Log(size/max(1, float64(size-set)))
 }
 
-// full reports whether more than a twentieth of what came in the second was
-// refused for want of a backend, so that it is not one page that is broken.
+// full reports whether more than a twentieth of the second's requests were answered 502,
+// 503 or 504.
 func (s *second) full() bool { return s.overload*20 > s.requests }
 
 // A span sums up some seconds.
@@ -78,7 +78,7 @@ type span struct {
 	requests, served int
 	work             time.Duration
 
-	full, fullServed int // seconds that were full, and what was served of what came in them
+	full, fullServed int // full seconds, and the requests served that came in them
 }
 
 func (s *span) add(second *second, sign int) {
@@ -108,7 +108,7 @@ type arrivals struct {
 	closed int                     // in this piece
 	sum    span                    // of last
 
-	busiest, busiestMinute int64 // when they began
+	busiest, busiestMinute int64 // their beginnings
 	peak                   uint32
 	peakRate               float64 // over a minute
 	peakWork               float64 // the same of work: the mean concurrency
@@ -119,24 +119,24 @@ type arrivals struct {
 
 	calm     [minute]load // of seconds outside bursts
 	calmN    int
-	burst    int     // seconds that it has lasted; 0: there is none
+	burst    int     // seconds that it has lasted; 0: none
 	level    load    // of the calm before it
-	members  crowd   // who came in it
+	members  crowd   // its clients
 	came     float64 // first attempts in it
 	begin    int64
 	bursts   int
-	herd     float64 // the largest
-	herdSeen int64   // when it began
-	extra    float64 // first attempts in all of them, without those of the calm
+	herd     float64 // clients of the largest burst
+	herdSeen int64   // its beginning
+	extra    float64 // first attempts in all bursts, beyond those of the calm
 }
 
-// A loadClass is the seconds that were about as busy, within a tenth.
+// A loadClass sums up seconds with about the same number of requests, within a tenth.
 type loadClass struct{ requests, overload int }
 
 // loadClasses is how many of them there are: eight for each doubling.
 const loadClasses = 8*24 + 1
 
-// A load is what came in a second.
+// A load counts the arrivals of a second.
 type load struct{ clients, first float64 }
 
 func newArrivals() *arrivals {
@@ -154,16 +154,16 @@ func (a *arrivals) advance(now int64) {
 	}
 }
 
-// back opens the second in which a request came that was answered before all others
-// of the piece, if no second has been closed.
+// back opens earlier seconds for a request that was answered before all others of the piece,
+// unless a second has been closed.
 func (a *arrivals) back(came, end int64) {
 	if a.closed == 0 && a.newest-came < open {
 		a.first, a.from = min(a.first, came), min(a.from, end)
 	}
 }
 
-// add counts a request in the second when it came, if that is open. retries is for
-// how many retries it stands.
+// add counts a request in the second in which it came, if that is open. retries is how many
+// retries it stands for.
 func (a *arrivals) add(r request, retries float64) {
 	at := r.came().Unix()
 	if at < a.first || at >= a.first+open {
@@ -196,10 +196,10 @@ func (a *arrivals) end(now int64) {
 	a.begun, a.newest, a.closed, a.sum, a.last, a.calmN = false, 0, 0, span{}, [minute]second{}, 0
 }
 
-// close is done with the first second.
+// close evaluates the first open second.
 func (a *arrivals) close() {
 	s := &a.ring[a.first%open]
-	if a.first < a.from { // it is not all of what came in it
+	if a.first < a.from { // the log has only a part of it
 		*s = second{}
 		return
 	}
@@ -229,7 +229,7 @@ func (a *arrivals) close() {
 	*s = second{}
 }
 
-// judge compares the last minute, which began at from, with the best known.
+// judge compares the last minute, which began at from, with the maxima so far.
 func (a *arrivals) judge(from int64) {
 	if rate := a.sum.per(float64(a.sum.requests)); rate > a.peakRate {
 		a.peakRate, a.busiestMinute = rate, from
@@ -241,9 +241,9 @@ func (a *arrivals) judge(from int64) {
 	}
 }
 
-// full is what was served per second while the backend was full; 0: that it was is
-// not known. If it was, it has never done much more in a minute, and it refused a
-// larger share when more came: a page that is broken fails as often by night.
+// full is the rate served while the backend was full, or 0 if it is not known to have been.
+// A full backend has never served much more in a minute, and rejects a larger share under
+// more load. A broken page fails as often at night.
 func (a *arrivals) full() float64 {
 	all := 0
 	for _, l := range a.classes {
@@ -274,7 +274,7 @@ func (a *arrivals) full() float64 {
 	return max(a.fullServed, a.peakServed)
 }
 
-// look sees whether those who came in a second are part of a burst.
+// look decides whether a second is part of a burst.
 func (a *arrivals) look(s *second) {
 	now := load{s.clients.distinct(), s.first}
 	if a.burst == 0 {
@@ -303,7 +303,7 @@ func (a *arrivals) look(s *second) {
 	a.burst++
 	a.members.merge(&s.clients)
 	a.came += now.first
-	if a.burst > minute { // that is no burst, there is more traffic than there was
+	if a.burst > minute { // no burst, but a new level of traffic
 		a.burst, a.calmN = 0, 0
 	}
 }

@@ -10,44 +10,40 @@ import (
 	"github.com/herdshield/shield/loadtest/clients"
 )
 
-// A Behaviour is what some of the refused clients do. Each client that has been
-// refused is one of these, by most of its waits:
+// A Behaviour is how a group of rejected clients retries. Most waits of a client decide
+// which one it has:
 //
-//   - Its waits are what Retry-After said, from 0.1 s less to 0.25 s more: it is
-//     a [clients.Exact]. If they are what Retry-After-Ms said, and that is
-//     something else, a [clients.ExactMs].
-//   - They are longer, up to 1.5 × what it said and a second: a [clients.Late]. By is
-//     twice the mean that these clients add. But not if there are four or more and they
-//     are all the same: then they are not for what it was told.
-//   - They are shorter, or longer than that, or all the same, or it was never told a time. If there are four
-//     or more, and their standard deviation is at most 15 % of their mean, it is a
-//     [clients.Fixed], or a [clients.Hammer] above 3 %. Gaps that are within √2
-//     of each other are one Behaviour.
-//   - Of those whose waits differ more, mean and spread of the wait before each attempt make
-//     one [clients.Exponential]. Its Jitter is 1 for full jitter. Those with fewer than four
-//     waits are counted with the former or with these, as the others are shared out.
-//   - It did not come back, within two minutes after its time: a
-//     [clients.GiveUp]. If of those who have tried k times at
-//     least 80 % do not come back, and 10 have not, the Behaviour has
-//     [clients.MaxAttempts] k.
+//   - An [clients.Exact] waits as Retry-After says, from 0.1 s less to 0.25 s more. A
+//     [clients.ExactMs] does so by a Retry-After-Ms that differs.
+//   - A [clients.Late] waits longer, up to 1.5 × Retry-After and a second. By is twice the
+//     mean of what its clients add. Four or more waits that are all the same are no Late.
+//   - A [clients.Fixed] has four or more other waits with a standard deviation of at most
+//     3 % of their mean; a [clients.Hammer], of at most 15 %. Gaps within √2 of each other
+//     are one Behaviour.
+//   - A [clients.Exponential] has waits that differ more. Mean and spread of the wait before
+//     each attempt define it; its Jitter is 1 for full jitter. Clients with fewer than four
+//     waits are shared out between this and the fixed gaps in proportion.
+//   - A [clients.GiveUp] did not come back within two minutes after its time. If of those
+//     that have tried k times at least 80 % do not come back, and 10 have not, the Behaviour
+//     has [clients.MaxAttempts] k.
 type Behaviour struct {
 	Policy  clients.Policy
-	Clients int     // that were judged to be such
-	Waits   int     // that the Policy was fitted to
+	Clients int     // that have it
+	Waits   int     // that the Policy is fitted to
 	Share   float64 // of the clients that were judged
 	Error   float64 // half the width of Share's 95 % confidence interval (Wilson)
 }
 
 const (
-	fewest    = 4    // waits that tell a fixed gap from another
-	steady    = 0.03 // coefficient of variation of a fixed gap
-	unsteady  = 0.15 // of one that jitters by a little
-	stopsAt   = 0.8  // share of clients that go after an attempt, where it is the last
-	stoppedBy = 10   // that must have been seen to
-	most      = 6    // fixed gaps that are told apart
+	minWaits     = 4    // that tell a fixed gap from another
+	fixedSpread  = 0.03 // coefficient of variation of a fixed gap, at most
+	hammerSpread = 0.15 // of one with a little jitter
+	stopShare    = 0.8  // of clients that leave after their last attempt, at least
+	minStops     = 10   // clients that must have been seen to leave
+	maxGaps      = 6    // fixed gaps that are told apart
 )
 
-// A group is of clients of one kind.
+// A group sums up clients of one kind.
 type group struct {
 	clients        int
 	returns, quits [attempts]int
@@ -56,16 +52,26 @@ type group struct {
 	late           int
 }
 
-func (g *group) add(c *caller) {
-	g.clients++
+// groupOf is the group of one client.
+func groupOf(c *caller) group {
+	g := group{clients: 1, over: float64(c.over), late: int(c.late)}
 	for i := range attempts {
-		g.returns[i] += int(c.returns[i])
-		g.quits[i] += int(c.quits[i])
-		g.sum[i] += float64(c.sum[i])
-		g.squares[i] += float64(c.squares[i])
+		g.returns[i], g.quits[i] = int(c.returns[i]), int(c.quits[i])
+		g.sum[i], g.squares[i] = float64(c.sum[i]), float64(c.squares[i])
 	}
-	g.over += float64(c.over)
-	g.late += int(c.late)
+	return g
+}
+
+func (g *group) add(other *group) {
+	g.clients += other.clients
+	for i := range attempts {
+		g.returns[i] += other.returns[i]
+		g.quits[i] += other.quits[i]
+		g.sum[i] += other.sum[i]
+		g.squares[i] += other.squares[i]
+	}
+	g.over += other.over
+	g.late += other.late
 }
 
 func (g *group) waits() (n int) {
@@ -75,7 +81,7 @@ func (g *group) waits() (n int) {
 	return n
 }
 
-// gap is the mean of all waits and their coefficient of variation.
+// gap is the mean of all waits, and their coefficient of variation.
 func (g *group) gap() (mean, cv float64) {
 	var sum, squares float64
 	for i := range attempts {
@@ -93,103 +99,99 @@ func moments(n, sum, squares float64) (mean, cv float64) {
 	return mean, math.Sqrt(max(0, (squares-n*mean*mean)/(n-1))) / mean
 }
 
-// bound puts MaxAttempts around policy if those who try so often stop.
+// bound wraps policy in MaxAttempts if clients stop after so many.
 func (g *group) bound(policy clients.Policy) clients.Policy {
 	for i := range attempts - 1 { // the last stands for more than one
-		if gone := g.quits[i]; gone >= stoppedBy && float64(gone) >= stopsAt*float64(gone+g.returns[i]) {
+		if gone := g.quits[i]; gone >= minStops && float64(gone) >= stopShare*float64(gone+g.returns[i]) {
 			return clients.MaxAttempts{N: i + 1, Policy: policy}
 		}
 	}
 	return policy
 }
 
-// judge makes Behaviours of what the clients did, the most frequent first.
-func judge(of map[uint64]*caller) (all []Behaviour, judged int) {
-	var exact, precise, late, never, backoff, few group
-	fixed := map[int]*group{} // by the logarithm of the gap
-	steadies := 0
-	fix := func(c *caller, gap float64) {
-		at := int(math.Round(2 * math.Log2(max(gap, 1e-3))))
-		if fixed[at] == nil {
-			fixed[at] = new(group)
+// kinds are the clients that were judged, by what they do.
+type kinds struct {
+	exact, precise, late, never, backoff group
+
+	undecided group          // by too few waits
+	fixed     map[int]*group // by the logarithm of the gap
+	steadies  int            // clients in fixed
+	judged    int
+}
+
+// add puts a client where it belongs, unless nothing is known of it.
+func (k *kinds) add(c *caller) {
+	own := groupOf(c)
+	returned, hinted := c.returned(), c.returned()-int(c.untold)
+	obeys := int(c.exact) + int(c.precise) + int(c.late)
+	mean, cv := own.gap()
+	to := &k.backoff
+	switch {
+	case returned == 0 && own.quits == [attempts]int{}: // it may still come
+		return
+	case returned == 0:
+		to = &k.never
+	case hinted > 0 && 2*obeys > hinted && c.exact >= max(c.precise, c.late):
+		to = &k.exact
+	case hinted > 0 && 2*obeys > hinted && c.precise >= c.late:
+		to = &k.precise
+	case hinted > 0 && 2*obeys > hinted && (returned < minWaits || cv > fixedSpread):
+		to = &k.late
+	case returned < minWaits:
+		to = &k.undecided
+	case cv <= hammerSpread: // also one that only looks late
+		at := int(math.Round(2 * math.Log2(max(mean, 1e-3))))
+		if k.fixed[at] == nil {
+			k.fixed[at] = new(group)
 		}
-		fixed[at].add(c)
-		steadies++
+		to = k.fixed[at]
+		k.steadies++
 	}
+	to.add(&own)
+	k.judged++
+}
+
+// judge makes Behaviours of the clients, the most frequent first.
+func judge(of map[uint64]*caller) (all []Behaviour, judged int) {
+	k := kinds{fixed: map[int]*group{}}
 	for _, client := range slices.Sorted(maps.Keys(of)) { // sums depend on the order
-		c := of[client]
-		var own group
-		own.add(c)
-		returned, hinted := c.returned(), c.returned()-int(c.untold)
-		obeys := int(c.exact) + int(c.precise) + int(c.late)
-		mean, cv := own.gap()
-		switch {
-		case returned == 0 && own.quits == [attempts]int{}: // it may still come
-			continue
-		case returned == 0:
-			never.add(c)
-		case hinted > 0 && 2*obeys > hinted:
-			switch max(c.exact, c.precise, c.late) {
-			case c.exact:
-				exact.add(c)
-			case c.precise:
-				precise.add(c)
-			default:
-				if returned >= fewest && cv <= steady { // it only looks as if it obeyed
-					fix(c, mean)
-				} else {
-					late.add(c)
-				}
-			}
-		case returned < fewest:
-			few.add(c)
-		case cv <= unsteady:
-			fix(c, mean)
-		default:
-			backoff.add(c)
-		}
-		judged++
+		k.add(of[client])
 	}
 	add := func(g *group, n int, policy clients.Policy) {
 		if n > 0 {
-			share, half := wilson(n, judged)
-			all = append(all, Behaviour{g.bound(policy), n, g.waits(), share, half})
+			share, half := wilson(n, k.judged)
+			all = append(all, Behaviour{policy, n, g.waits(), share, half})
 		}
 	}
-	add(&exact, exact.clients, clients.Exact{})
-	add(&precise, precise.clients, clients.ExactMs{})
-	if late.clients > 0 {
-		by := 2 * late.over / float64(max(1, late.late))
-		add(&late, late.clients, clients.Late{By: max(0.01, round(by))})
-	}
-	if never.clients > 0 {
-		share, half := wilson(never.clients, judged)
-		all = append(all, Behaviour{clients.GiveUp{}, never.clients, 0, share, half})
-	}
+	add(&k.exact, k.exact.clients, k.exact.bound(clients.Exact{}))
+	add(&k.precise, k.precise.clients, k.precise.bound(clients.ExactMs{}))
+	by := 2 * k.late.over / float64(max(1, k.late.late))
+	add(&k.late, k.late.clients, k.late.bound(clients.Late{By: max(0.01, round(by))}))
+	add(&k.never, k.never.clients, clients.GiveUp{})
 
-	// The few are shared out as those are who could be told.
-	known, told, given := steadies+backoff.clients, 0, 0
-	share := func(n int) int { // of the few, so that all of them together are all
+	// The undecided clients are shared out in proportion to the others that do not obey.
+	known, told, given := k.steadies+k.backoff.clients, 0, 0
+	share := func(n int) int { // rounded so that the shares add up
 		told += n
 		before := given
-		given = few.clients * told / max(1, known)
+		given = k.undecided.clients * told / max(1, known)
 		return given - before
 	}
-	for _, g := range merged(fixed) {
-		add(g, g.clients+share(g.clients), steadily(g))
+	for _, g := range merged(k.fixed) {
+		add(g, g.clients+share(g.clients), g.bound(steadily(g)))
 	}
-	if steadies == 0 {
-		backoff.merge(&few)
+	if k.steadies == 0 {
+		k.backoff.add(&k.undecided)
 	} else {
-		backoff.clients += share(backoff.clients)
+		k.backoff.clients += share(k.backoff.clients)
 	}
-	add(&backoff, backoff.clients, fit(&backoff))
+	add(&k.backoff, k.backoff.clients, k.backoff.bound(fit(&k.backoff)))
 	slices.SortStableFunc(all, func(a, b Behaviour) int { return cmp.Compare(b.Clients, a.Clients) })
-	return all, judged
+	return all, k.judged
 }
 
-// merged returns the groups of fixed gaps by their gaps, with the smallest of
-// more than most put to their neighbours.
+// merged returns the groups of fixed gaps in the order of their gaps. Beyond maxGaps, the
+// smallest join their neighbours.
 func merged(fixed map[int]*group) (groups []*group) {
 	var order []int
 	for at := range fixed {
@@ -199,7 +201,7 @@ func merged(fixed map[int]*group) (groups []*group) {
 	for _, at := range order {
 		groups = append(groups, fixed[at])
 	}
-	for len(groups) > most {
+	for len(groups) > maxGaps {
 		least := 0
 		for i, g := range groups {
 			if g.clients < groups[least].clients {
@@ -210,7 +212,7 @@ func merged(fixed map[int]*group) (groups []*group) {
 		if least == 0 || least+1 < len(groups) && groups[least+1].clients > groups[to].clients {
 			to = least + 1
 		}
-		groups[to].merge(groups[least])
+		groups[to].add(groups[least])
 		groups = slices.Delete(groups, least, least+1)
 	}
 	return groups
@@ -220,20 +222,19 @@ func merged(fixed map[int]*group) (groups []*group) {
 func steadily(g *group) clients.Policy {
 	mean, cv := g.gap()
 	gap := seconds(max(1e-3, mean))
-	if cv > steady {
+	if cv > fixedSpread {
 		return clients.Hammer{Gap: gap}
 	}
 	return clients.Fixed{Gap: gap}
 }
 
-// fit makes an Exponential of waits by attempt: the least squares of the
-// logarithms of their means, over factors from 1 to 4 and over how many attempts it takes to reach
-// the cap. Each attempt weighs as much as it was seen; the last, which stands for
-// more than one, does not count.
+// fit makes an Exponential of waits by attempt: the least squares of the logarithms of their
+// means, over factors from 1 to 4 and over the number of attempts before the cap. Each
+// attempt weighs as many waits as it has. The last, which stands for several, is left out.
 func fit(g *group) clients.Policy {
 	var mean, cv [attempts]float64
 	spread, weight := 0.0, 0.0
-	reached := 0 // the last attempt after which somebody came
+	reached := 0 // the last attempt that was followed by another
 	for i := range attempts - 1 {
 		n := g.returns[i]
 		if n == 0 {
@@ -264,7 +265,7 @@ func fit(g *group) clients.Policy {
 			if n == 0 {
 				continue
 			}
-			// What is not better by a hundredth is not better.
+			// Take a more complex fit only if it is better by a hundredth.
 			if left := squares - sum*sum/n; left < 0.99*least-1e-9 {
 				base, factor, rises, least = math.Exp(sum/n), f, k, left
 			}
@@ -276,27 +277,15 @@ func fit(g *group) clients.Policy {
 	if weight > 0 { // of a uniform distribution of ± J the deviation is J/√3
 		jitter = min(1, round(spread/weight*math.Sqrt(3)))
 	}
-	if factor > 1 && rises == reached { // nobody saw it end
+	if factor > 1 && rises == reached { // the cap was never reached
 		top = max(top, unseenCap.Seconds()/(1+jitter))
 	}
 	return clients.Exponential{Base: seconds(base), Cap: seconds(top), Factor: factor, Jitter: jitter}
 }
 
-// unseenCap is the longest wait, jitter included, of waits that nobody saw stop to
-// grow.
+// unseenCap is the longest wait, jitter included, if waits were still growing at the last
+// attempt.
 const unseenCap = time.Minute
-
-func (g *group) merge(other *group) {
-	g.clients += other.clients
-	for i := range attempts {
-		g.returns[i] += other.returns[i]
-		g.quits[i] += other.quits[i]
-		g.sum[i] += other.sum[i]
-		g.squares[i] += other.squares[i]
-	}
-	g.over += other.over
-	g.late += other.late
-}
 
 // wilson is n/of, and half the width of its 95 % confidence interval (Wilson,
 // 1927), which is not 0 where n is 0 or of.
@@ -309,7 +298,7 @@ func wilson(n, of int) (share, half float64) {
 // round is x to two digits.
 func round(x float64) float64 { return math.Round(100*x) / 100 }
 
-// seconds is s seconds, to three digits: more are not known.
+// seconds is s seconds to three digits, the precision of an estimate.
 func seconds(s float64) time.Duration {
 	d := time.Duration(s * float64(time.Second))
 	unit := time.Duration(1)

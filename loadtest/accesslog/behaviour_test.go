@@ -12,7 +12,7 @@ import (
 
 const s = time.Second
 
-// Populations that are known are found again.
+// Known populations are found again.
 func TestKnownPopulations(t *testing.T) {
 	jitter := clients.Exponential{Base: s / 2, Factor: 2, Cap: 30 * s, Jitter: 1} // as Ignore
 	for _, c := range []struct {
@@ -95,7 +95,7 @@ func alike(a, b clients.Policy) bool {
 	return fmt.Sprint(a) == fmt.Sprint(b)
 }
 
-// Who comes late is told from who is in time, if what it was told is long enough.
+// Late clients are told from punctual ones if Retry-After is long enough.
 func TestLate(t *testing.T) {
 	w := town{population: clients.All(clients.Late{By: 0.4}), told: some, n: 2000, over: time.Hour, refuses: 0.8, most: 12}
 	e := read(t, pen{}.write(t, w.events(3)))
@@ -131,7 +131,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// Who has no time left to come back has not stayed away.
+// A client with no time left to retry has not given up.
 func TestUndecided(t *testing.T) {
 	e := read(t, pen{}.write(t, []event{
 		{at: 0, client: 1, status: 429, path: "/"},
@@ -146,9 +146,9 @@ func TestUndecided(t *testing.T) {
 	}
 }
 
-// A retry is the same client, method, host and path, and none is taken over a
-// break in the log.
-func TestWhatIsARetry(t *testing.T) {
+// A retry has the client, method, host and path of the rejection, and does not cross a break
+// in the log.
+func TestRetries(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		then  event

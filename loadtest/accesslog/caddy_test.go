@@ -91,7 +91,7 @@ func TestRealCaddy(t *testing.T) {
 	for i := range n {
 		get(i, "/", 200)
 		get(i, "/full?first", 503)
-		get(i, "/full?again", 503) // whoever comes at once does not do as it is told
+		get(i, "/full?again", 503) // an immediate retry does not obey Retry-After
 		get(i, "/quota", 200)
 		get(i, "/quota", 429)
 	}
@@ -116,7 +116,7 @@ func TestRealCaddy(t *testing.T) {
 		t.Errorf("%d retries of %d clients, %d undecided, service %v of %d, returns %+v", e.Retries, e.Judged, e.Undecided, e.Service, e.Times.Of, e.Returns)
 	}
 
-	// Every refusal says when to come back: Caddy's header here, shield's there.
+	// Every rejection says when to come back: Caddy's header here, shield's there.
 	hints := map[int]int{}
 	for _, text := range bytes.Split(bytes.TrimSpace(log), []byte("\n")) {
 		r, err := parse(text)

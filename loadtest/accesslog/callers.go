@@ -6,21 +6,20 @@ import (
 )
 
 const (
-	maxCallers = 1 << 15 // refused clients that are watched
+	maxCallers = 1 << 15 // rejected clients that are watched
 	maxCounted = 1 << 16 // clients whose requests are counted
 
-	// patience is how long after its time a client may come back and still be
-	// coming back.
+	// patience is how long after its time a returning client still counts as a retry.
 	patience = 2 * time.Minute
 
-	open4    = 4 // refusals of one client that are waited for at once
-	attempts = 8 // are told apart; the last stands for all from there on
+	openWaits = 4 // rejections of one client that are followed at once
+	attempts  = 8 // that are told apart; the last stands for all later ones
 )
 
-// A wait is a refusal that has not been followed by a retry yet.
+// A wait is a rejection that has not been followed by a retry yet.
 type wait struct {
 	what            uint64
-	at              time.Duration // since 1970; 0: there is none
+	at              time.Duration // since 1970; 0: the wait is unused
 	seconds, millis time.Duration
 	attempt         int32
 	coarse          bool
@@ -28,32 +27,32 @@ type wait struct {
 
 func (w *wait) over() time.Duration { return w.at + w.seconds + patience }
 
-// A caller is a client that has been refused, and what it did then.
+// A caller is a client that has been rejected, with its reactions.
 type caller struct {
-	waits [open4]wait
-	next  uint8  // the wait that is given up if there is no room
+	waits [openWaits]wait
+	next  uint8  // the wait to drop if all are in use
 	piece uint16 // of log in which it was seen last: an index of callers.ends
 
-	// How it came back, by what it had been told.
+	// Returns by how they compare with Retry-After.
 	exact, precise, late, early, far, untold uint16
 
-	retries        uint32           // all of them
-	returns, quits [attempts]uint16 // by how many attempts it had made
+	retries        uint32
+	returns, quits [attempts]uint16 // by attempts made before
 	sum, squares   [attempts]float32
-	over           float32 // sum of how much later than told the late were, in parts of what they were told
+	over           float32 // sum of the late returns' delays, as shares of Retry-After
 }
 
 func (c *caller) returned() int {
 	return int(c.exact) + int(c.precise) + int(c.late) + int(c.early) + int(c.far) + int(c.untold)
 }
 
-// slot is where an attempt is counted.
+// slot is the index of an attempt.
 func slot(attempt int32) int { return int(min(attempt, attempts)) - 1 }
 
-// inc counts, and stays where it cannot count any further.
+// inc counts up, and saturates.
 func inc(n *uint16) { *n = max(*n, *n+1) }
 
-// came is told of a request of the client, and returns which attempt it is.
+// came records a request of the client, and returns its attempt number.
 func (c *caller) came(r request) (attempt int32) {
 	at := time.Duration(r.came().UnixNano())
 	var best *wait
@@ -64,7 +63,7 @@ func (c *caller) came(r request) (attempt int32) {
 		case at > w.over():
 			c.quit(w)
 		case w.what == r.what && at-w.at >= -slack(w, r)-same:
-			// Of several that ask for the same, the one whose time it is.
+			// Of several waits for the same, the one that is due.
 			if best == nil || (at-w.at-w.seconds).Abs() < (at-best.at-best.seconds).Abs() {
 				best = w
 			}
@@ -79,7 +78,7 @@ func (c *caller) came(r request) (attempt int32) {
 	return attempt + 1
 }
 
-// slack is how exact the log tells the wait from w to r.
+// slack is the resolution of the wait from w to r in the log.
 func slack(w *wait, r request) time.Duration {
 	if w.coarse || r.coarse {
 		return time.Second
@@ -89,21 +88,20 @@ func slack(w *wait, r request) time.Duration {
 
 const (
 	same    = 5 * time.Millisecond   // a line is written a little after its answer
-	soonest = 100 * time.Millisecond // before its time a client may come: its timer began when the head of the answer was read
-	latest  = 250 * time.Millisecond // after: the network, and the client's reaction
+	soonest = 100 * time.Millisecond // that a client may be early: its timer began when it had read the head of the answer
+	latest  = 250 * time.Millisecond // that it may be late: the network, and its reaction
 
-	// Who comes later than lateTimes what it was told, and lateBy, does not
-	// come because it was told.
+	// A client that returns later than lateTimes Retry-After plus lateBy does not obey it.
 	lateTimes = 1.5
 	lateBy    = time.Second
 )
 
-// back counts a return after gap, which is known to slack.
+// back counts a return after gap, which is known up to slack.
 func (c *caller) back(w *wait, gap, slack time.Duration) {
 	c.retries++
 	a := slot(w.attempt)
 	if c.returns[a] == 1<<16-1 {
-		return // it has told enough
+		return // the counters are full
 	}
 	inc(&c.returns[a])
 	s := float32(gap.Seconds())
@@ -136,7 +134,8 @@ func (c *caller) quit(w *wait) {
 	w.at = 0
 }
 
-// refused is told that the client was.
+// refused records a rejection of the client. lost reports whether an older one had to be
+// dropped for it.
 func (c *caller) refused(r request, attempt int32) (lost bool) {
 	var free *wait
 	for i := range c.waits {
@@ -146,13 +145,13 @@ func (c *caller) refused(r request, attempt int32) (lost bool) {
 	}
 	if free == nil {
 		free, lost = &c.waits[c.next], true
-		c.next = (c.next + 1) % open4
+		c.next = (c.next + 1) % openWaits
 	}
 	*free = wait{r.what, time.Duration(r.end.UnixNano()), r.seconds, r.millis, attempt, r.coarse}
 	return lost
 }
 
-// end says that the log ends at now: who might still come back is undecided.
+// end ends the log at now, and returns how many waits were still open.
 func (c *caller) end(now time.Duration) (undecided int) {
 	for i := range c.waits {
 		w := &c.waits[i]
@@ -168,8 +167,8 @@ func (c *caller) end(now time.Duration) (undecided int) {
 	return undecided
 }
 
-// A sample is of clients, by the lowest bits of their hashes: if it is full, half
-// of them go.
+// A sample is a random sample of clients, by the lowest bits of their hashes. When it is
+// full, half of them are dropped.
 type sample[V any] struct {
 	of   map[uint64]V
 	most int
@@ -178,10 +177,10 @@ type sample[V any] struct {
 
 func newSample[V any](most int) sample[V] { return sample[V]{of: map[uint64]V{}, most: most} }
 
-// in reports whether a client belongs to the sample.
+// in reports whether a client may be in the sample.
 func (s *sample[V]) in(client uint64) bool { return client&(1<<s.bits-1) == 0 }
 
-// put adds a client that belongs to it.
+// put adds a client that may be in it.
 func (s *sample[V]) put(client uint64, v V) {
 	s.of[client] = v
 	for len(s.of) > s.most {
@@ -194,22 +193,22 @@ func (s *sample[V]) put(client uint64, v V) {
 	}
 }
 
-// scale is how many clients each of the sample stands for.
+// scale is how many clients each one of the sample stands for.
 func (s *sample[V]) scale() float64 { return math.Exp2(float64(s.bits)) }
 
-// callers watches the clients that have been refused.
+// callers watches rejected clients.
 type callers struct {
 	sample[*caller]
 	refusals, undecided, lost int
 
-	ends []time.Duration // of the pieces of log, since 1970: callers that were last seen in them are still to be told
+	ends []time.Duration // of pieces of log, since 1970, of which callers seen in them do not know yet
 }
 
-// unsettled is how many pieces may end before all callers are told.
+// unsettled bounds callers.ends.
 const unsettled = 1000
 
-// saw is told of a request, and returns for how many retries it stands: 0 if it is
-// none, or not of the sample.
+// saw records a request, and returns how many retries it stands for: 0 if it is none, or not
+// in the sample.
 func (cs *callers) saw(r request) (retries float64) {
 	if r.refused() {
 		cs.refusals++
@@ -237,8 +236,8 @@ func (cs *callers) saw(r request) (retries float64) {
 	return 0
 }
 
-// end ends a piece of log. Callers are told when they are seen again, as there may
-// be many of both; it is only every so often that all are.
+// end ends a piece of log. A caller learns of it when it is seen again, since there may be
+// many of both, and all learn of it every unsettled pieces.
 func (cs *callers) end(now time.Duration) {
 	cs.ends = append(cs.ends, now)
 	if len(cs.ends) >= unsettled {
@@ -246,7 +245,7 @@ func (cs *callers) end(now time.Duration) {
 	}
 }
 
-// settle tells c that the piece of log in which it was last seen has ended.
+// settle ends c's waits if the piece of log in which it was last seen has ended.
 func (cs *callers) settle(c *caller) {
 	if int(c.piece) < len(cs.ends) {
 		cs.undecided += c.end(cs.ends[c.piece])

@@ -17,7 +17,7 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// A visit is an attempt that is to come.
+// A visit is a future attempt.
 type visit struct {
 	event
 	attempt int
@@ -39,8 +39,8 @@ func (v *visits) Pop() any {
 }
 
 // shop is the log of the documentation: 20 minutes of 30 requests per second, and
-// after 8 minutes 3,000 clients at once. The server does 60 per second and answers
-// the others 503 with Retry-After: 5. Of the clients 50 % do as they are told, 25 % back off with
+// after 8 minutes 3,000 clients at once. The server has a capacity of 60 per second and
+// answers the others 503 with Retry-After: 5. Of the clients 50 % obey, 25 % back off with
 // full jitter, 15 % come every 2 s and 10 % do not come back.
 func shop() (all []event) {
 	population := clients.Population{
@@ -95,7 +95,7 @@ func shop() (all []event) {
 
 const page = "../../docs/capacity-planning.md"
 
-// What the documentation shows is what comes out.
+// The documentation shows the real output.
 func TestDocumentation(t *testing.T) {
 	if raceEnabled {
 		t.Skip("needs a build without the race detector: it reads long logs")
@@ -114,7 +114,7 @@ func TestDocumentation(t *testing.T) {
 			t.Errorf("%s does not show:\n%s", page, want)
 		}
 	}
-	// And it is near what is true.
+	// And it is close to the truth.
 	for i, share := range []float64{0.50, 0.25, 0.15, 0.10} {
 		if i >= len(e.Returns) || math.Abs(e.Returns[i].Share-share) > 0.04 {
 			t.Errorf("share %s: %+v", strconv.FormatFloat(share, 'f', 2, 64), e.Returns)

@@ -9,21 +9,21 @@ import (
 	"github.com/herdshield/shield/loadtest/clients"
 )
 
-// An Estimate is what a log says about a site.
+// An Estimate describes a site by its log.
 type Estimate struct {
 	Lines Lines
 
 	From, To time.Time     // the first and the last end of a request
-	Span     time.Duration // that the log covers, without the time between its pieces; at least 1 s
+	Span     time.Duration // covered by the log, without the time between its pieces; at least 1 s
 	Pieces   int           // see the package comment
-	Overlap  time.Duration // that pieces cover which others before them had covered: the logs of several servers, one after the other, or a clock that was put back
+	Overlap  time.Duration // covered by more than one piece: the logs of several servers one after the other, or a clock that was put back
 
 	Requests int           // all that were read
 	Rate     float64       // first attempts per second: requests less those that are retries
-	Calm     float64       // Rate without the first attempts that came in Bursts, beyond what came before them
+	Calm     float64       // Rate without the first attempts that Bursts added to the rate before them
 	Retries  int           // requests that are retries. If Sampled is above 1, from a sample of clients
 	Clients  int           // different clients: exact up to 65,536, else ± 0.8 % (HyperLogLog)
-	Service  time.Duration // mean time that a request took that was answered 2xx; 0: there was none
+	Service  time.Duration // mean time of the requests answered 2xx; 0: there was none
 
 	Arrivals    Arrivals
 	PerClient   PerClient
@@ -32,23 +32,23 @@ type Estimate struct {
 	Answers     Answers
 	Bursts      Bursts
 
-	Returns   []Behaviour // what refused clients do, the most frequent first
+	Returns   []Behaviour // how rejected clients retry, the most frequent first
 	Judged    int         // clients that Returns rests on
-	Sampled   int         // Judged is one of so many of the refused: 1, 2, 4, ...
-	Undecided int         // refusals after which the log ended too soon to say
-	Lost      int         // refusals that were not watched: their client waited for more than four at once
+	Sampled   int         // one of so many rejected clients was judged: 1, 2, 4, ...
+	Undecided int         // rejections too near the end of the log
+	Lost      int         // rejections that were not followed, because the client had more than four at once
 }
 
-// Lines says what became of the lines of the log.
+// Lines counts the lines of the log by their use.
 type Lines struct {
 	Read     int
 	Other    int // of other loggers
 	Broken   int // that could not be read, or were longer than 1 MiB
-	Untimed  int // requests without a duration, or with one whose unit nobody can tell: whole numbers, if most are
+	Untimed  int // requests without a duration, or with one of unknown unit: whole numbers, if most are
 	Coarse   int // requests whose time is in whole seconds
 	Backward int // times that the clock went back by more than ten minutes
 	Unsorted int // requests more than a second older than one before them in their piece
-	Stray    int // requests more than ten minutes off, and fewer than ten in a row: they count, but in no second and for no client's waits
+	Stray    int // requests more than ten minutes off, fewer than ten in a row: they count, but in no second and in no client's waits
 }
 
 // Arrivals are requests per second, of all kinds.
@@ -60,39 +60,44 @@ type Arrivals struct {
 	BusiestMinuteAt     time.Time
 }
 
-// PerClient is how many requests one client has sent.
+// PerClient is the distribution of requests over clients.
 type PerClient struct {
 	Mean          float64
 	P50, P99, Max int
 	Of            int // clients that were counted
 }
 
-// Times are those of requests that were answered 2xx, without upgrades and streams of events.
+// Times are those of requests answered 2xx, without upgrades and streams of events.
 type Times struct {
 	P50, P95, P99, Max time.Duration
 	Of                 int // requests
 }
 
-// Concurrency is how many requests were in work at once, on the average: by
-// Little's law, the sum of the times of what came and was not refused, per second.
+// Concurrency is the mean number of requests in flight. By Little's law it is the sum of the
+// times of the requests that came and were not rejected, per second.
 type Concurrency struct {
 	Mean float64
 	Peak float64 // over the worst 60 s
 }
 
-// Answers counts requests by what was answered.
+// Answers counts requests by their status.
 type Answers struct {
 	Served   int     // anything but the following
 	Quota    int     // 429
 	Overload int     // 502, 503, 504
 	Failed   int     // other 5xx
-	Gone     int     // 499: the client did not wait
-	Streams  int     // of those served, upgrades and streams of events
+	Gone     int     // 499: the client left
+	Streams  int     // upgrades and streams of events among Served
 	Peak     float64 // served per second, in the best 60 s
-	Full     float64 // served per second in full seconds, those with more than 5 % of 502, 503, 504, of the best 60 s with at least 30 of them, and at least Peak; 0: there were none, or Peak is more than a twentieth above it, or the share that was refused did not rise with the load
+
+	// Full is the rate served in full seconds, those with more than 5 % of 502, 503 and
+	// 504, of the best 60 s with at least 30 of them; at least Peak. It is 0 if there were
+	// none, if Peak is more than a twentieth higher, or if the share that was rejected did
+	// not rise with the load.
+	Full float64
 }
 
-// Refused is the share of requests that were told to come later.
+// Refused is the share of 429, 502, 503 and 504.
 func (a Answers) Refused() float64 {
 	return part(a.Quota+a.Overload, a.all())
 }
@@ -104,16 +109,15 @@ func (a Answers) Errors() float64 {
 
 func (a Answers) all() int { return a.Served + a.Quota + a.Overload + a.Failed + a.Gone }
 
-// Bursts are herds: seconds in a row in which at least 15 clients came, three times as many as in the seconds of the
-// minute before, and more than chance explains.
+// Bursts are herds: consecutive seconds in which at least 15 clients came, three times as
+// many as in the seconds of the minute before, and more than chance explains.
 type Bursts struct {
 	N       int
-	Largest int // clients, those who would have come anyhow not counted
+	Largest int // clients, beyond the usual number
 	At      time.Time
 }
 
-// Population is what refused clients do. If none was seen being refused it is
-// [Assumed].
+// Population is how rejected clients retry. If none was rejected it is [Assumed].
 func (e *Estimate) Population() clients.Population {
 	if len(e.Returns) == 0 {
 		return Assumed()
@@ -125,13 +129,13 @@ func (e *Estimate) Population() clients.Population {
 	return p
 }
 
-// Assumed is the Population of a site whose log does not tell: one half does as it
-// is told and the other does not read it, as of the clients that retry by themselves.
+// Assumed is the Population of a site whose log has no rejections. One half obeys
+// Retry-After and the other ignores it, as client libraries that retry do.
 func Assumed() clients.Population {
 	return clients.Population{{Weight: 1, Policy: clients.Exact{}}, {Weight: 1, Policy: clients.Ignore{}}}
 }
 
-// Honour is the share of the clients in Returns that come when they are told.
+// Honour is the share of the clients in Returns that obey Retry-After.
 func (e *Estimate) Honour() (share float64) {
 	for _, b := range e.Returns {
 		switch unbound(b.Policy).(type) {
@@ -142,7 +146,7 @@ func (e *Estimate) Honour() (share float64) {
 	return share
 }
 
-// unbound is p without a bound of its attempts.
+// unbound is p without its MaxAttempts.
 func unbound(p clients.Policy) clients.Policy {
 	if m, ok := p.(clients.MaxAttempts); ok {
 		return m.Policy
@@ -150,12 +154,23 @@ func unbound(p clients.Policy) clients.Policy {
 	return p
 }
 
-// WriteTable writes what is known, and of how many observations.
+// WriteTable writes the Estimate, and how many observations each figure rests on.
 func (e *Estimate) WriteTable(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	row := func(what, rests, format string, args ...any) {
 		fmt.Fprintf(tw, "%s\t%s\t%s\n", what, fmt.Sprintf(format, args...), rests)
 	}
+	e.writeLog(row)
+	e.writeRequests(row)
+	e.writeClients(row)
+	return tw.Flush()
+}
+
+// A rowWriter writes a figure and the observations that it rests on.
+type rowWriter func(what, rests, format string, args ...any)
+
+// writeLog writes the size of the log, and its defects.
+func (e *Estimate) writeLog(row rowWriter) {
 	row("log", fmt.Sprintf("%d lines: %d of other loggers, %d broken", e.Lines.Read, e.Lines.Other, e.Lines.Broken),
 		"%s, from %s", long(e.Span), e.From.UTC().Format(time.RFC3339))
 	switch {
@@ -182,6 +197,10 @@ func (e *Estimate) WriteTable(w io.Writer) error {
 	if 2*e.Lines.Coarse > e.Requests {
 		row("", "waits are known to a second only", "times in whole seconds")
 	}
+}
+
+// writeRequests writes rates and times of requests.
+func (e *Estimate) writeRequests(row rowWriter) {
 	row("requests per second", fmt.Sprintf("%d requests", e.Requests), "%s", rate(e.Arrivals.Mean))
 	row("  first attempts", fmt.Sprintf("%d retries left out", e.Retries), "%s", rate(e.Rate))
 	if e.Bursts.N > 0 {
@@ -201,6 +220,10 @@ func (e *Estimate) WriteTable(w io.Writer) error {
 		row("time of 2xx", "no request", "not known")
 	}
 	row("in work at once", "by Little's law", "mean %.1f, in the worst minute %.1f", e.Concurrency.Mean, e.Concurrency.Peak)
+}
+
+// writeClients writes rejections, bursts, and how clients retry.
+func (e *Estimate) writeClients(row rowWriter) {
 	row("refused", fmt.Sprintf("%d of 429, %d of 502, 503, 504", e.Answers.Quota, e.Answers.Overload), "%s", percent(e.Answers.Refused()))
 	row("5xx", "", "%s", percent(e.Answers.Errors()))
 	row("most served", "the best minute", "%s per second", rate(e.Answers.Peak))
@@ -238,11 +261,9 @@ func (e *Estimate) WriteTable(w io.Writer) error {
 			row(fmt.Sprintf("  %v", s.Policy), "assumed", "50 %%")
 		}
 	}
-	return tw.Flush()
 }
 
-// manyPieces is more than a log has that is in order: three months of nights
-// without a line.
+// manyPieces is more than an ordered log has: three months of nights without a line.
 const manyPieces = 100
 
 func part(n, of int) float64 { return float64(n) / float64(max(1, of)) }

@@ -14,7 +14,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// A request is what a line of the log says about one.
+// A request is a line of the log.
 type request struct {
 	end     time.Time     // when it had been answered
 	took    time.Duration // until then, since it came
@@ -22,33 +22,33 @@ type request struct {
 	whole   bool          // took is in seconds if the log's durations are
 	exact   bool          // took is a number with a fraction, so they are
 	coarse  bool          // end is in whole seconds
-	client  uint64        // a hash of who asked
-	what    uint64        // a hash of what for
+	client  uint64        // a hash of the client
+	what    uint64        // a hash of method, host and path
 	status  int
-	stream  bool          // takes as long as somebody listens
-	seconds time.Duration // what Retry-After said; 0: nothing
-	millis  time.Duration // what Retry-After-Ms said; 0: nothing
+	stream  bool          // an upgrade or a stream of events: its time depends on the client
+	seconds time.Duration // of Retry-After; 0: none
+	millis  time.Duration // of Retry-After-Ms; 0: none
 }
 
 // came is when the request arrived.
 func (r request) came() time.Time { return r.end.Add(-r.took) }
 
-// refused reports whether the client may be expected to try again.
+// refused reports whether the request was rejected, so that the client may retry.
 func (r request) refused() bool {
 	return r.status == http.StatusTooManyRequests || r.overloaded()
 }
 
-// overloaded reports whether it was not served for want of a backend.
+// overloaded reports whether the backend had no capacity.
 func (r request) overloaded() bool {
 	return r.status == http.StatusBadGateway || r.status == http.StatusServiceUnavailable || r.status == http.StatusGatewayTimeout
 }
 
-// served reports whether it was: not refused, not failed, and waited for.
+// served reports whether the request was neither rejected, failed nor abandoned.
 func (r request) served() bool {
 	return r.status < 500 && r.status != http.StatusTooManyRequests && r.status != gone
 }
 
-// gone is the status of a request whose client went before it was answered.
+// gone is the status of a request whose client left before the answer.
 const gone = 499
 
 var (
@@ -56,8 +56,8 @@ var (
 	errBroken = errors.New("a line that cannot be read")
 )
 
-// A line has the fields that are looked at, by their names in Caddy's
-// JSON encoder. What a log filter may have replaced is raw.
+// A line has the fields that are read, by their names in Caddy's JSON encoder. Fields that
+// a log filter may have replaced are raw.
 type line struct {
 	TS      json.RawMessage `json:"ts"`
 	Logger  string          `json:"logger"`
@@ -82,15 +82,15 @@ type line struct {
 	} `json:"shield"`
 }
 
-// accessLogger is the name of Caddy's access logger, and with a dot the
-// beginning of the names of those that sites have named.
+// accessLogger is the name of Caddy's access logger, and with a dot the prefix of the
+// loggers that sites have named.
 const accessLogger = "http.log.access"
 
 // parse reads a line. The error is errOther or errBroken.
 func parse(text []byte) (request, error) {
 	var l line
 	if err := json.Unmarshal(text, &l); err != nil {
-		// A filter may have made a string of headers, and then they are not known.
+		// A filter may have replaced the headers by a string.
 		if wrong := (*json.UnmarshalTypeError)(nil); !errors.As(err, &wrong) {
 			return request{}, errBroken
 		}
@@ -137,7 +137,7 @@ func parse(text []byte) (request, error) {
 	return r, nil
 }
 
-// hash is of words, which must not contain a line feed to be told apart.
+// hash hashes words. Words with line feeds may collide.
 func hash(words ...string) uint64 {
 	if len(words) == 1 {
 		return xxhash.Sum64String(words[0])
@@ -145,8 +145,7 @@ func hash(words ...string) uint64 {
 	return xxhash.Sum64String(strings.Join(words, "\n"))
 }
 
-// subscriber is the address that counts as one client: as in shield, that of an IPv6
-// client is its /64.
+// subscriber is the address that counts as one client: for IPv6 its /64, as in shield.
 func subscriber(address string) string {
 	ip, err := netip.ParseAddr(address)
 	if err != nil || ip.Unmap().Is4() {
@@ -159,11 +158,10 @@ func subscriber(address string) string {
 	return prefix.String()
 }
 
-// longestValue bounds what is read of a header: a time is shorter.
+// longestValue bounds the header values that are read: a time is shorter.
 const longestValue = 1000
 
-// value is the first value of a header, which is a list or, after a filter, a
-// string.
+// value is the first value of a header, which is a list or, after a filter, a string.
 func value(raw json.RawMessage) string {
 	if len(raw) == 0 || len(raw) > longestValue {
 		return ""
@@ -179,8 +177,7 @@ func value(raw json.RawMessage) string {
 	return ""
 }
 
-// maxWait bounds what Retry-After and durations may say: what is longer is
-// taken for as long.
+// maxWait bounds Retry-After and durations. Longer ones count as maxWait.
 const maxWait = 24 * time.Hour
 
 func bounded(seconds float64) time.Duration {
@@ -205,8 +202,8 @@ func retryAfter(text string, now time.Time) time.Duration {
 // wall, common_log. Parse takes fractions of a second after any of them.
 var layouts = []string{time.RFC3339, "2006-01-02T15:04:05Z0700", "2006/01/02 15:04:05", "02/Jan/2006:15:04:05 -0700"}
 
-// parseTime reads a time in any of the formats of Caddy's encoder. Which unit a
-// number has is clear for all times from 1973 to 5138.
+// parseTime reads a time in any of the formats of Caddy's encoder. The unit of a number is
+// unambiguous for times from 1973 to 5138.
 func parseTime(raw json.RawMessage) (time.Time, bool) {
 	if len(raw) == 0 {
 		return time.Time{}, false
@@ -247,9 +244,9 @@ func parseTime(raw json.RawMessage) (time.Time, bool) {
 // nanoseconds.
 func sane(t time.Time) bool { return t.Year() >= 1971 && t.Year() < 2250 }
 
-// parseDuration reads seconds with a fraction, or text like 1.5ms. A whole number
-// may be of nanoseconds or milliseconds: it is read as seconds, if it is not
-// longer than maxWait, but whether it is, the rest of the log must tell.
+// parseDuration reads seconds with a fraction, or text like 1.5ms. A whole number may be of
+// nanoseconds or milliseconds. It is read as seconds up to maxWait, with whole true: the
+// rest of the log decides whether that is right.
 func parseDuration(raw json.RawMessage) (d time.Duration, whole, ok bool) {
 	if len(raw) == 0 {
 		return 0, false, false

@@ -14,13 +14,13 @@ import (
 	"github.com/axiomhq/hyperloglog"
 )
 
-// longestLine is how long a line may be. Caddy's are shorter than the largest
-// header that it takes, by default 1 MiB, and a few hundred bytes.
+// longestLine bounds a line. Caddy's are shorter than the largest header that it accepts, by
+// default 1 MiB, plus a few hundred bytes.
 const longestLine = 1 << 20
 
-// Read reads a log, plain or gzipped, to its end. If r fails, it returns what was read until then along with
-// the error. Without one line of the access log there is no Estimate, and the error says what the
-// lines were instead.
+// Read reads a log, plain or gzipped, to its end. If r fails, it returns the Estimate up to
+// that point along with the error. Without any line of the access log the Estimate is nil,
+// and the error describes the lines.
 func Read(r io.Reader) (*Estimate, error) {
 	in := bufio.NewReaderSize(r, longestLine)
 	head, _ := in.Peek(4)
@@ -50,8 +50,8 @@ func Read(r io.Reader) (*Estimate, error) {
 	return t.estimate(), err
 }
 
-// eachLine calls f with the lines of in that are not empty, without their ends. A
-// line that is too long is nil.
+// eachLine calls f with each line of in that is not empty, without its end, and with nil for
+// a line that is too long.
 func eachLine(in *bufio.Reader, f func([]byte)) error {
 	for {
 		text, err := in.ReadSlice('\n')
@@ -74,7 +74,7 @@ func eachLine(in *bufio.Reader, f func([]byte)) error {
 	}
 }
 
-// A tally is what is known in the middle of a log.
+// A tally is the state of Read.
 type tally struct {
 	e        *Estimate
 	arrivals *arrivals
@@ -86,28 +86,27 @@ type tally struct {
 	work     time.Duration
 
 	begin, now time.Time // of the piece
-	covered    []stretch // by the pieces before it; none overlaps another
+	covered    []stretch // by earlier pieces; disjoint
 
-	// Lines that may be stray: more than ten minutes from last, the one before them.
-	last  time.Time
-	apart []request
-	jumps int // that were none
+	last  time.Time // of the last line that is not stray
+	apart []request // more than ten minutes from last: perhaps stray
+	jumps int       // times that the log went on there
 
-	// Until it is known whether whole numbers are seconds, requests are held.
+	// Requests are held until it is known whether whole numbers are seconds.
 	held              []request
 	known             bool
 	wholes, fractions int // of durations
 }
 
 const (
-	few     = 10   // lines in a row that are no longer stray
+	minRun  = 10   // lines in a row that are not stray
 	maxHeld = 1000 // requests
 )
 
 // A stretch is a time from begin to end.
 type stretch struct{ begin, end time.Time }
 
-// maxStretches bounds what is remembered of pieces.
+// maxStretches bounds tally.covered.
 const maxStretches = 1000
 
 func newTally() *tally {
@@ -137,8 +136,8 @@ func (t *tally) line(text []byte) {
 	}
 }
 
-// unit takes the duration from a request if it is a whole number, and not as many had
-// fractions. At the beginning it waits for the first that has.
+// unit decides whether a duration that is a whole number is in seconds: if at least as many
+// durations have fractions. At the beginning it holds requests until the first that has.
 func (t *tally) unit(r request) {
 	if r.whole {
 		t.wholes++
@@ -156,7 +155,7 @@ func (t *tally) unit(r request) {
 	t.timed(r)
 }
 
-// release goes on with the requests that were held.
+// release counts the requests that were held.
 func (t *tally) release() {
 	t.known = true
 	for _, r := range t.held {
@@ -172,8 +171,8 @@ func (t *tally) timed(r request) {
 	t.request(r)
 }
 
-// request counts a request. If it is far from the one before, it waits until it
-// is known whether the log goes on from there.
+// request counts a request. One that is far from the last in time waits until it is known
+// whether the log goes on from there.
 func (t *tally) request(r request) {
 	t.count(r)
 	if t.last.IsZero() {
@@ -186,13 +185,13 @@ func (t *tally) request(r request) {
 		t.place(r)
 		return
 	}
-	if t.apart = append(t.apart, r); len(t.apart) == few {
-		t.follow()
+	if t.apart = append(t.apart, r); len(t.apart) == minRun {
+		t.goOn()
 	}
 }
 
-// follow goes on with those that are no stray lines.
-func (t *tally) follow() {
+// goOn places the requests that turned out not to be stray.
+func (t *tally) goOn() {
 	if len(t.apart) > 0 {
 		t.jumps++
 	}
@@ -202,7 +201,7 @@ func (t *tally) follow() {
 	t.apart = t.apart[:0]
 }
 
-// place puts a request where it belongs in time.
+// place counts a request by its time.
 func (t *tally) place(r request) {
 	e := t.e
 	switch {
@@ -237,7 +236,7 @@ func (t *tally) place(r request) {
 	t.arrivals.add(r, t.callers.saw(r))
 }
 
-// count counts what has nothing to do with when it was.
+// count counts the properties of a request that do not depend on its time.
 func (t *tally) count(r request) {
 	e := t.e
 	e.Requests++
@@ -289,7 +288,7 @@ func (t *tally) endPiece() {
 	t.callers.end(time.Duration(t.now.UnixNano()))
 }
 
-// cover adds a stretch to those that are covered, and returns how much of it was.
+// cover adds a stretch to those covered, and returns how much of it already was.
 func (t *tally) cover(s stretch) (already time.Duration) {
 	var rest []stretch
 	for _, c := range t.covered {
@@ -319,11 +318,11 @@ func (t *tally) cover(s stretch) (already time.Duration) {
 }
 
 func (t *tally) estimate() *Estimate {
-	// A last line far from all others is stray, but not in a log where they are rare.
+	// A last line far from all others is stray, except in a log with few lines.
 	if t.jumps == 0 && t.e.Requests > 100*len(t.apart) {
 		t.e.Lines.Stray += len(t.apart)
 	} else {
-		t.follow()
+		t.goOn()
 	}
 	t.endPiece()
 	t.callers.settleAll()
@@ -338,6 +337,23 @@ func (t *tally) estimate() *Estimate {
 	e.Retries = int(min(retries*t.callers.scale(), float64(e.Requests)))
 	e.Rate = float64(e.Requests-e.Retries) / over
 
+	t.estimateArrivals(over)
+	t.estimateClients()
+	if n := t.times.TotalCount(); n > 0 {
+		e.Service = t.sum / time.Duration(n)
+		p := func(q float64) time.Duration { return time.Duration(t.times.ValueAtPercentile(q)) * time.Microsecond }
+		e.Times = Times{P50: p(50), P95: p(95), P99: p(99), Max: p(100), Of: int(n)}
+	}
+
+	e.Returns, e.Judged = judge(t.callers.of)
+	e.Sampled = int(min(t.callers.scale(), 1<<30))
+	e.Undecided, e.Lost = t.callers.undecided, t.callers.lost
+	return e
+}
+
+// estimateArrivals fills in the figures by second, of so many seconds.
+func (t *tally) estimateArrivals(over float64) {
+	e := t.e
 	a := t.arrivals
 	e.Arrivals = Arrivals{
 		Mean:            float64(e.Requests) / over,
@@ -356,7 +372,11 @@ func (t *tally) estimate() *Estimate {
 	e.Calm = min(e.Rate, max(0, e.Rate-a.extra/over))
 	e.Answers.Peak, e.Answers.Full = a.peakServed, a.full()
 	e.Concurrency = Concurrency{Mean: t.work.Seconds() / over, Peak: max(a.peakWork, t.work.Seconds()/over)}
+}
 
+// estimateClients fills in the figures by client.
+func (t *tally) estimateClients() {
+	e := t.e
 	e.Clients = len(t.counts.of)
 	if t.counts.bits > 0 {
 		e.Clients = int(t.distinct.Estimate())
@@ -371,15 +391,4 @@ func (t *tally) estimate() *Estimate {
 		e.PerClient = PerClient{P50: at(0.5), P99: at(0.99), Max: at(1), Of: len(perClient)}
 	}
 	e.PerClient.Mean = float64(e.Requests) / float64(max(1, e.Clients))
-
-	if n := t.times.TotalCount(); n > 0 {
-		e.Service = t.sum / time.Duration(n)
-		p := func(q float64) time.Duration { return time.Duration(t.times.ValueAtPercentile(q)) * time.Microsecond }
-		e.Times = Times{P50: p(50), P95: p(95), P99: p(99), Max: p(100), Of: int(n)}
-	}
-
-	e.Returns, e.Judged = judge(t.callers.of)
-	e.Sampled = int(min(t.callers.scale(), 1<<30))
-	e.Undecided, e.Lost = t.callers.undecided, t.callers.lost
-	return e
 }

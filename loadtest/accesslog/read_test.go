@@ -42,7 +42,7 @@ func within(t *testing.T, what string, got, want, by float64) {
 	}
 }
 
-// Rates, times and Little's law, of traffic that is known.
+// Rates, times and Little's law of known traffic.
 func TestSteadyTraffic(t *testing.T) {
 	events := steadyTraffic(40, 20*time.Minute, 120*time.Millisecond, 700)
 	for i := range events[:len(events)/100] { // a hundredth fails, and tells nothing of times
@@ -74,7 +74,7 @@ func TestSteadyTraffic(t *testing.T) {
 	}
 }
 
-// Rate is of first attempts.
+// Rate counts first attempts.
 func TestRateOfFirstAttempts(t *testing.T) {
 	w := town{population: steadyPopulation, told: some, n: 3000, over: 50 * time.Minute, refuses: 0.5, most: 6}
 	e := read(t, pen{}.write(t, w.events(9)))
@@ -133,8 +133,7 @@ func poisson(r *rand.Rand, mean float64) (n float64) {
 	return n
 }
 
-// All formats of Caddy's encoder in which a time can be told give the same
-// estimate.
+// All formats of Caddy's encoder with unambiguous times give the same estimate.
 func TestFormats(t *testing.T) {
 	w := town{population: steadyPopulation, told: some, n: 500, over: time.Hour, refuses: 0.6, most: 6}
 	want := read(t, pen{}.write(t, w.events(7)))
@@ -150,14 +149,14 @@ func TestFormats(t *testing.T) {
 			within(t, format+": the time", got.Service.Seconds(), want.Service.Seconds(), 0.001)
 		}
 	}
-	// Whole seconds: less is known, and it is said.
+	// Whole seconds: the estimate is coarser, and says so.
 	for _, format := range []string{"rfc3339", "wall", "common_log"} {
 		got := read(t, pen{config: logging.LogEncoderConfig{TimeFormat: format}}.write(t, w.events(7)))
 		if got.Requests != want.Requests || got.Lines.Coarse != got.Requests || math.Abs(got.Honour()-want.Honour()) > 0.15 {
 			t.Errorf("%s: %+v", format, got)
 		}
 	}
-	// Whole numbers: milliseconds or nanoseconds, nobody knows.
+	// Whole numbers: milliseconds or nanoseconds, which is unknown.
 	for _, format := range []string{"ms", "ns"} {
 		got := read(t, pen{config: logging.LogEncoderConfig{DurationFormat: format}}.write(t, w.events(7)))
 		if got.Requests != want.Requests || got.Lines.Untimed < got.Requests*9/10 {
@@ -166,11 +165,11 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// steadyPopulation is of kinds that whole-second logs can tell, too.
+// steadyPopulation has kinds that logs in whole seconds can tell, too.
 var steadyPopulation = mix(0.6, 0.4)
 
-// What is not a line of the access log is counted and skipped.
-func TestWhatIsSkipped(t *testing.T) {
+// Lines that are not of the access log are counted and skipped.
+func TestSkippedLines(t *testing.T) {
 	good := string(pen{}.write(t, []event{{client: 1, path: "/", status: 200}}))
 	other := string(pen{logger: "http.log.error.log0"}.write(t, []event{{client: 1, path: "/", status: 502}}))
 	long := strings.Replace(good, `"user_id":""`, `"user_id":"`+strings.Repeat("x", 3*longestLine)+`"`, 1)
@@ -189,7 +188,7 @@ func TestWhatIsSkipped(t *testing.T) {
 	}
 }
 
-// What filters leave is read: headers that are gone or have become text.
+// Lines after filters are read, with headers that are gone or have become text.
 func TestFilters(t *testing.T) {
 	line := func(ts, more string, status int) string {
 		return fmt.Sprintf(`{"logger":"http.log.access","ts":%s,"request":{"remote_ip":"192.0.2.1","method":"GET","host":"a","uri":"/"},"duration":0.001,"status":%d%s}`+"\n", ts, status, more)
@@ -223,7 +222,7 @@ func TestClients(t *testing.T) {
 		{"192.0.2.1", "192.0.2.2", false},
 		{"::ffff:192.0.2.1", "::ffff:192.0.2.2", false},
 		{"fe80::1%eth0", "fe80::2%eth0", true},
-		{"somebody", "somebody", true},
+		{"a name", "a name", true},
 	} {
 		if (subscriber(c.a) == subscriber(c.b)) != c.same {
 			t.Errorf("%s and %s are one client: %v, want %v", c.a, c.b, !c.same, c.same)
@@ -251,7 +250,7 @@ func TestGzip(t *testing.T) {
 			t.Errorf("%s: %d requests, want %d", name, got.Requests, want.Requests)
 		}
 	}
-	// What is broken off gives what was there, and an error.
+	// A file that is cut off gives an Estimate of its beginning, and an error.
 	short := zipped(log)
 	e, err := Read(bytes.NewReader(short[:len(short)*2/3]))
 	if !errors.Is(err, io.ErrUnexpectedEOF) || e == nil || e.Requests == 0 || e.Requests >= want.Requests {
@@ -321,8 +320,8 @@ func lineAt(t *testing.T, at time.Duration) []byte {
 	return pen{}.write(t, []event{{at: at, client: 1, path: "/", status: 200}})
 }
 
-// Memory does not depend on what is in the log: a flood of addresses that are
-// refused leaves a sample, which still tells who does what.
+// Memory is bounded for any log: a flood of rejected addresses leaves a sample, which still
+// tells the kinds of clients.
 func TestFlood(t *testing.T) {
 	tally := newTally()
 	random := rand.New(rand.NewPCG(8, 8))
@@ -373,7 +372,7 @@ func TestFlood(t *testing.T) {
 	within(t, "retries", float64(e.Retries), n/3, 0.05)
 }
 
-// An estimate is data: it can be told to others.
+// An estimate can be written as JSON.
 func TestEstimateIsData(t *testing.T) {
 	e := read(t, pen{}.write(t, steadyTraffic(20, time.Minute, 50*time.Millisecond, 30)))
 	if _, err := json.Marshal(e); err != nil {

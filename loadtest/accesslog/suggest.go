@@ -9,9 +9,8 @@ import (
 	"github.com/herdshield/shield/loadtest/clients"
 )
 
-// Suggest returns a Caddyfile that follows from the Estimate. Comments say where its numbers come
-// from. It loads as it is; the site's address and the backend are for
-// the reader to put in.
+// Suggest returns a Caddyfile that follows from the Estimate, with comments on the origin of
+// its numbers. It loads unchanged; the reader replaces the site's address and the backend.
 func (e *Estimate) Suggest() string {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, "\t\t"+format+"\n", args...) }
@@ -70,7 +69,7 @@ const (
 	maxRate      = 1e9     // per second, of capacity
 )
 
-// digits is a rate to three digits, rounded down; none if there is none.
+// digits is a rate to three digits, rounded down; "" if there is none.
 func digits(rate float64) string {
 	if !(rate > 0) || rate > maxRate {
 		return ""

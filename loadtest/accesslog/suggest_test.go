@@ -32,7 +32,7 @@ func loads(t *testing.T, caddyfile string) {
 	}
 }
 
-// What is suggested can be loaded, and says what it should.
+// The suggested Caddyfile loads, and has the expected content.
 func TestSuggest(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -68,7 +68,7 @@ func TestSuggest(t *testing.T) {
 	}
 }
 
-// So it can for a log that was read.
+// So does the one of a log.
 func TestSuggestFromLog(t *testing.T) {
 	e := read(t, pen{}.write(t, steadyTraffic(40, 3*time.Minute, 120*time.Millisecond, 700)))
 	loads(t, e.Suggest())

@@ -25,7 +25,7 @@ import (
 // epoch is when the logs of tests begin.
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 123_456_000, time.UTC)
 
-// An event is a request as a test wants it in a log.
+// An event is a request of a test log.
 type event struct {
 	at     time.Duration // since epoch, when it came
 	took   time.Duration
@@ -86,8 +86,8 @@ type town struct {
 	most       int // attempts of a client, so that none goes on for ever
 }
 
-// some is a whole second from 1 to 8, with the milliseconds of a shield that does
-// not dither.
+// some is a hint of 1 to 8 whole seconds, with the milliseconds of a shield that does not
+// dither.
 func some(r *rand.Rand) pushback.Hint {
 	s := 1 + r.IntN(8)
 	return pushback.Hint{Seconds: s, Ms: 1000*s - r.IntN(1000)}
@@ -135,8 +135,7 @@ func read(t testing.TB, log []byte) *Estimate {
 	return e
 }
 
-// tallied is the estimate of events that were read already: their lines are those of
-// other tests.
+// tallied is the estimate of events without their lines, which other tests read.
 func tallied(events []event) *Estimate {
 	slices.SortStableFunc(events, func(a, b event) int { return int(a.at + a.took - b.at - b.took) })
 	t := newTally()
@@ -149,7 +148,7 @@ func tallied(events []event) *Estimate {
 	return t.estimate()
 }
 
-// mix is clients that do as they are told, and clients that come every 15 s.
+// mix has clients that obey Retry-After, and clients that come every 15 s.
 func mix(exact, hammer float64) clients.Population {
 	return clients.Population{{Weight: exact, Policy: clients.Exact{}}, {Weight: hammer, Policy: clients.Hammer{Gap: 15 * time.Second}}}
 }
