@@ -25,64 +25,64 @@ func (*Admin) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "admin.api.shield", New: func() caddy.Module { return new(Admin) }}
 }
 
-// Status is what shield is doing right now, in the order in which Caddy has
-// provisioned the handlers.
+// Status is the current state of all shields and zones, in the order in which Caddy has
+// provisioned them.
 type Status struct {
 	Shields []ShieldStatus `json:"shields"`
 	Zones   []ZoneStatus   `json:"zones"`
 }
 
-// ShieldStatus is the status of one protected backend. Counts are since its
-// state was made, which reloads do not touch.
+// ShieldStatus is the status of one protected backend. Counts begin with its state, which
+// survives reloads.
 type ShieldStatus struct {
 	Name        string            `json:"name"`
 	Mode        string            `json:"mode"`
 	Capacity    *RateStatus       `json:"capacity,omitempty"`
-	Concurrency int               `json:"concurrency,omitempty"` // the limit as it is now
+	Concurrency int               `json:"concurrency,omitempty"` // the limit now
 	InFlight    int               `json:"in_flight"`
 	Overloaded  bool              `json:"overloaded"`
 	Admitted    uint64            `json:"admitted"`
 	Refused     map[string]uint64 `json:"refused"`  // by reason
 	Observed    map[string]uint64 `json:"observed"` // by reason
-	Held        int               `json:"held"`     // refusals that are held back now
+	Held        int               `json:"held"`     // refusals that are held now
 	ToldNever   uint64            `json:"told_never"`
 
-	// Where the limit in flight is adaptive, or follows a target.
+	// For a limit in flight that is adaptive or has a target.
 	Search *SearchStatus `json:"search,omitempty"`
 
-	// Where there is a queue, and where there are classes, the highest first.
+	// For a queue and for classes, the highest class first.
 	Queue   *QueueStatus  `json:"queue,omitempty"`
 	Classes []ClassStatus `json:"classes,omitempty"`
 
-	// How long the backend is still left alone because it has asked for that, and
-	// how often it has; what it refused, or could not be reached for.
+	// How long the pause lasts that the backend has asked for, and how many pauses
+	// there have been; requests that it refused or that did not reach it.
 	PausedSeconds float64 `json:"paused_seconds,omitempty"`
 	Pauses        uint64  `json:"pauses,omitempty"`
 	Failures      uint64  `json:"failures,omitempty"`
 
-	// What refused clients are promised, where the backend is limited.
+	// The appointments of refused clients, for a backend with a limit.
 	Calendar *CalendarStatus `json:"calendar,omitempty"`
 
-	// Refused clients that are remembered, by how they retry, and how many can
-	// be; and what those did who are known by their software.
+	// Remembered clients by how they retry, and how many can be remembered; and the
+	// returns of clients by their software.
 	Clients    map[string]int          `json:"clients"`
 	MaxClients int                     `json:"max_clients"`
 	Families   map[string]FamilyStatus `json:"families,omitempty"`
 
-	// The herd that is there, if there is one.
+	// The present herd, if any.
 	Herd *HerdStatus `json:"herd,omitempty"`
 
-	// Where tickets are on.
+	// With tickets on.
 	Tickets *TicketStatus `json:"tickets,omitempty"`
 }
 
-// SearchStatus is how the limit in flight is found.
+// SearchStatus is the state of an adaptive limit in flight.
 type SearchStatus struct {
 	By            string  `json:"by"`                       // adaptive or slo
 	TargetSeconds float64 `json:"target_seconds,omitempty"` // of slo
-	Ghosts        int     `json:"ghosts,omitempty"`         // places kept for requests whose clients have gone
+	Ghosts        int     `json:"ghosts,omitempty"`         // orphaned requests, which still count as in flight
 
-	// The last change, if there was one.
+	// The last change, if any.
 	Last *ChangeStatus `json:"last_change,omitempty"`
 }
 
@@ -92,11 +92,11 @@ type ChangeStatus struct {
 	Reason          string  `json:"reason"`
 	From            int     `json:"from"`
 	To              int     `json:"to"`
-	LatencySeconds  float64 `json:"latency_seconds"`            // mean, of the requests that it was made for
-	BaselineSeconds float64 `json:"baseline_seconds,omitempty"` // what that would be without a queue in the backend
+	LatencySeconds  float64 `json:"latency_seconds"`            // mean, of the requests that caused the change
+	BaselineSeconds float64 `json:"baseline_seconds,omitempty"` // the same without queueing in the backend
 }
 
-// QueueStatus is how requests have waited for a place in flight.
+// QueueStatus counts the requests that have left the queue, by how.
 type QueueStatus struct {
 	Length      int     `json:"length"`
 	Size        int     `json:"size"`
@@ -107,31 +107,30 @@ type QueueStatus struct {
 	WaitSeconds float64 `json:"wait_seconds"`
 }
 
-// ClassStatus is what was decided on the requests of one class.
+// ClassStatus counts the decisions on the requests of one class.
 type ClassStatus struct {
 	Name     string  `json:"name"`
-	Share    float64 `json:"share"` // of the room in flight, while higher classes need the rest
+	Share    float64 `json:"share"` // of the limit in flight, while higher classes need the rest
 	Admitted uint64  `json:"admitted"`
 	Refused  uint64  `json:"refused"`
 	Observed uint64  `json:"observed"`
 }
 
-// CalendarStatus is what one shield has promised to those whom it has refused
-// for want of room.
+// CalendarStatus counts the appointments of clients refused at the backend's limit.
 type CalendarStatus struct {
-	BacklogSeconds float64 `json:"backlog_seconds"`  // how far ahead the last promised time is
-	Deferred       int     `json:"deferred"`         // clients that wait for a promise
-	Spare          float64 `json:"spare_per_second"` // refused clients that the backend can take
+	BacklogSeconds float64 `json:"backlog_seconds"`  // time until the last appointment
+	Deferred       int     `json:"deferred"`         // clients that wait for an appointment
+	Spare          float64 `json:"spare_per_second"` // refused clients that the backend can serve
 	Promises       uint64  `json:"promises"`
-	Deferrals      uint64  `json:"deferrals"` // times that clients were told to ask again for a promise
+	Deferrals      uint64  `json:"deferrals"` // times that clients were told to come back for an appointment
 
 	Kept   uint64 `json:"kept"`
-	NoShow uint64 `json:"no_show"` // not come for in time
-	Late   uint64 `json:"late"`    // come for after that; counted as no-show, too
-	Early  uint64 `json:"early"`   // admitted before
-	Broken uint64 `json:"broken"`  // come for in time, and refused
+	NoShow uint64 `json:"no_show"` // the client did not come in time
+	Late   uint64 `json:"late"`    // it came after that; counted as no-show, too
+	Early  uint64 `json:"early"`   // it was admitted before
+	Broken uint64 `json:"broken"`  // it came in time and was refused
 
-	KeptRatio float64 `json:"kept_ratio"` // how many are expected to be kept, of 1
+	KeptRatio float64 `json:"kept_ratio"` // expected share of appointments that are kept
 }
 
 // HerdStatus describes a herd.
@@ -142,7 +141,7 @@ type HerdStatus struct {
 	Phase  float64 `json:"phase,omitempty"`  // seconds within the period, since the detector began
 }
 
-// FamilyStatus is what clients of one kind of software did.
+// FamilyStatus counts what clients of one kind of software did.
 type FamilyStatus struct {
 	Told  uint64 `json:"told"` // a time to come back
 	Kept  uint64 `json:"kept"`
@@ -150,7 +149,7 @@ type FamilyStatus struct {
 	Early uint64 `json:"early"`
 }
 
-// TicketStatus counts the tickets of clients that were not known.
+// TicketStatus counts the tickets of unknown clients.
 type TicketStatus struct {
 	Honoured  uint64 `json:"honoured"`
 	Worthless uint64 `json:"worthless"`
@@ -184,7 +183,7 @@ func (*Admin) Routes() []caddy.AdminRoute {
 
 func serveStatus(w http.ResponseWriter, r *http.Request) error {
 	if r.URL.Path != "/shield/" {
-		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("there is no %s; want /shield/", r.URL.Path)}
+		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("path is %s; want /shield/", r.URL.Path)}
 	}
 	if r.Method != http.MethodGet {
 		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method is %s; want GET", r.Method)}

@@ -11,17 +11,17 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// placeholders are the names that an annotation has values for.
+// placeholders are the names of an annotation's values.
 var placeholders = [...]string{
 	"http.shield.decision", "http.shield.reason", "http.shield.zone", "http.shield.retry_after", "http.shield.retry_after_ms",
 	"http.shield.class",
 }
 
-// An annotation is what handlers, error routes and logs can learn of a decision.
+// An annotation tells handlers, error routes and logs of a decision.
 type annotation struct {
-	decision            any // a string, boxed once and not with every look at it
+	decision            any // a string, boxed once and not at every look-up
 	reason, zone, class string
-	hint                pushback.Hint // nothing on admission
+	hint                pushback.Hint // zero on admission
 }
 
 // placeholder implements caddy.ReplacerFunc.
@@ -51,8 +51,8 @@ func (a annotation) placeholder(key string) (any, bool) {
 	return n, true
 }
 
-// admitted provides the placeholders of every admitted request. Mapping a
-// function that is there already costs nothing.
+// admitted provides the placeholders of every admitted request. It is made once, because
+// mapping an existing function costs nothing.
 var admitted = annotation{decision: "admit"}.placeholder
 
 // annotate tells handlers, error routes and logs of a decision.
@@ -86,9 +86,9 @@ func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
 	}
 }
 
-// replace provides the placeholders. Of several shields in a row the one that
-// refuses is heard: values that are set are found before those that are mapped,
-// and the first mapped before the second. Mapping is cheaper.
+// replace provides the placeholders. Of several shields in a row, the one that refuses
+// counts: a Replacer finds set values before mapped ones, and the first mapped before the
+// second. Mapping is cheaper.
 func (a annotation) replace(repl *caddy.Replacer) {
 	if _, again := repl.Get(placeholders[0]); !again {
 		repl.Map(func(key string) (any, bool) { return a.placeholder(key) })
@@ -100,7 +100,7 @@ func (a annotation) replace(repl *caddy.Replacer) {
 	}
 }
 
-// log adds to the request's line in the access log.
+// log adds the annotation to the request's line in the access log.
 func (a annotation) log(r *http.Request) {
 	fields, _ := r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields)
 	if fields == nil {

@@ -184,29 +184,27 @@ func (a *App) roster() roster {
 	}
 }
 
-// entry returns how metrics, logs and status show h.
-func (h *Handler) entry(record *backendRecord) *shieldEntry {
+// newEntry returns how metrics, logs and status show a shield.
+func newEntry(name string, c shield.Config, guard *shield.Guard, record *backendRecord) *shieldEntry {
 	s := &shieldEntry{
-		name: h.Name, observing: h.observing, concurrent: h.Concurrency != nil, classes: len(h.Classes) > 0, guard: h.guard, record: record,
+		name: name, observing: c.Observe, capacity: c.Capacity, concurrent: limitsConcurrency(c), classes: c.Classes != nil,
+		guard: guard, record: record,
 	}
-	if h.Capacity != nil {
-		s.capacity = h.Capacity.config(new([]error)) // it has been checked
-	}
-	if s.concurrent && h.Concurrency.Target != nil {
-		s.target = time.Duration(*h.Concurrency.Target)
+	if c.Adaptive != nil {
+		s.target = c.Adaptive.Target
 	}
 	return s
 }
 
 // add has metrics, logs and status show a handler.
-func (r *roster) add(h *Handler, b *backendRecord, zones []*zoneRecord) {
+func (r *roster) add(h *Handler, c shield.Config, b *backendRecord, zones []*zoneRecord) {
 	if !slices.ContainsFunc(r.shields, func(old *shieldEntry) bool { return old.record == b }) {
-		r.shields = append(r.shields, h.entry(b))
+		r.shields = append(r.shields, newEntry(h.Name, c, h.guard, b))
 	}
 	for i, z := range zones {
 		if !slices.ContainsFunc(r.zones, func(old *zoneEntry) bool { return old.record == z }) {
 			d := h.Zones[i]
-			r.zones = append(r.zones, &zoneEntry{d.Name, d.key(), d.Rate.config(new([]error)), d.maxKeys(), z})
+			r.zones = append(r.zones, &zoneEntry{d.Name, d.key(), c.Zones[i].Limit, d.maxKeys(), z})
 		}
 	}
 }

@@ -13,20 +13,19 @@ import (
 	"github.com/herdshield/shield/loadshed"
 )
 
-// classField is the header in which a trusted proxy says of which class a request
-// is.
+// classField is the header in which a trusted proxy names the class of a request.
 const classField = "X-Shield-Class"
 
-// handlerClass is what it takes to know whether a request is of a class.
+// handlerClass decides whether a request belongs to a class.
 type handlerClass struct {
 	class    uint8 // for shield.Request
-	byHeader bool  // only requests whose header says so
+	byHeader bool  // only requests that name the class in classField
 	matchers caddyhttp.MatcherSets
-	clients  float64     // the share of clients that are drawn; 0: all
-	salt     limiter.Key // tells this draw from those of other classes
+	clients  float64     // the random share of clients; 0: all
+	salt     limiter.Key // makes the draw independent of those of other classes
 }
 
-// provisionClasses loads the matchers, once there is a guard.
+// provisionClasses loads matchers. It needs the guard.
 func (h *Handler) provisionClasses(ctx caddy.Context) error {
 	known := h.guard.Classes()
 	for _, c := range h.Classes {
@@ -38,23 +37,18 @@ func (h *Handler) provisionClasses(ctx caddy.Context) error {
 		if c.Clients != nil {
 			hc.clients = *c.Clients
 		}
-		if len(c.MatcherSetsRaw) > 0 {
-			sets, err := ctx.LoadModule(c, "MatcherSetsRaw")
-			if err == nil {
-				err = hc.matchers.FromInterface(sets)
-			}
-			if err != nil {
-				return fmt.Errorf("class %q: match: %w", c.Name, err)
-			}
+		var err error
+		if hc.matchers, err = loadMatchers(ctx, c, c.MatcherSetsRaw); err != nil {
+			return fmt.Errorf("class %q: match: %w", c.Name, err)
 		}
 		h.classes = append(h.classes, hc)
 	}
 	return nil
 }
 
-// classify sets the class of r: what a trusted proxy says, or the first class that
-// fits. What others say is taken off the request: a shield behind this one
-// would believe it.
+// classify sets the class of r: the one that a trusted proxy names, or the first that
+// matches. It deletes the header of any other sender, which a shield behind this one
+// would trust.
 func (h *Handler) classify(r *http.Request, q *shield.Request, now time.Duration) error {
 	if said := r.Header[classField]; len(said) > 0 {
 		if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); !trusted {

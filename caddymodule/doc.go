@@ -1,17 +1,21 @@
-// Package caddymodule is shield as a Caddy plugin: the handler
-// http.handlers.shield, the app shield, and the admin endpoint /shield/.
+// Package caddymodule is shield as a Caddy plugin: the handler http.handlers.shield, the
+// app shield, and the admin endpoint /shield/.
 //
-//	handler.go    a request's way through
-//	class.go      which class a request is of
-//	outcome.go    what has become of an admitted request
+//	handler.go    how a request goes through
+//	class.go      the class of a request
+//	key.go        key templates
+//	outcome.go    how an admitted request has ended
 //	refuse.go     how a refusal is answered
 //	annotate.go   what handlers and logs learn of a decision
-//	config.go     the JSON configuration and its one check
-//	caddyfile.go  the Caddyfile syntax
-//	key.go        key templates
+//	config.go     the configuration in JSON
+//	check.go      its check, and what it is in the terms of package shield
+//	caddyfile.go  the Caddyfile syntax, a table for each block
+//	options.go    how the tables are parsed
 //	app.go        what the handlers of one config share
+//	live.go       shields that are set up while the server runs
 //	pool.go       the state that outlives configs
 //	report.go     log lines and events, once a second
-//	metrics.go    metrics, read at scrape
+//	changes.go    what has been reported of overloads, pauses and herds
+//	metrics.go    the table of metrics, read at scrape
 //	admin.go      the admin endpoint
 package caddymodule

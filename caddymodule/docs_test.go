@@ -15,7 +15,7 @@ import (
 	"github.com/herdshield/shield/loadshed"
 )
 
-// documents are the project's pages, by path.
+// documents returns the project's pages, by path.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	paths, _ := filepath.Glob("../*.md")
@@ -122,7 +122,7 @@ func same(t *testing.T, what string, documented, real []string) {
 	t.Helper()
 	documented, real = slices.Compact(slices.Sorted(slices.Values(documented))), slices.Compact(slices.Sorted(slices.Values(real)))
 	if len(real) == 0 {
-		t.Errorf("%s: there are none; the test looks in the wrong place", what)
+		t.Errorf("%s: none found; the test looks in the wrong place", what)
 	}
 	for _, name := range documented {
 		if !slices.Contains(real, name) {
@@ -150,6 +150,25 @@ func jsonNames(v any) (names []string) {
 		}
 	}
 	return names
+}
+
+// The package comment lists the files.
+func TestPackageCommentListsFiles(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed, files []string
+	for _, m := range regexp.MustCompile(`(?m)^//\t(\w+\.go) `).FindAllStringSubmatch(string(doc), -1) {
+		listed = append(listed, m[1])
+	}
+	all, _ := filepath.Glob("*.go")
+	for _, file := range all {
+		if file != "doc.go" && !strings.HasSuffix(file, "_test.go") {
+			files = append(files, file)
+		}
+	}
+	same(t, "files", listed, files)
 }
 
 func TestDocsNameWhatIsThere(t *testing.T) {

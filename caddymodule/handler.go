@@ -16,18 +16,18 @@ import (
 
 func init() { caddy.RegisterModule(new(Handler)) }
 
-// Handler implements an HTTP handler that stands in front of a fragile backend.
-// It refuses requests beyond the quotas of single clients, beyond the rate that
-// the backend can take, and beyond what it can have in flight, and gives each
-// refused client a time of its own to come back at, so that they return as fast as
-// the backend can spare, and not all at once.
+// Handler implements an HTTP handler that protects a fragile backend: a rate limiter, a load
+// shedder, and a scheduler of retries. It refuses requests beyond the quota of each client,
+// beyond the rate that the backend can serve, and beyond what it can have in flight. It
+// gives each refused client its own appointment, so that clients return spread out, at
+// the rate that the backend can spare.
 //
-// All limits are checked before any is charged: a refused request uses up
-// nothing. A client over its quota is answered 429, one for whom the backend has
-// no room 503; both with a computed `Retry-After`. A client that comes before its
-// time, while others wait, is told the same time again. gRPC clients get their own
-// form of it. Requests whose client address is not verified yet (HTTP/3 early
-// data) are answered 425 where a quota depends on the address.
+// All limits are checked before any is charged: a refused request uses up nothing. A
+// client over its quota is answered 429. A request over a limit of the backend is answered
+// 503. Both have a computed `Retry-After`. A client that comes before its appointment,
+// while others wait, is told the same time again. gRPC clients get their own form of it.
+// Requests whose client address is not verified yet (HTTP/3 early data) are answered 425
+// if a quota depends on the address.
 //
 // These placeholders are set for handlers, error routes and logs. On `admit` all
 // but the first and the class are empty.
@@ -35,58 +35,57 @@ func init() { caddy.RegisterModule(new(Handler)) }
 // Placeholder | Description
 // ------------|-------------
 // `{http.shield.decision}` | `admit`, `refuse`, or `observe`: admitted, but would have been refused
-// `{http.shield.reason}` | the limit that refused: `quota`, `capacity`, `concurrency` or `per_client`; or `early`: the client was told a later time; `retry_budget`: it is one retry too many; `pause`: the backend has asked to be left alone
+// `{http.shield.reason}` | the limit that refused: `quota`, `capacity`, `concurrency` or `per_client`; or `early`: the client was told a later time; `retry_budget`: too many retries; `pause`: the backend has asked for a pause
 // `{http.shield.zone}` | the zone that refused for `quota`; empty for the other reasons
 // `{http.shield.retry_after}` | what the client is told to wait, in seconds; empty if it is told not to come back
 // `{http.shield.retry_after_ms}` | the same in milliseconds
-// `{http.shield.class}` | the class that the request was treated as, where there are classes, on `admit` too
+// `{http.shield.class}` | the class that the request was treated as, if there are classes, also on `admit`
 type Handler struct {
-	// Names what the handler protects, in metrics, logs and status: up to 64
-	// letters, digits and `_-./:`. Handlers with one name count together
-	// against one capacity and one concurrency, and remember clients together;
-	// they must define capacity, concurrency, queue, classes (but for what they
-	// match), retries and herd alike.
-	// By default the name of the server, with a number from the second handler
-	// on. What is in use is remembered over reloads by this name.
+	// The backend's name in metrics, logs and status: up to 64 letters, digits and
+	// `_-./:`. Handlers with one name share one capacity, one concurrency and the
+	// memory of clients. They must define capacity, concurrency, queue, classes
+	// (except what they match), retries and herd alike.
+	// The default is the name of the server, with a number from the second handler
+	// on. State survives reloads under this name.
 	Name string `json:"name,omitempty"`
 
-	// `enforce` (default), or `observe`: refuse nobody, and report what would
-	// have been refused.
+	// `enforce` (default), or `observe`: refuse no request, and report those that
+	// would have been refused.
 	Mode string `json:"mode,omitempty"`
 
-	// The quotas of single clients. All that match are checked.
+	// The quotas of each client. All that match are checked.
 	Zones []*Zone `json:"zones,omitempty"`
 
-	// What the backend can take in all.
+	// The rate that the backend can serve.
 	Capacity *Rate `json:"capacity,omitempty"`
 
-	// How many requests the backend can work on at once.
+	// How many requests the backend can have in flight.
 	Concurrency *Concurrency `json:"concurrency,omitempty"`
 
-	// Where requests wait a moment that find no room in flight.
+	// Where requests over the limit in flight wait briefly.
 	Queue *Queue `json:"queue,omitempty"`
 
-	// Who is let in first while there is not room in flight for all.
+	// Which requests are admitted first at the limit in flight.
 	Classes []*Class `json:"classes,omitempty"`
 
-	// How refusals are worded.
+	// How refusals are answered.
 	Pushback *Pushback `json:"pushback,omitempty"`
 
-	// How clients are held to the times that they are told.
+	// How clients are held to their appointments.
 	Retries *Retries `json:"retries,omitempty"`
 
-	// What is done about herds of clients.
+	// What is done against herds of clients.
 	Herd *Herd `json:"herd,omitempty"`
 
 	guard     *shield.Guard
 	zones     []handlerZone
-	clients   *keyer // whose promises are whose
-	perClient *keyer // whose requests in flight are counted; nil: nobody's
+	clients   *keyer // the key of appointments
+	perClient *keyer // the key of requests in flight; nil: they are not counted by client
 	classes   []handlerClass
-	class     uint8                 // for shield.Request: of those that are of no other; 0: the default
-	allow     func(netip.Addr) bool // clients that the quotas do not count; nil: none
-	admitted  []caddy.ReplacerFunc  // by class; nil: there are none
-	listens   bool                  // to what becomes of requests
+	class     uint8                 // for shield.Request, of requests that no class matches; 0: the default
+	allow     func(netip.Addr) bool // addresses that the quotas do not count; nil: none
+	admitted  []caddy.ReplacerFunc  // by class; nil: no classes
+	tracks    bool                  // it needs to know how requests end
 	queues    bool
 	observing bool
 	respond   string
@@ -95,7 +94,7 @@ type Handler struct {
 	lease     lease
 }
 
-// handlerZone is what a request needs of a zone before the decision.
+// handlerZone is the part of a zone that a request needs before the decision.
 type handlerZone struct {
 	name     string
 	keyer    *keyer
@@ -126,89 +125,80 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	h.observing = cfg.Observe
 	if err := h.provisionZones(ctx); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
-
-	state := shield.State{Zones: map[string]*shield.ZoneState{}}
-	pooled := h.lease.backend(h.Name)
-	state.Backend = pooled.Backend
-	var zones []*zoneRecord
+	record, zones := h.lease.backend(h.Name), []*zoneRecord(nil)
+	state := shield.State{Backend: record.Backend, Zones: map[string]*shield.ZoneState{}}
 	for _, z := range h.zones {
 		zone := h.lease.zone(z.name)
 		state.Zones[z.name] = zone.ZoneState
 		zones = append(zones, zone)
 	}
-	if err := h.work(cfg, &state); err != nil {
+	if err := h.newGuard(cfg, &state); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
 	if err := h.provisionClasses(ctx); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
-	app.configured.add(h, pooled, zones)
-
+	app.configured.add(h, cfg, record, zones)
+	h.respond = respondAuto
+	if h.Pushback != nil && h.Pushback.Respond != "" {
+		h.respond = h.Pushback.Respond
+	}
 	h.errors = h.errorRoutes(server)
 	h.logged = server != nil && server.Logs != nil
 	return nil
 }
 
-// work makes of a checked config what requests need, but for zones and classes.
-func (h *Handler) work(cfg shield.Config, state *shield.State) (err error) {
-	retries := h.Retries.explicit()
-	if h.clients, err = newKeyer(retries.Key, retries.IPv4Prefix, retries.IPv6Prefix); err != nil {
-		return fmt.Errorf("retries: %w", err)
-	}
-	if h.Concurrency != nil && h.Concurrency.Per != nil {
-		if h.perClient, err = newKeyer(h.Concurrency.Per.Key, nil, nil); err != nil {
-			return fmt.Errorf("concurrency per client: %w", err)
-		}
-	}
-	cfg.Observe = h.observing
+// newGuard makes the Guard, and sets what requests need to know of it.
+func (h *Handler) newGuard(cfg shield.Config, state *shield.State) (err error) {
 	if h.guard, err = shield.New(cfg, state); err != nil {
 		return err
 	}
-	h.listens = h.Capacity != nil || h.Concurrency != nil
+	h.observing = cfg.Observe
+	h.tracks = cfg.Capacity.Rate > 0 || limitsConcurrency(cfg)
 	h.queues = h.guard.QueueSize() > 0
-	if len(h.Classes) > 0 {
+	if len(cfg.Classes) > 0 {
 		for i := range h.guard.Classes().Len() {
 			h.admitted = append(h.admitted, annotation{decision: "admit", class: h.guard.Classes().At(i).Name}.placeholder)
 		}
 	}
-	h.respond = respondAuto
-	if h.Pushback != nil && h.Pushback.Respond != "" {
-		h.respond = h.Pushback.Respond
-	}
 	return nil
 }
 
-// provisionZones compiles keys and loads matchers.
+// limitsConcurrency reports whether there is a limit in flight.
+func limitsConcurrency(c shield.Config) bool {
+	return c.Concurrency > 0 || c.Adaptive != nil || c.PerClient > 0
+}
+
+// provisionZones loads matchers.
 func (h *Handler) provisionZones(ctx caddy.Context) error {
 	var errs []error
-	for _, z := range h.Zones {
-		k, err := newKeyer(z.Key, z.IPv4Prefix, z.IPv6Prefix)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("zone %q: %w", z.Name, err))
-			continue
+	for i, z := range h.Zones {
+		var err error
+		if h.zones[i].matchers, err = loadMatchers(ctx, z, z.MatcherSetsRaw); err != nil {
+			errs = append(errs, fmt.Errorf("zone %q: match: %w", z.Name, err))
 		}
-		hz := handlerZone{name: z.Name, keyer: k}
-		if len(z.MatcherSetsRaw) > 0 {
-			sets, err := ctx.LoadModule(z, "MatcherSetsRaw")
-			if err == nil {
-				err = hz.matchers.FromInterface(sets)
-			}
-			if err != nil {
-				errs = append(errs, fmt.Errorf("zone %q: match: %w", z.Name, err))
-				continue
-			}
-		}
-		h.zones = append(h.zones, hz)
 	}
 	return errors.Join(errs...)
 }
 
-// Cleanup implements caddy.CleanerUpper. Requests that the handler has admitted
-// may still be in flight: they keep using the state that they hold.
+// loadMatchers returns the matchers of a zone or a class, which are in its field
+// MatcherSetsRaw.
+func loadMatchers(ctx caddy.Context, of any, raw caddyhttp.RawMatcherSets) (loaded caddyhttp.MatcherSets, err error) {
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	sets, err := ctx.LoadModule(of, "MatcherSetsRaw")
+	if err == nil {
+		err = loaded.FromInterface(sets)
+	}
+	return loaded, err
+}
+
+// Cleanup implements caddy.CleanerUpper. Admitted requests may still be in flight and keep
+// using their state.
 func (h *Handler) Cleanup() error {
 	h.lease.giveBack()
 	return nil
@@ -216,20 +206,20 @@ func (h *Handler) Cleanup() error {
 
 // ServeHTTP implements caddyhttp.MiddlewareHandler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	var room [8]limiter.Key // on the stack, for as many zones as anybody has
-	keys, err := h.keys(r, room[:0])
+	var buf [8]limiter.Key // on the stack, for as many zones as are common
+	keys, err := h.keys(r, buf[:0])
 	if err != nil {
 		return err
 	}
 	q := shield.Describe(r)
 	q.Keys = keys
 	h.identify(r, &q)
-	now := shield.Now() // the only clock reading of a refusal that nobody waits for
+	now := shield.Now() // the only clock reading of a refusal that is not held
 	if err := h.classify(r, &q, now); err != nil {
 		return err
 	}
 	if h.perClient != nil && !h.allowed(r) {
-		if q.InFlightKey, err = h.tenant(r); err != nil {
+		if q.InFlightKey, err = h.inFlightKey(r); err != nil {
 			return err
 		}
 	}
@@ -246,56 +236,56 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	switch {
 	case !d.Admit:
 		return h.refuse(w, r, &d)
-	case !h.listens:
+	case !h.tracks:
 		return next.ServeHTTP(w, r)
 	default:
 		return h.pass(w, r, d, next)
 	}
 }
 
-// pass has next serve an admitted request, and takes note of what becomes of it.
+// pass has next serve an admitted request, and records how it ends.
 func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision, next caddyhttp.Handler) (err error) {
 	var tracker *shield.Tracker
 	if d.HoldsPlace() && shield.MayDetach(r) {
 		tracker = h.guard.Track(w, r, d)
 		w = tracker
 	}
-	tap, whole := newTap(r), false
+	proxy, returned := newProxyResult(r), false
 	if h.guard.Adapts() {
-		tap.body = shield.WatchBody(r)
+		proxy.body = shield.WatchBody(r)
 	}
-	defer func() { // also if next panics, as reverse_proxy does where a response breaks off
-		end, now := tap.end(r, err, whole), shield.Now()
+	defer func() { // also if next panics, as reverse_proxy does when a response breaks off
+		result, now := proxy.result(r, err, returned), shield.Now()
 		if tracker != nil {
-			tracker.DoneAs(end.outcome)
+			tracker.DoneAs(result.outcome)
 		} else {
-			d.Done(now, end.outcome)
+			d.Done(now, result.outcome)
 		}
-		if end.pause > 0 {
-			h.guard.Pause(now, end.pause)
+		if result.pause > 0 {
+			h.guard.Pause(now, result.pause)
 		}
 	}()
 	err = next.ServeHTTP(w, r)
-	whole = true
+	returned = true
 	return err
 }
 
-// identify names the client that promises are remembered by; not if that is an
-// address that is not verified yet.
+// identify sets the client whose appointments are remembered, unless its address is needed
+// and not verified yet.
 func (h *Handler) identify(r *http.Request, q *shield.Request) {
 	if h.clients.verified && r.TLS != nil && !r.TLS.HandshakeComplete {
 		return
 	}
-	var room [128]byte // on the stack, for most names
-	name := h.clients.name(room[:0], r)
+	var buf [128]byte // on the stack, for most names
+	name := h.clients.name(buf[:0], r)
 	q.Client = limiter.KeyOfBytes(name)
 	if h.guard.Tickets() {
 		q.ClientID = bytes.Clone(name)
 	}
 }
 
-// tenant names whose request in flight r is.
-func (h *Handler) tenant(r *http.Request) (limiter.Key, error) {
+// inFlightKey returns the key of the client whose request in flight r is.
+func (h *Handler) inFlightKey(r *http.Request) (limiter.Key, error) {
 	if h.perClient.verified && r.TLS != nil && !r.TLS.HandshakeComplete {
 		if h.observing {
 			return shield.NoKey, nil

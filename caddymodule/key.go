@@ -17,19 +17,19 @@ import (
 
 const defaultKey = "{" + clientkey.ClientIP + "}"
 
-// A keyer tells clients apart by a template that was compiled at load.
+// A keyer makes the key that tells clients apart from a compiled template.
 type keyer struct {
 	parts  []keyPart
 	v4, v6 int // bits of an address that count
 
-	// verified: the key has the client's address in it, which must be true.
-	// In the early data of HTTP/3 a sender may claim any address, and would
-	// spend the quotas of others.
+	// verified: the key contains the client's address, which must be verified. In
+	// the early data of HTTP/3 a sender may claim any address, and spend the quotas
+	// of others.
 	verified bool
 }
 
-// keyPart is a literal text or one placeholder. The common ones have a short
-// way; parts are not closures, so that the key is built on the stack.
+// keyPart is a literal text or one placeholder. Common placeholders have their own kind.
+// Parts are not closures, so that the key is built on the stack.
 type keyPart struct {
 	kind partKind
 	text string // the literal, the header's canonical name, or the placeholder in its braces
@@ -48,9 +48,8 @@ const (
 	replacerPart
 )
 
-// newKeyer compiles a template and checks its placeholders: an unknown one
-// would be empty, and all clients would share one bucket without anybody's
-// noticing.
+// newKeyer compiles a template and checks its placeholders. An unknown one would be empty,
+// and all clients would silently share one bucket.
 func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 	k := &keyer{v4: 32, v6: 64}
 	if v4 != nil {
@@ -85,7 +84,7 @@ func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 	return k, nil
 }
 
-// placeholder returns the shortest way to what name stands for.
+// placeholder returns the cheapest part for a placeholder.
 func placeholder(name string) (keyPart, error) {
 	switch name {
 	case clientkey.ClientIP:
@@ -100,7 +99,7 @@ func placeholder(name string) (keyPart, error) {
 		return keyPart{kind: pathPart}, nil
 	}
 	if !known(name) {
-		return keyPart{}, fmt.Errorf("placeholder {%s} is not known here; want one of Caddy's request placeholders that does not differ with every request, {http.vars.*}, {http.auth.*}, {http.regexp.*} or {env.*}", name)
+		return keyPart{}, fmt.Errorf("placeholder {%s} is not known; want one of Caddy's request placeholders that does not differ with every request, {http.vars.*}, {http.auth.*}, {http.regexp.*} or {env.*}", name)
 	}
 	if header, ok := strings.CutPrefix(name, clientkey.HeaderPrefix); ok {
 		return keyPart{headerPart, http.CanonicalHeaderKey(header)}, nil
@@ -110,11 +109,11 @@ func placeholder(name string) (keyPart, error) {
 
 // key returns the key of r.
 func (k *keyer) key(r *http.Request) limiter.Key {
-	var room [128]byte // on the stack, for most keys
-	return limiter.KeyOfBytes(k.name(room[:0], r))
+	var buf [128]byte // on the stack, for most keys
+	return limiter.KeyOfBytes(k.name(buf[:0], r))
 }
 
-// name appends the key of r as it is before it is hashed.
+// name appends the key of r before it is hashed.
 func (k *keyer) name(b []byte, r *http.Request) []byte {
 	for i := range k.parts {
 		b = k.append(b, &k.parts[i], r)
@@ -148,7 +147,7 @@ func (k *keyer) append(b []byte, p *keyPart, r *http.Request) []byte {
 	case hostPart:
 		host := r.Host
 		if i := strings.LastIndexByte(host, ':'); i > strings.LastIndexByte(host, ']') {
-			host = host[:i] // without the port; net.SplitHostPort allocates where there is none
+			host = host[:i] // without the port; net.SplitHostPort allocates if there is none
 		}
 		return append(b, strings.ToLower(host)...)
 	case methodPart:

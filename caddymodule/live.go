@@ -92,8 +92,7 @@ func (l Live) handler() (*Handler, error) {
 		return nil, err
 	}
 	h := &Handler{
-		Name: l.Name, observing: l.Config.Observe, listens: l.concurrent() || l.Config.Capacity.Rate > 0,
-		allow: l.Allow, respond: respondDirect, logged: true,
+		Name: l.Name, allow: l.Allow, respond: respondDirect, logged: true,
 	}
 	if h.clients, err = newKeyer("", nil, nil); err != nil {
 		return nil, err
@@ -106,14 +105,8 @@ func (l Live) handler() (*Handler, error) {
 	if l.Config.PerClient > 0 {
 		h.perClient = clients
 	}
-	if h.guard, err = shield.New(l.Config, &state); err != nil {
+	if err := h.newGuard(l.Config, &state); err != nil {
 		return nil, err
-	}
-	h.queues = h.guard.QueueSize() > 0
-	if l.Config.Classes != nil {
-		for i := range h.guard.Classes().Len() {
-			h.admitted = append(h.admitted, annotation{decision: "admit", class: h.guard.Classes().At(i).Name}.placeholder)
-		}
 	}
 	if l.Class != "" {
 		i, ok := h.guard.Classes().Index(l.Class)
@@ -123,25 +116,6 @@ func (l Live) handler() (*Handler, error) {
 		h.class = uint8(1 + i)
 	}
 	return h, nil
-}
-
-// concurrent reports whether there is a limit in flight.
-func (l Live) concurrent() bool {
-	c := l.Config
-	return c.Concurrency > 0 || c.Adaptive != nil || c.PerClient > 0
-}
-
-// entry returns how metrics, logs and status show the shield.
-func (l *LiveHandler) entry() *shieldEntry {
-	c := l.live.Config
-	s := &shieldEntry{
-		name: l.live.Name, observing: c.Observe, capacity: c.Capacity, concurrent: l.live.concurrent(), classes: c.Classes != nil,
-		guard: l.h.guard, record: &l.live.State.record, live: true,
-	}
-	if c.Adaptive != nil {
-		s.target = c.Adaptive.Target
-	}
-	return s
 }
 
 // A LiveHandler is a Live shield at work. It is safe for concurrent use.
@@ -164,7 +138,9 @@ func (a *App) Show(shields []*LiveHandler) {
 	for _, s := range shields {
 		if state := s.live.State; !states[state] {
 			states[state] = true
-			r.shields = append(r.shields, s.entry())
+			entry := newEntry(s.live.Name, s.live.Config, s.h.guard, &state.record)
+			entry.live = true
+			r.shields = append(r.shields, entry)
 		}
 		for i, z := range s.live.Zones {
 			if !zones[z] {
@@ -180,7 +156,7 @@ func (a *App) Show(shields []*LiveHandler) {
 	a.logger.Debug("shields have changed", zap.Int("shields", len(r.shields)), zap.Int("zones", len(r.zones)))
 }
 
-// allowed reports whether r comes from an address that is not to be counted.
+// allowed reports whether r comes from an address that is not counted.
 func (h *Handler) allowed(r *http.Request) bool {
 	if h.allow == nil {
 		return false

@@ -12,10 +12,9 @@ import (
 	"github.com/herdshield/shield"
 )
 
-// What reverse_proxy leaves in the replacer of the request, of the last response
-// that it had from an upstream. It sets the first two together, as soon as it has
-// the response's head, and keeps them over whatever is made of the response
-// (handle_response). Nothing is set if there was no response.
+// reverse_proxy sets these placeholders from the last response that it had from an
+// upstream. It sets the first two together, when it has the response's head, and keeps
+// them whatever handle_response does. Without a response it sets nothing.
 const (
 	proxyLatency = "http.reverse_proxy.upstream.latency"
 	proxyStatus  = "http.reverse_proxy.status_code"
@@ -25,96 +24,87 @@ const (
 	proxyRetryAfterMs = "http.reverse_proxy.header.Retry-After-Ms"
 )
 
-// tap sees what has become of a request behind the handler, without wrapping the
-// ResponseWriter: that would cost the kernel's copying of files, and more than
-// these few lookups.
-type tap struct {
+// A proxyResult sees how the reverse_proxy behind the handler has ended, without wrapping
+// the ResponseWriter. That would cost the kernel's copying of files, and more than these
+// few lookups.
+type proxyResult struct {
 	repl   *caddy.Replacer
 	body   *shield.Body  // nil: not watched
-	before time.Duration // of a response to an earlier reverse_proxy in the same request
+	before time.Duration // latency of an earlier reverse_proxy in the same request
 }
 
-func newTap(r *http.Request) tap {
-	t := tap{}
-	if t.repl, _ = r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); t.repl != nil {
-		t.before = t.latency()
+func newProxyResult(r *http.Request) proxyResult {
+	var p proxyResult
+	if p.repl, _ = r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); p.repl != nil {
+		p.before = p.latency()
 	}
-	return t
+	return p
 }
 
 // latency tells one response from another: it is in nanoseconds.
-func (t *tap) latency() time.Duration {
-	v, _ := t.repl.Get(proxyLatency)
+func (p *proxyResult) latency() time.Duration {
+	v, _ := p.repl.Get(proxyLatency)
 	d, _ := v.(time.Duration)
 	return d
 }
 
-// ErrUnasked is what a handler behind a shield returns, as such or wrapped, that has not
-// asked the backend: it says nothing of how the backend does.
+// ErrUnasked is the error, as such or wrapped, of a handler behind a shield that has not
+// sent the request to the backend. It says nothing about the backend.
 var ErrUnasked = errors.New("the backend was not asked")
 
-// An ending is what has become of a request.
-type ending struct {
+// A result is how a request has ended.
+type result struct {
 	outcome shield.Outcome
-	pause   time.Duration // for how long the backend asks to be left alone
+	pause   time.Duration // that the backend asks for
 }
 
-// end returns what has become of r, for which next returned err. whole is false
-// if it did not return.
-func (t *tap) end(r *http.Request, err error, whole bool) ending {
+// result returns how r has ended, for which the next handler returned err. returned is
+// false if it panicked.
+func (p *proxyResult) result(r *http.Request, err error, returned bool) result {
 	if errors.Is(err, ErrUnasked) {
-		return ending{outcome: shield.Detached}
+		return result{outcome: shield.Detached}
 	}
 	status, answered := 0, false
-	if t.repl != nil {
-		if inner, _ := t.repl.Get(placeholders[0]); inner == "refuse" {
-			// A shield behind this one: the backend has not even heard of it.
-			return ending{outcome: shield.Detached}
+	if p.repl != nil {
+		if inner, _ := p.repl.Get(placeholders[0]); inner == "refuse" {
+			// A shield behind this one has refused it: it did not reach the backend.
+			return result{outcome: shield.Detached}
 		}
-		if latency := t.latency(); latency != 0 && latency != t.before {
-			v, _ := t.repl.Get(proxyStatus)
+		if latency := p.latency(); latency != 0 && latency != p.before {
+			v, _ := p.repl.Get(proxyStatus)
 			status, answered = v.(int)
 		}
 	}
-	if err != nil {
-		var failed caddyhttp.HandlerError
-		if errors.As(err, &failed) {
-			switch failed.StatusCode {
-			case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-				// The upstream could not be reached or did not answer. What is in
-				// the replacer is of an earlier try, or of another proxy.
-				status = failed.StatusCode
-			default:
-				if !answered {
-					status = failed.StatusCode
-				}
-			}
+	if failed, ok := errors.AsType[caddyhttp.HandlerError](err); ok {
+		// With 502 to 504 the upstream could not be reached or did not answer. The replacer
+		// has the status of an earlier try, or of another proxy.
+		if s := failed.StatusCode; !answered || s >= http.StatusBadGateway && s <= http.StatusGatewayTimeout {
+			status = s
 		}
 	}
-	e := ending{outcome: shield.OutcomeOf(r, t.body, status)}
+	end := result{outcome: shield.OutcomeOf(r, p.body, status)}
 	switch {
-	case e.outcome == shield.Served && !whole:
-		e.outcome = shield.Detached // it was broken off: how long it took says nothing
-	case e.outcome == shield.Served && answered && strings.HasPrefix(t.header(proxyContentType), "text/event-stream"):
-		e.outcome = shield.Detached // one that the request has not announced: see shield.MayDetach
+	case end.outcome == shield.Served && !returned:
+		end.outcome = shield.Detached // the response broke off: its duration says nothing
+	case end.outcome == shield.Served && answered && strings.HasPrefix(p.header(proxyContentType), "text/event-stream"):
+		end.outcome = shield.Detached // a stream that the request did not announce: see shield.MayDetach
 	case status == http.StatusServiceUnavailable && answered:
-		e.pause = t.pause()
+		end.pause = p.pause()
 	}
-	return e
+	return end
 }
 
-// pause returns how long the response says that the backend wants to be left
-// alone. One with an exact wait in it, as shields and others send it, is one
-// client's appointment, and about nobody else.
-func (t *tap) pause() time.Duration {
-	if t.header(proxyRetryAfterMs) != "" {
+// pause returns how long a pause the response asks for. A response with an exact wait, as
+// shields and others send it, is one client's appointment and not a pause.
+func (p *proxyResult) pause() time.Duration {
+	if p.header(proxyRetryAfterMs) != "" {
 		return 0
 	}
-	return shield.RetryAfter(t.header(proxyRetryAfter), shield.At(shield.Now()))
+	return shield.RetryAfter(p.header(proxyRetryAfter), shield.At(shield.Now()))
 }
 
-func (t *tap) header(name string) string {
-	v, _ := t.repl.Get(name)
+func (p *proxyResult) header(name string) string {
+	v, _ := p.repl.Get(name)
 	s, _ := v.(string)
 	return s
 }

@@ -14,13 +14,12 @@ import (
 
 var errRefused = errors.New("refused by shield")
 
-// refusalKey is where the error routes' requests carry the refusal.
+// refusalKey is the context key of the refusal in requests to error routes.
 type refusalKey struct{}
 
-// refuse answers a request that is not admitted: by itself, unless somebody has
-// written error routes. Those are run from here. Returning an error would run
-// them too, but costs several times as much, and would leave the response empty
-// where none of them matches.
+// refuse answers a request that is not admitted. If the server has error routes, refuse
+// runs them. Returning an error would run them, too, but costs several times as much, and
+// leaves the response empty if no route matches.
 //
 // A gRPC client cannot read what error routes write.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, d *shield.Decision) error {
@@ -45,10 +44,9 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, d *shield.Decis
 	return h.errors().ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), refusalKey{}, refusal)))
 }
 
-// errorRoutes returns what runs the server's error routes and, where none of
-// them answers, writes shield's own answer; or nil if there are no routes. They
-// are compiled with the first refusal, because Caddy provisions them after this
-// handler.
+// errorRoutes returns a function that returns a handler, or nil if the server has no error
+// routes. The handler runs the routes and, if none of them answers, writes shield's own
+// answer. It is made at the first refusal, because Caddy provisions the routes after h.
 func (h *Handler) errorRoutes(s *caddyhttp.Server) func() caddyhttp.Handler {
 	if s == nil || s.Errors == nil || len(s.Errors.Routes) == 0 {
 		return nil

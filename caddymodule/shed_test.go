@@ -363,61 +363,61 @@ func TestOutcome(t *testing.T) {
 		before, after func(*caddy.Replacer)
 		err           error
 		gone, broken  bool
-		want          ending
+		want          result
 	}{
-		{"no proxy", nothing, nothing, nil, false, false, ending{outcome: shield.Served}},
-		{"served", nothing, responded(5, 200), nil, false, false, ending{outcome: shield.Served}},
-		{"not found", nothing, responded(5, 404), nil, false, false, ending{outcome: shield.Served}},
-		{"in error", nothing, responded(5, 500), nil, false, false, ending{outcome: shield.Served}},
-		{"unavailable", nothing, responded(5, 503), nil, false, false, ending{outcome: shield.Overloaded}},
-		{"to be left alone", nothing, responded(5, 503, "Retry-After", "7"), nil, false, false, ending{shield.Overloaded, 7 * time.Second}},
-		{"an appointment", nothing, responded(5, 503, "Retry-After", "7", "Retry-After-Ms", "6400"), nil, false, false, ending{outcome: shield.Overloaded}},
-		{"too many", nothing, responded(5, 429, "Retry-After", "7"), nil, false, false, ending{outcome: shield.Served}},
-		{"bad gateway", nothing, responded(5, 502, "Retry-After", "7"), nil, false, false, ending{outcome: shield.Overloaded}},
-		{"late", nothing, responded(5, 504), nil, false, false, ending{outcome: shield.TimedOut}},
-		{"not reached", nothing, nothing, failed(502), false, false, ending{outcome: shield.Overloaded}},
-		{"no upstream", nothing, nothing, failed(503), false, false, ending{outcome: shield.Overloaded}},
-		{"no answer", nothing, nothing, failed(504), false, false, ending{outcome: shield.TimedOut}},
-		{"another's error", nothing, nothing, failed(404), false, false, ending{outcome: shield.Served}},
-		{"an error of no kind", nothing, nothing, errHook, false, false, ending{outcome: shield.Served}},
-		{"not reached after another try", nothing, responded(5, 200), failed(502), false, false, ending{outcome: shield.Overloaded}},
-		{"an error made of a 503", nothing, responded(5, 503, "Retry-After", "7"), failed(404), false, false, ending{shield.Overloaded, 7 * time.Second}},
-		{"of an earlier proxy", responded(5, 503, "Retry-After", "7"), nothing, nil, false, false, ending{outcome: shield.Served}},
-		{"after an earlier proxy", responded(5, 503, "Retry-After", "7"), responded(6, 200), nil, false, false, ending{outcome: shield.Served}},
-		{"after an earlier proxy, as it did", responded(5, 503, "Retry-After", "7"), responded(6, 503, "Retry-After", "7"), nil, false, false, ending{shield.Overloaded, 7 * time.Second}},
-		{"a stream of events", nothing, responded(5, 200, "Content-Type", "text/event-stream; charset=utf-8"), nil, false, false, ending{outcome: shield.Detached}},
-		{"broken off", nothing, responded(5, 200), nil, false, true, ending{outcome: shield.Detached}},
-		{"broken off by the client", nothing, responded(5, 200), nil, true, true, ending{outcome: shield.Detached}},
-		{"gone before the response", nothing, nothing, nil, true, false, ending{outcome: shield.Aborted}},
-		{"gone, as an error", nothing, nothing, failed(499), true, false, ending{outcome: shield.Aborted}},
-		{"refused behind", nothing, func(r *caddy.Replacer) { r.Set(placeholders[0], "refuse") }, nil, false, false, ending{outcome: shield.Detached}},
-		{"refused behind, as an error", nothing, func(r *caddy.Replacer) { r.Set(placeholders[0], "refuse") }, failed(503), false, false, ending{outcome: shield.Detached}},
-		{"observed behind", nothing, func(r *caddy.Replacer) { r.Set(placeholders[0], "observe"); responded(5, 503)(r) }, nil, false, false, ending{outcome: shield.Overloaded}},
+		{"no proxy", nothing, nothing, nil, false, false, result{outcome: shield.Served}},
+		{"served", nothing, responded(5, 200), nil, false, false, result{outcome: shield.Served}},
+		{"not found", nothing, responded(5, 404), nil, false, false, result{outcome: shield.Served}},
+		{"in error", nothing, responded(5, 500), nil, false, false, result{outcome: shield.Served}},
+		{"unavailable", nothing, responded(5, 503), nil, false, false, result{outcome: shield.Overloaded}},
+		{"to be left alone", nothing, responded(5, 503, "Retry-After", "7"), nil, false, false, result{shield.Overloaded, 7 * time.Second}},
+		{"an appointment", nothing, responded(5, 503, "Retry-After", "7", "Retry-After-Ms", "6400"), nil, false, false, result{outcome: shield.Overloaded}},
+		{"too many", nothing, responded(5, 429, "Retry-After", "7"), nil, false, false, result{outcome: shield.Served}},
+		{"bad gateway", nothing, responded(5, 502, "Retry-After", "7"), nil, false, false, result{outcome: shield.Overloaded}},
+		{"late", nothing, responded(5, 504), nil, false, false, result{outcome: shield.TimedOut}},
+		{"not reached", nothing, nothing, failed(502), false, false, result{outcome: shield.Overloaded}},
+		{"no upstream", nothing, nothing, failed(503), false, false, result{outcome: shield.Overloaded}},
+		{"no answer", nothing, nothing, failed(504), false, false, result{outcome: shield.TimedOut}},
+		{"another's error", nothing, nothing, failed(404), false, false, result{outcome: shield.Served}},
+		{"an error of no kind", nothing, nothing, errHook, false, false, result{outcome: shield.Served}},
+		{"not reached after another try", nothing, responded(5, 200), failed(502), false, false, result{outcome: shield.Overloaded}},
+		{"an error made of a 503", nothing, responded(5, 503, "Retry-After", "7"), failed(404), false, false, result{shield.Overloaded, 7 * time.Second}},
+		{"of an earlier proxy", responded(5, 503, "Retry-After", "7"), nothing, nil, false, false, result{outcome: shield.Served}},
+		{"after an earlier proxy", responded(5, 503, "Retry-After", "7"), responded(6, 200), nil, false, false, result{outcome: shield.Served}},
+		{"after an earlier proxy, as it did", responded(5, 503, "Retry-After", "7"), responded(6, 503, "Retry-After", "7"), nil, false, false, result{shield.Overloaded, 7 * time.Second}},
+		{"a stream of events", nothing, responded(5, 200, "Content-Type", "text/event-stream; charset=utf-8"), nil, false, false, result{outcome: shield.Detached}},
+		{"broken off", nothing, responded(5, 200), nil, false, true, result{outcome: shield.Detached}},
+		{"broken off by the client", nothing, responded(5, 200), nil, true, true, result{outcome: shield.Detached}},
+		{"gone before the response", nothing, nothing, nil, true, false, result{outcome: shield.Aborted}},
+		{"gone, as an error", nothing, nothing, failed(499), true, false, result{outcome: shield.Aborted}},
+		{"refused behind", nothing, func(r *caddy.Replacer) { r.Set(placeholders[0], "refuse") }, nil, false, false, result{outcome: shield.Detached}},
+		{"refused behind, as an error", nothing, func(r *caddy.Replacer) { r.Set(placeholders[0], "refuse") }, failed(503), false, false, result{outcome: shield.Detached}},
+		{"observed behind", nothing, func(r *caddy.Replacer) { r.Set(placeholders[0], "observe"); responded(5, 503)(r) }, nil, false, false, result{outcome: shield.Overloaded}},
 	} {
 		repl := caddy.NewReplacer()
 		repl.Map(admitted)
 		c.before(repl)
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), caddy.ReplacerCtxKey, repl))
 		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
-		tap := newTap(r)
+		proxy := newProxyResult(r)
 		c.after(repl)
 		if c.gone {
 			cancel()
 		}
-		if got := tap.end(r, c.err, !c.broken); got != c.want {
+		if got := proxy.result(r, c.err, !c.broken); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 		cancel()
 	}
 	// Without a replacer, as in somebody's test of a handler, the error is all there is.
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
-	if tap := newTap(r); tap.end(r, failed(502), true).outcome != shield.Overloaded || tap.end(r, nil, true).outcome != shield.Served {
+	if proxy := newProxyResult(r); proxy.result(r, failed(502), true).outcome != shield.Overloaded || proxy.result(r, nil, true).outcome != shield.Served {
 		t.Error("without a replacer")
 	}
 }
 
 // What is asked of every request that is served costs no memory.
-func TestTapDoesNotAllocate(t *testing.T) {
+func TestProxyResultDoesNotAllocate(t *testing.T) {
 	repl := caddy.NewReplacer()
 	repl.Map(admitted)
 	repl.Set(proxyLatency, 5*time.Millisecond)
@@ -425,9 +425,9 @@ func TestTapDoesNotAllocate(t *testing.T) {
 	repl.Set(proxyContentType, "text/html")
 	r := httptest.NewRequestWithContext(context.WithValue(t.Context(), caddy.ReplacerCtxKey, repl), http.MethodGet, "/", nil)
 	if n := testing.AllocsPerRun(1000, func() {
-		tap := newTap(r)
-		tap.before = 0
-		if e := tap.end(r, nil, true); e.outcome != shield.Served {
+		proxy := newProxyResult(r)
+		proxy.before = 0
+		if e := proxy.result(r, nil, true); e.outcome != shield.Served {
 			t.Fatal(e)
 		}
 	}); n != 0 {
@@ -435,7 +435,7 @@ func TestTapDoesNotAllocate(t *testing.T) {
 	}
 }
 
-func BenchmarkTap(b *testing.B) {
+func BenchmarkProxyResult(b *testing.B) {
 	repl := caddy.NewReplacer()
 	repl.Map(admitted)
 	repl.Set(proxyLatency, 5*time.Millisecond)
@@ -444,9 +444,9 @@ func BenchmarkTap(b *testing.B) {
 	r := httptest.NewRequestWithContext(context.WithValue(b.Context(), caddy.ReplacerCtxKey, repl), http.MethodGet, "/", nil)
 	b.ReportAllocs()
 	for b.Loop() {
-		tap := newTap(r)
-		tap.before = 0
-		tap.end(r, nil, true)
+		proxy := newProxyResult(r)
+		proxy.before = 0
+		proxy.result(r, nil, true)
 	}
 }
 
