@@ -28,6 +28,7 @@ var house = map[string]struct {
 	"loadshed":    {clock: []string{}, why: "the gate knows neither HTTP nor Caddy nor clocks"},
 	"pushback":    {but: "github.com/axiomhq/hyperloglog", clock: []string{}, why: "answers know neither Caddy nor clocks"},
 	".":           {own: []string{"limiter", "loadshed", "pushback"}, clock: []string{"clock.go"}, why: "the Guard composes the three, and knows no Caddy"},
+	"shieldgrpc":  {own: []string{".", "limiter", "loadshed"}, foreign: true, why: "the interceptor knows the Guard, and HTTP no more than the Guard does"},
 	"caddymodule": {own: []string{".", "limiter", "loadshed", "pushback", "caddymodule"}, foreign: true, why: "the handler knows the Guard, and no simulator"},
 	"loadtest":    {own: []string{".", "limiter", "loadshed", "pushback", "loadtest"}, foreign: true, why: "load tests drive the Guard as anybody would"},
 	"internal":    {own: []string{".", "caddymodule"}, foreign: true, why: "what a config file says has nothing to do with what runs"},
@@ -64,6 +65,127 @@ func TestArrowsPointOneWay(t *testing.T) {
 		}
 	})
 }
+
+// The root package composes three organs. It knows each by the types that stand for it
+// as a whole, and by values that cross; their parts are their own.
+var organs = map[string][]string{
+	"limiter": {
+		"Config", "Key", "Limit", "Bucket", "Table", "Claim", "New",
+		"KeyOf", "KeyOfBytes", "KeyOfParts", "MinKeys", "MaxKeys",
+	},
+	"loadshed": {
+		"Concurrency", "ConcurrencyStats", "Plan", "PlanConfig", "NewPlan", "QueueConfig", "AdaptiveConfig", "Class", "Classes",
+		"Entrant", "Entered", "ClientFull", "Place", "Verdict", "Change",
+		"Outcome", "Served", "Detached", "Aborted", "TimedOut", "Overloaded",
+		"Routes", "MaxConcurrency", "NoQueue", "DefaultQueue", "MaxQueue", "MaxQueueTimeout",
+	},
+	"pushback": {
+		"Appointments", "AppointmentStats", "Terms", "Caller", "Visit", "Supply", "Told", "HerdReport",
+		"Answers", "NewAnswers", "AnswerConfig", "Policy", "Refusal",
+		"Classes", "OnTime", "OtherRequest", "Ambiguous",
+		"Retry", "IsGRPC", "ReadsShieldRetry", "TicketOf", "NewTickets",
+		"DefaultMaxClients", "MinMaxClients", "MaxMaxClients",
+	},
+}
+
+func TestTheRootKnowsOrgansAsWholes(t *testing.T) {
+	used := map[string]bool{}
+	eachFile(t, func(path, folder string, file *ast.File) {
+		if folder != "." {
+			return
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok {
+				if pkg, ok := sel.X.(*ast.Ident); ok && organs[pkg.Name] != nil && pkg.Obj == nil {
+					used[pkg.Name+"."+sel.Sel.Name] = true
+					if !slices.Contains(organs[pkg.Name], sel.Sel.Name) {
+						t.Errorf("%s uses %s.%s: what concerns one organ only belongs into its package", path, pkg.Name, sel.Sel.Name)
+					}
+				}
+			}
+			return true
+		})
+	})
+	for organ, names := range organs {
+		for _, name := range names {
+			if !used[organ+"."+name] {
+				t.Errorf("%s.%s is not used any more: the list is out of date", organ, name)
+			}
+		}
+	}
+}
+
+// maxFields is how many fields a struct of the root package may have that is no
+// configuration, and maxLines how long a function may be, in the whole module.
+const (
+	maxFields = 12
+	maxLines  = 60
+)
+
+// configuration lists the structs that say what an operator set, or what was counted.
+var configuration = []string{"Config", "Zone", "Request", "Decision", "settings", "ShedStats", "BackendStats"}
+
+func TestStructsAndFunctionsAreSmall(t *testing.T) {
+	eachFile(t, func(path, folder string, file *ast.File) {
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.TypeSpec:
+				s, ok := n.Type.(*ast.StructType)
+				if !ok || folder != "." || slices.Contains(configuration, n.Name.Name) {
+					break
+				}
+				fields := 0
+				for _, f := range s.Fields.List {
+					fields += max(1, len(f.Names))
+				}
+				if fields > maxFields {
+					t.Errorf("%s: %s has %d fields, want at most %d", path, n.Name.Name, fields, maxFields)
+				}
+			case *ast.FuncDecl:
+				if n.Body == nil || isTable(n.Body) {
+					break
+				}
+				if slices.Contains(tooLong, n.Name.Name) {
+					break
+				}
+				if lines := files.Position(n.End()).Line - files.Position(n.Pos()).Line + 1; lines > maxLines {
+					t.Errorf("%s: %s has %d lines, want at most %d", path, n.Name.Name, lines, maxLines)
+				}
+			}
+			return true
+		})
+	})
+}
+
+// tooLong are functions that are still to be split.
+var tooLong = []string{"config", "parse", "run", "plan", "judge", "WriteTable", "estimate", "overTime", "result", "newRun", "play", "newWording"}
+
+// isTable reports whether a function is a list for the most part: one statement that
+// takes more than half of it.
+func isTable(body *ast.BlockStmt) bool {
+	whole := files.Position(body.End()).Line - files.Position(body.Pos()).Line
+	for _, s := range body.List {
+		list := false
+		switch s := s.(type) {
+		case *ast.ReturnStmt, *ast.AssignStmt, *ast.DeclStmt, *ast.RangeStmt:
+			ast.Inspect(s, func(n ast.Node) bool {
+				if c, ok := n.(*ast.CompositeLit); ok {
+					list = list || 2*(files.Position(c.End()).Line-files.Position(c.Pos()).Line) > whole
+				}
+				return !list
+			})
+		case *ast.SwitchStmt:
+			list = 2*(files.Position(s.End()).Line-files.Position(s.Pos()).Line) > whole && len(s.Body.List) > 12
+		}
+		if list {
+			return true
+		}
+	}
+	return false
+}
+
+// files knows where everything stands that eachFile has visited.
+var files = token.NewFileSet()
 
 // Whoever decides takes now as an argument, so that simulations, tests and the
 // server run the same code.
@@ -106,7 +228,7 @@ func eachFile(t *testing.T, visit func(path, folder string, file *ast.File)) {
 		if _, ok := house[folder]; !ok {
 			t.Errorf("%s stands in a folder that has no rule here", path)
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
 		if err != nil {
 			return err
 		}

@@ -45,6 +45,14 @@ func (w *wording) setGRPC(h *header, f Refusal) {
 	h.set("Cache-Control", "no-store")
 }
 
+// GRPC returns the canonical code of a refusal, and its message, for servers that write
+// gRPC themselves.
+func (a *Answers) GRPC(f Refusal) (code uint32, message string) {
+	w := a.wording(f)
+	n, _ := strconv.ParseUint(w.grpcStatus, 10, 32) // one of the constants above
+	return uint32(n), w.texts(f).message
+}
+
 // retryInfo returns a google.rpc.Status with one google.rpc.RetryInfo, in the
 // base64 of binary metadata. OTLP exporters retry RESOURCE_EXHAUSTED only with
 // it. Five fields do not justify a protobuf library in this package; the tests

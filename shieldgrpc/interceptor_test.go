@@ -1,0 +1,225 @@
+package shieldgrpc_test
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	health "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/pushback"
+	"github.com/herdshield/shield/shieldgrpc"
+)
+
+// service answers health checks, and if it has gates, not before it may.
+type service struct {
+	health.UnimplementedHealthServer
+	entered, leave chan bool
+}
+
+func (s *service) wait() {
+	if s.entered != nil {
+		s.entered <- true
+		<-s.leave
+	}
+}
+
+func (s *service) Check(context.Context, *health.HealthCheckRequest) (*health.HealthCheckResponse, error) {
+	s.wait()
+	return &health.HealthCheckResponse{Status: health.HealthCheckResponse_SERVING}, nil
+}
+
+func (s *service) Watch(_ *health.HealthCheckRequest, stream grpc.ServerStreamingServer[health.HealthCheckResponse]) error {
+	s.wait()
+	return stream.Send(&health.HealthCheckResponse{Status: health.HealthCheckResponse_SERVING})
+}
+
+// serve starts a server of s behind c on loopback, and returns a client of it.
+func serve(t *testing.T, s *service, c shield.Config, o shieldgrpc.Options, dial ...grpc.DialOption) (health.HealthClient, *shield.State) {
+	t.Helper()
+	state := new(shield.State)
+	guard := shield.Must(shield.New(c, state))
+	server := grpc.NewServer(grpc.UnaryInterceptor(shieldgrpc.Unary(guard, o)), grpc.StreamInterceptor(shieldgrpc.Stream(guard, o)))
+	health.RegisterHealthServer(server, s)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	conn, err := grpc.NewClient(listener.Addr().String(), append(dial, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return health.NewHealthClient(conn), state
+}
+
+// refused checks that a call was refused with a code, and told a time in both ways.
+func refused(t *testing.T, err error, trailer metadata.MD, want codes.Code) {
+	t.Helper()
+	s := status.Convert(err)
+	pushback, _ := strconv.Atoi(append(trailer.Get("grpc-retry-pushback-ms"), "")[0])
+	if s.Code() != want || pushback < 1 || len(s.Details()) != 1 {
+		t.Fatalf("%v, details %v, trailer %v; want %v and when to come back", err, s.Details(), trailer, want)
+	}
+	info, ok := s.Details()[0].(*errdetails.RetryInfo)
+	if !ok || info.RetryDelay.AsDuration() != time.Duration(pushback)*time.Millisecond {
+		t.Errorf("%v, and a pushback of %d ms", s.Details(), pushback)
+	}
+}
+
+func TestQuota(t *testing.T) {
+	byUser := shieldgrpc.Options{Client: func(ctx context.Context, _ string) string {
+		from, _ := metadata.FromIncomingContext(ctx)
+		return append(from.Get("user"), "")[0]
+	}}
+	for name, c := range map[string]struct {
+		options shieldgrpc.Options
+		other   codes.Code // of a second user of the same address
+	}{"by address": {shieldgrpc.Options{}, codes.ResourceExhausted}, "by user": {byUser, codes.OK}} {
+		t.Run(name, func(t *testing.T) {
+			client, _ := serve(t, &service{}, shield.Config{
+				Zones: []shield.Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: time.Minute, Burst: 2}}},
+			}, c.options)
+			call := func(user string) (error, metadata.MD) {
+				var trailer metadata.MD
+				_, err := client.Check(metadata.AppendToOutgoingContext(t.Context(), "user", user), &health.HealthCheckRequest{}, grpc.Trailer(&trailer))
+				return err, trailer
+			}
+			for range 2 {
+				if err, _ := call("ann"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err, trailer := call("ann")
+			refused(t, err, trailer, codes.ResourceExhausted)
+			if err, _ := call("bob"); status.Code(err) != c.other {
+				t.Errorf("another user: %v, want %v", err, c.other)
+			}
+		})
+	}
+}
+
+// Calls and streams hold places; what finds none is UNAVAILABLE, and the places are
+// given back.
+func TestConcurrency(t *testing.T) {
+	s := &service{entered: make(chan bool), leave: make(chan bool)}
+	client, state := serve(t, s, shield.Config{Concurrency: 2, Queue: shield.Queue{Size: shield.NoQueue}, Pushback: pushback.AnswerConfig{NoDither: true}}, shieldgrpc.Options{})
+	ended := make(chan error, 2)
+	go func() {
+		_, err := client.Check(t.Context(), &health.HealthCheckRequest{})
+		ended <- err
+	}()
+	<-s.entered
+	go func() {
+		stream, err := client.Watch(t.Context(), &health.HealthCheckRequest{})
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		ended <- err
+	}()
+	<-s.entered
+	var trailer metadata.MD
+	_, err := client.Check(t.Context(), &health.HealthCheckRequest{}, grpc.Trailer(&trailer))
+	refused(t, err, trailer, codes.Unavailable)
+	stream, err := client.Watch(t.Context(), &health.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = stream.Recv()
+	refused(t, err, stream.Trailer(), codes.Unavailable)
+	if n := state.Backend.Stats(shield.Now()).InFlight; n != 2 {
+		t.Errorf("%d in flight, want 2", n)
+	}
+	close(s.leave)
+	<-ended
+	<-ended
+	// The last answer may arrive before its place is given back.
+	for end := time.Now().Add(10 * time.Second); state.Backend.Stats(shield.Now()).InFlight > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d in flight at the end", state.Backend.Stats(shield.Now()).InFlight)
+		}
+	}
+}
+
+// A client with a retry policy comes when it was told, and is served.
+func TestClientsObey(t *testing.T) {
+	const policy = `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 4, "initialBackoff": "0.01s", "maxBackoff": "0.01s", "backoffMultiplier": 1, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`
+	client, state := serve(t, &service{}, shield.Config{
+		Zones: []shield.Zone{{Name: "z", Limit: limiter.Config{Rate: 2, Burst: 1}}},
+	}, shieldgrpc.Options{}, grpc.WithDefaultServiceConfig(policy))
+	for i := range 3 {
+		if _, err := client.Check(t.Context(), &health.HealthCheckRequest{}); err != nil {
+			t.Fatalf("call %d: %v", i, err)
+		}
+	}
+	if s := state.Backend.Stats(shield.Now()); s.Refused[shield.Quota] != 2 || s.Admitted != 3 {
+		t.Errorf("%d refused and %d admitted; want each of the last two refused once", s.Refused[shield.Quota], s.Admitted)
+	}
+}
+
+func TestClass(t *testing.T) {
+	c := shield.Config{Concurrency: 10, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}}}
+	state := new(shield.State)
+	guard := shield.Must(shield.New(c, state))
+	intercept := shieldgrpc.Unary(guard, shieldgrpc.Options{Class: func(_ context.Context, method string) string {
+		if method == "/pay.Service/Pay" {
+			return loadshed.Critical
+		}
+		return ""
+	}})
+	for _, method := range []string{"/pay.Service/Pay", "/list.Service/List"} {
+		if _, err := intercept(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) { return nil, nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, class := range guard.ClassStats() {
+		if want := map[string]uint64{loadshed.Critical: 1, loadshed.Default: 1}[class.Name]; class.Admitted != want {
+			t.Errorf("class %s: %d admitted, want %d", class.Name, class.Admitted, want)
+		}
+	}
+}
+
+// What a call ends with is told to the limit.
+func TestOutcomes(t *testing.T) {
+	for _, c := range []struct {
+		err    error
+		failed uint64
+	}{
+		{nil, 0}, {status.Error(codes.NotFound, ""), 0}, {status.Error(codes.ResourceExhausted, ""), 0},
+		{status.Error(codes.Unavailable, ""), 1},
+	} {
+		state := new(shield.State)
+		guard := shield.Must(shield.New(shield.Config{Concurrency: 1}, state))
+		_, err := shieldgrpc.Unary(guard, shieldgrpc.Options{})(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/a/b"}, func(context.Context, any) (any, error) { return nil, c.err })
+		if status.Code(err) != status.Code(c.err) {
+			t.Errorf("%v became %v", c.err, err)
+		}
+		if s := state.Backend.ShedStats(shield.Now()); s.Failed != c.failed || s.InFlight != 0 {
+			t.Errorf("%v: %d failures and %d in flight, want %d and 0", c.err, s.Failed, s.InFlight, c.failed)
+		}
+	}
+	guard := shield.Must(shield.New(shield.Config{Concurrency: 1}, nil))
+	call := func(handler grpc.UnaryHandler) {
+		defer func() { _ = recover() }()
+		_, _ = shieldgrpc.Unary(guard, shieldgrpc.Options{})(t.Context(), nil, &grpc.UnaryServerInfo{}, handler)
+	}
+	call(func(context.Context, any) (any, error) { panic("in a handler") })
+	served := false
+	call(func(context.Context, any) (any, error) { served = true; return nil, nil })
+	if !served {
+		t.Error("a panic keeps its place")
+	}
+}
