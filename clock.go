@@ -21,8 +21,8 @@ func At(now time.Duration) time.Time { return epoch.Add(now) }
 
 // Enter decides on a request that arrives at now, and waits, if the Decision is Queued,
 // until it has a place in flight or is refused. If its client leaves meanwhile, so that
-// ctx is done, the Decision is Gone. What a Decision refuses is to be passed to Deliver;
-// what it admits needs Done.
+// ctx is done, the Decision is Gone. A Decision that admits needs Done; any other is to be
+// passed to Deliver.
 func (g *Guard) Enter(ctx context.Context, now time.Duration, r Request) Decision {
 	d := g.Admit(now, r)
 	if !d.Queued() {
@@ -61,8 +61,8 @@ func (d *Decision) Deliver(ctx context.Context) (now time.Duration, ok bool) {
 const StatusClientGone = 499
 
 // GoneStatus returns the status of a request whose context was done before it was
-// answered: StatusClientGone, or 503 if it was its handler's time that was over, in which
-// case the client is still there.
+// answered: StatusClientGone, or 503 if its handler ran out of time, in which case the
+// client is still there.
 func GoneStatus(ctx context.Context) int {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return http.StatusServiceUnavailable

@@ -25,26 +25,26 @@ type Config struct {
 	// Zones are the quotas of single clients. A request may be in several.
 	Zones []Zone
 
-	// Capacity is what the backend can take in all. A Rate of 0 means no limit.
+	// Capacity is how many requests per second the backend can take in all. A Rate of 0
+	// means no limit.
 	Capacity limiter.Config
 
 	// Concurrency is how many requests may be in flight to the backend: at
 	// most MaxConcurrency. 0 means no limit, or the one that Adaptive finds.
 	Concurrency int
 
-	// Adaptive finds out by itself how many requests may be in flight. nil means
-	// not to.
+	// Adaptive finds the concurrency limit automatically. nil means that it is fixed.
 	Adaptive *loadshed.AdaptiveConfig
 
-	// PerClient is how many requests one client, by Request.Tenant, may have in
+	// PerClient is how many requests one client, by Request.InFlightKey, may have in
 	// flight: at most MaxConcurrency. 0 means no limit.
 	PerClient int
 
-	// Queue is where requests wait a moment that find no room in flight.
+	// Queue holds requests over the concurrency limit for a moment.
 	Queue Queue
 
-	// Classes say who is let in first where there is not room in flight for all:
-	// see loadshed.NewClasses. nil means that all are alike.
+	// Classes are the priority classes, which decide who goes first at the concurrency
+	// limit: see loadshed.NewClasses. nil means that all requests are alike.
 	Classes []loadshed.Class
 
 	// Pushback says how refusals are worded.
@@ -57,11 +57,11 @@ type Config struct {
 	// periodically.
 	IgnoreHerds bool
 
-	// Client names the client of a request, for Guard.Handler and the gRPC interceptors
-	// only: its appointments, PerClient, and zones without a Key count by it. nil means
-	// the address of the peer: IPv4 by address, IPv6 by /64. Behind a load balancer
-	// that is one and the same for all, so name users there: an API key, a session, or
-	// an address that the balancer vouches for.
+	// Client names the client of a request, for Guard.Handler only. Appointments,
+	// PerClient and zones without a Key count by that name. nil means the address of
+	// the peer: IPv4 by address, IPv6 by /64. Behind a load balancer all users share
+	// one address; name them by an API key, a session, or an address that the balancer
+	// vouches for.
 	Client func(*http.Request) string
 
 	// Class names the class of a request, for Guard.Handler only; a name that is not
@@ -88,8 +88,8 @@ const (
 
 // Retries says what is remembered of refused clients.
 type Retries struct {
-	// Lenient admits clients that come before the time they were told, if there
-	// is room, as if nothing had been said to them.
+	// Lenient admits clients that come before the time that they were told, like any
+	// other, if no limit refuses them.
 	Lenient bool
 
 	// MaxClients bounds how many refused clients are remembered, at 16 bytes
@@ -102,13 +102,12 @@ type Retries struct {
 	// Shield-Retry field or a cookie.
 	Tickets bool
 
-	// Secret signs tickets: at least 16 bytes, the same for all replicas. nil
-	// means one of this process's own, so that tickets are worth nothing to
-	// others.
+	// Secret signs tickets: at least 16 bytes, the same for all replicas. nil means a
+	// random one, with which no other process honours the tickets.
 	Secret []byte
 }
 
-// A Zone is a quota that every client has by itself.
+// A Zone is a quota that each client has for itself.
 type Zone struct {
 	// Name identifies the zone in metrics and in what clients are told: 1 to 64
 	// letters, digits and _ - . / : only, different from the other zones' names.
@@ -121,13 +120,12 @@ type Zone struct {
 	Cost int
 
 	// MaxKeys bounds how many clients are remembered: limiter.MinKeys to
-	// limiter.MaxKeys. 0 means DefaultMaxKeys. See limiter.Table for who is
-	// forgotten.
+	// limiter.MaxKeys. 0 means DefaultMaxKeys. See limiter.Table for which clients
+	// are forgotten first.
 	MaxKeys int
 
 	// Key names the client of a request, for Guard.Handler only. All requests
-	// with the same name, "" too, share one bucket. nil means the address of
-	// the peer: IPv4 by address, IPv6 by /64.
+	// with the same name, "" too, share one bucket. nil means Config.Client.
 	Key func(*http.Request) string
 }
 
@@ -144,10 +142,9 @@ type settings struct {
 	class       func(*http.Request) string
 }
 
-// New returns a Guard that works on s; nil means a State of its own. What s
-// lacks is added to it; nothing in it changes before the Guard's first decision,
-// so that a Guard that is thrown away has done nothing. The error names everything
-// that is wrong with c.
+// New returns a Guard that works on s; nil means a new State. Zones that s lacks are
+// added to it; nothing else in it changes before the Guard's first decision, so a Guard
+// that is thrown away has done nothing. The error names everything that is wrong with c.
 func New(c Config, s *State) (*Guard, error) {
 	g := &Guard{settings: settings{observe: c.Observe, client: c.Client, class: c.Class, maxClients: c.Retries.MaxClients}}
 	var errs []error

@@ -15,7 +15,7 @@ import (
 //   - X-Request-Timeout: seconds ("2.5"), or a duration with its unit ("300ms");
 //   - the deadline of r's context, which the server itself may have set.
 //
-// The shortest counts. What cannot be read is ignored.
+// The shortest counts. Values that cannot be read are ignored.
 func Deadline(r *http.Request, now time.Duration) time.Duration {
 	least := time.Duration(0)
 	consider := func(d time.Duration, ok bool) {

@@ -1,29 +1,32 @@
-// Package shield decides, for each request to a fragile backend, whether it may
-// go on now, and if not, when it should come back.
+// Package shield is a rate limiter and load shedder for fragile backends. For each
+// request it decides whether the request may go on now, and if not, when its client
+// should come back. That prevents thundering herds and retry storms: each rejected
+// client gets its own Retry-After, an appointment, so retries arrive spread out.
 //
-// A [Guard] composes three limits, cheapest refusal first:
+// A [Guard] asks for one request after the other, cheapest refusal first:
 //
-//	zones        has this client used up its own quota?   refuse: Quota
-//	capacity     is the backend's rate used up?           refuse: Capacity
-//	concurrency  is there room in flight?                 wait, or refuse: Concurrency
+//	appointments  does its client come before its time?       refuse: Early
+//	zones         is the client's own quota used up?          refuse: Quota
+//	pause         has the backend asked to be left alone?     refuse: Pause
+//	retry budget  would retries take more than is left?       refuse: RetryBudget
+//	capacity      is the backend's rate used up?              refuse: Capacity
+//	concurrency   has the client too many in flight?          refuse: PerClient
+//	              is the concurrency limit reached?           queue, or refuse: Concurrency
 //
-// How much may be in flight is a number, or it is found out: see package loadshed,
-// which also has the queue in which a request waits a moment for its place, the
-// classes that say who goes first, and what is done when the backend itself asks to
-// be left alone (Paused) or when retries would take more than it has room for
-// (Retried).
+// Zones and capacity are token buckets: see package limiter. The concurrency limit is
+// fixed or adaptive: see package loadshed, which also has the queue, the priority
+// classes, the pause and the retry budget. For appointments see package pushback.
 //
-// All are checked before any is charged: a refusal charges nothing anywhere. A
-// refused client gets an appointment: a slot of its own in the rate that the
-// backend can spare, and for Quota not before it has earned the tokens. Who comes
-// then goes first; who comes before, while others wait, is refused as Early and
-// told the rest. See package pushback for how appointments are made and kept.
+// All limits are checked before any is charged: a refusal charges nothing anywhere. A
+// refused client gets a slot in the rate that the backend can spare; for Quota, not
+// before it has earned the tokens. Clients that come on time go first. A client that
+// comes earlier, while others wait, is told the rest of its wait again.
 //
-// What the operator sets is a [Config]; what traffic writes is a [State]. A new
-// Guard on the State of an old one applies its limits at once and forgives
-// nobody.
+// A [Config] is what the operator sets; a [State] is what traffic writes. A new Guard on
+// the State of an old one applies its limits at once and forgives no client.
 //
-// Most Go programs want [Guard.Handler]. Others call [Guard.Admit], [Guard.Await]
-// if the decision is Queued, and [Decision.Done]; Admit and Done are functions of
-// state, now and request: no clock, no lock across I/O, no allocation.
+// Most Go programs want [Guard.Handler], or package shieldgrpc. Other servers call
+// [Guard.Enter], [Decision.Deliver] for a refusal, and [Decision.Done] for the rest.
+// Simulators call [Guard.Admit] and [Guard.Settle], which are functions of state, now
+// and request: no clock, no lock across I/O, no allocation.
 package shield

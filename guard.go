@@ -54,7 +54,7 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 	}
 	g.Tick(now)
 
-	// Who is it, and does it come too early?
+	// Is its client known, and does it come too early?
 	t := try{Request: &r, d: &d}
 	busy := !b.inFlight.Idle(now)
 	if r.Client != NoKey && (r.Ticket != "" || b.clients.Expects(now)) {
@@ -68,7 +68,7 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 	}
 	d.Class = uint8(b.inFlight.Classify(now, g.plan, uint64(r.Client), r.Class, t.visit.Unpaid()))
 
-	// Does everything have room for it?
+	// Do all limits allow it?
 	var refusing *ZoneState
 	highest := g.plan.Highest(int(d.Class)) // it is tried in any case, and may take the last
 	if !highest && b.clients.Barred(now, &t.visit, &g.terms, busy) {

@@ -231,7 +231,7 @@ func TestLimitsHoldTogetherUnderContention(t *testing.T) {
 				wg.Go(func() {
 					for range rounds {
 						ofA, ofB := limiter.Key(5), limiter.Key(1+i%2)
-						if c.binds != Quota { // nobody must queue for a zone's lock
+						if c.binds != Quota { // no request must queue for a zone's lock
 							ofA = limiter.Key(i+1) * 0x9e3779b97f4a7c15
 							ofB = ofA
 						}
@@ -289,7 +289,7 @@ func TestLimitsHoldTogetherUnderContention(t *testing.T) {
 }
 
 // A Guard that follows another on its State applies its own limits at once and
-// forgives nobody.
+// forgives no client.
 func TestNewLimitsOnOldState(t *testing.T) {
 	var s State
 	keys := Request{Keys: []limiter.Key{1}}
@@ -300,7 +300,7 @@ func TestNewLimitsOnOldState(t *testing.T) {
 	old.Admit(time.Second, keys)
 	old.Admit(time.Second, keys)
 	if d := with(2, 0).Admit(time.Second, keys); d.Reason != Quota {
-		t.Errorf("the same limit again: %+v; everybody was forgiven", d)
+		t.Errorf("the same limit again: %+v; all clients were forgiven", d)
 	}
 	raised := with(4, 0)
 	for i := range 3 {
@@ -320,7 +320,7 @@ func TestNewLimitsOnOldState(t *testing.T) {
 	}
 }
 
-func TestObserveRefusesNobody(t *testing.T) {
+func TestObserveRefusesNothing(t *testing.T) {
 	g := mustNew(t, Config{Observe: true, Zones: []Zone{{Name: "z", Limit: perSecond(1, 2)}}, Capacity: perSecond(1, 3), Concurrency: 40}, nil)
 	var got [reasons]int
 	var held []Decision
@@ -540,8 +540,8 @@ func TestRepeatingAtOnceGainsNothing(t *testing.T) {
 	}
 }
 
-// One who comes before its time is let in where nobody else waits, with as many
-// promises as one client may have, again and again; and not where somebody does.
+// A client that comes before its time is let in where no other waits, with as many
+// promises as one client may have, again and again; and not where another does.
 func TestWhoWaitsAloneMayComeEarly(t *testing.T) {
 	for _, promises := range []int{1, 2, pushback.CrowdThreshold} {
 		for _, another := range []bool{false, true} {
@@ -607,7 +607,7 @@ func TestNoShowsAreForgotten(t *testing.T) {
 	now := time.Minute
 	for i, pause := range []time.Duration{12 * time.Second, 8 * time.Second, 20 * time.Second} {
 		if wait := crowd(now, true); wait > 12*time.Second {
-			t.Errorf("crowd %d: somebody is told to wait %v, for what takes 3 s", i+1, wait)
+			t.Errorf("crowd %d: a client is told to wait %v, for what takes 3 s", i+1, wait)
 		}
 		quiet(now+time.Second, now+pause)
 		now += pause
@@ -615,7 +615,7 @@ func TestNoShowsAreForgotten(t *testing.T) {
 	crowd(now, false)
 	quiet(now+time.Second, now+8*time.Second)
 	if share := g.backend.Stats(now).KeptShare; share > 0.6 {
-		t.Errorf("nobody came, and the share that comes is taken for %.2f", share)
+		t.Errorf("no client came, and the share that comes is taken for %.2f", share)
 	}
 	quiet(now+8*time.Second, now+80*time.Second)
 	if share := g.backend.Stats(now).KeptShare; share < 0.9 {

@@ -150,7 +150,7 @@ func AddrKey(a netip.Addr, v4, v6 int) limiter.Key {
 // AppendNetwork appends to b a name for the network that a belongs to: its first
 // v4 bits (1 to 32) if it is an IPv4 address or an IPv6 address that maps one,
 // else its first v6 bits (1 to 128). An IPv6 customer has at least a /64, so
-// names of single IPv6 addresses would limit nobody. The zero Addr has a name
+// names of single IPv6 addresses would limit no customer. The zero Addr has a name
 // too.
 func AppendNetwork(b []byte, a netip.Addr, v4, v6 int) []byte {
 	a = a.Unmap()

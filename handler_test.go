@@ -184,7 +184,7 @@ func TestUnreadBodyDoesNotHoldBackARefusal(t *testing.T) {
 					t.Errorf("refused after %v, want 150ms", took)
 				}
 				if !r.Close {
-					t.Error("the connection stays open with a body on it that nobody reads")
+					t.Error("the connection stays open with an unread body on it")
 				}
 				if n, _ := io.Copy(io.Discard, s.r); n > 0 {
 					t.Errorf("%d bytes after the answer", n)
@@ -194,7 +194,7 @@ func TestUnreadBodyDoesNotHoldBackARefusal(t *testing.T) {
 	}
 }
 
-// A body that is here is drained and costs nobody a new connection; and what
+// A body that is here is drained and costs no client a new connection; and what
 // bounded the draining does not bound the requests that follow.
 func TestConnectionLivesOnAfterARefusal(t *testing.T) {
 	h := perName(t).Handler(echo)

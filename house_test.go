@@ -30,7 +30,7 @@ var house = map[string]struct {
 	".":           {own: []string{"limiter", "loadshed", "pushback"}, clock: []string{"clock.go"}, why: "the Guard composes the three, and knows no Caddy"},
 	"shieldgrpc":  {own: []string{".", "limiter", "loadshed"}, foreign: true, why: "the interceptor knows the Guard, and HTTP no more than the Guard does"},
 	"caddymodule": {own: []string{".", "limiter", "loadshed", "pushback", "caddymodule"}, foreign: true, why: "the handler knows the Guard, and no simulator"},
-	"loadtest":    {own: []string{".", "limiter", "loadshed", "pushback", "loadtest"}, foreign: true, why: "load tests drive the Guard as anybody would"},
+	"loadtest":    {own: []string{".", "limiter", "loadshed", "pushback", "loadtest"}, foreign: true, why: "load tests drive the Guard as any program would"},
 	"internal":    {own: []string{".", "caddymodule"}, foreign: true, why: "what a config file says has nothing to do with what runs"},
 	"cmd":         {own: []string{".", "limiter", "loadshed", "pushback", "caddymodule", "internal", "loadtest"}, foreign: true, why: "commands wire everything"},
 }
@@ -187,7 +187,7 @@ func isTable(body *ast.BlockStmt) bool {
 // files knows where everything stands that eachFile has visited.
 var files = token.NewFileSet()
 
-// Whoever decides takes now as an argument, so that simulations, tests and the
+// Decisions take now as an argument, so that simulations, tests and the
 // server run the same code.
 func TestNoClockInTheCore(t *testing.T) {
 	clocks := []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"}

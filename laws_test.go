@@ -105,7 +105,7 @@ func (c *court) ask(v visitor) Decision {
 		return d
 	}
 
-	// (2) Nobody but those who come too early is refused what is not needed.
+	// (2) Only clients that come too early are refused what is not needed.
 	switch {
 	case d.Reason == Early && v.due:
 		t.Errorf("%v: a client that comes when it was told is too early: %+v", v.at, d)
@@ -118,7 +118,7 @@ func (c *court) ask(v visitor) Decision {
 		t.Errorf("%v: refused although tokens are left (all %v, 9/10 %v, 3/10 %v, one %v): %+v %+v", v.at, all, nine, third, one, v, d)
 	}
 
-	// (3) What is told.
+	// (3) The times told.
 	lo, hi := c.g.terms.Answers.Bounds()
 	told := d.Hold + time.Duration(d.Hint.Seconds)*time.Second
 	switch {
@@ -143,8 +143,8 @@ func (c *court) ask(v visitor) Decision {
 	return d
 }
 
-// play lets everybody come, and come again as they were told, until the end.
-// Whoever is quick comes every second. each is called before every visit.
+// play lets all visitors come, and come again as they were told, until the end.
+// A quick one comes every second. each is called before every visit.
 func (c *court) play(end time.Duration, each func(now time.Duration)) {
 	for len(c.queue) > 0 && c.queue[0].at < end && !c.t.Failed() {
 		v := heap.Pop(&c.queue).(visitor)
@@ -227,7 +227,7 @@ func TestLawsOfEveryDecision(t *testing.T) {
 	}
 }
 
-// A herd of clients that do as they are told: first come, first served; nobody is
+// A herd of clients that do as they are told: first come, first served; none is
 // refused when it comes; all are served in the time that the rate needs.
 func TestHerdIsServedInOrderAndInTime(t *testing.T) {
 	for _, test := range []struct {
@@ -279,7 +279,7 @@ func TestHerdIsServedInOrderAndInTime(t *testing.T) {
 	}
 }
 
-// A restart forgives, a reload does not; neither breaks a law, and everybody who
+// A restart forgives, a reload does not; neither breaks a law, and every client that
 // was promised something comes and is served.
 func TestLawsSurviveReloadsAndRestarts(t *testing.T) {
 	for name, change := range map[string]func(c *court, i int){

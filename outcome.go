@@ -26,12 +26,12 @@ const (
 )
 
 // OutcomeOf returns how a request ended, by the status of the backend's
-// response, 0 if there was none that is known. 502, 503 and 504 are what gateways
-// say of a backend that they cannot reach, that refuses, and that is late; a 500
-// or a 429 is about the request or its client, not about the backend's load.
-// One whose body broke off, or whose client has gone while the response was on its
-// way, has taken as long as the client liked, and says nothing of the backend,
-// whatever a proxy makes of it. body is what WatchBody returned for r, or nil.
+// response, 0 if there was none that is known. Gateways answer 502, 503 and 504 for a
+// backend that they cannot reach, that refuses, and that is late; a 500 or a 429 is
+// about the request or its client, not about the backend's load. A request whose body
+// broke off, or whose client left during the response, has taken as long as the client
+// liked. It says nothing of the backend, whatever status a proxy makes of it. body is
+// the result of WatchBody for r, or nil.
 func OutcomeOf(r *http.Request, body *Body, status int) Outcome {
 	if body != nil && body.broken.Load() {
 		return Detached
@@ -51,9 +51,8 @@ func OutcomeOf(r *http.Request, body *Body, status int) Outcome {
 	return Served
 }
 
-// WatchBody has the body of r watched for an end that is none, so that OutcomeOf
-// can tell a client that breaks off from a backend that does. It returns nil if there
-// is no body.
+// WatchBody watches the body of r for a premature end, so that OutcomeOf can tell a
+// client that breaks off from a backend that does. It returns nil if there is no body.
 func WatchBody(r *http.Request) *Body {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
@@ -63,7 +62,7 @@ func WatchBody(r *http.Request) *Body {
 	return b
 }
 
-// A Body is a request's body that is watched.
+// A Body is the body of a request that WatchBody watches.
 type Body struct {
 	io.ReadCloser
 	broken atomic.Bool // proxies read in a goroutine of their own

@@ -65,7 +65,7 @@ type Request struct {
 	// is NoKey.
 	Keys []limiter.Key
 
-	// Client names the client, whatever the zones count by. What it was promised is
+	// Client names the client, whatever the zones count by. Its appointments are
 	// remembered under that name; under NoKey nothing is.
 	Client limiter.Key
 

@@ -10,8 +10,8 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// A State is what traffic has written: who has used what, and what is in
-// flight. It holds no limits. It outlives the Guards that work on it, and
+// A State is what traffic has written: what each client has used and was promised, and
+// what is in flight. It holds no limits. It outlives the Guards that work on it, and
 // several Guards may work on the same parts at once. All of them must take now
 // from the same epoch.
 type State struct {

@@ -31,8 +31,8 @@ func bearer(client limiter.Key, ticket string) Request {
 }
 
 // A ticket is worth at another replica what the promise is worth at the one that
-// gave it: it lets its client in when nobody else is, once. Anybody else's, or one
-// signed by somebody else, is worth nothing.
+// gave it: it lets its client in when no other is, once. Another client's, or one
+// signed with another secret, is worth nothing.
 func TestTicketIsHonouredElsewhere(t *testing.T) {
 	const now = time.Hour
 	one, other, foreign := signing(t, "the secret of both", now), signing(t, "the secret of both", now), signing(t, "another secret of 16", now)
@@ -53,7 +53,7 @@ func TestTicketIsHonouredElsewhere(t *testing.T) {
 		t.Error("a ticket of another secret let its bearer in")
 	}
 	if d := other.Admit(due, bearer(8, d.Ticket)); d.Admit {
-		t.Error("a ticket let somebody else in")
+		t.Error("a ticket let another client in")
 	}
 	if got := other.Admit(due, bearer(7, d.Ticket)); !got.Admit {
 		t.Errorf("at its time: %+v, want admitted", got)

@@ -15,7 +15,7 @@ const eventStream = "text/event-stream"
 // MayDetach reports whether the response to r may go on for as long as the
 // client likes: an upgrade (RFC 9110, section 7.8), an extended CONNECT (RFC
 // 8441), or a stream of server-sent events. The request has to announce it; a
-// stream that nobody announced holds its place until it ends.
+// stream without an announcement holds its place until it ends.
 func MayDetach(r *http.Request) bool {
 	if extendedConnect(r) || len(r.Header["Upgrade"]) > 0 {
 		return true

@@ -22,7 +22,7 @@ const (
 	connect   = "CONNECT shield:80 HTTP/1.1\r\nHost: shield:80\r\n\r\n"
 )
 
-// answerWith returns a handler that answers in one way. What it returns is done
+// answerWith returns a handler that answers in one way. The function that it returns is done
 // at the end.
 func answerWith(status int, contentType, body string) func(http.ResponseWriter, *http.Request) func() {
 	return func(w http.ResponseWriter, _ *http.Request) func() {
@@ -121,7 +121,7 @@ func TestPlaceIsGivenBackOnce(t *testing.T) {
 			w.WriteHeader(103)
 			return nil
 		}, held},
-		{"events that nobody announced", get, events, held},
+		{"events without an announcement", get, events, held},
 		{"events or JSON: JSON", strings.Replace(getEvents, "text/event-stream", "application/json, text/event-stream", 1), json, held},
 		{"events or JSON: events", strings.Replace(getEvents, "text/event-stream", "application/json, text/event-stream", 1), events, free},
 		{"an error instead of events", getEvents, answerWith(500, "text/plain", "no"), held},
@@ -178,7 +178,7 @@ func TestPlaceIsGivenBackWhenTheClientIsGone(t *testing.T) {
 	}
 }
 
-// With room for one, whoever detaches makes room for the next; through a real
+// With a limit of one, a request that detaches makes way for the next; through a real
 // proxy, whose way of upgrading and streaming is not ours to choose.
 func TestDetachedRequestsMakeRoom(t *testing.T) {
 	backend := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -402,7 +402,7 @@ func TestMayDetach(t *testing.T) {
 	}
 }
 
-// Who has places of its own at several servers gives them back when the Guard's place
+// A proxy that has places of its own at several servers gives them back when the Guard's place
 // is given back: with the stream's beginning, and once.
 func TestTrackerBefore(t *testing.T) {
 	for _, detaches := range []bool{true, false} {

@@ -14,13 +14,13 @@ const MaxHeld = 10_000
 // promise to stand. Ours: less than a client notices.
 const repeatSlack = 50 * time.Millisecond
 
-// Appointments is all that is known of the refused clients of one backend: who was told
-// what ([Ledger]), how many come when ([Calendar]), which tickets are used, which
+// Appointments is all that is known of the refused clients of one backend: the promise to
+// each ([Ledger]), how many come at which time ([Calendar]), which tickets are used, which
 // refusals are held back, and which clients come together ([Herd]). The zero
 // Appointments is ready once Resize has said how many clients to remember. It is safe
 // for concurrent use and must not be copied.
 //
-// What the operator set, the [Terms], is passed with every call and never kept. now is
+// The operator's settings, the [Terms], are passed with every call and never kept. now is
 // the time since an epoch that the caller keeps, from a monotonic clock.
 type Appointments struct {
 	calendar Calendar

@@ -98,7 +98,7 @@ func TestQueuedRequestGetsThePlace(t *testing.T) {
 	}
 }
 
-// What has been used up while a request waited refuses it, and it keeps no place.
+// A limit that was used up while a request waited refuses it, and it keeps no place.
 func TestQuotaUsedUpInTheQueue(t *testing.T) {
 	g := mustNew(t, Config{
 		Concurrency: 1, Queue: Queue{Size: 2, Timeout: time.Second}, Pushback: undithered,
@@ -157,8 +157,8 @@ func TestGoneFromTheQueue(t *testing.T) {
 	})
 }
 
-// Who waits in vain is told so by the queue's one timer.
-func TestAwaitEndsByItself(t *testing.T) {
+// A request that waits in vain is told so by the queue's one timer.
+func TestEnterEndsWithoutTraffic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inBubble(t)
 		g := mustNew(t, Config{Concurrency: 1, Queue: Queue{Size: 30, Timeout: 50 * ms}, Pushback: undithered}, nil)
@@ -187,7 +187,7 @@ func TestAwaitEndsByItself(t *testing.T) {
 }
 
 // A backend that answers 503 with a Retry-After is left alone for so long, but for
-// one request per second. Who is refused meanwhile is told a time after it.
+// one request per second. Clients refused meanwhile are told a time after it.
 func TestPause(t *testing.T) {
 	g := mustNew(t, Config{Adaptive: &loadshed.AdaptiveConfig{}, Pushback: undithered}, nil)
 	begin := time.Minute
@@ -256,8 +256,8 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// In observe mode nobody waits, and no pause is made.
-func TestObserveShedsNobody(t *testing.T) {
+// In observe mode no request waits, and no pause is made.
+func TestObserveShedsNothing(t *testing.T) {
 	g := mustNew(t, Config{Observe: true, Adaptive: &loadshed.AdaptiveConfig{Max: 2, Initial: 2}, PerClient: 1, Classes: []loadshed.Class{{Name: "critical"}}}, nil)
 	for i := range 2 * loadshed.RefusalsToPause {
 		g.Pause(time.Duration(i)*loadshed.RefusalsSpan, time.Minute)
@@ -292,7 +292,7 @@ func TestAbortedWorkGoesOn(t *testing.T) {
 	d := g.Admit(now, one(100))
 	d.Done(now+20*ms, Aborted)
 	if d := g.Admit(now+90*ms, one(101)); d.Admit {
-		t.Error("admitted while the backend works on what nobody waits for")
+		t.Error("admitted while the backend works on a request whose client has gone")
 	}
 	if d := g.Admit(now+101*ms, one(102)); !d.Admit {
 		t.Errorf("%+v; want the place back", d)
@@ -596,7 +596,7 @@ func TestPlacesAreConserved(t *testing.T) {
 	}
 }
 
-// Nobody is kept from its answer until it has given up.
+// No client is kept from its answer until it has given up.
 func TestRefusalIsNotHeldBeyondTheDeadline(t *testing.T) {
 	g := mustNew(t, Config{Capacity: limiter.Config{Rate: 1, Per: 3 * time.Second, Burst: 1}}, nil)
 	g.Admit(time.Minute, one(1))

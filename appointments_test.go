@@ -35,9 +35,9 @@ func crowded(tb testing.TB, c Config, now time.Duration, n int) (*Guard, *State)
 	return g, s
 }
 
-// In observe mode nobody is refused, not even one that comes before a time that
+// In observe mode no request is refused, not even one that comes before a time that
 // it was promised before a reload.
-func TestObserveModeHoldsNobodyToPromises(t *testing.T) {
+func TestObserveModeHoldsNoClientToPromises(t *testing.T) {
 	cfg := Config{Capacity: perSecond(10, 10)}
 	g, s := crowded(t, cfg, time.Second, 100)
 	if d := g.Admit(1500*ms, one(2e6+50)); d.Reason != Early {
@@ -80,7 +80,7 @@ func TestOnlyWatchedPromisesCount(t *testing.T) {
 	}
 }
 
-// Who is refused for a quota does not come to the backend, and takes nothing of
+// A request that is refused for a quota does not come to the backend, and takes nothing of
 // what it can spare.
 func TestQuotaFloodIsNoLoad(t *testing.T) {
 	g := mustNew(t, Config{Capacity: perSecond(100, 100), Zones: []Zone{{Name: "z", Limit: perSecond(1, 1)}}}, nil)
@@ -124,7 +124,7 @@ func TestParallelRequests(t *testing.T) {
 
 // A thousand requests at once from one address get half of the horizon, and not
 // more; those from the next address half of what is left.
-func TestNobodyHoardsAppointments(t *testing.T) {
+func TestNoClientHoardsAppointments(t *testing.T) {
 	g, _ := crowded(t, Config{Capacity: perSecond(40, 10)}, time.Second, 0)
 	const slots = 30 * 0.98 * 40
 	for i, want := range []float64{slots / 2, slots * 3 / 4, slots * 7 / 8} {
@@ -170,7 +170,7 @@ func TestPreciseClients(t *testing.T) {
 			t.Errorf("%+v, want %d ms", d, exact)
 		}
 	}
-	// Whoever repeats itself is not worth holding a connection for.
+	// A client that repeats itself is not worth holding a connection for.
 	r := one(1)
 	if d := g.Admit(time.Second+200*ms, r); d.Reason != Early || d.Hold != 0 {
 		t.Errorf("a hammering client is held: %+v", d)
@@ -219,7 +219,7 @@ func TestGiveUp(t *testing.T) {
 		t.Errorf("%d are told a time, want as many as fit into a minute: %.0f", n, want)
 	}
 	if deferred := g.backend.Stats(time.Second).Deferred; deferred > 310 {
-		t.Errorf("%d wait in the queue; who was told never does not", deferred)
+		t.Errorf("%d wait in the queue; clients that were told never do not", deferred)
 	}
 }
 
@@ -528,7 +528,7 @@ func TestExcusedClientIsToldWhenThereIsAToken(t *testing.T) {
 	}
 }
 
-// Where a token takes longer to be earned than anybody can be told, all are told
+// Where a token takes longer to be earned than any client can be told, all are told
 // times of their own nonetheless.
 func TestSlowBackendTellsDifferentTimes(t *testing.T) {
 	g := mustNew(t, Config{Capacity: limiter.Config{Rate: 1, Per: time.Minute, Burst: 1}}, nil)
