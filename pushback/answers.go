@@ -27,8 +27,8 @@ type AnswerConfig struct {
 	// 0 means 1s and 30s.
 	Min, Max time.Duration
 
-	// Status answers a client that is over its own quota, OverloadStatus one
-	// for whom the backend has no room: 400 to 599. 0 means 429 and 503.
+	// Status is for a client over its own quota, OverloadStatus for a rejection because
+	// of the backend's load: 400 to 599. 0 means 429 and 503.
 	Status, OverloadStatus int
 
 	// Body is one of the constants above. "" means Problem.
@@ -41,21 +41,20 @@ type AnswerConfig struct {
 	// Backoff adds Backoff to the early warning.
 	Backoff bool
 
-	// GiveUp is how long a client may have to wait in all: one that would wait
-	// longer is to be told never to come back. 1m to 24h; 0 means that nobody
-	// is told so. It is only checked here: who promises keeps to it.
+	// GiveUp is how long a client may have to wait in all. One that would wait longer
+	// is told never to come back. 1m to 24h; 0 means no bound. Answers only checks and
+	// returns it.
 	GiveUp time.Duration
 
-	// NoDither says that refusals are to be sent at once. It is only kept here,
-	// as GiveUp is.
+	// NoDither sends refusals at once. Answers only returns it.
 	NoDither bool
 }
 
 // A Policy is a quota as RateLimit-Policy describes it.
 type Policy struct {
 	Name   string        // letters, digits and _ - . / : only
-	Quota  int           // requests that a rested client may send at once
-	Window time.Duration // how long the quota takes to be whole again
+	Quota  int           // requests that a client may send at once after a pause
+	Window time.Duration // how long the whole quota takes to renew
 
 	// Concurrent: Quota is how many requests a client may have in flight, and
 	// there is no Window.
@@ -64,21 +63,20 @@ type Policy struct {
 
 // A Refusal is one answer to be written.
 type Refusal struct {
-	Policy int // the violated quota, as an index into New's policies; -1: the backend has no room
+	Policy int // the violated quota, as an index into NewAnswers' policies; -1: overload
 	Hint   Hint
 
-	// Window is how much later than Hint says the client may come just as well:
-	// at any time in between that it likes. 0: at the time of the Hint. Only
-	// clients that know Shield-Retry are told.
+	// Window is how much later than Hint says the client may come just as well. 0: at
+	// the time of the Hint. Only clients that know Shield-Retry are told.
 	Window time.Duration
 
-	// Ticket is what the client is to bring when it comes back: 1 to 128
-	// letters, digits and - . _ ~ + / = only. "": nothing.
+	// Ticket is to be sent back by the client when it comes: 1 to 128 letters, digits
+	// and - . _ ~ + / = only. "": none.
 	Ticket string
 }
 
-// Answers writes refusals. Everything that does not differ from request to
-// request is put together by New. It is safe for concurrent use.
+// Answers writes refusals. NewAnswers prepares all that does not differ from request
+// to request. It is safe for concurrent use.
 type Answers struct {
 	min, max int // seconds
 	body     Body
@@ -158,7 +156,7 @@ func (a *Answers) Bounds() (shortest, longest time.Duration) {
 	return time.Duration(a.min) * time.Second, time.Duration(a.max) * time.Second
 }
 
-// GiveUp returns the GiveUp of the Config.
+// GiveUp returns the GiveUp of the AnswerConfig.
 func (a *Answers) GiveUp() time.Duration { return a.giveUp }
 
 // Dither reports whether refusals may be held back for less than a second.
@@ -174,9 +172,9 @@ func (a *Answers) wording(f Refusal) *wording {
 	return &a.overload
 }
 
-// Write answers a request with a refusal, in the protocol that the client
-// speaks, and makes sure that a request body that is still on its way does not
-// hold the answer back. now is the present time, for the connection's deadline.
+// Write answers a request with a refusal, in the protocol that the client speaks. It
+// unblocks a request body that is still on its way: see Unblock. now is the present
+// time, for the connection's deadline.
 func (a *Answers) Write(w http.ResponseWriter, r *http.Request, f Refusal, now time.Time) {
 	Unblock(w, r, now)
 	words := a.wording(f)
@@ -216,29 +214,29 @@ func (a *Answers) Write(w http.ResponseWriter, r *http.Request, f Refusal, now t
 	if !f.Hint.Never {
 		*b = append(append(*b, digits[f.Hint.Seconds]...), body.after...)
 	}
-	_, _ = w.Write(*b) // the client may be gone; there is nobody else to tell
+	_, _ = w.Write(*b) // an error means that the client is gone
 	buffers.Put(b)
 }
 
 // buffers hold bodies while they are written. They are all of about one size.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// SetHeader sets the headers of a refusal whose status and body somebody else
-// writes, except for those that only some clients get: see SetHeaderFor.
+// SetHeader sets the headers of a refusal whose status and body the caller writes,
+// except for those that only some clients get: see SetHeaderFor.
 func (a *Answers) SetHeader(w http.ResponseWriter, f Refusal) {
 	h := newHeader(w)
 	a.wording(f).setHeader(&h, f)
 }
 
-// SetHeaderFor sets the headers of a refusal of r whose status and body
-// somebody else writes.
+// SetHeaderFor sets the headers of a refusal of r whose status and body the caller
+// writes.
 func (a *Answers) SetHeaderFor(w http.ResponseWriter, r *http.Request, f Refusal) {
 	h := newHeader(w)
 	a.wording(f).setHeader(&h, f)
 	h.setFor(r, f)
 }
 
-// setFor sets what depends on who asks.
+// setFor sets the headers that depend on the client.
 func (h *header) setFor(r *http.Request, f Refusal) {
 	if f.Ticket != "" || ReadsShieldRetry(r) {
 		h.set("Shield-Retry", shieldRetry(f))
@@ -247,23 +245,22 @@ func (h *header) setFor(r *http.Request, f Refusal) {
 		setTicketCookie(h.h, r, f)
 	}
 	if throughEnvoy(r) {
-		// Envoy retries by itself within milliseconds, whatever Retry-After
-		// says; this stops it (RetryStateImpl::wouldRetryFromHeaders).
+		// Envoy retries on its own within milliseconds, whatever Retry-After says; this
+		// stops it (RetryStateImpl::wouldRetryFromHeaders).
 		h.set("X-Envoy-Ratelimited", "true")
 	}
 }
 
-// throughEnvoy reports whether a request was passed on by an Envoy, as in a
-// service mesh: by what its router adds (router_filter, "HTTP headers set on
-// upstream calls").
+// throughEnvoy reports whether an Envoy has forwarded a request, as in a service mesh,
+// by the headers that it adds (router_filter, "HTTP headers set on upstream calls").
 func throughEnvoy(r *http.Request) bool {
 	return len(r.Header["X-Envoy-Attempt-Count"]) > 0 ||
 		len(r.Header["X-Envoy-Expected-Rq-Timeout-Ms"]) > 0 ||
 		len(r.Header["X-Envoy-Original-Path"]) > 0
 }
 
-// isNavigation reports whether a person looks at the answer: browsers say so
-// (Fetch Metadata), older ones at least ask for HTML.
+// isNavigation reports whether a person will see the answer: browsers say so (Fetch
+// Metadata), older ones at least ask for HTML.
 func isNavigation(r *http.Request) bool {
 	if mode := r.Header["Sec-Fetch-Mode"]; len(mode) > 0 {
 		return mode[0] == "navigate"

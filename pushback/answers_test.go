@@ -167,7 +167,7 @@ func TestEveryHeaderOfNever(t *testing.T) {
 			if body != "" && !strings.Contains(strings.ToLower(body), "do not come back soon.") {
 				t.Errorf("%q does not say so", body)
 			}
-			for _, promise := range []string{"retry-after", "by itself", "again", " s."} {
+			for _, promise := range []string{"retry-after", "automatically", "again", " s."} {
 				if strings.Contains(body, promise) {
 					t.Errorf("%q speaks of %q", body, promise)
 				}
@@ -458,7 +458,7 @@ func TestWhoGetsWhichBody(t *testing.T) {
 				if !strings.HasPrefix(got, "<!doctype html>") || !strings.Contains(got, "<title>Too Many Requests</title>") || !strings.Contains(got, " 6 s") {
 					t.Errorf("page %q", got)
 				}
-				if says := strings.Contains(got, "by itself"); says != (c.refresh != "") {
+				if says := strings.Contains(got, "automatically"); says != (c.refresh != "") {
 					t.Errorf("the page says that it reloads itself: %v; it has Refresh: %q", says, c.refresh)
 				}
 			}

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// slotWidth is the width of one bucket of the calendar. Ours: a quarter of a
-	// second of the spare rate is less than any bucket's burst should be.
+	// slotWidth is the width of a bucket of the calendar. Ours: a quarter of a second
+	// of the spare rate is less than any token bucket's burst should be.
 	slotWidth = 250 * time.Millisecond
 
 	// buckets is how many buckets there are: 128 s hold the longest horizon and
@@ -16,69 +16,63 @@ const (
 	buckets = 512
 
 	// maturity is how long after a bucket its promises are counted as kept or not.
-	// Clients that obey whole seconds come within milliseconds; later ones are
-	// added when they come. Ours: one second more would be one second longer at
-	// the wrong rate when a herd does not come back.
+	// Clients that obey whole seconds come within milliseconds; later ones are added
+	// when they come. Ours: one second more would be one second longer at the wrong rate
+	// when a herd does not come back.
 	maturity = time.Second
 
-	// utilisation is how much of what the backend can do is planned for. Of 0.95
-	// to 0.99, it is the highest at which no promise was broken in the simulated
-	// herds that fit into the horizon: what comes anyhow comes at random, and
-	// those who come on time may take the last tokens.
+	// utilisation is the share of the backend's rate that is planned for. Of 0.95 to
+	// 0.99, it is the highest that broke no promise in the simulated herds that fit into
+	// the horizon: other requests come at random, and clients that come on time may take
+	// the last tokens.
 	utilisation = 0.98
-
-	// leastKept bounds overbooking: no slot is promised to more than four clients.
-	leastKept = 0.25
-
-	// keptMemory is over how many promises the share of kept ones is taken.
-	keptMemory = 200
 )
 
-// A Calendar gives each refused client its own time to come back, so that the
-// clients return at the rate that a backend can spare.
+// A Calendar gives each refused client its own time to come back (an appointment), so
+// that the clients return at the rate that a backend can spare.
 //
-// It is a ring of buckets, a quarter of a second each, that hold how many
-// clients are expected. A refused client gets the first free slot. When the
-// horizon is full it is deferred: it gets a number in a queue, and a time within
-// the horizon at which to ask again, by when, as a rule, its slot is within
-// reach. Deferred clients are given slots in the order of their numbers, however
-// often they have to ask, and later ones wait behind them.
+// It is a ring of buckets, a quarter of a second each, that hold how many clients are
+// expected. A refused client gets the first free slot. When the horizon is full it is
+// deferred: it gets a number in a queue, and a time within the horizon at which to ask
+// again. Usually its slot is within reach by then. Deferred clients get slots in the
+// order of their numbers, however often they have to ask, and later ones wait behind
+// them.
 //
-// What it promises: in any time τ at most s·τ expected returns and one bucket;
-// first come, first served; no appointment beyond the horizon. It never refuses
-// anything by itself: where a token is free, it can be taken by anybody.
+// It promises: in any time τ at most s·τ expected returns and one bucket, where s is
+// the spare rate; first come, first served; no appointment beyond the horizon. It never
+// refuses a request: any client can take a free token.
 //
-// The zero Calendar is empty. It is safe for concurrent use. now is the time
-// since an epoch that the caller keeps. All its memory is this struct: no
-// number of clients makes it grow.
+// The zero Calendar is empty. It is safe for concurrent use. now is the time since an
+// epoch that the caller keeps. All its memory is this struct: no number of clients
+// makes it grow.
 type Calendar struct {
 	until   atomic.Int64 // the last promised slot
-	last    atomic.Int64 // the last time that anybody was told
+	last    atomic.Int64 // the last time that any client was told
 	waiting atomic.Int64 // slots whose clients have not come yet
 
-	mu   sync.Mutex       // guards what follows
-	ring *[buckets]bucket // nil until something is promised: most backends never refuse anybody
+	mu   sync.Mutex       // guards the fields below
+	ring *[buckets]bucket // nil before the first promise: most backends never refuse a request
 
-	// full: all buckets before this one were full when a slot was last looked
-	// for, at this width.
+	// full: all buckets before this one were full when a slot was last looked for, at
+	// fullSize returns per bucket.
 	full     int64
 	fullSize float64
 
 	queue // of deferred clients
 
-	base      base
-	kept      kept
+	base      baseLoad
+	kept      keptPromises
 	matured   int64 // all buckets before this one are counted in kept
 	missed    float64
-	overQuota float64 // who waited for a quota and has come since Arrived
+	overQuota float64 // clients that waited for a quota and have come since Arrived
 	counts    Promises
 }
 
-// A bucket is what is promised within slotWidth.
+// A bucket holds the promises within slotWidth.
 type bucket struct {
 	number     int64   // of this bucket since the epoch
 	load       float32 // expected returns
-	pulse      float32 // what is left free for a known herd
+	pulse      float32 // returns left free for a known herd
 	made, kept float32 // promises
 	waiting    float32 // promises whose clients may still come
 	quota      float32 // slots of clients that wait for their quota
@@ -89,32 +83,31 @@ type Rates struct {
 	// Service is how many requests per second the backend can take: above 0.
 	Service float64
 
-	// Min and Max bound every wait that is told. Retry-After cannot say less than
-	// a second; a client that reads milliseconds can be told less.
+	// Min and Max bound every wait. Retry-After cannot say less than a second; a client
+	// that reads milliseconds can be told less.
 	Min, Max time.Duration
 
-	// Token is how long it takes until there is a token for anybody.
+	// Token is how long it takes until there is a token for any client.
 	Token time.Duration
 
-	// Pulse returns how many requests of a known periodic herd to leave room
-	// for between two instants; nil for none.
+	// Pulse returns how many requests of a known periodic herd are expected between two
+	// instants, for which no slots are given away; nil for none.
 	Pulse func(from, to time.Duration) float64
 }
 
-// An Appointment is when a refused client is to come back.
+// An Appointment is when a refused client shall come back.
 type Appointment struct {
 	At time.Duration
 
-	// Deferred: no slot is reserved. Number is the client's place in the queue,
-	// which it must be asked for again with.
+	// Deferred: no slot is reserved. Number is the client's position in the queue, which
+	// Rebook needs.
 	Deferred bool
 	Number   float64
 
 	// Window is how long after At would do as well, where the client can choose.
 	Window time.Duration
 
-	// Wait is how long it will take in all until the client is served, as far
-	// as is known now.
+	// Wait is the expected time until the client is served.
 	Wait time.Duration
 }
 
@@ -124,31 +117,31 @@ type Promises struct {
 	Deferred uint64 // times that a client was told to ask again later
 	Kept     uint64 // came at the slot or within maturity after it
 	Late     uint64 // came later
-	NoShow   uint64 // had not come at the end of it; late ones are counted in both
+	NoShow   uint64 // had not come by then; late ones are counted in both
 }
 
-// Standing reports whether anybody is promised a time after now: a backlog. It
-// costs one atomic load.
+// Standing reports whether there is a backlog: a promise after now. It is one atomic
+// load.
 func (c *Calendar) Standing(now time.Duration) bool { return c.Ahead(now) > 0 }
 
-// Ahead returns how far the promises reach. It costs one atomic load.
+// Ahead returns how far the promises reach. It is one atomic load.
 func (c *Calendar) Ahead(now time.Duration) time.Duration {
 	return max(0, time.Duration(c.until.Load())-now)
 }
 
-// Waiting returns how many promised slots' clients may still come; of the queue
-// beyond the horizon, nobody. It costs one atomic load.
+// Waiting returns how many promised slots' clients may still come, without the queue
+// beyond the horizon. It is one atomic load.
 func (c *Calendar) Waiting() int { return int(c.waiting.Load()) }
 
-// Expecting reports whether anybody may come back who was told to. It costs one
-// atomic load.
+// Expecting reports whether a client that was told to come back may still do so. It is
+// one atomic load.
 func (c *Calendar) Expecting(now time.Duration) bool {
 	last := time.Duration(c.last.Load())
 	return last > 0 && now < last+maxLate
 }
 
-// Backlog returns how long the promises reach, 0 to the horizon, and how many
-// clients are deferred beyond it.
+// Backlog returns how far the promises reach, 0 to the horizon, and how many clients are
+// deferred beyond it.
 func (c *Calendar) Backlog(now time.Duration) (reach time.Duration, deferred int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,24 +155,23 @@ func (c *Calendar) Promises() (n Promises, share float64) {
 	return c.counts, c.kept.share()
 }
 
-// Arrived tells how many requests that kept no promise came within d before
-// now. To be called about once per second.
+// Arrived tells how many requests that kept no promise came within d before now. Call it
+// about once per second.
 func (c *Calendar) Arrived(now, d time.Duration, requests uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mature(now)
 	if !c.Standing(now) {
-		c.kept.rest(d)
+		c.kept.forget(d)
 	}
-	// Those who waited for their quota have slots, and nobody else knows that it
-	// was they who came.
+	// Clients that waited for their quota have slots, but the caller counts them, too.
 	c.base.add(max(0, float64(requests)-c.overQuota), d, c.Standing(now-d))
 	c.overQuota = 0
 }
 
-// Spare returns the rate at which refused clients can be served: what the
-// backend can do, less what comes anyhow, and at least a tenth, or nobody would
-// ever be served.
+// Spare returns the rate at which refused clients can be served: the backend's rate
+// less the base load, but at least a tenth of it, so that refused clients are served at
+// all.
 func (c *Calendar) Spare(service float64) float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,8 +182,8 @@ func (c *Calendar) spare(service float64) float64 {
 	return min(max(utilisation*service-c.base.rate, 0.1*service), service)
 }
 
-// Book gives a client that is refused at now its appointment: the first free
-// slot, or a place in the queue if others wait in it or the horizon is full.
+// Book gives a client that is refused at now its appointment: the first free slot, or a
+// number in the queue if others wait in it or the horizon is full.
 func (c *Calendar) Book(now time.Duration, r Rates) Appointment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,10 +197,10 @@ func (c *Calendar) Book(now time.Duration, r Rates) Appointment {
 	return c.hop(now, c.issued, r)
 }
 
-// BookFrom is for a client that has a reason of its own to wait until from: its
-// quota. It passes no one in the queue, since it takes no place of theirs before
-// from. If there is no slot it is told from, or the horizon. Whether it comes is
-// not learned from: it may be refused for its quota again.
+// BookFrom is for a client that must wait until from for its own quota. It overtakes no
+// client in the queue, since it takes no slot before from. If there is no slot it is
+// told from, or the horizon. Whether it comes does not count as kept or not: it may be
+// refused for its quota again.
 func (c *Calendar) BookFrom(now, from time.Duration, r Rates) Appointment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -223,9 +215,9 @@ func (c *Calendar) BookFrom(now, from time.Duration, r Rates) Appointment {
 	return Appointment{At: at, Wait: at - now}
 }
 
-// Excuse gives a client that came in time and found no room another slot. It
-// may use what the plan leaves free, and so comes before
-// those who wait already; without them, it is first in the queue.
+// Excuse gives another slot to a client that came in time and was refused. It may use
+// what utilisation leaves free, and so comes before the clients that wait already. If
+// that is used up, it is first in the queue.
 func (c *Calendar) Excuse(now time.Duration, r Rates) Appointment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -239,9 +231,9 @@ func (c *Calendar) Excuse(now time.Duration, r Rates) Appointment {
 	return Appointment{At: at, Deferred: true, Number: c.served, Wait: at - now}
 }
 
-// Forget takes back an appointment of a client that has been served before, or
-// that is told never to come back. Of several of one client only the nearest is on
-// record: if that is gone, it is the next.
+// Forget takes back an appointment of a client that has been served before it, or is
+// told never to come back. Of several of one client only the nearest is on record: if
+// that is gone, it is the next.
 func (c *Calendar) Forget(now, at time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -261,9 +253,9 @@ func (c *Calendar) Forget(now, at time.Duration) {
 	}
 }
 
-// came notes that one fewer is waited for: at the slot that a record has rounded
-// down, or the next one where anybody is, since of several of one client only the
-// nearest is on record.
+// came counts one fewer waiting client: at the slot that a record has rounded down, or
+// at the next one with any, since of several of one client only the nearest is on
+// record.
 func (c *Calendar) came(at time.Duration) {
 	for n, last := int64(at/slotWidth), int64(c.until.Load())/int64(slotWidth); n <= last; n++ {
 		if b := c.bucket(n); b != nil && b.waiting >= 1 {
@@ -274,8 +266,8 @@ func (c *Calendar) came(at time.Duration) {
 	}
 }
 
-// Unwatched leaves an appointment out of what is learned: its client is not
-// remembered, so nobody will know whether it comes.
+// Unwatched excludes an appointment from the kept share: its client is not remembered,
+// so its return will not be recognised.
 func (c *Calendar) Unwatched(at time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -284,7 +276,7 @@ func (c *Calendar) Unwatched(at time.Duration) {
 	}
 }
 
-// Kept notes that a client whose slot was at has come back at now.
+// Kept tells that a client whose slot was at has come back at now.
 func (c *Calendar) Kept(now, at time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -296,7 +288,7 @@ func (c *Calendar) Kept(now, at time.Duration) {
 		return
 	}
 	c.counts.Late++
-	c.kept.late()
+	c.kept.addLate()
 }
 
 func (c *Calendar) promise(now, at time.Duration) Appointment {
@@ -314,7 +306,7 @@ func (c *Calendar) mature(now time.Duration) {
 		return
 	}
 	for n := max(begin, end-buckets); n < end; n++ {
-		// What nobody has needed since may be of an earlier turn of the ring.
+		// A bucket that was not opened since may be of an earlier turn of the ring.
 		b := &c.ring[n&(buckets-1)]
 		if b.number < begin || b.number > n {
 			continue
@@ -332,12 +324,12 @@ func (c *Calendar) mature(now time.Duration) {
 	c.counts.NoShow = uint64(max(0, c.missed))
 }
 
-// bucketOf returns the number of the bucket that a slot is in, which a record
-// has rounded down: every second bucket begins between two of its instants, and
-// has its first slot there.
+// bucketOf returns the number of the bucket of a slot that a record has rounded down:
+// every second bucket begins between two of the record's instants, and has its first
+// slot there.
 func bucketOf(at time.Duration) int64 { return int64((at + dueUnit/2) / slotWidth) }
 
-// bucket returns the bucket with a number, nil if it holds nothing.
+// bucket returns the bucket with a number, nil if it is empty.
 func (c *Calendar) bucket(number int64) *bucket {
 	if c.ring == nil {
 		return nil
@@ -348,8 +340,8 @@ func (c *Calendar) bucket(number int64) *bucket {
 	return nil
 }
 
-// open returns the bucket with a number, emptied if it was another's, and how
-// many returns it holds if there are perBucket on the average.
+// open returns the bucket with a number, cleared if it had another, and how many returns
+// it holds if the average is perBucket.
 func (c *Calendar) open(number int64, r Rates, perBucket float64) (b *bucket, size float64) {
 	if c.ring == nil {
 		c.ring = new([buckets]bucket)
@@ -368,11 +360,10 @@ func (c *Calendar) open(number int64, r Rates, perBucket float64) (b *bucket, si
 	return b, max(perBucket-float64(b.pulse), min(perBucket, 0.1*r.Service*slotWidth.Seconds()))
 }
 
-// slot reserves the first free slot from from until limit. What lies before
-// from in from's own bucket is lost.
+// slot reserves the first free slot from from until limit, in buckets that hold stretch
+// times the spare rate. The part of from's bucket before from is lost.
 func (c *Calendar) slot(from, limit time.Duration, r Rates, stretch float64) (time.Duration, bool) {
-	// now may be of a clock reading that was long on its way here; nobody looks at
-	// what has matured again.
+	// The clock may have been read long ago. Buckets that have matured are done with.
 	from = max(from, time.Duration(c.matured)*slotWidth)
 	if from > limit { // it may be farther away than the ring reaches
 		return 0, false
@@ -383,8 +374,7 @@ func (c *Calendar) slot(from, limit time.Duration, r Rates, stretch float64) (ti
 		passed := float64(from-time.Duration(first)*slotWidth) / float64(slotWidth)
 		b.load = max(b.load, float32(passed*size))
 	}
-	// Where slots were looked for last, there are none before; unless there is
-	// more room now.
+	// There are no free slots before the last one found, unless buckets hold more now.
 	n := first
 	if stretch == 1 {
 		if perBucket <= 1.01*c.fullSize {
@@ -414,9 +404,8 @@ func (c *Calendar) slot(from, limit time.Duration, r Rates, stretch float64) (ti
 	return 0, false
 }
 
-// slotFrom reserves a slot from from until limit, for one who has a reason not to
-// come before: what lies before it in from's own bucket is not lost, but its
-// slots are squeezed into the rest.
+// slotFrom reserves a slot from from until limit, for a client that must not come
+// before. The slots of from's bucket are squeezed into the part after from.
 func (c *Calendar) slotFrom(from, limit time.Duration, r Rates) (time.Duration, bool) {
 	perBucket := c.spare(r.Service) * slotWidth.Seconds()
 	first := int64(from / slotWidth)
@@ -440,7 +429,7 @@ func (c *Calendar) slotFrom(from, limit time.Duration, r Rates) (time.Duration, 
 	return 0, false
 }
 
-// fill adds one promise to a bucket. What does not fit is the next ones' load.
+// fill adds one promise to a bucket. The next ones take the load that does not fit.
 func (c *Calendar) fill(n int64, r Rates, perBucket float64) {
 	b, size := c.open(n, r, perBucket)
 	load := float64(b.load) + c.kept.share()

@@ -235,7 +235,7 @@ func TestNoShowsAreCounted(t *testing.T) {
 			c.Book(time.Second, r)
 		}
 		c.Arrived(14*time.Second+later, time.Second, 0)
-		if p, share := c.Promises(); p.Made != 1_000 || p.NoShow != 1_000 || share != leastKept {
+		if p, share := c.Promises(); p.Made != 1_000 || p.NoShow != 1_000 || share != minKeptShare {
 			t.Errorf("%v later: %+v, share %v; want 1,000 made, none kept", later, p, share)
 		}
 	}
@@ -544,7 +544,7 @@ func FuzzCalendar(f *testing.F) {
 		if c.Waiting() != waiting {
 			t.Fatalf("%d are waiting, by the buckets %d", c.Waiting(), waiting)
 		}
-		if share := c.kept.share(); !(share >= leastKept && share <= 1) {
+		if share := c.kept.share(); !(share >= minKeptShare && share <= 1) {
 			t.Fatalf("share %v of %+v", share, c.kept)
 		}
 		if s := c.Spare(r.Service); !(s > 0 && s <= r.Service) {

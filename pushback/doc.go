@@ -1,18 +1,18 @@
-// Package pushback says to a refused client when to come back, and knows whether it
-// does.
+// Package pushback prevents thundering herds: it gives each rejected client its own
+// Retry-After (an appointment), and knows which clients keep theirs.
 //
 //	Calendar  when: slots in the rate that the backend can spare, and a queue
-//	Ledger    to whom: what each client was promised, in 16 bytes
+//	Ledger    what each client was promised, in 16 bytes
 //	Tickets   the same, signed, for the client to carry
-//	Herd      who comes together, and how often
-//	Answers   how it is said: HTTP, a page for browsers, gRPC
+//	Herd      detection of clients that come together, and their period
+//	Answers   the wording: HTTP, a page for browsers, gRPC
 //
 // All but Answers are plain state and arithmetic: now is the time since an epoch
 // that the caller keeps, and nothing here reads a clock.
 //
-// A [Hint] is what is said, independent of protocol.
+// A [Hint] is when to come back, independent of protocol.
 //
-// # What is said, and why so
+// # What an answer says, and why
 //
 // Retry-After is always delay-seconds (RFC 9110, section 10.2.3): an integer
 // from 1 to 59, rounded up. A fraction makes urllib3 raise and client-go give
@@ -27,12 +27,12 @@
 // page that reloads itself in time. gRPC clients obey their pushback only in a
 // Trailers-Only response, so that is what they get.
 //
-// Who is told never to come back finds no time anywhere, X-Should-Retry: false,
-// and a negative pushback.
+// A client that is told never to come back gets no time, X-Should-Retry: false, and a
+// negative pushback.
 //
-// Clients that know this project ask for Shield-Retry, a Dictionary of RFC 9651
-// with room for milliseconds, windows and tickets: see [TicketOf]. Those who are
-// admitted while others wait can be warned: see [Answers.Warn].
+// Clients that know this project ask for Shield-Retry, a Dictionary of RFC 9651 with
+// milliseconds, windows and tickets: see [TicketOf]. Clients that are admitted while
+// others wait can be warned: see [Answers.Warn].
 //
 // No answer may be stored (RFC 6585, section 4, for 429; the same holds for
 // 503): every one says no-store.

@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// counters are the headers whose value is a number and nothing else. first is
-// what a first attempt carries, or would carry: those that count from 0 are
-// mostly left out of it.
+// counters are the headers whose value is only a number. first is the value of a first
+// attempt. Clients that count from 0 mostly leave the header out of it.
 //
 //   - X-Stainless-Retry-Count: the OpenAI, Anthropic and Cloudflare SDKs, from 0
 //     (openai-go, requestconfig.go).
@@ -30,17 +29,17 @@ var counters = [...]struct {
 	{"X-Envoy-Attempt-Count", 1},
 }
 
-// Retry reports whether a request says of itself that it is a retry. Most
-// clients say nothing: false is no evidence of a first attempt.
+// Retry reports whether the headers of a request say that it is a retry. Most clients
+// do not say: false is no evidence of a first attempt.
 func Retry(h http.Header) bool { return Attempt(h) > 1 }
 
-// Attempt returns which attempt of a request this is by what its headers say: 1
-// is the first. It returns 0 if they do not say, or nothing that is understood.
-// Where several count, the highest counts: a client and a proxy on the way may
-// both retry. The keys of h are canonical, as net/http makes them.
+// Attempt returns the number of this attempt according to the headers, from 1. It
+// returns 0 if they do not say, or not in a known form. Of several numbers it returns
+// the highest: a client and a proxy on the way may both retry. The keys of h must be
+// canonical, as net/http makes them.
 //
-// A client can claim what it likes, so this is fit for what a client would not
-// gain from: being late in the queue, not being early.
+// A client can claim any number. So use it only where a client would not gain by lying:
+// to put it later in the queue, never earlier.
 func Attempt(h http.Header) int {
 	attempt := 0
 	for i := range counters {
@@ -51,10 +50,9 @@ func Attempt(h http.Header) int {
 			}
 		}
 	}
-	// "attempt=2; max=3" of the AWS SDKs, with "ttl=..." at either end. From 1
-	// in all of them but Ruby's, which counts from 0: its first retry passes for
-	// a first attempt (aws-sdk-go-v2, retry/middleware.go; botocore, handlers.py;
-	// aws-sdk-ruby, retry_errors.rb).
+	// "attempt=2; max=3" of the AWS SDKs, with "ttl=..." at either end. They count from
+	// 1, except Ruby's, whose first retry looks like a first attempt (aws-sdk-go-v2,
+	// retry/middleware.go; botocore, handlers.py; aws-sdk-ruby, retry_errors.rb).
 	for _, v := range h["Amz-Sdk-Request"] {
 		for pair := range strings.SplitSeq(v, ";") {
 			if v, ok := strings.CutPrefix(strings.TrimSpace(pair), "attempt="); ok {
@@ -77,7 +75,7 @@ func Attempt(h http.Header) int {
 	return attempt
 }
 
-// count reads one to nine digits. No client counts further, so more are junk.
+// count reads one to nine digits. No client counts further: more are invalid.
 func count(s string) (n int, ok bool) {
 	if len(s) == 0 || len(s) > 9 {
 		return 0, false

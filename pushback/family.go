@@ -5,12 +5,12 @@ import (
 	"sync/atomic"
 )
 
-// A Family is a kind of client software, by its User-Agent. Clients of one family
-// treat Retry-After alike, so promises are counted by it.
+// A Family is a kind of client software, by its User-Agent. Clients of one family treat
+// Retry-After alike, so promises are counted per family.
 type Family uint8
 
-// The families. Their number is fixed: a User-Agent is the client's to choose,
-// and must not make metrics grow.
+// The families. Their number is fixed, so that User-Agents, which clients choose, do not
+// make metrics grow.
 const (
 	FamilyOther Family = iota
 	FamilyBrowser
@@ -40,8 +40,8 @@ func (f Family) String() string {
 	}[f]
 }
 
-// beginnings are how User-Agents of a family begin, by their first byte, or a
-// marker within those that no beginning tells. The first that fits counts.
+// beginnings are prefixes of User-Agents, by their first byte. markers are looked for in
+// those without a known prefix. The first match counts.
 var (
 	beginnings = [256][]agent{
 		'A': {{"Apache-HttpClient", FamilyJava}},
@@ -92,7 +92,7 @@ func FamilyOf(name string) Family {
 		if !strings.HasPrefix(name, a.text) {
 			continue
 		}
-		if a.family == FamilyBrowser { // as most robots call themselves, too
+		if a.family == FamilyBrowser { // most robots use this prefix, too
 			return marked(name, robots, FamilyBrowser)
 		}
 		return a.family
@@ -109,7 +109,7 @@ func marked(name string, markers []agent, otherwise Family) Family {
 	return otherwise
 }
 
-// FamilyStats counts what clients of one Family did with what they were told.
+// FamilyStats counts how clients of one Family treated what they were told.
 type FamilyStats struct {
 	Told  uint64 // refusals with a time to come back
 	Kept  uint64 // returns at that time

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Canonical codes of google.rpc.Code. By convention UNAVAILABLE is overload,
-// which most clients retry, and RESOURCE_EXHAUSTED is a client's own quota.
+// Canonical codes of google.rpc.Code. By convention UNAVAILABLE is overload, which most
+// clients retry, and RESOURCE_EXHAUSTED is a client's own quota.
 const (
 	grpcResourceExhausted = "8"
 	grpcUnavailable       = "14"
@@ -26,11 +26,11 @@ func IsGRPC(r *http.Request) bool {
 	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
 }
 
-// setGRPC sets the headers of a Trailers-Only response: everything is in them,
-// the status is 200, and there is no body. Only there do clients look for their
-// pushback; an HTTP 503 makes grpc-go retry by its own short backoff. A negative
-// pushback means not to retry (gRPC proposal A6); a RetryInfo cannot say so, and
-// without one OTLP exporters do not retry a RESOURCE_EXHAUSTED.
+// setGRPC sets the headers of a Trailers-Only response, which has status 200 and no
+// body. Clients look for their pushback only there; an HTTP 503 makes grpc-go retry by
+// its own short backoff. A negative pushback means not to retry (gRPC proposal A6). A
+// RetryInfo cannot say so, and without one OTLP exporters do not retry a
+// RESOURCE_EXHAUSTED.
 func (w *wording) setGRPC(h *header, f Refusal) {
 	message := w.texts(f).message
 	h.set("Content-Type", "application/grpc")

@@ -3,13 +3,13 @@ package pushback
 import "time"
 
 const (
-	// herdTick is the bin in which a Herd counts. It resolves pulses of clients
-	// on one timer, whose requests are spread by round trips and scheduling.
+	// herdTick is the bin in which a Herd counts. It resolves pulses of clients on one
+	// timer, whose requests are spread by round trips and scheduling.
 	herdTick = 100 * time.Millisecond
 
-	// herdGap is the longest silence that counts as bins in which nobody came:
-	// two of the second longest period. It bounds the work of one Tick to that
-	// of the calls which were left out. After more, a Herd starts anew.
+	// herdGap is the longest silence that counts as empty bins: two of the second
+	// longest period. It bounds the work of one Tick to that of the omitted calls. After
+	// more, a Herd starts anew.
 	herdGap = 10 * time.Minute
 
 	// A backlog of herdBacklog is a herd, until it is down to herdBacklogOver.
@@ -23,24 +23,22 @@ const (
 type HerdKind uint8
 
 const (
-	// NoHerd is none.
 	NoHerd HerdKind = iota
 
-	// BacklogHerd is many clients at once: the outstanding promises reach
-	// further than 5 s. It needs no statistics, and comes before the others in
-	// a report: it is there now.
+	// BacklogHerd is many clients at once: the outstanding promises reach further than
+	// 5 s. It needs no statistics, and has precedence in a report: it is there now.
 	BacklogHerd
 
-	// PeriodicHerd is a pulse in every period: cron jobs, timers, caches that
-	// expire together.
+	// PeriodicHerd is a pulse in every period: cron jobs, timers, caches that expire
+	// together.
 	PeriodicHerd
 
-	// EchoHerd is refused clients who come again after a fixed interval,
+	// EchoHerd is a retry storm: refused clients that come again after a fixed interval,
 	// whatever they are told.
 	EchoHerd
 )
 
-// String returns the word for k in events and metrics.
+// String returns the name of k in events and metrics.
 func (k HerdKind) String() string {
 	switch k {
 	case BacklogHerd:
@@ -53,17 +51,16 @@ func (k HerdKind) String() string {
 	return "none"
 }
 
-// A Herd watches arrivals for clients who come together. It counts in bins of
-// 100 ms, takes the same time and memory whatever the traffic (below 8 kB, with
-// what it points to), and keeps no client.
+// A Herd detects thundering herds: clients that come together. It counts in bins of
+// 100 ms, takes the same time and memory for any traffic (below 8 kB, including all that
+// it points to), and stores no client.
 //
-// What raises an alarm is silent in a week of each of six models of traffic
+// The measures that raise an alarm are silent in a week of each of six models of traffic
 // without a herd: Poisson, daily, in clusters, and switching between rates (see
-// TestHerdIsSilent). Allan factors and the CUSUM are not: they are told, and
-// raise none.
+// TestHerdIsSilent). Allan factors and the CUSUM are not silent: they are reported, and
+// raise no alarm.
 //
-// The zero Herd is ready. It is not safe for concurrent use: callers hold a
-// lock.
+// The zero Herd is ready. It is not safe for concurrent use: callers hold a lock.
 type Herd struct {
 	running    bool
 	backlogged bool
@@ -80,16 +77,15 @@ type Herd struct {
 	clients clientCount
 }
 
-// Tick takes what happened in the 100 ms that end at now: how many came, how many
-// of them were back after a refusal, and how many refusals were sent; and how far
-// the outstanding promises reach. Both kinds of arrivals are to be counted
-// without those who come when they were told to: what the calendar arranges is no
-// herd. Only who is back can be an echo.
+// Tick takes the counts of the 100 ms that end at now: arrivals, those of them that are
+// back after a refusal, and refusals sent; and how far the outstanding promises reach.
+// Neither kind of arrivals includes clients that come when they were told to: what the
+// calendar arranges is no herd. Only returning clients can be an echo.
 //
-// It must be called in order, and is to be called every 100 ms, also when nobody
-// comes. Calls may be late or early by less than 50 ms. What a call brings too
-// soon counts for the next one. Calls that are left out for up to 10 minutes are
-// bins in which nobody came; after more, everything that was learnt is forgotten.
+// Call it in order, every 100 ms, also without arrivals. Calls may be late or early by
+// less than 50 ms. The counts of an earlier call are added to the next one's. Omitted
+// calls count as empty bins, up to 10 minutes; after more, a Herd forgets all that it
+// has learned.
 func (h *Herd) Tick(now time.Duration, arrivals, back, refused int, backlog time.Duration) {
 	h.backlogged = backlog > herdBacklog || (h.backlogged && backlog > herdBacklogOver)
 
@@ -142,50 +138,48 @@ func (h *Herd) bin(arrivals float64, back, refused int) {
 	h.bins, h.second = 0, 0
 }
 
-// Saw notes that a client was refused; client is a 64-bit hash of it, uniform
-// and hard to choose for clients.
+// Saw tells that a client was refused; client is a 64-bit hash of it, uniform and hard
+// to choose for clients.
 func (h *Herd) Saw(client uint64) { h.clients.saw(client) }
 
 // A HerdReport is what a Herd knows.
 type HerdReport struct {
 	Kind HerdKind
 
-	// Size is how big the herd is. Of a backlog: how many different clients
-	// were refused in the last one to two minutes. Of a pulse or an echo: how
-	// many of its requests come per period.
+	// Size of the herd. Of a backlog: how many different clients were refused in the
+	// last one to two minutes. Of a pulse or an echo: its requests per period.
 	Size float64
 
-	// Period is 0 if none is known. Phase is when in it the middle of the pulse
-	// comes: 0 up to Period, counted from the epoch of now, so at t with
-	// t % Period == Phase. An echo whose clients are not in step has no phase:
-	// then it is 0. Both are also told of a pulse or an echo under a backlog.
+	// Period is 0 if none is known. Phase is when in it the middle of the pulse comes: 0
+	// up to Period, counted from the epoch of now, so at t with t % Period == Phase. It
+	// is 0 for an echo whose clients are not in step. Both are also reported of a pulse
+	// or an echo under a backlog.
 	Period, Phase time.Duration
 
-	// Q is how well the pulses of each of HerdPeriods coincide: about 0.5 for
-	// traffic without a period, at most 16.5. Above pulseAlarm there is a herd.
+	// Q is how well the pulses of each of HerdPeriods coincide: about 0.5 for traffic
+	// without a period, at most 16.5. Above pulseAlarm there is a herd.
 	Q [len(HerdPeriods)]float64
 
-	// Echo is which share of the refused comes again after exactly each of
+	// Echo is the share of refused clients that comes again after exactly each of
 	// HerdLags; 0 if it is too little to tell from none.
 	Echo [len(HerdLags)]float64
 
-	// AllanFactor is how uneven arrivals are at each of HerdAllanScales: 1 for
-	// Poisson arrivals, 0 if less than 5 come per bin. AllanRatio is the same,
-	// divided by its mean of about one hour: above 2 something has changed.
+	// AllanFactor is how uneven arrivals are at each of HerdAllanScales: 1 for Poisson
+	// arrivals, 0 if less than 5 come per bin. AllanRatio is the same, divided by its
+	// mean of about one hour: above 2 something has changed.
 	AllanFactor, AllanRatio [len(HerdAllanScales)]float64
 
-	// CUSUM is how much more has come of late than usual: 0 to 28; above 14 the
-	// rate has stepped up.
+	// CUSUM is how much more has come lately than usual: 0 to 28; above 14 the rate has
+	// stepped up.
 	CUSUM float64
 
-	// Distinct is how many different clients were refused in the last one to
-	// two minutes, to about 2.3 %; Requests is how often. Their ratio is near 1
-	// for a herd and near 0 for a few who hammer.
+	// Distinct is how many different clients were refused in the last one to two
+	// minutes, to about 2.3 %; Requests is how often. Their ratio is near 1 for a herd
+	// and near 0 for a few clients that hammer.
 	Distinct, Requests uint64
 }
 
-// Kind returns the kind of herd there is: that of Report, for a few nanoseconds
-// instead of some microseconds.
+// Kind returns Report's Kind, in a few nanoseconds instead of some microseconds.
 func (h *Herd) Kind() HerdKind {
 	switch {
 	case h.backlogged:

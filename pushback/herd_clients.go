@@ -7,14 +7,14 @@ const (
 	// 1.04/sqrt(2^11) = 2.3 %.
 	clientPrecision = 11
 
-	// clientTurn is after how many bins of 100 ms the older count is begun
-	// anew: one minute, which is longer than any promise.
+	// clientTurn is after how many bins of 100 ms the older count starts anew: one
+	// minute, which is longer than any promise.
 	clientTurn = 600
 )
 
-// A clientCount counts how many different clients were refused of late, in two
-// HyperLogLogs that take turns: every client goes into both, the older one is
-// read, and when it is two turns old it is emptied and becomes the newer.
+// A clientCount counts how many different clients were refused lately, in two
+// HyperLogLogs that take turns. Every client goes into both, the older one is read, and
+// when it is two turns old it is emptied and becomes the newer.
 type clientCount struct {
 	sketch   [2]*hyperloglog.Sketch // nil until the first refusal
 	requests [2]uint64

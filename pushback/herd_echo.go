@@ -5,44 +5,42 @@ import (
 	"time"
 )
 
-// HerdLags are the intervals at which a Herd looks for refused clients who
-// come again: those that clients wait between attempts when they ignore what
-// they are told.
+// HerdLags are the intervals at which a Herd looks for refused clients that come again:
+// the usual waits between attempts of clients that ignore what they are told.
 var HerdLags = [...]time.Duration{
 	time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second,
 	8 * time.Second, 10 * time.Second, 30 * time.Second,
 }
 
 const (
-	// echoBins holds the refusals of the longest lag, and of a few bins around.
-	// A power of two, so that the ring needs no division.
+	// echoBins holds the refusals of the longest lag, and of a few bins around. A power
+	// of two, so that the ring needs no division.
 	echoBins = 512
 
-	// echoKeep is what a second weighs after the next: exp(-1/256).
-	// An echo of clients who are not in step is faint; that of clients who are is
-	// a pulse, and found as one.
+	// echoKeep is the weight of a second after the next: exp(-1/256). An echo of clients
+	// that are not in step is faint; clients in step are a pulse, and found as one.
 	echoKeep = 0.996101369470117534
 
-	// echoAlarm is the q above which there is an echo, and echoClear at which
-	// share of it that ends. Without one, q is about half a chi-square of one
-	// degree of freedom, which is above 20 once in 4e9 looks; in the weeks of
-	// TestHerdIsSilent it stayed below 12.
+	// echoAlarm is the q above which there is an echo. It ends below the share echoClear
+	// of that. Without an echo, q is about half a chi-square of one degree of freedom,
+	// which is above 20 once in 4e9 looks; in the weeks of TestHerdIsSilent it stayed
+	// below 12.
 	echoAlarm = 20
 	echoClear = 0.6
 
-	// echoTold is the q from which on a share is told.
-	echoTold = 4
+	// echoMinQ is the q from which on a share is reported.
+	echoMinQ = 4
 
-	// echoShare is which share of the refused must come again for an alarm.
+	// echoShare is the share of refused clients that must come again for an alarm.
 	echoShare = 0.1
 )
 
-// echoes tells which share of the refused comes again after a fixed time.
+// echoes measures the share of refused clients that comes again after a fixed time.
 //
-// For every lag, arrivals are multiplied with the refusals one lag before, less
-// those a little before and after: bursts, which are wider than that, cancel,
-// and only an echo of the same shape remains. The products of every second are
-// added up and compared with their own squares, as in pulse.
+// For every lag, arrivals are multiplied by the refusals one lag before, less those a
+// little before and after. Bursts, which are wider than that, cancel, and only an echo
+// of the same shape remains. The products of every second are added up and compared
+// with their own squares, as in pulse.
 type echoes struct {
 	refused [echoBins]uint16 // in each of the last bins; at most 65535
 	next    uint16
@@ -82,9 +80,9 @@ func (e *echoes) add(arrivals float64, refused int) {
 	if e.idle < echoBins {
 		above := arrivals - e.mean
 		for i, lag := range echoLags {
-			// Whoever comes again needs a round trip more than the interval, so
-			// the echo is in this bin or in the next. The bins to compare with
-			// leave two free on either side.
+			// A client that comes again takes a round trip longer than the interval, so
+			// the echo is in this bin or in the next. The bins to compare with leave two
+			// free on either side.
 			at := func(back uint16) float64 { return float64(e.refused[(e.next-lag-back)%echoBins]) }
 			edge := at(0) + at(1) - at(4) - at(^uint16(2)) // back 4 and forth 3
 			l := &e.lag[i]
@@ -97,7 +95,7 @@ func (e *echoes) add(arrivals float64, refused int) {
 
 // endSecond adds the second to those before.
 func (e *echoes) endSecond() {
-	if e.idle == echoBins { // nobody is left who could come again
+	if e.idle == echoBins { // no refused client is left that could come again
 		e.lag = [len(HerdLags)]echo{}
 		return
 	}
@@ -116,7 +114,7 @@ func (e *echoes) endSecond() {
 	}
 }
 
-// q is how sure the echo is; 0 if there are less arrivals than usual.
+// q is how certain the echo is; 0 if there are fewer arrivals than usual.
 func (l *echo) q() float64 {
 	if l.sumProducts <= 0 {
 		return 0
@@ -124,8 +122,8 @@ func (l *echo) q() float64 {
 	return l.sumProducts * l.sumProducts / l.sumSquares
 }
 
-// regression is the share of the refused that comes again: the products are those
-// of one bin's refusals, the squares those of four.
+// regression is the share of refused clients that comes again: the products are those of
+// one bin's refusals, the squares those of four.
 func (l *echo) regression() float64 {
 	if l.sumRefused == 0 {
 		return 0
@@ -134,14 +132,14 @@ func (l *echo) regression() float64 {
 }
 
 func (l *echo) share() float64 {
-	if l.q() < echoTold {
+	if l.q() < echoMinQ {
 		return 0
 	}
 	return min(1, l.regression())
 }
 
-// loudest returns the shortest alarmed lag, or -1: those who come again and
-// again show at its multiples too.
+// loudest returns the shortest lag with an alarm, or -1. Clients that repeat more than
+// once also show at its multiples.
 func (e *echoes) loudest() int {
 	for i := range e.lag {
 		if e.lag[i].alarm {

@@ -5,41 +5,40 @@ import (
 	"time"
 )
 
-// HerdPeriods are the periods at which a Herd looks for pulses: those of cron
-// jobs, of timers and of clients' fixed intervals.
+// HerdPeriods are the periods at which a Herd looks for pulses: those of cron jobs, of
+// timers and of clients' fixed intervals.
 var HerdPeriods = [...]time.Duration{
 	time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second,
 	30 * time.Second, time.Minute, 5 * time.Minute, time.Hour,
 }
 
 const (
-	// pulseKeep is what a cycle weighs after the next: exp(-1/16), so that
-	// about 16 cycles are remembered.
+	// pulseKeep is the weight of a cycle after the next: exp(-1/16), so that about 16
+	// cycles are remembered.
 	pulseKeep = 0.939413062813475786
 
-	// pulseAlarm is the Q above which there is a herd. In 200 weeks of 1 s cycles
-	// of noise, Q exceeded 5 on 237 occasions, 6 on 5, and 7 on none; periods
-	// that are longer have fewer cycles.
+	// pulseAlarm is the Q above which there is a herd. In 200 weeks of 1 s cycles of
+	// noise, Q exceeded 5 on 237 occasions, 6 on 5, and 7 on none; longer periods have
+	// fewer cycles.
 	pulseAlarm = 7
 
 	// pulseCycles is how many cycles must have been seen before an alarm.
 	pulseCycles = 12
 
-	// pulseShare is which share of the requests must be in step for an alarm:
-	// a smaller herd is too small to matter, however regular it is.
+	// pulseShare is the share of the requests that must be in step for an alarm: a
+	// smaller herd does not matter, however regular it is.
 	pulseShare = 0.03
 
-	// pulseClear is at which share of pulseAlarm an alarm ends.
+	// An alarm ends below the share pulseClear of pulseAlarm.
 	pulseClear = 0.6
 )
 
-// A pulse tells whether the arrivals of one period come at the same time in
-// each of them. Every cycle's arrivals are added up as a vector: each a unit
-// long, in the direction of its moment on the clock face of the period. Vectors
-// of cycles with a common pulse point the same way and add up; others cancel.
-// As their sum is compared with their own lengths, not with what Poisson
-// arrivals would give, bursts without a period change nothing, however big.
-// (The Rayleigh test with a robust variance. Ours.)
+// A pulse measures whether the arrivals of every cycle of a period come at the same
+// time in it. The arrivals of a cycle are added up as vectors of length one, in the
+// direction of their time on the clock face of the period. Vectors of cycles with a
+// common pulse point the same way and add up; others cancel. Their sum is compared with
+// their own lengths, not with those of Poisson arrivals, so bursts without a period
+// change nothing, however big. (The Rayleigh test with a robust variance. Ours.)
 type pulse struct {
 	cos, sin float64 // the direction of the bin that comes next
 	bins     int     // of the cycle that has begun
@@ -76,7 +75,7 @@ var pulseTurns = func() (turns [len(HerdPeriods)]pulseTurn) {
 
 // add takes one bin.
 func (p *pulse) add(arrivals float64, t *pulseTurn) {
-	if p.bins == 0 { // afresh, so that rounding cannot add up
+	if p.bins == 0 { // anew, so that rounding errors cannot add up
 		p.cos, p.sin = t.midCos, t.midSin
 	}
 	p.x += arrivals * p.cos
@@ -125,19 +124,19 @@ func (p *pulse) size() float64 {
 	return math.Hypot(p.sumX, p.sumY) / p.weight
 }
 
-// spread returns which share of the period, to either side of the phase, the
-// pulse may be thought in: two standard errors of the phase, which follow from
-// how much the cycles differ; and never below 1/60 or one bin, as the width
-// of the pulse itself is not known. (A second of a minute. Ours.)
+// spread returns the share of the period, to either side of the phase, that the pulse is
+// expected in: two standard errors of the phase, which follow from how much the cycles
+// differ. It is never below 1/60 or one bin, as the width of the pulse is not known. (A
+// second of a minute. Ours.)
 func (p *pulse) spread(bins int) float64 {
 	agreement := p.q / p.weight // 1 if all cycles have the same vector
 	phaseError := math.Sqrt(max(0, 1/agreement-1)/(2*p.weight)) / (2 * math.Pi)
 	return min(0.5, max(2*phaseError, 1.0/60, 1/float64(bins)))
 }
 
-// strongest returns the alarmed period with the highest Q, or -1. A pulse also
-// shows at whole fractions of its period, but is weaker there: only in some of
-// the cycles.
+// strongest returns the period with an alarm and the highest Q, or -1. A pulse also
+// shows at whole fractions of its period, but is weaker there, as only some of the
+// cycles have it.
 func (h *Herd) strongest() int {
 	best := -1
 	for i := range h.pulses {
@@ -156,9 +155,8 @@ func (h *Herd) phase(i int) time.Duration {
 	return mod(begun+time.Duration(turn*float64(period)), period)
 }
 
-// Pulse returns how many requests of a periodic herd are to be expected in
-// [from, to), besides all others: the room to leave for them. It is 0 without a
-// known period. It takes the strongest period only.
+// Pulse returns how many requests of a periodic herd are expected in [from, to), in
+// addition to all others. It is 0 without a known period, and takes the strongest only.
 func (h *Herd) Pulse(from, to time.Duration) float64 {
 	i := h.strongest()
 	if i < 0 || from >= to {

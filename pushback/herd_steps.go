@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// HerdAllanScales are the bins at which a Herd compares arrivals with those of
+// HerdAllanScales are the sizes of the bins whose arrivals a Herd compares with those of
 // the bin before.
 var HerdAllanScales = [...]time.Duration{
 	100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond,
@@ -17,14 +17,14 @@ const (
 	allanSecond = 3 // the scale of 1 s
 
 	allanGain  = 1.0 / 32 // of a new pair of bins
-	allanPairs = 32       // before the factor is told
+	allanPairs = 32       // before the factor is reported
 	allanMean  = 5        // arrivals per bin below which it is not
 )
 
 // An allan is the Allan factor at one scale: half the mean squared difference of
-// neighbouring bins, over their mean. It is 1 for Poisson arrivals, more for
-// bursts. (Lowen and Teich 1996; unlike the Fano factor it does not take a daily
-// curve for bursts.)
+// neighbouring bins, over their mean. It is 1 for Poisson arrivals, more for bursts.
+// (Lowen and Teich 1996; unlike the Fano factor it does not mistake a daily curve for
+// bursts.)
 type allan struct {
 	sum, first   float64 // the bin that has begun; the first bin of the pair
 	parts        uint8   // of the bin that has begun
@@ -92,12 +92,11 @@ const (
 	cusumFrozen = cusumGain / 10
 	cusumSlack  = 0.5 // standard deviations that are no step
 	cusumDoubt  = 3   // above it the mean is frozen: the step must not become usual
-	cusumMost   = 28  // twice what is a step: after a long one, 0 is reached again in a minute
+	cusumMost   = 28  // twice the sum that is a step: after a long one, 0 is reached again in a minute
 )
 
-// A cusum adds up by how much more comes per second than usual (Page 1954),
-// in standard deviations of traffic that is as uneven as the Allan factor at
-// 1 s says.
+// A cusum adds up by how much the arrivals per second exceed the usual (Page 1954), in
+// standard deviations of traffic as uneven as the Allan factor at 1 s says.
 type cusum struct {
 	seconds   uint8 // seen, up to cusumLearn
 	mean, sum float64

@@ -13,9 +13,8 @@ type Hint struct {
 	Never   bool // not at all; Seconds and Ms are 0
 }
 
-// hint rounds wait up to milliseconds and to whole seconds, and bounds both by
-// hi seconds, and by lo seconds if that is more than the rounding makes of it:
-// with a lo of 1 the milliseconds say the exact wait.
+// hint rounds wait up to milliseconds and to whole seconds. Both are at most hi seconds.
+// A lo above 1 is their least; with a lo of 1 the milliseconds are the exact wait.
 func hint(wait time.Duration, lo, hi int) Hint {
 	ms := int64(wait / time.Millisecond)
 	if wait%time.Millisecond > 0 {

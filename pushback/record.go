@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// A record is what is remembered of one client, in 16 bytes:
+// A record holds what is known of one client, in 16 bytes:
 //
 //	who:  tag 40 | due 24 (4 ms)
 //	what: told 13 (16 ms) | number 18 (32) | count 10 | kind 5 | strikes 5 | class 3 | gap 6 | score 2 | protected 1 | deferred 1
 //
-// Instants are kept modulo their range, 18 hours and 131 s, and read as the
-// nearest to now. That is right for those that still matter: no promise is
-// farther than maxAhead, and none is worth anything maxLate after. An older one
-// may be misread once in 18 hours, as a promise that nobody made.
+// Instants are kept modulo their range, 18 hours and 131 s, and read as the nearest to
+// now. That is right for those that still matter: no promise is farther than maxAhead,
+// and none is worth anything maxLate after. An older one may be misread once in 18
+// hours, as a promise that was never made.
 type record struct{ who, what uint64 }
 
 const (
@@ -27,12 +27,12 @@ const (
 	// maxAhead is the longest promise with its penalty, and a second for rounding.
 	maxAhead = maxSeconds*time.Second + maxPenalties*penalty + time.Second
 
-	// maxLate is how late a client may come and still be as good as on time.
-	// Clients that add their own backoff, of up to 30 s, or a fifth come then.
+	// maxLate is how late a client may come and still count as on time, as clients do
+	// that add their own backoff, of up to 30 s or a fifth.
 	maxLate = 60 * time.Second
 )
 
-// field is a place in record.what.
+// field is a bit field of record.what.
 type field struct{ shift, bits uint8 }
 
 var (
@@ -65,13 +65,13 @@ func (r *record) due(now time.Duration) time.Duration {
 	return near(r.who&dueMask, 24, dueUnit, now)
 }
 
-// setDue rounds down: nobody is early by rounding.
+// setDue rounds down, so that no client is early by rounding.
 func (r *record) setDue(at time.Duration) {
 	r.who = r.who&^dueMask | uint64(at/dueUnit)&dueMask
 }
 
-// told returns when the client was told: within a second from now, if it is being
-// held back, or up to 130 s ago.
+// told returns when the client was told: up to 130 s ago, or within a second from now if
+// the answer is held back.
 func (r *record) told(now time.Duration) time.Duration {
 	const turn = toldUnit << 13
 	told := near(r.get(fTold), 13, toldUnit, now)
@@ -90,7 +90,7 @@ func near(v uint64, bits int, unit, now time.Duration) time.Duration {
 	return time.Duration(n+d) * unit
 }
 
-// outstanding returns how many promises the client has that are still good.
+// outstanding returns how many valid promises the client has.
 func (r *record) outstanding(now time.Duration) int {
 	n := int(r.get(fCount))
 	if n == 0 {
@@ -102,16 +102,16 @@ func (r *record) outstanding(now time.Duration) int {
 	return n
 }
 
-// While some promises of a client with slots are due, those that replace others
-// are put aside where a deferred client has its number: how many, 8 bits, and
-// the earliest, 10 bits of asideUnit.
+// While some promises of a client with slots are due, those that replace others are put
+// aside, in the bits of a deferred client's number: how many, 8 bits, and the earliest,
+// 10 bits of asideUnit.
 const (
 	asideBits = 10
 	asideUnit = 128 * time.Millisecond
 	maxAside  = 1<<8 - 1
 )
 
-// putAside adds a promise to those put aside, and reports whether there was room.
+// putAside adds a promise to those put aside, unless they are too many.
 func (r *record) putAside(now, at time.Duration) bool {
 	if r.get(fDeferred) == 1 {
 		return false
@@ -136,8 +136,8 @@ func (r *record) aside() int {
 	return int(r.get(fNumber) >> asideBits)
 }
 
-// recall takes up what was put aside, when the last of the others is done with, and
-// reports whether there was anything.
+// recall restores the promises that were put aside, when the last of the others is done
+// with, and reports whether there were any.
 func (r *record) recall(now time.Duration) bool {
 	aside := r.get(fNumber)
 	n := aside >> asideBits
@@ -150,18 +150,18 @@ func (r *record) recall(now time.Duration) bool {
 	return true
 }
 
-// A Class is how a client behaves, as far as its returns tell.
+// A Class is how a client behaves, judged by its returns.
 type Class uint8
 
 // The classes.
 const (
 	Unknown     Class = iota // has not come back yet
 	Honours                  // comes when it was told
-	Late                     // comes later, as with a backoff of its own on top
+	Late                     // comes later, as with its own backoff on top
 	Hammer                   // comes at once, over and over
-	Fixed                    // comes at an interval of its own
-	Exponential              // comes at growing intervals of its own
-	Jittered                 // comes at random intervals of its own
+	Fixed                    // comes at its own fixed interval
+	Exponential              // comes at its own growing intervals
+	Jittered                 // comes at its own random intervals
 	Early                    // comes within two seconds, whatever it was told
 
 	Classes = iota
@@ -171,17 +171,16 @@ func (c Class) String() string {
 	return [Classes]string{"unknown", "honours", "late", "hammer", "fixed", "exponential", "jittered", "early"}[c]
 }
 
-// observe learns from a return at now: when was it, and when was it due? The
-// rules are those of a classifier that was measured on simulated clients, for
-// the one gap that there is room for. From two returns it knows all who honour,
-// hammer, or come at growing intervals, and 9 of 10 who come at a fixed one of up
-// to 8 s; some of the others are what was told by luck. Random intervals are told
-// from short ones no better than by guessing. What it relies on is that everyone
-// is told a different time.
+// observe classifies the client by a return at now. The rules are those of a classifier
+// that was measured on simulated clients, reduced to one stored gap. From two returns it
+// recognises all clients that honour, hammer, or come at growing intervals, and 9 of 10
+// that come at a fixed one of up to 8 s; some of the others come on time by luck. Random
+// intervals are told from short ones no better than by guessing. It relies on different
+// clients being told different times.
 func (r *record) observe(now time.Duration) {
 	told, due := r.told(now), r.due(now)
 	gap, wait := now-told, due-told
-	if gap < 0 { // a parallel request: it cannot be an answer to what has not been said
+	if gap < 0 { // a parallel request, sent before the answer
 		return
 	}
 	code := gapCode(gap)
@@ -216,8 +215,8 @@ func (r *record) observe(now time.Duration) {
 	}
 }
 
-// tolerance is how much too early counts as on time: clocks, timers and the
-// rounding of this record differ a little.
+// tolerance is how early a client may come and still count as on time: clocks, timers
+// and the rounding of this record differ a little.
 func tolerance(wait time.Duration) time.Duration {
 	return max(50*time.Millisecond, wait/50)
 }

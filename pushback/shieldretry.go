@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// Shield-Retry is a Dictionary of RFC 9651 for clients that know this project.
-// It says what Retry-After has no room for:
+// Shield-Retry is a Dictionary of RFC 9651 for clients that know this project. It says
+// more than Retry-After can:
 //
 //	after=6.42, grace=5.0, mode=slot           come in 6.42 s
 //	after=15.0, mode=window, window=14.5       come at any time from 15 s on, for 14.5 s
 //	mode=never                                 do not come back
 //
 // The first two may end in ticket="...", to be sent back in the request's own
-// Shield-Retry. A request asks for the field by having one, whatever is in it.
+// Shield-Retry. A request asks for the field by having one, with any content.
 
 const (
-	// onTime is how late a client should come at most, as the member grace says
-	// it. Ours: what delays a client that means to be on time is a round trip
-	// and its own timers. A Ledger is more patient.
-	onTime = 5 * time.Second
+	// slotGrace is how late a client should come at most, for the member grace. Ours: a
+	// client that intends to be on time is delayed by a round trip and its timers. A
+	// Ledger allows more.
+	slotGrace = 5 * time.Second
 
-	// cookieKept is how long after its time a browser keeps its ticket. Ours:
-	// as long as a Ledger is patient. An old ticket is worth nothing anyway.
-	cookieKept = time.Minute
+	// cookieGrace is how long after its time a browser keeps its ticket. Ours: the
+	// maxLate of a Ledger. An older ticket is worth nothing anyway.
+	cookieGrace = time.Minute
 )
 
 // ReadsShieldRetry reports whether the client knows Shield-Retry. It then reads
@@ -38,12 +38,12 @@ func shieldRetry(f Refusal) string {
 	if f.Hint.Never {
 		return "mode=never"
 	}
-	var room [64 + len(`, ticket=""`) + maxTicket]byte
-	b := appendSeconds(append(room[:0], "after="...), int64(f.Hint.Ms))
+	var buf [64 + len(`, ticket=""`) + maxTicket]byte
+	b := appendSeconds(append(buf[:0], "after="...), int64(f.Hint.Ms))
 	if f.Window > 0 {
 		b = appendSeconds(append(b, ", mode=window, window="...), f.Window.Milliseconds())
 	} else {
-		b = append(appendSeconds(append(b, ", grace="...), onTime.Milliseconds()), ", mode=slot"...)
+		b = append(appendSeconds(append(b, ", grace="...), slotGrace.Milliseconds()), ", mode=slot"...)
 	}
 	if f.Ticket != "" {
 		b = append(append(append(b, `, ticket="`...), f.Ticket...), '"')
@@ -51,8 +51,8 @@ func shieldRetry(f Refusal) string {
 	return string(b)
 }
 
-// appendSeconds appends ms milliseconds as the seconds of a Decimal: one digit
-// of fraction at least, and no more zeros at its end (RFC 9651, section 4.1.5).
+// appendSeconds appends ms milliseconds as a Decimal in seconds: at least one digit of
+// fraction, and no other zeros at its end (RFC 9651, section 4.1.5).
 func appendSeconds(b []byte, ms int64) []byte {
 	b = strconv.AppendInt(b, ms/1000, 10)
 	b = append(b, '.', '0'+byte(ms/100%10))
@@ -65,15 +65,14 @@ func appendSeconds(b []byte, ms int64) []byte {
 	return b
 }
 
-// ticketCookie is where a browser keeps its ticket.
+// ticketCookie is the cookie with a browser's ticket.
 const ticketCookie = "shield_retry"
 
-// setTicketCookie gives a browser its ticket. It replaces one that is there
-// already, and leaves the cookies of others alone. Lax: the ticket comes along
-// when a person follows a link to the site, and nothing else from elsewhere
-// needs it.
+// setTicketCookie gives a browser its ticket. It replaces an earlier ticket, and leaves
+// other cookies alone. With SameSite=Lax the ticket is sent when a person follows a link
+// to the site, and no other cross-site request needs it.
 func setTicketCookie(h http.Header, r *http.Request, f Refusal) {
-	age := f.Hint.Seconds + int((f.Window+cookieKept+time.Second-1)/time.Second)
+	age := f.Hint.Seconds + int((f.Window+cookieGrace+time.Second-1)/time.Second)
 	cookie := ticketCookie + "=" + f.Ticket + "; Path=/; Max-Age=" + strconv.Itoa(age) + "; HttpOnly; SameSite=Lax"
 	if r.TLS != nil {
 		cookie += "; Secure"
@@ -91,9 +90,9 @@ func setTicketCookie(h http.Header, r *http.Request, f Refusal) {
 // maxTicket bounds what is read as a ticket, in bytes.
 const maxTicket = 128
 
-// TicketOf returns the ticket that a request brings back in its Shield-Retry
-// field or else in its cookie, or "". Whether the ticket is worth anything, it
-// does not say: only that it looks like one. It does not allocate.
+// TicketOf returns the ticket in a request's Shield-Retry field, or else in its cookie,
+// or "". It checks the form only: Redeem says whether the ticket is valid. It does not
+// allocate.
 func TicketOf(r *http.Request) string {
 	ticket := ""
 	for _, field := range r.Header["Shield-Retry"] {
@@ -112,9 +111,8 @@ func TicketOf(r *http.Request) string {
 	return ""
 }
 
-// ticketInField returns the String ticket of a Dictionary, and whether it has a
-// member of that name. It reads every Dictionary right; of what is none it may
-// read a part.
+// ticketInField returns the String ticket of a Dictionary, and whether it has a member
+// of that name. It reads every valid Dictionary; of an invalid one it may read a part.
 func ticketInField(field string) (ticket string, found bool) {
 	for field != "" {
 		var member string
@@ -131,9 +129,8 @@ func ticketInField(field string) (ticket string, found bool) {
 	return ticket, found
 }
 
-// cutMember cuts a Dictionary or its rest at the first comma that is not in a
-// String or Display String. Only in the former does a backslash hide the next
-// byte.
+// cutMember cuts a Dictionary, or the rest of one, at the first comma that is not in a
+// String or Display String. Only in a String does a backslash escape the next byte.
 func cutMember(field string) (member, rest string) {
 	for i := 0; i < len(field); i++ {
 		switch field[i] {
@@ -151,8 +148,8 @@ func cutMember(field string) (member, rest string) {
 	return field, ""
 }
 
-// ticketInItem returns the ticket in what follows the key of a member: = and a
-// String, perhaps with parameters.
+// ticketInItem returns the ticket in the part of a member after its key: = and a String,
+// perhaps with parameters.
 func ticketInItem(item string) string {
 	s, isString := strings.CutPrefix(item, `="`)
 	ticket, parameters, closed := strings.Cut(s, `"`)
@@ -167,7 +164,7 @@ func ticketInItem(item string) string {
 func ticketInCookies(field string) string {
 	const space = " \t\r\n"
 	if !strings.Contains(field, ticketCookie) {
-		return "" // as a rule
+		return "" // the usual case
 	}
 	for field != "" {
 		var pair string
@@ -186,8 +183,8 @@ func ticketInCookies(field string) string {
 	return ""
 }
 
-// looksLikeTicket reports whether s is of 1 to maxTicket bytes that a token68 may
-// have (RFC 9110, section 11.2): they can stand in a String and in a cookie alike.
+// looksLikeTicket reports whether s has 1 to maxTicket bytes, all allowed in a token68
+// (RFC 9110, section 11.2): these fit into a String and into a cookie.
 func looksLikeTicket(s string) bool {
 	if s == "" || len(s) > maxTicket {
 		return false

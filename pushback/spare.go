@@ -5,65 +5,73 @@ import (
 	"time"
 )
 
-// base is how many requests per second come that keep no promise: an average
-// over 30 s. While a backlog stands, a herd is at the door; it must not be taken
-// for what always comes, or the spare rate would fall when it is needed. So the
-// average moves twenty times slower then, and no second counts for more than
-// three times of what is known.
-type base struct {
-	rate float64
-	seen time.Duration // how long has been averaged, up to 30 s
+// baseLoad is the rate of requests that keep no promise: an EWMA over 30 s. A backlog
+// means that a herd has come. It must not count as base load, or the spare rate would
+// fall when it is needed. So the average moves twenty times slower then, and no second
+// counts for more than three times of what is known.
+type baseLoad struct {
+	rate float64       // requests per second
+	seen time.Duration // how long has been averaged, up to baseWindow
 }
 
-const baseMemory = 30 * time.Second
+const baseWindow = 30 * time.Second
 
-func (b *base) add(requests float64, d time.Duration, standing bool) {
+func (b *baseLoad) add(requests float64, d time.Duration, backlog bool) {
 	if d <= 0 {
 		return
 	}
 	rate := requests / d.Seconds()
-	gain := 1 - math.Exp(-d.Seconds()/baseMemory.Seconds())
-	if b.seen < baseMemory { // a plain average, as long as little is known
+	gain := 1 - math.Exp(-d.Seconds()/baseWindow.Seconds())
+	if b.seen < baseWindow { // a plain average, as long as little is known
 		gain = max(gain, d.Seconds()/(b.seen+d).Seconds())
 	}
-	if standing {
+	if backlog {
 		gain /= 20
 		rate = min(rate, 3*b.rate+10)
 	} else {
-		b.seen = min(b.seen+d, baseMemory)
+		b.seen = min(b.seen+d, baseWindow)
 	}
 	b.rate += min(gain, 1) * (rate - b.rate)
 }
 
-// kept is the share of promises that clients come back for, averaged over the
-// last keptMemory of them. Those who come late count when they come.
-type kept struct {
+// keptPromises measures the share of promises that clients come back for: an EWMA over
+// keptWindow of them. A client that comes late counts when it comes.
+type keptPromises struct {
 	made, kept float64
 }
 
-// keptRest is how fast that is. Ours: a minute after a load test that nobody came
-// back from, the next crowd should be trusted again.
-const keptRest = 15 * time.Second
+const (
+	// keptWindow is over how many promises the share of kept ones is averaged.
+	keptWindow = 200
 
-// prior is how many kept promises are taken for granted at the beginning.
-const prior = 10
+	// keptForgetTime is the time constant of forget. Ours: a minute after a load test
+	// from which no client came back, the next crowd should be trusted again.
+	keptForgetTime = 15 * time.Second
 
-func (k *kept) add(made, kept float64) {
-	fade := math.Exp(-made / keptMemory)
+	// keptPrior is how many kept promises are assumed at the beginning.
+	keptPrior = 10
+
+	// minKeptShare bounds overbooking: no slot is promised to more than four clients.
+	minKeptShare = 0.25
+)
+
+func (k *keptPromises) add(made, kept float64) {
+	fade := math.Exp(-made / keptWindow)
 	k.made = k.made*fade + made
 	k.kept = k.kept*fade + kept // may be above made: a neighbour's
 }
 
-// rest forgets, while nobody waits: the next crowd need not be like the last one.
-func (k *kept) rest(d time.Duration) {
-	fade := math.Exp(-d.Seconds() / keptRest.Seconds())
+// forget is for a time in which no client waits: the next crowd need not be like the
+// last one.
+func (k *keptPromises) forget(d time.Duration) {
+	fade := math.Exp(-d.Seconds() / keptForgetTime.Seconds())
 	k.made *= fade
 	k.kept *= fade
 }
 
-func (k *kept) late() { k.kept = max(k.kept, min(k.kept+1, k.made)) }
+func (k *keptPromises) addLate() { k.kept = max(k.kept, min(k.kept+1, k.made)) }
 
-// share returns the share, leastKept to 1.
-func (k *kept) share() float64 {
-	return min(max(leastKept, (k.kept+prior)/(k.made+prior)), 1)
+// share returns the share, minKeptShare to 1.
+func (k *keptPromises) share() float64 {
+	return min(max(minKeptShare, (k.kept+keptPrior)/(k.made+keptPrior)), 1)
 }

@@ -9,7 +9,7 @@ import (
 // From the first second on the base is the plain average, and after 30 s what
 // was longer ago fades.
 func TestBaseLearnsAtOnce(t *testing.T) {
-	var b base
+	var b baseLoad
 	b.add(50, time.Second, false)
 	if math.Abs(b.rate-50) > 1e-9 {
 		t.Errorf("after one second with 50 requests: %v/s", b.rate)
@@ -32,7 +32,7 @@ func TestBaseLearnsAtOnce(t *testing.T) {
 // While a backlog stands, the herd at the door is not taken for what always
 // comes.
 func TestBaseIsFrozenWhileABacklogStands(t *testing.T) {
-	var b base
+	var b baseLoad
 	for range 60 {
 		b.add(50, time.Second, false)
 	}
@@ -43,7 +43,7 @@ func TestBaseIsFrozenWhileABacklogStands(t *testing.T) {
 	if b.rate < 50 || b.rate > 52 {
 		t.Errorf("ten seconds of a herd moved the base from 50 to %.2f/s", b.rate)
 	}
-	b = base{}
+	b = baseLoad{}
 	for range 10 {
 		b.add(1e6, time.Second, true)
 	}
@@ -61,16 +61,16 @@ func TestBaseIsFrozenWhileABacklogStands(t *testing.T) {
 func TestBaseTakesOddTimes(t *testing.T) {
 	for _, d := range []time.Duration{-time.Second, 0, 1, ms, time.Hour, 100 * 365 * 24 * time.Hour} {
 		for _, standing := range []bool{false, true} {
-			var b base
+			var b baseLoad
 			b.add(10, time.Second, false)
 			b.add(5, d, standing)
 			b.add(math.MaxUint64, time.Second, true)
-			if !(b.rate >= 0) || math.IsInf(b.rate, 0) || b.seen < 0 || b.seen > baseMemory {
+			if !(b.rate >= 0) || math.IsInf(b.rate, 0) || b.seen < 0 || b.seen > baseWindow {
 				t.Errorf("over %v, standing %v: %+v", d, standing, b)
 			}
 		}
 	}
-	var b base
+	var b baseLoad
 	b.add(100, time.Second, false)
 	b.add(0, 24*time.Hour, false)
 	if b.rate > 0.1 {
@@ -83,7 +83,7 @@ func TestSpareIsBounded(t *testing.T) {
 	for _, test := range []struct{ base, service, want float64 }{
 		{0, 100, 98}, {50, 100, 48}, {90, 100, 10}, {1e12, 100, 10}, {0, 0.01, 0.0098}, {0, 1e9, 0.98e9}, {5, math.Inf(1), math.Inf(1)},
 	} {
-		c := Calendar{base: base{rate: test.base}}
+		c := Calendar{base: baseLoad{rate: test.base}}
 		if got := c.Spare(test.service); got != test.want && math.Abs(got-test.want) > 1e-9*test.want {
 			t.Errorf("%v/s with %v/s anyhow: spare is %v, want %v", test.service, test.base, got, test.want)
 		}
@@ -94,7 +94,7 @@ func TestSpareIsBounded(t *testing.T) {
 // was after some hundred more, and stays from 0.25 to 1.
 func TestKeptShareIsLearned(t *testing.T) {
 	for _, want := range []float64{0.3, 0.7, 1} {
-		var k kept
+		var k keptPromises
 		for range 200 {
 			k.add(1, want)
 		}
@@ -108,33 +108,33 @@ func TestKeptShareIsLearned(t *testing.T) {
 			t.Errorf("then 1,000 promises, %v of them kept: %.3f", 1.3-want, got)
 		}
 	}
-	var k kept
+	var k keptPromises
 	if k.share() != 1 {
 		t.Errorf("nothing is known: %v, want 1", k.share())
 	}
 	for _, n := range []float64{1, 1e3, 1e9} {
 		k.add(n, 0)
-		if s := k.share(); s < leastKept || s > 1 {
+		if s := k.share(); s < minKeptShare || s > 1 {
 			t.Errorf("%v promises broken: %v", n, s)
 		}
 	}
 	// Who comes late is counted when it comes, once.
-	k = kept{}
+	k = keptPromises{}
 	k.add(100, 70)
 	for range 30 {
-		k.late()
+		k.addLate()
 	}
 	if k.share() != 1 {
 		t.Errorf("30 no-shows of 100 came late: %v, want 1", k.share())
 	}
 	for range 1_000 {
-		k.late()
+		k.addLate()
 	}
 	if k.share() != 1 || k.kept > k.made {
 		t.Errorf("a thousand more: %+v", k)
 	}
 	// A promise may be counted with its neighbours in the next bucket.
-	k = kept{}
+	k = keptPromises{}
 	k.add(10, 13)
 	if k.share() != 1 {
 		t.Errorf("13 of 10 kept: %v", k.share())

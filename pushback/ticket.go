@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// Why a ticket is worth nothing now. Its bearer is a stranger then, no worse.
+// Errors of Redeem. The client counts as a stranger then, no worse.
 var (
 	ErrMalformed = errors.New("not a ticket")
 	ErrExpired   = errors.New("ticket of another time")             // over, or further ahead than a promise can be
-	ErrForged    = errors.New("ticket made by somebody else")       // or under another secret
+	ErrForged    = errors.New("ticket not signed with this secret") // forged, or of another secret
 	ErrForeign   = errors.New("ticket of another client")           // genuine
 	ErrEarly     = errors.New("ticket not due yet")                 // genuine, and good for later
 	ErrUsed      = errors.New("ticket used before")                 // or it may have been: the clock was set back
@@ -30,14 +30,14 @@ var (
 //
 //	due     7  microseconds since 1970: tickets of one client differ by it
 //	born    4  seconds since 1970
-//	client 12  MAC of the bytes that name the client
+//	client 12  MAC of the client's ID
 //	mac    16  MAC of the three above
 //
-// Both MACs are truncated HMAC-SHA256. RFC 2104, section 5, recommends at least
-// half of the hash, 16 bytes: 8 would save 10 characters and need an argument. For
-// the client 12 are enough: who finds another name with the same ones has won one
-// place that was somebody else's. The client has a MAC of its own so that a ticket
-// whose bearer now comes from another address is told from a forged one.
+// Both MACs are truncated HMAC-SHA256. RFC 2104, section 5, recommends at least half of
+// the hash, 16 bytes; 8 would save 10 characters and need an argument. For the client 12
+// are enough: finding another ID with the same MAC gains one slot of another client. The
+// client has its own MAC so that a ticket that comes from another address can be told
+// from a forged one.
 const (
 	bornAt   = 7
 	clientAt = bornAt + 4
@@ -48,34 +48,33 @@ const (
 	TicketLen = rawLen * 4 / 3
 )
 
-// The two MACs share a key and never an input: what they are of begins with one
-// of these, neither of which begins with the other. All that follows has a fixed
-// length, or, for the client, is the rest.
+// The two MACs share a key and never an input: their inputs begin with one of these,
+// neither of which begins with the other. The rest of an input has a fixed length or,
+// for the client, is its ID.
 const (
-	ofClient = "shield ticket 1 client "
-	ofTicket = "shield ticket 1 promise "
+	clientLabel = "shield ticket 1 client "
+	ticketLabel = "shield ticket 1 promise "
 )
 
-// When a ticket is good for its place. Replicas whose clocks differ by up to skew
-// agree that it is due; after grace it is over. Promises are at most 59 s ahead,
-// and 15 s more as a penalty; a ticket that is due in more than ahead is from
-// before the clock was set back, and its bearer would wait for no reason.
+// The validity of a ticket. Replicas whose clocks differ by up to clockSkew agree that
+// it is due; ticketGrace after that it is over. Promises are at most 59 s ahead, and 15 s
+// more as a penalty. A ticket that is due in more than maxTicketAhead is from before the
+// clock was set back, and its client would wait for no reason.
 const (
-	skew  = 2 * time.Second
-	grace = 60 * time.Second
-	ahead = 90 * time.Second
+	clockSkew      = 2 * time.Second
+	ticketGrace    = 60 * time.Second
+	maxTicketAhead = 90 * time.Second
 )
 
 // maxMaxUsed bounds the memory of a Tickets to 128 MiB.
 const maxMaxUsed = 1 << 22
 
-// Tickets makes and redeems promises that the client carries, so that several
-// replicas, and one that was restarted, keep them without shared state. All
-// that is needed is the same secret, and clocks that agree within 2 s.
+// Tickets makes and redeems signed promises that the client carries, so that several
+// replicas, and one that was restarted, keep them without shared state. They need only
+// the same secret, and clocks that agree within 2 s.
 //
-// A ticket is good for one place, at each replica: which of them were used is
-// remembered by each alone, and forgotten in a restart. Tickets is safe for
-// concurrent use.
+// A ticket is good once at each replica: each remembers the used ones alone, and forgets
+// them in a restart. Tickets is safe for concurrent use.
 type Tickets struct {
 	macs sync.Pool // of *macer, all with the secret
 	used usedTickets
@@ -87,10 +86,10 @@ type Ticket struct {
 	Born time.Time // when the client was refused first, in whole seconds
 }
 
-// NewTickets returns Tickets under secret: at least 16 bytes, which should be
-// random and known to the replicas alone. maxUsed is how many of the tickets that
-// are due within 64 s can be used, 1 to 4,194,304: 64 times the rate at which
-// promises fall due is enough. Each takes 32 bytes, from the start.
+// NewTickets returns Tickets under secret: at least 16 bytes, which should be random and
+// known to the replicas alone. maxUsed is how many tickets that are due within 64 s can
+// be used, 1 to 4,194,304: 64 times the rate at which promises fall due is enough. Each
+// takes 32 bytes, allocated at once.
 func NewTickets(secret []byte, maxUsed int) (*Tickets, error) {
 	var errs []error
 	if len(secret) < 16 {
@@ -112,31 +111,29 @@ func NewTickets(secret []byte, maxUsed int) (*Tickets, error) {
 	return t, nil
 }
 
-// Append appends the text of a ticket to dst: the promise that client, first
-// refused at born, has its place at due. client is what names it, in the same
-// bytes at every replica. due and born are wall-clock times; a ticket can say those
-// from 1970 to 2106. Two tickets of one client with the same due, to the
-// microsecond, and the same born, to the second, are one and the same.
+// Append appends the text of a ticket to dst: the promise that client, first refused at
+// born, has a slot at due. client is the client's ID, the same bytes at every replica.
+// due and born are wall-clock times, from 1970 to 2106. Two tickets of one client with
+// the same due, to the microsecond, and the same born, to the second, are equal.
 func (t *Tickets) Append(dst, client []byte, due, born time.Time) []byte {
 	m := t.macs.Get().(*macer)
 	raw := &m.raw
 	put56(raw, uint64(min(max(due.UnixMicro(), 0), math.MaxUint32*1_000_000)))
 	binary.BigEndian.PutUint32(raw[bornAt:], uint32(min(max(born.Unix(), 0), math.MaxUint32)))
-	copy(raw[clientAt:macAt], m.sum(ofClient, client))
-	copy(raw[macAt:], m.sum(ofTicket, raw[:macAt]))
+	copy(raw[clientAt:macAt], m.sum(clientLabel, client))
+	copy(raw[macAt:], m.sum(ticketLabel, raw[:macAt]))
 	dst = base64.RawURLEncoding.AppendEncode(dst, raw[:])
 	t.macs.Put(m)
 	return dst
 }
 
-// Redeem uses up a ticket that client brought at now, by the wall clock. If the
-// error is nil its promise is due: from 2 s before, to allow for clocks that
-// differ, to 60 s after. With ErrEarly it returns what was promised, to be told
-// again, and the ticket stays good. With any other error it returns no Ticket,
-// and the client is a stranger.
+// Redeem uses up a ticket that client brought at now, by the wall clock. If the error is
+// nil its promise is due: from 2 s before, as clocks differ, to 60 s after. With
+// ErrEarly it returns the promise, to be told again, and the ticket stays valid. With
+// any other error it returns no Ticket, and the client is a stranger.
 //
-// The cheap checks come first: what is malformed, or expired by its own words,
-// costs no MAC, and what is forged costs one.
+// The cheap checks come first: a malformed or expired ticket costs no MAC, a forged one
+// costs one.
 func (t *Tickets) Redeem(now time.Time, client []byte, text string) (Ticket, error) {
 	if len(text) != TicketLen {
 		return Ticket{}, ErrMalformed
@@ -153,11 +150,11 @@ func (t *Tickets) Redeem(now time.Time, client []byte, text string) (Ticket, err
 	return k, err
 }
 
-// A macer makes MACs under one key. An HMAC that is reset, and not made anew,
-// starts from the stored states of its pads: two blocks to hash instead of four.
+// A macer makes MACs under one key. An HMAC that is reset starts from the stored states
+// of its pads: two blocks to hash instead of the four of a new one.
 type macer struct {
 	hash hash.Hash
-	buf  [96]byte // what is on its way into hash, so that no caller's bytes escape
+	buf  [96]byte // input of hash: a copy, so that no caller's bytes escape
 	out  [sha256.Size]byte
 	text [TicketLen]byte
 	raw  [rawLen]byte
@@ -177,8 +174,8 @@ func (m *macer) sum(label string, message []byte) []byte {
 	}
 }
 
-// open checks everything but whether the ticket was used before. mark tells it
-// from all other genuine tickets, but for a chance of 2^-64.
+// open checks everything except whether the ticket was used before. mark identifies it
+// among genuine tickets, with a chance of error of 2^-64.
 func (m *macer) open(now time.Time, client []byte, text string) (k Ticket, mark uint64, err error) {
 	raw := &m.raw
 	copy(m.text[:], text)
@@ -189,16 +186,16 @@ func (m *macer) open(now time.Time, client []byte, text string) (k Ticket, mark 
 	k.Due = time.UnixMicro(int64(get56(raw)))
 	k.Born = time.Unix(int64(binary.BigEndian.Uint32(raw[bornAt:])), 0)
 	wait := k.Due.Sub(now)
-	if wait < -grace || wait > ahead {
+	if wait < -ticketGrace || wait > maxTicketAhead {
 		return k, 0, ErrExpired
 	}
-	if !hmac.Equal(m.sum(ofTicket, raw[:macAt])[:rawLen-macAt], raw[macAt:]) {
+	if !hmac.Equal(m.sum(ticketLabel, raw[:macAt])[:rawLen-macAt], raw[macAt:]) {
 		return k, 0, ErrForged
 	}
-	if !hmac.Equal(m.sum(ofClient, client)[:macAt-clientAt], raw[clientAt:macAt]) {
+	if !hmac.Equal(m.sum(clientLabel, client)[:macAt-clientAt], raw[clientAt:macAt]) {
 		return k, 0, ErrForeign
 	}
-	if wait > skew {
+	if wait > clockSkew {
 		return k, 0, ErrEarly
 	}
 	return k, max(1, binary.BigEndian.Uint64(raw[macAt:])), nil
@@ -215,28 +212,28 @@ func get56(raw *[rawLen]byte) uint64 {
 	return binary.BigEndian.Uint64(raw[:]) >> 8
 }
 
-// span is how long the tickets are due that are remembered together: all that
-// can be good at any moment, 62 s of them, are in two spans.
+// span is the period of due times that are remembered together: all tickets that are
+// valid at any moment, 62 s of them, are in two spans.
 const span = 64 * time.Second
 
-// usedTickets remembers which tickets were used, by the time at which they are
-// due and not at which they were used. So no clock can make it forget one and
-// take it again: a span is forgotten when a later one needs its room, and from
-// then on none of its tickets is taken.
+// usedTickets remembers the used tickets, by the time at which they are due, not at
+// which they were used. So no clock can make it forget one and accept it again: a span
+// is dropped when a later one replaces it, and from then on none of its tickets is
+// accepted.
 type usedTickets struct {
 	mu    sync.Mutex
 	spans [2]struct {
 		number int64    // guarded by mu; due/span of its tickets
 		n      int      // guarded by mu
-		marks  []uint64 // guarded by mu; 0 is an empty place
+		marks  []uint64 // guarded by mu; 0 is empty
 	}
 }
 
-// rewound is how far back a clock is set before the spans that are ahead of it
-// are given up: it had been wrong, and would take hours or years to be there
-// again. Until then the tickets of a clock that is set back are refused for as
-// long as it has to make up, because some of them may have been used.
-const rewound = time.Hour
+// maxClockSetBack is how far a clock may be set back before the spans ahead of it are
+// dropped: it had been wrong, and would take hours or years to be there again. Up to
+// that, the tickets of a clock that is set back are refused for as long as it has to make
+// up, because some of them may have been used.
+const maxClockSetBack = time.Hour
 
 // add marks a ticket as used, or returns ErrUsed or ErrFull.
 func (u *usedTickets) add(now, due time.Time, mark uint64) error {
@@ -246,14 +243,14 @@ func (u *usedTickets) add(now, due time.Time, mark uint64) error {
 	s := &u.spans[number%2]
 	if s.number != number {
 		begins := time.Unix(s.number*int64(span/time.Second), 0)
-		if s.number > number && begins.Sub(now) <= rewound {
+		if s.number > number && begins.Sub(now) <= maxClockSetBack {
 			return ErrUsed
 		}
 		clear(s.marks)
 		s.number, s.n = number, 0
 	}
-	// Marks are random to everybody without the secret, so they are their own
-	// hash, and nobody can choose some that collide.
+	// Marks are random without the secret, so they are their own hash, and no client can
+	// choose some that collide.
 	i, _ := bits.Mul64(mark, uint64(len(s.marks)))
 	for s.marks[i] != 0 {
 		if s.marks[i] == mark {

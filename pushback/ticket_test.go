@@ -113,7 +113,7 @@ func TestEveryBitCounts(t *testing.T) {
 		b := raw
 		b[i/8] ^= 1 << (i % 8)
 		want := ErrForged
-		if due := time.UnixMicro(int64(get56(&b))); due.Before(noon.Add(-grace)) || due.After(noon.Add(ahead)) {
+		if due := time.UnixMicro(int64(get56(&b))); due.Before(noon.Add(-ticketGrace)) || due.After(noon.Add(maxTicketAhead)) {
 			want = ErrExpired
 		}
 		wantErr(t, tickets, noon, alice, base64.RawURLEncoding.EncodeToString(b[:]), want)
@@ -145,7 +145,7 @@ func TestForeignAndForgedTickets(t *testing.T) {
 	wantErr(t, other, noon, alice, text, ErrForged)
 	wantErr(t, tickets, noon, alice, other.text(alice, noon), ErrForged)
 	wantErr(t, tickets, noon, alice, strings.Repeat("A", TicketLen), ErrExpired)
-	for _, client := range [][]byte{nil, bob, alice[1:], append(alice[:len(alice):len(alice)], 0), append([]byte(ofClient), alice...)} {
+	for _, client := range [][]byte{nil, bob, alice[1:], append(alice[:len(alice):len(alice)], 0), append([]byte(clientLabel), alice...)} {
 		wantErr(t, tickets, noon, client, text, ErrForeign)
 		// Not even that it is early is told to others.
 		wantErr(t, tickets, noon.Add(-20*time.Second), client, text, ErrForeign)
@@ -158,13 +158,13 @@ func TestForeignAndForgedTickets(t *testing.T) {
 // may be longer than the buffer. And neither label is the beginning of the other,
 // so that nothing is a message of both.
 func TestMACs(t *testing.T) {
-	if strings.HasPrefix(ofClient, ofTicket) || strings.HasPrefix(ofTicket, ofClient) {
+	if strings.HasPrefix(clientLabel, ticketLabel) || strings.HasPrefix(ticketLabel, clientLabel) {
 		t.Error("one label begins with the other")
 	}
 	m := mustTickets(t, 1).macs.Get().(*macer)
 	message := []byte(strings.Repeat("0123456789", 40))
 	for n := range message {
-		for _, label := range []string{ofClient, ofTicket} {
+		for _, label := range []string{clientLabel, ticketLabel} {
 			h := hmac.New(sha256.New, ticketSecret)
 			h.Write([]byte(label))
 			h.Write(message[:n])
@@ -180,14 +180,14 @@ func TestWhenATicketIsGood(t *testing.T) {
 		after time.Duration // now, after it is due
 		want  error
 	}{
-		{-ahead - time.Microsecond, ErrExpired}, // from before the clock was set back
-		{-ahead, ErrEarly},
+		{-maxTicketAhead - time.Microsecond, ErrExpired}, // from before the clock was set back
+		{-maxTicketAhead, ErrEarly},
 		{-30 * time.Second, ErrEarly},
-		{-skew - time.Microsecond, ErrEarly},
-		{-skew, nil},
+		{-clockSkew - time.Microsecond, ErrEarly},
+		{-clockSkew, nil},
 		{0, nil},
-		{grace, nil},
-		{grace + time.Microsecond, ErrExpired},
+		{ticketGrace, nil},
+		{ticketGrace + time.Microsecond, ErrExpired},
 		{1000 * time.Hour, ErrExpired},
 	} {
 		tickets := mustTickets(t, 10)
@@ -212,14 +212,14 @@ func TestEarlyDoesNotUseUp(t *testing.T) {
 // and whatever else is used in between, on both sides of a border of spans.
 func TestReplay(t *testing.T) {
 	for due := -span; due <= span; due += span / 8 {
-		for use := -skew; use <= grace; use += time.Second {
+		for use := -clockSkew; use <= ticketGrace; use += time.Second {
 			tickets := mustTickets(t, 200)
 			at := noon.Add(due)
 			text := tickets.text(alice, at)
 			wantErr(t, tickets, at.Add(use), alice, text, nil)
-			for again := use; again <= grace; again += 5 * time.Second {
+			for again := use; again <= ticketGrace; again += 5 * time.Second {
 				now := at.Add(again)
-				for _, d := range []time.Duration{-grace, -grace / 2, 0, skew} {
+				for _, d := range []time.Duration{-ticketGrace, -ticketGrace / 2, 0, clockSkew} {
 					other := now.Add(d + time.Duration(again)/1000) // each at its own microsecond
 					_, err := tickets.Redeem(now, bob, tickets.text(bob, other))
 					if err == ErrFull || err == ErrUsed {
@@ -228,7 +228,7 @@ func TestReplay(t *testing.T) {
 				}
 				wantErr(t, tickets, now, alice, text, ErrUsed)
 			}
-			wantErr(t, tickets, at.Add(grace+1), alice, text, ErrExpired)
+			wantErr(t, tickets, at.Add(ticketGrace+1), alice, text, ErrExpired)
 		}
 	}
 }
@@ -272,7 +272,7 @@ func TestReplicasKeepEachOthersPromises(t *testing.T) {
 		t.Errorf("replicas make %s and %s of one promise", text, got)
 	}
 	// The clock of b is 2 s behind.
-	wantErr(t, b, noon.Add(-skew), alice, text, nil)
+	wantErr(t, b, noon.Add(-clockSkew), alice, text, nil)
 	wantErr(t, a, noon, alice, b.text(alice, noon.Add(time.Second)), nil)
 	restarted := mustTickets(t, 10)
 	wantErr(t, restarted, noon, alice, text, nil)
@@ -435,11 +435,11 @@ func FuzzRedeem(f *testing.F) {
 		given := tickets.text([]byte(owner), noon.Add(wait))
 		var want error
 		switch {
-		case wait < -grace || wait > ahead:
+		case wait < -ticketGrace || wait > maxTicketAhead:
 			want = ErrExpired
 		case owner != bearer:
 			want = ErrForeign
-		case wait > skew:
+		case wait > clockSkew:
 			want = ErrEarly
 		}
 		wantErr(t, tickets, noon, []byte(bearer), given, want)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A warning is all that can be said to those who are admitted while others wait.
+// A warning is the constant part of what admitted clients get while others wait.
 type warning struct {
 	rateLimit [maxSeconds + 1]string // RateLimit by seconds
 	backoff   bool
@@ -21,13 +21,13 @@ func newWarning(name string, backoff bool) warning {
 	return w
 }
 
-// Warn adds the early warning to the response of a request that is admitted
-// while others wait for the backend, and will for the time of backlog: there is
-// little left now, and more in t seconds, 1 to the longest that a Hint tells. A
-// remainder of 1 is ours: 0 would say that this request was one too many.
+// Warn adds the early warning to the response of a request that is admitted while
+// others wait for the backend, and will for the time of backlog. It says that little is
+// left, and more in t seconds, from 1 to the longest that a Hint has. A remainder of 1
+// is ours: 0 would say that this request was one too many.
 //
-// Backoff is for how many seconds a client should avoid requests that it can do
-// without (Kinto API 1.x, "Backoff indicators").
+// Backoff is for how many seconds a client should avoid requests that it can do without
+// (Kinto API 1.x, "Backoff indicators").
 func (a *Answers) Warn(h http.Header, backlog time.Duration) {
 	seconds := hint(backlog, 1, a.max).Seconds
 	values := make([]string, 2) // not shared between requests: see header

@@ -14,7 +14,7 @@ const (
 	typeCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
 )
 
-// wording is all that can be said before the request is known, for one policy
+// wording is the part of an answer that does not depend on the request, for one policy
 // or for overload.
 type wording struct {
 	status     int
@@ -25,15 +25,14 @@ type wording struct {
 	wait, never texts
 }
 
-// texts are what people and programs read.
+// texts are for people and programs to read.
 type texts struct {
 	problem, text  body
 	page, pageOnce body   // with Refresh and, where that would lose a form, without
 	message        string // gRPC's
 }
 
-// A body is a constant text around the number of seconds; for never all of it
-// is in before.
+// A body is a constant text around the number of seconds; for never it is all in before.
 type body struct {
 	contentType   string
 	before, after []byte
@@ -90,7 +89,7 @@ func newWording(status int, p *Policy) wording {
 	w.wait = texts{
 		problem:  problem("Come back when retry-after seconds have passed.", `,"retry-after":`, "}\n"),
 		text:     text("Come back in ", " s.\n"),
-		page:     page(moment, "This page tries again by itself in ", " s.</p></html>\n"),
+		page:     page(moment, "This page tries again automatically in ", " s.</p></html>\n"),
 		pageOnce: page(moment, "Please send it again in ", " s.</p></html>\n"),
 		message:  what,
 	}
