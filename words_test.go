@@ -34,7 +34,6 @@ var left = map[string]int{
 	"loadtest/plant":  7,
 	"loadtest/report": 19,
 	"loadtest/sim":    58,
-	"pushback":        92,
 }
 
 var (

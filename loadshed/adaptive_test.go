@@ -92,7 +92,7 @@ func (s *steady) reasons() map[Reason]int {
 	return m
 }
 
-// A reload applies at once, to what is learnt under the old one.
+// A reload applies at once, to what was learned under the old one.
 func TestLawIsNotKept(t *testing.T) {
 	s := steady{l: law(t, AdaptiveConfig{})}
 	s.serve(t, 20*time.Second, 10, 50*time.Millisecond, SignalServed, 0)

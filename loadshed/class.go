@@ -92,7 +92,7 @@ func NewClasses(list []Class) (Classes, error) {
 		c.list = append(c.list, Class{Default, shares[Default]})
 	}
 	if len(c.list) >= MaxClasses {
-		errs = append(errs, fmt.Errorf("%d classes; want at most %d besides %s", len(list), MaxClasses-2, Default))
+		errs = append(errs, fmt.Errorf("%d classes; want at most %d in addition to %s", len(list), MaxClasses-2, Default))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Classes{}, err

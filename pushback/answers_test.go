@@ -110,8 +110,8 @@ func TestEveryHeaderOfA503(t *testing.T) {
 	})
 }
 
-// Where somebody else writes status and body, the headers are the same, without
-// those that describe the body.
+// Where the caller writes status and body, the headers are the same, without those that
+// describe the body.
 func TestSetHeader(t *testing.T) {
 	a, w := mustNew(t, AnswerConfig{}), httptest.NewRecorder()
 	a.SetHeader(w, overQuota)
@@ -126,9 +126,8 @@ func TestSetHeader(t *testing.T) {
 	})
 }
 
-// Who is told never to come back finds no time in any header, and a plain no in
-// those that software development kits read: X-Should-Retry those by Stainless,
-// Stripe-Should-Retry Stripe's.
+// A client that is told never to come back gets no time in any header, and a plain no in
+// those that SDKs read: X-Should-Retry those by Stainless, Stripe-Should-Retry Stripe's.
 func TestEveryHeaderOfNever(t *testing.T) {
 	const html = "text/html; charset=utf-8"
 	for _, c := range []struct {
@@ -137,7 +136,7 @@ func TestEveryHeaderOfNever(t *testing.T) {
 		r      *http.Request
 		f      Refusal
 		status int
-		want   map[string]string // besides those that all have
+		want   map[string]string // in addition to those that all have
 	}{
 		{"quota", "", request("GET"), neverQuota, 429, map[string]string{
 			"Ratelimit": `"api";r=0`, "Ratelimit-Policy": `"api";q=100;w=60`, "Content-Type": "application/problem+json"}},
@@ -194,8 +193,8 @@ func TestEveryHeaderOfNone(t *testing.T) {
 	})
 }
 
-// RFC 9110, section 10.2.3, and this package's own law: whatever the wait and
-// whoever asks, there is one Retry-After, an integer from 1 to 59, and every
+// RFC 9110, section 10.2.3, and this package's own law: for every wait and
+// every client, there is one Retry-After, an integer from 1 to 59, and every
 // other header that says a time says the same.
 func TestEveryTimeIsTheSame(t *testing.T) {
 	one := func(h http.Header, name string) string {
@@ -403,9 +402,9 @@ func TestProblemDetails(t *testing.T) {
 	}
 }
 
-// Who gets which body, and who is told to reload: only a person who waits
-// before a page, and only if reloading repeats nothing but a GET.
-func TestWhoGetsWhichBody(t *testing.T) {
+// Which body a client gets. Only a person who waits before a page is told to reload, and
+// only if reloading repeats nothing but a GET.
+func TestBodyByClient(t *testing.T) {
 	const (
 		problem = "application/problem+json"
 		page    = "text/html; charset=utf-8"
@@ -428,7 +427,7 @@ func TestWhoGetsWhichBody(t *testing.T) {
 		{"its second Accept", "", request("GET", "Accept: application/xml", html), page, "6"},
 		{"fetch()", "", request("GET", "Sec-Fetch-Mode: cors", "Accept: */*"), problem, ""},
 		{"fetch() that asks for HTML", "", request("GET", "Sec-Fetch-Mode: cors", html), problem, ""},
-		{"fetch() of its own site", "", request("GET", "Sec-Fetch-Mode: same-origin", html), problem, ""},
+		{"fetch() of the same site", "", request("GET", "Sec-Fetch-Mode: same-origin", html), problem, ""},
 		{"an image", "", request("GET", "Sec-Fetch-Mode: no-cors", html), problem, ""},
 		{"problem is the default", Problem, request("GET", html), page, "6"},
 		{"html: always a page", HTML, request("GET", "Accept: */*"), page, "6"},
@@ -485,8 +484,8 @@ func TestHeadIsGetWithoutBody(t *testing.T) {
 	}
 }
 
-// RFC 6585, section 4, for 429; and of a stored 503 nobody would know when it
-// was true.
+// RFC 6585, section 4, for 429; and a stored 503 would not say when it was
+// true.
 func TestNoAnswerMayBeStored(t *testing.T) {
 	for _, body := range []Body{Problem, HTML, Text, None} {
 		for _, f := range []Refusal{overQuota, overload, neverQuota} {
@@ -500,7 +499,7 @@ func TestNoAnswerMayBeStored(t *testing.T) {
 }
 
 // Handlers around this one may change header values in place. That must not
-// reach anybody else's answer, nor the next header of the same answer.
+// reach other answers, nor the next header of the same answer.
 func TestHeaderValuesAreNotShared(t *testing.T) {
 	a := mustNew(t, AnswerConfig{})
 	for _, r := range []*http.Request{

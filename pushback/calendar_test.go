@@ -85,7 +85,7 @@ func TestPromisesNeverExceedTheSpareRate(t *testing.T) {
 				now += time.Duration(rng.Int64N(int64(10 * ms)))
 			case 2:
 				if rng.IntN(20) == 0 {
-					now += time.Duration(rng.Int64N(int64(3 * most))) // nobody comes for a while
+					now += time.Duration(rng.Int64N(int64(3 * most))) // no client comes for a while
 				}
 				if changes {
 					r.Service = service * (0.25 + rng.Float64())
@@ -195,8 +195,8 @@ func TestFirstComeFirstServed(t *testing.T) {
 	}
 }
 
-// Everybody keeps their promises, through the rounding of the records: then the
-// share is 1, or slots would be promised to more than can be served.
+// All clients keep their promises, through the rounding of the records. Then the share
+// is 1, or more slots would be promised than can be served.
 func TestAllKeptIsAShareOfOne(t *testing.T) {
 	for _, service := range []float64{1, 10, 12.245, 48 / utilisation, 100, 1000} {
 		var c Calendar
@@ -225,8 +225,8 @@ func TestAllKeptIsAShareOfOne(t *testing.T) {
 	}
 }
 
-// Nobody comes: all promises of a bucket are counted a second after it, also if
-// nobody asks for minutes.
+// No client comes: all promises of a bucket are counted a second after it, also without
+// a call for minutes.
 func TestNoShowsAreCounted(t *testing.T) {
 	for _, later := range []time.Duration{0, time.Minute, time.Hour, 1_000 * time.Hour} {
 		var c Calendar
@@ -241,8 +241,8 @@ func TestNoShowsAreCounted(t *testing.T) {
 	}
 }
 
-// A wait beyond the ring is no reason to forget who was promised what.
-func TestLongWaitForATokenForgetsNobody(t *testing.T) {
+// A wait beyond the ring is no reason to forget promises.
+func TestLongWaitForATokenForgetsNoPromise(t *testing.T) {
 	for _, wait := range []time.Duration{31 * time.Second, 127 * time.Second, 128 * time.Second, time.Hour, 30 * 24 * time.Hour} {
 		var c Calendar
 		r := ratesOf(10, time.Second, 30*time.Second)
@@ -332,13 +332,13 @@ func TestForgottenSlotIsGivenAgain(t *testing.T) {
 	if next := c.Book(now, r).At; next <= at[49] {
 		t.Errorf("slot %v was given a second time: %v", at[20], next)
 	}
-	c.Forget(again, again) // it has passed: nobody can use it
+	c.Forget(again, again) // it has passed: no client can use it
 	c.Forget(now, time.Hour)
 	wantAtMost(t, "forgotten", append(slices.Delete(at, 20, 21), again), c.Spare(10), c.Spare(10)*slotWidth.Seconds())
 }
 
-// Who waits is counted until it comes, is served before, or has not come.
-func TestWaitingAreCounted(t *testing.T) {
+// A waiting client is counted until it comes, is served before, or has not come.
+func TestWaitingClientsAreCounted(t *testing.T) {
 	var c Calendar
 	r := ratesOf(10, time.Second, 30*time.Second)
 	now := time.Second
@@ -373,7 +373,7 @@ func TestWaitingAreCounted(t *testing.T) {
 
 // A client that can be told milliseconds may have a slot at the end of a bucket,
 // which its record rounds to the next one's.
-func TestEveryoneWhoComesIsCounted(t *testing.T) {
+func TestEveryReturnIsCounted(t *testing.T) {
 	var c Calendar
 	r := ratesOf(100, 0, 30*time.Second)
 	for i := range 2_000 {
@@ -386,7 +386,7 @@ func TestEveryoneWhoComesIsCounted(t *testing.T) {
 	}
 }
 
-// A time that was read long before it is used leaves nobody waiting for ever.
+// A time that was read long before it is used leaves no client waiting for ever.
 func TestLateClockReading(t *testing.T) {
 	for _, least := range []time.Duration{0, time.Second} {
 		var c Calendar

@@ -341,8 +341,8 @@ func TestHerdHearsEchoes(t *testing.T) {
 	}
 }
 
-// Clients who come when each of them was told to are no echo, and no pulse.
-func TestHerdDoesNotHearThoseWhoWait(t *testing.T) {
+// Clients that come when they were told to are no echo, and no pulse.
+func TestObedientClientsAreNoHerd(t *testing.T) {
 	rng := newRand(6)
 	s := returners(6, 1, &leakyLimit{rate: 110, burst: 10}, func() time.Duration {
 		return time.Second + time.Duration(rng.Float64()*float64(29*time.Second))
@@ -390,7 +390,7 @@ func TestHerdSeesSteps(t *testing.T) {
 	}
 }
 
-// Calls that are left out are bins in which nobody came, up to a limit.
+// Omitted calls are empty bins, up to a limit.
 func TestHerdGaps(t *testing.T) {
 	for _, gap := range []int{1, 2, 7, 599, 6000} {
 		var all, some Herd
@@ -417,7 +417,7 @@ func TestHerdGaps(t *testing.T) {
 		}
 	}
 
-	// Who is refused before the call that ends a silence is counted.
+	// A client that is refused before the call that ends a silence is counted.
 	for gap := time.Duration(590); gap < 1810; gap++ {
 		var h Herd
 		h.Tick(0, 0, 0, 0, 0)

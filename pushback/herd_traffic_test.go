@@ -70,16 +70,24 @@ func daily(rng *rand.Rand, rate, share float64) source {
 	}
 }
 
-// clustered is page loads: Poisson, each with 8 requests on average, spread
-// over about a second.
+// clustered is page loads: Poisson, each with 8 requests on average, spread over about a
+// second: exponentially, by 256 quantiles, one for each byte of a draw.
 func clustered(rng *rand.Rand, rate float64) source {
 	parents := newPoisson(rng, rate/8*perTick)
+	var delays [256]int
+	for q := range delays {
+		delays[q] = int(-3 * math.Log(1-(float64(q)+0.5)/256))
+	}
 	var ring [64]int
 	i := 0
 	return func() int {
 		for range parents.draw() {
-			for range 1 + int(rng.ExpFloat64()*7.5) {
-				ring[(i+int(rng.ExpFloat64()*3))%64]++
+			draw := uint64(0)
+			for k := range 1 + int(rng.ExpFloat64()*7.5) {
+				if k%8 == 0 {
+					draw = rng.Uint64()
+				}
+				ring[(i+delays[draw>>(k%8*8)&255])%64]++
 			}
 		}
 		n := ring[i%64]

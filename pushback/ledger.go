@@ -14,52 +14,51 @@ const (
 	MaxMaxClients     = 1 << 22 // 64 MiB
 )
 
-// MaxPromises is how many promises to one client are counted. One with more than
-// CrowdThreshold is a crowd behind one key: its members wait for each other.
+// MaxPromises is how many promises to one client are counted. A client with more than
+// CrowdThreshold is a crowd behind one key, whose members wait for each other.
 const (
 	MaxPromises    = 1<<10 - 1
 	CrowdThreshold = 8
 )
 
 const (
-	ways      = 8        // records per set: two cache lines
-	protected = ways / 2 // of them for clients that have kept a promise
-	stripes   = 128      // locks
+	ways          = 8        // records per set: two cache lines
+	protectedWays = ways / 2 // of them for clients that have kept a promise
+	stripes       = 128      // locks
 
-	// Every strikesPerPenalty early returns of one client cost it a penalty, at
-	// most maxPenalties times: enough that hammering never pays, too little to
-	// starve anybody.
+	// Every strikesPerPenalty early returns of one client cost it a penalty, at most
+	// maxPenalties times: enough that hammering never pays, too little to starve a
+	// client.
 	strikesPerPenalty = 8
 	maxPenalties      = 3
 	penalty           = 5 * time.Second
 
-	// seldom is how long after it was told a client may come early without being
-	// struck: a client with a long backoff of its own does no harm, and if it were
-	// refused it might come back a minute after its time.
-	seldom = 10 * time.Second
+	// slowPollInterval is how long after it was told a client may come early without a
+	// strike. A client with a long backoff does no harm, and if it were refused it might
+	// come back a minute after its time.
+	slowPollInterval = 10 * time.Second
 
-	// underway is how long the first refusal is taken to be on its way, at least:
-	// what comes from the same client meanwhile is another request, not an answer
-	// to it. Ours: a crowd behind one address is spread that much. Later refusals
-	// do not add to it, or a client that repeats at once would never have been told.
-	underway = 100 * time.Millisecond
+	// minAnswerTransit is how long the first refusal is assumed to be on its way, at
+	// least: a request from the same client meanwhile is another one, not an answer to
+	// it. Ours: a crowd behind one address is spread that much. Later refusals do not
+	// extend it, or a client that repeats at once would never count as told.
+	minAnswerTransit = 100 * time.Millisecond
 
-	// abandoned is how late a client is when its record may be given to another.
-	abandoned = 5 * time.Second
+	// abandonAfter is how late a client is when its record may be given to another.
+	abandonAfter = 5 * time.Second
 )
 
-// A Ledger remembers what was promised to whom, in 16 bytes per client, and how
-// each keeps to it.
+// A Ledger remembers each client's promises, in 16 bytes per client, and how the client
+// keeps them.
 //
-// It is bounded: a client whose record finds no room is a stranger when it comes
-// back, as good as a new one. A record belongs to one set of eight. Half of
-// them are for clients that have kept a promise. A newcomer takes the place of
-// one that is expected no more, or if it has a slot, of one that has none; never
-// of one that has kept a promise. So a flood of new clients costs only the
-// flood.
+// It is bounded: a client whose record finds no room is a stranger when it comes back,
+// like a new one. A record belongs to one set of eight, half of them for clients that
+// have kept a promise. A newcomer replaces a client that is no longer expected, or if it
+// has a slot, one that has none; never one that has kept a promise. So a flood of new
+// clients costs only the flood.
 //
-// The zero Ledger is ready once Resize has said how large it is to be, and takes
-// memory when it is first written to. It is safe for concurrent use.
+// The zero Ledger holds DefaultMaxClients; Resize changes that. It takes memory when it
+// is first written to. It is safe for concurrent use.
 type Ledger struct {
 	locks [stripes]struct {
 		sync.Mutex
@@ -71,16 +70,16 @@ type Ledger struct {
 
 type set [ways]record
 
-// A Visit is what the ledger knows of a client that has come.
+// A Visit is what the Ledger knows of a client that has come.
 type Visit struct {
 	Standing Standing
 
-	// At is the time that the client was promised, if it was. An early client
-	// is to be told it again.
+	// At is the time that the client was promised, if it was. An early client is told it
+	// again.
 	At time.Duration
 
-	// Deferred: At is no slot but the time at which to ask again. Number is its
-	// place in the queue: see Calendar.Rebook.
+	// Deferred: At is no slot but the time at which to ask again. Number is its position
+	// in the queue: see Calendar.Rebook.
 	Deferred bool
 	Number   uint32
 
@@ -88,35 +87,34 @@ type Visit struct {
 	// where the queue is.
 	Due bool
 
-	// Served: its last promise was done with less than a minute ago, so that a
-	// ticket for it is used.
+	// Served: its last promise was done with less than a minute ago, so that a ticket
+	// for it is used.
 	Served bool
 
-	// BeforeAnswer: it came before the client can have heard its time.
+	// BeforeAnswer: it came before the client can have received its time.
 	BeforeAnswer bool
 
-	// Late: on time, but not as if the client had obeyed.
+	// Late: on time, but later than a client that obeys.
 	Late bool
 
 	// Promises is how many times are promised to this client, At the nearest.
-	// Alone: nobody else waits.
+	// Uncontended: no other client waits.
 	Promises    int
 	Uncontended bool
 
-	// NearlyDue: it came early, but has waited for the most part. Its next return
+	// NearlyDue: it came early, but has waited for most of the time. Its next return
 	// might be long after its time, so it is better served now.
 	NearlyDue bool
 
-	// Rejected: it came too early, and is not to be admitted.
+	// Rejected: it came too early, and must not be admitted.
 	Rejected bool
 
-	// Hammers: the client does not do what it is told, so nothing is to be spent
-	// on it.
+	// Hammers: the client does not obey, so nothing should be spent on it.
 	Hammers bool
 }
 
-// number returns the visitor's number in the queue, given one that is being
-// served: the nearest to it that the record may mean.
+// number returns the client's number in the queue, given one that is being served: the
+// nearest to that one that the record may mean.
 func (v *Visit) number(served float64) float64 {
 	n := int64(served) / numberUnit
 	d := (int64(v.Number) - n) << 46 >> 46 // 18 bits
@@ -128,15 +126,15 @@ type Standing uint8
 
 // The standings.
 const (
-	Stranger     Standing = iota // was promised nothing that is still good
+	Stranger     Standing = iota // has no valid promise
 	OnTime                       // its time has come
 	TooEarly                     // it repeats a request before its time
 	OtherRequest                 // it has a time to come, but this is another request
 	Ambiguous                    // one of several clients behind one key, too early or with another request
 )
 
-// Resize sets how many clients are remembered, MinMaxClients to MaxMaxClients.
-// The records are kept, as far as there is room.
+// Resize sets how many clients are remembered, MinMaxClients to MaxMaxClients. Records
+// are kept as far as there is room.
 func (l *Ledger) Resize(maxClients int) {
 	sets := int64(maxClients+ways-1) / ways
 	if l.size.Load() == sets {
@@ -158,7 +156,7 @@ func (l *Ledger) Resize(maxClients int) {
 				continue
 			}
 			to := &table[index(r.who>>tagShift, sets)]
-			if r.get(fProtected) == 1 && to.count(fProtected) == protected {
+			if r.get(fProtected) == 1 && to.count(fProtected) == protectedWays {
 				r.set(fProtected, 0)
 			}
 			for w := range to {
@@ -172,8 +170,8 @@ func (l *Ledger) Resize(maxClients int) {
 	l.table.Store(&table)
 }
 
-// tagOf returns what a record keeps of a key: 40 bits, well mixed, never 0. With
-// 65,536 sets, a stranger is taken for one of its set once in two million visits.
+// tagOf returns the part of a key that a record keeps: 40 bits, well mixed, never 0. With
+// 65,536 sets, a stranger is mistaken for a client of its set once in two million visits.
 func tagOf(key uint64) uint64 {
 	key = (key ^ key>>32) * 0xd6e8feb86659fd93
 	key = (key ^ key>>32) * 0xd6e8feb86659fd93
@@ -183,8 +181,8 @@ func tagOf(key uint64) uint64 {
 // index spreads tags over sets.
 func index(tag uint64, sets int64) uint64 { return (tag & (1<<32 - 1)) * uint64(sets) >> 32 }
 
-// open locks the set of a tag. It returns nil, and holds no lock, if there is no
-// table and none is wanted.
+// open locks the set of a tag. Without a table it creates one, or returns nil and holds
+// no lock.
 func (l *Ledger) open(tag uint64, create bool) (s *set, unlock *sync.Mutex) {
 	for {
 		table := l.table.Load()
@@ -240,14 +238,16 @@ func (l *Ledger) known(key uint64) (s *set, r *record, unlock *sync.Mutex) {
 	return s, r, unlock
 }
 
-// Visit looks up a client that comes at now. With a horizon above 0, a return
-// that is too early counts as a strike, and every eighth moves the promise by a
-// penalty, but not beyond the horizon; unless all that are waiting, the client's
-// own promises with them, are its own. Only a repetition is too early: of the only
-// request that this client was promised a time for, of the same kind (as far as
-// five bits can tell), and after it was told. A kind of 0 is any: the request says itself
-// that it is a retry.
-func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duration, waiting int) (v Visit) {
+// Visit looks up a client that comes at now. waiting is how many promises there are, the
+// client's own included.
+//
+// With a horizon above 0, a return that is too early counts as a strike, and every
+// eighth strike moves the promise by a penalty, but not beyond the horizon. There are no
+// strikes if all waiting promises are the client's own. Only a repetition is too early:
+// of the only request that this client was promised a time for, after it was told, with
+// the same fingerprint (as far as five bits can tell). A fingerprint of 0 matches any:
+// the request says that it is a retry.
+func (l *Ledger) Visit(now time.Duration, key, fingerprint uint64, horizon time.Duration, waiting int) (v Visit) {
 	_, r, m := l.known(key)
 	if r == nil {
 		return v
@@ -264,8 +264,8 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 	v.Uncontended = waiting <= min(v.Promises+r.aside(), CrowdThreshold) && !v.Deferred // others have the slots
 	strict := horizon > 0 && !v.Uncontended
 	due, told := r.due(now), r.told(now)
-	same := kind == 0 || r.get(fKind) == kind&(1<<fKind.bits-1)
-	answered := now >= told // whoever comes before cannot have heard it
+	same := fingerprint == 0 || r.get(fFingerprint) == fingerprint&(1<<fFingerprint.bits-1)
+	answered := now >= told
 	if same && answered {
 		r.observe(now)
 	}
@@ -281,8 +281,8 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 		v.Rejected = strict
 	default:
 		v.Standing = TooEarly
-		v.NearlyDue = now-told >= max(seldom, 3*(due-told)/4) && !v.Deferred
-		if strict && now-told < seldom {
+		v.NearlyDue = now-told >= max(slowPollInterval, 3*(due-told)/4) && !v.Deferred
+		if strict && now-told < slowPollInterval {
 			v.At = r.strike(now, due, horizon)
 			v.Rejected = true
 		}
@@ -290,7 +290,7 @@ func (l *Ledger) Visit(now time.Duration, key, kind uint64, horizon time.Duratio
 	return v
 }
 
-// strike counts an early return and returns the promise, to be told again.
+// strike counts an early return, and returns the promise to tell again.
 func (r *record) strike(now, due, horizon time.Duration) time.Duration {
 	r.add(fStrikes, 1)
 	if n := r.get(fStrikes); n%strikesPerPenalty == 0 && n <= strikesPerPenalty*maxPenalties {
@@ -304,8 +304,8 @@ func (r *record) strike(now, due, horizon time.Duration) time.Duration {
 	return due
 }
 
-// Keep notes that a client has been admitted: one of its promises is done with.
-// It returns which, as it was before.
+// Keep tells that a client has been admitted: one of its promises is done with. It
+// returns that promise as it was before.
 func (l *Ledger) Keep(now time.Duration, key uint64) (v Visit) {
 	s, r, m := l.known(key)
 	if r == nil {
@@ -333,7 +333,7 @@ func (l *Ledger) Keep(now time.Duration, key uint64) (v Visit) {
 	return v
 }
 
-// Drop forgets what a client was promised.
+// Drop forgets a client's promises.
 func (l *Ledger) Drop(key uint64) {
 	if _, r, m := l.known(key); r != nil {
 		r.set(fCount, 0)
@@ -345,22 +345,33 @@ func (l *Ledger) Drop(key uint64) {
 // Replace is what becomes of the promises that a client had when it gets another.
 type Replace uint8
 
-// The places of a new promise.
+// Which earlier promises a new one replaces.
 const (
-	ReplaceNone Replace = iota // besides those that it had
-	ReplaceOne                 // in the place of one of them; not counted if there are more
-	ReplaceAll                 // in the place of all of them
+	ReplaceNone Replace = iota
+	ReplaceOne
+	ReplaceAll
 )
 
-// Write notes what a client has been told: to come back at a.At, in an answer
-// that is sent at told. It reports whether there was room.
-func (l *Ledger) Write(now time.Duration, key, kind uint64, a Appointment, told time.Duration, p Replace) bool {
+// Write records that a client has been told to come back at a.At, in an answer that is
+// sent at told. It reports whether there was room. After the replacement the client has
+// n earlier promises left, and its record gets:
+//
+//	                      n == 0                 n > 0
+//	ReplaceNone           the new one            one more; due is the nearest
+//	ReplaceOne, a slot    the new one, and any   the new one put aside, until the n are
+//	                      that were put aside    done with: they may be due now
+//	ReplaceOne, deferred  the new one, or those  the n
+//	                      that were put aside
+//	ReplaceAll            the new one            -
+//
+// A record cannot mix slots and deferred promises.
+func (l *Ledger) Write(now time.Duration, key, fingerprint uint64, a Appointment, told time.Duration, p Replace) bool {
 	tag := tagOf(key)
 	s, m := l.open(tag, true)
 	defer m.Unlock()
 	r := s.find(tag)
 	if r == nil {
-		if r = s.room(now, a.Deferred); r == nil {
+		if r = s.candidate(now, a.Deferred); r == nil {
 			return false
 		}
 		*r = record{who: tag << tagShift}
@@ -376,14 +387,12 @@ func (l *Ledger) Write(now time.Duration, key, kind uint64, a Appointment, told 
 	}
 	switch {
 	case p == ReplaceOne && n > 0:
-		// Others of this client's may be due now. The new one is not counted with
-		// them, or they would have to wait for it, or it would be due with them.
 		r.set(fCount, uint64(n))
 		return a.Deferred || r.putAside(now, a.At)
 	case p == ReplaceOne && r.recall(now):
 		n = int(r.get(fCount))
 		if a.Deferred {
-			return true // a record cannot say which of them is which
+			return true
 		}
 		r.setDue(min(r.due(now), a.At))
 	case n == 0:
@@ -395,23 +404,23 @@ func (l *Ledger) Write(now time.Duration, key, kind uint64, a Appointment, told 
 			r.set(fNumber, uint64(a.Number)/numberUnit)
 		}
 	case a.Deferred != (r.get(fDeferred) == 1):
-		return false // a record cannot say which of them is which
+		return false
 	case a.At < r.due(now):
 		r.setDue(a.At)
 	}
 	if n > 0 {
 		told = max(told, r.told(now)) // the last of several answers
 	} else {
-		told = max(told, now+underway)
+		told = max(told, now+minAnswerTransit)
 	}
 	r.set(fCount, uint64(n+1))
-	r.set(fKind, kind)
+	r.set(fFingerprint, fingerprint)
 	r.setTold(told)
 	return true
 }
 
-// room returns the record that a newcomer may have, or nil.
-func (s *set) room(now time.Duration, deferred bool) (best *record) {
+// candidate returns the record that a newcomer may take, or nil.
+func (s *set) candidate(now time.Duration, deferred bool) (best *record) {
 	rank := 4
 	if deferred {
 		rank = 3
@@ -425,7 +434,7 @@ func (s *set) room(now time.Duration, deferred bool) (best *record) {
 		case r.get(fProtected) == 1:
 		case r.outstanding(now) == 0:
 			is = 1
-		case r.due(now) < now-abandoned:
+		case r.due(now) < now-abandonAfter:
 			is = 2
 		case r.get(fDeferred) == 1:
 			is = 3
@@ -437,7 +446,7 @@ func (s *set) room(now time.Duration, deferred bool) (best *record) {
 	return best
 }
 
-// count returns in how many records a field of one bit is set.
+// count returns how many records have a field of one bit set.
 func (s *set) count(f field) (n int) {
 	for i := range s {
 		n += int(s[i].get(f))
@@ -445,9 +454,8 @@ func (s *set) count(f field) (n int) {
 	return n
 }
 
-// protect puts a record that has kept a promise out of the newcomers' reach. If
-// half of the set is protected already, it takes the place of one that expects
-// nothing and has not kept more.
+// protect keeps newcomers from a record that has kept a promise. If half of the set is
+// protected already, it replaces one that expects nothing and has not kept more.
 func (s *set) protect(r *record, now time.Duration) {
 	if r.get(fProtected) == 1 {
 		return
@@ -464,7 +472,7 @@ func (s *set) protect(r *record, now time.Duration) {
 			weakest = p
 		}
 	}
-	if n == protected {
+	if n == protectedWays {
 		if weakest == nil {
 			return
 		}
@@ -473,8 +481,8 @@ func (s *set) protect(r *record, now time.Duration) {
 	r.set(fProtected, 1)
 }
 
-// Clients returns how many records there are, by class. It visits every record,
-// some thousand at a time under one lock: it is meant for scrapes.
+// Clients returns how many records there are, by class. It visits every record, some
+// thousand at a time under one lock: it is for scrapes.
 func (l *Ledger) Clients() (n [Classes]int) {
 	for i := range l.locks {
 		m := &l.locks[i].Mutex

@@ -35,7 +35,7 @@ func smallLedger() *Ledger {
 
 const (
 	horizon = 30 * time.Second
-	crowded = 1000 // wait besides
+	crowded = 1000 // other promises wait
 )
 
 // One client's story, at any time of the life of a process.
@@ -136,7 +136,7 @@ func TestStrikes(t *testing.T) {
 	}
 }
 
-// A shared address with n promises is due n times, and nobody there is struck.
+// A shared address with n promises is due n times, and gets no strikes.
 func TestSharedAddress(t *testing.T) {
 	for _, n := range []int{2, 8, MaxPromises} {
 		l := smallLedger()
@@ -212,8 +212,8 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// Who has to give way to whom.
-func TestWhoIsForgotten(t *testing.T) {
+// Which record gives way to which newcomer.
+func TestWhichRecordIsForgotten(t *testing.T) {
 	keys := inOneSet(64, MinMaxClients)
 	now := 100 * time.Second
 	fill := func(l *Ledger, a Appointment) {
@@ -242,9 +242,9 @@ func TestWhoIsForgotten(t *testing.T) {
 		{"a slot for one who has none", deferredTo(now+20*time.Second, 5), slotAt(now + 30*time.Second), 0, true, ways},
 		{"no slot for one who has none", deferredTo(now+20*time.Second, 5), deferredTo(now+30*time.Second, 99), 0, false, ways},
 		{"a slot for one who has one", slotAt(now + 20*time.Second), slotAt(now + 30*time.Second), 0, false, ways},
-		{"one who is a little late", slotAt(now + 20*time.Second), slotAt(now + 40*time.Second), 24 * time.Second, false, ways},
-		{"one who is late", slotAt(now + 20*time.Second), deferredTo(now+40*time.Second, 9), 26 * time.Second, true, ways},
-		{"one who is forgotten anyhow", slotAt(now + 20*time.Second), deferredTo(now+120*time.Second, 9), 90 * time.Second, true, 0},
+		{"one that is a little late", slotAt(now + 20*time.Second), slotAt(now + 40*time.Second), 24 * time.Second, false, ways},
+		{"one that is late", slotAt(now + 20*time.Second), deferredTo(now+40*time.Second, 9), 26 * time.Second, true, ways},
+		{"one that has expired", slotAt(now + 20*time.Second), deferredTo(now+120*time.Second, 9), 90 * time.Second, true, 0},
 	} {
 		l := smallLedger()
 		fill(l, step.has)
@@ -260,7 +260,7 @@ func TestWhoIsForgotten(t *testing.T) {
 		}
 	}
 
-	// Who has kept a promise is never forgotten for newcomers: half of the set.
+	// A client that has kept a promise is never forgotten for newcomers: half of the set.
 	l := smallLedger()
 	fill(l, slotAt(now+2*time.Second))
 	for _, k := range keys[:ways] {
@@ -273,8 +273,8 @@ func TestWhoIsForgotten(t *testing.T) {
 	for _, k := range keys[ways:] {
 		l.Write(later, k, 1, slotAt(later+30*time.Second), later, ReplaceNone)
 	}
-	if got := known(l, later); got != protected {
-		t.Errorf("%d clients that kept a promise are known after a flood, want %d", got, protected)
+	if got := known(l, later); got != protectedWays {
+		t.Errorf("%d clients that kept a promise are known after a flood, want %d", got, protectedWays)
 	}
 }
 
@@ -295,11 +295,11 @@ func TestNewcomersAlwaysHaveHalf(t *testing.T) {
 		for _, r := range (*l.table.Load())[i] {
 			n += int(r.get(fProtected))
 		}
-		if n > protected {
-			t.Fatalf("after the ledger was made smaller, %d of %d records of a set are protected, want at most %d", n, ways, protected)
+		if n > protectedWays {
+			t.Fatalf("after the ledger was made smaller, %d of %d records of a set are protected, want at most %d", n, ways, protectedWays)
 		}
 	}
-	// An hour later nobody is expected.
+	// An hour later no client is expected.
 	now += time.Hour
 	written := 0
 	for k := uint64(1e6); k < 1e6+MinMaxClients/4; k++ {
@@ -349,8 +349,7 @@ func TestResizeKeepsRecords(t *testing.T) {
 	}
 }
 
-// A ledger that nobody writes to takes no memory, and none takes more than it
-// was given, whoever comes.
+// A ledger without writes takes no memory, and none takes more than it was given.
 func TestLedgerMemoryIsBounded(t *testing.T) {
 	heap := func() int64 {
 		var m runtime.MemStats
@@ -376,7 +375,7 @@ func TestLedgerMemoryIsBounded(t *testing.T) {
 }
 
 // Visits, writes, returns, scrapes and resizes at once, for the race detector;
-// and nobody is forgotten who fits.
+// and no client is forgotten that fits.
 func TestLedgerIsSafeForConcurrentUse(t *testing.T) {
 	var l Ledger
 	l.Resize(1 << 14)

@@ -48,12 +48,12 @@ func TestTheQueueIsServedInOrder(t *testing.T) {
 		if fluid := now + time.Duration(float64(n)/98*float64(time.Second)); end > fluid+20*time.Second {
 			t.Errorf("%d clients: the last slot is at %v; a perfect queue ends at %v", n, end, fluid)
 		}
-		highest, worst := 0.0, 0.0 // how far does anybody pass others?
+		highest, worst := 0.0, 0.0 // how far does a client pass others?
 		for _, number := range order {
 			worst = max(worst, highest-number)
 			highest = max(highest, number)
 		}
-		// Who asks just before its number is served may have to ask once more.
+		// A client that asks just before its number is served may have to ask once more.
 		limit := 98 * r.Max.Seconds()
 		if n < farHops*int(limit) {
 			limit = numberUnit

@@ -8,7 +8,7 @@ import (
 // A record holds what is known of one client, in 16 bytes:
 //
 //	who:  tag 40 | due 24 (4 ms)
-//	what: told 13 (16 ms) | number 18 (32) | count 10 | kind 5 | strikes 5 | class 3 | gap 6 | score 2 | protected 1 | deferred 1
+//	what: told 13 (16 ms) | number 18 (32) | count 10 | fingerprint 5 | strikes 5 | class 3 | gap 6 | score 2 | protected 1 | deferred 1
 //
 // Instants are kept modulo their range, 18 hours and 131 s, and read as the nearest to
 // now. That is right for those that still matter: no promise is farther than maxAhead,
@@ -36,16 +36,16 @@ const (
 type field struct{ shift, bits uint8 }
 
 var (
-	fTold      = field{51, 13}
-	fNumber    = field{33, 18}
-	fCount     = field{23, 10}
-	fKind      = field{18, 5}
-	fStrikes   = field{13, 5}
-	fClass     = field{10, 3}
-	fGap       = field{4, 6}
-	fScore     = field{2, 2}
-	fProtected = field{1, 1}
-	fDeferred  = field{0, 1}
+	fTold        = field{51, 13}
+	fNumber      = field{33, 18}
+	fCount       = field{23, 10}
+	fFingerprint = field{18, 5}
+	fStrikes     = field{13, 5}
+	fClass       = field{10, 3}
+	fGap         = field{4, 6}
+	fScore       = field{2, 2}
+	fProtected   = field{1, 1}
+	fDeferred    = field{0, 1}
 )
 
 func (r *record) get(f field) uint64 { return r.what >> f.shift & (1<<f.bits - 1) }

@@ -14,7 +14,7 @@ var recordFields = []struct {
 	name string
 	f    field
 }{
-	{"told", fTold}, {"number", fNumber}, {"count", fCount}, {"kind", fKind}, {"strikes", fStrikes},
+	{"told", fTold}, {"number", fNumber}, {"count", fCount}, {"kind", fFingerprint}, {"strikes", fStrikes},
 	{"class", fClass}, {"gap", fGap}, {"score", fScore}, {"protected", fProtected}, {"deferred", fDeferred},
 }
 

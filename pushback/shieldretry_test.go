@@ -19,8 +19,7 @@ import (
 
 const ticket = "AZaz09-_.~+/="
 
-// What each kind of refusal says, to whom, and that the library would write it
-// just so.
+// The field of each kind of refusal for each client is what the library would write.
 func TestShieldRetry(t *testing.T) {
 	for _, c := range []struct {
 		story string

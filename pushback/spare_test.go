@@ -85,7 +85,7 @@ func TestSpareIsBounded(t *testing.T) {
 	} {
 		c := Calendar{base: baseLoad{rate: test.base}}
 		if got := c.Spare(test.service); got != test.want && math.Abs(got-test.want) > 1e-9*test.want {
-			t.Errorf("%v/s with %v/s anyhow: spare is %v, want %v", test.service, test.base, got, test.want)
+			t.Errorf("%v/s with a base load of %v/s: spare is %v, want %v", test.service, test.base, got, test.want)
 		}
 	}
 }
@@ -118,7 +118,7 @@ func TestKeptShareIsLearned(t *testing.T) {
 			t.Errorf("%v promises broken: %v", n, s)
 		}
 	}
-	// Who comes late is counted when it comes, once.
+	// A client that comes late is counted when it comes, once.
 	k = keptPromises{}
 	k.add(100, 70)
 	for range 30 {
