@@ -140,7 +140,7 @@ func TestLoadtestChecksItsFlags(t *testing.T) {
 		{"", "the URL is missing; want one"},
 		{url + " " + url, "there are 2 arguments"},
 		{"--policies " + url, "want no URL with it"},
-		{url, "nobody comes"},
+		{url, "--rate and --herd are both 0"},
 		{url + " --herd many", `invalid argument "many" for "--herd"`},
 		{url + " --herds 3", "unknown flag: --herds"},
 		{url + " --herd 20001", "--herd is 20001; want 0 to 20000"},
