@@ -17,78 +17,76 @@ import (
 
 func init() { caddy.RegisterModule(new(App)) }
 
-// App watches a Kubernetes cluster and keeps what its Ingresses ask for, for
-// http.handlers.shield_ingress and tls.get_certificate.shield_ingress.
+// App watches a Kubernetes cluster and keeps the routes, limits and certificates of its
+// Ingresses, for http.handlers.shield_ingress and tls.get_certificate.shield_ingress.
 //
-// A change in the cluster changes no config: no listener is touched, no connection
-// closed, no limit forgotten. Neither does a reload forget anything, as long as this
-// app's part of the config stays the same; if it changes, all clients are strangers.
+// A change in the cluster changes no config: it touches no listener, closes no connection
+// and keeps all counts. A reload keeps them, too, if this app's part of the config stays
+// the same. If it changes, all clients are unknown.
 type App struct {
-	// The path of a kubeconfig. By default, the service account of the pod that it
-	// runs in.
+	// The path of a kubeconfig. The default is the service account of the pod.
 	Kubeconfig string `json:"kubeconfig,omitempty"`
 
-	// What an IngressClass has as `spec.controller` for its Ingresses to be ours
-	// (default `herdshield.io/ingress`).
+	// The `spec.controller` of the IngressClasses that this controller serves (default
+	// `herdshield.io/ingress`).
 	Controller string `json:"controller,omitempty"`
 
-	// The name of the IngressClass where IngressClasses cannot be read, which is with
-	// `namespaces` (default `shield`).
+	// The name of the IngressClass, with `namespaces`: then IngressClasses cannot be read
+	// (default `shield`).
 	IngressClass string `json:"ingress_class,omitempty"`
 
-	// Take Ingresses that name no class at all, too.
+	// Serve Ingresses that name no class, too.
 	WatchWithoutClass bool `json:"watch_ingress_without_class,omitempty"`
 
-	// Watch these namespaces only. By default, all.
+	// Watch these namespaces only (default: all).
 	Namespaces []string `json:"namespaces,omitempty"`
 
-	// Where clients reach this: the Service in front of it, as `namespace/name`, or
-	// addresses and host names. It is what the status of Ingresses says.
+	// Where clients reach the controller: its Service as `namespace/name`, or addresses and
+	// host names. They are written into the status of Ingresses.
 	PublishService   string   `json:"publish_service,omitempty"`
 	PublishAddresses []string `json:"publish_addresses,omitempty"`
 
-	// The Secret with the certificate for names that no other is for, as
-	// `namespace/name`. By default, one that is made and signed at the start.
+	// The Secret with the certificate for all other names, as `namespace/name` (default: a
+	// self-signed certificate).
 	DefaultCertificate string `json:"default_certificate,omitempty"`
 
 	// Let Ingresses of several namespaces share a host. By default a host belongs to the
-	// namespace of the oldest Ingress that names it, with all names beneath if it is a
-	// wildcard, and others are refused.
+	// namespace of the oldest Ingress that names it. A wildcard includes the names that it
+	// matches.
 	ShareHosts bool `json:"share_hosts,omitempty"`
 
-	// Send requests to the IPv6 addresses of pods that have both. By default, to
-	// those of IPv4.
+	// Send requests to the IPv6 addresses of pods with both families (default: to the
+	// IPv4 addresses).
 	PreferIPv6 bool `json:"prefer_ipv6,omitempty"`
 
 	// Read the `limit-*` annotations of ingress-nginx.
 	NginxAnnotations bool `json:"nginx_annotations,omitempty"`
 
-	// What limits mean where there are several replicas of this: `divided` (default),
-	// they are for all of them together; or `local`, for each.
+	// What limits mean with several replicas: `divided` (default), they are for all
+	// replicas together; or `local`, for each.
 	Replicas string `json:"replicas,omitempty"`
 
-	// The Service whose endpoints the replicas are, as `namespace/name`; it need not
-	// be the one that clients come by. Required for `divided`, unless there is only
-	// one replica.
+	// The Service whose endpoints are the replicas, as `namespace/name`. It need not be
+	// the one that clients use. Required for `divided` with more than one replica.
 	Service string `json:"service,omitempty"`
 
-	// The namespace and the name of the pod that it runs in.
+	// The namespace and the name of the controller's pod.
 	Namespace string `json:"namespace,omitempty"`
 	Pod       string `json:"pod,omitempty"`
 
 	controller *controller
 	key        string
 	shield     *caddymodule.App
-	before     *caddymodule.App // that showed the controller's shields until this config was started
+	before     *caddymodule.App // showed the controller's shields until this config was started
 }
 
-// What Replicas may be.
+// The values of Replicas.
 const (
 	divided = "divided"
 	local   = "local"
 )
 
-// controllers are those in use, by the JSON of their App: they outlive configs.
+// controllers has the controllers in use, by the JSON of their App. They outlive configs.
 var controllers = caddy.NewUsagePool()
 
 // CaddyModule implements caddy.Module.
@@ -120,7 +118,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	return registry.Register(collector{a.controller})
 }
 
-// check returns what is wrong with the config.
+// check returns all mistakes in the config.
 func (a *App) check() error {
 	var errs []error
 	bad := func(name, is, want string) {
@@ -142,17 +140,17 @@ func (a *App) check() error {
 		}
 	}
 	if a.PublishService != "" && len(a.PublishAddresses) > 0 {
-		errs = append(errs, errors.New("there are publish_service and publish_addresses; want one of them"))
+		errs = append(errs, errors.New("publish_service and publish_addresses are both set; want one of them"))
 	}
 	if a.Service != "" && a.Replicas != local && a.Pod == "" {
-		errs = append(errs, errors.New("there is a service to share limits with, and no pod; want the name of the pod that this runs in"))
+		errs = append(errs, errors.New("service is set without pod; want the name of the controller's pod as well"))
 	}
 	return errors.Join(errs...)
 }
 
-// takeoverPatience is how long a config waits for the cluster's objects, whose app of
-// this kind takes the place of another one that serves.
-const takeoverPatience = 10 * time.Second
+// takeoverTimeout is how long a new config waits for the cluster's objects, while the app of
+// the old config serves.
+const takeoverTimeout = 10 * time.Second
 
 // Start implements caddy.App.
 func (a *App) Start() error {
@@ -162,15 +160,15 @@ func (a *App) Start() error {
 		serving = serving || c != a.controller && c.(*controller).snapshot.Load() != nil
 		return !serving
 	})
-	for began := shield.Now(); serving && a.Snapshot() == nil && shield.Now()-began < takeoverPatience; {
+	for began := shield.Now(); serving && a.Snapshot() == nil && shield.Now()-began < takeoverTimeout; {
 		time.Sleep(settle)
 	}
 	return nil
 }
 
-// Stop implements caddy.App. The controller is not stopped here: Caddy stops apps in no
-// order, and requests are served until all have been. If another config has not taken
-// over, because it is this one that could not be started, the one before goes on.
+// Stop implements caddy.App. It does not stop the controller: Caddy stops apps in any order,
+// and requests are served until all have stopped. If this config could not be started, the
+// one before takes over again.
 func (a *App) Stop() error {
 	a.controller.handBack(a.shield, a.before)
 	a.before = nil
@@ -186,15 +184,14 @@ func (a *App) Cleanup() error {
 	return err
 }
 
-// Snapshot returns what the cluster asks for now; nil until everything in it has been
-// seen once.
+// Snapshot returns the current Snapshot; nil until all objects have been listed once.
 func (a *App) Snapshot() *Snapshot { return a.controller.snapshot.Load() }
 
-// Ready returns why requests should not come here, or nil.
+// Ready returns why this replica should not get requests, or nil.
 func (a *App) Ready() error { return a.controller.ready() }
 
-// Drain has every App in use be not ready from now on, and asks clients to go elsewhere
-// with their next request. It is for the moment when the process is told to end.
+// Drain makes every App in use not ready, and asks clients to reconnect for their next
+// request. It is for when the process is told to end.
 func Drain() {
 	controllers.Range(func(_, c any) bool {
 		c.(*controller).draining.Store(true)

@@ -31,17 +31,17 @@ func init() {
 	caddy.RegisterModule(new(CertificateListener))
 }
 
-// certificates finds the certificate for a server name. It is not changed once
-// made, so it is safe for concurrent use.
+// certificates finds the certificate for a server name. It is immutable and safe for
+// concurrent use.
 type certificates struct {
 	exact    map[string][]*tls.Certificate // by host
 	wildcard map[string][]*tls.Certificate // by what follows the star: ".example.com"
-	fallback *tls.Certificate              // nil: selfSigned's
+	fallback *tls.Certificate              // nil: selfSigned
 }
 
-// newCertificates makes an index of all. Where several are for one host, the first
-// one counts, unless it has expired. def is for all other names; nil means the one
-// that shield signs by itself. Certificates that no handshake could use are left out.
+// newCertificates makes an index of all. Of several for one host, the first that has not
+// expired counts. def is for all other names; nil means a self-signed one. Certificates
+// that no handshake could use are left out.
 func newCertificates(all []model.Certificate, def *tls.Certificate) *certificates {
 	c := &certificates{
 		exact:    make(map[string][]*tls.Certificate, len(all)),
@@ -65,15 +65,14 @@ func newCertificates(all []model.Certificate, def *tls.Certificate) *certificate
 	return c
 }
 
-// find returns the certificate to present now to a client that asks for serverName,
-// "" if it names none: of the exact host, else of the wildcard one label up, else the
-// default one; never one that has expired, and never nil.
+// find returns the certificate for serverName now; a client without a server name has "". It
+// is that of the exact host, else of the wildcard one label up, else the default one. It has
+// not expired, and is never nil.
 func (c *certificates) find(serverName string) *tls.Certificate {
 	return c.at(serverName, time.Now())
 }
 
-// at is find at this time. It does not allocate, unless the name has upper-case
-// letters.
+// at is find at a given time. It does not allocate, unless the name has upper-case letters.
 func (c *certificates) at(serverName string, now time.Time) *tls.Certificate {
 	name := canonical(serverName)
 	for _, certificate := range c.exact[name] {
@@ -99,8 +98,8 @@ func canonical(host string) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// presentable returns certificate with its leaf parsed, or nil if no handshake can
-// use it; neither does CertMagic take one that is for no name.
+// presentable returns certificate with its leaf parsed, or nil if no handshake can use it, or
+// if it has no names, which CertMagic refuses.
 func presentable(certificate *tls.Certificate) *tls.Certificate {
 	if certificate == nil || len(certificate.Certificate) == 0 || certificate.PrivateKey == nil {
 		return nil
@@ -110,7 +109,7 @@ func presentable(certificate *tls.Certificate) *tls.Certificate {
 		if err != nil {
 			return nil
 		}
-		parsed := *certificate // not ours to change
+		parsed := *certificate // a copy: the Model is immutable
 		parsed.Leaf = leaf
 		certificate = &parsed
 	}
@@ -123,40 +122,40 @@ func presentable(certificate *tls.Certificate) *tls.Certificate {
 
 const (
 	selfSignedFor    = 365 * 24 * time.Hour
-	selfSignedRenews = selfSignedFor / 3 // what it has left when the next one is made
+	selfSignedRenews = selfSignedFor / 3 // validity that is left when the next one is made
 )
 
-// selfSigned is the certificate for whoever asks for a name that there is none for,
-// as other ingress controllers have one. No client is meant to trust it.
-var selfSigned ownCertificate
+// selfSigned is the certificate for names without one, as in other ingress controllers. No
+// client should trust it.
+var selfSigned selfSignedCertificate
 
-// An ownCertificate is made when it is first asked for, and again when a third of
-// its time is left. Its zero value is ready, and safe for concurrent use.
-type ownCertificate struct {
+// A selfSignedCertificate is made on first use, and again when a third of its validity is
+// left. Its zero value is ready, and safe for concurrent use.
+type selfSignedCertificate struct {
 	current atomic.Pointer[tls.Certificate]
 	making  sync.Mutex
 }
 
 // get returns a certificate that is valid at now.
-func (o *ownCertificate) get(now time.Time) *tls.Certificate {
-	if c := o.current.Load(); c != nil && now.Before(c.Leaf.NotAfter.Add(-selfSignedRenews)) {
+func (s *selfSignedCertificate) get(now time.Time) *tls.Certificate {
+	if c := s.current.Load(); c != nil && now.Before(c.Leaf.NotAfter.Add(-selfSignedRenews)) {
 		return c
 	}
-	o.making.Lock()
-	defer o.making.Unlock()
-	if c := o.current.Load(); c != nil && now.Before(c.Leaf.NotAfter.Add(-selfSignedRenews)) {
-		return c // somebody else has just made it
+	s.making.Lock()
+	defer s.making.Unlock()
+	if c := s.current.Load(); c != nil && now.Before(c.Leaf.NotAfter.Add(-selfSignedRenews)) {
+		return c // another goroutine has just made it
 	}
-	c, err := signOwn(now)
+	c, err := selfSign(now)
 	if err != nil {
 		panic("ingress: signing a certificate of a fixed form with a fresh key: " + err.Error())
 	}
-	o.current.Store(c)
+	s.current.Store(c)
 	return c
 }
 
-// signOwn makes a certificate that its own key signs.
-func signOwn(now time.Time) (*tls.Certificate, error) {
+// selfSign makes a certificate that is signed with its own key.
+func selfSign(now time.Time) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -186,8 +185,8 @@ func signOwn(now time.Time) (*tls.Certificate, error) {
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, nil
 }
 
-// finder returns what finds certificates for handshakes, by server name, in whatever
-// the cluster has at the time: never nil.
+// finder returns a function that finds the certificate for a handshake, by server name, in
+// the current Snapshot. It never returns nil.
 func finder(ctx caddy.Context) (func(serverName string) *tls.Certificate, error) {
 	app, err := ctx.App("shield_ingress")
 	if err != nil {
@@ -201,15 +200,14 @@ func finder(ctx caddy.Context) (func(serverName string) *tls.Certificate, error)
 	}, nil
 }
 
-// CertificateListener has the TLS handshakes of a server get their certificates from
-// the cluster's Secrets, by server name, or the default certificate. Where the
-// cluster has changed, the next handshake sees it. It leaves the listener as it is.
+// CertificateListener gives the TLS handshakes of a server the certificates of the cluster's
+// Secrets, by server name, or the default certificate. A change in the cluster applies
+// to the next handshake. It does not change the listener.
 //
-// It is there beside the CertificateManager, because CertMagic, which asks that one,
-// stands in the way: it aborts handshakes whose server name is not a proper host
-// name, like a_b.example.com, though a wildcard certificate covers it; and for those
-// that offer nothing but the protocol of the TLS-ALPN challenge, which can never be
-// under way here, it writes an error into the log.
+// It bypasses CertMagic, which asks the CertificateManager. CertMagic aborts handshakes whose
+// server name is not a proper host name, such as a_b.example.com, even if a wildcard
+// certificate covers it. It also logs an error for handshakes that offer only the protocol
+// of the TLS-ALPN challenge, which never runs here.
 //
 // It needs the app `shield_ingress`.
 type CertificateListener struct {
@@ -229,7 +227,7 @@ func (*CertificateListener) CaddyModule() caddy.ModuleInfo {
 func (l *CertificateListener) Provision(ctx caddy.Context) (err error) {
 	l.server, _ = ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if l.server == nil {
-		return errors.New("the listener wrapper shield_ingress is for HTTP servers only")
+		return errors.New("the listener wrapper shield_ingress works with HTTP servers only")
 	}
 	if l.find == nil { // else a test's
 		l.find, err = finder(ctx)
@@ -237,22 +235,21 @@ func (l *CertificateListener) Provision(ctx caddy.Context) (err error) {
 	return err
 }
 
-// WrapListener implements caddy.ListenerWrapper. It is called when all connection
-// policies have been provisioned, and none is in use yet.
+// WrapListener implements caddy.ListenerWrapper. Caddy calls it when all connection policies
+// have been provisioned, and before any is used.
 func (l *CertificateListener) WrapListener(listener net.Listener) net.Listener {
 	for _, policy := range l.server.TLSConnPolicies {
 		c := policy.TLSConfig
 		c.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return l.find(hello.ServerName), nil
 		}
-		c.NextProtos = policy.ALPN // without what Caddy has added for the TLS-ALPN challenge
+		c.NextProtos = policy.ALPN // without Caddy's addition for the TLS-ALPN challenge
 	}
 	return listener
 }
 
 // CertificateManager gives CertMagic the same certificates, for configs without a
-// CertificateListener. Since it always has one, CertMagic never falls through to
-// obtaining one by itself.
+// CertificateListener. It always has one, so that CertMagic never tries to obtain one.
 //
 // It needs the app `shield_ingress`.
 type CertificateManager struct {
@@ -280,8 +277,8 @@ func (m *CertificateManager) GetCertificate(_ context.Context, hello *tls.Client
 	return m.find(hello.ServerName), nil
 }
 
-// CertificatePermission lets Caddy obtain or load no certificate for any name. It
-// is the last barrier, should neither of the others have an answer.
+// CertificatePermission forbids Caddy to obtain or load certificates. It is the last
+// barrier, if neither of the others has an answer.
 type CertificatePermission struct{}
 
 // CaddyModule returns the Caddy module information.

@@ -98,7 +98,7 @@ func TestCertificateByName(t *testing.T) {
 
 // The self-signed certificate is one, until a third of its time is left.
 func TestSelfSignedIsRenewed(t *testing.T) {
-	var o ownCertificate
+	var o selfSignedCertificate
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	first := o.get(now)
 	if d := first.Leaf.NotAfter.Sub(now); d != selfSignedFor {

@@ -132,13 +132,13 @@ func TestPatience(t *testing.T) {
 		is   policy.Service
 		want time.Duration
 	}{
-		{policy.Service{}, defaultPatience}, // places may be limited while it is on its way
+		{policy.Service{}, defaultMaxWait}, // places may be limited while it is on its way
 		{policy.Service{Queue: policy.QueueOff}, 0},
-		{policy.Service{EndpointConcurrency: 5}, defaultPatience},
+		{policy.Service{EndpointConcurrency: 5}, defaultMaxWait},
 		{policy.Service{EndpointConcurrency: 5, QueueTimeout: time.Second}, time.Second},
 		{policy.Service{EndpointConcurrency: 5, QueueTimeout: time.Second, Queue: policy.QueueOff}, 0},
 	} {
-		if got := patience(tt.is); got != tt.want {
+		if got := maxWait(tt.is); got != tt.want {
 			t.Errorf("%+v: %v, want %v", tt.is, got, tt.want)
 		}
 	}

@@ -22,35 +22,33 @@ import (
 )
 
 const (
-	// settle is how long is waited after a change for more of them: what belongs
-	// together, a Service and its endpoints, comes within milliseconds.
+	// settle is the wait for more changes after a change: related ones, of a Service and
+	// its endpoints, come within milliseconds.
 	settle = 20 * time.Millisecond
 
-	// idleRatio is how much longer than the last rebuild took is waited until the
-	// next, up to longestPause, so that a cluster in turmoil does not cost more than
-	// a fifth of a processor.
-	idleRatio    = 4
-	longestPause = time.Second
+	// idleRatio is the wait until the next rebuild over the time of the last, up to
+	// maxPause, so that a busy cluster costs at most a fifth of a processor.
+	idleRatio = 4
+	maxPause  = time.Second
 
-	// checkEvery is how often everything is looked at without a change, to forget
-	// what is gone.
-	checkEvery = time.Minute
+	// checkInterval is how often the Snapshot is rebuilt without a change, to forget
+	// objects that are gone.
+	checkInterval = time.Minute
 
-	// freshWithin is how long ago the API server may have been heard of for what is
-	// missing in the cluster to be reported. Ours: the leader hears of it every 2 s.
+	// freshWithin is how old the last contact with the API server may be for missing
+	// objects to be reported. Ours: the leader has contact every 2 s.
 	freshWithin = 10 * time.Second
 
-	// joinPatience is how long a new replica waits to be seen by the others as one
-	// of them before it takes requests, if it sees itself at once; and
-	// strangerPatience if it does not see itself at all.
-	joinPatience     = time.Second
-	strangerPatience = 10 * time.Second
+	// joinDelay is how long a new replica waits for the others to see it before it is
+	// ready, once it sees itself. unlistedTimeout is how long it waits to see itself.
+	joinDelay       = time.Second
+	unlistedTimeout = 10 * time.Second
 
-	// resignPatience is how long the process waits at its end to give up the lead.
-	resignPatience = 2 * time.Second
+	// resignTimeout bounds the wait at the end of the process to resign as the leader.
+	resignTimeout = 2 * time.Second
 )
 
-// A controller keeps a Snapshot of what the cluster asks for.
+// A controller keeps a Snapshot of the cluster.
 type controller struct {
 	config     App
 	log        *zap.Logger
@@ -59,11 +57,11 @@ type controller struct {
 
 	snapshot atomic.Pointer[Snapshot]
 	draining atomic.Bool
-	bodies   atomic.Int64                    // bytes of bodies that have been read early
-	shields  atomic.Pointer[caddymodule.App] // shows them; of the config that was started last
+	bodies   atomic.Int64                    // bytes of request bodies that have been read early
+	shields  atomic.Pointer[caddymodule.App] // of the last config started; it shows the shields
 	*measures
 
-	// For rebuild, which is for one goroutine.
+	// Of the goroutine of rebuild.
 	live     *live
 	division policy.Division
 
@@ -77,8 +75,9 @@ type controller struct {
 
 	membership struct {
 		sync.Mutex
-		began, joined time.Duration // when it began to look, and saw itself first, or nobody; 0: not yet
-		warn          sync.Once
+		began  time.Duration // first look at the replicas; 0: none yet
+		joined time.Duration // when it was first listed, or no replica was; 0: not yet
+		warn   sync.Once
 	}
 }
 
@@ -102,7 +101,7 @@ func newController(config App, log *zap.Logger) (*controller, error) {
 	return c, nil
 }
 
-// handBack has before show the shields again, if it is app that does.
+// handBack has before show the shields again, if app shows them now.
 func (c *controller) handBack(app, before *caddymodule.App) {
 	if c.shields.CompareAndSwap(app, before) && before != nil {
 		if s := c.snapshot.Load(); s != nil {
@@ -111,8 +110,8 @@ func (c *controller) handBack(app, before *caddymodule.App) {
 	}
 }
 
-// start begins to watch, the first time that a config with it is started. From now on
-// it is app that shows the shields, and not the one that it returns.
+// start begins to watch the cluster, if it has not begun. From now on app shows the shields,
+// and the App that start returns no longer does.
 func (c *controller) start(app *caddymodule.App) (before *caddymodule.App) {
 	before = c.shields.Swap(app)
 	if s := c.snapshot.Load(); s != nil {
@@ -125,7 +124,7 @@ func (c *controller) start(app *caddymodule.App) (before *caddymodule.App) {
 			go func() {
 				defer close(watching)
 				if err := c.cluster.Run(c.ctx); err != nil && c.ctx.Err() == nil {
-					c.log.Error("the cluster is not watched any more", zap.Error(err))
+					c.log.Error("watching the cluster has ended", zap.Error(err))
 				}
 			}()
 			c.run()
@@ -143,7 +142,7 @@ func (c *controller) Destruct() error {
 		c.end()
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), resignPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), resignTimeout)
 	defer cancel()
 	c.leave(ctx)
 	c.end()
@@ -154,28 +153,28 @@ func (c *controller) Destruct() error {
 	return nil
 }
 
-// leave gives up the lead. The last replica also takes the addresses out of the status
-// of all Ingresses: nobody serves there any more.
+// leave resigns as the leader. The last replica also removes the addresses from the status
+// of all Ingresses, since no replica serves there.
 func (c *controller) leave(ctx context.Context) {
 	s := c.snapshot.Load()
 	if s != nil && caddy.Exiting() && c.config.Service != "" && c.cluster.Leading() && slices.Equal(s.Model.Replicas, []string{c.config.Pod}) {
 		c.publish(s.Model, nil, true)
 		if err := c.cluster.Flush(ctx); err != nil {
-			c.log.Warn("the status of Ingresses may still have the addresses of this", zap.Error(err))
+			c.log.Warn("the status of Ingresses may still have this controller's addresses", zap.Error(err))
 		}
 	}
 	if err := c.cluster.Resign(ctx); err != nil {
-		c.log.Warn("the lead is not given up; it ends by itself", zap.Error(err))
+		c.log.Warn("cannot resign as the leader; the Lease expires", zap.Error(err))
 	}
 }
 
-// publish has the status of Ingresses say where they can be reached; nowhere any more
-// from the last time on.
+// publish sets the addresses in the status of Ingresses. After the last time it does
+// nothing.
 func (c *controller) publish(m *model.Model, addresses []cluster.Address, last bool) {
 	c.publishing.Lock()
 	defer c.publishing.Unlock()
 	if c.published {
-		return // a rebuild, because of what was published last
+		return // a rebuild, caused by the last publication
 	}
 	c.published = last
 	c.cluster.Publish(m.Mine, m.NotMine, addresses)
@@ -200,10 +199,10 @@ func (c *controller) run() {
 		began := shield.Now()
 		c.rebuild(began)
 		took := shield.Now() - began
-		if !wait(min(longestPause, took*idleRatio)) {
+		if !wait(min(maxPause, took*idleRatio)) {
 			return
 		}
-		next := checkEvery
+		next := checkInterval
 		if at := c.translator.Expires(); !at.IsZero() {
 			next = min(next, max(0, time.Until(at)))
 		}
@@ -236,13 +235,13 @@ func (c *controller) rebuild(now time.Duration) {
 		app.Show(s.shields)
 	}
 	c.publish(m, c.addresses(objects.Services), false)
-	// What is missing may only not have been seen yet, while the API server comes back.
+	// While the API server comes back, missing objects may only not be listed yet.
 	if time.Since(c.cluster.Fresh()) < freshWithin {
 		c.cluster.Report(problems)
 	}
 }
 
-// join takes note of the replicas that there are.
+// join records the current replicas.
 func (c *controller) join(now time.Duration, replicas []string) {
 	if c.config.Service == "" || c.config.Replicas == local {
 		return
@@ -253,15 +252,15 @@ func (c *controller) join(now time.Duration, replicas []string) {
 	at := divisionTime(now)
 	if c.membership.began == 0 {
 		c.membership.began = now
-		// The others have seen this pod since it has an address, before it was
-		// started: they have made room for it, or will have when it is ready.
+		// The others have seen this pod since it got an address, before it was started.
+		// By the time it is ready they have reduced their shares.
 		at -= policy.Settle
 	}
 	switch {
-	case rank < 0 && count > 0: // it is one more, whether the others know or not
+	case rank < 0 && count > 0: // one more than listed
 		c.division.See(at, count, count+1)
-		if c.membership.joined > 0 || now-c.membership.began > strangerPatience {
-			c.strange()
+		if c.membership.joined > 0 || now-c.membership.began > unlistedTimeout {
+			c.warnUnlisted()
 		}
 	default:
 		c.division.See(at, max(0, rank), max(1, count))
@@ -271,31 +270,31 @@ func (c *controller) join(now time.Duration, replicas []string) {
 	}
 }
 
-// strange warns that the others do not know of this replica, once.
-func (c *controller) strange() {
+// warnUnlisted warns, once, that the other replicas do not know this one.
+func (c *controller) warnUnlisted() {
 	c.membership.warn.Do(func() {
-		c.log.Warn("this pod is not an endpoint of the service whose replicas share the limits: together they admit more than the limits say",
+		c.log.Warn("this pod is not an endpoint of the Service whose replicas share the limits: together they exceed the limits",
 			zap.String("service", c.config.Service), zap.String("pod", c.config.Pod))
 	})
 }
 
-// divisionTime returns now as the Division has it: later by as much as it may be told
-// that its first look is older, since nothing is before 0.
+// divisionTime returns now in the Division's time, which is ahead by Settle: join backdates
+// the first look by that, and no time is below 0.
 func divisionTime(now time.Duration) time.Duration { return now + policy.Settle }
 
 var (
-	errNothing = errors.New("the objects of the cluster have not all been seen yet")
-	errAlone   = errors.New("the other replicas may not have seen this one yet")
+	errNotSynced = errors.New("not all objects of the cluster have been listed")
+	errJoining   = errors.New("the other replicas may not have seen this one yet")
 )
 
-// ready returns why requests should not come here, or nil. That the API server cannot
-// be reached is no reason: what was seen last is served.
+// ready returns why this replica should not get requests, or nil. An outage of the API
+// server is no reason: the last known state is served.
 func (c *controller) ready() error {
 	switch {
 	case c.draining.Load():
 		return errDraining
 	case c.snapshot.Load() == nil:
-		return errNothing
+		return errNotSynced
 	}
 	if c.config.Service == "" || c.config.Replicas == local {
 		return nil
@@ -303,13 +302,13 @@ func (c *controller) ready() error {
 	c.membership.Lock()
 	defer c.membership.Unlock()
 	now := shield.Now()
-	if joined := c.membership.joined; joined > 0 && now-joined > joinPatience || now-c.membership.began > strangerPatience {
+	if joined := c.membership.joined; joined > 0 && now-joined > joinDelay || now-c.membership.began > unlistedTimeout {
 		return nil
 	}
-	return errAlone
+	return errJoining
 }
 
-// addresses returns what the status of Ingresses is to say.
+// addresses returns the addresses for the status of Ingresses.
 func (c *controller) addresses(services []*corev1.Service) []cluster.Address {
 	var list []cluster.Address
 	if c.config.PublishService == "" {

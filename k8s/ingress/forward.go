@@ -13,30 +13,28 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// forward makes r what a backend gets to see of it, as other ingress controllers
-// have it. r is changed in place: its header, and where a trusted proxy speaks for
-// the client, also its RemoteAddr.
+// forward rewrites r for the backend, as other ingress controllers do. It changes r in place:
+// its header, and with a trusted proxy also its RemoteAddr.
 //
 // Header | Value
 // -------|------
 // X-Forwarded-For, X-Real-IP | address of the client, and nothing else
-// X-Original-Forwarded-For | the X-Forwarded-For of a trusted proxy, as it came
-// X-Forwarded-Proto, X-Forwarded-Scheme, X-Scheme | http or https: what the client uses
-// X-Forwarded-Host, X-Forwarded-Port | what the client has asked for; the scheme's port if it has named none
+// X-Original-Forwarded-For | the X-Forwarded-For of a trusted proxy, unchanged
+// X-Forwarded-Proto, X-Forwarded-Scheme, X-Scheme | http or https: the client's scheme
+// X-Forwarded-Host, X-Forwarded-Port | as in the client's request; by default the scheme's port
 // X-Request-ID | the client's, if it is 1 to 128 visible characters; else 32 random hexadecimal digits
 //
-// What trusted proxies say counts, what clients say does not: their X-Forwarded-*
-// and Forwarded are not passed on, nor is Proxy, which CGI programs take for
-// a setting (httpoxy). Fields that the client's Connection names are removed first,
-// so that it can name none of the above; of Connection itself only Upgrade remains.
+// Values of trusted proxies count. X-Forwarded-* and Forwarded of clients are not passed
+// on, nor is Proxy, which CGI programs take for a setting (httpoxy). Fields that the
+// client's Connection names are removed first, so that it can name none of the above; of
+// Connection only Upgrade remains.
 //
-// It must run after everything that asks who sends r, and before Caddy's
-// reverse_proxy, which would write other values of For, Proto and Host: For with
-// the address of the last proxy, which applications that trust one hop would take
-// for the client. reverse_proxy writes RemoteAddr to For if there is no such header,
-// and leaves Proto and Host if a trusted proxy sends the request; otherwise it
-// comes to the same values. It has to be without trusted_proxies and header
-// operations of its own.
+// forward must run after everything that reads the sender of r, and before Caddy's
+// reverse_proxy. That would write other values of For, Proto and Host: For with the address
+// of the last proxy, which applications that trust one hop would take for the client. As it
+// is, reverse_proxy writes RemoteAddr to For if there is no such header, and keeps Proto and
+// Host of a trusted proxy; otherwise it writes the same values. It must have neither
+// trusted_proxies nor header operations.
 func forward(r *http.Request) {
 	h := r.Header
 	dropConnection(h)
@@ -83,7 +81,7 @@ func forward(r *http.Request) {
 	}
 }
 
-// clientsOwn are header fields by which clients could speak for a proxy.
+// clientsOwn are header fields that a client could forge to look like a proxy.
 var clientsOwn = [...]string{
 	"Forwarded",
 	"Front-End-Https",
@@ -96,8 +94,8 @@ var clientsOwn = [...]string{
 	"X-Real-Ip",
 }
 
-// scheme returns what the client uses, "http" or "https": as a trusted proxy says,
-// else by the connection. Redirects to HTTPS ask it too.
+// scheme returns the client's scheme, "http" or "https": from a trusted proxy, else from the
+// connection.
 func scheme(r *http.Request) string {
 	if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); trusted {
 		switch v := last(r.Header, "X-Forwarded-Proto"); {
@@ -113,8 +111,8 @@ func scheme(r *http.Request) string {
 	return "http"
 }
 
-// last returns the last element of the header field with this canonical name: what
-// the nearest proxy has added.
+// last returns the last element of the header field with this canonical name: the one that
+// the nearest proxy added.
 func last(h http.Header, name string) string {
 	values := h[name]
 	if len(values) == 0 {
@@ -124,7 +122,7 @@ func last(h http.Header, name string) string {
 	return strings.TrimSpace(v[strings.LastIndexByte(v, ',')+1:])
 }
 
-// isPort says whether s is a port number.
+// isPort reports whether s is a port number.
 func isPort(s string) bool {
 	n, err := strconv.ParseUint(s, 10, 16)
 	return err == nil && n > 0 && len(s) <= 5
@@ -143,7 +141,7 @@ func portOf(host, proto string) string {
 	return "80"
 }
 
-// visible says whether s is a request ID that may be passed on.
+// visible reports whether s is a request ID that may be passed on.
 func visible(s string) bool {
 	if s == "" || len(s) > 128 {
 		return false
@@ -166,10 +164,9 @@ func requestID(u1, u2 uint64) string {
 	return string(digits[:])
 }
 
-// dropConnection removes the fields that Connection names, which are for this
-// hop only (RFC 9110, section 7.6.1), and all of Connection but an upgrade to
-// websocket. What is tunnelled after any other upgrade would be out of sight: in h2c,
-// requests for other routes.
+// dropConnection removes the fields that Connection names, which are for this hop only (RFC
+// 9110, section 7.6.1), and all of Connection except an upgrade to websocket. Any other
+// upgrade would be a tunnel around the routes: in h2c, with requests for other hosts.
 func dropConnection(h http.Header) {
 	connection := h["Connection"]
 	for _, value := range connection {
@@ -194,19 +191,18 @@ func dropConnection(h http.Header) {
 var connectionUpgrade = []string{"Upgrade"} // never changed
 
 // Caddy's reverse_proxy adds itself to Via of requests, as their last proxy, and of
-// responses, as the first. Other ingress controllers send none, and it has effects:
-// nginx compresses no response to a request that has one. What others have written
-// stays.
+// responses, as the first. Other ingress controllers do not, and it has effects: nginx
+// compresses no response to a request with Via. Elements of other proxies stay.
 
 const caddysVia = " Caddy" // how its elements end
 
-// A viaTransport keeps Caddy's Via out of requests. It is put around the Transport
-// of a reverse_proxy that has been provisioned.
+// A viaTransport keeps Caddy's Via out of requests. It wraps the Transport of a provisioned
+// reverse_proxy.
 type viaTransport struct{ http.RoundTripper }
 
-// RoundTrip implements http.RoundTripper. r is reverse_proxy's own copy, and this is
-// the first to read it. In further attempts, when the one before may still be reading,
-// nothing is written: forward has seen to it that there is no other such element.
+// RoundTrip implements http.RoundTripper. r is reverse_proxy's copy, which no other
+// goroutine reads in the first attempt. Later attempts, when the one before may still be
+// reading, write nothing: forward has removed all other such elements.
 func (t viaTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	via := r.Header["Via"]
 	switch last := len(via) - 1; {
@@ -237,8 +233,8 @@ func (w *viaWriter) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// FlushError is the Flush that http.ResponseController prefers. What small pieces of a
-// response wait for is not their Write.
+// FlushError is the Flush that http.ResponseController prefers. Small pieces of a response
+// wait here, not in Write.
 func (w *viaWriter) FlushError() error {
 	flush := http.NewResponseController(w.ResponseWriter).Flush
 	if w.pace == nil {

@@ -25,15 +25,15 @@ import (
 
 func init() { caddy.RegisterModule(new(Handler)) }
 
-// Handler implements an HTTP handler that does what the Ingresses of a cluster ask
-// for: it finds the Service that a request is for, holds it to the limits of both, and
-// passes it on to one of the Service's endpoints.
+// Handler implements an HTTP handler that serves the Ingresses of a cluster: it finds the
+// Service of a request, applies the limits of the Ingress and the Service, and passes the
+// request to an endpoint.
 type Handler struct {
 	app     *App
 	proxies [len(transports)]caddyhttp.MiddlewareHandler // by model.Protocol
 	answers *pushback.Answers
 
-	upgraded atomic.Int64 // connections that may have been taken over, by websockets
+	upgraded atomic.Int64 // connections that may have been hijacked, by websockets
 }
 
 // CaddyModule implements caddy.Module.
@@ -63,20 +63,20 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		h.proxies[protocol] = proxy
 	}
 	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
-		server.RegisterOnStop(h.outlast)
+		server.RegisterOnStop(h.awaitUpgraded)
 	}
 	return nil
 }
 
-// outlast waits for upgraded connections to end, at most until ctx does: for the rest
-// of the grace period. A server that shuts down does not wait for those.
-func (h *Handler) outlast(ctx context.Context) error {
+// awaitUpgraded waits until all upgraded connections have ended or ctx, the grace period,
+// has. A server that shuts down does not wait for those.
+func (h *Handler) awaitUpgraded(ctx context.Context) error {
 	if !caddy.Exiting() {
-		return nil // a reload: reverse_proxy does what its stream_close_delay says
+		return nil // a reload: reverse_proxy handles them, by its stream_close_delay
 	}
 	for h.upgraded.Load() > 0 {
 		select {
-		case <-time.After(upgradedEvery):
+		case <-time.After(upgradedPoll):
 		case <-ctx.Done():
 			return nil
 		}
@@ -84,8 +84,8 @@ func (h *Handler) outlast(ctx context.Context) error {
 	return nil
 }
 
-// upgradedEvery is how often is looked whether all upgraded connections have ended.
-const upgradedEvery = 50 * time.Millisecond
+// upgradedPoll is how often awaitUpgraded looks.
+const upgradedPoll = 50 * time.Millisecond
 
 const (
 	// dialTimeout is how long an endpoint may take to accept a connection. Ours:
@@ -93,109 +93,114 @@ const (
 	// after one second (RFC 6298).
 	dialTimeout = 2 * time.Second
 
-	// keepIdle is how many idle connections are kept to each endpoint, and for how
-	// long. Many servers close theirs after 60 s or more, and one that is closed while
-	// a request is on its way to it is an error that cannot be repeated for a POST.
-	keepIdle    = 256
-	keepIdleFor = 50 * time.Second
+	// maxIdle is how many idle connections are kept to each endpoint, and idleFor for how
+	// long. Many servers close theirs after 60 s or more. A close while a request is on its
+	// way is an error, and a POST cannot be retried.
+	maxIdle = 256
+	idleFor = 50 * time.Second
 
-	// retries is how many other endpoints are tried, where an endpoint could not be
-	// reached, or broke off a request that may be repeated.
+	// retries is how many other endpoints are tried if an endpoint cannot be reached, or
+	// breaks off a request that may be repeated.
 	retries = 2
 )
 
-// transports are reverse_proxy's, by model.Protocol.
+// transports are the transports of reverse_proxy, by model.Protocol.
 var transports = [...]map[string]any{
 	model.HTTP:  {"protocol": "http", "versions": []string{"1.1"}},
 	model.H2C:   {"protocol": "http", "versions": []string{"h2c", "2"}},
 	model.HTTPS: {"protocol": "http", "versions": []string{"1.1", "2"}, "tls": map[string]any{"insecure_skip_verify": true}},
 }
 
-// reverseProxy returns the JSON of a reverse_proxy that asks Upstreams where to go.
+// reverseProxy returns the JSON of a reverse_proxy that gets its endpoints from Upstreams.
 func reverseProxy(transport map[string]any) json.RawMessage {
 	transport = maps.Clone(transport)
 	transport["dial_timeout"] = caddy.Duration(dialTimeout)
-	transport["keep_alive"] = map[string]any{"max_idle_conns_per_host": keepIdle, "idle_timeout": caddy.Duration(keepIdleFor)}
+	transport["keep_alive"] = map[string]any{"max_idle_conns_per_host": maxIdle, "idle_timeout": caddy.Duration(idleFor)}
 	b, err := json.Marshal(map[string]any{
 		"transport":         transport,
 		"dynamic_upstreams": map[string]any{"source": "shield_ingress"},
 		"load_balancing": map[string]any{
 			"retries":          retries,
 			"selection_policy": map[string]any{"policy": "first"},
-			// RFC 9110, section 9.2.2, but for those that mostly have a body,
-			// which is gone once it has been sent.
+			// The idempotent methods (RFC 9110, section 9.2.2) without those that
+			// mostly have a body, which cannot be sent again.
 			"retry_match": []any{map[string]any{"method": []string{"GET", "HEAD", "OPTIONS", "TRACE"}}},
 		},
 	})
 	if err != nil {
-		panic(err) // nothing in it is a user's
+		panic(err) // users set none of it
 	}
 	return b
 }
 
 // ServeHTTP implements caddyhttp.MiddlewareHandler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
-	became := aborted // if it panics, as reverse_proxy does where a response breaks off
+	result := aborted // if it panics, as reverse_proxy does when a response breaks off
 	c := h.app.controller
-	defer func() { c.count(became) }()
-	w.Header().Del("Server") // Caddy's: it is the backend's to say, or nobody's
+	defer func() { c.count(result) }()
+	w.Header().Del("Server") // Caddy's: only a backend's is passed on
 	if c.draining.Load() && len(r.Header["Upgrade"]) == 0 {
-		// So that clients go elsewhere before the listener is closed; HTTP/2
-		// clients are sent a GOAWAY for it.
+		// Clients reconnect elsewhere before the listener is closed; HTTP/2 clients get a
+		// GOAWAY for it.
 		w.Header().Set("Connection", "close")
 	}
+	p, result, err := h.route(w, r, c)
+	if p == nil {
+		return err
+	}
+	result, err = h.pass(w, r, c, p)
+	return err
+}
+
+// route returns the passage of a request. If there is none for it, route answers it and
+// returns nil.
+func (h *Handler) route(w http.ResponseWriter, r *http.Request, c *controller) (*passage, outcome, error) {
 	snapshot := c.snapshot.Load()
 	if snapshot == nil {
-		became = unserved
-		return h.unavailable(w, r, "not everything in the cluster has been seen yet")
+		return nil, unserved, h.unavailable(w, r, "starting: the cluster's objects are not known yet")
 	}
 	if r.Method == http.MethodConnect && r.ProtoMajor == 1 {
-		became = unreadable
-		return say(w, r, http.StatusMethodNotAllowed, "this is no forward proxy")
+		return nil, unreadable, respond(w, r, http.StatusMethodNotAllowed, "this is not a forward proxy")
 	}
 	target, err := snapshot.table.Resolve(r.Host, r.URL)
 	switch {
 	case err != nil:
-		became = unreadable
-		return say(w, r, http.StatusBadRequest, "the path can be read in more than one way")
+		return nil, unreadable, respond(w, r, http.StatusBadRequest, "ambiguous path: servers may read it differently")
 	case target == nil:
-		became = unrouted
-		return say(w, r, http.StatusNotFound, "no Ingress has this host and path")
+		return nil, unrouted, respond(w, r, http.StatusNotFound, "no Ingress has this host and path")
 	}
 	p := snapshot.ways[way{target.Origin, target.Backend}]
 	if p.redirects(r) {
-		became = redirected
 		w.Header().Set("Location", "https://"+hostOf(r.Host)+r.URL.RequestURI())
-		return say(w, r, http.StatusPermanentRedirect, "use https")
+		return nil, redirected, respond(w, r, http.StatusPermanentRedirect, "use https")
 	}
 	if p.first == nil {
-		became = unserved
-		return h.unavailable(w, r, "there is no such Service, or it has no such port")
+		return nil, unserved, h.unavailable(w, r, "there is no such Service, or it has no such port")
 	}
-	t := &trip{handler: h, passage: p, talks: p.protocol == model.H2C || pushback.IsGRPC(r)}
-	if p.limited && !t.talks {
+	return p, aborted, nil
+}
+
+// pass has a request go through a passage.
+func (h *Handler) pass(w http.ResponseWriter, r *http.Request, c *controller, p *passage) (outcome, error) {
+	t := &trip{handler: h, passage: p, streams: p.protocol == model.H2C || pushback.IsGRPC(r)}
+	if p.limited && !t.streams {
 		whole, done, err := c.readEarly(w, r)
 		defer done()
 		if t.whole = whole; err != nil {
-			became = unreadable
 			breakOff(w, r)
-			return say(w, r, http.StatusRequestTimeout, "the body did not come")
+			return unreadable, respond(w, r, http.StatusRequestTimeout, "the request body did not arrive in time")
 		}
 	}
 	caddyhttp.SetVar(r.Context(), tripKey, t)
-	switch err = p.first.ServeHTTP(w, r); {
+	switch err := p.first.ServeHTTP(w, r); {
 	case err == nil:
-		became = passed
-		return nil
+		return passed, nil
 	case errors.Is(err, errFull):
-		became = unserved
-		return h.unavailable(w, r, "no endpoint has room")
+		return unserved, h.unavailable(w, r, "all endpoints are at their limit")
 	case errors.Is(err, caddymodule.ErrUnasked):
-		became = unserved
-		return h.unavailable(w, r, "no endpoint is ready")
+		return unserved, h.unavailable(w, r, "no endpoint is ready")
 	default:
-		became, err = h.fail(w, r, c, err)
-		return err
+		return h.fail(w, r, c, err)
 	}
 }
 
@@ -204,12 +209,12 @@ func (g guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	return g.shield.ServeHTTP(w, r, g.next)
 }
 
-// redirects reports whether a request over plain HTTP is to come over TLS.
+// redirects reports whether a request over plain HTTP is redirected to HTTPS.
 func (p *passage) redirects(r *http.Request) bool {
 	if p.origin == nil || p.origin.NoRedirect || len(p.origin.TLSHosts) == 0 || ofACME(r.URL.Path) {
 		return false
 	}
-	if scheme(r) == "https" { // up to a proxy before this one
+	if scheme(r) == "https" { // perhaps to a proxy before this one
 		return false
 	}
 	host := strings.ToLower(hostOf(r.Host))
@@ -226,15 +231,15 @@ func (p *passage) redirects(r *http.Request) bool {
 	return false
 }
 
-// breakOff has the connection of HTTP/1 closed after the answer: the rest of the body is
-// not waited for.
+// breakOff has a connection of HTTP/1 closed after the answer, without waiting for the rest
+// of the body.
 func breakOff(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 1 {
 		w.Header().Set("Connection", "close")
 	}
 }
 
-// hostOf returns the host of a Host field, without its port and final dot.
+// hostOf returns the host of a Host field, without port and trailing dot.
 func hostOf(field string) string {
 	host := field
 	if h, _, err := net.SplitHostPort(field); err == nil {
@@ -245,8 +250,8 @@ func hostOf(field string) string {
 	return strings.TrimSuffix(host, ".")
 }
 
-// unavailable answers a request for which there is nobody. When there will be is not
-// known, so nobody gets an appointment; but everybody is told another time.
+// unavailable answers a request that no endpoint can serve. When one will is not known, so
+// clients get no appointments, but times that are spread at random.
 func (h *Handler) unavailable(w http.ResponseWriter, r *http.Request, why string) error {
 	refusal := pushback.Refusal{Policy: -1, Hint: h.answers.Hint(time.Second + rand.N(spreadOver))}
 	if pushback.IsGRPC(r) {
@@ -254,40 +259,40 @@ func (h *Handler) unavailable(w http.ResponseWriter, r *http.Request, why string
 		return nil
 	}
 	h.answers.SetHeader(w, refusal)
-	return say(w, r, http.StatusServiceUnavailable, why)
+	return respond(w, r, http.StatusServiceUnavailable, why)
 }
 
-// spreadOver is over how long clients of a Service without endpoints are spread. Ours:
-// about what a pod takes to start.
+// spreadOver is the time over which the clients of a Service without endpoints are spread.
+// Ours: about the start time of a pod.
 const spreadOver = 9 * time.Second
 
-// fail answers a request that an endpoint has not. The controller logs how many there
-// were; a line for each would be a flood when it matters least.
-func (h *Handler) fail(w http.ResponseWriter, r *http.Request, c *controller, err error) (became outcome, _ error) {
+// fail answers a request that an endpoint has not answered. The controller logs how many
+// there were, since a line for each would flood the log during an outage.
+func (h *Handler) fail(w http.ResponseWriter, r *http.Request, c *controller, err error) (result outcome, _ error) {
 	var failed caddyhttp.HandlerError
 	switch {
 	case !errors.As(err, &failed) || failed.StatusCode < 400:
 		return broken, err
 	case r.Context().Err() != nil:
-		became = aborted
+		result = aborted
 	case failed.StatusCode >= 500:
-		became = broken
+		result = broken
 		c.failed(err)
 	default:
-		became = unreadable
+		result = unreadable
 	}
-	return became, say(w, r, failed.StatusCode, http.StatusText(failed.StatusCode))
+	return result, respond(w, r, failed.StatusCode, http.StatusText(failed.StatusCode))
 }
 
-// grpcStatus are the codes of gRPC for what a proxy answers by itself
-// (grpc/doc/statuscodes.md), which their clients cannot read from a status of HTTP.
+// grpcStatus has the gRPC codes of a proxy's own answers (grpc/doc/statuscodes.md): gRPC
+// clients do not read them from the HTTP status.
 var grpcStatus = map[int]string{
 	http.StatusBadRequest: "3", http.StatusRequestTimeout: "4", http.StatusNotFound: "12", http.StatusMethodNotAllowed: "12",
 	http.StatusBadGateway: "14", http.StatusServiceUnavailable: "14", http.StatusGatewayTimeout: "14",
 }
 
-// say answers with a status and a few words.
-func say(w http.ResponseWriter, r *http.Request, status int, why string) error {
+// respond answers with a status and a short text.
+func respond(w http.ResponseWriter, r *http.Request, status int, why string) error {
 	if code, ok := grpcStatus[status]; ok && pushback.IsGRPC(r) {
 		w.Header().Set("Content-Type", "application/grpc")
 		w.Header().Set("Grpc-Status", code)

@@ -11,18 +11,18 @@ import (
 
 func init() { caddy.RegisterModule(new(Health)) }
 
-// errDraining is why a process that shuts down is not ready.
-var errDraining = errors.New("shutting down")
+// Why a process is not ready, beside what App.Ready says.
+var (
+	errDraining = errors.New("shutting down")
+	errStarting = errors.New("starting") // not all listeners are up
+)
 
-// errStarting is why one is not ready before all its listeners are up.
-var errStarting = errors.New("starting")
-
-// Health answers the probes of Kubernetes; it passes on requests for other paths.
+// Health answers the probes of Kubernetes, and passes on requests for other paths.
 //
 // Path | Answer
 // -----|-------
-// `/livez` | 200, always: whoever can answer is alive. That the API server is away, or nothing is known yet, is no reason to be restarted.
-// `/readyz` | 200 if all servers listen, the cluster's objects are known, and no shutdown is under way; else 503. The body says what is missing.
+// `/livez` | 200, always: a process that answers is alive. Neither an outage of the API server nor a cluster that is not synced yet is a reason for a restart.
+// `/readyz` | 200 if all servers listen, the cluster's objects are known, and no shutdown has begun; else 503. The body says what is missing.
 //
 // It needs the app `shield_ingress`.
 type Health struct {
@@ -80,8 +80,8 @@ func (h *Health) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 	return nil
 }
 
-// ready returns nil, or why no requests should be sent here. Shutting down comes
-// first: nothing else matters then.
+// ready returns why this process should not get requests, or nil. Shutting down comes
+// first: it overrides all other reasons.
 func (h *Health) ready() error {
 	if h.exiting() {
 		return errDraining

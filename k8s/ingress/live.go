@@ -14,47 +14,47 @@ import (
 	"github.com/herdshield/shield/k8s/route"
 )
 
-// forgetAfter is how long what traffic has written about an object is kept when the
-// object is gone, or asks for nothing any more: long enough that who deletes and
-// restores a policy forgives nobody, and far beyond the longest Retry-After.
+// forgetAfter is how long counts of an object are kept when it is gone, or has no limits:
+// far beyond the longest Retry-After, and long enough that deleting and restoring a policy
+// resets no count.
 const forgetAfter = 10 * time.Minute
 
-// acmePath is where certificate authorities look for the answers to their challenges
-// (RFC 8555, section 8.3), over plain HTTP: no request for it is redirected, and rules
-// for it alone are not limited.
+// acmePath is where certificate authorities read the answers to their challenges (RFC 8555,
+// section 8.3), over plain HTTP: requests for it are not redirected, and rules for it alone
+// are not limited.
 const acmePath = "/.well-known/acme-challenge"
 
-// ofACME reports whether a path is the one of ACME's challenges, or beneath it.
+// ofACME reports whether a path is acmePath or beneath it.
 func ofACME(path string) bool {
 	rest, ok := strings.CutPrefix(path, acmePath)
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// live makes one Model after another live, and keeps what traffic has written about
-// their objects, by UID, from one to the next: a change forgives nobody and closes
-// nothing. It is for one goroutine; what it returns is for all.
+// live makes a Snapshot of each Model, and keeps the counts of their objects, by UID, from
+// one to the next: a change resets no count and closes no connection. It is for one
+// goroutine; Snapshots are for all.
 type live struct {
 	origins  map[string]*originState
 	services map[string]*serviceState
 	shields  map[pair]*shields
 
 	generation uint64
-	problems   []model.Problem // of the last Model, found while it was made live
+	problems   []model.Problem // found in the last Model by apply
 }
 
-// pair is a way from an Origin to a Service, by their UIDs.
+// A pair is an Origin and a Service, by their UIDs.
 type pair struct{ origin, service string }
 
-// shields are what requests meet on one such way.
+// shields are the shields of a pair.
 type shields struct {
 	is       protection
 	handlers []*caddymodule.LiveHandler
 }
 
-// originState is what traffic has written about an Ingress.
+// originState has the counts of an Ingress.
 type originState struct {
 	label  string
-	counts *caddymodule.LiveState // of promises about its quotas alone; nil: not used yet
+	counts *caddymodule.LiveState // with appointments for its quotas alone; nil: not used yet
 	zones  map[string]*caddymodule.LiveZoneState
 	ref    model.Ref
 	used   time.Duration
@@ -69,7 +69,7 @@ func (s *originState) zone(name string) *caddymodule.LiveZoneState {
 	return z
 }
 
-// serviceState is what traffic has written about a Service.
+// serviceState has the counts of a Service.
 type serviceState struct {
 	label  string
 	counts *caddymodule.LiveState // nil: not used yet
@@ -77,8 +77,8 @@ type serviceState struct {
 	used   time.Duration
 }
 
-// counted returns what is counted of a Service or an Ingress. It takes 20 KB, so it is
-// made for those alone that limit anything.
+// counted returns the counts of a Service or an Ingress. They take 20 KB, so only objects
+// with limits have them.
 func counted(counts **caddymodule.LiveState) *caddymodule.LiveState {
 	if *counts == nil {
 		*counts = caddymodule.NewLiveState()
@@ -92,8 +92,8 @@ func newLive() *live {
 	}
 }
 
-// apply returns a Snapshot of m, as it is for the replica in this pod, which has this
-// part of the limits.
+// apply returns a Snapshot of m for the replica in this pod, which has this part of the
+// limits.
 func (l *live) apply(now time.Duration, m *model.Model, d *policy.Division, pod string) *Snapshot {
 	l.generation++
 	l.problems = nil
@@ -119,7 +119,7 @@ func (l *live) apply(now time.Duration, m *model.Model, d *policy.Division, pod 
 	b := builder{
 		live: l, now: now, division: d, replicas: m.Replicas, pod: pod,
 		classes: classes(targets), exempt: unlimited,
-		rooms: map[string]int{}, used: map[pair]*shields{}, sets: map[*model.Backend]*endpoints{},
+		totals: map[string]int{}, used: map[pair]*shields{}, sets: map[*model.Backend]*endpoints{},
 	}
 	seen := map[*model.Origin]bool{}
 	for _, t := range targets {
@@ -145,7 +145,7 @@ func (l *live) apply(now time.Duration, m *model.Model, d *policy.Division, pod 
 	return s
 }
 
-// classes returns the Services that some Origin has a class for, by UID.
+// classes returns the Services to which an Origin with a class leads, by UID.
 func classes(targets []*model.Target) map[string]bool {
 	is := map[string]bool{}
 	for _, t := range targets {
@@ -156,30 +156,30 @@ func classes(targets []*model.Target) map[string]bool {
 	return is
 }
 
-// builder is what is known while one Model is made live.
+// A builder has the state of one call of apply.
 type builder struct {
 	*live
 	now      time.Duration
 	division *policy.Division
 	replicas []string               // of shield
 	pod      string                 // this one
-	classes  map[string]bool        // Services that somebody has a class for, by UID
-	exempt   map[*model.Origin]bool // that nothing limits
+	classes  map[string]bool        // Services to which an Origin with a class leads, by UID
+	exempt   map[*model.Origin]bool // without limits
 	zones    int                    // quotas of all Origins
-	rooms    map[string]int         // of Services whose endpoints are limited, by UID
+	totals   map[string]int         // places of Services whose endpoints are limited, by UID
 	used     map[pair]*shields
 	sets     map[*model.Backend]*endpoints
-	backends []liveBackend
+	backends []backendEntry
 }
 
-// passage returns what requests to t meet.
+// passage returns the passage of requests to t.
 func (b *builder) passage(t *model.Target) *passage {
 	p := &passage{origin: t.Origin}
 	if t.Backend == nil {
 		return p
 	}
 	p.endpoints, p.protocol = b.sets[t.Backend], t.Backend.Protocol
-	p.patience = patience(t.Backend.Service.Policy)
+	p.maxWait = maxWait(t.Backend.Service.Policy)
 	p.limited = protection{service: t.Backend.Service.Policy}.limitsInFlight()
 	p.first = p
 	if b.exempt[t.Origin] {
@@ -193,30 +193,29 @@ func (b *builder) passage(t *model.Target) *passage {
 	return p
 }
 
-// patience returns how long a request that has been let in waits for a place at an
-// endpoint: as in the queue before. It may have to where nothing is limited, if that has
-// changed while it was on its way.
-func patience(p policy.Service) time.Duration {
+// maxWait returns how long an admitted request waits for a place at an endpoint: as long as
+// in the queue. It may have to wait even without limits, if they have just been removed.
+func maxWait(p policy.Service) time.Duration {
 	switch {
 	case p.Queue == policy.QueueOff:
 		return 0
 	case p.QueueTimeout > 0:
 		return p.QueueTimeout
 	}
-	return defaultPatience
+	return defaultMaxWait
 }
 
-// defaultPatience is the longest that the queue has anybody wait by default.
-const defaultPatience = 200 * time.Millisecond
+// defaultMaxWait is the longest wait in a queue with the default timeout.
+const defaultMaxWait = 200 * time.Millisecond
 
-// handlers returns the shields on the way of t. If its policy turns out to be one that
-// cannot be, which its parser should have found, the last ones stay.
+// handlers returns the shields on the way of t. If its policy is invalid, which its parser
+// should have found, the last ones stay.
 func (b *builder) handlers(t *model.Target) []*caddymodule.LiveHandler {
 	origin, service := b.origin(t.Origin), b.service(t.Backend.Service)
 	key := pair{t.Origin.UID, t.Backend.Service.UID}
 	asks := t.Origin.Policy
-	if asks.Zones == nil && asks.PerClient == 0 && asks.Class == "" && asks.RetryAfterMax == 0 {
-		key.origin, asks = "", policy.Ingress{} // all that ask for nothing are alike: most are
+	if !asks.Matters() {
+		key.origin, asks = "", policy.Ingress{} // most Ingresses, which share their shields
 	}
 	if used := b.used[key]; used != nil {
 		return used.handlers
@@ -224,7 +223,7 @@ func (b *builder) handlers(t *model.Target) []*caddymodule.LiveHandler {
 	is := protection{
 		origin:  asks.Divide(divisionTime(b.now), b.division),
 		service: t.Backend.Service.Policy.Divide(divisionTime(b.now), b.division),
-		places:  b.rooms[t.Backend.Service.UID], classes: b.classes[t.Backend.Service.UID],
+		places:  b.totals[t.Backend.Service.UID], classes: b.classes[t.Backend.Service.UID],
 		maxKeys: maxKeys(b.zones),
 	}
 	was := b.shields[key]
@@ -265,7 +264,7 @@ func (b *builder) service(m *model.Service) *serviceState {
 	return s
 }
 
-// forget forgets what has not been asked for for long.
+// forget deletes the counts of objects that have not been used for forgetAfter.
 func (l *live) forget(now time.Duration) {
 	for uid, s := range l.origins {
 		if now-s.used > forgetAfter {

@@ -12,8 +12,8 @@ import (
 	"github.com/herdshield/shield/k8s/model"
 )
 
-// outcome is what became of a request. What shields refuse is passed to them, and
-// counted there.
+// outcome is the outcome of a request. Refusals of shields count as passed here, and are
+// counted by the shields.
 type outcome int
 
 const (
@@ -21,7 +21,7 @@ const (
 	redirected                // to https
 	unreadable                // 400, 405, 408
 	unrouted                  // 404
-	unserved                  // 503: no endpoint, no Service, or nothing is known yet
+	unserved                  // 503: no endpoint, no Service, or not synced
 	broken                    // 502 or 504: endpoints did not answer
 	aborted                   // the response broke off
 	outcomes
@@ -29,12 +29,12 @@ const (
 
 var outcomeNames = [outcomes]string{"passed", "redirected", "unreadable", "unrouted", "unserved", "broken", "aborted"}
 
-// measures are what is told of a controller.
+// measures are the measurements of a controller.
 type measures struct {
 	requests [outcomes]atomic.Uint64
 	rebuilds prometheus.Histogram
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	rebuiltAt time.Duration
 	problems  map[string]int // by reason
 	fraction  float64
@@ -46,14 +46,14 @@ type measures struct {
 
 func newMeasures() *measures {
 	return &measures{rebuilds: prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "shield_ingress_rebuild_seconds", Help: "How long it took to make a snapshot of what the cluster asks for.",
+		Name: "shield_ingress_rebuild_seconds", Help: "Time to make a snapshot of the cluster.",
 		Buckets: []float64{.001, .002, .005, .01, .02, .05, .1, .2, .5, 1},
 	})}
 }
 
 func (m *measures) count(o outcome) { m.requests[o].Add(1) }
 
-// rebuilt takes note of a new Snapshot.
+// rebuilt records a new Snapshot.
 func (m *measures) rebuilt(s *Snapshot, problems []model.Problem, took time.Duration, fraction float64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -73,26 +73,31 @@ func (c *controller) failed(err error) {
 		return
 	}
 	n := c.requests[broken].Load()
-	c.log.Warn("requests were not answered by their endpoints", zap.Uint64("requests", n-c.logged.failed), zap.NamedError("last", err))
+	c.log.Warn("endpoints did not answer requests", zap.Uint64("requests", n-c.logged.failed), zap.NamedError("last", err))
 	c.logged.at, c.logged.failed = now, n
 }
 
 var (
-	descGeneration = desc("snapshot_generation", "Number of the snapshot of what the cluster asks for.")
-	descAge        = desc("snapshot_age_seconds", "Time since it was made.")
-	descContact    = desc("api_contact_age_seconds", "Time since the API server was last heard of.")
-	descObjects    = desc("objects", "Objects of the cluster that this serves.", "kind")
-	descProblems   = desc("problems", "Things that are wrong with them, by reason.", "reason")
+	descGeneration = desc("snapshot_generation", "Number of the current snapshot of the cluster.")
+	descAge        = desc("snapshot_age_seconds", "Age of the current snapshot.")
+	descContact    = desc("api_contact_age_seconds", "Time since the last answer of the API server.")
+	descObjects    = desc("objects", "Objects of the cluster in the current snapshot.", "kind")
+	descProblems   = desc("problems", "Problems with objects, by reason.", "reason")
 	descLeader     = desc("leader", "1 if this replica writes the status of Ingresses.")
 	descReplicas   = desc("replicas", "Replicas that share the limits, as far as this one knows; 0: they are not shared.")
-	descShare      = desc("share_ratio", "The part of the limits that this replica has, of 1.")
-	descOutcomes   = desc("requests_total", "Requests, by what became of them: passed (to the shields, and to an endpoint if they admit it), redirected, unreadable (400, 405, 408), unrouted (404), unserved (503: there is no endpoint), broken (502, 504: it did not answer), or aborted (the response broke off).", "outcome")
+	descShare      = desc("share_ratio", "This replica's share of the limits, from 0 to 1.")
+	descOutcomes   = desc("requests_total", "Requests by outcome: passed (to the shields, and to an endpoint if they admit it), redirected, unreadable (400, 405, 408), unrouted (404), unserved (503: there is no endpoint), broken (502, 504: the endpoint did not answer), or aborted (the response broke off).", "outcome")
 	descEndpoints  = desc("endpoints", "Endpoints of a Service's port: usable, or ejected because they cannot be reached.", "service", "state")
-	descInFlight   = desc("endpoint_in_flight_requests", "Requests in flight to the endpoint of a Service's port that has the most.", "service")
+	descInFlight   = desc("endpoint_in_flight_requests", "Requests in flight to the busiest endpoint of a Service's port.", "service")
 )
 
+// descs has every desc.
+var descs []*prometheus.Desc
+
 func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(prometheus.BuildFQName("shield", "ingress", name), help, labels, nil)
+	d := prometheus.NewDesc(prometheus.BuildFQName("shield", "ingress", name), help, labels, nil)
+	descs = append(descs, d)
+	return d
 }
 
 // collector implements prometheus.Collector. Labels come from objects of the cluster.
@@ -101,9 +106,7 @@ type collector struct{ *controller }
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	c.rebuilds.Describe(ch)
-	for _, d := range []*prometheus.Desc{
-		descGeneration, descAge, descContact, descObjects, descProblems, descLeader, descReplicas, descShare, descOutcomes, descEndpoints, descInFlight,
-	} {
+	for _, d := range descs {
 		ch <- d
 	}
 }

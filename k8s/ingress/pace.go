@@ -13,27 +13,26 @@ import (
 
 const (
 	// A client that holds a place at an endpoint must send its body, and read the
-	// response, at leastPace bytes per second in the mean, after paceGrace. Ours: a
-	// tenth of a bad mobile connection. Twenty clients that send a byte per minute
-	// would hold all the places of a small Service otherwise.
-	leastPace = 1 << 10
+	// response, at minPace bytes per second on average, after paceGrace. Ours: a
+	// tenth of a bad mobile connection. Otherwise twenty clients that send a byte per
+	// minute would hold all the places of a small Service.
+	minPace   = 1 << 10
 	paceGrace = 10 * time.Second
 )
 
-// A pacer bounds how slowly a client may send and read while it holds a place. It is
-// for the request's own goroutine, but for the reading of the body.
+// A pacer bounds how slowly a client may send and read while it holds a place. Only the
+// request's goroutine uses it, except for reading the body.
 type pacer struct {
 	control *http.ResponseController
 
-	broken atomic.Bool // the body has ended before its time
+	broken atomic.Bool // the body has ended early
 
-	mu    sync.Mutex // guards what follows
-	set   bool       // a deadline, by the pacer
+	mu    sync.Mutex // guards the fields below
+	set   bool       // the pacer has set a deadline
 	ended bool       // the connection may be another request's
 }
 
-// newPacer returns a pacer for r. whole: its body is in memory, so that nobody is waited
-// for.
+// newPacer returns a pacer for r. whole: the body is in memory, and needs no pace.
 func newPacer(w http.ResponseWriter, r *http.Request, whole bool) *pacer {
 	p := &pacer{control: http.NewResponseController(w)}
 	if r.Body != nil && r.Body != http.NoBody && !whole {
@@ -42,8 +41,8 @@ func newPacer(w http.ResponseWriter, r *http.Request, whole bool) *pacer {
 	return p
 }
 
-// end has the pacer set no deadline any more: the transport may still be reading the
-// body when the handler has returned.
+// end stops the pacer from setting deadlines: the transport may still be reading the body
+// after the handler has returned.
 func (p *pacer) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,10 +64,10 @@ func (p *pacer) readDeadline(t time.Time) bool {
 	return true
 }
 
-// write bounds one write of n bytes to the client, or a flush. Deadlines are set for its
-// time only: a response may pause.
+// write bounds one write of n bytes to the client, or a flush. It clears its deadline
+// afterwards, since a response may pause.
 func (p *pacer) write(n int, do func() error) error {
-	if p.control.SetWriteDeadline(time.Now().Add(paceGrace+time.Duration(n)*time.Second/leastPace)) != nil {
+	if p.control.SetWriteDeadline(time.Now().Add(paceGrace+time.Duration(n)*time.Second/minPace)) != nil {
 		return do()
 	}
 	err := do()
@@ -78,8 +77,8 @@ func (p *pacer) write(n int, do func() error) error {
 	return err
 }
 
-// A pacedBody is a body that must come at the least pace: what counts is how long has been
-// waited for it, and not what was done between reads.
+// A pacedBody is a body that must come at minPace. The time that reads waited counts, not
+// the time between reads.
 type pacedBody struct {
 	io.ReadCloser
 	*pacer
@@ -89,7 +88,7 @@ type pacedBody struct {
 
 // Read implements io.Reader.
 func (b *pacedBody) Read(p []byte) (int, error) {
-	left := paceGrace + time.Duration(b.read)*time.Second/leastPace - b.waited
+	left := paceGrace + time.Duration(b.read)*time.Second/minPace - b.waited
 	began := shield.Now()
 	if !b.readDeadline(time.Now().Add(left)) {
 		return b.ReadCloser.Read(p)
@@ -100,39 +99,39 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	if err == nil || err == io.EOF {
 		b.readDeadline(time.Time{})
 	} else {
-		b.broken.Store(true) // nobody is to wait for the rest either, as net/http would
+		b.broken.Store(true) // keep the deadline, or net/http would wait for the rest
 	}
 	return n, err
 }
 
 const (
-	// A body is read up to earlyBody before its request asks for a place, so that few
+	// A body is read up to maxEarlyBody before its request asks for a place, so that few
 	// requests hold one while they are being sent: most bodies are smaller. Together
-	// they take up to earlyBodies.
-	earlyBody   = 16 << 10
-	earlyBodies = 64 << 20
+	// they take up to maxEarlyBodies.
+	maxEarlyBody   = 16 << 10
+	maxEarlyBodies = 64 << 20
 )
 
-// readEarly reads what there is of the body of r, up to earlyBody, and returns whether
-// that is the whole, and what is to be called when r is done with. The error is the
-// client's: it has broken off, or is too slow.
+// readEarly reads the body of r up to maxEarlyBody, and returns whether that is the whole
+// body. The caller must call done after r. An error means that the client has broken off, or
+// is too slow.
 func (c *controller) readEarly(w http.ResponseWriter, r *http.Request) (whole bool, done func(), err error) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return true, func() {}, nil
 	}
-	size := int64(earlyBody)
+	size := int64(maxEarlyBody)
 	if r.ContentLength > 0 {
 		size = min(size, r.ContentLength)
 	}
 	done = func() { c.bodies.Add(-size) }
-	if c.bodies.Add(size) > earlyBodies {
+	if c.bodies.Add(size) > maxEarlyBodies {
 		return false, done, nil
 	}
 	body := r.Body
 	paced := &pacedBody{ReadCloser: body, pacer: &pacer{control: http.NewResponseController(w)}}
 	early := make([]byte, size)
 	n := 0
-	for n < len(early) && !whole { // not io.ReadFull, which has its own meaning of ErrUnexpectedEOF
+	for n < len(early) && !whole { // not io.ReadFull, which returns ErrUnexpectedEOF for a short body
 		m, err := paced.Read(early[n:])
 		n += m
 		if whole = err == io.EOF; err != nil && !whole {

@@ -91,9 +91,9 @@ func TestBodiesArriveWhole(t *testing.T) {
 	for i := range data {
 		data[i] = byte(i * i >> 7)
 	}
-	for _, taken := range []int64{0, earlyBodies} { // by others
+	for _, taken := range []int64{0, maxEarlyBodies} { // by others
 		w.controller.bodies.Store(taken)
-		for _, size := range []int64{0, 1, earlyBody - 1, earlyBody, earlyBody + 1, 3 * earlyBody, 1 << 20} {
+		for _, size := range []int64{0, 1, maxEarlyBody - 1, maxEarlyBody, maxEarlyBody + 1, 3 * maxEarlyBody, 1 << 20} {
 			for _, method := range []string{http.MethodPost, http.MethodGet} {
 				for _, told := range []bool{true, false} {
 					var body io.Reader = bytes.NewReader(data[:size])
@@ -133,7 +133,7 @@ func TestHalfBodies(t *testing.T) {
 	})
 	for _, is := range []policy.Service{{EndpointConcurrency: 5}, {}} {
 		w := newWorld(t, all(origin("web", policy.Ingress{}), backend(service("web", is), p)))
-		long := strings.Repeat("x", earlyBody)
+		long := strings.Repeat("x", maxEarlyBody)
 		var wg sync.WaitGroup
 		for _, text := range []string{
 			"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
@@ -181,9 +181,9 @@ func TestBodiesMustCome(t *testing.T) {
 	}{
 		{"nothing", 100, 0, time.Second, 408, paceGrace, paceGrace + time.Second},
 		{"a byte now and then", 10_000, 1, time.Second, 408, paceGrace, paceGrace + 2*time.Second},
-		{"at the least pace", 12 << 10, leastPace, time.Second, 200, 11 * time.Second, 13 * time.Second},
+		{"at the least pace", 12 << 10, minPace, time.Second, 200, 11 * time.Second, 13 * time.Second},
 		{"at once", 12 << 10, 12 << 10, time.Second, 200, 0, time.Second},
-		{"a long one at the least pace", 40 << 10, leastPace, time.Second, 200, 39 * time.Second, 41 * time.Second},
+		{"a long one at the least pace", 40 << 10, minPace, time.Second, 200, 39 * time.Second, 41 * time.Second},
 		{"a long one that stops", 40 << 10, 20 << 10, time.Hour, 400, paceGrace, paceGrace + 30*time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -253,7 +253,7 @@ func TestAnswersMayTakeLong(t *testing.T) {
 		conn := dial()
 		defer conn.Close()
 		reader := bufio.NewReader(conn)
-		for _, size := range []int{10, earlyBody + 1, 10} { // on one connection
+		for _, size := range []int{10, maxEarlyBody + 1, 10} { // on one connection
 			go fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", size))
 			resp, err := http.ReadResponse(reader, nil)
 			if err != nil {
@@ -282,7 +282,7 @@ func TestResponsesMustBeRead(t *testing.T) {
 		{name: "large pieces, not read", piece: 32 << 10, most: 2 * time.Minute},
 		{name: "small pieces, not read", piece: 1000, flush: true, most: 2 * time.Minute},
 		{name: "read very slowly", piece: 32 << 10, reads: 100, most: 20 * time.Minute},
-		{name: "read at the least pace", piece: 32 << 10, reads: leastPace},
+		{name: "read at the least pace", piece: 32 << 10, reads: minPace},
 		{name: "pauses", piece: 64 << 10, pause: 10 * time.Minute, flush: true, reads: 1 << 20},
 	} {
 		for _, version := range []int{1, 2} {
@@ -363,7 +363,7 @@ func TestResponsesMustBeRead(t *testing.T) {
 // longer does.
 func TestWholeBodiesHaveNoDeadline(t *testing.T) {
 	for _, is := range []policy.Service{{Concurrency: 5}, {Adaptive: true}} {
-		for _, size := range []int{5, earlyBody + 1} {
+		for _, size := range []int{5, maxEarlyBody + 1} {
 			w := &deadlineWriter{ResponseRecorder: httptest.NewRecorder()}
 			before := -1
 			m := newMemory(t, all(origin("web", policy.Ingress{}), backend(service("web", is), &pod{Server: &httptest.Server{Listener: addressOnly{}}})), func(rw http.ResponseWriter, r *http.Request) {
@@ -376,7 +376,7 @@ func TestWholeBodiesHaveNoDeadline(t *testing.T) {
 			if before < 0 {
 				t.Fatal("the backend was not asked")
 			}
-			if later := w.set > before; later != (size > earlyBody) {
+			if later := w.set > before; later != (size > maxEarlyBody) {
 				t.Errorf("%+v, %d bytes: deadlines after it was admitted: %v", is, size, later)
 			}
 		}

@@ -14,26 +14,26 @@ import (
 	"github.com/herdshield/shield/k8s/model"
 )
 
-// endpoints are those of a port of a Service, at work. Ports that lead to the same ports
-// of the same pods share them, and so the places there.
+// endpoints are the endpoints of a port of a Service. Ports that lead to the same ports of
+// the same pods share them, and so the places there.
 type endpoints struct {
 	endpoint.Set
-	room int           // places that all of them have together; of the last Model
-	used time.Duration // when the last Model was made that they are in
-	port string        // of the Service; of several, the first
-	list []model.Endpoint
-	took atomic.Int64 // how long requests take, in the mean, in nanoseconds; 0: not known
+	total int           // places of all together, in the last Model
+	used  time.Duration // when the last Model with them was made
+	port  string        // of the Service; of several, the first
+	list  []model.Endpoint
+	took  atomic.Int64 // mean time of requests, in nanoseconds; 0: not known
 }
 
-// busy reports whether any of them has requests in flight.
+// busy reports whether any endpoint has requests in flight.
 func (e *endpoints) busy(now time.Duration) bool {
 	return slices.ContainsFunc(e.Stats(now), func(s endpoint.Stat) bool { return s.InFlight > 0 })
 }
 
-// updateEndpoints finds the endpoints of all Backends, and tells those who have more room
-// than before, or as much, what they are now. For the others, what it returns does so:
-// it is to be called when the shields of this Model are at work, so that these never let
-// in more requests than there are places for.
+// updateEndpoints finds the endpoints of all Backends, and updates those with as many places
+// as before, or more. settle updates those with fewer. The caller must call it when the
+// shields of this Model are in force, so that they never admit more requests than there
+// are places.
 func (b *builder) updateEndpoints(targets []*model.Target) (settle func()) {
 	var later []func()
 	for _, t := range targets {
@@ -43,25 +43,25 @@ func (b *builder) updateEndpoints(targets []*model.Target) (settle func()) {
 		}
 		e := b.service(backend.Service).find(backend, b.now)
 		b.sets[backend] = e
-		b.backends = append(b.backends, liveBackend{backend, label(backend.Service.Ref, "/"+backend.Port), e})
+		b.backends = append(b.backends, backendEntry{backend, label(backend.Service.Ref, "/"+backend.Port), e})
 		if e.used == b.now {
 			continue // another port of the Service leads there, too
 		}
 		e.used, e.list = b.now, backend.Endpoints
-		list, places, room := b.places(backend)
-		b.rooms[backend.Service.UID] += room
+		list, places, total := b.places(backend)
+		b.totals[backend.Service.UID] += total
 		update := func() { e.Update(b.now, list, places) }
 		if places == nil {
-			room = math.MaxInt
+			total = math.MaxInt
 		}
-		if room < e.room {
+		if total < e.total {
 			later = append(later, update)
 		} else {
 			update()
 		}
-		e.room = room
+		e.total = total
 	}
-	slices.SortFunc(b.backends, func(x, y liveBackend) int { return cmp.Compare(x.label, y.label) })
+	slices.SortFunc(b.backends, func(x, y backendEntry) int { return cmp.Compare(x.label, y.label) })
 	return func() {
 		for _, update := range later {
 			update()
@@ -69,11 +69,11 @@ func (b *builder) updateEndpoints(targets []*model.Target) (settle func()) {
 	}
 }
 
-// find returns the endpoints of a Backend: those that another port of the Service has
-// already been told to have alike, else those that this port had in the last Model, also if
-// the numbers of its ports have changed, else those that are alike, else new ones.
+// find returns the endpoints of a Backend: those of another port of the Service with the
+// same endpoints in this Model; else those that this port had in the last Model, even if
+// they have changed; else equal ones of another port; else new ones.
 func (s *serviceState) find(b *model.Backend, now time.Duration) *endpoints {
-	var had, alike *endpoints
+	var had, equal *endpoints
 	for _, e := range s.sets {
 		same := slices.Equal(e.list, b.Endpoints)
 		switch {
@@ -82,11 +82,11 @@ func (s *serviceState) find(b *model.Backend, now time.Duration) *endpoints {
 		case e.used != now && e.port == b.Port:
 			had = e
 		case e.used != now && same && len(e.list) > 0:
-			alike = e
+			equal = e
 		}
 	}
 	if had == nil {
-		had = alike // another port's, which comes later, or is not there any more
+		had = equal // of a port that comes later, or is gone
 	}
 	if had == nil {
 		had = new(endpoints)
@@ -97,9 +97,9 @@ func (s *serviceState) find(b *model.Backend, now time.Duration) *endpoints {
 }
 
 // places returns the endpoints of a Backend that this replica may send requests to, how
-// many each may have in flight from it (nil: any number), and how many all that are
-// usable may have together (0: any number).
-func (b *builder) places(backend *model.Backend) (mine []model.Endpoint, places func(model.Endpoint) int, room int) {
+// many each may have in flight from it (nil: any number), and how many all usable ones may
+// have together (0: any number).
+func (b *builder) places(backend *model.Backend) (mine []model.Endpoint, places func(model.Endpoint) int, total int) {
 	limit := backend.Service.Policy.EndpointConcurrency
 	if limit == 0 {
 		return backend.Endpoints, nil, 0
@@ -124,42 +124,41 @@ func (b *builder) places(backend *model.Backend) (mine []model.Endpoint, places 
 		mine = append(mine, e)
 		shares[e.Addr] = share
 		if e.State == usable {
-			room += share
+			total += share
 		}
 	}
-	if room == 0 && len(those) > 0 {
-		// It would have to refuse everybody, so it takes a place that is not its own:
-		// each replica another one, if there are enough. If there are, it will have one
-		// of its own when the shares have settled.
+	if total == 0 && len(those) > 0 {
+		// It would have to refuse all requests, so it takes a place of another replica: each
+		// a different one, if there are enough. Then it gets a share when the shares have
+		// settled.
 		e := those[max(0, slices.Index(b.replicas, b.pod))%len(those)]
-		mine, room, shares[e.Addr] = []model.Endpoint{e}, 1, 1
+		mine, total, shares[e.Addr] = []model.Endpoint{e}, 1, 1
 		if limit*len(those) < len(b.replicas) {
 			b.problems = append(b.problems, model.Problem{
 				Object: backend.Service.Ref, Reason: "MoreReplicasThanPlaces",
-				Message: fmt.Sprintf("endpoint-concurrency is %d, which is fewer places at all endpoints than shield has replicas; each replica takes one, so that more may be in flight; want more places, or fewer replicas", limit),
+				Message: fmt.Sprintf("endpoint-concurrency is %d: all endpoints together have fewer places than shield has replicas. Each replica takes one, so more may be in flight; want a higher limit, or fewer replicas", limit),
 			})
 		}
 	}
 	if backend.Service.Policy.Observe {
-		return backend.Endpoints, nil, room
+		return backend.Endpoints, nil, total
 	}
-	return mine, func(e model.Endpoint) int { return shares[e.Addr] }, room
+	return mine, func(e model.Endpoint) int { return shares[e.Addr] }, total
 }
 
-// saltsOf returns what tells endpoints apart where replicas share the places of each. By
-// default it is a hash of the address, so that a change of one endpoint moves no
-// places of others. But with few places that may leave a replica without any while
-// there are enough: then those that are left over by an even division are dealt out
-// in turn, over all endpoints that are usable.
+// saltsOf returns the salts by which replicas share the places of each endpoint. By default
+// a salt is a hash of the address, so that a change of one endpoint moves no places of
+// others. With few places that may leave a replica without any while there are enough. Then
+// the remainders of even division are dealt out in turn, over all usable endpoints.
 func saltsOf(list, usable []model.Endpoint, limit, replicas int) []uint64 {
 	salts := make([]uint64, len(list))
 	for i, e := range list {
 		salts[i] = saltOf(e.Addr)
 	}
 	if replicas <= 1 || limit >= replicas || limit*len(usable) < replicas {
-		return salts // each has a place at each, or there are not enough
+		return salts // each replica has a place at each endpoint, or there are too few
 	}
-	has := make([]bool, replicas) // as Division.Share has it: (rank + salt) mod replicas < limit
+	has := make([]bool, replicas) // as in Division.Share: (rank + salt) mod replicas < limit
 	for _, e := range usable {
 		for place := range limit {
 			n := uint64(replicas)

@@ -95,7 +95,7 @@ func TestOutlast(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		began := time.Now()
-		if err := h.outlast(ctx); err != nil || time.Since(began) > 0 {
+		if err := h.awaitUpgraded(ctx); err != nil || time.Since(began) > 0 {
 			t.Errorf("%v, after %v", err, time.Since(began))
 		}
 	})

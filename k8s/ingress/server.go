@@ -22,18 +22,18 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/metrics"
 )
 
-// Options are what of a Caddy config for a cluster can be chosen.
+// Options are the options of a Caddy config for a cluster.
 type Options struct {
-	// App says which cluster, and what of it.
+	// App says which cluster to serve, and which part of it.
 	App *App
 
 	// The ports to listen on, on all addresses, 1 to 65535: for HTTP, for HTTPS, and
 	// for probes and metrics.
 	HTTPPort, HTTPSPort, StatusPort int
 
-	// TrustedProxies are the proxies before this one whose X-Forwarded-* fields are
-	// believed: the client is the nearest address in X-Forwarded-For that is not in
-	// here. None: the client is who connects.
+	// TrustedProxies are the proxies in front whose X-Forwarded-* fields are trusted: the
+	// client is the nearest address in X-Forwarded-For that is not one of them. None:
+	// the client is the peer of the connection.
 	TrustedProxies []netip.Prefix
 
 	// ProxyProtocolFrom are the load balancers that may begin connections with a
@@ -41,9 +41,9 @@ type Options struct {
 	// bad request.
 	ProxyProtocolFrom []netip.Prefix
 
-	// ShutdownDelay is how long requests are still taken after the process has been
-	// told to end, for load balancers to notice; then GracePeriod is how long those
-	// in flight may go on.
+	// ShutdownDelay is how long the process accepts requests after it has been told to
+	// end, for load balancers to notice. GracePeriod is how long the requests in flight may
+	// take after that.
 	ShutdownDelay, GracePeriod time.Duration
 
 	// LogLevel is DEBUG, INFO, WARN or ERROR; "" means INFO. AccessLog writes a line
@@ -69,27 +69,27 @@ func DefaultOptions() Options {
 
 const (
 	// readHeaderTimeout is how long a client may take to send a header. Ours: a
-	// hundred times what a bad line needs, and short enough that those who send
-	// one byte now and then hold few connections.
+	// hundred times what a bad line needs, and short enough that clients that trickle
+	// bytes hold few connections.
 	readHeaderTimeout = 10 * time.Second
 
 	// idleTimeout is how long a connection may wait for its next request. Ours: well
-	// above the 60 s after which load balancers commonly close theirs, so that it is
-	// they who close.
+	// above the 60 s after which load balancers commonly close theirs, so that they
+	// close first.
 	idleTimeout = 3 * time.Minute
 
 	// stallTimeout is how long a client may pause while it sends a body. There is no
-	// limit on the whole. Ours: as Envoy's default for streams, since a request may
-	// be one half of a conversation (gRPC).
+	// limit on the whole body. It is Envoy's default for streams, since a request may
+	// be a stream in both directions (gRPC).
 	stallTimeout = 5 * time.Minute
 
-	// maxHeaderBytes is what a request's header may have: as nginx by default.
+	// maxHeaderBytes bounds a request's header: nginx's default.
 	maxHeaderBytes = 32 << 10
 )
 
-// Config returns the config of a Caddy that serves the Ingresses of a cluster, as
-// JSON. It is static: what the cluster asks for comes by the modules of this package.
-// An error says all that is wrong with o.
+// Config returns the config of a Caddy that serves the Ingresses of a cluster, as JSON. It
+// is static: the modules of this package read the cluster. The error names all mistakes
+// in o.
 func Config(o Options) ([]byte, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func Config(o Options) ([]byte, error) {
 	}
 	persist := false
 	config := caddy.Config{
-		// Nothing is to be changed at run time, and nothing to be read from there.
+		// The config cannot be changed or read at run time.
 		Admin:      &caddy.AdminConfig{Disabled: true, Config: &caddy.ConfigSettings{Persist: &persist}},
 		Logging:    o.logging(),
 		StorageRaw: object("module", "file_system", map[string]any{"root": filepath.Join(os.TempDir(), "shield-ingress")}),
@@ -123,7 +123,7 @@ func Config(o Options) ([]byte, error) {
 	return json.Marshal(config)
 }
 
-// check returns what is wrong with o.
+// check returns all mistakes in o.
 func (o *Options) check() error {
 	var errs []error
 	ports := []struct {
@@ -137,7 +137,7 @@ func (o *Options) check() error {
 		}
 		for _, other := range ports[:i] {
 			if other.number == p.number {
-				errs = append(errs, fmt.Errorf("the %s port and the %s port are both %d; want two", other.name, p.name, p.number))
+				errs = append(errs, fmt.Errorf("the %s port and the %s port are both %d; want different ports", other.name, p.name, p.number))
 			}
 		}
 	}
@@ -145,9 +145,9 @@ func (o *Options) check() error {
 		name string
 		is   time.Duration
 		min  time.Duration
-	}{{"shutdown delay", o.ShutdownDelay, 0}, {"grace period", o.GracePeriod, 1}} { // Caddy takes 0 for ever
+	}{{"shutdown delay", o.ShutdownDelay, 0}, {"grace period", o.GracePeriod, 1}} { // a grace period of 0 has no end for Caddy
 		if d.is < d.min || d.is > time.Hour {
-			errs = append(errs, fmt.Errorf("the %s is %v; want up to 1h, and not less than %v", d.name, d.is, d.min))
+			errs = append(errs, fmt.Errorf("the %s is %v; want %v to 1h", d.name, d.is, d.min))
 		}
 	}
 	if o.LogLevel != "" && !slices.Contains(LogLevels, o.LogLevel) {
@@ -166,18 +166,18 @@ func (o *Options) check() error {
 	return errors.Join(errs...)
 }
 
-// LogLevels are what Options.LogLevel may be.
+// LogLevels are the values of Options.LogLevel.
 var LogLevels = []string{"DEBUG", "INFO", "WARN", "ERROR"}
 
-// logging returns where the log goes: standard error, as Caddy has it by default, but
-// of lines with the same text no flood.
+// logging returns Caddy's default, a log to standard error, with sampling of lines with the
+// same text.
 func (o *Options) logging() *caddy.Logging {
 	all := &caddy.CustomLog{BaseLog: caddy.BaseLog{
 		Level:    o.LogLevel,
 		Sampling: &caddy.LogSampling{Interval: time.Second, First: 20, Thereafter: 1000},
 	}}
-	// reverse_proxy warns of each response that breaks off, which clients can cause
-	// at will; shield_ingress_requests_total counts them.
+	// reverse_proxy warns of each response that breaks off, which any client can cause.
+	// shield_ingress_requests_total counts them.
 	all.Exclude = []string{proxyLog}
 	logs := map[string]*caddy.CustomLog{
 		"default": all,
@@ -196,13 +196,13 @@ func (o *Options) logging() *caddy.Logging {
 	return &caddy.Logging{Logs: logs}
 }
 
-// Caddy's names for them.
+// Caddy's names of loggers.
 const (
 	accessLog = "http.log.access"
 	proxyLog  = "http.handlers.reverse_proxy"
 )
 
-// tlsApp returns the config of Caddy's TLS: certificates come from Secrets alone.
+// tlsApp returns the config of Caddy's TLS: certificates come from Secrets only.
 func tlsApp() *caddytls.TLS {
 	return &caddytls.TLS{
 		Automation: &caddytls.AutomationConfig{
@@ -214,7 +214,7 @@ func tlsApp() *caddytls.TLS {
 			OnDemand: &caddytls.OnDemandConfig{PermissionRaw: object("module", "shield_ingress", nil)},
 		},
 		DisableOCSPStapling: true,
-		DisableStorageCheck: true, // there is nothing in it
+		DisableStorageCheck: true, // the storage is empty
 		DisableStorageClean: true,
 	}
 }
@@ -243,7 +243,7 @@ func (o *Options) server(port int, protocols ...string) *caddyhttp.Server {
 				"fallback_policy": "SKIP",
 				"timeout":         caddy.Duration(5 * time.Second),
 			}),
-			object("wrapper", "tls", nil), // after it
+			object("wrapper", "tls", nil), // inside the PROXY protocol
 		}
 	}
 	if o.AccessLog {
@@ -252,7 +252,7 @@ func (o *Options) server(port int, protocols ...string) *caddyhttp.Server {
 	return s
 }
 
-// secure has s speak TLS, 1.2 at least.
+// secure makes s a server of TLS, version 1.2 or later.
 func (o *Options) secure(s *caddyhttp.Server) *caddyhttp.Server {
 	s.TLSConnPolicies = caddytls.ConnectionPolicies{{
 		ALPN:        []string{"h2", "http/1.1"},
@@ -282,7 +282,7 @@ func (o *Options) status() *caddyhttp.Server {
 	}
 }
 
-// object returns the JSON of a module: its fields, and its name under key.
+// object returns the JSON of a module: its fields, with its name under key.
 func object(key, name string, fields map[string]any) json.RawMessage {
 	all := map[string]any{key: name}
 	for k, v := range fields {
@@ -295,7 +295,7 @@ func object(key, name string, fields map[string]any) json.RawMessage {
 func encode(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic("ingress: a config that is no JSON: " + err.Error()) // all of it is plain
+		panic("ingress: a config that is not JSON: " + err.Error()) // plain values always are
 	}
 	return b
 }

@@ -16,30 +16,29 @@ import (
 )
 
 // maxClients is how many refused clients are remembered for one Service or Ingress, at
-// 16 bytes each, from its first refusal on. Less than shield's default, since there
-// may be a thousand of them in a cluster; a herd that is larger is deferred.
+// 16 bytes each, from its first refusal on. It is less than shield's default, since a
+// cluster may have a thousand of them; clients of a larger herd are deferred.
 const maxClients = 1 << 15
 
 // allKeys is how many clients the quotas of all Ingresses remember together, at 18 to 32
-// bytes each, and fewestKeys how many each does at least. What is not used takes no
-// memory.
+// bytes each, and minKeys how many each does at least. Unused ones take no memory.
 const (
-	allKeys    = 1 << 22
-	fewestKeys = limiter.MinKeys
+	allKeys = 1 << 22
+	minKeys = limiter.MinKeys
 )
 
-// maxKeys returns how many clients each of so many quotas remembers: a power of two,
-// so that another quota seldom changes it.
+// maxKeys returns how many clients each of so many quotas remembers: a power of two, so that
+// one more quota rarely changes it.
 func maxKeys(quotas int) int {
 	n := 1 << 17 // near shield's default
-	for n > fewestKeys && n*quotas > allKeys {
+	for n > minKeys && n*quotas > allKeys {
 		n /= 2
 	}
-	return max(n, fewestKeys)
+	return max(n, minKeys)
 }
 
-// A protection is what one Origin's requests to one Service meet: what both ask for,
-// as it is for this replica. Equal protections are served by the same shields.
+// A protection has the limits for requests of one Origin to one Service: those of both, for
+// this replica. Equal protections are served by the same shields.
 type protection struct {
 	origin  policy.Ingress
 	service policy.Service
@@ -48,7 +47,7 @@ type protection struct {
 	// each endpoint's are limited; else 0.
 	places int
 
-	// classes: some Origin of the Service has a class.
+	// classes: an Origin of the Service has a class.
 	classes bool
 
 	// maxKeys is how many clients each quota remembers.
@@ -63,16 +62,15 @@ func (p protection) limitsInFlight() bool {
 	return p.service.Concurrency > 0 || p.service.Adaptive || p.service.EndpointConcurrency > 0
 }
 
-// apart reports whether two shields are needed, one before the other. One is better: it
-// charges nobody for what the backend has no room for, and makes one appointment for
-// both. But what a client has in flight counts for all Services of an Ingress, and
-// a shield either observes or enforces.
+// apart reports whether two shields are needed, one before the other. One is better: it does
+// not charge clients for requests that the backend has no capacity for, and makes one
+// appointment for both. But the requests that a client has in flight count for all
+// Services of an Ingress, and a shield either observes or enforces.
 func (p protection) apart() bool {
 	return p.limitsClients() && p.limitsService() && (p.origin.PerClient > 0 || p.origin.Observe != p.service.Observe)
 }
 
-// shields returns what has to be passed, the first one first. Most often it is one,
-// or none.
+// shields returns the shields that requests pass, in order: mostly one or none.
 func (p protection) shields(origin *originState, service *serviceState) ([]*caddymodule.LiveHandler, error) {
 	clients, backend := p, p
 	clients.service = policy.Service{}
@@ -187,12 +185,11 @@ func (p protection) queue() shield.Queue {
 	return q
 }
 
-// maxLabel is how long a shield's name may be. Those of Kubernetes' objects may be
-// longer.
+// maxLabel bounds a shield's name. Names of Kubernetes' objects may be longer.
 const maxLabel = 64
 
-// label returns how metrics, logs and status call an object, with more after it: as
-// much of its name as there is room for, and a hash of the rest.
+// label returns the name of an object in metrics, logs and status, with more after it. A
+// long name is cut, and gets a hash.
 func label(r model.Ref, more string) string {
 	kind := map[string]string{"Ingress": "ingress/", "Service": "service/"}[r.Kind]
 	l := kind + r.Namespace + "/" + r.Name + more
@@ -201,7 +198,7 @@ func label(r model.Ref, more string) string {
 	}
 	hash := fnv.New64a()
 	fmt.Fprint(hash, l)
-	// No name of an object has a colon, so nobody can have theirs taken for this.
+	// No name of an object has a colon, so none can be mistaken for this.
 	tail := ":" + strconv.FormatUint(hash.Sum64(), 36) + more
 	if len(tail) > maxLabel/2 { // a port's name is short, a quota's too
 		tail = tail[:maxLabel/2]

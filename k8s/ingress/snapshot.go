@@ -11,8 +11,8 @@ import (
 	"github.com/herdshield/shield/k8s/route"
 )
 
-// A Snapshot is all that requests need to know. It is not changed any more once it is
-// there; what it points to counts what is in flight, and what was promised.
+// A Snapshot has everything that requests need. It is immutable, but points to the counts
+// of requests in flight and to appointments.
 type Snapshot struct {
 	// Generation counts the Snapshots from 1.
 	Generation uint64
@@ -22,18 +22,18 @@ type Snapshot struct {
 	ways         map[way]*passage
 	certificates *certificates
 	shields      []*caddymodule.LiveHandler
-	backends     []liveBackend
+	backends     []backendEntry
 	settle       func() // see builder.updateEndpoints
 }
 
-// way is what tells one passage from another.
+// A way identifies a passage.
 type way struct {
 	origin  *model.Origin
 	backend *model.Backend
 }
 
-// liveBackend is a Backend at work, for metrics.
-type liveBackend struct {
+// backendEntry is a Backend in metrics.
+type backendEntry struct {
 	*model.Backend
 	label     string
 	endpoints *endpoints
@@ -44,18 +44,18 @@ type liveBackend struct {
 // nil.
 func (s *Snapshot) Certificate(name string) *tls.Certificate { return s.certificates.find(name) }
 
-// A passage is what requests meet on their way from one Origin to one Backend. It is
-// the last step itself: the endpoint.
+// A passage is the way of requests from one Origin to one Backend: its shields, and as the
+// last step the passage itself, which passes them to an endpoint.
 type passage struct {
 	origin *model.Origin
 	first  caddyhttp.Handler // a shield, or the passage itself; nil: there is no Backend
 	*endpoints
 	protocol model.Protocol
-	limited  bool          // what is in flight is limited, so that nobody must hold a place for nothing
-	patience time.Duration // how long to wait for a place at an endpoint
+	limited  bool          // what is in flight is limited, so that idle clients must not hold places
+	maxWait  time.Duration // for a place at an endpoint
 }
 
-// guarded is one shield, and what comes after it.
+// guarded is a shield and the handler behind it.
 type guarded struct {
 	shield *caddymodule.LiveHandler
 	next   caddyhttp.Handler

@@ -23,25 +23,25 @@ import (
 
 func init() { caddy.RegisterModule(new(Upstreams)) }
 
-// A trip is one request on its way to an endpoint. Its fields are for the request's own
-// goroutine, but for the atomic ones.
+// A trip is one request on its way to an endpoint. Only the request's goroutine uses its
+// fields, except for the atomic ones.
 type trip struct {
 	handler *Handler
 	passage *passage
 	at      atomic.Pointer[endpoint.Endpoint] // where it has a place now
-	last    atomic.Pointer[endpoint.Endpoint] // where it had one last
-	read    atomic.Bool                       // something of the body has been read for it
+	last    atomic.Pointer[endpoint.Endpoint] // where it had a place last
+	read    atomic.Bool                       // part of the body has been read for that endpoint
 	wrote   atomic.Bool                       // the request has been sent to it
-	entered time.Duration                     // when it had
-	reached bool                              // it has answered
-	full    bool                              // no endpoint had a place, and none is waited for any more
-	talks   bool                              // the request may be one half of a conversation
-	whole   bool                              // its body has been read early, to its end
+	entered time.Duration                     // when it got the place
+	reached bool                              // the endpoint has answered
+	full    bool                              // no endpoint had a place, and the wait is over
+	streams bool                              // both sides may send at once, as in gRPC
+	whole   bool                              // the whole body has been read early
 	tried   []*endpoint.Endpoint
-	room    [retries]*endpoint.Endpoint // for tried
+	buf     [retries]*endpoint.Endpoint // of tried
 }
 
-// tripKey is where requests carry their trip, among Caddy's variables.
+// tripKey is the Caddy variable of a request that has its trip.
 const tripKey = "shield_ingress.trip"
 
 // tripOf returns the trip of a request's context, nil if it has none.
@@ -55,7 +55,7 @@ func tripOf(ctx context.Context) *trip {
 func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	t := tripOf(r.Context())
 	if tracker, ok := w.(*shield.Tracker); ok {
-		// An upgraded connection, or a stream, gives its place back at once.
+		// An upgraded connection, or an event stream, gives its place back at once.
 		tracker.Before(func() { t.leave(endpoint.Served) })
 		defer tracker.Before(nil)
 	}
@@ -66,7 +66,7 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	}
 	forward(r)
 	var pace *pacer
-	if p.limited && !t.talks {
+	if p.limited && !t.streams {
 		pace = newPacer(w, r, t.whole)
 		defer pace.end()
 	}
@@ -84,18 +84,18 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	case t.last.Load() == nil:
 		return caddymodule.ErrUnasked
 	case body != nil && shield.OutcomeOf(r, body, http.StatusBadGateway) != shield.Overloaded && r.Context().Err() == nil:
-		// The client's body broke off, or came too slowly. Nobody waits for the rest.
+		// The client's body broke off, or came too slowly. Do not wait for the rest.
 		breakOff(w, r)
 		return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: err} // caddyhttp.Error would keep the 502
 	}
 	return err
 }
 
-// errFull is returned for a request for which no endpoint has had a place in time.
-var errFull = fmt.Errorf("%w: no endpoint has room", caddymodule.ErrUnasked)
+// errFull is the error of a request that got no place at any endpoint in time.
+var errFull = fmt.Errorf("%w: all endpoints are at their limit", caddymodule.ErrUnasked)
 
-// A readBody notes that something of a body has been read: then it is lost for another
-// endpoint.
+// A readBody records that part of a body has been read, so that it cannot be sent to
+// another endpoint.
 type readBody struct {
 	io.ReadCloser
 	trip *trip
@@ -110,10 +110,9 @@ func (b *readBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// arrive ends the trip. Where what is in flight is limited, the place of a client that
-// has gone before there was an answer is kept for as long as such requests take: most
-// backends do not notice, and work on (as loadshed.Ghosts has it). The shields'
-// places are kept with it.
+// arrive ends the trip. If what is in flight is limited, the place of a request whose client
+// has left before the answer is kept for as long as such requests take: most backends do
+// not notice, and work on (see loadshed.Orphans). The shields' places are kept with it.
 func (t *trip) arrive(ctx context.Context) {
 	if t.reached {
 		t.leave(endpoint.Served)
@@ -122,32 +121,31 @@ func (t *trip) arrive(ctx context.Context) {
 	if t.passage.limited && ctx.Err() != nil && t.at.Load() != nil && t.wrote.Load() {
 		time.Sleep(t.passage.expected() - (shield.Now() - t.entered))
 	}
-	t.leave(endpoint.Unknown) // if it could not be connected to, watchDials has said so
+	t.leave(endpoint.Unknown) // a failed connection has been reported by watchDials
 }
 
 const (
-	// ghostMeans is how many times the mean time of requests one may have taken whose
-	// client has gone, until its place is given to another. Ours: of exponential times,
-	// 86 % are shorter.
-	ghostMeans = 2
+	// orphanMeans is how many mean response times an orphaned request, whose client has
+	// left, keeps its place. Ours: of exponential times, 86 % are shorter.
+	orphanMeans = 2
 
-	// firstGuess is the mean time that is expected before any is known, and longestGhost
-	// bounds what is kept in any case.
-	firstGuess   = 500 * time.Millisecond
-	longestGhost = 10 * time.Second
+	// initialMean is assumed before any time is known; maxOrphan bounds how long a place
+	// is kept.
+	initialMean = 500 * time.Millisecond
+	maxOrphan   = 10 * time.Second
 )
 
-// expected returns how long a request whose client has gone is taken to be worked on.
+// expected returns how long the backend is assumed to work on an orphaned request.
 func (e *endpoints) expected() time.Duration {
 	mean := time.Duration(e.took.Load())
 	if mean == 0 {
-		mean = firstGuess
+		mean = initialMean
 	}
-	return min(ghostMeans*mean, longestGhost)
+	return min(orphanMeans*mean, maxOrphan)
 }
 
-// learn takes note of how long a request has taken until its response began: an eighth of
-// it counts, as for round trips in TCP (RFC 6298). A note that is lost does no harm.
+// learn updates the mean time until a response begins: an EWMA with a weight of 1/8, as for
+// round trips in TCP (RFC 6298). Losing an update to a race does no harm.
 func (e *endpoints) learn(took time.Duration) {
 	mean := e.took.Load()
 	if mean == 0 {
@@ -157,14 +155,14 @@ func (e *endpoints) learn(took time.Duration) {
 	e.took.Store(max(1, mean+(int64(took)-mean)/8))
 }
 
-// enter takes a place at an endpoint, another one than before.
+// enter takes a place at an endpoint that has not been tried.
 func (t *trip) enter(ctx context.Context) (*endpoint.Endpoint, error) {
 	if t.full || t.read.Load() {
-		return nil, endpoint.ErrNone // reverse_proxy asks again, but this has been the last
+		return nil, endpoint.ErrNone // reverse_proxy retries, but the request cannot
 	}
 	if t.leave(endpoint.Unknown) != nil {
 		if t.tried == nil {
-			t.tried = t.room[:0]
+			t.tried = t.buf[:0]
 		}
 		t.tried = append(t.tried, t.last.Load())
 	}
@@ -180,9 +178,9 @@ func (t *trip) enter(ctx context.Context) (*endpoint.Endpoint, error) {
 	return e, err
 }
 
-// pick chooses an endpoint. The shields let in no more than there are places, so it is
-// rare that none is free: when endpoints are ejected, or have gone a moment ago. Then
-// it waits, as the Service's queue would have had it wait.
+// pick chooses an endpoint. The shields admit at most as many requests as there are places,
+// so all are taken only if endpoints are ejected, or have just left. Then pick waits for
+// as long as the Service's queue would.
 func (t *trip) pick(ctx context.Context) (*endpoint.Endpoint, error) {
 	set := &t.passage.endpoints.Set
 	if !set.Waiting() {
@@ -191,18 +189,17 @@ func (t *trip) pick(ctx context.Context) (*endpoint.Endpoint, error) {
 			return e, err
 		}
 	}
-	patience := t.passage.patience
-	if patience == 0 {
+	if t.passage.maxWait == 0 {
 		return nil, endpoint.ErrFull
 	}
 	waiter := set.Wait()
 	defer waiter.Leave()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(t.passage.maxWait)
 	defer timer.Stop()
-	again := time.NewTicker(lookAgain)
-	defer again.Stop()
-	for may := waiter.First; ; may = true {
-		if may {
+	poll := time.NewTicker(waitPoll)
+	defer poll.Stop()
+	for try := waiter.First; ; try = true {
+		if try {
 			e, err := set.Pick(shield.Now(), rand.Uint64(), t.tried)
 			if !errors.Is(err, endpoint.ErrFull) {
 				return e, err
@@ -210,7 +207,7 @@ func (t *trip) pick(ctx context.Context) (*endpoint.Endpoint, error) {
 		}
 		select {
 		case <-waiter.Turn:
-		case <-again.C: // an ejection may be over
+		case <-poll.C: // an ejection may be over
 		case <-timer.C:
 			return nil, endpoint.ErrFull
 		case <-ctx.Done():
@@ -219,11 +216,11 @@ func (t *trip) pick(ctx context.Context) (*endpoint.Endpoint, error) {
 	}
 }
 
-// lookAgain is how often who waits for a place looks by itself: nobody is told that an
-// ejection is over, which lasts for a second at least.
-const lookAgain = 100 * time.Millisecond
+// waitPoll is how often a waiting request tries without a turn: the end of an ejection,
+// which lasts a second at least, gives none.
+const waitPoll = 100 * time.Millisecond
 
-// leave gives back the place, if there is one, and returns where it was.
+// leave gives back the place, if there is one, and returns its endpoint.
 func (t *trip) leave(o endpoint.Outcome) *endpoint.Endpoint {
 	e := t.at.Swap(nil)
 	if e != nil {
@@ -232,7 +229,7 @@ func (t *trip) leave(o endpoint.Outcome) *endpoint.Endpoint {
 	return e
 }
 
-// reaching notes that an endpoint has answered.
+// reaching records that an endpoint has answered.
 type reaching struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -245,34 +242,33 @@ func (n reaching) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err == nil && t != nil {
 		t.reached = true
 		if e := t.at.Load(); e != nil {
-			e.Reached() // the response may take long, by its client's doing
+			e.Reached() // the response may take long because of its client
 			t.passage.learn(shield.Now() - t.entered)
 		}
 	}
 	return resp, err
 }
 
-// slowDial is how long an endpoint may take to accept a connection until it is taken for
-// one that cannot be reached, if the client does not wait any longer. Ours: within a
-// cluster it takes a millisecond.
+// slowDial is the duration of a dial from which on the endpoint counts as unreachable if the
+// client leaves. Ours: within a cluster a connection takes a millisecond.
 const slowDial = 500 * time.Millisecond
 
-// watchDials has endpoints left alone that cannot be connected to. Nothing else ejects
-// one: a client could have any pod break off what it sends it.
+// watchDials ejects endpoints that do not accept connections. Nothing else ejects one:
+// otherwise a client that makes a pod break off responses could.
 func watchDials(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		began, t := shield.Now(), tripOf(ctx) // now, and not when the request may be elsewhere
+		began, t := shield.Now(), tripOf(ctx) // before the request may move on
 		conn, err := dial(ctx, network, address)
 		if err == nil {
 			return conn, nil
 		}
 		now := shield.Now()
 		if ctx.Err() != nil && now-began < slowDial {
-			return nil, err // the client has not waited for it
+			return nil, err // the client has left early
 		}
 		if t != nil {
-			// Only if it is still about that endpoint: the transport dials for
-			// whoever is next.
+			// Only if the request is still there: the transport may dial for the next
+			// request.
 			if e := t.last.Load(); e != nil && e.Addr() == address {
 				e.Failed(now)
 			}
@@ -281,8 +277,8 @@ func watchDials(dial func(ctx context.Context, network, address string) (net.Con
 	}
 }
 
-// Upstreams tells reverse_proxy where shield_ingress wants a request to go: to one
-// endpoint, at which it has a place, and another one if it asks again.
+// Upstreams gives reverse_proxy the endpoint of a request of shield_ingress, at which it has
+// a place, and for each retry another one.
 type Upstreams struct{}
 
 // CaddyModule implements caddy.Module.
@@ -290,12 +286,12 @@ func (*Upstreams) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "http.reverse_proxy.upstreams.shield_ingress", New: func() caddy.Module { return new(Upstreams) }}
 }
 
-// GetUpstreams implements reverseproxy.UpstreamSource. No error is returned if there
-// is no endpoint: reverse_proxy would log it, for each request.
+// GetUpstreams implements reverseproxy.UpstreamSource. It returns no error if there is no
+// endpoint: reverse_proxy would log it for each request.
 func (*Upstreams) GetUpstreams(r *http.Request) ([]*reverseproxy.Upstream, error) {
 	t := tripOf(r.Context())
 	if t == nil {
-		return nil, errors.New("the upstreams of shield_ingress are for its own handler")
+		return nil, errors.New("the upstreams of shield_ingress work with its handler only")
 	}
 	e, err := t.enter(r.Context())
 	if err != nil {

@@ -294,17 +294,17 @@ func raw(t *testing.T, w *world, text string) *http.Response {
 
 // The place of a client that has gone is kept for as long as its request is taken to be
 // worked on; nobody else's is kept, and none where there is no limit.
-func TestGhostsKeepTheirPlace(t *testing.T) {
+func TestOrphansKeepTheirPlace(t *testing.T) {
 	for _, tt := range []struct {
 		name                string
 		mean, took, want    time.Duration
 		stays, reached, any bool
 		unsent              bool
 	}{
-		{name: "nothing is known", want: ghostMeans * firstGuess},
+		{name: "nothing is known", want: orphanMeans * initialMean},
 		{name: "fast requests", mean: 50 * time.Millisecond, took: 20 * time.Millisecond, want: 80 * time.Millisecond},
 		{name: "one that took long", mean: 50 * time.Millisecond, took: 200 * time.Millisecond},
-		{name: "slow requests", mean: time.Minute, want: longestGhost},
+		{name: "slow requests", mean: time.Minute, want: maxOrphan},
 		{name: "the client is still there", mean: time.Second, stays: true},
 		{name: "answered", mean: time.Second, reached: true},
 		{name: "no limit", mean: time.Second, any: true},
@@ -347,17 +347,17 @@ func TestGhostsKeepTheirPlace(t *testing.T) {
 // How long requests take is learnt from those that were answered.
 func TestMeanTime(t *testing.T) {
 	var e endpoints
-	if got := e.expected(); got != ghostMeans*firstGuess {
+	if got := e.expected(); got != orphanMeans*initialMean {
 		t.Errorf("nothing is known: %v", got)
 	}
 	for range 100 {
 		e.learn(100 * time.Millisecond)
 	}
-	if got := e.expected(); got != ghostMeans*100*time.Millisecond {
+	if got := e.expected(); got != orphanMeans*100*time.Millisecond {
 		t.Errorf("after requests of 100 ms: %v", got)
 	}
 	e.learn(900 * time.Millisecond)
-	if got := e.expected(); got != ghostMeans*200*time.Millisecond {
+	if got := e.expected(); got != orphanMeans*200*time.Millisecond {
 		t.Errorf("after one of 900 ms: %v", got)
 	}
 	for range 200 {
@@ -420,7 +420,7 @@ func TestWaitersSeeTheEndOfAnEjection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		afterEpoch()
 		first, ctx := newTrip(1, 2)
-		first.passage.patience = time.Minute
+		first.passage.maxWait = time.Minute
 		busy := &trip{passage: first.passage}
 		e, err := first.enter(ctx)
 		if err != nil {
@@ -445,7 +445,7 @@ func TestWaitersSeeTheEndOfAnEjection(t *testing.T) {
 }
 
 // minEjectionSeen is the first ejection, and until it is seen that it is over.
-const minEjectionSeen = time.Second + 2*lookAgain
+const minEjectionSeen = time.Second + 2*waitPoll
 
 // A body that has been read for one endpoint is lost for another: the client hears of
 // it, and no endpoint is asked with half a body or none.

@@ -311,8 +311,8 @@ func TestPlacesBoundConcurrency(t *testing.T) {
 
 // The memory for clients is shared out among all quotas of a cluster.
 func TestMaxKeys(t *testing.T) {
-	for _, tt := range []struct{ quotas, want int }{{0, 1 << 17}, {1, 1 << 17}, {32, 1 << 17}, {33, 1 << 16}, {1000, 1 << 12}, {1 << 30, fewestKeys}} {
-		if got := maxKeys(tt.quotas); got != max(tt.want, fewestKeys) {
+	for _, tt := range []struct{ quotas, want int }{{0, 1 << 17}, {1, 1 << 17}, {32, 1 << 17}, {33, 1 << 16}, {1000, 1 << 12}, {1 << 30, minKeys}} {
+		if got := maxKeys(tt.quotas); got != max(tt.want, minKeys) {
 			t.Errorf("%d quotas: %d clients each, want %d", tt.quotas, got, tt.want)
 		}
 	}

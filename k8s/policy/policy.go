@@ -49,6 +49,12 @@ type Ingress struct {
 	Local bool
 }
 
+// Matters reports whether the policy makes any difference to a request: it limits clients,
+// or changes how a Service's limits treat them.
+func (p *Ingress) Matters() bool {
+	return p.Zones != nil || p.PerClient != 0 || p.Class != "" || p.RetryAfterMax != 0
+}
+
 // A Zone is one quota of single clients.
 type Zone struct {
 	// Name is "rate"; of ingress-nginx's annotations "rps" and "rpm".

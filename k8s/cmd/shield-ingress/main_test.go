@@ -94,7 +94,7 @@ func TestBadFlags(t *testing.T) {
 		{"--http-port=0", `invalid argument "0" for "--http-port" flag: want a port, 1 to 65535`},
 		{"--https-port=http", `invalid argument "http" for "--https-port" flag: want a port, 1 to 65535`},
 		{"--status-port=65536", "want a port"},
-		{"--status-port=8080", "the HTTP port and the status port are both 8080; want two"},
+		{"--status-port=8080", "the HTTP port and the status port are both 8080; want different ports"},
 		{"--trusted-proxies=10.0.0.0/33", `"10.0.0.0/33" is not a CIDR like 10.0.0.0/8 or fd00::/8, nor an address`},
 		{"--trusted-proxies=10.0.0.1/8", "want 10.0.0.0/8, or 10.0.0.1/32"},
 		{"--trusted-proxies=", `"" is not a CIDR`},
