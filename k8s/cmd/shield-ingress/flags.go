@@ -14,7 +14,7 @@ import (
 	"github.com/herdshield/shield/k8s/ingress"
 )
 
-// A command is what the arguments ask for.
+// A command is the parsed command line.
 type command struct {
 	options     ingress.Options
 	version     bool
@@ -30,47 +30,14 @@ func parse(args []string, env func(string) string) (command, error) {
 	f.SortFlags = false
 	f.Usage = func() {}
 	c.flags = f
-	o, app := &c.options, c.options.App
+	app := c.options.App
 	app.Namespace, app.Pod = env("POD_NAMESPACE"), env("POD_NAME")
 	app.Controller = "herdshield.io/ingress"
 	app.Replicas = "divided"
 	if app.Namespace != "" {
 		app.Service = app.Namespace + "/shield-ingress"
 	}
-
-	// The cluster.
-	f.StringVar(&app.Kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server (default: the pod's service account)")
-	f.Var(text(&app.Controller, controller), "controller-class", "take the Ingresses of IngressClasses that have this `controller`")
-	f.Var(text(&app.IngressClass, object), "ingress-class", "`name` of the IngressClass where IngressClasses cannot be read, with --namespaces (default shield)")
-	f.BoolVar(&app.WatchWithoutClass, "watch-ingress-without-class", false, "take Ingresses without any class, too")
-	f.Var(texts(&app.Namespaces, label), "namespaces", "watch these `namespaces` only (default: all)")
-	f.Var(text(&app.PublishService, pair), "publish-service", "`namespace/name` of the Service in front of this: its addresses go into the status of Ingresses")
-	f.Var(texts(&app.PublishAddresses, address), "publish-address", "`addresses` or host names for the status of Ingresses instead")
-	f.Var(text(&app.DefaultCertificate, pair), "default-certificate", "`namespace/name` of the Secret with the certificate for names that no other is for (default: one signed by itself)")
-	f.BoolVar(&app.ShareHosts, "share-hosts", false, "let Ingresses of several namespaces have paths on one host")
-	f.BoolVar(&app.PreferIPv6, "prefer-ipv6", false, "send requests to the IPv6 addresses of pods that have both")
-	f.BoolVar(&app.NginxAnnotations, "nginx-annotations", false, "read the limit-* annotations of ingress-nginx")
-
-	// The replicas.
-	f.Var(text(&app.Replicas, replicas), "replicas", "`mode`: \"divided\", limits are for all replicas together; or \"local\", for each of them")
-	f.Var(text(&app.Service, pair), "service", "`namespace/name` of the Service whose endpoints the replicas are (default: shield-ingress in POD_NAMESPACE)")
-
-	// What it listens on, and whom it believes.
-	f.Var((*port)(&o.HTTPPort), "http-port", "`port` for HTTP")
-	f.Var((*port)(&o.HTTPSPort), "https-port", "`port` for HTTPS")
-	f.Var((*port)(&o.StatusPort), "status-port", "`port` for /livez, /readyz and /metrics")
-	f.Var((*prefixes)(&o.TrustedProxies), "trusted-proxies", "`CIDRs` of the proxies before this one whose X-Forwarded-* headers are believed")
-	f.Var((*prefixes)(&o.ProxyProtocolFrom), "proxy-protocol-from", "`CIDRs` of the load balancers whose connections begin with a PROXY protocol header")
-
-	// How it ends, and what it says.
-	f.DurationVar(&o.ShutdownDelay, "shutdown-delay", o.ShutdownDelay, "`time` to serve on after SIGTERM, until load balancers have noticed")
-	f.DurationVar(&o.GracePeriod, "grace-period", o.GracePeriod, "`time` that requests in flight get after that")
-	f.Var((*level)(&o.LogLevel), "log-level", "`level`: debug, info, warn or error")
-	f.BoolVar(&o.AccessLog, "access-log", false, "write a line of JSON for each request to the standard output")
-
-	f.BoolVar(&c.printConfig, "print-config", false, "print the Caddy config that the flags make, and exit")
-	f.BoolVar(&c.version, "version", false, "print the version, and exit")
-
+	c.define()
 	if err := f.Parse(args); err != nil {
 		return c, err
 	}
@@ -78,22 +45,60 @@ func parse(args []string, env func(string) string) (command, error) {
 		return c, fmt.Errorf("unexpected argument %q: there are only flags", f.Arg(0))
 	}
 	if app.PublishService != "" && len(app.PublishAddresses) > 0 {
-		return c, errors.New("there are --publish-service and --publish-address; want one of them")
+		return c, errors.New("--publish-service and --publish-address are both set; want one of them")
 	}
 	if app.Pod == "" && !f.Changed("service") {
-		app.Service = "" // a guess, and of no use: a replica has to find itself there
+		app.Service = "" // the default is useless: a replica must find itself there
 	}
 	if app.Pod == "" && app.Service != "" && app.Replicas == "divided" {
-		return c, errors.New("--service is there to divide limits, and the environment variable POD_NAME is not set; want the name of the pod, or --replicas local")
+		return c, errors.New("--service divides limits, and the environment variable POD_NAME is not set; want the name of the pod, or --replicas local")
 	}
 	return c, nil
 }
 
+// define defines the flags, in the order of --help.
+func (c *command) define() {
+	f, o, app := c.flags, &c.options, c.options.App
+
+	// The cluster.
+	f.StringVar(&app.Kubeconfig, "kubeconfig", "", "`file` with the address and credentials of the API server (default: the pod's service account)")
+	f.Var(text(&app.Controller, controller), "controller-class", "serve the IngressClasses with this `controller`")
+	f.Var(text(&app.IngressClass, object), "ingress-class", "`name` of the IngressClass, with --namespaces: then IngressClasses cannot be read (default shield)")
+	f.BoolVar(&app.WatchWithoutClass, "watch-ingress-without-class", false, "serve Ingresses without a class, too")
+	f.Var(texts(&app.Namespaces, label), "namespaces", "watch these `namespaces` only (default: all)")
+	f.Var(text(&app.PublishService, pair), "publish-service", "`namespace/name` of the Service in front of the controller: its addresses go into the status of Ingresses")
+	f.Var(texts(&app.PublishAddresses, address), "publish-address", "`addresses` or host names for the status of Ingresses instead")
+	f.Var(text(&app.DefaultCertificate, pair), "default-certificate", "`namespace/name` of the Secret with the certificate for all other names (default: a self-signed one)")
+	f.BoolVar(&app.ShareHosts, "share-hosts", false, "let Ingresses of several namespaces have paths on one host")
+	f.BoolVar(&app.PreferIPv6, "prefer-ipv6", false, "send requests to the IPv6 addresses of pods with both families")
+	f.BoolVar(&app.NginxAnnotations, "nginx-annotations", false, "read the limit-* annotations of ingress-nginx")
+
+	// The replicas.
+	f.Var(text(&app.Replicas, replicas), "replicas", "`mode`: \"divided\", limits are for all replicas together; or \"local\", for each of them")
+	f.Var(text(&app.Service, pair), "service", "`namespace/name` of the Service whose endpoints are the replicas (default: shield-ingress in POD_NAMESPACE)")
+
+	// Ports, and trusted peers.
+	f.Var((*port)(&o.HTTPPort), "http-port", "`port` for HTTP")
+	f.Var((*port)(&o.HTTPSPort), "https-port", "`port` for HTTPS")
+	f.Var((*port)(&o.StatusPort), "status-port", "`port` for /livez, /readyz and /metrics")
+	f.Var((*prefixes)(&o.TrustedProxies), "trusted-proxies", "`CIDRs` of the proxies in front whose X-Forwarded-* headers are trusted")
+	f.Var((*prefixes)(&o.ProxyProtocolFrom), "proxy-protocol-from", "`CIDRs` of the load balancers whose connections begin with a PROXY protocol header")
+
+	// Shutdown, and logs.
+	f.DurationVar(&o.ShutdownDelay, "shutdown-delay", o.ShutdownDelay, "`time` to accept requests after SIGTERM, until load balancers have noticed")
+	f.DurationVar(&o.GracePeriod, "grace-period", o.GracePeriod, "`time` for requests in flight after that")
+	f.Var((*level)(&o.LogLevel), "log-level", "`level`: debug, info, warn or error")
+	f.BoolVar(&o.AccessLog, "access-log", false, "write a line of JSON for each request to the standard output")
+
+	f.BoolVar(&c.printConfig, "print-config", false, "print the Caddy config for the flags, and exit")
+	f.BoolVar(&c.version, "version", false, "print the version, and exit")
+}
+
 // usage returns the text of --help.
 func usage(f *pflag.FlagSet) string {
-	return `shield-ingress is an ingress controller for Kubernetes that sheds load: it limits
-what single clients may send and what a Service is asked for, and tells each
-refused client when to come back.
+	return `shield-ingress is an ingress controller for Kubernetes with rate limiting and load
+shedding: it limits single clients and the load of each Service, and tells each
+rejected client when to retry.
 
 Usage: shield-ingress [flags]
 
@@ -103,7 +108,7 @@ variables POD_NAMESPACE and POD_NAME are the namespace and the name of the pod.
 `
 }
 
-// A form is what a text has to look like, and how to say so.
+// A form is a condition on texts, and its description for errors.
 type form struct {
 	is   func(string) bool
 	want string
@@ -133,8 +138,8 @@ var (
 
 func isName(s string) bool { return len(s) <= 253 && subdomain.MatchString(s) }
 
-// numeric says whether the last label of a host name is a number: it is then a
-// misspelt address.
+// numeric reports whether the last label of a host name is a number: then it is a misspelt
+// address.
 func numeric(s string) bool {
 	_, err := strconv.Atoi(s[strings.LastIndexByte(s, '.')+1:])
 	return err == nil
@@ -158,7 +163,7 @@ func (v textValue) Set(s string) error {
 	return nil
 }
 
-// listValue is a flag that is a list, each of some form.
+// listValue is a flag that is a list of texts of some form.
 type listValue struct {
 	to   *[]string
 	form form
@@ -195,7 +200,7 @@ func (p *port) Set(s string) error {
 	return nil
 }
 
-// prefixes is a flag that is a list of CIDRs; an address alone is one.
+// prefixes is a flag that is a list of CIDRs or single addresses.
 type prefixes []netip.Prefix
 
 func (p *prefixes) String() string {

@@ -1,9 +1,9 @@
-// Command shield-ingress is an ingress controller for Kubernetes that protects what is
-// behind it: Caddy, the shield, and a static config made of the flags. Everything
-// else it learns from the cluster.
+// Command shield-ingress is an ingress controller for Kubernetes with rate limiting and load
+// shedding: Caddy, the shield, and a static config made of the flags. It learns everything
+// else from the cluster.
 //
-// It ends with 0 after a shutdown on SIGTERM or SIGINT, with 1 if it could not start,
-// with 2 if a second signal cut the shutdown short, and with 3 if that failed.
+// It exits with 0 after a shutdown on SIGTERM or SIGINT, with 1 if it could not start, with 2
+// if a second signal cut the shutdown short, and with 3 if the shutdown failed.
 package main
 
 import (
@@ -30,11 +30,10 @@ func main() {
 	if code := run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr); code >= 0 {
 		os.Exit(code)
 	}
-	select {} // the signals end it
+	select {} // until a signal
 }
 
-// run does what the arguments say, and returns the exit code, or -1 if a server is
-// running now.
+// run runs the command, and returns the exit code, or -1 if a server is running now.
 func run(args []string, env func(string) string, stdout, stderr io.Writer) int {
 	c, err := parse(args, env)
 	switch {
@@ -67,10 +66,10 @@ func run(args []string, env func(string) string, stdout, stderr io.Writer) int {
 	return -1
 }
 
-// handleSignals has SIGTERM and SIGINT shut the process down: first it is not ready any
-// more and asks clients to go elsewhere, then Caddy takes its shutdown delay and its
-// grace period. A second one ends it at once. Shutting down is left to Caddy because
-// only so do its servers wait for the requests in flight: they ask caddy.Exiting.
+// handleSignals shuts the process down on SIGTERM and SIGINT: first it is not ready and asks
+// clients to reconnect, then Caddy takes its shutdown delay and its grace period. A second
+// signal ends it at once. Caddy must do the shutdown: only then do its servers, which ask
+// caddy.Exiting, wait for the requests in flight.
 func handleSignals() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
@@ -84,9 +83,8 @@ func handleSignals() {
 	caddy.TrapSignals()
 }
 
-// limitMemory has the garbage collector stay below the memory limit of the container,
-// unless GOMEMLIMIT is set. The number of CPUs needs nothing: the runtime looks at
-// the cgroup by itself.
+// limitMemory makes the garbage collector stay below the memory limit of the container,
+// unless GOMEMLIMIT is set. The runtime reads the number of CPUs from the cgroup.
 func limitMemory() {
 	limit, err := memlimit.Set(memlimit.WithProvider(memlimit.FromCgroup)) // nine tenths of it
 	switch {
@@ -98,7 +96,7 @@ func limitMemory() {
 	}
 }
 
-// version returns what this is made of.
+// version returns the versions of the program and its parts.
 func version() string {
 	own := "(unknown)"
 	if build, ok := debug.ReadBuildInfo(); ok {

@@ -22,7 +22,7 @@ import (
 	"github.com/herdshield/shield/k8s/ingress"
 )
 
-// asCommand has the test binary be shield-ingress.
+// asCommand makes the test binary run as shield-ingress.
 const asCommand = "SHIELD_INGRESS_TEST_COMMAND"
 
 func TestMain(m *testing.M) {
@@ -140,7 +140,7 @@ func TestHelpAndVersion(t *testing.T) {
 	}
 }
 
-// kubeconfig returns a file that names an API server that nobody is.
+// kubeconfig returns a file with an API server that does not exist.
 func kubeconfig(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -157,7 +157,7 @@ current-context: x
 	return path
 }
 
-// Whatever the flags are, Caddy takes the config that they make.
+// Caddy accepts the config of all flags.
 func TestConfigOfFlags(t *testing.T) {
 	for _, args := range [][]string{
 		nil,
@@ -215,7 +215,7 @@ func start(t *testing.T, args ...string) *process {
 	return p
 }
 
-// run starts it, and waits until it serves.
+// run starts the process, and waits until it serves.
 func (p *process) run() {
 	p.t.Helper()
 	if err := p.cmd.Start(); err != nil {
@@ -235,7 +235,7 @@ func (p *process) get(path string) (status int, body string, err error) {
 	return resp.StatusCode, string(b), err
 }
 
-// await asks for path until the answer is this one.
+// await requests path until it gets this answer.
 func (p *process) await(path string, status int, text string) {
 	p.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) { // another process: nothing else to wait for
@@ -256,7 +256,7 @@ func (p *process) signal(s os.Signal) {
 	}
 }
 
-// ends waits for the end, and holds it to the exit code.
+// ends waits for the end, and checks the exit code.
 func (p *process) ends(code int) {
 	p.t.Helper()
 	var failed *exec.ExitError
@@ -268,8 +268,8 @@ func (p *process) ends(code int) {
 	}
 }
 
-// From the start on it is alive, but not ready before it has seen the cluster. After
-// SIGTERM it is alive still, and serves for the shutdown delay.
+// The process is alive from the start, but not ready before it has seen the cluster. After
+// SIGTERM it stays alive, and serves for the shutdown delay.
 func TestLifecycle(t *testing.T) {
 	const delay = 500 * time.Millisecond
 	p := start(t, "--shutdown-delay="+delay.String())
@@ -313,7 +313,7 @@ func TestSecondSignal(t *testing.T) {
 }
 
 func TestPortInUse(t *testing.T) {
-	p := start(t, "--shutdown-delay=0s") // Caddy takes it, too, for those that listen already
+	p := start(t, "--shutdown-delay=0s") // Caddy delays for listeners that are up, too
 	l, err := net.Listen("tcp", ":0")
 	if err != nil {
 		t.Fatal(err)
