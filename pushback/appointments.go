@@ -137,7 +137,7 @@ func (a *Appointments) Resize(maxClients int) { a.ledger.Resize(maxClients) }
 func (a *Appointments) Expects(now time.Duration) bool { return a.calendar.Expecting(now) }
 
 // Backlogged reports whether any client is promised a time after now.
-func (a *Appointments) Backlogged(now time.Duration) bool { return a.calendar.Standing(now) }
+func (a *Appointments) Backlogged(now time.Duration) bool { return a.calendar.Backlogged(now) }
 
 // Ahead returns how far the promises reach. It costs one atomic load.
 func (a *Appointments) Ahead(now time.Duration) time.Duration { return a.calendar.Ahead(now) }
@@ -153,7 +153,7 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, busy bool,
 	if c.Key == 0 || !a.calendar.Expecting(now) && c.Ticket == "" {
 		return
 	}
-	strict := t.Enforce && busy && a.calendar.Standing(now)
+	strict := t.Enforce && busy && a.calendar.Backlogged(now)
 	var horizon time.Duration
 	if strict {
 		_, horizon = t.Answers.Bounds()
@@ -177,41 +177,11 @@ func (a *Appointments) Overdue(now time.Duration, c *Caller, t *Terms, s Supply,
 	v.Due = a.calendar.Overdue(now, *v, a.rates(c, t, s))
 }
 
-// Unpaid reports whether a request comes before its time, and others pay for it.
-func (v *Visit) Unpaid() bool { return v.Standing == TooEarly && !v.NearlyDue && !v.Uncontended }
-
 // Barred reports whether to refuse a request without trying: its client already has an
 // appointment for another request, and others are waiting.
 func (a *Appointments) Barred(now time.Duration, v *Visit, t *Terms, busy bool) bool {
-	return v.Standing == OtherRequest && !v.Uncontended && t.Enforce && busy && a.calendar.Standing(now)
+	return v.Standing == OtherRequest && !v.Uncontended && t.Enforce && busy && a.calendar.Backlogged(now)
 }
-
-// How much of what there is a request leaves to others while a backlog stands, in
-// tenths. Clients that are due, or nearly, may take the last.
-const (
-	reserveOfChance   = 2 // deferred, and drawn to be let in
-	reserveOfStranger = 3
-	reserveOfOther    = 5 // has an appointment for another request
-	reserveOfDeferred = 9
-)
-
-// Reserve returns how much of what there is a request has to leave to others, in tenths,
-// while a backlog stands.
-func (v *Visit) Reserve() int {
-	switch {
-	case v.Due || v.NearlyDue || v.Uncontended:
-		return 0
-	case v.Standing == OnTime:
-		return reserveOfDeferred
-	case v.Standing == OtherRequest || v.Standing == Ambiguous:
-		return reserveOfOther
-	default:
-		return reserveOfStranger
-	}
-}
-
-// Draws reports whether chance may let a deferred client in: see Drawn.
-func (v *Visit) Draws() bool { return v.Standing == OnTime && v.Reserve() == reserveOfDeferred }
 
 // Drawn draws whether a deferred client may take what others need not, and returns its
 // Reserve then.

@@ -120,9 +120,9 @@ type Promises struct {
 	NoShow   uint64 // had not come by then; late ones are counted in both
 }
 
-// Standing reports whether there is a backlog: a promise after now. It is one atomic
+// Backlogged reports whether there is a backlog: a promise after now. It is one atomic
 // load.
-func (c *Calendar) Standing(now time.Duration) bool { return c.Ahead(now) > 0 }
+func (c *Calendar) Backlogged(now time.Duration) bool { return c.Ahead(now) > 0 }
 
 // Ahead returns how far the promises reach. It is one atomic load.
 func (c *Calendar) Ahead(now time.Duration) time.Duration {
@@ -161,11 +161,11 @@ func (c *Calendar) Arrived(now, d time.Duration, requests uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mature(now)
-	if !c.Standing(now) {
+	if !c.Backlogged(now) {
 		c.kept.forget(d)
 	}
 	// Clients that waited for their quota have slots, but the caller counts them, too.
-	c.base.add(max(0, float64(requests)-c.overQuota), d, c.Standing(now-d))
+	c.base.add(max(0, float64(requests)-c.overQuota), d, c.Backlogged(now-d))
 	c.overQuota = 0
 }
 

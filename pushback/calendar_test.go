@@ -306,8 +306,8 @@ func TestLongIdleTime(t *testing.T) {
 		if a.Deferred && idle > 200*time.Second || !a.Deferred && a.At > now+time.Second+slotWidth && idle > time.Minute {
 			t.Errorf("after %v: %+v", idle, a)
 		}
-		if !c.Standing(now) && !a.Deferred || c.Standing(a.At) || !c.Expecting(now) || c.Expecting(a.At+maxLate) {
-			t.Errorf("after %v: standing %v, expecting %v", idle, c.Standing(now), c.Expecting(now))
+		if !c.Backlogged(now) && !a.Deferred || c.Backlogged(a.At) || !c.Expecting(now) || c.Expecting(a.At+maxLate) {
+			t.Errorf("after %v: standing %v, expecting %v", idle, c.Backlogged(now), c.Expecting(now))
 		}
 		if reach, _ := c.Backlog(now); !a.Deferred && reach != a.Wait {
 			t.Errorf("after %v: the backlog reaches for %v, want %v", idle, reach, a.Wait)
@@ -464,7 +464,7 @@ func TestParallelBookings(t *testing.T) {
 					t.Error("deferred; the horizon has room for all")
 				}
 				got[w] = append(got[w], a.At)
-				c.Standing(time.Second)
+				c.Backlogged(time.Second)
 				c.Backlog(time.Second)
 			}
 		})

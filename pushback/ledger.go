@@ -70,69 +70,6 @@ type Ledger struct {
 
 type set [ways]record
 
-// A Visit is what the Ledger knows of a client that has come.
-type Visit struct {
-	Standing Standing
-
-	// At is the time that the client was promised, if it was. An early client is told it
-	// again.
-	At time.Duration
-
-	// Deferred: At is no slot but the time at which to ask again. Number is its position
-	// in the queue: see Calendar.Rebook.
-	Deferred bool
-	Number   uint32
-
-	// Due: a slot has come. It is not set by the Ledger, which does not know
-	// where the queue is.
-	Due bool
-
-	// Served: its last promise was done with less than a minute ago, so that a ticket
-	// for it is used.
-	Served bool
-
-	// BeforeAnswer: it came before the client can have received its time.
-	BeforeAnswer bool
-
-	// Late: on time, but later than a client that obeys.
-	Late bool
-
-	// Promises is how many times are promised to this client, At the nearest.
-	// Uncontended: no other client waits.
-	Promises    int
-	Uncontended bool
-
-	// NearlyDue: it came early, but has waited for most of the time. Its next return
-	// might be long after its time, so it is better served now.
-	NearlyDue bool
-
-	// Rejected: it came too early, and must not be admitted.
-	Rejected bool
-
-	// Hammers: the client does not obey, so nothing should be spent on it.
-	Hammers bool
-}
-
-// number returns the client's number in the queue, given one that is being served: the
-// nearest to that one that the record may mean.
-func (v *Visit) number(served float64) float64 {
-	n := int64(served) / numberUnit
-	d := (int64(v.Number) - n) << 46 >> 46 // 18 bits
-	return float64((n + d) * numberUnit)
-}
-
-// Standing is how a visit compares with what was promised.
-type Standing uint8
-
-// The standings.
-const (
-	Stranger     Standing = iota // has no valid promise
-	OnTime                       // its time has come
-	TooEarly                     // it repeats a request before its time
-	OtherRequest                 // it has a time to come, but this is another request
-	Ambiguous                    // one of several clients behind one key, too early or with another request
-)
-
 // Resize sets how many clients are remembered, MinMaxClients to MaxMaxClients. Records
 // are kept as far as there is room.
 func (l *Ledger) Resize(maxClients int) {
