@@ -82,7 +82,7 @@ func (c *Config) Check() error {
 	if !(c.Coherency >= 0 && c.Coherency <= 1e6) {
 		bad("coherency is %v; want 0 to 1e6", c.Coherency)
 	}
-	errs = append(errs, c.Slow.check("slow", 1e-6, 1e6), c.Delay.check("delay", 0, 1e6))
+	errs = append(errs, c.Slow.Check("slow", 1e-6, 1e6), c.Delay.Check("delay", 0, 1e6))
 	if c.Outage[1] < c.Outage[0] {
 		bad("outage ends at %v; want %v, when it begins, or later", c.Outage[1], c.Outage[0])
 	}
@@ -143,7 +143,8 @@ func (s Steps) Max(otherwise float64) float64 {
 	return m
 }
 
-func (s Steps) check(name string, least, most float64) error {
+// Check returns an error that names every step that is out of order or of bounds.
+func (s Steps) Check(name string, least, most float64) error {
 	var errs []error
 	for i, step := range s {
 		if i > 0 && step.From < s[i-1].From {

@@ -25,7 +25,7 @@ type decisions struct {
 	hash uint64
 }
 
-func (s *decisions) add(d *shield.Decision) {
+func (s *decisions) add(d shield.Decision) {
 	h := fnv.New64a()
 	write := func(v int64) { _ = binary.Write(h, binary.LittleEndian, v) }
 	write(int64(s.hash))
@@ -49,7 +49,7 @@ func (s *decisions) add(d *shield.Decision) {
 func (s *decisions) watched(c shield.Config) (Server, error) {
 	g, err := Guard(c)
 	if err == nil {
-		g.(*guard).decided = func(d shield.Decision) { s.add(&d) }
+		g.(*Guarded).Decided = s.add
 	}
 	return g, err
 }
@@ -166,7 +166,7 @@ func allOptions(t *testing.T, seed uint64) (seen decisions) {
 	}
 	var served, waiting []open
 	admitted := func(now time.Duration, o open) {
-		seen.add(o.d)
+		seen.add(*o.d)
 		if o.d.Hold > 0 && !o.d.Admit {
 			o.d.Sent()
 		}

@@ -89,6 +89,26 @@ type Bin struct {
 // admitted.
 type Door struct{ Came, Admitted int32 }
 
+// Ended is how a request ended for its client.
+type Ended struct {
+	At      time.Duration // since the run's first moment, at the server
+	Took    time.Duration // for its client, with the network
+	How     Ending
+	Herd    bool // its client is of the herd
+	Share   int  // of the Mix
+	Attempt int  // of its client, 1 for the first
+}
+
+// An Ending is one of the ways in which a request ends: see Result.Decided.
+type Ending uint8
+
+const (
+	Answered Ending = iota
+	Refused
+	TimedOut
+	Failed
+)
+
 // A PolicyResult is how one share of the herd fared.
 type PolicyResult struct {
 	Policy          clients.Policy

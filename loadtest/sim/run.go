@@ -109,6 +109,7 @@ type run struct {
 type share struct {
 	returns           bool // its clients come back
 	varied            bool // they are Varied
+	route             uint8
 	class             string
 	requests, retries int64
 }
@@ -167,6 +168,9 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 	for i, of := range s.Mix {
 		_, varied := of.Policy.(Varied)
 		own := share{returns: of.Returns(), varied: varied}
+		if s.Services != nil {
+			own.route = uint8(i)
+		}
 		if s.Classes != nil {
 			own.class = s.Classes[i]
 		}
@@ -189,6 +193,8 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 	}
 	if s.Background > 0 {
 		r.queue.push(event{who: stranger})
+	} else {
+		r.nextStranger(0)
 	}
 	for _, c := range s.Changes {
 		r.queue.push(event{at: r.herdAt + int64(c.At), who: change})
@@ -260,8 +266,7 @@ func (r *run) play() error {
 				return err
 			}
 		case e.who == stranger:
-			gap := r.strangers.ExpFloat64() / r.Background * float64(time.Second)
-			r.queue.push(event{at: e.at + int64(gap), who: stranger})
+			r.nextStranger(e.at)
 			r.clients = append(r.clients, client{born: e.at, share: uint8(r.Mix.Pick(r.strangers.Float64()))})
 			r.arrive(e.at, uint32(len(r.clients)-1))
 		case e.who == sweep:
@@ -284,6 +289,27 @@ func (r *run) play() error {
 	}
 	r.close()
 	return nil
+}
+
+// nextStranger schedules the stranger after one that has come at an instant.
+func (r *run) nextStranger(at int64) {
+	due := r.strangers.ExpFloat64() // strangers until then, on average
+	now := r.sinceHerd(at)
+	rate := r.Rates.At(now, r.Background)
+	for _, step := range r.Rates {
+		if step.From <= now {
+			continue
+		}
+		before := rate * (step.From - now).Seconds()
+		if due < before {
+			break
+		}
+		due -= before
+		at, now, rate = r.herdAt+int64(step.From), step.From, step.Value
+	}
+	if rate > 0 {
+		r.queue.push(event{at: at + int64(due/rate*float64(time.Second)), who: stranger})
+	}
 }
 
 // stopped reports whether the run is to end with what it has so far.
@@ -414,6 +440,7 @@ func (r *run) arrive(at int64, who uint32) {
 		kind += uint64(c.attempts)
 	}
 	q := Request{
+		Route:   own.route,
 		Client:  client,
 		Kind:    key(kind),
 		Class:   own.class,
@@ -467,6 +494,7 @@ func (r *run) decided(at, arrived int64, who, i uint32, replica int, a Answer) {
 		return
 	}
 	r.counts.Refused++
+	r.ended(Refused, sent, arrived, who)
 	r.fail(at, sent+int64(r.Delay), who, a.Status, a.Hint, true)
 }
 
@@ -533,9 +561,26 @@ func (r *run) leave(at int64) {
 	}
 }
 
-func (r *run) serviceTime() time.Duration {
-	if r.Service.Exponential {
-		return time.Duration(r.behaviour.ExpFloat64() * float64(r.Service.Mean))
+// serviceTime is how long a request takes at a backend that is no Plant.
+func (r *run) serviceTime(who uint32) time.Duration {
+	s := r.service(r.clients[who].share)
+	switch {
+	case s.Exponential:
+		return time.Duration(r.behaviour.ExpFloat64() * float64(s.Mean))
+	case s.Lognormal > 0:
+		return s.at(r.behaviour.Float64())
 	}
-	return r.Service.Mean
+	return s.Mean
+}
+
+// ended tells the Scenario how a request has ended, if it wants to know.
+func (r *run) ended(how Ending, at, arrived int64, who uint32) {
+	if r.Ended == nil {
+		return
+	}
+	c := &r.clients[who]
+	r.Ended(Ended{
+		At: time.Duration(at), Took: time.Duration(at-arrived) + 2*r.Delay, How: how,
+		Herd: int(who) < r.Clients, Share: int(c.share), Attempt: int(c.attempts),
+	})
 }

@@ -317,13 +317,13 @@ func TestGivingUp(t *testing.T) {
 
 // crowd is the Guard, and counts who is in flight.
 type crowd struct {
-	*guard
+	*Guarded
 	in   map[int32]bool
 	most int
 }
 
 func (c *crowd) Arrive(now time.Duration, r Request) Answer {
-	a := c.guard.Arrive(now, r)
+	a := c.Guarded.Arrive(now, r)
 	if a.Admit {
 		c.in[a.Ticket] = true
 		c.most = max(c.most, len(c.in))
@@ -333,7 +333,7 @@ func (c *crowd) Arrive(now time.Duration, r Request) Answer {
 
 func (c *crowd) Finish(now time.Duration, ticket int32, e End) {
 	delete(c.in, ticket)
-	c.guard.Finish(now, ticket, e)
+	c.Guarded.Finish(now, ticket, e)
 }
 
 // A backend that takes its time holds places, and no more than there are. At
@@ -348,7 +348,7 @@ func TestConcurrency(t *testing.T) {
 		c := &crowd{in: map[int32]bool{}}
 		out, err := Run(s, func(config shield.Config) (Server, error) {
 			g, err := Guard(config)
-			c.guard, _ = g.(*guard)
+			c.Guarded, _ = g.(*Guarded)
 			return c, err
 		})
 		if err != nil {
@@ -375,10 +375,10 @@ func TestNothingIsHeldAtTheEnd(t *testing.T) {
 	for _, until := range []time.Duration{200 * time.Millisecond, time.Hour} {
 		r := herd("", 1000, longest, bounds{})
 		r.Until = until
-		var server *guard
+		var server *Guarded
 		out, err := Run(r.Scenario, func(c shield.Config) (Server, error) {
 			g, err := Guard(c)
-			server, _ = g.(*guard)
+			server, _ = g.(*Guarded)
 			return g, err
 		})
 		if err != nil {

@@ -23,12 +23,19 @@ type Scenario struct {
 	Mix     clients.Population // the herd's policies, and the strangers'
 
 	// Strangers arrive at Background per second, since Warmup before the herd.
-	// A Warmup of 0 means 2 minutes.
+	// A Warmup of 0 means 2 minutes. From each step of Rates on, its value is the
+	// rate instead.
 	Background float64
+	Rates      plant.Steps
 	Warmup     time.Duration
 
-	Delay   time.Duration // of the network, each way
-	Service Service       // how long the backend takes for a request
+	Delay time.Duration // of the network, each way
+
+	// Service is how long the backend takes for a request. Services, if not nil, says
+	// it for each share of the Mix instead; the server is then told the share as the
+	// request's route.
+	Service  Service
+	Services []Service
 
 	// Plant is the backend: workers and a queue. A request then takes what Service
 	// says by itself, all attempts of one client the same. nil means a backend that
@@ -66,6 +73,11 @@ type Scenario struct {
 	// then goes on to Until, though nobody waits any more.
 	Bin time.Duration
 
+	// Ended, if set, is told how each request has ended for its client. Calls are not
+	// in the order of their instants: a refusal that is held back is told when it is
+	// decided.
+	Ended func(Ended)
+
 	// Progress, if set, is called about once per virtual second with the time since
 	// the run's first moment, and when the run is to end at the latest.
 	Progress func(now, end time.Duration)
@@ -80,11 +92,46 @@ type Varied struct{ clients.Policy }
 
 func (v Varied) String() string { return fmt.Sprintf("%v, varied", v.Policy) }
 
-// A Service is how long the backend takes by itself: exactly Mean, or
-// exponentially distributed around it.
+// A Service is the distribution of how long a worker takes that has nothing else to
+// do: exactly Mean, Exponential around it, or log-normal.
 type Service struct {
 	Mean        time.Duration
 	Exponential bool
+	Lognormal   float64 // the coefficient of variation of log-normal times, at most 100; 0: none
+}
+
+// at returns the time that a share u of all times is below.
+func (s Service) at(u float64) time.Duration {
+	switch {
+	case s.Exponential:
+		return time.Duration(-math.Log1p(-u) * float64(s.Mean))
+	case s.Lognormal > 0:
+		variance := math.Log1p(s.Lognormal * s.Lognormal)
+		normal := math.Sqrt2 * math.Erfinv(max(2*u-1, -1+1e-15))
+		return time.Duration(math.Exp(math.Sqrt(variance)*normal-variance/2) * float64(s.Mean))
+	}
+	return s.Mean
+}
+
+// service returns how long requests of a share take.
+func (s *Scenario) service(share uint8) Service {
+	if s.Services != nil {
+		return s.Services[share]
+	}
+	return s.Service
+}
+
+// meanService returns how long a request takes on average.
+func (s *Scenario) meanService() time.Duration {
+	if s.Services == nil {
+		return s.Service.Mean
+	}
+	sum, weights := 0.0, 0.0
+	for i, of := range s.Mix {
+		sum += of.Weight * float64(s.Services[i].Mean)
+		weights += of.Weight
+	}
+	return time.Duration(sum / weights)
 }
 
 // A Change happens to the server at a time: a reload with Config. With Restart
@@ -100,6 +147,8 @@ type Change struct {
 const (
 	maxClients    = 1 << 30
 	defaultWarmup = 2 * time.Minute
+	maxBackground = 1e6
+	maxSpan       = 1000 * time.Hour
 
 	// maxBins bounds what a Series may take, 1.6 MB. Ours: almost three hours of
 	// tenths of a second.
@@ -117,14 +166,15 @@ func (s *Scenario) check() error {
 	if s.Clients < 0 || s.Clients > maxClients {
 		bad("%d clients; want 0 to %d", s.Clients, maxClients)
 	}
-	if !(s.Background >= 0 && s.Background <= 1e6) {
-		bad("background is %v per second; want 0 to 1e6", s.Background)
+	if !(s.Background >= 0 && s.Background <= maxBackground) {
+		bad("background is %v per second; want 0 to %g", s.Background, float64(maxBackground))
 	}
+	errs = append(errs, s.Rates.Check("rates", 0, maxBackground))
 	for _, d := range []struct {
 		name string
 		is   time.Duration
-	}{{"within", s.Within}, {"warmup", s.Warmup}, {"delay", s.Delay}, {"service", s.Service.Mean}, {"until", s.Until}, {"bin", s.Bin}, {"timeout", s.Timeout}, {"patience", s.Patience}} {
-		if d.is < 0 || d.is > 1000*time.Hour {
+	}{{"within", s.Within}, {"warmup", s.Warmup}, {"delay", s.Delay}, {"until", s.Until}, {"bin", s.Bin}, {"timeout", s.Timeout}, {"patience", s.Patience}} {
+		if d.is < 0 || d.is > maxSpan {
 			bad("%s is %v; want 0 to 1000h", d.name, d.is)
 		}
 	}
@@ -139,8 +189,23 @@ func (s *Scenario) check() error {
 		if err := s.Plant.Check(); err != nil {
 			bad("plant: %w", err)
 		}
-		if s.Service.Mean == 0 {
+	}
+	if s.Services != nil && len(s.Services) != len(s.Mix) {
+		bad("%d services for a mix of %d; want one each", len(s.Services), len(s.Mix))
+	}
+	services := s.Services
+	if services == nil {
+		services = []Service{s.Service}
+	}
+	for _, is := range services {
+		if is.Mean == 0 && s.Plant != nil {
 			bad("service is 0, with a plant; want how long its workers take")
+		}
+		if is.Mean < 0 || is.Mean > maxSpan {
+			bad("service is %v; want 0 to 1000h", is.Mean)
+		}
+		if !(is.Lognormal >= 0 && is.Lognormal <= 100) || is.Exponential && is.Lognormal > 0 {
+			bad("service is log-normal with a coefficient of variation of %v; want 0 to 100, and 0 if it is exponential", is.Lognormal)
 		}
 	}
 	if s.Classes != nil && len(s.Classes) != len(s.Mix) {
@@ -168,6 +233,7 @@ func (s *Scenario) check() error {
 // rate returns what the servers let through to the backend per second, each with
 // its config of these, or what the backend does if that is less.
 func (s *Scenario) rate(configs []shield.Config) float64 {
+	service := s.meanService().Seconds()
 	sum := 0.0
 	for _, c := range configs {
 		rate := math.Inf(1)
@@ -177,13 +243,13 @@ func (s *Scenario) rate(configs []shield.Config) float64 {
 				rate /= c.Capacity.Per.Seconds()
 			}
 		}
-		if c.Concurrency > 0 && s.Service.Mean > 0 {
-			rate = min(rate, float64(c.Concurrency)/s.Service.Mean.Seconds())
+		if c.Concurrency > 0 && service > 0 {
+			rate = min(rate, float64(c.Concurrency)/service)
 		}
 		sum += rate
 	}
-	if s.Plant != nil && s.Service.Mean > 0 {
-		sum = min(sum, float64(s.Plant.Workers)/s.Service.Mean.Seconds())
+	if s.Plant != nil && service > 0 {
+		sum = min(sum, float64(s.Plant.Workers)/service)
 	}
 	return sum
 }
@@ -196,19 +262,33 @@ func (s *Scenario) optimum(n int) time.Duration {
 	for i := range configs {
 		configs[i] = s.Config
 	}
-	left, at, rate := float64(n), 0.0, s.rate(configs)-s.Background
-	for _, c := range s.Changes {
-		next := c.At.Seconds()
+	strangers := s.Rates.At(0, s.Background)
+	left, at, rate := float64(n), 0.0, s.rate(configs)-strangers
+	changes, rates := s.Changes, s.Rates
+	for len(changes)+len(rates) > 0 {
+		var next float64
+		change := len(rates) == 0 || len(changes) > 0 && changes[0].At <= rates[0].From
+		if change {
+			next = changes[0].At.Seconds()
+		} else if next = rates[0].From.Seconds(); next <= 0 {
+			rates = rates[1:] // before the herd
+			continue
+		}
 		if rate > 0 && left <= rate*(next-at) {
 			break
 		}
 		left -= max(0, rate) * (next - at)
-		for i := range configs {
-			if c.hits(i) {
-				configs[i] = c.Config
+		if change {
+			for i := range configs {
+				if changes[0].hits(i) {
+					configs[i] = changes[0].Config
+				}
 			}
+			changes = changes[1:]
+		} else {
+			strangers, rates = rates[0].Value, rates[1:]
 		}
-		at, rate = next, s.rate(configs)-s.Background
+		at, rate = next, s.rate(configs)-strangers
 	}
 	const forever = 1e9
 	if left > 0 {

@@ -46,6 +46,7 @@ type Gauge interface {
 
 // A Request is what a Server may know of a request.
 type Request struct {
+	Route    uint8         // requests of one route take about as long
 	Client   limiter.Key   // who asks
 	Kind     limiter.Key   // what for
 	Class    string        // of the request, "" for none
@@ -79,8 +80,11 @@ type End struct {
 // A Maker returns a new Server for a config.
 type Maker func(shield.Config) (Server, error)
 
-// guard is the real thing.
-type guard struct {
+// A Guarded is the Server that Guard makes.
+type Guarded struct {
+	// Decided, if set, sees every decision.
+	Decided func(shield.Decision)
+
 	g     *shield.Guard
 	state *shield.State
 	zones int           // of the config
@@ -89,8 +93,6 @@ type guard struct {
 	open    []shield.Decision // by ticket
 	free    []int32           // unused tickets
 	waiting []waiter          // in the order of their arrival
-
-	decided func(shield.Decision) // for tests: sees every decision; may be nil
 }
 
 // waiter is a request in the Guard's queue.
@@ -104,14 +106,14 @@ type waiter struct {
 // Guard is the Maker of the real shield.Guard. The client is its own key in
 // every zone, and the one whose requests in flight are counted.
 func Guard(c shield.Config) (Server, error) {
-	g := &guard{open: make([]shield.Decision, 1)}
+	g := &Guarded{open: make([]shield.Decision, 1)}
 	if err := g.Change(c, true); err != nil {
 		return nil, err
 	}
 	return g, nil
 }
 
-func (g *guard) Change(c shield.Config, restart bool) error {
+func (g *Guarded) Change(c shield.Config, restart bool) error {
 	state := g.state
 	if restart {
 		state = new(shield.State)
@@ -124,9 +126,9 @@ func (g *guard) Change(c shield.Config, restart bool) error {
 	return nil
 }
 
-func (g *guard) Arrive(now time.Duration, r Request) Answer {
+func (g *Guarded) Arrive(now time.Duration, r Request) Answer {
 	q := shield.Request{
-		Client: r.Client, Fingerprint: r.Kind, InFlightKey: r.Client, Retry: r.Retry, Precise: r.Precise, Deadline: r.Deadline,
+		Client: r.Client, Fingerprint: r.Kind, InFlightKey: r.Client, Route: r.Route, Retry: r.Retry, Precise: r.Precise, Deadline: r.Deadline,
 	}
 	if r.Class != "" {
 		if i, ok := g.g.Classes().Index(r.Class); ok {
@@ -149,7 +151,7 @@ func (g *guard) Arrive(now time.Duration, r Request) Answer {
 }
 
 // named returns the client as its key in so many zones, until the next call.
-func (g *guard) named(client limiter.Key, zones int) []limiter.Key {
+func (g *Guarded) named(client limiter.Key, zones int) []limiter.Key {
 	for len(g.keys) < zones {
 		g.keys = append(g.keys, 0)
 	}
@@ -161,9 +163,9 @@ func (g *guard) named(client limiter.Key, zones int) []limiter.Key {
 
 // answer returns what d says, but for the ticket, with the status that the Guard
 // which decided answers with.
-func (g *guard) answer(by *shield.Guard, d *shield.Decision) Answer {
-	if g.decided != nil {
-		g.decided(*d)
+func (g *Guarded) answer(by *shield.Guard, d *shield.Decision) Answer {
+	if g.Decided != nil {
+		g.Decided(*d)
 	}
 	a := Answer{Admit: d.Admit, Hint: d.Hint, Hold: d.Hold}
 	if !d.Admit {
@@ -173,7 +175,7 @@ func (g *guard) answer(by *shield.Guard, d *shield.Decision) Answer {
 }
 
 // ticket keeps d.
-func (g *guard) ticket(d shield.Decision) (t int32) {
+func (g *Guarded) ticket(d shield.Decision) (t int32) {
 	if n := len(g.free); n > 0 {
 		t, g.free = g.free[n-1], g.free[:n-1]
 	} else {
@@ -184,7 +186,7 @@ func (g *guard) ticket(d shield.Decision) (t int32) {
 	return t
 }
 
-func (g *guard) Finish(now time.Duration, ticket int32, e End) {
+func (g *Guarded) Finish(now time.Duration, ticket int32, e End) {
 	d := &g.open[ticket]
 	if d.Admit {
 		d.Done(now, e.Outcome)
@@ -197,14 +199,14 @@ func (g *guard) Finish(now time.Duration, ticket int32, e End) {
 	g.forget(ticket)
 }
 
-func (g *guard) forget(ticket int32) {
+func (g *Guarded) forget(ticket int32) {
 	g.open[ticket] = shield.Decision{}
 	g.free = append(g.free, ticket)
 }
 
-func (g *guard) Sweep(now time.Duration) { g.g.Sweep(now) }
+func (g *Guarded) Sweep(now time.Duration) { g.g.Sweep(now) }
 
-func (g *guard) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
+func (g *Guarded) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
 	for i := range g.waiting {
 		d := &g.open[g.waiting[i].ticket]
 		if len(d.Verdict()) == 0 {
@@ -226,7 +228,7 @@ func (g *guard) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
 }
 
 // leave takes the i-th out of those who wait.
-func (g *guard) leave(i int) waiter {
+func (g *Guarded) leave(i int) waiter {
 	w := g.waiting[i]
 	last := len(g.waiting) - 1
 	copy(g.waiting[i:], g.waiting[i+1:])
@@ -235,7 +237,7 @@ func (g *guard) leave(i int) waiter {
 	return w
 }
 
-func (g *guard) Abandon(now time.Duration, ticket int32) {
+func (g *Guarded) Abandon(now time.Duration, ticket int32) {
 	for i := range g.waiting {
 		if g.waiting[i].ticket == ticket {
 			g.leave(i).by.Abandon(now, &g.open[ticket])
@@ -245,4 +247,10 @@ func (g *guard) Abandon(now time.Duration, ticket int32) {
 	}
 }
 
-func (g *guard) Limit() int { return g.g.Limit() }
+func (g *Guarded) Limit() int { return g.g.Limit() }
+
+// Guard returns the Guard that decides now.
+func (g *Guarded) Guard() *shield.Guard { return g.g }
+
+// Backend returns what the Guard knows of the backend.
+func (g *Guarded) Backend() *shield.Backend { return g.state.Backend }

@@ -96,7 +96,7 @@ func (r *run) happens(e event) {
 // submit brings an admitted request to the backend. i is its visit, or nobody.
 func (r *run) submit(at, arrived int64, who uint32, i uint32, replica int, ticket int32) {
 	if r.backend == nil {
-		takes := int64(r.serviceTime())
+		takes := int64(r.serviceTime(who))
 		if takes <= 0 {
 			r.finish(time.Duration(at), replica, ticket, End{Outcome: shield.Served})
 			r.hear(at, arrived, who, answeredWell)
@@ -220,10 +220,12 @@ func (r *run) hear(at, arrived int64, who uint32, what int32) {
 	}
 	if what == answeredWell {
 		r.counts.Answered++
+		r.ended(Answered, at, arrived, who)
 		r.serve(at, who)
 		return
 	}
 	r.counts.Failed++
+	r.ended(Failed, at, arrived, who)
 	status, hint := http.StatusBadGateway, pushback.Hint{}
 	if what == unavailable {
 		status = http.StatusServiceUnavailable
@@ -240,6 +242,7 @@ func (r *run) timedOut(at, arrived int64, who uint32) {
 	if r.Bin > 0 {
 		r.series.at(at/int64(r.Bin)).TimedOut++
 	}
+	r.ended(TimedOut, arrived+int64(r.Timeout-2*r.Delay), arrived, who)
 	r.fail(at, arrived+int64(r.Timeout-r.Delay), who, clients.NoAnswer, pushback.Hint{}, false)
 }
 
@@ -322,11 +325,12 @@ func (r *run) breakOff(at int64, replica int) {
 		if v.stage != queued || int(v.replica) != replica {
 			continue
 		}
-		who := v.who
+		who, arrived := v.who, v.arrived
 		r.queued[replica]--
 		r.servers[replica].(Queuer).Abandon(time.Duration(at), v.ticket)
 		r.quit(uint32(i))
 		r.counts.Failed++
+		r.ended(Failed, at, arrived, who)
 		r.fail(at, at+int64(r.Delay), who, clients.NoConnection, pushback.Hint{}, false)
 	}
 }
@@ -360,11 +364,7 @@ func (r *run) lose(at int64) {
 
 // demand is how much work a client's request is.
 func (r *run) demand(who uint32) time.Duration {
-	if !r.Service.Exponential {
-		return r.Service.Mean
-	}
-	u := float64(key(r.work+uint64(who))>>11) / (1 << 53)
-	return time.Duration(-math.Log1p(-u) * float64(r.Service.Mean))
+	return r.service(r.clients[who].share).at(float64(key(r.work+uint64(who))>>11) / (1 << 53))
 }
 
 // inFlight returns how many requests are at the backend.

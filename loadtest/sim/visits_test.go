@@ -323,7 +323,7 @@ func TestReplicas(t *testing.T) {
 		var servers []*crowd
 		out, err := Run(s, func(c shield.Config) (Server, error) {
 			g, err := Guard(c)
-			servers = append(servers, &crowd{guard: g.(*guard), in: map[int32]bool{}})
+			servers = append(servers, &crowd{Guarded: g.(*Guarded), in: map[int32]bool{}})
 			return servers[len(servers)-1], err
 		})
 		if err != nil {
@@ -362,7 +362,7 @@ func TestChangesOfReplicas(t *testing.T) {
 	if _, err := Run(s, func(c shield.Config) (Server, error) {
 		g, err := Guard(c)
 		n++
-		return &diary{g.(*guard), n, &log}, err
+		return &diary{g.(*Guarded), n, &log}, err
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -378,7 +378,7 @@ func TestChangesOfReplicas(t *testing.T) {
 }
 
 type diary struct {
-	*guard
+	*Guarded
 	number int
 	log    *[]string
 }
@@ -389,7 +389,7 @@ func (d *diary) Change(c shield.Config, restart bool) error {
 		what = "restarts"
 	}
 	*d.log = append(*d.log, fmt.Sprint(d.number, " ", what))
-	return d.guard.Change(c, restart)
+	return d.Guarded.Change(c, restart)
 }
 
 func TestProgressAndStop(t *testing.T) {
@@ -459,11 +459,11 @@ func (b *bounded) Change(c shield.Config, restart bool) error {
 }
 
 func (b *bounded) Arrive(now time.Duration, r Request) Answer {
-	return b.check(b.guard.Arrive(now, r))
+	return b.check(b.Guarded.Arrive(now, r))
 }
 
 func (b *bounded) Settled(now time.Duration) (int32, Answer, bool) {
-	ticket, a, ok := b.guard.Settled(now)
+	ticket, a, ok := b.Guarded.Settled(now)
 	return ticket, b.check(a), ok
 }
 
@@ -565,7 +565,7 @@ func TestNothingIsLost(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			b := &bounded{crowd{guard: g.(*guard), in: map[int32]bool{}}, t, map[int32]bool{}}
+			b := &bounded{crowd{Guarded: g.(*Guarded), in: map[int32]bool{}}, t, map[int32]bool{}}
 			servers = append(servers, b)
 			return b, nil
 		})
@@ -787,7 +787,7 @@ func TestReloadWhileWaiting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := server.(*guard)
+	g := server.(*Guarded)
 	now := time.Minute
 	first := g.Arrive(now, Request{Client: 9})
 	for range 2 {

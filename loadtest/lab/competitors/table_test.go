@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/loadtest/lab/overload"
+	"github.com/herdshield/shield/loadtest/sim"
 )
 
 var table = flag.Bool("table", false, "print the tables: some minutes")
@@ -18,12 +18,7 @@ func TestTable(t *testing.T) {
 		t.Skip("it only prints; with -table")
 	}
 	rows := []overload.Row{
-		{Name: "none", Build: overload.None},
-		{Name: "fixed 12", Build: overload.Fixed(12)},
-		failsafeRow(t),
-		{Name: "Gradient2", Build: Gradient2},
-		{Name: "limit alone", Build: overload.Adaptive(loadshed.AdaptiveConfig{})},
-		{Name: "shield", Build: overload.Shield},
+		overload.None, overload.Fixed(12), failsafeRow(t), gradient2, overload.Alone, overload.Shield,
 	}
 	if err := overload.WriteTable(os.Stdout, rows); err != nil {
 		t.Fatal(err)
@@ -35,8 +30,10 @@ func TestTable(t *testing.T) {
 	}
 }
 
+var gradient2 = overload.Row{Name: "Gradient2", Maker: sim.Gradient2}
+
 func failsafeRow(t *testing.T) overload.Row {
-	return overload.Row{Name: "failsafe-go v0.9.8", Build: Failsafe, In: func(play func()) {
+	return overload.Row{Name: "failsafe-go v0.9.8", Maker: Failsafe, In: func(play func()) {
 		synctest.Test(t, func(*testing.T) { play() })
 	}}
 }
@@ -44,7 +41,7 @@ func failsafeRow(t *testing.T) overload.Row {
 // Both hold a backend of eight workers at its capacity for two minutes, as their
 // authors mean them to: the ports and adapters are right.
 func TestCompetitorsWork(t *testing.T) {
-	for _, row := range []overload.Row{failsafeRow(t), {Name: "Gradient2", Build: Gradient2}} {
+	for _, row := range []overload.Row{failsafeRow(t), gradient2} {
 		r := row.Run(overload.Step5(), 11)
 		if good := r.Between(120, 180).Goodput(); good < 93 {
 			t.Errorf("%s: goodput %.0f %% of capacity at five times the load, want 93", row.Name, good)
@@ -58,7 +55,7 @@ func TestCompetitorsWork(t *testing.T) {
 // Under 1.2 times the load for half an hour their limits drift up: what they take
 // for the normal latency follows the latency that they cause.
 func TestCompetitorsDrift(t *testing.T) {
-	for _, row := range []overload.Row{failsafeRow(t), {Name: "Gradient2", Build: Gradient2}} {
+	for _, row := range []overload.Row{failsafeRow(t), gradient2} {
 		r := row.Run(overload.Sustained(), 11)
 		if p50 := r.Between(1740, 1860).P50; p50 < 500*time.Millisecond {
 			t.Errorf("%s: p50 %v after half an hour: its drift is gone, and the documents that tell of it are wrong", row.Name, p50)

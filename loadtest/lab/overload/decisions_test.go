@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/loadtest/sim"
 )
 
 // TestGoldenDecisions compares every decision of the named scenarios with what was
@@ -23,9 +24,10 @@ func TestGoldenDecisions(t *testing.T) {
 		Mixed(.6), Impatient(), Cold(1.2), Cold(5), Draw(7, 1), Draw(7, 2), Draw(7, 3), threeClasses(steps(0, 80, 20, 640, 60, 80), 90),
 	} {
 		n, hash := 0, uint64(0)
-		Run(s, func(w *World) Limiter {
-			g := Shield(w).(*guarded)
-			g.decided = func(d *shield.Decision) {
+		row := Shield
+		row.Maker = func(c shield.Config) (sim.Server, error) {
+			server, err := sim.Guard(c)
+			server.(*sim.Guarded).Decided = func(d shield.Decision) {
 				h := fnv.New64a()
 				for _, v := range []int64{
 					int64(hash), int64(d.Reason), int64(d.Zone), int64(d.Wait), int64(d.Hint.Seconds), int64(d.Hint.Ms), int64(d.Hold), int64(d.Class),
@@ -34,8 +36,9 @@ func TestGoldenDecisions(t *testing.T) {
 				}
 				n, hash = n+1, h.Sum64()
 			}
-			return g
-		}, 11)
+			return server, err
+		}
+		row.Run(s, 11)
 		fmt.Fprintf(&out, "%016x %7d %s\n", hash, n, s.Name)
 	}
 	const file = "testdata/decisions.golden"

@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/loadtest/sim"
 )
 
 var update = flag.Bool("update", false, "write the golden trace anew")
@@ -16,14 +18,19 @@ var update = flag.Bool("update", false, "write the golden trace anew")
 // The limit's way through scenario A, change by change, with the reason of each. A
 // change of the law shows here first.
 func TestGoldenTrace(t *testing.T) {
-	var a *AdaptiveLimiter
-	Run(Step5(), func(w *World) Limiter {
-		a = NewAdaptive(w, loadshed.AdaptiveConfig{})
-		return a
-	}, Seeds[0])
+	var g *sim.Guarded
+	row, s := Alone, Step5()
+	row.Maker = watched(&g)
+	var changes []loadshed.Change
+	next := uint64(0)
+	s.Progress = func(time.Duration, time.Duration) { // each second, of which the Guard keeps all
+		list, n := g.Backend().Changes(next)
+		changes, next = append(changes, list...), n
+	}
+	row.Run(s, Seeds[0])
 	var b strings.Builder
 	b.WriteString("# Half of the capacity of 8 workers of 50 ms, five times as much from 60 s to 180 s.\n# at, limit, reason, latency over baseline\n")
-	for _, c := range a.Changes {
+	for _, c := range changes {
 		fmt.Fprintf(&b, "%v %d → %d %v %v/%v\n", c.At.Round(time.Millisecond), c.From, c.To, c.Reason, c.Latency.Round(time.Millisecond), c.Baseline.Round(time.Millisecond))
 	}
 	const name = "testdata/step5.golden"
@@ -38,5 +45,14 @@ func TestGoldenTrace(t *testing.T) {
 	}
 	if string(want) != b.String() {
 		t.Errorf("the trace differs from %s; run with -update and look at the difference", name)
+	}
+}
+
+// watched makes real Guards, and keeps the latest.
+func watched(g **sim.Guarded) sim.Maker {
+	return func(c shield.Config) (sim.Server, error) {
+		server, err := sim.Guard(c)
+		*g, _ = server.(*sim.Guarded)
+		return server, err
 	}
 }

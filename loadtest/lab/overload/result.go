@@ -3,35 +3,32 @@ package overload
 import (
 	"slices"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/sim"
 )
 
 // A Second is what happened in one second of a run.
 type Second struct {
-	Offered      int // new requests
-	Attempts     int // with retries
-	Admitted     int
-	Refused      int // attempts
-	RefusedFirst int // first attempts
-	TimedOut     int
-	Failed       int // errors of the backend
-	Good         int // answered in time
-	Latencies    []time.Duration
-	Limit        int // at its end
-	ByClass      map[string]Count
+	Attempts  int // requests, retries among them
+	Offered   int // first attempts
+	Admitted  int
+	Count             // how attempts ended
+	Shares    []Count // the same, by share of the Mix
+	Latencies []time.Duration
+	Limit     int // in flight at its end; 0: none
 }
 
-// A Count is how the attempts of one class ended.
-type Count struct{ Good, Refused int }
+// A Count is how attempts ended: Good were answered in time, Refused by the limiter,
+// RefusedFirst of these were first attempts, Failed by the backend, and of TimedOut
+// the client hung up.
+type Count struct{ Good, Refused, RefusedFirst, TimedOut, Failed int }
 
-func (s *Second) count(class string, n Count) {
-	if class == "" {
-		return
-	}
-	if s.ByClass == nil {
-		s.ByClass = map[string]Count{}
-	}
-	sum := s.ByClass[class]
-	s.ByClass[class] = Count{sum.Good + n.Good, sum.Refused + n.Refused}
+func (c *Count) add(n Count) {
+	c.Good += n.Good
+	c.Refused += n.Refused
+	c.RefusedFirst += n.RefusedFirst
+	c.TimedOut += n.TimedOut
+	c.Failed += n.Failed
 }
 
 // A Result is what happened in a run.
@@ -40,13 +37,68 @@ type Result struct {
 	Capacity float64
 }
 
+// Run plays s with a row's limiter. The same arguments give the same Result. It
+// panics if s is invalid.
+func (row Row) Run(s Scenario, seed uint64) *Result {
+	r := &Result{Seconds: make([]Second, s.Until/time.Second), Capacity: s.Capacity}
+	s.Seed, s.Config = seed, row.Config
+	s.Warmup, s.Bin = time.Nanosecond, time.Second // instants are since the run began
+	s.Ended = func(e sim.Ended) {
+		i := int(e.At / time.Second)
+		if i >= len(r.Seconds) {
+			return
+		}
+		second := &r.Seconds[i]
+		var n Count
+		switch e.How {
+		case sim.Answered:
+			n.Good = 1
+			second.Latencies = append(second.Latencies, e.Took)
+		case sim.Refused:
+			n.Refused = 1
+			if e.Attempt == 1 {
+				n.RefusedFirst = 1
+			}
+		case sim.TimedOut:
+			n.TimedOut = 1
+		case sim.Failed:
+			n.Failed = 1
+		}
+		second.add(n)
+		if len(s.Mix) > 1 {
+			if second.Shares == nil {
+				second.Shares = make([]Count, len(s.Mix))
+			}
+			second.Shares[e.Share].add(n)
+		}
+	}
+	play := func() {
+		out, err := sim.Run(s.Scenario, row.Maker)
+		if err != nil {
+			panic(err)
+		}
+		for i := range min(len(r.Seconds), len(out.Series)) {
+			second, bin := &r.Seconds[i], out.Series[i]
+			second.Attempts, second.Admitted = int(bin.Strangers.Came), int(bin.Strangers.Admitted)
+			second.Offered, second.Limit = second.Attempts-int(bin.Retries), int(bin.Limit)
+		}
+	}
+	if row.In == nil {
+		play()
+	} else {
+		row.In(play)
+	}
+	return r
+}
+
 // Stats sums up some seconds of a run.
 type Stats struct {
-	Offered, Attempts, Admitted, Refused, RefusedFirst, TimedOut, Failed, Good int
+	Offered, Attempts, Admitted int
+	Count
 
 	P50, P95, P99 time.Duration // of what was answered in time, since it arrived
 	Limit         float64       // mean
-	ByClass       map[string]Count
+	Shares        []Count       // by share of the Mix, if there are several
 	span          float64
 	capacity      float64
 }
@@ -54,23 +106,21 @@ type Stats struct {
 // Between sums up the seconds from one to before another.
 func (r *Result) Between(from, to int) Stats {
 	to = min(to, len(r.Seconds))
-	s := Stats{span: float64(to - from), capacity: r.Capacity, ByClass: map[string]Count{}}
+	s := Stats{span: float64(to - from), capacity: r.Capacity}
 	var latencies []time.Duration
 	for i := from; i < to; i++ {
 		x := &r.Seconds[i]
 		s.Offered += x.Offered
 		s.Attempts += x.Attempts
 		s.Admitted += x.Admitted
-		s.Refused += x.Refused
-		s.RefusedFirst += x.RefusedFirst
-		s.TimedOut += x.TimedOut
-		s.Failed += x.Failed
-		s.Good += x.Good
+		s.add(x.Count)
 		s.Limit += float64(x.Limit) / s.span
 		latencies = append(latencies, x.Latencies...)
-		for class, n := range x.ByClass {
-			sum := s.ByClass[class]
-			s.ByClass[class] = Count{sum.Good + n.Good, sum.Refused + n.Refused}
+		if s.Shares == nil {
+			s.Shares = make([]Count, len(x.Shares))
+		}
+		for share, n := range x.Shares {
+			s.Shares[share].add(n)
 		}
 	}
 	slices.Sort(latencies)
@@ -89,7 +139,7 @@ func (s Stats) RefusedShare() float64 { return 100 * float64(s.Refused) / float6
 // Recovered returns after how many seconds from an instant on at least 95 % of
 // what was offered was answered in time, over five seconds; -1 for never.
 func (r *Result) Recovered(from int) int {
-	for i := from; i+5 < len(r.Seconds); i++ {
+	for i := from; i+5 <= len(r.Seconds); i++ {
 		offered, good := 0, 0
 		for _, s := range r.Seconds[i : i+5] {
 			offered += s.Offered

@@ -5,29 +5,77 @@ import (
 	"math"
 	"math/rand/v2"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/plant"
+	"github.com/herdshield/shield/loadtest/sim"
 )
+
+// A Scenario is a backend, what comes to it, and what it can do. Its instants are
+// since the run began.
+type Scenario struct {
+	sim.Scenario
+
+	// Capacity is what the backend can serve per second, to compare with.
+	Capacity float64
+}
 
 const ms = time.Millisecond
 
 func at(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
 
 // steps makes Steps of pairs of seconds and values.
-func steps(pairs ...float64) Steps {
-	var s Steps
+func steps(pairs ...float64) plant.Steps {
+	var s plant.Steps
 	for i := 0; i < len(pairs); i += 2 {
-		s = append(s, Step{From: at(pairs[i]), Value: pairs[i+1]})
+		s = append(s, plant.Step{From: at(pairs[i]), Value: pairs[i+1]})
 	}
 	return s
 }
 
-func one(s Service) []Route { return []Route{{Share: 1, Service: s}} }
+func exponential(mean time.Duration) sim.Service {
+	return sim.Service{Mean: mean, Exponential: true}
+}
+
+// open is clients that come as a Poisson process, whatever the answers are. Each
+// tells how long it waits, and whether it is a retry; it does not come again.
+func open(workers int, service sim.Service, rate plant.Steps, seconds float64, timeout time.Duration) Scenario {
+	return Scenario{Capacity: float64(workers) / service.Mean.Seconds(), Scenario: sim.Scenario{
+		Mix: clients.All(clients.GiveUp{}), Rates: rate, Until: at(seconds), Timeout: timeout, SaysTimeout: true, SaysRetry: true,
+		Plant: &plant.Config{Workers: workers}, Service: service,
+	}}
+}
+
+// again has clients try so many times, with a gap after each failure. Those that
+// honour wait as long as they are told instead.
+func (s *Scenario) again(attempts int, gap time.Duration, honour bool) {
+	p := clients.Client{On: clients.Failures, Attempts: attempts, Own: clients.Fixed{Gap: gap}}
+	if honour {
+		p.Obeys, p.Reads = clients.Failures, clients.Seconds
+	}
+	s.Mix = clients.All(p)
+}
+
+// A route is a kind of request: its share of all, how long it takes, and its class.
+type route struct {
+	share   float64
+	service sim.Service
+	class   string
+}
+
+// routes has clients of several kinds come, none of them again.
+func (s *Scenario) routes(routes ...route) {
+	s.Mix = nil
+	for _, r := range routes {
+		s.Mix = append(s.Mix, clients.Share{Weight: r.share, Policy: clients.GiveUp{}})
+		s.Services = append(s.Services, r.service)
+		s.Classes = append(s.Classes, r.class)
+	}
+}
 
 // eight is a backend of eight workers that serves 160 requests per second.
-func eight(rate Steps, lasts float64, timeout time.Duration) Scenario {
-	return Scenario{
-		Plant: Plant{Workers: 8}, Routes: one(Exponential(50 * ms)), Capacity: 160,
-		Rate: rate, Lasts: at(lasts), Timeout: timeout,
-	}
+func eight(rate plant.Steps, seconds float64, timeout time.Duration) Scenario {
+	return open(8, exponential(50*ms), rate, seconds, timeout)
 }
 
 // Step5: half of the capacity, then five times as much for two minutes.
@@ -58,8 +106,7 @@ func Drift() Scenario {
 func Slowdown() Scenario {
 	s := eight(steps(0, 128), 200, 500*ms)
 	s.Plant.Slow = steps(0, 1, 60, 10, 80, 1)
-	s.Attempts = 4
-	s.Backoff = func(int, *rand.Rand) time.Duration { return 100 * ms }
+	s.again(4, 100*ms, false)
 	s.Name = "G slow"
 	return s
 }
@@ -69,20 +116,18 @@ func Slowdown() Scenario {
 // 300, clients that try again after a second without an answer, and an outage of
 // 10 s at second 60. They try five times; the paper's tried once more.
 func Metastable(honours bool) Scenario {
-	return Scenario{
-		Name:  "G",
-		Plant: Plant{Workers: 27, Outage: [2]time.Duration{at(60), at(70)}}, Routes: one(Exponential(90 * ms)), Capacity: 300,
-		Rate: steps(0, 280), Lasts: at(200), Timeout: time.Second, Attempts: 5, Honours: honours,
-		Backoff: func(int, *rand.Rand) time.Duration { return ms },
-	}
+	s := open(27, exponential(90*ms), steps(0, 280), 200, time.Second)
+	s.Plant.Outage = [2]time.Duration{at(60), at(70)}
+	s.again(5, ms, honours)
+	s.Name = "G"
+	return s
 }
 
 // Large: 64 workers, three times the capacity.
 func Large() Scenario {
-	return Scenario{
-		Name: "H", Plant: Plant{Workers: 64}, Routes: one(Exponential(50 * ms)), Capacity: 1280,
-		Rate: steps(0, 640, 60, 3840), Lasts: at(180), Timeout: 2 * time.Second,
-	}
+	s := open(64, exponential(50*ms), steps(0, 640, 60, 3840), 180, 2*time.Second)
+	s.Name = "H"
+	return s
 }
 
 // Half: 0.8 times the capacity, and a backend that becomes half as fast.
@@ -97,40 +142,38 @@ func Half() Scenario {
 // Coherent: a backend that is slower by 2 % for each request that waits in it, at
 // twice its capacity.
 func Coherent() Scenario {
-	return Scenario{
-		Name: "U", Plant: Plant{Workers: 32, Coherency: .02}, Routes: one(Exponential(50 * ms)), Capacity: 640,
-		Rate: steps(0, 320, 60, 1280, 360, 320), Lasts: at(420), Timeout: 5 * time.Second,
-	}
+	s := open(32, exponential(50*ms), steps(0, 320, 60, 1280, 360, 320), 420, 5*time.Second)
+	s.Plant.Coherency = .02
+	s.Name = "U"
+	return s
 }
 
 // Busy: 0.93 times the capacity, all the time.
 func Busy() Scenario {
-	return Scenario{
-		Name: "busy", Plant: Plant{Workers: 27}, Routes: one(Exponential(90 * ms)), Capacity: 300,
-		Rate: steps(0, 280), Lasts: at(300), Timeout: 5 * time.Second,
-	}
+	s := open(27, exponential(90*ms), steps(0, 280), 300, 5*time.Second)
+	s.Name = "busy"
+	return s
 }
 
 // Mixed: one route of 5 ms, and one of 500 ms that is 5 % of the requests; load
 // is the share of the capacity that comes.
 func Mixed(load float64) Scenario {
-	capacity := 8 / (.95*.005 + .05*.5)
-	return Scenario{
-		Name: "mixed", Plant: Plant{Workers: 8}, Capacity: capacity,
-		Routes: []Route{{Share: .95, Service: Exponential(5 * ms)}, {Share: .05, Service: Exponential(500 * ms)}},
-		Rate:   steps(0, load*capacity), Lasts: at(180), Timeout: 10 * time.Second,
-	}
+	const capacity = 8 / (.95*.005 + .05*.5)
+	s := eight(steps(0, load*capacity), 180, 10*time.Second)
+	s.routes(route{.95, exponential(5 * ms), ""}, route{.05, exponential(500 * ms), ""})
+	s.Name, s.Capacity = "mixed", capacity
+	return s
 }
 
 // Impatient: clients that wait for 450 ms and try up to ten times, and a backend
 // of 200 ms, which is ten times slower for 8 s. Nobody tells the backend that its
 // clients have gone.
 func Impatient() Scenario {
-	return Scenario{
-		Name: "impatient", Plant: Plant{Workers: 8, Slow: steps(0, 1, 20, 10, 28, 1)}, Routes: one(Deterministic(200 * ms)), Capacity: 40,
-		Rate: steps(0, 30), Lasts: at(120), Timeout: 450 * ms, Attempts: 10,
-		Backoff: func(int, *rand.Rand) time.Duration { return 300 * ms },
-	}
+	s := open(8, sim.Service{Mean: 200 * ms}, steps(0, 30), 120, 450*ms)
+	s.Plant.Slow = steps(0, 1, 20, 10, 28, 1)
+	s.again(10, 300*ms, false)
+	s.Name = "impatient"
+	return s
 }
 
 // Cold: load times the capacity from the first moment on, so that nothing is known
@@ -145,7 +188,7 @@ func Cold(load float64) Scenario {
 // three distributions, with and without coherency, a network and retries; 0.6
 // times its capacity, then 1.3, 2 or 4 times for two minutes, then 0.6 times.
 func Draw(seed, i uint64) Scenario {
-	r := stream(seed, i)
+	r := rand.New(rand.NewPCG(seed, i))
 	log := func(a, b float64) float64 { return math.Exp(math.Log(a) + r.Float64()*(math.Log(b)-math.Log(a))) }
 	workers := int(math.Round(log(1, 64)))
 	mean := log(.01, .3)
@@ -154,24 +197,25 @@ func Draw(seed, i uint64) Scenario {
 		mean *= 1.3
 	}
 	d, name := at(mean), "exponential"
-	service := Exponential(d)
+	service := exponential(d)
 	switch r.IntN(3) {
 	case 1:
-		service, name = Deterministic(d), "deterministic"
+		service, name = sim.Service{Mean: d}, "deterministic"
 	case 2:
-		service, name = Lognormal(d, 2), "lognormal"
+		service, name = sim.Service{Mean: d, Lognormal: 2}, "lognormal"
 	}
 	coherency := []float64{0, 0, .01}[r.IntN(3)]
 	delay := []float64{0, 0, 1}[r.IntN(3)] * mean
 	attempts := []int{1, 3}[r.IntN(2)]
 	capacity := float64(workers) / mean
-	return Scenario{
-		Name: fmt.Sprintf("%d: %d workers, %.0f ms %s, coherency %g, delay %.0f ms, load %g, attempts %d",
-			i, workers, mean*1e3, name, coherency, delay*1e3, load, attempts),
-		Plant: Plant{Workers: workers, Coherency: coherency, Delay: steps(0, delay)}, Routes: one(service), Capacity: capacity,
-		Rate: steps(0, .6*capacity, 60, load*capacity, 180, .6*capacity), Lasts: at(240), Timeout: at(max(1, 12*mean)),
-		Attempts: attempts, Backoff: func(int, *rand.Rand) time.Duration { return 200 * ms },
+	s := open(workers, service, steps(0, .6*capacity, 60, load*capacity, 180, .6*capacity), 240, at(max(1, 12*mean)))
+	s.Name = fmt.Sprintf("%d: %d workers, %.0f ms %s, coherency %g, delay %.0f ms, load %g, attempts %d",
+		i, workers, mean*1e3, name, coherency, delay*1e3, load, attempts)
+	s.Plant.Coherency, s.Plant.Delay = coherency, steps(0, delay)
+	if attempts > 1 {
+		s.again(attempts, 200*ms, false)
 	}
+	return s
 }
 
 // Drawn is how many backends are drawn from a seed.

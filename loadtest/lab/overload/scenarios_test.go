@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/loadtest/sim"
 )
 
 // check is a figure of a run, and what it must be.
@@ -24,11 +25,6 @@ func atMost(name string, high float64, of func(*Result) float64) check {
 	return check{name, of, math.Inf(-1), high}
 }
 
-// within is for seconds until recovery: -1 is never.
-func within(name string, seconds float64, of func(*Result) float64) check {
-	return check{name, of, 0, seconds}
-}
-
 func good(from, to int) func(*Result) float64 {
 	return func(r *Result) float64 { return r.Between(from, to).Goodput() }
 }
@@ -37,8 +33,14 @@ func refused(from, to int) func(*Result) float64 {
 	return func(r *Result) float64 { return r.Between(from, to).RefusedShare() }
 }
 
+// recovered is seconds until recovery, infinitely many for never.
 func recovered(from int) func(*Result) float64 {
-	return func(r *Result) float64 { return float64(r.Recovered(from)) }
+	return func(r *Result) float64 {
+		if n := r.Recovered(from); n >= 0 {
+			return float64(n)
+		}
+		return math.Inf(1)
+	}
 }
 
 func p50(from, to int) func(*Result) float64 {
@@ -51,49 +53,50 @@ func p99(from, to int) func(*Result) float64 {
 
 func drift(r *Result) float64 { return r.Between(1740, 1860).Limit / r.Between(120, 240).Limit }
 
-// What the limit is held to, in every run of Seeds: alone, and with its queue where
-// that matters. Where an aim is named it is not reached in every run, and the
-// bound is what is.
+// What the limit is held to, on average over the runs of Seeds: alone, and with its
+// queue where that matters. Where an aim is named, the bound is what is reached. Of
+// ten runs of other seeds the averages are nearer to the aims than the bounds by
+// about three standard errors of three runs, or more.
 var bounds = []struct {
 	row      Row
 	scenario func() Scenario
 	checks   []check
 }{
-	{adaptive, Step5, []check{
+	{Alone, Step5, []check{
 		atLeast("goodput", 97, good(120, 180)),
-		atLeast("goodput of the first 10 s", 94, good(60, 70)),
+		atLeast("goodput of the first 10 s", 93, good(60, 70)), // aim: 94
 		atMost("p99 in ms", 300, p99(120, 180)),
 	}},
-	{adaptive, Sustained, []check{
+	{Alone, Sustained, []check{
 		{"the limit after 30 min over that after 2", drift, .7, 1.5}, // aim: 1.3
-		atMost("p50 in ms", 110, p50(1740, 1860)),                    // aim: 95
+		atMost("p50 in ms", 105, p50(1740, 1860)),                    // aim: 95
 	}},
-	{ours, Step5, []check{
+	{Shield, Step5, []check{
 		atLeast("goodput", 97, good(120, 180)),
 		atLeast("goodput of the first 10 s", 94, good(60, 70)),
 		atMost("p99 in ms", 305, p99(120, 180)), // aim: 300
 	}},
-	{ours, Sustained, []check{
-		{"the limit after 30 min over that after 2", drift, .7, 1.3},
+	{Shield, Sustained, []check{
+		{"the limit after 30 min over that after 2", drift, .8, 1.2},
 		atMost("p50 in ms", 95, p50(1740, 1860)),
 	}},
-	{ours, Drift, []check{
-		atMost("refused in the first minute", 4, refused(120, 180)),
+	{Shield, Drift, []check{
+		atMost("refused in the first minute", 1.2, refused(120, 180)),
 		atMost("refused in the third minute", 0, refused(240, 300)),
 	}},
-	{ours, Slowdown, []check{within("seconds to recover", 15, recovered(80))}},
-	{ours, func() Scenario { return Metastable(false) }, []check{within("seconds to recover", 15, recovered(70))}},
-	{ours, func() Scenario { return Metastable(true) }, []check{within("seconds to recover", 5, recovered(70))}},
-	{ours, Large, []check{atLeast("goodput", 98.5, good(120, 180))}}, // aim: 99
-	{ours, Half, []check{atLeast("goodput of the first 15 s", 94, good(120, 135))}},
-	{ours, Coherent, []check{atLeast("goodput", 82, good(120, 360))}},
-	{ours, Busy, []check{atMost("refused", .3, refused(60, 300))}},
-	{ours, func() Scenario { return Mixed(.6) }, []check{atMost("refused", 1.6, refused(60, 180))}}, // aim: 1.5
-	{ours, Impatient, []check{within("seconds to recover", 20, recovered(28))}},
-	{ours, func() Scenario { return Cold(1.2) }, []check{atLeast("goodput from 5 s to 30 s", 93, good(5, 30))}},
-	{ours, func() Scenario { return Cold(5) }, []check{atLeast("goodput of the first 30 s", 95, good(0, 30))}},
-	{Row{Name: "none", Build: None}, func() Scenario { return Metastable(false) }, []check{
-		{"seconds to recover without a limit", recovered(70), -1, -1},
+	{Shield, Slowdown, []check{atMost("seconds to recover", 4, recovered(80))}},
+	{Shield, func() Scenario { return Metastable(false) }, []check{atMost("seconds to recover", 6, recovered(70))}},
+	{Shield, func() Scenario { return Metastable(true) }, []check{atMost("seconds to recover", 5, recovered(70))}},
+	{Shield, Large, []check{atLeast("goodput", 98.5, good(120, 180))}}, // aim: 99
+	{Shield, Half, []check{atLeast("goodput of the first 15 s", 94, good(120, 135))}},
+	{Shield, Coherent, []check{atLeast("goodput", 87, good(120, 360))}},
+	{Shield, Busy, []check{atMost("refused", .3, refused(60, 300))}},
+	{Shield, func() Scenario { return Mixed(.6) }, []check{atMost("refused", 1.6, refused(60, 180))}}, // aim: 1.5
+	{Shield, Impatient, []check{atMost("seconds to recover", 19, recovered(28))}},
+	{Shield, func() Scenario { return Cold(1.2) }, []check{atLeast("goodput from 5 s to 30 s", 95, good(5, 30))}},
+	{Shield, func() Scenario { return Cold(5) }, []check{atLeast("goodput of the first 30 s", 95, good(0, 30))}},
+	{None, func() Scenario { return Metastable(false) }, []check{
+		atLeast("seconds to recover without a limit", math.Inf(1), recovered(70)),
 	}},
 }
 
@@ -105,14 +108,18 @@ func TestScenarios(t *testing.T) {
 		s := b.scenario()
 		t.Run(fmt.Sprintf("%s %s", s.Name, b.row.Name), func(t *testing.T) {
 			t.Parallel()
+			values := make([][]float64, len(b.checks))
 			for _, seed := range Seeds {
 				r := b.row.Run(s, seed)
-				for _, c := range b.checks {
-					v := c.of(r)
-					t.Logf("seed %d: %s %.2f", seed, c.name, v)
-					if v < c.low || v > c.high || v != v {
-						t.Errorf("seed %d: %s %.2f, want %g to %g", seed, c.name, v, c.low, c.high)
-					}
+				for i, c := range b.checks {
+					values[i] = append(values[i], c.of(r))
+				}
+			}
+			for i, c := range b.checks {
+				m := mean(values[i])
+				t.Logf("%s: mean %.2f of %.2f", c.name, m, values[i])
+				if !(m >= c.low && m <= c.high) { // NaN too
+					t.Errorf("%s: mean %.2f of %.2f, want %g to %g", c.name, m, values[i], c.low, c.high)
 				}
 			}
 		})
@@ -124,7 +131,7 @@ func TestHeldOut(t *testing.T) {
 	if raceEnabled {
 		t.Skip("needs a build without the race detector: a run is one goroutine, and ten times slower with it")
 	}
-	set := ours.Play(HeldOut)
+	set := Shield.Play(HeldOut)
 	for i := range uint64(Drawn) {
 		t.Logf("goodput %.1f %%, refused before %.2f %%, after %.1f %%: %s", set.Goodput[i], set.RefusedFirst[i], set.After[i], Draw(HeldOut, i).Name)
 	}
@@ -152,7 +159,7 @@ func TestHindsight(t *testing.T) {
 		seeds = append(seeds, Unseen)
 	}
 	for _, seed := range seeds {
-		set := ours.Play(seed)
+		set := Shield.Play(seed)
 		best := make([]float64, Drawn)
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			for i := range uint64(Drawn) {
@@ -162,13 +169,13 @@ func TestHindsight(t *testing.T) {
 					at := 0
 					for _, times := range []float64{1, 1.15, 1.3, 1.6, 2, 2.5, 3, 4} {
 						n := int(math.Ceil(times * float64(s.Plant.Workers)))
-						if good := (Row{Build: Fixed(n)}).Run(s, run).Between(100, 180).Goodput(); good > best[i] {
+						if good := Fixed(n).Run(s, run).Between(100, 180).Goodput(); good > best[i] {
 							best[i], at = good, n
 						}
 					}
 					t.Logf("goodput %.1f %%, %.1f %% with the limit %d: %s", set.Goodput[i], best[i], at, s.Name)
 					if refused := set.RefusedFirst[i]; refused > .1 {
-						free := Row{Build: None}.Run(s, run).Between(20, 60)
+						free := None.Run(s, run).Between(20, 60)
 						lost := 100 * (1 - float64(free.Good)/float64(free.Offered))
 						t.Logf("%.2f %% refused at 0.6 times the capacity; without a limit %.2f %% are lost", refused, lost)
 						if refused > lost+.5 {
@@ -191,14 +198,16 @@ func TestTargetIsHeld(t *testing.T) {
 	if raceEnabled {
 		t.Skip("needs a build without the race detector: a run is one goroutine, and ten times slower with it")
 	}
-	for name, service := range map[string]Service{
-		"exponential": Exponential(50 * ms), "deterministic": Deterministic(50 * ms), "lognormal": Lognormal(50*ms, 1),
+	for name, service := range map[string]sim.Service{
+		"exponential": exponential(50 * ms), "deterministic": {Mean: 50 * ms}, "lognormal": {Mean: 50 * ms, Lognormal: 1},
 	} {
 		for _, seed := range Seeds {
 			const target = 400 * time.Millisecond
 			s := eight(steps(0, 80, 60, 480), 240, 5*time.Second)
-			s.Routes = one(service)
-			r := Run(s, Adaptive(loadshed.AdaptiveConfig{Target: target}), seed)
+			s.Service = service
+			row := Alone
+			row.Config.Adaptive = &loadshed.AdaptiveConfig{Target: target}
+			r := row.Run(s, seed)
 			over := r.Between(120, 240)
 			t.Logf("%s, seed %d: p95 %v, goodput %.1f %%, limit %.0f", name, seed, over.P95, over.Goodput(), over.Limit)
 			if over.P95 < target*8/10 || over.P95 > target*12/10 {
@@ -214,7 +223,7 @@ func TestTargetIsHeld(t *testing.T) {
 // The same seed gives the same run, whatever ran before.
 func TestRunsRepeat(t *testing.T) {
 	for range 2 {
-		a, b := ours.Run(Draw(1, 2), 3), ours.Run(Draw(1, 2), 3)
+		a, b := Shield.Run(Draw(1, 2), 3), Shield.Run(Draw(1, 2), 3)
 		for i := range a.Seconds {
 			if x, y := a.Seconds[i], b.Seconds[i]; x.Good != y.Good || x.Refused != y.Refused || x.Limit != y.Limit {
 				t.Fatalf("second %d: %+v and %+v", i, x, y)

@@ -7,6 +7,11 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/loadtest/sim"
+	"github.com/herdshield/shield/pushback"
 )
 
 // Seeds are those of the published figures.
@@ -14,19 +19,28 @@ var Seeds = []uint64{11, 12, 13}
 
 // A Row is a limiter to compare.
 type Row struct {
-	Name  string
-	Build func(*World) Limiter
+	Name   string
+	Config shield.Config
+	Maker  sim.Maker // of the server that limits; nil: a shield.Guard
+
 	// In, if set, plays a run somewhere else, as in a synctest bubble.
 	In func(play func())
 }
 
-// Run plays s with the limiter of the row.
-func (row Row) Run(s Scenario, seed uint64) (r *Result) {
-	if row.In == nil {
-		return Run(s, row.Build, seed)
-	}
-	row.In(func() { r = Run(s, row.Build, seed) })
-	return r
+// The rows that need no other project: no limit at all; a limit that fits eight
+// workers of 50 ms; shield's adaptive limit without its queue; and what "concurrency
+// adaptive" gives.
+var (
+	None  = Row{Name: "none"}
+	Alone = Row{Name: "limit alone", Config: shield.Config{
+		Adaptive: &loadshed.AdaptiveConfig{}, Queue: shield.Queue{Size: shield.NoQueue}, Pushback: pushback.AnswerConfig{NoDither: true},
+	}}
+	Shield = Row{Name: "shield", Config: shield.Config{Adaptive: &loadshed.AdaptiveConfig{}}}
+)
+
+// Fixed lets n in at a time.
+func Fixed(n int) Row {
+	return Row{Name: fmt.Sprint("fixed ", n), Maker: sim.Limited(func() sim.Limiter { return sim.Fixed(n) })}
 }
 
 // columns are the figures of a table, each a figure of a run.

@@ -3,13 +3,6 @@ package overload
 import (
 	"os"
 	"testing"
-
-	"github.com/herdshield/shield/loadshed"
-)
-
-var (
-	adaptive = Row{Name: "limit alone", Build: Adaptive(loadshed.AdaptiveConfig{})}
-	ours     = Row{Name: "shield", Build: Shield}
 )
 
 // TestTable prints how the limit does in every scenario. The rows of other projects
@@ -20,7 +13,7 @@ func TestTable(t *testing.T) {
 	if !*table {
 		t.Skip("it only prints; with -table")
 	}
-	rows := []Row{{Name: "none", Build: None}, {Name: "fixed 12", Build: Fixed(12)}, adaptive, ours}
+	rows := []Row{None, Fixed(12), Alone, Shield}
 	if err := WriteTable(os.Stdout, rows); err != nil {
 		t.Fatal(err)
 	}

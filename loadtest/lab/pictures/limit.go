@@ -18,14 +18,13 @@ import (
 	"gonum.org/v1/plot/vg"
 	vgdraw "gonum.org/v1/plot/vg/draw"
 
-	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/loadtest/lab/overload"
+	"github.com/herdshield/shield/loadtest/sim"
 )
 
 // What docs/loadshedding.md shows: how shield, as it is with "concurrency adaptive"
 // and nothing else, finds the limit of a backend, and how that compares.
-
-var adaptive = overload.Row{Name: "shield", Build: overload.Shield}
 
 // The picture is of overload.Step5: eight workers that do 160 requests per second,
 // and get 800 from second 60 to second 180.
@@ -47,27 +46,26 @@ type step struct {
 	limit int
 }
 
-// watched notes each change of a limit.
+// watched notes each change of a Guard's limit.
 type watched struct {
-	overload.Limiter
-	now   func() time.Duration
+	*sim.Guarded
 	steps *[]step
 }
 
-func (l watched) Admit(r *overload.Request) {
-	l.Limiter.Admit(r)
-	l.note()
+func (w watched) Arrive(now time.Duration, r sim.Request) sim.Answer {
+	defer w.note(now)
+	return w.Guarded.Arrive(now, r)
 }
 
-func (l watched) Done(r *overload.Request, took time.Duration, o loadshed.Signal, retryAfter time.Duration) {
-	l.Limiter.Done(r, took, o, retryAfter)
-	l.note()
+func (w watched) Finish(now time.Duration, ticket int32, e sim.End) {
+	w.Guarded.Finish(now, ticket, e)
+	w.note(now)
 }
 
-func (l watched) note() {
-	limit := l.Limit()
-	if n := len(*l.steps); n == 0 || (*l.steps)[n-1].limit != limit {
-		*l.steps = append(*l.steps, step{l.now(), limit})
+func (w watched) note(now time.Duration) {
+	limit := w.Limit()
+	if n := len(*w.steps); n == 0 || (*w.steps)[n-1].limit != limit {
+		*w.steps = append(*w.steps, step{now, limit})
 	}
 }
 
@@ -75,10 +73,15 @@ func (l watched) note() {
 // table's figures are from.
 func playFlood() (*overload.Result, []step) {
 	var steps []step
-	r := overload.Run(overload.Step5(), func(w *overload.World) overload.Limiter {
-		return watched{adaptive.Build(w), w.Now, &steps}
-	}, overload.Seeds[0])
-	return r, steps
+	row := overload.Shield
+	row.Maker = func(c shield.Config) (sim.Server, error) {
+		server, err := sim.Guard(c)
+		if err != nil {
+			return nil, err
+		}
+		return watched{server.(*sim.Guarded), &steps}, nil
+	}
+	return row.Run(overload.Step5(), overload.Seeds[0]), steps
 }
 
 // drawFlood draws the limit over time, and below what came and what was served.
@@ -161,11 +164,8 @@ func dips(limit plotter.XYs) *plotter.Labels {
 	return l
 }
 
-func mostRate(s overload.Scenario) (most float64) {
-	for _, r := range s.Rate {
-		most = max(most, r.Value)
-	}
-	return most
+func mostRate(s overload.Scenario) float64 {
+	return s.Rates.Max(0)
 }
 
 // band draws a bar from each point to the next, and from the last to the end.
@@ -200,7 +200,7 @@ var limiters = []struct{ row, name string }{
 	{"fixed 12", "fixed: 12"},
 	{"failsafe-go v0.9.8", "failsafe-go 0.9.8"},
 	{"Gradient2", "Gradient2"},
-	{adaptive.Name, "shield"},
+	{overload.Shield.Name, "shield"},
 }
 
 // A fact is a line of the table: a figure that package overload writes, in the
@@ -301,7 +301,7 @@ func (f figures) table() (string, error) {
 			switch {
 			case sometimes:
 				v = often + fact.unit + " or never"
-			case v == fmt.Sprint(math.MaxInt32), v == "0" && fact.unit == " ms": // no limit; nobody was answered
+			case v == "0" && (fact.unit == "" || fact.unit == " ms"): // no limit; no request was answered
 				v = "–"
 			case v != "never":
 				v += fact.unit
@@ -318,7 +318,7 @@ func (f figures) table() (string, error) {
 func compare() (string, error) {
 	f := figures{}
 	f.read(othersText)
-	if err := f.play(adaptive); err != nil {
+	if err := f.play(overload.Shield); err != nil {
 		return "", err
 	}
 	return f.table()

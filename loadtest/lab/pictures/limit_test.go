@@ -16,7 +16,7 @@ func TestLimitersAreUpToDate(t *testing.T) {
 	}
 	kept, played := figures{}, figures{}
 	kept.read(othersText)
-	if err := played.play(overload.Row{Name: "fixed 12", Build: overload.Fixed(12)}); err != nil {
+	if err := played.play(overload.Fixed(12)); err != nil {
 		t.Fatal(err)
 	}
 	for cell, want := range played {
@@ -74,7 +74,7 @@ func TestFigures(t *testing.T) {
 			f[[3]string{fact.table, l.row, fact.column}] = "1"
 		}
 	}
-	f[[3]string{named, "none", "B limit 2 min"}] = "2147483647"
+	f[[3]string{named, "none", "B limit 2 min"}] = "0"
 	f[[3]string{named, "none", "p50 ms"}] = "0"
 	f[[3]string{named, "none", "G s"}] = "never"
 	f[[3]string{named, "none", "G slow s"}] = "never–52"

@@ -3,12 +3,12 @@
 //
 // Three times what a backend can serve comes, as a Poisson process, from clients
 // that wait one second and do not try again. It comes to the backend without shield,
-// with a fixed limit that somebody has tuned by hand to the backend's eight workers,
-// and with a limit that shield finds by itself. There are two backends: PHP-FPM, and
+// with a fixed limit that is tuned by hand to the backend's eight workers,
+// and with a limit that shield finds. There are two backends: PHP-FPM, and
 // this project's own.
 //
-// Before each of the runs the backend's capacity is measured: what it serves with
-// twice as many requests in flight as it has workers. The simulated backend has as
+// Before each of the runs the backend's capacity is measured: at what rate it works
+// off a queue. The simulated backend has as
 // many workers, and takes for a request what gives it that capacity.
 //
 // The exit code is 0 only if the limit that shield has found serves what it does in
@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/netip"
 	"os"
 	"os/signal"
 	"runtime"
@@ -31,8 +32,11 @@ import (
 	"time"
 
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/lab/overload"
+	"github.com/herdshield/shield/loadtest/live"
+	"github.com/herdshield/shield/loadtest/plant"
+	"github.com/herdshield/shield/loadtest/sim"
 )
 
 const (
@@ -48,14 +52,14 @@ const (
 type variant struct {
 	name      string
 	caddyfile string
-	simulated func(*overload.World) overload.Limiter
+	simulated shield.Config
 	checked   bool // what it serves must be what is simulated
 }
 
 var variants = []variant{
-	{"no shield", "", overload.None, false},
-	{"concurrency 12", "shield {\n\t\tconcurrency 12\n\t}", overload.Guard(shield.Config{Concurrency: 12}), false},
-	{"concurrency adaptive", "shield {\n\t\tconcurrency adaptive\n\t}", overload.Guard(shield.Config{Adaptive: &loadshed.AdaptiveConfig{}}), true},
+	{"no shield", "", overload.None.Config, false},
+	{"concurrency 12", "shield {\n\t\tconcurrency 12\n\t}", shield.Config{Concurrency: 12}, false},
+	{"concurrency adaptive", "shield {\n\t\tconcurrency adaptive\n\t}", overload.Shield.Config, true},
 }
 
 func main() {
@@ -71,22 +75,28 @@ func main() {
 	}
 }
 
+// A load comes as a Poisson process.
+type load struct {
+	rate  float64 // requests per second
+	lasts time.Duration
+}
+
 // A result is one line of the table.
 type result struct {
 	backend   string
 	variant   variant
 	load      load
 	capacity  float64 // requests per second
-	live      tally
+	live      live.Tally
 	simulated overload.Stats
 }
 
 // run overloads each backend behind each variant and prints a table. The error
 // names what is not as it should be.
 func run(ctx context.Context, out io.Writer, program string, backends []backend, quick bool) error {
-	seconds, measure := 60, 5*time.Second
+	seconds, measured := 60, 800 // requests
 	if quick {
-		seconds, measure = 10, 2*time.Second
+		seconds, measured = 10, 320
 	}
 	fmt.Fprintf(out, "%d processors; %d times the capacity for %d s; clients wait %v\n", runtime.NumCPU(), times, seconds, timeout)
 	var results []result
@@ -96,17 +106,16 @@ func run(ctx context.Context, out io.Writer, program string, backends []backend,
 		for _, v := range variants {
 			// A busy machine can only take away from what a backend can serve: the
 			// best of the measurements counts.
-			if err := behind(ctx, program, b, "", func(p *proxy) {
-				capacity = max(capacity, saturate(ctx, 2*workers, measure, p.send))
-			}); err != nil {
+			met, err := behind(ctx, program, b, "", live.LoadConfig{Herd: measured, Timeout: time.Minute})
+			if err != nil {
 				return err
 			}
-			if capacity == 0 {
+			capacity = max(capacity, float64(met.Served)/met.LastServed.Seconds())
+			if met.Served == 0 {
 				return fmt.Errorf("%s serves nothing", b.name)
 			}
-			r := result{backend: b.name, variant: v}
-			r.load = load{rate: times * capacity, lasts: time.Duration(seconds) * time.Second, timeout: timeout, seed: seed}
-			if err := behind(ctx, program, b, v.caddyfile, func(p *proxy) { r.live = r.load.run(ctx, p.send) }); err != nil {
+			r := result{backend: b.name, variant: v, load: load{times * capacity, time.Duration(seconds) * time.Second}}
+			if r.live, err = behind(ctx, program, b, v.caddyfile, live.LoadConfig{Rate: r.load.rate, Duration: r.load.lasts, Timeout: timeout}); err != nil {
 				return err
 			}
 			results = append(results, r)
@@ -127,43 +136,52 @@ func run(ctx context.Context, out io.Writer, program string, backends []backend,
 	return check(results, quick)
 }
 
-// behind calls do while a new backend runs behind a new proxy, in a folder that is
-// removed afterwards.
-func behind(ctx context.Context, program string, b backend, caddyfile string, do func(*proxy)) error {
+// behind plays a load while a new backend runs behind a new proxy, in a folder that
+// is removed afterwards, and returns what the clients have met with.
+func behind(ctx context.Context, program string, b backend, caddyfile string, c live.LoadConfig) (met live.Tally, err error) {
 	folder, err := os.MkdirTemp("", "overload")
 	if err != nil {
-		return err
+		return met, err
 	}
 	defer os.RemoveAll(folder)
 	if err := os.Chmod(folder, 0o755); err != nil { // PHP's workers may be another user
-		return err
+		return met, err
 	}
 	directive, stop, err := b.start(ctx, folder)
 	if err != nil {
-		return err
+		return met, err
 	}
 	defer stop()
-	p, err := startProxy(ctx, program, folder, caddyfile, directive)
+	url, stopProxy, err := startProxy(ctx, program, folder, caddyfile, directive)
 	if err != nil {
-		return err
+		return met, err
 	}
-	defer p.stop()
-	do(p)
-	return nil
+	defer stopProxy()
+	// Connections are kept: one for each request would use up this machine's ports.
+	c.KeepAlive, c.FirstAddress, c.Requests, c.Seed = true, netip.AddrFrom4([4]byte{10, 0, 0, 1}), live.MaxRequests, seed
+	c.Mix = clients.All(clients.GiveUp{})
+	if c.Target, err = live.NewTarget(ctx, url, false); err != nil {
+		return met, err
+	}
+	l, err := live.NewLoad(c)
+	if err != nil {
+		return met, err
+	}
+	result := l.Run(ctx)
+	return result.All, result.Stopped
 }
 
 // simulate plays the same load before a simulated backend of the same capacity.
 func simulate(v variant, l load, capacity float64) overload.Stats {
-	s := overload.Scenario{
-		Plant:    overload.Plant{Workers: workers},
-		Routes:   []overload.Route{{Share: 1, Service: overload.Deterministic(time.Duration(workers / capacity * float64(time.Second)))}},
-		Rate:     overload.Steps{{Value: l.rate}},
-		Lasts:    l.lasts,
-		Timeout:  l.timeout,
-		Capacity: capacity,
-	}
-	return overload.Run(s, v.simulated, l.seed).Between(0, int(l.lasts/time.Second))
+	s := overload.Scenario{Capacity: capacity, Scenario: sim.Scenario{
+		Mix: clients.All(clients.GiveUp{}), Background: l.rate, Until: l.lasts, Timeout: timeout, SaysTimeout: true,
+		Plant: &plant.Config{Workers: workers}, Service: sim.Service{Mean: time.Duration(workers / capacity * float64(time.Second))},
+	}}
+	return overload.Row{Config: v.simulated}.Run(s, seed).Between(0, int(l.lasts/time.Second))
 }
+
+// served returns how many are served per second.
+func (r result) served() float64 { return float64(r.live.Served) / r.load.lasts.Seconds() }
 
 // expected returns how many are served per second in the simulation.
 func (r result) expected() float64 { return float64(r.simulated.Good) / r.load.lasts.Seconds() }
@@ -171,7 +189,7 @@ func (r result) expected() float64 { return float64(r.simulated.Good) / r.load.l
 // difference returns how much more is served live than simulated, as a part of
 // the latter.
 func (r result) difference() float64 {
-	return r.live.goodput()/r.expected() - 1
+	return r.served()/r.expected() - 1
 }
 
 // table prints the results. Times are of those served, since they were due; "late"
@@ -180,14 +198,13 @@ func table(out io.Writer, results []result) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\nbackend\tin front\toffered/s\tserved/s\tof capacity\tp50\tp99\trefused\ttimed out\tfailed\tlate\tsimulated/s\tp50\tp99\tlive/simulated\t")
 	for _, r := range results {
-		share := func(o outcome) float64 {
-			return 100 * float64(r.live.count[o]) / max(1, r.live.offered()*r.load.lasts.Seconds())
-		}
+		m := &r.live
+		share := func(n int) float64 { return 100 * float64(n) / float64(max(1, m.Requests)) }
 		round := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 		fmt.Fprintf(w, "%s\t%s\t%.0f\t%.1f\t%.1f %%\t%v\t%v\t%.1f %%\t%.1f %%\t%.1f %%\t%v\t%.1f\t%v\t%v\t%+.1f %%\t\n",
-			r.backend, r.variant.name, r.live.offered(), r.live.goodput(), 100*r.live.goodput()/r.capacity,
-			round(quantile(r.live.latencies, .5)), round(quantile(r.live.latencies, .99)),
-			share(refused), share(timedOut), share(failed), quantile(r.live.late, .99).Round(100*time.Microsecond),
+			r.backend, r.variant.name, float64(m.Requests)/r.load.lasts.Seconds(), r.served(), 100*r.served()/r.capacity,
+			round(m.Wait.P50), round(m.Wait.P99),
+			share(m.Refused), share(m.TimedOut), share(m.Requests-m.Served-m.Refused-m.TimedOut), m.Late.P99.Round(100*time.Microsecond),
 			r.expected(), round(r.simulated.P50), round(r.simulated.P99), 100*r.difference())
 	}
 	return w.Flush()
@@ -199,12 +216,12 @@ func check(results []result, quick bool) error {
 	for _, r := range results {
 		switch {
 		case !r.variant.checked:
-		case quick && r.live.goodput() < quickShare*r.capacity:
+		case quick && r.served() < quickShare*r.capacity:
 			errs = append(errs, fmt.Errorf("%s, %s: %.1f served per second; want at least %.1f",
-				r.backend, r.variant.name, r.live.goodput(), quickShare*r.capacity))
+				r.backend, r.variant.name, r.served(), quickShare*r.capacity))
 		case !quick && !(math.Abs(r.difference()) <= maxDifference): // NaN must fail too
 			errs = append(errs, fmt.Errorf("%s, %s: %.1f served per second, %+.1f %% of what is simulated; want %.0f %% at most",
-				r.backend, r.variant.name, r.live.goodput(), 100*r.difference(), 100*maxDifference))
+				r.backend, r.variant.name, r.served(), 100*r.difference(), 100*maxDifference))
 		}
 	}
 	return errors.Join(errs...)

@@ -4,17 +4,14 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/herdshield/shield/loadtest/lab/overload"
 )
 
 func TestCheckNamesWhatFallsShort(t *testing.T) {
 	const lasts, capacity = 10 * time.Second, 100
 	only := func(live, simulated int, checked bool) []result {
 		r := result{backend: "b", variant: variant{name: "v", checked: checked}, load: load{lasts: lasts}, capacity: capacity}
-		r.live.span = lasts
-		r.live.count[served] = live
-		r.simulated = overload.Stats{Good: simulated}
+		r.live.Served = live
+		r.simulated.Good = simulated
 		return []result{r}
 	}
 	for _, c := range []struct {
@@ -44,7 +41,7 @@ func TestCheckNamesWhatFallsShort(t *testing.T) {
 // The simulation that the live runs are held to must not be one that anything
 // passes: without shield next to nothing is served, with it what the backend can.
 func TestSimulationTellsVariantsApart(t *testing.T) {
-	l := load{rate: 480, lasts: 60 * time.Second, timeout: timeout, seed: seed}
+	l := load{480, 60 * time.Second}
 	for _, v := range variants {
 		got := simulate(v, l, 160).Goodput()
 		if protects := v.caddyfile != ""; protects && (got < 95 || got > 101) || !protects && got > 10 {

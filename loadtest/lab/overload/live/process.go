@@ -40,7 +40,7 @@ func start(ctx context.Context, log, network, address, name string, args ...stri
 			conn.Close()
 			return p, nil
 		}
-		if !until(ctx, time.Now().Add(50*time.Millisecond)) {
+		if time.Sleep(50 * time.Millisecond); ctx.Err() != nil {
 			break
 		}
 	}

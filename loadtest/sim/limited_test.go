@@ -11,7 +11,7 @@ import (
 // counts what is in flight.
 func TestGradient2(t *testing.T) {
 	s, _ := Gradient2(shield.Config{})
-	g := s.(*gradient2)
+	g := s.(*limited)
 	now := time.Duration(0)
 	windows := func(n int, latency time.Duration) {
 		for range n {
