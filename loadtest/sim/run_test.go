@@ -3,7 +3,6 @@ package sim
 import (
 	"math/rand/v2"
 	"reflect"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -689,25 +688,6 @@ func TestQueue(t *testing.T) {
 	}
 	if len(q) != 0 {
 		t.Errorf("%d events more than were put in", len(q))
-	}
-}
-
-// A million clients and the strangers fit in 2 GiB, everything included.
-func TestMemoryOfAMillion(t *testing.T) {
-	if testing.Short() || raceEnabled {
-		t.Skip("too large")
-	}
-	r := herd("", 1_000_000, longest, bounds{ratio: 1})
-	r.MaxRequests = 2_500_000
-	out, err := Run(r.Scenario, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	t.Logf("%d requests; at most %d MiB from the system, %d MiB allocated in all", out.Decided, m.Sys>>20, m.TotalAlloc>>20)
-	if m.Sys > 2<<30 {
-		t.Errorf("%d MiB, want at most 2048", m.Sys>>20)
 	}
 }
 
