@@ -11,18 +11,18 @@ import (
 // clouds have fewer.
 const maxAllow = 10_000
 
-// Allows reports whether the limits do not count a client's address. It does not
-// allocate, and takes a binary search. It relies on the order that parsing makes.
+// Allows reports whether the limits do not count a client's address. It is a binary search,
+// and does not allocate. Allow must be in the order that parsing makes.
 func (p *Ingress) Allows(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
-	// The networks do not overlap, so only the last that begins at or before a may
-	// have it.
+	// The networks do not overlap, so only the last one that begins at or before a can
+	// contain it.
 	i, found := slices.BinarySearchFunc(p.Allow, a, func(n netip.Prefix, a netip.Addr) int { return n.Addr().Compare(a) })
 	return found || i > 0 && p.Allow[i-1].Contains(a)
 }
 
-// parsePrefixes parses addresses and networks with commas between them. It returns
-// them masked, sorted, and without those that are within others.
+// parsePrefixes parses addresses and networks, separated by commas. It returns them masked
+// and sorted, without those that are within others.
 func parsePrefixes(s string) ([]netip.Prefix, error) {
 	if strings.Count(s, ",") >= maxAllow {
 		return nil, fmt.Errorf("it has %d addresses; want at most %d", strings.Count(s, ",")+1, maxAllow)
@@ -35,7 +35,7 @@ func parsePrefixes(s string) ([]netip.Prefix, error) {
 		}
 		list = append(list, p)
 	}
-	// The wider of two that begin alike first, so that it has the narrower.
+	// Of two with one beginning the wider comes first.
 	slices.SortFunc(list, func(a, b netip.Prefix) int {
 		if c := a.Addr().Compare(b.Addr()); c != 0 {
 			return c
@@ -60,7 +60,7 @@ func parsePrefix(s string) (netip.Prefix, bool) {
 	if err != nil {
 		return netip.Prefix{}, false
 	}
-	if p.Addr().Is4In6() && p.Bits() >= 96 { // as the clients' addresses are written
+	if p.Addr().Is4In6() && p.Bits() >= 96 { // like the clients' addresses
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
 	}
 	return p.Masked(), true

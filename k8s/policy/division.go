@@ -13,58 +13,56 @@ import (
 const Settle = 15 * time.Second
 
 const (
-	// maxLooks bounds how many different looks of the last Settle are
-	// remembered. Of more, the oldest are taken together, and the share is less.
+	// maxLooks bounds how many different looks of the last Settle are remembered. The
+	// oldest of more are merged, which makes the share smaller.
 	maxLooks = 32
 
-	// unlucky is the rank of a replica that gets nothing of what remains after even
-	// division, whoever gets it.
-	unlucky = -2
+	// noRemainder is the rank of a replica that gets nothing of the remainder of even
+	// division.
+	noRemainder = -2
 
-	// longestRefill is how long the bucket of a divided rate may take to fill: just
-	// below what limiter.New takes.
-	longestRefill = 30 * 24 * time.Hour
+	// maxRefill is how long the bucket of a divided rate may take to fill: just below the
+	// maximum of limiter.New.
+	maxRefill = 30 * 24 * time.Hour
 )
 
-// A Division says which part this replica has of limits that are for all replicas
-// together. The zero Division has all of them: there is one replica, or nobody
-// knows of others.
+// A Division says which share this replica has of limits that are for all replicas
+// together. The zero Division has all of them: there is one replica, or no others are
+// known.
 //
-// The law: of a limit L for N replicas each has L div N, and L mod N of them have one
-// more. While the replicas change, each keeps to the least that it has had by any
-// look in force within the last Settle, and one that is new has nothing for so long,
-// unless it is alone: shares shrink at once and grow later.
+// The law: of a limit L for N replicas each gets L div N, and L mod N of them get one
+// more. While the replicas change, each gets the least of its shares by all looks in
+// force within the last Settle. A new replica gets nothing for that time, unless it
+// is alone. So shares shrink at once and grow later.
 //
-// Promise: if every replica sees every change, in order, less than Settle after it,
-// and one that is not among them any more serves nobody, then the shares of all
-// replicas never sum to more than L; and a Settle after the last of them has seen the
-// last change, to L exactly.
+// Promise: if every replica sees every change, in order, less than Settle after it, and
+// one that has left serves no requests, then the shares of all replicas never sum to more
+// than L. A Settle after the last of them has seen the last change they sum to L exactly.
 //
-// Non-promise: a replica that is new among others has nothing to serve requests with
-// for a Settle, so it should not say that it is ready before Next is 0. Or its first
-// See is told an earlier now: by a Settle if the others have known of it for so
-// long, or if it is better that the sum be too high until they do.
+// Limitation: a replica that is new among others has no share for a Settle, so it should
+// not be ready before Next is 0. Or its first See gets an earlier now: by a Settle if the
+// others have known it for that long, or if a sum above L until then is the lesser evil.
 //
-// now is the time since an epoch that the caller keeps; one that goes back counts as
-// the latest. A Division is not safe for concurrent use.
+// now is the time since an epoch of the caller; an earlier now counts as the latest. A
+// Division is not safe for concurrent use.
 type Division struct {
 	seen    bool
 	current look
-	past    []look        // different ones, not current, that were in force within Settle
-	latest  time.Duration // of the calls of See
+	past    []look        // different from each other, in force within Settle, without current
+	latest  time.Duration // now of the calls of See
 }
 
-// A look is what was seen of the replicas.
+// A look is an observation of the replicas.
 type look struct {
-	rank  int // from 0; -1: not among them; unlucky: see there
+	rank  int // from 0; -1: not listed; or noRemainder
 	count int
 	until time.Duration // when it was replaced; of past ones only
 }
 
-// See tells what the newest look at the replicas says: this one is the rank'th (from 0)
-// of count in an order that all agree on, or not among them (rank -1), and then has
-// nothing. A count below 1, or a rank beyond it, is no news: what was seen before
-// stays, because nobody knows better. To see the same again changes nothing.
+// See records the newest look at the replicas: this one is the rank'th (from 0) of count in
+// an order that all agree on; or it is not listed (rank -1), and has no share. A count
+// below 1, or a rank beyond it, is ignored, and the last look stays in force. The same look
+// again changes nothing.
 func (d *Division) See(now time.Duration, rank, count int) {
 	now = max(now, d.latest)
 	d.latest = now
@@ -85,7 +83,7 @@ func (d *Division) See(now time.Duration, rank, count int) {
 	d.forget(now)
 }
 
-// forget drops the looks that do not count any more, and those that are there twice.
+// forget drops the looks that are too old, and duplicates.
 func (d *Division) forget(now time.Duration) {
 	kept := d.past[:0]
 	for i, l := range d.past {
@@ -98,7 +96,7 @@ func (d *Division) forget(now time.Duration) {
 	if len(d.past) > maxLooks {
 		// The even share of more replicas is at most what either look gave.
 		a, b := d.past[0], d.past[1]
-		both := look{rank: unlucky, count: max(a.count, b.count), until: max(a.until, b.until)}
+		both := look{rank: noRemainder, count: max(a.count, b.count), until: max(a.until, b.until)}
 		if a.rank == -1 || b.rank == -1 {
 			both.rank = -1
 		}
@@ -106,8 +104,8 @@ func (d *Division) forget(now time.Duration) {
 	}
 }
 
-// Next returns when shares may grow next without another look: later than now. 0:
-// they do not.
+// Next returns the next time after now when shares may grow without another look. 0: there
+// is none.
 func (d *Division) Next(now time.Duration) (at time.Duration) {
 	for _, l := range d.past {
 		if grow := l.until + Settle; grow > now && (at == 0 || grow < at) {
@@ -117,11 +115,11 @@ func (d *Division) Next(now time.Duration) (at time.Duration) {
 	return at
 }
 
-// Share returns this replica's part of a limit, which may be 0: for instance where
-// there are more replicas than limit. salt says who gets what remains after even
-// division: those of rank r for which r + salt, modulo the number of replicas, is less
-// than what remains. So of many limits everybody has some, if salts are hashes, or deal
-// them out in turn. All replicas must use the same salt for the same limit.
+// Share returns this replica's share of a limit. It may be 0, for instance if there are more
+// replicas than limit. salt says which replicas get the remainder of even division: those of
+// rank r for which r + salt, modulo the number of replicas, is less than the remainder.
+// With hashes as salts, or salts in turn, each replica gets its part of many small limits.
+// All replicas must use the same salt for the same limit.
 func (d *Division) Share(now time.Duration, limit int, salt uint64) int {
 	limit = max(0, limit)
 	if !d.seen {
@@ -148,8 +146,8 @@ func (l look) share(limit int, salt uint64) int {
 	return share
 }
 
-// Fraction returns this replica's part of a rate, from 0 to 1. Fractions follow the
-// same law as shares, but for the noise of floating point.
+// Fraction returns this replica's share of a rate, from 0 to 1. Fractions follow the law of
+// shares, up to rounding.
 func (d *Division) Fraction(now time.Duration) float64 {
 	if !d.seen {
 		return 1
@@ -170,14 +168,13 @@ func (l look) fraction() float64 {
 	return 1 / float64(l.count)
 }
 
-// Divide returns this replica's part of the limits of single clients. A Local policy
+// Divide returns this replica's share of the limits of single clients. A Local policy
 // is not divided. p is not changed.
 //
-// What is less than 1 is 1, of a burst and of what a client may have in flight: 0
-// would mean no limit. So of a limit below the number of replicas all of them
-// together admit as many as there are replicas, and a replica whose share is 0, because
-// it is new or not among them, admits one where it should admit none. A rate is at
-// least one that fills its bucket in 30 days.
+// A burst and a concurrency are at least 1, since 0 would mean no limit. So with a limit
+// below the number of replicas, all together admit one each; and a replica without a
+// share, because it is new or not listed, admits one instead of none. A rate is at least one
+// that fills its bucket in 30 days.
 func (p Ingress) Divide(now time.Duration, d *Division) Ingress {
 	if p.Local || !d.seen {
 		return p
@@ -192,11 +189,10 @@ func (p Ingress) Divide(now time.Duration, d *Division) Ingress {
 	return p
 }
 
-// Divide returns this replica's part of a backend's budget. A Capacity's burst and
-// Concurrency are at least 1, as an Ingress's. Not divided are EndpointConcurrency,
-// which is to be shared for each endpoint with a salt of its own; Adaptive, which
-// measures what the other replicas leave; and Queue, because those who wait are no
-// load of the backend.
+// Divide returns this replica's share of a backend's budget. A Capacity's burst and
+// Concurrency are at least 1, as an Ingress's. It does not divide EndpointConcurrency, which
+// the caller shares for each endpoint with its own salt; Adaptive, which measures what the
+// other replicas leave; and Queue, because waiting requests are no load for the backend.
 func (p Service) Divide(now time.Duration, d *Division) Service {
 	if !d.seen {
 		return p
@@ -210,12 +206,11 @@ func (p Service) Divide(now time.Duration, d *Division) Service {
 	return p
 }
 
-// divide returns this replica's part of a limit. It is one that limiter.New accepts if
-// c is.
+// divide returns this replica's share of a limit. limiter.New accepts it if it accepts c.
 func divide(c limiter.Config, now time.Duration, d *Division) limiter.Config {
 	whole, err := limiter.New(c)
 	if err != nil {
-		return c // for whoever makes a limit of it to complain of
+		return c // the caller's limiter.New returns the error
 	}
 	fraction := d.Fraction(now)
 	if fraction == 1 {
@@ -225,7 +220,7 @@ func divide(c limiter.Config, now time.Duration, d *Division) limiter.Config {
 		c.Per = time.Second
 	}
 	c.Burst = max(1, d.Share(now, whole.Burst(), 0))
-	least := float64(c.Burst) * float64(c.Per) / float64(longestRefill)
+	least := float64(c.Burst) * float64(c.Per) / float64(maxRefill)
 	c.Rate = min(c.Rate, max(c.Rate*fraction, least))
 	return c
 }

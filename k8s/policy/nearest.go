@@ -2,13 +2,12 @@ package policy
 
 import "strings"
 
-// nearest returns the word that is nearest to name, the first of several, and
-// whether it is so near that it was probably meant: at most two slips away, or one
-// of three letters in longer names.
+// nearest returns the word with the smallest edit distance from name, the first of several,
+// and whether it was probably meant: with at most two edits, or a third of its letters.
 func nearest(name string, words []string) (word string, isNear bool) {
 	name = strings.ToLower(name)
 	if len(name) > maxClip {
-		name = name[:maxClip] // so that nobody makes us compare long names
+		name = name[:maxClip] // bounds the cost
 	}
 	least := 0
 	for i, w := range words {
@@ -19,8 +18,8 @@ func nearest(name string, words []string) (word string, isNear bool) {
 	return word, least <= max(2, len(word)/3)
 }
 
-// distance returns how many slips make b of a: a letter more, less or different, or
-// two neighbours exchanged (optimal string alignment: Damerau, 1964).
+// distance returns the edit distance of a and b: insertions, deletions, substitutions, and
+// transpositions of neighbours (optimal string alignment: Damerau, 1964).
 func distance(a, b string) int {
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {

@@ -19,31 +19,29 @@ const nginxMultiplier = 5
 
 // ParseNginx returns the limits that ingress-nginx would make of the annotations of
 // an Ingress: limit-rps, limit-rpm, limit-connections, limit-burst-multiplier and
-// limit-allowlist (or limit-whitelist, if that is empty or not there). found
-// tells whether there is any; if not, the defaults are returned, and with an error
-// too. An Ingress that has rate, burst, key or concurrency of shield's own has
-// nothing found: its owner has decided anew.
+// limit-allowlist (or limit-whitelist, if that is empty or not set). found reports whether
+// there is any limit; if not, and with an error, the defaults are returned. An Ingress with
+// annotations of shield's that override them has none.
 //
-// What it means, after internal/ingress/annotations/ratelimit and the template of
+// The meaning follows internal/ingress/annotations/ratelimit and the template of
 // ingress-nginx 1.x, and nginx's modules limit_req and limit_conn:
 //
-//   - All limits must let a request pass. A client is an address, IPv6 too, with all of its
-//     128 bits. Clients in the allowlist are not counted.
-//   - limit-rps N lets N*multiplier+1 requests pass at once, and N per second;
-//     limit-rpm N as many at once, and N per minute, which nginx rounds down to
-//     whole thousandths per second.
-//   - limit-connections N lets N requests be in flight.
-//   - Refusals have status 503. Each replica counts by itself.
-//   - 0, a negative number and an empty text are no limit. What is no whole number is an
-//     error, and so is a bad allowlist: ingress-nginx keeps to what it knew before.
-//     But a multiplier that is no number is 5, and one below 1 is an
-//     error, because nginx would not load it.
+//   - A request must pass all limits. A client is an address, with all 128 bits of IPv6.
+//     Clients in the allowlist are not counted.
+//   - limit-rps N admits N*multiplier+1 requests at once, and N per second; limit-rpm N
+//     admits as many at once, and N per minute, which nginx rounds down to whole
+//     thousandths per second.
+//   - limit-connections N allows N requests in flight.
+//   - Refusals have status 503. Each replica has its own counts.
+//   - 0, a negative number and an empty text mean no limit. Any other text, and a bad
+//     allowlist, is an error: ingress-nginx keeps its last configuration. But a multiplier
+//     that is not a number is 5, and one below 1 is an error, because nginx would not
+//     load it.
 //
-// The three limits replace those of defaults, the allowlist its Allow; the rest is
-// from defaults. Two things differ from nginx, to the client's advantage: a
-// request that is refused for limit-connections is not charged to the rates, and
-// thousandths of requests that nginx loses by rounding down at every request are
-// not lost.
+// The three limits replace those of defaults, the allowlist its Allow; the rest is from
+// defaults. There are two differences, to the client's advantage: a request that is
+// refused for limit-connections is not charged to the rates; and no thousandths of requests
+// are lost, which nginx rounds down at every request.
 func ParseNginx(annotations map[string]string, defaults Ingress) (p Ingress, found bool, err error) {
 	if OverridesNginx(annotations) != "" {
 		return defaults, false, nil
@@ -86,7 +84,7 @@ func ParseNginx(annotations map[string]string, defaults Ingress) (p Ingress, fou
 	return p, true, nil
 }
 
-// nginxNumber reads a number as ingress-nginx does: what is empty is not there.
+// nginxNumber reads a number as ingress-nginx does: an empty text means 0.
 func (r *reader) nginxNumber(name string) int {
 	v, _ := r.get(name)
 	if v == "" {
@@ -99,14 +97,14 @@ func (r *reader) nginxNumber(name string) int {
 	return n
 }
 
-// nginxZone adds what limit_req would be for so many requests: perKilosecond of n
-// are earned in 1000 s, because nginx counts in thousandths per second.
+// nginxZone adds the quota of a limit_req for n requests. perKilosecond returns how many are
+// earned in 1000 s, because nginx counts in thousandths per second.
 func (r *reader) nginxZone(p *Ingress, zone, name string, n, multiplier int, perKilosecond func(float64) float64) {
 	if multiplier < 1 || multiplier > (math.MaxInt32-1)/n {
 		r.errs = append(r.errs, fmt.Errorf("%slimit-burst-multiplier is %d, for %s%s of %d; want 1 to %d", r.prefix, multiplier, r.prefix, name, n, max(1, (math.MaxInt32-1)/n)))
 		return
 	}
-	// nginx lets one request pass and then counts what exceeds it against its burst.
+	// nginx admits one request and counts the excess against its burst.
 	limit := limiter.Config{Rate: perKilosecond(float64(n)), Per: 1000 * time.Second, Burst: n*multiplier + 1}
 	r.check(name, limit)
 	p.Zones = append(p.Zones, Zone{Name: zone, Limit: limit})
