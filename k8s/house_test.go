@@ -81,7 +81,7 @@ func TestArrowsPointOneWay(t *testing.T) {
 	})
 }
 
-// Whoever decides takes now as an argument, so that tests and the server run the same
+// Code that decides takes now as an argument, so that tests and the server run the same
 // code.
 func TestNoClockInTheCore(t *testing.T) {
 	clocks := []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"}

@@ -31,7 +31,7 @@ import (
 	"github.com/herdshield/shield/k8s/translate"
 )
 
-// Config says which cluster to connect to, which part of it to read, and as whom.
+// Config says which cluster to connect to, which part of it to read, and who connects.
 type Config struct {
 	// Kubeconfig is the path of a kubeconfig. "" means the credentials of the pod if this
 	// process runs in one, else $KUBECONFIG, else ~/.kube/config.

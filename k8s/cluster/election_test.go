@@ -214,12 +214,12 @@ func TestElection(t *testing.T) {
 			d.set(func() { a.down, b.down = true, true })
 			after(t, renewDeadline, a, b)
 			if got := after(t, time.Minute, a, b); got != "-" {
-				t.Errorf("leader is %s, want nobody", got)
+				t.Errorf("leader is %s, want none", got)
 			}
 			d.set(func() { a.down, b.down = false, false })
 			after(t, 15*time.Second, a, b)
 			if !a.leading() && !b.leading() {
-				t.Error("nobody leads again")
+				t.Error("there is no leader again")
 			}
 		},
 		"a short outage": func(t *testing.T, d *desk, a, b *replica) {
@@ -239,7 +239,7 @@ func TestElection(t *testing.T) {
 			after(t, 7500*time.Millisecond, a)
 			d.set(func() { a.down, a.delay = false, 3*time.Second }) // the one after that succeeds when it is too late
 			if got := after(t, 6*time.Second, a); got != "-" {
-				t.Errorf("leader is %s, want nobody for a moment", got)
+				t.Errorf("leader is %s, want none for a moment", got)
 			}
 			if !a.leading() || a.elected.Load() != 2 {
 				t.Errorf("leads: %v, elected %d times; want twice, so that what was left undone is done", a.leading(), a.elected.Load())
@@ -251,7 +251,7 @@ func TestElection(t *testing.T) {
 			d.set(func() { a.deaf = false })
 			after(t, 20*time.Second, a, b)
 			if !a.leading() && !b.leading() {
-				t.Error("nobody leads")
+				t.Error("there is no leader")
 			}
 		},
 		"a slow network": func(t *testing.T, d *desk, a, b *replica) {
@@ -265,7 +265,7 @@ func TestElection(t *testing.T) {
 			after(t, 5*time.Second, a) // b may get it; a notices when it renews
 			after(t, 10*time.Second, a, b)
 			if !a.leading() && !b.leading() {
-				t.Error("nobody leads")
+				t.Error("there is no leader")
 			}
 		},
 		"times in the Lease are of another world": func(t *testing.T, d *desk, a, b *replica) {

@@ -22,13 +22,13 @@ import (
 	"github.com/herdshield/shield/k8s/testbed/controlplane"
 )
 
-// An object is one of Kubernetes', as YAML has it.
+// An object is a Kubernetes object, as parsed from YAML.
 type object = map[string]any
 
-// folders are what is shipped and rendered, besides the chart.
+// folders are the folders that are shipped and rendered, in addition to the chart.
 var folders = []string{"base", "overlays/namespaced", "overlays/everything", "standalone/deployment", "standalone/sidecar"}
 
-// missing skips the test for want of a tool; where everything must be there, it fails.
+// missing skips the test because a tool is missing, or fails it if all are required.
 func missing(t *testing.T, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("SHIELD_K8S_REQUIRED") == "1" {
@@ -107,10 +107,10 @@ func goTool(t *testing.T, name string) string {
 	return filepath.Join(folder, name)
 }
 
-// rendered is what has been rendered, by what it is of: tests change what they parse.
+// rendered has the rendered texts by name. Objects are parsed anew, since tests change them.
 var rendered = map[string][]byte{}
 
-// objectsOf parses what render returns, which is asked once for each name.
+// objectsOf parses what render returns, and calls it once for each name.
 func objectsOf(t *testing.T, name string, render func() ([]byte, error)) []object {
 	t.Helper()
 	if rendered[name] == nil {
@@ -145,14 +145,14 @@ func helm(t *testing.T, values string) []object {
 	return objectsOf(t, "chart with "+values, func() ([]byte, error) { return helmOutput(t, values) })
 }
 
-// allValues are those of the chart that render what overlays/everything does.
+// allValues are the chart's values that render the same as overlays/everything.
 const allValues = `
 ingressClass: {parameters: {rate: 50/s, burst: "200", concurrency: "100", retry-after-max: 20s, mode: observe}}
 metrics: {serviceMonitor: {enabled: true}, rules: {enabled: true}, dashboards: {enabled: true}}
 admissionPolicies: {enabled: true}
 `
 
-// each runs a test on everything that is rendered.
+// each runs a test on all folders, and on the chart.
 func each(t *testing.T, test func(t *testing.T, objects []object)) {
 	for _, folder := range folders {
 		t.Run(folder, func(t *testing.T) { test(t, kustomize(t, folder)) })
@@ -162,7 +162,7 @@ func each(t *testing.T, test func(t *testing.T, objects []object)) {
 	}
 }
 
-// get returns what is at a path of keys and indices, or nil.
+// get returns the value at a path of keys and indices, or nil.
 func get(v any, path ...any) any {
 	for _, step := range path {
 		switch step := step.(type) {
@@ -206,7 +206,7 @@ func ofKind(objects []object, kind string) []object {
 	return slices.DeleteFunc(slices.Clone(objects), func(o object) bool { return text(o, "kind") != kind })
 }
 
-// The chart must not drift away from the base.
+// The chart must not drift from the base.
 func TestChartIsTheBase(t *testing.T) {
 	for _, c := range []struct{ folder, values string }{
 		{"base", ""},
@@ -231,7 +231,7 @@ func TestChartIsTheBase(t *testing.T) {
 	}
 }
 
-// comparable returns the objects by name, without what says only who made them.
+// comparable returns the objects by name, without labels that name the tool.
 func comparable(objects []object) map[string]object {
 	byName := map[string]object{}
 	for _, o := range objects {
@@ -240,7 +240,7 @@ func comparable(objects []object) map[string]object {
 			delete(labels, label)
 		}
 		if strings.HasPrefix(text(o, "kind"), "ValidatingAdmission") {
-			delete(o["metadata"].(object), "labels") // the chart has the file as it is
+			delete(o["metadata"].(object), "labels") // the chart has the file unchanged
 		}
 		byName[id(o)] = o
 	}
@@ -413,7 +413,7 @@ func TestSchemas(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// A check that finds nothing must be able to.
+	// The check must be able to fail.
 	wrong := kustomize(t, "overlays/everything")
 	for kind, spoil := range map[string]func(object){
 		"Deployment":     func(o object) { o["spec"].(object)["replica"] = 2 },
@@ -444,7 +444,7 @@ func module(t *testing.T, version string) string {
 	return m.Dir
 }
 
-// What shield may do, and nothing else.
+// The only permissions of shield.
 var (
 	readsEverywhere = []string{
 		"get,list,watch networking.k8s.io/ingresses", "patch networking.k8s.io/ingresses/status",
@@ -880,7 +880,7 @@ func TestMetrics(t *testing.T) {
 				}
 			}
 			if !known[base] {
-				t.Errorf("%s: nobody has the metric %s", expressions[i], name)
+				t.Errorf("%s: there is no metric %s", expressions[i], name)
 			}
 		}
 	}

@@ -46,7 +46,7 @@ func startServer(t *testing.T) *server {
 	return &server{plane.URL, &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}}
 }
 
-// plurals are what kinds are called in paths.
+// plurals are the names of kinds in paths.
 var plurals = map[string]string{
 	"Namespace": "namespaces", "ServiceAccount": "serviceaccounts", "ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings",
 	"Role": "roles", "RoleBinding": "rolebindings", "IngressClass": "ingressclasses", "Ingress": "ingresses", "Deployment": "deployments", "Service": "services",
@@ -55,9 +55,8 @@ var plurals = map[string]string{
 	"ValidatingAdmissionPolicy": "validatingadmissionpolicies", "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 }
 
-// create creates an object, or only asks whether it could, and returns the answer: its
-// status, its warnings, and the message of an error. Fields that are not known
-// are errors.
+// create creates an object, or with dryRun checks it only, and returns the answer: its
+// status, its warnings, and the message of an error. Unknown fields are errors.
 func (s *server) create(t *testing.T, o object, dryRun bool) (status int, warnings []string, message string) {
 	t.Helper()
 	plural := plurals[text(o, "kind")]
@@ -103,7 +102,7 @@ func (s *server) create(t *testing.T, o object, dryRun bool) (status int, warnin
 	return answer.StatusCode, answer.Header.Values("Warning"), text(reply, "message")
 }
 
-// mustCreate creates an object and waits for those whose kinds are made known by it.
+// mustCreate creates an object, without warnings.
 func (s *server) mustCreate(t *testing.T, o object) {
 	t.Helper()
 	status, warnings, message := s.create(t, o, false)
@@ -126,9 +125,9 @@ func TestServer(t *testing.T) {
 	}
 	everything := kustomize(t, "overlays/everything")
 	for _, o := range append(ofKind(everything, "Namespace"), ofKind(kustomize(t, "standalone/deployment"), "Namespace")...) {
-		s.mustCreate(t, o) // in a dry run, too, they have to be there
+		s.mustCreate(t, o) // a dry run needs them, too
 	}
-	// A check that finds nothing must be able to: Pod Security warns, and unknown fields are errors.
+	// The checks must be able to fail: Pod Security warns, and unknown fields are errors.
 	lax := ofKind(kustomize(t, "base"), "Deployment")[0]
 	delete(get(lax, "spec", "template", "spec", "containers", 0).(object), "securityContext")
 	if _, warnings, _ := s.create(t, lax, true); len(warnings) == 0 {
@@ -162,14 +161,14 @@ func TestServer(t *testing.T) {
 				s.mustCreate(t, o)
 			}
 		}
-		// Policies, too, hold some time after they have been created.
+		// Policies, too, take some time to apply.
 		for _, kind := range []string{"Ingress", "Service"} {
 			for wait := 0; ; wait++ {
 				if status, _, _ := s.create(t, annotated(kind, "nonsense", "1"), true); status != http.StatusCreated {
 					break
 				}
 				if wait == 300 {
-					t.Fatalf("the policy for a %s does not hold after 30 s", kind)
+					t.Fatalf("the policy for a %s does not apply after 30 s", kind)
 				}
 				time.Sleep(100 * time.Millisecond)
 			}
@@ -188,7 +187,7 @@ func TestServer(t *testing.T) {
 	})
 }
 
-// annotated returns an object with one annotation of shield's, and what that needs.
+// annotated returns an object with one annotation of shield's, and the one that it needs.
 func annotated(kind, name, value string) object {
 	with := object{}
 	for _, a := range onKind[kind]() {
@@ -209,7 +208,7 @@ func annotated(kind, name, value string) object {
 // onKind are the annotations of a kind of objects.
 var onKind = map[string]func() []policy.Annotation{"Ingress": policy.OnIngress, "Service": policy.OnService}
 
-// annotations are what the policies and shield itself must agree on.
+// annotations are values that the policies and shield must both accept or reject.
 var annotations = []struct {
 	kind, name, value string
 	ok                bool

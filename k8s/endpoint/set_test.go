@@ -104,8 +104,8 @@ func TestUsable(t *testing.T) {
 	}
 }
 
-// The less loaded of two: with two endpoints that is the less loaded one always, and
-// with a hundred nobody has more than a few above the mean.
+// The less loaded of two: of two endpoints it is always the less loaded one, and of a
+// hundred none has more than a few above the mean.
 func TestLeastInFlight(t *testing.T) {
 	var two Set
 	two.Update(t0, points("1 2"), nil)
@@ -169,7 +169,7 @@ func TestFull(t *testing.T) {
 	for u := range uint64(50) { // whichever two are looked at first
 		e, err := s.Pick(t0, u*math.MaxUint64/50, nil)
 		if err != nil || digit(e) != digit(taken[3]) {
-			t.Fatalf("the only one with room is %s, picked %s, %v", digit(taken[3]), digit(e), err)
+			t.Fatalf("the only one with a free place is %s, picked %s, %v", digit(taken[3]), digit(e), err)
 		}
 		e.Release(t0, Served)
 	}
@@ -198,7 +198,7 @@ func TestTried(t *testing.T) {
 	if got := chosen(t, &s, t0, a, b, c); got != "1 2 3" {
 		t.Errorf("all were tried: chosen %q, want any", got)
 	}
-	// One that has room is not preferred over one that has not been tried.
+	// One with a free place is not preferred over one that has not been tried.
 	var full Set
 	full.Update(t0, points("1 2"), upTo(1))
 	x := mustPick(t, &full, t0)
@@ -268,7 +268,7 @@ func TestEjection(t *testing.T) {
 	}
 }
 
-// If more than half fail, it is not the endpoints.
+// If more than half fail, the fault is not theirs.
 func TestNeverMoreThanHalfAreEjected(t *testing.T) {
 	for n := 1; n <= 9; n++ {
 		var s Set
@@ -312,7 +312,7 @@ func TestEjectedIsTheLastResort(t *testing.T) {
 		t.Fatal("picked the ejected one")
 	}
 	if _, err := s.Pick(t0, 0, nil); !errors.Is(err, ErrFull) {
-		t.Errorf("an ejected one is no place to go when the others are full: %v", err)
+		t.Errorf("an ejected one is not used when the others are full: %v", err)
 	}
 	again := mustPick(t, &s, t0, other)
 	if digit(again) != digit(dead) {
@@ -360,7 +360,7 @@ func TestSlowStart(t *testing.T) {
 			t.Errorf("%v after it became ready: %d of 40,000, want %d to %d", c.at, n, c.min, c.max)
 		}
 	}
-	// Room matters more than caches.
+	// A free place matters more than warm caches.
 	var full Set
 	full.Update(t0, points("1"), upTo(1))
 	full.Update(t0, points("1 2"), upTo(1))
@@ -406,8 +406,8 @@ func TestComingBack(t *testing.T) {
 	}
 }
 
-// A Pick that has seen the endpoints from before an Update takes no place at one that
-// has left idle, as nobody would count it when the endpoint comes back.
+// A Pick that has loaded the endpoints before an Update takes no place at one that has left
+// idle: the count would be lost when the endpoint comes back.
 func TestPickDuringUpdate(t *testing.T) {
 	var s Set
 	s.Update(t0, points("1 2"), upTo(2))
@@ -433,7 +433,8 @@ func TestPickDuringUpdate(t *testing.T) {
 	}
 }
 
-// What has left and is in use is remembered until the Update after its end.
+// An endpoint that has left with requests in flight is remembered until the first Update
+// after their end.
 func TestGoneAreForgotten(t *testing.T) {
 	var s Set
 	s.Update(t0, points("1 2"), nil)
@@ -543,8 +544,8 @@ func TestCapIsNeverExceeded(t *testing.T) {
 	}
 }
 
-// FuzzSet plays scripts of Updates, Picks and Releases, and holds the Set to what
-// its documentation says, with an account of its own.
+// FuzzSet plays scripts of Updates, Picks and Releases, and compares the Set with its
+// documentation and with separate counts.
 func FuzzSet(f *testing.F) {
 	f.Add([]byte{0, 0b11, 0b01, 2, 9, 2, 9, 2, 9, 3, 0, 3, 1})
 	f.Add([]byte{0, 0xff, 0, 1, 9, 4, 0, 2, 7, 2, 8, 5, 50, 4, 0, 0, 0x0f, 0xf0, 2, 1, 5, 255, 2, 3})
@@ -612,7 +613,7 @@ func FuzzSet(f *testing.F) {
 				case errors.Is(err, ErrNone) != (usable == 0):
 					t.Fatalf("%v with %d usable", err, usable)
 				case errors.Is(err, ErrFull) && room > 0 && (e == nil || e.picked == regular):
-					t.Fatalf("full, but %d have room", room)
+					t.Fatalf("full, but %d have free places", room)
 				case err == nil:
 					if st, ok := state[e.Addr()]; !ok || st != want {
 						t.Fatalf("%s picked, which is %v, not %v", e.Addr(), st, want)

@@ -27,15 +27,15 @@ func await(s *Set, now time.Duration) *Endpoint {
 // has reports whether a Waiter has a turn.
 func has(w *Waiter) bool { return len(w.Turn) > 0 }
 
-// Places that become free go to those who have waited longest, and to nobody who has
-// not joined the line.
+// Free places go to the requests that have waited longest, and to none that has not joined
+// the line.
 func TestFirstComeFirstServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s Set
 		s.Update(t0, points("1 2"), upTo(1))
 		taken := []*Endpoint{mustPick(t, &s, t0), mustPick(t, &s, t0)}
 		if s.Waiting() {
-			t.Error("somebody is waiting, though nobody has come")
+			t.Error("the line is not empty, though no request has joined")
 		}
 		served := make(chan int, 10)
 		places := make(chan *Endpoint, 10)
@@ -64,7 +64,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 			}
 		}
 		if s.Waiting() {
-			t.Error("somebody is waiting, though all were served")
+			t.Error("the line is not empty, though all were served")
 		}
 	})
 }
@@ -82,9 +82,8 @@ func TestFirst(t *testing.T) {
 	}
 }
 
-// No place stays free while somebody waits: not if a waiter leaves with the turn that it
-// was given, nor if more places become free than there are turns to give, before others
-// come.
+// No place stays free while a request waits: not if a waiter leaves with its turn, nor if
+// more places become free than there are waiters, before others join.
 func TestTurnsAreNotLost(t *testing.T) {
 	var s Set
 	s.Update(t0, points("1"), upTo(2))
@@ -114,8 +113,8 @@ func TestTurnsAreNotLost(t *testing.T) {
 	}
 }
 
-// Whatever makes more places wakes all: how many can be served is not known.
-func TestEverybodyIsWoken(t *testing.T) {
+// A change that makes more places wakes all waiters, since their number is not known.
+func TestAllWaitersAreWoken(t *testing.T) {
 	for what, change := range map[string]func(*Set, *Endpoint){
 		"more places at the endpoints": func(s *Set, _ *Endpoint) { s.Update(t0, points("1 2"), upTo(4)) },
 		"another endpoint":             func(s *Set, _ *Endpoint) { s.Update(t0, points("1 2 3"), upTo(3)) },
@@ -141,10 +140,9 @@ func TestEverybodyIsWoken(t *testing.T) {
 	}
 }
 
-// With waiters that come, are served and give up in any order, while endpoints come,
-// go and fail, the cap holds, and nobody waits for ever: all would then, and that is
-// what synctest finds.
-func TestNobodyWaitsForEver(t *testing.T) {
+// With waiters that come, are served and give up in any order, while endpoints come, go and
+// fail, the cap holds, and no waiter waits for ever: synctest reports the deadlock.
+func TestNoWaiterIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s Set
 		s.Update(t0, points("1 2 3"), upTo(2))
@@ -187,7 +185,7 @@ func TestNobodyWaitsForEver(t *testing.T) {
 		}
 		wg.Wait()
 		if s.Waiting() {
-			t.Error("somebody is in the line")
+			t.Error("the line is not empty")
 		}
 		if slices.ContainsFunc(s.Stats(t0), func(st Stat) bool { return st.InFlight > 0 }) {
 			t.Errorf("%+v: places were not given back", s.Stats(t0))
@@ -195,8 +193,8 @@ func TestNobodyWaitsForEver(t *testing.T) {
 	})
 }
 
-// One that waits is told when nobody is left to wait for.
-func TestWaitingForNobody(t *testing.T) {
+// A waiter gets a turn when the last endpoint leaves.
+func TestWaitingWithoutEndpoints(t *testing.T) {
 	var s Set
 	s.Update(t0, points("1"), upTo(1))
 	mustPick(t, &s, t0)

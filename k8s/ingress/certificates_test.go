@@ -68,7 +68,7 @@ func TestCertificateByName(t *testing.T) {
 		"b.example.com":   "second",
 		"c.example.com":   "wildcard",
 		"c_d.example.com": "wildcard",
-		"old.example.com": "wildcard", // better than one that nobody may accept
+		"old.example.com": "wildcard", // better than one that no client accepts
 		"c.d.example.com": "default",  // one label only
 		"example.com":     "default",
 		".example.com":    "default",

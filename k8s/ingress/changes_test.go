@@ -14,9 +14,9 @@ import (
 	"github.com/herdshield/shield/k8s/policy"
 )
 
-// Whoever the shields have let in is served, while endpoints come and go, limits come
-// and go, and the rest of a cluster makes a change take its time.
-func TestChangesRefuseNobody(t *testing.T) {
+// Every request that the shields admit is served while endpoints and limits come and go, and
+// while the rest of the cluster slows down changes.
+func TestChangesRefuseNoRequest(t *testing.T) {
 	const each = 10
 	pods := newPods(t, 3, 2*time.Millisecond)
 	limited := policy.Service{EndpointConcurrency: each, Queue: 1000, QueueTimeout: 30 * time.Second}
@@ -92,8 +92,8 @@ func request(t *testing.T, url string) *http.Request {
 	return r
 }
 
-// With one of two endpoints dead, requests beyond what the other may have in flight wait
-// for it, in their turn: nobody is told that there is no endpoint.
+// With one of two endpoints dead, the requests over the other's limit wait for it in turn:
+// none is told that there is no endpoint.
 func TestEjectedEndpointIsMadeUpFor(t *testing.T) {
 	pods := newPods(t, 2, 0)
 	alive, dead := pods[0], pods[1]
@@ -121,13 +121,13 @@ func TestEjectedEndpointIsMadeUpFor(t *testing.T) {
 		t.Errorf("the other one has had %d in flight; want 3", most)
 	}
 	if n := w.controller.requests[unserved].Load(); n > 0 {
-		t.Errorf("%d were told that nobody is there", n)
+		t.Errorf("%d were told that there is no endpoint", n)
 	}
 }
 
-// Nobody waits for a place longer than the Service's queue has them wait, and without a
-// queue nobody does.
-func TestPatience(t *testing.T) {
+// A request waits for a place at most as long as in the Service's queue, and without a queue
+// not at all.
+func TestMaxWait(t *testing.T) {
 	for _, tt := range []struct {
 		is   policy.Service
 		want time.Duration

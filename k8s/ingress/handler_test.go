@@ -29,7 +29,7 @@ func TestRouting(t *testing.T) {
 		Rules: []model.Rule{
 			{Host: "a.example.com", Path: "/", Target: model.Target{Origin: web, Backend: backend(service("red", policy.Service{}), red)}},
 			{Host: "a.example.com", Path: "/blue", Target: model.Target{Origin: api, Backend: backend(service("blue", policy.Service{}), blue)}},
-			{Host: "a.example.com", Path: "/nobody", Target: model.Target{Origin: api}},
+			{Host: "a.example.com", Path: "/none", Target: model.Target{Origin: api}},
 			{Host: "a.example.com", Path: "/empty", Target: model.Target{Origin: api, Backend: backend(service("empty", policy.Service{}))}},
 			{Host: "secure.example.com", Path: "/", Target: model.Target{Origin: web, Backend: backend(service("red", policy.Service{}), red)}},
 			{Host: "secure.example.com", Path: "/.well-known/acme-challenge/x", Target: model.Target{Origin: web, Backend: backend(service("blue", policy.Service{}), blue)}},
@@ -46,7 +46,7 @@ func TestRouting(t *testing.T) {
 		{"A.Example.COM:8080", "/x", 200, "red HTTP/1.1 /x"},
 		{"a.example.com", "/blue/1", 200, "blue HTTP/1.1 /blue/1"},
 		{"a.example.com", "/blues", 200, "red HTTP/1.1 /blues"},
-		{"a.example.com", "/nobody", 503, ""},
+		{"a.example.com", "/none", 503, ""},
 		{"a.example.com", "/empty", 503, ""},
 		{"b.example.com", "/", 404, ""},
 		{"a.example.com", "/x/%2e%2e/blue", 400, ""},
@@ -91,8 +91,8 @@ func TestProtocols(t *testing.T) {
 	}
 }
 
-// A client's quota is that of all the Ingress's paths; other Ingresses have their own;
-// a change of the policy forgives nobody.
+// A client has one quota for all paths of the Ingress, and others for other Ingresses. A
+// change of the policy resets no count.
 func TestClientLimit(t *testing.T) {
 	p := newPod(t, "red", start)
 	one, two := service("one", policy.Service{}), service("two", policy.Service{})
@@ -345,7 +345,7 @@ func TestPerClientBeforeService(t *testing.T) {
 	}
 }
 
-// Observing refuses nobody, for its own part.
+// An observed limit refuses no request; an enforced one beside it does.
 func TestObserve(t *testing.T) {
 	p := newPod(t, "red", start)
 	quota := []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: 1}}}

@@ -20,8 +20,8 @@ import (
 	"github.com/herdshield/shield/k8s/policy"
 )
 
-// limitedTo returns a Model where all requests go to one endpoint, which may have so many
-// in flight, and nobody waits.
+// limitedTo returns a Model where all requests go to one endpoint with a limit of n in
+// flight, and none waits.
 func limitedTo(n int) *model.Model {
 	b := backend(service("web", policy.Service{EndpointConcurrency: n, Queue: policy.QueueOff}))
 	b.Endpoints = []model.Endpoint{{}}
@@ -71,7 +71,7 @@ func TestSlowBodiesHoldNoPlace(t *testing.T) {
 }
 
 // Bodies of all sizes arrive whole, with their length if it was told, and when there is
-// no room to read them early.
+// no memory to read them early.
 func TestBodiesArriveWhole(t *testing.T) {
 	type arrived struct {
 		sum    [sha256.Size]byte
@@ -358,9 +358,8 @@ func TestResponsesMustBeRead(t *testing.T) {
 	}
 }
 
-// A body that has been read early sets no deadline while the backend works on it: nobody
-// is waited for, also where a shield that adapts watches the body, too. One that is
-// longer does.
+// A body that has been read early as a whole sets no deadline while the backend works on it,
+// even if an adaptive shield watches the body, too. A longer one does.
 func TestWholeBodiesHaveNoDeadline(t *testing.T) {
 	for _, is := range []policy.Service{{Concurrency: 5}, {Adaptive: true}} {
 		for _, size := range []int{5, maxEarlyBody + 1} {
@@ -383,7 +382,7 @@ func TestWholeBodiesHaveNoDeadline(t *testing.T) {
 	}
 }
 
-// addressOnly is a listener at which nobody listens.
+// addressOnly is a listener that does not listen.
 type addressOnly struct{ net.Listener }
 
 func (addressOnly) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }

@@ -64,8 +64,8 @@ func TestPlacesOfReplicas(t *testing.T) {
 	}
 }
 
-// A rolling update that changes the number of a named port: pods of both kinds are there
-// for a while. What is in flight at those that stay must still be counted.
+// A rolling update that changes the number of a named port: for a while there are pods with
+// both. Requests in flight to those that stay must still count.
 func TestPortsThatChange(t *testing.T) {
 	at := func(s string) model.Endpoint { return model.Endpoint{Addr: netip.MustParseAddrPort(s)} }
 	models := func(list ...model.Endpoint) *model.Model {

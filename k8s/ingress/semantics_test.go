@@ -42,8 +42,8 @@ func upgrading(t *testing.T) *pod {
 	})
 }
 
-// Websockets are tunnelled, also while the process is about to end. What else connections
-// can be upgraded to is not: in h2c there would be requests that nobody sees.
+// Websockets are tunnelled, even while the process drains. Other upgrades are not: h2c
+// would tunnel requests around the routes.
 func TestUpgrades(t *testing.T) {
 	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{EndpointConcurrency: 1, Queue: policy.QueueOff}), upgrading(t))))
 	for _, header := range []string{
@@ -87,8 +87,8 @@ func TestUpgrades(t *testing.T) {
 	}
 }
 
-// A reload waits for nobody.
-func TestOutlast(t *testing.T) {
+// A shutdown waits for upgraded connections, a reload does not.
+func TestAwaitUpgraded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h Handler
 		h.upgraded.Add(1)
@@ -101,8 +101,8 @@ func TestOutlast(t *testing.T) {
 	})
 }
 
-// What the ingress answers by itself is read by clients of gRPC, too; every answer is
-// counted as what it is, and connections are kept or closed as they should.
+// The ingress's own answers are readable for gRPC clients, too; each has the right outcome in
+// the metrics, and keeps or closes the connection as it should.
 func TestOwnAnswers(t *testing.T) {
 	alive, dead := newPod(t, "alive", start), newPod(t, "dead", start)
 	dead.Close()
@@ -154,7 +154,7 @@ func TestOwnAnswers(t *testing.T) {
 				t.Errorf("%s %s%s: the connection is closed", tt.method, tt.host, tt.path)
 			}
 			if resp.StatusCode == 503 && resp.Header.Get("Retry-After") == "" {
-				t.Errorf("%s%s: nobody is told when to come back", tt.host, tt.path)
+				t.Errorf("%s%s: no Retry-After", tt.host, tt.path)
 			}
 			if n := w.controller.requests[tt.counted].Load() - before; n != 1 {
 				t.Errorf("%s%s, gRPC %v: counted %d times as %s", tt.host, tt.path, grpc, n, outcomeNames[tt.counted])
@@ -176,8 +176,7 @@ func TestOwnAnswers(t *testing.T) {
 	}
 }
 
-// Before the end, connections are closed with the next answer, whatever it is; those that
-// are to be upgraded are not, or nobody could.
+// While draining, every answer closes its connection, except upgrades, which would fail.
 func TestDrainingCloses(t *testing.T) {
 	m := newMemory(t, limitedTo(1), func(http.ResponseWriter, *http.Request) {})
 	m.draining.Store(true)
@@ -197,8 +196,8 @@ func TestDrainingCloses(t *testing.T) {
 	}
 }
 
-// What certificate authorities ask for is neither redirected nor limited, by nobody's
-// limits; only where a rule is for it alone, so that nobody gets around them.
+// Requests of certificate authorities are neither redirected nor limited, but only under a
+// rule for them alone, so that other requests cannot bypass limits.
 func TestACME(t *testing.T) {
 	p := newPod(t, "red", start)
 	once := limiter.Config{Rate: 1, Per: hour, Burst: 1}

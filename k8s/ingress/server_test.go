@@ -32,7 +32,7 @@ func init() {
 	caddy.RegisterModule(new(edgeIssuer))
 }
 
-// edge is what the modules below are to do: Caddy makes them by itself.
+// edge has the behaviour of the modules below, which Caddy creates.
 var edge struct {
 	certificate atomic.Pointer[func(serverName string) *tls.Certificate]
 	backend     string
@@ -99,7 +99,7 @@ func (h *edgeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request, next cad
 	return h.proxy.ServeHTTP(&viaWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}, r, next)
 }
 
-// freePorts returns ports of the loopback interface that nobody listens on.
+// freePorts returns free ports of the loopback interface.
 func freePorts(t *testing.T, n int) []int {
 	t.Helper()
 	var ports []int

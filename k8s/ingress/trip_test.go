@@ -102,7 +102,7 @@ func TestDialsEject(t *testing.T) {
 }
 
 // A client that gives up says nothing about the endpoint on trial: it stays out.
-func TestHurriedClientsReadmitNobody(t *testing.T) {
+func TestHurriedClientsEndNoEjection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		afterEpoch()
 		first, ctx := newTrip(1, 2)
@@ -160,7 +160,7 @@ func blackHole(t *testing.T) netip.AddrPort {
 		}
 		t.Cleanup(func() { _ = conn.Close() })
 	}
-	t.Skip("this system accepts connections that nobody has asked for")
+	t.Skip("this system accepts connections beyond the backlog")
 	return hole
 }
 
@@ -204,8 +204,8 @@ func TestBlackHole(t *testing.T) {
 	}
 }
 
-// What endpoints and clients break off ejects nobody, and what clients do wrong is not
-// counted as the endpoints' doing.
+// Broken requests and responses eject no endpoint, and mistakes of clients do not count
+// as failures of endpoints.
 func TestOnlyDialsEject(t *testing.T) {
 	var pods []*pod
 	for i := range 4 {
@@ -292,8 +292,8 @@ func raw(t *testing.T, w *world, text string) *http.Response {
 	return resp
 }
 
-// The place of a client that has gone is kept for as long as its request is taken to be
-// worked on; nobody else's is kept, and none where there is no limit.
+// An orphaned request keeps its place for as long as the backend is assumed to work on it.
+// No other request does, and without a limit none.
 func TestOrphansKeepTheirPlace(t *testing.T) {
 	for _, tt := range []struct {
 		name                string
@@ -415,7 +415,7 @@ func TestPodsThatIgnoreAborts(t *testing.T) {
 	}
 }
 
-// A waiter sees by itself that an ejection is over: nobody tells it.
+// A waiter polls for the end of an ejection, which gives no turn.
 func TestWaitersSeeTheEndOfAnEjection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		afterEpoch()

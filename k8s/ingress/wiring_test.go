@@ -27,7 +27,7 @@ import (
 
 func ok(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
 
-// addresses returns endpoints that nobody connects to.
+// addresses returns n endpoints without servers.
 func addresses(n int) (list []model.Endpoint) {
 	for i := range n {
 		list = append(list, model.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}), 8080)})
@@ -97,7 +97,7 @@ func TestReplicasAdmit(t *testing.T) {
 	}
 }
 
-// What tells clients apart is what the Ingress says.
+// The Ingress says what tells clients apart.
 func TestKeys(t *testing.T) {
 	once := []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: 1}}}
 	for _, tt := range []struct {
@@ -229,8 +229,7 @@ func TestIngressesOfOneService(t *testing.T) {
 	}
 }
 
-// The shorter of the longest waits counts, whoever asks for it; what a Service says that
-// limits nothing does not.
+// The shorter retry-after-max applies; that of a Service without limits does not.
 func TestRetryAfterMax(t *testing.T) {
 	once := limiter.Config{Rate: 1, Per: hour, Burst: 1}
 	for _, tt := range []struct {
@@ -395,8 +394,8 @@ func TestMetricsOfLongNames(t *testing.T) {
 	}
 }
 
-// Whatever the parsers take, shields can be made of, for any replica and any number of
-// endpoints: a policy that is accepted and then does not work would be found by nobody.
+// All policies that parse make shields, for any replica and any number of endpoints.
+// Otherwise a policy would be accepted and silently not applied.
 func FuzzPoliciesMakeShields(f *testing.F) {
 	f.Add("50/s", "10", "{http.request.header.X-Key}", "5", "critical", "10.0.0.0/8", "5s", "observe", "500/s", "100", "adaptive", "4", "10", "1s", "5s", "enforce")
 	f.Add("3/h", "", "", "", "", "", "", "", "", "", "10", "", "off", "", "", "")

@@ -118,7 +118,7 @@ func TestObjectsFollow(t *testing.T) {
 
 	s.Create(t, &networkingv1.IngressClass{
 		ObjectMeta: metav1.ObjectMeta{Name: ns},
-		Spec:       networkingv1.IngressClassSpec{Controller: "example.com/somebody"},
+		Spec:       networkingv1.IngressClassSpec{Controller: "example.com/other"},
 	})
 	eventually(t, 2*time.Second, "the IngressClass", func() bool {
 		return slices.ContainsFunc(c.Objects().Classes, func(o *networkingv1.IngressClass) bool { return o.Name == ns })
@@ -266,8 +266,8 @@ func TestStatus(t *testing.T) {
 		return out
 	}
 
-	// Its own gets the addresses; what is not its own keeps those of others. What does
-	// not exist, or is another object of the same name, is left alone.
+	// Its own Ingress gets the addresses; another one keeps those of others. An Ingress that
+	// does not exist, or is another object of the same name, is left alone.
 	gone, another := ref(plain(ns, "gone")), ref(a)
 	gone.UID, another.UID = "gone", "another"
 	ours := []cluster.Address{{IP: "192.0.2.1"}, {Hostname: "lb.example.com"}}
@@ -290,8 +290,8 @@ func TestStatus(t *testing.T) {
 		t.Errorf("a was written again")
 	}
 
-	// Somebody else writes the same Ingress all the time, which is no hindrance. Where the
-	// addresses of others are to stay, that means conflicts; those end some time.
+	// Another client writes the same Ingress all the time, which does no harm. If the
+	// addresses of others must stay, it causes conflicts, which end some time.
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)

@@ -236,9 +236,9 @@ func TestWebsocketOutlivesSIGTERM(t *testing.T) {
 		}
 		<-p.ended
 		took := time.Since(began)
-		t.Logf("the websocket ends by itself %v: the process has ended after %v", ends, took)
+		t.Logf("the websocket ends on its own %v: the process has ended after %v", ends, took)
 		if ends != (took < 1900*time.Millisecond) || took > 6*time.Second {
-			t.Errorf("the websocket ends by itself %v: the process has ended after %v", ends, took)
+			t.Errorf("the websocket ends on its own %v: the process has ended after %v", ends, took)
 		}
 	}
 }
@@ -249,14 +249,14 @@ func TestSecretRotation(t *testing.T) {
 	shieldClass(t, s)
 	ns := s.Namespace(t, "tls")
 	p := begin(t, s.AdminKubeconfig(t), "one")
-	if names := p.Certificate("nobody.example.com"); slices.Contains(names, "nobody.example.com") {
+	if names := p.Certificate("unknown.example.com"); slices.Contains(names, "unknown.example.com") {
 		t.Errorf("an unknown name got %v: a certificate was issued for it", names)
 	}
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "cert"}, Type: corev1.SecretTypeTLS, Data: certificate(t, "first", "secure.example.com"),
 	}
 	s.Create(t, secret)
-	i := webIngress(ns, "secure", "secure.example.com", "/", "nobody")
+	i := webIngress(ns, "secure", "secure.example.com", "/", "missing")
 	i.Spec.TLS = []networkingv1.IngressTLS{{Hosts: []string{"secure.example.com"}, SecretName: "cert"}}
 	s.Create(t, i)
 	is := func(name string) func() bool {
@@ -328,21 +328,21 @@ func TestOddObjects(t *testing.T) {
 		"no host":                  `spec: {ingressClassName: shield, rules: [{http: {paths: [{path: /nohost, pathType: Prefix, backend: {service: {name: web, port: {name: http}}}}]}}]}`,
 		"resource backend":         `spec: {ingressClassName: shield, rules: [{host: r.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {resource: {kind: Bucket, name: b}}}]}}]}`,
 		"resource default":         `spec: {ingressClassName: shield, defaultBackend: {resource: {apiGroup: a.example.com, kind: Bucket, name: b}}}`,
-		"service that is not":      `spec: {ingressClassName: shield, rules: [{host: none.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: nobody, port: {number: 80}}}}]}}]}`,
+		"service that is not":      `spec: {ingressClassName: shield, rules: [{host: none.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: missing, port: {number: 80}}}}]}}]}`,
 		"port that is not":         `spec: {ingressClassName: shield, rules: [{host: port.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {name: ftp}}}}]}}]}`,
 		"port number that is not":  `spec: {ingressClassName: shield, rules: [{host: number.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 81}}}}]}}]}`,
 		"implementation specific":  `spec: {ingressClassName: shield, rules: [{host: impl.example.com, http: {paths: [{path: "/a", pathType: ImplementationSpecific, backend: {service: {name: web, port: {number: 80}}}}]}}]}`,
 		"empty path":               `spec: {ingressClassName: shield, rules: [{host: nopath.example.com, http: {paths: [{pathType: ImplementationSpecific, backend: {service: {name: web, port: {number: 80}}}}]}}]}`,
-		"the same path twice":      `spec: {ingressClassName: shield, rules: [{host: twice.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}, {path: /, pathType: Prefix, backend: {service: {name: nobody, port: {number: 80}}}}]}}]}`,
+		"the same path twice":      `spec: {ingressClassName: shield, rules: [{host: twice.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}, {path: /, pathType: Prefix, backend: {service: {name: missing, port: {number: 80}}}}]}}]}`,
 		"tls without anything":     `spec: {ingressClassName: shield, tls: [{}], rules: [{host: tls.example.com}]}`,
 		"tls without secret":       `spec: {ingressClassName: shield, tls: [{hosts: [a.example.com]}], defaultBackend: {service: {name: web, port: {number: 80}}}}`,
-		"tls secret that is not":   `spec: {ingressClassName: shield, tls: [{hosts: [b.example.com], secretName: nobody}], defaultBackend: {service: {name: web, port: {number: 80}}}}`,
-		"tls wildcard":             `spec: {ingressClassName: shield, tls: [{hosts: ["*.example.org"], secretName: nobody}], rules: [{host: "*.example.org"}]}`,
-		"class that is not":        `spec: {ingressClassName: nobody, defaultBackend: {service: {name: web, port: {number: 80}}}}`,
-		"a host of somebody else":  `spec: {ingressClassName: shield, rules: [{host: good.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: nobody, port: {number: 80}}}}]}}]}`,
+		"tls secret that is not":   `spec: {ingressClassName: shield, tls: [{hosts: [b.example.com], secretName: missing}], defaultBackend: {service: {name: web, port: {number: 80}}}}`,
+		"tls wildcard":             `spec: {ingressClassName: shield, tls: [{hosts: ["*.example.org"], secretName: missing}], rules: [{host: "*.example.org"}]}`,
+		"class that is not":        `spec: {ingressClassName: missing, defaultBackend: {service: {name: web, port: {number: 80}}}}`,
+		"a host of another":        `spec: {ingressClassName: shield, rules: [{host: good.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: missing, port: {number: 80}}}}]}}]}`,
 		"annotations of all kinds": `{metadata: {annotations: {shield.herdshield.io/rate: "", shield.herdshield.io/nonsense: "1", shield.herdshield.io/capacity: "1/s", nginx.ingress.kubernetes.io/limit-rps: "-1"}}, spec: {ingressClassName: shield, rules: [{host: ann.example.com, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}]}}`,
 	}
-	// The first of those that want to be everybody's default is the one that serves.
+	// Of several default backends for all hosts the first one serves.
 	order := append([]string{"no rules"}, slices.DeleteFunc(slices.Sorted(maps.Keys(odd)), func(what string) bool { return what == "no rules" })...)
 	for n, what := range order {
 		body := odd[what]
@@ -362,9 +362,9 @@ func TestOddObjects(t *testing.T) {
 		"slice of nothing": &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "nothing", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}, AddressType: discoveryv1.AddressTypeIPv6},
 		"slice without conditions": &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "bare", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}, AddressType: discoveryv1.AddressTypeIPv4,
 			Ports: []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8080))}, {Name: new("other")}}, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{red.Address}}}},
-		"slice of nobody": &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "orphan"}, AddressType: discoveryv1.AddressTypeIPv4},
+		"slice without Service": &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "orphan"}, AddressType: discoveryv1.AddressTypeIPv4},
 		"class parameters": &networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: "odd"}, Spec: networkingv1.IngressClassSpec{
-			Controller: "herdshield.io/ingress", Parameters: &networkingv1.IngressClassParametersReference{Kind: "ConfigMap", Name: "nobody", Scope: new("Namespace"), Namespace: new("nowhere")},
+			Controller: "herdshield.io/ingress", Parameters: &networkingv1.IngressClassParametersReference{Kind: "ConfigMap", Name: "missing", Scope: new("Namespace"), Namespace: new("nowhere")},
 		}},
 		"class of another": &networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: networkingv1.IngressClassSpec{Controller: "example.com/other"}},
 	} {
@@ -501,7 +501,7 @@ func TestRBAC(t *testing.T) {
 		t.Errorf("%v requests were forbidden", after-before)
 	}
 
-	// With that account, nobody can write a Secret, or read a ConfigMap of others.
+	// That account can neither write a Secret nor read a ConfigMap of another namespace.
 	config := s.Token(t, "shield-ingress", "shield-ingress")
 	anonymous := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
 	for _, tt := range []struct{ method, path, body string }{
@@ -813,6 +813,6 @@ func TestShutdown(t *testing.T) {
 	}
 	s.Get(t, i)
 	if len(i.Status.LoadBalancer.Ingress) != 0 {
-		t.Errorf("the status still has %v, where nobody serves", i.Status.LoadBalancer.Ingress)
+		t.Errorf("the status still has %v, where no replica serves", i.Status.LoadBalancer.Ingress)
 	}
 }

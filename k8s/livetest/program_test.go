@@ -131,7 +131,7 @@ func beginUnready(t testing.TB, kubeconfig, pod string, flags ...string) *Proces
 	p.cmd = exec.Command(path, append([]string{
 		"--kubeconfig", kubeconfig,
 		"--http-port", strconv.Itoa(p.HTTP), "--https-port", strconv.Itoa(p.HTTPS), "--status-port", strconv.Itoa(p.Status),
-		"--shutdown-delay", "0s", "--grace-period", "5s", "--service", "shield-ingress/nobody",
+		"--shutdown-delay", "0s", "--grace-period", "5s", "--service", "shield-ingress/missing",
 	}, flags...)...)
 	p.cmd.Env = append(os.Environ(), "POD_NAME="+pod, "POD_NAMESPACE=shield-ingress")
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -22,8 +22,8 @@ func TestDivisionStory(t *testing.T) {
 			t.Errorf("at %v of %d: got %d, next at %v; want %d, %v", now, limit, got, at, want, next)
 		}
 	}
-	share(0, 10, 10, 0) // nobody knows of others
-	d.See(0, -1, 0)     // and that is no news
+	share(0, 10, 10, 0) // no others are known
+	d.See(0, -1, 0)     // ignored
 	share(0, 10, 10, 0)
 	d.See(1*second, 0, 1) // alone: all at once
 	share(1*second, 10, 10, 0)
@@ -56,8 +56,8 @@ func TestDivisionStory(t *testing.T) {
 	}
 }
 
-// Whatever comes and goes, and whoever hears of it late: replicas never have more
-// than the limit together, and all of it once they have settled.
+// Replicas come and go, and others hear of it late: together they never have more than the
+// limit, and exactly the limit once they have settled.
 func TestSharesNeverSumToMore(t *testing.T) {
 	type membership struct {
 		at      time.Duration
@@ -69,7 +69,7 @@ func TestSharesNeverSumToMore(t *testing.T) {
 	}
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 6))
-		// What is true, from when on.
+		// The true memberships, and when they begin.
 		var truth []membership
 		now, next := time.Duration(0), 0
 		var members []int
@@ -280,7 +280,7 @@ func TestDivide(t *testing.T) {
 		t.Errorf("adaptive: got %+v", got)
 	}
 
-	// One that has no share has no limit of 0, which would be none at all.
+	// A limit of 0 would mean none at all.
 	d.See(now, -1, 3)
 	got := s.Divide(now, &d)
 	if got.Concurrency != 1 || got.Capacity.Burst != 1 || !(got.Capacity.Rate > 0 && got.Capacity.Rate < 1e-6) {

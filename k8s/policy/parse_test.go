@@ -102,7 +102,7 @@ func TestParseService(t *testing.T) {
 	}
 }
 
-// Every error says what is, and what is wanted.
+// Every error names the value, and what is wanted.
 func TestErrors(t *testing.T) {
 	ingress := func(pairs ...string) error {
 		defaults := Ingress{PerClient: 3}
@@ -264,7 +264,7 @@ func TestAllows(t *testing.T) {
 // shared is the state of the guards that accepted makes: a new one for each is slow.
 var shared shield.State
 
-// accepted fails unless the rest of shield takes the policies as they are.
+// accepted fails unless limiter.New and shield.New accept the policies.
 func accepted(t *testing.T, p Ingress, s Service) {
 	t.Helper()
 	c := shield.Config{

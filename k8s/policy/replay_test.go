@@ -71,7 +71,7 @@ type client struct {
 type step struct{ requests, apart, pause int }
 
 func TestReplayAgainstNginx(t *testing.T) {
-	server := startNginx(t, "http://127.0.0.1:9") // which nobody asks
+	server := startNginx(t, "http://127.0.0.1:9") // not used
 	var clients sync.WaitGroup
 	for _, site := range replays {
 		for i, c := range site.clients {
@@ -498,8 +498,7 @@ http {
 
 // nginxSite returns what ingress-nginx's template (rootfs/etc/nginx/template/nginx.tmpl)
 // and its buildRateLimitZones and buildRateLimit make of annotations: for the http
-// block, and for the location. It reads them by itself, so that ParseNginx has no
-// part in it.
+// block, and for the location. It does not use ParseNginx.
 func nginxSite(t *testing.T, id string, annotations map[string]string) (zones, location string) {
 	number := func(name string, otherwise int) int {
 		v, ok := annotations[NginxPrefix+name]

@@ -292,7 +292,7 @@ func FuzzResolve(f *testing.F) {
 			if got != nil || !errors.Is(err, ErrPath) {
 				t.Fatalf("%q: %v and %v", target, got, err)
 			}
-			// What is plain is not refused.
+			// Plain paths are not refused.
 			if regexp.MustCompile(`^(/[a-z][a-z.;\x{80}-\x{7ff}]*)+/?$`).MatchString(u.Path) && u.RawPath == "" && u.Opaque == "" {
 				t.Fatalf("%q is refused", target)
 			}

@@ -39,8 +39,8 @@ func which(t *model.Target) string {
 var catchAll = &model.Target{Backend: &model.Backend{Port: "default"}}
 
 // The table "Examples" of the Kubernetes documentation, concepts/services-networking/
-// ingress: every row, in its order, with all of the table's request paths. What does
-// not match goes to the default backend.
+// ingress: every row, in its order, with all of the table's request paths. Other requests
+// go to the default backend.
 func TestPathsOfTheDocumentation(t *testing.T) {
 	for _, row := range []struct {
 		kind, paths, requests, want string // want: the path that takes them; "": the default backend
@@ -131,7 +131,7 @@ func TestFind(t *testing.T) {
 			"b.example.com/only", "default",
 			"other.org/only", "/",
 		}},
-		{"nobody", "a.example.com/only", false, []string{
+		{"no default", "a.example.com/only", false, []string{
 			"a.example.com/x", "",
 			"other.org/only", "",
 		}},
@@ -320,7 +320,7 @@ func large() *Table {
 
 func TestFindDoesNotAllocate(t *testing.T) {
 	table := large()
-	for _, host := range []string{"app-500.example.com", "APP-500.example.com:8443", "x.apps.example.com", "nobody.example.org"} {
+	for _, host := range []string{"app-500.example.com", "APP-500.example.com:8443", "x.apps.example.com", "unknown.example.org"} {
 		if n := testing.AllocsPerRun(100, func() { table.Find(host, "/api/v1/users/42") }); n != 0 {
 			t.Errorf("Find for %s allocates %v times, want 0", host, n)
 		}
@@ -336,7 +336,7 @@ func BenchmarkFind(b *testing.B) {
 		{"exact", "app-500.example.com", "/healthz"},
 		{"port-and-case", "APP-500.example.com:8443", "/api/v1/users/42"},
 		{"wildcard", "x.apps.example.com", "/api/v1/users/42"},
-		{"default", "nobody.example.org", "/api/v1/users/42"},
+		{"default", "unknown.example.org", "/api/v1/users/42"},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()

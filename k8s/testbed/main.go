@@ -22,7 +22,7 @@ import (
 func main() {
 	log.SetFlags(0)
 	cache, _ := os.UserCacheDir()
-	dir := flag.String("dir", filepath.Join(cache, "shield-k8s", "control-plane"), "where everything is kept; a database that is there is used again")
+	dir := flag.String("dir", filepath.Join(cache, "shield-k8s", "control-plane"), "`folder` of all files; an existing database is reused")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

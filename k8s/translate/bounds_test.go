@@ -203,7 +203,7 @@ func TestStatuses(t *testing.T) {
 		{"never ours", []step{{other, "1", "1", false}, {other, "1", "1", false}, {"", "1", "1", false}}},
 		{"a class that there is not", []step{{gone, "1", "1", true}, {gone, "2", "1", false}, {gone, "lb.example.com", "LB.example.com.", true}}},
 		{"the address changes", []step{{ours, "1", "1", false}, {other, "1", "2", true}, {other, "1", "3", true}}},
-		{"an address of before, and nobody has seen whose it was", []step{{gone, "", "1", false}, {gone, "1", "2", true}, {gone, "3", "2", false}}},
+		{"a former address, of an Ingress that was never seen as ours", []step{{gone, "", "1", false}, {gone, "1", "2", true}, {gone, "3", "2", false}}},
 		{"the Service is gone", []step{{ours, "1", "1", false}, {other, "1", "", true}}},
 		{"an external IP", []step{{ours, "192.0.2.9", "external", false}, {other, "192.0.2.9", "external", true}}},
 	} {

@@ -315,6 +315,6 @@ func TestRotation(t *testing.T) {
 	o.Ingresses = nil
 	tr.Translate(o)
 	if n := len(tr.memory.certificates); n != 0 {
-		t.Errorf("%d certificates are remembered that nobody uses", n)
+		t.Errorf("%d unused certificates are remembered", n)
 	}
 }

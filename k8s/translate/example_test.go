@@ -10,8 +10,8 @@ import (
 	"github.com/herdshield/shield/k8s/translate"
 )
 
-// An Ingress sends what nobody else takes to the Service "web", whose backend can do
-// 500 requests per second.
+// An Ingress sends all requests that match no rule to the Service "web", whose backend can
+// take 500 requests per second.
 func ExampleTranslator() {
 	class := "shield"
 	t := translate.New(translate.Options{})

@@ -377,7 +377,7 @@ func check(t *testing.T, opts Options, o Objects, m *model.Model) {
 			continue // no wildcard
 		}
 		if host == "" {
-			host = "nobody.test"
+			host = "unknown.test"
 		}
 		if exact := owners[slowPlace{p.host, p.path, true}]; exact != nil {
 			owner = exact

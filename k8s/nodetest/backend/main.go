@@ -1,16 +1,16 @@
-// Command backend is what the test on a node protects: it takes a while to answer,
-// and knows how many requests it had in flight at most.
+// Command backend is the protected backend of the test on a node: it answers after a given
+// time, and counts the requests in flight.
 //
 //	GET  /            answers after -service-time, or ?ms=N if that is given
-//	GET  /stats       what it has seen, as JSON: see stats
-//	POST /stats       the same, and begins anew
+//	GET  /stats       its counts, as JSON: see stats
+//	POST /stats       the same, and resets them
 //
-// Every other path is as /. Answers say which pod gave them, and how many requests
-// that pod had in flight when it got this one, which counts: X-Backend-Pod,
-// X-Backend-In-Flight. So clients know the maximum even of pods that are gone.
+// Every other path is like /. X-Backend-Pod has the name of the pod, X-Backend-In-Flight how
+// many requests it had in flight with this one. So clients know the maximum even of
+// pods that are gone.
 //
-// SIGTERM lets what is in flight end, at most -grace. A pod also needs a
-// preStop hook that waits until nobody sends it anything new.
+// After SIGTERM, requests in flight may end, for at most -grace. A pod also needs a preStop
+// hook that waits until no new requests come.
 package main
 
 import (

@@ -37,8 +37,8 @@ type answer struct {
 	depth  int    // requests that the pod had in flight with this one
 }
 
-// after is how long a client that obeys waits before it asks again. Who met with an
-// error waits a little, as not to fill a log within a second.
+// after is how long an obedient client waits before it retries. After an error it waits a
+// little, so as not to flood the log.
 func (a answer) after() time.Duration {
 	switch a.kind {
 	case served:

@@ -1,25 +1,24 @@
-// Command load sends requests to what is tested on a node, and says what came of
-// them, as JSON on its standard output: see result.
+// Command load sends requests to the system under test on a node, and prints their outcomes
+// as JSON: see result.
 //
 //	load steady -url http://192.0.2.1/ -host shop.test -clients 16
 //	load rate   -url http://192.0.2.1/ -host shop.test -rate 400
 //	load herd   -url http://192.0.2.1/ -host shop.test -clients 1000 -within 100ms
 //
-// A steady load are clients with one keep-alive connection each, who ask again as soon
-// as they have been answered. They send what must not be sent twice: POSTs whose
-// body net/http cannot rewind, so that it never retries by itself, and every broken
-// connection is an error that is seen.
+// A steady load is a closed loop: each client has one keep-alive connection, and sends the
+// next request after the answer. The requests are POSTs whose body net/http cannot rewind,
+// so that it never retries, and every broken connection shows as an error.
 //
-// A rate is an open loop: requests that come whether or not those before them have
-// been answered, each on a connection of its own, by somebody who does not come back.
+// A rate is an open loop: requests come independently of answers, each on a new connection,
+// and do not retry.
 //
-// A herd wants one answer per client. Each opens a connection for each attempt and,
-// when it is refused, obeys Retry-After to the second, as clients.Exact. It ends when
-// all have been served or have given up.
+// A herd wants one answer for each client. A client opens a connection for each attempt and,
+// when it is refused, obeys Retry-After to the second, like clients.Exact. The herd ends
+// when all clients have been served or have given up.
 //
-// With -from, each client has an address of its own, which must be local to the
-// network namespace: testbed/node-up makes 10.1.0.0/16 so. steady and rate end after
-// -duration, or at SIGINT or SIGTERM.
+// With -from, each client has its own address, which must be local to the network
+// namespace: testbed/node-up sets up 10.1.0.0/16. steady and rate end after -duration, or at
+// SIGINT or SIGTERM.
 package main
 
 import (

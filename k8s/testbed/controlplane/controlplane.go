@@ -1,6 +1,5 @@
-// Package controlplane runs a real Kubernetes API server, and the etcd that it
-// needs, on loopback: no nodes, no controllers, no network. What it starts are
-// ordinary builds of the public modules (testbed/build makes them).
+// Package controlplane runs a real Kubernetes API server with etcd on loopback, without
+// nodes, controllers and network. testbed/build builds both from the public modules.
 package controlplane
 
 import (
@@ -24,7 +23,7 @@ import (
 )
 
 const (
-	// AdminToken is the bearer token of the user admin, who may do everything.
+	// AdminToken is the bearer token of the user admin, which has all permissions.
 	AdminToken = "admin-of-the-testbed"
 
 	startsWithin = time.Minute // 3 s on an idle machine
@@ -34,7 +33,7 @@ const (
 var ErrMissing = errors.New("not built: run k8s/testbed/build")
 
 // Programs returns the folder with etcd and kube-apiserver: $SHIELD_K8S_BIN, by
-// default ~/.cache/shield-k8s/bin. It is an ErrMissing if one is not there.
+// default ~/.cache/shield-k8s/bin. The error is ErrMissing if one does not exist.
 func Programs() (string, error) {
 	folder := os.Getenv("SHIELD_K8S_BIN")
 	if folder == "" {
@@ -56,11 +55,11 @@ func Programs() (string, error) {
 	return folder, nil
 }
 
-// A Plane is a control plane that runs. Its methods are for one goroutine.
+// A Plane is a running control plane. Its methods are for one goroutine.
 type Plane struct {
 	URL string // of the API server: https://127.0.0.1:port
-	CA  []byte // PEM, what its certificate is signed by
-	Dir string // everything that it writes: logs, the database, the audit log
+	CA  []byte // PEM: the authority of its certificate
+	Dir string // its files: logs, the database, the audit log
 
 	bin       string
 	etcdURL   string
@@ -69,8 +68,8 @@ type Plane struct {
 	client    *http.Client
 }
 
-// Start starts a control plane that keeps everything in dir, a folder of its own,
-// and waits until it is ready. It dies with this process.
+// Start starts a control plane with its files in dir, a separate folder, and waits until it
+// is ready. It dies with this process.
 func Start(ctx context.Context, dir string) (*Plane, error) {
 	bin, err := Programs()
 	if err != nil {
@@ -161,20 +160,20 @@ func (p *Plane) ready(ctx context.Context) error {
 	return nil
 }
 
-// KillAPIServer ends the API server as kill -9 does.
+// KillAPIServer kills the API server, as kill -9 does.
 func (p *Plane) KillAPIServer() { p.apiserver.kill(0) }
 
-// StopAPIServer ends the API server as kill does: it says goodbye to its clients.
+// StopAPIServer terminates the API server, as kill does: it closes its connections in order.
 func (p *Plane) StopAPIServer() { p.apiserver.kill(5 * time.Second) }
 
-// Stop ends everything. Dir stays.
+// Stop stops the control plane. Dir stays.
 func (p *Plane) Stop() {
 	p.apiserver.kill(0)
 	p.etcd.kill(0)
 }
 
-// Compact makes etcd forget all past revisions: who resumes a watch from one of
-// them is told 410 Gone, once the API server has forgotten them as well.
+// Compact makes etcd forget all past revisions: a watch that resumes from one of them gets
+// 410 Gone, once the API server has forgotten them as well.
 func (p *Plane) Compact() error {
 	var revision struct{ Header struct{ Revision string } }
 	if err := p.askEtcd("range", `{"key":"AA==","limit":"1"}`, &revision); err != nil {
@@ -201,8 +200,8 @@ func (p *Plane) askEtcd(what, body string, into any) error {
 	return json.Unmarshal(b, into)
 }
 
-// Kubeconfig returns the kubeconfig of whoever has the bearer token, for the API
-// server at url, which is URL or a proxy before it.
+// Kubeconfig returns a kubeconfig with the bearer token, for the API server at url, which is
+// URL or a proxy in front of it.
 func (p *Plane) Kubeconfig(url, token string) []byte {
 	return fmt.Appendf(nil, `apiVersion: v1
 kind: Config
@@ -270,11 +269,11 @@ func freePorts(n int) ([]string, error) {
 	return ports, nil
 }
 
-// A process is one that has been started, until it has been seen to end.
+// A process is a started program, until its end has been noticed.
 type process struct {
 	*exec.Cmd
 	done chan struct{} // closed when it has ended
-	err  error         // how, after that
+	err  error         // valid after that
 }
 
 // run starts a program that writes to NAME.log.
@@ -298,8 +297,7 @@ func (p *Plane) run(name string, args ...string) (*process, error) {
 	return started, nil
 }
 
-// kill ends a process, if there is one that still runs: politely if it may take
-// some time for that.
+// kill ends a process, if it still runs: by SIGTERM first if it may take some time.
 func (p *process) kill(patience time.Duration) {
 	if p == nil {
 		return
