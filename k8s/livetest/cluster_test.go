@@ -60,7 +60,7 @@ func join(t *testing.T, config cluster.Config) (*cluster.Cluster, func()) {
 
 // plain returns an Ingress that sends everything to the Service app.
 func plain(namespace, name string) *networkingv1.Ingress {
-	class := "somebodys" // other tests run on the same server, whose class it must not be
+	class := "others" // not the class of other tests on the same server
 	return &networkingv1.Ingress{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: networkingv1.IngressSpec{
