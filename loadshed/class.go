@@ -166,7 +166,7 @@ func (s *Shares) Seen(now time.Duration, class int) {
 	}
 }
 
-// Room returns the limit in flight for a class, at least 1: its share of limit, the one
+// LimitFor returns the limit in flight for a class, at least 1: its share of limit, the one
 // for all classes, or all of it. class must be less than c.Len().
 //
 // It is the share if requests of a higher class have come within the last 3 seconds;
@@ -178,7 +178,7 @@ func (s *Shares) Seen(now time.Duration, class int) {
 // This costs one comparison; Stripe keeps a fifth of its workers for critical requests
 // by the same rule. With a limit below about 20, chance alone fills the reserve; that
 // is what the queue is for.
-func (s *Shares) Room(now time.Duration, class, limit int, c Classes) int {
+func (s *Shares) LimitFor(now time.Duration, class, limit int, c Classes) int {
 	own := c.At(class).Share
 	for i := range class {
 		if int64(now) >= s.until[i].Load() {

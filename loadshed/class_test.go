@@ -60,8 +60,8 @@ func TestPlacesAreKeptForClassesThatCome(t *testing.T) {
 	want := func(rooms ...int) {
 		t.Helper()
 		for class, room := range rooms {
-			if got := s.Room(now, class, 100, c); got != room {
-				t.Errorf("room for %s: %d, want %d", c.At(class).Name, got, room)
+			if got := s.LimitFor(now, class, 100, c); got != room {
+				t.Errorf("limit for %s: %d, want %d", c.At(class).Name, got, room)
 			}
 		}
 	}
@@ -77,11 +77,11 @@ func TestPlacesAreKeptForClassesThatCome(t *testing.T) {
 	want(100, 90, 70, 50)
 	now += time.Second
 	want(100, 100, 100, 100)
-	if got := s.Room(now, unpaid, 1, c); got != 1 {
+	if got := s.LimitFor(now, unpaid, 1, c); got != 1 {
 		t.Errorf("%d of one place", got)
 	}
 	s.Seen(now, critical)
-	if got := s.Room(now, unpaid, 1, c); got != 1 {
+	if got := s.LimitFor(now, unpaid, 1, c); got != 1 {
 		t.Errorf("%d of one place; want one, or no request of it would ever be served", got)
 	}
 }
@@ -137,6 +137,6 @@ func BenchmarkShares(b *testing.B) {
 	for b.Loop() {
 		now += time.Microsecond
 		s.Seen(now, 2)
-		s.Room(now, 2, 100, c)
+		s.LimitFor(now, 2, 100, c)
 	}
 }

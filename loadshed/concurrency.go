@@ -270,7 +270,7 @@ func (c *Concurrency) limitFor(now time.Duration, p *Plan, class int) int {
 	if class == 0 && p.adaptive && p.classes.Len() > 1 && c.shares.SeenBelow(now, class, p.classes) {
 		return c.adaptive.Steady(p.law)
 	}
-	return c.shares.Room(now, class, c.Limit(p), p.classes)
+	return c.shares.LimitFor(now, class, c.Limit(p), p.classes)
 }
 
 // acquire takes a place, if need be one that an orphan has left.

@@ -6,7 +6,7 @@
 // backend. A [Queue] before the gate smooths bursts. [Shares] keep places for higher
 // priority classes, [InFlight] finds clients with far more than a fair share, [Orphans]
 // count work whose client has gone, a [Budget] caps retries, and a [Pause] is
-// backpressure from the backend.
+// backpressure from the backend. [Concurrency] composes them all under a [Plan].
 //
 // What the operator sets is passed with every call and never stored, so that a reload
 // applies at once to all that is known and in flight.

@@ -456,7 +456,7 @@ func (c *control) raise(s *sample, l Law, r reading) Reason {
 	}
 	top := min(factor*r.target, float64(l.max))
 	if c.demand > 0 && !c.surge(s) {
-		// No more arrives than when there was room for all. So rejections are of a
+		// No more arrives than when all were let in. So rejections are of a
 		// burst, and a limit as high as latency allows is not too high. Where they are
 		// many, it is no burst.
 		if top = max(top, float64(l.initial)); c.excess < strictMinExcess && c.probe.pressure < burstPressure {

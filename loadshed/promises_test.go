@@ -23,7 +23,7 @@ func mustClasses(t testing.TB, list ...Class) Classes {
 
 // No places are kept for classes that do not come. For the others they are kept from
 // the first request of a class to 3 s after its last.
-func TestRoom(t *testing.T) {
+func TestLimitForAClass(t *testing.T) {
 	c := mustClasses(t, Class{Name: Critical}, Class{Name: Sheddable})
 	const critical, normal, sheddable, unpaid = 0, 1, 2, 3
 	var s Shares
@@ -48,33 +48,33 @@ func TestRoom(t *testing.T) {
 			s.Seen(step.at, step.seen)
 		}
 		for class, want := range step.want {
-			if got := s.Room(step.at, class, 100, c); got != want {
-				t.Errorf("%v: room for %s is %d, want %d", step.at, c.At(class).Name, got, want)
+			if got := s.LimitFor(step.at, class, 100, c); got != want {
+				t.Errorf("%v: limit for %s is %d, want %d", step.at, c.At(class).Name, got, want)
 			}
 		}
 	}
 	for limit, want := range map[int]int{1: 1, 2: 1, 9: 7, 10: 7, 1000: 777} {
 		var s Shares
 		s.Seen(0, normal)
-		if got := s.Room(0, sheddable, limit, c); got != want {
-			t.Errorf("room of %d is %d, want %d", limit, got, want)
+		if got := s.LimitFor(0, sheddable, limit, c); got != want {
+			t.Errorf("limit of %d is %d, want %d", limit, got, want)
 		}
 	}
 	s.Seen(0, -1) // ignored
 	s.Seen(0, MaxClasses)
-	if got := s.Room(time.Hour, 0, 7, Classes{}); got != 7 {
-		t.Errorf("room of the zero Classes is %d, want all 7", got)
+	if got := s.LimitFor(time.Hour, 0, 7, Classes{}); got != 7 {
+		t.Errorf("limit of the zero Classes is %d, want all 7", got)
 	}
 }
 
-// However rarely Seen writes, a class that keeps coming keeps its room.
+// However rarely Seen writes, a class that keeps coming keeps its places.
 func TestSeenIsRenewed(t *testing.T) {
 	c := mustClasses(t, Class{Name: Critical})
 	var s Shares
 	for now := time.Duration(0); now < time.Minute; now += time.Millisecond {
 		s.Seen(now, 0)
-		if got := s.Room(now+reserveTime-reserveTime/16-1, 1, 100, c); got != 90 {
-			t.Fatalf("%v: room is %d, want 90", now, got)
+		if got := s.LimitFor(now+reserveTime-reserveTime/16-1, 1, 100, c); got != 90 {
+			t.Fatalf("%v: limit is %d, want 90", now, got)
 		}
 	}
 }
@@ -95,7 +95,7 @@ func TestCriticalIsServed(t *testing.T) {
 			busy = slices.DeleteFunc(busy, func(until time.Duration) bool { return until <= now })
 			s.Seen(now, class)
 			offered[class]++
-			if len(busy) < s.Room(now, class, limit, c) {
+			if len(busy) < s.LimitFor(now, class, limit, c) {
 				served[class]++
 				busy = append(busy, now+time.Duration(rng.ExpFloat64()*0.1*float64(time.Second)))
 			}

@@ -7,6 +7,8 @@
 //	Herd      detection of clients that come together, and their period
 //	Answers   the wording: HTTP, a page for browsers, gRPC
 //
+// [Appointments] composes all but the last.
+//
 // All but Answers are plain state and arithmetic: now is the time since an epoch
 // that the caller keeps, and nothing here reads a clock.
 //

@@ -40,24 +40,14 @@ type body struct {
 
 func newWording(status int, p *Policy) wording {
 	w := wording{status: status, grpcStatus: grpcUnavailable}
-	kind, what := typeCapacity, "The service is at its capacity."
-	violated := ""
+	kind, what, violated := typeCapacity, "The service is at its capacity.", ""
 	if p != nil {
-		w.grpcStatus = grpcResourceExhausted
+		w.setPolicy(p)
 		kind, what = typeQuota, "This client has used up its quota."
 		if p.Concurrent {
 			what = "This client has too many requests in flight."
 		}
 		violated = fmt.Sprintf(`,"violated-policies":[%s]`, quoted(p.Name))
-		window := max(1, (p.Window+time.Second-1)/time.Second)
-		w.policy = fmt.Sprintf("%s;q=%d;w=%d", quoted(p.Name), p.Quota, window)
-		if p.Concurrent {
-			w.policy = fmt.Sprintf(`%s;q=%d;qu="concurrent-requests"`, quoted(p.Name), p.Quota)
-		}
-		w.rateLimit[0] = quoted(p.Name) + ";r=0"
-		for s := 1; s <= maxSeconds; s++ {
-			w.rateLimit[s] = fmt.Sprintf("%s;r=0;t=%d", quoted(p.Name), s)
-		}
 	}
 	title := http.StatusText(status)
 	if title == "" {
@@ -100,6 +90,20 @@ func newWording(status int, p *Policy) wording {
 		message:  what + " " + notNow,
 	}
 	return w
+}
+
+// setPolicy makes the wording that of a violated quota.
+func (w *wording) setPolicy(p *Policy) {
+	name, window := quoted(p.Name), max(1, (p.Window+time.Second-1)/time.Second)
+	w.grpcStatus = grpcResourceExhausted
+	w.policy = fmt.Sprintf("%s;q=%d;w=%d", name, p.Quota, window)
+	if p.Concurrent {
+		w.policy = fmt.Sprintf(`%s;q=%d;qu="concurrent-requests"`, name, p.Quota)
+	}
+	w.rateLimit[0] = name + ";r=0"
+	for s := 1; s <= maxSeconds; s++ {
+		w.rateLimit[s] = fmt.Sprintf("%s;r=0;t=%d", name, s)
+	}
 }
 
 func (w *wording) texts(f Refusal) *texts {
