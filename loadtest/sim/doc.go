@@ -2,8 +2,7 @@
 // time: the real shield.Guard, or small models of what others do.
 //
 // A [Scenario] says who comes, when, with which retry policies, and what changes
-// meanwhile. Run plays it and returns a [Result]; WriteTable sets results side
-// by side.
+// meanwhile. Run plays it and returns a [Result].
 //
 //	r, err := sim.Run(sim.Scenario{
 //		Name:       "5,000 at once",
