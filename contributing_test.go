@@ -1,0 +1,110 @@
+package shield
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// CONTRIBUTING.md names files that exist, what stands in them, and tests that run.
+func TestContributing(t *testing.T) {
+	page := text(t, "CONTRIBUTING.md")
+	_, section, found := strings.Cut(page, "\n## Where to change what\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	if !found {
+		t.Fatal("there is no section Where to change what")
+	}
+	quoted := regexp.MustCompile("`([^`]+)`")
+	rows := 0
+	for line := range strings.Lines(section) {
+		cells := strings.Split(strings.ReplaceAll(line, "'Words|Arrows|Clock'", "Words"), "|")
+		if len(cells) != 5 || strings.HasPrefix(cells[1], "-") {
+			continue
+		}
+		rows++
+		change, file := strings.TrimSpace(cells[1]), ""
+		for _, m := range quoted.FindAllStringSubmatch(cells[2], -1) {
+			switch name := m[1]; {
+			case strings.HasPrefix(name, "go "):
+				judges(t, change, name)
+			case strings.ContainsAny(name, "./"):
+				file = text(t, name)
+			case !regexp.MustCompile(`\b` + name + `\b`).MatchString(file):
+				t.Errorf("%s: %s is not in the file before it", change, name)
+			}
+		}
+		for _, m := range quoted.FindAllStringSubmatch(cells[3], -1) {
+			if strings.HasPrefix(m[1], "go ") {
+				judges(t, change, m[1])
+			}
+		}
+	}
+	for _, m := range quoted.FindAllStringSubmatch(section, -1) {
+		if strings.HasSuffix(m[1], ".go") || strings.HasSuffix(m[1], ".md") || strings.HasPrefix(m[1], "caddymodule/") {
+			text(t, m[1])
+		}
+	}
+	if rows < 9 {
+		t.Errorf("%d rows are found, want 9 or more", rows)
+	}
+}
+
+// judges checks that a command names packages that exist, and a test that they have.
+func judges(t *testing.T, change, command string) {
+	t.Helper()
+	words, dir := strings.Fields(command), "."
+	if words[1] == "-C" {
+		words, dir = words[2:], words[2]
+	}
+	tests := ""
+	for i, word := range words {
+		switch {
+		case word == "." || strings.HasPrefix(word, "./"):
+			files, _ := filepath.Glob(filepath.Join(dir, word, "*.go"))
+			if len(files) == 0 {
+				t.Errorf("%s: %q has no package %s", change, command, word)
+			}
+			for _, file := range files {
+				if strings.HasSuffix(file, "_test.go") {
+					tests += text(t, file)
+				}
+			}
+		case word == "-run":
+			name := strings.Trim(words[i+1], "'^$")
+			if !regexp.MustCompile(`func Test\w*` + strings.TrimPrefix(name, "Test")).MatchString(tests) {
+				t.Errorf("%s: %q has no test %s", change, command, name)
+			}
+		}
+	}
+}
+
+// Every Reason is explained to users, and in the order of checks.
+func TestReasonsAreDocumented(t *testing.T) {
+	for path, want := range map[string]func(Reason) string{
+		"docs/answers.md":        func(r Reason) string { return "`" + r.String() + "`" },
+		"caddymodule/handler.go": func(r Reason) string { return "`" + r.String() + "`" },
+		"doc.go":                 func(r Reason) string { return "refuse: " + strings.ReplaceAll(camel(r.String()), "_", "") },
+	} {
+		for _, r := range Reasons {
+			if !strings.Contains(text(t, path), want(r)) {
+				t.Errorf("%s does not have %s", path, want(r))
+			}
+		}
+	}
+}
+
+// camel returns the name of a constant: RetryBudget for retry_budget.
+func camel(s string) string {
+	return regexp.MustCompile(`(?:^|_)[a-z]`).ReplaceAllStringFunc(s, strings.ToUpper)
+}
+
+func text(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
