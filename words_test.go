@@ -18,10 +18,10 @@ import (
 var left = map[string]int{
 	"caddymodule":     53,
 	"cmd/shield":      33,
-	"loadtest/lab":    69,
+	"loadtest/lab":    59,
 	"loadtest/plant":  7,
 	"loadtest/report": 19,
-	"loadtest/sim":    58,
+	"loadtest/sim":    57,
 }
 
 var (
