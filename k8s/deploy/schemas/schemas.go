@@ -1,8 +1,8 @@
-// Package schemas makes JSON Schemas of Kubernetes' objects for kubeconform, from what
-// comes with Kubernetes' own modules: nothing is fetched from a site of schemas.
+// Package schemas makes JSON Schemas of Kubernetes' objects for kubeconform, from files in
+// Kubernetes' Go modules: it downloads no schemas.
 //
-// They are strict (a field that is not known is an error) and self-contained (no
-// file refers to another).
+// They are strict (an unknown field is an error) and self-contained (no file refers to
+// another).
 package schemas
 
 import (
@@ -18,7 +18,7 @@ import (
 
 type schema = map[string]any
 
-// Of two types OpenAPI says "string" only, though numbers are accepted.
+// Types that are "string" in OpenAPI, but also accept numbers.
 var overrides = map[string]schema{
 	"io.k8s.apimachinery.pkg.util.intstr.IntOrString": {"oneOf": []any{schema{"type": "string"}, schema{"type": "integer"}}},
 	"io.k8s.apimachinery.pkg.api.resource.Quantity":   {"oneOf": []any{schema{"type": "string"}, schema{"type": "number"}}},
@@ -70,7 +70,7 @@ func FromCRD(crd []byte, folder string) error {
 		Spec struct {
 			Group string
 			Names struct{ Kind string }
-			// The rest of a version does not matter here.
+			// Versions have more fields, which are not needed here.
 			Versions []struct {
 				Name   string
 				Schema struct{ OpenAPIV3Schema schema }
@@ -86,7 +86,7 @@ func FromCRD(crd []byte, folder string) error {
 	for _, v := range file.Spec.Versions {
 		s := strict(v.Schema.OpenAPIV3Schema, nil)
 		if properties, ok := s["properties"].(schema); ok {
-			properties["metadata"] = schema{"type": "object"} // the API server's own matter
+			properties["metadata"] = schema{"type": "object"} // the API server checks it
 		}
 		if err := write(folder, file.Spec.Group, v.Name, file.Spec.Names.Kind, s); err != nil {
 			return err
@@ -95,8 +95,8 @@ func FromCRD(crd []byte, folder string) error {
 	return nil
 }
 
-// strict returns what kubeconform is to check of s. The definitions that it refers to
-// are added to refs.
+// strict returns the parts of s that kubeconform checks. It adds the definitions that s
+// refers to to refs.
 func strict(s schema, refs map[string]bool) schema {
 	if ref, ok := s["$ref"].(string); ok {
 		name := ref[strings.LastIndexByte(ref, '/')+1:]
@@ -130,7 +130,7 @@ func strict(s schema, refs map[string]bool) schema {
 	return out
 }
 
-// collect adds the definition of name to all, and those that it needs.
+// collect adds the definition of name, and those that it needs, to all.
 func collect(name string, definitions map[string]schema, needs map[string]map[string]bool, all map[string]schema) {
 	if _, ok := all[name]; ok {
 		return
@@ -141,13 +141,13 @@ func collect(name string, definitions map[string]schema, needs map[string]map[st
 	}
 }
 
-// Location is where kubeconform finds the schemas in a folder: its -schema-location.
+// Location returns kubeconform's -schema-location for the schemas in a folder.
 func Location(folder string) string {
 	return filepath.Join(folder, "{{.ResourceKind}}{{.KindSuffix}}.json")
 }
 
-// write writes a file that is called as Location says: <kind>[-<group>]-<version>.json,
-// with the first part of the group only.
+// write writes a file with the name of Location: <kind>[-<group>]-<version>.json, with only
+// the first part of the group.
 func write(folder, group, version, kind string, s schema) error {
 	name := strings.ToLower(kind)
 	if group, _, _ := strings.Cut(group, "."); group != "" {

@@ -1,5 +1,5 @@
-// What checks the manifests and is not for those who use them: a module of its
-// own, so that nobody else sees its dependencies.
+// Tools of the tests of the manifests, in a separate module that keeps their dependencies
+// out of the others.
 module github.com/herdshield/shield/k8s/deploy/tools
 
 go 1.26.0

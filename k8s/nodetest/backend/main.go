@@ -33,7 +33,7 @@ import (
 const longest = time.Minute
 
 func main() {
-	listen := os.Getenv("LISTEN") // as apps have it that are told so
+	listen := os.Getenv("LISTEN") // a common convention for apps
 	if listen == "" {
 		listen = ":8080"
 	}
@@ -74,13 +74,13 @@ type backend struct {
 	stats stats // guarded by mu
 }
 
-// stats is what a backend has seen since it started, or was told to begin anew.
+// stats are a backend's counts since its start, or the last reset.
 type stats struct {
 	Pod      string `json:"pod"`
 	InFlight int    `json:"in_flight"` // now
 	Most     int    `json:"most"`      // of InFlight at any time
-	Requests int    `json:"requests"`  // that came
-	Broken   int    `json:"broken"`    // whose client went away, or whose body did not come
+	Requests int    `json:"requests"`  // in all
+	Broken   int    `json:"broken"`    // their client left, or their body broke off
 }
 
 func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -134,7 +134,7 @@ func (b *backend) leave(ok bool) {
 	}
 }
 
-// seen returns the stats so far. If anew, they count from now on.
+// seen returns the stats so far, and with anew resets them.
 func (b *backend) seen(anew bool) stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()

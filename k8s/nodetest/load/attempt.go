@@ -18,14 +18,14 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// Kinds of answers that are no errors. The kinds of errors are free text: a status,
-// or what happened to the connection.
+// Kinds of answers that are not errors. The kinds of errors are free text: a status, or
+// what happened to the connection.
 const (
 	served  = "served"  // 2xx
 	refused = "refused" // 429 or 503, and Retry-After
 )
 
-// An answer is what became of one attempt.
+// An answer is the outcome of one attempt.
 type answer struct {
 	began  time.Time
 	took   time.Duration
@@ -49,7 +49,7 @@ func (a answer) after() time.Duration {
 	return 20 * time.Millisecond
 }
 
-// told is the status that a clients.Policy is told.
+// told returns the status that a clients.Policy gets.
 func (a answer) told() int {
 	if a.status == 0 {
 		return clients.NoConnection
@@ -57,7 +57,7 @@ func (a answer) told() int {
 	return a.status
 }
 
-// transport returns what client i sends with: one connection that is kept, or one
+// transport returns the transport of client i: with one keep-alive connection, or a new one
 // for each attempt.
 func (l *load) transport(i int, keep bool) *http.Transport {
 	dialer := net.Dialer{Timeout: l.timeout}
@@ -86,8 +86,8 @@ func addressAfter(first netip.Addr, i int) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// attempt sends one request and reads the whole answer. It is not cut off when the
-// load ends, but by the time-out.
+// attempt sends one request and reads the whole answer. Only the timeout cuts it off, not
+// the end of the load.
 func (l *load) attempt(t *http.Transport) answer {
 	ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
 	defer cancel()
@@ -99,7 +99,7 @@ func (l *load) attempt(t *http.Transport) answer {
 	if l.host != "" {
 		req.Host = l.host
 	}
-	if l.body > 0 { // set here, so that there is no GetBody: it must not be sent again
+	if l.body > 0 { // set here, without GetBody: it must not be sent again
 		req.Body = io.NopCloser(bytes.NewReader(make([]byte, l.body)))
 		req.ContentLength = int64(l.body)
 	}
@@ -128,7 +128,7 @@ func (l *load) attempt(t *http.Transport) answer {
 	return a
 }
 
-// kindOf says in a few words what happened to a connection.
+// kindOf describes in a few words what happened to a connection.
 func kindOf(err error) string {
 	var timeout net.Error
 	switch {

@@ -12,7 +12,7 @@ import (
 )
 
 // TestAttempt sends to a server that answers in many ways, on a connection that has
-// been used before: whatever happens, the server sees a request once.
+// been used before: the server always sees a request once.
 func TestAttempt(t *testing.T) {
 	var came atomic.Int32
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -70,7 +70,7 @@ func TestAttempt(t *testing.T) {
 	}
 }
 
-// TestHerd has a herd come to a server that refuses every client once.
+// TestHerd sends a herd to a server that refuses every client once.
 func TestHerd(t *testing.T) {
 	var came atomic.Int32
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -31,7 +31,7 @@ func steady(ctx context.Context, l *load) {
 	all.Wait()
 }
 
-// rate runs until ctx ends, and waits for what is in flight then.
+// rate runs until ctx ends, and waits for the requests in flight.
 func rate(ctx context.Context, l *load) {
 	transports := make([]*http.Transport, l.clients)
 	for i := range transports {
@@ -59,7 +59,7 @@ func rate(ctx context.Context, l *load) {
 	all.Wait()
 }
 
-// herd ends when all clients have, or when ctx does.
+// herd ends when all its clients have ended, or ctx has.
 func herd(ctx context.Context, l *load) {
 	var all sync.WaitGroup
 	for i := range l.clients {
@@ -72,7 +72,7 @@ func herd(ctx context.Context, l *load) {
 	all.Wait()
 }
 
-// client is the life of one of a herd.
+// client runs one client of a herd.
 func (l *load) client(ctx context.Context, t *http.Transport) {
 	began, gap := time.Now(), time.Duration(0)
 	for n := 1; ; n++ {

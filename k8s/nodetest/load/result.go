@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A result is what came of a load. Times are since its start.
+// A result has the outcome of a load. Times are since its start.
 type result struct {
 	Started  string  `json:"started"` // RFC 3339
 	Took     float64 `json:"took_s"`
@@ -32,13 +32,13 @@ type result struct {
 	P99 float64 `json:"p99_ms"`
 	Max float64 `json:"max_ms"`
 
-	// Seconds is how many requests that were begun in each second were served.
+	// Seconds is, for each second, how many requests that began in it were served.
 	Seconds []int `json:"served_by_second"`
 
 	Herd *herdResult `json:"herd,omitempty"`
 }
 
-// A fault is an error, of which the first ones are told.
+// A fault is an error; a result lists the first ones.
 type fault struct {
 	At   float64 `json:"at_s"`
 	Kind string  `json:"kind"`
@@ -51,7 +51,7 @@ type pod struct {
 	Most   int `json:"most_in_flight"`
 }
 
-// A herdResult is how the clients of a herd fared.
+// A herdResult has the outcomes of a herd's clients.
 type herdResult struct {
 	Clients    int     `json:"clients"`
 	Served     int     `json:"served"`
@@ -69,13 +69,13 @@ const (
 	maxTook    = 2_000_000 // latencies that are kept
 )
 
-// A load counts what becomes of its requests. It is safe for concurrent use.
+// A load counts the outcomes of its requests. It is safe for concurrent use.
 type load struct {
 	config
 	dialled atomic.Int64
 	start   time.Time
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	result  result
 	took    []float64 // ms, of those served
 	waits   time.Duration
@@ -166,7 +166,7 @@ func (l *load) leave(ok bool, after time.Duration) {
 	l.waits += after
 }
 
-// end returns the result. Nothing is recorded any more.
+// end returns the result, and ends the recording.
 func (l *load) end() result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
