@@ -44,7 +44,7 @@ type Lines struct {
 	Read     int
 	Other    int // of other loggers
 	Broken   int // that could not be read, or were longer than 1 MiB
-	Untimed  int // requests without a duration, or with one of unknown unit: whole numbers, if most are
+	Untimed  int // requests without a duration, or with one of unknown unit: a whole number
 	Coarse   int // requests whose time is in whole seconds
 	Backward int // times that the clock went back by more than ten minutes
 	Unsorted int // requests more than a second older than one before them in their piece

@@ -18,9 +18,7 @@ import (
 type request struct {
 	end     time.Time     // when it had been answered
 	took    time.Duration // until then, since it came
-	untimed bool          // the line does not say how long it took
-	whole   bool          // took is in seconds if the log's durations are
-	exact   bool          // took is a number with a fraction, so they are
+	untimed bool          // the line has no duration, or one of unknown unit
 	coarse  bool          // end is in whole seconds
 	client  uint64        // a hash of the client
 	what    uint64        // a hash of method, host and path
@@ -123,8 +121,8 @@ func parse(text []byte) (request, error) {
 		status: *l.Status,
 		stream: *l.Status == http.StatusSwitchingProtocols || strings.HasPrefix(value(l.Headers.ContentType), "text/event-stream"),
 	}
-	r.took, r.whole, ok = parseDuration(l.Duration)
-	r.untimed, r.exact = !ok, ok && !r.whole && l.Duration[0] != '"' && r.took > 0
+	r.took, ok = parseDuration(l.Duration)
+	r.untimed = !ok
 	if r.refused() {
 		r.seconds = retryAfter(value(l.Headers.RetryAfter), end)
 		if ms, err := strconv.ParseInt(value(l.Headers.RetryAfterMs), 10, 64); err == nil && ms > 0 {
@@ -244,24 +242,20 @@ func parseTime(raw json.RawMessage) (time.Time, bool) {
 // nanoseconds.
 func sane(t time.Time) bool { return t.Year() >= 1971 && t.Year() < 2250 }
 
-// parseDuration reads seconds with a fraction, or text like 1.5ms. A whole number may be of
-// nanoseconds or milliseconds. It is read as seconds up to maxWait, with whole true: the
-// rest of the log decides whether that is right.
-func parseDuration(raw json.RawMessage) (d time.Duration, whole, ok bool) {
+// parseDuration reads seconds with a fraction, or text like 1.5ms. The unit of a whole
+// number is unknown: Caddy writes nanoseconds and milliseconds so, and seconds only if by
+// chance no nanosecond is left over.
+func parseDuration(raw json.RawMessage) (d time.Duration, ok bool) {
 	if len(raw) == 0 {
-		return 0, false, false
+		return 0, false
 	}
 	if raw[0] == '"' {
 		d, err := time.ParseDuration(string(bytes.Trim(raw, `"`)))
-		return min(d, maxWait), false, err == nil && d >= 0
+		return min(d, maxWait), err == nil && d >= 0
 	}
 	s, err := strconv.ParseFloat(string(raw), 64)
-	if err != nil || s < 0 {
-		return 0, false, false
+	if err != nil || s < 0 || s != 0 && !bytes.ContainsAny(raw, ".eE") {
+		return 0, false
 	}
-	whole = s != 0 && !bytes.ContainsAny(raw, ".eE")
-	if whole && s > maxWait.Seconds() {
-		return 0, false, false
-	}
-	return bounded(s), whole, true
+	return bounded(s), true
 }

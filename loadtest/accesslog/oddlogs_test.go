@@ -242,8 +242,8 @@ func TestSteadyIsNotLate(t *testing.T) {
 	}
 }
 
-// Durations of whole seconds are seconds where others have fractions.
-func TestWholeSeconds(t *testing.T) {
+// Durations that are whole numbers have an unknown unit, and do not count.
+func TestWholeNumbers(t *testing.T) {
 	line := func(i int, duration string) string {
 		return fmt.Sprintf(`{"logger":"http.log.access","ts":%.3f,"request":{"remote_ip":"192.0.2.1","method":"GET","host":"a","uri":"/"},"duration":%s,"status":200}`+"\n", 1768478400.001+float64(i), duration)
 	}
@@ -252,14 +252,13 @@ func TestWholeSeconds(t *testing.T) {
 		untimed   int
 		mean      time.Duration
 	}{
-		"the last":               {[]string{"0.5", "1.5", "1"}, 0, time.Second},
-		"the first":              {[]string{"1", "0.5", "1.5"}, 0, time.Second},
-		"with a point":           {[]string{"1.0", "1.0", "1.0"}, 0, time.Second},
-		"an exponent":            {[]string{"1e0", "5e-1", "1.5"}, 0, time.Second},
-		"text":                   {[]string{`"1s"`, `"1s"`}, 0, time.Second},
-		"nothing but whole ones": {[]string{"1", "2", "3", "0"}, 3, 0},
-		"most are whole ones":    {[]string{"100", "200", "0.3", "300", "400"}, 4, 300 * time.Millisecond},
-		"too long for seconds":   {[]string{"0.5", "0.5", "120000000"}, 1, 500 * time.Millisecond},
+		"with a point":     {[]string{"1.0", "1.0", "1.0"}, 0, time.Second},
+		"an exponent":      {[]string{"1e0", "5e-1", "1.5"}, 0, time.Second},
+		"text":             {[]string{`"1s"`, `"1s"`}, 0, time.Second},
+		"zero":             {[]string{"0", "0.5", "1"}, 1, 250 * time.Millisecond},
+		"only whole ones":  {[]string{"1", "2", "3", "100"}, 4, 0},
+		"among fractions":  {[]string{"0.5", "1.5", "120000000"}, 1, time.Second},
+		"none, or no time": {[]string{`"x"`, "-1", "0.3"}, 2, 300 * time.Millisecond},
 	} {
 		var log strings.Builder
 		for i, d := range c.durations {

@@ -36,7 +36,6 @@ func Read(r io.Reader) (*Estimate, error) {
 	}
 	t := newTally()
 	err := eachLine(in, t.line)
-	t.release()
 	if t.e.Requests == 0 {
 		if err != nil {
 			return nil, fmt.Errorf("access log: %w", err)
@@ -91,17 +90,10 @@ type tally struct {
 	last  time.Time // of the last line that is not stray
 	apart []request // more than ten minutes from last: perhaps stray
 	jumps int       // times that the log went on there
-
-	// Requests are held until it is known whether whole numbers are seconds.
-	held              []request
-	known             bool
-	wholes, fractions int // of durations
 }
 
-const (
-	minRun  = 10   // lines in a row that are not stray
-	maxHeld = 1000 // requests
-)
+// minRun is how many lines in a row are not stray.
+const minRun = 10
 
 // A stretch is a time from begin to end.
 type stretch struct{ begin, end time.Time }
@@ -128,47 +120,12 @@ func (t *tally) line(text []byte) {
 	}
 	switch r, err := parse(text); err {
 	case nil:
-		t.unit(r)
+		t.request(r)
 	case errOther:
 		t.e.Lines.Other++
 	default:
 		t.e.Lines.Broken++
 	}
-}
-
-// unit decides whether a duration that is a whole number is in seconds: if at least as many
-// durations have fractions. At the beginning it holds requests until the first that has.
-func (t *tally) unit(r request) {
-	if r.whole {
-		t.wholes++
-	}
-	if r.exact {
-		t.fractions++
-	}
-	if !t.known {
-		t.held = append(t.held, r)
-		if r.exact || len(t.held) == maxHeld {
-			t.release()
-		}
-		return
-	}
-	t.timed(r)
-}
-
-// release counts the requests that were held.
-func (t *tally) release() {
-	t.known = true
-	for _, r := range t.held {
-		t.timed(r)
-	}
-	t.held = nil
-}
-
-func (t *tally) timed(r request) {
-	if r.whole && t.fractions < t.wholes {
-		r.untimed, r.took = true, 0
-	}
-	t.request(r)
 }
 
 // request counts a request. One that is far from the last in time waits until it is known
