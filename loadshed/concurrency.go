@@ -26,11 +26,6 @@ const (
 	// crowdShare is the share of the limit, in tenths, that a client with far more in
 	// flight than its share has to stay within, where no lower class is left.
 	crowdShare = 7
-
-	// maxAbortServices is how many mean times of service a request counts as, at most,
-	// whose client has gone. Ours: enough to be seen as an overload, and few enough
-	// that long polls do not outweigh what is served beside them.
-	maxAbortServices = 8
 )
 
 // A Concurrency is all that is known of one backend's requests in flight: how many
@@ -70,32 +65,6 @@ type Entrant struct {
 	Reserve  int           // tenths of a third of the limit that it has to leave to others
 	Deadline time.Duration // until when its client waits, 0 if that is not known
 	Route    uint8         // its kind of work, 0 to Routes-1
-}
-
-// A Place is what one request holds of a Concurrency. The zero Place holds nothing.
-type Place struct {
-	c     *Concurrency // nil: it holds nothing
-	plan  *Plan
-	at    time.Duration // since when
-	wait  *Waiter       // while it is in the queue
-	crowd uint64        // the client that it is counted for in crowds, 0 if it is not
-	limit uint64        // the same, in perClient
-	route uint8
-	probe bool // it was let through during a pause
-}
-
-// Held reports whether there is anything that Leave gives back, or has to hear.
-func (pl *Place) Held() bool { return pl.c != nil }
-
-// Waits reports whether the request is in the queue.
-func (pl *Place) Waits() bool { return pl.wait != nil }
-
-// Verdict returns a channel that receives one verdict on a request that Waits.
-func (pl *Place) Verdict() <-chan Verdict { return pl.wait.C }
-
-// Watch has the Place hear how its request ends, though it takes no place in flight.
-func (pl *Place) Watch(c *Concurrency, p *Plan, now time.Duration) {
-	pl.c, pl.plan, pl.at = c, p, now
 }
 
 // An Entry is what Enter has decided.
@@ -399,92 +368,6 @@ func (c *Concurrency) Tick(now time.Duration, p *Plan, headroom bool) {
 		}
 	}
 	c.releaseOrphans(now)
-}
-
-// An Outcome says how an admitted request ended.
-type Outcome uint8
-
-// The outcomes.
-const (
-	Served     Outcome = iota // the response is complete
-	Detached                  // it says nothing, or goes on without its place in flight: an upgraded connection, a stream of events, a client that is slow itself
-	Aborted                   // the client has gone before there was a response; the backend may not know
-	TimedOut                  // the backend took too long
-	Overloaded                // the backend says that it cannot, or cannot be reached: 502, 503, 504
-)
-
-// Serves notes that the backend serves: it asks no longer to be left alone.
-func (pl *Place) Serves(now time.Duration) {
-	if pl.c == nil {
-		return
-	}
-	pl.c.busy.forget()
-	if pl.probe {
-		pl.c.pause.End(now)
-	}
-}
-
-// Leave gives back what a request holds. It is to be called once for each Place that
-// is Held, when the request has ended.
-func (pl *Place) Leave(now time.Duration, o Outcome) {
-	c, p := pl.c, pl.plan
-	if c == nil {
-		return
-	}
-	c.uncount(pl)
-	if o == Served {
-		pl.Serves(now)
-	}
-	if !p.Limits() {
-		c.leaveClient(pl)
-		return
-	}
-	took, inFlight := now-pl.at, c.gate.InFlight()
-	signal, took := c.leaveGate(now, took, o, pl)
-	c.leaveClient(pl)
-	if p.adaptive {
-		if change, ok := c.adaptive.Done(now, took, signal, pl.route, inFlight, p.law); ok {
-			c.changes.add(change)
-		}
-	}
-	if c.queue.Len() > 0 {
-		c.wake(now)
-	}
-}
-
-// leaveGate gives back a place in flight, and returns what the end of the request says
-// of the backend, and the time that it counts as.
-func (c *Concurrency) leaveGate(now, took time.Duration, o Outcome, pl *Place) (Signal, time.Duration) {
-	switch o {
-	case Served:
-		c.gate.Leave(now, took)
-		return SignalServed, took
-	case TimedOut:
-		c.gate.Leave(now, took)
-		return SignalTimedOut, took
-	case Overloaded: // the time that it took says nothing
-		c.gate.Detach(now)
-		c.failed.Add(1)
-		return SignalOverloaded, took
-	case Aborted:
-		// The backend usually works on, for what such a request takes.
-		rest := c.gate.Service() - took
-		if pl.plan.adaptive && rest > 0 && c.orphans.Keep(now+rest, pl.limit) {
-			pl.limit = 0 // it leaves with the orphan
-		} else {
-			c.gate.Detach(now)
-		}
-		if rest > 0 {
-			return SignalNone, took
-		}
-		// It has taken at least this long, and how long it would have taken is not
-		// known. If nothing were made of that, a backend that is too slow for its
-		// clients' patience would never be seen to be.
-		return SignalAbandoned, min(took, maxAbortServices*max(c.gate.Service(), time.Millisecond))
-	default:
-		c.gate.Detach(now)
-		return SignalNone, took
-	}
 }
 
 // ConcurrencyStats is a snapshot of a Concurrency.
