@@ -2,22 +2,20 @@ package shield
 
 import (
 	"go/ast"
-	"go/parser"
-	"go/token"
-	"io/fs"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/herdshield/shield/internal/house"
 )
 
 const module = "github.com/herdshield/shield"
 
-// house says what each folder may import, besides the standard library. Arrows
+// rules say what each folder may import, besides the standard library. Arrows
 // point one way: what decides knows nothing of what serves. Folders inherit from
 // the nearest one above that is listed.
-var house = map[string]struct {
+var rules = map[string]struct {
 	own     []string // packages of this module
 	foreign bool     // packages of other modules
 	but     string   // the one package of another module, if not foreign
@@ -36,8 +34,8 @@ var house = map[string]struct {
 }
 
 func TestArrowsPointOneWay(t *testing.T) {
-	eachFile(t, func(path, folder string, file *ast.File) {
-		rule := house[folder]
+	for _, file := range files(t) {
+		path, folder, rule := file.Path, file.Folder, rules[file.Folder]
 		for _, spec := range file.Imports {
 			name, err := strconv.Unquote(spec.Path.Value)
 			if err != nil {
@@ -63,7 +61,7 @@ func TestArrowsPointOneWay(t *testing.T) {
 				}
 			}
 		}
-	})
+	}
 }
 
 // The root package composes three organs. It knows each by the types that stand for it
@@ -90,22 +88,22 @@ var organs = map[string][]string{
 
 func TestTheRootKnowsOrgansAsWholes(t *testing.T) {
 	used := map[string]bool{}
-	eachFile(t, func(path, folder string, file *ast.File) {
-		if folder != "." {
-			return
+	for _, file := range files(t) {
+		if file.Folder != "." {
+			continue
 		}
-		ast.Inspect(file, func(n ast.Node) bool {
+		ast.Inspect(file.File, func(n ast.Node) bool {
 			if sel, ok := n.(*ast.SelectorExpr); ok {
 				if pkg, ok := sel.X.(*ast.Ident); ok && organs[pkg.Name] != nil && pkg.Obj == nil {
 					used[pkg.Name+"."+sel.Sel.Name] = true
 					if !slices.Contains(organs[pkg.Name], sel.Sel.Name) {
-						t.Errorf("%s uses %s.%s: what concerns one organ only belongs into its package", path, pkg.Name, sel.Sel.Name)
+						t.Errorf("%s uses %s.%s: what concerns one organ only belongs into its package", file.Path, pkg.Name, sel.Sel.Name)
 					}
 				}
 			}
 			return true
 		})
-	})
+	}
 	for organ, names := range organs {
 		for _, name := range names {
 			if !used[organ+"."+name] {
@@ -116,132 +114,62 @@ func TestTheRootKnowsOrgansAsWholes(t *testing.T) {
 }
 
 // maxFields is how many fields a struct of the root package may have that is no
-// configuration, and maxLines how long a function may be, in the whole module.
-const (
-	maxFields = 12
-	maxLines  = 60
-)
+// configuration.
+const maxFields = 12
 
 // configuration lists the structs that say what an operator set, or what was counted.
 var configuration = []string{"Config", "Zone", "Request", "Decision", "settings", "ShedStats", "BackendStats"}
 
 func TestStructsAndFunctionsAreSmall(t *testing.T) {
-	eachFile(t, func(path, folder string, file *ast.File) {
-		ast.Inspect(file, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.TypeSpec:
-				s, ok := n.Type.(*ast.StructType)
-				if !ok || folder != "." || slices.Contains(configuration, n.Name.Name) {
-					break
-				}
-				fields := 0
+	for _, file := range files(t) {
+		for name, wrong := range file.LongFunctions() {
+			if !slices.Contains(tooLong, name) {
+				t.Error(wrong)
+			}
+		}
+		if file.Folder != "." {
+			continue
+		}
+		ast.Inspect(file.File, func(n ast.Node) bool {
+			typ, ok := n.(*ast.TypeSpec)
+			if !ok || slices.Contains(configuration, typ.Name.Name) {
+				return true
+			}
+			fields := 0
+			if s, ok := typ.Type.(*ast.StructType); ok {
 				for _, f := range s.Fields.List {
 					fields += max(1, len(f.Names))
 				}
-				if fields > maxFields {
-					t.Errorf("%s: %s has %d fields, want at most %d", path, n.Name.Name, fields, maxFields)
-				}
-			case *ast.FuncDecl:
-				if n.Body == nil || isTable(n.Body) {
-					break
-				}
-				if slices.Contains(tooLong, n.Name.Name) {
-					break
-				}
-				if lines := files.Position(n.End()).Line - files.Position(n.Pos()).Line + 1; lines > maxLines {
-					t.Errorf("%s: %s has %d lines, want at most %d", path, n.Name.Name, lines, maxLines)
-				}
+			}
+			if fields > maxFields {
+				t.Errorf("%s: %s has %d fields, want at most %d", file.Path, typ.Name.Name, fields, maxFields)
 			}
 			return true
 		})
-	})
+	}
 }
 
 // tooLong are functions that are still to be split.
 var tooLong = []string{"config", "parse", "run", "plan", "judge", "WriteTable", "estimate", "overTime", "result", "newRun", "play", "newWording"}
 
-// isTable reports whether a function is a list for the most part: one statement that
-// takes more than half of it.
-func isTable(body *ast.BlockStmt) bool {
-	whole := files.Position(body.End()).Line - files.Position(body.Pos()).Line
-	for _, s := range body.List {
-		list := false
-		switch s := s.(type) {
-		case *ast.ReturnStmt, *ast.AssignStmt, *ast.DeclStmt, *ast.RangeStmt:
-			ast.Inspect(s, func(n ast.Node) bool {
-				if c, ok := n.(*ast.CompositeLit); ok {
-					list = list || 2*(files.Position(c.End()).Line-files.Position(c.Pos()).Line) > whole
-				}
-				return !list
-			})
-		case *ast.SwitchStmt:
-			list = 2*(files.Position(s.End()).Line-files.Position(s.Pos()).Line) > whole && len(s.Body.List) > 12
-		}
-		if list {
-			return true
-		}
-	}
-	return false
-}
-
-// files knows where everything stands that eachFile has visited.
-var files = token.NewFileSet()
-
 // Decisions take now as an argument, so that simulations, tests and the
 // server run the same code.
 func TestNoClockInTheCore(t *testing.T) {
-	clocks := []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"}
-	eachFile(t, func(path, folder string, file *ast.File) {
-		rule := house[folder]
-		if rule.clock == nil || slices.Contains(rule.clock, path) {
-			return
+	for _, file := range files(t) {
+		rule := rules[file.Folder]
+		if rule.clock == nil || slices.Contains(rule.clock, file.Path) {
+			continue
 		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			if sel, ok := n.(*ast.SelectorExpr); ok {
-				if pkg, ok := sel.X.(*ast.Ident); ok && pkg.Name == "time" && slices.Contains(clocks, sel.Sel.Name) {
-					t.Errorf("%s uses time.%s: %s", path, sel.Sel.Name, rule.why)
-				}
-			}
-			return true
-		})
-	})
+		for _, use := range file.Clocks() {
+			t.Errorf("%s uses %s: %s", file.Path, use, rule.why)
+		}
+	}
 }
 
-// eachFile visits the Go files of this module, tests excepted.
-func eachFile(t *testing.T, visit func(path, folder string, file *ast.File)) {
+// files returns the Go files of this module, tests excepted.
+func files(t *testing.T) []house.File {
 	t.Helper()
-	visited := map[string]int{}
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() {
-			if nested, _ := filepath.Glob(filepath.Join(path, "go.mod")); path != "." && (len(nested) > 0 || strings.HasPrefix(d.Name(), ".")) {
-				return filepath.SkipDir // a module of its own
-			}
-			return nil
-		}
-		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return nil
-		}
-		folder, _, _ := strings.Cut(filepath.ToSlash(filepath.Dir(path)), "/")
-		if _, ok := house[folder]; !ok {
-			t.Errorf("%s stands in a folder that has no rule here", path)
-		}
-		file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return err
-		}
-		visited[folder]++
-		visit(path, folder, file)
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for folder := range house {
-		if visited[folder] == 0 {
-			t.Errorf("no files in %s: the rule is out of date", folder)
-		}
-	}
+	all := house.Files(t)
+	house.CheckFolders(t, all, rules)
+	return all
 }

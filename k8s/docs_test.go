@@ -222,11 +222,11 @@ func TestNginxAnnotations(t *testing.T) {
 // All reasons of Events are in their table.
 func TestReasons(t *testing.T) {
 	reasons := map[string]bool{}
-	eachFile(t, func(_, folder string, file *ast.File) {
-		if folder != "translate" && folder != "ingress" {
-			return
+	for _, file := range files(t) {
+		if file.Folder != "translate" && file.Folder != "ingress" {
+			continue
 		}
-		ast.Inspect(file, func(n ast.Node) bool {
+		ast.Inspect(file.File, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.ValueSpec: // ReasonX = "X"
 				for i, name := range n.Names {
@@ -241,7 +241,7 @@ func TestReasons(t *testing.T) {
 			}
 			return true
 		})
-	})
+	}
 	if len(reasons) < 15 {
 		t.Fatalf("there are only %d reasons", len(reasons))
 	}

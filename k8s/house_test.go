@@ -3,24 +3,21 @@
 package k8s_test
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/herdshield/shield/internal/house"
 )
 
 const module = "github.com/herdshield/shield/k8s"
 
-// house says what each folder may import besides the standard library. Arrows point
+// rules say what each folder may import besides the standard library. Arrows point
 // one way: what decides knows neither Kubernetes nor Caddy.
-var house = map[string]struct {
+var rules = map[string]struct {
 	own   []string // packages of this module
 	shell bool     // packages of other modules, shield's own excepted: Caddy, Prometheus
 	kube  bool     // Kubernetes' modules
@@ -46,8 +43,8 @@ var house = map[string]struct {
 var wired = []string{"ingress/app.go", "ingress/controller.go", "ingress/metrics.go"}
 
 func TestArrowsPointOneWay(t *testing.T) {
-	eachFile(t, func(path, folder string, file *ast.File) {
-		rule := house[folder]
+	for _, file := range files(t) {
+		path, folder, rule := file.Path, file.Folder, rules[file.Folder]
 		for _, spec := range file.Imports {
 			name, err := strconv.Unquote(spec.Path.Value)
 			if err != nil {
@@ -78,30 +75,32 @@ func TestArrowsPointOneWay(t *testing.T) {
 				}
 			}
 		}
-	})
+	}
 }
 
 // Code that decides takes now as an argument, so that tests and the server run the same
 // code.
 func TestNoClockInTheCore(t *testing.T) {
-	clocks := []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"}
-	eachFile(t, func(path, folder string, file *ast.File) {
-		rule := house[folder]
-		if rule.clock == nil || slices.Contains(rule.clock, path) {
-			return
+	for _, file := range files(t) {
+		rule := rules[file.Folder]
+		if rule.clock == nil || slices.Contains(rule.clock, file.Path) {
+			continue
 		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			if sel, ok := n.(*ast.SelectorExpr); ok {
-				if pkg, ok := sel.X.(*ast.Ident); ok && (pkg.Name == "time" && slices.Contains(clocks, sel.Sel.Name) || pkg.Name == "shield" && sel.Sel.Name == "Now") {
-					t.Errorf("%s uses %s.%s: %s", path, pkg.Name, sel.Sel.Name, rule.why)
-				}
-			}
-			return true
-		})
-	})
+		for _, use := range file.Clocks() {
+			t.Errorf("%s uses %s: %s", file.Path, use, rule.why)
+		}
+	}
 }
 
-// The program has of client-go what it needs: the rest would make it 27 MB larger.
+func TestFunctionsAreShort(t *testing.T) {
+	for _, file := range files(t) {
+		for _, wrong := range file.LongFunctions() {
+			t.Error(wrong)
+		}
+	}
+}
+
+// The program links only the needed parts of client-go: all of it is 27 MB more.
 func TestClientGoIsNarrow(t *testing.T) {
 	cmd := exec.Command("go", "list", "-deps", "./cmd/shield-ingress")
 	cmd.Stderr = os.Stderr
@@ -126,42 +125,10 @@ func TestClientGoIsNarrow(t *testing.T) {
 	}
 }
 
-// eachFile visits the Go files of this module, tests excepted.
-func eachFile(t *testing.T, visit func(path, folder string, file *ast.File)) {
+// files returns the Go files of this module, tests excepted.
+func files(t *testing.T) []house.File {
 	t.Helper()
-	visited := map[string]bool{}
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() {
-			if nested, _ := filepath.Glob(filepath.Join(path, "go.mod")); path != "." && len(nested) > 0 {
-				return filepath.SkipDir // a module of its own
-			}
-			return nil
-		}
-		path = filepath.ToSlash(path)
-		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || path == "testbed/wrapper.go" { // run by testbed/build, alone
-			return nil
-		}
-		folder, _, _ := strings.Cut(path, "/")
-		if _, ok := house[folder]; !ok {
-			t.Errorf("%s stands in a folder that has no rule here", path)
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return err
-		}
-		visited[folder] = true
-		visit(path, folder, file)
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for folder := range house {
-		if !visited[folder] {
-			t.Errorf("no files in %s: the rule is out of date", folder)
-		}
-	}
+	all := house.Files(t, "testbed/wrapper.go") // run by testbed/build, alone
+	house.CheckFolders(t, all, rules)
+	return all
 }
