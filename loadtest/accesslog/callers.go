@@ -54,7 +54,7 @@ func inc(n *uint16) { *n = max(*n, *n+1) }
 
 // came records a request of the client, and returns its attempt number.
 func (c *caller) came(r request) (attempt int32) {
-	at := time.Duration(r.came().UnixNano())
+	at := since1970(r.came())
 	var best *wait
 	for i := range c.waits {
 		w := &c.waits[i]
@@ -147,7 +147,7 @@ func (c *caller) refused(r request, attempt int32) (lost bool) {
 		free, lost = &c.waits[c.next], true
 		c.next = (c.next + 1) % openWaits
 	}
-	*free = wait{r.what, time.Duration(r.end.UnixNano()), r.seconds, r.millis, attempt, r.coarse}
+	*free = wait{r.what, since1970(r.end), r.seconds, r.millis, attempt, r.coarse}
 	return lost
 }
 

@@ -31,6 +31,9 @@ type request struct {
 // came is when the request arrived.
 func (r request) came() time.Time { return r.end.Add(-r.took) }
 
+// since1970 is t as a Duration.
+func since1970(t time.Time) time.Duration { return time.Duration(t.UnixNano()) }
+
 // refused reports whether the request was rejected, so that the client may retry.
 func (r request) refused() bool {
 	return r.status == http.StatusTooManyRequests || r.overloaded()

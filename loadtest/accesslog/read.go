@@ -95,8 +95,8 @@ type tally struct {
 // minRun is how many lines in a row are not stray.
 const minRun = 10
 
-// A stretch is a time from begin to end.
-type stretch struct{ begin, end time.Time }
+// A stretch is a time from begin to end, since 1970.
+type stretch struct{ begin, end time.Duration }
 
 // maxStretches bounds tally.covered.
 const maxStretches = 1000
@@ -177,8 +177,7 @@ func (t *tally) place(r request) {
 	}
 	if r.end.Before(e.From) {
 		e.From = r.end
-	}
-	if r.end.After(e.To) {
+	} else if r.end.After(e.To) {
 		e.To = r.end
 	}
 	if r.end.Before(t.now.Add(-time.Second)) {
@@ -240,32 +239,22 @@ func (t *tally) count(r request) {
 func (t *tally) endPiece() {
 	t.e.Pieces++
 	t.e.Span += t.now.Sub(t.begin)
-	t.e.Overlap += t.cover(stretch{t.begin, t.now})
+	t.e.Overlap += t.cover(stretch{since1970(t.begin), since1970(t.now)})
 	t.arrivals.end(t.now.Unix())
-	t.callers.end(time.Duration(t.now.UnixNano()))
+	t.callers.end(since1970(t.now))
 }
 
 // cover adds a stretch to those covered, and returns how much of it already was.
 func (t *tally) cover(s stretch) (already time.Duration) {
 	var rest []stretch
 	for _, c := range t.covered {
-		begin, end := c.begin, c.end
-		if begin.Before(s.begin) {
-			begin = s.begin
-		}
-		if end.After(s.end) {
-			end = s.end
-		}
-		if already += max(0, end.Sub(begin)); end.Before(begin) {
+		begin, end := max(c.begin, s.begin), min(c.end, s.end)
+		if end < begin {
 			rest = append(rest, c)
 			continue
 		}
-		if c.begin.Before(s.begin) {
-			s.begin = c.begin
-		}
-		if c.end.After(s.end) {
-			s.end = c.end
-		}
+		already += end - begin
+		s = stretch{min(c.begin, s.begin), max(c.end, s.end)}
 	}
 	if len(rest) < maxStretches {
 		rest = append(rest, s)
