@@ -28,7 +28,8 @@ var rules = map[string]struct {
 	".":           {own: []string{"limiter", "loadshed", "pushback"}, clock: []string{"clock.go"}, why: "the Guard composes the three, and knows no Caddy"},
 	"shieldgrpc":  {own: []string{".", "limiter", "loadshed"}, foreign: true, why: "the interceptor knows the Guard, and HTTP no more than the Guard does"},
 	"caddymodule": {own: []string{".", "limiter", "loadshed", "pushback", "caddymodule"}, foreign: true, why: "the handler knows the Guard, and no simulator"},
-	"loadtest":    {own: []string{".", "limiter", "loadshed", "pushback", "loadtest"}, foreign: true, why: "load tests drive the Guard as any program would"},
+	"chart":       {clock: []string{}, why: "charts do not know what they are about"},
+	"loadtest":    {own: []string{".", "limiter", "loadshed", "pushback", "chart", "loadtest"}, foreign: true, why: "load tests drive the Guard as any program would"},
 	"internal":    {own: []string{".", "caddymodule"}, foreign: true, why: "what a config file says has nothing to do with what runs"},
 	"cmd":         {own: []string{".", "limiter", "loadshed", "pushback", "caddymodule", "internal", "loadtest"}, foreign: true, why: "commands wire everything"},
 }

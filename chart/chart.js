@@ -1,0 +1,214 @@
+"use strict";
+// Chart draws figures, as the Go type Figure describes them, into a page: a row of
+// charts with the same axes. Charts on one page share a cursor, which follows the
+// pointer, a finger, or the arrow keys. All text is set as text, never as HTML.
+const Chart = (() => {
+  const NS = "http://www.w3.org/2000/svg";
+  const HIGH = 200, TOP = 8, BOTTOM = 38, RIGHT = 14, LETTER = 6.4;
+  const shown = new Set(); // charts that share the cursor
+  let patterns = 0;
+
+  // add appends a new element with these attributes and this text.
+  function add(parent, name, attributes = {}, text) {
+    const svg = name === "svg" || parent.namespaceURI === NS;
+    const e = svg ? document.createElementNS(NS, name) : document.createElement(name);
+    for (const key in attributes) e.setAttribute(key, attributes[key]);
+    if (text !== undefined) e.textContent = text;
+    parent.append(e);
+    return e;
+  }
+
+  // number writes v with at most four digits, or all before the point.
+  function number(v) {
+    const digits = { maximumSignificantDigits: Math.abs(v) >= 1000 ? 15 : 4 };
+    return (Math.abs(v) >= 1000 ? Math.round(v) : v + 0).toLocaleString("en", digits);
+  }
+
+  // scale returns a function from values on an axis to pixels, 0 to length. A value
+  // beyond the axis is at its end.
+  function scale(axis, length) {
+    const f = axis.log ? v => Math.log10(Math.max(v, axis.min)) : v => v;
+    const least = f(axis.min), span = f(axis.max) - least || 1;
+    return v => length * Math.min(1, Math.max(0, (f(v) - least) / span));
+  }
+
+  // ticks returns about n round values on an axis, or its powers of ten.
+  function ticks(axis, n) {
+    const at = [];
+    if (axis.log) {
+      for (let v = axis.min; v <= axis.max * 1.0001; v *= 10) at.push(v);
+      return at;
+    }
+    const span = axis.max - axis.min || 1;
+    let step = 10 ** Math.floor(Math.log10(span / n));
+    step *= [1, 2, 5, 10].find(times => span / (times * step) <= n + 1e-9) || 10;
+    for (let i = Math.ceil(axis.min / step - 1e-9); i * step <= axis.max + step * 1e-9; i++) at.push(i * step);
+    return at;
+  }
+
+  // path returns a line of steps through values, down to base if that is given.
+  function path(values, left, x, y, base) {
+    let d = "", last;
+    values.forEach((v, i) => {
+      const at = y(v).toFixed(1);
+      if (at === last) return;
+      last = at;
+      d += d ? `H${x(i).toFixed(1)}V${at}` : base === undefined ? `M${left} ${at}` : `M${left} ${base}V${at}`;
+    });
+    if (!d) return "";
+    return d + `H${x(values.length).toFixed(1)}` + (base === undefined ? "" : `V${base}Z`);
+  }
+
+  // A Cell is one chart of a figure.
+  class Cell {
+    constructor(host) {
+      this.box = add(host, "figure", { class: "cell" });
+      const head = add(this.box, "figcaption");
+      this.name = add(head, "b");
+      this.text = add(head, "output");
+      this.svg = add(this.box, "svg", { class: "chart", role: "img", tabindex: "0" });
+      this.svg.addEventListener("pointermove", e => move(this, this.valueAt(e)));
+      this.svg.addEventListener("pointerdown", e => move(this, this.valueAt(e)));
+      this.svg.addEventListener("pointerleave", () => move(this, null));
+      this.svg.addEventListener("blur", () => move(this, null));
+      this.svg.addEventListener("keydown", e => this.key(e));
+      new ResizeObserver(() => this.draw()).observe(this.box);
+      shown.add(this);
+    }
+
+    show(figure, chart) {
+      Object.assign(this, { figure, chart });
+      this.name.textContent = chart.name;
+      this.svg.setAttribute("aria-label", `${figure.title}. ${chart.name}: ${chart.text}`);
+      this.draw();
+    }
+
+    // hide takes the chart off the page.
+    hide() {
+      shown.delete(this);
+      this.box.remove();
+    }
+
+    draw() {
+      if (!this.figure || !this.box.clientWidth) return;
+      const { figure, chart, svg } = this, width = this.box.clientWidth;
+      svg.replaceChildren();
+      svg.setAttribute("width", width);
+      svg.setAttribute("height", HIGH);
+      const yTicks = ticks(figure.y, 4), bottom = HIGH - BOTTOM;
+      const left = Math.ceil(LETTER * Math.max(...yTicks.map(v => number(v).length + figure.y.unit.length))) + 10;
+      const wide = this.wide = width - left - RIGHT;
+      const along = scale(figure.x, wide), up = scale(figure.y, bottom - TOP);
+      const x = this.x = v => left + along(v), y = v => bottom - up(v);
+      this.left = left;
+
+      for (const span of figure.spans || []) {
+        if (span.to < figure.x.min || span.from > figure.x.max) continue;
+        add(svg, "rect", { class: "span", x: x(span.from), y: TOP, width: Math.max(2, x(span.to) - x(span.from)), height: bottom - TOP });
+      }
+      for (const v of yTicks) {
+        add(svg, "path", { class: "grid", d: `M${left} ${y(v)}H${left + wide}` });
+        add(svg, "text", { x: left - 6, y: y(v) + 4, "text-anchor": "end" }, number(v) + figure.y.unit);
+      }
+      for (const v of ticks(figure.x, Math.max(2, wide / 75))) {
+        add(svg, "path", { class: "axis", d: `M${x(v)} ${bottom}v4` });
+        add(svg, "text", { x: x(v), y: bottom + 16, "text-anchor": "middle" }, number(v) + figure.x.unit);
+      }
+      add(svg, "text", { x: left + wide / 2, y: HIGH - 6, "text-anchor": "middle" }, figure.x.label);
+      figure.series.forEach((series, i) => this.series(series, (chart.values || [])[i] || [], y, bottom));
+      add(svg, "path", { class: "axis", d: `M${left} ${TOP}V${bottom}H${left + wide}` });
+      this.cursor = add(svg, "path", { class: "cursor" });
+      this.point(this.at ?? null);
+    }
+
+    // series draws one of the figure's series.
+    series(series, values, y, bottom) {
+      if (!values.length) return;
+      const { svg, chart, left, wide } = this, color = "c" + series.color;
+      const at = i => this.x(chart.start + i * chart.step);
+      const first = this.x(chart.start).toFixed(1);
+      switch (series.kind) {
+        case "area":
+          add(svg, "path", { class: "area " + color, d: path(values, first, at, y, bottom) });
+          break;
+        case "line":
+          if (values.some(v => v > 0)) add(svg, "path", { class: "line " + color, d: path(values, first, at, y) });
+          break;
+        case "level":
+          add(svg, "path", { class: "level", d: `M${left} ${y(values[0])}H${left + wide}` });
+          break;
+        case "above": {
+          const high = y(values[0]) - TOP;
+          if (high <= 0) break;
+          const id = "hatch-" + ++patterns;
+          const pattern = add(svg, "pattern", { id, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
+          add(pattern, "path", { class: "hatch " + color, d: "M0 0V6" });
+          add(svg, "rect", { fill: `url(#${id})`, x: left, y: TOP, width: wide, height: high });
+        }
+      }
+    }
+
+    // valueAt returns where on the x axis a pointer is.
+    valueAt(event) {
+      const { min, max } = this.figure.x;
+      const at = (event.clientX - this.svg.getBoundingClientRect().left - this.left) / this.wide;
+      return min + Math.min(1, Math.max(0, at)) * (max - min);
+    }
+
+    key(event) {
+      const { min, max } = this.figure.x, step = this.chart.step * (event.shiftKey ? 10 : 1), at = this.at ?? min;
+      const to = { ArrowLeft: at - step, ArrowRight: at + step, Home: min, End: max, Escape: null }[event.key];
+      if (to === undefined) return;
+      event.preventDefault();
+      move(this, to === null ? null : Math.min(max, Math.max(min, to)));
+    }
+
+    // point puts the cursor at a value of the x axis, or away, and says what is there.
+    point(at) {
+      this.at = at;
+      const { figure, chart } = this, i = at === null ? -1 : Math.floor((at - chart.start) / chart.step + 1e-9);
+      this.cursor.setAttribute("d", at === null ? "" : `M${this.x(at)} ${TOP}V${HIGH - BOTTOM}`);
+      const parts = [];
+      figure.series.forEach((series, n) => {
+        const values = (chart.values || [])[n] || [], v = values[Math.min(i, values.length - 1)];
+        if (v !== undefined && (series.kind === "area" || series.kind === "line")) parts.push(`${series.name} ${number(v)}${figure.y.unit}`);
+      });
+      this.text.textContent = parts.length ? `${number(Math.round(at * 100) / 100)}${figure.x.unit}: ${parts.join(", ")}` : chart.text;
+    }
+  }
+
+  // move puts the cursors of all charts with the same x axis where that of cell is.
+  function move(cell, at) {
+    for (const other of shown) {
+      if (other.cursor && other.figure.x.label === cell.figure.x.label) other.point(at);
+    }
+  }
+
+  // legend says what the colours of a figure mean.
+  function legend(host, series) {
+    host.replaceChildren();
+    for (const s of series) {
+      const item = add(host, "li");
+      add(item, "span", { class: `key ${s.kind} c${s.color}`, "aria-hidden": "true" });
+      add(item, "span", {}, s.name);
+    }
+  }
+
+  // figure draws a figure into host, and returns a function that shows another one in
+  // its place, as a page does that is updated.
+  return function figure(host, first) {
+    host.classList.add("figure");
+    const title = add(host, "h2"), key = add(host, "ul", { class: "legend" }), note = add(host, "p", { class: "note" });
+    const row = add(host, "div", { class: "cells" }), cells = [];
+    function show(next) {
+      title.textContent = next.title;
+      note.textContent = next.note || "";
+      note.hidden = !next.note;
+      legend(key, next.series);
+      while (cells.length > next.charts.length) cells.pop().hide();
+      next.charts.forEach((chart, i) => (cells[i] ||= new Cell(row)).show(next, chart));
+    }
+    show(first);
+    return show;
+  };
+})();

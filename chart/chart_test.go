@@ -1,0 +1,119 @@
+package chart
+
+import (
+	"encoding/xml"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// mostLines is how long the script may be. Ours: it stays readable, and smaller than any
+// library.
+const mostLines = 300
+
+func TestScript(t *testing.T) {
+	if n := strings.Count(Script, "\n"); n > mostLines {
+		t.Errorf("chart.js has %d lines; want at most %d", n, mostLines)
+	}
+	// Strings that a page's policy would stop, or that make text into HTML.
+	for _, not := range []string{"innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "Function(", "fetch(", `setAttribute("style"`, ".cssText", "</"} {
+		if strings.Contains(Script, not) {
+			t.Errorf("chart.js has %s", not)
+		}
+	}
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("needs node to check the syntax")
+	}
+	cmd := exec.CommandContext(t.Context(), node, "--check", "-")
+	cmd.Stdin = strings.NewReader(Script)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestTicks(t *testing.T) {
+	for _, c := range []struct {
+		axis Axis
+		n    float64
+		want string
+	}{
+		{Axis{Max: 20}, 4, "0 5 10 15 20"},
+		{Axis{Min: -2, Max: 105}, 6, "0 20 40 60 80 100"},
+		{Axis{Max: 1}, 5, "0 0.2 0.4 0.6 0.8 1"},
+		{Axis{Max: 12_000}, 4, "0 5,000 10,000"},
+		{Axis{Min: 0.1, Max: 1500, Log: true}, 4, "0.1 1 10 100 1,000"},
+	} {
+		var got []string
+		for _, v := range c.axis.ticks(c.n) {
+			got = append(got, Number(v))
+		}
+		if s := strings.Join(got, " "); s != c.want {
+			t.Errorf("%+v: %s; want %s", c.axis, s, c.want)
+		}
+	}
+	for v, want := range map[float64]string{0: "0", 0.5: "0.5", 123.4: "123.4", 12345.6: "12,346", -2: "-2", 1e6: "1,000,000", 999.96: "1000", 1e-9: "0.000000001"} {
+		if got := Number(v); got != want {
+			t.Errorf("%v is %s; want %s", v, got, want)
+		}
+	}
+}
+
+func TestAxis(t *testing.T) {
+	linear, log := Axis{Min: 10, Max: 20}, Axis{Min: 1, Max: 100, Log: true}
+	for _, c := range []struct {
+		axis    Axis
+		v, want float64
+	}{{linear, 15, 0.5}, {linear, 5, 0}, {linear, 50, 1}, {log, 10, 0.5}, {log, 0, 0}, {log, -1, 0}, {log, 1e9, 1}} {
+		if got := c.axis.at(c.v); got != c.want {
+			t.Errorf("%v is at %v of %+v; want %v", c.v, got, c.axis, c.want)
+		}
+	}
+}
+
+// example has a series of each kind.
+func example() Figure {
+	return Figure{
+		Title: "a < b", Note: "note & note", X: Axis{Label: "time", Unit: " s", Min: -1, Max: 3}, Y: Axis{Unit: " %", Max: 100},
+		Series: []Series{{"area", Area, 1}, {"line", Line, 2}, {"level", Level, 0}, {"above", Above, 8}},
+		Spans:  []Span{{1, 2}, {2, 2}, {50, 60}},
+		Charts: []Chart{
+			{Name: "one", Text: "text", Start: -1, Step: 1, Values: [][]float64{{0, 50, 50, 100}, {1, 2, 3}, {40}, {75}}},
+			{Name: "nothing", Start: -1, Step: 1},
+		},
+	}
+}
+
+func TestSVG(t *testing.T) {
+	var b strings.Builder
+	if err := WriteSVG(&b, `"title"`, []Figure{example(), example()}); err != nil {
+		t.Fatal(err)
+	}
+	svg := b.String()
+	for d := xml.NewDecoder(strings.NewReader(svg)); ; {
+		if _, err := d.Token(); err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatalf("%v in\n%s", err, svg)
+		}
+	}
+	// The first chart is 374 wide and 130 high, and begins below its head. A step of the
+	// area is 93.5 wide; steps of the same height are one.
+	y := headline + 16 + above
+	for _, want := range []string{
+		"a &lt; b", "note &amp; note", "&#34;title&#34;", ">100 %<", ">-1 s<",
+		fmt.Sprintf(`<path class="area c1" d="M64.0 %d.0V%d.0H157.5V%d.0H344.5V%d.0H438.0V%d.0Z"/>`, y+high, y+high, y+high/2, y, y+high),
+		fmt.Sprintf(`<path class="level" d="M64.0 %d.0h374.0"/>`, y+high*6/10),
+		fmt.Sprintf(`<rect fill="url(#hatch-0-0)" x="64.0" y="%d.0" width="374.0" height="32.5"/>`, y),
+		`<pattern id="hatch-1-0"`,
+	} {
+		if !strings.Contains(svg, want) {
+			t.Errorf("no %s in\n%s", want, svg)
+		}
+	}
+	if n := strings.Count(svg, `class="span"`); n != 2*2*2 { // figures, charts, spans on the axis
+		t.Errorf("%d spans; want 8", n)
+	}
+}

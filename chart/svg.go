@@ -1,0 +1,171 @@
+package chart
+
+import (
+	"bytes"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Measures of an SVG document, in pixels.
+const (
+	left, right = 64, 20 // of a row of charts
+	wideOne     = 660    // the chart of a row that has one
+	wideMany    = 400    // each of several
+	gap         = 26     // between charts
+	headline    = 34
+	high        = 130 // of a chart
+	above       = 72  // a chart: the figure's title with its legend, the chart's name and its text
+	below       = 48  // a chart: its axis
+)
+
+// WriteSVG writes figures as one SVG document, below each other, under a title. It is
+// dark where its reader prefers that. Fonts are the reader's.
+func WriteSVG(w io.Writer, title string, figures []Figure) error {
+	most := 1
+	for _, f := range figures {
+		most = max(most, len(f.Charts))
+	}
+	column := float64(wideOne)
+	if most > 1 {
+		column = wideMany
+	}
+	width, height := left+float64(most)*column-gap+right, float64(headline)
+	for _, f := range figures {
+		height += above + high + below
+		if f.Note != "" {
+			height += 16
+		}
+	}
+	d := document{column: column - gap}
+	fmt.Fprintf(&d.Buffer, `<svg xmlns="http://www.w3.org/2000/svg" class="chart" width="%g" height="%g" viewBox="0 0 %[1]g %[2]g" role="img" aria-label="%s">`+"\n", width, height, escape(title))
+	fmt.Fprintf(&d.Buffer, "<style>%s</style>\n", escape(Style))
+	fmt.Fprintf(&d.Buffer, `<rect class="paper" width="%g" height="%g"/>`+"\n", width, height)
+	d.text(left, 22, "title", "start", title)
+	y := float64(headline)
+	for i := range figures {
+		y = d.figure(&figures[i], i, y)
+	}
+	d.WriteString("</svg>\n")
+	_, err := w.Write(d.Bytes())
+	return err
+}
+
+// A document is SVG in the making.
+type document struct {
+	bytes.Buffer
+	column float64 // how wide a chart is
+}
+
+// escape makes text one that XML can hold.
+func escape(text string) string {
+	var b strings.Builder
+	_ = xml.EscapeText(&b, []byte(text)) // a Builder takes all
+	return b.String()
+}
+
+func (d *document) text(x, y float64, class, anchor, text string) {
+	fmt.Fprintf(d, `<text x="%.1f" y="%.1f" class="%s" text-anchor="%s">%s</text>`+"\n", x, y, class, anchor, escape(text))
+}
+
+// figure draws f from y on, and returns where it ends.
+func (d *document) figure(f *Figure, number int, y float64) float64 {
+	d.text(left, y+12, "name", "start", f.Title)
+	fmt.Fprintf(d, `<text x="%d" y="%.1f">`, left, y+28)
+	for _, s := range f.Series {
+		sign := map[Kind]string{Area: "■", Line: "━", Level: "╌╌", Above: "▨"}[s.Kind]
+		fmt.Fprintf(d, `<tspan class="swatch c%d">%s</tspan> %s`+"\u2003", s.Color, sign, escape(s.Name))
+	}
+	d.WriteString("</text>\n")
+	if f.Note != "" {
+		y += 16
+		d.text(left, y+28, "note", "start", f.Note)
+	}
+	y += above
+	for i := range f.Charts {
+		x := left + float64(i)*(d.column+gap)
+		c := &f.Charts[i]
+		d.text(x, y-22, "name", "start", c.Name)
+		d.text(x, y-8, "text", "start", c.Text)
+		p := plot{document: d, f: f, x: x, y: y, id: fmt.Sprintf("hatch-%d-%d", number, i)}
+		p.draw(c, i == 0)
+	}
+	return y + high + below
+}
+
+// A plot is a chart in its place: x and y are its upper left corner.
+type plot struct {
+	*document
+	f    *Figure
+	x, y float64
+	id   string
+}
+
+// at returns where a value of an axis is, in pixels.
+func (p *plot) across(v float64) float64 { return p.x + p.column*p.f.X.at(v) }
+func (p *plot) up(v float64) float64     { return p.y + high*(1-p.f.Y.at(v)) }
+
+// draw draws c. Only the first chart of a row has numbers beside it.
+func (p *plot) draw(c *Chart, first bool) {
+	for _, s := range p.f.Spans {
+		if s.To >= p.f.X.Min && s.From <= p.f.X.Max {
+			from := p.across(s.From)
+			fmt.Fprintf(p, `<rect class="span" x="%.1f" y="%.1f" width="%.1f" height="%d"/>`+"\n", from, p.y, max(2, p.across(s.To)-from), high)
+		}
+	}
+	for _, v := range p.f.Y.ticks(4) {
+		fmt.Fprintf(p, `<path class="grid" d="M%.1f %.1fh%.1f"/>`+"\n", p.x, p.up(v), p.column)
+		if first {
+			p.text(p.x-6, p.up(v)+4, "y", "end", Number(v)+p.f.Y.Unit)
+		}
+	}
+	for _, v := range p.f.X.ticks(6) {
+		fmt.Fprintf(p, `<path class="axis" d="M%.1f %.1fv4"/>`+"\n", p.across(v), p.y+high)
+		p.text(p.across(v), p.y+high+16, "x", "middle", Number(v)+p.f.X.Unit)
+	}
+	if first {
+		p.text(p.x, p.y+high+32, "x", "start", p.f.X.Label)
+	}
+	for i, s := range p.f.Series {
+		if i < len(c.Values) && len(c.Values[i]) > 0 {
+			p.series(s, c, c.Values[i])
+		}
+	}
+	fmt.Fprintf(p, `<path class="axis" d="M%.1f %.1fv%dh%.1f"/>`+"\n", p.x, p.y, high, p.column)
+}
+
+func (p *plot) series(s Series, c *Chart, values []float64) {
+	y := p.up(values[0])
+	switch s.Kind {
+	case Area:
+		fmt.Fprintf(p, `<path class="area c%d" d="M%.1f %.1f%sV%.1fZ"/>`+"\n", s.Color, p.across(c.Start), p.y+high, p.steps(c, values, "V"), p.y+high)
+	case Line:
+		fmt.Fprintf(p, `<path class="line c%d" d="%s"/>`+"\n", s.Color, p.steps(c, values, fmt.Sprintf("M%.1f ", p.across(c.Start))))
+	case Level:
+		fmt.Fprintf(p, `<path class="level" d="M%.1f %.1fh%.1f"/>`+"\n", p.x, y, p.column)
+	case Above:
+		if y > p.y {
+			fmt.Fprintf(p, `<pattern id="%s" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><path class="hatch c%d" d="M0 0V6"/></pattern>`+"\n", p.id, s.Color)
+			fmt.Fprintf(p, `<rect fill="url(#%s)" x="%.1f" y="%.1f" width="%.1f" height="%.1f"/>`+"\n", p.id, p.x, p.y, p.column, y-p.y)
+		}
+	}
+}
+
+// steps returns a path through values; how it gets to the first is in begin.
+func (p *plot) steps(c *Chart, values []float64, begin string) string {
+	var b strings.Builder
+	last := ""
+	for i, v := range values {
+		y := fmt.Sprintf("%.1f", p.up(v))
+		switch {
+		case i == 0:
+			b.WriteString(begin + y)
+		case y != last: // a document is smaller without the others
+			fmt.Fprintf(&b, "H%.1fV%s", p.across(c.Start+float64(i)*c.Step), y)
+		}
+		last = y
+	}
+	fmt.Fprintf(&b, "H%.1f", p.across(c.Start+float64(len(values))*c.Step))
+	return b.String()
+}
