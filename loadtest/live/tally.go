@@ -52,6 +52,9 @@ type Tally struct {
 	Told  Quantiles `json:"told"`
 	Never int       `json:"told_never"`
 
+	// Waits has the clients that were not served, too.
+	Waits sim.Waits `json:"-"`
+
 	LastServed time.Duration `json:"-"` // from the start of the run until the last client so far was served
 }
 
@@ -126,6 +129,19 @@ func (t *timer) quantiles() Quantiles {
 	}
 }
 
+// waits returns the Waits of n clients, of which those that were measured were served.
+func (t *timer) waits(n int) sim.Waits {
+	var served []int64
+	if t.h != nil {
+		for _, bar := range t.h.Distribution() {
+			for range bar.Count {
+				served = append(served, min(bar.To*int64(time.Microsecond), int64(t.max)))
+			}
+		}
+	}
+	return sim.WaitsOf(served, n)
+}
+
 // A counter is a Tally in the making.
 type counter struct {
 	Tally
@@ -195,6 +211,7 @@ func (c *counter) tally() Tally {
 	t := c.Tally
 	t.Answers = maps.Clone(t.Answers)
 	t.Wait, t.Attempt, t.Late, t.Told = c.wait.quantiles(), c.attempt.quantiles(), c.late.quantiles(), c.told.quantiles()
+	t.Waits = c.wait.waits(t.Clients)
 	return t
 }
 

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -56,8 +57,9 @@ type Result struct {
 	Overflow, Excess float64
 	Idle             int
 
-	// The herd by policy, in the order of the Mix.
+	// The herd by policy, in the order of the Mix, and all of it.
 	Policies []PolicyResult
+	Waits    Waits
 
 	Strangers StrangersResult
 
@@ -116,6 +118,30 @@ type PolicyResult struct {
 	GaveUp          int           // went away without, those too who never come back
 	Requests        int           // by those who were served
 	P50, P90, P99   time.Duration // waits of those who were served
+	Waits           Waits
+}
+
+// Waits says how long clients waited, those included that were never served: Waits[i]
+// is within what time i of 1,000 were served, or Never. There are 1,001, or none.
+type Waits []time.Duration
+
+// Never is the wait of a client that was not served by the end of the run.
+const Never = time.Duration(math.MaxInt64)
+
+// WaitsOf makes Waits of n clients, of which those that were served waited so long, in
+// order.
+func WaitsOf(served []int64, n int) Waits {
+	if n == 0 {
+		return nil
+	}
+	w := make(Waits, 1001)
+	for i := range w {
+		w[i] = Never
+		if rank := max(1, (i*n+999)/1000); rank <= len(served) {
+			w[i] = time.Duration(served[rank-1])
+		}
+	}
+	return w
 }
 
 // A StrangersResult is how those fared who came besides the herd, from its first
@@ -126,6 +152,7 @@ type StrangersResult struct {
 	AtOnce   int           // served by their first request
 	P95      time.Duration // wait of those who were served
 	Unserved int           // when the herd was drained
+	Waits    Waits
 }
 
 // Ratio is Drained in terms of the least possible.
@@ -186,7 +213,11 @@ func (r *run) result() Result {
 	for i, w := range waits {
 		p := &out.Policies[i]
 		p.P50, p.P90, p.P99 = quantile(w, 0.5), quantile(w, 0.9), quantile(w, 0.99)
+		p.Waits = WaitsOf(w, p.Clients)
 	}
+	all := slices.Concat(waits...)
+	slices.Sort(all)
+	out.Waits = WaitsOf(all, out.Clients)
 
 	var strangers []int64
 	for i := range r.clients[r.Clients:] {
@@ -208,6 +239,7 @@ func (r *run) result() Result {
 		}
 	}
 	out.Strangers.P95 = quantile(strangers, 0.95)
+	out.Strangers.Waits = WaitsOf(strangers, out.Strangers.Came)
 	return out
 }
 
