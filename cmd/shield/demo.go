@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net"
 	"net/http"
@@ -20,14 +19,13 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadtest/live"
 )
 
-// maxDemo ends a demo that hangs. The three herds end by themselves long before:
-// see newPlan. Ours: nobody watches a terminal for more than a minute.
+// maxDemo ends a demo that hangs. The three herds end long before that: see newPlan.
+// Ours: few users watch a terminal for more than a minute.
 const maxDemo = 55 * time.Second
 
 func init() {
@@ -37,8 +35,8 @@ func init() {
 		Short: "Shows what a rush of clients does to a backend, without and with shield",
 		Long: `
 Starts a fragile backend and sends a herd of real HTTP clients to it through
-Caddy, three times: without a limit, with a limiter that tells everyone whom it
-refuses the same Retry-After, and with shield, which tells each client its own.
+Caddy, three times: without a limit, with a rate limiter that gives all refused
+clients the same Retry-After, and with shield, which gives each client its own.
 A table and a picture compare the three.
 
 All of it runs in this process, on free ports of 127.0.0.1, takes about half a
@@ -48,9 +46,8 @@ every client.`,
 	})
 }
 
-// demoCommand gives cmd its flags and its work. The work returns its errors to
-// cobra, which prints them: Caddy's own wrapper logs them, and a log is not
-// where the reader of a story looks.
+// demoCommand gives cmd its flags and its work. The work returns its errors to cobra,
+// which prints them: Caddy's own wrapper logs them, and users do not look there.
 func demoCommand(cmd *cobra.Command) {
 	clients := cmd.Flags().Int("clients", 300, "How many clients come: 50 to 1000. The backend grows with them")
 	cmd.Args = cobra.NoArgs
@@ -69,26 +66,26 @@ func demoCommand(cmd *cobra.Command) {
 			os.Exit(1)
 		})
 		defer lastResort.Stop()
-		return newPlan(*clients).run(ctx, screen{os.Stdout, term.IsTerminal(int(os.Stdout.Fd()))})
+		return newPlan(*clients).run(ctx, terminal(os.Stdout))
 	}
 }
 
-// A plan is everything a demo is made of.
+// A plan is a demo that is ready to run.
 type plan struct {
 	backend live.BackendConfig
 	herd    live.HerdConfig // without URL
-	limit   limiter.Config  // what the usual limiter and shield let through
+	limit   limiter.Config  // of the usual limiter and of shield
 }
 
-// newPlan returns a plan that takes the same time for any number of clients,
-// because the backend grows with them: uncrowded, it could serve them all in
-// 3 s. They come within 0.1 s, which is the whole problem.
+// newPlan returns a plan that takes the same time for any number of clients, because the
+// backend grows with them: uncrowded, it can serve all of them in 3 s. They come within
+// 0.1 s, which is the problem.
 //
-// Without a limit, 6 attempts of at most 2 s and 0.5 s between them end within
-// 15 s. A Retry-After of 1 s ends them within 6 s. With shield, 80 % of the
-// capacity serves everyone in about 5 s. Patience bounds all three, at 17.1 s.
+// Without a limit, 6 attempts of at most 2 s and 0.5 s between them end within 15 s. A
+// Retry-After of 1 s ends them within 6 s. With shield, 80 % of the capacity serves all
+// clients in about 5 s. Patience bounds all three, at 17.1 s.
 //
-// The clients wait longer than 1 s because shield may hold a refusal back so long.
+// The timeout is above 1 s because shield may hold back a refusal for so long.
 func newPlan(clients int) plan {
 	workers := max(1, clients/50)
 	capacity := float64(clients) / 3 // requests per second
@@ -114,7 +111,7 @@ func newPlan(clients int) plan {
 	}
 }
 
-// A part is what stands between the herd and the backend in one of the runs.
+// A part is one of the runs: the limit between the herd and the backend.
 type part struct {
 	name, intro string
 	handlers    []json.RawMessage               // of Caddy, before its reverse_proxy
@@ -126,11 +123,11 @@ func (p plan) parts() []part {
 	return []part{
 		{name: "no limit", intro: "1. Without a limit: every request is passed on."},
 		{name: "usual limiter", limit: p.usual,
-			intro: fmt.Sprintf("2. With a limiter as most are: %.0f requests per second are passed on, and\n"+
-				"   everyone else is told to come back when there is room again, in 1 s.", p.limit.Rate)},
+			intro: fmt.Sprintf("2. With a usual rate limiter: %.0f requests per second are passed on, and all\n"+
+				"   others are told to come back when there is capacity again, in 1 s.", p.limit.Rate)},
 		{name: "shield", handlers: []json.RawMessage{p.shield()},
-			intro: fmt.Sprintf("3. With shield: %.0f requests per second are passed on, and everyone else is\n"+
-				"   given a time of their own.", p.limit.Rate)},
+			intro: fmt.Sprintf("3. With shield: %.0f requests per second are passed on, and each other client\n"+
+				"   is given its own time to come back.", p.limit.Rate)},
 	}
 }
 
@@ -142,10 +139,9 @@ func (p plan) shield() json.RawMessage {
 	}`, p.limit.Rate, p.limit.Per, p.limit.Burst)
 }
 
-// usual returns what most limiters are today: a token bucket before next, and a
-// Retry-After that says when there will be a token, rounded up to whole seconds
-// as the field demands. It is right, and the same for all who are refused
-// together.
+// usual returns the usual rate limiter of today: a token bucket before next, and a
+// Retry-After with the time until the next token, rounded up to whole seconds as the
+// field demands. It is correct, and the same for all clients that are refused together.
 func (p plan) usual(next http.Handler) http.Handler {
 	limit, err := limiter.New(p.limit)
 	if err != nil {
@@ -160,20 +156,20 @@ func (p plan) usual(next http.Handler) http.Handler {
 			return
 		}
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
-		http.Error(w, "no room", http.StatusServiceUnavailable)
+		http.Error(w, "over the limit", http.StatusServiceUnavailable)
 	})
 }
 
-// run tells the whole story on scr and returns an error unless it ended well.
-// When ctx ends, it shows what it has.
+// run shows the demo on scr and returns an error unless it ended well. When ctx ends, it
+// shows the results so far.
 func (p plan) run(ctx context.Context, scr screen) error {
 	scr.printf(`
 A backend can serve %.0f requests per second. Like many real ones, it becomes
 slower when it is crowded, and it does not notice when a client has gone away.
 
-Now %d clients come within %s. Each waits %s for an answer. It comes again
-when it is told to, or after %s if it is told nothing, and gives up after %d
-tries. Caddy stands in between.
+Now %d clients come within %s. Each waits %s for an answer. It retries when
+it is told to, or after %s if it is told nothing, and gives up after %d tries.
+Caddy stands in between.
 `, p.backend.Capacity(), p.herd.Clients, inSeconds(p.herd.Window), inSeconds(p.herd.Timeout),
 		inSeconds(p.herd.RetryDelay), p.herd.Attempts)
 
@@ -199,8 +195,8 @@ tries. Caddy stands in between.
 	return nil
 }
 
-// compare runs the parts. It returns fewer runs if ctx ends before the last, and
-// an error only if something broke.
+// compare runs the parts. It returns fewer runs if ctx ends before the last, and an
+// error only if a part could not run.
 func (p plan) compare(ctx context.Context, scr screen) (runs []live.Run, err error) {
 	for _, part := range p.parts() {
 		if ctx.Err() != nil {
@@ -217,14 +213,14 @@ func (p plan) compare(ctx context.Context, scr screen) (runs []live.Run, err err
 	return runs, nil
 }
 
-// judge returns an error unless the run without a limit failed somebody, and the
-// one with shield served everyone, took fewer requests than the usual limiter,
-// and was in nothing worse than no limit at all.
+// judge returns an error unless the run without a limit failed some clients, and the run
+// with shield served all of them, took fewer requests than the usual limiter, and was in
+// no figure worse than no limit.
 func judge(without, usual, with live.Run) error {
 	w, u, s := without, usual, with
 	var errs []error
 	if w.Herd.Served == w.Herd.Clients {
-		errs = append(errs, errors.New("without a limit all clients were served: something held them back, and there is nothing to see (too few open files?)"))
+		errs = append(errs, errors.New("without a limit all clients were served: they came too slowly, and there is nothing to see (too few open files?)"))
 	}
 	if s.Herd.Served < s.Herd.Clients {
 		errs = append(errs, fmt.Errorf("with shield, %d of %d clients were served; want all", s.Herd.Served, s.Herd.Clients))
@@ -240,11 +236,11 @@ func judge(without, usual, with live.Run) error {
 	noMore("the requests sent were", s.Herd.Attempts, w.Herd.Attempts)
 	noMore("the requests inside the backend were", s.Backend.Peak, w.Backend.Peak)
 	noMore("the requests reaching it in one second were", s.Backend.Busiest, w.Backend.Busiest)
-	noMore("the requests it worked on for nobody were", s.Backend.Wasted, w.Backend.Wasted)
+	noMore("the requests it worked on in vain were", s.Backend.Wasted, w.Backend.Wasted)
 	return errors.Join(errs...)
 }
 
-// part sends the herd through what part says to a backend of its own.
+// part sends the herd through the limit of a part to a new backend.
 func (p plan) part(ctx context.Context, scr screen, part part) (run live.Run, err error) {
 	backend, err := live.NewBackend(p.backend)
 	if err != nil {
@@ -297,15 +293,15 @@ func startCaddy(upstream string, handlers []json.RawMessage) (string, error) {
 	proxy := fmt.Appendf(nil, `{"handler": "reverse_proxy", "upstreams": [{"dial": %q}]}`, upstream)
 	config, err := json.Marshal(map[string]any{
 		"admin": map[string]any{"disabled": true, "config": map[string]any{"persist": false}},
-		// What is wrong with Caddy is shown. What is wrong with a request is not:
-		// the herd counts it, and a line for each would drown the story.
+		// Errors of Caddy are shown. Errors of requests are not: the herd counts them,
+		// and a line for each would hide all others.
 		"logging": map[string]any{"logs": map[string]any{"default": map[string]any{
 			"level": "ERROR", "exclude": []string{"http.log.error"},
 		}}},
 		"apps": map[string]any{
 			"tls": map[string]any{"disable_storage_clean": true}, // leave the user's certificates alone
 			"http": map[string]any{
-				"grace_period": "1s", // Caddy's default waits for ever
+				"grace_period": "1s", // Caddy's default has no end
 				"servers": map[string]any{"demo": map[string]any{
 					"listen":          []string{"127.0.0.1:0"},
 					"protocols":       []string{"h1"},
@@ -330,13 +326,5 @@ func startCaddy(upstream string, handlers []json.RawMessage) (string, error) {
 	return "http://" + listeners[0].Addr().String(), nil
 }
 
-// A screen is where the story is told.
-type screen struct {
-	w        io.Writer
-	terminal bool // w can redraw a line
-}
-
-func (s screen) printf(format string, args ...any) { fmt.Fprintf(s.w, format, args...) }
-
-// inSeconds writes d as people do: 0.5 s, not 500ms.
+// inSeconds writes d in seconds: 0.5 s, not 500ms.
 func inSeconds(d time.Duration) string { return fmt.Sprintf("%g s", d.Seconds()) }

@@ -37,6 +37,7 @@ func smallPlan() plan {
 // The test leaves out what a busy machine can spoil: that shield serves every
 // client is checked by the demo itself, and without a machine in package live.
 func TestDemoWithFewClients(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	runs, err := smallPlan().compare(t.Context(), screen{w: &out})
 	if err != nil {
@@ -204,7 +205,7 @@ func TestJudge(t *testing.T) {
 		{"more sent", run(2, 17, 90, 30, 40), run(10, 18, 4, 11, 0), "requests sent were 18, without a limit 17"},
 		{"more inside", run(2, 60, 3, 30, 0), run(10, 18, 4, 11, 0), "inside the backend were 4, without a limit 3"},
 		{"more in a second", run(2, 60, 90, 10, 40), run(10, 18, 4, 11, 0), "in one second were 11, without a limit 10"},
-		{"more wasted", run(2, 60, 90, 30, 0), run(10, 18, 4, 11, 1), "for nobody were 1, without a limit 0"},
+		{"more wasted", run(2, 60, 90, 30, 0), run(10, 18, 4, 11, 1), "in vain were 1, without a limit 0"},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			err := judge(s.without, usual, s.with)

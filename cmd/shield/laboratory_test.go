@@ -33,6 +33,7 @@ func TestLaboratoryPage(t *testing.T) {
 	if raceEnabled {
 		t.Skip("it takes long, and its commands are tested one by one")
 	}
+	t.Parallel()
 	b, err := os.ReadFile(labPage)
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +68,7 @@ func TestLaboratoryPage(t *testing.T) {
 	if len(outputs) < 7 {
 		t.Errorf("only %d commands found", len(outputs))
 	}
-	for _, file := range []string{"herd.png", "figures.json", "runs.csv", "load.json", "seconds.csv"} {
+	for _, file := range []string{"herd.html", "figures.json", "runs.csv", "load.json", "load.html", "seconds.csv"} {
 		if info, err := os.Stat(filepath.Join(folder, file)); err != nil || info.Size() == 0 {
 			t.Errorf("%s is empty, or not there: %v", file, err)
 		}

@@ -29,7 +29,7 @@ func runLoadtest(ctx context.Context, out, progress io.Writer, args ...string) e
 	if err := cmd.Args(cmd, cmd.Flags().Args()); err != nil {
 		return err
 	}
-	return l.run(ctx, cmd.Flags().Arg(0), out, screen{progress, true})
+	return l.run(ctx, cmd.Flags().Args(), out, screen{progress, true})
 }
 
 // everySecond refuses every second request of a server.
@@ -112,7 +112,7 @@ func TestLoadtestExitCodes(t *testing.T) {
 	}
 }
 
-// Whoever expects something of a run that --requests has cut off does not get it.
+// An expectation is not met by a run that --requests has cut off.
 func TestLoadtestCutOffByRequests(t *testing.T) {
 	args := []string{"--herd", "20", "--policy", "fixed@1ms", "--timeout", "1m", "--requests", "10"}
 	var out bytes.Buffer
@@ -144,7 +144,7 @@ func TestLoadtestChecksItsFlags(t *testing.T) {
 		{url + " --herd many", `invalid argument "many" for "--herd"`},
 		{url + " --herds 3", "unknown flag: --herds"},
 		{url + " --herd 20001", "--herd is 20001; want 0 to 20000"},
-		{url + " --rate 5/d", `--rate is "5/d"; want a number of clients per s, m or h`},
+		{url + " --rate 5/d", `--rate is "5/d"; want a number per s, m or h`},
 		{url + " --rate 5/", "--rate is"},
 		{url + " --rate -1", "--rate is"},
 		{url + " --rate NaN", "--rate is"},
@@ -163,7 +163,7 @@ func TestLoadtestChecksItsFlags(t *testing.T) {
 		{url + " --rate 1 --expect served", "--expect: "},
 		{url + " --rate 1 --json /nonesuch/x", "--json: open /nonesuch/x"},
 		{url + " --rate 1 --csv /nonesuch/x", "--csv: open /nonesuch/x"},
-		{url + " --rate 1 --csv - --json -", "both -; want one"},
+		{url + " --rate 1 --csv - --json -", "--json and --csv are -; want one of them on standard output"},
 		{url + " --rate 1 --proto h2", "want https, or h2c"},
 		{url + " --rate 1 --timeout 0", "--timeout is 0s; want more than 0"},
 		{url + " --rate 1 --duration 2h", "--duration is 2h0m0s; want more than 0, at most 1h"},
@@ -176,8 +176,8 @@ func TestLoadtestChecksItsFlags(t *testing.T) {
 		{url + " --rate 1 -H Content-Length:5", "--header has Content-Length, which follows from the body"},
 		{url + " --rate 1 -H transfer-encoding:chunked", "--header has Transfer-Encoding"},
 		{url + " --rate 1 -H host:a -H Host:b", `--header has 2 values of Host, ["a" "b"]; want one`},
-		{url + " --rate 1 --json " + dir + "/new --csv " + dir + "/./new", "--json and --csv are both " + dir + "/new; want two files"},
-		{url + " --rate 1 --json " + file + " --csv " + link, "want two files"},
+		{url + " --rate 1 --json " + dir + "/new --csv " + dir + "/./new", "--json and --csv are the same file, " + dir + "/./new; want one each"},
+		{url + " --rate 1 --json " + file + " --html " + link, "--json and --html are the same file"},
 		{"127.0.0.1:80 --rate 1", "want http://host:port/path"},
 	} {
 		err := runLoadtest(t.Context(), io.Discard, io.Discard, strings.Fields(s.args)...)
@@ -186,13 +186,13 @@ func TestLoadtestChecksItsFlags(t *testing.T) {
 		}
 	}
 	for in, want := range map[string]float64{"30": 30, "30/s": 30, "600/m": 10, "1800/h": 0.5, "0": 0, "1e3": 1000} {
-		if got, err := parseRate(in); got != want || err != nil {
-			t.Errorf("parseRate(%q) = %v, %v; want %v", in, got, err, want)
+		if got, err := perSecond("rate", in, 0, 1000); got != want || err != nil {
+			t.Errorf("perSecond(%q) = %v, %v; want %v", in, got, err, want)
 		}
 	}
 }
 
-// Whoever reads --help or --policies finds every policy there, in lines that fit.
+// --help and --policies have every policy, in lines that fit.
 func TestLoadtestNamesItsPolicies(t *testing.T) {
 	names := policyNames()
 	for line := range strings.Lines(names) {

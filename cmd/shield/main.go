@@ -1,11 +1,10 @@
-// Command shield is Caddy with the shield handler built in, and commands of its
-// own: proxy puts the shield before one backend without a config file, status
-// shows what a running instance does, demo shows what it is good for, simulate what
-// a config would do, and loadtest what a running server does.
+// Command shield is Caddy with the shield handler built in, and with more commands:
+// proxy puts the shield before one backend without a config file, status shows what a
+// running instance does, demo shows its effect, simulate the effect of a config, and
+// loadtest what a running server does.
 package main
 
 import (
-	"runtime/debug"
 	_ "time/tzdata" // for images without a zone database
 
 	"github.com/caddyserver/caddy/v2"
@@ -17,16 +16,15 @@ import (
 
 func main() {
 	caddy.CustomBinaryName = "shield"
-	if build, ok := debug.ReadBuildInfo(); ok {
-		caddy.CustomVersion = "shield " + build.Main.Version + " on Caddy" // Caddy's own follows
-	}
-	caddy.CustomLongDescription = `shield stands in front of a fragile backend. It limits what single clients and
-all clients together may send, and tells each refused client when to come back.
+	caddy.CustomVersion = version() + " on Caddy" // Caddy's own follows
+	caddy.CustomLongDescription = `shield is a rate limiter and load shedder for fragile backends. It limits what
+each client and all clients together may send, and gives each refused client its
+own Retry-After, so that retries do not come as a thundering herd.
 
-It is Caddy with one more handler, so everything that Caddy does works here too:
+It is Caddy with one more handler, so all that Caddy does works here, too:
 "shield run" serves a Caddyfile, "shield validate" checks one.
 
-  $ shield demo                                    see what it is good for
+  $ shield demo                                    what it is good for
   $ shield proxy --from :8080 --to 127.0.0.1:9000 --rate 50/s
   $ shield run --config Caddyfile
   $ shield status

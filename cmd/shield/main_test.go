@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,7 +45,7 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// freeAddress returns an address on which nobody listens.
+// freeAddress returns an address on which no program listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -156,6 +157,7 @@ func TestCurlRetriesByItself(t *testing.T) {
 	if err != nil {
 		t.Skip("needs curl on the path")
 	}
+	t.Parallel()
 	address, _ := startProxy(t, "--to", backend(t), "--rate", "1/s", "--burst", "1")
 	start := time.Now()
 	for range 2 {
@@ -165,14 +167,14 @@ func TestCurlRetriesByItself(t *testing.T) {
 		}
 	}
 	if took := time.Since(start); took < time.Second {
-		t.Errorf("both were served within %v: nobody had to wait", took)
+		t.Errorf("both were served within %v; want one of them to wait", took)
 	}
 }
 
 func TestCommandLineErrors(t *testing.T) {
 	for args, want := range map[string]string{
 		"proxy":                                       "--to is missing",
-		"proxy --to 127.0.0.1:1":                      "there is nothing to limit",
+		"proxy --to 127.0.0.1:1":                      "there is no limit",
 		"proxy --to 127.0.0.1:1 --rate 0/s":           "rate is 0 per 1s; want more than 0",
 		"proxy --to 127.0.0.1:1 --rate 5/s --burst 0": "burst is 0; want more",
 		"proxy extra":                                 "unknown command",
@@ -287,6 +289,20 @@ func TestCommandsInDocs(t *testing.T) {
 	for line := range ranBy {
 		if !slices.Contains(seen, line) {
 			t.Errorf("no page has %q any more", line)
+		}
+	}
+}
+
+// The program draws without libraries: pictures of other formats are the laboratory's.
+func TestNoDrawingLibraries(t *testing.T) {
+	build, ok := debug.ReadBuildInfo() // of this test, which is the program
+	if !ok || len(build.Deps) < 20 {
+		t.Fatalf("the build has no dependencies: %+v", build)
+	}
+	drawing := regexp.MustCompile(`gonum|go-fonts|freetype|fpdf|go-latex|sbinet|svgo|x/image`)
+	for _, m := range build.Deps {
+		if drawing.MatchString(m.Path) {
+			t.Errorf("the program contains %s; want no drawing libraries: chart draws SVG, and loadtest/lab may use others", m.Path)
 		}
 	}
 }

@@ -20,22 +20,22 @@ func init() {
 		Usage: "--from <addr> --to <addr> [--rate <n>/<s|m|h>] [--burst <n>] [--capacity <n>/<s|m|h>] [--concurrency <n>|adaptive]",
 		Short: "Puts the shield before one backend, without a config file",
 		Long: `
-Passes requests from the --from address to the --to address, and refuses those
-beyond the limits with 429 or 503 and a computed Retry-After.
+Passes requests from the --from address to the --to address, and refuses requests
+over the limits with 429 or 503 and a computed Retry-After.
 
-An IP address, localhost or a mere port in --from is served as HTTP; a domain
+An IP address, localhost or a port alone in --from is served as HTTP; a domain
 name is served as HTTPS with a certificate, as Caddy does. Repeat --to for
 several backends.
 
 At least one limit is needed:
-  --rate         what each client may send, told apart by address (429)
+  --rate         the rate limit of each client, by address (429)
   --burst        how many requests a client may send at once
-  --capacity     what the backend can take from all clients together (503)
+  --capacity     the rate that the backend can serve, of all clients (503)
   --concurrency  how many requests the backend can work on at once (503), or
-                 "adaptive" to find that out
+                 "adaptive" for a limit that is found automatically
 
-With --observe nobody is refused; metrics, logs and "shield status" show what
-would have been.
+With --observe no request is refused; metrics, logs and "shield status" show
+which would have been.
 `,
 		CobraFunc: func(cmd *cobra.Command) {
 			cmd.Example = `  Each client may send 5 requests per second:
@@ -44,24 +44,24 @@ would have been.
   The backend takes 500 requests per second, and 64 at once, from all clients:
   $ shield proxy --from example.com --to app-1:80 --to app-2:80 --capacity 500/s --concurrency 64
 
-  Nobody knows what the backend takes:
+  The limit of the backend is not known:
   $ shield proxy --from :8080 --to 127.0.0.1:9000 --concurrency adaptive
 
-  Look first, refuse later:
+  Observe first, enforce later:
   $ shield proxy --from :8080 --to 127.0.0.1:9000 --rate 5/s --burst 20 --observe`
 			f := cmd.Flags()
 			f.StringP("from", "f", ":8080", "address on which to receive requests")
 			f.StringSliceP("to", "t", nil, "address of the backend")
-			f.String("rate", "", "what each client may send, like 5/s, 100/m or 1000/h")
+			f.String("rate", "", "rate limit of each client, like 5/s, 100/m or 1000/h")
 			f.Int("burst", 0, "how many requests a client may send at once (default: what one second allows)")
-			f.String("capacity", "", "what the backend can take in all, like 500/s")
+			f.String("capacity", "", "rate limit of all clients together, like 500/s")
 			f.String("concurrency", "", `how many requests the backend can work on at once, or "adaptive"`)
-			f.Bool("observe", false, "refuse nobody, only report")
+			f.Bool("observe", false, "refuse no request, only report")
 			f.Bool("access-log", false, "log every request")
 			f.String("admin", caddy.DefaultAdminListen, `address for "shield status" and metrics, or "off"`)
 			cmd.Args = cobra.NoArgs
-			// Errors go to cobra, which prints them for people; Caddy's own
-			// wrapper would log them as JSON.
+			// Errors go to cobra, which prints them as text; Caddy's own wrapper
+			// would log them as JSON.
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return runProxy(caddycmd.Flags{FlagSet: cmd.Flags()}) }
 		},
 	})
@@ -102,9 +102,8 @@ type proxy struct {
 	observe, accessLog bool
 }
 
-// config returns the Caddy configuration that the command line stands for. It
-// goes through a Caddyfile, so that limits and addresses mean here what they
-// mean there.
+// config returns the Caddy configuration of the command line. It goes through a
+// Caddyfile, so that limits and addresses have the same meaning as there.
 func (p proxy) config() ([]byte, error) {
 	caddyfile, err := p.caddyfile()
 	if err != nil {
@@ -132,7 +131,7 @@ func (p proxy) caddyfile() (string, error) {
 		return "", fmt.Errorf("--burst is %d without --rate; want both", *p.burst)
 	}
 	if p.rate == "" && p.capacity == "" && p.concurrency == "" {
-		return "", fmt.Errorf("there is nothing to limit; want --rate, --capacity or --concurrency")
+		return "", fmt.Errorf("there is no limit; want --rate, --capacity or --concurrency")
 	}
 
 	site, bind := siteAddress(p.from)
@@ -174,10 +173,10 @@ func (p proxy) caddyfile() (string, error) {
 	return b.String(), nil
 }
 
-// siteAddress returns the Caddyfile's site address for --from, and what to bind
-// to. Caddy would make a site at an IP address or localhost HTTPS, by its own
-// authority, and listen on all interfaces; who protects a backend on one
-// machine wants neither. https:// in front asks for it all the same.
+// siteAddress returns the Caddyfile's site address for --from, and the address to bind
+// to. Caddy would serve a site at an IP address or localhost by HTTPS, with its own
+// authority, and listen on all interfaces. To protect a backend on one machine, neither
+// is wanted; https:// in front asks for it.
 func siteAddress(from string) (site, bind string) {
 	if strings.HasPrefix(from, "https://") {
 		return from, ""

@@ -69,7 +69,7 @@ func TestProxyErrors(t *testing.T) {
 	}{
 		{"good", func(*proxy) {}, ""},
 		{"no backend", func(p *proxy) { p.to = nil }, "--to is missing"},
-		{"no limit", func(p *proxy) { p.rate = "" }, "there is nothing to limit; want --rate, --capacity or --concurrency"},
+		{"no limit", func(p *proxy) { p.rate = "" }, "there is no limit; want --rate, --capacity or --concurrency"},
 		{"Unix socket", func(p *proxy) { p.from = "unix//run/x.sock" }, "a Unix socket needs a Caddyfile"},
 		{"burst alone", func(p *proxy) { p.rate, p.burst, p.capacity = "", new(5), "5/s" }, "--burst is 5 without --rate"},
 		{"bad rate", func(p *proxy) { p.rate = "5" }, `rate is "5"; want a number per s, m or h, like 50/s`},

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,10 +21,10 @@ import (
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// Bounds of a simulation. Ours: what a machine can hold, and beyond what is asked.
+// Bounds of a simulation. Ours: what a machine can hold, and more than users need.
 const (
 	maxHerd       = 5_000_000
-	maxBackground = 100_000 // per second
+	maxBackground = 100_000 // clients per second
 	maxPool       = 100_000 // workers
 	leastUntil    = time.Second
 	maxUntil      = 24 * time.Hour
@@ -33,27 +32,31 @@ const (
 	// mostBins is about how many bins a run has at most.
 	mostBins = 20_000
 
-	// maxClients bounds how many clients one run has, strangers too: 24 bytes
-	// each, about 1.2 GB.
+	// maxClients bounds the clients of a run, background included: 24 bytes each, about
+	// 1.2 GB.
 	maxClients = 50_000_000
+
+	minService = 10 * time.Microsecond
+	maxService = 10 * time.Minute
 )
 
-// A happening is a Mark, and the flag that asks for it.
-type happening struct {
+// A fault is a Mark, and the flag that asks for it.
+type fault struct {
 	flag string
 	report.Mark
 }
 
-// plans is a simulation that is ready to be made.
+// plans is a simulation that is ready to run.
 type plans struct {
 	scenario sim.Scenario
 	restart  *sim.Change // of the servers
 	servers  []server
 	report   report.Report
-	text     string // what is simulated
+	text     string // describes the simulation
+	files    outputs
 }
 
-// readLog reads an access log, unless ctx ends before.
+// readLog reads an access log. It is an error if ctx ends before that.
 func readLog(ctx context.Context, path string) (*accesslog.Estimate, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -76,7 +79,7 @@ func (u until) Read(p []byte) (int, error) {
 	return u.r.Read(p)
 }
 
-// take sets what the flags do not from an estimate.
+// take sets the flags that were not given from an estimate.
 func (s *simulation) take(e *accesslog.Estimate) {
 	set := func(flag string, f func()) {
 		if !s.changed(flag) {
@@ -92,7 +95,7 @@ func (s *simulation) take(e *accesslog.Estimate) {
 	}
 	rate := e.Rate
 	if s.clients > 0 {
-		rate = e.Calm // the bursts are the herd, and do not count twice
+		rate = e.Calm // the bursts are the herd, and must not count twice
 	}
 	set("background", func() { s.background = strconv.FormatFloat(min(rate, maxBackground), 'g', 6, 64) })
 	if e.Service > 0 {
@@ -107,7 +110,7 @@ func (s *simulation) take(e *accesslog.Estimate) {
 	})
 }
 
-// showLog writes what the log says, and what is made of it.
+// showLog writes the estimate from the log, and the flags that follow from it.
 func (s *simulation) showLog(w io.Writer, e *accesslog.Estimate) error {
 	if err := e.WriteTable(w); err != nil {
 		return err
@@ -117,7 +120,7 @@ func (s *simulation) showLog(w io.Writer, e *accesslog.Estimate) error {
 	switch {
 	case s.changed("clients"):
 	case e.Bursts.N > 0:
-		b.WriteString("The herd is the largest burst of the log; --clients sets it. Strangers come at the\nrate without bursts.\n")
+		b.WriteString("The herd is the largest burst of the log; --clients sets it. Background clients come\nat the rate without bursts.\n")
 	default:
 		b.WriteString("The log has no bursts, so there is no herd; --clients adds one.\n")
 	}
@@ -128,107 +131,138 @@ func (s *simulation) showLog(w io.Writer, e *accesslog.Estimate) error {
 	return err
 }
 
-// Bounds of the time of service.
-const (
-	minService = 10 * time.Microsecond
-	maxService = 10 * time.Minute
-)
+// problems are errors of the flags, all of which the user sees at once.
+type problems []error
 
-// plan reads the flags. The error names everything that is wrong with them. args are
-// what is compared besides the flag.
+func (p *problems) add(err error) {
+	if err != nil {
+		*p = append(*p, err)
+	}
+}
+
+func (p *problems) addf(format string, args ...any) { p.add(fmt.Errorf(format, args...)) }
+
+func (p *problems) whole(flag string, is, least, most int) {
+	if is < least || is > most {
+		p.addf("--%s is %d; want %d to %d", flag, is, least, most)
+	}
+}
+
+func (p *problems) span(flag string, is, least, most time.Duration) {
+	if is < least || is > most {
+		p.addf("--%s is %v; want %v to %v", flag, is, least, most)
+	}
+}
+
+// ranges checks the flags that are numbers, one by one.
+func (s *simulation) ranges() (wrong problems) {
+	wrong.whole("clients", s.clients, 0, maxHerd)
+	wrong.span("within", s.within, 0, time.Hour)
+	wrong.span("timeout", s.timeout, 0, time.Hour)
+	wrong.span("patience", s.patience, 0, maxUntil)
+	wrong.span("delay", s.delay, 0, 10*time.Second)
+	wrong.whole("workers", s.workers, 1, maxPool)
+	wrong.span("service", s.service, minService, maxService)
+	wrong.whole("backlog", s.backlog, 0, 1<<22)
+	if !(s.coherency >= 0 && s.coherency <= 100) {
+		wrong.addf("--coherency is %v; want 0 to 100", s.coherency)
+	}
+	wrong.whole("replicas", s.replicas, 1, 64)
+	wrong.span("warmup", s.warmup, time.Second, time.Hour)
+	wrong.whole("requests", s.requests, 1, math.MaxInt32)
+	if s.changed("duration") {
+		wrong.span("duration", s.until, leastUntil, maxUntil)
+	}
+	if s.distribution != "exponential" && s.distribution != "deterministic" {
+		wrong.addf("--distribution is %q; want exponential or deterministic", s.distribution)
+	}
+	if s.clients == 0 && s.changed("within") {
+		wrong.addf("--within is given, and --clients is 0; want a herd that comes within that time, or neither")
+	}
+	return wrong
+}
+
+// plan reads the flags. The error names all that is wrong with them. args are further
+// names of what to compare.
 func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, error) {
 	if estimate != nil {
 		s.take(estimate)
 	}
-	var errs []error
-	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	whole := func(flag string, is, least, most int) {
-		if is < least || is > most {
-			wrong("--%s is %d; want %d to %d", flag, is, least, most)
-		}
-	}
-	span := func(flag string, is, least, most time.Duration) {
-		if is < least || is > most {
-			wrong("--%s is %v; want %v to %v", flag, is, least, most)
-		}
-	}
-	whole("clients", s.clients, 0, maxHerd)
-	span("within", s.within, 0, time.Hour)
-	span("timeout", s.timeout, 0, time.Hour)
-	span("patience", s.patience, 0, maxUntil)
-	span("delay", s.delay, 0, 10*time.Second)
-	whole("workers", s.workers, 1, maxPool)
-	span("service", s.service, minService, maxService)
-	whole("backlog", s.backlog, 0, 1<<22)
-	if !(s.coherency >= 0 && s.coherency <= 100) {
-		wrong("--coherency is %v; want 0 to 100", s.coherency)
-	}
-	whole("replicas", s.replicas, 1, 64)
-	span("warmup", s.warmup, time.Second, time.Hour)
-	whole("requests", s.requests, 1, math.MaxInt32)
-	if s.changed("duration") {
-		span("duration", s.until, leastUntil, maxUntil)
-	}
-	if s.distribution != "exponential" && s.distribution != "deterministic" {
-		wrong("--distribution is %q; want exponential or deterministic", s.distribution)
-	}
-	background, err := perSecond("background", s.background, 0)
-	errs = append(errs, err)
+	wrong := s.ranges()
+	background, err := perSecond("background", s.background, 0, maxBackground)
+	wrong.add(err)
 	if s.clients == 0 && background == 0 && err == nil {
-		wrong("--clients is 0, and --background too; want somebody to come")
-	}
-	if s.clients == 0 && s.changed("within") {
-		wrong("--within is given, and --clients is 0; want a herd that comes within that time, or neither")
+		wrong.addf("--clients is 0, and --background too; want at least one of them")
 	}
 	mix, err := s.population(estimate)
-	errs = append(errs, err)
-	backend, happens, err := s.backend()
-	errs = append(errs, err)
-	p := &plans{report: report.Report{Warmup: s.warmup, Workers: s.workers}}
+	wrong.add(err)
+	backend, faults, err := s.backend()
+	wrong.add(err)
+	p := &plans{report: report.Report{
+		Warmup: s.warmup, Workers: s.workers, Capacity: float64(s.workers) / s.service.Seconds(), Version: version(),
+	}}
 	if s.shieldRestart != "" {
 		at, err := instant("restart-shield", s.shieldRestart)
-		errs = append(errs, err)
+		wrong.add(err)
 		p.restart = &sim.Change{At: at, Restart: true}
-		happens = append(happens, happening{"restart-shield", report.Mark{Name: "shield restarts", From: at, To: at}})
-	}
-	for _, h := range happens {
-		p.report.Marks = append(p.report.Marks, h.Mark)
+		faults = append(faults, fault{"restart-shield", report.Mark{Name: "shield restarts", From: at, To: at}})
 	}
 	limit := limiter.Config{}
 	if s.limit != "" {
-		rate, err := perSecond("limit", s.limit, 0.001)
-		errs = append(errs, err)
+		rate, err := perSecond("limit", s.limit, 0.001, maxBackground)
+		wrong.add(err)
 		limit = limiter.Config{Rate: rate, Burst: max(1, int(rate/10))}
 	}
 	p.servers, err = s.servers(args, estimate)
-	if errs = append(errs, err, s.outputs(p.servers)); errors.Join(errs...) != nil {
-		return nil, errors.Join(errs...)
+	wrong.add(err)
+	wrong.add(s.outputs(p))
+	if wrong != nil {
+		return nil, errors.Join(wrong...)
 	}
 
 	if s.limit != "" && !slices.ContainsFunc(p.servers, func(s server) bool { return s.asks }) {
-		wrong("--limit is given, and nothing that is compared takes it; want shield or a model among them")
+		wrong.addf("--limit is given, and nothing that is compared takes it; want shield or a model among them")
 	}
-	p.report.Capacity = float64(s.workers) / s.service.Seconds()
 	limit = equip(p.servers, limit, 0.8*p.report.Capacity)
+	for _, f := range faults {
+		p.report.Marks = append(p.report.Marks, f.Mark)
+	}
 	until := s.until
 	if !s.changed("duration") {
 		until = s.usual(min(perSec(limit), p.report.Capacity)-background, p.report.Marks)
 	}
-	for _, h := range happens {
-		if h.From >= until {
-			wrong("--%s begins at %v, and a run is %v (--duration); want it to begin before that", h.flag, h.From, until)
+	wrong.add(s.fits(until, background, backend, faults))
+	if wrong != nil {
+		return nil, errors.Join(wrong...)
+	}
+	s.fill(p, mix, background, backend, until)
+	p.text = s.describe(p, limit)
+	p.report.About = strings.Split(strings.TrimSpace(p.text), "\n")
+	p.text = wrap(p.text, 80)
+	return p, nil
+}
+
+// fits checks that all faults begin within a run of that duration, and that its clients
+// are not too many.
+func (s *simulation) fits(until time.Duration, background float64, backend *plant.Config, faults []fault) error {
+	var wrong problems
+	for _, f := range faults {
+		if f.From >= until {
+			wrong.addf("--%s begins at %v, and a run is %v (--duration); want it to begin before that", f.flag, f.From, until)
 		}
 	}
 	if s.cold != "" && backend.Restart[1] >= until && backend.Restart[0] < until {
-		wrong("--cold begins at %v, with the end of --restart, and a run is %v (--duration); want it to begin before that", backend.Restart[1], until)
+		wrong.addf("--cold begins at %v, with the end of --restart, and a run is %v (--duration); want it to begin before that", backend.Restart[1], until)
 	}
 	if n := float64(s.clients) + background*(s.warmup+until).Seconds(); n > maxClients {
-		wrong("about %s clients would come: %d, and %s per second for %v with the warm-up; want at most %d in all, by less of --clients, --background or --duration",
+		wrong.addf("about %s clients would come: %d, and %s per second for %v with the warm-up; want at most %d in all, by less of --clients, --background or --duration",
 			digits(n), s.clients, digits(background), s.warmup+until, maxClients)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
+	return errors.Join(wrong...)
+}
+
+// fill makes the scenario, and the inputs of the report.
+func (s *simulation) fill(p *plans, mix clients.Population, background float64, backend *plant.Config, until time.Duration) {
 	p.report.Bin = binOf(s.warmup + until)
 	p.scenario = sim.Scenario{
 		Seed: s.seed, Clients: s.clients, Within: s.within, Mix: mix, Background: background, Warmup: s.warmup,
@@ -242,57 +276,31 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 	if s.clients > 0 {
 		p.report.Inputs.Within = s.within
 	}
-	p.text = s.describe(p, limit)
-	return p, nil
 }
 
-// outputs returns an error if two files are one, or one is what is read.
-func (s *simulation) outputs(servers []server) error {
-	var errs []error
-	flags := map[string]string{} // by file
-	if s.log != "" {
-		flags[fileNamed(s.log)] = "from-access-log"
+// outputs sets the files that p writes. It is an error if two files are one, or one is an
+// input.
+func (s *simulation) outputs(p *plans) error {
+	p.files = outputs{
+		{flag: "json", name: s.json, write: p.report.WriteJSON},
+		{flag: "csv", name: s.csv, write: p.report.WriteCSV},
+		{flag: "html", name: s.html, write: p.report.WriteHTML},
+		{flag: "svg", name: s.svg, write: p.report.WriteSVG},
 	}
-	for _, one := range servers {
+	inputs := map[string]string{}
+	for _, one := range p.servers {
 		if one.path != "" {
-			flags[fileNamed(one.path)] = "compare"
+			inputs[one.path] = "compare"
 		}
 	}
-	for _, out := range []struct{ flag, name string }{{"json", s.json}, {"csv", s.csv}, {"svg", s.svg}, {"png", s.png}} {
-		file := out.name
-		switch file {
-		case "":
-			continue
-		case "-", os.DevNull:
-		default:
-			file = fileNamed(file)
-		}
-		if first := flags[file]; first != "" && file == "-" {
-			errs = append(errs, fmt.Errorf("--%s and --%s are -; want one of them on standard output", first, out.flag))
-		} else if first != "" && file != os.DevNull {
-			errs = append(errs, fmt.Errorf("--%s and --%s are the same file, %s; want one each", first, out.flag, out.name))
-		}
-		flags[file] = out.flag
+	if s.log != "" {
+		inputs[s.log] = "from-access-log"
 	}
-	return errors.Join(errs...)
+	return p.files.check(inputs)
 }
 
-// fileNamed returns one name for all names of a file, as far as that is known.
-func fileNamed(name string) string {
-	if abs, err := filepath.Abs(name); err == nil {
-		name = abs
-	}
-	if real, err := filepath.EvalSymlinks(name); err == nil {
-		return real
-	}
-	if folder, err := filepath.EvalSymlinks(filepath.Dir(name)); err == nil {
-		return filepath.Join(folder, filepath.Base(name))
-	}
-	return name
-}
-
-// usual is how long a run is if nobody says: three times what it takes at best, with
-// so much to spare per second, 1 to 10 minutes; but long enough for what happens.
+// usual is how long a run is by default: three times what it takes at best, with so many
+// requests to spare per second, 1 to 10 minutes; but long enough for all marks.
 func (s *simulation) usual(spare float64, marks []report.Mark) time.Duration {
 	const least, most = time.Minute, 10 * time.Minute
 	until := most
@@ -315,7 +323,7 @@ func binOf(span time.Duration) time.Duration {
 	return 5 * time.Second
 }
 
-// population returns who comes.
+// population returns the policies of the clients.
 func (s *simulation) population(e *accesslog.Estimate) (clients.Population, error) {
 	if e != nil && !s.changed("policy") {
 		return e.Population(), nil
@@ -327,39 +335,22 @@ func (s *simulation) population(e *accesslog.Estimate) (clients.Population, erro
 	return mix, nil
 }
 
-// servers returns what is compared.
+// servers returns the servers to compare.
 func (s *simulation) servers(args []string, e *accesslog.Estimate) ([]server, error) {
-	var names []string
-	if s.config != "" {
-		names = append(names, s.config)
-	}
-	for _, list := range slices.Concat(s.compare, args) {
-		names = append(names, strings.Split(list, ",")...)
-	}
-	suggested := ""
-	if e != nil {
-		suggested = e.Suggest()
-	}
-	switch {
-	case len(names) > 0:
-	case e != nil:
-		names = []string{"none", "suggested"}
-	default:
-		names = []string{"fixed:1", "shield"}
-	}
+	names, suggested := s.compared(args, e)
 	if len(names) > maxServers {
-		return nil, fmt.Errorf("%d are to be compared; want at most %d", len(names), maxServers)
+		return nil, fmt.Errorf("there are %d to compare; want at most %d", len(names), maxServers)
 	}
 	var all []server
 	var errs []error
 	seen, observing := map[string]bool{}, false
 	for i, name := range names {
 		name = strings.TrimSpace(name)
-		flag := "compare"
 		if name == "" {
 			errs = append(errs, fmt.Errorf("--compare has a name that is empty; want a file or one of %s", serverWords))
 			continue
 		}
+		flag := "compare"
 		if i == 0 && s.config != "" {
 			flag = "config"
 		}
@@ -372,7 +363,7 @@ func (s *simulation) servers(args []string, e *accesslog.Estimate) ([]server, er
 			one.name = name
 		}
 		if seen[one.name] {
-			errs = append(errs, fmt.Errorf("--%s: %s is there twice; want each once", flag, name))
+			errs = append(errs, fmt.Errorf("--%s: %s is a duplicate; want each once", flag, name))
 		}
 		seen[one.name] = true
 		observing = observing || one.config.Observe
@@ -388,20 +379,68 @@ func (s *simulation) servers(args []string, e *accesslog.Estimate) ([]server, er
 	return all, errors.Join(errs...)
 }
 
-// backend returns the backend, and what happens to it.
-func (s *simulation) backend() (*plant.Config, []happening, error) {
+// compared returns the names of the servers, and the config that an estimate suggests.
+func (s *simulation) compared(args []string, e *accesslog.Estimate) (names []string, suggested string) {
+	if s.config != "" {
+		names = append(names, s.config)
+	}
+	for _, list := range slices.Concat(s.compare, args) {
+		names = append(names, strings.Split(list, ",")...)
+	}
+	if e != nil {
+		suggested = e.Suggest()
+	}
+	switch {
+	case len(names) > 0:
+	case e != nil:
+		names = []string{"none", "suggested"}
+	default:
+		names = []string{"fixed:1", "shield"}
+	}
+	return names, suggested
+}
+
+// backend returns the backend, and its faults.
+func (s *simulation) backend() (*plant.Config, []fault, error) {
 	c := &plant.Config{Workers: s.workers, Queue: s.backlog, Coherency: s.coherency, Refuses: s.refuses}
-	var marks []happening
-	var errs []error
-	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	var wrong problems
+	var faults []fault
 	if s.outage != "" {
 		from, to, err := during("outage", s.outage, "30s+10s")
-		errs = append(errs, err)
+		wrong.add(err)
 		c.Outage = [2]time.Duration{from, to}
-		marks = append(marks, happening{"outage", report.Mark{Name: "outage", From: from, To: to}})
+		faults = append(faults, fault{"outage", report.Mark{Name: "outage", From: from, To: to}})
 	} else if s.refuses {
-		wrong("--outage-refuses is given without --outage; want both")
+		wrong.addf("--outage-refuses is given without --outage; want both")
 	}
+	steps, slow, err := s.slowSteps()
+	wrong.add(err)
+	c.Slow, faults = steps, append(faults, slow...)
+	if s.restart != "" {
+		from, to, err := during("restart", s.restart, "30s+2s")
+		wrong.add(err)
+		c.Restart = [2]time.Duration{from, to}
+		faults = append(faults, fault{"restart", report.Mark{Name: "restart", From: from, To: to}})
+	}
+	if s.cold != "" {
+		span, times, ok := cutLast(s.cold, "x")
+		factor, err := strconv.ParseFloat(times, 64)
+		d, err2 := time.ParseDuration(span)
+		switch {
+		case !ok || err != nil || err2 != nil || !(factor >= 1 && factor <= 1000) || d <= 0 || d > time.Hour:
+			wrong.addf("--cold is %q; want how long, up to 1h, and how many times, 1 to 1000, as 20sx3", s.cold)
+		case s.restart == "":
+			wrong.addf("--cold is given without --restart; want both")
+		default:
+			c.Cold = plant.Cold{Times: factor, For: d}
+		}
+	}
+	return c, faults, errors.Join(wrong...)
+}
+
+// slowSteps reads --slow: when the backend is how many times as slow.
+func (s *simulation) slowSteps() (steps plant.Steps, faults []fault, err error) {
+	var wrong problems
 	type slow struct {
 		from, to time.Duration
 		factor   float64
@@ -411,44 +450,25 @@ func (s *simulation) backend() (*plant.Config, []happening, error) {
 		span, times, ok := cutLast(text, "x")
 		factor, err := strconv.ParseFloat(times, 64)
 		if !ok || err != nil || !(factor >= 0.001 && factor <= 1000) {
-			wrong("--slow is %q; want when, how long and how many times, 0.001 to 1000, as 30s+10sx4", text)
+			wrong.addf("--slow is %q; want when, how long and how many times, 0.001 to 1000, as 30s+10sx4", text)
 			continue
 		}
 		from, to, err := during("slow", span, "30s+10sx4")
-		errs = append(errs, err)
+		wrong.add(err)
 		slows = append(slows, slow{from, to, factor})
-		marks = append(marks, happening{"slow", report.Mark{Name: strconv.FormatFloat(factor, 'g', 4, 64) + " times as slow", From: from, To: to}})
+		faults = append(faults, fault{"slow", report.Mark{Name: strconv.FormatFloat(factor, 'g', 4, 64) + " times as slow", From: from, To: to}})
 	}
 	slices.SortFunc(slows, func(a, b slow) int { return int(a.from - b.from) })
 	for i, one := range slows {
 		if i > 0 && one.from < slows[i-1].to {
-			wrong("--slow from %v begins before the one from %v ends; want one after the other", one.from, slows[i-1].from)
+			wrong.addf("--slow from %v begins before the one from %v ends; want one after the other", one.from, slows[i-1].from)
 		}
-		c.Slow = append(c.Slow, plant.Step{From: one.from, Value: one.factor}, plant.Step{From: one.to, Value: 1})
+		steps = append(steps, plant.Step{From: one.from, Value: one.factor}, plant.Step{From: one.to, Value: 1})
 	}
-	if s.restart != "" {
-		from, to, err := during("restart", s.restart, "30s+2s")
-		errs = append(errs, err)
-		c.Restart = [2]time.Duration{from, to}
-		marks = append(marks, happening{"restart", report.Mark{Name: "restart", From: from, To: to}})
-	}
-	if s.cold != "" {
-		span, times, ok := cutLast(s.cold, "x")
-		factor, err := strconv.ParseFloat(times, 64)
-		d, err2 := time.ParseDuration(span)
-		switch {
-		case !ok || err != nil || err2 != nil || !(factor >= 1 && factor <= 1000) || d <= 0 || d > time.Hour:
-			wrong("--cold is %q; want how long, up to 1h, and how many times, 1 to 1000, as 20sx3", s.cold)
-		case s.restart == "":
-			wrong("--cold is given without --restart; want both")
-		default:
-			c.Cold = plant.Cold{Times: factor, For: d}
-		}
-	}
-	return c, marks, errors.Join(errs...)
+	return steps, faults, errors.Join(wrong...)
 }
 
-// during reads when something happens and how long, as 30s+10s.
+// during reads when a fault begins and how long it is, as 30s+10s.
 func during(flag, text, like string) (from, to time.Duration, err error) {
 	at, long, ok := strings.Cut(text, "+")
 	from, err1 := time.ParseDuration(at)
@@ -459,7 +479,7 @@ func during(flag, text, like string) (from, to time.Duration, err error) {
 	return from, from + d, nil
 }
 
-// instant reads when something happens, as 30s.
+// instant reads when a fault happens, as 30s.
 func instant(flag, text string) (time.Duration, error) {
 	at, err := time.ParseDuration(text)
 	if err != nil || at < 0 || at > maxUntil {
@@ -477,19 +497,7 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
-// perSecond reads a rate, as 50, 50/s, 600/m or 5000/h, of at least least.
-func perSecond(flag, text string, least float64) (float64, error) {
-	number, per, divided := strings.Cut(text, "/")
-	seconds, known := map[string]float64{"": 1, "s": 1, "m": 60, "h": 3600}[per]
-	rate, err := strconv.ParseFloat(number, 64)
-	rate /= max(1, seconds)
-	if err != nil || !known || divided && per == "" || !(rate >= least && rate <= maxBackground) {
-		return 0, fmt.Errorf("--%s is %q; want a number per s, m or h, as 30/s, from %g to %d/s", flag, text, least, maxBackground)
-	}
-	return rate, nil
-}
-
-// perSec is a limit in requests per second.
+// perSec returns a limit in requests per second.
 func perSec(c limiter.Config) float64 {
 	if c.Per > 0 {
 		return c.Rate / c.Per.Seconds()
@@ -497,29 +505,29 @@ func perSec(c limiter.Config) float64 {
 	return c.Rate
 }
 
-// describe says what is simulated.
+// describe says what is simulated, a paragraph in each line.
 func (s *simulation) describe(p *plans, limit limiter.Config) string {
 	var b strings.Builder
 	c := &p.scenario
 	if c.Clients > 0 {
-		fmt.Fprintf(&b, "%s within %v", plural(c.Clients, "client comes", "clients come"), c.Within)
+		fmt.Fprintf(&b, "A herd of %s comes within %v", plural(c.Clients, "client", "clients"), c.Within)
 		if c.Background > 0 {
-			fmt.Fprintf(&b, ", and strangers besides them, %s per second", digits(c.Background))
+			fmt.Fprintf(&b, ", and background clients at %s per second", digits(c.Background))
 		}
 	} else {
-		fmt.Fprintf(&b, "Strangers come, %s per second", digits(c.Background))
+		fmt.Fprintf(&b, "Clients come at %s per second", digits(c.Background))
 	}
 	b.WriteString(".\n")
 	if c.Timeout > 0 {
 		fmt.Fprintf(&b, "They wait %v for an answer", c.Timeout)
 	} else {
-		b.WriteString("They wait for an answer as long as it takes")
+		b.WriteString("They wait for an answer without a limit")
 	}
 	if c.Patience > 0 {
 		fmt.Fprintf(&b, ", and retry for %v", c.Patience)
 	}
 	fmt.Fprintf(&b, ". Policy: %s.\n", policies(c.Mix))
-	fmt.Fprintf(&b, "The backend has %s %v each (%s): %s requests per second at best.", plural(s.workers, "worker that takes", "workers that take"), s.service, s.distribution, digits(p.report.Capacity))
+	fmt.Fprintf(&b, "The backend has %s %v each (%s): %s requests per second at most.", plural(s.workers, "worker that takes", "workers that take"), s.service, s.distribution, digits(p.report.Capacity))
 	for _, m := range p.report.Marks {
 		fmt.Fprintf(&b, " %s at %v", strings.ToUpper(m.Name[:1])+m.Name[1:], m.From)
 		if m.To > m.From {
@@ -528,26 +536,26 @@ func (s *simulation) describe(p *plans, limit limiter.Config) string {
 		b.WriteByte('.')
 	}
 	if slices.ContainsFunc(p.servers, func(s server) bool { return s.asks }) {
-		fmt.Fprintf(&b, " Shield and the models let through %s per second.", digits(perSec(limit)))
+		fmt.Fprintf(&b, " Shield and the models admit %s per second.", digits(perSec(limit)))
 	}
 	if c.Replicas > 1 {
 		fmt.Fprintf(&b, " There are %d servers before it.", c.Replicas)
 	}
 	fmt.Fprintf(&b, "\nA run is %v", c.Until)
 	if c.Background > 0 {
-		fmt.Fprintf(&b, ", after %v of strangers alone", c.Warmup)
+		fmt.Fprintf(&b, ", after a warm-up of %v with background clients only", c.Warmup)
 	}
 	fmt.Fprintf(&b, ". Seed %d.\n", c.Seed)
-	return wrap(b.String(), 80)
+	return b.String()
 }
 
-// digits writes v to four digits, without an exponent.
+// digits writes v with four digits, without an exponent.
 func digits(v float64) string {
-	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64) // of its own kind
+	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64)
 	return strconv.FormatFloat(rounded, 'f', -1, 64)
 }
 
-// plural is "1 one", or the number and many.
+// plural returns "1 one", or the number and many.
 func plural(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -555,7 +563,7 @@ func plural(n int, one, many string) string {
 	return strconv.Itoa(n) + " " + many
 }
 
-// wrap breaks lines that are wider than so many letters.
+// wrap breaks lines that are longer than this many letters.
 func wrap(text string, wide int) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -579,7 +587,7 @@ func wrap(text string, wide int) string {
 	return b.String()
 }
 
-// policies writes a mix, with the shares of the first few.
+// policies names the policies of a mix, with the shares of the first few.
 func policies(mix clients.Population) string {
 	const most = 4
 	total := 0.0

@@ -18,7 +18,7 @@ import (
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// Bounds of what is compared. Ours: what can be read, and far more than a config has.
+// Bounds of a comparison. Ours: what can be read, and far more than a config has.
 const (
 	maxServers = 8
 	maxConfig  = 10 << 20 // bytes
@@ -30,12 +30,12 @@ type server struct {
 	name   string
 	config shield.Config
 	maker  sim.Maker // nil: the real Guard
-	asks   bool      // its config is to be that of the capacity that is compared
+	asks   bool      // its config gets the capacity that is compared
 	notes  []string
-	path   string // of its file, "" if it has none
+	path   string // its file, "" if it has none
 }
 
-// serverWords are the servers that are no files.
+// serverWords are the servers that are not files.
 const serverWords = "none, shield, shield-adaptive, fixed:SECONDS, no-hint, next-token, kubernetes, mimir, gradient2"
 
 // parseServer returns the server that an argument of --compare or --config names.
@@ -47,7 +47,7 @@ func parseServer(arg, suggested string) (server, error) {
 	name, param, hasParam := strings.Cut(arg, ":")
 	switch {
 	case arg == "none":
-		return server{name: arg, notes: []string{"every request is passed on"}}, nil
+		return server{name: arg, notes: []string{"no limit: every request is passed on"}}, nil
 	case arg == "shield":
 		return server{name: arg, asks: true}, nil
 	case arg == "shield-adaptive":
@@ -63,7 +63,7 @@ func parseServer(arg, suggested string) (server, error) {
 		if err != nil || n < 1 || n > maxFixed {
 			return server{}, fmt.Errorf("%q: the Retry-After is %q; want whole seconds, 1 to %d, as fixed:1", arg, param, maxFixed)
 		}
-		return model(fmt.Sprintf("Retry-After: %d for everybody who is refused", n), sim.FixedHint(n))
+		return model(fmt.Sprintf("Retry-After: %d for all refused clients", n), sim.FixedHint(n))
 	case arg == "fixed":
 		return server{}, fmt.Errorf("%q has no Retry-After; want whole seconds, 1 to %d, as fixed:1", arg, maxFixed)
 	case arg == "no-hint":
@@ -89,7 +89,7 @@ func fileServer(arg string) (server, error) {
 		text, err = readConfig(path)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return server{}, fmt.Errorf("there is no file %s, and it is none of the words either; want a Caddyfile, JSON, or one of %s", path, serverWords)
+		return server{}, fmt.Errorf("there is no file %s, and it is not a known word either; want a Caddyfile, JSON, or one of %s", path, serverWords)
 	}
 	if err != nil {
 		return server{}, err
@@ -154,7 +154,7 @@ func shieldIn(path string, text []byte, name string) (server, error) {
 		}
 	}
 	if len(s.config.Zones) > 0 {
-		s.notes = append(s.notes, "zones count every request, and each client by itself")
+		s.notes = append(s.notes, "zones count every request, with a bucket for each client")
 	}
 	if s.config.Classes != nil {
 		s.notes = append(s.notes, "every request is of the default class")
@@ -162,8 +162,8 @@ func shieldIn(path string, text []byte, name string) (server, error) {
 	return s, nil
 }
 
-// equip gives those servers that ask for it the limit that is compared: the one
-// that is set, or the first that a config has, or rate.
+// equip gives the limit that is compared to the servers that ask for it: the limit that
+// is set, or the first capacity of a config, or rate. It returns the limit.
 func equip(servers []server, limit limiter.Config, rate float64) limiter.Config {
 	if limit.Rate == 0 {
 		for _, s := range servers {
@@ -179,6 +179,9 @@ func equip(servers []server, limit limiter.Config, rate float64) limiter.Config 
 	for i := range servers {
 		if servers[i].asks {
 			servers[i].config.Capacity = limit
+			if servers[i].maker == nil {
+				servers[i].notes = []string{fmt.Sprintf("capacity %s/s burst %d, and nothing else", digits(perSec(limit)), limit.Burst)}
+			}
 		}
 	}
 	return limit

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"image/png"
 	"io"
 	"math"
 	"os"
@@ -24,7 +23,6 @@ import (
 	"github.com/herdshield/shield/loadtest/accesslog"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/plant"
-	"github.com/herdshield/shield/loadtest/report"
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
@@ -116,7 +114,7 @@ func TestSimulateFlags(t *testing.T) {
 	if c := p.servers[2].config.Capacity; c.Rate != 50 || c.Burst != 5 {
 		t.Errorf("limit is %+v; want 50/s burst 5", c)
 	}
-	for _, part := range []string{"10 clients come within 1s", "curl 75 %, exact 25 %", "Outage at 30s for 10s", "4 times as slow at 1m0s", "2 servers"} {
+	for _, part := range []string{"A herd of 10 clients comes within 1s", "curl 75 %, exact 25 %", "Outage at 30s for 10s", "4 times as slow at 1m0s", "2 servers"} {
 		if !strings.Contains(strings.ReplaceAll(p.text, "\n", " "), part) {
 			t.Errorf("text has no %q:\n%s", part, p.text)
 		}
@@ -160,7 +158,7 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--background 5/d":                  `--background is "5/d"`,
 		"--background 5/":                   `--background is "5/"`,
 		"--background NaN":                  `--background is "NaN"`,
-		"--clients 0 --background 0":        "want somebody to come",
+		"--clients 0 --background 0":        "and --background too; want at least one of them",
 		"--policy curll":                    `--policy: "curll": there is no policy "curll"; near it: curl`,
 		"--workers 0":                       "--workers is 0; want 1 to 100000",
 		"--service 1h":                      "--service is 1h0m0s; want 10µs to 10m0s",
@@ -182,18 +180,18 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--duration 0":                      "--duration is 0s; want 1s to 24h0m0s",
 		"--warmup 0":                        "--warmup is 0s; want 1s to 1h0m0s",
 		"--json - --csv -":                  "--json and --csv are -; want one of them on standard output",
-		"--compare nonesuch":                "there is no file nonesuch, and it is none of the words either; want a Caddyfile, JSON, or one of none, shield",
+		"--compare nonesuch":                "there is no file nonesuch, and it is not a known word either; want a Caddyfile, JSON, or one of none, shield",
 		"--config fixed:0":                  `--config: "fixed:0": the Retry-After is "0"; want whole seconds, 1 to 3600`,
 		"--compare fixed":                   `--compare: "fixed" has no Retry-After`,
-		"--compare none,none":               "none is there twice; want each once",
+		"--compare none,none":               "none is a duplicate; want each once",
 		"--compare suggested":               "want --from-access-log with it",
-		"--compare none,a,b,c,d,e,f,g,h":    "9 are to be compared; want at most 8",
+		"--compare none,a,b,c,d,e,f,g,h":    "there are 9 to compare; want at most 8",
 		"--compare " + file:                 "two.caddyfile has 2 shields: a, b; want one of them, as " + file + "#a",
 		"--compare " + sites:                "sites.caddyfile has 2 shields: srv0 (a.test b.test), srv0-2 (c.test); want one of them, as " + sites + `#srv0; "name NAME" in a shield gives it a name that stays`,
 		"--compare " + file + "#c":          `has no shield "c"; want one of: a, b`,
 		"--compare " + wrong:                wrong + ":2",
 		"--compare " + filepath.Dir(file):   "is a directory",
-		"shield.caddyfile":                  "want --compare before what is to be compared",
+		"shield.caddyfile":                  "want --compare before the names of what to compare",
 		"--from-access-log /nonesuch/a.log": "--from-access-log: open /nonesuch/a.log",
 		"--from-access-log " + wrong:        "--from-access-log: ",
 		"--svg /nonesuch/a.svg":             "--svg: open /nonesuch/a.svg",
@@ -231,7 +229,7 @@ func figures(t *testing.T, args ...string) map[string]map[string]any {
 	return runs
 }
 
-// What is in a file is what runs, in each of the forms.
+// A simulation runs the config of the file, in each of the forms.
 func TestSimulateRunsTheFile(t *testing.T) {
 	folder := t.TempDir()
 	write := func(name, text string) string {
@@ -281,22 +279,14 @@ func TestSimulateWritesFiles(t *testing.T) {
 	folder := t.TempDir()
 	path := func(name string) string { return filepath.Join(folder, name) }
 	var out, progress bytes.Buffer
-	err := runSimulate(t.Context(), &out, &progress, few("--quiet", "--csv", path("a.csv"), "--svg", path("a.svg"), "--png", path("a.png"), "--json", path("a.json"))...)
+	err := runSimulate(t.Context(), &out, &progress, few("--quiet", "--csv", path("a.csv"), "--svg", path("a.svg"), "--html", path("a.html"), "--json", path("a.json"))...)
 	if err != nil || out.Len() > 0 || progress.Len() > 0 {
 		t.Errorf("with --quiet: %v\n%s%s", err, &out, &progress)
 	}
-	for name, begins := range map[string]string{"a.csv": "run,second,herd_came", "a.svg": "<?xml", "a.json": "{\n\t\"backend_workers\": 2"} {
+	for name, begins := range map[string]string{"a.csv": "run,second,herd_came", "a.svg": "<svg ", "a.html": "<!DOCTYPE html>", "a.json": "{\n\t\"backend_workers\": 2"} {
 		if b, err := os.ReadFile(path(name)); err != nil || !bytes.HasPrefix(b, []byte(begins)) {
 			t.Errorf("%s: %v, %.40q; want %q", name, err, b, begins)
 		}
-	}
-	f, err := os.Open(path("a.png"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := png.Decode(f); err != nil {
-		t.Error(err)
 	}
 
 	// With - the table goes where the progress does.
@@ -316,7 +306,7 @@ func TestSimulateTable(t *testing.T) {
 	if out.String() != again.String() {
 		t.Errorf("two runs differ:\n%s\n%s", &out, &again)
 	}
-	for _, want := range []string{"200 clients come within 100ms", "40 requests per second at best", "of 200", "fixed:1: a model", "fixed:1 ended after 500 requests (--requests)"} {
+	for _, want := range []string{"200 clients comes within 100ms", "40 requests per second at most", "of 200", "fixed:1: a model", "fixed:1 ended after 500 requests (--requests)"} {
 		if !strings.Contains(strings.ReplaceAll(out.String(), "\n", " "), want) {
 			t.Errorf("no %q in:\n%s", want, &out)
 		}
@@ -401,10 +391,10 @@ func TestWhen(t *testing.T) {
 	}
 }
 
-// One is said as one, and who does not come is not spoken of.
+// One has a singular, and clients that do not come are not mentioned.
 func TestSimulateWords(t *testing.T) {
 	text := simulatePlan(t, "--clients", "1", "--workers", "1", "--background", "0").text
-	if !strings.Contains(text, "1 client comes within") || !strings.Contains(text, "1 worker that takes 80ms") || strings.Contains(text, "strangers") {
+	if !strings.Contains(text, "A herd of 1 client comes within") || !strings.Contains(text, "1 worker that takes 80ms") || strings.Contains(text, "background") {
 		t.Errorf("text is\n%s", text)
 	}
 }
@@ -420,14 +410,14 @@ func TestSimulateReplacesFilesWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	write := func(text string, err error) error {
-		f := outputFile{name: link, write: func(_ *report.Report, w io.Writer) error {
+		f := outputFile{name: link, write: func(w io.Writer) error {
 			_, _ = io.WriteString(w, text)
 			return err
 		}}
 		if err := f.open(io.Discard); err != nil {
 			t.Fatal(err)
 		}
-		return f.finish(nil)
+		return f.finish()
 	}
 	full := errors.New("no space left")
 	if err := write("half", full); !errors.Is(err, full) {
@@ -467,7 +457,7 @@ func TestSimulateStopsWithWhatItHas(t *testing.T) {
 	// All of this would take minutes.
 	err := runSimulate(ctx, &out, progress, "--background", "20000", "--warmup", "1s", "--duration", "40m", "--workers", "2000", "--compare", "shield,none")
 	code, ok := errors.AsType[exit](err)
-	if !ok || code.code != 130 || !strings.Contains(err.Error(), "interrupted in run 1 of 2; the figures are of what came until then") {
+	if !ok || code.code != 130 || !strings.Contains(err.Error(), "interrupted in run 1 of 2; the figures are those until then") {
 		t.Errorf("error is %v; want one with exit code 130", err)
 	}
 	for _, want := range []string{"clients served", "shield was interrupted at "} {
@@ -609,7 +599,7 @@ func TestSimulateFromAccessLog(t *testing.T) {
 	if err := runSimulate(t.Context(), &out, io.Discard, "--from-access-log", log, "--duration", "5s", "--clients", "20"); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"requests per second", "A config that follows from it (--compare suggested):", "concurrency adaptive", "20 clients come within", "--workers sets them"} {
+	for _, want := range []string{"requests per second", "A config that follows from it (--compare suggested):", "concurrency adaptive", "20 clients comes within", "--workers sets them"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("output has no %q:\n%s", want, &out)
 		}

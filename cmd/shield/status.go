@@ -24,10 +24,10 @@ func init() {
 		Usage: "[--address <interface>] [--json]",
 		Short: "Shows what a running shield does",
 		Long: `
-Asks the admin endpoint of a running instance for its limits, for what is in
-flight, and for what has been decided since the zones and shields came into the
-config; how a limit that is adaptive has been found. Where clients have been refused for want of room: what they were
-promised, what has become of it, and how they retry.
+Asks the admin endpoint of a running instance for its limits, the requests in
+flight, and the decisions since each zone and shield came into the config; and
+how an adaptive limit was found. If clients were refused over a limit: the times
+that they were promised, how many kept them, and how they retry.
 `,
 		CobraFunc: func(cmd *cobra.Command) {
 			cmd.Flags().String("address", "", "address of the admin endpoint, if it is not "+caddy.DefaultAdminListen)
@@ -97,31 +97,35 @@ func printStatus(w io.Writer, status caddymodule.Status) {
 	printCalendars(row, status.Shields)
 	printHerds(row, status.Shields)
 	printClients(row, status.Shields)
-	if len(status.Zones) > 0 {
-		row()
-		row("ZONE", "KEY", "RATE", "KEYS", "ADMITTED", "REFUSED", "OBSERVED")
-	}
+	zone := section(row, "ZONE", "KEY", "RATE", "KEYS", "ADMITTED", "REFUSED", "OBSERVED")
 	for _, z := range status.Zones {
 		pressure := ""
 		if z.Evicted+z.Shared > 0 {
 			pressure = fmt.Sprintf("%d forgotten early, %d without room: raise max_keys", z.Evicted, z.Shared)
 		}
-		row(z.Name, z.Key, rate(z.RateStatus), fmt.Sprintf("%d of %d", z.Keys, z.MaxKeys), z.Admitted, z.Refused, z.Observed, pressure)
+		zone(z.Name, z.Key, rate(z.RateStatus), fmt.Sprintf("%d of %d", z.Keys, z.MaxKeys), z.Admitted, z.Refused, z.Observed, pressure)
 	}
 	t.Flush()
 }
 
-// printLimits shows how limits in flight are found, by those that are.
+// section returns a function that writes a row, the first below a head.
+func section(row func(...any), head ...any) func(...any) {
+	return func(cells ...any) {
+		if head != nil {
+			row()
+			row(head...)
+			head = nil
+		}
+		row(cells...)
+	}
+}
+
+// printLimits shows how adaptive limits were found.
 func printLimits(row func(...any), shields []caddymodule.ShieldStatus) {
-	first := true
+	line := section(row, "LIMIT", "BY", "IN FLIGHT", "LAST CHANGE", "LATENCY", "BASELINE", "GHOSTS", "FAILURES", "PAUSES")
 	for _, s := range shields {
 		if s.Search == nil {
 			continue
-		}
-		if first {
-			first = false
-			row()
-			row("LIMIT", "BY", "IN FLIGHT", "LAST CHANGE", "LATENCY", "BASELINE", "GHOSTS", "FAILURES", "PAUSES")
 		}
 		by, change, latency, baseline := s.Search.By, "none yet", "-", "-"
 		if s.Search.TargetSeconds > 0 {
@@ -134,15 +138,15 @@ func printLimits(row func(...any), shields []caddymodule.ShieldStatus) {
 				baseline = ms(c.BaselineSeconds)
 			}
 		}
-		row(s.Name, by, fmt.Sprintf("%d of %d", s.InFlight, s.Concurrency), change, latency, baseline, s.Search.Ghosts, s.Failures, s.Pauses)
+		line(s.Name, by, fmt.Sprintf("%d of %d", s.InFlight, s.Concurrency), change, latency, baseline, s.Search.Ghosts, s.Failures, s.Pauses)
 	}
 }
 
 func ms(seconds float64) string { return fmt.Sprintf("%.0f ms", 1000*seconds) }
 
-// printQueues shows how requests have waited for a place, where any has.
+// printQueues shows how requests waited in queues, of shields where any did.
 func printQueues(row func(...any), shields []caddymodule.ShieldStatus) {
-	first := true
+	line := section(row, "QUEUE", "WAITING", "ADMITTED", "TIMEOUT", "DROPPED", "GONE", "MEAN WAIT")
 	for _, s := range shields {
 		q := s.Queue
 		if q == nil {
@@ -152,43 +156,27 @@ func printQueues(row func(...any), shields []caddymodule.ShieldStatus) {
 		if waited+uint64(q.Length) == 0 {
 			continue
 		}
-		if first {
-			first = false
-			row()
-			row("QUEUE", "WAITING", "ADMITTED", "TIMEOUT", "DROPPED", "GONE", "MEAN WAIT")
-		}
-		row(s.Name, fmt.Sprintf("%d of %d", q.Length, q.Size), q.Admitted, q.Timeout, q.Dropped, q.Gone, ms(q.WaitSeconds/float64(max(1, waited))))
+		line(s.Name, fmt.Sprintf("%d of %d", q.Length, q.Size), q.Admitted, q.Timeout, q.Dropped, q.Gone, ms(q.WaitSeconds/float64(max(1, waited))))
 	}
 }
 
-// printClasses shows what was decided on classes, where there are any.
+// printClasses shows the decisions by priority class.
 func printClasses(row func(...any), shields []caddymodule.ShieldStatus) {
-	first := true
+	line := section(row, "CLASS", "OF", "SHARE", "ADMITTED", "REFUSED", "OBSERVED")
 	for _, s := range shields {
 		for _, c := range s.Classes {
-			if first {
-				first = false
-				row()
-				row("CLASS", "OF", "SHARE", "ADMITTED", "REFUSED", "OBSERVED")
-			}
-			row(c.Name, s.Name, fmt.Sprintf("%.0f %%", 100*c.Share), c.Admitted, c.Refused, c.Observed)
+			line(c.Name, s.Name, fmt.Sprintf("%.0f %%", 100*c.Share), c.Admitted, c.Refused, c.Observed)
 		}
 	}
 }
 
-// printCalendars shows what refused clients were promised, by the shields that
-// have promised anything.
+// printCalendars shows the promises to refused clients, of shields that made any.
 func printCalendars(row func(...any), shields []caddymodule.ShieldStatus) {
-	first := true
+	line := section(row, "CALENDAR", "BACKLOG", "DEFERRED", "SPARE", "HELD", "PROMISED", "KEPT", "LATE", "NO-SHOW", "BROKEN", "EARLY")
 	for _, s := range shields {
 		c := s.Calendar
 		if c == nil || c.Promises+c.Deferrals == 0 {
 			continue
-		}
-		if first {
-			first = false
-			row()
-			row("CALENDAR", "BACKLOG", "DEFERRED", "SPARE", "HELD", "PROMISED", "KEPT", "LATE", "NO-SHOW", "BROKEN", "EARLY")
 		}
 		kept, early := "-", fmt.Sprintf("%d refused", s.Refused["early"])
 		if n := c.Kept + c.NoShow; n > 0 {
@@ -197,48 +185,38 @@ func printCalendars(row func(...any), shields []caddymodule.ShieldStatus) {
 		if c.Early > 0 {
 			early += fmt.Sprintf(", %d admitted", c.Early)
 		}
-		row(s.Name, fmt.Sprintf("%.1f s", c.BacklogSeconds), c.Deferred, fmt.Sprintf("%.1f/s", c.Spare), s.Held,
+		line(s.Name, fmt.Sprintf("%.1f s", c.BacklogSeconds), c.Deferred, fmt.Sprintf("%.1f/s", c.Spare), s.Held,
 			c.Promises, kept, c.Late, c.NoShow, c.Broken, early)
 	}
 }
 
-// printHerds shows the herds that are there.
+// printHerds shows the herds that shields have found.
 func printHerds(row func(...any), shields []caddymodule.ShieldStatus) {
-	first := true
+	line := section(row, "HERD", "KIND", "SIZE", "PERIOD", "PHASE")
 	for _, s := range shields {
 		if s.Herd == nil {
 			continue
-		}
-		if first {
-			first = false
-			row()
-			row("HERD", "KIND", "SIZE", "PERIOD", "PHASE")
 		}
 		size, period, phase := fmt.Sprintf("%.0f clients", s.Herd.Size), "-", "-"
 		if s.Herd.Period > 0 {
 			size, period, phase = fmt.Sprintf("%.0f requests", s.Herd.Size), fmt.Sprintf("%g s", s.Herd.Period), fmt.Sprintf("%.1f s", s.Herd.Phase)
 		}
-		row(s.Name, s.Herd.Kind, size, period, phase)
+		line(s.Name, s.Herd.Kind, size, period, phase)
 	}
 }
 
 // printClients shows how many refused clients are remembered, and how they retry.
 func printClients(row func(...any), shields []caddymodule.ShieldStatus) {
-	first := true
+	line := section(row, "CLIENTS", "REMEMBERED", "BY POLICY")
 	for _, s := range shields {
 		if len(s.Clients) == 0 {
 			continue
-		}
-		if first {
-			first = false
-			row()
-			row("CLIENTS", "REMEMBERED", "BY POLICY")
 		}
 		remembered := 0
 		for _, n := range s.Clients {
 			remembered += n
 		}
-		row(s.Name, fmt.Sprintf("%d of %d", remembered, s.MaxClients), parts(s.Clients))
+		line(s.Name, fmt.Sprintf("%d of %d", remembered, s.MaxClients), parts(s.Clients))
 	}
 }
 
@@ -247,7 +225,7 @@ func rate(r caddymodule.RateStatus) string {
 	return fmt.Sprintf("%v/%s burst %d", r.Rate, per, r.Burst)
 }
 
-// parts says how many there are of what, the most first.
+// parts lists counts with their names, the largest first.
 func parts[T int | uint64](n map[string]T) string {
 	names := slices.Collect(maps.Keys(n))
 	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(n[b], n[a]), cmp.Compare(a, b)) })

@@ -8,8 +8,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/report"
 )
 
 // lateness is how late the 99th percentile of requests may leave this machine before the
@@ -19,33 +20,36 @@ const lateness = 10 * time.Millisecond
 // WriteLoad writes a load and its result as tables for people.
 func WriteLoad(w io.Writer, c LoadConfig, r LoadResult) error {
 	c = c.withDefaults()
-	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintf(tw, "target\t%s %s by %s, %s\n", c.Method, c.Target.URL, c.Proto, c.connects())
-	fmt.Fprintf(tw, "load\t%s\n", c.comes())
-	fmt.Fprintf(tw, "clients\t%s; each waits %s for an answer, and %s\n",
-		c.policies(), brief(c.Timeout), c.tries())
-	fmt.Fprintf(tw, "took\t%s; seed %d\n", people(r.Took), c.Seed)
-	if err := tw.Flush(); err != nil {
-		return err
+	var b strings.Builder
+	for _, one := range c.about(r) {
+		fmt.Fprintf(&b, "%-10s%s\n", one.Name, one.Text)
 	}
-	fmt.Fprintln(w)
-	if err := writeCounts(w, c, r); err != nil {
-		return err
-	}
-	fmt.Fprintln(w)
-	if err := writeTimes(w, c, r); err != nil {
-		return err
-	}
+	tables := []report.Table{c.counts(&r), c.times(&r)}
 	if len(r.Policies) > 1 {
-		fmt.Fprintln(w)
-		if err := writePolicies(w, r); err != nil {
-			return err
-		}
+		tables = append(tables, policies(&r))
+	}
+	b.WriteByte('\n')
+	if err := report.WriteTables(&b, tables...); err != nil {
+		return err
+	}
+	if text := hints(r); text != "" {
+		fmt.Fprintf(&b, "\n%s\n", text)
 	}
 	for _, note := range c.notes(r) {
-		fmt.Fprintf(w, "\nNote: %s\n", note)
+		fmt.Fprintf(&b, "\nNote: %s\n", note)
 	}
-	return nil
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// about says what the load was.
+func (c LoadConfig) about(r LoadResult) []report.Text {
+	return []report.Text{
+		{Name: "target", Text: fmt.Sprintf("%s %s by %s, %s", c.Method, c.Target.URL, c.Proto, c.connects())},
+		{Name: "load", Text: c.comes()},
+		{Name: "clients", Text: fmt.Sprintf("%s; each waits %s for an answer, and %s", c.policies(), brief(c.Timeout), c.tries())},
+		{Name: "took", Text: fmt.Sprintf("%s; seed %d", people(r.Took), c.Seed)},
+	}
 }
 
 // comes describes the arrivals.
@@ -113,44 +117,42 @@ func (c LoadConfig) groups(r *LoadResult) []group {
 	return []group{{"herd", &r.Herd}, {"others", &r.Others}, {"all", &r.All}}
 }
 
-func writeCounts(w io.Writer, c LoadConfig, r LoadResult) error {
-	groups := c.groups(&r)
-	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	row := func(label string, cell func(*Tally) string) {
-		fmt.Fprint(tw, label)
-		for _, g := range groups {
-			fmt.Fprintf(tw, "\t%s", cell(g.Tally))
-		}
-		fmt.Fprintln(tw)
-	}
-	some := func(n func(*Tally) int) bool { return n(&r.All) > 0 }
-	number := func(n func(*Tally) int) func(*Tally) string {
-		return func(t *Tally) string { return fmt.Sprint(n(t)) }
-	}
-	fmt.Fprint(tw, "")
+// counts returns the table of clients and requests.
+func (c LoadConfig) counts(r *LoadResult) report.Table {
+	groups := c.groups(r)
+	t := report.Table{Caption: "Figures", Head: []string{""}, Meaning: []report.Text{
+		{Name: "clients", Text: "Each wanted one answer. Served: it got a 2xx, or OK in gRPC. Gave up: its policy, --attempts or --patience ended."},
+		{Name: "requests", Text: "All attempts, retries included. Per success: divided by the clients that were served; 1 at least."},
+	}}
 	for _, g := range groups {
-		fmt.Fprintf(tw, "\t%s", g.name)
+		t.Head = append(t.Head, g.name)
 	}
-	fmt.Fprintln(tw)
-	row("clients", number(func(t *Tally) int { return t.Clients }))
+	row := func(label string, cell func(*Tally) string) {
+		cells := []string{label}
+		for _, g := range groups {
+			cells = append(cells, cell(g.Tally))
+		}
+		t.Rows = append(t.Rows, cells)
+	}
+	number := func(label string, n func(*Tally) int) { row(label, func(t *Tally) string { return fmt.Sprint(n(t)) }) }
+	some := func(label string, n func(*Tally) int) {
+		if n(&r.All) > 0 {
+			number(label, n)
+		}
+	}
+	number("clients", func(t *Tally) int { return t.Clients })
 	row("  served", func(t *Tally) string { return fmt.Sprintf("%d (%s)", t.Served, percent(t.Served, t.Clients)) })
-	row("  gave up", number(func(t *Tally) int { return t.GaveUp }))
-	if trying := func(t *Tally) int { return t.Trying }; some(trying) {
-		row("  still trying when stopped", number(trying))
-	}
-	if crowded := func(t *Tally) int { return t.Skipped - t.Overdue }; some(crowded) {
-		row("never came: too many at once", number(crowded))
-	}
-	if overdue := func(t *Tally) int { return t.Overdue }; some(overdue) {
-		row("never came: no time for them here", number(overdue))
-	}
+	number("  gave up", func(t *Tally) int { return t.GaveUp })
+	some("  still trying when stopped", func(t *Tally) int { return t.Trying })
+	some("never came: too many at once", func(t *Tally) int { return t.Skipped - t.Overdue })
+	some("never came: no time for them here", func(t *Tally) int { return t.Overdue })
 	row("last served after", func(t *Tally) string {
 		if t.Served == 0 {
 			return "-"
 		}
 		return people(t.LastServed)
 	})
-	row("requests", number(func(t *Tally) int { return t.Requests }))
+	number("requests", func(t *Tally) int { return t.Requests })
 	row("requests per success", func(t *Tally) string {
 		if t.Served == 0 {
 			return "none served"
@@ -158,12 +160,12 @@ func writeCounts(w io.Writer, c LoadConfig, r LoadResult) error {
 		return fmt.Sprintf("%.2f", t.PerSuccess())
 	})
 	for _, label := range slices.Sorted(maps.Keys(r.All.Answers)) {
-		row("  answered "+label, number(func(t *Tally) int { return t.Answers[label] }))
+		number("  answered "+label, func(t *Tally) int { return t.Answers[label] })
 	}
-	row("  timed out", number(func(t *Tally) int { return t.TimedOut }))
-	row("  no connection, or broken", number(func(t *Tally) int { return t.Unreachable }))
-	if cut := func(t *Tally) int { return t.CutOff }; some(cut) {
-		row("  under way when stopped", number(cut))
+	number("  timed out", func(t *Tally) int { return t.TimedOut })
+	number("  no connection, or broken", func(t *Tally) int { return t.Unreachable })
+	some("  under way when stopped", func(t *Tally) int { return t.CutOff })
+	if r.All.CutOff > 0 {
 		row("    the oldest for", func(t *Tally) string {
 			if t.CutOff == 0 {
 				return "-"
@@ -171,70 +173,62 @@ func writeCounts(w io.Writer, c LoadConfig, r LoadResult) error {
 			return people(t.OldestCut)
 		})
 	}
-	return tw.Flush()
+	return t
 }
 
-func writeTimes(w io.Writer, c LoadConfig, r LoadResult) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
+// times returns the table of percentiles.
+func (c LoadConfig) times(r *LoadResult) report.Table {
+	t := report.Table{
+		Caption: "Times", Head: []string{"from the instant a request was due", "p50", "p90", "p99", "p99.9", "max"},
+		Meaning: []report.Text{{Name: "wait of clients served", Text: "From the instant at which the first request was due to the last byte of the answer, with retries. " +
+			"Clients that were not served have none: the first chart includes them."}},
+	}
 	line := func(label string, q Quantiles) {
-		if q.Count == 0 {
-			return
+		if q.Count > 0 {
+			t.Rows = append(t.Rows, []string{label, people(q.P50), people(q.P90), people(q.P99), people(q.P999), people(q.Max)})
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t\n", label, people(q.P50), people(q.P90), people(q.P99), people(q.P999), people(q.Max))
 	}
-	width := 0
-	labels := func(name string) (wait, attempt string) {
-		if name != "" {
-			name += ": "
+	groups := c.groups(r)
+	for _, g := range groups {
+		name := g.name + ": "
+		if len(groups) == 1 {
+			name = ""
 		}
-		return name + "wait of those served, with retries", name + "one attempt that was answered"
+		line(name+"wait of clients served, with retries", g.Wait)
+		line(name+"one attempt that was answered", g.Attempt)
 	}
-	const late = "of that, late in leaving this machine"
-	groups := c.groups(&r)
-	if len(groups) == 1 {
-		groups[0].name = ""
-	}
-	for _, g := range groups {
-		wait, attempt := labels(g.name)
-		width = max(width, len(wait), len(attempt))
-	}
-	width = max(width, len(late))
-	pad := func(s string) string { return fmt.Sprintf("%-*s", width, s) }
-	fmt.Fprintf(tw, "%s\tp50\tp90\tp99\tp99.9\tmax\t\n", pad("from the instant a request was due"))
-	for _, g := range groups {
-		wait, attempt := labels(g.name)
-		line(pad(wait), g.Wait)
-		line(pad(attempt), g.Attempt)
-	}
-	line(pad(late), r.All.Late)
-	if err := tw.Flush(); err != nil {
-		return err
-	}
+	line("of that, late in leaving this machine", r.All.Late)
+	return t
+}
+
+// hints says which Retry-After refused clients were told, "" if none was refused.
+func hints(r LoadResult) string {
 	if r.All.Refused == 0 {
-		return nil
+		return ""
 	}
-	told := fmt.Sprintf("Retry-After told to none of %d refused", r.All.Refused)
+	text := fmt.Sprintf("Retry-After told to none of %d refused", r.All.Refused)
 	if t := r.All.Told; t.Count > 0 {
-		told = fmt.Sprintf("Retry-After told to %d of %d refused: %s least, %s median, %s most", t.Count, r.All.Refused, people(t.Min), people(t.P50), people(t.Max))
+		text = fmt.Sprintf("Retry-After told to %d of %d refused: %s least, %s median, %s most", t.Count, r.All.Refused, people(t.Min), people(t.P50), people(t.Max))
 	}
 	if r.All.Never > 0 {
-		told += fmt.Sprintf("; not to come back to %d", r.All.Never)
+		text += fmt.Sprintf("; not to come back to %d", r.All.Never)
 	}
-	_, err := fmt.Fprintf(w, "\n%s\n", told)
-	return err
+	return text
 }
 
-func writePolicies(w io.Writer, r LoadResult) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(tw, "policy\tclients\tserved\tgave up\tper success\twait p50\tp99")
+// policies returns the table of the policies.
+func policies(r *LoadResult) report.Table {
+	t := report.Table{Caption: "Policies", Head: []string{"policy", "clients", "served", "gave up", "per success", "wait p50", "p99"}}
 	for _, p := range r.Policies {
 		p50, p99 := "-", "-"
 		if p.Served > 0 {
 			p50, p99 = people(p.Wait.P50), people(p.Wait.P99)
 		}
-		fmt.Fprintf(tw, "%v\t%d\t%d\t%d\t%.2f\t%s\t%s\n", p.Policy, p.Clients, p.Served, p.GaveUp, p.PerSuccess(), p50, p99)
+		t.Rows = append(t.Rows, []string{
+			fmt.Sprint(p.Policy), fmt.Sprint(p.Clients), fmt.Sprint(p.Served), fmt.Sprint(p.GaveUp), fmt.Sprintf("%.2f", p.PerSuccess()), p50, p99,
+		})
 	}
-	return tw.Flush()
+	return t
 }
 
 // notes returns the reservations that a reader must know.
@@ -255,7 +249,7 @@ func (c LoadConfig) notes(r LoadResult) (notes []string) {
 		notes = append(notes, fmt.Sprintf("%d clients never came, because this machine had not started them when their time was over: the load was less than was asked for%s.", n, c.reached(r)))
 	}
 	if r.All.Served > 0 && r.All.Served < r.All.Clients {
-		notes = append(notes, fmt.Sprintf("the waits are those of the clients that were served. The other %d waited in vain, and are not in them.", r.All.Clients-r.All.Served))
+		notes = append(notes, fmt.Sprintf("the waits are those of the clients that were served. The other %d waited in vain, and are not included.", r.All.Clients-r.All.Served))
 	}
 	if r.Stopped != nil {
 		why := r.Stopped.Error()

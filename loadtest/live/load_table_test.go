@@ -49,34 +49,34 @@ func ExampleWriteLoad() {
 	// clients   75 % exact, 25 % never returns; each waits 1s for an answer, and tries again for 1h at most, 4 times in all
 	// took      2.35 s; seed 7
 	//
-	//                                herd          others       all
-	// clients                        100           60           160
+	//                                       herd       others            all
+	// clients                                100           60            160
 	//   served                       90 (90.0 %)   60 (100 %)   150 (93.8 %)
-	//   gave up                      8             0            8
-	//   still trying when stopped    2             0            2
-	// never came: too many at once   0             0            4
-	// last served after              2.34 s        2.00 s       2.34 s
-	// requests                       205           60           265
-	// requests per success           2.28          1.00         1.77
-	//   answered 200                 90            60           150
-	//   answered 503                 110           0            110
-	//   timed out                    2             0            2
-	//   no connection, or broken     3             0            3
+	//   gave up                                8            0              8
+	//   still trying when stopped              2            0              2
+	// never came: too many at once             0            0              4
+	// last served after                   2.34 s       2.00 s         2.34 s
+	// requests                               205           60            265
+	// requests per success                  2.28         1.00           1.77
+	//   answered 200                          90           60            150
+	//   answered 503                         110            0            110
+	//   timed out                              2            0              2
+	//   no connection, or broken               3            0              3
 	//
-	//    from the instant a request was due               p50       p90       p99     p99.9       max
-	//    herd: wait of those served, with retries      150 ms    300 ms    450 ms    600 ms    750 ms
-	//    herd: one attempt that was answered          15.0 ms   30.0 ms   45.0 ms   60.0 ms   75.0 ms
-	//    others: wait of those served, with retries   1.00 ms   2.00 ms   3.00 ms   4.00 ms   5.00 ms
-	//    others: one attempt that was answered        1.00 ms   2.00 ms   3.00 ms   4.00 ms   5.00 ms
-	//    all: wait of those served, with retries       150 ms    300 ms    450 ms    600 ms    750 ms
-	//    all: one attempt that was answered           15.0 ms   30.0 ms   45.0 ms   60.0 ms   75.0 ms
-	//    of that, late in leaving this machine        5.00 ms   10.0 ms   15.0 ms   20.0 ms   25.0 ms
+	// from the instant a request was due                 p50       p90       p99     p99.9       max
+	// herd: wait of clients served, with retries      150 ms    300 ms    450 ms    600 ms    750 ms
+	// herd: one attempt that was answered            15.0 ms   30.0 ms   45.0 ms   60.0 ms   75.0 ms
+	// others: wait of clients served, with retries   1.00 ms   2.00 ms   3.00 ms   4.00 ms   5.00 ms
+	// others: one attempt that was answered          1.00 ms   2.00 ms   3.00 ms   4.00 ms   5.00 ms
+	// all: wait of clients served, with retries       150 ms    300 ms    450 ms    600 ms    750 ms
+	// all: one attempt that was answered             15.0 ms   30.0 ms   45.0 ms   60.0 ms   75.0 ms
+	// of that, late in leaving this machine          5.00 ms   10.0 ms   15.0 ms   20.0 ms   25.0 ms
+	//
+	// policy          clients   served   gave up   per success   wait p50      p99
+	// exact               100       90         8          2.28     150 ms   450 ms
+	// never returns         5        0         5          0.00          -        -
 	//
 	// Retry-After told to 109 of 110 refused: 500 ms least, 1.00 s median, 5.00 s most; not to come back to 1
-	//
-	// policy          clients   served   gave up   per success   wait p50   p99
-	// exact           100       90       8         2.28          150 ms     450 ms
-	// never returns   5         0        5         0.00          -          -
 	//
 	// Note: 1 % of the requests left 15.0 ms or more after they were due: this machine was too busy, and its latencies are in the figures.
 	//
@@ -86,7 +86,7 @@ func ExampleWriteLoad() {
 	//
 	// Note: 4 clients never came, because 20000 were there already: the load was less than was asked for.
 	//
-	// Note: the waits are those of the clients that were served. The other 10 waited in vain, and are not in them.
+	// Note: the waits are those of the clients that were served. The other 10 waited in vain, and are not included.
 	//
 	// Note: the run ended early: stopped. 2 clients were still trying.
 }
@@ -127,7 +127,7 @@ func TestTableSaysLittleOfLittle(t *testing.T) {
 		{Refused: 3}:                                           "\nRetry-After told to none of 3 refused\n",
 		{Refused: 3, Never: 2}:                                 "\nRetry-After told to none of 3 refused; not to come back to 2\n",
 		{Refused: 3, Told: quantilesOf(1, 2e9)}:                "\nRetry-After told to 1 of 3 refused: 1.00 s least, 2.00 s median, 10.0 s most\n",
-		{Refused: 0, Clients: 3, Served: 1}:                    "The other 2 waited in vain, and are not in them.",
+		{Refused: 0, Clients: 3, Served: 1}:                    "The other 2 waited in vain, and are not included.",
 		{Refused: 0, Clients: 3, Served: 3, Told: Quantiles{}}: ", and 14.29 clients per second for 1s, ",
 	} {
 		var b strings.Builder

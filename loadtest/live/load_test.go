@@ -357,7 +357,7 @@ func TestStalledRequestsAreShownWhenStopped(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, want := range []string{
-			"  under way when stopped      7\n", "    the oldest for            4.20 s\n", "7 clients were still trying, and 7 requests under way.",
+			"  under way when stopped                7\n", "    the oldest for                 4.20 s\n", "7 clients were still trying, and 7 requests under way.",
 			`"cut_off": 7,`, `"oldest_cut_off_s": 4.2`, "in_flight,cut_off\n", "4,0,0,0,0,0,0,0,0,0,0,7,7\n",
 		} {
 			if !strings.Contains(b.String(), want) {

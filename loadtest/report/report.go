@@ -1,9 +1,9 @@
-// Package report shows what came of runs of loadtest/sim: as a table for a
-// terminal, as JSON, as CSV of their series, and as pictures, side by side with the
-// same axes.
+// Package report shows the results of runs of loadtest/sim: as a table for a terminal,
+// as JSON, as CSV of their series, as an HTML page and as an SVG picture, side by side
+// with the same axes.
 //
 // A [Report] is data; its Write methods are pure, and write the same bytes for the
-// same Report.
+// same Report. A [Page] can be that of another kind of report, too.
 package report
 
 import (
@@ -18,24 +18,24 @@ import (
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// A Run is what came of one of the servers that are compared.
+// A Run is the result of one of the servers that are compared.
 type Run struct {
 	Name string
 	sim.Result
 
-	// Notes say what the run is, or what it leaves out, a line each. JSON has them;
-	// tables leave them to whoever writes them.
+	// Notes say what the run is, or what it leaves out, a line each. Tables do not
+	// have them.
 	Notes []string
 
 	// EndedBy is what ended it: Duration, Requests or Interrupt.
 	EndedBy string
 }
 
-// What ends a run.
+// The ends of a run.
 const (
 	Duration  = "duration"  // of the scenario: it came to its end
 	Requests  = "requests"  // the most that are made
-	Interrupt = "interrupt" // of whoever runs it
+	Interrupt = "interrupt" // of the user
 )
 
 // A Report is runs of one scenario, and what is common to them.
@@ -43,34 +43,43 @@ type Report struct {
 	Runs []Run
 
 	// Bin is that of the scenario, Warmup how long it ran before the herd came. CSV and
-	// pictures need both.
+	// figures need both.
 	Bin, Warmup time.Duration
 
-	// The backend: how many requests it works on at once, and how many it can do per
-	// second when it is well. 0: it has no limit.
+	// Live says that the runs were load tests: times are since their start, and what is
+	// in flight is what clients see of it.
+	Live bool
+
+	// The backend: how many requests it works on at once, and how many it can serve per
+	// second when it is healthy. 0: it has no limit.
 	Workers  int
 	Capacity float64
 
-	// Marks are what happens meanwhile, for pictures.
+	// Marks are events during the runs, for figures.
 	Marks []Mark
+
+	// About says what was simulated, a paragraph each, and Version by which program. The
+	// page has both.
+	About   []string
+	Version string
 
 	Inputs Inputs
 }
 
-// Inputs are what a scenario is about. JSON has them, and pictures make room for
-// the strangers.
+// Inputs are what a scenario is about. JSON has them, and figures make room for
+// background clients.
 type Inputs struct {
 	Seed              uint64
 	Clients           int           // of the herd
 	Within            time.Duration // in which it comes
-	Background        float64       // strangers per second
+	Background        float64       // clients per second
 	Policies          string        // of all clients
 	Timeout, Patience time.Duration // 0: for ever
 	Duration          time.Duration // of a run, since the herd's first moment
 }
 
-// A Mark is something that happens between two times since the herd's first moment,
-// or at once if they are the same.
+// A Mark is an event between two times since the herd's first moment, or at an instant
+// if they are the same.
 type Mark struct {
 	Name     string
 	From, To time.Duration
@@ -85,20 +94,25 @@ func (r *Report) Ended(run *Run) time.Duration {
 	return time.Duration(len(run.Series))*r.Bin - r.Warmup
 }
 
-// check returns an error unless there are runs with series.
-func (r *Report) check() error {
-	if len(r.Runs) == 0 {
-		return errors.New("there is no run to show")
-	}
+// ErrNothing is the error of figures if no run has come as far as the herd.
+var ErrNothing = errors.New("there is nothing to draw yet")
+
+// drawable returns a report of the runs that have come as far as the herd.
+func (r *Report) drawable() (*Report, error) {
 	if r.Bin <= 0 {
-		return fmt.Errorf("bin is %v; want more than 0, as the scenario has it", r.Bin)
+		return nil, fmt.Errorf("bin is %v; want more than 0, as the scenario has it", r.Bin)
 	}
-	for i := range r.Runs {
-		if r.Ended(&r.Runs[i]) <= 0 {
-			return fmt.Errorf("run %q has no series after its warmup; want the scenario's Bin, and a run that is not interrupted before", r.Runs[i].Name)
+	drawn := *r
+	drawn.Runs = nil
+	for _, run := range r.Runs {
+		if r.Ended(&run) > 0 {
+			drawn.Runs = append(drawn.Runs, run)
 		}
 	}
-	return nil
+	if drawn.Runs == nil {
+		return nil, ErrNothing
+	}
+	return &drawn, nil
 }
 
 // WriteCSV writes a line for each bin of each run. Counts are of the bin, the last
@@ -186,7 +200,7 @@ type jsonStrangers struct {
 	P95      *float64 `json:"wait_p95_seconds"`
 }
 
-// jsonAll is what became of the herd and the strangers, those of the warm-up too.
+// jsonAll counts the herd and background clients, warm-up included.
 type jsonAll struct {
 	Came    int `json:"came"`
 	Served  int `json:"served"`
@@ -194,8 +208,8 @@ type jsonAll struct {
 	Waiting int `json:"waiting"`
 }
 
-// jsonInputs are the Inputs, and when what happens. Times are in seconds; a time-out
-// or patience of null is for ever.
+// jsonInputs are the Inputs and the Marks. Times are in seconds; a timeout or patience
+// of null is endless.
 type jsonInputs struct {
 	Seed       uint64     `json:"seed"`
 	Clients    int        `json:"clients"`
@@ -228,7 +242,7 @@ func (r *Report) inputs() jsonInputs {
 	return j
 }
 
-// seconds is a time as JSON has it: null if it is not known.
+// seconds is a time in JSON: null if it is not known.
 func seconds(d time.Duration, known bool) *float64 {
 	if !known {
 		return nil
@@ -236,8 +250,8 @@ func seconds(d time.Duration, known bool) *float64 {
 	return new(d.Seconds())
 }
 
-// WriteJSON writes what came of the runs, without their series. What a table has as
-// "-" is null.
+// WriteJSON writes the results of the runs, without their series. A "-" of the table is null
+// here. Waits are those of clients that were served.
 func (r *Report) WriteJSON(w io.Writer) error {
 	all := struct {
 		Workers  int        `json:"backend_workers,omitempty"`
@@ -250,7 +264,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 		j := jsonRun{
 			Name: run.Name, Notes: run.Notes, Seed: run.Seed, Interrupted: run.Interrupted,
 			EndedBy: run.EndedBy, Ended: seconds(r.Ended(run), len(run.Series) > 0),
-			Clients: run.Clients, Reachable: run.Reachable, Served: run.Served, GaveUp: gaveUp(run), Waiting: waiting(run),
+			Clients: run.Clients, Reachable: run.Reachable, Served: run.Served, GaveUp: gaveUp(run), Waiting: stillWaiting(run),
 			Drained: seconds(run.Drained, drained(run)), Optimum: seconds(run.Optimum, attainable(run)), Cleared: seconds(run.Cleared, r.cleared(run)),
 			Decided: run.Decided, Answered: run.Answered, Refused: run.Refused, TimedOut: run.TimedOut,
 			Failed: run.Failed, Open: run.Open, Wasted: run.Wasted,
@@ -261,7 +275,8 @@ func (r *Report) WriteJSON(w io.Writer) error {
 		if run.Served > 0 {
 			j.PerServed = new(run.PerSuccess())
 		}
-		if n, ok := everybody(run); ok {
+		if len(run.Series) > 0 {
+			n := allClients(run)
 			j.All = &jsonAll{n.came, n.served, n.gaveUp, n.waiting()}
 		}
 		for _, p := range run.Policies {
@@ -277,7 +292,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	return e.Encode(all)
 }
 
-// mostInFlight is the most requests at the backend at the end of a bin.
+// mostInFlight is the most requests at the backend at the end of any bin.
 func mostInFlight(run *Run) (most int) {
 	for i := range run.Series {
 		most = max(most, int(run.Series[i].InFlight))

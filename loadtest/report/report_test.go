@@ -7,17 +7,15 @@ import (
 	"encoding/xml"
 	"errors"
 	"flag"
-	"image/color"
-	"image/png"
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"gonum.org/v1/plot/vg"
-
+	"github.com/herdshield/shield/chart"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/sim"
 )
@@ -41,9 +39,21 @@ func example() *Report {
 		},
 		Strangers: sim.StrangersResult{Came: 50, AtOnce: 25, P95: 1500 * time.Millisecond},
 	}
+	spread := func(served, n int, longest ...time.Duration) sim.Waits { // as many served within each
+		var waits []int64
+		for i := range served {
+			waits = append(waits, int64(longest[i*len(longest)/served]))
+		}
+		return sim.WaitsOf(waits, n)
+	}
+	good.Waits = spread(98, 100, time.Second, time.Second, time.Second, 2*time.Second, 3*time.Second)
+	good.Policies[0].Waits = spread(60, 60, time.Second, 2*time.Second, 3*time.Second)
+	good.Policies[1].Waits = spread(38, 40, time.Second, 2*time.Second, 12_340*time.Millisecond)
+	good.Strangers.Waits = spread(49, 50, 0, 1500*time.Millisecond)
 	bad := good
+	bad.Waits, bad.Strangers.Waits = spread(0, 100), nil
 	bad.Name, bad.Served, bad.GaveUp, bad.Waiting = "none", 0, 60, 40
-	bad.Policies = []sim.PolicyResult{{Policy: clients.Exact{}, Clients: 60, GaveUp: 60}, {Policy: good.Policies[1].Policy, Clients: 40}}
+	bad.Policies = []sim.PolicyResult{{Policy: clients.Exact{}, Clients: 60, GaveUp: 60, Waits: spread(0, 60)}, {Policy: good.Policies[1].Policy, Clients: 40, Waits: spread(0, 40)}}
 	bad.Strangers.P95, bad.Wasted = 0, 77
 	for i := range int32(16) {
 		good.Series = append(good.Series, sim.Bin{
@@ -92,8 +102,8 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// What is in JSON is what is in the table: gave_up is of all the herd, and what has
-// no value is null.
+// JSON agrees with the table: gave_up is of all the herd, and a figure without a value
+// is null.
 func TestJSONAgreesWithTheTable(t *testing.T) {
 	r := example()
 	for i := range r.Runs {
@@ -132,7 +142,7 @@ func TestJSONAgreesWithTheTable(t *testing.T) {
 		"requests per served": all.Runs[1].PerServed, "wait": all.Runs[1].Policies[0]["wait_p50_seconds"],
 	} {
 		if v != nil {
-			t.Errorf("%s of a run that served nobody is %v; want null", name, v)
+			t.Errorf("%s of a run that served no client is %v; want null", name, v)
 		}
 	}
 	if all.Runs[0].Drained != 4.2 || all.Runs[0].Cleared != 5. || all.Runs[0].Policies[1]["wait_p99_seconds"] != 12.34 {
@@ -186,69 +196,11 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Labels of marks are not over each other, and not beyond the axis.
-func TestLabels(t *testing.T) {
-	r := example()
-	for i := range 4 {
-		r.Marks = append(r.Marks, Mark{"4 times as slow", time.Duration(2000+100*i) * time.Millisecond, 3 * time.Second})
-	}
-	r.Marks = append(r.Marks, Mark{"late", 6900 * time.Millisecond, 7 * time.Second})
-	s, err := r.sheet()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sty := style(small-1, grey)
-	for i, l := range s.labels {
-		end := l.at + sty.Width(l.text)
-		if l.at < 0 || end > s.room() {
-			t.Errorf("%s is from %v to %v; want 0 to %v", l.text, l.at, end, s.room())
-		}
-		for _, other := range s.labels[:i] {
-			if l.lane == other.lane && l.at < other.at+sty.Width(other.text) && other.at < end {
-				t.Errorf("%+v is over %+v", l, other)
-			}
-		}
-	}
-	if len(s.labels) != 7 || s.lanes < 3 || s.lanes > maxLanes {
-		t.Errorf("%d labels in %d lanes; want 7 in 3 to %d", len(s.labels), s.lanes, maxLanes)
-	}
-	bare := example()
-	bare.Marks = nil
-	if s2, _ := bare.sheet(); s2.height >= s.height || s2.lanes != 0 {
-		t.Error("labels have no room of their own")
-	}
-}
-
-// The longest legend stays on the sheet.
-func TestLegendFits(t *testing.T) {
-	r := example()
-	r.Runs = r.Runs[1:]
-	for i := range r.Runs[0].Series {
-		b := &r.Runs[0].Series[i]
-		b.TimedOut, b.GaveUp = 9965, 9950
-	}
-	s, err := r.sheet()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sty := style(normal-1, color.Black)
-	for _, panel := range s.panels {
-		wide := 30*vg.Length(len(panel.legend)) + 110*pixel
-		for _, e := range panel.legend {
-			wide += sty.Width(e.text)
-		}
-		if wide > s.width {
-			t.Errorf("%+v takes %v of %v", panel.legend, wide, s.width)
-		}
-	}
-}
-
-// A logarithmic axis begins below what strangers are.
+// A logarithmic axis begins below the rate of background clients.
 func TestScale(t *testing.T) {
 	for _, c := range []struct{ most, usual, background, want float64 }{{10_000, 125, 30, 1}, {10_000, 125, 3, 0.1}, {10_000, 125, 0, 10}, {200, 125, 3, 0}} {
-		var p panel
-		if p.scale(c.most, c.usual, c.background); p.least != c.want {
-			t.Errorf("%+v: the axis begins at %v; want %v", c, p.least, c.want)
+		if a := scaled(c.most, c.usual, c.background); a.Min != c.want || a.Log != (c.want > 0) || a.Max < c.most {
+			t.Errorf("%+v: the axis is %+v; want it to begin at %v", c, a, c.want)
 		}
 	}
 }
@@ -290,94 +242,116 @@ func texts(t *testing.T, svg string) string {
 	}
 }
 
-func TestPictures(t *testing.T) {
+func TestSVG(t *testing.T) {
 	r := example()
 	svg := written(t, r.WriteSVG)
 	text := texts(t, svg)
 	for _, want := range []string{
-		"a.caddyfile", "98 of 100 served, all over after 4.20 s", "none", "0 of 100 served, 40 still wait", "came", "of these, admitted",
-		"the backend's capacity: 40", "its workers: 4", "timed out (cut off: up to 800)", "gave up", "the limit",
-		"waiting before the backend", "exact", "every 1.5s, 3 attempts", "none served", "12.3 s", "outage", "restart", "seconds since the herd came",
+		"shield simulate: a.caddyfile, none", "98 % of 100 served: 50 % within 1.00 s, 90 % within 3.00 s, 2 % not", "0 % of 100 served: 100 % not", "not served",
+		"came", "admitted", "capacity of the backend: 40", "its workers: 4", "at most: served 0, timed out 800, gave up 30", "Lines are cut off", "limit",
+		"queued before the backend", "exact", "every 1.5s, 3 attempts", "background clients", "Grey: outage from 2s to 3s, restart at 4s.", "time since the herd came",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the picture does not say %q:\n%s", want, text)
 		}
 	}
-	if strings.Contains(text, "-0\n") {
-		t.Error("an axis has a -0")
+	if strings.Contains(text, "-0 ") || strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") {
+		t.Error("an axis has a -0, or a chart a number that is none")
 	}
 	if again := written(t, example().WriteSVG); again != svg {
 		t.Error("the same report gave two pictures")
 	}
-	p, err := png.Decode(strings.NewReader(written(t, r.WritePNG)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if size := p.Bounds().Size(); size.X != 870*dpi/96 || size.Y < 900 {
-		t.Errorf("the PNG is %v; want 870 pixels wide, at %d per 96", size, dpi)
-	}
 
-	// What is not there has no panel, no line and no legend.
+	// A value that no run has gets no figure, no line and no legend.
 	for i := range r.Runs {
 		for j := range r.Runs[i].Series {
 			b := &r.Runs[i].Series[j]
 			b.Limit, b.GaveUp, b.TimedOut = 0, 0, 0
 		}
 	}
-	r.Workers, r.Capacity, r.Marks = 0, 0, nil
+	r.Workers, r.Capacity, r.Marks, r.Runs[0].Waits, r.Runs[1].Waits = 0, 0, nil, nil, nil
 	text = texts(t, written(t, r.WriteSVG))
-	for _, not := range []string{"the limit", "gave up", "timed out", "capacity", "workers", "outage"} {
+	for _, not := range []string{"limit", "gave up", "timed out", "capacity", "workers", "outage"} {
 		if strings.Contains(text, not) {
 			t.Errorf("the picture says %q, and there is none", not)
 		}
 	}
 }
 
+// Clients that were never served are in the waits' picture: their share is hatched, and
+// the percentiles that they keep from being reached are never.
+func TestWaitsHaveTheUnserved(t *testing.T) {
+	r := example()
+	figures, err := r.Figures()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := figures[0]
+	last := len(f.Series) - 1
+	if f.Series[0].Kind != chart.Area || f.Series[last].Kind != chart.Above || f.Y.Max != 100 {
+		t.Fatalf("the first figure is %+v; want shares of clients, with a rest", f)
+	}
+	for i, served := range []float64{98, 0} {
+		shares := f.Charts[i].Values[0]
+		if got := shares[len(shares)-1]; got != served || f.Charts[i].Values[last][0] != served {
+			t.Errorf("%s: %v %% are served in the end, and what is above %v %% is hatched; want %v", f.Charts[i].Name, got, f.Charts[i].Values[last], served)
+		}
+		if !slices.IsSorted(shares) {
+			t.Errorf("%s: the share of served clients falls: %v", f.Charts[i].Name, shares)
+		}
+	}
+	// Half of 100 were served within 1 s, as the example says.
+	shares := f.Charts[0].Values[0]
+	if at := int(1 / f.Charts[0].Step); shares[at+1] < 50 || shares[at-2] >= 50 {
+		t.Errorf("about 1 s %v %% are served, then %v %%; want half", shares[at-2], shares[at+1])
+	}
+	table := written(t, r.WriteTable)
+	if !strings.Contains(table, "never") || strings.Count(table, "never") != 1+6 {
+		t.Errorf("the table has %d times never; want 7: 99 %% of a policy of the first run, and all of the second:\n%s", strings.Count(table, "never"), table)
+	}
+}
+
 // Names and mixes of any length leave a picture.
-func TestPicturesOfMuch(t *testing.T) {
+func TestFiguresOfMuch(t *testing.T) {
 	r := example()
 	r.Runs[0].Name = strings.Repeat("long ", 100)
 	for range 200 {
-		r.Runs[0].Policies = append(r.Runs[0].Policies, sim.PolicyResult{Policy: clients.Named{Name: strings.Repeat("x", 300), Policy: clients.Exact{}}, Served: 1, P99: 1000 * time.Hour})
+		r.Runs[0].Policies = append(r.Runs[0].Policies, sim.PolicyResult{Policy: clients.Named{Name: strings.Repeat("x", 300), Policy: clients.Exact{}}, Served: 1, Clients: 1, Waits: sim.WaitsOf([]int64{1000 * int64(time.Hour)}, 1)})
 	}
-	for len(r.Runs) < maxPictures {
+	for len(r.Runs) < mostRuns {
 		r.Runs = append(r.Runs, r.Runs[0])
 	}
-	text := texts(t, written(t, r.WriteSVG))
-	if len(text) > 100_000 {
+	if text := texts(t, written(t, r.WriteSVG)); len(text) > 20_000 {
 		t.Errorf("%d bytes of text", len(text))
 	}
-	if !strings.Contains(text, "(194 policies more are not shown)") {
-		t.Error("the picture does not say that policies are left out")
-	}
+	written(t, r.WriteHTML)
 	empty := sim.Result{Series: make([]sim.Bin, 3)}
 	r.Runs = []Run{{Name: "", Result: empty}}
 	written(t, r.WriteSVG)
+	written(t, r.WriteHTML)
 	written(t, r.WriteTable)
 }
 
-func TestPicturesErrors(t *testing.T) {
+func TestFiguresErrors(t *testing.T) {
 	for want, wrong := range map[string]func(*Report){
-		"there is no run to show":                   func(r *Report) { r.Runs = nil },
-		"bin is 0s; want more than 0":               func(r *Report) { r.Bin = 0 },
-		`run "none" has no series after its warmup`: func(r *Report) { r.Runs[1].Series = r.Runs[1].Series[:2] },
-		"there are 9 runs; want at most 8":          func(r *Report) { r.Runs = make9(r.Runs[0]) },
+		ErrNothing.Error():                 func(r *Report) { r.Runs = nil },
+		"bin is 0s; want more than 0":      func(r *Report) { r.Bin = 0 },
+		"there are 9 runs; want at most 8": func(r *Report) { r.Runs = slices.Repeat(r.Runs[:1], 9) },
 	} {
 		r := example()
 		wrong(r)
-		for _, write := range []func(io.Writer) error{r.WriteSVG, r.WritePNG} {
+		for _, write := range []func(io.Writer) error{r.WriteSVG, r.WriteHTML} {
 			if err := write(io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("error is %v; want %q", err, want)
 			}
 		}
 	}
-}
-
-func make9(r Run) (runs []Run) {
-	for range 9 {
-		runs = append(runs, r)
+	// A run that has not come as far as the herd is not drawn.
+	r := example()
+	r.Runs[1].Series = r.Runs[1].Series[:2]
+	if figures, err := r.Figures(); err != nil || len(figures[0].Charts) != 1 {
+		t.Errorf("error is %v; want figures of the first run", err)
 	}
-	return runs
 }
 
 type full struct{}
@@ -387,7 +361,7 @@ func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
 func TestWritersPassErrorsOn(t *testing.T) {
 	r := example()
 	for name, write := range map[string]func(io.Writer) error{
-		"table": r.WriteTable, "JSON": r.WriteJSON, "CSV": r.WriteCSV, "SVG": r.WriteSVG, "PNG": r.WritePNG,
+		"table": r.WriteTable, "JSON": r.WriteJSON, "CSV": r.WriteCSV, "SVG": r.WriteSVG, "HTML": r.WriteHTML,
 	} {
 		if err := write(full{}); err == nil || !strings.Contains(err.Error(), "no space left") {
 			t.Errorf("%s: error is %v; want: no space left", name, err)
@@ -395,17 +369,14 @@ func TestWritersPassErrorsOn(t *testing.T) {
 	}
 }
 
-// The picture shows all runs until the last of them is over, in whole bins of its own
-// that hold all that came.
+// The figures show all runs until the last of them is over, in whole bins that hold all
+// requests.
 func TestSpan(t *testing.T) {
 	r := example()
 	r.Marks = nil
 	r.Runs = r.Runs[:1]
-	s, err := r.sheet()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s.from != -500*time.Millisecond || s.to != 5410*time.Millisecond || s.bin != r.Bin {
+	s := sheet{Report: r}
+	if s.span(); s.from != -500*time.Millisecond || s.to != 5410*time.Millisecond || s.bin != r.Bin {
 		t.Errorf("from %v to %v, by %v; want -500ms to 5.41s, by 500ms", s.from, s.to, s.bin)
 	}
 	long := example()
@@ -416,36 +387,12 @@ func TestSpan(t *testing.T) {
 	for i := range long.Runs[0].Series {
 		long.Runs[0].Series[i].Herd.Came = 3
 	}
-	if s, err = long.sheet(); err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range s.points[0] {
+	s = sheet{Report: long}
+	s.span()
+	for _, p := range s.gather(long.Runs[0].Series) {
 		came += p.came * s.bin.Seconds()
 	}
 	if want := 3 * float64((s.to-s.from)/long.Bin); math.Abs(came-want) > 1e-6 || s.to != 500*time.Second || s.bin != 5*time.Second || s.from != -20*time.Second {
 		t.Errorf("%v came from %v to %v by %v; want %v, from -20s to 500s, by 5s", came, s.from, s.to, s.bin, want)
-	}
-}
-
-func TestMarks(t *testing.T) {
-	for _, c := range []struct {
-		least, most float64
-		n           int
-		want        string
-	}{
-		{0, 20, 4, "0 5 10 15 20"}, {-2, 105, 6, "0 20 40 60 80 100"}, {0, 1, 5, "0 0.2 0.4 0.6 0.8 1"}, {0, 12_000, 4, "0 5,000 10,000"},
-	} {
-		var got []string
-		for _, tick := range marks(c.most-c.least, c.n, true)(c.least, c.most) {
-			got = append(got, tick.Label)
-		}
-		if s := strings.Join(got, " "); s != c.want {
-			t.Errorf("%v to %v: %s; want %s", c.least, c.most, s, c.want)
-		}
-	}
-	for v, want := range map[float64]string{0: "0", 0.5: "0.5", 123.4: "123.4", 12345.6: "12,346", -2: "-2", 1e6: "1,000,000"} {
-		if got := number(v); got != want {
-			t.Errorf("%v is %s; want %s", v, got, want)
-		}
 	}
 }

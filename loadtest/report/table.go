@@ -6,69 +6,64 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode/utf8"
+
+	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// A fact is a line of a table.
+// A fact is a row of the table: a figure of each run. The name of a part of the row
+// above begins with two spaces. The meaning is that of the row, with its parts.
 type fact struct {
-	text string
-	cell func(*Report, *Run) string
+	name, meaning string
+	cell          func(*Report, *Run) string
 }
 
-// herdFacts are the lines about the herd, if there is one.
+// number is the cell of a fact that every run has.
+func number(f func(*Run) int) func(*Report, *Run) string {
+	return func(_ *Report, r *Run) string { return thousands(f(r)) }
+}
+
+// known is the cell of a fact that is "-" in a run for which it has no value.
+func known(is func(*Report, *Run) bool, text func(*Run) string) func(*Report, *Run) string {
+	return func(p *Report, r *Run) string {
+		if !is(p, r) {
+			return "-"
+		}
+		return text(r)
+	}
+}
+
+// herdFacts are the rows about the herd, if there is one.
 var herdFacts = []fact{
-	{"clients served", func(_ *Report, r *Run) string {
+	{"clients served", "Of the herd: clients that came together. Gave up: their policy or --patience ended.", func(_ *Report, r *Run) string {
 		return thousands(r.Served) + " of " + thousands(r.Clients)
 	}},
-	{"  gave up", func(_ *Report, r *Run) string { return thousands(gaveUp(r)) }},
-	{"  still waiting at the end", func(_ *Report, r *Run) string { return thousands(waiting(r)) }},
-	{"the last served or gone after", func(_ *Report, r *Run) string {
-		if !drained(r) {
-			return "-"
-		}
-		return duration(r.Drained)
-	}},
-	{"  nobody waited any more after", func(p *Report, r *Run) string {
-		if !p.cleared(r) {
-			return "-"
-		}
-		return duration(r.Cleared)
-	}},
-	{"  at best", func(_ *Report, r *Run) string {
-		if !attainable(r) {
-			return "-"
-		}
-		return duration(r.Optimum)
-	}},
-	{"the herd's requests, per one served", func(_ *Report, r *Run) string {
-		if r.Served == 0 {
-			return "-"
-		}
-		return strconv.FormatFloat(r.PerSuccess(), 'f', 1, 64)
-	}},
-	{"  most by one client", func(_ *Report, r *Run) string { return thousands(r.MostAttempts) }},
-	{"  most returns in 0.1 s", func(_ *Report, r *Run) string { return thousands(r.PeakReturns) }},
+	{"  gave up", "", number(gaveUp)},
+	{"  still waiting at the end", "", number(stillWaiting)},
+	{"last served or gone after", "Time since the herd came. Backlog gone: no client waits any more, background clients included. At best: the time that the herd takes " +
+		"if it comes at the rate for which there is room, and background clients are served as they come. A server that lets background clients wait for the herd beats that, " +
+		"but has them to serve afterwards.", known(func(_ *Report, r *Run) bool { return drained(r) }, func(r *Run) string { return duration(r.Drained) })},
+	{"  backlog gone after", "", known((*Report).cleared, func(r *Run) string { return duration(r.Cleared) })},
+	{"  at best", "", known(func(_ *Report, r *Run) bool { return attainable(r) }, func(r *Run) string { return duration(r.Optimum) })},
+	{"herd requests per client served", "All requests of the herd, divided by its clients that were served: 1 at least. Most returns: retries within any 0.1 s, " +
+		"later than 1 s after the herd. These hit the server at once.",
+		known(func(_ *Report, r *Run) bool { return r.Served > 0 }, func(r *Run) string { return strconv.FormatFloat(r.PerSuccess(), 'f', 1, 64) })},
+	{"  most by one client", "", number(func(r *Run) int { return r.MostAttempts })},
+	{"  most returns in 0.1 s", "", number(func(r *Run) int { return r.PeakReturns })},
 }
 
-// strangerFacts are the lines about clients if there is no herd.
-var strangerFacts = []fact{
-	{"clients, warm-up included", everybodys(func(n count) int { return n.came })},
-	{"  served", everybodys(func(n count) int { return n.served })},
-	{"  gave up", everybodys(func(n count) int { return n.gaveUp })},
-	{"  still waiting at the end", everybodys(count.waiting)},
+// clientFacts are the rows about clients if there is no herd.
+var clientFacts = []fact{
+	{"clients, warm-up included", "All clients, from the first moment of the warm-up.", total(func(n count) int { return n.came })},
+	{"  served", "", total(func(n count) int { return n.served })},
+	{"  gave up", "", total(func(n count) int { return n.gaveUp })},
+	{"  still waiting at the end", "", total(count.waiting)},
 }
 
-// everybodys is a figure of all clients.
-func everybodys(f func(count) int) func(*Report, *Run) string {
-	return func(_ *Report, r *Run) string {
-		n, ok := everybody(r)
-		if !ok {
-			return "-"
-		}
-		return thousands(f(n))
-	}
+// total is the cell of a figure of all clients.
+func total(f func(count) int) func(*Report, *Run) string {
+	return known(func(_ *Report, r *Run) bool { return len(r.Series) > 0 }, func(r *Run) string { return thousands(f(allClients(r))) })
 }
 
 // A count is what became of clients.
@@ -76,48 +71,36 @@ type count struct{ came, served, gaveUp int }
 
 func (c count) waiting() int { return c.came - c.served - c.gaveUp }
 
-// everybody returns what became of all clients of a run, if it has a Series.
-func everybody(r *Run) (n count, ok bool) {
+// allClients returns what became of all clients of a run that has a Series.
+func allClients(r *Run) (n count) {
 	for i := range r.Series {
 		b := &r.Series[i]
 		n.came += int(b.Herd.Came) + int(b.Strangers.Came) - int(b.Retries)
 		n.served += int(b.Served)
 		n.gaveUp += int(b.GaveUp)
 	}
-	return n, len(r.Series) > 0
+	return n
 }
 
-// facts are the lines about all.
+func withBackground(_ *Report, r *Run) bool { return r.Strangers.Came > 0 }
+
+// facts are the rows about all requests, and about background clients.
 var facts = []fact{
-	{"requests, of all clients", func(_ *Report, r *Run) string { return thousands(r.Decided) }},
-	{"  refused", func(_ *Report, r *Run) string { return thousands(r.Refused) }},
-	{"  timed out", func(_ *Report, r *Run) string { return thousands(r.TimedOut) }},
-	{"  failed at the backend", func(_ *Report, r *Run) string { return thousands(r.Failed) }},
-	{"in the backend, most at once", func(p *Report, r *Run) string {
-		if len(r.Series) == 0 {
-			return "-"
-		}
-		return thousands(mostInFlight(r))
-	}},
-	{"  worked on for nobody", func(_ *Report, r *Run) string { return thousands(r.Wasted) }},
-	{"strangers served at once", func(_ *Report, r *Run) string {
-		if r.Strangers.Came == 0 {
-			return "-"
-		}
-		return fmt.Sprintf("%.0f %%", 100*r.Strangers.AtOnceShare())
-	}},
-	{"  unserved when it was over", func(_ *Report, r *Run) string {
-		if r.Strangers.Came == 0 {
-			return "-"
-		}
+	{"requests of all clients", "Of the herd and of background clients, warm-up included. Timed out: their clients had gone. " +
+		"Failed: the backend refused them, or lost them in a restart.", number(func(r *Run) int { return r.Decided })},
+	{"  refused", "", number(func(r *Run) int { return r.Refused })},
+	{"  timed out", "", number(func(r *Run) int { return r.TimedOut })},
+	{"  failed at the backend", "", number(func(r *Run) int { return r.Failed })},
+	{"most in the backend at once", "In work and in its queue. Wasted: requests that the backend worked on though their clients had gone.",
+		known(func(_ *Report, r *Run) bool { return len(r.Series) > 0 }, func(r *Run) string { return thousands(mostInFlight(r)) })},
+	{"  wasted work", "", number(func(r *Run) int { return r.Wasted })},
+	{"background served at once", "Background clients, from the first moment of the herd to shortly before the last of it is served, by their first request. " +
+		"Unserved: they still waited then. 95 % served within: the wait of those that were served; - if more than 5 % were not.",
+		known(withBackground, func(r *Run) string { return fmt.Sprintf("%.0f %%", 100*r.Strangers.AtOnceShare()) })},
+	{"  unserved at the end", "", known(withBackground, func(r *Run) string {
 		return fmt.Sprintf("%.0f %%", 100*float64(r.Strangers.Unserved)/float64(r.Strangers.Came))
-	}},
-	{"  95 % served within", func(_ *Report, r *Run) string {
-		if !most95(r) {
-			return "-"
-		}
-		return duration(r.Strangers.P95)
-	}},
+	})},
+	{"  95 % served within", "", known(func(_ *Report, r *Run) bool { return most95(r) }, func(r *Run) string { return duration(r.Strangers.P95) })},
 }
 
 // herd reports whether any run has a herd.
@@ -125,7 +108,7 @@ func (r *Report) herd() bool {
 	return slices.ContainsFunc(r.Runs, func(run Run) bool { return run.Clients > 0 })
 }
 
-// gaveUp is how many of the herd went away without, those too who never return.
+// gaveUp is how many of the herd went away unserved, clients that never return included.
 func gaveUp(r *Run) (n int) {
 	for _, p := range r.Policies {
 		n += p.GaveUp
@@ -133,108 +116,128 @@ func gaveUp(r *Run) (n int) {
 	return n
 }
 
-// waiting is how many of the herd were neither served nor went away.
-func waiting(r *Run) int { return r.Clients - r.Served - gaveUp(r) }
+// stillWaiting is how many of the herd were neither served nor went away.
+func stillWaiting(r *Run) int { return r.Clients - r.Served - gaveUp(r) }
 
-// drained reports whether all of the herd who come back were served or went away.
+// drained reports whether all clients of the herd that come back were served or went
+// away.
 func drained(r *Run) bool { return r.Waiting == 0 && r.Reachable > 0 }
 
-// attainable reports whether the Optimum is a time: there is none where the
-// strangers alone are more than can be served.
-func attainable(r *Run) bool { return drained(r) && r.Optimum < never }
+// attainable reports whether the Optimum is a time: there is none where background
+// clients alone are more than can be served.
+func attainable(r *Run) bool { return drained(r) && r.Optimum < endless }
 
-// never is what a Scenario has for what does not happen: 10^9 s.
-const never = 1e9 * time.Second
+// endless is what a Scenario has for a time that does not come: 10^9 s.
+const endless = 1e9 * time.Second
 
-// cleared reports whether there was a time when nobody waited any more.
+// cleared reports whether there was a time when no client waited any more.
 func (r *Report) cleared(run *Run) bool {
 	return drained(run) && !run.Interrupted && (len(run.Series) == 0 || run.Cleared < r.Ended(run))
 }
 
-// most95 reports whether at least 95 % of the strangers were served.
+// most95 reports whether at least 95 % of background clients were served.
 func most95(r *Run) bool {
 	return r.Strangers.P95 > 0 && 20*r.Strangers.Unserved <= r.Strangers.Came
 }
 
-// WriteTable writes the runs side by side, a figure in each line; and then a line for
-// each policy of each run.
-//
-// Figures are of the herd, but for the requests, which are those of all clients.
-// Without a herd those of all clients take its place, warm-up included.
-// "at best" is what it takes to serve the herd
-// if it comes just as there is room. "the herd's requests, per one served" are those
-// too of who was not served; by policy they are not.
-// The most in the backend is that of moments
-// one Bin apart. Strangers are who comes besides the herd, until it is served, or the run ends.
-// "95 % served within" is "-" if more than 5 % were not. Waits
-// are those of clients who were served, from the beginning of their first request.
-func (r *Report) WriteTable(w io.Writer) error {
-	who := strangerFacts
+// figures returns the table of the runs: a column for each, a row for each figure.
+func (r *Report) figures() Table {
+	rows := clientFacts
 	if r.herd() {
-		who = herdFacts
+		rows = herdFacts
 	}
-	facts := slices.Concat(who, facts)
-	names := r.names(30)
-	columns := [][]string{{""}}
-	for _, f := range facts {
-		columns[0] = append(columns[0], f.text)
-	}
-	for i := range r.Runs {
-		cells := []string{names[i]}
-		for _, f := range facts {
-			cells = append(cells, f.cell(r, &r.Runs[i]))
+	t := Table{Caption: "Figures", Head: append([]string{""}, r.names(30)...)}
+	for _, f := range slices.Concat(rows, facts) {
+		row := []string{f.name}
+		for i := range r.Runs {
+			row = append(row, f.cell(r, &r.Runs[i]))
 		}
-		columns = append(columns, cells)
-	}
-	var b strings.Builder
-	for line := range columns[0] {
-		for i, cells := range columns {
-			wide := 0
-			for _, cell := range cells {
-				wide = max(wide, utf8.RuneCountInString(cell))
-			}
-			pad := strings.Repeat(" ", wide-utf8.RuneCountInString(cells[line]))
-			if i == 0 {
-				b.WriteString(cells[line] + pad)
-			} else {
-				b.WriteString("   " + pad + cells[line])
-			}
+		t.Rows = append(t.Rows, row)
+		if f.meaning != "" {
+			t.Meaning = append(t.Meaning, Text{f.name, f.meaning})
 		}
-		b.WriteByte('\n')
 	}
-	if _, err := io.WriteString(w, b.String()); err != nil {
-		return err
-	}
-	if !r.herd() {
-		return nil
-	}
-	return r.writePolicies(w)
+	return t
 }
 
-func (r *Report) writePolicies(w io.Writer) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(tw, "\nwaits by policy\trun\tserved\tgave up\t50 %\t90 %\t99 %\trequests by one served")
+// byPolicy returns the table of the waits: a row for each policy of each run.
+func (r *Report) byPolicy() Table {
+	t := Table{
+		Caption: "Waits by policy",
+		Head:    []string{"waits by policy", "run", "served", "gave up", "50 %", "90 %", "99 %", "requests per client served"},
+		Meaning: []Text{
+			{"50 %, 90 %, 99 %", "So many of the herd's clients were served within this time from the beginning of their first request; never, if fewer were served by the end of the run. " +
+				"Clients that were not served count."},
+			{"requests per client served", "Of the clients that were served, retries included."},
+		},
+	}
 	n, names := 0, r.names(30)
 	for i := range r.Runs {
 		n = max(n, len(r.Runs[i].Policies))
 	}
 	for j := range n {
 		for i := range r.Runs {
-			run := &r.Runs[i]
-			if j >= len(run.Policies) {
-				continue
+			if run := &r.Runs[i]; j < len(run.Policies) {
+				p, per := &run.Policies[j], "-"
+				if p.Served > 0 {
+					per = strconv.FormatFloat(p.PerSuccess(), 'f', 1, 64)
+				}
+				t.Rows = append(t.Rows, []string{
+					short(fmt.Sprint(p.Policy), 40), names[i], thousands(p.Served) + " of " + thousands(p.Clients), thousands(p.GaveUp),
+					within(p.Waits, 50), within(p.Waits, 90), within(p.Waits, 99), per,
+				})
 			}
-			p := &run.Policies[j]
-			waits, per := [3]string{"-", "-", "-"}, "-"
-			if p.Served > 0 {
-				waits = [3]string{duration(p.P50), duration(p.P90), duration(p.P99)}
-				per = strconv.FormatFloat(p.PerSuccess(), 'f', 1, 64)
-			}
-			fmt.Fprintf(tw, "%s\t%s\t%s of %s\t%s\t%s\t%s\t%s\t%s\n", short(fmt.Sprint(p.Policy), 40), names[i],
-				thousands(p.Served), thousands(p.Clients), thousands(p.GaveUp), waits[0], waits[1], waits[2], per)
 		}
 	}
-	return tw.Flush()
+	return t
+}
+
+// WriteTable writes the runs side by side, a figure in each line; and then a line for
+// each policy of each run. A Page says what the figures mean.
+func (r *Report) WriteTable(w io.Writer) error {
+	tables := []Table{r.figures()}
+	if r.herd() {
+		tables = append(tables, r.byPolicy())
+	}
+	return WriteTables(w, tables...)
+}
+
+// WriteTables writes tables for a terminal. The first column begins, the others end at
+// the same letter.
+func WriteTables(w io.Writer, tables ...Table) error {
+	var b strings.Builder
+	for i, t := range tables {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		wide := make([]int, len(t.Head))
+		lines := append([][]string{t.Head}, t.Rows...)
+		for _, cells := range lines {
+			for i, cell := range cells {
+				wide[i] = max(wide[i], utf8.RuneCountInString(cell))
+			}
+		}
+		for _, cells := range lines {
+			fmt.Fprintf(&b, "%-*s", wide[0], cells[0])
+			for i, cell := range cells[1:] {
+				fmt.Fprintf(&b, "   %*s", wide[i+1], cell)
+			}
+			b.WriteByte('\n')
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// within says within what time so many percent of clients were served.
+func within(w sim.Waits, percent int) string {
+	switch {
+	case w == nil:
+		return "-"
+	case w[10*percent] == sim.Never:
+		return "never"
+	}
+	return duration(w[10*percent])
 }
 
 // duration writes d to a tenth of a second, and below 10 s to a hundredth.
@@ -253,8 +256,8 @@ func thousands(n int) string {
 	return fmt.Sprintf("%s,%03d", thousands(n/1000), n%1000)
 }
 
-// names returns the names of the runs with at most n letters, 8 or more. Those that
-// would be the same have numbers.
+// names returns the names of the runs with at most n letters, 8 or more. Equal names
+// get numbers.
 func (r *Report) names(n int) (names []string) {
 	seen := map[string]bool{}
 	for i := range r.Runs {
@@ -269,8 +272,8 @@ func (r *Report) names(n int) (names []string) {
 	return names
 }
 
-// short leaves the middle of a text out that has more than n letters: names of
-// files differ at their ends most often.
+// short leaves out the middle of a text that has more than n letters: names of files
+// differ at their ends most often.
 func short(s string, n int) string {
 	letters := []rune(s)
 	if len(letters) <= n {

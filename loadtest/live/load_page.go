@@ -1,0 +1,75 @@
+package live
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/herdshield/shield/chart"
+	"github.com/herdshield/shield/loadtest/report"
+	"github.com/herdshield/shield/loadtest/sim"
+)
+
+// WriteHTML writes a load and its result as one HTML page.
+func WriteHTML(w io.Writer, c LoadConfig, r LoadResult) error {
+	c = c.withDefaults()
+	figures, err := c.report(r).Figures()
+	if err != nil {
+		return err
+	}
+	page := report.Page{
+		Title: "shield loadtest: " + c.Target.URL.String(), Lead: lead(r), Parts: c.about(r), Figures: figures,
+		Tables: []report.Table{c.counts(&r), c.times(&r)}, Notes: c.notes(r),
+		Footer: fmt.Sprintf("Made by shield %s, seed %d, on %s.", version(), c.Seed, r.Started.UTC().Format(time.RFC1123)),
+	}
+	if len(r.Policies) > 1 {
+		page.Tables = append(page.Tables, policies(&r))
+	}
+	if text := hints(r); text != "" {
+		page.Notes = append(page.Notes, text+".")
+	}
+	return page.WriteHTML(w)
+}
+
+// WriteSVG writes the charts of a load as an SVG document.
+func WriteSVG(w io.Writer, c LoadConfig, r LoadResult) error {
+	c = c.withDefaults()
+	figures, err := c.report(r).Figures()
+	if err != nil {
+		return err
+	}
+	return chart.WriteSVG(w, "shield loadtest: "+c.Target.URL.String(), figures)
+}
+
+// lead says in a sentence what became of the clients.
+func lead(r LoadResult) string {
+	switch all := &r.All; {
+	case all.Clients == 0:
+		return "No client came."
+	case all.Served == all.Clients:
+		return fmt.Sprintf("All %d clients were served, with %.2f requests each; the last after %s.", all.Served, all.PerSuccess(), people(all.LastServed))
+	default:
+		return fmt.Sprintf("%d of %d clients were served (%s); %d were not.", all.Served, all.Clients, percent(all.Served, all.Clients), all.Clients-all.Served)
+	}
+}
+
+// report returns a load as a simulation would have it: others are its background
+// clients.
+func (c LoadConfig) report(r LoadResult) *report.Report {
+	herd, others := &r.Herd, &r.Others
+	run := report.Run{Name: c.Target.URL.Host, Result: sim.Result{
+		Clients: herd.Clients, Served: herd.Served, Waits: herd.Waits,
+		Strangers: sim.StrangersResult{Came: others.Clients, Waits: others.Waits},
+	}}
+	for _, p := range r.Policies {
+		run.Policies = append(run.Policies, sim.PolicyResult{Policy: p.Policy, Clients: p.Clients, Waits: p.Waits})
+	}
+	for _, s := range r.Seconds {
+		run.Series = append(run.Series, s.Bin())
+	}
+	out := &report.Report{Runs: []report.Run{run}, Bin: time.Second, Live: true, Inputs: report.Inputs{Background: c.Rate}}
+	if c.Herd > 0 && c.Rate > 0 {
+		out.Marks = []report.Mark{{Name: "the herd comes", From: c.HerdAfter, To: c.HerdAfter + c.Within}}
+	}
+	return out
+}

@@ -1,0 +1,81 @@
+package report
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"io"
+	"strings"
+
+	"github.com/herdshield/shield/chart"
+)
+
+// A Page is a report that is one HTML file: it fetches nothing, and its Content
+// Security Policy lets it run no script but its own.
+type Page struct {
+	Title  string
+	Lead   string   // what came out, in a sentence
+	About  []string // what was done, a paragraph each
+	Parts  []Text   // what was compared
+	Tables []Table
+	Notes  []string
+	Footer string
+
+	Figures []chart.Figure // without nil, which would be no JSON array
+}
+
+// A Text says what something is that has a name.
+type Text struct{ Name, Text string }
+
+// A Table has a row header in the first cell of each row. Rows whose header begins with
+// two spaces are parts of the row above.
+type Table struct {
+	Caption string
+	Head    []string
+	Rows    [][]string
+	Meaning []Text // of the rows or columns
+}
+
+// Parts of a Page that are the same in all.
+var (
+	//go:embed page.html
+	pageHTML string
+	//go:embed page.css
+	pageCSS string
+	//go:embed page.js
+	pageJS string
+
+	pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"indented": indented}).Parse(pageHTML))
+)
+
+func indented(cell string) bool { return strings.HasPrefix(cell, "  ") }
+
+// WriteHTML writes the page.
+func (p *Page) WriteHTML(w io.Writer) error {
+	style := chart.Style + pageCSS
+	var b bytes.Buffer
+	if err := pageTemplate.Execute(&b, struct {
+		*Page
+		Policy        string
+		Style         template.CSS
+		Chart, Script template.JS
+	}{
+		p,
+		fmt.Sprintf("default-src 'none'; script-src %s %s; style-src %s; img-src data:; base-uri 'none'; form-action 'none'",
+			hash(chart.Script), hash(pageJS), hash(style)),
+		template.CSS(style), template.JS(chart.Script), template.JS(pageJS), //nolint:gosec // constants of the program
+	}); err != nil {
+		return err
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// hash is how a Content Security Policy names an inline script or style.
+func hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}

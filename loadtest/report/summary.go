@@ -1,0 +1,76 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// WriteHTML writes the report as a Page.
+func (r *Report) WriteHTML(w io.Writer) error {
+	figures, err := r.Figures()
+	if err != nil {
+		return err
+	}
+	page := Page{
+		Title: r.title(), Lead: r.Lead(), About: r.About, Tables: []Table{r.figures()}, Figures: figures,
+		Footer: fmt.Sprintf("Made by %s, seed %d. The same version, flags and files give the same figures.", r.Version, r.Inputs.Seed),
+	}
+	if r.herd() {
+		page.Tables = append(page.Tables, r.byPolicy())
+	}
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		page.Parts = append(page.Parts, Text{run.Name, strings.Join(run.Notes, "; ")})
+		if run.EndedBy == Interrupt || run.EndedBy == Requests {
+			page.Notes = append(page.Notes, fmt.Sprintf("%s ended %v after the herd came, before its time: %s.", run.Name, r.Ended(run), endings[run.EndedBy]))
+		}
+	}
+	return page.WriteHTML(w)
+}
+
+// endings says why a run ended early.
+var endings = map[string]string{Interrupt: "it was interrupted", Requests: "it reached the limit of requests"}
+
+func (r *Report) title() string {
+	return "shield simulate: " + strings.Join(r.names(40), ", ")
+}
+
+// Lead says in a sentence what came out: of the run that served most, and of the one
+// that served least.
+func (r *Report) Lead() string {
+	order := make([]*Run, len(r.Runs))
+	for i := range r.Runs {
+		order[i] = &r.Runs[i]
+	}
+	slices.SortStableFunc(order, func(a, b *Run) int {
+		if !r.herd() {
+			return cmp.Or(cmp.Compare(a.Strangers.Unserved, b.Strangers.Unserved), cmp.Compare(b.Strangers.AtOnce, a.Strangers.AtOnce))
+		}
+		return cmp.Or(cmp.Compare(b.Served, a.Served), cmp.Compare(a.Drained, b.Drained))
+	})
+	best, worst := order[0], order[len(order)-1]
+	switch len(order) {
+	case 1:
+		return best.Name + " " + outcome(best) + "."
+	case 2:
+		return fmt.Sprintf("%s %s; %s %s.", best.Name, outcome(best), worst.Name, outcome(worst))
+	}
+	return fmt.Sprintf("Best of %d: %s %s. Worst: %s %s.", len(order), best.Name, outcome(best), worst.Name, outcome(worst))
+}
+
+// outcome says what a run did to its clients.
+func outcome(r *Run) string {
+	switch {
+	case r.Clients == 0 && r.Strangers.Came == 0:
+		return "has no clients yet"
+	case r.Clients == 0:
+		return fmt.Sprintf("served %.0f %% of the clients at their first request, and left %.0f %% unserved",
+			100*r.Strangers.AtOnceShare(), 100*float64(r.Strangers.Unserved)/float64(r.Strangers.Came))
+	case r.Served == r.Clients:
+		return fmt.Sprintf("served all %s clients, the last after %s", thousands(r.Clients), duration(r.Drained))
+	}
+	return fmt.Sprintf("served %s of %s clients, and %s not by the end", thousands(r.Served), thousands(r.Clients), thousands(r.Clients-r.Served))
+}
