@@ -269,13 +269,14 @@ caddy_shield_in_flight_requests{shield="shop"} 1
 	for range 3 {
 		s.get("/", "X-Key", "a") // over its quota, only observed
 	}
-	for i := range 30_000 { // each over the capacity, and observed; then as many keys as there is no room for
+	const keys = 12_000 // each is over the capacity, and observed; the zone has no room for all
+	for i := range keys {
 		s.get("/", "X-Key", fmt.Sprint(i))
 	}
 	status = Status{}
 	s.app.fill(&status)
-	if got := status.Shields[1]; got.Observed["quota"] != 3 || got.Observed["capacity"] != 30_000 || got.Admitted != 1 {
-		t.Errorf("look: %+v, want 1 admitted, 3 and 30000 observed", got)
+	if got := status.Shields[1]; got.Observed["quota"] != 3 || got.Observed["capacity"] != keys || got.Admitted != 1 {
+		t.Errorf("look: %+v, want 1 admitted, 3 and %d observed", got, keys)
 	}
 	if got := status.Zones[0]; got.Observed != 3 || got.Refused != 0 || got.Admitted != 1 {
 		t.Errorf("tiny: %+v, want 1 admitted, 3 observed", got)
@@ -300,7 +301,7 @@ func TestMetricsOfAFullZone(t *testing.T) {
 	}
 	respond ok
 }`)
-	for i := range 30_000 {
+	for i := range 15_000 {
 		s.get("/", "X-Key", fmt.Sprint(i))
 	}
 	registry := prometheus.NewPedanticRegistry()
@@ -446,6 +447,7 @@ func TestLogsAndEventsAreFewAndTrue(t *testing.T) {
 	}
 	respond ok
 }`)
+	s.app.stopReports(t)
 	recordedMu.Lock()
 	recorded = nil
 	recordedMu.Unlock()
@@ -511,7 +513,7 @@ func TestMetrics(t *testing.T) {
 	buckets, sum := map[int]int{}, 0                             // what clients were told
 	for i, key := range []string{"a", "a", "b", "c", "d", "d"} { // a is over its quota; for d there is no room, twice
 		if i == 5 {
-			heard()
+			awaitTransit()
 		}
 		resp := s.get("/", "X-Key", key, "User-Agent", map[string]string{"a": "curl/8.1"}[key])
 		if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
@@ -713,7 +715,7 @@ func TestAdminEndpoint(t *testing.T) {
 }`)
 	s.get("/", "User-Agent", "curl/8.1")
 	s.get("/", "User-Agent", "curl/8.1")
-	heard()
+	awaitTransit()
 	s.get("/", "User-Agent", "curl/8.1")
 	got := status()
 	zeros := map[string]uint64{"quota": 0, "capacity": 0, "concurrency": 0, "early": 0, "per_client": 0, "retry_budget": 0, "pause": 0}

@@ -18,6 +18,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -25,6 +26,8 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
+
+	"github.com/herdshield/shield"
 )
 
 // A rig is a running Caddy with real sockets, and a client of it. There is one
@@ -209,13 +212,108 @@ func (r *rig) drains() {
 	eventually(r.T, "no request in flight", func() bool { return r.inFlight() == 0 })
 }
 
-// heard waits until a client that was refused has heard of it: what it sends
-// sooner is taken for another request.
-func heard() { time.Sleep(300 * time.Millisecond) }
+// stopReports stops the reports of the running configuration, so that a test's own are the
+// only ones.
+func (a *App) stopReports(t testing.TB) {
+	t.Helper()
+	if err := a.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	a.stop, a.stopped = make(chan struct{}), make(chan struct{})
+	close(a.stopped)
+}
 
-// patience is how long to wait for what must come, and comes in milliseconds on
+// inVirtualTime plays a story in virtual time: waiting takes no real time, and requests take
+// no virtual time. Caddy runs outside, and requests reach its server without sockets.
+// What a story cannot do in virtual time, such as a reload, it passes to outside, which
+// returns when that is done.
+func (r *rig) inVirtualTime(t *testing.T, story func(r *rig, outside func(func()))) {
+	t.Helper()
+	r.app().stopReports(t)
+	calls, done := make(chan func()), make(chan struct{})
+	go func() {
+		for f := range calls {
+			f()
+			done <- struct{}{}
+		}
+	}()
+	defer close(calls)
+	begin := shield.At((shield.Now() + 2*time.Second).Truncate(time.Second)) // on the grid of promises
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(begin)) // virtual time begins in the year 2000
+		inside := *r
+		inside.T = t
+		story(inside.from("192.0.2.1"), func(f func()) { calls <- f; <-done })
+	})
+}
+
+// from returns a client with another address, whose requests use no sockets.
+func (r *rig) from(ip string) *rig {
+	other := *r
+	other.client = &http.Client{Transport: directTransport(ip)}
+	return &other
+}
+
+// directTransport passes requests from an address to Caddy's server.
+type directTransport string
+
+// RoundTrip implements http.RoundTripper.
+func (ip directTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	app, err := caddy.ActiveContext().App("http")
+	if err != nil {
+		return nil, err
+	}
+	in := httptest.NewRequestWithContext(r.Context(), r.Method, r.URL.String(), r.Body)
+	in.Header, in.RemoteAddr = r.Header.Clone(), string(ip)+":1234"
+	w := httptest.NewRecorder()
+	app.(*caddyhttp.App).Servers["srv"].ServeHTTP(w, in)
+	return w.Result(), r.Context().Err()
+}
+
+// awaitTransit waits until a client that was refused has heard of it: what it sends
+// sooner is taken for another request.
+func awaitTransit() { time.Sleep(300 * time.Millisecond) }
+
+// patience is how long to wait for an event that must come, and comes in milliseconds on
 // an idle machine.
-const patience = 20 * time.Second
+const patience = time.Minute
+
+// A stallMeter measures how busy the machine is: for how long a goroutine that only sleeps
+// could not run. Tests that compare real time with a bound add stalls to it. On an idle
+// machine there are none.
+type stallMeter struct {
+	stalled atomic.Int64
+	stop    chan struct{}
+}
+
+func newStallMeter(t testing.TB) *stallMeter {
+	m := &stallMeter{stop: make(chan struct{})}
+	done := make(chan struct{})
+	t.Cleanup(func() { close(m.stop); <-done })
+	go func() {
+		defer close(done)
+		for began := time.Now(); ; began = time.Now() {
+			select {
+			case <-m.stop:
+				return
+			case <-time.After(time.Millisecond):
+			}
+			if late := time.Since(began) - time.Millisecond; late > 5*time.Millisecond {
+				m.stalled.Add(int64(late))
+			}
+		}
+	}()
+	return m
+}
+
+// stalls returns the time that was lost so far.
+func (m *stallMeter) stalls() time.Duration { return time.Duration(m.stalled.Load()) }
+
+// bound returns what a bound is on this machine, where before of the stalls were earlier.
+// A request has several goroutines in two threads, each of which is late by so much.
+func (m *stallMeter) bound(idle, before time.Duration) time.Duration {
+	return idle + 4*(m.stalls()-before)
+}
 
 // eventually waits until something is so.
 func eventually(t testing.TB, what string, is func() bool) {

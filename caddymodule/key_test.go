@@ -81,17 +81,17 @@ func TestKeys(t *testing.T) {
 
 func TestKeyErrors(t *testing.T) {
 	for template, want := range map[string]string{
-		"{http.request.remote_ip}":         "placeholder {http.request.remote_ip} is not known here",
-		"{client_ip}":                      "placeholder {client_ip} is not known here", // expanded in Caddyfiles only
-		"{http.request.header.}":           "is not known here",
-		"{http.request.uuid}":              "is not known here",
-		"{http.request.remote}":            "is not known here", // each connection by itself
-		"{http.request.header.X_Api_Key}":  "is not known here", // Caddy deletes it
-		"{http.request.tls.bogus}":         "is not known here",
-		"{http.request.host.labels.first}": "is not known here",
-		"{system.nope}":                    "is not known here",
-		"{http.request.body}":              "is not known here",
-		"{http.reverse_proxy.host}":        "is not known here",
+		"{http.request.remote_ip}":         "placeholder {http.request.remote_ip} is not known",
+		"{client_ip}":                      "placeholder {client_ip} is not known", // expanded in Caddyfiles only
+		"{http.request.header.}":           "is not known",
+		"{http.request.uuid}":              "is not known",
+		"{http.request.remote}":            "is not known", // differs with every connection
+		"{http.request.header.X_Api_Key}":  "is not known", // Caddy deletes it
+		"{http.request.tls.bogus}":         "is not known",
+		"{http.request.host.labels.first}": "is not known",
+		"{system.nope}":                    "is not known",
+		"{http.request.body}":              "is not known",
+		"{http.reverse_proxy.host}":        "is not known",
 		"{http.vars.client_ip":             "unclosed {",
 		"{http.{vars}.client_ip}":          "unclosed {",
 		"http.vars.client_ip}":             "unexpected }",

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -59,11 +60,12 @@ func sampleOf(t *testing.T, app *App, sample string) string {
 	return "none"
 }
 
-// A backend that asks to be left alone is, by everybody, and whoever comes gets
-// a time after that.
-func TestBackendIsLeftAlone(t *testing.T) {
+// A backend that asks for a pause gets one, from all clients, and each client gets a time
+// after it. Each case has its own shield, and all run at once.
+func TestBackendIsPaused(t *testing.T) {
 	const limits = `"concurrency": {"limit": 5}`
-	for _, c := range []struct {
+	asks := []string{"Retry-After", "50"}
+	cases := []struct {
 		name           string
 		limits, proxy  string // fields of the handlers
 		status         int
@@ -72,57 +74,82 @@ func TestBackendIsLeftAlone(t *testing.T) {
 		pauses, shown  bool
 		wantRetryAfter bool // readable or not
 	}{
-		{"503 with seconds", limits, "", 503, []string{"Retry-After", "30"}, 503, 503, true, true, true},
-		{"503 with a date", limits, "", 503, []string{"Retry-After", time.Now().Add(30 * time.Second).UTC().Format(http.TimeFormat)}, 503, 503, true, true, true},
-		{"capacity only", `"capacity": {"rate": 1000}`, "", 503, []string{"Retry-After", "30"}, 503, 503, true, true, true},
-		{"adaptive", `"concurrency": {"adaptive": true}`, "", 503, []string{"Retry-After", "30"}, 503, 503, true, true, true},
+		{"503 with seconds", limits, "", 503, asks, 503, 503, true, true, true},
+		{"503 with a date", limits, "", 503, []string{"Retry-After", "a date"}, 503, 503, true, true, true},
+		{"capacity only", `"capacity": {"rate": 1000}`, "", 503, asks, 503, 503, true, true, true},
+		{"adaptive", `"concurrency": {"adaptive": true}`, "", 503, asks, 503, 503, true, true, true},
 		{"a response that is replaced", limits, `, "handle_response": [{"match": {"status_code": [5]}, "routes": [{"handle": [{"handler": "static_response", "status_code": 200, "body": "sorry"}]}]}]`,
-			503, []string{"Retry-After", "30"}, 200, 503, true, true, true},
+			503, asks, 200, 503, true, true, true},
 		{"a response that becomes an error", limits, `, "handle_response": [{"match": {"status_code": [5]}, "routes": [{"handle": [{"handler": "error", "status_code": 404}]}]}]`,
-			503, []string{"Retry-After", "30"}, 404, 503, true, true, true},
+			503, asks, 404, 503, true, true, true},
 		{"503 without", limits, "", 503, nil, 503, 503, false, true, false},
-		{"503 with what cannot be read", limits, "", 503, []string{"Retry-After", "soon"}, 503, 503, false, true, true},
-		{"one client's appointment", limits, "", 503, []string{"Retry-After", "30", "Retry-After-Ms", "29500"}, 503, 503, false, true, true},
-		{"429, which is about one client", limits, "", 429, []string{"Retry-After", "30"}, 429, 429, false, true, true},
-		{"500", limits, "", 500, []string{"Retry-After", "30"}, 500, 500, false, true, true},
-		{"only zones", `"zones": [{"name": "z", "rate": 1000}]`, "", 503, []string{"Retry-After", "30"}, 503, 503, false, false, true},
-		{"observe", `"mode": "observe", ` + limits, "", 503, []string{"Retry-After", "30"}, 503, 503, false, true, true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			var asked atomic.Int64
-			backend := serveBackend(t, func(w http.ResponseWriter, _ *http.Request) {
-				asked.Add(1)
-				for i := 0; i < len(c.header); i += 2 {
-					w.Header().Set(c.header[i], c.header[i+1])
-				}
-				w.WriteHeader(c.status)
-			})
-			r := start(t, setup{handlers: shed(c.limits) + proxyTo(backend, c.proxy)})
-			began := time.Now()
-			for i := range loadshed.RefusalsToPause {
-				time.Sleep(refusalsApart)
-				if a := r.get("/", "X-Key", fmt.Sprint("first ", i)); a.StatusCode != c.first {
-					t.Errorf("the first got %d, want %d", a.StatusCode, c.first)
-				}
+		{"503 with an invalid value", limits, "", 503, []string{"Retry-After", "soon"}, 503, 503, false, true, true},
+		{"one client's appointment", limits, "", 503, []string{"Retry-After", "50", "Retry-After-Ms", "49500"}, 503, 503, false, true, true},
+		{"429, which is about one client", limits, "", 429, asks, 429, 429, false, true, true},
+		{"500", limits, "", 500, asks, 500, 500, false, true, true},
+		{"only zones", `"zones": [{"name": "z", "rate": 1000}]`, "", 503, asks, 503, 503, false, false, true},
+		{"observe", `"mode": "observe", ` + limits, "", 503, asks, 503, 503, false, true, true},
+	}
+	asked := make([]atomic.Int64, len(cases))
+	backend := serveBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		i, err := strconv.Atoi(r.URL.Path[1:])
+		if err != nil {
+			t.Error(err)
+		}
+		asked[i].Add(1)
+		for j := 0; j < len(cases[i].header); j += 2 {
+			value := cases[i].header[j+1]
+			if value == "a date" {
+				value = time.Now().Add(50 * time.Second).UTC().Format(http.TimeFormat)
 			}
-			r.drains()
+			w.Header().Set(cases[i].header[j], value)
+		}
+		w.WriteHeader(cases[i].status)
+	})
+	var routes []string
+	for i, c := range cases {
+		routes = append(routes, fmt.Sprintf(`{"match": [{"path": ["/%d"]}], "handle": [{"handler": "shield", "name": "s%d", "pushback": {"dither": false, "max": "59s"},
+			"retries": {"key": "{http.request.header.X-Key}"}, %s}, %s]}`, i, i, c.limits, proxyTo(backend, c.proxy)))
+	}
+	r := start(t, setup{handlers: `{"handler": "subroute", "routes": [` + strings.Join(routes, ",") + `]}`})
+	began := time.Now()
+	for n := range loadshed.RefusalsToPause {
+		time.Sleep(refusalsApart)
+		for i, c := range cases {
+			if a := r.get(fmt.Sprint("/", i), "X-Key", fmt.Sprint("first ", n)); a.StatusCode != c.first {
+				t.Errorf("%s: the first got %d, want %d", c.name, a.StatusCode, c.first)
+			}
+		}
+	}
+	for i, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
 			const others = 20
-			for i := range others {
-				a := r.get("/", "X-Key", fmt.Sprint(i))
+			name := fmt.Sprint("s", i)
+			eventually(t, "no request in flight", func() bool { return r.shieldStatus(name).InFlight == 0 })
+			for n := range others {
+				a := r.get(fmt.Sprint("/", i), "X-Key", fmt.Sprint(n))
+				if c.pauses && a.StatusCode == c.first && c.first != c.others {
+					continue // a probe, whose number is checked below
+				}
 				if a.StatusCode != c.others {
-					t.Errorf("client %d got %d, want %d", i, a.StatusCode, c.others)
+					t.Errorf("client %d got %d, want %d", n, a.StatusCode, c.others)
 				}
 				if (a.Header.Get("Retry-After") != "") != c.wantRetryAfter {
-					t.Errorf("client %d: Retry-After %q", i, a.Header.Get("Retry-After"))
+					t.Errorf("client %d: Retry-After %q", n, a.Header.Get("Retry-After"))
 				}
 			}
-			s := r.shieldStatus("s")
-			n, most := asked.Load(), int64(loadshed.RefusalsToPause+time.Since(began)/time.Second) // a probe in each second
+			eventually(t, "no request in flight", func() bool { return r.shieldStatus(name).InFlight == 0 })
+			s := r.shieldStatus(name)
+			elapsed := time.Since(began)
+			if elapsed > 45*time.Second {
+				t.Skip("the machine is so busy that the pause is over")
+			}
+			n, most := asked[i].Load(), int64(loadshed.RefusalsToPause+elapsed/time.Second) // a probe in each second
 			wantPaused := map[bool]string{false: "0", true: "1"}[c.pauses]
 			if !c.shown {
 				wantPaused = "none"
 			}
-			if got := r.scrape(`caddy_shield_paused{shield="s"}`); got != wantPaused {
+			if got := r.scrape(`caddy_shield_paused{shield="` + name + `"}`); got != wantPaused {
 				t.Errorf("paused: %s, want %s", got, wantPaused)
 			}
 			if !c.pauses {
@@ -134,15 +161,16 @@ func TestBackendIsLeftAlone(t *testing.T) {
 			if n > most || s.Refused["pause"] != uint64(others+loadshed.RefusalsToPause-n) {
 				t.Errorf("the backend was asked %d times, want at most %d; refused: %v", n, most, s.Refused)
 			}
-			if s.Pauses != 1 || s.PausedSeconds > 30 || s.PausedSeconds < 25 {
-				t.Errorf("%+v; want one pause of 30 s", s)
+			// A date has whole seconds.
+			if s.Pauses != 1 || s.PausedSeconds > 50 || s.PausedSeconds < 49-elapsed.Seconds() {
+				t.Errorf("%+v; want one pause of 50 s", s)
 			}
 		})
 	}
 }
 
-// refusalsApart lets RefusalsToPause of them span more than the half second that a
-// pause needs.
+// refusalsApart is the time between refusals: RefusalsToPause of them span more than the
+// half second that a pause needs.
 const refusalsApart = 60 * time.Millisecond
 
 // After the pause the backend is asked again, and both are told.
@@ -171,15 +199,6 @@ func TestBackendIsAskedAgain(t *testing.T) {
 	if got := r.scrape(`caddy_shield_pauses_total{shield="s"}`); got != "1" {
 		t.Errorf("%s pauses, want 1", got)
 	}
-}
-
-// reportsItself stops the app's own reports.
-func (s *site) reportsItself() {
-	if err := s.app.Stop(); err != nil {
-		s.t.Fatal(err)
-	}
-	s.app.stop, s.app.stopped = make(chan struct{}), make(chan struct{})
-	close(s.app.stopped)
 }
 
 // A pause is reported once, when it begins and when it is over.
@@ -236,7 +255,7 @@ func TestShedLogsAndEvents(t *testing.T) {
 	}
 	shield_test_hold
 }`)
-	s.reportsItself()
+	s.app.stopReports(t)
 	recordedMu.Lock()
 	recorded = nil
 	recordedMu.Unlock()
@@ -947,12 +966,24 @@ func TestEarlyAnswerOverHTTP2(t *testing.T) {
 func TestHoldEndsBeforeTheDeadline(t *testing.T) {
 	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "capacity": {"rate": 3, "burst": 1},
 		"retries": {"key": "{http.request.header.X-Key}"}},` + respondOK})
-	for i := range 12 {
-		began := time.Now()
-		a := r.get("/", "X-Key", fmt.Sprint(i), "X-Request-Timeout", "50ms")
-		// Slots are a third of a second apart: a hold would be that long, or twice.
-		if took := time.Since(began); a.StatusCode == http.StatusServiceUnavailable && took > 250*time.Millisecond {
-			t.Errorf("request %d, whose client waits for 50ms, was answered after %v", i, took)
+	r.inVirtualTime(t, func(r *rig, _ func(func())) {
+		held := 0
+		for i := range 12 {
+			// Slots are a third of a second apart: a hold would be that long, or twice.
+			for _, headers := range [][]string{{"X-Request-Timeout", "50ms"}, nil} {
+				began := time.Now()
+				a := r.get("/", append(headers, "X-Key", fmt.Sprint(i, headers))...)
+				took := time.Since(began)
+				if headers != nil && a.StatusCode == http.StatusServiceUnavailable && took > 50*time.Millisecond {
+					r.Errorf("request %d, whose client waits for 50ms, was answered after %v", i, took)
+				}
+				if headers == nil && took > 100*time.Millisecond {
+					held++
+				}
+			}
 		}
-	}
+		if held == 0 {
+			r.Error("no refusal was held for a client without a deadline")
+		}
+	})
 }
