@@ -70,24 +70,27 @@ var synthetic = []Entry{
 	{Name: "give-up", Policy: GiveUp{}, About: "does not come back", Source: "ours"},
 }
 
+// tryNTimes comes back at once, n times.
+func tryNTimes(n int) Policy { return MaxAttempts{n + 1, Fixed{}} }
+
 // textbook are the policies of the articles that the project started from, and AWS's.
 var textbook = []Entry{
 	{
-		Name: "try-n-times", Policy: TryNTimes{N: 2}, About: "0 s, N retries", Source: lispCast + "\"Try three times\"",
-		Param: "the number of retries, 2", with: withCount(func(n int) Policy { return TryNTimes{N: n} }),
+		Name: "try-n-times", Policy: tryNTimes(2), About: "0 s, N retries", Source: lispCast + "\"Try three times\"",
+		Param: "the number of retries, 2", with: withCount(tryNTimes),
 	},
 	{
-		Name: "clojure", Policy: Only{Failures, Clojure{Time: time.Second, Rate: 2, Max: 10 * time.Second}},
+		Name: "clojure", Policy: Only{Failures, MaxAttempts{5, Exponential{Base: time.Second, Factor: 2}}},
 		About:  "1 s · 2^(n-1) while under 10 s: 1, 2, 4, 8 s, 5 attempts; any failure",
 		Source: lispCast + "\"Exponential Backoff\", macro try-backoff",
 	},
 	{
-		Name: "clojure-predicate", Policy: Only{S429 | S503, Clojure{Time: time.Second, Rate: 2, Max: 10 * time.Second}},
+		Name: "clojure-predicate", Policy: Only{S429 | S503, MaxAttempts{5, Exponential{Base: time.Second, Factor: 2}}},
 		About:  "as clojure, but only after a 429 or a 503",
 		Source: lispCast + "\"Exponential Backoff\", with p?; that it asks for these two is ours",
 	},
 	{
-		Name: "google-analytics", Policy: Only{S403 | S429 | S500 | S503 | Lost, GoogleAnalytics{}},
+		Name: "google-analytics", Policy: Only{S403 | S429 | S500 | S503 | Lost, MaxAttempts{6, GoogleAnalytics{}}},
 		About:  "2^(n-1) s + U{1 … 1000} ms, 6 attempts; 403, 429, 500, 503, no answer",
 		Source: "Google Analytics Core Reporting API, \"Implementing exponential backoff\"; which failures is ours",
 	},

@@ -90,8 +90,6 @@ func (p Plus) Next(r Refused) (time.Duration, bool) {
 	return nanoseconds(float64(wait) + r.U*float64(p.Spread)), true
 }
 
-func (p Plus) String() string { return fmt.Sprintf("%v + up to %v", p.Policy, p.Spread) }
-
 // Person is a human user who presses reload. The first wait is distributed lognormally
 // around Median, at least Least and at most Most. The median of each further wait is
 // Patience times the one before. After every failure the share GiveUp of people leave, and
@@ -114,8 +112,4 @@ func (p Person) Next(r Refused) (time.Duration, bool) {
 	median := power(p.Median, p.Most, p.Patience, r.Attempt)
 	wait := median * math.Exp(p.Sigma*math.Sqrt2*math.Erfinv(2*r.U-1))
 	return nanoseconds(min(max(wait, float64(p.Least)), float64(p.Most))), true
-}
-
-func (p Person) String() string {
-	return fmt.Sprintf("reloads, about %v, %.0f %% leave", p.Median, 100*p.GiveUp)
 }

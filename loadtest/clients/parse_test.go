@@ -24,7 +24,7 @@ func TestParse(t *testing.T) {
 		"hammer@100ms":                        {{Weight: 1, Policy: Hammer{100 * ms}}},
 		"fixed":                               {{Weight: 1, Policy: Fixed{5 * s}}},
 		"fixed@0s":                            {{Weight: 1, Policy: Fixed{}}},
-		"try-n-times@0":                       {{Weight: 1, Policy: Named{"try-n-times@0", TryNTimes{0}}}},
+		"try-n-times@0":                       {{Weight: 1, Policy: Named{"try-n-times@0", MaxAttempts{1, Fixed{}}}}},
 		"modified-binary-exponential@250ms*9": {{Weight: 1, Policy: MaxAttempts{9, Named{"modified-binary-exponential@250ms", ModifiedBinary{250 * ms}}}}},
 		"ethernet@51.2us":                     {{Weight: 1, Policy: Named{"ethernet@51.2us", Binary{Slot: 51200, Whole: true}}}},
 		"grpc-go":                             {{Weight: 1, Policy: policy(t, "grpc-go"), Precise: true, SaysRetry: true, SaysTimeout: true}},

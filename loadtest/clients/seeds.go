@@ -1,57 +1,19 @@
 package clients
 
 import (
-	"fmt"
 	"math"
 	"time"
 )
 
-// TryNTimes comes back at once, N times: try-n-times of Eric Normand's "Try
-// three times" (LispCast), whose try3 has N = 2.
-type TryNTimes struct{ N int }
-
-// Next implements Policy.
-func (p TryNTimes) Next(r Refused) (time.Duration, bool) { return 0, r.Attempt <= p.N }
-
-func (p TryNTimes) String() string { return fmt.Sprintf("try-n-times, n = %d", p.N) }
-
-// Clojure is the function exponential-backoff, and the macro try-backoff, of
-// Eric Normand's "Exponential Backoff" (LispCast): it waits Time·Rate^(n-1),
-// unless this is Max or more, when it fails. With the macro's defaults, 1 s,
-// 2 and 10 s, it waits 1, 2, 4 and 8 s, and the fifth attempt is its last. The
-// predicate is an Only around it: failures that are not in its set are thrown.
-type Clojure struct {
-	Time, Max time.Duration
-	Rate      float64
-}
-
-// Next implements Policy.
-func (p Clojure) Next(r Refused) (time.Duration, bool) {
-	wait := power(p.Time, 0, p.Rate, r.Attempt)
-	if wait >= float64(p.Max) {
-		return 0, false
-	}
-	return nanoseconds(wait), true
-}
-
-func (p Clojure) String() string {
-	return fmt.Sprintf("%v × %v, under %v", p.Time, p.Rate, p.Max)
-}
-
-// GoogleAnalytics waits 2^(n-1) s and 1 to 1000 ms, whole and uniform, and stops
-// after the fifth retry: Google Analytics' Core Reporting API, "Implementing
-// exponential backoff". Its n starts at 0, and it ends when n is 5.
+// GoogleAnalytics waits 2^(n-1) s and 1 to 1000 ms, whole and uniform: Google
+// Analytics' Core Reporting API, "Implementing exponential backoff". Its n starts at 0,
+// and it ends when n is 5: the Catalog bounds it by MaxAttempts.
 type GoogleAnalytics struct{}
 
 // Next implements Policy.
 func (GoogleAnalytics) Next(r Refused) (time.Duration, bool) {
-	if r.Attempt > 5 {
-		return 0, false
-	}
 	return seconds(math.Exp2(float64(max(r.Attempt, 1)-1))) + time.Millisecond + milliseconds(1000*r.U), true
 }
-
-func (GoogleAnalytics) String() string { return "google analytics" }
 
 // GoArray is the stateless policy of Peter Teichman's "Simple backoff": the
 // n-th wait is m/2 + ⌊U·m⌋ ms, m being the n-th of these numbers, and the last
@@ -65,8 +27,6 @@ func (GoArray) Next(r Refused) (time.Duration, bool) {
 	m := goArray[min(max(r.Attempt, 0), len(goArray)-1)]
 	return milliseconds(m/2) + milliseconds(r.U*m), true
 }
-
-func (GoArray) String() string { return "go array" }
 
 // GoogleHTTPJava is ExponentialBackOff of google-http-java-client, with its
 // defaults: an interval of 500 ms is multiplied by 1.5, rounded down to
@@ -90,8 +50,6 @@ func (GoogleHTTPJava) Next(r Refused) (time.Duration, bool) {
 	}
 	return milliseconds(float64(interval)/2 + r.U*(float64(interval)+1)), true
 }
-
-func (GoogleHTTPJava) String() string { return "google-http-java" }
 
 // Ethernet's numbers, IEEE 802.3 4.2.3.2.5.
 const (
@@ -120,13 +78,6 @@ func (p Binary) Next(r Refused) (time.Duration, bool) {
 	return nanoseconds(slots * float64(p.Slot)), true
 }
 
-func (p Binary) String() string {
-	if p.Whole {
-		return fmt.Sprintf("ethernet, slots of %v", p.Slot)
-	}
-	return fmt.Sprintf("binary, slots of %v", p.Slot)
-}
-
 // ModifiedBinary retries once in each of the windows [2^n-2, 2^(n+1)-2) slots,
 // n = 1, 2, 3 …, which do not overlap: the proposal of "Exponential back-off,
 // revisited" (2024). It is the window strategy of Bender, Farach-Colton, He,
@@ -152,8 +103,6 @@ func (p ModifiedBinary) Next(r Refused) (time.Duration, bool) {
 	}
 }
 
-func (p ModifiedBinary) String() string { return fmt.Sprintf("modified binary, slots of %v", p.Slot) }
-
 // ServerTiming waits exactly as long as the server says, or else 2^(n-1) s, for ever:
 // J. J. Geewax, "API Design Patterns" (2021), 29.2.2 "Server-specified retry timing" and
 // listing 29.1. Told never to come back, it stops.
@@ -169,8 +118,6 @@ func (ServerTiming) Next(r Refused) (time.Duration, bool) {
 	}
 	return nanoseconds(power(time.Second, 0, 2, r.Attempt)), true
 }
-
-func (ServerTiming) String() string { return "server timing" }
 
 // Budgeted is Policy until Attempts requests have failed, and only while fewer
 // than Ratio of its process' requests are retries: the per-request and the
@@ -190,8 +137,4 @@ func (p Budgeted) Next(r Refused) (time.Duration, bool) {
 		return 0, false
 	}
 	return p.Policy.Next(r)
-}
-
-func (p Budgeted) String() string {
-	return fmt.Sprintf("%v, %d attempts, %.0f %% retries", p.Policy, p.Attempts, 100*p.Ratio)
 }

@@ -2,7 +2,6 @@ package clients
 
 import (
 	"testing"
-	"time"
 )
 
 // Parse reads the words of Spell as the same policies.
@@ -25,7 +24,7 @@ func TestSpell(t *testing.T) {
 		}
 	}
 	for _, p := range []Policy{
-		Clojure{Time: time.Second, Rate: 2, Max: time.Minute}, MaxAttempts{3, MaxAttempts{4, Exact{}}}, Named{"unknown", Exact{}}, Fixed{Gap: -1}, Client{Attempts: 4},
+		GoArray{}, MaxAttempts{3, MaxAttempts{4, Exact{}}}, Named{"unknown", Exact{}}, Fixed{Gap: -1}, Client{Attempts: 4},
 	} {
 		if got, ok := Spell(p); ok {
 			t.Errorf("%v is spelt %q; want that it has no words", p, got)

@@ -2,7 +2,6 @@ package clients
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 )
@@ -67,8 +66,6 @@ func (p Only) Next(r Refused) (time.Duration, bool) {
 	}
 	return p.Policy.Next(r)
 }
-
-func (p Only) String() string { return fmt.Sprintf("%v, some failures", p.Policy) }
 
 // Named is Policy under a name for tables.
 type Named struct {
