@@ -67,7 +67,7 @@ type Span struct {
 // Step, from Start on.
 type Chart struct {
 	Name   string      `json:"name"`
-	Text   string      `json:"text"` // what is to be seen, in a line
+	Text   string      `json:"text"` // a description in a line
 	Start  float64     `json:"start"`
 	Step   float64     `json:"step"`
 	Values [][]float64 `json:"values"`

@@ -99,13 +99,13 @@ func TestSVG(t *testing.T) {
 			t.Fatalf("%v in\n%s", err, svg)
 		}
 	}
-	// The first chart is 374 wide and 130 high, and begins below its head. A step of the
+	// The first chart is 374 wide and 130 plotHeight, and begins below its head. A step of the
 	// area is 93.5 wide; steps of the same height are one.
-	y := headline + 16 + above
+	y := titleHeight + 16 + headHeight
 	for _, want := range []string{
 		"a &lt; b", "note &amp; note", "&#34;title&#34;", ">100 %<", ">-1 s<",
-		fmt.Sprintf(`<path class="area c1" d="M64.0 %d.0V%d.0H157.5V%d.0H344.5V%d.0H438.0V%d.0Z"/>`, y+high, y+high, y+high/2, y, y+high),
-		fmt.Sprintf(`<path class="level" d="M64.0 %d.0h374.0"/>`, y+high*6/10),
+		fmt.Sprintf(`<path class="area c1" d="M64.0 %d.0V%d.0H157.5V%d.0H344.5V%d.0H438.0V%d.0Z"/>`, y+plotHeight, y+plotHeight, y+plotHeight/2, y, y+plotHeight),
+		fmt.Sprintf(`<path class="level" d="M64.0 %d.0h374.0"/>`, y+plotHeight*6/10),
 		fmt.Sprintf(`<rect fill="url(#hatch-0-0)" x="64.0" y="%d.0" width="374.0" height="32.5"/>`, y),
 		`<pattern id="hatch-1-0"`,
 	} {

@@ -10,14 +10,14 @@ import (
 
 // Measures of an SVG document, in pixels.
 const (
-	left, right = 64, 20 // of a row of charts
-	wideOne     = 660    // the chart of a row that has one
-	wideMany    = 400    // each of several
-	gap         = 26     // between charts
-	headline    = 34
-	high        = 130 // of a chart
-	above       = 72  // a chart: the figure's title with its legend, the chart's name and its text
-	below       = 48  // a chart: its axis
+	leftMargin, rightMargin = 64, 20 // of a row of charts
+	oneWidth                = 660    // with one chart
+	columnWidth             = 400    // with several
+	columnGap               = 26     // between charts
+	titleHeight             = 34
+	plotHeight              = 130 // of a chart
+	headHeight              = 72  // above a chart: the title and the legend of its figure, its name and its text
+	axisHeight              = 48  // below a chart
 )
 
 // WriteSVG writes figures as one SVG document, below each other, under a title. It is
@@ -27,23 +27,23 @@ func WriteSVG(w io.Writer, title string, figures []Figure) error {
 	for _, f := range figures {
 		most = max(most, len(f.Charts))
 	}
-	column := float64(wideOne)
+	column := float64(oneWidth)
 	if most > 1 {
-		column = wideMany
+		column = columnWidth
 	}
-	width, height := left+float64(most)*column-gap+right, float64(headline)
+	width, height := leftMargin+float64(most)*column-columnGap+rightMargin, float64(titleHeight)
 	for _, f := range figures {
-		height += above + high + below
+		height += headHeight + plotHeight + axisHeight
 		if f.Note != "" {
 			height += 16
 		}
 	}
-	d := document{column: column - gap}
+	d := document{column: column - columnGap}
 	fmt.Fprintf(&d.Buffer, `<svg xmlns="http://www.w3.org/2000/svg" class="chart" width="%g" height="%g" viewBox="0 0 %[1]g %[2]g" role="img" aria-label="%s">`+"\n", width, height, escape(title))
 	fmt.Fprintf(&d.Buffer, "<style>%s</style>\n", escape(Style))
 	fmt.Fprintf(&d.Buffer, `<rect class="paper" width="%g" height="%g"/>`+"\n", width, height)
-	d.text(left, 22, "title", "start", title)
-	y := float64(headline)
+	d.text(leftMargin, 22, "title", "start", title)
+	y := float64(titleHeight)
 	for i := range figures {
 		y = d.figure(&figures[i], i, y)
 	}
@@ -71,8 +71,8 @@ func (d *document) text(x, y float64, class, anchor, text string) {
 
 // figure draws f from y on, and returns where it ends.
 func (d *document) figure(f *Figure, number int, y float64) float64 {
-	d.text(left, y+12, "name", "start", f.Title)
-	fmt.Fprintf(d, `<text x="%d" y="%.1f">`, left, y+28)
+	d.text(leftMargin, y+12, "name", "start", f.Title)
+	fmt.Fprintf(d, `<text x="%d" y="%.1f">`, leftMargin, y+28)
 	for _, s := range f.Series {
 		sign := map[Kind]string{Area: "■", Line: "━", Level: "╌╌", Above: "▨"}[s.Kind]
 		fmt.Fprintf(d, `<tspan class="swatch c%d">%s</tspan> %s`+"\u2003", s.Color, sign, escape(s.Name))
@@ -80,18 +80,18 @@ func (d *document) figure(f *Figure, number int, y float64) float64 {
 	d.WriteString("</text>\n")
 	if f.Note != "" {
 		y += 16
-		d.text(left, y+28, "note", "start", f.Note)
+		d.text(leftMargin, y+28, "note", "start", f.Note)
 	}
-	y += above
+	y += headHeight
 	for i := range f.Charts {
-		x := left + float64(i)*(d.column+gap)
+		x := leftMargin + float64(i)*(d.column+columnGap)
 		c := &f.Charts[i]
 		d.text(x, y-22, "name", "start", c.Name)
 		d.text(x, y-8, "text", "start", c.Text)
 		p := plot{document: d, f: f, x: x, y: y, id: fmt.Sprintf("hatch-%d-%d", number, i)}
 		p.draw(c, i == 0)
 	}
-	return y + high + below
+	return y + plotHeight + axisHeight
 }
 
 // A plot is a chart in its place: x and y are its upper left corner.
@@ -104,14 +104,14 @@ type plot struct {
 
 // at returns where a value of an axis is, in pixels.
 func (p *plot) across(v float64) float64 { return p.x + p.column*p.f.X.at(v) }
-func (p *plot) up(v float64) float64     { return p.y + high*(1-p.f.Y.at(v)) }
+func (p *plot) up(v float64) float64     { return p.y + plotHeight*(1-p.f.Y.at(v)) }
 
 // draw draws c. Only the first chart of a row has numbers beside it.
 func (p *plot) draw(c *Chart, first bool) {
 	for _, s := range p.f.Spans {
 		if s.To >= p.f.X.Min && s.From <= p.f.X.Max {
 			from := p.across(s.From)
-			fmt.Fprintf(p, `<rect class="span" x="%.1f" y="%.1f" width="%.1f" height="%d"/>`+"\n", from, p.y, max(2, p.across(s.To)-from), high)
+			fmt.Fprintf(p, `<rect class="span" x="%.1f" y="%.1f" width="%.1f" height="%d"/>`+"\n", from, p.y, max(2, p.across(s.To)-from), plotHeight)
 		}
 	}
 	for _, v := range p.f.Y.ticks(4) {
@@ -121,25 +121,25 @@ func (p *plot) draw(c *Chart, first bool) {
 		}
 	}
 	for _, v := range p.f.X.ticks(6) {
-		fmt.Fprintf(p, `<path class="axis" d="M%.1f %.1fv4"/>`+"\n", p.across(v), p.y+high)
-		p.text(p.across(v), p.y+high+16, "x", "middle", Number(v)+p.f.X.Unit)
+		fmt.Fprintf(p, `<path class="axis" d="M%.1f %.1fv4"/>`+"\n", p.across(v), p.y+plotHeight)
+		p.text(p.across(v), p.y+plotHeight+16, "x", "middle", Number(v)+p.f.X.Unit)
 	}
 	if first {
-		p.text(p.x, p.y+high+32, "x", "start", p.f.X.Label)
+		p.text(p.x, p.y+plotHeight+32, "x", "start", p.f.X.Label)
 	}
 	for i, s := range p.f.Series {
 		if i < len(c.Values) && len(c.Values[i]) > 0 {
 			p.series(s, c, c.Values[i])
 		}
 	}
-	fmt.Fprintf(p, `<path class="axis" d="M%.1f %.1fv%dh%.1f"/>`+"\n", p.x, p.y, high, p.column)
+	fmt.Fprintf(p, `<path class="axis" d="M%.1f %.1fv%dh%.1f"/>`+"\n", p.x, p.y, plotHeight, p.column)
 }
 
 func (p *plot) series(s Series, c *Chart, values []float64) {
 	y := p.up(values[0])
 	switch s.Kind {
 	case Area:
-		fmt.Fprintf(p, `<path class="area c%d" d="M%.1f %.1f%sV%.1fZ"/>`+"\n", s.Color, p.across(c.Start), p.y+high, p.steps(c, values, "V"), p.y+high)
+		fmt.Fprintf(p, `<path class="area c%d" d="M%.1f %.1f%sV%.1fZ"/>`+"\n", s.Color, p.across(c.Start), p.y+plotHeight, p.steps(c, values, "V"), p.y+plotHeight)
 	case Line:
 		fmt.Fprintf(p, `<path class="line c%d" d="%s"/>`+"\n", s.Color, p.steps(c, values, fmt.Sprintf("M%.1f ", p.across(c.Start))))
 	case Level:

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/term"
 )
 
-// Exit codes of simulate and loadtest, besides 0 and the 1 of wrong flags. 130 is the
-// code with which shells report a program that SIGINT has ended: 128 + 2.
+// Exit codes of simulate and loadtest, in addition to 0 and the 1 of wrong flags. 130 is
+// the code with which shells report a program that SIGINT has ended: 128 + 2.
 const (
 	exitUnexpected  = 2
 	exitInterrupted = 130
@@ -40,8 +40,8 @@ func (s screen) printf(format string, args ...any) { fmt.Fprintf(s.w, format, ar
 // terminal returns the screen of a file.
 func terminal(f *os.File) screen { return screen{f, term.IsTerminal(int(f.Fd()))} }
 
-// interruptible returns what cobra runs: run, until the first Ctrl-C; a second one kills.
-func interruptible(run func(ctx context.Context, args []string, out io.Writer, scr screen) error) func(*cobra.Command, []string) error {
+// runUntilInterrupt returns what cobra calls: run, until the first Ctrl-C; a second kills.
+func runUntilInterrupt(run func(ctx context.Context, args []string, out io.Writer, scr screen) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 		defer stop()

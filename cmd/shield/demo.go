@@ -115,7 +115,7 @@ func newPlan(clients int) plan {
 type part struct {
 	name, intro string
 	handlers    []json.RawMessage               // of Caddy, before its reverse_proxy
-	limit       func(http.Handler) http.Handler // what is before the backend itself; nil: nothing
+	limit       func(http.Handler) http.Handler // around the backend; nil: none
 }
 
 // parts returns the parts in the order in which they are shown.

@@ -35,7 +35,7 @@ func smallPlan() plan {
 }
 
 // The test leaves out what a busy machine can spoil: that shield serves every
-// client is checked by the demo itself, and without a machine in package live.
+// client is checked by the demo, and without a machine in package live.
 func TestDemoWithFewClients(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

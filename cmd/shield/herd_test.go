@@ -77,7 +77,7 @@ func TestHerdIsServed(t *testing.T) {
 	}
 }
 
-// A herdRun is what came of one herd.
+// A herdRun is the result of one herd.
 type herdRun struct {
 	herd, background live.Result
 	backend          live.Stats

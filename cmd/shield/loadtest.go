@@ -31,7 +31,7 @@ it is served or gives up. Served means: answered with a 2xx, or with OK in gRPC.
 Redirects are not followed, and are failures.
 
 Clients:
-  --rate, --duration   clients at a rate, whether or not those before them have
+  --rate, --duration   clients at a rate, whether or not earlier clients have
                        been answered (an open loop)
   --herd, --within     many clients together: a thundering herd
 Both can be given: a herd among other clients. All of them have the address of
@@ -121,7 +121,7 @@ func loadtestCommand(cmd *cobra.Command) {
 
   gRPC, the figures in files, and a report with charts:
   $ shield loadtest http://127.0.0.1:8080 --proto grpc --rate 100 --json load.json --csv seconds.csv --html load.html`
-	cmd.RunE = interruptible(loadtestFlags(cmd).run)
+	cmd.RunE = runUntilInterrupt(loadtestFlags(cmd).run)
 }
 
 // fromDefault is the value of --x-forwarded-for if none is given.
@@ -221,7 +221,7 @@ func (l *loadtest) run(ctx context.Context, args []string, out io.Writer, scr sc
 	return l.judge(r, expected)
 }
 
-// outputs are the files that are written of r.
+// outputs are the files that show r.
 func (l *loadtest) outputs(r *live.LoadResult) outputs {
 	return outputs{
 		{flag: "json", name: l.json, write: func(w io.Writer) error { return live.WriteJSON(w, l.LoadConfig, *r) }},

@@ -22,7 +22,7 @@ import (
 	"github.com/herdshield/shield/caddymodule"
 )
 
-// The test binary is shield itself if it is told so: the tests below run the
+// The test binary is shield if an environment variable says so: the tests below run the
 // real program, with nothing built twice.
 func TestMain(m *testing.M) {
 	if os.Getenv("SHIELD_TEST_RUN_MAIN") != "" {
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// command returns a shield command that keeps to a home of its own.
+// command returns a shield command with its own home.
 func command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
@@ -104,7 +104,7 @@ func backend(t *testing.T) string {
 	return strings.TrimPrefix(s.URL, "http://")
 }
 
-// The README's promise: the sixth quick request is refused; who waits as told is
+// The README's promise: the sixth quick request is refused; a client that waits as told is
 // served; status knows of both.
 func TestProxyAndStatus(t *testing.T) {
 	address, admin := startProxy(t, "--to", backend(t), "--rate", "5/m", "--burst", "5", "--capacity", "1000/s", "--concurrency", "10")
@@ -272,7 +272,7 @@ func TestCommandsInDocs(t *testing.T) {
 					continue
 				}
 				seen = append(seen, line)
-				if path == labPage || path == kubernetesPage { // TestLaboratoryPage, and TestCommands in k8s, run all that they have, or say who does
+				if path == labPage || path == kubernetesPage { // TestLaboratoryPage, and TestCommands in k8s, run all that they have, or name the test that does
 					continue
 				}
 				switch ranBy[line] {

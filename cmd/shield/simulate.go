@@ -61,8 +61,8 @@ and differ in what they tell the clients that they refuse:
   kubernetes, mimir    as these two compute it
   gradient2            the concurrency limit of Netflix's concurrency-limits
 
-A simulation does not know which requests a matcher would match or what is in
-a header: each client is one address, and the output lists all that is left out.
+A simulation does not know which requests a matcher would match, or their
+headers: each client is one address, and the output lists all that is left out.
 
 --html writes a report with charts as one file that fetches nothing, --svg the
 charts alone. The same flags give the same figures. A run has at most 50,000,000
@@ -108,7 +108,7 @@ func simulateCommand(cmd *cobra.Command) {
   The clients of your own log against two configs, every tenth of a second in
   a file:
   $ shield simulate --from-access-log access.log --compare a.caddyfile b.caddyfile --csv runs.csv`
-	cmd.RunE = interruptible(simulateFlags(cmd).run)
+	cmd.RunE = runUntilInterrupt(simulateFlags(cmd).run)
 }
 
 // simulateFlags gives cmd its flags, and returns where their values go.

@@ -21,7 +21,7 @@ import (
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// Bounds of a simulation. Ours: what a machine can hold, and more than users need.
+// Bounds of a simulation. Ours: the size of a machine, and more than users need.
 const (
 	maxHerd       = 5_000_000
 	maxBackground = 100_000 // clients per second

@@ -18,7 +18,7 @@ import (
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// Bounds of a comparison. Ours: what can be read, and far more than a config has.
+// Bounds of a comparison. Ours: the size of a table, and far more than a config has.
 const (
 	maxServers = 8
 	maxConfig  = 10 << 20 // bytes

@@ -26,7 +26,7 @@ import (
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// parseSimulate returns what the command makes of args, and those that are no flags.
+// parseSimulate returns the command with its flags set by args, and the other args.
 func parseSimulate(args ...string) (*simulation, []string, error) {
 	cmd := &cobra.Command{Use: "simulate", SilenceUsage: true, SilenceErrors: true}
 	s := simulateFlags(cmd)
@@ -367,7 +367,7 @@ func TestSimulateTakesAHerdOnce(t *testing.T) {
 	}
 }
 
-// JSON says what was asked for, and how it ended.
+// JSON has the inputs, and how a run ended.
 func TestSimulateJSON(t *testing.T) {
 	var out bytes.Buffer
 	if err := runSimulate(t.Context(), &out, io.Discard, few("--json", "-", "--seed", "9", "--requests", "300", "--outage", "2s+1s", "--compare", "none")...); err != nil {

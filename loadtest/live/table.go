@@ -14,8 +14,8 @@ type Run struct {
 	Backend Stats
 }
 
-// WriteTable writes runs side by side, one column each, in words for readers
-// who have never heard of this package. Lines begin with indent.
+// WriteTable writes runs side by side, one column each, in words for readers that do not
+// know this package. Lines begin with indent.
 func WriteTable(w io.Writer, indent string, runs ...Run) error {
 	type row struct {
 		label string

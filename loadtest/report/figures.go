@@ -30,8 +30,8 @@ func (r *Report) WriteSVG(w io.Writer) error {
 }
 
 // Figures returns charts of the runs, at most 8, side by side with the same axes: how
-// long clients waited; and over time the requests, what was at the backend, what was
-// served, and the limit in flight if a run has one. Runs without a Series after the
+// long clients waited; and over time the requests, the load of the backend, the outcomes,
+// and the limit in flight if a run has one. Runs without a Series after the
 // warm-up are left out; if there is no other, the error is ErrNothing.
 func (r *Report) Figures() ([]chart.Figure, error) {
 	r, err := r.drawable()
@@ -53,7 +53,7 @@ func (r *Report) Figures() ([]chart.Figure, error) {
 	return append(figures, s.overTime()...), nil
 }
 
-// A sheet is what the figures of a Report have in common.
+// A sheet has the data that the figures of a Report share.
 type sheet struct {
 	*Report
 	names    []string
@@ -62,7 +62,7 @@ type sheet struct {
 	points   [][]point     // by run and bin
 }
 
-// A point is what a run did in a bin of a figure.
+// A point has the counts of a run in a bin of a figure.
 type point struct {
 	came, admitted, served, lost, gaveUp float64 // per second
 	inFlight, queued, limit              float64 // the most; the limit: the last
@@ -140,7 +140,7 @@ func (s *sheet) most(least float64, f func(point) float64) float64 {
 	return least
 }
 
-// overTime returns the figures of what is over time.
+// overTime returns the figures whose x axis is the time of the run.
 func (s *sheet) overTime() []chart.Figure {
 	capacity := curve{chart.Series{Name: "capacity of the backend: " + chart.Number(s.Capacity), Kind: chart.Level}, nil, s.Capacity}
 	workers := curve{chart.Series{Name: "its workers: " + thousands(s.Workers), Kind: chart.Level}, nil, float64(s.Workers)}
@@ -155,11 +155,11 @@ func (s *sheet) overTime() []chart.Figure {
 
 	load, usual := "Load of the backend", s.Workers
 	if s.Live {
-		load, usual = "Load", math.MaxInt32 // of which nothing is known
+		load, usual = "Load", math.MaxInt32 // not known
 	}
 	figures := []chart.Figure{
-		s.figure("Requests per second", scaled(s.most(s.Capacity, came.of), max(s.Capacity, s.Inputs.Background), s.Inputs.Background), came, admitted, capacity),
-		s.figure(load, scaled(s.most(float64(s.Workers), inside.of), float64(usual), 0), inside, workers),
+		s.figure("Requests per second", newAxis(s.most(s.Capacity, came.of), max(s.Capacity, s.Inputs.Background), s.Inputs.Background), came, admitted, capacity),
+		s.figure(load, newAxis(s.most(float64(s.Workers), inside.of), float64(usual), 0), inside, workers),
 	}
 	// A burst may be a hundred times of what can be served.
 	top := 1.15 * s.most(max(1, s.Capacity), served.of)
@@ -181,7 +181,7 @@ func (s *sheet) overTime() []chart.Figure {
 	return figures
 }
 
-// inside names what is counted as in flight.
+// inside names the requests that are counted as in flight.
 func (s *sheet) inside() string {
 	if s.Live {
 		return "requests under way"
@@ -215,7 +215,7 @@ func (s *sheet) figure(title string, y chart.Axis, curves ...curve) chart.Figure
 			if c.of != nil {
 				values = values[:0]
 				for _, p := range points {
-					values = append(values, rounded(c.of(p)))
+					values = append(values, round4(c.of(p)))
 				}
 				most = append(most, c.Name+" "+chart.Number(slices.Max(values)))
 			}
@@ -264,10 +264,10 @@ func (s *sheet) spans() string {
 	return "Grey: " + strings.Join(parts, ", ") + "."
 }
 
-// scaled chooses an axis up to most: logarithmic if that is far above what is usual,
-// and then from a power of ten on that is below what is usual, and below least if
-// that is more than 0.
-func scaled(most, usual, least float64) chart.Axis {
+// newAxis chooses an axis up to most. It is logarithmic if that is far above the usual
+// value, and then begins at a power of ten below that value, and below least if that is
+// more than 0.
+func newAxis(most, usual, least float64) chart.Axis {
 	if most <= 8*max(1, usual) {
 		return chart.Axis{Max: 1.15 * max(1, most)}
 	}
@@ -278,8 +278,8 @@ func scaled(most, usual, least float64) chart.Axis {
 	return a
 }
 
-// waits returns the figure of how long clients waited, those included that were never
-// served: which share was served within which time. It needs the runs' Waits.
+// waits returns the figure of how long clients waited, unserved clients included: the
+// share that was served within a time. It needs the runs' Waits.
 func (s *sheet) waits() (chart.Figure, bool) {
 	longest := time.Second
 	var runs [][]waits
@@ -353,7 +353,7 @@ func (s *sheet) curves(r *Run) (all []waits) {
 	if len(r.Policies) > 1 {
 		for _, p := range r.Policies[:min(mostPolicies, len(r.Policies))] {
 			if p.Waits != nil {
-				all = append(all, waits{short(fmt.Sprint(p.Policy), 22), p.Clients, p.Waits})
+				all = append(all, waits{shorten(fmt.Sprint(p.Policy), 22), p.Clients, p.Waits})
 			}
 		}
 	}
@@ -384,7 +384,7 @@ func (w *waits) text() string {
 	var parts []string
 	for _, percent := range []int{50, 90, 99} {
 		if 10*percent <= served {
-			parts = append(parts, fmt.Sprintf("%d %% within %s", percent, within(w.Waits, percent)))
+			parts = append(parts, fmt.Sprintf("%d %% within %s", percent, waitWithin(w.Waits, percent)))
 		}
 	}
 	if served < 1000 {
@@ -406,8 +406,8 @@ func (w *waits) shares(step float64, n int) (shares []float64) {
 	return shares
 }
 
-// rounded rounds v to four digits, as a figure needs no more.
-func rounded(v float64) float64 {
+// round4 rounds v to four digits, as a figure needs no more.
+func round4(v float64) float64 {
 	r, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64) // without an error: it is a number
 	return r
 }

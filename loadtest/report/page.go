@@ -17,9 +17,9 @@ import (
 // Security Policy lets it run no script but its own.
 type Page struct {
 	Title  string
-	Lead   string   // what came out, in a sentence
-	About  []string // what was done, a paragraph each
-	Parts  []Text   // what was compared
+	Lead   string   // the result in a sentence
+	About  []string // of the setup, a paragraph each
+	Parts  []Text   // of the comparison
 	Tables []Table
 	Notes  []string
 	Footer string
@@ -48,10 +48,10 @@ var (
 	//go:embed page.js
 	pageJS string
 
-	pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"indented": indented}).Parse(pageHTML))
+	pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"isPart": isPart}).Parse(pageHTML))
 )
 
-func indented(cell string) bool { return strings.HasPrefix(cell, "  ") }
+func isPart(cell string) bool { return strings.HasPrefix(cell, "  ") }
 
 // WriteHTML writes the page.
 func (p *Page) WriteHTML(w io.Writer) error {

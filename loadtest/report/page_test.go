@@ -65,11 +65,11 @@ func TestPageEscapes(t *testing.T) {
 		t.Errorf("the name is %d times in the text; want it in the sentence, the setup and the footer", n)
 	}
 	var figures []chart.Figure
-	if err := json.Unmarshal([]byte(data(t, dirty)), &figures); err != nil || figures[0].Charts[0].Name != short(hostile, 40) {
-		t.Errorf("error is %v, and the data name %q; want %q", err, figures[0].Charts[0].Name, short(hostile, 40))
+	if err := json.Unmarshal([]byte(data(t, dirty)), &figures); err != nil || figures[0].Charts[0].Name != shorten(hostile, 40) {
+		t.Errorf("error is %v, and the data name %q; want %q", err, figures[0].Charts[0].Name, shorten(hostile, 40))
 	}
 	svg := written(t, r.WriteSVG)
-	if !strings.Contains(texts(t, svg), short(hostile, 40)) || strings.Contains(svg, "<script") || strings.Contains(svg, "<img") {
+	if !strings.Contains(texts(t, svg), shorten(hostile, 40)) || strings.Contains(svg, "<script") || strings.Contains(svg, "<img") {
 		t.Error("the picture does not have the name as text")
 	}
 }

@@ -38,7 +38,7 @@ const (
 	Interrupt = "interrupt" // of the user
 )
 
-// A Report is runs of one scenario, and what is common to them.
+// A Report has runs of one scenario, and their common inputs.
 type Report struct {
 	Runs []Run
 
@@ -46,8 +46,8 @@ type Report struct {
 	// figures need both.
 	Bin, Warmup time.Duration
 
-	// Live says that the runs were load tests: times are since their start, and what is
-	// in flight is what clients see of it.
+	// Live says that the runs were load tests: times are since their start, and requests
+	// in flight are as clients see them.
 	Live bool
 
 	// The backend: how many requests it works on at once, and how many it can serve per
@@ -58,8 +58,8 @@ type Report struct {
 	// Marks are events during the runs, for figures.
 	Marks []Mark
 
-	// About says what was simulated, a paragraph each, and Version by which program. The
-	// page has both.
+	// About describes the simulation, a paragraph each, and Version is that of the
+	// program. The page has both.
 	About   []string
 	Version string
 
@@ -265,7 +265,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 			Name: run.Name, Notes: run.Notes, Seed: run.Seed, Interrupted: run.Interrupted,
 			EndedBy: run.EndedBy, Ended: seconds(r.Ended(run), len(run.Series) > 0),
 			Clients: run.Clients, Reachable: run.Reachable, Served: run.Served, GaveUp: gaveUp(run), Waiting: stillWaiting(run),
-			Drained: seconds(run.Drained, drained(run)), Optimum: seconds(run.Optimum, attainable(run)), Cleared: seconds(run.Cleared, r.cleared(run)),
+			Drained: seconds(run.Drained, isDrained(run)), Optimum: seconds(run.Optimum, hasOptimum(run)), Cleared: seconds(run.Cleared, r.hasCleared(run)),
 			Decided: run.Decided, Answered: run.Answered, Refused: run.Refused, TimedOut: run.TimedOut,
 			Failed: run.Failed, Open: run.Open, Wasted: run.Wasted,
 			HerdRequests: run.Requests, MostAttempts: run.MostAttempts,

@@ -107,7 +107,7 @@ func TestJSON(t *testing.T) {
 func TestJSONAgreesWithTheTable(t *testing.T) {
 	r := example()
 	for i := range r.Runs {
-		r.Runs[i].GaveUp = 0 // of those who would have come back
+		r.Runs[i].GaveUp = 0 // of clients that would have come back
 	}
 	r.Runs[0].Strangers.Unserved = 3 // more than 5 %
 	var all struct {
@@ -150,7 +150,7 @@ func TestJSONAgreesWithTheTable(t *testing.T) {
 	}
 	r.Runs[0].Optimum = 1e9 * time.Second
 	if text := written(t, r.WriteTable) + written(t, r.WriteJSON); strings.Contains(text, "1000000000") {
-		t.Errorf("what is never is a time:\n%s", text)
+		t.Errorf("a time that never comes is one:\n%s", text)
 	}
 	for line := range strings.Lines(written(t, r.WriteTable)) {
 		if strings.Contains(line, "95 % served within") && strings.Join(strings.Fields(line), " ") != "95 % served within - -" {
@@ -179,7 +179,7 @@ func TestTableWithoutHerd(t *testing.T) {
 	}
 }
 
-// Runs have names of their own, however long they are.
+// Runs have different names, however long they are.
 func TestNames(t *testing.T) {
 	long := strings.Repeat("x", 40)
 	r := Report{Runs: []Run{{Name: long + "a"}, {Name: long + "b"}, {Name: long + "yy" + long + "a"}, {Name: "a"}}}
@@ -199,7 +199,7 @@ func TestNames(t *testing.T) {
 // A logarithmic axis begins below the rate of background clients.
 func TestScale(t *testing.T) {
 	for _, c := range []struct{ most, usual, background, want float64 }{{10_000, 125, 30, 1}, {10_000, 125, 3, 0.1}, {10_000, 125, 0, 10}, {200, 125, 3, 0}} {
-		if a := scaled(c.most, c.usual, c.background); a.Min != c.want || a.Log != (c.want > 0) || a.Max < c.most {
+		if a := newAxis(c.most, c.usual, c.background); a.Min != c.want || a.Log != (c.want > 0) || a.Max < c.most {
 			t.Errorf("%+v: the axis is %+v; want it to begin at %v", c, a, c.want)
 		}
 	}
@@ -224,7 +224,7 @@ func TestCSV(t *testing.T) {
 	}
 }
 
-// texts returns what is written in a picture, which is a whole document.
+// texts returns all text of a picture, which is a whole document.
 func texts(t *testing.T, svg string) string {
 	t.Helper()
 	var b strings.Builder

@@ -38,8 +38,8 @@ func (r *Report) title() string {
 	return "shield simulate: " + strings.Join(r.names(40), ", ")
 }
 
-// Lead says in a sentence what came out: of the run that served most, and of the one
-// that served least.
+// Lead is the result in a sentence: of the run that served most clients, and of the run
+// that served fewest.
 func (r *Report) Lead() string {
 	order := make([]*Run, len(r.Runs))
 	for i := range r.Runs {
@@ -61,7 +61,7 @@ func (r *Report) Lead() string {
 	return fmt.Sprintf("Best of %d: %s %s. Worst: %s %s.", len(order), best.Name, outcome(best), worst.Name, outcome(worst))
 }
 
-// outcome says what a run did to its clients.
+// outcome says how many clients a run served.
 func outcome(r *Run) string {
 	switch {
 	case r.Clients == 0 && r.Strangers.Came == 0:

@@ -24,8 +24,8 @@ func number(f func(*Run) int) func(*Report, *Run) string {
 	return func(_ *Report, r *Run) string { return thousands(f(r)) }
 }
 
-// known is the cell of a fact that is "-" in a run for which it has no value.
-func known(is func(*Report, *Run) bool, text func(*Run) string) func(*Report, *Run) string {
+// cellIf is the cell of a fact that is "-" in a run for which it has no value.
+func cellIf(is func(*Report, *Run) bool, text func(*Run) string) func(*Report, *Run) string {
 	return func(p *Report, r *Run) string {
 		if !is(p, r) {
 			return "-"
@@ -43,12 +43,12 @@ var herdFacts = []fact{
 	{"  still waiting at the end", "", number(stillWaiting)},
 	{"last served or gone after", "Time since the herd came. Backlog gone: no client waits any more, background clients included. At best: the time that the herd takes " +
 		"if it comes at the rate for which there is room, and background clients are served as they come. A server that lets background clients wait for the herd beats that, " +
-		"but has them to serve afterwards.", known(func(_ *Report, r *Run) bool { return drained(r) }, func(r *Run) string { return duration(r.Drained) })},
-	{"  backlog gone after", "", known((*Report).cleared, func(r *Run) string { return duration(r.Cleared) })},
-	{"  at best", "", known(func(_ *Report, r *Run) bool { return attainable(r) }, func(r *Run) string { return duration(r.Optimum) })},
+		"but has them to serve afterwards.", cellIf(func(_ *Report, r *Run) bool { return isDrained(r) }, func(r *Run) string { return duration(r.Drained) })},
+	{"  backlog gone after", "", cellIf((*Report).hasCleared, func(r *Run) string { return duration(r.Cleared) })},
+	{"  at best", "", cellIf(func(_ *Report, r *Run) bool { return hasOptimum(r) }, func(r *Run) string { return duration(r.Optimum) })},
 	{"herd requests per client served", "All requests of the herd, divided by its clients that were served: 1 at least. Most returns: retries within any 0.1 s, " +
 		"later than 1 s after the herd. These hit the server at once.",
-		known(func(_ *Report, r *Run) bool { return r.Served > 0 }, func(r *Run) string { return strconv.FormatFloat(r.PerSuccess(), 'f', 1, 64) })},
+		cellIf(func(_ *Report, r *Run) bool { return r.Served > 0 }, func(r *Run) string { return strconv.FormatFloat(r.PerSuccess(), 'f', 1, 64) })},
 	{"  most by one client", "", number(func(r *Run) int { return r.MostAttempts })},
 	{"  most returns in 0.1 s", "", number(func(r *Run) int { return r.PeakReturns })},
 }
@@ -63,15 +63,15 @@ var clientFacts = []fact{
 
 // total is the cell of a figure of all clients.
 func total(f func(count) int) func(*Report, *Run) string {
-	return known(func(_ *Report, r *Run) bool { return len(r.Series) > 0 }, func(r *Run) string { return thousands(f(allClients(r))) })
+	return cellIf(func(_ *Report, r *Run) bool { return len(r.Series) > 0 }, func(r *Run) string { return thousands(f(allClients(r))) })
 }
 
-// A count is what became of clients.
+// A count is of clients, and of how their requests ended.
 type count struct{ came, served, gaveUp int }
 
 func (c count) waiting() int { return c.came - c.served - c.gaveUp }
 
-// allClients returns what became of all clients of a run that has a Series.
+// allClients counts the clients of a run that has a Series.
 func allClients(r *Run) (n count) {
 	for i := range r.Series {
 		b := &r.Series[i]
@@ -82,7 +82,7 @@ func allClients(r *Run) (n count) {
 	return n
 }
 
-func withBackground(_ *Report, r *Run) bool { return r.Strangers.Came > 0 }
+func hasBackground(_ *Report, r *Run) bool { return r.Strangers.Came > 0 }
 
 // facts are the rows about all requests, and about background clients.
 var facts = []fact{
@@ -92,15 +92,15 @@ var facts = []fact{
 	{"  timed out", "", number(func(r *Run) int { return r.TimedOut })},
 	{"  failed at the backend", "", number(func(r *Run) int { return r.Failed })},
 	{"most in the backend at once", "In work and in its queue. Wasted: requests that the backend worked on though their clients had gone.",
-		known(func(_ *Report, r *Run) bool { return len(r.Series) > 0 }, func(r *Run) string { return thousands(mostInFlight(r)) })},
+		cellIf(func(_ *Report, r *Run) bool { return len(r.Series) > 0 }, func(r *Run) string { return thousands(mostInFlight(r)) })},
 	{"  wasted work", "", number(func(r *Run) int { return r.Wasted })},
 	{"background served at once", "Background clients, from the first moment of the herd to shortly before the last of it is served, by their first request. " +
-		"Unserved: they still waited then. 95 % served within: the wait of those that were served; - if more than 5 % were not.",
-		known(withBackground, func(r *Run) string { return fmt.Sprintf("%.0f %%", 100*r.Strangers.AtOnceShare()) })},
-	{"  unserved at the end", "", known(withBackground, func(r *Run) string {
+		"Unserved: they still waited then. 95 % served within: the wait of clients that were served; - if more than 5 % were not.",
+		cellIf(hasBackground, func(r *Run) string { return fmt.Sprintf("%.0f %%", 100*r.Strangers.AtOnceShare()) })},
+	{"  unserved at the end", "", cellIf(hasBackground, func(r *Run) string {
 		return fmt.Sprintf("%.0f %%", 100*float64(r.Strangers.Unserved)/float64(r.Strangers.Came))
 	})},
-	{"  95 % served within", "", known(func(_ *Report, r *Run) bool { return most95(r) }, func(r *Run) string { return duration(r.Strangers.P95) })},
+	{"  95 % served within", "", cellIf(func(_ *Report, r *Run) bool { return most95(r) }, func(r *Run) string { return duration(r.Strangers.P95) })},
 }
 
 // herd reports whether any run has a herd.
@@ -119,20 +119,20 @@ func gaveUp(r *Run) (n int) {
 // stillWaiting is how many of the herd were neither served nor went away.
 func stillWaiting(r *Run) int { return r.Clients - r.Served - gaveUp(r) }
 
-// drained reports whether all clients of the herd that come back were served or went
+// isDrained reports whether all clients of the herd that come back were served or went
 // away.
-func drained(r *Run) bool { return r.Waiting == 0 && r.Reachable > 0 }
+func isDrained(r *Run) bool { return r.Waiting == 0 && r.Reachable > 0 }
 
-// attainable reports whether the Optimum is a time: there is none where background
+// hasOptimum reports whether the Optimum is a time: there is none where background
 // clients alone are more than can be served.
-func attainable(r *Run) bool { return drained(r) && r.Optimum < endless }
+func hasOptimum(r *Run) bool { return isDrained(r) && r.Optimum < endless }
 
 // endless is what a Scenario has for a time that does not come: 10^9 s.
 const endless = 1e9 * time.Second
 
-// cleared reports whether there was a time when no client waited any more.
-func (r *Report) cleared(run *Run) bool {
-	return drained(run) && !run.Interrupted && (len(run.Series) == 0 || run.Cleared < r.Ended(run))
+// hasCleared reports whether there was a time when no client waited any more.
+func (r *Report) hasCleared(run *Run) bool {
+	return isDrained(run) && !run.Interrupted && (len(run.Series) == 0 || run.Cleared < r.Ended(run))
 }
 
 // most95 reports whether at least 95 % of background clients were served.
@@ -183,8 +183,8 @@ func (r *Report) byPolicy() Table {
 					per = strconv.FormatFloat(p.PerSuccess(), 'f', 1, 64)
 				}
 				t.Rows = append(t.Rows, []string{
-					short(fmt.Sprint(p.Policy), 40), names[i], thousands(p.Served) + " of " + thousands(p.Clients), thousands(p.GaveUp),
-					within(p.Waits, 50), within(p.Waits, 90), within(p.Waits, 99), per,
+					shorten(fmt.Sprint(p.Policy), 40), names[i], thousands(p.Served) + " of " + thousands(p.Clients), thousands(p.GaveUp),
+					waitWithin(p.Waits, 50), waitWithin(p.Waits, 90), waitWithin(p.Waits, 99), per,
 				})
 			}
 		}
@@ -229,8 +229,8 @@ func WriteTables(w io.Writer, tables ...Table) error {
 	return err
 }
 
-// within says within what time so many percent of clients were served.
-func within(w sim.Waits, percent int) string {
+// waitWithin says within what time so many percent of clients were served.
+func waitWithin(w sim.Waits, percent int) string {
 	switch {
 	case w == nil:
 		return "-"
@@ -261,10 +261,10 @@ func thousands(n int) string {
 func (r *Report) names(n int) (names []string) {
 	seen := map[string]bool{}
 	for i := range r.Runs {
-		name := short(r.Runs[i].Name, n)
+		name := shorten(r.Runs[i].Name, n)
 		for k := 2; seen[name]; k++ {
 			number := " " + strconv.Itoa(k)
-			name = short(r.Runs[i].Name, n-len(number)) + number
+			name = shorten(r.Runs[i].Name, n-len(number)) + number
 		}
 		seen[name] = true
 		names = append(names, name)
@@ -272,9 +272,9 @@ func (r *Report) names(n int) (names []string) {
 	return names
 }
 
-// short leaves out the middle of a text that has more than n letters: names of files
+// shorten leaves out the middle of a text that has more than n letters: names of files
 // differ at their ends most often.
-func short(s string, n int) string {
+func shorten(s string, n int) string {
 	letters := []rune(s)
 	if len(letters) <= n {
 		return s
