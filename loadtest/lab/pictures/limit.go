@@ -5,8 +5,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"image/color"
-	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,11 +13,11 @@ import (
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
 	vgdraw "gonum.org/v1/plot/vg/draw"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/loadtest/lab/overload"
+	"github.com/herdshield/shield/loadtest/lab/page"
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
@@ -30,7 +28,7 @@ import (
 // and get 800 from second 60 to second 180.
 const (
 	limitFile   = "loadshedding-limit.svg"
-	limitHeight = 480 * pixel
+	limitHeight = 480 * page.Pixel
 
 	floodBegins, floodEnds = 60 * time.Second, 180 * time.Second
 	floodBefore, floodTail = 20 * time.Second, 20 * time.Second // of what is drawn
@@ -85,7 +83,7 @@ func playFlood() (*overload.Result, []step) {
 }
 
 // drawFlood draws the limit over time, and below what came and what was served.
-func drawFlood(r *overload.Result, steps []step) []drawing {
+func drawFlood(r *overload.Result, steps []step) []page.Panel {
 	s := overload.Step5()
 	since := func(at time.Duration) float64 { return (at - floodBegins).Seconds() }
 	from, to := floodBegins-floodBefore, floodEnds+floodTail
@@ -106,40 +104,32 @@ func drawFlood(r *overload.Result, steps []step) []drawing {
 		served = append(served, plotter.XY{X: x, Y: min(cutOff, float64(r.Seconds[i].Good))})
 	}
 	level := func(y float64) *plotter.Line {
-		return &plotter.Line{
-			XYs:       plotter.XYs{{X: since(from), Y: y}, {X: since(to), Y: y}},
-			LineStyle: vgdraw.LineStyle{Color: color.Black, Width: 1.5, Dashes: []vg.Length{5, 3}},
-		}
+		return dashed(plotter.XY{X: since(from), Y: y}, plotter.XY{X: since(to), Y: y})
 	}
-	panel := func(label string, most float64, marks plot.TickerFunc) *plot.Plot {
-		p := plot.New()
-		p.Y.Label.Text = label
+	panel := func(title, x, y string, most, marks float64) *plot.Plot {
+		p := page.Frame(title, x, y)
 		p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = since(from), since(to), 0, most
-		p.X.Tick.Marker, p.Y.Tick.Marker = every(20), marks
-		p.X.Padding, p.Y.Padding = 0, 0
+		p.X.Tick.Marker, p.Y.Tick.Marker = page.Every(20), page.Every(marks)
 		return p
 	}
 
-	plot.DefaultFont.Variant = "Sans"
-	top := panel("requests in flight", mostLimit, every(10))
-	top.Title.Text = "Five times as much as the backend can do, for two minutes: it goes on doing what it can"
-	found := &plotter.Line{XYs: limit, StepStyle: plotter.PostStep, LineStyle: vgdraw.LineStyle{Color: blue, Width: 1.5}}
+	top := panel("Five times as much as the backend can do, for two minutes: it goes on doing what it can", "", "requests in flight", mostLimit, 10)
+	found := &plotter.Line{XYs: limit, StepStyle: plotter.PostStep, LineStyle: vgdraw.LineStyle{Color: page.Blue, Width: 1.5}}
 	workers := level(float64(s.Plant.Workers))
 	top.Add(found, workers, dips(limit))
 
-	bottom := panel("requests per second", mostServed, every(50))
-	bottom.X.Label.Text = "seconds since the overload began"
-	offered, good, capacity := band(came, since(to), orange), band(served, since(to), blue), level(s.Capacity)
+	bottom := panel("", "seconds since the overload began", "requests per second", mostServed, 50)
+	offered, good, capacity := page.Bars(came, since(to), 0, page.Orange), page.Bars(served, since(to), 0, page.Blue), level(s.Capacity)
 	bottom.Add(offered, good, capacity)
-	return []drawing{
-		{top, []entry{
-			{"the limit that shield finds", found},
-			{fmt.Sprintf("the backend's workers: %d", s.Plant.Workers), workers},
+	return []page.Panel{
+		{Plot: top, Apart: legendStep, Legend: []page.Entry{
+			{Text: "the limit that shield finds", Line: found},
+			{Text: fmt.Sprintf("the backend's workers: %d", s.Plant.Workers), Line: workers},
 		}},
-		{bottom, []entry{
-			{fmt.Sprintf("came (%.0f, cut off)", mostRate(s)), offered},
-			{"served in time", good},
-			{fmt.Sprintf("the backend's capacity: %.0f", s.Capacity), capacity},
+		{Plot: bottom, Apart: legendStep, Legend: []page.Entry{
+			{Text: fmt.Sprintf("came (%.0f, cut off)", s.Rates.Max(0)), Line: offered},
+			{Text: "served in time", Line: good},
+			{Text: fmt.Sprintf("the backend's capacity: %.0f", s.Capacity), Line: capacity},
 		}},
 	}
 }
@@ -154,34 +144,7 @@ func dips(limit plotter.XYs) *plotter.Labels {
 			labels.Labels = append(labels.Labels, "probe")
 		}
 	}
-	l, err := plotter.NewLabels(labels)
-	if err != nil {
-		panic(err) // a point that is not a number
-	}
-	for i := range l.TextStyle {
-		l.TextStyle[i].Font.Size, l.TextStyle[i].Font.Variant = 10, "Sans"
-	}
-	return l
-}
-
-func mostRate(s overload.Scenario) float64 {
-	return s.Rates.Max(0)
-}
-
-// band draws a bar from each point to the next, and from the last to the end.
-func band(points plotter.XYs, end float64, fill color.Color) *plotter.Line {
-	points = append(points, plotter.XY{X: end})
-	return &plotter.Line{XYs: points, StepStyle: plotter.PostStep, FillColor: fill}
-}
-
-// every marks the multiples of n.
-func every(n float64) plot.TickerFunc {
-	return func(least, most float64) (ticks []plot.Tick) {
-		for v := math.Ceil(least/n) * n; v <= most; v += n {
-			ticks = append(ticks, plot.Tick{Value: v, Label: fmt.Sprint(v)})
-		}
-		return ticks
-	}
+	return page.Labels(labels)
 }
 
 // othersText is what other limiters do in the scenarios of loadtest/lab/overload. That
@@ -284,14 +247,12 @@ func (f figures) play(row overload.Row) error {
 
 // table returns what f says of the limiters in Markdown.
 func (f figures) table() (string, error) {
-	var b strings.Builder
-	b.WriteString("| |")
+	rows := [][]string{{""}}
 	for _, l := range limiters {
-		b.WriteString(" " + l.name + " |")
+		rows[0] = append(rows[0], l.name)
 	}
-	b.WriteString("\n|---|" + strings.Repeat("---:|", len(limiters)) + "\n")
 	for _, fact := range facts {
-		b.WriteString("| " + fact.text + " |")
+		row := []string{fact.text}
 		for _, l := range limiters {
 			v, ok := f[[3]string{fact.table, l.row, fact.column}]
 			if !ok {
@@ -306,11 +267,11 @@ func (f figures) table() (string, error) {
 			case v != "never":
 				v += fact.unit
 			}
-			b.WriteString(" " + v + " |")
+			row = append(row, v)
 		}
-		b.WriteByte('\n')
+		rows = append(rows, row)
 	}
-	return b.String(), nil
+	return page.Markdown(rows, true), nil
 }
 
 // compare returns the table of what all limiters do: of others what is kept, of

@@ -32,7 +32,7 @@ func TestLimitersAreUpToDate(t *testing.T) {
 // The picture shows what the page says about it.
 func TestFlood(t *testing.T) {
 	r, steps := playFlood()
-	if n := len(dips(drawFlood(r, steps)[0].legend[0].line.XYs).XYs); n < 1 || n > 6 {
+	if n := len(dips(drawFlood(r, steps)[0].Legend[0].Line.XYs).XYs); n < 1 || n > 6 {
 		t.Errorf("%d probes, want one every 10 to 80 s", n)
 	}
 	var fell time.Duration // to half as many more than there are workers
@@ -83,7 +83,7 @@ func TestFigures(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| | no limit | fixed: 12 | failsafe-go 0.9.8 | Gradient2 | shield |\n|---|---:|---:|---:|---:|---:|\n",
+		"|  | no limit | fixed: 12 | failsafe-go 0.9.8 | Gradient2 | shield |\n|---|---:|---:|---:|---:|---:|\n",
 		"limit after 2 minutes | – | 1 |", "after 30 minutes | – | 1 ms |", "well after | never | 1 s |", "well after | 52 s or never | 1 s |",
 	} {
 		if !strings.Contains(text, want) {

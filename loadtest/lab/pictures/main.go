@@ -21,8 +21,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"gonum.org/v1/plot/vg"
-
+	"github.com/herdshield/shield/loadtest/lab/page"
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
@@ -44,18 +43,21 @@ func main() {
 }
 
 // fill puts a text into the room that the page has for the table of that name.
-func fill(page, name string, text io.Reader) error {
+func fill(path, name string, text io.Reader) error {
 	measured, err := io.ReadAll(text)
 	if err != nil {
 		return err
 	}
 	if len(bytes.TrimSpace(measured)) == 0 {
-		return fmt.Errorf("%s: there is nothing to put in for %s", page, name)
+		return fmt.Errorf("%s: there is nothing to put in for %s", path, name)
 	}
-	return fillPage(filepath.Dir(page), filepath.Base(page), func(is string) (string, error) {
-		return fillBetween(is, name, "bash loadtest/lab/run", func() (string, error) { return string(measured), nil })
+	return page.Fill(filepath.Dir(path), filepath.Base(path), "bash loadtest/lab/run", page.Table{
+		Name: name, Make: func() (string, error) { return string(measured), nil },
 	})
 }
+
+// command makes what is played.
+const command = "go -C loadtest/lab run ./pictures ../../docs"
 
 // write writes the pictures into the folder, and the tables into the pages that
 // are there.
@@ -72,42 +74,18 @@ func writePushback(folder string) error {
 		if err != nil {
 			return err
 		}
-		if err := writePicture(folder, p.file, height, draw(p.title(r), r.Series)); err != nil {
+		if err := (page.Picture{File: p.file, Height: height, Panels: []page.Panel{draw(p.title(r), r.Series)}}).Write(folder); err != nil {
 			return err
 		}
 	}
-	return fillPage(folder, "pushback.md", fillTables)
+	return page.Fill(folder, "pushback.md", command, tables()...)
 }
 
 func writeLoadshedding(folder string) error {
-	if err := writePicture(folder, limitFile, limitHeight, drawFlood(playFlood())...); err != nil {
+	if err := (page.Picture{File: limitFile, Height: limitHeight, Panels: drawFlood(playFlood())}).Write(folder); err != nil {
 		return err
 	}
-	return fillPage(folder, "loadshedding.md", func(page string) (string, error) {
-		return fillTable(page, "limiters", compare)
-	})
-}
-
-func writePicture(folder, file string, height vg.Length, drawings ...drawing) error {
-	var b bytes.Buffer
-	if err := writeSVG(&b, height, drawings...); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(folder, file), b.Bytes(), 0o644)
-}
-
-// fillPage fills the tables of a page that is in the folder.
-func fillPage(folder, file string, fill func(page string) (string, error)) error {
-	path := filepath.Join(folder, file)
-	page, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	filled, err := fill(string(page))
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return os.WriteFile(path, []byte(filled), 0o644)
+	return page.Fill(folder, "loadshedding.md", command, page.Table{Name: "limiters", Make: compare})
 }
 
 // crowd is what both pictures show: 2,500 clients at once.
@@ -125,10 +103,10 @@ var pictures = []struct {
 }{
 	{"pushback-fixed.svg", sim.FixedHint(1), func(r sim.Result) string {
 		return fmt.Sprintf("Retry-After: 1 for all: they come back together, and after %g s, %s of %s still wait",
-			after.Seconds(), thousands(r.Waiting), thousands(r.Clients))
+			after.Seconds(), page.Thousands(r.Waiting), page.Thousands(r.Clients))
 	}},
 	{"pushback-shield.svg", nil, func(r sim.Result) string {
 		return fmt.Sprintf("An appointment for each: they come back one by one, and all %s are served after %.0f s",
-			thousands(r.Served), r.Drained.Seconds())
+			page.Thousands(r.Served), r.Drained.Seconds())
 	}},
 }

@@ -92,7 +92,7 @@ func TestStory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, xy := range draw("", r.Series).legend[0].line.XYs {
+		for _, xy := range draw("", r.Series).Legend[0].Line.XYs {
 			if xy.X >= 1 {
 				most[i] = max(most[i], xy.Y)
 			}
@@ -122,7 +122,7 @@ func TestDraw(t *testing.T) {
 	series[first] = sim.Bin{Herd: sim.Door{Came: 100, Admitted: 20}, Strangers: sim.Door{Came: 9, Admitted: 8}}
 	d := draw("", series)
 	for i, want := range []float64{436, 112} { // in a quarter of a second
-		line := d.legend[i].line.XYs
+		line := d.Legend[i].Line.XYs
 		before := int(before / bin)
 		if at := line[before]; at.X != 0 || at.Y != want {
 			t.Errorf("the crowd is drawn at %v, want 0 and %g", at, want)

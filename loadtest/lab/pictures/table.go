@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/herdshield/shield/loadtest/lab/page"
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
@@ -35,7 +35,7 @@ var columns = []column{
 	{"× least time", func(runs []sim.Result) string {
 		for _, r := range runs {
 			if r.Waiting > 0 {
-				return fmt.Sprintf("%s served in %s s", thousands(r.Served), thousands(int(r.Drained.Seconds())))
+				return fmt.Sprintf("%s served in %s s", page.Thousands(r.Served), page.Thousands(int(r.Drained.Seconds())))
 			}
 		}
 		return fmt.Sprintf("%.2f", worst(runs, (*sim.Result).Ratio))
@@ -50,7 +50,7 @@ var columns = []column{
 	}},
 	{"requests per client", func(runs []sim.Result) string { return fmt.Sprintf("%.2f", worst(runs, (*sim.Result).PerSuccess)) }},
 	{"most returns per 100 ms", func(runs []sim.Result) string {
-		return thousands(worst(runs, func(r *sim.Result) int { return r.PeakReturns }))
+		return page.Thousands(worst(runs, func(r *sim.Result) int { return r.PeakReturns }))
 	}},
 	{"strangers at once", func(runs []sim.Result) string {
 		return fmt.Sprintf("%.0f %%", -100*worst(runs, func(r *sim.Result) float64 { return -r.Strangers.AtOnceShare() }))
@@ -92,8 +92,8 @@ func worst[T cmp.Ordered](runs []sim.Result, of func(*sim.Result) T) T {
 	return w
 }
 
-// fillTables returns the page with its three tables.
-func fillTables(page string) (string, error) {
+// tables are the three of docs/pushback.md.
+func tables() (all []page.Table) {
 	crowds := []row{}
 	for _, s := range sim.Herds() {
 		if s.Clients < 1_000_000 { // that takes minutes
@@ -117,37 +117,12 @@ func fillTables(page string) (string, error) {
 		{"hammered", "who hammers", hammerColumns, hammered},
 		{"others", "what refused clients are told", columns, others},
 	} {
-		var err error
-		page, err = fillTable(page, t.name, func() (string, error) {
+		all = append(all, page.Table{Name: t.name, Make: func() (string, error) {
 			err := play(t.rows)
 			return table(t.head, t.columns, t.rows), err
-		})
-		if err != nil {
-			return "", err
-		}
+		}})
 	}
-	return page, nil
-}
-
-// fillTable returns the page with the table of that name, if there is room for it.
-func fillTable(page, name string, table func() (string, error)) (string, error) {
-	return fillBetween(page, name, "go -C loadtest/lab run ./pictures ../../docs", table)
-}
-
-// fillBetween replaces what stands between the marks of a table, which name the
-// command that makes it.
-func fillBetween(page, name, command string, table func() (string, error)) (string, error) {
-	begin, end := "<!-- "+name+", by "+command+" -->\n", "<!-- end of "+name+" -->\n"
-	head, rest, ok := strings.Cut(page, begin)
-	_, tail, also := strings.Cut(rest, end)
-	if !ok || !also {
-		return "", fmt.Errorf("no room for a table between %q and %q", begin, end)
-	}
-	text, err := table()
-	if err != nil {
-		return "", err
-	}
-	return head + begin + text + end + tail, nil
+	return all
 }
 
 // play runs the rows, as many at a time as there are processors.
@@ -173,18 +148,16 @@ func play(rows []row) error {
 
 // table returns the rows in Markdown, numbers to the right.
 func table(head string, columns []column, rows []row) string {
-	var b strings.Builder
-	line := func(first string, cell func(column) string) {
-		b.WriteString("| " + first + " |")
-		for _, c := range columns {
-			b.WriteString(" " + cell(c) + " |")
-		}
-		b.WriteByte('\n')
+	lines := [][]string{{head}}
+	for _, c := range columns {
+		lines[0] = append(lines[0], c.head)
 	}
-	line(head, func(c column) string { return c.head })
-	b.WriteString("|---|" + strings.Repeat("---:|", len(columns)) + "\n")
 	for _, r := range rows {
-		line(r.Name, func(c column) string { return c.cell(r.runs) })
+		line := []string{r.Name}
+		for _, c := range columns {
+			line = append(line, c.cell(r.runs))
+		}
+		lines = append(lines, line)
 	}
-	return b.String()
+	return page.Markdown(lines, true)
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"image/color"
 	"math"
@@ -9,81 +8,26 @@ import (
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
 	vgdraw "gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
 
+	"github.com/herdshield/shield/loadtest/lab/page"
 	"github.com/herdshield/shield/loadtest/lab/seeds"
 )
 
-// A picture is 800 pixels wide, of which there are 96 in an inch.
-const (
-	pixel = vg.Inch / 96
-	width = 800 * pixel
-)
-
-// Colours that the colour-blind can tell apart: Okabe and Ito 2008.
-var (
-	orange     = color.RGBA{0xe6, 0x9f, 0x00, 0xff}
-	blue       = color.RGBA{0x00, 0x72, 0xb2, 0xff}
-	green      = color.RGBA{0x00, 0x9e, 0x73, 0xff}
-	vermillion = color.RGBA{0xd5, 0x5e, 0x00, 0xff}
-	purple     = color.RGBA{0xcc, 0x79, 0xa7, 0xff}
-)
-
-// A picture is some panels, one below the other.
-type picture struct {
-	file   string
-	height vg.Length
-	panels []panel
-}
-
-// A panel is a plot with a legend in one line above it.
-type panel struct {
-	*plot.Plot
-	legend []entry
-	apart  vg.Length // entries of the legend
-}
-
-type entry struct {
-	text string
-	line *plotter.Line
-}
-
-func (f *figures) pictures() []picture {
-	return []picture{f.drawBursts(), f.drawWaves(), f.drawRidges(), f.drawAWS(), f.drawLadder()}
-}
-
-// frame is an empty panel.
-func frame(title, x, y string) *plot.Plot {
-	plot.DefaultFont.Variant = "Sans"
-	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
-	p.X.Padding, p.Y.Padding = 0, 0
-	return p
-}
-
-// bars draws a bar from each point to the next, and from the last to the end, which
-// stands on the least.
-func bars(points plotter.XYs, end, least float64, fill color.Color) *plotter.Line {
-	points = append(points, plotter.XY{X: end, Y: least})
-	return &plotter.Line{XYs: points, StepStyle: plotter.PostStep, FillColor: fill}
+func (f *figures) pictures() []page.Picture {
+	return []page.Picture{f.drawBursts(), f.drawWaves(), f.drawRidges(), f.drawAWS(), f.drawLadder()}
 }
 
 func line(points plotter.XYs, c color.Color) *plotter.Line {
 	return &plotter.Line{XYs: points, LineStyle: vgdraw.LineStyle{Color: c, Width: 1.75}}
 }
 
-func dashed(points plotter.XYs) *plotter.Line {
-	return &plotter.Line{XYs: points, LineStyle: vgdraw.LineStyle{Color: color.Black, Width: 1, Dashes: []vg.Length{4, 3}}}
-}
-
 const perClient = "retries per client and s"
 
 // drawBursts draws who comes in bursts, and who ends.
-func (f *figures) drawBursts() picture {
+func (f *figures) drawBursts() page.Picture {
 	const step = 250 * time.Millisecond
-	pic := picture{file: "seeds-bursts.svg", height: 620 * pixel}
+	pic := page.Picture{File: "seeds-bursts.svg", Height: 620 * page.Pixel}
 	for i, b := range []struct {
 		name, title string
 		most, marks float64
@@ -93,21 +37,21 @@ func (f *figures) drawBursts() picture {
 		{"go-array", "The Go array: six retries within two seconds (cut off), then one every 5 s, for ever", 1.2, 0.5},
 	} {
 		o := f.outages[b.name]
-		p := frame(b.title, "", perClient)
+		p := page.Frame(b.title, "", perClient)
 		if i == 2 {
 			p.X.Label.Text = "seconds since all failed"
 		}
 		p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, seeds.Shown.Seconds(), 0, b.most
-		p.X.Tick.Marker, p.Y.Tick.Marker = every(5), every(b.marks)
+		p.X.Tick.Marker, p.Y.Tick.Marker = page.Every(5), page.Every(b.marks)
 		var points plotter.XYs
 		for at := time.Duration(0); at < seeds.Shown; at += step {
 			points = append(points, plotter.XY{X: at.Seconds(), Y: min(b.most, (o.By(at+step)-o.By(at))/step.Seconds())})
 		}
-		p.Add(bars(points, seeds.Shown.Seconds(), 0, orange))
+		p.Add(page.Bars(points, seeds.Shown.Seconds(), 0, page.Orange))
 		if b.name == "go-array" {
-			p.Add(dashed(plotter.XYs{{X: 0, Y: 0.2}, {X: seeds.Shown.Seconds(), Y: 0.2}}))
+			p.Add(page.Dashed(1, plotter.XYs{{X: 0, Y: 0.2}, {X: seeds.Shown.Seconds(), Y: 0.2}}...))
 		}
-		pic.panels = append(pic.panels, panel{Plot: p})
+		pic.Panels = append(pic.Panels, page.Panel{Plot: p})
 	}
 	return pic
 }
@@ -116,16 +60,16 @@ func (f *figures) drawBursts() picture {
 var waving = []string{"google-http-java-client", "binary-exponential", "modified-binary-exponential"}
 
 // drawWaves draws these on logarithmic scales, on which all waves are as wide.
-func (f *figures) drawWaves() picture {
+func (f *figures) drawWaves() page.Picture {
 	const from, least, most = 0.25, 0.01, 3
-	pic := picture{file: "seeds-waves.svg", height: 660 * pixel}
+	pic := page.Picture{File: "seeds-waves.svg", Height: 660 * page.Pixel}
 	for i, title := range []string{
 		"google-http-java-client, × 1.5 ± 50 %: every wave rises again",
 		"Binary exponential, 0 to 2^n: waves that overlap rise a little",
 		"Modified binary exponential, one retry in each window: it never rises",
 	} {
 		o := f.outages[waving[i]]
-		p := frame(title, "", perClient)
+		p := page.Frame(title, "", perClient)
 		if i == 2 {
 			p.X.Label.Text = "seconds since all failed, logarithmic"
 		}
@@ -140,18 +84,18 @@ func (f *figures) drawWaves() picture {
 				next = c.At * 1.01
 			}
 		}
-		p.Add(&plotter.Line{XYs: points, FillColor: blue})
+		p.Add(&plotter.Line{XYs: points, FillColor: page.Blue})
 		if i < 2 {
 			labels := plotter.XYLabels{}
 			for _, w := range f.rises(waving[i], math.Inf(1)) {
 				labels.XYs = append(labels.XYs, logs(w.Top.At*0.93, w.Top.Rate*1.25))
 				labels.Labels = append(labels.Labels, fmt.Sprintf("× %.2f", w.Rise()))
 			}
-			p.Add(text(labels))
+			p.Add(page.Labels(labels))
 		} else {
-			p.Add(dashed(law(from)))
+			p.Add(page.Dashed(1, law(from)...))
 		}
-		pic.panels = append(pic.panels, panel{Plot: p})
+		pic.Panels = append(pic.Panels, page.Panel{Plot: p})
 	}
 	return pic
 }
@@ -171,17 +115,6 @@ func law(from float64) (points plotter.XYs) {
 // that has a label.
 func logs(x, y float64) plotter.XY { return plotter.XY{X: math.Log(x), Y: math.Log(y)} }
 
-func text(labels plotter.XYLabels) *plotter.Labels {
-	l, err := plotter.NewLabels(labels)
-	if err != nil {
-		panic(err) // a point that is not a number
-	}
-	for i := range l.TextStyle {
-		l.TextStyle[i].Font.Size, l.TextStyle[i].Font.Variant = 10, "Sans"
-	}
-	return l
-}
-
 // ridges are the policies of the picture of all, from above.
 var ridges = []string{
 	"try-n-times", "clojure", "aws-exponential", "server-timing", "paranoid-pirate", "tcp-rto", "docker-restart", "ethernet",
@@ -193,11 +126,11 @@ var ridges = []string{
 const spread = 13
 
 // drawRidges draws all policies, one line each.
-func (f *figures) drawRidges() picture {
+func (f *figures) drawRidges() page.Picture {
 	const step, full = 250 * time.Millisecond, 4.0 // all in one bar
-	p := frame("All at once: heights are square roots, and the highest means that every client comes within ¼ s", "seconds since all failed", "")
+	p := page.Frame("All at once: heights are square roots, and the highest means that every client comes within ¼ s", "seconds since all failed", "")
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, seeds.Shown.Seconds(), 0, float64(len(ridges))+0.1
-	p.X.Tick.Marker = every(5)
+	p.X.Tick.Marker = page.Every(5)
 	var names []plot.Tick
 	for i, name := range ridges {
 		base := float64(len(ridges) - 1 - i)
@@ -220,9 +153,9 @@ func (f *figures) drawRidges() picture {
 		if err != nil {
 			panic(err) // a point that is not a number
 		}
-		shape.Color, shape.LineStyle = orange, vgdraw.LineStyle{}
+		shape.Color, shape.LineStyle = page.Orange, vgdraw.LineStyle{}
 		if i >= spread {
-			shape.Color = blue
+			shape.Color = page.Blue
 		}
 		p.Add(shape, &plotter.Line{
 			XYs:       plotter.XYs{{X: 0, Y: base}, {X: seeds.Shown.Seconds(), Y: base}},
@@ -231,13 +164,13 @@ func (f *figures) drawRidges() picture {
 	}
 	p.Y.Tick.Marker, p.Y.Tick.Length, p.Y.LineStyle.Width = plot.ConstantTicks(names), 0, 0
 	p.Y.Tick.LineStyle.Width = 0
-	return picture{"seeds-policies.svg", 620 * pixel, []panel{{Plot: p}}}
+	return page.Picture{File: "seeds-policies.svg", Height: 620 * page.Pixel, Panels: []page.Panel{{Plot: p}}}
 }
 
 // drawAWS draws AWS's two graphs.
-func (f *figures) drawAWS() picture {
-	colours := map[string]color.Color{"none": color.Black, "exponential": vermillion, "equal": purple, "full": blue, "decorrelated": green}
-	pic := picture{file: "seeds-aws.svg", height: 560 * pixel}
+func (f *figures) drawAWS() page.Picture {
+	colours := map[string]color.Color{"none": color.Black, "exponential": page.Vermillion, "equal": page.Purple, "full": page.Blue, "decorrelated": page.Green}
+	pic := page.Picture{File: "seeds-aws.svg", Height: 560 * page.Pixel}
 	for i, of := range []struct {
 		title, y string
 		value    func(seeds.Contention) float64
@@ -245,9 +178,9 @@ func (f *figures) drawAWS() picture {
 		{"Many clients write one row: what it takes until all have", "calls", func(c seeds.Contention) float64 { return c.Calls }},
 		{"", "seconds, logarithmic", func(c seeds.Contention) float64 { return math.Log(c.Time.Seconds()) }},
 	} {
-		p := frame(of.title, "", of.y)
-		p.X.Min, p.X.Max, p.X.Tick.Marker = 0, 200, every(20)
-		d := panel{Plot: p, apart: 92}
+		p := page.Frame(of.title, "", of.y)
+		p.X.Min, p.X.Max, p.X.Tick.Marker = 0, 200, page.Every(20)
+		d := page.Panel{Plot: p, Apart: 92}
 		for _, b := range seeds.Backoffs {
 			var points plotter.XYs
 			for _, n := range writers {
@@ -256,32 +189,32 @@ func (f *figures) drawAWS() picture {
 			l := line(points, colours[b.Name])
 			p.Add(l)
 			if i == 0 {
-				d.legend = append(d.legend, entry{jitter[b.Name], l})
+				d.Legend = append(d.Legend, page.Entry{Text: jitter[b.Name], Line: l})
 			}
 		}
 		if i == 0 {
-			p.Y.Min, p.Y.Max, p.Y.Tick.Marker = 0, 10_000, every(2000)
+			p.Y.Min, p.Y.Max, p.Y.Tick.Marker = 0, 10_000, page.Every(2000)
 		} else {
 			p.Y.Min, p.Y.Max, p.Y.Tick.Marker = math.Log(0.3), math.Log(150), logarithmic(0.3, 1, 3, 10, 30, 100)
 			p.X.Label.Text = "clients"
 		}
-		pic.panels = append(pic.panels, d)
+		pic.Panels = append(pic.Panels, d)
 	}
 	return pic
 }
 
 // drawLadder draws how many slots each client takes.
-func (f *figures) drawLadder() picture {
-	p := frame("A crowd that can be served one per slot: how long it takes", "clients, n", "slots per client")
+func (f *figures) drawLadder() page.Picture {
+	p := page.Frame("A crowd that can be served one per slot: how long it takes", "clients, n", "slots per client")
 	first, last := float64(crowds[0]), float64(crowds[len(crowds)-1])
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = math.Log(first), math.Log(last), 0, 9
-	p.X.Tick.Marker, p.Y.Tick.Marker = logarithmic(10, 100, 1000, 10_000, 100_000), every(1)
-	d := panel{Plot: p, apart: 120}
+	p.X.Tick.Marker, p.Y.Tick.Marker = logarithmic(10, 100, 1000, 10_000, 100_000), page.Every(1)
+	d := page.Panel{Plot: p, Apart: 120}
 	for _, l := range []struct {
 		ladder, text string
 		colour       color.Color
 	}{
-		{doubling, "windows of 2^k", vermillion}, {fitting, "windows of n", green}, {told, "shield's slots", blue},
+		{doubling, "windows of 2^k", page.Vermillion}, {fitting, "windows of n", page.Green}, {told, "shield's slots", page.Blue},
 	} {
 		var points plotter.XYs
 		for _, n := range crowds {
@@ -289,7 +222,7 @@ func (f *figures) drawLadder() picture {
 		}
 		drawn := line(points, l.colour)
 		p.Add(drawn)
-		d.legend = append(d.legend, entry{l.text, drawn})
+		d.Legend = append(d.Legend, page.Entry{Text: l.text, Line: drawn})
 	}
 	// The laws, with the factors that fit best from a hundred on.
 	for _, l := range []struct {
@@ -310,76 +243,20 @@ func (f *figures) drawLadder() picture {
 		for x := first; x < last*1.001; x *= math.Pow(10, 0.125) {
 			points = append(points, plotter.XY{X: math.Log(x), Y: factor * l.law(x)})
 		}
-		drawn := dashed(points)
+		drawn := page.Dashed(1, points...)
 		p.Add(drawn)
 		if l.ladder == fitting {
-			d.legend = append(d.legend, entry{"lg n, lg lg n", drawn})
+			d.Legend = append(d.Legend, page.Entry{Text: "lg n, lg lg n", Line: drawn})
 		}
 	}
-	return picture{"seeds-ladder.svg", 380 * pixel, []panel{d}}
-}
-
-// every marks the multiples of n.
-func every(n float64) plot.TickerFunc {
-	return func(least, most float64) (ticks []plot.Tick) {
-		for v := math.Ceil(least/n) * n; v <= most; v += n {
-			ticks = append(ticks, plot.Tick{Value: v, Label: label(v)})
-		}
-		return ticks
-	}
+	return page.Picture{File: "seeds-ladder.svg", Height: 380 * page.Pixel, Panels: []page.Panel{d}}
 }
 
 // logarithmic marks these values on a logarithmic scale.
 func logarithmic(at ...float64) plot.ConstantTicks {
 	var ticks []plot.Tick
 	for _, v := range at {
-		ticks = append(ticks, plot.Tick{Value: math.Log(v), Label: label(v)})
+		ticks = append(ticks, page.Tick(math.Log(v), v))
 	}
 	return ticks
-}
-
-func label(v float64) string {
-	if v >= 1000 {
-		return thousands(v)
-	}
-	return fmt.Sprint(v)
-}
-
-// svg returns the picture. Fonts are the reader's.
-func (p picture) svg() ([]byte, error) {
-	c := vgsvg.New(width, p.height)
-	p.drawOn(vgdraw.New(c))
-	var b bytes.Buffer
-	if _, err := c.WriteTo(&b); err != nil {
-		return nil, err
-	}
-	fonts := []byte("font-family:Liberation Sans,Arial,sans-serif;")
-	return bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans;"), fonts), nil
-}
-
-// drawOn draws on all of c, with axes of one length.
-func (p picture) drawOn(c vgdraw.Canvas) {
-	c.SetColor(color.White)
-	c.Fill(c.Rectangle.Path())
-	c = vgdraw.Crop(c, 6, -14, 4, -6)
-	plots := make([][]*plot.Plot, len(p.panels))
-	for i, d := range p.panels {
-		plots[i] = []*plot.Plot{d.Plot}
-	}
-	tiles := vgdraw.Tiles{Rows: len(plots), Cols: 1, PadY: 12}
-	for i, row := range plot.Align(plots, tiles, c) {
-		p.panels[i].drawOn(row[0])
-	}
-}
-
-func (d panel) drawOn(c vgdraw.Canvas) {
-	d.Draw(c)
-	for i, e := range d.legend {
-		l := plot.NewLegend()
-		l.Top, l.Left = true, true
-		l.ThumbnailWidth, l.TextStyle.Font.Size = 18, 11
-		l.XOffs, l.YOffs = 60+d.apart*vg.Length(i), -20
-		l.Add(e.text, e.line)
-		l.Draw(c)
-	}
 }

@@ -128,25 +128,8 @@ func TestAllAreShown(t *testing.T) {
 	}
 }
 
-func TestFill(t *testing.T) {
-	two := table{"two", [][]string{{"a", "b"}, {"1", "2"}}}
-	page := "x\n<!-- two, by go -C loadtest/lab run ./seeds/draw ../../docs -->\nold\n<!-- end of two -->\ny\n"
-	got, err := fill(page, two)
-	if want := strings.Replace(page, "old\n", "| a | b |\n|---|---|\n| 1 | 2 |\n", 1); err != nil || got != want {
-		t.Errorf("%q, %v; want %q", got, err, want)
-	}
-	if _, err := fill("no room\n", two); err == nil || !strings.Contains(err.Error(), "two") {
-		t.Errorf("error %v, want one that says what is missing", err)
-	}
+func TestNoPage(t *testing.T) {
 	if err := write(t.TempDir()); err == nil {
 		t.Error("a folder without a page is filled")
-	}
-}
-
-func TestThousands(t *testing.T) {
-	for v, want := range map[float64]string{0: "0", 999.4: "999", 999.5: "1,000", 12_345.6: "12,346", 1_002_003: "1,002,003"} {
-		if got := thousands(v); got != want {
-			t.Errorf("%v is written %q, want %q", v, got, want)
-		}
 	}
 }

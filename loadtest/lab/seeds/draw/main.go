@@ -11,7 +11,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
+
+	"github.com/herdshield/shield/loadtest/lab/page"
 )
 
 func main() {
@@ -30,9 +31,7 @@ const pageFile = "seeds.md"
 // write writes the pictures into the folder, and the tables into the page that is
 // there.
 func write(folder string) error {
-	path := filepath.Join(folder, pageFile)
-	page, err := os.ReadFile(path)
-	if err != nil {
+	if _, err := os.Stat(filepath.Join(folder, pageFile)); err != nil {
 		return err
 	}
 	f, err := play()
@@ -40,48 +39,15 @@ func write(folder string) error {
 		return err
 	}
 	for _, p := range f.pictures() {
-		svg, err := p.svg()
-		if err != nil {
-			return fmt.Errorf("%s: %w", p.file, err)
-		}
-		if err := os.WriteFile(filepath.Join(folder, p.file), svg, 0o644); err != nil {
+		if err := p.Write(folder); err != nil {
 			return err
 		}
 	}
-	text := string(page)
-	for _, t := range f.tables() {
-		if text, err = fill(text, t); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-	}
-	return os.WriteFile(path, []byte(text), 0o644)
+	return page.Fill(folder, pageFile, "go -C loadtest/lab run ./seeds/draw ../../docs", f.tables()...)
 }
 
-// A table is what stands between two comments of that name.
+// A table is made of rows, the first of which is the head.
 type table struct {
 	name string
-	rows [][]string // the first is the head
-}
-
-// fill returns the page with the table, if there is room for it.
-func fill(page string, t table) (string, error) {
-	begin, end := "<!-- "+t.name+", by go -C loadtest/lab run ./seeds/draw ../../docs -->\n", "<!-- end of "+t.name+" -->\n"
-	head, rest, ok := strings.Cut(page, begin)
-	_, tail, also := strings.Cut(rest, end)
-	if !ok || !also {
-		return "", fmt.Errorf("no room for a table between %q and %q", begin, end)
-	}
-	return head + begin + t.String() + end + tail, nil
-}
-
-// String returns the table in Markdown.
-func (t table) String() string {
-	var b strings.Builder
-	for i, row := range t.rows {
-		b.WriteString("| " + strings.Join(row, " | ") + " |\n")
-		if i == 0 {
-			b.WriteString("|" + strings.Repeat("---|", len(row)) + "\n")
-		}
-	}
-	return b.String()
+	rows [][]string
 }

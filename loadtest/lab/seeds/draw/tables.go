@@ -6,11 +6,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/herdshield/shield/loadtest/lab/page"
 	"github.com/herdshield/shield/loadtest/lab/seeds"
 )
 
-func (f *figures) tables() []table {
-	return []table{f.claims(), f.waves(), f.policies(), f.aws(), f.rungs(), f.beside()}
+func (f *figures) tables() (all []page.Table) {
+	for _, t := range []table{f.claims(), f.waves(), f.policies(), f.aws(), f.rungs(), f.beside()} {
+		all = append(all, page.Table{Name: t.name, Make: func() (string, error) { return page.Markdown(t.rows, false), nil }})
+	}
+	return all
 }
 
 // plain is when those come who back off exponentially, without jitter.
@@ -208,11 +212,4 @@ func (f *figures) beside() table {
 
 func ratio(r float64) string { return fmt.Sprintf("%.2f", r) }
 
-// thousands writes 12345.4 as 12,345.
-func thousands(v float64) string {
-	n := int(math.Round(v))
-	if n < 1000 {
-		return fmt.Sprint(n)
-	}
-	return fmt.Sprintf("%s,%03d", thousands(float64(n/1000)), n%1000)
-}
+func thousands(v float64) string { return page.Thousands(int(math.Round(v))) }

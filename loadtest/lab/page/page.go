@@ -1,0 +1,71 @@
+// Package page puts tables and pictures into the docs.
+package page
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// A Table is what stands between two comments of that name in a page.
+type Table struct {
+	Name string
+	Make func() (string, error) // in Markdown
+}
+
+// Fill replaces tables of a page that is in the folder. The comments name the command
+// that makes them. A page that has no room for one of them stays as it is.
+func Fill(folder, file, command string, tables ...Table) error {
+	path := filepath.Join(folder, file)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	text := string(b)
+	for _, t := range tables {
+		if text, err = t.fill(text, command); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	return os.WriteFile(path, []byte(text), 0o644)
+}
+
+func (t Table) fill(page, command string) (string, error) {
+	begin, end := "<!-- "+t.Name+", by "+command+" -->\n", "<!-- end of "+t.Name+" -->\n"
+	head, rest, ok := strings.Cut(page, begin)
+	_, tail, also := strings.Cut(rest, end)
+	if !ok || !also {
+		return "", fmt.Errorf("no room for a table between %q and %q", begin, end)
+	}
+	text, err := t.Make()
+	if err != nil {
+		return "", err
+	}
+	return head + begin + text + end + tail, nil
+}
+
+// Markdown returns rows as a table, the first of them as its head. Columns after the
+// first are numbers, on the right, if right is set.
+func Markdown(rows [][]string, right bool) string {
+	rule := "---|"
+	if right {
+		rule = "---:|"
+	}
+	var b strings.Builder
+	for i, row := range rows {
+		b.WriteString("| " + strings.Join(row, " | ") + " |\n")
+		if i == 0 {
+			b.WriteString("|---|" + strings.Repeat(rule, len(row)-1) + "\n")
+		}
+	}
+	return b.String()
+}
+
+// Thousands writes 12345 as 12,345.
+func Thousands(n int) string {
+	if n < 1000 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%s,%03d", Thousands(n/1000), n%1000)
+}
