@@ -101,7 +101,8 @@ func code(cell string) (list []string) {
 	return list
 }
 
-// named returns the names in the first column, and what is wrong with them.
+// named reports names that are missing in a column of a table, that do not exist, or that
+// are duplicates.
 func named(t *testing.T, rows []row, column string, want []string) {
 	t.Helper()
 	var got []string
@@ -112,7 +113,7 @@ func named(t *testing.T, rows []row, column string, want []string) {
 	want = slices.Sorted(slices.Values(want))
 	for _, name := range got {
 		if !slices.Contains(want, name) {
-			t.Errorf("the table has %s, which there is not", name)
+			t.Errorf("the table has %s, which does not exist", name)
 		}
 	}
 	for _, name := range want {
@@ -121,7 +122,7 @@ func named(t *testing.T, rows []row, column string, want []string) {
 		}
 	}
 	if d := slices.Compact(slices.Clone(got)); len(d) != len(got) {
-		t.Errorf("the table has something twice: %v", got)
+		t.Errorf("the table has duplicates: %v", got)
 	}
 }
 
@@ -336,15 +337,14 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// The YAML on the page is what a strict API server would take, and means what shield
-// finds nothing wrong with.
+// A strict API server would accept the YAML on the page, and shield finds no problems in it.
 func TestYAML(t *testing.T) {
 	blocks := fences(read(t, page), "yaml")
 	if len(blocks) < 3 {
 		t.Fatalf("there are only %d blocks of YAML", len(blocks))
 	}
 	var objects translate.Objects
-	class := false
+	class := false // the page has an IngressClass
 	for _, block := range blocks {
 		for document := range strings.SplitSeq(block, "\n---\n") {
 			var kind metav1.TypeMeta
@@ -427,8 +427,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// elsewhere are the commands of the page that TestCommands does not run, and who does.
-// Those of nodetest/run are there as they stand, or with its own variables.
+// elsewhere are the commands of the page that TestCommands does not run, and who or what
+// runs them. nodetest/run has them unchanged, or with its variables.
 var elsewhere = map[string]string{
 	"docker build -f k8s/Dockerfile -t ghcr.io/herdshield/shield-ingress:v0.1.0 .": "a reader; TestDockerfiles in deploy looks at the file",
 	"kind load docker-image ghcr.io/herdshield/shield-ingress:v0.1.0":              "a reader; nodetest/run imports an image of that name",
@@ -439,9 +439,9 @@ var elsewhere = map[string]string{
 	"curl -s http://localhost:10254/metrics":                                       "nodetest/run, at the pod's address",
 }
 
-// TestCommands runs the page's kubectl and helm against real API servers, one for the
-// manifests and one for the chart, in the order in which they stand there. There are no
-// nodes: what needs pods is run elsewhere.
+// TestCommands runs the page's kubectl and helm commands in order against real API servers,
+// one for the manifests and one for the chart. There are no nodes: commands that need
+// pods run elsewhere.
 func TestCommands(t *testing.T) {
 	var kubectl, helm []string
 	for _, block := range fences(read(t, page), "sh") {
@@ -516,8 +516,8 @@ func TestCommands(t *testing.T) {
 	})
 }
 
-// startServer starts an API server, and returns what runs a command of the page with
-// it, from the root of the repository.
+// startServer starts an API server, and returns a function that runs a command of the page
+// with it, from the root of the repository.
 func startServer(t *testing.T) func(line string) (string, error) {
 	t.Helper()
 	missing := func(err error) {

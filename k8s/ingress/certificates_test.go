@@ -127,8 +127,8 @@ func TestSelfSignedIsRenewed(t *testing.T) {
 	}
 }
 
-// Every handshake gets a certificate, and none has Caddy obtain one: whatever the
-// client sends as server name, and also if it sends none.
+// Every handshake gets a certificate, with any server name and without one, and Caddy never
+// tries to obtain one.
 func TestHandshakes(t *testing.T) {
 	later := time.Now().Add(time.Hour)
 	index := func(cn string) *certificates {

@@ -55,7 +55,7 @@ func get(t *testing.T, address, path string, lines ...string) (answer, seen http
 	return resp.Header, seen
 }
 
-// What a backend sees of requests, through Caddy's server and reverse_proxy.
+// A backend gets these headers, through Caddy's server and reverse_proxy.
 func TestForward(t *testing.T) {
 	loopback := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8")}
 	for _, c := range []struct {
@@ -154,7 +154,7 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// What a backend says of itself is passed on, and nothing of Caddy's is added.
+// A backend's Server and Via are passed on, without additions of Caddy's.
 func TestForwardKeepsServer(t *testing.T) {
 	edge.backend = dumpBackend(t)
 	plain, _ := startEdge(t, DefaultOptions())

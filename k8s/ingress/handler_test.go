@@ -198,7 +198,7 @@ func TestEndpointConcurrency(t *testing.T) {
 	t.Logf("200: %d, 503: %d", statuses[200], statuses[503])
 }
 
-// What an endpoint cannot take now waits in the queue.
+// Requests over an endpoint's limit wait in the queue.
 func TestEndpointQueue(t *testing.T) {
 	p := newPod(t, "red", start)
 	s := service("web", policy.Service{EndpointConcurrency: 1, Queue: 1, QueueTimeout: 20 * time.Second})
@@ -212,8 +212,8 @@ func TestEndpointQueue(t *testing.T) {
 		})
 	}
 	waitFor(t, "one request at the pod", func() bool { return p.inside.Load() == 1 })
-	// Of three, one is at the pod and one in the queue: the third finds no room, now
-	// or a moment later.
+	// Of three, one is at the pod and one in the queue: the third is refused, now or a
+	// moment later.
 	waitFor(t, "a refusal", func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
@@ -319,8 +319,8 @@ func TestDraining(t *testing.T) {
 	}
 }
 
-// What a client may have in flight counts for all Services of an Ingress, and is
-// checked before a Service's own limits.
+// A client's limit in flight is for all Services of an Ingress, and is checked before a
+// Service's limits.
 func TestPerClientBeforeService(t *testing.T) {
 	p := newPod(t, "red", start)
 	o := origin("web", policy.Ingress{PerClient: 1, Status: 503, Local: true})
@@ -381,8 +381,7 @@ func TestAllow(t *testing.T) {
 	}
 }
 
-// What traffic has written about an object is forgotten when it has been gone for long,
-// and not before.
+// Counts of an object are forgotten when it has been gone for forgetAfter, not before.
 func TestForget(t *testing.T) {
 	p := newPod(t, "red", start)
 	o := origin("web", policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: 1}}}})
@@ -408,7 +407,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// Shields are made anew only where something has changed for them.
+// New shields are made only for changed policies.
 func TestShieldsAreKept(t *testing.T) {
 	p := newPod(t, "red", start)
 	m := func(rate float64) *model.Model {

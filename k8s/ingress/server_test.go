@@ -232,8 +232,8 @@ func TestConfigSaysAllThatIsWrong(t *testing.T) {
 	}
 }
 
-// With the PROXY protocol the client is who the load balancer says, before and
-// beneath TLS; who is not on the list cannot say who they are.
+// With the PROXY protocol the load balancer names the client, with and without TLS; other
+// peers cannot.
 func TestProxyProtocol(t *testing.T) {
 	backend := dumpBackend(t)
 	for _, c := range []struct {

@@ -336,9 +336,8 @@ func TestMaxKeys(t *testing.T) {
 	}
 }
 
-// Objects whose names are the same as far as there is room for them have labels of their
-// own, so that metrics can be gathered: with one label for two, there would be none at
-// all.
+// Objects with long names that differ only at the end have different labels: two with one
+// label would break the gathering of all metrics.
 func TestMetricsOfLongNames(t *testing.T) {
 	long := strings.Repeat("n", 60)
 	m := new(model.Model)

@@ -280,7 +280,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("b has %v", got)
 	}
 
-	// Nothing is written that is so already, in whatever order.
+	// The same addresses in another order cause no write.
 	before := a.ResourceVersion
 	eventually(t, 2*time.Second, "the own change", func() bool { return ingressIn(c, ns, "a").ResourceVersion == before })
 	slices.Reverse(ours)
@@ -452,7 +452,7 @@ func TestTakeover(t *testing.T) {
 		t.Errorf("it led after %v already: the other one might still have thought that it led", took)
 	}
 
-	// What it had to write it writes now.
+	// The pending write follows.
 	eventually(t, 2*time.Second, "the status", func() bool {
 		s.Get(t, app)
 		return len(app.Status.LoadBalancer.Ingress) == 1

@@ -109,7 +109,7 @@ func TestIngress(t *testing.T) {
 		t.Errorf("it took %v for a deleted Ingress to be gone", took)
 	}
 
-	// One that is not ours any more loses the address.
+	// An Ingress that is no longer ours loses the address.
 	i = webIngress(ns, "again", "again.example.com", "/", "api")
 	s.Create(t, i)
 	eventually(t, 5*time.Second, "the address in the status", func() bool { s.Get(t, i); return len(i.Status.LoadBalancer.Ingress) == 1 })
@@ -146,8 +146,8 @@ func TestPublishServiceAndDefaultClass(t *testing.T) {
 	eventually(t, 5*time.Second, "the address of the Service", is("192.0.2.20"))
 	s.Patch(t, front, "", "spec: {externalIPs: [192.0.2.21, 192.0.2.22]}")
 	eventually(t, 5*time.Second, "both addresses", func() bool { return is("192.0.2.21", "192.0.2.22")() || is("192.0.2.22", "192.0.2.21")() })
-	// One that is not ours any more loses them, and what another controller has
-	// written after that stays.
+	// An Ingress that is no longer ours loses them. Later addresses of another controller
+	// stay.
 	s.Patch(t, i, "", "spec: {ingressClassName: other}")
 	eventually(t, 5*time.Second, "no address in the status", is())
 	s.Patch(t, i, "status", "status: {loadBalancer: {ingress: [{ip: 198.51.100.1}]}}")
@@ -276,7 +276,7 @@ func TestSecretRotation(t *testing.T) {
 	if status, _ := p.Get("secure.example.com", "/"); status != http.StatusPermanentRedirect {
 		t.Errorf("over plain HTTP: got %d, want 308", status)
 	}
-	// What cannot be used does not end TLS.
+	// A broken Secret does not end TLS.
 	s.Patch(t, secret, "", `data: {tls.crt: "AAAA", tls.key: "AAAA"}`)
 	eventually(t, 5*time.Second, "an Event about the Secret", func() bool {
 		return slices.ContainsFunc(s.Events(t, ns), func(e corev1.Event) bool { return strings.Contains(e.Message, "cert") })
@@ -414,7 +414,7 @@ func large(t *testing.T, s *Server, p *Process, ns string) {
 		s.Create(t, other)
 		p.Serves(other.Spec.Rules[0].Host, "/", 200, 2*time.Second)
 	}
-	// Long names that are the same as far as metrics have room for them.
+	// Long names that differ only beyond the length of a label.
 	long := webIngress(ns, "long", "long.example.com")
 	for n := range 8 {
 		name := strings.Repeat("a", 62) + fmt.Sprint(n)
@@ -479,7 +479,7 @@ func TestAPIServerAway(t *testing.T) {
 	t.Logf("what was created after the API server's restart was served after %v", took)
 }
 
-// What the shipped ServiceAccount may do is enough, and not more.
+// The shipped ServiceAccount has all permissions that it needs, and no others.
 func TestRBAC(t *testing.T) {
 	s := live(t)
 	s.Apply(t, manifests(t), false)

@@ -30,8 +30,8 @@ import (
 // this runs in a network of its own, in which every address of pods is this machine.
 const pods = "10.244.0.0/16"
 
-// inOwnNetwork runs this program again in a network namespace of its own, and returns
-// its exit code. It wants Linux, and either root or user namespaces.
+// inOwnNetwork runs this program again in a separate network namespace, and returns its exit
+// code. It needs Linux, and either root or user namespaces.
 func inOwnNetwork() int {
 	c := exec.Command("/proc/self/exe", os.Args[1:]...)
 	c.Env = append(os.Environ(), ownNetwork+"=1")
@@ -52,7 +52,7 @@ func inOwnNetwork() int {
 	return 0
 }
 
-// ownNetwork is set in the environment of who is in one.
+// ownNetwork is set in the environment of a program in such a namespace.
 const ownNetwork = "SHIELD_LIVETEST_NETWORK"
 
 // setUpNetwork makes every address of pods this machine.
@@ -262,7 +262,7 @@ func (p *Process) Memory() float64 {
 	return 0
 }
 
-// A Pod is a backend at an address of its own.
+// A Pod is a backend with its own address.
 type Pod struct {
 	Name, Address string
 	Served        atomic.Int64

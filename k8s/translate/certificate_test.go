@@ -63,9 +63,9 @@ func secretUntil(t testing.TB, until time.Time, nsName string, hosts ...string) 
 	}
 }
 
-// ingressFor makes an Ingress that is ours, with a path of its own on each host and no
-// backend behind it. "-" is a rule without host; no hosts are one that only its
-// namespace has. Age 1 is the oldest.
+// ingressFor makes an Ingress that is ours, with a unique path on each host and no backend.
+// "-" is a rule without host; without hosts it has one that is unique to its namespace.
+// Age 1 is the oldest.
 func ingressFor(nsName string, age int, hosts string, tls ...networkingv1.IngressTLS) *networkingv1.Ingress {
 	k := splitKey(nsName)
 	class := "shield"
@@ -98,7 +98,7 @@ func entry(secret string, hosts ...string) networkingv1.IngressTLS {
 
 var byName = Options{ClassName: "shield", Now: func() time.Time { return noon }}
 
-// TestTLS tells who gets which certificate.
+// TestTLS: which host gets which certificate.
 func TestTLS(t *testing.T) {
 	type ingresses = []*networkingv1.Ingress
 	with := func(s *corev1.Secret, change func(*corev1.Secret)) *corev1.Secret { change(s); return s }
