@@ -101,7 +101,7 @@ func TestAppointmentsAreWorthIt(t *testing.T) {
 			}
 			r.server = newAppointments(horizon)
 			for _, out := range r.check(t, []uint64{1, 2, 3}) {
-				t.Log(rows([]Result{out})[1])
+				t.Log(rows([]outcome{out})[1])
 			}
 		})
 	}
@@ -112,14 +112,14 @@ func TestAppointmentsAreWorthIt(t *testing.T) {
 func TestWholeSecondsAlone(t *testing.T) {
 	r := herd("", 2500, longest, bounds{})
 	r.Mix, r.Until = clients.All(clients.Exact{}), 0
-	out, err := Run(r.Scenario, func(c shield.Config) (Server, error) {
+	out, err := runLeveled(r.Scenario, func(c shield.Config) (Server, error) {
 		s, err := newAppointments(longest)(c)
 		return &ceil{s}, err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Log(rows([]Result{out})[1])
+	t.Log(rows([]outcome{out})[1])
 	if out.Ratio() < 3 || out.PerSuccess() < 3 {
 		t.Errorf("%.2f times the optimum with %.2f requests per success; want several times as long, and as many", out.Ratio(), out.PerSuccess())
 	}

@@ -50,13 +50,6 @@ type Result struct {
 
 	MostHeld int // refusals held back at once
 
-	// The capacity's buckets, as a second opinion has them; of several replicas the
-	// sum, and the most Excess. Overflow is tokens
-	// lost since the herd came; Idle counts refusals while the bucket was full;
-	// Excess is tokens taken that were not there.
-	Overflow, Excess float64
-	Idle             int
-
 	// The herd by policy, in the order of the Mix, and all of it.
 	Policies []PolicyResult
 	Waits    Waits
@@ -179,10 +172,6 @@ func (r *run) result() Result {
 	out.Broken, out.MostHeld = r.broken, r.mostHeld
 	out.Drained, out.Cleared = time.Duration(r.drained-r.herdAt), time.Duration(r.cleared-r.herdAt)
 	out.Series = r.series
-	for i := range r.levels {
-		l := &r.levels[i]
-		out.Overflow, out.Idle, out.Excess = out.Overflow+l.overflowed, out.Idle+l.idle, max(out.Excess, l.excess)
-	}
 	network := 2 * int64(r.Delay) // a client's wait begins and ends at the client
 	waits := make([][]int64, len(r.Mix))
 	for _, share := range r.Mix {

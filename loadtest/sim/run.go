@@ -93,10 +93,10 @@ type run struct {
 	left    int // clients of the herd that come back and have not been served
 	waiting int // clients, strangers too, that were refused and come back
 
-	levels []level // by replica
 	bins   bins
 	series series
 	bin    int64 // in which the run is
+	unseen Bin   // counts what happens in a run without a Series
 
 	counts                    Result // those of all requests
 	reachable, gaveUp, broken int    // of the herd; see Result
@@ -153,7 +153,6 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 		end:       int64(s.Warmup + s.Until),
 		clients:   make([]client, s.Clients, s.Clients+s.Clients/8),
 		queue:     make(queue, 0, s.Clients+64),
-		levels:    make([]level, s.Replicas),
 		queued:    make([]int, s.Replicas),
 		tickets:   make([][]uint32, s.Replicas),
 		sweeping:  make([]bool, s.Replicas),
@@ -188,9 +187,6 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 		r.queue.push(event{at: c.born, who: uint32(i)})
 	}
 	r.reachable = r.left
-	for i := range r.levels {
-		r.levels[i].follow(s.Config.Capacity, true)
-	}
 	if s.Background > 0 {
 		r.queue.push(event{who: stranger})
 	} else {
@@ -404,7 +400,6 @@ func (r *run) change(at int64) error {
 		if err := s.Change(c.Config, c.Restart); err != nil {
 			return fmt.Errorf("change at %v: %w", c.At, err)
 		}
-		r.levels[i].follow(c.Config.Capacity, c.Restart)
 	}
 	return nil
 }
@@ -427,12 +422,10 @@ func (r *run) arrive(at int64, who uint32) {
 	own.requests++
 	retry := c.attempts > 1
 	r.bins.count(at-r.herdAt-int64(r.Within), retry)
-	if r.Bin > 0 {
-		b := r.series.at(at / int64(r.Bin))
-		b.door(int(who) < r.Clients).Came++
-		if retry {
-			b.Retries++
-		}
+	b := r.binOf(at)
+	b.door(int(who) < r.Clients).Came++
+	if retry {
+		b.Retries++
 	}
 	client := key(r.keys + uint64(who))
 	kind := uint64(client)
@@ -467,11 +460,8 @@ func (r *run) arrive(at int64, who uint32) {
 // decided is a request that a server has decided on, at once or after it has
 // waited: then i is its visit.
 func (r *run) decided(at, arrived int64, who, i uint32, replica int, a Answer) {
-	r.levels[replica].decided(at, r.herdAt, a.Admit)
 	if a.Admit {
-		if r.Bin > 0 {
-			r.series.at(at/int64(r.Bin)).door(int(who) < r.Clients).Admitted++
-		}
+		r.binOf(at).door(int(who) < r.Clients).Admitted++
 		r.submit(at, arrived, who, i, replica, a.Ticket)
 		return
 	}
@@ -516,9 +506,7 @@ func (r *run) fail(at, learnt int64, who uint32, status int, hint pushback.Hint,
 	next := learnt + int64(wait+r.Delay)
 	if !again || r.Patience > 0 && next-c.born > int64(r.Patience) {
 		c.state = gone
-		if r.Bin > 0 {
-			r.series.at(at/int64(r.Bin)).GaveUp++
-		}
+		r.binOf(at).GaveUp++
 		if c.attempts > 1 {
 			r.waiting--
 		}
@@ -543,9 +531,7 @@ func (r *run) serve(at int64, who uint32) {
 	c := &r.clients[who]
 	c.state = served
 	c.gap = at - c.born
-	if r.Bin > 0 {
-		r.series.at(at/int64(r.Bin)).Served++
-	}
+	r.binOf(at).Served++
 	if c.attempts > 1 {
 		r.waiting--
 	}

@@ -407,7 +407,7 @@ func TestChanges(t *testing.T) {
 		{"too late", []Change{{At: 50 * time.Second, Config: config(rate/2, 0)}}, 10 * time.Second},
 	} {
 		r.Changes = c.changes
-		out, err := Run(r.Scenario, FixedHint(1)) // which lets those who poll have all that there is
+		out, err := runLeveled(r.Scenario, FixedHint(1)) // which lets those who poll have all that there is
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -421,7 +421,7 @@ func TestChanges(t *testing.T) {
 		drained[c.name] = out.Drained
 
 		// The same with the real one, where polling does not pay.
-		out, err = Run(r.Scenario, nil)
+		out, err = runLeveled(r.Scenario, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -627,40 +627,6 @@ func TestMaxRequests(t *testing.T) {
 	out, err := Run(r.Scenario, nil)
 	if err != nil || out.Decided != r.MaxRequests || out.Waiting == 0 {
 		t.Errorf("error %v; decided on %d, %d wait; want %d and some", err, out.Decided, out.Waiting, r.MaxRequests)
-	}
-}
-
-// The level is a second opinion: it must find what is wrong.
-func TestLevel(t *testing.T) {
-	var l level
-	l.follow(limiter.Config{Rate: 10, Burst: 2}, true)
-	at := func(d time.Duration, admit bool) { l.decided(int64(d), -1, admit) }
-	at(0, true)
-	at(0, true)
-	if l.excess != 0 || l.overflowed != 0 || l.idle != 0 {
-		t.Fatalf("after the burst: %+v", l)
-	}
-	at(50*time.Millisecond, true)
-	if l.excess < 0.49 || l.excess > 0.5 {
-		t.Errorf("half a token too many was taken; it is said to be %v", l.excess)
-	}
-	at(10*time.Second, false)
-	if l.idle != 1 || l.overflowed < 97 || l.overflowed > 98 {
-		t.Errorf("refused %d times by a full bucket, %v tokens lost; want 1 and 97.5", l.idle, l.overflowed)
-	}
-	at(10*time.Second, true)
-	l.follow(limiter.Config{Rate: 100, Burst: 5}, false)
-	at(10*time.Second+10*time.Millisecond, false)
-	if l.tokens < 4.09 || l.tokens > 4.11 {
-		t.Errorf("0.9 tokens are owed of 5, and there are %v", l.tokens)
-	}
-	at(10*time.Second+15*time.Millisecond, false)
-	if l.tokens < 4.59 || l.tokens > 4.61 {
-		t.Errorf("0.4 tokens are owed of 5, and there are %v", l.tokens)
-	}
-	l.follow(limiter.Config{Rate: 1, Burst: 3}, true)
-	if l.tokens != 3 {
-		t.Errorf("after a restart there are %v tokens of 3", l.tokens)
 	}
 }
 

@@ -190,6 +190,22 @@ func (s *Scenario) check() error {
 			bad("plant: %w", err)
 		}
 	}
+	s.checkServices(bad)
+	if s.Classes != nil && len(s.Classes) != len(s.Mix) {
+		bad("%d classes for a mix of %d; want one each", len(s.Classes), len(s.Mix))
+	}
+	if s.SaysTimeout && s.Timeout == 0 {
+		bad("clients say their timeout, but there is none")
+	}
+	s.checkChanges(bad)
+	if s.Until == 0 && errors.Join(errs...) == nil && s.optimum(s.Clients) > 100*time.Hour {
+		bad("the herd is never served, or very late; want Until")
+	}
+	return errors.Join(errs...)
+}
+
+// checkServices calls bad with everything that is wrong with how long requests take.
+func (s *Scenario) checkServices(bad func(format string, args ...any)) {
 	if s.Services != nil && len(s.Services) != len(s.Mix) {
 		bad("%d services for a mix of %d; want one each", len(s.Services), len(s.Mix))
 	}
@@ -208,12 +224,10 @@ func (s *Scenario) check() error {
 			bad("service is log-normal with a coefficient of variation of %v; want 0 to 100, and 0 if it is exponential", is.Lognormal)
 		}
 	}
-	if s.Classes != nil && len(s.Classes) != len(s.Mix) {
-		bad("%d classes for a mix of %d; want one each", len(s.Classes), len(s.Mix))
-	}
-	if s.SaysTimeout && s.Timeout == 0 {
-		bad("clients say their timeout, but there is none")
-	}
+}
+
+// checkChanges calls bad with every Change that is out of order, or of no replica.
+func (s *Scenario) checkChanges(bad func(format string, args ...any)) {
 	before := time.Duration(0)
 	for i, c := range s.Changes {
 		if c.At < before {
@@ -224,10 +238,6 @@ func (s *Scenario) check() error {
 		}
 		before = max(before, c.At)
 	}
-	if s.Until == 0 && errors.Join(errs...) == nil && s.optimum(s.Clients) > 100*time.Hour {
-		bad("the herd is never served, or very late; want Until")
-	}
-	return errors.Join(errs...)
 }
 
 // rate returns what the servers let through to the backend per second, each with

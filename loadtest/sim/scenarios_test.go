@@ -90,9 +90,9 @@ func TestScenarios(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		seeds = seeds[:1]
 	}
-	var results []Result
-	play := func(r row) []Result {
-		var own []Result
+	var results []outcome
+	play := func(r row) []outcome {
+		var own []outcome
 		t.Run(strings.ReplaceAll(r.Name, " ", "_"), func(t *testing.T) {
 			own = r.check(t, seeds)
 		})
@@ -162,14 +162,14 @@ func TestScenarios(t *testing.T) {
 }
 
 // check plays r with each seed and holds the results to the bounds.
-func (r row) check(t *testing.T, seeds []uint64) []Result {
+func (r row) check(t *testing.T, seeds []uint64) []outcome {
 	if r.large {
 		if testing.Short() || raceEnabled {
 			t.Skip("too large")
 		}
 		seeds = seeds[:1]
 	}
-	results := make([]Result, len(seeds))
+	results := make([]outcome, len(seeds))
 	errs := make([]error, len(seeds))
 	var wait sync.WaitGroup
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
@@ -178,7 +178,7 @@ func (r row) check(t *testing.T, seeds []uint64) []Result {
 			slots <- struct{}{}
 			s := r.Scenario
 			s.Seed = seed
-			results[i], errs[i] = Run(s, r.server)
+			results[i], errs[i] = runLeveled(s, r.server)
 			<-slots
 		})
 	}

@@ -7,33 +7,33 @@ import (
 	"time"
 )
 
-// columns are what a table shows of a Result.
+// columns are what a table shows of an outcome.
 var columns = []struct {
 	head string
-	cell func(*Result) string
+	cell func(*outcome) string
 }{
-	{"scenario", func(r *Result) string { return r.Name }},
-	{"seed", func(r *Result) string { return fmt.Sprint(r.Seed) }},
-	{"served", func(r *Result) string { return fmt.Sprintf("%d of %d", r.Served, r.Clients) }},
-	{"drained s", func(r *Result) string {
+	{"scenario", func(r *outcome) string { return r.Name }},
+	{"seed", func(r *outcome) string { return fmt.Sprint(r.Seed) }},
+	{"served", func(r *outcome) string { return fmt.Sprintf("%d of %d", r.Served, r.Clients) }},
+	{"drained s", func(r *outcome) string {
 		if r.Waiting > 0 {
 			return fmt.Sprintf("> %.0f", r.Drained.Seconds())
 		}
 		return fmt.Sprintf("%.1f", r.Drained.Seconds())
 	}},
-	{"× optimum", func(r *Result) string { return fmt.Sprintf("%.3f", r.Ratio()) }},
-	{"cleared ×", func(r *Result) string { return fmt.Sprintf("%.3f", r.ClearedRatio()) }},
-	{"req/succ", func(r *Result) string { return fmt.Sprintf("%.2f", r.PerSuccess()) }},
-	{"most", func(r *Result) string { return fmt.Sprint(r.MostAttempts) }},
-	{"peak (returns)", func(r *Result) string { return fmt.Sprintf("%d (%d)", r.Peak, r.PeakReturns) }},
-	{"broken", func(r *Result) string { return fmt.Sprint(r.Broken) }},
-	{"gave up", func(r *Result) string { return fmt.Sprint(r.GaveUp) }},
-	{"held", func(r *Result) string { return fmt.Sprint(r.MostHeld) }},
-	{"overflow", func(r *Result) string { return fmt.Sprintf("%.0f", r.Overflow) }},
-	{"idle", func(r *Result) string { return fmt.Sprint(r.Idle) }},
-	{"strangers at once", func(r *Result) string { return fmt.Sprintf("%.1f %%", 100*r.Strangers.AtOnceShare()) }},
-	{"p95 s", func(r *Result) string { return seconds(r.Strangers.P95) }},
-	{"unserved", func(r *Result) string { return fmt.Sprint(r.Strangers.Unserved) }},
+	{"× optimum", func(r *outcome) string { return fmt.Sprintf("%.3f", r.Ratio()) }},
+	{"cleared ×", func(r *outcome) string { return fmt.Sprintf("%.3f", r.ClearedRatio()) }},
+	{"req/succ", func(r *outcome) string { return fmt.Sprintf("%.2f", r.PerSuccess()) }},
+	{"most", func(r *outcome) string { return fmt.Sprint(r.MostAttempts) }},
+	{"peak (returns)", func(r *outcome) string { return fmt.Sprintf("%d (%d)", r.Peak, r.PeakReturns) }},
+	{"broken", func(r *outcome) string { return fmt.Sprint(r.Broken) }},
+	{"gave up", func(r *outcome) string { return fmt.Sprint(r.GaveUp) }},
+	{"held", func(r *outcome) string { return fmt.Sprint(r.MostHeld) }},
+	{"overflow", func(r *outcome) string { return fmt.Sprintf("%.0f", r.Overflow) }},
+	{"idle", func(r *outcome) string { return fmt.Sprint(r.Idle) }},
+	{"strangers at once", func(r *outcome) string { return fmt.Sprintf("%.1f %%", 100*r.Strangers.AtOnceShare()) }},
+	{"p95 s", func(r *outcome) string { return seconds(r.Strangers.P95) }},
+	{"unserved", func(r *outcome) string { return fmt.Sprint(r.Strangers.Unserved) }},
 }
 
 // policyColumns are what a table shows of each policy, if there are several.
@@ -51,7 +51,7 @@ var policyColumns = []struct {
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f", d.Seconds()) }
 
 // rows returns the head of the table of results, and its cells.
-func rows(results []Result) [][]string {
+func rows(results []outcome) [][]string {
 	out := [][]string{nil}
 	for _, c := range columns {
 		out[0] = append(out[0], c.head)
@@ -67,7 +67,7 @@ func rows(results []Result) [][]string {
 }
 
 // policyRows is rows for the policies of all results that have several.
-func policyRows(results []Result) [][]string {
+func policyRows(results []outcome) [][]string {
 	out := [][]string{{"scenario", "seed"}}
 	for _, c := range policyColumns {
 		out[0] = append(out[0], c.head)
@@ -90,7 +90,7 @@ func policyRows(results []Result) [][]string {
 
 // text returns results in aligned columns, one line each, and then one line for each
 // policy of those that have several.
-func text(results []Result) string {
+func text(results []outcome) string {
 	var b strings.Builder
 	for _, rows := range [][][]string{rows(results), policyRows(results)} {
 		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

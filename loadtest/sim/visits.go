@@ -199,9 +199,7 @@ func (r *run) answered(at int64, i uint32, what int32) {
 func (r *run) wasted(at int64, what int32) {
 	if what == answeredWell {
 		r.counts.Wasted++
-		if r.Bin > 0 {
-			r.series.at(at/int64(r.Bin)).Wasted++
-		}
+		r.binOf(at).Wasted++
 	}
 }
 
@@ -239,9 +237,7 @@ func (r *run) hear(at, arrived int64, who uint32, what int32) {
 // timedOut is a client that has heard nothing for too long.
 func (r *run) timedOut(at, arrived int64, who uint32) {
 	r.counts.TimedOut++
-	if r.Bin > 0 {
-		r.series.at(at/int64(r.Bin)).TimedOut++
-	}
+	r.binOf(at).TimedOut++
 	r.ended(TimedOut, arrived+int64(r.Timeout-2*r.Delay), arrived, who)
 	r.fail(at, arrived+int64(r.Timeout-r.Delay), who, clients.NoAnswer, pushback.Hint{}, false)
 }

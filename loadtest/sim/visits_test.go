@@ -321,7 +321,7 @@ func TestReplicas(t *testing.T) {
 		s.Replicas, s.Seed, s.Until, s.Bin = n, 1, 90*time.Second, time.Second
 		s.Config.Capacity.Rate, s.Config.Capacity.Burst = rate/float64(n), burst/n
 		var servers []*crowd
-		out, err := Run(s, func(c shield.Config) (Server, error) {
+		out, err := runLeveled(s, func(c shield.Config) (Server, error) {
 			g, err := Guard(c)
 			servers = append(servers, &crowd{Guarded: g.(*Guarded), in: map[int32]bool{}})
 			return servers[len(servers)-1], err
@@ -329,7 +329,7 @@ func TestReplicas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		conserved(t, fmt.Sprint(n), out)
+		conserved(t, fmt.Sprint(n), out.Result)
 		for _, b := range out.Series[120:] {
 			admitted[n] += int(b.Herd.Admitted + b.Strangers.Admitted)
 		}
