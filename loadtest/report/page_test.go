@@ -27,7 +27,7 @@ func TestPage(t *testing.T) {
 			t.Errorf("the page does not say %q", want)
 		}
 	}
-	if written(t, example().WriteHTML) != written(t, example().WriteHTML) {
+	if one, other := written(t, example().WriteHTML), written(t, example().WriteHTML); one != other {
 		t.Error("the same report gave two pages")
 	}
 }
