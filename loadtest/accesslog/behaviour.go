@@ -193,12 +193,7 @@ func judge(of map[uint64]*caller) (all []Behaviour, judged int) {
 // merged returns the groups of fixed gaps in the order of their gaps. Beyond maxGaps, the
 // smallest join their neighbours.
 func merged(fixed map[int]*group) (groups []*group) {
-	var order []int
-	for at := range fixed {
-		order = append(order, at)
-	}
-	slices.Sort(order)
-	for _, at := range order {
+	for _, at := range slices.Sorted(maps.Keys(fixed)) {
 		groups = append(groups, fixed[at])
 	}
 	for len(groups) > maxGaps {

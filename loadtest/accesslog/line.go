@@ -139,12 +139,7 @@ func parse(text []byte) (request, error) {
 }
 
 // hash hashes words. Words with line feeds may collide.
-func hash(words ...string) uint64 {
-	if len(words) == 1 {
-		return xxhash.Sum64String(words[0])
-	}
-	return xxhash.Sum64String(strings.Join(words, "\n"))
-}
+func hash(words ...string) uint64 { return xxhash.Sum64String(strings.Join(words, "\n")) }
 
 // subscriber is the address that counts as one client: for IPv6 its /64, as in shield.
 func subscriber(address string) string {

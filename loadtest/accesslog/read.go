@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -327,11 +328,7 @@ func (t *tally) estimateClients() {
 	if t.counts.bits > 0 {
 		e.Clients = int(t.distinct.Estimate())
 	}
-	perClient := make([]uint32, 0, len(t.counts.of))
-	for _, n := range t.counts.of {
-		perClient = append(perClient, n)
-	}
-	slices.Sort(perClient)
+	perClient := slices.Sorted(maps.Values(t.counts.of))
 	at := func(q float64) int { return int(perClient[int(q*float64(len(perClient)-1))]) }
 	if len(perClient) > 0 { // a sample of very few may be empty
 		e.PerClient = PerClient{P50: at(0.5), P99: at(0.99), Max: at(1), Of: len(perClient)}

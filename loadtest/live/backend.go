@@ -35,23 +35,13 @@ type BackendConfig struct {
 
 // check returns an error that names every field of c that is out of range.
 func (c BackendConfig) check() error {
-	var errs []error
-	if c.Workers < 1 || c.Workers > 10000 {
-		errs = append(errs, fmt.Errorf("workers is %d; want 1 to 10000", c.Workers))
-	}
-	if c.Service <= 0 || c.Service > time.Minute {
-		errs = append(errs, fmt.Errorf("service is %v; want more than 0, at most 1m", c.Service))
-	}
-	if c.Crowd < 1 {
-		errs = append(errs, fmt.Errorf("crowd is %d requests; want at least 1", c.Crowd))
-	}
-	if !(c.MaxSlowdown >= 1 && c.MaxSlowdown <= 100) { // NaN must fail too
-		errs = append(errs, fmt.Errorf("max slowdown is %v; want 1 to 100", c.MaxSlowdown))
-	}
-	if c.Queue < 1 || c.Queue > 1e6 {
-		errs = append(errs, fmt.Errorf("queue is %d requests; want 1 to 1000000", c.Queue))
-	}
-	return errors.Join(errs...)
+	var f faults
+	f.add(c.Workers < 1 || c.Workers > 10000, "workers is %d; want 1 to 10000", c.Workers)
+	f.add(c.Service <= 0 || c.Service > time.Minute, "service is %v; want more than 0, at most 1m", c.Service)
+	f.add(c.Crowd < 1, "crowd is %d requests; want at least 1", c.Crowd)
+	f.add(!(c.MaxSlowdown >= 1 && c.MaxSlowdown <= 100), "max slowdown is %v; want 1 to 100", c.MaxSlowdown) // NaN must fail too
+	f.add(c.Queue < 1 || c.Queue > 1e6, "queue is %d requests; want 1 to 1000000", c.Queue)
+	return errors.Join(f...)
 }
 
 // Capacity returns what the backend can serve when it is not crowded, in

@@ -173,7 +173,7 @@ func (c LoadConfig) check() error {
 	return errors.Join(f...)
 }
 
-// faults are what is wrong with a LoadConfig.
+// faults are what is wrong with a config.
 type faults []error
 
 // add adds a fault if wrong is true.
