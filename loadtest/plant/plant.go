@@ -132,17 +132,6 @@ func (s Steps) At(now time.Duration, otherwise float64) float64 {
 	return otherwise
 }
 
-// Max returns the greatest value, or otherwise if there is no step.
-func (s Steps) Max(otherwise float64) float64 {
-	m := otherwise
-	for i, step := range s {
-		if i == 0 || step.Value > m {
-			m = step.Value
-		}
-	}
-	return m
-}
-
 // Check returns an error that names every step that is out of order or of bounds.
 func (s Steps) Check(name string, least, most float64) error {
 	var errs []error

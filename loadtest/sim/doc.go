@@ -19,9 +19,8 @@
 // but the seed and the Scenario, so that different rules face the same herd. Once as
 // many are open as will be, nothing is allocated for a request.
 //
-// What this project makes promises about is in scenarios.go: [Herds], [Hammered],
-// [Varying] and, to compare, [Competitors]. scenarios_test.go has the bounds that
-// they are held to. To see them all:
+// What this project makes promises about is in scenarios.go: [Herds], [Hammered] and
+// [Varying]. scenarios_test.go has the bounds that they are held to. To see them all:
 //
 //	go test ./loadtest/sim -run TestScenarios -v
 //

@@ -63,12 +63,6 @@ func (l *limited) Change(_ shield.Config, restart bool) error {
 	return nil
 }
 
-// Fixed is a Limiter whose limit is always the same.
-type Fixed int
-
-func (f Fixed) Limit() int                                           { return int(f) }
-func (Fixed) Done(time.Duration, time.Duration, int, shield.Outcome) {}
-
 // Gradient2 is the Maker of a server with the limiter of the same name of
 // Netflix/concurrency-limits: the limit follows the ratio of a long mean of the
 // latency, times a tolerance of 1.5, to that of the latest window, of at least a

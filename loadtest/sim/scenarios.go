@@ -110,31 +110,3 @@ func Varying() []Scenario {
 	}
 	return out
 }
-
-// A Competitor is a herd under what others do: Server in place of the Guard.
-type Competitor struct {
-	Scenario
-	Server Maker
-}
-
-// Competitors returns the herd of 5,000 under each.
-func Competitors() []Competitor {
-	honours, ignores := clients.All(clients.Exact{}), clients.All(clients.Ignore{})
-	var out []Competitor
-	for _, c := range []struct {
-		name   string
-		server Maker
-		mix    clients.Population
-	}{
-		{"no hint, client full jitter", NoHint, ignores},
-		{"Retry-After: 1", FixedHint(1), honours},
-		{"GCRA exact", NextToken, honours},
-		{"Kubernetes' rule", Kubernetes, honours},
-		{"±50 % jitter (Mimir)", Mimir, honours},
-	} {
-		s := Herd(c.name, 5000, 0)
-		s.Mix, s.Until = c.mix, 1000*time.Second
-		out = append(out, Competitor{s, c.server})
-	}
-	return out
-}

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/clients"
 )
 
 var full = flag.Bool("full", false, "play the million clients of TestScenarios to the end, not 2 minutes only")
@@ -153,8 +155,15 @@ func TestScenarios(t *testing.T) {
 	}
 	if !testing.Short() {
 		seeds = seeds[:1]
-		for _, c := range Competitors() {
-			play(row{Scenario: c.Scenario, server: c.Server})
+		for name, model := range map[string]Maker{
+			"NoHint": NoHint, "FixedHint": FixedHint(1), "NextToken": NextToken, "Kubernetes": Kubernetes, "Mimir": Mimir,
+		} {
+			s := Herd(name, 5000, 0)
+			s.Until = 1000 * time.Second
+			if name == "NoHint" {
+				s.Mix = clients.All(clients.Ignore{})
+			}
+			play(row{Scenario: s, server: model})
 		}
 	}
 

@@ -40,8 +40,14 @@ var (
 
 // Fixed lets n in at a time.
 func Fixed(n int) Row {
-	return Row{Name: fmt.Sprint("fixed ", n), Maker: sim.Limited(func() sim.Limiter { return sim.Fixed(n) })}
+	return Row{Name: fmt.Sprint("fixed ", n), Maker: sim.Limited(func() sim.Limiter { return fixed(n) })}
 }
+
+// fixed is a Limiter whose limit is always the same.
+type fixed int
+
+func (f fixed) Limit() int                                           { return int(f) }
+func (fixed) Done(time.Duration, time.Duration, int, shield.Outcome) {}
 
 // columns are the figures of a table, each a figure of a run.
 var columns = []struct {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/loadtest/lab/overload"
 	"github.com/herdshield/shield/loadtest/lab/page"
+	"github.com/herdshield/shield/loadtest/plant"
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
@@ -121,13 +123,14 @@ func drawFlood(r *overload.Result, steps []step) []page.Panel {
 	bottom := panel("", "seconds since the overload began", "requests per second", mostServed, 50)
 	offered, good, capacity := page.Bars(came, since(to), 0, page.Orange), page.Bars(served, since(to), 0, page.Blue), level(s.Capacity)
 	bottom.Add(offered, good, capacity)
+	highest := slices.MaxFunc(s.Rates, func(a, b plant.Step) int { return cmp.Compare(a.Value, b.Value) }).Value
 	return []page.Panel{
 		{Plot: top, Apart: legendStep, Legend: []page.Entry{
 			{Text: "the limit that shield finds", Line: found},
 			{Text: fmt.Sprintf("the backend's workers: %d", s.Plant.Workers), Line: workers},
 		}},
 		{Plot: bottom, Apart: legendStep, Legend: []page.Entry{
-			{Text: fmt.Sprintf("came (%.0f, cut off)", s.Rates.Max(0)), Line: offered},
+			{Text: fmt.Sprintf("came (%.0f, cut off)", highest), Line: offered},
 			{Text: "served in time", Line: good},
 			{Text: fmt.Sprintf("the backend's capacity: %.0f", s.Capacity), Line: capacity},
 		}},

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/lab/page"
 	"github.com/herdshield/shield/loadtest/sim"
 )
@@ -92,6 +93,19 @@ func worst[T cmp.Ordered](runs []sim.Result, of func(*sim.Result) T) T {
 	return w
 }
 
+// competitors are what others tell the herd of 5,000, and how it takes that.
+var competitors = []struct {
+	name   string
+	server sim.Maker
+	policy clients.Policy
+}{
+	{"no hint, client full jitter", sim.NoHint, clients.Ignore{}},
+	{"Retry-After: 1", sim.FixedHint(1), clients.Exact{}},
+	{"GCRA exact", sim.NextToken, clients.Exact{}},
+	{"Kubernetes' rule", sim.Kubernetes, clients.Exact{}},
+	{"±50 % jitter (Mimir)", sim.Mimir, clients.Exact{}},
+}
+
 // tables are the three of docs/pushback.md.
 func tables() (all []page.Table) {
 	crowds := []row{}
@@ -105,8 +119,10 @@ func tables() (all []page.Table) {
 		hammered = append(hammered, row{Scenario: s})
 	}
 	others := []row{{Scenario: sim.Herd("shield", 5000, 0)}}
-	for _, c := range sim.Competitors() {
-		others = append(others, row{Scenario: c.Scenario, server: c.Server})
+	for _, c := range competitors {
+		s := sim.Herd(c.name, 5000, 0)
+		s.Mix, s.Until = clients.All(c.policy), 1000*time.Second
+		others = append(others, row{Scenario: s, server: c.server})
 	}
 	for _, t := range []struct {
 		name, head string
