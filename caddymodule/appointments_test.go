@@ -68,20 +68,20 @@ func told(t testing.TB, a answered) time.Duration {
 func TestAppointments(t *testing.T) {
 	t.Setenv("SHIELD_TEST_SECRET", "a secret of the replicas")
 	const (
-		byKey  = `"retries": {"key": "{http.request.header.X-Key}"}, "pushback": {"dither": false}`
+		byKey  = `"retries": {"key": "{http.request.header.X-Key}", "max_clients": 1024}, "pushback": {"dither": false}`
 		slow   = `"capacity": {"rate": 1, "burst": 3},`
-		ticket = `"capacity": {"rate": 1, "per": "3s", "burst": 10}, "pushback": {"dither": false}, "retries": {"key": "{http.request.header.X-Key}", "tickets": true, "secret": %q}`
+		ticket = `"capacity": {"rate": 1, "per": "3s", "burst": 10}, "pushback": {"dither": false}, "retries": {"key": "{http.request.header.X-Key}", "tickets": true, "secret": %q, "max_clients": 1024}`
 	)
 	r := start(t, setup{handlers: newHook(t, seesAnswers) + "," + behind(map[string]string{
 		"appointment": slow + byKey,
 		"keys":        slow + byKey,
-		"address":     slow + `"pushback": {"dither": false}`,
-		"lenient":     slow + `"pushback": {"dither": false}, "retries": {"enforce": false}`,
+		"address":     slow + `"pushback": {"dither": false}, "retries": {"max_clients": 1024}`,
+		"lenient":     slow + `"pushback": {"dither": false}, "retries": {"enforce": false, "max_clients": 1024}`,
 		"one":         fmt.Sprintf(ticket, "a secret of the replicas"),
 		"two":         fmt.Sprintf(ticket, "{env.SHIELD_TEST_SECRET}"),
 		"three":       fmt.Sprintf(ticket, "another's secret"),
-		"gone":        `"capacity": {"rate": 1, "per": "1900ms", "burst": 1}`,
-		"held":        `"capacity": {"rate": 1, "per": "1900ms", "burst": 1}`,
+		"gone":        `"capacity": {"rate": 1, "per": "1900ms", "burst": 1}, "retries": {"max_clients": 1024}`,
+		"held":        `"capacity": {"rate": 1, "per": "1900ms", "burst": 1}, "retries": {"max_clients": 1024}`,
 	})})
 	for name, story := range map[string]func(*rig){
 		"early and on time": earlyAndOnTime,

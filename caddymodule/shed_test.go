@@ -109,7 +109,7 @@ func TestBackendIsPaused(t *testing.T) {
 	var routes []string
 	for i, c := range cases {
 		routes = append(routes, fmt.Sprintf(`{"match": [{"path": ["/%d"]}], "handle": [{"handler": "shield", "name": "s%d", "pushback": {"dither": false, "max": "59s"},
-			"retries": {"key": "{http.request.header.X-Key}"}, %s}, %s]}`, i, i, c.limits, proxyTo(backend, c.proxy)))
+			"retries": {"key": "{http.request.header.X-Key}", "max_clients": 1024}, %s}, %s]}`, i, i, c.limits, proxyTo(backend, c.proxy)))
 	}
 	r := start(t, setup{handlers: `{"handler": "subroute", "routes": [` + strings.Join(routes, ",") + `]}`})
 	began := time.Now()
