@@ -26,7 +26,7 @@ import (
 func behind(shields map[string]string) string {
 	var routes []string
 	for name, fields := range shields {
-		routes = append(routes, fmt.Sprintf(`{"match": [{"path": ["/%s"]}], "handle": [{"handler": "shield", "name": %q, %s}]}`, name, name, fields))
+		routes = append(routes, fmt.Sprintf(`{"match": [{"path": ["/%s"]}], "handle": [{"handler": "shield", "name": %q, "herd": {"detect": false}, %s}]}`, name, name, fields))
 	}
 	return `{"handler": "subroute", "routes": [` + strings.Join(routes, ",") + `]},` + respondOK
 }
@@ -34,9 +34,9 @@ func behind(shields map[string]string) string {
 // shieldStatus returns the status of one shield.
 func (r *rig) shieldStatus(name string) ShieldStatus {
 	r.Helper()
-	for _, s := range r.status().Shields {
-		if s.Name == name {
-			return s
+	for _, s := range r.app().roster().shields {
+		if s.name == name {
+			return s.reading(shield.Now()).status()
 		}
 	}
 	r.Fatalf("there is no shield %s", name)
@@ -331,7 +331,7 @@ func TestReloadKeepsAppointments(t *testing.T) {
 		results := hold()
 		outside(func() {
 			running.load(config(`, "pushback": {"dither": false, "max": "20s"}`))
-			running.app().stopReports(t)
+			running.app().stopReports()
 		})
 		awaitTransit()
 		again := told(r, r.wantStatus(503, "/s", "X-Key", "b"))

@@ -41,7 +41,7 @@ func TestFloodOfKeysIsBoundedAndForgivesNobody(t *testing.T) {
 	const maxKeys = 10_000
 	keys := 200_000
 	if raceEnabled {
-		keys = 40_000 // one goroutine sends them all
+		keys = 15_000 // one goroutine sends them all
 	}
 	for _, c := range []struct {
 		name  string

@@ -447,7 +447,7 @@ func TestLogsAndEventsAreFewAndTrue(t *testing.T) {
 	}
 	respond ok
 }`)
-	s.app.stopReports(t)
+	s.app.stopReports()
 	recordedMu.Lock()
 	recorded = nil
 	recordedMu.Unlock()

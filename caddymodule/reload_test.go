@@ -406,7 +406,7 @@ func TestClassesOfOneNameMayMatchDifferently(t *testing.T) {
 // that a request writes while everything that reads it does so. Whoever arrives
 // is admitted or refused.
 func TestHammerWhileBeingWatched(t *testing.T) {
-	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "concurrency": {"limit": 20}, "capacity": {"rate": 1e6, "burst": 3000}, "zones": [
+	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "retries": {"max_clients": 1024}, "concurrency": {"limit": 20}, "capacity": {"rate": 1e6, "burst": 3000}, "zones": [
 		{"name": "per_key", "key": "{http.request.header.X-Key}", "rate": 1000, "burst": 10, "max_keys": 10000},
 		{"name": "per_path", "key": "{http.request.uri.path}", "rate": 1000, "burst": 500}
 	]},` + respondOK})

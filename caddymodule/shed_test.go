@@ -125,7 +125,7 @@ func TestBackendIsPaused(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			const others = 20
 			name := fmt.Sprint("s", i)
-			eventually(t, "no request in flight", func() bool { return r.shieldStatus(name).InFlight == 0 })
+			eventually(t, "no request in flight", func() bool { return r.app().configured.shields[i].record.Stats(shield.Now()).InFlight == 0 })
 			for n := range others {
 				a := r.get(fmt.Sprint("/", i), "X-Key", fmt.Sprint(n))
 				if c.pauses && a.StatusCode == c.first && c.first != c.others {
@@ -138,7 +138,7 @@ func TestBackendIsPaused(t *testing.T) {
 					t.Errorf("client %d: Retry-After %q", n, a.Header.Get("Retry-After"))
 				}
 			}
-			eventually(t, "no request in flight", func() bool { return r.shieldStatus(name).InFlight == 0 })
+			eventually(t, "no request in flight", func() bool { return r.app().configured.shields[i].record.Stats(shield.Now()).InFlight == 0 })
 			s := r.shieldStatus(name)
 			elapsed := time.Since(began)
 			if elapsed > 45*time.Second {
@@ -255,7 +255,7 @@ func TestShedLogsAndEvents(t *testing.T) {
 	}
 	shield_test_hold
 }`)
-	s.app.stopReports(t)
+	s.app.stopReports()
 	recordedMu.Lock()
 	recorded = nil
 	recordedMu.Unlock()
@@ -964,7 +964,7 @@ func TestEarlyAnswerOverHTTP2(t *testing.T) {
 
 // A refusal is not held beyond its client's deadline, whether or not there is a queue.
 func TestHoldEndsBeforeTheDeadline(t *testing.T) {
-	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "capacity": {"rate": 3, "burst": 1},
+	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "capacity": {"rate": 3, "burst": 1}, "herd": {"detect": false},
 		"retries": {"key": "{http.request.header.X-Key}"}},` + respondOK})
 	r.inVirtualTime(t, func(r *rig, _ func(func())) {
 		held := 0
