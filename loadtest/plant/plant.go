@@ -1,7 +1,7 @@
 // Package plant is a backend in virtual time, as a pure state machine: it knows no
 // clock and no agenda, and draws no random numbers. An engine tells a [Plant] what
-// happens at an instant, and is told when the work on a request will be done. The
-// engines of loadtest/sim and loadtest/lab/overload both use it.
+// happens at an instant, and is told when the work on a request will be done.
+// loadtest/sim is the engine that uses it.
 //
 // A backend is a number of workers that take requests first come, first served, and
 // a queue before them, as a pool of threads or of connections to a database has
@@ -15,14 +15,14 @@ import (
 	"time"
 )
 
-// A Config is a backend. Its instants are in the engine's time: in loadtest/sim
-// since the herd's first moment, in loadtest/lab/overload since the run began.
+// A Config is a backend. Its instants are in the engine's time: in loadtest/sim since
+// the herd's first moment.
 type Config struct {
 	// Workers is how many requests are worked on at once.
 	Workers int
 
 	// Queue is how many requests may wait before the workers; more are refused, as
-	// a full backlog of connections does. 0 means no bound of its own.
+	// a full backlog of connections does. 0 means no bound.
 	Queue int
 
 	// Coherency is by what share the time of service grows with each request that
@@ -37,15 +37,15 @@ type Config struct {
 	Delay Steps
 
 	// Outage stops the workers between two instants: what they do goes on
-	// afterwards. With Refuses, whoever comes then is answered at once with an error
-	// instead, RetryAfter is what they are told, and what came before is done as ever,
+	// afterwards. With Refuses, a request that comes then is answered at once with an error
+	// instead and told RetryAfter, and requests that came before are done as ever,
 	// as by a server that is being drained.
 	Outage     [2]time.Duration
 	Refuses    bool
 	RetryAfter time.Duration
 
 	// Restart ends the process at its first instant: what is worked on and what
-	// waits is lost. Until the second nobody can connect. Both 0: never.
+	// waits is lost. Until the second no client can connect. Both 0: never.
 	Restart [2]time.Duration
 
 	// Cold is what a restart leaves: empty caches, code that is not compiled yet.
@@ -153,7 +153,7 @@ const (
 	Begun       Fate = iota // a worker has begun; it will be done at a known instant
 	Waits                   // it is in the queue
 	Unavailable             // it is answered at once with 503, as in an outage
-	NoRoom                  // its connection is refused: the queue is full, or nobody is there
+	NoRoom                  // its connection is refused: the queue is full, or the process is down
 )
 
 // A Plant is a Config and what it is doing. Calls carry the instant, which never
@@ -177,7 +177,7 @@ func New[T any](c Config, gone func(T) bool) *Plant[T] {
 	return &Plant[T]{Config: c, gone: gone}
 }
 
-// Submit brings a request that takes service by itself. If it is Begun it will be
+// Submit brings a request that takes service when it is alone. If it is Begun it will be
 // done at end, and the engine must call Done then.
 func (p *Plant[T]) Submit(now time.Duration, name T, service time.Duration) (fate Fate, end time.Duration) {
 	switch {
@@ -221,10 +221,10 @@ func (p *Plant[T]) cold(now time.Duration) float64 {
 // Done ends the work on a request. Then there is a worker for the Next.
 func (p *Plant[T]) Done() { p.busy-- }
 
-// Next has an idle worker begin with who waits first, and returns who that is and
-// when it will be done; false if there is no such worker, or nobody waits. It is to
-// be called after Done until it returns false. Left, if not nil, is called with
-// those that are taken out of the queue because their clients have gone.
+// Next has an idle worker begin with the request that waits first, and returns its
+// name and when it will be done; false if no worker is idle or no request waits. The
+// engine must call it after Done until it returns false. left, if not nil, is called
+// with requests that leave the queue because their clients have gone.
 func (p *Plant[T]) Next(now time.Duration, left func(T)) (name T, end time.Duration, ok bool) {
 	for p.busy < p.Workers && p.Waiting() > 0 {
 		next := p.wait[p.head]

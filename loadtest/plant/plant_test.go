@@ -47,7 +47,7 @@ func (x *sitting) next(now time.Duration, name string, end time.Duration) {
 func (x *sitting) none(now time.Duration) {
 	x.t.Helper()
 	if n, _, ok := x.Next(now, nil); ok {
-		x.t.Errorf("%q begins at %v, want nobody", n, now)
+		x.t.Errorf("%q begins at %v, want none", n, now)
 	}
 }
 
@@ -102,7 +102,7 @@ func TestALongQueue(t *testing.T) {
 
 func TestCoherency(t *testing.T) {
 	x := sit(t, Config{Workers: 1, Coherency: 0.1})
-	x.submit(0, "a", 1000*ms, Begun, 1000*ms) // nobody waits
+	x.submit(0, "a", 1000*ms, Begun, 1000*ms) // no request waits
 	for _, name := range []string{"b", "c", "d"} {
 		x.submit(0, name, 1000*ms, Waits, 0)
 	}

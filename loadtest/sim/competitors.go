@@ -60,13 +60,13 @@ func stateless(r rule) Maker { return with(func() rule { return r }) }
 // NoHint refuses without Retry-After, as most servers do by default.
 var NoHint = stateless(func(time.Duration, time.Duration, Request) int { return 0 })
 
-// FixedHint tells everybody the same: a constant in a config file, the most
+// FixedHint tells all clients the same: a constant in a config file, the most
 // common of all.
 func FixedHint(seconds int) Maker {
 	return stateless(func(time.Duration, time.Duration, Request) int { return seconds })
 }
 
-// NextToken tells everybody when there will be a token, exactly and rounded up:
+// NextToken tells all clients when there will be a token, exactly and rounded up:
 // what libraries with a generic cell rate algorithm tell (redis-cell, throttled).
 // Every refused client is told the same one.
 var NextToken = stateless(func(_, wait time.Duration, _ Request) int {
@@ -81,7 +81,7 @@ var Mimir = stateless(func(_, _ time.Duration, r Request) int {
 	return int(min(96, max(6, s*(0.5+r.U))))
 })
 
-// Kubernetes tells everybody a shared number of seconds, from 1 to 32, which is
+// Kubernetes tells all clients a shared number of seconds, from 1 to 32, which is
 // looked at when the first request of a second is refused: doubled if the last
 // that many seconds saw three or more refusals per second on average and it was
 // not doubled meanwhile; otherwise one less if they saw fewer than one per

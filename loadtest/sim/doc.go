@@ -1,8 +1,8 @@
 // Package sim plays herds of clients against a rule of admission in virtual
 // time: the real shield.Guard, or small models of what others do.
 //
-// A [Scenario] says who comes, when, with which retry policies, and what changes
-// meanwhile. Run plays it and returns a [Result].
+// A [Scenario] says which clients come, when, with which retry policies, and what
+// changes meanwhile. Run plays it and returns a [Result].
 //
 //	r, err := sim.Run(sim.Scenario{
 //		Name:       "5,000 at once",
@@ -14,10 +14,10 @@
 //	}, nil)
 //
 // There is one event loop and one event per client that waits: no goroutines, no
-// timers, no clock. The same Scenario gives the same Result, always. Who comes
-// when, with which policy, and how much work it is for a plant, depends on nothing
+// timers, no clock. The same Scenario gives the same Result, always. When each client
+// comes, its policy, and how much work its request is for a plant depend on nothing
 // but the seed and the Scenario, so that different rules face the same herd. Once as
-// many are open as will be, nothing is allocated for a request.
+// many requests are open as will be, a request allocates nothing.
 //
 // What this project makes promises about is in scenarios.go: [Herds], [Hammered] and
 // [Varying]. scenarios_test.go has the bounds that they are held to. To see them all:
@@ -29,17 +29,16 @@
 //
 // # The model
 //
-// A herd of Clients arrives, spread evenly at random over Within; strangers
-// arrive besides as a Poisson process, and have since Warmup before the herd.
-// Everybody has the same mix of policies, wants one request to be served, and
-// is a client of its own: nobody shares an address. A request may wait in the
-// server's queue. A refusal leaves the server after the Hold that its Decision asks
-// for. The network takes Delay each way.
+// A herd of Clients arrives, spread evenly at random over Within. Strangers arrive as
+// a Poisson process, from Warmup before the herd on. All clients have the same mix of
+// policies, and each wants one request to be served. No two share an address. A
+// request may wait in the server's queue. A refusal leaves the server after the Hold
+// that its Decision asks for. The network takes Delay each way.
 //
-// An admitted request occupies the backend for Service: by itself, or if there is a
-// Plant, as soon as a worker is free, and as well as the Plant is then. What a plant
-// refuses comes to the client as 503, with its Retry-After; as 502 what finds it
-// full, restarting, or is lost in its restart. The server is told what a real shell
+// An admitted request occupies the backend for Service: at once, or if there is a
+// Plant, as soon as a worker is free, and for as long as the Plant then takes. A
+// request that a plant refuses is answered 503, with its Retry-After; one that finds
+// it full, restarting, or is lost in its restart is answered 502. The server is told what a real shell
 // tells it: shield.Overloaded of these, shield.Aborted when a client hangs up, and
 // when the backend asks to be left alone.
 //
@@ -52,10 +51,10 @@
 // Of several Replicas each request goes to one at random. They share the backend,
 // and nothing else.
 //
-// # Non-promises
+// # Limitations
 //
-// Requests are decided in no time. Who hangs up tells the server at once, one Delay
-// later. The configured capacity that changes is the operator's; what a Plant can do
+// Requests are decided in no time. The server learns one Delay later
+// that a client has hung up. The configured capacity that changes is the operator's; what a Plant can do
 // is another thing. A restart of a server forgets all state at once, breaks the
 // connections of those in its queue, and lets go on what is at the backend. The
 // Optimum knows the workers of a Plant, and nothing of what goes wrong with them.

@@ -98,7 +98,7 @@ type limit struct{ rate, burst float64 }
 
 // follow changes the limit, from the next decision on: what has been earned
 // since the last one was earned under the old limit, as a limiter.Bucket has it.
-// What is owed stays owed; a restart fills the bucket.
+// Debt stays; a restart fills the bucket.
 func (l *level) follow(c limiter.Config, restart bool) {
 	l.next = limit{}
 	if c.Rate > 0 {

@@ -84,9 +84,8 @@ func (s *appointments) Arrive(now time.Duration, r Request) Answer {
 	}
 }
 
-// What is to be shown can be shown: the model keeps the bounds of the first rows
-// (the second with up to 1.09 times the optimum). A Guard that does not is to
-// blame, and not the harness.
+// The bounds can be kept: the model keeps those of the first rows (the second with up
+// to 1.09 times the optimum). If a Guard does not, it is not the harness's fault.
 func TestAppointmentsAreWorthIt(t *testing.T) {
 	for _, r := range []row{
 		herd("2,500, max 59s", 2500, longest, bounds{ratio: 1.10, perSuccess: 2.02, returns: 20, unbroken: true}),

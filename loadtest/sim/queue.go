@@ -1,6 +1,6 @@
 package sim
 
-// An event is what happens next to somebody: 16 bytes, as there may be a million.
+// An event is what happens next to a client or a request: 16 bytes, as there may be a million.
 type event struct {
 	at   int64  // nanoseconds since the epoch
 	who  uint32 // index of a client or of a visit, or one of the markers

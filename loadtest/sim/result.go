@@ -71,7 +71,7 @@ type Bin struct {
 	Served   int32 // requests answered in time
 	GaveUp   int32 // clients who went away without, those too who never come back
 	TimedOut int32 // requests whose clients went before there was an answer
-	Wasted   int32 // requests that the backend worked on to the end for nobody
+	Wasted   int32 // requests that the backend worked on to the end though their clients had gone
 	Retries  int32 // requests that came and were not their client's first
 
 	// At the bin's end: requests at the backend, in work and in its queue; requests

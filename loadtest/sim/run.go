@@ -15,7 +15,7 @@ import (
 
 // Markers in event.who, above every index of a client.
 const (
-	_        uint32 = math.MaxUint32 - iota // nobody
+	_        uint32 = math.MaxUint32 - iota // noVisit
 	stranger                                // the next one arrives
 	change                                  // the next Change is due
 	sweep                                   // the queue of a replica
@@ -102,7 +102,7 @@ type run struct {
 	reachable, gaveUp, broken int    // of the herd; see Result
 	held, mostHeld            int
 	drained                   int64 // when left became 0
-	cleared                   int64 // when nobody else waited any more, or the end
+	cleared                   int64 // when no other client waited any more, or the end
 }
 
 // share is what is known of a share of the Mix.
@@ -217,7 +217,7 @@ const maxWaiting = 1 << 22
 const lookEvery = 1024
 
 // play handles events until one of the Scenario's ends is reached, or, if it asks
-// for no Series, all of the herd who come back are served and nobody else waits.
+// for no Series, all of the herd who come back are served and no other client waits.
 func (r *run) play() error {
 	cleared := false
 	progress := int64(math.MaxInt64)
@@ -454,7 +454,7 @@ func (r *run) arrive(at int64, who uint32) {
 		r.wait(at, who, replica, a.Ticket)
 		return
 	}
-	r.decided(at, at, who, nobody, replica, a)
+	r.decided(at, at, who, noVisit, replica, a)
 }
 
 // decided is a request that a server has decided on, at once or after it has
@@ -465,7 +465,7 @@ func (r *run) decided(at, arrived int64, who, i uint32, replica int, a Answer) {
 		r.submit(at, arrived, who, i, replica, a.Ticket)
 		return
 	}
-	if i != nobody {
+	if i != noVisit {
 		r.quit(i)
 	}
 	if r.clients[who].punctual {
@@ -488,22 +488,22 @@ func (r *run) decided(at, arrived int64, who, i uint32, replica int, a Answer) {
 	r.fail(at, sent+int64(r.Delay), who, a.Status, a.Hint, true)
 }
 
-// fail is a client that knows at learnt that its attempt has failed. own: it was
+// fail is a client that knows at learned that its attempt has failed. own: it was
 // refused by the server, and what it is told is a promise.
-func (r *run) fail(at, learnt int64, who uint32, status int, hint pushback.Hint, own bool) {
+func (r *run) fail(at, learned int64, who uint32, status int, hint pushback.Hint, own bool) {
 	c := &r.clients[who]
 	of := &r.shares[c.share]
 	wait, again := r.Mix[c.share].Policy.Next(clients.Refused{
 		Attempt:  int(c.attempts),
 		Hint:     hint,
 		Gap:      time.Duration(c.gap),
-		Elapsed:  time.Duration(learnt-c.born) + r.Delay, // born at the server, a Delay after it was sent
+		Elapsed:  time.Duration(learned-c.born) + r.Delay, // born at the server, a Delay after it was sent
 		U:        r.behaviour.Float64(),
 		Status:   status,
 		Retries:  of.retries,
 		Requests: of.requests,
 	})
-	next := learnt + int64(wait+r.Delay)
+	next := learned + int64(wait+r.Delay)
 	if !again || r.Patience > 0 && next-c.born > int64(r.Patience) {
 		c.state = gone
 		r.binOf(at).GaveUp++

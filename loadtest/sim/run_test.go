@@ -141,8 +141,8 @@ func TestBrokenPromises(t *testing.T) {
 	}
 }
 
-// Who comes and when is the same whatever the server does: the strangers, the
-// herd's first requests, and everybody's policy.
+// The clients and their instants are the same whatever the server does: the strangers, the
+// herd's first requests, and all policies.
 func TestTheSameHerdForAll(t *testing.T) {
 	s := Scenario{
 		Seed: 5, Clients: 200, Within: time.Second, Background: 20, Warmup: 10 * time.Second, Until: 20 * time.Second,
@@ -211,7 +211,7 @@ func TestKeys(t *testing.T) {
 		t.Errorf("%d clients, want about 4,100", len(requests))
 	}
 	if out.Waiting != 3000 || out.Drained != 10*time.Second || out.Served != 0 || out.Ratio() < 1000 {
-		t.Errorf("nobody was served: %+v", out)
+		t.Errorf("no client was served: %+v", out)
 	}
 }
 
@@ -306,7 +306,7 @@ func TestGivingUp(t *testing.T) {
 	}
 	out, _ := play(t, s, func(time.Duration, Request) Answer { return Answer{Hint: hint(1)} })
 	if all, _ := play(t, s, func(time.Duration, Request) Answer { return Answer{Admit: true} }); all.Served != 1000 || all.Optimum != time.Duration(all.Reachable)*10*time.Millisecond {
-		t.Errorf("all served at once, of whom %d would have come back: %d, at best in %v", all.Reachable, all.Served, all.Optimum)
+		t.Errorf("all served at once, %d that would have come back: %d, at best in %v", all.Reachable, all.Served, all.Optimum)
 	}
 	n := out.Policies[0].Clients
 	if n < 400 || n > 600 || out.Reachable != n || out.GaveUp != n || out.Waiting != 0 || out.Requests != 1000+2*n || out.Drained != 2*time.Second {
@@ -512,7 +512,7 @@ func TestOptimum(t *testing.T) {
 	}
 	s.Changes = s.Changes[:1]
 	if got := s.optimum(501); got < 24*time.Hour {
-		t.Errorf("clients for whom there is no room: %v", got)
+		t.Errorf("more clients than there is room for: %v", got)
 	}
 }
 

@@ -38,7 +38,7 @@ type Scenario struct {
 	Services []Service
 
 	// Plant is the backend: workers and a queue. A request then takes what Service
-	// says by itself, all attempts of one client the same. nil means a backend that
+	// says when it is alone, all attempts of one client the same. nil means a backend that
 	// works on all requests at once.
 	Plant *plant.Config
 
@@ -64,13 +64,13 @@ type Scenario struct {
 
 	// Until ends the run if the herd is not served before. 0 means ten times
 	// what it takes at best. So do MaxRequests that have been decided on: a
-	// million clients who come back every second are more than anybody waits
+	// million clients who come back every second are more than any user waits
 	// for. 0 means no end.
 	Until       time.Duration
 	MaxRequests int
 
 	// Bin, if not 0, asks for a Series of so long Bins, at most maxBins. The run
-	// then goes on to Until, though nobody waits any more.
+	// then goes on to Until, though no client waits any more.
 	Bin time.Duration
 
 	// Ended, if set, is told how each request has ended for its client. Calls are not
@@ -155,7 +155,7 @@ const (
 	maxBins = 100_000
 
 	// maxReplicas bounds the memory of what each of them remembers. Ours: more
-	// than anybody puts before one backend that needs protection.
+	// than any operator puts before one backend that needs protection.
 	maxReplicas = 64
 )
 

@@ -31,7 +31,7 @@ func config(rate float64, max time.Duration) shield.Config {
 
 // Herd returns the scenario that all others are variations of: n clients within
 // 0.1 s, who honour whole seconds exactly. The backend does 100 per second, with a
-// burst of 10, and 50 per second come anyhow. max is the longest Retry-After; 0
+// burst of 10, and 50 strangers come per second. max is the longest Retry-After; 0
 // means the default of 30 s.
 func Herd(name string, n int, max time.Duration) Scenario {
 	return Scenario{

@@ -20,7 +20,7 @@ type bounds struct {
 	perSuccess float64 // requests of the herd per client served
 	returns    int     // peak per 100 ms
 	unbroken   bool    // no broken promises
-	nobodyGone bool    // nobody gives up
+	noneGone   bool    // no client gives up
 }
 
 // A scenario of the table, with its bounds.
@@ -31,7 +31,7 @@ type row struct {
 	large  bool  // one seed, and not in short runs
 }
 
-// herd returns Herd as a row. Whoever takes twice as long as they should have
+// herd returns Herd as a row. A run that takes twice as long as it should has
 // failed.
 func herd(name string, n int, max time.Duration, b bounds) row {
 	r := row{bounds: b, Scenario: Herd(name, n, max)}
@@ -56,7 +56,7 @@ var promised = map[string]bounds{
 	"capacity -25 % at 30 s":             {ratio: 1.15, cleared: clearBound},
 	"restart at 30 s":                    {ratio: 1.25, cleared: clearBound},
 	"reload at 30 s":                     {ratio: 1.08, cleared: clearBound},
-	"2,500 who try 4 times, max 59s":     {ratio: 1.10, cleared: clearBound, nobodyGone: true},
+	"2,500 who try 4 times, max 59s":     {ratio: 1.10, cleared: clearBound, noneGone: true},
 	"20,000, max 59s":                    {ratio: 1.08, cleared: clearBound},
 	"20,000, max 30s":                    {ratio: 1.08, cleared: clearBound},
 	"1,000,000, max 59s":                 {ratio: 1.08},
@@ -112,7 +112,7 @@ func TestScenarios(t *testing.T) {
 	if raceEnabled {
 		return
 	}
-	calm := play(herd("nobody hammers", 5000, 0, bounds{ratio: 1.08}))
+	calm := play(herd("no hammering", 5000, 0, bounds{ratio: 1.08}))
 	for _, s := range Hammered() {
 		s.Until = 2 * time.Duration(1.25*float64(s.optimum(s.Clients)))
 		hammered := play(row{Scenario: s, bounds: bounds{ratio: 1.25}})
@@ -128,8 +128,8 @@ func TestScenarios(t *testing.T) {
 			}
 		}
 	}
-	// Who asks for something else each time is not known for a hammerer, and is
-	// served sooner: by how much at the most, and at what cost to the others. The
+	// A hammering client that asks for something else each time is not recognised, and
+	// is served sooner: by how much at the most, and at what cost to the others. The
 	// bounds are a little beyond what was measured, 0.63 and 1.08 with 2 %, 0.57
 	// and 1.26 with 10 %. They are no promise that it does not pay.
 	for _, b := range []struct {
@@ -218,7 +218,7 @@ func (r row) check(t *testing.T, seeds []uint64) []outcome {
 			bad("took %.3f times the optimum of %v, want at most %.2f", got, out.Optimum, r.ratio)
 		}
 		if got := out.ClearedRatio(); r.cleared > 0 && got > r.cleared {
-			bad("somebody waited for %.3f times the optimum of %v, want at most %.2f", got, out.Optimum, r.cleared)
+			bad("a client waited for %.3f times the optimum of %v, want at most %.2f", got, out.Optimum, r.cleared)
 		}
 		if got := out.PerSuccess(); r.perSuccess > 0 && got > r.perSuccess {
 			bad("%.2f requests per success, want at most %.2f", got, r.perSuccess)
@@ -229,7 +229,7 @@ func (r row) check(t *testing.T, seeds []uint64) []outcome {
 		if r.unbroken && out.Broken > 0 {
 			bad("%d broken promises, want none", out.Broken)
 		}
-		if r.nobodyGone && out.GaveUp > 0 {
+		if r.noneGone && out.GaveUp > 0 {
 			bad("%d of %d gave up, want none", out.GaveUp, out.Reachable)
 		}
 	}

@@ -27,7 +27,7 @@ type Queuer interface {
 	Server
 
 	// Sweep ends the waits whose time is over, and those for which there is room. It
-	// is called every few milliseconds while anybody waits.
+	// is called every few milliseconds while any request waits.
 	Sweep(now time.Duration)
 
 	// Settled returns a ticket whose wait has ended, and its Answer, with the same

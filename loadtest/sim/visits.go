@@ -12,7 +12,7 @@ import (
 )
 
 // A visit is a request that is not over as soon as it is decided on: 24 bytes, as
-// there may be millions at a backend that nobody protects.
+// there may be millions at a backend without protection.
 type visit struct {
 	arrived int64
 	who     uint32
@@ -37,8 +37,8 @@ const (
 // maxVisits bounds the memory of a run without limits: 400 MB.
 const maxVisits = 1 << 24
 
-// nobody is no visit.
-const nobody uint32 = math.MaxUint32
+// noVisit is no visit.
+const noVisit uint32 = math.MaxUint32
 
 // enter makes a visit of a request that has come.
 func (r *run) enter(at int64, who uint32, replica int, ticket int32) uint32 {
@@ -93,19 +93,19 @@ func (r *run) happens(e event) {
 	}
 }
 
-// submit brings an admitted request to the backend. i is its visit, or nobody.
+// submit brings an admitted request to the backend. i is its visit, or noVisit.
 func (r *run) submit(at, arrived int64, who uint32, i uint32, replica int, ticket int32) {
 	if r.backend == nil {
 		takes := int64(r.serviceTime(who))
 		if takes <= 0 {
 			r.finish(time.Duration(at), replica, ticket, End{Outcome: shield.Served})
 			r.hear(at, arrived, who, answeredWell)
-			if i != nobody {
+			if i != noVisit {
 				r.quit(i)
 			}
 			return
 		}
-		if i == nobody {
+		if i == noVisit {
 			i = r.enter(arrived, who, replica, ticket)
 		}
 		r.visits[i].stage = works
@@ -113,7 +113,7 @@ func (r *run) submit(at, arrived int64, who uint32, i uint32, replica int, ticke
 		r.schedule(at+takes, i, done)
 		return
 	}
-	if i == nobody {
+	if i == noVisit {
 		i = r.enter(arrived, who, replica, ticket)
 	}
 	now := r.sinceHerd(at)
@@ -272,14 +272,14 @@ func (r *run) wait(at int64, who uint32, replica int, ticket int32) {
 	r.queued[replica]++
 	of := &r.tickets[replica]
 	for len(*of) <= int(ticket) {
-		*of = append(*of, nobody)
+		*of = append(*of, noVisit)
 	}
 	(*of)[ticket] = i
 	r.settle(at, replica) // it may have displaced another
 	r.sweepLater(at, replica)
 }
 
-// sweepEvery is how often a server's queue is swept while anybody waits in it, as
+// sweepEvery is how often a server's queue is swept while any request waits in it, as
 // the Guard's own timer does.
 const sweepEvery = 5 * time.Millisecond
 

@@ -41,7 +41,7 @@ func (clerk) Next(r clients.Refused) (time.Duration, bool) {
 	return 7 * time.Second, true
 }
 
-// ends is a Server that admits everybody and writes down how it ended.
+// ends is a Server that admits all requests and writes down how it ended.
 type ends struct {
 	ends map[End]int
 	tick int32
@@ -85,7 +85,7 @@ func TestPlant(t *testing.T) {
 		// Two are lost at 150 ms, and are back 5 s later.
 		{"restart", 3, func(s *Scenario) { s.Plant.Restart = [2]time.Duration{150 * ms, 150 * ms} },
 			5350 * ms, 5, 0, 2, 0, map[End]int{{}: 3, {Outcome: shield.Overloaded}: 2}},
-		// They find nobody there at 5,150 ms, and come at 10,150 ms.
+		// They find the backend down at 5,150 ms, and come at 10,150 ms.
 		{"long restart", 3, func(s *Scenario) { s.Plant.Restart = [2]time.Duration{150 * ms, 6 * time.Second} },
 			10350 * ms, 7, 0, 4, 0, map[End]int{{}: 3, {Outcome: shield.Overloaded}: 4}},
 		// At 5,150 ms half of the 2 times more are left; 200 ms later 0.96 of them.
@@ -202,12 +202,12 @@ func TestGuardQueue(t *testing.T) {
 		}
 	}
 
-	// Who waits expires.
+	// Waiting requests expire.
 	s.Config.Queue.Timeout = 40 * ms
 	if out, _ = Run(s, nil); out.Answered != 1 || out.Refused != 2 {
 		t.Errorf("with little time in the queue %d answered, %d refused; want 1, 2", out.Answered, out.Refused)
 	}
-	// Who waits hangs up: together with the one in work.
+	// Waiting clients hang up: together with the one in work.
 	s.Config.Queue.Timeout, s.Timeout = time.Second, 60*ms
 	if out, _ = Run(s, nil); out.Answered != 0 || out.Refused != 1 || out.TimedOut != 2 || out.Open != 0 || out.Wasted == 0 {
 		t.Errorf("with 60 ms of patience: %+v", out)
@@ -238,7 +238,7 @@ func TestClasses(t *testing.T) {
 		Mix: clients.Population{
 			{Weight: 1, Policy: clients.GiveUp{}}, {Weight: 9, Policy: clients.GiveUp{}},
 		},
-		Classes: []string{loadshed.Critical, "nobody knows this"},
+		Classes: []string{loadshed.Critical, "unknown"},
 		Service: Service{Mean: 50 * ms, Exponential: true}, Plant: &plant.Config{Workers: 2},
 		Config: shield.Config{Concurrency: 2, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Default}}, Queue: shield.Queue{Size: 4}},
 	}
@@ -427,8 +427,8 @@ func TestProgressAndStop(t *testing.T) {
 	}
 }
 
-// bounded is the Guard, and checks that it never lets in more than its limit. What
-// was in flight before a restart it does not know.
+// bounded is the Guard, and checks that it never lets in more than its limit. It
+// does not know requests in flight from before a restart.
 type bounded struct {
 	crowd
 	t      *testing.T
@@ -683,7 +683,7 @@ func TestCatalog(t *testing.T) {
 		}
 		conserved(t, e.Name, out)
 		if out.Served == 0 {
-			t.Errorf("%s: nobody is served", e.Name)
+			t.Errorf("%s: no client is served", e.Name)
 		}
 	}
 }

@@ -21,8 +21,8 @@
 // process.
 //
 // The live backend is live.Backend without contention, which shares no code with
-// plant.Plant. A handler in front of it plays the outage. What reaches the backend
-// is counted there, but by the simulator when it leaves shield.
+// plant.Plant. A handler in front of it plays the outage. Requests that reach the backend
+// are counted there, but by the simulator when it leaves shield.
 //
 // The simulated Guard's clock begins with the warm-up, the real one's with the
 // process. Therefore the simulated one learns of the background a second later:

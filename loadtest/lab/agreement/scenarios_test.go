@@ -105,7 +105,7 @@ func busiestOf(m measured) float64  { return m.busiest }
 // backend's time is what the simulated ones do not.
 func idleScenario() scenario {
 	return scenario{
-		name: "20 per second, nobody waits",
+		name: "20 per second, no queue",
 		config: `shield {
 		capacity 100/s burst 10
 	}`,

@@ -265,7 +265,7 @@ func limitOf(t *testing.T, admin string) int {
 	return status.Shields[0].Concurrency
 }
 
-// freeAddress returns a loopback address on which nobody listens.
+// freeAddress returns a loopback address on which nothing listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

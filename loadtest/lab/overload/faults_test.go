@@ -44,7 +44,7 @@ func goodput(from, to int) func(*Result, map[loadshed.Reason]uint64) float64 {
 }
 
 // A backend that is idle, and clients that hang up on their own: long polls after 25 s,
-// and searches that the next key makes useless. Nobody needs to be refused.
+// and searches that the next key makes useless. No request needs to be refused.
 func TestClientsThatHangUp(t *testing.T) {
 	polls := open(1000, exponential(20*ms), steps(0, 5.24), 600, 25*time.Second)
 	polls.routes(route{5, exponential(20 * ms), ""}, route{.24, sim.Service{Mean: time.Hour}, ""})
@@ -100,7 +100,7 @@ func (s sometimes) Finish(now time.Duration, ticket int32, e sim.End) {
 }
 
 // One of several upstreams is dead, and the others are at half of their capacity: to
-// let fewer in helps nobody.
+// let fewer in does not help.
 func TestDeadUpstream(t *testing.T) {
 	for _, share := range []float64{.125, .25, .5} {
 		refused := faults(t, 20, eight(steps(0, 80), 120, time.Second), Shield.Config, func(g *sim.Guarded) sim.Server {
@@ -196,7 +196,7 @@ func TestProbeAmongLongRequests(t *testing.T) {
 }
 
 // A backend that has stood still for a moment can do afterwards what it could before:
-// nobody is told to wait for what it could not do then.
+// no client is told to wait for what it could not do then.
 func TestStallIsForgotten(t *testing.T) {
 	s := eight(steps(0, 100), 120, 4*time.Second)
 	s.Plant.Slow = steps(0, 1, 30, 40, 30.4, 1, 60, 40, 60.4, 1)

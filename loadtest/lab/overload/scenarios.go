@@ -166,7 +166,7 @@ func Mixed(load float64) Scenario {
 }
 
 // Impatient: clients that wait for 450 ms and try up to ten times, and a backend
-// of 200 ms, which is ten times slower for 8 s. Nobody tells the backend that its
+// of 200 ms, which is ten times slower for 8 s. The backend is not told that its
 // clients have gone.
 func Impatient() Scenario {
 	s := open(8, sim.Service{Mean: 200 * ms}, steps(0, 30), 120, 450*ms)

@@ -146,8 +146,8 @@ func TestHeldOut(t *testing.T) {
 	}
 }
 
-// What can be had of the backends drawn: the fixed limit that turns out best for each
-// of them, which nobody can know before, is no more than 3.5 % better on average. And
+// The fixed limit that turns out best for each of the drawn backends, which cannot be
+// known before, is no more than 3.5 % better on average. And
 // where requests are refused at 0.6 times the capacity, as many are lost without any
 // limit: the backend's own queue is longer than its clients wait.
 func TestHindsight(t *testing.T) {

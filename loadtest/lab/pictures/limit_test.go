@@ -8,8 +8,8 @@ import (
 	"github.com/herdshield/shield/loadtest/lab/overload"
 )
 
-// What is kept of other limiters is of the scenarios as they are: a row that does not
-// depend on anybody's law is the same when it is played again.
+// The kept rows of other limiters are of the scenarios as they are: a row that depends
+// on no law is the same when it is played again.
 func TestLimitersAreUpToDate(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		t.Skip("plays everything")

@@ -5,8 +5,8 @@
 //	go -C loadtest/lab run ./pictures ../../docs
 //
 // The same code writes the same bytes. A test compares them with the folder, so
-// that they are never out of date. What was measured, and is never the same twice,
-// is put into a page by
+// that they are never out of date. Measurements, which are never the same twice, are
+// put into a page by
 //
 //	go -C loadtest/lab run ./pictures fill PAGE TABLE <text
 //

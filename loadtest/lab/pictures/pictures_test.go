@@ -128,7 +128,7 @@ func TestDraw(t *testing.T) {
 			t.Errorf("the crowd is drawn at %v, want 0 and %g", at, want)
 		}
 		if line[before-1].Y != least || line[before+1].Y != least {
-			t.Error("nobody is drawn as somebody")
+			t.Error("an empty bin is drawn")
 		}
 	}
 }

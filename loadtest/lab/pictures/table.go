@@ -114,7 +114,7 @@ func tables() (all []page.Table) {
 			crowds = append(crowds, row{Scenario: s})
 		}
 	}
-	hammered := []row{{Scenario: sim.Herd("nobody", 5000, 0)}}
+	hammered := []row{{Scenario: sim.Herd("none", 5000, 0)}}
 	for _, s := range slices.Concat(sim.Hammered(), sim.Varying()) {
 		hammered = append(hammered, row{Scenario: s})
 	}

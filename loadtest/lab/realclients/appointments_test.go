@@ -30,8 +30,8 @@ const (
 	patience = 20 * time.Second
 )
 
-// The limits that refuse. The longer wait is one that no client would choose by
-// itself; see clients.
+// The limits that refuse. The longer wait is one that no client would choose on
+// its own; see clients.
 var limits = []struct {
 	name   string
 	fields string        // of the shield handler, in JSON
@@ -88,7 +88,7 @@ func TestClientsKeepTheirAppointments(t *testing.T) {
 
 // keeps checks a client's two visits, of which the first was refused and the
 // second admitted, and returns how much after its slot the client came. On a
-// machine that is so slow that nobody was refused, it returns how slow.
+// machine that is so slow that no request was refused, it returns how slow.
 func keeps(t *testing.T, p *place, failed error, c client, refused int, code codes.Code, wait time.Duration) (lateness time.Duration) {
 	t.Helper()
 	visits, filled, err := p.visited()

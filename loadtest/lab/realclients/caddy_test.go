@@ -26,7 +26,7 @@ type place struct {
 	shield string // fields of the shield handler, in JSON
 
 	mu     sync.Mutex
-	filled time.Time // when somebody set out to use up the burst
+	filled time.Time // when another client set out to use up the burst
 	err    error     // of that
 	visits []visit
 }

@@ -41,13 +41,13 @@ var clients = []client{
 	{name: "ky", run: script("ky")},
 }
 
-// curl retries only if told how often; by itself it waits 1 s, then 2 s.
+// curl retries only if told how often; on its own it waits 1 s, then 2 s.
 func curl(ctx context.Context, t *testing.T, base string) error {
 	program := find(t, "curl", "install curl")
 	return prints(exec.CommandContext(ctx, program, "--disable", "--silent", "--show-error", "--fail", "--noproxy", "*", "--retry", "3", base+"/"), hello)
 }
 
-// retryable waits 1 s, then 2 s by itself.
+// retryable waits 1 s, then 2 s on its own.
 func retryable(ctx context.Context, _ *testing.T, base string) error {
 	c := retryablehttp.NewClient()
 	c.Logger = nil
@@ -67,7 +67,7 @@ func retryable(ctx context.Context, _ *testing.T, base string) error {
 	return nil
 }
 
-// clientGo gives up by itself: it retries only as Retry-After says.
+// clientGo gives up on its own: it retries only as Retry-After says.
 func clientGo(ctx context.Context, _ *testing.T, base string) error {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -92,7 +92,7 @@ func clientGo(ctx context.Context, _ *testing.T, base string) error {
 }
 
 // grpcGo comes back when the pushback says so (gRPC proposal A6), and after 10 ms
-// by itself.
+// on its own.
 func grpcGo(ctx context.Context, _ *testing.T, base string) error {
 	const retries = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 		"maxAttempts": 3, "initialBackoff": "0.01s", "maxBackoff": "0.01s", "backoffMultiplier": 1,
@@ -136,7 +136,7 @@ func serveGRPC(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// script returns the client of a package from npm. By itself got waits 1 s and
+// script returns the client of a package from npm. On its own got waits 1 s and
 // up to 100 ms, ky 0.3 s.
 func script(name string) func(context.Context, *testing.T, string) error {
 	return func(ctx context.Context, t *testing.T, base string) error {

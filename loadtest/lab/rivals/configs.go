@@ -115,7 +115,7 @@ const (
 )
 
 // nginxSpread tells each a random number of seconds: as many as this herd, which
-// nobody knows in advance, takes to be served.
+// no operator knows in advance, takes to be served.
 const nginxSpread = `split_clients $request_id $seconds {
 {{- range $i := .Seconds}}
 		{{if lt $i $.Spread}}{{$.Percent}}%{{else}}*{{end}} {{$i}};

@@ -90,7 +90,7 @@ func run(ctx context.Context, out, progress io.Writer, args []string) error {
 const apart = 1500 * time.Millisecond
 
 // runAll runs the rivals, so many at a time, and returns the results of those that
-// have ended by themselves, in their order.
+// have ended on their own, in their order.
 func runAll(ctx context.Context, progress io.Writer, s scenario, chosen []rival, together int) ([]result, error) {
 	type ended struct {
 		result
@@ -141,7 +141,7 @@ func runAll(ctx context.Context, progress io.Writer, s scenario, chosen []rival,
 // describe writes what was measured, and with what.
 func describe(w io.Writer, s scenario, results []result, before string) {
 	b := s.backend()
-	fmt.Fprintf(w, "%d clients come within %v; limits are %d/s; %d/s come anyhow (Poisson, seed %d).\n",
+	fmt.Fprintf(w, "%d clients come within %v; limits are %d/s; a background of %d/s (Poisson, seed %d).\n",
 		s.Clients, s.Window, s.Capacity, s.Background, s.Seed)
 	fmt.Fprintf(w, "Clients try %d times at most, wait %v for an answer, obey Retry-After, and without one try again after %v.\n",
 		s.Attempts, s.Timeout, s.RetryDelay)

@@ -18,8 +18,9 @@ import (
 // caddy-ratelimit.
 const caddyVar = "RIVALS_BECOME_CADDY"
 
-// nobody is Debian's user of that name. nginx and HAProxy run as it if we are root.
-const nobody = 65534
+// unprivileged is the id of Debian's user with the fewest rights. nginx and HAProxy run
+// as it if we are root.
+const unprivileged = 65534
 
 // A program is one that serves until it is stopped.
 type program struct {
@@ -50,10 +51,10 @@ func startProgram(ctx context.Context, r rival, c configData) (*program, error) 
 	if r.program == "caddy" {
 		cmd.Env = append(os.Environ(), caddyVar+"=1", "HOME="+c.Folder, "XDG_CONFIG_HOME="+c.Folder, "XDG_DATA_HOME="+c.Folder)
 	} else if os.Geteuid() == 0 {
-		if err := errors.Join(os.Chown(c.Folder, nobody, nobody), os.Chown(log.Name(), nobody, nobody)); err != nil {
+		if err := errors.Join(os.Chown(c.Folder, unprivileged, unprivileged), os.Chown(log.Name(), unprivileged, unprivileged)); err != nil {
 			return nil, err
 		}
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: unprivileged, Gid: unprivileged}
 	}
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -61,7 +62,7 @@ func startProgram(ctx context.Context, r rival, c configData) (*program, error) 
 	p := &program{cmd, make(chan struct{})}
 	go func() {
 		defer close(p.ended)
-		cmd.Wait() // it fails if we end it, and who waits for an address sees nobody there
+		cmd.Wait() // it fails if we end it, and reach sees that nothing listens
 	}()
 	if err := p.reach(ctx, c.Address); err != nil {
 		p.stop()
@@ -133,7 +134,7 @@ func commandLine(program, path string) (name string, args []string, err error) {
 	return "", nil, fmt.Errorf("no program is called %q", program)
 }
 
-// find returns the path of one of Debian's servers, which are not in everybody's PATH.
+// find returns the path of one of Debian's servers, which are not in every PATH.
 func find(name string) (string, error) {
 	for _, path := range []string{name, "/usr/sbin/" + name} {
 		if found, err := exec.LookPath(path); err == nil {

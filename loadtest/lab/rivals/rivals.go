@@ -14,7 +14,7 @@ import (
 // process, or a program with a config.
 type rival struct {
 	name  string // in the table
-	tells string // what its refusals say in Retry-After; "": it refuses nobody
+	tells string // what its refusals say in Retry-After; "": it refuses no request
 
 	middleware func(scenario, http.Handler) http.Handler
 	program    string            // "caddy", "nginx" or "haproxy"
@@ -98,7 +98,7 @@ var rivals = []rival{
 	},
 }
 
-// fixedRetryAfter has shield's bucket and tells everybody the same: what is left of
+// fixedRetryAfter has shield's bucket and tells all clients the same: what is left of
 // shield without its appointments.
 func fixedRetryAfter(s scenario, next http.Handler) http.Handler {
 	bucket := rate.NewLimiter(rate.Limit(s.Capacity), s.Burst)

@@ -68,7 +68,7 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		{of(shieldName, 1000, 110, 1000), ""},
 		{of(shieldName, 999, 110, 1000), "shield: 999 of 1000 served, 1 gave up; want all, 0"},
 		{of(shieldName, 1000, 122, 1000), "122 reached the backend in its busiest second; want at most 121, as configured"},
-		{of(shieldName, 1000, 110, 0), "it has refused nobody"},
+		{of(shieldName, 1000, 110, 0), "it has refused no request"},
 		{of("caddy-ratelimit", 300, 100, 3000), ""},
 		{of("caddy-ratelimit", 300, 201, 3000), "want at most 200"},
 		{of("caddy-ratelimit", 0, 0, 4000), "it does not work"},

@@ -20,7 +20,7 @@ type scenario struct {
 	Window     time.Duration // within which they come
 	Capacity   int           // what the limiters are set to, requests per second
 	Burst      int           // what shield, and who is set like it, lets through at once
-	Background int           // requests per second that come anyhow: a Poisson process
+	Background int           // requests per second of the background: a Poisson process
 	Seed       uint64        // of the moments at which the background comes: not 0
 
 	Attempts   int           // of each client, at most
@@ -51,9 +51,9 @@ var quick = scenario{
 const Workers = 4
 
 // backend is that of shield's own test of its herd. It can serve twice what the
-// limiters are set to while nobody waits in it, and two thirds of that when it is
+// limiters are set to while no request waits in it, and two thirds of that when it is
 // crowded: a limiter that lets a second's worth through at once does not lose by it.
-// Its queue has room for everybody.
+// Its queue has room for all.
 func (s scenario) backend() live.BackendConfig {
 	return live.BackendConfig{
 		Workers: Workers, Service: Workers * time.Second / time.Duration(2*s.Capacity),
@@ -189,7 +189,7 @@ func serve(ctx context.Context, h http.Handler) (address string, stop func(), er
 	return l.Addr().String(), func() { server.Close() }, nil
 }
 
-// freeAddress returns one that nobody has listened at a moment ago.
+// freeAddress returns one at which nothing listened a moment ago.
 func freeAddress(ctx context.Context) (string, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

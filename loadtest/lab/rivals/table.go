@@ -69,7 +69,7 @@ func (r result) check() error {
 		wrong("%d of %d served, %d gave up; want all, 0", r.herd.Served, r.herd.Clients, r.herd.GaveUp)
 	}
 	if r.herd.Served == 0 {
-		wrong("nobody served: it does not work")
+		wrong("no client served: it does not work")
 	}
 	busiest := r.backend.Busiest
 	if r.rival.most == nil {
@@ -80,7 +80,7 @@ func (r result) check() error {
 		wrong("%d reached the backend in its busiest second; want at most %d, as configured", busiest, most)
 	}
 	if r.rival.tells != "" && r.herd.Answers[http.StatusTooManyRequests]+r.herd.Answers[http.StatusServiceUnavailable] == 0 {
-		wrong("it has refused nobody")
+		wrong("it has refused no request")
 	}
 	return errors.Join(errs...)
 }

@@ -17,7 +17,7 @@ type Contention struct {
 
 // Contend plays AWS's simulation, and returns the mean of the runs: clients who
 // all begin at time 0 read the version of one row and then write it, which fails if
-// the version has changed meanwhile. Who fails reads again after what the policy
+// the version has changed meanwhile. A client that fails reads again after what the policy
 // says. Each way through the network takes |N(10 ms, 2 ms)|, and one more is added
 // to each wait.
 //

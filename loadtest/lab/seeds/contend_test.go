@@ -31,7 +31,7 @@ func TestContend(t *testing.T) {
 	}
 }
 
-// Nobody contends with one client: there and back for its read, and there and back
+// Nothing contends with one client: there and back for its read, and there and back
 // for its write.
 func TestContendAlone(t *testing.T) {
 	c := Contend(clients.Fixed{}, 1, 1000, 1)

@@ -40,7 +40,7 @@ const (
 
 // Climb plays crowds of about n clients, and returns what such crowds take on average.
 // The policy, which may depend on their number, is one of windows that follow each
-// other, the same for all, of whom each retries once in each: ModifiedBinary or
+// other, the same for all clients, each of which retries once in each: ModifiedBinary or
 // Windows.
 //
 // Of each of eight sizes within a factor of two there are so many runs: windows that
@@ -82,7 +82,7 @@ func climb(p clients.Policy, channel Channel, n int, draw *rand.Rand) (slots, re
 		for _, at := range waiting {
 			slot := int(at / Slot)
 			if came[slot] == 1 || channel == OneOf && came[slot] > 1 {
-				came[slot] = -1 // whoever else comes in it is not served
+				came[slot] = -1 // any other client in it is not served
 				slots = max(slots, slot+1)
 				continue
 			}
@@ -115,8 +115,8 @@ func (p Windows) Next(r clients.Refused) (time.Duration, bool) {
 
 func (p Windows) String() string { return fmt.Sprintf("windows of %d slots", p.Size) }
 
-// Punctual clients come back when they are told, to the millisecond. Who is told
-// nothing does not.
+// Punctual clients come back when they are told, to the millisecond. Clients that are
+// told nothing do not.
 type Punctual struct{}
 
 // Next implements clients.Policy.

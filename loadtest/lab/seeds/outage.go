@@ -188,7 +188,7 @@ func (o *Outage) Bursts(silence time.Duration) (bursts []Burst) {
 
 // Most returns the most retries per client in one of the windows of that length that
 // follow each other, when it begins, in seconds, and in what share of the windows
-// nobody comes.
+// no client comes.
 func (o *Outage) Most(window time.Duration) (most, at, silent float64) {
 	size := int(window / o.Bin)
 	windows := len(o.Counts) / size

@@ -135,7 +135,7 @@ func TestGoogleHTTPJavaRises(t *testing.T) {
 	}
 	got := Down("google-http-java-client", Crowd).Waves()
 	if len(got) > 0 && math.IsInf(got[0].Rise(), 1) {
-		got = got[1:] // nobody comes before 0.25 s
+		got = got[1:] // no client comes before 0.25 s
 	}
 	exactly := want[0]
 	// Whole milliseconds: one in 501 first retries comes at 0.750 s, in what would
@@ -226,7 +226,7 @@ func TestGoogleAnalyticsGivesUp(t *testing.T) {
 	}
 	for i, b := range bursts {
 		from, to := math.Exp2(float64(i+1))-1, math.Exp2(float64(i+1))+float64(i)
-		// Of a sum of five nobody is at the very ends.
+		// Of a sum of five no client is at the very ends.
 		if slack := 0.02 + 0.06*float64(i); b.From < from || b.From > from+slack || b.To > to+0.011 || b.To < to-slack {
 			t.Errorf("burst %d is from %.2f to %.2f s, want %.2f to %.2f", i, b.From, b.To, from, to)
 		}
@@ -258,7 +258,7 @@ func TestGoArraySettles(t *testing.T) {
 	const n, until = 30_000, 10 * time.Minute
 	o := Play(Policy("go-array"), n, 1, time.Second, until)
 	if o.GaveUp > 0 || o.Last < until-time.Second {
-		t.Errorf("%d give up, and the last comes at %v; want nobody to, in %v", o.GaveUp, o.Last, until)
+		t.Errorf("%d give up, and the last comes at %v; want none, in %v", o.GaveUp, o.Last, until)
 	}
 	for s := 60; s < 600; s += 10 {
 		rate := 0
@@ -313,7 +313,7 @@ func TestSREBudget(t *testing.T) {
 	}
 }
 
-// down refuses everybody, and says nothing.
+// down refuses all, and says nothing.
 type down struct{}
 
 func (down) Arrive(time.Duration, sim.Request) sim.Answer { return sim.Answer{} }

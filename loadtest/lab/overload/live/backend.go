@@ -39,7 +39,7 @@ echo "served\n";
 
 // phpConfig has the pool that is usual where memory is short: workers that are all
 // there from the start. The backlog is what PHP-FPM's own queue is. The user is for
-// those who run this as root, without whom PHP-FPM does not start.
+// root, as which PHP-FPM does not start workers.
 const phpConfig = `[global]
 error_log = %[1]s/error.log
 daemonize = no

@@ -44,7 +44,7 @@ func (f *figures) claims() table {
 	}
 	o := f.outages["aws-exponential"]
 	add("plain exponential: all come at once, at", "1, 3, 7, 15, 31 s", "%s", f.plain())
-	add(fmt.Sprintf("of %s bins of 10 ms, in so many anybody comes", thousands(float64(len(o.Counts)))), "5", "%d", len(o.Bursts(0)))
+	add(fmt.Sprintf("of %s bins of 10 ms, so many are not empty", thousands(float64(len(o.Counts)))), "5", "%d", len(o.Bursts(0)))
 
 	o = f.outages["google-analytics"]
 	bursts := o.Bursts(300 * time.Millisecond)
@@ -146,7 +146,7 @@ func or(s, none string) string {
 
 // policies are all of them.
 func (f *figures) policies() table {
-	t := table{name: "policies", rows: [][]string{{"policy", "retries in a minute", "most in 100 ms", "at", "100 ms with nobody", "ended within the minute, after"}}}
+	t := table{name: "policies", rows: [][]string{{"policy", "retries in a minute", "most in 100 ms", "at", "100 ms without any", "ended within the minute, after"}}}
 	for _, r := range ridges {
 		o := f.outages[r]
 		most, at, silent := o.Most(100 * time.Millisecond)
