@@ -60,7 +60,7 @@ func TestWaitsOfARun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := NewLoad(LoadConfig{Target: target, Proto: H1, Rate: 50, Even: true, Duration: 200 * time.Millisecond, Mix: clients.All(clients.GiveUp{}), Timeout: time.Minute})
+	l, err := NewLoad(LoadConfig{Target: target, Proto: H1, Herd: 10, Mix: clients.All(clients.GiveUp{}), Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
