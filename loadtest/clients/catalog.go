@@ -61,11 +61,11 @@ var synthetic = []Entry{
 	{Name: "ignore", Policy: Ignore{}, About: "U · min(60 s, 2^(n-1) s), for ever", Source: "ours; the formula is aws-full-jitter's"},
 	{
 		Name: "fixed", Policy: Fixed{Gap: 5 * time.Second}, About: "GAP, for ever", Source: "ours",
-		Param: "the gap, 5s", with: withGap(func(d time.Duration) Policy { return Fixed{Gap: d} }),
+		Param: "the gap, 5s", with: withDuration(0, maxGap, func(d time.Duration) Policy { return Fixed{Gap: d} }),
 	},
 	{
 		Name: "hammer", Policy: Hammer{Gap: time.Second}, About: "GAP · U[0.9, 1.1), for ever", Source: "ours",
-		Param: "the gap, 1s", with: withGap(func(d time.Duration) Policy { return Hammer{Gap: d} }),
+		Param: "the gap, 1s", with: withDuration(0, maxGap, func(d time.Duration) Policy { return Hammer{Gap: d} }),
 	},
 	{Name: "give-up", Policy: GiveUp{}, About: "does not come back", Source: "ours"},
 }
@@ -108,19 +108,19 @@ var textbook = []Entry{
 		Name: "binary-exponential", Policy: Binary{Slot: time.Second},
 		About:  "U · 2^min(n,10) slots of 1 s, 16 attempts",
 		Source: revisited + ", second graph; truncated as IEEE 802.3 does",
-		Param:  "the slot, 1s", with: withSlot(func(d time.Duration) Policy { return Binary{Slot: d} }),
+		Param:  "the slot, 1s", with: withDuration(leastSlot, maxSlot, func(d time.Duration) Policy { return Binary{Slot: d} }),
 	},
 	{
 		Name: "ethernet", Policy: Binary{Slot: time.Second, Whole: true},
 		About:  "⌊U · 2^min(n,10)⌋ slots of 1 s, 16 attempts",
 		Source: "Metcalfe and Boggs (1976); IEEE 802.3, 4.2.3.2.5, whose slot is 51.2 µs at 10 Mb/s",
-		Param:  "the slot, 1s", with: withSlot(func(d time.Duration) Policy { return Binary{Slot: d, Whole: true} }),
+		Param:  "the slot, 1s", with: withDuration(leastSlot, maxSlot, func(d time.Duration) Policy { return Binary{Slot: d, Whole: true} }),
 	},
 	{
 		Name: "modified-binary-exponential", Policy: ModifiedBinary{Slot: time.Second},
 		About:  "retry n uniform in [2^n-2, 2^(n+1)-2) slots of 1 s from the first request, for ever",
 		Source: revisited + "; Bender et al., \"Adversarial Contention Resolution for Simple Channels\" (2005)",
-		Param:  "the slot, 1s", with: withSlot(func(d time.Duration) Policy { return ModifiedBinary{Slot: d} }),
+		Param:  "the slot, 1s", with: withDuration(leastSlot, maxSlot, func(d time.Duration) Policy { return ModifiedBinary{Slot: d} }),
 	},
 	{
 		Name: "server-timing", Policy: ServerTiming{},
@@ -128,7 +128,7 @@ var textbook = []Entry{
 		Source: "J. J. Geewax, \"API Design Patterns\" (2021), 29.2.2 and listing 29.1",
 	},
 	{
-		Name: "google-sre", Policy: Budgeted{Attempts: 3, Ratio: 0.1, Policy: FullJitter(time.Second, time.Minute)},
+		Name: "google-sre", Policy: MaxAttempts{3, Budgeted{Ratio: 0.1, Policy: FullJitter(time.Second, time.Minute)}},
 		About:  "U · 2^(n-1) s, 3 attempts, while under 10 % of the process' requests are retries",
 		Source: "Beyer et al., \"Site Reliability Engineering\" (2016), chapters 21 and 22; base and cap are ours",
 	},

@@ -99,15 +99,7 @@ func parseShare(part string) (Share, error) {
 	return share, nil
 }
 
-// withGap, withSlot, withShare and withCount read parameters.
-func withGap(make func(time.Duration) Policy) func(string) (Policy, error) {
-	return withDuration(0, maxGap, make)
-}
-
-func withSlot(make func(time.Duration) Policy) func(string) (Policy, error) {
-	return withDuration(leastSlot, maxSlot, make)
-}
-
+// withDuration, withShare and withCount read parameters.
 func withDuration(least, most time.Duration, make func(time.Duration) Policy) func(string) (Policy, error) {
 	return func(param string) (Policy, error) {
 		d, err := time.ParseDuration(param)

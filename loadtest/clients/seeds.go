@@ -119,21 +119,19 @@ func (ServerTiming) Next(r Refused) (time.Duration, bool) {
 	return nanoseconds(power(time.Second, 0, 2, r.Attempt)), true
 }
 
-// Budgeted is Policy until Attempts requests have failed, and only while fewer
-// than Ratio of its process' requests are retries: the per-request and the
-// per-client retry budget of Beyer et al., "Site Reliability Engineering"
-// (2016), "Handling Overload", with 3 attempts and 10 %. The book wants retries
-// to be randomised and exponential ("Addressing Cascading Failures"), and
+// Budgeted is Policy while fewer than Ratio of its process' requests are retries: the
+// per-client retry budget of Beyer et al., "Site Reliability Engineering" (2016),
+// "Handling Overload", with 10 %. Its per-request budget, 3 attempts, is a MaxAttempts.
+// The book wants retries to be randomised and exponential ("Addressing Cascading Failures"), and
 // gives no numbers for that.
 type Budgeted struct {
-	Attempts int
-	Ratio    float64
+	Ratio float64
 	Policy
 }
 
 // Next implements Policy.
 func (p Budgeted) Next(r Refused) (time.Duration, bool) {
-	if r.Attempt >= p.Attempts || r.Requests > 0 && float64(r.Retries) >= p.Ratio*float64(r.Requests) {
+	if r.Requests > 0 && float64(r.Retries) >= p.Ratio*float64(r.Requests) {
 		return 0, false
 	}
 	return p.Policy.Next(r)

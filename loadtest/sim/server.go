@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/herdshield/shield"
@@ -230,20 +231,14 @@ func (g *Guarded) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
 // leave takes the i-th out of those who wait.
 func (g *Guarded) leave(i int) waiter {
 	w := g.waiting[i]
-	last := len(g.waiting) - 1
-	copy(g.waiting[i:], g.waiting[i+1:])
-	g.waiting[last] = waiter{}
-	g.waiting = g.waiting[:last]
+	g.waiting = slices.Delete(g.waiting, i, i+1)
 	return w
 }
 
 func (g *Guarded) Abandon(now time.Duration, ticket int32) {
-	for i := range g.waiting {
-		if g.waiting[i].ticket == ticket {
-			g.leave(i).by.Abandon(now, &g.open[ticket])
-			g.forget(ticket)
-			return
-		}
+	if i := slices.IndexFunc(g.waiting, func(w waiter) bool { return w.ticket == ticket }); i >= 0 {
+		g.leave(i).by.Abandon(now, &g.open[ticket])
+		g.forget(ticket)
 	}
 }
 
