@@ -457,8 +457,7 @@ caddy_shield_promises_total{shield="s"} %d
 	}
 }
 
-// In observe mode nobody is refused: not those either who were told a time before
-// it began.
+// In observe mode no client is refused, even one that was told a time before it began.
 func TestObserveAfterEnforcing(t *testing.T) {
 	config := func(mode string) setup {
 		return setup{handlers: behind(map[string]string{"s": `"mode": "` + mode + `", "capacity": {"rate": 1, "burst": 1}, "pushback": {"dither": false}`})}

@@ -33,11 +33,10 @@ func roomFor(n int) string {
 	return fmt.Sprintf(`{"handler": "shield", "name": "s", "concurrency": {"limit": %d}},`, n)
 }
 
-// A flood of new keys costs memory up to a bound that the config sets, and
-// forgives nobody who is over the limit. In the first flood each key could send
-// more; in the second each is over its limit with its first request, so that none
-// may be forgotten.
-func TestFloodOfKeysIsBoundedAndForgivesNobody(t *testing.T) {
+// A flood of new keys costs memory up to a bound that the config sets, and forgives no
+// client that is over the limit. In the first flood each key could send more; in the
+// second each is over its limit with its first request, so that none may be forgotten.
+func TestFloodOfKeysIsBoundedAndForgivesNoClient(t *testing.T) {
 	const maxKeys = 10_000
 	keys := 200_000
 	if raceEnabled {
@@ -76,7 +75,7 @@ func TestFloodOfKeysIsBoundedAndForgivesNobody(t *testing.T) {
 					t.Fatal("refused within the burst")
 				}
 			}
-			send("greedy") // whoever is refused first pays for the memory of all who are
+			send("greedy") // the first refusal allocates the memory for all refused keys
 			before := heap()
 			rng := rand.New(rand.NewPCG(4, 5))
 			for i := range keys {
@@ -332,7 +331,7 @@ func TestWebSocketNeedsAPlaceToOpen(t *testing.T) {
 }
 
 // A stream of events that the client asked for gives its place back when it
-// begins; one that nobody announced holds it until it ends, as all else does.
+// begins. Without that announcement it holds its place until it ends, as any request does.
 func TestEventStreams(t *testing.T) {
 	for _, c := range []struct {
 		accept, comes string
@@ -424,7 +423,7 @@ func (r *rig) h2c() (connections *atomic.Int64) {
 const h2cServer = `"protocols": ["h1", "h2c"],`
 
 // A gRPC call may be a stream that goes on for long. It is work for the backend,
-// and holds its place until it ends. Who finds no room hears it in gRPC.
+// and holds its place until it ends. A refusal is answered in gRPC.
 func TestGRPCStreamHoldsItsPlace(t *testing.T) {
 	backend := h2cBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/grpc")
@@ -654,7 +653,7 @@ func quotaUsed(pushback string) string {
 
 // Section d.2: Caddy wraps the body, so that net/http waited for a minute for the
 // body of a request that was refused without reading it; and the client waited
-// for "100 Continue". A refusal is prompt whatever becomes of the body, whoever
+// for "100 Continue". A refusal is prompt whatever becomes of the body, whichever handler
 // writes it.
 func TestRefusalDoesNotWaitForTheBody(t *testing.T) {
 	const post = "POST / HTTP/1.1\nHost: x\nX-Key: greedy\n"
@@ -837,7 +836,7 @@ func TestErrorRoutesWriteRefusals(t *testing.T) {
 				if a.StatusCode != status {
 					t.Errorf("%s: %d, want %d", key, a.StatusCode, status)
 				}
-				// In an hour there is a token. Nobody is told that much: who is over his
+				// In an hour there is a token. No client is told that much: a client over its
 				// quota is told the most, and others a time in the last quarter of it.
 				most := 30
 				if strings.Contains(c.pushback, "7s") {
@@ -935,7 +934,7 @@ func TestHTTP2ConnectionSurvivesRefusals(t *testing.T) {
 func TestHTTP3ConnectionSurvivesRefusals(t *testing.T) {
 	cert := newCertificate(t)
 	r := start(t, setup{apps: cert.apps, server: cert.server + `"protocols": ["h1", "h2", "h3"],`, handlers: `
-		{"handler": "shield", "name": "s", "zones": [{"name": "z", "key": "everybody", "rate": 1, "per": "1h", "burst": 1}]},` + respondOK})
+		{"handler": "shield", "name": "s", "zones": [{"name": "z", "key": "all", "rate": 1, "per": "1h", "burst": 1}]},` + respondOK})
 	client := r.http3(cert)
 	conn, err := client.transport.Dial(t.Context(), "", http3.ConfigureTLSConfig(client.tls), client.quic)
 	if err != nil {

@@ -84,7 +84,7 @@ const globalOptions = `
 	}
 `
 
-// bound is a site on a port that nobody uses: requests come another way.
+// bound is a site on an unused port: requests come another way.
 const bound = "http://:0 {\n\tbind 127.0.0.1\n"
 
 func TestPlaceholders(t *testing.T) {
@@ -228,7 +228,7 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// What is in flight, and what would have been refused, is shown while it is.
+// Requests in flight, and requests that would have been refused, are shown meanwhile.
 func TestStatusAndMetricsWhileBusy(t *testing.T) {
 	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	shield {
@@ -626,8 +626,8 @@ caddy_shield_zone_shared_requests_total{zone="per_key"} 0
 	}
 }
 
-// A client for whom it would take too long is told not to come back, in every way
-// in which refusals are told and counted.
+// A client whose wait would be too long is told not to come back, in every way in which
+// refusals are told and counted.
 func TestToldNever(t *testing.T) {
 	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	shield {
@@ -666,7 +666,7 @@ caddy_shield_retry_after_seconds_count{shield="srv0"} 0
 	var status Status
 	s.app.fill(&status)
 	if got := status.Shields[0]; got.ToldNever != 1 || len(got.Clients) != 0 {
-		t.Errorf("%+v; want one told never, and nobody remembered", got)
+		t.Errorf("%+v; want one told never, and no client remembered", got)
 	}
 }
 

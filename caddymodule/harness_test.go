@@ -370,7 +370,7 @@ func wantRefs(t testing.TB, want map[any]int) {
 	t.Helper()
 	pool.Range(func(key, _ any) bool {
 		if _, ok := want[key]; !ok {
-			t.Errorf("%T %q is in the pool, but nobody uses it", key, key)
+			t.Errorf("%T %q is in the pool, but is not used", key, key)
 		}
 		return true
 	})

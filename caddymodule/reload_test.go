@@ -65,10 +65,10 @@ type badSetup struct {
 }
 
 // Bug 1, R2: a config that failed took away the state of the one that ran, and
-// the next good one forgave everybody. Whatever the order of good and bad
-// configs, each handler that runs has one reference to each of its states, and
-// nobody else has any.
-func TestFailedReloadForgivesNobody(t *testing.T) {
+// the next good one forgave all clients. Whatever the order of good and bad configs,
+// each handler that runs has one reference to each of its states, and nothing else has
+// any.
+func TestFailedReloadForgivesNoClient(t *testing.T) {
 	one, zone, name := setup{handlers: zoned(1, 1) + "," + respondOK}, zoneKey("z"), backendKey("s")
 	two := setup{handlers: zoned(1, 1) + "," + zoned(1, 1) + "," + respondOK}
 	r := start(t, setup{handlers: zoned(1, 1) + "," + respondOK})
@@ -179,9 +179,8 @@ func TestNewLimitHoldsAtOnce(t *testing.T) {
 	}
 }
 
-// Bug 4: a limit of zero was a panic on the first request. What is out of range,
-// misspelt or contradictory is an error of the config, and the error says what
-// is wrong.
+// Bug 4: a limit of zero was a panic on the first request. Values out of range, misspelt
+// words and contradictions are errors of the config, and the error says what is wrong.
 func TestBadConfigIsAnError(t *testing.T) {
 	zone := func(fields string) string {
 		return `{"handler": "shield", "name": "s", "zones": [{"name": "z", "rate": 10` + fields + `}]}`
@@ -362,7 +361,7 @@ func TestSameDefinitionCountsTogether(t *testing.T) {
 	const shielded = `{"handler": "shield", "name": "s", "pushback": {"dither": false}, "capacity": {"rate": 1, "per": "1h", "burst": 4}, "zones": [
 		{"name": "z", "key": "{http.request.header.X-Key}", "rate": 1, "per": "1h", "burst": 3}
 	]}`
-	// What is written out and what is left to the default is the same.
+	// A default that is written out is the same as one that is not.
 	explicit := strings.NewReplacer(`"name": "s",`, `"name": "s", "mode": "enforce", "retries": {"enforce": true, "key": "{http.vars.client_ip}"}, "herd": {"detect": true},`, `"name": "z",`, `"name": "z", "max_keys": 200000,`).Replace(shielded)
 	twice := `{"handler": "subroute", "routes": [
 		{"match": [{"path": ["/a"]}], "handle": [` + shielded + `]},
@@ -403,8 +402,8 @@ func TestClassesOfOneNameMayMatchDifferently(t *testing.T) {
 }
 
 // Bug 5: a data race in every refusal. Run with -race, this hammers everything
-// that a request writes while everything that reads it does so. Whoever arrives
-// is admitted or refused.
+// that a request writes while everything that reads it does so. Each request is
+// admitted or refused.
 func TestHammerWhileBeingWatched(t *testing.T) {
 	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "retries": {"max_clients": 1024}, "concurrency": {"limit": 20}, "capacity": {"rate": 1e6, "burst": 3000}, "zones": [
 		{"name": "per_key", "key": "{http.request.header.X-Key}", "rate": 1000, "burst": 10, "max_keys": 10000},
@@ -675,11 +674,11 @@ func shieldStacks() (stacks []string) {
 	return stacks
 }
 
-// Bug 9: in HTTP/3 early data the client's address may be anybody's, and all such
-// clients shared one bucket. Here such a request is told to come again when the
-// handshake is done (RFC 8470, section 5.2), and nobody's quota is touched; but
-// only where a quota depends on the address, and nobody is refused in observe mode.
-func TestEarlyDataSpendsNobodysQuota(t *testing.T) {
+// Bug 9: in HTTP/3 early data the client's address may be forged, and all such clients
+// shared one bucket. Here such a request is told to come again when the handshake is
+// done (RFC 8470, section 5.2), and no quota is touched. That is so only where a quota
+// depends on the address, and not in observe mode.
+func TestEarlyDataSpendsNoQuota(t *testing.T) {
 	for _, c := range []struct {
 		name, more, key, match string
 		status                 int
@@ -690,7 +689,7 @@ func TestEarlyDataSpendsNobodysQuota(t *testing.T) {
 		{"the peer's network", "", "{http.request.remote.host/24}", "", 425},
 		{"an address and something else", "", "{http.request.method} {http.vars.client_ip}", "", 425},
 		{"a header", "", "{http.request.header.X-Key}", "", 200},
-		{"a constant", "", "everybody", "", 200},
+		{"a constant", "", "all", "", 200},
 		{"a zone that the request is not in", "", "", `, "match": [{"path": ["/other"]}]`, 200},
 		{"a zone that the request is in", "", "", `, "match": [{"path": ["/early"]}]`, 425},
 		{"observe mode", `, "mode": "observe"`, "", "", 200},
@@ -718,7 +717,7 @@ func TestEarlyDataSpendsNobodysQuota(t *testing.T) {
 				charged = 1
 			}
 			if s := r.status(); s.Zones[0].Admitted != charged || sum(s.Shields[0].Refused)+sum(s.Shields[0].Observed) != 0 {
-				t.Errorf("%d charged, %+v; want %d charged and nobody refused", s.Zones[0].Admitted, s.Shields[0], charged)
+				t.Errorf("%d charged, %+v; want %d charged and none refused", s.Zones[0].Admitted, s.Shields[0], charged)
 			}
 		})
 	}
@@ -774,7 +773,7 @@ func TestEmptyKeysShareOneBucket(t *testing.T) {
 		{"", "", 429}, {"", "x", 429}, // zone one has had its three
 		{"a", "", 200}, {"b", "", 200},
 		{"c", "", 429},                   // and zone two its five
-		{"a", "x", 200}, {"a", "y", 200}, // but nobody else has
+		{"a", "x", 200}, {"a", "y", 200}, // but no other key has
 		{"a", "x", 429},
 	} {
 		if a := r.get("/", "X-One", step.one, "X-Two", step.two); a.StatusCode != step.status {
@@ -863,7 +862,7 @@ func (s *watch) serve(w http.ResponseWriter, r *http.Request) {
 //
 // A reload closes connections that are idle. A client may find out when it has
 // sent a request; it then sends it again, on another connection, as RFC 9110,
-// section 9.2.2 allows and net/http does by itself. Linux also resets connections
+// section 9.2.2 allows and net/http does on its own. Linux also resets connections
 // that the old socket has not accepted yet; here, too, a client tries again. No
 // request is sent again of which any answer has come, and a broken answer is an
 // error.
@@ -897,7 +896,7 @@ func TestReloadUnderLoad(t *testing.T) {
 					for !stop.Load() {
 						req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addr, nil)
 						req.Header.Set("X-Key", strconv.Itoa(id))
-						req.Header.Set("X-Visit", strconv.FormatInt(visits.Add(1), 10)) // nobody has come before, so nobody is too early
+						req.Header.Set("X-Visit", strconv.FormatInt(visits.Add(1), 10)) // no client has come before, so none is too early
 						resp, err := r.client.Do(req)
 						if err != nil {
 							if !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) && !errors.Is(err, syscall.EPIPE) {

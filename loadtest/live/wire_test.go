@@ -71,8 +71,27 @@ func many(n int) LoadConfig {
 	}
 }
 
+// conns counts the connections of a server: all, those that are open, and the most that were.
+type conns struct {
+	mu                 sync.Mutex
+	opened, open, peak int
+}
+
+func (c *conns) state(_ net.Conn, s http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch s {
+	case http.StateNew:
+		c.opened++
+		c.open++
+		c.peak = max(c.peak, c.open)
+	case http.StateClosed:
+		c.open--
+	}
+}
+
 // serveHTTP starts a server with all protocols of http.Server.
-func serveHTTP(t *testing.T, secure bool, h http.Handler, opened *atomic.Int64) string {
+func serveHTTP(t *testing.T, secure bool, h http.Handler, c *conns) string {
 	t.Helper()
 	srv := httptest.NewUnstartedServer(h)
 	srv.Config.ErrorLog = quiet
@@ -80,11 +99,7 @@ func serveHTTP(t *testing.T, secure bool, h http.Handler, opened *atomic.Int64) 
 	srv.Config.Protocols.SetHTTP1(true)
 	srv.Config.Protocols.SetHTTP2(true)
 	srv.Config.Protocols.SetUnencryptedHTTP2(true)
-	srv.Config.ConnState = func(_ net.Conn, s http.ConnState) {
-		if s == http.StateNew {
-			opened.Add(1)
-		}
-	}
+	srv.Config.ConnState = c.state
 	srv.EnableHTTP2 = secure
 	if secure {
 		srv.StartTLS()
@@ -101,7 +116,7 @@ func TestEveryHTTP(t *testing.T) {
 		change      func(*LoadConfig)
 		secure      bool
 		major       int
-		least, most int64 // connections
+		least, most int // connections: of HTTP/2, at one time
 	}{
 		{"h1", func(*LoadConfig) {}, false, 1, 120, 120},
 		{"h1, connected", func(c *LoadConfig) { c.Connected = true }, false, 1, 120, 120},
@@ -114,7 +129,7 @@ func TestEveryHTTP(t *testing.T) {
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			noLeak(t)
-			var opened atomic.Int64
+			var opened conns
 			var mu sync.Mutex
 			bad := map[string]int{}
 			refuse := refusing(20, 503, "")
@@ -139,7 +154,13 @@ func TestEveryHTTP(t *testing.T) {
 			if len(bad) > 0 {
 				t.Errorf("requests were %v; want HTTP/%d PUT example.test yes hello", bad, s.major)
 			}
-			if n := opened.Load(); n < s.least || n > s.most {
+			// A server closes an HTTP/2 connection whose first frame is 2 s late, as on a
+			// busy machine.
+			n := opened.opened
+			if s.major == 2 {
+				n = opened.peak
+			}
+			if n < s.least || n > s.most {
 				t.Errorf("%d connections; want %d to %d", n, s.least, s.most)
 			}
 		})
@@ -370,7 +391,7 @@ func TestPoliciesMeetEveryStatus(t *testing.T) {
 // Clients at a rate that no machine can start come in their time, or not at all.
 func TestRunsEndInTime(t *testing.T) {
 	noLeak(t)
-	url := serveHTTP(t, false, refusing(0, 0, ""), new(atomic.Int64))
+	url := serveHTTP(t, false, refusing(0, 0, ""), new(conns))
 	c := many(0)
 	c.Rate, c.Duration, c.Timeout, c.Patience, c.Even = MaxRate, time.Second/2, time.Second/2, 0, true
 	r := run(t, c, url)
@@ -387,7 +408,7 @@ func TestRunsEndInTime(t *testing.T) {
 func TestGRPCMeetsHTTP(t *testing.T) {
 	noLeak(t)
 	for code, want := range map[int]string{200: "HTTP 200, but no gRPC", 503: "HTTP 503", 404: "HTTP 404"} {
-		url := serveHTTP(t, false, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }), new(atomic.Int64))
+		url := serveHTTP(t, false, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }), new(conns))
 		c := many(3)
 		c.Proto, c.Attempts = GRPC, 1
 		if r := run(t, c, url); r.All.Served != 0 || r.All.Answers[want] != 3 {
@@ -504,7 +525,7 @@ func TestHerdAtAClosedPort(t *testing.T) {
 
 func TestCertificatesAreChecked(t *testing.T) {
 	noLeak(t)
-	url := serveHTTP(t, true, refusing(0, 0, ""), new(atomic.Int64))
+	url := serveHTTP(t, true, refusing(0, 0, ""), new(conns))
 	for _, proto := range []Proto{H1, H2, GRPC} {
 		c := many(2)
 		c.Proto, c.Attempts = proto, 1
@@ -542,7 +563,7 @@ func TestStoppedRunsLeaveNothing(t *testing.T) {
 					stop()
 				}
 				<-r.Context().Done()
-			}), new(atomic.Int64))
+			}), new(conns))
 			c := many(50)
 			c.Proto, c.Connected, c.HerdAfter = proto, true, 10*time.Millisecond
 			var err error
@@ -571,7 +592,7 @@ func TestProgressIsThereMeanwhile(t *testing.T) {
 		default:
 		}
 		l.Result()
-	}), new(atomic.Int64))
+	}), new(conns))
 	c := many(10)
 	c.Target, _ = NewTarget(t.Context(), url, false)
 	var err error
@@ -593,7 +614,7 @@ func TestProgressIsThereMeanwhile(t *testing.T) {
 // A host may have an address without a listener, as localhost often does.
 func TestDialTriesEveryAddress(t *testing.T) {
 	noLeak(t)
-	url := serveHTTP(t, false, refusing(0, 0, ""), new(atomic.Int64))
+	url := serveHTTP(t, false, refusing(0, 0, ""), new(conns))
 	c := many(5)
 	c.Target, _ = NewTarget(t.Context(), url, false)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
