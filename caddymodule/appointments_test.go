@@ -378,6 +378,7 @@ func TestReloadKeepsAppointments(t *testing.T) {
 // and one never.
 func TestPromisesAreReported(t *testing.T) {
 	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "capacity": {"rate": 20, "burst": 10}, "pushback": {"max": "4s"}},` + respondOK})
+	r.app().stopReports()
 	b := r.app().configured.shields[0]
 	g, err := shield.New(shield.Config{
 		Capacity: limiter.Config{Rate: 20, Burst: 10}, Pushback: pushback.AnswerConfig{Max: 4 * time.Second},

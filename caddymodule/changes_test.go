@@ -52,6 +52,7 @@ func TestHerdIsShown(t *testing.T) {
 	}
 	respond ok
 }`)
+	s.app.stopReports()
 	b := s.app.configured.shields[0]
 	now := shield.Now()
 	for i := range 200 {
