@@ -458,7 +458,7 @@ caddy_shield_promises_total{shield="s"} %d
 	}
 }
 
-// In observe mode no client is refused, even one that was told a time before it began.
+// In observe mode no client is refused, not even one that was told a time before.
 func TestObserveAfterEnforcing(t *testing.T) {
 	config := func(mode string) setup {
 		return setup{handlers: behind(map[string]string{"s": `"mode": "` + mode + `", "capacity": {"rate": 1, "burst": 1}, "pushback": {"dither": false}`})}
@@ -470,8 +470,7 @@ func TestObserveAfterEnforcing(t *testing.T) {
 	r.wantStatus(200, "/s")
 }
 
-// R1: a config that failed had changed how many clients the one that ran
-// remembers.
+// A config that failed had changed how many clients the running one remembers.
 func TestFailedReloadForgetsNoClient(t *testing.T) {
 	config := func(maxClients int) string {
 		return fmt.Sprintf(`{"handler": "shield", "name": "s", "capacity": {"rate": 1}, "retries": {"max_clients": %d}},`, maxClients)

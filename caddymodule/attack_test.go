@@ -33,10 +33,10 @@ func roomFor(n int) string {
 	return fmt.Sprintf(`{"handler": "shield", "name": "s", "concurrency": {"limit": %d}},`, n)
 }
 
-// A flood of new keys costs memory up to a bound that the config sets, and forgives no
-// client that is over the limit. In the first flood each key could send more; in the
-// second each is over its limit with its first request, so that none may be forgotten.
-func TestFloodOfKeysIsBoundedAndForgivesNoClient(t *testing.T) {
+// A flood of new keys costs memory up to a bound that the config sets, and no client over
+// its limit is forgotten. In the first flood each key could send more. In the second each is
+// over its limit with its first request.
+func TestFloodOfKeysIsBounded(t *testing.T) {
 	const maxKeys = 10_000
 	keys := 200_000
 	if raceEnabled {
@@ -75,7 +75,7 @@ func TestFloodOfKeysIsBoundedAndForgivesNoClient(t *testing.T) {
 					t.Fatal("refused within the burst")
 				}
 			}
-			send("greedy") // the first refusal allocates the memory for all refused keys
+			send("greedy") // the first refusal allocates the memory for all
 			before := heap()
 			rng := rand.New(rand.NewPCG(4, 5))
 			for i := range keys {
@@ -330,8 +330,8 @@ func TestWebSocketNeedsAPlaceToOpen(t *testing.T) {
 	}
 }
 
-// A stream of events that the client asked for gives its place back when it
-// begins. Without that announcement it holds its place until it ends, as any request does.
+// A stream of events that the client asked for gives its place back when it begins. One that
+// was not announced holds it until it ends, as any other response.
 func TestEventStreams(t *testing.T) {
 	for _, c := range []struct {
 		accept, comes string
@@ -423,7 +423,7 @@ func (r *rig) h2c() (connections *atomic.Int64) {
 const h2cServer = `"protocols": ["h1", "h2c"],`
 
 // A gRPC call may be a stream that goes on for long. It is work for the backend,
-// and holds its place until it ends. A refusal is answered in gRPC.
+// and holds its place until it ends. A call over the limit is refused in gRPC.
 func TestGRPCStreamHoldsItsPlace(t *testing.T) {
 	backend := h2cBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/grpc")
@@ -651,10 +651,9 @@ func quotaUsed(pushback string) string {
 	]},`
 }
 
-// Section d.2: Caddy wraps the body, so that net/http waited for a minute for the
-// body of a request that was refused without reading it; and the client waited
-// for "100 Continue". A refusal is prompt whatever becomes of the body, whichever handler
-// writes it.
+// Caddy wraps the body, so that net/http waited for a minute for the body of a request that
+// was refused without reading it; and the client waited for "100 Continue". A refusal is
+// prompt in every case, whether shield or error routes write it.
 func TestRefusalDoesNotWaitForTheBody(t *testing.T) {
 	const post = "POST / HTTP/1.1\nHost: x\nX-Key: greedy\n"
 	cases := []struct {
@@ -806,8 +805,8 @@ func postsOnOneConnection(r *rig, attempt int) error {
 	return nil
 }
 
-// Section c.4: who has written error routes wants refusals to look like the other
-// errors of the site. They get there with their headers, and know what happened.
+// With error routes, refusals look like the other errors of the site. The routes get the
+// headers of the refusal, and placeholders that say what happened.
 func TestErrorRoutesWriteRefusals(t *testing.T) {
 	const page = `{"handler": "static_response", "headers": {"X-Page": ["yes"]}, "body": "{http.error.status_code} {http.error.message} {http.shield.decision} {http.shield.reason} {http.shield.zone} {http.shield.retry_after} {http.shield.retry_after_ms}"}`
 	const shielded = `{"handler": "shield", "name": "s", "pushback": {"dither": false%s}, "capacity": {"rate": 1, "per": "1h", "burst": 2}, "zones": [
@@ -836,8 +835,8 @@ func TestErrorRoutesWriteRefusals(t *testing.T) {
 				if a.StatusCode != status {
 					t.Errorf("%s: %d, want %d", key, a.StatusCode, status)
 				}
-				// In an hour there is a token. No client is told that much: a client over its
-				// quota is told the most, and others a time in the last quarter of it.
+				// The next token comes in an hour. A client over its quota is told the most
+				// that clients are told, and others a time in the last quarter of it.
 				most := 30
 				if strings.Contains(c.pushback, "7s") {
 					most = 7
@@ -870,9 +869,8 @@ func TestErrorRoutesWriteRefusals(t *testing.T) {
 	}
 }
 
-// Section d.2: in HTTP/2 "Connection: close" would end the requests of others. A
-// refusal ends its own stream, with or without a body on its way, and the
-// connection goes on.
+// In HTTP/2 "Connection: close" would end the other requests. A refusal ends its own stream,
+// with or without a body on its way, and the connection goes on.
 func TestHTTP2ConnectionSurvivesRefusals(t *testing.T) {
 	for _, writer := range []struct{ name, errors string }{
 		{"direct", ""},

@@ -74,7 +74,7 @@ type Handler struct {
 	// How clients are held to their appointments.
 	Retries *Retries `json:"retries,omitempty"`
 
-	// Measures against herds of clients.
+	// Detection of herds of clients.
 	Herd *Herd `json:"herd,omitempty"`
 
 	guard     *shield.Guard

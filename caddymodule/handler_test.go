@@ -228,7 +228,7 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// Requests in flight, and requests that would have been refused, are shown meanwhile.
+// Status and metrics show requests in flight, and those that would have been refused.
 func TestStatusAndMetricsWhileBusy(t *testing.T) {
 	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	shield {
@@ -626,8 +626,8 @@ caddy_shield_zone_shared_requests_total{zone="per_key"} 0
 	}
 }
 
-// A client whose wait would be too long is told not to come back, in every way in which
-// refusals are told and counted.
+// A client that would wait too long is told not to come back, in every form of a refusal,
+// and is counted.
 func TestToldNever(t *testing.T) {
 	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	shield {

@@ -49,7 +49,7 @@ func newLive(t *testing.T, l Live) *LiveHandler {
 	return h
 }
 
-// A shield that takes the place of another one forgives no client.
+// A shield that takes the place of another one keeps all quotas.
 func TestLiveKeepsWhatItCounts(t *testing.T) {
 	zone, state := NewLiveZoneState("ingress/shop/web/rate"), NewLiveState()
 	live := func(burst int) Live {

@@ -12,8 +12,8 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// A metric is one row of a table. Its description, its collection and its row in
-// docs/operating.md follow from it.
+// A metric is one row of a table, from which Describe, Collect and docs/operating.md
+// follow.
 //
 // Metrics are read from the state when they are scraped. Requests only add to counters.
 // Label values come from the config or from fixed sets. Counters live as long as their zone

@@ -26,8 +26,8 @@ import (
 	"github.com/herdshield/shield"
 )
 
-// R1 to R6 are the rules for state that outlives reloads, and bug 1 to 10 those
-// that another limiter had: section c.2 and a.2 of the Caddy research.
+// The tests of state that outlives reloads name, in the past tense, what went wrong in other
+// limiters for Caddy.
 
 // zoned is a shield with a zone that counts by X-Key.
 func zoned(rate, burst int) string {
@@ -64,11 +64,10 @@ type badSetup struct {
 	want  string // a part of the error
 }
 
-// Bug 1, R2: a config that failed took away the state of the one that ran, and
-// the next good one forgave all clients. Whatever the order of good and bad configs,
-// each handler that runs has one reference to each of its states, and nothing else has
-// any.
-func TestFailedReloadForgivesNoClient(t *testing.T) {
+// A config that failed took away the state of the running one, and the next good one began
+// with empty quotas. In any order of good and bad configs, each running handler has one
+// reference to each of its states, and there are no other references.
+func TestFailedReloadKeepsQuotas(t *testing.T) {
 	one, zone, name := setup{handlers: zoned(1, 1) + "," + respondOK}, zoneKey("z"), backendKey("s")
 	two := setup{handlers: zoned(1, 1) + "," + zoned(1, 1) + "," + respondOK}
 	r := start(t, setup{handlers: zoned(1, 1) + "," + respondOK})
@@ -115,7 +114,7 @@ func TestFailedReloadForgivesNoClient(t *testing.T) {
 	}
 }
 
-// Bug 2, R1: a config that failed had changed the limits of the one that ran.
+// A config that failed had changed the limits of the running one.
 func TestFailedReloadLeavesLimitsAlone(t *testing.T) {
 	const burst = 50
 	r := start(t, setup{handlers: zoned(1, burst) + "," + respondOK})
@@ -135,8 +134,7 @@ func TestFailedReloadLeavesLimitsAlone(t *testing.T) {
 	}
 }
 
-// Bug 3: a raised limit had no effect for the clients that were over the old
-// one, for as long as its window.
+// A raised limit had no effect on clients over the old one, for the length of its window.
 func TestNewLimitHoldsAtOnce(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -179,8 +177,8 @@ func TestNewLimitHoldsAtOnce(t *testing.T) {
 	}
 }
 
-// Bug 4: a limit of zero was a panic on the first request. Values out of range, misspelt
-// words and contradictions are errors of the config, and the error says what is wrong.
+// A limit of zero was a panic at the first request. A setting that is out of range, misspelt
+// or contradictory is an error of the config, and the error says what is wrong.
 func TestBadConfigIsAnError(t *testing.T) {
 	zone := func(fields string) string {
 		return `{"handler": "shield", "name": "s", "zones": [{"name": "z", "rate": 10` + fields + `}]}`
@@ -324,7 +322,7 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{with(`"concurrency": {"limit": 1}, "herd": {"enforce": true}`), `unknown field "enforce"`},
 		{words(`"respond": "never"`), `respond is "never"; want auto, direct or error`},
 
-		// R6: one name, two definitions. The error shows both.
+		// One name, two definitions. The error shows both.
 		{zone("") + "," + strings.Replace(zone(`, "burst": 3`), `"s"`, `"t"`, 1), `shield "t": zone "z" is defined twice: in shield "s" as {"name":"z","key":"{http.vars.client_ip}","rate":10,"per":1000000000,"max_keys":200000}, and in shield "t" as {"name":"z","key":"{http.vars.client_ip}","rate":10,"per":1000000000,"burst":3,"max_keys":200000}`},
 		{zone("") + "," + strings.Replace(zone(`, "match": [{"path": ["/x"]}]`), `"s"`, `"t"`, 1), `{"name":"z","match":[{"path":["/x"]}],"key":"{http.vars.client_ip}","rate":10,`},
 		{with(`"capacity": {"rate": 5}`) + "," + with(`"capacity": {"rate": 6}`), `shield "s" is defined twice: as {"mode":"enforce","capacity":{"rate":5}}, and as {"mode":"enforce","capacity":{"rate":6}}`},
@@ -355,13 +353,12 @@ func TestBadConfigIsAnError(t *testing.T) {
 	}
 }
 
-// R6: one name with one definition is one zone, and one backend, wherever it
-// stands.
+// One name with one definition is one zone, and one backend, wherever it stands.
 func TestSameDefinitionCountsTogether(t *testing.T) {
 	const shielded = `{"handler": "shield", "name": "s", "pushback": {"dither": false}, "capacity": {"rate": 1, "per": "1h", "burst": 4}, "zones": [
 		{"name": "z", "key": "{http.request.header.X-Key}", "rate": 1, "per": "1h", "burst": 3}
 	]}`
-	// A default that is written out is the same as one that is not.
+	// A setting that is the default counts as one that is left out.
 	explicit := strings.NewReplacer(`"name": "s",`, `"name": "s", "mode": "enforce", "retries": {"enforce": true, "key": "{http.vars.client_ip}"}, "herd": {"detect": true},`, `"name": "z",`, `"name": "z", "max_keys": 200000,`).Replace(shielded)
 	twice := `{"handler": "subroute", "routes": [
 		{"match": [{"path": ["/a"]}], "handle": [` + shielded + `]},
@@ -401,9 +398,8 @@ func TestClassesOfOneNameMayMatchDifferently(t *testing.T) {
 	}
 }
 
-// Bug 5: a data race in every refusal. Run with -race, this hammers everything
-// that a request writes while everything that reads it does so. Each request is
-// admitted or refused.
+// There was a data race in every refusal. Run with -race, this test writes all that a
+// request writes, while all readers read it. Each request is admitted or refused.
 func TestHammerWhileBeingWatched(t *testing.T) {
 	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "retries": {"max_clients": 1024}, "concurrency": {"limit": 20}, "capacity": {"rate": 1e6, "burst": 3000}, "zones": [
 		{"name": "per_key", "key": "{http.request.header.X-Key}", "rate": 1000, "burst": 10, "max_keys": 10000},
@@ -494,8 +490,7 @@ func sum(m map[string]uint64) (n uint64) {
 	return n
 }
 
-// Bug 6: metrics had a label for every key, for ever. Here labels come from the
-// config and go with it.
+// Metrics had a label for every key, for ever. Labels come from the config and go with it.
 func TestMetricsAreBounded(t *testing.T) {
 	r := start(t, setup{handlers: zoned(1, 1) + "," + respondOK})
 	r.get("/", "X-Key", "the only one")
@@ -544,8 +539,8 @@ func series(t *testing.T) (all []string) {
 	return all
 }
 
-// Bug 7, and the double counting of section a.1: zones were asked in an order of
-// their own, and those asked first were charged for what the others refused.
+// Zones were asked in no certain order, and the first ones were charged for requests that
+// the others refused.
 func TestRefusalInOneZoneIsFreeInTheOthers(t *testing.T) {
 	for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} { // the config's order, whatever the names
 		t.Run(names[0]+names[1], func(t *testing.T) {
@@ -584,8 +579,8 @@ func TestRefusalInOneZoneIsFreeInTheOthers(t *testing.T) {
 	}
 }
 
-// Bug 8: every handler had a goroutine, and some outlived their config. A config
-// has one reporter, however many handlers it has, and nothing of it outlives it.
+// Every handler had a goroutine, and some outlived their config. A config has one reporter,
+// however many handlers it has, and nothing outlives the config.
 func TestNoGoroutineOutlivesItsConfig(t *testing.T) {
 	three := setup{handlers: zoned(1, 1) + "," + zoned(1, 1) + `, {"handler": "shield", "name": "other", "concurrency": {"limit": 1}},` + respondOK}
 	r := start(t, three)
@@ -674,10 +669,10 @@ func shieldStacks() (stacks []string) {
 	return stacks
 }
 
-// Bug 9: in HTTP/3 early data the client's address may be forged, and all such clients
-// shared one bucket. Here such a request is told to come again when the handshake is
-// done (RFC 8470, section 5.2), and no quota is touched. That is so only where a quota
-// depends on the address, and not in observe mode.
+// In HTTP/3 early data a sender may claim any address, and all such clients shared one
+// bucket. Such a request is told to come again after the handshake (RFC 8470, section 5.2),
+// and spends no quota. This holds only if a quota depends on the address, and observe mode
+// refuses no request.
 func TestEarlyDataSpendsNoQuota(t *testing.T) {
 	for _, c := range []struct {
 		name, more, key, match string
@@ -773,7 +768,7 @@ func TestEmptyKeysShareOneBucket(t *testing.T) {
 		{"", "", 429}, {"", "x", 429}, // zone one has had its three
 		{"a", "", 200}, {"b", "", 200},
 		{"c", "", 429},                   // and zone two its five
-		{"a", "x", 200}, {"a", "y", 200}, // but no other key has
+		{"a", "x", 200}, {"a", "y", 200}, // but no other zone has
 		{"a", "x", 429},
 	} {
 		if a := r.get("/", "X-One", step.one, "X-Two", step.two); a.StatusCode != step.status {
@@ -856,16 +851,15 @@ func (s *watch) serve(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, "served")
 }
 
-// R3: Caddy cleans up a config while its requests are still being served, and two
-// configs serve at once. Over reloads under load the bound on what is in flight
-// holds, no request is lost, and everyone who arrives is counted once.
+// Caddy cleans up a config while its requests are still being served, and two configs serve
+// at once. Over reloads under load the limit in flight holds, no request is lost, and each
+// that arrives is counted once.
 //
-// A reload closes connections that are idle. A client may find out when it has
-// sent a request; it then sends it again, on another connection, as RFC 9110,
-// section 9.2.2 allows and net/http does on its own. Linux also resets connections
-// that the old socket has not accepted yet; here, too, a client tries again. No
-// request is sent again of which any answer has come, and a broken answer is an
-// error.
+// A reload closes idle connections. A client may notice after it has sent a request. It then
+// sends it again on another connection, as RFC 9110, section 9.2.2 allows and net/http does
+// automatically. Linux also resets connections that the old socket has not accepted yet;
+// then, too, a client tries again. No request is sent again after a part of its answer has
+// come, and a broken answer is an error.
 func TestReloadUnderLoad(t *testing.T) {
 	const clients, reloads = 32, 20
 	shielded := func(limit, rate int) string {
@@ -896,7 +890,7 @@ func TestReloadUnderLoad(t *testing.T) {
 					for !stop.Load() {
 						req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.addr, nil)
 						req.Header.Set("X-Key", strconv.Itoa(id))
-						req.Header.Set("X-Visit", strconv.FormatInt(visits.Add(1), 10)) // no client has come before, so none is too early
+						req.Header.Set("X-Visit", strconv.FormatInt(visits.Add(1), 10)) // each visit is a new client, so none is too early
 						resp, err := r.client.Do(req)
 						if err != nil {
 							if !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) && !errors.Is(err, syscall.EPIPE) {
@@ -977,9 +971,8 @@ func TestReloadUnderLoad(t *testing.T) {
 	}
 }
 
-// R3 again: with requests in flight, Caddy stops and its states leave the pool.
-// The requests are served to their end and give back what they hold, and a new
-// config begins anew.
+// With requests in flight, Caddy stops and its states leave the pool. The requests are served
+// to their end and release what they hold, and a new config begins anew.
 func TestStopWhileInFlight(t *testing.T) {
 	const shielded = `{"handler": "shield", "name": "s", "concurrency": {"limit": 2}, "zones": [{"name": "z", "rate": 1, "per": "1h", "burst": 2}]},`
 	g := newGate(t)

@@ -327,7 +327,7 @@ func TestFailuresCutTheLimit(t *testing.T) {
 		failures uint64
 		cuts     bool
 	}{
-		{"no listener", closed, "", 502, 1, true},
+		{"no server listens", closed, "", 502, 1, true},
 		{"502", serveBackend(t, answers(502)), "", 502, 1, true},
 		{"503", serveBackend(t, answers(503)), "", 503, 1, true},
 		{"500", serveBackend(t, answers(500)), "", 500, 0, false},
@@ -363,7 +363,7 @@ func TestFailuresCutTheLimit(t *testing.T) {
 	}
 }
 
-// The outcome of a request, from what Caddy leaves behind.
+// The result of a request follows from what Caddy leaves behind.
 func TestOutcome(t *testing.T) {
 	responded := func(latency time.Duration, status int, header ...string) func(*caddy.Replacer) {
 		return func(repl *caddy.Replacer) {
@@ -428,14 +428,14 @@ func TestOutcome(t *testing.T) {
 		}
 		cancel()
 	}
-	// Without a replacer, as in a test of a handler alone, the error is all there is.
+	// Without a replacer, as in tests of other handlers, only the error tells.
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	if proxy := newProxyResult(r); proxy.result(r, failed(502), true).outcome != shield.Overloaded || proxy.result(r, nil, true).outcome != shield.Served {
 		t.Error("without a replacer")
 	}
 }
 
-// The outcome of a served request costs no allocation.
+// The look-ups for every admitted request allocate no memory.
 func TestProxyResultDoesNotAllocate(t *testing.T) {
 	repl := caddy.NewReplacer()
 	repl.Map(admitted)
@@ -555,7 +555,7 @@ func TestQueueLetsIn(t *testing.T) {
 	}
 }
 
-// A request that waits too long, or whose client leaves, is refused.
+// A request that waits too long, or longer than its client, is refused.
 func TestQueueTimesOut(t *testing.T) {
 	g := newGate(t)
 	for _, c := range []struct {
@@ -616,7 +616,7 @@ func TestGoneWhileQueued(t *testing.T) {
 	r.drains()
 }
 
-// A request that waits in the queue when the config changes is admitted by the new limit.
+// A request in the queue is admitted after a reload, by the new limit.
 func TestReloadWhileQueued(t *testing.T) {
 	g := newGate(t)
 	r := start(t, setup{handlers: shed(oneAndAQueue) + proxyTo(g.Server, "")})
@@ -656,12 +656,12 @@ func TestClasses(t *testing.T) {
 		{"the first", "", "/pay/later", nil, "critical ()"},
 		{"another matcher of it", "", "/feed/1", []string{"X-Plan", "gold"}, "critical ()"},
 		{"the last", "", "/feed/1", nil, "sheddable ()"},
-		{"a header from an untrusted client", "", "/feed/1", []string{"X-Shield-Class", "critical"}, "sheddable ()"},
+		{"a header that no proxy vouches for", "", "/feed/1", []string{"X-Shield-Class", "critical"}, "sheddable ()"},
 		{"one that the proxy vouches for", trusting, "/feed/1", []string{"X-Shield-Class", "critical"}, "critical (critical)"},
 		{"one that is only for the header", trusting, "/pay/1", []string{"X-Shield-Class", "batch"}, "batch (batch)"},
 		{"the default", trusting, "/pay/1", []string{"X-Shield-Class", "default"}, "default (default)"},
 		{"one that is not there", trusting, "/feed/1", []string{"X-Shield-Class", "royal"}, "sheddable (royal)"},
-		{"one that no client can choose", trusting, "/feed/1", []string{"X-Shield-Class", "unpaid"}, "sheddable (unpaid)"},
+		{"one that no sender can choose", trusting, "/feed/1", []string{"X-Shield-Class", "unpaid"}, "sheddable (unpaid)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := start(t, setup{server: c.server, handlers: shed(classes) + showClass})
@@ -759,9 +759,8 @@ func TestPerClientInFlight(t *testing.T) {
 	}
 }
 
-// In early data a sender may claim any address, and would take up the places of
-// others.
-func TestEarlyDataTakesNoPlace(t *testing.T) {
+// In early data a sender may claim any address, and would count against its owner.
+func TestEarlyDataCountsAgainstNoClient(t *testing.T) {
 	for _, c := range []struct {
 		name, more, key string
 		status          int
