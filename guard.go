@@ -30,16 +30,6 @@ type try struct {
 	d       *Decision
 	reserve int // tenths of what there is that it has to leave to others
 	visit   pushback.Visit
-	caller  pushback.Caller // once it has been asked for
-	asked   bool
-}
-
-// client returns what there is to know of the client.
-func (t *try) client() *pushback.Caller {
-	if !t.asked {
-		t.caller, t.asked = t.Request.caller(), true
-	}
-	return &t.caller
 }
 
 // Admit decides on a request that arrives at now, the time since the epoch of
@@ -91,13 +81,13 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 
 // arrive asks what the client of a request was promised.
 func (g *Guard) arrive(now time.Duration, t *try, busy bool) {
-	clients, v := &g.backend.clients, &t.visit
-	clients.Arrive(now, t.client(), &g.terms, busy, v)
+	clients, c, v := &g.backend.clients, t.caller(), &t.visit
+	clients.Arrive(now, &c, &g.terms, busy, v)
 	switch {
 	case v.Standing == pushback.OnTime && v.Deferred:
-		clients.Overdue(now, t.client(), &g.terms, g.supply(), v)
+		clients.Overdue(now, &c, &g.terms, g.supply(), v)
 	case v.Standing == pushback.Ambiguous && v.Rejected:
-		clients.Sometime(now, t.client(), &g.terms, g.supply(), v)
+		clients.Sometime(now, &c, &g.terms, g.supply(), v)
 	}
 }
 
@@ -105,7 +95,8 @@ func (g *Guard) arrive(now time.Duration, t *try, busy bool) {
 // while a backlog stands.
 func (g *Guard) reserve(now time.Duration, t *try) int {
 	if t.visit.Draws() {
-		if n, ok := g.backend.clients.Drawn(now, t.client(), &g.terms, g.supply()); ok {
+		c := t.caller()
+		if n, ok := g.backend.clients.Drawn(now, &c, &g.terms, g.supply()); ok {
 			return n
 		}
 	}
@@ -242,16 +233,17 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 		}
 		return // without a place in flight: what would have been refused must not crowd out others
 	}
+	c := t.caller()
 	switch d.Reason {
 	case Quota:
 		refusing.refused.Add(1)
 		zone := &g.zones[g.order[d.Zone]]
 		key, each := uint64(t.Keys[d.Zone])^refusing.salt, zone.limit.Interval()*time.Duration(zone.cost)
-		b.clients.RefuseQuota(now, t.client(), key, d.Wait, each, &g.terms, g.supply(), &d.Told)
+		b.clients.RefuseQuota(now, &c, key, d.Wait, each, &g.terms, g.supply(), &d.Told)
 	case PerClient: // its own requests are in its way, and no other client's
 		d.Hint = g.terms.Answers.Hint(d.Wait)
 	default:
-		b.clients.Refuse(now, t.client(), &t.visit, &g.terms, g.shortage(now, t), &d.Told)
+		b.clients.Refuse(now, &c, &t.visit, &g.terms, g.shortage(now, d, &c), &d.Told)
 	}
 	class.refused.Add(1)
 	b.refuse(t.Request, d)
@@ -353,12 +345,12 @@ func (g *Guard) supply() pushback.Supply { return pushback.Supply{Service: g.Rat
 
 // shortage returns the same for a request that the backend refuses, with how long there
 // will be nothing for any request.
-func (g *Guard) shortage(now time.Duration, t *try) pushback.Supply {
+func (g *Guard) shortage(now time.Duration, d *Decision, c *pushback.Caller) pushback.Supply {
 	s := g.supply()
 	switch {
-	case t.d.Reason == Pause: // no request is let in before
-		s.Token = t.d.Wait
-	case t.d.Reason == Capacity && g.capacity.Interval() > g.terms.MinWait(t.client()):
+	case d.Reason == Pause: // no request is let in before
+		s.Token = d.Wait
+	case d.Reason == Capacity && g.capacity.Interval() > g.terms.MinWait(c):
 		// To earn a token may take longer than all that wait. The reserve does not
 		// count: it is not kept from a request that comes on time.
 		s.Token = g.tokenIn(now)

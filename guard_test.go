@@ -412,6 +412,13 @@ func TestAdmitDoesNotAllocate(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("admitting allocates %v times, want 0", n)
 	}
+	if n := testing.AllocsPerRun(1000, func() { // keys that are on their shell's stack stay there
+		var buf [8]limiter.Key
+		d := g.Enter(t.Context(), time.Second, Request{Keys: append(buf[:0], 1, 2), Client: 3, Fingerprint: 4})
+		d.Done(time.Second, Served)
+	}); n != 0 {
+		t.Errorf("entering allocates %v times, want 0", n)
+	}
 	for g.Admit(time.Second, Request{Keys: keys}).Admit {
 	}
 	if n := testing.AllocsPerRun(1000, func() { g.Admit(time.Second, Request{Keys: keys}) }); n != 0 {
