@@ -93,19 +93,19 @@ func TestQuota(t *testing.T) {
 			client, _ := serve(t, &service{}, shield.Config{
 				Zones: []shield.Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: time.Minute, Burst: 2}}},
 			}, c.options)
-			call := func(user string) (error, metadata.MD) {
+			call := func(user string) (metadata.MD, error) {
 				var trailer metadata.MD
 				_, err := client.Check(metadata.AppendToOutgoingContext(t.Context(), "user", user), &health.HealthCheckRequest{}, grpc.Trailer(&trailer))
-				return err, trailer
+				return trailer, err
 			}
 			for range 2 {
-				if err, _ := call("ann"); err != nil {
+				if _, err := call("ann"); err != nil {
 					t.Fatal(err)
 				}
 			}
-			err, trailer := call("ann")
+			trailer, err := call("ann")
 			refused(t, err, trailer, codes.ResourceExhausted)
-			if err, _ := call("bob"); status.Code(err) != c.other {
+			if _, err := call("bob"); status.Code(err) != c.other {
 				t.Errorf("another user: %v, want %v", err, c.other)
 			}
 		})
