@@ -21,7 +21,7 @@ import (
 	"github.com/herdshield/shield/loadshed"
 )
 
-// A refusal is promised within 150 ms. Tests allow a loaded machine a second. An
+// A refusal is promised within 150 ms. Tests allow a loaded machine 5 s. An
 // answer that waits for the request's body is no border case of that: it comes
 // after a minute or never, and the test gives up on it after patience.
 const (
