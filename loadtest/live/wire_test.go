@@ -393,7 +393,7 @@ func TestRunsEndInTime(t *testing.T) {
 	noLeak(t)
 	url := serveHTTP(t, false, refusing(0, 0, ""), new(conns))
 	c := many(0)
-	const rate = 25_000 // more than two processors that are busy otherwise can start
+	const rate = 40_000 // more than two processors that are busy otherwise can start
 	c.Rate, c.Duration, c.Timeout, c.Patience, c.Even = rate, time.Second/2, time.Second/2, 0, true
 	r := run(t, c, url)
 	t.Logf("took %v: %d came and %d did not", r.Took, r.All.Clients, r.All.Skipped)
