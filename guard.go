@@ -347,10 +347,11 @@ func (g *Guard) supply() pushback.Supply { return pushback.Supply{Service: g.Rat
 // will be nothing for any request.
 func (g *Guard) shortage(now time.Duration, d *Decision, c *pushback.Caller) pushback.Supply {
 	s := g.supply()
+	shortest, _ := g.terms.Bounds(c)
 	switch {
 	case d.Reason == Pause: // no request is let in before
 		s.Token = d.Wait
-	case d.Reason == Capacity && g.capacity.Interval() > g.terms.MinWait(c):
+	case d.Reason == Capacity && g.capacity.Interval() > shortest:
 		// To earn a token may take longer than all that wait. The reserve does not
 		// count: it is not kept from a request that comes on time.
 		s.Token = g.tokenIn(now)

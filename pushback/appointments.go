@@ -76,22 +76,22 @@ type Supply struct {
 	Token   time.Duration // until there is a token for any request
 }
 
-// MinWait returns the shortest wait that a client is told.
-func (t *Terms) MinWait(c *Caller) time.Duration {
-	least, _ := t.Answers.Bounds()
-	if c.Precise && least == time.Second {
-		return 0
+// Bounds returns the shortest and the longest wait that a client is told.
+func (t *Terms) Bounds(c *Caller) (shortest, longest time.Duration) {
+	shortest, longest = t.Answers.Bounds()
+	if c.Precise && shortest == time.Second {
+		shortest = 0
 	}
-	return least
+	return shortest, longest
 }
 
 // rates returns what the calendar has to know for a request.
 func (a *Appointments) rates(c *Caller, t *Terms, s Supply) Rates {
-	r := Rates{Service: s.Service, Token: s.Token, Min: t.MinWait(c)}
+	r := Rates{Service: s.Service, Token: s.Token}
+	r.Min, r.Max = t.Bounds(c)
 	if t.Herds {
 		r.Pulse = a.herds.pulse
 	}
-	_, r.Max = t.Answers.Bounds()
 	return r
 }
 
@@ -344,20 +344,18 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 // So the answer may be held back by the fraction that is missing: then the whole
 // seconds hit the slot.
 func (a *Appointments) tell(now time.Duration, c *Caller, t *Terms, p Appointment, hold bool, d *Told) {
-	d.Window = p.Window
-	d.again(p.At-now, t)
+	d.Wait, d.Window = p.At-now, p.Window
 	d.Ticket = a.sign(now, c, t, p)
 	a.families[FamilyOf(c.Agent)].told.Add(1)
 	fraction := d.Wait % time.Second
-	if !hold || !t.Answers.Dither() || c.Precise || fraction == 0 || d.Wait < time.Second || c.Deadline > 0 && now+fraction >= c.Deadline {
-		return
+	if hold && t.Answers.Dither() && !c.Precise && fraction > 0 && d.Wait > time.Second && (c.Deadline == 0 || now+fraction < c.Deadline) {
+		if a.held.Add(1) <= MaxHeld {
+			d.Hold, d.held = fraction, &a.held
+		} else {
+			a.held.Add(-1)
+		}
 	}
-	if a.held.Add(1) > MaxHeld {
-		a.held.Add(-1)
-		return
-	}
-	d.Hold, d.held = fraction, &a.held
-	d.Hint = t.Answers.Hint(d.Wait - fraction)
+	d.Hint = t.Answers.Hint(d.Wait - d.Hold)
 }
 
 // Arrived tells how many requests that kept no promise came within d before now. It is
