@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/live"
 )
 
@@ -49,11 +50,11 @@ every client.`,
 // demoCommand gives cmd its flags and its work. The work returns its errors to cobra,
 // which prints them: Caddy's own wrapper logs them, and users do not look there.
 func demoCommand(cmd *cobra.Command) {
-	clients := cmd.Flags().Int("clients", 300, "How many clients come: 50 to 1000. The backend grows with them")
+	count := cmd.Flags().Int("clients", 300, "How many clients come: 50 to 1000. The backend grows with them")
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if *clients < 50 || *clients > 1000 {
-			return fmt.Errorf("--clients is %d; want 50 to 1000", *clients)
+		if *count < 50 || *count > 1000 {
+			return fmt.Errorf("--clients is %d; want 50 to 1000", *count)
 		}
 		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
@@ -66,14 +67,14 @@ func demoCommand(cmd *cobra.Command) {
 			os.Exit(1)
 		})
 		defer lastResort.Stop()
-		return newPlan(*clients).run(ctx, terminal(os.Stdout))
+		return newPlan(*count).run(ctx, terminal(os.Stdout))
 	}
 }
 
 // A plan is a demo that is ready to run.
 type plan struct {
 	backend live.BackendConfig
-	herd    live.HerdConfig // without URL
+	herd    live.LoadConfig // without Target
 	limit   limiter.Config  // of the usual limiter and of shield
 }
 
@@ -86,29 +87,42 @@ type plan struct {
 // clients in about 5 s. Patience bounds all three, at 17.1 s.
 //
 // The timeout is above 1 s because shield may hold back a refusal for so long.
-func newPlan(clients int) plan {
-	workers := max(1, clients/50)
-	capacity := float64(clients) / 3 // requests per second
+func newPlan(count int) plan {
+	workers := max(1, count/50)
+	capacity := float64(count) / 3 // requests per second
 	return plan{
 		backend: live.BackendConfig{
 			Workers:     workers,
 			Service:     time.Duration(float64(workers) / capacity * float64(time.Second)),
-			Crowd:       clients / 3,
+			Crowd:       count / 3,
 			MaxSlowdown: 3,
-			Queue:       4 * clients,
+			Queue:       4 * count,
 		},
-		herd: live.HerdConfig{
-			Clients:      clients,
-			Window:       100 * time.Millisecond,
+		herd: live.LoadConfig{
+			Herd:         count,
+			Within:       100 * time.Millisecond,
+			Even:         true,
+			Mix:          plainClients(retryDelay),
 			FirstAddress: netip.AddrFrom4([4]byte{10, 0, 0, 1}),
 			Connected:    true,
 			Timeout:      2 * time.Second,
-			RetryDelay:   500 * time.Millisecond,
 			Attempts:     6,
 			Patience:     13 * time.Second,
 		},
-		limit: limiter.Config{Rate: 0.8 * capacity, Per: time.Second, Burst: max(1, clients/20)},
+		limit: limiter.Config{Rate: 0.8 * capacity, Per: time.Second, Burst: max(1, count/20)},
 	}
+}
+
+// retryDelay is how long a client of the demo waits that is told nothing.
+const retryDelay = 500 * time.Millisecond
+
+// plainClients retry as most programs do: they obey Retry-After, and wait a fixed time
+// where there is none.
+func plainClients(delay time.Duration) clients.Population {
+	return clients.All(clients.Client{
+		On: clients.Lost | clients.Server | clients.S408 | clients.S429, Obeys: clients.S429 | clients.S503,
+		Reads: clients.Seconds, Own: clients.Fixed{Gap: delay},
+	})
 }
 
 // A part is one of the runs: the limit between the herd and the backend.
@@ -170,19 +184,19 @@ slower when it is crowded, and it does not notice when a client has gone away.
 Now %d clients come within %s. Each waits %s for an answer. It retries when
 it is told to, or after %s if it is told nothing, and gives up after %d tries.
 Caddy stands in between.
-`, p.backend.Capacity(), p.herd.Clients, inSeconds(p.herd.Window), inSeconds(p.herd.Timeout),
-		inSeconds(p.herd.RetryDelay), p.herd.Attempts)
+`, p.backend.Capacity(), p.herd.Herd, inSeconds(p.herd.Within), inSeconds(p.herd.Timeout),
+		inSeconds(retryDelay), p.herd.Attempts)
 
 	runs, err := p.compare(ctx, scr)
 	if err != nil {
 		return err
 	}
 	scr.printf("\n")
-	if err := live.WriteTable(scr.w, "   ", runs...); err != nil {
+	if err := writeRuns(scr.w, "   ", runs...); err != nil {
 		return err
 	}
 	scr.printf("\n   requests of the clients over time\n")
-	if err := live.WritePicture(scr.w, "   ", runs...); err != nil {
+	if err := writePicture(scr.w, "   ", runs...); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
@@ -197,7 +211,7 @@ Caddy stands in between.
 
 // compare runs the parts. It returns fewer runs if ctx ends before the last, and an
 // error only if a part could not run.
-func (p plan) compare(ctx context.Context, scr screen) (runs []live.Run, err error) {
+func (p plan) compare(ctx context.Context, scr screen) (runs []demoRun, err error) {
 	for _, part := range p.parts() {
 		if ctx.Err() != nil {
 			break
@@ -207,7 +221,7 @@ func (p plan) compare(ctx context.Context, scr screen) (runs []live.Run, err err
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", part.name, err)
 		}
-		run.Name = part.name
+		run.name = part.name
 		runs = append(runs, run)
 	}
 	return runs, nil
@@ -216,32 +230,32 @@ func (p plan) compare(ctx context.Context, scr screen) (runs []live.Run, err err
 // judge returns an error unless the run without a limit failed some clients, and the run
 // with shield served all of them, took fewer requests than the usual limiter, and was in
 // no figure worse than no limit.
-func judge(without, usual, with live.Run) error {
-	w, u, s := without, usual, with
-	var errs []error
-	if w.Herd.Served == w.Herd.Clients {
-		errs = append(errs, errors.New("without a limit all clients were served: they came too slowly, and there is nothing to see (too few open files?)"))
+func judge(without, usual, with demoRun) error {
+	w, u, s := &without.herd.All, &usual.herd.All, &with.herd.All
+	var errs problems
+	if w.Served == w.Clients {
+		errs.addf("without a limit all clients were served: they came too slowly, and there is nothing to see (too few open files?)")
 	}
-	if s.Herd.Served < s.Herd.Clients {
-		errs = append(errs, fmt.Errorf("with shield, %d of %d clients were served; want all", s.Herd.Served, s.Herd.Clients))
+	if s.Served < s.Clients {
+		errs.addf("with shield, %d of %d clients were served; want all", s.Served, s.Clients)
 	}
-	if s.Herd.Attempts >= u.Herd.Attempts {
-		errs = append(errs, fmt.Errorf("with shield, the clients sent %d requests, with the usual limiter %d; want fewer", s.Herd.Attempts, u.Herd.Attempts))
+	if s.Requests >= u.Requests {
+		errs.addf("with shield, the clients sent %d requests, with the usual limiter %d; want fewer", s.Requests, u.Requests)
 	}
 	noMore := func(what string, with, without int) {
 		if with > without {
-			errs = append(errs, fmt.Errorf("with shield, %s %d, without a limit %d; want no more", what, with, without))
+			errs.addf("with shield, %s %d, without a limit %d; want no more", what, with, without)
 		}
 	}
-	noMore("the requests sent were", s.Herd.Attempts, w.Herd.Attempts)
-	noMore("the requests inside the backend were", s.Backend.Peak, w.Backend.Peak)
-	noMore("the requests reaching it in one second were", s.Backend.Busiest, w.Backend.Busiest)
-	noMore("the requests it worked on in vain were", s.Backend.Wasted, w.Backend.Wasted)
+	noMore("the requests sent were", s.Requests, w.Requests)
+	noMore("the requests inside the backend were", with.backend.Peak, without.backend.Peak)
+	noMore("the requests reaching it in one second were", with.backend.Busiest, without.backend.Busiest)
+	noMore("the requests it worked on in vain were", with.backend.Wasted, without.backend.Wasted)
 	return errors.Join(errs...)
 }
 
 // part sends the herd through the limit of a part to a new backend.
-func (p plan) part(ctx context.Context, scr screen, part part) (run live.Run, err error) {
+func (p plan) part(ctx context.Context, scr screen, part part) (run demoRun, err error) {
 	backend, err := live.NewBackend(p.backend)
 	if err != nil {
 		return run, err
@@ -256,20 +270,28 @@ func (p plan) part(ctx context.Context, scr screen, part part) (run live.Run, er
 		return run, fmt.Errorf("starting the backend: %w", err)
 	}
 	defer stopServer()
-	herd := p.herd
-	herd.URL, err = startCaddy(upstream, part.handlers)
+	url, err := startCaddy(upstream, part.handlers)
 	if err != nil {
 		return run, fmt.Errorf("starting Caddy: %w", err)
 	}
 	defer func() { err = errors.Join(err, caddy.Stop()) }()
-	clients, err := live.NewHerd(herd)
+	herd := p.herd
+	if herd.Target, err = live.NewTarget(ctx, url, false); err != nil {
+		return run, err
+	}
+	load, err := live.NewLoad(herd)
 	if err != nil {
 		return run, err
 	}
-	stopWatch := live.Watch(scr.w, scr.terminal, clients, backend)
-	clients.Run(ctx)
+	stopWatch := live.Watch(scr.w, scr.terminal, func() string {
+		p := load.Progress()
+		// 66 columns: a line that wraps cannot be redrawn.
+		return fmt.Sprintf("%4.1f s: %4d served, %4d trying, %4d gave up; %4d in the backend",
+			p.At.Seconds(), p.Served, herd.Herd-p.Served-p.GaveUp, p.GaveUp, backend.Stats().Inside)
+	})
+	r := load.Run(ctx)
 	stopWatch()
-	return live.Run{Herd: clients.Result(), Backend: backend.Stats()}, nil
+	return demoRun{herd: r, backend: backend.Stats()}, nil
 }
 
 // serve starts an HTTP server on a free loopback port and returns its address.

@@ -25,9 +25,9 @@ import (
 func smallPlan() plan {
 	return plan{
 		backend: live.BackendConfig{Workers: 4, Service: 100 * time.Millisecond, Crowd: 5, MaxSlowdown: 5, Queue: 400},
-		herd: live.HerdConfig{
-			Clients: 40, Window: 50 * time.Millisecond, Timeout: 1100 * time.Millisecond,
-			RetryDelay: 100 * time.Millisecond, Attempts: 3, Patience: 5 * time.Second,
+		herd: live.LoadConfig{
+			Herd: 40, Within: 50 * time.Millisecond, Even: true, Timeout: 1100 * time.Millisecond,
+			Mix: plainClients(100 * time.Millisecond), Attempts: 3, Patience: 5 * time.Second,
 			FirstAddress: netip.AddrFrom4([4]byte{10, 0, 0, 1}),
 		},
 		limit: limiter.Config{Rate: 30, Per: time.Second, Burst: 4},
@@ -47,37 +47,37 @@ func TestDemoWithFewClients(t *testing.T) {
 		t.Fatalf("%d runs, want 3", len(runs))
 	}
 	for _, r := range runs {
-		t.Logf("%s: %+v %+v", r.Name, r.Herd, r.Backend)
-		h := r.Herd
+		t.Logf("%s: %+v %+v", r.name, r.herd.All, r.backend)
+		h := r.herd.All
 		if h.Served+h.GaveUp != h.Clients || h.Clients != 40 {
-			t.Errorf("%s: %d served + %d gave up, %d clients; want 40", r.Name, h.Served, h.GaveUp, h.Clients)
+			t.Errorf("%s: %d served + %d gave up, %d clients; want 40", r.name, h.Served, h.GaveUp, h.Clients)
 		}
 		answers := h.TimedOut + h.Unreachable
 		for _, n := range h.Answers {
 			answers += n
 		}
-		if h.Attempts != answers {
-			t.Errorf("%s: %d attempts, %d outcomes; want the same", r.Name, h.Attempts, answers)
+		if h.Requests != answers {
+			t.Errorf("%s: %d attempts, %d outcomes; want the same", r.name, h.Requests, answers)
 		}
 		if h.Unreachable > 0 {
-			t.Errorf("%s: Caddy was unreachable %d times, want 0", r.Name, h.Unreachable)
+			t.Errorf("%s: Caddy was unreachable %d times, want 0", r.name, h.Unreachable)
 		}
 	}
 	without, usual, with := runs[0], runs[1], runs[2]
-	if without.Herd.TimedOut == 0 || without.Backend.Wasted == 0 {
-		t.Errorf("without shield: %d time-outs, %d wasted; want some: Caddy must pass on that a client has gone", without.Herd.TimedOut, without.Backend.Wasted)
+	if without.herd.All.TimedOut == 0 || without.backend.Wasted == 0 {
+		t.Errorf("without shield: %d time-outs, %d wasted; want some: Caddy must pass on that a client has gone", without.herd.All.TimedOut, without.backend.Wasted)
 	}
-	for _, r := range []live.Run{usual, with} {
-		if r.Herd.Answers[503] == 0 {
-			t.Errorf("%s: answers are %v; want some refusals", r.Name, r.Herd.Answers)
+	for _, r := range []demoRun{usual, with} {
+		if r.herd.All.Answers["503"] == 0 {
+			t.Errorf("%s: answers are %v; want some refusals", r.name, r.herd.All.Answers)
 		}
-		if r.Backend.Peak > without.Backend.Peak {
-			t.Errorf("%s: peak %d, %s: %d; want no more", r.Name, r.Backend.Peak, without.Name, without.Backend.Peak)
+		if r.backend.Peak > without.backend.Peak {
+			t.Errorf("%s: peak %d, %s: %d; want no more", r.name, r.backend.Peak, without.name, without.backend.Peak)
 		}
 	}
-	if with.Herd.Served < usual.Herd.Served || with.Herd.Attempts > usual.Herd.Attempts {
+	if with.herd.All.Served < usual.herd.All.Served || with.herd.All.Requests > usual.herd.All.Requests {
 		t.Errorf("with shield: %d served in %d attempts; with the usual limiter %d in %d; want no worse",
-			with.Herd.Served, with.Herd.Attempts, usual.Herd.Served, usual.Herd.Attempts)
+			with.herd.All.Served, with.herd.All.Requests, usual.herd.All.Served, usual.herd.All.Requests)
 	}
 }
 
@@ -166,8 +166,11 @@ func TestPlanFitsItsTime(t *testing.T) {
 			b.Close()
 		}
 		h := p.herd
-		h.URL = "http://127.0.0.1"
-		if _, err := live.NewHerd(h); err != nil {
+		var err error
+		if h.Target, err = live.NewTarget(t.Context(), "http://127.0.0.1", false); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := live.NewLoad(h); err != nil {
 			t.Errorf("%d clients: %v", clients, err)
 		}
 		if got, want := p.backend.Capacity(), float64(clients)/3; math.Abs(got-want) > 0.001 {
@@ -179,23 +182,23 @@ func TestPlanFitsItsTime(t *testing.T) {
 		if _, err := limiter.New(p.limit); err != nil {
 			t.Errorf("%d clients: %v", clients, err)
 		}
-		if longest := 3 * (h.Window + h.Patience + 2*h.Timeout); longest > maxDemo-3*time.Second {
+		if longest := 3 * (h.Within + h.Patience + 2*h.Timeout); longest > maxDemo-3*time.Second {
 			t.Errorf("%d clients: three herds may take %v; want 3 s less than %v", clients, longest, maxDemo)
 		}
 	}
 }
 
 func TestJudge(t *testing.T) {
-	run := func(served, attempts, peak, busiest, wasted int) live.Run {
-		return live.Run{
-			Herd:    live.Result{Clients: 10, Served: served, Attempts: attempts},
-			Backend: live.Stats{Peak: peak, Busiest: busiest, Wasted: wasted},
+	run := func(served, attempts, peak, busiest, wasted int) demoRun {
+		return demoRun{
+			herd:    herdOf(live.Tally{Clients: 10, Served: served, Requests: attempts}),
+			backend: live.Stats{Peak: peak, Busiest: busiest, Wasted: wasted},
 		}
 	}
 	collapse, usual := run(2, 60, 90, 30, 40), run(7, 40, 5, 12, 0)
 	for _, s := range []struct {
 		name          string
-		without, with live.Run
+		without, with demoRun
 		want          string // "" for no error
 	}{
 		{"a collapse, and none", collapse, run(10, 18, 4, 11, 0), ""},

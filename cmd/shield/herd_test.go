@@ -46,16 +46,16 @@ func TestHerdIsServed(t *testing.T) {
 	const optimum = herdClients * time.Second / (herdCapacity - herdBackground)
 	for try := 1; ; try++ {
 		run := runHerd(t, uint64(try))
-		herd, background := run.herd, run.background
-		drained, _ := herd.Drained()
+		herd, background := run.herd.All, run.background.All
+		drained := herd.LastServed
 		ratio := drained.Seconds() / optimum.Seconds()
 		t.Logf("try %d: drained in %.2f s, %.3f of the optimum; %.3f requests per success; worst second %d; all had come after %v",
-			try, drained.Seconds(), ratio, herd.PerSuccess(), run.backend.Busiest, herd.LastCame.Round(time.Millisecond))
+			try, drained.Seconds(), ratio, herd.PerSuccess(), run.backend.Busiest, run.herd.HerdCame.Round(time.Millisecond))
 		t.Logf("herd: %v in %d attempts; background: %v in %d; status: %s",
-			herd.Answers, herd.Attempts, background.Answers, background.Attempts, run.status)
+			herd.Answers, herd.Requests, background.Answers, background.Requests, run.status)
 
-		for name, r := range map[string]live.Result{"herd": herd, "background": background} {
-			if r.Served != r.Clients || r.GaveUp != 0 {
+		for name, r := range map[string]live.Tally{"herd": herd, "background": background} {
+			if r.Served != r.Clients || r.GaveUp != 0 || r.Skipped != 0 {
 				t.Errorf("%s: %d of %d served, %d gave up; want all, 0", name, r.Served, r.Clients, r.GaveUp)
 			}
 			if r.TimedOut != 0 || r.Unreachable != 0 {
@@ -79,7 +79,7 @@ func TestHerdIsServed(t *testing.T) {
 
 // A herdRun is the result of one herd.
 type herdRun struct {
-	herd, background live.Result
+	herd, background live.LoadResult
 	backend          live.Stats
 	status           []byte // of the admin endpoint, at the end
 }
@@ -102,22 +102,25 @@ func runHerd(t *testing.T, seed uint64) (run herdRun) {
 	url, admin, stopShield := startHerdShield(t, upstream)
 	defer stopShield()
 
-	herd, err := live.NewHerd(live.HerdConfig{
-		URL: url, Clients: herdClients, FirstAddress: netip.MustParseAddr("10.1.0.0"),
-		Window: herdWindow, Connected: true,
-		Timeout: 30 * time.Second, RetryDelay: time.Second, Attempts: herdAttempts, Patience: 2 * time.Minute,
-	})
+	target, err := live.NewTarget(t.Context(), url, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	background, err := live.NewHerd(live.HerdConfig{
-		URL: url, Clients: herdBackground * int((backgroundFirst+backgroundAfter)/time.Second),
-		FirstAddress: netip.MustParseAddr("10.2.0.0"), Window: backgroundFirst + backgroundAfter, Seed: seed,
-		Timeout: 30 * time.Second, RetryDelay: time.Second, Attempts: herdAttempts, Patience: 2 * time.Minute,
-	})
-	if err != nil {
-		t.Fatal(err)
+	load := func(c live.LoadConfig) *live.Load {
+		c.Target, c.Mix, c.Timeout, c.Attempts, c.Patience = target, plainClients(time.Second), 30*time.Second, herdAttempts, 2*time.Minute
+		l, err := live.NewLoad(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
 	}
+	herd := load(live.LoadConfig{
+		Herd: herdClients, Within: herdWindow, Even: true, Connected: true, FirstAddress: netip.MustParseAddr("10.1.0.0"),
+	})
+	background := load(live.LoadConfig{
+		Herd: herdBackground * int((backgroundFirst+backgroundAfter)/time.Second), Within: backgroundFirst + backgroundAfter, Seed: seed,
+		FirstAddress: netip.MustParseAddr("10.2.0.0"),
+	})
 	var both sync.WaitGroup
 	both.Go(func() { run.background = background.Run(t.Context()) })
 	both.Go(func() {

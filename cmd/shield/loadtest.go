@@ -211,7 +211,7 @@ func (l *loadtest) run(ctx context.Context, args []string, out io.Writer, scr sc
 	}
 	stopWatch := func() {}
 	if scr.terminal {
-		stopWatch = live.WatchLoad(scr.w, true, load)
+		stopWatch = live.Watch(scr.w, true, func() string { return load.Progress().String() })
 	}
 	r = load.Run(ctx)
 	stopWatch()

@@ -159,6 +159,24 @@ func (b *Backend) enter(j job) bool {
 	}
 }
 
+// step is the resolution of a second.
+const step = 10 * time.Millisecond
+
+// A second has the times of the events within a sliding second, in steps: seconds that
+// begin within a step are not considered.
+type second []time.Duration
+
+// add counts an event at now, which does not go back, and returns the count of the second
+// that ends with it.
+func (s *second) add(now time.Duration) int {
+	now = now.Truncate(step)
+	*s = append(*s, now)
+	for (*s)[0] <= now-time.Second {
+		*s = (*s)[1:]
+	}
+	return len(*s)
+}
+
 // work is one worker: it does queued jobs until the backend closes.
 func (b *Backend) work() {
 	for {

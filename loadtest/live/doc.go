@@ -12,9 +12,7 @@
 //	})
 //	result := load.Run(ctx)
 //
-// A fragile [Backend] and a [Herd] make a demonstration. The clients of a Herd are plain,
-// as most programs are: a fixed time-out, a fixed retry delay without jitter, Retry-After
-// obeyed exactly. A table and a picture compare runs of it.
+// A herd and a fragile [Backend] make a demonstration.
 //
 // Arrivals and waits are random, from a seed. Other differences between two runs come
 // from the server, and from the scheduler.

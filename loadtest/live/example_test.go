@@ -7,11 +7,12 @@ import (
 	"net/http/httptest"
 	"time"
 
+	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/live"
 )
 
 // Twenty clients meet a backend that is not crowded: no client comes twice.
-func ExampleHerd_Run() {
+func ExampleLoad_Run() {
 	backend, err := live.NewBackend(live.BackendConfig{
 		Workers: 20, Service: time.Millisecond, Crowd: 100, MaxSlowdown: 3, Queue: 100,
 	})
@@ -22,14 +23,18 @@ func ExampleHerd_Run() {
 	server := httptest.NewServer(backend)
 	defer server.Close()
 
-	herd, err := live.NewHerd(live.HerdConfig{
-		URL: server.URL, Clients: 20, Timeout: time.Minute, Attempts: 3, Patience: time.Minute,
+	target, err := live.NewTarget(context.Background(), server.URL, false)
+	if err != nil {
+		log.Fatal(err)
+	}
+	load, err := live.NewLoad(live.LoadConfig{
+		Target: target, Herd: 20, Mix: clients.All(clients.Exact{}), Timeout: time.Minute, Patience: time.Minute,
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	r := herd.Run(context.Background())
-	fmt.Printf("%d of %d served in %d attempts: %v\n", r.Served, r.Clients, r.Attempts, r.Answers)
+	all := load.Run(context.Background()).All
+	fmt.Printf("%d of %d served in %d attempts: %v\n", all.Served, all.Clients, all.Requests, all.Answers)
 	// Output:
 	// 20 of 20 served in 20 attempts: map[200:20]
 }

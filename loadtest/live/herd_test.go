@@ -8,48 +8,56 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"slices"
-	"strings"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/clients"
 )
+
+// plain is how most programs retry: they obey Retry-After, and wait a fixed time where there
+// is none. It adds no jitter of its own, so that instants are exact.
+type plain struct{ delay time.Duration }
+
+func (p plain) Next(r clients.Refused) (time.Duration, bool) {
+	if r.Hint.Seconds > 0 {
+		return time.Duration(r.Hint.Seconds) * time.Second, true
+	}
+	return p.delay, true
+}
 
 // patient is a herd of one that starts at once and reaches no limit that a test does not
 // set.
-var patient = HerdConfig{
-	URL: "http://127.0.0.1:1", Clients: 1, Timeout: time.Second,
-	RetryDelay: time.Second, Attempts: 100, Patience: time.Minute,
+var patient = LoadConfig{
+	Target: here, Herd: 1, Even: true, Mix: clients.All(plain{time.Second}),
+	Timeout: time.Second, Attempts: 100, Patience: time.Minute,
 }
 
 // runDirect runs a herd against h in a bubble and returns its result and how
 // long it took.
-func runDirect(t *testing.T, ctx context.Context, c HerdConfig, h http.Handler) (Result, time.Duration) {
+func runDirect(t *testing.T, ctx context.Context, c LoadConfig, h http.Handler) (LoadResult, time.Duration) {
 	t.Helper()
-	herd, err := NewHerd(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	herd.load.wire = handlerSender{herd.load.cfg, h}
 	start := time.Now()
-	r := herd.Run(ctx)
-	checkConservation(t, r)
+	r := load(t, c, h).Run(ctx)
+	checkLoad(t, r)
 	return r, time.Since(start)
 }
 
-func checkConservation(t *testing.T, r Result) {
+// over returns c against the server at url.
+func over(t *testing.T, url string, c LoadConfig) *Load {
 	t.Helper()
-	attempts := r.TimedOut + r.Unreachable
-	for _, n := range r.Answers {
-		attempts += n
+	var err error
+	if c.Target, err = NewTarget(t.Context(), url, false); err != nil {
+		t.Fatal(err)
 	}
-	if attempts != r.Attempts {
-		t.Errorf("%d attempts by outcome, %d in all: %+v", attempts, r.Attempts, r)
+	l, err := NewLoad(c)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if r.Answers[http.StatusOK] != r.Served {
-		t.Errorf("%d answers of 200, %d clients served", r.Answers[http.StatusOK], r.Served)
-	}
+	return l
 }
 
 // refusing answers its first n requests with status and Retry-After, and then 200.
@@ -83,8 +91,8 @@ func TestHerdObeysRetryAfter(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, _ := runDirect(t, t.Context(), patient, refusing(3, s.status, s.retryAfter))
-				if r.Served != 1 || r.Attempts != 4 || r.Answers[s.status] != 3 || r.LastServed != s.lastServed {
-					t.Errorf("result is %+v; want served at %v after 3 answers of %d", r, s.lastServed, s.status)
+				if all := r.All; all.Served != 1 || all.Requests != 4 || all.Answers[strconv.Itoa(s.status)] != 3 || all.LastServed != s.lastServed {
+					t.Errorf("result is %+v; want served at %v after 3 answers of %d", all, s.lastServed, s.status)
 				}
 			})
 		})
@@ -94,18 +102,18 @@ func TestHerdObeysRetryAfter(t *testing.T) {
 func TestHerdGivesUp(t *testing.T) {
 	for _, s := range []struct {
 		name     string
-		change   func(*HerdConfig)
+		change   func(*LoadConfig)
 		handler  http.Handler
 		attempts int
 		took     time.Duration
 	}{
-		{"after its attempts", func(c *HerdConfig) { c.Attempts = 3 },
+		{"after its attempts", func(c *LoadConfig) { c.Attempts = 3 },
 			refusing(99, 503, ""), 3, 2 * time.Second},
-		{"when a hint goes beyond its patience", func(c *HerdConfig) { c.Patience = 10 * time.Second },
+		{"when a hint goes beyond its patience", func(c *LoadConfig) { c.Patience = 10 * time.Second },
 			refusing(99, 429, "4"), 3, 8 * time.Second},
-		{"at once when the request is wrong", func(*HerdConfig) {},
+		{"at once when the request is wrong", func(*LoadConfig) {},
 			refusing(99, 404, ""), 1, 0},
-		{"after time-outs, each of which it waits for", func(c *HerdConfig) { c.Attempts = 2 },
+		{"after time-outs, each of which it waits for", func(c *LoadConfig) { c.Attempts = 2 },
 			http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), 2, 3 * time.Second},
 	} {
 		t.Run(s.name, func(t *testing.T) {
@@ -113,8 +121,8 @@ func TestHerdGivesUp(t *testing.T) {
 				c := patient
 				s.change(&c)
 				r, took := runDirect(t, t.Context(), c, s.handler)
-				if r.GaveUp != 1 || r.Attempts != s.attempts || took != s.took {
-					t.Errorf("%d gave up, %d attempts, %v; want 1, %d, %v", r.GaveUp, r.Attempts, took, s.attempts, s.took)
+				if r.All.GaveUp != 1 || r.All.Requests != s.attempts || took != s.took {
+					t.Errorf("%d gave up, %d attempts, %v; want 1, %d, %v", r.All.GaveUp, r.All.Requests, took, s.attempts, s.took)
 				}
 			})
 		})
@@ -124,7 +132,7 @@ func TestHerdGivesUp(t *testing.T) {
 func TestHerdStartsEvenlyWithinItsWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := patient
-		c.Clients, c.Window = 4, time.Second
+		c.Herd, c.Within = 4, time.Second
 		start := time.Now()
 		var mu sync.Mutex
 		at := map[time.Duration]int{}
@@ -144,7 +152,7 @@ func TestHerdStartsEvenlyWithinItsWindow(t *testing.T) {
 func TestClientsSayWhoTheyAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := patient
-		c.Clients, c.FirstAddress = 3, netip.MustParseAddr("10.0.0.255")
+		c.Herd, c.FirstAddress = 3, netip.MustParseAddr("10.0.0.255")
 		var mu sync.Mutex
 		seen := map[string]int{}
 		refuse := refusing(3, 503, "1")
@@ -163,11 +171,11 @@ func TestClientsSayWhoTheyAre(t *testing.T) {
 func TestSentCountsRequestsByTheTenthOfASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := patient
-		c.Clients = 4
+		c.Herd = 4
 		r, _ := runDirect(t, t.Context(), c, refusing(3, 503, "1"))
 		want := []int{4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3}
-		if !slices.Equal(r.Sent, want) {
-			t.Errorf("sent %v; want %v", r.Sent, want)
+		if !slices.Equal(r.Tenths, want) {
+			t.Errorf("sent %v; want %v", r.Tenths, want)
 		}
 	})
 	var long series
@@ -177,19 +185,11 @@ func TestSentCountsRequestsByTheTenthOfASecond(t *testing.T) {
 	}
 }
 
-func TestResultFigures(t *testing.T) {
-	r := Result{Clients: 2, Served: 1, Attempts: 5, LastServed: time.Second}
-	if _, all := r.Drained(); all {
-		t.Error("1 of 2 served, and yet drained")
-	}
-	r.Served, r.LastServed = 2, 2*time.Second
-	if d, all := r.Drained(); d != 2*time.Second || !all {
-		t.Errorf("Drained = %v, %v; want 2s, true", d, all)
-	}
-	if got := r.PerSuccess(); got != 2.5 {
+func TestPerSuccess(t *testing.T) {
+	if got := (&Tally{Requests: 5, Served: 2}).PerSuccess(); got != 2.5 {
 		t.Errorf("PerSuccess = %v; want 2.5", got)
 	}
-	if got := (Result{Attempts: 5}).PerSuccess(); got != 0 {
+	if got := (&Tally{Requests: 5}).PerSuccess(); got != 0 {
 		t.Errorf("PerSuccess without success = %v; want 0", got)
 	}
 }
@@ -197,7 +197,7 @@ func TestResultFigures(t *testing.T) {
 func TestHerdStopsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := patient
-		c.Clients, c.Window = 10, 10*time.Second
+		c.Herd, c.Within = 10, 10*time.Second
 		ctx, cancel := context.WithTimeout(t.Context(), 5500*time.Millisecond)
 		defer cancel()
 		b := startBackend(t, BackendConfig{Workers: 1, Service: time.Minute, Crowd: 1, MaxSlowdown: 1, Queue: 1})
@@ -205,8 +205,8 @@ func TestHerdStopsWithItsContext(t *testing.T) {
 		if took != 5500*time.Millisecond {
 			t.Errorf("Run ended after %v, want 5.5s", took)
 		}
-		if r.Trying() != 10 || r.GaveUp != 0 {
-			t.Errorf("%d still trying, %d gave up; want 10, 0: they were stopped", r.Trying(), r.GaveUp)
+		if r.All.Trying != 6 || r.All.GaveUp != 0 { // the sixth came at 5 s
+			t.Errorf("%d still trying, %d gave up; want 6, 0: they were stopped", r.All.Trying, r.All.GaveUp)
 		}
 	})
 }
@@ -215,17 +215,17 @@ func TestHerdStopsWithItsContext(t *testing.T) {
 // serves few clients, wastes its work on the others, and stays so long after the rush. The
 // same herd, told when to come back, is served.
 func TestBackendCollapsesUnderAHerdAndAGateSavesIt(t *testing.T) {
-	herd := HerdConfig{
-		URL: "http://127.0.0.1:1", Clients: 300, Window: time.Second, Timeout: time.Second,
-		RetryDelay: 500 * time.Millisecond, Attempts: 12, Patience: 21 * time.Second,
+	herd := LoadConfig{
+		Target: here, Herd: 300, Within: time.Second, Even: true, Timeout: time.Second,
+		Mix: clients.All(plain{500 * time.Millisecond}), Attempts: 12, Patience: 21 * time.Second,
 	}
 	fragile := BackendConfig{Workers: 6, Service: 60 * time.Millisecond, Crowd: 100, MaxSlowdown: 3, Queue: 1200}
 	synctest.Test(t, func(t *testing.T) {
 		b := startBackend(t, fragile)
 		r, _ := runDirect(t, t.Context(), herd, b)
 		s := b.Stats()
-		if r.Served > 100 || r.GaveUp < 200 || r.LastServed > 3*time.Second {
-			t.Errorf("without a gate: %+v; want at most 100 served, all within 3s", r)
+		if r.All.Served > 100 || r.All.GaveUp < 200 || r.All.LastServed > 3*time.Second {
+			t.Errorf("without a gate: %+v; want at most 100 served, all within 3s", r.All)
 		}
 		if s.Wasted < 4*s.Served {
 			t.Errorf("without a gate: %d wasted, %d served; want most of the work wasted", s.Wasted, s.Served)
@@ -248,8 +248,8 @@ func TestBackendCollapsesUnderAHerdAndAGateSavesIt(t *testing.T) {
 			mu.Unlock()
 			b.ServeHTTP(w, r)
 		}))
-		if r.Served != 300 || b.Stats().Wasted != 0 {
-			t.Errorf("with a gate: %+v, %d wasted; want all 300 served, 0 wasted", r, b.Stats().Wasted)
+		if r.All.Served != 300 || b.Stats().Wasted != 0 {
+			t.Errorf("with a gate: %+v, %d wasted; want all 300 served, 0 wasted", r.All, b.Stats().Wasted)
 		}
 	})
 }
@@ -258,14 +258,12 @@ func TestHerdOverSockets(t *testing.T) {
 	b := startBackend(t, BackendConfig{Workers: 4, Service: time.Millisecond, Crowd: 1000, MaxSlowdown: 2, Queue: 100})
 	srv := httptest.NewServer(b)
 	defer srv.Close()
-	herd, err := NewHerd(HerdConfig{URL: srv.URL, Clients: 50, Timeout: 30 * time.Second, Attempts: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := herd.Run(t.Context())
-	checkConservation(t, r)
-	if r.Served != 50 || r.Trying() != 0 || r.LastServed <= 0 {
-		t.Errorf("result is %+v; want 50 served", r)
+	c := patient
+	c.Herd, c.Timeout, c.Attempts = 50, 30*time.Second, 1
+	r := over(t, srv.URL, c).Run(t.Context())
+	checkLoad(t, r)
+	if r.All.Served != 50 || r.All.LastServed <= 0 {
+		t.Errorf("result is %+v; want 50 served", r.All)
 	}
 	if s := b.Stats(); s.Served != 50 || s.Inside != 0 {
 		t.Errorf("stats are %+v; want 50 served, 0 inside", s)
@@ -285,32 +283,16 @@ func TestConnectedHerd(t *testing.T) {
 	srv.Start()
 	defer srv.Close()
 	c := patient
-	c.URL, c.Clients, c.Connected, c.Timeout, c.RetryDelay = srv.URL, 20, true, 30*time.Second, 0
-	herd, err := NewHerd(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := herd.Run(t.Context())
-	checkConservation(t, r)
-	if r.Served != 20 || r.Attempts != 40 || r.Unreachable != 0 {
-		t.Errorf("result is %+v; want 20 served in 40 attempts", r)
+	c.Herd, c.Connected, c.Timeout, c.Mix = 20, true, 30*time.Second, clients.All(plain{})
+	r := over(t, srv.URL, c).Run(t.Context())
+	checkLoad(t, r)
+	if r.All.Served != 20 || r.All.Requests != 40 || r.All.Unreachable != 0 {
+		t.Errorf("result is %+v; want 20 served in 40 attempts", r.All)
 	}
 	if n := opened.Load(); n != 40 {
 		t.Errorf("%d connections; want one for each attempt", n)
 	}
-	if r.LastCame <= 0 || r.LastCame > r.LastServed {
-		t.Errorf("last came at %v, last served at %v", r.LastCame, r.LastServed)
-	}
-}
-
-func TestNewHerdNamesEveryFault(t *testing.T) {
-	for want, c := range map[string]HerdConfig{
-		`live: target is "ftp://x"`:         {URL: "ftp://x"},
-		"--herd is 20001; want 0 to 20000":  {URL: "http://127.0.0.1:1", Clients: 20001},
-		"--timeout is 0s; want more than 0": {URL: "http://127.0.0.1:1", Clients: 1},
-	} {
-		if _, err := NewHerd(c); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error is %v; want %q in it", err, want)
-		}
+	if r.HerdCame <= 0 || r.HerdCame > r.All.LastServed {
+		t.Errorf("last came at %v, last served at %v", r.HerdCame, r.All.LastServed)
 	}
 }

@@ -3,6 +3,7 @@ package live
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -226,6 +227,12 @@ type Progress struct {
 	At                           time.Duration // since the start of the run
 	Came, Served, Trying, GaveUp int           // clients
 	Requests                     int           // begun
+}
+
+// String is a line about p.
+func (p Progress) String() string {
+	return fmt.Sprintf("%4.1f s: %d came, %d served, %d trying, %d gave up; %d requests",
+		p.At.Seconds(), p.Came, p.Served, p.Trying, p.GaveUp, p.Requests)
 }
 
 // Progress returns the state of the run. It is cheap, for use during Run.

@@ -4,6 +4,7 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"net/netip"
 	"os"
@@ -290,13 +291,13 @@ func TestExpectations(t *testing.T) {
 	}
 }
 
-func TestWatchLoad(t *testing.T) {
+func TestWatchShowsProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := one
 		c.Herd, c.Within, c.FirstAddress = 2, time.Second, netip.MustParseAddr("10.0.0.1")
 		l := load(t, c, refusing(1, 503, ""))
 		var out strings.Builder
-		stop := WatchLoad(&out, false, l)
+		stop := Watch(&out, false, func() string { return l.Progress().String() })
 		l.Run(t.Context())
 		time.Sleep(500 * time.Millisecond)
 		stop()
@@ -304,4 +305,31 @@ func TestWatchLoad(t *testing.T) {
 			t.Errorf("output is %q; want %q at its end", out.String(), want)
 		}
 	})
+}
+
+func TestWatch(t *testing.T) {
+	for _, s := range []struct {
+		name     string
+		terminal bool
+		want     string
+	}{
+		{"a file gets a line per second, and the last state", false, "   line 1\n   line 2\n"},
+		{"a terminal gets one line, redrawn", true, strings.Join([]string{"", "   line 1", "   line 2"}, "\r\x1b[K")},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var out strings.Builder
+				n := 0
+				stop := Watch(&out, s.terminal, func() string { n++; return fmt.Sprint("line ", n) })
+				time.Sleep(1500 * time.Millisecond)
+				stop()
+				if !strings.HasPrefix(out.String(), s.want) {
+					t.Errorf("output is %q, want it to begin with %q", out.String(), s.want)
+				}
+				if lines := strings.Count(out.String(), "\n"); s.terminal && lines != 1 {
+					t.Errorf("a terminal gets %d line ends, want 1", lines)
+				}
+			})
+		})
+	}
 }

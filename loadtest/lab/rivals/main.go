@@ -115,7 +115,7 @@ func runAll(ctx context.Context, progress io.Writer, s scenario, chosen []rival,
 			defer writing.Unlock()
 			if all[i].err == nil {
 				fmt.Fprintf(progress, "%2d of %d: %s: %d served in %d requests; took %.1f s\n",
-					i+1, len(chosen), r.name, all[i].herd.Served, all[i].herd.Attempts, time.Since(start).Seconds())
+					i+1, len(chosen), r.name, all[i].herd.All.Served, all[i].herd.All.Requests, time.Since(start).Seconds())
 			}
 		})
 		if together > 1 {
@@ -149,7 +149,7 @@ func describe(w io.Writer, s scenario, results []result, before string) {
 		b.Workers, b.Service, b.Capacity(), b.Capacity()/b.MaxSlowdown, s.optimum().Seconds())
 	var came time.Duration
 	for _, r := range results {
-		came = max(came, r.herd.LastCame)
+		came = max(came, r.herd.HerdCame)
 	}
 	fmt.Fprintf(w, "The slowest herd had come after %v.\n", came.Round(time.Millisecond))
 	fmt.Fprintf(w, "%s. %s, %d processors; load average %s before, %s after.\n\n",

@@ -48,8 +48,8 @@ func TestShieldServesAll(t *testing.T) {
 	if err := got.check(); err != nil {
 		t.Error(err)
 	}
-	if got.background.GaveUp > 0 {
-		t.Errorf("%d of the background gave up; want none", got.background.GaveUp)
+	if got.background.All.GaveUp > 0 {
+		t.Errorf("%d of the background gave up; want none", got.background.All.GaveUp)
 	}
 }
 
@@ -57,7 +57,7 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 	of := func(name string, served, busiest, refused int) result {
 		return result{
 			rival: named(t, name), scenario: full,
-			herd:    live.Result{Clients: 1000, Served: served, GaveUp: 1000 - served, Answers: map[int]int{429: refused}},
+			herd:    live.LoadResult{All: live.Tally{Clients: 1000, Served: served, GaveUp: 1000 - served, Refused: refused}},
 			backend: live.Stats{Busiest: busiest},
 		}
 	}
@@ -206,7 +206,7 @@ func TestCommandEndsWithItsContext(t *testing.T) {
 
 func TestMarkdownHasAsManyCellsInEachLine(t *testing.T) {
 	var out strings.Builder
-	one := result{rival: named(t, shieldName), herd: live.Result{Clients: 10, Served: 10, Attempts: 20, LastServed: 1500 * time.Millisecond}}
+	one := result{rival: named(t, shieldName), herd: live.LoadResult{All: live.Tally{Clients: 10, Served: 10, Requests: 20, LastServed: 1500 * time.Millisecond}}}
 	if err := writeTable(&out, true, []result{one, {rival: named(t, "nothing")}}); err != nil {
 		t.Fatal(err)
 	}

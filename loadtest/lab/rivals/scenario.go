@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/live"
 )
 
@@ -69,22 +70,29 @@ func (s scenario) optimum() time.Duration {
 // Spread is over how many whole seconds the herd has to be spread by hand to fit.
 func (s scenario) Spread() int { return int(math.Ceil(s.optimum().Seconds())) }
 
-// herd and background return the clients that ask for url.
-func (s scenario) herd(url string) live.HerdConfig {
-	return live.HerdConfig{
-		URL: url, Clients: s.Clients, FirstAddress: netip.MustParseAddr("10.1.0.0"),
-		Window: s.Window, Connected: true,
-		Timeout: s.Timeout, RetryDelay: s.RetryDelay, Attempts: s.Attempts,
-		Patience: s.patience(),
-	}
+// herd and background return the clients that ask the target.
+func (s scenario) herd(target live.Target) live.LoadConfig {
+	c := s.clients(target)
+	c.Herd, c.Within, c.Even, c.Connected, c.FirstAddress = s.Clients, s.Window, true, true, netip.MustParseAddr("10.1.0.0")
+	return c
 }
 
-func (s scenario) background(url string) live.HerdConfig {
-	return live.HerdConfig{
-		URL: url, Clients: int(float64(s.Background) * s.Lasts.Seconds()), FirstAddress: netip.MustParseAddr("10.2.0.0"),
-		Window: s.Lasts, Seed: s.Seed,
-		Timeout: s.Timeout, RetryDelay: s.RetryDelay, Attempts: s.Attempts,
-		Patience: s.patience(),
+func (s scenario) background(target live.Target) live.LoadConfig {
+	c := s.clients(target)
+	c.Herd, c.Within, c.Seed = int(float64(s.Background)*s.Lasts.Seconds()), s.Lasts, s.Seed
+	c.FirstAddress = netip.MustParseAddr("10.2.0.0")
+	return c
+}
+
+// clients returns what the herd and the background have in common. They retry as most
+// programs do: they obey Retry-After, and wait a fixed time where there is none.
+func (s scenario) clients(target live.Target) live.LoadConfig {
+	return live.LoadConfig{
+		Target: target, Timeout: s.Timeout, Attempts: s.Attempts, Patience: s.patience(), Requests: live.MaxRequests,
+		Mix: clients.All(clients.Client{
+			On: clients.Lost | clients.Server | clients.S408 | clients.S429, Obeys: clients.S429 | clients.S503,
+			Reads: clients.Seconds, Own: clients.Fixed{Gap: s.RetryDelay},
+		}),
 	}
 }
 
@@ -111,7 +119,7 @@ func (s scenario) check() error {
 type result struct {
 	rival            rival
 	scenario         scenario
-	herd, background live.Result
+	herd, background live.LoadResult
 	backend          live.Stats
 }
 
@@ -135,11 +143,15 @@ func (s scenario) run(ctx context.Context, r rival) (result, error) {
 	}
 	defer stop()
 
-	herd, err := live.NewHerd(s.herd("http://" + address + "/"))
+	target, err := live.NewTarget(ctx, "http://"+address+"/", false)
 	if err != nil {
 		return res, err
 	}
-	background, err := live.NewHerd(s.background("http://" + address + "/"))
+	herd, err := live.NewLoad(s.herd(target))
+	if err != nil {
+		return res, err
+	}
+	background, err := live.NewLoad(s.background(target))
 	if err != nil {
 		return res, err
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"text/tabwriter"
 )
@@ -15,8 +14,8 @@ var head = []string{"in front", "Retry-After", "served", "requests per success",
 // cells returns one line of the table.
 func (r result) cells() []string {
 	perSuccess, last := "-", "-"
-	if r.herd.Served > 0 {
-		perSuccess, last = fmt.Sprintf("%.2f", r.herd.PerSuccess()), fmt.Sprintf("%.1f s", r.herd.LastServed.Seconds())
+	if r.herd.All.Served > 0 {
+		perSuccess, last = fmt.Sprintf("%.2f", r.herd.All.PerSuccess()), fmt.Sprintf("%.1f s", r.herd.All.LastServed.Seconds())
 	}
 	tells := r.rival.tells
 	if tells == "" {
@@ -24,9 +23,9 @@ func (r result) cells() []string {
 	}
 	return []string{
 		r.rival.name, tells,
-		fmt.Sprintf("%d of %d", r.herd.Served, r.herd.Clients), perSuccess,
+		fmt.Sprintf("%d of %d", r.herd.All.Served, r.herd.All.Clients), perSuccess,
 		fmt.Sprint(r.backend.Busiest), fmt.Sprint(r.backend.Peak), last,
-		fmt.Sprintf("%d of %d", r.background.GaveUp, r.background.GaveUp+r.background.Served),
+		fmt.Sprintf("%d of %d", r.background.All.GaveUp, r.background.All.GaveUp+r.background.All.Served),
 	}
 }
 
@@ -65,21 +64,21 @@ func (r result) check() error {
 	wrong := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%s: %s", r.rival.name, fmt.Sprintf(format, args...)))
 	}
-	if r.rival.name == shieldName && (r.herd.Served != r.herd.Clients || r.herd.GaveUp != 0) {
-		wrong("%d of %d served, %d gave up; want all, 0", r.herd.Served, r.herd.Clients, r.herd.GaveUp)
+	if r.rival.name == shieldName && (r.herd.All.Served != r.herd.All.Clients || r.herd.All.GaveUp != 0) {
+		wrong("%d of %d served, %d gave up; want all, 0", r.herd.All.Served, r.herd.All.Clients, r.herd.All.GaveUp)
 	}
-	if r.herd.Served == 0 {
+	if r.herd.All.Served == 0 {
 		wrong("no client served: it does not work")
 	}
 	busiest := r.backend.Busiest
 	if r.rival.most == nil {
-		if busiest < r.herd.Clients*9/10 {
-			wrong("%d reached the backend in its busiest second; want most of the %d, as they came at once", busiest, r.herd.Clients)
+		if busiest < r.herd.All.Clients*9/10 {
+			wrong("%d reached the backend in its busiest second; want most of the %d, as they came at once", busiest, r.herd.All.Clients)
 		}
 	} else if most := r.most(); busiest > most {
 		wrong("%d reached the backend in its busiest second; want at most %d, as configured", busiest, most)
 	}
-	if r.rival.tells != "" && r.herd.Answers[http.StatusTooManyRequests]+r.herd.Answers[http.StatusServiceUnavailable] == 0 {
+	if r.rival.tells != "" && r.herd.All.Refused == 0 {
 		wrong("it has refused no request")
 	}
 	return errors.Join(errs...)
