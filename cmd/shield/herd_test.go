@@ -49,8 +49,8 @@ func TestHerdIsServed(t *testing.T) {
 		herd, background := run.herd.All, run.background.All
 		drained := herd.LastServed
 		ratio := drained.Seconds() / optimum.Seconds()
-		t.Logf("try %d: drained in %.2f s, %.3f of the optimum; %.3f requests per success; worst second %d; all had come after %v",
-			try, drained.Seconds(), ratio, herd.PerSuccess(), run.backend.Busiest, run.herd.HerdCame.Round(time.Millisecond))
+		t.Logf("try %d: drained in %.2f s, %.3f of the optimum; %.3f requests per success; worst second %d; the latest left %v late",
+			try, drained.Seconds(), ratio, herd.PerSuccess(), run.backend.Busiest, herd.Late.Max.Round(time.Millisecond))
 		t.Logf("herd: %v in %d attempts; background: %v in %d; status: %s",
 			herd.Answers, herd.Requests, background.Answers, background.Requests, run.status)
 

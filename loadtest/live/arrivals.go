@@ -1,67 +1,64 @@
 package live
 
 import (
+	"iter"
 	"math/rand/v2"
 	"slices"
 	"time"
 )
 
-// arrivals generates the instants at which clients come. It is pure: the same LoadConfig
-// gives the same instants.
-type arrivals struct {
-	cfg    LoadConfig
-	random *rand.Rand
-	herd   []time.Duration // still to come, ascending
-	others time.Duration   // when the next client by Rate comes; Duration or later: none does
-	nth    int             // of the others
-}
-
-func newArrivals(c LoadConfig) *arrivals {
-	a := &arrivals{cfg: c, random: rand.New(rand.NewPCG(c.Seed, 0))}
-	a.herd = make([]time.Duration, c.Herd)
-	for i := range a.herd {
+// herdTimes returns the instants at which the herd comes, since the start of the run,
+// ascending.
+func (c LoadConfig) herdTimes(random *rand.Rand) []time.Duration {
+	at := make([]time.Duration, c.Herd)
+	for i := range at {
 		share := float64(i) / float64(c.Herd)
 		if !c.Even {
-			share = a.random.Float64()
+			share = random.Float64()
 		}
-		a.herd[i] = c.HerdAfter + time.Duration(share*float64(c.Within))
+		at[i] = c.HerdAfter + time.Duration(share*float64(c.Within))
 	}
-	slices.Sort(a.herd)
-	a.others = c.Duration
-	if c.Rate > 0 {
-		a.others = 0
-		a.step()
-	}
-	return a
+	slices.Sort(at)
+	return at
 }
 
-// step draws the next client by Rate.
-func (a *arrivals) step() {
-	a.nth++
-	if a.cfg.Even { // from the start, so that rounding does not add up
-		a.others = within(float64(a.nth-1) / a.cfg.Rate)
-		return
+// random returns the source of all arrivals: the same LoadConfig gives the same instants.
+func (c LoadConfig) random() *rand.Rand { return rand.New(rand.NewPCG(c.Seed, 0)) }
+
+// arrivals yields the instants at which clients come, since the start of the run, and
+// whether they belong to the herd.
+func (c LoadConfig) arrivals() iter.Seq2[time.Duration, bool] {
+	return func(yield func(time.Duration, bool) bool) {
+		random := c.random()
+		herd := c.herdTimes(random)
+		for n, at := 0, time.Duration(0); c.Rate > 0; n++ {
+			if c.Even { // from the start, so that rounding does not add up
+				at = within(float64(n) / c.Rate)
+			} else {
+				at += within(random.ExpFloat64() / c.Rate)
+			}
+			if at >= c.Duration {
+				break
+			}
+			for len(herd) > 0 && herd[0] <= at {
+				if !yield(herd[0], true) {
+					return
+				}
+				herd = herd[1:]
+			}
+			if !yield(at, false) {
+				return
+			}
+		}
+		for _, at := range herd {
+			if !yield(at, true) {
+				return
+			}
+		}
 	}
-	a.others += within(a.random.ExpFloat64() / a.cfg.Rate)
 }
 
 // within returns seconds as a Duration, bounded so that the sum of two does not overflow.
 func within(seconds float64) time.Duration {
 	return time.Duration(min(seconds, 2*MaxDuration.Seconds()) * float64(time.Second))
-}
-
-// next returns when the next client comes, since the start of the run, and whether it
-// belongs to the herd. ok is false if no client is left.
-func (a *arrivals) next() (at time.Duration, herd, ok bool) {
-	if len(a.herd) > 0 && (a.others >= a.cfg.Duration || a.herd[0] <= a.others) {
-		at = a.herd[0]
-		a.herd = a.herd[1:]
-		return at, true, true
-	}
-	if a.cfg.Rate == 0 || a.others >= a.cfg.Duration {
-		return 0, false, false
-	}
-	at = a.others
-	a.step()
-	return at, false, true
 }

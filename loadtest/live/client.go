@@ -38,9 +38,6 @@ func (c *client) live(ctx, going context.Context, enough context.CancelCauseFunc
 	l := c.load
 	s := sender{index: c.index, address: l.cfg.address(c.index), precise: l.cfg.Mix[c.share].Precise, conn: c.conn}
 	due, gap := c.due, time.Duration(0)
-	if c.isHerd {
-		s.wrote = func() { l.wrote(time.Since(c.start)) }
-	}
 	for n := 1; ; n++ {
 		began := time.Since(c.start)
 		if !l.begin(c, n > 1, began) {
@@ -61,7 +58,7 @@ func (c *client) live(ctx, going context.Context, enough context.CancelCauseFunc
 		if e.verdict != retry || !wait(going, due-time.Since(c.start)) {
 			return
 		}
-		s.conn, s.wrote = nil, nil
+		s.conn = nil
 	}
 }
 
@@ -78,15 +75,15 @@ func (c *client) decide(r reply, n int, gap, elapsed time.Duration) (verdict, ti
 	if n == cfg.Attempts || !ask {
 		return gaveUp, 0
 	}
-	sent := c.load.budget(c)
+	budget := &c.load.begun[c.share]
 	after, again := policy.Next(clients.Refused{
 		Attempt: n, Hint: hint, Gap: gap, Elapsed: elapsed, U: c.random.Float64(),
-		Status: failed, Retries: sent.retries, Requests: sent.requests,
+		Status: failed, Retries: budget.retries.Load(), Requests: budget.requests.Load(),
 	})
 	if !again || after > cfg.Patience-elapsed { // not elapsed+after, which may overflow
 		return gaveUp, 0
 	}
-	c.load.retries(c)
+	budget.retries.Add(1) // at the decision, because all clients of a herd decide before the first of them comes back
 	return retry, max(after, 0)
 }
 

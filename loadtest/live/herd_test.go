@@ -292,7 +292,4 @@ func TestConnectedHerd(t *testing.T) {
 	if n := opened.Load(); n != 40 {
 		t.Errorf("%d connections; want one for each attempt", n)
 	}
-	if r.HerdCame <= 0 || r.HerdCame > r.All.LastServed {
-		t.Errorf("last came at %v, last served at %v", r.HerdCame, r.All.LastServed)
-	}
 }

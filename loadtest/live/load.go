@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/herdshield/shield/loadtest/clients"
@@ -24,23 +25,22 @@ type Load struct {
 	cfg    LoadConfig
 	wire   wire
 	dialer *dialer
-	open   func(context.Context) (net.Conn, error) // for Connected: dialer.open
+	dial   func(ctx context.Context, network, address string) (net.Conn, error) // for Connected: dialer.dial
+	begun  []budget                                                             // by share
 
 	mu           sync.Mutex // guards what follows
 	came         time.Time  // the start of the run; zero before it
 	all          counter
 	herd, others counter
 	shares       []counter
-	begun        []budget // by share
 	series       series
-	herdCame     time.Duration // see LoadResult.HerdCame
 	sent         int           // requests begun
 	coming       time.Duration // until the last client came; 0 before that
 	broken       string        // why the last connection failed
 }
 
 // A budget is what Refused.Requests and Refused.Retries count.
-type budget struct{ requests, retries int64 }
+type budget struct{ requests, retries atomic.Int64 }
 
 // Reasons why a run ends before its clients have.
 var (
@@ -61,8 +61,7 @@ type LoadResult struct {
 	Policies          []PolicyTally
 	Seconds           []Second
 
-	Tenths   []int         // requests begun in each tenth of a second; those after 20 minutes are in the last
-	HerdCame time.Duration // from the start until the last of the herd so far had sent its first request, in HTTP
+	Tenths []int // requests begun in each tenth of a second; those after 20 minutes are in the last
 
 	// Faults counts connections that could not be opened because of a limit of this
 	// machine or process. Fault is the last such error.
@@ -96,9 +95,13 @@ func NewLoad(c LoadConfig) (*Load, error) {
 		cfg: c, dialer: &dialer{addresses: c.Target.Addresses},
 		shares: make([]counter, len(c.Mix)), begun: make([]budget, len(c.Mix)),
 	}
-	l.open = l.dialer.open
+	l.dial = l.dialer.dial
+	if c.Proto != GRPC {
+		l.wire = newHTTPWire(c, l.dialer)
+		return l, nil
+	}
 	var err error
-	l.wire, err = newWire(c, l.dialer)
+	l.wire, err = newGRPCWire(c, l.dialer)
 	return l, err
 }
 
@@ -114,20 +117,17 @@ const grace = 500 * time.Millisecond
 // herd. Others that it has not started by then are Skipped.
 func (l *Load) Run(ctx context.Context) LoadResult {
 	defer l.wire.close()
-	var spares *spares
+	var spares spares
+	opened := 0
 	if l.cfg.Connected && l.cfg.Proto == H1 {
-		spares = newSpares(newArrivals(l.cfg).herd, l.cfg.Timeout, l.open)
-		spares.openFirst(ctx)
+		spares.due, spares.timeout, spares.dial = l.cfg.herdTimes(l.cfg.random()), l.cfg.Timeout, l.dial
+		spares.conns = make([]spare, len(spares.due))
+		opened = spares.openFirst(ctx)
 	} else if l.cfg.Connected {
 		c, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 		l.wire.connect(c)
 		cancel()
 	}
-	return l.run(ctx, spares)
-}
-
-// run is Run after connecting beforehand.
-func (l *Load) run(ctx context.Context, spares *spares) LoadResult {
 	going, enough := context.WithCancelCause(ctx) // ends before ctx when enough requests were sent
 	defer enough(nil)
 	l.mu.Lock()
@@ -135,10 +135,11 @@ func (l *Load) run(ctx context.Context, spares *spares) LoadResult {
 	l.came = start
 	l.mu.Unlock()
 	var all sync.WaitGroup
-	all.Go(func() { spares.openLater(going, start) })
+	all.Go(func() { spares.open(going, opened, len(spares.due), start) })
+	rest := spares.conns
 	l.arrive(going, start, func(c *client) {
-		if c.isHerd {
-			c.conn = spares.next()
+		if c.isHerd && len(rest) > 0 {
+			c.conn, rest = &rest[0], rest[1:]
 		}
 		if !l.enter(c) {
 			c.conn.close()
@@ -149,7 +150,9 @@ func (l *Load) run(ctx context.Context, spares *spares) LoadResult {
 			c.conn.close() // unless it has been used
 		})
 	})
-	spares.close()
+	for i := range rest {
+		rest[i].close()
+	}
 	all.Wait()
 	r := l.Result()
 	switch {
@@ -166,18 +169,15 @@ func (l *Load) run(ctx context.Context, spares *spares) LoadResult {
 // clients by Rate are only counted as overdue: there may be millions. Clients of the herd
 // are few, and still come.
 func (l *Load) arrive(going context.Context, start time.Time, come func(*client)) {
-	arrivals := newArrivals(l.cfg)
 	last := l.cfg.comingEnds() + grace
 	overdue := make([]int, len(l.cfg.Mix)) // by share
 	source := rand.NewPCG(0, 0)
 	random := rand.New(source) // of clients that do not come
-	for i := 0; ; i++ {
-		at, herd, ok := arrivals.next()
-		if !ok {
-			break
-		}
+	i := uint64(0)
+	for at, herd := range l.cfg.arrivals() {
+		i++
 		if !herd && time.Since(start) > last && going.Err() == nil {
-			source.Seed(l.cfg.Seed, uint64(i)+1)
+			source.Seed(l.cfg.Seed, i)
 			overdue[l.cfg.Mix.Pick(random.Float64())]++
 			continue
 		}
@@ -186,7 +186,7 @@ func (l *Load) arrive(going context.Context, start time.Time, come func(*client)
 		if d := at - time.Since(start); going.Err() != nil || d > 0 && !wait(going, d) {
 			break
 		}
-		c := &client{load: l, start: start, index: i, isHerd: herd, due: at, random: rand.New(rand.NewPCG(l.cfg.Seed, uint64(i)+1))}
+		c := &client{load: l, start: start, index: int(i - 1), isHerd: herd, due: at, random: rand.New(rand.NewPCG(l.cfg.Seed, i))}
 		c.share = l.cfg.Mix.Pick(c.random.Float64())
 		come(c)
 	}
@@ -206,8 +206,10 @@ func (l *Load) arrive(going context.Context, start time.Time, come func(*client)
 func (l *Load) Result() LoadResult {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := LoadResult{All: l.all.tally(), Herd: l.herd.tally(), Others: l.others.tally(), Seconds: slices.Clone(l.series.seconds), Broken: l.broken, Started: l.came, Coming: l.coming,
-		Tenths: slices.Clone(l.series.tenths), HerdCame: l.herdCame}
+	r := LoadResult{
+		All: l.all.tally(), Herd: l.herd.tally(), Others: l.others.tally(), Seconds: slices.Clone(l.series.seconds),
+		Tenths: slices.Clone(l.series.tenths), Broken: l.broken, Started: l.came, Coming: l.coming,
+	}
 	if n := len(r.Seconds); n > 0 {
 		r.Seconds[n-1].InFlight = l.series.inFlight
 	}
@@ -239,11 +241,10 @@ func (p Progress) String() string {
 func (l *Load) Progress() Progress {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := Progress{Requests: l.sent}
+	p := Progress{Came: l.all.Clients, Served: l.all.Served, Trying: l.all.Trying, GaveUp: l.all.GaveUp, Requests: l.sent}
 	if !l.came.IsZero() {
 		p.At = time.Since(l.came)
 	}
-	p.Came, p.Served, p.Trying, p.GaveUp = l.all.Clients, l.all.Served, l.all.Trying, l.all.GaveUp
 	return p
 }
 
@@ -279,16 +280,9 @@ func (l *Load) begin(c *client, retry bool, at time.Duration) bool {
 		return false
 	}
 	l.sent++
-	l.begun[c.share].requests++
+	l.begun[c.share].requests.Add(1)
 	l.series.begin(at, c.isHerd, retry)
 	return true
-}
-
-// wrote notes that one of the herd has sent its first request, at a time since the start.
-func (l *Load) wrote(at time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.herdCame = max(l.herdCame, at)
 }
 
 // cut counts a request of c that was in flight when the run was stopped.
@@ -299,21 +293,6 @@ func (l *Load) cut(c *client, e end) {
 		n.cut(e)
 	}
 	l.series.cut(e)
-}
-
-// retries counts a decision to retry by a client of c's share. It counts at the decision,
-// because all clients of a herd decide before the first of them comes back.
-func (l *Load) retries(c *client) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.begun[c.share].retries++
-}
-
-// budget returns the requests and retries of c's share so far.
-func (l *Load) budget(c *client) budget {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.begun[c.share]
 }
 
 // record counts an attempt of c that ended.

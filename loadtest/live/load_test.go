@@ -413,7 +413,7 @@ func TestSparesAreOpenedShortlyBefore(t *testing.T) {
 		start := time.Now()
 		var mu sync.Mutex
 		opened, closed := []time.Duration{}, 0
-		l.open = func(context.Context) (net.Conn, error) {
+		l.dial = func(context.Context, string, string) (net.Conn, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			opened = append(opened, time.Since(start))
@@ -434,7 +434,7 @@ func TestSparesAreOpenedShortlyBefore(t *testing.T) {
 		// A stop closes the connections that no client has taken, and opens no more.
 		l = load(t, c, refusing(0, 0, ""))
 		opened, closed, start = nil, 0, time.Now()
-		l.open = func(context.Context) (net.Conn, error) {
+		l.dial = func(context.Context, string, string) (net.Conn, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			opened = append(opened, time.Since(start))
@@ -460,12 +460,20 @@ func (c spareConn) Close() error { c.closing(); return nil }
 func TestSpareThatComesTooLate(t *testing.T) {
 	closed := 0
 	s := new(spare)
-	if s.take() != nil || s.wanted() {
-		t.Error("a spare without a connection has one, or is wanted though it was taken")
+	dials := 0
+	dial := func(context.Context, string, string) (net.Conn, error) {
+		dials++
+		if s.take() != nil {
+			t.Error("a spare without a connection has one")
+		}
+		return spareConn{nil, func() { closed++ }}, nil
 	}
-	s.put(spareConn{nil, func() { closed++ }})
+	s.open(t.Context(), dial)
 	if s.take() != nil || closed != 1 {
 		t.Errorf("a connection that came too late was closed %d times", closed)
+	}
+	if s.open(t.Context(), dial); dials != 1 {
+		t.Errorf("%d connections were opened; want 1, as the spare was taken then", dials)
 	}
 }
 
@@ -497,12 +505,7 @@ func TestEachClientHasAnAddress(t *testing.T) {
 
 func TestArrivals(t *testing.T) {
 	all := func(c LoadConfig) (at []time.Duration, herd int) {
-		a := newArrivals(c)
-		for {
-			d, isHerd, ok := a.next()
-			if !ok {
-				return at, herd
-			}
+		for d, isHerd := range c.arrivals() {
 			if len(at) > 0 && d < at[len(at)-1] {
 				t.Fatalf("one comes at %v after one at %v", d, at[len(at)-1])
 			}
@@ -511,6 +514,7 @@ func TestArrivals(t *testing.T) {
 			}
 			at = append(at, d)
 		}
+		return at, herd
 	}
 	c := LoadConfig{Rate: 100, Duration: 100 * time.Second, Herd: 50, Within: time.Second, HerdAfter: 20 * time.Second, Seed: 3}
 	at, herd := all(c)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -81,38 +82,30 @@ func (d *dialer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 			return c, nil
 		}
 	}
-	good := d.good.Load()
-	conn, err := d.to(ctx, good)
-	for i := int32(0); err != nil && int(i) < len(d.addresses) && ctx.Err() == nil; i++ {
-		if i == good {
-			continue
+	first := int(d.good.Load())
+	var err error
+	for i := range d.addresses {
+		n := (first + i) % len(d.addresses)
+		conn, fault := new(net.Dialer).DialContext(ctx, "tcp", d.addresses[n].String())
+		if fault == nil {
+			d.good.Store(int32(n))
+			return conn, nil
 		}
-		if conn, err = d.to(ctx, i); err == nil {
-			d.good.Store(i)
+		if isFaultHere(fault) {
+			d.faults.Add(1)
+			d.fault.Store(fault.Error())
+		}
+		if err = fault; ctx.Err() != nil {
+			break
 		}
 	}
-	return conn, err
-}
-
-// open is dial without a spare.
-func (d *dialer) open(ctx context.Context) (net.Conn, error) { return d.dial(ctx, "", "") }
-
-func (d *dialer) to(ctx context.Context, i int32) (net.Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", d.addresses[i].String())
-	if isFaultHere(err) {
-		d.faults.Add(1)
-		d.fault.Store(err.Error())
-	}
-	return conn, err
+	return nil, err
 }
 
 // isFaultHere reports whether a connection failed because this machine or process has too
 // few files or ports. That says nothing about the target.
 func isFaultHere(err error) bool {
-	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]error{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS}, func(e error) bool {
+		return errors.Is(err, e)
+	})
 }

@@ -1,6 +1,7 @@
 package live
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -8,7 +9,7 @@ import (
 	"io"
 	"math"
 	"net/http"
-	"net/http/httptrace"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -50,7 +51,6 @@ type sender struct {
 	address string // for X-Forwarded-For, "" for none
 	precise bool   // shows that it reads milliseconds
 	conn    *spare // for its first attempt over HTTP/1.1
-	wrote   func() // is called when an HTTP request has been sent; or nil
 }
 
 // A wire carries attempts to a target. It is safe for concurrent use.
@@ -69,16 +69,6 @@ type wire interface {
 
 // maxHeader bounds the header of an answer, of which 20,000 clients may hold one each.
 const maxHeader = 64 << 10
-
-// exchange sends a request and reads the whole answer, whose body is then closed.
-func exchange(t http.RoundTripper, req *http.Request) (*http.Response, error) {
-	resp, err := t.RoundTrip(req)
-	if err == nil {
-		defer resp.Body.Close()
-		_, err = io.Copy(io.Discard, resp.Body)
-	}
-	return resp, err
-}
 
 // httpWire is HTTP in all its versions.
 type httpWire struct {
@@ -129,16 +119,16 @@ func (w *httpWire) send(ctx context.Context, s sender) reply {
 		}
 		transport = conn
 	}
-	ctx = withConn(ctx, s.conn)
-	if s.wrote != nil {
-		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { s.wrote() }})
-	}
-	req, err := w.request(ctx, s)
+	req, err := w.request(withConn(ctx, s.conn), s)
 	if err != nil {
 		return failed(ctx, err) // cannot be: the config is checked
 	}
-	resp, err := exchange(transport, req)
+	resp, err := transport.RoundTrip(req)
 	if err != nil {
+		return failed(ctx, err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
 		return failed(ctx, err)
 	}
 	return reply{status: resp.StatusCode, label: strconv.Itoa(resp.StatusCode), hint: hintOf(resp.Header, time.Now())}
@@ -219,14 +209,7 @@ func (p *pool) get(ctx context.Context) (*http.ClientConn, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	open := p.conns[:0]
-	for _, c := range p.conns {
-		if c.Err() == nil {
-			open = append(open, c)
-		}
-	}
-	clear(p.conns[len(open):])
-	p.conns = open
+	p.conns = slices.DeleteFunc(p.conns, func(c *http.ClientConn) bool { return c.Err() != nil })
 	for _, c := range p.conns {
 		if c.Reserve() == nil {
 			return c, nil
@@ -278,10 +261,7 @@ func hintOf(h http.Header, now time.Time) (hint pushback.Hint) {
 // wholeNumber reads digits. A number that overflows becomes the greatest uint64.
 func wholeNumber(s string) (uint64, bool) {
 	n, err := strconv.ParseUint(s, 10, 64)
-	if errors.Is(err, strconv.ErrRange) {
-		return math.MaxUint64, true
-	}
-	return n, err == nil
+	return n, err == nil || errors.Is(err, strconv.ErrRange)
 }
 
 // told is the wait of a Hint, by its whole seconds if it has any. It is false if the Hint
@@ -294,14 +274,6 @@ func told(h pushback.Hint) (time.Duration, bool) {
 		return time.Duration(h.Ms) * time.Millisecond, true
 	}
 	return 0, false
-}
-
-// newWire returns the wire of c's protocol.
-func newWire(c LoadConfig, d *dialer) (wire, error) {
-	if c.Proto != GRPC {
-		return newHTTPWire(c, d), nil
-	}
-	return newGRPCWire(c, d)
 }
 
 // connects describes how the clients of c connect.
@@ -317,9 +289,4 @@ func (c LoadConfig) connects() string {
 }
 
 // connections returns how many connections the clients share.
-func (c LoadConfig) connections() int {
-	if c.Connections == 0 {
-		return defaultConnections
-	}
-	return c.Connections
-}
+func (c LoadConfig) connections() int { return cmp.Or(c.Connections, defaultConnections) }

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -86,7 +87,7 @@ func (w *grpcWire) send(ctx context.Context, s sender) reply {
 	case err == nil:
 		return reply{status: http.StatusOK, label: codes.OK.String()}
 	case fromServer.Load():
-		r := reply{status: httpStatus(st.Code()), label: st.Code().String(), hint: grpcHint(metadata.Join(header, trailer), time.Now())}
+		r := reply{status: runtime.HTTPStatusFromCode(st.Code()), label: st.Code().String(), hint: grpcHint(metadata.Join(header, trailer), time.Now())}
 		if st.Code() == codes.DeadlineExceeded {
 			// The server's own deadline error, unlike a gateway's 504, which grpc-go
 			// retries as UNAVAILABLE.
@@ -135,37 +136,6 @@ func answeredByHTTP(message string) (int, bool) {
 	digits, _, _ := strings.Cut(rest, " ")
 	code, err := strconv.Atoi(digits)
 	return code, err == nil && code >= 100 && code < 600
-}
-
-// httpStatus returns the HTTP status of a code by google/rpc/code.proto. Policies know
-// statuses in that form.
-func httpStatus(c codes.Code) int {
-	switch c {
-	case codes.OK:
-		return 200
-	case codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange:
-		return 400
-	case codes.Unauthenticated:
-		return 401
-	case codes.PermissionDenied:
-		return 403
-	case codes.NotFound:
-		return 404
-	case codes.Aborted, codes.AlreadyExists:
-		return 409
-	case codes.ResourceExhausted:
-		return 429
-	case codes.Canceled:
-		return 499
-	case codes.Unimplemented:
-		return 501
-	case codes.Unavailable:
-		return 503
-	case codes.DeadlineExceeded:
-		return 504
-	default:
-		return 500
-	}
 }
 
 // grpcHint is hintOf for the metadata of an answer. grpc-retry-pushback-ms is the wait in

@@ -147,11 +147,11 @@ func describe(w io.Writer, s scenario, results []result, before string) {
 		s.Attempts, s.Timeout, s.RetryDelay)
 	fmt.Fprintf(w, "The backend has %d workers of %v: %.0f/s, and %.0f/s when it is crowded. At best all are served after %.1f s.\n",
 		b.Workers, b.Service, b.Capacity(), b.Capacity()/b.MaxSlowdown, s.optimum().Seconds())
-	var came time.Duration
+	var late time.Duration
 	for _, r := range results {
-		came = max(came, r.herd.HerdCame)
+		late = max(late, r.herd.All.Late.Max)
 	}
-	fmt.Fprintf(w, "The slowest herd had come after %v.\n", came.Round(time.Millisecond))
+	fmt.Fprintf(w, "No request of a herd left later than %v after it was due.\n", late.Round(time.Millisecond))
 	fmt.Fprintf(w, "%s. %s, %d processors; load average %s before, %s after.\n\n",
 		strings.Join(versions(results), ", "), runtime.Version(), runtime.NumCPU(), before, loadAverage())
 }
