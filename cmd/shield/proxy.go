@@ -1,11 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
+	"text/template"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -49,38 +49,43 @@ which would have been.
 
   Observe first, enforce later:
   $ shield proxy --from :8080 --to 127.0.0.1:9000 --rate 5/s --burst 20 --observe`
+			var p proxy
 			f := cmd.Flags()
-			f.StringP("from", "f", ":8080", "address on which to receive requests")
-			f.StringSliceP("to", "t", nil, "address of the backend")
-			f.String("rate", "", "rate limit of each client, like 5/s, 100/m or 1000/h")
-			f.Int("burst", 0, "how many requests a client may send at once (default: what one second allows)")
-			f.String("capacity", "", "rate limit of all clients together, like 500/s")
-			f.String("concurrency", "", `how many requests the backend can work on at once, or "adaptive"`)
-			f.Bool("observe", false, "refuse no request, only report")
-			f.Bool("access-log", false, "log every request")
-			f.String("admin", caddy.DefaultAdminListen, `address for "shield status" and metrics, or "off"`)
+			f.StringVarP(&p.From, "from", "f", ":8080", "address on which to receive requests")
+			f.StringSliceVarP(&p.To, "to", "t", nil, "address of the backend")
+			f.StringVar(&p.Rate, "rate", "", "rate limit of each client, like 5/s, 100/m or 1000/h")
+			burst := f.Int("burst", 0, "how many requests a client may send at once (default: what one second allows)")
+			f.StringVar(&p.Capacity, "capacity", "", "rate limit of all clients together, like 500/s")
+			f.StringVar(&p.Concurrency, "concurrency", "", `how many requests the backend can work on at once, or "adaptive"`)
+			f.BoolVar(&p.Observe, "observe", false, "refuse no request, only report")
+			f.BoolVar(&p.AccessLog, "access-log", false, "log every request")
+			f.StringVar(&p.Admin, "admin", caddy.DefaultAdminListen, `address for "shield status" and metrics, or "off"`)
 			cmd.Args = cobra.NoArgs
 			// Errors go to cobra, which prints them as text; Caddy's own wrapper
 			// would log them as JSON.
-			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return runProxy(caddycmd.Flags{FlagSet: cmd.Flags()}) }
+			cmd.RunE = func(*cobra.Command, []string) error {
+				if f.Changed("burst") {
+					p.Burst = burst
+				}
+				return p.run()
+			}
 		},
 	})
 }
 
-func runProxy(flags caddycmd.Flags) error {
+// A proxy is the command line of "shield proxy".
+type proxy struct {
+	From, Admin        string
+	To                 []string
+	Rate, Capacity     string // "": not given, like the next
+	Concurrency        string
+	Burst              *int // nil: not given
+	Observe, AccessLog bool
+}
+
+// run runs Caddy until a signal ends the process.
+func (p proxy) run() error {
 	caddy.TrapSignals()
-	to, err := flags.GetStringSlice("to")
-	if err != nil {
-		return err
-	}
-	p := proxy{
-		from: flags.String("from"), to: to, admin: flags.String("admin"),
-		rate: flags.String("rate"), capacity: flags.String("capacity"), concurrency: flags.String("concurrency"),
-		observe: flags.Bool("observe"), accessLog: flags.Bool("access-log"),
-	}
-	if flags.Changed("burst") {
-		p.burst = new(flags.Int("burst"))
-	}
 	config, err := p.config()
 	if err != nil {
 		return err
@@ -88,19 +93,38 @@ func runProxy(flags caddycmd.Flags) error {
 	if err := caddy.Load(config, false); err != nil {
 		return err
 	}
-	caddy.Log().Info("shield is up", zap.String("from", p.from), zap.Strings("to", p.to), zap.String("admin", p.admin))
-	select {} // until a signal
+	caddy.Log().Info("shield is up", zap.String("from", p.From), zap.Strings("to", p.To), zap.String("admin", p.Admin))
+	select {}
 }
 
-// proxy is the command line of "shield proxy".
-type proxy struct {
-	from, admin        string
-	to                 []string
-	rate, capacity     string // "": not given, like the next
-	concurrency        string
-	burst              *int // nil: not given
-	observe, accessLog bool
+// proxyCaddyfile is the Caddyfile of a proxy at a site.
+var proxyCaddyfile = template.Must(template.New("proxy").Parse(`{
+	admin {{.Admin}}
+	persist_config off
 }
+{{.Site}} {
+{{- with .Bind}}
+	bind {{.}}{{end}}
+{{- if .AccessLog}}
+	log{{end}}
+	shield {
+		name proxy
+{{- if .Observe}}
+		mode observe{{end}}
+{{- if .Rate}}
+		zone per_client {
+			rate {{.Rate}}
+{{- with .Burst}}
+			burst {{.}}{{end}}
+		}{{end}}
+{{- with .Capacity}}
+		capacity {{.}}{{end}}
+{{- with .Concurrency}}
+		concurrency {{.}}{{end}}
+	}
+	reverse_proxy{{range .To}} {{.}}{{end}}
+}
+`))
 
 // config returns the Caddy configuration of the command line. It goes through a
 // Caddyfile, so that limits and addresses have the same meaning as there.
@@ -114,63 +138,33 @@ func (p proxy) config() ([]byte, error) {
 }
 
 func (p proxy) caddyfile() (string, error) {
-	if len(p.to) == 0 {
+	if len(p.To) == 0 {
 		return "", fmt.Errorf("--to is missing; want the backend's address, like 127.0.0.1:9000")
 	}
 	for _, flag := range []struct{ name, value string }{
-		{"from", p.from}, {"to", strings.Join(p.to, "")}, {"rate", p.rate}, {"capacity", p.capacity}, {"concurrency", p.concurrency}, {"admin", p.admin},
+		{"from", p.From}, {"to", strings.Join(p.To, "")}, {"rate", p.Rate}, {"capacity", p.Capacity}, {"concurrency", p.Concurrency}, {"admin", p.Admin},
 	} {
 		if strings.ContainsAny(flag.value, " \t\r\n{}\"`#\\,") {
 			return "", fmt.Errorf("--%s is %q; want neither spaces nor quotes nor braces in it", flag.name, flag.value)
 		}
 	}
-	if strings.HasPrefix(p.from, "unix/") {
-		return "", fmt.Errorf("--from is %q; want a host and port: a Unix socket needs a Caddyfile, with bind", p.from)
+	if strings.HasPrefix(p.From, "unix/") {
+		return "", fmt.Errorf("--from is %q; want a host and port: a Unix socket needs a Caddyfile, with bind", p.From)
 	}
-	if p.burst != nil && p.rate == "" {
-		return "", fmt.Errorf("--burst is %d without --rate; want both", *p.burst)
+	if p.Burst != nil && p.Rate == "" {
+		return "", fmt.Errorf("--burst is %d without --rate; want both", *p.Burst)
 	}
-	if p.rate == "" && p.capacity == "" && p.concurrency == "" {
+	if p.Rate == "" && p.Capacity == "" && p.Concurrency == "" {
 		return "", fmt.Errorf("there is no limit; want --rate, --capacity or --concurrency")
 	}
 
-	site, bind := siteAddress(p.from)
-	var b bytes.Buffer
-	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	line("{")
-	line("	admin %s", p.admin)
-	line("	persist_config off")
-	line("}")
-	line("%s {", site)
-	if bind != "" {
-		line("	bind %s", bind)
-	}
-	if p.accessLog {
-		line("	log")
-	}
-	line("	shield {")
-	line("		name proxy")
-	if p.observe {
-		line("		mode observe")
-	}
-	if p.rate != "" {
-		line("		zone per_client {")
-		line("			rate %s", p.rate)
-		if p.burst != nil {
-			line("			burst %d", *p.burst)
-		}
-		line("		}")
-	}
-	if p.capacity != "" {
-		line("		capacity %s", p.capacity)
-	}
-	if p.concurrency != "" {
-		line("		concurrency %s", p.concurrency)
-	}
-	line("	}")
-	line("	reverse_proxy %s", strings.Join(p.to, " "))
-	line("}")
-	return b.String(), nil
+	site, bind := siteAddress(p.From)
+	var b strings.Builder
+	err := proxyCaddyfile.Execute(&b, struct {
+		proxy
+		Site, Bind string
+	}{p, site, bind})
+	return b.String(), err
 }
 
 // siteAddress returns the Caddyfile's site address for --from, and the address to bind

@@ -7,8 +7,8 @@ import (
 
 func TestProxyCaddyfile(t *testing.T) {
 	got, err := proxy{
-		from: "127.0.0.1:8080", to: []string{"127.0.0.1:9000", "unix//run/app.sock"}, admin: "off",
-		rate: "5/s", burst: new(7), capacity: "500/s", concurrency: "64", observe: true, accessLog: true,
+		From: "127.0.0.1:8080", To: []string{"127.0.0.1:9000", "unix//run/app.sock"}, Admin: "off",
+		Rate: "5/s", Burst: new(7), Capacity: "500/s", Concurrency: "64", Observe: true, AccessLog: true,
 	}.caddyfile()
 	if err != nil {
 		t.Fatal(err)
@@ -61,25 +61,25 @@ func TestProxySiteAddress(t *testing.T) {
 }
 
 func TestProxyErrors(t *testing.T) {
-	good := proxy{from: ":8080", to: []string{"127.0.0.1:9000"}, admin: "off", rate: "5/s"}
+	good := proxy{From: ":8080", To: []string{"127.0.0.1:9000"}, Admin: "off", Rate: "5/s"}
 	for _, c := range []struct {
 		name   string
 		change func(*proxy)
 		want   string // "" means none
 	}{
 		{"good", func(*proxy) {}, ""},
-		{"no backend", func(p *proxy) { p.to = nil }, "--to is missing"},
-		{"no limit", func(p *proxy) { p.rate = "" }, "there is no limit; want --rate, --capacity or --concurrency"},
-		{"Unix socket", func(p *proxy) { p.from = "unix//run/x.sock" }, "a Unix socket needs a Caddyfile"},
-		{"burst alone", func(p *proxy) { p.rate, p.burst, p.capacity = "", new(5), "5/s" }, "--burst is 5 without --rate"},
-		{"bad rate", func(p *proxy) { p.rate = "5" }, `rate is "5"; want a number per s, m or h, like 50/s`},
-		{"bad capacity", func(p *proxy) { p.capacity = "many/s" }, `rate is "many/s"`},
-		{"adaptive", func(p *proxy) { p.rate, p.concurrency = "", "adaptive" }, ""},
-		{"bad concurrency", func(p *proxy) { p.concurrency = "many" }, `concurrency is "many"; want a whole number, adaptive, or slo`},
-		{"no concurrency", func(p *proxy) { p.concurrency = "0" }, "concurrency is 0; want 1 to 1000000"},
-		{"slo in one flag", func(p *proxy) { p.concurrency = "slo 200ms" }, `--concurrency is "slo 200ms"; want neither spaces`},
-		{"braces", func(p *proxy) { p.from = ":8080 {" }, `--from is ":8080 {"; want neither spaces`},
-		{"quotes", func(p *proxy) { p.to = []string{"`x`"} }, "--to is"},
+		{"no backend", func(p *proxy) { p.To = nil }, "--to is missing"},
+		{"no limit", func(p *proxy) { p.Rate = "" }, "there is no limit; want --rate, --capacity or --concurrency"},
+		{"Unix socket", func(p *proxy) { p.From = "unix//run/x.sock" }, "a Unix socket needs a Caddyfile"},
+		{"burst alone", func(p *proxy) { p.Rate, p.Burst, p.Capacity = "", new(5), "5/s" }, "--burst is 5 without --rate"},
+		{"bad rate", func(p *proxy) { p.Rate = "5" }, `rate is "5"; want a number per s, m or h, like 50/s`},
+		{"bad capacity", func(p *proxy) { p.Capacity = "many/s" }, `rate is "many/s"`},
+		{"adaptive", func(p *proxy) { p.Rate, p.Concurrency = "", "adaptive" }, ""},
+		{"bad concurrency", func(p *proxy) { p.Concurrency = "many" }, `concurrency is "many"; want a whole number, adaptive, or slo`},
+		{"no concurrency", func(p *proxy) { p.Concurrency = "0" }, "concurrency is 0; want 1 to 1000000"},
+		{"slo in one flag", func(p *proxy) { p.Concurrency = "slo 200ms" }, `--concurrency is "slo 200ms"; want neither spaces`},
+		{"braces", func(p *proxy) { p.From = ":8080 {" }, `--from is ":8080 {"; want neither spaces`},
+		{"quotes", func(p *proxy) { p.To = []string{"`x`"} }, "--to is"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := good
