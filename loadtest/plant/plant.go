@@ -171,8 +171,9 @@ type call[T any] struct {
 	service time.Duration
 }
 
-// New returns an idle backend. c must be in order: see Check. gone reports whether
-// the client of a request that waits has gone; it matters only to one that Notices.
+// New returns an idle backend. c must be in order: see Check. gone reports whether the
+// client of a request has gone. A backend that Notices asks it of each request that would
+// leave the queue, and drops the request if it has.
 func New[T any](c Config, gone func(T) bool) *Plant[T] {
 	return &Plant[T]{Config: c, gone: gone}
 }
@@ -223,9 +224,8 @@ func (p *Plant[T]) Done() { p.busy-- }
 
 // Next has an idle worker begin with the request that waits first, and returns its
 // name and when it will be done; false if no worker is idle or no request waits. The
-// engine must call it after Done until it returns false. left, if not nil, is called
-// with requests that leave the queue because their clients have gone.
-func (p *Plant[T]) Next(now time.Duration, left func(T)) (name T, end time.Duration, ok bool) {
+// engine must call it after Done until it returns false.
+func (p *Plant[T]) Next(now time.Duration) (name T, end time.Duration, ok bool) {
 	for p.busy < p.Workers && p.Waiting() > 0 {
 		next := p.wait[p.head]
 		p.wait[p.head] = call[T]{}
@@ -234,9 +234,6 @@ func (p *Plant[T]) Next(now time.Duration, left func(T)) (name T, end time.Durat
 			p.head = 0
 		}
 		if p.Notices && p.gone(next.name) {
-			if left != nil {
-				left(next.name)
-			}
 			continue
 		}
 		return next.name, p.begin(now, next.service), true

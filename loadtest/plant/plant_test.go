@@ -13,11 +13,12 @@ const (
 	s  = time.Second
 )
 
-// A sitting is a Plant that a test plays by hand; those in gone have gone.
+// A sitting is a Plant that a test plays by hand; those in gone have gone, and those of
+// them that the Plant asked for have left.
 type sitting struct {
 	*Plant[string]
-	t    *testing.T
-	gone []string
+	t          *testing.T
+	gone, left []string
 }
 
 func sit(t *testing.T, c Config) *sitting {
@@ -26,7 +27,13 @@ func sit(t *testing.T, c Config) *sitting {
 		t.Fatal(err)
 	}
 	x := &sitting{t: t}
-	x.Plant = New(c, func(name string) bool { return slices.Contains(x.gone, name) })
+	x.Plant = New(c, func(name string) bool {
+		gone := slices.Contains(x.gone, name)
+		if gone {
+			x.left = append(x.left, name)
+		}
+		return gone
+	})
 	return x
 }
 
@@ -39,14 +46,14 @@ func (x *sitting) submit(now time.Duration, name string, service time.Duration, 
 
 func (x *sitting) next(now time.Duration, name string, end time.Duration) {
 	x.t.Helper()
-	if n, e, ok := x.Next(now, nil); !ok || n != name || e != end {
+	if n, e, ok := x.Next(now); !ok || n != name || e != end {
 		x.t.Errorf("next at %v is %q until %v (%v), want %q until %v", now, n, e, ok, name, end)
 	}
 }
 
 func (x *sitting) none(now time.Duration) {
 	x.t.Helper()
-	if n, _, ok := x.Next(now, nil); ok {
+	if n, _, ok := x.Next(now); ok {
 		x.t.Errorf("%q begins at %v, want none", n, now)
 	}
 }
@@ -83,7 +90,7 @@ func TestALongQueue(t *testing.T) {
 		p.Submit(0, i, s)
 		if i%3 == 0 {
 			p.Done()
-			if n, _, ok := p.Next(0, nil); !ok || n != next {
+			if n, _, ok := p.Next(0); !ok || n != next {
 				t.Fatalf("%d is next (%v), want %d", n, ok, next)
 			}
 			next++
@@ -91,7 +98,7 @@ func TestALongQueue(t *testing.T) {
 	}
 	for ; next <= 10_000; next++ {
 		p.Done()
-		if n, _, ok := p.Next(0, nil); !ok || n != next {
+		if n, _, ok := p.Next(0); !ok || n != next {
 			t.Fatalf("%d is next (%v), want %d", n, ok, next)
 		}
 	}
@@ -174,14 +181,12 @@ func TestNotices(t *testing.T) {
 	}
 	x.gone = []string{"a", "b", "c", "e"}
 	x.Done()
-	var left []string
-	leave := func(name string) { left = append(left, name) }
-	if n, _, _ := x.Next(s, leave); n != "d" || !slices.Equal(left, []string{"b", "c"}) {
-		t.Errorf("next is %q, and %v have left; want d, and b and c", n, left)
+	if n, _, _ := x.Next(s); n != "d" || !slices.Equal(x.left, []string{"b", "c"}) {
+		t.Errorf("next is %q, and %v have left; want d, and b and c", n, x.left)
 	}
 	x.Done()
-	if _, _, ok := x.Next(2*s, leave); ok || x.Busy() != 0 || len(left) != 3 {
-		t.Errorf("e has gone; %d in work, %v have left", x.Busy(), left)
+	if _, _, ok := x.Next(2 * s); ok || x.Busy() != 0 || len(x.left) != 3 {
+		t.Errorf("e has gone; %d in work, %v have left", x.Busy(), x.left)
 	}
 }
 

@@ -40,8 +40,13 @@ func (b *bucket) Arrive(now time.Duration, r Request) Answer {
 	if wait == 0 {
 		return Answer{Admit: true}
 	}
-	s := b.rule(now, wait, r)
-	return Answer{Hint: pushback.Hint{Seconds: s, Ms: 1000 * s}, Status: http.StatusTooManyRequests}
+	return Answer{Hint: wholeSeconds(time.Duration(b.rule(now, wait, r)) * time.Second), Status: http.StatusTooManyRequests}
+}
+
+// wholeSeconds is the Hint of a Retry-After, rounded up.
+func wholeSeconds(wait time.Duration) pushback.Hint {
+	s := int((wait + time.Second - 1) / time.Second)
+	return pushback.Hint{Seconds: s, Ms: 1000 * s}
 }
 
 func (*bucket) Finish(time.Duration, int32, End) {}

@@ -3,8 +3,8 @@ package sim
 // An event is what happens next to a client or a request: 16 bytes, as there may be a million.
 type event struct {
 	at   int64  // nanoseconds since the epoch
-	who  uint32 // index of a client or of a visit, or one of the markers
-	what int32  // 0: the client arrives; more: a hold ends, see run.hold; less: see the kinds
+	who  uint32 // index of a client, of a visit or of a replica, or one of the markers
+	what int32  // 0: the client arrives; more: the replica's ticket, plus 1, of a refusal that is sent; less: see the kinds
 }
 
 // queue is a heap of events with four children per node: half as deep as a

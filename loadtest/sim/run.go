@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/plant"
@@ -15,15 +14,14 @@ import (
 
 // Markers in event.who, above every index of a client.
 const (
-	_        uint32 = math.MaxUint32 - iota // noVisit
-	stranger                                // the next one arrives
+	stranger uint32 = math.MaxUint32 - iota // the next one arrives
 	change                                  // the next Change is due
 	sweep                                   // the queue of a replica
 	restart                                 // of the backend
 	markers
 )
 
-// The kinds of events of visits, below every hold.
+// The kinds of events of visits, all below 0.
 const (
 	done          int32 = -1 - iota // the work on it
 	hangsUp                         // its client
@@ -67,14 +65,13 @@ const (
 // run is a Scenario being played.
 type run struct {
 	*Scenario
-	servers   []Server // the replicas
+	replicas  []replica
 	backend   *plant.Plant[uint32]
 	keys      uint64 // whitens the clients' keys
 	work      uint64 // the same, for how much work their requests are
 	strangers *rand.Rand
 	behaviour *rand.Rand
 	balance   *rand.Rand
-	leaves    func(uint32) // unqueue: a method value each time is garbage
 
 	queue   queue
 	clients []client // the herd, then the strangers
@@ -82,12 +79,8 @@ type run struct {
 	end     int64
 	changed int // how many Changes have been made
 
-	visits   []visit
-	unused   []uint32   // visits
-	queued   []int      // by replica: how many wait in it
-	tickets  [][]uint32 // by replica and ticket: whose visit it is
-	sweeping []bool     // by replica: whether its next sweep is in the queue
-	working  int        // requests at a backend that is no Plant
+	visits []visit
+	unused []uint32 // visits
 
 	shares  []share
 	left    int // clients of the herd that come back and have not been served
@@ -153,16 +146,13 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 		end:       int64(s.Warmup + s.Until),
 		clients:   make([]client, s.Clients, s.Clients+s.Clients/8),
 		queue:     make(queue, 0, s.Clients+64),
-		queued:    make([]int, s.Replicas),
-		tickets:   make([][]uint32, s.Replicas),
-		sweeping:  make([]bool, s.Replicas),
 	}
 	for range s.Replicas {
 		server, err := maker(s.Config)
 		if err != nil {
 			return nil, err
 		}
-		r.servers = append(r.servers, server)
+		r.replicas = append(r.replicas, replica{Server: server})
 	}
 	for i, of := range s.Mix {
 		_, varied := of.Policy.(Varied)
@@ -195,16 +185,16 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 	for _, c := range s.Changes {
 		r.queue.push(event{at: r.herdAt + int64(c.At), who: change})
 	}
+	c := plant.Config{Workers: math.MaxInt} // at once
 	if s.Plant != nil {
-		c := *s.Plant
-		if c.Queue == 0 {
-			c.Queue = maxWaiting
-		}
-		r.backend = plant.New(c, func(i uint32) bool { return r.visits[i].gone })
-		r.leaves = r.unqueue
-		if at := r.herdAt + int64(c.Restart[0]); c.Restarts() && at >= 0 {
-			r.queue.push(event{at: at, who: restart})
-		}
+		c = *s.Plant
+	}
+	if c.Queue == 0 {
+		c.Queue = maxWaiting
+	}
+	r.backend = plant.New(c, r.leaves)
+	if at := r.herdAt + int64(c.Restart[0]); c.Restarts() && at >= 0 {
+		r.queue.push(event{at: at, who: restart})
 	}
 	return r, nil
 }
@@ -220,10 +210,7 @@ const lookEvery = 1024
 // for no Series, all of the herd who come back are served and no other client waits.
 func (r *run) play() error {
 	cleared := false
-	progress := int64(math.MaxInt64)
-	if r.Progress != nil {
-		progress = 0
-	}
+	progress := int64(0)
 	allCame := r.herdAt + int64(r.Within)
 	for n := 0; ; n++ {
 		if cleared = cleared || r.left == 0 && r.waiting == 0 && r.reachable > 0; cleared && r.Bin == 0 && (len(r.queue) == 0 || r.queue[0].at > allCame) {
@@ -249,32 +236,15 @@ func (r *run) play() error {
 		if !cleared {
 			r.cleared = e.at
 		}
-		if e.at >= progress {
+		if r.Progress != nil && e.at >= progress {
 			r.Progress(time.Duration(e.at), time.Duration(r.end))
 			progress = e.at - e.at%int64(time.Second) + int64(time.Second)
 		}
 		if r.Bin > 0 {
 			r.gauge(e.at / int64(r.Bin))
 		}
-		switch {
-		case e.who == change:
-			if err := r.change(e.at); err != nil {
-				return err
-			}
-		case e.who == stranger:
-			r.nextStranger(e.at)
-			r.clients = append(r.clients, client{born: e.at, share: uint8(r.Mix.Pick(r.strangers.Float64()))})
-			r.arrive(e.at, uint32(len(r.clients)-1))
-		case e.who == sweep:
-			r.sweep(e.at, int(e.what))
-		case e.who == restart:
-			r.lose(e.at)
-		case e.what > 0:
-			r.sent(e)
-		case e.what < 0:
-			r.happens(e)
-		default:
-			r.arrive(e.at, e.who)
+		if err := r.handle(e); err != nil {
+			return err
 		}
 	}
 	if r.left > 0 || r.reachable == 0 {
@@ -284,6 +254,28 @@ func (r *run) play() error {
 		r.gauge(int64(len(r.series)))
 	}
 	r.close()
+	return nil
+}
+
+func (r *run) handle(e event) error {
+	switch {
+	case e.who == change:
+		return r.change(e.at)
+	case e.who == stranger:
+		r.nextStranger(e.at)
+		r.clients = append(r.clients, client{born: e.at, share: uint8(r.Mix.Pick(r.strangers.Float64()))})
+		r.arrive(e.at, uint32(len(r.clients)-1))
+	case e.who == sweep:
+		r.sweep(e.at, int(e.what))
+	case e.who == restart:
+		r.lose(e.at)
+	case e.what > 0:
+		r.sent(e)
+	case e.what < 0:
+		r.happens(e)
+	default:
+		r.arrive(e.at, e.who)
+	}
 	return nil
 }
 
@@ -324,80 +316,30 @@ func (r *run) gauge(bin int64) {
 		return
 	}
 	waiting, limit := 0, 0
-	for i, s := range r.servers {
-		waiting += r.queued[i]
-		if g, ok := s.(Gauge); ok {
+	for i := range r.replicas {
+		waiting += r.replicas[i].queued
+		if g, ok := r.replicas[i].Server.(Gauge); ok {
 			limit += g.Limit()
 		}
 	}
 	for ; r.bin < bin; r.bin++ {
 		b := r.series.at(r.bin)
-		b.InFlight, b.Queued, b.Limit = int32(r.inFlight()), int32(waiting), int32(min(limit, math.MaxInt32))
+		b.InFlight, b.Queued, b.Limit = int32(r.backend.Busy()+r.backend.Waiting()), int32(waiting), int32(min(limit, math.MaxInt32))
 	}
-}
-
-// close leaves nothing open.
-func (r *run) close() {
-	for i := range r.visits {
-		if v := &r.visits[i]; v.stage != over && !v.gone {
-			r.counts.Open++
-		}
-	}
-	at := int64(0)
-	for len(r.queue) > 0 {
-		e := r.queue.pop()
-		at = e.at
-		switch {
-		case e.who > markers:
-		case e.what > 0:
-			r.sent(e)
-		case e.what == done && r.backend == nil:
-			if v := &r.visits[e.who]; v.stage == works && !v.gone {
-				v.stage = over
-				r.finish(time.Duration(at), int(v.replica), v.ticket, End{Outcome: shield.Served})
-			}
-		}
-	}
-	at = max(at, r.cleared)
-	for i := range r.visits {
-		v := &r.visits[i]
-		switch {
-		case v.stage == over || v.gone:
-		case v.stage == queued:
-			r.servers[v.replica].(Queuer).Abandon(time.Duration(at), v.ticket)
-		default:
-			r.finish(time.Duration(at), int(v.replica), v.ticket, End{Outcome: shield.Detached})
-		}
-		v.stage = over
-	}
-}
-
-// hold is the event in which a refusal is sent that was held back.
-func (r *run) hold(until int64, who uint32, replica int, ticket int32) {
-	r.held++
-	r.mostHeld = max(r.mostHeld, r.held)
-	r.queue.push(event{at: until, who: who, what: ticket*int32(r.Replicas) + int32(replica) + 1})
-}
-
-// sent ends a hold.
-func (r *run) sent(e event) {
-	r.held--
-	n := int32(r.Replicas)
-	r.finish(time.Duration(e.at), int((e.what-1)%n), (e.what-1)/n, End{})
 }
 
 // change makes the next Change.
 func (r *run) change(at int64) error {
 	c := r.Changes[r.changed]
 	r.changed++
-	for i, s := range r.servers {
+	for i := range r.replicas {
 		if !c.hits(i) {
 			continue
 		}
 		if c.Restart {
 			r.breakOff(at, i)
 		}
-		if err := s.Change(c.Config, c.Restart); err != nil {
+		if err := r.replicas[i].Change(c.Config, c.Restart); err != nil {
 			return fmt.Errorf("change at %v: %w", c.At, err)
 		}
 	}
@@ -449,43 +391,12 @@ func (r *run) arrive(at int64, who uint32) {
 	if r.Replicas > 1 {
 		replica = r.balance.IntN(r.Replicas)
 	}
-	a := r.servers[replica].Arrive(time.Duration(at), q)
-	if a.Queued {
-		r.wait(at, who, replica, a.Ticket)
-		return
+	i := r.enter(at, who, replica)
+	if a := r.replicas[replica].Arrive(time.Duration(at), q); a.Queued {
+		r.wait(at, i, a.Ticket)
+	} else {
+		r.decided(at, i, a)
 	}
-	r.decided(at, at, who, noVisit, replica, a)
-}
-
-// decided is a request that a server has decided on, at once or after it has
-// waited: then i is its visit.
-func (r *run) decided(at, arrived int64, who, i uint32, replica int, a Answer) {
-	if a.Admit {
-		r.binOf(at).door(int(who) < r.Clients).Admitted++
-		r.submit(at, arrived, who, i, replica, a.Ticket)
-		return
-	}
-	if i != noVisit {
-		r.quit(i)
-	}
-	if r.clients[who].punctual {
-		r.broken++
-	}
-	sent := at + int64(a.Hold)
-	if a.Hold > 0 {
-		until := sent
-		if r.Timeout > 0 {
-			until = min(until, arrived+int64(r.Timeout))
-		}
-		r.hold(until, who, replica, a.Ticket)
-	}
-	if r.late(sent, arrived) {
-		r.timedOut(at, arrived, who)
-		return
-	}
-	r.counts.Refused++
-	r.ended(Refused, sent, arrived, who)
-	r.fail(at, sent+int64(r.Delay), who, a.Status, a.Hint, true)
 }
 
 // fail is a client that knows at learned that its attempt has failed. own: it was
@@ -545,28 +456,4 @@ func (r *run) leave(at int64) {
 	if r.left--; r.left == 0 {
 		r.drained = at
 	}
-}
-
-// serviceTime is how long a request takes at a backend that is no Plant.
-func (r *run) serviceTime(who uint32) time.Duration {
-	s := r.service(r.clients[who].share)
-	switch {
-	case s.Exponential:
-		return time.Duration(r.behaviour.ExpFloat64() * float64(s.Mean))
-	case s.Lognormal > 0:
-		return s.at(r.behaviour.Float64())
-	}
-	return s.Mean
-}
-
-// ended tells the Scenario how a request has ended, if it wants to know.
-func (r *run) ended(how Ending, at, arrived int64, who uint32) {
-	if r.Ended == nil {
-		return
-	}
-	c := &r.clients[who]
-	r.Ended(Ended{
-		At: time.Duration(at), Took: time.Duration(at-arrived) + 2*r.Delay, How: how,
-		Herd: int(who) < r.Clients, Share: int(c.share), Attempt: int(c.attempts),
-	})
 }

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"math"
 	"net/http"
 	"time"
 
@@ -11,8 +10,8 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// A visit is a request that is not over as soon as it is decided on: 24 bytes, as
-// there may be millions at a backend without protection.
+// A visit is a request that is not over: 24 bytes, as there may be millions at a backend
+// without protection.
 type visit struct {
 	arrived int64
 	who     uint32
@@ -27,21 +26,18 @@ type stage uint8
 
 const (
 	over    stage = iota
+	comes         // it is being decided on
 	queued        // in the server's queue
 	waits         // in the Plant's queue
 	works         // in work: an event says when it will be done
 	replies       // its answer is on the way from the backend
-	lost          // the backend has restarted
 )
 
 // maxVisits bounds the memory of a run without limits: 400 MB.
 const maxVisits = 1 << 24
 
-// noVisit is no visit.
-const noVisit uint32 = math.MaxUint32
-
 // enter makes a visit of a request that has come.
-func (r *run) enter(at int64, who uint32, replica int, ticket int32) uint32 {
+func (r *run) enter(at int64, who uint32, replica int) uint32 {
 	var i uint32
 	if n := len(r.unused); n > 0 {
 		i, r.unused = r.unused[n-1], r.unused[:n-1]
@@ -49,11 +45,16 @@ func (r *run) enter(at int64, who uint32, replica int, ticket int32) uint32 {
 		i = uint32(len(r.visits))
 		r.visits = append(r.visits, visit{})
 	}
-	r.visits[i] = visit{arrived: at, who: who, ticket: ticket, replica: uint8(replica)}
-	if r.Timeout > 0 {
-		r.schedule(at+int64(r.Timeout), i, hangsUp)
-	}
+	r.visits[i] = visit{arrived: at, who: who, replica: uint8(replica), stage: comes}
 	return i
+}
+
+// watch has the client of a visit hang up in time. It is called when the visit first
+// waits for anything.
+func (r *run) watch(i uint32) {
+	if v := &r.visits[i]; v.stage == comes && r.Timeout > 0 {
+		r.schedule(v.arrived+int64(r.Timeout), i, hangsUp)
+	}
 }
 
 // schedule has something happen to a visit.
@@ -62,7 +63,7 @@ func (r *run) schedule(at int64, i uint32, what int32) {
 	r.queue.push(event{at: at, who: i, what: what})
 }
 
-// quit ends a visit.
+// quit ends a visit. It stays readable until the next one enters.
 func (r *run) quit(i uint32) {
 	r.visits[i].stage = over
 	r.drop(i)
@@ -79,50 +80,74 @@ func (r *run) drop(i uint32) {
 func (r *run) happens(e event) {
 	v := &r.visits[e.who]
 	v.refs--
-	if v.stage == over {
+	switch {
+	case v.stage == over:
 		r.drop(e.who)
-		return
-	}
-	switch e.what {
-	case done:
+	case e.what == done:
 		r.done(e.at, e.who)
-	case hangsUp:
+	case e.what == hangsUp:
 		r.hangUp(e.at, e.who)
 	default:
 		r.answered(e.at, e.who, e.what)
 	}
 }
 
-// submit brings an admitted request to the backend. i is its visit, or noVisit.
-func (r *run) submit(at, arrived int64, who uint32, i uint32, replica int, ticket int32) {
-	if r.backend == nil {
-		takes := int64(r.serviceTime(who))
-		if takes <= 0 {
-			r.finish(time.Duration(at), replica, ticket, End{Outcome: shield.Served})
-			r.hear(at, arrived, who, answeredWell)
-			if i != noVisit {
-				r.quit(i)
-			}
-			return
-		}
-		if i == noVisit {
-			i = r.enter(arrived, who, replica, ticket)
-		}
-		r.visits[i].stage = works
-		r.working++
-		r.schedule(at+takes, i, done)
+// decided is a visit that its server has decided on, at once or after it has waited.
+func (r *run) decided(at int64, i uint32, a Answer) {
+	v := &r.visits[i]
+	v.ticket = a.Ticket
+	if a.Admit {
+		r.binOf(at).door(int(v.who) < r.Clients).Admitted++
+		r.submit(at, i)
 		return
 	}
-	if i == noVisit {
-		i = r.enter(arrived, who, replica, ticket)
+	r.quit(i)
+	if r.clients[v.who].punctual {
+		r.broken++
 	}
+	sent := at + int64(a.Hold)
+	if a.Hold > 0 {
+		until := sent
+		if r.Timeout > 0 {
+			until = min(until, v.arrived+int64(r.Timeout))
+		}
+		r.held++
+		r.mostHeld = max(r.mostHeld, r.held)
+		r.queue.push(event{at: until, who: uint32(v.replica), what: 1 + a.Ticket})
+	}
+	if r.late(sent, v) {
+		r.timedOut(at, v)
+		return
+	}
+	r.counts.Refused++
+	r.ended(Refused, sent, v)
+	r.fail(at, sent+int64(r.Delay), v.who, a.Status, a.Hint, true)
+}
+
+// sent is a refusal that was held back, and is sent.
+func (r *run) sent(e event) {
+	r.held--
+	r.finish(e.at, &visit{replica: uint8(e.who), ticket: e.what - 1}, End{})
+}
+
+// submit brings an admitted request to the backend.
+func (r *run) submit(at int64, i uint32) {
+	v := &r.visits[i]
+	takes := r.takes(v.who)
+	if takes <= 0 {
+		r.quit(i)
+		r.finish(at, v, End{Outcome: shield.Served})
+		r.hear(at, v, answeredWell)
+		return
+	}
+	r.watch(i)
 	now := r.sinceHerd(at)
-	switch fate, end := r.backend.Submit(now, i, r.demand(who)); fate {
+	switch fate, end := r.backend.Submit(now, i, takes); fate {
 	case plant.Begun:
 		r.begin(end, i)
 	case plant.Waits:
-		r.visits[i].stage = waits
-		r.visits[i].refs++
+		v.stage = waits
+		v.refs++
 	default:
 		// As an event even if there is no latency, so that a queue of requests that
 		// are refused one after the other is no recursion.
@@ -130,15 +155,29 @@ func (r *run) submit(at, arrived int64, who uint32, i uint32, replica int, ticke
 		if fate == plant.Unavailable {
 			what = unavailable
 		}
-		r.visits[i].stage = replies
+		v.stage = replies
 		r.schedule(at+int64(r.backend.Latency(now)), i, what)
 	}
+}
+
+// takes is how long a client's request takes alone. At a Plant all its attempts take the same.
+func (r *run) takes(who uint32) time.Duration {
+	s := r.service(r.clients[who].share)
+	switch {
+	case r.Plant != nil:
+		return s.at(float64(key(r.work+uint64(who))>>11) / (1 << 53))
+	case s.Exponential:
+		return time.Duration(r.behaviour.ExpFloat64() * float64(s.Mean))
+	case s.Lognormal > 0:
+		return s.at(r.behaviour.Float64())
+	}
+	return s.Mean
 }
 
 // sinceHerd is the time that a Plant goes by.
 func (r *run) sinceHerd(at int64) time.Duration { return time.Duration(at - r.herdAt) }
 
-// begin takes note of who is worked on, until end.
+// begin takes note of the request that is worked on, until end.
 func (r *run) begin(end time.Duration, i uint32) {
 	r.visits[i].stage = works
 	r.schedule(int64(end)+r.herdAt, i, done)
@@ -146,15 +185,10 @@ func (r *run) begin(end time.Duration, i uint32) {
 
 // done ends the work on a request.
 func (r *run) done(at int64, i uint32) {
-	if r.backend == nil {
-		r.working--
-		r.answered(at, i, answeredWell)
-		return
-	}
 	now := r.sinceHerd(at)
 	r.backend.Done()
 	for {
-		next, end, ok := r.backend.Next(now, r.leaves)
+		next, end, ok := r.backend.Next(now)
 		if !ok {
 			break
 		}
@@ -169,16 +203,20 @@ func (r *run) done(at int64, i uint32) {
 	r.answered(at, i, answeredWell)
 }
 
-// unqueue is a visit that the Plant has taken out of its queue, as its client has
-// gone.
-func (r *run) unqueue(i uint32) {
-	r.visits[i].refs--
-	r.quit(i)
+// leaves reports whether the client of a visit in the Plant's queue has gone. Then the
+// visit is over, as the Plant takes it out.
+func (r *run) leaves(i uint32) bool {
+	v := &r.visits[i]
+	if v.gone {
+		v.refs--
+		r.quit(i)
+	}
+	return v.gone
 }
 
 // answered is the backend's answer to a visit when it is at the server.
 func (r *run) answered(at int64, i uint32, what int32) {
-	v := r.visits[i]
+	v := &r.visits[i]
 	r.quit(i)
 	if v.gone {
 		r.wasted(at, what)
@@ -188,11 +226,11 @@ func (r *run) answered(at int64, i uint32, what int32) {
 	if what != answeredWell {
 		e.Outcome = shield.Overloaded
 		if what == unavailable {
-			e.RetryAfter = r.Plant.RetryAfter
+			e.RetryAfter = r.backend.RetryAfter
 		}
 	}
-	r.finish(time.Duration(at), int(v.replica), v.ticket, e)
-	r.hear(at, v.arrived, v.who, what)
+	r.finish(at, v, e)
+	r.hear(at, v, what)
 	r.settle(at, int(v.replica))
 }
 
@@ -205,78 +243,107 @@ func (r *run) wasted(at int64, what int32) {
 
 // late reports whether a client hangs up before it has what the server sends at
 // an instant.
-func (r *run) late(at, arrived int64) bool {
-	return r.Timeout > 0 && at+2*int64(r.Delay) > arrived+int64(r.Timeout)
+func (r *run) late(at int64, v *visit) bool {
+	return r.Timeout > 0 && at+2*int64(r.Delay) > v.arrived+int64(r.Timeout)
 }
 
 // hear is a client that is sent the backend's answer.
-func (r *run) hear(at, arrived int64, who uint32, what int32) {
-	if r.late(at, arrived) {
+func (r *run) hear(at int64, v *visit, what int32) {
+	if r.late(at, v) {
 		r.wasted(at, what)
-		r.timedOut(at, arrived, who)
+		r.timedOut(at, v)
 		return
 	}
 	if what == answeredWell {
 		r.counts.Answered++
-		r.ended(Answered, at, arrived, who)
-		r.serve(at, who)
+		r.ended(Answered, at, v)
+		r.serve(at, v.who)
 		return
 	}
-	r.counts.Failed++
-	r.ended(Failed, at, arrived, who)
 	status, hint := http.StatusBadGateway, pushback.Hint{}
 	if what == unavailable {
-		status = http.StatusServiceUnavailable
-		if s := int((r.Plant.RetryAfter + time.Second - 1) / time.Second); s > 0 {
-			hint = pushback.Hint{Seconds: s, Ms: 1000 * s}
-		}
+		status, hint = http.StatusServiceUnavailable, wholeSeconds(r.backend.RetryAfter)
 	}
-	r.fail(at, at+int64(r.Delay), who, status, hint, false)
+	r.failed(at, v, status, hint)
+}
+
+// failed is a client that learns that the backend has failed, or its connection.
+func (r *run) failed(at int64, v *visit, status int, hint pushback.Hint) {
+	r.counts.Failed++
+	r.ended(Failed, at, v)
+	r.fail(at, at+int64(r.Delay), v.who, status, hint, false)
 }
 
 // timedOut is a client that has heard nothing for too long.
-func (r *run) timedOut(at, arrived int64, who uint32) {
+func (r *run) timedOut(at int64, v *visit) {
 	r.counts.TimedOut++
 	r.binOf(at).TimedOut++
-	r.ended(TimedOut, arrived+int64(r.Timeout-2*r.Delay), arrived, who)
-	r.fail(at, arrived+int64(r.Timeout-r.Delay), who, clients.NoAnswer, pushback.Hint{}, false)
+	r.ended(TimedOut, v.arrived+int64(r.Timeout-2*r.Delay), v)
+	r.fail(at, v.arrived+int64(r.Timeout-r.Delay), v.who, clients.NoAnswer, pushback.Hint{}, false)
 }
 
 // hangUp is a client that hangs up, as the server sees it.
 func (r *run) hangUp(at int64, i uint32) {
 	v := &r.visits[i]
-	replica, ticket, arrived, who := int(v.replica), v.ticket, v.arrived, v.who
 	if v.stage == queued {
-		r.queued[replica]--
-		r.servers[replica].(Queuer).Abandon(time.Duration(at), ticket)
-		r.quit(i)
+		r.abandon(at, i)
 	} else {
 		v.gone = true
-		r.finish(time.Duration(at), replica, ticket, End{Outcome: shield.Aborted})
+		r.finish(at, v, End{Outcome: shield.Aborted})
 	}
-	r.timedOut(at, arrived, who)
-	r.settle(at, replica)
+	r.timedOut(at, v)
+	r.settle(at, int(v.replica))
 }
 
-// finish tells a server how what a ticket stands for has ended.
-func (r *run) finish(now time.Duration, replica int, ticket int32, e End) {
-	if ticket > 0 {
-		r.servers[replica].Finish(now, ticket, e)
+// finish tells a server how a visit has ended.
+func (r *run) finish(at int64, v *visit, e End) {
+	if v.ticket > 0 {
+		r.replicas[v.replica].Finish(time.Duration(at), v.ticket, e)
 	}
+}
+
+// ended tells the Scenario how a visit has ended, if it wants to know.
+func (r *run) ended(how Ending, at int64, v *visit) {
+	if r.Ended == nil {
+		return
+	}
+	c := &r.clients[v.who]
+	r.Ended(Ended{
+		At: time.Duration(at), Took: time.Duration(at-v.arrived) + 2*r.Delay, How: how,
+		Herd: int(v.who) < r.Clients, Share: int(c.share), Attempt: int(c.attempts),
+	})
+}
+
+// A replica is a Server, and the visits in its queue.
+type replica struct {
+	Server
+	queued   int      // how many wait in it
+	visits   []uint32 // which they are, by ticket
+	sweeping bool     // the next sweep is in the run's queue
 }
 
 // wait has a request wait in the server's queue.
-func (r *run) wait(at int64, who uint32, replica int, ticket int32) {
-	i := r.enter(at, who, replica, ticket)
-	r.visits[i].stage = queued
-	r.queued[replica]++
-	of := &r.tickets[replica]
-	for len(*of) <= int(ticket) {
-		*of = append(*of, noVisit)
+func (r *run) wait(at int64, i uint32, ticket int32) {
+	r.watch(i)
+	v := &r.visits[i]
+	v.stage, v.ticket = queued, ticket
+	p := &r.replicas[v.replica]
+	p.queued++
+	for len(p.visits) <= int(ticket) {
+		p.visits = append(p.visits, 0)
 	}
-	(*of)[ticket] = i
-	r.settle(at, replica) // it may have displaced another
-	r.sweepLater(at, replica)
+	p.visits[ticket] = i
+	r.settle(at, int(v.replica)) // it may have displaced another
+	r.sweepLater(at, int(v.replica))
+}
+
+// abandon takes a visit out of the server's queue.
+func (r *run) abandon(at int64, i uint32) {
+	v := &r.visits[i]
+	p := &r.replicas[v.replica]
+	p.queued--
+	p.Server.(Queuer).Abandon(time.Duration(at), v.ticket)
+	r.quit(i)
 }
 
 // sweepEvery is how often a server's queue is swept while any request waits in it, as
@@ -284,32 +351,31 @@ func (r *run) wait(at int64, who uint32, replica int, ticket int32) {
 const sweepEvery = 5 * time.Millisecond
 
 func (r *run) sweepLater(at int64, replica int) {
-	if r.queued[replica] > 0 && !r.sweeping[replica] {
-		r.sweeping[replica] = true
+	if p := &r.replicas[replica]; p.queued > 0 && !p.sweeping {
+		p.sweeping = true
 		r.queue.push(event{at: at + int64(sweepEvery), who: sweep, what: int32(replica)})
 	}
 }
 
 func (r *run) sweep(at int64, replica int) {
-	r.sweeping[replica] = false
-	if r.queued[replica] > 0 {
-		r.servers[replica].(Queuer).Sweep(time.Duration(at))
+	p := &r.replicas[replica]
+	p.sweeping = false
+	if p.queued > 0 {
+		p.Server.(Queuer).Sweep(time.Duration(at))
 		r.settle(at, replica)
 	}
 	r.sweepLater(at, replica)
 }
 
-// settle looks who of those in a server's queue has been told something.
+// settle looks which of those in a server's queue have been told something.
 func (r *run) settle(at int64, replica int) {
-	for r.queued[replica] > 0 {
-		ticket, a, ok := r.servers[replica].(Queuer).Settled(time.Duration(at))
+	for p := &r.replicas[replica]; p.queued > 0; {
+		ticket, a, ok := p.Server.(Queuer).Settled(time.Duration(at))
 		if !ok {
 			return
 		}
-		i := r.tickets[replica][ticket]
-		r.queued[replica]--
-		v := r.visits[i]
-		r.decided(at, v.arrived, v.who, i, replica, a)
+		p.queued--
+		r.decided(at, p.visits[ticket], a)
 	}
 }
 
@@ -317,56 +383,55 @@ func (r *run) settle(at int64, replica int) {
 // restarts.
 func (r *run) breakOff(at int64, replica int) {
 	for i := range r.visits {
-		v := &r.visits[i]
-		if v.stage != queued || int(v.replica) != replica {
-			continue
+		if v := &r.visits[i]; v.stage == queued && int(v.replica) == replica {
+			r.abandon(at, uint32(i))
+			r.failed(at, v, clients.NoConnection, pushback.Hint{})
 		}
-		who, arrived := v.who, v.arrived
-		r.queued[replica]--
-		r.servers[replica].(Queuer).Abandon(time.Duration(at), v.ticket)
-		r.quit(uint32(i))
-		r.counts.Failed++
-		r.ended(Failed, at, arrived, who)
-		r.fail(at, at+int64(r.Delay), who, clients.NoConnection, pushback.Hint{}, false)
 	}
 }
 
 // lose restarts the backend: all that is there is lost.
 func (r *run) lose(at int64) {
+	r.backend.Lose()
 	for i := range r.visits {
-		switch v := &r.visits[i]; v.stage {
+		v := &r.visits[i]
+		switch v.stage {
 		case waits:
 			v.refs--
-			v.stage = lost
 		case works:
-			v.stage = lost
+		default:
+			continue
+		}
+		r.quit(uint32(i))
+		if !v.gone {
+			r.finish(at, v, End{Outcome: shield.Overloaded})
+			r.hear(at, v, cannotConnect)
 		}
 	}
-	r.backend.Lose()
-	for i := range r.visits { // what comes of it is at the new backend, and not lost
-		if v := r.visits[i]; v.stage == lost {
-			r.quit(uint32(i))
-			if v.gone {
-				continue
-			}
-			r.finish(time.Duration(at), int(v.replica), v.ticket, End{Outcome: shield.Overloaded})
-			r.hear(at, v.arrived, v.who, cannotConnect)
-		}
-	}
-	for replica := range r.servers {
-		r.settle(at, replica)
+	for i := range r.replicas {
+		r.settle(at, i)
 	}
 }
 
-// demand is how much work a client's request is.
-func (r *run) demand(who uint32) time.Duration {
-	return r.service(r.clients[who].share).at(float64(key(r.work+uint64(who))>>11) / (1 << 53))
-}
-
-// inFlight returns how many requests are at the backend.
-func (r *run) inFlight() int {
-	if r.backend != nil {
-		return r.backend.Busy() + r.backend.Waiting()
+// close leaves nothing open.
+func (r *run) close() {
+	at := r.end
+	for len(r.queue) > 0 {
+		if e := r.queue.pop(); e.who < markers && e.what > 0 {
+			r.sent(e)
+			at = max(at, e.at)
+		}
 	}
-	return r.working
+	for i := range r.visits {
+		v := &r.visits[i]
+		if v.stage == over || v.gone {
+			continue
+		}
+		r.counts.Open++
+		if v.stage == queued {
+			r.abandon(at, uint32(i))
+		} else {
+			r.finish(at, v, End{Outcome: shield.Detached})
+		}
+	}
 }
