@@ -2,28 +2,24 @@ package sim
 
 import "time"
 
-// bins counts requests per 100 ms, from a second after the herd has begun.
-type bins struct {
-	bin           int64
-	all, returns  int
-	most, mostRet int
+// returns counts requests that are not a client's first per 100 ms, from a second after
+// the herd has begun.
+type returns struct {
+	bin     int64
+	n, most int
 }
 
 // count counts a request that comes at since, the time since the last moment at
 // which clients of the herd begin.
-func (b *bins) count(since int64, isReturn bool) {
+func (r *returns) count(since int64) {
 	if since < int64(time.Second) {
 		return
 	}
-	if bin := since / int64(100*time.Millisecond); bin != b.bin {
-		b.bin, b.all, b.returns = bin, 0, 0
+	if bin := since / int64(100*time.Millisecond); bin != r.bin {
+		r.bin, r.n = bin, 0
 	}
-	b.all++
-	b.most = max(b.most, b.all)
-	if isReturn {
-		b.returns++
-		b.mostRet = max(b.mostRet, b.returns)
-	}
+	r.n++
+	r.most = max(r.most, r.n)
 }
 
 // series is the run in Bins from its first moment.

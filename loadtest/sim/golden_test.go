@@ -65,7 +65,7 @@ func TestGoldenDecisions(t *testing.T) {
 	var out strings.Builder
 	line := func(name string, s decisions) { fmt.Fprintf(&out, "%016x %7d %s\n", s.hash, s.n, name) }
 	var scenarios []Scenario
-	for _, group := range [][]Scenario{Herds(), Hammered(), Varying()} {
+	for _, group := range [][]Scenario{Herds(), Cheats()} {
 		for _, s := range group {
 			if s.Clients <= 5000 {
 				s.MaxRequests = 30_000

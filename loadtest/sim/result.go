@@ -40,9 +40,9 @@ type Result struct {
 	Requests     int // those of the herd
 	MostAttempts int // by one client of the herd
 
-	// Peaks of requests per 100 ms, from a second after the last of the herd has
-	// begun: all, and those that are not a client's first.
-	Peak, PeakReturns int
+	// The most requests in 100 ms that are not a client's first, from a second after the
+	// last of the herd has begun.
+	PeakReturns int
 
 	// Broken counts refusals of clients who came when they were told: not
 	// before Retry-After-Ms, and not 50 ms after Retry-After.
@@ -148,12 +148,6 @@ type StrangersResult struct {
 	Waits    Waits
 }
 
-// Ratio is Drained in terms of the least possible.
-func (r *Result) Ratio() float64 { return float64(r.Drained) / float64(max(1, r.Optimum)) }
-
-// ClearedRatio is Cleared in terms of the least possible.
-func (r *Result) ClearedRatio() float64 { return float64(r.Cleared) / float64(max(1, r.Optimum)) }
-
 // PerSuccess is how many requests the herd sent for each client served.
 func (r *Result) PerSuccess() float64 { return float64(r.Requests) / float64(max(1, r.Served)) }
 
@@ -167,9 +161,7 @@ func (s *StrangersResult) AtOnceShare() float64 { return float64(s.AtOnce) / flo
 func (r *run) result() Result {
 	out := r.counts
 	out.Name, out.Seed = r.Name, r.Seed
-	out.Clients, out.Reachable, out.GaveUp, out.Waiting = r.Clients, r.reachable, r.gaveUp, r.left
-	out.Peak, out.PeakReturns = r.bins.most, r.bins.mostRet
-	out.Broken, out.MostHeld = r.broken, r.mostHeld
+	out.Clients, out.Waiting, out.PeakReturns = r.Clients, r.left, r.returns.most
 	out.Drained, out.Cleared = time.Duration(r.drained-r.herdAt), time.Duration(r.cleared-r.herdAt)
 	out.Series = r.series
 	network := 2 * int64(r.Delay) // a client's wait begins and ends at the client

@@ -86,16 +86,15 @@ type run struct {
 	left    int // clients of the herd that come back and have not been served
 	waiting int // clients, strangers too, that were refused and come back
 
-	bins   bins
-	series series
-	bin    int64 // in which the run is
-	unseen Bin   // counts what happens in a run without a Series
+	returns returns
+	series  series
+	bin     int64 // in which the run is
+	unseen  Bin   // counts what happens in a run without a Series
 
-	counts                    Result // those of all requests
-	reachable, gaveUp, broken int    // of the herd; see Result
-	held, mostHeld            int
-	drained                   int64 // when left became 0
-	cleared                   int64 // when no other client waited any more, or the end
+	counts  Result // what can be counted while it is played
+	held    int    // refusals
+	drained int64  // when left became 0
+	cleared int64  // when no other client waited any more, or the end
 }
 
 // share is what is known of a share of the Mix.
@@ -176,7 +175,7 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 		}
 		r.queue.push(event{at: c.born, who: uint32(i)})
 	}
-	r.reachable = r.left
+	r.counts.Reachable = r.left
 	if s.Background > 0 {
 		r.queue.push(event{who: stranger})
 	} else {
@@ -213,7 +212,7 @@ func (r *run) play() error {
 	progress := int64(0)
 	allCame := r.herdAt + int64(r.Within)
 	for n := 0; ; n++ {
-		if cleared = cleared || r.left == 0 && r.waiting == 0 && r.reachable > 0; cleared && r.Bin == 0 && (len(r.queue) == 0 || r.queue[0].at > allCame) {
+		if cleared = cleared || r.left == 0 && r.waiting == 0 && r.counts.Reachable > 0; cleared && r.Bin == 0 && (len(r.queue) == 0 || r.queue[0].at > allCame) {
 			break
 		}
 		if len(r.queue) == 0 || r.queue[0].at > r.end {
@@ -247,7 +246,7 @@ func (r *run) play() error {
 			return err
 		}
 	}
-	if r.left > 0 || r.reachable == 0 {
+	if r.left > 0 || r.counts.Reachable == 0 {
 		r.drained = r.cleared
 	}
 	if r.Bin > 0 {
@@ -363,11 +362,11 @@ func (r *run) arrive(at int64, who uint32) {
 	own := &r.shares[c.share]
 	own.requests++
 	retry := c.attempts > 1
-	r.bins.count(at-r.herdAt-int64(r.Within), retry)
 	b := r.binOf(at)
 	b.door(int(who) < r.Clients).Came++
 	if retry {
 		b.Retries++
+		r.returns.count(at - r.herdAt - int64(r.Within))
 	}
 	client := key(r.keys + uint64(who))
 	kind := uint64(client)
@@ -422,7 +421,7 @@ func (r *run) fail(at, learned int64, who uint32, status int, hint pushback.Hint
 			r.waiting--
 		}
 		if of.returns && int(who) < r.Clients {
-			r.gaveUp++
+			r.counts.GaveUp++
 			r.leave(at)
 		}
 		return

@@ -173,7 +173,7 @@ func TestTheSameHerdForAll(t *testing.T) {
 
 func TestTheSameResultAlways(t *testing.T) {
 	r := herd("", 1000, 0, bounds{ratio: 2})
-	r.Mix, r.Bin = Hammered()[2].Mix, 100*time.Millisecond
+	r.Mix, r.Bin = Cheats()[2].Mix, 100*time.Millisecond
 	r.Service = Service{Mean: 50 * time.Millisecond, Exponential: true}
 	r.Config.Concurrency = 20
 	a, err := Run(r.Scenario, nil)
@@ -516,21 +516,21 @@ func TestOptimum(t *testing.T) {
 	}
 }
 
-func TestBins(t *testing.T) {
-	var b bins
-	at := func(d time.Duration, n int, isReturn bool) {
+func TestReturns(t *testing.T) {
+	var r returns
+	at := func(d time.Duration, n int) {
 		for range n {
-			b.count(int64(d), isReturn)
+			r.count(int64(d))
 		}
 	}
-	at(-time.Second, 99, true)
-	at(999*time.Millisecond, 99, true)
-	at(time.Second, 3, true)
-	at(1099*time.Millisecond, 5, false)
-	at(1100*time.Millisecond, 4, true)
-	at(1350*time.Millisecond, 1, true)
-	if b.most != 8 || b.mostRet != 4 {
-		t.Errorf("at most %d requests and %d returns per 100 ms, want 8 and 4", b.most, b.mostRet)
+	at(-time.Second, 99)
+	at(999*time.Millisecond, 99)
+	at(time.Second, 3)
+	at(1099*time.Millisecond, 5)
+	at(1100*time.Millisecond, 4)
+	at(1350*time.Millisecond, 1)
+	if r.most != 8 {
+		t.Errorf("at most %d returns per 100 ms, want 8", r.most)
 	}
 }
 

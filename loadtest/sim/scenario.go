@@ -1,9 +1,11 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/herdshield/shield"
@@ -89,8 +91,6 @@ type Scenario struct {
 // Varied is a Policy whose clients ask for something else at each attempt, so that
 // a server cannot tell that it is one. The Policy says when they come back.
 type Varied struct{ clients.Policy }
-
-func (v Varied) String() string { return fmt.Sprintf("%v, varied", v.Policy) }
 
 // A Service is the distribution of how long a worker takes that has nothing else to
 // do: exactly Mean, Exponential around it, or log-normal.
@@ -240,21 +240,24 @@ func (s *Scenario) checkChanges(bad func(format string, args ...any)) {
 	}
 }
 
-// rate returns what the servers let through to the backend per second, each with
-// its config of these, or what the backend does if that is less.
-func (s *Scenario) rate(configs []shield.Config) float64 {
+// rate returns what the servers let through to the backend per second at an instant, or
+// what the backend does if that is less.
+func (s *Scenario) rate(at time.Duration) float64 {
 	service := s.meanService().Seconds()
 	sum := 0.0
-	for _, c := range configs {
-		rate := math.Inf(1)
-		if c.Capacity.Rate > 0 {
-			rate = c.Capacity.Rate
-			if c.Capacity.Per > 0 {
-				rate /= c.Capacity.Per.Seconds()
+	for i := range max(1, s.Replicas) {
+		config := &s.Config
+		for j := range s.Changes {
+			if c := &s.Changes[j]; c.At <= at && c.hits(i) {
+				config = &c.Config
 			}
 		}
-		if c.Concurrency > 0 && service > 0 {
-			rate = min(rate, float64(c.Concurrency)/service)
+		rate := math.Inf(1)
+		if capacity := config.Capacity; capacity.Rate > 0 {
+			rate = capacity.Rate / cmp.Or(capacity.Per, time.Second).Seconds()
+		}
+		if config.Concurrency > 0 && service > 0 {
+			rate = min(rate, float64(config.Concurrency)/service)
 		}
 		sum += rate
 	}
@@ -268,45 +271,29 @@ func (s *Scenario) rate(configs []shield.Config) float64 {
 // that is there at once, and for which there is the rate that the strangers
 // leave: the least possible, but for bursts, and with a Plant that is always well.
 func (s *Scenario) optimum(n int) time.Duration {
-	configs := make([]shield.Config, max(1, s.Replicas))
-	for i := range configs {
-		configs[i] = s.Config
+	const never = 1e9 * time.Second
+	instants := []time.Duration{0, never} // at which anything changes
+	for _, c := range s.Changes {
+		instants = append(instants, c.At)
 	}
-	strangers := s.Rates.At(0, s.Background)
-	left, at, rate := float64(n), 0.0, s.rate(configs)-strangers
-	changes, rates := s.Changes, s.Rates
-	for len(changes)+len(rates) > 0 {
-		var next float64
-		change := len(rates) == 0 || len(changes) > 0 && changes[0].At <= rates[0].From
-		if change {
-			next = changes[0].At.Seconds()
-		} else if next = rates[0].From.Seconds(); next <= 0 {
-			rates = rates[1:] // before the herd
-			continue
-		}
-		if rate > 0 && left <= rate*(next-at) {
-			break
-		}
-		left -= max(0, rate) * (next - at)
-		if change {
-			for i := range configs {
-				if changes[0].hits(i) {
-					configs[i] = changes[0].Config
-				}
-			}
-			changes = changes[1:]
-		} else {
-			strangers, rates = rates[0].Value, rates[1:]
-		}
-		at, rate = next, s.rate(configs)-strangers
+	for _, step := range s.Rates {
+		instants = append(instants, max(0, step.From))
 	}
-	const forever = 1e9
-	if left > 0 {
-		if at += left / max(0, rate); !(at < forever) {
-			at = forever
-		}
+	slices.Sort(instants)
+	instants = slices.Compact(instants)
+	if n == 0 {
+		return 0
 	}
-	return time.Duration(at * float64(time.Second))
+	left := float64(n)
+	for i, at := range instants[:len(instants)-1] {
+		rate := s.rate(at) - s.Rates.At(at, s.Background)
+		could := rate * (instants[i+1] - at).Seconds()
+		if rate > 0 && left <= could {
+			return at + time.Duration(left/rate*float64(time.Second))
+		}
+		left -= max(0, could)
+	}
+	return never
 }
 
 // hits reports whether the change happens to the i-th replica, from 0.

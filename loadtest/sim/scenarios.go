@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/herdshield/shield"
@@ -16,6 +15,7 @@ const (
 	burst      = 10
 	background = 50 // strangers per second
 
+	fifth      = 200 * time.Millisecond
 	halfMinute = 30 * time.Second
 	longest    = 59 * time.Second
 )
@@ -76,36 +76,25 @@ func Herds() []Scenario {
 	}
 }
 
-// Hammered returns the scenarios in which a share of the herd of 5,000 comes back
-// at a rate of its own, whatever it is told. Its Mix is the honest share, and
-// theirs.
-func Hammered() []Scenario {
+// Cheats returns the scenarios in which a share of the herd of 5,000 comes back at a rate
+// of its own, whatever it is told; of the last two, it also asks for something else each
+// time, so as not to be known for it. Its Mix is the honest share, and theirs.
+func Cheats() []Scenario {
 	var out []Scenario
-	for _, share := range []float64{0.1, 0.5} {
-		for _, gap := range []time.Duration{time.Second, 200 * time.Millisecond} {
-			s := Herd(fmt.Sprintf("%.0f %% hammer every %v", 100*share, gap), 5000, 0)
-			s.Mix = clients.Population{
-				{Weight: 1 - share, Policy: clients.Exact{}},
-				{Weight: share, Policy: clients.Hammer{Gap: gap}},
-			}
-			out = append(out, s)
-		}
-	}
-	return out
-}
-
-// Varying returns the scenarios in which a share of the herd of 5,000 hammers, and
-// asks for something else each time, so as not to be known for it. Its Mix is the
-// honest share, and theirs.
-func Varying() []Scenario {
-	var out []Scenario
-	for _, share := range []float64{0.02, 0.1} {
-		const gap = 200 * time.Millisecond
-		s := Herd(fmt.Sprintf("%.0f %% ask for something else every %v", 100*share, gap), 5000, 0)
-		s.Mix = clients.Population{
-			{Weight: 1 - share, Policy: clients.Exact{}},
-			{Weight: share, Policy: Varied{clients.Hammer{Gap: gap}}},
-		}
+	for _, c := range []struct {
+		name   string
+		share  float64
+		policy clients.Policy
+	}{
+		{"10 % hammer every 1s", 0.1, clients.Hammer{Gap: time.Second}},
+		{"10 % hammer every 200ms", 0.1, clients.Hammer{Gap: fifth}},
+		{"50 % hammer every 1s", 0.5, clients.Hammer{Gap: time.Second}},
+		{"50 % hammer every 200ms", 0.5, clients.Hammer{Gap: fifth}},
+		{"2 % ask for something else every 200ms", 0.02, Varied{clients.Hammer{Gap: fifth}}},
+		{"10 % ask for something else every 200ms", 0.1, Varied{clients.Hammer{Gap: fifth}}},
+	} {
+		s := Herd(c.name, 5000, 0)
+		s.Mix = clients.Population{{Weight: 1 - c.share, Policy: clients.Exact{}}, {Weight: c.share, Policy: c.policy}}
 		out = append(out, s)
 	}
 	return out

@@ -113,7 +113,7 @@ func TestScenarios(t *testing.T) {
 		return
 	}
 	calm := play(herd("no hammering", 5000, 0, bounds{ratio: 1.08}))
-	for _, s := range Hammered() {
+	for _, s := range Cheats()[:4] {
 		s.Until = 2 * time.Duration(1.25*float64(s.optimum(s.Clients)))
 		hammered := play(row{Scenario: s, bounds: bounds{ratio: 1.25}})
 		for i, r := range hammered[:min(len(hammered), len(calm))] { // a run of one row has no other
@@ -136,8 +136,8 @@ func TestScenarios(t *testing.T) {
 		Scenario
 		sooner, later float64
 	}{
-		{Varying()[0], 0.60, 1.10},
-		{Varying()[1], 0.55, 1.30},
+		{Cheats()[4], 0.60, 1.10},
+		{Cheats()[5], 0.55, 1.30},
 	} {
 		b.Until = 2 * time.Duration(1.25*float64(b.optimum(b.Clients)))
 		varying := play(row{Scenario: b.Scenario, bounds: bounds{ratio: 1.25}})

@@ -25,7 +25,7 @@ var columns = []struct {
 	{"cleared ×", func(r *outcome) string { return fmt.Sprintf("%.3f", r.ClearedRatio()) }},
 	{"req/succ", func(r *outcome) string { return fmt.Sprintf("%.2f", r.PerSuccess()) }},
 	{"most", func(r *outcome) string { return fmt.Sprint(r.MostAttempts) }},
-	{"peak (returns)", func(r *outcome) string { return fmt.Sprintf("%d (%d)", r.Peak, r.PeakReturns) }},
+	{"peak returns", func(r *outcome) string { return fmt.Sprint(r.PeakReturns) }},
 	{"broken", func(r *outcome) string { return fmt.Sprint(r.Broken) }},
 	{"gave up", func(r *outcome) string { return fmt.Sprint(r.GaveUp) }},
 	{"held", func(r *outcome) string { return fmt.Sprint(r.MostHeld) }},
@@ -47,6 +47,12 @@ var policyColumns = []struct {
 	{"p99 s", func(p *PolicyResult) string { return seconds(p.P99) }},
 	{"req/succ", func(p *PolicyResult) string { return fmt.Sprintf("%.2f", p.PerSuccess()) }},
 }
+
+// Ratio is Drained in terms of the least possible.
+func (r *Result) Ratio() float64 { return float64(r.Drained) / float64(max(1, r.Optimum)) }
+
+// ClearedRatio is Cleared in terms of the least possible.
+func (r *Result) ClearedRatio() float64 { return float64(r.Cleared) / float64(max(1, r.Optimum)) }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f", d.Seconds()) }
 

@@ -103,7 +103,7 @@ func (r *run) decided(at int64, i uint32, a Answer) {
 	}
 	r.quit(i)
 	if r.clients[v.who].punctual {
-		r.broken++
+		r.counts.Broken++
 	}
 	sent := at + int64(a.Hold)
 	if a.Hold > 0 {
@@ -112,7 +112,7 @@ func (r *run) decided(at int64, i uint32, a Answer) {
 			until = min(until, v.arrived+int64(r.Timeout))
 		}
 		r.held++
-		r.mostHeld = max(r.mostHeld, r.held)
+		r.counts.MostHeld = max(r.counts.MostHeld, r.held)
 		r.queue.push(event{at: until, who: uint32(v.replica), what: 1 + a.Ticket})
 	}
 	if r.late(sent, v) {
