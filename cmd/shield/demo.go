@@ -2,17 +2,15 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
-	"os/signal"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -52,13 +50,10 @@ every client.`,
 func demoCommand(cmd *cobra.Command) {
 	count := cmd.Flags().Int("clients", 300, "How many clients come: 50 to 1000. The backend grows with them")
 	cmd.Args = cobra.NoArgs
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = runUntilInterrupt(func(ctx context.Context, _ []string, _ io.Writer, _ screen) error {
 		if *count < 50 || *count > 1000 {
 			return fmt.Errorf("--clients is %d; want 50 to 1000", *count)
 		}
-		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-		defer stop()
-		context.AfterFunc(ctx, stop) // a second Ctrl-C kills at once
 		ctx, cancel := context.WithTimeoutCause(ctx, maxDemo, fmt.Errorf("the demo took longer than %v", maxDemo))
 		defer cancel()
 		// Caddy's Load and Stop know no context.
@@ -68,7 +63,7 @@ func demoCommand(cmd *cobra.Command) {
 		})
 		defer lastResort.Stop()
 		return newPlan(*count).run(ctx, terminal(os.Stdout))
-	}
+	})
 }
 
 // A plan is a demo that is ready to run.
@@ -92,22 +87,13 @@ func newPlan(count int) plan {
 	capacity := float64(count) / 3 // requests per second
 	return plan{
 		backend: live.BackendConfig{
-			Workers:     workers,
-			Service:     time.Duration(float64(workers) / capacity * float64(time.Second)),
-			Crowd:       count / 3,
-			MaxSlowdown: 3,
-			Queue:       4 * count,
+			Workers: workers, Service: time.Duration(float64(workers) / capacity * float64(time.Second)),
+			Crowd: count / 3, MaxSlowdown: 3, Queue: 4 * count,
 		},
 		herd: live.LoadConfig{
-			Herd:         count,
-			Within:       100 * time.Millisecond,
-			Even:         true,
-			Mix:          plainClients(retryDelay),
+			Herd: count, Within: 100 * time.Millisecond, Even: true, Connected: true,
 			FirstAddress: netip.AddrFrom4([4]byte{10, 0, 0, 1}),
-			Connected:    true,
-			Timeout:      2 * time.Second,
-			Attempts:     6,
-			Patience:     13 * time.Second,
+			Mix:          plainClients(retryDelay), Timeout: 2 * time.Second, Attempts: 6, Patience: 13 * time.Second,
 		},
 		limit: limiter.Config{Rate: 0.8 * capacity, Per: time.Second, Burst: max(1, count/20)},
 	}
@@ -128,7 +114,7 @@ func plainClients(delay time.Duration) clients.Population {
 // A part is one of the runs: the limit between the herd and the backend.
 type part struct {
 	name, intro string
-	handlers    []json.RawMessage               // of Caddy, before its reverse_proxy
+	directive   string                          // of a Caddyfile, before reverse_proxy
 	limit       func(http.Handler) http.Handler // around the backend; nil: none
 }
 
@@ -139,18 +125,10 @@ func (p plan) parts() []part {
 		{name: "usual limiter", limit: p.usual,
 			intro: fmt.Sprintf("2. With a usual rate limiter: %.0f requests per second are passed on, and all\n"+
 				"   others are told to come back when there is capacity again, in 1 s.", p.limit.Rate)},
-		{name: "shield", handlers: []json.RawMessage{p.shield()},
+		{name: "shield", directive: fmt.Sprintf("shield {\n capacity %g/s burst %d\n}", p.limit.Rate, p.limit.Burst),
 			intro: fmt.Sprintf("3. With shield: %.0f requests per second are passed on, and each other client\n"+
 				"   is given its own time to come back.", p.limit.Rate)},
 	}
-}
-
-// shield returns the config of a shield handler.
-func (p plan) shield() json.RawMessage {
-	return fmt.Appendf(nil, `{
-		"handler": "shield",
-		"capacity": {"rate": %g, "per": "%v", "burst": %d}
-	}`, p.limit.Rate, p.limit.Per, p.limit.Burst)
 }
 
 // usual returns the usual rate limiter of today: a token bucket before next, and a
@@ -270,7 +248,7 @@ func (p plan) part(ctx context.Context, scr screen, part part) (run demoRun, err
 		return run, fmt.Errorf("starting the backend: %w", err)
 	}
 	defer stopServer()
-	url, err := startCaddy(upstream, part.handlers)
+	url, err := startCaddy(upstream, part.directive)
 	if err != nil {
 		return run, fmt.Errorf("starting Caddy: %w", err)
 	}
@@ -309,31 +287,35 @@ func serve(h http.Handler) (addr string, stop func(), err error) {
 	return ln.Addr().String(), func() { srv.Close(); <-ended }, nil
 }
 
+// demoCaddyfile shows errors of Caddy. Errors of requests are not shown: the herd counts
+// them, and a line for each would hide all others. The user's certificates stay as they
+// are, the grace period has an end, and the herd's X-Forwarded-For is trusted.
+const demoCaddyfile = `{
+	admin off
+	persist_config off
+	auto_https off
+	storage_clean_interval off
+	grace_period 1s
+	log default {
+		level ERROR
+		exclude http.log.error
+	}
+	servers {
+		protocols h1
+		trusted_proxies static 127.0.0.0/8
+	}
+}
+http://:0 {
+	bind 127.0.0.1
+	%s
+	reverse_proxy %s
+}
+`
+
 // startCaddy runs Caddy with one server on a free loopback port and returns its
 // URL. The caller must caddy.Stop.
-func startCaddy(upstream string, handlers []json.RawMessage) (string, error) {
-	proxy := fmt.Appendf(nil, `{"handler": "reverse_proxy", "upstreams": [{"dial": %q}]}`, upstream)
-	config, err := json.Marshal(map[string]any{
-		"admin": map[string]any{"disabled": true, "config": map[string]any{"persist": false}},
-		// Errors of Caddy are shown. Errors of requests are not: the herd counts them,
-		// and a line for each would hide all others.
-		"logging": map[string]any{"logs": map[string]any{"default": map[string]any{
-			"level": "ERROR", "exclude": []string{"http.log.error"},
-		}}},
-		"apps": map[string]any{
-			"tls": map[string]any{"disable_storage_clean": true}, // leave the user's certificates alone
-			"http": map[string]any{
-				"grace_period": "1s", // Caddy's default has no end
-				"servers": map[string]any{"demo": map[string]any{
-					"listen":          []string{"127.0.0.1:0"},
-					"protocols":       []string{"h1"},
-					"automatic_https": map[string]any{"disable": true},
-					"trusted_proxies": map[string]any{"source": "static", "ranges": []string{"127.0.0.0/8"}}, // the herd's X-Forwarded-For
-					"routes":          []any{map[string]any{"handle": append(handlers, proxy)}},
-				}},
-			},
-		},
-	})
+func startCaddy(upstream, directive string) (string, error) {
+	config, err := adapt(fmt.Sprintf(demoCaddyfile, directive, upstream))
 	if err != nil {
 		return "", err
 	}
@@ -344,8 +326,10 @@ func startCaddy(upstream string, handlers []json.RawMessage) (string, error) {
 	if err != nil {
 		return "", errors.Join(err, caddy.Stop())
 	}
-	listeners := app.(*caddyhttp.App).Servers["demo"].Listeners()
-	return "http://" + listeners[0].Addr().String(), nil
+	for _, server := range app.(*caddyhttp.App).Servers {
+		return "http://" + server.Listeners()[0].Addr().String(), nil
+	}
+	return "", errors.Join(errors.New("Caddy has no server"), caddy.Stop())
 }
 
 // inSeconds writes d in seconds: 0.5 s, not 500ms.

@@ -133,6 +133,11 @@ func (p proxy) config() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return adapt(caddyfile)
+}
+
+// adapt returns the JSON of a Caddyfile.
+func adapt(caddyfile string) ([]byte, error) {
 	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), map[string]any{"filename": "command line"})
 	return config, err
 }
