@@ -104,14 +104,19 @@ func (a Axis) ticks(n float64) (at []float64) {
 	return at
 }
 
+// Round rounds v to four digits, as a figure needs no more.
+func Round(v float64) float64 {
+	r, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64) // without an error: it is a number
+	return r
+}
+
 // Number writes v with at most four digits, or all before the point, in threes.
 func Number(v float64) string {
 	if v < 0 {
 		return "-" + Number(-v)
 	}
 	if v < 1000 {
-		rounded, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64) // without an exponent
-		return strconv.FormatFloat(rounded+0, 'f', -1, 64)
+		return strconv.FormatFloat(Round(v)+0, 'f', -1, 64) // without an exponent
 	}
 	s := strconv.FormatFloat(math.Round(v), 'f', 0, 64)
 	for i := len(s) - 3; i > 0; i -= 3 {

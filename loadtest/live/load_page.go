@@ -5,40 +5,27 @@ import (
 	"io"
 	"time"
 
-	"github.com/herdshield/shield/chart"
 	"github.com/herdshield/shield/loadtest/report"
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
 // WriteHTML writes a load and its result as one HTML page.
-func WriteHTML(w io.Writer, c LoadConfig, r LoadResult) error {
+func WriteHTML(w io.Writer, c LoadConfig, r LoadResult) error { return c.page(r).WriteHTML(w) }
+
+// WriteSVG writes the charts of a load as an SVG document.
+func WriteSVG(w io.Writer, c LoadConfig, r LoadResult) error { return c.page(r).WriteSVG(w) }
+
+func (c LoadConfig) page(r LoadResult) *report.Page {
 	c = c.withDefaults()
-	figures, err := c.report(r).Figures()
-	if err != nil {
-		return err
-	}
-	page := report.Page{
-		Title: "shield loadtest: " + c.Target.URL.String(), Lead: lead(r), Parts: c.about(r), Figures: figures,
-		Tables: []report.Table{c.counts(&r), c.times(&r)}, Notes: c.notes(r),
+	page := &report.Page{
+		Title: "shield loadtest: " + c.Target.URL.String(), Lead: lead(r), Parts: c.about(r), Report: c.report(r),
+		Tables: c.tables(&r), Notes: c.notes(r),
 		Footer: fmt.Sprintf("Made by shield %s, seed %d, on %s.", version(), c.Seed, r.Started.UTC().Format(time.RFC1123)),
-	}
-	if len(r.Policies) > 1 {
-		page.Tables = append(page.Tables, policies(&r))
 	}
 	if text := hints(r); text != "" {
 		page.Notes = append(page.Notes, text+".")
 	}
-	return page.WriteHTML(w)
-}
-
-// WriteSVG writes the charts of a load as an SVG document.
-func WriteSVG(w io.Writer, c LoadConfig, r LoadResult) error {
-	c = c.withDefaults()
-	figures, err := c.report(r).Figures()
-	if err != nil {
-		return err
-	}
-	return chart.WriteSVG(w, "shield loadtest: "+c.Target.URL.String(), figures)
+	return page
 }
 
 // lead says in a sentence what became of the clients.

@@ -24,12 +24,8 @@ func WriteLoad(w io.Writer, c LoadConfig, r LoadResult) error {
 	for _, one := range c.about(r) {
 		fmt.Fprintf(&b, "%-10s%s\n", one.Name, one.Text)
 	}
-	tables := []report.Table{c.counts(&r), c.times(&r)}
-	if len(r.Policies) > 1 {
-		tables = append(tables, policies(&r))
-	}
 	b.WriteByte('\n')
-	if err := report.WriteTables(&b, tables...); err != nil {
+	if err := report.WriteTables(&b, c.tables(&r)...); err != nil {
 		return err
 	}
 	if text := hints(r); text != "" {
@@ -40,6 +36,15 @@ func WriteLoad(w io.Writer, c LoadConfig, r LoadResult) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// tables returns the tables: that of the policies if there are several.
+func (c LoadConfig) tables(r *LoadResult) []report.Table {
+	tables := []report.Table{c.counts(r), c.times(r)}
+	if len(r.Policies) > 1 {
+		tables = append(tables, policies(r))
+	}
+	return tables
 }
 
 // about says what the load was.

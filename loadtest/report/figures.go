@@ -1,11 +1,10 @@
 package report
 
 import (
+	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -20,37 +19,32 @@ const (
 	mostPolicies = 5   // that have a line
 )
 
-// WriteSVG writes the Figures as an SVG document.
-func (r *Report) WriteSVG(w io.Writer) error {
-	figures, err := r.Figures()
-	if err != nil {
-		return err
-	}
-	return chart.WriteSVG(w, r.title(), figures)
-}
+// ErrNothing is the error of figures if no run has come as far as the herd.
+var ErrNothing = errors.New("there is nothing to draw yet")
 
 // Figures returns charts of the runs, at most 8, side by side with the same axes: how
 // long clients waited; and over time the requests, the load of the backend, the outcomes,
 // and the limit in flight if a run has one. Runs without a Series after the
 // warm-up are left out; if there is no other, the error is ErrNothing.
 func (r *Report) Figures() ([]chart.Figure, error) {
-	r, err := r.drawable()
-	if err != nil {
-		return nil, err
+	if r.Bin <= 0 {
+		return nil, fmt.Errorf("bin is %v; want more than 0, as the scenario has it", r.Bin)
 	}
-	if n := len(r.Runs); n > mostRuns {
+	drawn := *r
+	drawn.Runs = slices.DeleteFunc(slices.Clone(r.Runs), func(run Run) bool { return r.Ended(&run) <= 0 })
+	switch n := len(drawn.Runs); {
+	case n == 0:
+		return nil, ErrNothing
+	case n > mostRuns:
 		return nil, fmt.Errorf("there are %d runs; want at most %d in a picture", n, mostRuns)
 	}
-	s := sheet{Report: r, names: r.names(40)}
+	s := sheet{Report: &drawn, names: drawn.names(40)}
 	s.span()
-	for i := range r.Runs {
-		s.points = append(s.points, s.gather(r.Runs[i].Series))
-	}
-	var figures []chart.Figure
+	figures := s.overTime()
 	if f, ok := s.waits(); ok {
-		figures = append(figures, f)
+		figures = slices.Insert(figures, 0, f)
 	}
-	return append(figures, s.overTime()...), nil
+	return figures, nil
 }
 
 // A sheet has the data that the figures of a Report share.
@@ -59,20 +53,13 @@ type sheet struct {
 	names    []string
 	from, to time.Duration
 	bin      time.Duration // of the figures: a multiple of the Report's
-	points   [][]point     // by run and bin
 }
 
-// A point has the counts of a run in a bin of a figure.
-type point struct {
-	came, admitted, served, lost, gaveUp float64 // per second
-	inFlight, queued, limit              float64 // the most; the limit: the last
-}
-
-// A curve is a series of a figure over time. A level has a value instead of a function.
+// A curve is a series of a figure over time.
 type curve struct {
 	chart.Series
-	of    func(point) float64
-	value float64
+	runs [][]float64 // the values by run and bin; of a level the one value
+	most float64     // of all
 }
 
 // span chooses what time the figures show: from a moment before the herd comes to when
@@ -106,87 +93,82 @@ func (s *sheet) span() {
 	}
 }
 
-// gather sums bins up.
-func (s *sheet) gather(series []sim.Bin) (points []point) {
-	per := s.bin.Seconds()
-	for i := range series {
-		at := time.Duration(i)*s.Bin - s.Warmup
-		if at < s.from || at >= s.to {
-			continue
+// curve returns the curve of a count. merge adds that of a bin to the value of the figure's
+// bin in which it is.
+func (s *sheet) curve(name string, kind chart.Kind, color int, merge func(value, next float64) float64, of func(*sim.Bin) int32) curve {
+	c := curve{Series: chart.Series{Name: name, Kind: kind, Color: color}}
+	for r := range s.Runs {
+		var values []float64
+		for i := range s.Runs[r].Series {
+			at := time.Duration(i)*s.Bin - s.Warmup
+			if at < s.from || at >= s.to {
+				continue
+			}
+			n := int((at - s.from) / s.bin)
+			for len(values) <= n {
+				values = append(values, 0)
+			}
+			values[n] = merge(values[n], float64(of(&s.Runs[r].Series[i])))
 		}
-		n := int((at - s.from) / s.bin)
-		for len(points) <= n {
-			points = append(points, point{})
+		c.most = max(c.most, slices.Max(values))
+		for i, v := range values {
+			values[i] = chart.Round(v)
 		}
-		p, b := &points[n], &series[i]
-		p.came += float64(b.Herd.Came+b.Strangers.Came) / per
-		p.admitted += float64(b.Herd.Admitted+b.Strangers.Admitted) / per
-		p.served += float64(b.Served) / per
-		p.lost += float64(b.TimedOut) / per
-		p.gaveUp += float64(b.GaveUp) / per
-		p.inFlight, p.queued = max(p.inFlight, float64(b.InFlight)), max(p.queued, float64(b.Queued))
-		p.limit = float64(b.Limit)
+		c.runs = append(c.runs, values)
 	}
-	return points
+	return c
 }
 
-// most returns the most that f is of any point of any run, but at least least.
-func (s *sheet) most(least float64, f func(point) float64) float64 {
-	for _, points := range s.points {
-		for _, p := range points {
-			least = max(least, f(p))
-		}
+// level returns the curve of a value that does not change.
+func (s *sheet) level(name string, value float64) curve {
+	return curve{
+		Series: chart.Series{Name: name + ": " + chart.Number(value), Kind: chart.Level},
+		runs:   slices.Repeat([][]float64{{value}}, len(s.Runs)), most: value,
 	}
-	return least
 }
 
 // overTime returns the figures whose x axis is the time of the run.
 func (s *sheet) overTime() []chart.Figure {
-	capacity := curve{chart.Series{Name: "capacity of the backend: " + chart.Number(s.Capacity), Kind: chart.Level}, nil, s.Capacity}
-	workers := curve{chart.Series{Name: "its workers: " + thousands(s.Workers), Kind: chart.Level}, nil, float64(s.Workers)}
-	came := curve{chart.Series{Name: "came", Kind: chart.Area, Color: 1}, func(p point) float64 { return p.came }, 0}
-	admitted := curve{chart.Series{Name: "admitted", Kind: chart.Area, Color: 2}, func(p point) float64 { return p.admitted }, 0}
-	inside := curve{chart.Series{Name: s.inside(), Kind: chart.Area, Color: 2}, func(p point) float64 { return p.inFlight }, 0}
-	served := curve{chart.Series{Name: "served", Kind: chart.Area, Color: 2}, func(p point) float64 { return p.served }, 0}
-	timedOut := curve{chart.Series{Name: "timed out", Kind: chart.Line, Color: 1}, func(p point) float64 { return p.lost }, 0}
-	gaveUp := curve{chart.Series{Name: "gave up", Kind: chart.Line, Color: 3}, func(p point) float64 { return p.gaveUp }, 0}
-	limit := curve{chart.Series{Name: "limit", Kind: chart.Line, Color: 2}, func(p point) float64 { return p.limit }, 0}
-	queued := curve{chart.Series{Name: "queued before the backend", Kind: chart.Area, Color: 1}, func(p point) float64 { return p.queued }, 0}
-
-	load, usual := "Load of the backend", s.Workers
+	title, inside, usual := "Load of the backend", "requests in work and in its queue", s.Workers
 	if s.Live {
-		load, usual = "Load", math.MaxInt32 // not known
+		title, inside, usual = "Load", "requests under way", math.MaxInt32 // not known
 	}
-	figures := []chart.Figure{
-		s.figure("Requests per second", newAxis(s.most(s.Capacity, came.of), max(s.Capacity, s.Inputs.Background), s.Inputs.Background), came, admitted, capacity),
-		s.figure(load, newAxis(s.most(float64(s.Workers), inside.of), float64(usual), 0), inside, workers),
-	}
+	rate := func(value, next float64) float64 { return value + next/s.bin.Seconds() }
+	last := func(_, next float64) float64 { return next }
+	capacity := s.level("capacity of the backend", s.Capacity)
+	workers := s.level("its workers", float64(s.Workers))
+	came := s.curve("came", chart.Area, 1, rate, func(b *sim.Bin) int32 { return b.Herd.Came + b.Strangers.Came })
+	admitted := s.curve("admitted", chart.Area, 2, rate, func(b *sim.Bin) int32 { return b.Herd.Admitted + b.Strangers.Admitted })
+	inFlight := s.curve(inside, chart.Area, 2, math.Max, func(b *sim.Bin) int32 { return b.InFlight })
+	served := s.curve("served", chart.Area, 2, rate, func(b *sim.Bin) int32 { return b.Served })
+	timedOut := s.curve("timed out", chart.Line, 1, rate, func(b *sim.Bin) int32 { return b.TimedOut })
+	gaveUp := s.curve("gave up", chart.Line, 3, rate, func(b *sim.Bin) int32 { return b.GaveUp })
+	limit := s.curve("limit", chart.Line, 2, last, func(b *sim.Bin) int32 { return b.Limit })
+	queued := s.curve("queued before the backend", chart.Area, 1, math.Max, func(b *sim.Bin) int32 { return b.Queued })
+
+	requests := newAxis(max(s.Capacity, came.most), max(s.Capacity, s.Inputs.Background), s.Inputs.Background)
 	// A burst may be a hundred times of what can be served.
-	top := 1.15 * s.most(max(1, s.Capacity), served.of)
-	if lost := 1.15 * max(s.most(0, timedOut.of), s.most(0, gaveUp.of)); lost > top {
-		top = min(lost, 2*top)
+	top, lost := 1.15*max(1, s.Capacity, served.most), max(timedOut.most, gaveUp.most)
+	if 1.15*lost > top {
+		top = min(1.15*lost, 2*top)
 	}
 	outcome := s.figure("Outcomes per second", chart.Axis{Max: top}, served, timedOut, gaveUp, capacity)
-	if max(s.most(0, timedOut.of), s.most(0, gaveUp.of)) > top {
+	if lost > top {
 		outcome.Note = strings.TrimSpace(outcome.Note + " Lines are cut off at the top of the axis; the most is above each chart.")
 	}
-	figures = append(figures, outcome)
-	if most := s.most(0, limit.of); most > 0 {
+	figures := []chart.Figure{
+		s.figure("Requests per second", requests, came, admitted, capacity),
+		s.figure(title, newAxis(max(workers.most, inFlight.most), float64(usual), 0), inFlight, workers),
+		outcome,
+	}
+	if limit.most > 0 {
 		curves := []curve{limit, workers}
-		if s.most(0, queued.of) > 0 {
+		if queued.most > 0 {
 			curves = []curve{queued, limit, workers}
 		}
-		figures = append(figures, s.figure("Limit in flight", chart.Axis{Max: 1.2 * max(most, s.most(float64(s.Workers), queued.of))}, curves...))
+		figures = append(figures, s.figure("Limit in flight", chart.Axis{Max: 1.2 * max(limit.most, workers.most, queued.most)}, curves...))
 	}
 	return figures
-}
-
-// inside names the requests that are counted as in flight.
-func (s *sheet) inside() string {
-	if s.Live {
-		return "requests under way"
-	}
-	return "requests in work and in its queue"
 }
 
 // figure makes a figure over time. Lines and levels without a value are left out.
@@ -194,74 +176,51 @@ func (s *sheet) figure(title string, y chart.Axis, curves ...curve) chart.Figure
 	if y.Log {
 		title += ", logarithmic"
 	}
+	begin := "the warm-up"
+	if s.Live {
+		begin = "the start"
+	} else if s.herd() {
+		begin = "the herd came"
+	}
 	f := chart.Figure{
-		Title: title, Y: y, Note: s.spans(),
-		X: chart.Axis{Label: "time since " + s.begin(), Unit: " s", Min: s.from.Seconds(), Max: s.to.Seconds()},
+		Title: title, Y: y,
+		X: chart.Axis{Label: "time since " + begin, Unit: " s", Min: s.from.Seconds(), Max: s.to.Seconds()},
 	}
-	curves = slices.DeleteFunc(curves, func(c curve) bool {
-		return c.Kind == chart.Level && c.value == 0 || c.Kind == chart.Line && s.most(0, c.of) == 0
-	})
-	for _, m := range s.Marks {
+	for i, m := range s.Marks {
 		f.Spans = append(f.Spans, chart.Span{From: m.From.Seconds(), To: m.To.Seconds()})
+		f.Note += []string{"Grey: ", ", "}[min(i, 1)] + m.Name
+		if m.To > m.From {
+			f.Note += fmt.Sprintf(" from %v to %v", m.From, m.To)
+		} else {
+			f.Note += fmt.Sprintf(" at %v", m.From)
+		}
 	}
+	if f.Note != "" {
+		f.Note += "."
+	}
+	curves = slices.DeleteFunc(curves, func(c curve) bool { return c.Kind != chart.Area && c.most == 0 })
 	for _, c := range curves {
 		f.Series = append(f.Series, c.Series)
 	}
-	for i, points := range s.points {
-		one := chart.Chart{Name: s.names[i], Start: s.from.Seconds(), Step: s.bin.Seconds()}
+	for run, name := range s.names {
+		one := chart.Chart{Name: name, Start: s.from.Seconds(), Step: s.bin.Seconds()}
 		var most []string
+		some := false
 		for _, c := range curves {
-			values := []float64{c.value}
-			if c.of != nil {
-				values = values[:0]
-				for _, p := range points {
-					values = append(values, round4(c.of(p)))
-				}
-				most = append(most, c.Name+" "+chart.Number(slices.Max(values)))
+			one.Values = append(one.Values, c.runs[run])
+			if c.Kind != chart.Level {
+				top := slices.Max(c.runs[run])
+				most = append(most, c.Name+" "+chart.Number(top))
+				some = some || top > 0
 			}
-			one.Values = append(one.Values, values)
 		}
 		one.Text = "at most: " + strings.Join(most, ", ")
-		if s.none(i, curves) {
+		if !some {
 			one.Text, one.Values = "nothing to show", nil
 		}
 		f.Charts = append(f.Charts, one)
 	}
 	return f
-}
-
-// none reports whether a run has no value of any curve.
-func (s *sheet) none(run int, curves []curve) bool {
-	return !slices.ContainsFunc(s.points[run], func(p point) bool {
-		return slices.ContainsFunc(curves, func(c curve) bool { return c.of != nil && c.of(p) > 0 })
-	})
-}
-
-// begin is when time is 0.
-func (s *sheet) begin() string {
-	switch {
-	case s.Live:
-		return "the start"
-	case s.herd():
-		return "the herd came"
-	}
-	return "the warm-up"
-}
-
-// spans says what the grey grounds are.
-func (s *sheet) spans() string {
-	var parts []string
-	for _, m := range s.Marks {
-		text := fmt.Sprintf("%s at %v", m.Name, m.From)
-		if m.To > m.From {
-			text = fmt.Sprintf("%s from %v to %v", m.Name, m.From, m.To)
-		}
-		parts = append(parts, text)
-	}
-	if parts == nil {
-		return ""
-	}
-	return "Grey: " + strings.Join(parts, ", ") + "."
 }
 
 // newAxis chooses an axis up to most. It is logarithmic if that is far above the usual
@@ -287,7 +246,9 @@ func (s *sheet) waits() (chart.Figure, bool) {
 	for i := range s.Runs {
 		runs = append(runs, s.curves(&s.Runs[i]))
 		for _, w := range runs[i] {
-			longest = max(longest, w.longest())
+			if d := w.Waits[w.served()]; d != sim.Never {
+				longest = max(longest, d)
+			}
 			if !slices.Contains(names, w.name) {
 				names = append(names, w.name)
 			}
@@ -363,24 +324,15 @@ func (s *sheet) curves(r *Run) (all []waits) {
 	return all
 }
 
-// longest returns the longest wait of a client that was served.
-func (w *waits) longest() (d time.Duration) {
-	for _, one := range w.Waits {
-		if one != sim.Never {
-			d = one
-		}
-	}
-	return d
+// served returns how many of a thousand clients were served.
+func (w *waits) served() int {
+	n, _ := slices.BinarySearch(w.Waits, sim.Never)
+	return max(0, n-1)
 }
 
 // text says how many were served, and within what time.
 func (w *waits) text() string {
-	served := 0
-	for i, one := range w.Waits {
-		if one != sim.Never {
-			served = i
-		}
-	}
+	served := w.served()
 	var parts []string
 	for _, percent := range []int{50, 90, 99} {
 		if 10*percent <= served {
@@ -404,10 +356,4 @@ func (w *waits) shares(step float64, n int) (shares []float64) {
 		shares = append(shares, float64(max(0, i-1))/10)
 	}
 	return shares
-}
-
-// round4 rounds v to four digits, as a figure needs no more.
-func round4(v float64) float64 {
-	r, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64) // without an error: it is a number
-	return r
 }

@@ -23,8 +23,7 @@ type Page struct {
 	Tables []Table
 	Notes  []string
 	Footer string
-
-	Figures []chart.Figure // without nil, which would be no JSON array
+	Report *Report // whose Figures it has
 }
 
 // A Text says what something is that has a name.
@@ -55,23 +54,37 @@ func isPart(cell string) bool { return strings.HasPrefix(cell, "  ") }
 
 // WriteHTML writes the page.
 func (p *Page) WriteHTML(w io.Writer) error {
+	figures, err := p.Report.Figures()
+	if err != nil {
+		return err
+	}
 	style := chart.Style + pageCSS
 	var b bytes.Buffer
 	if err := pageTemplate.Execute(&b, struct {
 		*Page
+		Figures       []chart.Figure
 		Policy        string
 		Style         template.CSS
 		Chart, Script template.JS
 	}{
-		p,
+		p, figures,
 		fmt.Sprintf("default-src 'none'; script-src %s %s; style-src %s; img-src data:; base-uri 'none'; form-action 'none'",
 			hash(chart.Script), hash(pageJS), hash(style)),
 		template.CSS(style), template.JS(chart.Script), template.JS(pageJS), //nolint:gosec // constants of the program
 	}); err != nil {
 		return err
 	}
-	_, err := w.Write(b.Bytes())
+	_, err = w.Write(b.Bytes())
 	return err
+}
+
+// WriteSVG writes the figures as an SVG document.
+func (p *Page) WriteSVG(w io.Writer) error {
+	figures, err := p.Report.Figures()
+	if err != nil {
+		return err
+	}
+	return chart.WriteSVG(w, p.Title, figures)
 }
 
 // hash is how a Content Security Policy names an inline script or style.

@@ -9,7 +9,6 @@ package report
 import (
 	"encoding/csv"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -92,27 +91,6 @@ func (r *Report) Ended(run *Run) time.Duration {
 		return 0
 	}
 	return time.Duration(len(run.Series))*r.Bin - r.Warmup
-}
-
-// ErrNothing is the error of figures if no run has come as far as the herd.
-var ErrNothing = errors.New("there is nothing to draw yet")
-
-// drawable returns a report of the runs that have come as far as the herd.
-func (r *Report) drawable() (*Report, error) {
-	if r.Bin <= 0 {
-		return nil, fmt.Errorf("bin is %v; want more than 0, as the scenario has it", r.Bin)
-	}
-	drawn := *r
-	drawn.Runs = nil
-	for _, run := range r.Runs {
-		if r.Ended(&run) > 0 {
-			drawn.Runs = append(drawn.Runs, run)
-		}
-	}
-	if drawn.Runs == nil {
-		return nil, ErrNothing
-	}
-	return &drawn, nil
 }
 
 // WriteCSV writes a line for each bin of each run. Counts are of the bin, the last

@@ -389,8 +389,9 @@ func TestSpan(t *testing.T) {
 	}
 	s = sheet{Report: long}
 	s.span()
-	for _, p := range s.gather(long.Runs[0].Series) {
-		came += p.came * s.bin.Seconds()
+	sum := func(value, next float64) float64 { return value + next }
+	for _, n := range s.curve("came", chart.Area, 1, sum, func(b *sim.Bin) int32 { return b.Herd.Came }).runs[0] {
+		came += n
 	}
 	if want := 3 * float64((s.to-s.from)/long.Bin); math.Abs(came-want) > 1e-6 || s.to != 500*time.Second || s.bin != 5*time.Second || s.from != -20*time.Second {
 		t.Errorf("%v came from %v to %v by %v; want %v, from -20s to 500s, by 5s", came, s.from, s.to, s.bin, want)

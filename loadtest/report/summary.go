@@ -9,13 +9,14 @@ import (
 )
 
 // WriteHTML writes the report as a Page.
-func (r *Report) WriteHTML(w io.Writer) error {
-	figures, err := r.Figures()
-	if err != nil {
-		return err
-	}
-	page := Page{
-		Title: r.title(), Lead: r.Lead(), About: r.About, Tables: []Table{r.figures()}, Figures: figures,
+func (r *Report) WriteHTML(w io.Writer) error { return r.page().WriteHTML(w) }
+
+// WriteSVG writes the Figures as an SVG document.
+func (r *Report) WriteSVG(w io.Writer) error { return r.page().WriteSVG(w) }
+
+func (r *Report) page() *Page {
+	page := &Page{
+		Title: "shield simulate: " + strings.Join(r.names(40), ", "), Lead: r.Lead(), About: r.About, Tables: []Table{r.figures()}, Report: r,
 		Footer: fmt.Sprintf("Made by %s, seed %d. The same version, flags and files give the same figures.", r.Version, r.Inputs.Seed),
 	}
 	if r.herd() {
@@ -28,15 +29,11 @@ func (r *Report) WriteHTML(w io.Writer) error {
 			page.Notes = append(page.Notes, fmt.Sprintf("%s ended %v after the herd came, before its time: %s.", run.Name, r.Ended(run), endings[run.EndedBy]))
 		}
 	}
-	return page.WriteHTML(w)
+	return page
 }
 
 // endings says why a run ended early.
 var endings = map[string]string{Interrupt: "it was interrupted", Requests: "it reached the limit of requests"}
-
-func (r *Report) title() string {
-	return "shield simulate: " + strings.Join(r.names(40), ", ")
-}
 
 // Lead is the result in a sentence: of the run that served most clients, and of the run
 // that served fewest.
@@ -51,6 +48,9 @@ func (r *Report) Lead() string {
 		}
 		return cmp.Or(cmp.Compare(b.Served, a.Served), cmp.Compare(a.Drained, b.Drained))
 	})
+	if len(order) == 0 {
+		return ""
+	}
 	best, worst := order[0], order[len(order)-1]
 	switch len(order) {
 	case 1:
