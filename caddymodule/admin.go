@@ -208,8 +208,8 @@ func (a *App) fill(status *Status) {
 	for _, z := range all.zones {
 		s := z.reading(now).stats
 		status.Zones = append(status.Zones, ZoneStatus{
-			Name: z.name, Key: z.key, RateStatus: rateStatus(z.limit),
-			Keys: s.Keys, MaxKeys: z.maxKeys,
+			Name: z.record.shown, Key: z.key, RateStatus: rateStatus(z.config.Limit),
+			Keys: s.Keys, MaxKeys: z.maxKeys(),
 			Admitted: s.Admitted, Refused: s.Refused, Observed: s.Observed, Evicted: s.Evicted, Shared: s.Shared,
 		})
 	}
@@ -225,13 +225,13 @@ func (s *shieldReading) status() ShieldStatus {
 		Clients: map[string]int{}, MaxClients: s.stats.MaxClients,
 		Search: s.searchStatus(), Calendar: s.calendarStatus(),
 	}
-	if s.observing {
+	if s.config.Observe {
 		out.Mode = modeObserve
 	}
-	if s.capacity.Rate > 0 {
-		out.Capacity = new(rateStatus(s.capacity))
+	if s.config.Capacity.Rate > 0 {
+		out.Capacity = new(rateStatus(s.config.Capacity))
 	}
-	if s.concurrent {
+	if s.concurrent() {
 		out.Concurrency = s.guard.Limit()
 	}
 	for _, reason := range shield.Reasons {
@@ -241,7 +241,7 @@ func (s *shieldReading) status() ShieldStatus {
 		q := s.shed.Queue
 		out.Queue = &QueueStatus{q.Length, size, q.Granted, q.Expired, q.Dropped, q.Gone, q.Waited.Seconds()}
 	}
-	if s.classes {
+	if s.config.Classes != nil {
 		for _, c := range s.guard.ClassStats() {
 			out.Classes = append(out.Classes, ClassStatus(c))
 		}
@@ -271,8 +271,8 @@ func (s *shieldReading) searchStatus() *SearchStatus {
 		return nil
 	}
 	out := &SearchStatus{By: "adaptive", Ghosts: s.shed.Orphans}
-	if s.target > 0 {
-		out.By, out.TargetSeconds = "slo", s.target.Seconds()
+	if target := s.config.Adaptive.Target; target > 0 {
+		out.By, out.TargetSeconds = "slo", target.Seconds()
 	}
 	if c := s.shed.Last; c.At > 0 {
 		out.Last = &ChangeStatus{

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -12,7 +13,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/limiter"
 )
 
 func init() { caddy.RegisterModule(new(App)) }
@@ -53,36 +53,38 @@ type App struct {
 // A shieldEntry is one protected backend in metrics, logs and status, with the limits of
 // the first handler of its name.
 type shieldEntry struct {
-	name       string
-	observing  bool
-	capacity   limiter.Config // Rate 0: no limit
-	concurrent bool           // there is a limit in flight
-	target     time.Duration  // of the adaptive limit; 0: none
-	classes    bool
-	guard      *shield.Guard
-	record     *backendRecord
-	live       bool // it does not come from the config: see Live
+	name   string
+	config shield.Config
+	guard  *shield.Guard
+	record *backendRecord
+	live   bool // it does not come from the config of Caddy: see Live
 }
 
-// limited reports whether the backend has a limit in all, and so can have spare capacity.
-func (s *shieldEntry) limited() bool { return s.capacity.Rate > 0 || s.concurrent }
+// concurrent reports whether there is a limit in flight.
+func (s *shieldEntry) concurrent() bool {
+	return s.config.Concurrency > 0 || s.adaptive() || s.config.PerClient > 0
+}
 
 // adaptive reports whether the limit in flight is measured, not set.
-func (s *shieldEntry) adaptive() bool { return s.concurrent && s.guard.Adapts() }
+func (s *shieldEntry) adaptive() bool { return s.config.Adaptive != nil }
+
+// limited reports whether the backend has a limit in all, and so can have spare capacity.
+func (s *shieldEntry) limited() bool { return s.config.Capacity.Rate > 0 || s.concurrent() }
 
 // A zoneEntry is one zone in metrics, logs and status.
 type zoneEntry struct {
-	name    string
-	key     string // a template
-	limit   limiter.Config
-	maxKeys int
-	record  *zoneRecord
+	key    string // a template
+	config shield.Zone
+	record *zoneRecord
 }
+
+func (z *zoneEntry) maxKeys() int { return cmp.Or(z.config.MaxKeys, shield.DefaultMaxKeys) }
 
 // A roster lists the shields and zones in metrics, logs and status, each state once.
 type roster struct {
 	shields []*shieldEntry
 	zones   []*zoneEntry
+	known   map[any]bool // their records, for add
 }
 
 // CaddyModule implements caddy.Module.
@@ -179,32 +181,24 @@ func (a *App) roster() roster {
 		return a.configured
 	}
 	return roster{
-		slices.Concat(a.configured.shields, live.shields),
-		slices.Concat(a.configured.zones, live.zones),
+		shields: slices.Concat(a.configured.shields, live.shields),
+		zones:   slices.Concat(a.configured.zones, live.zones),
 	}
 }
 
-// newEntry returns how metrics, logs and status show a shield.
-func newEntry(name string, c shield.Config, guard *shield.Guard, record *backendRecord) *shieldEntry {
-	s := &shieldEntry{
-		name: name, observing: c.Observe, capacity: c.Capacity, concurrent: limitsConcurrency(c), classes: c.Classes != nil,
-		guard: guard, record: record,
+// add adds what r does not have yet.
+func (r *roster) add(more roster) {
+	if r.known == nil {
+		r.known = map[any]bool{}
 	}
-	if c.Adaptive != nil {
-		s.target = c.Adaptive.Target
+	for _, s := range more.shields {
+		if !r.known[s.record] {
+			r.known[s.record], r.shields = true, append(r.shields, s)
+		}
 	}
-	return s
-}
-
-// add has metrics, logs and status show a handler.
-func (r *roster) add(h *Handler, c shield.Config, b *backendRecord, zones []*zoneRecord) {
-	if !slices.ContainsFunc(r.shields, func(old *shieldEntry) bool { return old.record == b }) {
-		r.shields = append(r.shields, newEntry(h.Name, c, h.guard, b))
-	}
-	for i, z := range zones {
-		if !slices.ContainsFunc(r.zones, func(old *zoneEntry) bool { return old.record == z }) {
-			d := h.Zones[i]
-			r.zones = append(r.zones, &zoneEntry{d.Name, d.key(), c.Zones[i].Limit, d.maxKeys(), z})
+	for _, z := range more.zones {
+		if !r.known[z.record] {
+			r.known[z.record], r.zones = true, append(r.zones, z)
 		}
 	}
 }

@@ -382,7 +382,7 @@ func TestPromisesAreReported(t *testing.T) {
 	b := r.app().configured.shields[0]
 	g, err := shield.New(shield.Config{
 		Capacity: limiter.Config{Rate: 20, Burst: 10}, Pushback: pushback.AnswerConfig{Max: 4 * time.Second},
-	}, &shield.State{Backend: b.record.Backend})
+	}, &shield.State{Backend: &b.record.Backend})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,12 +66,9 @@ func (h *Handler) classify(r *http.Request, q *shield.Request, now time.Duration
 		if c.clients > 0 && (q.Client == shield.NoKey || !loadshed.Drawn(uint64(q.Client^c.salt), now, c.clients)) {
 			continue
 		}
-		matched := len(c.matchers) == 0
-		if !matched {
-			var err error
-			if matched, err = c.matchers.AnyMatchWithError(r); err != nil {
-				return err
-			}
+		matched, err := c.matchers.AnyMatchWithError(r)
+		if err != nil {
+			return err
 		}
 		if matched {
 			q.Class = c.class

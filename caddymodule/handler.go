@@ -91,6 +91,7 @@ type Handler struct {
 	respond   string
 	errors    func() caddyhttp.Handler // the server's error routes, or nil
 	logged    bool                     // the server has access logs
+	shown     roster                   // what metrics, logs and status show of it
 	lease     lease
 }
 
@@ -128,20 +129,17 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err := h.provisionZones(ctx); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
-	record, zones := h.lease.backend(h.Name), []*zoneRecord(nil)
-	state := shield.State{Backend: record.Backend, Zones: map[string]*shield.ZoneState{}}
+	var zones []*zoneRecord
 	for _, z := range h.zones {
-		zone := h.lease.zone(z.name)
-		state.Zones[z.name] = zone.ZoneState
-		zones = append(zones, zone)
+		zones = append(zones, h.lease.zone(z.name))
 	}
-	if err := h.newGuard(cfg, &state); err != nil {
+	if err := h.newGuard(cfg, h.lease.backend(h.Name), zones); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
 	if err := h.provisionClasses(ctx); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
-	app.configured.add(h, cfg, record, zones)
+	app.configured.add(h.shown)
 	h.respond = respondAuto
 	if h.Pushback != nil && h.Pushback.Respond != "" {
 		h.respond = h.Pushback.Respond
@@ -151,13 +149,20 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	return nil
 }
 
-// newGuard makes the Guard, and sets what requests need to know of it.
-func (h *Handler) newGuard(cfg shield.Config, state *shield.State) (err error) {
-	if h.guard, err = shield.New(cfg, state); err != nil {
+// newGuard makes the Guard on the state of its backend and zones, and sets what requests,
+// metrics, logs and status need to know of it.
+func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord, zones []*zoneRecord) (err error) {
+	state := shield.State{Backend: &backend.Backend, Zones: map[string]*shield.ZoneState{}}
+	for i, z := range cfg.Zones {
+		state.Zones[z.Name] = zones[i].ZoneState
+		h.shown.zones = append(h.shown.zones, &zoneEntry{h.zones[i].keyer.template, z, zones[i]})
+	}
+	if h.guard, err = shield.New(cfg, &state); err != nil {
 		return err
 	}
-	h.observing = cfg.Observe
-	h.tracks = cfg.Capacity.Rate > 0 || limitsConcurrency(cfg)
+	entry := &shieldEntry{name: h.Name, config: cfg, guard: h.guard, record: backend}
+	h.shown.shields = []*shieldEntry{entry}
+	h.observing, h.tracks = cfg.Observe, entry.limited()
 	h.queues = h.guard.QueueSize() > 0
 	if len(cfg.Classes) > 0 {
 		for i := range h.guard.Classes().Len() {
@@ -165,11 +170,6 @@ func (h *Handler) newGuard(cfg shield.Config, state *shield.State) (err error) {
 		}
 	}
 	return nil
-}
-
-// limitsConcurrency reports whether there is a limit in flight.
-func limitsConcurrency(c shield.Config) bool {
-	return c.Concurrency > 0 || c.Adaptive != nil || c.PerClient > 0
 }
 
 // provisionZones loads matchers.
@@ -219,7 +219,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return err
 	}
 	if h.perClient != nil && !h.allowed(r) {
-		if q.InFlightKey, err = h.inFlightKey(r); err != nil {
+		if q.InFlightKey, err = h.key(h.perClient, r); err != nil {
 			return err
 		}
 	}
@@ -273,7 +273,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision
 // identify sets the client whose appointments are remembered, unless its address is needed
 // and not verified yet.
 func (h *Handler) identify(r *http.Request, q *shield.Request) {
-	if h.clients.verified && r.TLS != nil && !r.TLS.HandshakeComplete {
+	if h.clients.awaits(r) {
 		return
 	}
 	var buf [128]byte // on the stack, for most names
@@ -284,15 +284,17 @@ func (h *Handler) identify(r *http.Request, q *shield.Request) {
 	}
 }
 
-// inFlightKey returns the key of the client whose request in flight r is.
-func (h *Handler) inFlightKey(r *http.Request) (limiter.Key, error) {
-	if h.perClient.verified && r.TLS != nil && !r.TLS.HandshakeComplete {
-		if h.observing {
-			return shield.NoKey, nil
-		}
-		return shield.NoKey, caddyhttp.HandlerError{StatusCode: http.StatusTooEarly, Err: errTooEarly}
+// key returns the key of r. If it needs an address that is not verified yet, there is none:
+// the client is told to come again at once, when the handshake has shown its address (RFC
+// 8470), as by Caddy's client_ip matcher.
+func (h *Handler) key(k *keyer, r *http.Request) (limiter.Key, error) {
+	switch {
+	case !k.awaits(r):
+		return k.key(r), nil
+	case h.observing:
+		return shield.NoKey, nil
 	}
-	return h.perClient.key(r), nil
+	return shield.NoKey, caddyhttp.HandlerError{StatusCode: http.StatusTooEarly, Err: errTooEarly}
 }
 
 // keys appends the key of r in every zone.
@@ -303,23 +305,12 @@ func (h *Handler) keys(r *http.Request, keys []limiter.Key) ([]limiter.Key, erro
 	for i := range h.zones {
 		z := &h.zones[i]
 		key := shield.NoKey
-		matched := len(z.matchers) == 0
-		if !matched {
-			var err error
-			if matched, err = z.matchers.AnyMatchWithError(r); err != nil {
-				return nil, err
-			}
+		matched, err := z.matchers.AnyMatchWithError(r)
+		if err == nil && matched {
+			key, err = h.key(z.keyer, r)
 		}
-		switch {
-		case !matched:
-		case z.keyer.verified && r.TLS != nil && !r.TLS.HandshakeComplete:
-			if !h.observing {
-				// As Caddy's client_ip matcher does: the client comes again at
-				// once, when the handshake has shown its address (RFC 8470).
-				return nil, caddyhttp.HandlerError{StatusCode: http.StatusTooEarly, Err: errTooEarly}
-			}
-		default:
-			key = z.keyer.key(r)
+		if err != nil {
+			return nil, err
 		}
 		keys = append(keys, key)
 	}

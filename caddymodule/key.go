@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -19,8 +20,9 @@ const defaultKey = "{" + clientkey.ClientIP + "}"
 
 // A keyer makes the key that tells clients apart from a compiled template.
 type keyer struct {
-	parts  []keyPart
-	v4, v6 int // bits of an address that count
+	template string
+	parts    []keyPart
+	v4, v6   int // bits of an address that count
 
 	// verified: the key contains the client's address, which must be verified. In
 	// the early data of HTTP/3 a sender may claim any address, and spend the quotas
@@ -51,7 +53,8 @@ const (
 // newKeyer compiles a template and checks its placeholders. An unknown one would be empty,
 // and all clients would silently share one bucket.
 func newKeyer(template string, v4, v6 *int) (*keyer, error) {
-	k := &keyer{v4: 32, v6: 64}
+	template = cmp.Or(template, defaultKey)
+	k := &keyer{template: template, v4: 32, v6: 64}
 	if v4 != nil {
 		k.v4 = *v4
 	}
@@ -63,9 +66,6 @@ func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 	}
 	if k.v6 < 1 || k.v6 > 128 {
 		return nil, fmt.Errorf("ipv6_prefix is %d; want 1 to 128", k.v6)
-	}
-	if template == "" {
-		template = defaultKey
 	}
 	parts, err := clientkey.Parse(template)
 	if err != nil {
@@ -105,6 +105,11 @@ func placeholder(name string) (keyPart, error) {
 		return keyPart{headerPart, http.CanonicalHeaderKey(header)}, nil
 	}
 	return keyPart{replacerPart, "{" + name + "}"}, nil
+}
+
+// awaits reports whether r's key has an address that the handshake has not verified yet.
+func (k *keyer) awaits(r *http.Request) bool {
+	return k.verified && r.TLS != nil && !r.TLS.HandshakeComplete
 }
 
 // key returns the key of r.

@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"cmp"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -46,42 +45,32 @@ type Live struct {
 
 // A LiveState is what traffic has written about one backend: the requests in flight and
 // the appointments. It may be used by one Live shield after another, and by
-// several at once.
+// several at once. The zero LiveState is ready.
 type LiveState struct{ record backendRecord }
 
-// NewLiveState returns an empty LiveState.
-func NewLiveState() *LiveState {
-	return &LiveState{backendRecord{Backend: new(shield.Backend)}}
-}
-
 // A LiveZoneState is what traffic has written about one quota: what each client has used.
-type LiveZoneState struct {
-	name   string
-	record zoneRecord
-}
+type LiveZoneState struct{ record *zoneRecord }
 
 // NewLiveZoneState returns an empty LiveZoneState. The name is how metrics, logs and
 // status call it.
-func NewLiveZoneState(name string) *LiveZoneState {
-	return &LiveZoneState{name, zoneRecord{ZoneState: shield.NewZoneState(name)}}
-}
+func NewLiveZoneState(name string) *LiveZoneState { return &LiveZoneState{newZoneRecord(name)} }
 
 // New returns a handler that does what l says. Metrics, logs and status show it after
 // App.Show. The error names everything that is wrong with l. The handler needs no cleanup.
-func (l Live) New() (*LiveHandler, error) {
-	h, err := l.handler()
-	if err != nil {
+func (l Live) New() (*Handler, error) {
+	h := &Handler{Name: l.Name, allow: l.Allow, respond: respondDirect, logged: true}
+	if err := h.provisionLive(l); err != nil {
 		return nil, fmt.Errorf("shield %q: %w", l.Name, err)
 	}
-	return &LiveHandler{h, l}, nil
+	return h, nil
 }
 
-func (l Live) handler() (*Handler, error) {
+func (h *Handler) provisionLive(l Live) error {
 	if err := shield.CheckName(l.Name); err != nil {
-		return nil, err
+		return err
 	}
 	if len(l.Zones) != len(l.Config.Zones) {
-		return nil, fmt.Errorf("%d zones have %d states; want one for each", len(l.Config.Zones), len(l.Zones))
+		return fmt.Errorf("%d zones have %d states; want one for each", len(l.Config.Zones), len(l.Zones))
 	}
 	var bits *int
 	if l.IPv6Prefix != 0 {
@@ -89,70 +78,42 @@ func (l Live) handler() (*Handler, error) {
 	}
 	clients, err := newKeyer(l.Key, nil, bits)
 	if err != nil {
-		return nil, err
-	}
-	h := &Handler{
-		Name: l.Name, allow: l.Allow, respond: respondDirect, logged: true,
+		return err
 	}
 	if h.clients, err = newKeyer("", nil, nil); err != nil {
-		return nil, err
+		return err
 	}
-	state := shield.State{Backend: l.State.record.Backend, Zones: map[string]*shield.ZoneState{}}
+	var zones []*zoneRecord
 	for i, z := range l.Config.Zones {
 		h.zones = append(h.zones, handlerZone{name: z.Name, keyer: clients})
-		state.Zones[z.Name] = l.Zones[i].record.ZoneState
+		zones = append(zones, l.Zones[i].record)
 	}
 	if l.Config.PerClient > 0 {
 		h.perClient = clients
 	}
-	if err := h.newGuard(l.Config, &state); err != nil {
-		return nil, err
+	if err := h.newGuard(l.Config, &l.State.record, zones); err != nil {
+		return err
 	}
+	h.shown.shields[0].live = true
 	if l.Class != "" {
 		i, ok := h.guard.Classes().Index(l.Class)
 		if !ok {
-			return nil, fmt.Errorf("class is %q; want one that it has", l.Class)
+			return fmt.Errorf("class is %q; want one that it has", l.Class)
 		}
 		h.class = uint8(1 + i)
 	}
-	return h, nil
+	return nil
 }
 
-// A LiveHandler is a Live shield at work. It is safe for concurrent use.
-type LiveHandler struct {
-	h    *Handler
-	live Live
-}
-
-// ServeHTTP implements caddyhttp.MiddlewareHandler.
-func (l *LiveHandler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	return l.h.ServeHTTP(w, r, next)
-}
-
-// Show has metrics, logs, events and status tell of these shields beside those of the
+// Show has metrics, logs, events and status tell of these Live shields beside those of the
 // config, and no more of those that it was given before. It must not be called before
 // the app has been provisioned.
-func (a *App) Show(shields []*LiveHandler) {
-	var r roster
-	states, zones := map[*LiveState]bool{}, map[*LiveZoneState]bool{}
-	for _, s := range shields {
-		if state := s.live.State; !states[state] {
-			states[state] = true
-			entry := newEntry(s.live.Name, s.live.Config, s.h.guard, &state.record)
-			entry.live = true
-			r.shields = append(r.shields, entry)
-		}
-		for i, z := range s.live.Zones {
-			if !zones[z] {
-				zones[z] = true
-				c := s.live.Config.Zones[i]
-				r.zones = append(r.zones, &zoneEntry{
-					z.name, cmp.Or(s.live.Key, defaultKey), c.Limit, cmp.Or(c.MaxKeys, shield.DefaultMaxKeys), &z.record,
-				})
-			}
-		}
+func (a *App) Show(shields []*Handler) {
+	r := new(roster)
+	for _, h := range shields {
+		r.add(h.shown)
 	}
-	a.live.Store(&r)
+	a.live.Store(r)
 	a.logger.Debug("shields have changed", zap.Int("shields", len(r.shields)), zap.Int("zones", len(r.zones)))
 }
 

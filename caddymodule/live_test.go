@@ -22,7 +22,7 @@ import (
 )
 
 // asked sends one request from an address to a Live shield.
-func asked(t *testing.T, h *LiveHandler, from string, next http.HandlerFunc) *httptest.ResponseRecorder {
+func asked(t *testing.T, h *Handler, from string, next http.HandlerFunc) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	ctx := context.WithValue(r.Context(), caddyhttp.VarsCtxKey, map[string]any{caddyhttp.ClientIPVarKey: from})
@@ -40,7 +40,7 @@ func asked(t *testing.T, h *LiveHandler, from string, next http.HandlerFunc) *ht
 
 func served(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }
 
-func newLive(t *testing.T, l Live) *LiveHandler {
+func newLive(t *testing.T, l Live) *Handler {
 	t.Helper()
 	h, err := l.New()
 	if err != nil {
@@ -51,7 +51,7 @@ func newLive(t *testing.T, l Live) *LiveHandler {
 
 // A shield that takes the place of another one keeps all quotas.
 func TestLiveKeepsWhatItCounts(t *testing.T) {
-	zone, state := NewLiveZoneState("ingress/shop/web/rate"), NewLiveState()
+	zone, state := NewLiveZoneState("ingress/shop/web/rate"), new(LiveState)
 	live := func(burst int) Live {
 		return Live{
 			Name:   "ingress/shop/web",
@@ -85,7 +85,7 @@ func TestLiveKeepsWhatItCounts(t *testing.T) {
 
 // All that share a backend count in it together, each with a class of its own.
 func TestLiveShieldsShareABackend(t *testing.T) {
-	state := NewLiveState()
+	state := new(LiveState)
 	live := func(class string) Live {
 		return Live{
 			Name: "service/shop/web",
@@ -107,7 +107,7 @@ func TestLiveShieldsShareABackend(t *testing.T) {
 		})
 		served(w, r)
 	})
-	for _, c := range high.h.guard.ClassStats() {
+	for _, c := range high.guard.ClassStats() {
 		classes[c.Name] = c.Admitted
 	}
 	if classes["critical"] != 1 || classes["sheddable"] != 1 || classes["default"] != 0 {
@@ -129,7 +129,7 @@ func TestLiveErrors(t *testing.T) {
 		{"class", `class is "gold"`, Live{Name: "a", Config: shield.Config{Concurrency: 1}, Class: "gold"}},
 		{"prefix", "ipv6_prefix is 129", Live{Name: "a", Config: shield.Config{PerClient: 1}, IPv6Prefix: 129}},
 	} {
-		tt.live.State = NewLiveState()
+		tt.live.State = new(LiveState)
 		if _, err := tt.live.New(); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want an error with %q", tt.name, err, tt.want)
 		}
@@ -141,7 +141,7 @@ func TestLivePerClient(t *testing.T) {
 	h := newLive(t, Live{
 		Name:       "a",
 		Config:     shield.Config{Concurrency: 100, PerClient: 1},
-		State:      NewLiveState(),
+		State:      new(LiveState),
 		IPv6Prefix: 128,
 		Allow:      netip.MustParsePrefix("10.0.0.0/8").Contains,
 	})
@@ -179,11 +179,11 @@ func TestShow(t *testing.T) {
 	live := Live{
 		Name:   "ingress/shop/web",
 		Config: shield.Config{Zones: []shield.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1}}}},
-		State:  NewLiveState(), Zones: []*LiveZoneState{NewLiveZoneState("ingress/shop/web/rate")},
+		State:  new(LiveState), Zones: []*LiveZoneState{NewLiveZoneState("ingress/shop/web/rate")},
 	}
 	one, two := newLive(t, live), newLive(t, live)
 	asked(t, one, "192.0.2.1", served)
-	app.Show([]*LiveHandler{one, two})
+	app.Show([]*Handler{one, two})
 	if shields, zones := count(); shields != 1 || zones != 1 {
 		t.Errorf("metrics of %d shields and %d zones; want 1 and 1", shields, zones)
 	}

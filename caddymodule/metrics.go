@@ -105,7 +105,7 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 				}
 			}},
 	}},
-	{"shield", "`concurrency`", func(s *shieldReading) bool { return s.concurrent }, []metric[*shieldReading]{
+	{"shield", "`concurrency`", (*shieldReading).concurrent, []metric[*shieldReading]{
 		{"caddy_shield_in_flight_requests", gauge, nil, "Requests in flight.",
 			func(s *shieldReading, to sink) { to.sparse = false; to.set(float64(s.stats.InFlight)) }},
 		{"caddy_shield_concurrency_limit_requests", gauge, nil, "Requests that may be in flight now.",
@@ -138,7 +138,7 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 		{"caddy_shield_queue_wait_seconds_total", counter, nil, "Total time that requests have spent in the queue.",
 			func(s *shieldReading, to sink) { to.set(s.shed.Queue.Waited.Seconds()) }},
 	}},
-	{"shield", "`class`", func(s *shieldReading) bool { return s.classes }, []metric[*shieldReading]{
+	{"shield", "`class`", func(s *shieldReading) bool { return s.config.Classes != nil }, []metric[*shieldReading]{
 		{"caddy_shield_class_requests_total", counter, []string{"class", "outcome"}, "Requests by the class that they were treated as and by decision: admitted, refused or observed.",
 			func(s *shieldReading, to sink) {
 				for _, class := range s.guard.ClassStats() {
@@ -214,7 +214,7 @@ var zoneMetrics = []metricGroup[*zoneReading]{
 		{"caddy_shield_zone_keys", gauge, nil, "Clients that the zone remembers because their quota is not full.",
 			func(z *zoneReading, to sink) { to.set(float64(z.stats.Keys)) }},
 		{"caddy_shield_zone_max_keys", gauge, nil, "Clients that the zone can remember.",
-			func(z *zoneReading, to sink) { to.set(float64(z.maxKeys)) }},
+			func(z *zoneReading, to sink) { to.set(float64(z.maxKeys())) }},
 		{"caddy_shield_zone_evictions_total", counter, nil, "Clients forgotten before their quota was full. Raise max_keys.",
 			func(z *zoneReading, to sink) { to.count(z.stats.Evicted) }},
 		{"caddy_shield_zone_shared_requests_total", counter, nil, "Requests of clients that share a bucket because the zone is full. Raise max_keys.",
@@ -278,7 +278,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		collect(ch, shieldMetrics, s.reading(now), s.name, s.live)
 	}
 	for _, z := range all.zones {
-		collect(ch, zoneMetrics, z.reading(now), z.name, false)
+		collect(ch, zoneMetrics, z.reading(now), z.record.shown, false)
 	}
 }
 

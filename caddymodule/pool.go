@@ -28,12 +28,17 @@ type logged struct {
 // A zoneRecord is the state of one zone, and what has been logged of it.
 type zoneRecord struct {
 	*shield.ZoneState
+	shown  string // its name in metrics, logs and status
 	logged logged
+}
+
+func newZoneRecord(name string) *zoneRecord {
+	return &zoneRecord{ZoneState: shield.NewZoneState(name), shown: name}
 }
 
 // A backendRecord is the state of one backend, and what has been reported of it.
 type backendRecord struct {
-	*shield.Backend
+	shield.Backend
 	logged   logged
 	changes  atomic.Uint64 // changes of the limit in flight that have been logged
 	overload overloadReport
@@ -52,13 +57,13 @@ type (
 type lease []any
 
 func (l *lease) zone(name string) *zoneRecord {
-	v, _ := pool.LoadOrStore(zoneKey(name), &zoneRecord{ZoneState: shield.NewZoneState(name)})
+	v, _ := pool.LoadOrStore(zoneKey(name), newZoneRecord(name))
 	*l = append(*l, zoneKey(name))
 	return v.(*zoneRecord)
 }
 
 func (l *lease) backend(name string) *backendRecord {
-	v, _ := pool.LoadOrStore(backendKey(name), &backendRecord{Backend: new(shield.Backend)})
+	v, _ := pool.LoadOrStore(backendKey(name), new(backendRecord))
 	*l = append(*l, backendKey(name))
 	return v.(*backendRecord)
 }

@@ -42,7 +42,7 @@ func (a *App) reportOnce(now time.Duration) {
 	all := a.roster()
 	for _, z := range all.zones {
 		refused, observed := z.record.Refusals()
-		a.logRefusals("zone", z.name, shield.Quota, refused, observed, &z.record.logged)
+		a.logRefusals("zone", z.record.shown, shield.Quota, refused, observed, &z.record.logged)
 	}
 	for _, s := range all.shields {
 		stats := s.record.Stats(now)
@@ -94,14 +94,14 @@ func newSince(count uint64, logged *atomic.Uint64) uint64 {
 }
 
 func (a *App) reportOverload(s *shieldEntry, c overloadChange) {
-	data := map[string]any{"shield": s.name, "observed": s.observing}
+	data := map[string]any{"shield": s.name, "observed": s.config.Observe}
 	if c.started {
-		a.logger.Warn("overload started", zap.String("shield", s.name), zap.Bool("observed", s.observing))
+		a.logger.Warn("overload started", zap.String("shield", s.name), zap.Bool("observed", s.config.Observe))
 		a.events.Emit(a.ctx, "shield_overload_started", data)
 	}
 	if c.added != (reasonCounts{}) {
 		message := "refused in overload"
-		if s.observing {
+		if s.config.Observe {
 			message = "would have refused in overload"
 		}
 		fields := []zap.Field{zap.String("shield", s.name)}
@@ -113,7 +113,7 @@ func (a *App) reportOverload(s *shieldEntry, c overloadChange) {
 		a.logger.Warn(message, fields...)
 	}
 	if c.ended {
-		a.logger.Info("overload ended", zap.String("shield", s.name), zap.Bool("observed", s.observing),
+		a.logger.Info("overload ended", zap.String("shield", s.name), zap.Bool("observed", s.config.Observe),
 			zap.Duration("lasted", c.lasted), zap.Uint64("refused", c.refused))
 		data["seconds"], data["refused"] = c.lasted.Seconds(), c.refused
 		a.events.Emit(a.ctx, "shield_overload_ended", data)

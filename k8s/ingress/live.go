@@ -48,7 +48,7 @@ type pair struct{ origin, service string }
 // shields are the shields of a pair.
 type shields struct {
 	is       protection
-	handlers []*caddymodule.LiveHandler
+	handlers []*caddymodule.Handler
 }
 
 // originState has the counts of an Ingress.
@@ -81,7 +81,7 @@ type serviceState struct {
 // with limits have them.
 func counted(counts **caddymodule.LiveState) *caddymodule.LiveState {
 	if *counts == nil {
-		*counts = caddymodule.NewLiveState()
+		*counts = new(caddymodule.LiveState)
 	}
 	return *counts
 }
@@ -210,7 +210,7 @@ const defaultMaxWait = 200 * time.Millisecond
 
 // handlers returns the shields on the way of t. If its policy is invalid, which its parser
 // should have found, the last ones stay.
-func (b *builder) handlers(t *model.Target) []*caddymodule.LiveHandler {
+func (b *builder) handlers(t *model.Target) []*caddymodule.Handler {
 	origin, service := b.origin(t.Origin), b.service(t.Backend.Service)
 	key := pair{t.Origin.UID, t.Backend.Service.UID}
 	asks := t.Origin.Policy

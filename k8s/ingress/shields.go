@@ -71,7 +71,7 @@ func (p protection) apart() bool {
 }
 
 // shields returns the shields that requests pass, in order: mostly one or none.
-func (p protection) shields(origin *originState, service *serviceState) ([]*caddymodule.LiveHandler, error) {
+func (p protection) shields(origin *originState, service *serviceState) ([]*caddymodule.Handler, error) {
 	clients, backend := p, p
 	clients.service = policy.Service{}
 	backend.origin.Zones, backend.origin.PerClient = nil, 0
@@ -82,7 +82,7 @@ func (p protection) shields(origin *originState, service *serviceState) ([]*cadd
 	case p.limitsClients() || p.limitsService():
 		parts = []protection{p}
 	}
-	var handlers []*caddymodule.LiveHandler
+	var handlers []*caddymodule.Handler
 	for _, part := range parts {
 		h, err := part.shield(origin, service)
 		if err != nil {
@@ -94,7 +94,7 @@ func (p protection) shields(origin *originState, service *serviceState) ([]*cadd
 }
 
 // shield returns the one shield that does all of p.
-func (p protection) shield(origin *originState, service *serviceState) (*caddymodule.LiveHandler, error) {
+func (p protection) shield(origin *originState, service *serviceState) (*caddymodule.Handler, error) {
 	live := caddymodule.Live{Name: origin.label, Config: p.config(), Key: p.origin.Key, IPv6Prefix: p.origin.IPv6Prefix}
 	if p.limitsService() {
 		live.Name, live.State = service.label, counted(&service.counts)

@@ -21,7 +21,7 @@ type Snapshot struct {
 	table        *route.Table
 	ways         map[way]*passage
 	certificates *certificates
-	shields      []*caddymodule.LiveHandler
+	shields      []*caddymodule.Handler
 	backends     []backendEntry
 	settle       func() // see builder.updateEndpoints
 }
@@ -57,6 +57,6 @@ type passage struct {
 
 // guarded is a shield and the handler behind it.
 type guarded struct {
-	shield *caddymodule.LiveHandler
+	shield *caddymodule.Handler
 	next   caddyhttp.Handler
 }
