@@ -47,16 +47,39 @@ func (h *Handler) check() (shield.Config, error) {
 	if i := slices.Index(h.Classes, nil); i >= 0 {
 		return shield.Config{}, fmt.Errorf("class %d is null; want an object", i)
 	}
-	for _, z := range h.Zones {
-		if z.Name == "" { // a second one is an error, like any duplicate name
-			z.Name = h.Name + "/per_client"
-		}
+	for _, z := range h.Zones { // a second one without a name is an error, like any duplicate name
+		z.Name = cmp.Or(z.Name, h.Name+"/per_client")
 	}
 	c, err := h.config()
 	if err != nil {
 		return c, err
 	}
+	h.setDefaults()
 	return c, h.compileKeys()
+}
+
+// setDefaults writes the most common defaults out, so that definitions can be compared.
+func (h *Handler) setDefaults() {
+	h.Mode = cmp.Or(h.Mode, modeEnforce)
+	for _, z := range h.Zones {
+		z.Key = cmp.Or(z.Key, defaultKey)
+		z.Per = cmp.Or(z.Per, new(caddy.Duration(time.Second)))
+		z.MaxKeys = cmp.Or(z.MaxKeys, new(shield.DefaultMaxKeys))
+	}
+	if n := h.Concurrency; n != nil {
+		if onByDefault(n.Probe) {
+			n.Probe = nil
+		}
+		if n.Per != nil {
+			n.Per.Key = cmp.Or(n.Per.Key, defaultKey)
+		}
+	}
+	h.Retries = cmp.Or(h.Retries, new(Retries))
+	h.Retries.Enforce = cmp.Or(h.Retries.Enforce, new(true))
+	h.Retries.MaxClients = cmp.Or(h.Retries.MaxClients, new(pushback.DefaultMaxClients))
+	h.Retries.Key = cmp.Or(h.Retries.Key, defaultKey)
+	h.Herd = cmp.Or(h.Herd, new(Herd))
+	h.Herd.Detect = cmp.Or(h.Herd.Detect, new(true))
 }
 
 // compileKeys compiles the templates that tell clients apart.
@@ -73,8 +96,7 @@ func (h *Handler) compileKeys() error {
 	for _, z := range h.Zones {
 		h.zones = append(h.zones, handlerZone{name: z.Name, keyer: compile(fmt.Sprintf("zone %q", z.Name), z.Key, z.IPv4Prefix, z.IPv6Prefix)})
 	}
-	r := h.Retries.explicit()
-	h.clients = compile("retries", r.Key, r.IPv4Prefix, r.IPv6Prefix)
+	h.clients = compile("retries", h.Retries.Key, h.Retries.IPv4Prefix, h.Retries.IPv6Prefix)
 	if n := h.Concurrency; n != nil && n.Per != nil {
 		h.perClient = compile("concurrency per client", n.Per.Key, nil, nil)
 	}
@@ -85,25 +107,25 @@ func (h *Handler) compileKeys() error {
 func (a *App) defineZones(h *Handler) error {
 	var errs []error
 	for _, z := range h.Zones {
-		errs = append(errs, a.define("zone", z.Name, fmt.Sprintf("in shield %q ", h.Name), z.explicit(), nil))
+		errs = append(errs, a.define("zone", z.Name, fmt.Sprintf("in shield %q ", h.Name), z, nil))
 	}
 	return errors.Join(errs...)
 }
 
 // defineBackend returns an error if another handler of the same name limits their
-// backend differently.
+// backend differently. It does not compare which requests belong to the classes, and
+// leaves out the secret, which errors must not show.
 func (a *App) defineBackend(h *Handler, secret []byte) error {
-	limits := struct {
-		Mode        string       `json:"mode,omitempty"`
-		Capacity    *Rate        `json:"capacity,omitempty"`
-		Concurrency *Concurrency `json:"concurrency,omitempty"`
-		Queue       *Queue       `json:"queue,omitempty"`
-		Classes     []*Class     `json:"classes,omitempty"`
-	}{cmp.Or(h.Mode, modeEnforce), h.Capacity, h.Concurrency.explicit(), h.Queue, explicitClasses(h.Classes)}
+	limits := Handler{Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency, Queue: h.Queue}
+	for _, c := range h.Classes {
+		limits.Classes = append(limits.Classes, &Class{Name: c.Name, Share: c.Share, Clients: c.Clients})
+	}
+	retries := *h.Retries
+	retries.Secret = ""
 	return errors.Join(
 		a.define("shield", h.Name, "", limits, nil),
-		a.define("retries of shield", h.Name, "", h.Retries.explicit(), secret),
-		a.define("herd of shield", h.Name, "", h.Herd.explicit(), nil),
+		a.define("retries of shield", h.Name, "", retries, secret),
+		a.define("herd of shield", h.Name, "", h.Herd, nil),
 	)
 }
 
@@ -312,63 +334,4 @@ func (r *Retries) config() (shield.Retries, error) {
 		c.Secret = []byte(secret)
 	}
 	return c, errors.Join(errs...)
-}
-
-// The functions below return definitions with their most common defaults written out, so
-// that two of them can be compared.
-
-func (z *Zone) explicit() *Zone {
-	e := *z
-	e.Key = z.key()
-	e.Per = cmp.Or(e.Per, new(caddy.Duration(time.Second)))
-	e.MaxKeys = new(z.maxKeys())
-	return &e
-}
-
-func (z *Zone) maxKeys() int {
-	if z.MaxKeys == nil {
-		return shield.DefaultMaxKeys
-	}
-	return *z.MaxKeys
-}
-
-func (z *Zone) key() string { return cmp.Or(z.Key, defaultKey) }
-
-func (n *Concurrency) explicit() *Concurrency {
-	if n == nil {
-		return nil
-	}
-	e := *n
-	if onByDefault(e.Probe) {
-		e.Probe = nil
-	}
-	if e.Per != nil {
-		e.Per = &PerClient{Key: cmp.Or(e.Per.Key, defaultKey), Limit: e.Per.Limit}
-	}
-	return &e
-}
-
-// explicitClasses leaves out which requests belong to the classes.
-func explicitClasses(list []*Class) (e []*Class) {
-	for _, c := range list {
-		e = append(e, &Class{Name: c.Name, Share: c.Share, Clients: c.Clients})
-	}
-	return e
-}
-
-// explicit leaves out the secret, which errors must not show.
-func (r *Retries) explicit() *Retries {
-	e := Retries{}
-	if r != nil {
-		e = *r
-	}
-	e.Enforce = new(onByDefault(e.Enforce))
-	e.MaxClients = cmp.Or(e.MaxClients, new(pushback.DefaultMaxClients))
-	e.Key = cmp.Or(e.Key, defaultKey)
-	e.Secret = ""
-	return &e
-}
-
-func (h *Herd) explicit() *Herd {
-	return &Herd{Detect: new(h == nil || onByDefault(h.Detect))}
 }
