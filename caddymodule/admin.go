@@ -218,7 +218,7 @@ func (a *App) fill(status *Status) {
 func (s *shieldReading) status() ShieldStatus {
 	out := ShieldStatus{
 		Name: s.name, Mode: modeEnforce,
-		InFlight: s.stats.InFlight, Overloaded: s.record.overload.active(),
+		InFlight: s.stats.InFlight, Overloaded: s.record.overloaded(),
 		Admitted: s.stats.Admitted, Refused: map[string]uint64{}, Observed: map[string]uint64{},
 		Held: s.stats.Held, ToldNever: s.stats.RetryAfter[0],
 		PausedSeconds: s.shed.Paused.Seconds(), Pauses: s.shed.Pauses, Failures: s.shed.Failed,

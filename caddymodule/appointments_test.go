@@ -453,8 +453,8 @@ caddy_shield_promises_total{shield="s"} %d
 		t.Errorf("curl: %+v, want %+v", f, s.Families[pushback.FamilyCurl])
 	}
 	r.app().reportOnce(shield.Now())
-	if seen, want := b.record.overload.seen, (reasonCounts{shield.Capacity: s.Refused[shield.Capacity], shield.Concurrency: s.Refused[shield.Concurrency], shield.Early: s.Refused[shield.Early]}); seen != want {
-		t.Errorf("reported: %+v, want %+v", seen, want)
+	if seen := b.record.reported.refused; seen != s.Refused {
+		t.Errorf("reported: %+v, want %+v", seen, s.Refused)
 	}
 }
 

@@ -4,13 +4,108 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/pushback"
 )
 
-// An overloadReport, a pauseReport and a herdReport remember what has been reported of a
+// A news is a change of a zone or a backend that is logged, and emitted as an event if that
+// has a name.
+type news struct {
+	level          zapcore.Level
+	message, event string
+	fields         []zap.Field
+}
+
+// A refusalReport and a backendReport remember what has been reported of a zone and of a
 // backend. They are part of the pooled state, so that a reload neither starts nor ends an
-// overload, a pause or a herd. During a reload two apps call step. A step that another
-// app has overtaken changes nothing.
+// overload, a pause or a herd. During a reload two apps report: they read and remember
+// under one lock, so that each change is news to one of them.
+
+// A refusalReport is how many refusals have been reported, by reason.
+type refusalReport struct {
+	mu                sync.Mutex
+	refused, observed reasonCounts // guarded by mu
+}
+
+// since returns how many refusals for a reason are new.
+func (r *refusalReport) since(reason shield.Reason, refused, observed uint64) (newRefused, newObserved uint64) {
+	newRefused, newObserved = refused-r.refused[reason], observed-r.observed[reason]
+	r.refused[reason], r.observed[reason] = refused, observed
+	return newRefused, newObserved
+}
+
+// over returns the news of refusals for which a client is at fault.
+func (r *refusalReport) over(reason shield.Reason, refused, observed uint64) (all []news) {
+	refused, observed = r.since(reason, refused, observed)
+	if refused > 0 {
+		all = append(all, news{zap.InfoLevel, "refused over " + reason.String(), "", []zap.Field{zap.Uint64("requests", refused)}})
+	}
+	if observed > 0 {
+		all = append(all, news{zap.InfoLevel, "would have refused over " + reason.String(), "", []zap.Field{zap.Uint64("requests", observed)}})
+	}
+	return all
+}
+
+// news returns what is new of the zone's refusals.
+func (z *zoneRecord) news() []news {
+	z.reported.mu.Lock()
+	defer z.reported.mu.Unlock()
+	refused, observed := z.Refusals()
+	return z.reported.over(shield.Quota, refused, observed)
+}
+
+// A backendReport is what has been reported of a backend.
+type backendReport struct {
+	refusalReport
+	overload overloadReport // guarded by mu, like the rest
+	pause    pauseReport
+	herd     herdReport
+	limits   uint64 // changes of the limit in flight
+}
+
+// news returns what is new of the backend.
+func (s *shieldEntry) news(now time.Duration) (all []news) {
+	r := &s.record.reported
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	stats := s.record.Stats(now)
+	var added reasonCounts // refusals that are not the fault of their clients
+	for _, reason := range shield.Reasons {
+		refused, observed := stats.Refused[reason], stats.Observed[reason]
+		switch {
+		case !reason.ClientFault():
+			refused, observed = r.since(reason, refused, observed)
+			added[reason] = refused + observed
+		case reason != shield.Quota: // zones report those
+			all = append(all, r.over(reason, refused, observed)...)
+		}
+	}
+	all = append(all, r.overload.step(now, added, s.config.Observe)...)
+	left, times := s.record.Paused(now)
+	all = append(all, r.pause.step(now, left, times)...)
+	changes, next := s.record.Changes(r.limits)
+	r.limits = next
+	for _, c := range changes {
+		all = append(all, news{zap.DebugLevel, "limit in flight changed", "", []zap.Field{
+			zap.Stringer("reason", c.Reason), zap.Int("from", c.From), zap.Int("to", c.To),
+			zap.Duration("latency", c.Latency), zap.Duration("baseline", c.Baseline),
+		}})
+	}
+	if s.guard.DetectsHerds() {
+		all = append(all, r.herd.step(now, s.record.Herd())...)
+	}
+	return all
+}
+
+// overloaded reports whether an overload is going on.
+func (b *backendRecord) overloaded() bool {
+	b.reported.mu.Lock()
+	defer b.reported.mu.Unlock()
+	return b.reported.overload.on
+}
 
 // overloadQuiet is how long no request must have been refused before an overload has
 // ended. It bridges the gap between two waves of a herd whose clients were told to come
@@ -19,133 +114,89 @@ const overloadQuiet = 5 * time.Second
 
 // An overloadReport knows whether a backend is being protected now.
 type overloadReport struct {
-	mu      sync.Mutex
-	seen    reasonCounts  // guarded by mu, like the rest
-	on      bool          // a request was refused within overloadQuiet
-	since   time.Duration // when it began
-	last    time.Duration // when a new refusal was seen last
-	atStart reasonCounts  // seen, before it began
+	on          bool          // a request was refused within overloadQuiet
+	since, last time.Duration // when it began, and when a new refusal was seen last
+	refused     uint64        // in that time
 }
 
-// An overloadChange is what one step has found.
-type overloadChange struct {
-	added          reasonCounts // refusals since the last step
-	started, ended bool
-	lasted         time.Duration // if ended, from the first refusal to the last
-	refused        uint64        // if ended, the refusals in that time
-}
-
-// step takes the counts of refusals at now.
-func (o *overloadReport) step(now time.Duration, counts reasonCounts) (c overloadChange) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for reason, n := range counts {
-		if n < o.seen[reason] {
-			return overloadChange{} // another app has seen more
-		}
-		c.added[reason] = n - o.seen[reason]
-	}
-	before := o.seen
-	o.seen = counts
+// step takes the refusals that are new at now.
+func (o *overloadReport) step(now time.Duration, added reasonCounts, observe bool) (all []news) {
+	observed := zap.Bool("observed", observe)
 	switch {
-	case c.added != (reasonCounts{}):
+	case added != (reasonCounts{}):
 		if !o.on {
-			o.on, o.since, o.atStart = true, now, before
-			c.started = true
+			*o = overloadReport{on: true, since: now}
+			all = append(all, news{zap.WarnLevel, "overload started", "shield_overload_started", []zap.Field{observed}})
 		}
 		o.last = now
+		one := news{level: zap.WarnLevel, message: "refused in overload"}
+		if observe {
+			one.message = "would have refused in overload"
+		}
+		for _, reason := range shield.Reasons {
+			if !reason.ClientFault() {
+				one.fields = append(one.fields, zap.Uint64(reason.String(), added[reason]))
+				o.refused += added[reason]
+			}
+		}
+		all = append(all, one)
 	case o.on && now-o.last >= overloadQuiet:
 		o.on = false
-		c.ended, c.lasted = true, o.last-o.since
-		for reason, n := range counts {
-			c.refused += n - o.atStart[reason]
-		}
+		all = append(all, news{zap.InfoLevel, "overload ended", "shield_overload_ended", []zap.Field{
+			observed, zap.Duration("lasted", o.last-o.since), zap.Uint64("refused", o.refused),
+		}})
 	}
-	return c
-}
-
-// active reports whether an overload is going on.
-func (o *overloadReport) active() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.on
+	return all
 }
 
 // A pauseReport knows whether the backend's pause has been reported.
 type pauseReport struct {
-	mu    sync.Mutex
-	on    bool // guarded by mu, like the rest
+	on    bool
 	times uint64
 	since time.Duration
-	seen  time.Duration
-}
-
-// A pauseChange is what one step has found.
-type pauseChange struct {
-	began, ended bool
-	left         time.Duration // if began
-	lasted       time.Duration // if ended, as far as it was seen
 }
 
 // step takes how long the pause still lasts at now, 0 for none, and how many there have
 // been.
-func (p *pauseReport) step(now, left time.Duration, times uint64) (c pauseChange) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if now < p.seen || times < p.times {
-		return c
+func (p *pauseReport) step(now, left time.Duration, times uint64) (all []news) {
+	if times > p.times && !p.on {
+		p.on, p.since = true, now
+		all = append(all, news{zap.WarnLevel, "backend asked for a pause", "shield_backend_paused", []zap.Field{zap.Duration("for", left)}})
 	}
-	p.seen = now
-	if times > p.times {
-		p.times = times
-		if !p.on {
-			p.on, p.since = true, now
-			c.began, c.left = true, left
-		}
-	}
+	p.times = times
 	if p.on && left == 0 {
 		p.on = false
-		c.ended, c.lasted = true, now-p.since
+		all = append(all, news{zap.InfoLevel, "pause of the backend ended", "shield_backend_resumed", []zap.Field{
+			zap.Duration("after", now-p.since), // as far as it was seen
+		}})
 	}
-	return c
+	return all
 }
 
 // A herdReport knows which herd has been reported.
 type herdReport struct {
-	mu    sync.Mutex
-	herd  pushback.HerdReport // guarded by mu, like the rest; as it was when it was largest
+	herd  pushback.HerdReport // as it was when it was largest
 	since time.Duration
-	seen  time.Duration
 }
 
-// A herdChange is one herd that a step has found, or found gone.
-type herdChange struct {
-	detected, ended bool
-	herd            pushback.HerdReport
-	lasted          time.Duration // if ended
-}
-
-// step takes the detector's report at now. The changes are a herd that has ended and one
-// that has begun.
-func (h *herdReport) step(now time.Duration, herd pushback.HerdReport) (changes [2]herdChange) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if now < h.seen {
-		return
+// step takes the detector's report at now.
+func (h *herdReport) step(now time.Duration, herd pushback.HerdReport) (all []news) {
+	fields := func(h pushback.HerdReport) []zap.Field {
+		return []zap.Field{
+			zap.Stringer("kind", h.Kind), zap.Float64("size", h.Size), zap.Duration("period", h.Period), zap.Duration("phase", h.Phase),
+		}
 	}
-	h.seen = now
 	if h.herd.Kind != pushback.NoHerd && (herd.Kind != h.herd.Kind || herd.Period != h.herd.Period && herd.Kind != pushback.BacklogHerd) {
-		changes[0] = herdChange{ended: true, herd: h.herd, lasted: now - h.since}
+		all = append(all, news{zap.InfoLevel, "herd ended", "shield_herd_ended", append(fields(h.herd), zap.Duration("lasted", now-h.since))})
 		h.herd = pushback.HerdReport{}
 	}
-	if herd.Kind == pushback.NoHerd {
-		return
-	}
-	if h.herd.Kind == pushback.NoHerd {
-		changes[1] = herdChange{detected: true, herd: herd}
+	switch {
+	case herd.Kind == pushback.NoHerd:
+	case h.herd.Kind == pushback.NoHerd:
+		all = append(all, news{zap.WarnLevel, "herd detected", "shield_herd_detected", fields(herd)})
 		h.herd, h.since = herd, now
-	} else if herd.Size > h.herd.Size {
+	case herd.Size > h.herd.Size:
 		h.herd = herd
 	}
-	return
+	return all
 }

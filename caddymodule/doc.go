@@ -15,7 +15,7 @@
 //	live.go       shields that are set up while the server runs
 //	pool.go       the state that outlives configs
 //	report.go     log lines and events, once a second
-//	changes.go    what has been reported of overloads, pauses and herds
+//	changes.go    what is new of overloads, pauses and herds, and what has been reported
 //	metrics.go    the table of metrics, read at scrape
 //	admin.go      the admin endpoint
 package caddymodule

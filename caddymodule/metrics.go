@@ -77,7 +77,7 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 				}
 			}},
 		{"caddy_shield_overloaded", gauge, nil, "1 while requests are refused, or in observe mode would be, for any reason but quota and per_client, and for 5 s after.",
-			func(s *shieldReading, to sink) { to.sparse = false; to.flag(s.record.overload.active()) }},
+			func(s *shieldReading, to sink) { to.sparse = false; to.flag(s.record.overloaded()) }},
 		{"caddy_shield_retry_after_seconds", histogram, nil, "Seconds that refused clients were told to wait.",
 			func(s *shieldReading, to sink) { to.histogram(s.stats.RetryAfter[:], hintBuckets) }},
 		{"caddy_shield_told_never_total", counter, nil, "Refused clients that were told not to come back: see give_up.",

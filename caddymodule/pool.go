@@ -1,8 +1,6 @@
 package caddymodule
 
 import (
-	"sync/atomic"
-
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield"
@@ -20,16 +18,11 @@ var pool = caddy.NewUsagePool()
 // reasonCounts counts requests by shield.Reason.
 type reasonCounts = [len(shield.BackendStats{}.Refused)]uint64
 
-// logged is how many refusals have been logged, by shield.Reason.
-type logged struct {
-	refused, observed [len(reasonCounts{})]atomic.Uint64
-}
-
-// A zoneRecord is the state of one zone, and what has been logged of it.
+// A zoneRecord is the state of one zone, and what has been reported of it.
 type zoneRecord struct {
 	*shield.ZoneState
-	shown  string // its name in metrics, logs and status
-	logged logged
+	shown    string // its name in metrics, logs and status
+	reported refusalReport
 }
 
 func newZoneRecord(name string) *zoneRecord {
@@ -39,11 +32,7 @@ func newZoneRecord(name string) *zoneRecord {
 // A backendRecord is the state of one backend, and what has been reported of it.
 type backendRecord struct {
 	shield.Backend
-	logged   logged
-	changes  atomic.Uint64 // changes of the limit in flight that have been logged
-	overload overloadReport
-	herd     herdReport
-	pause    pauseReport
+	reported backendReport
 }
 
 // The two kinds of keys in the pool.

@@ -617,34 +617,6 @@ func TestNoGoroutineOutlivesItsConfig(t *testing.T) {
 	reporters(0)
 }
 
-// During a reload two apps report from one state. A count that one of them has
-// read, and reports after the other has reported a later one, is no news: it was
-// logged as 18446744073709551614 requests.
-func TestRefusalsAreReportedOnce(t *testing.T) {
-	var reported atomic.Uint64
-	for i, step := range []struct{ is, want uint64 }{{10, 10}, {12, 2}, {10, 0}, {12, 0}, {13, 1}} {
-		if got := newSince(step.is, &reported); got != step.want {
-			t.Errorf("step %d, %d refused so far: %d are news, want %d", i, step.is, got, step.want)
-		}
-	}
-
-	const all = 100_000
-	var count, sum atomic.Uint64
-	var wg sync.WaitGroup
-	for range 2 {
-		wg.Go(func() {
-			for count.Load() < all {
-				sum.Add(newSince(count.Add(1), &reported))
-			}
-		})
-	}
-	wg.Wait()
-	sum.Add(newSince(count.Load(), &reported))
-	if sum.Load() != count.Load()-13 {
-		t.Errorf("%d of %d reported", sum.Load(), count.Load()-13)
-	}
-}
-
 // settled returns the number of goroutines when it has been the same for a while.
 func settled() (n int) {
 	for same := 0; same < 10; same++ {

@@ -207,20 +207,19 @@ func TestPauseIsReportedOnce(t *testing.T) {
 	for i, c := range []struct {
 		at, left time.Duration
 		times    uint64
-		want     pauseChange
+		want     string
 	}{
-		{1 * time.Second, 0, 0, pauseChange{}},
-		{2 * time.Second, 4 * time.Second, 1, pauseChange{began: true, left: 4 * time.Second}},
-		{3 * time.Second, 3 * time.Second, 1, pauseChange{}},
-		{2500 * time.Millisecond, 0, 0, pauseChange{}}, // of the other app, too late
-		{4 * time.Second, 5 * time.Second, 1, pauseChange{}},
-		{10 * time.Second, 0, 1, pauseChange{ended: true, lasted: 8 * time.Second}},
-		{11 * time.Second, 0, 1, pauseChange{}},
-		{20 * time.Second, 0, 2, pauseChange{began: true, ended: true}}, // it has come and gone since
-		{21 * time.Second, 0, 2, pauseChange{}},
+		{1 * time.Second, 0, 0, ""},
+		{2 * time.Second, 4 * time.Second, 1, "backend asked for a pause for=4s"},
+		{3 * time.Second, 3 * time.Second, 1, ""},
+		{4 * time.Second, 5 * time.Second, 1, ""},
+		{10 * time.Second, 0, 1, "pause of the backend ended after=8s"},
+		{11 * time.Second, 0, 1, ""},
+		{20 * time.Second, 0, 2, "backend asked for a pause; pause of the backend ended"}, // it has come and gone since
+		{21 * time.Second, 0, 2, ""},
 	} {
-		if got := p.step(c.at, c.left, c.times); got != c.want {
-			t.Errorf("step %d: %+v, want %+v", i, got, c.want)
+		if got := saying(p.step(c.at, c.left, c.times)); got != c.want {
+			t.Errorf("step %d: %q, want %q", i, got, c.want)
 		}
 	}
 }
