@@ -10,49 +10,8 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/report"
 )
-
-// loadJSON is what WriteJSON writes of a LoadConfig.
-type loadJSON struct {
-	Target    string  `json:"target"`
-	Protocol  Proto   `json:"protocol"`
-	Method    string  `json:"method"`
-	Rate      float64 `json:"rate"`
-	Duration  float64 `json:"duration_s"`
-	Herd      int     `json:"herd"`
-	Within    float64 `json:"within_s"`
-	HerdAfter float64 `json:"herd_after_s"`
-	Even      bool    `json:"even"`
-	Timeout   float64 `json:"timeout_s"`
-	Patience  float64 `json:"patience_s"`
-	Attempts  int     `json:"attempts"`
-	Policy    string  `json:"policy"`
-
-	Requests    int    `json:"requests"`    // at most
-	Connections int    `json:"connections"` // that are shared; 0: as many as are needed
-	KeepAlive   bool   `json:"keep_alive"`
-	Connected   bool   `json:"connected"`
-	From        string `json:"x_forwarded_for"` // the first address; "": none
-	Clients     int    `json:"clients"`         // addresses; 0: one for each client
-
-	Seed uint64 `json:"seed"`
-}
-
-func describe(c LoadConfig) loadJSON {
-	out := loadJSON{
-		Target: c.Target.URL.String(), Protocol: c.Proto, Method: c.Method, Rate: c.Rate, Duration: inSeconds(c.Duration),
-		Herd: c.Herd, Within: inSeconds(c.Within), HerdAfter: inSeconds(c.HerdAfter), Even: c.Even,
-		Timeout: inSeconds(c.Timeout), Patience: inSeconds(c.Patience), Attempts: c.Attempts, Policy: c.Mix.Spell(),
-		Requests: c.Requests, KeepAlive: c.KeepAlive, Connected: c.Connected, Clients: c.Identities, Seed: c.Seed,
-	}
-	if c.Proto != H1 {
-		out.Connections = c.connections()
-	}
-	if c.FirstAddress.IsValid() {
-		out.From = c.FirstAddress.String()
-	}
-	return out
-}
 
 // WriteJSON writes a load and its result. Times are in milliseconds if their names end in
 // _ms, and in seconds if they end in _s.
@@ -72,40 +31,59 @@ func WriteJSON(w io.Writer, c LoadConfig, r LoadResult) error {
 		Weight float64 `json:"weight"`
 		*tally
 	}
-	out := struct {
-		Load     loadJSON `json:"load"`
-		Version  string   `json:"version"`
-		Started  string   `json:"started"` // RFC 3339
-		Took     float64  `json:"took_s"`
-		Coming   float64  `json:"coming_s"`          // how long clients came
-		Reached  float64  `json:"rate_reached"`      // of others, per second
-		Stopped  string   `json:"stopped,omitempty"` // why it ended early
-		Faults   int64    `json:"faults_here"`
-		Fault    string   `json:"fault_here,omitempty"`
-		Broken   string   `json:"last_broken,omitempty"`
-		All      *tally   `json:"all"`
-		Herd     *tally   `json:"herd,omitempty"`
-		Others   *tally   `json:"others,omitempty"`
-		Policies []policy `json:"policies"`
-		Seconds  []Second `json:"seconds"`
-	}{
-		Load:    describe(c),
-		Version: version(), Started: r.Started.UTC().Format(time.RFC3339Nano),
-		Coming: inSeconds(r.Coming), Reached: math.Round(100*r.RateReached()) / 100,
-		Took: inSeconds(r.Took), Faults: r.Faults, Fault: r.Fault, Broken: r.Broken, All: of(r.All), Seconds: r.Seconds,
+	var policies []policy
+	for i, p := range r.Policies {
+		policies = append(policies, policy{clients.Population{{Policy: p.Policy}}.Spell(), c.Mix[i].Weight, of(p.Tally)})
 	}
+	stopped, herd, others := "", (*tally)(nil), (*tally)(nil)
 	if r.Stopped != nil {
-		out.Stopped = r.Stopped.Error()
+		stopped = r.Stopped.Error()
 	}
 	if c.Herd > 0 && c.Rate > 0 {
-		out.Herd, out.Others = of(r.Herd), of(r.Others)
-	}
-	for i, p := range r.Policies {
-		out.Policies = append(out.Policies, policy{clients.Population{{Policy: p.Policy}}.Spell(), c.Mix[i].Weight, of(p.Tally)})
+		herd, others = of(r.Herd), of(r.Others)
 	}
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
-	return e.Encode(out)
+	return e.Encode(report.Object{
+		{"load", c.object()},
+		{"version", version()},
+		{"started", r.Started.UTC().Format(time.RFC3339Nano)},
+		{"took_s", inSeconds(r.Took)},
+		{"coming_s", inSeconds(r.Coming)},                       // how long clients came
+		{"rate_reached", math.Round(100*r.RateReached()) / 100}, // of others, per second
+		{"stopped,omitempty", stopped},                          // why it ended early
+		{"faults_here", r.Faults},
+		{"fault_here,omitempty", r.Fault},
+		{"last_broken,omitempty", r.Broken},
+		{"all", of(r.All)},
+		{"herd,omitempty", herd},
+		{"others,omitempty", others},
+		{"policies", policies},
+		{"seconds", r.Seconds},
+	})
+}
+
+// object is c in JSON.
+func (c LoadConfig) object() report.Object {
+	connections, from := 0, ""
+	if c.Proto != H1 {
+		connections = c.connections()
+	}
+	if c.FirstAddress.IsValid() {
+		from = c.FirstAddress.String()
+	}
+	return report.Object{
+		{"target", c.Target.URL.String()}, {"protocol", c.Proto}, {"method", c.Method},
+		{"rate", c.Rate}, {"duration_s", inSeconds(c.Duration)},
+		{"herd", c.Herd}, {"within_s", inSeconds(c.Within)}, {"herd_after_s", inSeconds(c.HerdAfter)}, {"even", c.Even},
+		{"timeout_s", inSeconds(c.Timeout)}, {"patience_s", inSeconds(c.Patience)}, {"attempts", c.Attempts}, {"policy", c.Mix.Spell()},
+		{"requests", c.Requests},     // at most
+		{"connections", connections}, // that are shared; 0: as many as are needed
+		{"keep_alive", c.KeepAlive}, {"connected", c.Connected},
+		{"x_forwarded_for", from}, // the first address; "": none
+		{"clients", c.Identities}, // addresses; 0: one for each client
+		{"seed", c.Seed},
+	}
 }
 
 // version is that of this program, "" if it is unknown.

@@ -102,6 +102,13 @@ func TestJSON(t *testing.T) {
 	}
 }
 
+func TestObject(t *testing.T) {
+	text, err := json.Marshal(Object{{"z", "<1>"}, {"a,omitempty", 0}, {"b,omitempty", 2}, {"n", Object(nil)}, {"o", Object{}}})
+	if want := `{"z":"\u003c1\u003e","b":2,"n":null,"o":{}}`; err != nil || string(text) != want {
+		t.Errorf("%s, %v; want %s", text, err, want)
+	}
+}
+
 // JSON agrees with the table: gave_up is of all the herd, and a figure without a value
 // is null.
 func TestJSONAgreesWithTheTable(t *testing.T) {

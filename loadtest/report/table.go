@@ -256,6 +256,14 @@ func thousands(n int) string {
 	return fmt.Sprintf("%s,%03d", thousands(n/1000), n%1000)
 }
 
+// mostInFlight is the most requests at the backend at the end of any bin.
+func mostInFlight(run *Run) (most int) {
+	for i := range run.Series {
+		most = max(most, int(run.Series[i].InFlight))
+	}
+	return most
+}
+
 // names returns the names of the runs with at most n letters, 8 or more. Equal names
 // get numbers.
 func (r *Report) names(n int) (names []string) {
