@@ -72,29 +72,6 @@ func (c *crowd) distinct() float64 {
 // 503 or 504.
 func (s *second) full() bool { return s.overload*20 > s.requests }
 
-// A span sums up some seconds.
-type span struct {
-	seconds          int
-	requests, served int
-	work             time.Duration
-
-	full, fullServed int // full seconds, and the requests served that came in them
-}
-
-func (s *span) add(second *second, sign int) {
-	s.seconds += sign
-	s.requests += sign * int(second.requests)
-	s.served += sign * int(second.served)
-	s.work += time.Duration(sign) * second.work
-	if second.full() {
-		s.full += sign
-		s.fullServed += sign * int(second.served)
-	}
-}
-
-// per is n per second of the span.
-func (s *span) per(n float64) float64 { return n / float64(max(1, s.seconds)) }
-
 // arrivals counts requests by the second in which they came.
 type arrivals struct {
 	ring  [open]second
@@ -106,7 +83,6 @@ type arrivals struct {
 	counts *hdrhistogram.Histogram // of requests per second
 	last   [minute]second          // that were closed
 	closed int                     // in this piece
-	sum    span                    // of last
 
 	busiest, busiestMinute int64 // their beginnings
 	peak                   uint32
@@ -193,7 +169,7 @@ func (a *arrivals) end(now int64) {
 		a.judge(a.first - int64(a.closed))
 	}
 	a.endBurst()
-	a.begun, a.newest, a.closed, a.sum, a.last, a.calmN = false, 0, 0, span{}, [minute]second{}, 0
+	a.begun, a.newest, a.closed, a.calmN = false, 0, 0, 0
 }
 
 // close evaluates the first open second.
@@ -215,12 +191,7 @@ func (a *arrivals) close() {
 			a.fullRequests += int(s.requests)
 		}
 	}
-	oldest := &a.last[a.closed%minute]
-	if a.closed >= minute {
-		a.sum.add(oldest, -1)
-	}
-	*oldest = *s
-	a.sum.add(s, 1)
+	a.last[a.closed%minute] = *s
 	a.closed++
 	if a.closed >= minute {
 		a.judge(a.first - minute + 1)
@@ -231,13 +202,27 @@ func (a *arrivals) close() {
 
 // judge compares the last minute, which began at from, with the maxima so far.
 func (a *arrivals) judge(from int64) {
-	if rate := a.sum.per(float64(a.sum.requests)); rate > a.peakRate {
+	var requests, served, full, fullServed uint32
+	var work time.Duration
+	last := a.last[:min(a.closed, minute)]
+	for i := range last {
+		s := &last[i]
+		requests += s.requests
+		served += s.served
+		work += s.work
+		if s.full() {
+			full++
+			fullServed += s.served
+		}
+	}
+	seconds := float64(len(last))
+	if rate := float64(requests) / seconds; rate > a.peakRate {
 		a.peakRate, a.busiestMinute = rate, from
 	}
-	a.peakWork = max(a.peakWork, a.sum.per(a.sum.work.Seconds()))
-	a.peakServed = max(a.peakServed, a.sum.per(float64(a.sum.served)))
-	if a.sum.full >= fullSeconds {
-		a.fullServed = max(a.fullServed, float64(a.sum.fullServed)/float64(a.sum.full))
+	a.peakWork = max(a.peakWork, work.Seconds()/seconds)
+	a.peakServed = max(a.peakServed, float64(served)/seconds)
+	if full >= fullSeconds {
+		a.fullServed = max(a.fullServed, float64(fullServed)/float64(full))
 	}
 }
 

@@ -43,40 +43,34 @@ const (
 	maxGaps      = 6    // fixed gaps that are told apart
 )
 
-// A group sums up clients of one kind.
+// A group sums up how clients of one kind retry.
 type group struct {
-	clients        int
-	returns, quits [attempts]int
-	sum, squares   [attempts]float64
-	over           float64
-	late           int
-}
+	clients int32
 
-// groupOf is the group of one client.
-func groupOf(c *caller) group {
-	g := group{clients: 1, over: float64(c.over), late: int(c.late)}
-	for i := range attempts {
-		g.returns[i], g.quits[i] = int(c.returns[i]), int(c.quits[i])
-		g.sum[i], g.squares[i] = float64(c.sum[i]), float64(c.squares[i])
-	}
-	return g
+	// Returns by how they compare with Retry-After. All others were too early or too late.
+	exact, precise, late, untold int32
+	over                         float32 // sum of the late returns' delays, as shares of Retry-After
+
+	returns, quits [attempts]int32   // by attempts made before
+	sum, squares   [attempts]float32 // of the seconds before each return
 }
 
 func (g *group) add(other *group) {
 	g.clients += other.clients
+	g.late += other.late
+	g.over += other.over
 	for i := range attempts {
 		g.returns[i] += other.returns[i]
 		g.quits[i] += other.quits[i]
 		g.sum[i] += other.sum[i]
 		g.squares[i] += other.squares[i]
 	}
-	g.over += other.over
-	g.late += other.late
 }
 
-func (g *group) waits() (n int) {
+// returned is how many waits ended in a return.
+func (g *group) returned() (n int) {
 	for _, r := range g.returns {
-		n += r
+		n += int(r)
 	}
 	return n
 }
@@ -85,10 +79,10 @@ func (g *group) waits() (n int) {
 func (g *group) gap() (mean, cv float64) {
 	var sum, squares float64
 	for i := range attempts {
-		sum += g.sum[i]
-		squares += g.squares[i]
+		sum += float64(g.sum[i])
+		squares += float64(g.squares[i])
 	}
-	return moments(float64(g.waits()), sum, squares)
+	return moments(float64(g.returned()), sum, squares)
 }
 
 func moments(n, sum, squares float64) (mean, cv float64) {
@@ -115,27 +109,26 @@ type kinds struct {
 
 	undecided group          // by too few waits
 	fixed     map[int]*group // by the logarithm of the gap
-	steadies  int            // clients in fixed
+	steadies  int32          // clients in fixed
 	judged    int
 }
 
 // add puts a client where it belongs, unless nothing is known of it.
-func (k *kinds) add(c *caller) {
-	own := groupOf(c)
-	returned, hinted := c.returned(), c.returned()-int(c.untold)
-	obeys := int(c.exact) + int(c.precise) + int(c.late)
-	mean, cv := own.gap()
+func (k *kinds) add(c *group) {
+	returned := c.returned()
+	obeys := 2*int(c.exact+c.precise+c.late) > returned-int(c.untold)
+	mean, cv := c.gap()
 	to := &k.backoff
 	switch {
-	case returned == 0 && own.quits == [attempts]int{}: // it may still come
+	case returned == 0 && c.quits == [attempts]int32{}: // it may still come
 		return
 	case returned == 0:
 		to = &k.never
-	case hinted > 0 && 2*obeys > hinted && c.exact >= max(c.precise, c.late):
+	case obeys && c.exact >= max(c.precise, c.late):
 		to = &k.exact
-	case hinted > 0 && 2*obeys > hinted && c.precise >= c.late:
+	case obeys && c.precise >= c.late:
 		to = &k.precise
-	case hinted > 0 && 2*obeys > hinted && (returned < minWaits || cv > fixedSpread):
+	case obeys && (returned < minWaits || cv > fixedSpread):
 		to = &k.late
 	case returned < minWaits:
 		to = &k.undecided
@@ -147,7 +140,7 @@ func (k *kinds) add(c *caller) {
 		to = k.fixed[at]
 		k.steadies++
 	}
-	to.add(&own)
+	to.add(c)
 	k.judged++
 }
 
@@ -155,23 +148,23 @@ func (k *kinds) add(c *caller) {
 func judge(of map[uint64]*caller) (all []Behaviour, judged int) {
 	k := kinds{fixed: map[int]*group{}}
 	for _, client := range slices.Sorted(maps.Keys(of)) { // sums depend on the order
-		k.add(of[client])
+		k.add(&of[client].group)
 	}
-	add := func(g *group, n int, policy clients.Policy) {
+	add := func(g *group, n int32, policy clients.Policy) {
 		if n > 0 {
-			share, half := wilson(n, k.judged)
-			all = append(all, Behaviour{policy, n, g.waits(), share, half})
+			share, half := wilson(int(n), k.judged)
+			all = append(all, Behaviour{policy, int(n), g.returned(), share, half})
 		}
 	}
 	add(&k.exact, k.exact.clients, k.exact.bound(clients.Exact{}))
 	add(&k.precise, k.precise.clients, k.precise.bound(clients.ExactMs{}))
-	by := 2 * k.late.over / float64(max(1, k.late.late))
+	by := 2 * float64(k.late.over) / float64(max(1, k.late.late))
 	add(&k.late, k.late.clients, k.late.bound(clients.Late{By: max(0.01, round(by))}))
 	add(&k.never, k.never.clients, clients.GiveUp{})
 
 	// The undecided clients are shared out in proportion to the others that do not obey.
-	known, told, given := k.steadies+k.backoff.clients, 0, 0
-	share := func(n int) int { // rounded so that the shares add up
+	known, told, given := k.steadies+k.backoff.clients, int32(0), int32(0)
+	share := func(n int32) int32 { // rounded so that the shares add up
 		told += n
 		before := given
 		given = k.undecided.clients * told / max(1, known)
@@ -235,7 +228,7 @@ func fit(g *group) clients.Policy {
 		if n == 0 {
 			continue
 		}
-		mean[i], cv[i] = moments(float64(n), g.sum[i], g.squares[i])
+		mean[i], cv[i] = moments(float64(n), float64(g.sum[i]), float64(g.squares[i]))
 		mean[i] = max(mean[i], 1e-3)
 		if n > 1 {
 			spread += cv[i] * float64(n-1)

@@ -1,6 +1,7 @@
 package accesslog
 
 import (
+	"maps"
 	"math"
 	"time"
 )
@@ -27,30 +28,16 @@ type wait struct {
 
 func (w *wait) over() time.Duration { return w.at + w.seconds + patience }
 
-// A caller is a client that has been rejected, with its reactions.
+// A caller is a client that has been rejected.
 type caller struct {
-	waits [openWaits]wait
-	next  uint8  // the wait to drop if all are in use
-	piece uint16 // of log in which it was seen last: an index of callers.ends
-
-	// Returns by how they compare with Retry-After.
-	exact, precise, late, early, far, untold uint16
-
-	retries        uint32
-	returns, quits [attempts]uint16 // by attempts made before
-	sum, squares   [attempts]float32
-	over           float32 // sum of the late returns' delays, as shares of Retry-After
-}
-
-func (c *caller) returned() int {
-	return int(c.exact) + int(c.precise) + int(c.late) + int(c.early) + int(c.far) + int(c.untold)
+	waits   [openWaits]wait
+	next    uint8 // the wait to drop if all are in use
+	waiting bool  // it is one of callers.waiting
+	group         // of its own reactions
 }
 
 // slot is the index of an attempt.
 func slot(attempt int32) int { return int(min(attempt, attempts)) - 1 }
-
-// inc counts up, and saturates.
-func inc(n *uint16) { *n = max(*n, *n+1) }
 
 // came records a request of the client, and returns its attempt number.
 func (c *caller) came(r request) (attempt int32) {
@@ -98,12 +85,8 @@ const (
 
 // back counts a return after gap, which is known up to slack.
 func (c *caller) back(w *wait, gap, slack time.Duration) {
-	c.retries++
 	a := slot(w.attempt)
-	if c.returns[a] == 1<<16-1 {
-		return // the counters are full
-	}
-	inc(&c.returns[a])
+	c.returns[a]++
 	s := float32(gap.Seconds())
 	c.sum[a] += s
 	c.squares[a] += s * s
@@ -112,25 +95,19 @@ func (c *caller) back(w *wait, gap, slack time.Duration) {
 	}
 	switch told := w.seconds; {
 	case told == 0 && w.millis == 0:
-		inc(&c.untold)
+		c.untold++
 	case near(w.millis) && (gap-w.millis).Abs() < (gap-told).Abs():
-		inc(&c.precise)
+		c.precise++
 	case near(told):
-		inc(&c.exact)
-	case gap < told:
-		inc(&c.early)
-	case float64(gap) <= lateTimes*float64(told)+float64(lateBy):
-		if c.late < 1<<16-1 {
-			c.over += float32(gap-told) / float32(max(told, 1))
-		}
-		inc(&c.late)
-	default:
-		inc(&c.far)
+		c.exact++
+	case gap >= told && float64(gap) <= lateTimes*float64(told)+float64(lateBy):
+		c.late++
+		c.over += float32(gap-told) / float32(max(told, 1))
 	}
 }
 
 func (c *caller) quit(w *wait) {
-	inc(&c.quits[slot(w.attempt)])
+	c.quits[slot(w.attempt)]++
 	w.at = 0
 }
 
@@ -180,16 +157,12 @@ func newSample[V any](most int) sample[V] { return sample[V]{of: map[uint64]V{},
 // in reports whether a client may be in the sample.
 func (s *sample[V]) in(client uint64) bool { return client&(1<<s.bits-1) == 0 }
 
-// put adds a client that may be in it.
+// put sets the value of a client that may be in it.
 func (s *sample[V]) put(client uint64, v V) {
 	s.of[client] = v
 	for len(s.of) > s.most {
 		s.bits++
-		for client := range s.of {
-			if !s.in(client) {
-				delete(s.of, client)
-			}
-		}
+		maps.DeleteFunc(s.of, func(client uint64, _ V) bool { return !s.in(client) })
 	}
 }
 
@@ -199,20 +172,13 @@ func (s *sample[V]) scale() float64 { return math.Exp2(float64(s.bits)) }
 // callers watches rejected clients.
 type callers struct {
 	sample[*caller]
-	refusals, undecided, lost int
-
-	ends []time.Duration // of pieces of log, since 1970, of which callers seen in them do not know yet
+	waiting         []uint64 // clients that have been rejected in this piece of log
+	undecided, lost int
 }
-
-// unsettled bounds callers.ends.
-const unsettled = 1000
 
 // saw records a request, and returns how many retries it stands for: 0 if it is none, or not
 // in the sample.
 func (cs *callers) saw(r request) (retries float64) {
-	if r.refused() {
-		cs.refusals++
-	}
 	if !cs.in(r.client) {
 		return 0
 	}
@@ -221,14 +187,17 @@ func (cs *callers) saw(r request) (retries float64) {
 		if !r.refused() {
 			return 0
 		}
-		c = new(caller)
-		c.piece = uint16(len(cs.ends))
+		c = &caller{group: group{clients: 1}}
 		cs.put(r.client, c)
 	}
-	cs.settle(c)
 	attempt := c.came(r)
-	if r.refused() && c.refused(r, attempt) {
-		cs.lost++
+	if r.refused() {
+		if c.refused(r, attempt) {
+			cs.lost++
+		}
+		if !c.waiting {
+			c.waiting, cs.waiting = true, append(cs.waiting, r.client)
+		}
 	}
 	if attempt > 1 {
 		return cs.scale()
@@ -236,27 +205,13 @@ func (cs *callers) saw(r request) (retries float64) {
 	return 0
 }
 
-// end ends a piece of log. A caller learns of it when it is seen again, since there may be
-// many of both, and all learn of it every unsettled pieces.
+// end ends a piece of log.
 func (cs *callers) end(now time.Duration) {
-	cs.ends = append(cs.ends, now)
-	if len(cs.ends) >= unsettled {
-		cs.settleAll()
+	for _, client := range cs.waiting {
+		if c := cs.of[client]; c != nil { // it is still in the sample
+			cs.undecided += c.end(now)
+			c.waiting = false
+		}
 	}
-}
-
-// settle ends c's waits if the piece of log in which it was last seen has ended.
-func (cs *callers) settle(c *caller) {
-	if int(c.piece) < len(cs.ends) {
-		cs.undecided += c.end(cs.ends[c.piece])
-		c.piece = uint16(len(cs.ends))
-	}
-}
-
-func (cs *callers) settleAll() {
-	for _, c := range cs.of {
-		cs.settle(c)
-		c.piece = 0
-	}
-	cs.ends = cs.ends[:0]
+	cs.waiting = cs.waiting[:0]
 }

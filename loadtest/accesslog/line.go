@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/herdshield/shield"
 )
 
 // A request is a line of the log.
@@ -127,7 +129,7 @@ func parse(text []byte) (request, error) {
 	r.took, ok = parseDuration(l.Duration)
 	r.untimed = !ok
 	if r.refused() {
-		r.seconds = retryAfter(value(l.Headers.RetryAfter), end)
+		r.seconds = min(shield.RetryAfter(value(l.Headers.RetryAfter), end), maxWait)
 		if ms, err := strconv.ParseInt(value(l.Headers.RetryAfterMs), 10, 64); err == nil && ms > 0 {
 			r.millis = bounded(float64(ms) / 1000)
 		}
@@ -181,17 +183,6 @@ func bounded(seconds float64) time.Duration {
 		return maxWait
 	}
 	return time.Duration(seconds * float64(time.Second))
-}
-
-// retryAfter reads delay-seconds or an HTTP date. It is 0 if there is neither.
-func retryAfter(text string, now time.Time) time.Duration {
-	if s, err := strconv.ParseUint(text, 10, 63); err == nil {
-		return bounded(float64(s))
-	}
-	if at, err := http.ParseTime(text); err == nil && at.After(now) {
-		return bounded(at.Sub(now).Seconds())
-	}
-	return 0
 }
 
 // layouts are those that Caddy's encoder has names for: iso8601, rfc3339,

@@ -229,11 +229,7 @@ func (t *tally) count(r request) {
 
 	t.distinct.InsertHash(r.client)
 	if t.counts.in(r.client) {
-		if n, ok := t.counts.of[r.client]; ok {
-			t.counts.of[r.client] = n + 1
-		} else {
-			t.counts.put(r.client, 1)
-		}
+		t.counts.put(r.client, t.counts.of[r.client]+1)
 	}
 }
 
@@ -272,14 +268,13 @@ func (t *tally) estimate() *Estimate {
 		t.goOn()
 	}
 	t.endPiece()
-	t.callers.settleAll()
 	e := t.e
 	e.Span = max(e.Span, time.Second)
 	over := e.Span.Seconds()
 
 	retries := 0.0
 	for _, c := range t.callers.of {
-		retries += float64(c.retries)
+		retries += float64(c.returned())
 	}
 	e.Retries = int(min(retries*t.callers.scale(), float64(e.Requests)))
 	e.Rate = float64(e.Requests-e.Retries) / over
