@@ -67,7 +67,7 @@ type Backend struct {
 	cfg     BackendConfig
 	started time.Time
 	queue   chan job
-	closing chan struct{}
+	closing <-chan struct{}
 	close   func()
 	workers sync.WaitGroup
 
@@ -98,13 +98,8 @@ func NewBackend(c BackendConfig) (*Backend, error) {
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("live: %w", err)
 	}
-	b := &Backend{
-		cfg:     c,
-		started: time.Now(),
-		queue:   make(chan job, c.Queue),
-		closing: make(chan struct{}),
-	}
-	b.close = sync.OnceFunc(func() { close(b.closing) })
+	ctx, cancel := context.WithCancel(context.Background())
+	b := &Backend{cfg: c, started: time.Now(), queue: make(chan job, c.Queue), closing: ctx.Done(), close: cancel}
 	for range c.Workers {
 		b.workers.Go(b.work)
 	}

@@ -103,18 +103,13 @@ type LoadConfig struct {
 
 // withDefaults returns c with its zeros replaced.
 func (c LoadConfig) withDefaults() LoadConfig {
-	if c.Proto == "" {
-		c.Proto = H1
+	c.Proto = cmp.Or(c.Proto, H1)
+	method := http.MethodGet
+	if c.Proto == GRPC {
+		method = HealthCheck
 	}
-	if c.Method == "" {
-		c.Method = http.MethodGet
-		if c.Proto == GRPC {
-			c.Method = HealthCheck
-		}
-	}
-	if c.Requests == 0 {
-		c.Requests = 1_000_000
-	}
+	c.Method = cmp.Or(c.Method, method)
+	c.Requests = cmp.Or(c.Requests, 1_000_000)
 	return c
 }
 

@@ -34,33 +34,28 @@ var figures = func() map[string]figure {
 	}
 	clients := func(t *Tally) int { return t.Clients + t.Skipped }
 	requests := func(t *Tally) int { return t.Requests }
-	m := map[string]figure{
-		"served":      of("clients", clients, func(t *Tally) int { return t.Served }),
-		"gave-up":     of("clients", clients, func(t *Tally) int { return t.GaveUp }),
-		"refused":     of("requests", requests, func(t *Tally) int { return t.Refused }),
-		"timed-out":   of("requests", requests, func(t *Tally) int { return t.TimedOut }),
-		"unreachable": of("requests", requests, func(t *Tally) int { return t.Unreachable }),
-		"requests-per-success": {get: func(t *Tally) float64 {
+	// If no client was served, waits and requests for it are infinite.
+	served := func(unit string, get func(*Tally) float64) figure {
+		return figure{unit: unit, get: func(t *Tally) float64 {
 			if t.Served == 0 {
 				return math.Inf(1)
 			}
-			return t.PerSuccess()
-		}},
-	}
-	for name, at := range map[string]func(Quantiles) time.Duration{
-		"p50": func(q Quantiles) time.Duration { return q.P50 }, "p90": func(q Quantiles) time.Duration { return q.P90 },
-		"p99": func(q Quantiles) time.Duration { return q.P99 }, "p99.9": func(q Quantiles) time.Duration { return q.P999 },
-		"max": func(q Quantiles) time.Duration { return q.Max },
-	} {
-		// If no client was served, waits are infinite.
-		m[name] = figure{unit: "s", get: func(t *Tally) float64 {
-			if t.Wait.Count == 0 {
-				return math.Inf(1)
-			}
-			return at(t.Wait).Seconds()
+			return get(t)
 		}}
 	}
-	return m
+	return map[string]figure{
+		"served":               of("clients", clients, func(t *Tally) int { return t.Served }),
+		"gave-up":              of("clients", clients, func(t *Tally) int { return t.GaveUp }),
+		"refused":              of("requests", requests, func(t *Tally) int { return t.Refused }),
+		"timed-out":            of("requests", requests, func(t *Tally) int { return t.TimedOut }),
+		"unreachable":          of("requests", requests, func(t *Tally) int { return t.Unreachable }),
+		"requests-per-success": served("", (*Tally).PerSuccess),
+		"p50":                  served("s", func(t *Tally) float64 { return t.Wait.P50.Seconds() }),
+		"p90":                  served("s", func(t *Tally) float64 { return t.Wait.P90.Seconds() }),
+		"p99":                  served("s", func(t *Tally) float64 { return t.Wait.P99.Seconds() }),
+		"p99.9":                served("s", func(t *Tally) float64 { return t.Wait.P999.Seconds() }),
+		"max":                  served("s", func(t *Tally) float64 { return t.Wait.Max.Seconds() }),
+	}
 }()
 
 // Figures returns the names of all figures, sorted.

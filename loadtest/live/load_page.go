@@ -52,7 +52,7 @@ func (c LoadConfig) report(r LoadResult) *report.Report {
 		run.Policies = append(run.Policies, sim.PolicyResult{Policy: p.Policy, Clients: p.Clients, Waits: p.Waits})
 	}
 	for _, s := range r.Seconds {
-		run.Series = append(run.Series, s.Bin())
+		run.Series = append(run.Series, s.Bin)
 	}
 	out := &report.Report{Runs: []report.Run{run}, Bin: time.Second, Live: true, Inputs: report.Inputs{Background: c.Rate}}
 	if c.Herd > 0 && c.Rate > 0 {

@@ -100,21 +100,18 @@ func inSeconds(d time.Duration) float64 { return math.Round(d.Seconds()*1e6) / 1
 
 // WriteCSV writes the run second by second.
 func WriteCSV(w io.Writer, r LoadResult) error {
-	cw := csv.NewWriter(w)
-	err := cw.Write([]string{"second", "came", "herd_came", "admitted", "herd_admitted", "refused", "timed_out", "unreachable", "retries", "served", "gave_up", "in_flight", "cut_off"})
+	rows := [][]string{{
+		"second", "came", "herd_came", "admitted", "herd_admitted", "refused", "timed_out", "unreachable", "retries", "served", "gave_up", "in_flight", "cut_off",
+	}}
 	for i, s := range r.Seconds {
-		all := s.All()
-		var row []string
-		for _, n := range []int{i, all.Came, s.Herd.Came, all.Admitted, s.Herd.Admitted, s.Refused, s.TimedOut, s.Unreachable, s.Retries, s.Served, s.GaveUp, s.InFlight, s.CutOff} {
-			row = append(row, strconv.Itoa(n))
+		row := []string{strconv.Itoa(i)}
+		for _, n := range []int32{
+			s.Herd.Came + s.Strangers.Came, s.Herd.Came, s.Herd.Admitted + s.Strangers.Admitted, s.Herd.Admitted,
+			s.Refused, s.TimedOut, s.Unreachable, s.Retries, s.Served, s.GaveUp, s.InFlight, s.CutOff,
+		} {
+			row = append(row, strconv.Itoa(int(n)))
 		}
-		if err == nil {
-			err = cw.Write(row)
-		}
+		rows = append(rows, row)
 	}
-	cw.Flush()
-	if err == nil {
-		err = cw.Error()
-	}
-	return err
+	return csv.NewWriter(w).WriteAll(rows)
 }

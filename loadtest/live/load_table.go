@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -238,34 +239,32 @@ func policies(r *LoadResult) report.Table {
 
 // notes returns the reservations that a reader must know.
 func (c LoadConfig) notes(r LoadResult) (notes []string) {
-	if p99 := r.All.Late.P99; p99 > lateness {
-		notes = append(notes, fmt.Sprintf("1 %% of the requests left %s or more after they were due: this machine was too busy, and its latencies are in the figures.", people(p99)))
+	note := func(is bool, format string, args ...any) {
+		if is {
+			notes = append(notes, fmt.Sprintf(format, args...))
+		}
 	}
-	if n := r.All.Unreachable; n > 0 {
-		notes = append(notes, fmt.Sprintf("%d requests had no connection, or it broke. The last: %s", n, r.Broken))
-	}
-	if r.Faults > 0 {
-		notes = append(notes, fmt.Sprintf("%d connections failed in this machine, not in the target: %s. Raise its limits (ulimit -n), or come with fewer clients.", r.Faults, r.Fault))
-	}
-	if n := r.All.Skipped - r.All.Overdue; n > 0 {
-		notes = append(notes, fmt.Sprintf("%d clients never came, because %d were there already: the load was less than was asked for%s.", n, MaxClients, c.reached(r)))
-	}
-	if n := r.All.Overdue; n > 0 {
-		notes = append(notes, fmt.Sprintf("%d clients never came, because this machine had not started them when their time was over: the load was less than was asked for%s.", n, c.reached(r)))
-	}
-	if r.All.Served > 0 && r.All.Served < r.All.Clients {
-		notes = append(notes, fmt.Sprintf("the waits are those of the clients that were served. The other %d waited in vain, and are not included.", r.All.Clients-r.All.Served))
-	}
+	all := &r.All
+	note(all.Late.P99 > lateness, "1 %% of the requests left %s or more after they were due: this machine was too busy, "+
+		"and its latencies are in the figures.", people(all.Late.P99))
+	note(all.Unreachable > 0, "%d requests had no connection, or it broke. The last: %s", all.Unreachable, r.Broken)
+	note(r.Faults > 0, "%d connections failed in this machine, not in the target: %s. Raise its limits (ulimit -n), or come with fewer clients.",
+		r.Faults, r.Fault)
+	tooMany := all.Skipped - all.Overdue
+	note(tooMany > 0, "%d clients never came, because %d were there already: the load was less than was asked for%s.", tooMany, MaxClients, c.reached(r))
+	note(all.Overdue > 0, "%d clients never came, because this machine had not started them when their time was over: "+
+		"the load was less than was asked for%s.", all.Overdue, c.reached(r))
+	note(all.Served > 0 && all.Served < all.Clients, "the waits are those of the clients that were served. The other %d waited in vain, and are not included.",
+		all.Clients-all.Served)
 	if r.Stopped != nil {
-		why := r.Stopped.Error()
+		why, cut := r.Stopped.Error(), ""
 		if errors.Is(r.Stopped, ErrRequests) {
 			why += fmt.Sprintf(" (--requests %d)", c.Requests)
 		}
-		note := fmt.Sprintf("the run ended early: %s. %d clients were still trying", why, r.All.Trying)
-		if r.All.CutOff > 0 {
-			note += fmt.Sprintf(", and %d requests under way", r.All.CutOff)
+		if all.CutOff > 0 {
+			cut = fmt.Sprintf(", and %d requests under way", all.CutOff)
 		}
-		notes = append(notes, note+".")
+		note(true, "the run ended early: %s. %d clients were still trying%s.", why, all.Trying, cut)
 	}
 	return notes
 }
@@ -288,27 +287,23 @@ func decimal(x float64) string {
 
 // people writes a time with three significant digits, in a unit that fits.
 func people(d time.Duration) string {
-	switch s := d.Seconds(); {
-	case d == 0:
+	if d == 0 {
 		return "0 s"
-	case d < 999500*time.Nanosecond:
-		return digits(s*1e6) + " µs"
-	case d < 999500*time.Microsecond:
-		return digits(s*1e3) + " ms"
-	default:
-		return digits(s) + " s"
 	}
-}
-
-func digits(x float64) string {
+	x, unit, places := d.Seconds(), " s", 2
+	switch {
+	case d < 999500*time.Nanosecond:
+		x, unit = x*1e6, " µs"
+	case d < 999500*time.Microsecond:
+		x, unit = x*1e3, " ms"
+	}
 	switch {
 	case x >= 99.95:
-		return fmt.Sprintf("%.0f", x)
+		places = 0
 	case x >= 9.995:
-		return fmt.Sprintf("%.1f", x)
-	default:
-		return fmt.Sprintf("%.2f", x)
+		places = 1
 	}
+	return strconv.FormatFloat(x, 'f', places, 64) + unit
 }
 
 // percent writes a share, and 100 % only if it is the whole.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/sim"
 )
 
 func quantilesOf(n int64, d time.Duration) Quantiles {
@@ -36,8 +37,11 @@ func shown() (LoadConfig, LoadResult) {
 	return c, LoadResult{
 		Took: 2345678 * time.Microsecond, Stopped: ErrStopped, Herd: herd, Others: others, All: all,
 		Policies: []PolicyTally{{clients.Exact{}, herd}, {clients.GiveUp{}, Tally{Clients: 5, GaveUp: 5, Requests: 5}}},
-		Seconds:  []Second{{Herd: Door{3, 1}, Others: Door{2, 2}, Retries: 1, Served: 2, Refused: 2, TimedOut: 1, Unreachable: 1, GaveUp: 1, InFlight: 4}, {}},
-		Faults:   7, Fault: "too many open files", Broken: "connection reset",
+		Seconds: []Second{{
+			Bin:     sim.Bin{Herd: sim.Door{Came: 3, Admitted: 1}, Strangers: sim.Door{Came: 2, Admitted: 2}, Retries: 1, Served: 2, TimedOut: 1, GaveUp: 1, InFlight: 4},
+			Refused: 2, Unreachable: 1,
+		}, {}},
+		Faults: 7, Fault: "too many open files", Broken: "connection reset",
 	}
 }
 

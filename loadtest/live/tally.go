@@ -9,6 +9,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/report"
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
@@ -80,16 +81,10 @@ func (q Quantiles) MarshalJSON() ([]byte, error) {
 		return []byte("null"), nil
 	}
 	ms := func(d time.Duration) float64 { return math.Round(float64(d)/1000) / 1000 }
-	return json.Marshal(struct {
-		Count int64   `json:"count"`
-		Min   float64 `json:"min_ms"`
-		Mean  float64 `json:"mean_ms"`
-		P50   float64 `json:"p50_ms"`
-		P90   float64 `json:"p90_ms"`
-		P99   float64 `json:"p99_ms"`
-		P999  float64 `json:"p999_ms"`
-		Max   float64 `json:"max_ms"`
-	}{q.Count, ms(q.Min), ms(q.Mean), ms(q.P50), ms(q.P90), ms(q.P99), ms(q.P999), ms(q.Max)})
+	return json.Marshal(report.Object{
+		{"count", q.Count}, {"min_ms", ms(q.Min)}, {"mean_ms", ms(q.Mean)},
+		{"p50_ms", ms(q.P50)}, {"p90_ms", ms(q.P90)}, {"p99_ms", ms(q.P99)}, {"p999_ms", ms(q.P999)}, {"max_ms", ms(q.Max)},
+	})
 }
 
 // A timer measures the distribution of a time. The zero timer is ready to use, and takes
@@ -215,42 +210,24 @@ func (c *counter) tally() Tally {
 	return t
 }
 
-// A Second counts the events of one second of a run, as clients saw them.
+// A Second counts the events of one second of a run, as clients saw them: its Strangers
+// come by Rate, it admits what it does not reject, and its InFlight counts requests in the
+// network, too. Of the second in which a run was stopped, that is just before. Wasted,
+// Queued and Limit are unknown, and 0.
 type Second struct {
-	Herd   Door `json:"herd"`
-	Others Door `json:"others"`
-
-	Retries     int `json:"retries"`     // requests begun that were not their client's first
-	Served      int `json:"served"`      // clients that got their answer
-	Refused     int `json:"refused"`     // answers 429 or 503
-	TimedOut    int `json:"timed_out"`   // attempts that got no answer in time
-	Unreachable int `json:"unreachable"` // attempts whose connection was refused or broken
-	GaveUp      int `json:"gave_up"`     // clients that left
-	CutOff      int `json:"cut_off"`     // requests in flight when the run was stopped
-	InFlight    int `json:"in_flight"`   // requests in flight when the second ended, or just before the run was stopped
+	sim.Bin
+	Refused     int32 // answers 429 or 503
+	Unreachable int32 // attempts whose connection was refused or broken
+	CutOff      int32 // requests in flight when the run was stopped
 }
 
-// A Door counts requests sent and answers other than rejections. An answer counts in the
-// second in which it came.
-type Door struct {
-	Came     int `json:"came"`
-	Admitted int `json:"admitted"`
-}
-
-// Bin converts s for comparison with a simulation. Its InFlight counts requests in the
-// network, too, since clients cannot tell. Wasted, Queued and Limit are unknown, and 0.
-func (s Second) Bin() sim.Bin {
-	return sim.Bin{
-		Herd:      sim.Door{Came: int32(s.Herd.Came), Admitted: int32(s.Herd.Admitted)},
-		Strangers: sim.Door{Came: int32(s.Others.Came), Admitted: int32(s.Others.Admitted)},
-		Served:    int32(s.Served), GaveUp: int32(s.GaveUp), TimedOut: int32(s.TimedOut),
-		Retries: int32(s.Retries), InFlight: int32(s.InFlight),
-	}
-}
-
-// All returns the sum of both doors.
-func (s Second) All() Door {
-	return Door{s.Herd.Came + s.Others.Came, s.Herd.Admitted + s.Others.Admitted}
+// MarshalJSON implements json.Marshaler.
+func (s Second) MarshalJSON() ([]byte, error) {
+	door := func(d sim.Door) report.Object { return report.Object{{"came", d.Came}, {"admitted", d.Admitted}} }
+	return json.Marshal(report.Object{
+		{"herd", door(s.Herd)}, {"others", door(s.Strangers)}, {"retries", s.Retries}, {"served", s.Served}, {"refused", s.Refused},
+		{"timed_out", s.TimedOut}, {"unreachable", s.Unreachable}, {"gave_up", s.GaveUp}, {"cut_off", s.CutOff}, {"in_flight", s.InFlight},
+	})
 }
 
 // maxTenths bounds LoadResult.Tenths: 20 minutes, longer than any picture shows.
@@ -260,7 +237,7 @@ const maxTenths = 20 * 60 * 10
 type series struct {
 	seconds  []Second
 	tenths   []int
-	inFlight int
+	inFlight int32
 }
 
 // at returns the second of a time since the start of the run. Time may go back a little
@@ -276,11 +253,11 @@ func (s *series) at(t time.Duration) *Second {
 	return &s.seconds[i]
 }
 
-func (s *Second) door(herd bool) *Door {
+func (s *Second) door(herd bool) *sim.Door {
 	if herd {
 		return &s.Herd
 	}
-	return &s.Others
+	return &s.Strangers
 }
 
 // begin counts a request that is sent.

@@ -95,11 +95,10 @@ func (r *Report) Ended(run *Run) time.Duration {
 // three columns at its end. second is when the bin begins, since the herd's first
 // moment.
 func (r *Report) WriteCSV(w io.Writer) error {
-	out := csv.NewWriter(w)
-	_ = out.Write([]string{ // errors stay until Flush
+	rows := [][]string{{
 		"run", "second", "herd_came", "herd_admitted", "strangers_came", "strangers_admitted", "retries",
 		"served", "gave_up", "timed_out", "wasted", "in_flight", "queued", "limit",
-	})
+	}}
 	for i := range r.Runs {
 		run := &r.Runs[i]
 		for j := range run.Series {
@@ -112,9 +111,8 @@ func (r *Report) WriteCSV(w io.Writer) error {
 			} {
 				row = append(row, strconv.Itoa(int(n)))
 			}
-			_ = out.Write(row)
+			rows = append(rows, row)
 		}
 	}
-	out.Flush()
-	return out.Error()
+	return csv.NewWriter(w).WriteAll(rows)
 }
