@@ -80,17 +80,17 @@ var textbook = []Entry{
 		Param: "the number of retries, 2", with: withCount(tryNTimes),
 	},
 	{
-		Name: "clojure", Policy: Only{Failures, MaxAttempts{5, Exponential{Base: time.Second, Factor: 2}}},
+		Name: "clojure", Policy: Client{On: Failures, Attempts: 5, Own: Exponential{Base: time.Second, Factor: 2}},
 		About:  "1 s · 2^(n-1) while under 10 s: 1, 2, 4, 8 s, 5 attempts; any failure",
 		Source: lispCast + "\"Exponential Backoff\", macro try-backoff",
 	},
 	{
-		Name: "clojure-predicate", Policy: Only{S429 | S503, MaxAttempts{5, Exponential{Base: time.Second, Factor: 2}}},
+		Name: "clojure-predicate", Policy: Client{On: S429 | S503, Attempts: 5, Own: Exponential{Base: time.Second, Factor: 2}},
 		About:  "as clojure, but only after a 429 or a 503",
 		Source: lispCast + "\"Exponential Backoff\", with p?; that it asks for these two is ours",
 	},
 	{
-		Name: "google-analytics", Policy: Only{S403 | S429 | S500 | S503 | Lost, MaxAttempts{6, GoogleAnalytics{}}},
+		Name: "google-analytics", Policy: Client{On: S403 | S429 | S500 | S503 | Lost, Attempts: 6, Own: GoogleAnalytics{}},
 		About:  "2^(n-1) s + U{1 … 1000} ms, 6 attempts; 403, 429, 500, 503, no answer",
 		Source: "Google Analytics Core Reporting API, \"Implementing exponential backoff\"; which failures is ours",
 	},
@@ -100,7 +100,7 @@ var textbook = []Entry{
 		Source: "P. Teichman, \"Simple backoff\", package backoff",
 	},
 	{
-		Name: "google-http-java-client", Policy: Only{Server | Lost, GoogleHTTPJava{}},
+		Name: "google-http-java-client", Policy: Client{On: Server | Lost, Own: GoogleHTTPJava{}},
 		About:  "min(60 s, 0.5 s · 1.5^(n-1)) ± 50 %, 15 min; 5xx, no answer",
 		Source: "googleapis/google-http-java-client, ExponentialBackOff and ON_SERVER_ERROR; HttpRequest stops it after 10 retries: *11",
 	},
@@ -148,7 +148,7 @@ var textbook = []Entry{
 		Source: "moby/moby, restartmanager.go; the reset after 10 s of running is not in it",
 	},
 	{
-		Name: "hadoop", Policy: MaxAttempts{6, Jittered{Base: 400 * time.Millisecond, Low: 0.5, High: 1.5}},
+		Name: "hadoop", Policy: MaxAttempts{6, jittered(400*time.Millisecond, 0, 0.5, 1.5)},
 		About:  "200 ms · 2^n · U[0.5, 1.5), 6 attempts",
 		Source: "apache/hadoop, RetryPolicies.exponentialBackoffRetry(5, 200 ms), as in NameNodeProxies",
 	},
@@ -224,7 +224,7 @@ var libraries = []Entry{
 		// Its source takes U/4 off; the wait has the same distribution.
 		Name: "openai", Policy: Client{
 			On: S408 | S409 | S429 | Server | Lost, Obeys: Failures, Reads: Seconds | Milliseconds | Stop, Attempts: 3,
-			Own: Jittered{Base: time.Second / 2, Cap: 8 * time.Second, Low: 0.75, High: 1},
+			Own: jittered(time.Second/2, 8*time.Second, 0.75, 1),
 		}, SaysRetry: true,
 		About:  "Retry-After-Ms, Retry-After, or min(8 s, 0.5 s · 2^(n-1)) · U[0.75, 1), 3 attempts; 408 409 429, 5xx, no answer",
 		Source: "openai-node 6.49, client.js; openai-python, _base_client.py",

@@ -35,31 +35,17 @@ func (p Exponential) String() string {
 	return fmt.Sprintf("%v × %v to %v ± %.0f %%", p.Base, p.Factor, p.Cap, 100*p.Jitter)
 }
 
-// Jittered waits a uniform share, from Low to High, of
-// min(Cap, Base·2^(n-1)).
-type Jittered struct {
-	Base, Cap time.Duration // a Cap of 0: none
-	Low, High float64       // 0 ≤ Low ≤ High
-}
-
-// Next implements Policy.
-func (p Jittered) Next(r Refused) (time.Duration, bool) {
-	return nanoseconds(power(p.Base, p.Cap, 2, r.Attempt) * (p.Low + (p.High-p.Low)*r.U)), true
-}
-
-func (p Jittered) String() string {
-	return fmt.Sprintf("%v × 2 to %v, %.0f to %.0f %%", p.Base, p.Cap, 100*p.Low, 100*p.High)
-}
-
 // FullJitter waits U·min(limit, base·2^(n-1)): AWS Architecture Blog,
 // "Exponential Backoff And Jitter" (2015), whose exponent starts at 0.
-func FullJitter(base, limit time.Duration) Jittered {
-	return Jittered{Base: base, Cap: limit, High: 1}
-}
+func FullJitter(base, limit time.Duration) Exponential { return jittered(base, limit, 0, 1) }
 
 // EqualJitter waits v/2 + U·v/2, v = min(limit, base·2^(n-1)); see FullJitter.
-func EqualJitter(base, limit time.Duration) Jittered {
-	return Jittered{Base: base, Cap: limit, Low: 0.5, High: 1}
+func EqualJitter(base, limit time.Duration) Exponential { return jittered(base, limit, 0.5, 1) }
+
+// jittered waits a uniform share, from low to high, of min(limit, base·2^(n-1)).
+func jittered(base, limit time.Duration, low, high float64) Exponential {
+	mean := (low + high) / 2
+	return Exponential{Base: nanoseconds(mean * float64(base)), Cap: nanoseconds(mean * float64(limit)), Factor: 2, Jitter: (high - low) / (high + low)}
 }
 
 // Decorrelated waits min(Cap, Base + U·(3·s - Base)), where s is its last wait, or Base

@@ -7,7 +7,7 @@ import (
 
 // GoogleAnalytics waits 2^(n-1) s and 1 to 1000 ms, whole and uniform: Google
 // Analytics' Core Reporting API, "Implementing exponential backoff". Its n starts at 0,
-// and it ends when n is 5: the Catalog bounds it by MaxAttempts.
+// and it ends when n is 5: the Catalog bounds it.
 type GoogleAnalytics struct{}
 
 // Next implements Policy.

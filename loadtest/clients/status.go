@@ -3,7 +3,6 @@ package clients
 import (
 	"cmp"
 	"slices"
-	"time"
 )
 
 // Statuses are a set of ways in which an attempt can fail. The zero Statuses is empty. A
@@ -51,20 +50,6 @@ func statusesOf(status int) Statuses {
 		return OtherServer
 	}
 	return Other
-}
-
-// Only is Policy for the failures in On, and does not come back after others.
-type Only struct {
-	On Statuses
-	Policy
-}
-
-// Next implements Policy.
-func (p Only) Next(r Refused) (time.Duration, bool) {
-	if !p.On.Has(r.Status) {
-		return 0, false
-	}
-	return p.Policy.Next(r)
 }
 
 // Named is Policy under a name for tables.

@@ -89,33 +89,31 @@ func (c *client) decide(r reply, n int, gap, elapsed time.Duration) (verdict, ti
 
 // asks reports whether p decides after a failure, and returns the part of the hint that it
 // may know. A clients.Client defines which failures it retries and in which answers it
-// obeys a hint; a clients.Only defines the former. Other policies decide after failures
-// that may be temporary, and know the hints of 429 (RFC 6585, section 4) and 503.
+// obeys a hint. Other policies decide after failures that may be temporary, and know the
+// hints of 429 (RFC 6585, section 4) and 503.
 func asks(p clients.Policy, status int, hint pushback.Hint) (pushback.Hint, bool) {
-	statuses, hints := knows(p)
-	if !hints && status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
+	if decides(p) {
+		return hint, true
+	}
+	if status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
 		hint = pushback.Hint{}
 	}
-	return hint, statuses || mayRetry(status)
+	return hint, mayRetry(status)
 }
 
-// knows reports whether p defines which failures it retries, and in which answers it obeys
-// a hint.
-func knows(p clients.Policy) (statuses, hints bool) {
+// decides reports whether p is a clients.Client.
+func decides(p clients.Policy) bool {
 	switch p := p.(type) {
 	case clients.Client:
-		return true, true
-	case clients.Only:
-		_, hints = knows(p.Policy)
-		return true, hints
+		return true
 	case clients.Named:
-		return knows(p.Policy)
+		return decides(p.Policy)
 	case clients.MaxAttempts:
-		return knows(p.Policy)
+		return decides(p.Policy)
 	case clients.Budgeted:
-		return knows(p.Policy)
+		return decides(p.Policy)
 	}
-	return false, false
+	return false
 }
 
 // mayRetry reports whether a failure may be temporary. An error of the request is not.

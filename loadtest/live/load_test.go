@@ -154,7 +154,7 @@ func TestClientsObeyTheirPolicies(t *testing.T) {
 		{"patience", func(c *LoadConfig) { c.Patience = 2500 * time.Millisecond }, refusing(9, 503, ""), false, 3, 2 * time.Second},
 		{"an error of the request", func(*LoadConfig) {}, refusing(9, 404, ""), false, 1, 0},
 		{"a policy that knows statuses is asked", func(c *LoadConfig) {
-			c.Mix = clients.All(clients.Named{Name: "x", Policy: clients.Only{On: clients.S403, Policy: clients.Fixed{Gap: time.Second}}})
+			c.Mix = clients.All(clients.Named{Name: "x", Policy: clients.Client{On: clients.S403, Own: clients.Fixed{Gap: time.Second}}})
 		}, refusing(1, 403, ""), true, 2, time.Second},
 		{"a redirect is no success", func(*LoadConfig) {}, refusing(9, 302, ""), false, 1, 0},
 		{"a Retry-After of three thousand years", func(c *LoadConfig) { c.Mix = clients.All(clients.Late{By: 0.2}) }, refusing(9, 503, "100000000000"), false, 1, 0},
