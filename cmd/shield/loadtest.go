@@ -72,16 +72,12 @@ none: expect enough of served, too.
 
 // policyNames returns the names of all policies, in lines that fit a terminal.
 func policyNames() string {
-	var b strings.Builder
-	line := " "
+	var names []string
 	for _, e := range clients.Catalog() {
-		if len(line)+1+len(e.Name) > 78 {
-			b.WriteString(line + "\n")
-			line = " "
-		}
-		line += " " + e.Name
+		names = append(names, e.Name)
 	}
-	return b.String() + line + "\n"
+	lines := strings.TrimSpace(wrap(strings.Join(names, " "), 76))
+	return "  " + strings.ReplaceAll(lines, "\n", "\n  ") + "\n"
 }
 
 // writePolicies explains all policies, for --policies.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,20 +64,8 @@ func readLog(ctx context.Context, path string) (*accesslog.Estimate, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return accesslog.Read(until{ctx, f})
-}
-
-// until is a Reader that fails when ctx has ended.
-type until struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (u until) Read(p []byte) (int, error) {
-	if u.ctx.Err() != nil {
-		return 0, context.Cause(u.ctx)
-	}
-	return u.r.Read(p)
+	defer context.AfterFunc(ctx, func() { f.Close() })()
+	return accesslog.Read(f)
 }
 
 // take sets the flags that were not given from an estimate.
@@ -194,16 +183,22 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 	if s.clients == 0 && background == 0 && err == nil {
 		wrong.addf("--clients is 0, and --background too; want at least one of them")
 	}
-	mix, err := s.population(estimate)
-	wrong.add(err)
-	backend, faults, err := s.backend()
-	wrong.add(err)
+	mix, err := clients.Parse(s.policy)
+	if estimate != nil && !s.changed("policy") {
+		mix, err = estimate.Population(), nil
+	}
+	if err != nil {
+		wrong.addf("--policy: %w", err)
+	}
+	backend, faults := s.backend(&wrong)
 	p := &plans{report: report.Report{
 		Warmup: s.warmup, Workers: s.workers, Capacity: float64(s.workers) / s.service.Seconds(), Version: version(),
 	}}
 	if s.shieldRestart != "" {
-		at, err := instant("restart-shield", s.shieldRestart)
-		wrong.add(err)
+		at, err := time.ParseDuration(s.shieldRestart)
+		if err != nil || at < 0 || at > maxUntil {
+			wrong.addf("--restart-shield is %q; want when, since the herd came, as 30s", s.shieldRestart)
+		}
 		p.restart = &sim.Change{At: at, Restart: true}
 		faults = append(faults, fault{"restart-shield", report.Mark{Name: "shield restarts", From: at, To: at}})
 	}
@@ -213,8 +208,7 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 		wrong.add(err)
 		limit = limiter.Config{Rate: rate, Burst: max(1, int(rate/10))}
 	}
-	p.servers, err = s.servers(args, estimate)
-	wrong.add(err)
+	p.servers = s.servers(args, estimate, &wrong)
 	wrong.add(s.outputs(p))
 	if wrong != nil {
 		return nil, errors.Join(wrong...)
@@ -231,7 +225,7 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 	if !s.changed("duration") {
 		until = s.usual(min(perSec(limit), p.report.Capacity)-background, p.report.Marks)
 	}
-	wrong.add(s.fits(until, background, backend, faults))
+	s.fits(until, background, backend, faults, &wrong)
 	if wrong != nil {
 		return nil, errors.Join(wrong...)
 	}
@@ -244,8 +238,7 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 
 // fits checks that all faults begin within a run of that duration, and that its clients
 // are not too many.
-func (s *simulation) fits(until time.Duration, background float64, backend *plant.Config, faults []fault) error {
-	var wrong problems
+func (s *simulation) fits(until time.Duration, background float64, backend *plant.Config, faults []fault, wrong *problems) {
 	for _, f := range faults {
 		if f.From >= until {
 			wrong.addf("--%s begins at %v, and a run is %v (--duration); want it to begin before that", f.flag, f.From, until)
@@ -258,7 +251,6 @@ func (s *simulation) fits(until time.Duration, background float64, backend *plan
 		wrong.addf("about %s clients would come: %d, and %s per second for %v with the warm-up; want at most %d in all, by less of --clients, --background or --duration",
 			digits(n), s.clients, digits(background), s.warmup+until, maxClients)
 	}
-	return errors.Join(wrong...)
 }
 
 // fill makes the scenario, and the inputs of the report.
@@ -323,47 +315,35 @@ func binOf(span time.Duration) time.Duration {
 	return 5 * time.Second
 }
 
-// population returns the policies of the clients.
-func (s *simulation) population(e *accesslog.Estimate) (clients.Population, error) {
-	if e != nil && !s.changed("policy") {
-		return e.Population(), nil
-	}
-	mix, err := clients.Parse(s.policy)
-	if err != nil {
-		return nil, fmt.Errorf("--policy: %w", err)
-	}
-	return mix, nil
-}
-
 // servers returns the servers to compare.
-func (s *simulation) servers(args []string, e *accesslog.Estimate) ([]server, error) {
+func (s *simulation) servers(args []string, e *accesslog.Estimate, wrong *problems) (all []server) {
 	names, suggested := s.compared(args, e)
 	if len(names) > maxServers {
-		return nil, fmt.Errorf("there are %d to compare; want at most %d", len(names), maxServers)
+		wrong.addf("there are %d to compare; want at most %d", len(names), maxServers)
+		return nil
 	}
-	var all []server
-	var errs []error
+	before := len(*wrong)
 	seen, observing := map[string]bool{}, false
 	for i, name := range names {
 		name = strings.TrimSpace(name)
-		if name == "" {
-			errs = append(errs, fmt.Errorf("--compare has a name that is empty; want a file or one of %s", serverWords))
-			continue
-		}
 		flag := "compare"
 		if i == 0 && s.config != "" {
 			flag = "config"
 		}
+		if name == "" {
+			wrong.addf("--compare has a name that is empty; want a file or one of %s", serverWords)
+			continue
+		}
 		one, err := parseServer(name, suggested)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
+			wrong.addf("--%s: %w", flag, err)
 			continue
 		}
 		if seen[one.name] { // of two directories
 			one.name = name
 		}
 		if seen[one.name] {
-			errs = append(errs, fmt.Errorf("--%s: %s is a duplicate; want each once", flag, name))
+			wrong.addf("--%s: %s is a duplicate; want each once", flag, name)
 		}
 		seen[one.name] = true
 		observing = observing || one.config.Observe
@@ -373,10 +353,10 @@ func (s *simulation) servers(args []string, e *accesslog.Estimate) ([]server, er
 		}
 		all = append(all, one)
 	}
-	if s.enforce && !observing && len(errs) == 0 {
-		errs = append(errs, errors.New("--enforce is given, and nothing that is compared observes; want a config with mode observe among them"))
+	if s.enforce && !observing && len(*wrong) == before {
+		wrong.addf("--enforce is given, and nothing that is compared observes; want a config with mode observe among them")
 	}
-	return all, errors.Join(errs...)
+	return all
 }
 
 // compared returns the names of the servers, and the config that an estimate suggests.
@@ -401,100 +381,69 @@ func (s *simulation) compared(args []string, e *accesslog.Estimate) (names []str
 }
 
 // backend returns the backend, and its faults.
-func (s *simulation) backend() (*plant.Config, []fault, error) {
+func (s *simulation) backend(wrong *problems) (*plant.Config, []fault) {
 	c := &plant.Config{Workers: s.workers, Queue: s.backlog, Coherency: s.coherency, Refuses: s.refuses}
-	var wrong problems
 	var faults []fault
+	during := func(flag, name, text, like string) (from, to time.Duration) {
+		at, long, ok := strings.Cut(text, "+")
+		from, err1 := time.ParseDuration(at)
+		d, err2 := time.ParseDuration(long)
+		if !ok || err1 != nil || err2 != nil || from < 0 || from > maxUntil || d <= 0 || d > maxUntil {
+			wrong.addf("--%s is %q; want when it begins, since the herd came, and how long it is, as %s", flag, text, like)
+		}
+		faults = append(faults, fault{flag, report.Mark{Name: name, From: from, To: from + d}})
+		return from, from + d
+	}
 	if s.outage != "" {
-		from, to, err := during("outage", s.outage, "30s+10s")
-		wrong.add(err)
-		c.Outage = [2]time.Duration{from, to}
-		faults = append(faults, fault{"outage", report.Mark{Name: "outage", From: from, To: to}})
+		c.Outage[0], c.Outage[1] = during("outage", "outage", s.outage, "30s+10s")
 	} else if s.refuses {
 		wrong.addf("--outage-refuses is given without --outage; want both")
 	}
-	steps, slow, err := s.slowSteps()
-	wrong.add(err)
-	c.Slow, faults = steps, append(faults, slow...)
-	if s.restart != "" {
-		from, to, err := during("restart", s.restart, "30s+2s")
-		wrong.add(err)
-		c.Restart = [2]time.Duration{from, to}
-		faults = append(faults, fault{"restart", report.Mark{Name: "restart", From: from, To: to}})
-	}
-	if s.cold != "" {
-		span, times, ok := cutLast(s.cold, "x")
-		factor, err := strconv.ParseFloat(times, 64)
-		d, err2 := time.ParseDuration(span)
-		switch {
-		case !ok || err != nil || err2 != nil || !(factor >= 1 && factor <= 1000) || d <= 0 || d > time.Hour:
-			wrong.addf("--cold is %q; want how long, up to 1h, and how many times, 1 to 1000, as 20sx3", s.cold)
-		case s.restart == "":
-			wrong.addf("--cold is given without --restart; want both")
-		default:
-			c.Cold = plant.Cold{Times: factor, For: d}
-		}
-	}
-	return c, faults, errors.Join(wrong...)
-}
-
-// slowSteps reads --slow: when the backend is how many times as slow.
-func (s *simulation) slowSteps() (steps plant.Steps, faults []fault, err error) {
-	var wrong problems
 	type slow struct {
 		from, to time.Duration
 		factor   float64
 	}
 	var slows []slow
 	for _, text := range s.slow {
-		span, times, ok := cutLast(text, "x")
-		factor, err := strconv.ParseFloat(times, 64)
-		if !ok || err != nil || !(factor >= 0.001 && factor <= 1000) {
+		span, factor := times(text)
+		if !(factor >= 0.001 && factor <= 1000) {
 			wrong.addf("--slow is %q; want when, how long and how many times, 0.001 to 1000, as 30s+10sx4", text)
 			continue
 		}
-		from, to, err := during("slow", span, "30s+10sx4")
-		wrong.add(err)
+		from, to := during("slow", digits(factor)+" times as slow", span, "30s+10sx4")
 		slows = append(slows, slow{from, to, factor})
-		faults = append(faults, fault{"slow", report.Mark{Name: strconv.FormatFloat(factor, 'g', 4, 64) + " times as slow", From: from, To: to}})
 	}
-	slices.SortFunc(slows, func(a, b slow) int { return int(a.from - b.from) })
+	slices.SortFunc(slows, func(a, b slow) int { return cmp.Compare(a.from, b.from) })
 	for i, one := range slows {
 		if i > 0 && one.from < slows[i-1].to {
 			wrong.addf("--slow from %v begins before the one from %v ends; want one after the other", one.from, slows[i-1].from)
 		}
-		steps = append(steps, plant.Step{From: one.from, Value: one.factor}, plant.Step{From: one.to, Value: 1})
+		c.Slow = append(c.Slow, plant.Step{From: one.from, Value: one.factor}, plant.Step{From: one.to, Value: 1})
 	}
-	return steps, faults, errors.Join(wrong...)
+	if s.restart != "" {
+		c.Restart[0], c.Restart[1] = during("restart", "restart", s.restart, "30s+2s")
+	}
+	if s.cold != "" {
+		span, factor := times(s.cold)
+		d, err := time.ParseDuration(span)
+		if err != nil || !(factor >= 1 && factor <= 1000) || d <= 0 || d > time.Hour {
+			wrong.addf("--cold is %q; want how long, up to 1h, and how many times, 1 to 1000, as 20sx3", s.cold)
+		} else if s.restart == "" {
+			wrong.addf("--cold is given without --restart; want both")
+		}
+		c.Cold = plant.Cold{Times: factor, For: d}
+	}
+	return c, faults
 }
 
-// during reads when a fault begins and how long it is, as 30s+10s.
-func during(flag, text, like string) (from, to time.Duration, err error) {
-	at, long, ok := strings.Cut(text, "+")
-	from, err1 := time.ParseDuration(at)
-	d, err2 := time.ParseDuration(long)
-	if !ok || err1 != nil || err2 != nil || from < 0 || from > maxUntil || d <= 0 || d > maxUntil {
-		return 0, 0, fmt.Errorf("--%s is %q; want when it begins, since the herd came, and how long it is, as %s", flag, text, like)
+// times reads what is before the last x of a text, and the number after it; 0 if there is
+// none.
+func times(text string) (before string, factor float64) {
+	if i := strings.LastIndexByte(text, 'x'); i >= 0 {
+		factor, _ = strconv.ParseFloat(text[i+1:], 64)
+		return text[:i], factor
 	}
-	return from, from + d, nil
-}
-
-// instant reads when a fault happens, as 30s.
-func instant(flag, text string) (time.Duration, error) {
-	at, err := time.ParseDuration(text)
-	if err != nil || at < 0 || at > maxUntil {
-		return 0, fmt.Errorf("--%s is %q; want when, since the herd came, as 30s", flag, text)
-	}
-	return at, nil
-}
-
-// cutLast is strings.Cut around the last sep.
-func cutLast(s, sep string) (before, after string, found bool) {
-	i := strings.LastIndex(s, sep)
-	if i < 0 {
-		return s, "", false
-	}
-	return s[:i], s[i+len(sep):], true
+	return text, 0
 }
 
 // perSec returns a limit in requests per second.

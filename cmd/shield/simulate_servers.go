@@ -38,44 +38,47 @@ type server struct {
 // serverWords are the servers that are not files.
 const serverWords = "none, shield, shield-adaptive, fixed:SECONDS, no-hint, next-token, kubernetes, mimir, gradient2"
 
+// models are the models of other rate limiters that have no parameter, and what they say.
+var models = map[string]struct {
+	sim.Maker
+	says string
+}{
+	"no-hint":    {sim.NoHint, "refusals without Retry-After"},
+	"next-token": {sim.NextToken, "Retry-After says when there will be a token, rounded up"},
+	"kubernetes": {sim.Kubernetes, "Retry-After as Kubernetes' API Priority and Fairness says it: 1 to 32 s, the same for all"},
+	"mimir":      {sim.Mimir, "Retry-After as Grafana Mimir says it: 6 s, doubled with each attempt, ± 50 %"},
+}
+
 // parseServer returns the server that an argument of --compare or --config names.
 // suggested is the config that --from-access-log leads to, "" for none.
 func parseServer(arg, suggested string) (server, error) {
-	model := func(says string, m sim.Maker) (server, error) {
-		return server{name: arg, maker: m, asks: true, notes: []string{"a model: a token bucket; " + says}}, nil
+	model, known := models[arg]
+	if seconds, fixed := strings.CutPrefix(arg, "fixed:"); fixed {
+		n, err := strconv.Atoi(seconds)
+		if err != nil || n < 1 || n > maxFixed {
+			return server{}, fmt.Errorf("%q: the Retry-After is %q; want whole seconds, 1 to %d, as fixed:1", arg, seconds, maxFixed)
+		}
+		model.Maker, model.says, known = sim.FixedHint(n), fmt.Sprintf("Retry-After: %d for all refused clients", n), true
 	}
-	name, param, hasParam := strings.Cut(arg, ":")
 	switch {
+	case known:
+		return server{name: arg, maker: model.Maker, asks: true, notes: []string{"a model: a token bucket; " + model.says}}, nil
 	case arg == "none":
 		return server{name: arg, notes: []string{"no limit: every request is passed on"}}, nil
 	case arg == "shield":
 		return server{name: arg, asks: true}, nil
 	case arg == "shield-adaptive":
 		return server{name: arg, config: shield.Config{Adaptive: &loadshed.AdaptiveConfig{}}, notes: []string{"concurrency adaptive, and nothing else"}}, nil
+	case arg == "gradient2":
+		return server{name: arg, maker: sim.Gradient2, notes: []string{"a model of Netflix's concurrency-limits: Gradient2, refusals without Retry-After"}}, nil
 	case arg == "suggested" && suggested != "":
 		s, err := shieldIn("the suggested config", []byte(suggested), "")
 		s.name = arg
 		return s, err
 	case arg == "suggested":
 		return server{}, errors.New("suggested is the config that an access log leads to; want --from-access-log with it")
-	case name == "fixed" && hasParam:
-		n, err := strconv.Atoi(param)
-		if err != nil || n < 1 || n > maxFixed {
-			return server{}, fmt.Errorf("%q: the Retry-After is %q; want whole seconds, 1 to %d, as fixed:1", arg, param, maxFixed)
-		}
-		return model(fmt.Sprintf("Retry-After: %d for all refused clients", n), sim.FixedHint(n))
 	case arg == "fixed":
 		return server{}, fmt.Errorf("%q has no Retry-After; want whole seconds, 1 to %d, as fixed:1", arg, maxFixed)
-	case arg == "no-hint":
-		return model("refusals without Retry-After", sim.NoHint)
-	case arg == "next-token":
-		return model("Retry-After says when there will be a token, rounded up", sim.NextToken)
-	case arg == "kubernetes":
-		return model("Retry-After as Kubernetes' API Priority and Fairness says it: 1 to 32 s, the same for all", sim.Kubernetes)
-	case arg == "mimir":
-		return model("Retry-After as Grafana Mimir says it: 6 s, doubled with each attempt, ± 50 %", sim.Mimir)
-	case arg == "gradient2":
-		return server{name: arg, maker: sim.Gradient2, notes: []string{"a model of Netflix's concurrency-limits: Gradient2, refusals without Retry-After"}}, nil
 	}
 	return fileServer(arg)
 }
