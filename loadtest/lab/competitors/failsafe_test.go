@@ -10,11 +10,11 @@ import (
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// Failsafe is the Maker of a server with the adaptive limiter of failsafe-go, with
+// newFailsafe is the Maker of a server with the adaptive limiter of failsafe-go, with
 // its defaults. What its client gives up is dropped, as its executor does. The
 // limiter reads the clock: runs have to be played in a synctest bubble, whose clock
 // the server moves on.
-func Failsafe(shield.Config) (sim.Server, error) {
+func newFailsafe(shield.Config) (sim.Server, error) {
 	return &failsafe{
 		limiter: adaptivelimiter.NewWithDefaults[any](), began: time.Now(), open: map[int32]adaptivelimiter.Permit{},
 	}, nil
