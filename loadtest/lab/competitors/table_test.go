@@ -33,13 +33,8 @@ func TestTable(t *testing.T) {
 	rows := []overload.Row{
 		overload.None, overload.Fixed(12), failsafeRow(t), gradient2, overload.Alone, overload.Shield,
 	}
-	if err := overload.WriteTable(os.Stdout, rows); err != nil {
+	if err := overload.Print(os.Stdout, rows); err != nil {
 		t.Fatal(err)
-	}
-	for _, seed := range []uint64{overload.HeldOut, overload.Unseen} {
-		if err := overload.WriteSets(os.Stdout, rows, seed); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 

@@ -3,6 +3,7 @@ package overload
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -138,10 +139,10 @@ func TestHeldOut(t *testing.T) {
 	if m := mean(set.Goodput); m < 96.5 { // aim: 97
 		t.Errorf("goodput %.1f %% of capacity on average, want 96.5", m)
 	}
-	if m := least(set.Goodput); m < 84 { // aim: 88
+	if m := slices.Min(set.Goodput); m < 84 { // aim: 88
 		t.Errorf("goodput %.1f %% of capacity at worst, want 84", m)
 	}
-	if m := greatest(set.RefusedFirst); m > 4 { // aim: 0.1
+	if m := slices.Max(set.RefusedFirst); m > 4 { // aim: 0.1
 		t.Errorf("%.2f %% refused at 0.6 times the capacity at worst, want 4", m)
 	}
 }
@@ -185,7 +186,7 @@ func TestHindsight(t *testing.T) {
 				})
 			}
 		})
-		t.Logf("seed %d: mean %.1f %% of capacity, %.1f %% with the best fixed limits; worst %.1f and %.1f %%", seed, mean(set.Goodput), mean(best), least(set.Goodput), least(best))
+		t.Logf("seed %d: mean %.1f %% of capacity, %.1f %% with the best fixed limits; worst %.1f and %.1f %%", seed, mean(set.Goodput), mean(best), slices.Min(set.Goodput), slices.Min(best))
 		if mean(set.Goodput) < .965*mean(best) {
 			t.Errorf("seed %d: mean goodput %.1f %% of capacity, %.1f %% with the best fixed limits", seed, mean(set.Goodput), mean(best))
 		}

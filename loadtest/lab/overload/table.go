@@ -4,12 +4,13 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/loadtest/lab/page"
 	"github.com/herdshield/shield/loadtest/sim"
 	"github.com/herdshield/shield/pushback"
 )
@@ -90,19 +91,34 @@ type figure struct {
 
 func millis(d time.Duration) float64 { return 1e3 * d.Seconds() }
 
-// WriteTable plays every row in every scenario with every seed of Seeds, and
-// writes the least and the greatest of each figure.
-func WriteTable(out io.Writer, rows []Row) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(w, "limiter")
-	for _, c := range columns {
-		for _, f := range c.figures {
-			fmt.Fprint(w, "\t", f.name)
+// Tables play rows: in every named scenario with every seed of Seeds, of which they have the
+// least and the greatest of each figure, and on the drawn backends of two seeds. Of each
+// table the first line is the head.
+var Tables = []func([]Row) [][]string{
+	named,
+	func(rows []Row) [][]string { return drawn(rows, HeldOut) },
+	func(rows []Row) [][]string { return drawn(rows, Unseen) },
+}
+
+// Print writes the Tables of some rows.
+func Print(out io.Writer, rows []Row) error {
+	for _, play := range Tables {
+		if err := page.Text(out, play(rows)); err != nil {
+			return err
 		}
 	}
-	fmt.Fprintln(w)
+	return nil
+}
+
+func named(rows []Row) [][]string {
+	table := [][]string{{"limiter"}}
+	for _, c := range columns {
+		for _, f := range c.figures {
+			table[0] = append(table[0], f.name)
+		}
+	}
 	for _, row := range rows {
-		fmt.Fprint(w, row.Name)
+		line := []string{row.Name}
 		for _, c := range columns {
 			values := make([][]float64, len(c.figures))
 			for _, seed := range Seeds {
@@ -111,20 +127,16 @@ func WriteTable(out io.Writer, rows []Row) error {
 					values[i] = append(values[i], f.of(r))
 				}
 			}
-			for i := range c.figures {
-				fmt.Fprint(w, "\t", between(values[i]))
+			for _, v := range values {
+				line = append(line, between(v))
 			}
 		}
-		fmt.Fprintln(w)
+		table = append(table, line)
 	}
-	return w.Flush()
+	return table
 }
 
 func between(values []float64) string {
-	low, high := math.Inf(1), math.Inf(-1)
-	for _, v := range values {
-		low, high = min(low, v), max(high, v)
-	}
 	show := func(v float64) string {
 		switch {
 		case v < 0:
@@ -134,10 +146,11 @@ func between(values []float64) string {
 		}
 		return fmt.Sprintf("%.0f", v)
 	}
-	if a, b := show(low), show(high); a != b {
-		return a + "–" + b
+	low, high := show(slices.Min(values)), show(slices.Max(values))
+	if low != high {
+		return low + "–" + high
 	}
-	return show(low)
+	return low
 }
 
 // A Set sums up a limiter's runs of the drawn backends.
@@ -163,36 +176,24 @@ func (row Row) Play(seed uint64) Set {
 	return set
 }
 
-// WriteSets writes how each row does on the drawn backends of a seed.
-func WriteSets(out io.Writer, rows []Row, seed uint64) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "24 backends of seed %d\tgood %% mean\tworst\trefused %% at 0.6×, worst\tafter %% worst\tp99 / service, worst\n", seed)
+// drawn plays the drawn backends of a seed.
+func drawn(rows []Row, seed uint64) [][]string {
+	table := [][]string{{
+		fmt.Sprintf("%d backends of seed %d", Drawn, seed), "good % mean", "worst", "refused % at 0.6×, worst", "after % worst", "p99 / service, worst",
+	}}
 	for _, row := range rows {
 		s := row.Play(seed)
-		fmt.Fprintf(w, "%s\t%.1f\t%.1f\t%.2f\t%.1f\t%.1f\n", row.Name, mean(s.Goodput), least(s.Goodput), greatest(s.RefusedFirst), least(s.After), greatest(s.P99))
+		table = append(table, []string{
+			row.Name, fmt.Sprintf("%.1f", mean(s.Goodput)), fmt.Sprintf("%.1f", slices.Min(s.Goodput)), fmt.Sprintf("%.2f", slices.Max(s.RefusedFirst)),
+			fmt.Sprintf("%.1f", slices.Min(s.After)), fmt.Sprintf("%.1f", slices.Max(s.P99)),
+		})
 	}
-	return w.Flush()
+	return table
 }
 
 func mean(v []float64) (m float64) {
 	for _, x := range v {
 		m += x / float64(len(v))
-	}
-	return m
-}
-
-func least(v []float64) float64 {
-	m := math.Inf(1)
-	for _, x := range v {
-		m = min(m, x)
-	}
-	return m
-}
-
-func greatest(v []float64) float64 {
-	m := math.Inf(-1)
-	for _, x := range v {
-		m = max(m, x)
 	}
 	return m
 }

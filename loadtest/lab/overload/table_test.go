@@ -14,12 +14,7 @@ func TestTable(t *testing.T) {
 		t.Skip("it only prints; with -table")
 	}
 	rows := []Row{None, Fixed(12), Alone, Shield}
-	if err := WriteTable(os.Stdout, rows); err != nil {
+	if err := Print(os.Stdout, rows); err != nil {
 		t.Fatal(err)
-	}
-	for _, seed := range []uint64{HeldOut, Unseen} {
-		if err := WriteSets(os.Stdout, rows, seed); err != nil {
-			t.Fatal(err)
-		}
 	}
 }

@@ -3,9 +3,11 @@ package page
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"text/tabwriter"
 )
 
 // A Table is what stands between two comments of that name in a page.
@@ -46,20 +48,25 @@ func (t Table) fill(page, command string) (string, error) {
 }
 
 // Markdown returns rows as a table, the first of them as its head. Columns after the
-// first are numbers, on the right, if right is set.
-func Markdown(rows [][]string, right bool) string {
-	rule := "---|"
-	if right {
-		rule = "---:|"
-	}
+// first so many are numbers, on the right.
+func Markdown(rows [][]string, left int) string {
 	var b strings.Builder
 	for i, row := range rows {
 		b.WriteString("| " + strings.Join(row, " | ") + " |\n")
 		if i == 0 {
-			b.WriteString("|---|" + strings.Repeat(rule, len(row)-1) + "\n")
+			b.WriteString("|" + strings.Repeat("---|", left) + strings.Repeat("---:|", len(row)-left) + "\n")
 		}
 	}
 	return b.String()
+}
+
+// Text writes rows as a table for a terminal.
+func Text(out io.Writer, rows [][]string) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	return w.Flush()
 }
 
 // Thousands writes 12345 as 12,345.

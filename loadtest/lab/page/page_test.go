@@ -15,7 +15,7 @@ func TestFill(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := Fill(folder, "page.md", "make", Table{"two", func() (string, error) {
-			return Markdown([][]string{{"a", "b"}, {"1", "2"}}, true), nil
+			return Markdown([][]string{{"a", "b"}, {"1", "2"}}, 1), nil
 		}})
 		filled, _ := os.ReadFile(path)
 		return string(filled), err

@@ -175,5 +175,5 @@ func table(head string, columns []column, rows []row) string {
 		}
 		lines = append(lines, line)
 	}
-	return page.Markdown(lines, true)
+	return page.Markdown(lines, 1)
 }

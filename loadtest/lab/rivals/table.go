@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
-	"text/tabwriter"
+
+	"github.com/herdshield/shield/loadtest/lab/page"
 )
 
 // head is the table's.
@@ -31,21 +31,15 @@ func (r result) cells() []string {
 
 // writeTable writes the results, one line each.
 func writeTable(w io.Writer, markdown bool, results []result) error {
-	if markdown {
-		fmt.Fprintf(w, "| %s |\n|---|---|%s\n", strings.Join(head, " | "), strings.Repeat("---:|", len(head)-2))
-		for _, r := range results {
-			if _, err := fmt.Fprintf(w, "| %s |\n", strings.Join(r.cells(), " | ")); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, strings.Join(head, "\t"))
+	rows := [][]string{head}
 	for _, r := range results {
-		fmt.Fprintln(tw, strings.Join(r.cells(), "\t"))
+		rows = append(rows, r.cells())
 	}
-	return tw.Flush()
+	if markdown {
+		_, err := io.WriteString(w, page.Markdown(rows, 2))
+		return err
+	}
+	return page.Text(w, rows)
 }
 
 // slack is how many times what its config says may be seen to reach the backend in a
