@@ -2,16 +2,15 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"text/template"
-	"time"
+
+	"github.com/herdshield/shield/loadtest/lab/process"
 )
 
 // caddyVar in the environment makes this program Caddy, with shield and
@@ -22,15 +21,8 @@ const caddyVar = "RIVALS_BECOME_CADDY"
 // as it if we are root.
 const unprivileged = 65534
 
-// A program is one that serves until it is stopped.
-type program struct {
-	cmd   *exec.Cmd
-	ended chan struct{}
-}
-
-// startProgram runs r's program with its config, and returns when it can be reached.
-// It has 10 s for that. It runs until it is stopped, whether or not ctx ends.
-func startProgram(ctx context.Context, r rival, c configData) (*program, error) {
+// startProgram runs r's program with its config: see process.Start.
+func startProgram(ctx context.Context, r rival, c configData) (stop func(), err error) {
 	path := filepath.Join(c.Folder, "config")
 	if err := writeConfig(path, r, c); err != nil {
 		return nil, err
@@ -39,68 +31,17 @@ func startProgram(ctx context.Context, r rival, c configData) (*program, error) 
 	if err != nil {
 		return nil, err
 	}
-	log, err := os.Create(filepath.Join(c.Folder, "log"))
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close() // the program has its own
 	cmd := exec.Command(name, args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = c.Folder, log, log
-	// A group of its own: Ctrl-C is for us, and we end all of it.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Dir, cmd.Args[0] = c.Folder, r.program // the name in errors
 	if r.program == "caddy" {
 		cmd.Env = append(os.Environ(), caddyVar+"=1", "HOME="+c.Folder, "XDG_CONFIG_HOME="+c.Folder, "XDG_DATA_HOME="+c.Folder)
 	} else if os.Geteuid() == 0 {
-		if err := errors.Join(os.Chown(c.Folder, unprivileged, unprivileged), os.Chown(log.Name(), unprivileged, unprivileged)); err != nil {
+		if err := os.Chown(c.Folder, unprivileged, unprivileged); err != nil {
 			return nil, err
 		}
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: unprivileged, Gid: unprivileged}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivileged, Gid: unprivileged}}
 	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	p := &program{cmd, make(chan struct{})}
-	go func() {
-		defer close(p.ended)
-		cmd.Wait() // it fails if we end it, and reach sees that nothing listens
-	}()
-	if err := p.reach(ctx, c.Address); err != nil {
-		p.stop()
-		said, _ := os.ReadFile(log.Name())
-		return nil, fmt.Errorf("%s %w; it said:\n%s", r.program, err, said)
-	}
-	return p, nil
-}
-
-// reach returns when something listens at the address.
-func (p *program) reach(ctx context.Context, address string) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	for {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-		if err == nil {
-			return conn.Close()
-		}
-		select {
-		case <-p.ended:
-			return fmt.Errorf("has ended: %v", p.cmd.ProcessState)
-		case <-ctx.Done():
-			return fmt.Errorf("cannot be reached at %s: %w", address, err)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-}
-
-// stop ends the program and what it has started, by force after 5 s, and returns
-// when it has ended.
-func (p *program) stop() {
-	p.cmd.Process.Signal(syscall.SIGTERM) // nginx's master ends its workers
-	select {
-	case <-p.ended:
-	case <-time.After(5 * time.Second):
-		syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
-		<-p.ended
-	}
+	return process.Start(ctx, cmd, filepath.Join(c.Folder, "log"), "tcp", c.Address)
 }
 
 // writeConfig writes r's config.

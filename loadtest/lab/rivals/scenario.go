@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/lab/process"
 	"github.com/herdshield/shield/loadtest/live"
 )
 
@@ -171,44 +171,21 @@ func (s scenario) run(ctx context.Context, r rival) (result, error) {
 // front starts r before the backend and returns where clients reach it.
 func (s scenario) front(ctx context.Context, r rival, folder string, backend http.Handler) (address string, stop func(), err error) {
 	if r.middleware != nil {
-		return serve(ctx, r.middleware(s, backend))
+		return process.Serve(ctx, r.middleware(s, backend))
 	}
-	upstream, stopBackend, err := serve(ctx, backend)
+	upstream, stopBackend, err := process.Serve(ctx, backend)
 	if err != nil {
 		return "", nil, err
 	}
-	address, err = freeAddress(ctx)
+	var stopProgram func()
+	if address, err = process.FreeAddress(ctx); err == nil {
+		stopProgram, err = startProgram(ctx, r, configData{s, address, upstream, folder})
+	}
 	if err != nil {
 		stopBackend()
 		return "", nil, err
 	}
-	p, err := startProgram(ctx, r, configData{s, address, upstream, folder})
-	if err != nil {
-		stopBackend()
-		return "", nil, err
-	}
-	return address, func() { p.stop(); stopBackend() }, nil
-}
-
-// serve serves h at a free address until stop is called.
-func serve(ctx context.Context, h http.Handler) (address string, stop func(), err error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", nil, err
-	}
-	server := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
-	go server.Serve(l) // returns when stop closes it
-	return l.Addr().String(), func() { server.Close() }, nil
-}
-
-// freeAddress returns one at which nothing listened a moment ago.
-func freeAddress(ctx context.Context) (string, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return address, func() { stopProgram(); stopBackend() }, nil
 }
 
 // until returns at the time t, or as soon as ctx ends.

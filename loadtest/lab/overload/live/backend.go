@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"time"
 
+	"github.com/herdshield/shield/loadtest/lab/process"
 	"github.com/herdshield/shield/loadtest/live"
 )
 
@@ -65,12 +65,9 @@ func phpFPM(program string) backend {
 		}
 		socket := filepath.Join(folder, "php.sock")
 		// -n: no php.ini, so that no extension of this machine counts.
-		p, err := start(ctx, filepath.Join(folder, "php.log"), "unix", socket,
-			program, "-n", "-F", "-y", filepath.Join(folder, "php.conf"), "-p", folder)
-		if err != nil {
-			return "", nil, err
-		}
-		return fmt.Sprintf("root %s\n\tphp_fastcgi unix/%s", folder, socket), p.stop, nil
+		cmd := exec.Command(program, "-n", "-F", "-y", filepath.Join(folder, "php.conf"), "-p", folder)
+		stop, err := process.Start(ctx, cmd, filepath.Join(folder, "php.log"), "unix", socket)
+		return fmt.Sprintf("root %s\n\tphp_fastcgi unix/%s", folder, socket), stop, err
 	}}
 }
 
@@ -81,16 +78,10 @@ var pool = backend{"worker pool", func(ctx context.Context, _ string) (string, f
 	if err != nil {
 		return "", nil, err
 	}
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	address, stop, err := process.Serve(ctx, b)
 	if err != nil {
 		b.Close()
 		return "", nil, err
 	}
-	server := &http.Server{Handler: b}
-	go server.Serve(listener) // returns when stop closes it
-	stop := func() {
-		server.Close()
-		b.Close()
-	}
-	return fmt.Sprintf("reverse_proxy %s", listener.Addr()), stop, nil
+	return "reverse_proxy " + address, func() { stop(); b.Close() }, nil
 }}

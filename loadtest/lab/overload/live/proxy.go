@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+
+	"github.com/herdshield/shield/loadtest/lab/process"
 )
 
 // caddyfile serves one site. Clients are told apart by X-Forwarded-For, since all of
@@ -32,7 +34,7 @@ http://%s {
 // startProxy runs shield's program with one line for shield, which may be empty, and
 // one that leads to the backend.
 func startProxy(ctx context.Context, program, folder, shield, backend string) (url string, stop func(), err error) {
-	address, err := freeAddress(ctx)
+	address, err := process.FreeAddress(ctx)
 	if err != nil {
 		return "", nil, err
 	}
@@ -40,19 +42,7 @@ func startProxy(ctx context.Context, program, folder, shield, backend string) (u
 	if err := os.WriteFile(config, fmt.Appendf(nil, caddyfile, address, shield, backend), 0o644); err != nil {
 		return "", nil, err
 	}
-	p, err := start(ctx, filepath.Join(folder, "shield.log"), "tcp", address, program, "run", "--config", config, "--adapter", "caddyfile")
-	if err != nil {
-		return "", nil, err
-	}
-	return "http://" + address + "/", p.stop, nil
-}
-
-// freeAddress returns one at which nothing listened a moment ago.
-func freeAddress(ctx context.Context) (string, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	cmd := exec.Command(program, "run", "--config", config, "--adapter", "caddyfile")
+	stop, err = process.Start(ctx, cmd, filepath.Join(folder, "shield.log"), "tcp", address)
+	return "http://" + address + "/", stop, err
 }

@@ -1,0 +1,98 @@
+// Package process runs servers on loopback: other programs, and handlers of this one.
+package process
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// Start runs a program that is to serve at an address, and returns when it can be reached.
+// It has 10 s for that. Its output goes to the log. It runs until stop is called, whether or
+// not ctx ends. stop ends it and what it has started, by force after 5 s, and returns when
+// it has ended.
+func Start(ctx context.Context, cmd *exec.Cmd, log, network, address string) (stop func(), err error) {
+	out, err := os.Create(log)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close() // the program has its own
+	cmd.Stdout, cmd.Stderr = out, out
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = new(syscall.SysProcAttr)
+	}
+	if user := cmd.SysProcAttr.Credential; user != nil {
+		if err := out.Chown(int(user.Uid), int(user.Gid)); err != nil {
+			return nil, err
+		}
+	}
+	cmd.SysProcAttr.Setpgid = true // Ctrl-C is for us, and we end all of its group
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		cmd.Wait() // it fails if we end it, and reach sees that nothing listens
+	}()
+	stop = func() {
+		cmd.Process.Signal(syscall.SIGTERM) // nginx's master ends its workers
+		select {
+		case <-ended:
+		case <-time.After(5 * time.Second):
+			syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+			<-ended
+		}
+	}
+	if err := reach(ctx, cmd, ended, network, address); err != nil {
+		stop()
+		said, _ := os.ReadFile(log)
+		return nil, fmt.Errorf("%s %w; it said:\n%s", cmd.Args[0], err, said)
+	}
+	return stop, nil
+}
+
+// reach returns when something listens at the address.
+func reach(ctx context.Context, cmd *exec.Cmd, ended <-chan struct{}, network, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-ended:
+			return fmt.Errorf("has ended: %v", cmd.ProcessState)
+		case <-ctx.Done():
+			return fmt.Errorf("cannot be reached at %s: %w", address, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// FreeAddress returns one at which nothing listened a moment ago.
+func FreeAddress(ctx context.Context) (string, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+// Serve serves h at a free address until stop is called.
+func Serve(ctx context.Context, h http.Handler) (address string, stop func(), err error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	server := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
+	go server.Serve(l) // returns when stop closes it
+	return l.Addr().String(), func() { server.Close() }, nil
+}
