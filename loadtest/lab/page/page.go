@@ -13,7 +13,7 @@ import (
 // A Table is what stands between two comments of that name in a page.
 type Table struct {
 	Name string
-	Make func() (string, error) // in Markdown
+	Text string // in Markdown
 }
 
 // Fill replaces tables of a page that is in the folder. The comments name the command
@@ -40,11 +40,7 @@ func (t Table) fill(page, command string) (string, error) {
 	if !ok || !also {
 		return "", fmt.Errorf("no room for a table between %q and %q", begin, end)
 	}
-	text, err := t.Make()
-	if err != nil {
-		return "", err
-	}
-	return head + begin + text + end + tail, nil
+	return head + begin + t.Text + end + tail, nil
 }
 
 // Markdown returns rows as a table, the first of them as its head. Columns after the

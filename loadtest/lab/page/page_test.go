@@ -14,9 +14,7 @@ func TestFill(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		err := Fill(folder, "page.md", "make", Table{"two", func() (string, error) {
-			return Markdown([][]string{{"a", "b"}, {"1", "2"}}, 1), nil
-		}})
+		err := Fill(folder, "page.md", "make", Table{"two", Markdown([][]string{{"a", "b"}, {"1", "2"}}, 1)})
 		filled, _ := os.ReadFile(path)
 		return string(filled), err
 	}

@@ -51,9 +51,7 @@ func fill(path, name string, text io.Reader) error {
 	if len(bytes.TrimSpace(measured)) == 0 {
 		return fmt.Errorf("%s: there is nothing to put in for %s", path, name)
 	}
-	return page.Fill(filepath.Dir(path), filepath.Base(path), "bash loadtest/lab/run", page.Table{
-		Name: name, Make: func() (string, error) { return string(measured), nil },
-	})
+	return page.Fill(filepath.Dir(path), filepath.Base(path), "bash loadtest/lab/run", page.Table{Name: name, Text: string(measured)})
 }
 
 // command makes what is played.
@@ -78,14 +76,22 @@ func writePushback(folder string) error {
 			return err
 		}
 	}
-	return page.Fill(folder, "pushback.md", command, tables()...)
+	all, err := tables()
+	if err != nil {
+		return err
+	}
+	return page.Fill(folder, "pushback.md", command, all...)
 }
 
 func writeLoadshedding(folder string) error {
 	if err := (page.Picture{File: limitFile, Height: limitHeight, Panels: drawFlood(playFlood())}).Write(folder); err != nil {
 		return err
 	}
-	return page.Fill(folder, "loadshedding.md", command, page.Table{Name: "limiters", Make: compare})
+	text, err := compare()
+	if err != nil {
+		return err
+	}
+	return page.Fill(folder, "loadshedding.md", command, page.Table{Name: "limiters", Text: text})
 }
 
 // crowd is what both pictures show: 2,500 clients at once.

@@ -2,12 +2,12 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/lab/page"
@@ -107,7 +107,7 @@ var competitors = []struct {
 }
 
 // tables are the three of docs/pushback.md.
-func tables() (all []page.Table) {
+func tables() (all []page.Table, err error) {
 	crowds := []row{}
 	for _, s := range sim.Herds() {
 		if s.Clients < 1_000_000 { // that takes minutes
@@ -133,33 +133,34 @@ func tables() (all []page.Table) {
 		{"hammered", "who hammers", hammerColumns, hammered},
 		{"others", "what refused clients are told", columns, others},
 	} {
-		all = append(all, page.Table{Name: t.name, Make: func() (string, error) {
-			err := play(t.rows)
-			return table(t.head, t.columns, t.rows), err
-		}})
+		if err := play(t.rows); err != nil {
+			return nil, err
+		}
+		all = append(all, page.Table{Name: t.name, Text: table(t.head, t.columns, t.rows)})
 	}
-	return all
+	return all, nil
 }
 
 // play runs the rows, as many at a time as there are processors.
 func play(rows []row) error {
-	var wait sync.WaitGroup
-	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
-	errs := make([]error, len(rows))
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i := range rows {
-		wait.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
+		r := &rows[i]
+		group.Go(func() error {
 			for _, seed := range seeds {
-				s := rows[i].Scenario
+				s := r.Scenario
 				s.Seed = seed
-				r, err := sim.Run(s, rows[i].server)
-				rows[i].runs, errs[i] = append(rows[i].runs, r), errors.Join(errs[i], err)
+				run, err := sim.Run(s, r.server)
+				if err != nil {
+					return err
+				}
+				r.runs = append(r.runs, run)
 			}
+			return nil
 		})
 	}
-	wait.Wait()
-	return errors.Join(errs...)
+	return group.Wait()
 }
 
 // table returns the rows in Markdown, numbers to the right.

@@ -1,10 +1,11 @@
 package main
 
 import (
-	"errors"
 	"runtime"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/lab/seeds"
@@ -79,21 +80,20 @@ func play() (*figures, error) {
 		outages: map[string]*seeds.Outage{}, contends: map[string]map[int]seeds.Contention{}, ladder: map[string]map[int]seeds.Rung{},
 	}
 	var (
-		wait  sync.WaitGroup
+		group errgroup.Group
 		mu    sync.Mutex
-		errs  []error
-		slots = make(chan struct{}, runtime.GOMAXPROCS(0))
 	)
+	group.SetLimit(runtime.GOMAXPROCS(0))
 	do := func(work func() (note func(), err error)) {
-		wait.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
+		group.Go(func() error {
 			note, err := work()
+			if err != nil {
+				return err
+			}
 			mu.Lock()
 			defer mu.Unlock()
-			if errs = append(errs, err); err == nil {
-				note()
-			}
+			note()
+			return nil
 		})
 	}
 	climb := func(ladder string, n int, play func() (seeds.Rung, error)) {
@@ -153,6 +153,5 @@ func play() (*figures, error) {
 			})
 		}
 	}
-	wait.Wait()
-	return f, errors.Join(errs...)
+	return f, group.Wait()
 }

@@ -12,7 +12,7 @@ import (
 
 func (f *figures) tables() (all []page.Table) {
 	for _, t := range []table{f.claims(), f.waves(), f.policies(), f.aws(), f.rungs(), f.beside()} {
-		all = append(all, page.Table{Name: t.name, Make: func() (string, error) { return page.Markdown(t.rows, len(t.rows[0])), nil }})
+		all = append(all, page.Table{Name: t.name, Text: page.Markdown(t.rows, len(t.rows[0]))})
 	}
 	return all
 }
