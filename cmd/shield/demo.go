@@ -279,12 +279,8 @@ func serve(h http.Handler) (addr string, stop func(), err error) {
 		return "", nil, err
 	}
 	srv := &http.Server{Handler: h}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = srv.Serve(ln) // ends with ErrServerClosed; if sooner, the herd meets it
-	}()
-	return ln.Addr().String(), func() { srv.Close(); <-ended }, nil
+	go srv.Serve(ln) // until it is closed; if it ends sooner, the herd meets it
+	return ln.Addr().String(), func() { srv.Close() }, nil
 }
 
 // demoCaddyfile shows errors of Caddy. Errors of requests are not shown: the herd counts

@@ -80,32 +80,30 @@ func ParseExpectation(s string) (Expectation, error) {
 		return Expectation{}, fmt.Errorf("%q: there is no figure %q; want one of %s", s, name, strings.Join(Figures(), ", "))
 	}
 	e := Expectation{text: name + " " + op + " " + value, figure: f, op: op}
-	want, err := 0.0, error(nil)
+	wanted, most := "a number", math.MaxFloat64
+	var err error
 	if f.unit == "s" {
-		d, fault := time.ParseDuration(value)
-		want, err = d.Seconds(), fault
-		if err != nil || d < 0 {
-			return Expectation{}, fmt.Errorf("%q: the value is %q; want a time, as 250ms or 2s", s, value)
+		wanted = "a time, as 250ms or 2s"
+		var d time.Duration
+		d, err = time.ParseDuration(value)
+		e.want = d.Seconds()
+	} else {
+		if f.of != "" {
+			wanted += ", or a share of the " + f.of + ", as 99%"
 		}
-	} else if digits, percent := strings.CutSuffix(value, "%"); percent {
-		e.share = true
-		want, err = strconv.ParseFloat(strings.TrimSpace(digits), 64)
-		if err != nil || f.of == "" || !(want >= 0 && want <= 100) {
-			return Expectation{}, fmt.Errorf("%q: the value is %q; want %s", s, value, wanted(f))
+		var digits string
+		if digits, e.share = strings.CutSuffix(value, "%"); e.share {
+			most = 100
 		}
-		want /= 100
-	} else if want, err = strconv.ParseFloat(value, 64); err != nil || !(want >= 0) || math.IsInf(want, 0) {
-		return Expectation{}, fmt.Errorf("%q: the value is %q; want %s", s, value, wanted(f))
+		e.want, err = strconv.ParseFloat(strings.TrimSpace(digits), 64)
 	}
-	e.want = want
+	if err != nil || !(e.want >= 0 && e.want <= most) || e.share && f.of == "" {
+		return Expectation{}, fmt.Errorf("%q: the value is %q; want %s", s, value, wanted)
+	}
+	if e.share {
+		e.want /= 100
+	}
 	return e, nil
-}
-
-func wanted(f figure) string {
-	if f.of == "" {
-		return "a number"
-	}
-	return "a number, or a share of the " + f.of + ", as 99%"
 }
 
 // Check returns nil if r is as expected, and otherwise an error with the actual figure.

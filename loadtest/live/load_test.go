@@ -664,8 +664,8 @@ func TestHints(t *testing.T) {
 		if got.Seconds != s.seconds || got.Ms != s.ms || got.Never != s.never {
 			t.Errorf("%d with %s: %+v; want %d s, %d ms, never %v", s.status, s.fields, got, s.seconds, s.ms, s.never)
 		}
-		if d, ok := told(got); ok != (s.seconds > 0 || s.ms > 0) || d < 0 {
-			t.Errorf("%+v tells %v, %v", got, d, ok)
+		if d := told(got); (d > 0) != (s.seconds > 0 || s.ms > 0) || d < 0 {
+			t.Errorf("%+v tells %v", got, d)
 		}
 	}
 }

@@ -171,7 +171,7 @@ func (c *counter) record(e end) {
 	}
 	if e.refused() {
 		c.Refused++
-		if d, ok := told(e.hint); ok {
+		if d := told(e.hint); d > 0 {
 			c.told.record(d)
 		}
 		if e.hint.Never {

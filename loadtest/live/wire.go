@@ -264,16 +264,9 @@ func wholeNumber(s string) (uint64, bool) {
 	return n, err == nil || errors.Is(err, strconv.ErrRange)
 }
 
-// told is the wait of a Hint, by its whole seconds if it has any. It is false if the Hint
-// has no wait.
-func told(h pushback.Hint) (time.Duration, bool) {
-	switch {
-	case h.Seconds > 0:
-		return time.Duration(h.Seconds) * time.Second, true
-	case h.Ms > 0:
-		return time.Duration(h.Ms) * time.Millisecond, true
-	}
-	return 0, false
+// told is the wait of a Hint, by its whole seconds if it has any: 0 if it has no wait.
+func told(h pushback.Hint) time.Duration {
+	return cmp.Or(time.Duration(h.Seconds)*time.Second, time.Duration(h.Ms)*time.Millisecond)
 }
 
 // connects describes how the clients of c connect.

@@ -296,32 +296,24 @@ type waits struct {
 
 // curves returns how long the herd waited, or all clients if there is none; each of the
 // first policies, if there are several; and background clients, if there is a herd.
-func (s *sheet) curves(r *Run) (all []waits) {
-	background := waits{"background clients", r.Strangers.Came, r.Strangers.Waits}
-	switch {
-	case !s.herd():
-		background.name = "clients"
-		all = append(all, background)
-	case s.Live:
-		background.name = "others"
-		fallthrough
-	default:
-		all = append(all, waits{"the herd", r.Clients, r.Waits})
+func (s *sheet) curves(r *Run) []waits {
+	herd, others := waits{"the herd", r.Clients, r.Waits}, waits{"background clients", r.Strangers.Came, r.Strangers.Waits}
+	if s.Live {
+		others.name = "others"
 	}
-	if all[0].Waits == nil {
-		return nil
+	if !s.herd() {
+		herd, others = waits{"clients", others.n, others.Waits}, waits{}
 	}
+	all := []waits{herd}
 	if len(r.Policies) > 1 {
 		for _, p := range r.Policies[:min(mostPolicies, len(r.Policies))] {
-			if p.Waits != nil {
-				all = append(all, waits{shorten(fmt.Sprint(p.Policy), 22), p.Clients, p.Waits})
-			}
+			all = append(all, waits{shorten(fmt.Sprint(p.Policy), 22), p.Clients, p.Waits})
 		}
 	}
-	if s.herd() && background.Waits != nil {
-		all = append(all, background)
+	if herd.Waits == nil {
+		return nil
 	}
-	return all
+	return slices.DeleteFunc(append(all, others), func(w waits) bool { return w.Waits == nil })
 }
 
 // served returns how many of a thousand clients were served.

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/herdshield/shield/chart"
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
@@ -249,12 +250,7 @@ func duration(d time.Duration) string {
 }
 
 // thousands writes 12345 as 12,345.
-func thousands(n int) string {
-	if n < 1000 {
-		return strconv.Itoa(n)
-	}
-	return fmt.Sprintf("%s,%03d", thousands(n/1000), n%1000)
-}
+func thousands(n int) string { return chart.Number(float64(n)) }
 
 // mostInFlight is the most requests at the backend at the end of any bin.
 func mostInFlight(run *Run) (most int) {
