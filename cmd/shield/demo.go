@@ -21,6 +21,7 @@ import (
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/live"
+	"github.com/herdshield/shield/loadtest/plant"
 )
 
 // maxDemo ends a demo that hangs. The three herds end long before that: see newPlan.
@@ -87,8 +88,8 @@ func newPlan(count int) plan {
 	capacity := float64(count) / 3 // requests per second
 	return plan{
 		backend: live.BackendConfig{
-			Workers: workers, Service: time.Duration(float64(workers) / capacity * float64(time.Second)),
-			Crowd: count / 3, MaxSlowdown: 3, Queue: 4 * count,
+			Config:  plant.Config{Workers: workers, Coherency: 1 / float64(count/3), Slowest: 3, Queue: 4 * count},
+			Service: time.Duration(float64(workers) / capacity * float64(time.Second)),
 		},
 		herd: live.LoadConfig{
 			Herd: count, Within: 100 * time.Millisecond, Even: true, Connected: true,

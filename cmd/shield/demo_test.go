@@ -18,13 +18,14 @@ import (
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadtest/live"
+	"github.com/herdshield/shield/loadtest/plant"
 )
 
 // smallPlan is a demo of a few seconds: 40 clients within a twentieth of a second
 // before a backend that serves 40 per second.
 func smallPlan() plan {
 	return plan{
-		backend: live.BackendConfig{Workers: 4, Service: 100 * time.Millisecond, Crowd: 5, MaxSlowdown: 5, Queue: 400},
+		backend: live.BackendConfig{Config: plant.Config{Workers: 4, Coherency: 1.0 / 5, Slowest: 5, Queue: 400}, Service: 100 * time.Millisecond},
 		herd: live.LoadConfig{
 			Herd: 40, Within: 50 * time.Millisecond, Even: true, Timeout: 1100 * time.Millisecond,
 			Mix: plainClients(100 * time.Millisecond), Attempts: 3, Patience: 5 * time.Second,

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/loadtest/live"
+	"github.com/herdshield/shield/loadtest/plant"
 )
 
 // The herd that the promise of this project is measured with.
@@ -88,7 +89,7 @@ type herdRun struct {
 func runHerd(t *testing.T, seed uint64) (run herdRun) {
 	t.Helper()
 	backend, err := live.NewBackend(live.BackendConfig{
-		Workers: 8, Service: 20 * time.Millisecond, Crowd: 50, MaxSlowdown: 3, Queue: 10_000,
+		Config: plant.Config{Workers: 8, Coherency: 1.0 / 50, Slowest: 3, Queue: 10_000}, Service: 20 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -8,79 +8,48 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/plant"
 )
 
-// BackendConfig describes a fragile backend.
+// BackendConfig describes a fragile backend. Instants of the plant.Config are since the
+// Backend's start. Its Queue should be bounded, to protect the machine of the experiment,
+// and generous: a short queue would protect the backend.
 type BackendConfig struct {
-	// Workers is how many requests are worked on at once: 1 to 10000.
-	Workers int
-
-	// Service is the work of one request in an empty backend: more than 0,
-	// at most one minute.
-	Service time.Duration
-
-	// Crowd is the contention: each Crowd queued requests make the work of a
-	// request longer by one Service. At least 1.
-	Crowd int
-
-	// MaxSlowdown bounds the contention: work takes at most MaxSlowdown times
-	// Service. From 1 (no contention) to 100.
-	MaxSlowdown float64
-
-	// Queue is how many requests can wait for a worker: 1 to 1e6. It is bounded because
-	// real ones are (accept queues, connection pools, memory), and to protect the machine
-	// of the experiment. Make it generous: a short queue would protect the backend.
-	Queue int
-}
-
-// check returns an error that names every field of c that is out of range.
-func (c BackendConfig) check() error {
-	var f faults
-	f.add(c.Workers < 1 || c.Workers > 10000, "workers is %d; want 1 to 10000", c.Workers)
-	f.add(c.Service <= 0 || c.Service > time.Minute, "service is %v; want more than 0, at most 1m", c.Service)
-	f.add(c.Crowd < 1, "crowd is %d requests; want at least 1", c.Crowd)
-	f.add(!(c.MaxSlowdown >= 1 && c.MaxSlowdown <= 100), "max slowdown is %v; want 1 to 100", c.MaxSlowdown) // NaN must fail too
-	f.add(c.Queue < 1 || c.Queue > 1e6, "queue is %d requests; want 1 to 1000000", c.Queue)
-	return errors.Join(f...)
+	plant.Config
+	Service time.Duration // the work of one request in an empty backend: more than 0, at most 1m
 }
 
 // Capacity returns what the backend can serve when it is not crowded, in
 // requests per second.
-func (c BackendConfig) Capacity() float64 {
-	return float64(c.Workers) / c.Service.Seconds()
-}
+func (c BackendConfig) Capacity() float64 { return float64(c.Workers) / c.Service.Seconds() }
 
-// serviceTime returns how long a request is in work that leaves queued others waiting.
-func (c BackendConfig) serviceTime(queued int) time.Duration {
-	slowdown := 1 + float64(queued)/float64(c.Crowd)
-	return time.Duration(float64(c.Service) * min(slowdown, c.MaxSlowdown))
-}
-
-// A Backend is an http.Handler that behaves as many real backends do under overload. A
-// first-in first-out queue feeds a fixed number of workers, which are slower when crowded
-// and do not notice clients that have gone. Once the queue is longer than its clients'
-// patience, all work is wasted, and retries keep it so after the rush is over (a
-// metastable failure).
+// A Backend is a plant in real time: an http.Handler that behaves as many real backends do
+// under overload. A first-in first-out queue feeds a fixed number of workers, which are
+// slower when crowded and do not notice clients that have gone. Once the queue is longer
+// than its clients' patience, all work is wasted, and retries keep it so after the rush is
+// over (a metastable failure).
 //
 // It is safe for concurrent use.
 type Backend struct {
-	cfg     BackendConfig
+	service time.Duration
 	started time.Time
-	queue   chan job
-	closing <-chan struct{}
+	closing context.Context
 	close   func()
-	workers sync.WaitGroup
 
-	mu     sync.Mutex
-	stats  Stats  // guarded by mu
-	second second // guarded by mu
+	mu     sync.Mutex // guards what follows
+	plant  *plant.Plant[job]
+	stats  Stats
+	second second
 }
 
-// A job is one request in the queue.
+// A job is one request.
 type job struct {
 	client context.Context // ends when the client goes, or has its answer
 	done   chan struct{}   // closed when the work is done
 }
+
+func (j job) gone() bool { return j.client.Err() != nil }
 
 // Stats is what a Backend has counted since it started.
 type Stats struct {
@@ -93,31 +62,31 @@ type Stats struct {
 	Refused int // requests answered 503 because the queue was full
 }
 
-// NewBackend starts the backend's workers. The caller must Close it.
+// NewBackend returns an idle backend. The caller must Close it.
 func NewBackend(c BackendConfig) (*Backend, error) {
-	if err := c.check(); err != nil {
+	err := c.Check()
+	if c.Service <= 0 || c.Service > time.Minute {
+		err = errors.Join(err, fmt.Errorf("service is %v; want more than 0, at most 1m", c.Service))
+	}
+	if err != nil {
 		return nil, fmt.Errorf("live: %w", err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	b := &Backend{cfg: c, started: time.Now(), queue: make(chan job, c.Queue), closing: ctx.Done(), close: cancel}
-	for range c.Workers {
-		b.workers.Go(b.work)
-	}
+	b := &Backend{service: c.Service, started: time.Now(), plant: plant.New(c.Config, job.gone)}
+	b.closing, b.close = context.WithCancel(context.Background())
 	return b, nil
 }
 
-// Close drops the queue and returns when the workers have ended. Requests that wait or
-// come later get a 503. It may be called more than once.
-func (b *Backend) Close() {
-	b.close()
-	b.workers.Wait()
-}
+// Close drops the work. Requests that wait or come later get a 503. It may be called more
+// than once.
+func (b *Backend) Close() { b.close() }
 
 // Stats returns a copy of the counts so far.
 func (b *Backend) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.stats
+	s := b.stats
+	s.Inside = b.plant.Busy() + b.plant.Waiting()
+	return s
 }
 
 // ServeHTTP queues the request and waits for a worker. If the queue is full, the answer is
@@ -132,25 +101,51 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case <-j.done:
 		io.WriteString(w, "served\n") // an error here is a client that has just gone
 	case <-j.client.Done(): // the job stays in the queue: its worker will not look
-	case <-b.closing:
+	case <-b.closing.Done():
 		http.Error(w, "closing", http.StatusServiceUnavailable)
 	}
 }
 
-// enter counts the arrival of j and queues it. It is false if the queue is full.
+// enter counts the arrival of j and submits it. It is false if the queue is full.
 func (b *Backend) enter(j job) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	now := time.Since(b.started)
 	b.stats.Arrived++
-	b.stats.Busiest = max(b.stats.Busiest, b.second.add(time.Since(b.started)))
-	select {
-	case b.queue <- j:
-		b.stats.Inside++
-		b.stats.Peak = max(b.stats.Peak, b.stats.Inside)
-		return true
-	default:
+	b.stats.Busiest = max(b.stats.Busiest, b.second.add(now))
+	fate, end := b.plant.Submit(now, j, b.service)
+	switch fate {
+	case plant.Begun:
+		b.work(j, end-now)
+	case plant.NoRoom, plant.Unavailable:
 		b.stats.Refused++
 		return false
+	}
+	b.stats.Peak = max(b.stats.Peak, b.plant.Busy()+b.plant.Waiting())
+	return true
+}
+
+// work works on j for d.
+func (b *Backend) work(j job, d time.Duration) { time.AfterFunc(d, func() { b.finish(j) }) }
+
+// finish counts j as done, lets its handler answer, and begins with the next. A client that
+// goes between the two counts as served, because the backend cannot see it go.
+func (b *Backend) finish(j job) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closing.Err() != nil {
+		return
+	}
+	if j.gone() {
+		b.stats.Wasted++
+	} else {
+		b.stats.Served++
+	}
+	close(j.done)
+	b.plant.Done()
+	now := time.Since(b.started)
+	for next, end, ok := b.plant.Next(now); ok; next, end, ok = b.plant.Next(now) {
+		b.work(next, end-now)
 	}
 }
 
@@ -170,37 +165,4 @@ func (s *second) add(now time.Duration) int {
 		*s = (*s)[1:]
 	}
 	return len(*s)
-}
-
-// work is one worker: it does queued jobs until the backend closes.
-func (b *Backend) work() {
-	for {
-		select {
-		case j := <-b.queue:
-			busy := time.NewTimer(b.cfg.serviceTime(len(b.queue)))
-			select {
-			case <-busy.C:
-				b.finish(j)
-			case <-b.closing:
-				busy.Stop()
-				return
-			}
-		case <-b.closing:
-			return
-		}
-	}
-}
-
-// finish counts j as done and lets its handler answer. A client that goes between the two
-// counts as served, because the backend cannot see it go.
-func (b *Backend) finish(j job) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.stats.Inside--
-	if j.client.Err() != nil {
-		b.stats.Wasted++
-	} else {
-		b.stats.Served++
-	}
-	close(j.done)
 }

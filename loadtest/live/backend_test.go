@@ -2,7 +2,6 @@ package live
 
 import (
 	"context"
-	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -11,10 +10,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/plant"
 )
 
 // calm is a backend without contention: one worker, one second of work.
-var calm = BackendConfig{Workers: 1, Service: time.Second, Crowd: 1, MaxSlowdown: 1, Queue: 100}
+var calm = BackendConfig{Config: plant.Config{Workers: 1, Queue: 100}, Service: time.Second}
 
 func startBackend(t *testing.T, c BackendConfig) *Backend {
 	t.Helper()
@@ -31,18 +32,6 @@ func ask(ctx context.Context, b *Backend) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	b.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
 	return w
-}
-
-func TestServiceTime(t *testing.T) {
-	c := BackendConfig{Service: 100 * time.Millisecond, Crowd: 50, MaxSlowdown: 3}
-	for queued, want := range map[int]time.Duration{
-		0: 100 * time.Millisecond, 25: 150 * time.Millisecond, 50: 200 * time.Millisecond,
-		100: 300 * time.Millisecond, 101: 300 * time.Millisecond, 1e6: 300 * time.Millisecond,
-	} {
-		if got := c.serviceTime(queued); got != want {
-			t.Errorf("serviceTime(%d) = %v, want %v", queued, got, want)
-		}
-	}
 }
 
 func TestBackendServesInOrderOfArrival(t *testing.T) {
@@ -165,13 +154,10 @@ func TestBackendCloseReleasesEveryone(t *testing.T) {
 }
 
 func TestNewBackendNamesEveryFault(t *testing.T) {
-	_, err := NewBackend(BackendConfig{Workers: 0, Service: -1, Crowd: 0, MaxSlowdown: math.NaN(), Queue: 0})
+	_, err := NewBackend(BackendConfig{Service: -1})
 	for _, want := range []string{
-		"live: workers is 0; want 1 to 10000",
+		"live: workers is 0; want 1 to 1000000",
 		"service is -1ns; want more than 0",
-		"crowd is 0 requests; want at least 1",
-		"max slowdown is NaN; want 1 to 100",
-		"queue is 0 requests; want 1 to 1000000",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error is %v; want %q in it", err, want)

@@ -9,13 +9,12 @@ import (
 
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/live"
+	"github.com/herdshield/shield/loadtest/plant"
 )
 
 // Twenty clients meet a backend that is not crowded: no client comes twice.
 func ExampleLoad_Run() {
-	backend, err := live.NewBackend(live.BackendConfig{
-		Workers: 20, Service: time.Millisecond, Crowd: 100, MaxSlowdown: 3, Queue: 100,
-	})
+	backend, err := live.NewBackend(live.BackendConfig{Config: plant.Config{Workers: 20, Queue: 100}, Service: time.Millisecond})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/plant"
 )
 
 // plain is how most programs retry: they obey Retry-After, and wait a fixed time where there
@@ -200,7 +201,7 @@ func TestHerdStopsWithItsContext(t *testing.T) {
 		c.Herd, c.Within = 10, 10*time.Second
 		ctx, cancel := context.WithTimeout(t.Context(), 5500*time.Millisecond)
 		defer cancel()
-		b := startBackend(t, BackendConfig{Workers: 1, Service: time.Minute, Crowd: 1, MaxSlowdown: 1, Queue: 1})
+		b := startBackend(t, BackendConfig{Config: plant.Config{Workers: 1, Queue: 1}, Service: time.Minute})
 		r, took := runDirect(t, ctx, c, b) // some wait to start, some for an answer, some to retry
 		if took != 5500*time.Millisecond {
 			t.Errorf("Run ended after %v, want 5.5s", took)
@@ -219,7 +220,7 @@ func TestBackendCollapsesUnderAHerdAndAGateSavesIt(t *testing.T) {
 		Target: here, Herd: 300, Within: time.Second, Even: true, Timeout: time.Second,
 		Mix: clients.All(plain{500 * time.Millisecond}), Attempts: 12, Patience: 21 * time.Second,
 	}
-	fragile := BackendConfig{Workers: 6, Service: 60 * time.Millisecond, Crowd: 100, MaxSlowdown: 3, Queue: 1200}
+	fragile := BackendConfig{Config: plant.Config{Workers: 6, Coherency: 1.0 / 100, Slowest: 3, Queue: 1200}, Service: 60 * time.Millisecond}
 	synctest.Test(t, func(t *testing.T) {
 		b := startBackend(t, fragile)
 		r, _ := runDirect(t, t.Context(), herd, b)
@@ -255,7 +256,7 @@ func TestBackendCollapsesUnderAHerdAndAGateSavesIt(t *testing.T) {
 }
 
 func TestHerdOverSockets(t *testing.T) {
-	b := startBackend(t, BackendConfig{Workers: 4, Service: time.Millisecond, Crowd: 1000, MaxSlowdown: 2, Queue: 100})
+	b := startBackend(t, BackendConfig{Config: plant.Config{Workers: 4, Queue: 100}, Service: time.Millisecond})
 	srv := httptest.NewServer(b)
 	defer srv.Close()
 	c := patient

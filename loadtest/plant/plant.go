@@ -30,6 +30,10 @@ type Config struct {
 	// have it. Default 0.
 	Coherency float64
 
+	// Slowest bounds how many times as long service takes because of requests that wait.
+	// 0 means no bound.
+	Slowest float64
+
 	// Slow multiplies times of service that begin from then on. Default 1.
 	Slow Steps
 
@@ -81,6 +85,9 @@ func (c *Config) Check() error {
 	}
 	if !(c.Coherency >= 0 && c.Coherency <= 1e6) {
 		bad("coherency is %v; want 0 to 1e6", c.Coherency)
+	}
+	if c.Slowest != 0 && !(c.Slowest >= 1) {
+		bad("slowest is %v; want at least 1, or 0 for no bound", c.Slowest)
 	}
 	errs = append(errs, c.Slow.Check("slow", 1e-6, 1e6), c.Delay.Check("delay", 0, 1e6))
 	if c.Outage[1] < c.Outage[0] {
@@ -201,7 +208,11 @@ func in(now time.Duration, span [2]time.Duration) bool { return now >= span[0] &
 func (p *Plant[T]) begin(now, service time.Duration) time.Duration {
 	p.busy++
 	takes := float64(service) * p.Slow.At(now, 1)
-	takes *= 1 + p.Coherency*float64(p.Waiting())
+	crowded := 1 + p.Coherency*float64(p.Waiting())
+	if p.Slowest > 0 {
+		crowded = min(crowded, p.Slowest)
+	}
+	takes *= crowded
 	takes *= p.cold(now)
 	end := now + time.Duration(min(takes, math.MaxInt64/4))
 	if o := p.Outage; !p.Refuses && now < o[1] && end > o[0] {

@@ -228,3 +228,23 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		}
 	}
 }
+
+// Service takes longer the more requests wait, up to a bound.
+func TestSlowest(t *testing.T) {
+	for waiting, want := range map[int]time.Duration{
+		0: 100 * time.Millisecond, 25: 150 * time.Millisecond, 50: 200 * time.Millisecond,
+		100: 300 * time.Millisecond, 101: 300 * time.Millisecond, 1e4: 300 * time.Millisecond,
+	} {
+		p := New(Config{Workers: 1, Coherency: 1.0 / 50, Slowest: 3}, func(int) bool { return false })
+		for i := range waiting + 2 {
+			p.Submit(0, i, 100*time.Millisecond)
+		}
+		p.Done()
+		if _, end, ok := p.Next(0); !ok || end != want {
+			t.Errorf("with %d waiting, service takes %v; want %v", waiting, end, want)
+		}
+	}
+	if err := (&Config{Workers: 1, Slowest: 0.5}).Check(); err == nil {
+		t.Error("a bound below 1 is no error")
+	}
+}

@@ -165,7 +165,7 @@ func (s scenario) load(t *testing.T, url string, change func(*live.LoadConfig)) 
 // live plays s over real sockets.
 func (s scenario) live(t *testing.T, seed uint64) measured {
 	t.Helper()
-	backend, err := live.NewBackend(live.BackendConfig{Workers: s.workers, Service: s.service, Crowd: 1, MaxSlowdown: 1, Queue: queueLength})
+	backend, err := live.NewBackend(live.BackendConfig{Config: plant.Config{Workers: s.workers, Queue: queueLength}, Service: s.service})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -146,7 +146,7 @@ func describe(w io.Writer, s scenario, results []result, before string) {
 	fmt.Fprintf(w, "Clients try %d times at most, wait %v for an answer, obey Retry-After, and without one try again after %v.\n",
 		s.Attempts, s.Timeout, s.RetryDelay)
 	fmt.Fprintf(w, "The backend has %d workers of %v: %.0f/s, and %.0f/s when it is crowded. At best all are served after %.1f s.\n",
-		b.Workers, b.Service, b.Capacity(), b.Capacity()/b.MaxSlowdown, s.optimum().Seconds())
+		b.Workers, b.Service, b.Capacity(), b.Capacity()/b.Slowest, s.optimum().Seconds())
 	var late time.Duration
 	for _, r := range results {
 		late = max(late, r.herd.All.Late.Max)

@@ -13,6 +13,7 @@ import (
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/lab/process"
 	"github.com/herdshield/shield/loadtest/live"
+	"github.com/herdshield/shield/loadtest/plant"
 )
 
 // A scenario is what every rival meets.
@@ -57,8 +58,8 @@ const Workers = 4
 // Its queue has room for all.
 func (s scenario) backend() live.BackendConfig {
 	return live.BackendConfig{
-		Workers: Workers, Service: Workers * time.Second / time.Duration(2*s.Capacity),
-		Crowd: max(1, s.Capacity/2), MaxSlowdown: 3, Queue: 10_000,
+		Config:  plant.Config{Workers: Workers, Coherency: 1 / float64(max(1, s.Capacity/2)), Slowest: 3, Queue: 10_000},
+		Service: Workers * time.Second / time.Duration(2*s.Capacity),
 	}
 }
 

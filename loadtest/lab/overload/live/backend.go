@@ -10,6 +10,7 @@ import (
 
 	"github.com/herdshield/shield/loadtest/lab/process"
 	"github.com/herdshield/shield/loadtest/live"
+	"github.com/herdshield/shield/loadtest/plant"
 )
 
 // The backends have so many workers, which take so long: 160 requests per second,
@@ -74,7 +75,7 @@ func phpFPM(program string) backend {
 // pool is this project's own fragile backend, without contention, so that nothing
 // but its queue makes it slow.
 var pool = backend{"worker pool", func(ctx context.Context, _ string) (string, func(), error) {
-	b, err := live.NewBackend(live.BackendConfig{Workers: workers, Service: service, Crowd: 1, MaxSlowdown: 1, Queue: 1e5})
+	b, err := live.NewBackend(live.BackendConfig{Config: plant.Config{Workers: workers, Queue: 1e5}, Service: service})
 	if err != nil {
 		return "", nil, err
 	}
