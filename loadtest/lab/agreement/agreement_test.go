@@ -20,7 +20,7 @@
 // why the simulated network takes no time. Clients, Caddy and backend are one
 // process.
 //
-// The live backend is live.Backend without contention, which shares no code with
+// The live backend is a pool of workers of its own, which shares no code with
 // plant.Plant. A handler in front of it plays the outage. Requests that reach the backend
 // are counted there, but by the simulator when it leaves shield.
 //

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -113,7 +114,42 @@ func busiest(steps []int) float64 {
 	return float64(most)
 }
 
-// gate stands before a live.Backend: it knows when what came, and has the outage.
+// pool is the live backend: workers that take requests from a queue, and do not notice
+// clients that have gone. It shares no code with plant.Plant.
+func (s scenario) pool() (http.Handler, func()) {
+	closing, stop := context.WithCancel(context.Background())
+	queue := make(chan chan struct{}, queueLength)
+	for range s.workers {
+		go func() {
+			for {
+				select {
+				case done := <-queue:
+					time.Sleep(s.service)
+					close(done)
+				case <-closing.Done():
+					return
+				}
+			}
+		}()
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		done := make(chan struct{})
+		select {
+		case queue <- done:
+		default:
+			http.Error(w, "queue is full", http.StatusServiceUnavailable)
+			return
+		}
+		select {
+		case <-done:
+			io.WriteString(w, "served\n") // an error here is a client that has just gone
+		case <-r.Context().Done(): // it stays in the queue: its worker will not look
+		case <-closing.Done():
+		}
+	}), stop
+}
+
+// gate stands before the pool: it knows when what came, and has the outage.
 type gate struct {
 	scenario
 	next  http.Handler
@@ -165,11 +201,8 @@ func (s scenario) load(t *testing.T, url string, change func(*live.LoadConfig)) 
 // live plays s over real sockets.
 func (s scenario) live(t *testing.T, seed uint64) measured {
 	t.Helper()
-	backend, err := live.NewBackend(live.BackendConfig{Config: plant.Config{Workers: s.workers, Queue: queueLength}, Service: s.service})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer backend.Close()
+	backend, closeBackend := s.pool()
+	defer closeBackend()
 	g := &gate{scenario: s, next: backend, began: time.Now()}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
