@@ -131,36 +131,22 @@ func (p *problems) add(err error) {
 
 func (p *problems) addf(format string, args ...any) { p.add(fmt.Errorf(format, args...)) }
 
-func (p *problems) whole(flag string, is, least, most int) {
-	if is < least || is > most {
-		p.addf("--%s is %d; want %d to %d", flag, is, least, most)
-	}
-}
-
-func (p *problems) span(flag string, is, least, most time.Duration) {
-	if is < least || is > most {
-		p.addf("--%s is %v; want %v to %v", flag, is, least, most)
-	}
-}
-
 // ranges checks the flags that are numbers, one by one.
 func (s *simulation) ranges() (wrong problems) {
-	wrong.whole("clients", s.clients, 0, maxHerd)
-	wrong.span("within", s.within, 0, time.Hour)
-	wrong.span("timeout", s.timeout, 0, time.Hour)
-	wrong.span("patience", s.patience, 0, maxUntil)
-	wrong.span("delay", s.delay, 0, 10*time.Second)
-	wrong.whole("workers", s.workers, 1, maxPool)
-	wrong.span("service", s.service, minService, maxService)
-	wrong.whole("backlog", s.backlog, 0, 1<<22)
-	if !(s.coherency >= 0 && s.coherency <= 100) {
-		wrong.addf("--coherency is %v; want 0 to 100", s.coherency)
-	}
-	wrong.whole("replicas", s.replicas, 1, 64)
-	wrong.span("warmup", s.warmup, time.Second, time.Hour)
-	wrong.whole("requests", s.requests, 1, math.MaxInt32)
+	wrong.add(plant.Between("--clients", s.clients, 0, maxHerd))
+	wrong.add(plant.Between("--within", s.within, 0, time.Hour))
+	wrong.add(plant.Between("--timeout", s.timeout, 0, time.Hour))
+	wrong.add(plant.Between("--patience", s.patience, 0, maxUntil))
+	wrong.add(plant.Between("--delay", s.delay, 0, 10*time.Second))
+	wrong.add(plant.Between("--workers", s.workers, 1, maxPool))
+	wrong.add(plant.Between("--service", s.service, minService, maxService))
+	wrong.add(plant.Between("--backlog", s.backlog, 0, 1<<22))
+	wrong.add(plant.Between("--coherency", s.coherency, 0, 100))
+	wrong.add(plant.Between("--replicas", s.replicas, 1, 64))
+	wrong.add(plant.Between("--warmup", s.warmup, time.Second, time.Hour))
+	wrong.add(plant.Between("--requests", s.requests, 1, math.MaxInt32))
 	if s.changed("duration") {
-		wrong.span("duration", s.until, leastUntil, maxUntil)
+		wrong.add(plant.Between("--duration", s.until, leastUntil, maxUntil))
 	}
 	if s.distribution != "exponential" && s.distribution != "deterministic" {
 		wrong.addf("--distribution is %q; want exponential or deterministic", s.distribution)

@@ -9,6 +9,7 @@
 package plant
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -75,45 +76,38 @@ const (
 
 // Check returns an error that names everything that is wrong.
 func (c *Config) Check() error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if c.Workers < 1 || c.Workers > maxWorkers {
-		bad("workers is %d; want 1 to %d", c.Workers, maxWorkers)
+	errs := []error{
+		Between("workers", c.Workers, 1, maxWorkers),
+		Between("queue", c.Queue, 0, maxQueue),
+		Between("coherency", c.Coherency, 0, 1e6),
+		c.Slow.Check("slow", 1e-6, 1e6),
+		c.Delay.Check("delay", 0, 1e6),
+		Between("the end of the outage", c.Outage[1], c.Outage[0], math.MaxInt64),
+		Between("the end of the restart", c.Restart[1], c.Restart[0], math.MaxInt64),
+		Between("retry after", c.RetryAfter, 0, 1000*time.Hour),
 	}
-	if c.Queue < 0 || c.Queue > maxQueue {
-		bad("queue is %d; want 1 to %d, or 0 for no bound", c.Queue, maxQueue)
+	bad := func(wrong bool, text string) {
+		if wrong {
+			errs = append(errs, errors.New(text))
+		}
 	}
-	if !(c.Coherency >= 0 && c.Coherency <= 1e6) {
-		bad("coherency is %v; want 0 to 1e6", c.Coherency)
+	if c.Slowest != 0 {
+		errs = append(errs, Between("slowest", c.Slowest, 1, math.Inf(1)))
 	}
-	if c.Slowest != 0 && !(c.Slowest >= 1) {
-		bad("slowest is %v; want at least 1, or 0 for no bound", c.Slowest)
-	}
-	errs = append(errs, c.Slow.Check("slow", 1e-6, 1e6), c.Delay.Check("delay", 0, 1e6))
-	if c.Outage[1] < c.Outage[0] {
-		bad("outage ends at %v; want %v, when it begins, or later", c.Outage[1], c.Outage[0])
-	}
-	if c.Restart[1] < c.Restart[0] {
-		bad("restart ends at %v; want %v, when it begins, or later", c.Restart[1], c.Restart[0])
-	}
-	if c.RetryAfter < 0 || c.RetryAfter > 1000*time.Hour {
-		bad("retry after is %v; want 0 to 1000h", c.RetryAfter)
-	}
-	if c.RetryAfter > 0 && !c.Refuses {
-		bad("retry after is %v, but the backend does not refuse", c.RetryAfter)
-	}
+	bad(c.RetryAfter > 0 && !c.Refuses, "there is retry after, but the backend does not refuse")
 	if c.Cold != (Cold{}) {
-		if !(c.Cold.Times >= 1 && c.Cold.Times <= 1e6) {
-			bad("cold is %v times as slow; want 1 to 1e6", c.Cold.Times)
-		}
-		if c.Cold.For <= 0 || c.Cold.For > 1000*time.Hour {
-			bad("cold for %v; want more than 0, to 1000h", c.Cold.For)
-		}
-		if !c.Restarts() {
-			bad("there is cold, but no restart")
-		}
+		errs = append(errs, Between("cold", c.Cold.Times, 1, 1e6), Between("the time of cold", c.Cold.For, 1, 1000*time.Hour))
+		bad(!c.Restarts(), "there is cold, but no restart")
 	}
 	return errors.Join(errs...)
+}
+
+// Between returns an error if a value is not in its range.
+func Between[T cmp.Ordered](name string, is, least, most T) error {
+	if is >= least && is <= most { // NaN is not
+		return nil
+	}
+	return fmt.Errorf("%s is %v; want %v to %v", name, is, least, most)
 }
 
 // Restarts reports whether there is a Restart.
@@ -146,9 +140,7 @@ func (s Steps) Check(name string, least, most float64) error {
 		if i > 0 && step.From < s[i-1].From {
 			errs = append(errs, fmt.Errorf("%s: step %d is from %v; want %v or later", name, i, step.From, s[i-1].From))
 		}
-		if !(step.Value >= least && step.Value <= most) {
-			errs = append(errs, fmt.Errorf("%s: step %d is %v; want %v to %v", name, i, step.Value, least, most))
-		}
+		errs = append(errs, Between(fmt.Sprintf("%s: step %d", name, i), step.Value, least, most))
 	}
 	return errors.Join(errs...)
 }

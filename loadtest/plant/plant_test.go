@@ -208,18 +208,18 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		t.Error(err)
 	}
 	for name, change := range map[string]func(*Config){
-		"workers":     func(c *Config) { c.Workers = 0 },
-		"queue":       func(c *Config) { c.Queue = -1 },
-		"coherency":   func(c *Config) { c.Coherency = math.NaN() },
-		"slow":        func(c *Config) { c.Slow = Steps{{0, 0}} },
-		"step 1":      func(c *Config) { c.Delay = Steps{{2, 0}, {1, 0}} },
-		"delay":       func(c *Config) { c.Delay = Steps{{2, -1}} },
-		"outage":      func(c *Config) { c.Outage[1] = 0 },
-		"restart":     func(c *Config) { c.Restart[1] = 0 },
-		"retry after": func(c *Config) { c.Refuses = false },
-		"cold is":     func(c *Config) { c.Cold.Times = 0.5 },
-		"cold for":    func(c *Config) { c.Cold.For = 0 },
-		"no restart":  func(c *Config) { c.Restart = [2]time.Duration{} },
+		"workers":      func(c *Config) { c.Workers = 0 },
+		"queue":        func(c *Config) { c.Queue = -1 },
+		"coherency":    func(c *Config) { c.Coherency = math.NaN() },
+		"slow":         func(c *Config) { c.Slow = Steps{{0, 0}} },
+		"step 1":       func(c *Config) { c.Delay = Steps{{2, 0}, {1, 0}} },
+		"delay":        func(c *Config) { c.Delay = Steps{{2, -1}} },
+		"outage":       func(c *Config) { c.Outage[1] = 0 },
+		"restart":      func(c *Config) { c.Restart[1] = 0 },
+		"retry after":  func(c *Config) { c.Refuses = false },
+		"cold is":      func(c *Config) { c.Cold.Times = 0.5 },
+		"time of cold": func(c *Config) { c.Cold.For = 0 },
+		"no restart":   func(c *Config) { c.Restart = [2]time.Duration{} },
 	} {
 		c := good
 		change(&c)

@@ -161,27 +161,21 @@ const (
 
 // check returns an error that names everything that is wrong.
 func (s *Scenario) check() error {
-	var errs []error
+	errs := []error{
+		plant.Between("clients", s.Clients, 0, maxClients),
+		plant.Between("background", s.Background, 0, maxBackground),
+		s.Rates.Check("rates", 0, maxBackground),
+		plant.Between("within", s.Within, 0, maxSpan),
+		plant.Between("warmup", s.Warmup, 0, maxSpan),
+		plant.Between("delay", s.Delay, 0, maxSpan),
+		plant.Between("until", s.Until, 0, maxSpan),
+		plant.Between("bin", s.Bin, 0, maxSpan),
+		plant.Between("timeout", s.Timeout, 0, maxSpan),
+		plant.Between("patience", s.Patience, 0, maxSpan),
+		s.Mix.Check(),
+		plant.Between("replicas", s.Replicas, 0, maxReplicas),
+	}
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if s.Clients < 0 || s.Clients > maxClients {
-		bad("%d clients; want 0 to %d", s.Clients, maxClients)
-	}
-	if !(s.Background >= 0 && s.Background <= maxBackground) {
-		bad("background is %v per second; want 0 to %g", s.Background, float64(maxBackground))
-	}
-	errs = append(errs, s.Rates.Check("rates", 0, maxBackground))
-	for _, d := range []struct {
-		name string
-		is   time.Duration
-	}{{"within", s.Within}, {"warmup", s.Warmup}, {"delay", s.Delay}, {"until", s.Until}, {"bin", s.Bin}, {"timeout", s.Timeout}, {"patience", s.Patience}} {
-		if d.is < 0 || d.is > maxSpan {
-			bad("%s is %v; want 0 to 1000h", d.name, d.is)
-		}
-	}
-	errs = append(errs, s.Mix.Check())
-	if s.Replicas < 0 || s.Replicas > maxReplicas {
-		bad("%d replicas; want 1 to %d", s.Replicas, maxReplicas)
-	}
 	if n := int64(s.Clients) * int64(s.Replicas); n > maxClients {
 		bad("%d clients of %d replicas; want their product to be at most %d", s.Clients, s.Replicas, maxClients)
 	}
