@@ -24,17 +24,13 @@ func (all outputs) check(read map[string]string) error {
 	}
 	var errs []error
 	for _, f := range all {
-		file := f.name
-		switch file {
-		case "":
+		if f.name == "" || f.name == os.DevNull {
 			continue
-		case "-", os.DevNull:
-		default:
-			file = fileNamed(file)
 		}
-		if first := flags[file]; first != "" && file == "-" {
+		file := fileNamed(f.name)
+		if first := flags[file]; first != "" && f.name == "-" {
 			errs = append(errs, fmt.Errorf("--%s and --%s are -; want one of them on standard output", first, f.flag))
-		} else if first != "" && file != os.DevNull {
+		} else if first != "" {
 			errs = append(errs, fmt.Errorf("--%s and --%s are the same file, %s; want one each", first, f.flag, f.name))
 		}
 		flags[file] = f.flag
@@ -69,8 +65,12 @@ func (all outputs) finish(notes io.Writer) error {
 	return nil
 }
 
-// fileNamed returns one name for all names of a file, as far as that is known.
+// fileNamed returns one name for all names of a file, as far as that is known. The name -
+// stands for standard output.
 func fileNamed(name string) string {
+	if name == "-" {
+		return name
+	}
 	if abs, err := filepath.Abs(name); err == nil {
 		name = abs
 	}

@@ -18,6 +18,7 @@ const (
 	served verdict = iota // it has its answer
 	retry                 // it tries again after a wait
 	gaveUp                // it leaves without an answer
+	cutOff                // none: the run was stopped while the attempt was in flight, and its outcome is unknown
 )
 
 // A client wants one answer.
@@ -48,11 +49,11 @@ func (c *client) live(ctx, going context.Context, enough context.CancelCauseFunc
 		r := l.wire.send(attempt, s)
 		cancel()
 		e := end{reply: r, due: due, began: began, ended: time.Since(c.start), firstTime: c.due}
-		if ctx.Err() != nil && r.status < 0 { // the run was stopped, so the outcome is unknown
-			l.cut(c, e)
-			return
+		if ctx.Err() != nil && r.status < 0 {
+			e.verdict = cutOff
+		} else {
+			e.verdict, gap = c.decide(r, n, gap, e.ended-c.due)
 		}
-		e.verdict, gap = c.decide(r, n, gap, e.ended-c.due)
 		l.record(c, e)
 		due = e.ended + gap
 		if e.verdict != retry || !wait(going, due-time.Since(c.start)) {

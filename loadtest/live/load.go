@@ -264,7 +264,8 @@ func (l *Load) enter(c *client) bool {
 	admitted := l.all.Trying < MaxClients
 	for _, n := range l.counters(c) {
 		if admitted {
-			n.begin()
+			n.Clients++
+			n.Trying++
 		} else {
 			n.Skipped++
 		}
@@ -283,16 +284,6 @@ func (l *Load) begin(c *client, retry bool, at time.Duration) bool {
 	l.begun[c.share].requests.Add(1)
 	l.series.begin(at, c.isHerd, retry)
 	return true
-}
-
-// cut counts a request of c that was in flight when the run was stopped.
-func (l *Load) cut(c *client, e end) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, n := range l.counters(c) {
-		n.cut(e)
-	}
-	l.series.cut(e)
 }
 
 // record counts an attempt of c that ended.

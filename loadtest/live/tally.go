@@ -143,9 +143,6 @@ type counter struct {
 	wait, attempt, late, told timer
 }
 
-// begin counts a client that came.
-func (c *counter) begin() { c.Clients++; c.Trying++ }
-
 // An end is the outcome of an attempt, with what its client does next.
 type end struct {
 	reply
@@ -157,6 +154,11 @@ type end struct {
 func (c *counter) record(e end) {
 	c.Requests++
 	c.late.record(e.began - e.due)
+	if e.verdict == cutOff {
+		c.CutOff++
+		c.OldestCut = max(c.OldestCut, e.ended-e.due)
+		return
+	}
 	switch e.status {
 	case clients.NoAnswer:
 		c.TimedOut++
@@ -188,14 +190,6 @@ func (c *counter) record(e end) {
 		c.GaveUp++
 		c.Trying--
 	}
-}
-
-// cut counts an attempt that was in flight when the run was stopped.
-func (c *counter) cut(e end) {
-	c.Requests++
-	c.CutOff++
-	c.late.record(e.began - e.due)
-	c.OldestCut = max(c.OldestCut, e.ended-e.due)
 }
 
 // refused reports whether an answer is a rejection: a 429 or 503.
@@ -275,12 +269,13 @@ func (s *series) begin(t time.Duration, herd, retry bool) {
 	s.inFlight++
 }
 
-// cut counts an attempt that was in flight when the run was stopped. It stays in flight.
-func (s *series) cut(e end) { s.at(e.ended).CutOff++ }
-
 // record counts an attempt that ended.
 func (s *series) record(e end, herd bool) {
 	now := s.at(e.ended)
+	if e.verdict == cutOff {
+		now.CutOff++ // and stays in flight
+		return
+	}
 	s.inFlight--
 	switch {
 	case e.status == clients.NoAnswer:
