@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"text/template"
 
 	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
@@ -58,148 +59,75 @@ func showStatus(w io.Writer, flags caddycmd.Flags) error {
 	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil {
 		return fmt.Errorf("reading the status from %s: %w", address, err)
 	}
-	printStatus(w, status)
-	return nil
+	return printStatus(w, status)
 }
 
-func printStatus(w io.Writer, status caddymodule.Status) {
+// statusText shows a status in sections. Bars separate cells.
+var statusText = template.Must(template.New("status").Funcs(template.FuncMap{
+	"ms": ms, "rate": rate, "kept": kept, "counts": parts[int], "reasons": parts[uint64], "sum": sum[uint64], "remembered": remembered,
+	"percent": func(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) },
+	"mean":    func(seconds float64, n uint64) float64 { return seconds / float64(max(1, n)) },
+}).Parse(`SHIELD │ MODE │ CAPACITY │ IN FLIGHT │ ADMITTED │ REFUSED │ OBSERVED
+{{range $s := .Shields}}{{.Name}} │ {{.Mode}} │ {{with .Capacity}}{{rate .}}{{else}}-{{end}} │
+{{- if .Concurrency}}{{.InFlight}} of {{.Concurrency}}{{else}}-{{end}} │ {{.Admitted}} │ {{reasons .Refused}} │ {{reasons .Observed}} │
+{{- if .Overloaded}}OVERLOADED{{end}}{{with .PausedSeconds}}{{if $s.Overloaded}}, {{end}}{{printf "LEFT ALONE for %.1f s" .}}{{end}}
+{{end}}
+LIMIT │ BY │ IN FLIGHT │ LAST CHANGE │ LATENCY │ BASELINE │ GHOSTS │ FAILURES │ PAUSES
+{{range $s := .Shields}}{{with .Search}}{{$s.Name}} │ {{.By}}{{with .TargetSeconds}} {{ms .}}{{end}} │ {{$s.InFlight}} of {{$s.Concurrency}} │
+{{- with .Last}}{{printf "%.0f s ago, %d to %d: %s" .SecondsAgo .From .To .Reason}} │
+{{- ms .LatencySeconds}} │ {{with .BaselineSeconds}}{{ms .}}{{else}}-{{end}}{{else}}none yet │ - │ -{{end}} │
+{{- .Ghosts}} │ {{$s.Failures}} │ {{$s.Pauses}}
+{{end}}{{end}}
+QUEUE │ WAITING │ ADMITTED │ TIMEOUT │ DROPPED │ GONE │ MEAN WAIT
+{{range $s := .Shields}}{{with .Queue}}{{$waited := sum .Admitted .Timeout .Dropped .Gone}}{{if or $waited .Length}}{{$s.Name}} │
+{{- .Length}} of {{.Size}} │ {{.Admitted}} │ {{.Timeout}} │ {{.Dropped}} │ {{.Gone}} │ {{mean .WaitSeconds $waited | ms}}
+{{end}}{{end}}{{end}}
+CLASS │ OF │ SHARE │ ADMITTED │ REFUSED │ OBSERVED
+{{range $s := .Shields}}{{range .Classes}}{{.Name}} │ {{$s.Name}} │ {{percent .Share}} │ {{.Admitted}} │ {{.Refused}} │ {{.Observed}}
+{{end}}{{end}}
+CALENDAR │ BACKLOG │ DEFERRED │ SPARE │ HELD │ PROMISED │ KEPT │ LATE │ NO-SHOW │ BROKEN │ EARLY
+{{range $s := .Shields}}{{with .Calendar}}{{if or .Promises .Deferrals}}{{$s.Name}} │ {{printf "%.1f s" .BacklogSeconds}} │ {{.Deferred}} │
+{{- printf "%.1f/s" .Spare}} │ {{$s.Held}} │ {{.Promises}} │ {{kept .Kept .NoShow}} │ {{.Late}} │ {{.NoShow}} │ {{.Broken}} │
+{{- index $s.Refused "early"}} refused{{with .Early}}, {{.}} admitted{{end}}
+{{end}}{{end}}{{end}}
+HERD │ KIND │ SIZE │ PERIOD │ PHASE
+{{range $s := .Shields}}{{with .Herd}}{{$s.Name}} │ {{.Kind}} │ {{printf "%.0f" .Size}}
+{{- if .Period}} requests │ {{.Period}} s │ {{printf "%.1f s" .Phase}}{{else}} clients │ - │ -{{end}}
+{{end}}{{end}}
+CLIENTS │ REMEMBERED │ BY POLICY
+{{range .Shields}}{{if .Clients}}{{.Name}} │ {{remembered .Clients}} of {{.MaxClients}} │ {{counts .Clients}}
+{{end}}{{end}}
+ZONE │ KEY │ RATE │ KEYS │ ADMITTED │ REFUSED │ OBSERVED
+{{range .Zones}}{{.Name}} │ {{.Key}} │ {{rate .RateStatus}} │ {{.Keys}} of {{.MaxKeys}} │ {{.Admitted}} │ {{.Refused}} │ {{.Observed}} │
+{{- if or .Evicted .Shared}}{{.Evicted}} forgotten early, {{.Shared}} without room: raise max_keys{{end}}
+{{end}}`))
+
+// printStatus writes the sections that have a line below the head.
+func printStatus(w io.Writer, status caddymodule.Status) error {
 	if len(status.Shields) == 0 {
-		fmt.Fprintln(w, "There is no shield in the running config.")
-		return
+		_, err := fmt.Fprintln(w, "There is no shield in the running config.")
+		return err
+	}
+	var text strings.Builder
+	if err := statusText.Execute(&text, status); err != nil {
+		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	blank := "" // before a section
-	begin := func(head string) line {
-		above := blank + strings.ReplaceAll(head, "|", "\t") + "\t\n"
-		blank = "\n"
-		return func(cells ...any) {
-			fmt.Fprint(t, above)
-			above = ""
-			for _, cell := range cells {
-				fmt.Fprint(t, cell, "\t")
+	for i, section := range strings.Split(strings.TrimSpace(text.String()), "\n\n") {
+		if !strings.Contains(section, "\n") {
+			continue
+		}
+		if i > 0 {
+			fmt.Fprintln(t)
+		}
+		for line := range strings.Lines(section) {
+			for cell := range strings.SplitSeq(strings.TrimSpace(line), "│") {
+				fmt.Fprint(t, strings.TrimSpace(cell), "\t")
 			}
 			fmt.Fprintln(t)
 		}
 	}
-	for _, section := range sections {
-		write := begin(section.head)
-		for _, s := range status.Shields {
-			section.lines(s, write)
-		}
-	}
-	write := begin("ZONE|KEY|RATE|KEYS|ADMITTED|REFUSED|OBSERVED")
-	for _, z := range status.Zones {
-		pressure := ""
-		if z.Evicted+z.Shared > 0 {
-			pressure = fmt.Sprintf("%d forgotten early, %d without room: raise max_keys", z.Evicted, z.Shared)
-		}
-		write(z.Name, z.Key, rate(z.RateStatus), fmt.Sprintf("%d of %d", z.Keys, z.MaxKeys), z.Admitted, z.Refused, z.Observed, pressure)
-	}
-	t.Flush()
-}
-
-// A line writes the cells of a line, the first of a section below its head.
-type line func(cells ...any)
-
-// sections show the shields, each under a head if it has a line.
-var sections = []struct {
-	head  string
-	lines func(s caddymodule.ShieldStatus, write line)
-}{
-	{"SHIELD|MODE|CAPACITY|IN FLIGHT|ADMITTED|REFUSED|OBSERVED", shieldLine},
-	{"LIMIT|BY|IN FLIGHT|LAST CHANGE|LATENCY|BASELINE|GHOSTS|FAILURES|PAUSES", limitLine},
-	{"QUEUE|WAITING|ADMITTED|TIMEOUT|DROPPED|GONE|MEAN WAIT", queueLine},
-	{"CLASS|OF|SHARE|ADMITTED|REFUSED|OBSERVED", classLines},
-	{"CALENDAR|BACKLOG|DEFERRED|SPARE|HELD|PROMISED|KEPT|LATE|NO-SHOW|BROKEN|EARLY", calendarLine},
-	{"HERD|KIND|SIZE|PERIOD|PHASE", herdLine},
-	{"CLIENTS|REMEMBERED|BY POLICY", clientsLine},
-}
-
-func shieldLine(s caddymodule.ShieldStatus, write line) {
-	capacity, inFlight, overloaded := "-", "-", []string(nil)
-	if s.Capacity != nil {
-		capacity = rate(*s.Capacity)
-	}
-	if s.Concurrency > 0 {
-		inFlight = fmt.Sprintf("%d of %d", s.InFlight, s.Concurrency)
-	}
-	if s.Overloaded {
-		overloaded = append(overloaded, "OVERLOADED")
-	}
-	if s.PausedSeconds > 0 {
-		overloaded = append(overloaded, fmt.Sprintf("LEFT ALONE for %.1f s", s.PausedSeconds))
-	}
-	write(s.Name, s.Mode, capacity, inFlight, s.Admitted, parts(s.Refused), parts(s.Observed), strings.Join(overloaded, ", "))
-}
-
-// limitLine shows how an adaptive limit was found.
-func limitLine(s caddymodule.ShieldStatus, write line) {
-	if s.Search == nil {
-		return
-	}
-	by, change, latency, baseline := s.Search.By, "none yet", "-", "-"
-	if s.Search.TargetSeconds > 0 {
-		by += " " + ms(s.Search.TargetSeconds)
-	}
-	if c := s.Search.Last; c != nil {
-		change = fmt.Sprintf("%.0f s ago, %d to %d: %s", c.SecondsAgo, c.From, c.To, c.Reason)
-		latency = ms(c.LatencySeconds)
-		if c.BaselineSeconds > 0 {
-			baseline = ms(c.BaselineSeconds)
-		}
-	}
-	write(s.Name, by, fmt.Sprintf("%d of %d", s.InFlight, s.Concurrency), change, latency, baseline, s.Search.Ghosts, s.Failures, s.Pauses)
-}
-
-// queueLine shows how requests waited in a queue, if any did.
-func queueLine(s caddymodule.ShieldStatus, write line) {
-	q := cmp.Or(s.Queue, new(caddymodule.QueueStatus))
-	waited := q.Admitted + q.Timeout + q.Dropped + q.Gone
-	if waited+uint64(q.Length) > 0 {
-		write(s.Name, fmt.Sprintf("%d of %d", q.Length, q.Size), q.Admitted, q.Timeout, q.Dropped, q.Gone, ms(q.WaitSeconds/float64(max(1, waited))))
-	}
-}
-
-func classLines(s caddymodule.ShieldStatus, write line) {
-	for _, c := range s.Classes {
-		write(c.Name, s.Name, fmt.Sprintf("%.0f %%", 100*c.Share), c.Admitted, c.Refused, c.Observed)
-	}
-}
-
-// calendarLine shows the promises to refused clients, if there were any.
-func calendarLine(s caddymodule.ShieldStatus, write line) {
-	c := s.Calendar
-	if c == nil || c.Promises+c.Deferrals == 0 {
-		return
-	}
-	kept, early := "-", fmt.Sprintf("%d refused", s.Refused["early"])
-	if n := c.Kept + c.NoShow; n > 0 {
-		kept = fmt.Sprintf("%d %%", 100*c.Kept/n)
-	}
-	if c.Early > 0 {
-		early += fmt.Sprintf(", %d admitted", c.Early)
-	}
-	write(s.Name, fmt.Sprintf("%.1f s", c.BacklogSeconds), c.Deferred, fmt.Sprintf("%.1f/s", c.Spare), s.Held,
-		c.Promises, kept, c.Late, c.NoShow, c.Broken, early)
-}
-
-func herdLine(s caddymodule.ShieldStatus, write line) {
-	if h := s.Herd; h != nil && h.Period > 0 {
-		write(s.Name, h.Kind, fmt.Sprintf("%.0f requests", h.Size), fmt.Sprintf("%g s", h.Period), fmt.Sprintf("%.1f s", h.Phase))
-	} else if h != nil {
-		write(s.Name, h.Kind, fmt.Sprintf("%.0f clients", h.Size), "-", "-")
-	}
-}
-
-// clientsLine shows how many refused clients are remembered, and how they retry.
-func clientsLine(s caddymodule.ShieldStatus, write line) {
-	remembered := 0
-	for _, n := range s.Clients {
-		remembered += n
-	}
-	if len(s.Clients) > 0 {
-		write(s.Name, fmt.Sprintf("%d of %d", remembered, s.MaxClients), parts(s.Clients))
-	}
+	return t.Flush()
 }
 
 func ms(seconds float64) string { return fmt.Sprintf("%.0f ms", 1000*seconds) }
@@ -208,6 +136,23 @@ func rate(r caddymodule.RateStatus) string {
 	per := strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(r.Per, "1"), "0s"), "0m")
 	return fmt.Sprintf("%v/%s burst %d", r.Rate, per, r.Burst)
 }
+
+// kept is the share of promises that clients have kept, of those that are over.
+func kept(kept, noShow uint64) string {
+	if kept+noShow == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d %%", 100*kept/(kept+noShow))
+}
+
+func sum[T int | uint64](counts ...T) (total T) {
+	for _, n := range counts {
+		total += n
+	}
+	return total
+}
+
+func remembered(clients map[string]int) int { return sum(slices.Collect(maps.Values(clients))...) }
 
 // parts lists counts with their names, the largest first.
 func parts[T int | uint64](n map[string]T) string {

@@ -103,7 +103,9 @@ per_client  {http.vars.client_ip}  5/m burst 10  20 of 10000  40        904     
 `},
 	} {
 		var b strings.Builder
-		printStatus(&b, c.status)
+		if err := printStatus(&b, c.status); err != nil {
+			t.Fatal(err)
+		}
 		var got strings.Builder
 		for line := range strings.Lines(b.String()) {
 			got.WriteString(strings.TrimRight(line, " \n") + "\n")
