@@ -19,8 +19,8 @@
 // but the seed and the Scenario, so that different rules face the same herd. Once as
 // many requests are open as will be, a request allocates nothing.
 //
-// What this project makes promises about is in scenarios.go: [Herds] and [Cheats].
-// scenarios_test.go has the bounds that they are held to. To see them all:
+// What this project makes promises about is in herds_test.go, and the bounds that it is
+// held to in scenarios_test.go. To see them all:
 //
 //	go test ./loadtest/sim -run TestScenarios -v
 //

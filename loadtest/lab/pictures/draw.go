@@ -19,7 +19,7 @@ const (
 	before = 2 * time.Second // of calm, before the crowd
 	after  = 70 * time.Second
 
-	capacity = 100 // of sim.Herd's backend, per second
+	capacity = 100 // of a herd's backend, per second
 
 	// Requests per second are on a logarithmic scale: what comes at once is a
 	// hundred times the capacity. One request per bin is 4.

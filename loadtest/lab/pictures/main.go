@@ -96,7 +96,7 @@ func writeLoadshedding(folder string) error {
 
 // crowd is what both pictures show: 2,500 clients at once.
 func crowd() sim.Scenario {
-	s := sim.Herd("", 2500, 59*time.Second)
+	s := herd("", 2500, 59*time.Second)
 	s.Seed, s.Warmup, s.Until, s.Bin = 1, warmup, after, bin
 	return s
 }

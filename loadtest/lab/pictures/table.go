@@ -109,18 +109,16 @@ var competitors = []struct {
 // tables are the three of docs/pushback.md.
 func tables() (all []page.Table, err error) {
 	crowds := []row{}
-	for _, s := range sim.Herds() {
-		if s.Clients < 1_000_000 { // that takes minutes
-			crowds = append(crowds, row{Scenario: s})
-		}
+	for _, s := range herds() {
+		crowds = append(crowds, row{Scenario: s})
 	}
-	hammered := []row{{Scenario: sim.Herd("none", 5000, 0)}}
-	for _, s := range sim.Cheats() {
+	hammered := []row{{Scenario: herd("none", 5000, 0)}}
+	for _, s := range cheats() {
 		hammered = append(hammered, row{Scenario: s})
 	}
-	others := []row{{Scenario: sim.Herd("shield", 5000, 0)}}
+	others := []row{{Scenario: herd("shield", 5000, 0)}}
 	for _, c := range competitors {
-		s := sim.Herd(c.name, 5000, 0)
+		s := herd(c.name, 5000, 0)
 		s.Mix, s.Until = clients.All(c.policy), 1000*time.Second
 		others = append(others, row{Scenario: s, server: c.server})
 	}
