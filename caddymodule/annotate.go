@@ -33,22 +33,21 @@ func (a annotation) placeholder(key string) (any, bool) {
 		return a.reason, true
 	case placeholders[2]:
 		return a.zone, true
+	case placeholders[3]:
+		return orEmpty(a.hint.Seconds), true
+	case placeholders[4]:
+		return orEmpty(a.hint.Ms), true
 	case placeholders[5]:
 		return a.class, true
 	}
-	var n int
-	switch key {
-	case placeholders[3]:
-		n = a.hint.Seconds
-	case placeholders[4]:
-		n = a.hint.Ms
-	default:
-		return nil, false
-	}
+	return nil, false
+}
+
+func orEmpty(n int) any {
 	if n == 0 {
-		return "", true
+		return ""
 	}
-	return n, true
+	return n
 }
 
 // admitted provides the placeholders of every admitted request. It is made once, because

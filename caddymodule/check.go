@@ -84,23 +84,21 @@ func (h *Handler) setDefaults() {
 
 // compileKeys compiles the templates that tell clients apart.
 func (h *Handler) compileKeys() error {
-	var errs []error
-	compile := func(what, template string, v4, v6 *int) *keyer {
+	f := new(faults)
+	compile := func(f *faults, template string, v4, v6 *int) *keyer {
 		k, err := newKeyer(template, v4, v6)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", what, err))
-		}
+		f.add(err)
 		return k
 	}
 	h.zones = nil
 	for _, z := range h.Zones {
-		h.zones = append(h.zones, handlerZone{name: z.Name, keyer: compile(fmt.Sprintf("zone %q", z.Name), z.Key, z.IPv4Prefix, z.IPv6Prefix)})
+		h.zones = append(h.zones, handlerZone{name: z.Name, keyer: compile(f.of("zone %q: ", z.Name), z.Key, z.IPv4Prefix, z.IPv6Prefix)})
 	}
-	h.clients = compile("retries", h.Retries.Key, h.Retries.IPv4Prefix, h.Retries.IPv6Prefix)
+	h.clients = compile(f.of("retries: "), h.Retries.Key, h.Retries.IPv4Prefix, h.Retries.IPv6Prefix)
 	if n := h.Concurrency; n != nil && n.Per != nil {
-		h.perClient = compile("concurrency per client", n.Per.Key, nil, nil)
+		h.perClient = compile(f.of("concurrency per client: "), n.Per.Key, nil, nil)
 	}
-	return errors.Join(errs...)
+	return errors.Join(f.errs...)
 }
 
 // defineZones returns an error if a zone of h is defined differently elsewhere.
@@ -140,61 +138,68 @@ func checkMode(mode string) error {
 // config returns h as a configuration of package shield, which checks it further. JSON
 // and Caddyfiles both come through here. The error has everything that is wrong.
 func (h *Handler) config() (c shield.Config, _ error) {
-	errs := []error{checkMode(h.Mode)}
-	add := func(part string, err error) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", part, err))
-		}
-	}
-	var err error
+	f := new(faults)
+	f.add(checkMode(h.Mode))
 	for _, z := range h.Zones {
-		zone, err := z.config()
-		add(fmt.Sprintf("zone %q", z.Name), err)
-		c.Zones = append(c.Zones, zone)
+		c.Zones = append(c.Zones, z.config(f.of("zone %q: ", z.Name)))
 	}
 	if h.Capacity != nil {
-		c.Capacity, err = h.Capacity.config()
+		c.Capacity = h.Capacity.config(f.of("capacity: "))
 		if h.Capacity.Rate == 0 {
-			err = errors.Join(err, errors.New("rate is 0; want more than 0"))
+			f.addf("rate is 0; want more than 0")
 		}
-		add("capacity", err)
 	}
 	if h.Concurrency != nil {
-		errs = append(errs, h.Concurrency.config(&c))
+		h.Concurrency.config(f.of("concurrency "), &c)
 	}
 	if h.Queue != nil {
-		c.Queue, err = h.Queue.config()
-		add("queue", err)
+		c.Queue = h.Queue.config(f.of("queue: "))
 	}
 	for _, class := range h.Classes {
-		one, err := class.config()
-		add(fmt.Sprintf("class %q", class.Name), err)
-		c.Classes = append(c.Classes, one)
+		c.Classes = append(c.Classes, class.config(f.of("class %q: ", class.Name)))
 	}
 	if h.Pushback != nil {
-		c.Pushback, err = h.Pushback.config()
-		add("pushback", err)
+		c.Pushback = h.Pushback.config(f.of("pushback: "))
 	}
 	if h.Retries != nil {
-		c.Retries, err = h.Retries.config()
-		add("retries", err)
+		c.Retries = h.Retries.config(f.of("retries: "))
 	}
 	c.IgnoreHerds = h.Herd != nil && !onByDefault(h.Herd.Detect)
 	// With a queue or classes alone, shield.New says that they need a concurrency.
 	if len(h.Zones)+len(h.Classes) == 0 && h.Capacity == nil && h.Concurrency == nil && c.Queue.Size <= 0 {
-		errs = append(errs, errors.New("nothing to limit; want a zone, a capacity or a concurrency"))
+		f.of("").addf("nothing to limit; want a zone, a capacity or a concurrency")
 	}
-	return c, errors.Join(errs...)
+	return c, errors.Join(f.errs...)
 }
+
+// faults are what is wrong with a handler.
+type faults struct {
+	part string // that is being checked, as the errors begin
+	errs []error
+}
+
+// of says what is being checked from here on.
+func (f *faults) of(format string, args ...any) *faults {
+	f.part = fmt.Sprintf(format, args...)
+	return f
+}
+
+func (f *faults) add(err error) {
+	if err != nil {
+		f.errs = append(f.errs, fmt.Errorf("%s%w", f.part, err))
+	}
+}
+
+func (f *faults) addf(format string, args ...any) { f.add(fmt.Errorf(format, args...)) }
 
 // explicit returns a setting, or 0, for which the other packages use their default. A
 // setting of 0 is an error.
-func explicit[T ~int | ~int64](errs *[]error, name string, v *T) T {
+func explicit[T ~int | ~int64](f *faults, name string, v *T) T {
 	if v == nil {
 		return 0
 	}
 	if *v == 0 {
-		*errs = append(*errs, fmt.Errorf("%s is 0; want more, or leave it out for the default", name))
+		f.addf("%s is 0; want more, or leave it out for the default", name)
 	}
 	return *v
 }
@@ -202,136 +207,125 @@ func explicit[T ~int | ~int64](errs *[]error, name string, v *T) T {
 // onByDefault returns a setting that is on by default.
 func onByDefault(v *bool) bool { return v == nil || *v }
 
-func (r Rate) config() (limiter.Config, error) {
-	var errs []error
-	c := limiter.Config{
+func (r Rate) config(f *faults) limiter.Config {
+	return limiter.Config{
 		Rate:  r.Rate,
-		Per:   time.Duration(explicit(&errs, "per", r.Per)),
-		Burst: explicit(&errs, "burst", r.Burst),
+		Per:   time.Duration(explicit(f, "per", r.Per)),
+		Burst: explicit(f, "burst", r.Burst),
 	}
-	return c, errors.Join(errs...)
 }
 
-func (z *Zone) config() (shield.Zone, error) {
-	errs := []error{checkMatchers(z.MatcherSetsRaw)}
-	limit, err := z.Rate.config()
-	c := shield.Zone{
+func (z *Zone) config(f *faults) shield.Zone {
+	f.checkMatchers(z.MatcherSetsRaw)
+	return shield.Zone{
 		Name:    z.Name,
-		Limit:   limit,
-		Cost:    explicit(&errs, "cost", z.Cost),
-		MaxKeys: explicit(&errs, "max_keys", z.MaxKeys),
+		Limit:   z.Rate.config(f),
+		Cost:    explicit(f, "cost", z.Cost),
+		MaxKeys: explicit(f, "max_keys", z.MaxKeys),
 	}
-	return c, errors.Join(append(errs, err)...)
 }
 
-func checkMatchers(sets caddyhttp.RawMatcherSets) error {
+func (f *faults) checkMatchers(sets caddyhttp.RawMatcherSets) {
 	for _, set := range sets {
 		if len(set) == 0 {
-			return errors.New("match is empty; want a matcher, or leave it out to match everything")
+			f.addf("match is empty; want a matcher, or leave it out to match everything")
 		}
 	}
-	return nil
 }
 
 // config sets the limit in flight in c.
-func (n *Concurrency) config(c *shield.Config) error {
-	var errs []error
+func (n *Concurrency) config(f *faults, c *shield.Config) {
 	if n.Per != nil {
 		if c.PerClient = n.Per.Limit; c.PerClient < 1 || c.PerClient > shield.MaxConcurrency {
-			errs = append(errs, fmt.Errorf("concurrency per client is %d; want 1 to %d", c.PerClient, shield.MaxConcurrency))
+			f.addf("per client is %d; want 1 to %d", c.PerClient, shield.MaxConcurrency)
 			c.PerClient = 0
 		}
 	}
 	adaptive := loadshed.AdaptiveConfig{
-		Min: explicit(&errs, "concurrency min", n.Min), Max: explicit(&errs, "concurrency max", n.Max),
-		Initial:    explicit(&errs, "concurrency initial", n.Initial),
-		MaxLatency: time.Duration(explicit(&errs, "concurrency max_latency", n.MaxLatency)),
-		Target:     time.Duration(explicit(&errs, "concurrency target", n.Target)),
+		Min: explicit(f, "min", n.Min), Max: explicit(f, "max", n.Max),
+		Initial:    explicit(f, "initial", n.Initial),
+		MaxLatency: time.Duration(explicit(f, "max_latency", n.MaxLatency)),
+		Target:     time.Duration(explicit(f, "target", n.Target)),
 		NoProbe:    !onByDefault(n.Probe),
 	}
 	switch {
 	case n.Limit != 0 && (n.Adaptive || n.Target != nil), n.Adaptive && n.Target != nil:
-		errs = append(errs, errors.New("concurrency has several of limit, adaptive and target; want one"))
+		f.addf("has several of limit, adaptive and target; want one")
 	case n.Adaptive || n.Target != nil:
 		c.Adaptive = &adaptive
 	case n.Limit < 1:
-		errs = append(errs, fmt.Errorf("concurrency limit is %d; want 1 to %d, or adaptive, or a target", n.Limit, shield.MaxConcurrency))
+		f.addf("limit is %d; want 1 to %d, or adaptive, or a target", n.Limit, shield.MaxConcurrency)
 	case adaptive != (loadshed.AdaptiveConfig{}) || n.Probe != nil:
-		errs = append(errs, fmt.Errorf("concurrency limit is %d, with options of an adaptive limit; want one or the other", n.Limit))
+		f.addf("limit is %d, with options of an adaptive limit; want one or the other", n.Limit)
 	default:
 		c.Concurrency = n.Limit
 	}
-	return errors.Join(errs...)
 }
 
-func (q *Queue) config() (c shield.Queue, _ error) {
-	var errs []error
-	c.Timeout = time.Duration(explicit(&errs, "timeout", q.Timeout))
+func (q *Queue) config(f *faults) (c shield.Queue) {
+	c.Timeout = time.Duration(explicit(f, "timeout", q.Timeout))
 	switch {
 	case q.Off && (q.Size != nil || q.Timeout != nil):
-		return c, errors.New("off is set, with a size or a timeout; want one or the other")
+		f.addf("off is set, with a size or a timeout; want one or the other")
 	case q.Off:
 		c.Size = shield.NoQueue
 	case q.Size == nil:
-		errs = append(errs, fmt.Errorf("size is missing; want 1 to %d, or off", shield.MaxQueue))
+		f.addf("size is missing; want 1 to %d, or off", shield.MaxQueue)
 	case *q.Size < 1 || *q.Size > shield.MaxQueue: // a negative one would be NoQueue
-		errs = append(errs, fmt.Errorf("size is %d; want 1 to %d", *q.Size, shield.MaxQueue))
+		f.addf("size is %d; want 1 to %d", *q.Size, shield.MaxQueue)
 	default:
 		c.Size = *q.Size
 	}
-	return c, errors.Join(errs...)
+	return c
 }
 
-func (c *Class) config() (loadshed.Class, error) {
-	errs := []error{shield.CheckName(c.Name), checkMatchers(c.MatcherSetsRaw)}
+func (c *Class) config(f *faults) loadshed.Class {
+	f.add(shield.CheckName(c.Name))
+	f.checkMatchers(c.MatcherSetsRaw)
 	part := func(name string, v *float64) float64 {
 		if v == nil {
 			return 0
 		}
 		if !(*v > 0 && *v <= 1) {
-			errs = append(errs, fmt.Errorf("%s is %v; want more than 0, to 1", name, *v))
+			f.addf("%s is %v; want more than 0, to 1", name, *v)
 		}
 		return *v
 	}
 	part("clients", c.Clients)
-	class := loadshed.Class{Name: c.Name, Share: part("share", c.Share)}
-	return class, errors.Join(errs...)
+	return loadshed.Class{Name: c.Name, Share: part("share", c.Share)}
 }
 
-func (p *Pushback) config() (pushback.AnswerConfig, error) {
-	var errs []error
-	c := pushback.AnswerConfig{
-		Min:            time.Duration(explicit(&errs, "min", p.Min)),
-		Max:            time.Duration(explicit(&errs, "max", p.Max)),
-		Status:         explicit(&errs, "status", p.Status),
-		OverloadStatus: explicit(&errs, "overload_status", p.OverloadStatus),
-		Body:           pushback.Body(p.Body),
-		GiveUp:         time.Duration(explicit(&errs, "give_up", p.GiveUp)),
-		NoDither:       !onByDefault(p.Dither),
-		Backoff:        p.Backoff,
-	}
+func (p *Pushback) config(f *faults) pushback.AnswerConfig {
 	switch p.Respond {
 	case "", respondAuto, respondDirect, respondError:
 	default:
-		errs = append(errs, fmt.Errorf("respond is %q; want %s, %s or %s", p.Respond, respondAuto, respondDirect, respondError))
+		f.addf("respond is %q; want %s, %s or %s", p.Respond, respondAuto, respondDirect, respondError)
 	}
-	return c, errors.Join(errs...)
+	return pushback.AnswerConfig{
+		Min:            time.Duration(explicit(f, "min", p.Min)),
+		Max:            time.Duration(explicit(f, "max", p.Max)),
+		Status:         explicit(f, "status", p.Status),
+		OverloadStatus: explicit(f, "overload_status", p.OverloadStatus),
+		Body:           pushback.Body(p.Body),
+		GiveUp:         time.Duration(explicit(f, "give_up", p.GiveUp)),
+		NoDither:       !onByDefault(p.Dither),
+		Backoff:        p.Backoff,
+	}
 }
 
-func (r *Retries) config() (shield.Retries, error) {
-	var errs []error
+func (r *Retries) config(f *faults) shield.Retries {
 	c := shield.Retries{
 		Lenient:    !onByDefault(r.Enforce),
-		MaxClients: explicit(&errs, "max_clients", r.MaxClients),
+		MaxClients: explicit(f, "max_clients", r.MaxClients),
 		Tickets:    r.Tickets,
 	}
 	if r.Secret != "" {
 		// The replacer's error is not used, because it may show a part of the secret.
 		secret, err := caddy.NewReplacer().ReplaceOrErr(r.Secret, true, true)
 		if err != nil || secret == "" {
-			errs = append(errs, errors.New("secret has an empty or unknown placeholder; want {env.NAME} or {file./path} with a value"))
+			f.addf("secret has an empty or unknown placeholder; want {env.NAME} or {file./path} with a value")
 		}
 		c.Secret = []byte(secret)
 	}
-	return c, errors.Join(errs...)
+	return c
 }

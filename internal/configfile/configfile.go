@@ -39,9 +39,6 @@ type Shield struct {
 	// to another handler after the next change of the configuration.
 	Named bool
 
-	// Server is the name of the handler's server, or "".
-	Server string
-
 	// Hosts are the hosts of the routes around the handler. For several handlers of that
 	// name they are the hosts of all. None means that no route asks for a host.
 	Hosts []string
@@ -51,6 +48,10 @@ type Shield struct {
 	// Notes say what does not follow from Config: which requests reach the handler, and
 	// what tells clients apart. One line each.
 	Notes []string
+
+	handler caddymodule.Handler // as it stands in the configuration
+	server  string
+	matched bool // matchers other than hosts decide which requests reach it
 }
 
 // Read returns the shield handlers of a configuration, in the order in which Caddy
@@ -75,9 +76,8 @@ func Read(file string, text []byte) ([]Shield, error) {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	var f finder
-	err = f.config(all)
 	var shields []Shield
-	if err == nil {
+	if err = f.config(all); err == nil {
 		shields, err = f.shields()
 	}
 	switch {
@@ -165,14 +165,7 @@ func lineBefore(file string, err error) error {
 type finder struct {
 	app    caddymodule.App // as it is configured, and what its handlers have defined
 	server string
-	found  []found
-}
-
-// found is a handler as it stands in the configuration.
-type found struct {
-	handler caddymodule.Handler
-	server  string
-	scope
+	found  []Shield
 }
 
 // A scope says which requests reach a part of the configuration.
@@ -298,7 +291,7 @@ func inOrder(object map[string]any) []string {
 
 func (f *finder) add(object map[string]any, s scope) error {
 	delete(object, "handler")
-	h := found{server: f.server, scope: s}
+	h := Shield{server: f.server, Hosts: s.hosts, matched: s.matched}
 	if err := decode(object, &h.handler); err != nil {
 		return fmt.Errorf("shield %d: %w", len(f.found)+1, err)
 	}
@@ -312,10 +305,10 @@ func (f *finder) shields() (list []Shield, _ error) {
 	var errs []error
 	for i := range f.found {
 		h := &f.found[i]
-		named := h.handler.Name != ""
-		config, err := f.app.Check(&h.handler, h.server)
-		if err == nil {
-			if _, err = shield.New(config, nil); err != nil {
+		h.Named = h.handler.Name != ""
+		var err error
+		if h.Config, err = f.app.Check(&h.handler, h.server); err == nil {
+			if _, err = shield.New(h.Config, nil); err != nil {
 				err = fmt.Errorf("shield %q: %w", h.handler.Name, err)
 			}
 		}
@@ -323,15 +316,13 @@ func (f *finder) shields() (list []Shield, _ error) {
 			errs = append(errs, err)
 			continue
 		}
-		name := h.handler.Name
-		if i := slices.IndexFunc(list, func(s Shield) bool { return s.Name == name }); i >= 0 {
+		h.Name = h.handler.Name
+		if i := slices.IndexFunc(list, func(s Shield) bool { return s.Name == h.Name }); i >= 0 {
 			list[i].merge(h)
 			continue
 		}
-		list = append(list, Shield{
-			Name: name, Named: named, Server: h.server, Hosts: slices.Clone(h.hosts), Config: config,
-			Notes: notes(&h.handler, config.Observe, h.matched),
-		})
+		h.Notes = notes(&h.handler, h.Config.Observe, h.matched)
+		list = append(list, *h)
 	}
 	return list, errors.Join(errs...)
 }
@@ -353,12 +344,12 @@ func (f *finder) hideSecrets() {
 }
 
 // merge adds what is known of another handler of that name.
-func (s *Shield) merge(h *found) {
+func (s *Shield) merge(h *Shield) {
 	s.Notes = append(s.Notes, fmt.Sprintf("another shield is also called %s: this is the first", s.Name))
-	if len(h.hosts) == 0 {
+	if len(h.Hosts) == 0 {
 		s.Hosts = nil
 	} else if len(s.Hosts) > 0 {
-		s.Hosts = slices.Compact(slices.Sorted(slices.Values(slices.Concat(s.Hosts, h.hosts))))
+		s.Hosts = slices.Compact(slices.Sorted(slices.Values(slices.Concat(s.Hosts, h.Hosts))))
 	}
 }
 
