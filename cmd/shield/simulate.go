@@ -277,10 +277,8 @@ func when(since time.Duration) string {
 func (p *plans) play(ctx context.Context, s server, b bar) (sim.Result, error) {
 	scenario := p.scenario
 	scenario.Name, scenario.Config, scenario.Stop = s.name, s.config, ctx.Done()
-	if p.restart != nil {
-		change := *p.restart
-		change.Config = s.config
-		scenario.Changes = []sim.Change{change}
+	for i := range scenario.Changes { // restarts
+		scenario.Changes[i].Config = s.config
 	}
 	if b.terminal {
 		scenario.Progress = b.progress(time.Now)

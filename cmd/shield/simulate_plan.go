@@ -50,7 +50,6 @@ type fault struct {
 // plans is a simulation that is ready to run.
 type plans struct {
 	scenario sim.Scenario
-	restart  *sim.Change // of the servers
 	servers  []server
 	report   report.Report
 	text     string // describes the simulation
@@ -185,7 +184,7 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 		if err != nil || at < 0 || at > maxUntil {
 			wrong.addf("--restart-shield is %q; want when, since the herd came, as 30s", s.shieldRestart)
 		}
-		p.restart = &sim.Change{At: at, Restart: true}
+		p.scenario.Changes = []sim.Change{{At: at, Restart: true}}
 		faults = append(faults, fault{"restart-shield", report.Mark{Name: "shield restarts", From: at, To: at}})
 	}
 	limit := limiter.Config{}
@@ -246,7 +245,7 @@ func (s *simulation) fill(p *plans, mix clients.Population, background float64, 
 		Seed: s.seed, Clients: s.clients, Within: s.within, Mix: mix, Background: background, Warmup: s.warmup,
 		Delay: s.delay, Service: sim.Service{Mean: s.service, Exponential: s.distribution == "exponential"},
 		Plant: backend, Timeout: s.timeout, Patience: s.patience, Replicas: s.replicas,
-		Until: until, MaxRequests: s.requests, Bin: p.report.Bin,
+		Until: until, MaxRequests: s.requests, Bin: p.report.Bin, Changes: p.scenario.Changes,
 	}
 	p.report.Inputs = report.Inputs{
 		Seed: s.seed, Clients: s.clients, Background: background, Policies: policies(mix), Timeout: s.timeout, Patience: s.patience, Duration: until,

@@ -96,13 +96,10 @@ func TestSimulateFlags(t *testing.T) {
 			Slow:    plant.Steps{{From: s, Value: 0.5}, {From: 3 * s, Value: 1}, {From: 60 * s, Value: 4}, {From: 65 * s, Value: 1}},
 			Restart: [2]time.Duration{90 * s, 91 * s}, Cold: plant.Cold{Times: 3, For: 20 * s},
 		},
-		Patience: 30 * s, Replicas: 2, Until: 151 * s, MaxRequests: 99, Bin: s / 10,
+		Patience: 30 * s, Replicas: 2, Until: 151 * s, Changes: []sim.Change{{At: 12 * s, Restart: true}}, MaxRequests: 99, Bin: s / 10,
 	}
 	if !reflect.DeepEqual(p.scenario, want) {
 		t.Errorf("scenario is\n%+v %+v\nwant\n%+v %+v", p.scenario, p.scenario.Plant, want, want.Plant)
-	}
-	if p.restart == nil || p.restart.At != 12*s || !p.restart.Restart {
-		t.Errorf("restart is %+v; want at 12s", p.restart)
 	}
 	var names []string
 	for _, s := range p.servers {

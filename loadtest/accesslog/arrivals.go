@@ -84,26 +84,22 @@ type arrivals struct {
 	last   [minute]second          // that were closed
 	closed int                     // in this piece
 
-	busiest, busiestMinute int64 // their beginnings
-	peak                   uint32
-	peakRate               float64 // over a minute
-	peakWork               float64 // the same of work: the mean concurrency
-	peakServed             float64
-	fullServed             float64 // in seconds that were full, of minutes with enough of them
-	fullRequests           int     // of all seconds that were full
-	classes                [loadClasses]loadClass
+	Arrivals             // so far
+	peakWork     float64 // in a minute: the mean concurrency
+	peakServed   float64
+	fullServed   float64 // in seconds that were full, of minutes with enough of them
+	fullRequests int     // of all seconds that were full
+	classes      [loadClasses]loadClass
 
-	calm     [minute]load // of seconds outside bursts
-	calmN    int
-	burst    int     // seconds that it has lasted; 0: none
-	level    load    // of the calm before it
-	members  crowd   // its clients
-	came     float64 // first attempts in it
-	begin    int64
-	bursts   int
-	herd     float64 // clients of the largest burst
-	herdSeen int64   // its beginning
-	extra    float64 // first attempts in all bursts, beyond those of the calm
+	Bursts               // so far
+	calm    [minute]load // of seconds outside bursts
+	calmN   int
+	burst   int     // seconds that it has lasted; 0: none
+	level   load    // of the calm before it
+	members crowd   // its clients
+	came    float64 // first attempts in it
+	begin   int64
+	extra   float64 // first attempts in all bursts, beyond those of the calm
 }
 
 // A loadClass sums up seconds with about the same number of requests, within a tenth.
@@ -180,8 +176,8 @@ func (a *arrivals) close() {
 		return
 	}
 	_ = a.counts.RecordValue(int64(min(s.requests, maxPerSecond))) // in range
-	if s.requests > a.peak {
-		a.peak, a.busiest = s.requests, a.first
+	if n := int(s.requests); n > a.BusiestSecond || a.BusiestSecondAt.IsZero() {
+		a.BusiestSecond, a.BusiestSecondAt = n, time.Unix(a.first, 0).UTC()
 	}
 	if s.requests > 0 {
 		as := &a.classes[int(8*math.Log2(float64(min(s.requests, maxPerSecond))))]
@@ -216,8 +212,8 @@ func (a *arrivals) judge(from int64) {
 		}
 	}
 	seconds := float64(len(last))
-	if rate := float64(requests) / seconds; rate > a.peakRate {
-		a.peakRate, a.busiestMinute = rate, from
+	if rate := float64(requests) / seconds; rate > a.BusiestMinute || a.BusiestMinuteAt.IsZero() {
+		a.BusiestMinute, a.BusiestMinuteAt = rate, time.Unix(from, 0).UTC()
 	}
 	a.peakWork = max(a.peakWork, work.Seconds()/seconds)
 	a.peakServed = max(a.peakServed, float64(served)/seconds)
@@ -305,8 +301,8 @@ func (a *arrivals) endBurst() {
 	size := a.members.distinct() - float64(a.burst)*a.level.clients
 	a.extra += max(0, a.came-float64(a.burst)*a.level.first)
 	a.burst = 0
-	a.bursts++
-	if size > a.herd {
-		a.herd, a.herdSeen = size, a.begin
+	a.N++
+	if n := int(size + 0.5); a.N == 1 || n > a.Largest {
+		a.Largest, a.At = max(0, n), time.Unix(a.begin, 0).UTC()
 	}
 }

@@ -297,20 +297,10 @@ func (t *tally) estimate() *Estimate {
 func (t *tally) estimateArrivals(over float64) {
 	e := t.e
 	a := t.arrivals
-	e.Arrivals = Arrivals{
-		Mean:            float64(e.Requests) / over,
-		P50:             float64(a.counts.ValueAtPercentile(50)),
-		P95:             float64(a.counts.ValueAtPercentile(95)),
-		P99:             float64(a.counts.ValueAtPercentile(99)),
-		BusiestSecond:   int(a.peak),
-		BusiestSecondAt: time.Unix(a.busiest, 0).UTC(),
-		BusiestMinute:   a.peakRate,
-		BusiestMinuteAt: time.Unix(a.busiestMinute, 0).UTC(),
-	}
-	e.Bursts.N = a.bursts
-	if a.bursts > 0 {
-		e.Bursts.Largest, e.Bursts.At = int(a.herd+0.5), time.Unix(a.herdSeen, 0).UTC()
-	}
+	e.Arrivals, e.Bursts = a.Arrivals, a.Bursts
+	e.Arrivals.Mean = float64(e.Requests) / over
+	at := func(percent float64) float64 { return float64(a.counts.ValueAtPercentile(percent)) }
+	e.Arrivals.P50, e.Arrivals.P95, e.Arrivals.P99 = at(50), at(95), at(99)
 	e.Calm = min(e.Rate, max(0, e.Rate-a.extra/over))
 	e.Answers.Peak, e.Answers.Full = a.peakServed, a.full()
 	e.Concurrency = Concurrency{Mean: t.work.Seconds() / over, Peak: max(a.peakWork, t.work.Seconds()/over)}

@@ -117,8 +117,8 @@ func TestChanceIsNoBurst(t *testing.T) {
 			}
 			a.look(&second{clients: who})
 		}
-		if a.bursts != 0 {
-			t.Errorf("%d bursts at %v clients per second", a.bursts, mean)
+		if a.Bursts.N != 0 {
+			t.Errorf("%d bursts at %v clients per second", a.Bursts.N, mean)
 		}
 	}
 }

@@ -100,9 +100,6 @@ type run struct {
 // share is what is known of a share of the Mix.
 type share struct {
 	returns           bool // its clients come back
-	varied            bool // they are Varied
-	route             uint8
-	class             string
 	requests, retries int64
 }
 
@@ -153,16 +150,8 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 		}
 		r.replicas = append(r.replicas, replica{Server: server})
 	}
-	for i, of := range s.Mix {
-		_, varied := of.Policy.(Varied)
-		own := share{returns: of.Returns(), varied: varied}
-		if s.Services != nil {
-			own.route = uint8(i)
-		}
-		if s.Classes != nil {
-			own.class = s.Classes[i]
-		}
-		r.shares = append(r.shares, own)
+	for _, of := range s.Mix {
+		r.shares = append(r.shares, share{returns: of.Returns()})
 	}
 	herd := rand.New(rand.NewPCG(s.Seed, herdStream))
 	r.keys = herd.Uint64()
@@ -359,8 +348,7 @@ func (r *run) arrive(at int64, who uint32) {
 	c := &r.clients[who]
 	c.attempts++
 	r.counts.Decided++
-	own := &r.shares[c.share]
-	own.requests++
+	r.shares[c.share].requests++
 	retry := c.attempts > 1
 	b := r.binOf(at)
 	b.door(int(who) < r.Clients).Came++
@@ -368,22 +356,27 @@ func (r *run) arrive(at int64, who uint32) {
 		b.Retries++
 		r.returns.count(at - r.herdAt - int64(r.Within))
 	}
+	of := &r.Mix[c.share]
 	client := key(r.keys + uint64(who))
 	kind := uint64(client)
-	if own.varied {
+	if _, varied := of.Policy.(Varied); varied {
 		kind += uint64(c.attempts)
 	}
 	q := Request{
-		Route:   own.route,
 		Client:  client,
 		Kind:    key(kind),
-		Class:   own.class,
 		Attempt: int(c.attempts),
-		Retry:   retry && (r.SaysRetry || r.Mix[c.share].SaysRetry),
-		Precise: r.Mix[c.share].Precise,
+		Retry:   retry && (r.SaysRetry || of.SaysRetry),
+		Precise: of.Precise,
 		U:       r.behaviour.Float64(),
 	}
-	if r.SaysTimeout || r.Mix[c.share].SaysTimeout && r.Timeout > 0 {
+	if r.Services != nil {
+		q.Route = c.share
+	}
+	if r.Classes != nil {
+		q.Class = r.Classes[c.share]
+	}
+	if r.SaysTimeout || of.SaysTimeout && r.Timeout > 0 {
 		q.Deadline = time.Duration(at) + r.Timeout
 	}
 	replica := 0
