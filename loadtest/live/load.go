@@ -96,13 +96,8 @@ func NewLoad(c LoadConfig) (*Load, error) {
 		shares: make([]counter, len(c.Mix)), begun: make([]budget, len(c.Mix)),
 	}
 	l.dial = l.dialer.dial
-	if c.Proto != GRPC {
-		l.wire = newHTTPWire(c, l.dialer)
-		return l, nil
-	}
-	var err error
-	l.wire, err = newGRPCWire(c, l.dialer)
-	return l, err
+	l.wire = newHTTPWire(c, l.dialer)
+	return l, nil
 }
 
 // grace is how long after the last due instant clients may still come. Ours: long enough

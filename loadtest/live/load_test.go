@@ -52,7 +52,7 @@ func (w handlerSender) send(ctx context.Context, s sender) reply {
 	if err := ctx.Err(); err != nil {
 		return failed(ctx, err)
 	}
-	return reply{status: rec.Code, label: strconv.Itoa(rec.Code), hint: hintOf(rec.Header(), time.Now())}
+	return reply{status: rec.Code, label: strconv.Itoa(rec.Code), hint: hintOf(rec.Header().Get, time.Now())}
 }
 
 // here is a target without a server.
@@ -660,7 +660,7 @@ func TestHints(t *testing.T) {
 				h.Set([]string{"Retry-After", "Retry-After-Ms", "X-Should-Retry"}[i], v)
 			}
 		}
-		got, _ := asks(clients.Exact{}, s.status, hintOf(h, now))
+		got, _ := asks(clients.Exact{}, s.status, hintOf(h.Get, now))
 		if got.Seconds != s.seconds || got.Ms != s.ms || got.Never != s.never {
 			t.Errorf("%d with %s: %+v; want %d s, %d ms, never %v", s.status, s.fields, got, s.seconds, s.ms, s.never)
 		}

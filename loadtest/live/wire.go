@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/http2"
+
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/pushback"
 )
@@ -70,7 +72,7 @@ type wire interface {
 // maxHeader bounds the header of an answer, of which 20,000 clients may hold one each.
 const maxHeader = 64 << 10
 
-// httpWire is HTTP in all its versions.
+// httpWire is HTTP in all its versions, and gRPC.
 type httpWire struct {
 	cfg       LoadConfig
 	transport *http.Transport
@@ -88,18 +90,17 @@ func newHTTPWire(c LoadConfig, d *dialer) *httpWire {
 		MaxResponseHeaderBytes: maxHeader,
 		Protocols:              new(http.Protocols),
 	}}
-	switch p := w.transport.Protocols; c.Proto {
-	case H2:
-		p.SetHTTP2(true)
-	case H2C:
-		p.SetUnencryptedHTTP2(true)
-	default:
-		p.SetHTTP1(true)
+	if c.Proto == H1 {
+		w.transport.Protocols.SetHTTP1(true)
 		return w
 	}
+	secure := c.Target.URL.Scheme == "https"
+	w.transport.Protocols.SetHTTP2(secure)
+	w.transport.Protocols.SetUnencryptedHTTP2(!secure)
 	for range c.connections() {
 		w.pools = append(w.pools, &pool{
 			turn: make(chan struct{}, 1),
+			wait: c.Proto == GRPC,
 			dial: func(ctx context.Context) (*http.ClientConn, error) {
 				return w.transport.NewClientConn(ctx, c.Target.URL.Scheme, c.Target.Addresses[0].String())
 			},
@@ -119,11 +120,11 @@ func (w *httpWire) send(ctx context.Context, s sender) reply {
 		}
 		transport = conn
 	}
-	req, err := w.request(withConn(ctx, s.conn), s)
-	if err != nil {
-		return failed(ctx, err) // cannot be: the config is checked
+	ctx = withConn(ctx, s.conn)
+	resp, err := w.exchange(ctx, transport, s)
+	if refused, ok := errors.AsType[http2.StreamError](err); ok && refused.Code == http2.ErrCodeRefusedStream {
+		resp, err = w.exchange(ctx, transport, s) // it has not been processed: RFC 9113, section 8.7
 	}
-	resp, err := transport.RoundTrip(req)
 	if err != nil {
 		return failed(ctx, err)
 	}
@@ -131,7 +132,19 @@ func (w *httpWire) send(ctx context.Context, s sender) reply {
 	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
 		return failed(ctx, err)
 	}
-	return reply{status: resp.StatusCode, label: strconv.Itoa(resp.StatusCode), hint: hintOf(resp.Header, time.Now())}
+	if w.cfg.Proto == GRPC {
+		return grpcReply(resp)
+	}
+	return reply{status: resp.StatusCode, label: strconv.Itoa(resp.StatusCode), hint: hintOf(resp.Header.Get, time.Now())}
+}
+
+// exchange sends the request of s, and returns the answer before its body.
+func (w *httpWire) exchange(ctx context.Context, t http.RoundTripper, s sender) (*http.Response, error) {
+	req, err := w.request(ctx, s)
+	if err != nil {
+		return nil, err // cannot be: the config is checked
+	}
+	return t.RoundTrip(req)
 }
 
 // failed is the reply of an attempt without a complete answer.
@@ -144,11 +157,11 @@ func failed(ctx context.Context, err error) reply {
 
 // request returns the request of s.
 func (w *httpWire) request(ctx context.Context, s sender) (*http.Request, error) {
-	var body io.Reader
-	if len(w.cfg.Body) > 0 {
-		body = strings.NewReader(string(w.cfg.Body))
+	method, body := w.cfg.Method, string(w.cfg.Body)
+	if w.cfg.Proto == GRPC {
+		method, body = http.MethodPost, emptyMessage
 	}
-	req, err := http.NewRequestWithContext(ctx, w.cfg.Method, w.cfg.Target.URL.String(), body)
+	req, err := http.NewRequestWithContext(ctx, method, w.cfg.Target.URL.String(), strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +176,9 @@ func (w *httpWire) request(ctx context.Context, s sender) (*http.Request, error)
 	if s.address != "" {
 		req.Header.Set("X-Forwarded-For", s.address)
 	}
-	if s.precise {
+	if w.cfg.Proto == GRPC {
+		w.cfg.asGRPC(req)
+	} else if s.precise {
 		req.Header.Set("Shield-Retry", "yes") // asks for the exact wait
 	}
 	return req, nil
@@ -191,10 +206,11 @@ func (w *httpWire) close() {
 }
 
 // A pool is one HTTP/2 connection that clients share. It opens more only if the server
-// allows too few requests at once on one. Until a server announces its limit, net/http
+// allows too few requests at once on one, unless they wait. Until a server announces its limit, net/http
 // assumes 100. If it is less, requests may wait in a new connection.
 type pool struct {
 	dial func(context.Context) (*http.ClientConn, error)
+	wait bool // requests wait in a full connection, as those of gRPC libraries do
 
 	turn  chan struct{}      // a lock for conns and for dialling, with a context
 	conns []*http.ClientConn // guarded by turn
@@ -211,7 +227,7 @@ func (p *pool) get(ctx context.Context) (*http.ClientConn, error) {
 	}
 	p.conns = slices.DeleteFunc(p.conns, func(c *http.ClientConn) bool { return c.Err() != nil })
 	for _, c := range p.conns {
-		if c.Reserve() == nil {
+		if p.wait || c.Reserve() == nil {
 			return c, nil
 		}
 	}
@@ -220,6 +236,9 @@ func (p *pool) get(ctx context.Context) (*http.ClientConn, error) {
 		return nil, err
 	}
 	p.conns = append(p.conns, c)
+	if p.wait {
+		return c, nil
+	}
 	return c, c.Reserve()
 }
 
@@ -241,18 +260,18 @@ func (p *pool) close() {
 //
 // A Retry-After of 0 counts as none, as in curl and urllib3. The client decides in which
 // answers a hint counts: see asks.
-func hintOf(h http.Header, now time.Time) (hint pushback.Hint) {
-	if h.Get("X-Should-Retry") == "false" {
+func hintOf(field func(name string) string, now time.Time) (hint pushback.Hint) {
+	if field("X-Should-Retry") == "false" {
 		return pushback.Hint{Never: true}
 	}
-	if field := h.Get("Retry-After"); field != "" {
-		if n, ok := wholeNumber(field); ok {
+	if after := field("Retry-After"); after != "" {
+		if n, ok := wholeNumber(after); ok {
 			hint.Seconds = int(min(n, math.MaxInt32))
-		} else if at, err := http.ParseTime(field); err == nil {
+		} else if at, err := http.ParseTime(after); err == nil {
 			hint.Seconds = int(min(max(math.Ceil(at.Sub(now).Seconds()), 0), math.MaxInt32))
 		}
 	}
-	if n, ok := wholeNumber(h.Get("Retry-After-Ms")); ok {
+	if n, ok := wholeNumber(field("Retry-After-Ms")); ok {
 		hint.Ms = int(min(n, math.MaxInt32*1000))
 	}
 	return hint
