@@ -91,20 +91,15 @@ func Read(file string, text []byte) ([]Shield, error) {
 
 // toJSON returns a configuration as Caddy's JSON.
 func toJSON(file string, text []byte) ([]byte, error) {
-	trimmed := bytes.TrimSpace(text)
-	if len(trimmed) == 0 {
+	switch {
+	case len(bytes.TrimSpace(text)) == 0:
 		return nil, fmt.Errorf("%s is empty; want a Caddyfile, Caddy's JSON, or a shield directive", file)
-	}
-	if json.Valid(trimmed) {
-		return trimmed, nil
-	}
-	if strings.HasSuffix(file, ".json") {
-		var v any
-		err := json.Unmarshal(trimmed, &v)
+	case json.Valid(text):
+		return text, nil
+	case strings.HasSuffix(file, ".json"):
+		err := json.Unmarshal(text, new(any))
 		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
-			line := 1 + bytes.Count(trimmed[:min(int(syntax.Offset), len(trimmed))], []byte("\n"))
-			line += bytes.Count(text[:bytes.Index(text, trimmed)], []byte("\n"))
-			return nil, fmt.Errorf("%s:%d: %w", file, line, err)
+			file = fmt.Sprintf("%s:%d", file, 1+bytes.Count(text[:min(int(syntax.Offset), len(text))], []byte("\n")))
 		}
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}

@@ -21,7 +21,7 @@ func TestGoldenDecisions(t *testing.T) {
 	var out strings.Builder
 	for _, s := range []Scenario{
 		Step5(), Sustained(), Drift(), Slowdown(), Metastable(false), Metastable(true), Half(), Coherent(), Busy(),
-		Mixed(.6), Impatient(), Cold(1.2), Cold(5), Draw(7, 1), Draw(7, 2), Draw(7, 3), threeClasses(steps(0, 80, 20, 640, 60, 80), 90),
+		Mixed(.6), impatient(), cold(1.2), cold(5), Draw(7, 1), Draw(7, 2), Draw(7, 3), threeClasses(steps(0, 80, 20, 640, 60, 80), 90),
 	} {
 		n, hash := 0, uint64(0)
 		row := Shield

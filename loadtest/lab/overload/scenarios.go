@@ -165,25 +165,6 @@ func Mixed(load float64) Scenario {
 	return s
 }
 
-// Impatient: clients that wait for 450 ms and try up to ten times, and a backend
-// of 200 ms, which is ten times slower for 8 s. The backend is not told that its
-// clients have gone.
-func Impatient() Scenario {
-	s := open(8, sim.Service{Mean: 200 * ms}, steps(0, 30), 120, 450*ms)
-	s.Plant.Slow = steps(0, 1, 20, 10, 28, 1)
-	s.again(10, 300*ms, false)
-	s.Name = "impatient"
-	return s
-}
-
-// Cold: load times the capacity from the first moment on, so that nothing is known
-// of the backend but how it is when it is overloaded.
-func Cold(load float64) Scenario {
-	s := eight(steps(0, 160*load), 60, time.Second)
-	s.Name = fmt.Sprintf("cold %g", load)
-	return s
-}
-
 // Draw draws a backend and its overload at random: 1 to 64 workers, 10 to 300 ms,
 // three distributions, with and without coherency, a network and retries; 0.6
 // times its capacity, then 1.3, 2 or 4 times for two minutes, then 0.6 times.

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,6 +20,7 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 	_ "github.com/mholt/caddy-ratelimit"
+	"golang.org/x/sync/errgroup"
 
 	_ "github.com/herdshield/shield/caddymodule"
 )
@@ -92,46 +94,38 @@ const apart = 1500 * time.Millisecond
 // runAll runs the rivals, so many at a time, and returns the results of those that
 // have ended on their own, in their order.
 func runAll(ctx context.Context, progress io.Writer, s scenario, chosen []rival, together int) ([]result, error) {
-	type ended struct {
-		result
-		err error
-	}
-	all := make([]ended, len(chosen))
-	places := make(chan struct{}, together)
-	var running sync.WaitGroup
-	var writing sync.Mutex
+	var (
+		running errgroup.Group
+		mu      sync.Mutex
+		results = make([]result, len(chosen))
+		errs    []error
+	)
+	running.SetLimit(together)
 	for i, r := range chosen {
-		places <- struct{}{}
-		if ctx.Err() != nil {
-			all[i].err = ctx.Err()
-			<-places
-			continue
-		}
-		running.Go(func() {
-			defer func() { <-places }()
-			start := time.Now()
-			all[i].result, all[i].err = s.run(ctx, r)
-			writing.Lock()
-			defer writing.Unlock()
-			if all[i].err == nil {
-				fmt.Fprintf(progress, "%2d of %d: %s: %d served in %d requests; took %.1f s\n",
-					i+1, len(chosen), r.name, all[i].herd.All.Served, all[i].herd.All.Requests, time.Since(start).Seconds())
+		running.Go(func() error {
+			if ctx.Err() != nil {
+				return nil
 			}
+			start := time.Now()
+			res, err := s.run(ctx, r)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				results[i] = res
+				fmt.Fprintf(progress, "%2d of %d: %s: %d served in %d requests; took %.1f s\n",
+					i+1, len(chosen), r.name, res.herd.All.Served, res.herd.All.Requests, time.Since(start).Seconds())
+			case ctx.Err() == nil:
+				errs = append(errs, err)
+			}
+			return nil
 		})
 		if together > 1 {
 			until(ctx, time.Now().Add(apart))
 		}
 	}
 	running.Wait()
-	var results []result
-	var errs []error
-	for _, e := range all {
-		if e.err == nil {
-			results = append(results, e.result)
-		} else if ctx.Err() == nil {
-			errs = append(errs, e.err)
-		}
-	}
+	results = slices.DeleteFunc(results, func(r result) bool { return r.rival.name == "" })
 	if ctx.Err() != nil {
 		errs = append(errs, fmt.Errorf("stopped with %d of %d done", len(results), len(chosen)))
 	}
