@@ -222,7 +222,7 @@ func (s *shieldReading) status() ShieldStatus {
 		Admitted: s.stats.Admitted, Refused: map[string]uint64{}, Observed: map[string]uint64{},
 		Held: s.stats.Held, ToldNever: s.stats.RetryAfter[0],
 		PausedSeconds: s.shed.Paused.Seconds(), Pauses: s.shed.Pauses, Failures: s.shed.Failed,
-		Clients: map[string]int{}, MaxClients: s.stats.MaxClients,
+		Clients: map[string]int{}, MaxClients: s.stats.MaxClients, Families: map[string]FamilyStatus{},
 		Search: s.searchStatus(), Calendar: s.calendarStatus(),
 	}
 	if s.config.Observe {
@@ -252,10 +252,7 @@ func (s *shieldReading) status() ShieldStatus {
 		}
 	}
 	for family, f := range s.families() {
-		if out.Families == nil {
-			out.Families = map[string]FamilyStatus{}
-		}
-		out.Families[family.String()] = FamilyStatus(f)
+		out.Families[family] = FamilyStatus(f)
 	}
 	if h := s.herd; s.guard.DetectsHerds() && h.Kind != pushback.NoHerd {
 		out.Herd = &HerdStatus{h.Kind.String(), h.Size, h.Period.Seconds(), h.Phase.Seconds()}

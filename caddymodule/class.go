@@ -19,7 +19,6 @@ const classField = "X-Shield-Class"
 // handlerClass decides whether a request belongs to a class.
 type handlerClass struct {
 	class    uint8 // for shield.Request
-	byHeader bool  // only requests that name the class in classField
 	matchers caddyhttp.MatcherSets
 	clients  float64     // the random share of clients; 0: all
 	salt     limiter.Key // makes the draw independent of those of other classes
@@ -29,11 +28,11 @@ type handlerClass struct {
 func (h *Handler) provisionClasses(ctx caddy.Context) error {
 	known := h.guard.Classes()
 	for _, c := range h.Classes {
-		i, _ := known.Index(c.Name)
-		hc := handlerClass{
-			class: uint8(1 + i), salt: limiter.KeyOf("class " + c.Name),
-			byHeader: len(c.MatcherSetsRaw) == 0 && c.Clients == nil,
+		if len(c.MatcherSetsRaw) == 0 && c.Clients == nil {
+			continue // it has only requests that name it in classField
 		}
+		i, _ := known.Index(c.Name)
+		hc := handlerClass{class: uint8(1 + i), salt: limiter.KeyOf("class " + c.Name)}
 		if c.Clients != nil {
 			hc.clients = *c.Clients
 		}
@@ -53,16 +52,12 @@ func (h *Handler) classify(r *http.Request, q *shield.Request, now time.Duration
 	if said := r.Header[classField]; len(said) > 0 {
 		if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); !trusted {
 			delete(r.Header, classField)
-		} else if i, ok := h.guard.Classes().Index(said[0]); ok {
-			q.Class = uint8(1 + i)
+		} else if h.guard.Classify(q, said[0]); q.Class != 0 {
 			return nil
 		}
 	}
 	for i := range h.classes {
 		c := &h.classes[i]
-		if c.byHeader {
-			continue
-		}
 		if c.clients > 0 && (q.Client == shield.NoKey || !loadshed.Drawn(uint64(q.Client^c.salt), now, c.clients)) {
 			continue
 		}

@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"iter"
 	"strings"
 	"time"
 
@@ -95,13 +94,13 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 		{"caddy_shield_family_refusals_total", counter, []string{"family"}, "Refusals with a time to come back, by client software according to its User-Agent: browser, curl, go, python and others that have been seen.",
 			func(s *shieldReading, to sink) {
 				for family, f := range s.families() {
-					to.count(f.Told, family.String())
+					to.count(f.Told, family)
 				}
 			}},
 		{"caddy_shield_family_returns_total", counter, []string{"family", "outcome"}, "Returns of refused clients by client software: kept (at the time that they were told), late or early.",
 			func(s *shieldReading, to sink) {
 				for family, f := range s.families() {
-					to.outcomes(map[string]uint64{"kept": f.Kept, "late": f.Late, "early": f.Early}, family.String())
+					to.outcomes(map[string]uint64{"kept": f.Kept, "late": f.Late, "early": f.Early}, family)
 				}
 			}},
 	}},
@@ -234,15 +233,15 @@ func reasonNames() string {
 	return strings.Join(names, ", ")
 }
 
-// families returns the client software that has been seen.
-func (s *shieldReading) families() iter.Seq2[pushback.Family, pushback.FamilyStats] {
-	return func(yield func(pushback.Family, pushback.FamilyStats) bool) {
-		for i, f := range s.stats.Families {
-			if f != (pushback.FamilyStats{}) && !yield(pushback.Family(i), f) {
-				return
-			}
+// families returns the client software that has been seen, by name.
+func (s *shieldReading) families() map[string]pushback.FamilyStats {
+	seen := map[string]pushback.FamilyStats{}
+	for i, f := range s.stats.Families {
+		if f != (pushback.FamilyStats{}) {
+			seen[pushback.Family(i).String()] = f
 		}
 	}
+	return seen
 }
 
 // descs are the descriptions of all metrics, by name.
