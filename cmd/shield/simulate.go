@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/herdshield/shield/loadtest/accesslog"
+	"github.com/herdshield/shield/loadtest/plant"
 	"github.com/herdshield/shield/loadtest/report"
 	"github.com/herdshield/shield/loadtest/sim"
 )
@@ -79,18 +80,17 @@ Policies. A mix is NAME[@PARAMETER][*ATTEMPTS][:WEIGHT],...
 
 // A simulation is the command line of "shield simulate".
 type simulation struct {
-	clients, workers, backlog, replicas, requests            int
-	within, service, warmup, timeout, patience, delay, until time.Duration
-	background, policy, distribution, limit                  string
-	coherency                                                float64
-	outage, restart, cold, shieldRestart                     string
-	slow                                                     []string
-	refuses, enforce, quiet                                  bool
-	seed                                                     uint64
-	config, log                                              string
-	compare                                                  []string
-	json, csv, html, svg                                     string
-	changed                                                  func(flag string) bool
+	sim.Scenario // flags set it directly, as far as they can
+	pool         plant.Config
+
+	background, policy, distribution, limit string
+	outage, restart, cold, shieldRestart    string
+	slow                                    []string
+	enforce, quiet                          bool
+	config, log                             string
+	compare                                 []string
+	json, csv, html, svg                    string
+	changed                                 func(flag string) bool
 }
 
 // simulateCommand gives cmd its flags and its work.
@@ -117,21 +117,21 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	f := cmd.Flags()
 	f.SortFlags = false
 	s.changed = f.Changed
-	f.IntVar(&s.clients, "clients", 1000, fmt.Sprintf("how many clients come together, 0 to %d", maxHerd))
-	f.DurationVar(&s.within, "within", 100*time.Millisecond, "the time within which they come, up to 1h")
+	f.IntVar(&s.Clients, "clients", 1000, fmt.Sprintf("how many clients come together, 0 to %d", maxHerd))
+	f.DurationVar(&s.Within, "within", 100*time.Millisecond, "the time within which they come, up to 1h")
 	f.StringVar(&s.background, "background", "30/s", "the rate of background clients: 50, 50/s, 600/m or 5000/h, up to 100000/s")
 	f.StringVar(&s.policy, "policy", "exact", "how clients retry: a policy, or a mix as curl:70,exact:30; list explains them")
-	f.DurationVar(&s.timeout, "timeout", 10*time.Second, "how long a client waits for an answer, up to 1h; 0 for no limit")
-	f.DurationVar(&s.patience, "patience", 0, "how long after its first attempt a client still begins one; 0 for no limit")
-	f.DurationVar(&s.delay, "delay", 10*time.Millisecond, "latency of the network, each way, up to 10s")
+	f.DurationVar(&s.Timeout, "timeout", 10*time.Second, "how long a client waits for an answer, up to 1h; 0 for no limit")
+	f.DurationVar(&s.Patience, "patience", 0, "how long after its first attempt a client still begins one; 0 for no limit")
+	f.DurationVar(&s.Delay, "delay", 10*time.Millisecond, "latency of the network, each way, up to 10s")
 
-	f.IntVar(&s.workers, "workers", 10, "of the backend: how many requests it works on at once, up to 100000")
-	f.DurationVar(&s.service, "service", 80*time.Millisecond, "its mean time for one request alone, 10us to 10m")
+	f.IntVar(&s.pool.Workers, "workers", 10, "of the backend: how many requests it works on at once, up to 100000")
+	f.DurationVar(&s.Service.Mean, "service", 80*time.Millisecond, "its mean time for one request alone, 10us to 10m")
 	f.StringVar(&s.distribution, "distribution", "exponential", "of that time: exponential or deterministic")
-	f.Float64Var(&s.coherency, "coherency", 0, "by what share it is slower for each request in its queue, 0 to 100")
-	f.IntVar(&s.backlog, "backlog", 0, "the size of its queue; further requests are answered 502. 0: no bound")
+	f.Float64Var(&s.pool.Coherency, "coherency", 0, "by what share it is slower for each request in its queue, 0 to 100")
+	f.IntVar(&s.pool.Queue, "backlog", 0, "the size of its queue; further requests are answered 502. 0: no bound")
 	f.StringVar(&s.outage, "outage", "", "when it stops, as 30s+10s; requests in work go on afterwards")
-	f.BoolVar(&s.refuses, "outage-refuses", false, "let it answer 503 at once during the outage, instead of not at all")
+	f.BoolVar(&s.pool.Refuses, "outage-refuses", false, "let it answer 503 at once during the outage, instead of not at all")
 	f.StringArrayVar(&s.slow, "slow", nil, "when it is slower, and how much, as 30s+10sx4; may be repeated")
 	f.StringVar(&s.restart, "restart", "", "when it restarts, and how long that takes, as 30s+2s: requests in it are lost")
 	f.StringVar(&s.cold, "cold", "", "how long it is slower after that, and how much at first, as 20sx3")
@@ -140,14 +140,14 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	f.StringVar(&s.config, "config", "", "FILE or FILE#NAME: the first to compare")
 	f.StringVar(&s.limit, "limit", "", "the rate that shield and the models admit, as 100/s (default: the first capacity of a config, or 0.8 of the backend's)")
 	f.BoolVar(&s.enforce, "enforce", false, "let configs enforce whose mode is observe")
-	f.IntVar(&s.replicas, "replicas", 1, "how many servers there are before the backend, 1 to 64, with the same config each")
+	f.IntVar(&s.Replicas, "replicas", 1, "how many servers there are before the backend, 1 to 64, with the same config each")
 	f.StringVar(&s.shieldRestart, "restart-shield", "", "when they restart and forget everything, as 30s")
 
 	f.StringVar(&s.log, "from-access-log", "", "estimate clients and backend from this access log, and show the estimate")
-	f.DurationVar(&s.until, "duration", 0, "how long a run is after the herd comes, 1s to 24h (default: 3 times what it takes at best, 1m to 10m)")
-	f.DurationVar(&s.warmup, "warmup", 2*time.Minute, "how long background clients come before the herd, 1s to 1h")
-	f.IntVar(&s.requests, "requests", 200_000_000, "end a run after this many requests")
-	f.Uint64Var(&s.seed, "seed", 1, "of all random numbers")
+	f.DurationVar(&s.Until, "duration", 0, "how long a run is after the herd comes, 1s to 24h (default: 3 times what it takes at best, 1m to 10m)")
+	f.DurationVar(&s.Warmup, "warmup", 2*time.Minute, "how long background clients come before the herd, 1s to 1h")
+	f.IntVar(&s.MaxRequests, "requests", 200_000_000, "end a run after this many requests")
+	f.Uint64Var(&s.Seed, "seed", 1, "of all random numbers")
 	f.StringVar(&s.json, "json", "", "write the figures to this file as JSON, - for standard output")
 	f.StringVar(&s.csv, "csv", "", "write the runs, bin by bin, to this file as CSV, - for standard output")
 	f.StringVar(&s.html, "html", "", "write a report with charts to this file, as one HTML page")
@@ -225,7 +225,7 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 	if _, err := io.WriteString(out, p.text+"\n"); err != nil {
 		return err
 	}
-	ended, err := p.runs(ctx, scr, s.requests)
+	ended, err := p.runs(ctx, scr)
 	if err != nil {
 		return err
 	}
@@ -239,9 +239,8 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 	return nil
 }
 
-// runs makes the runs, and says which of them ended before their time. A run ends after
-// so many requests.
-func (p *plans) runs(ctx context.Context, scr screen, requests int) (ended []string, err error) {
+// runs makes the runs, and says which of them ended before their time.
+func (p *plans) runs(ctx context.Context, scr screen) (ended []string, err error) {
 	for i, server := range p.servers {
 		r, err := p.play(ctx, server, bar{screen: scr, text: fmt.Sprintf("%s (%d of %d)", server.name, i+1, len(p.servers))})
 		if err != nil {
@@ -252,9 +251,9 @@ func (p *plans) runs(ctx context.Context, scr screen, requests int) (ended []str
 		case r.Interrupted:
 			run.EndedBy = report.Interrupt
 			ended = append(ended, fmt.Sprintf("%s was interrupted %s.", server.name, when(p.report.Ended(&run))))
-		case r.Decided >= requests:
+		case r.Decided >= p.scenario.MaxRequests:
 			run.EndedBy = report.Requests
-			ended = append(ended, fmt.Sprintf("%s ended after %s (--requests), %s, before its time.", server.name, plural(requests, "request", "requests"), when(p.report.Ended(&run))))
+			ended = append(ended, fmt.Sprintf("%s ended after %s (--requests), %s, before its time.", server.name, plural(p.scenario.MaxRequests, "request", "requests"), when(p.report.Ended(&run))))
 		}
 		p.report.Runs = append(p.report.Runs, run)
 		if r.Interrupted {

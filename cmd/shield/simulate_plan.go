@@ -74,27 +74,27 @@ func (s *simulation) take(e *accesslog.Estimate) {
 			f()
 		}
 	}
-	set("clients", func() { s.clients = 0 })
+	set("clients", func() { s.Clients = 0 })
 	if e.Bursts.N > 0 {
-		set("clients", func() { s.clients = min(e.Bursts.Largest, maxHerd) })
-		if s.clients > 0 {
-			set("within", func() { s.within = time.Second })
+		set("clients", func() { s.Clients = min(e.Bursts.Largest, maxHerd) })
+		if s.Clients > 0 {
+			set("within", func() { s.Within = time.Second })
 		}
 	}
 	rate := e.Rate
-	if s.clients > 0 {
+	if s.Clients > 0 {
 		rate = e.Calm // the bursts are the herd, and must not count twice
 	}
 	set("background", func() { s.background = strconv.FormatFloat(min(rate, maxBackground), 'g', 6, 64) })
 	if e.Service > 0 {
-		set("service", func() { s.service = min(max(e.Service.Round(minService), minService), maxService) })
+		set("service", func() { s.Service.Mean = min(max(e.Service.Round(minService), minService), maxService) })
 	}
 	set("workers", func() {
 		most := 2 * e.Concurrency.Peak
 		if e.Answers.Full > 0 {
-			most = e.Answers.Full * s.service.Seconds()
+			most = e.Answers.Full * s.Service.Mean.Seconds()
 		}
-		s.workers = int(min(maxPool, max(1, math.Ceil(most))))
+		s.pool.Workers = int(min(maxPool, max(1, math.Ceil(most))))
 	})
 }
 
@@ -130,28 +130,37 @@ func (p *problems) add(err error) {
 
 func (p *problems) addf(format string, args ...any) { p.add(fmt.Errorf(format, args...)) }
 
-// ranges checks the flags that are numbers, one by one.
+// ranges checks the flags that are numbers.
 func (s *simulation) ranges() (wrong problems) {
-	wrong.add(plant.Between("--clients", s.clients, 0, maxHerd))
-	wrong.add(plant.Between("--within", s.within, 0, time.Hour))
-	wrong.add(plant.Between("--timeout", s.timeout, 0, time.Hour))
-	wrong.add(plant.Between("--patience", s.patience, 0, maxUntil))
-	wrong.add(plant.Between("--delay", s.delay, 0, 10*time.Second))
-	wrong.add(plant.Between("--workers", s.workers, 1, maxPool))
-	wrong.add(plant.Between("--service", s.service, minService, maxService))
-	wrong.add(plant.Between("--backlog", s.backlog, 0, 1<<22))
-	wrong.add(plant.Between("--coherency", s.coherency, 0, 100))
-	wrong.add(plant.Between("--replicas", s.replicas, 1, 64))
-	wrong.add(plant.Between("--warmup", s.warmup, time.Second, time.Hour))
-	wrong.add(plant.Between("--requests", s.requests, 1, math.MaxInt32))
+	wrong.add(plant.Between("--clients", s.Clients, 0, maxHerd))
+	wrong.add(plant.Between("--within", s.Within, 0, time.Hour))
+	wrong.add(plant.Between("--timeout", s.Timeout, 0, time.Hour))
+	wrong.add(plant.Between("--patience", s.Patience, 0, maxUntil))
+	wrong.add(plant.Between("--delay", s.Delay, 0, 10*time.Second))
+	wrong.add(plant.Between("--workers", s.pool.Workers, 1, maxPool))
+	wrong.add(plant.Between("--service", s.Service.Mean, minService, maxService))
+	wrong.add(plant.Between("--backlog", s.pool.Queue, 0, 1<<22))
+	wrong.add(plant.Between("--coherency", s.pool.Coherency, 0, 100))
+	wrong.add(plant.Between("--replicas", s.Replicas, 1, 64))
+	wrong.add(plant.Between("--warmup", s.Warmup, time.Second, time.Hour))
+	wrong.add(plant.Between("--requests", s.MaxRequests, 1, math.MaxInt32))
 	if s.changed("duration") {
-		wrong.add(plant.Between("--duration", s.until, leastUntil, maxUntil))
+		wrong.add(plant.Between("--duration", s.Until, leastUntil, maxUntil))
 	}
 	if s.distribution != "exponential" && s.distribution != "deterministic" {
 		wrong.addf("--distribution is %q; want exponential or deterministic", s.distribution)
 	}
-	if s.clients == 0 && s.changed("within") {
+	if s.pool.Refuses && s.outage == "" {
+		wrong.addf("--outage-refuses is given without --outage; want both")
+	}
+	if s.Clients == 0 && s.changed("within") {
 		wrong.addf("--within is given, and --clients is 0; want a herd that comes within that time, or neither")
+	}
+	var err error
+	s.Background, err = perSecond("background", s.background, 0, maxBackground)
+	wrong.add(err)
+	if s.Clients == 0 && s.Background == 0 && err == nil {
+		wrong.addf("--clients is 0, and --background too; want at least one of them")
 	}
 	return wrong
 }
@@ -163,30 +172,18 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 		s.take(estimate)
 	}
 	wrong := s.ranges()
-	background, err := perSecond("background", s.background, 0, maxBackground)
-	wrong.add(err)
-	if s.clients == 0 && background == 0 && err == nil {
-		wrong.addf("--clients is 0, and --background too; want at least one of them")
-	}
-	mix, err := clients.Parse(s.policy)
+	var err error
+	s.Mix, err = clients.Parse(s.policy)
 	if estimate != nil && !s.changed("policy") {
-		mix, err = estimate.Population(), nil
+		s.Mix, err = estimate.Population(), nil
 	}
 	if err != nil {
 		wrong.addf("--policy: %w", err)
 	}
-	backend, faults := s.backend(&wrong)
+	faults := s.faults(&wrong)
 	p := &plans{report: report.Report{
-		Warmup: s.warmup, Workers: s.workers, Capacity: float64(s.workers) / s.service.Seconds(), Version: version(),
+		Warmup: s.Warmup, Workers: s.pool.Workers, Capacity: float64(s.pool.Workers) / s.Service.Mean.Seconds(), Version: version(),
 	}}
-	if s.shieldRestart != "" {
-		at, err := time.ParseDuration(s.shieldRestart)
-		if err != nil || at < 0 || at > maxUntil {
-			wrong.addf("--restart-shield is %q; want when, since the herd came, as 30s", s.shieldRestart)
-		}
-		p.scenario.Changes = []sim.Change{{At: at, Restart: true}}
-		faults = append(faults, fault{"restart-shield", report.Mark{Name: "shield restarts", From: at, To: at}})
-	}
 	limit := limiter.Config{}
 	if s.limit != "" {
 		rate, err := perSecond("limit", s.limit, 0.001, maxBackground)
@@ -206,52 +203,41 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 	for _, f := range faults {
 		p.report.Marks = append(p.report.Marks, f.Mark)
 	}
-	until := s.until
 	if !s.changed("duration") {
-		until = s.usual(min(perSec(limit), p.report.Capacity)-background, p.report.Marks)
+		s.Until = s.usual(min(perSec(limit), p.report.Capacity)-s.Background, p.report.Marks)
 	}
-	s.fits(until, background, backend, faults, &wrong)
+	s.fits(faults, &wrong)
 	if wrong != nil {
 		return nil, errors.Join(wrong...)
 	}
-	s.fill(p, mix, background, backend, until)
+	s.Service.Exponential = s.distribution == "exponential"
+	s.Plant, s.Bin = &s.pool, binOf(s.Warmup+s.Until)
+	p.scenario, p.report.Bin = s.Scenario, s.Bin
+	p.report.Inputs = report.Inputs{
+		Seed: s.Seed, Clients: s.Clients, Background: s.Background, Policies: policies(s.Mix), Timeout: s.Timeout, Patience: s.Patience, Duration: s.Until,
+	}
+	if s.Clients > 0 {
+		p.report.Inputs.Within = s.Within
+	}
 	p.text = s.describe(p, limit)
 	p.report.About = strings.Split(strings.TrimSpace(p.text), "\n")
 	p.text = wrap(p.text, 80)
 	return p, nil
 }
 
-// fits checks that all faults begin within a run of that duration, and that its clients
-// are not too many.
-func (s *simulation) fits(until time.Duration, background float64, backend *plant.Config, faults []fault, wrong *problems) {
+// fits checks that all faults begin within a run, and that its clients are not too many.
+func (s *simulation) fits(faults []fault, wrong *problems) {
 	for _, f := range faults {
-		if f.From >= until {
-			wrong.addf("--%s begins at %v, and a run is %v (--duration); want it to begin before that", f.flag, f.From, until)
+		if f.From >= s.Until {
+			wrong.addf("--%s begins at %v, and a run is %v (--duration); want it to begin before that", f.flag, f.From, s.Until)
 		}
 	}
-	if s.cold != "" && backend.Restart[1] >= until && backend.Restart[0] < until {
-		wrong.addf("--cold begins at %v, with the end of --restart, and a run is %v (--duration); want it to begin before that", backend.Restart[1], until)
+	if at := s.pool.Restart; s.cold != "" && at[1] >= s.Until && at[0] < s.Until {
+		wrong.addf("--cold begins at %v, with the end of --restart, and a run is %v (--duration); want it to begin before that", at[1], s.Until)
 	}
-	if n := float64(s.clients) + background*(s.warmup+until).Seconds(); n > maxClients {
+	if n := float64(s.Clients) + s.Background*(s.Warmup+s.Until).Seconds(); n > maxClients {
 		wrong.addf("about %s clients would come: %d, and %s per second for %v with the warm-up; want at most %d in all, by less of --clients, --background or --duration",
-			digits(n), s.clients, digits(background), s.warmup+until, maxClients)
-	}
-}
-
-// fill makes the scenario, and the inputs of the report.
-func (s *simulation) fill(p *plans, mix clients.Population, background float64, backend *plant.Config, until time.Duration) {
-	p.report.Bin = binOf(s.warmup + until)
-	p.scenario = sim.Scenario{
-		Seed: s.seed, Clients: s.clients, Within: s.within, Mix: mix, Background: background, Warmup: s.warmup,
-		Delay: s.delay, Service: sim.Service{Mean: s.service, Exponential: s.distribution == "exponential"},
-		Plant: backend, Timeout: s.timeout, Patience: s.patience, Replicas: s.replicas,
-		Until: until, MaxRequests: s.requests, Bin: p.report.Bin, Changes: p.scenario.Changes,
-	}
-	p.report.Inputs = report.Inputs{
-		Seed: s.seed, Clients: s.clients, Background: background, Policies: policies(mix), Timeout: s.timeout, Patience: s.patience, Duration: until,
-	}
-	if s.clients > 0 {
-		p.report.Inputs.Within = s.within
+			digits(n), s.Clients, digits(s.Background), s.Warmup+s.Until, maxClients)
 	}
 }
 
@@ -281,7 +267,7 @@ func (s *simulation) outputs(p *plans) error {
 func (s *simulation) usual(spare float64, marks []report.Mark) time.Duration {
 	const least, most = time.Minute, 10 * time.Minute
 	until := most
-	if best := float64(s.clients) / spare; spare > 0 && best < most.Seconds() {
+	if best := float64(s.Clients) / spare; spare > 0 && best < most.Seconds() {
 		until = min(most, max(least, time.Duration(3*best*float64(time.Second))))
 	}
 	for _, m := range marks {
@@ -365,10 +351,9 @@ func (s *simulation) compared(args []string, e *accesslog.Estimate) (names []str
 	return names, suggested
 }
 
-// backend returns the backend, and its faults.
-func (s *simulation) backend(wrong *problems) (*plant.Config, []fault) {
-	c := &plant.Config{Workers: s.workers, Queue: s.backlog, Coherency: s.coherency, Refuses: s.refuses}
-	var faults []fault
+// faults reads the faults of the backend, and the restart of shield.
+func (s *simulation) faults(wrong *problems) (faults []fault) {
+	c := &s.pool
 	during := func(flag, name, text, like string) (from, to time.Duration) {
 		at, long, ok := strings.Cut(text, "+")
 		from, err1 := time.ParseDuration(at)
@@ -381,8 +366,6 @@ func (s *simulation) backend(wrong *problems) (*plant.Config, []fault) {
 	}
 	if s.outage != "" {
 		c.Outage[0], c.Outage[1] = during("outage", "outage", s.outage, "30s+10s")
-	} else if s.refuses {
-		wrong.addf("--outage-refuses is given without --outage; want both")
 	}
 	type slow struct {
 		from, to time.Duration
@@ -418,7 +401,15 @@ func (s *simulation) backend(wrong *problems) (*plant.Config, []fault) {
 		}
 		c.Cold = plant.Cold{Times: factor, For: d}
 	}
-	return c, faults
+	if s.shieldRestart != "" {
+		at, err := time.ParseDuration(s.shieldRestart)
+		if err != nil || at < 0 || at > maxUntil {
+			wrong.addf("--restart-shield is %q; want when, since the herd came, as 30s", s.shieldRestart)
+		}
+		s.Changes = []sim.Change{{At: at, Restart: true}}
+		faults = append(faults, fault{"restart-shield", report.Mark{Name: "shield restarts", From: at, To: at}})
+	}
+	return faults
 }
 
 // times reads what is before the last x of a text, and the number after it; 0 if there is
@@ -461,7 +452,7 @@ func (s *simulation) describe(p *plans, limit limiter.Config) string {
 		fmt.Fprintf(&b, ", and retry for %v", c.Patience)
 	}
 	fmt.Fprintf(&b, ". Policy: %s.\n", policies(c.Mix))
-	fmt.Fprintf(&b, "The backend has %s %v each (%s): %s requests per second at most.", plural(s.workers, "worker that takes", "workers that take"), s.service, s.distribution, digits(p.report.Capacity))
+	fmt.Fprintf(&b, "The backend has %s %v each (%s): %s requests per second at most.", plural(s.pool.Workers, "worker that takes", "workers that take"), s.Service.Mean, s.distribution, digits(p.report.Capacity))
 	for _, m := range p.report.Marks {
 		fmt.Fprintf(&b, " %s at %v", strings.ToUpper(m.Name[:1])+m.Name[1:], m.From)
 		if m.To > m.From {
