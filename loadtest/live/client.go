@@ -46,7 +46,7 @@ func (c *client) live(ctx, going context.Context, enough context.CancelCauseFunc
 			return
 		}
 		attempt, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-		r := l.wire.send(attempt, s)
+		r := l.send(attempt, s)
 		cancel()
 		e := end{reply: r, due: due, began: began, ended: time.Since(c.start), firstTime: c.due}
 		if ctx.Err() != nil && r.status < 0 {

@@ -23,7 +23,8 @@ import (
 // Measure Latency", 2013).
 type Load struct {
 	cfg    LoadConfig
-	wire   wire
+	wire   *wire
+	send   func(context.Context, sender) reply // wire.send
 	dialer *dialer
 	dial   func(ctx context.Context, network, address string) (net.Conn, error) // for Connected: dialer.dial
 	begun  []budget                                                             // by share
@@ -96,7 +97,8 @@ func NewLoad(c LoadConfig) (*Load, error) {
 		shares: make([]counter, len(c.Mix)), begun: make([]budget, len(c.Mix)),
 	}
 	l.dial = l.dialer.dial
-	l.wire = newHTTPWire(c, l.dialer)
+	l.wire = newWire(c, l.dialer)
+	l.send = l.wire.send
 	return l, nil
 }
 

@@ -27,7 +27,7 @@ func load(t *testing.T, c LoadConfig, h http.Handler) *Load {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.wire = handlerSender{l.cfg, h}
+	l.send = handlerSender{l.cfg, h}.send
 	return l
 }
 
@@ -38,12 +38,8 @@ type handlerSender struct {
 	h   http.Handler
 }
 
-func (w handlerSender) connect(context.Context) {}
-
-func (w handlerSender) close() {}
-
 func (w handlerSender) send(ctx context.Context, s sender) reply {
-	req, err := (&httpWire{cfg: w.cfg}).request(ctx, s)
+	req, err := (&wire{cfg: w.cfg}).request(ctx, s)
 	if err != nil {
 		return failed(ctx, err)
 	}

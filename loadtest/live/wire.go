@@ -55,32 +55,19 @@ type sender struct {
 	conn    *spare // for its first attempt over HTTP/1.1
 }
 
-// A wire carries attempts to a target. It is safe for concurrent use.
-type wire interface {
-	// send sends one attempt and reads the whole answer. It returns soon after
-	// ctx ends.
-	send(ctx context.Context, s sender) reply
-
-	// connect opens the connections that senders share, as far as it can until
-	// ctx ends.
-	connect(ctx context.Context)
-
-	// close closes all connections.
-	close()
-}
-
 // maxHeader bounds the header of an answer, of which 20,000 clients may hold one each.
 const maxHeader = 64 << 10
 
-// httpWire is HTTP in all its versions, and gRPC.
-type httpWire struct {
+// A wire carries attempts to a target, by HTTP in all its versions and by gRPC. It is safe
+// for concurrent use.
+type wire struct {
 	cfg       LoadConfig
 	transport *http.Transport
 	pools     []*pool // HTTP/2: one connection each, or more if it is full; else none
 }
 
-func newHTTPWire(c LoadConfig, d *dialer) *httpWire {
-	w := &httpWire{cfg: c, transport: &http.Transport{
+func newWire(c LoadConfig, d *dialer) *wire {
+	w := &wire{cfg: c, transport: &http.Transport{
 		// No Proxy: the environment must not send the load elsewhere.
 		DialContext:            d.dial,
 		TLSClientConfig:        &tls.Config{InsecureSkipVerify: c.Insecure}, // the operator says so
@@ -111,7 +98,8 @@ func newHTTPWire(c LoadConfig, d *dialer) *httpWire {
 	return w
 }
 
-func (w *httpWire) send(ctx context.Context, s sender) reply {
+// send sends one attempt and reads the whole answer. It returns soon after ctx ends.
+func (w *wire) send(ctx context.Context, s sender) reply {
 	var transport http.RoundTripper = w.transport
 	if w.pools != nil {
 		conn, err := w.pools[s.index%len(w.pools)].get(ctx)
@@ -139,7 +127,7 @@ func (w *httpWire) send(ctx context.Context, s sender) reply {
 }
 
 // exchange sends the request of s, and returns the answer before its body.
-func (w *httpWire) exchange(ctx context.Context, t http.RoundTripper, s sender) (*http.Response, error) {
+func (w *wire) exchange(ctx context.Context, t http.RoundTripper, s sender) (*http.Response, error) {
 	req, err := w.request(ctx, s)
 	if err != nil {
 		return nil, err // cannot be: the config is checked
@@ -156,7 +144,7 @@ func failed(ctx context.Context, err error) reply {
 }
 
 // request returns the request of s.
-func (w *httpWire) request(ctx context.Context, s sender) (*http.Request, error) {
+func (w *wire) request(ctx context.Context, s sender) (*http.Request, error) {
 	method, body := w.cfg.Method, string(w.cfg.Body)
 	if w.cfg.Proto == GRPC {
 		method, body = http.MethodPost, emptyMessage
@@ -186,7 +174,8 @@ func (w *httpWire) request(ctx context.Context, s sender) (*http.Request, error)
 
 const userAgent = "shield-loadtest"
 
-func (w *httpWire) connect(ctx context.Context) {
+// connect opens the connections that senders share, as far as it can until ctx ends.
+func (w *wire) connect(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, p := range w.pools {
 		all.Go(func() {
@@ -198,7 +187,7 @@ func (w *httpWire) connect(ctx context.Context) {
 	all.Wait()
 }
 
-func (w *httpWire) close() {
+func (w *wire) close() {
 	w.transport.CloseIdleConnections()
 	for _, p := range w.pools {
 		p.close()
