@@ -200,7 +200,7 @@ func (p plan) compare(ctx context.Context, scr screen) (runs []demoRun, err erro
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", part.name, err)
 		}
-		run.name = part.name
+		run.Name = part.name
 		runs = append(runs, run)
 	}
 	return runs, nil
@@ -210,7 +210,7 @@ func (p plan) compare(ctx context.Context, scr screen) (runs []demoRun, err erro
 // with shield served all of them, took fewer requests than the usual limiter, and was in
 // no figure worse than no limit.
 func judge(without, usual, with demoRun) error {
-	w, u, s := &without.herd.All, &usual.herd.All, &with.herd.All
+	w, u, s := &without.Herd.All, &usual.Herd.All, &with.Herd.All
 	var errs problems
 	if w.Served == w.Clients {
 		errs.addf("without a limit all clients were served: they came too slowly, and there is nothing to see (too few open files?)")
@@ -227,9 +227,9 @@ func judge(without, usual, with demoRun) error {
 		}
 	}
 	noMore("the requests sent were", s.Requests, w.Requests)
-	noMore("the requests inside the backend were", with.backend.Peak, without.backend.Peak)
-	noMore("the requests reaching it in one second were", with.backend.Busiest, without.backend.Busiest)
-	noMore("the requests it worked on in vain were", with.backend.Wasted, without.backend.Wasted)
+	noMore("the requests inside the backend were", with.Backend.Peak, without.Backend.Peak)
+	noMore("the requests reaching it in one second were", with.Backend.Busiest, without.Backend.Busiest)
+	noMore("the requests it worked on in vain were", with.Backend.Wasted, without.Backend.Wasted)
 	return errors.Join(errs...)
 }
 
@@ -270,7 +270,7 @@ func (p plan) part(ctx context.Context, scr screen, part part) (run demoRun, err
 	})
 	r := load.Run(ctx)
 	stopWatch()
-	return demoRun{herd: r, backend: backend.Stats()}, nil
+	return demoRun{Herd: r, Backend: backend.Stats()}, nil
 }
 
 // serve starts an HTTP server on a free loopback port and returns its address.

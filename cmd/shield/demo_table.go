@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"text/template"
 	"time"
 
 	"github.com/herdshield/shield/loadtest/live"
@@ -13,52 +14,40 @@ import (
 
 // A demoRun is one herd against one backend, under a name for the table's head.
 type demoRun struct {
-	name    string
-	herd    live.LoadResult
-	backend live.Stats
+	Name    string
+	Herd    live.LoadResult
+	Backend live.Stats
 }
 
-// writeRuns writes runs side by side, one column each, in words for readers that do not
-// know this program. Lines begin with indent.
+// demoTable shows runs side by side, in words for readers that do not know this program. If
+// a client was not served, there is no time: that of the last success would flatter a
+// backend that died early.
+var demoTable = template.Must(template.New("demo").Funcs(template.FuncMap{"wasted": wasted}).Parse(`{{range .}} │ {{.Name}}{{end}}
+clients served{{range .}} │ {{.Herd.All.Served}} of {{.Herd.All.Clients}}{{end}}
+clients that gave up{{range .}} │ {{.Herd.All.GaveUp}}{{end}}
+{{- range .}}{{if .Herd.All.Trying}}
+still trying when stopped{{range $}} │ {{.Herd.All.Trying}}{{end}}{{break}}{{end}}{{end}}
+time until all were served{{range .}} │ {{if lt .Herd.All.Served .Herd.All.Clients}}never{{else}}
+{{- printf "%.1f s" .Herd.All.LastServed.Seconds}}{{end}}{{end}}
+requests per client served{{range .}} │ {{if .Herd.All.Served}}{{printf "%.1f" .Herd.All.PerSuccess}}{{else}}none served{{end}}{{end}}
+most inside the backend at once{{range .}} │ {{.Backend.Peak}}{{end}}
+most reaching it in one second{{range .}} │ {{.Backend.Busiest}}{{end}}
+work for clients that had gone{{range .}} │ {{.Backend.Wasted}}{{if .Backend.Wasted}} ({{wasted .Backend}} %){{end}}{{end}}
+`))
+
+// wasted is the share of all work that was wasted, in percent.
+func wasted(s live.Stats) int { return 100 * s.Wasted / max(1, s.Served+s.Wasted) }
+
+// writeRuns writes the demoTable. Lines begin with indent.
 func writeRuns(w io.Writer, indent string, runs ...demoRun) error {
+	var text strings.Builder
+	if err := demoTable.Execute(&text, runs); err != nil {
+		return err
+	}
 	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	row := func(label string, cell func(all *live.Tally, s live.Stats) string) {
-		fmt.Fprint(tw, indent, label)
-		for _, r := range runs {
-			fmt.Fprint(tw, "\t", cell(&r.herd.All, r.backend))
-		}
-		fmt.Fprintln(tw)
+	for line := range strings.Lines(text.String()) {
+		fmt.Fprint(tw, indent, strings.ReplaceAll(line, " │ ", "\t"))
 	}
-	fmt.Fprint(tw, indent)
-	for _, r := range runs {
-		fmt.Fprint(tw, "\t", r.name)
-	}
-	fmt.Fprintln(tw)
-	row("clients served", func(t *live.Tally, _ live.Stats) string { return fmt.Sprintf("%d of %d", t.Served, t.Clients) })
-	row("clients that gave up", func(t *live.Tally, _ live.Stats) string { return fmt.Sprint(t.GaveUp) })
-	if slices.ContainsFunc(runs, func(r demoRun) bool { return r.herd.All.Trying > 0 }) {
-		row("still trying when stopped", func(t *live.Tally, _ live.Stats) string { return fmt.Sprint(t.Trying) })
-	}
-	row("time until all were served", func(t *live.Tally, _ live.Stats) string {
-		if t.Served < t.Clients { // the time of the last success would flatter a backend that died early
-			return "never"
-		}
-		return fmt.Sprintf("%.1f s", t.LastServed.Seconds())
-	})
-	row("requests per client served", func(t *live.Tally, _ live.Stats) string {
-		if t.Served == 0 {
-			return "none served"
-		}
-		return fmt.Sprintf("%.1f", t.PerSuccess())
-	})
-	row("most inside the backend at once", func(_ *live.Tally, s live.Stats) string { return fmt.Sprint(s.Peak) })
-	row("most reaching it in one second", func(_ *live.Tally, s live.Stats) string { return fmt.Sprint(s.Busiest) })
-	row("work for clients that had gone", func(_ *live.Tally, s live.Stats) string {
-		if s.Wasted == 0 {
-			return "0"
-		}
-		return fmt.Sprintf("%d (%d %%)", s.Wasted, 100*s.Wasted/(s.Served+s.Wasted))
-	})
 	return tw.Flush()
 }
 
@@ -71,13 +60,13 @@ const columns = 60
 func writePicture(w io.Writer, indent string, runs ...demoRun) error {
 	longest := 0
 	for _, r := range runs {
-		longest = max(longest, len(r.herd.Tenths))
+		longest = max(longest, len(r.Herd.Tenths))
 	}
 	width := max(1, (longest+columns-1)/columns) // of one bar, in tenths of a second
 	bars := make([][]int, len(runs))
 	tallest := 0
 	for i, r := range runs {
-		for tenths := range slices.Chunk(r.herd.Tenths, width) {
+		for tenths := range slices.Chunk(r.Herd.Tenths, width) {
 			sum := 0
 			for _, n := range tenths {
 				sum += n
@@ -88,7 +77,7 @@ func writePicture(w io.Writer, indent string, runs ...demoRun) error {
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	for i, r := range runs {
-		fmt.Fprintf(tw, "%s%s\t%s\n", indent, r.name, draw(bars[i], tallest))
+		fmt.Fprintf(tw, "%s%s\t%s\n", indent, r.Name, draw(bars[i], tallest))
 	}
 	fmt.Fprintf(tw, "%s\tone column is %g s, the tallest %d requests\n", indent,
 		(time.Duration(width) * 100 * time.Millisecond).Seconds(), tallest)

@@ -15,14 +15,14 @@ func herdOf(t live.Tally) live.LoadResult { return live.LoadResult{All: t} }
 
 func Example_writeRuns() {
 	without := demoRun{
-		name:    "without",
-		herd:    herdOf(live.Tally{Clients: 300, Served: 60, GaveUp: 240, Requests: 2940, LastServed: time.Second}),
-		backend: live.Stats{Peak: 1206, Busiest: 312, Served: 60, Wasted: 540},
+		Name:    "without",
+		Herd:    herdOf(live.Tally{Clients: 300, Served: 60, GaveUp: 240, Requests: 2940, LastServed: time.Second}),
+		Backend: live.Stats{Peak: 1206, Busiest: 312, Served: 60, Wasted: 540},
 	}
 	with := demoRun{
-		name:    "with",
-		herd:    herdOf(live.Tally{Clients: 300, Served: 300, Requests: 675, LastServed: 4640 * time.Millisecond}),
-		backend: live.Stats{Peak: 18, Busiest: 95, Served: 300},
+		Name:    "with",
+		Herd:    herdOf(live.Tally{Clients: 300, Served: 300, Requests: 675, LastServed: 4640 * time.Millisecond}),
+		Backend: live.Stats{Peak: 18, Busiest: 95, Served: 300},
 	}
 	writeRuns(os.Stdout, "", without, with)
 	// Output:
@@ -38,7 +38,7 @@ func Example_writeRuns() {
 
 func TestTableOfARunThatWasStopped(t *testing.T) {
 	var out strings.Builder
-	if err := writeRuns(&out, "  ", demoRun{name: "early", herd: herdOf(live.Tally{Clients: 5, GaveUp: 1, Trying: 4})}); err != nil {
+	if err := writeRuns(&out, "  ", demoRun{Name: "early", Herd: herdOf(live.Tally{Clients: 5, GaveUp: 1, Trying: 4})}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"still trying when stopped         4", "0 of 5", "never", "none served"} {
@@ -49,8 +49,8 @@ func TestTableOfARunThatWasStopped(t *testing.T) {
 }
 
 func Example_writePicture() {
-	together := demoRun{name: "together", herd: live.LoadResult{Tenths: []int{80, 0, 0, 0, 0, 70, 0, 0, 0, 0, 60}}}
-	apart := demoRun{name: "apart", herd: live.LoadResult{Tenths: []int{80, 0, 0, 0, 10, 10, 11, 9, 10, 10, 10, 10}}}
+	together := demoRun{Name: "together", Herd: live.LoadResult{Tenths: []int{80, 0, 0, 0, 0, 70, 0, 0, 0, 0, 60}}}
+	apart := demoRun{Name: "apart", Herd: live.LoadResult{Tenths: []int{80, 0, 0, 0, 10, 10, 11, 9, 10, 10, 10, 10}}}
 	writePicture(os.Stdout, "", together, apart)
 	// Output:
 	// together   █    ▇    ▆
@@ -61,7 +61,7 @@ func Example_writePicture() {
 func TestPictureFitsATerminal(t *testing.T) {
 	for _, tenths := range []int{0, 1, 60, 61, 599, 20 * 60 * 10} {
 		var out strings.Builder
-		if err := writePicture(&out, "   ", demoRun{name: "usual limiter", herd: live.LoadResult{Tenths: slices.Repeat([]int{1}, tenths)}}); err != nil {
+		if err := writePicture(&out, "   ", demoRun{Name: "usual limiter", Herd: live.LoadResult{Tenths: slices.Repeat([]int{1}, tenths)}}); err != nil {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(out.String()) {

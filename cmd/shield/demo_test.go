@@ -48,38 +48,38 @@ func TestDemoWithFewClients(t *testing.T) {
 		t.Fatalf("%d runs, want 3", len(runs))
 	}
 	for _, r := range runs {
-		h := r.herd.All
+		h := r.Herd.All
 		h.Waits = nil // too long to read
-		t.Logf("%s: %+v %+v", r.name, h, r.backend)
+		t.Logf("%s: %+v %+v", r.Name, h, r.Backend)
 		if h.Served+h.GaveUp != h.Clients || h.Clients != 40 {
-			t.Errorf("%s: %d served + %d gave up, %d clients; want 40", r.name, h.Served, h.GaveUp, h.Clients)
+			t.Errorf("%s: %d served + %d gave up, %d clients; want 40", r.Name, h.Served, h.GaveUp, h.Clients)
 		}
 		answers := h.TimedOut + h.Unreachable
 		for _, n := range h.Answers {
 			answers += n
 		}
 		if h.Requests != answers {
-			t.Errorf("%s: %d attempts, %d outcomes; want the same", r.name, h.Requests, answers)
+			t.Errorf("%s: %d attempts, %d outcomes; want the same", r.Name, h.Requests, answers)
 		}
 		if h.Unreachable > 0 {
-			t.Errorf("%s: Caddy was unreachable %d times, want 0", r.name, h.Unreachable)
+			t.Errorf("%s: Caddy was unreachable %d times, want 0", r.Name, h.Unreachable)
 		}
 	}
 	without, usual, with := runs[0], runs[1], runs[2]
-	if without.herd.All.TimedOut == 0 || without.backend.Wasted == 0 {
-		t.Errorf("without shield: %d time-outs, %d wasted; want some: Caddy must pass on that a client has gone", without.herd.All.TimedOut, without.backend.Wasted)
+	if without.Herd.All.TimedOut == 0 || without.Backend.Wasted == 0 {
+		t.Errorf("without shield: %d time-outs, %d wasted; want some: Caddy must pass on that a client has gone", without.Herd.All.TimedOut, without.Backend.Wasted)
 	}
 	for _, r := range []demoRun{usual, with} {
-		if r.herd.All.Answers["503"] == 0 {
-			t.Errorf("%s: answers are %v; want some refusals", r.name, r.herd.All.Answers)
+		if r.Herd.All.Answers["503"] == 0 {
+			t.Errorf("%s: answers are %v; want some refusals", r.Name, r.Herd.All.Answers)
 		}
-		if r.backend.Peak > without.backend.Peak {
-			t.Errorf("%s: peak %d, %s: %d; want no more", r.name, r.backend.Peak, without.name, without.backend.Peak)
+		if r.Backend.Peak > without.Backend.Peak {
+			t.Errorf("%s: peak %d, %s: %d; want no more", r.Name, r.Backend.Peak, without.Name, without.Backend.Peak)
 		}
 	}
-	if with.herd.All.Served < usual.herd.All.Served || with.herd.All.Requests > usual.herd.All.Requests {
+	if with.Herd.All.Served < usual.Herd.All.Served || with.Herd.All.Requests > usual.Herd.All.Requests {
 		t.Errorf("with shield: %d served in %d attempts; with the usual limiter %d in %d; want no worse",
-			with.herd.All.Served, with.herd.All.Requests, usual.herd.All.Served, usual.herd.All.Requests)
+			with.Herd.All.Served, with.Herd.All.Requests, usual.Herd.All.Served, usual.Herd.All.Requests)
 	}
 }
 
@@ -193,8 +193,8 @@ func TestPlanFitsItsTime(t *testing.T) {
 func TestJudge(t *testing.T) {
 	run := func(served, attempts, peak, busiest, wasted int) demoRun {
 		return demoRun{
-			herd:    herdOf(live.Tally{Clients: 10, Served: served, Requests: attempts}),
-			backend: live.Stats{Peak: peak, Busiest: busiest, Wasted: wasted},
+			Herd:    herdOf(live.Tally{Clients: 10, Served: served, Requests: attempts}),
+			Backend: live.Stats{Peak: peak, Busiest: busiest, Wasted: wasted},
 		}
 	}
 	collapse, usual := run(2, 60, 90, 30, 40), run(7, 40, 5, 12, 0)
