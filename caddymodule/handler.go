@@ -86,7 +86,6 @@ type Handler struct {
 	allow     func(netip.Addr) bool // addresses that the quotas do not count; nil: none
 	admitted  []caddy.ReplacerFunc  // by class; nil: no classes
 	tracks    bool                  // it needs to know how requests end
-	queues    bool
 	observing bool
 	respond   string
 	errors    func() caddyhttp.Handler // the server's error routes, or nil
@@ -163,7 +162,6 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord, zones []*z
 	entry := &shieldEntry{name: h.Name, config: cfg, guard: h.guard, record: backend}
 	h.shown.shields = []*shieldEntry{entry}
 	h.observing, h.tracks = cfg.Observe, entry.limited()
-	h.queues = h.guard.QueueSize() > 0
 	if len(cfg.Classes) > 0 {
 		for i := range h.guard.Classes().Len() {
 			h.admitted = append(h.admitted, annotation{decision: "admit", class: h.guard.Classes().At(i).Name}.placeholder)
@@ -223,7 +221,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 			return err
 		}
 	}
-	if h.queues || h.guard.Answers().Dither() {
+	if h.guard.QueueSize() > 0 || h.guard.Answers().Dither() {
 		q.Deadline = shield.Deadline(r, now)
 	}
 	d := h.guard.Enter(r.Context(), now, q)

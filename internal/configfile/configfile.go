@@ -348,15 +348,13 @@ func (s *Shield) merge(h *Shield) {
 	}
 }
 
-// notes returns what does not follow from the handler's shield.Config.
+// notes returns what does not follow from the shield.Config of a handler that was checked.
 func notes(h *caddymodule.Handler, observes, matched bool) (notes []string) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
-	key := func(what, key string) {
-		if key != "" && key != defaultKey {
+	clients := func(what, key string, v4, v6 *int) {
+		if key != defaultKey {
 			note("%s: its key is %s", what, key)
 		}
-	}
-	networks := func(what string, v4, v6 *int) {
 		if v4 != nil || v6 != nil {
 			note("%s: its clients are networks of addresses", what)
 		}
@@ -375,8 +373,7 @@ func notes(h *caddymodule.Handler, observes, matched bool) (notes []string) {
 		if len(z.MatcherSetsRaw) > 0 {
 			note("%s: matchers decide which requests it counts", zone)
 		}
-		key(zone, z.Key)
-		networks(zone, z.IPv4Prefix, z.IPv6Prefix)
+		clients(zone, z.Key, z.IPv4Prefix, z.IPv6Prefix)
 	}
 	for _, c := range h.Classes {
 		switch {
@@ -390,14 +387,11 @@ func notes(h *caddymodule.Handler, observes, matched bool) (notes []string) {
 		}
 	}
 	if n := h.Concurrency; n != nil && n.Per != nil {
-		key("concurrency per client", n.Per.Key)
+		clients("concurrency per client", n.Per.Key, nil, nil)
 	}
-	if r := h.Retries; r != nil {
-		key("retries", r.Key)
-		networks("retries", r.IPv4Prefix, r.IPv6Prefix)
-		if r.Tickets {
-			note("retries: clients may bring tickets back")
-		}
+	clients("retries", h.Retries.Key, h.Retries.IPv4Prefix, h.Retries.IPv6Prefix)
+	if h.Retries.Tickets {
+		note("retries: clients may bring tickets back")
 	}
 	return notes
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -17,12 +18,8 @@ func (r result) cells() []string {
 	if r.herd.All.Served > 0 {
 		perSuccess, last = fmt.Sprintf("%.2f", r.herd.All.PerSuccess()), fmt.Sprintf("%.1f s", r.herd.All.LastServed.Seconds())
 	}
-	tells := r.rival.tells
-	if tells == "" {
-		tells = "-"
-	}
 	return []string{
-		r.rival.name, tells,
+		r.rival.name, cmp.Or(r.rival.tells, "-"),
 		fmt.Sprintf("%d of %d", r.herd.All.Served, r.herd.All.Clients), perSuccess,
 		fmt.Sprint(r.backend.Busiest), fmt.Sprint(r.backend.Peak), last,
 		fmt.Sprintf("%d of %d", r.background.All.GaveUp, r.background.All.GaveUp+r.background.All.Served),

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -132,16 +133,9 @@ func (f *figures) waves() table {
 		for _, p := range f.rises(name, math.Inf(1)) {
 			list = append(list, fmt.Sprintf("%.1f: %.3g × %.2f", p.Top.At, p.Top.Rate, p.Rise()))
 		}
-		t.rows = append(t.rows, []string{"`" + name + "`", or(strings.Join(list, "; "), "none")})
+		t.rows = append(t.rows, []string{"`" + name + "`", cmp.Or(strings.Join(list, "; "), "none")})
 	}
 	return t
-}
-
-func or(s, none string) string {
-	if s == "" {
-		return none
-	}
-	return s
 }
 
 // policies are all of them.
