@@ -168,13 +168,8 @@ func shieldIn(path string, text []byte, name string) (server, error) {
 // equip gives the limit that is compared to the servers that ask for it: the limit that
 // is set, or the first capacity of a config, or rate. It returns the limit.
 func equip(servers []server, limit limiter.Config, rate float64) limiter.Config {
-	if limit.Rate == 0 {
-		for _, s := range servers {
-			if s.config.Capacity.Rate > 0 {
-				limit = s.config.Capacity
-				break
-			}
-		}
+	if i := slices.IndexFunc(servers, func(s server) bool { return s.config.Capacity.Rate > 0 }); limit.Rate == 0 && i >= 0 {
+		limit = servers[i].config.Capacity
 	}
 	if limit.Rate == 0 {
 		limit = limiter.Config{Rate: rate, Burst: max(1, int(rate/10))}

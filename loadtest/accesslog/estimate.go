@@ -138,20 +138,22 @@ func Assumed() clients.Population {
 // Honour is the share of the clients in Returns that obey Retry-After.
 func (e *Estimate) Honour() (share float64) {
 	for _, b := range e.Returns {
-		switch unbound(b.Policy).(type) {
-		case clients.Exact, clients.ExactMs, clients.Late:
+		if obeys(b.Policy) {
 			share += b.Share
 		}
 	}
 	return share
 }
 
-// unbound is p without its MaxAttempts.
-func unbound(p clients.Policy) clients.Policy {
-	if m, ok := p.(clients.MaxAttempts); ok {
-		return m.Policy
+// obeys reports whether clients of a policy come when Retry-After says.
+func obeys(p clients.Policy) bool {
+	switch p := p.(type) {
+	case clients.MaxAttempts:
+		return obeys(p.Policy)
+	case clients.Exact, clients.ExactMs, clients.Late:
+		return true
 	}
-	return p
+	return false
 }
 
 // WriteTable writes the Estimate, and how many observations each figure rests on.

@@ -2,6 +2,7 @@ package accesslog
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"math"
@@ -113,15 +114,11 @@ func parse(text []byte) (request, error) {
 	if !ok {
 		return request{}, errBroken
 	}
-	address := l.Request.ClientIP
-	if address == "" {
-		address = l.Request.RemoteIP
-	}
 	path, _, _ := strings.Cut(l.Request.URI, "?")
 	r := request{
 		end:    end,
 		coarse: end.Nanosecond() == 0,
-		client: hash(subscriber(address)),
+		client: hash(subscriber(cmp.Or(l.Request.ClientIP, l.Request.RemoteIP))),
 		what:   hash(l.Request.Method, l.Request.Host, path),
 		status: *l.Status,
 		stream: *l.Status == http.StatusSwitchingProtocols || strings.HasPrefix(value(l.Headers.ContentType), "text/event-stream"),
@@ -169,10 +166,8 @@ func value(raw json.RawMessage) string {
 		return strings.TrimSpace(list[0])
 	}
 	var one string
-	if json.Unmarshal(raw, &one) == nil {
-		return strings.TrimSpace(one)
-	}
-	return ""
+	_ = json.Unmarshal(raw, &one) // "" if it is neither
+	return strings.TrimSpace(one)
 }
 
 // maxWait bounds Retry-After and durations. Longer ones count as maxWait.
@@ -192,14 +187,8 @@ var layouts = []string{time.RFC3339, "2006-01-02T15:04:05Z0700", "2006/01/02 15:
 // parseTime reads a time in any of the formats of Caddy's encoder. The unit of a number is
 // unambiguous for times from 1973 to 5138.
 func parseTime(raw json.RawMessage) (time.Time, bool) {
-	if len(raw) == 0 {
-		return time.Time{}, false
-	}
-	if raw[0] == '"' {
-		var text string
-		if json.Unmarshal(raw, &text) != nil {
-			return time.Time{}, false
-		}
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
 		for _, layout := range layouts {
 			if t, err := time.Parse(layout, text); err == nil {
 				return t, sane(t)
@@ -235,10 +224,7 @@ func sane(t time.Time) bool { return t.Year() >= 1971 && t.Year() < 2250 }
 // number is unknown: Caddy writes nanoseconds and milliseconds so, and seconds only if by
 // chance no nanosecond is left over.
 func parseDuration(raw json.RawMessage) (d time.Duration, ok bool) {
-	if len(raw) == 0 {
-		return 0, false
-	}
-	if raw[0] == '"' {
+	if bytes.HasPrefix(raw, []byte{'"'}) {
 		d, err := time.ParseDuration(string(bytes.Trim(raw, `"`)))
 		return min(d, maxWait), err == nil && d >= 0
 	}

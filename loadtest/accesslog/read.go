@@ -115,10 +115,6 @@ func newTally() *tally {
 
 func (t *tally) line(text []byte) {
 	t.e.Lines.Read++
-	if text == nil {
-		t.e.Lines.Broken++
-		return
-	}
 	switch r, err := parse(text); err {
 	case nil:
 		t.request(r)

@@ -37,21 +37,14 @@ func (e *Estimate) Suggest() string {
 	say("}")
 
 	for _, r := range e.Returns {
-		m, ok := r.Policy.(clients.MaxAttempts)
-		if !ok {
-			continue
-		}
-		switch m.Policy.(type) {
-		case clients.Exact, clients.ExactMs, clients.Late:
+		if m, ok := r.Policy.(clients.MaxAttempts); ok && obeys(m) {
 			say("# %s of the clients come when they are told, and go after %d attempts: their", percent(r.Share), m.N)
 			say("# first appointment should be one that can be kept.")
 			say("pushback {")
 			say("\tmax 59s")
 			say("}")
-		default:
-			continue
+			break
 		}
-		break
 	}
 	if len(e.Returns) > 0 {
 		say("# Of %d refused clients that were judged, %s come when they are told.", e.Judged, percent(e.Honour()))
