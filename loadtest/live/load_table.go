@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"text/template"
 	"time"
 
 	"github.com/herdshield/shield/loadtest/report"
@@ -48,36 +49,38 @@ func (c LoadConfig) tables(r *LoadResult) []report.Table {
 	return tables
 }
 
+// aboutText says what the load was, a line each, with a name before the colon.
+var aboutText = template.Must(template.New("about").Funcs(template.FuncMap{
+	"brief": brief, "decimal": decimal, "people": people, "policies": LoadConfig.policies, "connections": LoadConfig.connections,
+}).Parse(`target: {{.Method}} {{.Target.URL}} by {{.Proto}},
+{{- if ne .Proto "h1"}} {{connections .LoadConfig}} connections
+{{- else if .KeepAlive}} connections kept and shared{{else}} a connection for each attempt{{end}}
+load: {{if .Herd}}a herd of {{.Herd}} within {{brief .Within}}{{with .HerdAfter}} after {{brief .}}{{end}}{{if .Rate}}, and {{end}}{{end}}
+{{- if .Rate}}{{decimal .Rate}} clients per second for {{brief .Duration}}{{end}}, {{if .Even}}evenly spaced{{else}}at random{{end}}
+clients: {{policies .LoadConfig}}; each waits {{brief .Timeout}} for an answer, and
+{{- if or (eq .Attempts 1) (not .Patience)}} tries once
+{{- else}} tries again for {{brief .Patience}} at most{{with .Attempts}}, {{.}} times in all{{end}}{{end}}
+took: {{people .Took}}; seed {{.Seed}}
+`))
+
 // about says what the load was.
-func (c LoadConfig) about(r LoadResult) []report.Text {
-	return []report.Text{
-		{Name: "target", Text: fmt.Sprintf("%s %s by %s, %s", c.Method, c.Target.URL, c.Proto, c.connects())},
-		{Name: "load", Text: c.comes()},
-		{Name: "clients", Text: fmt.Sprintf("%s; each waits %s for an answer, and %s", c.policies(), brief(c.Timeout), c.tries())},
-		{Name: "took", Text: fmt.Sprintf("%s; seed %d", people(r.Took), c.Seed)},
+func (c LoadConfig) about(r LoadResult) (texts []report.Text) {
+	var b strings.Builder
+	err := aboutText.Execute(&b, struct {
+		LoadConfig
+		Took time.Duration
+	}{c, r.Took})
+	if err != nil {
+		panic(err) // cannot be: it has what it names
 	}
+	for line := range strings.Lines(b.String()) {
+		name, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
+		texts = append(texts, report.Text{Name: name, Text: text})
+	}
+	return texts
 }
 
-// comes describes the arrivals.
-func (c LoadConfig) comes() string {
-	pace := "at random"
-	if c.Even {
-		pace = "evenly spaced"
-	}
-	var parts []string
-	if c.Herd > 0 {
-		s := fmt.Sprintf("a herd of %d within %s", c.Herd, brief(c.Within))
-		if c.HerdAfter > 0 {
-			s += " after " + brief(c.HerdAfter)
-		}
-		parts = append(parts, s)
-	}
-	if c.Rate > 0 {
-		parts = append(parts, fmt.Sprintf("%s clients per second for %s", decimal(c.Rate), brief(c.Duration)))
-	}
-	return strings.Join(parts, ", and ") + ", " + pace
-}
-
+// policies describes the Mix.
 func (c LoadConfig) policies() string {
 	total := 0.0
 	for _, s := range c.Mix {
@@ -92,18 +95,6 @@ func (c LoadConfig) policies() string {
 		names = append(names, name)
 	}
 	return strings.Join(names, ", ")
-}
-
-// tries describes how long clients retry.
-func (c LoadConfig) tries() string {
-	switch s := fmt.Sprintf("tries again for %s at most", brief(c.Patience)); {
-	case c.Attempts == 1 || c.Patience == 0:
-		return "tries once"
-	case c.Attempts > 1:
-		return fmt.Sprintf("%s, %d times in all", s, c.Attempts)
-	default:
-		return s
-	}
 }
 
 // A group is a column of the table.

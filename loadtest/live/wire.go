@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"net/http"
@@ -275,18 +274,6 @@ func wholeNumber(s string) (uint64, bool) {
 // told is the wait of a Hint, by its whole seconds if it has any: 0 if it has no wait.
 func told(h pushback.Hint) time.Duration {
 	return cmp.Or(time.Duration(h.Seconds)*time.Second, time.Duration(h.Ms)*time.Millisecond)
-}
-
-// connects describes how the clients of c connect.
-func (c LoadConfig) connects() string {
-	switch {
-	case c.Proto != H1:
-		return fmt.Sprintf("%d connections", c.connections())
-	case c.KeepAlive:
-		return "connections kept and shared"
-	default:
-		return "a connection for each attempt"
-	}
 }
 
 // connections returns how many connections the clients share.
