@@ -236,14 +236,7 @@ func (c LoadConfig) checkRequest(f *faults) {
 
 // brief writes a Duration without zeros at its end: 1m, not 1m0s.
 func brief(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
+	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
 }
 
 // addressAfter returns the address n after first, the zero Addr if there is none.
