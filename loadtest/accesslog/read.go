@@ -129,11 +129,7 @@ func (t *tally) line(text []byte) {
 // whether the log goes on from there.
 func (t *tally) request(r request) {
 	t.count(r)
-	if t.last.IsZero() {
-		t.place(r)
-		return
-	}
-	if r.end.Sub(t.last).Abs() <= open*time.Second {
+	if t.last.IsZero() || r.end.Sub(t.last).Abs() <= open*time.Second {
 		t.e.Lines.Stray += len(t.apart)
 		t.apart = t.apart[:0]
 		t.place(r)
@@ -158,19 +154,19 @@ func (t *tally) goOn() {
 // place counts a request by its time.
 func (t *tally) place(r request) {
 	e := t.e
+	back := r.end.Before(t.now.Add(-open * time.Second))
 	switch {
 	case t.last.IsZero():
 		e.From, e.To = r.end, r.end
 		t.begin, t.now = r.end, r.end
-	case r.end.Before(t.now.Add(-open * time.Second)):
-		e.Lines.Backward++
-		t.endPiece()
-		t.begin, t.now = r.end, r.end
-	case r.end.After(t.now.Add(silence)):
+	case back || r.end.After(t.now.Add(silence)):
 		t.endPiece()
 		t.begin, t.now = r.end, r.end
 	case r.end.After(t.now):
 		t.now = r.end
+	}
+	if back {
+		e.Lines.Backward++
 	}
 	if r.end.Before(e.From) {
 		e.From = r.end
