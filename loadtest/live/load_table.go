@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,19 +64,23 @@ took: {{people .Took}}; seed {{.Seed}}
 
 // about says what the load was.
 func (c LoadConfig) about(r LoadResult) (texts []report.Text) {
-	var b strings.Builder
-	err := aboutText.Execute(&b, struct {
+	for _, line := range lines(aboutText, struct {
 		LoadConfig
 		Took time.Duration
-	}{c, r.Took})
-	if err != nil {
-		panic(err) // cannot be: it has what it names
-	}
-	for line := range strings.Lines(b.String()) {
-		name, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
+	}{c, r.Took}) {
+		name, text, _ := strings.Cut(line, ": ")
 		texts = append(texts, report.Text{Name: name, Text: text})
 	}
 	return texts
+}
+
+// lines returns the lines of a text that are not empty.
+func lines(t *template.Template, data any) []string {
+	var b strings.Builder
+	if err := t.Execute(&b, data); err != nil {
+		panic(err) // cannot be: the data have what the template names
+	}
+	return slices.DeleteFunc(strings.Split(b.String(), "\n"), func(line string) bool { return line == "" })
 }
 
 // policies describes the Mix.
@@ -99,7 +102,7 @@ func (c LoadConfig) policies() string {
 
 // A group is a column of the table.
 type group struct {
-	name string
+	Name string
 	*Tally
 }
 
@@ -114,62 +117,39 @@ func (c LoadConfig) groups(r *LoadResult) []group {
 	return []group{{"herd", &r.Herd}, {"others", &r.Others}, {"all", &r.All}}
 }
 
+// countsText is the table of clients and requests. Bars separate cells.
+var countsText = template.Must(template.New("counts").Funcs(template.FuncMap{
+	"people": people, "percent": percent, "tooMany": func(t *Tally) int { return t.Skipped - t.Overdue },
+}).Parse(`{{range .Groups}} │ {{.Name}}{{end}}
+clients{{range .Groups}} │ {{.Clients}}{{end}}
+  served{{range .Groups}} │ {{.Served}} ({{percent .Served .Clients}}){{end}}
+  gave up{{range .Groups}} │ {{.GaveUp}}{{end}}
+{{if .All.Trying}}  still trying when stopped{{range .Groups}} │ {{.Trying}}{{end}}{{end}}
+{{if tooMany .All}}never came: too many at once{{range .Groups}} │ {{tooMany .Tally}}{{end}}{{end}}
+{{if .All.Overdue}}never came: no time for them here{{range .Groups}} │ {{.Overdue}}{{end}}{{end}}
+last served after{{range .Groups}} │ {{if .Served}}{{people .LastServed}}{{else}}-{{end}}{{end}}
+requests{{range .Groups}} │ {{.Requests}}{{end}}
+requests per success{{range .Groups}} │ {{if .Served}}{{printf "%.2f" .PerSuccess}}{{else}}none served{{end}}{{end}}
+{{range $answer, $_ := .All.Answers}}  answered {{$answer}}{{range $.Groups}} │ {{index .Answers $answer}}{{end}}
+{{end}}  timed out{{range .Groups}} │ {{.TimedOut}}{{end}}
+  no connection, or broken{{range .Groups}} │ {{.Unreachable}}{{end}}
+{{if .All.CutOff}}  under way when stopped{{range .Groups}} │ {{.CutOff}}{{end}}
+    the oldest for{{range .Groups}} │ {{if .CutOff}}{{people .OldestCut}}{{else}}-{{end}}{{end}}{{end}}
+`))
+
 // counts returns the table of clients and requests.
 func (c LoadConfig) counts(r *LoadResult) report.Table {
-	groups := c.groups(r)
-	t := report.Table{Caption: "Figures", Head: []string{""}, Meaning: []report.Text{
+	t := report.Table{Caption: "Figures", Meaning: []report.Text{
 		{Name: "clients", Text: "Each wanted one answer. Served: it got a 2xx, or OK in gRPC. Gave up: its policy, --attempts or --patience ended."},
 		{Name: "requests", Text: "All attempts, retries included. Per success: divided by the clients that were served; 1 at least."},
 	}}
-	for _, g := range groups {
-		t.Head = append(t.Head, g.name)
+	for _, line := range lines(countsText, struct {
+		Groups []group
+		All    *Tally
+	}{c.groups(r), &r.All}) {
+		t.Rows = append(t.Rows, strings.Split(line, " │ "))
 	}
-	row := func(label string, cell func(*Tally) string) {
-		cells := []string{label}
-		for _, g := range groups {
-			cells = append(cells, cell(g.Tally))
-		}
-		t.Rows = append(t.Rows, cells)
-	}
-	number := func(label string, n func(*Tally) int) { row(label, func(t *Tally) string { return fmt.Sprint(n(t)) }) }
-	some := func(label string, n func(*Tally) int) {
-		if n(&r.All) > 0 {
-			number(label, n)
-		}
-	}
-	number("clients", func(t *Tally) int { return t.Clients })
-	row("  served", func(t *Tally) string { return fmt.Sprintf("%d (%s)", t.Served, percent(t.Served, t.Clients)) })
-	number("  gave up", func(t *Tally) int { return t.GaveUp })
-	some("  still trying when stopped", func(t *Tally) int { return t.Trying })
-	some("never came: too many at once", func(t *Tally) int { return t.Skipped - t.Overdue })
-	some("never came: no time for them here", func(t *Tally) int { return t.Overdue })
-	row("last served after", func(t *Tally) string {
-		if t.Served == 0 {
-			return "-"
-		}
-		return people(t.LastServed)
-	})
-	number("requests", func(t *Tally) int { return t.Requests })
-	row("requests per success", func(t *Tally) string {
-		if t.Served == 0 {
-			return "none served"
-		}
-		return fmt.Sprintf("%.2f", t.PerSuccess())
-	})
-	for _, label := range slices.Sorted(maps.Keys(r.All.Answers)) {
-		number("  answered "+label, func(t *Tally) int { return t.Answers[label] })
-	}
-	number("  timed out", func(t *Tally) int { return t.TimedOut })
-	number("  no connection, or broken", func(t *Tally) int { return t.Unreachable })
-	some("  under way when stopped", func(t *Tally) int { return t.CutOff })
-	if r.All.CutOff > 0 {
-		row("    the oldest for", func(t *Tally) string {
-			if t.CutOff == 0 {
-				return "-"
-			}
-			return people(t.OldestCut)
-		})
-	}
+	t.Head, t.Rows = t.Rows[0], t.Rows[1:]
 	return t
 }
 
@@ -187,7 +167,7 @@ func (c LoadConfig) times(r *LoadResult) report.Table {
 	}
 	groups := c.groups(r)
 	for _, g := range groups {
-		name := g.name + ": "
+		name := g.Name + ": "
 		if len(groups) == 1 {
 			name = ""
 		}
