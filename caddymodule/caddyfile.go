@@ -107,11 +107,11 @@ func (h *Handler) options() options {
 	return options{
 		{"name", text(&h.Name)},
 		{"mode", text(&h.Mode)},
-		{"zone", h.parseZone},
+		{"zone", named(&h.Zones, func(z *Zone) *string { return &z.Name }, (*Zone).options)},
 		{"capacity", h.parseCapacity},
 		{"concurrency", h.parseConcurrency},
 		{"queue", h.parseQueue},
-		{"class", h.parseClass},
+		{"class", named(&h.Classes, func(c *Class) *string { return &c.Name }, (*Class).options)},
 		{"pushback", section(&h.Pushback, (*Pushback).options)},
 		{"retries", section(&h.Retries, (*Retries).options)},
 		{"herd", section(&h.Herd, (*Herd).options)},
@@ -190,15 +190,6 @@ func (h *Herd) options() options {
 func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume the option's name
 	return options{{"mode", text(&a.Mode)}}.parse(d)
-}
-
-func (h *Handler) parseZone(d *caddyfile.Dispenser) error {
-	z := new(Zone)
-	h.Zones = append(h.Zones, z)
-	if err := text(&z.Name)(d); err != nil {
-		return err
-	}
-	return z.options().parse(d)
 }
 
 func (z *Zone) parseRate(d *caddyfile.Dispenser) error {
@@ -281,15 +272,6 @@ func (h *Handler) parseQueue(d *caddyfile.Dispenser) error {
 		}
 	}
 	return nil
-}
-
-func (h *Handler) parseClass(d *caddyfile.Dispenser) error {
-	c := new(Class)
-	h.Classes = append(h.Classes, c)
-	if err := text(&c.Name)(d); err != nil {
-		return err
-	}
-	return c.options().parse(d)
 }
 
 func (r *Retries) parseSecret(d *caddyfile.Dispenser) error {

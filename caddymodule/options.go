@@ -72,6 +72,18 @@ func section[T any](to **T, of func(*T) options) func(*caddyfile.Dispenser) erro
 	}
 }
 
+// named parses a block with a name, of which there may be several.
+func named[T any](list *[]*T, name func(*T) *string, of func(*T) options) func(*caddyfile.Dispenser) error {
+	return func(d *caddyfile.Dispenser) error {
+		one := new(T)
+		*list = append(*list, one)
+		if err := text(name(one))(d); err != nil {
+			return err
+		}
+		return of(one).parse(d)
+	}
+}
+
 // text parses one argument.
 func text(to *string) func(*caddyfile.Dispenser) error {
 	return value(to, "", func(arg string) (string, bool) { return arg, true })
