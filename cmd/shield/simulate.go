@@ -253,7 +253,8 @@ func (p *plans) runs(ctx context.Context, scr screen) (ended []string, err error
 			ended = append(ended, fmt.Sprintf("%s was interrupted %s.", server.name, when(p.report.Ended(&run))))
 		case r.Decided >= p.scenario.MaxRequests:
 			run.EndedBy = report.Requests
-			ended = append(ended, fmt.Sprintf("%s ended after %s (--requests), %s, before its time.", server.name, plural(p.scenario.MaxRequests, "request", "requests"), when(p.report.Ended(&run))))
+			ended = append(ended, fmt.Sprintf("%s ended after %s (--requests), %s, before its time.",
+				server.name, plural(p.scenario.MaxRequests, "request", "requests"), when(p.report.Ended(&run))))
 		}
 		p.report.Runs = append(p.report.Runs, run)
 		if r.Interrupted {

@@ -214,7 +214,8 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 	s.Plant, s.Bin = &s.pool, binOf(s.Warmup+s.Until)
 	p.scenario, p.report.Bin = s.Scenario, s.Bin
 	p.report.Inputs = report.Inputs{
-		Seed: s.Seed, Clients: s.Clients, Background: s.Background, Policies: policies(s.Mix), Timeout: s.Timeout, Patience: s.Patience, Duration: s.Until,
+		Seed: s.Seed, Clients: s.Clients, Background: s.Background, Policies: policies(s.Mix),
+		Timeout: s.Timeout, Patience: s.Patience, Duration: s.Until,
 	}
 	if s.Clients > 0 {
 		p.report.Inputs.Within = s.Within
@@ -452,7 +453,8 @@ func (s *simulation) describe(p *plans, limit limiter.Config) string {
 		fmt.Fprintf(&b, ", and retry for %v", c.Patience)
 	}
 	fmt.Fprintf(&b, ". Policy: %s.\n", policies(c.Mix))
-	fmt.Fprintf(&b, "The backend has %s %v each (%s): %s requests per second at most.", plural(s.pool.Workers, "worker that takes", "workers that take"), s.Service.Mean, s.distribution, digits(p.report.Capacity))
+	fmt.Fprintf(&b, "The backend has %s %v each (%s): %s requests per second at most.",
+		plural(s.pool.Workers, "worker that takes", "workers that take"), s.Service.Mean, s.distribution, digits(p.report.Capacity))
 	for _, m := range p.report.Marks {
 		fmt.Fprintf(&b, " %s at %v", strings.ToUpper(m.Name[:1])+m.Name[1:], m.From)
 		if m.To > m.From {

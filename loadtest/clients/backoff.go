@@ -45,7 +45,9 @@ func EqualJitter(base, limit time.Duration) Exponential { return jittered(base, 
 // jittered waits a uniform share, from low to high, of min(limit, base·2^(n-1)).
 func jittered(base, limit time.Duration, low, high float64) Exponential {
 	mean := (low + high) / 2
-	return Exponential{Base: nanoseconds(mean * float64(base)), Cap: nanoseconds(mean * float64(limit)), Factor: 2, Jitter: (high - low) / (high + low)}
+	return Exponential{
+		Base: nanoseconds(mean * float64(base)), Cap: nanoseconds(mean * float64(limit)), Factor: 2, Jitter: (high - low) / (high + low),
+	}
 }
 
 // Decorrelated waits min(Cap, Base + U·(3·s - Base)), where s is its last wait, or Base

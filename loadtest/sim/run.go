@@ -201,7 +201,8 @@ func (r *run) play() error {
 	progress := int64(0)
 	allCame := r.herdAt + int64(r.Within)
 	for n := 0; ; n++ {
-		if cleared = cleared || r.left == 0 && r.waiting == 0 && r.counts.Reachable > 0; cleared && r.Bin == 0 && (len(r.queue) == 0 || r.queue[0].at > allCame) {
+		cleared = cleared || r.left == 0 && r.waiting == 0 && r.counts.Reachable > 0
+		if cleared && r.Bin == 0 && (len(r.queue) == 0 || r.queue[0].at > allCame) {
 			break
 		}
 		if len(r.queue) == 0 || r.queue[0].at > r.end {

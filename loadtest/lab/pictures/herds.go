@@ -27,7 +27,9 @@ func herd(name string, n int, longest time.Duration) sim.Scenario {
 // herds are the scenarios of loadtest/sim/herds_test.go, but for the largest.
 func herds() []sim.Scenario {
 	const at, second = 30 * time.Second, time.Second
-	all := []sim.Scenario{herd("2,500, max 59s", 2500, 59*second), herd("5,000, max 59s", 5000, 59*second), herd("5,000, max 30s", 5000, 30*second)}
+	all := []sim.Scenario{
+		herd("2,500, max 59s", 2500, 59*second), herd("5,000, max 59s", 5000, 59*second), herd("5,000, max 30s", 5000, 30*second),
+	}
 	for _, v := range []struct {
 		name    string
 		mix     clients.Population
