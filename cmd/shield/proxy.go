@@ -147,7 +147,8 @@ func (p proxy) caddyfile() (string, error) {
 		return "", fmt.Errorf("--to is missing; want the backend's address, like 127.0.0.1:9000")
 	}
 	for _, flag := range []struct{ name, value string }{
-		{"from", p.From}, {"to", strings.Join(p.To, "")}, {"rate", p.Rate}, {"capacity", p.Capacity}, {"concurrency", p.Concurrency}, {"admin", p.Admin},
+		{"from", p.From}, {"to", strings.Join(p.To, "")}, {"rate", p.Rate}, {"capacity", p.Capacity},
+		{"concurrency", p.Concurrency}, {"admin", p.Admin},
 	} {
 		if strings.ContainsAny(flag.value, " \t\r\n{}\"`#\\,") {
 			return "", fmt.Errorf("--%s is %q; want neither spaces nor quotes nor braces in it", flag.name, flag.value)

@@ -101,7 +101,8 @@ func inSeconds(d time.Duration) float64 { return math.Round(d.Seconds()*1e6) / 1
 // WriteCSV writes the run second by second.
 func WriteCSV(w io.Writer, r LoadResult) error {
 	rows := [][]string{{
-		"second", "came", "herd_came", "admitted", "herd_admitted", "refused", "timed_out", "unreachable", "retries", "served", "gave_up", "in_flight", "cut_off",
+		"second", "came", "herd_came", "admitted", "herd_admitted", "refused", "timed_out",
+		"unreachable", "retries", "served", "gave_up", "in_flight", "cut_off",
 	}}
 	for i, s := range r.Seconds {
 		row := []string{strconv.Itoa(i)}

@@ -219,13 +219,16 @@ func (c LoadConfig) notes(r LoadResult) (notes []string) {
 	note(all.Late.P99 > lateness, "1 %% of the requests left %s or more after they were due: this machine was too busy, "+
 		"and its latencies are in the figures.", people(all.Late.P99))
 	note(all.Unreachable > 0, "%d requests had no connection, or it broke. The last: %s", all.Unreachable, r.Broken)
-	note(r.Faults > 0, "%d connections failed in this machine, not in the target: %s. Raise its limits (ulimit -n), or come with fewer clients.",
+	note(r.Faults > 0, "%d connections failed in this machine, not in the target: %s. "+
+		"Raise its limits (ulimit -n), or come with fewer clients.",
 		r.Faults, r.Fault)
 	tooMany := all.Skipped - all.Overdue
-	note(tooMany > 0, "%d clients never came, because %d were there already: the load was less than was asked for%s.", tooMany, MaxClients, c.reached(r))
+	note(tooMany > 0, "%d clients never came, because %d were there already: "+
+		"the load was less than was asked for%s.", tooMany, MaxClients, c.reached(r))
 	note(all.Overdue > 0, "%d clients never came, because this machine had not started them when their time was over: "+
 		"the load was less than was asked for%s.", all.Overdue, c.reached(r))
-	note(all.Served > 0 && all.Served < all.Clients, "the waits are those of the clients that were served. The other %d waited in vain, and are not included.",
+	note(all.Served > 0 && all.Served < all.Clients, "the waits are those of the clients that were served. "+
+		"The other %d waited in vain, and are not included.",
 		all.Clients-all.Served)
 	if r.Stopped != nil {
 		why, cut := r.Stopped.Error(), ""
