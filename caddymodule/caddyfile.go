@@ -100,86 +100,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		}
 		h.Zones = append(h.Zones, &Zone{Rate: *rate})
 	}
-	return h.options().parse(d)
-}
-
-func (h *Handler) options() options {
-	return options{
-		{"name", text(&h.Name)},
-		{"mode", text(&h.Mode)},
-		{"zone", named(&h.Zones, func(z *Zone) *string { return &z.Name }, (*Zone).options)},
-		{"capacity", h.parseCapacity},
-		{"concurrency", h.parseConcurrency},
-		{"queue", h.parseQueue},
-		{"class", named(&h.Classes, func(c *Class) *string { return &c.Name }, (*Class).options)},
-		{"pushback", section(&h.Pushback, (*Pushback).options)},
-		{"retries", section(&h.Retries, (*Retries).options)},
-		{"herd", section(&h.Herd, (*Herd).options)},
-	}
-}
-
-func (z *Zone) options() options {
-	return options{
-		{"match", matchers(&z.MatcherSetsRaw)},
-		{"key", template(&z.Key)},
-		{"ipv4_prefix", number(&z.IPv4Prefix)},
-		{"ipv6_prefix", number(&z.IPv6Prefix)},
-		{"rate", z.parseRate},
-		{"burst", number(&z.Burst)},
-		{"cost", number(&z.Cost)},
-		{"max_keys", number(&z.MaxKeys)},
-	}
-}
-
-func (c *Concurrency) options() options {
-	return options{
-		{"min", number(&c.Min)},
-		{"max", number(&c.Max)},
-		{"initial", number(&c.Initial)},
-		{"max_latency", duration(&c.MaxLatency)},
-		{"probe", onOff(&c.Probe)},
-		{"per", c.parsePer},
-	}
-}
-
-func (c *Class) options() options {
-	return options{
-		{"match", matchers(&c.MatcherSetsRaw)},
-		{"share", percentage(&c.Share)},
-		{"clients", percentage(&c.Clients)},
-	}
-}
-
-func (p *Pushback) options() options {
-	return options{
-		{"min", duration(&p.Min)},
-		{"max", duration(&p.Max)},
-		{"status", number(&p.Status)},
-		{"overload_status", number(&p.OverloadStatus)},
-		{"body", text(&p.Body)},
-		{"respond", text(&p.Respond)},
-		{"dither", onOff(&p.Dither)},
-		{"give_up", duration(&p.GiveUp)},
-		{"backoff", optIn(&p.Backoff)},
-	}
-}
-
-func (r *Retries) options() options {
-	return options{
-		{"enforce", onOff(&r.Enforce)},
-		{"max_clients", number(&r.MaxClients)},
-		{"key", template(&r.Key)},
-		{"ipv4_prefix", number(&r.IPv4Prefix)},
-		{"ipv6_prefix", number(&r.IPv6Prefix)},
-		{"tickets", optIn(&r.Tickets)},
-		{"secret", r.parseSecret},
-	}
-}
-
-func (h *Herd) options() options {
-	return options{
-		{"detect", onOff(&h.Detect)},
-	}
+	return parseBlock(d, h)
 }
 
 // UnmarshalCaddyfile sets up the app from the global option. Syntax:
@@ -189,30 +110,24 @@ func (h *Herd) options() options {
 //	}
 func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume the option's name
-	return options{{"mode", text(&a.Mode)}}.parse(d)
+	return parseBlock(d, a)
 }
 
-func (z *Zone) parseRate(d *caddyfile.Dispenser) error {
+// parse parses the rate of a zone, whose burst is an option of its own.
+func (r *Rate) parse(d *caddyfile.Dispenser) error {
 	args := d.RemainingArgs()
 	if len(args) != 1 {
 		return d.ArgErr()
 	}
 	rate, err := parseRate(d, args)
 	if err == nil {
-		z.Rate.Rate, z.Per = rate.Rate, rate.Per
+		r.Rate, r.Per = rate.Rate, rate.Per
 	}
 	return err
 }
 
-func (h *Handler) parseCapacity(d *caddyfile.Dispenser) (err error) {
-	h.Capacity, err = parseRate(d, d.RemainingArgs())
-	return err
-}
-
-func (h *Handler) parseConcurrency(d *caddyfile.Dispenser) error {
+func (c *Concurrency) parse(d *caddyfile.Dispenser) error {
 	const want = "a whole number, adaptive, or slo and a duration"
-	c := new(Concurrency)
-	h.Concurrency = c
 	args := d.RemainingArgs()
 	switch {
 	case len(args) == 2 && args[0] == "slo":
@@ -233,53 +148,42 @@ func (h *Handler) parseConcurrency(d *caddyfile.Dispenser) error {
 			return d.Errf("concurrency is 0; want 1 to %d", shield.MaxConcurrency)
 		}
 	}
-	return c.options().parse(d)
+	return parseBlock(d, c)
 }
 
-func (c *Concurrency) parsePer(d *caddyfile.Dispenser) error {
+func parsePer(d *caddyfile.Dispenser) (*PerClient, error) {
 	args := d.RemainingArgs()
 	last := len(args) - 1
 	noKey := func(arg string) bool { return !strings.Contains(arg, "{") }
 	if last < 1 || slices.ContainsFunc(args[:last], noKey) {
-		return d.Errf("per is %q; want a key and a whole number, like {client_ip} 10", strings.Join(args, " "))
+		return nil, d.Errf("per is %q; want a key and a whole number, like {client_ip} 10", strings.Join(args, " "))
 	}
 	n, ok := asNumber(args[last])
 	if !ok {
-		return d.Errf("per ends with %q; want a whole number", args[last])
+		return nil, d.Errf("per ends with %q; want a whole number", args[last])
 	}
-	c.Per = &PerClient{Key: strings.Join(args[:last], " "), Limit: *n}
-	return nil
+	return &PerClient{Key: strings.Join(args[:last], " "), Limit: *n}, nil
 }
 
-func (h *Handler) parseQueue(d *caddyfile.Dispenser) error {
-	h.Queue = new(Queue)
+func (q *Queue) parse(d *caddyfile.Dispenser) error {
 	args, ok := d.RemainingArgs(), false
 	switch {
 	case len(args) > 1 && args[0] == "off":
 		return d.Errf("queue is %q; want off alone, because a queue that is off has no options", strings.Join(args, " "))
 	case len(args) == 1 && args[0] == "off":
-		h.Queue.Off = true
+		q.Off = true
 		return nil
 	case len(args) != 1 && (len(args) != 3 || args[1] != "timeout"):
 		return d.Errf("arguments are %q; want off, or how many may wait, like 32, or 32 timeout 100ms", strings.Join(args, " "))
 	}
-	if h.Queue.Size, ok = asNumber(args[0]); !ok {
+	if q.Size, ok = asNumber(args[0]); !ok {
 		return d.Errf("queue is %q; want a whole number, or off", args[0])
 	}
 	if len(args) == 3 {
-		if h.Queue.Timeout, ok = asDuration(args[2]); !ok {
+		if q.Timeout, ok = asDuration(args[2]); !ok {
 			return d.Errf("timeout is %q; want a duration like 100ms", args[2])
 		}
 	}
-	return nil
-}
-
-func (r *Retries) parseSecret(d *caddyfile.Dispenser) error {
-	args := d.RemainingArgs()
-	if len(args) != 1 || args[0] == "" { // the error does not show it
-		return d.Err("secret is empty or in several words; want one, in quotes if it has spaces")
-	}
-	r.Secret = args[0]
 	return nil
 }
 

@@ -8,10 +8,10 @@ import (
 // Rate is a token bucket: how much may come, and how much at once.
 type Rate struct {
 	// How many requests are allowed per `per`: more than 0. Required.
-	Rate float64 `json:"rate,omitempty"`
+	Rate float64 `json:"rate,omitempty" caddyfile:"-"`
 
 	// The period of the rate (default `1s`).
-	Per *caddy.Duration `json:"per,omitempty"`
+	Per *caddy.Duration `json:"per,omitempty" caddyfile:"-"`
 
 	// How many requests may come at once after an idle time: at least 1. The
 	// default is what one second allows, and at least 1.
@@ -26,7 +26,7 @@ type Zone struct {
 	// The name in metrics and in answers to clients: up to 64 letters, digits and
 	// `_-./:`. One zone may have none. Its name is then that of the handler with
 	// `/per_client`.
-	Name string `json:"name,omitempty"`
+	Name string `json:"name,omitempty" caddyfile:"-"`
 
 	// Which requests the zone counts (default: all). Several matcher sets are
 	// alternatives.
@@ -43,7 +43,7 @@ type Zone struct {
 	IPv4Prefix *int `json:"ipv4_prefix,omitempty"`
 	IPv6Prefix *int `json:"ipv6_prefix,omitempty"`
 
-	Rate
+	Rate `caddyfile:"rate"`
 
 	// How much of the burst one request takes: 1 (default) to the burst.
 	Cost *int `json:"cost,omitempty"`
@@ -60,14 +60,14 @@ type Zone struct {
 // required.
 type Concurrency struct {
 	// A fixed limit: 1 to 1000000.
-	Limit int `json:"limit,omitempty"`
+	Limit int `json:"limit,omitempty" caddyfile:"-"`
 
 	// Find the limit at which the backend works best, from its latency.
-	Adaptive bool `json:"adaptive,omitempty"`
+	Adaptive bool `json:"adaptive,omitempty" caddyfile:"-"`
 
 	// Find the highest limit at which 95 % of the requests are served within this
 	// time.
-	Target *caddy.Duration `json:"target,omitempty"`
+	Target *caddy.Duration `json:"target,omitempty" caddyfile:"-"`
 
 	// The range and the initial value of an adaptive limit: 1 to 100000 (defaults
 	// 2, 1000 and 20). Not with `limit`.
@@ -121,7 +121,7 @@ type Class struct {
 	// The name: up to 64 letters, digits and `_-./:`. `critical`, `default` and
 	// `sheddable` have a default share. Requests that no class matches belong to
 	// `default`, whether that class is defined or not.
-	Name string `json:"name"`
+	Name string `json:"name" caddyfile:"-"`
 
 	// Which requests belong to the class. Several matcher sets are alternatives. A
 	// class with neither `match` nor `clients` has only the requests whose header

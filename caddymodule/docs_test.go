@@ -182,11 +182,9 @@ func TestDocsNameWhatIsThere(t *testing.T) {
 	same(t, "JSON options", cells(configuration, "option", 2), names)
 
 	var words []string
-	for _, all := range []options{
-		new(Handler).options(), new(Zone).options(), new(Concurrency).options(), new(Class).options(),
-		new(Pushback).options(), new(Retries).options(), new(Herd).options(),
-	} {
-		words = append(words, all.words()...)
+	for _, block := range []any{new(Handler), new(Zone), new(Concurrency), new(Class), new(Pushback), new(Retries), new(Herd)} {
+		of, _ := optionsOf(block)
+		words = append(words, of...)
 	}
 	arguments := []string{"adaptive", "slo", "off", "timeout"} // that have a row of their own
 	same(t, "Caddyfile words", cells(configuration, "option", 1), slices.Concat(words, arguments))

@@ -54,7 +54,7 @@ type Handler struct {
 	Mode string `json:"mode,omitempty"`
 
 	// The quotas of each client. All that match are checked.
-	Zones []*Zone `json:"zones,omitempty"`
+	Zones []*Zone `json:"zones,omitempty" caddyfile:"zone"`
 
 	// The rate that the backend can serve.
 	Capacity *Rate `json:"capacity,omitempty"`
@@ -66,7 +66,7 @@ type Handler struct {
 	Queue *Queue `json:"queue,omitempty"`
 
 	// Which requests are admitted first at the limit in flight.
-	Classes []*Class `json:"classes,omitempty"`
+	Classes []*Class `json:"classes,omitempty" caddyfile:"class"`
 
 	// How refusals are answered.
 	Pushback *Pushback `json:"pushback,omitempty"`

@@ -1,7 +1,10 @@
 package caddymodule
 
 import (
+	"cmp"
 	"math"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -10,157 +13,150 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
-// An option is one word of a block in a Caddyfile, with the function that takes its
-// arguments and its own block. The dispenser stands at the word.
-type option struct {
-	word  string
-	parse func(*caddyfile.Dispenser) error
+// optionsOf returns the words that a block may have, and pointers to what they set: the
+// fields of the struct that block points to. A word is the field's name in JSON unless the
+// tag caddyfile has another, or -. An embedded struct adds its own words.
+func optionsOf(block any) (words []string, fields []any) {
+	of := reflect.ValueOf(block).Elem()
+	for i := range of.NumField() {
+		f := of.Type().Field(i)
+		word, _, _ := strings.Cut(cmp.Or(f.Tag.Get("caddyfile"), f.Tag.Get("json")), ",")
+		if word != "" && word != "-" {
+			words, fields = append(words, word), append(fields, of.Field(i).Addr().Interface())
+		}
+		if f.Anonymous {
+			moreWords, more := optionsOf(of.Field(i).Addr().Interface())
+			words, fields = append(words, moreWords...), append(fields, more...)
+		}
+	}
+	return words, fields
 }
 
-// options are what a block may have, in the order of the documentation.
-type options []option
-
-// repeatable options may be given several times.
-var repeatable = map[string]bool{"zone": true, "class": true, "match": true}
-
-// parse parses the block after the present word, if there is one. No argument may be left
-// before it.
-func (all options) parse(d *caddyfile.Dispenser) error {
+// parseBlock parses the block after the present word, if there is one, into a struct. No
+// argument may be left before it.
+func parseBlock(d *caddyfile.Dispenser, block any) error {
 	if d.NextArg() {
 		return d.ArgErr()
 	}
+	words, fields := optionsOf(block)
 	seen := map[string]bool{}
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		word := d.Val()
-		if seen[word] && !repeatable[word] {
+		i := slices.Index(words, word)
+		if i < 0 {
+			last := len(words) - 1
+			want := strings.TrimPrefix(strings.Join(words[:last], ", ")+" or "+words[last], " or ")
+			return d.Errf("unrecognized subdirective %q; want %s", word, want)
+		}
+		if seen[word] && reflect.TypeOf(fields[i]).Elem().Kind() != reflect.Slice {
 			return d.Errf("%s is set twice; want it once", word)
 		}
 		seen[word] = true
-		if err := all.parseOne(d, word); err != nil {
+		if err := parseOption(d, fields[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (all options) parseOne(d *caddyfile.Dispenser, word string) error {
-	for _, o := range all {
-		if o.word == word {
-			return o.parse(d)
-		}
+// parseOption parses the arguments and the block of an option into its field. The dispenser
+// stands at the word.
+func parseOption(d *caddyfile.Dispenser, to any) (err error) {
+	switch to := to.(type) {
+	case *[]*Zone:
+		z := new(Zone)
+		*to = append(*to, z)
+		return parseNamed(d, &z.Name, z)
+	case *[]*Class:
+		c := new(Class)
+		*to = append(*to, c)
+		return parseNamed(d, &c.Name, c)
+	case *caddyhttp.RawMatcherSets:
+		return parseMatchers(d, to)
+	case *Rate:
+		return to.parse(d)
+	case **Rate:
+		*to, err = parseRate(d, d.RemainingArgs())
+		return err
+	case **Concurrency:
+		*to = new(Concurrency)
+		return (*to).parse(d)
+	case **PerClient:
+		*to, err = parsePer(d)
+		return err
+	case **Queue:
+		*to = new(Queue)
+		return (*to).parse(d)
+	case **Pushback:
+		*to = new(Pushback)
+		return parseBlock(d, *to)
+	case **Retries:
+		*to = new(Retries)
+		return parseBlock(d, *to)
+	case **Herd:
+		*to = new(Herd)
+		return parseBlock(d, *to)
 	}
-	words := all.words()
-	want, last := strings.Join(words[:len(words)-1], ", "), words[len(words)-1]
-	if want != "" {
-		want += " or "
-	}
-	return d.Errf("unrecognized subdirective %q; want %s", word, want+last)
+	return parseValue(d, to)
 }
 
-func (all options) words() (words []string) {
-	for _, o := range all {
-		words = append(words, o.word)
-	}
-	return words
-}
-
-// section parses a block without a name.
-func section[T any](to **T, of func(*T) options) func(*caddyfile.Dispenser) error {
-	return func(d *caddyfile.Dispenser) error {
-		*to = new(T)
-		return of(*to).parse(d)
-	}
-}
-
-// named parses a block with a name, of which there may be several.
-func named[T any](list *[]*T, name func(*T) *string, of func(*T) options) func(*caddyfile.Dispenser) error {
-	return func(d *caddyfile.Dispenser) error {
-		one := new(T)
-		*list = append(*list, one)
-		if err := text(name(one))(d); err != nil {
-			return err
-		}
-		return of(one).parse(d)
-	}
-}
-
-// text parses one argument.
-func text(to *string) func(*caddyfile.Dispenser) error {
-	return value(to, "", func(arg string) (string, bool) { return arg, true })
-}
-
-// number parses a whole number.
-func number(to **int) func(*caddyfile.Dispenser) error {
-	return value(to, "a whole number", asNumber)
-}
-
-// duration parses a duration.
-func duration(to **caddy.Duration) func(*caddyfile.Dispenser) error {
-	return value(to, "a duration like 5s", asDuration)
-}
-
-// onOff parses on or off.
-func onOff(to **bool) func(*caddyfile.Dispenser) error {
-	return value(to, "on or off", func(arg string) (*bool, bool) { return new(arg == "on"), arg == "on" || arg == "off" })
-}
-
-// optIn parses on or off where off is the default.
-func optIn(to *bool) func(*caddyfile.Dispenser) error {
-	return value(to, "on or off", func(arg string) (bool, bool) { return arg == "on", arg == "on" || arg == "off" })
-}
-
-// percentage parses a percentage as a part of 1.
-func percentage(to **float64) func(*caddyfile.Dispenser) error {
-	return value(to, "a percentage like 70%", func(arg string) (*float64, bool) {
-		number, found := strings.CutSuffix(arg, "%")
-		n, ok := asFloat(number)
-		return new(n / 100), found && ok
-	})
-}
-
-// value parses the only argument of an option. want says what it must be.
-func value[T any](to *T, want string, parse func(string) (T, bool)) func(*caddyfile.Dispenser) error {
-	return func(d *caddyfile.Dispenser) error {
-		word, args := d.Val(), d.RemainingArgs()
-		if len(args) != 1 {
-			return d.ArgErr()
-		}
-		v, ok := parse(args[0])
-		if !ok {
-			return d.Errf("%s is %q; want %s", word, args[0], want)
-		}
-		*to = v
-		return nil
-	}
-}
-
-// template parses the template of a key, which may have several words.
-func template(to *string) func(*caddyfile.Dispenser) error {
-	return func(d *caddyfile.Dispenser) error {
-		args := d.RemainingArgs()
-		if len(args) == 0 {
-			return d.ArgErr()
-		}
-		*to = strings.Join(args, " ")
-		return nil
-	}
-}
-
-// matchers parses one set of matchers.
-func matchers(to *caddyhttp.RawMatcherSets) func(*caddyfile.Dispenser) error {
-	return func(d *caddyfile.Dispenser) error {
-		if d.NextArg() {
-			if strings.HasPrefix(d.Val(), "@") {
-				return d.Errf("match is %s, a named matcher; want its matchers written out here", d.Val())
-			}
-			d.Prev()
-		}
-		set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
-		if err == nil {
-			*to = append(*to, set)
-		}
+// parseNamed parses a block that has a name.
+func parseNamed(d *caddyfile.Dispenser, name *string, block any) error {
+	if err := parseValue(d, name); err != nil {
 		return err
 	}
+	return parseBlock(d, block)
+}
+
+// parseValue parses the value of an option. It is one argument, but a key may have several
+// words.
+func parseValue(d *caddyfile.Dispenser, to any) error {
+	word, args := d.Val(), d.RemainingArgs()
+	switch {
+	case word == "key" && len(args) > 0:
+		args = []string{strings.Join(args, " ")}
+	case word == "secret" && (len(args) != 1 || args[0] == ""): // the error does not show it
+		return d.Err("secret is empty or in several words; want one, in quotes if it has spaces")
+	case len(args) != 1:
+		return d.ArgErr()
+	}
+	arg, want, ok := args[0], "on or off", true
+	switch to := to.(type) {
+	case *string:
+		*to = arg
+	case *bool:
+		*to, ok = arg == "on", arg == "on" || arg == "off"
+	case **bool:
+		*to, ok = new(arg == "on"), arg == "on" || arg == "off"
+	case **int:
+		want = "a whole number"
+		*to, ok = asNumber(arg)
+	case **float64:
+		want = "a percentage like 70%"
+		*to, ok = asShare(arg)
+	case **caddy.Duration:
+		want = "a duration like 5s"
+		*to, ok = asDuration(arg)
+	}
+	if !ok {
+		return d.Errf("%s is %q; want %s", word, arg, want)
+	}
+	return nil
+}
+
+// parseMatchers parses one set of matchers.
+func parseMatchers(d *caddyfile.Dispenser, to *caddyhttp.RawMatcherSets) error {
+	if d.NextArg() {
+		if strings.HasPrefix(d.Val(), "@") {
+			return d.Errf("match is %s, a named matcher; want its matchers written out here", d.Val())
+		}
+		d.Prev()
+	}
+	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
+	if err == nil {
+		*to = append(*to, set)
+	}
+	return err
 }
 
 func asNumber(arg string) (*int, bool) {
@@ -171,6 +167,13 @@ func asNumber(arg string) (*int, bool) {
 func asFloat(arg string) (float64, bool) {
 	n, err := strconv.ParseFloat(arg, 64)
 	return n, err == nil && !math.IsNaN(n) && !math.IsInf(n, 0)
+}
+
+// asShare reads a percentage as a part of 1.
+func asShare(arg string) (*float64, bool) {
+	number, found := strings.CutSuffix(arg, "%")
+	n, ok := asFloat(number)
+	return new(n / 100), found && ok
 }
 
 func asDuration(arg string) (*caddy.Duration, bool) {
