@@ -149,9 +149,11 @@ func (b *Backend) Clients() [pushback.Classes]int { return b.clients.Clients() }
 
 // ClassStats counts the decisions on the requests of one class.
 type ClassStats struct {
-	Name                        string
-	Share                       float64 // of the limit in flight, while higher classes need the rest
-	Admitted, Refused, Observed uint64
+	Name     string  `json:"name"`
+	Share    float64 `json:"share"` // of the limit in flight, while higher classes need the rest
+	Admitted uint64  `json:"admitted"`
+	Refused  uint64  `json:"refused"`
+	Observed uint64  `json:"observed"`
 }
 
 // ClassStats returns what has been decided on each class, the highest first.

@@ -51,8 +51,8 @@ type ShieldStatus struct {
 	Search *SearchStatus `json:"search,omitempty"`
 
 	// For a queue and for classes, the highest class first.
-	Queue   *QueueStatus  `json:"queue,omitempty"`
-	Classes []ClassStatus `json:"classes,omitempty"`
+	Queue   *QueueStatus        `json:"queue,omitempty"`
+	Classes []shield.ClassStats `json:"classes,omitempty"`
 
 	// How long the pause lasts that the backend has asked for, and how many pauses
 	// there have been; requests that it refused or that did not reach it.
@@ -65,9 +65,9 @@ type ShieldStatus struct {
 
 	// Remembered clients by how they retry, and how many can be remembered; and the
 	// returns of clients by their software.
-	Clients    map[string]int          `json:"clients"`
-	MaxClients int                     `json:"max_clients"`
-	Families   map[string]FamilyStatus `json:"families,omitempty"`
+	Clients    map[string]int                  `json:"clients"`
+	MaxClients int                             `json:"max_clients"`
+	Families   map[string]pushback.FamilyStats `json:"families,omitempty"`
 
 	// The present herd, if any.
 	Herd *HerdStatus `json:"herd,omitempty"`
@@ -107,15 +107,6 @@ type QueueStatus struct {
 	WaitSeconds float64 `json:"wait_seconds"`
 }
 
-// ClassStatus counts the decisions on the requests of one class.
-type ClassStatus struct {
-	Name     string  `json:"name"`
-	Share    float64 `json:"share"` // of the limit in flight, while higher classes need the rest
-	Admitted uint64  `json:"admitted"`
-	Refused  uint64  `json:"refused"`
-	Observed uint64  `json:"observed"`
-}
-
 // CalendarStatus counts the appointments of clients refused at the backend's limit.
 type CalendarStatus struct {
 	BacklogSeconds float64 `json:"backlog_seconds"`  // time until the last appointment
@@ -139,14 +130,6 @@ type HerdStatus struct {
 	Size   float64 `json:"size"`             // clients of a backlog; requests in one pulse of the others
 	Period float64 `json:"period,omitempty"` // seconds
 	Phase  float64 `json:"phase,omitempty"`  // seconds within the period, since the detector began
-}
-
-// FamilyStatus counts what clients of one kind of software did.
-type FamilyStatus struct {
-	Told  uint64 `json:"told"` // a time to come back
-	Kept  uint64 `json:"kept"`
-	Late  uint64 `json:"late"`
-	Early uint64 `json:"early"`
 }
 
 // TicketStatus counts the tickets of unknown clients.
@@ -222,7 +205,7 @@ func (s *shieldReading) status() ShieldStatus {
 		Admitted: s.stats.Admitted, Refused: map[string]uint64{}, Observed: map[string]uint64{},
 		Held: s.stats.Held, ToldNever: s.stats.RetryAfter[0],
 		PausedSeconds: s.shed.Paused.Seconds(), Pauses: s.shed.Pauses, Failures: s.shed.Failed,
-		Clients: map[string]int{}, MaxClients: s.stats.MaxClients, Families: map[string]FamilyStatus{},
+		Clients: map[string]int{}, MaxClients: s.stats.MaxClients, Families: s.families(),
 		Search: s.searchStatus(), Calendar: s.calendarStatus(),
 	}
 	if s.config.Observe {
@@ -242,17 +225,12 @@ func (s *shieldReading) status() ShieldStatus {
 		out.Queue = &QueueStatus{q.Length, size, q.Granted, q.Expired, q.Dropped, q.Gone, q.Waited.Seconds()}
 	}
 	if s.config.Classes != nil {
-		for _, c := range s.guard.ClassStats() {
-			out.Classes = append(out.Classes, ClassStatus(c))
-		}
+		out.Classes = s.guard.ClassStats()
 	}
 	for class, n := range s.record.Clients() {
 		if n > 0 {
 			out.Clients[pushback.Class(class).String()] = n
 		}
-	}
-	for family, f := range s.families() {
-		out.Families[family] = FamilyStatus(f)
 	}
 	if h := s.herd; s.guard.DetectsHerds() && h.Kind != pushback.NoHerd {
 		out.Herd = &HerdStatus{h.Kind.String(), h.Size, h.Period.Seconds(), h.Phase.Seconds()}

@@ -26,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/pushback"
 )
 
 // site runs a Caddyfile site without a socket. Requests go through Caddy's
@@ -725,7 +726,7 @@ func TestAdminEndpoint(t *testing.T) {
 		Shields: []ShieldStatus{
 			{
 				Name: "srv0", Mode: "enforce", Admitted: 1, Refused: overQuota, Observed: zeros,
-				Clients: map[string]int{"early": 1}, MaxClients: 524288, Families: map[string]FamilyStatus{"curl": {Told: 1}},
+				Clients: map[string]int{"early": 1}, MaxClients: 524288, Families: map[string]pushback.FamilyStats{"curl": {Told: 1}},
 			},
 			{
 				Name: "shop", Mode: "observe", Capacity: &RateStatus{2, "1s", 2}, Concurrency: 9, Admitted: 1, Refused: zeros, Observed: zeros,

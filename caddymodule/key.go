@@ -21,34 +21,14 @@ const defaultKey = "{" + clientkey.ClientIP + "}"
 // A keyer makes the key that tells clients apart from a compiled template.
 type keyer struct {
 	template string
-	parts    []keyPart
-	v4, v6   int // bits of an address that count
+	parts    []clientkey.Part // the placeholder of a header has its canonical name
+	v4, v6   int              // bits of an address that count
 
 	// verified: the key contains the client's address, which must be verified. In
 	// the early data of HTTP/3 a sender may claim any address, and spend the quotas
 	// of others.
 	verified bool
 }
-
-// keyPart is a literal text or one placeholder. Common placeholders have their own kind.
-// Parts are not closures, so that the key is built on the stack.
-type keyPart struct {
-	kind partKind
-	text string // the literal, the header's canonical name, or the placeholder in its braces
-}
-
-type partKind int
-
-const (
-	literalPart partKind = iota
-	clientIPPart
-	remoteHostPart
-	headerPart
-	hostPart
-	methodPart
-	pathPart
-	replacerPart
-)
 
 // newKeyer compiles a template and checks its placeholders. An unknown one would be empty,
 // and all clients would silently share one bucket.
@@ -67,44 +47,23 @@ func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 	if k.v6 < 1 || k.v6 > 128 {
 		return nil, fmt.Errorf("ipv6_prefix is %d; want 1 to 128", k.v6)
 	}
-	parts, err := clientkey.Parse(template)
-	if err != nil {
+	var err error
+	if k.parts, err = clientkey.Parse(template); err != nil {
 		return nil, fmt.Errorf("key is %q: %w", template, err)
 	}
-	for _, p := range parts {
-		part := keyPart{literalPart, p.Text}
-		if p.IsPlaceholder {
-			if part, err = placeholder(p.Text); err != nil {
-				return nil, fmt.Errorf("key is %q: %w", template, err)
-			}
-			k.verified = k.verified || part.kind == clientIPPart || strings.HasPrefix(p.Text, "http.request.remote")
+	for i, p := range k.parts {
+		if !p.IsPlaceholder {
+			continue
 		}
-		k.parts = append(k.parts, part)
+		if !known(p.Text) {
+			return nil, fmt.Errorf("key is %q: placeholder {%s} is not known; want one of Caddy's request placeholders that does not differ with every request, {http.vars.*}, {http.auth.*}, {http.regexp.*} or {env.*}", template, p.Text)
+		}
+		if header, ok := strings.CutPrefix(p.Text, clientkey.HeaderPrefix); ok {
+			k.parts[i].Text = clientkey.HeaderPrefix + http.CanonicalHeaderKey(header)
+		}
+		k.verified = k.verified || p.Text == clientkey.ClientIP || strings.HasPrefix(p.Text, "http.request.remote")
 	}
 	return k, nil
-}
-
-// placeholder returns the cheapest part for a placeholder.
-func placeholder(name string) (keyPart, error) {
-	switch name {
-	case clientkey.ClientIP:
-		return keyPart{kind: clientIPPart}, nil
-	case clientkey.RemoteHost:
-		return keyPart{kind: remoteHostPart}, nil
-	case "http.request.host", "http.request.header.Host": // net/http keeps it out of the headers
-		return keyPart{kind: hostPart}, nil
-	case "http.request.method":
-		return keyPart{kind: methodPart}, nil
-	case "http.request.uri.path":
-		return keyPart{kind: pathPart}, nil
-	}
-	if !known(name) {
-		return keyPart{}, fmt.Errorf("placeholder {%s} is not known; want one of Caddy's request placeholders that does not differ with every request, {http.vars.*}, {http.auth.*}, {http.regexp.*} or {env.*}", name)
-	}
-	if header, ok := strings.CutPrefix(name, clientkey.HeaderPrefix); ok {
-		return keyPart{headerPart, http.CanonicalHeaderKey(header)}, nil
-	}
-	return keyPart{replacerPart, "{" + name + "}"}, nil
 }
 
 // awaits reports whether r's key has an address that the handshake has not verified yet.
@@ -120,53 +79,55 @@ func (k *keyer) key(r *http.Request) limiter.Key {
 
 // name appends the key of r before it is hashed.
 func (k *keyer) name(b []byte, r *http.Request) []byte {
-	for i := range k.parts {
-		b = k.append(b, &k.parts[i], r)
+	for _, p := range k.parts {
+		if p.IsPlaceholder {
+			b = k.append(b, p.Text, r)
+		} else {
+			b = append(b, p.Text...)
+		}
 	}
 	return b
 }
 
-func (k *keyer) append(b []byte, p *keyPart, r *http.Request) []byte {
-	switch p.kind {
-	case clientIPPart:
+// append appends the value of a placeholder. The common ones take no allocation.
+func (k *keyer) append(b []byte, placeholder string, r *http.Request) []byte {
+	switch placeholder {
+	case clientkey.ClientIP:
 		ip, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 		addr, err := netip.ParseAddr(ip)
 		if err != nil {
 			return append(b, ip...) // empty for a client on a Unix socket
 		}
 		return shield.AppendNetwork(b, addr, k.v4, k.v6)
-	case remoteHostPart:
+	case clientkey.RemoteHost:
 		remote, err := netip.ParseAddrPort(r.RemoteAddr)
 		if err != nil {
 			return append(b, r.RemoteAddr...)
 		}
 		return shield.AppendNetwork(b, remote.Addr(), k.v4, k.v6)
-	case headerPart:
-		for i, value := range r.Header[p.text] {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(b, value...)
-		}
-		return b
-	case hostPart:
+	case "http.request.host", "http.request.header.Host": // net/http keeps it out of the headers
 		host := r.Host
 		if i := strings.LastIndexByte(host, ':'); i > strings.LastIndexByte(host, ']') {
 			host = host[:i] // without the port; net.SplitHostPort allocates if there is none
 		}
 		return append(b, strings.ToLower(host)...)
-	case methodPart:
+	case "http.request.method":
 		return append(b, r.Method...)
-	case pathPart:
+	case "http.request.uri.path":
 		return append(b, r.URL.Path...)
-	case replacerPart:
-		if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
-			return append(b, repl.ReplaceAll(p.text, "")...)
-		}
-		return b
-	default:
-		return append(b, p.text...)
 	}
+	if header, ok := strings.CutPrefix(placeholder, clientkey.HeaderPrefix); ok {
+		for i, value := range r.Header[header] {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(b, value...)
+		}
+	} else if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
+		value, _ := repl.GetString(placeholder)
+		b = append(b, value...)
+	}
+	return b
 }
 
 // Placeholders that a key may have, other than those of the request.

@@ -393,7 +393,7 @@ func TestClassesOfOneNameMayMatchDifferently(t *testing.T) {
 	if a := r.get("/a"); a.StatusCode != http.StatusOK {
 		t.Errorf("%d, want 200", a.StatusCode)
 	}
-	if got := r.status().Shields; len(got) != 1 || len(got[0].Classes) != 3 || got[0].Classes[0] != (ClassStatus{"critical", 1, 1, 0, 0}) || got[0].Classes[1] != (ClassStatus{"default", .9, 1, 0, 0}) {
+	if got := r.status().Shields; len(got) != 1 || len(got[0].Classes) != 3 || got[0].Classes[0] != (shield.ClassStats{Name: "critical", Share: 1, Admitted: 1}) || got[0].Classes[1] != (shield.ClassStats{Name: "default", Share: .9, Admitted: 1}) {
 		t.Errorf("%+v; want one shield, whose classes were each used once", got)
 	}
 }

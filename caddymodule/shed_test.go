@@ -826,7 +826,7 @@ func TestObserveShedding(t *testing.T) {
 		receive(t, "a request at the backend", g.entered)
 	}
 	s := r.shieldStatus("s")
-	if s.InFlight != 1 || s.Admitted != 1 || s.Observed["concurrency"] != 2 || s.Queue.Length != 0 || s.Classes[1] != (ClassStatus{"default", .9, 1, 0, 2}) {
+	if s.InFlight != 1 || s.Admitted != 1 || s.Observed["concurrency"] != 2 || s.Queue.Length != 0 || s.Classes[1] != (shield.ClassStats{Name: "default", Share: .9, Admitted: 1, Observed: 2}) {
 		t.Errorf("%+v %+v; want one in flight, and two that would not be", s, s.Classes)
 	}
 	g.serves(held...)

@@ -111,10 +111,10 @@ func marked(name string, markers []agent, otherwise Family) Family {
 
 // FamilyStats counts how clients of one Family treated what they were told.
 type FamilyStats struct {
-	Told  uint64 // refusals with a time to come back
-	Kept  uint64 // returns at that time
-	Late  uint64 // returns more than a second and a quarter of the wait later
-	Early uint64 // returns before
+	Told  uint64 `json:"told"`  // refusals with a time to come back
+	Kept  uint64 `json:"kept"`  // returns at that time
+	Late  uint64 `json:"late"`  // returns more than a second and a quarter of the wait later
+	Early uint64 `json:"early"` // returns before
 }
 
 type familyCounts struct{ told, kept, late, early atomic.Uint64 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule"
 )
 
@@ -40,7 +41,7 @@ func TestPrintStatus(t *testing.T) {
 			SecondsAgo: 3.2, Reason: "grown", From: 18, To: 20, LatencySeconds: .0521, BaselineSeconds: .0487,
 		}},
 		Queue: &caddymodule.QueueStatus{Length: 3, Size: 64, Admitted: 60, Timeout: 30, Dropped: 8, Gone: 2, WaitSeconds: 1.2},
-		Classes: []caddymodule.ClassStatus{
+		Classes: []shield.ClassStats{
 			{Name: "critical", Share: 1, Admitted: 3000}, {Name: "default", Share: .9, Admitted: 6000, Refused: 405}, {Name: "unpaid", Share: .5},
 		},
 		PausedSeconds: 4.21, Pauses: 1, Failures: 12,
