@@ -3,7 +3,9 @@ package accesslog
 import (
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
+	"text/template"
 	"time"
 
 	"github.com/herdshield/shield/loadtest/clients"
@@ -117,22 +119,16 @@ type Bursts struct {
 	At      time.Time
 }
 
-// Population is how rejected clients retry. If none was rejected it is [Assumed].
-func (e *Estimate) Population() clients.Population {
+// Population is how rejected clients retry. If none was rejected, one half obeys
+// Retry-After and the other ignores it, as client libraries that retry do.
+func (e *Estimate) Population() (p clients.Population) {
 	if len(e.Returns) == 0 {
-		return Assumed()
+		return clients.Population{{Weight: 1, Policy: clients.Exact{}}, {Weight: 1, Policy: clients.Ignore{}}}
 	}
-	var p clients.Population
 	for _, b := range e.Returns {
 		p = append(p, clients.Share{Weight: float64(b.Clients), Policy: b.Policy})
 	}
 	return p
-}
-
-// Assumed is the Population of a site whose log has no rejections. One half obeys
-// Retry-After and the other ignores it, as client libraries that retry do.
-func Assumed() clients.Population {
-	return clients.Population{{Weight: 1, Policy: clients.Exact{}}, {Weight: 1, Policy: clients.Ignore{}}}
 }
 
 // Honour is the share of the clients in Returns that obey Retry-After.
@@ -156,117 +152,57 @@ func obeys(p clients.Policy) bool {
 	return false
 }
 
+// tableText shows an Estimate: bars separate a figure's name, the figure, and what it rests on.
+// 100 pieces are more than an ordered log has: three months of nights without a line.
+var tableText = template.Must(template.New("table").Funcs(template.FuncMap{
+	"rate": rate, "percent": percent, "short": short, "long": long,
+	"at":    func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+	"times": func(n, of int) int { return n * of }, "less": func(a, b float64) float64 { return a - b },
+}).Parse(`log │ {{long .Span}}, from {{at .From}} │ {{with .Lines}}{{.Read}} lines: {{.Other}} of other loggers, {{.Broken}} broken{{end}}
+{{if gt .Pieces 100}} │ in {{.Pieces}} pieces │ too many to be true: sort the lines by time
+{{else if gt .Pieces 1}} │ in {{.Pieces}} pieces │ the clock went back, or an hour passed without a line
+{{end}}{{if ge .Overlap.Seconds 1.0}} │ pieces overlap by {{long .Overlap}} │ the rate may be too low: merge logs of several servers by time
+{{end}}{{if gt (times 100 .Lines.Unsorted) .Requests}} │ {{.Lines.Unsorted}} lines out of order │ retries may be missed: sort the lines by time
+{{end}}{{if eq .Lines.Stray 1}} │ 1 line is ten minutes off │ and in no second
+{{else if .Lines.Stray}} │ {{.Lines.Stray}} lines are ten minutes off │ and in no second; if they are many, sort the lines by time
+{{end}}{{with .Lines.Untimed}} │ {{.}} without a duration │ they count as if they had taken no time
+{{end}}{{if gt (times 2 .Lines.Coarse) .Requests}} │ times in whole seconds │ waits are known to a second only
+{{end}}requests per second │ {{rate .Arrivals.Mean}} │ {{.Requests}} requests
+  first attempts │ {{rate .Rate}} │ {{.Retries}} retries left out
+{{if .Bursts.N}}  without bursts │ {{rate .Calm}} │ {{less .Rate .Calm | rate}} came in bursts
+{{end}}  half of the seconds │ up to {{printf "%.0f" .Arrivals.P50}} │
+  95 %, 99 % of them │ up to {{printf "%.0f, %.0f" .Arrivals.P95 .Arrivals.P99}} │
+  busiest second │ {{.Arrivals.BusiestSecond}} │ {{at .Arrivals.BusiestSecondAt}}
+  busiest minute │ {{rate .Arrivals.BusiestMinute}} │ {{at .Arrivals.BusiestMinuteAt}}
+clients │ {{.Clients}} │
+  requests per client │ {{with .PerClient}}mean {{printf "%.1f" .Mean}}, half up to {{.P50}}, 99 % up to {{.P99}}, most {{.Max}} │ {{.Of}} clients{{end}}
+time of 2xx │ {{with .Times}}{{if .Of}}mean {{short $.Service}}, half {{short .P50}}, 95 % {{short .P95}}, 99 % {{short .P99}} │ {{.Of}} requests
+{{- else}}not known │ no request{{end}}{{end}}
+in work at once │ {{printf "mean %.1f, in the worst minute %.1f" .Concurrency.Mean .Concurrency.Peak}} │ by Little's law
+refused │ {{percent .Answers.Refused}} │ {{.Answers.Quota}} of 429, {{.Answers.Overload}} of 502, 503, 504
+5xx │ {{percent .Answers.Errors}} │
+most served │ {{rate .Answers.Peak}} per second │ the best minute
+{{with .Answers.Full}}  while refusing │ {{rate .}} per second │ in seconds with more than 5 % of 502, 503, 504
+{{end}}bursts │ {{with .Bursts}}{{if .N}}{{.N}}, the largest of {{.Largest}} clients │ the largest at {{at .At}}{{else}}none │{{end}}{{end}}
+{{if .Returns}}refused clients │ {{len .Returns}} kinds │ {{.Judged}} clients{{if gt .Sampled 1}}, one of {{.Sampled}}{{end}}
+{{- with .Undecided}}; {{.}} refusals too near the end to say{{end}}{{with .Lost}}; {{.}} refusals not watched{{end}}
+{{range .Returns}}  {{.Policy}} │ {{percent .Share}} ± {{percent .Error}} │ {{.Clients}} clients, {{.Waits}} waits
+{{end}}{{else}}refused clients │ not known │ {{with .Undecided}}{{.}} refusals, and the log ends too soon to say{{else}}no client was refused{{end}}
+{{range .Population}}  {{.Policy}} │ 50 % │ assumed
+{{end}}{{end}}`))
+
 // WriteTable writes the Estimate, and how many observations each figure rests on.
 func (e *Estimate) WriteTable(w io.Writer) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	row := func(what, rests, format string, args ...any) {
-		fmt.Fprintf(tw, "%s\t%s\t%s\n", what, fmt.Sprintf(format, args...), rests)
+	var b strings.Builder
+	if err := tableText.Execute(&b, e); err != nil {
+		return err
 	}
-	e.writeLog(row)
-	e.writeRequests(row)
-	e.writeClients(row)
+	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	if _, err := strings.NewReplacer(" │ ", "\t", " │", "\t").WriteString(tw, b.String()); err != nil {
+		return err
+	}
 	return tw.Flush()
 }
-
-// A rowWriter writes a figure and the observations that it rests on.
-type rowWriter func(what, rests, format string, args ...any)
-
-// writeLog writes the size of the log, and its defects.
-func (e *Estimate) writeLog(row rowWriter) {
-	row("log", fmt.Sprintf("%d lines: %d of other loggers, %d broken", e.Lines.Read, e.Lines.Other, e.Lines.Broken),
-		"%s, from %s", long(e.Span), e.From.UTC().Format(time.RFC3339))
-	switch {
-	case e.Pieces > manyPieces:
-		row("", "too many to be true: sort the lines by time", "in %d pieces", e.Pieces)
-	case e.Pieces > 1:
-		row("", "the clock went back, or an hour passed without a line", "in %d pieces", e.Pieces)
-	}
-	if e.Overlap >= time.Second {
-		row("", "the rate may be too low: merge logs of several servers by time", "pieces overlap by %s", long(e.Overlap))
-	}
-	if 100*e.Lines.Unsorted > e.Requests {
-		row("", "retries may be missed: sort the lines by time", "%d lines out of order", e.Lines.Unsorted)
-	}
-	switch n := e.Lines.Stray; {
-	case n == 1:
-		row("", "and in no second", "1 line is ten minutes off")
-	case n > 1:
-		row("", "and in no second; if they are many, sort the lines by time", "%d lines are ten minutes off", n)
-	}
-	if e.Lines.Untimed > 0 {
-		row("", "they count as if they had taken no time", "%d without a duration", e.Lines.Untimed)
-	}
-	if 2*e.Lines.Coarse > e.Requests {
-		row("", "waits are known to a second only", "times in whole seconds")
-	}
-}
-
-// writeRequests writes rates and times of requests.
-func (e *Estimate) writeRequests(row rowWriter) {
-	row("requests per second", fmt.Sprintf("%d requests", e.Requests), "%s", rate(e.Arrivals.Mean))
-	row("  first attempts", fmt.Sprintf("%d retries left out", e.Retries), "%s", rate(e.Rate))
-	if e.Bursts.N > 0 {
-		row("  without bursts", rate(e.Rate-e.Calm)+" came in bursts", "%s", rate(e.Calm))
-	}
-	row("  half of the seconds", "", "up to %.0f", e.Arrivals.P50)
-	row("  95 %, 99 % of them", "", "up to %.0f, %.0f", e.Arrivals.P95, e.Arrivals.P99)
-	row("  busiest second", e.Arrivals.BusiestSecondAt.UTC().Format(time.RFC3339), "%d", e.Arrivals.BusiestSecond)
-	row("  busiest minute", e.Arrivals.BusiestMinuteAt.UTC().Format(time.RFC3339), "%s", rate(e.Arrivals.BusiestMinute))
-	row("clients", "", "%d", e.Clients)
-	row("  requests per client", fmt.Sprintf("%d clients", e.PerClient.Of), "mean %.1f, half up to %d, 99 %% up to %d, most %d",
-		e.PerClient.Mean, e.PerClient.P50, e.PerClient.P99, e.PerClient.Max)
-	if e.Times.Of > 0 {
-		row("time of 2xx", fmt.Sprintf("%d requests", e.Times.Of), "mean %v, half %v, 95 %% %v, 99 %% %v",
-			short(e.Service), short(e.Times.P50), short(e.Times.P95), short(e.Times.P99))
-	} else {
-		row("time of 2xx", "no request", "not known")
-	}
-	row("in work at once", "by Little's law", "mean %.1f, in the worst minute %.1f", e.Concurrency.Mean, e.Concurrency.Peak)
-}
-
-// writeClients writes rejections, bursts, and how clients retry.
-func (e *Estimate) writeClients(row rowWriter) {
-	row("refused", fmt.Sprintf("%d of 429, %d of 502, 503, 504", e.Answers.Quota, e.Answers.Overload), "%s", percent(e.Answers.Refused()))
-	row("5xx", "", "%s", percent(e.Answers.Errors()))
-	row("most served", "the best minute", "%s per second", rate(e.Answers.Peak))
-	if e.Answers.Full > 0 {
-		row("  while refusing", "in seconds with more than 5 % of 502, 503, 504", "%s per second", rate(e.Answers.Full))
-	}
-	if e.Bursts.N > 0 {
-		row("bursts", "the largest at "+e.Bursts.At.UTC().Format(time.RFC3339), "%d, the largest of %d clients", e.Bursts.N, e.Bursts.Largest)
-	} else {
-		row("bursts", "", "none")
-	}
-	switch {
-	case len(e.Returns) == 0 && e.Undecided > 0:
-		row("refused clients", fmt.Sprintf("%d refusals, and the log ends too soon to say", e.Undecided), "not known")
-	case len(e.Returns) == 0:
-		row("refused clients", "no client was refused", "not known")
-	default:
-		of := fmt.Sprintf("%d clients", e.Judged)
-		if e.Sampled > 1 {
-			of += fmt.Sprintf(", one of %d", e.Sampled)
-		}
-		if e.Undecided > 0 {
-			of += fmt.Sprintf("; %d refusals too near the end to say", e.Undecided)
-		}
-		if e.Lost > 0 {
-			of += fmt.Sprintf("; %d refusals not watched", e.Lost)
-		}
-		row("refused clients", of, "%d kinds", len(e.Returns))
-	}
-	for _, b := range e.Returns {
-		row(fmt.Sprintf("  %v", b.Policy), fmt.Sprintf("%d clients, %d waits", b.Clients, b.Waits), "%s ± %s", percent(b.Share), percent(b.Error))
-	}
-	if len(e.Returns) == 0 {
-		for _, s := range Assumed() {
-			row(fmt.Sprintf("  %v", s.Policy), "assumed", "50 %%")
-		}
-	}
-}
-
-// manyPieces is more than an ordered log has: three months of nights without a line.
-const manyPieces = 100
 
 func part(n, of int) float64 { return float64(n) / float64(max(1, of)) }
 
