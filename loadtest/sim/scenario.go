@@ -115,7 +115,7 @@ func (s Service) at(u float64) time.Duration {
 
 // service returns how long requests of a share take.
 func (s *Scenario) service(share uint8) Service {
-	if s.Services != nil {
+	if len(s.Services) > 0 {
 		return s.Services[share]
 	}
 	return s.Service
@@ -184,54 +184,32 @@ func (s *Scenario) check() error {
 			bad("plant: %w", err)
 		}
 	}
-	s.checkServices(bad)
-	if s.Classes != nil && len(s.Classes) != len(s.Mix) {
-		bad("%d classes for a mix of %d; want one each", len(s.Classes), len(s.Mix))
+	for i := range max(1, len(s.Services)) {
+		of := s.service(uint8(i))
+		errs = append(errs, plant.Between("service", of.Mean, 0, maxSpan), plant.Between("log-normal", of.Lognormal, 0, 100))
+		if of.Mean == 0 && s.Plant != nil {
+			bad("service is 0, with a plant; want how long its workers take")
+		}
+		if of.Exponential && of.Lognormal > 0 {
+			bad("service is log-normal and exponential; want one of them")
+		}
+	}
+	if n := len(s.Mix); s.Services != nil && len(s.Services) != n || s.Classes != nil && len(s.Classes) != n {
+		bad("%d services and %d classes for a mix of %d; want one each", len(s.Services), len(s.Classes), n)
 	}
 	if s.SaysTimeout && s.Timeout == 0 {
 		bad("clients say their timeout, but there is none")
 	}
-	s.checkChanges(bad)
+	before := time.Duration(0)
+	for i, c := range s.Changes {
+		errs = append(errs, plant.Between(fmt.Sprintf("the time of change %d", i), c.At, before, maxSpan),
+			plant.Between(fmt.Sprintf("the replica of change %d", i), c.Replica, 0, max(1, s.Replicas)))
+		before = c.At
+	}
 	if s.Until == 0 && errors.Join(errs...) == nil && s.optimum(s.Clients) > 100*time.Hour {
 		bad("the herd is never served, or very late; want Until")
 	}
 	return errors.Join(errs...)
-}
-
-// checkServices calls bad with everything that is wrong with how long requests take.
-func (s *Scenario) checkServices(bad func(format string, args ...any)) {
-	if s.Services != nil && len(s.Services) != len(s.Mix) {
-		bad("%d services for a mix of %d; want one each", len(s.Services), len(s.Mix))
-	}
-	services := s.Services
-	if services == nil {
-		services = []Service{s.Service}
-	}
-	for _, is := range services {
-		if is.Mean == 0 && s.Plant != nil {
-			bad("service is 0, with a plant; want how long its workers take")
-		}
-		if is.Mean < 0 || is.Mean > maxSpan {
-			bad("service is %v; want 0 to 1000h", is.Mean)
-		}
-		if !(is.Lognormal >= 0 && is.Lognormal <= 100) || is.Exponential && is.Lognormal > 0 {
-			bad("service is log-normal with a coefficient of variation of %v; want 0 to 100, and 0 if it is exponential", is.Lognormal)
-		}
-	}
-}
-
-// checkChanges calls bad with every Change that is out of order, or of no replica.
-func (s *Scenario) checkChanges(bad func(format string, args ...any)) {
-	before := time.Duration(0)
-	for i, c := range s.Changes {
-		if c.At < before {
-			bad("change %d is at %v; want %v or later", i, c.At, before)
-		}
-		if c.Replica < 0 || c.Replica > max(1, s.Replicas) {
-			bad("change %d is of replica %d; want 1 to %d, or 0 for all", i, c.Replica, max(1, s.Replicas))
-		}
-		before = max(before, c.At)
-	}
 }
 
 // rate returns what the servers let through to the backend per second at an instant, or
