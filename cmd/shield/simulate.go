@@ -251,10 +251,10 @@ func (p *plans) runs(ctx context.Context, scr screen) (ended []string, err error
 		case r.Interrupted:
 			run.EndedBy = report.Interrupt
 			ended = append(ended, fmt.Sprintf("%s was interrupted %s.", server.name, when(p.report.Ended(&run))))
-		case r.Decided >= p.scenario.MaxRequests:
+		case r.Decided >= p.report.Scenario.MaxRequests:
 			run.EndedBy = report.Requests
 			ended = append(ended, fmt.Sprintf("%s ended after %s (--requests), %s, before its time.",
-				server.name, plural(p.scenario.MaxRequests, "request", "requests"), when(p.report.Ended(&run))))
+				server.name, plural(p.report.Scenario.MaxRequests, "request", "requests"), when(p.report.Ended(&run))))
 		}
 		p.report.Runs = append(p.report.Runs, run)
 		if r.Interrupted {
@@ -275,7 +275,7 @@ func when(since time.Duration) string {
 
 // play makes a run.
 func (p *plans) play(ctx context.Context, s server, b bar) (sim.Result, error) {
-	scenario := p.scenario
+	scenario := p.report.Scenario
 	scenario.Name, scenario.Config, scenario.Stop = s.name, s.config, ctx.Done()
 	for i := range scenario.Changes { // restarts
 		scenario.Changes[i].Config = s.config

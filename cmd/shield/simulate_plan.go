@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"text/template"
 	"time"
 	"unicode/utf8"
 
@@ -49,11 +50,10 @@ type fault struct {
 
 // plans is a simulation that is ready to run.
 type plans struct {
-	scenario sim.Scenario
-	servers  []server
-	report   report.Report
-	text     string // describes the simulation
-	files    outputs
+	servers []server
+	report  report.Report
+	text    string // describes the simulation
+	files   outputs
 }
 
 // readLog reads an access log. It is an error if ctx ends before that.
@@ -181,9 +181,7 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 		wrong.addf("--policy: %w", err)
 	}
 	faults := s.faults(&wrong)
-	p := &plans{report: report.Report{
-		Warmup: s.Warmup, Workers: s.pool.Workers, Capacity: float64(s.pool.Workers) / s.Service.Mean.Seconds(), Version: version(),
-	}}
+	p := &plans{report: report.Report{Capacity: float64(s.pool.Workers) / s.Service.Mean.Seconds(), Version: version()}}
 	limit := limiter.Config{}
 	if s.limit != "" {
 		rate, err := perSecond("limit", s.limit, 0.001, maxBackground)
@@ -196,7 +194,8 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 		return nil, errors.Join(wrong...)
 	}
 
-	if s.limit != "" && !slices.ContainsFunc(p.servers, func(s server) bool { return s.asks }) {
+	asks := slices.ContainsFunc(p.servers, func(s server) bool { return s.asks })
+	if s.limit != "" && !asks {
 		wrong.addf("--limit is given, and nothing that is compared takes it; want shield or a model among them")
 	}
 	limit = equip(p.servers, limit, 0.8*p.report.Capacity)
@@ -212,17 +211,21 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 	}
 	s.Service.Exponential = s.distribution == "exponential"
 	s.Plant, s.Bin = &s.pool, binOf(s.Warmup+s.Until)
-	p.scenario, p.report.Bin = s.Scenario, s.Bin
-	p.report.Inputs = report.Inputs{
-		Seed: s.Seed, Clients: s.Clients, Background: s.Background, Policies: policies(s.Mix),
-		Timeout: s.Timeout, Patience: s.Patience, Duration: s.Until,
+	p.report.Scenario, p.report.Policies = s.Scenario, policies(s.Mix)
+	data := struct {
+		*report.Report
+		Distribution string
+		Admitted     float64
+	}{Report: &p.report, Distribution: s.distribution}
+	if asks {
+		data.Admitted = perSec(limit)
 	}
-	if s.Clients > 0 {
-		p.report.Inputs.Within = s.Within
+	var text strings.Builder
+	if err := planText.Execute(&text, data); err != nil {
+		return nil, err
 	}
-	p.text = s.describe(p, limit)
-	p.report.About = strings.Split(strings.TrimSpace(p.text), "\n")
-	p.text = wrap(p.text, 80)
+	p.report.About = strings.Split(strings.TrimSpace(text.String()), "\n")
+	p.text = wrap(text.String(), 80)
 	return p, nil
 }
 
@@ -431,50 +434,23 @@ func perSec(c limiter.Config) float64 {
 	return c.Rate
 }
 
-// describe says what is simulated, a paragraph in each line.
-func (s *simulation) describe(p *plans, limit limiter.Config) string {
-	var b strings.Builder
-	c := &p.scenario
-	if c.Clients > 0 {
-		fmt.Fprintf(&b, "A herd of %s comes within %v", plural(c.Clients, "client", "clients"), c.Within)
-		if c.Background > 0 {
-			fmt.Fprintf(&b, ", and background clients at %s per second", digits(c.Background))
-		}
-	} else {
-		fmt.Fprintf(&b, "Clients come at %s per second", digits(c.Background))
-	}
-	b.WriteString(".\n")
-	if c.Timeout > 0 {
-		fmt.Fprintf(&b, "They wait %v for an answer", c.Timeout)
-	} else {
-		b.WriteString("They wait for an answer without a limit")
-	}
-	if c.Patience > 0 {
-		fmt.Fprintf(&b, ", and retry for %v", c.Patience)
-	}
-	fmt.Fprintf(&b, ". Policy: %s.\n", policies(c.Mix))
-	fmt.Fprintf(&b, "The backend has %s %v each (%s): %s requests per second at most.",
-		plural(s.pool.Workers, "worker that takes", "workers that take"), s.Service.Mean, s.distribution, digits(p.report.Capacity))
-	for _, m := range p.report.Marks {
-		fmt.Fprintf(&b, " %s at %v", strings.ToUpper(m.Name[:1])+m.Name[1:], m.From)
-		if m.To > m.From {
-			fmt.Fprintf(&b, " for %v", m.To-m.From)
-		}
-		b.WriteByte('.')
-	}
-	if slices.ContainsFunc(p.servers, func(s server) bool { return s.asks }) {
-		fmt.Fprintf(&b, " Shield and the models admit %s per second.", digits(perSec(limit)))
-	}
-	if c.Replicas > 1 {
-		fmt.Fprintf(&b, " There are %d servers before it.", c.Replicas)
-	}
-	fmt.Fprintf(&b, "\nA run is %v", c.Until)
-	if c.Background > 0 {
-		fmt.Fprintf(&b, ", after a warm-up of %v with background clients only", c.Warmup)
-	}
-	fmt.Fprintf(&b, ". Seed %d.\n", c.Seed)
-	return b.String()
-}
+// planText says what is simulated, a paragraph in each line.
+var planText = template.Must(template.New("plan").Funcs(template.FuncMap{
+	"digits": digits, "plural": plural, "long": func(m report.Mark) time.Duration { return m.To - m.From },
+	"capital": func(name string) string { return strings.ToUpper(name[:1]) + name[1:] },
+}).Parse(`
+{{- if .Clients}}A herd of {{plural .Clients "client" "clients"}} comes within {{.Within}}
+{{- if .Background}}, and background clients at {{digits .Background}} per second{{end}}
+{{- else}}Clients come at {{digits .Background}} per second{{end}}.
+They wait {{with .Timeout}}{{.}} for an answer{{else}}for an answer without a limit{{end}}
+{{- with .Patience}}, and retry for {{.}}{{end}}. Policy: {{.Policies}}.
+The backend has {{plural .Plant.Workers "worker that takes" "workers that take"}} {{.Service.Mean}} each ({{.Distribution}}):
+{{- ""}} {{digits .Capacity}} requests per second at most.
+{{- range .Marks}} {{capital .Name}} at {{.From}}{{with long .}} for {{.}}{{end}}.{{end}}
+{{- with .Admitted}} Shield and the models admit {{digits .}} per second.{{end}}
+{{- if gt .Replicas 1}} There are {{.Replicas}} servers before it.{{end}}
+A run is {{.Until}}{{if .Background}}, after a warm-up of {{.Warmup}} with background clients only{{end}}. Seed {{.Seed}}.
+`))
 
 // digits writes v with four digits, without an exponent.
 func digits(v float64) string {

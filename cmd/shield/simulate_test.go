@@ -71,8 +71,8 @@ func TestSimulateDefaults(t *testing.T) {
 		Plant: &plant.Config{Workers: 10}, Timeout: 10 * time.Second, Replicas: 1,
 		Until: time.Minute, MaxRequests: 200_000_000, Bin: 100 * time.Millisecond,
 	}
-	if !reflect.DeepEqual(p.scenario, want) {
-		t.Errorf("scenario is\n%+v\nwant\n%+v", p.scenario, want)
+	if !reflect.DeepEqual(p.report.Scenario, want) {
+		t.Errorf("scenario is\n%+v\nwant\n%+v", p.report.Scenario, want)
 	}
 	limit := shield.Config{Capacity: limiter.Config{Rate: 100, Burst: 10}}
 	if len(p.servers) != 2 || p.servers[0].name != "fixed:1" || p.servers[1].name != "shield" ||
@@ -98,8 +98,8 @@ func TestSimulateFlags(t *testing.T) {
 		},
 		Patience: 30 * s, Replicas: 2, Until: 151 * s, Changes: []sim.Change{{At: 12 * s, Restart: true}}, MaxRequests: 99, Bin: s / 10,
 	}
-	if !reflect.DeepEqual(p.scenario, want) {
-		t.Errorf("scenario is\n%+v %+v\nwant\n%+v %+v", p.scenario, p.scenario.Plant, want, want.Plant)
+	if !reflect.DeepEqual(p.report.Scenario, want) {
+		t.Errorf("scenario is\n%+v %+v\nwant\n%+v %+v", p.report.Scenario, p.report.Scenario.Plant, want, want.Plant)
 	}
 	var names []string
 	for _, s := range p.servers {
@@ -581,7 +581,7 @@ func TestSimulateFromAccessLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := p.scenario
+	c := p.report.Scenario
 	if math.Abs(c.Background-e.Calm) > 0.01*e.Calm || c.Clients != e.Bursts.Largest || c.Service.Mean != 60*time.Millisecond || c.Plant.Workers < 2 || !reflect.DeepEqual(c.Mix, e.Population()) {
 		t.Errorf("scenario is %+v with %+v; want what the log has: %+v", c, c.Plant, e)
 	}

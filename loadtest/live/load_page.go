@@ -54,7 +54,7 @@ func (c LoadConfig) report(r LoadResult) *report.Report {
 	for _, s := range r.Seconds {
 		run.Series = append(run.Series, s.Bin)
 	}
-	out := &report.Report{Runs: []report.Run{run}, Bin: time.Second, Live: true, Inputs: report.Inputs{Background: c.Rate}}
+	out := &report.Report{Runs: []report.Run{run}, Scenario: sim.Scenario{Bin: time.Second, Background: c.Rate}, Live: true}
 	if c.Herd > 0 && c.Rate > 0 {
 		out.Marks = []report.Mark{{Name: "the herd comes", From: c.HerdAfter, To: c.HerdAfter + c.Within}}
 	}

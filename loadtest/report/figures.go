@@ -129,14 +129,14 @@ func (s *sheet) level(name string, value float64) curve {
 
 // overTime returns the figures whose x axis is the time of the run.
 func (s *sheet) overTime() []chart.Figure {
-	title, inside, usual := "Load of the backend", "requests in work and in its queue", s.Workers
+	title, inside, usual := "Load of the backend", "requests in work and in its queue", s.workers()
 	if s.Live {
 		title, inside, usual = "Load", "requests under way", math.MaxInt32 // not known
 	}
 	rate := func(value, next float64) float64 { return value + next/s.bin.Seconds() }
 	last := func(_, next float64) float64 { return next }
 	capacity := s.level("capacity of the backend", s.Capacity)
-	workers := s.level("its workers", float64(s.Workers))
+	workers := s.level("its workers", float64(s.workers()))
 	came := s.curve("came", chart.Area, 1, rate, func(b *sim.Bin) int32 { return b.Herd.Came + b.Strangers.Came })
 	admitted := s.curve("admitted", chart.Area, 2, rate, func(b *sim.Bin) int32 { return b.Herd.Admitted + b.Strangers.Admitted })
 	inFlight := s.curve(inside, chart.Area, 2, math.Max, func(b *sim.Bin) int32 { return b.InFlight })
@@ -146,7 +146,7 @@ func (s *sheet) overTime() []chart.Figure {
 	limit := s.curve("limit", chart.Line, 2, last, func(b *sim.Bin) int32 { return b.Limit })
 	queued := s.curve("queued before the backend", chart.Area, 1, math.Max, func(b *sim.Bin) int32 { return b.Queued })
 
-	requests := newAxis(max(s.Capacity, came.most), max(s.Capacity, s.Inputs.Background), s.Inputs.Background)
+	requests := newAxis(max(s.Capacity, came.most), max(s.Capacity, s.Background), s.Background)
 	// A burst may be a hundred times of what can be served.
 	top, lost := 1.15*max(1, s.Capacity, served.most), max(timedOut.most, gaveUp.most)
 	if 1.15*lost > top {

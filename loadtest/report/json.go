@@ -49,30 +49,33 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "\t")
 	return e.Encode(Object{
-		{"backend_workers,omitempty", r.Workers},
+		{"backend_workers,omitempty", r.workers()},
 		{"backend_capacity_per_second,omitempty", r.Capacity},
 		{"inputs", r.jsonInputs()},
 		{"runs", runs},
 	})
 }
 
-// jsonInputs are the Inputs and the Marks. A timeout or patience of null is endless.
+// jsonInputs are what the scenario is about. A timeout or patience of null is endless.
 func (r *Report) jsonInputs() Object {
-	in := &r.Inputs
 	marks := []Object{}
 	for _, m := range r.Marks {
 		marks = append(marks, Object{{"name", m.Name}, {"from_seconds", m.From.Seconds()}, {"to_seconds", m.To.Seconds()}})
 	}
+	within := r.Within
+	if r.Clients == 0 {
+		within = 0
+	}
 	return Object{
-		{"seed", in.Seed},
-		{"clients", in.Clients},
-		{"within_seconds", in.Within.Seconds()},
-		{"background_per_second", in.Background},
-		{"policies", in.Policies},
-		{"timeout_seconds", seconds(in.Timeout, in.Timeout > 0)},
-		{"patience_seconds", seconds(in.Patience, in.Patience > 0)},
+		{"seed", r.Seed},
+		{"clients", r.Clients},
+		{"within_seconds", within.Seconds()},
+		{"background_per_second", r.Background},
+		{"policies", r.Policies},
+		{"timeout_seconds", seconds(r.Timeout, r.Timeout > 0)},
+		{"patience_seconds", seconds(r.Patience, r.Patience > 0)},
 		{"warmup_seconds", r.Warmup.Seconds()},
-		{"duration_seconds", in.Duration.Seconds()},
+		{"duration_seconds", r.Until.Seconds()},
 		{"marks", marks},
 	}
 }

@@ -35,21 +35,18 @@ const (
 	Interrupt = "interrupt" // of the user
 )
 
-// A Report has runs of one scenario, and their common inputs.
+// A Report has runs of one scenario. CSV and figures need its Bin and its Warmup.
 type Report struct {
-	Runs []Run
-
-	// Bin is that of the scenario, Warmup how long it ran before the herd came. CSV and
-	// figures need both.
-	Bin, Warmup time.Duration
+	sim.Scenario
+	Policies string // of all clients
+	Runs     []Run
 
 	// Live says that the runs were load tests: times are since their start, and requests
 	// in flight are as clients see them.
 	Live bool
 
-	// The backend: how many requests it works on at once, and how many it can serve per
-	// second when it is healthy. 0: it has no limit.
-	Workers  int
+	// Capacity is how many requests the backend can serve per second when it is healthy.
+	// 0: it has no limit.
 	Capacity float64
 
 	// Marks are events during the runs, for figures.
@@ -59,20 +56,14 @@ type Report struct {
 	// program. The page has both.
 	About   []string
 	Version string
-
-	Inputs Inputs
 }
 
-// Inputs are what a scenario is about. JSON has them, and figures make room for
-// background clients.
-type Inputs struct {
-	Seed              uint64
-	Clients           int           // of the herd
-	Within            time.Duration // in which it comes
-	Background        float64       // clients per second
-	Policies          string        // of all clients
-	Timeout, Patience time.Duration // 0: for ever
-	Duration          time.Duration // of a run, since the herd's first moment
+// workers is how many requests the backend works on at once. 0: it has no limit.
+func (r *Report) workers() int {
+	if r.Plant == nil {
+		return 0
+	}
+	return r.Plant.Workers
 }
 
 // A Mark is an event between two times since the herd's first moment, or at an instant

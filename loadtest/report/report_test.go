@@ -17,6 +17,7 @@ import (
 
 	"github.com/herdshield/shield/chart"
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/plant"
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
@@ -26,7 +27,11 @@ var update = flag.Bool("update", false, "write the golden files")
 // loses most of it.
 func example() *Report {
 	r := &Report{
-		Bin: 500 * time.Millisecond, Warmup: time.Second, Workers: 4, Capacity: 40,
+		Scenario: sim.Scenario{
+			Bin: 500 * time.Millisecond, Warmup: time.Second, Until: 7 * time.Second, Seed: 7, Clients: 100, Within: time.Second,
+			Background: 10, Timeout: 5 * time.Second, Plant: &plant.Config{Workers: 4},
+		},
+		Policies: "exact 60 %, every 1.5s, 3 attempts 40 %", Capacity: 40,
 		Marks: []Mark{{"outage", 2 * time.Second, 3 * time.Second}, {"restart", 4 * time.Second, 4 * time.Second}},
 	}
 	good := sim.Result{
@@ -63,7 +68,6 @@ func example() *Report {
 		bad.Series = append(bad.Series, sim.Bin{Herd: sim.Door{Came: 500, Admitted: 500}, TimedOut: 400, GaveUp: i, InFlight: 900})
 	}
 	r.Runs = []Run{{Name: good.Name, Result: good, Notes: []string{"a note"}, EndedBy: Duration}, {Name: bad.Name, Result: bad, EndedBy: Requests}}
-	r.Inputs = Inputs{Seed: 7, Clients: 100, Within: time.Second, Background: 10, Policies: "exact 60 %, every 1.5s, 3 attempts 40 %", Timeout: 5 * time.Second, Duration: 7 * time.Second}
 	return r
 }
 
@@ -276,7 +280,7 @@ func TestSVG(t *testing.T) {
 			b.Limit, b.GaveUp, b.TimedOut = 0, 0, 0
 		}
 	}
-	r.Workers, r.Capacity, r.Marks, r.Runs[0].Waits, r.Runs[1].Waits = 0, 0, nil, nil, nil
+	r.Plant, r.Capacity, r.Marks, r.Runs[0].Waits, r.Runs[1].Waits = nil, 0, nil, nil, nil
 	text = texts(t, written(t, r.WriteSVG))
 	for _, not := range []string{"limit", "gave up", "timed out", "capacity", "workers", "outage"} {
 		if strings.Contains(text, not) {

@@ -17,7 +17,7 @@ func (r *Report) WriteSVG(w io.Writer) error { return r.page().WriteSVG(w) }
 func (r *Report) page() *Page {
 	page := &Page{
 		Title: "shield simulate: " + strings.Join(r.names(40), ", "), Lead: r.Lead(), About: r.About, Tables: []Table{r.figures()}, Report: r,
-		Footer: fmt.Sprintf("Made by %s, seed %d. The same version, flags and files give the same figures.", r.Version, r.Inputs.Seed),
+		Footer: fmt.Sprintf("Made by %s, seed %d. The same version, flags and files give the same figures.", r.Version, r.Seed),
 	}
 	if r.herd() {
 		page.Tables = append(page.Tables, r.byPolicy())
