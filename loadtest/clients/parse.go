@@ -1,6 +1,7 @@
 package clients
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -60,8 +61,8 @@ func parseShare(part string) (Share, error) {
 	if part == "" {
 		return Share{}, errors.New("a part of the mix is empty; want " + wantedParts)
 	}
-	share := Share{Weight: 1}
 	rest, weight, weighted := strings.Cut(part, ":")
+	share := Share{Weight: 1, Name: rest}
 	if weighted {
 		w, err := strconv.ParseFloat(weight, 64)
 		if err != nil || !(w > 0 && w <= maxWeight) {
@@ -174,42 +175,12 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// Spell returns p in the words that Parse reads, without a weight. It is false if there
-// are none for p.
-func Spell(p Policy) (string, bool) {
-	if m, ok := p.(MaxAttempts); ok {
-		s, ok := Spell(m.Policy)
-		return fmt.Sprintf("%s*%d", s, m.N), ok && !strings.Contains(s, "*")
-	}
-	for _, e := range catalog {
-		if e.Policy == p {
-			return e.Name, true
-		}
-	}
-	var s string
-	switch p := p.(type) {
-	case Named:
-		s = p.Name
-	case Late:
-		s = "late@" + strconv.FormatFloat(100*p.By, 'g', 12, 64) + "%" // 12 digits: 100 · 0.07 is a little more than 7
-	case Fixed:
-		s = "fixed@" + p.Gap.String()
-	case Hammer:
-		s = "hammer@" + p.Gap.String()
-	}
-	share, err := parseShare(s)
-	return s, err == nil && share.Policy == p
-}
-
-// Spell returns p in the words that Parse reads, with the String of a policy that has
-// none.
+// Spell returns p in the words that Parse reads, with the String of a policy that has no
+// Name.
 func (p Population) Spell() string {
 	var parts []string
 	for _, s := range p {
-		part, ok := Spell(s.Policy)
-		if !ok {
-			part = fmt.Sprint(s.Policy)
-		}
+		part := cmp.Or(s.Name, fmt.Sprint(s.Policy))
 		if len(p) > 1 {
 			part += ":" + strconv.FormatFloat(s.Weight, 'g', -1, 64)
 		}

@@ -11,6 +11,7 @@ import (
 type Share struct {
 	Weight float64 // above 0, at most 1e9, relative to the other shares'
 	Policy Policy
+	Name   string // of the Policy, in the words that Parse has read; "" if it has read none
 
 	// Precise clients show the server that they read milliseconds, as gRPC clients do.
 	Precise bool

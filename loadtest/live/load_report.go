@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/report"
 )
 
@@ -33,7 +32,7 @@ func WriteJSON(w io.Writer, c LoadConfig, r LoadResult) error {
 	}
 	var policies []policy
 	for i, p := range r.Policies {
-		policies = append(policies, policy{clients.Population{{Policy: p.Policy}}.Spell(), c.Mix[i].Weight, of(p.Tally)})
+		policies = append(policies, policy{c.Mix[i : i+1].Spell(), c.Mix[i].Weight, of(p.Tally)})
 	}
 	stopped, herd, others := "", (*tally)(nil), (*tally)(nil)
 	if r.Stopped != nil {
