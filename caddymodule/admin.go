@@ -25,15 +25,13 @@ func (*Admin) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "admin.api.shield", New: func() caddy.Module { return new(Admin) }}
 }
 
-// Status is the current state of all shields and zones, in the order in which Caddy has
-// provisioned them.
+// Status is the state of all shields and zones, in the order in which Caddy provisioned them.
 type Status struct {
 	Shields []ShieldStatus `json:"shields"`
 	Zones   []ZoneStatus   `json:"zones"`
 }
 
-// ShieldStatus is the status of one protected backend. Counts begin with its state, which
-// survives reloads.
+// ShieldStatus is the status of one protected backend. Its counts survive reloads.
 type ShieldStatus struct {
 	Name        string            `json:"name"`
 	Mode        string            `json:"mode"`

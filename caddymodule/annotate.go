@@ -85,9 +85,8 @@ func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
 	}
 }
 
-// replace provides the placeholders. Of several shields in a row, the one that refuses
-// counts: a Replacer finds set values before mapped ones, and the first mapped before the
-// second. Mapping is cheaper.
+// replace provides the placeholders. Of several shields in a row, the one that refuses counts:
+// a Replacer finds set values first, then those mapped first. Mapping is cheaper.
 func (a annotation) replace(repl *caddy.Replacer) {
 	if _, again := repl.Get(placeholders[0]); !again {
 		repl.Map(func(key string) (any, bool) { return a.placeholder(key) })

@@ -17,8 +17,7 @@ import (
 
 func init() { caddy.RegisterModule(new(App)) }
 
-// App is what all shield handlers of one config share. It need not be
-// configured.
+// App is what all shield handlers of one config share. It need not be configured.
 //
 // It emits these events, with the name of the handler as `shield`:
 //
@@ -31,8 +30,7 @@ func init() { caddy.RegisterModule(new(App)) }
 // `shield_herd_detected` | a herd was detected | `shield`, `kind`, `size`, `period`, `phase`
 // `shield_herd_ended` | it is gone | the same, and `seconds`
 type App struct {
-	// `enforce` (default), or `observe`: no handler refuses a request, whatever
-	// its own mode is.
+	// `enforce` (default), or `observe`: no handler refuses a request, whatever its mode is.
 	Mode string `json:"mode,omitempty"`
 
 	logger *zap.Logger
@@ -173,8 +171,7 @@ func (a *App) define(kind, name, where string, v any, secret []byte) error {
 	return nil
 }
 
-// roster returns what metrics, logs and status show now: the handlers of the config and
-// the Live shields.
+// roster returns what metrics, logs and status show: the config's handlers and Live shields.
 func (a *App) roster() roster {
 	live := a.live.Load()
 	if live == nil {

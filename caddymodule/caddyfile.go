@@ -19,8 +19,7 @@ func init() {
 		var handler Handler
 		return &handler, handler.UnmarshalCaddyfile(h.Dispenser)
 	})
-	// Before authentication: checking passwords and asking authentication servers are
-	// loads to protect from, too.
+	// Before authentication: checking passwords and tokens is a load to protect from, too.
 	httpcaddyfile.RegisterDirectiveOrder("shield", httpcaddyfile.Before, "basic_auth")
 	httpcaddyfile.RegisterGlobalOption("shield", func(d *caddyfile.Dispenser, existing any) (any, error) {
 		if existing != nil {

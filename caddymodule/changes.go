@@ -11,8 +11,7 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// A news is a change of a zone or a backend that is logged, and emitted as an event if that
-// has a name.
+// A news is a change of a zone or a backend, to log and, if event has a name, to emit.
 type news struct {
 	level          zapcore.Level
 	message, event string
@@ -107,9 +106,8 @@ func (b *backendRecord) overloaded() bool {
 	return b.reported.overload.on
 }
 
-// overloadQuiet is how long no request must have been refused before an overload has
-// ended. It bridges the gap between two waves of a herd whose clients were told to come
-// back in a few seconds.
+// overloadQuiet is how long after the last refusal an overload has ended. It bridges the gap
+// between two waves of a herd whose clients were told to come back in a few seconds.
 const overloadQuiet = 5 * time.Second
 
 // An overloadReport knows whether a backend is being protected now.
@@ -156,8 +154,7 @@ type pauseReport struct {
 	since time.Duration
 }
 
-// step takes how long the pause still lasts at now, 0 for none, and how many there have
-// been.
+// step takes how long the pause still lasts, 0 for none, and how many there have been.
 func (p *pauseReport) step(now, left time.Duration, times uint64) (all []news) {
 	if times > p.times && !p.on {
 		p.on, p.since = true, now

@@ -192,8 +192,7 @@ func (f *faults) add(err error) {
 
 func (f *faults) addf(format string, args ...any) { f.add(fmt.Errorf(format, args...)) }
 
-// explicit returns a setting, or 0, for which the other packages use their default. A
-// setting of 0 is an error.
+// explicit returns a setting, or 0 for the default. A setting of 0 is an error.
 func explicit[T ~int | ~int64](f *faults, name string, v *T) T {
 	if v == nil {
 		return 0

@@ -45,9 +45,8 @@ func (h *Handler) provisionClasses(ctx caddy.Context) error {
 	return nil
 }
 
-// classify sets the class of r: the one that a trusted proxy names, or the first that
-// matches. It deletes the header of any other sender, which a shield behind this one
-// would trust.
+// classify sets the class of r: the one that a trusted proxy names, or the first that matches.
+// It deletes the header of other senders, which a shield behind this one would trust.
 func (h *Handler) classify(r *http.Request, q *shield.Request, now time.Duration) error {
 	if said := r.Header[classField]; len(said) > 0 {
 		if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); !trusted {

@@ -182,8 +182,7 @@ func (h *Handler) provisionZones(ctx caddy.Context) error {
 	return errors.Join(errs...)
 }
 
-// loadMatchers returns the matchers of a zone or a class, which are in its field
-// MatcherSetsRaw.
+// loadMatchers returns the matchers of a zone or a class.
 func loadMatchers(ctx caddy.Context, of any, raw caddyhttp.RawMatcherSets) (loaded caddyhttp.MatcherSets, err error) {
 	if len(raw) == 0 {
 		return nil, nil
@@ -195,8 +194,7 @@ func loadMatchers(ctx caddy.Context, of any, raw caddyhttp.RawMatcherSets) (load
 	return loaded, err
 }
 
-// Cleanup implements caddy.CleanerUpper. Admitted requests may still be in flight and keep
-// using their state.
+// Cleanup implements caddy.CleanerUpper. Requests in flight keep using their state.
 func (h *Handler) Cleanup() error {
 	h.lease.giveBack()
 	return nil
@@ -268,8 +266,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision
 	return err
 }
 
-// identify sets the client whose appointments are remembered, unless its address is needed
-// and not verified yet.
+// identify sets whose appointments are remembered, unless that awaits a verified address.
 func (h *Handler) identify(r *http.Request, q *shield.Request) {
 	if h.clients.awaits(r) {
 		return

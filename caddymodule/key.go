@@ -24,9 +24,8 @@ type keyer struct {
 	parts    []clientkey.Part // the placeholder of a header has its canonical name
 	v4, v6   int              // bits of an address that count
 
-	// verified: the key contains the client's address, which must be verified. In
-	// the early data of HTTP/3 a sender may claim any address, and spend the quotas
-	// of others.
+	// verified: the key contains the client's address, which must be verified. In the early
+	// data of HTTP/3 a sender may claim any address, and spend the quotas of others.
 	verified bool
 }
 

@@ -15,8 +15,7 @@ import (
 // without a reload for each change, such as a Kubernetes ingress. It does all that a
 // handler of a config does, and writes its refusals directly.
 type Live struct {
-	// Name is what metrics, logs and status call the backend. Other Live shields may
-	// have the same name.
+	// Name is what metrics, logs and status call the backend. Live shields may share one.
 	Name string
 
 	// Config is what it enforces. The names of its zones are what clients are told, and
@@ -51,8 +50,7 @@ type LiveState struct{ record backendRecord }
 // A LiveZoneState is what traffic has written about one quota: what each client has used.
 type LiveZoneState struct{ record *zoneRecord }
 
-// NewLiveZoneState returns an empty LiveZoneState. The name is how metrics, logs and
-// status call it.
+// NewLiveZoneState returns an empty LiveZoneState with a name for metrics, logs and status.
 func NewLiveZoneState(name string) *LiveZoneState { return &LiveZoneState{newZoneRecord(name)} }
 
 // New returns a handler that does what l says. Metrics, logs and status show it after

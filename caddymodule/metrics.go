@@ -11,8 +11,7 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// A metric is one row of a table, from which Describe, Collect and docs/operating.md
-// follow.
+// A metric is a row of the table of which Describe, Collect and docs/operating.md are made.
 //
 // Metrics are read from the state when they are scraped. Requests only add to counters.
 // Label values come from the config or from fixed sets. Counters live as long as their zone

@@ -32,8 +32,7 @@ func optionsOf(block any) (words []string, fields []any) {
 	return words, fields
 }
 
-// parseBlock parses the block after the present word, if there is one, into a struct. No
-// argument may be left before it.
+// parseBlock parses the block, if there is one, into a struct. No argument may come before it.
 func parseBlock(d *caddyfile.Dispenser, block any) error {
 	if d.NextArg() {
 		return d.ArgErr()
@@ -108,8 +107,7 @@ func parseNamed(d *caddyfile.Dispenser, name *string, block any) error {
 	return parseBlock(d, block)
 }
 
-// parseValue parses the value of an option. It is one argument, but a key may have several
-// words.
+// parseValue parses the one argument of an option. A key may have several words.
 func parseValue(d *caddyfile.Dispenser, to any) error {
 	word, args := d.Val(), d.RemainingArgs()
 	switch {

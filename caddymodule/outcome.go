@@ -24,9 +24,8 @@ const (
 	proxyRetryAfterMs = "http.reverse_proxy.header.Retry-After-Ms"
 )
 
-// A proxyResult sees how the reverse_proxy behind the handler has ended, without wrapping
-// the ResponseWriter. That would cost the kernel's copying of files, and more than these
-// few lookups.
+// A proxyResult sees how the reverse_proxy behind the handler has ended. To wrap the
+// ResponseWriter would cost the kernel's copying of files, and more than these lookups.
 type proxyResult struct {
 	repl   *caddy.Replacer
 	body   *shield.Body  // nil: not watched
@@ -58,8 +57,7 @@ type result struct {
 	pause   time.Duration // that the backend asks for
 }
 
-// result returns how r has ended, for which the next handler returned err. returned is
-// false if it panicked.
+// result returns how r has ended: the next handler returned err or, unless returned, panicked.
 func (p *proxyResult) result(r *http.Request, err error, returned bool) result {
 	if errors.Is(err, ErrUnasked) {
 		return result{outcome: shield.Detached}

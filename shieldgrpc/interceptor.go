@@ -32,8 +32,7 @@ import (
 	"github.com/herdshield/shield/loadshed"
 )
 
-// Options say whose a call is. All zones of the Guard count by its client: Zone.Key and
-// Config.Client are for HTTP.
+// Options say whose a call is. Zones count by its client: Zone.Key and Config.Client are for HTTP.
 type Options struct {
 	// Client names the client of a call to a method ("/package.Service/Method"). nil
 	// means the address of the peer: IPv4 by address, IPv6 by /64. Behind a proxy that

@@ -1,6 +1,5 @@
 // Package clientkey reads the templates that tell clients apart: text with Caddy's
-// placeholders in braces. It does not know Caddy, so that a check of templates need
-// not either.
+// placeholders in braces. It does not import Caddy, so those who check templates need not.
 package clientkey
 
 import (
@@ -74,8 +73,7 @@ var (
 	indexed = []string{"http.request.host.labels.", "http.request.uri.path.", "http.request.orig_uri.path."}
 )
 
-// OfRequest reports whether name is a placeholder that a request fills in, and that can tell
-// clients apart.
+// OfRequest reports whether a request fills in the placeholder, and it can tell clients apart.
 func OfRequest(name string) bool {
 	for _, prefix := range indexed {
 		if index, ok := strings.CutPrefix(name, prefix); ok {
@@ -94,8 +92,7 @@ func OfRequest(name string) bool {
 // Exact returns the placeholders of requests that have a fixed name.
 func Exact() []string { return slices.Clone(exact) }
 
-// HasPrefix reports whether name begins with one of the prefixes, and has more if that
-// ends with a dot.
+// HasPrefix reports whether name begins with a prefix, and goes on if that ends with a dot.
 func HasPrefix(name string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(prefix string) bool {
 		return strings.HasPrefix(name, prefix) && (len(name) > len(prefix) || !strings.HasSuffix(prefix, "."))

@@ -103,8 +103,7 @@ func newPlan(count int) plan {
 // retryDelay is how long a client of the demo waits that is told nothing.
 const retryDelay = 500 * time.Millisecond
 
-// plainClients retry as most programs do: they obey Retry-After, and wait a fixed time
-// where there is none.
+// plainClients retry as most programs do: by Retry-After, or else after a fixed time.
 func plainClients(delay time.Duration) clients.Population {
 	return clients.All(clients.Client{
 		On: clients.Lost | clients.Server | clients.S408 | clients.S429, Obeys: clients.S429 | clients.S503,
@@ -153,8 +152,7 @@ func (p plan) usual(next http.Handler) http.Handler {
 	})
 }
 
-// run shows the demo on scr and returns an error unless it ended well. When ctx ends, it
-// shows the results so far.
+// run shows the demo, as far as it comes before ctx ends. It is an error if it ends badly.
 func (p plan) run(ctx context.Context, scr screen) error {
 	scr.printf(`
 A backend can serve %.0f requests per second. Like many real ones, it becomes

@@ -51,8 +51,7 @@ func writeRuns(w io.Writer, indent string, runs ...demoRun) error {
 	return tw.Flush()
 }
 
-// columns is how wide a picture is at most. Ours: with a name before it, it fits
-// on a terminal of 80.
+// columns is how wide a picture is. Ours: with a name before it, it fits 80 columns.
 const columns = 60
 
 // writePicture draws how many requests the clients of each run sent over time: one line
@@ -84,8 +83,7 @@ func writePicture(w io.Writer, indent string, runs ...demoRun) error {
 	return tw.Flush()
 }
 
-// draw returns one column for each bar: empty for 0, else as high as its share
-// of tallest, rounded up.
+// draw returns a column for each bar, as high as its share of the tallest, rounded up.
 func draw(bars []int, tallest int) string {
 	levels := []rune(" ▁▂▃▄▅▆▇█")
 	var b strings.Builder

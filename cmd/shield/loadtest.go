@@ -245,8 +245,7 @@ func (l *loadtest) judge(r live.LoadResult, expected []live.Expectation) error {
 	return nil
 }
 
-// parse reads the flags that do not set their values directly, and returns the
-// expectations.
+// parse reads the flags that set no value directly, and returns the expectations.
 func (l *loadtest) parse() ([]live.Expectation, error) {
 	var wrong problems
 	for _, pair := range [][2]string{

@@ -38,8 +38,7 @@ func (all outputs) check(read map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// open makes sure that the files can be written, and reports whether one of them is
-// standard output.
+// open makes sure that the files can be written. toStdout: one is standard output.
 func (all outputs) open(stdout io.Writer) (toStdout bool, err error) {
 	for _, f := range all {
 		toStdout = toStdout || f.name == "-"
@@ -65,8 +64,7 @@ func (all outputs) finish(notes io.Writer) error {
 	return nil
 }
 
-// fileNamed returns one name for all names of a file, as far as that is known. The name -
-// stands for standard output.
+// fileNamed returns one name for all names of a file. The name - is standard output.
 func fileNamed(name string) string {
 	if name == "-" {
 		return name
@@ -83,8 +81,7 @@ func fileNamed(name string) string {
 	return name
 }
 
-// An outputFile is one that a flag asks for. An older file of that name stays until all
-// of the new one is written.
+// An outputFile replaces an older file of its name when all of it is written.
 type outputFile struct {
 	flag, name string
 	write      func(io.Writer) error

@@ -61,8 +61,7 @@ which would have been.
 			f.BoolVar(&p.AccessLog, "access-log", false, "log every request")
 			f.StringVar(&p.Admin, "admin", caddy.DefaultAdminListen, `address for "shield status" and metrics, or "off"`)
 			cmd.Args = cobra.NoArgs
-			// Errors go to cobra, which prints them as text; Caddy's own wrapper
-			// would log them as JSON.
+			// cobra prints errors as text; Caddy's own wrapper would log them as JSON.
 			cmd.RunE = func(*cobra.Command, []string) error {
 				if f.Changed("burst") {
 					p.Burst = burst

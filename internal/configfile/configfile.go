@@ -22,8 +22,7 @@ import (
 	"github.com/herdshield/shield/caddymodule"
 )
 
-// maxDepth bounds how deep handlers may be nested. Ours: far beyond any real
-// configuration.
+// maxDepth bounds how deep handlers may be nested. Ours: far beyond real configurations.
 const maxDepth = 100
 
 // defaultKey is the template of a client's key where none is set.
@@ -146,8 +145,7 @@ func checkBraces(tokens []caddyfile.Token) error {
 	return nil
 }
 
-// lineBefore returns err with line numbers less one, because toJSON has put a line in
-// front of the file.
+// lineBefore returns err with line numbers less one: toJSON has put a line before the file.
 func lineBefore(file string, err error) error {
 	line := regexp.MustCompile(regexp.QuoteMeta(file) + `:(\d+)`)
 	return errors.New(line.ReplaceAllStringFunc(err.Error(), func(at string) string {
@@ -275,8 +273,7 @@ func (f *finder) walk(v any, s scope, depth int) error {
 	return errors.Join(errs...)
 }
 
-// inOrder returns an object's keys, those of a server in the order in which Caddy
-// provisions them.
+// inOrder returns an object's keys, those of a server as Caddy provisions them.
 func inOrder(object map[string]any) []string {
 	rank := map[string]int{"routes": -3, "errors": -2, "named_routes": -1}
 	return slices.SortedFunc(maps.Keys(object), func(a, b string) int {

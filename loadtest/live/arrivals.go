@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// herdTimes returns the instants at which the herd comes, since the start of the run,
-// ascending.
+// herdTimes returns when the herd comes, since the start of the run, ascending.
 func (c LoadConfig) herdTimes(random *rand.Rand) []time.Duration {
 	at := make([]time.Duration, c.Herd)
 	for i := range at {
@@ -25,8 +24,7 @@ func (c LoadConfig) herdTimes(random *rand.Rand) []time.Duration {
 // random returns the source of all arrivals: the same LoadConfig gives the same instants.
 func (c LoadConfig) random() *rand.Rand { return rand.New(rand.NewPCG(c.Seed, 0)) }
 
-// arrivals yields the instants at which clients come, since the start of the run, and
-// whether they belong to the herd.
+// arrivals yields when clients come, since the start of the run, and whether in the herd.
 func (c LoadConfig) arrivals() iter.Seq2[time.Duration, bool] {
 	return func(yield func(time.Duration, bool) bool) {
 		random := c.random()

@@ -20,8 +20,7 @@ type BackendConfig struct {
 	Service time.Duration // the work of one request in an empty backend: more than 0, at most 1m
 }
 
-// Capacity returns what the backend can serve when it is not crowded, in
-// requests per second.
+// Capacity returns how many requests per second the uncrowded backend can serve.
 func (c BackendConfig) Capacity() float64 { return float64(c.Workers) / c.Service.Seconds() }
 
 // A Backend is a plant in real time: an http.Handler that behaves as many real backends do
@@ -76,8 +75,7 @@ func NewBackend(c BackendConfig) (*Backend, error) {
 	return b, nil
 }
 
-// Close drops the work. Requests that wait or come later get a 503. It may be called more
-// than once.
+// Close drops the work: requests get a 503 from now on. It may be called more than once.
 func (b *Backend) Close() { b.close() }
 
 // Stats returns a copy of the counts so far.
@@ -156,8 +154,7 @@ const step = 10 * time.Millisecond
 // begin within a step are not considered.
 type second []time.Duration
 
-// add counts an event at now, which does not go back, and returns the count of the second
-// that ends with it.
+// add counts an event at now, which does not go back, and returns the count of the last second.
 func (s *second) add(now time.Duration) int {
 	now = now.Truncate(step)
 	*s = append(*s, now)

@@ -31,8 +31,7 @@ const (
 	defaultConnections = 32
 )
 
-// LoadConfig describes a Load: a herd, clients in an open loop, or both. Each client wants
-// one answer.
+// LoadConfig describes a Load: a herd, clients in an open loop, or both. Each wants one answer.
 type LoadConfig struct {
 	Target Target // of NewTarget
 	Proto  Proto  // "" means H1
@@ -46,8 +45,7 @@ type LoadConfig struct {
 	// attempt opens a connection, as from separate machines, unless KeepAlive is set.
 	Connections int
 
-	// KeepAlive lets clients of H1 keep and share connections, as many as there are
-	// requests at one time.
+	// KeepAlive lets clients of H1 keep and share connections, as many as they need.
 	KeepAlive bool
 
 	// Connected opens connections beforehand: shared ones before the run, and in H1 one
@@ -71,8 +69,7 @@ type LoadConfig struct {
 	Herd              int
 	Within, HerdAfter time.Duration
 
-	// Even spaces arrivals evenly. Otherwise they are random: a Poisson process, and
-	// uniform for a herd.
+	// Even spaces arrivals evenly. Else they are a Poisson process, and uniform for a herd.
 	Even bool
 
 	// Mix is how clients retry.
@@ -94,8 +91,7 @@ type LoadConfig struct {
 	Identities   int
 	FirstAddress netip.Addr
 
-	// Requests bounds the requests of a run, retries included: 1 to 10 million; 0 means
-	// 1 million.
+	// Requests bounds those of a run, retries included: 1 to 10 million; 0 means 1 million.
 	Requests int
 
 	Seed uint64 // of everything that is random

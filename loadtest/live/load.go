@@ -14,8 +14,7 @@ import (
 	"github.com/herdshield/shield/loadtest/clients"
 )
 
-// A Load runs its clients once. It is safe for concurrent use, except that Run
-// must be called only once.
+// A Load runs its clients once. All methods but Run are safe for concurrent use.
 //
 // Clients by Rate come in an open loop: slow answers do not delay later clients, and
 // latencies run from the instant at which a request was due. So neither a slow server nor
@@ -198,8 +197,7 @@ func (l *Load) arrive(going context.Context, start time.Time, come func(*client)
 	}
 }
 
-// Result returns a copy of the counts so far, for use during Run. It is slower than
-// Progress.
+// Result returns a copy of the counts so far. It is slower than Progress.
 func (l *Load) Result() LoadResult {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -40,8 +40,7 @@ func lead(r LoadResult) string {
 	}
 }
 
-// report returns a load as a simulation would have it: others are its background
-// clients.
+// report returns a load as a simulation: others are its background clients.
 func (c LoadConfig) report(r LoadResult) *report.Report {
 	herd, others := &r.Herd, &r.Others
 	run := report.Run{Name: c.Target.URL.Host, Result: sim.Result{

@@ -59,8 +59,7 @@ type Tally struct {
 	LastServed time.Duration `json:"-"` // from the start of the run until the last client so far was served
 }
 
-// PerSuccess returns how many requests were sent for each client served: 0 if
-// none was.
+// PerSuccess returns how many requests were sent for each client served: 0 if none was.
 func (t *Tally) PerSuccess() float64 {
 	if t.Served == 0 {
 		return 0
@@ -100,8 +99,7 @@ const longest = MaxPatience + 2*MaxTimeout
 
 func (t *timer) record(d time.Duration) {
 	if t.h == nil {
-		// 1 µs, as finer differences are noise in a process that plays
-		// thousands of clients; three digits take 200 KiB.
+		// 1 µs: finer differences are noise among thousands of clients. Three digits take 200 KiB.
 		t.h = hdrhistogram.New(1, longest.Microseconds(), 3)
 		t.min = d
 	}
@@ -113,8 +111,7 @@ func (t *timer) quantiles() Quantiles {
 	if t.h == nil {
 		return Quantiles{}
 	}
-	// A histogram gives the upper end of a bucket, which may lie above all that
-	// was measured.
+	// A histogram gives the upper end of a bucket, which may be above all measurements.
 	at := func(percent float64) time.Duration {
 		return max(t.min, min(time.Duration(t.h.ValueAtPercentile(percent))*time.Microsecond, t.max))
 	}

@@ -74,8 +74,7 @@ type dialer struct {
 	fault     atomic.Value // string: why the last of them did
 }
 
-// dial returns the connection of the context, see withConn, or a new one to the first
-// address that accepts it.
+// dial returns the context's connection, see withConn, or one to the first address that accepts.
 func (d *dialer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	if conn, ok := ctx.Value(connKey{}).(*spare); ok {
 		if c := conn.take(); c != nil {

@@ -57,8 +57,7 @@ type sender struct {
 // maxHeader bounds the header of an answer, of which 20,000 clients may hold one each.
 const maxHeader = 64 << 10
 
-// A wire carries attempts to a target, by HTTP in all its versions and by gRPC. It is safe
-// for concurrent use.
+// A wire carries attempts to a target, by HTTP or gRPC. It is safe for concurrent use.
 type wire struct {
 	cfg       LoadConfig
 	transport *http.Transport

@@ -48,8 +48,7 @@ func grpcReply(resp *http.Response) reply {
 	code := codes.Code(number)
 	r := reply{status: runtime.HTTPStatusFromCode(code), label: code.String(), hint: hintOf(field, time.Now())}
 	if code == codes.DeadlineExceeded {
-		// The server's own deadline error, unlike a gateway's 504, which grpc-go
-		// retries as UNAVAILABLE.
+		// The server's own error, unlike a gateway's 504, which grpc-go retries as UNAVAILABLE.
 		r.failed = clients.NoAnswer
 	}
 	// The wait in milliseconds; one that is negative or not a number means never (gRPC

@@ -93,8 +93,7 @@ func (s *sheet) span() {
 	}
 }
 
-// curve returns the curve of a count. merge adds that of a bin to the value of the figure's
-// bin in which it is.
+// curve returns the curve of a count. merge adds that of a bin to the figure's bin.
 func (s *sheet) curve(name string, kind chart.Kind, color int, merge func(value, next float64) float64, of func(*sim.Bin) int32) curve {
 	c := curve{Series: chart.Series{Name: name, Kind: kind, Color: color}}
 	for r := range s.Runs {
@@ -337,8 +336,7 @@ func (w *waits) text() string {
 	return fmt.Sprintf("%s %% of %s served: %s", chart.Number(float64(served)/10), thousands(w.n), strings.Join(parts, ", "))
 }
 
-// shares returns which share of the clients, in percent, was served at the end of each
-// of n steps.
+// shares returns how many percent of the clients were served at the end of each of n steps.
 func (w *waits) shares(step float64, n int) (shares []float64) {
 	i := 0
 	for k := range n {

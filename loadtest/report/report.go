@@ -20,8 +20,7 @@ type Run struct {
 	Name string
 	sim.Result
 
-	// Notes say what the run is, or what it leaves out, a line each. Tables do not
-	// have them.
+	// Notes say what the run is, or what it leaves out, a line each. Tables have none.
 	Notes []string
 
 	// EndedBy is what ended it: Duration, Requests or Interrupt.
@@ -52,8 +51,7 @@ type Report struct {
 	// Marks are events during the runs, for figures.
 	Marks []Mark
 
-	// About describes the simulation, a paragraph each, and Version is that of the
-	// program. The page has both.
+	// About describes the simulation, a paragraph each, and Version the program, on the page.
 	About   []string
 	Version string
 }
@@ -66,8 +64,7 @@ func (r *Report) workers() int {
 	return r.Plant.Workers
 }
 
-// A Mark is an event between two times since the herd's first moment, or at an instant
-// if they are the same.
+// A Mark is an event between two times since the herd's first moment. They may be the same.
 type Mark struct {
 	Name     string
 	From, To time.Duration
@@ -82,9 +79,8 @@ func (r *Report) Ended(run *Run) time.Duration {
 	return time.Duration(len(run.Series))*r.Bin - r.Warmup
 }
 
-// WriteCSV writes a line for each bin of each run. Counts are of the bin, the last
-// three columns at its end. second is when the bin begins, since the herd's first
-// moment.
+// WriteCSV writes a line for each bin of each run. Counts are of the bin, the last three at
+// its end. second is when the bin begins, since the herd's first moment.
 func (r *Report) WriteCSV(w io.Writer) error {
 	rows := [][]string{{
 		"run", "second", "herd_came", "herd_admitted", "strangers_came", "strangers_admitted", "retries",

@@ -35,8 +35,7 @@ func (r *Report) page() *Page {
 // endings says why a run ended early.
 var endings = map[string]string{Interrupt: "it was interrupted", Requests: "it reached the limit of requests"}
 
-// Lead is the result in a sentence: of the run that served most clients, and of the run
-// that served fewest.
+// Lead is the result in a sentence: of the runs that served most clients, and fewest.
 func (r *Report) Lead() string {
 	order := make([]*Run, len(r.Runs))
 	for i := range r.Runs {

@@ -120,8 +120,7 @@ func gaveUp(r *Run) (n int) {
 // stillWaiting is how many of the herd were neither served nor went away.
 func stillWaiting(r *Run) int { return r.Clients - r.Served - gaveUp(r) }
 
-// isDrained reports whether all clients of the herd that come back were served or went
-// away.
+// isDrained reports whether all of the herd that come back were served or went away.
 func isDrained(r *Run) bool { return r.Waiting == 0 && r.Reachable > 0 }
 
 // hasOptimum reports whether the Optimum is a time: there is none where background
@@ -203,8 +202,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 	return WriteTables(w, tables...)
 }
 
-// WriteTables writes tables for a terminal. The first column begins, the others end at
-// the same letter.
+// WriteTables writes tables for a terminal. Columns after the first are flush right.
 func WriteTables(w io.Writer, tables ...Table) error {
 	var b strings.Builder
 	for i, t := range tables {
@@ -260,8 +258,7 @@ func mostInFlight(run *Run) (most int) {
 	return most
 }
 
-// names returns the names of the runs with at most n letters, 8 or more. Equal names
-// get numbers.
+// names returns the names of the runs in at most n letters, 8 or more. Equal names get numbers.
 func (r *Report) names(n int) (names []string) {
 	seen := map[string]bool{}
 	for i := range r.Runs {
