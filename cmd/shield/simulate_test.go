@@ -66,7 +66,7 @@ func few(args ...string) []string {
 func TestSimulateDefaults(t *testing.T) {
 	p := simulatePlan(t)
 	want := sim.Scenario{
-		Seed: 1, Clients: 1000, Within: 100 * time.Millisecond, Mix: clients.All(clients.Exact{}), Background: 30,
+		Seed: 1, Clients: 1000, Within: 100 * time.Millisecond, Mix: clients.Population{{Weight: 1, Policy: clients.Exact{}, Name: "exact"}}, Background: 30,
 		Warmup: 2 * time.Minute, Delay: 10 * time.Millisecond, Service: sim.Service{Mean: 80 * time.Millisecond, Exponential: true},
 		Plant: &plant.Config{Workers: 10}, Timeout: 10 * time.Second, Replicas: 1,
 		Until: time.Minute, MaxRequests: 200_000_000, Bin: 100 * time.Millisecond,
