@@ -225,11 +225,10 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 	if _, err := io.WriteString(out, p.text+"\n"); err != nil {
 		return err
 	}
-	ended, err := p.runs(ctx, scr)
-	if err != nil {
+	if err := p.runs(ctx, scr); err != nil {
 		return err
 	}
-	if err := errors.Join(p.show(out, ended), p.files.finish(scr.w)); err != nil {
+	if err := errors.Join(p.show(out), p.files.finish(scr.w)); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
@@ -239,38 +238,26 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 	return nil
 }
 
-// runs makes the runs, and says which of them ended before their time.
-func (p *plans) runs(ctx context.Context, scr screen) (ended []string, err error) {
+// runs makes the runs.
+func (p *plans) runs(ctx context.Context, scr screen) error {
 	for i, server := range p.servers {
 		r, err := p.play(ctx, server, bar{screen: scr, text: fmt.Sprintf("%s (%d of %d)", server.name, i+1, len(p.servers))})
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", server.name, err)
+			return fmt.Errorf("%s: %w", server.name, err)
 		}
 		run := report.Run{Name: server.name, Result: r, Notes: server.notes, EndedBy: report.Duration}
 		switch {
 		case r.Interrupted:
 			run.EndedBy = report.Interrupt
-			ended = append(ended, fmt.Sprintf("%s was interrupted %s.", server.name, when(p.report.Ended(&run))))
 		case r.Decided >= p.report.Scenario.MaxRequests:
 			run.EndedBy = report.Requests
-			ended = append(ended, fmt.Sprintf("%s ended after %s (--requests), %s, before its time.",
-				server.name, plural(p.report.Scenario.MaxRequests, "request", "requests"), when(p.report.Ended(&run))))
 		}
 		p.report.Runs = append(p.report.Runs, run)
 		if r.Interrupted {
 			break
 		}
 	}
-	return ended, nil
-}
-
-// when says when a run ended, given the time since the herd came, or since the warm-up
-// was over.
-func when(since time.Duration) string {
-	if since < 0 {
-		return fmt.Sprintf("%v before its warm-up was over", -since)
-	}
-	return fmt.Sprintf("at %v", since)
+	return nil
 }
 
 // play makes a run.
@@ -287,24 +274,39 @@ func (p *plans) play(ctx context.Context, s server, b bar) (sim.Result, error) {
 	return sim.Run(scenario, s.maker)
 }
 
+// when says when a run ended, given the time since the herd came, or since the warm-up
+// was over.
+func when(since time.Duration) string {
+	if since < 0 {
+		return fmt.Sprintf("%v before its warm-up was over", -since)
+	}
+	return fmt.Sprintf("at %v", since)
+}
+
 // show writes the tables, the notes on each run, and which of them ended early.
-func (p *plans) show(w io.Writer, ended []string) error {
+func (p *plans) show(w io.Writer) error {
+	var notes, ended strings.Builder
+	for i := range p.report.Runs {
+		r := &p.report.Runs[i]
+		for _, n := range r.Notes {
+			fmt.Fprintf(&notes, "%s: %s\n", r.Name, n)
+		}
+		switch at := when(p.report.Ended(r)); r.EndedBy {
+		case report.Interrupt:
+			fmt.Fprintf(&ended, "%s was interrupted %s.\n", r.Name, at)
+		case report.Requests:
+			most := plural(p.report.MaxRequests, "request", "requests")
+			fmt.Fprintf(&ended, "%s ended after %s (--requests), %s, before its time.\n", r.Name, most, at)
+		}
+	}
+	text := notes.String() + ended.String()
+	if text != "" {
+		text = "\n" + text
+	}
 	if err := p.report.WriteTable(w); err != nil {
 		return err
 	}
-	var b strings.Builder
-	for _, r := range p.report.Runs {
-		for _, n := range r.Notes {
-			fmt.Fprintf(&b, "%s: %s\n", r.Name, n)
-		}
-	}
-	for _, e := range ended {
-		b.WriteString(e + "\n")
-	}
-	if b.Len() == 0 {
-		return nil
-	}
-	_, err := io.WriteString(w, "\n"+b.String())
+	_, err := io.WriteString(w, text)
 	return err
 }
 

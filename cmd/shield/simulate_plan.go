@@ -74,12 +74,9 @@ func (s *simulation) take(e *accesslog.Estimate) {
 			f()
 		}
 	}
-	set("clients", func() { s.Clients = 0 })
-	if e.Bursts.N > 0 {
-		set("clients", func() { s.Clients = min(e.Bursts.Largest, maxHerd) })
-		if s.Clients > 0 {
-			set("within", func() { s.Within = time.Second })
-		}
+	set("clients", func() { s.Clients = min(e.Bursts.Largest, maxHerd) })
+	if e.Bursts.N > 0 && s.Clients > 0 {
+		set("within", func() { s.Within = time.Second })
 	}
 	rate := e.Rate
 	if s.Clients > 0 {
@@ -119,31 +116,33 @@ func (s *simulation) showLog(w io.Writer, e *accesslog.Estimate) error {
 	return err
 }
 
-// problems are errors of the flags, all of which the user sees at once.
+// problems are errors of the flags, all of which the user sees at once. Those that are nil
+// are none.
 type problems []error
 
-func (p *problems) add(err error) {
-	if err != nil {
-		*p = append(*p, err)
-	}
-}
+func (p *problems) add(err error) { *p = append(*p, err) }
 
-func (p *problems) addf(format string, args ...any) { p.add(fmt.Errorf(format, args...)) }
+func (p *problems) addf(format string, args ...any) { *p = append(*p, fmt.Errorf(format, args...)) }
 
 // ranges checks the flags that are numbers.
-func (s *simulation) ranges() (wrong problems) {
-	wrong.add(plant.Between("--clients", s.Clients, 0, maxHerd))
-	wrong.add(plant.Between("--within", s.Within, 0, time.Hour))
-	wrong.add(plant.Between("--timeout", s.Timeout, 0, time.Hour))
-	wrong.add(plant.Between("--patience", s.Patience, 0, maxUntil))
-	wrong.add(plant.Between("--delay", s.Delay, 0, 10*time.Second))
-	wrong.add(plant.Between("--workers", s.pool.Workers, 1, maxPool))
-	wrong.add(plant.Between("--service", s.Service.Mean, minService, maxService))
-	wrong.add(plant.Between("--backlog", s.pool.Queue, 0, 1<<22))
-	wrong.add(plant.Between("--coherency", s.pool.Coherency, 0, 100))
-	wrong.add(plant.Between("--replicas", s.Replicas, 1, 64))
-	wrong.add(plant.Between("--warmup", s.Warmup, time.Second, time.Hour))
-	wrong.add(plant.Between("--requests", s.MaxRequests, 1, math.MaxInt32))
+func (s *simulation) ranges() problems {
+	var err error
+	s.Background, err = perSecond("background", s.background, 0, maxBackground)
+	wrong := problems{
+		plant.Between("--clients", s.Clients, 0, maxHerd),
+		plant.Between("--within", s.Within, 0, time.Hour),
+		plant.Between("--timeout", s.Timeout, 0, time.Hour),
+		plant.Between("--patience", s.Patience, 0, maxUntil),
+		plant.Between("--delay", s.Delay, 0, 10*time.Second),
+		plant.Between("--workers", s.pool.Workers, 1, maxPool),
+		plant.Between("--service", s.Service.Mean, minService, maxService),
+		plant.Between("--backlog", s.pool.Queue, 0, 1<<22),
+		plant.Between("--coherency", s.pool.Coherency, 0, 100),
+		plant.Between("--replicas", s.Replicas, 1, 64),
+		plant.Between("--warmup", s.Warmup, time.Second, time.Hour),
+		plant.Between("--requests", s.MaxRequests, 1, math.MaxInt32),
+		err,
+	}
 	if s.changed("duration") {
 		wrong.add(plant.Between("--duration", s.Until, leastUntil, maxUntil))
 	}
@@ -156,9 +155,6 @@ func (s *simulation) ranges() (wrong problems) {
 	if s.Clients == 0 && s.changed("within") {
 		wrong.addf("--within is given, and --clients is 0; want a herd that comes within that time, or neither")
 	}
-	var err error
-	s.Background, err = perSecond("background", s.background, 0, maxBackground)
-	wrong.add(err)
 	if s.Clients == 0 && s.Background == 0 && err == nil {
 		wrong.addf("--clients is 0, and --background too; want at least one of them")
 	}
@@ -190,8 +186,8 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 	}
 	p.servers = s.servers(args, estimate, &wrong)
 	wrong.add(s.outputs(p))
-	if wrong != nil {
-		return nil, errors.Join(wrong...)
+	if err := errors.Join(wrong...); err != nil {
+		return nil, err
 	}
 
 	asks := slices.ContainsFunc(p.servers, func(s server) bool { return s.asks })
@@ -206,8 +202,8 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 		s.Until = s.usual(min(perSec(limit), p.report.Capacity)-s.Background, p.report.Marks)
 	}
 	s.fits(faults, &wrong)
-	if wrong != nil {
-		return nil, errors.Join(wrong...)
+	if err := errors.Join(wrong...); err != nil {
+		return nil, err
 	}
 	s.Service.Exponential = s.distribution == "exponential"
 	s.Plant, s.Bin = &s.pool, binOf(s.Warmup+s.Until)
@@ -314,7 +310,7 @@ func (s *simulation) servers(args []string, e *accesslog.Estimate, wrong *proble
 			wrong.addf("--%s: %w", flag, err)
 			continue
 		}
-		if seen[one.name] { // of two directories
+		if one.name == "" || seen[one.name] { // of two directories
 			one.name = name
 		}
 		if seen[one.name] {
@@ -371,11 +367,7 @@ func (s *simulation) faults(wrong *problems) (faults []fault) {
 	if s.outage != "" {
 		c.Outage[0], c.Outage[1] = during("outage", "outage", s.outage, "30s+10s")
 	}
-	type slow struct {
-		from, to time.Duration
-		factor   float64
-	}
-	var slows []slow
+	var slows [][2]plant.Step
 	for _, text := range s.slow {
 		span, factor := times(text)
 		if !(factor >= 0.001 && factor <= 1000) {
@@ -383,14 +375,14 @@ func (s *simulation) faults(wrong *problems) (faults []fault) {
 			continue
 		}
 		from, to := during("slow", digits(factor)+" times as slow", span, "30s+10sx4")
-		slows = append(slows, slow{from, to, factor})
+		slows = append(slows, [2]plant.Step{{From: from, Value: factor}, {From: to, Value: 1}})
 	}
-	slices.SortFunc(slows, func(a, b slow) int { return cmp.Compare(a.from, b.from) })
+	slices.SortFunc(slows, func(a, b [2]plant.Step) int { return cmp.Compare(a[0].From, b[0].From) })
 	for i, one := range slows {
-		if i > 0 && one.from < slows[i-1].to {
-			wrong.addf("--slow from %v begins before the one from %v ends; want one after the other", one.from, slows[i-1].from)
+		if i > 0 && one[0].From < slows[i-1][1].From {
+			wrong.addf("--slow from %v begins before the one from %v ends; want one after the other", one[0].From, slows[i-1][0].From)
 		}
-		c.Slow = append(c.Slow, plant.Step{From: one.from, Value: one.factor}, plant.Step{From: one.to, Value: 1})
+		c.Slow = append(c.Slow, one[:]...)
 	}
 	if s.restart != "" {
 		c.Restart[0], c.Restart[1] = during("restart", "restart", s.restart, "30s+2s")

@@ -38,47 +38,47 @@ type server struct {
 // serverWords are the servers that are not files.
 const serverWords = "none, shield, shield-adaptive, fixed:SECONDS, no-hint, next-token, kubernetes, mimir, gradient2"
 
-// models are the models of other rate limiters that have no parameter, and what they say.
-var models = map[string]struct {
-	sim.Maker
-	says string
-}{
-	"no-hint":    {sim.NoHint, "refusals without Retry-After"},
-	"next-token": {sim.NextToken, "Retry-After says when there will be a token, rounded up"},
-	"kubernetes": {sim.Kubernetes, "Retry-After as Kubernetes' API Priority and Fairness says it: 1 to 32 s, the same for all"},
-	"mimir":      {sim.Mimir, "Retry-After as Grafana Mimir says it: 6 s, doubled with each attempt, ± 50 %"},
+// known are the servers that have a name of one word.
+var known = map[string]server{
+	"none":   {notes: []string{"no limit: every request is passed on"}},
+	"shield": {asks: true},
+	"shield-adaptive": {
+		config: shield.Config{Adaptive: &loadshed.AdaptiveConfig{}}, notes: []string{"concurrency adaptive, and nothing else"},
+	},
+	"no-hint":    bucket(sim.NoHint, "refusals without Retry-After"),
+	"next-token": bucket(sim.NextToken, "Retry-After says when there will be a token, rounded up"),
+	"kubernetes": bucket(sim.Kubernetes, "Retry-After as Kubernetes' API Priority and Fairness says it: 1 to 32 s, the same for all"),
+	"mimir":      bucket(sim.Mimir, "Retry-After as Grafana Mimir says it: 6 s, doubled with each attempt, ± 50 %"),
+	"gradient2": {
+		maker: sim.Gradient2, notes: []string{"a model of Netflix's concurrency-limits: Gradient2, refusals without Retry-After"},
+	},
+}
+
+// bucket is a model of a rate limiter that admits what a token bucket does.
+func bucket(maker sim.Maker, says string) server {
+	return server{maker: maker, asks: true, notes: []string{"a model: a token bucket; " + says}}
 }
 
 // parseServer returns the server that an argument of --compare or --config names.
-// suggested is the config that --from-access-log leads to, "" for none.
+// suggested is the config that --from-access-log leads to, "" for none. A server that is
+// no file is without a name.
 func parseServer(arg, suggested string) (server, error) {
-	model, known := models[arg]
-	if seconds, fixed := strings.CutPrefix(arg, "fixed:"); fixed {
-		n, err := strconv.Atoi(seconds)
-		if err != nil || n < 1 || n > maxFixed {
-			return server{}, fmt.Errorf("%q: the Retry-After is %q; want whole seconds, 1 to %d, as fixed:1", arg, seconds, maxFixed)
-		}
-		model.Maker, model.says, known = sim.FixedHint(n), fmt.Sprintf("Retry-After: %d for all refused clients", n), true
+	if one, ok := known[arg]; ok {
+		return one, nil
 	}
+	seconds, fixed := strings.CutPrefix(arg, "fixed:")
+	n, err := strconv.Atoi(seconds)
 	switch {
-	case known:
-		return server{name: arg, maker: model.Maker, asks: true, notes: []string{"a model: a token bucket; " + model.says}}, nil
-	case arg == "none":
-		return server{name: arg, notes: []string{"no limit: every request is passed on"}}, nil
-	case arg == "shield":
-		return server{name: arg, asks: true}, nil
-	case arg == "shield-adaptive":
-		return server{name: arg, config: shield.Config{Adaptive: &loadshed.AdaptiveConfig{}}, notes: []string{"concurrency adaptive, and nothing else"}}, nil
-	case arg == "gradient2":
-		return server{name: arg, maker: sim.Gradient2, notes: []string{"a model of Netflix's concurrency-limits: Gradient2, refusals without Retry-After"}}, nil
-	case arg == "suggested" && suggested != "":
-		s, err := shieldIn("the suggested config", []byte(suggested), "")
-		s.name = arg
-		return s, err
-	case arg == "suggested":
-		return server{}, errors.New("suggested is the config that an access log leads to; want --from-access-log with it")
+	case fixed && (err != nil || n < 1 || n > maxFixed):
+		return server{}, fmt.Errorf("%q: the Retry-After is %q; want whole seconds, 1 to %d, as fixed:1", arg, seconds, maxFixed)
+	case fixed:
+		return bucket(sim.FixedHint(n), fmt.Sprintf("Retry-After: %d for all refused clients", n)), nil
 	case arg == "fixed":
 		return server{}, fmt.Errorf("%q has no Retry-After; want whole seconds, 1 to %d, as fixed:1", arg, maxFixed)
+	case arg == "suggested" && suggested == "":
+		return server{}, errors.New("suggested is the config that an access log leads to; want --from-access-log with it")
+	case arg == "suggested":
+		return shieldIn("the suggested config", []byte(suggested), "")
 	}
 	return fileServer(arg)
 }
@@ -98,7 +98,10 @@ func fileServer(arg string) (server, error) {
 		return server{}, err
 	}
 	one, err := shieldIn(path, text, name)
-	one.path = path
+	one.path, one.name = path, filepath.Base(path)
+	if name != "" {
+		one.name += "#" + name
+	}
 	return one, err
 }
 
@@ -143,10 +146,7 @@ func shieldIn(path string, text []byte, name string) (server, error) {
 	case i < 0:
 		return server{}, fmt.Errorf("%s has no shield %q; want one of: %s%s", path, name, strings.Join(sites, ", "), advice)
 	}
-	s := server{name: filepath.Base(path), config: found[i].Config}
-	if name != "" {
-		s.name += "#" + name
-	}
+	s := server{config: found[i].Config}
 	if hosts := found[i].Hosts; len(hosts) > 0 {
 		s.notes = append(s.notes, fmt.Sprintf("the shield %s, of %s", names[i], strings.Join(hosts, ", ")))
 	}
