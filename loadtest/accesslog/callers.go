@@ -3,6 +3,7 @@ package accesslog
 import (
 	"maps"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -20,20 +21,17 @@ const (
 // A wait is a rejection that has not been followed by a retry yet.
 type wait struct {
 	what            uint64
-	at              time.Duration // since 1970; 0: the wait is unused
+	at              time.Duration // since 1970
 	seconds, millis time.Duration
 	attempt         int32
 	coarse          bool
 }
 
-func (w *wait) over() time.Duration { return w.at + w.seconds + patience }
-
 // A caller is a client that has been rejected.
 type caller struct {
-	waits   [openWaits]wait
-	next    uint8 // the wait to drop if all are in use
-	waiting bool  // it is one of callers.waiting
-	group         // of its own reactions
+	waits   []wait // at most openWaits, the oldest first
+	waiting bool   // it is one of callers.waiting
+	group          // of its own reactions
 }
 
 // slot is the index of an attempt.
@@ -42,31 +40,39 @@ func slot(attempt int32) int { return int(min(attempt, attempts)) - 1 }
 // came records a request of the client, and returns its attempt number.
 func (c *caller) came(r request) (attempt int32) {
 	at := since1970(r.came())
-	var best *wait
-	for i := range c.waits {
-		w := &c.waits[i]
-		switch {
-		case w.at == 0:
-		case at > w.over():
-			c.quit(w)
-		case w.what == r.what && at-w.at >= -slack(w, r)-same:
-			// Of several waits for the same, the one that is due.
-			if best == nil || (at-w.at-w.seconds).Abs() < (at-best.at-best.seconds).Abs() {
-				best = w
-			}
+	c.expire(at)
+	best, off := -1, time.Duration(0)
+	for i, w := range c.waits {
+		if w.what != r.what || at-w.at < -slack(w, r)-same {
+			continue
+		}
+		// Of several waits for the same, the one that is due.
+		if now := (at - w.at - w.seconds).Abs(); best < 0 || now < off {
+			best, off = i, now
 		}
 	}
-	if best == nil {
+	if best < 0 {
 		return 1
 	}
-	attempt = best.attempt
-	c.back(best, max(0, at-best.at), slack(best, r))
-	best.at = 0
-	return attempt + 1
+	w := c.waits[best]
+	c.waits = slices.Delete(c.waits, best, best+1)
+	c.back(w, max(0, at-w.at), slack(w, r))
+	return w.attempt + 1
+}
+
+// expire ends the waits that are over, as the client did not come.
+func (c *caller) expire(now time.Duration) {
+	c.waits = slices.DeleteFunc(c.waits, func(w wait) bool {
+		over := now > w.at+w.seconds+patience
+		if over {
+			c.quits[slot(w.attempt)]++
+		}
+		return over
+	})
 }
 
 // slack is the resolution of the wait from w to r in the log.
-func slack(w *wait, r request) time.Duration {
+func slack(w wait, r request) time.Duration {
 	if w.coarse || r.coarse {
 		return time.Second
 	}
@@ -84,7 +90,7 @@ const (
 )
 
 // back counts a return after gap, which is known up to slack.
-func (c *caller) back(w *wait, gap, slack time.Duration) {
+func (c *caller) back(w wait, gap, slack time.Duration) {
 	a := slot(w.attempt)
 	c.returns[a]++
 	s := float32(gap.Seconds())
@@ -106,41 +112,21 @@ func (c *caller) back(w *wait, gap, slack time.Duration) {
 	}
 }
 
-func (c *caller) quit(w *wait) {
-	c.quits[slot(w.attempt)]++
-	w.at = 0
-}
-
 // refused records a rejection of the client. lost reports whether an older one had to be
 // dropped for it.
 func (c *caller) refused(r request, attempt int32) (lost bool) {
-	var free *wait
-	for i := range c.waits {
-		if c.waits[i].at == 0 {
-			free = &c.waits[i]
-		}
+	if lost = len(c.waits) == openWaits; lost {
+		c.waits = slices.Delete(c.waits, 0, 1)
 	}
-	if free == nil {
-		free, lost = &c.waits[c.next], true
-		c.next = (c.next + 1) % openWaits
-	}
-	*free = wait{r.what, since1970(r.end), r.seconds, r.millis, attempt, r.coarse}
+	c.waits = append(c.waits, wait{r.what, since1970(r.end), r.seconds, r.millis, attempt, r.coarse})
 	return lost
 }
 
 // end ends the log at now, and returns how many waits were still open.
 func (c *caller) end(now time.Duration) (undecided int) {
-	for i := range c.waits {
-		w := &c.waits[i]
-		switch {
-		case w.at == 0:
-		case now > w.over():
-			c.quit(w)
-		default:
-			w.at = 0
-			undecided++
-		}
-	}
+	c.expire(now)
+	undecided = len(c.waits)
+	c.waits = c.waits[:0]
 	return undecided
 }
 

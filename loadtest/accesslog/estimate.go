@@ -24,7 +24,7 @@ type Estimate struct {
 	Rate     float64       // first attempts per second: requests less those that are retries
 	Calm     float64       // Rate without the first attempts that Bursts added to the rate before them
 	Retries  int           // requests that are retries. If Sampled is above 1, from a sample of clients
-	Clients  int           // different clients: exact up to 65,536, else ± 0.8 % (HyperLogLog)
+	Clients  int           // different clients: exact up to 65,536, else from a sample: ± 0.6 %
 	Service  time.Duration // mean time of the requests answered 2xx; 0: there was none
 
 	Arrivals    Arrivals

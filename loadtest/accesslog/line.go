@@ -200,20 +200,16 @@ func parseTime(raw json.RawMessage) (time.Time, bool) {
 	if err != nil || !(n > 0) || n > 9e18 {
 		return time.Time{}, false
 	}
-	var t time.Time
-	switch {
+	switch { // to microseconds
 	case n >= 1e17:
-		whole, _ := strconv.ParseInt(string(raw), 10, 64) // more digits than a float has
-		if whole == 0 {
-			whole = int64(n)
-		}
-		t = time.Unix(0, whole)
+		n /= 1000
 	case n >= 1e11:
-		t = time.UnixMicro(int64(math.Round(n * 1000)))
+		n *= 1000
 	default:
-		t = time.UnixMicro(int64(math.Round(n * 1e6)))
+		n *= 1e6
 	}
-	return t.UTC(), sane(t)
+	t := time.UnixMicro(int64(math.Round(n))).UTC()
+	return t, sane(t)
 }
 
 // sane reports whether times around t can be subtracted and counted in

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
-	"github.com/axiomhq/hyperloglog"
 )
 
 // longestLine bounds a line. Caddy's are shorter than the largest header that it accepts, by
@@ -79,7 +78,6 @@ type tally struct {
 	e        *Estimate
 	arrivals *arrivals
 	callers  callers
-	distinct *hyperloglog.Sketch
 	counts   sample[uint32]
 	times    *hdrhistogram.Histogram // in microseconds
 	sum      time.Duration           // of times
@@ -107,7 +105,6 @@ func newTally() *tally {
 		e:        &Estimate{},
 		arrivals: newArrivals(),
 		callers:  callers{sample: newSample[*caller](maxCallers)},
-		distinct: hyperloglog.New14(),
 		counts:   newSample[uint32](maxCounted),
 		times:    hdrhistogram.New(1, maxWait.Microseconds(), 3),
 	}
@@ -219,7 +216,6 @@ func (t *tally) count(r request) {
 		t.sum += r.took
 	}
 
-	t.distinct.InsertHash(r.client)
 	if t.counts.in(r.client) {
 		t.counts.put(r.client, t.counts.of[r.client]+1)
 	}
@@ -301,10 +297,7 @@ func (t *tally) estimateArrivals(over float64) {
 // estimateClients fills in the figures by client.
 func (t *tally) estimateClients() {
 	e := t.e
-	e.Clients = len(t.counts.of)
-	if t.counts.bits > 0 {
-		e.Clients = int(t.distinct.Estimate())
-	}
+	e.Clients = int(float64(len(t.counts.of)) * t.counts.scale())
 	perClient := slices.Sorted(maps.Values(t.counts.of))
 	at := func(q float64) int { return int(perClient[int(q*float64(len(perClient)-1))]) }
 	if len(perClient) > 0 { // a sample of very few may be empty
