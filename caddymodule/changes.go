@@ -18,6 +18,13 @@ type news struct {
 	fields         []zap.Field
 }
 
+// A bulletin is all news of a zone or a backend at one time.
+type bulletin []news
+
+func (b *bulletin) add(level zapcore.Level, message, event string, fields ...zap.Field) {
+	*b = append(*b, news{level, message, event, fields})
+}
+
 // A refusalReport and a backendReport remember what has been reported of a zone and of a
 // backend. They are part of the pooled state, so that a reload neither starts nor ends an
 // overload, a pause or a herd. During a reload two apps report: they read and remember
@@ -37,19 +44,19 @@ func (r *refusalReport) since(reason shield.Reason, refused, observed uint64) (n
 }
 
 // over returns the news of refusals for which a client is at fault.
-func (r *refusalReport) over(reason shield.Reason, refused, observed uint64) (all []news) {
+func (r *refusalReport) over(reason shield.Reason, refused, observed uint64) (all bulletin) {
 	refused, observed = r.since(reason, refused, observed)
 	if refused > 0 {
-		all = append(all, news{zap.InfoLevel, "refused over " + reason.String(), "", []zap.Field{zap.Uint64("requests", refused)}})
+		all.add(zap.InfoLevel, "refused over "+reason.String(), "", zap.Uint64("requests", refused))
 	}
 	if observed > 0 {
-		all = append(all, news{zap.InfoLevel, "would have refused over " + reason.String(), "", []zap.Field{zap.Uint64("requests", observed)}})
+		all.add(zap.InfoLevel, "would have refused over "+reason.String(), "", zap.Uint64("requests", observed))
 	}
 	return all
 }
 
 // news returns what is new of the zone's refusals.
-func (z *zoneRecord) news() []news {
+func (z *zoneRecord) news() bulletin {
 	z.reported.mu.Lock()
 	defer z.reported.mu.Unlock()
 	refused, observed := z.Refusals()
@@ -66,7 +73,7 @@ type backendReport struct {
 }
 
 // news returns what is new of the backend.
-func (s *shieldEntry) news(now time.Duration) (all []news) {
+func (s *shieldEntry) news(now time.Duration) (all bulletin) {
 	r := &s.record.reported
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,10 +95,8 @@ func (s *shieldEntry) news(now time.Duration) (all []news) {
 	changes, next := s.record.Changes(r.limits)
 	r.limits = next
 	for _, c := range changes {
-		all = append(all, news{zap.DebugLevel, "limit in flight changed", "", []zap.Field{
-			zap.Stringer("reason", c.Reason), zap.Int("from", c.From), zap.Int("to", c.To),
-			zap.Duration("latency", c.Latency), zap.Duration("baseline", c.Baseline),
-		}})
+		all.add(zap.DebugLevel, "limit in flight changed", "", zap.Stringer("reason", c.Reason), zap.Int("from", c.From),
+			zap.Int("to", c.To), zap.Duration("latency", c.Latency), zap.Duration("baseline", c.Baseline))
 	}
 	if s.guard.DetectsHerds() {
 		all = append(all, r.herd.step(now, s.record.Herd())...)
@@ -118,31 +123,31 @@ type overloadReport struct {
 }
 
 // step takes the refusals that are new at now.
-func (o *overloadReport) step(now time.Duration, added reasonCounts, observe bool) (all []news) {
+func (o *overloadReport) step(now time.Duration, added reasonCounts, observe bool) (all bulletin) {
 	observed := zap.Bool("observed", observe)
 	switch {
 	case added != (reasonCounts{}):
 		if !o.on {
 			*o = overloadReport{on: true, since: now}
-			all = append(all, news{zap.WarnLevel, "overload started", "shield_overload_started", []zap.Field{observed}})
+			all.add(zap.WarnLevel, "overload started", "shield_overload_started", observed)
 		}
 		o.last = now
-		one := news{level: zap.WarnLevel, message: "refused in overload"}
-		if observe {
-			one.message = "would have refused in overload"
-		}
+		var counts []zap.Field
 		for _, reason := range shield.Reasons {
 			if !reason.ClientFault() {
-				one.fields = append(one.fields, zap.Uint64(reason.String(), added[reason]))
+				counts = append(counts, zap.Uint64(reason.String(), added[reason]))
 				o.refused += added[reason]
 			}
 		}
-		all = append(all, one)
+		message := "refused in overload"
+		if observe {
+			message = "would have " + message
+		}
+		all.add(zap.WarnLevel, message, "", counts...)
 	case o.on && now-o.last >= overloadQuiet:
 		o.on = false
-		all = append(all, news{zap.InfoLevel, "overload ended", "shield_overload_ended", []zap.Field{
-			observed, zap.Duration("lasted", o.last-o.since), zap.Uint64("refused", o.refused),
-		}})
+		all.add(zap.InfoLevel, "overload ended", "shield_overload_ended",
+			observed, zap.Duration("lasted", o.last-o.since), zap.Uint64("refused", o.refused))
 	}
 	return all
 }
@@ -155,17 +160,16 @@ type pauseReport struct {
 }
 
 // step takes how long the pause still lasts, 0 for none, and how many there have been.
-func (p *pauseReport) step(now, left time.Duration, times uint64) (all []news) {
+func (p *pauseReport) step(now, left time.Duration, times uint64) (all bulletin) {
 	if times > p.times && !p.on {
 		p.on, p.since = true, now
-		all = append(all, news{zap.WarnLevel, "backend asked for a pause", "shield_backend_paused", []zap.Field{zap.Duration("for", left)}})
+		all.add(zap.WarnLevel, "backend asked for a pause", "shield_backend_paused", zap.Duration("for", left))
 	}
 	p.times = times
 	if p.on && left == 0 {
 		p.on = false
-		all = append(all, news{zap.InfoLevel, "pause of the backend ended", "shield_backend_resumed", []zap.Field{
-			zap.Duration("after", now-p.since), // as far as it was seen
-		}})
+		seen := now - p.since
+		all.add(zap.InfoLevel, "pause of the backend ended", "shield_backend_resumed", zap.Duration("after", seen))
 	}
 	return all
 }
@@ -177,20 +181,20 @@ type herdReport struct {
 }
 
 // step takes the detector's report at now.
-func (h *herdReport) step(now time.Duration, herd pushback.HerdReport) (all []news) {
+func (h *herdReport) step(now time.Duration, herd pushback.HerdReport) (all bulletin) {
 	fields := func(h pushback.HerdReport) []zap.Field {
 		return []zap.Field{
 			zap.Stringer("kind", h.Kind), zap.Float64("size", h.Size), zap.Duration("period", h.Period), zap.Duration("phase", h.Phase),
 		}
 	}
 	if h.herd.Kind != pushback.NoHerd && (herd.Kind != h.herd.Kind || herd.Period != h.herd.Period && herd.Kind != pushback.BacklogHerd) {
-		all = append(all, news{zap.InfoLevel, "herd ended", "shield_herd_ended", append(fields(h.herd), zap.Duration("lasted", now-h.since))})
+		all.add(zap.InfoLevel, "herd ended", "shield_herd_ended", append(fields(h.herd), zap.Duration("lasted", now-h.since))...)
 		h.herd = pushback.HerdReport{}
 	}
 	switch {
 	case herd.Kind == pushback.NoHerd:
 	case h.herd.Kind == pushback.NoHerd:
-		all = append(all, news{zap.WarnLevel, "herd detected", "shield_herd_detected", fields(herd)})
+		all.add(zap.WarnLevel, "herd detected", "shield_herd_detected", fields(herd)...)
 		h.herd, h.since = herd, now
 	case herd.Size > h.herd.Size:
 		h.herd = herd

@@ -11,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/clientkey"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
@@ -62,7 +63,7 @@ func (h *Handler) check() (shield.Config, error) {
 func (h *Handler) setDefaults() {
 	h.Mode = cmp.Or(h.Mode, modeEnforce)
 	for _, z := range h.Zones {
-		z.Key = cmp.Or(z.Key, defaultKey)
+		z.Key = cmp.Or(z.Key, clientkey.Default)
 		z.Per = cmp.Or(z.Per, new(caddy.Duration(time.Second)))
 		z.MaxKeys = cmp.Or(z.MaxKeys, new(shield.DefaultMaxKeys))
 	}
@@ -71,13 +72,13 @@ func (h *Handler) setDefaults() {
 			n.Probe = nil
 		}
 		if n.Per != nil {
-			n.Per.Key = cmp.Or(n.Per.Key, defaultKey)
+			n.Per.Key = cmp.Or(n.Per.Key, clientkey.Default)
 		}
 	}
 	h.Retries = cmp.Or(h.Retries, new(Retries))
 	h.Retries.Enforce = cmp.Or(h.Retries.Enforce, new(true))
 	h.Retries.MaxClients = cmp.Or(h.Retries.MaxClients, new(pushback.DefaultMaxClients))
-	h.Retries.Key = cmp.Or(h.Retries.Key, defaultKey)
+	h.Retries.Key = cmp.Or(h.Retries.Key, clientkey.Default)
 	h.Herd = cmp.Or(h.Herd, new(Herd))
 	h.Herd.Detect = cmp.Or(h.Herd.Detect, new(true))
 }

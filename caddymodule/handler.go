@@ -94,9 +94,10 @@ type Handler struct {
 	lease     lease
 }
 
-// handlerZone is the part of a zone that a request needs before the decision.
+// handlerZone is what requests need of a zone, and its state.
 type handlerZone struct {
 	name     string
+	record   *zoneRecord
 	keyer    *keyer
 	matchers caddyhttp.MatcherSets
 }
@@ -128,11 +129,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err := h.provisionZones(ctx); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
-	var zones []*zoneRecord
-	for _, z := range h.zones {
-		zones = append(zones, h.lease.zone(z.name))
-	}
-	if err := h.newGuard(cfg, h.lease.backend(h.Name), zones); err != nil {
+	if err := h.newGuard(cfg, h.lease.backend(h.Name)); err != nil {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
 	if err := h.provisionClasses(ctx); err != nil {
@@ -150,11 +147,11 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 
 // newGuard makes the Guard on the state of its backend and zones, and sets what requests,
 // metrics, logs and status need to know of it.
-func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord, zones []*zoneRecord) (err error) {
+func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error) {
 	state := shield.State{Backend: &backend.Backend, Zones: map[string]*shield.ZoneState{}}
 	for i, z := range cfg.Zones {
-		state.Zones[z.Name] = zones[i].ZoneState
-		h.shown.zones = append(h.shown.zones, &zoneEntry{h.zones[i].keyer.template, z, zones[i]})
+		state.Zones[z.Name] = h.zones[i].record.ZoneState
+		h.shown.zones = append(h.shown.zones, &zoneEntry{h.zones[i].keyer.template, z, h.zones[i].record})
 	}
 	if h.guard, err = shield.New(cfg, &state); err != nil {
 		return err
@@ -170,10 +167,11 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord, zones []*z
 	return nil
 }
 
-// provisionZones loads matchers.
+// provisionZones loads the matchers of the zones, and their state.
 func (h *Handler) provisionZones(ctx caddy.Context) error {
 	var errs []error
 	for i, z := range h.Zones {
+		h.zones[i].record = h.lease.zone(z.Name)
 		var err error
 		if h.zones[i].matchers, err = loadMatchers(ctx, z, z.MatcherSetsRaw); err != nil {
 			errs = append(errs, fmt.Errorf("zone %q: match: %w", z.Name, err))

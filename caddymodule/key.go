@@ -16,8 +16,6 @@ import (
 	"github.com/herdshield/shield/limiter"
 )
 
-const defaultKey = "{" + clientkey.ClientIP + "}"
-
 // A keyer makes the key that tells clients apart from a compiled template.
 type keyer struct {
 	template string
@@ -32,7 +30,7 @@ type keyer struct {
 // newKeyer compiles a template and checks its placeholders. An unknown one would be empty,
 // and all clients would silently share one bucket.
 func newKeyer(template string, v4, v6 *int) (*keyer, error) {
-	template = cmp.Or(template, defaultKey)
+	template = cmp.Or(template, clientkey.Default)
 	k := &keyer{template: template, v4: 32, v6: 64}
 	if v4 != nil {
 		k.v4 = *v4

@@ -81,15 +81,13 @@ func (h *Handler) provisionLive(l Live) error {
 	if h.clients, err = newKeyer("", nil, nil); err != nil {
 		return err
 	}
-	var zones []*zoneRecord
 	for i, z := range l.Config.Zones {
-		h.zones = append(h.zones, handlerZone{name: z.Name, keyer: clients})
-		zones = append(zones, l.Zones[i].record)
+		h.zones = append(h.zones, handlerZone{name: z.Name, keyer: clients, record: l.Zones[i].record})
 	}
 	if l.Config.PerClient > 0 {
 		h.perClient = clients
 	}
-	if err := h.newGuard(l.Config, &l.State.record, zones); err != nil {
+	if err := h.newGuard(l.Config, &l.State.record); err != nil {
 		return err
 	}
 	h.shown.shields[0].live = true

@@ -14,6 +14,8 @@ const (
 	ClientIP     = "http.vars.client_ip"
 	RemoteHost   = "http.request.remote.host"
 	HeaderPrefix = "http.request.header."
+
+	Default = "{" + ClientIP + "}" // the template where none is set
 )
 
 // A Part of a template is a literal text, or the name of a placeholder.

@@ -222,8 +222,8 @@ func (l *loadtest) outputs(r *live.LoadResult) outputs {
 	return outputs{
 		{flag: "json", name: l.json, write: func(w io.Writer) error { return live.WriteJSON(w, l.LoadConfig, *r) }},
 		{flag: "csv", name: l.csv, write: func(w io.Writer) error { return live.WriteCSV(w, *r) }},
-		{flag: "html", name: l.html, write: func(w io.Writer) error { return live.WriteHTML(w, l.LoadConfig, *r) }},
-		{flag: "svg", name: l.svg, write: func(w io.Writer) error { return live.WriteSVG(w, l.LoadConfig, *r) }},
+		{flag: "html", name: l.html, write: func(w io.Writer) error { return l.Page(*r).WriteHTML(w) }},
+		{flag: "svg", name: l.svg, write: func(w io.Writer) error { return l.Page(*r).WriteSVG(w) }},
 	}
 }
 

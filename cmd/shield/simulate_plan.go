@@ -247,8 +247,8 @@ func (s *simulation) outputs(p *plans) error {
 	p.files = outputs{
 		{flag: "json", name: s.json, write: p.report.WriteJSON},
 		{flag: "csv", name: s.csv, write: p.report.WriteCSV},
-		{flag: "html", name: s.html, write: p.report.WriteHTML},
-		{flag: "svg", name: s.svg, write: p.report.WriteSVG},
+		{flag: "html", name: s.html, write: func(w io.Writer) error { return p.report.Page().WriteHTML(w) }},
+		{flag: "svg", name: s.svg, write: func(w io.Writer) error { return p.report.Page().WriteSVG(w) }},
 	}
 	inputs := map[string]string{}
 	for _, one := range p.servers {

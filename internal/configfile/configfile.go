@@ -20,13 +20,11 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/clientkey"
 )
 
 // maxDepth bounds how deep handlers may be nested. Ours: far beyond real configurations.
 const maxDepth = 100
-
-// defaultKey is the template of a client's key where none is set.
-const defaultKey = "{http.vars.client_ip}"
 
 // A Shield is one shield handler of a configuration.
 type Shield struct {
@@ -349,7 +347,7 @@ func (s *Shield) merge(h *Shield) {
 func notes(h *caddymodule.Handler, observes, matched bool) (notes []string) {
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	clients := func(what, key string, v4, v6 *int) {
-		if key != defaultKey {
+		if key != clientkey.Default {
 			note("%s: its key is %s", what, key)
 		}
 		if v4 != nil || v6 != nil {

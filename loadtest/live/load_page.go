@@ -2,20 +2,14 @@ package live
 
 import (
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/herdshield/shield/loadtest/report"
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// WriteHTML writes a load and its result as one HTML page.
-func WriteHTML(w io.Writer, c LoadConfig, r LoadResult) error { return c.page(r).WriteHTML(w) }
-
-// WriteSVG writes the charts of a load as an SVG document.
-func WriteSVG(w io.Writer, c LoadConfig, r LoadResult) error { return c.page(r).WriteSVG(w) }
-
-func (c LoadConfig) page(r LoadResult) *report.Page {
+// Page returns a load and its result as one page.
+func (c LoadConfig) Page(r LoadResult) *report.Page {
 	c = c.withDefaults()
 	page := &report.Page{
 		Title: "shield loadtest: " + c.Target.URL.String(), Lead: lead(r), Parts: c.about(r), Report: c.report(r),

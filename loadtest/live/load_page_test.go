@@ -20,7 +20,7 @@ func TestWriteHTML(t *testing.T) {
 	r.Herd.Waits, r.Others.Waits = sim.WaitsOf(make([]int64, 90), 100), sim.WaitsOf(make([]int64, 60), 60)
 	r.Broken = "</script><script>alert(1)</script>"
 	var page, again, svg strings.Builder
-	if err := errors.Join(WriteHTML(&page, c, r), WriteHTML(&again, c, r), WriteSVG(&svg, c, r)); err != nil {
+	if err := errors.Join(c.Page(r).WriteHTML(&page), c.Page(r).WriteHTML(&again), c.Page(r).WriteSVG(&svg)); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -40,8 +40,8 @@ func TestWriteHTML(t *testing.T) {
 		}
 	}
 	r.Seconds = nil
-	for _, write := range []func(io.Writer, LoadConfig, LoadResult) error{WriteHTML, WriteSVG} {
-		if err := write(io.Discard, c, r); !errors.Is(err, report.ErrNothing) {
+	for _, write := range []func(io.Writer) error{c.Page(r).WriteHTML, c.Page(r).WriteSVG} {
+		if err := write(io.Discard); !errors.Is(err, report.ErrNothing) {
 			t.Errorf("error is %v; want %v", err, report.ErrNothing)
 		}
 	}

@@ -17,7 +17,7 @@ const hostile = `</script><script>alert("1")</script><img src=x onerror='a()'>&a
 func TestPage(t *testing.T) {
 	r := example()
 	r.About, r.Version = []string{"A herd of 100 clients."}, "shield v1.2.3"
-	text := written(t, r.WriteHTML)
+	text := written(t, r.Page().WriteHTML)
 	for _, want := range []string{
 		"<h1>shield simulate: a.caddyfile, none</h1>", "a.caddyfile served 98 of 100 clients, and 2 not by the end; none served 0 of 100 clients, and 100 not by the end.",
 		"A herd of 100 clients.", "<dt>a.caddyfile</dt><dd>a note</dd>", "none ended 7s after the herd came, before its time: it reached the limit of requests.",
@@ -27,7 +27,7 @@ func TestPage(t *testing.T) {
 			t.Errorf("the page does not say %q", want)
 		}
 	}
-	if one, other := written(t, example().WriteHTML), written(t, example().WriteHTML); one != other {
+	if one, other := written(t, example().Page().WriteHTML), written(t, example().Page().WriteHTML); one != other {
 		t.Error("the same report gave two pages")
 	}
 }
@@ -55,7 +55,7 @@ func TestPageEscapes(t *testing.T) {
 	r.Runs[0].Name, r.Runs[0].Notes, r.Version, r.About = hostile, []string{hostile}, hostile, []string{hostile}
 	r.Runs[0].Policies[0].Policy = clients.Named{Name: hostile, Policy: clients.Exact{}}
 	r.Marks[0].Name = hostile
-	clean, dirty := written(t, example().WriteHTML), written(t, r.WriteHTML)
+	clean, dirty := written(t, example().Page().WriteHTML), written(t, r.Page().WriteHTML)
 	for _, part := range []string{"<script", "</script", "<img", "<!--"} {
 		if strings.Count(clean, part) != strings.Count(dirty, part) {
 			t.Errorf("a name brings %q into the page", part)
@@ -68,7 +68,7 @@ func TestPageEscapes(t *testing.T) {
 	if err := json.Unmarshal([]byte(data(t, dirty)), &figures); err != nil || figures[0].Charts[0].Name != shorten(hostile, 40) {
 		t.Errorf("error is %v, and the data name %q; want %q", err, figures[0].Charts[0].Name, shorten(hostile, 40))
 	}
-	svg := written(t, r.WriteSVG)
+	svg := written(t, r.Page().WriteSVG)
 	if !strings.Contains(texts(t, svg), shorten(hostile, 40)) || strings.Contains(svg, "<script") || strings.Contains(svg, "<img") {
 		t.Error("the picture does not have the name as text")
 	}
@@ -86,7 +86,7 @@ func data(t *testing.T, page string) string {
 
 // The page fetches nothing, and its policy allows its own scripts and style only.
 func TestPageIsWhole(t *testing.T) {
-	page := written(t, example().WriteHTML)
+	page := written(t, example().Page().WriteHTML)
 	if m := regexp.MustCompile(`(?i)(src|srcset|action|poster)=|@import|url\(["']?[^#"']*:|fetch\(|XMLHttp|import\(`).FindString(page); m != "" {
 		t.Errorf("the page has %q, and may fetch something", m)
 	}

@@ -255,7 +255,7 @@ func texts(t *testing.T, svg string) string {
 
 func TestSVG(t *testing.T) {
 	r := example()
-	svg := written(t, r.WriteSVG)
+	svg := written(t, r.Page().WriteSVG)
 	text := texts(t, svg)
 	for _, want := range []string{
 		"shield simulate: a.caddyfile, none", "98 % of 100 served: 50 % within 1.00 s, 90 % within 3.00 s, 2 % not", "0 % of 100 served: 100 % not", "not served",
@@ -269,7 +269,7 @@ func TestSVG(t *testing.T) {
 	if strings.Contains(text, "-0 ") || strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") {
 		t.Error("an axis has a -0, or a chart a number that is none")
 	}
-	if again := written(t, example().WriteSVG); again != svg {
+	if again := written(t, example().Page().WriteSVG); again != svg {
 		t.Error("the same report gave two pictures")
 	}
 
@@ -281,7 +281,7 @@ func TestSVG(t *testing.T) {
 		}
 	}
 	r.Plant, r.Capacity, r.Marks, r.Runs[0].Waits, r.Runs[1].Waits = nil, 0, nil, nil, nil
-	text = texts(t, written(t, r.WriteSVG))
+	text = texts(t, written(t, r.Page().WriteSVG))
 	for _, not := range []string{"limit", "gave up", "timed out", "capacity", "workers", "outage"} {
 		if strings.Contains(text, not) {
 			t.Errorf("the picture says %q, and there is none", not)
@@ -332,14 +332,14 @@ func TestFiguresOfMuch(t *testing.T) {
 	for len(r.Runs) < mostRuns {
 		r.Runs = append(r.Runs, r.Runs[0])
 	}
-	if text := texts(t, written(t, r.WriteSVG)); len(text) > 20_000 {
+	if text := texts(t, written(t, r.Page().WriteSVG)); len(text) > 20_000 {
 		t.Errorf("%d bytes of text", len(text))
 	}
-	written(t, r.WriteHTML)
+	written(t, r.Page().WriteHTML)
 	empty := sim.Result{Series: make([]sim.Bin, 3)}
 	r.Runs = []Run{{Name: "", Result: empty}}
-	written(t, r.WriteSVG)
-	written(t, r.WriteHTML)
+	written(t, r.Page().WriteSVG)
+	written(t, r.Page().WriteHTML)
 	written(t, r.WriteTable)
 }
 
@@ -351,7 +351,7 @@ func TestFiguresErrors(t *testing.T) {
 	} {
 		r := example()
 		wrong(r)
-		for _, write := range []func(io.Writer) error{r.WriteSVG, r.WriteHTML} {
+		for _, write := range []func(io.Writer) error{r.Page().WriteSVG, r.Page().WriteHTML} {
 			if err := write(io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("error is %v; want %q", err, want)
 			}
@@ -372,7 +372,7 @@ func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
 func TestWritersPassErrorsOn(t *testing.T) {
 	r := example()
 	for name, write := range map[string]func(io.Writer) error{
-		"table": r.WriteTable, "JSON": r.WriteJSON, "CSV": r.WriteCSV, "SVG": r.WriteSVG, "HTML": r.WriteHTML,
+		"table": r.WriteTable, "JSON": r.WriteJSON, "CSV": r.WriteCSV, "SVG": r.Page().WriteSVG, "HTML": r.Page().WriteHTML,
 	} {
 		if err := write(full{}); err == nil || !strings.Contains(err.Error(), "no space left") {
 			t.Errorf("%s: error is %v; want: no space left", name, err)

@@ -3,18 +3,12 @@ package report
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 )
 
-// WriteHTML writes the report as a Page.
-func (r *Report) WriteHTML(w io.Writer) error { return r.page().WriteHTML(w) }
-
-// WriteSVG writes the Figures as an SVG document.
-func (r *Report) WriteSVG(w io.Writer) error { return r.page().WriteSVG(w) }
-
-func (r *Report) page() *Page {
+// Page returns the report as a Page.
+func (r *Report) Page() *Page {
 	page := &Page{
 		Title: "shield simulate: " + strings.Join(r.names(40), ", "), Lead: r.Lead(), About: r.About, Tables: []Table{r.figures()}, Report: r,
 		Footer: fmt.Sprintf("Made by %s, seed %d. The same version, flags and files give the same figures.", r.Version, r.Seed),
