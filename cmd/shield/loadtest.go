@@ -317,17 +317,23 @@ func readBody(s string) ([]byte, error) {
 	if !ok {
 		return []byte(s), nil
 	}
-	f, err := os.Open(name)
+	b, err := readAtMost(name, live.MaxBody)
 	if err != nil {
 		return nil, fmt.Errorf("--body: %w", err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, live.MaxBody+1))
-	if err != nil {
-		return nil, fmt.Errorf("--body: %w", err)
-	}
-	if len(b) > live.MaxBody {
-		return nil, fmt.Errorf("--body: %s has more than %d bytes; want at most that", name, live.MaxBody)
 	}
 	return b, nil
+}
+
+// readAtMost returns what is in a file. It is an error if that is more than so many bytes.
+func readAtMost(path string, most int) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, int64(most)+1))
+	if err == nil && len(b) > most {
+		err = fmt.Errorf("%s has more than %d bytes; want at most that", path, most)
+	}
+	return b, err
 }

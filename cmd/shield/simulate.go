@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 	"time"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/herdshield/shield/loadtest/accesslog"
 	"github.com/herdshield/shield/loadtest/plant"
@@ -163,27 +163,21 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	return s
 }
 
-// flagNamed finds the name of the flag in an error of pflag about a value.
-var flagNamed = regexp.MustCompile(` for "(?:-\w, )?--([a-z-]+)" flag`)
-
 // flagError says which type of value a flag wants.
-func flagError(cmd *cobra.Command, err error) error {
-	wrong, ok := errors.AsType[interface {
-		error
-		GetValue() string
-	}](err)
-	name := flagNamed.FindStringSubmatch(err.Error())
-	if !ok || name == nil || cmd.Flags().Lookup(name[1]) == nil {
+func flagError(_ *cobra.Command, err error) error {
+	wrong, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
 		return err
 	}
+	flag := wrong.GetFlag()
 	want := map[string]string{
 		"int": "a whole number", "uint64": "a whole number of at least 0", "float64": "a number", "bool": "true or false",
 		"duration": "a time with a unit, as 100ms, 5s or 2m",
-	}[cmd.Flags().Lookup(name[1]).Value.Type()]
+	}[flag.Value.Type()]
 	if want == "" {
 		return err
 	}
-	return fmt.Errorf("--%s is %q; want %s", name[1], wrong.GetValue(), want)
+	return fmt.Errorf("--%s is %q; want %s", flag.Name, wrong.GetValue(), want)
 }
 
 // run makes the runs and shows the results. args are further names of what to compare.
@@ -241,7 +235,7 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 // runs makes the runs.
 func (p *plans) runs(ctx context.Context, scr screen) error {
 	for i, server := range p.servers {
-		r, err := p.play(ctx, server, bar{screen: scr, text: fmt.Sprintf("%s (%d of %d)", server.name, i+1, len(p.servers))})
+		r, err := p.play(ctx, server, scr, fmt.Sprintf("%s (%d of %d)", server.name, i+1, len(p.servers)))
 		if err != nil {
 			return fmt.Errorf("%s: %w", server.name, err)
 		}
@@ -260,16 +254,16 @@ func (p *plans) runs(ctx context.Context, scr screen) error {
 	return nil
 }
 
-// play makes a run.
-func (p *plans) play(ctx context.Context, s server, b bar) (sim.Result, error) {
+// play makes a run. text is beside its progress.
+func (p *plans) play(ctx context.Context, s server, scr screen, text string) (sim.Result, error) {
 	scenario := p.report.Scenario
 	scenario.Name, scenario.Config, scenario.Stop = s.name, s.config, ctx.Done()
 	for i := range scenario.Changes { // restarts
 		scenario.Changes[i].Config = s.config
 	}
-	if b.terminal {
-		scenario.Progress = b.progress(time.Now)
-		defer b.clear()
+	if scr.terminal {
+		scenario.Progress = scr.progress(text, time.Now)
+		defer scr.printf("\r\x1b[K")
 	}
 	return sim.Run(scenario, s.maker)
 }
@@ -310,19 +304,14 @@ func (p *plans) show(w io.Writer) error {
 	return err
 }
 
-// A bar shows how far a run is on a terminal.
-type bar struct {
-	screen
-	text string
-}
-
 const (
 	barEvery = 100 * time.Millisecond
 	barWidth = 30
 )
 
-// progress returns a function for a Scenario to call. clock is the time of day.
-func (b bar) progress(clock func() time.Time) func(now, end time.Duration) {
+// progress returns a function for a Scenario to call, which draws a bar on a terminal.
+// clock is the time of day.
+func (s screen) progress(text string, clock func() time.Time) func(now, end time.Duration) {
 	begun := clock()
 	drawn := begun
 	return func(now, end time.Duration) {
@@ -337,8 +326,6 @@ func (b bar) progress(clock func() time.Time) func(now, end time.Duration) {
 			left = fmt.Sprintf(", about %v left", time.Duration(float64(took)*(1/share-1)).Round(time.Second))
 		}
 		full := int(share * barWidth)
-		b.printf("\r\x1b[K   %s [%s%s] %3.0f %%%s", b.text, strings.Repeat("#", full), strings.Repeat(".", barWidth-full), 100*share, left)
+		s.printf("\r\x1b[K   %s [%s%s] %3.0f %%%s", text, strings.Repeat("#", full), strings.Repeat(".", barWidth-full), 100*share, left)
 	}
 }
-
-func (b bar) clear() { b.printf("\r\x1b[K") }

@@ -3,9 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -86,10 +84,10 @@ func parseServer(arg, suggested string) (server, error) {
 // fileServer returns the shield of a file, FILE or FILE#NAME.
 func fileServer(arg string) (server, error) {
 	path, name := arg, ""
-	text, err := readConfig(path)
+	text, err := readAtMost(path, maxConfig)
 	if i := strings.LastIndexByte(arg, '#'); i >= 0 && errors.Is(err, fs.ErrNotExist) {
 		path, name = arg[:i], arg[i+1:]
-		text, err = readConfig(path)
+		text, err = readAtMost(path, maxConfig)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return server{}, fmt.Errorf("there is no file %s, and it is not a known word either; want a Caddyfile, JSON, or one of %s", path, serverWords)
@@ -103,19 +101,6 @@ func fileServer(arg string) (server, error) {
 		one.name += "#" + name
 	}
 	return one, err
-}
-
-func readConfig(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
-	if err == nil && len(text) > maxConfig {
-		err = fmt.Errorf("%s has more than %d bytes; want a config", path, maxConfig)
-	}
-	return text, err
 }
 
 // shieldIn returns the shield of that name in a config, or the only one.

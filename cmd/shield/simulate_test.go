@@ -518,7 +518,7 @@ func TestSimulateExitCode(t *testing.T) {
 func TestBar(t *testing.T) {
 	var out bytes.Buffer
 	now := time.Unix(0, 0)
-	progress := bar{screen{&out, true}, "shield (1 of 2)"}.progress(func() time.Time { return now })
+	progress := screen{&out, true}.progress("shield (1 of 2)", func() time.Time { return now })
 	for _, step := range []struct {
 		at    time.Duration
 		share float64
