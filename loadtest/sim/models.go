@@ -134,22 +134,20 @@ type Limiter interface {
 // a Limiter says, and tells refused clients nothing. It has no config.
 func Limited(fresh func() Limiter) Maker {
 	return func(shield.Config) (Server, error) {
-		return &limited{fresh: fresh, limiter: fresh(), since: make([]time.Duration, 1)}, nil
+		return &limited{Limiter: fresh(), fresh: fresh, since: make([]time.Duration, 1)}, nil
 	}
 }
 
 type limited struct {
+	Limiter
 	fresh    func() Limiter
-	limiter  Limiter
 	inFlight int
 	since    []time.Duration // by ticket: when it was admitted
 	free     []int32
 }
 
-func (l *limited) Limit() int { return l.limiter.Limit() }
-
 func (l *limited) Arrive(now time.Duration, _ Request) Answer {
-	if l.inFlight >= l.limiter.Limit() {
+	if l.inFlight >= l.Limit() {
 		return Answer{Status: http.StatusTooManyRequests}
 	}
 	l.inFlight++
@@ -166,14 +164,14 @@ func (l *limited) Arrive(now time.Duration, _ Request) Answer {
 
 func (l *limited) Finish(now time.Duration, ticket int32, e End) {
 	l.free = append(l.free, ticket)
-	l.limiter.Done(now, now-l.since[ticket], l.inFlight, e.Outcome)
+	l.Done(now, now-l.since[ticket], l.inFlight, e.Outcome)
 	l.inFlight--
 }
 
 // Change implements Server. A restart forgets all but what is in flight.
 func (l *limited) Change(_ shield.Config, restart bool) error {
 	if restart {
-		l.limiter = l.fresh()
+		l.Limiter = l.fresh()
 	}
 	return nil
 }

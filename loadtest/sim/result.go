@@ -163,7 +163,6 @@ func (r *run) result() Result {
 	out.Name, out.Seed = r.Name, r.Seed
 	out.Clients, out.Waiting, out.PeakReturns = r.Clients, r.left, r.returns.most
 	out.Drained, out.Cleared = time.Duration(r.drained-r.herdAt), time.Duration(r.cleared-r.herdAt)
-	out.Series = r.series
 	network := 2 * int64(r.Delay) // a client's wait begins and ends at the client
 	waits := make([][]int64, len(r.Mix))
 	for _, share := range r.Mix {
@@ -254,23 +253,16 @@ func (r *returns) count(since int64) {
 	r.most = max(r.most, r.n)
 }
 
-// series is the run in Bins from its first moment.
-type series []Bin
-
-// at returns the given bin.
-func (s *series) at(bin int64) *Bin {
-	for int64(len(*s)) <= bin {
-		*s = append(*s, Bin{})
-	}
-	return &(*s)[bin]
-}
-
 // binOf returns the bin of an instant: one that is not shown if there is no Series.
 func (r *run) binOf(at int64) *Bin {
 	if r.Bin == 0 {
 		return &r.unseen
 	}
-	return r.series.at(at / int64(r.Bin))
+	bin := int(at / int64(r.Bin))
+	for len(r.counts.Series) <= bin {
+		r.counts.Series = append(r.counts.Series, Bin{})
+	}
+	return &r.counts.Series[bin]
 }
 
 // door returns the bin's Door for the herd or the strangers.

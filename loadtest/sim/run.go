@@ -87,7 +87,6 @@ type run struct {
 	waiting int // clients, strangers too, that were refused and come back
 
 	returns returns
-	series  series
 	bin     int64 // in which the run is
 	unseen  Bin   // counts what happens in a run without a Series
 
@@ -240,7 +239,7 @@ func (r *run) play() error {
 		r.drained = r.cleared
 	}
 	if r.Bin > 0 {
-		r.gauge(int64(len(r.series)))
+		r.gauge(int64(len(r.counts.Series)))
 	}
 	r.close()
 	return nil
@@ -312,7 +311,7 @@ func (r *run) gauge(bin int64) {
 		}
 	}
 	for ; r.bin < bin; r.bin++ {
-		b := r.series.at(r.bin)
+		b := r.binOf(r.bin * int64(r.Bin))
 		b.InFlight, b.Queued, b.Limit = int32(r.backend.Busy()+r.backend.Waiting()), int32(waiting), int32(min(limit, math.MaxInt32))
 	}
 }

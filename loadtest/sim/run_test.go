@@ -359,7 +359,7 @@ func TestConcurrency(t *testing.T) {
 		if c.most != 20 || len(c.in) != 0 {
 			t.Errorf("%d requests were in flight at most, and %d at the end; want 20 and 0", c.most, len(c.in))
 		}
-		if n := c.state.Backend.Stats(time.Hour).InFlight; n != 0 {
+		if n := c.State.Backend.Stats(time.Hour).InFlight; n != 0 {
 			t.Errorf("the Guard has %d in flight at the end", n)
 		}
 		if len(c.free) != len(c.open)-1 {
@@ -383,7 +383,7 @@ func TestNothingIsHeldAtTheEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if held := server.state.Backend.Stats(r.Warmup + until).Held; out.MostHeld < 500 || held != 0 {
+		if held := server.State.Backend.Stats(r.Warmup + until).Held; out.MostHeld < 500 || held != 0 {
 			t.Errorf("until %v: %d refusals were held at once, and %d for ever; want most of 1000, and 0", until, out.MostHeld, held)
 		}
 	}

@@ -86,10 +86,10 @@ type Guarded struct {
 	// Decided, if set, sees every decision.
 	Decided func(shield.Decision)
 
-	g     *shield.Guard
-	state *shield.State
-	zones int           // of the config
-	keys  []limiter.Key // scratch
+	*shield.Guard               // that decides now
+	State         *shield.State // which it works on
+	zones         int           // of the config
+	keys          []limiter.Key // scratch
 
 	open    []shield.Decision // by ticket
 	free    []int32           // unused tickets
@@ -115,7 +115,7 @@ func Guard(c shield.Config) (Server, error) {
 }
 
 func (g *Guarded) Change(c shield.Config, restart bool) error {
-	state := g.state
+	state := g.State
 	if restart {
 		state = new(shield.State)
 	}
@@ -123,7 +123,7 @@ func (g *Guarded) Change(c shield.Config, restart bool) error {
 	if err != nil {
 		return err
 	}
-	g.g, g.state, g.zones = next, state, len(c.Zones)
+	g.Guard, g.State, g.zones = next, state, len(c.Zones)
 	return nil
 }
 
@@ -131,20 +131,16 @@ func (g *Guarded) Arrive(now time.Duration, r Request) Answer {
 	q := shield.Request{
 		Client: r.Client, Fingerprint: r.Kind, InFlightKey: r.Client, Route: r.Route, Retry: r.Retry, Precise: r.Precise, Deadline: r.Deadline,
 	}
-	if r.Class != "" {
-		if i, ok := g.g.Classes().Index(r.Class); ok {
-			q.Class = uint8(1 + i)
-		}
-	}
+	g.Classify(&q, r.Class)
 	q.Keys = g.named(r.Client, g.zones)
-	d := g.g.Admit(now, q)
+	d := g.Admit(now, q)
 	if d.Queued() {
 		t := g.ticket(d)
 		q.Keys = nil
-		g.waiting = append(g.waiting, waiter{t, g.g, g.zones, q})
+		g.waiting = append(g.waiting, waiter{t, g.Guard, g.zones, q})
 		return Answer{Queued: true, Ticket: t}
 	}
-	a := g.answer(g.g, &d)
+	a := g.answer(g.Guard, &d)
 	if d.Admit || d.Hold > 0 {
 		a.Ticket = g.ticket(d)
 	}
@@ -153,13 +149,11 @@ func (g *Guarded) Arrive(now time.Duration, r Request) Answer {
 
 // named returns the client as its key in so many zones, until the next call.
 func (g *Guarded) named(client limiter.Key, zones int) []limiter.Key {
-	for len(g.keys) < zones {
-		g.keys = append(g.keys, 0)
+	g.keys = g.keys[:0]
+	for range zones {
+		g.keys = append(g.keys, client)
 	}
-	for i := range zones {
-		g.keys[i] = client
-	}
-	return g.keys[:zones]
+	return g.keys
 }
 
 // answer returns what d says, but for the ticket, with the status that the Guard
@@ -192,7 +186,7 @@ func (g *Guarded) Finish(now time.Duration, ticket int32, e End) {
 	if d.Admit {
 		d.Done(now, e.Outcome)
 		if e.RetryAfter > 0 {
-			g.g.Pause(now, e.RetryAfter)
+			g.Pause(now, e.RetryAfter)
 		}
 	} else {
 		d.Sent()
@@ -204,8 +198,6 @@ func (g *Guarded) forget(ticket int32) {
 	g.open[ticket] = shield.Decision{}
 	g.free = append(g.free, ticket)
 }
-
-func (g *Guarded) Sweep(now time.Duration) { g.g.Sweep(now) }
 
 func (g *Guarded) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
 	for i := range g.waiting {
@@ -241,11 +233,3 @@ func (g *Guarded) Abandon(now time.Duration, ticket int32) {
 		g.forget(ticket)
 	}
 }
-
-func (g *Guarded) Limit() int { return g.g.Limit() }
-
-// Guard returns the Guard that decides now.
-func (g *Guarded) Guard() *shield.Guard { return g.g }
-
-// Backend returns what the Guard knows of the backend.
-func (g *Guarded) Backend() *shield.Backend { return g.state.Backend }

@@ -136,8 +136,7 @@ func (r *run) submit(at int64, i uint32) {
 	takes := r.takes(v.who)
 	if takes <= 0 {
 		r.quit(i)
-		r.finish(at, v, End{Outcome: shield.Served})
-		r.hear(at, v, answeredWell)
+		r.reply(at, v, answeredWell)
 		return
 	}
 	r.watch(i)
@@ -222,15 +221,7 @@ func (r *run) answered(at int64, i uint32, what int32) {
 		r.wasted(at, what)
 		return
 	}
-	e := End{Outcome: shield.Served}
-	if what != answeredWell {
-		e.Outcome = shield.Overloaded
-		if what == unavailable {
-			e.RetryAfter = r.backend.RetryAfter
-		}
-	}
-	r.finish(at, v, e)
-	r.hear(at, v, what)
+	r.reply(at, v, what)
 	r.settle(at, int(v.replica))
 }
 
@@ -247,24 +238,29 @@ func (r *run) late(at int64, v *visit) bool {
 	return r.Timeout > 0 && at+2*int64(r.Delay) > v.arrived+int64(r.Timeout)
 }
 
-// hear is a client that is sent the backend's answer.
-func (r *run) hear(at int64, v *visit, what int32) {
-	if r.late(at, v) {
+// reply is what the backend, or the connection to it, has answered: the server learns it,
+// and its client is sent it.
+func (r *run) reply(at int64, v *visit, what int32) {
+	e, status, hint := End{Outcome: shield.Overloaded}, http.StatusBadGateway, pushback.Hint{}
+	switch what {
+	case answeredWell:
+		e.Outcome = shield.Served
+	case unavailable:
+		e.RetryAfter = r.backend.RetryAfter
+		status, hint = http.StatusServiceUnavailable, wholeSeconds(e.RetryAfter)
+	}
+	r.finish(at, v, e)
+	switch {
+	case r.late(at, v):
 		r.wasted(at, what)
 		r.timedOut(at, v)
-		return
-	}
-	if what == answeredWell {
+	case what == answeredWell:
 		r.counts.Answered++
 		r.ended(Answered, at, v)
 		r.serve(at, v.who)
-		return
+	default:
+		r.failed(at, v, status, hint)
 	}
-	status, hint := http.StatusBadGateway, pushback.Hint{}
-	if what == unavailable {
-		status, hint = http.StatusServiceUnavailable, wholeSeconds(r.backend.RetryAfter)
-	}
-	r.failed(at, v, status, hint)
 }
 
 // failed is a client that learns that the backend has failed, or its connection.
@@ -404,8 +400,7 @@ func (r *run) lose(at int64) {
 		}
 		r.quit(uint32(i))
 		if !v.gone {
-			r.finish(at, v, End{Outcome: shield.Overloaded})
-			r.hear(at, v, cannotConnect)
+			r.reply(at, v, cannotConnect)
 		}
 	}
 	for i := range r.replicas {

@@ -334,7 +334,7 @@ func TestReplicas(t *testing.T) {
 			admitted[n] += int(b.Herd.Admitted + b.Strangers.Admitted)
 		}
 		for i, c := range servers {
-			if got := c.state.Backend.Stats(0).Admitted; math.Abs(float64(got)*float64(n)/float64(out.Answered)-1) > 0.1 {
+			if got := c.State.Backend.Stats(0).Admitted; math.Abs(float64(got)*float64(n)/float64(out.Answered)-1) > 0.1 {
 				t.Errorf("of %d replicas, number %d has admitted %d of %d", n, i, got, out.Answered)
 			}
 		}
@@ -606,7 +606,7 @@ func TestNothingIsLost(t *testing.T) {
 					s.Name, i, len(b.in)+len(b.before), len(b.free), len(b.open)-1, len(b.waiting))
 			}
 			b.Sweep(s.Warmup + s.Until + time.Hour) // the places kept for those who hung up
-			if stats := b.state.Backend.Stats(s.Warmup + s.Until + time.Hour); stats.InFlight != 0 || stats.Held != 0 {
+			if stats := b.State.Backend.Stats(s.Warmup + s.Until + time.Hour); stats.InFlight != 0 || stats.Held != 0 {
 				t.Errorf("%s: replica %d has %d in flight at the end, and holds %d", s.Name, i, stats.InFlight, stats.Held)
 			}
 		}

@@ -33,7 +33,7 @@ func faults(t *testing.T, runs int, s Scenario, c shield.Config, wrap func(*sim.
 			return server, err
 		}}
 		r := row.Run(s, faultSeed+seed)
-		figures = append(figures, figure(r, g.Backend().ShedStats(0).Changes))
+		figures = append(figures, figure(r, g.State.Backend.ShedStats(0).Changes))
 	}
 	t.Logf("mean %.2f of %.1f", mean(figures), figures)
 	return figures
@@ -116,7 +116,7 @@ func TestDeadUpstream(t *testing.T) {
 // do: those refusals are the load, and cuts are right.
 func TestBackendThatRefusesItsNinth(t *testing.T) {
 	limit := faults(t, 3, eight(steps(0, 80, 10, 800), 120, time.Second), Shield.Config, func(g *sim.Guarded) sim.Server {
-		return sometimes{g, func(limiter.Key) bool { return g.Backend().Stats(0).InFlight > 8 }, map[int32]limiter.Key{}}
+		return sometimes{g, func(limiter.Key) bool { return g.State.Backend.Stats(0).InFlight > 8 }, map[int32]limiter.Key{}}
 	}, func(r *Result, _ map[loadshed.Reason]uint64) float64 { return r.Between(30, 120).Limit })
 	if m := mean(limit); m > 9 {
 		t.Errorf("limit %.1f before a backend that refuses the ninth", m)
@@ -202,7 +202,7 @@ func TestStallIsForgotten(t *testing.T) {
 	s.Plant.Slow = steps(0, 1, 30, 40, 30.4, 1, 60, 40, 60.4, 1)
 	var g *sim.Guarded
 	var spare []float64 // in each second
-	s.Progress = func(time.Duration, time.Duration) { spare = append(spare, g.Guard().Spare()) }
+	s.Progress = func(time.Duration, time.Duration) { spare = append(spare, g.Guard.Spare()) }
 	for seed := range uint64(10) {
 		spare = nil
 		Row{Config: Shield.Config, Maker: watched(&g)}.Run(s, faultSeed+seed)

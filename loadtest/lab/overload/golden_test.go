@@ -24,7 +24,7 @@ func TestGoldenTrace(t *testing.T) {
 	var changes []loadshed.Change
 	next := uint64(0)
 	s.Progress = func(time.Duration, time.Duration) { // each second, of which the Guard keeps all
-		list, n := g.Backend().Changes(next)
+		list, n := g.State.Backend.Changes(next)
 		changes, next = append(changes, list...), n
 	}
 	row.Run(s, Seeds[0])
