@@ -146,10 +146,7 @@ func subscriber(address string) string {
 	if err != nil || ip.Unmap().Is4() {
 		return address
 	}
-	prefix, err := ip.WithZone("").Prefix(64)
-	if err != nil {
-		return address
-	}
+	prefix, _ := ip.WithZone("").Prefix(64) // no error: an IPv6 address has more bits
 	return prefix.String()
 }
 
