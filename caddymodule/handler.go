@@ -249,14 +249,15 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision
 		proxy.body = shield.WatchBody(r)
 	}
 	defer func() { // also if next panics, as reverse_proxy does when a response breaks off
-		result, now := proxy.result(r, err, returned), shield.Now()
+		outcome, pause := proxy.result(r, err, returned)
+		now := shield.Now()
 		if tracker != nil {
-			tracker.DoneAs(result.outcome)
+			tracker.DoneAs(outcome)
 		} else {
-			d.Done(now, result.outcome)
+			d.Done(now, outcome)
 		}
-		if result.pause > 0 {
-			h.guard.Pause(now, result.pause)
+		if pause > 0 {
+			h.guard.Pause(now, pause)
 		}
 	}()
 	err = next.ServeHTTP(w, r)

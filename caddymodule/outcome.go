@@ -51,22 +51,16 @@ func (p *proxyResult) latency() time.Duration {
 // sent the request to the backend. It says nothing about the backend.
 var ErrUnasked = errors.New("the backend was not asked")
 
-// A result is how a request has ended.
-type result struct {
-	outcome shield.Outcome
-	pause   time.Duration // that the backend asks for
-}
-
 // result returns how r has ended: the next handler returned err or, unless returned, panicked.
-func (p *proxyResult) result(r *http.Request, err error, returned bool) result {
+func (p *proxyResult) result(r *http.Request, err error, returned bool) (outcome shield.Outcome, pause time.Duration) {
 	if errors.Is(err, ErrUnasked) {
-		return result{outcome: shield.Detached}
+		return shield.Detached, 0
 	}
 	status, answered := 0, false
 	if p.repl != nil {
 		if inner, _ := p.repl.Get(placeholders[0]); inner == "refuse" {
 			// A shield behind this one has refused it: it did not reach the backend.
-			return result{outcome: shield.Detached}
+			return shield.Detached, 0
 		}
 		if latency := p.latency(); latency != 0 && latency != p.before {
 			v, _ := p.repl.Get(proxyStatus)
@@ -80,16 +74,16 @@ func (p *proxyResult) result(r *http.Request, err error, returned bool) result {
 			status = s
 		}
 	}
-	end := result{outcome: shield.OutcomeOf(r, p.body, status)}
+	outcome = shield.OutcomeOf(r, p.body, status)
 	switch {
-	case end.outcome == shield.Served && !returned:
-		end.outcome = shield.Detached // the response broke off: its duration says nothing
-	case end.outcome == shield.Served && answered && strings.HasPrefix(p.header(proxyContentType), "text/event-stream"):
-		end.outcome = shield.Detached // a stream that the request did not announce: see shield.MayDetach
+	case outcome == shield.Served && !returned:
+		outcome = shield.Detached // the response broke off: its duration says nothing
+	case outcome == shield.Served && answered && strings.HasPrefix(p.header(proxyContentType), "text/event-stream"):
+		outcome = shield.Detached // a stream that the request did not announce: see shield.MayDetach
 	case status == http.StatusServiceUnavailable && answered:
-		end.pause = p.pause()
+		pause = p.pause()
 	}
-	return end
+	return outcome, pause
 }
 
 // pause returns how long a pause the response asks for. A response with an exact wait, as

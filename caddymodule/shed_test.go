@@ -376,6 +376,10 @@ func TestOutcome(t *testing.T) {
 	}
 	nothing := func(*caddy.Replacer) {}
 	failed := func(status int) error { return caddyhttp.Error(status, errHook) }
+	type result struct {
+		outcome shield.Outcome
+		pause   time.Duration
+	}
 	for _, c := range []struct {
 		name          string
 		before, after func(*caddy.Replacer)
@@ -422,14 +426,17 @@ func TestOutcome(t *testing.T) {
 		if c.gone {
 			cancel()
 		}
-		if got := proxy.result(r, c.err, !c.broken); got != c.want {
+		outcome, pause := proxy.result(r, c.err, !c.broken)
+		if got := (result{outcome, pause}); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 		cancel()
 	}
 	// Without a replacer, as in tests of other handlers, only the error tells.
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
-	if proxy := newProxyResult(r); proxy.result(r, failed(502), true).outcome != shield.Overloaded || proxy.result(r, nil, true).outcome != shield.Served {
+	proxy := newProxyResult(r)
+	lost, _ := proxy.result(r, failed(502), true)
+	if served, _ := proxy.result(r, nil, true); lost != shield.Overloaded || served != shield.Served {
 		t.Error("without a replacer")
 	}
 }
@@ -445,8 +452,8 @@ func TestProxyResultDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(1000, func() {
 		proxy := newProxyResult(r)
 		proxy.before = 0
-		if e := proxy.result(r, nil, true); e.outcome != shield.Served {
-			t.Fatal(e)
+		if outcome, _ := proxy.result(r, nil, true); outcome != shield.Served {
+			t.Fatal(outcome)
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)

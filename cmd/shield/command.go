@@ -7,13 +7,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"github.com/herdshield/shield/loadtest/live"
 )
 
 // Exit codes of simulate and loadtest, in addition to 0 and the 1 of wrong flags. 130 is
@@ -57,12 +58,7 @@ func runUntilInterrupt(run func(ctx context.Context, args []string, out io.Write
 }
 
 // version is this program's name with its version, if the build has one.
-func version() string {
-	if build, ok := debug.ReadBuildInfo(); ok {
-		return "shield " + build.Main.Version
-	}
-	return "shield"
-}
+func version() string { return strings.TrimSpace("shield " + live.Version()) }
 
 // perSecond reads a rate of --flag, as 50, 50/s, 600/m or 5000/h.
 func perSecond(flag, text string, least, most float64) (float64, error) {

@@ -14,7 +14,7 @@ func (c LoadConfig) Page(r LoadResult) *report.Page {
 	page := &report.Page{
 		Title: "shield loadtest: " + c.Target.URL.String(), Lead: lead(r), Parts: c.about(r), Report: c.report(r),
 		Tables: c.tables(&r), Notes: c.notes(r),
-		Footer: fmt.Sprintf("Made by shield %s, seed %d, on %s.", version(), c.Seed, r.Started.UTC().Format(time.RFC1123)),
+		Footer: fmt.Sprintf("Made by shield %s, seed %d, on %s.", Version(), c.Seed, r.Started.UTC().Format(time.RFC1123)),
 	}
 	if text := hints(r); text != "" {
 		page.Notes = append(page.Notes, text+".")

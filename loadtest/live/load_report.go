@@ -45,7 +45,7 @@ func WriteJSON(w io.Writer, c LoadConfig, r LoadResult) error {
 	e.SetIndent("", "  ")
 	return e.Encode(report.Object{
 		{"load", c.object()},
-		{"version", version()},
+		{"version", Version()},
 		{"started", r.Started.UTC().Format(time.RFC3339Nano)},
 		{"took_s", inSeconds(r.Took)},
 		{"coming_s", inSeconds(r.Coming)},                       // how long clients came
@@ -85,13 +85,12 @@ func (c LoadConfig) object() report.Object {
 	}
 }
 
-// version is that of this program, "" if it is unknown.
-func version() string {
-	build, ok := debug.ReadBuildInfo()
-	if !ok {
-		return ""
+// Version is that of this program, "" if it is unknown.
+func Version() string {
+	if build, ok := debug.ReadBuildInfo(); ok {
+		return build.Main.Version
 	}
-	return build.Main.Version
+	return ""
 }
 
 // inSeconds returns d in seconds, to the microsecond.
