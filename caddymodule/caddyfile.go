@@ -205,8 +205,3 @@ func parseRate(d *caddyfile.Dispenser, args []string) (*Rate, error) {
 	}
 	return r, nil
 }
-
-var (
-	_ caddyfile.Unmarshaler = (*Handler)(nil)
-	_ caddyfile.Unmarshaler = (*App)(nil)
-)

@@ -314,7 +314,6 @@ func (h *Handler) keys(r *http.Request, keys []limiter.Key) ([]limiter.Key, erro
 var errTooEarly = errors.New("the client's address is not verified yet")
 
 var (
-	_ caddy.Provisioner           = (*Handler)(nil)
-	_ caddy.CleanerUpper          = (*Handler)(nil)
-	_ caddyhttp.MiddlewareHandler = (*Handler)(nil)
+	_ caddy.Provisioner  = (*Handler)(nil)
+	_ caddy.CleanerUpper = (*Handler)(nil)
 )
