@@ -9,8 +9,8 @@
 //	annotate.go   what handlers and logs learn of a decision
 //	config.go     the configuration in JSON
 //	check.go      its check, and what it is in the terms of package shield
-//	caddyfile.go  the Caddyfile syntax, a table for each block
-//	options.go    how the tables are parsed
+//	caddyfile.go  the Caddyfile syntax, and the forms of limits
+//	options.go    how blocks set what has the same name in JSON
 //	app.go        what the handlers of one config share
 //	live.go       shields that are set up while the server runs
 //	pool.go       the state that outlives configs

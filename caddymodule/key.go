@@ -53,7 +53,8 @@ func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 			continue
 		}
 		if !known(p.Text) {
-			return nil, fmt.Errorf("key is %q: placeholder {%s} is not known; want one of Caddy's request placeholders that does not differ with every request, {http.vars.*}, {http.auth.*}, {http.regexp.*} or {env.*}", template, p.Text)
+			return nil, fmt.Errorf("key is %q: placeholder {%s} is not known; want one of Caddy's request placeholders "+
+				"that does not differ with every request, {http.vars.*}, {http.auth.*}, {http.regexp.*} or {env.*}", template, p.Text)
 		}
 		if header, ok := strings.CutPrefix(p.Text, clientkey.HeaderPrefix); ok {
 			k.parts[i].Text = clientkey.HeaderPrefix + http.CanonicalHeaderKey(header)
