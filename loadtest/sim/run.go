@@ -366,7 +366,7 @@ func (r *run) arrive(at int64, who uint32) {
 		Client:  client,
 		Kind:    key(kind),
 		Attempt: int(c.attempts),
-		Retry:   retry && (r.SaysRetry || of.SaysRetry),
+		Retry:   retry && of.SaysRetry,
 		Precise: of.Precise,
 		U:       r.behaviour.Float64(),
 	}
@@ -376,7 +376,7 @@ func (r *run) arrive(at int64, who uint32) {
 	if r.Classes != nil {
 		q.Class = r.Classes[c.share]
 	}
-	if r.SaysTimeout || of.SaysTimeout && r.Timeout > 0 {
+	if of.SaysTimeout && r.Timeout > 0 {
 		q.Deadline = time.Duration(at) + r.Timeout
 	}
 	replica := 0

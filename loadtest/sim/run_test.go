@@ -602,7 +602,6 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"capacity":    func(s *Scenario) { s.Config.Capacity.Rate = -1 },
 		"timeout":     func(s *Scenario) { s.Timeout = -1 },
 		"patience":    func(s *Scenario) { s.Patience = -1 },
-		"their time":  func(s *Scenario) { s.SaysTimeout = true },
 		"replicas":    func(s *Scenario) { s.Replicas = maxReplicas + 1 },
 		"product":     func(s *Scenario) { s.Clients, s.Replicas = maxClients/2, 3 },
 		"the replica": func(s *Scenario) { s.Replicas, s.Changes = 2, []Change{{Replica: 3}} },

@@ -48,10 +48,6 @@ type Scenario struct {
 	// long after its first attempt it begins another. 0 means for ever.
 	Timeout, Patience time.Duration
 
-	// SaysTimeout: all requests tell the server their Timeout. SaysRetry: all that are
-	// retries say so. A Share may say that its own do.
-	SaysTimeout, SaysRetry bool
-
 	// Classes names the class of the requests of each share of the Mix; "" or a
 	// class that the server does not know means its default. nil means all the default.
 	Classes []string
@@ -196,9 +192,6 @@ func (s *Scenario) check() error {
 	}
 	if n := len(s.Mix); s.Services != nil && len(s.Services) != n || s.Classes != nil && len(s.Classes) != n {
 		bad("%d services and %d classes for a mix of %d; want one each", len(s.Services), len(s.Classes), n)
-	}
-	if s.SaysTimeout && s.Timeout == 0 {
-		bad("clients say their timeout, but there is none")
 	}
 	before := time.Duration(0)
 	for i, c := range s.Changes {

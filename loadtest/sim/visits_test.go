@@ -213,13 +213,13 @@ func TestGuardQueue(t *testing.T) {
 		t.Errorf("with 60 ms of patience: %+v", out)
 	}
 	// The server knows for how long there is time for it to wait.
-	s.Timeout, s.SaysTimeout = 150*ms, true
+	s.Timeout, s.Mix[0].SaysTimeout = 150*ms, true
 	s.Background, s.Warmup = 1, time.Minute // it knows how long one takes
 	if out, _ = Run(s, nil); out.Series[1200].Queued != 1 || out.Series[1201].Queued != 0 {
 		t.Errorf("one that has 150 ms, of which the backend needs 100, waits: %+v, then %+v", out.Series[1200], out.Series[1201])
 	}
 	// A restart breaks the connections of those who wait.
-	s.SaysTimeout, s.Timeout, s.Background = false, 0, 0
+	s.Mix[0].SaysTimeout, s.Timeout, s.Background = false, 0, 0
 	s.Changes = []Change{{At: 50 * ms, Config: s.Config, Restart: true}}
 	if out, _ = Run(s, nil); out.Answered != 1 || out.Failed != 1 || out.Refused != 1 {
 		t.Errorf("at a restart: %+v", out)
@@ -257,12 +257,12 @@ func TestClasses(t *testing.T) {
 // the server, and nothing of either otherwise.
 func TestWhatRequestsSay(t *testing.T) {
 	s := lone()
-	s.Timeout, s.SaysRetry, s.SaysTimeout = 2*time.Second, true, true
+	s.Timeout, s.Mix[0].SaysRetry, s.Mix[0].SaysTimeout = 2*time.Second, true, true
 	_, log := play(t, s, func(_ time.Duration, r Request) Answer { return Answer{Admit: r.Attempt == 2} })
 	if len(log) != 2 || log[0].Retry || !log[1].Retry || log[1].Deadline != log[1].at+2*time.Second {
 		t.Errorf("they say %+v", log)
 	}
-	s.SaysRetry, s.SaysTimeout = false, false
+	s.Mix[0].SaysRetry, s.Mix[0].SaysTimeout = false, false
 	_, log = play(t, s, func(_ time.Duration, r Request) Answer { return Answer{Admit: r.Attempt == 2} })
 	if len(log) != 2 || log[1].Retry || log[1].Deadline != 0 {
 		t.Errorf("they say %+v", log)
@@ -482,13 +482,17 @@ func anything(seed uint64) Scenario {
 		},
 		Background: r.Float64() * 100, Warmup: time.Second + seconds(9), Until: 5*time.Second + seconds(20),
 		Service:  Service{Mean: 5*ms + seconds(0.1), Exponential: chance(0.5)},
-		Replicas: r.IntN(4), SaysRetry: chance(0.5), Bin: 500 * ms,
+		Replicas: r.IntN(4), Bin: 500 * ms,
 	}
+	saysRetry, saysTimeout := chance(0.5), false
 	if chance(0.5) {
 		s.Delay = seconds(0.05)
 	}
 	if chance(0.7) {
-		s.Timeout, s.SaysTimeout = 20*ms+seconds(2), chance(0.5)
+		s.Timeout, saysTimeout = 20*ms+seconds(2), chance(0.5)
+	}
+	for i := range s.Mix {
+		s.Mix[i].SaysRetry, s.Mix[i].SaysTimeout = saysRetry, saysTimeout
 	}
 	if chance(0.3) {
 		s.Patience = seconds(20)
@@ -693,7 +697,7 @@ func TestCatalog(t *testing.T) {
 func flood() Scenario {
 	return Scenario{
 		Clients: 720 * 120, Within: 2 * time.Minute, Background: 80, Warmup: time.Minute, Until: 3 * time.Minute, Bin: time.Second,
-		Mix: clients.All(clients.GiveUp{}), Timeout: time.Second, SaysTimeout: true,
+		Mix: clients.Population{{Weight: 1, Policy: clients.GiveUp{}, SaysTimeout: true}}, Timeout: time.Second,
 		Service: Service{Mean: 50 * ms, Exponential: true}, Plant: &plant.Config{Workers: 8},
 		Config: shield.Config{Adaptive: &loadshed.AdaptiveConfig{}},
 	}
@@ -706,7 +710,7 @@ func TestNoGarbage(t *testing.T) {
 		s := flood()
 		s.Bin, s.Until = 0, until
 		s.Clients, s.Within = 20_000, time.Second
-		s.Mix = clients.All(clients.Exact{})
+		s.Mix[0].Policy = clients.Exact{}
 		s.Timeout = time.Second
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

@@ -37,11 +37,17 @@ func exponential(mean time.Duration) sim.Service {
 	return sim.Service{Mean: mean, Exponential: true}
 }
 
+// says is a share of clients whose requests say how long they wait, and that they are
+// retries.
+func says(weight float64, p clients.Policy) clients.Share {
+	return clients.Share{Weight: weight, Policy: p, SaysTimeout: true, SaysRetry: true}
+}
+
 // open is clients that come as a Poisson process, whatever the answers are. Each
 // tells how long it waits, and whether it is a retry; it does not come again.
 func open(workers int, service sim.Service, rate plant.Steps, seconds float64, timeout time.Duration) Scenario {
 	return Scenario{Capacity: float64(workers) / service.Mean.Seconds(), Scenario: sim.Scenario{
-		Mix: clients.All(clients.GiveUp{}), Rates: rate, Until: at(seconds), Timeout: timeout, SaysTimeout: true, SaysRetry: true,
+		Mix: clients.Population{says(1, clients.GiveUp{})}, Rates: rate, Until: at(seconds), Timeout: timeout,
 		Plant: &plant.Config{Workers: workers}, Service: service,
 	}}
 }
@@ -53,7 +59,7 @@ func (s *Scenario) again(attempts int, gap time.Duration, honour bool) {
 	if honour {
 		p.Obeys, p.Reads = clients.Failures, clients.Seconds
 	}
-	s.Mix = clients.All(p)
+	s.Mix = clients.Population{says(1, p)}
 }
 
 // A route is a kind of request: its share of all, how long it takes, and its class.
@@ -67,7 +73,7 @@ type route struct {
 func (s *Scenario) routes(routes ...route) {
 	s.Mix = nil
 	for _, r := range routes {
-		s.Mix = append(s.Mix, clients.Share{Weight: r.share, Policy: clients.GiveUp{}})
+		s.Mix = append(s.Mix, says(r.share, clients.GiveUp{}))
 		s.Services = append(s.Services, r.service)
 		s.Classes = append(s.Classes, r.class)
 	}

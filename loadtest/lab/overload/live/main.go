@@ -174,7 +174,7 @@ func behind(ctx context.Context, program string, b backend, caddyfile string, c 
 // simulate plays the same load before a simulated backend of the same capacity.
 func simulate(v variant, l load, capacity float64) overload.Stats {
 	s := overload.Scenario{Capacity: capacity, Scenario: sim.Scenario{
-		Mix: clients.All(clients.GiveUp{}), Background: l.rate, Until: l.lasts, Timeout: timeout, SaysTimeout: true,
+		Mix: clients.Population{{Weight: 1, Policy: clients.GiveUp{}, SaysTimeout: true}}, Background: l.rate, Until: l.lasts, Timeout: timeout,
 		Plant: &plant.Config{Workers: workers}, Service: sim.Service{Mean: time.Duration(workers / capacity * float64(time.Second))},
 	}}
 	return overload.Row{Config: v.simulated}.Run(s, seed).Between(0, int(l.lasts/time.Second))
