@@ -462,20 +462,14 @@ func plural(n int, one, many string) string {
 func wrap(text string, wide int) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
-		n := 0
-		for i, word := range strings.Fields(line) {
+		n, space := 0, ""
+		for word := range strings.FieldsSeq(line) {
 			long := utf8.RuneCountInString(word)
-			switch {
-			case i == 0:
-			case n+1+long > wide:
-				b.WriteByte('\n')
-				n = 0
-			default:
-				b.WriteByte(' ')
-				n++
+			if n > 0 && n+1+long > wide {
+				n, space = -1, "\n"
 			}
-			b.WriteString(word)
-			n += long
+			b.WriteString(space + word)
+			n, space = n+len(space)+long, " "
 		}
 		b.WriteByte('\n')
 	}

@@ -100,14 +100,10 @@ type Answers struct {
 }
 
 // Refused is the share of 429, 502, 503 and 504.
-func (a Answers) Refused() float64 {
-	return part(a.Quota+a.Overload, a.all())
-}
+func (a Answers) Refused() float64 { return part(a.Quota+a.Overload, a.all()) }
 
 // Errors is the share of 5xx.
-func (a Answers) Errors() float64 {
-	return part(a.Overload+a.Failed, a.all())
-}
+func (a Answers) Errors() float64 { return part(a.Overload+a.Failed, a.all()) }
 
 func (a Answers) all() int { return a.Served + a.Quota + a.Overload + a.Failed + a.Gone }
 
