@@ -154,7 +154,8 @@ var tableText = template.Must(template.New("table").Funcs(template.FuncMap{
 	"rate": rate, "percent": percent, "short": short, "long": long,
 	"at":    func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 	"times": func(n, of int) int { return n * of }, "less": func(a, b float64) float64 { return a - b },
-}).Parse(`log │ {{long .Span}}, from {{at .From}} │ {{with .Lines}}{{.Read}} lines: {{.Other}} of other loggers, {{.Broken}} broken{{end}}
+}).Parse(`log │ {{long .Span}}, from {{at .From}} │
+{{- with .Lines}} {{.Read}} lines: {{.Other}} of other loggers, {{.Broken}} broken{{end}}
 {{if gt .Pieces 100}} │ in {{.Pieces}} pieces │ too many to be true: sort the lines by time
 {{else if gt .Pieces 1}} │ in {{.Pieces}} pieces │ the clock went back, or an hour passed without a line
 {{end}}{{if ge .Overlap.Seconds 1.0}} │ pieces overlap by {{long .Overlap}} │ the rate may be too low: merge logs of several servers by time
@@ -171,9 +172,11 @@ var tableText = template.Must(template.New("table").Funcs(template.FuncMap{
   busiest second │ {{.Arrivals.BusiestSecond}} │ {{at .Arrivals.BusiestSecondAt}}
   busiest minute │ {{rate .Arrivals.BusiestMinute}} │ {{at .Arrivals.BusiestMinuteAt}}
 clients │ {{.Clients}} │
-  requests per client │ {{with .PerClient}}mean {{printf "%.1f" .Mean}}, half up to {{.P50}}, 99 % up to {{.P99}}, most {{.Max}} │ {{.Of}} clients{{end}}
-time of 2xx │ {{with .Times}}{{if .Of}}mean {{short $.Service}}, half {{short .P50}}, 95 % {{short .P95}}, 99 % {{short .P99}} │ {{.Of}} requests
-{{- else}}not known │ no request{{end}}{{end}}
+  requests per client │
+{{- with .PerClient}} mean {{printf "%.1f" .Mean}}, half up to {{.P50}}, 99 % up to {{.P99}}, most {{.Max}} │ {{.Of}} clients{{end}}
+time of 2xx │
+{{- with .Times}}{{if .Of}} mean {{short $.Service}}, half {{short .P50}}, 95 % {{short .P95}}, 99 % {{short .P99}} │ {{.Of}} requests
+{{- else}} not known │ no request{{end}}{{end}}
 in work at once │ {{printf "mean %.1f, in the worst minute %.1f" .Concurrency.Mean .Concurrency.Peak}} │ by Little's law
 refused │ {{percent .Answers.Refused}} │ {{.Answers.Quota}} of 429, {{.Answers.Overload}} of 502, 503, 504
 5xx │ {{percent .Answers.Errors}} │
@@ -183,7 +186,8 @@ most served │ {{rate .Answers.Peak}} per second │ the best minute
 {{if .Returns}}refused clients │ {{len .Returns}} kinds │ {{.Judged}} clients{{if gt .Sampled 1}}, one of {{.Sampled}}{{end}}
 {{- with .Undecided}}; {{.}} refusals too near the end to say{{end}}{{with .Lost}}; {{.}} refusals not watched{{end}}
 {{range .Returns}}  {{.Policy}} │ {{percent .Share}} ± {{percent .Error}} │ {{.Clients}} clients, {{.Waits}} waits
-{{end}}{{else}}refused clients │ not known │ {{with .Undecided}}{{.}} refusals, and the log ends too soon to say{{else}}no client was refused{{end}}
+{{end}}{{else}}refused clients │ not known │
+{{- with .Undecided}} {{.}} refusals, and the log ends too soon to say{{else}} no client was refused{{end}}
 {{range .Population}}  {{.Policy}} │ 50 % │ assumed
 {{end}}{{end}}`))
 
