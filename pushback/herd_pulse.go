@@ -165,12 +165,13 @@ func (h *Herd) Pulse(from, to time.Duration) float64 {
 	p, period := &h.pulses[i], HerdPeriods[i]
 	spread := p.spread(pulseTurns[i].bins)
 	opens := h.phase(i) - time.Duration(spread*float64(period))
-	// until returns which part of all pulses has come t after opens.
-	until := func(t time.Duration) float64 {
-		whole, rest := floorDiv(t, period), mod(t, period)
-		return float64(whole) + min(1, float64(rest)/(2*spread*float64(period)))
+	// begun is the part of a pulse that has come t after opens. Pulses are counted from the
+	// one before from: since the epoch there are so many that the fraction would be lost.
+	begun := func(t time.Duration) float64 {
+		return min(1, float64(mod(t, period))/(2*spread*float64(period)))
 	}
-	return p.size() * (until(to-opens) - until(from-opens))
+	whole := floorDiv(to-opens, period) - floorDiv(from-opens, period)
+	return p.size() * (float64(whole) + begun(to-opens) - begun(from-opens))
 }
 
 // floorDiv and mod are / and % that round down, also below 0.
