@@ -62,7 +62,8 @@ type Entrant struct {
 	Class    uint8         // that it asks for: 1 + its index; 0 means the default
 	As       int           // the class that it is treated as: see Classify
 	Due      bool          // its client has an appointment that has come
-	Reserve  int           // tenths of a third of the limit that it has to leave to others
+	Reserve  int           // places that it has to leave to others
+	Standby  bool          // it may have what is there now, and must not wait for more
 	Deadline time.Duration // until when its client waits, 0 if that is not known
 	Route    uint8         // its kind of work, 0 to Routes-1
 }
@@ -193,8 +194,8 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	limit := c.Limit(p)
 	c.shares.Seen(now, p.Requested(e.Class))
 	free, rank := c.limitFor(now, p, e.As), rankOf(e.As, e.Due)
-	if p.queue.Size == 0 { // else requests that come on time go first in it
-		free -= limit * e.Reserve / 10 / 3
+	if p.queue.Size == 0 || e.Standby { // else requests that come on time go first in it
+		free -= e.Reserve
 	}
 	if e.As+2 >= p.classes.Len() && c.isCrowd(now, p, e.Client) { // no lower class to be treated as
 		free, rank = min(free, max(1, limit*crowdShare/10)), rankOf(e.As+1, e.Due)
@@ -206,7 +207,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	c.NoteShortage(now)
 	c.adaptive.LimitHit()
 	wait = c.gate.Drain(now)
-	if p.queue.Size > 0 && !p.observe && c.join(now, p, e, rank, pl) {
+	if p.queue.Size > 0 && !p.observe && !e.Standby && c.join(now, p, e, rank, pl) {
 		return Waiting, wait
 	}
 	c.adaptive.Rejected()

@@ -64,6 +64,12 @@ const (
 	usedUpShare  = .9
 	servingShare = .9
 
+	// Before it was ever cut, a limit that is used up grows by half per window while
+	// latency is within slowStartTolerance of the baseline: TCP's slow start. Of half and
+	// double, half overshoots less, and a herd is served as soon.
+	slowStartGrowth    = 0.5
+	slowStartTolerance = 0.1
+
 	// surgeFactor times the arrivals from before the limit bound are more than a
 	// burst of the same demand.
 	surgeFactor = 1.5
@@ -99,8 +105,9 @@ type control struct {
 	need       float64 // in flight without a queue, EWMA
 	needs      [needWindows]float64
 
-	binding       bool    // the limit is used up
-	boundWindows  int     // windows since it is
+	binding       bool // the limit is used up
+	boundWindows  int  // windows since it is
+	everCut       bool
 	coldStartOver bool    // the limit was once not used up, or has been cut
 	demand        float64 // requests per second while the limit did not bind, EWMA
 	excess        float64 // share of requests that hit the limit, EWMA
@@ -439,7 +446,7 @@ func (c *control) lower(now time.Duration, l Law, r reading) Reason {
 	case !cut.open:
 		cut.open, cut.limit, cut.congestion, cut.at = true, c.limit, max(c.congestion, r.congestion), now
 		cut.n = 0
-		c.coldStartOver = true
+		c.coldStartOver, c.everCut = true, true
 	case r.serving && c.limit <= verifyBelow*cut.limit:
 		return Congested
 	}
@@ -448,7 +455,7 @@ func (c *control) lower(now time.Duration, l Law, r reading) Reason {
 }
 
 // raise raises the limit by half of its square root, at most to a multiple of the
-// target, or trims what is above that.
+// target, or trims what is above that. It raises it faster at the beginning.
 func (c *control) raise(s *sample, l Law, r reading) Reason {
 	factor := 1 + (lenientFactor-1)*between(0, (strictMinExcess-c.excess)/(strictMinExcess-lenientMaxExcess), 1)
 	if !c.coldStartOver {
@@ -466,6 +473,10 @@ func (c *control) raise(s *sample, l Law, r reading) Reason {
 	step := .5*math.Sqrt(c.limit) + .5
 	if !c.coldStartOver {
 		step = max(step, .5*(top-c.limit))
+	}
+	if !c.everCut && r.congestion < 1+slowStartTolerance && c.congestion < 1+slowStartTolerance {
+		step = slowStartGrowth * c.limit
+		top = max(top, min(c.limit+step, float64(l.max)))
 	}
 	if c.limit < top {
 		c.limit = min(c.limit+step, top)

@@ -156,7 +156,7 @@ func (c *Concurrency) resume(now time.Duration, p *Plan) {
 	if !c.pause.Resumed(now) {
 		return
 	}
-	c.throughput.set(0)
+	c.throughput.forget()
 	if p.adaptive {
 		if change, ok := c.adaptive.Restart(now, p.law); ok {
 			c.changes.add(change)

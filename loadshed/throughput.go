@@ -12,6 +12,19 @@ const (
 	throughputMemory = 10 * time.Second
 	throughputAge    = time.Minute
 
+	// throughputPrior is how much time at the limit Little's law counts for. Ours: it is
+	// outweighed within a second, and until then smooths what a few completions say.
+	throughputPrior = 500 * time.Millisecond
+
+	// longestTick is how long ago the last look at the counts may be for what was done since
+	// to be the work of a backend that was saturated all the while.
+	longestTick = 2 * time.Second
+
+	// pressure is how much more is asked to come than a backend completes at an adaptive
+	// limit: one that no request reaches does not grow. Ours: a tenth keeps it used, and
+	// costs one client in twenty another request.
+	pressure = 1.1
+
 	// unknownService is the time of service as long as none is known: ten requests
 	// per second for each place in flight.
 	unknownService = 100 * time.Millisecond
@@ -22,58 +35,72 @@ const (
 type throughput struct {
 	rate atomic.Uint64 // bits of a float64: completions per second; 0: not known
 
-	// As of the last measurement, by one goroutine at a time.
-	admitted, failed, limitHits uint64
-	inFlight                    int
-	measuredAt                  time.Duration // when the backend was saturated last
+	// Completions while the backend was saturated, and the seconds of that, both fading;
+	// and when it was saturated last. By one goroutine at a time, as all that follows.
+	done, time  float64
+	saturatedAt time.Duration
+
+	// As of the last look.
+	at        time.Duration
+	completed int64
+	limitHits uint64
+	inFlight  int
 }
 
-func (t *throughput) get() float64     { return math.Float64frombits(t.rate.Load()) }
-func (t *throughput) set(rate float64) { t.rate.Store(math.Float64bits(rate)) }
+func (t *throughput) get() float64 { return math.Float64frombits(t.rate.Load()) }
 
-// Measure learns what the backend completes, at least: one that has headroom could do
-// more than it does, so that what it did when it stood still is soon forgotten. It is
-// to be called about once per second, by one goroutine at a time. admitted is how many
-// requests have been admitted in all, limitHits how many have been refused for the limit,
-// d how long ago the last call was; 0 at the first.
-func (c *Concurrency) Measure(now, d time.Duration, admitted, limitHits uint64, p *Plan, headroom bool) {
-	t := &c.throughput
-	failed, inFlight, limit := c.failed.Load(), c.gate.InFlight(), c.Limit(p)
-	if d > 0 {
-		known := t.get()
-		done := int64(admitted-t.admitted) - int64(failed-t.failed) - int64(inFlight-t.inFlight)
-		rate := float64(max(0, done)) / d.Seconds() // no completion in a second counts as well
-		gain := 1 - math.Exp(-d.Seconds()/throughputMemory.Seconds())
-		switch {
-		case limitHits > t.limitHits && 10*inFlight >= 9*limit && t.inFlight > 0:
-			if known == 0 {
-				gain = 1
-			}
-			known += gain * (rate - known)
-			t.measuredAt = now
-		case headroom && known > 0:
-			known = max(known, rate, min(known*(1+gain), c.expected(limit)))
-		}
-		if now-t.measuredAt > throughputAge {
-			known = 0
-		}
-		t.set(known)
+// forget drops what is known.
+func (t *throughput) forget() {
+	t.done, t.time = 0, 0
+	t.rate.Store(0)
+}
+
+// Measure learns what the backend completes, from look to look, so that the idle time
+// before it was saturated does not count. One that has headroom could do more than it
+// does: what it did when it stood still is soon forgotten. It is to be called a few times
+// per second, by one goroutine at a time. admitted is how many requests have been admitted
+// in all, limitHits how many have been refused for the limit.
+func (c *Concurrency) Measure(now time.Duration, admitted, limitHits uint64, p *Plan, headroom bool) {
+	t, limit := &c.throughput, c.Limit(p)
+	inFlight := c.gate.InFlight()
+	completed := int64(admitted) - int64(c.failed.Load()) - int64(inFlight)
+	d := now - t.at
+	fade := math.Exp(-d.Seconds() / throughputMemory.Seconds())
+	switch {
+	case d <= 0 || limit == 0:
+	case 10*min(inFlight, t.inFlight) >= 9*limit && d <= longestTick && (limitHits > t.limitHits || c.queue.Len() > 0):
+		t.done = t.done*fade + float64(max(0, completed-t.completed))
+		t.time = t.time*fade + d.Seconds()
+		t.saturatedAt = now
+	case headroom:
+		t.done, t.time = t.done*fade, t.time*fade
 	}
-	t.admitted, t.failed, t.limitHits, t.inFlight = admitted, failed, limitHits, inFlight
+	switch {
+	case now-t.saturatedAt > throughputAge:
+		t.forget()
+	case t.time > 0:
+		prior := throughputPrior.Seconds()
+		t.rate.Store(math.Float64bits((t.done + prior*c.expected(limit)) / (t.time + prior)))
+	}
+	t.at, t.completed, t.limitHits, t.inFlight = now, completed, limitHits, inFlight
 }
 
 // Rate returns how many requests per second the backend completes with the limit of p
-// in flight: as measured while it was saturated, else as Little's law has it. It is
+// in flight: as measured while it was saturated, and as Little's law has it. It is
 // infinite where nothing is limited. It costs a few atomic loads.
 func (c *Concurrency) Rate(p *Plan) float64 {
 	limit := c.Limit(p)
 	if limit == 0 {
 		return math.Inf(1)
 	}
-	if rate := c.throughput.get(); rate > 0 {
-		return rate
+	rate := c.throughput.get()
+	if rate == 0 {
+		rate = c.expected(limit)
 	}
-	return c.expected(limit)
+	if p.adaptive {
+		rate *= pressure
+	}
+	return rate
 }
 
 // expected returns how many requests per second limit in flight are if all of it is
