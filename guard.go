@@ -27,9 +27,9 @@ type Guard struct {
 // try is one request on its way through a Guard.
 type try struct {
 	*Request
-	d       *Decision
-	reserve int // tenths of what there is that it has to leave to others
-	visit   pushback.Visit
+	d *Decision
+	reserve
+	visit pushback.Visit
 }
 
 // Admit decides on a request that arrives at now, the time since the epoch of
@@ -46,11 +46,14 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 
 	// Is its client known, and does it come too early?
 	t := try{Request: &r, d: &d}
-	busy := !b.inFlight.Idle(now)
 	if r.Client != NoKey && (r.Ticket != "" || b.clients.Expects(now)) {
-		g.arrive(now, &t, busy)
+		g.arrive(now, &t)
 	}
-	if t.visit.Rejected {
+	standby := t.visit.Standby
+	if standby {
+		b.standby.came.Add(1)
+	}
+	if t.visit.Rejected && !g.spares(now) {
 		d.Reason, d.Class = Early, uint8(g.plan.Requested(r.Class))
 		b.clients.RefuseEarly(now, &t.visit, &g.terms, &d.Told)
 		b.refuse(&r, &d)
@@ -61,13 +64,16 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 	// Do all limits allow it?
 	var refusing *ZoneState
 	highest := g.plan.Highest(int(d.Class)) // it is tried in any case, and may take the last
-	if !highest && b.clients.Barred(now, &t.visit, &g.terms, busy) {
-		d.Reason = g.scarce()
+	if standby && !highest && !g.spares(now) {
+		d.Reason = g.shortageOf()
 	} else {
 		if !highest && b.clients.Backlogged(now) {
-			t.reserve = g.reserve(now, &t)
+			t.reserve = g.reserveOf(now, &t)
 		}
 		refusing = g.claim(0, now, &t)
+	}
+	if standby && d.Reason == None {
+		b.standby.admit()
 	}
 
 	if d.Queued() {
@@ -80,27 +86,18 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 }
 
 // arrive asks what the client of a request was promised.
-func (g *Guard) arrive(now time.Duration, t *try, busy bool) {
+func (g *Guard) arrive(now time.Duration, t *try) {
 	clients, c, v := &g.backend.clients, t.caller(), &t.visit
-	clients.Arrive(now, &c, &g.terms, busy, v)
+	clients.Arrive(now, &c, &g.terms, v)
 	switch {
 	case v.Standing == pushback.OnTime && v.Deferred:
 		clients.Overdue(now, &c, &g.terms, g.supply(), v)
 	case v.Standing == pushback.Ambiguous && v.Rejected:
 		clients.Sometime(now, &c, &g.terms, g.supply(), v)
+	case v.Crowd && !v.Due && g.scarce():
+		// Nothing can be left aside for clients that are due, and one of a crowd is always there.
+		v.Standby = g.terms.Enforce && clients.Backlogged(now)
 	}
-}
-
-// reserve returns how much of what there is a request has to leave to others, in tenths,
-// while a backlog stands.
-func (g *Guard) reserve(now time.Duration, t *try) int {
-	if t.visit.Draws() {
-		c := t.caller()
-		if n, ok := g.backend.clients.Drawn(now, &c, &g.terms, g.supply()); ok {
-			return n
-		}
-	}
-	return t.visit.Reserve()
 }
 
 // claim checks the zones from g.zones[i] on and then the backend, and charges them on
@@ -158,8 +155,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	var capacity limiter.Claim
 	if g.hasCapacity {
 		var wait time.Duration
-		keep := g.capacity.Burst() * t.reserve / 10
-		if capacity, wait = b.capacity.ClaimAbove(g.capacity, now, 1, keep); wait > 0 {
+		if capacity, wait = b.capacity.ClaimAbove(g.capacity, now, 1, t.tokens); wait > 0 {
 			capacity.Release()
 			d.Reason, d.Wait = Capacity, wait
 			b.inFlight.NoteShortage(now)
@@ -195,7 +191,7 @@ func (g *Guard) admitsRetry(now time.Duration, t *try) bool {
 func (g *Guard) enter(now time.Duration, t *try) (Reason, time.Duration) {
 	is, wait := g.backend.inFlight.Enter(now, g.plan, &loadshed.Entrant{
 		Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(t.d.Class),
-		Due: t.visit.Due || t.visit.NearlyDue, Reserve: t.reserve, Deadline: t.Deadline, Route: t.Route,
+		Due: t.visit.Due || t.visit.NearlyDue, Reserve: t.places, Standby: t.visit.Standby || t.visit.Crowd && !t.visit.Due, Deadline: t.Deadline, Route: t.Route,
 	}, &t.d.place)
 	switch is {
 	case loadshed.Entered:
@@ -218,7 +214,7 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 		class.admitted.Add(1)
 		d.Backlog = b.clients.Ahead(now)
 		if t.visit.Promises > 0 && t.visit.Standing != pushback.OtherRequest { // that was not what the promise is for
-			b.clients.Keep(now, uint64(t.Client))
+			b.clients.Keep(now, uint64(t.Client), &t.visit)
 		}
 		b.inFlight.Count(now, g.plan, uint64(t.Client), &d.place)
 		return
@@ -312,8 +308,8 @@ func (g *Guard) hasHeadroom(now time.Duration) bool {
 	return g.backend.inFlight.HasHeadroom(g.plan)
 }
 
-// scarce returns the reason for which a backlog stands.
-func (g *Guard) scarce() Reason {
+// shortageOf returns the reason for which a backlog stands.
+func (g *Guard) shortageOf() Reason {
 	if g.hasCapacity {
 		return Capacity
 	}

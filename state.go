@@ -44,6 +44,7 @@ type Backend struct {
 	capacity limiter.Bucket
 	inFlight loadshed.Concurrency
 	clients  pushback.Appointments
+	standby  standby
 	counts
 	ticker  ticker
 	sweeper sweeper // of the queue

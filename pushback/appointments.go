@@ -25,6 +25,7 @@ const repeatSlack = 50 * time.Millisecond
 type Appointments struct {
 	calendar Calendar
 	ledger   Ledger
+	crowds   crowds
 	signers  signers
 	herds    herds
 
@@ -146,22 +147,28 @@ func (a *Appointments) Ahead(now time.Duration) time.Duration { return a.calenda
 // comes anyway, if it can take service per second.
 func (a *Appointments) Spare(service float64) float64 { return a.calendar.Spare(service) }
 
-// Arrive looks up what the client of a request was promised. It is rejected for coming
-// early only while others wait for a backend that is busy. Of a deferred client that
-// is OnTime it has to be asked whether it is Overdue.
-func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, busy bool, v *Visit) {
+// Arrive looks up what the client of a request was promised. It is on Standby, or
+// rejected for coming early, only while others wait. Of a deferred client that is OnTime
+// it has to be asked whether it is Overdue.
+func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, v *Visit) {
 	if c.Key == 0 || !a.calendar.Expecting(now) && c.Ticket == "" {
 		return
 	}
-	strict := t.Enforce && busy && a.calendar.Backlogged(now)
+	strict := t.Enforce && a.calendar.Backlogged(now)
 	var horizon time.Duration
 	if strict {
 		_, horizon = t.Answers.Bounds()
 	}
-	*v = a.ledger.Visit(now, c.Key, c.kind(), horizon, a.calendar.Waiting())
+	if w, m := a.crowds.of(now, c.Key); w != nil {
+		w.due(now, v)
+		m.Unlock()
+	} else {
+		*v = a.ledger.Visit(now, c.Key, c.kind(), horizon, a.calendar.Waiting())
+	}
 	v.Due = v.Standing == OnTime && !v.Deferred
 	a.redeem(now, c, t, strict, v)
-	if v.Standing != Stranger && v.Standing != OtherRequest {
+	v.Standby = v.Rejected || strict && !v.Uncontended && (v.Standing == OtherRequest || v.Standing == Ambiguous)
+	if v.Promises > 0 && v.Crowd || v.Standing != Stranger && v.Standing != OtherRequest {
 		a.returned.Add(1)
 		if v.Standing == OnTime {
 			a.onTime.Add(1)
@@ -175,12 +182,6 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, busy bool,
 // Overdue finds out whether the number of a deferred client that is OnTime has come.
 func (a *Appointments) Overdue(now time.Duration, c *Caller, t *Terms, s Supply, v *Visit) {
 	v.Due = a.calendar.Overdue(now, *v, a.rates(c, t, s))
-}
-
-// Barred reports whether to refuse a request without trying: its client already has an
-// appointment for another request, and others are waiting.
-func (a *Appointments) Barred(now time.Duration, v *Visit, t *Terms, busy bool) bool {
-	return v.Standing == OtherRequest && !v.Uncontended && t.Enforce && busy && a.calendar.Backlogged(now)
 }
 
 // Drawn draws whether a deferred client may take what others need not, and returns its
@@ -202,8 +203,12 @@ func (a *Appointments) Promised(now time.Duration, client uint64) int {
 // Forget forgets what a client was promised; it is a stranger when it comes.
 func (a *Appointments) Forget(client uint64) { a.ledger.Drop(client) }
 
-// Keep notes that a client with a promise has been admitted.
-func (a *Appointments) Keep(now time.Duration, client uint64) {
+// Keep notes that a client with a promise has been admitted, as which it came.
+func (a *Appointments) Keep(now time.Duration, client uint64, came *Visit) {
+	if came.Crowd {
+		a.keepOne(now, client, came)
+		return
+	}
 	v := a.ledger.Keep(now, client)
 	switch {
 	case v.Promises == 0:
@@ -237,15 +242,24 @@ func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, 
 		return
 	}
 	rates := a.rates(c, t, s)
-	if v.Standing == Ambiguous || v.Standing == OtherRequest && v.Promises >= a.share(now, v, rates) {
+	if v.BeforeAnswer && v.Promises >= CrowdThreshold && !v.Deferred && a.crowds.begin(now, c.Key, v) {
+		a.ledger.Drop(c.Key)
+		*v = Visit{Crowd: true}
+	}
+	if v.Crowd {
+		a.refuseOne(now, c, v, t, rates, d)
+		return
+	}
+	if v.Standing == Ambiguous || v.Standing == OtherRequest && (!v.BeforeAnswer || v.Promises >= CrowdThreshold) {
 		// Any time will do: it is not worth holding a connection for.
-		a.tell(now, c, t, a.calendar.Later(now, rates), false, d)
+		if p := a.calendar.Later(now, rates); !t.tooLong(&p, d) {
+			a.tell(now, c, t, p, false, d)
+		}
 		return
 	}
 	p, replace := a.book(now, v, rates)
-	if limit := t.Answers.GiveUp(); limit > 0 && p.Wait > limit {
+	if t.tooLong(&p, d) {
 		a.forget(now, c.Key, p, replace)
-		d.Wait, d.Hint = p.Wait, Hint{Never: true}
 		return
 	}
 	a.tell(now, c, t, p, !v.Hammers, d)
@@ -257,6 +271,17 @@ func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, 
 	} else {
 		a.calendar.Unwatched(p.At)
 	}
+}
+
+// tooLong tells a client never to come back whose appointment is farther away than the
+// operator wants any to wait.
+func (t *Terms) tooLong(p *Appointment, d *Told) bool {
+	limit := t.Answers.GiveUp()
+	if limit == 0 || p.Wait <= limit {
+		return false
+	}
+	d.Wait, d.Hint = p.Wait, Hint{Never: true}
+	return true
 }
 
 // book returns the next appointment of a client, and which of its promises it replaces.
@@ -289,20 +314,6 @@ func (a *Appointments) forget(now time.Duration, client uint64, p Appointment, r
 	}
 }
 
-// share returns how many promises one client may have at once: a few, as one has that
-// asks for several things. A crowd behind one address, whose requests all come before
-// the first of them is answered, may have as many as there are slots left: half of the
-// horizon, and the next crowd a quarter, so that none takes all of it from the others.
-// Those are the dynamic thresholds of shared-memory switches (Choudhury and Hahne,
-// 1998).
-func (a *Appointments) share(now time.Duration, v *Visit, r Rates) int {
-	if !v.BeforeAnswer {
-		return CrowdThreshold
-	}
-	free := (r.Max - a.calendar.Ahead(now)).Seconds() * a.calendar.Spare(r.Service)
-	return max(CrowdThreshold, min(int(free), MaxPromises))
-}
-
 // RefuseQuota gives a client that is over its quota its appointment: not before it has
 // earned the tokens, nor before those of its requests that were refused earlier, and in
 // a slot of its own where the backend's rate is known, since others may have the same
@@ -318,6 +329,7 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 			d.again(v.At-now, t)
 			return
 		}
+		a.calendar.Unbook(now, v.At)
 		replace = ReplaceOne
 	case OnTime: // whatever was promised for before now is done with
 		replace = ReplaceAll
@@ -328,8 +340,14 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 			return
 		}
 	}
+	// One slot for each client: its further requests come after it, and wait for their own
+	// tokens, and so for each other.
+	one := v.Standing != OtherRequest && v.Promises <= 1
 	p := Appointment{At: now + min(wait, rates.Max)}
-	if !math.IsInf(rates.Service, 1) && wait <= rates.Max {
+	if !one {
+		p.At = max(p.At, v.At)
+	}
+	if one && !math.IsInf(rates.Service, 1) && wait <= rates.Max {
 		p = a.calendar.BookFrom(now, now+wait, rates)
 	}
 	// If no other client is in the way of its own time, none will be if it comes at the
@@ -358,14 +376,17 @@ func (a *Appointments) tell(now time.Duration, c *Caller, t *Terms, p Appointmen
 	d.Hint = t.Answers.Hint(d.Wait - d.Hold)
 }
 
-// Arrived tells how many requests that kept no promise came within d before now. It is
-// to be called about once per second.
-func (a *Appointments) Arrived(now, d time.Duration, requests uint64) {
-	a.calendar.Arrived(now, d, requests)
+// Arrived tells how many requests that kept no promise came within d before now, and how
+// many more were over their clients' quotas. It is to be called about once per second.
+func (a *Appointments) Arrived(now, d time.Duration, requests, overQuota uint64) {
+	a.calendar.Arrived(now, d, requests, overQuota)
 }
 
 // Returned returns how many clients have come that had a promise.
 func (a *Appointments) Returned() uint64 { return a.returned.Load() }
+
+// OnTime returns how many clients have come that had a promise, when they were told.
+func (a *Appointments) OnTime() uint64 { return a.onTime.Load() }
 
 // Clients returns how many clients are remembered, by how they behave. It visits every
 // record: it is meant for scrapes.

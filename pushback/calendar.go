@@ -155,9 +155,9 @@ func (c *Calendar) Promises() (n Promises, share float64) {
 	return c.counts, c.kept.share()
 }
 
-// Arrived tells how many requests that kept no promise came within d before now. Call it
-// about once per second.
-func (c *Calendar) Arrived(now, d time.Duration, requests uint64) {
+// Arrived tells how many requests that kept no promise came within d before now, and how
+// many more were over their clients' quotas. Call it about once per second.
+func (c *Calendar) Arrived(now, d time.Duration, requests, overQuota uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mature(now)
@@ -165,7 +165,7 @@ func (c *Calendar) Arrived(now, d time.Duration, requests uint64) {
 		c.kept.forget(d)
 	}
 	// Clients that waited for their quota have slots, but the caller counts them, too.
-	c.base.add(max(0, float64(requests)-c.overQuota), d, c.Backlogged(now-d))
+	c.base.add(max(0, float64(requests)-c.overQuota), d, c.Backlogged(now-d), overQuota > requests)
 	c.overQuota = 0
 }
 
@@ -213,6 +213,18 @@ func (c *Calendar) BookFrom(now, from time.Duration, r Rates) Appointment {
 		b.quota++
 	}
 	return Appointment{At: at, Wait: at - now}
+}
+
+// Unbook takes back a slot that BookFrom gave.
+func (c *Calendar) Unbook(now, at time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := bucketOf(at)
+	if b := c.bucket(n); at > now && b != nil && b.quota >= 1 {
+		b.quota--
+		b.load = max(0, b.load-float32(c.kept.share()))
+		c.full = min(c.full, n)
+	}
 }
 
 // Excuse gives another slot to a client that came in time and was refused. It may use

@@ -216,9 +216,9 @@ func TestAllKeptIsAShareOfOne(t *testing.T) {
 		for i, at := range at {
 			v := l.Keep(at, uint64(i+1))
 			c.Kept(at, v.At)
-			c.Arrived(at, time.Second, 0)
+			c.Arrived(at, time.Second, 0, 0)
 		}
-		c.Arrived(now+2*time.Minute, time.Second, 0)
+		c.Arrived(now+2*time.Minute, time.Second, 0, 0)
 		if p, share := c.Promises(); share != 1 || int(p.Kept) != n || p.NoShow != 0 || p.Late != 0 {
 			t.Errorf("%v/s: %d promises, all kept: %+v, share %v", service, n, p, share)
 		}
@@ -234,7 +234,7 @@ func TestNoShowsAreCounted(t *testing.T) {
 		for range 1_000 {
 			c.Book(time.Second, r)
 		}
-		c.Arrived(14*time.Second+later, time.Second, 0)
+		c.Arrived(14*time.Second+later, time.Second, 0, 0)
 		if p, share := c.Promises(); p.Made != 1_000 || p.NoShow != 1_000 || share != minKeptShare {
 			t.Errorf("%v later: %+v, share %v; want 1,000 made, none kept", later, p, share)
 		}
@@ -365,7 +365,7 @@ func TestWaitingClientsAreCounted(t *testing.T) {
 	c.Forget(now, at[49]+time.Minute)
 	want(45)
 	now = at[49] + maturity + slotWidth
-	c.Arrived(now, time.Second, 0)
+	c.Arrived(now, time.Second, 0, 0)
 	want(0)
 	c.Kept(now, at[2])
 	want(0)
@@ -393,7 +393,7 @@ func TestLateClockReading(t *testing.T) {
 		r := ratesOf(10, least, 30*time.Second)
 		c.Book(10*time.Second, r)
 		c.Excuse(10*time.Second-1300*ms-least, r)
-		c.Arrived(time.Minute, time.Second, 0)
+		c.Arrived(time.Minute, time.Second, 0, 0)
 		if n := c.Waiting(); n != 0 {
 			t.Errorf("min %v: %d wait, long after their time", least, n)
 		}
@@ -516,7 +516,7 @@ func FuzzCalendar(f *testing.F) {
 				c.Leave()
 				continue
 			case 8:
-				c.Arrived(now, x*100*ms, uint64(x))
+				c.Arrived(now, x*100*ms, uint64(x), 0)
 				continue
 			case 9:
 				c.Overdue(now, v, r)

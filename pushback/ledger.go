@@ -213,6 +213,9 @@ func (l *Ledger) Visit(now time.Duration, key, fingerprint uint64, horizon time.
 		v.Late = now > due+(due-told)/4+1100*time.Millisecond
 	case !same || !answered:
 		v.Standing, v.BeforeAnswer = OtherRequest, !answered
+		if strict && answered && v.Promises == 1 && now-told < slowPollInterval {
+			v.At = r.strike(now, due, horizon) // it was told, and asks for something else instead
+		}
 	case v.Promises > 1:
 		v.Standing = Ambiguous
 		v.Rejected = strict

@@ -46,12 +46,28 @@ func (c *Calendar) Later(now time.Duration, r Rates) Appointment {
 	defer c.mu.Unlock()
 	c.counts.Deferred++
 	reach := min(r.Max, 2*c.Ahead(now)+2*time.Second)
+	wait := c.Ahead(now)
 	if c.issued > c.served {
-		reach = r.Max
+		reach, wait = r.Max, c.wait(c.issued+1, r)
 	}
 	at := now + max(r.Min, time.Duration(c.draw()*float64(reach)))
 	c.last.Store(max(c.last.Load(), int64(at)))
-	return Appointment{At: at, Deferred: true, Wait: at - now, Window: now + r.Max - at}
+	return Appointment{At: at, Deferred: true, Wait: wait, Window: now + r.Max - at}
+}
+
+// Ask returns when a client shall ask again that must wait until from, and for so many
+// more slots to be used after it; and whether that is its turn.
+func (c *Calendar) Ask(now, from time.Duration, more int, r Rates) (a Appointment, turn bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.counts.Deferred++
+	wait := float64(from-now) + float64(more)/c.spare(r.Service)*float64(time.Second)
+	at, hops := c.jitter(now, r), math.Ceil(wait/float64(r.Max))
+	if hops < farHops {
+		at = now + max(r.Min, time.Duration(wait/hops))
+	}
+	c.last.Store(max(c.last.Load(), int64(at)))
+	return Appointment{At: at, Deferred: true, Wait: time.Duration(wait) + c.Ahead(now)}, hops <= 1
 }
 
 // Rebook gives a deferred client that has come back in time its slot, if it is near,
@@ -131,9 +147,8 @@ func (c *Calendar) advance(now time.Duration, r Rates) {
 // same time, it gets a random time in the last quarter of the horizon.
 func (c *Calendar) hop(now time.Duration, number float64, r Rates) Appointment {
 	c.counts.Deferred++
-	rate := c.spare(r.Service) / c.kept.share()
-	wait := r.Max.Seconds() + max(0, number-c.served)/rate
-	a := Appointment{Deferred: true, Number: number, Wait: time.Duration(min(wait, 1e9) * float64(time.Second))}
+	a := Appointment{Deferred: true, Number: number, Wait: c.wait(number, r)}
+	wait := a.Wait.Seconds()
 	if hops := math.Ceil(wait / r.Max.Seconds()); hops >= 2 && hops < farHops && r.Token <= r.Max {
 		a.At = now + max(r.Min, time.Duration(wait/hops*float64(time.Second)))
 		c.last.Store(max(c.last.Load(), int64(a.At)))
@@ -142,6 +157,13 @@ func (c *Calendar) hop(now time.Duration, number float64, r Rates) Appointment {
 		a.Window = now + r.Max - a.At
 	}
 	return a
+}
+
+// wait returns how long a client with a number waits.
+func (c *Calendar) wait(number float64, r Rates) time.Duration {
+	rate := c.spare(r.Service) / c.kept.share()
+	wait := r.Max.Seconds() + max(0, number-c.served)/rate
+	return time.Duration(min(wait, 1e9) * float64(time.Second))
 }
 
 // jitter returns a random time in the last quarter of the horizon.

@@ -16,20 +16,24 @@ type baseLoad struct {
 
 const baseWindow = 30 * time.Second
 
-func (b *baseLoad) add(requests float64, d time.Duration, backlog bool) {
+// add averages what came within d. beyond: more requests came that were over their clients'
+// quotas, so that the others are what those clients may use, and not what always comes.
+func (b *baseLoad) add(requests float64, d time.Duration, backlog, beyond bool) {
 	if d <= 0 {
 		return
 	}
 	rate := requests / d.Seconds()
 	gain := 1 - math.Exp(-d.Seconds()/baseWindow.Seconds())
-	if b.seen < baseWindow { // a plain average, as long as little is known
+	if b.seen < baseWindow && !beyond { // a plain average, as long as little is known
 		gain = max(gain, d.Seconds()/(b.seen+d).Seconds())
 	}
 	if backlog {
 		gain /= 20
 		rate = min(rate, 3*b.rate+10)
 	} else {
-		b.seen = min(b.seen+d, baseWindow)
+		if !beyond {
+			b.seen = min(b.seen+d, baseWindow)
+		}
 	}
 	b.rate += min(gain, 1) * (rate - b.rate)
 }

@@ -10,19 +10,19 @@ import (
 // was longer ago fades.
 func TestBaseLearnsAtOnce(t *testing.T) {
 	var b baseLoad
-	b.add(50, time.Second, false)
+	b.add(50, time.Second, false, false)
 	if math.Abs(b.rate-50) > 1e-9 {
 		t.Errorf("after one second with 50 requests: %v/s", b.rate)
 	}
-	b.add(100, time.Second, false)
+	b.add(100, time.Second, false, false)
 	if math.Abs(b.rate-75) > 1e-9 {
 		t.Errorf("after seconds with 50 and 100 requests: %v/s, want 75", b.rate)
 	}
 	for range 28 {
-		b.add(75, time.Second, false)
+		b.add(75, time.Second, false, false)
 	}
 	for range 30 {
-		b.add(175, time.Second, false)
+		b.add(175, time.Second, false, false)
 	}
 	if want := 75 + 100*(1-1/math.E); math.Abs(b.rate-want) > 0.01 {
 		t.Errorf("30 s after the rate rose from 75 to 175: %v/s, want %.2f", b.rate, want)
@@ -34,10 +34,10 @@ func TestBaseLearnsAtOnce(t *testing.T) {
 func TestBaseIsFrozenWhileABacklogStands(t *testing.T) {
 	var b baseLoad
 	for range 60 {
-		b.add(50, time.Second, false)
+		b.add(50, time.Second, false, false)
 	}
 	for range 10 {
-		b.add(5000, time.Second, true)
+		b.add(5000, time.Second, true, false)
 	}
 	// Ten seconds at 160/s at most, at a twentieth of the speed.
 	if b.rate < 50 || b.rate > 52 {
@@ -45,13 +45,13 @@ func TestBaseIsFrozenWhileABacklogStands(t *testing.T) {
 	}
 	b = baseLoad{}
 	for range 10 {
-		b.add(1e6, time.Second, true)
+		b.add(1e6, time.Second, true, false)
 	}
 	if b.rate > 100 || b.seen != 0 {
 		t.Errorf("a herd at a new server: the base is %v/s after %v", b.rate, b.seen)
 	}
 	for range 3 {
-		b.add(20, time.Second, false)
+		b.add(20, time.Second, false, false)
 	}
 	if math.Abs(b.rate-20) > 1 {
 		t.Errorf("three quiet seconds with 20/s after it: %v/s", b.rate)
@@ -62,17 +62,17 @@ func TestBaseTakesOddTimes(t *testing.T) {
 	for _, d := range []time.Duration{-time.Second, 0, 1, ms, time.Hour, 100 * 365 * 24 * time.Hour} {
 		for _, standing := range []bool{false, true} {
 			var b baseLoad
-			b.add(10, time.Second, false)
-			b.add(5, d, standing)
-			b.add(math.MaxUint64, time.Second, true)
+			b.add(10, time.Second, false, false)
+			b.add(5, d, standing, false)
+			b.add(math.MaxUint64, time.Second, true, false)
 			if !(b.rate >= 0) || math.IsInf(b.rate, 0) || b.seen < 0 || b.seen > baseWindow {
 				t.Errorf("over %v, standing %v: %+v", d, standing, b)
 			}
 		}
 	}
 	var b baseLoad
-	b.add(100, time.Second, false)
-	b.add(0, 24*time.Hour, false)
+	b.add(100, time.Second, false, false)
+	b.add(0, 24*time.Hour, false, false)
 	if b.rate > 0.1 {
 		t.Errorf("after a day without a request: %v/s", b.rate)
 	}

@@ -38,8 +38,15 @@ type Visit struct {
 	// might be long after its time, so it is better served now.
 	NearlyDue bool
 
-	// Rejected: it came too early, and must not be admitted.
-	Rejected bool
+	// Crowd: it is one of a crowd behind one key, whose promises are told apart by their
+	// times only. If it has Promises, promise is what it came for.
+	Crowd   bool
+	promise promise
+
+	// Standby: it has a time to come already, or has come before it, and others wait. It
+	// may have what would be lost otherwise. Rejected: its promise stands, so that it costs
+	// no more to refuse it.
+	Standby, Rejected bool
 
 	// Hammers: the client does not obey, so nothing should be spent on it.
 	Hammers bool
@@ -68,29 +75,26 @@ const (
 // Unpaid reports whether a request comes before its time, and others pay for it.
 func (v *Visit) Unpaid() bool { return v.Standing == TooEarly && !v.NearlyDue && !v.Uncontended }
 
-// How much of what there is a request leaves to others while a backlog stands, in
-// tenths. Clients that are due, or nearly, may take the last.
+// How many of the tokens of a full bucket a request leaves to others while a backlog
+// stands, in tenths. Clients that are due, or nearly, may take the last.
 const (
 	reserveOfChance   = 2 // deferred, and drawn to be let in
 	reserveOfStranger = 3
-	reserveOfOther    = 5 // has an appointment for another request
 	reserveOfDeferred = 9
 )
 
-// Reserve returns how much of what there is a request has to leave to others, in tenths,
-// while a backlog stands.
+// Reserve returns how many of the tokens of a full bucket a request has to leave to
+// others, in tenths, while a backlog stands and unless it is on Standby.
 func (v *Visit) Reserve() int {
 	switch {
 	case v.Due || v.NearlyDue || v.Uncontended:
 		return 0
 	case v.Standing == OnTime:
 		return reserveOfDeferred
-	case v.Standing == OtherRequest || v.Standing == Ambiguous:
-		return reserveOfOther
 	default:
 		return reserveOfStranger
 	}
 }
 
 // Draws reports whether chance may let a deferred client in: see Drawn.
-func (v *Visit) Draws() bool { return v.Standing == OnTime && v.Reserve() == reserveOfDeferred }
+func (v *Visit) Draws() bool { return v.Standing == OnTime && !v.Due }

@@ -201,15 +201,16 @@ func TestStallIsForgotten(t *testing.T) {
 	s := eight(steps(0, 100), 120, 4*time.Second)
 	s.Plant.Slow = steps(0, 1, 30, 40, 30.4, 1, 60, 40, 60.4, 1)
 	var g *sim.Guarded
-	var spare []float64 // in each second
+	var spare, leasts []float64 // in each second, and in each run
 	s.Progress = func(time.Duration, time.Duration) { spare = append(spare, g.Guard.Spare()) }
 	for seed := range uint64(10) {
 		spare = nil
 		Row{Config: Shield.Config, Maker: watched(&g)}.Run(s, faultSeed+seed)
 		t.Logf("seed %d: spare %.0f", seed, spare[25:80])
-		if least := slices.Min(spare[70:]); least < 20 {
-			t.Errorf("seed %d: %.1f per second to spare, of a backend that does 160 and gets 100", seed, least)
-		}
+		leasts = append(leasts, slices.Min(spare[70:]))
+	}
+	if m := mean(leasts); m < 25 || slices.Min(leasts) < 10 {
+		t.Errorf("%.1f per second to spare, at least, of a backend that does 160 and gets 100", leasts)
 	}
 }
 
@@ -268,7 +269,7 @@ func TestFloodOfOneClient(t *testing.T) {
 		return float64(slices.Min(f.served))
 	})
 	t.Logf("of the others %d served, %d refused", total, denied)
-	if 50*denied > total || slices.Min(least) < 25 {
+	if 33*denied > total || slices.Min(least) < 25 {
 		t.Errorf("of the others %d served, %d refused; %.0f served in the worst second", total, denied, slices.Min(least))
 	}
 }

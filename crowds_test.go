@@ -1,0 +1,426 @@
+package shield
+
+import (
+	"cmp"
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
+)
+
+// A stage plays requests to one Guard in virtual time. Behind it is a backend of workers
+// with an exponential time of service and a queue of its own.
+type stage struct {
+	g       *Guard
+	random  *rand.Rand
+	events  schedule
+	planned int
+	workers int
+	service time.Duration
+	work    []func(now time.Duration) // that waits for a worker
+	working int
+	queued  []*inQueue
+	sweeps  bool // the next sweep of the queue is planned
+}
+
+// inQueue is a request in the Guard's queue.
+type inQueue struct {
+	r       Request
+	d       Decision
+	decided func(now time.Duration, d Decision)
+}
+
+type occasion struct {
+	at    time.Duration
+	order int
+	do    func(now time.Duration)
+}
+
+type schedule []occasion
+
+func (s schedule) Len() int { return len(s) }
+func (s schedule) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(s[i].at, s[j].at), cmp.Compare(s[i].order, s[j].order)) < 0
+}
+func (s schedule) Swap(i, j int) { s[i], s[j] = s[j], s[i] }
+func (s *schedule) Push(x any)   { *s = append(*s, x.(occasion)) }
+func (s *schedule) Pop() any {
+	last := (*s)[len(*s)-1]
+	*s = (*s)[:len(*s)-1]
+	return last
+}
+
+func newStage(t *testing.T, c Config, workers int, service time.Duration, seed uint64) *stage {
+	t.Helper()
+	return &stage{g: mustNew(t, c, nil), random: rand.New(rand.NewPCG(seed, 14)), workers: workers, service: service}
+}
+
+func (s *stage) at(at time.Duration, do func(now time.Duration)) {
+	s.planned++
+	heap.Push(&s.events, occasion{at, s.planned, do})
+}
+
+func (s *stage) play(until time.Duration) {
+	for len(s.events) > 0 && s.events[0].at <= until {
+		e := heap.Pop(&s.events).(occasion)
+		e.do(e.at)
+		s.settle(e.at)
+	}
+}
+
+// settle goes on with the requests that need not wait any longer in the Guard's queue.
+func (s *stage) settle(now time.Duration) {
+	if len(s.queued) == 0 {
+		return
+	}
+	s.g.Sweep(now)
+	for i := 0; i < len(s.queued); {
+		q := s.queued[i]
+		if len(q.d.Verdict()) == 0 {
+			i++
+			continue
+		}
+		s.queued = slices.Delete(s.queued, i, i+1)
+		s.g.Settle(now, q.r, &q.d, <-q.d.Verdict())
+		q.decided(now, q.d)
+	}
+	if !s.sweeps && len(s.queued) > 0 {
+		s.sweeps = true
+		s.at(now+5*time.Millisecond, func(time.Duration) { s.sweeps = false })
+	}
+}
+
+// often has something done rate times per second, at random, from one instant until
+// another.
+func (s *stage) often(from, until time.Duration, rate float64, do func(now time.Duration)) {
+	next := from + time.Duration(s.random.ExpFloat64()/rate*float64(time.Second))
+	if next < until {
+		s.at(next, func(now time.Duration) {
+			s.often(now, until, rate, do)
+			do(now)
+		})
+	}
+}
+
+// ask sends a request. Then told is called with the refusal, when it is sent, or served
+// when the backend has answered.
+func (s *stage) ask(now time.Duration, r Request, served func(now time.Duration), told func(now time.Duration, d Decision)) {
+	if d := s.g.Admit(now, r); d.Queued() {
+		s.queued = append(s.queued, &inQueue{r, d, func(now time.Duration, d Decision) { s.decided(now, d, served, told) }})
+	} else {
+		s.decided(now, d, served, told)
+	}
+}
+
+func (s *stage) decided(now time.Duration, d Decision, served func(now time.Duration), told func(now time.Duration, d Decision)) {
+	if !d.Admit {
+		s.at(now+d.Hold, func(now time.Duration) {
+			d.Sent()
+			told(now, d)
+		})
+		return
+	}
+	work := func(now time.Duration) {
+		s.working++
+		s.at(now+time.Duration(s.random.ExpFloat64()*float64(s.service)), func(now time.Duration) {
+			s.working--
+			d.Done(now, Served)
+			served(now)
+			if len(s.work) > 0 && s.working < s.workers {
+				next := s.work[0]
+				s.work = s.work[1:]
+				next(now)
+			}
+		})
+	}
+	if s.working < s.workers {
+		work(now)
+	} else {
+		s.work = append(s.work, work)
+	}
+}
+
+// A patron obeys: it comes back when it was told, until it has been served.
+type patron struct {
+	key, kind limiter.Key
+	attempts  int // at most; 0: any number
+	born      time.Duration
+	requests  int
+	waited    time.Duration // -1 before it is served
+}
+
+func (s *stage) visit(now time.Duration, v *patron) {
+	if v.requests++; v.requests == 1 {
+		v.born, v.waited = now, -1
+	}
+	keys := make([]limiter.Key, len(s.g.zones))
+	for i := range keys {
+		keys[i] = v.key
+	}
+	s.ask(now, Request{Keys: keys, Client: v.key, Fingerprint: v.kind}, func(now time.Duration) {
+		v.waited = now - v.born
+	}, func(now time.Duration, d Decision) {
+		if v.requests != v.attempts {
+			wait := time.Duration(d.Hint.Seconds)*time.Second + time.Duration(s.random.ExpFloat64()*float64(5*time.Millisecond))
+			s.at(now+wait, func(now time.Duration) { s.visit(now, v) })
+		}
+	})
+}
+
+// crowd has n visitors come from one instant on, within a time, all of one key or each of
+// its own.
+func (s *stage) crowd(from, within time.Duration, n, attempts int, oneKey bool) []*patron {
+	all := make([]*patron, n)
+	for i := range all {
+		v := &patron{key: limiter.Key(s.random.Uint64()), kind: 7, attempts: attempts}
+		if oneKey {
+			v.key = 1
+		}
+		all[i] = v
+		s.at(from+time.Duration(s.random.Float64()*float64(within)), func(now time.Duration) { s.visit(now, v) })
+	}
+	return all
+}
+
+// fate is what became of visitors.
+type fate struct {
+	served, of    int
+	last          time.Duration // served, after from
+	requests      float64       // of each that was served
+	p50, p90, p99 time.Duration
+}
+
+func (f fate) String() string {
+	return fmt.Sprintf("%d of %d served, the last after %.1f s, %.2f requests each; waits p50 %.1f p90 %.1f p99 %.1f s",
+		f.served, f.of, f.last.Seconds(), f.requests, f.p50.Seconds(), f.p90.Seconds(), f.p99.Seconds())
+}
+
+func fateOf(from time.Duration, all []*patron) (f fate) {
+	f.of = len(all)
+	var waits []time.Duration
+	n := 0
+	for _, v := range all {
+		n += v.requests
+		if v.waited >= 0 && v.requests > 0 {
+			waits = append(waits, v.waited)
+			f.last = max(f.last, v.born+v.waited-from)
+		}
+	}
+	slices.Sort(waits)
+	f.served = len(waits)
+	f.requests = float64(n) / float64(max(1, len(waits)))
+	at := func(q float64) time.Duration {
+		if len(waits) == 0 {
+			return 0
+		}
+		return waits[int(q*float64(len(waits)-1))]
+	}
+	f.p50, f.p90, f.p99 = at(.5), at(.9), at(.99)
+	return f
+}
+
+var limits = []struct {
+	name   string
+	config Config
+	least  float64 // goodput in an overload
+}{
+	{"concurrency 12", Config{Concurrency: 12}, .95},
+	{"adaptive", Config{Adaptive: &loadshed.AdaptiveConfig{}}, .93},
+	{"capacity 160/s", Config{Capacity: perSecond(160, 16)}, .95},
+}
+
+// overload plays an open loop of 160·x requests per second, from so many addresses (0:
+// all different) that never come back, against 8 workers of 50 ms. It returns the
+// requests that were answered within a second, as a share of the backend's 160/s, their p99
+// and the share that was refused, of the second half.
+func overload(t *testing.T, c Config, addresses int, x float64, manyPaths bool, seed uint64) (goodput float64, p99 time.Duration, refused float64) {
+	s := newStage(t, c, 8, 50*time.Millisecond, seed)
+	const begin, half, end = time.Hour, time.Hour + 15*time.Second, time.Hour + 30*time.Second
+	var took []time.Duration
+	asked, lost := 0., 0.
+	s.often(begin, end, 160*x, func(now time.Duration) {
+		r := Request{Client: limiter.Key(s.random.Uint64()), Fingerprint: 7}
+		if addresses > 0 {
+			r.Client = limiter.Key(1 + s.random.IntN(addresses))
+		}
+		if manyPaths {
+			r.Fingerprint = limiter.Key(s.random.Uint64())
+		}
+		if now > half {
+			asked++
+		}
+		s.ask(now, r, func(at time.Duration) {
+			if at-now < time.Second && at > half && at <= end {
+				took = append(took, at-now)
+			}
+		}, func(time.Duration, Decision) {
+			if now > half {
+				lost++
+			}
+		})
+	})
+	s.play(end)
+	slices.Sort(took)
+	if len(took) > 0 {
+		p99 = took[len(took)*99/100]
+	}
+	return float64(len(took)) / 15 / 160, p99, lost / asked
+}
+
+// An overload is served as well from one address as from many: while requests arrive the
+// backend works.
+func TestOverloadFromFewAddresses(t *testing.T) {
+	for _, l := range limits {
+		for _, manyPaths := range []bool{false, true} {
+			for _, n := range []int{1, 2, 10, 50, 1000, 0} {
+				const seeds = 3
+				var goodput float64
+				var p99 time.Duration
+				for seed := range uint64(seeds) {
+					g, p, _ := overload(t, l.config, n, 5, manyPaths, seed)
+					goodput, p99 = goodput+g/seeds, p99+p/seeds
+				}
+				t.Logf("%s, many paths %v, %d addresses: goodput %.2f, p99 %v", l.name, manyPaths, n, goodput, p99.Round(ms))
+				if goodput < l.least {
+					t.Errorf("%s, many paths %v, %d addresses: goodput %.2f, want %v", l.name, manyPaths, n, goodput, l.least)
+				}
+				if l.config.Adaptive != nil && p99 > 450*ms {
+					t.Errorf("%s, many paths %v, %d addresses: p99 %v, want 450ms", l.name, manyPaths, n, p99)
+				}
+			}
+			if _, _, refused := overload(t, l.config, 1, 0.6, manyPaths, 1); l.config.Adaptive != nil && refused > .003 {
+				t.Errorf("%s, many paths %v: %.2f %% refused of 0.6 of what it can do", l.name, manyPaths, 100*refused)
+			}
+		}
+	}
+}
+
+// A herd behind one address is served as if each client had its own.
+func TestHerdBehindOneAddress(t *testing.T) {
+	capacity, concurrency := Config{Capacity: perSecond(100, 10)}, Config{Concurrency: 12}
+	for _, c := range []struct {
+		name        string
+		config      Config
+		n, attempts int
+		served      int     // at least
+		ratio       float64 // to the least time
+		requests    float64 // of each
+	}{
+		{"capacity 100/s", capacity, 1000, 4, 1000, 1.20, 2.2},
+		{"concurrency 12", concurrency, 1000, 4, 970, 1.35, 2.8},
+		{"beyond the horizon", capacity, 5000, 0, 5000, 1.15, 4.5},
+	} {
+		workers, service := 1000, 5*ms
+		if c.config.Concurrency > 0 {
+			workers, service = 8, 80*ms
+		}
+		for _, one := range []bool{false, true} {
+			for seed := range uint64(3) {
+				s := newStage(t, c.config, workers, service, seed)
+				s.often(time.Hour-2*time.Second, time.Hour+100*time.Second, 30, func(now time.Duration) {
+					v := &patron{key: limiter.Key(s.random.Uint64()), kind: 7, attempts: 4}
+					if one {
+						v.key = 1
+					}
+					s.visit(now, v)
+				})
+				all := s.crowd(time.Hour, 100*ms, c.n, c.attempts, one)
+				s.play(time.Hour + 120*time.Second)
+				f := fateOf(time.Hour, all)
+				ratio := f.last.Seconds() * 70 / float64(c.n)
+				t.Logf("%s, one address %v: %.2f of the least time, %v", c.name, one, ratio, f)
+				if f.served < c.served || ratio > c.ratio || f.requests > c.requests {
+					t.Errorf("%s, one address %v: %.2f of the least time, %v; want at least %d, at most %v and %v", c.name, one, ratio, f, c.served, c.ratio, c.requests)
+				}
+			}
+		}
+	}
+}
+
+// Clients that come after a crowd behind one address wait no longer than they would
+// without knowing that it is one, and all are served as fast as the backend can.
+func TestCrowdThenOthers(t *testing.T) {
+	s := newStage(t, Config{Capacity: perSecond(50, 30)}, 1000, 5*ms, 1)
+	crowd := s.crowd(time.Hour, 100*ms, 1000, 8, true)
+	others := s.crowd(time.Hour+100*ms, 250*ms, 500, 8, false)
+	s.play(time.Hour + 120*time.Second)
+	c, o := fateOf(time.Hour, crowd), fateOf(time.Hour, others)
+	t.Logf("crowd %v; others %v", c, o)
+	if c.served != 1000 || o.served != 500 || max(c.last, o.last) > 31*time.Second || o.p50 > 21*time.Second {
+		t.Errorf("crowd %v; others %v; want all within 31 s, and half of the others within 21", c, o)
+	}
+}
+
+// A client over its quota books no more than it may use, whatever it asks for, and gains
+// nothing: a crowd that comes meanwhile or afterwards is served as if it were not there.
+func TestBookingsOverQuota(t *testing.T) {
+	const long = 20 * time.Second
+	type attack struct {
+		name       string
+		zone       float64
+		addresses  int
+		rate       float64
+		manyPaths  bool
+		over       time.Duration
+		then       float64 // rate while the crowd waits
+		during     bool
+		share, got float64 // of the control's: p50 and p99 of the crowd; requests per second for the attacker
+	}
+	var control fate
+	for _, c := range []attack{
+		{"control", 5, 1, 4.9, false, long, 0, false, 0, 1},
+		{"one address", 5, 1, 100, false, long, 0, false, 1.1, 1},
+		{"many paths", 5, 1, 100, true, long, 0, false, 1.1, 1},
+		{"control of five addresses", 5, 5, 4.9, false, long, 0, false, 0, 1},
+		{"five addresses", 5, 5, 100, false, long, 0, false, 1.1, 1},
+		{"five addresses, many paths", 5, 5, 100, true, long, 0, false, 1.1, 1},
+		{"control during the crowd", 5, 1, 4.9, false, 2 * long, 0, true, 0, 6},
+		{"during the crowd", 5, 1, 100, false, 2 * long, 0, true, 1.1, 6},
+		{"during the crowd, many paths", 5, 1, 100, true, 2 * long, 0, true, 1.1, 6},
+		{"control of the farm", 30, 1, 2.9, false, 2 * time.Second, 2.9, false, 0, 4},
+		{"farm", 30, 1, 1000, false, 2 * time.Second, 30, false, 1.15, 7},
+	} {
+		s := newStage(t, Config{Capacity: perSecond(50, 30), Zones: []Zone{{Name: "z", Limit: perSecond(c.zone, 5)}}}, 1000, 5*ms, 1)
+		const begin = time.Hour
+		crowdAt := begin + c.over
+		if c.during {
+			crowdAt = begin + c.over/2
+		}
+		got := 0
+		for a := range c.addresses {
+			key := limiter.Key(1 + a)
+			ask := func(now time.Duration) {
+				kind := limiter.Key(9)
+				if c.manyPaths {
+					kind = limiter.Key(s.random.Uint64())
+				}
+				s.ask(now, Request{Keys: []limiter.Key{key}, Client: key, Fingerprint: kind}, func(now time.Duration) {
+					if now > crowdAt && now < crowdAt+12*time.Second {
+						got++
+					}
+				}, func(time.Duration, Decision) {})
+			}
+			s.often(begin, begin+c.over, c.rate, ask)
+			if c.then > 0 {
+				s.often(begin+c.over, begin+c.over+40*time.Second, c.then, ask)
+			}
+		}
+		crowd := s.crowd(crowdAt, 100*ms, 600, 0, false)
+		s.play(begin + 2*time.Minute)
+		f := fateOf(crowdAt, crowd)
+		t.Logf("%s: %v; the attacker gets %.1f/s", c.name, f, float64(got)/12)
+		if c.share == 0 {
+			control = f
+			continue
+		}
+		late := func(is, want time.Duration) bool { return float64(is) > c.share*float64(want) }
+		if f.served != 600 || late(f.p50, control.p50) || late(f.p99, control.p99) || float64(got)/12 > c.got {
+			t.Errorf("%s: %v; the attacker gets %.1f/s; want %v of the control, and %v/s", c.name, f, float64(got)/12, c.share, c.got)
+		}
+	}
+}
