@@ -71,9 +71,13 @@ func (s *standby) admit() {
 // look learns what is lost. It is called with the ticker locked.
 func (g *Guard) look(now time.Duration) {
 	b, s := g.backend, &g.backend.standby
-	d, service, first := now-s.at, g.Rate(), s.at == 0
+	d, service := now-s.at, g.Rate()
 	s.at = now
-	if d <= 0 || math.IsInf(service, 1) || first {
+	if d == now { // the first look
+		s.since = now
+		return
+	}
+	if d <= 0 || math.IsInf(service, 1) {
 		return
 	}
 	s.due.read(b.clients.OnTime(), d)
