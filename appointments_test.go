@@ -648,3 +648,17 @@ func TestNeverIsForOneRequest(t *testing.T) {
 		t.Errorf("%d promises; want the one for its first request", n)
 	}
 }
+
+// A refusal of a client that comes too early counts in its class, as all others do.
+func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
+	g, _ := crowded(t, Config{Capacity: perSecond(100, 10)}, time.Second, 1_000)
+	early := 0
+	for i := range 50 {
+		if d := g.Admit(1700*ms, one(2e6+900+i)); d.Reason == Early {
+			early++
+		}
+	}
+	if n := g.backend.refusals(); early == 0 || g.ClassStats()[0].Refused != n {
+		t.Errorf("%d refused in the only class, %d in all, %d of them early", g.ClassStats()[0].Refused, n, early)
+	}
+}

@@ -56,7 +56,7 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 	if t.visit.Rejected && !g.spares(now) {
 		d.Reason, d.Class = Early, uint8(g.plan.Requested(r.Class))
 		b.clients.RefuseEarly(now, &t.visit, &g.terms, &d.Told)
-		b.refuse(&r, &d)
+		g.refuse(&r, &d)
 		return d
 	}
 	d.Class = uint8(b.inFlight.Classify(now, g.plan, uint64(r.Client), r.Class, t.visit.Unpaid()))
@@ -241,12 +241,13 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 	default:
 		b.clients.Refuse(now, &c, &t.visit, &g.terms, g.shortage(now, d, &c), &d.Told)
 	}
-	class.refused.Add(1)
-	b.refuse(t.Request, d)
+	g.refuse(t.Request, d)
 }
 
 // refuse counts a refusal that has been worded.
-func (b *Backend) refuse(r *Request, d *Decision) {
+func (g *Guard) refuse(r *Request, d *Decision) {
+	b := g.backend
+	g.classes[d.Class].refused.Add(1)
 	b.refused[d.Reason].Add(1)
 	b.retryAfter[d.Hint.Seconds].Add(1)
 	b.clients.Saw(uint64(r.Client))
