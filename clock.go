@@ -116,12 +116,7 @@ const tickEvery = 100 * time.Millisecond
 // request that comes after each tick: no goroutine, no timer.
 type ticker struct {
 	next atomic.Int64 // when to look again
-
-	mu        sync.Mutex // guards what follows; only ever tried
-	second    time.Duration
-	arrived   uint64
-	returned  uint64
-	overQuota uint64
+	mu   sync.Mutex   // held by the one that looks; only ever tried
 }
 
 // Tick looks at the counters if it is time to. Admit calls it for every request, for the
@@ -134,32 +129,8 @@ func (g *Guard) Tick(now time.Duration) {
 	}
 	defer t.mu.Unlock()
 	t.next.Store(int64(now - now%tickEvery + tickEvery))
-	headroom := g.hasHeadroom(now)
-	b.inFlight.Measure(now, b.admitted.Load(), b.refused[Concurrency].Load(), g.plan, headroom)
-	b.inFlight.Tick(now, g.plan, headroom)
+	b.inFlight.Tick(now, b.admitted.Load(), b.refused[Concurrency].Load(), g.plan, g.hasHeadroom(now))
 	g.look(now)
-	if g.terms.Herds {
-		refusals := b.refusals()
-		b.clients.TickHerd(now, b.admitted.Load()+refusals, refusals)
-	}
-	if now-t.second >= time.Second {
-		g.eachSecond(now)
-	}
-}
-
-// eachSecond learns how many requests come that keep no promise. It is called with the
-// ticker locked.
-func (g *Guard) eachSecond(now time.Duration) {
-	b, t := g.backend, &g.backend.ticker
-	d := now - t.second
-	if t.second == 0 { // the first look
-		d = 0
-	}
-	admitted, returned := b.admitted.Load(), b.clients.Returned()
-	overQuota := b.refused[Quota].Load()
-	arrived := admitted + b.refusals() - overQuota // what is over a quota does not come to the backend
-	if d > 0 {
-		b.clients.Arrived(now, d, uint64(max(0, int64(arrived-t.arrived)-int64(returned-t.returned))), overQuota-t.overQuota)
-	}
-	t.second, t.arrived, t.returned, t.overQuota = now, arrived, returned, overQuota
+	refusals := b.refusals()
+	b.clients.Tick(now, b.admitted.Load()+refusals, refusals, b.refused[Quota].Load(), &g.terms)
 }

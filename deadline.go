@@ -54,25 +54,13 @@ func grpcTimeout(s string) (time.Duration, bool) {
 		return 0, false
 	}
 	n, err := strconv.ParseUint(s[:len(s)-1], 10, 32)
-	if err != nil {
-		return 0, false
-	}
-	var unit time.Duration
-	switch s[len(s)-1] {
-	case 'H':
-		unit = time.Hour
-	case 'M':
-		unit = time.Minute
-	case 'S':
-		unit = time.Second
-	case 'm':
-		unit = time.Millisecond
-	case 'u':
-		unit = time.Microsecond
-	case 'n':
-		unit = time.Nanosecond
-	default:
+	unit := grpcUnits[s[len(s)-1]]
+	if err != nil || unit == 0 {
 		return 0, false
 	}
 	return min(time.Duration(n), 1<<62/unit) * unit, true
+}
+
+var grpcUnits = [256]time.Duration{
+	'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
 }

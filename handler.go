@@ -140,13 +140,6 @@ func peer(r *http.Request) netip.Addr {
 	return ap.Addr()
 }
 
-// AddrKey returns the key of the network that a belongs to, as AppendNetwork
-// has it.
-func AddrKey(a netip.Addr, v4, v6 int) limiter.Key {
-	var room [17]byte
-	return limiter.KeyOfBytes(AppendNetwork(room[:0], a, v4, v6))
-}
-
 // AppendNetwork appends to b a name for the network that a belongs to: its first
 // v4 bits (1 to 32) if it is an IPv4 address or an IPv6 address that maps one,
 // else its first v6 bits (1 to 128). An IPv6 customer has at least a /64, so

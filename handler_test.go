@@ -363,7 +363,9 @@ func TestClientIsThePeer(t *testing.T) {
 }
 
 func TestAddrKeyPrefixes(t *testing.T) {
-	key := func(a string, v4, v6 int) limiter.Key { return AddrKey(netip.MustParseAddr(a), v4, v6) }
+	key := func(a string, v4, v6 int) limiter.Key {
+		return limiter.KeyOfBytes(AppendNetwork(nil, netip.MustParseAddr(a), v4, v6))
+	}
 	for _, c := range []struct {
 		a, b   string
 		v4, v6 int
@@ -381,7 +383,7 @@ func TestAddrKeyPrefixes(t *testing.T) {
 			t.Errorf("%s and %s by /%d and /%d: same is %v, want %v", c.a, c.b, c.v4, c.v6, same, c.same)
 		}
 	}
-	if k := AddrKey(netip.Addr{}, 32, 64); k == NoKey {
+	if k := limiter.KeyOfBytes(AppendNetwork(nil, netip.Addr{}, 32, 64)); k == NoKey {
 		t.Error("no address means no limit")
 	}
 }

@@ -58,14 +58,16 @@ func (g *Guard) Track(w http.ResponseWriter, r *http.Request, d Decision) *Track
 // Done gives back the place in flight if the request still holds it. Further
 // calls do nothing.
 func (t *Tracker) Done() {
-	t.finish(OutcomeOf(t.r, t.body, t.status))
+	t.DoneAs(OutcomeOf(t.r, t.body, t.status))
 	// One with an exact wait in it is one client's appointment, of another shield.
 	if t.status == http.StatusServiceUnavailable && t.d.HoldsPlace() && t.Header().Get("Retry-After-Ms") == "" {
 		t.g.Pause(Now(), RetryAfter(t.Header().Get("Retry-After"), At(Now())))
 	}
 }
 
-func (t *Tracker) finish(o Outcome) {
+// DoneAs is Done for a caller that knows better than the response how the request
+// has ended. Of all calls of the two the first counts.
+func (t *Tracker) DoneAs(o Outcome) {
 	if !t.done.CompareAndSwap(false, true) {
 		return
 	}
@@ -111,8 +113,7 @@ func (t *Tracker) begin(status int) {
 	}
 	t.begun, t.status = true, status
 	if switching || status < 300 && (t.connect || strings.HasPrefix(t.Header().Get("Content-Type"), eventStream)) {
-		t.d.place.Serves(Now())
-		t.finish(Detached)
+		t.detach()
 	}
 }
 
@@ -141,15 +142,16 @@ func (t *Tracker) FlushError() error {
 func (t *Tracker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(t.ResponseWriter).Hijack()
 	if err == nil {
-		t.d.place.Serves(Now())
-		t.finish(Detached)
+		t.detach()
 	}
 	return conn, rw, err
 }
 
+// detach gives back the place of a response that goes on without it.
+func (t *Tracker) detach() {
+	t.d.place.Serves(Now())
+	t.DoneAs(Detached)
+}
+
 // Unwrap is for http.ResponseController.
 func (t *Tracker) Unwrap() http.ResponseWriter { return t.ResponseWriter }
-
-// DoneAs is Done for a caller that knows better than the response how the request
-// has ended. Of all calls of the two the first counts.
-func (t *Tracker) DoneAs(o Outcome) { t.finish(o) }

@@ -39,20 +39,13 @@ func (z *ZoneState) Refusals() (refused, observed uint64) {
 
 // ZoneStats is a snapshot of a ZoneState.
 type ZoneStats struct {
-	Keys     int    // clients whose bucket is not full
-	Admitted uint64 // requests that were charged
+	limiter.Stats
 	Refused  uint64 // requests refused for this zone
 	Observed uint64 // requests that would have been refused for it
-	Evicted  uint64 // clients forgotten before their bucket was full
-	Shared   uint64 // requests admitted from a shared bucket, for want of room
 }
 
 // Stats visits every key, a few thousand at a time under one lock: it is meant
 // for scrapes.
 func (z *ZoneState) Stats(now time.Duration) ZoneStats {
-	t := z.table.Stats()
-	return ZoneStats{
-		Keys: z.table.Len(now), Admitted: t.Admitted, Evicted: t.Evicted, Shared: t.Shared,
-		Refused: z.refused.Load(), Observed: z.observed.Load(),
-	}
+	return ZoneStats{z.table.Stats(now), z.refused.Load(), z.observed.Load()}
 }

@@ -75,8 +75,9 @@ type Table struct {
 	shards [shards]shard
 }
 
-// Stats count what a Table did since it was made.
+// Stats are how many keys a Table holds, and counts since it was made.
 type Stats struct {
+	Keys     int    // that owe something
 	Admitted uint64 // requests that took tokens
 	Evicted  uint64 // keys forgotten before their bucket was full again
 	Shared   uint64 // requests admitted from a shared bucket, for want of room
@@ -85,7 +86,7 @@ type Stats struct {
 type shard struct {
 	mu    sync.Mutex
 	sets  []set // guarded by mu
-	stats Stats // guarded by mu
+	stats Stats // guarded by mu; without Keys
 	unit  Limit // guarded by mu; what the instants were written under
 
 	// The latest clock reading. Slots are given away by it. An earlier reading counts
@@ -96,7 +97,7 @@ type shard struct {
 	// larger one. It keeps its size, and forgets no key.
 	stuck int // guarded by mu
 
-	_ [128 - 8 - 24 - 24 - 24 - 8 - 8]byte
+	_ [128 - 8 - 24 - 32 - 24 - 8 - 8]byte
 }
 
 // A set has slots for seven keys. An empty slot is one whose bucket is full: there is
@@ -305,30 +306,16 @@ func (s *shard) makeRoom(a, b *set, now time.Duration) bool {
 	return false
 }
 
-// Len returns how many keys owe something at now. It visits the whole table, a shard
-// at a time: it is for scrapes only.
-func (t *Table) Len(now time.Duration) (n int) {
+// Stats returns the Stats at now. It visits the whole table, a shard at a time: it is
+// for scrapes only.
+func (t *Table) Stats(now time.Duration) (sum Stats) {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
 		for j := range s.sets {
-			for _, fullAt := range s.sets[j].fullAt {
-				if fullAt > now {
-					n++
-				}
-			}
+			_, free := s.sets[j].least(now)
+			sum.Keys += ways - free
 		}
-		s.mu.Unlock()
-	}
-	return n
-}
-
-// Stats returns the counts of all shards, each read at a slightly different
-// moment.
-func (t *Table) Stats() (sum Stats) {
-	for i := range t.shards {
-		s := &t.shards[i]
-		s.mu.Lock()
 		sum.Admitted += s.stats.Admitted
 		sum.Evicted += s.stats.Evicted
 		sum.Shared += s.stats.Shared

@@ -41,10 +41,10 @@ func TestKeysAreCountedApart(t *testing.T) {
 			}
 		}
 	}
-	if n := table.Len(time.Second); n != 6 {
+	if n := table.Stats(time.Second).Keys; n != 6 {
 		t.Errorf("Len = %d, want 6", n)
 	}
-	if n := table.Len(4 * time.Second); n != 0 {
+	if n := table.Stats(4 * time.Second).Keys; n != 0 {
 		t.Errorf("Len after the buckets are full again = %d, want 0", n)
 	}
 	if KeyOf("c") != KeyOfBytes([]byte("c")) {
@@ -83,7 +83,7 @@ func TestFloodForgivesNoClient(t *testing.T) {
 			if n := table.slots(); n > maxKeys {
 				t.Errorf("%d slots, above the bound of %d keys", n, maxKeys)
 			}
-			s := table.Stats()
+			s := table.Stats(0)
 			t.Logf("%+v, slots %d", s, table.slots())
 			if s.Evicted+s.Shared == 0 {
 				t.Error("the flood never filled the table: the test shows nothing")
@@ -99,7 +99,7 @@ func TestNoRoomSharesABucket(t *testing.T) {
 	for key := range Key(100_000) { // all in shard 0, all over their limit
 		table.Take(l, MinKeys, key, time.Second, 1)
 	}
-	s := table.Stats()
+	s := table.Stats(0)
 	if s.Admitted != 2*ways+1 { // their two sets of seven, and the shared bucket once
 		t.Errorf("%d of 100,000 new keys admitted, want %d", s.Admitted, 2*ways+1)
 	}
@@ -139,7 +139,7 @@ func TestGrowthForgetsNoKey(t *testing.T) {
 		for range 2 * maxKeys {
 			table.Take(l, maxKeys, Key(rng.Uint64()), time.Second, 1)
 		}
-		if s := table.Stats(); s.Evicted > 0 || s.Shared == 0 {
+		if s := table.Stats(0); s.Evicted > 0 || s.Shared == 0 {
 			t.Fatalf("bound %d: %+v; want the table full and no key forgotten, for all are over their limit", maxKeys, s)
 		}
 	}
@@ -161,7 +161,7 @@ func TestLeastOwingIsForgottenFirst(t *testing.T) {
 		}
 		table.Take(l, maxKeys, key, time.Second, cost)
 	}
-	if s := table.Stats(); s.Evicted == 0 {
+	if s := table.Stats(0); s.Evicted == 0 {
 		t.Fatal("no key was forgotten: the test shows nothing")
 	}
 	for i, key := range heavy {
@@ -226,7 +226,7 @@ func TestBoundIsLoweredAndRaised(t *testing.T) {
 	hot := Key(rng.Uint64())
 	for table.Take(l, 100_000, hot, time.Second, 1) == 0 {
 	}
-	if n := table.Len(time.Second); n != 50_001 {
+	if n := table.Stats(time.Second).Keys; n != 50_001 {
 		t.Fatalf("Len = %d of 50,001 keys within a bound of 100,000", n)
 	}
 	for range 50_000 {
@@ -249,7 +249,7 @@ func TestHalfFits(t *testing.T) {
 	for range maxKeys / 2 {
 		table.Take(l, maxKeys, Key(rng.Uint64()), time.Second, 1)
 	}
-	if s := table.Stats(); s.Evicted+s.Shared > 0 {
+	if s := table.Stats(0); s.Evicted+s.Shared > 0 {
 		t.Errorf("%+v at half of the bound; want room for all keys", s)
 	}
 }
@@ -291,8 +291,8 @@ func TestUncommittedClaimChargesNothing(t *testing.T) {
 			t.Fatal("an uncommitted claim was charged")
 		}
 	}
-	if table.Len(time.Second) != 0 || table.Stats() != (Stats{}) {
-		t.Errorf("Len %d, Stats %+v after claims without a commit", table.Len(time.Second), table.Stats())
+	if table.Stats(time.Second) != (Stats{}) {
+		t.Errorf("%+v after claims without a commit", table.Stats(time.Second))
 	}
 }
 
@@ -333,7 +333,7 @@ func BenchmarkBytesPerKey(b *testing.B) {
 				}
 				runtime.GC()
 				runtime.ReadMemStats(&after)
-				if n := table.Len(now); n < 999_999 {
+				if n := table.Stats(now).Keys; n < 999_999 {
 					b.Fatalf("%d keys of 1,000,000 are remembered", n)
 				}
 				b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/1e6, "B/key")

@@ -153,12 +153,7 @@ const (
 var reasons = [...]string{"", "grown", "congested", "failed", "refusing", "probed", "proven", "restored", "rebased", "trimmed", "unused", "restarted", "late", "in_time"}
 
 // String returns the reason as a metric label.
-func (r Reason) String() string {
-	if int(r) < len(reasons) {
-		return reasons[r]
-	}
-	return fmt.Sprintf("Reason(%d)", uint8(r))
-}
+func (r Reason) String() string { return reasons[r] }
 
 // A Change is a new limit and what it was based on.
 type Change struct {
@@ -219,7 +214,7 @@ func (a *Adaptive) Rejected() { a.window.rejected.Add(1) }
 func (a *Adaptive) Done(now, took time.Duration, signal Signal, route uint8, inFlight int, l Law) (Change, bool) {
 	if signal == SignalAbandoned {
 		a.window.inFlight(inFlight)
-		if signal = SignalTimedOut; a.window.limitHits.Load() == 0 && 10*a.window.peak.Load() < 9*int64(a.Limit(l)) {
+		if signal = SignalTimedOut; a.window.limitHits.Load() == 0 && 10*a.window.peak.Load() < 9*uint64(a.Limit(l)) {
 			signal = SignalNone
 		}
 	}

@@ -2,12 +2,10 @@ package loadshed
 
 import "sync"
 
-const reasonsOfChange = InTime + 1
-
 // Reasons returns all reasons for a Change of an adaptive limit.
 func Reasons() (all []Reason) {
-	for r := Reason(1); r < reasonsOfChange; r++ {
-		all = append(all, r)
+	for r := range reasons[1:] {
+		all = append(all, Reason(r+1))
 	}
 	return all
 }
@@ -17,7 +15,7 @@ type changes struct {
 	mu    sync.Mutex
 	n     uint64
 	last  [64]Change
-	count [reasonsOfChange]uint64
+	count [len(reasons)]uint64
 }
 
 func (c *changes) add(change Change) {

@@ -357,8 +357,11 @@ func (c *Concurrency) Sweep(now time.Duration) {
 }
 
 // Tick does what is to be done a few times per second, by one goroutine at a time.
-// headroom tells that the backend has more of everything than it is asked for.
-func (c *Concurrency) Tick(now time.Duration, p *Plan, headroom bool) {
+// admitted is how many requests have been admitted in all, limitHits how many have been
+// refused for the limit. headroom tells that the backend has more of everything than it
+// is asked for.
+func (c *Concurrency) Tick(now time.Duration, admitted, limitHits uint64, p *Plan, headroom bool) {
+	c.measure(now, admitted, limitHits, p, headroom)
 	if !headroom {
 		c.NoteShortage(now)
 	}

@@ -150,7 +150,7 @@ func TestThroughput(t *testing.T) {
 		if saturated {
 			limitHits++
 		}
-		c.Measure(now, admitted, limitHits, p, !saturated)
+		c.measure(now, admitted, limitHits, p, !saturated)
 		for i := range places {
 			places[i].Leave(now, Detached)
 		}

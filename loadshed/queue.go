@@ -1,7 +1,6 @@
 package loadshed
 
 import (
-	"fmt"
 	"math"
 	"math/bits"
 	"sync"
@@ -29,12 +28,7 @@ const (
 var verdicts = [...]string{"waiting", "granted", "expired", "dropped", "gone"}
 
 // String returns the verdict as a metric label.
-func (v Verdict) String() string {
-	if int(v) < len(verdicts) {
-		return verdicts[v]
-	}
-	return fmt.Sprintf("Verdict(%d)", uint8(v))
-}
+func (v Verdict) String() string { return verdicts[v] }
 
 const (
 	// A queue that never empties counts as a burst for standingAfter, or for

@@ -55,12 +55,10 @@ func (t *throughput) forget() {
 	t.rate.Store(0)
 }
 
-// Measure learns what the backend completes, from look to look, so that the idle time
+// measure learns what the backend completes, from Tick to Tick, so that the idle time
 // before it was saturated does not count. One that has headroom could do more than it
-// does: what it did when it stood still is soon forgotten. It is to be called a few times
-// per second, by one goroutine at a time. admitted is how many requests have been admitted
-// in all, limitHits how many have been refused for the limit.
-func (c *Concurrency) Measure(now time.Duration, admitted, limitHits uint64, p *Plan, headroom bool) {
+// does: what it did when it stood still is soon forgotten.
+func (c *Concurrency) measure(now time.Duration, admitted, limitHits uint64, p *Plan, headroom bool) {
 	t, limit := &c.throughput, c.Limit(p)
 	inFlight := c.gate.InFlight()
 	completed := int64(admitted) - int64(c.failed.Load()) - int64(inFlight)

@@ -36,11 +36,11 @@ type window struct {
 	ok         [Routes]cell
 	timedOut   cell
 	squares    atomic.Uint64
-	overloaded atomic.Int64
-	late       atomic.Int64 // took longer than the target
-	peak       atomic.Int64 // most in flight: each peak is followed by an end
-	limitHits  atomic.Int64
-	rejected   atomic.Int64
+	overloaded atomic.Uint64
+	late       atomic.Uint64 // took longer than the target
+	peak       atomic.Uint64 // most in flight: each peak is followed by an end
+	limitHits  atomic.Uint64
+	rejected   atomic.Uint64
 	_          [64]byte
 }
 
@@ -55,7 +55,7 @@ func (w *window) add(took time.Duration, timedOut bool, route uint8) {
 }
 
 func (w *window) inFlight(n int) {
-	for p := w.peak.Load(); int64(n) > p && !w.peak.CompareAndSwap(p, int64(n)); p = w.peak.Load() {
+	for p := w.peak.Load(); uint64(n) > p && !w.peak.CompareAndSwap(p, uint64(n)); p = w.peak.Load() {
 	}
 }
 
@@ -98,18 +98,11 @@ func (w *window) read(s *sample, take bool) {
 	n, sum := unpack(load(&w.timedOut.v))
 	s.n, s.latency = s.good+n, s.goodLatency+sum
 	s.squares = float64(load(&w.squares)) * (squareUnit * squareUnit / 1e12)
-	s.overloaded = int(w.overloaded.Load())
-	s.late = int(w.late.Load())
-	s.peak = int(w.peak.Load())
-	s.limitHits = int(w.limitHits.Load())
-	s.rejected = int(w.rejected.Load())
-	if take {
-		w.overloaded.Store(0)
-		w.late.Store(0)
-		w.peak.Store(0)
-		w.limitHits.Store(0)
-		w.rejected.Store(0)
-	}
+	s.overloaded = int(load(&w.overloaded))
+	s.late = int(load(&w.late))
+	s.peak = int(load(&w.peak))
+	s.limitHits = int(load(&w.limitHits))
+	s.rejected = int(load(&w.rejected))
 }
 
 // effective returns the effective sample size: how many requests of equal latency would

@@ -1,6 +1,7 @@
 package pushback
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -89,9 +90,9 @@ type Answers struct {
 
 // NewAnswers returns an error that names every field of c that is out of range.
 func NewAnswers(c AnswerConfig, policies []Policy) (*Answers, error) {
-	c.Min, c.Max = orDefault(c.Min, time.Second), orDefault(c.Max, max(c.Min, 30*time.Second))
-	c.Status, c.OverloadStatus = orDefault(c.Status, http.StatusTooManyRequests), orDefault(c.OverloadStatus, http.StatusServiceUnavailable)
-	c.Body, c.Name = orDefault(c.Body, Problem), orDefault(c.Name, "capacity")
+	c.Min, c.Max = cmp.Or(c.Min, time.Second), cmp.Or(c.Max, max(c.Min, 30*time.Second))
+	c.Status, c.OverloadStatus = cmp.Or(c.Status, http.StatusTooManyRequests), cmp.Or(c.OverloadStatus, http.StatusServiceUnavailable)
+	c.Body, c.Name = cmp.Or(c.Body, Problem), cmp.Or(c.Name, "capacity")
 
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -138,14 +139,6 @@ func NewAnswers(c AnswerConfig, policies []Policy) (*Answers, error) {
 		a.quotas = append(a.quotas, newWording(c.Status, &p))
 	}
 	return a, nil
-}
-
-func orDefault[T comparable](v, byDefault T) T {
-	var zero T
-	if v == zero {
-		return byDefault
-	}
-	return v
 }
 
 // Hint rounds wait up within the configured bounds.

@@ -29,6 +29,12 @@ type Appointments struct {
 	signers  signers
 	herds    herds
 
+	second struct { // as of the last Tick of a second
+		at         time.Duration
+		unpromised int64 // arrivals at the backend that kept no promise
+		overQuota  uint64
+	}
+
 	held      atomic.Int64  // refusals that wait to be sent
 	returned  atomic.Uint64 // arrivals of clients that had a promise
 	onTime    atomic.Uint64 // those of them whose time had come
@@ -376,14 +382,25 @@ func (a *Appointments) tell(now time.Duration, c *Caller, t *Terms, p Appointmen
 	d.Hint = t.Answers.Hint(d.Wait - d.Hold)
 }
 
-// Arrived tells how many requests that kept no promise came within d before now, and how
-// many more were over their clients' quotas. It is to be called about once per second.
-func (a *Appointments) Arrived(now, d time.Duration, requests, overQuota uint64) {
-	a.calendar.Arrived(now, d, requests, overQuota)
+// Tick tells how many requests have come, how many of them were refused, and how many of
+// those for their clients' quotas, in all. It is to be called every 100 ms, by one goroutine
+// at a time.
+func (a *Appointments) Tick(now time.Duration, arrivals, refusals, overQuota uint64, t *Terms) {
+	if t.Herds {
+		a.herds.tick(now, arrivals, refusals, a)
+	}
+	s := &a.second
+	d := now - s.at
+	if d < time.Second {
+		return
+	}
+	// Requests over a quota do not come to the backend.
+	unpromised := int64(arrivals - overQuota - a.returned.Load())
+	if s.at > 0 {
+		a.calendar.Arrived(now, d, uint64(max(0, unpromised-s.unpromised)), overQuota-s.overQuota)
+	}
+	s.at, s.unpromised, s.overQuota = now, unpromised, overQuota
 }
-
-// Returned returns how many clients have come that had a promise.
-func (a *Appointments) Returned() uint64 { return a.returned.Load() }
 
 // OnTime returns how many clients have come that had a promise, when they were told.
 func (a *Appointments) OnTime() uint64 { return a.onTime.Load() }

@@ -2,6 +2,7 @@ package pushback
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
 )
 
@@ -77,15 +78,9 @@ func Attempt(h http.Header) int {
 
 // count reads one to nine digits. No client counts further: more are invalid.
 func count(s string) (n int, ok bool) {
-	if len(s) == 0 || len(s) > 9 {
+	if len(s) > 9 {
 		return 0, false
 	}
-	for i := range len(s) {
-		d := s[i] - '0'
-		if d > 9 {
-			return 0, false
-		}
-		n = 10*n + int(d)
-	}
-	return n, true
+	v, err := strconv.ParseUint(s, 10, 32)
+	return int(v), err == nil
 }

@@ -39,17 +39,7 @@ const (
 )
 
 // String returns the name of k in events and metrics.
-func (k HerdKind) String() string {
-	switch k {
-	case BacklogHerd:
-		return "backlog"
-	case PeriodicHerd:
-		return "periodic"
-	case EchoHerd:
-		return "echo"
-	}
-	return "none"
-}
+func (k HerdKind) String() string { return [...]string{"none", "backlog", "periodic", "echo"}[k] }
 
 // A Herd detects thundering herds: clients that come together. It counts in bins of
 // 100 ms, takes the same time and memory for any traffic (below 8 kB, including all that

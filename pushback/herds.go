@@ -30,10 +30,8 @@ func (a *Appointments) Saw(client uint64) {
 	}
 }
 
-// TickHerd tells how many requests have come and how many of them were refused, in all.
-// It is to be called every 100 ms: see [Herd.Tick].
-func (a *Appointments) TickHerd(now time.Duration, arrivals, refusals uint64) {
-	h := &a.herds
+// tick takes how many requests have come and how many of them were refused, in all.
+func (h *herds) tick(now time.Duration, arrivals, refusals uint64, a *Appointments) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	// Refusals count when they are sent: that is what clients react to.
