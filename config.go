@@ -19,22 +19,17 @@ import (
 // Config is what the operator sets. A Guard without zones, capacity and
 // concurrency admits everything.
 type Config struct {
-	// Observe admits every request, and counts what would have been refused.
-	Observe bool
-
-	// Zones are the quotas of single clients. A request may be in several.
-	Zones []Zone
+	Observe bool   // every request is admitted; what would have been refused is counted
+	Zones   []Zone // the quotas of single clients. A request may be in several
 
 	// Capacity is how many requests per second the backend can take in all. A Rate of 0
 	// means no limit.
 	Capacity limiter.Config
 
-	// Concurrency is how many requests may be in flight to the backend: at
-	// most MaxConcurrency. 0 means no limit, or the one that Adaptive finds.
+	// Concurrency is how many requests may be in flight to the backend: at most
+	// MaxConcurrency. 0 means no limit, or the one that Adaptive finds, if it is not nil.
 	Concurrency int
-
-	// Adaptive finds the concurrency limit automatically. nil means that it is fixed.
-	Adaptive *loadshed.AdaptiveConfig
+	Adaptive    *loadshed.AdaptiveConfig
 
 	// PerClient is how many requests one client, by Request.InFlightKey, may have in
 	// flight: at most MaxConcurrency. 0 means no limit.
@@ -47,11 +42,8 @@ type Config struct {
 	// limit: see loadshed.NewClasses. nil means that all requests are alike.
 	Classes []loadshed.Class
 
-	// Pushback says how refusals are worded.
-	Pushback pushback.AnswerConfig
-
-	// Retries says how clients are held to the times they were told.
-	Retries Retries
+	Pushback pushback.AnswerConfig // how refusals are worded
+	Retries  Retries               // how clients are held to the times they were told
 
 	// IgnoreHerds looks for no herds, and leaves no room for those that come
 	// periodically.
@@ -113,11 +105,8 @@ type Zone struct {
 	// letters, digits and _ - . / : only, different from the other zones' names.
 	Name string
 
-	// Limit is what each client may do.
-	Limit limiter.Config
-
-	// Cost is how many tokens one request takes: 1 to the burst. 0 means 1.
-	Cost int
+	Limit limiter.Config // what each client may do
+	Cost  int            // how many tokens one request takes: 1 to the burst. 0 means 1
 
 	// MaxKeys bounds how many clients are remembered: limiter.MinKeys to
 	// limiter.MaxKeys. 0 means DefaultMaxKeys. See limiter.Table for which clients

@@ -74,15 +74,9 @@ type Request struct {
 	// Client and Fingerprint, soon after a refusal, is taken for a retry.
 	Fingerprint limiter.Key
 
-	// Retry: the request itself says that it is a retry. See pushback.Retry.
-	Retry bool
-
-	// Precise: the client reads milliseconds (gRPC, Shield-Retry), so its answer
-	// need not be held back.
-	Precise bool
-
-	// Agent is the User-Agent: promises are counted by its family.
-	Agent string
+	Retry   bool   // the request says itself that it is a retry: see pushback.Retry
+	Precise bool   // the client reads milliseconds (gRPC, Shield-Retry), so its answer need not be held back
+	Agent   string // the User-Agent: promises are counted by its family
 
 	// Ticket is the signed appointment that the client brings, "" for none, and
 	// ClientID the bytes that name the client in it, the same in all replicas. They
@@ -125,20 +119,14 @@ type Decision struct {
 	// is what the admitted request would have been refused for.
 	Reason Reason
 
-	// Class is the class that the request was treated as, an index into
-	// Guard.Classes.
-	Class uint8
-
-	// Zone is the zone that refuses for Quota, as an index into Config.Zones;
-	// otherwise -1.
-	Zone int
+	Class uint8 // that the request was treated as, an index into Guard.Classes
+	Zone  int   // that refuses for Quota, as an index into Config.Zones; otherwise -1
 
 	// Backlog is how far the promises to others reach, for an early warning to
 	// a client that is admitted. 0: no client waits.
 	Backlog time.Duration
 
-	// Told is what a refused client is told.
-	pushback.Told
+	pushback.Told // what a refused client is told
 
 	at     time.Duration   // of the decision
 	place  loadshed.Place  // in flight or in the queue

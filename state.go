@@ -15,10 +15,7 @@ import (
 // several Guards may work on the same parts at once. All of them must take now
 // from the same epoch.
 type State struct {
-	// Zones holds one ZoneState per zone, by name.
-	Zones map[string]*ZoneState
-
-	// Backend is the state of the protected backend.
+	Zones   map[string]*ZoneState // by name
 	Backend *Backend
 }
 

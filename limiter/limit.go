@@ -17,16 +17,9 @@ const Never time.Duration = math.MaxInt64
 
 // Config describes a Limit in the operator's units.
 type Config struct {
-	// Rate is how many tokens are earned per Per: more than 0; at most 1e9 per
-	// second.
-	Rate float64
-
-	// Per is the period of Rate: more than 0. 0 means one second.
-	Per time.Duration
-
-	// Burst is how many tokens a full bucket holds: at least 1.
-	// 0 means what one second earns, and at least 1.
-	Burst int
+	Rate  float64       // tokens earned per Per: more than 0; at most 1e9 per second
+	Per   time.Duration // more than 0. 0 means one second
+	Burst int           // tokens in a full bucket: at least 1. 0 means what one second earns, and at least 1
 }
 
 // A Limit is a checked Config in the algorithm's units. It does not change.

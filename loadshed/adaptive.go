@@ -50,19 +50,17 @@ const (
 // A Law is a valid AdaptiveConfig. It is a small value that is passed with every call
 // and never kept, so that a reload applies at once. The zero Law admits no request.
 type Law struct {
-	min, max, initial  int
-	maxLatency, target float64 // seconds; 0: none
-	targetTime         time.Duration
-	noProbe            bool
+	min, max, initial int
+	maxLatency        float64       // seconds; 0: none
+	target            time.Duration // 0: none
+	noProbe           bool
 }
 
 // NewLaw returns the Law that c describes.
 func NewLaw(c AdaptiveConfig) (Law, error) {
 	l := Law{
 		min: c.Min, max: c.Max, initial: c.Initial,
-		maxLatency: c.MaxLatency.Seconds(),
-		target:     c.Target.Seconds(), targetTime: c.Target,
-		noProbe: c.NoProbe,
+		maxLatency: c.MaxLatency.Seconds(), target: c.Target, noProbe: c.NoProbe,
 	}
 	for _, f := range []struct {
 		name string
@@ -107,28 +105,6 @@ func NewLaw(c AdaptiveConfig) (Law, error) {
 	}
 	return l, nil
 }
-
-// Signal is how a request ended, as far as the backend's load is concerned.
-type Signal uint8
-
-const (
-	// SignalServed: answered. 4xx and 500 count as served: they are no sign of overload.
-	SignalServed Signal = iota
-	// SignalTimedOut: timed out. The wait counts as latency: a limiter that ignores
-	// time-outs is blind in an overload. It never counts as baseline: time-outs would
-	// become what is normal.
-	SignalTimedOut
-	// SignalOverloaded: refused by the backend: connection refused, 502, 503 or 504. It
-	// has no latency, as errors are fast.
-	SignalOverloaded
-	// SignalNone: no information, as in an abort by the client, or at the end of a
-	// stream, which may have lasted for hours.
-	SignalNone
-	// SignalAbandoned: the client has gone after a wait. It counts as SignalTimedOut
-	// while the limit is used up. Otherwise it counts as SignalNone: no request waited
-	// for another, so a lower limit would not help.
-	SignalAbandoned
-)
 
 // Reason is why a limit has changed.
 type Reason uint8
@@ -207,37 +183,43 @@ func (a *Adaptive) LimitHit() { a.window.limitHits.Add(1) }
 // queue, a probe would do more harm than a limit that is a little off.
 func (a *Adaptive) Rejected() { a.window.rejected.Add(1) }
 
-// Done tells that a request has ended, took after it entered. route is a small hash of
-// its method and path, 0 to Routes-1: requests of one route should take about as long.
-// inFlight is how many were in flight just before it left. Done returns the change of
-// the limit, if it is time for one.
-func (a *Adaptive) Done(now, took time.Duration, signal Signal, route uint8, inFlight int, l Law) (Change, bool) {
-	if signal == SignalAbandoned {
+// Done tells that a request has ended, took after it entered. A time-out counts as
+// latency, since a limiter that ignores time-outs is blind in an overload, but never as
+// baseline: time-outs would become what is normal. What the backend refuses has no
+// latency, as errors are fast. A client that has gone after a wait counts as a time-out
+// while the limit is used up; otherwise no request waited for another, and a lower limit
+// would not help.
+//
+// route is a small hash of its method and path, 0 to Routes-1: requests of one route
+// should take about as long. inFlight is how many were in flight just before it left.
+// Done returns the change of the limit, if it is time for one.
+func (a *Adaptive) Done(now, took time.Duration, o Outcome, route uint8, inFlight int, l Law) (Change, bool) {
+	if o == Aborted {
 		a.window.inFlight(inFlight)
-		if signal = SignalTimedOut; a.window.limitHits.Load() == 0 && 10*a.window.peak.Load() < 9*uint64(a.Limit(l)) {
-			signal = SignalNone
+		if o = TimedOut; a.window.limitHits.Load() == 0 && 10*a.window.peak.Load() < 9*uint64(a.Limit(l)) {
+			return Change{}, false
 		}
 	}
-	switch signal {
-	case SignalServed, SignalTimedOut:
-		a.window.add(took, signal == SignalTimedOut, route)
-		if l.targetTime > 0 && (took > l.targetTime || signal == SignalTimedOut) {
+	switch o {
+	case Served, TimedOut:
+		a.window.add(took, o == TimedOut, route)
+		if l.target > 0 && (took > l.target || o == TimedOut) {
 			a.window.late.Add(1)
 		}
-	case SignalOverloaded:
+	case Overloaded:
 		a.window.overloaded.Add(1)
 	default:
 		return Change{}, false
 	}
 	a.window.inFlight(inFlight)
-	if int64(now) < a.closeAt.Load() && signal != SignalOverloaded {
+	if int64(now) < a.closeAt.Load() && o != Overloaded {
 		return Change{}, false
 	}
 	if !a.mu.TryLock() {
 		return Change{}, false // another goroutine looks
 	}
 	defer a.mu.Unlock()
-	return a.look(now, signal == SignalOverloaded, l)
+	return a.look(now, o == Overloaded, l)
 }
 
 // Restart tells that the backend is back after a pause. The limit is halved, and grows

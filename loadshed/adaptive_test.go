@@ -64,7 +64,7 @@ type steady struct {
 	all  []Change
 }
 
-func (s *steady) serve(t testing.TB, lasts time.Duration, inFlight int, latency time.Duration, o Signal, refused int) {
+func (s *steady) serve(t testing.TB, lasts time.Duration, inFlight int, latency time.Duration, o Outcome, refused int) {
 	t.Helper()
 	for end := s.now + lasts; s.now < end; {
 		s.now += latency / time.Duration(inFlight)
@@ -95,7 +95,7 @@ func (s *steady) reasons() map[Reason]int {
 // A reload applies at once, to what was learned under the old one.
 func TestLawIsNotKept(t *testing.T) {
 	s := steady{l: law(t, AdaptiveConfig{})}
-	s.serve(t, 20*time.Second, 10, 50*time.Millisecond, SignalServed, 0)
+	s.serve(t, 20*time.Second, 10, 50*time.Millisecond, Served, 0)
 	if n := s.a.Limit(law(t, AdaptiveConfig{Max: 5})); n != 5 {
 		t.Errorf("limit %d with max 5", n)
 	}
@@ -110,13 +110,13 @@ func TestLawIsNotKept(t *testing.T) {
 // A limit that is not used does not grow, and one that is far above the use comes down.
 func TestUnusedLimitDoesNotGrow(t *testing.T) {
 	s := steady{l: law(t, AdaptiveConfig{Initial: 30})}
-	s.serve(t, time.Minute, 5, 20*time.Millisecond, SignalServed, 0)
+	s.serve(t, time.Minute, 5, 20*time.Millisecond, Served, 0)
 	if n := s.a.Limit(s.l); n != 30 {
 		t.Errorf("limit %d after a minute of 5 in flight, want 30", n)
 	}
 	s.a.limit.Store(500)
 	s.a.control.limit = 500
-	s.serve(t, time.Minute, 5, 20*time.Millisecond, SignalServed, 0)
+	s.serve(t, time.Minute, 5, 20*time.Millisecond, Served, 0)
 	if n := s.a.Limit(s.l); n != 30 || s.last.Reason != Unused {
 		t.Errorf("limit %d for %v, want 30 again", n, s.last.Reason)
 	}
@@ -126,10 +126,10 @@ func TestUnusedLimitDoesNotGrow(t *testing.T) {
 // taken back.
 func TestCutThatDoesNotPayIsTakenBack(t *testing.T) {
 	s := steady{l: law(t, AdaptiveConfig{NoProbe: true})}
-	s.serve(t, 20*time.Second, 10, 50*time.Millisecond, SignalServed, 0)
+	s.serve(t, 20*time.Second, 10, 50*time.Millisecond, Served, 0)
 	before := s.a.Limit(s.l)
 	for range 300 { // the backend takes 200 ms, however many it has
-		s.serve(t, 100*time.Millisecond, s.a.Limit(s.l), 200*time.Millisecond, SignalServed, 1)
+		s.serve(t, 100*time.Millisecond, s.a.Limit(s.l), 200*time.Millisecond, Served, 1)
 	}
 	if s.reasons()[Rebased] == 0 {
 		t.Errorf("no cut was taken back: %v", s.reasons())
@@ -148,14 +148,14 @@ func (s *steady) queueing(t testing.TB, lasts time.Duration, c int) {
 	for end := s.now + lasts; s.now < end; {
 		n := s.a.Limit(s.l)
 		latency := 50 * time.Millisecond * time.Duration(max(n, c)) / time.Duration(c)
-		s.serve(t, 50*time.Millisecond, n, latency, SignalServed, 2)
+		s.serve(t, 50*time.Millisecond, n, latency, Served, 2)
 	}
 }
 
 // Half an hour of overload does not make the limit drift.
 func TestLimitDoesNotDrift(t *testing.T) {
 	s := steady{l: law(t, AdaptiveConfig{})}
-	s.serve(t, 20*time.Second, 4, 50*time.Millisecond, SignalServed, 0)
+	s.serve(t, 20*time.Second, 4, 50*time.Millisecond, Served, 0)
 	s.queueing(t, 2*time.Minute, 8)
 	early := s.a.Limit(s.l)
 	s.queueing(t, 30*time.Minute, 8)
@@ -184,7 +184,7 @@ func TestProbeFindsTheQueue(t *testing.T) {
 // A backend under no pressure is not probed.
 func TestNoProbeWithoutPressure(t *testing.T) {
 	s := steady{l: law(t, AdaptiveConfig{})}
-	s.serve(t, 10*time.Minute, 19, 50*time.Millisecond, SignalServed, 0)
+	s.serve(t, 10*time.Minute, 19, 50*time.Millisecond, Served, 0)
 	if n := s.reasons()[Probed]; n > 0 {
 		t.Errorf("%d probes while no request is rejected", n)
 	}
@@ -196,15 +196,15 @@ func TestTimeOuts(t *testing.T) {
 	// Of 20; with 19 the limit is always used up, so that the usual demand is not known.
 	for _, inFlight := range []int{15, 19} {
 		s := steady{l: law(t, AdaptiveConfig{})}
-		s.serve(t, 20*time.Second, inFlight, 50*time.Millisecond, SignalServed, 0)
+		s.serve(t, 20*time.Second, inFlight, 50*time.Millisecond, Served, 0)
 		baseline := s.last.Baseline
-		s.serve(t, 10*time.Second, 20, time.Second, SignalTimedOut, 1)
+		s.serve(t, 10*time.Second, 20, time.Second, TimedOut, 1)
 		if n := s.a.Limit(s.l); n > 8 || s.reasons()[Failed] == 0 {
 			t.Errorf("limit %d after 10 s of nothing but time-outs: %v", n, s.reasons())
 		}
 		low := s.now
 		for s.a.Limit(s.l) < 15 && s.now < low+time.Minute {
-			s.serve(t, 50*time.Millisecond, s.a.Limit(s.l), 50*time.Millisecond, SignalServed, 1)
+			s.serve(t, 50*time.Millisecond, s.a.Limit(s.l), 50*time.Millisecond, Served, 1)
 		}
 		if s.now > low+8*time.Second {
 			t.Errorf("%v until the limit was back", s.now-low)
@@ -218,8 +218,8 @@ func TestTimeOuts(t *testing.T) {
 // The first requests to end are the fastest. They do not become the baseline.
 func TestFirstWindowIsNoBaseline(t *testing.T) {
 	s := steady{l: law(t, AdaptiveConfig{})}
-	s.serve(t, 240*time.Millisecond, 10, 5*time.Millisecond, SignalServed, 0)
-	s.serve(t, 10*time.Second, 10, 100*time.Millisecond, SignalServed, 0)
+	s.serve(t, 240*time.Millisecond, 10, 5*time.Millisecond, Served, 0)
+	s.serve(t, 10*time.Second, 10, 100*time.Millisecond, Served, 0)
 	for r := range s.a.control.shape {
 		if shape := s.a.control.shape[r]; s.a.control.seen[r] > 0 && shape < .09 {
 			t.Errorf("the baseline is %v s", shape)
@@ -252,7 +252,7 @@ func TestLowTraffic(t *testing.T) {
 	s := steady{l: law(t, AdaptiveConfig{})}
 	for i := range 200 {
 		s.now += 2 * time.Second
-		s.a.Done(s.now, time.Duration(20+i%7*20)*time.Millisecond, SignalServed, 0, 1, s.l)
+		s.a.Done(s.now, time.Duration(20+i%7*20)*time.Millisecond, Served, 0, 1, s.l)
 	}
 	if n := s.a.Limit(s.l); n != 20 {
 		t.Errorf("limit %d", n)
@@ -275,7 +275,7 @@ func TestMixOfRoutes(t *testing.T) {
 				s.now += latency / 19
 				s.a.LimitHit()
 				s.a.Rejected()
-				if c, ok := s.a.Done(s.now, latency, SignalServed, route, 19, s.l); ok {
+				if c, ok := s.a.Done(s.now, latency, Served, route, 19, s.l); ok {
 					s.all = append(s.all, c)
 				}
 			}
@@ -295,7 +295,7 @@ func TestIgnored(t *testing.T) {
 	var a Adaptive
 	l := law(t, AdaptiveConfig{})
 	for i := range 100_000 {
-		if _, ok := a.Done(time.Duration(i)*time.Millisecond, time.Hour, SignalNone, 3, 200_000, l); ok {
+		if _, ok := a.Done(time.Duration(i)*time.Millisecond, time.Hour, Detached, 3, 200_000, l); ok {
 			t.Fatal("a stream changed the limit")
 		}
 	}
@@ -309,17 +309,17 @@ func TestIgnored(t *testing.T) {
 // one refusal.
 func TestRefusingBackend(t *testing.T) {
 	s := steady{l: law(t, AdaptiveConfig{})}
-	s.serve(t, 10*time.Second, 10, 50*time.Millisecond, SignalServed, 0)
-	s.a.Done(s.now, time.Millisecond, SignalOverloaded, 0, 10, s.l)
+	s.serve(t, 10*time.Second, 10, 50*time.Millisecond, Served, 0)
+	s.a.Done(s.now, time.Millisecond, Overloaded, 0, 10, s.l)
 	if n := s.a.Limit(s.l); n != 20 {
 		t.Errorf("limit %d after one refusal", n)
 	}
 	s.all = nil
-	s.serve(t, 450*time.Millisecond, 10, 10*time.Millisecond, SignalOverloaded, 0)
+	s.serve(t, 450*time.Millisecond, 10, 10*time.Millisecond, Overloaded, 0)
 	if n := s.reasons()[Refusing]; n < 3 || n > 6 {
 		t.Errorf("%d cuts in 450 ms, want one each 100 ms", n)
 	}
-	s.serve(t, 10*time.Second, 10, 10*time.Millisecond, SignalOverloaded, 0)
+	s.serve(t, 10*time.Second, 10, 10*time.Millisecond, Overloaded, 0)
 	if n := s.a.Limit(s.l); n != 2 {
 		t.Errorf("limit %d after 10 s of refusals, want 2", n)
 	}
@@ -328,7 +328,7 @@ func TestRefusingBackend(t *testing.T) {
 // After a pause the limit is half, and soon what it was.
 func TestRestart(t *testing.T) {
 	s := steady{l: law(t, AdaptiveConfig{})}
-	s.serve(t, 20*time.Second, 19, 50*time.Millisecond, SignalServed, 0)
+	s.serve(t, 20*time.Second, 19, 50*time.Millisecond, Served, 0)
 	before := s.a.Limit(s.l)
 	c, ok := s.a.Restart(s.now, s.l)
 	if !ok || c.Reason != Restarted || c.From != before || c.To != before/2 || s.a.Limit(s.l) != before/2 {
@@ -336,7 +336,7 @@ func TestRestart(t *testing.T) {
 	}
 	began := s.now
 	for s.a.Limit(s.l) < before && s.now < began+time.Minute {
-		s.serve(t, 50*time.Millisecond, s.a.Limit(s.l), 50*time.Millisecond, SignalServed, 1)
+		s.serve(t, 50*time.Millisecond, s.a.Limit(s.l), 50*time.Millisecond, Served, 1)
 	}
 	if s.now > began+5*time.Second {
 		t.Errorf("%v until the limit was back", s.now-began)
@@ -346,7 +346,7 @@ func TestRestart(t *testing.T) {
 // A latency above MaxLatency is never taken for normal.
 func TestMaxLatency(t *testing.T) {
 	s := steady{l: law(t, AdaptiveConfig{MaxLatency: 100 * time.Millisecond})}
-	s.serve(t, 30*time.Second, 19, 400*time.Millisecond, SignalServed, 1)
+	s.serve(t, 30*time.Second, 19, 400*time.Millisecond, Served, 1)
 	if b := s.last.Baseline; b > 101*time.Millisecond {
 		t.Errorf("baseline %v", b)
 	}
@@ -366,18 +366,20 @@ func TestReasons(t *testing.T) {
 	}
 }
 
+var outcomes = [...]Outcome{Served, TimedOut, Overloaded, Detached}
+
 // Under the race detector: many at once, and the sums are right.
 func TestConcurrentDone(t *testing.T) {
 	var a Adaptive
 	l := law(t, AdaptiveConfig{})
-	a.Done(0, 0, SignalServed, 0, 1, l) // begins a window that is not over below
+	a.Done(0, 0, Served, 0, 1, l) // begins a window that is not over below
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
 			for range 1000 {
 				a.LimitHit()
 				a.Rejected()
-				a.Done(1, time.Millisecond, SignalServed, uint8(g), g, l)
+				a.Done(1, time.Millisecond, Served, uint8(g), g, l)
 				a.Limit(l)
 			}
 		})
@@ -392,7 +394,7 @@ func TestConcurrentDone(t *testing.T) {
 	for g := range 8 {
 		wg.Go(func() {
 			for i := range 2000 {
-				a.Done(time.Duration(i)*time.Millisecond, time.Millisecond, Signal(i%4), uint8(g), 5, l)
+				a.Done(time.Duration(i)*time.Millisecond, time.Millisecond, outcomes[i%4], uint8(g), 5, l)
 				if i%500 == 0 {
 					a.Restart(time.Duration(i)*time.Millisecond, l)
 				}
@@ -419,7 +421,7 @@ func FuzzAdaptive(f *testing.F) {
 				a.LimitHit()
 				a.Rejected()
 			}
-			a.Done(now, took, Signal(data[i+2]%4), data[i+2]>>4, int(data[i+1])%60, l)
+			a.Done(now, took, outcomes[data[i+2]%4], data[i+2]>>4, int(data[i+1])%60, l)
 			if data[i+2] == 255 {
 				a.Restart(now, l)
 			}
@@ -443,7 +445,7 @@ func BenchmarkAdaptive(b *testing.B) {
 		}
 		n := g.InFlight()
 		g.Leave(now+time.Millisecond, time.Millisecond)
-		a.Done(now+time.Millisecond, time.Millisecond, SignalServed, 7, n, l)
+		a.Done(now+time.Millisecond, time.Millisecond, Served, 7, n, l)
 	}
 	b.Run("alone", func(b *testing.B) {
 		var g Gate
@@ -477,7 +479,7 @@ func BenchmarkAdaptive(b *testing.B) {
 		var a Adaptive
 		b.ReportAllocs()
 		for now := time.Duration(0); b.Loop(); now += 100 * time.Millisecond { // every third closes a window
-			a.Done(now, time.Millisecond, SignalServed, 7, 3, l)
+			a.Done(now, time.Millisecond, Served, 7, 3, l)
 		}
 	})
 }
@@ -489,11 +491,11 @@ func TestMaxBelowTheFormerLimit(t *testing.T) {
 		wide := c
 		wide.Max, wide.Initial = 1000, 200
 		s := steady{l: law(t, wide)}
-		s.serve(t, 5*time.Second, 199, 50*time.Millisecond, SignalServed, 0)
-		s.serve(t, 20*time.Second, 199, 2*time.Second, SignalTimedOut, 1)
+		s.serve(t, 5*time.Second, 199, 50*time.Millisecond, Served, 0)
+		s.serve(t, 20*time.Second, 199, 2*time.Second, TimedOut, 1)
 		s.l = law(t, c)
 		for range 1200 { // a minute
-			s.serve(t, 50*time.Millisecond, s.a.Limit(s.l), 50*time.Millisecond, SignalServed, 1)
+			s.serve(t, 50*time.Millisecond, s.a.Limit(s.l), 50*time.Millisecond, Served, 1)
 		}
 		if b := s.a.control.recoveryLimit; b > 0 {
 			t.Errorf("%+v: limit %d, and still on its way to %.0f after a minute", c, s.a.Limit(s.l), b)

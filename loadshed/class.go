@@ -38,12 +38,8 @@ var shares = map[string]float64{Critical: 1, Default: 0.9, Sheddable: 0.7}
 // A Class is a priority class. While requests of higher classes come, its own are
 // admitted only up to its share of the limit in flight.
 type Class struct {
-	// Name identifies the class: critical, default, sheddable, or another one of at most
-	// 64 letters, digits and _ - . / :
-	Name string
-
-	// Share is above 0, up to 1. 0 means that of the built-in class.
-	Share float64
+	Name  string  // critical, default, sheddable, or another one: 1 to 64 letters, digits and _ - . / :
+	Share float64 // above 0, up to 1. 0 means that of the built-in class
 }
 
 // Classes are valid classes, the highest first. The zero Classes has one, default, with

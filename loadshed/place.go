@@ -33,7 +33,7 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	Served     Outcome = iota // the response is complete
+	Served     Outcome = iota // the response is complete; 4xx and 500, too, are no sign of overload
 	Detached                  // it says nothing, or goes on without its place in flight: an upgraded connection, a stream of events, a client that is slow itself
 	Aborted                   // the client has gone before there was a response; the backend may not know
 	TimedOut                  // the backend took too long
@@ -67,10 +67,10 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 		return
 	}
 	took, inFlight := now-pl.at, c.gate.InFlight()
-	signal, took := c.leaveGate(now, took, o, pl)
+	o, took = c.leaveGate(now, took, o, pl)
 	c.leaveClient(pl)
 	if p.adaptive {
-		if change, ok := c.adaptive.Done(now, took, signal, pl.route, inFlight, p.law); ok {
+		if change, ok := c.adaptive.Done(now, took, o, pl.route, inFlight, p.law); ok {
 			c.changes.add(change)
 		}
 	}
@@ -84,20 +84,15 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 // do not outweigh the requests served beside them.
 const maxAbortServices = 8
 
-// leaveGate gives back a place in flight, and returns what the end of the request says
-// of the backend, and the time that it counts as.
-func (c *Concurrency) leaveGate(now, took time.Duration, o Outcome, pl *Place) (Signal, time.Duration) {
+// leaveGate gives back a place in flight, and returns the outcome and the time that the
+// request counts as.
+func (c *Concurrency) leaveGate(now, took time.Duration, o Outcome, pl *Place) (Outcome, time.Duration) {
 	switch o {
-	case Served:
+	case Served, TimedOut:
 		c.gate.Leave(now, took)
-		return SignalServed, took
-	case TimedOut:
-		c.gate.Leave(now, took)
-		return SignalTimedOut, took
 	case Overloaded: // the time that it took says nothing
 		c.gate.Detach(now)
 		c.failed.Add(1)
-		return SignalOverloaded, took
 	case Aborted:
 		// The backend usually works on, for what such a request takes.
 		rest := c.gate.Service() - took
@@ -107,14 +102,14 @@ func (c *Concurrency) leaveGate(now, took time.Duration, o Outcome, pl *Place) (
 			c.gate.Detach(now)
 		}
 		if rest > 0 {
-			return SignalNone, took
+			return Detached, took
 		}
 		// It has taken at least this long, and how long it would have taken is not
 		// known. If nothing were made of that, a backend that is too slow for its
 		// clients' patience would never be seen to be.
-		return SignalAbandoned, min(took, maxAbortServices*max(c.gate.Service(), time.Millisecond))
+		return Aborted, min(took, maxAbortServices*max(c.gate.Service(), time.Millisecond))
 	default:
 		c.gate.Detach(now)
-		return SignalNone, took
 	}
+	return o, took
 }

@@ -26,25 +26,12 @@ const (
 
 // PlanConfig is what an operator sets for a [Concurrency].
 type PlanConfig struct {
-	// Limit is how many requests may be in flight to the backend: 1 to
-	// MaxConcurrency. 0 means no limit, or the one that Adaptive finds.
-	Limit int
-
-	// Adaptive finds the limit automatically. nil means that Limit is fixed.
-	Adaptive *AdaptiveConfig
-
-	// PerClient is how many requests one client may have in flight, 1 to
-	// MaxConcurrency. 0 means no limit.
-	PerClient int
-
-	// Queue is where requests over the limit wait.
-	Queue QueueConfig
-
-	// Classes are the priority classes; nil means that all requests are alike.
-	Classes []Class
-
-	// Observe: nothing is refused, so requests over the limit do not wait either.
-	Observe bool
+	Limit     int             // requests in flight, 1 to MaxConcurrency; 0: no limit, or that of Adaptive
+	Adaptive  *AdaptiveConfig // finds the limit; nil: it is fixed
+	PerClient int             // requests of one client in flight, 1 to MaxConcurrency; 0: no limit
+	Queue     QueueConfig     // where requests over the limit wait
+	Classes   []Class         // priority classes; nil: all requests are alike
+	Observe   bool            // nothing is refused, so requests over the limit do not wait either
 }
 
 // QueueConfig bounds a [Queue].

@@ -32,23 +32,18 @@ type AnswerConfig struct {
 	// of the backend's load: 400 to 599. 0 means 429 and 503.
 	Status, OverloadStatus int
 
-	// Body is one of the constants above. "" means Problem.
-	Body Body
+	Body Body // "" means Problem
 
-	// Name stands for the backend in the early warning: 1 to 64 letters, digits
-	// and _ - . / : only. "" means capacity. See Answers.Warn.
-	Name string
-
-	// Backoff adds Backoff to the early warning.
+	// Name stands for the backend in the early warning, and Backoff adds Backoff to it: see
+	// Answers.Warn. A name has 1 to 64 letters, digits and _ - . / : only; "" means capacity.
+	Name    string
 	Backoff bool
 
-	// GiveUp is how long a client may have to wait in all. One that would wait longer
-	// is told never to come back. 1m to 24h; 0 means no bound. Answers only checks and
-	// returns it.
+	// GiveUp is how long a client may have to wait in all, 1m to 24h; 0 means no bound.
+	// One that would wait longer is told never to come back.
 	GiveUp time.Duration
 
-	// NoDither sends refusals at once. Answers only returns it.
-	NoDither bool
+	NoDither bool // refusals are sent at once
 }
 
 // A Policy is a quota as RateLimit-Policy describes it.
@@ -57,9 +52,7 @@ type Policy struct {
 	Quota  int           // requests that a client may send at once after a pause
 	Window time.Duration // how long the whole quota takes to renew
 
-	// Concurrent: Quota is how many requests a client may have in flight, and
-	// there is no Window.
-	Concurrent bool
+	Concurrent bool // Quota is how many requests a client may have in flight; there is no Window
 }
 
 // A Refusal is one answer to be written.

@@ -80,15 +80,9 @@ type bucket struct {
 
 // Rates are what a Calendar must know of the backend and the configuration.
 type Rates struct {
-	// Service is how many requests per second the backend can take: above 0.
-	Service float64
-
-	// Min and Max bound every wait. Retry-After cannot say less than a second; a client
-	// that reads milliseconds can be told less.
-	Min, Max time.Duration
-
-	// Token is how long it takes until there is a token for any client.
-	Token time.Duration
+	Service  float64       // requests per second that the backend can take: above 0
+	Min, Max time.Duration // bounds of every wait
+	Token    time.Duration // until there is a token for any client
 
 	// Pulse returns how many requests of a known periodic herd are expected between two
 	// instants, for which no slots are given away; nil for none.
@@ -97,18 +91,11 @@ type Rates struct {
 
 // An Appointment is when a refused client shall come back.
 type Appointment struct {
-	At time.Duration
-
-	// Deferred: no slot is reserved. Number is the client's position in the queue, which
-	// Rebook needs.
-	Deferred bool
-	Number   float64
-
-	// Window is how long after At would do as well, where the client can choose.
-	Window time.Duration
-
-	// Wait is the expected time until the client is served.
-	Wait time.Duration
+	At       time.Duration
+	Window   time.Duration // how long after At would do as well, where the client can choose
+	Wait     time.Duration // expected until the client is served
+	Deferred bool          // no slot is reserved
+	Number   float64       // if Deferred: the client's position in the queue, which Rebook needs
 }
 
 // Promises counts what has become of appointments.

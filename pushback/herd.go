@@ -135,10 +135,7 @@ func (h *Herd) Saw(client uint64) { h.clients.saw(client) }
 // A HerdReport is what a Herd knows.
 type HerdReport struct {
 	Kind HerdKind
-
-	// Size of the herd. Of a backlog: how many different clients were refused in the
-	// last one to two minutes. Of a pulse or an echo: its requests per period.
-	Size float64
+	Size float64 // of a backlog: Distinct; of a pulse or an echo: its requests per period
 
 	// Period is 0 if none is known. Phase is when in it the middle of the pulse comes: 0
 	// up to Period, counted from the epoch of now, so at t with t % Period == Phase. It

@@ -7,32 +7,17 @@ import "time"
 type Visit struct {
 	Standing Standing
 
-	// At is the time that the client was promised, if it was. An early client is told it
-	// again.
-	At time.Duration
+	Promises int           // how many times are promised to this client
+	At       time.Duration // the nearest of them, which an early client is told again
+	Deferred bool          // At is no slot but the time at which to ask again
+	Number   uint32        // if Deferred: its position in the queue, see Calendar.Rebook
 
-	// Deferred: At is no slot but the time at which to ask again. Number is its position
-	// in the queue: see Calendar.Rebook.
-	Deferred bool
-	Number   uint32
-
-	// Due: its slot, or its number in the queue, has come.
-	Due bool
-
-	// Served: its last promise was done with less than a minute ago, so that a ticket
-	// for it is used.
-	Served bool
-
-	// BeforeAnswer: it came before the client can have received its time.
-	BeforeAnswer bool
-
-	// Late: on time, but later than a client that obeys.
-	Late bool
-
-	// Promises is how many times are promised to this client, At the nearest.
-	// Uncontended: no other client waits.
-	Promises    int
-	Uncontended bool
+	Due          bool // its slot, or its number in the queue, has come
+	Late         bool // on time, but later than a client that obeys
+	Served       bool // its last promise was done with less than a minute ago: a ticket for it is used
+	BeforeAnswer bool // it came before the client can have received its time
+	Uncontended  bool // no other client waits
+	Hammers      bool // the client does not obey, so nothing should be spent on it
 
 	// NearlyDue: it came early, but has waited for most of the time. Its next return
 	// might be long after its time, so it is better served now.
@@ -47,9 +32,6 @@ type Visit struct {
 	// may have what would be lost otherwise. Rejected: its promise stands, so that it costs
 	// no more to refuse it.
 	Standby, Rejected bool
-
-	// Hammers: the client does not obey, so nothing should be spent on it.
-	Hammers bool
 }
 
 // number returns the client's number in the queue, given one that is being served: the
