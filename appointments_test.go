@@ -662,3 +662,22 @@ func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
 		t.Errorf("%d refused in the only class, %d in all, %d of them early", g.ClassStats()[0].Refused, n, early)
 	}
 }
+
+// A quota that renews once per hour is told so, and a client that obeys comes back once.
+func TestQuotaOfAnHourIsToldTheTruth(t *testing.T) {
+	c := Config{Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}}}}
+	for _, most := range []time.Duration{0, 10 * time.Minute} {
+		c.Pushback.QuotaMax = most
+		g := mustNew(t, c, nil)
+		now, returns := time.Minute, 0
+		ask := func() Decision { return g.Admit(now, Request{Keys: []limiter.Key{1}, Client: 1, Fingerprint: 1}) }
+		ask()
+		for d := ask(); !d.Admit; d = ask() {
+			now = back(now, d)
+			returns++
+		}
+		if want := map[time.Duration]int{0: 1, 10 * time.Minute: 6}[most]; returns != want || now != time.Minute+time.Hour {
+			t.Errorf("quota_max %v: %d returns, served after %v; want %d, and an hour", most, returns, now-time.Minute, want)
+		}
+	}
+}

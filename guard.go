@@ -220,7 +220,9 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 		return
 	}
 	if g.observe {
-		d.Hint = g.terms.Answers.Hint(d.Wait)
+		if d.Hint = g.terms.Answers.Hint(d.Wait); d.Reason == Quota {
+			d.Hint = g.terms.Answers.QuotaHint(d.Wait)
+		}
 		d.Admit = true
 		b.observed[d.Reason].Add(1)
 		class.observed.Add(1)
@@ -249,7 +251,7 @@ func (g *Guard) refuse(r *Request, d *Decision) {
 	b := g.backend
 	g.classes[d.Class].refused.Add(1)
 	b.refused[d.Reason].Add(1)
-	b.retryAfter[d.Hint.Seconds].Add(1)
+	b.retryAfter[min(d.Hint.Seconds, len(b.retryAfter)-1)].Add(1)
 	b.clients.Saw(uint64(r.Client))
 }
 

@@ -71,7 +71,7 @@ type counts struct {
 	admitted   atomic.Uint64
 	refused    [reasons]atomic.Uint64
 	observed   [reasons]atomic.Uint64
-	retryAfter [60]atomic.Uint64
+	retryAfter [61]atomic.Uint64
 }
 
 // refusals returns how many requests were refused, or would have been.
@@ -104,7 +104,7 @@ type BackendStats struct {
 	Admitted   uint64          // requests admitted, without those only observed
 	Refused    [reasons]uint64 // by Reason
 	Observed   [reasons]uint64 // requests admitted that would have been refused, by Reason
-	RetryAfter [60]uint64      // refusals by the seconds that they were told; 0: never
+	RetryAfter [61]uint64      // refusals by the seconds that they were told; 0: never, 60: longer
 
 	pushback.AppointmentStats
 }

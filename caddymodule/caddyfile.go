@@ -72,6 +72,7 @@ func init() {
 //			respond         auto|direct|error
 //			dither          on|off
 //			give_up         <duration>
+//			quota_max       <duration>
 //			backoff         on|off
 //		}
 //		retries {

@@ -307,6 +307,7 @@ func (p *Pushback) config(f *faults) pushback.AnswerConfig {
 		Status:         explicit(f, "status", p.Status),
 		OverloadStatus: explicit(f, "overload_status", p.OverloadStatus),
 		Body:           pushback.Body(p.Body),
+		QuotaMax:       time.Duration(explicit(f, "quota_max", p.QuotaMax)),
 		GiveUp:         time.Duration(explicit(f, "give_up", p.GiveUp)),
 		NoDither:       !onByDefault(p.Dither),
 		Backoff:        p.Backoff,

@@ -170,6 +170,10 @@ type Pushback struct {
 	// this may retry at once.
 	GiveUp *caddy.Duration `json:"give_up,omitempty"`
 
+	// The longest wait that a client over its own quota is told, where the quota takes longer
+	// than `max` to renew: whole seconds from `max` to `24h` (default `24h`: the truth).
+	QuotaMax *caddy.Duration `json:"quota_max,omitempty"`
+
 	// Send `Backoff` in addition to `RateLimit` to clients that are admitted while
 	// others wait (default false).
 	Backoff bool `json:"backoff,omitempty"`

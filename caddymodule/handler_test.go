@@ -104,8 +104,8 @@ func TestPlaceholders(t *testing.T) {
 	respond "200 {http.shield.decision} {http.shield.reason} {http.shield.zone} {http.shield.retry_after} {http.shield.retry_after_ms}"
 }`
 	for mode, want := range map[string][2]string{
-		"enforce": {"200 admit    ", "429 refuse quota per_client 30 30000"},
-		"observe": {"200 admit    ", "200 observe quota per_client 30 30000"},
+		"enforce": {"200 admit    ", "429 refuse quota per_client 3600 3600000"},
+		"observe": {"200 admit    ", "200 observe quota per_client 3600 3600000"},
 	} {
 		t.Run(mode, func(t *testing.T) {
 			s := serveSite(t, "{"+globalOptions+"}\n"+bound+fmt.Sprintf(show, mode))
@@ -200,7 +200,7 @@ func TestErrorRoutesThatDoNotMatch(t *testing.T) {
 	s.get("/")
 	resp := s.get("/")
 	body, _ := io.ReadAll(resp.Body)
-	if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "30" || resp.Header.Get("X-Page") != "yes" || !strings.Contains(string(body), `"retry-after":30`) {
+	if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "3600" || resp.Header.Get("X-Page") != "yes" || !strings.Contains(string(body), `"retry-after":3600`) {
 		t.Errorf("%s %v %q, want shield's own body", resp.Status, resp.Header, body)
 	}
 	resp = s.get("/", "Content-Type", "application/grpc+proto")
@@ -396,7 +396,7 @@ func TestAccessLogTellsWhy(t *testing.T) {
 		t.Fatalf("shield fields: %v, want none and one", shields)
 	}
 	got := fmt.Sprint(shields[1])
-	if want := "map[decision:refuse reason:quota retry_after_ms:30000 zone:srv0/per_client]"; got != want {
+	if want := "map[decision:refuse reason:quota retry_after_ms:3.6e+06 zone:srv0/per_client]"; got != want {
 		t.Errorf("shield field: %v, want %v", got, want)
 	}
 }
@@ -498,6 +498,7 @@ func TestMetrics(t *testing.T) {
 		concurrency 7
 		pushback {
 			max 10s
+			quota_max 10s
 			dither off
 		}
 		retries {
@@ -549,7 +550,7 @@ caddy_shield_clients{policy="hammer",shield="shop"} 0
 caddy_shield_clients{policy="honours",shield="shop"} 0
 caddy_shield_clients{policy="jittered",shield="shop"} 0
 caddy_shield_clients{policy="late",shield="shop"} 0
-caddy_shield_clients{policy="unknown",shield="shop"} 1
+caddy_shield_clients{policy="unknown",shield="shop"} 0
 caddy_shield_concurrency_limit_requests{shield="shop"} 7
 caddy_shield_deferrals_total{shield="shop"} 1
 caddy_shield_deferred_clients{shield="shop"} 1

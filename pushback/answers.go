@@ -28,6 +28,10 @@ type AnswerConfig struct {
 	// 0 means 1s and 30s.
 	Min, Max time.Duration
 
+	// QuotaMax is the longest wait that a client over its own quota is told, where it has to
+	// wait for longer than Max: whole seconds from Max to 24h. 0 means 24h: the truth.
+	QuotaMax time.Duration
+
 	// Status is for a client over its own quota, OverloadStatus for a rejection because
 	// of the backend's load: 400 to 599. 0 means 429 and 503.
 	Status, OverloadStatus int
@@ -73,6 +77,7 @@ type Refusal struct {
 // to request. It is safe for concurrent use.
 type Answers struct {
 	min, max int // seconds
+	quotaMax int // seconds
 	body     Body
 	quotas   []wording // one per policy
 	overload wording
@@ -81,9 +86,13 @@ type Answers struct {
 	dither   bool
 }
 
+// longestQuota is the longest wait for a quota that can be told.
+const longestQuota = 24 * time.Hour
+
 // NewAnswers returns an error that names every field of c that is out of range.
 func NewAnswers(c AnswerConfig, policies []Policy) (*Answers, error) {
 	c.Min, c.Max = cmp.Or(c.Min, time.Second), cmp.Or(c.Max, max(c.Min, 30*time.Second))
+	c.QuotaMax = cmp.Or(c.QuotaMax, longestQuota)
 	c.Status, c.OverloadStatus = cmp.Or(c.Status, http.StatusTooManyRequests), cmp.Or(c.OverloadStatus, http.StatusServiceUnavailable)
 	c.Body, c.Name = cmp.Or(c.Body, Problem), cmp.Or(c.Name, "capacity")
 
@@ -96,6 +105,9 @@ func NewAnswers(c AnswerConfig, policies []Policy) (*Answers, error) {
 		if d.is < time.Second || d.is > maxSeconds*time.Second || d.is%time.Second != 0 {
 			bad("%s is %v; want whole seconds from 1s to %ds", d.name, d.is, maxSeconds)
 		}
+	}
+	if c.QuotaMax < c.Max || c.QuotaMax > longestQuota || c.QuotaMax%time.Second != 0 {
+		bad("quota_max is %v; want whole seconds from max, %v, to %v", c.QuotaMax, c.Max, longestQuota)
 	}
 	if c.Min > c.Max {
 		bad("min is %v and max is %v; want min at most max", c.Min, c.Max)
@@ -124,7 +136,7 @@ func NewAnswers(c AnswerConfig, policies []Policy) (*Answers, error) {
 	}
 
 	a := &Answers{
-		min: int(c.Min / time.Second), max: int(c.Max / time.Second), body: c.Body,
+		min: int(c.Min / time.Second), max: int(c.Max / time.Second), quotaMax: int(c.QuotaMax / time.Second), body: c.Body,
 		overload: newWording(c.OverloadStatus, nil), warning: newWarning(c.Name, c.Backoff),
 		giveUp: c.GiveUp, dither: !c.NoDither,
 	}
@@ -136,6 +148,9 @@ func NewAnswers(c AnswerConfig, policies []Policy) (*Answers, error) {
 
 // Hint rounds wait up within the configured bounds.
 func (a *Answers) Hint(wait time.Duration) Hint { return hint(wait, a.min, a.max) }
+
+// QuotaHint is Hint for a client over its own quota.
+func (a *Answers) QuotaHint(wait time.Duration) Hint { return hint(wait, a.min, a.quotaMax) }
 
 // Bounds returns the shortest and the longest wait that a Hint tells.
 func (a *Answers) Bounds() (shortest, longest time.Duration) {
@@ -185,7 +200,7 @@ func (a *Answers) Write(w http.ResponseWriter, r *http.Request, f Refusal, now t
 		body = &texts.pageOnce
 		if !f.Hint.Never && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 			body = &texts.page
-			h.set("Refresh", digits[f.Hint.Seconds])
+			h.set("Refresh", strconv.Itoa(f.Hint.Seconds))
 		}
 	}
 	h.set("Content-Type", body.contentType)
@@ -198,7 +213,7 @@ func (a *Answers) Write(w http.ResponseWriter, r *http.Request, f Refusal, now t
 	b := buffers.Get().(*[]byte)
 	*b = append((*b)[:0], body.before...)
 	if !f.Hint.Never {
-		*b = append(append(*b, digits[f.Hint.Seconds]...), body.after...)
+		*b = append(strconv.AppendInt(*b, int64(f.Hint.Seconds), 10), body.after...)
 	}
 	_, _ = w.Write(*b) // an error means that the client is gone
 	buffers.Put(b)
@@ -276,10 +291,3 @@ func (h *header) set(name, value string) {
 	h.h[name] = h.values[n-1 : n : n]
 }
 
-// digits holds the decimal form of every possible Retry-After.
-var digits = func() (s [maxSeconds + 1]string) {
-	for i := range s {
-		s[i] = strconv.Itoa(i)
-	}
-	return s
-}()

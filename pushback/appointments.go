@@ -325,7 +325,15 @@ func (a *Appointments) forget(now time.Duration, client uint64, p Appointment, r
 // a slot of its own where the backend's rate is known, since others may have the same
 // time to wait. key is the client's in its zone, wait how long it takes to earn the
 // tokens for this request, each how long for a further one.
+//
+// A client that has to wait for longer than an appointment can be is told the truth, and
+// not remembered for it.
 func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wait, each time.Duration, t *Terms, s Supply, d *Told) {
+	if _, longest := t.Answers.Bounds(); wait > longest {
+		d.Wait, d.Hint = wait, t.Answers.QuotaHint(wait)
+		a.families[FamilyOf(c.Agent)].told.Add(1)
+		return
+	}
 	v := a.ledger.Visit(now, key, c.kind(), 0, 0)
 	replace := ReplaceNone
 	rates := a.rates(c, t, s)

@@ -2,13 +2,13 @@ package pushback
 
 import "time"
 
-// maxSeconds is the longest Retry-After: from 60 s on the Azure SDKs give up
-// and older OpenAI clients hammer.
+// maxSeconds is the longest Retry-After of an overload: from 60 s on the Azure SDKs give
+// up and older OpenAI clients hammer. A quota of an hour is worth giving up for.
 const maxSeconds = 59
 
 // A Hint is when to come back.
 type Hint struct {
-	Seconds int  // the wait in whole seconds, rounded up: 1 to 59
+	Seconds int  // the wait in whole seconds, rounded up: 1 to 59, for a quota to 86,400
 	Ms      int  // the wait in milliseconds, rounded up: never above Seconds
 	Never   bool // not at all; Seconds and Ms are 0
 }

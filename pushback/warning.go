@@ -3,6 +3,7 @@ package pushback
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -34,7 +35,7 @@ func (a *Answers) Warn(h http.Header, backlog time.Duration) {
 	values[0] = a.warning.rateLimit[seconds]
 	h["Ratelimit"] = values[:1:1]
 	if a.warning.backoff {
-		values[1] = digits[seconds]
+		values[1] = strconv.Itoa(seconds)
 		h["Backoff"] = values[1:]
 	}
 }

@@ -20,6 +20,7 @@ type wording struct {
 	status     int
 	policy     string                 // RateLimit-Policy; "" for overload
 	rateLimit  [maxSeconds + 1]string // RateLimit by seconds, 0 for never; empty for overload
+	renewsIn   string                 // RateLimit without its seconds
 	grpcStatus string
 
 	wait, never texts
@@ -104,6 +105,7 @@ func (w *wording) setPolicy(p *Policy) {
 	for s := 1; s <= maxSeconds; s++ {
 		w.rateLimit[s] = fmt.Sprintf("%s;r=0;t=%d", name, s)
 	}
+	w.renewsIn = name + ";r=0;t="
 }
 
 func (w *wording) texts(f Refusal) *texts {
@@ -125,12 +127,16 @@ func (w *wording) setHeader(h *header, f Refusal) {
 		h.set("X-Should-Retry", "false")
 		h.set("Stripe-Should-Retry", "false")
 	} else {
-		h.set("Retry-After", digits[f.Hint.Seconds])
+		h.set("Retry-After", strconv.Itoa(f.Hint.Seconds))
 		h.set("Retry-After-Ms", strconv.Itoa(f.Hint.Ms))
 	}
 	h.set("Cache-Control", "no-store")
 	if w.policy != "" {
-		h.set("Ratelimit", w.rateLimit[f.Hint.Seconds])
+		if f.Hint.Seconds > maxSeconds {
+			h.set("Ratelimit", w.renewsIn+strconv.Itoa(f.Hint.Seconds))
+		} else {
+			h.set("Ratelimit", w.rateLimit[f.Hint.Seconds])
+		}
 		h.set("Ratelimit-Policy", w.policy)
 	}
 }

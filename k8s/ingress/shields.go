@@ -119,7 +119,7 @@ func (p protection) config() shield.Config {
 		Observe:   p.origin.Observe,
 		Capacity:  p.service.Capacity,
 		PerClient: p.origin.PerClient,
-		Pushback:  pushback.AnswerConfig{Max: p.retryAfterMax(), Status: p.origin.Status},
+		Pushback:  pushback.AnswerConfig{Max: p.retryAfterMax(), QuotaMax: p.retryAfterMax(), Status: p.origin.Status},
 		Retries:   shield.Retries{MaxClients: maxClients},
 	}
 	if p.limitsService() && !p.limitsClients() {

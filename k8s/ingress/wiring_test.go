@@ -243,7 +243,7 @@ func TestRetryAfterMax(t *testing.T) {
 		{3 * time.Second, 20 * time.Second, true, 1, 3},
 		{20 * time.Second, 3 * time.Second, true, 1, 3},
 		{3 * time.Second, 0, false, 1, 3},
-		{0, 3 * time.Second, false, 15, 60},
+		{0, 3 * time.Second, false, 3600, 3600}, // the truth of a quota
 	} {
 		i, s := policy.Ingress{RetryAfterMax: tt.origin}, policy.Service{RetryAfterMax: tt.service}
 		if tt.limits {
