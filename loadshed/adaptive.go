@@ -144,8 +144,6 @@ type Change struct {
 // have in flight before they only wait for each other. The package comment says how.
 // The zero Adaptive knows nothing and is ready. It is safe for concurrent use and must
 // not be copied. All its memory is this struct.
-//
-// now is the time since an epoch that the caller keeps, from a monotonic clock.
 type Adaptive struct {
 	limit   atomic.Int64 // 0: nothing is learned
 	steady  atomic.Int64 // the same, without probes

@@ -33,8 +33,6 @@ const (
 // this package, and holds no policy but the newest [Plan], by which waiting requests
 // are let in. The zero Concurrency is ready. It is safe for concurrent use and must
 // not be copied.
-//
-// now is the time since an epoch that the caller keeps, from a monotonic clock.
 type Concurrency struct {
 	gate       Gate
 	adaptive   Adaptive
@@ -321,7 +319,7 @@ func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Place, v Verdict) (
 	return true
 }
 
-// Refuse gives back what a request holds that waited and is refused now.
+// Refuse gives back what a request holds that waited and is refused or gone now.
 func (c *Concurrency) Refuse(now time.Duration, pl *Place) {
 	if pl.c != nil {
 		pl.c = nil
@@ -335,12 +333,10 @@ func (c *Concurrency) Refuse(now time.Duration, pl *Place) {
 // Abandon ends the wait of a request whose client has gone.
 func (c *Concurrency) Abandon(now time.Duration, pl *Place) {
 	if c.queue.Leave(pl.wait) == Granted {
-		c.gate.Detach(now)
-		c.wake(now)
+		pl.c = c
 	}
 	pl.wait = nil
-	c.leaveClient(pl)
-	c.uncount(pl)
+	c.Refuse(now, pl)
 }
 
 // Waiting returns how many requests are in the queue. It costs an atomic load.

@@ -69,12 +69,7 @@
 // that is blocked by one very long request looks overloaded, as it is. Latency that
 // rises with the limit without a queue, as in a thrashed cache, is taken for a queue.
 //
-// # How long to wait
+// # Time
 //
-// [Gate.Drain] estimates how long the requests in flight will take to leave. By Little's
-// law they are their rate of completion times their mean time of service, so they leave
-// in one mean time of service. It is measured over the last completions. When nothing
-// has completed for longer than that, the backend is slower than it was, and the time
-// since the last completion is the better estimate. Before the first completion ever the
-// estimate is a second.
+// now is the time since an epoch that the caller keeps, from a monotonic clock.
 package loadshed

@@ -7,8 +7,6 @@ import (
 
 // A Gate counts requests in flight. The zero Gate is empty and ready. It is
 // safe for concurrent use and must not be copied.
-//
-// now is the time since an epoch that the caller keeps, from a monotonic clock.
 type Gate struct {
 	inFlight atomic.Int64
 	service  atomic.Int64 // mean time of service, in nanoseconds; 0 before the first completion
@@ -34,8 +32,7 @@ func (g *Gate) Enter(limit int, now time.Duration) bool {
 
 // Leave gives back the place of a request that entered took ago and has been served.
 func (g *Gate) Leave(now, took time.Duration) {
-	g.inFlight.Add(-1)
-	g.movedAt.Store(int64(now))
+	g.Detach(now)
 	// An exponentially weighted moving average (EWMA): 16 completions follow a change
 	// and smooth over one odd request. A far longer one, such as a download, counts as
 	// 64 times the mean, or it would dominate Drain for long. A sample that loses the
@@ -72,8 +69,9 @@ func (g *Gate) Idle(now time.Duration) time.Duration {
 // guess near zero, and would bring all clients back at once.
 const unknownDrain = time.Second
 
-// Drain returns in how long the requests in flight at now are expected to have left.
-// The package comment says how.
+// Drain returns in how long the requests in flight at now are expected to have left. By
+// Little's law that is one mean time of service. When nothing has left for longer than
+// that, the backend is slower than it was, and the time since is the better estimate.
 func (g *Gate) Drain(now time.Duration) time.Duration {
 	service := time.Duration(g.service.Load())
 	if service == 0 {

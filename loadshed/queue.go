@@ -67,8 +67,7 @@ const (
 // (Wake) and when time has passed (Expire). Memory is allocated only when the queue is
 // longer than ever before.
 //
-// now is the time since an epoch that the caller keeps, from a monotonic clock. An
-// earlier one than the Queue has seen counts as the latest.
+// A now before the latest that the Queue has seen counts as that.
 type Queue struct {
 	state   atomic.Uint64 // length<<8 | set of the ranks that have waiters, a bit each
 	soonest atomic.Int64  // when the first wait is over; 0: no waiters
@@ -133,7 +132,7 @@ func (q *Queue) Highest() Rank { return highest(uint8(q.state.Load())) }
 // It must give every Waiter back with one call of Leave or Release.
 func (q *Queue) Join(now, deadline time.Duration, rank Rank, max int, timeout, service time.Duration) *Waiter {
 	rank = min(rank, Ranks-1)
-	if s := q.state.Load(); full(s, max) && lowest(uint8(s)) >= rank && int64(now) < q.soonest.Load() {
+	if s := q.state.Load(); int(s>>8) >= max && lowest(uint8(s)) >= rank && int64(now) < q.soonest.Load() {
 		return nil // the common case in a flood, without the lock
 	}
 	q.mu.Lock()
@@ -164,8 +163,8 @@ func (q *Queue) Join(now, deadline time.Duration, rank Rank, max int, timeout, s
 		return nil
 	}
 	if len(q.byTime) >= max {
-		low := lowest(q.occupied)
-		q.end(q.last(now, low), now, Dropped)
+		_, last := q.ends(now, lowest(q.occupied))
+		q.end(last, now, Dropped)
 	}
 	w, _ := q.pool.Get().(*Waiter)
 	if w == nil {
@@ -194,7 +193,7 @@ func (q *Queue) Wake(now time.Duration, enter func(Rank) bool) (n int) {
 	defer q.publish() // also if enter panics
 	now = q.advance(now)
 	for len(q.byTime) > 0 {
-		w := q.first(now, highest(q.occupied))
+		w, _ := q.ends(now, highest(q.occupied))
 		if w.until <= now {
 			q.end(w, now, Expired)
 			continue
@@ -266,8 +265,6 @@ func (q *Queue) Stats() QueueStats {
 	}
 }
 
-func full(state uint64, max int) bool { return int(state>>8) >= max }
-
 // highest and lowest return a rank of a set of ranks, 0 for the empty set.
 func highest(set uint8) Rank { return Rank(max(1, bits.Len8(set)) - 1) }
 func lowest(set uint8) Rank  { return Rank(bits.TrailingZeros8(set) & 7) }
@@ -309,19 +306,13 @@ func (q *Queue) expected(now time.Duration, rank Rank, standing bool) time.Durat
 	return time.Duration(ahead+1) * gap
 }
 
-// first returns the waiter of rank that goes first, last the one that goes last.
-func (q *Queue) first(now time.Duration, rank Rank) *Waiter {
+// ends returns the waiters of rank that go first and last.
+func (q *Queue) ends(now time.Duration, rank Rank) (first, last *Waiter) {
+	l := &q.ranks[rank]
 	if q.standing(now, rank) {
-		return q.ranks[rank].newest
+		return l.newest, l.oldest
 	}
-	return q.ranks[rank].oldest
-}
-
-func (q *Queue) last(now time.Duration, rank Rank) *Waiter {
-	if q.standing(now, rank) {
-		return q.ranks[rank].oldest
-	}
-	return q.ranks[rank].newest
+	return l.oldest, l.newest
 }
 
 // expire ends up to n waits whose time is over.

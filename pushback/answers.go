@@ -157,9 +157,6 @@ func (a *Answers) Bounds() (shortest, longest time.Duration) {
 	return time.Duration(a.min) * time.Second, time.Duration(a.max) * time.Second
 }
 
-// GiveUp returns the GiveUp of the AnswerConfig.
-func (a *Answers) GiveUp() time.Duration { return a.giveUp }
-
 // Dither reports whether refusals may be held back for less than a second.
 func (a *Answers) Dither() bool { return a.dither }
 

@@ -147,14 +147,9 @@ type HerdReport struct {
 	// without a period, at most 16.5. Above pulseAlarm there is a herd.
 	Q [len(HerdPeriods)]float64
 
-	// Echo is the share of refused clients that comes again after exactly each of
-	// HerdLags; 0 if it is too little to tell from none.
-	Echo [len(HerdLags)]float64
-
-	// AllanFactor is how uneven arrivals are at each of HerdAllanScales: 1 for Poisson
-	// arrivals, 0 if less than 5 come per bin. AllanRatio is the same, divided by its
-	// mean of about one hour: above 2 something has changed.
-	AllanFactor, AllanRatio [len(HerdAllanScales)]float64
+	// AllanRatio is how uneven arrivals are at each of HerdAllanScales, by the Allan factor,
+	// divided by its mean of about one hour: above 2 something has changed.
+	AllanRatio [len(HerdAllanScales)]float64
 
 	// CUSUM is how much more has come lately than usual: 0 to 28; above 14 the rate has
 	// stepped up.
@@ -185,11 +180,8 @@ func (h *Herd) Report() HerdReport {
 	for i := range h.pulses {
 		r.Q[i] = h.pulses[i].q
 	}
-	for i := range h.echoes.lag {
-		r.Echo[i] = h.echoes.lag[i].share()
-	}
 	for i := range h.allan {
-		r.AllanFactor[i], r.AllanRatio[i] = h.allan[i].factor(), h.allan[i].ratio()
+		r.AllanRatio[i] = h.allan[i].ratio()
 	}
 	r.Distinct, r.Requests = h.clients.count()
 
@@ -200,7 +192,7 @@ func (h *Herd) Report() HerdReport {
 	}
 	if i := h.echoes.loudest(); i >= 0 && r.Period != HerdLags[i] {
 		r.Period, r.Phase = HerdLags[i], 0
-		r.Size = r.Echo[i] * h.echoes.refusedPer(HerdLags[i])
+		r.Size = h.echoes.size(i)
 	}
 	if r.Kind == BacklogHerd {
 		r.Size = float64(r.Distinct)

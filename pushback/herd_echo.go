@@ -28,9 +28,6 @@ const (
 	echoAlarm = 20
 	echoClear = 0.6
 
-	// echoMinQ is the q from which on a share is reported.
-	echoMinQ = 4
-
 	// echoShare is the share of refused clients that must come again for an alarm.
 	echoShare = 0.1
 )
@@ -131,13 +128,6 @@ func (l *echo) regression() float64 {
 	return 4 * l.sumProducts / l.sumRefused
 }
 
-func (l *echo) share() float64 {
-	if l.q() < echoMinQ {
-		return 0
-	}
-	return min(1, l.regression())
-}
-
 // loudest returns the shortest lag with an alarm, or -1. Clients that repeat more than
 // once also show at its multiples.
 func (e *echoes) loudest() int {
@@ -149,6 +139,7 @@ func (e *echoes) loudest() int {
 	return -1
 }
 
-func (e *echoes) refusedPer(d time.Duration) float64 {
-	return e.rate * float64(d) / float64(herdTick)
+// size returns how many refused clients come again after a lag with an alarm.
+func (e *echoes) size(i int) float64 {
+	return min(1, e.lag[i].regression()) * e.rate * float64(echoLags[i])
 }

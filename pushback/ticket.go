@@ -66,9 +66,6 @@ const (
 	maxTicketAhead = 90 * time.Second
 )
 
-// maxMaxUsed bounds the memory of a Tickets to 128 MiB.
-const maxMaxUsed = 1 << 22
-
 // Tickets makes and redeems signed promises that the client carries, so that several
 // replicas, and one that was restarted, keep them without shared state. They need only
 // the same secret, and clocks that agree within 2 s.
@@ -88,18 +85,11 @@ type Ticket struct {
 
 // NewTickets returns Tickets under secret: at least 16 bytes, which should be random and
 // known to the replicas alone. maxUsed is how many tickets that are due within 64 s can
-// be used, 1 to 4,194,304: 64 times the rate at which promises fall due is enough. Each
-// takes 32 bytes, allocated at once.
+// be used: 64 times the rate at which promises fall due is enough. Each takes 32 bytes,
+// allocated at once.
 func NewTickets(secret []byte, maxUsed int) (*Tickets, error) {
-	var errs []error
 	if len(secret) < 16 {
-		errs = append(errs, fmt.Errorf("the secret for tickets has %d bytes; want at least 16", len(secret)))
-	}
-	if maxUsed < 1 || maxUsed > maxMaxUsed {
-		errs = append(errs, fmt.Errorf("the bound on used tickets is %d; want 1 to %d", maxUsed, maxMaxUsed))
-	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
+		return nil, fmt.Errorf("the secret for tickets has %d bytes; want at least 16", len(secret))
 	}
 	key := append([]byte(nil), secret...)
 	t := &Tickets{}
