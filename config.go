@@ -72,7 +72,6 @@ const (
 	DefaultQueue    = loadshed.DefaultQueue
 	MaxQueue        = loadshed.MaxQueue
 	MaxQueueTimeout = loadshed.MaxQueueTimeout
-	maxName         = 64
 
 	// inFlightPolicy is what clients are told that PerClient is called.
 	inFlightPolicy = "in_flight"
@@ -264,12 +263,8 @@ func (g *Guard) join(s *State, zones []Zone) {
 // CheckName returns an error unless name can stand unquoted in headers, labels
 // and logs.
 func CheckName(name string) error {
-	ok := name != "" && len(name) <= maxName
-	for _, r := range name {
-		ok = ok && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-./:", r))
-	}
-	if !ok {
-		return fmt.Errorf("name is %q; want 1 to %d letters, digits and _ - . / : only", name, maxName)
+	if !pushback.IsPolicyName(name) {
+		return fmt.Errorf("name is %q; want 1 to 64 letters, digits and _ - . / : only", name)
 	}
 	return nil
 }

@@ -107,7 +107,7 @@ var organs = map[string][]string{
 		"Appointments", "AppointmentStats", "Terms", "Caller", "Visit", "Supply", "Told", "HerdReport",
 		"Answers", "NewAnswers", "AnswerConfig", "Policy", "Refusal",
 		"Classes", "OnTime", "OtherRequest", "Ambiguous",
-		"Retry", "IsGRPC", "ReadsShieldRetry", "TicketOf", "NewTickets",
+		"Retry", "IsGRPC", "ReadsShieldRetry", "TicketOf", "NewTickets", "IsPolicyName",
 		"DefaultMaxClients", "MinMaxClients", "MaxMaxClients",
 	},
 }

@@ -128,15 +128,6 @@ func (c Classes) Index(name string) (int, bool) {
 // Default returns the class of requests that belong to no other.
 func (c Classes) Default() int { return c.byDefault }
 
-// String returns the names and shares, the highest first.
-func (c Classes) String() string {
-	names := make([]string, c.Len())
-	for i := range names {
-		names[i] = fmt.Sprintf("%s %.0f%%", c.At(i).Name, 100*c.At(i).Share)
-	}
-	return strings.Join(names, ", ")
-}
-
 // reserveTime is how long after the last request of a higher class places are still
 // kept for it. Shedding that starts and ends within a moment makes clients' sequences of
 // calls fail half way. Stripe ("Scaling your API with rate limiters", 2017) restores

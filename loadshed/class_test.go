@@ -1,6 +1,7 @@
 package loadshed
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,8 +12,9 @@ func TestClassesAreSortedByShare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := c.String(), "pay 100%, critical 100%, default 90%, sheddable 70%, batch 30%, unpaid 30%"; got != want {
-		t.Errorf("%s, want %s", got, want)
+	want := []Class{{"pay", 1}, {Critical, 1}, {Default, .9}, {Sheddable, .7}, {"batch", .3}, {Unpaid, .3}}
+	if !slices.Equal(c.list, want) {
+		t.Errorf("%v, want %v", c.list, want)
 	}
 	if i, ok := c.Index("batch"); i != 4 || !ok {
 		t.Errorf("batch is %d, %v", i, ok)

@@ -76,14 +76,10 @@ type Refusal struct {
 // Answers writes refusals. NewAnswers prepares all that does not differ from request
 // to request. It is safe for concurrent use.
 type Answers struct {
-	min, max int // seconds
-	quotaMax int // seconds
-	body     Body
+	config   AnswerConfig
 	quotas   []wording // one per policy
 	overload wording
-	warning  warning
-	giveUp   time.Duration
-	dither   bool
+	warnings [maxSeconds + 1]string // RateLimit of an early warning, by seconds
 }
 
 // longestQuota is the longest wait for a quota that can be told.
@@ -125,8 +121,8 @@ func NewAnswers(c AnswerConfig, policies []Policy) (*Answers, error) {
 	default:
 		bad("body is %q; want problem, html, text or none", c.Body)
 	}
-	if !isPolicyName(c.Name) {
-		bad("name is %q; want 1 to %d letters, digits and _ - . / : only", c.Name, maxPolicyName)
+	if !IsPolicyName(c.Name) {
+		bad("name is %q; want 1 to 64 letters, digits and _ - . / : only", c.Name)
 	}
 	if c.GiveUp != 0 && (c.GiveUp < time.Minute || c.GiveUp > 24*time.Hour) {
 		bad("give_up is %v; want 1m to 24h", c.GiveUp)
@@ -135,11 +131,7 @@ func NewAnswers(c AnswerConfig, policies []Policy) (*Answers, error) {
 		return nil, errors.Join(errs...)
 	}
 
-	a := &Answers{
-		min: int(c.Min / time.Second), max: int(c.Max / time.Second), quotaMax: int(c.QuotaMax / time.Second), body: c.Body,
-		overload: newWording(c.OverloadStatus, nil), warning: newWarning(c.Name, c.Backoff),
-		giveUp: c.GiveUp, dither: !c.NoDither,
-	}
+	a := &Answers{config: c, overload: newWording(c.OverloadStatus, nil), warnings: rateLimits(c.Name, 1)}
 	for _, p := range policies {
 		a.quotas = append(a.quotas, newWording(c.Status, &p))
 	}
@@ -147,18 +139,18 @@ func NewAnswers(c AnswerConfig, policies []Policy) (*Answers, error) {
 }
 
 // Hint rounds wait up within the configured bounds.
-func (a *Answers) Hint(wait time.Duration) Hint { return hint(wait, a.min, a.max) }
+func (a *Answers) Hint(wait time.Duration) Hint { return hint(wait, a.config.Min, a.config.Max) }
 
 // QuotaHint is Hint for a client over its own quota.
-func (a *Answers) QuotaHint(wait time.Duration) Hint { return hint(wait, a.min, a.quotaMax) }
-
-// Bounds returns the shortest and the longest wait that a Hint tells.
-func (a *Answers) Bounds() (shortest, longest time.Duration) {
-	return time.Duration(a.min) * time.Second, time.Duration(a.max) * time.Second
+func (a *Answers) QuotaHint(wait time.Duration) Hint {
+	return hint(wait, a.config.Min, a.config.QuotaMax)
 }
 
+// Bounds returns the shortest and the longest wait that a Hint tells.
+func (a *Answers) Bounds() (shortest, longest time.Duration) { return a.config.Min, a.config.Max }
+
 // Dither reports whether refusals may be held back for less than a second.
-func (a *Answers) Dither() bool { return a.dither }
+func (a *Answers) Dither() bool { return !a.config.NoDither }
 
 // Status returns the HTTP status for a refusal.
 func (a *Answers) Status(f Refusal) int { return a.wording(f).status }
@@ -188,12 +180,12 @@ func (a *Answers) Write(w http.ResponseWriter, r *http.Request, f Refusal, now t
 	texts := words.texts(f)
 	body := &texts.problem
 	switch {
-	case a.body == None:
+	case a.config.Body == None:
 		w.WriteHeader(words.status)
 		return
-	case a.body == Text:
+	case a.config.Body == Text:
 		body = &texts.text
-	case a.body == HTML || isNavigation(r):
+	case a.config.Body == HTML || isNavigation(r):
 		body = &texts.pageOnce
 		if !f.Hint.Never && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 			body = &texts.page
@@ -287,4 +279,3 @@ func (h *header) set(name, value string) {
 	n := len(h.values)
 	h.h[name] = h.values[n-1 : n : n]
 }
-

@@ -308,8 +308,8 @@ func TestConfigIsChecked(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
 			t.Errorf("%+v: %v, want %q", c.cfg, err, c.want)
 		}
-		if err == nil && (a.giveUp != c.cfg.GiveUp || a.Dither() == c.cfg.NoDither) {
-			t.Errorf("%+v: GiveUp %v, Dither %v", c.cfg, a.giveUp, a.Dither())
+		if err == nil && (a.config.GiveUp != c.cfg.GiveUp || a.Dither() == c.cfg.NoDither) {
+			t.Errorf("%+v: GiveUp %v, Dither %v", c.cfg, a.config.GiveUp, a.Dither())
 		}
 	}
 	a := mustNew(t, AnswerConfig{Min: 2 * time.Second, Max: 7 * time.Second})
@@ -317,8 +317,8 @@ func TestConfigIsChecked(t *testing.T) {
 		t.Errorf("Bounds: %v and %v, want 2s and 7s", lo, hi)
 	}
 	a = mustNew(t, AnswerConfig{})
-	if lo, hi := a.Bounds(); lo != time.Second || hi != 30*time.Second || a.giveUp != 0 || !a.Dither() {
-		t.Errorf("by default: Bounds %v and %v, GiveUp %v, Dither %v; want 1s and 30s, 0, true", lo, hi, a.giveUp, a.Dither())
+	if lo, hi := a.Bounds(); lo != time.Second || hi != 30*time.Second || a.config.GiveUp != 0 || !a.Dither() {
+		t.Errorf("by default: Bounds %v and %v, GiveUp %v, Dither %v; want 1s and 30s, 0, true", lo, hi, a.config.GiveUp, a.Dither())
 	}
 }
 

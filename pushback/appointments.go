@@ -282,7 +282,7 @@ func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, 
 // tooLong tells a client never to come back whose appointment is farther away than the
 // operator wants any to wait.
 func (t *Terms) tooLong(p *Appointment, d *Told) bool {
-	if limit := t.Answers.giveUp; limit == 0 || p.Wait <= limit {
+	if limit := t.Answers.config.GiveUp; limit == 0 || p.Wait <= limit {
 		return false
 	}
 	d.Wait, d.Hint = p.Wait, Hint{Never: true}

@@ -13,16 +13,16 @@ type Hint struct {
 	Never   bool // not at all; Seconds and Ms are 0
 }
 
-// hint rounds wait up to milliseconds and to whole seconds. Both are at most hi seconds.
-// A lo above 1 is their least; with a lo of 1 the milliseconds are the exact wait.
-func hint(wait time.Duration, lo, hi int) Hint {
+// hint rounds wait up to milliseconds and to whole seconds. Both are at most hi. A lo above
+// a second is their least; with a lo of a second the milliseconds are the exact wait.
+func hint(wait, lo, hi time.Duration) Hint {
 	ms := int64(wait / time.Millisecond)
 	if wait%time.Millisecond > 0 {
 		ms++
 	}
-	if lo > 1 {
-		ms = max(ms, int64(lo)*1000)
+	if lo > time.Second {
+		ms = max(ms, lo.Milliseconds())
 	}
-	ms = min(max(ms, 1), int64(hi)*1000)
+	ms = min(max(ms, 1), hi.Milliseconds())
 	return Hint{Seconds: int((ms + 999) / 1000), Ms: int(ms)}
 }

@@ -38,7 +38,7 @@ func TestHint(t *testing.T) {
 		{"min and max may be one", 7 * time.Second, 3, 3, hintOf(3, 3000)},
 		{"and raise as well", 0, 3, 3, hintOf(3, 3000)},
 	} {
-		if got := hint(c.wait, c.lo, c.hi); got != c.want {
+		if got := hint(c.wait, time.Duration(c.lo)*time.Second, time.Duration(c.hi)*time.Second); got != c.want {
 			t.Errorf("%s: hint(%v, %d, %d) = %+v, want %+v", c.story, c.wait, c.lo, c.hi, got, c.want)
 		}
 	}
@@ -77,7 +77,7 @@ func FuzzHint(f *testing.F) {
 		wait := time.Duration(nanoseconds)
 		lo, hi := 1+int(min(a, b))%maxSeconds, 1+int(max(a, b))%maxSeconds
 		lo, hi = min(lo, hi), max(lo, hi)
-		h := hint(wait, lo, hi)
+		h := hint(wait, time.Duration(lo)*time.Second, time.Duration(hi)*time.Second)
 		told := time.Duration(h.Ms) * ms
 		if !delaySeconds.MatchString(strconv.Itoa(h.Seconds)) || h.Seconds > maxSeconds {
 			t.Errorf("%v in [%d, %d] is told as %d s", wait, lo, hi, h.Seconds)

@@ -101,11 +101,18 @@ func (w *wording) setPolicy(p *Policy) {
 	if p.Concurrent {
 		w.policy = fmt.Sprintf(`%s;q=%d;qu="concurrent-requests"`, name, p.Quota)
 	}
-	w.rateLimit[0] = name + ";r=0"
+	w.rateLimit = rateLimits(p.Name, 0)
+	w.renewsIn = w.rateLimit[0] + ";t="
+}
+
+// rateLimits returns RateLimit for a policy with so much left, by the seconds until there
+// is more; at 0 without them.
+func rateLimits(name string, left int) (list [maxSeconds + 1]string) {
+	list[0] = fmt.Sprintf("%s;r=%d", quoted(name), left)
 	for s := 1; s <= maxSeconds; s++ {
-		w.rateLimit[s] = fmt.Sprintf("%s;r=0;t=%d", name, s)
+		list[s] = fmt.Sprintf("%s;t=%d", list[0], s)
 	}
-	w.renewsIn = name + ";r=0;t="
+	return list
 }
 
 func (w *wording) texts(f Refusal) *texts {
