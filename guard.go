@@ -51,7 +51,7 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 	}
 	standby := t.visit.Standby
 	if standby {
-		b.standby.came.Add(1)
+		b.standby.Come()
 	}
 	if t.visit.Rejected && !g.spares(now) {
 		d.Reason, d.Class = Early, uint8(g.plan.Requested(r.Class))
@@ -73,7 +73,7 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 		refusing = g.claim(0, now, &t)
 	}
 	if standby && d.Reason == None {
-		b.standby.admit()
+		b.standby.Admit()
 	}
 
 	if d.Queued() {
@@ -88,15 +88,12 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 // arrive asks what the client of a request was promised.
 func (g *Guard) arrive(now time.Duration, t *try) {
 	clients, c, v := &g.backend.clients, t.caller(), &t.visit
-	clients.Arrive(now, &c, &g.terms, v)
+	clients.Arrive(now, &c, &g.terms, g.scarce(), v)
 	switch {
 	case v.Standing == pushback.OnTime && v.Deferred:
 		clients.Overdue(now, &c, &g.terms, g.supply(), v)
 	case v.Standing == pushback.Ambiguous && v.Rejected:
 		clients.Sometime(now, &c, &g.terms, g.supply(), v)
-	case v.Crowd && !v.Due && g.scarce():
-		// Nothing can be left aside for clients that are due, and one of a crowd is always there.
-		v.Standby = g.terms.Enforce && clients.Backlogged(now)
 	}
 }
 

@@ -99,7 +99,7 @@ var organs = map[string][]string{
 	},
 	"loadshed": {
 		"Concurrency", "ConcurrencyStats", "Plan", "PlanConfig", "NewPlan", "QueueConfig", "AdaptiveConfig", "Class", "Classes",
-		"Entrant", "Entered", "ClientFull", "Place", "Verdict", "Change",
+		"Standby", "Demand", "Entrant", "Entered", "ClientFull", "Place", "Verdict", "Change",
 		"Outcome", "Served", "Detached", "Aborted", "TimedOut", "Overloaded",
 		"Routes", "MaxConcurrency", "NoQueue", "DefaultQueue", "MaxQueue", "MaxQueueTimeout",
 	},

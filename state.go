@@ -41,7 +41,7 @@ type Backend struct {
 	capacity limiter.Bucket
 	inFlight loadshed.Concurrency
 	clients  pushback.Appointments
-	standby  standby
+	standby  loadshed.Standby
 	counts
 	ticker  ticker
 	sweeper sweeper // of the queue

@@ -154,9 +154,11 @@ func (a *Appointments) Ahead(now time.Duration) time.Duration { return a.calenda
 func (a *Appointments) Spare(service float64) float64 { return a.calendar.Spare(service) }
 
 // Arrive looks up what the client of a request was promised. It is on Standby, or
-// rejected for coming early, only while others wait. Of a deferred client that is OnTime
+// rejected for coming early, only while others wait. scarce tells that nothing can be left
+// aside for clients that are due; then one of a crowd, as one is always there, is on
+// Standby, too. Of a deferred client that is OnTime
 // it has to be asked whether it is Overdue.
-func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, v *Visit) {
+func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, scarce bool, v *Visit) {
 	if c.Key == 0 || !a.calendar.Expecting(now) && c.Ticket == "" {
 		return
 	}
@@ -173,7 +175,7 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, v *Visit) 
 	}
 	v.Due = v.Standing == OnTime && !v.Deferred
 	a.redeem(now, c, t, strict, v)
-	v.Standby = v.Rejected || strict && !v.Uncontended && (v.Standing == OtherRequest || v.Standing == Ambiguous)
+	v.Standby = v.Rejected || strict && !v.Uncontended && (v.Standing == OtherRequest || v.Standing == Ambiguous || scarce && v.Crowd && !v.Due)
 	if v.Promises > 0 && v.Crowd || v.Standing != Stranger && v.Standing != OtherRequest {
 		a.returned.Add(1)
 		if v.Standing == OnTime {

@@ -31,7 +31,7 @@ func ExampleAppointments() {
 		fmt.Printf("client %d is told %d s\n", 1+key, told.Hint.Seconds)
 	}
 	come := func(now time.Duration) (v Visit) {
-		a.Arrive(now, &Caller{Key: 1, Fingerprint: 1}, terms, &v)
+		a.Arrive(now, &Caller{Key: 1, Fingerprint: 1}, terms, false, &v)
 		return v
 	}
 	fmt.Println("too early:", come(now+300*time.Millisecond).Rejected)
@@ -96,7 +96,7 @@ func TestHonestClientsDoNotHammer(t *testing.T) {
 	for i := range uint64(40) { // one client that asks for many things
 		var told Told
 		v = Visit{}
-		a.Arrive(now, &Caller{Key: 1, Fingerprint: i}, terms, &v)
+		a.Arrive(now, &Caller{Key: 1, Fingerprint: i}, terms, false, &v)
 		a.Refuse(now, &Caller{Key: 1, Fingerprint: i}, &v, terms, supply, &told)
 		now += slowPollInterval
 		told.Sent()

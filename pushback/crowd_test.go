@@ -86,7 +86,7 @@ func TestCrowdsConcurrently(t *testing.T) {
 			for i := range 5_000 {
 				now := time.Minute + time.Duration(i)*time.Millisecond
 				c, v, told := Caller{Key: 1 + rng.Uint64N(3), Fingerprint: 1}, Visit{}, Told{}
-				a.Arrive(now, &c, terms, &v)
+				a.Arrive(now, &c, terms, false, &v)
 				if v.Due {
 					a.Keep(now, c.Key, &v)
 				} else if !v.Rejected {
