@@ -2,6 +2,7 @@ package shield
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -134,7 +135,7 @@ type settings struct {
 // added to it; nothing else in it changes before the Guard's first decision, so a Guard
 // that is thrown away has done nothing. The error names everything that is wrong with c.
 func New(c Config, s *State) (*Guard, error) {
-	g := &Guard{settings: settings{observe: c.Observe, client: c.Client, class: c.Class, maxClients: c.Retries.MaxClients}}
+	g := &Guard{settings: settings{observe: c.Observe, client: c.Client, class: c.Class}}
 	var errs []error
 	check := func(what string, err error) {
 		if err != nil && what != "" {
@@ -162,19 +163,14 @@ func New(c Config, s *State) (*Guard, error) {
 	}
 	g.terms.Answers, err = pushback.NewAnswers(c.Pushback, policies)
 	check("pushback", err)
-	if g.maxClients == 0 {
-		g.maxClients = pushback.DefaultMaxClients
-	}
+	g.maxClients = cmp.Or(c.Retries.MaxClients, pushback.DefaultMaxClients)
 	if g.maxClients < pushback.MinMaxClients || g.maxClients > pushback.MaxMaxClients {
 		check("retries", fmt.Errorf("max_clients is %d; want %d to %d", g.maxClients, pushback.MinMaxClients, pushback.MaxMaxClients))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if s == nil {
-		s = new(State)
-	}
-	g.join(s, c.Zones)
+	g.join(cmp.Or(s, new(State)), c.Zones)
 	return g, nil
 }
 
@@ -198,14 +194,9 @@ func (g *Guard) checkZones(zones []Zone) (policies []pushback.Policy, err error)
 		if err != nil {
 			bad("%w", err)
 		}
-		if z.Cost == 0 {
-			z.Cost = 1
-		}
+		z.Cost, z.MaxKeys = cmp.Or(z.Cost, 1), cmp.Or(z.MaxKeys, DefaultMaxKeys)
 		if err == nil && (z.Cost < 1 || z.Cost > limit.Burst()) {
 			bad("cost is %d; want 1 to the burst of %d", z.Cost, limit.Burst())
-		}
-		if z.MaxKeys == 0 {
-			z.MaxKeys = DefaultMaxKeys
 		}
 		if z.MaxKeys < limiter.MinKeys || z.MaxKeys > limiter.MaxKeys {
 			bad("max_keys is %d; want %d to %d", z.MaxKeys, limiter.MinKeys, limiter.MaxKeys)

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -33,13 +34,9 @@ type Limit struct {
 // New returns the Limit that c describes, or an error that names every field
 // of c that is out of range.
 func New(c Config) (Limit, error) {
-	if c.Per == 0 {
-		c.Per = time.Second
-	}
+	c.Per = cmp.Or(c.Per, time.Second)
 	perSecond := c.Rate / c.Per.Seconds()
-	if c.Burst == 0 {
-		c.Burst = int(min(max(1, perSecond), 1e9))
-	}
+	c.Burst = cmp.Or(c.Burst, int(min(max(1, perSecond), 1e9)))
 	var errs []error
 	// Written so that NaN and infinity fail too.
 	if !(perSecond > 0 && perSecond <= 1e9) || c.Per < 0 {

@@ -1,6 +1,7 @@
 package loadshed
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -58,10 +59,7 @@ type Law struct {
 
 // NewLaw returns the Law that c describes.
 func NewLaw(c AdaptiveConfig) (Law, error) {
-	l := Law{
-		min: c.Min, max: c.Max, initial: c.Initial,
-		maxLatency: c.MaxLatency.Seconds(), target: c.Target, noProbe: c.NoProbe,
-	}
+	l := Law{maxLatency: c.MaxLatency.Seconds(), target: c.Target, noProbe: c.NoProbe}
 	for _, f := range []struct {
 		name string
 		n    int
@@ -86,20 +84,12 @@ func NewLaw(c AdaptiveConfig) (Law, error) {
 	if c.Target > 0 && (c.MaxLatency > 0 || c.NoProbe) {
 		return Law{}, fmt.Errorf("target %v: goes without max_latency and probe, as there is no baseline", c.Target)
 	}
-	if l.min == 0 {
-		if l.min = defaultMin; l.max > 0 {
-			l.min = min(l.min, l.max)
-		}
-	}
-	if l.max == 0 {
-		l.max = max(defaultMax, l.min)
-	}
+	l.min = cmp.Or(c.Min, min(defaultMin, cmp.Or(c.Max, defaultMin)))
+	l.max = cmp.Or(c.Max, max(defaultMax, l.min))
 	if l.min > l.max {
 		return Law{}, fmt.Errorf("min %d is above max %d", l.min, l.max)
 	}
-	if l.initial == 0 {
-		l.initial = min(max(defaultInitial, l.min), l.max)
-	}
+	l.initial = cmp.Or(c.Initial, min(max(defaultInitial, l.min), l.max))
 	if l.initial < l.min || l.initial > l.max {
 		return Law{}, fmt.Errorf("initial %d: want %d to %d, from min to max", l.initial, l.min, l.max)
 	}

@@ -72,12 +72,10 @@ func NewClasses(list []Class) (Classes, error) {
 			errs = append(errs, fmt.Errorf("class name %q; want letters, digits and _ - . / :, at most %d of them", class.Name, maxClassName))
 		}
 		seen[class.Name] = true
+		class.Share = cmp.Or(class.Share, shares[class.Name])
 		if class.Share == 0 {
-			class.Share = shares[class.Name]
-			if class.Share == 0 {
-				errs = append(errs, fmt.Errorf("class %q has no share; want one, or the name %s, %s or %s", class.Name, Critical, Default, Sheddable))
-				continue
-			}
+			errs = append(errs, fmt.Errorf("class %q has no share; want one, or the name %s, %s or %s", class.Name, Critical, Default, Sheddable))
+			continue
 		}
 		if !(class.Share >= minShare && class.Share <= 1) {
 			errs = append(errs, fmt.Errorf("class %q: share is %v (%v %%); want %v to 1 (1 %% to 100 %%)", class.Name, class.Share, 100*class.Share, minShare))

@@ -43,12 +43,14 @@ func Retry(h http.Header) bool { return Attempt(h) > 1 }
 // to put it later in the queue, never earlier.
 func Attempt(h http.Header) int {
 	attempt := 0
+	consider := func(number string, first int) {
+		if n, ok := count(number); ok {
+			attempt = max(attempt, n-first+1)
+		}
+	}
 	for i := range counters {
-		c := &counters[i]
-		for _, v := range h[c.name] {
-			if n, ok := count(v); ok {
-				attempt = max(attempt, n-c.first+1)
-			}
+		for _, v := range h[counters[i].name] {
+			consider(v, counters[i].first)
 		}
 	}
 	// "attempt=2; max=3" of the AWS SDKs, with "ttl=..." at either end. They count from
@@ -57,8 +59,7 @@ func Attempt(h http.Header) int {
 	for _, v := range h["Amz-Sdk-Request"] {
 		for pair := range strings.SplitSeq(v, ";") {
 			if v, ok := strings.CutPrefix(strings.TrimSpace(pair), "attempt="); ok {
-				n, _ := count(v)
-				attempt = max(attempt, n)
+				consider(v, 1)
 			}
 		}
 	}
@@ -68,8 +69,7 @@ func Attempt(h http.Header) int {
 	for _, v := range h["X-Goog-Api-Client"] {
 		for token := range strings.FieldsSeq(v) {
 			if v, ok := strings.CutPrefix(token, "gccl-attempt-count/"); ok {
-				n, _ := count(v)
-				attempt = max(attempt, n)
+				consider(v, 1)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package pushback
 
 import (
+	"cmp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -144,11 +145,7 @@ func (l *Ledger) create() {
 	l.locks[0].Lock()
 	defer l.locks[0].Unlock()
 	if l.table.Load() == nil {
-		sets := l.size.Load()
-		if sets == 0 {
-			sets = DefaultMaxClients / ways
-		}
-		table := make([]set, sets)
+		table := make([]set, l.sets())
 		l.table.Store(&table)
 	}
 }
@@ -198,7 +195,8 @@ func (l *Ledger) Visit(now time.Duration, key, fingerprint uint64, horizon time.
 		return v
 	}
 	v.Deferred, v.Number = r.get(fDeferred) == 1, uint32(r.get(fNumber))
-	v.Uncontended = waiting <= min(v.Promises+r.aside(), CrowdThreshold) && !v.Deferred // others have the slots
+	aside, _ := r.aside(now)
+	v.Uncontended = waiting <= min(v.Promises+aside, CrowdThreshold) && !v.Deferred // others have the slots
 	strict := horizon > 0 && !v.Uncontended
 	due, told := r.due(now), r.told(now)
 	same := fingerprint == 0 || r.get(fFingerprint) == fingerprint&(1<<fFingerprint.bits-1)
@@ -442,9 +440,6 @@ func (l *Ledger) Clients() (n [Classes]int) {
 }
 
 // MaxClients returns how many clients can be remembered.
-func (l *Ledger) MaxClients() int {
-	if n := l.size.Load(); n > 0 {
-		return int(n) * ways
-	}
-	return DefaultMaxClients
-}
+func (l *Ledger) MaxClients() int { return int(l.sets()) * ways }
+
+func (l *Ledger) sets() int64 { return cmp.Or(l.size.Load(), DefaultMaxClients/ways) }

@@ -113,39 +113,35 @@ const (
 
 // putAside adds a promise to those put aside, unless they are too many.
 func (r *record) putAside(now, at time.Duration) bool {
-	if r.get(fDeferred) == 1 {
-		return false
-	}
-	aside := r.get(fNumber)
-	n := aside >> asideBits
-	if n == maxAside {
+	n, earliest := r.aside(now)
+	if r.get(fDeferred) == 1 || n == maxAside {
 		return false
 	}
 	if n > 0 {
-		at = min(at, near(aside&(1<<asideBits-1), asideBits, asideUnit, now))
+		at = min(at, earliest)
 	}
-	r.set(fNumber, (n+1)<<asideBits|uint64(at/asideUnit)&(1<<asideBits-1))
+	r.set(fNumber, uint64(n+1)<<asideBits|uint64(at/asideUnit)&(1<<asideBits-1))
 	return true
 }
 
-// aside returns how many promises are put aside.
-func (r *record) aside() int {
+// aside returns how many promises are put aside, and the earliest of them.
+func (r *record) aside(now time.Duration) (n int, earliest time.Duration) {
 	if r.get(fDeferred) == 1 {
-		return 0
+		return 0, 0
 	}
-	return int(r.get(fNumber) >> asideBits)
+	aside := r.get(fNumber)
+	return int(aside >> asideBits), near(aside&(1<<asideBits-1), asideBits, asideUnit, now)
 }
 
 // recall restores the promises that were put aside, when the last of the others is done
 // with, and reports whether there were any.
 func (r *record) recall(now time.Duration) bool {
-	aside := r.get(fNumber)
-	n := aside >> asideBits
-	if n == 0 || r.get(fDeferred) == 1 {
+	n, earliest := r.aside(now)
+	if n == 0 {
 		return false
 	}
-	r.setDue(near(aside&(1<<asideBits-1), asideBits, asideUnit, now))
-	r.set(fCount, n)
+	r.setDue(earliest)
+	r.set(fCount, uint64(n))
 	r.set(fNumber, 0)
 	return true
 }

@@ -30,10 +30,8 @@ func (b *baseLoad) add(requests float64, d time.Duration, backlog, beyond bool) 
 	if backlog {
 		gain /= 20
 		rate = min(rate, 3*b.rate+10)
-	} else {
-		if !beyond {
-			b.seen = min(b.seen+d, baseWindow)
-		}
+	} else if !beyond {
+		b.seen = min(b.seen+d, baseWindow)
 	}
 	b.rate += min(gain, 1) * (rate - b.rate)
 }

@@ -1,6 +1,7 @@
 package pushback
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -50,10 +51,7 @@ func newWording(status int, p *Policy) wording {
 		}
 		violated = fmt.Sprintf(`,"violated-policies":[%s]`, quoted(p.Name))
 	}
-	title := http.StatusText(status)
-	if title == "" {
-		title = "Refused"
-	}
+	title := cmp.Or(http.StatusText(status), "Refused")
 	problem := func(then, more, after string) body {
 		return body{
 			"application/problem+json",
