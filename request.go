@@ -90,12 +90,8 @@ type Request struct {
 	Class uint8
 	Route uint8
 
-	// Deadline is when the client will have given up, 0 if that is not known. The
-	// request does not wait for longer.
-	Deadline time.Duration
-
-	// InFlightKey names the client that is counted for Config.PerClient; NoKey: none.
-	InFlightKey limiter.Key
+	Deadline    time.Duration // when the client will have given up: it does not wait for longer. 0: not known
+	InFlightKey limiter.Key   // names the client that is counted for Config.PerClient; NoKey: none
 }
 
 // caller returns the part of r that matters for appointments.

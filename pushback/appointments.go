@@ -20,8 +20,7 @@ const repeatSlack = 50 * time.Millisecond
 // Appointments is ready once Resize has said how many clients to remember. It is safe
 // for concurrent use and must not be copied.
 //
-// The operator's settings, the [Terms], are passed with every call and never kept. now is
-// the time since an epoch that the caller keeps, from a monotonic clock.
+// The operator's settings, the [Terms], are passed with every call and never kept.
 type Appointments struct {
 	calendar Calendar
 	ledger   Ledger
@@ -110,10 +109,8 @@ type Told struct {
 	Wait time.Duration
 	Hint Hint
 
-	// Ticket is the appointment, signed, if tickets are given; Window is how long
-	// after it would do as well.
-	Ticket string
-	Window time.Duration
+	Ticket string        // the appointment, signed, if tickets are given
+	Window time.Duration // how long after it would do as well
 
 	// Hold is how long the refusal is to be held back before it is sent: less than a
 	// second. Hint says what is right when it is sent. If it is above 0, Sent must be

@@ -33,18 +33,14 @@ const (
 //
 // It is a ring of buckets, a quarter of a second each, that hold how many clients are
 // expected. A refused client gets the first free slot. When the horizon is full it is
-// deferred: it gets a number in a queue, and a time within the horizon at which to ask
-// again. Usually its slot is within reach by then. Deferred clients get slots in the
-// order of their numbers, however often they have to ask, and later ones wait behind
-// them.
+// deferred: it gets a number in the queue.
 //
 // It promises: in any time τ at most s·τ expected returns and one bucket, where s is
 // the spare rate; first come, first served; no appointment beyond the horizon. It never
 // refuses a request: any client can take a free token.
 //
-// The zero Calendar is empty. It is safe for concurrent use. now is the time since an
-// epoch that the caller keeps. All its memory is this struct: no number of clients
-// makes it grow.
+// The zero Calendar is empty. It is safe for concurrent use. All its memory is this
+// struct: no number of clients makes it grow.
 type Calendar struct {
 	until   atomic.Int64 // the last promised slot
 	last    atomic.Int64 // the last time that any client was told

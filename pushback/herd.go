@@ -112,8 +112,8 @@ func (h *Herd) bin(arrivals float64, back, refused int) {
 		h.pulses[i].add(arrivals, &pulseTurns[i])
 	}
 	h.echoes.add(float64(back), refused)
-	for i := range allanTicks {
-		h.allan[i].add(arrivals, i)
+	for i, scale := range HerdAllanScales[:allanTicks] {
+		h.allan[i].add(arrivals, herdTick, scale)
 	}
 
 	h.second += arrivals
@@ -121,8 +121,8 @@ func (h *Herd) bin(arrivals float64, back, refused int) {
 		return
 	}
 	h.echoes.endSecond()
-	for i := allanTicks; i < len(h.allan); i++ {
-		h.allan[i].add(h.second, i)
+	for i, scale := range HerdAllanScales[allanTicks:] {
+		h.allan[allanTicks+i].add(h.second, time.Second, scale)
 	}
 	h.cusum.add(h.second, h.allan[allanSecond].factor())
 	h.bins, h.second = 0, 0

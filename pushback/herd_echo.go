@@ -55,14 +55,6 @@ type echo struct {
 	alarm           bool
 }
 
-// echoLags are HerdLags in bins.
-var echoLags = func() (lags [len(HerdLags)]uint16) {
-	for i, lag := range HerdLags {
-		lags[i] = uint16(lag / herdTick)
-	}
-	return lags
-}()
-
 // add takes one bin.
 func (e *echoes) add(arrivals float64, refused int) {
 	const minute = float64(time.Minute / herdTick)
@@ -76,11 +68,12 @@ func (e *echoes) add(arrivals float64, refused int) {
 	e.refused[e.next%echoBins] = uint16(min(max(refused, 0), math.MaxUint16))
 	if e.idle < echoBins {
 		above := arrivals - e.mean
-		for i, lag := range echoLags {
+		for i, lag := range HerdLags {
 			// A client that comes again takes a round trip longer than the interval, so
 			// the echo is in this bin or in the next. The bins to compare with leave two
 			// free on either side.
-			at := func(back uint16) float64 { return float64(e.refused[(e.next-lag-back)%echoBins]) }
+			sent := e.next - uint16(lag/herdTick)
+			at := func(back uint16) float64 { return float64(e.refused[(sent-back)%echoBins]) }
 			edge := at(0) + at(1) - at(4) - at(^uint16(2)) // back 4 and forth 3
 			l := &e.lag[i]
 			l.product += above * edge
@@ -141,5 +134,5 @@ func (e *echoes) loudest() int {
 
 // size returns how many refused clients come again after a lag with an alarm.
 func (e *echoes) size(i int) float64 {
-	return min(1, e.lag[i].regression()) * e.rate * float64(echoLags[i])
+	return min(1, e.lag[i].regression()) * e.rate * float64(HerdLags[i]/herdTick)
 }

@@ -34,23 +34,10 @@ type allan struct {
 	usual        float64 // the mean factor of about an hour
 }
 
-// allanParts is how many bins of 100 ms, or seconds, are a bin of each scale;
-// allanUsual is the gain of one pair for a mean of one hour.
-var allanParts, allanUsual = func() (parts [len(HerdAllanScales)]uint8, usual [len(HerdAllanScales)]float64) {
-	for i, scale := range HerdAllanScales {
-		parts[i] = uint8(scale / herdTick)
-		if i >= allanTicks {
-			parts[i] = uint8(scale / time.Second)
-		}
-		usual[i] = 2 * scale.Hours()
-	}
-	return parts, usual
-}()
-
-// add takes a part of a bin of HerdAllanScales[scale].
-func (a *allan) add(arrivals float64, scale int) {
+// add takes a part of a bin of a scale: the arrivals within part.
+func (a *allan) add(arrivals float64, part, scale time.Duration) {
 	a.sum += arrivals
-	if a.parts++; a.parts < allanParts[scale] {
+	if a.parts++; time.Duration(a.parts)*part < scale {
 		return
 	}
 	bin := a.sum
@@ -66,7 +53,7 @@ func (a *allan) add(arrivals float64, scale int) {
 	a.square += gain * (d*d - a.square)
 	if f := a.factor(); f > 0 {
 		a.known = min(a.known, math.MaxUint32-1) + 1
-		a.usual += max(allanUsual[scale], 1/float64(a.known)) * (f - a.usual)
+		a.usual += max(2*scale.Hours(), 1/float64(a.known)) * (f - a.usual) // 2: a pair is two bins
 	}
 }
 

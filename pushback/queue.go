@@ -29,7 +29,8 @@ const (
 // have been issued and how many of them served. served moves on with time, at the rate
 // at which slots come into reach, whether or not the clients come for them. So a client
 // that never returns does not hold up the others. A client asks again with its number.
-// If that is served it gets a slot of the calendar, otherwise the next time to ask.
+// If that is served, as it usually is by then, it gets a slot of the calendar, otherwise
+// the next time to ask.
 //
 // It is guarded by the Calendar's lock.
 type queue struct {

@@ -108,7 +108,8 @@ func NewTickets(secret []byte, maxUsed int) (*Tickets, error) {
 func (t *Tickets) Append(dst, client []byte, due, born time.Time) []byte {
 	m := t.macs.Get().(*macer)
 	raw := &m.raw
-	put56(raw, uint64(min(max(due.UnixMicro(), 0), math.MaxUint32*1_000_000)))
+	// Of the eight bytes the last is born's first.
+	binary.BigEndian.PutUint64(raw[:], uint64(min(max(due.UnixMicro(), 0), math.MaxUint32*1_000_000))<<8)
 	binary.BigEndian.PutUint32(raw[bornAt:], uint32(min(max(born.Unix(), 0), math.MaxUint32)))
 	copy(raw[clientAt:macAt], m.sum(clientLabel, client))
 	copy(raw[macAt:], m.sum(ticketLabel, raw[:macAt]))
@@ -173,7 +174,7 @@ func (m *macer) open(now time.Time, client []byte, text string) (k Ticket, mark 
 	if n, err := base64.RawURLEncoding.Decode(raw[:], m.text[:]); err != nil || n != rawLen {
 		return k, 0, ErrMalformed
 	}
-	k.Due = time.UnixMicro(int64(get56(raw)))
+	k.Due = time.UnixMicro(int64(binary.BigEndian.Uint64(raw[:]) >> 8))
 	k.Born = time.Unix(int64(binary.BigEndian.Uint32(raw[bornAt:])), 0)
 	wait := k.Due.Sub(now)
 	if wait < -ticketGrace || wait > maxTicketAhead {
@@ -189,17 +190,6 @@ func (m *macer) open(now time.Time, client []byte, text string) (k Ticket, mark 
 		return k, 0, ErrEarly
 	}
 	return k, max(1, binary.BigEndian.Uint64(raw[macAt:])), nil
-}
-
-// put56 and get56 write and read the big-endian number in the first 7 bytes.
-func put56(raw *[rawLen]byte, v uint64) {
-	var b [8]byte
-	binary.BigEndian.PutUint64(b[:], v)
-	copy(raw[:bornAt], b[1:])
-}
-
-func get56(raw *[rawLen]byte) uint64 {
-	return binary.BigEndian.Uint64(raw[:]) >> 8
 }
 
 // span is the period of due times that are remembered together: all tickets that are
