@@ -96,6 +96,35 @@ func play() (*figures, error) {
 			return nil
 		})
 	}
+	f.climbAll(do)
+	for _, b := range seeds.Backoffs {
+		f.contends[b.Name] = map[int]seeds.Contention{}
+		for _, n := range writers {
+			do(func() (func(), error) {
+				times := 10
+				if n == claimed {
+					times = 100
+				}
+				c := seeds.Contend(b.Policy, n, times, seed)
+				return func() { f.contends[b.Name][n] = c }, nil
+			})
+		}
+	}
+	for _, o := range outages {
+		do(func() (func(), error) {
+			played := seeds.Down(o.name, o.clients)
+			return func() { f.outages[o.name] = played }, nil
+		})
+	}
+	do(func() (func(), error) {
+		played := seeds.Play(seeds.Policy("go-array"), few/10, seed, time.Second, forEver)
+		return func() { f.settles = played }, nil
+	})
+	return f, group.Wait()
+}
+
+// climbAll has every ladder climbed by crowds of every size. do notes what came of it.
+func (f *figures) climbAll(do func(work func() (note func(), err error))) {
 	climb := func(ladder string, n int, play func() (seeds.Rung, error)) {
 		do(func() (func(), error) {
 			r, err := play()
@@ -104,9 +133,6 @@ func play() (*figures, error) {
 	}
 	for _, ladder := range []string{doubling, fitting, doublingAlone, fittingAlone, told, toldSeconds} {
 		f.ladder[ladder] = map[int]seeds.Rung{}
-	}
-	for _, b := range seeds.Backoffs {
-		f.contends[b.Name] = map[int]seeds.Contention{}
 	}
 	for _, n := range crowds {
 		// The last of few is served at very different times, so few are played often.
@@ -131,27 +157,4 @@ func play() (*figures, error) {
 			return seeds.ByAppointment(clients.Share{Weight: 1, Policy: clients.Exact{}}, 3, n, seed)
 		})
 	}
-	for _, o := range outages {
-		do(func() (func(), error) {
-			played := seeds.Down(o.name, o.clients)
-			return func() { f.outages[o.name] = played }, nil
-		})
-	}
-	do(func() (func(), error) {
-		played := seeds.Play(seeds.Policy("go-array"), few/10, seed, time.Second, forEver)
-		return func() { f.settles = played }, nil
-	})
-	for _, b := range seeds.Backoffs {
-		for _, n := range writers {
-			do(func() (func(), error) {
-				times := 10
-				if n == claimed {
-					times = 100
-				}
-				c := seeds.Contend(b.Policy, n, times, seed)
-				return func() { f.contends[b.Name][n] = c }, nil
-			})
-		}
-	}
-	return f, group.Wait()
 }
