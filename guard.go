@@ -88,7 +88,7 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 // arrive asks what the client of a request was promised.
 func (g *Guard) arrive(now time.Duration, t *try) {
 	clients, c, v := &g.backend.clients, t.caller(), &t.visit
-	clients.Arrive(now, &c, &g.terms, g.scarce(), v)
+	clients.Arrive(now, &c, &g.terms, v)
 	switch {
 	case v.Standing == pushback.OnTime && v.Deferred:
 		clients.Overdue(now, &c, &g.terms, g.supply(), v)
@@ -188,7 +188,7 @@ func (g *Guard) admitsRetry(now time.Duration, t *try) bool {
 func (g *Guard) enter(now time.Duration, t *try) (Reason, time.Duration) {
 	is, wait := g.backend.inFlight.Enter(now, g.plan, &loadshed.Entrant{
 		Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(t.d.Class),
-		Due: t.visit.Due || t.visit.NearlyDue, Reserve: t.places, Standby: t.visit.Standby || t.visit.Crowd && !t.visit.Due, Deadline: t.Deadline, Route: t.Route,
+		Due: t.visit.Due || t.visit.NearlyDue, Reserve: t.places, Standby: t.visit.Standby, Deadline: t.Deadline, Route: t.Route,
 	}, &t.d.place)
 	switch is {
 	case loadshed.Entered:
@@ -211,7 +211,7 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 		class.admitted.Add(1)
 		d.Backlog = b.clients.Ahead(now)
 		if t.visit.Promises > 0 && t.visit.Standing != pushback.OtherRequest { // that was not what the promise is for
-			b.clients.Keep(now, uint64(t.Client), &t.visit)
+			b.clients.Keep(now, uint64(t.Client))
 		}
 		b.inFlight.Count(now, g.plan, uint64(t.Client), &d.place)
 		return

@@ -193,7 +193,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	c.shares.Seen(now, p.Requested(e.Class))
 	free, rank := c.limitFor(now, p, e.As), rankOf(e.As, e.Due)
 	if p.queue.Size == 0 || e.Standby { // else requests that come on time go first in it
-		free -= e.Reserve
+		free = min(free, limit-e.Reserve) // a class leaves some already
 	}
 	if e.As+2 >= p.classes.Len() && c.isCrowd(now, p, e.Client) { // no lower class to be treated as
 		free, rank = min(free, max(1, limit*crowdShare/10)), rankOf(e.As+1, e.Due)

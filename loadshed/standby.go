@@ -26,6 +26,10 @@ const (
 
 	// missedPlaces is how often a client that comes on time may find all places taken.
 	missedPlaces = 0.01
+
+	// mostPlaces is the share of the limit that may be left free, inverted. Of a third and a
+	// twelfth, with a third a backend with as many workers as the limit lost a quarter.
+	mostPlaces = 12
 )
 
 // A Standby learns how much of a backend is lost while only those clients are let in that
@@ -99,9 +103,8 @@ func (s *Standby) Look(now time.Duration, is Demand) {
 	s.at = now
 	if d == now { // the first look
 		s.since = now
-		return
 	}
-	if d <= 0 || math.IsInf(is.Service, 1) {
+	if d <= 0 {
 		return
 	}
 	s.due.read(is.OnTime, d)
@@ -109,6 +112,9 @@ func (s *Standby) Look(now time.Duration, is Demand) {
 	admitted := s.admitted.Load()
 	could, given := is.Service*d.Seconds(), float64(admitted-s.given)
 	s.given = admitted
+	if math.IsInf(could, 1) {
+		return
+	}
 	s.forDue.Store(placesFor(s.due.rate/is.Service, is.Limit))
 	s.forAll.Store(placesFor(s.all.rate/is.Service, is.Limit))
 	switch lost := min(1, given/could); {
@@ -139,9 +145,9 @@ func (s *Standby) Look(now time.Duration, is Demand) {
 // placesFor returns how many places in flight are to be left free for requests that come
 // at a rate of rho of what the backend does, so that few of them find none: all of n
 // places are taken with a probability of about rho^n, as in an M/M/n queue. It is at
-// most a third of the limit.
+// most a mostPlaces-th of the limit: a place that is left free is work that is not done.
 func placesFor(rho float64, limit int) int32 {
-	most := limit / 3
+	most := limit / mostPlaces
 	switch {
 	case rho < missedPlaces:
 		return 0

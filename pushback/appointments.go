@@ -24,7 +24,6 @@ const repeatSlack = 50 * time.Millisecond
 type Appointments struct {
 	calendar Calendar
 	ledger   Ledger
-	crowds   crowds
 	signers  signers
 	herds    herds
 
@@ -151,11 +150,9 @@ func (a *Appointments) Ahead(now time.Duration) time.Duration { return a.calenda
 func (a *Appointments) Spare(service float64) float64 { return a.calendar.Spare(service) }
 
 // Arrive looks up what the client of a request was promised. It is on Standby, or
-// rejected for coming early, only while others wait. scarce tells that nothing can be left
-// aside for clients that are due; then one of a crowd, as one is always there, is on
-// Standby, too. Of a deferred client that is OnTime
+// rejected for coming early, only while others wait. Of a deferred client that is OnTime
 // it has to be asked whether it is Overdue.
-func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, scarce bool, v *Visit) {
+func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, v *Visit) {
 	if c.Key == 0 || !a.calendar.Expecting(now) && c.Ticket == "" {
 		return
 	}
@@ -164,16 +161,11 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, scarce boo
 	if strict {
 		_, horizon = t.Answers.Bounds()
 	}
-	if w, m := a.crowds.of(now, c.Key); w != nil {
-		w.due(now, v)
-		m.Unlock()
-	} else {
-		*v = a.ledger.Visit(now, c.Key, c.kind(), horizon, a.calendar.Waiting())
-	}
+	*v = a.ledger.Visit(now, c.Key, c.kind(), horizon, a.calendar.Waiting())
 	v.Due = v.Standing == OnTime && !v.Deferred
 	a.redeem(now, c, t, strict, v)
-	v.Standby = v.Rejected || strict && !v.Uncontended && (v.Standing == OtherRequest || v.Standing == Ambiguous || scarce && v.Crowd && !v.Due)
-	if v.Promises > 0 && v.Crowd || v.Standing != Stranger && v.Standing != OtherRequest {
+	v.Standby = v.Rejected || strict && !v.Uncontended && (v.Standing == OtherRequest || v.Standing == Ambiguous)
+	if v.Standing != Stranger && v.Standing != OtherRequest {
 		a.returned.Add(1)
 		if v.Standing == OnTime {
 			a.onTime.Add(1)
@@ -208,12 +200,8 @@ func (a *Appointments) Promised(now time.Duration, client uint64) int {
 // Forget forgets what a client was promised; it is a stranger when it comes.
 func (a *Appointments) Forget(client uint64) { a.ledger.Drop(client) }
 
-// Keep notes that a client with a promise has been admitted, as which it came.
-func (a *Appointments) Keep(now time.Duration, client uint64, came *Visit) {
-	if came.Crowd {
-		a.keepOne(now, client, came)
-		return
-	}
+// Keep notes that a client with a promise has been admitted.
+func (a *Appointments) Keep(now time.Duration, client uint64) {
 	v := a.ledger.Keep(now, client)
 	switch {
 	case v.Promises == 0:
@@ -247,15 +235,7 @@ func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, 
 		return
 	}
 	rates := a.rates(c, t, s)
-	if v.BeforeAnswer && v.Promises >= CrowdThreshold && !v.Deferred && a.crowds.begin(now, c.Key, v) {
-		a.ledger.Drop(c.Key)
-		*v = Visit{Crowd: true}
-	}
-	if v.Crowd {
-		a.refuseOne(now, c, v, t, rates, d)
-		return
-	}
-	if v.Standing == Ambiguous || v.Standing == OtherRequest && (!v.BeforeAnswer || v.Promises >= CrowdThreshold) {
+	if v.Standing == Ambiguous || v.Standing == OtherRequest && v.Promises >= a.share(now, v, rates) {
 		// Any time will do: it is not worth holding a connection for.
 		if p := a.calendar.Later(now, rates); !t.tooLong(&p, d) {
 			a.tell(now, c, t, p, false, d)
@@ -318,6 +298,19 @@ func (a *Appointments) forget(now time.Duration, client uint64, p Appointment, r
 	}
 }
 
+// share returns how many promises one client may have at once: one, if it was answered. A
+// crowd behind one address, whose requests all come before the first of them is answered,
+// may have as many as there are slots left: half of the horizon, and the next crowd a
+// quarter, so that none takes all of it from the others. Those are the dynamic thresholds
+// of shared-memory switches (Choudhury and Hahne, 1998).
+func (a *Appointments) share(now time.Duration, v *Visit, r Rates) int {
+	if !v.BeforeAnswer {
+		return 1
+	}
+	free := (r.Max - a.calendar.Ahead(now)).Seconds() * a.calendar.Spare(r.Service)
+	return max(CrowdThreshold, min(int(free), MaxPromises))
+}
+
 // RefuseQuota gives a client that is over its quota its appointment: not before it has
 // earned the tokens, nor before those of its requests that were refused earlier, and in
 // a slot of its own where the backend's rate is known, since others may have the same
@@ -341,7 +334,6 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 			d.again(v.At-now, t)
 			return
 		}
-		a.calendar.Unbook(now, v.At)
 		replace = ReplaceOne
 	case OnTime: // whatever was promised for before now is done with
 		replace = ReplaceAll

@@ -31,7 +31,7 @@ func ExampleAppointments() {
 		fmt.Printf("client %d is told %d s\n", 1+key, told.Hint.Seconds)
 	}
 	come := func(now time.Duration) (v Visit) {
-		a.Arrive(now, &Caller{Key: 1, Fingerprint: 1}, terms, false, &v)
+		a.Arrive(now, &Caller{Key: 1, Fingerprint: 1}, terms, &v)
 		return v
 	}
 	fmt.Println("too early:", come(now+300*time.Millisecond).Rejected)
@@ -75,7 +75,7 @@ func TestAppointmentsOfAHerd(t *testing.T) {
 		if a.Promised(due, 1+key) != 1 {
 			t.Fatalf("client %d has %d promises", key, a.Promised(due, 1+key))
 		}
-		a.Keep(due, 1+key, &Visit{})
+		a.Keep(due, 1+key)
 		if a.Promised(due, 1+key) != 0 {
 			t.Fatalf("client %d was served, and has a promise left", key)
 		}
@@ -96,7 +96,7 @@ func TestHonestClientsDoNotHammer(t *testing.T) {
 	for i := range uint64(40) { // one client that asks for many things
 		var told Told
 		v = Visit{}
-		a.Arrive(now, &Caller{Key: 1, Fingerprint: i}, terms, false, &v)
+		a.Arrive(now, &Caller{Key: 1, Fingerprint: i}, terms, &v)
 		a.Refuse(now, &Caller{Key: 1, Fingerprint: i}, &v, terms, supply, &told)
 		now += slowPollInterval
 		told.Sent()

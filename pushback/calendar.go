@@ -198,18 +198,6 @@ func (c *Calendar) BookFrom(now, from time.Duration, r Rates) Appointment {
 	return Appointment{At: at, Wait: at - now}
 }
 
-// Unbook takes back a slot that BookFrom gave.
-func (c *Calendar) Unbook(now, at time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := bucketOf(at)
-	if b := c.bucket(n); at > now && b != nil && b.quota >= 1 {
-		b.quota--
-		b.load = max(0, b.load-float32(c.kept.share()))
-		c.full = min(c.full, n)
-	}
-}
-
 // Excuse gives another slot to a client that came in time and was refused. It may use
 // what utilisation leaves free, and so comes before the clients that wait already. If
 // that is used up, it is first in the queue.

@@ -156,10 +156,12 @@ func TestEveryHTTP(t *testing.T) {
 			}
 			// A server closes an HTTP/2 connection whose first frame is 2 s late, as on a
 			// busy machine.
+			opened.mu.Lock()
 			n := opened.opened
 			if s.major == 2 {
 				n = opened.peak
 			}
+			opened.mu.Unlock()
 			if n < s.least || n > s.most {
 				t.Errorf("%d connections; want %d to %d", n, s.least, s.most)
 			}

@@ -172,15 +172,11 @@ func (s *stage) visit(now time.Duration, v *patron) {
 	})
 }
 
-// crowd has n visitors come from one instant on, within a time, all of one key or each of
-// its own.
-func (s *stage) crowd(from, within time.Duration, n, attempts int, oneKey bool) []*patron {
+// crowd has n patrons come from one instant on, within a time, each of its own key.
+func (s *stage) crowd(from, within time.Duration, n, attempts int) []*patron {
 	all := make([]*patron, n)
 	for i := range all {
 		v := &patron{key: limiter.Key(s.random.Uint64()), kind: 7, attempts: attempts}
-		if oneKey {
-			v.key = 1
-		}
 		all[i] = v
 		s.at(from+time.Duration(s.random.Float64()*float64(within)), func(now time.Duration) { s.visit(now, v) })
 	}
@@ -230,6 +226,8 @@ var limits = []struct {
 	least  float64 // goodput in an overload
 }{
 	{"concurrency 12", Config{Concurrency: 12}, .95},
+	{"concurrency 8", Config{Concurrency: 8}, .85}, // as many as there are workers
+	{"concurrency 12, classes", Config{Concurrency: 12, Classes: []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}}}, .85},
 	{"adaptive", Config{Adaptive: &loadshed.AdaptiveConfig{}}, .93},
 	{"capacity 160/s", Config{Capacity: perSecond(160, 16)}, .95},
 }
@@ -300,62 +298,6 @@ func TestOverloadFromFewAddresses(t *testing.T) {
 	}
 }
 
-// A herd behind one address is served as if each client had its own.
-func TestHerdBehindOneAddress(t *testing.T) {
-	capacity, concurrency := Config{Capacity: perSecond(100, 10)}, Config{Concurrency: 12}
-	for _, c := range []struct {
-		name        string
-		config      Config
-		n, attempts int
-		served      int     // at least
-		ratio       float64 // to the least time
-		requests    float64 // of each
-	}{
-		{"capacity 100/s", capacity, 1000, 4, 1000, 1.20, 2.2},
-		{"concurrency 12", concurrency, 1000, 4, 970, 1.35, 2.8},
-		{"beyond the horizon", capacity, 5000, 0, 5000, 1.15, 4.5},
-	} {
-		workers, service := 1000, 5*ms
-		if c.config.Concurrency > 0 {
-			workers, service = 8, 80*ms
-		}
-		for _, one := range []bool{false, true} {
-			for seed := range uint64(3) {
-				s := newStage(t, c.config, workers, service, seed)
-				s.often(time.Hour-2*time.Second, time.Hour+100*time.Second, 30, func(now time.Duration) {
-					v := &patron{key: limiter.Key(s.random.Uint64()), kind: 7, attempts: 4}
-					if one {
-						v.key = 1
-					}
-					s.visit(now, v)
-				})
-				all := s.crowd(time.Hour, 100*ms, c.n, c.attempts, one)
-				s.play(time.Hour + 120*time.Second)
-				f := fateOf(time.Hour, all)
-				ratio := f.last.Seconds() * 70 / float64(c.n)
-				t.Logf("%s, one address %v: %.2f of the least time, %v", c.name, one, ratio, f)
-				if f.served < c.served || ratio > c.ratio || f.requests > c.requests {
-					t.Errorf("%s, one address %v: %.2f of the least time, %v; want at least %d, at most %v and %v", c.name, one, ratio, f, c.served, c.ratio, c.requests)
-				}
-			}
-		}
-	}
-}
-
-// Clients that come after a crowd behind one address wait no longer than they would
-// without knowing that it is one, and all are served as fast as the backend can.
-func TestCrowdThenOthers(t *testing.T) {
-	s := newStage(t, Config{Capacity: perSecond(50, 30)}, 1000, 5*ms, 1)
-	crowd := s.crowd(time.Hour, 100*ms, 1000, 8, true)
-	others := s.crowd(time.Hour+100*ms, 250*ms, 500, 8, false)
-	s.play(time.Hour + 120*time.Second)
-	c, o := fateOf(time.Hour, crowd), fateOf(time.Hour, others)
-	t.Logf("crowd %v; others %v", c, o)
-	if c.served != 1000 || o.served != 500 || max(c.last, o.last) > 31*time.Second || o.p50 > 21*time.Second {
-		t.Errorf("crowd %v; others %v; want all within 31 s, and half of the others within 21", c, o)
-	}
-}
-
 // A client over its quota books no more than it may use, whatever it asks for, and gains
 // nothing: a crowd that comes meanwhile or afterwards is served as if it were not there.
 func TestBookingsOverQuota(t *testing.T) {
@@ -410,7 +352,7 @@ func TestBookingsOverQuota(t *testing.T) {
 				s.often(begin+c.over, begin+c.over+40*time.Second, c.then, ask)
 			}
 		}
-		crowd := s.crowd(crowdAt, 100*ms, 600, 0, false)
+		crowd := s.crowd(crowdAt, 100*ms, 600, 0)
 		s.play(begin + 2*time.Minute)
 		f := fateOf(crowdAt, crowd)
 		t.Logf("%s: %v; the attacker gets %.1f/s", c.name, f, float64(got)/12)
