@@ -20,7 +20,8 @@
 // All limits are checked before any is charged: a refusal charges nothing anywhere. A
 // refused client gets a slot in the rate that the backend can spare; for Quota, not
 // before it has earned the tokens. Clients that come on time go first. A client that
-// comes earlier, while others wait, is told the rest of its wait again.
+// comes earlier, while others wait, is told the rest of its wait again, unless the backend
+// would be idle otherwise.
 //
 // A [Config] is what the operator sets; a [State] is what traffic writes. A new Guard on
 // the State of an old one applies its limits at once and forgives no client.

@@ -69,8 +69,8 @@ type Request struct {
 	// remembered under that name; under NoKey nothing is.
 	Client limiter.Key
 
-	// Fingerprint says what is asked for: the hash of the client's key, user agent,
-	// method and path, or of its Idempotency-Key. A second request of the same
+	// Fingerprint says what is asked for: the hash of user agent, method
+	// and path, or of its Idempotency-Key. A second request of the same
 	// Client and Fingerprint, soon after a refusal, is taken for a retry.
 	Fingerprint limiter.Key
 

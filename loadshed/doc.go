@@ -1,4 +1,4 @@
-// Package loadshed is load shedding: it finds how many requests a backend can have in
+// Package loadshed is load shedding by admission control: it finds how many requests a backend can have in
 // flight, and decides which are admitted, which wait and which are rejected.
 //
 // A [Gate] counts requests in flight and admits one more only below the limit. The
@@ -6,9 +6,10 @@
 // backend. A [Queue] before the gate smooths bursts. [Shares] keep places for higher
 // priority classes, [InFlight] finds clients with far more than a fair share, [Orphans]
 // count work whose client has gone, a [Budget] caps retries, and a [Pause] is
-// backpressure from the backend. [Concurrency] composes them all under a [Plan].
+// backpressure from the backend. [Concurrency] composes them all under a [Plan]. A
+// [Standby] learns what of a backend is lost for want of permission.
 //
-// What the operator sets is passed with every call and never stored, so that a reload
+// The operator's settings are passed with every call and never stored, so that a reload
 // applies at once to all that is known and in flight.
 //
 // # The control loop of Adaptive

@@ -10,6 +10,8 @@
 // with UNAVAILABLE. It carries the client's appointment twice: as the trailer
 // grpc-retry-pushback-ms, which gRPC clients with a retry policy obey (gRPC proposal
 // A6), and as a google.rpc.RetryInfo, which OTLP exporters read.
+//
+// Limitations: tickets are for HTTP only, as is the early warning to admitted clients.
 package shieldgrpc
 
 import (
