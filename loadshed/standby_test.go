@@ -10,8 +10,8 @@ func TestPlacesFor(t *testing.T) {
 	}{
 		{0, 100, 0}, {.005, 100, 0},
 		{.11, 100, 3}, // one of a thousand finds three taken, of a hundred two
-		{.5, 100, 7}, // 0.5^7 < 0.01
-		{.9, 100, 8}, // a twelfth
+		{.5, 100, 7},  // 0.5^7 < 0.01
+		{.9, 100, 8},  // a twelfth
 		{1, 100, 8}, {5, 12, 1}, {.5, 3, 0},
 	} {
 		if got := placesFor(c.rho, c.limit); got != c.want {
