@@ -409,15 +409,12 @@ func (a *Appointments) Clients() [Classes]int { return a.ledger.Clients() }
 
 // AppointmentStats is a snapshot of Appointments.
 type AppointmentStats struct {
-	Backlog       time.Duration // how far the promised slots reach
-	Deferred      int           // clients that wait in the queue behind them
-	Promises      Promises
-	KeptShare     float64 // of promised slots, how many clients come for: 0.25 to 1
-	Broken        uint64  // clients that came when told and were refused
-	EarlyAdmitted uint64  // clients that came too early and were admitted
-	Held          int     // refusals that are being held back
-	Redeemed      uint64  // tickets that were honoured for clients that were not known
-	Worthless     uint64  // tickets that were forged, foreign, used or too old
+	CalendarStats
+	Broken        uint64 // clients that came when told and were refused
+	EarlyAdmitted uint64 // clients that came too early and were admitted
+	Held          int    // refusals that are being held back
+	Redeemed      uint64 // tickets that were honoured for clients that were not known
+	Worthless     uint64 // tickets that were forged, foreign, used or too old
 	Families      [Families]FamilyStats
 	MaxClients    int // clients that can be remembered
 }
@@ -425,13 +422,12 @@ type AppointmentStats struct {
 // Stats returns the counts, each read at a slightly different moment.
 func (a *Appointments) Stats(now time.Duration) AppointmentStats {
 	s := AppointmentStats{
-		Broken: a.broken.Load(), EarlyAdmitted: a.early.Load(), Held: int(a.held.Load()),
+		CalendarStats: a.calendar.Stats(now),
+		Broken:        a.broken.Load(), EarlyAdmitted: a.early.Load(), Held: int(a.held.Load()),
 		MaxClients: a.ledger.MaxClients(), Redeemed: a.redeemed.Load(), Worthless: a.worthless.Load(),
 	}
 	for i := range s.Families {
 		s.Families[i] = a.families[i].stats()
 	}
-	s.Backlog, s.Deferred = a.calendar.Backlog(now)
-	s.Promises, s.KeptShare = a.calendar.Promises()
 	return s
 }

@@ -123,19 +123,19 @@ func (c *Calendar) Expecting(now time.Duration) bool {
 	return last > 0 && now < last+maxLate
 }
 
-// Backlog returns how far the promises reach, 0 to the horizon, and how many clients are
-// deferred beyond it.
-func (c *Calendar) Backlog(now time.Duration) (reach time.Duration, deferred int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.Ahead(now), int(max(0, c.issued-c.served))
+// CalendarStats is a snapshot of a Calendar.
+type CalendarStats struct {
+	Backlog   time.Duration // how far the promised slots reach
+	Deferred  int           // clients that wait in the queue behind them
+	Promises  Promises
+	KeptShare float64 // of promised slots, how many clients come for: 0.25 to 1
 }
 
-// Promises returns the counts, and the share of promises that are kept.
-func (c *Calendar) Promises() (n Promises, share float64) {
+// Stats returns the CalendarStats at now.
+func (c *Calendar) Stats(now time.Duration) CalendarStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.counts, c.kept.share()
+	return CalendarStats{c.Ahead(now), int(max(0, c.issued-c.served)), c.counts, c.kept.share()}
 }
 
 // Arrived tells how many requests that kept no promise came within d before now, and how

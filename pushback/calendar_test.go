@@ -219,7 +219,8 @@ func TestAllKeptIsAShareOfOne(t *testing.T) {
 			c.Arrived(at, time.Second, 0, 0)
 		}
 		c.Arrived(now+2*time.Minute, time.Second, 0, 0)
-		if p, share := c.Promises(); share != 1 || int(p.Kept) != n || p.NoShow != 0 || p.Late != 0 {
+		s := c.Stats(0)
+		if p, share := s.Promises, s.KeptShare; share != 1 || int(p.Kept) != n || p.NoShow != 0 || p.Late != 0 {
 			t.Errorf("%v/s: %d promises, all kept: %+v, share %v", service, n, p, share)
 		}
 	}
@@ -235,7 +236,8 @@ func TestNoShowsAreCounted(t *testing.T) {
 			c.Book(time.Second, r)
 		}
 		c.Arrived(14*time.Second+later, time.Second, 0, 0)
-		if p, share := c.Promises(); p.Made != 1_000 || p.NoShow != 1_000 || share != minKeptShare {
+		s := c.Stats(0)
+		if p, share := s.Promises, s.KeptShare; p.Made != 1_000 || p.NoShow != 1_000 || share != minKeptShare {
 			t.Errorf("%v later: %+v, share %v; want 1,000 made, none kept", later, p, share)
 		}
 	}
@@ -309,7 +311,7 @@ func TestLongIdleTime(t *testing.T) {
 		if !c.Backlogged(now) && !a.Deferred || c.Backlogged(a.At) || !c.Expecting(now) || c.Expecting(a.At+maxLate) {
 			t.Errorf("after %v: standing %v, expecting %v", idle, c.Backlogged(now), c.Expecting(now))
 		}
-		if reach, _ := c.Backlog(now); !a.Deferred && reach != a.Wait {
+		if reach := c.Stats(now).Backlog; !a.Deferred && reach != a.Wait {
 			t.Errorf("after %v: the backlog reaches for %v, want %v", idle, reach, a.Wait)
 		}
 	}
@@ -465,7 +467,7 @@ func TestParallelBookings(t *testing.T) {
 				}
 				got[w] = append(got[w], a.At)
 				c.Backlogged(time.Second)
-				c.Backlog(time.Second)
+				c.Stats(time.Second)
 			}
 		})
 	}
