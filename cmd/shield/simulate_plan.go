@@ -208,21 +208,27 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 	s.Service.Exponential = s.distribution == "exponential"
 	s.Plant, s.Bin = &s.pool, binOf(s.Warmup+s.Until)
 	p.report.Scenario, p.report.Policies = s.Scenario, policies(s.Mix)
+	if !asks {
+		limit = limiter.Config{}
+	}
+	return p, p.describe(s.distribution, limit)
+}
+
+// describe says what is played, with the limit that the servers were given, if any.
+func (p *plans) describe(distribution string, limit limiter.Config) error {
 	data := struct {
 		*report.Report
 		Distribution string
 		Admitted     float64
-	}{Report: &p.report, Distribution: s.distribution}
-	if asks {
+	}{Report: &p.report, Distribution: distribution}
+	if limit.Rate > 0 {
 		data.Admitted = perSec(limit)
 	}
 	var text strings.Builder
-	if err := planText.Execute(&text, data); err != nil {
-		return nil, err
-	}
+	err := planText.Execute(&text, data)
 	p.report.About = strings.Split(strings.TrimSpace(text.String()), "\n")
 	p.text = wrap(text.String(), 80)
-	return p, nil
+	return err
 }
 
 // fits checks that all faults begin within a run, and that its clients are not too many.

@@ -19,8 +19,8 @@
 // but the seed and the Scenario, so that different rules face the same herd. Once as
 // many requests are open as will be, a request allocates nothing.
 //
-// What this project makes promises about is in herds_test.go, and the bounds that it is
-// held to in scenarios_test.go. To see them all:
+// The scenarios that this project makes promises about are in herds_test.go, and their
+// bounds in scenarios_test.go. To see them all:
 //
 //	go test ./loadtest/sim -run TestScenarios -v
 //

@@ -11,8 +11,7 @@ import (
 )
 
 // Models of what others tell refused clients. All of them admit by a token
-// bucket with the Config's Capacity, answer 429, and differ in the Retry-After alone:
-// research/pushback.md, section 4, says who does which.
+// bucket with the Config's Capacity, answer 429, and differ in the Retry-After alone.
 
 // A rule returns what a refused client is told: whole seconds, 0 for nothing.
 // wait is how long until there is a token.

@@ -198,14 +198,18 @@ func (r *run) result() Result {
 	all := slices.Concat(waits...)
 	slices.Sort(all)
 	out.Waits = WaitsOf(all, out.Clients)
+	out.Strangers = r.strangersResult(network)
+	return out
+}
 
+// strangersResult sums up for the strangers. network is what it adds to their waits.
+func (r *run) strangersResult(network int64) (s StrangersResult) {
 	var strangers []int64
 	for i := range r.clients[r.Clients:] {
 		c := &r.clients[r.Clients+i]
 		if c.born <= r.herdAt || c.born > r.drained-int64(5*time.Second) || !r.shares[c.share].returns {
 			continue
 		}
-		s := &out.Strangers
 		s.Came++
 		if c.state != served || c.born+c.gap > r.drained {
 			s.Unserved++
@@ -218,9 +222,9 @@ func (r *run) result() Result {
 			s.AtOnce++
 		}
 	}
-	out.Strangers.P95 = quantile(strangers, 0.95)
-	out.Strangers.Waits = WaitsOf(strangers, out.Strangers.Came)
-	return out
+	s.P95 = quantile(strangers, 0.95)
+	s.Waits = WaitsOf(strangers, s.Came)
+	return s
 }
 
 // quantile sorts v and returns its value at the share q from below; 0 if there

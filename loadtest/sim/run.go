@@ -152,26 +152,7 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 	for _, of := range s.Mix {
 		r.shares = append(r.shares, share{returns: of.Returns()})
 	}
-	herd := rand.New(rand.NewPCG(s.Seed, herdStream))
-	r.keys = herd.Uint64()
-	for i := range r.clients {
-		c := &r.clients[i]
-		c.born = r.herdAt + int64(herd.Float64()*float64(s.Within))
-		c.share = uint8(s.Mix.Pick(herd.Float64()))
-		if r.shares[c.share].returns {
-			r.left++
-		}
-		r.queue.push(event{at: c.born, who: uint32(i)})
-	}
-	r.counts.Reachable = r.left
-	if s.Background > 0 {
-		r.queue.push(event{who: stranger})
-	} else {
-		r.nextStranger(0)
-	}
-	for _, c := range s.Changes {
-		r.queue.push(event{at: r.herdAt + int64(c.At), who: change})
-	}
+	r.plan()
 	c := plant.Config{Workers: math.MaxInt} // at once
 	if s.Plant != nil {
 		c = *s.Plant
@@ -184,6 +165,30 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 		r.queue.push(event{at: at, who: restart})
 	}
 	return r, nil
+}
+
+// plan puts into the queue what does not depend on the server.
+func (r *run) plan() {
+	herd := rand.New(rand.NewPCG(r.Seed, herdStream))
+	r.keys = herd.Uint64()
+	for i := range r.clients {
+		c := &r.clients[i]
+		c.born = r.herdAt + int64(herd.Float64()*float64(r.Within))
+		c.share = uint8(r.Mix.Pick(herd.Float64()))
+		if r.shares[c.share].returns {
+			r.left++
+		}
+		r.queue.push(event{at: c.born, who: uint32(i)})
+	}
+	r.counts.Reachable = r.left
+	if r.Background > 0 {
+		r.queue.push(event{who: stranger})
+	} else {
+		r.nextStranger(0)
+	}
+	for _, c := range r.Changes {
+		r.queue.push(event{at: r.herdAt + int64(c.At), who: change})
+	}
 }
 
 // maxWaiting bounds the queue of a Plant that has no bound of its own. Ours: four
@@ -334,7 +339,7 @@ func (r *run) change(at int64) error {
 	return nil
 }
 
-// key returns the key of number n, never Outside: the mixer of SplitMix64
+// key returns the key of number n, never NoKey: the mixer of SplitMix64
 // (Steele, Lea, Flood 2014), which maps no two numbers to one key.
 func key(n uint64) limiter.Key {
 	n = (n + 1) * 0x9e3779b97f4a7c15

@@ -185,7 +185,7 @@ func TestTheSameResultAlways(t *testing.T) {
 	}
 }
 
-// Every client has keys of its own, and keeps them; none is Outside.
+// Every client has keys of its own, and keeps them; none is NoKey.
 func TestKeys(t *testing.T) {
 	s := Scenario{
 		Clients: 3000, Background: 100, Warmup: time.Second, Until: 10 * time.Second,

@@ -38,7 +38,7 @@ var admitting = []row{
 }
 
 // refusing are handlers that refuse from the second request on. The first is
-// the yardstick: what an operator writes who refuses everyone alike.
+// the yardstick: what operators write that refuse all clients alike.
 var refusing = []row{
 	{name: "respond", want: tooMany, handler: `{"handler": "static_response", "status_code": 429,
 		"headers": {"Retry-After": ["1"]}, "body": "Too many requests\n"}`},

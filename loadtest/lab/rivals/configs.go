@@ -98,7 +98,7 @@ http {
 }
 `
 
-// What nginx does with who comes too soon: nodelay refuses all beyond the burst,
+// nginx and requests that come too soon: nodelay refuses all beyond the burst,
 // without it they are held back, and let through at the rate.
 const (
 	nginxBurst  = `limit_req zone=backend burst={{.Burst}} nodelay;`
