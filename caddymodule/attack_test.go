@@ -646,7 +646,10 @@ const promptly = time.Second
 // quotaUsed is a shield whose only client, X-Key: greedy, has used up its quota as
 // soon as it has sent one request.
 func quotaUsed(pushback string) string {
-	return `{"handler": "shield", "name": "s", "pushback": {` + pushback + `}, "zones": [
+	if pushback != "" {
+		pushback = ", " + pushback
+	}
+	return `{"handler": "shield", "name": "s", "pushback": {"quota_max": "30s"` + pushback + `}, "zones": [
 		{"name": "z", "key": "{http.request.header.X-Key}", "rate": 1, "per": "1h", "burst": 1}
 	]},`
 }
@@ -714,7 +717,7 @@ func TestRefusalDoesNotWaitForTheBody(t *testing.T) {
 					took := time.Since(began)
 					close(stop)
 					sending.Wait()
-					if a.StatusCode != http.StatusTooManyRequests || a.Header.Get("Retry-After") != "3600" || a.body == "" {
+					if a.StatusCode != http.StatusTooManyRequests || a.Header.Get("Retry-After") != "30" || a.body == "" {
 						t.Errorf("%d, Retry-After %q, %q; want a whole 429 with 30", a.StatusCode, a.Header.Get("Retry-After"), a.body)
 					}
 					if most := meter.bound(promptly, stalls); took > most {
@@ -809,7 +812,7 @@ func postsOnOneConnection(r *rig, attempt int) error {
 // headers of the refusal, and placeholders that say what happened.
 func TestErrorRoutesWriteRefusals(t *testing.T) {
 	const page = `{"handler": "static_response", "headers": {"X-Page": ["yes"]}, "body": "{http.error.status_code} {http.error.message} {http.shield.decision} {http.shield.reason} {http.shield.zone} {http.shield.retry_after} {http.shield.retry_after_ms}"}`
-	const shielded = `{"handler": "shield", "name": "s", "pushback": {"dither": false%s}, "capacity": {"rate": 1, "per": "1h", "burst": 2}, "zones": [
+	const shielded = `{"handler": "shield", "name": "s", "pushback": {"dither": false, "quota_max": "30s"%s}, "capacity": {"rate": 1, "per": "1h", "burst": 2}, "zones": [
 		{"name": "z", "key": "{http.request.header.X-Key}", "rate": 1, "per": "1h", "burst": 1}
 	]},` + respondOK
 	for _, c := range []struct {
@@ -835,14 +838,11 @@ func TestErrorRoutesWriteRefusals(t *testing.T) {
 				if a.StatusCode != status {
 					t.Errorf("%s: %d, want %d", key, a.StatusCode, status)
 				}
-				// The next token comes in an hour. A client over its quota is told so, and others a
-				// time in the last quarter of the most that they are told.
+				// The next token comes in an hour. A client over its quota is told the most that
+				// such clients are told, and others a time in the last quarter of theirs.
 				most := 30
-				if strings.Contains(c.pushback, "7s") {
+				if key != "one" && strings.Contains(c.pushback, "7s") {
 					most = 7
-				}
-				if key == "one" {
-					most = 3600
 				}
 				seconds, ms := a.Header.Get("Retry-After"), a.Header.Get("Retry-After-Ms")
 				n, _ := strconv.Atoi(ms)
@@ -913,7 +913,7 @@ func TestHTTP2ConnectionSurvivesRefusals(t *testing.T) {
 			for i, body := range []io.Reader{nil, strings.NewReader("short"), strings.NewReader(strings.Repeat("x", 1_000_000)), endless, nil} {
 				began, stalls := time.Now(), meter.stalls()
 				a, err := do("greedy", body)
-				if err != nil || a.StatusCode != http.StatusTooManyRequests || a.ProtoMajor != 2 || a.Header.Get("Retry-After") != "3600" || a.Header.Get("Connection") != "" {
+				if err != nil || a.StatusCode != http.StatusTooManyRequests || a.ProtoMajor != 2 || a.Header.Get("Retry-After") != "30" || a.Header.Get("Connection") != "" {
 					t.Errorf("refusal %d: %v, %+v", i, err, a.Response)
 				}
 				if took, most := time.Since(began), meter.bound(promptly, stalls); took > most {
@@ -935,7 +935,7 @@ func TestHTTP2ConnectionSurvivesRefusals(t *testing.T) {
 func TestHTTP3ConnectionSurvivesRefusals(t *testing.T) {
 	cert := newCertificate(t)
 	r := start(t, setup{apps: cert.apps, server: cert.server + `"protocols": ["h1", "h2", "h3"],`, handlers: `
-		{"handler": "shield", "name": "s", "zones": [{"name": "z", "key": "all", "rate": 1, "per": "1h", "burst": 1}]},` + respondOK})
+		{"handler": "shield", "name": "s", "pushback": {"quota_max": "30s"}, "zones": [{"name": "z", "key": "all", "rate": 1, "per": "1h", "burst": 1}]},` + respondOK})
 	client := r.http3(cert)
 	conn, err := client.transport.Dial(t.Context(), "", http3.ConfigureTLSConfig(client.tls), client.quic)
 	if err != nil {
@@ -954,7 +954,7 @@ func TestHTTP3ConnectionSurvivesRefusals(t *testing.T) {
 		if want := map[bool]int{true: http.StatusOK, false: http.StatusTooManyRequests}[i == 0]; a.StatusCode != want || a.ProtoMajor != 3 {
 			t.Errorf("request %d: %s %s, want %d", i, a.Proto, a.Status, want)
 		}
-		if i > 0 && a.Header.Get("Retry-After") != "3600" {
+		if i > 0 && a.Header.Get("Retry-After") != "30" {
 			t.Errorf("request %d: %v", i, a.Header)
 		}
 	}

@@ -97,6 +97,9 @@ func TestPlaceholders(t *testing.T) {
 			rate 1/h
 			burst 1
 		}
+		pushback {
+			quota_max 30s
+		}
 	}
 	handle_errors {
 		respond "{http.error.status_code} {http.shield.decision} {http.shield.reason} {http.shield.zone} {http.shield.retry_after} {http.shield.retry_after_ms}"
@@ -104,8 +107,8 @@ func TestPlaceholders(t *testing.T) {
 	respond "200 {http.shield.decision} {http.shield.reason} {http.shield.zone} {http.shield.retry_after} {http.shield.retry_after_ms}"
 }`
 	for mode, want := range map[string][2]string{
-		"enforce": {"200 admit    ", "429 refuse quota per_client 3600 3600000"},
-		"observe": {"200 admit    ", "200 observe quota per_client 3600 3600000"},
+		"enforce": {"200 admit    ", "429 refuse quota per_client 30 30000"},
+		"observe": {"200 admit    ", "200 observe quota per_client 30 30000"},
 	} {
 		t.Run(mode, func(t *testing.T) {
 			s := serveSite(t, "{"+globalOptions+"}\n"+bound+fmt.Sprintf(show, mode))
@@ -188,7 +191,11 @@ func TestObserveEverywhere(t *testing.T) {
 // theirs whatever the routes are.
 func TestErrorRoutesThatDoNotMatch(t *testing.T) {
 	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
-	shield 1/h
+	shield 1/h {
+		pushback {
+			quota_max 30s
+		}
+	}
 	respond ok
 	handle_errors 404 {
 		respond "not found"
@@ -200,7 +207,7 @@ func TestErrorRoutesThatDoNotMatch(t *testing.T) {
 	s.get("/")
 	resp := s.get("/")
 	body, _ := io.ReadAll(resp.Body)
-	if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "3600" || resp.Header.Get("X-Page") != "yes" || !strings.Contains(string(body), `"retry-after":3600`) {
+	if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "30" || resp.Header.Get("X-Page") != "yes" || !strings.Contains(string(body), `"retry-after":30`) {
 		t.Errorf("%s %v %q, want shield's own body", resp.Status, resp.Header, body)
 	}
 	resp = s.get("/", "Content-Type", "application/grpc+proto")
@@ -382,7 +389,11 @@ func TestAccessLogTellsWhy(t *testing.T) {
 		output file `+file+`
 		format json
 	}
-	shield 1/h
+	shield 1/h {
+		pushback {
+			quota_max 30s
+		}
+	}
 	respond ok
 }`)
 	s.get("/")
@@ -396,7 +407,7 @@ func TestAccessLogTellsWhy(t *testing.T) {
 		t.Fatalf("shield fields: %v, want none and one", shields)
 	}
 	got := fmt.Sprint(shields[1])
-	if want := "map[decision:refuse reason:quota retry_after_ms:3.6e+06 zone:srv0/per_client]"; got != want {
+	if want := "map[decision:refuse reason:quota retry_after_ms:30000 zone:srv0/per_client]"; got != want {
 		t.Errorf("shield field: %v, want %v", got, want)
 	}
 }

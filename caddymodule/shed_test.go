@@ -900,6 +900,9 @@ func TestAccessLogTellsTheClass(t *testing.T) {
 		format json
 	}
 	shield 1/h {
+		pushback {
+			quota_max 30s
+		}
 		concurrency 5
 		class sheddable {
 			match path /feed
@@ -916,7 +919,7 @@ func TestAccessLogTellsTheClass(t *testing.T) {
 	}
 	_ = caddy.Stop() // closes the log
 	entries := logEntries(t, file)
-	if len(entries) != 2 || fmt.Sprint(entries[1]["shield"]) != "map[class:sheddable decision:refuse reason:quota retry_after_ms:3.6e+06 zone:srv0/per_client]" {
+	if len(entries) != 2 || fmt.Sprint(entries[1]["shield"]) != "map[class:sheddable decision:refuse reason:quota retry_after_ms:30000 zone:srv0/per_client]" {
 		t.Errorf("%v", entries)
 	}
 }
