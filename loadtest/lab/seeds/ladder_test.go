@@ -87,7 +87,7 @@ func TestWholeSecondsCostASecond(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if late := r.Slots - 1.02*float64(n); late < 80 || late > 160 {
+		if late := r.Slots - 1.02*float64(n); late < 70 || late > 160 {
 			t.Errorf("%d clients take %.0f slots, want 1.02 each and about a second", n, r.Slots)
 		}
 	}
