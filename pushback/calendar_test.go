@@ -485,6 +485,7 @@ func TestParallelBookings(t *testing.T) {
 func FuzzCalendar(f *testing.F) {
 	f.Add([]byte{0, 10, 0, 10, 1, 200, 2, 3, 3, 50, 4, 9, 5, 100, 6, 77, 7, 255}, uint16(1000), uint8(30))
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 5, 255, 5, 255, 5, 255, 3, 1, 4, 1}, uint16(1), uint8(1))
+	f.Add([]byte{9, 0}, uint16(100), uint8(20)) // any time, where no other waits
 	f.Fuzz(func(t *testing.T, steps []byte, tenths uint16, most uint8) {
 		var c Calendar
 		r := ratesOf(float64(tenths)/10+0.01, time.Second, time.Duration(1+most%59)*time.Second)

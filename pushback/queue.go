@@ -53,7 +53,7 @@ func (c *Calendar) Later(now time.Duration, r Rates) Appointment {
 	}
 	at := now + max(r.Min, time.Duration(c.draw()*float64(reach)))
 	c.last.Store(max(c.last.Load(), int64(at)))
-	return Appointment{At: at, Deferred: true, Wait: wait, Window: now + r.Max - at}
+	return Appointment{At: at, Deferred: true, Wait: max(wait, at-now), Window: now + r.Max - at}
 }
 
 // Rebook gives a deferred client that has come back in time its slot, if it is near,
