@@ -57,19 +57,17 @@ func (g *Guard) reserveOf(now time.Duration, t *try) reserve {
 	if t.visit.Standby {
 		return reserve{max(0, burst-s.Tokens()), s.Places(true)}
 	}
-	tenths := t.visit.Reserve()
+	tenths, places := t.visit.Reserve(), s.Places(false)
 	if t.visit.Draws() {
 		c := t.caller()
-		if n, ok := g.backend.clients.Drawn(now, &c, &g.terms, g.supply()); ok {
-			tenths = n
+		drawn, ok := g.backend.clients.Drawn(now, &c, &g.terms, g.supply())
+		if !ok { // it leaves three tokens at least, or clients on standby would go before it
+			return reserve{max(0, min(burst*tenths/10, burst-3)), max(places, g.Limit()*3/10)}
 		}
+		tenths = drawn
 	}
-	switch forDue := s.Places(false); tenths {
-	case 0:
+	if tenths == 0 {
 		return reserve{}
-	case 9:
-		return reserve{max(0, min(burst*9/10, burst-3)), max(forDue, g.Limit()*3/10)}
-	default:
-		return reserve{burst * tenths / 10, forDue}
 	}
+	return reserve{burst * tenths / 10, places}
 }
