@@ -185,6 +185,20 @@ func TestFullH2ConnectionsAreJoinedByOthers(t *testing.T) {
 		case <-r.Context().Done():
 		}
 	}))
+	startH2C(t, srv, most, &opened)
+	c := many(n)
+	c.Proto, c.Connections, c.Connected, c.Attempts = H2C, 1, true, 1
+	if r := run(t, c, srv.URL); r.All.Served != n {
+		t.Errorf("%d served of %d: %+v %s", r.All.Served, n, r.All, r.Broken)
+	}
+	if opened.Load() != 3 {
+		t.Errorf("%d connections; want 3, for %d requests at once, %d on each", opened.Load(), n, most)
+	}
+}
+
+// startH2C starts a server of HTTP/2 without TLS, with at most so many streams on each
+// connection, and counts the connections.
+func startH2C(t *testing.T, srv *httptest.Server, most int, opened *atomic.Int64) {
 	srv.Config.Protocols = new(http.Protocols)
 	srv.Config.Protocols.SetUnencryptedHTTP2(true)
 	srv.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: most}
@@ -194,15 +208,7 @@ func TestFullH2ConnectionsAreJoinedByOthers(t *testing.T) {
 		}
 	}
 	srv.Start()
-	defer srv.Close()
-	c := many(n)
-	c.Proto, c.Connections, c.Connected, c.Attempts = H2C, 1, true, 1
-	if r := run(t, c, srv.URL); r.All.Served != n {
-		t.Errorf("%d served of %d: %+v %s", r.All.Served, n, r.All, r.Broken)
-	}
-	if opened.Load() != 3 {
-		t.Errorf("%d connections; want 3, for %d requests at once, %d on each", opened.Load(), n, most)
-	}
+	t.Cleanup(srv.Close)
 }
 
 // Calls of gRPC wait for room in their connection, as in the libraries of gRPC.
@@ -223,16 +229,7 @@ func TestGRPCWaitsInAFullConnection(t *testing.T) {
 		w.Header().Set("Content-Type", "application/grpc")
 		w.Header().Set("Grpc-Status", "0")
 	}))
-	srv.Config.Protocols = new(http.Protocols)
-	srv.Config.Protocols.SetUnencryptedHTTP2(true)
-	srv.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: most}
-	srv.Config.ConnState = func(_ net.Conn, s http.ConnState) {
-		if s == http.StateNew {
-			opened.Add(1)
-		}
-	}
-	srv.Start()
-	defer srv.Close()
+	startH2C(t, srv, most, &opened)
 	c := many(n)
 	c.Proto, c.Connections, c.Connected, c.Attempts = GRPC, 1, true, 1
 	if r := run(t, c, srv.URL); r.All.Served != n || opened.Load() != 1 || peak.Load() > most {
