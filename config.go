@@ -213,7 +213,7 @@ func (r *Retries) secret() ([]byte, error) {
 	secret := r.Secret
 	switch {
 	case !r.Tickets && secret != nil:
-		return nil, errors.New("there is a secret, but tickets are off")
+		return nil, errors.New("secret is set, and tickets are off; want both or neither")
 	case !r.Tickets:
 		return nil, nil
 	case secret == nil:

@@ -19,6 +19,8 @@ var (
 	// headless is a sentence whose subject is a relative clause without a noun.
 	headless = regexp.MustCompile(`(?:^|[.:;!?)"] )(?:Who(?:ever)?|Whom|What (?:is|are|was|were|has|have|had|does|did|can|could|may|might|must|shall|should|will|would|` +
 		`came|comes|ends|gets|goes|got|holds|keeps|lies|makes|needs|passes|raises|reaches|remains|stands|takes|tells|waits|went))\b [^.?]*(?:[.?]|$)`)
+	// vague is how an error begins that does not say what is wrong: "X is Y; want Z" does.
+	vague = regexp.MustCompile("^[\"`](?:%\\w: )?there (?:is|are|was|were) ")
 	// inNames are the pronouns within an identifier.
 	inNames = regexp.MustCompile(`(?:[nN]o|[aA]ny|[sS]ome|[eE]very)body|[wW]hoever|[wW]hom`)
 	// bare are adjectives, participles and adverbs that were identifiers once. A name is
@@ -75,6 +77,9 @@ func wordsIn(path string, report func(path string, line int, text string)) error
 			}
 			for _, match := range findIn(strings.Join(strings.Fields(n.Value), " "), false) {
 				report(path, line(n), match)
+			}
+			if vague.MatchString(n.Value) && !strings.HasSuffix(path, "_test.go") {
+				report(path, line(n), n.Value)
 			}
 		case *ast.Ident:
 			if inNames.MatchString(n.Name) || slices.Contains(bare, strings.ToLower(n.Name)) {

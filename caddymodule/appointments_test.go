@@ -500,7 +500,7 @@ func TestSecretIsNotShown(t *testing.T) {
 	r := &rig{T: t, addr: freeAddr(t)}
 	for _, c := range []struct{ handlers, want string }{
 		{with(`"tickets": true, "secret": "correct horse"`), "the secret for tickets has 13 bytes; want at least 16"},
-		{with(`"secret": "` + secret + `"`), "there is a secret, but tickets are off"},
+		{with(`"secret": "` + secret + `"`), "secret is set, and tickets are off; want both or neither"},
 		{with(`"tickets": true, "secret": "` + secret + ` {horse}"`), "secret has an empty or unknown placeholder"},
 		{with(`"tickets": true, "secret": "` + secret + ` {horse.battery}"`), "secret has an empty or unknown placeholder"},
 		{with(`"tickets": true, "secret": "` + secret + ` {env.SHIELD_TEST_NO_SUCH_SECRET}"`), "secret has an empty or unknown placeholder"},

@@ -168,7 +168,7 @@ func (h *Handler) config() (c shield.Config, _ error) {
 	c.IgnoreHerds = h.Herd != nil && !onByDefault(h.Herd.Detect)
 	// With a queue or classes alone, shield.New says that they need a concurrency.
 	if len(h.Zones)+len(h.Classes) == 0 && h.Capacity == nil && h.Concurrency == nil && c.Queue.Size <= 0 {
-		f.of("").addf("nothing to limit; want a zone, a capacity or a concurrency")
+		f.of("").addf("nothing is limited; want a zone, a capacity or a concurrency")
 	}
 	return c, errors.Join(f.errs...)
 }

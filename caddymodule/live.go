@@ -94,7 +94,7 @@ func (h *Handler) provisionLive(l Live) error {
 	if l.Class != "" {
 		i, ok := h.guard.Classes().Index(l.Class)
 		if !ok {
-			return fmt.Errorf("class is %q; want one that it has", l.Class)
+			return fmt.Errorf("class is %q; want one of shield %q", l.Class, l.Name)
 		}
 		h.class = uint8(1 + i)
 	}

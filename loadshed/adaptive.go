@@ -65,33 +65,28 @@ func NewLaw(c AdaptiveConfig) (Law, error) {
 		n    int
 	}{{"min", c.Min}, {"max", c.Max}, {"initial", c.Initial}} {
 		if f.n < 0 || f.n > MaxLimit {
-			return Law{}, fmt.Errorf("%s %d: want 1 to %d", f.name, f.n, MaxLimit)
+			return Law{}, fmt.Errorf("%s is %d; want 1 to %d", f.name, f.n, MaxLimit)
 		}
 	}
 	for _, f := range []struct {
 		name string
 		d    time.Duration
 	}{{"max_latency", c.MaxLatency}, {"target", c.Target}} {
-		switch {
-		case f.d < 0:
-			return Law{}, fmt.Errorf("%s %v: want a positive duration", f.name, f.d)
-		case f.d > 0 && f.d < minTarget:
-			return Law{}, fmt.Errorf("%s %v: want at least %v", f.name, f.d, minTarget)
-		case f.d > maxTarget:
-			return Law{}, fmt.Errorf("%s %v: want at most %v", f.name, f.d, maxTarget)
+		if f.d != 0 && (f.d < minTarget || f.d > maxTarget) {
+			return Law{}, fmt.Errorf("%s is %v; want %v to %v", f.name, f.d, minTarget, maxTarget)
 		}
 	}
 	if c.Target > 0 && (c.MaxLatency > 0 || c.NoProbe) {
-		return Law{}, fmt.Errorf("target %v: goes without max_latency and probe, as there is no baseline", c.Target)
+		return Law{}, fmt.Errorf("target is %v, with max_latency or probe; want it alone, because it needs no baseline", c.Target)
 	}
 	l.min = cmp.Or(c.Min, min(defaultMin, cmp.Or(c.Max, defaultMin)))
 	l.max = cmp.Or(c.Max, max(defaultMax, l.min))
 	if l.min > l.max {
-		return Law{}, fmt.Errorf("min %d is above max %d", l.min, l.max)
+		return Law{}, fmt.Errorf("min is %d and max is %d; want min at most max", l.min, l.max)
 	}
 	l.initial = cmp.Or(c.Initial, min(max(defaultInitial, l.min), l.max))
 	if l.initial < l.min || l.initial > l.max {
-		return Law{}, fmt.Errorf("initial %d: want %d to %d, from min to max", l.initial, l.min, l.max)
+		return Law{}, fmt.Errorf("initial is %d; want %d to %d, from min to max", l.initial, l.min, l.max)
 	}
 	return l, nil
 }

@@ -64,12 +64,10 @@ func NewClasses(list []Class) (Classes, error) {
 		switch {
 		case class.Name == Unpaid:
 			errs = append(errs, fmt.Errorf("class %q is for requests that come before their time; want another name", Unpaid))
-		case class.Name == "":
-			errs = append(errs, errors.New("a class has no name"))
+		case class.Name == "" || len(class.Name) > maxClassName || strings.ContainsFunc(class.Name, invalidInName):
+			errs = append(errs, fmt.Errorf("class name is %q; want letters, digits and _ - . / :, 1 to %d of them", class.Name, maxClassName))
 		case seen[class.Name]:
-			errs = append(errs, fmt.Errorf("duplicate class %q; want different names", class.Name))
-		case len(class.Name) > maxClassName || strings.ContainsFunc(class.Name, invalidInName):
-			errs = append(errs, fmt.Errorf("class name %q; want letters, digits and _ - . / :, at most %d of them", class.Name, maxClassName))
+			errs = append(errs, fmt.Errorf("class %q is a duplicate; want different names", class.Name))
 		}
 		seen[class.Name] = true
 		class.Share = cmp.Or(class.Share, shares[class.Name])
@@ -86,7 +84,7 @@ func NewClasses(list []Class) (Classes, error) {
 		c.list = append(c.list, Class{Default, shares[Default]})
 	}
 	if len(c.list) >= MaxClasses {
-		errs = append(errs, fmt.Errorf("%d classes; want at most %d in addition to %s", len(list), MaxClasses-2, Default))
+		errs = append(errs, fmt.Errorf("%d classes are set; want at most %d in addition to %s", len(list), MaxClasses-2, Default))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Classes{}, err

@@ -39,10 +39,10 @@ func TestClassErrors(t *testing.T) {
 		`class "batch" has no share; want one, or the name critical, default or sheddable`: {{Name: "batch"}},
 		`class "batch": share is 1.5 (150 %); want 0.01 to 1 (1 % to 100 %)`:               {{Name: "batch", Share: 1.5}},
 		`class "batch": share is -1 (-100 %); want 0.01 to 1 (1 % to 100 %)`:               {{Name: "batch", Share: -1}},
-		`duplicate class "critical"; want different names`:                                 {{Name: Critical}, {Name: Critical}},
-		`a class has no name`: {{Share: 1}},
-		`class "unpaid" is for requests that come before their time; want another name`: {{Name: Unpaid, Share: .5}},
-		`16 classes; want at most 14`: many,
+		`class "critical" is a duplicate; want different names`:                            {{Name: Critical}, {Name: Critical}},
+		`class name is ""; want letters, digits and _ - . / :, 1 to 64 of them`:            {{Share: 1}},
+		`class "unpaid" is for requests that come before their time; want another name`:    {{Name: Unpaid, Share: .5}},
+		`16 classes are set; want at most 14`:                                              many,
 	} {
 		if _, err := NewClasses(list); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)

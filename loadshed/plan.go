@@ -87,7 +87,7 @@ func NewPlan(c PlanConfig) (*Plan, error) {
 		errs = append(errs, err)
 	}
 	if c.Classes != nil && !p.Limits() {
-		bad("classes share a concurrency limit, and there is none; want concurrency")
+		bad("classes are set without a concurrency limit; want concurrency as well")
 	}
 	if p.classes, err = NewClasses(c.Classes); err != nil {
 		bad("%w", err)
@@ -106,9 +106,9 @@ func (q QueueConfig) resolve(p *Plan) (QueueConfig, error) {
 	case q.Size == NoQueue, q == (QueueConfig{}) && !p.adaptive:
 		r.Size = 0
 	case !p.Limits():
-		err = errors.New("queue needs a concurrency limit to wait for; want concurrency")
+		err = errors.New("queue is set without a concurrency limit; want concurrency as well")
 	case q.Size == 0 && !p.adaptive:
-		err = fmt.Errorf("queue timeout is %v, and the queue has no size; want one", q.Timeout)
+		err = fmt.Errorf("queue timeout is %v without a size; want a size as well", q.Timeout)
 	case q.Size == 0:
 		r.Size = DefaultQueue
 	}

@@ -16,13 +16,13 @@ import (
 
 // Errors of Redeem. The client counts as a stranger then, no worse.
 var (
-	ErrMalformed = errors.New("not a ticket")
-	ErrExpired   = errors.New("ticket of another time")             // over, or further ahead than a promise can be
-	ErrForged    = errors.New("ticket not signed with this secret") // forged, or of another secret
-	ErrForeign   = errors.New("ticket of another client")           // genuine
-	ErrEarly     = errors.New("ticket not due yet")                 // genuine, and good for later
-	ErrUsed      = errors.New("ticket used before")                 // or it may have been: the clock was set back
-	ErrFull      = errors.New("too many tickets used to mark more") // genuine, but it could be used again
+	ErrMalformed = errors.New("the ticket is malformed")
+	ErrExpired   = errors.New("the ticket is over, or too far ahead")      // over, or further ahead than a promise can be
+	ErrForged    = errors.New("the ticket is not signed with this secret") // forged, or of another secret
+	ErrForeign   = errors.New("the ticket is another client's")            // genuine
+	ErrEarly     = errors.New("the ticket is not due yet")                 // genuine, and good for later
+	ErrUsed      = errors.New("the ticket was used before")                // or it may have been: the clock was set back
+	ErrFull      = errors.New("too many tickets are used to mark more")    // genuine, but it could be used again
 )
 
 // A ticket is TicketLen characters of base64url: 39 bytes, so there are no

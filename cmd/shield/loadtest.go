@@ -169,10 +169,10 @@ func loadtestFlags(cmd *cobra.Command) *loadtest {
 		}
 		for _, arg := range args {
 			if _, err := netip.ParseAddr(arg); err == nil && l.from == fromDefault {
-				return fmt.Errorf("there are %d arguments, %q; want one URL, and the address after a =: --x-forwarded-for=%s", len(args), args, arg)
+				return fmt.Errorf("arguments are %q; want one URL, and the address after a =: --x-forwarded-for=%s", args, arg)
 			}
 		}
-		return fmt.Errorf("there are %d arguments, %q; want one URL, and flags", len(args), args)
+		return fmt.Errorf("arguments are %q; want one URL, and flags", args)
 	}
 	return l
 }

@@ -138,7 +138,7 @@ func TestLoadtestChecksItsFlags(t *testing.T) {
 	}
 	for _, s := range []struct{ args, want string }{
 		{"", "the URL is missing; want one"},
-		{url + " " + url, "there are 2 arguments"},
+		{url + " " + url, "; want one URL, and flags"},
 		{"--policies " + url, "want no URL with it"},
 		{url, "--rate and --herd are both 0"},
 		{url + " --herd many", `invalid argument "many" for "--herd"`},
@@ -167,7 +167,7 @@ func TestLoadtestChecksItsFlags(t *testing.T) {
 		{url + " --rate 1 --proto h2", "want https, or h2c"},
 		{url + " --rate 1 --timeout 0", "--timeout is 0s; want more than 0"},
 		{url + " --rate 1 --duration 2h", "--duration is 2h0m0s; want more than 0, at most 1h"},
-		{"http://192.0.2.1/ --rate 1", "not a loopback address; a load test of another machine must be allowed explicitly (--allow-remote)"},
+		{"http://192.0.2.1/ --rate 1", "want a loopback address; a load test of another machine must be allowed explicitly (--allow-remote)"},
 		{url + " --herd 1 --herd-after 2h", "--herd-after is 2h0m0s; want 0 to 1h"},
 		{url + " --rate 1 --proto h3", `--proto is "h3"; want h1`},
 		{url + " --rate 1 --x-forwarded-for 10.0.0.7", "the address after a =: --x-forwarded-for=10.0.0.7"},

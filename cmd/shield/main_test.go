@@ -174,7 +174,7 @@ func TestCurlRetriesByItself(t *testing.T) {
 func TestCommandLineErrors(t *testing.T) {
 	for args, want := range map[string]string{
 		"proxy":                                       "--to is missing",
-		"proxy --to 127.0.0.1:1":                      "there is no limit",
+		"proxy --to 127.0.0.1:1":                      "the limit is missing",
 		"proxy --to 127.0.0.1:1 --rate 0/s":           "rate is 0 per 1s; want more than 0",
 		"proxy --to 127.0.0.1:1 --rate 5/s --burst 0": "burst is 0; want more",
 		"proxy extra":                                 "unknown command",

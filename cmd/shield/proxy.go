@@ -160,7 +160,7 @@ func (p proxy) caddyfile() (string, error) {
 		return "", fmt.Errorf("--burst is %d without --rate; want both", *p.Burst)
 	}
 	if p.Rate == "" && p.Capacity == "" && p.Concurrency == "" {
-		return "", fmt.Errorf("there is no limit; want --rate, --capacity or --concurrency")
+		return "", fmt.Errorf("the limit is missing; want --rate, --capacity or --concurrency")
 	}
 
 	site, bind := siteAddress(p.From)

@@ -69,7 +69,7 @@ func TestProxyErrors(t *testing.T) {
 	}{
 		{"good", func(*proxy) {}, ""},
 		{"no backend", func(p *proxy) { p.To = nil }, "--to is missing"},
-		{"no limit", func(p *proxy) { p.Rate = "" }, "there is no limit; want --rate, --capacity or --concurrency"},
+		{"no limit", func(p *proxy) { p.Rate = "" }, "the limit is missing; want --rate, --capacity or --concurrency"},
 		{"Unix socket", func(p *proxy) { p.From = "unix//run/x.sock" }, "a Unix socket needs a Caddyfile"},
 		{"burst alone", func(p *proxy) { p.Rate, p.Burst, p.Capacity = "", new(5), "5/s" }, "--burst is 5 without --rate"},
 		{"bad rate", func(p *proxy) { p.Rate = "5" }, `rate is "5"; want a number per s, m or h, like 50/s`},

@@ -156,7 +156,7 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	cmd.SetFlagErrorFunc(flagError)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 && len(s.compare) == 0 {
-			return fmt.Errorf("there are arguments, %q; want --compare before the names of what to compare", args)
+			return fmt.Errorf("arguments are %q; want --compare before the names of what to compare", args)
 		}
 		return nil
 	}

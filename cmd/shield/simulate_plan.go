@@ -296,7 +296,7 @@ func binOf(span time.Duration) time.Duration {
 func (s *simulation) servers(args []string, e *accesslog.Estimate, wrong *problems) (all []server) {
 	names, suggested := s.compared(args, e)
 	if len(names) > maxServers {
-		wrong.addf("there are %d to compare; want at most %d", len(names), maxServers)
+		wrong.addf("%d servers are compared; want at most %d", len(names), maxServers)
 		return nil
 	}
 	before := len(*wrong)

@@ -90,7 +90,7 @@ func fileServer(arg string) (server, error) {
 		text, err = readAtMost(path, maxConfig)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return server{}, fmt.Errorf("there is no file %s, and it is not a known word either; want a Caddyfile, JSON, or one of %s", path, serverWords)
+		return server{}, fmt.Errorf("%s is neither a file nor a known word; want a Caddyfile, JSON, or one of %s", path, serverWords)
 	}
 	if err != nil {
 		return server{}, err

@@ -156,7 +156,7 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--background 5/":                   `--background is "5/"`,
 		"--background NaN":                  `--background is "NaN"`,
 		"--clients 0 --background 0":        "and --background too; want at least one of them",
-		"--policy curll":                    `--policy: "curll": there is no policy "curll"; near it: curl`,
+		"--policy curll":                    `--policy: "curll": policy "curll" is unknown; want one near it: curl`,
 		"--workers 0":                       "--workers is 0; want 1 to 100000",
 		"--service 1h":                      "--service is 1h0m0s; want 10µs to 10m0s",
 		"--distribution normal":             `--distribution is "normal"; want exponential or deterministic`,
@@ -177,12 +177,12 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--duration 0":                      "--duration is 0s; want 1s to 24h0m0s",
 		"--warmup 0":                        "--warmup is 0s; want 1s to 1h0m0s",
 		"--json - --csv -":                  "--json and --csv are -; want one of them on standard output",
-		"--compare nonesuch":                "there is no file nonesuch, and it is not a known word either; want a Caddyfile, JSON, or one of none, shield",
+		"--compare nonesuch":                "nonesuch is neither a file nor a known word; want a Caddyfile, JSON, or one of none, shield",
 		"--config fixed:0":                  `--config: "fixed:0": the Retry-After is "0"; want whole seconds, 1 to 3600`,
 		"--compare fixed":                   `--compare: "fixed" has no Retry-After`,
 		"--compare none,none":               "none is a duplicate; want each once",
 		"--compare suggested":               "want --from-access-log with it",
-		"--compare none,a,b,c,d,e,f,g,h":    "there are 9 to compare; want at most 8",
+		"--compare none,a,b,c,d,e,f,g,h":    "9 servers are compared; want at most 8",
 		"--compare " + file:                 "two.caddyfile has 2 shields: a, b; want one of them, as " + file + "#a",
 		"--compare " + sites:                "sites.caddyfile has 2 shields: srv0 (a.test b.test), srv0-2 (c.test); want one of them, as " + sites + `#srv0; "name NAME" in a shield gives it a name that stays`,
 		"--compare " + file + "#c":          `has no shield "c"; want one of: a, b`,
@@ -476,8 +476,8 @@ func TestSimulateStopsWithWhatItHas(t *testing.T) {
 	}
 	progress.Reset()
 	err = runSimulate(ctx, io.Discard, progress, "--svg", file)
-	if code, ok := errors.AsType[exit](err); !ok || code.code != 130 || !strings.Contains(progress.String(), "--svg: there is nothing to draw yet") {
-		t.Errorf("error is %v, progress %q; want 130, and that there is nothing to draw", err, progress)
+	if code, ok := errors.AsType[exit](err); !ok || code.code != 130 || !strings.Contains(progress.String(), "--svg: no run is long enough to draw") {
+		t.Errorf("error is %v, progress %q; want 130, and that no run is long enough", err, progress)
 	}
 	if b, err := os.ReadFile(file); err != nil || string(b) != "of yesterday" {
 		t.Errorf("the old picture is %q now (%v); want it untouched", b, err)

@@ -105,7 +105,7 @@ ZONE │ KEY │ RATE │ KEYS │ ADMITTED │ REFUSED │ OBSERVED
 // printStatus writes the sections that have a line below the head.
 func printStatus(w io.Writer, status caddymodule.Status) error {
 	if len(status.Shields) == 0 {
-		_, err := fmt.Fprintln(w, "There is no shield in the running config.")
+		_, err := fmt.Fprintln(w, "The running config has no shield.")
 		return err
 	}
 	var text strings.Builder

@@ -59,7 +59,7 @@ func TestPrintStatus(t *testing.T) {
 		status caddymodule.Status
 		want   string
 	}{
-		{"nothing", caddymodule.Status{}, "There is no shield in the running config.\n"},
+		{"nothing", caddymodule.Status{}, "The running config has no shield.\n"},
 		{"one that is quiet", caddymodule.Status{Shields: []caddymodule.ShieldStatus{quiet}}, `
 SHIELD  MODE     CAPACITY  IN FLIGHT  ADMITTED  REFUSED  OBSERVED
 quiet   observe  -         2 of 8     7         0        3 concurrency

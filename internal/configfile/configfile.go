@@ -132,7 +132,7 @@ func checkBraces(tokens []caddyfile.Token) error {
 		case t.Text == "{":
 			open = append(open, t)
 		case t.Text == "}" && n == 0:
-			return fmt.Errorf("%s:%d: unexpected }", t.File, t.Line)
+			return fmt.Errorf("%s:%d: } is unexpected; want a { before it", t.File, t.Line)
 		case t.Text == "}":
 			open = open[:n-1]
 		}
@@ -237,7 +237,7 @@ func at(v any, path ...string) (any, bool) {
 // walk finds the handlers within v, whose scope is s.
 func (f *finder) walk(v any, s scope, depth int) error {
 	if depth > maxDepth {
-		return fmt.Errorf("configuration is nested more than %d deep", maxDepth)
+		return fmt.Errorf("configuration is nested more than %d deep; want less", maxDepth)
 	}
 	var errs []error
 	switch v := v.(type) {

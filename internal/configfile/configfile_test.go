@@ -183,7 +183,7 @@ func TestShieldsErrors(t *testing.T) {
 		":80 {\n\tshield {\n\t\tcapacity ten\n\t}\n}":                   {"ten", "f:3"},
 		":80 {\n\tnonesuch\n}":                                          {"nonesuch", "f:2"},
 		"shield {\n\tcapacity 10/s\n":                                   {"f:1: the block that begins here is not closed"},
-		"shield {\n\tqueue 5\n}":                                        {`f: shield "srv0": queue needs a concurrency limit`},
+		"shield {\n\tqueue 5\n}":                                        {`f: shield "srv0": queue is set without a concurrency limit`},
 		"shield {\n\tconcurrency 5\n\tclass odd\n}":                     {`f: shield "srv0"`, "odd"},
 		"shield {\n\tname a/b?\n\tcapacity 1/s\n}":                      {"f: name is"},
 		"shield 1/s {\n\tretries {\n\t\tkey {nonesuch}\n\t}\n}":         {`f: shield "srv0": retries`, "nonesuch"},

@@ -175,7 +175,7 @@ func (h *Handler) route(w http.ResponseWriter, r *http.Request, c *controller) (
 		return nil, redirected, respond(w, r, http.StatusPermanentRedirect, "use https")
 	}
 	if p.first == nil {
-		return nil, unserved, h.unavailable(w, r, "there is no such Service, or it has no such port")
+		return nil, unserved, h.unavailable(w, r, "the Service does not exist, or has no such port")
 	}
 	return p, aborted, nil
 }

@@ -35,7 +35,7 @@ func (r *run) backend(in *ingress, b *networkingv1.IngressBackend) *model.Backen
 	k := key{in.Namespace, b.Service.Name}
 	s := r.services[k]
 	if s == nil {
-		r.problems.add(ref, ReasonServiceNotFound, "there is no Service %s; requests to it are answered 503", k)
+		r.problems.add(ref, ReasonServiceNotFound, "Service %s does not exist; requests to it are answered 503", k)
 		return nil
 	}
 	if s.Spec.Type == corev1.ServiceTypeExternalName {

@@ -61,44 +61,44 @@ func TestLarge(t *testing.T) {
 			for _, h := range hosts {
 				in.Spec.Rules = append(in.Spec.Rules, networkingv1.IngressRule{Host: h})
 			}
-		}), 1, map[string]string{ReasonTooLarge: "there are more than 2000 rules and paths", ReasonNoBackend: "host h0.test has no paths"}},
+		}), 1, map[string]string{ReasonTooLarge: "spec.rules has more than 2000 rules and paths", ReasonNoBackend: "host h0.test has no paths"}},
 		{"rules without paths, and a default backend", fill(func(in *networkingv1.Ingress) {
 			in.Spec.DefaultBackend = new(networkingv1.IngressBackend)
 			for _, h := range hosts {
 				in.Spec.Rules = append(in.Spec.Rules, networkingv1.IngressRule{Host: h})
 			}
-		}), 2001, map[string]string{ReasonTooLarge: "there are more than 2000 rules and paths"}},
+		}), 2001, map[string]string{ReasonTooLarge: "spec.rules has more than 2000 rules and paths"}},
 		{"paths", withPaths(ingressFor("evil/in", 1, ""), "evil.test", numbered("/%d", many)...), 2000,
-			map[string]string{ReasonTooLarge: "there are more than 2000 rules and paths", ReasonBackendUnsupported: "a backend is nothing"}},
+			map[string]string{ReasonTooLarge: "spec.rules has more than 2000 rules and paths", ReasonBackendUnsupported: "a backend is nothing"}},
 		{"invalid paths", withPaths(ingressFor("evil/in", 1, ""), "evil.test", numbered("%d", many)...), 0,
-			map[string]string{ReasonTooLarge: "there are", ReasonPathInvalid: `path "0" of host evil.test is left out: it does not begin with a slash`}},
+			map[string]string{ReasonTooLarge: "spec.", ReasonPathInvalid: `path "0" of host evil.test is left out: it does not begin with a slash`}},
 		{"the host of another namespace", fill(func(in *networkingv1.Ingress) {
 			in.CreationTimestamp.Time = noon.Add(time.Hour)
 			for i := range many {
 				rule := withPaths(new(networkingv1.Ingress), "good.test", fmt.Sprintf("/%d", i)).Spec.Rules[0]
 				in.Spec.Rules = append(in.Spec.Rules, rule)
 			}
-		}), 1, map[string]string{ReasonTooLarge: "there are", ReasonHostTaken: "host good.test belongs to namespace good"}},
+		}), 1, map[string]string{ReasonTooLarge: "spec.", ReasonHostTaken: "host good.test belongs to namespace good"}},
 		{"hosts for TLS", fill(func(in *networkingv1.Ingress) {
 			in.Spec.TLS = []networkingv1.IngressTLS{entry("", hosts...)}
-		}), 1, map[string]string{ReasonTooLarge: "there are more than 2000 entries and hosts in spec.tls"}},
+		}), 1, map[string]string{ReasonTooLarge: "spec.tls has more than 2000 entries and hosts"}},
 		{"entries for TLS", fill(func(in *networkingv1.Ingress) {
 			for i, h := range hosts {
 				in.Spec.TLS = append(in.Spec.TLS, entry(fmt.Sprintf("gone-%d", i), h))
 			}
-		}), 1, map[string]string{ReasonTooLarge: "there are more than 2000 entries", ReasonSecretNotFound: "there is no Secret evil/gone-0"}},
+		}), 1, map[string]string{ReasonTooLarge: "spec.tls has more than 2000 entries", ReasonSecretNotFound: "Secret evil/gone-0 of type"}},
 		{"entries for TLS with one certificate of many names", fill(func(in *networkingv1.Ingress) {
 			for range many {
 				in.Spec.TLS = append(in.Spec.TLS, entry("many"))
 			}
 			in.Spec.Rules = nil
 			in.Spec.DefaultBackend = new(networkingv1.IngressBackend)
-		}), 0, map[string]string{ReasonTooLarge: "there are more than 2000 entries"}},
+		}), 0, map[string]string{ReasonTooLarge: "spec.tls has more than 2000 entries"}},
 		{"hosts that one certificate is not for", fill(func(in *networkingv1.Ingress) {
 			for i := range many {
 				in.Spec.TLS = append(in.Spec.TLS, entry("many", fmt.Sprintf("other%d.test", i)))
 			}
-		}), 1, map[string]string{ReasonTooLarge: "there are", ReasonCertificateMismatch: "the certificate in Secret evil/many is not for host other0.test"}},
+		}), 1, map[string]string{ReasonTooLarge: "spec.", ReasonCertificateMismatch: "the certificate in Secret evil/many is not for host other0.test"}},
 		{"a deep path", withPaths(ingressFor("evil/in", 1, ""), "evil.test", strings.Repeat("/a", 700_000)), 0,
 			map[string]string{ReasonPathInvalid: `path "/a/a/a`}},
 		{"an annotation", fill(func(in *networkingv1.Ingress) {

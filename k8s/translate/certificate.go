@@ -28,7 +28,7 @@ type secretCertificate struct {
 func (r *run) certificate(k key) (c *secretCertificate, reason, why string) {
 	s := r.secrets[k]
 	if s == nil {
-		return nil, ReasonSecretNotFound, fmt.Sprintf("there is no Secret %s of type %s", k, corev1.SecretTypeTLS)
+		return nil, ReasonSecretNotFound, fmt.Sprintf("Secret %s of type %s does not exist", k, corev1.SecretTypeTLS)
 	}
 	id := identityOf(s)
 	c, done := r.next.certificates[id]

@@ -137,7 +137,7 @@ certificate "wild" for *.example.com example.com
 in a/in: TLS for *.example.com example.com`},
 		{"another namespace's Secret", ingresses{ingressFor("c/in", 1, "", entry("one", "one.example.com"))}, `
 in c/in: TLS for one.example.com
-SecretNotFound Ingress c/in: there is no Secret c/one of type kubernetes.io/tls; the default certificate is used`},
+SecretNotFound Ingress c/in: Secret c/one of type kubernetes.io/tls does not exist; the default certificate is used`},
 		{"no Secret named", ingresses{ingressFor("a/in", 1, "one.example.com", entry("", "one.example.com"))}, `
 in a/in: TLS for one.example.com`},
 		{"a Secret of another type", ingresses{ingressFor("a/in", 1, "", entry("opaque", "one.example.com"))}, `
@@ -172,7 +172,7 @@ HostTaken Ingress b/in: host one.example.com belongs to namespace a, whose Ingre
 		}, `
 in a/in: TLS for one.example.com
 HostTaken Ingress b/in: host one.example.com belongs to namespace a, whose Ingress a/in was first to name it; its claim in spec.tls is refused here
-SecretNotFound Ingress a/in: there is no Secret a/gone of type kubernetes.io/tls; the default certificate is used`},
+SecretNotFound Ingress a/in: Secret a/gone of type kubernetes.io/tls does not exist; the default certificate is used`},
 		{"two namespaces: a host that is only routed is its namespace's, too", ingresses{
 			ingressFor("a/in", 1, "one.example.com"),
 			ingressFor("b/in", 2, "", entry("one", "one.example.com")),
@@ -204,7 +204,7 @@ in a/in: TLS for one.example.com
 in a/three: TLS for one.example.com
 in a/too: TLS for one.example.com
 HostTaken Ingress a/three: host one.example.com has the certificate in Secret a/one, which was named first; that in a/wild is not used
-SecretNotFound Ingress a/in: there is no Secret a/gone of type kubernetes.io/tls; the default certificate is used`},
+SecretNotFound Ingress a/in: Secret a/gone of type kubernetes.io/tls does not exist; the default certificate is used`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m := New(byName).Translate(Objects{Ingresses: test.ingresses, Secrets: secrets})

@@ -89,7 +89,7 @@ func (r *run) parameters(c *networkingv1.IngressClass) classDefaults {
 	k := key{*p.Namespace, p.Name}
 	data := r.configMaps[k]
 	if data == nil {
-		return invalid("there is no ConfigMap %s, which spec.parameters refers to; only those in shield's own namespace are read", k)
+		return invalid("ConfigMap %s, which spec.parameters refers to, is not found; only those in shield's own namespace are read", k)
 	}
 	var d classDefaults
 	var err error
@@ -203,7 +203,7 @@ func (r *run) ingressPolicy(in *networkingv1.Ingress, ref model.Ref, class *clas
 		if own := policy.OverridesNginx(in.Annotations); own == "" {
 			defaults, _, nginxErr = policy.ParseNginx(in.Annotations, defaults)
 		} else if hasNginxLimits(in.Annotations) {
-			r.problems.add(ref, ReasonNginxIgnored, "ingress-nginx's limits are ignored, because there is %s; remove one or the other", own)
+			r.problems.add(ref, ReasonNginxIgnored, "ingress-nginx's limits are ignored, because %s is set; remove one or the other", own)
 		}
 	}
 	p.policy, err = policy.ParseIngress(in.Annotations, defaults) // shield's annotations override ingress-nginx's

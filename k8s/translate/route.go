@@ -140,7 +140,7 @@ func (r *run) inheritDefault(in *ingress, catchAll *model.Target) {
 			continue
 		}
 		if catchAll == nil {
-			r.problems.add(in.origin.Ref, ReasonNoBackend, "%s has no paths, and there is no default backend: the rule routes nothing", hostText(rule.host))
+			r.problems.add(in.origin.Ref, ReasonNoBackend, "%s has no paths, and the Ingress has no default backend: the rule routes nothing", hostText(rule.host))
 			continue
 		}
 		if c, _ := r.claim(ruleKey{host: rule.host, path: "/", fallback: true}, in); c != nil {

@@ -32,7 +32,7 @@ func Read(r io.Reader) (*Estimate, error) {
 		}
 		in = bufio.NewReaderSize(unzipped, longestLine)
 	case bytes.Equal(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		return nil, errors.New("access log: is compressed with zstd, want gzip or plain text; unpack it first: zstd -dc FILE")
+		return nil, errors.New("access log is compressed with zstd; want gzip or plain text, as from zstd -dc FILE")
 	}
 	t := newTally()
 	err := eachLine(in, t.line)

@@ -30,5 +30,5 @@ func ExampleParse() {
 	// curl, weight 70: 1s 2s 4s
 	// aws-sdk-go, weight 20: 1s 2s
 	// every 5s, 2 attempts, weight 10: 5s
-	// "crul": there is no policy "crul"; near it: curl
+	// "crul": policy "crul" is unknown; want one near it: curl
 }

@@ -74,7 +74,7 @@ func parseShare(part string) (Share, error) {
 	name, param, hasParam := strings.Cut(rest, "@")
 	i := slices.IndexFunc(catalog, func(e Entry) bool { return e.Name == name })
 	if i < 0 {
-		return Share{}, fmt.Errorf("%q: there is no policy %q; %s", part, name, near(name))
+		return Share{}, fmt.Errorf("%q: policy %q is unknown; %s", part, name, near(name))
 	}
 	e := catalog[i]
 	share.Policy, share.Precise = e.Policy, e.Precise
@@ -148,7 +148,7 @@ func near(name string) string {
 		}
 	}
 	if len(close) > 0 {
-		return "near it: " + strings.Join(close, ", ")
+		return "want one near it: " + strings.Join(close, ", ")
 	}
 	return "want one of: " + strings.Join(all, ", ")
 }

@@ -146,7 +146,7 @@ func (c LoadConfig) comingEnds() time.Duration {
 // shield loadtest: --herd-after is HerdAfter.
 func (c LoadConfig) check() error {
 	if c.Target.URL == nil || len(c.Target.Addresses) == 0 {
-		return errors.New("there is no target")
+		return errors.New("target is missing")
 	}
 	var f faults
 	c.checkProto(&f)

@@ -77,7 +77,7 @@ func ParseExpectation(s string) (Expectation, error) {
 	name, value := strings.TrimSpace(s[:i]), strings.TrimSpace(value)
 	f, ok := figures[name]
 	if !ok {
-		return Expectation{}, fmt.Errorf("%q: there is no figure %q; want one of %s", s, name, strings.Join(Figures(), ", "))
+		return Expectation{}, fmt.Errorf("%q: figure %q is unknown; want one of %s", s, name, strings.Join(Figures(), ", "))
 	}
 	e := Expectation{text: name + " " + op + " " + value, figure: f, op: op}
 	wanted, most := "a number", math.MaxFloat64

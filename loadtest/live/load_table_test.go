@@ -276,7 +276,7 @@ func TestExpectations(t *testing.T) {
 	for in, want := range map[string]string{
 		"served":                  "compares nothing",
 		"served=99%":              "compares nothing",
-		"serve>=99%":              `there is no figure "serve"; want one of gave-up,`,
+		"serve>=99%":              `figure "serve" is unknown; want one of gave-up,`,
 		"served>=":                `the value is ""; want a number, or a share of the clients`,
 		"served>=101%":            "want a number, or a share",
 		"served>=NaN":             "want a number",

@@ -555,7 +555,7 @@ func TestNewLoadNamesEveryFault(t *testing.T) {
 		change func(*LoadConfig)
 		want   []string
 	}{
-		{func(c *LoadConfig) { c.Target = Target{} }, []string{"there is no target"}},
+		{func(c *LoadConfig) { c.Target = Target{} }, []string{"target is missing"}},
 		{func(c *LoadConfig) {
 			c.Rate, c.Herd, c.Within, c.HerdAfter, c.Mix = math.NaN(), MaxClients+1, 2*time.Minute, -1, nil
 			c.Timeout, c.Patience, c.Attempts, c.Identities, c.Requests = 0, 2*time.Hour, -1, -1, -1
@@ -601,9 +601,9 @@ func TestTargets(t *testing.T) {
 		"https://localhost":           "",
 		"http://[::1]:80/":            "",
 		"http://[::ffff:127.0.0.1]/":  "",
-		"http://192.0.2.1/":           "192.0.2.1, which is not a loopback address",
-		"http://0.0.0.0:80/":          "not a loopback address",
-		"http://[::]:80/":             "not a loopback address",
+		"http://192.0.2.1/":           "192.0.2.1; want a loopback address",
+		"http://0.0.0.0:80/":          "want a loopback address",
+		"http://[::]:80/":             "want a loopback address",
 		"http://127.0.0.1:0/":         "port 0; want 1 to 65535",
 		"http://127.0.0.1:70000/":     "port 70000; want 1 to 65535",
 		"127.0.0.1:80":                "want http://host:port/path",

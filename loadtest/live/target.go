@@ -26,7 +26,7 @@ type Target struct {
 const resolving = 5 * time.Second
 
 // ErrRemote is NewTarget's error for hosts other than this machine.
-var ErrRemote = errors.New("which is not a loopback address; a load test of another machine must be allowed explicitly")
+var ErrRemote = errors.New("want a loopback address; a load test of another machine must be allowed explicitly")
 
 // NewTarget parses an http or https URL and resolves its host. Unless remote is true, it
 // returns an ErrRemote if any address of the host is not a loopback address: a load test
@@ -55,7 +55,7 @@ func NewTarget(ctx context.Context, rawURL string, remote bool) (Target, error) 
 	for _, ip := range ips {
 		ip = ip.Unmap()
 		if !remote && !ip.IsLoopback() {
-			return Target{}, fmt.Errorf("target %s is %v, %w", u.Host, ip, ErrRemote)
+			return Target{}, fmt.Errorf("target %s is %v; %w", u.Host, ip, ErrRemote)
 		}
 		t.Addresses = append(t.Addresses, netip.AddrPortFrom(ip, uint16(port)))
 	}

@@ -94,10 +94,10 @@ func (c *Config) Check() error {
 	if c.Slowest != 0 {
 		errs = append(errs, Between("slowest", c.Slowest, 1, math.Inf(1)))
 	}
-	bad(c.RetryAfter > 0 && !c.Refuses, "there is retry after, but the backend does not refuse")
+	bad(c.RetryAfter > 0 && !c.Refuses, "retry after is set, and refuses is not; want both")
 	if c.Cold != (Cold{}) {
 		errs = append(errs, Between("cold", c.Cold.Times, 1, 1e6), Between("the time of cold", c.Cold.For, 1, 1000*time.Hour))
-		bad(!c.Restarts(), "there is cold, but no restart")
+		bad(!c.Restarts(), "cold is set, and restart is not; want both")
 	}
 	return errors.Join(errs...)
 }

@@ -219,7 +219,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"retry after":  func(c *Config) { c.Refuses = false },
 		"cold is":      func(c *Config) { c.Cold.Times = 0.5 },
 		"time of cold": func(c *Config) { c.Cold.For = 0 },
-		"no restart":   func(c *Config) { c.Restart = [2]time.Duration{} },
+		"restart is":   func(c *Config) { c.Restart = [2]time.Duration{} },
 	} {
 		c := good
 		change(&c)

@@ -20,7 +20,7 @@ const (
 )
 
 // ErrNothing is the error of figures if no run has come as far as the herd.
-var ErrNothing = errors.New("there is nothing to draw yet")
+var ErrNothing = errors.New("no run is long enough to draw")
 
 // Figures returns charts of the runs, at most 8, side by side with the same axes: how
 // long clients waited; and over time the requests, the load of the backend, the outcomes,
@@ -36,7 +36,7 @@ func (r *Report) Figures() ([]chart.Figure, error) {
 	case n == 0:
 		return nil, ErrNothing
 	case n > mostRuns:
-		return nil, fmt.Errorf("there are %d runs; want at most %d in a picture", n, mostRuns)
+		return nil, fmt.Errorf("%d runs are given; want at most %d in a picture", n, mostRuns)
 	}
 	s := sheet{Report: &drawn, names: drawn.names(40)}
 	s.span()

@@ -42,7 +42,7 @@ func parse(args []string, env func(string) string) (command, error) {
 		return c, err
 	}
 	if f.NArg() > 0 {
-		return c, fmt.Errorf("unexpected argument %q: there are only flags", f.Arg(0))
+		return c, fmt.Errorf("argument %q is unexpected; want flags only", f.Arg(0))
 	}
 	if app.PublishService != "" && len(app.PublishAddresses) > 0 {
 		return c, errors.New("--publish-service and --publish-address are both set; want one of them")

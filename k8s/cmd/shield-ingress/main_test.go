@@ -117,7 +117,7 @@ func TestBadFlags(t *testing.T) {
 		{"--grace-period=0s", "the grace period is 0s"},
 		{"--log-level=trace", "want one of debug, info, warn, error"},
 		{"--http-prot=80", "unknown flag: --http-prot"},
-		{"run", `unexpected argument "run"`},
+		{"run", `argument "run" is unexpected; want flags only`},
 	} {
 		var stdout, stderr bytes.Buffer
 		if code := run(strings.Fields(c.args), nowhere, &stdout, &stderr); code != caddy.ExitCodeFailedStartup || stdout.Len() > 0 || !strings.Contains(stderr.String(), c.want) {

@@ -62,7 +62,7 @@ func main() {
 func run(args []string) error {
 	modes := map[string]func(context.Context, *load){"steady": steady, "rate": rate, "herd": herd}
 	if len(args) == 0 || modes[args[0]] == nil {
-		return errors.New("want a mode: steady, rate or herd")
+		return fmt.Errorf("arguments are %q; want a mode first: steady, rate or herd", args)
 	}
 	c, err := parse(args[0], args[1:])
 	if err != nil {
@@ -127,7 +127,7 @@ func (c config) check(mode string) error {
 		errs = append(errs, fmt.Errorf("-rate is %v; want more than 0, at most 10000", c.rate))
 	}
 	if c.duration < 0 || c.pause < 0 || c.within < 0 || c.patience < 0 {
-		errs = append(errs, errors.New("a time is negative; want none"))
+		errs = append(errs, errors.New("-duration, -pause, -within or -patience is negative; want 0 or more"))
 	}
 	return errors.Join(errs...)
 }

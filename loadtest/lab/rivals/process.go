@@ -72,7 +72,7 @@ func commandLine(program, path string) (name string, args []string, err error) {
 		name, err = find("haproxy")
 		return name, []string{"-db", "-f", path}, err // -db: in the foreground
 	}
-	return "", nil, fmt.Errorf("no program is called %q", program)
+	return "", nil, fmt.Errorf("program %q is unknown; want one of the rivals", program)
 }
 
 // find returns the path of one of Debian's servers, which are not in every PATH.

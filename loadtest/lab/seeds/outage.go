@@ -35,7 +35,7 @@ func Policy(name string) clients.Policy {
 			return e.Policy
 		}
 	}
-	panic("there is no policy " + name)
+	panic("unknown policy " + name)
 }
 
 // Waves are the Peaks of the smoothed curve.
