@@ -36,6 +36,10 @@ type Config struct {
 	// flight: at most MaxConcurrency. 0 means no limit.
 	PerClient int
 
+	// Streams says which responses give back their place in flight when they begin to
+	// stream. "" means StreamsAuto.
+	Streams Streams
+
 	// Queue holds requests over the concurrency limit for a moment.
 	Queue Queue
 
@@ -124,6 +128,7 @@ type settings struct {
 	hasCapacity bool
 	capacity    limiter.Limit
 	plan        *loadshed.Plan
+	streams     Streams
 	terms       pushback.Terms
 	maxClients  int
 	keys        []func(*http.Request) string // of Config.Zones
@@ -135,7 +140,7 @@ type settings struct {
 // added to it; nothing else in it changes before the Guard's first decision, so a Guard
 // that is thrown away has done nothing. The error names everything that is wrong with c.
 func New(c Config, s *State) (*Guard, error) {
-	g := &Guard{settings: settings{observe: c.Observe, client: c.Client, class: c.Class}}
+	g := &Guard{settings: settings{observe: c.Observe, streams: c.Streams, client: c.Client, class: c.Class}}
 	var errs []error
 	check := func(what string, err error) {
 		if err != nil && what != "" {
@@ -154,6 +159,7 @@ func New(c Config, s *State) (*Guard, error) {
 		Limit: c.Concurrency, Adaptive: c.Adaptive, PerClient: c.PerClient, Queue: c.Queue, Classes: c.Classes, Observe: c.Observe,
 	})
 	check("", err)
+	check("concurrency", c.Streams.check())
 	g.terms.Wall = At
 	g.terms.Secret, err = c.Retries.secret()
 	check("retries", err)

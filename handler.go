@@ -85,7 +85,7 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, d *Decision, next 
 		next.ServeHTTP(w, r)
 		return
 	}
-	if MayDetach(r) || g.Adapts() {
+	if MayStream(r) || g.Adapts() {
 		t := g.Track(w, r, *d)
 		if g.Adapts() {
 			t.body = WatchBody(r)

@@ -137,6 +137,10 @@ func (d *Decision) Queued() bool { return d.place.Waits() }
 // Verdict returns a channel that receives, once, the verdict to call Settle with.
 func (d *Decision) Verdict() <-chan loadshed.Verdict { return d.place.Verdict() }
 
+// Streamed notes, before Done, that the response began to stream so long after the request
+// was admitted: see Streams.
+func (d *Decision) Streamed(after time.Duration) { d.place.Streams(d.at + after) }
+
 // HoldsPlace reports whether the request holds a place in flight, or the Guard wants
 // to hear how it ends, to know when the backend is back. If not, Done does nothing.
 func (d *Decision) HoldsPlace() bool { return d.place.Held() }

@@ -2,9 +2,11 @@ package shield
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,16 +14,61 @@ import (
 
 const eventStream = "text/event-stream"
 
-// MayDetach reports whether the response to r may go on for as long as the
-// client likes: an upgrade (RFC 9110, section 7.8), an extended CONNECT (RFC
-// 8441), or a stream of server-sent events. The request has to announce it; a
-// stream without an announcement holds its place until it ends.
-func MayDetach(r *http.Request) bool {
-	if extendedConnect(r) || len(r.Header["Upgrade"]) > 0 {
-		return true
+// Streams says which responses that go on for as long as the client likes give back their
+// place in flight when they begin. The request has to announce what it may get: by
+// Upgrade (RFC 9110, section 7.8), as an extended CONNECT (RFC 8441), or by Accept.
+type Streams string
+
+// The values of Streams. Of an EventSource, which is a GET that accepts nothing but events,
+// the client waits for news. Any other stream of events is the answer to a question, such as
+// that of a language model or an MCP server, and is work until it ends.
+const (
+	StreamsAuto Streams = "auto" // upgrades, CONNECT and EventSources; the same as ""
+	StreamsFree Streams = "free" // also all other streams of events that Accept names
+	StreamsHold Streams = "hold" // none
+)
+
+// check returns an error if s is none of the values above.
+func (s Streams) check() error {
+	switch s {
+	case "", StreamsAuto, StreamsFree, StreamsHold:
+		return nil
 	}
+	return fmt.Errorf("streams is %q; want %s, %s or %s", string(s), StreamsAuto, StreamsFree, StreamsHold)
+}
+
+// MayStream reports whether r announces that its response may go on for as long as the
+// client likes. Then a Tracker is to see whether it does.
+func MayStream(r *http.Request) bool {
+	return tunnels(r) || acceptsEvents(r)
+}
+
+// free reports whether the stream that r announces gives back its place when it begins.
+func (s Streams) free(r *http.Request) bool {
+	switch s {
+	case StreamsHold:
+		return false
+	case StreamsFree:
+		return MayStream(r)
+	}
+	return tunnels(r) || isEventSource(r)
+}
+
+func tunnels(r *http.Request) bool { return extendedConnect(r) || len(r.Header["Upgrade"]) > 0 }
+
+func acceptsEvents(r *http.Request) bool {
+	return slices.ContainsFunc(r.Header["Accept"], func(types string) bool { return strings.Contains(types, eventStream) })
+}
+
+// isEventSource reports whether r is what browsers' EventSources send: a GET that accepts
+// one type (HTML standard, section 9.2.2).
+func isEventSource(r *http.Request) bool {
 	accept := r.Header["Accept"]
-	return len(accept) > 0 && strings.Contains(accept[0], eventStream)
+	if r.Method != http.MethodGet || len(accept) != 1 {
+		return false
+	}
+	only, _, _ := strings.Cut(accept[0], ";")
+	return strings.EqualFold(strings.TrimSpace(only), eventStream) && !strings.Contains(accept[0], ",")
 }
 
 // extendedConnect reports whether r is a CONNECT with a :protocol: net/http
@@ -32,9 +79,9 @@ func extendedConnect(r *http.Request) bool {
 		(r.ProtoMajor == 2 && len(r.Header[":protocol"]) > 0 || r.ProtoMajor == 3 && r.Proto != "HTTP/3.0")
 }
 
-// A Tracker is the ResponseWriter for a request that MayDetach, or whose status
-// the Guard wants to know. It gives back the place in flight as soon as the
-// connection is upgraded or the stream of events begins.
+// A Tracker is the ResponseWriter for a request that MayStream, or whose status the Guard
+// wants to know. When the connection is upgraded or the stream of events begins, it gives
+// back the place in flight, or has the Guard learn from the time until then: see Streams.
 type Tracker struct {
 	http.ResponseWriter
 	r       *http.Request
@@ -42,6 +89,7 @@ type Tracker struct {
 	g       *Guard
 	d       Decision
 	connect bool
+	free    bool // a stream gives back its place
 	begun   bool
 	status  int // of the response, once it has begun
 	done    atomic.Bool
@@ -52,7 +100,7 @@ type Tracker struct {
 // Track returns a Tracker for a request that the Guard has admitted, which takes over
 // its Done.
 func (g *Guard) Track(w http.ResponseWriter, r *http.Request, d Decision) *Tracker {
-	return &Tracker{ResponseWriter: w, r: r, g: g, d: d, connect: extendedConnect(r)}
+	return &Tracker{ResponseWriter: w, r: r, g: g, d: d, connect: extendedConnect(r), free: g.streams.free(r)}
 }
 
 // Done gives back the place in flight if the request still holds it. Further
@@ -113,7 +161,7 @@ func (t *Tracker) begin(status int) {
 	}
 	t.begun, t.status = true, status
 	if switching || status < 300 && (t.connect || strings.HasPrefix(t.Header().Get("Content-Type"), eventStream)) {
-		t.detach()
+		t.streams()
 	}
 }
 
@@ -142,15 +190,19 @@ func (t *Tracker) FlushError() error {
 func (t *Tracker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(t.ResponseWriter).Hijack()
 	if err == nil {
-		t.detach()
+		t.streams()
 	}
 	return conn, rw, err
 }
 
-// detach gives back the place of a response that goes on without it.
-func (t *Tracker) detach() {
-	t.d.place.Serves(Now())
-	t.DoneAs(Detached)
+// streams notes that the response goes on from now for as long as the client likes.
+func (t *Tracker) streams() {
+	if t.free {
+		t.d.place.Serves(Now())
+		t.DoneAs(Detached)
+	} else {
+		t.d.place.Streams(Now())
+	}
 }
 
 // Unwrap is for http.ResponseController.

@@ -123,7 +123,7 @@ func TestPlaceIsGivenBackOnce(t *testing.T) {
 		}, held},
 		{"events without an announcement", get, events, held},
 		{"events or JSON: JSON", strings.Replace(getEvents, "text/event-stream", "application/json, text/event-stream", 1), json, held},
-		{"events or JSON: events", strings.Replace(getEvents, "text/event-stream", "application/json, text/event-stream", 1), events, free},
+		{"events or JSON: events", strings.Replace(getEvents, "text/event-stream", "application/json, text/event-stream", 1), events, held},
 		{"an error instead of events", getEvents, answerWith(500, "text/plain", "no"), held},
 		{"an error that calls itself events", getEvents, answerWith(500, "text/event-stream", "no"), held},
 		{"JSON instead of events, and panics", getEvents, then(json, "on purpose"), held},
@@ -278,6 +278,7 @@ func TestDetachedRequestsAreNoSample(t *testing.T) {
 	for _, contentType := range []string{"text/event-stream", "application/json"} {
 		g := mustNew(t, Config{Concurrency: 1}, nil)
 		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Accept", eventStream)
 		d := g.Admit(Now()-time.Hour, Request{})
 		tr := g.Track(httptest.NewRecorder(), r, d)
 		tr.Header().Set("Content-Type", contentType)
@@ -376,7 +377,7 @@ func TestFailedHijackKeepsThePlace(t *testing.T) {
 	}
 }
 
-func TestMayDetach(t *testing.T) {
+func TestMayStream(t *testing.T) {
 	for _, c := range []struct {
 		method, header, value string
 		want                  bool
@@ -391,12 +392,12 @@ func TestMayDetach(t *testing.T) {
 		{"GET", "Content-Type", "text/event-stream", false},
 	} {
 		r := &http.Request{Method: c.method, Proto: "HTTP/2.0", ProtoMajor: 2, Header: http.Header{c.header: {c.value}}}
-		if got := MayDetach(r); got != c.want {
+		if got := MayStream(r); got != c.want {
 			t.Errorf("%s, %s: %s: %v, want %v", c.method, c.header, c.value, got, c.want)
 		}
 	}
 	for proto, want := range map[string]bool{"HTTP/3.0": false, "websocket": true} { // as quic-go tells them apart
-		if got := MayDetach(&http.Request{Method: "CONNECT", Proto: proto, ProtoMajor: 3}); got != want {
+		if got := MayStream(&http.Request{Method: "CONNECT", Proto: proto, ProtoMajor: 3}); got != want {
 			t.Errorf("CONNECT in HTTP/3, Proto %s: %v, want %v", proto, got, want)
 		}
 	}

@@ -330,15 +330,17 @@ func TestWebSocketNeedsAPlaceToOpen(t *testing.T) {
 	}
 }
 
-// A stream of events that the client asked for gives its place back when it begins. One that
-// was not announced holds it until it ends, as any other response.
+// The stream of an EventSource gives its place back when it begins. Any other holds it until it
+// ends, as any other response.
 func TestEventStreams(t *testing.T) {
 	for _, c := range []struct {
 		accept, comes string
 		holds         int
 	}{
 		{"text/event-stream", "text/event-stream", 0},
-		{"text/event-stream, */*;q=0.1", "text/event-stream; charset=utf-8", 0},
+		{"text/event-stream;q=0.9", "text/event-stream; charset=utf-8", 0},
+		{"application/json, text/event-stream", "text/event-stream", 1}, // an answer in parts
+		{"application/json, text/event-stream", "application/json", 1},
 		{"*/*", "text/event-stream", 1},
 		{"text/event-stream", "application/json", 1}, // asked for, but something else comes
 	} {

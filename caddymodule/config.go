@@ -87,6 +87,12 @@ type Concurrency struct {
 	// How many of the requests in flight one client may have. A client over this
 	// limit is answered 429.
 	Per *PerClient `json:"per,omitempty"`
+
+	// Which responses give back their place when they begin to stream: `auto` (default:
+	// upgrades such as WebSocket, extended CONNECT, and the events of an EventSource),
+	// `free` (also all other streams of events that the request accepts), or `hold`
+	// (none).
+	Streams string `json:"streams,omitempty"`
 }
 
 // PerClient limits how many requests one client may have in flight.

@@ -240,7 +240,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 // pass has next serve an admitted request, and records how it ends.
 func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision, next caddyhttp.Handler) (err error) {
 	var tracker *shield.Tracker
-	if d.HoldsPlace() && shield.MayDetach(r) {
+	if d.HoldsPlace() && shield.MayStream(r) {
 		tracker = h.guard.Track(w, r, d)
 		w = tracker
 	}
@@ -254,6 +254,9 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision
 		if tracker != nil {
 			tracker.DoneAs(outcome)
 		} else {
+			if proxy.begun > 0 { // one that the request did not announce
+				d.Streamed(proxy.begun)
+			}
 			d.Done(now, outcome)
 		}
 		if pause > 0 {

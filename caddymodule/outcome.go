@@ -30,6 +30,7 @@ type proxyResult struct {
 	repl   *caddy.Replacer
 	body   *shield.Body  // nil: not watched
 	before time.Duration // latency of an earlier reverse_proxy in the same request
+	begun  time.Duration // after which a stream of events has begun; 0: there was none
 }
 
 func newProxyResult(r *http.Request) proxyResult {
@@ -51,7 +52,7 @@ func (p *proxyResult) latency() time.Duration {
 // sent the request to the backend. It says nothing about the backend.
 var ErrUnasked = errors.New("the backend was not asked")
 
-// result returns how r has ended: the next handler returned err or, unless returned, panicked.
+// result returns how r has ended, and sets when a stream of events began: the next handler returned err or, unless returned, panicked.
 func (p *proxyResult) result(r *http.Request, err error, returned bool) (outcome shield.Outcome, pause time.Duration) {
 	if errors.Is(err, ErrUnasked) {
 		return shield.Detached, 0
@@ -75,11 +76,12 @@ func (p *proxyResult) result(r *http.Request, err error, returned bool) (outcome
 		}
 	}
 	outcome = shield.OutcomeOf(r, p.body, status)
+	if answered && status < 300 && strings.HasPrefix(p.header(proxyContentType), "text/event-stream") {
+		p.begun = p.latency()
+	}
 	switch {
 	case outcome == shield.Served && !returned:
 		outcome = shield.Detached // the response broke off: its duration says nothing
-	case outcome == shield.Served && answered && strings.HasPrefix(p.header(proxyContentType), "text/event-stream"):
-		outcome = shield.Detached // a stream that the request did not announce: see shield.MayDetach
 	case status == http.StatusServiceUnavailable && answered:
 		pause = p.pause()
 	}

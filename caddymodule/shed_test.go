@@ -379,6 +379,7 @@ func TestOutcome(t *testing.T) {
 	type result struct {
 		outcome shield.Outcome
 		pause   time.Duration
+		begun   time.Duration
 	}
 	for _, c := range []struct {
 		name          string
@@ -392,7 +393,7 @@ func TestOutcome(t *testing.T) {
 		{"not found", nothing, responded(5, 404), nil, false, false, result{outcome: shield.Served}},
 		{"in error", nothing, responded(5, 500), nil, false, false, result{outcome: shield.Served}},
 		{"unavailable", nothing, responded(5, 503), nil, false, false, result{outcome: shield.Overloaded}},
-		{"to be left alone", nothing, responded(5, 503, "Retry-After", "7"), nil, false, false, result{shield.Overloaded, 7 * time.Second}},
+		{"to be left alone", nothing, responded(5, 503, "Retry-After", "7"), nil, false, false, result{outcome: shield.Overloaded, pause: 7 * time.Second}},
 		{"an appointment", nothing, responded(5, 503, "Retry-After", "7", "Retry-After-Ms", "6400"), nil, false, false, result{outcome: shield.Overloaded}},
 		{"too many", nothing, responded(5, 429, "Retry-After", "7"), nil, false, false, result{outcome: shield.Served}},
 		{"bad gateway", nothing, responded(5, 502, "Retry-After", "7"), nil, false, false, result{outcome: shield.Overloaded}},
@@ -403,11 +404,13 @@ func TestOutcome(t *testing.T) {
 		{"another's error", nothing, nothing, failed(404), false, false, result{outcome: shield.Served}},
 		{"an error of no kind", nothing, nothing, errHook, false, false, result{outcome: shield.Served}},
 		{"not reached after another try", nothing, responded(5, 200), failed(502), false, false, result{outcome: shield.Overloaded}},
-		{"an error made of a 503", nothing, responded(5, 503, "Retry-After", "7"), failed(404), false, false, result{shield.Overloaded, 7 * time.Second}},
+		{"an error made of a 503", nothing, responded(5, 503, "Retry-After", "7"), failed(404), false, false, result{outcome: shield.Overloaded, pause: 7 * time.Second}},
 		{"of an earlier proxy", responded(5, 503, "Retry-After", "7"), nothing, nil, false, false, result{outcome: shield.Served}},
 		{"after an earlier proxy", responded(5, 503, "Retry-After", "7"), responded(6, 200), nil, false, false, result{outcome: shield.Served}},
-		{"after an earlier proxy, as it did", responded(5, 503, "Retry-After", "7"), responded(6, 503, "Retry-After", "7"), nil, false, false, result{shield.Overloaded, 7 * time.Second}},
-		{"a stream of events", nothing, responded(5, 200, "Content-Type", "text/event-stream; charset=utf-8"), nil, false, false, result{outcome: shield.Detached}},
+		{"after an earlier proxy, as it did", responded(5, 503, "Retry-After", "7"), responded(6, 503, "Retry-After", "7"), nil, false, false, result{outcome: shield.Overloaded, pause: 7 * time.Second}},
+		{"a stream of events", nothing, responded(5, 200, "Content-Type", "text/event-stream; charset=utf-8"), nil, false, false, result{begun: 5}},
+		{"a stream of events, closed by the client", nothing, responded(5, 200, "Content-Type", "text/event-stream"), nil, true, false, result{outcome: shield.Detached, begun: 5}},
+		{"an error that calls itself events", nothing, responded(5, 500, "Content-Type", "text/event-stream"), nil, false, false, result{}},
 		{"broken off", nothing, responded(5, 200), nil, false, true, result{outcome: shield.Detached}},
 		{"broken off by the client", nothing, responded(5, 200), nil, true, true, result{outcome: shield.Detached}},
 		{"gone before the response", nothing, nothing, nil, true, false, result{outcome: shield.Aborted}},
@@ -427,7 +430,7 @@ func TestOutcome(t *testing.T) {
 			cancel()
 		}
 		outcome, pause := proxy.result(r, c.err, !c.broken)
-		if got := (result{outcome, pause}); got != c.want {
+		if got := (result{outcome, pause, proxy.begun}); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 		cancel()

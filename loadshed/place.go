@@ -10,6 +10,7 @@ type Place struct {
 	wait  *Waiter       // while it is in the queue
 	crowd uint64        // the client that it is counted for in crowds, 0 if it is not
 	limit uint64        // the same, in perClient
+	begun time.Duration // when the response began to stream; 0: it does not
 	route uint8
 	probe bool // it was let through during a pause
 }
@@ -51,6 +52,13 @@ func (pl *Place) Serves(now time.Duration) {
 	}
 }
 
+// Streams notes that the response has begun, and goes on for as long as the client likes:
+// what comes after that is not the backend's time.
+func (pl *Place) Streams(now time.Duration) {
+	pl.Serves(now)
+	pl.begun = now
+}
+
 // Leave gives back what a request holds. It is to be called once for each Place that
 // is Held, when the request has ended.
 func (pl *Place) Leave(now time.Duration, o Outcome) {
@@ -59,6 +67,10 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 		return
 	}
 	c.uncount(pl)
+	streamed := pl.begun > 0 && (o == Served || o == Detached || o == Aborted)
+	if streamed && o == Aborted { // its client has had enough of it
+		o = Detached
+	}
 	if o == Served {
 		pl.Serves(now)
 	}
@@ -69,6 +81,9 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 	took, inFlight := now-pl.at, c.gate.InFlight()
 	o, took = c.leaveGate(now, took, o, pl)
 	c.leaveClient(pl)
+	if streamed {
+		o, took = Served, pl.begun-pl.at
+	}
 	if p.adaptive {
 		if change, ok := c.adaptive.Done(now, took, o, pl.route, inFlight, p.law); ok {
 			c.changes.add(change)
