@@ -58,7 +58,8 @@ type Config struct {
 	// PerClient and zones without a Key count by that name. nil means the address of
 	// the peer: IPv4 by address, IPv6 by /64. Behind a load balancer all users share
 	// one address; name them by an API key, a session, or an address that the balancer
-	// vouches for.
+	// vouches for. A client chooses its headers: take none that comes in several lines
+	// or that Connection names, if the backend may read it in another way.
 	Client func(*http.Request) string
 
 	// Class names the class of a request, for Guard.Handler only; a name that is not
@@ -118,7 +119,8 @@ type Zone struct {
 	MaxKeys int
 
 	// Key names the client of a request, for Guard.Handler only. All requests
-	// with the same name, "" too, share one bucket. nil means Config.Client.
+	// with the same name, "" too, share one bucket. nil means Config.Client, which says
+	// more of names.
 	Key func(*http.Request) string
 }
 

@@ -937,7 +937,7 @@ func TestHTTP2ConnectionSurvivesRefusals(t *testing.T) {
 func TestHTTP3ConnectionSurvivesRefusals(t *testing.T) {
 	cert := newCertificate(t)
 	r := start(t, setup{apps: cert.apps, server: cert.server + `"protocols": ["h1", "h2", "h3"],`, handlers: `
-		{"handler": "shield", "name": "s", "pushback": {"quota_max": "30s"}, "zones": [{"name": "z", "key": "all", "rate": 1, "per": "1h", "burst": 1}]},` + respondOK})
+		{"handler": "shield", "name": "s", "pushback": {"quota_max": "30s"}, "zones": [{"name": "z", "key": "{http.request.host}", "rate": 1, "per": "1h", "burst": 1}]},` + respondOK})
 	client := r.http3(cert)
 	conn, err := client.transport.Dial(t.Context(), "", http3.ConfigureTLSConfig(client.tls), client.quic)
 	if err != nil {

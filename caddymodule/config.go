@@ -33,8 +33,10 @@ type Zone struct {
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
 	// The template of the key that tells clients apart: text with placeholders
-	// (default `{http.vars.client_ip}`). Requests with an empty key share one
-	// bucket. An unknown placeholder is an error.
+	// (default `{http.vars.client_ip}`). Each word has one. Requests with an empty
+	// key share one bucket. A header, cookie or parameter that comes several times
+	// counts as empty, and upper and lower case are the same. An unknown placeholder
+	// is an error.
 	Key string `json:"key,omitempty"`
 
 	// How many bits of a client's address count, in `{http.vars.client_ip}` and

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"net/textproto"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -103,27 +105,85 @@ func (k *keyer) append(b []byte, placeholder string, r *http.Request) []byte {
 			return append(b, r.RemoteAddr...)
 		}
 		return shield.AppendNetwork(b, remote.Addr(), k.v4, k.v6)
+	}
+	return appendFolded(b, value(placeholder, r))
+}
+
+// value returns what the backend is sent for a placeholder. A header, cookie or parameter
+// that is sent several times has none: backends differ in which of them they take.
+func value(placeholder string, r *http.Request) string {
+	switch placeholder {
 	case "http.request.host", "http.request.header.Host": // net/http keeps it out of the headers
 		host := r.Host
 		if i := strings.LastIndexByte(host, ':'); i > strings.LastIndexByte(host, ']') {
 			host = host[:i] // without the port; net.SplitHostPort allocates if there is none
 		}
-		return append(b, strings.ToLower(host)...)
+		return host
 	case "http.request.method":
-		return append(b, r.Method...)
+		return r.Method
 	case "http.request.uri.path":
-		return append(b, r.URL.Path...)
+		return r.URL.Path
 	}
-	if header, ok := strings.CutPrefix(placeholder, clientkey.HeaderPrefix); ok {
-		for i, value := range r.Header[header] {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(b, value...)
+	if name, ok := strings.CutPrefix(placeholder, clientkey.HeaderPrefix); ok {
+		return single(passedOn(r.Header, name))
+	}
+	if name, ok := strings.CutPrefix(placeholder, clientkey.CookiePrefix); ok {
+		cookies := r.CookiesNamed(name) // names differ by case, unlike those of Caddy's placeholder
+		if len(cookies) != 1 || passedOn(r.Header, "Cookie") == nil {
+			return ""
 		}
-	} else if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
-		value, _ := repl.GetString(placeholder)
-		b = append(b, value...)
+		if text, err := url.PathUnescape(cookies[0].Value); err == nil { // as many frameworks do
+			return text
+		}
+		return cookies[0].Value
+	}
+	if name, ok := strings.CutPrefix(placeholder, clientkey.QueryPrefix); ok {
+		return single(r.URL.Query()[name])
+	}
+	text := ""
+	if repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); repl != nil {
+		text, _ = repl.GetString(placeholder)
+	}
+	return text
+}
+
+// passedOn returns the lines of a header that the backend is sent: none if the request's
+// Connection names it, because proxies take it off then (RFC 9110, section 7.6.1).
+func passedOn(h http.Header, name string) []string {
+	for _, line := range h["Connection"] {
+		for other := range strings.SplitSeq(line, ",") {
+			if other = textproto.TrimString(other); len(other) == len(name) && strings.EqualFold(other, name) {
+				return nil
+			}
+		}
+	}
+	return h[name]
+}
+
+// single returns the only one of the values, or "".
+func single(values []string) string {
+	if len(values) != 1 {
+		return ""
+	}
+	return values[0]
+}
+
+// appendFolded appends text so that upper and lower case, blanks around it, and more blanks
+// between words make no other key: they are what a client can vary and be the same to many
+// backends. Folded lines are such blanks.
+func appendFolded(b []byte, text string) []byte {
+	start := len(b)
+	for word := range strings.FieldsSeq(text) {
+		if len(b) > start {
+			b = append(b, ' ')
+		}
+		for i := range len(word) {
+			c := word[i]
+			if 'A' <= c && c <= 'Z' {
+				c += 'a' - 'A'
+			}
+			b = append(b, c)
+		}
 	}
 	return b
 }

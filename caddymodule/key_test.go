@@ -2,6 +2,8 @@ package caddymodule
 
 import (
 	"crypto/tls"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -49,7 +51,8 @@ func TestKeys(t *testing.T) {
 		{"headers", "{http.request.header.x-tenant}", 0, 0, request("/", "192.0.2.1", tenant("a")), request("/", "192.0.2.2", tenant("a")), true},
 		{"other headers", "{http.request.header.X-Tenant}", 0, 0, request("/", "", tenant("a")), request("/", "", tenant("b")), false},
 		{"absent and empty headers are one", "{http.request.header.X-Tenant}", 0, 0, request("/", "", nil), request("/", "", tenant("")), true},
-		{"headers sent twice count whole", "{http.request.header.X-Tenant}", 0, 0, request("/", "", tenant("a", "b")), request("/", "", tenant("a", "c")), false},
+		{"headers sent twice are none", "{http.request.header.X-Tenant}", 0, 0, request("/", "", tenant("a", "b")), request("/", "", nil), true},
+		{"words are not joined", "{http.request.header.X-Tenant}", 0, 0, request("/", "", tenant("a b")), request("/", "", tenant("ab")), false},
 		{"hosts by name only", "{http.request.host}", 0, 0, request("http://Example.com:81/", "", nil), request("http://example.com/", "", nil), true},
 		{"the Host header is the host", "{http.request.header.Host}", 0, 0, request("http://a/", "", nil), request("http://b/", "", nil), false},
 		{"paths", "{http.request.uri.path}", 0, 0, request("/a?x", "", nil), request("/a?y", "", nil), true},
@@ -57,7 +60,6 @@ func TestKeys(t *testing.T) {
 		{"several parts", "{http.request.method} {http.vars.client_ip}", 0, 0, request("/", "192.0.2.1", nil), request("/", "192.0.2.2", nil), false},
 		{"all others by Caddy's replacer", "{http.request.uri.query.user}", 0, 0, request("/?user=a&x=1", "", nil), request("/?user=a&x=2", "", nil), true},
 		{"and they differ", "{http.request.uri.query.user}", 0, 0, request("/?user=a", "", nil), request("/?user=b", "", nil), false},
-		{"constant text is one bucket for all", "all", 0, 0, request("/", "192.0.2.1", nil), request("/", "192.0.2.2", nil), true},
 		{"the peer's address", "{http.request.remote.host}", 0, 0, request("/", "192.0.2.1", nil), request("/", "192.0.2.2", nil), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -95,6 +97,8 @@ func TestKeyErrors(t *testing.T) {
 		"{http.vars.client_ip":             "unclosed {",
 		"{http.{vars}.client_ip}":          "unclosed {",
 		"http.vars.client_ip}":             "unexpected }",
+		"X-Api-Key":                        `"X-Api-Key" has no placeholder; want one in braces, like {http.request.header.X-Api-Key}`,
+		"{http.vars.client_ip} X-Api-Key":  `"X-Api-Key" has no placeholder`,
 	} {
 		if _, err := newKeyer(template, nil, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("newKeyer(%q) error = %v, want one with %q", template, err, want)
@@ -155,5 +159,106 @@ func TestKeyDoesNotAllocate(t *testing.T) {
 		if n := testing.AllocsPerRun(1000, func() { k.key(r) }); n != 0 {
 			t.Errorf("key %q allocates %v times, want 0", template, n)
 		}
+	}
+}
+
+// A client gets no second bucket by a request that the backend would take for the same
+// client's, or for one of no client: 30 such requests have the burst of one.
+func TestClientsCannotVaryTheirKey(t *testing.T) {
+	const burst, requests = 5, 30
+	upper := func(text string, which int) string { // another set of letters for each number
+		b := []byte(text)
+		for i := range b {
+			if which>>i&1 == 1 && 'a' <= b[i] && b[i] <= 'z' {
+				b[i] -= 'a' - 'A'
+			}
+		}
+		return string(b)
+	}
+	escaped := func(text string, which int) (e string) {
+		for i, c := range []byte(text) {
+			if which>>i&1 == 1 {
+				e += fmt.Sprintf("%%%02x", c)
+			} else {
+				e += string(c)
+			}
+		}
+		return e
+	}
+	for _, c := range []struct {
+		name, key string
+		request   func(i int) string // its target and header
+	}{
+		{"a second line", "{http.request.header.X-Account}", func(i int) string {
+			return fmt.Sprintf("/\nX-Account: account\nX-Account: %d", i)
+		}},
+		{"a line before", "{http.request.header.X-Account}", func(i int) string {
+			return fmt.Sprintf("/\nX-Account: %d\nx-account: account", i)
+		}},
+		{"a line that the proxy takes off", "{http.request.header.X-Account}", func(i int) string {
+			return fmt.Sprintf("/\nConnection: keep-alive, x-account\nX-Account: %d", i)
+		}},
+		{"upper case", "{http.request.header.X-Account}", func(i int) string {
+			return fmt.Sprintf("/\nX-Account: %s", upper("account", i))
+		}},
+		{"upper case of the name", "{http.request.header.X-Account}", func(i int) string {
+			return fmt.Sprintf("/\n%s: account", upper("x-account", i))
+		}},
+		{"folded lines", "{http.request.header.X-Account}", func(i int) string {
+			return "/\nX-Account: account" + strings.Repeat("\n ", i)
+		}},
+		{"folded lines and spaces between words", "{http.request.header.Authorization}", func(i int) string {
+			return "/\nAuthorization: Bearer " + strings.Repeat("\n ", i/2) + strings.Repeat("\t", i-i/2) + "token"
+		}},
+		{"a second cookie", "{http.request.cookie.account}", func(i int) string {
+			return fmt.Sprintf("/\nCookie: account=%d; account=me", i)
+		}},
+		{"a cookie of another case", "{http.request.cookie.account}", func(i int) string {
+			return fmt.Sprintf("/\nCookie: Account=%d; account=me", i)
+		}},
+		{"a second line of cookies", "{http.request.cookie.account}", func(i int) string {
+			return fmt.Sprintf("/\nCookie: account=me\nCookie: account=%d", i)
+		}},
+		{"an escaped cookie", "{http.request.cookie.account}", func(i int) string {
+			return "/\nCookie: account=" + escaped("account", i)
+		}},
+		{"cookies that the proxy takes off", "{http.request.cookie.account}", func(i int) string {
+			return fmt.Sprintf("/\nConnection: cookie\nCookie: account=%d", i)
+		}},
+		{"a second parameter", "{http.request.uri.query.account}", func(i int) string {
+			return fmt.Sprintf("/?account=me&account=%d", i)
+		}},
+		{"an escaped parameter", "{http.request.uri.query.account}", func(i int) string {
+			return "/?account=" + escaped("account", i)
+		}},
+		{"upper case of the host", "{http.request.hostport}", func(i int) string {
+			return "http://" + upper("example.com", i) + "/"
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			seen := map[string]bool{}
+			backend := serveBackend(t, func(_ http.ResponseWriter, r *http.Request) {
+				seen[fmt.Sprintf("%q", r.Header["X-Account"])] = true
+			})
+			r := start(t, setup{handlers: fmt.Sprintf(`{"handler": "shield", "name": "s", "zones": [
+				{"name": "z", "key": %q, "rate": 1, "per": "1h", "burst": %d}
+			]},`, c.key, burst) + proxyTo(backend, "")})
+			w := r.dial()
+			admitted := 0
+			for i := range requests {
+				target, header, _ := strings.Cut(c.request(i), "\n")
+				if header != "" {
+					header += "\n"
+				}
+				w.send("GET %s HTTP/1.1\nHost: example.com\n%s\n", target, header)
+				if w.answer().StatusCode == http.StatusOK {
+					admitted++
+				}
+			}
+			t.Logf("%d of %d admitted; the backend saw %v", admitted, requests, slices.Collect(maps.Keys(seen)))
+			if admitted > burst {
+				t.Errorf("%d of %d requests were admitted, want the burst of %d", admitted, requests, burst)
+			}
+		})
 	}
 }

@@ -656,7 +656,7 @@ func TestEarlyDataSpendsNoQuota(t *testing.T) {
 		{"the peer's network", "", "{http.request.remote.host/24}", "", 425},
 		{"an address and something else", "", "{http.request.method} {http.vars.client_ip}", "", 425},
 		{"a header", "", "{http.request.header.X-Key}", "", 200},
-		{"a constant", "", "all", "", 200},
+		{"a host", "", "{http.request.host}", "", 200},
 		{"a zone that the request is not in", "", "", `, "match": [{"path": ["/other"]}]`, 200},
 		{"a zone that the request is in", "", "", `, "match": [{"path": ["/early"]}]`, 425},
 		{"observe mode", `, "mode": "observe"`, "", "", 200},

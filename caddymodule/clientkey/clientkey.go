@@ -4,6 +4,7 @@ package clientkey
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +15,8 @@ const (
 	ClientIP     = "http.vars.client_ip"
 	RemoteHost   = "http.request.remote.host"
 	HeaderPrefix = "http.request.header."
+	CookiePrefix = "http.request.cookie."
+	QueryPrefix  = "http.request.uri.query."
 
 	Default = "{" + ClientIP + "}" // the template where none is set
 )
@@ -24,8 +27,14 @@ type Part struct {
 	IsPlaceholder bool
 }
 
-// Parse returns the parts of a template. It does not check the names.
+// Parse returns the parts of a template. It does not check the names. A word without a
+// placeholder is an error: a template of such words would be one bucket for all clients.
 func Parse(template string) (parts []Part, err error) {
+	for word := range strings.FieldsSeq(template) {
+		if !strings.ContainsAny(word, "{}") {
+			return nil, fmt.Errorf("%q has no placeholder; want one in braces, like {"+HeaderPrefix+"X-Api-Key}", word)
+		}
+	}
 	for rest := template; rest != ""; {
 		literal, after, found := strings.Cut(rest, "{")
 		if strings.Contains(literal, "}") {
@@ -68,7 +77,7 @@ var (
 		"http.request.tls.client.issuer", "http.request.tls.client.serial", "http.request.tls.client.subject",
 	}
 	prefixes = []string{
-		"http.request.cookie.", "http.request.uri.query.", "http.request.remote.host/",
+		CookiePrefix, QueryPrefix, "http.request.remote.host/",
 		"http.request.tls.client.san.dns_names", "http.request.tls.client.san.emails",
 		"http.request.tls.client.san.ips", "http.request.tls.client.san.uris",
 	}

@@ -154,6 +154,7 @@ func TestErrors(t *testing.T) {
 		{ingress("key", "{env.AWS_SECRET_ACCESS_KEY}"), s + `key is "{env.AWS_SECRET_ACCESS_KEY}": placeholder {env.AWS_SECRET_ACCESS_KEY} is not allowed in a key; want {http.vars.client_ip}, or one of Caddy's {http.request.*} that does not differ with every request`},
 		{ingress("key", "{http.request.uuid}"), s + `key is "{http.request.uuid}": placeholder {http.request.uuid} is not allowed in a key; want {http.vars.client_ip}, or one of Caddy's {http.request.*} that does not differ with every request`},
 		{ingress("key", "a}"), s + `key is "a}": unexpected }; want placeholders in braces`},
+		{ingress("key", "X-Api-Key"), s + `key is "X-Api-Key": "X-Api-Key" has no placeholder; want one in braces, like {http.request.header.X-Api-Key}`},
 		{ingress("key", "{http.request.host"), s + `key is "{http.request.host": unclosed {; want placeholders in braces`},
 		{ingress("class", "gold"), s + `class is "gold"; want critical, default or sheddable`},
 		{ingress("mode", "Observe"), s + `mode is "Observe"; want enforce or observe`},
