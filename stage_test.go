@@ -172,11 +172,15 @@ func (s *stage) visit(now time.Duration, v *patron) {
 	})
 }
 
-// crowd has n patrons come from one instant on, within a time, each of its own key.
-func (s *stage) crowd(from, within time.Duration, n, attempts int) []*patron {
+// crowd has n visitors come from one instant on, within a time, all of one key or each of
+// its own.
+func (s *stage) crowd(from, within time.Duration, n, attempts int, oneKey bool) []*patron {
 	all := make([]*patron, n)
 	for i := range all {
 		v := &patron{key: limiter.Key(s.random.Uint64()), kind: 7, attempts: attempts}
+		if oneKey {
+			v.key = 1
+		}
 		all[i] = v
 		s.at(from+time.Duration(s.random.Float64()*float64(within)), func(now time.Duration) { s.visit(now, v) })
 	}
@@ -298,6 +302,111 @@ func TestOverloadFromFewAddresses(t *testing.T) {
 	}
 }
 
+// A herd behind one address is served as if each client had its own.
+func TestHerdBehindOneAddress(t *testing.T) {
+	capacity, concurrency := Config{Capacity: perSecond(100, 10)}, Config{Concurrency: 12}
+	for _, c := range []struct {
+		name        string
+		config      Config
+		n, attempts int
+		served      int     // at least
+		ratio       float64 // to the least time
+		requests    float64 // of each
+	}{
+		{"capacity 100/s", capacity, 1000, 4, 1000, 1.20, 2.2},
+		{"concurrency 12", concurrency, 1000, 4, 970, 1.35, 2.8},
+		{"beyond the horizon", capacity, 5000, 0, 5000, 1.15, 5},
+	} {
+		workers, service := 1000, 5*ms
+		if c.config.Concurrency > 0 {
+			workers, service = 8, 80*ms
+		}
+		for _, one := range []bool{false, true} {
+			for seed := range uint64(3) {
+				s := newStage(t, c.config, workers, service, seed)
+				s.often(time.Hour-2*time.Second, time.Hour+100*time.Second, 30, func(now time.Duration) {
+					v := &patron{key: limiter.Key(s.random.Uint64()), kind: 7, attempts: 4}
+					if one {
+						v.key = 1
+					}
+					s.visit(now, v)
+				})
+				all := s.crowd(time.Hour, 100*ms, c.n, c.attempts, one)
+				s.play(time.Hour + 120*time.Second)
+				f := fateOf(time.Hour, all)
+				ratio := f.last.Seconds() * 70 / float64(c.n)
+				t.Logf("%s, one address %v: %.2f of the least time, %v", c.name, one, ratio, f)
+				if f.served < c.served || ratio > c.ratio || f.requests > c.requests {
+					t.Errorf("%s, one address %v: %.2f of the least time, %v; want at least %d, at most %v and %v", c.name, one, ratio, f, c.served, c.ratio, c.requests)
+				}
+			}
+		}
+	}
+}
+
+// Clients that come after a crowd behind one address wait no longer than they would
+// without knowing that it is one, and all are served as fast as the backend can.
+func TestCrowdThenOthers(t *testing.T) {
+	s := newStage(t, Config{Capacity: perSecond(50, 30)}, 1000, 5*ms, 1)
+	crowd := s.crowd(time.Hour, 100*ms, 1000, 8, true)
+	others := s.crowd(time.Hour+100*ms, 250*ms, 500, 8, false)
+	s.play(time.Hour + 120*time.Second)
+	c, o := fateOf(time.Hour, crowd), fateOf(time.Hour, others)
+	t.Logf("crowd %v; others %v", c, o)
+	if c.served != 1000 || o.served != 500 || max(c.last, o.last) > 31*time.Second || o.p50 > 21*time.Second {
+		t.Errorf("crowd %v; others %v; want all within 31 s, and half of the others within 21", c, o)
+	}
+}
+
+// A few addresses that send far more than the backend can take are crowds as a NAT is. Half
+// of the calendar is the most that they have in all. Other clients that come at a rate that
+// the backend can take are served at once.
+func TestCrowdsShareHalfOfTheCalendar(t *testing.T) {
+	for _, c := range []struct {
+		addresses int
+		rate      float64 // of each
+		manyPaths bool
+	}{{0, 0, false}, {1, 200, false}, {5, 20, false}, {5, 200, false}, {5, 200, true}, {20, 50, false}, {20, 200, false}} {
+		for _, herd := range []bool{true, false} {
+			s := newStage(t, Config{Capacity: perSecond(50, 10)}, 1000, 5*ms, 1)
+			const begin = time.Hour
+			honestAt, got := begin+20*time.Second, 0
+			for a := range c.addresses {
+				s.often(begin, begin+100*time.Second, c.rate, func(now time.Duration) {
+					kind := limiter.Key(9)
+					if c.manyPaths {
+						kind = limiter.Key(s.random.Uint64())
+					}
+					s.ask(now, Request{Client: limiter.Key(1 + a), Fingerprint: kind}, func(now time.Duration) {
+						if now > honestAt && now < honestAt+20*time.Second {
+							got++
+						}
+					}, func(time.Duration, Decision) {})
+				})
+			}
+			var honest []*patron
+			if herd {
+				honest = s.crowd(honestAt, 100*ms, 600, 0, false)
+			} else {
+				s.often(honestAt, honestAt+40*time.Second, 40, func(now time.Duration) {
+					v := &patron{key: limiter.Key(s.random.Uint64()), kind: 7}
+					honest = append(honest, v)
+					s.visit(now, v)
+				})
+			}
+			s.play(begin + 100*time.Second)
+			f, most := fateOf(honestAt, honest), 100*ms
+			if herd {
+				most = 25 * time.Second
+			}
+			t.Logf("%d addresses, %v/s each, many paths %v, herd %v: %v; the attacker gets %.1f/s", c.addresses, c.rate, c.manyPaths, herd, f, float64(got)/20)
+			if f.p50 > most || got > 20*40 {
+				t.Errorf("%d addresses, %v/s each, many paths %v, herd %v: %v; the attacker gets %.1f/s; want half within %v, and at most 40/s", c.addresses, c.rate, c.manyPaths, herd, f, float64(got)/20, most)
+			}
+		}
+	}
+}
+
 // A client over its quota books no more than it may use, whatever it asks for, and gains
 // nothing: a crowd that comes meanwhile or afterwards is served as if it were not there.
 func TestBookingsOverQuota(t *testing.T) {
@@ -352,7 +461,7 @@ func TestBookingsOverQuota(t *testing.T) {
 				s.often(begin+c.over, begin+c.over+40*time.Second, c.then, ask)
 			}
 		}
-		crowd := s.crowd(crowdAt, 100*ms, 600, 0)
+		crowd := s.crowd(crowdAt, 100*ms, 600, 0, false)
 		s.play(begin + 2*time.Minute)
 		f := fateOf(crowdAt, crowd)
 		t.Logf("%s: %v; the attacker gets %.1f/s", c.name, f, float64(got)/12)

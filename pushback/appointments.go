@@ -24,6 +24,7 @@ const repeatSlack = 50 * time.Millisecond
 type Appointments struct {
 	calendar Calendar
 	ledger   Ledger
+	crowds   crowds
 	signers  signers
 	herds    herds
 
@@ -150,8 +151,9 @@ func (a *Appointments) Ahead(now time.Duration) time.Duration { return a.calenda
 func (a *Appointments) Spare(service float64) float64 { return a.calendar.Spare(service) }
 
 // Arrive looks up what the client of a request was promised. It is on Standby, or
-// rejected for coming early, only while others wait. Of a deferred client that is OnTime
-// it has to be asked whether it is Overdue.
+// rejected for coming early, only while others wait. So is one of a crowd that wants more
+// than its share. Of a deferred client that is OnTime it has to be asked whether it is
+// Overdue.
 func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, v *Visit) {
 	if c.Key == 0 || !a.calendar.Expecting(now) && c.Ticket == "" {
 		return
@@ -161,11 +163,16 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, v *Visit) 
 	if strict {
 		_, horizon = t.Answers.Bounds()
 	}
-	*v = a.ledger.Visit(now, c.Key, c.kind(), horizon, a.calendar.Waiting())
+	if w, m := a.crowds.of(now, c.Key); w != nil {
+		w.take(now, v)
+		m.Unlock()
+	} else {
+		*v = a.ledger.Visit(now, c.Key, c.kind(), horizon, a.calendar.Waiting())
+	}
 	v.Due = v.Standing == OnTime && !v.Deferred
 	a.redeem(now, c, t, strict, v)
-	v.Standby = v.Rejected || strict && !v.Uncontended && (v.Standing == OtherRequest || v.Standing == Ambiguous)
-	if v.Standing != Stranger && v.Standing != OtherRequest {
+	v.Standby = v.Rejected || strict && !v.Uncontended && (v.Standing == OtherRequest || v.Standing == Ambiguous || v.Excess && !v.Due)
+	if v.Promises > 0 && v.Crowd || v.Standing != Stranger && v.Standing != OtherRequest {
 		a.returned.Add(1)
 		if v.Standing == OnTime {
 			a.onTime.Add(1)
@@ -200,11 +207,14 @@ func (a *Appointments) Promised(now time.Duration, client uint64) int {
 // Forget forgets what a client was promised; it is a stranger when it comes.
 func (a *Appointments) Forget(client uint64) { a.ledger.Drop(client) }
 
-// Keep notes that a client with a promise has been admitted.
-func (a *Appointments) Keep(now time.Duration, client uint64) {
-	v := a.ledger.Keep(now, client)
+// Keep notes that a client with a promise has been admitted, as which it came.
+func (a *Appointments) Keep(now time.Duration, client uint64, came *Visit) {
+	v := *came
+	if !v.Crowd {
+		v = a.ledger.Keep(now, client)
+	}
 	switch {
-	case v.Promises == 0:
+	case v.Promises == 0 || v.promise == ask:
 	case v.Deferred:
 		a.calendar.Leave()
 	case v.Standing == OnTime:
@@ -235,7 +245,15 @@ func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, 
 		return
 	}
 	rates := a.rates(c, t, s)
-	if v.Standing == Ambiguous || v.Standing == OtherRequest && v.Promises >= a.share(now, v, rates) {
+	if v.BeforeAnswer && v.Promises >= CrowdThreshold && !v.Deferred && a.crowds.begin(now, c.Key, v) {
+		a.ledger.Drop(c.Key)
+		*v = Visit{Crowd: true}
+	}
+	if v.Crowd {
+		a.refuseOne(now, c, v, t, rates, d)
+		return
+	}
+	if v.Standing == Ambiguous || v.Standing == OtherRequest && (!v.BeforeAnswer || v.Promises >= CrowdThreshold) {
 		// Any time will do: it is not worth holding a connection for.
 		if p := a.calendar.Later(now, rates); !t.tooLong(&p, d) {
 			a.tell(now, c, t, p, false, d)
@@ -296,19 +314,6 @@ func (a *Appointments) forget(now time.Duration, client uint64, p Appointment, r
 	if replace != ReplaceNone { // what it was promised for something else still holds
 		a.ledger.Drop(client)
 	}
-}
-
-// share returns how many promises one client may have at once: one, if it was answered. A
-// crowd behind one address, whose requests all come before the first of them is answered,
-// may have as many as there are slots left: half of the horizon, and the next crowd a
-// quarter, so that none takes all of it from the others. Those are the dynamic thresholds
-// of shared-memory switches (Choudhury and Hahne, 1998).
-func (a *Appointments) share(now time.Duration, v *Visit, r Rates) int {
-	if !v.BeforeAnswer {
-		return 1
-	}
-	free := (r.Max - a.calendar.Ahead(now)).Seconds() * a.calendar.Spare(r.Service)
-	return max(CrowdThreshold, min(int(free), MaxPromises))
 }
 
 // RefuseQuota gives a client that is over its quota its appointment: not before it has

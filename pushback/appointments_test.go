@@ -75,7 +75,7 @@ func TestAppointmentsOfAHerd(t *testing.T) {
 		if a.Promised(due, 1+key) != 1 {
 			t.Fatalf("client %d has %d promises", key, a.Promised(due, 1+key))
 		}
-		a.Keep(due, 1+key)
+		a.Keep(due, 1+key, &Visit{})
 		if a.Promised(due, 1+key) != 0 {
 			t.Fatalf("client %d was served, and has a promise left", key)
 		}

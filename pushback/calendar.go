@@ -61,6 +61,7 @@ type Calendar struct {
 	matured   int64 // all buckets before this one are counted in kept
 	missed    float64
 	overQuota float64 // clients that waited for a quota and have come since Arrived
+	shared    float64 // promises to crowds
 	counts    Promises
 }
 
@@ -72,6 +73,7 @@ type bucket struct {
 	made, kept float32 // promises
 	waiting    float32 // promises whose clients may still come
 	quota      float32 // slots of clients that wait for their quota
+	shared     float32 // promises to crowds
 }
 
 // Rates are what a Calendar must know of the backend and the configuration.
@@ -171,6 +173,10 @@ func (c *Calendar) Book(now time.Duration, r Rates) Appointment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.advance(now, r)
+	return c.book(now, r)
+}
+
+func (c *Calendar) book(now time.Duration, r Rates) Appointment {
 	if c.issued <= c.served {
 		if at, ok := c.slot(now+max(r.Min, r.Token), now+r.Max, r, 1); ok {
 			return c.promise(now, at)
@@ -178,6 +184,27 @@ func (c *Calendar) Book(now time.Duration, r Rates) Appointment {
 	}
 	c.issued++
 	return c.hop(now, c.issued, r)
+}
+
+// BookShared is Book for one of a crowd behind one key. If crowds have as many promises as
+// there are free slots, it books nothing and returns how many have to be done with before.
+// So they leave half of the horizon to other clients, and more if those want it; but an
+// eighth is theirs. Those are the dynamic thresholds of shared-memory switches (Choudhury
+// and Hahne, 1998).
+func (c *Calendar) BookShared(now time.Duration, r Rates) (p Appointment, over int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.advance(now, r)
+	free := max((r.Max-c.Ahead(now)).Seconds(), r.Max.Seconds()/8) * c.spare(r.Service)
+	if over = 1 + int(c.shared-max(CrowdThreshold, free)); over > 0 {
+		return p, over
+	}
+	p = c.book(now, r)
+	if b := c.bucket(int64(p.At / slotWidth)); b != nil {
+		b.shared++
+		c.shared++
+	}
+	return p, 0
 }
 
 // BookFrom is for a client that must wait until from for its own quota. It overtakes no
@@ -301,7 +328,8 @@ func (c *Calendar) mature(now time.Duration) {
 		c.waiting.Add(-int64(b.waiting))
 		b.waiting = 0
 		c.overQuota += float64(b.quota) * c.kept.share()
-		b.quota = 0
+		c.shared -= float64(b.shared)
+		b.quota, b.shared = 0, 0
 	}
 	c.matured = max(begin, end)
 	c.counts.NoShow = uint64(max(0, c.missed))

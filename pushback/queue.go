@@ -56,6 +56,21 @@ func (c *Calendar) Later(now time.Duration, r Rates) Appointment {
 	return Appointment{At: at, Deferred: true, Wait: max(wait, at-now), Window: now + r.Max - at}
 }
 
+// Ask returns when a client shall ask again that must wait until from, and for so many
+// more slots to be used after it.
+func (c *Calendar) Ask(now, from time.Duration, more int, r Rates) Appointment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.counts.Deferred++
+	wait := float64(from-now) + float64(more)/c.spare(r.Service)*float64(time.Second)
+	at, hops := c.jitter(now, r), math.Ceil(wait/float64(r.Max))
+	if hops < farHops {
+		at = now + max(r.Min, time.Duration(wait/hops))
+	}
+	c.last.Store(max(c.last.Load(), int64(at)))
+	return Appointment{At: at, Deferred: true, Wait: time.Duration(wait) + c.Ahead(now)}
+}
+
 // Rebook gives a deferred client that has come back in time its slot, if it is near,
 // otherwise the next time to ask.
 func (c *Calendar) Rebook(now time.Duration, v Visit, r Rates) Appointment {

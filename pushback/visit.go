@@ -23,6 +23,12 @@ type Visit struct {
 	// might be long after its time, so it is better served now.
 	NearlyDue bool
 
+	// Crowd: it is one of a crowd behind one key, whose promises are told apart by their
+	// times only. If it has Promises, promise is what it came for.
+	Crowd   bool
+	Excess  bool // the crowd wants more than its share of the calendar
+	promise promise
+
 	// Standby: it has a time to come already, or has come before it, and others wait. It
 	// may have what would be lost otherwise. Rejected: its promise stands, so that it costs
 	// no more to refuse it.

@@ -1,0 +1,225 @@
+package pushback
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxCrowds is how many crowds are known at once, at 12 KiB each, in sets of crowdWays.
+	maxCrowds = 256
+	crowdWays = 8
+
+	// promiseLife is for how long a promise to one of a crowd may be used by any of it. Ours:
+	// clients that obey come within milliseconds, and promises of clients that never come
+	// back must not put the crowd before all others.
+	promiseLife = 5 * time.Second
+
+	// crowdEarly is how much before its bucket one of a crowd is due, as clocks differ.
+	crowdEarly = 50 * time.Millisecond
+)
+
+// crowds remembers the promises to clients that share one key, as behind a NAT, a CDN or a
+// gateway: not which client has which, but how many are due when. A client that returns
+// uses up the nearest. A crowd is forgotten a minute after its last promise. The zero
+// crowds is empty. It is safe for concurrent use.
+type crowds struct {
+	n    atomic.Int32
+	sets [maxCrowds / crowdWays][crowdWays]struct {
+		key   atomic.Uint64 // 0: none
+		mu    sync.Mutex    // guards crowd
+		crowd *crowd
+	}
+}
+
+// A crowd is a ring of the calendar's buckets. Clients beyond the crowds' share of the slots
+// wait in a queue of its own: their numbers count the slots that have become free.
+type crowd struct {
+	ring    [buckets]crowdBucket
+	from    int64         // all buckets before it are empty
+	until   time.Duration // the last promise
+	slots   int           // of the calendar, promised
+	freed   uint32        // slots, used or not
+	waiting int           // in the crowd's queue
+}
+
+// A crowdBucket holds how many clients were promised what within slotWidth, and the mean
+// of their numbers.
+type crowdBucket [promises]struct {
+	number uint32
+	n      uint16
+}
+
+// A promise is what one of a crowd was told to come for.
+type promise uint8
+
+const (
+	slot   promise = iota // of the calendar
+	queued                // a number in the calendar's queue
+	ask                   // a number in the crowd's queue
+	promises
+)
+
+// of locks the crowd of a key, if it is one.
+func (c *crowds) of(now time.Duration, key uint64) (w *crowd, unlock *sync.Mutex) {
+	if c.n.Load() == 0 || key == 0 {
+		return nil, nil
+	}
+	set := &c.sets[key%uint64(len(c.sets))]
+	for i := range set {
+		s := &set[i]
+		if s.key.Load() != key {
+			continue
+		}
+		s.mu.Lock()
+		if s.key.Load() == key {
+			if now <= s.crowd.until+maxLate {
+				s.crowd.forget(now)
+				return s.crowd, &s.mu
+			}
+			s.key.Store(0)
+			c.n.Add(-1)
+		}
+		s.mu.Unlock()
+	}
+	return nil, nil
+}
+
+// begin makes a crowd of the clients of a key, which have the slots that v says. It
+// reports false if there are too many crowds.
+func (c *crowds) begin(now time.Duration, key uint64, v *Visit) bool {
+	set := &c.sets[key%uint64(len(c.sets))]
+	for i := range set {
+		s := &set[i]
+		s.mu.Lock()
+		is := s.key.Load()
+		free := is == 0 || now > s.crowd.until+promiseLife
+		if free && is != key {
+			if s.key.Swap(key) == 0 {
+				c.n.Add(1)
+			}
+			s.crowd = &crowd{from: int64(now / slotWidth)}
+			for range v.Promises {
+				s.crowd.put(v.At, slot, 0)
+			}
+		}
+		s.mu.Unlock()
+		if free || is == key { // another of its requests may have begun it
+			return true
+		}
+	}
+	return false
+}
+
+// count adds to the number of promises of a kind.
+func (w *crowd) count(what promise, n int) {
+	switch what {
+	case slot:
+		w.slots += n
+		w.freed += uint32(max(0, -n))
+	case ask:
+		w.waiting += n
+	}
+}
+
+// put notes a promise. One that there is no room for makes a stranger of its client.
+func (w *crowd) put(at time.Duration, what promise, number uint32) {
+	b := &w.ring[int64(at/slotWidth)&(buckets-1)][what]
+	if b.n == 1<<16-1 {
+		return
+	}
+	b.n++
+	b.number += uint32(int32(number-b.number) / int32(b.n))
+	w.count(what, 1)
+	w.until = max(w.until, at)
+}
+
+// forget drops promises that are too old.
+func (w *crowd) forget(now time.Duration) {
+	for end := int64((now - promiseLife) / slotWidth); w.from < end; w.from++ {
+		b := &w.ring[w.from&(buckets-1)]
+		for what := range b {
+			w.count(promise(what), -int(b[what].n))
+		}
+		*b = crowdBucket{}
+	}
+}
+
+// take uses up the earliest promise that has come, and completes the Visit of the client
+// that it is taken to be.
+func (w *crowd) take(now time.Duration, v *Visit) {
+	v.Crowd, v.Excess = true, w.waiting > w.slots/8
+	for n := w.from; n <= int64((now+crowdEarly)/slotWidth); n++ {
+		ring := &w.ring[n&(buckets-1)]
+		for what := range ring {
+			b := &ring[what]
+			if b.n == 0 {
+				continue
+			}
+			v.promise, v.At, v.Promises, v.Number = promise(what), time.Duration(n)*slotWidth, 1, b.number
+			if v.Deferred = v.promise == queued; v.promise != ask {
+				v.Standing = OnTime
+			}
+			if b.n--; b.n == 0 {
+				b.number = 0
+			}
+			w.count(v.promise, -1)
+			return
+		}
+	}
+}
+
+// freedAt returns when so many more of the slots will have become free, or when all of them
+// will, and how many more are needed then.
+func (w *crowd) freedAt(now time.Duration, n int) (at time.Duration, more int) {
+	last := int64(now / slotWidth)
+	for b := w.from; n > 0 && b <= int64(w.until/slotWidth); b++ {
+		n -= int(w.ring[b&(buckets-1)][slot].n)
+		last = max(last, b)
+	}
+	return time.Duration(last+1) * slotWidth, max(0, n)
+}
+
+// refuseOne refuses one of a crowd. It gets a slot if it had one, or if the crowds have no
+// more than their share of them. If not, it waits in the crowd's queue.
+func (a *Appointments) refuseOne(now time.Duration, c *Caller, v *Visit, t *Terms, r Rates, d *Told) {
+	w, m := a.crowds.of(now, c.Key)
+	if w == nil { // it was forgotten this moment
+		a.tell(now, c, t, a.calendar.Later(now, r), false, d)
+		return
+	}
+	p, never := a.promiseOne(now, w, v, t, r, d)
+	m.Unlock()
+	if !never {
+		a.tell(now, c, t, p, true, d)
+	}
+}
+
+// promiseOne books for one of a crowd and notes the promise, unless its client is told
+// never to come back. The crowd is locked.
+func (a *Appointments) promiseOne(now time.Duration, w *crowd, v *Visit, t *Terms, r Rates, d *Told) (p Appointment, never bool) {
+	what, number, over := slot, uint32(0), 0
+	if v.Standing == OnTime {
+		p, _ = a.book(now, v, r)
+	} else {
+		p, over = a.calendar.BookShared(now, r)
+	}
+	switch {
+	case over > 0:
+		what, number = ask, v.Number
+		if v.Promises == 0 {
+			number = w.freed + uint32(w.waiting) + 1
+		}
+		from, more := w.freedAt(now, over+max(0, int(int32(number-w.freed))))
+		p = a.calendar.Ask(now, from, more, r)
+	case p.Deferred:
+		what, number = queued, uint32(uint64(p.Number)/numberUnit)
+	}
+	if never = t.tooLong(&p, d); !never {
+		w.put(p.At, what, number)
+	} else if over == 0 {
+		a.forget(now, 0, p, ReplaceNone)
+	}
+	return p, never
+}

@@ -1,0 +1,115 @@
+package pushback
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Every promise of a crowd is used once, or dies: what is counted is what is in the ring.
+func TestCrowdCounts(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	w, now := crowd{}, time.Hour
+	w.from = int64(now / slotWidth)
+	told, used := 0, 0
+	for range 20_000 {
+		now += time.Duration(rng.Int64N(int64(20 * time.Millisecond)))
+		w.forget(now)
+		switch rng.IntN(3) {
+		case 0:
+			w.put(now+time.Second+time.Duration(rng.Int64N(int64(40*time.Second))), promise(rng.IntN(int(promises))), w.freed+uint32(rng.IntN(100)))
+			told++
+		default:
+			var v Visit
+			if w.take(now, &v); v.Promises == 0 {
+				continue
+			}
+			if v.At > now+crowdEarly || v.At < now-promiseLife-slotWidth {
+				t.Fatalf("at %v a promise for %v is due", now, v.At)
+			}
+			used++
+		}
+		slots, waiting := 0, 0
+		for _, b := range w.ring {
+			slots += int(b[slot].n)
+			waiting += int(b[ask].n)
+		}
+		if slots != w.slots || waiting != w.waiting {
+			t.Fatalf("%d slots and %d that wait are in the ring, %d and %d are counted", slots, waiting, w.slots, w.waiting)
+		}
+	}
+	if used < told/2 || used > told {
+		t.Errorf("%d promises were used of %d", used, told)
+	}
+	if w.forget(now + 2*time.Minute); w.slots != 0 || w.waiting != 0 {
+		t.Errorf("%d slots and %d that wait are left when all are over", w.slots, w.waiting)
+	}
+}
+
+// A flood of crowds takes no more than maxCrowds; those that are over make room.
+func TestCrowdsAreBounded(t *testing.T) {
+	var c crowds
+	v := Visit{At: time.Minute, Promises: 9}
+	began := 0
+	for key := range uint64(100_000) {
+		if c.begin(time.Minute-time.Second, 1+key, &v) {
+			began++
+		}
+	}
+	if began != maxCrowds || c.n.Load() != maxCrowds {
+		t.Errorf("%d crowds began, and %d are known; want %d", began, c.n.Load(), maxCrowds)
+	}
+	if !c.begin(time.Minute+promiseLife+1, 1e6, &v) {
+		t.Error("crowds that are over make no room")
+	}
+	for key := range uint64(1_100_000) {
+		if w, m := c.of(time.Minute+2*maxLate, key); w != nil {
+			m.Unlock()
+			t.Fatalf("the crowd of %d is known a minute after its last promise", key)
+		}
+	}
+	if c.n.Load() != 0 {
+		t.Errorf("%d crowds are left", c.n.Load())
+	}
+}
+
+// Requests of many crowds at once: the counts stay right. For the race detector.
+func TestCrowdsConcurrently(t *testing.T) {
+	terms, supply := termsOf(t, AnswerConfig{NoDither: true}), Supply{Service: 1000}
+	var a Appointments
+	var all sync.WaitGroup
+	for g := range uint64(8) {
+		all.Go(func() {
+			rng := rand.New(rand.NewPCG(g, 1))
+			for i := range 5_000 {
+				now := time.Minute + time.Duration(i)*time.Millisecond
+				c, v, told := Caller{Key: 1 + rng.Uint64N(3), Fingerprint: 1}, Visit{}, Told{}
+				a.Arrive(now, &c, terms, &v)
+				if v.Due {
+					a.Keep(now, c.Key, &v)
+				} else if !v.Rejected {
+					a.Refuse(now, &c, &v, terms, supply, &told)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := a.crowds.n.Load(); n == 0 || n > 3 {
+		t.Errorf("%d crowds of three keys", n)
+	}
+	for key := uint64(1); key <= 3; key++ {
+		w, m := a.crowds.of(time.Minute+5*time.Second, key)
+		if w == nil {
+			continue
+		}
+		slots := 0
+		for _, b := range w.ring {
+			slots += int(b[slot].n)
+		}
+		if slots != w.slots {
+			t.Errorf("%d slots in the ring, %d counted", slots, w.slots)
+		}
+		m.Unlock()
+	}
+}
