@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
@@ -42,6 +43,7 @@ type App struct {
 	unnamed     map[string]int        // handlers without a name, by server
 	definitions map[string]definition // of zones and handlers, by kind and name
 	configured  roster
+	warned      map[*caddyhttp.Server]bool // see warnOfAddresses
 
 	live *atomic.Pointer[roster] // see Show
 

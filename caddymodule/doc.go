@@ -4,6 +4,7 @@
 //	handler.go    how a request goes through
 //	class.go      the class of a request
 //	key.go        key templates
+//	trust.go      a warning where clients can choose their address
 //	outcome.go    how an admitted request has ended
 //	refuse.go     how a refusal is answered
 //	annotate.go   what handlers and logs learn of a decision

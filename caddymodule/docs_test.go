@@ -41,6 +41,9 @@ func TestCaddyfilesInDocs(t *testing.T) {
 	check := func(name, caddyfile string) {
 		n++
 		t.Run(name, func(t *testing.T) {
+			if strings.Count(caddyfile, "trusted_proxies ") != strings.Count(caddyfile, "trusted_proxies_strict") {
+				t.Error("trusted_proxies without trusted_proxies_strict")
+			}
 			config, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), map[string]any{"filename": name})
 			if err != nil {
 				t.Fatal(err)

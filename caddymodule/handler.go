@@ -136,6 +136,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return fmt.Errorf("shield %q: %w", h.Name, err)
 	}
 	app.configured.add(h.shown)
+	app.warnOfAddresses(h, server)
 	h.respond = respondAuto
 	if h.Pushback != nil && h.Pushback.Respond != "" {
 		h.respond = h.Pushback.Respond

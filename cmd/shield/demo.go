@@ -298,6 +298,7 @@ const demoCaddyfile = `{
 	servers {
 		protocols h1
 		trusted_proxies static 127.0.0.0/8
+		trusted_proxies_strict
 	}
 }
 http://:0 {

@@ -144,6 +144,7 @@ func startHerdShield(t *testing.T, upstream string) (url, admin string, stop fun
 	persist_config off
 	servers {
 		trusted_proxies static 127.0.0.0/8
+		trusted_proxies_strict
 	}
 }
 http://%s {

@@ -38,6 +38,7 @@ func (s scenario) caddyfile(admin, address, upstream string) string {
 	}
 	servers {
 		trusted_proxies static 127.0.0.0/8
+		trusted_proxies_strict
 	}
 }
 http://%s {

@@ -22,6 +22,7 @@ const caddyConf = `{
 	}
 	servers {
 		trusted_proxies static 127.0.0.0/8 # the clients' addresses are in X-Forwarded-For
+		trusted_proxies_strict
 	}
 }
 http://{{.Address}} {

@@ -22,6 +22,7 @@ const caddyfile = `{
 	servers {
 		protocols h1
 		trusted_proxies static 127.0.0.1/32
+		trusted_proxies_strict
 	}
 }
 

@@ -1,0 +1,60 @@
+package caddymodule
+
+import (
+	"net/http"
+	"reflect"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/herdshield/shield/caddymodule/clientkey"
+)
+
+// warnOfAddresses warns, once for each server, if its clients can choose the address by
+// which h tells them apart.
+func (a *App) warnOfAddresses(h *Handler, server *caddyhttp.Server) {
+	if server == nil || a.warned[server] {
+		return
+	}
+	keyers := []*keyer{h.clients}
+	for _, z := range h.zones {
+		keyers = append(keyers, z.keyer)
+	}
+	if h.perClient != nil {
+		keyers = append(keyers, h.perClient)
+	}
+	for _, k := range keyers {
+		if warning := k.choosable(server); warning != "" {
+			if a.warned == nil {
+				a.warned = map[*caddyhttp.Server]bool{}
+			}
+			a.warned[server] = true
+			a.logger.Warn(warning, zap.String("server", server.Name()), zap.String("shield", h.Name), zap.String("key", k.template))
+			return
+		}
+	}
+}
+
+// choosable says how a client of the server can choose the address in its key: "" if it
+// cannot, as far as is known.
+func (k *keyer) choosable(server *caddyhttp.Server) string {
+	for _, p := range k.parts {
+		if p.Text == clientkey.ClientIP && server.TrustedProxiesStrict <= 0 && trusts(server) {
+			// Most proxies append to what a client has sent, and the first address is taken.
+			return "clients may choose the address by which they are counted; want trusted_proxies_strict beside trusted_proxies"
+		}
+		for _, header := range server.ClientIPHeaders {
+			if p.Text == clientkey.HeaderPrefix+http.CanonicalHeaderKey(header) {
+				return "clients may choose the header by which they are counted; want {client_ip}, and proxies in trusted_proxies"
+			}
+		}
+	}
+	return ""
+}
+
+// trusts reports whether the server believes any proxy. Caddy shows that nowhere once
+// the option has been loaded, and reflection may look at fields that are not exported.
+func trusts(server *caddyhttp.Server) bool {
+	source := reflect.ValueOf(server).Elem().FieldByName("trustedProxies")
+	return server.TrustedProxiesUnix || source.Kind() == reflect.Interface && !source.IsNil()
+}
