@@ -658,7 +658,8 @@ func TestEarlyRefusalsCountInTheirClass(t *testing.T) {
 			early++
 		}
 	}
-	if n := g.backend.refusals(); early == 0 || g.ClassStats()[0].Refused != n {
+	counted := g.backend.tally()
+	if n := counted.refusals(); early == 0 || counted.refused[Early] != uint64(early) || g.ClassStats()[0].Refused != n {
 		t.Errorf("%d refused in the only class, %d in all, %d of them early", g.ClassStats()[0].Refused, n, early)
 	}
 }

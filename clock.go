@@ -129,8 +129,10 @@ func (g *Guard) Tick(now time.Duration) {
 	}
 	defer t.mu.Unlock()
 	t.next.Store(int64(now - now%tickEvery + tickEvery))
-	b.inFlight.Tick(now, b.admitted.Load(), b.refused[Concurrency].Load(), g.plan, g.hasHeadroom(now))
-	g.look(now)
-	refusals := b.refusals()
-	b.clients.Tick(now, b.admitted.Load()+refusals, refusals, b.refused[Quota].Load(), &g.terms)
+	counted := b.tally()
+	refusals := counted.refusals()
+	arrivals := counted.admitted + refusals
+	b.inFlight.Tick(now, counted.admitted, counted.refused[Concurrency], g.plan, g.hasHeadroom(now))
+	g.look(now, arrivals)
+	b.clients.Tick(now, arrivals, refusals, counted.refused[Quota], &g.terms)
 }

@@ -207,7 +207,6 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 	class := g.classes[d.Class]
 	d.Admit = d.Reason == None
 	if d.Admit {
-		b.admitted.Add(1)
 		class.admitted.Add(1)
 		d.Backlog = b.clients.Ahead(now)
 		if t.visit.Promises > 0 && t.visit.Standing != pushback.OtherRequest { // that was not what the promise is for
@@ -221,8 +220,7 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 			d.Hint = g.terms.Answers.QuotaHint(d.Wait)
 		}
 		d.Admit = true
-		b.observed[d.Reason].Add(1)
-		class.observed.Add(1)
+		class.observed[d.Reason].Add(1)
 		if refusing != nil {
 			refusing.observed.Add(1)
 		}
@@ -246,8 +244,7 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 // refuse counts a refusal that has been worded.
 func (g *Guard) refuse(r *Request, d *Decision) {
 	b := g.backend
-	g.classes[d.Class].refused.Add(1)
-	b.refused[d.Reason].Add(1)
+	g.classes[d.Class].refused[d.Reason].Add(1)
 	b.retryAfter[min(d.Hint.Seconds, len(b.retryAfter)-1)].Add(1)
 	b.clients.Saw(uint64(r.Client))
 }

@@ -10,11 +10,12 @@ import (
 // others.
 const scarcity = 4
 
-// look has the backend's Standby learn what is lost. It is called with the ticker locked.
-func (g *Guard) look(now time.Duration) {
+// look has the backend's Standby learn what is lost. arrivals is how many requests have
+// come in all. It is called with the ticker locked.
+func (g *Guard) look(now time.Duration, arrivals uint64) {
 	b := g.backend
 	b.standby.Look(now, loadshed.Demand{
-		Service: g.Rate(), Limit: g.Limit(), OnTime: b.clients.OnTime(), Arrivals: b.admitted.Load() + b.refusals(),
+		Service: g.Rate(), Limit: g.Limit(), OnTime: b.clients.OnTime(), Arrivals: arrivals,
 		Backlogged: b.clients.Backlogged(now), Unused: g.leaves(now, 1), Scarce: g.scarce(),
 	})
 }

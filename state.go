@@ -68,22 +68,47 @@ type counts struct {
 	classMu sync.Mutex
 	classes map[string]*classCounts // by the class's name; guarded by classMu
 
-	admitted   atomic.Uint64
-	refused    [reasons]atomic.Uint64
-	observed   [reasons]atomic.Uint64
 	retryAfter [61]atomic.Uint64
 }
 
-// refusals returns how many requests were refused, or would have been.
-func (c *counts) refusals() (n uint64) {
+// classCounts counts the decisions on the requests of one class.
+type classCounts struct {
+	admitted          atomic.Uint64
+	refused, observed [reasons]atomic.Uint64
+}
+
+// A tally is what was decided on requests.
+type tally struct {
+	admitted          uint64
+	refused, observed [reasons]uint64
+}
+
+// add adds the counts of a class.
+func (t *tally) add(c *classCounts) {
+	t.admitted += c.admitted.Load()
 	for i := range c.refused {
-		n += c.refused[i].Load() + c.observed[i].Load()
+		t.refused[i] += c.refused[i].Load()
+		t.observed[i] += c.observed[i].Load()
+	}
+}
+
+// refusals returns how many requests were refused, or would have been.
+func (t *tally) refusals() (n uint64) {
+	for i := range t.refused {
+		n += t.refused[i] + t.observed[i]
 	}
 	return n
 }
 
-// classCounts counts the decisions on one class of requests.
-type classCounts struct{ admitted, refused, observed atomic.Uint64 }
+// tally returns the decisions on all classes there have been.
+func (c *counts) tally() (t tally) {
+	c.classMu.Lock()
+	defer c.classMu.Unlock()
+	for _, n := range c.classes {
+		t.add(n)
+	}
+	return t
+}
 
 // class returns the counts of the class of that name.
 func (c *counts) class(name string) *classCounts {
@@ -111,10 +136,10 @@ type BackendStats struct {
 
 // Stats returns the counts, each read at a slightly different moment.
 func (b *Backend) Stats(now time.Duration) BackendStats {
-	s := BackendStats{InFlight: b.inFlight.InFlight(), Admitted: b.admitted.Load(), AppointmentStats: b.clients.Stats(now)}
-	for i := range s.Refused {
-		s.Refused[i] = b.refused[i].Load()
-		s.Observed[i] = b.observed[i].Load()
+	t := b.tally()
+	s := BackendStats{
+		InFlight: b.inFlight.InFlight(), Admitted: t.admitted, Refused: t.refused, Observed: t.observed,
+		AppointmentStats: b.clients.Stats(now),
 	}
 	for i := range s.RetryAfter {
 		s.RetryAfter[i] = b.retryAfter[i].Load()
@@ -159,7 +184,11 @@ func (g *Guard) ClassStats() []ClassStats {
 	list := make([]ClassStats, len(g.classes))
 	for i, n := range g.classes {
 		c := g.plan.Classes().At(i)
-		list[i] = ClassStats{c.Name, c.Share, n.admitted.Load(), n.refused.Load(), n.observed.Load()}
+		list[i] = ClassStats{Name: c.Name, Share: c.Share, Admitted: n.admitted.Load()}
+		for r := range n.refused {
+			list[i].Refused += n.refused[r].Load()
+			list[i].Observed += n.observed[r].Load()
+		}
 	}
 	return list
 }
