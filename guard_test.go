@@ -267,7 +267,7 @@ func TestLimitsHoldTogetherUnderContention(t *testing.T) {
 				st.Admitted+st.Refused[Quota]+st.Refused[Capacity]+st.Refused[Concurrency] != goroutines*rounds {
 				t.Errorf("%+v does not add up to %d requests, %d of them admitted", st, goroutines*rounds, n)
 			}
-			// What each bucket was charged is what was admitted, no more and no less.
+			// Each bucket was charged for the admitted requests, no more and no less.
 			for name := range s.Zones {
 				if charged := int(s.Zones[name].Stats(time.Second).Admitted); charged != n {
 					t.Errorf("zone %s was charged %d times for %d requests", name, charged, n)

@@ -174,7 +174,7 @@ func TestStructsAndFunctionsAreSmall(t *testing.T) {
 	}
 }
 
-// What a visit means is written by pushback alone: the root reads it.
+// Only pushback writes the fields of a Visit: the root reads them.
 func TestTheRootWritesNoVisit(t *testing.T) {
 	fields := map[string]bool{}
 	for _, file := range files(t) {

@@ -296,7 +296,7 @@ func heldRefusalHitsTheSlot(r *rig) {
 }
 
 // A reload, or the end, of a config lets held refusals be sent, and releases all that held
-// them. What a client was told under the old config holds in the new.
+// them. Promises of the old config hold in the new.
 func TestReloadKeepsAppointments(t *testing.T) {
 	config := func(fields string) setup {
 		return setup{handlers: behind(map[string]string{
@@ -372,7 +372,7 @@ func TestReloadKeepsAppointments(t *testing.T) {
 	eventually(t, "no goroutine of shield is left", func() bool { return len(shieldStacks()) == 0 })
 }
 
-// What metrics, status and reports say of promises is what has become of them. The
+// Metrics, status and reports count promises by what has become of them. The
 // clients are played in a time of their own, against the state of a running shield:
 // one of four comes when it is told, one late, one too early until it is let in,
 // and one never.

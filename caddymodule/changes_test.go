@@ -64,7 +64,7 @@ func TestHerdIsReportedOnChanges(t *testing.T) {
 	}
 }
 
-// What the detector says is in metrics and status.
+// Metrics and status show the herds that the detector finds.
 func TestHerdIsShown(t *testing.T) {
 	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
 	shield {

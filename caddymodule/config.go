@@ -28,7 +28,7 @@ type Zone struct {
 	// `/per_client`.
 	Name string `json:"name,omitempty" caddyfile:"-"`
 
-	// Which requests the zone counts (default: all). Several matcher sets are
+	// The requests that the zone counts (default: all). Several matcher sets are
 	// alternatives.
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
@@ -131,7 +131,7 @@ type Class struct {
 	// `default`, whether that class is defined or not.
 	Name string `json:"name" caddyfile:"-"`
 
-	// Which requests belong to the class. Several matcher sets are alternatives. A
+	// The requests that belong to the class. Several matcher sets are alternatives. A
 	// class with neither `match` nor `clients` has only the requests whose header
 	// `X-Shield-Class` names it and comes from a trusted proxy.
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
@@ -163,7 +163,7 @@ type Pushback struct {
 	// browsers' navigations), `html`, `text` or `none`. gRPC clients get gRPC.
 	Body string `json:"body,omitempty"`
 
-	// What writes the body: `direct` (the handler), `auto` (default: the error
+	// The writer of the body: `direct` (the handler), `auto` (default: the error
 	// routes of the server, or the handler if none of them does), or `error`
 	// (return an error to Caddy, as other handlers do, for gRPC, too).
 	Respond string `json:"respond,omitempty"`

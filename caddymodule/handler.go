@@ -65,7 +65,7 @@ type Handler struct {
 	// Where requests over the limit in flight wait briefly.
 	Queue *Queue `json:"queue,omitempty"`
 
-	// Which requests are admitted first at the limit in flight.
+	// The order in which requests are admitted at the limit in flight.
 	Classes []*Class `json:"classes,omitempty" caddyfile:"class"`
 
 	// How refusals are answered.

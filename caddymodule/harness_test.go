@@ -230,8 +230,8 @@ func (a *App) stopReports() {
 
 // inVirtualTime plays a story in virtual time: waiting takes no real time, and requests take
 // no virtual time. Caddy runs outside, and requests reach its server without sockets.
-// What a story cannot do in virtual time, such as a reload, it passes to outside, which
-// returns when that is done. What Caddy does outside happens long before the story, so
+// A story passes steps that need real time, such as a reload, to outside, which
+// returns when they are done. Caddy's work outside happens long before the story, so
 // that no shield may detect herds, which would count the time between.
 func (r *rig) inVirtualTime(t *testing.T, story func(r *rig, outside func(func()))) {
 	t.Helper()

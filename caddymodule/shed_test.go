@@ -224,7 +224,7 @@ func TestPauseIsReportedOnce(t *testing.T) {
 	}
 }
 
-// What happens to backend and limit is in the log and in events, a line each.
+// Each change of the backend or of the limit is a line of the log, and an event.
 func TestShedLogsAndEvents(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "shield.log")
 	s := serveSite(t, "{\n	admin off\n	persist_config off\n"+`

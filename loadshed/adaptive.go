@@ -168,7 +168,7 @@ func (a *Adaptive) Rejected() { a.window.rejected.Add(1) }
 
 // Done tells that a request has ended, took after it entered. A time-out counts as
 // latency, since a limiter that ignores time-outs is blind in an overload, but never as
-// baseline: time-outs would become what is normal. What the backend refuses has no
+// baseline: time-outs would become what is normal. Refusals of the backend have no
 // latency, as errors are fast. A client that has gone after a wait counts as a time-out
 // while the limit is used up; otherwise no request waited for another, and a lower limit
 // would not help.

@@ -402,7 +402,7 @@ func TestProblemDetails(t *testing.T) {
 	}
 }
 
-// Which body a client gets. Only a person who waits before a page is told to reload, and
+// The body depends on the client. Only a person who waits before a page is told to reload, and
 // only if reloading repeats nothing but a GET.
 func TestBodyByClient(t *testing.T) {
 	const (

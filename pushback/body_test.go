@@ -18,7 +18,7 @@ func (w *deadlined) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// What handler_test.go shows over sockets comes from these decisions. RFC 9110,
+// These decisions are what handler_test.go shows over sockets. RFC 9110,
 // section 10.1.1: a server that answers without having read the body of an
 // Expect may close the connection. RFC 9113, section 8.2.2: Connection means
 // nothing in HTTP/2, where net/http ends the whole connection for it.

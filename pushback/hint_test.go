@@ -44,7 +44,7 @@ func TestHint(t *testing.T) {
 	}
 }
 
-// What Config says of Min and Max is what Hint does.
+// Hint keeps to the Min and Max of its AnswerConfig.
 func TestHintKeepsToConfig(t *testing.T) {
 	for _, c := range []struct {
 		cfg  AnswerConfig

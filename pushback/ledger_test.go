@@ -212,7 +212,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// Which record gives way to which newcomer.
+// A newcomer takes the place of the record that matters least, or finds none.
 func TestWhichRecordIsForgotten(t *testing.T) {
 	keys := inOneSet(64, MinMaxClients)
 	now := 100 * time.Second

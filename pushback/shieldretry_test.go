@@ -283,7 +283,7 @@ func TestTicketOfAllocatesNothing(t *testing.T) {
 	}
 }
 
-// What follows is the client of docs/answers.md.
+// The client of docs/answers.md begins here.
 
 // Do sends r, which has no body, until it is admitted, is told never to come
 // back, or its context ends.

@@ -192,7 +192,7 @@ func TestClass(t *testing.T) {
 	}
 }
 
-// What a call ends with is told to the limit.
+// The limit is told how a call ends.
 func TestOutcomes(t *testing.T) {
 	for _, c := range []struct {
 		err    error

@@ -56,7 +56,7 @@ func Parse(template string) (parts []Part, err error) {
 	return parts, nil
 }
 
-// What Caddy fills in from a request before it is handled. Left out are placeholders that
+// Placeholders that Caddy fills in from a request before it is handled. Left out are placeholders that
 // differ with every request or connection, because each value would get its own bucket, and
 // the body, because a limit must not wait for it.
 var (

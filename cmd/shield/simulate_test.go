@@ -319,7 +319,7 @@ func TestSimulateTable(t *testing.T) {
 	}
 }
 
-// What a config answers with is what its clients hear: curl retries after 503, and
+// Simulated clients get the status that their config sets: curl retries after 503, and
 // not after 403.
 func TestSimulateStatuses(t *testing.T) {
 	folder := t.TempDir()
@@ -334,7 +334,7 @@ func TestSimulateStatuses(t *testing.T) {
 	}
 }
 
-// Which shield it is follows from its hosts, if it has no name.
+// A shield without a name is told by its hosts.
 func TestSimulateNotesTheSite(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(file, []byte("a.test {\n\thandle /api/* {\n\t\tshield 5/s\n\t}\n}\n"), 0o600); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/herdshield/shield/caddymodule"
 )
 
-// What an operator reads in an overload: nothing is shown where there is nothing.
+// The table for an operator in an overload leaves out lines that would be empty.
 func TestPrintStatus(t *testing.T) {
 	quiet := caddymodule.ShieldStatus{
 		Name: "quiet", Mode: "observe", Concurrency: 8, InFlight: 2, Admitted: 7,

@@ -463,8 +463,8 @@ func TestGoneAreForgotten(t *testing.T) {
 }
 
 // Hundreds of goroutines pick while endpoints come and go, fail, drain and change
-// their caps. What each endpoint sees itself is never above its cap, and in the end
-// everything has been given back.
+// their caps. The requests that an endpoint sees are never more than its cap, and in
+// the end all places have been given back.
 func TestCapIsNeverExceeded(t *testing.T) {
 	const goroutines, rounds, addrs = 400, 300, 8
 	var seen, peak [addrs + 1]atomic.Int64

@@ -62,8 +62,8 @@ type App struct {
 	// Read the `limit-*` annotations of ingress-nginx.
 	NginxAnnotations bool `json:"nginx_annotations,omitempty"`
 
-	// What limits mean with several replicas: `divided` (default), they are for all
-	// replicas together; or `local`, for each.
+	// The meaning of limits with several replicas: `divided` (default), they are for
+	// all replicas together; or `local`, for each.
 	Replicas string `json:"replicas,omitempty"`
 
 	// The Service whose endpoints are the replicas, as `namespace/name`. It need not be

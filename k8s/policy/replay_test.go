@@ -336,7 +336,7 @@ func TestConnectionsAgainstNginx(t *testing.T) {
 	t.Logf("%d admitted, %d refused", count[true], count[false])
 }
 
-// What the sites in front of a backend have.
+// The annotations of the sites in front of a backend.
 var (
 	connections = nginx("limit-connections", "3", "limit-whitelist", "127.1.2.3/32")
 	charged     = nginx("limit-connections", "1", "limit-rps", "1", "limit-burst-multiplier", "4")

@@ -7,8 +7,8 @@ import (
 	"github.com/herdshield/shield/loadtest/clients"
 )
 
-// What clients gain that come back at a rate of their own, or ask for something else each
-// time: half of them should be served no sooner than half of the honest ones.
+// Clients that come back at a rate of their own, or ask for something else each time, gain
+// nothing: half of them should be served no sooner than half of the honest ones.
 func TestHammeringGainsNothing(t *testing.T) {
 	for _, vary := range []bool{false, true} {
 		for _, share := range []float64{0.02, 0.1, 0.5} {

@@ -28,7 +28,7 @@ func millions() []Scenario {
 	return all
 }
 
-// What this engine is to do: a million clients for 10 minutes in 3 minutes and 2 GiB.
+// The engine plays 10 minutes of a million clients within 3 minutes and 2 GiB.
 //
 //	go test ./loadtest/sim -run TestMillions -v -full
 func TestMillions(t *testing.T) {

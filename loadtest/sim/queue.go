@@ -8,9 +8,9 @@ type event struct {
 }
 
 // queue is a heap of events with four children per node: half as deep as a
-// binary one, and the children of a node lie in one or two cache lines. Which
-// one of two events at the same instant comes first depends on nothing but the
-// order of calls.
+// binary one, and the children of a node lie in one or two cache lines. The
+// order of two events at the same instant depends on nothing but the order of
+// calls.
 type queue []event
 
 func (q *queue) push(e event) {

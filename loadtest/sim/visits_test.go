@@ -55,7 +55,7 @@ func (e *ends) Finish(_ time.Duration, _ int32, end End) { e.ends[end]++ }
 func (e *ends) Change(shield.Config, bool) error         { return nil }
 
 // Every fault of a backend, of one worker that takes 100 ms for each of three
-// clients who come at once, by hand. What each takes is since they came.
+// clients who come at once, by hand. Each time is since they came.
 func TestPlant(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -744,7 +744,7 @@ func TestWaitsHaveTheNetwork(t *testing.T) {
 	}
 }
 
-// What clients say of themselves depends on whose they are.
+// The words of clients about themselves depend on their policy.
 func TestSharesSayWhatTheyAre(t *testing.T) {
 	mix, err := clients.Parse("grpc-go,aws-sdk-go,exact")
 	if err != nil {

@@ -133,8 +133,8 @@ func (f *figure) all(runs []measured) (out []float64) {
 	return out
 }
 
-// What the simulator says is what happens, to within 15 %, as far as a live run of
-// some seconds can show that.
+// Simulated and live figures agree to within 15 %, as far as a live run of some
+// seconds can show that.
 func TestSimulatorAgreesWithLive(t *testing.T) {
 	if testing.Short() || raceEnabled || *table {
 		t.Skip("takes 25 s, and the machine")

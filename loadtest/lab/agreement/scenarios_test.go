@@ -101,8 +101,8 @@ func perSuccess(m measured) float64 { return m.perSuccess }
 func drained(m measured) float64    { return m.drained }
 func busiestOf(m measured) float64  { return m.busiest }
 
-// idleScenario: so few requests that none waits. What they take besides the
-// backend's time is what the simulated ones do not.
+// idleScenario: so few requests that none waits. The time that they take
+// beyond the backend's is missing in the simulated ones.
 func idleScenario() scenario {
 	return scenario{
 		name: "20 per second, no queue",

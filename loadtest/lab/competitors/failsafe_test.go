@@ -11,7 +11,7 @@ import (
 )
 
 // newFailsafe is the Maker of a server with the adaptive limiter of failsafe-go, with
-// its defaults. What its client gives up is dropped, as its executor does. The
+// its defaults. A request that its client gives up is dropped, as its executor does. The
 // limiter reads the clock: runs have to be played in a synctest bubble, whose clock
 // the server moves on.
 func newFailsafe(shield.Config) (sim.Server, error) {

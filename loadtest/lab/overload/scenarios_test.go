@@ -73,7 +73,7 @@ func p99(from, to int) func(*Result) float64 {
 
 func drift(r *Result) float64 { return r.Between(1740, 1860).Limit / r.Between(120, 240).Limit }
 
-// What the limit is held to, on average over the runs of Seeds: alone, and with its
+// The bounds of the limit, on average over the runs of Seeds: alone, and with its
 // queue where that matters. Where an aim is named, the bound is what is reached. Of
 // ten runs of other seeds the averages are nearer to the aims than the bounds by
 // about three standard errors of three runs, or more.

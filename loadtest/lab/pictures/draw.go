@@ -12,7 +12,7 @@ import (
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// What the pictures show: the same stretch of time, to the same scale.
+// All pictures show the same stretch of time, to the same scale.
 const (
 	bin    = 250 * time.Millisecond
 	warmup = 2 * time.Minute

@@ -21,8 +21,8 @@ import (
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
-// What docs/loadshedding.md shows: how shield, as it is with "concurrency adaptive"
-// and nothing else, finds the limit of a backend, and how that compares.
+// docs/loadshedding.md shows how shield, as it is with "concurrency adaptive" and
+// nothing else, finds the limit of a backend, and how that compares.
 
 // The picture is of overload.Step5: eight workers that do 160 requests per second,
 // and get 800 from second 60 to second 180.

@@ -17,7 +17,7 @@ import (
 
 const docs = "../../../docs"
 
-// What the documentation shows is what this version does.
+// The documentation shows figures of this version.
 func TestDocsAreUpToDate(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		t.Skip("plays everything")

@@ -11,7 +11,7 @@
 // one exception is named as our own. The clients and the backend are those of
 // loadtest/live. configs.go has each config, with the reason for each line.
 //
-// A run fails if shield does not serve all of its herd. What the others serve is
+// A run fails if shield does not serve all of its herd. The others' figures are
 // measured and not judged. It also fails if a limiter lets more through than its
 // config says, or refuses no request: then it is not the limiter that was measured.
 package main

@@ -8,7 +8,7 @@ import (
 	"github.com/herdshield/shield/loadtest/clients"
 )
 
-// What AWS's simulator says, run as it is: calls, and milliseconds until the last of
+// Figures of AWS's simulator, run as it is: calls, and milliseconds until the last of
 // 100 clients has written. Its times are the figures of ten runs.
 func TestContend(t *testing.T) {
 	big(t)

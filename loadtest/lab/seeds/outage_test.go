@@ -74,8 +74,8 @@ func (l law) exact(step, until time.Duration) Curve {
 	return curve
 }
 
-// What the clients do is what the laws say: by any time as many have come, and the
-// local maxima are the same.
+// The clients follow the laws: by any time as many have come, and the local maxima
+// are the same.
 func TestLaws(t *testing.T) {
 	big(t)
 	for name, l := range laws {

@@ -26,7 +26,7 @@ type backend struct {
 	name string
 
 	// start serves until stop is called, in a folder of its own, and returns the
-	// line of a Caddyfile that leads to it. What waited in it is gone afterwards.
+	// line of a Caddyfile that leads to it. Requests that waited in it are gone then.
 	start func(ctx context.Context, folder string) (directive string, stop func(), err error)
 }
 

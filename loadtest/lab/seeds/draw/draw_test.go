@@ -25,7 +25,7 @@ var says = map[string][]string{
 	"seeds-ladder.svg":   {"windows of 2^k", "windows of n", "shield's slots", "100,000"},
 }
 
-// What the documentation shows is what this version does.
+// The documentation shows figures of this version.
 func TestDocsAreUpToDate(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		t.Skip("plays everything")
