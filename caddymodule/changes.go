@@ -43,7 +43,7 @@ func (r *refusalReport) since(reason shield.Reason, refused, observed uint64) (n
 	return newRefused, newObserved
 }
 
-// over returns the news of refusals for which a client is at fault.
+// over returns the report of refusals for which a client is at fault.
 func (r *refusalReport) over(reason shield.Reason, refused, observed uint64) (all bulletin) {
 	refused, observed = r.since(reason, refused, observed)
 	if refused > 0 {
@@ -55,8 +55,8 @@ func (r *refusalReport) over(reason shield.Reason, refused, observed uint64) (al
 	return all
 }
 
-// news returns what is new of the zone's refusals.
-func (z *zoneRecord) news() bulletin {
+// report returns the refusals of the zone since its last report.
+func (z *zoneRecord) report() bulletin {
 	z.reported.mu.Lock()
 	defer z.reported.mu.Unlock()
 	refused, observed := z.Refusals()
@@ -72,8 +72,8 @@ type backendReport struct {
 	limits   uint64 // changes of the limit in flight
 }
 
-// news returns what is new of the backend.
-func (s *shieldEntry) news(now time.Duration) (all bulletin) {
+// report returns the changes of the backend since its last report.
+func (s *shieldEntry) report(now time.Duration) (all bulletin) {
 	r := &s.record.reported
 	r.mu.Lock()
 	defer r.mu.Unlock()

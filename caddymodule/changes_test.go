@@ -134,7 +134,7 @@ func TestTwoReportersShareTheNews(t *testing.T) {
 	const refused = 20_000
 	var reported atomic.Uint64
 	report := func() {
-		for _, n := range z.news() {
+		for _, n := range z.report() {
 			reported.Add(uint64(n.fields[0].Integer))
 		}
 	}

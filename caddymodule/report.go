@@ -42,13 +42,13 @@ func (a *App) report() {
 func (a *App) reportOnce(now time.Duration) {
 	all := a.roster()
 	for _, z := range all.zones {
-		a.tell(zap.String("zone", z.record.shown), z.record.news())
+		a.tell(zap.String("zone", z.record.shown), z.record.report())
 	}
 	for _, s := range all.shields {
 		if s.guard.DetectsHerds() {
 			s.guard.Tick(now)
 		}
-		a.tell(zap.String("shield", s.name), s.news(now))
+		a.tell(zap.String("shield", s.name), s.report(now))
 	}
 }
 

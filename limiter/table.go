@@ -157,18 +157,18 @@ func (c *Claim) findSlot(l Limit, maxSets int, now time.Duration, n int) time.Du
 				return *c.fullAt
 			}
 		}
-		least, hasRoom := roomiest(a, b, now)
-		if !hasRoom && len(s.sets) < maxSets && s.stuck != maxSets {
-			if s.makeRoom(a, b, now) || s.resize(min(len(s.sets)+len(s.sets)/4+1, maxSets), now) {
+		least, free := pickSlot(a, b, now)
+		if !free && len(s.sets) < maxSets && s.stuck != maxSets {
+			if s.displace(a, b, now) || s.resize(min(len(s.sets)+len(s.sets)/4+1, maxSets), now) {
 				continue // and find it free
 			}
 			s.stuck = maxSets
 		}
-		if _, wait := l.take(*least.fullAt, now, n); !hasRoom && wait > 0 {
+		if _, wait := l.take(*least.fullAt, now, n); !free && wait > 0 {
 			c.fullAt = &a.shared
 			return a.shared
 		}
-		c.owner, c.fullAt, c.evict = least.owner, least.fullAt, !hasRoom
+		c.owner, c.fullAt, c.evict = least.owner, least.fullAt, !free
 		return now
 	}
 }
@@ -179,9 +179,9 @@ type slot struct {
 	fullAt *time.Duration
 }
 
-// roomiest returns a free slot of the emptier set of two (the power of two
+// pickSlot returns a free slot of the emptier set of two (the power of two
 // choices), or the slot of the key that owes least if there is none.
-func roomiest(a, b *set, now time.Duration) (s slot, hasRoom bool) {
+func pickSlot(a, b *set, now time.Duration) (s slot, free bool) {
 	i, freeA := a.least(now)
 	j, freeB := b.least(now)
 	if freeB > freeA || freeA == 0 && b.fullAt[j] < a.fullAt[i] {
@@ -268,7 +268,7 @@ func (s *shard) move(key Key, fullAt, now time.Duration) bool {
 	var from *set // where the key has just been: it does not go back
 	for i := range maxMoves {
 		a, b := s.setsOf(key)
-		if to, hasRoom := roomiest(a, b, now); hasRoom {
+		if to, free := pickSlot(a, b, now); free {
 			*to.owner, *to.fullAt = key, fullAt
 			return true
 		}
@@ -281,15 +281,15 @@ func (s *shard) move(key Key, fullAt, now time.Duration) bool {
 		fullAt, a.fullAt[other] = a.fullAt[other], fullAt
 	}
 	a, b := s.setsOf(key)
-	if least, _ := roomiest(a, b, now); *least.fullAt < fullAt {
+	if least, _ := pickSlot(a, b, now); *least.fullAt < fullAt {
 		*least.owner, *least.fullAt = key, fullAt
 	}
 	return false
 }
 
-// makeRoom empties a slot of two full sets by moving its key to the other set
+// displace empties a slot of two full sets by moving its key to the other set
 // that it may stand in. It reports false if those are all full too.
-func (s *shard) makeRoom(a, b *set, now time.Duration) bool {
+func (s *shard) displace(a, b *set, now time.Duration) bool {
 	for _, from := range [...]*set{a, b} {
 		for i, owner := range from.owner {
 			other, second := s.setsOf(owner)
