@@ -1,6 +1,7 @@
 package shield
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
@@ -42,10 +43,15 @@ var reasonTable = [...]struct {
 const reasons = len(reasonTable)
 
 // String returns the reason as a metric label.
-func (r Reason) String() string { return reasonTable[r].name }
+func (r Reason) String() string {
+	if int(r) >= reasons {
+		return fmt.Sprintf("Reason(%d)", uint8(r))
+	}
+	return reasonTable[r].name
+}
 
 // ClientFault reports whether the client itself is the cause, whatever others do.
-func (r Reason) ClientFault() bool { return reasonTable[r].clientFault }
+func (r Reason) ClientFault() bool { return int(r) < reasons && reasonTable[r].clientFault }
 
 // Reasons are all Reasons for a refusal.
 var Reasons = func() (all [reasons - 1]Reason) {

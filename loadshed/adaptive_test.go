@@ -502,3 +502,14 @@ func TestMaxBelowTheFormerLimit(t *testing.T) {
 		}
 	}
 }
+
+func TestUnknownNames(t *testing.T) {
+	for want, got := range map[string]string{
+		"Reason(99)": Reason(99).String(), "grown": Grown.String(), "in_time": InTime.String(),
+		"Verdict(5)": Verdict(5).String(), "waiting": waiting.String(), "gone": Gone.String(),
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

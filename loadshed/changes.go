@@ -30,10 +30,7 @@ func (c *changes) since(since uint64) (list []Change, next uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	size := uint64(len(c.last))
-	if c.n > size {
-		since = max(since, c.n-size)
-	}
-	for i := since; i < c.n; i++ {
+	for i := max(since, c.n-min(c.n, size)); i < c.n; i++ {
 		list = append(list, c.last[i%size])
 	}
 	return list, c.n

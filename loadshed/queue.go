@@ -1,6 +1,7 @@
 package loadshed
 
 import (
+	"fmt"
 	"math"
 	"math/bits"
 	"sync"
@@ -25,10 +26,18 @@ const (
 	Gone            // it has left before any other verdict
 )
 
-var verdicts = [...]string{"waiting", "granted", "expired", "dropped", "gone"}
-
 // String returns the verdict as a metric label.
-func (v Verdict) String() string { return verdicts[v] }
+func (v Verdict) String() string {
+	return nameOf("Verdict", v, "waiting", "granted", "expired", "dropped", "gone")
+}
+
+// nameOf returns the i-th name, or as Go's stringers do "Kind(i)" if there is none.
+func nameOf[T ~uint8](kind string, i T, names ...string) string {
+	if int(i) < len(names) {
+		return names[i]
+	}
+	return fmt.Sprintf("%s(%d)", kind, uint8(i))
+}
 
 const (
 	// A queue that never empties counts as a burst for standingAfter, or for

@@ -1,6 +1,7 @@
 package pushback
 
 import (
+	"fmt"
 	"strings"
 	"sync/atomic"
 )
@@ -34,10 +35,17 @@ const (
 )
 
 func (f Family) String() string {
-	return [Families]string{
+	return nameOf("Family", f,
 		"other", "browser", "curl", "go", "python", "node", "java", "dotnet", "ruby", "php", "rust",
-		"grpc", "kubernetes", "aws", "azure", "monitor", "bot",
-	}[f]
+		"grpc", "kubernetes", "aws", "azure", "monitor", "bot")
+}
+
+// nameOf returns the i-th name, or as Go's stringers do "Kind(i)" if there is none.
+func nameOf[T ~uint8](kind string, i T, names ...string) string {
+	if int(i) < len(names) {
+		return names[i]
+	}
+	return fmt.Sprintf("%s(%d)", kind, uint8(i))
 }
 
 // beginnings are prefixes of User-Agents, by their first byte. markers are looked for in

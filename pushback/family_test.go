@@ -1,6 +1,9 @@
 package pushback
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestFamilyOf(t *testing.T) {
 	for agent, want := range map[string]Family{
@@ -28,7 +31,7 @@ func TestFamilyOf(t *testing.T) {
 		}
 	}
 	for f := range Family(Families) {
-		if f.String() == "" {
+		if strings.Contains(f.String(), "(") {
 			t.Errorf("family %d has no name", f)
 		}
 	}
@@ -40,5 +43,17 @@ func BenchmarkFamilyOf(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		FamilyOf(agent)
+	}
+}
+
+func TestUnknownNames(t *testing.T) {
+	for want, got := range map[string]string{
+		"Family(17)": Family(Families).String(), "bot": FamilyBot.String(),
+		"Class(8)": Class(Classes).String(), "early": Early.String(),
+		"HerdKind(4)": HerdKind(4).String(), "echo": EchoHerd.String(),
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }

@@ -39,7 +39,9 @@ const (
 )
 
 // String returns the name of k in events and metrics.
-func (k HerdKind) String() string { return [...]string{"none", "backlog", "periodic", "echo"}[k] }
+func (k HerdKind) String() string {
+	return nameOf("HerdKind", k, "none", "backlog", "periodic", "echo")
+}
 
 // A Herd detects thundering herds: clients that come together. It counts in bins of
 // 100 ms, takes the same time and memory for any traffic (below 8 kB, including all that

@@ -61,9 +61,7 @@ func (r *record) add(f field, n int) {
 	r.set(f, uint64(v))
 }
 
-func (r *record) due(now time.Duration) time.Duration {
-	return near(r.who&dueMask, 24, dueUnit, now)
-}
+func (r *record) due(now time.Duration) time.Duration { return near(r.who&dueMask, 24, dueUnit, now) }
 
 // setDue rounds down, so that no client is early by rounding.
 func (r *record) setDue(at time.Duration) {
@@ -164,7 +162,7 @@ const (
 )
 
 func (c Class) String() string {
-	return [Classes]string{"unknown", "honours", "late", "hammer", "fixed", "exponential", "jittered", "early"}[c]
+	return nameOf("Class", c, "unknown", "honours", "late", "hammer", "fixed", "exponential", "jittered", "early")
 }
 
 // observe classifies the client by a return at now. The rules are those of a classifier
