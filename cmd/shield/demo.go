@@ -46,9 +46,12 @@ every client.`,
 	})
 }
 
+var demo *cobra.Command // see examples
+
 // demoCommand gives cmd its flags and its work. The work returns its errors to cobra,
 // which prints them: Caddy's own wrapper logs them, and users do not look there.
 func demoCommand(cmd *cobra.Command) {
+	demo = cmd
 	count := cmd.Flags().Int("clients", 300, "How many clients come: 50 to 1000. The backend grows with them")
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = runUntilInterrupt(func(ctx context.Context, _ []string, _ io.Writer, _ screen) error {

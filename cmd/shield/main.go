@@ -22,13 +22,15 @@ each client and all clients together may send, and gives each refused client its
 own Retry-After, so that retries do not come as a thundering herd.
 
 It is Caddy with one more handler, so all that Caddy does works here, too:
-"shield run" serves a Caddyfile, "shield validate" checks one.
+"shield run" serves a Caddyfile, "shield validate" checks one.`
+	caddycmd.Main()
+}
 
-  $ shield demo                                    what it is good for
+// examples replace Caddy's in shield --help. Caddy gives no access to its root command but
+// as the parent of a command that is registered already, as demo is before status.
+const examples = `  $ shield demo                                    what it is good for
   $ shield proxy --from :8080 --to 127.0.0.1:9000 --rate 50/s
   $ shield run --config Caddyfile
   $ shield status
   $ shield simulate --compare Caddyfile none       what it would do to your clients
   $ shield loadtest http://127.0.0.1:8080/ --herd 1000`
-	caddycmd.Main()
-}

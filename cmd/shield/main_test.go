@@ -201,6 +201,9 @@ func TestHelp(t *testing.T) {
 		if err != nil || !strings.Contains(string(out), "shield") {
 			t.Errorf("shield %v: %v\n%s", args, err, out)
 		}
+		if args[0] == "--help" && (strings.Contains(string(out), "$ caddy") || strings.Count(string(out), "$ shield") != 6) {
+			t.Errorf("the examples are not the six of shield:\n%s", out)
+		}
 		if args[0] == "proxy" {
 			for _, flag := range []string{"--from", "--to", "--rate", "--burst", "--capacity", "--concurrency", "--observe", "$ shield proxy --from"} {
 				if !strings.Contains(string(out), flag) {

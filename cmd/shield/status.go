@@ -31,6 +31,7 @@ how an adaptive limit was found. If clients were refused over a limit: the times
 that they were promised, how many kept them, and how they retry.
 `,
 		CobraFunc: func(cmd *cobra.Command) {
+			demo.Root().Example = examples
 			cmd.Flags().String("address", "", "address of the admin endpoint, if it is not "+caddy.DefaultAdminListen)
 			cmd.Flags().Bool("json", false, "print the JSON of the admin endpoint")
 			cmd.Args = cobra.NoArgs
