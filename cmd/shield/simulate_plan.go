@@ -11,9 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/template"
 	"time"
-	"unicode/utf8"
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadtest/accesslog"
@@ -93,27 +91,6 @@ func (s *simulation) take(e *accesslog.Estimate) {
 		}
 		s.pool.Workers = int(min(maxPool, max(1, math.Ceil(most))))
 	})
-}
-
-// showLog writes the estimate from the log, and the flags that follow from it.
-func (s *simulation) showLog(w io.Writer, e *accesslog.Estimate) error {
-	if err := e.WriteTable(w); err != nil {
-		return err
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "\nA config that follows from it (--compare suggested):\n\n%s\n", e.Suggest())
-	switch {
-	case s.changed("clients"):
-	case e.Bursts.N > 0:
-		b.WriteString("The herd is the largest burst of the log; --clients sets it. Background clients come\nat the rate without bursts.\n")
-	default:
-		b.WriteString("The log has no bursts, so there is no herd; --clients adds one.\n")
-	}
-	if e.Answers.Full == 0 && !s.changed("workers") {
-		b.WriteString("The log has not seen the backend full: it is given twice as many workers as were\nbusy in its worst minute; --workers sets them.\n")
-	}
-	_, err := io.WriteString(w, b.String()+"\n")
-	return err
 }
 
 // problems are errors of the flags, all of which the user sees at once. Those that are nil
@@ -212,23 +189,6 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 		limit = limiter.Config{}
 	}
 	return p, p.describe(s.distribution, limit)
-}
-
-// describe says what is played, with the limit that the servers were given, if any.
-func (p *plans) describe(distribution string, limit limiter.Config) error {
-	data := struct {
-		*report.Report
-		Distribution string
-		Admitted     float64
-	}{Report: &p.report, Distribution: distribution}
-	if limit.Rate > 0 {
-		data.Admitted = perSec(limit)
-	}
-	var text strings.Builder
-	err := planText.Execute(&text, data)
-	p.report.About = strings.Split(strings.TrimSpace(text.String()), "\n")
-	p.text = wrap(text.String(), 80)
-	return err
 }
 
 // fits checks that all faults begin within a run, and that its clients are not too many.
@@ -430,76 +390,4 @@ func perSec(c limiter.Config) float64 {
 		return c.Rate / c.Per.Seconds()
 	}
 	return c.Rate
-}
-
-// planText says what is simulated, a paragraph in each line.
-var planText = template.Must(template.New("plan").Funcs(template.FuncMap{
-	"digits": digits, "plural": plural, "long": func(m report.Mark) time.Duration { return m.To - m.From },
-	"capital": func(name string) string { return strings.ToUpper(name[:1]) + name[1:] },
-}).Parse(`
-{{- if .Clients}}A herd of {{plural .Clients "client" "clients"}} comes within {{.Within}}
-{{- if .Background}}, and background clients at {{digits .Background}} per second{{end}}
-{{- else}}Clients come at {{digits .Background}} per second{{end}}.
-They wait {{with .Timeout}}{{.}} for an answer{{else}}for an answer without a limit{{end}}
-{{- with .Patience}}, and retry for {{.}}{{end}}. Policy: {{.Policies}}.
-The backend has {{plural .Plant.Workers "worker that takes" "workers that take"}} {{.Service.Mean}} each ({{.Distribution}}):
-{{- ""}} {{digits .Capacity}} requests per second at most.
-{{- range .Marks}} {{capital .Name}} at {{.From}}{{with long .}} for {{.}}{{end}}.{{end}}
-{{- with .Admitted}} Shield and the models admit {{digits .}} per second.{{end}}
-{{- if gt .Replicas 1}} There are {{.Replicas}} servers before it.{{end}}
-A run is {{.Until}}{{if .Background}}, after a warm-up of {{.Warmup}} with background clients only{{end}}. Seed {{.Seed}}.
-`))
-
-// digits writes v with four digits, without an exponent.
-func digits(v float64) string {
-	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64)
-	return strconv.FormatFloat(rounded, 'f', -1, 64)
-}
-
-// plural returns "1 one", or the number and many.
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return strconv.Itoa(n) + " " + many
-}
-
-// wrap breaks lines that are longer than this many letters.
-func wrap(text string, wide int) string {
-	var b strings.Builder
-	for line := range strings.Lines(text) {
-		n, space := 0, ""
-		for word := range strings.FieldsSeq(line) {
-			long := utf8.RuneCountInString(word)
-			if n > 0 && n+1+long > wide {
-				n, space = -1, "\n"
-			}
-			b.WriteString(space + word)
-			n, space = n+len(space)+long, " "
-		}
-		b.WriteByte('\n')
-	}
-	return b.String()
-}
-
-// policies names the policies of a mix, with the shares of the first few.
-func policies(mix clients.Population) string {
-	const most = 4
-	total := 0.0
-	for _, s := range mix {
-		total += s.Weight
-	}
-	var parts []string
-	for i, s := range mix {
-		if i == most && len(mix) > most {
-			parts = append(parts, fmt.Sprintf("and %d more", len(mix)-most))
-			break
-		}
-		text := fmt.Sprint(s.Policy)
-		if len(mix) > 1 {
-			text += fmt.Sprintf(" %.3g %%", 100*s.Weight/total)
-		}
-		parts = append(parts, text)
-	}
-	return strings.Join(parts, ", ")
 }
