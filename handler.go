@@ -134,12 +134,6 @@ func Describe(r *http.Request) Request {
 	return q
 }
 
-// AddrKey returns the key of the network that a belongs to, as AppendNetwork has it.
-func AddrKey(a netip.Addr, v4, v6 int) limiter.Key {
-	var buf [17]byte
-	return limiter.KeyOfBytes(AppendNetwork(buf[:0], a, v4, v6))
-}
-
 // peer returns the address of the connection's other end, or the zero Addr.
 func peer(r *http.Request) netip.Addr {
 	ap, _ := netip.ParseAddrPort(r.RemoteAddr)

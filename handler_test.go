@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
@@ -362,7 +363,7 @@ func TestClientIsThePeer(t *testing.T) {
 	}
 }
 
-func TestAddrKeyPrefixes(t *testing.T) {
+func TestNetworkPrefixes(t *testing.T) {
 	key := func(a string, v4, v6 int) limiter.Key {
 		return limiter.KeyOfBytes(AppendNetwork(nil, netip.MustParseAddr(a), v4, v6))
 	}
@@ -497,6 +498,84 @@ func TestHandlerClass(t *testing.T) {
 	}
 	if got["critical"] != 2 || got["sheddable"] != 1 || got["default"] != 2 {
 		t.Errorf("%v", got)
+	}
+}
+
+// A handler reads the ticket that a client brings, and knows whose it is.
+func TestHandlerReadsTickets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inBubble(t)
+		config := Config{
+			Capacity: perSecond(1, 1), Pushback: undithered, Retries: Retries{Tickets: true, Secret: []byte("the secret of both")},
+			Client: func(r *http.Request) string { return r.Header.Get("Api-Key") },
+		}
+		ask := func(g *Guard, user, field string) *httptest.ResponseRecorder {
+			r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+			r.Header.Set("Api-Key", user)
+			r.Header.Set("Shield-Retry", field)
+			g.Handler(echo).ServeHTTP(w, r)
+			return w
+		}
+		one, other := mustNew(t, config, nil), mustNew(t, config, nil)
+		ask(one, "ann", "yes")
+		ticket := ask(one, "bob", "yes").Header().Get("Shield-Retry")
+		if !strings.Contains(ticket, "ticket=") {
+			t.Fatalf("Shield-Retry is %q; want a ticket in it", ticket)
+		}
+		time.Sleep(time.Second)
+		ask(other, "eve", ticket) // another client's
+		if s := other.backend.Stats(Now()); s.Redeemed != 0 || s.Worthless != 1 {
+			t.Errorf("%d tickets redeemed and %d worthless after that of another client; want 0 and 1", s.Redeemed, s.Worthless)
+		}
+		time.Sleep(time.Second)
+		if w := ask(other, "bob", ticket); w.Code != http.StatusOK || other.backend.Stats(Now()).Redeemed != 1 {
+			t.Errorf("answer is %d, %d tickets redeemed; want 200 and 1", w.Code, other.backend.Stats(Now()).Redeemed)
+		}
+	})
+}
+
+// A client that is admitted while others wait is warned.
+func TestHandlerWarnsEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inBubble(t)
+		g := mustNew(t, Config{Capacity: perSecond(1, 1), Pushback: undithered, Client: func(r *http.Request) string { return r.URL.Path }}, nil)
+		ask := func(path string) http.Header {
+			w := httptest.NewRecorder()
+			g.Handler(echo).ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+			return w.Header()
+		}
+		if h := ask("/ann"); h.Get("RateLimit") != "" {
+			t.Errorf("RateLimit is %q where no client waits; want none", h.Get("RateLimit"))
+		}
+		for _, path := range []string{"/bob", "/cid", "/dan"} {
+			if ask(path).Get("Retry-After") == "" {
+				t.Errorf("%s is admitted; want it to wait", path)
+			}
+		}
+		time.Sleep(time.Second)
+		if h := ask("/bob"); h.Get("Retry-After") != "" || !strings.HasPrefix(h.Get("RateLimit"), `"capacity";r=1;t=`) {
+			t.Errorf("the first of three that wait is answered %v; want it admitted, with a warning", h)
+		}
+	})
+}
+
+// Requests with one Idempotency-Key are one, whatever else differs.
+func TestDescribeIdempotencyKey(t *testing.T) {
+	fingerprint := func(method, key string) limiter.Key {
+		r := httptest.NewRequest(method, "/"+method, nil)
+		if key != "" {
+			r.Header.Set("Idempotency-Key", key)
+		}
+		return Describe(r).Fingerprint
+	}
+	if a, b := fingerprint("POST", "8e03"), fingerprint("PUT", "8e03"); a != b {
+		t.Error("one key has two fingerprints")
+	}
+	if a, b := fingerprint("POST", "8e03"), fingerprint("POST", "8e04"); a == b {
+		t.Error("two keys have one fingerprint")
+	}
+	if a, b := fingerprint("POST", ""), fingerprint("PUT", ""); a == b {
+		t.Error("two requests without a key have one fingerprint")
 	}
 }
 
