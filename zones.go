@@ -33,9 +33,7 @@ func NewZoneState(name string) *ZoneState {
 
 // Refusals returns how many requests the zone has refused, and how many it would
 // have refused.
-func (z *ZoneState) Refusals() (refused, observed uint64) {
-	return z.refused.Load(), z.observed.Load()
-}
+func (z *ZoneState) Refusals() (refused, observed uint64) { return z.refused.Load(), z.observed.Load() }
 
 // ZoneStats is a snapshot of a ZoneState.
 type ZoneStats struct {

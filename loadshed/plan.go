@@ -65,6 +65,7 @@ var plans atomic.Uint64
 func NewPlan(c PlanConfig) (*Plan, error) {
 	p := &Plan{limit: c.Limit, perClient: c.PerClient, observe: c.Observe, serial: plans.Add(1)}
 	var errs []error
+	var err error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if c.Limit < 0 || c.Limit > MaxConcurrency {
 		bad("concurrency is %d; want 1 to %d", c.Limit, MaxConcurrency)
@@ -73,7 +74,6 @@ func NewPlan(c PlanConfig) (*Plan, error) {
 		if c.Limit != 0 {
 			bad("concurrency is %d, and adaptive; want one of them", c.Limit)
 		}
-		var err error
 		p.adaptive = true
 		if p.law, err = NewLaw(*c.Adaptive); err != nil {
 			bad("concurrency: %w", err)
@@ -82,16 +82,13 @@ func NewPlan(c PlanConfig) (*Plan, error) {
 	if c.PerClient < 0 || c.PerClient > MaxConcurrency {
 		bad("concurrency per client is %d; want 1 to %d", c.PerClient, MaxConcurrency)
 	}
-	var err error
-	if p.queue, err = c.Queue.resolve(p); err != nil {
-		errs = append(errs, err)
-	}
+	p.queue, err = c.Queue.resolve(p)
+	errs = append(errs, err)
 	if c.Classes != nil && !p.Limits() {
 		bad("classes are set without a concurrency limit; want concurrency as well")
 	}
-	if p.classes, err = NewClasses(c.Classes); err != nil {
-		bad("%w", err)
-	}
+	p.classes, err = NewClasses(c.Classes)
+	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}

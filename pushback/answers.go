@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -255,12 +256,7 @@ func isNavigation(r *http.Request) bool {
 	if mode := r.Header["Sec-Fetch-Mode"]; len(mode) > 0 {
 		return mode[0] == "navigate"
 	}
-	for _, accept := range r.Header["Accept"] {
-		if strings.Contains(accept, "text/html") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.Header["Accept"], func(accept string) bool { return strings.Contains(accept, "text/html") })
 }
 
 // header sets response headers with one allocation for all their values. The
@@ -270,9 +266,7 @@ type header struct {
 	values []string
 }
 
-func newHeader(w http.ResponseWriter) header {
-	return header{w.Header(), make([]string, 0, 8)}
-}
+func newHeader(w http.ResponseWriter) header { return header{w.Header(), make([]string, 0, 8)} }
 
 func (h *header) set(name, value string) {
 	h.values = append(h.values, value)

@@ -111,9 +111,7 @@ const loadClasses = 8*24 + 1
 // A load counts the arrivals of a second.
 type load struct{ clients, first float64 }
 
-func newArrivals() *arrivals {
-	return &arrivals{counts: hdrhistogram.New(1, maxPerSecond, 3)}
-}
+func newArrivals() *arrivals { return &arrivals{counts: hdrhistogram.New(1, maxPerSecond, 3)} }
 
 // advance makes now the newest second that can be counted in.
 func (a *arrivals) advance(now int64) {

@@ -38,9 +38,7 @@ func (r request) came() time.Time { return r.end.Add(-r.took) }
 func since1970(t time.Time) time.Duration { return time.Duration(t.UnixNano()) }
 
 // refused reports whether the request was rejected, so that the client may retry.
-func (r request) refused() bool {
-	return r.status == http.StatusTooManyRequests || r.overloaded()
-}
+func (r request) refused() bool { return r.status == http.StatusTooManyRequests || r.overloaded() }
 
 // overloaded reports whether the backend had no capacity.
 func (r request) overloaded() bool {

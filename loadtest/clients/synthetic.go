@@ -11,9 +11,7 @@ import (
 // take on a machine that is not idle.
 const reaction = 5 * time.Millisecond
 
-func react(u float64) time.Duration {
-	return time.Duration(-math.Log1p(-u) * float64(reaction))
-}
+func react(u float64) time.Duration { return time.Duration(-math.Log1p(-u) * float64(reaction)) }
 
 // untold is what clients that honour Retry-After do when there is none: they stop if told
 // never to come back, and otherwise behave as an Ignore.

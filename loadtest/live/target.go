@@ -32,11 +32,10 @@ var ErrRemote = errors.New("want a loopback address; a load test of another mach
 // returns an ErrRemote if any address of the host is not a loopback address: a load test
 // of a machine of other people is an attack.
 func NewTarget(ctx context.Context, rawURL string, remote bool) (Target, error) {
-	const want = "want http://host:port/path or https://host:port/path"
 	u, err := url.Parse(rawURL)
 	switch {
 	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Opaque != "", u.Hostname() == "":
-		return Target{}, fmt.Errorf("target is %q; %s", rawURL, want)
+		return Target{}, fmt.Errorf("target is %q; want http://host:port/path or https://host:port/path", rawURL)
 	case u.User != nil:
 		return Target{}, errors.New("target has a user name in it; want credentials in a header")
 	}

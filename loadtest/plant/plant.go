@@ -86,18 +86,17 @@ func (c *Config) Check() error {
 		Between("the end of the restart", c.Restart[1], c.Restart[0], math.MaxInt64),
 		Between("retry after", c.RetryAfter, 0, 1000*time.Hour),
 	}
-	bad := func(wrong bool, text string) {
-		if wrong {
-			errs = append(errs, errors.New(text))
-		}
-	}
 	if c.Slowest != 0 {
 		errs = append(errs, Between("slowest", c.Slowest, 1, math.Inf(1)))
 	}
-	bad(c.RetryAfter > 0 && !c.Refuses, "retry after is set, and refuses is not; want both")
+	if c.RetryAfter > 0 && !c.Refuses {
+		errs = append(errs, errors.New("retry after is set, and refuses is not; want both"))
+	}
 	if c.Cold != (Cold{}) {
 		errs = append(errs, Between("cold", c.Cold.Times, 1, 1e6), Between("the time of cold", c.Cold.For, 1, 1000*time.Hour))
-		bad(!c.Restarts(), "cold is set, and restart is not; want both")
+	}
+	if c.Cold != (Cold{}) && !c.Restarts() {
+		errs = append(errs, errors.New("cold is set, and restart is not; want both"))
 	}
 	return errors.Join(errs...)
 }
@@ -173,9 +172,7 @@ type call[T any] struct {
 // New returns an idle backend. c must be in order: see Check. gone reports whether the
 // client of a request has gone. A backend that Notices asks it of each request that would
 // leave the queue, and drops the request if it has.
-func New[T any](c Config, gone func(T) bool) *Plant[T] {
-	return &Plant[T]{Config: c, gone: gone}
-}
+func New[T any](c Config, gone func(T) bool) *Plant[T] { return &Plant[T]{Config: c, gone: gone} }
 
 // Submit brings a request that takes service when it is alone. If it is Begun it will be
 // done at end, and the engine must call Done then.

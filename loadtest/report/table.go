@@ -136,9 +136,7 @@ func (r *Report) hasCleared(run *Run) bool {
 }
 
 // most95 reports whether at least 95 % of background clients were served.
-func most95(r *Run) bool {
-	return r.Strangers.P95 > 0 && 20*r.Strangers.Unserved <= r.Strangers.Came
-}
+func most95(r *Run) bool { return r.Strangers.P95 > 0 && 20*r.Strangers.Unserved <= r.Strangers.Came }
 
 // figures returns the table of the runs: a column for each, a row for each figure.
 func (r *Report) figures() Table {

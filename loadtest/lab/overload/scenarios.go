@@ -33,9 +33,7 @@ func steps(pairs ...float64) plant.Steps {
 	return s
 }
 
-func exponential(mean time.Duration) sim.Service {
-	return sim.Service{Mean: mean, Exponential: true}
-}
+func exponential(mean time.Duration) sim.Service { return sim.Service{Mean: mean, Exponential: true} }
 
 // says is a share of clients whose requests say how long they wait, and that they are
 // retries.

@@ -42,10 +42,8 @@ var columns = []column{
 		return fmt.Sprintf("%.2f", worst(runs, func(r *sim.Result) float64 { return float64(r.Drained) / float64(max(1, r.Optimum)) }))
 	}},
 	{"× all cleared", func(runs []sim.Result) string {
-		for _, r := range runs {
-			if r.Waiting > 0 {
-				return "never"
-			}
+		if slices.ContainsFunc(runs, func(r sim.Result) bool { return r.Waiting > 0 }) {
+			return "never"
 		}
 		return fmt.Sprintf("%.2f", worst(runs, func(r *sim.Result) float64 { return float64(r.Cleared) / float64(max(1, r.Optimum)) }))
 	}},
