@@ -113,7 +113,7 @@ func TestAdaptiveLearnsWhenStreamsBegin(t *testing.T) {
 	}
 }
 
-// What an EventSource sends is one type, alone.
+// The Accept of an EventSource is one type, alone.
 func TestEventSource(t *testing.T) {
 	for accept, want := range map[string]bool{
 		"text/event-stream": true, " text/event-stream ; charset=utf-8": true, "Text/Event-Stream": true,

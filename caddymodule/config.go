@@ -90,7 +90,7 @@ type Concurrency struct {
 	// limit is answered 429.
 	Per *PerClient `json:"per,omitempty"`
 
-	// Which responses give back their place when they begin to stream: `auto` (default:
+	// The responses that give back their place when they begin to stream: `auto` (default:
 	// upgrades such as WebSocket, extended CONNECT, and the events of an EventSource),
 	// `free` (also all other streams of events that the request accepts), or `hold`
 	// (none).
