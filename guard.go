@@ -140,7 +140,7 @@ func (g *Guard) claim(i int, now time.Duration, t *try) (refusing *ZoneState) {
 // the queue has its place already.
 func (g *Guard) claimBackend(now time.Duration, t *try) {
 	b, d := g.backend, t.d
-	if wait := b.inFlight.Paused(now, &d.place); wait > 0 {
+	if wait := b.inFlight.Paused(now, uint64(t.Client), t.Route, &d.place); wait > 0 {
 		d.Reason, d.Wait = Pause, wait
 		return
 	}
@@ -188,7 +188,7 @@ func (g *Guard) admitsRetry(now time.Duration, t *try) bool {
 func (g *Guard) enter(now time.Duration, t *try) (Reason, time.Duration) {
 	is, wait := g.backend.inFlight.Enter(now, g.plan, &loadshed.Entrant{
 		Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(t.d.Class),
-		Due: t.visit.Due || t.visit.NearlyDue, Reserve: t.places, Standby: t.visit.Standby, Deadline: t.Deadline, Route: t.Route,
+		Due: t.visit.Due || t.visit.NearlyDue, Reserve: t.places, Standby: t.visit.Standby, Deadline: t.Deadline,
 	}, &t.d.place)
 	switch is {
 	case loadshed.Entered:
@@ -288,8 +288,8 @@ func (d *Decision) leaveQueue() {
 // milliseconds; Enter sees to that.
 func (g *Guard) Sweep(now time.Duration) { g.backend.inFlight.Sweep(now) }
 
-// Pause tells that the backend has asked to be left alone for a while: see
-// [loadshed.Concurrency.LeaveAlone].
+// Pause tells that the backend has asked to be left alone for a while, by any client: see
+// [loadshed.Concurrency.LeaveAlone]. If it did so in an answer, see [Decision.Pause].
 func (g *Guard) Pause(now, wait time.Duration) {
 	if !g.observe {
 		g.backend.inFlight.LeaveAlone(now, wait)

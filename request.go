@@ -154,3 +154,8 @@ func (d *Decision) HoldsPlace() bool { return d.place.Held() }
 // Done gives back what an admitted request holds. It must be called exactly
 // once for every Decision that admits, with a now from the same epoch.
 func (d *Decision) Done(now time.Duration, o Outcome) { d.place.Leave(now, o) }
+
+// Pause tells that the backend has answered the request with 503 and a Retry-After of
+// wait, and so has asked to be left alone: see [loadshed.Concurrency.LeaveAlone]. It is
+// to be called after Done.
+func (d *Decision) Pause(now, wait time.Duration) { d.place.LeaveAlone(now, wait) }

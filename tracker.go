@@ -109,7 +109,7 @@ func (t *Tracker) Done() {
 	t.DoneAs(OutcomeOf(t.r, t.body, t.status))
 	// One with an exact wait in it is one client's appointment, of another shield.
 	if t.status == http.StatusServiceUnavailable && t.d.HoldsPlace() && t.Header().Get("Retry-After-Ms") == "" {
-		t.g.Pause(Now(), RetryAfter(t.Header().Get("Retry-After"), At(Now())))
+		t.d.Pause(Now(), RetryAfter(t.Header().Get("Retry-After"), At(Now())))
 	}
 }
 

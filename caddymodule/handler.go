@@ -261,7 +261,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision
 			d.Done(now, outcome)
 		}
 		if pause > 0 {
-			h.guard.Pause(now, pause)
+			d.Pause(now, pause)
 		}
 	}()
 	err = next.ServeHTTP(w, r)

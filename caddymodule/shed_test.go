@@ -141,7 +141,7 @@ func TestBackendIsPaused(t *testing.T) {
 			eventually(t, "no request in flight", func() bool { return r.app().configured.shields[i].record.Stats(shield.Now()).InFlight == 0 })
 			s := r.shieldStatus(name)
 			elapsed := time.Since(began)
-			n, most := asked[i].Load(), int64(loadshed.RefusalsToPause+elapsed/time.Second) // a probe in each second
+			n, most := asked[i].Load(), int64(loadshed.RefusalsToPause+2+2*(elapsed/time.Second)) // two other clients, and two probes in each second
 			wantPaused := map[bool]string{false: "0", true: "1"}[c.pauses]
 			if !c.shown {
 				wantPaused = "none"

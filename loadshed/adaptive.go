@@ -102,7 +102,7 @@ const (
 	Refusing         // the backend refused requests
 	Probed           // lowered for a moment, to see whether latency follows
 	Proven           // a probe has found a queue: the lower limit stays
-	Restored         // a probe has found no queue: the former limit is back
+	Restored         // the former limit is back: a probe has found no queue, or the backend refuses some pages only
 	Rebased          // a lower limit brought no lower latency: the backend is slower than the baseline said
 	Trimmed          // no queue, but the limit was above the need
 	Unused           // the limit was not used up: it returns towards the initial one
@@ -214,6 +214,18 @@ func (a *Adaptive) Restart(now time.Duration, l Law) (Change, bool) {
 	a.control.fall(.5, l)
 	a.restartWindow(now)
 	return a.set(now, Restarted, l)
+}
+
+// Restore tells that the backend refuses some requests only, whatever the load: the limit
+// is again what it was before the refusals.
+func (a *Adaptive) Restore(now time.Duration, l Law) (Change, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := &a.control
+	c.begin(l)
+	c.limit, c.recoveryLimit = max(c.limit, c.recoveryLimit), 0
+	a.restartWindow(now)
+	return a.set(now, Restored, l)
 }
 
 // Tick ends a probe that does not end on its own, because the only requests in flight

@@ -63,7 +63,6 @@ type Entrant struct {
 	Reserve  int           // places that it has to leave to others
 	Standby  bool          // it may have what is there now, and must not wait for more
 	Deadline time.Duration // until when its client waits, 0 if that is not known
-	Route    uint8         // its kind of work, 0 to Routes-1
 }
 
 // An Entry is what Enter has decided.
@@ -184,7 +183,6 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 		}
 		pl.limit = e.InFlight
 	}
-	pl.route = e.Route
 	if !p.Limits() {
 		pl.Watch(c, p, now)
 		return Entered, 0

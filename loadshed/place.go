@@ -4,15 +4,16 @@ import "time"
 
 // A Place is what one request holds of a Concurrency. The zero Place holds nothing.
 type Place struct {
-	c     *Concurrency // nil: it holds nothing
-	plan  *Plan
-	at    time.Duration // since when
-	wait  *Waiter       // while it is in the queue
-	crowd uint64        // the client that it is counted for in crowds, 0 if it is not
-	limit uint64        // the same, in perClient
-	begun time.Duration // when the response began to stream; 0: it does not
-	route uint8
-	probe bool // it was let through during a pause
+	c       *Concurrency // nil: it holds nothing
+	plan    *Plan
+	at      time.Duration // since when
+	wait    *Waiter       // while it is in the queue
+	crowd   uint64        // the client that it is counted for in crowds, 0 if it is not
+	limit   uint64        // the same, in perClient
+	begun   time.Duration // when the response began to stream; 0: it does not
+	client  uint64        // as a bit: see busyBackend; 0 if it is not known
+	route   uint8
+	passage passage
 }
 
 // Held reports whether there is anything that Leave gives back, or has to hear.
@@ -40,17 +41,6 @@ const (
 	TimedOut                  // the backend took too long
 	Overloaded                // the backend says that it cannot, or cannot be reached: 502, 503, 504
 )
-
-// Serves notes that the backend serves: it asks no longer to be left alone.
-func (pl *Place) Serves(now time.Duration) {
-	if pl.c == nil {
-		return
-	}
-	pl.c.busy.forget()
-	if pl.probe {
-		pl.c.pause.End(now)
-	}
-}
 
 // Streams notes that the response has begun, and goes on for as long as the client likes:
 // what comes after that is not the backend's time.

@@ -186,7 +186,7 @@ func (g *Guarded) Finish(now time.Duration, ticket int32, e End) {
 	if d.Admit {
 		d.Done(now, e.Outcome)
 		if e.RetryAfter > 0 {
-			g.Pause(now, e.RetryAfter)
+			d.Pause(now, e.RetryAfter)
 		}
 	} else {
 		d.Sent()
