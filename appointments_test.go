@@ -561,8 +561,9 @@ func back(now time.Duration, d Decision) time.Duration {
 // One who asks for nine things, over and over, has a few promises, and is not taken
 // for one that waits alone when the others wait in the queue.
 func TestAskingForMuchGainsNothing(t *testing.T) {
-	for _, every := range []time.Duration{250 * ms, 500 * ms, time.Second, 2 * time.Second} {
-		g := mustNew(t, Config{Capacity: limiter.Config{Rate: 1, Per: every, Burst: 1}}, nil)
+	for i := range 16 {
+		burst, every := 1+i/4, 250*ms<<(i%4)
+		g := mustNew(t, Config{Capacity: limiter.Config{Rate: 1, Per: every, Burst: burst}}, nil)
 		next := map[int]time.Duration{} // when each honest client comes
 		for i := range int(200*time.Second/every) + 1 {
 			next[1+i] = time.Second + time.Duration(i)*ms
@@ -589,7 +590,7 @@ func TestAskingForMuchGainsNothing(t *testing.T) {
 			}
 		}
 		if 2*cheat > honest {
-			t.Errorf("1 per %v: %d for the one who asks for all, %d for all others", every, cheat, honest)
+			t.Errorf("burst %d, 1 per %v: %d for the one who asks for all, %d for all others", burst, every, cheat, honest)
 		}
 	}
 }
