@@ -1,15 +1,12 @@
 package shield
 
 import (
-	"bytes"
 	"cmp"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/herdshield/shield/limiter"
@@ -95,13 +92,16 @@ type Retries struct {
 	MaxClients int
 
 	// Tickets gives clients their appointments signed, so that other replicas
-	// and a restarted one honour them. Clients bring them back in the
-	// Shield-Retry field or a cookie.
+	// and a restarted one honour them. Clients bring them back in a cookie.
 	Tickets bool
 
 	// Secret signs tickets: at least 16 bytes, the same for all replicas. nil means a
-	// random one, with which no other process honours the tickets.
+	// random one of the Backend, with which nothing else honours the tickets.
 	Secret []byte
+
+	// Issuer names the shield, the same in all replicas. One Secret may serve several
+	// shields, none of which honours the tickets of another.
+	Issuer string
 }
 
 // A Zone is a quota that each client has for itself.
@@ -142,6 +142,7 @@ type settings struct {
 // added to it; nothing else in it changes before the Guard's first decision, so a Guard
 // that is thrown away has done nothing. The error names everything that is wrong with c.
 func New(c Config, s *State) (*Guard, error) {
+	s = cmp.Or(s, new(State))
 	g := &Guard{settings: settings{observe: c.Observe, streams: c.Streams, client: c.Client, class: c.Class}}
 	var errs []error
 	check := func(what string, err error) {
@@ -163,7 +164,7 @@ func New(c Config, s *State) (*Guard, error) {
 	check("", err)
 	check("concurrency", c.Streams.check())
 	g.terms.Wall = At
-	g.terms.Secret, err = c.Retries.secret()
+	g.terms.Secret, err = c.Retries.secret(s)
 	check("retries", err)
 	g.terms.Enforce, g.terms.Herds = !c.Retries.Lenient && !c.Observe, !c.IgnoreHerds
 	if c.PerClient > 0 {
@@ -178,7 +179,7 @@ func New(c Config, s *State) (*Guard, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	g.join(cmp.Or(s, new(State)), c.Zones)
+	g.join(s, c.Zones)
 	return g, nil
 }
 
@@ -216,8 +217,8 @@ func (g *Guard) checkZones(zones []Zone) (policies []pushback.Policy, err error)
 	return policies, errors.Join(errs...)
 }
 
-// secret returns what signs tickets, nil if none are given.
-func (r *Retries) secret() ([]byte, error) {
+// secret returns what signs the tickets for s, nil if none are given.
+func (r *Retries) secret(s *State) ([]byte, error) {
 	secret := r.Secret
 	switch {
 	case !r.Tickets && secret != nil:
@@ -225,18 +226,11 @@ func (r *Retries) secret() ([]byte, error) {
 	case !r.Tickets:
 		return nil, nil
 	case secret == nil:
-		secret = processSecret()
+		secret = s.backend().ownSecret()
 	}
 	_, err := pushback.NewTickets(secret, 1)
-	return bytes.Clone(secret), err
+	return pushback.IssuerSecret(secret, r.Issuer), err
 }
-
-// processSecret signs tickets where the operator has not set a secret.
-var processSecret = sync.OnceValue(func() []byte {
-	secret := make([]byte, 32)
-	_, _ = rand.Read(secret) // never fails: it would crash the program
-	return secret
-})
 
 // serial numbers the Guards of the process.
 var serial atomic.Uint64

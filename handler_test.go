@@ -509,26 +509,28 @@ func TestHandlerReadsTickets(t *testing.T) {
 			Capacity: perSecond(1, 1), Pushback: undithered, Retries: Retries{Tickets: true, Secret: []byte("the secret of both")},
 			Client: func(r *http.Request) string { return r.Header.Get("Api-Key") },
 		}
-		ask := func(g *Guard, user, field string) *httptest.ResponseRecorder {
+		ask := func(g *Guard, user string, cookies ...*http.Cookie) *httptest.ResponseRecorder {
 			r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
 			r.Header.Set("Api-Key", user)
-			r.Header.Set("Shield-Retry", field)
+			for _, c := range cookies {
+				r.AddCookie(c)
+			}
 			g.Handler(echo).ServeHTTP(w, r)
 			return w
 		}
 		one, other := mustNew(t, config, nil), mustNew(t, config, nil)
-		ask(one, "ann", "yes")
-		ticket := ask(one, "bob", "yes").Header().Get("Shield-Retry")
-		if !strings.Contains(ticket, "ticket=") {
-			t.Fatalf("Shield-Retry is %q; want a ticket in it", ticket)
+		ask(one, "ann")
+		cookies := ask(one, "bob").Result().Cookies()
+		if len(cookies) != 1 {
+			t.Fatalf("cookies are %v; want a ticket", cookies)
 		}
 		time.Sleep(time.Second)
-		ask(other, "eve", ticket) // another client's
+		ask(other, "eve", cookies...) // another client's
 		if s := other.backend.Stats(Now()); s.Redeemed != 0 || s.Worthless != 1 {
 			t.Errorf("%d tickets redeemed and %d worthless after that of another client; want 0 and 1", s.Redeemed, s.Worthless)
 		}
 		time.Sleep(time.Second)
-		if w := ask(other, "bob", ticket); w.Code != http.StatusOK || other.backend.Stats(Now()).Redeemed != 1 {
+		if w := ask(other, "bob", cookies...); w.Code != http.StatusOK || other.backend.Stats(Now()).Redeemed != 1 {
 			t.Errorf("answer is %d, %d tickets redeemed; want 200 and 1", w.Code, other.backend.Stats(Now()).Redeemed)
 		}
 	})

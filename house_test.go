@@ -108,7 +108,7 @@ var organs = map[string][]string{
 		"Appointments", "AppointmentStats", "Terms", "Caller", "Visit", "Supply", "Told", "HerdReport",
 		"Answers", "NewAnswers", "AnswerConfig", "Policy", "Refusal",
 		"Classes", "OnTime", "OtherRequest", "Ambiguous",
-		"Retry", "IsGRPC", "ReadsShieldRetry", "TicketOf", "NewTickets", "IsPolicyName",
+		"Retry", "IsGRPC", "ReadsShieldRetry", "TicketOf", "NewTickets", "IssuerSecret", "IsPolicyName",
 		"DefaultMaxClients", "MinMaxClients", "MaxMaxClients",
 	},
 }

@@ -1,6 +1,7 @@
 package shield
 
 import (
+	"crypto/rand"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,6 +48,18 @@ type Backend struct {
 	sweeper sweeper // of the queue
 	useMu   sync.Mutex
 	newest  uint64 // serial of the latest Guard in use; guarded by useMu
+	secret  []byte // see ownSecret; guarded by useMu
+}
+
+// ownSecret returns what signs tickets where the operator has not set a secret.
+func (b *Backend) ownSecret() []byte {
+	b.useMu.Lock()
+	defer b.useMu.Unlock()
+	if b.secret == nil {
+		b.secret = make([]byte, 32)
+		_, _ = rand.Read(b.secret) // never fails: it would crash the program
+	}
+	return b.secret
 }
 
 // use prepares the state for the Guard's decisions. A Guard that was replaced before

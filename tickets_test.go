@@ -68,6 +68,51 @@ func TestTicketIsHonouredElsewhere(t *testing.T) {
 	}
 }
 
+// Shields of one process, and those of one secret, are different issuers: a ticket of one is
+// worth nothing to another, and a reload of the same one honours it.
+func TestTicketIsOfOneShield(t *testing.T) {
+	const now = time.Hour
+	config := func(secret []byte, issuer string) Config {
+		return Config{Capacity: perSecond(10, 5), Retries: Retries{Tickets: true, Secret: secret, Issuer: issuer}}
+	}
+	shared := []byte("the secret of all shields")
+	for _, c := range []struct {
+		name         string
+		giver, taker Config
+		reload       bool // the taker works on the giver's State
+		honoured     bool
+	}{
+		{"a replica", config(shared, "shop"), config(shared, "shop"), false, true},
+		{"another shield", config(shared, "shop"), config(shared, "blog"), false, false},
+		{"one without a name", config(shared, "shop"), config(shared, ""), false, false},
+		{"another in the process", config(nil, "shop"), config(nil, "blog"), false, false},
+		{"another without a name", config(nil, ""), config(nil, ""), false, false},
+		{"a reload", config(nil, "shop"), config(nil, "shop"), true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var s State
+			giver := mustNew(t, c.giver, &s)
+			empty(giver, now)
+			d := giver.Admit(now, bearer(7, ""))
+			if d.Admit || d.Ticket == "" {
+				t.Fatalf("%+v, want a refusal with a ticket", d)
+			}
+			taker := mustNew(t, c.taker, nil)
+			if c.reload {
+				taker = mustNew(t, c.taker, &s)
+			}
+			due := now + d.Wait
+			empty(taker, due) // so that a backlog stands
+			back := bearer(7, d.Ticket)
+			back.Client = 1 // nothing but the ticket is to speak for it
+			taker.Admit(due, back)
+			if got := taker.backend.Stats(due); (got.Redeemed == 1) != c.honoured || (got.Worthless == 1) == c.honoured {
+				t.Errorf("%d honoured, %d worthless; want it honoured: %v", got.Redeemed, got.Worthless, c.honoured)
+			}
+		})
+	}
+}
+
 // Where the promise is remembered, the ticket is used up with it, be it shown or
 // not.
 func TestTicketIsUsedUpWithThePromise(t *testing.T) {

@@ -1,10 +1,13 @@
 package caddymodule
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math"
 	"net/http"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -66,20 +69,15 @@ func told(t testing.TB, a answered) time.Duration {
 // TestAppointments plays stories of clients in virtual time, each with a shield of its own.
 // Tokens come once a second, and the burst lets a client be late without harm to the next.
 func TestAppointments(t *testing.T) {
-	t.Setenv("SHIELD_TEST_SECRET", "a secret of the replicas")
 	const (
-		byKey  = `"retries": {"key": "{http.request.header.X-Key}", "max_clients": 1024}, "pushback": {"dither": false}`
-		slow   = `"capacity": {"rate": 1, "burst": 3},`
-		ticket = `"capacity": {"rate": 1, "per": "3s", "burst": 10}, "pushback": {"dither": false}, "retries": {"key": "{http.request.header.X-Key}", "tickets": true, "secret": %q, "max_clients": 1024}`
+		byKey = `"retries": {"key": "{http.request.header.X-Key}", "max_clients": 1024}, "pushback": {"dither": false}`
+		slow  = `"capacity": {"rate": 1, "burst": 3},`
 	)
 	r := start(t, setup{handlers: newHook(t, seesAnswers) + "," + behind(map[string]string{
 		"appointment": slow + byKey,
 		"keys":        slow + byKey,
 		"address":     slow + `"pushback": {"dither": false}, "retries": {"max_clients": 1024}`,
 		"lenient":     slow + `"pushback": {"dither": false}, "retries": {"enforce": false, "max_clients": 1024}`,
-		"one":         fmt.Sprintf(ticket, "a secret of the replicas"),
-		"two":         fmt.Sprintf(ticket, "{env.SHIELD_TEST_SECRET}"),
-		"three":       fmt.Sprintf(ticket, "another's secret"),
 		"gone":        `"capacity": {"rate": 1, "per": "1900ms", "burst": 1}, "retries": {"max_clients": 1024}`,
 		"held":        `"capacity": {"rate": 1, "per": "1900ms", "burst": 1}, "retries": {"max_clients": 1024}`,
 	})})
@@ -87,7 +85,6 @@ func TestAppointments(t *testing.T) {
 		"early and on time": earlyAndOnTime,
 		"keys":              keysTellClientsApart,
 		"leniency":          lenientToEarlyClients,
-		"tickets":           ticketsAreHonouredElsewhere,
 		"gone":              heldRefusalOfAClientThatIsGone,
 		"held":              heldRefusalHitsTheSlot,
 	} {
@@ -175,43 +172,127 @@ func lenientToEarlyClients(r *rig) {
 	}
 }
 
-// Another replica, or one that has lost its state, honours a ticket: before new clients,
-// when it is due, once, from the client that it was given to; if it has the same secret.
-func ticketsAreHonouredElsewhere(r *rig) {
-	for _, path := range []string{"/two", "/three", "/one"} {
-		for range 10 {
-			r.wantStatus(200, path, "X-Key", "burst")
-		}
-		for i := range 4 { // and for 12 s a new client is refused
-			if path != "/one" {
-				r.wantStatus(503, path, "X-Key", fmt.Sprint("waits ", i))
+// A server that has lost its state honours a ticket, as another replica does: before new
+// clients, when it is due, once, from the client that it was given to. Another shield does
+// not, and neither does the same one under another secret.
+func TestTicketsAfterRestart(t *testing.T) {
+	t.Setenv("SHIELD_TEST_SECRET", "a secret of the replicas")
+	config := func(secret string) setup {
+		fields := fmt.Sprintf(`"capacity": {"rate": 1, "per": "3s", "burst": 10}, "pushback": {"dither": false},
+			"retries": {"key": "{http.request.header.X-Key}", "tickets": true, "secret": %q, "max_clients": 1024}`, secret)
+		return setup{handlers: behind(map[string]string{"one": fields, "two": fields})}
+	}
+	running := start(t, config("a secret of the replicas"))
+	running.inVirtualTime(t, func(r *rig, outside func(func())) {
+		restart := func(secret string) {
+			outside(func() {
+				if err := caddy.Stop(); err != nil {
+					t.Error(err)
+				}
+				running.load(config(secret))
+				running.app().stopReports()
+			})
+			for _, path := range []string{"/one", "/two"} {
+				for range 10 {
+					r.wantStatus(200, path, "X-Key", "burst")
+				}
+				for i := range 6 { // and for 18 s a new client is refused
+					r.wantStatus(503, path, "X-Key", fmt.Sprint("waits ", i))
+				}
 			}
 		}
+		for range 10 {
+			r.wantStatus(200, "/one", "X-Key", "burst")
+		}
+		asked := time.Now()
+		refused := r.wantStatus(503, "/one", "X-Key", "k")
+		if len(refused.Cookies()) != 1 {
+			r.Fatalf("%v, want a ticket", refused.Header)
+		}
+		cookie := refused.Cookies()[0]
+		bring := func(status int, path, key string) answered {
+			r.Helper()
+			return r.wantStatus(status, path, "X-Key", key, "Cookie", cookie.Name+"="+cookie.Value)
+		}
+		wantTickets := func(name string, want TicketStatus) {
+			r.Helper()
+			if got := *r.shieldStatus(name).Tickets; got != want {
+				r.Errorf("tickets at %s: %+v, want %+v", name, got, want)
+			}
+		}
+		due := told(r, refused)
+		restart("{env.SHIELD_TEST_SECRET}")
+		awaitTransit()
+		if early, remains := told(r, bring(503, "/one", "k")), due-time.Since(asked); early != remains {
+			r.Errorf("told %v, and early after the restart %v; want the same time: %v", due, early, remains)
+		}
+		time.Sleep(time.Until(asked.Add(due)))
+		bring(503, "/two", "k")     // is another shield
+		bring(503, "/one", "thief") // is another client
+		bring(200, "/one", "k")
+		bring(503, "/one", "k") // used
+		wantTickets("one", TicketStatus{1, 2})
+		wantTickets("two", TicketStatus{0, 1})
+		restart("another's secret")
+		bring(503, "/one", "k")
+		wantTickets("one", TicketStatus{0, 1})
+	})
+}
+
+// A ticket is in no log: neither in that of the refusal, nor in that of the client's return,
+// whatever asks for it. Caddy leaves out cookies.
+func TestTicketsAreInNoLog(t *testing.T) {
+	access, server := filepath.Join(t.TempDir(), "access.log"), filepath.Join(t.TempDir(), "server.log")
+	s := serveSite(t, "{"+globalOptions+`
+	log server {
+		output file `+server+`
+		level DEBUG
 	}
-	asked := time.Now()
-	refused := r.wantStatus(503, "/one", "X-Key", "k")
-	_, field, _ := strings.Cut(refused.Header.Get("Shield-Retry"), `ticket="`)
-	ticket, _, _ := strings.Cut(field, `"`)
-	if len(ticket) < 20 {
-		r.Fatalf("no ticket in %v", refused.Header)
+}
+`+bound+`
+	log {
+		output file `+access+`
 	}
-	bring := func(status int, path, key string) answered {
-		r.Helper()
-		return r.wantStatus(status, path, "X-Key", key, "Shield-Retry", `ticket="`+ticket+`"`)
+	shield {
+		capacity 20/m burst 1
+		pushback {
+			dither off
+		}
+		retries {
+			tickets on
+			key {header.X-Kind}
+		}
 	}
-	due := told(r, refused)
-	awaitTransit()
-	if early, remains := told(r, bring(503, "/two", "k")), due-time.Since(asked); early != remains {
-		r.Errorf("told %v, and early elsewhere %v; want the same time: %v", due, early, remains)
+	handle_errors {
+		respond {err.status_code}
 	}
-	time.Sleep(time.Until(asked.Add(due)))
-	bring(503, "/three", "k")   // has another secret
-	bring(503, "/two", "thief") // is another client
-	bring(200, "/two", "k")
-	bring(503, "/two", "k") // used
-	for name, want := range map[string]TicketStatus{"one": {0, 0}, "two": {1, 2}, "three": {0, 1}} {
-		if got := *r.shieldStatus(name).Tickets; got != want {
-			r.Errorf("tickets at %s: %+v, want %+v", name, got, want)
+	respond ok
+}`)
+	var given []string
+	s.get("/") // takes the only token
+	for _, asks := range [][]string{{"X-Program", ""}, {"Shield-Retry", "yes"}, {"Accept", "text/html"}, {"Content-Type", "application/grpc"}} {
+		asks = append(asks, "X-Kind", asks[0])
+		for _, c := range s.get("/", asks...).Cookies() {
+			given = append(given, c.Value)
+			s.get("/", append(asks, "Cookie", c.Name+"="+c.Value)...)
+		}
+	}
+	_ = caddy.Stop() // closes the logs
+	if len(given) != 4 {
+		t.Fatalf("tickets: %q, want 4", given)
+	}
+	for file, least := range map[string]int{access: 9, server: 1} {
+		log, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := bytes.Count(log, []byte("\n")); n < least {
+			t.Errorf("%s has %d lines, want at least %d", file, n, least)
+		}
+		for _, ticket := range given {
+			if bytes.Contains(log, []byte(ticket)) {
+				t.Errorf("%s has the ticket %s:\n%s", file, ticket, log)
+			}
 		}
 	}
 }

@@ -38,6 +38,7 @@ func (a *App) Check(h *Handler, server string) (shield.Config, error) {
 		return c, fmt.Errorf("shield %q: %w", h.Name, err)
 	}
 	c.Observe = h.Mode == modeObserve || a.Mode == modeObserve
+	c.Retries.Issuer = h.Name
 	return c, a.defineBackend(h, c.Retries.Secret)
 }
 

@@ -212,8 +212,8 @@ type Retries struct {
 
 	// The key that signs tickets: at least 16 bytes, the same for all replicas.
 	// It may have placeholders that are known when the config is loaded:
-	// `{env.NAME}`, `{file./path}`. By default each process has its own, and no
-	// other process honours its tickets.
+	// `{env.NAME}`, `{file./path}`. By default each shield has its own, and no
+	// other process honours its tickets. Shields of other names never do.
 	Secret string `json:"secret,omitempty"`
 }
 

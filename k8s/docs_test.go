@@ -192,7 +192,9 @@ func TestAnnotations(t *testing.T) {
 				}
 				if m := regexp.MustCompile(`at most (\d+) bytes`).FindStringSubmatch(r.Range); m != nil {
 					n, _ := strconv.Atoi(m[1])
-					key := func(n int) string { return "{http.request.header." + strings.Repeat("x", n-len("{http.request.header.}")) + "}" }
+					key := func(n int) string {
+						return "{http.request.header." + strings.Repeat("x", n-len("{http.request.header.}")) + "}"
+					}
 					try(key(n), true)
 					try(key(n+1), false)
 				}

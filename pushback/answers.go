@@ -229,10 +229,10 @@ func (a *Answers) SetHeaderFor(w http.ResponseWriter, r *http.Request, f Refusal
 
 // setFor sets the headers that depend on the client.
 func (h *header) setFor(r *http.Request, f Refusal) {
-	if f.Ticket != "" || ReadsShieldRetry(r) {
+	if ReadsShieldRetry(r) {
 		h.set("Shield-Retry", shieldRetry(f))
 	}
-	if f.Ticket != "" && !f.Hint.Never && isNavigation(r) {
+	if f.Ticket != "" && !f.Hint.Never && keepsTicket(r) {
 		setTicketCookie(h.h, r, f)
 	}
 	if throughEnvoy(r) {

@@ -210,6 +210,7 @@ func TestEveryTimeIsTheSame(t *testing.T) {
 		for policy := -1; policy < len(policies); policy++ {
 			f := Refusal{Policy: policy, Hint: a.Hint(wait), Ticket: "a"}
 			for _, r := range []*http.Request{request("GET"), request("HEAD", "Accept: text/html"), request("POST", "Content-Type: text/plain")} {
+				r.Header.Set("Shield-Retry", "yes")
 				h := answer(a, r, f).Header()
 				seconds, ms := one(h, "Retry-After"), one(h, "Retry-After-Ms")
 				if n, err := strconv.Atoi(ms); !delaySeconds.MatchString(seconds) || err != nil || strconv.Itoa((n+999)/1000) != seconds {

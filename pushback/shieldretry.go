@@ -14,8 +14,8 @@ import (
 //	after=15.0, mode=window, window=14.5       come at any time from 15 s on, for 14.5 s
 //	mode=never                                 do not come back
 //
-// The first two may end in ticket="...", to be sent back in the request's own
-// Shield-Retry. A request asks for the field by having one, with any content.
+// A request asks for the field by having one, with any content. Tickets are not in it:
+// they are cookies, which servers keep out of their access logs.
 
 const (
 	// slotGrace is how late a client should come at most, for the member grace. Ours: a
@@ -23,7 +23,7 @@ const (
 	// Ledger allows more.
 	slotGrace = 5 * time.Second
 
-	// cookieGrace is how long after its time a browser keeps its ticket. Ours: the
+	// cookieGrace is how long after its time a client keeps its ticket. Ours: the
 	// maxLate of a Ledger. An older ticket is worth nothing anyway.
 	cookieGrace = time.Minute
 )
@@ -38,15 +38,12 @@ func shieldRetry(f Refusal) string {
 	if f.Hint.Never {
 		return "mode=never"
 	}
-	var buf [64 + len(`, ticket=""`) + maxTicket]byte
+	var buf [64]byte
 	b := appendSeconds(append(buf[:0], "after="...), int64(f.Hint.Ms))
 	if f.Window > 0 {
 		b = appendSeconds(append(b, ", mode=window, window="...), f.Window.Milliseconds())
 	} else {
 		b = append(appendSeconds(append(b, ", grace="...), slotGrace.Milliseconds()), ", mode=slot"...)
-	}
-	if f.Ticket != "" {
-		b = append(append(append(b, `, ticket="`...), f.Ticket...), '"')
 	}
 	return string(b)
 }
@@ -65,10 +62,17 @@ func appendSeconds(b []byte, ms int64) []byte {
 	return b
 }
 
-// ticketCookie is the cookie with a browser's ticket.
+// ticketCookie is the cookie with a client's ticket.
 const ticketCookie = "shield_retry"
 
-// setTicketCookie gives a browser its ticket. It replaces an earlier ticket, and leaves
+// keepsTicket reports whether r gets a ticket. A browser fetches the parts of a page after
+// it, and their tickets would replace the page's. A script may ask for its own.
+func keepsTicket(r *http.Request) bool {
+	mode := r.Header["Sec-Fetch-Mode"]
+	return len(mode) == 0 || mode[0] == "navigate" || ReadsShieldRetry(r)
+}
+
+// setTicketCookie gives a client its ticket. It replaces an earlier ticket, and leaves
 // other cookies alone. With SameSite=Lax the ticket is sent when a person follows a link
 // to the site, and no other cross-site request needs it.
 func setTicketCookie(h http.Header, r *http.Request, f Refusal) {
@@ -90,73 +94,15 @@ func setTicketCookie(h http.Header, r *http.Request, f Refusal) {
 // maxTicket bounds what is read as a ticket, in bytes.
 const maxTicket = 128
 
-// TicketOf returns the ticket in a request's Shield-Retry field, or else in its cookie,
-// or "". It checks the form only: Redeem says whether the ticket is valid. It does not
-// allocate.
+// TicketOf returns the ticket in a request's cookies, or "". It checks the form only: Redeem
+// says whether the ticket is valid. It does not allocate.
 func TicketOf(r *http.Request) string {
-	ticket := ""
-	for _, field := range r.Header["Shield-Retry"] {
-		if t, found := ticketInField(field); found {
-			ticket = t // of several the last: RFC 9651, section 3.2
-		}
-	}
-	if ticket != "" {
-		return ticket
-	}
 	for _, field := range r.Header["Cookie"] {
 		if t := ticketInCookies(field); t != "" {
 			return t
 		}
 	}
 	return ""
-}
-
-// ticketInField returns the String ticket of a Dictionary, and whether it has a member
-// of that name. It reads every valid Dictionary; of an invalid one it may read a part.
-func ticketInField(field string) (ticket string, found bool) {
-	for field != "" {
-		var member string
-		member, field = cutMember(field)
-		member = strings.Trim(member, " \t")
-		key := member
-		if end := strings.IndexAny(member, "=;"); end >= 0 {
-			key = member[:end]
-		}
-		if key == "ticket" {
-			ticket, found = ticketInItem(member[len(key):]), true
-		}
-	}
-	return ticket, found
-}
-
-// cutMember cuts a Dictionary, or the rest of one, at the first comma that is not in a
-// String or Display String. Only in a String does a backslash escape the next byte.
-func cutMember(field string) (member, rest string) {
-	for i := 0; i < len(field); i++ {
-		switch field[i] {
-		case ',':
-			return field[:i], field[i+1:]
-		case '"':
-			display := i > 0 && field[i-1] == '%'
-			for i++; i < len(field) && field[i] != '"'; i++ {
-				if field[i] == '\\' && !display {
-					i++
-				}
-			}
-		}
-	}
-	return field, ""
-}
-
-// ticketInItem returns the ticket in the part of a member after its key: = and a String,
-// perhaps with parameters.
-func ticketInItem(item string) string {
-	s, isString := strings.CutPrefix(item, `="`)
-	ticket, parameters, closed := strings.Cut(s, `"`)
-	if !isString || !closed || parameters != "" && parameters[0] != ';' || !looksLikeTicket(ticket) {
-		return ""
-	}
-	return ticket
 }
 
 // ticketInCookies returns the first ticket in a Cookie field (RFC 6265, section
@@ -184,7 +130,7 @@ func ticketInCookies(field string) string {
 }
 
 // looksLikeTicket reports whether s has 1 to maxTicket bytes, all allowed in a token68
-// (RFC 9110, section 11.2): these fit into a String and into a cookie.
+// (RFC 9110, section 11.2): these fit into a cookie.
 func looksLikeTicket(s string) bool {
 	if s == "" || len(s) > maxTicket {
 		return false

@@ -18,7 +18,7 @@ import (
 var (
 	ErrMalformed = errors.New("the ticket is malformed")
 	ErrExpired   = errors.New("the ticket is over, or too far ahead")      // over, or further ahead than a promise can be
-	ErrForged    = errors.New("the ticket is not signed with this secret") // forged, or of another secret
+	ErrForged    = errors.New("the ticket is not signed with this secret") // forged, or of another secret or issuer
 	ErrForeign   = errors.New("the ticket is another client's")            // genuine
 	ErrEarly     = errors.New("the ticket is not due yet")                 // genuine, and good for later
 	ErrUsed      = errors.New("the ticket was used before")                // or it may have been: the clock was set back
@@ -48,12 +48,13 @@ const (
 	TicketLen = rawLen * 4 / 3
 )
 
-// The two MACs share a key and never an input: their inputs begin with one of these,
-// neither of which begins with the other. The rest of an input has a fixed length or,
-// for the client, is its ID.
+// The MACs never share an input: their inputs begin with one of these, none of which
+// begins with another. The rest of an input has a fixed length or is a name: that of the
+// client, or of the issuer.
 const (
 	clientLabel = "shield ticket 1 client "
 	ticketLabel = "shield ticket 1 promise "
+	issuerLabel = "shield ticket 1 issuer "
 )
 
 // The validity of a ticket. Replicas whose clocks differ by up to clockSkew agree that
@@ -99,6 +100,14 @@ func NewTickets(secret []byte, maxUsed int) (*Tickets, error) {
 		t.used.spans[i].marks = make([]uint64, 2*maxUsed)
 	}
 	return t, nil
+}
+
+// IssuerSecret returns the secret under which one of several issuers makes its tickets, so
+// that they are forged to the others. Replicas of a server are one issuer.
+func IssuerSecret(secret []byte, issuer string) []byte {
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte(issuerLabel + issuer))
+	return mac.Sum(nil)
 }
 
 // Append appends the text of a ticket to dst: the promise that client, first refused at
