@@ -119,7 +119,9 @@ type CalendarStatus struct {
 	Early  uint64 `json:"early"`   // it was admitted before
 	Broken uint64 `json:"broken"`  // it came in time and was refused
 
-	KeptRatio float64 `json:"kept_ratio"` // expected share of appointments that are kept
+	// KeptRatio is the share of appointments for which clients are expected to come: see the
+	// metric caddy_shield_kept_ratio.
+	KeptRatio float64 `json:"kept_ratio"`
 }
 
 // HerdStatus describes a herd.

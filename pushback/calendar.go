@@ -130,7 +130,7 @@ type CalendarStats struct {
 	Backlog   time.Duration // how far the promised slots reach
 	Deferred  int           // clients that wait in the queue behind them
 	Promises  Promises
-	KeptShare float64 // of promised slots, how many clients come for: 0.25 to 1
+	KeptShare float64 // of promised slots, how many clients are expected to come for: see keptPromises
 }
 
 // Stats returns the CalendarStats at now.

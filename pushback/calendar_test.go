@@ -243,6 +243,47 @@ func TestNoShowsAreCounted(t *testing.T) {
 	}
 }
 
+// The share is of the promises for which clients come, in time or late, down to
+// minKeptShare. Two minutes after the last backlog, the next crowd is trusted.
+func TestKeptShareIsOfThoseThatCome(t *testing.T) {
+	for _, c := range []struct{ inTime, late, want float64 }{
+		{1, 0, 1}, {0.6, 0, 0.6}, {0, 1, 1}, {0.3, 0.4, 0.7}, {0.45, 0, 0.45}, {0, 0, minKeptShare},
+	} {
+		var cal Calendar
+		r := ratesOf(10, time.Second, 59*time.Second)
+		var comes []time.Duration // when clients come for their slots, in order
+		var slots []time.Duration
+		for i := range 500 {
+			slot := cal.Book(time.Second, r).At
+			switch part := float64(i%20) / 20; {
+			case part < c.inTime:
+				comes, slots = append(comes, slot), append(slots, slot)
+			case part < c.inTime+c.late:
+				comes, slots = append(comes, slot+2*time.Second), append(slots, slot)
+			}
+		}
+		seconds := func(from, to int) {
+			for s := from; s < to; s++ {
+				now := time.Duration(s) * time.Second
+				for i, at := range comes {
+					if at > now-time.Second && at <= now {
+						cal.Kept(at, slots[i])
+					}
+				}
+				cal.Arrived(now, time.Second, 0, 0)
+			}
+		}
+		seconds(1, 50)
+		during := cal.Stats(49 * time.Second).KeptShare
+		seconds(50, 175) // the backlog ends at 53 s
+		after := cal.Stats(174 * time.Second).KeptShare
+		t.Logf("%.0f %% in time and %.0f %% late: %.3f during the backlog, %.3f two minutes after", 100*c.inTime, 100*c.late, during, after)
+		if math.Abs(during-c.want) > 0.06 || after < 0.99 {
+			t.Errorf("want %v, and nearly 1", c.want)
+		}
+	}
+}
+
 // A wait beyond the ring is no reason to forget promises.
 func TestLongWaitForATokenForgetsNoPromise(t *testing.T) {
 	for _, wait := range []time.Duration{31 * time.Second, 127 * time.Second, 128 * time.Second, time.Hour, 30 * 24 * time.Hour} {

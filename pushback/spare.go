@@ -37,7 +37,8 @@ func (b *baseLoad) add(requests float64, d time.Duration, backlog, beyond bool) 
 }
 
 // keptPromises measures the share of promises that clients come back for: an EWMA over
-// keptWindow of them. A client that comes late counts when it comes.
+// keptWindow of them. A client that comes late counts when it comes. Without a backlog the
+// share goes back to 1: the next crowd is trusted.
 type keptPromises struct {
 	made, kept float64
 }
