@@ -256,8 +256,8 @@ func (f *flooded) refused(now time.Duration, flood bool) {
 	}
 }
 
-// One client that sends more than the backend can do, whatever it is told, does not
-// keep others away, who come now and then.
+// One client that sends more than the backend can do, whatever it is told, is a crowd to
+// shield, and as one hardly keeps others away, which come now and then.
 func TestFloodOfOneClient(t *testing.T) {
 	total, denied := 0, 0
 	var f *flooded
@@ -269,7 +269,7 @@ func TestFloodOfOneClient(t *testing.T) {
 		return float64(slices.Min(f.served))
 	})
 	t.Logf("of the others %d served, %d refused", total, denied)
-	if 50*denied > total || slices.Min(least) < 25 {
+	if 30*denied > total || slices.Min(least) < 25 {
 		t.Errorf("of the others %d served, %d refused; %.0f served in the worst second", total, denied, slices.Min(least))
 	}
 }

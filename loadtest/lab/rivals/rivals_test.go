@@ -170,7 +170,7 @@ func TestCommandSaysWhatIsWrong(t *testing.T) {
 		"-timeout 1h":         "timeout is 1h0m0s; want 1s to",
 		"-timeout 10ms":       "timeout is 10ms; want 1s to",
 		"-only something":     `no rival's name contains "something"`,
-		"nginx":               `"nginx" is not a flag`,
+		"nginx":               `argument "nginx" is unexpected; want flags only`,
 		"-quick=maybe":        "invalid boolean value",
 		"-markdown -only=mod": `no rival's name contains "mod"`,
 	} {
