@@ -164,7 +164,7 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, v *Visit) 
 		_, horizon = t.Answers.Bounds()
 	}
 	if w, m := a.crowds.of(now, c.Key); w != nil {
-		w.take(now, v)
+		w.take(now, strict, v)
 		m.Unlock()
 	} else {
 		*v = a.ledger.Visit(now, c.Key, c.kind(), horizon, a.calendar.Waiting())
@@ -249,7 +249,7 @@ func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, 
 		a.ledger.Drop(c.Key)
 		*v = Visit{Crowd: true}
 	}
-	if v.Crowd {
+	if v.Crowd && v.Standing != Ambiguous {
 		a.refuseOne(now, c, v, t, rates, d)
 		return
 	}

@@ -16,6 +16,10 @@ const (
 	// back must not put the crowd before all others.
 	promiseLife = 5 * time.Second
 
+	// maxWaiting is how many of a crowd may wait in its queue. Further ones are told any time,
+	// at the cost of a client that comes too early.
+	maxWaiting = 1 << 13
+
 	// crowdEarly is how much before its bucket one of a crowd is due, as clocks differ.
 	crowdEarly = 50 * time.Millisecond
 )
@@ -125,7 +129,8 @@ func (w *crowd) count(what promise, n int) {
 
 // put notes a promise. One that there is no room for makes a stranger of its client.
 func (w *crowd) put(at time.Duration, what promise, number uint32) {
-	b := &w.ring[int64(at/slotWidth)&(buckets-1)][what]
+	n := max(int64(at/slotWidth), w.from) // the clock may have been read long ago
+	b := &w.ring[n&(buckets-1)][what]
 	if b.n == 1<<16-1 {
 		return
 	}
@@ -147,8 +152,8 @@ func (w *crowd) forget(now time.Duration) {
 }
 
 // take uses up the earliest promise that has come, and completes the Visit of the client
-// that it is taken to be.
-func (w *crowd) take(now time.Duration, v *Visit) {
+// that it is taken to be. strict: one for which there is no room is rejected.
+func (w *crowd) take(now time.Duration, strict bool, v *Visit) {
 	v.Crowd, v.Excess = true, w.waiting > w.slots/8
 	for n := w.from; n <= int64((now+crowdEarly)/slotWidth); n++ {
 		ring := &w.ring[n&(buckets-1)]
@@ -167,6 +172,12 @@ func (w *crowd) take(now time.Duration, v *Visit) {
 			w.count(v.promise, -1)
 			return
 		}
+		if n < int64(now/slotWidth) { // no client is told a time that is over
+			w.from = n + 1
+		}
+	}
+	if w.waiting >= maxWaiting {
+		v.Standing, v.Rejected, v.Hammers = Ambiguous, strict, true
 	}
 }
 

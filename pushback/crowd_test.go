@@ -22,7 +22,7 @@ func TestCrowdCounts(t *testing.T) {
 			told++
 		default:
 			var v Visit
-			if w.take(now, &v); v.Promises == 0 {
+			if w.take(now, true, &v); v.Promises == 0 {
 				continue
 			}
 			if v.At > now+crowdEarly || v.At < now-promiseLife-slotWidth {
@@ -71,6 +71,37 @@ func TestCrowdsAreBounded(t *testing.T) {
 	}
 	if c.n.Load() != 0 {
 		t.Errorf("%d crowds are left", c.n.Load())
+	}
+}
+
+// A crowd that floods holds no more answers back than it may have clients waiting; the
+// others are refused as early.
+func TestCrowdThatFloods(t *testing.T) {
+	terms, supply := termsOf(t, AnswerConfig{}), Supply{Service: 100}
+	var a Appointments
+	now, held, early := time.Minute, 0, 0
+	for range 200_000 {
+		c, v, told := Caller{Key: 1, Fingerprint: 1}, Visit{}, Told{}
+		if a.Arrive(now, &c, terms, &v); v.Rejected {
+			a.Sometime(now, &c, terms, supply, &v)
+			a.RefuseEarly(now, &v, terms, &told)
+			early++
+		} else {
+			a.Refuse(now, &c, &v, terms, supply, &told)
+		}
+		if told.Sent(); told.Hold > 0 {
+			held++
+		}
+		if w, m := a.crowds.of(now, 1); w != nil {
+			if w.waiting > maxWaiting {
+				t.Fatalf("%d of a crowd wait, want %d at most", w.waiting, maxWaiting)
+			}
+			m.Unlock()
+		}
+		now += 50 * time.Microsecond
+	}
+	if held > 2*maxWaiting || early < 150_000 {
+		t.Errorf("of 200,000 answers %d are held back and %d refuse as early", held, early)
 	}
 }
 
