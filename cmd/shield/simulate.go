@@ -32,11 +32,16 @@ Without flags it plays 1,000 clients within 0.1 s against a backend that can
 serve 125 requests per second, of which 100 are admitted and 30 are taken by
 background clients, and compares one Retry-After for all with shield.
 
+Situations:
+  --scenario           ` + situationNames() + `: sets the
+                       flags below, unless they are given; "list" explains each
+
 Clients:
   --clients, --within  the herd: clients that come together. Each wants one
                        request to be served, and retries as its policy says
   --background         more clients, at random times at that rate, with the same
-                       policies, from --warmup before the herd to the end
+                       policies or --background-policy, from --warmup before the
+                       herd to the end
   --policy             how they retry: a policy or a mix; "list" explains all
   --from-access-log    takes all of this, and the backend, from Caddy's JSON
                        access log (plain or .gz). Other flags overrule it
@@ -54,6 +59,7 @@ What to compare, with --compare (further arguments are compared, too, up to 8):
   shield               a shield with "capacity" at --limit, and nothing else
   shield-adaptive      a shield with "concurrency adaptive", and nothing else
   suggested            the config that --from-access-log leads to
+  scenario             the config of the --scenario, if it has one
 Models of other rate limiters. The first five admit --limit by a token bucket
 and differ in what they tell the clients that they refuse:
   fixed:SECONDS        Retry-After: SECONDS
@@ -63,7 +69,7 @@ and differ in what they tell the clients that they refuse:
   gradient2            the concurrency limit of Netflix's concurrency-limits
 
 A simulation does not know which requests a matcher would match, or their
-headers: each client is one address, and the output lists all that is left out.
+headers: a client is its address, and the output lists all that is left out.
 
 --html writes a report with charts as one file that fetches nothing, --svg the
 charts alone. The same flags give the same figures. A run has at most 50,000,000
@@ -83,14 +89,16 @@ type simulation struct {
 	sim.Scenario // flags set it directly, as far as they can
 	pool         plant.Config
 
-	background, policy, distribution, limit string
-	outage, restart, cold, shieldRestart    string
-	slow                                    []string
-	enforce, quiet                          bool
-	config, log                             string
-	compare                                 []string
-	json, csv, html, svg                    string
-	changed                                 func(flag string) bool
+	scenario, background, policy, others string
+	distribution, limit                  string
+	outage, restart, cold, shieldRestart string
+	slow                                 []string
+	enforce, quiet                       bool
+	config, log                          string
+	compare                              []string
+	json, csv, html, svg                 string
+	changed                              func(flag string) bool
+	set                                  func(flag, value string) error
 }
 
 // simulateCommand gives cmd its flags and its work.
@@ -116,11 +124,15 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	s := new(simulation)
 	f := cmd.Flags()
 	f.SortFlags = false
-	s.changed = f.Changed
+	s.changed, s.set = f.Changed, f.Set
+	f.StringVar(&s.scenario, "scenario", "", "a situation with a name; list explains them")
 	f.IntVar(&s.Clients, "clients", 1000, fmt.Sprintf("how many clients come together, 0 to %d", maxHerd))
 	f.DurationVar(&s.Within, "within", 100*time.Millisecond, "the time within which they come, up to 1h")
+	f.IntVar(&s.Addresses, "addresses", 0, "how many addresses they share; 0: each has its own")
 	f.StringVar(&s.background, "background", "30/s", "the rate of background clients: 50, 50/s, 600/m or 5000/h, up to 100000/s")
 	f.StringVar(&s.policy, "policy", "exact", "how clients retry: a policy, or a mix as curl:70,exact:30; list explains them")
+	f.StringVar(&s.others, "background-policy", "", "how background clients retry (default: as --policy)")
+	f.IntVar(&s.StrangersAddresses, "background-addresses", 0, "how many addresses background clients share; 0: each has its own")
 	f.DurationVar(&s.Timeout, "timeout", 10*time.Second, "how long a client waits for an answer, up to 1h; 0 for no limit")
 	f.DurationVar(&s.Patience, "patience", 0, "how long after its first attempt a client still begins one; 0 for no limit")
 	f.DurationVar(&s.Delay, "delay", 10*time.Millisecond, "latency of the network, each way, up to 10s")
@@ -183,8 +195,13 @@ func flagError(_ *cobra.Command, err error) error {
 // run makes the runs and shows the results. args are further names of what to compare.
 // Progress goes to scr.
 func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr screen) error {
-	if s.policy == "list" {
+	switch {
+	case s.policy == "list":
 		return writePolicies(out)
+	case s.scenario == "list":
+		return writeSituations(out)
+	case s.scenario != "" && s.log != "":
+		return errors.New("--scenario and --from-access-log are given; want one of them")
 	}
 	var estimate *accesslog.Estimate
 	if s.log != "" {

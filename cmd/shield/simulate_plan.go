@@ -107,6 +107,8 @@ func (s *simulation) ranges() problems {
 	s.Background, err = perSecond("background", s.background, 0, maxBackground)
 	wrong := problems{
 		plant.Between("--clients", s.Clients, 0, maxHerd),
+		plant.Between("--addresses", s.Addresses, 0, maxHerd),
+		plant.Between("--background-addresses", s.StrangersAddresses, 0, maxHerd),
 		plant.Between("--within", s.Within, 0, time.Hour),
 		plant.Between("--timeout", s.Timeout, 0, time.Hour),
 		plant.Between("--patience", s.Patience, 0, maxUntil),
@@ -141,17 +143,22 @@ func (s *simulation) ranges() problems {
 // plan reads the flags. The error names all that is wrong with them. args are further
 // names of what to compare.
 func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, error) {
-	if estimate != nil {
-		s.take(estimate)
+	texts, err := s.texts(args, estimate)
+	if err != nil {
+		return nil, err
 	}
 	wrong := s.ranges()
-	var err error
 	s.Mix, err = clients.Parse(s.policy)
 	if estimate != nil && !s.changed("policy") {
 		s.Mix, err = estimate.Population(), nil
 	}
 	if err != nil {
 		wrong.addf("--policy: %w", err)
+	}
+	if s.others != "" {
+		if s.StrangersMix, err = clients.Parse(s.others); err != nil {
+			wrong.addf("--background-policy: %w", err)
+		}
 	}
 	faults := s.faults(&wrong)
 	p := &plans{report: report.Report{Capacity: float64(s.pool.Workers) / s.Service.Mean.Seconds(), Version: version()}}
@@ -161,7 +168,7 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 		wrong.add(err)
 		limit = limiter.Config{Rate: rate, Burst: max(1, int(rate/10))}
 	}
-	p.servers = s.servers(args, estimate, &wrong)
+	p.servers = s.servers(args, estimate, texts, &wrong)
 	wrong.add(s.outputs(p))
 	if err := errors.Join(wrong...); err != nil {
 		return nil, err
@@ -185,6 +192,9 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 	s.Service.Exponential = s.distribution == "exponential"
 	s.Plant, s.Bin = &s.pool, binOf(s.Warmup+s.Until)
 	p.report.Scenario, p.report.Policies = s.Scenario, policies(s.Mix)
+	if s.StrangersMix != nil {
+		p.report.Policies += "; of background clients: " + policies(s.StrangersMix)
+	}
 	if !asks {
 		limit = limiter.Config{}
 	}
@@ -252,9 +262,20 @@ func binOf(span time.Duration) time.Duration {
 	return 5 * time.Second
 }
 
+// texts returns the configs that have no file, by the words that name them. It sets the
+// flags that were not given from an estimate or a situation.
+func (s *simulation) texts(args []string, e *accesslog.Estimate) (texts map[string]string, err error) {
+	texts = map[string]string{}
+	if texts["scenario"], err = s.situate(args); e != nil && err == nil {
+		s.take(e)
+		texts["suggested"] = e.Suggest()
+	}
+	return texts, err
+}
+
 // servers returns the servers to compare.
-func (s *simulation) servers(args []string, e *accesslog.Estimate, wrong *problems) (all []server) {
-	names, suggested := s.compared(args, e)
+func (s *simulation) servers(args []string, e *accesslog.Estimate, texts map[string]string, wrong *problems) (all []server) {
+	names := s.compared(args, e)
 	if len(names) > maxServers {
 		wrong.addf("%d servers are compared; want at most %d", len(names), maxServers)
 		return nil
@@ -271,7 +292,7 @@ func (s *simulation) servers(args []string, e *accesslog.Estimate, wrong *proble
 			wrong.addf("--compare has a name that is empty; want a file or one of %s", serverWords)
 			continue
 		}
-		one, err := parseServer(name, suggested)
+		one, err := parseServer(name, texts)
 		if err != nil {
 			wrong.addf("--%s: %w", flag, err)
 			continue
@@ -296,16 +317,13 @@ func (s *simulation) servers(args []string, e *accesslog.Estimate, wrong *proble
 	return all
 }
 
-// compared returns the names of the servers, and the config that an estimate suggests.
-func (s *simulation) compared(args []string, e *accesslog.Estimate) (names []string, suggested string) {
+// compared returns the names of the servers.
+func (s *simulation) compared(args []string, e *accesslog.Estimate) (names []string) {
 	if s.config != "" {
 		names = append(names, s.config)
 	}
 	for _, list := range slices.Concat(s.compare, args) {
 		names = append(names, strings.Split(list, ",")...)
-	}
-	if e != nil {
-		suggested = e.Suggest()
 	}
 	switch {
 	case len(names) > 0:
@@ -314,7 +332,7 @@ func (s *simulation) compared(args []string, e *accesslog.Estimate) (names []str
 	default:
 		names = []string{"fixed:1", "shield"}
 	}
-	return names, suggested
+	return names
 }
 
 // faults reads the faults of the backend, and the restart of shield.

@@ -57,10 +57,15 @@ func bucket(maker sim.Maker, says string) server {
 	return server{maker: maker, asks: true, notes: []string{"a model: a token bucket; " + says}}
 }
 
-// parseServer returns the server that an argument of --compare or --config names.
-// suggested is the config that --from-access-log leads to, "" for none. A server that is
-// no file is without a name.
-func parseServer(arg, suggested string) (server, error) {
+// absent says which flag leads to the config of a word.
+var absent = map[string]string{
+	"suggested": "suggested is the config that an access log leads to; want --from-access-log with it",
+	"scenario":  "scenario is the config of a situation; want --scenario quota or hangup with it",
+}
+
+// parseServer returns the server that an argument of --compare or --config names. texts are
+// configs that have no file, by word; "" for none. A server that is no file is without a name.
+func parseServer(arg string, texts map[string]string) (server, error) {
 	if one, ok := known[arg]; ok {
 		return one, nil
 	}
@@ -73,10 +78,14 @@ func parseServer(arg, suggested string) (server, error) {
 		return bucket(sim.FixedHint(n), fmt.Sprintf("Retry-After: %d for all refused clients", n)), nil
 	case arg == "fixed":
 		return server{}, fmt.Errorf("%q has no Retry-After; want whole seconds, 1 to %d, as fixed:1", arg, maxFixed)
-	case arg == "suggested" && suggested == "":
-		return server{}, errors.New("suggested is the config that an access log leads to; want --from-access-log with it")
-	case arg == "suggested":
-		return shieldIn("the suggested config", []byte(suggested), "")
+	case absent[arg] != "" && texts[arg] == "":
+		return server{}, errors.New(absent[arg])
+	case absent[arg] != "":
+		one, err := shieldIn("the config "+arg, []byte(texts[arg]), "")
+		if arg == "scenario" {
+			one.notes = append([]string{strings.Join(strings.Fields(texts[arg]), " ")}, one.notes...)
+		}
+		return one, err
 	}
 	return fileServer(arg)
 }

@@ -37,9 +37,10 @@ var planText = template.Must(template.New("plan").Funcs(template.FuncMap{
 	"digits": digits, "plural": plural, "long": func(m report.Mark) time.Duration { return m.To - m.From },
 	"capital": func(name string) string { return strings.ToUpper(name[:1]) + name[1:] },
 }).Parse(`
-{{- if .Clients}}A herd of {{plural .Clients "client" "clients"}} comes within {{.Within}}
+{{- if .Clients}}A herd of {{plural .Clients "client" "clients"}}{{with .Addresses}} behind {{plural . "address" "addresses"}}{{end}} comes within {{.Within}}
 {{- if .Background}}, and background clients at {{digits .Background}} per second{{end}}
-{{- else}}Clients come at {{digits .Background}} per second{{end}}.
+{{- else}}Clients come at {{digits .Background}} per second{{end}}
+{{- with .StrangersAddresses}} from {{plural . "address" "addresses"}}{{end}}.
 They wait {{with .Timeout}}{{.}} for an answer{{else}}for an answer without a limit{{end}}
 {{- with .Patience}}, and retry for {{.}}{{end}}. Policy: {{.Policies}}.
 The backend has {{plural .Plant.Workers "worker that takes" "workers that take"}} {{.Service.Mean}} each ({{.Distribution}}):

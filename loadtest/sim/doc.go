@@ -31,7 +31,9 @@
 //
 // A herd of Clients arrives, spread evenly at random over Within. Strangers arrive as
 // a Poisson process, from Warmup before the herd on. All clients have the same mix of
-// policies, and each wants one request to be served. No two share an address. A
+// policies, unless the strangers have others, and each wants one request to be served. Each
+// has an address of its own, unless the Scenario says how many they share: clients of one
+// address ask for the same. A
 // request may wait in the server's queue. A refusal leaves the server after the Hold
 // that its Decision asks for. The network takes Delay each way.
 //

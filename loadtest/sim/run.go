@@ -65,6 +65,7 @@ const (
 // run is a Scenario being played.
 type run struct {
 	*Scenario
+	mixes     clients.Population // of the herd, then of the strangers if they have their own
 	replicas  []replica
 	backend   *plant.Plant[uint32]
 	keys      uint64 // whitens the clients' keys
@@ -133,6 +134,7 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 	s.Replicas = max(1, s.Replicas)
 	r := &run{
 		Scenario:  &s,
+		mixes:     s.mixes(),
 		strangers: rand.New(rand.NewPCG(s.Seed, strangerStream)),
 		behaviour: rand.New(rand.NewPCG(s.Seed, behaviourStream)),
 		balance:   rand.New(rand.NewPCG(s.Seed, balanceStream)),
@@ -149,7 +151,7 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 		}
 		r.replicas = append(r.replicas, replica{Server: server})
 	}
-	for _, of := range s.Mix {
+	for _, of := range r.mixes {
 		r.shares = append(r.shares, share{returns: of.Returns()})
 	}
 	r.plan()
@@ -256,7 +258,11 @@ func (r *run) handle(e event) error {
 		return r.change(e.at)
 	case e.who == stranger:
 		r.nextStranger(e.at)
-		r.clients = append(r.clients, client{born: e.at, share: uint8(r.Mix.Pick(r.strangers.Float64()))})
+		mix, before := r.Mix, 0
+		if r.StrangersMix != nil {
+			mix, before = r.StrangersMix, len(r.Mix)
+		}
+		r.clients = append(r.clients, client{born: e.at, share: uint8(before + mix.Pick(r.strangers.Float64()))})
 		r.arrive(e.at, uint32(len(r.clients)-1))
 	case e.who == sweep:
 		r.sweep(e.at, int(e.what))
@@ -348,6 +354,19 @@ func key(n uint64) limiter.Key {
 	return limiter.Key(max(1, n^n>>31))
 }
 
+// address returns the key by which servers know a client: that of its address.
+func (r *run) address(who uint32) limiter.Key {
+	const herds, strangers = 1 << 40, 2 << 40 // above the number of every client
+	switch n, i := uint64(r.Addresses), uint64(who); {
+	case int(who) < r.Clients && n > 0:
+		return key(r.keys + herds + i%n)
+	case int(who) >= r.Clients && r.StrangersAddresses > 0:
+		return key(r.keys + strangers + i%uint64(r.StrangersAddresses))
+	default:
+		return key(r.keys + i)
+	}
+}
+
 // arrive brings one request to a server.
 func (r *run) arrive(at int64, who uint32) {
 	c := &r.clients[who]
@@ -361,8 +380,8 @@ func (r *run) arrive(at int64, who uint32) {
 		b.Retries++
 		r.returns.count(at - r.herdAt - int64(r.Within))
 	}
-	of := &r.Mix[c.share]
-	client := key(r.keys + uint64(who))
+	of := &r.mixes[c.share]
+	client := r.address(who)
 	kind := uint64(client)
 	if _, varied := of.Policy.(Varied); varied {
 		kind += uint64(c.attempts)
@@ -401,7 +420,7 @@ func (r *run) arrive(at int64, who uint32) {
 func (r *run) fail(at, learned int64, who uint32, status int, hint pushback.Hint, own bool) {
 	c := &r.clients[who]
 	of := &r.shares[c.share]
-	wait, again := r.Mix[c.share].Policy.Next(clients.Refused{
+	wait, again := r.mixes[c.share].Policy.Next(clients.Refused{
 		Attempt:  int(c.attempts),
 		Hint:     hint,
 		Gap:      time.Duration(c.gap),

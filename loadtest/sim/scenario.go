@@ -31,10 +31,19 @@ type Scenario struct {
 	Rates      plant.Steps
 	Warmup     time.Duration
 
+	// StrangersMix has the strangers' policies, in the place of the Mix. nil means the Mix.
+	// Their shares are counted after those of the herd.
+	StrangersMix clients.Population
+
+	// Addresses is how many addresses the herd's clients share, StrangersAddresses how many
+	// the strangers do: a server takes the clients of one address for one. 0: each has its
+	// own.
+	Addresses, StrangersAddresses int
+
 	Delay time.Duration // of the network, each way
 
 	// Service is how long the backend takes for a request. Services, if not nil, says
-	// it for each share of the Mix instead; the server is then told the share as the
+	// it for each share of the mixes instead; the server is then told the share as the
 	// request's route.
 	Service  Service
 	Services []Service
@@ -48,7 +57,7 @@ type Scenario struct {
 	// long after its first attempt it begins another. 0 means for ever.
 	Timeout, Patience time.Duration
 
-	// Classes names the class of the requests of each share of the Mix; "" or a
+	// Classes names the class of the requests of each share of the mixes; "" or a
 	// class that the server does not know means its default. nil means all the default.
 	Classes []string
 
@@ -117,6 +126,9 @@ func (s *Scenario) service(share uint8) Service {
 	return s.Service
 }
 
+// mixes returns the shares of the herd, and then those of the strangers if they have others.
+func (s *Scenario) mixes() clients.Population { return slices.Concat(s.Mix, s.StrangersMix) }
+
 // meanService returns how long a request takes on average.
 func (s *Scenario) meanService() time.Duration {
 	if s.Services == nil {
@@ -169,11 +181,16 @@ func (s *Scenario) check() error {
 		plant.Between("timeout", s.Timeout, 0, maxSpan),
 		plant.Between("patience", s.Patience, 0, maxSpan),
 		s.Mix.Check(),
+		plant.Between("addresses", s.Addresses, 0, maxClients),
+		plant.Between("strangers' addresses", s.StrangersAddresses, 0, maxClients),
 		plant.Between("replicas", s.Replicas, 0, maxReplicas),
 	}
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if n := int64(s.Clients) * int64(s.Replicas); n > maxClients {
 		bad("%d clients of %d replicas; want their product to be at most %d", s.Clients, s.Replicas, maxClients)
+	}
+	if s.StrangersMix != nil {
+		errs = append(errs, s.mixes().Check())
 	}
 	if s.Plant != nil {
 		if err := s.Plant.Check(); err != nil {
@@ -190,7 +207,7 @@ func (s *Scenario) check() error {
 			bad("service is log-normal and exponential; want one of them")
 		}
 	}
-	if n := len(s.Mix); s.Services != nil && len(s.Services) != n || s.Classes != nil && len(s.Classes) != n {
+	if n := len(s.mixes()); s.Services != nil && len(s.Services) != n || s.Classes != nil && len(s.Classes) != n {
 		bad("%d services and %d classes for a mix of %d; want one each", len(s.Services), len(s.Classes), n)
 	}
 	before := time.Duration(0)
