@@ -152,6 +152,7 @@ type patron struct {
 	born      time.Duration
 	requests  int
 	waited    time.Duration // -1 before it is served
+	served    func(now time.Duration)
 }
 
 func (s *stage) visit(now time.Duration, v *patron) {
@@ -163,7 +164,9 @@ func (s *stage) visit(now time.Duration, v *patron) {
 		keys[i] = v.key
 	}
 	s.ask(now, Request{Keys: keys, Client: v.key, Fingerprint: v.kind}, func(now time.Duration) {
-		v.waited = now - v.born
+		if v.waited = now - v.born; v.served != nil {
+			v.served(now)
+		}
 	}, func(now time.Duration, d Decision) {
 		if v.requests != v.attempts {
 			wait := time.Duration(d.Hint.Seconds)*time.Second + time.Duration(s.random.ExpFloat64()*float64(5*time.Millisecond))

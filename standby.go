@@ -59,7 +59,7 @@ func (g *Guard) reserveOf(now time.Duration, t *try) reserve {
 	if t.visit.Standby {
 		return reserve{max(0, burst-s.Tokens()), s.Places(true)}
 	}
-	tenths, places := t.visit.Reserve(), s.Places(false)
+	tenths, places := t.visit.Reserve(g.backend.clients.Doubt()), s.Places(false)
 	if t.visit.Draws() {
 		c := t.caller()
 		drawn, ok := g.backend.clients.Drawn(now, &c, &g.terms, g.supply())
@@ -71,5 +71,5 @@ func (g *Guard) reserveOf(now time.Duration, t *try) reserve {
 	if tenths == 0 {
 		return reserve{}
 	}
-	return reserve{burst * tenths / 10, places}
+	return reserve{min(burst*tenths/10, max(burst-2, min(burst-1, 2))), places}
 }

@@ -164,7 +164,7 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 			}},
 		{"caddy_shield_deferrals_total", counter, nil, "Times that clients were told to come back for an appointment.",
 			func(s *shieldReading, to sink) { to.count(s.stats.Promises.Deferred) }},
-		{"caddy_shield_kept_ratio", gauge, nil, "Share of appointments for which clients are expected to come: of the last 200, late ones as soon as they come, but at least 0.25. Without a backlog it goes back to 1 within two minutes. The rest are promised to others, too.",
+		{"caddy_shield_kept_ratio", gauge, nil, "Share of appointments for which clients are expected to come: of those made to clients that have not come back before, late ones as soon as they come, and at least 0.005. Without a backlog it goes back to 1 within two minutes. The rest are promised to others, too.",
 			func(s *shieldReading, to sink) { to.set(s.stats.KeptShare) }},
 	}},
 	{"shield", "`retries { tickets on }`", func(s *shieldReading) bool { return s.guard.Tickets() }, []metric[*shieldReading]{

@@ -146,6 +146,10 @@ func (a *Appointments) Backlogged(now time.Duration) bool { return a.calendar.Ba
 // Ahead returns how far the promises reach. It costs one atomic load.
 func (a *Appointments) Ahead(now time.Duration) time.Duration { return a.calendar.Ahead(now) }
 
+// Doubt returns how little newcomers are trusted to come back when they are told, 0 to 1: 1
+// in a flood of strangers that ask once. It costs one atomic load.
+func (a *Appointments) Doubt() float64 { return a.calendar.Doubt() }
+
 // Spare returns how many refused clients per second a backend can serve beside what
 // comes anyway, if it can take service per second.
 func (a *Appointments) Spare(service float64) float64 { return a.calendar.Spare(service) }
@@ -218,9 +222,9 @@ func (a *Appointments) Keep(now time.Duration, client uint64, came *Visit) {
 	case v.Deferred:
 		a.calendar.Leave()
 	case v.Standing == OnTime:
-		a.calendar.Kept(now, v.At)
+		a.calendar.Kept(now, v.At, v.Trust)
 	default:
-		a.calendar.Forget(now, v.At)
+		a.calendar.Forget(now, v.At, v.Trust)
 		a.early.Add(1)
 	}
 }
@@ -272,7 +276,7 @@ func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, 
 	if p.Deferred { // a stranger again when it comes
 		a.calendar.Unqueue()
 	} else {
-		a.calendar.Unwatched(p.At)
+		a.calendar.Unwatched(p)
 	}
 }
 
@@ -290,24 +294,24 @@ func (t *Terms) tooLong(p *Appointment, d *Told) bool {
 func (a *Appointments) book(now time.Duration, v *Visit, r Rates) (Appointment, Replace) {
 	switch {
 	case v.Standing != OnTime:
-		return a.calendar.Book(now, r), ReplaceNone
+		return a.calendar.Book(now, r, v.Trust), ReplaceNone
 	case v.Deferred && v.Due:
-		return a.calendar.Excuse(now, r), ReplaceOne
+		return a.calendar.Excuse(now, r, v.returned()), ReplaceOne
 	case v.Deferred:
 		return a.calendar.Rebook(now, *v, r), ReplaceOne
 	}
 	a.broken.Add(1)
 	if v.Promises > 0 {
-		a.calendar.Kept(now, v.At)
+		a.calendar.Kept(now, v.At, v.Trust)
 	}
-	return a.calendar.Excuse(now, r), ReplaceOne
+	return a.calendar.Excuse(now, r, v.returned()), ReplaceOne
 }
 
 // forget takes back an appointment of a client that is told never to come back.
 func (a *Appointments) forget(now time.Duration, client uint64, p Appointment, replace Replace) {
 	switch {
 	case !p.Deferred:
-		a.calendar.Forget(now, p.At)
+		a.calendar.Forget(now, p.At, p.Trust)
 	case replace == ReplaceNone: // its number is new, too
 		a.calendar.Unqueue()
 	}

@@ -55,25 +55,26 @@ type Calendar struct {
 	fullSize float64
 
 	queue // of deferred clients
+	forecast
 
-	base      baseLoad
-	kept      keptPromises
-	matured   int64 // all buckets before this one are counted in kept
+	matured   int64 // all buckets before this one are counted in the forecast
 	missed    float64
 	overQuota float64 // clients that waited for a quota and have come since Arrived
 	shared    float64 // promises to crowds
 	counts    Promises
 }
 
-// A bucket holds the promises within slotWidth.
+// A bucket holds the promises within slotWidth: see load for how many returns they mean.
 type bucket struct {
-	number     int64   // of this bucket since the epoch
-	load       float32 // expected returns
-	pulse      float32 // returns left free for a known herd
-	made, kept float32 // promises
-	waiting    float32 // promises whose clients may still come
-	quota      float32 // slots of clients that wait for their quota
-	shared     float32 // promises to crowds
+	number     int64           // of this bucket since the epoch
+	booked     [trusts]float32 // promises that take room here
+	worth      float32         // returns that they meant when they were made
+	lost       float32         // returns for which there was room in the part that had passed
+	pulse      float32         // returns left free for a known herd
+	made, kept [trusts]float32 // promises for times in it
+	waiting    float32         // promises whose clients may still come
+	quota      float32         // slots of clients that wait for their quota
+	shared     float32         // promises to crowds
 }
 
 // Rates are what a Calendar must know of the backend and the configuration.
@@ -90,6 +91,7 @@ type Rates struct {
 // An Appointment is when a refused client shall come back.
 type Appointment struct {
 	At       time.Duration
+	Trust    Trust         // with which the slot is booked
 	Window   time.Duration // how long after At would do as well, where the client can choose
 	Wait     time.Duration // expected until the client is served
 	Deferred bool          // no slot is reserved
@@ -130,14 +132,14 @@ type CalendarStats struct {
 	Backlog   time.Duration // how far the promised slots reach
 	Deferred  int           // clients that wait in the queue behind them
 	Promises  Promises
-	KeptShare float64 // of promised slots, how many clients are expected to come for: see keptPromises
+	KeptShare float64 // of the slots promised to Untried clients, how many they come for
 }
 
 // Stats returns the CalendarStats at now.
 func (c *Calendar) Stats(now time.Duration) CalendarStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return CalendarStats{c.Ahead(now), int(max(0, c.issued-c.served)), c.counts, c.kept.share()}
+	return CalendarStats{c.Ahead(now), int(max(0, c.issued-c.served)), c.counts, c.share(Untried)}
 }
 
 // Arrived tells how many requests that kept no promise came within d before now, and how
@@ -147,11 +149,12 @@ func (c *Calendar) Arrived(now, d time.Duration, requests, overQuota uint64) {
 	defer c.mu.Unlock()
 	c.mature(now)
 	if !c.Backlogged(now) {
-		c.kept.forget(d)
+		c.forget(d)
 	}
 	// Clients that waited for their quota have slots, but the caller counts them, too.
-	c.base.add(max(0, float64(requests)-c.overQuota), d, c.Backlogged(now-d), overQuota > requests)
+	c.base.add(max(0, float64(requests)-c.overQuota), d, c.Backlogged(now-d), overQuota > requests, c.planned())
 	c.overQuota = 0
+	c.judge()
 }
 
 // Spare returns the rate at which refused clients can be served: the backend's rate
@@ -163,23 +166,22 @@ func (c *Calendar) Spare(service float64) float64 {
 	return c.spare(service)
 }
 
-func (c *Calendar) spare(service float64) float64 {
-	return min(max(utilisation*service-c.base.rate, 0.1*service), service)
-}
-
 // Book gives a client that is refused at now its appointment: the first free slot, or a
 // number in the queue if others wait in it or the horizon is full.
-func (c *Calendar) Book(now time.Duration, r Rates) Appointment {
+func (c *Calendar) Book(now time.Duration, r Rates, t Trust) Appointment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.advance(now, r)
-	return c.book(now, r)
+	return c.book(now, r, t)
 }
 
-func (c *Calendar) book(now time.Duration, r Rates) Appointment {
+func (c *Calendar) book(now time.Duration, r Rates, t Trust) Appointment {
+	if t == Untried {
+		c.newcomer(now)
+	}
 	if c.issued <= c.served {
-		if at, ok := c.slot(now+max(r.Min, r.Token), now+r.Max, r, 1); ok {
-			return c.promise(now, at)
+		if a, ok := c.slot(now, r, 1, t); ok {
+			return a
 		}
 	}
 	c.issued++
@@ -199,7 +201,7 @@ func (c *Calendar) BookShared(now time.Duration, r Rates) (p Appointment, over i
 	if over = 1 + int(c.shared-max(CrowdThreshold, free)); over > 0 {
 		return p, over
 	}
-	p = c.book(now, r)
+	p = c.book(now, r, Untried)
 	if b := c.bucket(int64(p.At / slotWidth)); b != nil {
 		b.shared++
 		c.shared++
@@ -228,12 +230,12 @@ func (c *Calendar) BookFrom(now, from time.Duration, r Rates) Appointment {
 // Excuse gives another slot to a client that came in time and was refused. It may use
 // what utilisation leaves free, and so comes before the clients that wait already. If
 // that is used up, it is first in the queue.
-func (c *Calendar) Excuse(now time.Duration, r Rates) Appointment {
+func (c *Calendar) Excuse(now time.Duration, r Rates, t Trust) Appointment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.advance(now, r)
-	if at, ok := c.slot(now+max(r.Min, r.Token), now+r.Max, r, 1/utilisation); ok {
-		return c.promise(now, at)
+	if a, ok := c.slot(now, r, 1/utilisation, t); ok {
+		return a
 	}
 	c.counts.Deferred++
 	c.issued++
@@ -244,7 +246,7 @@ func (c *Calendar) Excuse(now time.Duration, r Rates) Appointment {
 // Forget takes back an appointment of a client that has been served before it, or is
 // told never to come back. Of several of one client only the nearest is on record: if
 // that is gone, it is the next.
-func (c *Calendar) Forget(now, at time.Duration) {
+func (c *Calendar) Forget(now, at time.Duration, t Trust) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if at <= now {
@@ -252,11 +254,12 @@ func (c *Calendar) Forget(now, at time.Duration) {
 	}
 	for n, last := bucketOf(at), int64(c.until.Load())/int64(slotWidth); n <= last; n++ {
 		b := c.bucket(n)
-		if b == nil || b.made < 1 {
+		if b == nil || b.made[t] < 1 {
 			continue
 		}
-		b.load = max(0, b.load-float32(c.kept.share()))
-		b.made--
+		b.booked[t] = max(0, b.booked[t]-1)
+		b.worth = max(0, b.worth-float32(c.share(t)))
+		b.made[t]--
 		c.came(at)
 		c.full = min(c.full, n)
 		return
@@ -278,27 +281,27 @@ func (c *Calendar) came(at time.Duration) {
 
 // Unwatched excludes an appointment from the kept share: its client is not remembered,
 // so its return will not be recognised.
-func (c *Calendar) Unwatched(at time.Duration) {
+func (c *Calendar) Unwatched(a Appointment) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if b := c.bucket(int64(at / slotWidth)); b != nil && b.made >= 1 {
-		b.made--
+	if b := c.bucket(int64(a.At / slotWidth)); b != nil && b.made[a.Trust] >= 1 {
+		b.made[a.Trust]--
 	}
 }
 
 // Kept tells that a client whose slot was at has come back at now.
-func (c *Calendar) Kept(now, at time.Duration) {
+func (c *Calendar) Kept(now, at time.Duration, t Trust) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := bucketOf(at)
 	if b := c.bucket(n); b != nil && n >= c.matured && now < at+slotWidth+maturity {
-		b.kept++
+		b.kept[t]++
 		c.came(at)
 		c.counts.Kept++
 		return
 	}
 	c.counts.Late++
-	c.kept.addLate()
+	c.kept[t].addLate()
 }
 
 func (c *Calendar) promise(now, at time.Duration) Appointment {
@@ -321,17 +324,23 @@ func (c *Calendar) mature(now time.Duration) {
 		if b.number < begin || b.number > n {
 			continue
 		}
-		if b.made+b.kept > 0 {
-			c.kept.add(float64(b.made), float64(b.kept))
-			c.missed += float64(b.made) - float64(b.kept)
+		for t := range b.made {
+			c.kept[t].add(float64(b.made[t]), float64(b.kept[t]))
+			c.missed += float64(b.made[t]) - float64(b.kept[t])
 		}
 		c.waiting.Add(-int64(b.waiting))
 		b.waiting = 0
-		c.overQuota += float64(b.quota) * c.kept.share()
+		c.overQuota += float64(b.quota) * c.share(Proven)
 		c.shared -= float64(b.shared)
 		b.quota, b.shared = 0, 0
 	}
-	c.matured = max(begin, end)
+	if end > begin {
+		c.matured = end
+		if c.planned() < 1 {
+			c.full = 0 // there may be room again where fewer are expected
+		}
+		c.judge()
+	}
 	c.counts.NoShow = uint64(max(0, c.missed))
 }
 
@@ -371,19 +380,29 @@ func (c *Calendar) open(number int64, r Rates, perBucket float64) (b *bucket, si
 	return b, max(perBucket-float64(b.pulse), min(perBucket, 0.1*r.Service*slotWidth.Seconds()))
 }
 
-// slot reserves the first free slot from from until limit, in buckets that hold stretch
-// times the spare rate. The part of from's bucket before from is lost.
-func (c *Calendar) slot(from, limit time.Duration, r Rates, stretch float64) (time.Duration, bool) {
+// load returns how many returns are expected in a bucket: as many as were when its
+// promises were made, unless newcomers are doubted. Then what is known now counts, and the
+// calendar moves forward: slots that were promised to a flood of clients are free again
+// when few of those come.
+func (c *Calendar) load(b *bucket) float64 {
+	planned := c.planned()
+	now := float64(b.booked[Untried])*c.share(Untried) + float64(b.booked[Proven])*c.share(Proven)
+	return float64(b.lost) + planned*float64(b.worth) + (1-planned)*now
+}
+
+// slot promises the first free slot within r's bounds, in buckets that hold stretch times
+// the spare rate. The part of the first bucket that has passed by then is lost.
+func (c *Calendar) slot(now time.Duration, r Rates, stretch float64, t Trust) (a Appointment, ok bool) {
 	// The clock may have been read long ago. Buckets that have matured are done with.
-	from = max(from, time.Duration(c.matured)*slotWidth)
+	from, limit := max(now+max(r.Min, r.Token), time.Duration(c.matured)*slotWidth), now+r.Max
 	if from > limit { // it may be farther away than the ring reaches
-		return 0, false
+		return a, false
 	}
 	perBucket := c.spare(r.Service) * slotWidth.Seconds() * stretch
 	first := int64(from / slotWidth)
 	if b, size := c.open(first, r, perBucket); stretch == 1 {
 		passed := float64(from-time.Duration(first)*slotWidth) / float64(slotWidth)
-		b.load = max(b.load, float32(passed*size))
+		b.lost += float32(max(0, passed*size-c.load(b)))
 	}
 	// There are no free slots before the last one found, unless buckets hold more now.
 	n := first
@@ -396,23 +415,27 @@ func (c *Calendar) slot(from, limit time.Duration, r Rates, stretch float64) (ti
 	}
 	for last := int64(limit / slotWidth); n <= last; n++ {
 		b, size := c.open(n, r, perBucket)
-		if float64(b.load) <= size*(1-1e-6) {
-			at := time.Duration(n)*slotWidth + time.Duration(float64(b.load)/size*float64(slotWidth))
-			if at = max(at, from); at > limit {
-				break
-			}
-			c.fill(n, r, perBucket)
-			b.made++
-			b.waiting++
-			c.waiting.Add(1)
-			if stretch == 1 {
-				c.full = n
-				c.fullSize = min(max(c.fullSize, perBucket), 1.01*perBucket)
-			}
-			return at, true
+		load := c.load(b)
+		if load > size*(1-1e-6) {
+			continue
 		}
+		at := max(from, time.Duration(n)*slotWidth+time.Duration(load/size*float64(slotWidth)))
+		if at > limit {
+			break
+		}
+		c.fill(n, r, perBucket, t)
+		b.made[t]++
+		b.waiting++
+		c.waiting.Add(1)
+		if stretch == 1 {
+			c.full = n
+			c.fullSize = min(max(c.fullSize, perBucket), 1.01*perBucket)
+		}
+		a = c.promise(now, at)
+		a.Trust = t
+		return a, true
 	}
-	return 0, false
+	return a, false
 }
 
 // slotFrom reserves a slot from from until limit, for a client that must not come
@@ -425,34 +448,34 @@ func (c *Calendar) slotFrom(from, limit time.Duration, r Rates) (time.Duration, 
 	}
 	for n := first; n <= int64(limit/slotWidth); n++ {
 		b, size := c.open(n, r, perBucket)
-		if float64(b.load) > size*(1-1e-6) {
+		load := c.load(b)
+		if load > size*(1-1e-6) {
 			continue
 		}
 		begin := time.Duration(n) * slotWidth
 		rest := begin + slotWidth - max(begin, from)
-		at := max(begin, from) + time.Duration(float64(b.load)/size*float64(rest))
+		at := max(begin, from) + time.Duration(load/size*float64(rest))
 		if at > limit {
 			break
 		}
-		c.fill(n, r, perBucket)
+		c.fill(n, r, perBucket, Proven)
 		return at, true
 	}
 	return 0, false
 }
 
-// fill adds one promise to a bucket. The next ones take the load that does not fit.
-func (c *Calendar) fill(n int64, r Rates, perBucket float64) {
-	b, size := c.open(n, r, perBucket)
-	load := float64(b.load) + c.kept.share()
+// fill adds one promise to a bucket. The part that does not fit takes room in the next
+// ones.
+func (c *Calendar) fill(n int64, r Rates, perBucket float64, t Trust) {
+	rest := 1.0
 	for range buckets / 2 {
-		if load <= size {
-			break
+		b, size := c.open(n, r, perBucket)
+		part := min(rest, max(0, size-c.load(b))/c.share(t))
+		b.booked[t] += float32(part)
+		b.worth += float32(part * c.share(t))
+		if rest -= part; rest < 1e-6 {
+			return
 		}
-		rest := load - max(size, float64(b.load))
-		b.load = max(b.load, float32(size))
 		n++
-		b, size = c.open(n, r, perBucket)
-		load = float64(b.load) + rest
 	}
-	b.load = float32(load)
 }

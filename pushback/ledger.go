@@ -188,6 +188,7 @@ func (l *Ledger) Visit(now time.Duration, key, fingerprint uint64, horizon time.
 	}
 	defer m.Unlock()
 	v.Hammers = r.get(fStrikes) > 0 || Class(r.get(fClass)) == Hammer
+	v.Trust = r.trust()
 	v.Promises = r.outstanding(now)
 	if v.Promises == 0 {
 		served := r.due(now)
@@ -250,6 +251,7 @@ func (l *Ledger) Keep(now time.Duration, key uint64) (v Visit) {
 		return v
 	}
 	defer m.Unlock()
+	v.Trust = r.trust()
 	v.Promises = r.outstanding(now)
 	if v.Promises == 0 {
 		return v
@@ -313,6 +315,9 @@ func (l *Ledger) Write(now time.Duration, key, fingerprint uint64, a Appointment
 			return false
 		}
 		*r = record{who: tag << tagShift}
+	}
+	if a.Trust == Proven {
+		s.protect(r, now)
 	}
 	n := r.outstanding(now)
 	switch {

@@ -79,8 +79,8 @@ func (c *Calendar) Rebook(now time.Duration, v Visit, r Rates) Appointment {
 	c.advance(now, r)
 	number := v.number(c.served)
 	if number <= c.served {
-		if at, ok := c.slot(now+max(r.Min, r.Token), now+r.Max, r, 1); ok {
-			return c.promise(now, at)
+		if a, ok := c.slot(now, r, 1, v.Trust); ok {
+			return a
 		}
 	}
 	return c.hop(now, number, r)
@@ -92,7 +92,7 @@ func (c *Calendar) Overdue(now time.Duration, v Visit, r Rates) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.advance(now, r)
-	return v.number(c.served) < c.served-r.Max.Seconds()*c.spare(r.Service)/c.kept.share()
+	return v.number(c.served) < c.served-r.Max.Seconds()*c.spare(r.Service)/c.share(Untried)
 }
 
 // Chance reports whether a deferred client that asks again in time may have a token at
@@ -129,16 +129,37 @@ func (c *Calendar) Leave() {
 func (c *Calendar) advance(now time.Duration, r Rates) {
 	c.mature(now)
 	if passed := now - c.servedAt; passed > 0 && c.issued > c.served { // the rate may be infinite
-		rate := c.spare(r.Service) / c.kept.share()
+		rate := c.spare(r.Service) / c.share(Untried)
 		c.served = min(c.issued, c.served+passed.Seconds()*rate)
 		perHorizon := rate * r.Max.Seconds()
 		share := min(1, 2*perHorizon/max(1, c.issued-c.served))
 		c.chances = min(maxChances, c.chances+passed.Seconds()*share*c.base.rate)
 	}
-	if c.Ahead(now) < r.Max/queueDryFraction && r.Token < r.Max { // else no slot could be promised
+	if c.issued > c.served && r.Token < r.Max && c.dry(now, r) { // else no slot could be promised
 		c.served = c.issued
 	}
 	c.servedAt = max(c.servedAt, now)
+}
+
+// dry reports whether the queue has run dry. In a flood the promises may reach far, but
+// mean little: then it has where most of the next slots are free, by what is known now.
+func (c *Calendar) dry(now time.Duration, r Rates) bool {
+	reach := r.Max / queueDryFraction
+	if c.Ahead(now) < reach {
+		return true
+	}
+	if c.planned() > 0 {
+		return false
+	}
+	first := int64((now+r.Min)/slotWidth) + 1
+	last := first + int64(reach/slotWidth)
+	load := 0.0
+	for n := first; n <= last; n++ {
+		if b := c.bucket(n); b != nil {
+			load += c.load(b)
+		}
+	}
+	return load < c.spare(r.Service)*slotWidth.Seconds()*float64(last-first+1)/2
 }
 
 // hop returns when a deferred client with a number shall ask again. Its slot will come
@@ -162,7 +183,7 @@ func (c *Calendar) hop(now time.Duration, number float64, r Rates) Appointment {
 
 // wait returns how long a client with a number waits.
 func (c *Calendar) wait(number float64, r Rates) time.Duration {
-	rate := c.spare(r.Service) / c.kept.share()
+	rate := c.spare(r.Service) / c.share(Untried)
 	wait := r.Max.Seconds() + max(0, number-c.served)/rate
 	return time.Duration(min(wait, 1e9) * float64(time.Second))
 }

@@ -22,7 +22,7 @@ func TestTheQueueIsServedInOrder(t *testing.T) {
 		}
 		now := 10 * time.Second
 		for i := range n {
-			insert(c.Book(now+time.Duration(i)*20*time.Microsecond, r))
+			insert(c.Book(now+time.Duration(i)*20*time.Microsecond, r, Untried))
 		}
 		var slots []time.Duration
 		var order []float64
@@ -32,7 +32,7 @@ func TestTheQueueIsServedInOrder(t *testing.T) {
 			waiting = waiting[1:]
 			visits++
 			if !w.Deferred {
-				c.Kept(w.At, w.At)
+				c.Kept(w.At, w.At, w.Trust)
 				slots, order = append(slots, w.At), append(order, w.Number)
 				continue
 			}
@@ -73,7 +73,7 @@ func TestQueueSurvivesARateWithoutBounds(t *testing.T) {
 		r := ratesOf(10, time.Second, 10*time.Second)
 		var a Appointment
 		for range 200 {
-			a = c.Book(time.Second, r)
+			a = c.Book(time.Second, r, Untried)
 		}
 		v := Visit{Standing: OnTime, Deferred: true, Number: uint32(a.Number) / numberUnit}
 		for i := range 6 {
@@ -82,7 +82,7 @@ func TestQueueSurvivesARateWithoutBounds(t *testing.T) {
 		if math.IsNaN(c.served) || c.served < 0 || c.served > c.issued {
 			t.Fatalf("service %v: of %v numbers %v are served", service, c.issued, c.served)
 		}
-		if a := c.Book(40*time.Second, r); a.Deferred {
+		if a := c.Book(40*time.Second, r, Untried); a.Deferred {
 			t.Errorf("service %v: %+v long after the queue, want a slot", service, a)
 		}
 	}

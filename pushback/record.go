@@ -144,6 +144,9 @@ func (r *record) recall(now time.Duration) bool {
 	return true
 }
 
+// trust returns what the client is known for.
+func (r *record) trust() Trust { return Trust(r.get(fProtected)) }
+
 // A Class is how a client behaves, judged by its returns.
 type Class uint8
 

@@ -6,6 +6,7 @@ import "time"
 // Ledger.Visit, and completed by Appointments, which knows the tickets and the queue.
 type Visit struct {
 	Standing Standing
+	Trust    Trust
 
 	Promises int           // how many times are promised to this client
 	At       time.Duration // the nearest of them, which an early client is told again
@@ -43,6 +44,17 @@ func (v *Visit) number(served float64) float64 {
 	return float64((n + d) * numberUnit)
 }
 
+// Trust is whether a client is known to come back when it is told to.
+type Trust uint8
+
+// The kinds of clients.
+const (
+	Untried Trust = iota // it has not come back yet
+	Proven               // it has come back when it was told, and may be refused then
+
+	trusts = iota
+)
+
 // Standing is how a visit compares with what was promised.
 type Standing uint8
 
@@ -55,6 +67,15 @@ const (
 	Ambiguous                    // one of several clients behind one key, too early or with another request
 )
 
+// returned returns what is known of a client that has come on time: one of a crowd is not
+// known when it comes again.
+func (v *Visit) returned() Trust {
+	if v.Crowd {
+		return Untried
+	}
+	return Proven
+}
+
 // Unpaid reports whether a request comes before its time, and others pay for it.
 func (v *Visit) Unpaid() bool { return v.Standing == TooEarly && !v.NearlyDue && !v.Uncontended }
 
@@ -63,19 +84,21 @@ func (v *Visit) Unpaid() bool { return v.Standing == TooEarly && !v.NearlyDue &&
 const (
 	reserveOfChance   = 2 // deferred, and drawn to be let in
 	reserveOfStranger = 3
+	reserveOfDoubted  = 10 // all but what would be lost: strangers in a flood
 	reserveOfDeferred = 9
 )
 
 // Reserve returns how many of the tokens of a full bucket a request has to leave to
-// others, in tenths, while a backlog stands and unless it is on Standby.
-func (v *Visit) Reserve() int {
+// others, in tenths, while a backlog stands and unless it is on Standby. doubt is how
+// little strangers are trusted to come back.
+func (v *Visit) Reserve(doubt float64) int {
 	switch {
 	case v.Due || v.NearlyDue || v.Uncontended:
 		return 0
 	case v.Standing == OnTime:
 		return reserveOfDeferred
 	default:
-		return reserveOfStranger
+		return reserveOfStranger + int(doubt*(reserveOfDoubted-reserveOfStranger))
 	}
 }
 
