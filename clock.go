@@ -45,13 +45,14 @@ func (d *Decision) Deliver(ctx context.Context) (now time.Duration, ok bool) {
 	if d.Gone || d.Hold == 0 {
 		return d.at, !d.Gone
 	}
-	defer d.Sent()
 	t := time.NewTimer(d.Hold)
 	defer t.Stop()
 	select {
 	case <-t.C:
+		d.Sent()
 		return d.at + d.Hold, true
 	case <-ctx.Done():
+		d.Lost()
 		return Now(), false
 	}
 }

@@ -110,17 +110,27 @@ func (s *stage) often(from, until time.Duration, rate float64, do func(now time.
 // ask sends a request. Then told is called with the refusal, when it is sent, or served
 // when the backend has answered.
 func (s *stage) ask(now time.Duration, r Request, served func(now time.Duration), told func(now time.Duration, d Decision)) {
+	s.askFor(now, r, time.Hour, served, told)
+}
+
+// askFor is ask for a client that leaves if a refusal is held back for longer than its
+// patience. Then told is called, too.
+func (s *stage) askFor(now time.Duration, r Request, patience time.Duration, served func(now time.Duration), told func(now time.Duration, d Decision)) {
 	if d := s.g.Admit(now, r); d.Queued() {
-		s.queued = append(s.queued, &inQueue{r, d, func(now time.Duration, d Decision) { s.decided(now, d, served, told) }})
+		s.queued = append(s.queued, &inQueue{r, d, func(now time.Duration, d Decision) { s.decided(now, d, patience, served, told) }})
 	} else {
-		s.decided(now, d, served, told)
+		s.decided(now, d, patience, served, told)
 	}
 }
 
-func (s *stage) decided(now time.Duration, d Decision, served func(now time.Duration), told func(now time.Duration, d Decision)) {
+func (s *stage) decided(now time.Duration, d Decision, patience time.Duration, served func(now time.Duration), told func(now time.Duration, d Decision)) {
 	if !d.Admit {
-		s.at(now+d.Hold, func(now time.Duration) {
-			d.Sent()
+		s.at(now+min(d.Hold, patience), func(now time.Duration) {
+			if d.Hold > patience {
+				d.Lost()
+			} else {
+				d.Sent()
+			}
 			told(now, d)
 		})
 		return
@@ -149,6 +159,8 @@ func (s *stage) decided(now time.Duration, d Decision, served func(now time.Dura
 type patron struct {
 	key, kind limiter.Key
 	attempts  int // at most; 0: any number
+	agent     string
+	patience  time.Duration // with refusals that are held back; 0: without end
 	born      time.Duration
 	requests  int
 	waited    time.Duration // -1 before it is served
@@ -163,11 +175,16 @@ func (s *stage) visit(now time.Duration, v *patron) {
 	for i := range keys {
 		keys[i] = v.key
 	}
-	s.ask(now, Request{Keys: keys, Client: v.key, Fingerprint: v.kind}, func(now time.Duration) {
+	patience := cmp.Or(v.patience, time.Hour)
+	s.askFor(now, Request{Keys: keys, Client: v.key, Fingerprint: v.kind, Agent: v.agent}, patience, func(now time.Duration) {
 		if v.waited = now - v.born; v.served != nil {
 			v.served(now)
 		}
 	}, func(now time.Duration, d Decision) {
+		if d.Hold > patience {
+			s.at(now+time.Second+time.Duration(s.random.ExpFloat64()*float64(time.Second)), func(now time.Duration) { s.visit(now, v) })
+			return
+		}
 		if v.requests != v.attempts {
 			wait := time.Duration(d.Hint.Seconds)*time.Second + time.Duration(s.random.ExpFloat64()*float64(5*time.Millisecond))
 			s.at(now+wait, func(now time.Duration) { s.visit(now, v) })

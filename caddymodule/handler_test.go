@@ -574,6 +574,7 @@ caddy_shield_family_returns_total{family="other",outcome="early",shield="shop"} 
 caddy_shield_family_returns_total{family="other",outcome="kept",shield="shop"} 0
 caddy_shield_family_returns_total{family="other",outcome="late",shield="shop"} 0
 caddy_shield_held_refusals{shield="shop"} 0
+caddy_shield_lost_refusals_total{shield="shop"} 0
 caddy_shield_in_flight_requests{shield="shop"} 0
 caddy_shield_kept_ratio{shield="shop"} 1
 caddy_shield_max_clients{shield="shop"} 65536

@@ -34,6 +34,8 @@ type Appointments struct {
 		overQuota  uint64
 	}
 
+	patience  patience
+	moment    moment
 	held      atomic.Int64  // refusals that wait to be sent
 	returned  atomic.Uint64 // arrivals of clients that had a promise
 	onTime    atomic.Uint64 // those of them whose time had come
@@ -113,17 +115,27 @@ type Told struct {
 	Window time.Duration // how long after it would do as well
 
 	// Hold is how long the refusal is to be held back before it is sent: less than a
-	// second. Hint says what is right when it is sent. If it is above 0, Sent must be
-	// called once, when the refusal is sent or its client is gone.
+	// second. Hint says what is right when it is sent. If it is above 0, Sent or Lost must
+	// be called once.
 	Hold time.Duration
 
-	held *atomic.Int64 // if Hold is above 0
+	by  *Appointments // if Hold is above 0
+	who listener
 }
 
-// Sent ends the Hold of a refusal, if it has one.
+// Sent ends the Hold of a refusal, if it has one: it is sent.
 func (d *Told) Sent() {
-	if d.held != nil {
-		d.held.Add(-1)
+	if d.by != nil {
+		d.by.held.Add(-1)
+		d.by.patience.heard(d.who, d.Hold)
+	}
+}
+
+// Lost ends the Hold of a refusal, if it has one, whose client has gone meanwhile.
+func (d *Told) Lost() {
+	if d.by != nil {
+		d.by.held.Add(-1)
+		d.by.patience.leaves(d.who)
 	}
 }
 
@@ -377,16 +389,26 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 func (a *Appointments) tell(now time.Duration, c *Caller, t *Terms, p Appointment, hold bool, d *Told) {
 	d.Wait, d.Window = p.At-now, p.Window
 	d.Ticket = a.sign(now, c, t, p)
-	a.families[FamilyOf(c.Agent)].told.Add(1)
+	family := FamilyOf(c.Agent)
+	a.families[family].told.Add(1)
 	fraction := d.Wait % time.Second
 	if hold && t.Answers.Dither() && !c.Precise && fraction > 0 && d.Wait > time.Second && (c.Deadline == 0 || now+fraction < c.Deadline) {
-		if a.held.Add(1) <= MaxHeld {
-			d.Hold, d.held = fraction, &a.held
-		} else {
-			a.held.Add(-1)
-		}
+		a.hold(listenerOf(c.Key, c.Agent, family), fraction, d)
 	}
 	d.Hint = t.Answers.Hint(d.Wait - d.Hold)
+}
+
+// hold has a refusal held back for so long, if there are not too many and its client
+// listens, as far as that is known.
+func (a *Appointments) hold(who listener, fraction time.Duration, d *Told) {
+	if holds := a.patience.holds(who, fraction); !a.moment.refuse() && !holds {
+		return
+	}
+	if a.held.Add(1) > MaxHeld {
+		a.held.Add(-1)
+		return
+	}
+	d.Hold, d.by, d.who = fraction, a, who
 }
 
 // Tick tells how many requests have come, how many of them were refused, and how many of
@@ -396,6 +418,7 @@ func (a *Appointments) Tick(now time.Duration, arrivals, refusals, overQuota uin
 	if t.Herds {
 		a.herds.tick(now, arrivals, refusals, a)
 	}
+	a.moment.tick(now)
 	s := &a.second
 	d := now - s.at
 	if d < time.Second {
@@ -422,6 +445,7 @@ type AppointmentStats struct {
 	Broken        uint64 // clients that came when told and were refused
 	EarlyAdmitted uint64 // clients that came too early and were admitted
 	Held          int    // refusals that are being held back
+	Lost          uint64 // refusals whose clients have gone while they were held back
 	Redeemed      uint64 // tickets that were honoured for clients that were not known
 	Worthless     uint64 // tickets that were forged, foreign, used or too old
 	Families      [Families]FamilyStats
@@ -432,7 +456,7 @@ type AppointmentStats struct {
 func (a *Appointments) Stats(now time.Duration) AppointmentStats {
 	s := AppointmentStats{
 		CalendarStats: a.calendar.Stats(now),
-		Broken:        a.broken.Load(), EarlyAdmitted: a.early.Load(), Held: int(a.held.Load()),
+		Broken:        a.broken.Load(), EarlyAdmitted: a.early.Load(), Held: int(a.held.Load()), Lost: a.patience.lost.Load(),
 		MaxClients: a.ledger.MaxClients(), Redeemed: a.redeemed.Load(), Worthless: a.worthless.Load(),
 	}
 	for i := range s.Families {

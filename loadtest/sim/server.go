@@ -71,7 +71,7 @@ type Answer struct {
 // An End is how an admitted request has ended.
 type End struct {
 	// Outcome is Served, Overloaded, Aborted by its client, or Detached if the run
-	// has ended before.
+	// has ended before. Of a held refusal it is Served, or Aborted by its client.
 	Outcome shield.Outcome
 
 	// RetryAfter is what a backend that is Overloaded says, 0 for nothing.
@@ -188,6 +188,8 @@ func (g *Guarded) Finish(now time.Duration, ticket int32, e End) {
 		if e.RetryAfter > 0 {
 			d.Pause(now, e.RetryAfter)
 		}
+	} else if e.Outcome == shield.Aborted {
+		d.Lost()
 	} else {
 		d.Sent()
 	}

@@ -107,13 +107,13 @@ func (r *run) decided(at int64, i uint32, a Answer) {
 	}
 	sent := at + int64(a.Hold)
 	if a.Hold > 0 {
-		until := sent
-		if r.Timeout > 0 {
-			until = min(until, v.arrived+int64(r.Timeout))
+		until, who := sent, uint32(v.replica)
+		if left := v.arrived + int64(r.Timeout); r.Timeout > 0 && left < sent {
+			until, who = left, who|hasLeft
 		}
 		r.held++
 		r.counts.MostHeld = max(r.counts.MostHeld, r.held)
-		r.queue.push(event{at: until, who: uint32(v.replica), what: 1 + a.Ticket})
+		r.queue.push(event{at: until, who: who, what: 1 + a.Ticket})
 	}
 	if r.late(sent, v) {
 		r.timedOut(at, v)
@@ -124,10 +124,17 @@ func (r *run) decided(at int64, i uint32, a Answer) {
 	r.fail(at, sent+int64(r.Delay), v.who, a.Status, a.Hint, true)
 }
 
-// sent is a refusal that was held back, and is sent.
+// hasLeft, beside the replica, is for a refusal whose client hangs up before it is sent.
+const hasLeft = 1 << 8
+
+// sent is a refusal that was held back, and is sent, or whose client has gone.
 func (r *run) sent(e event) {
 	r.held--
-	r.finish(e.at, &visit{replica: uint8(e.who), ticket: e.what - 1}, End{})
+	end := End{}
+	if e.who&hasLeft != 0 {
+		end.Outcome = shield.Aborted
+	}
+	r.finish(e.at, &visit{replica: uint8(e.who), ticket: e.what - 1}, end)
 }
 
 // submit brings an admitted request to the backend.
