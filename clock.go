@@ -71,6 +71,9 @@ func GoneStatus(ctx context.Context) int {
 	return StatusClientGone
 }
 
+// after calls f in a while, unless the timer is stopped.
+func after(d time.Duration, f func()) *time.Timer { return time.AfterFunc(d, f) }
+
 // A sweeper is the one timer for all requests that wait in a queue.
 type sweeper struct {
 	armed atomic.Bool

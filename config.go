@@ -37,6 +37,9 @@ type Config struct {
 	// stream. "" means StreamsAuto.
 	Streams Streams
 
+	// Orphans says what is done about requests whose clients hang up. "" means OrphansKeep.
+	Orphans Orphans
+
 	// Queue holds requests over the concurrency limit for a moment.
 	Queue Queue
 
@@ -131,6 +134,7 @@ type settings struct {
 	capacity    limiter.Limit
 	plan        *loadshed.Plan
 	streams     Streams
+	orphans     Orphans
 	terms       pushback.Terms
 	maxClients  int
 	keys        []func(*http.Request) string // of Config.Zones
@@ -143,7 +147,7 @@ type settings struct {
 // that is thrown away has done nothing. The error names everything that is wrong with c.
 func New(c Config, s *State) (*Guard, error) {
 	s = cmp.Or(s, new(State))
-	g := &Guard{settings: settings{observe: c.Observe, streams: c.Streams, client: c.Client, class: c.Class}}
+	g := &Guard{settings: settings{observe: c.Observe, streams: c.Streams, orphans: c.Orphans, client: c.Client, class: c.Class}}
 	var errs []error
 	check := func(what string, err error) {
 		if err != nil && what != "" {
@@ -159,10 +163,11 @@ func New(c Config, s *State) (*Guard, error) {
 		check("capacity", err)
 	}
 	g.plan, err = loadshed.NewPlan(loadshed.PlanConfig{
-		Limit: c.Concurrency, Adaptive: c.Adaptive, PerClient: c.PerClient, Queue: c.Queue, Classes: c.Classes, Observe: c.Observe,
+		Limit: c.Concurrency, Adaptive: c.Adaptive, PerClient: c.PerClient, Queue: c.Queue, Classes: c.Classes, FreeOrphans: c.Orphans == OrphansFree, Observe: c.Observe,
 	})
 	check("", err)
 	check("concurrency", c.Streams.check())
+	check("concurrency", c.Orphans.check())
 	g.terms.Wall = At
 	g.terms.Secret, err = c.Retries.secret(s)
 	check("retries", err)

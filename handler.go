@@ -3,6 +3,7 @@ package shield
 import (
 	"bytes"
 	"net/http"
+	"net/http/httputil"
 	"net/netip"
 	"strings"
 	"time"
@@ -85,8 +86,13 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, d *Decision, next 
 		next.ServeHTTP(w, r)
 		return
 	}
+	var shelter *Shelter
+	if _, proxies := next.(*httputil.ReverseProxy); proxies { // any other handler returns when it is done
+		r, shelter = g.Shelter(r, d)
+	}
 	if MayStream(r) || g.Adapts() {
 		t := g.Track(w, r, *d)
+		t.shelter = shelter
 		if g.Adapts() {
 			t.body = WatchBody(r)
 		}
@@ -96,7 +102,10 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, d *Decision, next 
 		return
 	}
 	ends := Detached
-	defer func() { d.Done(Now(), ends) }()
+	defer func() {
+		ends = shelter.End(ends)
+		d.Done(Now(), ends)
+	}()
 	next.ServeHTTP(w, r)
 	ends = Served
 }

@@ -23,6 +23,7 @@ const (
 	Aborted    = loadshed.Aborted
 	TimedOut   = loadshed.TimedOut
 	Overloaded = loadshed.Overloaded
+	Stopped    = loadshed.Stopped
 )
 
 // OutcomeOf returns how a request ended, by the status of the backend's
@@ -41,12 +42,21 @@ func OutcomeOf(r *http.Request, body *Body, status int) Outcome {
 		return Detached
 	case errors.Is(r.Context().Err(), context.Canceled):
 		return Aborted
-	case status == http.StatusGatewayTimeout:
+	}
+	o := outcomeOf(status)
+	if o == Served && r.Context().Err() != nil { // the server's own deadline
 		return TimedOut
-	case status == http.StatusBadGateway, status == http.StatusServiceUnavailable:
+	}
+	return o
+}
+
+// outcomeOf returns how a request ended whose client was there for all of the response.
+func outcomeOf(status int) Outcome {
+	switch status {
+	case http.StatusGatewayTimeout:
+		return TimedOut
+	case http.StatusBadGateway, http.StatusServiceUnavailable:
 		return Overloaded
-	case r.Context().Err() != nil: // the server's own deadline
-		return TimedOut
 	}
 	return Served
 }

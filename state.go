@@ -43,6 +43,8 @@ type Backend struct {
 	inFlight loadshed.Concurrency
 	clients  pushback.Appointments
 	standby  loadshed.Standby
+	candour  candour
+	orphans  atomic.Int64 // requests in a Shelter whose clients have gone
 	counts
 	ticker  ticker
 	sweeper sweeper // of the queue
@@ -162,7 +164,9 @@ func (b *Backend) Stats(now time.Duration) BackendStats {
 
 // ShedStats returns what is known of the requests in flight. It is meant for scrapes.
 func (b *Backend) ShedStats(now time.Duration) loadshed.ConcurrencyStats {
-	return b.inFlight.Stats(now)
+	s := b.inFlight.Stats(now)
+	s.Orphans += int(b.orphans.Load())
+	return s
 }
 
 // Paused returns for how long the backend is still left alone, and how many times it

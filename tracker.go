@@ -88,7 +88,7 @@ type Tracker struct {
 	body    *Body // nil: not watched
 	g       *Guard
 	d       Decision
-	connect bool
+	shelter *Shelter
 	free    bool // a stream gives back its place
 	begun   bool
 	status  int // of the response, once it has begun
@@ -100,7 +100,7 @@ type Tracker struct {
 // Track returns a Tracker for a request that the Guard has admitted, which takes over
 // its Done.
 func (g *Guard) Track(w http.ResponseWriter, r *http.Request, d Decision) *Tracker {
-	return &Tracker{ResponseWriter: w, r: r, g: g, d: d, connect: extendedConnect(r), free: g.streams.free(r)}
+	return &Tracker{ResponseWriter: w, r: r, g: g, d: d, free: g.streams.free(r)}
 }
 
 // Done gives back the place in flight if the request still holds it. Further
@@ -126,6 +126,7 @@ func (t *Tracker) DoneAs(o Outcome) {
 	if then != nil {
 		then()
 	}
+	o = t.shelter.End(o)
 	t.d.Done(Now(), o)
 }
 
@@ -160,7 +161,7 @@ func (t *Tracker) begin(status int) {
 		return
 	}
 	t.begun, t.status = true, status
-	if switching || status < 300 && (t.connect || strings.HasPrefix(t.Header().Get("Content-Type"), eventStream)) {
+	if switching || status < 300 && (extendedConnect(t.r) || strings.HasPrefix(t.Header().Get("Content-Type"), eventStream)) {
 		t.streams()
 	}
 }

@@ -56,6 +56,7 @@ func init() {
 //			max_latency <duration>
 //			probe       on|off
 //			per         <key...> <n>
+//			orphans     keep|finish|free
 //			streams     auto|free|hold
 //		}
 //		queue off | <n> [timeout <duration>]

@@ -242,7 +242,7 @@ func (n *Concurrency) config(f *faults, c *shield.Config) {
 			c.PerClient = 0
 		}
 	}
-	c.Streams = shield.Streams(n.Streams)
+	c.Orphans, c.Streams = shield.Orphans(n.Orphans), shield.Streams(n.Streams)
 	adaptive := loadshed.AdaptiveConfig{
 		Min: explicit(f, "min", n.Min), Max: explicit(f, "max", n.Max),
 		Initial:    explicit(f, "initial", n.Initial),

@@ -90,6 +90,11 @@ type Concurrency struct {
 	// limit is answered 429.
 	Per *PerClient `json:"per,omitempty"`
 
+	// How long requests keep their place whose clients hang up before the answer: until the
+	// backend is done with them (`keep`, default), until it answers, as it is not told
+	// (`finish`), or not at all (`free`: the backend stops then).
+	Orphans string `json:"orphans,omitempty"`
+
 	// The responses that give back their place when they begin to stream: `auto` (default:
 	// upgrades such as WebSocket, extended CONNECT, and the events of an EventSource),
 	// `free` (also all other streams of events that the request accepts), or `hold`

@@ -2,8 +2,10 @@ package caddymodule
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,5 +48,53 @@ func TestGoneClients(t *testing.T) {
 				t.Errorf("%d in flight and %d held at the end", s.InFlight, s.Held)
 			}
 		})
+	}
+}
+
+// Requests whose clients hang up keep their places for as long as the backend works on them,
+// and reverse_proxy sees nothing of that: to it no upstream has failed.
+func TestHangUps(t *testing.T) {
+	const limit = 3
+	for _, c := range []struct {
+		orphans string
+		most    int64
+		stops   bool // what the backend does
+	}{{"", limit, false}, {"finish", limit, false}, {"free", 20, false}, {"", limit, true}} {
+		var now, most, all atomic.Int64
+		r := start(t, setup{handlers: fmt.Sprintf(`{"handler": "shield", "name": "s", "concurrency": {"limit": %d, "orphans": %q}, "pushback": {"dither": false}},`, limit, c.orphans) +
+			proxyTo(serveBackend(t, func(w http.ResponseWriter, r *http.Request) {
+				most.Store(max(most.Load(), now.Add(1))) // one after another
+				defer now.Add(-1)
+				all.Add(1)
+				gone := r.Context()
+				if !c.stops {
+					gone = context.Background()
+				}
+				if r.URL.Path == "/slow" {
+					select {
+					case <-time.After(500 * time.Millisecond):
+					case <-gone.Done():
+					}
+				}
+			}), `, "load_balancing": {"retries": 3}, "health_checks": {"passive": {"fail_duration": "1m"}}`)})
+		for range 20 {
+			w := r.dial()
+			w.send("GET /slow HTTP/1.1\nHost: shield\n\n")
+			time.Sleep(10 * time.Millisecond)
+			w.Close()
+			time.Sleep(10 * time.Millisecond)
+		}
+		if s := r.shieldStatus("s"); s.InFlight > limit {
+			t.Errorf("orphans %q: %d in flight", c.orphans, s.InFlight)
+		}
+		t.Logf("orphans %q, the backend stops: %v: %d of 20 in the backend, %d at most", c.orphans, c.stops, all.Load(), most.Load())
+		if most.Load() > c.most || c.stops != (all.Load() == 20) && c.orphans != "free" {
+			t.Errorf("orphans %q, the backend stops: %v: %d of 20 in the backend, %d at most; want %d", c.orphans, c.stops, all.Load(), most.Load(), c.most)
+		}
+		r.drains()
+		eventually(t, "the backend is idle", func() bool { return now.Load() == 0 })
+		if a := r.get("/", "X-Key", "other"); a.StatusCode != http.StatusOK {
+			t.Errorf("orphans %q, the backend stops: %v: another request: %d, want 200", c.orphans, c.stops, a.StatusCode)
+		}
 	}
 }

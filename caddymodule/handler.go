@@ -249,8 +249,17 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision
 	if h.guard.Adapts() {
 		proxy.body = shield.WatchBody(r)
 	}
+	ctx := r.Context()
+	inner, shelter := h.guard.Shelter(r, &d)
+	if shelter != nil {
+		*r = *inner // placeholders are about r, whatever the handlers behind make of it
+	}
 	defer func() { // also if next panics, as reverse_proxy does when a response breaks off
 		outcome, pause := proxy.result(r, err, returned)
+		if shelter != nil {
+			outcome = shelter.End(outcome)
+			*r = *r.WithContext(ctx)
+		}
 		now := shield.Now()
 		if tracker != nil {
 			tracker.DoneAs(outcome)

@@ -573,6 +573,7 @@ caddy_shield_family_returns_total{family="curl",outcome="late",shield="shop"} 0
 caddy_shield_family_returns_total{family="other",outcome="early",shield="shop"} 1
 caddy_shield_family_returns_total{family="other",outcome="kept",shield="shop"} 0
 caddy_shield_family_returns_total{family="other",outcome="late",shield="shop"} 0
+caddy_shield_ghost_requests{shield="shop"} 0
 caddy_shield_held_refusals{shield="shop"} 0
 caddy_shield_lost_refusals_total{shield="shop"} 0
 caddy_shield_in_flight_requests{shield="shop"} 0
@@ -635,7 +636,7 @@ caddy_shield_zone_shared_requests_total{zone="per_key"} 0
 	}
 	// Without those of herds, which are not looked for here, of a limit that is
 	// found, of a queue and of classes.
-	if want := len(descs) - 6 - 4 - 3 - 1; n != want {
+	if want := len(descs) - 6 - 3 - 3 - 1; n != want {
 		t.Errorf("%d families in Caddy's registry, want %d", n, want)
 	}
 }

@@ -112,6 +112,8 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 			func(s *shieldReading, to sink) { to.sparse = false; to.set(float64(s.guard.Limit())) }},
 		{"caddy_shield_backend_failures_total", counter, nil, "Admitted requests that the backend refused or that could not be passed to it: 502, 503.",
 			func(s *shieldReading, to sink) { to.count(s.shed.Failed) }},
+		{"caddy_shield_ghost_requests", gauge, nil, "Orphaned requests: the client is gone, but the request still counts as in flight, because the backend works on it.",
+			func(s *shieldReading, to sink) { to.set(float64(s.shed.Orphans)) }},
 	}},
 	{"shield", "`concurrency adaptive` or `slo`", (*shieldReading).adaptive, []metric[*shieldReading]{
 		{"caddy_shield_concurrency_changes_total", counter, []string{"reason"}, "Changes of the limit in flight, by reason.",
@@ -124,8 +126,6 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 			func(s *shieldReading, to sink) { to.set(s.shed.Last.Latency.Seconds()) }},
 		{"caddy_shield_concurrency_baseline_seconds", gauge, nil, "The same without queueing in the backend, as estimated. 0: not known.",
 			func(s *shieldReading, to sink) { to.set(s.shed.Last.Baseline.Seconds()) }},
-		{"caddy_shield_ghost_requests", gauge, nil, "Orphaned requests: the client is gone, but the request still counts as in flight, because the backend probably works on it.",
-			func(s *shieldReading, to sink) { to.set(float64(s.shed.Orphans)) }},
 	}},
 	{"shield", "`queue`", func(s *shieldReading) bool { return s.guard.QueueSize() > 0 }, []metric[*shieldReading]{
 		{"caddy_shield_queue_requests", gauge, nil, "Requests in the queue.",

@@ -40,6 +40,7 @@ const (
 	Aborted                   // the client has gone before there was a response; the backend may not know
 	TimedOut                  // the backend took too long
 	Overloaded                // the backend says that it cannot, or cannot be reached: 502, 503, 504
+	Stopped                   // as Aborted, and the backend is done with it
 )
 
 // Streams notes that the response has begun, and goes on for as long as the client likes:
@@ -98,10 +99,10 @@ func (c *Concurrency) leaveGate(now, took time.Duration, o Outcome, pl *Place) (
 	case Overloaded: // the time that it took says nothing
 		c.gate.Detach(now)
 		c.failed.Add(1)
-	case Aborted:
+	case Aborted, Stopped:
 		// The backend usually works on, for what such a request takes.
 		rest := c.gate.Service() - took
-		if pl.plan.adaptive && rest > 0 && c.orphans.Keep(now+rest, pl.limit) {
+		if o == Aborted && pl.plan.keepsOrphans && rest > 0 && c.orphans.Keep(now+rest, pl.limit) {
 			pl.limit = 0 // it leaves with the orphan
 		} else {
 			c.gate.Detach(now)

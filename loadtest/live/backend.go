@@ -95,10 +95,14 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "queue is full", http.StatusServiceUnavailable)
 		return
 	}
+	var gone <-chan struct{} // only a backend that notices looks
+	if b.plant.Notices {
+		gone = j.client.Done()
+	}
 	select {
 	case <-j.done:
 		io.WriteString(w, "served\n") // an error here is a client that has just gone
-	case <-j.client.Done(): // the job stays in the queue: its worker will not look
+	case <-gone: // the job is taken out of the queue when its turn comes
 	case <-b.closing.Done():
 		http.Error(w, "closing", http.StatusServiceUnavailable)
 	}

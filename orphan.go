@@ -1,0 +1,288 @@
+package shield
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/herdshield/shield/pushback"
+)
+
+// Orphans says what is done about requests whose clients hang up while the backend works
+// on them.
+type Orphans string
+
+// The values of Orphans.
+const (
+	OrphansKeep   Orphans = "keep"   // the backend is told, if it can be, and the place kept until it is done; the same as ""
+	OrphansFinish Orphans = "finish" // the backend is not told; its answer gives back the place
+	OrphansFree   Orphans = "free"   // the backend is told, and the place given back at once
+)
+
+// check returns an error if o is none of the values above.
+func (o Orphans) check() error {
+	switch o {
+	case "", OrphansKeep, OrphansFinish, OrphansFree:
+		return nil
+	}
+	return fmt.Errorf("orphans is %q; want %s, %s or %s", string(o), OrphansKeep, OrphansFinish, OrphansFree)
+}
+
+// longestOrphan bounds how long a request is waited for whose client has gone. Ours: one
+// that takes longer mostly waits itself, as long polls do.
+const longestOrphan = 10 * time.Second
+
+// A Shelter finds out when the backend is done with a request whose client has hung up,
+// so that its place in flight is kept until then.
+//
+// The backend learns of the hang-up as it would from a client of its own: shield closes
+// its direction of the connection. The other direction tells when the backend is done: it
+// answers. A backend that does not answer but closes the connection may work on, as event
+// loops and proxies do. Then, and where a connection cannot be closed in one direction, as
+// with TLS and HTTP/2, the backend is not told of hang-ups: its answer decides.
+type Shelter struct {
+	g      *Guard
+	began  time.Duration
+	client context.Context
+	stop   func() bool // ends the watch of the client
+	cancel context.CancelFunc
+	trace  httptrace.ClientTrace
+
+	mu    sync.Mutex    // guards what follows
+	conn  net.Conn      // that the request is sent on; nil: none, or one that other requests use, too
+	is    progress      // of the request on it
+	left  time.Duration // when the client hung up; 0: it has not, or the backend has nothing to do
+	line  *line         // to the backend, if that is told
+	timer *time.Timer   // ends the wait for a backend that is not told
+}
+
+// A line is another handle of a connection, which stays open when the Transport closes its
+// own.
+type line struct {
+	net.Conn
+	free chan struct{} // closed when the Transport has
+}
+
+// progress is how far a request to the backend is.
+type progress uint8
+
+const (
+	unsent   progress = iota
+	sent              // all of it
+	answered          // the response has begun
+	ended             // the handler has returned
+)
+
+// Shelter returns what is to be passed to the backend instead of r, which the Guard has
+// admitted as d, and a Shelter, whose End is to be called when that has returned. The
+// Shelter is nil if r is not to be waited for.
+func (g *Guard) Shelter(r *http.Request, d *Decision) (*http.Request, *Shelter) {
+	if g.orphans == OrphansFree || !g.plan.Limits() && g.plan.PerClient() == 0 || g.streams.free(r) || pushback.IsGRPC(r) {
+		return r, nil
+	}
+	s := &Shelter{g: g, began: d.at, client: r.Context()}
+	ctx := context.WithoutCancel(s.client)
+	if at, ok := s.client.Deadline(); ok {
+		ctx, s.cancel = context.WithDeadline(ctx, at)
+	} else {
+		ctx, s.cancel = context.WithCancel(ctx)
+	}
+	s.stop = context.AfterFunc(s.client, s.leave)
+	s.trace.GotConn, s.trace.WroteHeaderField = s.gotConn, s.wroteHeaderField
+	s.trace.WroteRequest, s.trace.GotFirstResponseByte = s.wroteRequest, s.gotFirstResponseByte
+	return r.WithContext(httptrace.WithClientTrace(ctx, &s.trace)), s
+}
+
+// gotConn notes on which connection the request will be sent. One whose client has gone is
+// not sent again.
+func (s *Shelter) gotConn(info httptrace.GotConnInfo) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conn, s.is = info.Conn, unsent
+	if s.left > 0 {
+		s.cancel()
+	}
+}
+
+// wroteHeaderField tells HTTP/2 by its pseudo-header fields.
+func (s *Shelter) wroteHeaderField(name string, _ []string) {
+	if strings.HasPrefix(name, ":") {
+		s.mu.Lock()
+		s.conn = nil
+		s.mu.Unlock()
+	}
+}
+
+func (s *Shelter) wroteRequest(info httptrace.WroteRequestInfo) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if info.Err == nil && s.is == unsent {
+		s.is = sent
+	}
+}
+
+// gotFirstResponseByte notes that the response begins. If the backend is to be told of the
+// hang-up the Transport is about to close the connection, and must not read on before it
+// has: it would keep the connection for other requests.
+func (s *Shelter) gotFirstResponseByte() {
+	s.mu.Lock()
+	s.is = answered
+	line := s.line
+	s.mu.Unlock()
+	if line != nil {
+		<-line.free
+	}
+}
+
+// leave decides what becomes of the request, now that its client has gone.
+func (s *Shelter) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.is == ended, errors.Is(s.client.Err(), context.DeadlineExceeded): // the request has the same deadline
+	case s.is != sent:
+		s.cancel()
+	default:
+		s.left = Now()
+		s.g.backend.orphans.Add(1)
+		if s.isToBeTold() {
+			s.cancel()
+		} else {
+			s.timer = after(longestOrphan, s.cancel)
+		}
+	}
+}
+
+// isToBeTold reports whether the backend is to be told that the client has gone. Then there
+// is a line to it.
+func (s *Shelter) isToBeTold() bool {
+	conn, ok := s.conn.(interface{ File() (*os.File, error) }) // *net.TCPConn and *net.UnixConn, but not *tls.Conn
+	if !ok || s.g.orphans == OrphansFinish || !s.g.backend.candour.trusts(s.left) {
+		return false
+	}
+	file, err := conn.File()
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	again, err := net.FileConn(file)
+	if err != nil {
+		return false
+	}
+	s.line = &line{again, make(chan struct{})}
+	return true
+}
+
+// End is to be called when the handler has returned, even if it panics, with how the
+// request has ended as far as that is known. It returns what to pass to Decision.Done,
+// after it has waited for the backend if need be.
+func (s *Shelter) End(o Outcome) Outcome {
+	if s == nil {
+		return o
+	}
+	s.stop()
+	s.mu.Lock()
+	is, left, line, timer := s.is, s.left, s.line, s.timer
+	s.is = ended
+	if line != nil {
+		close(line.free)
+	}
+	s.mu.Unlock()
+	s.cancel()
+	if timer != nil {
+		timer.Stop()
+	}
+	if o == Aborted { // what has returned is done, and what was not sent never began
+		o = Stopped
+	}
+	if line != nil && is == sent {
+		o = s.await(line.Conn)
+	}
+	if line != nil {
+		line.Close()
+	}
+	if left > 0 {
+		s.g.backend.orphans.Add(-1)
+	}
+	return o
+}
+
+// await tells the backend that the client has gone, and waits until it is done.
+func (s *Shelter) await(line net.Conn) Outcome {
+	if half, ok := line.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+	_ = line.SetReadDeadline(At(s.left + longestOrphan))
+	status, err := readStatus(line)
+	late := errors.Is(err, os.ErrDeadlineExceeded)
+	if err != nil && s.progress() == answered { // the Transport has the answer, which came just then
+		return Stopped
+	}
+	silent := err != nil && !late || speaksForOthers(status)
+	s.g.backend.candour.learn(s.left, !silent)
+	switch {
+	case silent:
+		return Aborted
+	case !late && Now()-s.left > s.left-s.began:
+		return outcomeOf(status) // it was not the hang-up that ended it: it has taken what such requests take
+	}
+	return Stopped
+}
+
+func (s *Shelter) progress() progress {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.is
+}
+
+// readStatus returns the status of the response that is read from a connection.
+func readStatus(from io.Reader) (int, error) {
+	head := bufio.NewReader(io.LimitReader(from, 1<<16))
+	for {
+		resp, err := http.ReadResponse(head, nil)
+		if err != nil {
+			return 0, err
+		}
+		if resp.StatusCode >= http.StatusOK {
+			return resp.StatusCode, nil
+		}
+	}
+}
+
+// speaksForOthers reports whether a status is what gateways answer for a backend that they
+// have left alone: it may work on.
+func speaksForOthers(status int) bool {
+	return status == StatusClientGone || status >= http.StatusBadGateway
+}
+
+// candour is whether a backend that is told of a hang-up says when it is done. One request
+// finds that out. Until then, and for a minute after a connection was closed without an
+// answer, the backend is not told.
+type candour struct {
+	known   atomic.Bool
+	doubted atomic.Int64 // until when
+}
+
+const doubtful = time.Minute
+
+func (c *candour) trusts(now time.Duration) bool {
+	until := c.doubted.Load()
+	return c.known.Load() || int64(now) >= until && c.doubted.CompareAndSwap(until, int64(now+doubtful))
+}
+
+func (c *candour) learn(now time.Duration, answers bool) {
+	c.known.Store(answers)
+	if !answers {
+		c.doubted.Store(int64(now + doubtful))
+	}
+}

@@ -1,0 +1,535 @@
+package shield
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/herdshield/shield/loadshed"
+)
+
+// A worker is a backend that counts what it works on. A request takes as long as its path
+// says; that it has been sent shows in began.
+type worker struct {
+	now, most atomic.Int64
+	stops     bool // when its client hangs up
+	began     chan string
+}
+
+func (b *worker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	n := b.now.Add(1)
+	defer b.now.Add(-1)
+	for m := b.most.Load(); n > m && !b.most.CompareAndSwap(m, n); m = b.most.Load() {
+	}
+	if b.began != nil {
+		b.began <- r.URL.Path
+	}
+	takes, _ := time.ParseDuration(r.URL.Path[1:])
+	gone := r.Context()
+	if !b.stops {
+		gone = context.Background()
+	}
+	select {
+	case <-time.After(takes):
+	case <-gone.Done():
+	}
+}
+
+// proxyOf returns the address of a Guard before a proxy to a backend.
+func proxyOf(t *testing.T, c Config, backend http.Handler) (*Guard, string) {
+	t.Helper()
+	to, err := url.Parse("http://" + serve(t, backend))
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(to)
+	proxy.Transport = &http.Transport{MaxIdleConnsPerHost: 100}
+	proxy.ErrorHandler = func(w http.ResponseWriter, r *http.Request, err error) {
+		w.WriteHeader(http.StatusBadGateway)
+		fmt.Fprint(w, err)
+	}
+	g := mustNew(t, c, nil)
+	return g, serve(t, g.Handler(proxy))
+}
+
+// hangUps sends a request so many times per second for a while, each on a connection of its
+// own that is closed after its patience.
+func hangUps(t *testing.T, addr, request string, rate int, for_, patience time.Duration) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	end := time.Now().Add(for_)
+	for time.Now().Before(end) {
+		all.Go(func() {
+			conn, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			fmt.Fprint(conn, request)
+			time.Sleep(patience)
+		})
+		time.Sleep(time.Second / time.Duration(rate))
+	}
+}
+
+// Requests whose clients hang up count for as long as the backend works on them: it never
+// has more than the limit.
+func TestHangUpsInTheBackend(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		config   Config
+		page     string
+		takes    time.Duration // as long as what others ask for
+		most     int64
+		patience time.Duration
+	}{
+		{"concurrency 8", Config{Concurrency: 8}, "1s", 0, 8, 5 * ms},
+		{"concurrency 8, finish", Config{Concurrency: 8, Orphans: OrphansFinish}, "1s", 0, 8, 5 * ms},
+		{"per client 3 of 100", Config{Concurrency: 100, PerClient: 3}, "1s", 0, 3, 5 * ms},
+		{"adaptive, pages of 1 ms", Config{Adaptive: &loadshed.AdaptiveConfig{Max: 40}}, "3s", ms, 40, 5 * ms},
+		{"adaptive, pages of 1 ms, patience 100 ms", Config{Adaptive: &loadshed.AdaptiveConfig{Max: 40}}, "3s", ms, 40, 100 * ms},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := &worker{}
+			c.config.Pushback = undithered
+			g, addr := proxyOf(t, c.config, b)
+			end := make(chan bool)
+			var others sync.WaitGroup
+			if c.takes > 0 {
+				others.Go(func() {
+					for {
+						select {
+						case <-end:
+							return
+						case <-time.After(10 * ms):
+							if resp, err := http.Get("http://" + addr + "/" + c.takes.String()); err == nil {
+								resp.Body.Close()
+							}
+						}
+					}
+				})
+				time.Sleep(300 * ms)
+			}
+			hangUps(t, addr, strings.Replace(get, "/", "/"+c.page, 1), 200, 3*time.Second, c.patience)
+			close(end)
+			others.Wait()
+			t.Logf("%d in the backend at most", b.most.Load())
+			if n := b.most.Load(); n > c.most {
+				t.Errorf("%d in the backend at most, want %d", n, c.most)
+			}
+			until := time.Now().Add(5 * time.Second)
+			for ; g.backend.inFlight.InFlight() > 0 && time.Now().Before(until); g.Tick(Now()) {
+				time.Sleep(10 * ms)
+			}
+			if s := g.backend.ShedStats(Now()); s.InFlight != 0 || s.Orphans != 0 || s.Clients != 0 {
+				t.Errorf("at the end %+v", s)
+			}
+		})
+	}
+}
+
+// A backend that stops when its client hangs up loses nothing by the place that is kept:
+// it says so. And one that works on has no more than the limit.
+func TestHangUpsCostLittle(t *testing.T) {
+	goodput := map[string]float64{}
+	for _, c := range []struct {
+		name  string
+		kind  Orphans
+		stops bool
+	}{{"stops, free", OrphansFree, true}, {"stops", OrphansKeep, true}, {"works on, free", OrphansFree, false}, {"works on", OrphansKeep, false}} {
+		b := &pool{workers: make(chan bool, 8), stops: c.stops}
+		config := Config{Concurrency: 12, Orphans: c.kind, Pushback: undithered, Client: func(r *http.Request) string { return r.Header.Get("X-Client") }}
+		_, addr := proxyOf(t, config, b)
+		goodput[c.name] = overloadOf(addr, 160*1.4, 3*time.Second, .3) / 160
+		t.Logf("%s: goodput %.2f, %d in the backend at most", c.name, goodput[c.name], b.most.Load())
+		if c.kind == OrphansKeep && b.most.Load() > 13 {
+			t.Errorf("%s: %d in the backend at most, want 12", c.name, b.most.Load())
+		}
+	}
+	if least := .88 * goodput["stops, free"]; goodput["stops"] < least { // 0.95, and what chance takes of 3 s
+		t.Errorf("goodput %.2f of a backend that stops, want %.2f", goodput["stops"], least)
+	}
+}
+
+// A pool is a backend of 8 workers of 50 ms, exponentially distributed, with a queue.
+type pool struct {
+	workers   chan bool
+	stops     bool
+	now, most atomic.Int64
+}
+
+func (b *pool) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	n := b.now.Add(1)
+	defer b.now.Add(-1)
+	for m := b.most.Load(); n > m && !b.most.CompareAndSwap(m, n); m = b.most.Load() {
+	}
+	gone := r.Context()
+	if !b.stops {
+		gone = context.Background()
+	}
+	select {
+	case b.workers <- true:
+	case <-gone.Done():
+		return
+	}
+	defer func() { <-b.workers }()
+	select {
+	case <-time.After(time.Duration(rand.ExpFloat64() * float64(50*ms))):
+	case <-gone.Done():
+	}
+}
+
+// overloadOf sends requests at random, so many per second for a while. A share of the clients hangs
+// up after 10 ms. It returns how many per second of the others were served.
+func overloadOf(addr string, rate float64, for_ time.Duration, hangUp float64) float64 {
+	var all sync.WaitGroup
+	var served atomic.Int64
+	tr := &http.Transport{MaxIdleConnsPerHost: 100}
+	defer tr.CloseIdleConnections()
+	end := time.Now().Add(for_)
+	for next := time.Now(); next.Before(end); next = next.Add(time.Duration(rand.ExpFloat64() / rate * float64(time.Second))) {
+		time.Sleep(time.Until(next))
+		hangs := rand.Float64() < hangUp
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			if hangs {
+				ctx, cancel = context.WithTimeout(context.Background(), 10*ms)
+			}
+			defer cancel()
+			r, _ := http.NewRequestWithContext(ctx, "GET", "http://"+addr+"/", nil)
+			r.Header.Set("X-Client", fmt.Sprint(rand.Uint64()))
+			if resp, err := tr.RoundTrip(r); err == nil {
+				resp.Body.Close()
+				if resp.StatusCode == 200 && !hangs {
+					served.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	return float64(served.Load()) / for_.Seconds()
+}
+
+// Whatever the connection to the backend is, and however a backend that works on takes the
+// news that its client has gone, it has no more than the limit: one more for a backend that
+// hides, once a minute, that it works on.
+func TestHangUpsOverAnyConnection(t *testing.T) {
+	const limit, takes = 4, "400ms"
+	closes := func(b *worker) http.Handler { // as event loops do
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			go b.ServeHTTP(nil, r.Clone(context.Background()))
+			select {
+			case <-r.Context().Done():
+				panic(http.ErrAbortHandler)
+			case <-time.After(400 * ms):
+			}
+		})
+	}
+	answers := func(b *worker) http.Handler { // as gateways do
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			go b.ServeHTTP(nil, r.Clone(context.Background()))
+			select {
+			case <-r.Context().Done():
+				w.WriteHeader(StatusClientGone)
+			case <-time.After(400 * ms):
+			}
+		})
+	}
+	plain := func(b *worker) http.Handler { return b }
+	for _, c := range []struct {
+		name    string
+		backend func(*worker) http.Handler
+		serve   func(*httptest.Server) *http.Transport
+		request string
+		most    int64
+	}{
+		{"HTTP/1", plain, nil, "GET /400ms HTTP/1.1\r\nHost: shield\r\n\r\n", limit},
+		{"POST", plain, nil, "POST /400ms HTTP/1.1\r\nHost: shield\r\nContent-Length: 4\r\n\r\nbody", limit},
+		{"TLS", plain, func(s *httptest.Server) *http.Transport {
+			s.StartTLS()
+			return s.Client().Transport.(*http.Transport)
+		}, "", limit},
+		{"HTTP/2", plain, func(s *httptest.Server) *http.Transport {
+			s.EnableHTTP2 = true
+			s.StartTLS()
+			return s.Client().Transport.(*http.Transport)
+		}, "", limit},
+		{"HTTP/2 without TLS", plain, func(s *httptest.Server) *http.Transport {
+			s.Config.Protocols = new(http.Protocols)
+			s.Config.Protocols.SetUnencryptedHTTP2(true)
+			s.Start()
+			tr := &http.Transport{Protocols: new(http.Protocols)}
+			tr.Protocols.SetUnencryptedHTTP2(true)
+			return tr
+		}, "", limit},
+		{"closes and works on", closes, nil, "", limit + 1},
+		{"answers 499 and works on", answers, nil, "", limit + 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := &worker{}
+			s := httptest.NewUnstartedServer(c.backend(b))
+			s.Config.ErrorLog = log.New(io.Discard, "", 0)
+			defer s.Close()
+			tr := &http.Transport{}
+			if c.serve != nil {
+				tr = c.serve(s)
+			} else {
+				s.Start()
+			}
+			defer tr.CloseIdleConnections()
+			to, _ := url.Parse(s.URL)
+			proxy := httputil.NewSingleHostReverseProxy(to)
+			proxy.Transport, proxy.ErrorHandler = tr, func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
+			g := mustNew(t, Config{Concurrency: limit, Pushback: undithered}, nil)
+			addr := serve(t, g.Handler(proxy))
+			if c.request == "" {
+				c.request = "GET /" + takes + " HTTP/1.1\r\nHost: shield\r\n\r\n"
+			}
+			hangUps(t, addr, c.request, 100, 2*time.Second, 20*ms)
+			t.Logf("%d in the backend at most", b.most.Load())
+			if n := b.most.Load(); n > c.most || n < limit {
+				t.Errorf("%d in the backend at most, want %d", n, c.most)
+			}
+			for until := time.Now().Add(5 * time.Second); g.backend.inFlight.InFlight() > 0 && time.Now().Before(until); g.Tick(Now()) {
+				time.Sleep(10 * ms)
+			}
+			if s := g.backend.ShedStats(Now()); s.InFlight != 0 || s.Orphans != 0 {
+				t.Errorf("at the end %+v", s)
+			}
+		})
+	}
+}
+
+// Clients that hang up, at whatever moment, do no harm to those that stay, though all of them
+// share the connections to the backend.
+func TestHangUpsHarmNoOther(t *testing.T) {
+	b := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		time.Sleep(3 * ms)
+		_, _ = w.Write(body)
+	})
+	g, addr := proxyOf(t, Config{Concurrency: 1000, Pushback: undithered}, b)
+	end := make(chan bool)
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for {
+				select {
+				case <-end:
+					return
+				default:
+				}
+				conn, err := net.Dial("tcp", addr)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				fmt.Fprint(conn, get)
+				time.Sleep(3*ms + time.Duration(rand.IntN(1500))*time.Microsecond)
+				conn.Close()
+			}
+		})
+	}
+	for i := range 1000 {
+		resp, err := http.Post("http://"+addr+"/", "text/plain", strings.NewReader(fmt.Sprint(i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if string(body) == context.Canceled.Error() {
+			continue // the Transport had them wait for one connection, as it does without a Guard
+		}
+		if resp.StatusCode != 200 || string(body) != fmt.Sprint(i) || err != nil {
+			t.Errorf("%d: %d %q %v", i, resp.StatusCode, body, err)
+		}
+	}
+	close(end)
+	all.Wait()
+	for until := time.Now().Add(time.Second); g.backend.inFlight.InFlight() > 0 && time.Now().Before(until); {
+		time.Sleep(ms)
+	}
+	if s := g.backend.ShedStats(Now()); s.InFlight != 0 || s.Orphans != 0 {
+		t.Errorf("at the end %+v", s)
+	}
+}
+
+// The answer of a backend that is told tells how its request has ended, and whether it can be
+// believed.
+func TestToldBackend(t *testing.T) {
+	const patience = 100 * ms
+	for _, c := range []struct {
+		name    string
+		after   time.Duration // the client has gone
+		answer  string        // of the backend; "": it closes the connection
+		want    Outcome
+		trusted bool
+	}{
+		{"stops", ms, "HTTP/1.1 200 OK\r\n\r\n", Stopped, true},
+		{"works on", 900 * ms, "HTTP/1.1 200 OK\r\n\r\n", Served, true},
+		{"works on, and fails", 900 * ms, "HTTP/1.1 500 No\r\n\r\n", Served, true},
+		{"answers in parts", 900 * ms, "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 404 No\r\n\r\n", Served, true},
+		{"works for ever", time.Hour, "", Stopped, true},
+		{"closes the connection", ms, "", Aborted, false},
+		{"closes it in the middle", ms, "HTTP/1.1 20", Aborted, false},
+		{"speaks no HTTP", ms, "220 mail\r\n", Aborted, false},
+		{"is a gateway", ms, "HTTP/1.1 499 Gone\r\n\r\n", Aborted, false},
+		{"is a gateway that waits", 900 * ms, "HTTP/1.1 504 Late\r\n\r\n", Aborted, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			inBubble(t)
+			g := mustNew(t, Config{Concurrency: 1}, nil)
+			ours, theirs := net.Pipe()
+			s := &Shelter{g: g, began: Now(), is: sent}
+			time.Sleep(patience)
+			s.left = Now()
+			time.AfterFunc(c.after, func() {
+				_, _ = io.WriteString(theirs, c.answer)
+				theirs.Close()
+			})
+			got := s.await(ours)
+			if took := Now() - s.left; got != c.want || took != min(c.after, longestOrphan) {
+				t.Errorf("%s: outcome %v after %v, want %v after %v", c.name, got, took, c.want, c.after)
+			}
+			if trusted := g.backend.candour.trusts(Now()); trusted != c.trusted {
+				t.Errorf("%s: it is trusted: %v", c.name, trusted)
+			}
+			if !g.backend.candour.trusts(Now() + doubtful + time.Second) {
+				t.Errorf("%s: it is not trusted again after %v", c.name, doubtful)
+			}
+			ours.Close()
+		})
+	}
+}
+
+// transport is a connection to a backend that answers when it likes.
+type transport struct {
+	upload  time.Duration // until the request is sent
+	answers time.Duration
+	calls   int
+}
+
+func (tr *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	tr.calls++
+	trace := httptrace.ContextClientTrace(r.Context())
+	if trace.GotConn == nil {
+		trace = &httptrace.ClientTrace{
+			GotConn: func(httptrace.GotConnInfo) {}, WroteHeaderField: func(string, []string) {},
+			WroteRequest: func(httptrace.WroteRequestInfo) {}, GotFirstResponseByte: func() {},
+		}
+	}
+	trace.GotConn(httptrace.GotConnInfo{Conn: struct{ net.Conn }{}})
+	trace.WroteHeaderField("Host", nil)
+	for i, wait := range []time.Duration{tr.upload, tr.answers} {
+		select {
+		case <-time.After(wait):
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+		if i == 0 {
+			trace.WroteRequest(httptrace.WroteRequestInfo{})
+		}
+	}
+	trace.GotFirstResponseByte()
+	return &http.Response{StatusCode: 200, Body: &slowBody{ctx: r.Context()}, Request: r}, nil
+}
+
+// slowBody takes a second.
+type slowBody struct{ ctx context.Context }
+
+func (b *slowBody) Read([]byte) (int, error) {
+	select {
+	case <-time.After(time.Second):
+		return 0, io.EOF
+	case <-b.ctx.Done():
+		return 0, b.ctx.Err()
+	}
+}
+
+func (b *slowBody) Close() error { return nil }
+
+// A place is kept for as long as the backend has work, at most 10 s after the hang-up, also
+// when the Guard has been replaced meanwhile.
+func TestPlaceOfAnOrphan(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		orphans  Orphans
+		tr       transport
+		patience time.Duration
+		deadline bool // the server's own ends the request, and no client leaves
+		until    time.Duration
+	}{
+		{"works on", "", transport{answers: 2 * time.Second}, ms, false, 3 * time.Second},
+		{"free", OrphansFree, transport{answers: 2 * time.Second}, ms, false, ms},
+		{"never answers", "", transport{answers: time.Hour}, ms, false, longestOrphan + ms},
+		{"in the upload", "", transport{upload: 2 * time.Second, answers: time.Hour}, time.Second, false, time.Second},
+		{"after the upload", "", transport{upload: 2 * time.Second, answers: time.Second}, 2500 * ms, false, 4 * time.Second},
+		{"in the response", "", transport{answers: 2 * time.Second}, 2500 * ms, false, 2500 * ms},
+		{"stays", "", transport{answers: 2 * time.Second}, time.Hour, false, 3 * time.Second},
+		{"late", "", transport{answers: 2 * time.Second}, 500 * ms, true, 500 * ms},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			inBubble(t)
+			state := new(State)
+			g := mustNew(t, Config{Concurrency: 1, PerClient: 1, Orphans: c.orphans, Pushback: undithered}, state)
+			proxy := &httputil.ReverseProxy{Rewrite: func(*httputil.ProxyRequest) {}, Transport: &c.tr, ErrorHandler: func(http.ResponseWriter, *http.Request, error) {}}
+			ctx, leave := context.WithCancel(t.Context())
+			if c.deadline {
+				ctx, leave = context.WithTimeout(t.Context(), c.patience)
+			} else {
+				time.AfterFunc(c.patience, leave)
+			}
+			defer leave()
+			done, began := make(chan time.Duration, 1), Now()
+			go func() {
+				defer func() {
+					_ = recover() // as http.Server does
+					done <- Now() - began
+				}()
+				g.Handler(proxy).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "http://shield/", nil))
+			}()
+			synctest.Wait()
+			mustNew(t, Config{Concurrency: 2, PerClient: 1, Pushback: undithered}, state).Admit(Now(), Request{})
+			if took := <-done; took != c.until || c.tr.calls != 1 {
+				t.Errorf("%s: the place is held for %v, after %d calls; want %v", c.name, took, c.tr.calls, c.until)
+			}
+			if s := state.Backend.ShedStats(Now()); s.InFlight != 1 || s.Orphans != 0 || s.Clients != 0 {
+				t.Errorf("%s: in the end %+v", c.name, s)
+			}
+		})
+	}
+}
+
+func BenchmarkShelter(b *testing.B) {
+	for _, kind := range []Orphans{OrphansFree, OrphansKeep} {
+		b.Run(string(kind), func(b *testing.B) {
+			g := Must(New(Config{Concurrency: 100, Orphans: kind}, nil))
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			r := httptest.NewRequestWithContext(ctx, "GET", "/", nil)
+			b.ReportAllocs()
+			for b.Loop() {
+				d := g.Admit(Now(), Request{})
+				_, s := g.Shelter(r, &d)
+				d.Done(Now(), s.End(Served))
+			}
+		})
+	}
+}
