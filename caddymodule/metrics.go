@@ -170,7 +170,7 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 			func(s *shieldReading, to sink) { to.set(s.stats.KeptShare) }},
 	}},
 	{"shield", "`retries { tickets on }`", func(s *shieldReading) bool { return s.guard.Tickets() }, []metric[*shieldReading]{
-		{"caddy_shield_tickets_total", counter, []string{"outcome"}, "Tickets of unknown clients: honoured, or worthless (forged, of another client, used or too old).",
+		{"caddy_shield_tickets_total", counter, []string{"outcome"}, "Tickets of unknown clients: honoured, or worthless (forged, of another client or shield, used or too old).",
 			func(s *shieldReading, to sink) {
 				to.outcomes(map[string]uint64{"honoured": s.stats.Redeemed, "worthless": s.stats.Worthless})
 			}},

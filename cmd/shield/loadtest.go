@@ -36,8 +36,8 @@ Clients:
   --herd, --within     many clients together: a thundering herd
 Both can be given: a herd among other clients. All of them have the address of
 this machine, and a server that tells clients apart by address takes them for
-one. If it trusts X-Forwarded-For from here (Caddy: trusted_proxies),
---x-forwarded-for makes them different clients.
+one. If it trusts X-Forwarded-For from here (Caddy: trusted_proxies static
+127.0.0.0/8), --x-forwarded-for makes them different clients.
 
 Latencies run from the instant at which a request was due, not from when it was
 sent. So a server that is slow cannot hide it by making the load come later.
