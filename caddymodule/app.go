@@ -10,7 +10,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
@@ -43,7 +42,7 @@ type App struct {
 	unnamed     map[string]int        // handlers without a name, by server
 	definitions map[string]definition // of zones and handlers, by kind and name
 	configured  roster
-	warned      map[*caddyhttp.Server]bool // see warnOfAddresses
+	warned      map[[2]string]bool // of a server, with this text: see warnOfAddresses
 
 	live *atomic.Pointer[roster] // see Show
 
@@ -99,7 +98,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	a.ctx, a.logger, a.events = ctx, ctx.Logger(), events.(*caddyevents.App)
-	a.live = new(atomic.Pointer[roster])
+	a.live, a.warned = new(atomic.Pointer[roster]), map[[2]string]bool{}
 	return ctx.GetMetricsRegistry().Register(collector{a})
 }
 

@@ -13,7 +13,7 @@ import (
 // warnOfAddresses warns, once for each server, if its clients can choose the address by
 // which h tells them apart.
 func (a *App) warnOfAddresses(h *Handler, server *caddyhttp.Server) {
-	if server == nil || a.warned[server] {
+	if server == nil {
 		return
 	}
 	keyers := []*keyer{h.clients}
@@ -24,13 +24,10 @@ func (a *App) warnOfAddresses(h *Handler, server *caddyhttp.Server) {
 		keyers = append(keyers, h.perClient)
 	}
 	for _, k := range keyers {
-		if warning := k.choosable(server); warning != "" {
-			if a.warned == nil {
-				a.warned = map[*caddyhttp.Server]bool{}
-			}
-			a.warned[server] = true
+		warning := k.choosable(server)
+		if is := [2]string{server.Name(), warning}; warning != "" && !a.warned[is] {
+			a.warned[is] = true
 			a.logger.Warn(warning, zap.String("server", server.Name()), zap.String("shield", h.Name), zap.String("key", k.template))
-			return
 		}
 	}
 }

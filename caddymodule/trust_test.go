@@ -30,6 +30,7 @@ func TestTrustedProxies(t *testing.T) {
 		{"the address of the proxy", "trusted_proxies static 127.0.0.0/8", "{remote_host}", burst, ""},
 		{"another header", "trusted_proxies static 127.0.0.0/8", "{header.X-Account}", burst, ""},
 		{"the header of addresses", "protocols h1", "{header.X-Forwarded-For}", requests, header},
+		{"the header of addresses, not strict", "trusted_proxies static 127.0.0.0/8", "{header.X-Forwarded-For}", requests, header},
 		{"the one that is named so", "client_ip_headers x-real-ip", "{header.X-Real-IP}", burst, header},
 	} {
 		t.Run(c.name, func(t *testing.T) {
