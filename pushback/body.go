@@ -9,9 +9,15 @@ import (
 // It closes the connection of a longer one.
 const maxDrain = 256 << 10
 
-// Unblock makes sure that an unread request body does not hold back the answer
-// to an HTTP/1 request. net/http drains up to 256 KiB before it sends a short
-// answer, and where the body is wrapped (as in Caddy since 2.11.5) it even waits
+// maxUnread is how long a refusal in HTTP/2 or HTTP/3 may wait for a client that does not
+// read it. Ours: far longer than any client takes that does, and short enough that the
+// memory of those that wait stays small.
+const maxUnread = 10 * time.Second
+
+// Unblock makes sure that nothing holds back an answer for long.
+//
+// An unread body of an HTTP/1 request might: net/http drains up to 256 KiB before it sends a
+// short answer, and where the body is wrapped (as in Caddy since 2.11.5) it even waits
 // for a client that itself waits for "100 Continue", for a minute.
 //
 // A body that has arrived is drained, and the connection stays open. One that may be
@@ -20,9 +26,15 @@ const maxDrain = 256 << 10
 // the kernel reset the connection, and the answer could be lost with it.
 //
 // HTTP/2 and HTTP/3 need none of this: there "Connection: close" would also end other
-// requests.
+// requests. But there a client can leave its stream without room for any data, and the
+// answer would wait until the connection ends. After 10 s the stream is reset.
 func Unblock(w http.ResponseWriter, r *http.Request, now time.Time) {
-	if r.ProtoMajor != 1 || r.ContentLength == 0 {
+	// A writer without deadlines has no connection that could block.
+	if r.ProtoMajor > 1 {
+		_ = http.NewResponseController(w).SetWriteDeadline(now.Add(maxUnread))
+		return
+	}
+	if r.ContentLength == 0 {
 		return
 	}
 	timeout := 50 * time.Millisecond
@@ -30,6 +42,5 @@ func Unblock(w http.ResponseWriter, r *http.Request, now time.Time) {
 		timeout = 100 * time.Millisecond
 		w.Header().Set("Connection", "close")
 	}
-	// A writer without deadlines has no connection that could block.
 	_ = http.NewResponseController(w).SetReadDeadline(now.Add(timeout))
 }
