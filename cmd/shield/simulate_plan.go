@@ -190,7 +190,7 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 		return nil, err
 	}
 	s.Service.Exponential = s.distribution == "exponential"
-	s.Plant, s.Bin = &s.pool, binOf(s.Warmup+s.Until)
+	s.Plant, s.Bin, s.Shelters = &s.pool, binOf(s.Warmup+s.Until), true
 	p.report.Scenario, p.report.Policies = s.Scenario, policies(s.Mix)
 	if s.StrangersMix != nil {
 		p.report.Policies += "; of background clients: " + policies(s.StrangersMix)

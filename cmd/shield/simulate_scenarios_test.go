@@ -54,6 +54,13 @@ func TestSituationsAreAsSaid(t *testing.T) {
 	if r := played("hangup", "none"); per(r, 70) < 190 || per(r, 70) > 210 || r.TimedOut < r.Decided*9/10 {
 		t.Errorf("hangup: %.0f requests per second, %d of %d timed out; want 200, and nearly all", per(r, 70), r.TimedOut, r.Decided)
 	}
+	most := 0
+	for _, b := range played("hangup", "scenario").Series {
+		most = max(most, int(b.InFlight))
+	}
+	if most != 8 {
+		t.Errorf("hangup: %d in the backend at once; want the limit, 8", most)
+	}
 	if r := played("quota", "scenario"); r.Served != 600 || per(r, 80) < 95 {
 		t.Errorf("quota: %d of the crowd served, %.0f requests per second; want 600, and about 100", r.Served, per(r, 80))
 	}

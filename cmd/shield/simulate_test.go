@@ -69,7 +69,7 @@ func TestSimulateDefaults(t *testing.T) {
 		Seed: 1, Clients: 1000, Within: 100 * time.Millisecond, Mix: clients.Population{{Weight: 1, Policy: clients.Exact{}, Name: "exact"}}, Background: 30,
 		Warmup: 2 * time.Minute, Delay: 10 * time.Millisecond, Service: sim.Service{Mean: 80 * time.Millisecond, Exponential: true},
 		Plant: &plant.Config{Workers: 10}, Timeout: 10 * time.Second, Replicas: 1,
-		Until: time.Minute, MaxRequests: 200_000_000, Bin: 100 * time.Millisecond,
+		Until: time.Minute, MaxRequests: 200_000_000, Bin: 100 * time.Millisecond, Shelters: true,
 	}
 	if !reflect.DeepEqual(p.report.Scenario, want) {
 		t.Errorf("scenario is\n%+v\nwant\n%+v", p.report.Scenario, want)
@@ -96,7 +96,7 @@ func TestSimulateFlags(t *testing.T) {
 			Slow:    plant.Steps{{From: s, Value: 0.5}, {From: 3 * s, Value: 1}, {From: 60 * s, Value: 4}, {From: 65 * s, Value: 1}},
 			Restart: [2]time.Duration{90 * s, 91 * s}, Cold: plant.Cold{Times: 3, For: 20 * s},
 		},
-		Patience: 30 * s, Replicas: 2, Until: 151 * s, Changes: []sim.Change{{At: 12 * s, Restart: true}}, MaxRequests: 99, Bin: s / 10,
+		Patience: 30 * s, Replicas: 2, Shelters: true, Until: 151 * s, Changes: []sim.Change{{At: 12 * s, Restart: true}}, MaxRequests: 99, Bin: s / 10,
 	}
 	if !reflect.DeepEqual(p.report.Scenario, want) {
 		t.Errorf("scenario is\n%+v %+v\nwant\n%+v %+v", p.report.Scenario, p.report.Scenario.Plant, want, want.Plant)

@@ -7,6 +7,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/plant"
 )
 
 // counting admits all, and counts requests by client.
@@ -36,6 +37,50 @@ func TestAddresses(t *testing.T) {
 		if len(seen) < c.least || len(seen) > c.most {
 			t.Errorf("the herd shares %d, the strangers %d: %d addresses; want %d to %d", c.herd, c.strangers, len(seen), c.least, c.most)
 		}
+	}
+}
+
+// The places of clients that have hung up are kept until the backend is done, if the Scenario
+// says so, and given back once: in work and in the backend's queue, in its restart, at the end.
+func TestShelters(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		shelters bool
+		orphans  shield.Orphans
+		plant    plant.Config
+		most     int
+	}{
+		{"kept", true, "", plant.Config{Workers: 4}, 8},
+		{"kept, and the backend restarts", true, "", plant.Config{Workers: 4, Restart: [2]time.Duration{3 * time.Second, 5 * time.Second}}, 8},
+		{"free", true, shield.OrphansFree, plant.Config{Workers: 4}, 0},
+		{"not asked for", false, "", plant.Config{Workers: 4}, 0},
+		{"a backend that notices", true, "", plant.Config{Workers: 4, Notices: true}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var guarded *Guarded
+			r, err := Run(Scenario{
+				Mix: clients.All(clients.GiveUp{}), Background: 100, Warmup: time.Second, Until: 20 * time.Second, Bin: 100 * time.Millisecond,
+				Timeout: 30 * time.Millisecond, Service: Service{Mean: 200 * time.Millisecond}, Plant: &c.plant, Shelters: c.shelters,
+				Config: shield.Config{Concurrency: 8, Orphans: c.orphans},
+			}, func(config shield.Config) (Server, error) {
+				s, err := Guard(config)
+				guarded = s.(*Guarded)
+				return s, err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			most := 0
+			for _, b := range r.Series {
+				most = max(most, int(b.InFlight))
+			}
+			if c.most > 0 && most != c.most || c.most == 0 && most <= 8 {
+				t.Errorf("%d in the backend at once; want %d (0: more than the limit)", most, c.most)
+			}
+			if n := guarded.State.Backend.Stats(time.Minute).InFlight; n != 0 {
+				t.Errorf("%d places are held after the end", n)
+			}
+		})
 	}
 }
 

@@ -46,7 +46,8 @@
 //
 // A client waits for Timeout, from its sending to its reading. Then it hangs up: its
 // place in the queue or its held refusal is given up, and what the backend does for it
-// goes on, unless the Plant Notices. The policy says whether it tries again, and
+// goes on, unless the Plant Notices; its place is kept meanwhile if the Scenario says that
+// servers do so (Shelters). The policy says whether it tries again, and
 // Patience for how long at most. Budgets of a policy are counted for each share of
 // the Mix.
 //

@@ -28,6 +28,7 @@ const (
 	answeredWell                    // by the backend
 	unavailable                     // 503 by the backend
 	cannotConnect                   // to the backend: 502
+	letGo                           // its client has hung up long ago
 )
 
 // client is what is known of a client: 24 bytes, as there may be a million.

@@ -57,6 +57,11 @@ type Scenario struct {
 	// long after its first attempt it begins another. 0 means for ever.
 	Timeout, Patience time.Duration
 
+	// Shelters: a server that limits what is in flight keeps the place of a client that hangs
+	// up until the backend is done, 10 s at most, as shield.Shelter does. Without, it takes
+	// the place for free, as where Config.Orphans is OrphansFree.
+	Shelters bool
+
 	// Classes names the class of the requests of each share of the mixes; "" or a
 	// class that the server does not know means its default. nil means all the default.
 	Classes []string

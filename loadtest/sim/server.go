@@ -45,6 +45,11 @@ type Gauge interface {
 	Limit() int // 0: not now
 }
 
+// A Sheltering is a Server that may wait for the backend when a client has hung up.
+type Sheltering interface {
+	Shelters() bool
+}
+
 // A Request is what a Server may know of a request.
 type Request struct {
 	Route    uint8         // requests of one route take about as long
@@ -89,6 +94,7 @@ type Guarded struct {
 	*shield.Guard               // that decides now
 	State         *shield.State // which it works on
 	zones         int           // of the config
+	shelters      bool          // see Sheltering
 	keys          []limiter.Key // scratch
 
 	open    []shield.Decision // by ticket
@@ -124,8 +130,12 @@ func (g *Guarded) Change(c shield.Config, restart bool) error {
 		return err
 	}
 	g.Guard, g.State, g.zones = next, state, len(c.Zones)
+	g.shelters = c.Orphans != shield.OrphansFree && (c.Concurrency > 0 || c.Adaptive != nil || c.PerClient > 0)
 	return nil
 }
+
+// Shelters implements Sheltering.
+func (g *Guarded) Shelters() bool { return g.shelters }
 
 func (g *Guarded) Arrive(now time.Duration, r Request) Answer {
 	q := shield.Request{

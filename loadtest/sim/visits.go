@@ -87,6 +87,9 @@ func (r *run) happens(e event) {
 		r.done(e.at, e.who)
 	case e.what == hangsUp:
 		r.hangUp(e.at, e.who)
+	case e.what == letGo:
+		r.finish(e.at, v, End{Outcome: shield.Stopped})
+		r.settle(e.at, int(v.replica))
 	default:
 		r.answered(e.at, e.who, e.what)
 	}
@@ -225,6 +228,12 @@ func (r *run) answered(at int64, i uint32, what int32) {
 	v := &r.visits[i]
 	r.quit(i)
 	if v.gone {
+		o := shield.Overloaded
+		if what == answeredWell {
+			o = shield.Served
+		}
+		r.finish(at, v, End{Outcome: o}) // if it was sheltered
+		r.settle(at, int(v.replica))
 		r.wasted(at, what)
 		return
 	}
@@ -292,16 +301,35 @@ func (r *run) hangUp(at int64, i uint32) {
 		r.abandon(at, i)
 	} else {
 		v.gone = true
-		r.finish(at, v, End{Outcome: shield.Aborted})
+		if r.shelters(v) {
+			r.schedule(at+int64(longestOrphan), i, letGo)
+		} else {
+			r.finish(at, v, End{Outcome: shield.Aborted})
+		}
 	}
 	r.timedOut(at, v)
 	r.settle(at, int(v.replica))
 }
 
-// finish tells a server how a visit has ended.
+// longestOrphan is how long a server waits for the backend when a client has hung up: that
+// of shield.Shelter.
+const longestOrphan = 10 * time.Second
+
+// shelters reports whether the server of a visit, whose client has hung up, waits for the
+// backend. One that notices says at once that it takes a request out of its queue.
+func (r *run) shelters(v *visit) bool {
+	if !r.Shelters || v.stage == waits && r.backend.Notices {
+		return false
+	}
+	s, ok := r.replicas[v.replica].Server.(Sheltering)
+	return ok && s.Shelters()
+}
+
+// finish tells a server how a visit has ended, once.
 func (r *run) finish(at int64, v *visit, e End) {
 	if v.ticket > 0 {
 		r.replicas[v.replica].Finish(time.Duration(at), v.ticket, e)
+		v.ticket = 0
 	}
 }
 
@@ -406,7 +434,9 @@ func (r *run) lose(at int64) {
 			continue
 		}
 		r.quit(uint32(i))
-		if !v.gone {
+		if v.gone {
+			r.finish(at, v, End{Outcome: shield.Overloaded})
+		} else {
 			r.reply(at, v, cannotConnect)
 		}
 	}
@@ -426,7 +456,11 @@ func (r *run) close() {
 	}
 	for i := range r.visits {
 		v := &r.visits[i]
-		if v.stage == over || v.gone {
+		if v.stage == over {
+			continue
+		}
+		if v.gone {
+			r.finish(at, v, End{Outcome: shield.Detached})
 			continue
 		}
 		r.counts.Open++
