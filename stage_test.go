@@ -13,6 +13,8 @@ import (
 	"github.com/herdshield/shield/loadshed"
 )
 
+const slowRoute = 9
+
 // A stage plays requests to one Guard in virtual time. Behind it is a backend of workers
 // with an exponential time of service and a queue of its own.
 type stage struct {
@@ -22,6 +24,7 @@ type stage struct {
 	planned int
 	workers int
 	service time.Duration
+	slow    time.Duration             // what a request of slowRoute takes
 	work    []func(now time.Duration) // that waits for a worker
 	working int
 	queued  []*inQueue
@@ -117,13 +120,13 @@ func (s *stage) ask(now time.Duration, r Request, served func(now time.Duration)
 // patience. Then told is called, too.
 func (s *stage) askFor(now time.Duration, r Request, patience time.Duration, served func(now time.Duration), told func(now time.Duration, d Decision)) {
 	if d := s.g.Admit(now, r); d.Queued() {
-		s.queued = append(s.queued, &inQueue{r, d, func(now time.Duration, d Decision) { s.decided(now, d, patience, served, told) }})
+		s.queued = append(s.queued, &inQueue{r, d, func(now time.Duration, d Decision) { s.decided(now, &r, d, patience, served, told) }})
 	} else {
-		s.decided(now, d, patience, served, told)
+		s.decided(now, &r, d, patience, served, told)
 	}
 }
 
-func (s *stage) decided(now time.Duration, d Decision, patience time.Duration, served func(now time.Duration), told func(now time.Duration, d Decision)) {
+func (s *stage) decided(now time.Duration, r *Request, d Decision, patience time.Duration, served func(now time.Duration), told func(now time.Duration, d Decision)) {
 	if !d.Admit {
 		s.at(now+min(d.Hold, patience), func(now time.Duration) {
 			if d.Hold > patience {
@@ -137,7 +140,11 @@ func (s *stage) decided(now time.Duration, d Decision, patience time.Duration, s
 	}
 	work := func(now time.Duration) {
 		s.working++
-		s.at(now+time.Duration(s.random.ExpFloat64()*float64(s.service)), func(now time.Duration) {
+		takes := time.Duration(s.random.ExpFloat64() * float64(s.service))
+		if s.slow > 0 && r.Route == slowRoute {
+			takes = s.slow
+		}
+		s.at(now+takes, func(now time.Duration) {
 			s.working--
 			d.Done(now, Served)
 			served(now)

@@ -48,6 +48,7 @@ type Concurrency struct {
 	budget     Budget   // of retries
 	pause      Pause
 	orphans    Orphans
+	costs      costs
 	shortAt    atomic.Int64 // when there was a shortage last: see NoteShortage
 	failed     atomic.Uint64
 	throughput throughput
@@ -187,6 +188,10 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 		pl.Watch(c, p, now)
 		return Entered, 0
 	}
+	if c.exceedsShare(now, p, e, pl) {
+		c.leaveClient(pl)
+		return Full, max(c.gate.Drain(now), time.Second)
+	}
 	limit := c.Limit(p)
 	c.shares.Seen(now, p.Requested(e.Class))
 	free, rank := c.limitFor(now, p, e.As), rankOf(e.As, e.Due)
@@ -265,7 +270,7 @@ func (c *Concurrency) releaseOrphans(now time.Duration) {
 // Count counts an admitted request for its client, to tell crowds apart: under
 // pressure only, and once.
 func (c *Concurrency) Count(now time.Duration, p *Plan, client uint64, pl *Place) {
-	if p.Limits() && c.UnderPressure(now) {
+	if p.Limits() && (c.UnderPressure(now) || c.costly(pl.route)) {
 		c.count(client, pl)
 	}
 }

@@ -69,6 +69,9 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 		c.leaveClient(pl)
 		return
 	}
+	if o == Served || o == TimedOut || o == Stopped {
+		c.costs.add(pl.route, now-pl.at)
+	}
 	took, inFlight := now-pl.at, c.gate.InFlight()
 	o, took = c.leaveGate(now, took, o, pl)
 	c.leaveClient(pl)
@@ -101,7 +104,7 @@ func (c *Concurrency) leaveGate(now, took time.Duration, o Outcome, pl *Place) (
 		c.failed.Add(1)
 	case Aborted, Stopped:
 		// The backend usually works on, for what such a request takes.
-		rest := c.gate.Service() - took
+		rest := max(c.gate.Service(), c.costs.of(pl.route)) - took
 		if o == Aborted && pl.plan.keepsOrphans && rest > 0 && c.orphans.Keep(now+rest, pl.limit) {
 			pl.limit = 0 // it leaves with the orphan
 		} else {

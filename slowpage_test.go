@@ -1,0 +1,107 @@
+package shield
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
+)
+
+// One client that asks for a page of 3 s, 100 times per second, and hangs up after 200 ms,
+// does not keep a backend from the others, which ask for half of what it can do.
+func TestSlowPageOfOneClient(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		config Config
+		most   float64 // share of the honest that give up after three tries
+	}{
+		{"adaptive, per 4", Config{Adaptive: &loadshed.AdaptiveConfig{}, PerClient: 4}, .01},
+		{"adaptive", Config{Adaptive: &loadshed.AdaptiveConfig{}}, .05},
+		{"concurrency 10", Config{Concurrency: 10, Queue: Queue{Size: 20}}, .05},
+		{"concurrency 12", Config{Concurrency: 12}, .05},
+	} {
+		for _, cold := range []bool{false, true} {
+			lost, all, first := 0, 0, 0
+			for seed := range uint64(5) {
+				s := newStage(t, c.config, 10, 50*ms, seed)
+				s.slow = 3 * time.Second
+				const begin, end = time.Hour, time.Hour + 20*time.Second
+				attack := time.Duration(begin)
+				if !cold {
+					attack += 5 * time.Second
+				}
+				var honest []*patron
+				s.often(begin, end, 100, func(now time.Duration) {
+					v := &patron{key: limiter.Key(s.random.Uint64()), kind: 7, attempts: 3}
+					honest = append(honest, v)
+					s.visit(now, v)
+				})
+				s.often(attack, end, 100, func(now time.Duration) {
+					s.ask(now, Request{Client: 1, InFlightKey: 1, Fingerprint: 8, Route: slowRoute}, func(time.Duration) {}, func(time.Duration, Decision) {})
+				})
+				s.play(end + 2*time.Minute)
+				for _, v := range honest {
+					if all++; v.waited < 0 {
+						lost++
+					}
+					if v.requests == 1 {
+						first++
+					}
+				}
+			}
+			share := float64(lost) / float64(all)
+			t.Logf("%s, cold %v: %.1f %% of the honest give up, %.1f %% are served at once", c.name, cold, 100*share, 100*float64(first)/float64(all))
+			if share > c.most {
+				t.Errorf("%s, cold %v: %.1f %% of the honest give up, want %v %%", c.name, cold, 100*share, 100*c.most)
+			}
+		}
+	}
+}
+
+// The same over sockets: the client that hangs up leaves its places to no other.
+func TestSlowPageOverSockets(t *testing.T) {
+	b := &worker{}
+	config := Config{Adaptive: &loadshed.AdaptiveConfig{}, PerClient: 4, Client: func(r *http.Request) string { return r.Header.Get("X-Client") }}
+	_, addr := proxyOf(t, config, b)
+	var all sync.WaitGroup
+	var served, asked atomic.Int64
+	end := time.Now().Add(4 * time.Second)
+	for i := 0; time.Now().Before(end); i++ {
+		all.Go(func() {
+			conn, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			fmt.Fprint(conn, "GET /3s HTTP/1.1\r\nHost: shield\r\nX-Client: one\r\n\r\n")
+			time.Sleep(200 * ms)
+		})
+		all.Go(func() {
+			r, _ := http.NewRequest("GET", "http://"+addr+"/50ms", nil)
+			r.Header.Set("X-Client", fmt.Sprint(i))
+			asked.Add(1)
+			resp, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				served.Add(1)
+			}
+		})
+		time.Sleep(10 * ms)
+	}
+	all.Wait()
+	t.Logf("%d of %d honest clients are served at once; %d in the backend at most", served.Load(), asked.Load(), b.most.Load())
+	if served.Load() < asked.Load()*98/100 {
+		t.Errorf("%d of %d honest clients are served at once, want 98 %%", served.Load(), asked.Load())
+	}
+}
