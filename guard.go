@@ -211,6 +211,8 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 		d.Backlog = b.clients.Ahead(now)
 		if t.visit.Promises > 0 && t.visit.Standing != pushback.OtherRequest { // that was not what the promise is for
 			b.clients.Keep(now, uint64(t.Client), &t.visit)
+		} else if t.visit.Pass {
+			b.clients.Pass(now, uint64(t.Client))
 		}
 		b.inFlight.Count(now, g.plan, uint64(t.Client), &d.place)
 		return

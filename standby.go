@@ -71,5 +71,8 @@ func (g *Guard) reserveOf(now time.Duration, t *try) reserve {
 	if tenths == 0 {
 		return reserve{}
 	}
+	if t.visit.Pass {
+		places /= 2
+	}
 	return reserve{min(burst*tenths/10, max(burst-2, min(burst-1, 2))), places}
 }

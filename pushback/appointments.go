@@ -241,6 +241,13 @@ func (a *Appointments) Keep(now time.Duration, client uint64, came *Visit) {
 	}
 }
 
+// Pass notes that a client has been admitted that had a pass: see Visit.
+func (a *Appointments) Pass(now time.Duration, client uint64) {
+	if a.calendar.Backlogged(now) {
+		a.ledger.UsePass(now, client)
+	}
+}
+
 // RefuseEarly tells a client its promise again, at the lowest cost there is. One of
 // several behind one key is Ambiguous: its promise is not known, so it is told what
 // Sometime says.

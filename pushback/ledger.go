@@ -192,6 +192,8 @@ func (l *Ledger) Visit(now time.Duration, key, fingerprint uint64, horizon time.
 	v.Promises = r.outstanding(now)
 	if v.Promises == 0 {
 		served := r.due(now)
+		from, ok := r.pass(now)
+		v.Pass = ok && from <= now
 		v.Served = r.get(fCount) == 0 && served <= now && served > now-maxLate
 		return v
 	}
@@ -267,17 +269,30 @@ func (l *Ledger) Keep(now time.Duration, key uint64) (v Visit) {
 		r.setDue(max(due, now)) // the next one of several, if there are more
 	}
 	r.set(fCount, uint64(v.Promises-1))
-	if v.Promises == 1 {
-		r.recall(now)
+	if v.Promises == 1 && !r.recall(now) {
+		r.setPass(max(due, now))
 	}
 	return v
 }
 
-// Drop forgets a client's promises.
+// UsePass tells that a client has been admitted for its pass.
+func (l *Ledger) UsePass(now time.Duration, key uint64) {
+	_, r, m := l.known(key)
+	if r == nil {
+		return
+	}
+	defer m.Unlock()
+	if from, ok := r.pass(now); ok {
+		r.setPass(max(from, now-(passBurst-1)*passInterval))
+	}
+}
+
+// Drop forgets a client's promises, and those that it kept.
 func (l *Ledger) Drop(key uint64) {
 	if _, r, m := l.known(key); r != nil {
 		r.set(fCount, 0)
 		r.set(fNumber, 0)
+		r.set(fProtected, 0)
 		m.Unlock()
 	}
 }
@@ -332,7 +347,7 @@ func (l *Ledger) Write(now time.Duration, key, fingerprint uint64, a Appointment
 	case p == ReplaceOne && n > 0:
 		r.set(fCount, uint64(n))
 		return a.Deferred || r.putAside(now, a.At)
-	case p == ReplaceOne && r.recall(now):
+	case p == ReplaceOne && r.get(fCount) > 0 && r.recall(now):
 		n = int(r.get(fCount))
 		if a.Deferred {
 			return true

@@ -416,3 +416,52 @@ func TestLedgerIsSafeForConcurrentUse(t *testing.T) {
 	close(done)
 	others.Wait()
 }
+
+// A client that has kept a promise has a pass: a request for each passInterval, some of
+// them at once, for passLife. It is no other's, and no promise that it has adds to it.
+func TestPass(t *testing.T) {
+	const key, due = 7, time.Hour
+	var l Ledger
+	kept := func(at time.Duration) {
+		l.Write(at-10*time.Second, key, 1, Appointment{At: at}, at-10*time.Second, ReplaceNone)
+		if v := l.Visit(at-time.Second, key, 1, 0, 9); v.Pass {
+			t.Error("a pass beside an appointment")
+		}
+		l.Keep(at, key)
+	}
+	uses := func(at time.Duration) (n int) {
+		for l.Visit(at, key, uint64(n), 0, 9).Pass {
+			l.UsePass(at, key)
+			n++
+		}
+		return n
+	}
+	kept(due)
+	for _, c := range []struct {
+		after time.Duration
+		want  int
+	}{
+		{0, 0}, {3 * time.Second, 0}, {passInterval + passUnit, 1}, {2*passInterval - time.Second, 0}, {4*passInterval + passUnit, 3},
+		{4*passInterval + 2*time.Minute, passBurst}, {passLife - time.Second, passBurst}, {passLife + time.Second, 0}, {24 * time.Hour, 0},
+	} {
+		if n := uses(due + c.after); n != c.want {
+			t.Errorf("%v after a promise was kept: %d requests for the pass, want %d", c.after, n, c.want)
+		}
+		if l.Visit(due+c.after, key+1, 1, 0, 9).Pass {
+			t.Error("a pass of another client")
+		}
+	}
+	for i := range 20 { // one appointment after the other
+		at := 3*time.Hour + time.Duration(i)*10*time.Second
+		if kept(at); uses(at) > 0 {
+			t.Fatal("an appointment is worth another request")
+		}
+	}
+	if l.Drop(key); l.Visit(4*time.Hour, key, 1, 0, 9).Pass {
+		t.Error("a pass of a client that is forgotten")
+	}
+	l.Write(5*time.Hour, 9, 1, Appointment{At: 5*time.Hour + 5*time.Second}, 5*time.Hour, ReplaceNone)
+	if l.Visit(5*time.Hour+2*time.Minute, 9, 1, 0, 9).Pass {
+		t.Error("a pass of a client that did not come")
+	}
+}

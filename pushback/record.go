@@ -131,6 +131,33 @@ func (r *record) aside(now time.Duration) (n int, earliest time.Duration) {
 	return int(aside >> asideBits), near(aside&(1<<asideBits-1), asideBits, asideUnit, now)
 }
 
+// A client that is Proven and expects nothing has a pass, in the same bits: it goes before
+// strangers for passLife after the promise that it kept. It is worth a request for each
+// passInterval that has gone by, up to passBurst, as a token bucket that begins empty. So a
+// client gains nothing by many appointments, and has to wait for the next one some time. Ours:
+// the next pages of a visit, with a few things on each.
+const (
+	passBits     = 18
+	passUnit     = 16 * time.Millisecond
+	passLife     = 5 * time.Minute
+	passInterval = 4 * time.Second
+	passBurst    = 16
+)
+
+// pass returns from when on the client's pass is good for one more request, and whether it
+// has one.
+func (r *record) pass(now time.Duration) (from time.Duration, ok bool) {
+	if r.trust() != Proven || r.get(fCount) > 0 || now > r.due(now)+passLife {
+		return 0, false
+	}
+	return near(r.get(fNumber), passBits, passUnit, now), true
+}
+
+// setPass says that the pass is empty at an instant.
+func (r *record) setPass(empty time.Duration) {
+	r.set(fNumber, uint64((empty+passInterval)/passUnit))
+}
+
 // recall restores the promises that were put aside, when the last of the others is done
 // with, and reports whether there were any.
 func (r *record) recall(now time.Duration) bool {

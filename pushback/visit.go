@@ -13,6 +13,7 @@ type Visit struct {
 	Deferred bool          // At is no slot but the time at which to ask again
 	Number   uint32        // if Deferred: its position in the queue, see Calendar.Rebook
 
+	Pass         bool // it has kept a promise not long ago, and has not asked for much since
 	Due          bool // its slot, or its number in the queue, has come
 	Late         bool // on time, but later than a client that obeys
 	Served       bool // its last promise was done with less than a minute ago: a ticket for it is used
@@ -83,6 +84,7 @@ func (v *Visit) Unpaid() bool { return v.Standing == TooEarly && !v.NearlyDue &&
 // stands, in tenths. Clients that are due, or nearly, may take the last.
 const (
 	reserveOfChance   = 2 // deferred, and drawn to be let in
+	reserveOfPass     = 2
 	reserveOfStranger = 3
 	reserveOfDoubted  = 10 // all but what would be lost: strangers in a flood
 	reserveOfDeferred = 9
@@ -97,6 +99,8 @@ func (v *Visit) Reserve(doubt float64) int {
 		return 0
 	case v.Standing == OnTime:
 		return reserveOfDeferred
+	case v.Pass:
+		return reserveOfPass
 	default:
 		return reserveOfStranger + int(doubt*(reserveOfDoubted-reserveOfStranger))
 	}
