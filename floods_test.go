@@ -35,6 +35,7 @@ var deluges = []deluge{
 	{name: "200/s, burst 50", burst: 50, honest: 40, flood: 200, p50: 2 * time.Second, p99: 8 * time.Second, attackers: .2, broken: .01},
 	{name: "200/s, burst 5", burst: 5, honest: 40, flood: 200, p50: 4 * time.Second, attackers: .2},
 	{name: "200/s, burst 3", burst: 3, honest: 40, flood: 200, p50: 6 * time.Second, attackers: .2},
+	{name: "200/s, burst 2", burst: 2, honest: 40, flood: 200, p50: 12 * time.Second, attackers: .25},
 	{name: "200/s, burst 1", burst: 1, honest: 40, flood: 200},
 	{name: "200/s, honest 10/s", burst: 10, honest: 10, flood: 200, p50: 2 * time.Second, p99: 8 * time.Second, broken: .01},
 	{name: "200/s, honest 48/s", burst: 10, honest: 48, flood: 200, attackers: .2},
