@@ -70,7 +70,9 @@ type Shelter struct {
 // own.
 type line struct {
 	net.Conn
-	free chan struct{} // closed when the Transport has
+	free  chan struct{} // closed when the Transport has closed its handle
+	once  sync.Once
+	ended Outcome // set by once
 }
 
 // progress is how far a request to the backend is.
@@ -100,7 +102,7 @@ func (g *Guard) Shelter(r *http.Request, d *Decision) (*http.Request, *Shelter) 
 	s.stop = context.AfterFunc(s.client, s.leave)
 	s.trace.GotConn, s.trace.WroteHeaderField = s.gotConn, s.wroteHeaderField
 	s.trace.WroteRequest, s.trace.GotFirstResponseByte = s.wroteRequest, s.gotFirstResponseByte
-	return r.WithContext(httptrace.WithClientTrace(ctx, &s.trace)), s
+	return r.WithContext(httptrace.WithClientTrace(context.WithValue(ctx, shelterKey{}, s), &s.trace)), s
 }
 
 // gotConn notes on which connection the request will be sent. One whose client has gone is
@@ -179,7 +181,7 @@ func (s *Shelter) isToBeTold() bool {
 	if err != nil {
 		return false
 	}
-	s.line = &line{again, make(chan struct{})}
+	s.line = &line{Conn: again, free: make(chan struct{})}
 	return true
 }
 
@@ -192,10 +194,9 @@ func (s *Shelter) End(o Outcome) Outcome {
 	}
 	s.stop()
 	s.mu.Lock()
-	is, left, line, timer := s.is, s.left, s.line, s.timer
-	s.is = ended
-	if line != nil {
-		close(line.free)
+	left, line, timer := s.left, s.line, s.timer
+	if s.is != answered {
+		s.is = ended
 	}
 	s.mu.Unlock()
 	s.cancel()
@@ -205,11 +206,8 @@ func (s *Shelter) End(o Outcome) Outcome {
 	if o == Aborted { // what has returned is done, and what was not sent never began
 		o = Stopped
 	}
-	if line != nil && is == sent {
-		o = s.await(line.Conn)
-	}
 	if line != nil {
-		line.Close()
+		o = s.finish(line)
 	}
 	if left > 0 {
 		s.g.backend.orphans.Add(-1)
@@ -217,8 +215,40 @@ func (s *Shelter) End(o Outcome) Outcome {
 	return o
 }
 
+type shelterKey struct{}
+
+// AwaitBackend waits for the backend as Shelter.End does, if it is to be told that the
+// client has gone, and reports whether it was. It is for a proxy that counts what each of
+// several servers has, with the context of a request from Shelter whose round trip is over.
+func AwaitBackend(ctx context.Context) (told bool) {
+	s, ok := ctx.Value(shelterKey{}).(*Shelter)
+	if !ok {
+		return false
+	}
+	s.mu.Lock()
+	line := s.line
+	s.mu.Unlock()
+	if line != nil {
+		s.finish(line)
+	}
+	return line != nil
+}
+
+// finish awaits the end of a request whose backend is to be told, once.
+func (s *Shelter) finish(l *line) Outcome {
+	l.once.Do(func() {
+		close(l.free)
+		l.ended = s.await(l.Conn)
+		l.Close()
+	})
+	return l.ended
+}
+
 // await tells the backend that the client has gone, and waits until it is done.
 func (s *Shelter) await(line net.Conn) Outcome {
+	if s.progress() == answered {
+		return Stopped
+	}
 	if half, ok := line.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
 	}

@@ -111,14 +111,14 @@ func (b *readBody) Read(p []byte) (int, error) {
 }
 
 // arrive ends the trip. If what is in flight is limited, the place of a request whose client
-// has left before the answer is kept for as long as such requests take: most backends do
-// not notice, and work on (see loadshed.Orphans). The shields' places are kept with it.
+// has left before the answer is kept until the backend is done (see shield.Shelter), or else
+// for as long as such requests take: most backends do not notice, and work on. The shields' places are kept with it.
 func (t *trip) arrive(ctx context.Context) {
 	if t.reached {
 		t.leave(endpoint.Served)
 		return
 	}
-	if t.passage.limited && ctx.Err() != nil && t.at.Load() != nil && t.wrote.Load() {
+	if t.passage.limited && ctx.Err() != nil && t.at.Load() != nil && t.wrote.Load() && !shield.AwaitBackend(ctx) {
 		time.Sleep(t.passage.expected() - (shield.Now() - t.entered))
 	}
 	t.leave(endpoint.Unknown) // a failed connection has been reported by watchDials
