@@ -59,7 +59,8 @@ func (g *Guard) reserveOf(now time.Duration, t *try) reserve {
 	if t.visit.Standby {
 		return reserve{max(0, burst-s.Tokens()), s.Places(true)}
 	}
-	tenths, places := t.visit.Reserve(g.backend.clients.Doubt()), s.Places(false)
+	// Strangers are doubted for the sake of clients that do come back, if any do.
+	tenths, places := t.visit.Reserve(g.backend.clients.Doubt()*min(1, 2*s.DueShare())), s.Places(false)
 	if t.visit.Draws() {
 		c := t.caller()
 		drawn, ok := g.backend.clients.Drawn(now, &c, &g.terms, g.supply())

@@ -41,6 +41,7 @@ type Standby struct {
 	tokens         atomic.Int32  // how many of a full bucket's tokens they may take: 1, or 2 if much is lost
 	forDue, forAll atomic.Int32  // places to be left free for clients on time, and for all that are not on standby
 	came, admitted atomic.Uint64 // requests on standby
+	dueShare       atomic.Int32  // of the backend's rate that clients on time take, in thousandths
 
 	// As of the last Look, by one goroutine at a time.
 	at, since time.Duration // since: of the last Look without a backlog
@@ -87,6 +88,10 @@ func (s *Standby) Places(standby bool) int {
 	return int(s.forDue.Load())
 }
 
+// DueShare returns the share of the backend's rate that clients take that come on time: 0 to
+// 1.
+func (s *Standby) DueShare() float64 { return float64(s.dueShare.Load()) / 1000 }
+
 // A Demand is what comes to a backend, and what it can do, as far as Look has to know.
 type Demand struct {
 	Service          float64 // requests per second that the backend can take
@@ -115,6 +120,7 @@ func (s *Standby) Look(now time.Duration, is Demand) {
 	if math.IsInf(could, 1) {
 		return
 	}
+	s.dueShare.Store(int32(1000 * min(1, s.due.rate/is.Service)))
 	s.forDue.Store(placesFor(s.due.rate/is.Service, is.Limit))
 	s.forAll.Store(placesFor(s.all.rate/is.Service, is.Limit))
 	switch lost := min(1, given/could); {
