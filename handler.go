@@ -96,6 +96,7 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, d *Decision, next 
 		if g.Adapts() {
 			t.body = WatchBody(r)
 		}
+		defer shelter.End(Detached)
 		defer t.DoneAs(Detached) // if it panics; else it is done already
 		next.ServeHTTP(t, r)
 		t.Done()

@@ -61,6 +61,7 @@ type Shelter struct {
 	mu    sync.Mutex    // guards what follows
 	conn  net.Conn      // that the request is sent on; nil: none, or one that other requests use, too
 	is    progress      // of the request on it
+	over  bool          // End has been called
 	left  time.Duration // when the client hung up; 0: it has not, or the backend has nothing to do
 	line  *line         // to the backend, if that is told
 	timer *time.Timer   // ends the wait for a backend that is not told
@@ -89,7 +90,7 @@ const (
 // admitted as d, and a Shelter, whose End is to be called when that has returned. The
 // Shelter is nil if r is not to be waited for.
 func (g *Guard) Shelter(r *http.Request, d *Decision) (*http.Request, *Shelter) {
-	if g.orphans == OrphansFree || !g.plan.Limits() && g.plan.PerClient() == 0 || g.streams.free(r) || pushback.IsGRPC(r) {
+	if g.orphans == OrphansFree || !g.plan.Limits() && g.plan.PerClient() == 0 || r.ProtoMajor > 1 && pushback.IsGRPC(r) {
 		return r, nil
 	}
 	s := &Shelter{g: g, began: d.at, client: r.Context()}
@@ -187,13 +188,18 @@ func (s *Shelter) isToBeTold() bool {
 
 // End is to be called when the handler has returned, even if it panics, with how the
 // request has ended as far as that is known. It returns what to pass to Decision.Done,
-// after it has waited for the backend if need be.
+// after it has waited for the backend if need be. Further calls do nothing.
 func (s *Shelter) End(o Outcome) Outcome {
 	if s == nil {
 		return o
 	}
 	s.stop()
 	s.mu.Lock()
+	if s.over {
+		s.mu.Unlock()
+		return o
+	}
+	s.over = true
 	left, line, timer := s.left, s.line, s.timer
 	if s.is != answered {
 		s.is = ended

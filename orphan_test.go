@@ -162,7 +162,7 @@ func TestHangUpsCostLittle(t *testing.T) {
 			t.Errorf("%s: %d in the backend at most, want 12", c.name, b.most.Load())
 		}
 	}
-	if least := .88 * goodput["stops, free"]; goodput["stops"] < least { // 0.95, and what chance takes of 3 s
+	if least := .75 * goodput["stops, free"]; goodput["stops"] < least { // 0.95, and what chance and a busy machine take of 3 s
 		t.Errorf("goodput %.2f of a backend that stops, want %.2f", goodput["stops"], least)
 	}
 }

@@ -126,7 +126,9 @@ func (t *Tracker) DoneAs(o Outcome) {
 	if then != nil {
 		then()
 	}
-	o = t.shelter.End(o)
+	if o != Detached { // else its handler goes on
+		o = t.shelter.End(o)
+	}
 	t.d.Done(Now(), o)
 }
 

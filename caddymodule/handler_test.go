@@ -751,6 +751,9 @@ func TestAdminEndpoint(t *testing.T) {
 			{Name: "srv0/per_client", Key: "{http.vars.client_ip}", RateStatus: RateStatus{10, "1m0s", 1}, Keys: 1, MaxKeys: 200_000, Admitted: 1, Refused: 2},
 		},
 	}
+	if c := got.Shields[1].Calendar; c.Spare > 0 && c.Spare < 1.96 { // on a slow machine a second has passed
+		c.Spare = 1.96
+	}
 	if a, b := fmt.Sprintf("%+v", mustJSON(t, got)), mustJSON(t, want); a != b {
 		t.Errorf("status:\n%s\nwant:\n%s", a, b)
 	}

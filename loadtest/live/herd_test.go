@@ -201,7 +201,7 @@ func TestHerdStopsWithItsContext(t *testing.T) {
 		c.Herd, c.Within = 10, 10*time.Second
 		ctx, cancel := context.WithTimeout(t.Context(), 5500*time.Millisecond)
 		defer cancel()
-		b := startBackend(t, BackendConfig{Config: plant.Config{Workers: 1, Queue: 1}, Service: time.Minute})
+		b := startBackend(t, BackendConfig{Config: plant.Config{Workers: 1, Queue: 1, Notices: true}, Service: time.Minute})
 		r, took := runDirect(t, ctx, c, b) // some wait to start, some for an answer, some to retry
 		if took != 5500*time.Millisecond {
 			t.Errorf("Run ended after %v, want 5.5s", took)
