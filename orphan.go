@@ -54,14 +54,13 @@ type Shelter struct {
 	g      *Guard
 	began  time.Duration
 	client context.Context
-	stop   func() bool // ends the watch of the client
+	stop   func() bool // ends the watch of the client; nil when End has been called, guarded by mu
 	cancel context.CancelFunc
 	trace  httptrace.ClientTrace
 
 	mu    sync.Mutex    // guards what follows
 	conn  net.Conn      // that the request is sent on; nil: none, or one that other requests use, too
 	is    progress      // of the request on it
-	over  bool          // End has been called
 	left  time.Duration // when the client hung up; 0: it has not, or the backend has nothing to do
 	line  *line         // to the backend, if that is told
 	timer *time.Timer   // ends the wait for a backend that is not told
@@ -193,18 +192,19 @@ func (s *Shelter) End(o Outcome) Outcome {
 	if s == nil {
 		return o
 	}
-	s.stop()
 	s.mu.Lock()
-	if s.over {
+	stop := s.stop
+	if stop == nil {
 		s.mu.Unlock()
 		return o
 	}
-	s.over = true
+	s.stop = nil
 	left, line, timer := s.left, s.line, s.timer
 	if s.is != answered {
 		s.is = ended
 	}
 	s.mu.Unlock()
+	stop()
 	s.cancel()
 	if timer != nil {
 		timer.Stop()

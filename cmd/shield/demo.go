@@ -328,7 +328,7 @@ func startCaddy(upstream, directive string) (string, error) {
 	for _, server := range app.(*caddyhttp.App).Servers {
 		return "http://" + server.Listeners()[0].Addr().String(), nil
 	}
-	return "", errors.Join(errors.New("Caddy runs no server; want one"), caddy.Stop())
+	return "", errors.Join(errors.New("no server runs in Caddy; want one"), caddy.Stop())
 }
 
 // inSeconds writes d in seconds: 0.5 s, not 500ms.
