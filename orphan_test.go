@@ -90,6 +90,7 @@ func hangUps(t *testing.T, addr, request string, rate int, for_, patience time.D
 // Requests whose clients hang up count for as long as the backend works on them: it never
 // has more than the limit.
 func TestHangUpsInTheBackend(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name     string
 		config   Config
@@ -147,6 +148,7 @@ func TestHangUpsInTheBackend(t *testing.T) {
 // A backend that stops when its client hangs up loses nothing by the place that is kept:
 // it says so. And one that works on has no more than the limit.
 func TestHangUpsCostLittle(t *testing.T) {
+	t.Parallel()
 	goodput := map[string]float64{}
 	for _, c := range []struct {
 		name  string
@@ -230,6 +232,7 @@ func overloadOf(addr string, rate float64, for_ time.Duration, hangUp float64) f
 // news that its client has gone, it has no more than the limit: one more for a backend that
 // hides, once a minute, that it works on.
 func TestHangUpsOverAnyConnection(t *testing.T) {
+	t.Parallel()
 	const limit, takes = 4, "400ms"
 	closes := func(b *worker) http.Handler { // as event loops do
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -320,6 +323,7 @@ func TestHangUpsOverAnyConnection(t *testing.T) {
 // Clients that hang up, at whatever moment, do no harm to those that stay, though all of them
 // share the connections to the backend.
 func TestHangUpsHarmNoOther(t *testing.T) {
+	t.Parallel()
 	b := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		time.Sleep(3 * ms)

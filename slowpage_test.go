@@ -66,6 +66,7 @@ func TestSlowPageOfOneClient(t *testing.T) {
 
 // The same over sockets: the client that hangs up leaves its places to no other.
 func TestSlowPageOverSockets(t *testing.T) {
+	t.Parallel()
 	b := &worker{}
 	config := Config{Adaptive: &loadshed.AdaptiveConfig{}, PerClient: 4, Client: func(r *http.Request) string { return r.Header.Get("X-Client") }}
 	_, addr := proxyOf(t, config, b)
