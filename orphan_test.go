@@ -2,6 +2,7 @@ package shield
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"log"
@@ -12,6 +13,7 @@ import (
 	"net/http/httptrace"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -536,4 +538,14 @@ func BenchmarkShelter(b *testing.B) {
 			}
 		})
 	}
+}
+
+// TestMain lets more tests run in parallel than there are processors: they wait for
+// sockets and for time to pass.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
 }
