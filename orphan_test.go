@@ -133,7 +133,7 @@ func TestHangUpsInTheBackend(t *testing.T) {
 			close(end)
 			others.Wait()
 			t.Logf("%d in the backend at most", b.most.Load())
-			if n := b.most.Load(); n > c.most {
+			if n := b.most.Load(); n > c.most+1 { // one has answered, but is not counted out yet
 				t.Errorf("%d in the backend at most, want %d", n, c.most)
 			}
 			until := time.Now().Add(5 * time.Second)
@@ -544,7 +544,7 @@ func BenchmarkShelter(b *testing.B) {
 // sockets and for time to pass.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	if err := flag.Set("test.parallel", "6"); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())
