@@ -63,7 +63,7 @@ type Shelter struct {
 	is    progress      // of the request on it
 	left  time.Duration // when the client hung up; 0: it has not, or the backend has nothing to do
 	line  *line         // to the backend, if that is told
-	timer *time.Timer   // ends the wait for a backend that is not told
+	timer *time.Timer   // ends the wait for the backend
 }
 
 // A line is another handle of a connection, which stays open when the Transport closes its
@@ -129,7 +129,9 @@ func (s *Shelter) wroteRequest(info httptrace.WroteRequestInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if info.Err == nil && s.is == unsent {
-		s.is = sent
+		if s.is = sent; s.left > 0 {
+			s.depart()
+		}
 	}
 }
 
@@ -152,16 +154,21 @@ func (s *Shelter) leave() {
 	defer s.mu.Unlock()
 	switch {
 	case s.is == ended, errors.Is(s.client.Err(), context.DeadlineExceeded): // the request has the same deadline
-	case s.is != sent:
+	case s.is == answered, s.conn == nil && s.is == unsent:
 		s.cancel()
 	default:
 		s.left = Now()
 		s.g.backend.orphans.Add(1)
-		if s.isToBeTold() {
-			s.cancel()
-		} else {
-			s.timer = after(longestOrphan, s.cancel)
+		if s.timer = after(longestOrphan, s.cancel); s.is == sent { // else when it is
+			s.depart()
 		}
+	}
+}
+
+// depart tells the backend that the client has gone, if it is to be told.
+func (s *Shelter) depart() {
+	if s.isToBeTold() {
+		s.cancel()
 	}
 }
 

@@ -133,7 +133,7 @@ func TestHangUpsInTheBackend(t *testing.T) {
 			close(end)
 			others.Wait()
 			t.Logf("%d in the backend at most", b.most.Load())
-			if n := b.most.Load(); n > c.most+1 { // one has answered, but is not counted out yet
+			if n := b.most.Load(); n > c.most {
 				t.Errorf("%d in the backend at most, want %d", n, c.most)
 			}
 			until := time.Now().Add(5 * time.Second)
@@ -151,23 +151,26 @@ func TestHangUpsInTheBackend(t *testing.T) {
 // it says so. And one that works on has no more than the limit.
 func TestHangUpsCostLittle(t *testing.T) {
 	t.Parallel()
-	goodput := map[string]float64{}
-	for _, c := range []struct {
-		name  string
-		kind  Orphans
-		stops bool
-	}{{"stops, free", OrphansFree, true}, {"stops", OrphansKeep, true}, {"works on, free", OrphansFree, false}, {"works on", OrphansKeep, false}} {
-		b := &pool{workers: make(chan bool, 8), stops: c.stops}
-		config := Config{Concurrency: 12, Orphans: c.kind, Pushback: undithered, Client: func(r *http.Request) string { return r.Header.Get("X-Client") }}
-		_, addr := proxyOf(t, config, b)
-		goodput[c.name] = overloadOf(addr, 160*1.4, 3*time.Second, .3) / 160
-		t.Logf("%s: goodput %.2f, %d in the backend at most", c.name, goodput[c.name], b.most.Load())
-		if c.kind == OrphansKeep && b.most.Load() > 13 {
-			t.Errorf("%s: %d in the backend at most, want 12", c.name, b.most.Load())
+	for _, stops := range []bool{true, false} {
+		kinds := []Orphans{OrphansFree, OrphansKeep}
+		var goodput [2]float64
+		var all sync.WaitGroup
+		for i, kind := range kinds { // at the same time, on the same machine
+			b := &pool{workers: make(chan bool, 8), stops: stops}
+			config := Config{Concurrency: 12, Orphans: kind, Pushback: undithered, Client: func(r *http.Request) string { return r.Header.Get("X-Client") }}
+			_, addr := proxyOf(t, config, b)
+			all.Go(func() {
+				goodput[i] = overloadOf(addr, 160*1.4, 8*time.Second, .3) / 160
+				t.Logf("%s, the backend stops: %v: goodput %.2f, %d in the backend at most", kind, stops, goodput[i], b.most.Load())
+				if kind == OrphansKeep && b.most.Load() > 13 {
+					t.Errorf("%d in the backend at most, want 12", b.most.Load())
+				}
+			})
 		}
-	}
-	if least := .75 * goodput["stops, free"]; goodput["stops"] < least { // 0.95, and what chance and a busy machine take of 3 s
-		t.Errorf("goodput %.2f of a backend that stops, want %.2f", goodput["stops"], least)
+		all.Wait()
+		if least := .88 * goodput[0]; stops && goodput[1] < least { // 0.95, and what chance takes of 8 s
+			t.Errorf("goodput %.2f of a backend that stops, want %.2f", goodput[1], least)
+		}
 	}
 }
 
@@ -309,7 +312,7 @@ func TestHangUpsOverAnyConnection(t *testing.T) {
 			}
 			hangUps(t, addr, c.request, 100, 2*time.Second, 20*ms)
 			t.Logf("%d in the backend at most", b.most.Load())
-			if n := b.most.Load(); n > c.most+1 || n < limit {
+			if n := b.most.Load(); n > c.most || n < limit {
 				t.Errorf("%d in the backend at most, want %d", n, c.most)
 			}
 			for until := time.Now().Add(5 * time.Second); g.backend.inFlight.InFlight() > 0 && time.Now().Before(until); g.Tick(Now()) {
@@ -485,7 +488,7 @@ func TestPlaceOfAnOrphan(t *testing.T) {
 		{"works on", "", transport{answers: 2 * time.Second}, ms, false, 3 * time.Second},
 		{"free", OrphansFree, transport{answers: 2 * time.Second}, ms, false, ms},
 		{"never answers", "", transport{answers: time.Hour}, ms, false, longestOrphan + ms},
-		{"in the upload", "", transport{upload: 2 * time.Second, answers: time.Hour}, time.Second, false, time.Second},
+		{"in the upload", "", transport{upload: 2 * time.Second, answers: time.Hour}, time.Second, false, time.Second + longestOrphan},
 		{"after the upload", "", transport{upload: 2 * time.Second, answers: time.Second}, 2500 * ms, false, 4 * time.Second},
 		{"in the response", "", transport{answers: 2 * time.Second}, 2500 * ms, false, 2500 * ms},
 		{"stays", "", transport{answers: 2 * time.Second}, time.Hour, false, 3 * time.Second},

@@ -59,7 +59,7 @@ func TestHangUps(t *testing.T) {
 		orphans string
 		most    int64
 		stops   bool // what the backend does
-	}{{"", limit + 1, false}, {"finish", limit, false}, {"free", 20, false}, {"", limit + 1, true}} { // one more finds out how the backend ends
+	}{{"", limit, false}, {"finish", limit, false}, {"free", 20, false}, {"", limit, true}} {
 		var now, most, all atomic.Int64
 		r := start(t, setup{handlers: fmt.Sprintf(`{"handler": "shield", "name": "s", "concurrency": {"limit": %d, "orphans": %q}, "pushback": {"dither": false}},`, limit, c.orphans) +
 			proxyTo(serveBackend(t, func(w http.ResponseWriter, r *http.Request) {
