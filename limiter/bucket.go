@@ -37,7 +37,7 @@ func (b *Bucket) Claim(l Limit, now time.Duration, n int) (c Claim, wait time.Du
 		b.fullAt, b.unit = l.carry(b.unit, b.fullAt, now), l
 	}
 	paid, wait := l.take(b.fullAt, now, n)
-	return Claim{mu: &b.mu, fullAt: &b.fullAt, paid: paid}, wait
+	return Claim{b, paid}, wait
 }
 
 // ClaimAbove is Claim for a request that may not take the last reserve tokens: the
@@ -46,7 +46,7 @@ func (b *Bucket) Claim(l Limit, now time.Duration, n int) (c Claim, wait time.Du
 func (b *Bucket) ClaimAbove(l Limit, now time.Duration, n, reserve int) (c Claim, wait time.Duration) {
 	c, wait = b.Claim(l, now, n)
 	if reserve = min(reserve, l.burst-n); wait == 0 && reserve > 0 {
-		_, wait = l.take(*c.fullAt, now, n+reserve)
+		_, wait = l.take(b.fullAt, now, n+reserve)
 	}
 	return c, wait
 }
@@ -55,7 +55,7 @@ func (b *Bucket) ClaimAbove(l Limit, now time.Duration, n, reserve int) (c Claim
 func (b *Bucket) Level(l Limit, now time.Duration) int {
 	c, _ := b.Claim(l, now, 0)
 	defer c.Release()
-	owed := max(0, *c.fullAt-now)
+	owed := max(0, b.fullAt-now)
 	return l.burst - int((owed+l.interval-1)/max(1, l.interval))
 }
 
@@ -64,34 +64,13 @@ func (b *Bucket) Level(l Limit, now time.Duration) int {
 // that holds several claims must have taken them in an order that all others
 // follow, or two of them may wait for each other for ever.
 type Claim struct {
-	mu     *sync.Mutex
-	fullAt *time.Duration
+	bucket *Bucket
 	paid   time.Duration
-
-	shard *shard // nil for a Bucket
-	owner *Key   // the slot's owner; nil for a Bucket and for a shared instant
-	key   Key
-	evict bool // the slot's owner will be forgotten too early
 }
 
 // Commit charges the request. It is valid once, before Release, and only if
 // the wait was 0.
-func (c *Claim) Commit() {
-	*c.fullAt = c.paid
-	if c.shard == nil {
-		return
-	}
-	c.shard.stats.Admitted++
-	switch {
-	case c.owner == nil:
-		c.shard.stats.Shared++
-	case c.evict:
-		c.shard.stats.Evicted++
-		fallthrough
-	default:
-		*c.owner = c.key
-	}
-}
+func (c Claim) Commit() { c.bucket.fullAt = c.paid }
 
 // Release unlocks the bucket. It must be called exactly once.
-func (c *Claim) Release() { c.mu.Unlock() }
+func (c Claim) Release() { c.bucket.mu.Unlock() }

@@ -121,7 +121,7 @@ func (t *Table) Take(l Limit, maxKeys int, key Key, now time.Duration, n int) (w
 
 // Claim is the first half of Take, like Bucket.Claim. maxKeys is from MinKeys
 // to MaxKeys. It locks a part of the table, not only the key.
-func (t *Table) Claim(l Limit, maxKeys int, key Key, now time.Duration, n int) (c Claim, wait time.Duration) {
+func (t *Table) Claim(l Limit, maxKeys int, key Key, now time.Duration, n int) (c KeyClaim, wait time.Duration) {
 	s := &t.shards[key>>(64-shardBits)]
 	s.mu.Lock()
 	late := max(0, s.latest-now)
@@ -130,7 +130,7 @@ func (t *Table) Claim(l Limit, maxKeys int, key Key, now time.Duration, n int) (
 	if s.unit != l {
 		s.carry(l, now)
 	}
-	c = Claim{mu: &s.mu, shard: s, key: key}
+	c = KeyClaim{shard: s, key: key}
 	fullAt := c.findSlot(l, max(1, maxKeys/(shards*ways)), now, n)
 	if c.paid, wait = l.take(fullAt, now, n); wait > 0 && wait != Never {
 		wait += late
@@ -138,9 +138,37 @@ func (t *Table) Claim(l Limit, maxKeys int, key Key, now time.Duration, n int) (
 	return c, wait
 }
 
+// A KeyClaim is a Claim on the bucket of one key.
+type KeyClaim struct {
+	shard  *shard
+	fullAt *time.Duration
+	paid   time.Duration
+	owner  *Key // the slot's; nil for an instant that is shared
+	key    Key
+	evict  bool // the slot's owner will be forgotten too early
+}
+
+// Commit charges the request, as Claim.Commit does.
+func (c *KeyClaim) Commit() {
+	*c.fullAt = c.paid
+	c.shard.stats.Admitted++
+	switch {
+	case c.owner == nil:
+		c.shard.stats.Shared++
+	case c.evict:
+		c.shard.stats.Evicted++
+		fallthrough
+	default:
+		*c.owner = c.key
+	}
+}
+
+// Release unlocks the bucket. It must be called exactly once.
+func (c *KeyClaim) Release() { c.shard.mu.Unlock() }
+
 // findSlot finds the slot for the claim's key, makes room if it may, and returns the
 // bucket's instant. It forgets no key: that is left to Commit.
-func (c *Claim) findSlot(l Limit, maxSets int, now time.Duration, n int) time.Duration {
+func (c *KeyClaim) findSlot(l Limit, maxSets int, now time.Duration, n int) time.Duration {
 	s, key := c.shard, c.key
 	if len(s.sets) == 0 || len(s.sets) > maxSets {
 		s.resize(max(1, min(len(s.sets), maxSets)), now)

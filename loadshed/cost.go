@@ -30,7 +30,9 @@ func (c *costs) add(route uint8, took time.Duration) {
 	if old > 0 {
 		now = old + (now-old)/16
 	}
-	mean.CompareAndSwap(old, max(1, now))
+	if now = max(1, now); now != old {
+		mean.CompareAndSwap(old, now)
+	}
 }
 
 func (c *costs) of(route uint8) time.Duration { return time.Duration(c[route%Routes].Load()) }

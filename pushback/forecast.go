@@ -102,6 +102,10 @@ func (k *keptPromises) add(made, kept float64) {
 func (k *keptPromises) fade(by float64) {
 	k.made *= by
 	k.kept *= by
+	if k.made+k.kept < 1e-18 { // forgotten; smaller numbers are slow
+		*k = keptPromises{}
+		return
+	}
 	k.reckon()
 }
 
