@@ -90,25 +90,15 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, d *Decision, next 
 	if _, proxies := next.(*httputil.ReverseProxy); proxies { // any other handler returns when it is done
 		r, shelter = g.Shelter(r, d)
 	}
-	if MayStream(r) || g.Adapts() {
-		t := g.Track(w, r, *d)
-		t.shelter = shelter
-		if g.Adapts() {
-			t.body = WatchBody(r)
-		}
-		defer shelter.End(Detached)
-		defer t.DoneAs(Detached) // if it panics; else it is done already
-		next.ServeHTTP(t, r)
-		t.Done()
-		return
+	t := g.Track(w, r, *d)
+	t.shelter = shelter
+	if g.Adapts() {
+		t.body = WatchBody(r)
 	}
-	ends := Detached
-	defer func() {
-		ends = shelter.End(ends)
-		d.Done(Now(), ends)
-	}()
-	next.ServeHTTP(w, r)
-	ends = Served
+	defer shelter.End(Detached)
+	defer t.DoneAs(Detached) // if it panics; else it is done already
+	next.ServeHTTP(t, r)
+	t.Done()
 }
 
 // Refusal returns what there is to be written for a Decision that refuses.

@@ -307,26 +307,48 @@ func http2Client(t *testing.T) *http.Client {
 	return &http.Client{Transport: tr, Timeout: patience}
 }
 
-// Only a request that may detach gets another writer: every other keeps all that
-// its own can do.
-func TestOrdinaryRequestKeepsItsWriter(t *testing.T) {
-	g := mustNew(t, Config{Concurrency: 1}, nil)
+// Only a request that holds a place gets another writer: every other keeps all that its
+// own can do.
+func TestRequestWithoutAPlaceKeepsItsWriter(t *testing.T) {
 	for _, c := range []struct {
-		header, value string
-		tracked       bool
+		config  Config
+		tracked bool
 	}{
-		{"Accept", "*/*", false},
-		{"Accept", "text/event-stream", true},
-		{"Upgrade", "websocket", true},
-		{"Upgrade-Insecure-Requests", "1", false},
+		{Config{Zones: []Zone{{Name: "z", Limit: perSecond(1, 1)}}}, false},
+		{Config{Concurrency: 1}, true},
+		{Config{Capacity: perSecond(1, 1)}, true},
 	} {
-		rec, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
-		r.Header.Set(c.header, c.value)
-		g.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		rec := httptest.NewRecorder()
+		mustNew(t, c.config, nil).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			if _, tracked := w.(*Tracker); tracked != c.tracked || !tracked && w != http.ResponseWriter(rec) {
-				t.Errorf("%s: %s: got a %T", c.header, c.value, w)
+				t.Errorf("%+v: got a %T", c.config, w)
 			}
-		})).ServeHTTP(rec, r)
+		})).ServeHTTP(rec, httptest.NewRequest("GET", "/", nil))
+	}
+}
+
+// A backend that answers 503 with Retry-After is left alone, whatever limits it.
+func TestHandlerPauses(t *testing.T) {
+	for name, c := range map[string]Config{"fixed": {Concurrency: 5}, "capacity": {Capacity: perSecond(100, 100)}, "adaptive": {Adaptive: new(loadshed.AdaptiveConfig)}} {
+		synctest.Test(t, func(t *testing.T) {
+			inBubble(t)
+			c.Client = func(r *http.Request) string { return r.Header.Get("Client") }
+			asked := 0
+			drained := mustNew(t, c, nil).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				asked++
+				w.Header().Set("Retry-After", "30")
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}))
+			for i := range 3 * loadshed.RefusalsToPause {
+				r := httptest.NewRequest("GET", "/", nil)
+				r.Header.Set("Client", fmt.Sprint(i%3))
+				drained.ServeHTTP(httptest.NewRecorder(), r)
+				<-time.After(loadshed.RefusalsSpan / (loadshed.RefusalsToPause - 1))
+			}
+			if asked < loadshed.RefusalsToPause || asked > 3*loadshed.RefusalsToPause/2 { // some find out whether it is back
+				t.Errorf("%s: asked %d times, want a pause after %d", name, asked, loadshed.RefusalsToPause)
+			}
+		})
 	}
 }
 
