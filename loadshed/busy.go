@@ -63,7 +63,7 @@ const (
 // for themselves: all of them, until it has refused one more, and then one per second.
 // Of all others, one request per second is let through. If one of either is served, the
 // pause is over. After it an adaptive limit begins at half of what it was, unless
-// the backend has served other routes meanwhile.
+// the backend has served other routes meanwhile, or each other client that came.
 func (c *Concurrency) LeaveAlone(now, wait time.Duration) {
 	c.leaveAlone(now, wait, ^uint64(0), ^uint64(0))
 }
@@ -127,8 +127,8 @@ func (pl *Place) Serves(now time.Duration) {
 		return
 	}
 	if c.pause.Left(now) > 0 {
-		if pl.passage == otherRoute {
-			c.servesOtherRoutes(now, pl.plan)
+		if pl.passage == otherRoute || pl.passage == otherClient && !c.busy.others.Load() {
+			c.servesOthers(now, pl.plan)
 		}
 		if pl.passage < otherClient {
 			return
@@ -138,9 +138,9 @@ func (pl *Place) Serves(now time.Duration) {
 	c.busy.streak.Store(0)
 }
 
-// servesOtherRoutes notes that the backend serves other routes than those that it refuses:
-// load is not the cause.
-func (c *Concurrency) servesOtherRoutes(now time.Duration, p *Plan) {
+// servesOthers notes that the backend serves other routes than those that it refuses, or
+// all other clients: load is not the cause.
+func (c *Concurrency) servesOthers(now time.Duration, p *Plan) {
 	if c.pause.partial.CompareAndSwap(false, true) && p.adaptive {
 		if change, ok := c.adaptive.Restore(now, p.law); ok {
 			c.changes.add(change)

@@ -18,7 +18,7 @@ type Pause struct {
 	probeAt atomic.Int64 // when the next request may be let through
 	otherAt atomic.Int64 // the same, of clients that the backend has not refused
 	told    atomic.Int64 // the until whose end Resumed has reported last
-	partial atomic.Bool  // the backend serves other routes meanwhile
+	partial atomic.Bool  // the backend serves other routes or clients meanwhile
 	count   atomic.Uint64
 }
 
@@ -82,7 +82,7 @@ func probe(next *atomic.Int64, now time.Duration) bool {
 }
 
 // Resumed reports, once per pause, that it is over: to the first caller. A pause is not
-// reported during which the backend has served other routes.
+// reported during which the backend has served others.
 func (p *Pause) Resumed(now time.Duration) bool {
 	until, told := p.until.Load(), p.told.Load()
 	return until > told && int64(now) >= until && p.told.CompareAndSwap(told, until) && !p.partial.Load()

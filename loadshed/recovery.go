@@ -23,6 +23,9 @@ const (
 // cutForRefusals cuts the limit if the backend refuses so much: a tenth of what ended
 // in the window, at least two requests, and once per round trip. It reports whether.
 //
+// A limit that is less than half used is not the cause of the refusals: one page may always
+// be refused.
+//
 // These cuts must pay off, too. If the share of refusals at the least limit is about
 // what it was before the first cut, load is not the cause; one of several upstreams
 // may be dead. Then the limit rises again, and only twice that share cuts it.
@@ -30,7 +33,7 @@ func (c *control) cutForRefusals(now time.Duration, s *sample, l Law) bool {
 	r := &c.refusals
 	ended := s.overloaded + s.good
 	share := float64(s.overloaded) / float64(ended)
-	if s.overloaded < 2 || share < max(refusalShareToCut, 2*r.usual) {
+	if s.overloaded < 2 || 2*float64(s.peak) < c.limit || share < max(refusalShareToCut, 2*r.usual) {
 		return false
 	}
 	least := c.recoveryLimit > 0 && c.limit <= float64(l.min)
