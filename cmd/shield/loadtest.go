@@ -97,8 +97,9 @@ func writePolicies(w io.Writer) error {
 type loadtest struct {
 	rate, policy, pace, proto, body, from string
 	headers, expect                       []string
-	json, csv, html, svg                  string
 	remote, policies                      bool
+	files                                 outputs
+	result                                live.LoadResult // that the files show
 	changed                               func(flag string) bool
 	live.LoadConfig                       // flags set it directly, as far as they can
 }
@@ -153,10 +154,14 @@ func loadtestFlags(cmd *cobra.Command) *loadtest {
 	f.IntVar(&l.Requests, "requests", 1_000_000, "end the run after this many requests, retries included, up to 10000000; with --expect it then fails")
 	f.Uint64Var(&l.Seed, "seed", 1, "of all random numbers: arrivals and waits")
 	f.StringArrayVar(&l.expect, "expect", nil, "a condition that must hold, as 'served>=99%' or 'p99<2s'; may be repeated")
-	f.StringVar(&l.json, "json", "", "write all figures to this file as JSON, - for standard output")
-	f.StringVar(&l.csv, "csv", "", "write the run second by second to this file as CSV, - for standard output")
-	f.StringVar(&l.html, "html", "", "write a report with charts to this file, as one HTML page")
-	f.StringVar(&l.svg, "svg", "", "draw the charts of the run into this file")
+	l.files.flag(f, "json", "write all figures to this file as JSON, - for standard output",
+		func(w io.Writer) error { return live.WriteJSON(w, l.LoadConfig, l.result) })
+	l.files.flag(f, "csv", "write the run second by second to this file as CSV, - for standard output",
+		func(w io.Writer) error { return live.WriteCSV(w, l.result) })
+	l.files.flag(f, "html", "write a report with charts to this file, as one HTML page",
+		func(w io.Writer) error { return l.Page(l.result).WriteHTML(w) })
+	l.files.flag(f, "svg", "draw the charts of the run into this file",
+		func(w io.Writer) error { return l.Page(l.result).WriteSVG(w) })
 	f.BoolVar(&l.remote, "allow-remote", false, "let the URL be of another machine")
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		switch {
@@ -196,35 +201,19 @@ func (l *loadtest) run(ctx context.Context, args []string, out io.Writer, scr sc
 	if err != nil {
 		return err
 	}
-	var r live.LoadResult
-	files := l.outputs(&r)
-	toStdout, err := files.open(out)
-	if err != nil {
+	if out, err = l.files.open(out, scr.w); err != nil {
 		return err
-	}
-	if toStdout {
-		out = scr.w // a program that reads standard output wants nothing else there
 	}
 	stopWatch := func() {}
 	if scr.terminal {
 		stopWatch = live.Watch(scr.w, true, func() string { return load.Progress().String() })
 	}
-	r = load.Run(ctx)
+	l.result = load.Run(ctx)
 	stopWatch()
-	if err := errors.Join(live.WriteLoad(out, l.LoadConfig, r), files.finish(scr.w)); err != nil {
+	if err := errors.Join(live.WriteLoad(out, l.LoadConfig, l.result), l.files.finish(scr.w)); err != nil {
 		return err
 	}
-	return l.judge(r, expected)
-}
-
-// outputs are the files that show r.
-func (l *loadtest) outputs(r *live.LoadResult) outputs {
-	return outputs{
-		{flag: "json", name: l.json, write: func(w io.Writer) error { return live.WriteJSON(w, l.LoadConfig, *r) }},
-		{flag: "csv", name: l.csv, write: func(w io.Writer) error { return live.WriteCSV(w, *r) }},
-		{flag: "html", name: l.html, write: func(w io.Writer) error { return l.Page(*r).WriteHTML(w) }},
-		{flag: "svg", name: l.svg, write: func(w io.Writer) error { return l.Page(*r).WriteSVG(w) }},
-	}
+	return l.judge(l.result, expected)
 }
 
 // judge returns an error if the run was interrupted, or is not as expected.
@@ -277,7 +266,7 @@ func (l *loadtest) parse() ([]live.Expectation, error) {
 		wrong.addf("--requests is 0; want 1 to %d", live.MaxRequests)
 	}
 	wrong.add(l.message())
-	wrong.add(l.outputs(nil).check(nil))
+	wrong.add(l.files.check(nil))
 	var expected []live.Expectation
 	for _, s := range l.expect {
 		e, err := live.ParseExpectation(s)

@@ -9,11 +9,20 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/spf13/pflag"
+
 	"github.com/herdshield/shield/loadtest/report"
 )
 
-// outputs are the files that a command may write, by flag.
+// outputs are the files that a command may write.
 type outputs []*outputFile
+
+// flag adds a flag that names a file, and what writes the file.
+func (all *outputs) flag(flags *pflag.FlagSet, name, usage string, write func(io.Writer) error) {
+	f := &outputFile{flag: name, write: write}
+	flags.StringVar(&f.name, name, "", usage)
+	*all = append(*all, f)
+}
 
 // check returns an error if two of the files are one, or one of them is read by the
 // flag that read has for its name.
@@ -38,15 +47,19 @@ func (all outputs) check(read map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// open makes sure that the files can be written. toStdout: one is standard output.
-func (all outputs) open(stdout io.Writer) (toStdout bool, err error) {
+// open makes sure that the files can be written. It returns where tables go: to progress if
+// a file is standard output, because a program that reads that wants nothing else there.
+func (all outputs) open(stdout, progress io.Writer) (tables io.Writer, err error) {
+	tables = stdout
 	for _, f := range all {
-		toStdout = toStdout || f.name == "-"
+		if f.name == "-" {
+			tables = progress
+		}
 		if err := f.open(stdout); err != nil {
-			return toStdout, fmt.Errorf("--%s: %w", f.flag, err)
+			return nil, fmt.Errorf("--%s: %w", f.flag, err)
 		}
 	}
-	return toStdout, nil
+	return tables, nil
 }
 
 // finish writes the files. A picture of nothing is left out, which notes says.
@@ -100,10 +113,7 @@ func (f *outputFile) open(stdout io.Writer) (err error) {
 		f.w = stdout
 		return nil
 	}
-	f.to, f.mode = f.name, 0o666 // before the umask
-	if real, err := filepath.EvalSymlinks(f.to); err == nil {
-		f.to = real
-	}
+	f.to, f.mode = fileNamed(f.name), 0o666 // before the umask
 	info, err := os.Stat(f.to)
 	if err == nil && !info.Mode().IsRegular() { // a pipe, or a device; a folder is an error
 		f.w, err = os.OpenFile(f.to, os.O_WRONLY, 0)

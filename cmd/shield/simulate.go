@@ -91,8 +91,11 @@ Policies. A mix is NAME[@PARAMETER][*ATTEMPTS][:WEIGHT],...
 
 // A simulation is the command line of "shield simulate".
 type simulation struct {
-	sim.Scenario // flags set it directly, as far as they can
-	pool         plant.Config
+	report.Report // flags set its Scenario directly, as far as they can
+	pool          plant.Config
+	servers       []server
+	text          string // describes the simulation
+	files         outputs
 
 	scenario, background, policy, others string
 	distribution, limit                  string
@@ -101,7 +104,6 @@ type simulation struct {
 	enforce, quiet                       bool
 	config, log                          string
 	compare                              []string
-	json, csv, html, svg                 string
 	changed                              func(flag string) bool
 	set                                  func(flag, value string) error
 }
@@ -165,10 +167,12 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	f.DurationVar(&s.Warmup, "warmup", 2*time.Minute, "how long background clients come before the herd, 1s to 1h")
 	f.IntVar(&s.MaxRequests, "requests", 200_000_000, "end a run after this many requests")
 	f.Uint64Var(&s.Seed, "seed", 1, "of all random numbers")
-	f.StringVar(&s.json, "json", "", "write the figures to this file as JSON, - for standard output")
-	f.StringVar(&s.csv, "csv", "", "write the runs, bin by bin, to this file as CSV, - for standard output")
-	f.StringVar(&s.html, "html", "", "write a report with charts to this file, as one HTML page")
-	f.StringVar(&s.svg, "svg", "", "draw the charts of the runs side by side into this file")
+	s.files.flag(f, "json", "write the figures to this file as JSON, - for standard output", s.WriteJSON)
+	s.files.flag(f, "csv", "write the runs, bin by bin, to this file as CSV, - for standard output", s.WriteCSV)
+	s.files.flag(f, "html", "write a report with charts to this file, as one HTML page",
+		func(w io.Writer) error { return s.Page().WriteHTML(w) })
+	s.files.flag(f, "svg", "draw the charts of the runs side by side into this file",
+		func(w io.Writer) error { return s.Page().WriteSVG(w) })
 	f.BoolVar(&s.quiet, "quiet", false, "show neither table nor progress")
 	cmd.SetFlagErrorFunc(flagError)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
@@ -219,16 +223,12 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 			return fmt.Errorf("--from-access-log: %w", err)
 		}
 	}
-	p, err := s.plan(args, estimate)
+	err := s.plan(args, estimate)
 	if err != nil {
 		return err
 	}
-	toStdout, err := p.files.open(out)
-	if err != nil {
+	if out, err = s.files.open(out, scr.w); err != nil {
 		return err
-	}
-	if toStdout {
-		out = scr.w // a program that reads standard output wants nothing else there
 	}
 	if s.quiet {
 		out, scr.terminal = io.Discard, false
@@ -238,37 +238,30 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 			return err
 		}
 	}
-	if _, err := io.WriteString(out, p.text+"\n"); err != nil {
+	if _, err := io.WriteString(out, s.text+"\n"); err != nil {
 		return err
 	}
-	if err := p.runs(ctx, scr); err != nil {
+	if err := s.runs(ctx, scr); err != nil {
 		return err
 	}
-	if err := errors.Join(p.show(out), p.files.finish(scr.w)); err != nil {
+	if err := errors.Join(s.show(out), s.files.finish(scr.w)); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
-		which := fmt.Sprintf("in run %d of %d", len(p.report.Runs), len(p.servers))
+		which := fmt.Sprintf("in run %d of %d", len(s.Runs), len(s.servers))
 		return exit{fmt.Errorf("interrupted %s; the figures are those until then", which), exitInterrupted}
 	}
 	return nil
 }
 
 // runs makes the runs.
-func (p *plans) runs(ctx context.Context, scr screen) error {
-	for i, server := range p.servers {
-		r, err := p.play(ctx, server, scr, fmt.Sprintf("%s (%d of %d)", server.name, i+1, len(p.servers)))
+func (s *simulation) runs(ctx context.Context, scr screen) error {
+	for i, server := range s.servers {
+		r, err := s.play(ctx, server, scr, fmt.Sprintf("%s (%d of %d)", server.name, i+1, len(s.servers)))
 		if err != nil {
 			return fmt.Errorf("%s: %w", server.name, err)
 		}
-		run := report.Run{Name: server.name, Result: r, Notes: server.notes, EndedBy: report.Duration}
-		switch {
-		case r.Interrupted:
-			run.EndedBy = report.Interrupt
-		case r.Decided >= p.report.Scenario.MaxRequests:
-			run.EndedBy = report.Requests
-		}
-		p.report.Runs = append(p.report.Runs, run)
+		s.Runs = append(s.Runs, report.Run{Result: r, Notes: server.notes})
 		if r.Interrupted {
 			break
 		}
@@ -277,49 +270,32 @@ func (p *plans) runs(ctx context.Context, scr screen) error {
 }
 
 // play makes a run. text is beside its progress.
-func (p *plans) play(ctx context.Context, s server, scr screen, text string) (sim.Result, error) {
-	scenario := p.report.Scenario
-	scenario.Name, scenario.Config, scenario.Stop = s.name, s.config, ctx.Done()
+func (s *simulation) play(ctx context.Context, one server, scr screen, text string) (sim.Result, error) {
+	scenario := s.Scenario
+	scenario.Name, scenario.Config, scenario.Stop = one.name, one.config, ctx.Done()
 	for i := range scenario.Changes { // restarts
-		scenario.Changes[i].Config = s.config
+		scenario.Changes[i].Config = one.config
 	}
 	if scr.terminal {
 		scenario.Progress = scr.progress(text, time.Now)
 		defer scr.printf("\r\x1b[K")
 	}
-	return sim.Run(scenario, s.maker)
-}
-
-// when says when a run ended, given the time since the herd came, or since the warm-up
-// was over.
-func when(since time.Duration) string {
-	if since < 0 {
-		return fmt.Sprintf("%v before its warm-up was over", -since)
-	}
-	return fmt.Sprintf("at %v", since)
+	return sim.Run(scenario, one.maker)
 }
 
 // show writes the tables, the notes on each run, and which of them ended early.
-func (p *plans) show(w io.Writer) error {
-	var notes, ended strings.Builder
-	for i := range p.report.Runs {
-		r := &p.report.Runs[i]
+func (s *simulation) show(w io.Writer) error {
+	var notes []string
+	for _, r := range s.Runs {
 		for _, n := range r.Notes {
-			fmt.Fprintf(&notes, "%s: %s\n", r.Name, n)
-		}
-		switch at := when(p.report.Ended(r)); r.EndedBy {
-		case report.Interrupt:
-			fmt.Fprintf(&ended, "%s was interrupted %s.\n", r.Name, at)
-		case report.Requests:
-			most := plural(p.report.MaxRequests, "request", "requests")
-			fmt.Fprintf(&ended, "%s ended after %s (--requests), %s, before its time.\n", r.Name, most, at)
+			notes = append(notes, r.Name+": "+n)
 		}
 	}
-	text := notes.String() + ended.String()
+	text := strings.Join(append(notes, s.EndedEarly()...), "\n")
 	if text != "" {
-		text = "\n" + text
+		text = "\n" + text + "\n"
 	}
-	if err := p.report.WriteTable(w); err != nil {
+	if err := s.WriteTable(w); err != nil {
 		return err
 	}
 	_, err := io.WriteString(w, text)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"slices"
@@ -44,14 +43,6 @@ const (
 type fault struct {
 	flag string
 	report.Mark
-}
-
-// plans is a simulation that is ready to run.
-type plans struct {
-	servers []server
-	report  report.Report
-	text    string // describes the simulation
-	files   outputs
 }
 
 // readLog reads an access log. It is an error if ctx ends before that.
@@ -140,12 +131,12 @@ func (s *simulation) ranges() problems {
 	return wrong
 }
 
-// plan reads the flags. The error names all that is wrong with them. args are further
-// names of what to compare.
-func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, error) {
+// plan reads the flags, so that s is ready to run. The error names all that is wrong with
+// them. args are further names of what to compare.
+func (s *simulation) plan(args []string, estimate *accesslog.Estimate) error {
 	texts, err := s.texts(args, estimate)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	wrong := s.ranges()
 	s.Mix, err = clients.Parse(s.policy)
@@ -161,44 +152,44 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) (*plans, 
 		}
 	}
 	faults := s.faults(&wrong)
-	p := &plans{report: report.Report{Capacity: float64(s.pool.Workers) / s.Service.Mean.Seconds(), Version: version()}}
+	s.Capacity, s.Version = float64(s.pool.Workers)/s.Service.Mean.Seconds(), version()
 	limit := limiter.Config{}
 	if s.limit != "" {
 		rate, err := perSecond("limit", s.limit, 0.001, maxBackground)
 		wrong.add(err)
 		limit = limiter.Config{Rate: rate, Burst: max(1, int(rate/10))}
 	}
-	p.servers = s.servers(args, estimate, texts, &wrong)
-	wrong.add(s.outputs(p))
+	s.servers = s.chosen(args, estimate, texts, &wrong)
+	wrong.add(s.files.check(s.inputs()))
 	if err := errors.Join(wrong...); err != nil {
-		return nil, err
+		return err
 	}
 
-	asks := slices.ContainsFunc(p.servers, func(s server) bool { return s.asks })
+	asks := slices.ContainsFunc(s.servers, func(s server) bool { return s.asks })
 	if s.limit != "" && !asks {
 		wrong.addf("--limit is given, and nothing that is compared takes it; want shield or a model among them")
 	}
-	limit = equip(p.servers, limit, 0.8*p.report.Capacity)
+	limit = equip(s.servers, limit, 0.8*s.Capacity)
 	for _, f := range faults {
-		p.report.Marks = append(p.report.Marks, f.Mark)
+		s.Marks = append(s.Marks, f.Mark)
 	}
 	if !s.changed("duration") {
-		s.Until = s.usual(min(perSec(limit), p.report.Capacity)-s.Background, p.report.Marks)
+		s.Until = s.usual(min(perSec(limit), s.Capacity) - s.Background)
 	}
 	s.fits(faults, &wrong)
 	if err := errors.Join(wrong...); err != nil {
-		return nil, err
+		return err
 	}
 	s.Service.Exponential = s.distribution == "exponential"
 	s.Plant, s.Bin, s.Shelters = &s.pool, binOf(s.Warmup+s.Until), true
-	p.report.Scenario, p.report.Policies = s.Scenario, policies(s.Mix)
+	s.Policies = policies(s.Mix)
 	if s.StrangersMix != nil {
-		p.report.Policies += "; of background clients: " + policies(s.StrangersMix)
+		s.Policies += "; of background clients: " + policies(s.StrangersMix)
 	}
 	if !asks {
 		limit = limiter.Config{}
 	}
-	return p, p.describe(s.distribution, limit)
+	return s.describe(limit)
 }
 
 // fits checks that all faults begin within a run, and that its clients are not too many.
@@ -217,36 +208,25 @@ func (s *simulation) fits(faults []fault, wrong *problems) {
 	}
 }
 
-// outputs sets the files that p writes. It is an error if two files are one, or one is an
-// input.
-func (s *simulation) outputs(p *plans) error {
-	p.files = outputs{
-		{flag: "json", name: s.json, write: p.report.WriteJSON},
-		{flag: "csv", name: s.csv, write: p.report.WriteCSV},
-		{flag: "html", name: s.html, write: func(w io.Writer) error { return p.report.Page().WriteHTML(w) }},
-		{flag: "svg", name: s.svg, write: func(w io.Writer) error { return p.report.Page().WriteSVG(w) }},
+// inputs returns the files that are read, with the flags that name them.
+func (s *simulation) inputs() map[string]string {
+	flags := map[string]string{s.log: "from-access-log"}
+	for _, one := range s.servers {
+		flags[one.path] = "compare"
 	}
-	inputs := map[string]string{}
-	for _, one := range p.servers {
-		if one.path != "" {
-			inputs[one.path] = "compare"
-		}
-	}
-	if s.log != "" {
-		inputs[s.log] = "from-access-log"
-	}
-	return p.files.check(inputs)
+	delete(flags, "")
+	return flags
 }
 
 // usual is how long a run is by default: three times what it takes at best, with so many
 // requests to spare per second, 1 to 10 minutes; but long enough for all marks.
-func (s *simulation) usual(spare float64, marks []report.Mark) time.Duration {
+func (s *simulation) usual(spare float64) time.Duration {
 	const least, most = time.Minute, 10 * time.Minute
 	until := most
 	if best := float64(s.Clients) / spare; spare > 0 && best < most.Seconds() {
 		until = min(most, max(least, time.Duration(3*best*float64(time.Second))))
 	}
-	for _, m := range marks {
+	for _, m := range s.Marks {
 		until = min(maxUntil, max(until, m.To+least))
 	}
 	return until.Round(time.Second)
@@ -273,8 +253,8 @@ func (s *simulation) texts(args []string, e *accesslog.Estimate) (texts map[stri
 	return texts, err
 }
 
-// servers returns the servers to compare.
-func (s *simulation) servers(args []string, e *accesslog.Estimate, texts map[string]string, wrong *problems) (all []server) {
+// chosen returns the servers to compare.
+func (s *simulation) chosen(args []string, e *accesslog.Estimate, texts map[string]string, wrong *problems) (all []server) {
 	names := s.compared(args, e)
 	if len(names) > maxServers {
 		wrong.addf("%d servers are compared; want at most %d", len(names), maxServers)

@@ -78,7 +78,7 @@ func TestSituationsAreAsSaid(t *testing.T) {
 // Flags that are given stand, and so does what is compared.
 func TestSituationGivesWay(t *testing.T) {
 	p := simulatePlan(t, "--scenario", "quota", "--clients", "7", "--background-addresses", "3", "--compare", "none", "scenario")
-	s := p.report.Scenario
+	s := p.Scenario
 	if s.Clients != 7 || s.StrangersAddresses != 3 || s.Background != 100 || s.Warmup != 20*time.Second || !reflect.DeepEqual(s.StrangersMix, mustMix(t, "give-up")) {
 		t.Errorf("%+v; want 7 clients and 3 addresses, and all else as quota has it", s)
 	}
@@ -118,7 +118,7 @@ func TestSituationList(t *testing.T) {
 		if s.name == "quota" || s.name == "hangup" {
 			args[1] = "none"
 		}
-		got, want := simulatePlan(t, args...).report.Scenario, simulatePlan(t, "--scenario", s.name).report.Scenario
+		got, want := simulatePlan(t, args...).Scenario, simulatePlan(t, "--scenario", s.name).Scenario
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s by its flags is\n%+v\nwant\n%+v", s.name, got, want)
 		}

@@ -45,17 +45,16 @@ func runSimulate(ctx context.Context, out, progress io.Writer, args ...string) e
 	return s.run(ctx, rest, out, screen{progress, true})
 }
 
-func simulatePlan(t *testing.T, args ...string) *plans {
+func simulatePlan(t *testing.T, args ...string) *simulation {
 	t.Helper()
 	s, rest, err := parseSimulate(args...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := s.plan(rest, nil)
-	if err != nil {
+	if err := s.plan(rest, nil); err != nil {
 		t.Fatal(err)
 	}
-	return p
+	return s
 }
 
 // few are flags of a run that takes milliseconds.
@@ -71,8 +70,8 @@ func TestSimulateDefaults(t *testing.T) {
 		Plant: &plant.Config{Workers: 10}, Timeout: 10 * time.Second, Replicas: 1,
 		Until: time.Minute, MaxRequests: 200_000_000, Bin: 100 * time.Millisecond, Shelters: true,
 	}
-	if !reflect.DeepEqual(p.report.Scenario, want) {
-		t.Errorf("scenario is\n%+v\nwant\n%+v", p.report.Scenario, want)
+	if !reflect.DeepEqual(p.Scenario, want) {
+		t.Errorf("scenario is\n%+v\nwant\n%+v", p.Scenario, want)
 	}
 	limit := shield.Config{Capacity: limiter.Config{Rate: 100, Burst: 10}}
 	if len(p.servers) != 2 || p.servers[0].name != "fixed:1" || p.servers[1].name != "shield" ||
@@ -98,8 +97,8 @@ func TestSimulateFlags(t *testing.T) {
 		},
 		Patience: 30 * s, Replicas: 2, Shelters: true, Until: 151 * s, Changes: []sim.Change{{At: 12 * s, Restart: true}}, MaxRequests: 99, Bin: s / 10,
 	}
-	if !reflect.DeepEqual(p.report.Scenario, want) {
-		t.Errorf("scenario is\n%+v %+v\nwant\n%+v %+v", p.report.Scenario, p.report.Scenario.Plant, want, want.Plant)
+	if !reflect.DeepEqual(p.Scenario, want) {
+		t.Errorf("scenario is\n%+v %+v\nwant\n%+v %+v", p.Scenario, p.Scenario.Plant, want, want.Plant)
 	}
 	var names []string
 	for _, s := range p.servers {
@@ -386,14 +385,6 @@ func TestSimulateJSON(t *testing.T) {
 	}
 }
 
-func TestWhen(t *testing.T) {
-	for d, want := range map[time.Duration]string{1200 * time.Millisecond: "at 1.2s", -3 * time.Second: "3s before its warm-up was over"} {
-		if got := when(d); got != want {
-			t.Errorf("%v: %q; want %q", d, got, want)
-		}
-	}
-}
-
 // One has a singular, and clients that do not come are not mentioned.
 func TestSimulateWords(t *testing.T) {
 	text := simulatePlan(t, "--clients", "1", "--workers", "1", "--background", "0").text
@@ -583,16 +574,15 @@ func TestSimulateFromAccessLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := s.plan(nil, e)
-	if err != nil {
+	if err := s.plan(nil, e); err != nil {
 		t.Fatal(err)
 	}
-	c := p.report.Scenario
+	c := s.Scenario
 	if math.Abs(c.Background-e.Calm) > 0.01*e.Calm || c.Clients != e.Bursts.Largest || c.Service.Mean != 60*time.Millisecond || c.Plant.Workers < 2 || !reflect.DeepEqual(c.Mix, e.Population()) {
 		t.Errorf("scenario is %+v with %+v; want what the log has: %+v", c, c.Plant, e)
 	}
-	if len(p.servers) != 2 || p.servers[0].name != "none" || p.servers[1].name != "suggested" || p.servers[1].config.Adaptive == nil {
-		t.Errorf("servers are %+v; want none and suggested", p.servers)
+	if len(s.servers) != 2 || s.servers[0].name != "none" || s.servers[1].name != "suggested" || s.servers[1].config.Adaptive == nil {
+		t.Errorf("servers are %+v; want none and suggested", s.servers)
 	}
 
 	if err := runSimulate(t.Context(), io.Discard, io.Discard, "--from-access-log", log, "--csv", log); err == nil || !strings.Contains(err.Error(), "--from-access-log and --csv are the same file") {

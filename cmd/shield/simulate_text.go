@@ -16,19 +16,19 @@ import (
 )
 
 // describe says what is played, with the limit that the servers were given, if any.
-func (p *plans) describe(distribution string, limit limiter.Config) error {
+func (s *simulation) describe(limit limiter.Config) error {
 	data := struct {
 		*report.Report
 		Distribution string
 		Admitted     float64
-	}{Report: &p.report, Distribution: distribution}
+	}{Report: &s.Report, Distribution: s.distribution}
 	if limit.Rate > 0 {
 		data.Admitted = perSec(limit)
 	}
 	var text strings.Builder
 	err := planText.Execute(&text, data)
-	p.report.About = strings.Split(strings.TrimSpace(text.String()), "\n")
-	p.text = wrap(text.String(), 80)
+	s.About = strings.Split(strings.TrimSpace(text.String()), "\n")
+	s.text = wrap(text.String(), 80)
 	return err
 }
 

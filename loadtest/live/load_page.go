@@ -37,8 +37,8 @@ func lead(r LoadResult) string {
 // report returns a load as a simulation: others are its background clients.
 func (c LoadConfig) report(r LoadResult) *report.Report {
 	herd, others := &r.Herd, &r.Others
-	run := report.Run{Name: c.Target.URL.Host, Result: sim.Result{
-		Clients: herd.Clients, Served: herd.Served, Waits: herd.Waits,
+	run := report.Run{Result: sim.Result{
+		Name: c.Target.URL.Host, Clients: herd.Clients, Served: herd.Served, Waits: herd.Waits,
 		Strangers: sim.StrangersResult{Came: others.Clients, Waits: others.Waits},
 	}}
 	for _, p := range r.Policies {

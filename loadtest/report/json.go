@@ -105,7 +105,7 @@ func (r *Report) jsonRun(run *Run) Object {
 	others := &run.Strangers
 	return Object{
 		{"name", run.Name}, {"notes,omitempty", run.Notes}, {"seed", run.Seed},
-		{"interrupted", run.Interrupted}, {"ended_by,omitempty", run.EndedBy}, {"ended_seconds", seconds(r.Ended(run), len(run.Series) > 0)},
+		{"interrupted", run.Interrupted}, {"ended_by", r.endedBy(run)}, {"ended_seconds", seconds(r.Ended(run), len(run.Series) > 0)},
 
 		{"clients", run.Clients}, {"reachable", run.Reachable}, {"served", run.Served}, {"gave_up", gaveUp(run)}, {"waiting", stillWaiting(run)},
 		{"drained_seconds", seconds(run.Drained, isDrained(run))},

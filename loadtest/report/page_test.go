@@ -20,7 +20,7 @@ func TestPage(t *testing.T) {
 	text := written(t, r.Page().WriteHTML)
 	for _, want := range []string{
 		"<h1>shield simulate: a.caddyfile, none</h1>", "a.caddyfile served 98 of 100 clients, and 2 not by the end; none served 0 of 100 clients, and 100 not by the end.",
-		"A herd of 100 clients.", "<dt>a.caddyfile</dt><dd>a note</dd>", "none ended 7s after the herd came, before its time: it reached the limit of requests.",
+		"A herd of 100 clients.", "<dt>a.caddyfile</dt><dd>a note</dd>", "none ended after 12346 requests (--requests), at 7s, before its time.",
 		"Made by shield v1.2.3, seed 7.", `<th scope="row">clients served</th><td>98 of 100</td><td>0 of 100</td>`, "<td>never</td>", "<details>", "Gave up: their policy",
 	} {
 		if !strings.Contains(html.UnescapeString(text), want) {

@@ -8,6 +8,7 @@ package report
 
 import (
 	"encoding/csv"
+	"fmt"
 	"io"
 	"strconv"
 	"time"
@@ -17,22 +18,11 @@ import (
 
 // A Run is the result of one of the servers that are compared.
 type Run struct {
-	Name string
 	sim.Result
 
 	// Notes say what the run is, or what it leaves out, a line each. Tables have none.
 	Notes []string
-
-	// EndedBy is what ended it: Duration, Requests or Interrupt.
-	EndedBy string
 }
-
-// The ends of a run.
-const (
-	Duration  = "duration"  // of the scenario: it came to its end
-	Requests  = "requests"  // the most that are made
-	Interrupt = "interrupt" // of the user
-)
 
 // A Report has runs of one scenario. CSV and figures need its Bin and its Warmup.
 type Report struct {
@@ -77,6 +67,37 @@ func (r *Report) Ended(run *Run) time.Duration {
 		return 0
 	}
 	return time.Duration(len(run.Series))*r.Bin - r.Warmup
+}
+
+// endedBy returns what ended a run: the duration of the scenario, the most requests that it
+// may have, or an interrupt of the user.
+func (r *Report) endedBy(run *Run) string {
+	switch {
+	case run.Interrupted:
+		return "interrupt"
+	case r.MaxRequests > 0 && run.Decided >= r.MaxRequests:
+		return "requests"
+	}
+	return "duration"
+}
+
+// EndedEarly says which runs ended before their time, when and why, a line each.
+func (r *Report) EndedEarly() (lines []string) {
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		at := r.Ended(run)
+		when := fmt.Sprintf("at %v", at)
+		if at < 0 {
+			when = fmt.Sprintf("%v before its warm-up was over", -at)
+		}
+		switch r.endedBy(run) {
+		case "interrupt":
+			lines = append(lines, fmt.Sprintf("%s was interrupted %s.", run.Name, when))
+		case "requests":
+			lines = append(lines, fmt.Sprintf("%s ended after %d requests (--requests), %s, before its time.", run.Name, r.MaxRequests, when))
+		}
+	}
+	return lines
 }
 
 // WriteCSV writes a line for each bin of each run. Counts are of the bin, the last three at

@@ -29,7 +29,7 @@ func example() *Report {
 	r := &Report{
 		Scenario: sim.Scenario{
 			Bin: 500 * time.Millisecond, Warmup: time.Second, Until: 7 * time.Second, Seed: 7, Clients: 100, Within: time.Second,
-			Background: 10, Timeout: 5 * time.Second, Plant: &plant.Config{Workers: 4},
+			Background: 10, Timeout: 5 * time.Second, MaxRequests: 12_346, Plant: &plant.Config{Workers: 4},
 		},
 		Policies: "exact 60 %, every 1.5s, 3 attempts 40 %", Capacity: 40,
 		Marks: []Mark{{"outage", 2 * time.Second, 3 * time.Second}, {"restart", 4 * time.Second, 4 * time.Second}},
@@ -59,7 +59,7 @@ func example() *Report {
 	bad.Waits, bad.Strangers.Waits = spread(0, 100), nil
 	bad.Name, bad.Served, bad.GaveUp, bad.Waiting = "none", 0, 60, 40
 	bad.Policies = []sim.PolicyResult{{Policy: clients.Exact{}, Clients: 60, GaveUp: 60, Waits: spread(0, 60)}, {Policy: good.Policies[1].Policy, Clients: 40, Waits: spread(0, 40)}}
-	bad.Strangers.P95, bad.Wasted = 0, 77
+	bad.Strangers.P95, bad.Wasted, bad.Decided = 0, 77, 12_346
 	for i := range int32(16) {
 		good.Series = append(good.Series, sim.Bin{
 			Herd: sim.Door{Came: 30 * (i % 3), Admitted: 10}, Strangers: sim.Door{Came: 5, Admitted: 5},
@@ -67,8 +67,19 @@ func example() *Report {
 		})
 		bad.Series = append(bad.Series, sim.Bin{Herd: sim.Door{Came: 500, Admitted: 500}, TimedOut: 400, GaveUp: i, InFlight: 900})
 	}
-	r.Runs = []Run{{Name: good.Name, Result: good, Notes: []string{"a note"}, EndedBy: Duration}, {Name: bad.Name, Result: bad, EndedBy: Requests}}
+	r.Runs = []Run{{Result: good, Notes: []string{"a note"}}, {Result: bad}}
 	return r
+}
+
+// A run that is interrupted says when, before the herd too.
+func TestEndedEarly(t *testing.T) {
+	r := Report{Scenario: sim.Scenario{Bin: time.Second, Warmup: 5 * time.Second}}
+	for _, bins := range []int{2, 6} {
+		r.Runs = append(r.Runs, Run{Result: sim.Result{Name: "a", Interrupted: true, Series: make([]sim.Bin, bins)}})
+	}
+	if got, want := strings.Join(r.EndedEarly(), "\n"), "a was interrupted 3s before its warm-up was over.\na was interrupted at 1s."; got != want {
+		t.Errorf("%s\nwant:\n%s", got, want)
+	}
 }
 
 func golden(t *testing.T, file, got string) {
@@ -193,7 +204,10 @@ func TestTableWithoutHerd(t *testing.T) {
 // Runs have different names, however long they are.
 func TestNames(t *testing.T) {
 	long := strings.Repeat("x", 40)
-	r := Report{Runs: []Run{{Name: long + "a"}, {Name: long + "b"}, {Name: long + "yy" + long + "a"}, {Name: "a"}}}
+	r := new(Report)
+	for _, name := range []string{long + "a", long + "b", long + "yy" + long + "a", "a"} {
+		r.Runs = append(r.Runs, Run{Result: sim.Result{Name: name}})
+	}
 	got := r.names(30)
 	seen := map[string]bool{}
 	for _, name := range got {
@@ -337,7 +351,7 @@ func TestFiguresOfMuch(t *testing.T) {
 	}
 	written(t, r.Page().WriteHTML)
 	empty := sim.Result{Series: make([]sim.Bin, 3)}
-	r.Runs = []Run{{Name: "", Result: empty}}
+	r.Runs = []Run{{Result: empty}}
 	written(t, r.Page().WriteSVG)
 	written(t, r.Page().WriteHTML)
 	written(t, r.WriteTable)

@@ -10,24 +10,15 @@ import (
 // Page returns the report as a Page.
 func (r *Report) Page() *Page {
 	page := &Page{
-		Title: "shield simulate: " + strings.Join(r.names(40), ", "), Lead: r.Lead(), About: r.About, Tables: []Table{r.figures()}, Report: r,
+		Title: "shield simulate: " + strings.Join(r.names(40), ", "), Lead: r.Lead(), About: r.About, Tables: r.tables(),
+		Notes: r.EndedEarly(), Report: r,
 		Footer: fmt.Sprintf("Made by %s, seed %d. The same version, flags and files give the same figures.", r.Version, r.Seed),
 	}
-	if r.herd() {
-		page.Tables = append(page.Tables, r.byPolicy())
-	}
-	for i := range r.Runs {
-		run := &r.Runs[i]
+	for _, run := range r.Runs {
 		page.Parts = append(page.Parts, Text{run.Name, strings.Join(run.Notes, "; ")})
-		if run.EndedBy == Interrupt || run.EndedBy == Requests {
-			page.Notes = append(page.Notes, fmt.Sprintf("%s ended %v after the herd came, before its time: %s.", run.Name, r.Ended(run), endings[run.EndedBy]))
-		}
 	}
 	return page
 }
-
-// endings says why a run ended early.
-var endings = map[string]string{Interrupt: "it was interrupted", Requests: "it reached the limit of requests"}
 
 // Lead is the result in a sentence: of the runs that served most clients, and fewest.
 func (r *Report) Lead() string {

@@ -190,15 +190,17 @@ func (r *Report) byPolicy() Table {
 	return t
 }
 
-// WriteTable writes the runs side by side, a figure in each line; and then a line for
-// each policy of each run. A Page says what the figures mean.
-func (r *Report) WriteTable(w io.Writer) error {
-	tables := []Table{r.figures()}
+// tables returns a table with the runs side by side and, if there is a herd, one with a row
+// for each policy of each run.
+func (r *Report) tables() []Table {
 	if r.herd() {
-		tables = append(tables, r.byPolicy())
+		return []Table{r.figures(), r.byPolicy()}
 	}
-	return WriteTables(w, tables...)
+	return []Table{r.figures()}
 }
+
+// WriteTable writes the tables of the runs. A Page says what the figures mean.
+func (r *Report) WriteTable(w io.Writer) error { return WriteTables(w, r.tables()...) }
 
 // WriteTables writes tables for a terminal. Columns after the first are flush right.
 func WriteTables(w io.Writer, tables ...Table) error {
