@@ -36,71 +36,39 @@ func init() {
 // UnmarshalCaddyfile sets up the handler from Caddyfile tokens. Syntax:
 //
 //	shield [<matcher>] [<n>/<s|m|h>] [burst <n>] {
-//		name <name>
-//		mode enforce|observe
-//		zone <name> {
-//			match       <matchers...>
-//			key         <template...>
-//			ipv4_prefix <bits>
-//			ipv6_prefix <bits>
-//			rate        <n>/<s|m|h>
-//			burst       <n>
-//			cost        <n>
-//			max_keys    <n>
-//		}
-//		capacity <n>/<s|m|h> [burst <n>]
-//		concurrency <n> | adaptive | slo <duration> {
-//			min         <n>
-//			max         <n>
-//			initial     <n>
-//			max_latency <duration>
-//			probe       on|off
-//			per         <key...> <n>
-//			orphans     keep|finish|free
-//			streams     auto|free|hold
-//		}
-//		queue off | <n> [timeout <duration>]
-//		class <name> {
-//			match   <matchers...>
-//			share   <n>%
-//			clients <n>%
-//		}
-//		pushback {
-//			min             <duration>
-//			max             <duration>
-//			status          <code>
-//			overload_status <code>
-//			body            problem|html|text|none
-//			respond         auto|direct|error
-//			dither          on|off
-//			give_up         <duration>
-//			quota_max       <duration>
-//			backoff         on|off
-//		}
-//		retries {
-//			enforce     on|off
-//			max_clients <n>
-//			key         <template...>
-//			ipv4_prefix <bits>
-//			ipv6_prefix <bits>
-//			tickets     on|off
-//			secret      <text>
-//		}
-//		herd {
-//			detect on|off
-//		}
+//		<option> <value>
+//		...
 //	}
 //
-// The rate in the first line is a zone per client address. match may be given
-// several times, as alternatives. Of the classes the first that fits counts.
+// The rate in the first line is a zone per client address. The options are those of the
+// [Handler] in JSON, by the same names, and so are the options in their blocks. Switches
+// are on or off. These have a syntax of their own:
+//
+//	zone <name> {
+//		match <matchers...>
+//		rate  <n>/<s|m|h>
+//	}
+//	capacity <n>/<s|m|h> [burst <n>]
+//	concurrency <n> | adaptive | slo <duration> {
+//		per <key...> <n>
+//	}
+//	queue off | <n> [timeout <duration>]
+//	class <name> {
+//		match   <matchers...>
+//		share   <n>%
+//		clients <n>%
+//	}
+//
+// match may be given several times, as alternatives. Of the classes the first that fits
+// counts.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume the directive's name
 	if args := d.RemainingArgs(); len(args) > 0 {
-		rate, err := parseRate(d, args)
-		if err != nil {
+		z := new(Zone)
+		h.Zones = append(h.Zones, z)
+		if err := z.Rate.read(d, args); err != nil {
 			return err
 		}
-		h.Zones = append(h.Zones, &Zone{Rate: *rate})
 	}
 	return parseBlock(d, h)
 }
@@ -115,17 +83,32 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	return parseBlock(d, a)
 }
 
-// parse parses the rate of a zone, whose burst is an option of its own.
 func (r *Rate) parse(d *caddyfile.Dispenser) error {
-	args := d.RemainingArgs()
-	if len(args) != 1 {
+	word, args := d.Val(), d.RemainingArgs()
+	if word == "rate" && len(args) != 1 { // of a zone, whose burst is an option of its own
 		return d.ArgErr()
 	}
-	rate, err := parseRate(d, args)
-	if err == nil {
-		r.Rate, r.Per = rate.Rate, rate.Per
+	return r.read(d, args)
+}
+
+// read reads "<n>/<s|m|h> [burst <n>]".
+func (r *Rate) read(d *caddyfile.Dispenser, args []string) error {
+	if len(args) != 1 && (len(args) != 3 || args[1] != "burst") {
+		return d.Errf("arguments are %q; want a rate like 50/s, or 50/s burst 100", strings.Join(args, " "))
 	}
-	return err
+	number, unit, _ := strings.Cut(args[0], "/")
+	units := map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
+	n, ok := asFloat(number)
+	if !ok || units[unit] == 0 {
+		return d.Errf("rate is %q; want a number per s, m or h, like 50/s", args[0])
+	}
+	r.Rate, r.Per = n, new(caddy.Duration(units[unit]))
+	if len(args) == 3 {
+		if r.Burst, ok = asNumber(args[2]); !ok {
+			return d.Errf("burst is %q; want a whole number", args[2])
+		}
+	}
+	return nil
 }
 
 func (c *Concurrency) parse(d *caddyfile.Dispenser) error {
@@ -153,18 +136,19 @@ func (c *Concurrency) parse(d *caddyfile.Dispenser) error {
 	return parseBlock(d, c)
 }
 
-func parsePer(d *caddyfile.Dispenser) (*PerClient, error) {
+func (p *PerClient) parse(d *caddyfile.Dispenser) error {
 	args := d.RemainingArgs()
 	last := len(args) - 1
 	noKey := func(arg string) bool { return !strings.Contains(arg, "{") }
 	if last < 1 || slices.ContainsFunc(args[:last], noKey) {
-		return nil, d.Errf("per is %q; want a key and a whole number, like {client_ip} 10", strings.Join(args, " "))
+		return d.Errf("per is %q; want a key and a whole number, like {client_ip} 10", strings.Join(args, " "))
 	}
 	n, ok := asNumber(args[last])
 	if !ok {
-		return nil, d.Errf("per ends with %q; want a whole number", args[last])
+		return d.Errf("per ends with %q; want a whole number", args[last])
 	}
-	return &PerClient{Key: strings.Join(args[:last], " "), Limit: *n}, nil
+	p.Key, p.Limit = strings.Join(args[:last], " "), *n
+	return nil
 }
 
 func (q *Queue) parse(d *caddyfile.Dispenser) error {
@@ -187,24 +171,4 @@ func (q *Queue) parse(d *caddyfile.Dispenser) error {
 		}
 	}
 	return nil
-}
-
-// parseRate parses "<n>/<s|m|h> [burst <n>]".
-func parseRate(d *caddyfile.Dispenser, args []string) (*Rate, error) {
-	if len(args) != 1 && (len(args) != 3 || args[1] != "burst") {
-		return nil, d.Errf("arguments are %q; want a rate like 50/s, or 50/s burst 100", strings.Join(args, " "))
-	}
-	number, unit, _ := strings.Cut(args[0], "/")
-	units := map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
-	n, ok := asFloat(number)
-	if !ok || units[unit] == 0 {
-		return nil, d.Errf("rate is %q; want a number per s, m or h, like 50/s", args[0])
-	}
-	r := &Rate{Rate: n, Per: new(caddy.Duration(units[unit]))}
-	if len(args) == 3 {
-		if r.Burst, ok = asNumber(args[2]); !ok {
-			return nil, d.Errf("burst is %q; want a whole number", args[2])
-		}
-	}
-	return r, nil
 }

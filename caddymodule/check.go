@@ -52,11 +52,11 @@ func (h *Handler) check() (shield.Config, error) {
 	for _, z := range h.Zones { // a second one without a name is an error, like any duplicate name
 		z.Name = cmp.Or(z.Name, h.Name+"/per_client")
 	}
+	h.setDefaults()
 	c, err := h.config()
 	if err != nil {
 		return c, err
 	}
-	h.setDefaults()
 	return c, h.compileKeys()
 }
 
@@ -69,13 +69,16 @@ func (h *Handler) setDefaults() {
 		z.MaxKeys = cmp.Or(z.MaxKeys, new(shield.DefaultMaxKeys))
 	}
 	if n := h.Concurrency; n != nil {
-		if onByDefault(n.Probe) {
+		if n.Probe != nil && *n.Probe && n.Limit == 0 {
 			n.Probe = nil
 		}
 		if n.Per != nil {
 			n.Per.Key = cmp.Or(n.Per.Key, clientkey.Default)
 		}
 	}
+	h.Pushback = cmp.Or(h.Pushback, new(Pushback))
+	h.Pushback.Respond = cmp.Or(h.Pushback.Respond, respondAuto)
+	h.Pushback.Dither = cmp.Or(h.Pushback.Dither, new(true))
 	h.Retries = cmp.Or(h.Retries, new(Retries))
 	h.Retries.Enforce = cmp.Or(h.Retries.Enforce, new(true))
 	h.Retries.MaxClients = cmp.Or(h.Retries.MaxClients, new(pushback.DefaultMaxClients))
@@ -160,13 +163,9 @@ func (h *Handler) config() (c shield.Config, _ error) {
 	for _, class := range h.Classes {
 		c.Classes = append(c.Classes, class.config(f.of("class %q: ", class.Name)))
 	}
-	if h.Pushback != nil {
-		c.Pushback = h.Pushback.config(f.of("pushback: "))
-	}
-	if h.Retries != nil {
-		c.Retries = h.Retries.config(f.of("retries: "))
-	}
-	c.IgnoreHerds = h.Herd != nil && !onByDefault(h.Herd.Detect)
+	c.Pushback = h.Pushback.config(f.of("pushback: "))
+	c.Retries = h.Retries.config(f.of("retries: "))
+	c.IgnoreHerds = !*h.Herd.Detect
 	// With a queue or classes alone, shield.New says that they need a concurrency.
 	if len(h.Zones)+len(h.Classes) == 0 && h.Capacity == nil && h.Concurrency == nil && c.Queue.Size <= 0 {
 		f.of("").addf("nothing is limited; want a zone, a capacity or a concurrency")
@@ -204,9 +203,6 @@ func explicit[T ~int | ~int64](f *faults, name string, v *T) T {
 	}
 	return *v
 }
-
-// onByDefault returns a setting that is on by default.
-func onByDefault(v *bool) bool { return v == nil || *v }
 
 func (r Rate) config(f *faults) limiter.Config {
 	return limiter.Config{
@@ -248,7 +244,7 @@ func (n *Concurrency) config(f *faults, c *shield.Config) {
 		Initial:    explicit(f, "initial", n.Initial),
 		MaxLatency: time.Duration(explicit(f, "max_latency", n.MaxLatency)),
 		Target:     time.Duration(explicit(f, "target", n.Target)),
-		NoProbe:    !onByDefault(n.Probe),
+		NoProbe:    n.Probe != nil && !*n.Probe,
 	}
 	switch {
 	case n.Limit != 0 && (n.Adaptive || n.Target != nil), n.Adaptive && n.Target != nil:
@@ -299,7 +295,7 @@ func (c *Class) config(f *faults) loadshed.Class {
 
 func (p *Pushback) config(f *faults) pushback.AnswerConfig {
 	switch p.Respond {
-	case "", respondAuto, respondDirect, respondError:
+	case respondAuto, respondDirect, respondError:
 	default:
 		f.addf("respond is %q; want %s, %s or %s", p.Respond, respondAuto, respondDirect, respondError)
 	}
@@ -311,14 +307,14 @@ func (p *Pushback) config(f *faults) pushback.AnswerConfig {
 		Body:           pushback.Body(p.Body),
 		QuotaMax:       time.Duration(explicit(f, "quota_max", p.QuotaMax)),
 		GiveUp:         time.Duration(explicit(f, "give_up", p.GiveUp)),
-		NoDither:       !onByDefault(p.Dither),
+		NoDither:       !*p.Dither,
 		Backoff:        p.Backoff,
 	}
 }
 
 func (r *Retries) config(f *faults) shield.Retries {
 	c := shield.Retries{
-		Lenient:    !onByDefault(r.Enforce),
+		Lenient:    !*r.Enforce,
 		MaxClients: explicit(f, "max_clients", r.MaxClients),
 		Tickets:    r.Tickets,
 	}

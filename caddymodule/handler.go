@@ -137,10 +137,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	app.configured.add(h.shown)
 	app.warnOfAddresses(h, server)
-	h.respond = respondAuto
-	if h.Pushback != nil && h.Pushback.Respond != "" {
-		h.respond = h.Pushback.Respond
-	}
+	h.respond = h.Pushback.Respond
 	h.errors = h.errorRoutes(server)
 	h.logged = server != nil && server.Logs != nil
 	return nil

@@ -33,13 +33,7 @@ type keyer struct {
 // and all clients would silently share one bucket.
 func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 	template = cmp.Or(template, clientkey.Default)
-	k := &keyer{template: template, v4: 32, v6: 64}
-	if v4 != nil {
-		k.v4 = *v4
-	}
-	if v6 != nil {
-		k.v6 = *v6
-	}
+	k := &keyer{template: template, v4: *cmp.Or(v4, new(32)), v6: *cmp.Or(v6, new(64))}
 	if k.v4 < 1 || k.v4 > 32 {
 		return nil, fmt.Errorf("ipv4_prefix is %d; want 1 to 32", k.v4)
 	}

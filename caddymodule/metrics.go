@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -77,7 +78,7 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 		{"caddy_shield_overloaded", gauge, nil, "1 while requests are refused, or in observe mode would be, for any reason but quota and per_client, and for 5 s after.",
 			func(s *shieldReading, to sink) { to.sparse = false; to.flag(s.record.overloaded()) }},
 		{"caddy_shield_retry_after_seconds", histogram, nil, "Seconds that refused clients were told to wait.",
-			func(s *shieldReading, to sink) { to.histogram(s.stats.RetryAfter[:], hintBuckets) }},
+			func(s *shieldReading, to sink) { to.histogram(s.stats.RetryAfter[:]) }},
 		{"caddy_shield_told_never_total", counter, nil, "Refused clients that were told not to come back: see give_up.",
 			func(s *shieldReading, to sink) { to.count(s.stats.RetryAfter[0]) }},
 		{"caddy_shield_held_refusals", gauge, nil, "Refusals that are held for less than a second before they are sent, at most 10000.",
@@ -333,15 +334,14 @@ func (to sink) outcomes(counts map[string]uint64, labels ...string) {
 
 // histogram takes how many refused clients were told to wait for 1, 2, ... seconds. The
 // clients at index 0 were told not to come back, which is no wait.
-func (to sink) histogram(seconds []uint64, bounds []int) {
+func (to sink) histogram(clients []uint64) {
 	buckets := map[float64]uint64{}
-	count, sum, next := uint64(0), uint64(0), 0
-	for s, n := range seconds[1:] {
-		count += n
-		sum += n * uint64(s+1)
-		if next < len(bounds) && s+1 == bounds[next] {
-			buckets[float64(bounds[next])] = count
-			next++
+	count, sum := uint64(0), uint64(0)
+	for seconds := 1; seconds < len(clients); seconds++ {
+		count += clients[seconds]
+		sum += clients[seconds] * uint64(seconds)
+		if slices.Contains(hintBuckets, seconds) {
+			buckets[float64(seconds)] = count
 		}
 	}
 	if count != 0 || !to.sparse {

@@ -59,45 +59,33 @@ func parseBlock(d *caddyfile.Dispenser, block any) error {
 }
 
 // parseOption parses the arguments and the block of an option into its field. The dispenser
-// stands at the word.
-func parseOption(d *caddyfile.Dispenser, to any) (err error) {
-	switch to := to.(type) {
-	case *[]*Zone:
-		z := new(Zone)
-		*to = append(*to, z)
-		return parseNamed(d, &z.Name, z)
-	case *[]*Class:
-		c := new(Class)
-		*to = append(*to, c)
-		return parseNamed(d, &c.Name, c)
-	case *caddyhttp.RawMatcherSets:
-		return parseMatchers(d, to)
-	case *Rate:
-		return to.parse(d)
-	case **Rate:
-		*to, err = parseRate(d, d.RemainingArgs())
-		return err
-	case **Concurrency:
-		*to = new(Concurrency)
-		return (*to).parse(d)
-	case **PerClient:
-		*to, err = parsePer(d)
-		return err
-	case **Queue:
-		*to = new(Queue)
-		return (*to).parse(d)
-	case **Pushback:
-		*to = new(Pushback)
-		return parseBlock(d, *to)
-	case **Retries:
-		*to = new(Retries)
-		return parseBlock(d, *to)
-	case **Herd:
-		*to = new(Herd)
-		return parseBlock(d, *to)
+// stands at the word. Options that have a syntax of their own have a method parse.
+func parseOption(d *caddyfile.Dispenser, field any) error {
+	switch to := reflect.ValueOf(field).Elem(); {
+	case to.Type() == reflect.TypeFor[caddyhttp.RawMatcherSets]():
+		return parseMatchers(d, field.(*caddyhttp.RawMatcherSets))
+	case to.Kind() == reflect.Slice: // of zones or classes
+		one := reflect.New(to.Type().Elem().Elem())
+		to.Set(reflect.Append(to, one))
+		field = one.Interface()
+	case to.Kind() == reflect.Pointer && to.Type().Elem().Kind() == reflect.Struct:
+		to.Set(reflect.New(to.Type().Elem()))
+		field = to.Interface()
 	}
-	return parseValue(d, to)
+	if own, ok := field.(interface {
+		parse(*caddyfile.Dispenser) error
+	}); ok {
+		return own.parse(d)
+	}
+	if reflect.TypeOf(field).Elem().Kind() == reflect.Struct {
+		return parseBlock(d, field)
+	}
+	return parseValue(d, field)
 }
+
+func (z *Zone) parse(d *caddyfile.Dispenser) error { return parseNamed(d, &z.Name, z) }
+
+func (c *Class) parse(d *caddyfile.Dispenser) error { return parseNamed(d, &c.Name, c) }
 
 // parseNamed parses a block that has a name.
 func parseNamed(d *caddyfile.Dispenser, name *string, block any) error {

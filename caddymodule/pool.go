@@ -46,15 +46,18 @@ type (
 type lease []any
 
 func (l *lease) zone(name string) *zoneRecord {
-	v, _ := pool.LoadOrStore(zoneKey(name), newZoneRecord(name))
-	*l = append(*l, zoneKey(name))
-	return v.(*zoneRecord)
+	return l.take(zoneKey(name), newZoneRecord(name)).(*zoneRecord)
 }
 
 func (l *lease) backend(name string) *backendRecord {
-	v, _ := pool.LoadOrStore(backendKey(name), new(backendRecord))
-	*l = append(*l, backendKey(name))
-	return v.(*backendRecord)
+	return l.take(backendKey(name), new(backendRecord)).(*backendRecord)
+}
+
+// take returns the record of a key: fresh if there is none yet.
+func (l *lease) take(key, fresh any) any {
+	record, _ := pool.LoadOrStore(key, fresh)
+	*l = append(*l, key)
+	return record
 }
 
 func (l *lease) giveBack() {

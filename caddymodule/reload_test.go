@@ -255,6 +255,7 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{with(`"concurrency": {"adaptive": true, "target": "1s"}`), "several of limit, adaptive and target"},
 		{with(`"concurrency": {"limit": 5, "max": 9}`), "concurrency limit is 5, with options of an adaptive limit"},
 		{with(`"concurrency": {"limit": 5, "probe": false}`), "concurrency limit is 5, with options of an adaptive limit"},
+		{with(`"concurrency": {"limit": 5, "probe": true}`), "concurrency limit is 5, with options of an adaptive limit"},
 		{with(`"concurrency": {"adaptive": true, "min": 0}`), "concurrency min is 0; want more"},
 		{with(`"concurrency": {"adaptive": true, "max": 100001}`), "concurrency: max is 100001; want 1 to 100000"},
 		{with(`"concurrency": {"adaptive": true, "min": 9, "max": 8}`), "concurrency: min is 9 and max is 8; want min at most max"},

@@ -17,6 +17,7 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/spf13/cobra"
+	"golang.org/x/time/rate"
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadtest/clients"
@@ -138,19 +139,14 @@ func (p plan) parts() []part {
 // Retry-After with the time until the next token, rounded up to whole seconds as the
 // field demands. It is correct, and the same for all clients that are refused together.
 func (p plan) usual(next http.Handler) http.Handler {
-	limit, err := limiter.New(p.limit)
-	if err != nil {
-		panic(err) // cannot be: shield takes the same limit
-	}
-	var bucket limiter.Bucket
-	start := time.Now()
+	bucket := rate.NewLimiter(rate.Limit(perSec(p.limit)), p.limit.Burst)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		wait := bucket.Take(limit, time.Since(start), 1)
-		if wait == 0 {
+		if bucket.Allow() {
 			next.ServeHTTP(w, r)
 			return
 		}
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+		wait := (1 - bucket.Tokens()) / perSec(p.limit)
+		w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(wait)))))
 		http.Error(w, "over the limit", http.StatusServiceUnavailable)
 	})
 }

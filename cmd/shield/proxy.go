@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -181,22 +182,19 @@ func siteAddress(from string) (site, bind string) {
 		return from, ""
 	}
 	from, plain := strings.CutPrefix(from, "http://")
-	host, port := from, ""
-	if _, err := netip.ParseAddr(from); err == nil {
-		// no port to cut off: 192.0.2.1 or ::1
-	} else if _, err := strconv.ParseUint(from, 10, 16); err == nil {
-		host, port = "", ":"+from
-	} else if i := strings.LastIndex(from, ":"); i >= 0 && !strings.HasSuffix(from, "]") {
-		host, port = from[:i], from[i:]
+	if _, err := strconv.ParseUint(from, 10, 16); err == nil {
+		from = ":" + from
 	}
-	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	host, port, err := net.SplitHostPort(from)
+	if err != nil {
+		host = strings.Trim(from, "[]") // without a port
+	} else {
+		port = ":" + port
+	}
+	_, notIP := netip.ParseAddr(host)
 	switch {
-	case err == nil:
-		return "http://" + port, ip.String()
-	case host == "localhost":
+	case notIP == nil, host == "localhost", host == "":
 		return "http://" + port, host
-	case host == "":
-		return "http://" + port, ""
 	case plain:
 		return "http://" + from, ""
 	}

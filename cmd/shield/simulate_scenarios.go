@@ -11,7 +11,7 @@ import (
 // what it compares unless anything else is.
 type situation struct {
 	name, about string
-	flags       [][2]string // names and values
+	flags       string // as on the command line, each with a value
 	compare     []string
 	config      string // that "scenario" in compare stands for; "": none
 }
@@ -20,45 +20,34 @@ type situation struct {
 var situations = []situation{
 	{
 		name: "nat", about: "1,000 clients at once behind one address, beside others: a company, a CDN, a gateway. Each tries 4 times.",
-		flags:   [][2]string{{"clients", "1000"}, {"addresses", "1"}, {"policy", "exact*4"}},
+		flags:   "--clients 1000 --addresses 1 --policy exact*4",
 		compare: []string{"fixed:1", "shield"},
 	},
 	{
 		name: "gateway", about: "Five times as many requests as the backend can serve, from ten addresses, by clients that never return.",
-		flags: [][2]string{
-			{"clients", "0"}, {"background", "800/s"}, {"background-addresses", "10"}, {"policy", "give-up"},
-			{"workers", "8"}, {"service", "50ms"}, {"warmup", "10s"}, {"duration", "1m"},
-		},
+		flags:   "--clients 0 --background 800/s --background-addresses 10 --policy give-up --workers 8 --service 50ms --warmup 10s --duration 1m",
 		compare: []string{"none", "shield", "shield-adaptive"},
 	},
 	{
 		name: "flood", about: "200 new addresses per second that ask once and never return, beside 40 clients per second that come when they are told.",
-		flags: [][2]string{
-			{"clients", "0"}, {"background", "240/s"}, {"policy", "exact:40,give-up:200"}, {"workers", "10"}, {"service", "160ms"}, {"duration", "2m"},
-		},
+		flags:   "--clients 0 --background 240/s --policy exact:40,give-up:200 --workers 10 --service 160ms --duration 2m",
 		compare: []string{"fixed:1", "shield"},
 	},
 	{
 		name: "quota", about: "One address that sends 20 times its quota from 20 s before a crowd of 600 comes to the end.",
-		flags: [][2]string{
-			{"clients", "600"}, {"within", "250ms"}, {"background", "100/s"}, {"background-addresses", "1"}, {"background-policy", "give-up"},
-			{"workers", "10"}, {"service", "160ms"}, {"warmup", "20s"}, {"duration", "1m"},
-		},
+		flags:   "--clients 600 --within 250ms --background 100/s --background-addresses 1 --background-policy give-up --workers 10 --service 160ms --warmup 20s --duration 1m",
 		compare: []string{"shield", "scenario"},
 		config:  "shield {\n\tzone per_client {\n\t\trate 5/s\n\t}\n\tcapacity 50/s burst 30\n}\n",
 	},
 	{
 		name: "hangup", about: "Clients that hang up after 50 ms, before a backend that works on: 2.5 times as many as it can serve.",
-		flags: [][2]string{
-			{"clients", "0"}, {"background", "200/s"}, {"policy", "give-up"}, {"timeout", "50ms"},
-			{"workers", "8"}, {"service", "100ms"}, {"warmup", "10s"}, {"duration", "1m"},
-		},
+		flags:   "--clients 0 --background 200/s --policy give-up --timeout 50ms --workers 8 --service 100ms --warmup 10s --duration 1m",
 		compare: []string{"none", "scenario"},
 		config:  "shield {\n\tconcurrency 8\n}\n",
 	},
 	{
 		name: "impatient", about: "1,000 clients at once that wait for 250 ms only, and so do not hear a refusal that is held back for longer.",
-		flags:   [][2]string{{"clients", "1000"}, {"timeout", "250ms"}, {"distribution", "deterministic"}},
+		flags:   "--clients 1000 --timeout 250ms --distribution deterministic",
 		compare: []string{"fixed:1", "shield"},
 	},
 }
@@ -77,11 +66,7 @@ func writeSituations(w io.Writer) error {
 	var b strings.Builder
 	for _, s := range situations {
 		fmt.Fprintf(&b, "%s\n%s", s.name, indent(wrap(s.about, 76)))
-		flags := "--compare " + strings.Join(s.compare, ",")
-		for _, f := range s.flags {
-			flags += " --" + f[0] + " " + f[1]
-		}
-		b.WriteString(indent(wrap(flags, 76)))
+		b.WriteString(indent(wrap("--compare "+strings.Join(s.compare, ",")+" "+s.flags, 76)))
 		if s.config != "" {
 			b.WriteString("  scenario is:\n" + indent(strings.ReplaceAll(s.config, "\t", "  ")))
 		}
@@ -106,9 +91,9 @@ func (s *simulation) situate(args []string) (config string, err error) {
 		return "", fmt.Errorf("--scenario is %q; want one of %s, or list", s.scenario, situationNames())
 	}
 	known := situations[i]
-	for _, f := range known.flags {
-		if !s.changed(f[0]) {
-			if err := s.set(f[0], f[1]); err != nil {
+	for flag := range slices.Chunk(strings.Fields(known.flags), 2) {
+		if name := strings.TrimPrefix(flag[0], "--"); !s.changed(name) {
+			if err := s.set(name, flag[1]); err != nil {
 				return "", err
 			}
 		}

@@ -112,9 +112,7 @@ func TestSituationList(t *testing.T) {
 			t.Errorf("the list has no %s:\n%s", s.name, &out)
 		}
 		args := []string{"--compare", strings.ReplaceAll(strings.Join(s.compare, ","), "scenario", "none")}
-		for _, f := range s.flags {
-			args = append(args, "--"+f[0], f[1])
-		}
+		args = append(args, strings.Fields(s.flags)...)
 		if s.name == "quota" || s.name == "hangup" {
 			args[1] = "none"
 		}

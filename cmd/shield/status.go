@@ -65,7 +65,7 @@ func showStatus(w io.Writer, flags caddycmd.Flags) error {
 
 // statusText shows a status in sections. Bars separate cells.
 var statusText = template.Must(template.New("status").Funcs(template.FuncMap{
-	"ms": ms, "rate": rate, "kept": kept, "counts": parts[int], "reasons": parts[uint64], "sum": sum[uint64], "remembered": remembered,
+	"ms": ms, "rate": rateText, "kept": kept, "counts": parts[int], "reasons": parts[uint64], "sum": sum[uint64], "remembered": remembered,
 	"percent": func(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) },
 	"mean":    func(seconds float64, n uint64) float64 { return seconds / float64(max(1, n)) },
 }).Parse(`SHIELD │ MODE │ CAPACITY │ IN FLIGHT │ ADMITTED │ REFUSED │ OBSERVED
@@ -133,7 +133,7 @@ func printStatus(w io.Writer, status caddymodule.Status) error {
 
 func ms(seconds float64) string { return fmt.Sprintf("%.0f ms", 1000*seconds) }
 
-func rate(r caddymodule.RateStatus) string {
+func rateText(r caddymodule.RateStatus) string {
 	per := strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(r.Per, "1"), "0s"), "0m")
 	return fmt.Sprintf("%v/%s burst %d", r.Rate, per, r.Burst)
 }
