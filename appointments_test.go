@@ -564,9 +564,9 @@ func TestAskingForMuchGainsNothing(t *testing.T) {
 	for i := range 16 {
 		burst, every := 1+i/4, 250*ms<<(i%4)
 		g := mustNew(t, Config{Capacity: limiter.Config{Rate: 1, Per: every, Burst: burst}}, nil)
-		next := map[int]time.Duration{} // when each honest client comes
-		for i := range int(200*time.Second/every) + 1 {
-			next[1+i] = time.Second + time.Duration(i)*ms
+		next := make([]time.Duration, int(200*time.Second/every)+1) // when each honest client comes
+		for i := range next {
+			next[i] = time.Second + time.Duration(i)*ms
 		}
 		polls, cheat, honest := 0, 0, 0
 		for now := time.Second; now < 200*time.Second; now += 10 * ms {
@@ -578,14 +578,15 @@ func TestAskingForMuchGainsNothing(t *testing.T) {
 				}
 				polls++
 			}
-			for i := range len(next) {
-				if at, waits := next[1+i]; waits && at <= now {
-					if d := g.Admit(now, one(1+i)); d.Admit {
-						honest++
-						next[1+i] = time.Hour
-					} else {
-						next[1+i] = back(now, d)
-					}
+			for i, at := range next {
+				if at > now {
+					continue
+				}
+				if d := g.Admit(now, one(1+i)); d.Admit {
+					honest++
+					next[i] = time.Hour
+				} else {
+					next[i] = back(now, d)
 				}
 			}
 		}

@@ -1,7 +1,6 @@
 package shield
 
 import (
-	"container/heap"
 	"math"
 	"math/rand/v2"
 	"regexp"
@@ -19,24 +18,11 @@ import (
 type visitor struct {
 	at    time.Duration
 	key   limiter.Key
-	first time.Duration
 	tries int
 	due   bool // it comes when it was told
 	slot  bool // what it was told was a slot
 	quick bool // it does not do what it is told
 	era   int  // how many restarts there were when it was told
-}
-
-type visitors []visitor
-
-func (v visitors) Len() int           { return len(v) }
-func (v visitors) Less(i, j int) bool { return v[i].at < v[j].at }
-func (v visitors) Swap(i, j int)      { v[i], v[j] = v[j], v[i] }
-func (v *visitors) Push(x any)        { *v = append(*v, x.(visitor)) }
-func (v *visitors) Pop() any {
-	last := (*v)[len(*v)-1]
-	*v = (*v)[:len(*v)-1]
-	return last
 }
 
 // A court plays visitors against a Guard in virtual time, and checks the laws of
@@ -46,7 +32,7 @@ type court struct {
 	c        Config
 	s        *State
 	g        *Guard
-	queue    visitors
+	queue    agenda[visitor]
 	slots    []time.Duration
 	admitted []time.Duration
 	spare    float64 // the largest that was
@@ -148,8 +134,8 @@ func (c *court) ask(v visitor) Decision {
 // play lets all visitors come, and come again as they were told, until the end.
 // A quick one comes every second. each is called before every visit.
 func (c *court) play(end time.Duration, each func(now time.Duration)) {
-	for len(c.queue) > 0 && c.queue[0].at < end && !c.t.Failed() {
-		v := heap.Pop(&c.queue).(visitor)
+	for c.queue.len() > 0 && c.queue.next() < end && !c.t.Failed() {
+		_, v := c.queue.pop()
 		if each != nil {
 			each(v.at)
 		}
@@ -166,13 +152,11 @@ func (c *court) play(end time.Duration, each func(now time.Duration)) {
 		if v.quick {
 			v.at = v.at - time.Duration(d.Hint.Seconds)*time.Second + time.Second
 		}
-		heap.Push(&c.queue, v)
+		c.come(v)
 	}
 }
 
-func (c *court) come(at time.Duration, key limiter.Key) {
-	heap.Push(&c.queue, visitor{at: at, first: at, key: key})
-}
+func (c *court) come(v visitor) { c.queue.push(v.at, v) }
 
 // excess returns the largest of n − rate·τ over all times τ, n those within.
 func excess(at []time.Duration, rate float64) (worst float64) {
@@ -204,16 +188,16 @@ func TestLawsOfEveryDecision(t *testing.T) {
 			at := begin + time.Duration(rng.Int64N(int64(20*time.Second)))
 			for range rng.IntN(int(rate * most.Seconds())) {
 				key++
-				heap.Push(&c.queue, visitor{at: at + time.Duration(rng.Int64N(int64(100*ms))), key: key, quick: rng.IntN(10) == 0 && seed%2 == 0})
+				c.come(visitor{at: at + time.Duration(rng.Int64N(int64(100*ms))), key: key, quick: rng.IntN(10) == 0 && seed%2 == 0})
 			}
 		}
 		for at := begin; at < begin+time.Minute; at += time.Duration(rng.ExpFloat64() * 2 / rate * float64(time.Second)) {
 			key++
-			c.come(at, key)
+			c.come(visitor{at: at, key: key})
 		}
 		c.play(begin+time.Hour, nil)
-		if len(c.queue) > 0 || len(c.served) != int(key-1) {
-			t.Errorf("%d of %d clients were served, %d still wait after an hour", len(c.served), key-1, len(c.queue))
+		if c.queue.len() > 0 || len(c.served) != int(key-1) {
+			t.Errorf("%d of %d clients were served, %d still wait after an hour", len(c.served), key-1, c.queue.len())
 		}
 		if got := excess(c.admitted, rate); got > float64(cfg.Capacity.Burst)+1e-3 {
 			t.Errorf("%.2f were admitted above the rate, want at most the burst of %d", got, cfg.Capacity.Burst)
@@ -244,7 +228,7 @@ func TestHerdIsServedInOrderAndInTime(t *testing.T) {
 		c := newCourt(t, Config{Capacity: perSecond(test.rate, test.burst), Pushback: pushback.AnswerConfig{Max: time.Duration(test.max) * time.Second}})
 		begin := 100 * time.Second
 		for i := range test.n {
-			c.come(begin+time.Duration(i)*100*ms/time.Duration(test.n), limiter.Key(i+1))
+			c.come(visitor{at: begin + time.Duration(i)*100*ms/time.Duration(test.n), key: limiter.Key(i + 1)})
 		}
 		c.play(begin+24*time.Hour, nil)
 		var last time.Duration
@@ -301,7 +285,7 @@ func TestLawsSurviveReloadsAndRestarts(t *testing.T) {
 			c := newCourt(t, Config{Capacity: perSecond(100, 10)})
 			begin := time.Hour
 			for i := range n {
-				c.come(begin+time.Duration(i)*100*ms/n, limiter.Key(i+1))
+				c.come(visitor{at: begin + time.Duration(i)*100*ms/n, key: limiter.Key(i + 1)})
 			}
 			next, i := begin+5*time.Second, 0
 			c.play(begin+time.Hour, func(now time.Duration) {
@@ -359,7 +343,7 @@ func TestQueueOutlivesAFlood(t *testing.T) {
 			begin := now + time.Duration(herd+1)*3*time.Minute
 			clear(c.served)
 			for i := range n {
-				c.come(begin+time.Duration(i)*100*ms/n, limiter.Key(i+1))
+				c.come(visitor{at: begin + time.Duration(i)*100*ms/n, key: limiter.Key(i + 1)})
 			}
 			c.play(begin+time.Hour, nil)
 			for _, v := range c.served {
@@ -388,7 +372,7 @@ func TestShiftedAppointmentsAndRenamedClients(t *testing.T) {
 		c := newCourt(t, Config{Capacity: perSecond(50, 20), Pushback: pushback.AnswerConfig{Max: 20 * time.Second}})
 		rng := rand.New(rand.NewPCG(5, 5))
 		for i := range 2_000 {
-			heap.Push(&c.queue, visitor{
+			c.come(visitor{
 				at:  shift + time.Duration(rng.Int64N(int64(3*time.Second))),
 				key: rename(limiter.Key(i + 1)), quick: i%9 == 0,
 			})

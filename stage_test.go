@@ -2,7 +2,6 @@ package shield
 
 import (
 	"cmp"
-	"container/heap"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -20,15 +19,21 @@ const slowRoute = 9
 type stage struct {
 	g       *Guard
 	random  *rand.Rand
-	events  schedule
-	planned int
+	events  agenda[func(now time.Duration)]
 	workers int
 	service time.Duration
-	slow    time.Duration             // what a request of slowRoute takes
-	work    []func(now time.Duration) // that waits for a worker
+	slow    time.Duration // what a request of slowRoute takes
+	work    []*job        // that waits for a worker
 	working int
 	queued  []*inQueue
 	sweeps  bool // the next sweep of the queue is planned
+}
+
+// job is an admitted request.
+type job struct {
+	route  uint8
+	d      Decision
+	served func(now time.Duration)
 }
 
 // inQueue is a request in the Guard's queue.
@@ -38,41 +43,18 @@ type inQueue struct {
 	decided func(now time.Duration, d Decision)
 }
 
-type occasion struct {
-	at    time.Duration
-	order int
-	do    func(now time.Duration)
-}
-
-type schedule []occasion
-
-func (s schedule) Len() int { return len(s) }
-func (s schedule) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(s[i].at, s[j].at), cmp.Compare(s[i].order, s[j].order)) < 0
-}
-func (s schedule) Swap(i, j int) { s[i], s[j] = s[j], s[i] }
-func (s *schedule) Push(x any)   { *s = append(*s, x.(occasion)) }
-func (s *schedule) Pop() any {
-	last := (*s)[len(*s)-1]
-	*s = (*s)[:len(*s)-1]
-	return last
-}
-
 func newStage(t *testing.T, c Config, workers int, service time.Duration, seed uint64) *stage {
 	t.Helper()
 	return &stage{g: mustNew(t, c, nil), random: rand.New(rand.NewPCG(seed, 14)), workers: workers, service: service}
 }
 
-func (s *stage) at(at time.Duration, do func(now time.Duration)) {
-	s.planned++
-	heap.Push(&s.events, occasion{at, s.planned, do})
-}
+func (s *stage) at(at time.Duration, do func(now time.Duration)) { s.events.push(at, do) }
 
 func (s *stage) play(until time.Duration) {
-	for len(s.events) > 0 && s.events[0].at <= until {
-		e := heap.Pop(&s.events).(occasion)
-		e.do(e.at)
-		s.settle(e.at)
+	for s.events.len() > 0 && s.events.next() <= until {
+		now, do := s.events.pop()
+		do(now)
+		s.settle(now)
 	}
 }
 
@@ -101,13 +83,17 @@ func (s *stage) settle(now time.Duration) {
 // often has something done rate times per second, at random, from one instant until
 // another.
 func (s *stage) often(from, until time.Duration, rate float64, do func(now time.Duration)) {
-	next := from + time.Duration(s.random.ExpFloat64()/rate*float64(time.Second))
-	if next < until {
-		s.at(next, func(now time.Duration) {
-			s.often(now, until, rate, do)
-			do(now)
-		})
+	var again func(now time.Duration)
+	plan := func(now time.Duration) {
+		if next := now + time.Duration(s.random.ExpFloat64()/rate*float64(time.Second)); next < until {
+			s.at(next, again)
+		}
 	}
+	again = func(now time.Duration) {
+		plan(now)
+		do(now)
+	}
+	plan(from)
 }
 
 // ask sends a request. Then told is called with the refusal, when it is sent, or served
@@ -119,47 +105,48 @@ func (s *stage) ask(now time.Duration, r Request, served func(now time.Duration)
 // askFor is ask for a client that leaves if a refusal is held back for longer than its
 // patience. Then told is called, too.
 func (s *stage) askFor(now time.Duration, r Request, patience time.Duration, served func(now time.Duration), told func(now time.Duration, d Decision)) {
-	if d := s.g.Admit(now, r); d.Queued() {
-		s.queued = append(s.queued, &inQueue{r, d, func(now time.Duration, d Decision) { s.decided(now, &r, d, patience, served, told) }})
+	d, route := s.g.Admit(now, r), r.Route
+	if d.Queued() {
+		s.queued = append(s.queued, &inQueue{r, d, func(now time.Duration, d Decision) { s.decided(now, route, d, patience, served, told) }})
 	} else {
-		s.decided(now, &r, d, patience, served, told)
+		s.decided(now, route, d, patience, served, told)
 	}
 }
 
-func (s *stage) decided(now time.Duration, r *Request, d Decision, patience time.Duration, served func(now time.Duration), told func(now time.Duration, d Decision)) {
-	if !d.Admit {
-		s.at(now+min(d.Hold, patience), func(now time.Duration) {
-			if d.Hold > patience {
-				d.Lost()
-			} else {
-				d.Sent()
-			}
-			told(now, d)
-		})
+func (s *stage) decided(now time.Duration, route uint8, d Decision, patience time.Duration, served func(now time.Duration), told func(now time.Duration, d Decision)) {
+	if d.Admit {
+		s.work = append(s.work, &job{route, d, served})
+		s.goOn(now)
 		return
 	}
-	work := func(now time.Duration) {
-		s.working++
-		takes := time.Duration(s.random.ExpFloat64() * float64(s.service))
-		if s.slow > 0 && r.Route == slowRoute {
-			takes = s.slow
+	s.at(now+min(d.Hold, patience), func(now time.Duration) {
+		if d.Hold > patience {
+			d.Lost()
+		} else {
+			d.Sent()
 		}
-		s.at(now+takes, func(now time.Duration) {
-			s.working--
-			d.Done(now, Served)
-			served(now)
-			if len(s.work) > 0 && s.working < s.workers {
-				next := s.work[0]
-				s.work = s.work[1:]
-				next(now)
-			}
-		})
+		told(now, d)
+	})
+}
+
+// goOn gives a worker the next job, if there are both.
+func (s *stage) goOn(now time.Duration) {
+	if len(s.work) == 0 || s.working >= s.workers {
+		return
 	}
-	if s.working < s.workers {
-		work(now)
-	} else {
-		s.work = append(s.work, work)
+	j := s.work[0]
+	s.work = s.work[1:]
+	s.working++
+	takes := time.Duration(s.random.ExpFloat64() * float64(s.service))
+	if s.slow > 0 && j.route == slowRoute {
+		takes = s.slow
 	}
+	s.at(now+takes, func(now time.Duration) {
+		s.working--
+		j.d.Done(now, Served)
+		j.served(now)
+		s.goOn(now)
+	})
 }
 
 // A patron obeys: it comes back when it was told, until it has been served.
