@@ -1,6 +1,8 @@
 package loadshed
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,10 +22,10 @@ const maxOrphans = 1024
 // first orphan, and must not be copied.
 type Orphans struct {
 	n    atomic.Int64
-	next atomic.Int64 // at[0].until while n > 0: spares Due the lock
+	next atomic.Int64 // when the next one is due, while n > 0: spares Due the lock
 
-	mu sync.Mutex          // guards at, and writes of n and next
-	at *[maxOrphans]orphan // a binary heap, the earliest first; nil before the first one
+	mu sync.Mutex // guards at, and writes of n and next
+	at []orphan   // the latest first: the next one is removed from the end
 }
 
 type orphan struct {
@@ -39,25 +41,15 @@ func (g *Orphans) Len() int { return int(g.n.Load()) }
 func (g *Orphans) Keep(until time.Duration, owner uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n := int(g.n.Load())
-	if n == maxOrphans {
+	if len(g.at) == maxOrphans {
 		return false
 	}
 	if g.at == nil {
-		g.at = new([maxOrphans]orphan)
+		g.at = make([]orphan, 0, maxOrphans)
 	}
-	i := n
-	for i > 0 {
-		parent := (i - 1) / 2
-		if g.at[parent].until <= until {
-			break
-		}
-		g.at[i] = g.at[parent]
-		i = parent
-	}
-	g.at[i] = orphan{until, owner}
-	g.next.Store(int64(g.at[0].until))
-	g.n.Store(int64(n + 1))
+	i, _ := slices.BinarySearchFunc(g.at, until, func(o orphan, until time.Duration) int { return cmp.Compare(until, o.until) })
+	g.at = slices.Insert(g.at, i, orphan{until, owner})
+	g.publish()
 	return true
 }
 
@@ -70,30 +62,19 @@ func (g *Orphans) Due(now time.Duration) (owner uint64, due bool) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n := int(g.n.Load())
-	if n == 0 || g.at[0].until > now {
+	last := len(g.at) - 1
+	if last < 0 || g.at[last].until > now {
 		return 0, false
 	}
-	n--
-	owner = g.at[0].owner
-	last := g.at[n]
-	i := 0
-	for {
-		child := 2*i + 1
-		if child >= n {
-			break
-		}
-		if child+1 < n && g.at[child+1].until < g.at[child].until {
-			child++
-		}
-		if last.until <= g.at[child].until {
-			break
-		}
-		g.at[i] = g.at[child]
-		i = child
-	}
-	g.at[i] = last
-	g.next.Store(int64(g.at[0].until))
-	g.n.Store(int64(n))
+	owner, g.at = g.at[last].owner, g.at[:last]
+	g.publish()
 	return owner, true
+}
+
+// publish updates the fields that are read without the lock.
+func (g *Orphans) publish() {
+	if n := len(g.at); n > 0 {
+		g.next.Store(int64(g.at[n-1].until))
+	}
+	g.n.Store(int64(len(g.at)))
 }
