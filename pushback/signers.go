@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// maxUsed is how many tickets of one minute are remembered as used: 2 MiB, and
+// maxUsed is how many tickets of one minute are remembered as used: some 2 MiB, and
 // enough for a thousand appointments per second. Beyond it a ticket is worth
 // nothing, and its client is as good as a new one.
 const maxUsed = 1 << 16

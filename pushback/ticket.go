@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"hash"
 	"math"
-	"math/bits"
 	"sync"
 	"time"
 )
@@ -86,19 +85,14 @@ type Ticket struct {
 
 // NewTickets returns Tickets under secret: at least 16 bytes, which should be random and
 // known to the replicas alone. maxUsed is how many tickets that are due within 64 s can
-// be used: 64 times the rate at which promises fall due is enough. Each takes 32 bytes,
-// allocated at once.
+// be used: 64 times the rate at which promises fall due is enough.
 func NewTickets(secret []byte, maxUsed int) (*Tickets, error) {
 	if len(secret) < 16 {
 		return nil, fmt.Errorf("the secret for tickets has %d bytes; want at least 16", len(secret))
 	}
 	key := append([]byte(nil), secret...)
-	t := &Tickets{}
+	t := &Tickets{used: usedTickets{most: maxUsed}}
 	t.macs.New = func() any { return &macer{hash: hmac.New(sha256.New, key)} }
-	for i := range t.used.spans {
-		// Half empty when it is full, so that a search is short.
-		t.used.spans[i].marks = make([]uint64, 2*maxUsed)
-	}
 	return t, nil
 }
 
@@ -198,7 +192,7 @@ func (m *macer) open(now time.Time, client []byte, text string) (k Ticket, mark 
 	if wait > clockSkew {
 		return k, 0, ErrEarly
 	}
-	return k, max(1, binary.BigEndian.Uint64(raw[macAt:])), nil
+	return k, binary.BigEndian.Uint64(raw[macAt:]), nil
 }
 
 // span is the period of due times that are remembered together: all tickets that are
@@ -210,11 +204,11 @@ const span = 64 * time.Second
 // is dropped when a later one replaces it, and from then on none of its tickets is
 // accepted.
 type usedTickets struct {
+	most  int // marks in a span
 	mu    sync.Mutex
 	spans [2]struct {
-		number int64    // guarded by mu; due/span of its tickets
-		n      int      // guarded by mu
-		marks  []uint64 // guarded by mu; 0 is empty
+		number int64               // guarded by mu; due/span of its tickets
+		marks  map[uint64]struct{} // guarded by mu
 	}
 }
 
@@ -236,23 +230,17 @@ func (u *usedTickets) add(now, due time.Time, mark uint64) error {
 			return ErrUsed
 		}
 		clear(s.marks)
-		s.number, s.n = number, 0
+		s.number = number
 	}
-	// Marks are random without the secret, so they are their own hash, and no client can
-	// choose some that collide.
-	i, _ := bits.Mul64(mark, uint64(len(s.marks)))
-	for s.marks[i] != 0 {
-		if s.marks[i] == mark {
-			return ErrUsed
-		}
-		if i++; i == uint64(len(s.marks)) {
-			i = 0
-		}
+	if s.marks == nil {
+		s.marks = map[uint64]struct{}{}
 	}
-	if s.n == len(s.marks)/2 {
+	if _, used := s.marks[mark]; used {
+		return ErrUsed
+	}
+	if len(s.marks) == u.most {
 		return ErrFull
 	}
-	s.marks[i] = mark
-	s.n++
+	s.marks[mark] = struct{}{}
 	return nil
 }

@@ -260,8 +260,8 @@ func TestFullMemoryIsSafe(t *testing.T) {
 			wantErr(t, tickets, later, alice, tickets.text(alice, later), nil)
 			wantErr(t, tickets, later, alice, tickets.text(alice, later), ErrUsed)
 		}
-		if n := len(tickets.used.spans[0].marks) + len(tickets.used.spans[1].marks); n != 4*maxUsed {
-			t.Errorf("%d places of 8 bytes for %d tickets, want 4 for each", n, maxUsed)
+		if n := len(tickets.used.spans[0].marks) + len(tickets.used.spans[1].marks); n > 2*maxUsed {
+			t.Errorf("%d tickets are remembered as used, want at most %d", n, 2*maxUsed)
 		}
 	}
 }
