@@ -114,18 +114,14 @@ func (h *Herd) bin(arrivals float64, back, refused int) {
 		h.pulses[i].add(arrivals, &pulseTurns[i])
 	}
 	h.echoes.add(float64(back), refused)
-	for i, scale := range HerdAllanScales[:allanTicks] {
-		h.allan[i].add(arrivals, herdTick, scale)
+	for i, scale := range HerdAllanScales {
+		h.allan[i].add(arrivals, scale)
 	}
-
 	h.second += arrivals
 	if h.bins++; h.bins < uint8(time.Second/herdTick) {
 		return
 	}
 	h.echoes.endSecond()
-	for i, scale := range HerdAllanScales[allanTicks:] {
-		h.allan[allanTicks+i].add(h.second, time.Second, scale)
-	}
 	h.cusum.add(h.second, h.allan[allanSecond].factor())
 	h.bins, h.second = 0, 0
 }

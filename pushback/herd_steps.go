@@ -13,7 +13,6 @@ var HerdAllanScales = [...]time.Duration{
 }
 
 const (
-	allanTicks  = 3 // the first so many scales add up bins of 100 ms; the others, seconds
 	allanSecond = 3 // the scale of 1 s
 
 	allanGain  = 1.0 / 32 // of a new pair of bins
@@ -34,10 +33,10 @@ type allan struct {
 	usual        float64 // the mean factor of about an hour
 }
 
-// add takes a part of a bin of a scale: the arrivals within part.
-func (a *allan) add(arrivals float64, part, scale time.Duration) {
+// add takes a part of a bin of a scale: the arrivals of 100 ms.
+func (a *allan) add(arrivals float64, scale time.Duration) {
 	a.sum += arrivals
-	if a.parts++; time.Duration(a.parts)*part < scale {
+	if a.parts++; time.Duration(a.parts)*herdTick < scale {
 		return
 	}
 	bin := a.sum
