@@ -48,18 +48,13 @@ const (
 	maxTarget = time.Minute
 )
 
-// A Law is a valid AdaptiveConfig. It is a small value that is passed with every call
-// and never kept, so that a reload applies at once. The zero Law admits no request.
-type Law struct {
-	min, max, initial int
-	maxLatency        float64       // seconds; 0: none
-	target            time.Duration // 0: none
-	noProbe           bool
-}
+// A Law is a valid AdaptiveConfig with its defaults. It is a small value that is passed
+// with every call and never kept, so that a reload applies at once. The zero Law admits no
+// request.
+type Law AdaptiveConfig
 
 // NewLaw returns the Law that c describes.
 func NewLaw(c AdaptiveConfig) (Law, error) {
-	l := Law{maxLatency: c.MaxLatency.Seconds(), target: c.Target, noProbe: c.NoProbe}
 	for _, f := range []struct {
 		name string
 		n    int
@@ -79,16 +74,16 @@ func NewLaw(c AdaptiveConfig) (Law, error) {
 	if c.Target > 0 && (c.MaxLatency > 0 || c.NoProbe) {
 		return Law{}, fmt.Errorf("target is %v, with max_latency or probe; want it alone, because it needs no baseline", c.Target)
 	}
-	l.min = cmp.Or(c.Min, min(defaultMin, cmp.Or(c.Max, defaultMin)))
-	l.max = cmp.Or(c.Max, max(defaultMax, l.min))
-	if l.min > l.max {
-		return Law{}, fmt.Errorf("min is %d and max is %d; want min at most max", l.min, l.max)
+	c.Min = cmp.Or(c.Min, min(defaultMin, cmp.Or(c.Max, defaultMin)))
+	c.Max = cmp.Or(c.Max, max(defaultMax, c.Min))
+	if c.Min > c.Max {
+		return Law{}, fmt.Errorf("min is %d and max is %d; want min at most max", c.Min, c.Max)
 	}
-	l.initial = cmp.Or(c.Initial, min(max(defaultInitial, l.min), l.max))
-	if l.initial < l.min || l.initial > l.max {
-		return Law{}, fmt.Errorf("initial is %d; want %d to %d, from min to max", l.initial, l.min, l.max)
+	c.Initial = cmp.Or(c.Initial, min(max(defaultInitial, c.Min), c.Max))
+	if c.Initial < c.Min || c.Initial > c.Max {
+		return Law{}, fmt.Errorf("initial is %d; want %d to %d, from min to max", c.Initial, c.Min, c.Max)
 	}
-	return l, nil
+	return Law(c), nil
 }
 
 // Reason is why a limit has changed.
@@ -152,9 +147,9 @@ func (a *Adaptive) Steady(l Law) int { return l.allow(a.steady.Load()) }
 // allow returns the limit nearest to n that l allows, the initial one for 0.
 func (l Law) allow(n int64) int {
 	if n == 0 {
-		return l.initial
+		return l.Initial
 	}
-	return int(min(max(n, int64(l.min)), int64(l.max)))
+	return int(min(max(n, int64(l.Min)), int64(l.Max)))
 }
 
 // LimitHit tells that a request found the limit reached. Call it once for each such
@@ -186,7 +181,7 @@ func (a *Adaptive) Done(now, took time.Duration, o Outcome, route uint8, inFligh
 	switch o {
 	case Served, TimedOut:
 		a.window.add(took, o == TimedOut, route)
-		if l.target > 0 && (took > l.target || o == TimedOut) {
+		if l.Target > 0 && (took > l.Target || o == TimedOut) {
 			a.window.late.Add(1)
 		}
 	case Overloaded:

@@ -78,7 +78,7 @@ func (s *steady) serve(t testing.TB, lasts time.Duration, inFlight int, latency 
 		}
 		s.last = c
 		s.all = append(s.all, c)
-		if n := s.a.Limit(s.l); n != c.To || n < s.l.min || n > s.l.max {
+		if n := s.a.Limit(s.l); n != c.To || n < s.l.Min || n > s.l.Max {
 			t.Fatalf("limit %d after %+v", n, c)
 		}
 	}

@@ -142,9 +142,7 @@ func (pl *Place) Serves(now time.Duration) {
 // all other clients: load is not the cause.
 func (c *Concurrency) servesOthers(now time.Duration, p *Plan) {
 	if c.pause.partial.CompareAndSwap(false, true) && p.adaptive {
-		if change, ok := c.adaptive.Restore(now, p.law); ok {
-			c.changes.add(change)
-		}
+		c.changes.add(c.adaptive.Restore(now, p.law))
 	}
 }
 
@@ -162,8 +160,6 @@ func (c *Concurrency) resume(now time.Duration, p *Plan) {
 	}
 	c.throughput.forget()
 	if p.adaptive {
-		if change, ok := c.adaptive.Restart(now, p.law); ok {
-			c.changes.add(change)
-		}
+		c.changes.add(c.adaptive.Restart(now, p.law))
 	}
 }

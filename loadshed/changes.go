@@ -18,7 +18,11 @@ type changes struct {
 	count [len(reasons)]uint64
 }
 
-func (c *changes) add(change Change) {
+// add takes what the methods of an Adaptive return.
+func (c *changes) add(change Change, changed bool) {
+	if !changed {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last[c.n%uint64(len(c.last))] = change

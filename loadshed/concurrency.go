@@ -201,9 +201,12 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	if e.As+2 >= p.classes.Len() && c.isCrowd(now, p, e.Client) { // no lower class to be treated as
 		free, rank = min(free, max(1, limit*crowdShare/10)), rankOf(e.As+1, e.Due)
 	}
-	if ahead := c.queue.Len() > 0 && c.queue.Highest() >= rank; !ahead && c.acquire(now, free) {
-		pl.Watch(c, p, now)
-		return Entered, 0
+	if ahead := c.queue.Len() > 0 && c.queue.Highest() >= rank; !ahead {
+		c.releaseOrphans(now)
+		if c.gate.Enter(free, now) {
+			pl.Watch(c, p, now)
+			return Entered, 0
+		}
 	}
 	c.NoteShortage(now)
 	c.adaptive.LimitHit()
@@ -244,22 +247,9 @@ func (c *Concurrency) limitFor(now time.Duration, p *Plan, class int) int {
 	return c.shares.LimitFor(now, class, c.Limit(p), p.classes)
 }
 
-// acquire takes a place, if need be one that an orphan has left.
-func (c *Concurrency) acquire(now time.Duration, limit int) bool {
-	c.releaseOrphans(now)
-	return c.gate.Enter(limit, now)
-}
-
 // releaseOrphans gives back the places of orphaned requests whose work is done by now.
 func (c *Concurrency) releaseOrphans(now time.Duration) {
-	if c.orphans.Len() == 0 {
-		return
-	}
-	for {
-		client, due := c.orphans.Due(now)
-		if !due {
-			return
-		}
+	for client, due := c.orphans.Due(now); due; client, due = c.orphans.Due(now) {
 		c.gate.Detach(now)
 		if client != 0 {
 			c.perClient.Leave(client)
@@ -366,9 +356,7 @@ func (c *Concurrency) Tick(now time.Duration, admitted, limitHits uint64, p *Pla
 	}
 	c.resume(now, p)
 	if p.adaptive {
-		if change, ok := c.adaptive.Tick(now, c.gate.Idle(now), p.law); ok {
-			c.changes.add(change)
-		}
+		c.changes.add(c.adaptive.Tick(now, c.gate.Idle(now), p.law))
 	}
 	c.releaseOrphans(now)
 }

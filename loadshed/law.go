@@ -161,10 +161,10 @@ type control struct {
 // begin moves the limit to the nearest one that l allows.
 func (c *control) begin(l Law) {
 	if c.limit == 0 {
-		c.limit = float64(l.initial)
+		c.limit = float64(l.Initial)
 	}
-	c.limit = between(float64(l.min), c.limit, float64(l.max))
-	c.recoveryLimit = min(c.recoveryLimit, float64(l.max)) // a reload may have lowered it
+	c.limit = between(float64(l.Min), c.limit, float64(l.Max))
+	c.recoveryLimit = min(c.recoveryLimit, float64(l.Max)) // a reload may have lowered it
 }
 
 func between(low, v, high float64) float64 { return min(max(v, low), high) }
@@ -202,7 +202,7 @@ func (c *control) step(now time.Duration, s *sample, l Law) Reason {
 		c.latency = s.mean()
 		c.forgetRefusals(s)
 	}
-	if l.target > 0 {
+	if l.Target > 0 {
 		if c.probe.phase != measuring { // a reload has come in between
 			c.limit, c.probe.phase = c.probe.limit, measuring
 		}
@@ -280,7 +280,7 @@ func (c *control) surge(s *sample) bool {
 // read measures congestion, need and pressure, and learns the shapes.
 func (c *control) read(s *sample, l Law) reading {
 	shape := c.shapes(s)
-	if longest := l.maxLatency * float64(s.good); longest > 0 && shape > longest {
+	if longest := l.MaxLatency.Seconds() * float64(s.good); longest > 0 && shape > longest {
 		c.rescale(longest / shape)
 		shape = longest
 	}
@@ -366,7 +366,7 @@ func (c *control) idle(s *sample, congestion float64, l Law) Reason {
 	c.binding, c.cut.open, c.coldStartOver, c.recoveryLimit = false, false, true, 0
 	if !s.serving() {
 		// Many requests time out below the limit: this is not the time to let more in.
-		c.limit = max(float64(l.min), min(c.limit, max(float64(s.peak), c.need+headroom*c.need+math.Sqrt(c.need)+1)))
+		c.limit = max(float64(l.Min), min(c.limit, max(float64(s.peak), c.need+headroom*c.need+math.Sqrt(c.need)+1)))
 		return Unused
 	}
 	weight := baselineUpWeight
@@ -374,7 +374,7 @@ func (c *control) idle(s *sample, congestion float64, l Law) Reason {
 		weight = baselineDownWeight
 	}
 	c.rescale(1 + weight*(between(.5, congestion, 2)-1))
-	initial := float64(l.initial)
+	initial := float64(l.Initial)
 	if top := max(initial, 4*float64(s.peak)); c.limit > top {
 		c.limit = max(top, .9*c.limit)
 	} else if c.limit < initial {
@@ -452,7 +452,7 @@ func (c *control) lower(now time.Duration, l Law, r reading) Reason {
 	case r.serving && c.limit <= verifyBelow*cut.limit:
 		return Congested
 	}
-	c.limit = max(float64(l.min), maxCutPerWindow*c.limit, r.target)
+	c.limit = max(float64(l.Min), maxCutPerWindow*c.limit, r.target)
 	return Congested
 }
 
@@ -463,13 +463,13 @@ func (c *control) raise(s *sample, l Law, r reading) Reason {
 	if !c.coldStartOver {
 		factor = lenientFactor
 	}
-	top := min(factor*r.target, float64(l.max))
+	top := min(factor*r.target, float64(l.Max))
 	if c.demand > 0 && !c.surge(s) {
 		// No more arrives than when all were let in. So rejections are of a
 		// burst, and a limit as high as latency allows is not too high. Where they are
 		// many, it is no burst.
-		if top = max(top, float64(l.initial)); c.excess < strictMinExcess && c.probe.pressure < burstPressure {
-			top = float64(l.max)
+		if top = max(top, float64(l.Initial)); c.excess < strictMinExcess && c.probe.pressure < burstPressure {
+			top = float64(l.Max)
 		}
 	}
 	step := .5*math.Sqrt(c.limit) + .5
@@ -478,12 +478,12 @@ func (c *control) raise(s *sample, l Law, r reading) Reason {
 	}
 	if !c.everCut && r.congestion < 1+slowStartTolerance && c.congestion < 1+slowStartTolerance {
 		step = slowStartGrowth * c.limit
-		top = max(top, min(c.limit+step, float64(l.max)))
+		top = max(top, min(c.limit+step, float64(l.Max)))
 	}
 	if c.limit < top {
 		c.limit = min(c.limit+step, top)
 	} else if c.probe.baselineVerified && c.excess > strictMinExcess {
-		c.limit = max(float64(l.min), c.limit-.2*(c.limit-top))
+		c.limit = max(float64(l.Min), c.limit-.2*(c.limit-top))
 		return Trimmed
 	}
 	return Grown

@@ -79,9 +79,7 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 		o, took = Served, pl.begun-pl.at
 	}
 	if p.adaptive {
-		if change, ok := c.adaptive.Done(now, took, o, pl.route, inFlight, p.law); ok {
-			c.changes.add(change)
-		}
+		c.changes.add(c.adaptive.Done(now, took, o, pl.route, inFlight, p.law))
 	}
 	if c.queue.Len() > 0 {
 		c.wake(now)

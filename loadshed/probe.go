@@ -117,8 +117,8 @@ func (c *control) rebase(now time.Duration, congestion, limit float64) {
 // probeDue reports whether it is time for a probe: only under pressure, as a probe of
 // an idle backend rejects requests for nothing.
 func (c *control) probeDue(now time.Duration, s *sample, l Law) bool {
-	return !l.noProbe && now >= c.probe.next && c.probe.pressure > probePressure && c.excess > probeMinExcess &&
-		c.recoveryLimit == 0 && s.good >= 5 && c.limit > float64(l.min)
+	return !l.NoProbe && now >= c.probe.next && c.probe.pressure > probePressure && c.excess > probeMinExcess &&
+		c.recoveryLimit == 0 && s.good >= 5 && c.limit > float64(l.Min)
 }
 
 // beginProbe lowers the limit to half of the need; a small fixed limit would reject
@@ -127,7 +127,7 @@ func (c *control) beginProbe(now time.Duration, s *sample, need float64, l Law) 
 	p := &c.probe
 	p.phase, p.began, p.limit, p.mean = settling, now, c.limit, c.latency
 	p.until = now + duration(max(.05, 1.5*s.mean()))
-	c.limit = max(float64(l.min), math.Floor(.5*min(need, c.limit)))
+	c.limit = max(float64(l.Min), math.Floor(.5*min(need, c.limit)))
 }
 
 // endProbe ends a probe. If about as much was served at half the need, the need was
@@ -150,7 +150,7 @@ func (c *control) endProbe(now time.Duration, s *sample, l Law) Reason {
 		c.limit = p.limit
 		return Restored
 	}
-	if s.limitHits > 0 && throughput > .8*c.throughput && c.limit > float64(l.min) {
+	if s.limitHits > 0 && throughput > .8*c.throughput && c.limit > float64(l.Min) {
 		c.rescale(min(1, ratio))
 		p.baselineVerified = throughput < .93*c.throughput // else the queue may be longer still
 		p.next = now + 300*time.Millisecond
@@ -189,11 +189,7 @@ func (c *control) abortStalledProbe(now, idle time.Duration) bool {
 // jittered returns a time from seconds to a quarter more, so that several proxies of
 // one backend do not probe it together.
 func (c *control) jittered(now time.Duration, seconds float64) time.Duration {
-	// SplitMix64 (Steele, Lea and Flood, 2014), stirred with the time, as replicas
-	// must not draw the same.
+	// SplitMix64, stirred with the time, as replicas must not draw the same.
 	c.random += 0x9e3779b97f4a7c15 ^ uint64(now)
-	z := c.random
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return duration(seconds * (1 + float64((z^z>>31)>>11)/(1<<55)))
+	return duration(seconds * (1 + float64(mix(c.random)>>11)/(1<<55)))
 }

@@ -36,7 +36,7 @@ func (c *control) cutForRefusals(now time.Duration, s *sample, l Law) bool {
 	if s.overloaded < 2 || 2*float64(s.peak) < c.limit || share < max(refusalShareToCut, 2*r.usual) {
 		return false
 	}
-	least := c.recoveryLimit > 0 && c.limit <= float64(l.min)
+	least := c.recoveryLimit > 0 && c.limit <= float64(l.Min)
 	if (least || r.usual > 0) && ended < refusalMinSample {
 		return false
 	}
@@ -74,7 +74,7 @@ func (c *control) fall(factor float64, l Law) {
 		c.limit, c.probe.phase = c.probe.limit, measuring
 	}
 	c.recoveryLimit = max(c.recoveryLimit, c.limit)
-	c.limit = max(float64(l.min), factor*c.limit)
+	c.limit = max(float64(l.Min), factor*c.limit)
 	c.cut.open = false
 	c.congestion = 1
 }
@@ -103,7 +103,7 @@ func (c *control) holdTarget(s *sample, l Law) Reason {
 		} else if c.hotWindows++; c.hotWindows >= hotWindowsToCut {
 			c.recoveryLimit = 0 // the backend is back, but slower than it was
 		}
-		c.limit = max(float64(l.min), c.limit*max(maxCutPerWindow, 1+step))
+		c.limit = max(float64(l.Min), c.limit*max(maxCutPerWindow, 1+step))
 		return Late
 	}
 	switch {
@@ -112,9 +112,9 @@ func (c *control) holdTarget(s *sample, l Law) Reason {
 			c.recoveryLimit = 0
 		}
 	case s.usedUp(c.limit):
-		c.limit = min(float64(l.max), c.limit+min(math.Sqrt(c.limit), step*c.limit))
-	case c.limit < float64(l.initial):
-		c.limit = min(float64(l.initial), c.limit+math.Sqrt(c.limit))
+		c.limit = min(float64(l.Max), c.limit+min(math.Sqrt(c.limit), step*c.limit))
+	case c.limit < float64(l.Initial):
+		c.limit = min(float64(l.Initial), c.limit+math.Sqrt(c.limit))
 	}
 	return InTime
 }
