@@ -23,6 +23,7 @@ const (
 	MaxClasses = 16
 
 	maxClassName = 64 // bytes: names label metrics
+	classLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:"
 
 	// minShare is the least share of a class. Less would be one place of any limit below
 	// a hundred, and is more likely a slip (1 for 1 %).
@@ -64,7 +65,7 @@ func NewClasses(list []Class) (Classes, error) {
 		switch {
 		case class.Name == Unpaid:
 			errs = append(errs, fmt.Errorf("class %q is for requests that come before their time; want another name", Unpaid))
-		case class.Name == "" || len(class.Name) > maxClassName || strings.ContainsFunc(class.Name, invalidInName):
+		case class.Name == "" || len(class.Name) > maxClassName || strings.TrimLeft(class.Name, classLetters) != "":
 			errs = append(errs, fmt.Errorf("class name is %q; want letters, digits and _ - . / :, 1 to %d of them", class.Name, maxClassName))
 		case seen[class.Name]:
 			errs = append(errs, fmt.Errorf("class %q is a duplicate; want different names", class.Name))
@@ -93,10 +94,6 @@ func NewClasses(list []Class) (Classes, error) {
 	c.list = append(c.list, Class{Unpaid, min(unpaidShare, c.list[len(c.list)-1].Share)})
 	c.byDefault = slices.IndexFunc(c.list, func(class Class) bool { return class.Name == Default })
 	return c, nil
-}
-
-func invalidInName(r rune) bool {
-	return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_-./:", r))
 }
 
 // Len returns how many classes there are, including unpaid: 1 in the zero Classes.

@@ -11,8 +11,8 @@ import (
 // Canonical codes of google.rpc.Code. By convention UNAVAILABLE is overload, which most
 // clients retry, and RESOURCE_EXHAUSTED is a client's own quota.
 const (
-	grpcResourceExhausted = "8"
-	grpcUnavailable       = "14"
+	grpcResourceExhausted = 8
+	grpcUnavailable       = 14
 )
 
 // IsGRPC reports whether the client speaks gRPC. gRPC-Web, which is answered
@@ -34,7 +34,7 @@ func IsGRPC(r *http.Request) bool {
 func (w *wording) setGRPC(h *header, f Refusal) {
 	message := w.texts(f).message
 	h.set("Content-Type", "application/grpc")
-	h.set("Grpc-Status", w.grpcStatus)
+	h.set("Grpc-Status", strconv.Itoa(int(w.grpcStatus)))
 	h.set("Grpc-Message", message)
 	if f.Hint.Never {
 		h.set("Grpc-Retry-Pushback-Ms", "-1")
@@ -49,23 +49,21 @@ func (w *wording) setGRPC(h *header, f Refusal) {
 // gRPC themselves.
 func (a *Answers) GRPC(f Refusal) (code uint32, message string) {
 	w := a.wording(f)
-	n, _ := strconv.ParseUint(w.grpcStatus, 10, 32) // one of the constants above
-	return uint32(n), w.texts(f).message
+	return w.grpcStatus, w.texts(f).message
 }
 
 // retryInfo returns a google.rpc.Status with one google.rpc.RetryInfo, in the
 // base64 of binary metadata. OTLP exporters retry RESOURCE_EXHAUSTED only with
 // it. Five fields do not justify a protobuf library in this package; the tests
 // decode it with one.
-func retryInfo(code, message string, ms int) string {
+func retryInfo(code uint32, message string, ms int) string {
 	var delay, info, detail, status []byte
 	delay = appendUint(delay, 1, uint64(ms/1000))          // Duration.seconds
 	delay = appendUint(delay, 2, uint64(ms%1000)*1000_000) // Duration.nanos
 	info = appendBytes(info, 1, string(delay))             // RetryInfo.retry_delay
 	detail = appendBytes(detail, 1, "type.googleapis.com/google.rpc.RetryInfo")
 	detail = appendBytes(detail, 2, string(info))
-	n, _ := strconv.ParseUint(code, 10, 64) // one of the constants above
-	status = appendUint(status, 1, n)
+	status = appendUint(status, 1, uint64(code))
 	status = appendBytes(status, 2, message)
 	status = appendBytes(status, 3, string(detail))
 	return base64.RawStdEncoding.EncodeToString(status)

@@ -143,10 +143,10 @@ func FuzzRetryInfo(f *testing.F) {
 		if !utf8.ValidString(message) {
 			t.Skip("not a protobuf string")
 		}
-		for _, want := range []string{grpcResourceExhausted, grpcUnavailable} {
+		for _, want := range []uint32{grpcResourceExhausted, grpcUnavailable} {
 			s, delay := decode(t, retryInfo(want, message, int(ms)))
-			if strconv.Itoa(int(s.Code)) != want || s.Message != message || delay != time.Duration(ms)*time.Millisecond {
-				t.Errorf("code %d, message %q, delay %v; want %s, %q, %d ms", s.Code, s.Message, delay, want, message, ms)
+			if uint32(s.Code) != want || s.Message != message || delay != time.Duration(ms)*time.Millisecond {
+				t.Errorf("code %d, message %q, delay %v; want %d, %q, %d ms", s.Code, s.Message, delay, want, message, ms)
 			}
 		}
 	})

@@ -22,7 +22,7 @@ type wording struct {
 	policy     string                 // RateLimit-Policy; "" for overload
 	rateLimit  [maxSeconds + 1]string // RateLimit by seconds, 0 for never; empty for overload
 	renewsIn   string                 // RateLimit without its seconds
-	grpcStatus string
+	grpcStatus uint32
 
 	wait, never texts
 }
