@@ -48,9 +48,7 @@ const (
 	maxTarget = time.Minute
 )
 
-// A Law is a valid AdaptiveConfig with its defaults. It is a small value that is passed
-// with every call and never kept, so that a reload applies at once. The zero Law admits no
-// request.
+// A Law is a valid AdaptiveConfig with its defaults. The zero Law admits no request.
 type Law AdaptiveConfig
 
 // NewLaw returns the Law that c describes.
@@ -123,7 +121,7 @@ type Change struct {
 // Adaptive is an adaptive concurrency limit: it finds how many requests a backend can
 // have in flight before they only wait for each other. The package comment says how.
 // The zero Adaptive knows nothing and is ready. It is safe for concurrent use and must
-// not be copied. All its memory is this struct.
+// not be copied.
 type Adaptive struct {
 	limit   atomic.Int64 // 0: nothing is learned
 	steady  atomic.Int64 // the same, without probes
@@ -200,8 +198,7 @@ func (a *Adaptive) Done(now, took time.Duration, o Outcome, route uint8, inFligh
 	return a.look(now, o == Overloaded, l)
 }
 
-// Restart tells that the backend is back after a pause. The limit is halved, and grows
-// again as it is used and latency allows.
+// Restart tells that the backend is back after a pause. The limit is halved.
 func (a *Adaptive) Restart(now time.Duration, l Law) (Change, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

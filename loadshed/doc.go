@@ -22,12 +22,14 @@
 // one are no congestion. A time-out counts as a latency as long as it lasted.
 //
 // Setpoint: the need, plus headroom of a tenth and the square root of it. That is the
-// staffing rule of Halfin and Whitt (1981): few workers need more slack than many. Under
-// heavy overload half of it is enough.
+// staffing rule of Halfin and Whitt ("Heavy-Traffic Limits for Queues with Many Exponential
+// Servers", 1981): few workers need more slack than many. Under heavy overload half of it
+// is enough.
 //
 // Actuator: the limit, from min to max. It is cut by 30 % at most, after two windows
-// above the tolerance. It rises by half of its square root, or after a failure by half
-// of itself until it is what it was (slow start: Jacobson, 1988). A limit that is not
+// above the tolerance. It rises by half of its square root, or after a failure by half of
+// itself until it is what it was (slow start: Jacobson, "Congestion Avoidance and Control",
+// 1988). A limit that is not
 // used up does not rise.
 //
 // Period: a window of two mean latencies, 250 ms to 1 s, with 25 requests or more that

@@ -20,7 +20,7 @@ const keptMapEntries = 64
 type InFlight struct {
 	clients atomic.Int64
 	_       [56]byte                                      // read by all requests: not on the line of a lock
-	shards  atomic.Pointer[[inFlightShards]inFlightShard] // nil until the first Enter: most are never used
+	shards  atomic.Pointer[[inFlightShards]inFlightShard] // nil until one is needed: most are never used
 }
 
 type inFlightShard struct {
@@ -30,22 +30,18 @@ type inFlightShard struct {
 	_    [40]byte // a cache line each
 }
 
-// shard returns the shard of a key; nil before the first Enter.
+// shard returns the shard of a key.
 func (f *InFlight) shard(key uint64) *inFlightShard {
-	if shards := f.shards.Load(); shards != nil {
-		return &shards[key%inFlightShards]
+	if f.shards.Load() == nil {
+		f.shards.CompareAndSwap(nil, new([inFlightShards]inFlightShard))
 	}
-	return nil
+	return &f.shards.Load()[key%inFlightShards]
 }
 
 // Enter counts one more request of a client, and returns how many it has then. Each
 // Enter needs one Leave.
 func (f *InFlight) Enter(key uint64) int {
 	s := f.shard(key)
-	if s == nil {
-		f.shards.CompareAndSwap(nil, new([inFlightShards]inFlightShard))
-		s = f.shard(key)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.n == nil {
@@ -63,9 +59,6 @@ func (f *InFlight) Enter(key uint64) int {
 // Leave counts one request less. It does nothing for a client that has none.
 func (f *InFlight) Leave(key uint64) {
 	s := f.shard(key)
-	if s == nil {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch n := s.n[key]; {
@@ -83,15 +76,12 @@ func (f *InFlight) Leave(key uint64) {
 // Count returns how many requests a client has in flight.
 func (f *InFlight) Count(key uint64) int {
 	s := f.shard(key)
-	if s == nil {
-		return 0
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return int(s.n[key])
 }
 
-// Clients returns how many clients have requests in flight. It is one atomic load.
+// Clients returns how many clients have requests in flight.
 func (f *InFlight) Clients() int { return int(f.clients.Load()) }
 
 // browserConnections is how many requests every client may have in flight: a browser
@@ -100,10 +90,7 @@ const browserConnections = 6
 
 // TooMany reports whether a client with n requests in flight has far more than its fair
 // share of limit among clients: twice as much, so that chance does not count, and more
-// than a browser has. A lone client never has too many.
-//
-// This is the cheap form of fair queuing: a count for each client instead of a queue
-// for each.
+// than a browser has. It is the cheap form of fair queuing: counts instead of queues.
 func TooMany(n, clients, limit int) bool {
 	return n > browserConnections && clients > 1 && n*clients > 2*limit
 }

@@ -33,11 +33,9 @@ const (
 	// before it is used.
 	shapeMinSamples = 30
 
-	// The limit exceeds the need by headroom of it, and by its square root. The square
-	// root is the staffing rule of Halfin and Whitt ("Heavy-Traffic Limits for Queues
-	// with Many Exponential Servers", 1981). Between two shares of requests that hit
-	// the limit, overloadShare and heavyOverloadShare, this shrinks to tightHeadroom
-	// times as much: there a place is taken as soon as it is free.
+	// The limit exceeds the need by headroom of it, and by its square root. Between two
+	// shares of requests that hit the limit, overloadShare and heavyOverloadShare, this
+	// shrinks to tightHeadroom times as much: there a place is taken as soon as it is free.
 	headroom           = 0.1
 	tightHeadroom      = 0.5
 	overloadShare      = 0.15
@@ -292,8 +290,6 @@ func (c *control) read(s *sample, l Law) reading {
 		servedCongestion: max(s.goodLatency/shape, 1e-9),
 		serving:          s.serving(),
 	}
-	// By Little's law (L = λW), the sum of the times of service over the time that
-	// passed is the mean number in flight; here, the one without a queue.
 	need := shape / s.span
 	if c.congestion == 0 {
 		c.congestion, c.need = r.congestion, need
@@ -352,9 +348,9 @@ func (c *control) learn(s *sample, congestion float64) {
 }
 
 // idle handles a window in which the limit was not used up. Only then is the baseline
-// learned for free. Learned under load it would rise with the overload; as the least
-// of some windows it would be far below the mean; never learned again it would miss a
-// backend that has become slower. The limit does not grow: a burst would get all of it.
+// learned. As the least of some windows it would be far below the mean; never learned
+// again it would miss a backend that has become slower. The limit does not grow: a
+// burst would get all of it.
 func (c *control) idle(s *sample, congestion float64, l Law) Reason {
 	if c.excess < lenientMaxExcess { // a window of an overload may be idle by chance
 		demand := float64(s.n) / s.span
@@ -383,8 +379,8 @@ func (c *control) idle(s *sample, congestion float64, l Law) Reason {
 	return Unused
 }
 
-// recordBound records a window in which the limit was used up. In the first it sets the
-// time of the next probe.
+// recordBound records a window in which the limit was used up. The first sets the time
+// of the next probe.
 func (c *control) recordBound(now time.Duration, s *sample) {
 	throughput := float64(s.good) / s.span
 	if p := &c.probe; !c.binding {

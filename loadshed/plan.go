@@ -47,8 +47,7 @@ type QueueConfig struct {
 	Timeout time.Duration
 }
 
-// A Plan is a valid PlanConfig: what the operator set, as [Concurrency] reads it. It
-// is passed with every call, so that a reload applies at once, and never changes.
+// A Plan is a valid PlanConfig, as [Concurrency] reads it. It never changes.
 type Plan struct {
 	limit        int // 0: adaptive, or none
 	adaptive     bool

@@ -56,8 +56,7 @@ const (
 )
 
 // cutPaidOff reports whether latency has followed the last cut down, once that is
-// known. If it has not, the backend is slow even without a queue, and the cut was
-// wrong: the limit is taken back, and the measured latency becomes the baseline.
+// known. If it has not, it takes the cut back.
 func (c *control) cutPaidOff(now time.Duration, s *sample, r reading) (paid, known bool) {
 	cut := &c.cut
 	since := (now - cut.at).Seconds()
@@ -83,9 +82,8 @@ func (c *control) cutPaidOff(now time.Duration, s *sample, r reading) (paid, kno
 	return true, true
 }
 
-// throughputDropped reports whether less is served than at a higher limit. Then the
-// limit is below the knee, where latency is the backend's alone, whatever the
-// baseline says: it is rebased.
+// throughputDropped reports whether less is served than at a higher limit, and rebases
+// then: below the knee latency is the backend's alone, whatever the baseline says.
 func (c *control) throughputDropped(now time.Duration, s *sample, r reading) bool {
 	best := &c.best
 	best.windows++
@@ -130,9 +128,7 @@ func (c *control) beginProbe(now time.Duration, s *sample, need float64, l Law) 
 	c.limit = max(float64(l.Min), math.Floor(.5*min(need, c.limit)))
 }
 
-// endProbe ends a probe. If about as much was served at half the need, the need was
-// overrated: there was a queue. If not, latency at the lower limit is the baseline,
-// and the limit is restored.
+// endProbe ends a probe with what it has proven.
 func (c *control) endProbe(now time.Duration, s *sample, l Law) Reason {
 	p := &c.probe
 	throughput, ratio := float64(s.good)/max(s.span, 1e-3), 1.0

@@ -118,8 +118,7 @@ type Waiter struct {
 // Len returns how many wait. It is one atomic load.
 func (q *Queue) Len() int { return int(q.state.Load() >> 8) }
 
-// Highest returns the highest rank that has waiters, 0 if none has. It is one atomic
-// load.
+// Highest returns the highest rank that has waiters, 0 if none has.
 func (q *Queue) Highest() Rank { return highest(uint8(q.state.Load())) }
 
 // Join queues a request for up to timeout, behind those of its rank and of higher ones.
@@ -186,12 +185,11 @@ func (q *Queue) Join(now, deadline time.Duration, rank Rank, max int, timeout, s
 	return w
 }
 
-// Wake lets waiters in for as long as enter takes a place for them, and returns how
-// many. Those whose time is over expire instead. Call it whenever a place has become
-// free; without waiters it is one atomic load.
+// Wake lets waiters in for as long as enter, called with the highest rank that has any,
+// takes a place for them, and returns how many. Those whose time is over expire instead.
+// Call it whenever a place has become free; without waiters it is one atomic load.
 //
-// enter is called with the highest rank that has waiters, until it reports false. The
-// queue is locked meanwhile, so enter must neither call the queue nor block. Pass the
+// The queue is locked meanwhile, so enter must neither call the queue nor block. Pass the
 // same func each time: a new closure is an allocation.
 func (q *Queue) Wake(now time.Duration, enter func(Rank) bool) (n int) {
 	if q.Len() == 0 {

@@ -79,16 +79,14 @@ func (c *control) fall(factor float64, l Law) {
 	c.congestion = 1
 }
 
-// climb raises the limit by half, at most to that before the failure: slow start,
-// as in TCP (Jacobson, "Congestion Avoidance and Control", 1988).
+// climb raises the limit by half, at most to that before the failure: slow start.
 func (c *control) climb() { c.limit = min(1.5*c.limit+.5, c.recoveryLimit) }
 
 // targetLateShare is the share of requests that may take longer than the target.
 const targetLateShare = 0.05
 
-// holdTarget holds 95 % of the requests within the target, and replaces the search
-// for a baseline. It is AIMD (additive increase, multiplicative decrease), as in TCP:
-// at most √limit up, and by maxCutPerWindow down.
+// holdTarget holds 95 % of the requests within the target by AIMD: at most √limit up,
+// and by maxCutPerWindow down.
 //
 // Each late request lowers the limit by 1/50, each other one raises it by 5/95 of
 // that. So it stands still at one late request in twenty, whatever the distribution
