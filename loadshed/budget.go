@@ -27,9 +27,8 @@ const (
 // 2016, chapter 21) or the 20 % of several proxies.
 //
 // The allowance is renewed once per second in which Take is called. The unused rest is
-// lost, so that no burst follows a quiet minute.
-//
-// The zero Budget is ready. It is safe for concurrent use.
+// lost, so that no burst follows a quiet minute. The zero Budget is ready. It is safe for
+// concurrent use.
 type Budget struct {
 	first atomic.Uint64 // attempts in all
 	until atomic.Int64  // when the allowance is renewed
@@ -44,7 +43,7 @@ type Budget struct {
 	begun  bool
 }
 
-// First counts a first attempt, whether it is let in or not. It is one atomic addition.
+// First counts a first attempt, whether it is let in or not.
 func (b *Budget) First() { b.first.Add(1) }
 
 // Take reports whether a retry may be let in at now, to a backend that can do capacity

@@ -54,13 +54,12 @@ type Classes struct {
 // NewClasses returns the classes in the order of their shares, those of equal shares in
 // the order given, with default among them and unpaid as the last. An empty list makes
 // the zero Classes. The error has all that is wrong.
-func NewClasses(list []Class) (Classes, error) {
+func NewClasses(list []Class) (c Classes, err error) {
 	if len(list) == 0 {
-		return Classes{}, nil
+		return c, nil
 	}
 	var errs []error
 	seen := map[string]bool{}
-	c := Classes{}
 	for _, class := range list {
 		switch {
 		case class.Name == Unpaid:
@@ -147,17 +146,13 @@ func (s *Shares) Seen(now time.Duration, class int) {
 }
 
 // LimitFor returns the limit in flight for a class, at least 1: its share of limit, the one
-// for all classes, or all of it. class must be less than c.Len().
+// for all classes, if requests of a higher class have come within the last 3 seconds, or
+// all of it. class must be less than c.Len().
 //
-// It is the share if requests of a higher class have come within the last 3 seconds;
-// otherwise places would be kept for no request. The share is relative to that of the
-// highest class that comes: with default and sheddable alone, default has all. The
-// higher class need not have been short of places: then it would already have been
-// rejected, and would be again each time that it comes back after a lull.
-//
-// This costs one comparison; Stripe keeps a fifth of its workers for critical requests
-// by the same rule. With a limit below about 20, chance alone fills the reserve; that
-// is what the queue is for.
+// The share is relative to that of the highest class that comes: with default and
+// sheddable alone, default has all. The higher class need not have been short of places:
+// then it would already have been rejected, and would be again after each lull. With a
+// limit below about 20, chance alone fills the reserve; that is what the queue is for.
 func (s *Shares) LimitFor(now time.Duration, class, limit int, c Classes) int {
 	own := c.At(class).Share
 	for i := range class {
@@ -188,8 +183,8 @@ func (s *Shares) SeenBelow(now time.Duration, class int, c Classes) bool {
 const drawTime = time.Hour
 
 // Drawn reports whether a client belongs to a share of all clients, from 0 to 1, that is
-// drawn by hash. It stays so for an hour. The hour begins at a different time for each,
-// so that not all clients change class at once. WeChat's overload control (Zhou et al.,
+// drawn by hash. It stays so for drawTime, which begins at a different time for each, so
+// that not all clients change class at once. WeChat's overload control (Zhou et al.,
 // "Overload Control for Scaling WeChat Microservices", SoCC '18) does so with users:
 // where each request is drawn anew, hardly any sequence of calls succeeds, and failed
 // ones are retried.

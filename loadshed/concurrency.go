@@ -111,13 +111,13 @@ func (c *Concurrency) HasHeadroom(p *Plan) bool {
 // NoteShortage notes that a request found the backend busy, be it in flight or in rate.
 func (c *Concurrency) NoteShortage(now time.Duration) { c.shortAt.Store(int64(now)) }
 
-// UnderPressure reports whether there was a shortage within the last two seconds.
+// UnderPressure reports whether there was a shortage within pressureMemory.
 func (c *Concurrency) UnderPressure(now time.Duration) bool {
 	at := time.Duration(c.shortAt.Load())
 	return at > 0 && now-at < pressureMemory
 }
 
-// Idle reports whether there has been no shortage for a second.
+// Idle reports whether there has been no shortage for idleAfter.
 func (c *Concurrency) Idle(now time.Duration) bool {
 	return now-time.Duration(c.shortAt.Load()) >= idleAfter
 }
@@ -332,7 +332,7 @@ func (c *Concurrency) Abandon(now time.Duration, pl *Place) {
 	c.Refuse(now, pl)
 }
 
-// Waiting returns how many requests are in the queue. It costs an atomic load.
+// Waiting returns how many requests are in the queue.
 func (c *Concurrency) Waiting() int { return c.queue.Len() }
 
 // Sweep ends the waits whose time is over, and lets in requests for which there are
@@ -345,10 +345,9 @@ func (c *Concurrency) Sweep(now time.Duration) {
 	}
 }
 
-// Tick does what is to be done a few times per second, by one goroutine at a time.
-// admitted is how many requests have been admitted in all, limitHits how many have been
-// refused for the limit. headroom tells that the backend has more of everything than it
-// is asked for.
+// Tick is to be called a few times per second, by one goroutine at a time. admitted is how
+// many requests have been admitted in all, limitHits how many refused for the limit.
+// headroom tells that the backend has more of everything than it is asked for.
 func (c *Concurrency) Tick(now time.Duration, admitted, limitHits uint64, p *Plan, headroom bool) {
 	c.measure(now, admitted, limitHits, p, headroom)
 	if !headroom {
@@ -376,8 +375,7 @@ type ConcurrencyStats struct {
 	Changes  map[Reason]uint64
 }
 
-// Stats returns the counts, each read at a slightly different moment. It is meant for
-// scrapes.
+// Stats returns the counts, each read at a slightly different moment.
 func (c *Concurrency) Stats(now time.Duration) ConcurrencyStats {
 	s := ConcurrencyStats{
 		InFlight: c.gate.InFlight(), Queue: c.queue.Stats(), Paused: c.pause.Left(now), Pauses: c.pause.Count(),

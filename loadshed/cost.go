@@ -18,8 +18,7 @@ const (
 )
 
 // costs are the mean times for which requests hold their places, by route. By Little's law
-// the requests of a client in flight are their rate times that, so a count of them is a
-// share of the backend.
+// a count of those that a client has in flight is a share of the backend.
 type costs [Routes]atomic.Int64
 
 // add follows as Gate.Leave does. A sample that loses a race is dropped.

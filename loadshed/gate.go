@@ -1,6 +1,7 @@
 package loadshed
 
 import (
+	"cmp"
 	"sync/atomic"
 	"time"
 )
@@ -35,8 +36,8 @@ func (g *Gate) Leave(now, took time.Duration) {
 	g.Detach(now)
 	// An exponentially weighted moving average (EWMA): 16 completions follow a change
 	// and smooth over one odd request. A far longer one, such as a download, counts as
-	// 64 times the mean, or it would dominate Drain for long. A sample that loses the
-	// race against another is dropped: the mean does not need it.
+	// 64 times the mean, or it would dominate Drain for long. A sample that loses a race
+	// is dropped.
 	const weight, longest = 16, 64
 	old := g.service.Load()
 	mean := int64(took)
@@ -73,11 +74,8 @@ const unknownDrain = time.Second
 // Little's law that is one mean time of service. When nothing has left for longer than
 // that, the backend is slower than it was, and the time since is the better estimate.
 func (g *Gate) Drain(now time.Duration) time.Duration {
-	service := time.Duration(g.service.Load())
-	if service == 0 {
-		service = unknownDrain
-	}
-	if g.inFlight.Load() == 0 {
+	service := cmp.Or(g.Service(), unknownDrain)
+	if g.InFlight() == 0 {
 		return service
 	}
 	return max(service, now-time.Duration(g.movedAt.Load()))

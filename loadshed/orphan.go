@@ -14,9 +14,8 @@ const maxOrphans = 1024
 
 // Orphans are requests whose clients have gone before the answer. Few backends notice
 // and stop, so each keeps its place in flight for as long as the work is expected to
-// take. Otherwise clients that give up and retry in an overload cause ever more useless
-// work, which sustains the overload after its cause has gone (Bronson et al.,
-// "Metastable Failures in Distributed Systems", HotOS '21).
+// take. Otherwise clients that give up and retry cause ever more useless work, which
+// sustains an overload after its cause has gone: see [Budget].
 //
 // The zero Orphans is empty. It is safe for concurrent use, allocates once, with the
 // first orphan, and must not be copied.
@@ -33,7 +32,7 @@ type orphan struct {
 	owner uint64
 }
 
-// Len returns how many there are. It is one atomic load.
+// Len returns how many there are.
 func (g *Orphans) Len() int { return int(g.n.Load()) }
 
 // Keep keeps the place of an owner until an instant. It reports false if 1024 are kept

@@ -66,14 +66,13 @@ func (m *meter) read(count uint64, d time.Duration) {
 // Come counts a request on standby.
 func (s *Standby) Come() { s.came.Add(1) }
 
-// Admit counts a request on standby that is let in.
+// Admit counts one that is let in.
 func (s *Standby) Admit() {
 	s.admitted.Add(1)
 	s.credit.Add(-1000)
 }
 
-// Lossy reports whether more is lost than is acceptable, so that requests on standby may
-// have it.
+// Lossy reports whether requests on standby may have what would be lost.
 func (s *Standby) Lossy() bool { return s.credit.Load() >= 1000 }
 
 // Tokens returns how many tokens of a full bucket requests on standby may take.

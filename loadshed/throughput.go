@@ -1,6 +1,7 @@
 package loadshed
 
 import (
+	"cmp"
 	"math"
 	"sync/atomic"
 	"time"
@@ -47,8 +48,6 @@ type throughput struct {
 	inFlight  int
 }
 
-func (t *throughput) get() float64 { return math.Float64frombits(t.rate.Load()) }
-
 // forget drops what is known.
 func (t *throughput) forget() {
 	t.done, t.time = 0, 0
@@ -85,13 +84,13 @@ func (c *Concurrency) measure(now time.Duration, admitted, limitHits uint64, p *
 
 // Rate returns how many requests per second the backend completes with the limit of p
 // in flight: as measured while it was saturated, and as Little's law has it. It is
-// infinite where nothing is limited. It costs a few atomic loads.
+// infinite where nothing is limited.
 func (c *Concurrency) Rate(p *Plan) float64 {
 	limit := c.Limit(p)
 	if limit == 0 {
 		return math.Inf(1)
 	}
-	rate := c.throughput.get()
+	rate := math.Float64frombits(c.throughput.rate.Load())
 	if rate == 0 {
 		rate = c.expected(limit)
 	}
@@ -104,9 +103,5 @@ func (c *Concurrency) Rate(p *Plan) float64 {
 // expected returns how many requests per second limit in flight are if all of it is
 // used, by Little's law.
 func (c *Concurrency) expected(limit int) float64 {
-	mean := c.gate.Service()
-	if mean == 0 {
-		mean = unknownService
-	}
-	return float64(limit) / mean.Seconds()
+	return float64(limit) / cmp.Or(c.gate.Service(), unknownService).Seconds()
 }
