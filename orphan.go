@@ -64,6 +64,7 @@ type Shelter struct {
 	left  time.Duration // when the client hung up; 0: it has not, or the backend has nothing to do
 	line  *line         // to the backend, if that is told
 	timer *time.Timer   // ends the wait for the backend
+	short bool          // the client has left before the end of its request's body
 }
 
 // A line is another handle of a connection, which stays open when the Transport closes its
@@ -102,6 +103,13 @@ func (g *Guard) Shelter(r *http.Request, d *Decision) (*http.Request, *Shelter) 
 	s.stop = context.AfterFunc(s.client, s.leave)
 	s.trace.GotConn, s.trace.WroteHeaderField = s.gotConn, s.wroteHeaderField
 	s.trace.WroteRequest, s.trace.GotFirstResponseByte = s.wroteRequest, s.gotFirstResponseByte
+	body, ok := r.Body.(*Body)
+	if !ok {
+		body = WatchBody(r)
+	}
+	if body != nil {
+		body.breaks = s.breakOff
+	}
 	return r.WithContext(httptrace.WithClientTrace(context.WithValue(ctx, shelterKey{}, s), &s.trace)), s
 }
 
@@ -165,18 +173,35 @@ func (s *Shelter) leave() {
 	}
 }
 
+// breakOff keeps a line to the backend, which may work on what it has got: the Transport
+// is about to close the connection, as there is no more of the body.
+func (s *Shelter) breakOff() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.is != unsent || s.conn == nil || s.line != nil {
+		return
+	}
+	if s.short = true; s.left == 0 {
+		s.left = Now()
+		s.g.backend.orphans.Add(1)
+	}
+	s.dial()
+}
+
 // depart tells the backend that the client has gone, if it is to be told.
 func (s *Shelter) depart() {
-	if s.isToBeTold() {
+	if _, ok := s.conn.(filed); ok && s.g.orphans != OrphansFinish && s.g.backend.candour.trusts(s.left) && s.dial() {
 		s.cancel()
 	}
 }
 
-// isToBeTold reports whether the backend is to be told that the client has gone. Then there
-// is a line to it.
-func (s *Shelter) isToBeTold() bool {
-	conn, ok := s.conn.(interface{ File() (*os.File, error) }) // *net.TCPConn and *net.UnixConn, but not *tls.Conn
-	if !ok || s.g.orphans == OrphansFinish || !s.g.backend.candour.trusts(s.left) {
+// filed is what *net.TCPConn and *net.UnixConn have, but not *tls.Conn.
+type filed interface{ File() (*os.File, error) }
+
+// dial makes the line to the backend, if there can be one.
+func (s *Shelter) dial() bool {
+	conn, ok := s.conn.(filed)
+	if !ok {
 		return false
 	}
 	file, err := conn.File()
@@ -220,7 +245,9 @@ func (s *Shelter) End(o Outcome) Outcome {
 		o = Stopped
 	}
 	if line != nil {
-		o = s.finish(line)
+		if ended := s.finish(line); !s.short { // else the time says nothing
+			o = ended
+		}
 	}
 	if left > 0 {
 		s.g.backend.orphans.Add(-1)
@@ -272,7 +299,9 @@ func (s *Shelter) await(line net.Conn) Outcome {
 		return Stopped
 	}
 	silent := err != nil && !late || speaksForOthers(status)
-	s.g.backend.candour.learn(s.left, !silent)
+	if !s.short { // what the backend makes of half a request is another matter
+		s.g.backend.candour.learn(s.left, !silent)
+	}
 	switch {
 	case silent:
 		return Aborted

@@ -75,6 +75,7 @@ func WatchBody(r *http.Request) *Body {
 // A Body is the body of a request that WatchBody watches.
 type Body struct {
 	io.ReadCloser
+	breaks func()      // called when it ends too early; nil for none
 	broken atomic.Bool // proxies read in a goroutine of their own
 	closed atomic.Bool // by a handler: what Read says after that is not the client's doing
 }
@@ -88,8 +89,13 @@ func (b *Body) Close() error {
 // Read implements io.Reader.
 func (b *Body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && err != io.EOF && !b.closed.Load() {
-		b.broken.Store(true)
+	if err == nil || err == io.EOF || b.closed.Load() {
+		return n, err
+	}
+	b.broken.Store(true)
+	if b.breaks != nil {
+		b.breaks()
+		err = context.Canceled // to proxies it is no failure of the backend
 	}
 	return n, err
 }

@@ -54,12 +54,21 @@ func TestGoneClients(t *testing.T) {
 // Requests whose clients hang up keep their places for as long as the backend works on them,
 // and reverse_proxy sees nothing of that: to it no upstream has failed.
 func TestHangUps(t *testing.T) {
-	const limit = 3
+	const (
+		limit  = 3
+		whole  = "GET /slow HTTP/1.1\nHost: shield\n\n"
+		length = "POST /slow HTTP/1.1\nHost: shield\nContent-Length: 9\n\nbod"
+		chunks = "POST /slow HTTP/1.1\nHost: shield\nTransfer-Encoding: chunked\n\n3\nbod\n"
+	)
 	for _, c := range []struct {
 		orphans string
 		most    int64
 		stops   bool // what the backend does
-	}{{"", limit, false}, {"finish", limit, false}, {"free", 20, false}, {"", limit, true}} {
+		request string
+	}{
+		{"", limit, false, whole}, {"finish", limit, false, whole}, {"free", 20, false, whole}, {"", limit, true, whole},
+		{"", limit, false, length}, {"", limit, false, chunks}, {"finish", limit, false, length},
+	} {
 		var now, most, all atomic.Int64
 		r := start(t, setup{handlers: fmt.Sprintf(`{"handler": "shield", "name": "s", "concurrency": {"limit": %d, "orphans": %q}, "pushback": {"dither": false}},`, limit, c.orphans) +
 			proxyTo(serveBackend(t, func(w http.ResponseWriter, r *http.Request) {
@@ -79,22 +88,22 @@ func TestHangUps(t *testing.T) {
 			}), `, "load_balancing": {"retries": 3}, "health_checks": {"passive": {"fail_duration": "1m"}}`)})
 		for range 20 {
 			w := r.dial()
-			w.send("GET /slow HTTP/1.1\nHost: shield\n\n")
+			w.send("%s", c.request)
 			time.Sleep(10 * time.Millisecond)
 			w.Close()
 			time.Sleep(10 * time.Millisecond)
 		}
 		if s := r.shieldStatus("s"); s.InFlight > limit {
-			t.Errorf("orphans %q: %d in flight", c.orphans, s.InFlight)
+			t.Errorf("%q, orphans %q: %d in flight", c.request, c.orphans, s.InFlight)
 		}
-		t.Logf("orphans %q, the backend stops: %v: %d of 20 in the backend, %d at most", c.orphans, c.stops, all.Load(), most.Load())
+		t.Logf("%q, orphans %q, the backend stops: %v: %d of 20 in the backend, %d at most", c.request, c.orphans, c.stops, all.Load(), most.Load())
 		if most.Load() > c.most || c.stops != (all.Load() > 12) && c.orphans != "free" {
-			t.Errorf("orphans %q, the backend stops: %v: %d of 20 in the backend, %d at most; want %d", c.orphans, c.stops, all.Load(), most.Load(), c.most)
+			t.Errorf("%q, orphans %q, the backend stops: %v: %d of 20 in the backend, %d at most; want %d", c.request, c.orphans, c.stops, all.Load(), most.Load(), c.most)
 		}
 		r.drains()
 		eventually(t, "the backend is idle", func() bool { return now.Load() == 0 })
 		if a := r.get("/", "X-Key", "other"); a.StatusCode != http.StatusOK {
-			t.Errorf("orphans %q, the backend stops: %v: another request: %d, want 200", c.orphans, c.stops, a.StatusCode)
+			t.Errorf("%q, orphans %q, the backend stops: %v: another request: %d, want 200", c.request, c.orphans, c.stops, a.StatusCode)
 		}
 	}
 }
