@@ -44,7 +44,7 @@ func (q *queue) pop() event {
 		if child >= len(h) {
 			break
 		}
-		for c := child + 1; c < min(child+4, len(h)); c++ {
+		for c := child + 1; c < min(4*i+5, len(h)); c++ {
 			if h[c].at < h[child].at {
 				child = c
 			}
