@@ -12,7 +12,7 @@ import (
 	"github.com/herdshield/shield/loadshed"
 )
 
-const slowRoute = 9
+const slowKind = 8
 
 // A stage plays requests to one Guard in virtual time. Behind it is a backend of workers
 // with an exponential time of service and a queue of its own.
@@ -22,7 +22,7 @@ type stage struct {
 	events  agenda[func(now time.Duration)]
 	workers int
 	service time.Duration
-	slow    time.Duration // what a request of slowRoute takes
+	slow    time.Duration // what a request of slowKind takes
 	work    []*job        // that waits for a worker
 	working int
 	queued  []*inQueue
@@ -31,7 +31,7 @@ type stage struct {
 
 // job is an admitted request.
 type job struct {
-	route  uint8
+	kind   limiter.Key
 	d      Decision
 	served func(now time.Duration)
 }
@@ -105,17 +105,17 @@ func (s *stage) ask(now time.Duration, r Request, served func(now time.Duration)
 // askFor is ask for a client that leaves if a refusal is held back for longer than its
 // patience. Then told is called, too.
 func (s *stage) askFor(now time.Duration, r Request, patience time.Duration, served func(now time.Duration), told func(now time.Duration, d Decision)) {
-	d, route := s.g.Admit(now, r), r.Route
+	d, kind := s.g.Admit(now, r), r.Fingerprint
 	if d.Queued() {
-		s.queued = append(s.queued, &inQueue{r, d, func(now time.Duration, d Decision) { s.decided(now, route, d, patience, served, told) }})
+		s.queued = append(s.queued, &inQueue{r, d, func(now time.Duration, d Decision) { s.decided(now, kind, d, patience, served, told) }})
 	} else {
-		s.decided(now, route, d, patience, served, told)
+		s.decided(now, kind, d, patience, served, told)
 	}
 }
 
-func (s *stage) decided(now time.Duration, route uint8, d Decision, patience time.Duration, served func(now time.Duration), told func(now time.Duration, d Decision)) {
+func (s *stage) decided(now time.Duration, kind limiter.Key, d Decision, patience time.Duration, served func(now time.Duration), told func(now time.Duration, d Decision)) {
 	if d.Admit {
-		s.work = append(s.work, &job{route, d, served})
+		s.work = append(s.work, &job{kind, d, served})
 		s.goOn(now)
 		return
 	}
@@ -138,7 +138,7 @@ func (s *stage) goOn(now time.Duration) {
 	s.work = s.work[1:]
 	s.working++
 	takes := time.Duration(s.random.ExpFloat64() * float64(s.service))
-	if s.slow > 0 && j.route == slowRoute {
+	if s.slow > 0 && j.kind == slowKind {
 		takes = s.slow
 	}
 	s.at(now+takes, func(now time.Duration) {

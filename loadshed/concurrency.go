@@ -260,7 +260,7 @@ func (c *Concurrency) releaseOrphans(now time.Duration) {
 // Count counts an admitted request for its client, to tell crowds apart: under
 // pressure only, and once.
 func (c *Concurrency) Count(now time.Duration, p *Plan, client uint64, pl *Place) {
-	if p.Limits() && (c.UnderPressure(now) || c.costly(pl.route)) {
+	if p.Limits() && (c.UnderPressure(now) || c.costly(pl)) {
 		c.count(client, pl)
 	}
 }

@@ -1,6 +1,7 @@
 package loadshed
 
 import (
+	"math/bits"
 	"sync/atomic"
 	"time"
 )
@@ -17,36 +18,54 @@ const (
 	costlyShare = 4
 )
 
-// costs are the mean times for which requests hold their places, by route. By Little's law
-// a count of those that a client has in flight is a share of the backend.
-type costs [Routes]atomic.Int64
+// costs are the mean times for which requests hold their places, by route, and by a hash
+// of the client: one may ask for a slow page on the route of fast ones. By Little's law the
+// requests of a client in flight are their rate times that, so a count of them is a share
+// of the backend.
+type costs struct{ routes, clients [Routes]meanTime }
 
-// add follows as Gate.Leave does. A sample that loses a race is dropped.
-func (c *costs) add(route uint8, took time.Duration) {
-	mean := &c[route%Routes]
-	old := mean.Load()
+// A meanTime follows as Gate.Leave does. A sample that loses a race is dropped.
+type meanTime struct{ atomic.Int64 }
+
+func (m *meanTime) add(took time.Duration) {
+	old := m.Load()
 	now := int64(took)
 	if old > 0 {
 		now = old + (now-old)/16
 	}
 	if now = max(1, now); now != old {
-		mean.CompareAndSwap(old, now)
+		m.CompareAndSwap(old, now)
 	}
 }
 
-func (c *costs) of(route uint8) time.Duration { return time.Duration(c[route%Routes].Load()) }
+// add counts a request that has held its place for so long. Clients whose requests take
+// no longer than others, on average, need not be counted.
+func (c *costs) add(pl *Place, took, all time.Duration) {
+	c.routes[pl.route%Routes].add(took)
+	if pl.client == 0 {
+		return
+	}
+	if mean := &c.clients[bits.TrailingZeros64(pl.client)%Routes]; took > all || mean.Load() > int64(all) {
+		mean.add(took)
+	}
+}
 
-// costly reports whether requests of a route hold their places for far longer than
-// others, or for how long is not known.
-func (c *Concurrency) costly(route uint8) bool {
-	mean, all := c.costs.of(route), c.gate.Service()
+func (c *costs) of(route uint8) time.Duration { return time.Duration(c.routes[route%Routes].Load()) }
+
+// costly reports whether the requests of a route or of a client hold their places for far
+// longer than others, or for how long is not known.
+func (c *Concurrency) costly(pl *Place) bool {
+	mean, all := c.costs.of(pl.route), c.gate.Service()
+	if mean > 0 && pl.client != 0 {
+		mean = max(mean, time.Duration(c.costs.clients[bits.TrailingZeros64(pl.client)%Routes].Load()))
+	}
 	return mean == 0 || all > 0 && mean > costly*all
 }
 
 // exceedsShare reports whether a client has its share of the costly requests in flight,
 // while there is not room for all. One that is alone has all.
 func (c *Concurrency) exceedsShare(now time.Duration, p *Plan, e *Entrant, pl *Place) bool {
-	if e.Client == 0 || !c.UnderPressure(now) || !c.costly(pl.route) {
+	if e.Client == 0 || !c.UnderPressure(now) || !c.costly(pl) {
 		return false
 	}
 	n := c.crowds.Count(e.Client)

@@ -70,7 +70,7 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 		return
 	}
 	if o == Served || o == TimedOut || o == Stopped {
-		c.costs.add(pl.route, now-pl.at)
+		c.costs.add(pl, now-pl.at, c.gate.Service())
 	}
 	took, inFlight := now-pl.at, c.gate.InFlight()
 	o, took = c.leaveGate(now, took, o, pl)
