@@ -148,18 +148,17 @@ func (d *Told) again(wait time.Duration, t *Terms) {
 // Resize sets how many clients are remembered: see [Ledger.Resize].
 func (a *Appointments) Resize(maxClients int) { a.ledger.Resize(maxClients) }
 
-// Expects reports whether any client may come back that was told to. It costs one
-// atomic load.
+// Expects reports whether any client may come back that was told to.
 func (a *Appointments) Expects(now time.Duration) bool { return a.calendar.Expecting(now) }
 
 // Backlogged reports whether any client is promised a time after now.
 func (a *Appointments) Backlogged(now time.Duration) bool { return a.calendar.Backlogged(now) }
 
-// Ahead returns how far the promises reach. It costs one atomic load.
+// Ahead returns how far the promises reach.
 func (a *Appointments) Ahead(now time.Duration) time.Duration { return a.calendar.Ahead(now) }
 
 // Doubt returns how little newcomers are trusted to come back when they are told, 0 to 1: 1
-// in a flood of strangers that ask once. It costs one atomic load.
+// in a flood of strangers that ask once.
 func (a *Appointments) Doubt() float64 { return a.calendar.Doubt() }
 
 // Spare returns how many refused clients per second a backend can serve beside what
@@ -248,15 +247,14 @@ func (a *Appointments) Pass(now time.Duration, client uint64) {
 	}
 }
 
-// RefuseEarly tells a client its promise again, at the lowest cost there is. One of
-// several behind one key is Ambiguous: its promise is not known, so it is told what
-// Sometime says.
+// RefuseEarly tells a client its promise again, at the lowest cost there is; one that is
+// Ambiguous what Sometime says.
 func (a *Appointments) RefuseEarly(now time.Duration, v *Visit, t *Terms, d *Told) {
 	d.again(v.At-now, t)
 }
 
-// Sometime sets the promise of a client that is Ambiguous to a time that is as good as
-// any.
+// Sometime sets the promise of a client that is Ambiguous, so that it is not known, to a
+// time that is as good as any.
 func (a *Appointments) Sometime(now time.Duration, c *Caller, t *Terms, s Supply, v *Visit) {
 	v.At = a.calendar.Later(now, a.rates(c, t, s)).At
 }
@@ -299,8 +297,7 @@ func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, 
 	}
 }
 
-// tooLong tells a client never to come back whose appointment is farther away than the
-// operator wants any to wait.
+// tooLong tells a client never to come back that would wait for longer than GiveUp.
 func (t *Terms) tooLong(p *Appointment, d *Told) bool {
 	if limit := t.Answers.config.GiveUp; limit == 0 || p.Wait <= limit {
 		return false
@@ -372,8 +369,8 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 			return
 		}
 	}
-	// One slot for each client: its further requests come after it, and wait for their own
-	// tokens, and so for each other.
+	// One slot for each client: its further requests wait for their own tokens, and so for
+	// each other.
 	one := v.Standing != OtherRequest && v.Promises <= 1
 	p := Appointment{At: now + min(wait, rates.Max)}
 	if !one {
@@ -419,8 +416,7 @@ func (a *Appointments) hold(who listener, fraction time.Duration, d *Told) {
 }
 
 // Tick tells how many requests have come, how many of them were refused, and how many of
-// those for their clients' quotas, in all. It is to be called every 100 ms, by one goroutine
-// at a time.
+// those for their clients' quotas, in all. It is for one goroutine, every 100 ms.
 func (a *Appointments) Tick(now time.Duration, arrivals, refusals, overQuota uint64, t *Terms) {
 	if t.Herds {
 		a.herds.tick(now, arrivals, refusals, a)
@@ -442,8 +438,7 @@ func (a *Appointments) Tick(now time.Duration, arrivals, refusals, overQuota uin
 // OnTime returns how many clients have come that had a promise, when they were told.
 func (a *Appointments) OnTime() uint64 { return a.onTime.Load() }
 
-// Clients returns how many clients are remembered, by how they behave. It visits every
-// record: it is meant for scrapes.
+// Clients returns how many clients are remembered, by how they behave: see [Ledger.Clients].
 func (a *Appointments) Clients() [Classes]int { return a.ledger.Clients() }
 
 // AppointmentStats is a snapshot of Appointments.

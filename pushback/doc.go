@@ -12,8 +12,6 @@
 // All but Answers are plain state and arithmetic: now is the time since an epoch
 // that the caller keeps, and nothing here reads a clock.
 //
-// A [Hint] is when to come back, independent of protocol.
-//
 // # What an answer says, and why
 //
 // Retry-After is always delay-seconds (RFC 9110, section 10.2.3): an integer

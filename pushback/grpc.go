@@ -45,17 +45,16 @@ func (w *wording) setGRPC(h *header, f Refusal) {
 	h.set("Cache-Control", "no-store")
 }
 
-// GRPC returns the canonical code of a refusal, and its message, for servers that write
-// gRPC themselves.
+// GRPC returns the canonical code and the message of a refusal, for servers that write gRPC
+// themselves.
 func (a *Answers) GRPC(f Refusal) (code uint32, message string) {
 	w := a.wording(f)
 	return w.grpcStatus, w.texts(f).message
 }
 
-// retryInfo returns a google.rpc.Status with one google.rpc.RetryInfo, in the
-// base64 of binary metadata. OTLP exporters retry RESOURCE_EXHAUSTED only with
-// it. Five fields do not justify a protobuf library in this package; the tests
-// decode it with one.
+// retryInfo returns a google.rpc.Status with one google.rpc.RetryInfo, in the base64 of
+// binary metadata. Five fields do not justify a protobuf library in this package; the
+// tests decode it with one.
 func retryInfo(code uint32, message string, ms int) string {
 	var delay, info, detail, status []byte
 	delay = appendUint(delay, 1, uint64(ms/1000))          // Duration.seconds

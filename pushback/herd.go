@@ -126,8 +126,7 @@ func (h *Herd) bin(arrivals float64, back, refused int) {
 	h.bins, h.second = 0, 0
 }
 
-// Saw tells that a client was refused; client is a 64-bit hash of it, uniform and hard
-// to choose for clients.
+// Saw tells that a client was refused, by a 64-bit hash that clients cannot choose.
 func (h *Herd) Saw(client uint64) { h.clients.saw(client) }
 
 // A HerdReport is what a Herd knows.
@@ -159,7 +158,7 @@ type HerdReport struct {
 	Distinct, Requests uint64
 }
 
-// Kind returns Report's Kind, in a few nanoseconds instead of some microseconds.
+// Kind returns Report's Kind.
 func (h *Herd) Kind() HerdKind {
 	switch {
 	case h.backlogged:

@@ -2,6 +2,7 @@ package pushback
 
 import (
 	"cmp"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,11 +53,10 @@ const (
 // A Ledger remembers each client's promises, in 16 bytes per client, and how the client
 // keeps them.
 //
-// It is bounded: a client whose record finds no room is a stranger when it comes back,
-// like a new one. A record belongs to one set of eight, half of them for clients that
-// have kept a promise. A newcomer replaces a client that is no longer expected, or if it
-// has a slot, one that has none; never one that has kept a promise. So a flood of new
-// clients costs only the flood.
+// It is bounded: a client whose record finds no room is a stranger when it comes back. A
+// record belongs to one set of eight, half of them for clients that have kept a promise. A
+// newcomer replaces a client that is no longer expected, or if it has a slot, one that has
+// none; never one that has kept a promise. So a flood of new clients costs only the flood.
 //
 // The zero Ledger holds DefaultMaxClients; Resize changes that. It takes memory when it
 // is first written to. It is safe for concurrent use.
@@ -97,11 +97,8 @@ func (l *Ledger) Resize(maxClients int) {
 			if r.get(fProtected) == 1 && to.count(fProtected) == protectedWays {
 				r.set(fProtected, 0)
 			}
-			for w := range to {
-				if to[w] == (record{}) {
-					to[w] = r
-					break
-				}
+			if w := slices.Index(to[:], record{}); w >= 0 {
+				to[w] = r
 			}
 		}
 	}

@@ -107,16 +107,14 @@ func (c *Calendar) Chance(now time.Duration, r Rates) bool {
 	return c.chances >= 1
 }
 
-// Unqueue takes back the last number: its client is not remembered, or has been told
-// never to come back.
+// Unqueue takes back the last number: its client is not remembered, or shall not come back.
 func (c *Calendar) Unqueue() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.issued = max(c.served, c.issued-1)
 }
 
-// Leave removes a deferred client that has been served without a slot. The others move
-// up.
+// Leave removes a deferred client that has been served without a slot: the others move up.
 func (c *Calendar) Leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,8 +122,7 @@ func (c *Calendar) Leave() {
 	c.chances = max(0, c.chances-1)
 }
 
-// advance brings the queue to now. Numbers are served at the rate at which slots come
-// within the horizon.
+// advance brings the queue to now.
 func (c *Calendar) advance(now time.Duration, r Rates) {
 	c.mature(now)
 	if passed := now - c.servedAt; passed > 0 && c.issued > c.served { // the rate may be infinite
@@ -196,9 +193,8 @@ func (c *Calendar) jitter(now time.Duration, r Rates) time.Duration {
 	return at
 }
 
-// draw returns a number in [0, 1): SplitMix64 (Steele, Lea and Flood, "Fast splittable
-// pseudorandom number generators", 2014). It needs no seed: clients cannot predict it,
-// as they do not know how many were drawn before.
+// draw returns a number in [0, 1): SplitMix64 (Steele, Lea and Flood, 2014). It needs no
+// seed: clients cannot predict it, as they do not know how many were drawn before.
 func (q *queue) draw() float64 {
 	q.random += 0x9e3779b97f4a7c15
 	z := q.random

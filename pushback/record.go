@@ -133,9 +133,9 @@ func (r *record) aside(now time.Duration) (n int, earliest time.Duration) {
 
 // A client that is Proven and expects nothing has a pass, in the same bits: it goes before
 // strangers for passLife after the promise that it kept. It is worth a request for each
-// passInterval that has gone by, up to passBurst, as a token bucket that begins empty. So a
-// client gains nothing by many appointments, and has to wait for the next one some time. Ours:
-// the next pages of a visit, with a few things on each.
+// passInterval that has gone by, up to passBurst, as a token bucket that begins empty, so
+// that many appointments gain nothing. Ours: the next pages of a visit, with a few things
+// on each.
 const (
 	passBits     = 18
 	passUnit     = 16 * time.Millisecond
@@ -158,8 +158,7 @@ func (r *record) setPass(empty time.Duration) {
 	r.set(fNumber, uint64((empty+passInterval)/passUnit))
 }
 
-// recall restores the promises that were put aside, when the last of the others is done
-// with, and reports whether there were any.
+// recall restores the promises that were put aside, and reports whether there were any.
 func (r *record) recall(now time.Duration) bool {
 	n, earliest := r.aside(now)
 	if n == 0 {
@@ -171,7 +170,6 @@ func (r *record) recall(now time.Duration) bool {
 	return true
 }
 
-// trust returns what the client is known for.
 func (r *record) trust() Trust { return Trust(r.get(fProtected)) }
 
 // A Class is how a client behaves, judged by its returns.

@@ -32,8 +32,7 @@ const (
 // milliseconds.
 func ReadsShieldRetry(r *http.Request) bool { return len(r.Header["Shield-Retry"]) > 0 }
 
-// shieldRetry returns the field's value, as RFC 9651, section 4.1, serialises
-// it.
+// shieldRetry returns the field's value, as RFC 9651, section 4.1, serialises it.
 func shieldRetry(f Refusal) string {
 	if f.Hint.Never {
 		return "mode=never"

@@ -47,9 +47,8 @@ const (
 	TicketLen = rawLen * 4 / 3
 )
 
-// The MACs never share an input: their inputs begin with one of these, none of which
-// begins with another. The rest of an input has a fixed length or is a name: that of the
-// client, or of the issuer.
+// The MACs never share an input: each begins with one of these, none of which begins with
+// another. The rest of it has a fixed length or is the name of the client or issuer.
 const (
 	clientLabel = "shield ticket 1 client "
 	ticketLabel = "shield ticket 1 promise "
@@ -106,8 +105,7 @@ func IssuerSecret(secret []byte, issuer string) []byte {
 
 // Append appends the text of a ticket to dst: the promise that client, first refused at
 // born, has a slot at due. client is the client's ID, the same bytes at every replica.
-// due and born are wall-clock times, from 1970 to 2106. Two tickets of one client with
-// the same due, to the microsecond, and the same born, to the second, are equal.
+// due and born are wall-clock times, from 1970 to 2106.
 func (t *Tickets) Append(dst, client []byte, due, born time.Time) []byte {
 	m := t.macs.Get().(*macer)
 	raw := &m.raw

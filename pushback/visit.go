@@ -90,9 +90,8 @@ const (
 	reserveOfDeferred = 9
 )
 
-// Reserve returns how many of the tokens of a full bucket a request has to leave to
-// others, in tenths, while a backlog stands and unless it is on Standby. doubt is how
-// little strangers are trusted to come back.
+// Reserve returns that of a request that is not on Standby. doubt is how little strangers
+// are trusted to come back.
 func (v *Visit) Reserve(doubt float64) int {
 	switch {
 	case v.Due || v.NearlyDue || v.Uncontended:
