@@ -140,12 +140,11 @@ func (t *Table) Claim(l Limit, maxKeys int, key Key, now time.Duration, n int) (
 
 // A KeyClaim is a Claim on the bucket of one key.
 type KeyClaim struct {
-	shard  *shard
-	fullAt *time.Duration
-	paid   time.Duration
-	owner  *Key // the slot's; nil for an instant that is shared
-	key    Key
-	evict  bool // the slot's owner will be forgotten too early
+	shard *shard
+	slot  // its owner is nil if the instant is shared
+	paid  time.Duration
+	key   Key
+	evict bool // the slot's owner will be forgotten too early
 }
 
 // Commit charges the request, as Claim.Commit does.
@@ -177,11 +176,11 @@ func (c *KeyClaim) findSlot(l Limit, maxSets int, now time.Duration, n int) time
 		a, b := s.setsOf(key)
 		for i := range ways { // both at once: their cache lines arrive together
 			if a.owner[i] == key {
-				c.owner, c.fullAt = &a.owner[i], &a.fullAt[i]
+				c.slot = slot{&a.owner[i], &a.fullAt[i]}
 				return *c.fullAt
 			}
 			if b.owner[i] == key {
-				c.owner, c.fullAt = &b.owner[i], &b.fullAt[i]
+				c.slot = slot{&b.owner[i], &b.fullAt[i]}
 				return *c.fullAt
 			}
 		}
@@ -196,7 +195,7 @@ func (c *KeyClaim) findSlot(l Limit, maxSets int, now time.Duration, n int) time
 			c.fullAt = &a.shared
 			return a.shared
 		}
-		c.owner, c.fullAt, c.evict = least.owner, least.fullAt, !free
+		c.slot, c.evict = least, !free
 		return now
 	}
 }
