@@ -204,7 +204,7 @@ func (a *Adaptive) Restart(now time.Duration, l Law) (Change, bool) {
 	defer a.mu.Unlock()
 	a.control.begin(l)
 	a.control.fall(.5, l)
-	a.restartWindow(now)
+	a.window.read(&a.sample, true)
 	return a.set(now, Restarted, l)
 }
 
@@ -216,7 +216,7 @@ func (a *Adaptive) Restore(now time.Duration, l Law) (Change, bool) {
 	c := &a.control
 	c.begin(l)
 	c.limit, c.recoveryLimit = max(c.limit, c.recoveryLimit), 0
-	a.restartWindow(now)
+	a.window.read(&a.sample, true)
 	return a.set(now, Restored, l)
 }
 
@@ -231,7 +231,7 @@ func (a *Adaptive) Tick(now, idle time.Duration, l Law) (Change, bool) {
 	if !a.control.abortStalledProbe(now, idle) {
 		return Change{}, false
 	}
-	a.restartWindow(now)
+	a.window.read(&a.sample, true)
 	return a.set(now, Restored, l)
 }
 
@@ -243,7 +243,7 @@ func (a *Adaptive) look(now time.Duration, overloaded bool, l Law) (Change, bool
 	if overloaded {
 		a.window.read(s, false)
 		if c.cutForRefusals(now, s, l) {
-			a.restartWindow(now)
+			a.window.read(s, true)
 			return a.set(now, Refusing, l)
 		}
 		if int64(now) < a.closeAt.Load() {
@@ -251,8 +251,8 @@ func (a *Adaptive) look(now time.Duration, overloaded bool, l Law) (Change, bool
 		}
 	}
 	if a.closeAt.Load() == 0 { // the first request ever
-		a.restartWindow(now)
-		return Change{}, false
+		a.window.read(s, true)
+		return a.set(now, Unused, l)
 	}
 	a.window.read(s, false)
 	s.span = (now - a.started).Seconds()
@@ -263,21 +263,13 @@ func (a *Adaptive) look(now time.Duration, overloaded bool, l Law) (Change, bool
 	}
 	a.window.read(s, true)
 	s.span = (now - a.started).Seconds()
-	reason := c.step(now, s, l)
-	a.started = now
-	a.closeAt.Store(int64(now + c.wait()))
-	return a.set(now, reason, l)
+	return a.set(now, c.step(now, s, l), l)
 }
 
-// restartWindow drops what has been collected.
-func (a *Adaptive) restartWindow(now time.Duration) {
-	a.window.read(&a.sample, true)
+// set makes the limit of the control the one in force, and begins a window.
+func (a *Adaptive) set(now time.Duration, r Reason, l Law) (Change, bool) {
 	a.started = now
 	a.closeAt.Store(int64(now + a.control.wait()))
-}
-
-// set makes the limit of the control the one in force.
-func (a *Adaptive) set(now time.Duration, r Reason, l Law) (Change, bool) {
 	from := a.Limit(l)
 	if r == Proven {
 		from = l.allow(int64(a.control.probe.limit))
