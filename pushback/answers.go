@@ -95,28 +95,26 @@ func NewAnswers(c AnswerConfig, policies []Policy) (*Answers, error) {
 
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	for _, d := range []struct {
-		name string
-		is   time.Duration
-	}{{"min", c.Min}, {"max", c.Max}} {
-		if d.is < time.Second || d.is > maxSeconds*time.Second || d.is%time.Second != 0 {
-			bad("%s is %v; want whole seconds from 1s to %ds", d.name, d.is, maxSeconds)
+	bound := func(name string, is time.Duration) {
+		if is < time.Second || is > maxSeconds*time.Second || is%time.Second != 0 {
+			bad("%s is %v; want whole seconds from 1s to %ds", name, is, maxSeconds)
 		}
 	}
+	bound("min", c.Min)
+	bound("max", c.Max)
 	if c.QuotaMax < c.Max || c.QuotaMax > longestQuota || c.QuotaMax%time.Second != 0 {
 		bad("quota_max is %v; want whole seconds from max, %v, to %v", c.QuotaMax, c.Max, longestQuota)
 	}
 	if c.Min > c.Max {
 		bad("min is %v and max is %v; want min at most max", c.Min, c.Max)
 	}
-	for _, s := range []struct {
-		name string
-		is   int
-	}{{"status", c.Status}, {"overload_status", c.OverloadStatus}} {
-		if s.is < 400 || s.is > 599 {
-			bad("%s is %d; want 400 to 599", s.name, s.is)
+	status := func(name string, is int) {
+		if is < 400 || is > 599 {
+			bad("%s is %d; want 400 to 599", name, is)
 		}
 	}
+	status("status", c.Status)
+	status("overload_status", c.OverloadStatus)
 	switch c.Body {
 	case Problem, HTML, Text, None:
 	default:

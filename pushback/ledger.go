@@ -116,18 +116,9 @@ func tagOf(key uint64) uint64 {
 // index spreads tags over sets.
 func index(tag uint64, sets int64) uint64 { return (tag & (1<<32 - 1)) * uint64(sets) >> 32 }
 
-// open locks the set of a tag. Without a table it creates one, or returns nil and holds
-// no lock.
-func (l *Ledger) open(tag uint64, create bool) (s *set, unlock *sync.Mutex) {
-	for {
-		table := l.table.Load()
-		if table == nil {
-			if !create {
-				return nil, nil
-			}
-			l.create()
-			continue
-		}
+// open locks the set of a tag. Without a table it returns nil and holds no lock.
+func (l *Ledger) open(tag uint64) (s *set, unlock *sync.Mutex) {
+	for table := l.table.Load(); table != nil; table = l.table.Load() {
 		i := index(tag, int64(len(*table)))
 		m := &l.locks[i%stripes].Mutex
 		m.Lock()
@@ -136,8 +127,10 @@ func (l *Ledger) open(tag uint64, create bool) (s *set, unlock *sync.Mutex) {
 		}
 		m.Unlock() // resized meanwhile
 	}
+	return nil, nil
 }
 
+// create makes the table, if there is none.
 func (l *Ledger) create() {
 	l.locks[0].Lock()
 	defer l.locks[0].Unlock()
@@ -159,8 +152,7 @@ func (s *set) find(tag uint64) *record {
 // known locks the set of a client and returns its record, or nil and no lock.
 func (l *Ledger) known(key uint64) (s *set, r *record, unlock *sync.Mutex) {
 	tag := tagOf(key)
-	s, unlock = l.open(tag, false)
-	if s == nil {
+	if s, unlock = l.open(tag); s == nil {
 		return nil, nil, nil
 	}
 	if r = s.find(tag); r == nil {
@@ -319,7 +311,10 @@ const (
 // A record cannot mix slots and deferred promises.
 func (l *Ledger) Write(now time.Duration, key, fingerprint uint64, a Appointment, told time.Duration, p Replace) bool {
 	tag := tagOf(key)
-	s, m := l.open(tag, true)
+	if l.table.Load() == nil {
+		l.create()
+	}
+	s, m := l.open(tag)
 	defer m.Unlock()
 	r := s.find(tag)
 	if r == nil {

@@ -17,12 +17,10 @@ const maxUsed = 1 << 16
 // may still be on their way. A reload that keeps the secret keeps the memory.
 type signers struct {
 	mu   sync.Mutex
-	last [2]signer
-}
-
-type signer struct {
-	secret  []byte
-	tickets *Tickets
+	last [2]struct {
+		secret  []byte
+		tickets *Tickets
+	}
 }
 
 // of returns the Tickets for a secret that has been checked.
@@ -34,9 +32,11 @@ func (s *signers) of(secret []byte) *Tickets {
 			return known.tickets
 		}
 	}
-	tickets, _ := NewTickets(secret, maxUsed)
-	s.last = [2]signer{{secret, tickets}, s.last[0]}
-	return tickets
+	newest := &s.last[0]
+	s.last[1] = *newest
+	newest.secret = secret
+	newest.tickets, _ = NewTickets(secret, maxUsed)
+	return newest.tickets
 }
 
 // redeem looks at the ticket of a client that comes at now. Where the ledger knows the
