@@ -372,6 +372,36 @@ func TestCrowdThenOthers(t *testing.T) {
 	}
 }
 
+// A NAT is served though more addresses than can be remembered act as crowds and never come
+// back.
+func TestCrowdAmongManyCrowds(t *testing.T) {
+	for _, c := range []struct {
+		addresses, parallel int
+		every               time.Duration
+		served              int
+	}{{300, 40, time.Minute, 985}, {600, 40, time.Minute, 985}, {300, 12, 20 * time.Second, 950}, {300, 12, 10 * time.Second, 940}} {
+		for seed := range uint64(3) {
+			s := newStage(t, Config{Capacity: perSecond(100, 10)}, 1000, 5*ms, seed)
+			for a := range c.addresses {
+				for at := time.Hour + time.Duration(s.random.Float64()*float64(20*time.Second)); at < time.Hour+40*time.Second; at += c.every {
+					for range c.parallel {
+						s.at(at+time.Duration(s.random.Float64()*float64(50*ms)), func(now time.Duration) {
+							s.visit(now, &patron{key: limiter.Key(2 + a), kind: 7, attempts: 1})
+						})
+					}
+				}
+			}
+			all := s.crowd(time.Hour+20*time.Second, 100*ms, 1000, 4, true)
+			s.play(time.Hour + 2*time.Minute)
+			f := fateOf(time.Hour+20*time.Second, all)
+			t.Logf("%d addresses, %d requests at once every %v: %v", c.addresses, c.parallel, c.every, f)
+			if f.served < c.served {
+				t.Errorf("%d addresses, %d requests at once every %v: %v; want %d served", c.addresses, c.parallel, c.every, f, c.served)
+			}
+		}
+	}
+}
+
 // A few addresses that send far more than the backend can take are crowds as a NAT is. Half
 // of the calendar is the most that they have in all. Other clients that come at a rate that
 // the backend can take are served at once.

@@ -266,7 +266,8 @@ func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, 
 		return
 	}
 	rates := a.rates(c, t, s)
-	if v.BeforeAnswer && v.Promises >= CrowdThreshold && !v.Deferred && a.crowds.begin(now, c.Key, v) {
+	if v.BeforeAnswer && v.Promises >= CrowdThreshold {
+		a.crowds.begin(now, c.Key, v)
 		a.ledger.Drop(c.Key)
 		*v = Visit{Crowd: true}
 	}
@@ -312,7 +313,7 @@ func (a *Appointments) book(now time.Duration, v *Visit, r Rates) (Appointment, 
 	case v.Standing != OnTime:
 		return a.calendar.Book(now, r, v.Trust), ReplaceNone
 	case v.Deferred && v.Due:
-		return a.calendar.Excuse(now, r, v.returned()), ReplaceOne
+		return a.calendar.Excuse(now, r, Proven), ReplaceOne
 	case v.Deferred:
 		return a.calendar.Rebook(now, *v, r), ReplaceOne
 	}
@@ -320,7 +321,7 @@ func (a *Appointments) book(now time.Duration, v *Visit, r Rates) (Appointment, 
 	if v.Promises > 0 {
 		a.calendar.Kept(now, v.At, v.Trust)
 	}
-	return a.calendar.Excuse(now, r, v.returned()), ReplaceOne
+	return a.calendar.Excuse(now, r, Proven), ReplaceOne
 }
 
 // forget takes back an appointment of a client that is told never to come back.

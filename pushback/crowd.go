@@ -1,13 +1,14 @@
 package pushback
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
 const (
-	// maxCrowds is how many crowds are known at once, at 12 KiB each, in sets of crowdWays.
+	// maxCrowds is how many crowds are known at once, at 16 KiB each, in sets of crowdWays.
 	maxCrowds = 256
 	crowdWays = 8
 
@@ -30,11 +31,14 @@ const (
 // crowds is empty. It is safe for concurrent use.
 type crowds struct {
 	n    atomic.Int32
-	sets [maxCrowds / crowdWays][crowdWays]struct {
-		key   atomic.Uint64 // 0: none
-		mu    sync.Mutex    // guards crowd
-		crowd *crowd
-	}
+	sets [maxCrowds / crowdWays][crowdWays]crowdPlace
+}
+
+// A crowdPlace is where one crowd is.
+type crowdPlace struct {
+	key   atomic.Uint64 // 0: none
+	mu    sync.Mutex    // guards crowd
+	crowd *crowd
 }
 
 // A crowd is a ring of the calendar's buckets. Clients beyond the crowds' share of the slots
@@ -59,9 +63,10 @@ type crowdBucket [promises]struct {
 type promise uint8
 
 const (
-	slot   promise = iota // of the calendar
-	queued                // a number in the calendar's queue
-	ask                   // a number in the crowd's queue
+	slot    promise = iota // of the calendar
+	excused                // the same, instead of one that was broken
+	queued                 // a number in the calendar's queue
+	ask                    // a number in the crowd's queue
 	promises
 )
 
@@ -90,36 +95,53 @@ func (c *crowds) of(now time.Duration, key uint64) (w *crowd, unlock *sync.Mutex
 	return nil, nil
 }
 
-// begin makes a crowd of the clients of a key, which have the slots that v says. It
-// reports false if there are too many crowds.
-func (c *crowds) begin(now time.Duration, key uint64, v *Visit) bool {
+// begin makes a crowd of the clients of a key, which have the promises that v says. Where all
+// places are taken, the crowd with the fewest promises is forgotten: clients that do not come
+// when they are told have none after a while.
+func (c *crowds) begin(now time.Duration, key uint64, v *Visit) {
 	set := &c.sets[key%uint64(len(c.sets))]
+	victim, fewest := &set[0], math.MaxInt
 	for i := range set {
-		s := &set[i]
+		s, n := &set[i], 0
 		s.mu.Lock()
 		is := s.key.Load()
-		free := is == 0 || now > s.crowd.until+promiseLife
-		if free && is != key {
-			if s.key.Swap(key) == 0 {
-				c.n.Add(1)
-			}
-			s.crowd = &crowd{from: int64(now / slotWidth)}
-			for range v.Promises {
-				s.crowd.put(v.At, slot, 0)
-			}
+		if is != 0 && now <= s.crowd.until+promiseLife {
+			s.crowd.forget(now)
+			n = 1 + s.crowd.slots + s.crowd.waiting
 		}
 		s.mu.Unlock()
-		if free || is == key { // another of its requests may have begun it
-			return true
+		if is == key { // another of its requests has begun it
+			return
+		}
+		if n < fewest {
+			victim, fewest = s, n
 		}
 	}
-	return false
+	victim.mu.Lock()
+	defer victim.mu.Unlock()
+	if victim.crowd == nil {
+		victim.crowd = new(crowd)
+	}
+	switch victim.key.Swap(key) {
+	case 0:
+		c.n.Add(1)
+	case key:
+		return
+	}
+	*victim.crowd = crowd{from: int64(now / slotWidth)}
+	what := slot
+	if v.Deferred {
+		what = queued
+	}
+	for range v.Promises {
+		victim.crowd.put(v.At, what, v.Number)
+	}
 }
 
 // count adds to the number of promises of a kind.
 func (w *crowd) count(what promise, n int) {
 	switch what {
-	case slot:
+	case slot, excused:
 		w.slots += n
 		w.freed += uint32(max(0, -n))
 	case ask:
@@ -166,6 +188,9 @@ func (w *crowd) take(now time.Duration, strict bool, v *Visit) {
 			if v.Deferred = v.promise == queued; v.promise != ask {
 				v.Standing = OnTime
 			}
+			if v.promise == excused {
+				v.Trust = Proven
+			}
 			if b.n--; b.n == 0 {
 				b.number = 0
 			}
@@ -186,7 +211,7 @@ func (w *crowd) take(now time.Duration, strict bool, v *Visit) {
 func (w *crowd) freedAt(now time.Duration, n int) (at time.Duration, more int) {
 	last := int64(now / slotWidth)
 	for b := w.from; n > 0 && b <= int64(w.until/slotWidth); b++ {
-		n -= int(w.ring[b&(buckets-1)][slot].n)
+		n -= int(w.ring[b&(buckets-1)][slot].n + w.ring[b&(buckets-1)][excused].n)
 		last = max(last, b)
 	}
 	return time.Duration(last+1) * slotWidth, max(0, n)
@@ -224,6 +249,8 @@ func (a *Appointments) promiseOne(now time.Duration, w *crowd, v *Visit, t *Term
 		}
 		from, more := w.freedAt(now, over+max(0, int(int32(number-w.freed))))
 		p = a.calendar.Ask(now, from, more, r)
+	case p.Trust == Proven:
+		what = excused
 	case p.Deferred:
 		what, number = queued, uint32(uint64(p.Number)/numberUnit)
 	}

@@ -32,7 +32,7 @@ func TestCrowdCounts(t *testing.T) {
 		}
 		slots, waiting := 0, 0
 		for _, b := range w.ring {
-			slots += int(b[slot].n)
+			slots += int(b[slot].n) + int(b[excused].n)
 			waiting += int(b[ask].n)
 		}
 		if slots != w.slots || waiting != w.waiting {
@@ -47,21 +47,24 @@ func TestCrowdCounts(t *testing.T) {
 	}
 }
 
-// A flood of crowds takes no more than maxCrowds; those that are over make room.
+// A flood of crowds takes no more than maxCrowds, and those with the most promises stay.
 func TestCrowdsAreBounded(t *testing.T) {
 	var c crowds
 	v := Visit{At: time.Minute, Promises: 9}
-	began := 0
+	c.begin(time.Minute-time.Second, 1, &v)
+	w, m := c.of(time.Minute-time.Second, 1)
+	w.put(time.Minute, slot, 0)
+	m.Unlock()
 	for key := range uint64(100_000) {
-		if c.begin(time.Minute-time.Second, 1+key, &v) {
-			began++
-		}
+		c.begin(time.Minute-time.Second, 2+key, &v)
 	}
-	if began != maxCrowds || c.n.Load() != maxCrowds {
-		t.Errorf("%d crowds began, and %d are known; want %d", began, c.n.Load(), maxCrowds)
+	if c.n.Load() != maxCrowds {
+		t.Errorf("%d crowds are known; want %d", c.n.Load(), maxCrowds)
 	}
-	if !c.begin(time.Minute+promiseLife+1, 1e6, &v) {
-		t.Error("crowds that are over make no room")
+	if w, m = c.of(time.Minute-time.Second, 1); w == nil {
+		t.Error("the largest crowd is forgotten")
+	} else {
+		m.Unlock()
 	}
 	for key := range uint64(1_100_000) {
 		if w, m := c.of(time.Minute+2*maxLate, key); w != nil {
@@ -136,7 +139,7 @@ func TestCrowdsConcurrently(t *testing.T) {
 		}
 		slots := 0
 		for _, b := range w.ring {
-			slots += int(b[slot].n)
+			slots += int(b[slot].n) + int(b[excused].n)
 		}
 		if slots != w.slots {
 			t.Errorf("%d slots in the ring, %d counted", slots, w.slots)

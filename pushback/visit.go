@@ -68,15 +68,6 @@ const (
 	Ambiguous                    // one of several clients behind one key, too early or with another request
 )
 
-// returned returns what is known of a client that has come on time: one of a crowd is not
-// known when it comes again.
-func (v *Visit) returned() Trust {
-	if v.Crowd {
-		return Untried
-	}
-	return Proven
-}
-
 // Unpaid reports whether a request comes before its time, and others pay for it.
 func (v *Visit) Unpaid() bool { return v.Standing == TooEarly && !v.NearlyDue && !v.Uncontended }
 
