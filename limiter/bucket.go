@@ -7,11 +7,8 @@ import (
 
 // A Bucket is the token bucket of one key, stored as the moment at which it will be
 // full again. It counts no tokens, so it cannot drift and needs no refill. It follows
-// the Limit that it is given, so a reload applies at once: the bucket owes the same
-// number of tokens under the new Limit.
-//
-// The zero Bucket is full. A Bucket is safe for concurrent use and must not be
-// copied.
+// the Limit that it is given: it owes the same number of tokens under a new one. The
+// zero Bucket is full. A Bucket is safe for concurrent use and must not be copied.
 type Bucket struct {
 	mu     sync.Mutex
 	fullAt time.Duration // guarded by mu

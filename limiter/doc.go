@@ -1,11 +1,10 @@
 // Package limiter is rate limiting by token buckets (GCRA): it decides whether a
 // request fits into a rate.
 //
-// A [Limit] is what the operator sets: so many requests per period, so many at
-// once. A [Bucket] is what traffic writes: one instant. A [Table] holds one
-// instant per key for very many keys. Limits are passed with every call: a reload
-// changes a limit at once and forgives no client, and a config that is never used
-// changes nothing.
+// A [Limit] is what the operator sets. A [Bucket] is what traffic writes: one instant. A
+// [Table] holds one instant per key for very many keys. Limits are passed with every
+// call: a reload changes a limit at once and forgives no client, and a config that is
+// never used changes nothing.
 //
 // # The law
 //

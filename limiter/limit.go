@@ -98,10 +98,9 @@ func (l Limit) take(fullAt, now time.Duration, n int) (paid, wait time.Duration)
 }
 
 // carry converts an instant that was written under the limit old to l. The bucket owes
-// the same number of tokens, but no more than a burst, so that it is at worst empty.
-// Otherwise a client that had used up a burst of 1000 would have to wait until all of
-// them are earned at a rate for ten. So lowering a burst and raising it again gives
-// back the difference. Fractions of a nanosecond are rounded up.
+// the same number of tokens, but no more than a burst, so that it is at worst empty: a
+// client that had used up a burst of 1000 does not wait until all of them are earned at a
+// rate for ten. Fractions of a nanosecond are rounded up.
 func (l Limit) carry(old Limit, fullAt, now time.Duration) time.Duration {
 	if fullAt <= now || old.interval == 0 {
 		return fullAt

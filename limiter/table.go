@@ -67,10 +67,9 @@ func KeyOfParts(parts ...string) Key {
 //     new keys that find no room there, until one of the 14 is no longer over its
 //     limit. That may be sooner than the wait that it was told.
 //
-// A Table follows the Limit that it is given, like a Bucket; but all its users
-// should give it the same one, except for the moment of a reload.
-//
-// A Table is safe for concurrent use. The zero Table is empty and ready.
+// A Table follows the Limit that it is given, like a Bucket; but it visits every key then,
+// so all its users should give it the same one, except for the moment of a reload. It is
+// safe for concurrent use. The zero Table is empty and ready.
 type Table struct {
 	shards [shards]shard
 }
@@ -100,8 +99,7 @@ type shard struct {
 	_ [128 - 8 - 24 - 32 - 24 - 8 - 8]byte
 }
 
-// A set has slots for seven keys. An empty slot is one whose bucket is full: there is
-// no other mark.
+// A set has slots for seven keys. An empty slot is one whose bucket is full.
 type set struct {
 	owner  [ways]Key
 	fullAt [ways]time.Duration
@@ -243,8 +241,7 @@ func (s *shard) setsOf(key Key) (a, b *set) {
 	return &s.sets[i], &s.sets[j]
 }
 
-// carry makes the shard follow another limit. It visits every key, so all users of a
-// table should have one limit, except for the moment of a reload.
+// carry makes the shard follow another limit.
 func (s *shard) carry(l Limit, now time.Duration) {
 	for i := range s.sets {
 		p := &s.sets[i]
@@ -333,8 +330,7 @@ func (s *shard) displace(a, b *set, now time.Duration) bool {
 	return false
 }
 
-// Stats returns the Stats at now. It visits the whole table, a shard at a time: it is
-// for scrapes only.
+// Stats returns the Stats at now. It visits the whole table: it is for scrapes only.
 func (t *Table) Stats(now time.Duration) (sum Stats) {
 	for i := range t.shards {
 		s := &t.shards[i]

@@ -61,8 +61,7 @@
 // The count of the gate is exact: with a limit of n there are never n+1 in flight,
 // however many goroutines enter at once. A rejection changes no state. The limit stays
 // within its bounds, and each change has a reason. A request costs a few atomics and no
-// allocation; the law runs once per window, in the goroutine of a request that ends. All
-// memory is in the structs.
+// allocation; the law runs once per window, in the goroutine of a request that ends.
 //
 // # Limitations
 //

@@ -121,10 +121,9 @@ func (q *Queue) Len() int { return int(q.state.Load() >> 8) }
 // Highest returns the highest rank that has waiters, 0 if none has.
 func (q *Queue) Highest() Rank { return highest(uint8(q.state.Load())) }
 
-// Join queues a request for up to timeout, behind those of its rank and of higher ones.
-// It returns nil if max or more wait already, none of them in a lower rank, or if the
-// request cannot meet its deadline: the instant, 0 for none, at which it must have been
-// served, which takes service.
+// Join queues a request for up to timeout. It returns nil if max or more wait already,
+// none of them in a lower rank, or if the request cannot meet its deadline: the instant, 0
+// for none, at which it must have been served, which takes service.
 //
 // If the queue is full, a request of a higher rank replaces the one of the lowest rank
 // that would go last. Requests of one rank never replace each other: in a flood each
@@ -135,9 +134,8 @@ func (q *Queue) Highest() Rank { return highest(uint8(q.state.Load())) }
 // than the timeout, and as 0 before any grants. So a request with time for its timeout
 // and service is never rejected for its deadline, and one with less may yet expire.
 //
-// A place may have become free since the caller found none, and been offered to an empty
-// queue. So the caller must look again after Join, and call Wake if there is a place.
-// It must give every Waiter back with one call of Leave or Release.
+// A place may have become free since the caller found none, so it must call Wake after
+// Join. It must give every Waiter back with one call of Leave or Release.
 func (q *Queue) Join(now, deadline time.Duration, rank Rank, max int, timeout, service time.Duration) *Waiter {
 	rank = min(rank, Ranks-1)
 	if s := q.state.Load(); int(s>>8) >= max && lowest(uint8(s)) >= rank && int64(now) < q.soonest.Load() {
@@ -232,9 +230,9 @@ func (q *Queue) Expire(now time.Duration) (next time.Duration) {
 	}
 }
 
-// Leave ends the wait of w, whose client has gone, and gives w back. It returns Gone if
-// w had no verdict yet. If it returns Granted, the caller must give the place back and
-// call Wake. w must not be used afterwards.
+// Leave ends the wait of w, whose client has gone, and gives w back: it must not be used
+// afterwards. It returns Gone if w had no verdict yet. If it returns Granted, the caller
+// must give the place back and call Wake.
 func (q *Queue) Leave(w *Waiter) Verdict {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -251,8 +249,7 @@ func (q *Queue) Leave(w *Waiter) Verdict {
 	return v
 }
 
-// Release gives w back after its verdict was received from C. w must not be used
-// afterwards.
+// Release gives w back after its verdict was received from C.
 func (q *Queue) Release(w *Waiter) { q.pool.Put(w) }
 
 // QueueStats counts what a [Queue] has done since it was made. Length + Granted +

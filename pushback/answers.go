@@ -74,8 +74,7 @@ type Refusal struct {
 	Ticket string
 }
 
-// Answers writes refusals. NewAnswers prepares all that does not differ from request
-// to request. It is safe for concurrent use.
+// Answers writes refusals. It is safe for concurrent use.
 type Answers struct {
 	config   AnswerConfig
 	quotas   []wording // one per policy
@@ -161,9 +160,8 @@ func (a *Answers) wording(f Refusal) *wording {
 	return &a.overload
 }
 
-// Write answers a request with a refusal, in the protocol that the client speaks. It
-// unblocks a request body that is still on its way: see Unblock. now is the present
-// time, for the connection's deadline.
+// Write answers a request with a refusal, in the protocol that the client speaks. now is
+// the present time, for the connection's deadline: see Unblock.
 func (a *Answers) Write(w http.ResponseWriter, r *http.Request, f Refusal, now time.Time) {
 	Unblock(w, r, now)
 	words := a.wording(f)

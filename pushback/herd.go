@@ -1,15 +1,17 @@
 package pushback
 
-import "time"
+import (
+	"sync"
+	"time"
+)
 
 const (
 	// herdTick is the bin in which a Herd counts. It resolves pulses of clients on one
 	// timer, whose requests are spread by round trips and scheduling.
 	herdTick = 100 * time.Millisecond
 
-	// herdGap is the longest silence that counts as empty bins: two of the second
-	// longest period. It bounds the work of one Tick to that of the omitted calls. After
-	// more, a Herd starts anew.
+	// herdGap is the longest silence that counts as empty bins: two of the second longest
+	// period. It bounds the work of one Tick.
 	herdGap = 10 * time.Minute
 
 	// A backlog of herdBacklog is a herd, until it is down to herdBacklogOver.
@@ -48,11 +50,10 @@ func (k HerdKind) String() string {
 // it points to), and stores no client.
 //
 // The measures that raise an alarm are silent in a week of each of six models of traffic
-// without a herd: Poisson, daily, in clusters, and switching between rates (see
-// TestHerdIsSilent). Allan factors and the CUSUM are not silent: they are reported, and
-// raise no alarm.
+// without a herd: see TestHerdIsSilent. Allan factors and the CUSUM are not silent: they
+// are reported, and raise no alarm.
 //
-// The zero Herd is ready. It is not safe for concurrent use: callers hold a lock.
+// The zero Herd is ready. It is not safe for concurrent use.
 type Herd struct {
 	running    bool
 	backlogged bool
@@ -74,10 +75,9 @@ type Herd struct {
 // Neither kind of arrivals includes clients that come when they were told to: what the
 // calendar arranges is no herd. Only returning clients can be an echo.
 //
-// Call it in order, every 100 ms, also without arrivals. Calls may be late or early by
-// less than 50 ms. The counts of an earlier call are added to the next one's. Omitted
-// calls count as empty bins, up to 10 minutes; after more, a Herd forgets all that it
-// has learned.
+// Call it in order, every 100 ms. Calls may be late or early by less than 50 ms. The
+// counts of an earlier call are added to the next one's. Omitted calls count as empty
+// bins, up to herdGap; after more, a Herd forgets all that it has learned.
 func (h *Herd) Tick(now time.Duration, arrivals, back, refused int, backlog time.Duration) {
 	h.backlogged = backlog > herdBacklog || (h.backlogged && backlog > herdBacklogOver)
 
@@ -195,4 +195,47 @@ func (h *Herd) Report() HerdReport {
 		r.Size = float64(r.Distinct)
 	}
 	return r
+}
+
+// herds is the [Herd] of one backend, and the counts that its ticks are differences of.
+type herds struct {
+	mu      sync.Mutex // guards what follows; taken after the calendar's, never before it
+	herd    Herd
+	came    uint64 // arrivals that kept no promise, up to the last tick
+	back    uint64 // of them, known clients
+	refused uint64
+}
+
+// pulse returns how many requests of a periodic herd are expected between two instants.
+func (h *herds) pulse(from, to time.Duration) float64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.herd.Pulse(from, to)
+}
+
+// Saw notes whose request was refused, for the herd detector. One that comes at the same
+// moment as another may be left out: it is an estimate anyway. Client 0 is none.
+func (a *Appointments) Saw(client uint64) {
+	if h := &a.herds; client != 0 && h.mu.TryLock() {
+		h.herd.Saw(client)
+		h.mu.Unlock()
+	}
+}
+
+// tick takes how many requests have come and how many of them were refused, in all.
+func (h *herds) tick(now time.Duration, arrivals, refusals uint64, a *Appointments) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	// Refusals count when they are sent: that is what clients react to.
+	onTime := a.onTime.Load()
+	came, back, refused := arrivals-onTime, a.returned.Load()-onTime, refusals-uint64(a.held.Load())
+	h.herd.Tick(now, max(0, int(came-h.came)), max(0, int(back-h.back)), max(0, int(refused-h.refused)), a.calendar.Ahead(now))
+	h.came, h.back, h.refused = came, back, refused
+}
+
+// Herd returns what is known of herds.
+func (a *Appointments) Herd() HerdReport {
+	a.herds.mu.Lock()
+	defer a.herds.mu.Unlock()
+	return a.herds.herd.Report()
 }

@@ -33,9 +33,9 @@ const (
 )
 
 // patience knows whose refusals can be held back: by agent, those of all clients until too
-// many are lost; and those of clients that have listened for long. Agents and clients
-// are told apart by a hash: 2 KiB, and 64 KiB once a refusal has been held back. The zero
-// patience is ready. It is safe for concurrent use.
+// many are lost; and those of clients that have listened for long. Both are told apart by
+// a hash: 2 KiB, and 64 KiB once a client has listened. The zero patience is ready. It is
+// safe for concurrent use.
 type patience struct {
 	debts   [agentCells]atomic.Int64 // refusals until the losses are paid for
 	patient atomic.Pointer[[patientCells]atomic.Uint32]

@@ -193,10 +193,9 @@ func (c Class) String() string {
 	return nameOf("Class", c, "unknown", "honours", "late", "hammer", "fixed", "exponential", "jittered", "early")
 }
 
-// observe classifies the client by a return at now. The rules are those of a classifier
-// that was measured on simulated clients, reduced to one stored gap. From two returns it
-// recognises all clients that honour, hammer, or come at growing intervals, and 9 of 10
-// that come at a fixed one of up to 8 s; some of the others come on time by luck. Random
+// observe classifies the client by a return at now. Of simulated clients, from two returns
+// it recognises all that honour, hammer, or come at growing intervals, and 9 of 10 that
+// come at a fixed one of up to 8 s; some of the others come on time by luck. Random
 // intervals are told from short ones no better than by guessing. It relies on different
 // clients being told different times.
 func (r *record) observe(now time.Duration) {
