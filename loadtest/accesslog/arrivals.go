@@ -72,17 +72,14 @@ func (c *crowd) distinct() float64 {
 // 503 or 504.
 func (s *second) full() bool { return s.overload*20 > s.requests }
 
-// arrivals counts requests by the second in which they came.
+// arrivals counts requests by the second in which they came. Seconds count from 1970.
 type arrivals struct {
-	ring  [open]second
-	first int64 // the oldest second that is open, since 1970
-	begun bool
-
-	from, newest int64 // when the first and the last line of the piece were written
+	ring      [open]second
+	first     int64         // the oldest second that is open
+	from, now time.Duration // since 1970: when the first and the last line of the piece were written
 
 	counts *hdrhistogram.Histogram // of requests per second
-	last   [minute]second          // that were closed
-	closed int                     // in this piece
+	last   []second                // of this piece that were closed, at most a minute
 
 	Arrivals             // so far
 	peakWork     float64 // in a minute: the mean concurrency
@@ -91,14 +88,13 @@ type arrivals struct {
 	fullRequests int     // of all seconds that were full
 	classes      [loadClasses]loadClass
 
-	Bursts               // so far
-	calm    [minute]load // of seconds outside bursts
-	calmN   int
+	Bursts          // so far
+	calm    []load  // of the last minute of seconds outside bursts
 	burst   int     // seconds that it has lasted; 0: none
 	level   load    // of the calm before it
 	members crowd   // its clients
 	came    float64 // first attempts in it
-	begin   int64
+	started int64   // its first second
 	extra   float64 // first attempts in all bursts, beyond those of the calm
 }
 
@@ -113,29 +109,33 @@ type load struct{ clients, first float64 }
 
 func newArrivals() *arrivals { return &arrivals{counts: hdrhistogram.New(1, maxPerSecond, 3)} }
 
-// advance makes now the newest second that can be counted in.
-func (a *arrivals) advance(now int64) {
-	if !a.begun {
-		a.begun, a.first, a.from = true, now, now
-	}
-	a.newest = max(a.newest, now)
-	for ; a.first+open <= now; a.first++ {
-		a.close()
-	}
+// begin begins a piece.
+func (a *arrivals) begin(at time.Duration) {
+	a.first, a.from, a.now = unix(at), at, at
 }
 
-// back opens earlier seconds for a request that was answered before all others of the piece,
-// unless a second has been closed.
-func (a *arrivals) back(came, end int64) {
-	if a.closed == 0 && a.newest-came < open {
-		a.first, a.from = min(a.first, came), min(a.from, end)
+// unix is the second of a time since 1970.
+func unix(at time.Duration) int64 { return int64(at / time.Second) }
+
+// advance closes the seconds that are too old when a request has ended. One that ended before
+// all others of the piece opens earlier seconds, unless one has been closed.
+func (a *arrivals) advance(r request) {
+	a.now = max(a.now, r.end)
+	for ; a.first+open <= unix(a.now); a.first++ {
+		a.close()
+	}
+	if r.end < a.from {
+		a.from = r.end
+		if came := unix(r.came()); len(a.last) == 0 && unix(a.now)-came < open {
+			a.first = min(a.first, came)
+		}
 	}
 }
 
 // add counts a request in the second in which it came, if that is open. retries is how many
 // retries it stands for.
 func (a *arrivals) add(r request, retries float64) {
-	at := r.came().Unix()
+	at := unix(r.came())
 	if at < a.first || at >= a.first+open {
 		return
 	}
@@ -154,22 +154,22 @@ func (a *arrivals) add(r request, retries float64) {
 	}
 }
 
-// end closes all seconds up to now, the last of a piece.
-func (a *arrivals) end(now int64) {
-	for ; a.begun && a.first <= now; a.first++ {
+// end ends the piece, and closes all its seconds.
+func (a *arrivals) end() {
+	for ; a.first <= unix(a.now); a.first++ {
 		a.close()
 	}
-	if a.closed > 0 && a.closed < minute {
-		a.judge(a.first - int64(a.closed))
+	if n := len(a.last); n > 0 && n < minute {
+		a.judge(a.first - int64(n))
 	}
 	a.endBurst()
-	a.begun, a.newest, a.closed, a.calmN = false, 0, 0, 0
+	a.last, a.calm = nil, nil
 }
 
 // close evaluates the first open second.
 func (a *arrivals) close() {
 	s := &a.ring[a.first%open]
-	if a.first < a.from { // the log has only a part of it
+	if a.first < unix(a.from) { // the log has only a part of it
 		*s = second{}
 		return
 	}
@@ -185,9 +185,8 @@ func (a *arrivals) close() {
 			a.fullRequests += int(s.requests)
 		}
 	}
-	a.last[a.closed%minute] = *s
-	a.closed++
-	if a.closed >= minute {
+	a.last = keep(a.last, *s)
+	if len(a.last) == minute {
 		a.judge(a.first - minute + 1)
 	}
 	a.look(s)
@@ -198,9 +197,8 @@ func (a *arrivals) close() {
 func (a *arrivals) judge(from int64) {
 	var requests, served, full, fullServed uint32
 	var work time.Duration
-	last := a.last[:min(a.closed, minute)]
-	for i := range last {
-		s := &last[i]
+	for i := range a.last {
+		s := &a.last[i]
 		requests += s.requests
 		served += s.served
 		work += s.work
@@ -209,7 +207,7 @@ func (a *arrivals) judge(from int64) {
 			fullServed += s.served
 		}
 	}
-	seconds := float64(len(last))
+	seconds := float64(len(a.last))
 	if rate := float64(requests) / seconds; rate > a.BusiestMinute || a.BusiestMinuteAt.IsZero() {
 		a.BusiestMinute, a.BusiestMinuteAt = rate, time.Unix(from, 0).UTC()
 	}
@@ -253,43 +251,40 @@ func (a *arrivals) full() float64 {
 	return max(a.fullServed, a.peakServed)
 }
 
+// keep appends what happened in a second, and keeps a minute.
+func keep[T any](seconds []T, s T) []T {
+	if len(seconds) == minute {
+		seconds = seconds[1:]
+	}
+	return append(seconds, s)
+}
+
 // look decides whether a second is part of a burst.
 func (a *arrivals) look(s *second) {
 	now := load{s.clients.distinct(), s.first}
 	if a.burst == 0 {
-		known := min(a.calmN, minute)
-		sum := load{}
-		for _, c := range a.calm[:known] {
+		sum, n := load{}, float64(max(1, len(a.calm)))
+		for _, c := range a.calm {
 			sum.clients += c.clients
 			sum.first += c.first
 		}
-		n := float64(max(1, known))
 		a.level = load{sum.clients / n, sum.first / n}
-		if known < burstHistory {
-			a.calmly(now)
-			return
-		}
 	}
 	usual := a.level.clients
-	if now.clients < max(burstLeast, burstTimes*usual, usual+burstSigmas*math.Sqrt(usual)) {
+	if len(a.calm) < burstHistory || now.clients < max(burstLeast, burstTimes*usual, usual+burstSigmas*math.Sqrt(usual)) {
 		a.endBurst()
-		a.calmly(now)
+		a.calm = keep(a.calm, now)
 		return
 	}
 	if a.burst == 0 {
-		a.begin, a.members, a.came = a.first, crowd{}, 0
+		a.started, a.members, a.came = a.first, crowd{}, 0
 	}
 	a.burst++
 	a.members.merge(&s.clients)
 	a.came += now.first
 	if a.burst > minute { // no burst, but a new level of traffic
-		a.burst, a.calmN = 0, 0
+		a.burst, a.calm = 0, nil
 	}
-}
-
-func (a *arrivals) calmly(now load) {
-	a.calm[a.calmN%minute] = now
-	a.calmN++
 }
 
 func (a *arrivals) endBurst() {
@@ -301,6 +296,6 @@ func (a *arrivals) endBurst() {
 	a.burst = 0
 	a.N++
 	if n := int(size + 0.5); a.N == 1 || n > a.Largest {
-		a.Largest, a.At = max(0, n), time.Unix(a.begin, 0).UTC()
+		a.Largest, a.At = max(0, n), time.Unix(a.started, 0).UTC()
 	}
 }

@@ -39,7 +39,7 @@ func slot(attempt int32) int { return int(min(attempt, attempts)) - 1 }
 
 // came records a request of the client, and returns its attempt number.
 func (c *caller) came(r request) (attempt int32) {
-	at := since1970(r.came())
+	at := r.came()
 	c.expire(at)
 	best, off := -1, time.Duration(0)
 	for i, w := range c.waits {
@@ -118,7 +118,7 @@ func (c *caller) refused(r request, attempt int32) (lost bool) {
 	if lost = len(c.waits) == openWaits; lost {
 		c.waits = slices.Delete(c.waits, 0, 1)
 	}
-	c.waits = append(c.waits, wait{r.what, since1970(r.end), r.seconds, r.millis, attempt, r.coarse})
+	c.waits = append(c.waits, wait{r.what, r.end, r.seconds, r.millis, attempt, r.coarse})
 	return lost
 }
 

@@ -15,10 +15,10 @@ import (
 type Estimate struct {
 	Lines Lines
 
-	From, To time.Time     // the first and the last end of a request
-	Span     time.Duration // covered by the log, without the time between its pieces; at least 1 s
-	Pieces   int           // see the package comment
-	Overlap  time.Duration // covered by more than one piece: the logs of several servers one after the other, or a clock that was put back
+	From    time.Time     // the first end of a request
+	Span    time.Duration // covered by the log, without the time between its pieces; at least 1 s
+	Pieces  int           // see the package comment
+	Overlap time.Duration // covered by more than one piece: the logs of several servers one after the other, or a clock that was put back
 
 	Requests int           // all that were read
 	Rate     float64       // first attempts per second: requests less those that are retries

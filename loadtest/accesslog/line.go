@@ -19,7 +19,7 @@ import (
 
 // A request is a line of the log.
 type request struct {
-	end     time.Time     // when it had been answered
+	end     time.Duration // since 1970: when it had been answered
 	took    time.Duration // until then, since it came
 	untimed bool          // the line has no duration, or one of unknown unit
 	coarse  bool          // end is in whole seconds
@@ -31,11 +31,8 @@ type request struct {
 	millis  time.Duration // of Retry-After-Ms; 0: none
 }
 
-// came is when the request arrived.
-func (r request) came() time.Time { return r.end.Add(-r.took) }
-
-// since1970 is t as a Duration.
-func since1970(t time.Time) time.Duration { return time.Duration(t.UnixNano()) }
+// came is when the request arrived, since 1970.
+func (r request) came() time.Duration { return r.end - r.took }
 
 // refused reports whether the request was rejected, so that the client may retry.
 func (r request) refused() bool { return r.status == http.StatusTooManyRequests || r.overloaded() }
@@ -115,7 +112,7 @@ func parse(text []byte) (request, error) {
 	path, _, _ := strings.Cut(l.Request.URI, "?")
 	r := request{
 		end:    end,
-		coarse: end.Nanosecond() == 0,
+		coarse: end%time.Second == 0,
 		client: hash(subscriber(cmp.Or(l.Request.ClientIP, l.Request.RemoteIP))),
 		what:   hash(l.Request.Method, l.Request.Host, path),
 		status: *l.Status,
@@ -124,7 +121,7 @@ func parse(text []byte) (request, error) {
 	r.took, ok = parseDuration(l.Duration)
 	r.untimed = !ok
 	if r.refused() {
-		r.seconds = min(shield.RetryAfter(value(l.Headers.RetryAfter), end), maxWait)
+		r.seconds = min(shield.RetryAfter(value(l.Headers.RetryAfter), time.Unix(0, int64(end))), maxWait)
 		if ms, err := strconv.ParseInt(value(l.Headers.RetryAfterMs), 10, 64); err == nil && ms > 0 {
 			r.millis = bounded(float64(ms) / 1000)
 		}
@@ -179,37 +176,31 @@ func bounded(seconds float64) time.Duration {
 // wall, common_log. Parse takes fractions of a second after any of them.
 var layouts = []string{time.RFC3339, "2006-01-02T15:04:05Z0700", "2006/01/02 15:04:05", "02/Jan/2006:15:04:05 -0700"}
 
-// parseTime reads a time in any of the formats of Caddy's encoder. The unit of a number is
-// unambiguous for times from 1973 to 5138.
-func parseTime(raw json.RawMessage) (time.Time, bool) {
+// parseTime reads a time in any of the formats of Caddy's encoder, from 1971 to 2249, as
+// nanoseconds since 1970. The unit of a number is unambiguous from 1973 on.
+func parseTime(raw json.RawMessage) (time.Duration, bool) {
+	var t time.Time
 	var text string
 	if json.Unmarshal(raw, &text) == nil {
 		for _, layout := range layouts {
-			if t, err := time.Parse(layout, text); err == nil {
-				return t, sane(t)
+			if at, err := time.Parse(layout, text); err == nil {
+				t = at
+				break
 			}
 		}
-		return time.Time{}, false
+	} else if n, err := strconv.ParseFloat(string(raw), 64); err == nil && n > 0 && n <= 9e18 {
+		switch { // to microseconds
+		case n >= 1e17:
+			n /= 1000
+		case n >= 1e11:
+			n *= 1000
+		default:
+			n *= 1e6
+		}
+		t = time.UnixMicro(int64(math.Round(n))).UTC()
 	}
-	n, err := strconv.ParseFloat(string(raw), 64)
-	if err != nil || !(n > 0) || n > 9e18 {
-		return time.Time{}, false
-	}
-	switch { // to microseconds
-	case n >= 1e17:
-		n /= 1000
-	case n >= 1e11:
-		n *= 1000
-	default:
-		n *= 1e6
-	}
-	t := time.UnixMicro(int64(math.Round(n))).UTC()
-	return t, sane(t)
+	return time.Duration(t.UnixNano()), t.Year() >= 1971 && t.Year() < 2250
 }
-
-// sane reports whether times around t can be subtracted and counted in
-// nanoseconds.
-func sane(t time.Time) bool { return t.Year() >= 1971 && t.Year() < 2250 }
 
 // parseDuration reads seconds with a fraction, or text like 1.5ms. The unit of a whole
 // number is unknown: Caddy writes nanoseconds and milliseconds so, and seconds only if by

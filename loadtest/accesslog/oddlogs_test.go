@@ -347,7 +347,7 @@ func TestManyPieces(t *testing.T) {
 	pieces := 0
 	for i := range 20 * runs { // in runs of 20, 700 s apart
 		when := time.Duration(i)*7*time.Millisecond + time.Duration(i/20%2)*700*time.Second
-		tally.request(request{end: epoch.Add(when), client: hash(fmt.Sprint(i % 7000)), what: 1, status: 503, seconds: time.Duration(i%3) * time.Second})
+		tally.request(request{end: since1970(epoch) + when, client: hash(fmt.Sprint(i % 7000)), what: 1, status: 503, seconds: time.Duration(i%3) * time.Second})
 		if tally.e.Pieces == pieces {
 			continue
 		}

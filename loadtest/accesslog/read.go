@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -83,12 +84,12 @@ type tally struct {
 	sum      time.Duration           // of times
 	work     time.Duration
 
-	begin, now time.Time // of the piece
-	covered    []stretch // by earlier pieces; disjoint
+	from    time.Duration // the first end of a request, since 1970
+	covered []stretch     // by earlier pieces; disjoint
 
-	last  time.Time // of the last line that is not stray
-	apart []request // more than ten minutes from last: perhaps stray
-	jumps int       // times that the log went on there
+	last  time.Duration // when the last line was written that is not stray; 0: there is none
+	apart []request     // more than ten minutes from last: perhaps stray
+	jumps int           // times that the log went on there
 }
 
 // minRun is how many lines in a row are not stray.
@@ -107,6 +108,7 @@ func newTally() *tally {
 		callers:  callers{sample: newSample[*caller](maxCallers)},
 		counts:   newSample[uint32](maxCounted),
 		times:    hdrhistogram.New(1, maxWait.Microseconds(), 3),
+		from:     math.MaxInt64,
 	}
 }
 
@@ -126,7 +128,7 @@ func (t *tally) line(text []byte) {
 // whether the log goes on from there.
 func (t *tally) request(r request) {
 	t.count(r)
-	if t.last.IsZero() || r.end.Sub(t.last).Abs() <= open*time.Second {
+	if t.last == 0 || (r.end-t.last).Abs() <= open*time.Second {
 		t.e.Lines.Stray += len(t.apart)
 		t.apart = t.apart[:0]
 		t.place(r)
@@ -150,36 +152,21 @@ func (t *tally) goOn() {
 
 // place counts a request by its time.
 func (t *tally) place(r request) {
-	e := t.e
-	back := r.end.Before(t.now.Add(-open * time.Second))
-	switch {
-	case t.last.IsZero():
-		e.From, e.To = r.end, r.end
-		t.begin, t.now = r.end, r.end
-	case back || r.end.After(t.now.Add(silence)):
-		t.endPiece()
-		t.begin, t.now = r.end, r.end
-	case r.end.After(t.now):
-		t.now = r.end
-	}
+	a := t.arrivals
+	back := r.end < a.now-open*time.Second
 	if back {
-		e.Lines.Backward++
+		t.e.Lines.Backward++
 	}
-	if r.end.Before(e.From) {
-		e.From = r.end
-	} else if r.end.After(e.To) {
-		e.To = r.end
+	if back || r.end > a.now+silence {
+		t.endPiece()
+		a.begin(r.end)
 	}
-	if r.end.Before(t.now.Add(-time.Second)) {
-		e.Lines.Unsorted++
+	if r.end < a.now-time.Second {
+		t.e.Lines.Unsorted++
 	}
 	t.last = r.end
-	t.arrivals.advance(t.now.Unix())
-	if r.end.Before(t.begin) {
-		t.begin = r.end
-		t.arrivals.back(r.came().Unix(), r.end.Unix())
-	}
-	t.arrivals.add(r, t.callers.saw(r))
+	a.advance(r)
+	a.add(r, t.callers.saw(r))
 }
 
 // count counts the properties of a request that do not depend on its time.
@@ -221,12 +208,18 @@ func (t *tally) count(r request) {
 	}
 }
 
+// endPiece ends the piece of log so far, if there is one.
 func (t *tally) endPiece() {
+	a := t.arrivals
+	if t.last == 0 {
+		return
+	}
 	t.e.Pieces++
-	t.e.Span += t.now.Sub(t.begin)
-	t.e.Overlap += t.cover(stretch{since1970(t.begin), since1970(t.now)})
-	t.arrivals.end(t.now.Unix())
-	t.callers.end(since1970(t.now))
+	t.e.Span += a.now - a.from
+	t.e.Overlap += t.cover(stretch{a.from, a.now})
+	t.from = min(t.from, a.from)
+	a.end()
+	t.callers.end(a.now)
 }
 
 // cover adds a stretch to those covered, and returns how much of it already was.
@@ -257,6 +250,7 @@ func (t *tally) estimate() *Estimate {
 	}
 	t.endPiece()
 	e := t.e
+	e.From = time.Unix(0, int64(t.from)).UTC()
 	e.Span = max(e.Span, time.Second)
 	over := e.Span.Seconds()
 

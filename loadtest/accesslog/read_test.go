@@ -337,9 +337,9 @@ func TestFlood(t *testing.T) {
 	for i := range n { // each comes at i ms, is refused, and every third comes back in time, 2 s later
 		at := epoch.Add(time.Duration(i) * time.Millisecond)
 		address := hash(fmt.Sprint("client ", i))
-		tally.request(request{end: at, client: address, what: random.Uint64(), status: 429, seconds: 2 * time.Second})
+		tally.request(request{end: since1970(at), client: address, what: random.Uint64(), status: 429, seconds: 2 * time.Second})
 		if old := i - 2000; old >= 0 && old%3 == 0 {
-			tally.request(request{end: at, client: hash(fmt.Sprint("client ", old)), what: 5, status: 200})
+			tally.request(request{end: since1970(at), client: hash(fmt.Sprint("client ", old)), what: 5, status: 200})
 		}
 		if i%50_000 == 0 {
 			most = max(most, heap()-before)
@@ -349,13 +349,13 @@ func TestFlood(t *testing.T) {
 	for i := range n {
 		at := epoch.Add(n*time.Millisecond + time.Duration(i)*time.Millisecond)
 		address := hash(fmt.Sprint("again ", i))
-		tally.request(request{end: at, client: address, what: 5, status: 429, seconds: 2 * time.Second})
+		tally.request(request{end: since1970(at), client: address, what: 5, status: 429, seconds: 2 * time.Second})
 		if old := i - 2010; old >= 0 && old%3 == 0 {
-			tally.request(request{end: at, client: hash(fmt.Sprint("again ", old)), what: 5, status: 200})
+			tally.request(request{end: since1970(at), client: hash(fmt.Sprint("again ", old)), what: 5, status: 200})
 		}
 	}
 	most = max(most, heap()-before)
-	tally.request(request{end: epoch.Add(2*n*time.Millisecond + 9*time.Minute), client: 1, status: 200})
+	tally.request(request{end: since1970(epoch) + 2*n*time.Millisecond + 9*time.Minute, client: 1, status: 200})
 	e := tally.estimate()
 	if len(tally.callers.of) > maxCallers || len(tally.counts.of) > maxCounted {
 		t.Errorf("%d callers and %d clients are remembered", len(tally.callers.of), len(tally.counts.of))
