@@ -26,7 +26,6 @@ type Exponential struct {
 	Jitter    float64       // 0 to 1
 }
 
-// Next implements Policy.
 func (p Exponential) Next(r Refused) (time.Duration, bool) {
 	return nanoseconds(power(p.Base, p.Cap, p.Factor, r.Attempt) * (1 + p.Jitter*(2*r.U-1))), true
 }
@@ -54,7 +53,6 @@ func jittered(base, limit time.Duration, low, high float64) Exponential {
 // at first: AWS's decorrelated jitter; see FullJitter.
 type Decorrelated struct{ Base, Cap time.Duration }
 
-// Next implements Policy.
 func (p Decorrelated) Next(r Refused) (time.Duration, bool) {
 	last := max(r.Gap, p.Base)
 	wait := float64(p.Base) + r.U*(3*float64(last)-float64(p.Base))
@@ -69,21 +67,15 @@ type Plus struct {
 	Policy // should not use U: Plus uses the same number
 }
 
-// Next implements Policy.
 func (p Plus) Next(r Refused) (time.Duration, bool) {
 	wait, again := p.Policy.Next(r)
-	if !again {
-		return 0, false
-	}
-	return nanoseconds(float64(wait) + r.U*float64(p.Spread)), true
+	return nanoseconds(float64(wait) + r.U*float64(p.Spread)), again
 }
 
 // Person is a human user who presses reload. The first wait is distributed lognormally
-// around Median, at least Least and at most Most. The median of each further wait is
-// Patience times the one before. After every failure the share GiveUp of people leave, and
-// after Attempts all do. People do not read Retry-After.
-//
-// The shape is ours: we know of no measurement of how people reload during an outage.
+// around Median, from Least to Most. The median of each further wait is Patience times the
+// one before. After every failure the share GiveUp of people leave, and after Attempts all
+// do. People do not read Retry-After. The shape is ours.
 type Person struct {
 	Median, Least, Most time.Duration
 	Sigma               float64 // of the logarithm: 1 means that 68 % are within a factor of e
@@ -92,7 +84,6 @@ type Person struct {
 	Attempts            int
 }
 
-// Next implements Policy.
 func (p Person) Next(r Refused) (time.Duration, bool) {
 	if r.Attempt >= p.Attempts || second(r.U) >= 1-p.GiveUp {
 		return 0, false

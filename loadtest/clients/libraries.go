@@ -30,8 +30,7 @@ type Client struct {
 	Own      Policy        // its backoff without a Hint
 }
 
-// Next implements Policy. A client with a Hint reacts as Exact does; its own backoff is as
-// in its source.
+// Next reacts to a Hint as Exact does; its own backoff is as in its source.
 func (p Client) Next(r Refused) (time.Duration, bool) {
 	if !p.On.Has(r.Status) || p.Attempts > 0 && r.Attempt >= p.Attempts || p.Reads&Stop != 0 && r.Hint.Never {
 		return 0, false
@@ -70,8 +69,7 @@ func (p Client) told(r Refused) time.Duration {
 	return 0
 }
 
-// stripe is stripe-go's sleepTime: it waits 0.5·(1+(n-1)²) s, at most 5 s, times
-// a uniform factor from 0.75 to 1, and at least 0.5 s.
+// stripe is stripe-go's sleepTime.
 type stripe struct{}
 
 func (stripe) Next(r Refused) (time.Duration, bool) {
@@ -79,8 +77,8 @@ func (stripe) Next(r Refused) (time.Duration, bool) {
 	return seconds(max(0.5, min(5, 0.5+0.5*n*n)*(0.75+r.U/4))), true
 }
 
-// awsGo is aws-sdk-go-v2's ExponentialJitterBackoff with 20 s at most: it waits
-// U·2^n s, and after more than four attempts 20 s, without jitter.
+// awsGo is aws-sdk-go-v2's ExponentialJitterBackoff with 20 s at most, which comes after four
+// attempts, without jitter.
 type awsGo struct{}
 
 func (awsGo) Next(r Refused) (time.Duration, bool) {

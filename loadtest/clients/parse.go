@@ -49,10 +49,10 @@ func Parse(s string) (Population, error) {
 		mix = append(mix, share)
 	}
 	if len(mix) > maxShares {
-		return nil, fmt.Errorf("the mix has %d parts; want at most %d", len(mix), maxShares)
+		errs = []error{fmt.Errorf("the mix has %d parts; want at most %d", len(mix), maxShares)}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
 	}
 	return mix, nil
 }
@@ -136,18 +136,14 @@ func withCount(make func(int) Policy) func(string) (Policy, error) {
 func near(name string) string {
 	const longestName = 40 // nothing longer resembles one
 	var close, all []string
+	lower := strings.ToLower(name)
 	for _, e := range catalog {
 		all = append(all, e.Name)
-		if len(name) > longestName || name == "" {
-			continue
-		}
-		lower := strings.ToLower(name)
-		if strings.Contains(e.Name, lower) || len(lower) > len(e.Name) && strings.Contains(lower, e.Name) ||
-			distance(lower, e.Name) <= min(3, len(e.Name)/2) && distance(lower, e.Name) < len(lower) {
+		if strings.Contains(e.Name, lower) || strings.Contains(lower, e.Name) || distance(lower, e.Name) <= min(3, len(e.Name)/2, len(lower)-1) {
 			close = append(close, e.Name)
 		}
 	}
-	if len(close) > 0 {
+	if len(close) > 0 && name != "" && len(name) <= longestName {
 		return "want one near it: " + strings.Join(close, ", ")
 	}
 	return "want one of: " + strings.Join(all, ", ")

@@ -22,11 +22,9 @@ func untold(r Refused) (time.Duration, bool) {
 	return Ignore{}.Next(r)
 }
 
-// Exact waits the whole seconds of Retry-After, and then reacts. Without
-// Retry-After it behaves as an Ignore. Told never to come back, it stops.
+// Exact waits the whole seconds of Retry-After, and then reacts. Without it, see untold.
 type Exact struct{}
 
-// Next implements Policy.
 func (Exact) Next(r Refused) (time.Duration, bool) {
 	if r.Hint.Seconds == 0 {
 		return untold(r)
@@ -36,11 +34,9 @@ func (Exact) Next(r Refused) (time.Duration, bool) {
 
 func (Exact) String() string { return "exact" }
 
-// ExactMs waits the milliseconds of Retry-After-Ms or of gRPC's pushback, and
-// then reacts. Otherwise it behaves as Exact.
+// ExactMs waits the milliseconds of Retry-After-Ms or of gRPC's pushback as Exact.
 type ExactMs struct{}
 
-// Next implements Policy.
 func (ExactMs) Next(r Refused) (time.Duration, bool) {
 	if r.Hint.Ms == 0 {
 		return untold(r)
@@ -50,13 +46,11 @@ func (ExactMs) Next(r Refused) (time.Duration, bool) {
 
 func (ExactMs) String() string { return "exact ms" }
 
-// Late waits the whole seconds of Retry-After and a uniform share of them, at
-// most By, more. Otherwise it behaves as Exact.
+// Late waits a uniform share of Retry-After longer than Exact.
 type Late struct {
-	By float64 // above 0: 0.2 means up to 20 %
+	By float64 // the share at most, above 0: 0.2 means up to 20 %
 }
 
-// Next implements Policy.
 func (p Late) Next(r Refused) (time.Duration, bool) {
 	if r.Hint.Seconds == 0 {
 		return untold(r)
@@ -66,12 +60,9 @@ func (p Late) Next(r Refused) (time.Duration, bool) {
 
 func (p Late) String() string { return fmt.Sprintf("late by up to %.0f %%", 100*p.By) }
 
-// Ignore does not read Retry-After. It backs off with full jitter, from 1 s
-// doubling to 60 s: U·min(60 s, 2^(attempt-1) s). The formula is that of AWS,
-// "Exponential Backoff And Jitter" (2015).
+// Ignore does not read Retry-After, and backs off with AWS' full jitter: see FullJitter.
 type Ignore struct{}
 
-// Next implements Policy.
 func (Ignore) Next(r Refused) (time.Duration, bool) {
 	return seconds(r.U * min(60, math.Exp2(float64(r.Attempt-1)))), true
 }
@@ -81,7 +72,6 @@ func (Ignore) String() string { return "ignores" }
 // Fixed comes back after the same Gap, always.
 type Fixed struct{ Gap time.Duration }
 
-// Next implements Policy.
 func (p Fixed) Next(Refused) (time.Duration, bool) { return p.Gap, true }
 
 func (p Fixed) String() string { return fmt.Sprintf("every %v", p.Gap) }
@@ -89,7 +79,6 @@ func (p Fixed) String() string { return fmt.Sprintf("every %v", p.Gap) }
 // Hammer polls: it comes back after Gap ± 10 %, whatever it is told.
 type Hammer struct{ Gap time.Duration }
 
-// Next implements Policy.
 func (p Hammer) Next(r Refused) (time.Duration, bool) {
 	return nanoseconds(float64(p.Gap) * (0.9 + 0.2*r.U)), true
 }
@@ -99,7 +88,6 @@ func (p Hammer) String() string { return fmt.Sprintf("hammers every %v", p.Gap) 
 // GiveUp does not come back.
 type GiveUp struct{}
 
-// Next implements Policy.
 func (GiveUp) Next(Refused) (time.Duration, bool) { return 0, false }
 
 func (GiveUp) String() string { return "never returns" }
@@ -110,7 +98,6 @@ type MaxAttempts struct {
 	Policy
 }
 
-// Next implements Policy.
 func (p MaxAttempts) Next(r Refused) (time.Duration, bool) {
 	if r.Attempt >= p.N {
 		return 0, false
