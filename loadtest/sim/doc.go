@@ -13,52 +13,39 @@
 //		Config:     shield.Config{Capacity: limiter.Config{Rate: 100, Burst: 10}},
 //	}, nil)
 //
-// There is one event loop and one event per client that waits: no goroutines, no
-// timers, no clock. The same Scenario gives the same Result, always. When each client
-// comes, its policy, and how much work its request is for a plant depend on nothing
-// but the seed and the Scenario, so that different rules face the same herd. Once as
-// many requests are open as will be, a request allocates nothing.
+// There is one event loop and one event per client that waits: no goroutines, no timers, no
+// clock. The same Scenario gives the same Result, always. When each client comes, its
+// policy, and how much work its request is for a plant depend on nothing but the seed and
+// the Scenario, so that different rules face the same herd. Once as many requests are open
+// as will be, a request allocates nothing.
 //
-// The scenarios that this project makes promises about are in herds_test.go, and their
-// bounds in scenarios_test.go. To see them all:
+// herds_test.go has the scenarios that this project makes promises about, and
+// scenarios_test.go their bounds. With -full the million clients are played to the end:
 //
 //	go test ./loadtest/sim -run TestScenarios -v
 //
-// With -full after it the million clients are played to the end, which takes some
-// minutes. TestMillions, with -full, measures what a million clients take.
-//
 // # The model
 //
-// A herd of Clients arrives, spread evenly at random over Within. Strangers arrive as
-// a Poisson process, from Warmup before the herd on. All clients have the same mix of
-// policies, unless the strangers have others, and each wants one request to be served. Each
-// has an address of its own, unless the Scenario says how many they share: clients of one
-// address ask for the same. A
-// request may wait in the server's queue. A refusal leaves the server after the Hold
-// that its Decision asks for. The network takes Delay each way.
+// Each client wants one request to be served. Clients of one address ask for the same. A
+// request may wait in the server's queue. A refusal leaves the server after the Hold that
+// its Decision asks for.
 //
-// An admitted request occupies the backend for Service: at once, or if there is a
-// Plant, as soon as a worker is free, and for as long as the Plant then takes. A
-// request that a plant refuses is answered 503, with its Retry-After; one that finds
-// it full, restarting, or is lost in its restart is answered 502. The server is told what a real shell
-// tells it: shield.Overloaded of these, shield.Aborted when a client hangs up, and
-// when the backend asks to be left alone.
+// An admitted request occupies the backend for Service: at once, or if there is a Plant, as
+// soon as a worker is free, and for as long as the Plant then takes. A request that a plant
+// refuses is answered 503, with its Retry-After; one that finds it full or restarting, or is
+// lost in its restart, is answered 502. The server is told what a real shell tells it:
+// shield.Overloaded of these, shield.Aborted when a client hangs up, and when the backend
+// asks to be left alone.
 //
-// A client waits for Timeout, from its sending to its reading. Then it hangs up: its
-// place in the queue or its held refusal is given up, and what the backend does for it
-// goes on, unless the Plant Notices; its place is kept meanwhile if the Scenario says that
-// servers do so (Shelters). The policy says whether it tries again, and
-// Patience for how long at most. Budgets of a policy are counted for each share of
-// the Mix.
-//
-// Of several Replicas each request goes to one at random. They share the backend,
-// and nothing else.
+// A client waits for Timeout, from its sending to its reading. Then it hangs up: its place
+// in the queue or its held refusal is given up, and what the backend does for it goes on,
+// unless the Plant Notices. The policy says whether it tries again, and Patience for how
+// long at most. Budgets of a policy are counted for each share of the Mix.
 //
 // # Limitations
 //
-// Requests are decided in no time. The server learns one Delay later
-// that a client has hung up. The configured capacity that changes is the operator's; what a Plant can do
-// is another thing. A restart of a server forgets all state at once, breaks the
-// connections of those in its queue, and lets go on what is at the backend. The
-// Optimum knows the workers of a Plant, and nothing of what goes wrong with them.
+// Requests are decided in no time. The server learns one Delay later that a client has hung
+// up. A restart of a server forgets all state at once, breaks the connections of those in
+// its queue, and lets go on what is at the backend. The Optimum knows the workers of a
+// Plant, and nothing of what goes wrong with them.
 package sim

@@ -24,7 +24,7 @@ func TestGradient2(t *testing.T) {
 			}
 			now += max(latency, time.Second)
 			for i, ticket := range tickets {
-				g.since[ticket] = now - latency
+				g.since.of[ticket] = now - latency
 				g.Finish(now+time.Duration(i), ticket, End{})
 			}
 			if g.inFlight != 0 {

@@ -133,7 +133,7 @@ type Limiter interface {
 // a Limiter says, and tells refused clients nothing. It has no config.
 func Limited(fresh func() Limiter) Maker {
 	return func(shield.Config) (Server, error) {
-		return &limited{Limiter: fresh(), fresh: fresh, since: make([]time.Duration, 1)}, nil
+		return &limited{Limiter: fresh(), fresh: fresh, since: slots[time.Duration]{of: make([]time.Duration, 1)}}, nil
 	}
 }
 
@@ -141,8 +141,7 @@ type limited struct {
 	Limiter
 	fresh    func() Limiter
 	inFlight int
-	since    []time.Duration // by ticket: when it was admitted
-	free     []int32
+	since    slots[time.Duration] // by ticket: when it was admitted
 }
 
 func (l *limited) Arrive(now time.Duration, _ Request) Answer {
@@ -150,20 +149,12 @@ func (l *limited) Arrive(now time.Duration, _ Request) Answer {
 		return Answer{Status: http.StatusTooManyRequests}
 	}
 	l.inFlight++
-	var t int32
-	if n := len(l.free); n > 0 {
-		t, l.free = l.free[n-1], l.free[:n-1]
-	} else {
-		t = int32(len(l.since))
-		l.since = append(l.since, 0)
-	}
-	l.since[t] = now
-	return Answer{Admit: true, Ticket: t}
+	return Answer{Admit: true, Ticket: l.since.put(now)}
 }
 
 func (l *limited) Finish(now time.Duration, ticket int32, e End) {
-	l.free = append(l.free, ticket)
-	l.Done(now, now-l.since[ticket], l.inFlight, e.Outcome)
+	l.since.drop(ticket)
+	l.Done(now, now-l.since.of[ticket], l.inFlight, e.Outcome)
 	l.inFlight--
 }
 

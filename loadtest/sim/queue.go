@@ -1,5 +1,23 @@
 package sim
 
+// slots hold values under numbers, which are used again.
+type slots[T any] struct {
+	of   []T
+	free []int32 // numbers
+}
+
+func (s *slots[T]) put(v T) (number int32) {
+	if n := len(s.free); n > 0 {
+		number, s.free = s.free[n-1], s.free[:n-1]
+		s.of[number] = v
+		return number
+	}
+	s.of = append(s.of, v)
+	return int32(len(s.of) - 1)
+}
+
+func (s *slots[T]) drop(number int32) { s.free = append(s.free, number) }
+
 // An event is what happens next to a client or a request: 16 bytes, as there may be a million.
 type event struct {
 	at   int64  // nanoseconds since the epoch

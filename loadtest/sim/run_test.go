@@ -362,8 +362,8 @@ func TestConcurrency(t *testing.T) {
 		if n := c.State.Backend.Stats(time.Hour).InFlight; n != 0 {
 			t.Errorf("the Guard has %d in flight at the end", n)
 		}
-		if len(c.free) != len(c.open)-1 {
-			t.Errorf("%d of %d tickets are free at the end", len(c.free), len(c.open)-1)
+		if len(c.open.free) != len(c.open.of)-1 {
+			t.Errorf("%d of %d tickets are free at the end", len(c.open.free), len(c.open.of)-1)
 		}
 	}
 }

@@ -19,20 +19,19 @@ type Scenario struct {
 	Name string
 	Seed uint64
 
-	// The herd: Clients that begin within Within, up to 2^30.
+	// The herd: Clients that begin at random within Within, up to 2^30.
 	Clients int
 	Within  time.Duration
 	Mix     clients.Population // the herd's policies, and the strangers'
 
-	// Strangers arrive at Background per second, since Warmup before the herd.
-	// A Warmup of 0 means 2 minutes. From each step of Rates on, its value is the
-	// rate instead.
+	// Strangers arrive at Background per second, as a Poisson process, since Warmup before
+	// the herd; 0 means 2 minutes. From each step of Rates on, its value is the rate instead.
 	Background float64
 	Rates      plant.Steps
 	Warmup     time.Duration
 
-	// StrangersMix has the strangers' policies, in the place of the Mix. nil means the Mix.
-	// Their shares are counted after those of the herd.
+	// StrangersMix has the strangers' policies; nil means the Mix. Its shares are counted
+	// after those of the Mix.
 	StrangersMix clients.Population
 
 	// Addresses is how many addresses the herd's clients share, StrangersAddresses how many
@@ -42,19 +41,17 @@ type Scenario struct {
 
 	Delay time.Duration // of the network, each way
 
-	// Service is how long the backend takes for a request. Services, if not nil, says
-	// it for each share of the mixes instead; the server is then told the share as the
-	// request's route.
+	// Service is how long the backend takes for a request. Services, if not nil, says it for
+	// each share of the mixes instead, which the server is told as the request's route.
 	Service  Service
 	Services []Service
 
-	// Plant is the backend: workers and a queue. A request then takes what Service
-	// says when it is alone, all attempts of one client the same. nil means a backend that
-	// works on all requests at once.
+	// Plant is the backend: Service is then what a request takes when it is alone, all
+	// attempts of one client the same. nil means a backend that works on all at once.
 	Plant *plant.Config
 
-	// Timeout is how long a client waits for the answer to an attempt, Patience how
-	// long after its first attempt it begins another. 0 means for ever.
+	// Timeout is how long a client waits for the answer to an attempt, Patience how long
+	// after its first attempt it begins another. 0: for ever.
 	Timeout, Patience time.Duration
 
 	// Shelters: a server that limits what is in flight keeps the place of a client that hangs
@@ -62,27 +59,24 @@ type Scenario struct {
 	// the place for free, as where Config.Orphans is OrphansFree.
 	Shelters bool
 
-	// Classes names the class of the requests of each share of the mixes; "" or a
-	// class that the server does not know means its default. nil means all the default.
+	// Classes names the class of the requests of each share of the mixes. nil, "" or a class
+	// that the server does not know means its default.
 	Classes []string
 
 	Config  shield.Config // the server's
 	Changes []Change      // in the order of their times
 
-	// Replicas is how many servers there are before the backend, each with the same
-	// Config, at most maxReplicas. Each request goes to one of them at random. 0
-	// means 1.
+	// Replicas is how many servers there are before the backend, at most maxReplicas; 0
+	// means 1. Each request goes to one of them at random.
 	Replicas int
 
-	// Until ends the run if the herd is not served before. 0 means ten times
-	// what it takes at best. So do MaxRequests that have been decided on: a
-	// million clients who come back every second are more than any user waits
-	// for. 0 means no end.
+	// Until ends the run if the herd is not served before; 0 means ten times what it takes
+	// at best. So do MaxRequests that have been decided on; 0 means no end.
 	Until       time.Duration
 	MaxRequests int
 
-	// Bin, if not 0, asks for a Series of so long Bins, at most maxBins. The run
-	// then goes on to Until, though no client waits any more.
+	// Bin, if not 0, asks for a Series of so long Bins, at most maxBins. The run then goes on
+	// to Until, though no client waits any more.
 	Bin time.Duration
 
 	// Ended, if set, is told how each request has ended for its client. Calls are not

@@ -97,9 +97,8 @@ type Guarded struct {
 	shelters      bool          // see Sheltering
 	keys          []limiter.Key // scratch
 
-	open    []shield.Decision // by ticket
-	free    []int32           // unused tickets
-	waiting []waiter          // in the order of their arrival
+	open    slots[shield.Decision] // by ticket
+	waiting []waiter               // in the order of their arrival
 }
 
 // waiter is a request in the Guard's queue.
@@ -113,7 +112,7 @@ type waiter struct {
 // Guard is the Maker of the real shield.Guard. The client is its own key in
 // every zone, and the one whose requests in flight are counted.
 func Guard(c shield.Config) (Server, error) {
-	g := &Guarded{open: make([]shield.Decision, 1)}
+	g := &Guarded{open: slots[shield.Decision]{of: make([]shield.Decision, 1)}} // ticket 0 is none
 	if err := g.Change(c, true); err != nil {
 		return nil, err
 	}
@@ -145,14 +144,14 @@ func (g *Guarded) Arrive(now time.Duration, r Request) Answer {
 	q.Keys = g.named(r.Client, g.zones)
 	d := g.Admit(now, q)
 	if d.Queued() {
-		t := g.ticket(d)
+		t := g.open.put(d)
 		q.Keys = nil
 		g.waiting = append(g.waiting, waiter{t, g.Guard, g.zones, q})
 		return Answer{Queued: true, Ticket: t}
 	}
 	a := g.answer(g.Guard, &d)
 	if d.Admit || d.Hold > 0 {
-		a.Ticket = g.ticket(d)
+		a.Ticket = g.open.put(d)
 	}
 	return a
 }
@@ -179,20 +178,8 @@ func (g *Guarded) answer(by *shield.Guard, d *shield.Decision) Answer {
 	return a
 }
 
-// ticket keeps d.
-func (g *Guarded) ticket(d shield.Decision) (t int32) {
-	if n := len(g.free); n > 0 {
-		t, g.free = g.free[n-1], g.free[:n-1]
-	} else {
-		t = int32(len(g.open))
-		g.open = append(g.open, shield.Decision{})
-	}
-	g.open[t] = d
-	return t
-}
-
 func (g *Guarded) Finish(now time.Duration, ticket int32, e End) {
-	d := &g.open[ticket]
+	d := &g.open.of[ticket]
 	if d.Admit {
 		d.Done(now, e.Outcome)
 		if e.RetryAfter > 0 {
@@ -203,17 +190,12 @@ func (g *Guarded) Finish(now time.Duration, ticket int32, e End) {
 	} else {
 		d.Sent()
 	}
-	g.forget(ticket)
-}
-
-func (g *Guarded) forget(ticket int32) {
-	g.open[ticket] = shield.Decision{}
-	g.free = append(g.free, ticket)
+	g.open.drop(ticket)
 }
 
 func (g *Guarded) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
 	for i := range g.waiting {
-		d := &g.open[g.waiting[i].ticket]
+		d := &g.open.of[g.waiting[i].ticket]
 		if len(d.Verdict()) == 0 {
 			continue
 		}
@@ -225,7 +207,7 @@ func (g *Guarded) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
 		if d.Admit || d.Hold > 0 {
 			a.Ticket = w.ticket
 		} else {
-			g.forget(w.ticket)
+			g.open.drop(w.ticket)
 		}
 		return w.ticket, a, true
 	}
@@ -241,7 +223,7 @@ func (g *Guarded) leave(i int) waiter {
 
 func (g *Guarded) Abandon(now time.Duration, ticket int32) {
 	if i := slices.IndexFunc(g.waiting, func(w waiter) bool { return w.ticket == ticket }); i >= 0 {
-		g.leave(i).by.Abandon(now, &g.open[ticket])
-		g.forget(ticket)
+		g.leave(i).by.Abandon(now, &g.open.of[ticket])
+		g.open.drop(ticket)
 	}
 }

@@ -38,47 +38,39 @@ const maxVisits = 1 << 24
 
 // enter makes a visit of a request that has come.
 func (r *run) enter(at int64, who uint32, replica int) uint32 {
-	var i uint32
-	if n := len(r.unused); n > 0 {
-		i, r.unused = r.unused[n-1], r.unused[:n-1]
-	} else {
-		i = uint32(len(r.visits))
-		r.visits = append(r.visits, visit{})
-	}
-	r.visits[i] = visit{arrived: at, who: who, replica: uint8(replica), stage: comes}
-	return i
+	return uint32(r.visits.put(visit{arrived: at, who: who, replica: uint8(replica), stage: comes}))
 }
 
 // watch has the client of a visit hang up in time. It is called when the visit first
 // waits for anything.
 func (r *run) watch(i uint32) {
-	if v := &r.visits[i]; v.stage == comes && r.Timeout > 0 {
+	if v := &r.visits.of[i]; v.stage == comes && r.Timeout > 0 {
 		r.schedule(v.arrived+int64(r.Timeout), i, hangsUp)
 	}
 }
 
 // schedule has something happen to a visit.
 func (r *run) schedule(at int64, i uint32, what int32) {
-	r.visits[i].refs++
+	r.visits.of[i].refs++
 	r.queue.push(event{at: at, who: i, what: what})
 }
 
 // quit ends a visit. It stays readable until the next one enters.
 func (r *run) quit(i uint32) {
-	r.visits[i].stage = over
+	r.visits.of[i].stage = over
 	r.drop(i)
 }
 
 // drop makes room for another visit where one is over and nothing names it.
 func (r *run) drop(i uint32) {
-	if v := &r.visits[i]; v.stage == over && v.refs == 0 {
-		r.unused = append(r.unused, i)
+	if v := &r.visits.of[i]; v.stage == over && v.refs == 0 {
+		r.visits.drop(int32(i))
 	}
 }
 
 // happens handles the event of a visit.
 func (r *run) happens(e event) {
-	v := &r.visits[e.who]
+	v := &r.visits.of[e.who]
 	v.refs--
 	switch {
 	case v.stage == over:
@@ -97,7 +89,7 @@ func (r *run) happens(e event) {
 
 // decided is a visit that its server has decided on, at once or after it has waited.
 func (r *run) decided(at int64, i uint32, a Answer) {
-	v := &r.visits[i]
+	v := &r.visits.of[i]
 	v.ticket = a.Ticket
 	if a.Admit {
 		r.binOf(at).door(int(v.who) < r.Clients).Admitted++
@@ -142,7 +134,7 @@ func (r *run) sent(e event) {
 
 // submit brings an admitted request to the backend.
 func (r *run) submit(at int64, i uint32) {
-	v := &r.visits[i]
+	v := &r.visits.of[i]
 	takes := r.takes(v.who)
 	if takes <= 0 {
 		r.quit(i)
@@ -188,7 +180,7 @@ func (r *run) sinceHerd(at int64) time.Duration { return time.Duration(at - r.he
 
 // begin takes note of the request that is worked on, until end.
 func (r *run) begin(end time.Duration, i uint32) {
-	r.visits[i].stage = works
+	r.visits.of[i].stage = works
 	r.schedule(int64(end)+r.herdAt, i, done)
 }
 
@@ -201,11 +193,11 @@ func (r *run) done(at int64, i uint32) {
 		if !ok {
 			break
 		}
-		r.visits[next].refs-- // of the queue
+		r.visits.of[next].refs-- // of the queue
 		r.begin(end, next)
 	}
 	if latency := r.backend.Latency(now); latency > 0 {
-		r.visits[i].stage = replies
+		r.visits.of[i].stage = replies
 		r.schedule(at+int64(latency), i, answeredWell)
 		return
 	}
@@ -215,7 +207,7 @@ func (r *run) done(at int64, i uint32) {
 // leaves reports whether the client of a visit in the Plant's queue has gone. Then the
 // visit is over, as the Plant takes it out.
 func (r *run) leaves(i uint32) bool {
-	v := &r.visits[i]
+	v := &r.visits.of[i]
 	if v.gone {
 		v.refs--
 		r.quit(i)
@@ -225,7 +217,7 @@ func (r *run) leaves(i uint32) bool {
 
 // answered is the backend's answer to a visit when it is at the server.
 func (r *run) answered(at int64, i uint32, what int32) {
-	v := &r.visits[i]
+	v := &r.visits.of[i]
 	r.quit(i)
 	if v.gone {
 		o := shield.Overloaded
@@ -296,7 +288,7 @@ func (r *run) timedOut(at int64, v *visit) {
 
 // hangUp is a client that hangs up, as the server sees it.
 func (r *run) hangUp(at int64, i uint32) {
-	v := &r.visits[i]
+	v := &r.visits.of[i]
 	if v.stage == queued {
 		r.abandon(at, i)
 	} else {
@@ -345,87 +337,11 @@ func (r *run) ended(how Ending, at int64, v *visit) {
 	})
 }
 
-// A replica is a Server, and the visits in its queue.
-type replica struct {
-	Server
-	queued   int      // how many wait in it
-	visits   []uint32 // which they are, by ticket
-	sweeping bool     // the next sweep is in the run's queue
-}
-
-// wait has a request wait in the server's queue.
-func (r *run) wait(at int64, i uint32, ticket int32) {
-	r.watch(i)
-	v := &r.visits[i]
-	v.stage, v.ticket = queued, ticket
-	p := &r.replicas[v.replica]
-	p.queued++
-	for len(p.visits) <= int(ticket) {
-		p.visits = append(p.visits, 0)
-	}
-	p.visits[ticket] = i
-	r.settle(at, int(v.replica)) // it may have displaced another
-	r.sweepLater(at, int(v.replica))
-}
-
-// abandon takes a visit out of the server's queue.
-func (r *run) abandon(at int64, i uint32) {
-	v := &r.visits[i]
-	p := &r.replicas[v.replica]
-	p.queued--
-	p.Server.(Queuer).Abandon(time.Duration(at), v.ticket)
-	r.quit(i)
-}
-
-// sweepEvery is how often a server's queue is swept while any request waits in it, as
-// the Guard's own timer does.
-const sweepEvery = 5 * time.Millisecond
-
-func (r *run) sweepLater(at int64, replica int) {
-	if p := &r.replicas[replica]; p.queued > 0 && !p.sweeping {
-		p.sweeping = true
-		r.queue.push(event{at: at + int64(sweepEvery), who: sweep, what: int32(replica)})
-	}
-}
-
-func (r *run) sweep(at int64, replica int) {
-	p := &r.replicas[replica]
-	p.sweeping = false
-	if p.queued > 0 {
-		p.Server.(Queuer).Sweep(time.Duration(at))
-		r.settle(at, replica)
-	}
-	r.sweepLater(at, replica)
-}
-
-// settle looks which of those in a server's queue have been told something.
-func (r *run) settle(at int64, replica int) {
-	for p := &r.replicas[replica]; p.queued > 0; {
-		ticket, a, ok := p.Server.(Queuer).Settled(time.Duration(at))
-		if !ok {
-			return
-		}
-		p.queued--
-		r.decided(at, p.visits[ticket], a)
-	}
-}
-
-// breakOff breaks the connections of those who wait in a server's queue, as it
-// restarts.
-func (r *run) breakOff(at int64, replica int) {
-	for i := range r.visits {
-		if v := &r.visits[i]; v.stage == queued && int(v.replica) == replica {
-			r.abandon(at, uint32(i))
-			r.failed(at, v, clients.NoConnection, pushback.Hint{})
-		}
-	}
-}
-
 // lose restarts the backend: all that is there is lost.
 func (r *run) lose(at int64) {
 	r.backend.Lose()
-	for i := range r.visits {
-		v := &r.visits[i]
+	for i := range r.visits.of {
+		v := &r.visits.of[i]
 		switch v.stage {
 		case waits:
 			v.refs--
@@ -454,8 +370,8 @@ func (r *run) close() {
 			at = max(at, e.at)
 		}
 	}
-	for i := range r.visits {
-		v := &r.visits[i]
+	for i := range r.visits.of {
+		v := &r.visits.of[i]
 		if v.stage == over {
 			continue
 		}

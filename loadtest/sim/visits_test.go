@@ -605,9 +605,9 @@ func TestNothingIsLost(t *testing.T) {
 			t.Errorf("%s: %d of %d clients are accounted for", s.Name, known, out.Reachable)
 		}
 		for i, b := range servers {
-			if len(b.in)+len(b.before) > 0 || len(b.free) != len(b.open)-1 || len(b.waiting) > 0 {
+			if len(b.in)+len(b.before) > 0 || len(b.open.free) != len(b.open.of)-1 || len(b.waiting) > 0 {
 				t.Errorf("%s: of replica %d, %d are in flight at the end, %d of %d tickets are free, %d wait",
-					s.Name, i, len(b.in)+len(b.before), len(b.free), len(b.open)-1, len(b.waiting))
+					s.Name, i, len(b.in)+len(b.before), len(b.open.free), len(b.open.of)-1, len(b.waiting))
 			}
 			b.Sweep(s.Warmup + s.Until + time.Hour) // the places kept for those who hung up
 			if stats := b.State.Backend.Stats(s.Warmup + s.Until + time.Hour); stats.InFlight != 0 || stats.Held != 0 {
