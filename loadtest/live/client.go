@@ -30,14 +30,14 @@ type client struct {
 	share  int
 	random *rand.Rand
 	due    time.Duration // when it comes, since start
-	conn   *spare        // for its first attempt, or nil
+	conn   *spare        // for its first attempt over HTTP/1.1, or nil
 }
 
 // live runs c until it is served or gives up. When ctx ends, its attempt is cut off. No
 // attempt begins after going has ended, which enough does.
 func (c *client) live(ctx, going context.Context, enough context.CancelCauseFunc) {
 	l := c.load
-	s := sender{index: c.index, address: l.cfg.address(c.index), precise: l.cfg.Mix[c.share].Precise, conn: c.conn}
+	defer c.conn.close() // unless it has been used
 	due, gap := c.due, time.Duration(0)
 	for n := 1; ; n++ {
 		began := time.Since(c.start)
@@ -46,7 +46,7 @@ func (c *client) live(ctx, going context.Context, enough context.CancelCauseFunc
 			return
 		}
 		attempt, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
-		r := l.send(attempt, s)
+		r := l.send(attempt, c)
 		cancel()
 		e := end{reply: r, due: due, began: began, ended: time.Since(c.start), firstTime: c.due}
 		if ctx.Err() != nil && r.status < 0 {
@@ -59,7 +59,6 @@ func (c *client) live(ctx, going context.Context, enough context.CancelCauseFunc
 		if e.verdict != retry || !wait(going, due-time.Since(c.start)) {
 			return
 		}
-		s.conn = nil
 	}
 }
 

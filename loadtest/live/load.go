@@ -23,7 +23,7 @@ import (
 type Load struct {
 	cfg    LoadConfig
 	wire   *wire
-	send   func(context.Context, sender) reply // wire.send
+	send   func(context.Context, *client) reply // wire.send
 	dialer *dialer
 	dial   func(ctx context.Context, network, address string) (net.Conn, error) // for Connected: dialer.dial
 	begun  []budget                                                             // by share
@@ -141,10 +141,7 @@ func (l *Load) Run(ctx context.Context) LoadResult {
 			c.conn.close()
 			return
 		}
-		all.Go(func() {
-			c.live(ctx, going, enough)
-			c.conn.close() // unless it has been used
-		})
+		all.Go(func() { c.live(ctx, going, enough) })
 	})
 	for i := range rest {
 		rest[i].close()

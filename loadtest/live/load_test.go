@@ -38,13 +38,9 @@ type handlerSender struct {
 	h   http.Handler
 }
 
-func (w handlerSender) send(ctx context.Context, s sender) reply {
-	req, err := (&wire{cfg: w.cfg}).request(ctx, s)
-	if err != nil {
-		return failed(ctx, err)
-	}
+func (w handlerSender) send(ctx context.Context, c *client) reply {
 	rec := httptest.NewRecorder()
-	w.h.ServeHTTP(rec, req)
+	w.h.ServeHTTP(rec, (&wire{cfg: w.cfg}).request(ctx, c))
 	if err := ctx.Err(); err != nil {
 		return failed(ctx, err)
 	}

@@ -244,17 +244,10 @@ func (s *series) at(t time.Duration) *Second {
 	return &s.seconds[i]
 }
 
-func (s *Second) door(herd bool) *sim.Door {
-	if herd {
-		return &s.Herd
-	}
-	return &s.Strangers
-}
-
 // begin counts a request that is sent.
 func (s *series) begin(t time.Duration, herd, retry bool) {
 	now := s.at(t)
-	now.door(herd).Came++
+	now.Door(herd).Came++
 	tenth := min(int(max(t, 0)/(time.Second/10)), maxTenths-1)
 	for len(s.tenths) <= tenth {
 		s.tenths = append(s.tenths, 0)
@@ -282,7 +275,7 @@ func (s *series) record(e end, herd bool) {
 	case e.refused():
 		now.Refused++
 	default:
-		now.door(herd).Admitted++
+		now.Door(herd).Admitted++
 	}
 	switch e.verdict {
 	case served:

@@ -46,14 +46,6 @@ type reply struct {
 	why    string        // the error of a NoConnection
 }
 
-// A sender is the client of an attempt, as far as the wire needs it.
-type sender struct {
-	index   int
-	address string // for X-Forwarded-For, "" for none
-	precise bool   // shows that it reads milliseconds
-	conn    *spare // for its first attempt over HTTP/1.1
-}
-
 // maxHeader bounds the header of an answer, of which 20,000 clients may hold one each.
 const maxHeader = 64 << 10
 
@@ -96,20 +88,20 @@ func newWire(c LoadConfig, d *dialer) *wire {
 	return w
 }
 
-// send sends one attempt and reads the whole answer. It returns soon after ctx ends.
-func (w *wire) send(ctx context.Context, s sender) reply {
+// send sends one attempt of c and reads the whole answer. It returns soon after ctx ends.
+func (w *wire) send(ctx context.Context, c *client) reply {
 	var transport http.RoundTripper = w.transport
 	if w.pools != nil {
-		conn, err := w.pools[s.index%len(w.pools)].get(ctx)
+		conn, err := w.pools[c.index%len(w.pools)].get(ctx)
 		if err != nil {
 			return failed(ctx, err)
 		}
 		transport = conn
 	}
-	ctx = withConn(ctx, s.conn)
-	resp, err := w.exchange(ctx, transport, s)
+	ctx = withConn(ctx, c.conn)
+	resp, err := transport.RoundTrip(w.request(ctx, c))
 	if refused, ok := errors.AsType[http2.StreamError](err); ok && refused.Code == http2.ErrCodeRefusedStream {
-		resp, err = w.exchange(ctx, transport, s) // it has not been processed: RFC 9113, section 8.7
+		resp, err = transport.RoundTrip(w.request(ctx, c)) // it has not been processed: RFC 9113, section 8.7
 	}
 	if err != nil {
 		return failed(ctx, err)
@@ -124,15 +116,6 @@ func (w *wire) send(ctx context.Context, s sender) reply {
 	return reply{status: resp.StatusCode, label: strconv.Itoa(resp.StatusCode), hint: hintOf(resp.Header.Get, time.Now())}
 }
 
-// exchange sends the request of s, and returns the answer before its body.
-func (w *wire) exchange(ctx context.Context, t http.RoundTripper, s sender) (*http.Response, error) {
-	req, err := w.request(ctx, s)
-	if err != nil {
-		return nil, err // cannot be: the config is checked
-	}
-	return t.RoundTrip(req)
-}
-
 // failed is the reply of an attempt without a complete answer.
 func failed(ctx context.Context, err error) reply {
 	if ctx.Err() != nil {
@@ -141,17 +124,17 @@ func failed(ctx context.Context, err error) reply {
 	return reply{status: clients.NoConnection, why: err.Error()}
 }
 
-// request returns the request of s.
-func (w *wire) request(ctx context.Context, s sender) (*http.Request, error) {
+// request returns the request of c. It panics if the config has not been checked.
+func (w *wire) request(ctx context.Context, c *client) *http.Request {
 	method, body := w.cfg.Method, string(w.cfg.Body)
 	if w.cfg.Proto == GRPC {
 		method, body = http.MethodPost, emptyMessage
 	}
 	req, err := http.NewRequestWithContext(ctx, method, w.cfg.Target.URL.String(), strings.NewReader(body))
 	if err != nil {
-		return nil, err
+		panic(err)
 	}
-	req.Header.Set("User-Agent", userAgent)
+	req.Header.Set("User-Agent", "shield-loadtest")
 	for name, values := range w.cfg.Header {
 		if name == "Host" {
 			req.Host = values[0]
@@ -159,18 +142,16 @@ func (w *wire) request(ctx context.Context, s sender) (*http.Request, error) {
 		}
 		req.Header[name] = values
 	}
-	if s.address != "" {
-		req.Header.Set("X-Forwarded-For", s.address)
+	if address := w.cfg.address(c.index); address != "" {
+		req.Header.Set("X-Forwarded-For", address)
 	}
 	if w.cfg.Proto == GRPC {
 		w.cfg.asGRPC(req)
-	} else if s.precise {
+	} else if w.cfg.Mix[c.share].Precise {
 		req.Header.Set("Shield-Retry", "yes") // asks for the exact wait
 	}
-	return req, nil
+	return req
 }
-
-const userAgent = "shield-loadtest"
 
 // connect opens the connections that senders share, as far as it can until ctx ends.
 func (w *wire) connect(ctx context.Context) {

@@ -60,7 +60,7 @@ func (r *run) arrive(at int64, who uint32) {
 	r.shares[c.share].requests++
 	retry := c.attempts > 1
 	b := r.binOf(at)
-	b.door(int(who) < r.Clients).Came++
+	b.Door(int(who) < r.Clients).Came++
 	if retry {
 		b.Retries++
 		r.returns.count(at - r.herdAt - int64(r.Within))

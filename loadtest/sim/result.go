@@ -269,8 +269,8 @@ func (r *run) binOf(at int64) *Bin {
 	return &r.counts.Series[bin]
 }
 
-// door returns the bin's Door for the herd or the strangers.
-func (b *Bin) door(herd bool) *Door {
+// Door returns that of the herd or of the strangers.
+func (b *Bin) Door(herd bool) *Door {
 	if herd {
 		return &b.Herd
 	}

@@ -552,7 +552,7 @@ func TestSeries(t *testing.T) {
 			want = append(want, Bin{})
 		}
 		b := &want[a.at/r.Bin]
-		d := b.door(herd[a.Client])
+		d := b.Door(herd[a.Client])
 		if d.Came++; admit(a.Request) {
 			d.Admitted++
 			b.Served++

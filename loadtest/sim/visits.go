@@ -92,7 +92,7 @@ func (r *run) decided(at int64, i uint32, a Answer) {
 	v := &r.visits.of[i]
 	v.ticket = a.Ticket
 	if a.Admit {
-		r.binOf(at).door(int(v.who) < r.Clients).Admitted++
+		r.binOf(at).Door(int(v.who) < r.Clients).Admitted++
 		r.submit(at, i)
 		return
 	}
