@@ -34,7 +34,6 @@ const (
 	maxPerSecond = 10_000_000 // requests; more is counted as so many
 )
 
-// A second of arrivals.
 type second struct {
 	requests, served, overload uint32
 	first                      float64       // requests that are no retries; approximate if clients are sampled
@@ -104,12 +103,10 @@ type loadClass struct{ requests, overload int }
 // loadClasses is how many of them there are: eight for each doubling.
 const loadClasses = 8*24 + 1
 
-// A load counts the arrivals of a second.
 type load struct{ clients, first float64 }
 
 func newArrivals() *arrivals { return &arrivals{counts: hdrhistogram.New(1, maxPerSecond, 3)} }
 
-// begin begins a piece.
 func (a *arrivals) begin(at time.Duration) {
 	a.first, a.from, a.now = unix(at), at, at
 }
@@ -154,7 +151,6 @@ func (a *arrivals) add(r request, retries float64) {
 	}
 }
 
-// end ends the piece, and closes all its seconds.
 func (a *arrivals) end() {
 	for ; a.first <= unix(a.now); a.first++ {
 		a.close()

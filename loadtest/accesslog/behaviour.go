@@ -206,7 +206,6 @@ func merged(fixed map[int]*group) (groups []*group) {
 	return groups
 }
 
-// steadily is the policy of a group with a fixed gap.
 func steadily(g *group) clients.Policy {
 	mean, cv := g.gap()
 	gap := seconds(max(1e-3, mean))

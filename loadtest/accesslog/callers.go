@@ -34,7 +34,6 @@ type caller struct {
 	group          // of its own reactions
 }
 
-// slot is the index of an attempt.
 func slot(attempt int32) int { return int(min(attempt, attempts)) - 1 }
 
 // came records a request of the client, and returns its attempt number.
@@ -140,7 +139,6 @@ type sample[V any] struct {
 
 func newSample[V any](most int) sample[V] { return sample[V]{of: map[uint64]V{}, most: most} }
 
-// in reports whether a client may be in the sample.
 func (s *sample[V]) in(client uint64) bool { return client&(1<<s.bits-1) == 0 }
 
 // put sets the value of a client that may be in it.
@@ -155,7 +153,6 @@ func (s *sample[V]) put(client uint64, v V) {
 // scale is how many clients each one of the sample stands for.
 func (s *sample[V]) scale() float64 { return math.Exp2(float64(s.bits)) }
 
-// callers watches rejected clients.
 type callers struct {
 	sample[*caller]
 	waiting         []uint64 // clients that have been rejected in this piece of log
@@ -191,7 +188,6 @@ func (cs *callers) saw(r request) (retries float64) {
 	return 0
 }
 
-// end ends a piece of log.
 func (cs *callers) end(now time.Duration) {
 	for _, client := range cs.waiting {
 		if c := cs.of[client]; c != nil { // it is still in the sample

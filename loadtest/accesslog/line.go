@@ -42,7 +42,6 @@ func (r request) overloaded() bool {
 	return r.status == http.StatusBadGateway || r.status == http.StatusServiceUnavailable || r.status == http.StatusGatewayTimeout
 }
 
-// served reports whether the request was neither rejected, failed nor abandoned.
 func (r request) served() bool {
 	return r.status < 500 && r.status != http.StatusTooManyRequests && r.status != gone
 }

@@ -3,12 +3,12 @@ package accesslog
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"slices"
 	"time"
 
@@ -84,8 +84,7 @@ type tally struct {
 	sum      time.Duration           // of times
 	work     time.Duration
 
-	from    time.Duration // the first end of a request, since 1970
-	covered []stretch     // by earlier pieces; disjoint
+	pieces []stretch // that have ended, at most maxPieces
 
 	last  time.Duration // when the last line was written that is not stray; 0: there is none
 	apart []request     // more than ten minutes from last: perhaps stray
@@ -98,8 +97,8 @@ const minRun = 10
 // A stretch is a time from begin to end, since 1970.
 type stretch struct{ begin, end time.Duration }
 
-// maxStretches bounds tally.covered.
-const maxStretches = 1000
+// maxPieces bounds tally.pieces: 1.6 MB.
+const maxPieces = 100_000
 
 func newTally() *tally {
 	return &tally{
@@ -108,7 +107,6 @@ func newTally() *tally {
 		callers:  callers{sample: newSample[*caller](maxCallers)},
 		counts:   newSample[uint32](maxCounted),
 		times:    hdrhistogram.New(1, maxWait.Microseconds(), 3),
-		from:     math.MaxInt64,
 	}
 }
 
@@ -139,7 +137,6 @@ func (t *tally) request(r request) {
 	}
 }
 
-// goOn places the requests that turned out not to be stray.
 func (t *tally) goOn() {
 	if len(t.apart) > 0 {
 		t.jumps++
@@ -150,7 +147,6 @@ func (t *tally) goOn() {
 	t.apart = t.apart[:0]
 }
 
-// place counts a request by its time.
 func (t *tally) place(r request) {
 	a := t.arrivals
 	back := r.end < a.now-open*time.Second
@@ -216,29 +212,22 @@ func (t *tally) endPiece() {
 	}
 	t.e.Pieces++
 	t.e.Span += a.now - a.from
-	t.e.Overlap += t.cover(stretch{a.from, a.now})
-	t.from = min(t.from, a.from)
+	if len(t.pieces) < maxPieces {
+		t.pieces = append(t.pieces, stretch{a.from, a.now})
+	}
 	a.end()
 	t.callers.end(a.now)
 }
 
-// cover adds a stretch to those covered, and returns how much of it already was.
-func (t *tally) cover(s stretch) (already time.Duration) {
-	var rest []stretch
-	for _, c := range t.covered {
-		begin, end := max(c.begin, s.begin), min(c.end, s.end)
-		if end < begin {
-			rest = append(rest, c)
-			continue
-		}
-		already += end - begin
-		s = stretch{min(c.begin, s.begin), max(c.end, s.end)}
+// overlap sorts the pieces, and returns how long more than one was at once.
+func overlap(pieces []stretch) (sum time.Duration) {
+	slices.SortFunc(pieces, func(a, b stretch) int { return cmp.Compare(a.begin, b.begin) })
+	end := time.Duration(0)
+	for _, p := range pieces {
+		sum += max(0, min(end, p.end)-p.begin)
+		end = max(end, p.end)
 	}
-	if len(rest) < maxStretches {
-		rest = append(rest, s)
-	}
-	t.covered = rest
-	return already
+	return sum
 }
 
 func (t *tally) estimate() *Estimate {
@@ -250,7 +239,8 @@ func (t *tally) estimate() *Estimate {
 	}
 	t.endPiece()
 	e := t.e
-	e.From = time.Unix(0, int64(t.from)).UTC()
+	e.Overlap = overlap(t.pieces)
+	e.From = time.Unix(0, int64(t.pieces[0].begin)).UTC()
 	e.Span = max(e.Span, time.Second)
 	over := e.Span.Seconds()
 
@@ -275,7 +265,6 @@ func (t *tally) estimate() *Estimate {
 	return e
 }
 
-// estimateArrivals fills in the figures by second, of so many seconds.
 func (t *tally) estimateArrivals(over float64) {
 	e := t.e
 	a := t.arrivals
@@ -288,7 +277,6 @@ func (t *tally) estimateArrivals(over float64) {
 	e.Concurrency = Concurrency{Mean: t.work.Seconds() / over, Peak: max(a.peakWork, t.work.Seconds()/over)}
 }
 
-// estimateClients fills in the figures by client.
 func (t *tally) estimateClients() {
 	e := t.e
 	e.Clients = int(float64(len(t.counts.of)) * t.counts.scale())

@@ -8,7 +8,6 @@ import (
 	"time"
 )
 
-// Reads are the parts of a Hint that a client reads.
 type Reads uint8
 
 // The parts of a Hint. A client that reads both prefers milliseconds.

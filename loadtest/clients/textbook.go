@@ -7,14 +7,12 @@ import (
 
 // The formulas and sources of these policies are in the Catalog.
 
-// GoogleAnalytics has no end of its own.
 type GoogleAnalytics struct{}
 
 func (GoogleAnalytics) Next(r Refused) (time.Duration, bool) {
 	return seconds(math.Exp2(float64(max(r.Attempt, 1)-1))) + time.Millisecond + milliseconds(1000*r.U), true
 }
 
-// GoArray is without state.
 type GoArray struct{}
 
 // goArray has the milliseconds before each attempt, and the last for all later ones.

@@ -42,7 +42,6 @@ type Backend struct {
 	second second
 }
 
-// A job is one request.
 type job struct {
 	client context.Context // ends when the client goes, or has its answer
 	done   chan struct{}   // closed when the work is done
@@ -127,7 +126,6 @@ func (b *Backend) enter(j job) bool {
 	return true
 }
 
-// work works on j for d.
 func (b *Backend) work(j job, d time.Duration) { time.AfterFunc(d, func() { b.finish(j) }) }
 
 // finish counts j as done, lets its handler answer, and begins with the next. A client that

@@ -11,7 +11,6 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// A verdict is what a client does after an attempt.
 type verdict int
 
 const (
@@ -21,7 +20,6 @@ const (
 	cutOff                // none: the run was stopped while the attempt was in flight, and its outcome is unknown
 )
 
-// A client wants one answer.
 type client struct {
 	load   *Load
 	start  time.Time // of the run
@@ -101,7 +99,6 @@ func asks(p clients.Policy, status int, hint pushback.Hint) (pushback.Hint, bool
 	return hint, mayRetry(status)
 }
 
-// decides reports whether p is a clients.Client.
 func decides(p clients.Policy) bool {
 	switch p := p.(type) {
 	case clients.Client:

@@ -97,7 +97,6 @@ type LoadConfig struct {
 	Seed uint64 // of everything that is random
 }
 
-// withDefaults returns c with its zeros replaced.
 func (c LoadConfig) withDefaults() LoadConfig {
 	c.Proto = cmp.Or(c.Proto, H1)
 	method := http.MethodGet
@@ -164,10 +163,8 @@ func (c LoadConfig) check() error {
 	return errors.Join(f...)
 }
 
-// faults are what is wrong with a config.
 type faults []error
 
-// add adds a fault if wrong is true.
 func (f *faults) add(wrong bool, format string, args ...any) {
 	if wrong {
 		*f = append(*f, fmt.Errorf(format, args...))
@@ -182,7 +179,6 @@ func (f *faults) atMost(name string, d, most time.Duration) {
 	f.add(d < 0 || d > most, "--%s is %v; want 0 to %s", name, d, brief(most))
 }
 
-// checkProto adds what is wrong with the protocol and its connections.
 func (c LoadConfig) checkProto(f *faults) {
 	scheme := c.Target.URL.Scheme
 	f.add(!slices.Contains(Protos, c.Proto), "--proto is %q; want h1, h2, h2c or grpc", c.Proto)
@@ -195,7 +191,6 @@ func (c LoadConfig) checkProto(f *faults) {
 	f.add(c.KeepAlive && c.Connected, "--keep-alive and --connected are both set; want one of them")
 }
 
-// checkArrivals adds what is wrong with when clients come, and with what they do.
 func (c LoadConfig) checkArrivals(f *faults) {
 	rated := c.Rate >= 0 && c.Rate <= MaxRate // false for NaN
 	f.add(!rated, "--rate is %v per second; want 0 to %d", c.Rate, MaxRate)
@@ -208,7 +203,6 @@ func (c LoadConfig) checkArrivals(f *faults) {
 	f.add(err != nil, "--policy: %w", err)
 }
 
-// checkRequest adds what is wrong with the requests.
 func (c LoadConfig) checkRequest(f *faults) {
 	if c.Proto == GRPC {
 		service, method, ok := strings.Cut(strings.TrimPrefix(c.Method, "/"), "/")

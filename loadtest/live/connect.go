@@ -43,16 +43,14 @@ func (s *spares) openFirst(ctx context.Context) int {
 // comes in a run since start. It returns when that is done, or soon after ctx ends.
 func (s *spares) open(ctx context.Context, first, last int, start time.Time) {
 	var all sync.WaitGroup
-	for from := first; from < min(first+connecting, last); from++ {
+	turns := make(chan struct{}, connecting)
+	for i := first; i < last && wait(ctx, s.due[i]-ahead(len(s.due))-time.Since(start)); i++ {
+		turns <- struct{}{}
 		all.Go(func() {
-			for i := from; i < last; i += connecting {
-				if !wait(ctx, s.due[i]-ahead(len(s.due))-time.Since(start)) {
-					return
-				}
-				c, cancel := context.WithTimeout(ctx, s.timeout)
-				s.conns[i].open(c, s.dial)
-				cancel()
-			}
+			c, cancel := context.WithTimeout(ctx, s.timeout)
+			defer cancel()
+			s.conns[i].open(c, s.dial)
+			<-turns
 		})
 	}
 	all.Wait()
@@ -64,7 +62,6 @@ type spare struct {
 	conn atomic.Pointer[net.Conn] // nil before it is open; &taken once the client has come, or never will
 }
 
-// taken stands for the connection of a spare that has been taken.
 var taken net.Conn
 
 // open opens the connection, unless the client is there already.
@@ -88,7 +85,6 @@ func (s *spare) take() net.Conn {
 	return nil
 }
 
-// close closes the connection unless it has been taken.
 func (s *spare) close() {
 	if conn := s.take(); conn != nil {
 		conn.Close()

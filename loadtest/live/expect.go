@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,20 +62,17 @@ var figures = func() map[string]figure {
 // Figures returns the names of all figures, sorted.
 func Figures() []string { return slices.Sorted(maps.Keys(figures)) }
 
+var expectation = regexp.MustCompile(`(?s)^([^<>]*)([<>]=?)(.*)$`)
+
 // ParseExpectation reads a figure, one of >=, <=, > and <, and a value: a number, a share
 // of the clients or requests, as 99%, or for waits of served clients a time, as 2s. The
 // figures are those of all clients together.
 func ParseExpectation(s string) (Expectation, error) {
-	i := strings.IndexAny(s, "<>")
-	if i < 0 {
+	parts := expectation.FindStringSubmatch(s)
+	if parts == nil {
 		return Expectation{}, fmt.Errorf("%q compares nothing; want <figure> >= <value>, or <=, > or <, as served>=99%%", s)
 	}
-	op := s[i : i+1]
-	value := s[i+1:]
-	if rest, ok := strings.CutPrefix(value, "="); ok {
-		op, value = op+"=", rest
-	}
-	name, value := strings.TrimSpace(s[:i]), strings.TrimSpace(value)
+	name, op, value := strings.TrimSpace(parts[1]), parts[2], strings.TrimSpace(parts[3])
 	f, ok := figures[name]
 	if !ok {
 		return Expectation{}, fmt.Errorf("%q: figure %q is unknown; want one of %s", s, name, strings.Join(Figures(), ", "))

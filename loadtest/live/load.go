@@ -223,7 +223,6 @@ type Progress struct {
 	Requests                     int           // begun
 }
 
-// String is a line about p.
 func (p Progress) String() string {
 	return fmt.Sprintf("%4.1f s: %d came, %d served, %d trying, %d gave up; %d requests",
 		p.At.Seconds(), p.Came, p.Served, p.Trying, p.GaveUp, p.Requests)
@@ -240,7 +239,6 @@ func (l *Load) Progress() Progress {
 	return p
 }
 
-// counters returns the counters that count c.
 func (l *Load) counters(c *client) [3]*counter {
 	group := &l.others
 	if c.isHerd {
@@ -278,7 +276,6 @@ func (l *Load) begin(c *client, retry bool, at time.Duration) bool {
 	return true
 }
 
-// record counts an attempt of c that ended.
 func (l *Load) record(c *client, e end) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

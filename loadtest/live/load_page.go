@@ -22,7 +22,6 @@ func (c LoadConfig) Page(r LoadResult) *report.Page {
 	return page
 }
 
-// lead says in a sentence what became of the clients.
 func lead(r LoadResult) string {
 	switch all := &r.All; {
 	case all.Clients == 0:

@@ -62,7 +62,6 @@ func WriteJSON(w io.Writer, c LoadConfig, r LoadResult) error {
 	})
 }
 
-// object is c in JSON.
 func (c LoadConfig) object() report.Object {
 	connections, from := 0, ""
 	if c.Proto != H1 {

@@ -39,7 +39,6 @@ func WriteLoad(w io.Writer, c LoadConfig, r LoadResult) error {
 	return err
 }
 
-// tables returns the tables: that of the policies if there are several.
 func (c LoadConfig) tables(r *LoadResult) []report.Table {
 	tables := []report.Table{c.counts(r), c.times(r)}
 	if len(r.Policies) > 1 {
@@ -62,7 +61,6 @@ clients: {{policies .LoadConfig}}; each waits {{brief .Timeout}} for an answer, 
 took: {{people .Took}}; seed {{.Seed}}
 `))
 
-// about says what the load was.
 func (c LoadConfig) about(r LoadResult) (texts []report.Text) {
 	for _, line := range lines(aboutText, struct {
 		LoadConfig
@@ -74,7 +72,6 @@ func (c LoadConfig) about(r LoadResult) (texts []report.Text) {
 	return texts
 }
 
-// lines returns the lines of a text that are not empty.
 func lines(t *template.Template, data any) []string {
 	var b strings.Builder
 	if err := t.Execute(&b, data); err != nil {
@@ -83,7 +80,6 @@ func lines(t *template.Template, data any) []string {
 	return slices.DeleteFunc(strings.Split(b.String(), "\n"), func(line string) bool { return line == "" })
 }
 
-// policies describes the Mix.
 func (c LoadConfig) policies() string {
 	total := 0.0
 	for _, s := range c.Mix {
@@ -137,7 +133,6 @@ requests per success{{range .Groups}} │ {{if .Served}}{{printf "%.2f" .PerSucc
     the oldest for{{range .Groups}} │ {{if .CutOff}}{{people .OldestCut}}{{else}}-{{end}}{{end}}{{end}}
 `))
 
-// counts returns the table of clients and requests.
 func (c LoadConfig) counts(r *LoadResult) report.Table {
 	t := report.Table{Caption: "Figures", Meaning: []report.Text{
 		{Name: "clients", Text: "Each wanted one answer. Served: it got a 2xx, or OK in gRPC. Gave up: its policy, --attempts or --patience ended."},
@@ -153,7 +148,6 @@ func (c LoadConfig) counts(r *LoadResult) report.Table {
 	return t
 }
 
-// times returns the table of percentiles.
 func (c LoadConfig) times(r *LoadResult) report.Table {
 	t := report.Table{
 		Caption: "Times", Head: []string{"from the instant a request was due", "p50", "p90", "p99", "p99.9", "max"},
@@ -193,7 +187,6 @@ func hints(r LoadResult) string {
 	return text
 }
 
-// policies returns the table of the policies.
 func policies(r *LoadResult) report.Table {
 	t := report.Table{Caption: "Policies", Head: []string{"policy", "clients", "served", "gave up", "per success", "wait p50", "p99"}}
 	for _, p := range r.Policies {
@@ -243,7 +236,6 @@ func (c LoadConfig) notes(r LoadResult) (notes []string) {
 	return notes
 }
 
-// reached describes the rate that was reached, if there is one.
 func (c LoadConfig) reached(r LoadResult) string {
 	if rate := r.RateReached(); c.Rate > 0 && rate > 0 {
 		return fmt.Sprintf(", %s clients per second of %s", decimal(rate), decimal(c.Rate))

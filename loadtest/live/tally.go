@@ -147,7 +147,6 @@ type end struct {
 	due, began, ended, firstTime time.Duration // since the start of the run; firstTime is when the first attempt was due
 }
 
-// record counts an attempt that ended.
 func (c *counter) record(e end) {
 	c.Requests++
 	c.late.record(e.began - e.due)
@@ -189,10 +188,8 @@ func (c *counter) record(e end) {
 	}
 }
 
-// refused reports whether an answer is a rejection: a 429 or 503.
 func (r reply) refused() bool { return r.status == 429 || r.status == 503 }
 
-// tally returns a copy of what has been counted.
 func (c *counter) tally() Tally {
 	t := c.Tally
 	t.Answers = maps.Clone(t.Answers)
@@ -212,7 +209,6 @@ type Second struct {
 	CutOff      int32 // requests in flight when the run was stopped
 }
 
-// MarshalJSON implements json.Marshaler.
 func (s Second) MarshalJSON() ([]byte, error) {
 	door := func(d sim.Door) report.Object { return report.Object{{"came", d.Came}, {"admitted", d.Admitted}} }
 	return json.Marshal(report.Object{
@@ -244,7 +240,6 @@ func (s *series) at(t time.Duration) *Second {
 	return &s.seconds[i]
 }
 
-// begin counts a request that is sent.
 func (s *series) begin(t time.Duration, herd, retry bool) {
 	now := s.at(t)
 	now.Door(herd).Came++
@@ -259,7 +254,6 @@ func (s *series) begin(t time.Duration, herd, retry bool) {
 	s.inFlight++
 }
 
-// record counts an attempt that ended.
 func (s *series) record(e end, herd bool) {
 	now := s.at(e.ended)
 	if e.verdict == cutOff {

@@ -30,7 +30,6 @@ const (
 	GRPC Proto = "grpc" // unary gRPC calls, over TLS if the URL is https
 )
 
-// Protos are all protocols.
 var Protos = []Proto{H1, H2, H2C, GRPC}
 
 // HealthCheck is the method of gRPC's health checking protocol, which most servers have. A
@@ -256,5 +255,4 @@ func told(h pushback.Hint) time.Duration {
 	return cmp.Or(time.Duration(h.Seconds)*time.Second, time.Duration(h.Ms)*time.Millisecond)
 }
 
-// connections returns how many connections the clients share.
 func (c LoadConfig) connections() int { return cmp.Or(c.Connections, defaultConnections) }

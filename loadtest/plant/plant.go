@@ -109,7 +109,6 @@ func Between[T cmp.Ordered](name string, is, least, most T) error {
 	return fmt.Errorf("%s is %v; want %v to %v", name, is, least, most)
 }
 
-// Restarts reports whether there is a Restart.
 func (c *Config) Restarts() bool { return c.Restart != [2]time.Duration{} }
 
 // A Step is a value from an instant on.

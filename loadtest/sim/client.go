@@ -52,7 +52,6 @@ func (r *run) address(who uint32) limiter.Key {
 	}
 }
 
-// arrive brings one request to a server.
 func (r *run) arrive(at int64, who uint32) {
 	c := &r.clients[who]
 	c.attempts++
@@ -138,7 +137,6 @@ func (r *run) fail(at, learned int64, who uint32, status int, hint pushback.Hint
 	r.queue.push(event{at: next, who: who})
 }
 
-// serve ends a client's wait.
 func (r *run) serve(at int64, who uint32) {
 	c := &r.clients[who]
 	c.state = served

@@ -15,7 +15,6 @@ type replica struct {
 	sweeping bool     // the next sweep is in the run's queue
 }
 
-// wait has a request wait in the server's queue.
 func (r *run) wait(at int64, i uint32, ticket int32) {
 	r.watch(i)
 	v := &r.visits.of[i]
@@ -30,7 +29,6 @@ func (r *run) wait(at int64, i uint32, ticket int32) {
 	r.sweepLater(at, int(v.replica))
 }
 
-// abandon takes a visit out of the server's queue.
 func (r *run) abandon(at int64, i uint32) {
 	v := &r.visits.of[i]
 	p := &r.replicas[v.replica]

@@ -157,7 +157,6 @@ func (p *PolicyResult) PerSuccess() float64 { return float64(p.Requests) / float
 // AtOnceShare is the share of strangers who were served by their first request.
 func (s *StrangersResult) AtOnceShare() float64 { return float64(s.AtOnce) / float64(max(1, s.Came)) }
 
-// result sums up.
 func (r *run) result() Result {
 	out := r.counts
 	out.Name, out.Seed = r.Name, r.Seed

@@ -275,7 +275,6 @@ func (r *run) nextStranger(at int64) {
 	}
 }
 
-// stopped reports whether the run is to end with what it has so far.
 func (r *run) stopped() bool {
 	select {
 	case <-r.Stop:
@@ -303,7 +302,6 @@ func (r *run) gauge(bin int64) {
 	}
 }
 
-// change makes the next Change.
 func (r *run) change(at int64) error {
 	c := r.Changes[r.changed]
 	r.changed++

@@ -117,7 +117,6 @@ func (s Service) at(u float64) time.Duration {
 	return s.Mean
 }
 
-// service returns how long requests of a share take.
 func (s *Scenario) service(share uint8) Service {
 	if len(s.Services) > 0 {
 		return s.Services[share]
@@ -128,7 +127,6 @@ func (s *Scenario) service(share uint8) Service {
 // mixes returns the shares of the herd, and then those of the strangers if they have others.
 func (s *Scenario) mixes() clients.Population { return slices.Concat(s.Mix, s.StrangersMix) }
 
-// meanService returns how long a request takes on average.
 func (s *Scenario) meanService() time.Duration {
 	if s.Services == nil {
 		return s.Service.Mean

@@ -133,7 +133,6 @@ func (g *Guarded) Change(c shield.Config, restart bool) error {
 	return nil
 }
 
-// Shelters implements Sheltering.
 func (g *Guarded) Shelters() bool { return g.shelters }
 
 func (g *Guarded) Arrive(now time.Duration, r Request) Answer {
@@ -214,7 +213,6 @@ func (g *Guarded) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
 	return 0, Answer{}, false
 }
 
-// leave takes the i-th out of those who wait.
 func (g *Guarded) leave(i int) waiter {
 	w := g.waiting[i]
 	g.waiting = slices.Delete(g.waiting, i, i+1)

@@ -36,7 +36,6 @@ const (
 // maxVisits bounds the memory of a run without limits: 400 MB.
 const maxVisits = 1 << 24
 
-// enter makes a visit of a request that has come.
 func (r *run) enter(at int64, who uint32, replica int) uint32 {
 	return uint32(r.visits.put(visit{arrived: at, who: who, replica: uint8(replica), stage: comes}))
 }
@@ -49,7 +48,6 @@ func (r *run) watch(i uint32) {
 	}
 }
 
-// schedule has something happen to a visit.
 func (r *run) schedule(at int64, i uint32, what int32) {
 	r.visits.of[i].refs++
 	r.queue.push(event{at: at, who: i, what: what})
@@ -68,7 +66,6 @@ func (r *run) drop(i uint32) {
 	}
 }
 
-// happens handles the event of a visit.
 func (r *run) happens(e event) {
 	v := &r.visits.of[e.who]
 	v.refs--
@@ -132,7 +129,6 @@ func (r *run) sent(e event) {
 	r.finish(e.at, &visit{replica: uint8(e.who), ticket: e.what - 1}, end)
 }
 
-// submit brings an admitted request to the backend.
 func (r *run) submit(at int64, i uint32) {
 	v := &r.visits.of[i]
 	takes := r.takes(v.who)
@@ -178,13 +174,11 @@ func (r *run) takes(who uint32) time.Duration {
 // sinceHerd is the time that a Plant goes by.
 func (r *run) sinceHerd(at int64) time.Duration { return time.Duration(at - r.herdAt) }
 
-// begin takes note of the request that is worked on, until end.
 func (r *run) begin(end time.Duration, i uint32) {
 	r.visits.of[i].stage = works
 	r.schedule(int64(end)+r.herdAt, i, done)
 }
 
-// done ends the work on a request.
 func (r *run) done(at int64, i uint32) {
 	now := r.sinceHerd(at)
 	r.backend.Done()
