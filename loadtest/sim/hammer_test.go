@@ -20,10 +20,9 @@ func TestHammeringGainsNothing(t *testing.T) {
 				const seeds = 3
 				var honest, hammering, p99, drained, requests float64
 				for seed := range uint64(seeds) {
-					s := Herd("", 5000, 0)
+					s := cheat("", share, p)
 					s.Seed = seed + 1
-					s.Mix = clients.Population{{Weight: 1 - share, Policy: clients.Exact{}}, {Weight: share, Policy: p}}
-					r, err := Run(s, nil)
+					r, err := playCheat(s)
 					if err != nil {
 						t.Fatal(err)
 					}
