@@ -1,10 +1,6 @@
 // Package accesslog reads Caddy's access log and estimates the inputs of a simulation: the
 // rate and the times of requests, the number of clients, and how rejected clients retry.
 //
-//	e, err := accesslog.Read(file)
-//	e.WriteTable(os.Stdout)
-//	fmt.Print(e.Suggest())
-//
 // The log is that of Caddy's JSON encoder, plain or gzipped: the lines of the loggers
 // http.log.access and below. It is read once, from beginning to end. Memory is bounded for
 // any content: 13 MiB of live heap, and the process grows by less than 50 MiB.

@@ -5,13 +5,6 @@
 // from the instant at which a request was due. The result second by second compares
 // directly with a simulation of package sim.
 //
-//	target, err := live.NewTarget(ctx, "http://127.0.0.1:8080/", false)
-//	load, err := live.NewLoad(live.LoadConfig{
-//		Target: target, Rate: 30, Duration: 20 * time.Second, Herd: 1000, Within: 100 * time.Millisecond,
-//		Mix: clients.All(clients.Exact{}), Timeout: 10 * time.Second, Patience: time.Minute,
-//	})
-//	result := load.Run(ctx)
-//
 // A herd and a fragile [Backend] make a demonstration.
 //
 // Arrivals and waits are random, from a seed. Other differences between two runs come

@@ -17,7 +17,7 @@
 // clock. The same Scenario gives the same Result, always. When each client comes, its
 // policy, and how much work its request is for a plant depend on nothing but the seed and
 // the Scenario, so that different rules face the same herd. Once as many requests are open
-// as will be, a request allocates nothing.
+// as will be, a request allocates nothing but its keys in the zones of a config.
 //
 // herds_test.go has the scenarios that this project makes promises about, and
 // scenarios_test.go their bounds. With -full the million clients are played to the end:

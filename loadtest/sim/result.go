@@ -19,12 +19,11 @@ type Result struct {
 	GaveUp    int // of the Reachable, went away without
 	Waiting   int // of the Reachable, still trying at the end
 
-	// Drained is when the last of the Reachable was served, or went away; or the
-	// end of the run, if some still waited. Optimum is what those Reachable who
-	// were served would have taken at best, with the strangers served as they
-	// come. Cleared is when also no stranger waited any more. A server that lets
-	// strangers wait for the herd drains it sooner than the Optimum, but then has
-	// them to serve: no order of service clears sooner.
+	// Drained is when the last of the Reachable was served, or went away; or the end of the
+	// run, if some still waited. Optimum is what those who were served would have taken at
+	// best, with the strangers served as they come. Cleared is when also no stranger waited.
+	// A server that lets strangers wait for the herd drains it sooner than the Optimum, but
+	// then has them to serve: no order of service clears sooner.
 	Drained, Optimum, Cleared time.Duration
 
 	// Decided is how many requests came, of all. Each ended once: it was Answered;
@@ -40,12 +39,10 @@ type Result struct {
 	Requests     int // those of the herd
 	MostAttempts int // by one client of the herd
 
-	// The most requests in 100 ms that are not a client's first, from a second after the
-	// last of the herd has begun.
-	PeakReturns int
+	PeakReturns int // the most retries in 100 ms, from a second after the last of the herd has begun
 
-	// Broken counts refusals of clients who came when they were told: not
-	// before Retry-After-Ms, and not 50 ms after Retry-After.
+	// Broken counts refusals of clients who came when they were told: not before
+	// Retry-After-Ms, and not 50 ms after Retry-After.
 	Broken int
 
 	MostHeld int // refusals held back at once
@@ -56,12 +53,10 @@ type Result struct {
 
 	Strangers StrangersResult
 
-	// The run in Bins from its first moment to its last request, if the Scenario
-	// asks for them: the herd comes when the Warmup is over.
+	// The run in Bins, if the Scenario asks for them: the herd comes when the Warmup is over.
 	Series []Bin
 
-	// Interrupted: the run was ended by the Scenario's Stop.
-	Interrupted bool
+	Interrupted bool // by the Scenario's Stop
 }
 
 // A Bin is what happened within a Scenario's Bin.
@@ -80,8 +75,7 @@ type Bin struct {
 	InFlight, Queued, Limit int32
 }
 
-// A Door is how many requests came to the server, and how many of them it
-// admitted.
+// A Door is how many requests came to the server, and how many of them it admitted.
 type Door struct{ Came, Admitted int32 }
 
 // Ended is how a request ended for its client.
@@ -236,8 +230,7 @@ func quantile(v []int64, q float64) time.Duration {
 	return time.Duration(v[min(len(v)-1, int(q*float64(len(v))))])
 }
 
-// returns counts requests that are not a client's first per 100 ms, from a second after
-// the herd has begun.
+// returns counts retries per 100 ms: see Result.PeakReturns.
 type returns struct {
 	bin     int64
 	n, most int

@@ -13,13 +13,11 @@ import (
 type Server interface {
 	Arrive(now time.Duration, r Request) Answer
 
-	// Finish ends what the Answer with this ticket began: an admitted request has
-	// ended as e says, or a held refusal is sent, or its client gone. It is called
-	// once for each ticket that is not 0, but for those that Abandon ends.
+	// Finish ends what the Answer with this ticket began: an admitted request, or a held
+	// refusal. It is called once for each ticket that is not 0, but for those of Abandon.
 	Finish(now time.Duration, ticket int32, e End)
 
-	// Change is a reload with another config or the same. With restart nothing
-	// is remembered, but the tickets.
+	// Change is a reload. With restart nothing is remembered, but the tickets.
 	Change(c shield.Config, restart bool) error
 }
 
@@ -31,9 +29,9 @@ type Queuer interface {
 	// is called every few milliseconds while any request waits.
 	Sweep(now time.Duration)
 
-	// Settled returns a ticket whose wait has ended, and its Answer, with the same
-	// Ticket, or 0 if it is over; false if there is none. It is called after whatever
-	// may have ended a wait, until it returns false.
+	// Settled returns a ticket whose wait has ended, and its Answer, with the same Ticket,
+	// or 0 if it is over. It is called after whatever may have ended a wait, until it
+	// returns false.
 	Settled(now time.Duration) (ticket int32, a Answer, ok bool)
 
 	// Abandon ends the wait of a ticket whose client has gone, and the ticket.
@@ -95,7 +93,6 @@ type Guarded struct {
 	State         *shield.State // which it works on
 	zones         int           // of the config
 	shelters      bool          // see Sheltering
-	keys          []limiter.Key // scratch
 
 	open    slots[shield.Decision] // by ticket
 	waiting []waiter               // in the order of their arrival
@@ -105,7 +102,6 @@ type Guarded struct {
 type waiter struct {
 	ticket  int32
 	by      *shield.Guard // which let it wait
-	zones   int           // it had then
 	request shield.Request
 }
 
@@ -138,14 +134,13 @@ func (g *Guarded) Shelters() bool { return g.shelters }
 func (g *Guarded) Arrive(now time.Duration, r Request) Answer {
 	q := shield.Request{
 		Client: r.Client, Fingerprint: r.Kind, InFlightKey: r.Client, Route: r.Route, Retry: r.Retry, Precise: r.Precise, Deadline: r.Deadline,
+		Keys: slices.Repeat([]limiter.Key{r.Client}, g.zones),
 	}
 	g.Classify(&q, r.Class)
-	q.Keys = g.named(r.Client, g.zones)
 	d := g.Admit(now, q)
 	if d.Queued() {
 		t := g.open.put(d)
-		q.Keys = nil
-		g.waiting = append(g.waiting, waiter{t, g.Guard, g.zones, q})
+		g.waiting = append(g.waiting, waiter{t, g.Guard, q})
 		return Answer{Queued: true, Ticket: t}
 	}
 	a := g.answer(g.Guard, &d)
@@ -153,15 +148,6 @@ func (g *Guarded) Arrive(now time.Duration, r Request) Answer {
 		a.Ticket = g.open.put(d)
 	}
 	return a
-}
-
-// named returns the client as its key in so many zones, until the next call.
-func (g *Guarded) named(client limiter.Key, zones int) []limiter.Key {
-	g.keys = g.keys[:0]
-	for range zones {
-		g.keys = append(g.keys, client)
-	}
-	return g.keys
 }
 
 // answer returns what d says, but for the ticket, with the status that the Guard
@@ -200,7 +186,6 @@ func (g *Guarded) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
 		}
 		verdict := <-d.Verdict()
 		w := g.leave(i)
-		w.request.Keys = g.named(w.request.Client, w.zones)
 		w.by.Settle(now, w.request, d, verdict)
 		a := g.answer(w.by, d)
 		if d.Admit || d.Hold > 0 {
