@@ -111,24 +111,6 @@ func (c *caller) back(w wait, gap, slack time.Duration) {
 	}
 }
 
-// refused records a rejection of the client. lost reports whether an older one had to be
-// dropped for it.
-func (c *caller) refused(r request, attempt int32) (lost bool) {
-	if lost = len(c.waits) == openWaits; lost {
-		c.waits = slices.Delete(c.waits, 0, 1)
-	}
-	c.waits = append(c.waits, wait{r.what, r.end, r.seconds, r.millis, attempt, r.coarse})
-	return lost
-}
-
-// end ends the log at now, and returns how many waits were still open.
-func (c *caller) end(now time.Duration) (undecided int) {
-	c.expire(now)
-	undecided = len(c.waits)
-	c.waits = c.waits[:0]
-	return undecided
-}
-
 // A sample is a random sample of clients, by the lowest bits of their hashes. When it is
 // full, half of them are dropped.
 type sample[V any] struct {
@@ -174,25 +156,28 @@ func (cs *callers) saw(r request) (retries float64) {
 		cs.put(r.client, c)
 	}
 	attempt := c.came(r)
+	if attempt > 1 {
+		retries = cs.scale()
+	}
 	if r.refused() {
-		if c.refused(r, attempt) {
+		if len(c.waits) == openWaits {
 			cs.lost++
+			c.waits = slices.Delete(c.waits, 0, 1)
 		}
+		c.waits = append(c.waits, wait{r.what, r.end, r.seconds, r.millis, attempt, r.coarse})
 		if !c.waiting {
 			c.waiting, cs.waiting = true, append(cs.waiting, r.client)
 		}
 	}
-	if attempt > 1 {
-		return cs.scale()
-	}
-	return 0
+	return retries
 }
 
 func (cs *callers) end(now time.Duration) {
 	for _, client := range cs.waiting {
 		if c := cs.of[client]; c != nil { // it is still in the sample
-			cs.undecided += c.end(now)
-			c.waiting = false
+			c.expire(now)
+			cs.undecided += len(c.waits)
+			c.waits, c.waiting = c.waits[:0], false
 		}
 	}
 	cs.waiting = cs.waiting[:0]

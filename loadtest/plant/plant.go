@@ -195,13 +195,11 @@ func in(now time.Duration, span [2]time.Duration) bool { return now >= span[0] &
 // begin has a worker begin, and returns when it will be done.
 func (p *Plant[T]) begin(now, service time.Duration) time.Duration {
 	p.busy++
-	takes := float64(service) * p.Slow.At(now, 1)
 	crowded := 1 + p.Coherency*float64(p.Waiting())
 	if p.Slowest > 0 {
 		crowded = min(crowded, p.Slowest)
 	}
-	takes *= crowded
-	takes *= p.cold(now)
+	takes := float64(service) * p.Slow.At(now, 1) * crowded * p.cold(now)
 	end := now + time.Duration(min(takes, math.MaxInt64/4))
 	if o := p.Outage; !p.Refuses && now < o[1] && end > o[0] {
 		end += o[1] - max(o[0], now)
