@@ -13,9 +13,9 @@ const (
 	throughputMemory = 10 * time.Second
 	throughputAge    = time.Minute
 
-	// throughputPrior is how much time at the limit Little's law counts for. Ours: it is
-	// outweighed within a second, and until then smooths what a few completions say.
-	throughputPrior = 500 * time.Millisecond
+	// throughputPrior is how much time at the limit Little's law counts for. Ours: its mean
+	// time of service is that of 16 requests, so it is soon worse than what is measured.
+	throughputPrior = 200 * time.Millisecond
 
 	// longestTick is how long ago the last look at the counts may be for what was done since
 	// to be the work of a backend that was saturated all the while.
@@ -65,7 +65,7 @@ func (c *Concurrency) measure(now time.Duration, admitted, limitHits uint64, p *
 	fade := math.Exp(-d.Seconds() / throughputMemory.Seconds())
 	switch {
 	case d <= 0 || limit == 0:
-	case 10*min(inFlight, t.inFlight) >= 9*limit && d <= longestTick && (limitHits > t.limitHits || c.queue.Len() > 0):
+	case 5*min(inFlight, t.inFlight) >= 4*limit && d <= longestTick && (limitHits > t.limitHits || c.queue.Len() > 0):
 		t.done = t.done*fade + float64(max(0, completed-t.completed))
 		t.time = t.time*fade + d.Seconds()
 		t.saturatedAt = now
