@@ -269,7 +269,7 @@ const slack = 300 * ms
 func TestFloodOfNewClients(t *testing.T) {
 	info, ok := debug.ReadBuildInfo()
 	if race := (debug.BuildSetting{Key: "-race", Value: "true"}); testing.Short() || ok && slices.Contains(info.Settings, race) {
-		t.Skip("takes seconds of CPU, half a minute with the race detector")
+		t.Skip("needs a build without the race detector, which makes it half a minute, and no -short")
 	}
 	const keepers, perSec, seconds = 1_000, 1_000_000, 4
 	g := mustNew(t, Config{Capacity: perSecond(500, 50), Pushback: pushback.AnswerConfig{Max: 10 * time.Second}}, nil)

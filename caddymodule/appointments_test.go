@@ -116,11 +116,11 @@ func earlyAndOnTime(r *rig) {
 	if s := r.shieldStatus("appointment"); s.Refused["early"] != 1 || s.Calendar.Promises != 2 || s.Calendar.BacklogSeconds < 0.1 || s.Clients["unknown"] != 1 {
 		r.Errorf("%+v %+v; want one early, and two promises", s, s.Calendar)
 	}
-	time.Sleep(time.Until(asked.Add(b)))
+	pass(time.Until(asked.Add(b)))
 	if a := r.wantStatus(200, "/appointment", "X-Key", "b"); !strings.HasPrefix(a.Header.Get("RateLimit"), `"capacity";r=1;t=`) {
 		r.Errorf("on time, while another waits: %v; want a warning", a.Header)
 	}
-	time.Sleep(time.Until(asked.Add(c)))
+	pass(time.Until(asked.Add(c)))
 	if a := r.wantStatus(200, "/appointment", "X-Key", "c"); a.Header.Get("RateLimit") != "" {
 		r.Errorf("the last one was warned, and no client waits: %v", a.Header)
 	}
@@ -226,7 +226,7 @@ func TestTicketsAfterRestart(t *testing.T) {
 		if early, remains := told(r, bring(503, "/one", "k")), due-time.Since(asked); early != remains {
 			r.Errorf("told %v, and early after the restart %v; want the same time: %v", due, early, remains)
 		}
-		time.Sleep(time.Until(asked.Add(due)))
+		pass(time.Until(asked.Add(due)))
 		bring(503, "/two", "k")     // is another shield
 		bring(503, "/one", "thief") // is another client
 		bring(200, "/one", "k")
@@ -369,7 +369,7 @@ func heldRefusalHitsTheSlot(r *rig) {
 	if a.Header.Get("Retry-After") != "1" || a.Header.Get("Retry-After-Ms") != "1000" {
 		r.Errorf("Retry-After %s, %s ms; want a whole second", a.Header.Get("Retry-After"), a.Header.Get("Retry-After-Ms"))
 	}
-	time.Sleep(time.Second)
+	pass(time.Second)
 	if took := time.Since(began); took < 1900*time.Millisecond || took > 1901*time.Millisecond {
 		r.Errorf("the client is told to come after %v; want 1.9 s, when there is a token", took)
 	}
@@ -426,13 +426,13 @@ func TestReloadKeepsAppointments(t *testing.T) {
 		if held := r.shieldStatus("h").Held; held != 0 {
 			r.Errorf("%d refusals are held, want none", held)
 		}
-		time.Sleep(time.Until(asked.Add(wait)))
+		pass(time.Until(asked.Add(wait)))
 		r.wantStatus(200, "/s", "X-Key", "b")
 		if c := r.shieldStatus("s").Calendar; c.Kept != 1 || c.Promises != 2 {
 			r.Errorf("%+v; want a promise of the old config kept", c)
 		}
 
-		time.Sleep(5 * time.Second) // the last one held does not come back; the token is there again
+		pass(5 * time.Second) // the last one held does not come back; the token is there again
 		results = hold()
 		var record *backendRecord
 		for _, s := range r.app().configured.shields {

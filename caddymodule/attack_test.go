@@ -129,7 +129,7 @@ func TestEveryEndGivesThePlaceBack(t *testing.T) {
 	}{
 		{"it uploads slowly", "POST /read HTTP/1.1\nHost: x\nContent-Length: 20\n\n", func(w *wire) {
 			for range 10 {
-				time.Sleep(time.Millisecond) // a slow client
+				dawdle(time.Millisecond)
 				w.send("12")
 			}
 			if a := w.answer(); a.StatusCode != http.StatusOK || a.body != "read 20" {
@@ -173,7 +173,7 @@ func TestEveryEndGivesThePlaceBack(t *testing.T) {
 					for r.Context().Err() == nil {
 						fmt.Fprint(w, strings.Repeat("x", 1000))
 						_ = http.NewResponseController(w).Flush()
-						time.Sleep(time.Millisecond) // a slow backend
+						dawdle(time.Millisecond)
 					}
 				case "/break":
 					w.Header().Set("Content-Length", "1000")
@@ -738,7 +738,7 @@ func TestRefusalDoesNotWaitForTheBody(t *testing.T) {
 						return
 					}
 					// The connection lives on, beyond the deadline that the refusal set.
-					time.Sleep(70 * time.Millisecond) // a slow client
+					dawdle(70 * time.Millisecond)
 					w.send("GET / HTTP/1.1\nHost: x\nX-Key: %s\n\n", t.Name())
 					if a := w.answer(); a.StatusCode != http.StatusOK || a.body != "ok" {
 						t.Errorf("next on the connection: %d %q, want 200", a.StatusCode, a.body)
@@ -774,7 +774,7 @@ func TestKeepAliveSurvivesRefusedPosts(t *testing.T) {
 			t.Fatal(err)
 		}
 		if time.Now().After(deadline) {
-			t.Skipf("the machine is never idle for long enough: %v", err)
+			t.Skipf("needs a machine that is idle for half a second within %v: %v", patience, err)
 		}
 	}
 }

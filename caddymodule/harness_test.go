@@ -245,7 +245,7 @@ func (r *rig) inVirtualTime(t *testing.T, story func(r *rig, outside func(func()
 	}()
 	defer close(calls)
 	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(shield.At(time.Hour))) // virtual time begins in the year 2000
+		pass(time.Until(shield.At(time.Hour))) // virtual time begins in the year 2000
 		inside := *r
 		inside.T = t
 		story(inside.from("192.0.2.1"), func(f func()) { calls <- f; <-done })
@@ -275,9 +275,15 @@ func (ip directTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), r.Context().Err()
 }
 
+// pass lets virtual time pass.
+func pass(d time.Duration) { time.Sleep(d) }
+
 // awaitTransit waits until a client that was refused has heard of it: what it sends
 // sooner is taken for another request.
-func awaitTransit() { time.Sleep(300 * time.Millisecond) }
+func awaitTransit() { pass(300 * time.Millisecond) }
+
+// dawdle is what a slow client, backend or network does over sockets: real time passes.
+func dawdle(d time.Duration) { time.Sleep(d) }
 
 // patience is how long to wait for an event that must come, and comes in milliseconds on
 // an idle machine.
@@ -669,7 +675,7 @@ func (f *flight) ReadFrom(b []byte) (int, net.Addr, error) {
 	if err == nil && f.until != nil && !f.answered.Load() {
 		select {
 		case <-f.until:
-			time.Sleep(20 * time.Millisecond) // a slow network
+			dawdle(20 * time.Millisecond)
 		case <-f.done:
 		}
 		f.answered.Store(true)

@@ -817,7 +817,7 @@ func (s *watch) serve(w http.ResponseWriter, r *http.Request) {
 		s.wrong = append(s.wrong, fmt.Sprintf("%d in flight, limits %v", s.backend, s.inside))
 	}
 	s.mu.Unlock()
-	time.Sleep(3 * time.Millisecond) // a slow backend
+	dawdle(3 * time.Millisecond)
 	s.mu.Lock()
 	s.backend--
 	s.mu.Unlock()
@@ -881,7 +881,7 @@ func TestReloadUnderLoad(t *testing.T) {
 							served.Add(1)
 						case (a.StatusCode == http.StatusTooManyRequests || a.StatusCode == http.StatusServiceUnavailable) && after > 0:
 							refused.Add(1)
-							time.Sleep(20 * time.Millisecond) // a client that is slow, but not as patient as it is told to be
+							dawdle(20 * time.Millisecond) // a client that is slow, but not as patient as it is told to be
 						default:
 							t.Errorf("%d %q, Retry-After %d", a.StatusCode, a.body, after)
 						}

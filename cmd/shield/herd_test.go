@@ -41,7 +41,7 @@ const (
 // each of them is served at its second attempt, at the rate that the backend can spare.
 func TestHerdIsServed(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes 20 s")
+		t.Skip("needs 20 s, and no -short")
 	}
 	t.Parallel() // with tests that wait, too
 	const optimum = herdClients * time.Second / (herdCapacity - herdBackground)

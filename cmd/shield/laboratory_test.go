@@ -31,7 +31,7 @@ func words(line string) (all []string) {
 // what comes out.
 func TestLaboratoryPage(t *testing.T) {
 	if raceEnabled {
-		t.Skip("it takes long, and its commands are tested one by one")
+		t.Skip("needs a build without the race detector, which makes it long; its commands are tested one by one")
 	}
 	t.Parallel()
 	b, err := os.ReadFile(labPage)

@@ -160,7 +160,7 @@ func blackHole(t *testing.T) netip.AddrPort {
 		}
 		t.Cleanup(func() { _ = conn.Close() })
 	}
-	t.Skip("this system accepts connections beyond the backlog")
+	t.Skip("needs a system that accepts no connections beyond the backlog")
 	return hole
 }
 

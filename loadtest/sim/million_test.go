@@ -33,7 +33,7 @@ func millions() []Scenario {
 //	go test ./loadtest/sim -run TestMillions -v -full
 func TestMillions(t *testing.T) {
 	if !*full || raceEnabled {
-		t.Skip("takes minutes; with -full")
+		t.Skip("needs -full, minutes, and a build without the race detector")
 	}
 	for _, s := range millions() {
 		t.Run(s.Name, func(t *testing.T) {

@@ -173,7 +173,7 @@ func TestScenarios(t *testing.T) {
 func (r row) check(t *testing.T, seeds []uint64) []outcome {
 	if r.large {
 		if testing.Short() || raceEnabled {
-			t.Skip("too large")
+			t.Skip("needs a build without the race detector, and no -short: it plays a million clients")
 		}
 		seeds = seeds[:1]
 	}

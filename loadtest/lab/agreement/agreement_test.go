@@ -137,7 +137,7 @@ func (f *figure) all(runs []measured) (out []float64) {
 // seconds can show that.
 func TestSimulatorAgreesWithLive(t *testing.T) {
 	if testing.Short() || raceEnabled || *table {
-		t.Skip("takes 25 s, and the machine")
+		t.Skip("needs 25 s, the whole machine, and no -short, race detector or -table")
 	}
 	for _, s := range short() {
 		t.Run(s.name, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestSimulatorAgreesWithLive(t *testing.T) {
 				}
 			}
 			if wrong == nil {
-				t.Skip("this machine is too busy to send requests in time")
+				t.Skip("needs a machine that is idle enough to send requests in time")
 			}
 			t.Errorf("too far apart, %d times:\n%s", tries, strings.Join(wrong, "\n"))
 		})
@@ -215,7 +215,7 @@ func TestDisagreementShows(t *testing.T) {
 // The docs' table, with -table.
 func TestTable(t *testing.T) {
 	if !*table {
-		t.Skip("only with -table")
+		t.Skip("needs -table: it only prints")
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "| scenario | figure | simulated, mean of %d | live, mean of %d | difference | at most | scatter of one simulated run |\n", simulations, liveRuns)

@@ -28,7 +28,7 @@ var table = flag.Bool("table", false, "print the tables: some minutes")
 
 func TestTable(t *testing.T) {
 	if !*table {
-		t.Skip("it only prints; with -table")
+		t.Skip("needs -table: it only prints")
 	}
 	rows := []overload.Row{
 		overload.None, overload.Fixed(12), failsafeRow(t), gradient2, overload.Alone, overload.Shield,

@@ -11,7 +11,7 @@ import (
 //	go -C loadtest/lab test ./overload -run '^TestTable$' -v -table
 func TestTable(t *testing.T) {
 	if !*table {
-		t.Skip("it only prints; with -table")
+		t.Skip("needs -table: it only prints")
 	}
 	rows := []Row{None, Fixed(12), Alone, Shield}
 	if err := Print(os.Stdout, rows); err != nil {

@@ -12,7 +12,7 @@ import (
 // on no law is the same when it is played again.
 func TestLimitersAreUpToDate(t *testing.T) {
 	if testing.Short() || raceEnabled {
-		t.Skip("plays everything")
+		t.Skip("needs a build without the race detector, and no -short: it plays everything")
 	}
 	kept, played := figures{}, figures{}
 	kept.read(othersText)

@@ -20,7 +20,7 @@ const docs = "../../../docs"
 // The documentation shows figures of this version.
 func TestDocsAreUpToDate(t *testing.T) {
 	if testing.Short() || raceEnabled {
-		t.Skip("plays everything")
+		t.Skip("needs a build without the race detector, and no -short: it plays everything")
 	}
 	folder := t.TempDir()
 	for _, name := range []string{"pushback.md", "loadshedding.md"} {

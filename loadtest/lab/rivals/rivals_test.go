@@ -38,7 +38,7 @@ func named(t *testing.T, name string) rival {
 // run -quick: they need Debian's packages.
 func TestShieldServesAll(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes 13 s")
+		t.Skip("needs 13 s, and no -short")
 	}
 	got, err := quick.run(t.Context(), named(t, shieldName))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 // big skips what plays many clients where that takes long.
 func big(t *testing.T) {
 	if testing.Short() || raceEnabled {
-		t.Skip("plays many clients")
+		t.Skip("needs a build without the race detector, and no -short: it plays many clients")
 	}
 }
 

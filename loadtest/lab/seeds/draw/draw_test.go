@@ -28,7 +28,7 @@ var says = map[string][]string{
 // The documentation shows figures of this version.
 func TestDocsAreUpToDate(t *testing.T) {
 	if testing.Short() || raceEnabled {
-		t.Skip("plays everything")
+		t.Skip("needs a build without the race detector, and no -short: it plays everything")
 	}
 	folder := t.TempDir()
 	page, err := os.ReadFile(filepath.Join(docs, pageFile))
