@@ -125,7 +125,6 @@ type Change struct {
 type Adaptive struct {
 	limit   atomic.Int64 // 0: nothing is learned
 	steady  atomic.Int64 // the same, without probes
-	probing atomic.Bool
 	closeAt atomic.Int64 // when to look at the window next
 	window  window
 
@@ -224,7 +223,7 @@ func (a *Adaptive) Restore(now time.Duration, l Law) (Change, bool) {
 // take far longer than most and fill the lowered limit. idle is for how long nothing
 // has ended. Call Tick a few times per second.
 func (a *Adaptive) Tick(now, idle time.Duration, l Law) (Change, bool) {
-	if !a.probing.Load() || !a.mu.TryLock() {
+	if !a.mu.TryLock() {
 		return Change{}, false
 	}
 	defer a.mu.Unlock()
@@ -276,15 +275,13 @@ func (a *Adaptive) set(now time.Duration, r Reason, l Law) (Change, bool) {
 	}
 	a.limit.Store(max(1, int64(a.control.limit)))
 	steady := a.control.limit
-	if a.control.probe.phase != measuring && !a.control.probe.allClasses {
-		steady = a.control.probe.limit
+	if p := &a.control.probe; p.phase != measuring && !p.allClasses {
+		steady = p.limit
 	}
 	a.steady.Store(max(1, int64(steady)))
-	a.probing.Store(a.control.probe.phase != measuring)
 	to := a.Limit(l)
 	return Change{
 		At: now, From: from, To: to, Reason: r,
-		Latency:  time.Duration(a.control.latency * float64(time.Second)),
-		Baseline: time.Duration(a.control.baseline * float64(time.Second)),
+		Latency: duration(a.control.latency), Baseline: duration(a.control.baseline),
 	}, from != to
 }

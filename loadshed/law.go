@@ -296,11 +296,7 @@ func (c *control) read(s *sample, l Law) reading {
 	}
 	c.congestion += smoothing * (r.congestion - c.congestion)
 	c.need += smoothing * (need - c.need)
-	rejecting := 0.0
-	if s.rejected > 0 {
-		rejecting = 1
-	}
-	c.probe.pressure += pressureWeight * (rejecting - c.probe.pressure)
+	c.probe.pressure += pressureWeight * (float64(min(1, s.rejected)) - c.probe.pressure)
 	c.excess += excessWeight * (float64(s.limitHits)/float64(s.limitHits+s.n) - c.excess)
 	c.learn(s, r.servedCongestion)
 	return r
