@@ -89,36 +89,26 @@ func setTicketCookie(h http.Header, r *http.Request, f Refusal) {
 // maxTicket bounds what is read as a ticket, in bytes.
 const maxTicket = 128
 
-// TicketOf returns the ticket in a request's cookies, or "". It checks the form only: Redeem
-// says whether the ticket is valid. It does not allocate.
+// TicketOf returns the ticket in a request's cookies, or "": of several the first, which is
+// that of the longest path (RFC 6265, section 5.4). It checks the form only: Redeem says
+// whether the ticket is valid. It does not allocate.
 func TicketOf(r *http.Request) string {
-	for _, field := range r.Header["Cookie"] {
-		if t := ticketInCookies(field); t != "" {
-			return t
-		}
-	}
-	return ""
-}
-
-// ticketInCookies returns the first ticket in a Cookie field (RFC 6265, section
-// 5.4): the one of the longest path.
-func ticketInCookies(field string) string {
 	const space = " \t\r\n"
-	if !strings.Contains(field, ticketCookie) {
-		return "" // the usual case
-	}
-	for field != "" {
-		var pair string
-		pair, field, _ = strings.Cut(field, ";")
-		name, value, _ := strings.Cut(strings.Trim(pair, space), "=")
-		if strings.Trim(name, space) != ticketCookie {
-			continue
+	for _, field := range r.Header["Cookie"] {
+		if !strings.Contains(field, ticketCookie) {
+			continue // the usual case
 		}
-		if n := len(value); n > 1 && value[0] == '"' && value[n-1] == '"' {
-			value = value[1 : n-1]
-		}
-		if looksLikeTicket(value) {
-			return value
+		for pair := range strings.SplitSeq(field, ";") {
+			name, value, _ := strings.Cut(strings.Trim(pair, space), "=")
+			if strings.Trim(name, space) != ticketCookie {
+				continue
+			}
+			if n := len(value); n > 1 && value[0] == '"' && value[n-1] == '"' {
+				value = value[1 : n-1]
+			}
+			if looksLikeTicket(value) {
+				return value
+			}
 		}
 	}
 	return ""
