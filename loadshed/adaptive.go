@@ -219,9 +219,8 @@ func (a *Adaptive) Restore(now time.Duration, l Law) (Change, bool) {
 	return a.set(now, Restored, l)
 }
 
-// Tick ends a probe that does not end on its own, because the only requests in flight
-// take far longer than most and fill the lowered limit. idle is for how long nothing
-// has ended. Call Tick a few times per second.
+// Tick, a few times per second, ends a probe that does not end on its own: the only requests
+// in flight take far longer than most. idle is for how long nothing has ended.
 func (a *Adaptive) Tick(now, idle time.Duration, l Law) (Change, bool) {
 	if !a.mu.TryLock() {
 		return Change{}, false

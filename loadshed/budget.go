@@ -47,11 +47,9 @@ type Budget struct {
 func (b *Budget) First() { b.first.Add(1) }
 
 // Take reports whether a retry may be let in at now, to a backend that can do capacity
-// requests per second, and counts it if so. Infinite capacity lets all in.
-//
-// First attempts are measured while Take is called. After 10 seconds without a call,
-// only one retry is let in during the first second: the measurement is older than the
-// cause of the retries.
+// requests per second, and counts it if so. Infinite capacity lets all in. After
+// budgetWindow without a call, only minRetries are let in during the first second: what
+// was measured is older than the cause of the retries.
 func (b *Budget) Take(now time.Duration, capacity float64) bool {
 	if math.IsInf(capacity, 1) {
 		return true

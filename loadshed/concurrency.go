@@ -15,10 +15,9 @@ const (
 	// idle: a moment's luck must not make polling pay.
 	idleAfter = time.Second
 
-	// The default timeout of the queue is seven tenths of the mean time of service,
-	// within these bounds: a queue of about one round trip smooths what is random, a
-	// longer one only delays all requests. Of 5 to 10 tenths, those are where the
-	// simulated backends keep the latency that is aimed at.
+	// The default timeout of the queue is so many tenths of the mean time of service,
+	// within these bounds: a longer queue only delays all requests. Of 5 to 10 tenths,
+	// those are where the simulated backends keep the latency that is aimed at.
 	queueTenths     = 7
 	minQueueTimeout = 10 * time.Millisecond
 	maxQueueTimeout = 200 * time.Millisecond
@@ -28,11 +27,10 @@ const (
 	crowdShare = 7
 )
 
-// A Concurrency is all that is known of one backend's requests in flight: how many
-// there are and may be, which ones wait, and which go first. It composes the types of
-// this package, and holds no policy but the newest [Plan], by which waiting requests
-// are let in. The zero Concurrency is ready. It is safe for concurrent use and must
-// not be copied.
+// A Concurrency is all that is known of one backend's requests in flight. It composes the
+// types of this package, and holds no policy but the newest [Plan], by which waiting
+// requests are let in. The zero Concurrency is ready. It is safe for concurrent use and
+// must not be copied.
 type Concurrency struct {
 	gate       Gate
 	adaptive   Adaptive
@@ -153,8 +151,8 @@ func rankOf(class int, due bool) Rank {
 	return Rank(r)
 }
 
-// classOf returns the class that a rank is for: of those that share the last ranks the
-// lowest, so that none gets more than its share.
+// classOf returns the class that a rank is for: of several the lowest, so that none gets
+// more than its share.
 func (p *Plan) classOf(r Rank) int {
 	last := p.classes.Len() - 1
 	if class := Ranks/2 - 1 - int(r)/2; class < Ranks/2-1 {

@@ -9,10 +9,9 @@ import (
 // named. They were chosen in simulation, on the named scenarios of loadtest/lab/overload
 // and on backends drawn at random, none of which the tests use.
 const (
-	// A window is over after two mean latencies, but not before shortestWindow and not
-	// after longestWindow (seconds), if it holds enough requests. With low traffic it
-	// is over anyway after maxWindowFactor times as long. A limiter that looks more
-	// often than requests take sees its own past.
+	// A window is over after two mean latencies, within these bounds (seconds), if it holds
+	// enough requests. With low traffic it is over anyway after maxWindowFactor times as
+	// long. A limiter that looks more often than requests take sees its own past.
 	shortestWindow     = 0.25
 	longestWindow      = 1.0
 	windowMinRequests  = 25

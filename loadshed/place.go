@@ -111,9 +111,8 @@ func (c *Concurrency) leaveGate(now, took time.Duration, o Outcome, pl *Place) (
 		if rest > 0 {
 			return Detached, took
 		}
-		// It has taken at least this long, and how long it would have taken is not
-		// known. If nothing were made of that, a backend that is too slow for its
-		// clients' patience would never be seen to be.
+		// How long it would have taken is not known. If nothing were made of that, a
+		// backend that is too slow for its clients' patience would never be seen to be.
 		return Aborted, min(took, maxAbortServices*max(c.gate.Service(), time.Millisecond))
 	default:
 		c.gate.Detach(now)

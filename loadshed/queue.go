@@ -40,9 +40,8 @@ func nameOf[T ~uint8](kind string, i T, names ...string) string {
 }
 
 const (
-	// A queue that never empties counts as a burst for standingAfter, or for
-	// standingServices times of service if that is longer. After that it is a standing
-	// queue: it only delays. 100 ms is Facebook's, and about one time of service of a
+	// A queue that does not empty for standingAfter, nor for standingServices times of
+	// service, is a standing queue: it only delays. 100 ms is Facebook's, and about one time of service of a
 	// slow backend. Alone it rejected 3.8 % where 27 workers of 90 ms had 0.93 of what
 	// they can do, and a limit of 27; with five times of service, 1.8 %. Longer makes
 	// requests wait longer in an overload.

@@ -9,9 +9,9 @@ import (
 const (
 	// lossMemory is over how long it is averaged what is lost. acceptedLoss is the share
 	// that is given to no request: an orderly backlog loses that much by chance, and if it
-	// went to clients on standby, hammering would pay. From heavyLoss on there is no order
-	// to protect: all of it is given away. Of 4 to 5 %, acceptedLoss is where clients that
-	// hammer are served no sooner than the honest ones in every simulated mix.
+	// went to clients on standby, hammering would pay. Of 4 to 5 %, it is where clients that
+	// hammer are served no sooner than the honest ones in every simulated mix. From
+	// heavyLoss on there is no order to protect: all of it is given away.
 	lossMemory   = 3 * time.Second
 	acceptedLoss = 0.045
 	heavyLoss    = 0.12

@@ -10,8 +10,7 @@ import (
 const maxDrain = 256 << 10
 
 // maxUnread is how long a refusal in HTTP/2 or HTTP/3 may wait for a client that does not
-// read it. Ours: far longer than any client takes that does, and short enough that the
-// memory of those that wait stays small.
+// read it. Ours: far longer than any takes that does, and little memory for those that wait.
 const maxUnread = 10 * time.Second
 
 // Unblock makes sure that nothing holds back an answer for long.

@@ -8,26 +8,15 @@ import (
 
 // counters are the headers whose value is only a number. first is the value of a first
 // attempt. Clients that count from 0 mostly leave the header out of it.
-//
-//   - X-Stainless-Retry-Count: the OpenAI, Anthropic and Cloudflare SDKs, from 0
-//     (openai-go, requestconfig.go).
-//   - Grpc-Previous-Rpc-Attempts: gRPC proposal A6; grpc-go and grpc-java send it
-//     from 1, in retries only.
-//   - Retry-Attempt: Prometheus' remote write, kiota and Microsoft Graph, from 1,
-//     in retries only.
-//   - X-Retry-Counter: VK's callbacks, in repetitions only. (The Guzzle middleware
-//     of that header sets it on its responses, not on its requests.)
-//   - X-Envoy-Attempt-Count: Envoy and Istio, if include_request_attempt_count is
-//     on; 1 in the first attempt (Filter::decodeHeaders in router.cc).
 var counters = [...]struct {
 	name  string
 	first int
 }{
-	{"X-Stainless-Retry-Count", 0},
-	{"Grpc-Previous-Rpc-Attempts", 0},
-	{"Retry-Attempt", 0},
-	{"X-Retry-Counter", 0},
-	{"X-Envoy-Attempt-Count", 1},
+	{"X-Stainless-Retry-Count", 0},    // the OpenAI, Anthropic and Cloudflare SDKs (openai-go, requestconfig.go)
+	{"Grpc-Previous-Rpc-Attempts", 0}, // gRPC proposal A6: grpc-go and grpc-java, in retries only
+	{"Retry-Attempt", 0},              // Prometheus' remote write, kiota and Microsoft Graph, in retries only
+	{"X-Retry-Counter", 0},            // VK's callbacks, in repetitions only (Guzzle's is on responses)
+	{"X-Envoy-Attempt-Count", 1},      // Envoy and Istio, with include_request_attempt_count (Filter::decodeHeaders in router.cc)
 }
 
 // Retry reports whether the headers of a request say that it is a retry. Most clients

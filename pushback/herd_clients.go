@@ -13,8 +13,8 @@ const (
 )
 
 // A clientCount counts how many different clients were refused lately, in two
-// HyperLogLogs that take turns. Every client goes into both, the older one is read, and
-// when it is two turns old it is emptied and becomes the newer.
+// HyperLogLogs. Every client goes into both, the older one is read, and when it is two
+// turns old it is emptied and becomes the newer.
 type clientCount struct {
 	sketch   [2]*hyperloglog.Sketch // nil until the first refusal
 	requests [2]uint64

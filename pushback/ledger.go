@@ -41,9 +41,9 @@ const (
 	slowPollInterval = 10 * time.Second
 
 	// minAnswerTransit is how long the first refusal is assumed to be on its way, at
-	// least: a request from the same client meanwhile is another one, not an answer to
-	// it. Ours: a crowd behind one address is spread that much. Later refusals do not
-	// extend it, or a client that repeats at once would never count as told.
+	// least: a request from the same client meanwhile is another one. Ours: a crowd
+	// behind one address is spread that much. Later refusals do not extend it, or a
+	// client that repeats at once would never count as told.
 	minAnswerTransit = 100 * time.Millisecond
 
 	// abandonAfter is how late a client is when its record may be given to another.
@@ -164,8 +164,8 @@ func (l *Ledger) known(key uint64) (s *set, r *record, unlock *sync.Mutex) {
 // Visit looks up a client that comes at now. waiting is how many promises there are, the
 // client's own included.
 //
-// With a horizon above 0, a return that is too early counts as a strike, and every
-// eighth strike moves the promise by a penalty, but not beyond the horizon. There are no
+// With a horizon above 0, a return that is too early counts as a strike, and some of these
+// move the promise, but not beyond the horizon: see strikesPerPenalty. There are no
 // strikes if all waiting promises are the client's own. Only a repetition is too early:
 // of the only request that this client was promised a time for, after it was told, with
 // the same fingerprint (as far as five bits can tell). A fingerprint of 0 matches any:
@@ -431,8 +431,8 @@ func (s *set) protect(r *record, now time.Duration) {
 	r.set(fProtected, 1)
 }
 
-// Clients returns how many records there are, by class. It visits every record, some
-// thousand at a time under one lock: it is for scrapes.
+// Clients returns how many records there are, by class. It visits every record: it is for
+// scrapes.
 func (l *Ledger) Clients() (n [Classes]int) {
 	for i := range l.locks {
 		m := &l.locks[i].Mutex

@@ -8,11 +8,10 @@ import (
 )
 
 // Refusals that are held back may be lost: a client that waits for less has gone. How long
-// one waits is not known before it has left. So it is counted what that costs.
+// one waits is not known before. So it is counted what that costs.
 const (
-	// refusalsPerLoss is what a lost refusal costs its agent: of that many refusals one may
-	// be lost. Ours: people who leave a page are fewer, and a client that asks again for
-	// one in 64 refusals brings no load.
+	// refusalsPerLoss is of how many refusals to an agent one may be lost. Ours: people who
+	// leave a page are fewer, and a client that asks again for one in 64 brings no load.
 	refusalsPerLoss = 64
 
 	// maxCredit is how many refusals are paid in advance: 16 losses in a row change nothing.

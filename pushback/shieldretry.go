@@ -18,13 +18,12 @@ import (
 // they are cookies, which servers keep out of their access logs.
 
 const (
-	// slotGrace is how late a client should come at most, for the member grace. Ours: a
-	// client that intends to be on time is delayed by a round trip and its timers. A
-	// Ledger allows more.
+	// slotGrace is how late a client should come at most, for the member grace. Ours: more
+	// than a round trip and timers delay it, and less than a Ledger allows.
 	slotGrace = 5 * time.Second
 
-	// cookieGrace is how long after its time a client keeps its ticket. Ours: the
-	// maxLate of a Ledger. An older ticket is worth nothing anyway.
+	// cookieGrace is how long after its time a client keeps its ticket. Ours: as long as it
+	// is worth anything.
 	cookieGrace = time.Minute
 )
 
