@@ -56,13 +56,12 @@ func (a *Answers) GRPC(f Refusal) (code uint32, message string) {
 // binary metadata. Five fields do not justify a protobuf library in this package; the
 // tests decode it with one.
 func retryInfo(code uint32, message string, ms int) string {
-	var delay, info, detail, status []byte
-	delay = appendUint(delay, 1, uint64(ms/1000))          // Duration.seconds
+	delay := appendUint(nil, 1, uint64(ms/1000))           // Duration.seconds
 	delay = appendUint(delay, 2, uint64(ms%1000)*1000_000) // Duration.nanos
-	info = appendBytes(info, 1, string(delay))             // RetryInfo.retry_delay
-	detail = appendBytes(detail, 1, "type.googleapis.com/google.rpc.RetryInfo")
+	info := appendBytes(nil, 1, string(delay))             // RetryInfo.retry_delay
+	detail := appendBytes(nil, 1, "type.googleapis.com/google.rpc.RetryInfo")
 	detail = appendBytes(detail, 2, string(info))
-	status = appendUint(status, 1, uint64(code))
+	status := appendUint(nil, 1, uint64(code))
 	status = appendBytes(status, 2, message)
 	status = appendBytes(status, 3, string(detail))
 	return base64.RawStdEncoding.EncodeToString(status)

@@ -146,7 +146,7 @@ func (t *Tickets) Redeem(now time.Time, client []byte, text string) (Ticket, err
 // of its pads: two blocks to hash instead of the four of a new one.
 type macer struct {
 	hash hash.Hash
-	buf  [96]byte // input of hash: a copy, so that no caller's bytes escape
+	buf  []byte // input of hash: a copy, so that no caller's bytes escape
 	out  [sha256.Size]byte
 	text [TicketLen]byte
 	raw  [rawLen]byte
@@ -154,16 +154,10 @@ type macer struct {
 
 // sum returns HMAC(label, message), until the next call.
 func (m *macer) sum(label string, message []byte) []byte {
+	m.buf = append(append(m.buf[:0], label...), message...)
 	m.hash.Reset()
-	n := copy(m.buf[:], label)
-	for {
-		taken := copy(m.buf[n:], message)
-		m.hash.Write(m.buf[:n+taken])
-		if message = message[taken:]; len(message) == 0 {
-			return m.hash.Sum(m.out[:0])
-		}
-		n = 0
-	}
+	m.hash.Write(m.buf)
+	return m.hash.Sum(m.out[:0])
 }
 
 // open checks everything except whether the ticket was used before. mark identifies it
