@@ -143,6 +143,9 @@ func (d *Decision) Queued() bool { return d.place.Waits() }
 // Verdict returns a channel that receives, once, the verdict to call Settle with.
 func (d *Decision) Verdict() <-chan loadshed.Verdict { return d.place.Verdict() }
 
+// At returns when the Decision was made.
+func (d *Decision) At() time.Duration { return d.at }
+
 // Streamed notes, before Done, that the response began to stream so long after the request
 // was admitted: see Streams.
 func (d *Decision) Streamed(after time.Duration) { d.place.Streams(d.at + after) }

@@ -146,6 +146,7 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 
 	f.IntVar(&s.pool.Workers, "workers", 10, "of the backend: how many requests it works on at once, up to 100000")
 	f.DurationVar(&s.Service.Mean, "service", 80*time.Millisecond, "its mean time for one request alone, 10us to 10m")
+	f.DurationVar(&s.FirstByte, "first-byte", 0, "how long after that has begun its answer begins to stream; 0: it does not stream")
 	f.StringVar(&s.distribution, "distribution", "exponential", "of that time: exponential or deterministic")
 	f.Float64Var(&s.pool.Coherency, "coherency", 0, "by what share it is slower for each request in its queue, 0 to 100")
 	f.IntVar(&s.pool.Queue, "backlog", 0, "the size of its queue; further requests are answered 502. 0: no bound")

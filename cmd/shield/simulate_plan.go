@@ -106,6 +106,7 @@ func (s *simulation) ranges() problems {
 		plant.Between("--delay", s.Delay, 0, 10*time.Second),
 		plant.Between("--workers", s.pool.Workers, 1, maxPool),
 		plant.Between("--service", s.Service.Mean, minService, maxService),
+		plant.Between("--first-byte", s.FirstByte, 0, maxService),
 		plant.Between("--backlog", s.pool.Queue, 0, 1<<22),
 		plant.Between("--coherency", s.pool.Coherency, 0, 100),
 		plant.Between("--replicas", s.Replicas, 1, 64),

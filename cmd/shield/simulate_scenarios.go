@@ -46,6 +46,12 @@ var situations = []situation{
 		config:  "shield {\n\tconcurrency 8\n}\n",
 	},
 	{
+		name: "stream", about: "Answers that stream for 10 s, as language models send them: twice as many as 20 workers can serve.",
+		flags:   "--clients 0 --background 4/s --policy exact*4 --timeout 2m --workers 20 --service 10s --first-byte 300ms --warmup 1m --duration 3m",
+		compare: []string{"none", "shield-adaptive", "scenario"},
+		config:  "shield {\n\tconcurrency 20\n}\n",
+	},
+	{
 		name: "impatient", about: "1,000 clients at once that wait for 250 ms only, and so do not hear a refusal that is held back for longer.",
 		flags:   "--clients 1000 --timeout 250ms --distribution deterministic",
 		compare: []string{"fixed:1", "shield"},

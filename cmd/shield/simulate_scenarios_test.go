@@ -54,12 +54,14 @@ func TestSituationsAreAsSaid(t *testing.T) {
 	if r := played("hangup", "none"); per(r, 70) < 190 || per(r, 70) > 210 || r.TimedOut < r.Decided*9/10 {
 		t.Errorf("hangup: %.0f requests per second, %d of %d timed out; want 200, and nearly all", per(r, 70), r.TimedOut, r.Decided)
 	}
-	most := 0
-	for _, b := range played("hangup", "scenario").Series {
-		most = max(most, int(b.InFlight))
-	}
-	if most != 8 {
-		t.Errorf("hangup: %d in the backend at once; want the limit, 8", most)
+	for name, limit := range map[string]int{"hangup": 8, "stream": 20} {
+		most := 0
+		for _, b := range played(name, "scenario").Series {
+			most = max(most, int(b.InFlight))
+		}
+		if most != limit {
+			t.Errorf("%s: %d in the backend at once; want the limit, %d", name, most, limit)
+		}
 	}
 	if r := played("quota", "scenario"); r.Served != 600 || per(r, 80) < 95 {
 		t.Errorf("quota: %d of the crowd served, %.0f requests per second; want 600, and about 100", r.Served, per(r, 80))
@@ -113,7 +115,7 @@ func TestSituationList(t *testing.T) {
 		}
 		args := []string{"--compare", strings.ReplaceAll(strings.Join(s.compare, ","), "scenario", "none")}
 		args = append(args, strings.Fields(s.flags)...)
-		if s.name == "quota" || s.name == "hangup" {
+		if s.config != "" {
 			args[1] = "none"
 		}
 		got, want := simulatePlan(t, args...).Scenario, simulatePlan(t, "--scenario", s.name).Scenario

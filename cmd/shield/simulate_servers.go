@@ -60,7 +60,7 @@ func bucket(maker sim.Maker, says string) server {
 // absent says which flag leads to the config of a word.
 var absent = map[string]string{
 	"suggested": "suggested is the config that an access log leads to; want --from-access-log with it",
-	"scenario":  "scenario is the config of a situation; want --scenario quota or hangup with it",
+	"scenario":  "scenario is the config of a situation; want --scenario quota, hangup or stream with it",
 }
 
 // parseServer returns the server that an argument of --compare or --config names. texts are

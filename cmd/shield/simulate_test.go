@@ -82,14 +82,14 @@ func TestSimulateDefaults(t *testing.T) {
 
 func TestSimulateFlags(t *testing.T) {
 	p := simulatePlan(t, "--clients", "10", "--within", "1s", "--background", "600/m", "--policy", "curl:3,exact", "--timeout", "0",
-		"--patience", "30s", "--delay", "1ms", "--workers", "3", "--service", "10ms", "--distribution", "deterministic", "--coherency", "0.5",
+		"--patience", "30s", "--delay", "1ms", "--workers", "3", "--service", "10ms", "--first-byte", "2ms", "--distribution", "deterministic", "--coherency", "0.5",
 		"--backlog", "9", "--outage", "30s+10s", "--outage-refuses", "--slow", "60s+5sx4", "--slow", "1s+2sx0.5", "--restart", "90s+1s",
 		"--cold", "20sx3", "--restart-shield", "12s", "--replicas", "2", "--seed", "7", "--requests", "99", "--warmup", "3s", "--limit", "3000/m",
 		"--compare", "none,shield-adaptive", "shield", "gradient2")
 	mix, _ := clients.Parse("curl:3,exact")
 	s := time.Second
 	want := sim.Scenario{
-		Seed: 7, Clients: 10, Within: s, Mix: mix, Background: 10, Warmup: 3 * s, Delay: s / 1000, Service: sim.Service{Mean: 10 * time.Millisecond},
+		Seed: 7, Clients: 10, Within: s, Mix: mix, Background: 10, Warmup: 3 * s, Delay: s / 1000, Service: sim.Service{Mean: 10 * time.Millisecond}, FirstByte: 2 * time.Millisecond,
 		Plant: &plant.Config{
 			Workers: 3, Coherency: 0.5, Queue: 9, Outage: [2]time.Duration{30 * s, 40 * s}, Refuses: true,
 			Slow:    plant.Steps{{From: s, Value: 0.5}, {From: 3 * s, Value: 1}, {From: 60 * s, Value: 4}, {From: 65 * s, Value: 1}},
@@ -144,9 +144,9 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--clients 5000000 --background 20000 --duration 1h": "about 79400000 clients would come: 5000000, and 20000 per second for 1h2m0s with the warm-up; want at most 50000000",
 		"--clients 0 --within 5s":                            "--within is given, and --clients is 0",
 		"--limit 5 --compare none":                           "--limit is given, and nothing that is compared takes it",
-		"--scenario herd":                                    `--scenario is "herd"; want one of nat, gateway, flood, quota, hangup, impatient, or list`,
+		"--scenario herd":                                    `--scenario is "herd"; want one of nat, gateway, flood, quota, hangup, stream, impatient, or list`,
 		"--scenario nat --from-access-log a":                 "--scenario and --from-access-log are given; want one of them",
-		"--scenario nat --compare scenario":                  "scenario is the config of a situation; want --scenario quota or hangup with it",
+		"--scenario nat --compare scenario":                  "scenario is the config of a situation; want --scenario quota, hangup or stream with it",
 		"--addresses -1":                                     "--addresses is -1; want 0 to 5000000",
 		"--background-addresses -1":                          "--background-addresses is -1; want 0 to 5000000",
 		"--background-policy curll":                          `--background-policy: "curll": policy "curll" is unknown`,

@@ -45,6 +45,7 @@ They wait {{with .Timeout}}{{.}} for an answer{{else}}for an answer without a li
 {{- with .Patience}}, and retry for {{.}}{{end}}. Policy: {{.Policies}}.
 The backend has {{plural .Plant.Workers "worker that takes" "workers that take"}} {{.Service.Mean}} each ({{.Distribution}}):
 {{- ""}} {{digits .Capacity}} requests per second at most.
+{{- with .FirstByte}} An answer streams from {{.}} on, until its end.{{end}}
 {{- range .Marks}} {{capital .Name}} at {{.From}}{{with long .}} for {{.}}{{end}}.{{end}}
 {{- with .Admitted}} Shield and the models admit {{digits .}} per second.{{end}}
 {{- if gt .Replicas 1}} There are {{.Replicas}} servers before it.{{end}}

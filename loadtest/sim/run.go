@@ -27,6 +27,7 @@ const (
 	unavailable                     // 503 by the backend
 	cannotConnect                   // to the backend: 502
 	letGo                           // its client has hung up long ago
+	streams                         // its answer has begun
 )
 
 // Streams of random numbers, so that the herd and the strangers are the same

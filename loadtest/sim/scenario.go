@@ -46,6 +46,10 @@ type Scenario struct {
 	Service  Service
 	Services []Service
 
+	// FirstByte is how long after the backend has begun with a request its answer begins to
+	// stream, until the work is done. 0: answers do not stream.
+	FirstByte time.Duration
+
 	// Plant is the backend: Service is then what a request takes when it is alone, all
 	// attempts of one client the same. nil means a backend that works on all at once.
 	Plant *plant.Config
@@ -177,6 +181,7 @@ func (s *Scenario) check() error {
 		plant.Between("bin", s.Bin, 0, maxSpan),
 		plant.Between("timeout", s.Timeout, 0, maxSpan),
 		plant.Between("patience", s.Patience, 0, maxSpan),
+		plant.Between("first byte", s.FirstByte, 0, maxSpan),
 		s.Mix.Check(),
 		plant.Between("addresses", s.Addresses, 0, maxClients),
 		plant.Between("strangers' addresses", s.StrangersAddresses, 0, maxClients),

@@ -48,6 +48,11 @@ type Sheltering interface {
 	Shelters() bool
 }
 
+// A Streamer is a Server that is told when an answer begins to stream.
+type Streamer interface {
+	Stream(now time.Duration, ticket int32)
+}
+
 // A Request is what a Server may know of a request.
 type Request struct {
 	Route    uint8         // requests of one route take about as long
@@ -93,6 +98,7 @@ type Guarded struct {
 	State         *shield.State // which it works on
 	zones         int           // of the config
 	shelters      bool          // see Sheltering
+	freesStreams  bool
 
 	open    slots[shield.Decision] // by ticket
 	waiting []waiter               // in the order of their arrival
@@ -125,6 +131,7 @@ func (g *Guarded) Change(c shield.Config, restart bool) error {
 		return err
 	}
 	g.Guard, g.State, g.zones = next, state, len(c.Zones)
+	g.freesStreams = c.Streams == shield.StreamsFree
 	g.shelters = c.Orphans != shield.OrphansFree && (c.Concurrency > 0 || c.Adaptive != nil || c.PerClient > 0)
 	return nil
 }
@@ -176,6 +183,16 @@ func (g *Guarded) Finish(now time.Duration, ticket int32, e End) {
 		d.Sent()
 	}
 	g.open.drop(ticket)
+}
+
+// Stream implements Streamer. The requests announce a stream of events, and are no
+// EventSources, so that shield.StreamsFree frees them.
+func (g *Guarded) Stream(now time.Duration, ticket int32) {
+	d := &g.open.of[ticket]
+	if d.Streamed(now - d.At()); g.freesStreams {
+		d.Done(now, shield.Detached)
+		*d = shield.Decision{}
+	}
 }
 
 func (g *Guarded) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {

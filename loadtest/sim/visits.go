@@ -76,6 +76,11 @@ func (r *run) happens(e event) {
 		r.done(e.at, e.who)
 	case e.what == hangsUp:
 		r.hangUp(e.at, e.who)
+	case e.what == streams:
+		if s, ok := r.replicas[v.replica].Server.(Streamer); ok && !v.gone {
+			s.Stream(time.Duration(e.at), v.ticket)
+			r.settle(e.at, int(v.replica))
+		}
 	case e.what == letGo:
 		r.finish(e.at, v, End{Outcome: shield.Stopped})
 		r.settle(e.at, int(v.replica))
@@ -141,7 +146,7 @@ func (r *run) submit(at int64, i uint32) {
 	now := r.sinceHerd(at)
 	switch fate, end := r.backend.Submit(now, i, takes); fate {
 	case plant.Begun:
-		r.begin(end, i)
+		r.begin(at, end, i)
 	case plant.Waits:
 		v.stage = waits
 		v.refs++
@@ -174,9 +179,13 @@ func (r *run) takes(who uint32) time.Duration {
 // sinceHerd is the time that a Plant goes by.
 func (r *run) sinceHerd(at int64) time.Duration { return time.Duration(at - r.herdAt) }
 
-func (r *run) begin(end time.Duration, i uint32) {
+func (r *run) begin(at int64, end time.Duration, i uint32) {
 	r.visits.of[i].stage = works
-	r.schedule(int64(end)+r.herdAt, i, done)
+	ends := int64(end) + r.herdAt
+	r.schedule(ends, i, done)
+	if first := at + int64(r.FirstByte); r.FirstByte > 0 && first < ends {
+		r.schedule(first, i, streams)
+	}
 }
 
 func (r *run) done(at int64, i uint32) {
@@ -188,7 +197,7 @@ func (r *run) done(at int64, i uint32) {
 			break
 		}
 		r.visits.of[next].refs-- // of the queue
-		r.begin(end, next)
+		r.begin(at, end, next)
 	}
 	if latency := r.backend.Latency(now); latency > 0 {
 		r.visits.of[i].stage = replies

@@ -819,3 +819,30 @@ func TestReloadWhileWaiting(t *testing.T) {
 		t.Errorf("%d of two requests of one client admitted, of which it has one per hour", admitted)
 	}
 }
+
+// An answer that streams holds its place until it ends, or gives it back when it begins, as
+// the operator wants; an adaptive limit learns from the time to the first byte.
+func TestStreams(t *testing.T) {
+	s := Scenario{
+		Clients: 40, Within: time.Second, Mix: clients.All(clerk{}), Warmup: time.Second, FirstByte: 100 * time.Millisecond, Service: Service{Mean: 5 * time.Second},
+		Plant: &plant.Config{Workers: 100}, Until: 2 * time.Minute, Bin: 100 * time.Millisecond, Config: shield.Config{Concurrency: 10},
+	}
+	for streams, want := range map[shield.Streams]func(most int32) bool{
+		shield.StreamsHold: func(most int32) bool { return most == 10 },
+		shield.StreamsAuto: func(most int32) bool { return most == 10 },
+		shield.StreamsFree: func(most int32) bool { return most > 20 },
+	} {
+		s.Config.Streams = streams
+		r, err := Run(s, Guard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		most := int32(0)
+		for _, b := range r.Series {
+			most = max(most, b.InFlight)
+		}
+		if !want(most) || r.Served != 40 {
+			t.Errorf("streams %s: %d in the backend at once, %d of 40 served", streams, most, r.Served)
+		}
+	}
+}
