@@ -24,7 +24,8 @@ const (
 // of the backend.
 type costs struct{ routes, clients [Routes]meanTime }
 
-// A meanTime follows as Gate.Leave does. A sample that loses a race is dropped.
+// A meanTime is an exponentially weighted moving average (EWMA) of nanoseconds: 16 of them
+// follow a change and smooth over an odd one. One that loses a race is dropped.
 type meanTime struct{ atomic.Int64 }
 
 func (m *meanTime) add(took time.Duration) {

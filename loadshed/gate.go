@@ -10,7 +10,7 @@ import (
 // safe for concurrent use and must not be copied.
 type Gate struct {
 	inFlight atomic.Int64
-	service  atomic.Int64 // mean time of service, in nanoseconds; 0 before the first completion
+	service  meanTime     // 0 before the first completion
 	movedAt  atomic.Int64 // the last departure, or the entry into an empty gate
 }
 
@@ -34,17 +34,12 @@ func (g *Gate) Enter(limit int, now time.Duration) bool {
 // Leave gives back the place of a request that entered took ago and has been served.
 func (g *Gate) Leave(now, took time.Duration) {
 	g.Detach(now)
-	// An exponentially weighted moving average (EWMA): 16 completions follow a change
-	// and smooth over one odd request. A far longer one, such as a download, counts as
-	// 64 times the mean, or it would dominate Drain for long. A sample that loses a race
-	// is dropped.
-	const weight, longest = 16, 64
-	old := g.service.Load()
-	mean := int64(took)
-	if old > 0 {
-		mean = old + (min(int64(took), longest*old)-old)/weight
+	// A far longer one than the mean, such as a download, would dominate Drain for long.
+	const longest = 64
+	if mean := g.Service(); mean > 0 {
+		took = min(took, longest*mean)
 	}
-	g.service.CompareAndSwap(old, max(1, mean))
+	g.service.add(took)
 }
 
 // Detach gives back the place of a request that continues without one, as an upgraded
