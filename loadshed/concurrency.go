@@ -67,7 +67,6 @@ type Entrant struct {
 // An Entry is what Enter has decided.
 type Entry uint8
 
-// The entries.
 const (
 	Entered    Entry = iota // the request has its place
 	Waiting                 // it is in the queue

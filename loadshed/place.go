@@ -33,7 +33,6 @@ func (pl *Place) Watch(c *Concurrency, p *Plan, now time.Duration) {
 // An Outcome says how an admitted request ended.
 type Outcome uint8
 
-// The outcomes.
 const (
 	Served     Outcome = iota // the response is complete; 4xx and 500, too, are no sign of overload
 	Detached                  // it says nothing, or goes on without its place in flight: an upgraded connection, a stream of events, a client that is slow itself

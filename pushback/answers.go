@@ -15,7 +15,6 @@ import (
 // Body is the kind of body that a refusal carries.
 type Body string
 
-// The kinds of body.
 const (
 	Problem Body = "problem" // application/problem+json (RFC 9457); a page for browsers' navigations
 	HTML    Body = "html"    // a page, always

@@ -312,14 +312,13 @@ func (a *Appointments) book(now time.Duration, v *Visit, r Rates) (Appointment, 
 	switch {
 	case v.Standing != OnTime:
 		return a.calendar.Book(now, r, v.Trust), ReplaceNone
-	case v.Deferred && v.Due:
-		return a.calendar.Excuse(now, r, Proven), ReplaceOne
-	case v.Deferred:
+	case v.Deferred && !v.Due:
 		return a.calendar.Rebook(now, *v, r), ReplaceOne
-	}
-	a.broken.Add(1)
-	if v.Promises > 0 {
-		a.calendar.Kept(now, v.At, v.Trust)
+	case !v.Deferred:
+		a.broken.Add(1)
+		if v.Promises > 0 {
+			a.calendar.Kept(now, v.At, v.Trust)
+		}
 	}
 	return a.calendar.Excuse(now, r, Proven), ReplaceOne
 }

@@ -289,7 +289,6 @@ func (l *Ledger) Drop(key uint64) {
 // Replace is what becomes of the promises that a client had when it gets another.
 type Replace uint8
 
-// The earlier promises that a new one replaces.
 const (
 	ReplaceNone Replace = iota
 	ReplaceOne

@@ -175,7 +175,6 @@ func (r *record) trust() Trust { return Trust(r.get(fProtected)) }
 // A Class is how a client behaves, judged by its returns.
 type Class uint8
 
-// The classes.
 const (
 	Unknown     Class = iota // has not come back yet
 	Honours                  // comes when it was told

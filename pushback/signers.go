@@ -51,9 +51,7 @@ func (a *Appointments) redeem(now time.Duration, c *Caller, t *Terms, strict boo
 		return
 	}
 	switch {
-	case err == nil && v.Served:
-		a.worthless.Add(1) // used without being shown
-	case err == nil:
+	case err == nil && !v.Served:
 		v.Standing, v.Due = OnTime, true
 		a.redeemed.Add(1)
 	case errors.Is(err, ErrEarly):
@@ -61,7 +59,7 @@ func (a *Appointments) redeem(now time.Duration, c *Caller, t *Terms, strict boo
 		if strict {
 			v.Standing, v.Rejected = TooEarly, true
 		}
-	default:
+	default: // or used without being shown
 		a.worthless.Add(1)
 	}
 }

@@ -48,7 +48,6 @@ func (v *Visit) number(served float64) float64 {
 // Trust is whether a client is known to come back when it is told to.
 type Trust uint8
 
-// The kinds of clients.
 const (
 	Untried Trust = iota // it has not come back yet
 	Proven               // it has come back when it was told, and may be refused then
@@ -59,7 +58,6 @@ const (
 // Standing is how a visit compares with what was promised.
 type Standing uint8
 
-// The standings.
 const (
 	Stranger     Standing = iota // has no valid promise
 	OnTime                       // its time has come
