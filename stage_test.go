@@ -329,7 +329,8 @@ func TestHerdBehindOneAddress(t *testing.T) {
 	}{
 		{"capacity 100/s", capacity, 1000, 4, 1000, 1.20, 2.2},
 		{"concurrency 12", concurrency, 1000, 4, 990, 1.35, 2.8},
-		{"beyond the horizon", capacity, 5000, 0, 5000, 1.15, 5},
+		{"more than the crowds' share", capacity, 2000, 4, 1970, 1.25, 2.7},
+		{"beyond the horizon", capacity, 5000, 0, 5000, 1.2, 4.6},
 	} {
 		workers, service := 1000, 5*ms
 		if c.config.Concurrency > 0 {

@@ -235,19 +235,23 @@ func (a *Appointments) refuseOne(now time.Duration, c *Caller, v *Visit, t *Term
 // promiseOne books for one of a crowd and notes the promise, unless its client is told
 // never to come back. The crowd is locked.
 func (a *Appointments) promiseOne(now time.Duration, w *crowd, v *Visit, t *Terms, r Rates, d *Told) (p Appointment, never bool) {
-	what, number, over := slot, uint32(0), 0
-	if v.Standing == OnTime {
+	what, number, over := slot, w.freed+uint32(w.waiting), 0
+	if v.Promises > 0 && v.promise == ask {
+		number = v.Number
+	}
+	ahead := max(0, int(int32(number-w.freed))) // of the crowd's queue
+	switch {
+	case v.Standing == OnTime:
 		p, _ = a.book(now, v, r)
-	} else {
+	case v.Excess && v.Promises == 0: // it waits behind those that do
+		over = 1
+	default:
 		p, over = a.calendar.BookShared(now, r)
 	}
 	switch {
 	case over > 0:
-		what, number = ask, v.Number
-		if v.Promises == 0 {
-			number = w.freed + uint32(w.waiting) + 1
-		}
-		from, more := w.freedAt(now, over+max(0, int(int32(number-w.freed))))
+		what = ask
+		from, more := w.freedAt(now, over+ahead)
 		p = a.calendar.Ask(now, from, more, r)
 	case p.Trust == Proven:
 		what = excused
