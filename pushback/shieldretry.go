@@ -49,9 +49,13 @@ func shieldRetry(f Refusal) string {
 // appendSeconds appends ms milliseconds as a Decimal in seconds: at least one digit of
 // fraction, and no other zeros at its end (RFC 9651, section 4.1.5).
 func appendSeconds(b []byte, ms int64) []byte {
-	b = strconv.AppendFloat(b, float64(ms)/1000, 'f', -1, 64)
-	if ms%1000 == 0 {
-		b = append(b, ".0"...)
+	b = strconv.AppendInt(b, ms/1000, 10)
+	b = append(b, '.', '0'+byte(ms/100%10))
+	if ms%100 != 0 {
+		b = append(b, '0'+byte(ms/10%10))
+	}
+	if ms%10 != 0 {
+		b = append(b, '0'+byte(ms%10))
 	}
 	return b
 }
