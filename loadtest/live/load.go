@@ -44,10 +44,8 @@ type budget struct{ requests, retries atomic.Int64 }
 
 // Reasons why a run ends before its clients have.
 var (
-	// ErrStopped says that Run's context ended.
-	ErrStopped = errors.New("stopped")
-	// ErrRequests says that LoadConfig.Requests were sent.
-	ErrRequests = errors.New("the limit of requests was reached")
+	ErrStopped  = errors.New("stopped")                           // Run's context ended
+	ErrRequests = errors.New("the limit of requests was reached") // LoadConfig.Requests
 )
 
 // LoadResult is the outcome of a Load so far.

@@ -172,9 +172,9 @@ func (w *wire) close() {
 	}
 }
 
-// A pool is one HTTP/2 connection that clients share. It opens more only if the server
-// allows too few requests at once on one, unless they wait. Until a server announces its limit, net/http
-// assumes 100. If it is less, requests may wait in a new connection.
+// A pool is one HTTP/2 connection that clients share, or more: see LoadConfig.Connections.
+// Until a server announces how many requests it allows at once, net/http assumes 100. If it
+// is less, requests may wait in a new connection.
 type pool struct {
 	dial func(context.Context) (*http.ClientConn, error)
 	wait bool // requests wait in a full connection, as those of gRPC libraries do

@@ -1,11 +1,10 @@
-// Package plant is a backend in virtual time, as a pure state machine: it knows no
-// clock and no agenda, and draws no random numbers. An engine tells a [Plant] what
-// happens at an instant, and is told when the work on a request will be done.
-// loadtest/sim is the engine that uses it.
+// Package plant is a backend, as a pure state machine: it knows no clock, and draws no random
+// numbers. An engine, as loadtest/sim, tells a [Plant] what happens at an instant, and is
+// told when the work on a request will be done.
 //
-// A backend is a number of workers that take requests first come, first served, and
-// a queue before them, as a pool of threads or of connections to a database has
-// it. Its [Config] says what else is wrong with it.
+// A backend is a number of workers that take requests first come, first served, and a queue
+// before them, as a pool of threads or of connections to a database has it. Its [Config]
+// says what else is wrong with it.
 package plant
 
 import (
@@ -22,18 +21,14 @@ type Config struct {
 	// Workers is how many requests are worked on at once.
 	Workers int
 
-	// Queue is how many requests may wait before the workers; more are refused, as
-	// a full backlog of connections does. 0 means no bound.
+	// Queue is how many requests may wait before the workers; more are refused, as a full
+	// backlog of connections does. 0 means no bound.
 	Queue int
 
-	// Coherency is by what share the time of service grows with each request that
-	// waits: the β of Gunther's universal scalability law, as locks and caches
-	// have it. Default 0.
-	Coherency float64
-
-	// Slowest bounds how many times as long service takes because of requests that wait.
-	// 0 means no bound.
-	Slowest float64
+	// Coherency is by what share the time of service grows with each request that waits:
+	// the β of Gunther's universal scalability law, as locks and caches have it. Slowest
+	// bounds how many times as long service takes because of that; 0 means no bound.
+	Coherency, Slowest float64
 
 	// Slow multiplies times of service that begin from then on. Default 1.
 	Slow Steps
@@ -41,36 +36,32 @@ type Config struct {
 	// Delay is latency in seconds that occupies nothing, as a network's. Default 0.
 	Delay Steps
 
-	// Outage stops the workers between two instants: what they do goes on
-	// afterwards. With Refuses, a request that comes then is answered at once with an error
-	// instead and told RetryAfter, and requests that came before are done as ever,
-	// as by a server that is being drained.
+	// Outage stops the workers between two instants: what they do goes on afterwards. With
+	// Refuses, a request that comes then is answered at once with an error and told
+	// RetryAfter, and earlier ones are done as ever, as by a server that is being drained.
 	Outage     [2]time.Duration
 	Refuses    bool
 	RetryAfter time.Duration
 
-	// Restart ends the process at its first instant: what is worked on and what
-	// waits is lost. Until the second no client can connect. Both 0: never.
+	// Restart ends the process at its first instant: what is worked on and what waits is
+	// lost. Until the second no client can connect. Both 0: never. It leaves a Cold process:
+	// empty caches, code that is not compiled yet.
 	Restart [2]time.Duration
-
-	// Cold is what a restart leaves: empty caches, code that is not compiled yet.
-	Cold Cold
+	Cold    Cold
 
 	// Notices: a request whose client has gone is taken out of the queue.
 	Notices bool
 }
 
-// Cold makes times of service longer after a restart: Times as long at first, and
-// then less, in a straight line down to normal after For.
+// Cold makes times of service longer after a restart: Times as long at first, and then less,
+// in a straight line down to normal after For.
 type Cold struct {
 	Times float64 // at least 1
 	For   time.Duration
 }
 
-// maxWorkers and maxQueue bound what a Plant can be. maxWorkers is as many as a
-// shield.Guard lets in.
 const (
-	maxWorkers = 1_000_000
+	maxWorkers = 1_000_000 // as many as a shield.Guard lets in
 	maxQueue   = 1 << 22
 )
 

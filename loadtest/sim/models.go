@@ -25,8 +25,7 @@ type bucket struct {
 	rule  rule
 }
 
-// with returns the Maker of a bucket whose rule is what fresh returns, each time
-// that it starts.
+// with returns the Maker of a bucket whose rule is what fresh returns when it starts.
 func with(fresh func() rule) Maker {
 	return func(c shield.Config) (Server, error) {
 		b := &bucket{fresh: fresh}
@@ -64,33 +63,29 @@ func stateless(r rule) Maker { return with(func() rule { return r }) }
 // NoHint refuses without Retry-After, as most servers do by default.
 var NoHint = stateless(func(time.Duration, time.Duration, Request) int { return 0 })
 
-// FixedHint tells all clients the same: a constant in a config file, the most
-// common of all.
+// FixedHint tells all clients the same: a constant in a config file, the most common of all.
 func FixedHint(seconds int) Maker {
 	return stateless(func(time.Duration, time.Duration, Request) int { return seconds })
 }
 
-// NextToken tells all clients when there will be a token, exactly and rounded up:
-// what libraries with a generic cell rate algorithm tell (redis-cell, throttled).
-// Every refused client is told the same one.
+// NextToken tells all clients when there will be a token, rounded up: what libraries with a
+// generic cell rate algorithm tell (redis-cell, throttled).
 var NextToken = stateless(func(_, wait time.Duration, _ Request) int {
-	return int((wait + time.Second - 1) / time.Second)
+	return wholeSeconds(wait).Seconds
 })
 
-// Mimir tells 6 s, doubled with each attempt that the client says it has made,
-// ±50 %, and not less than 6 s or more than 96 s: Grafana Mimir's distributor
-// with its Retry-After turned on.
+// Mimir tells 6 s, doubled with each attempt that the client says it has made, ±50 %, from 6
+// to 96 s: Grafana Mimir's distributor with its Retry-After turned on.
 var Mimir = stateless(func(_, _ time.Duration, r Request) int {
 	s := min(96, 6*math.Exp2(float64(r.Attempt-1)))
 	return int(min(96, max(6, s*(0.5+r.U))))
 })
 
-// Kubernetes tells all clients a shared number of seconds, from 1 to 32, which is
-// looked at when the first request of a second is refused: doubled if the last
-// that many seconds saw three or more refusals per second on average and it was
-// not doubled meanwhile; otherwise one less if they saw fewer than one per
-// second. That is dropped_requests_tracker.go of k8s.io/apiserver (API Priority
-// and Fairness); its queues are not modelled.
+// Kubernetes tells all clients a shared number of seconds, from 1 to 32, which is looked at
+// when the first request of a second is refused: doubled if the last that many seconds saw
+// three or more refusals per second on average and it was not doubled meanwhile; otherwise
+// one less if they saw fewer than one per second. That is dropped_requests_tracker.go of
+// k8s.io/apiserver (API Priority and Fairness); its queues are not modelled.
 var Kubernetes = with(func() rule {
 	const most = 32
 	var (
@@ -129,8 +124,8 @@ type Limiter interface {
 	Done(now, took time.Duration, inFlight int, outcome shield.Outcome)
 }
 
-// Limited returns the Maker of a server that lets in as many requests at a time as
-// a Limiter says, and tells refused clients nothing. It has no config.
+// Limited returns the Maker of a server without a config that lets in as many requests at a
+// time as a Limiter says, and tells refused clients nothing.
 func Limited(fresh func() Limiter) Maker {
 	return func(shield.Config) (Server, error) {
 		return &limited{Limiter: fresh(), fresh: fresh, since: slots[time.Duration]{of: make([]time.Duration, 1)}}, nil
@@ -166,11 +161,10 @@ func (l *limited) Change(_ shield.Config, restart bool) error {
 	return nil
 }
 
-// Gradient2 is the Maker of a server with the limiter of the same name of
-// Netflix/concurrency-limits: the limit follows the ratio of a long mean of the
-// latency, times a tolerance of 1.5, to that of the latest window, of at least a
-// second and ten requests. Its limits go from 1 to 1000, as shield's: its default of
-// 200 would hide that they drift.
+// Gradient2 is the limiter of the same name of Netflix/concurrency-limits: the limit follows
+// the ratio of a long mean of the latency, times a tolerance of 1.5, to that of the latest
+// window, of at least a second and ten requests. Its limits go from 1 to 1000, as shield's:
+// its default of 200 would hide that they drift.
 var Gradient2 = Limited(func() Limiter { return &gradient2{limit: 20} })
 
 type gradient2 struct {

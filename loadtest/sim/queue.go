@@ -25,10 +25,9 @@ type event struct {
 	what int32  // 0: the client arrives; more: the replica's ticket, plus 1, of a refusal that is sent; less: see the kinds
 }
 
-// queue is a heap of events with four children per node: half as deep as a
-// binary one, and the children of a node lie in one or two cache lines. The
-// order of two events at the same instant depends on nothing but the order of
-// calls.
+// queue is a heap of events with four children per node: half as deep as a binary one, and
+// the children of a node lie in one or two cache lines. The order of two events at the same
+// instant depends on nothing but the order of calls.
 type queue []event
 
 func (q *queue) push(e event) {

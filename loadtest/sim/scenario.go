@@ -83,13 +83,12 @@ type Scenario struct {
 	// to Until, though no client waits any more.
 	Bin time.Duration
 
-	// Ended, if set, is told how each request has ended for its client. Calls are not
-	// in the order of their instants: a refusal that is held back is told when it is
-	// decided.
+	// Ended, if set, is told how each request has ended for its client. Calls are not in the
+	// order of their instants: a refusal that is held back is told when it is decided.
 	Ended func(Ended)
 
-	// Progress, if set, is called about once per virtual second with the time since
-	// the run's first moment, and when the run is to end at the latest.
+	// Progress, if set, is called about once per virtual second with the time since the
+	// run's first moment, and when the run is to end at the latest.
 	Progress func(now, end time.Duration)
 
 	// Stop, if closed, ends the run with what it has so far.
@@ -251,9 +250,9 @@ func (s *Scenario) rate(at time.Duration) float64 {
 	return sum
 }
 
-// optimum returns how long it takes to serve n clients of the herd as a fluid
-// that is there at once, and for which there is the rate that the strangers
-// leave: the least possible, but for bursts, and with a Plant that is always well.
+// optimum returns how long it takes to serve n clients of the herd as a fluid that is there
+// at once, at the rate that the strangers leave: the least possible, but for bursts, and
+// with a Plant that is always well.
 func (s *Scenario) optimum(n int) time.Duration {
 	const never = 1e9 * time.Second
 	instants := []time.Duration{0, never} // at which anything changes

@@ -78,12 +78,10 @@ type Answer struct {
 
 // An End is how an admitted request has ended.
 type End struct {
-	// Outcome is Served, Overloaded, Aborted by its client, or Detached if the run
-	// has ended before. Of a held refusal it is Served, or Aborted by its client.
-	Outcome shield.Outcome
-
-	// RetryAfter is what a backend that is Overloaded says, 0 for nothing.
-	RetryAfter time.Duration
+	// Outcome is Served, Overloaded, Aborted by its client, or Detached if the run has ended
+	// before. Of a held refusal it is Served or Aborted.
+	Outcome    shield.Outcome
+	RetryAfter time.Duration // what a backend that is Overloaded says, 0 for nothing
 }
 
 // A Maker returns a new Server for a config.
@@ -111,8 +109,7 @@ type waiter struct {
 	request shield.Request
 }
 
-// Guard is the Maker of the real shield.Guard. The client is its own key in
-// every zone, and the one whose requests in flight are counted.
+// Guard is the Maker of the real shield.Guard. A client is its own key in every zone.
 func Guard(c shield.Config) (Server, error) {
 	g := &Guarded{open: slots[shield.Decision]{of: make([]shield.Decision, 1)}} // ticket 0 is none
 	if err := g.Change(c, true); err != nil {
@@ -157,8 +154,7 @@ func (g *Guarded) Arrive(now time.Duration, r Request) Answer {
 	return a
 }
 
-// answer returns what d says, but for the ticket, with the status that the Guard
-// which decided answers with.
+// answer returns what d says, but for the ticket, with the status of the Guard that decided.
 func (g *Guarded) answer(by *shield.Guard, d *shield.Decision) Answer {
 	if g.Decided != nil {
 		g.Decided(*d)
