@@ -219,20 +219,18 @@ func steadily(g *group) clients.Policy {
 // means, over factors from 1 to 4 and over the number of attempts before the cap. Each
 // attempt weighs as many waits as it has. The last, which stands for several, is left out.
 func fit(g *group) clients.Policy {
-	var mean, cv [attempts]float64
+	var logs, weights [attempts]float64
 	spread, weight := 0.0, 0.0
 	reached := 0 // the last attempt that was followed by another
 	for i := range attempts - 1 {
-		n := g.returns[i]
+		n := float64(g.returns[i])
 		if n == 0 {
 			continue
 		}
-		mean[i], cv[i] = moments(float64(n), float64(g.sum[i]), float64(g.squares[i]))
-		mean[i] = max(mean[i], 1e-3)
-		if n > 1 {
-			spread += cv[i] * float64(n-1)
-			weight += float64(n - 1)
-		}
+		mean, cv := moments(n, float64(g.sum[i]), float64(g.squares[i]))
+		logs[i], weights[i] = math.Log(max(mean, 1e-3)), n
+		spread += cv * (n - 1)
+		weight += n - 1
 		reached = i
 	}
 	base, factor, rises, least := 0.0, 1.0, 0, math.Inf(1)
@@ -242,12 +240,9 @@ func fit(g *group) clients.Policy {
 				break
 			}
 			var sum, squares, n float64
-			for i := range reached + 1 {
-				if g.returns[i] > 0 {
-					w := float64(g.returns[i])
-					d := math.Log(mean[i]) - float64(min(i, k))*math.Log(f)
-					sum, squares, n = sum+w*d, squares+w*d*d, n+w
-				}
+			for i, w := range weights[:reached+1] {
+				d := logs[i] - float64(min(i, k))*math.Log(f)
+				sum, squares, n = sum+w*d, squares+w*d*d, n+w
 			}
 			if n == 0 {
 				continue

@@ -39,22 +39,21 @@ type LoadConfig struct {
 	// Insecure takes any TLS certificate.
 	Insecure bool
 
-	// Connections is how many connections the clients of H2, H2C and GRPC share: 1 to
-	// 1000; 0 means 32. More are opened only if a server allows too few requests at once
-	// on one. GRPC waits there instead, and its latencies include that wait. In H1 each
-	// attempt opens a connection, as from separate machines, unless KeepAlive is set.
+	// Connections is how many connections the clients of H2, H2C and GRPC share: 1 to 1000;
+	// 0 means 32. More are opened only if a server allows too few requests at once on one.
+	// GRPC waits there instead, and its latencies include that wait. In H1 each attempt opens
+	// a connection, as from separate machines, unless KeepAlive lets clients share as many as
+	// they need.
 	Connections int
+	KeepAlive   bool
 
-	// KeepAlive lets clients of H1 keep and share connections, as many as they need.
-	KeepAlive bool
-
-	// Connected opens connections beforehand: shared ones before the run, and in H1 one
-	// for the first attempt of each client of the herd. That is done shortly before the
-	// client comes, because servers close idle connections.
+	// Connected opens connections beforehand: shared ones before the run, and in H1 one for
+	// the first attempt of each client of the herd, shortly before it comes, because servers
+	// close idle connections.
 	Connected bool
 
-	// Method is an HTTP method, "" for GET; or of GRPC the full name of a unary
-	// method, "" for HealthCheck, which is called with an empty message.
+	// Method is an HTTP method, "" for GET; or of GRPC the full name of a unary method, ""
+	// for HealthCheck, which is called with an empty message.
 	Method string
 	Header http.Header // of every request; a Host replaces the URL's
 	Body   []byte      // of every request; not for GRPC
@@ -69,11 +68,8 @@ type LoadConfig struct {
 	Herd              int
 	Within, HerdAfter time.Duration
 
-	// Even spaces arrivals evenly. Else they are a Poisson process, and uniform for a herd.
-	Even bool
-
-	// Mix is how clients retry.
-	Mix clients.Population
+	Even bool               // arrivals are spaced evenly; else they are a Poisson process, and uniform for a herd
+	Mix  clients.Population // how clients retry
 
 	// Timeout is how long a client waits for a whole answer: more than 0, up to 10m.
 	Timeout time.Duration

@@ -39,12 +39,11 @@ type Tally struct {
 	CutOff    int           `json:"cut_off"`
 	OldestCut time.Duration `json:"-"`
 
-	// Wait is how long served clients waited: from the instant at which their first
-	// request was due until the last byte of the answer, retries and backoff included.
-	Wait Quantiles `json:"wait"`
-
-	// Attempt is how long the Answers took, from the instants at which their requests
-	// were due. Late is the part of that until this machine began to send the request.
+	// Wait is how long served clients waited: from the instant at which their first request
+	// was due until the last byte of the answer. Attempt is how long the Answers took, from
+	// the instants at which their requests were due. Late is the part of that until this
+	// machine began to send the request.
+	Wait    Quantiles `json:"wait"`
 	Attempt Quantiles `json:"attempt"`
 	Late    Quantiles `json:"late"`
 
