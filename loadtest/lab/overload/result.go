@@ -31,7 +31,6 @@ func (c *Count) add(n Count) {
 	c.Failed += n.Failed
 }
 
-// A Result is what happened in a run.
 type Result struct {
 	Seconds  []Second
 	Capacity float64

@@ -67,7 +67,6 @@ type route struct {
 	class   string
 }
 
-// routes has clients of several kinds come, none of them again.
 func (s *Scenario) routes(routes ...route) {
 	s.Mix = nil
 	for _, r := range routes {

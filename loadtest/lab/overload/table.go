@@ -176,7 +176,6 @@ func (row Row) Play(seed uint64) Set {
 	return set
 }
 
-// drawn plays the drawn backends of a seed.
 func drawn(rows []Row, seed uint64) [][]string {
 	table := [][]string{{
 		fmt.Sprintf("%d backends of seed %d", Drawn, seed), "good % mean", "worst", "refused % at 0.6×, worst", "after % worst", "p99 / service, worst",

@@ -59,7 +59,6 @@ func draw(title string, series []sim.Bin) page.Panel {
 // legendStep is the distance of the entries of a legend.
 const legendStep = 170
 
-// dashed draws a dashed line.
 func dashed(points ...plotter.XY) *plotter.Line {
 	l := page.Dashed(1.5, points...)
 	l.Dashes = []vg.Length{5, 3}

@@ -228,7 +228,6 @@ func (f figures) read(text string) {
 	}
 }
 
-// add adds a line of a table.
 func (f figures) add(heads, cells []string) {
 	for i := len(cells) - 1; i > 0; i-- { // of two of one name the first counts
 		f[[3]string{heads[0], cells[0], heads[i]}] = cells[i]

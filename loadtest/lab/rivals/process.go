@@ -44,7 +44,6 @@ func startProgram(ctx context.Context, r rival, c configData) (stop func(), err 
 	return process.Start(ctx, cmd, filepath.Join(c.Folder, "log"), "tcp", c.Address)
 }
 
-// writeConfig writes r's config.
 func writeConfig(path string, r rival, c configData) error {
 	root := map[string]string{"caddy": caddyConf, "nginx": nginxConf, "haproxy": haproxyConf}[r.program]
 	t := template.New("config")

@@ -104,7 +104,6 @@ func (s scenario) patience() time.Duration {
 	return s.Lasts - s.Before - opening - s.Window - s.Timeout - s.After
 }
 
-// check returns an error that says what cannot be.
 func (s scenario) check() error {
 	switch {
 	case s.Seed == 0:

@@ -9,10 +9,8 @@ import (
 	"github.com/herdshield/shield/loadtest/lab/page"
 )
 
-// head is the table's.
 var head = []string{"in front", "Retry-After", "served", "requests per success", "busiest second", "most in the backend", "last served after", "background gave up"}
 
-// cells returns one line of the table.
 func (r result) cells() []string {
 	perSuccess, last := "-", "-"
 	if r.herd.All.Served > 0 {

@@ -27,7 +27,6 @@ type Rung struct {
 // A Channel is what becomes of those who come in one slot.
 type Channel uint8
 
-// The channels.
 const (
 	// OneOf the clients who come in a slot is served, and the others are refused,
 	// as by a server with a limit.
@@ -106,7 +105,6 @@ type Windows struct {
 	Slot time.Duration
 }
 
-// Next implements clients.Policy.
 func (p Windows) Next(r clients.Refused) (time.Duration, bool) {
 	window := float64(p.Size) * float64(p.Slot)
 	start := max(float64(r.Attempt-1)*window, 0)
@@ -119,7 +117,6 @@ func (p Windows) String() string { return fmt.Sprintf("windows of %d slots", p.S
 // told nothing do not.
 type Punctual struct{}
 
-// Next implements clients.Policy.
 func (Punctual) Next(r clients.Refused) (time.Duration, bool) {
 	return time.Duration(r.Hint.Ms) * time.Millisecond, r.Hint.Ms > 0 && !r.Hint.Never
 }

@@ -180,7 +180,6 @@ func simulate(v variant, l load, capacity float64) overload.Stats {
 	return overload.Row{Config: v.simulated}.Run(s, seed).Between(0, int(l.lasts/time.Second))
 }
 
-// served returns how many are served per second.
 func (r result) served() float64 { return float64(r.live.Served) / r.load.lasts.Seconds() }
 
 // expected returns how many are served per second in the simulation.
@@ -210,7 +209,6 @@ func table(out io.Writer, results []result) error {
 	return w.Flush()
 }
 
-// check returns an error for each result that is not what it should be.
 func check(results []result, quick bool) error {
 	var errs []error
 	for _, r := range results {

@@ -24,7 +24,6 @@ func line(points plotter.XYs, c color.Color) *plotter.Line {
 
 const perClient = "retries per client and s"
 
-// drawBursts draws who comes in bursts, and who ends.
 func (f *figures) drawBursts() page.Picture {
 	const step = 250 * time.Millisecond
 	pic := page.Picture{File: "seeds-bursts.svg", Height: 620 * page.Pixel}
@@ -125,7 +124,6 @@ var ridges = []string{
 // spread is the first of the ridges that spreads its clients over all of the time.
 const spread = 13
 
-// drawRidges draws all policies, one line each.
 func (f *figures) drawRidges() page.Picture {
 	const step, full = 250 * time.Millisecond, 4.0 // all in one bar
 	p := page.Frame("All at once: heights are square roots, and the highest means that every client comes within ¼ s", "seconds since all failed", "")
@@ -167,7 +165,6 @@ func (f *figures) drawRidges() page.Picture {
 	return page.Picture{File: "seeds-policies.svg", Height: 620 * page.Pixel, Panels: []page.Panel{{Plot: p}}}
 }
 
-// drawAWS draws AWS's two graphs.
 func (f *figures) drawAWS() page.Picture {
 	colours := map[string]color.Color{"none": color.Black, "exponential": page.Vermillion, "equal": page.Purple, "full": page.Blue, "decorrelated": page.Green}
 	pic := page.Picture{File: "seeds-aws.svg", Height: 560 * page.Pixel}
@@ -203,7 +200,6 @@ func (f *figures) drawAWS() page.Picture {
 	return pic
 }
 
-// drawLadder draws how many slots each client takes.
 func (f *figures) drawLadder() page.Picture {
 	p := page.Frame("A crowd that can be served one per slot: how long it takes", "clients, n", "slots per client")
 	first, last := float64(crowds[0]), float64(crowds[len(crowds)-1])

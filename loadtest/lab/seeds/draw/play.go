@@ -64,7 +64,6 @@ type figures struct {
 	ladder   map[string]map[int]seeds.Rung       // by ladder and number of clients
 }
 
-// The ladders.
 const (
 	doubling      = "windows of 2^k"
 	fitting       = "windows of n"

@@ -138,7 +138,6 @@ func (f *figures) waves() table {
 	return t
 }
 
-// policies are all of them.
 func (f *figures) policies() table {
 	t := table{name: "policies", rows: [][]string{{"policy", "retries in a minute", "most in 100 ms", "at", "100 ms without any", "ended within the minute, after"}}}
 	for _, r := range ridges {
@@ -156,7 +155,6 @@ func (f *figures) policies() table {
 	return t
 }
 
-// aws is AWS's simulation.
 func (f *figures) aws() table {
 	t := table{name: "aws", rows: [][]string{{"", "calls", "seconds until all have written", "calls, 200 clients", "seconds"}}}
 	for _, b := range seeds.Backoffs {
@@ -168,7 +166,6 @@ func (f *figures) aws() table {
 	return t
 }
 
-// rungs are the ladder.
 func (f *figures) rungs() table {
 	t := table{name: "ladder", rows: [][]string{{
 		"clients, n", "windows of 2^k: slots", "/ n", "/ n lg n", "windows of n: slots", "/ n", "/ n lg lg n", "shield: slots", "/ n",
