@@ -24,19 +24,27 @@ import (
 	"github.com/herdshield/shield/loadshed"
 )
 
+// An occupancy is how many requests are in a backend, and how many were at most.
+type occupancy struct{ now, most atomic.Int64 }
+
+// enter counts a request in, and returns what counts it out.
+func (o *occupancy) enter() (leave func()) {
+	n := o.now.Add(1)
+	for m := o.most.Load(); n > m && !o.most.CompareAndSwap(m, n); m = o.most.Load() {
+	}
+	return func() { o.now.Add(-1) }
+}
+
 // A worker is a backend that counts what it works on. A request takes as long as its path
 // says; that it has been sent shows in began.
 type worker struct {
-	now, most atomic.Int64
-	stops     bool // when its client hangs up
-	began     chan string
+	occupancy
+	stops bool // when its client hangs up
+	began chan string
 }
 
 func (b *worker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	n := b.now.Add(1)
-	defer b.now.Add(-1)
-	for m := b.most.Load(); n > m && !b.most.CompareAndSwap(m, n); m = b.most.Load() {
-	}
+	defer b.enter()()
 	if b.began != nil {
 		b.began <- r.URL.Path
 	}
@@ -178,16 +186,13 @@ func TestHangUpsCostLittle(t *testing.T) {
 
 // A pool is a backend of 8 workers of 50 ms, exponentially distributed, with a queue.
 type pool struct {
-	workers   chan bool
-	stops     bool
-	now, most atomic.Int64
+	occupancy
+	workers chan bool
+	stops   bool
 }
 
 func (b *pool) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	n := b.now.Add(1)
-	defer b.now.Add(-1)
-	for m := b.most.Load(); n > m && !b.most.CompareAndSwap(m, n); m = b.most.Load() {
-	}
+	defer b.enter()()
 	gone := r.Context()
 	if !b.stops {
 		gone = context.Background()
