@@ -38,8 +38,8 @@ func (z *ZoneState) Refusals() (refused, observed uint64) { return z.refused.Loa
 // ZoneStats is a snapshot of a ZoneState.
 type ZoneStats struct {
 	limiter.Stats
-	Refused  uint64 // requests refused for this zone
-	Observed uint64 // requests that would have been refused for it
+	Refused  uint64 `json:"refused"`  // requests refused for this zone
+	Observed uint64 `json:"observed"` // requests that would have been refused for it
 }
 
 // Stats visits every key, a few thousand at a time under one lock: it is meant

@@ -52,8 +52,8 @@ type ShieldStatus struct {
 	Queue   *QueueStatus        `json:"queue,omitempty"`
 	Classes []shield.ClassStats `json:"classes,omitempty"`
 
-	// How long the pause lasts that the backend has asked for, and how many pauses
-	// there have been; requests that it refused or that did not reach it.
+	// How long the pause lasts that the backend has asked for, and how many there have
+	// been. Requests that it refused or that did not reach it.
 	PausedSeconds float64 `json:"paused_seconds,omitempty"`
 	Pauses        uint64  `json:"pauses,omitempty"`
 	Failures      uint64  `json:"failures,omitempty"`
@@ -150,13 +150,8 @@ type ZoneStatus struct {
 	Name string `json:"name"`
 	Key  string `json:"key"`
 	RateStatus
-	Keys     int    `json:"keys"`
-	MaxKeys  int    `json:"max_keys"`
-	Admitted uint64 `json:"admitted"`
-	Refused  uint64 `json:"refused"`
-	Observed uint64 `json:"observed"`
-	Evicted  uint64 `json:"evicted"`
-	Shared   uint64 `json:"shared"`
+	MaxKeys int `json:"max_keys"`
+	shield.ZoneStats
 }
 
 // Routes implements caddy.AdminRouter.
@@ -189,11 +184,8 @@ func (a *App) fill(status *Status) {
 		status.Shields = append(status.Shields, s.reading(now).status())
 	}
 	for _, z := range all.zones {
-		s := z.reading(now).stats
 		status.Zones = append(status.Zones, ZoneStatus{
-			Name: z.record.shown, Key: z.key, RateStatus: rateStatus(z.config.Limit),
-			Keys: s.Keys, MaxKeys: z.maxKeys(),
-			Admitted: s.Admitted, Refused: s.Refused, Observed: s.Observed, Evicted: s.Evicted, Shared: s.Shared,
+			z.record.shown, z.key, rateStatus(z.config.Limit), z.maxKeys(), z.reading(now).stats,
 		})
 	}
 }

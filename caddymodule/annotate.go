@@ -50,11 +50,9 @@ func orEmpty(n int) any {
 	return n
 }
 
-// admitted provides the placeholders of every admitted request. It is made once, because
-// mapping an existing function costs nothing.
+// admitted provides the placeholders of admitted requests. To map one function costs nothing.
 var admitted = annotation{decision: "admit"}.placeholder
 
-// annotate tells handlers, error routes and logs of a decision.
 func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
 	repl, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if d.Reason == shield.None {

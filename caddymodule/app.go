@@ -115,9 +115,8 @@ func (a *App) Start() error {
 	return nil
 }
 
-// Stop implements caddy.App. It waits for the last report, but not for long: the
-// subscriber of an event may be waiting for the reload that stops this app. The reporter
-// then ends when the subscriber returns.
+// Stop implements caddy.App. It waits for the last report, but not for long: an event's
+// subscriber may itself wait for the reload that stops this app. The reporter ends after it.
 func (a *App) Stop() error {
 	close(a.stop)
 	select {
@@ -130,8 +129,8 @@ func (a *App) Stop() error {
 // Validate implements caddy.Validator.
 func (a *App) Validate() error { return checkMode(a.Mode) }
 
-// nextName names a handler that has no name. The name is that of its server, if it is
-// valid in labels, with a number from the second handler on.
+// nextName returns a name for a handler without one: that of its server, if that is valid
+// in labels, with a number from the second handler on.
 func (a *App) nextName(server string) string {
 	if shield.CheckName(server) != nil {
 		server = "shield"
@@ -150,7 +149,7 @@ func (a *App) nextName(server string) string {
 type definition struct{ where, is, secret string }
 
 // define returns an error if this config defines one name in two ways. The error says
-// where. It does not show the secrets.
+// where, and does not show the secrets.
 func (a *App) define(kind, name, where string, v any, secret []byte) error {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -63,7 +63,6 @@ func (z *zoneRecord) report() bulletin {
 	return z.reported.over(shield.Quota, refused, observed)
 }
 
-// A backendReport is what has been reported of a backend.
 type backendReport struct {
 	refusalReport
 	overload overloadReport // guarded by mu, like the rest
@@ -72,7 +71,6 @@ type backendReport struct {
 	limits   uint64 // changes of the limit in flight
 }
 
-// report returns the changes of the backend since its last report.
 func (s *shieldEntry) report(now time.Duration) (all bulletin) {
 	r := &s.record.reported
 	r.mu.Lock()
@@ -104,7 +102,6 @@ func (s *shieldEntry) report(now time.Duration) (all bulletin) {
 	return all
 }
 
-// overloaded reports whether an overload is going on.
 func (b *backendRecord) overloaded() bool {
 	b.reported.mu.Lock()
 	defer b.reported.mu.Unlock()
@@ -122,7 +119,7 @@ type overloadReport struct {
 	refused     uint64        // in that time
 }
 
-// step takes the refusals that are new at now.
+// step takes the refusals that are new at now, by reason.
 func (o *overloadReport) step(now time.Duration, added reasonCounts, observe bool) (all bulletin) {
 	observed := zap.Bool("observed", observe)
 	switch {

@@ -39,9 +39,9 @@ type Zone struct {
 	// is an error.
 	Key string `json:"key,omitempty"`
 
-	// How many bits of a client's address count, in `{http.vars.client_ip}` and
-	// `{http.request.remote.host}`: 1 to 32 for IPv4 (default 32), 1 to 128 for
-	// IPv6 (default 64).
+	// How many bits of an address count, in `{http.vars.client_ip}` and
+	// `{http.request.remote.host}`. IPv4: 1 to 32 (default 32). IPv6: 1 to 128
+	// (default 64).
 	IPv4Prefix *int `json:"ipv4_prefix,omitempty"`
 	IPv6Prefix *int `json:"ipv6_prefix,omitempty"`
 
@@ -81,24 +81,22 @@ type Concurrency struct {
 	// faster (default: none). With `adaptive` only.
 	MaxLatency *caddy.Duration `json:"max_latency,omitempty"`
 
-	// Whether a limit that has long been used up is lowered for a moment now and
-	// then, to see whether the backend gets faster (default true). With `adaptive`
-	// only.
+	// Whether a limit that has long been used up is briefly lowered now and then, to
+	// see whether the backend gets faster (default true). With `adaptive` only.
 	Probe *bool `json:"probe,omitempty"`
 
 	// How many of the requests in flight one client may have. A client over this
 	// limit is answered 429.
 	Per *PerClient `json:"per,omitempty"`
 
-	// How long requests keep their place whose clients hang up before the answer: until the
-	// backend is done with them (`keep`, default), until it answers, as it is not told
-	// (`finish`), or not at all (`free`: the backend stops then).
+	// How long a request keeps its place after its client hangs up. `keep` (default): until
+	// the backend is done with it. `finish`: until the backend, which is not told, answers.
+	// `free`: not at all, because the backend stops then.
 	Orphans string `json:"orphans,omitempty"`
 
-	// The responses that give back their place when they begin to stream: `auto` (default:
-	// upgrades such as WebSocket, extended CONNECT, and the events of an EventSource),
-	// `free` (also all other streams of events that the request accepts), or `hold`
-	// (none).
+	// The responses that give back their place when they begin to stream. `auto` (default):
+	// upgrades such as WebSocket, extended CONNECT, and the events of an EventSource.
+	// `free`: also all other streams of events that the request accepts. `hold`: none.
 	Streams string `json:"streams,omitempty"`
 }
 
@@ -142,8 +140,8 @@ type Class struct {
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
 	// The share of the limit in flight that the class may use while requests of
-	// classes with a higher share come: more than 0, to 1 (default: 1 for
-	// `critical`, 0.9 for `default`, 0.7 for `sheddable`; required for others).
+	// classes with a higher share come: more than 0, to 1. The default is 1 for
+	// `critical`, 0.9 for `default` and 0.7 for `sheddable`. Others need a share.
 	Share *float64 `json:"share,omitempty"`
 
 	// Only a random share of the clients, the same ones for an hour: more than 0,
@@ -168,9 +166,9 @@ type Pushback struct {
 	// browsers' navigations), `html`, `text` or `none`. gRPC clients get gRPC.
 	Body string `json:"body,omitempty"`
 
-	// The writer of the body: `direct` (the handler), `auto` (default: the error
-	// routes of the server, or the handler if none of them does), or `error`
-	// (return an error to Caddy, as other handlers do, for gRPC, too).
+	// The writer of the body. `direct`: the handler. `auto` (default): the error
+	// routes of the server, or the handler if none of them does. `error`: Caddy, which
+	// gets an error as from other handlers, for gRPC, too.
 	Respond string `json:"respond,omitempty"`
 
 	// Whether a refusal may be held for up to a second, so that its whole seconds
@@ -184,7 +182,7 @@ type Pushback struct {
 	GiveUp *caddy.Duration `json:"give_up,omitempty"`
 
 	// The longest wait that a client over its own quota is told, where the quota takes longer
-	// than `max` to renew: whole seconds from `max` to `24h` (default `24h`: the truth).
+	// than `max` to renew. It is in whole seconds, from `max` to `24h` (default `24h`).
 	QuotaMax *caddy.Duration `json:"quota_max,omitempty"`
 
 	// Send `Backoff` in addition to `RateLimit` to clients that are admitted while

@@ -178,7 +178,6 @@ func (h *Handler) provisionZones(ctx caddy.Context) error {
 	return errors.Join(errs...)
 }
 
-// loadMatchers returns the matchers of a zone or a class.
 func loadMatchers(ctx caddy.Context, of any, raw caddyhttp.RawMatcherSets) (loaded caddyhttp.MatcherSets, err error) {
 	if len(raw) == 0 {
 		return nil, nil
@@ -288,9 +287,8 @@ func (h *Handler) identify(r *http.Request, q *shield.Request) {
 	}
 }
 
-// key returns the key of r. If it needs an address that is not verified yet, there is none:
-// the client is told to come again at once, when the handshake has shown its address (RFC
-// 8470), as by Caddy's client_ip matcher.
+// key returns the key of r. If it needs an address that is not verified yet, the client is told
+// to come again at once, after the handshake (RFC 8470), as by Caddy's client_ip matcher.
 func (h *Handler) key(k *keyer, r *http.Request) (limiter.Key, error) {
 	switch {
 	case !k.awaits(r):

@@ -26,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -748,7 +749,7 @@ func TestAdminEndpoint(t *testing.T) {
 			},
 		},
 		Zones: []ZoneStatus{
-			{Name: "srv0/per_client", Key: "{http.vars.client_ip}", RateStatus: RateStatus{10, "1m0s", 1}, Keys: 1, MaxKeys: 200_000, Admitted: 1, Refused: 2},
+			{Name: "srv0/per_client", Key: "{http.vars.client_ip}", RateStatus: RateStatus{10, "1m0s", 1}, MaxKeys: 200_000, ZoneStats: shield.ZoneStats{Stats: limiter.Stats{Keys: 1, Admitted: 1}, Refused: 2}},
 		},
 	}
 	if c := got.Shields[1].Calendar; c.Spare > 0 && c.Spare < 1.96 { // on a slow machine a second has passed

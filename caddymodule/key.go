@@ -65,7 +65,6 @@ func (k *keyer) awaits(r *http.Request) bool {
 	return k.verified && r.TLS != nil && !r.TLS.HandshakeComplete
 }
 
-// key returns the key of r.
 func (k *keyer) key(r *http.Request) limiter.Key {
 	var buf [128]byte // on the stack, for most keys
 	return limiter.KeyOfBytes(k.name(buf[:0], r))
@@ -141,8 +140,8 @@ func value(placeholder string, r *http.Request) string {
 	return text
 }
 
-// passedOn returns the lines of a header that the backend is sent: none if the request's
-// Connection names it, because proxies take it off then (RFC 9110, section 7.6.1).
+// passedOn returns the lines of a header that the backend is sent. Proxies take off headers
+// that the request's Connection names (RFC 9110, section 7.6.1).
 func passedOn(h http.Header, name string) []string {
 	for _, line := range h["Connection"] {
 		for other := range strings.SplitSeq(line, ",") {
@@ -162,9 +161,8 @@ func single(values []string) string {
 	return values[0]
 }
 
-// appendFolded appends text so that upper and lower case, blanks around it, and more blanks
-// between words make no other key: they are what a client can vary and be the same to many
-// backends. Folded lines are such blanks.
+// appendFolded appends text in lower case, with one blank between words. A client can vary
+// case and blanks, folded lines included, and be the same to many backends.
 func appendFolded(b []byte, text string) []byte {
 	start := len(b)
 	for word := range strings.FieldsSeq(text) {

@@ -11,9 +11,9 @@ import (
 	"github.com/herdshield/shield"
 )
 
-// A Live shield is set up while the server runs, by a program that learns what to protect
-// without a reload for each change, such as a Kubernetes ingress. It does all that a
-// handler of a config does, and writes its refusals directly.
+// A Live shield is set up while the server runs, without a reload, by a program such as a
+// Kubernetes ingress. It does all that a handler of a config does, and writes its refusals
+// directly.
 type Live struct {
 	// Name is what metrics, logs and status call the backend. Live shields may share one.
 	Name string
@@ -101,9 +101,8 @@ func (h *Handler) provisionLive(l Live) error {
 	return nil
 }
 
-// Show has metrics, logs, events and status tell of these Live shields beside those of the
-// config, and no more of those that it was given before. It must not be called before
-// the app has been provisioned.
+// Show adds these Live shields to metrics, logs, events and status, in place of those that
+// it was given before. It must not be called before the app has been provisioned.
 func (a *App) Show(shields []*Handler) {
 	r := new(roster)
 	for _, h := range shields {

@@ -160,14 +160,14 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 			func(s *shieldReading, to sink) { to.set(s.guard.Spare()) }},
 		{"caddy_shield_promises_total", counter, nil, "Appointments made.",
 			func(s *shieldReading, to sink) { to.count(s.stats.Promises.Made) }},
-		{"caddy_shield_promise_outcomes_total", counter, []string{"outcome"}, "What became of appointments: kept, no_show (the client did not come within a second), late (it came after that, counted as no_show, too), early (it was admitted before), or broken (it came in time and was refused again).",
+		{"caddy_shield_promise_outcomes_total", counter, []string{"outcome"}, "Appointments by what became of them. Kept: the client came in time. No_show: it did not come within a second. Late: it came after that, counted as no_show, too. Early: it was admitted before. Broken: it came in time and was refused again.",
 			func(s *shieldReading, to sink) {
 				p := s.stats.Promises
 				to.outcomes(map[string]uint64{"kept": p.Kept, "no_show": p.NoShow, "late": p.Late, "early": s.stats.EarlyAdmitted, "broken": s.stats.Broken})
 			}},
 		{"caddy_shield_deferrals_total", counter, nil, "Times that clients were told to come back for an appointment.",
 			func(s *shieldReading, to sink) { to.count(s.stats.Promises.Deferred) }},
-		{"caddy_shield_kept_ratio", gauge, nil, "Share of appointments for which clients are expected to come: of those made to clients that have not come back before, late ones as soon as they come, and at least 0.005. Without a backlog it goes back to 1 within two minutes. The rest are promised to others, too.",
+		{"caddy_shield_kept_ratio", gauge, nil, "Share of appointments for which clients are expected to come, at least 0.005. It is measured with clients that have not come back before, and late ones count as soon as they come. Without a backlog it goes back to 1 within two minutes. The rest are promised to others, too.",
 			func(s *shieldReading, to sink) { to.set(s.stats.KeptShare) }},
 	}},
 	{"shield", "`retries { tickets on }`", func(s *shieldReading) bool { return s.guard.Tickets() }, []metric[*shieldReading]{
@@ -177,7 +177,7 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 			}},
 	}},
 	{"shield", "`herd { detect on }`", func(s *shieldReading) bool { return s.guard.DetectsHerds() }, []metric[*shieldReading]{
-		{"caddy_shield_herd", gauge, []string{"kind"}, "1 while there is a herd of this kind: backlog (many clients came at once and have appointments), periodic, or echo (clients that retry at a fixed interval).",
+		{"caddy_shield_herd", gauge, []string{"kind"}, "1 while there is a herd of this kind. Backlog: many clients came at once and have appointments. Periodic: requests come in pulses. Echo: clients retry at a fixed interval.",
 			func(s *shieldReading, to sink) {
 				for _, kind := range []pushback.HerdKind{pushback.BacklogHerd, pushback.PeriodicHerd, pushback.EchoHerd} {
 					to.flag(s.herd.Kind == kind, kind.String())
@@ -246,7 +246,6 @@ func (s *shieldReading) families() map[string]pushback.FamilyStats {
 	return seen
 }
 
-// descs are the descriptions of all metrics, by name.
 var descs = map[string]*prometheus.Desc{}
 
 func init() {

@@ -52,7 +52,8 @@ func (p *proxyResult) latency() time.Duration {
 // sent the request to the backend. It says nothing about the backend.
 var ErrUnasked = errors.New("the backend was not asked")
 
-// result returns how r has ended, and sets when a stream of events began: the next handler returned err or, unless returned, panicked.
+// result returns how r has ended, and sets when a stream of events began. The next handler
+// returned err or, unless returned, panicked.
 func (p *proxyResult) result(r *http.Request, err error, returned bool) (outcome shield.Outcome, pause time.Duration) {
 	if errors.Is(err, ErrUnasked) {
 		return shield.Detached, 0

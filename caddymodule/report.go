@@ -52,8 +52,8 @@ func (a *App) reportOnce(now time.Duration) {
 	}
 }
 
-// tell logs and emits what is new of a zone or a shield. In events durations are in seconds,
-// and how long a change takes or has taken, whatever the log calls that, is its "seconds".
+// tell logs and emits the news of a zone or a shield. In events durations are in seconds. The
+// time that a change takes or has taken is called "seconds" there.
 func (a *App) tell(of zap.Field, all []news) {
 	for _, n := range all {
 		fields := slices.Concat([]zap.Field{of}, n.fields)

@@ -76,10 +76,10 @@ type Table struct {
 
 // Stats are how many keys a Table holds, and counts since it was made.
 type Stats struct {
-	Keys     int    // that owe something
-	Admitted uint64 // requests that took tokens
-	Evicted  uint64 // keys forgotten before their bucket was full again
-	Shared   uint64 // requests admitted from a shared bucket, for want of room
+	Keys     int    `json:"keys"`     // that owe something
+	Admitted uint64 `json:"admitted"` // requests that took tokens
+	Evicted  uint64 `json:"evicted"`  // keys forgotten before their bucket was full again
+	Shared   uint64 `json:"shared"`   // requests admitted from a shared bucket, for want of room
 }
 
 type shard struct {

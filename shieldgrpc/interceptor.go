@@ -7,9 +7,9 @@
 //	)
 //
 // A refused call ends with RESOURCE_EXHAUSTED if its client is over its own limit, else
-// with UNAVAILABLE. It carries the client's appointment twice: as the trailer
-// grpc-retry-pushback-ms, which gRPC clients with a retry policy obey (gRPC proposal
-// A6), and as a google.rpc.RetryInfo, which OTLP exporters read.
+// with UNAVAILABLE. It carries the client's appointment twice. gRPC clients with a retry
+// policy obey the trailer grpc-retry-pushback-ms (gRPC proposal A6). OTLP exporters read
+// the google.rpc.RetryInfo.
 //
 // Limitations: tickets are for HTTP only, as is the early warning to admitted clients.
 package shieldgrpc

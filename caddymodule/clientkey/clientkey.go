@@ -56,9 +56,9 @@ func Parse(template string) (parts []Part, err error) {
 	return parts, nil
 }
 
-// Placeholders that Caddy fills in from a request before it is handled. Left out are placeholders that
-// differ with every request or connection, because each value would get its own bucket, and
-// the body, because a limit must not wait for it.
+// Placeholders that Caddy fills in from a request before it is handled. Those that differ with
+// every request or connection are left out: each value would get its own bucket. So is the
+// body: a limit must not wait for it.
 var (
 	exact = []string{
 		ClientIP,

@@ -24,7 +24,6 @@ const (
 	exitInterrupted = 130
 )
 
-// An exit is an error with its own exit code.
 type exit struct {
 	error
 	code int
@@ -38,10 +37,10 @@ type screen struct {
 
 func (s screen) printf(format string, args ...any) { fmt.Fprintf(s.w, format, args...) }
 
-// terminal returns the screen of a file.
 func terminal(f *os.File) screen { return screen{f, term.IsTerminal(int(f.Fd()))} }
 
-// runUntilInterrupt returns what cobra calls: run, until the first Ctrl-C; a second kills.
+// runUntilInterrupt returns a function for cobra to call. The first Ctrl-C ends its context,
+// a second one kills the program. Progress goes to scr.
 func runUntilInterrupt(run func(ctx context.Context, args []string, out io.Writer, scr screen) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)

@@ -78,9 +78,8 @@ type plan struct {
 	limit   limiter.Config  // of the usual limiter and of shield
 }
 
-// newPlan returns a plan that takes the same time for any number of clients, because the
-// backend grows with them: uncrowded, it can serve all of them in 3 s. They come within
-// 0.1 s, which is the problem.
+// newPlan returns a plan that takes the same time for any number of clients. The backend
+// grows with them: uncrowded, it can serve all of them in 3 s. They come within 0.1 s.
 //
 // Without a limit, 6 attempts of at most 2 s and 0.5 s between them end within 15 s. A
 // Retry-After of 1 s ends them within 6 s. With shield, 80 % of the capacity serves all
@@ -135,9 +134,9 @@ func (p plan) parts() []part {
 	}
 }
 
-// usual returns the usual rate limiter of today: a token bucket before next, and a
-// Retry-After with the time until the next token, rounded up to whole seconds as the
-// field demands. It is correct, and the same for all clients that are refused together.
+// usual returns the usual rate limiter of today: a token bucket before next. Its Retry-After
+// is the time until the next token, rounded up to the field's whole seconds. It is correct,
+// and the same for all clients that are refused together.
 func (p plan) usual(next http.Handler) http.Handler {
 	bucket := rate.NewLimiter(rate.Limit(perSec(p.limit)), p.limit.Burst)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -151,7 +150,7 @@ func (p plan) usual(next http.Handler) http.Handler {
 	})
 }
 
-// run shows the demo, as far as it comes before ctx ends. It is an error if it ends badly.
+// run shows the demo, as far as it comes before ctx ends. A bad end is an error.
 func (p plan) run(ctx context.Context, scr screen) error {
 	scr.printf(`
 A backend can serve %.0f requests per second. Like many real ones, it becomes
@@ -204,8 +203,8 @@ func (p plan) compare(ctx context.Context, scr screen) (runs []demoRun, err erro
 }
 
 // judge returns an error unless the run without a limit failed some clients, and the run
-// with shield served all of them, took fewer requests than the usual limiter, and was in
-// no figure worse than no limit.
+// with shield served all. That must take fewer requests than the usual limiter, and no
+// figure may be worse than without a limit.
 func judge(without, usual, with demoRun) error {
 	w, u, s := &without.Herd.All, &usual.Herd.All, &with.Herd.All
 	var errs problems

@@ -76,8 +76,7 @@ func policyNames() string {
 	for _, e := range clients.Catalog() {
 		names = append(names, e.Name)
 	}
-	lines := strings.TrimSpace(wrap(strings.Join(names, " "), 76))
-	return "  " + strings.ReplaceAll(lines, "\n", "\n  ") + "\n"
+	return indent(wrap(strings.Join(names, " "), 76))
 }
 
 // writePolicies explains all policies, for --policies.
@@ -104,7 +103,6 @@ type loadtest struct {
 	live.LoadConfig                       // flags set it directly, as far as they can
 }
 
-// loadtestCommand gives cmd its flags and its work.
 func loadtestCommand(cmd *cobra.Command) {
 	cmd.Example = `  A thousand clients within 0.1 s, as Go programs with go-retryablehttp:
   $ shield loadtest http://127.0.0.1:8080/ --herd 1000 --within 100ms --policy go-retryablehttp
@@ -182,7 +180,7 @@ func loadtestFlags(cmd *cobra.Command) *loadtest {
 	return l
 }
 
-// run makes the run, and writes the results. args has the URL. Progress goes to scr.
+// run makes the run, and writes the results. args has the URL.
 func (l *loadtest) run(ctx context.Context, args []string, out io.Writer, scr screen) error {
 	if l.policies {
 		return writePolicies(out)

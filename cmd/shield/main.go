@@ -1,7 +1,6 @@
-// Command shield is Caddy with the shield handler built in, and with more commands:
-// proxy puts the shield before one backend without a config file, status shows what a
-// running instance does, demo shows its effect, simulate the effect of a config, and
-// loadtest what a running server does.
+// Command shield is Caddy with the shield handler built in, and with more commands. proxy
+// puts the shield before one backend without a config file. status shows a running instance.
+// demo shows the effect of shield, simulate that of a config. loadtest tries a running server.
 package main
 
 import (

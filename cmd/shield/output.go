@@ -14,7 +14,6 @@ import (
 	"github.com/herdshield/shield/loadtest/report"
 )
 
-// outputs are the files that a command may write.
 type outputs []*outputFile
 
 // flag adds a flag that names a file, and what writes the file.
@@ -24,8 +23,8 @@ func (all *outputs) flag(flags *pflag.FlagSet, name, usage string, write func(io
 	*all = append(*all, f)
 }
 
-// check returns an error if two of the files are one, or one of them is read by the
-// flag that read has for its name.
+// check returns an error if two of the files are one, or one is an input. read has the flag
+// that names each input.
 func (all outputs) check(read map[string]string) error {
 	flags := map[string]string{}
 	for name, flag := range read {
@@ -62,7 +61,7 @@ func (all outputs) open(stdout, progress io.Writer) (tables io.Writer, err error
 	return tables, nil
 }
 
-// finish writes the files. A picture of nothing is left out, which notes says.
+// finish writes the files. It leaves out pictures of nothing, and tells notes so.
 func (all outputs) finish(notes io.Writer) error {
 	for _, f := range all {
 		if f.name == "" {

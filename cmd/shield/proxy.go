@@ -83,7 +83,6 @@ type proxy struct {
 	Observe, AccessLog bool
 }
 
-// run runs Caddy until a signal ends the process.
 func (p proxy) run() error {
 	caddy.TrapSignals()
 	config, err := p.config()
@@ -97,7 +96,6 @@ func (p proxy) run() error {
 	select {}
 }
 
-// proxyCaddyfile is the Caddyfile of a proxy at a site.
 var proxyCaddyfile = template.Must(template.New("proxy").Parse(`{
 	admin {{.Admin}}
 	persist_config off

@@ -20,17 +20,10 @@ import (
 
 func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
-		Name:      "simulate",
-		Usage:     "[--clients <n> --within <d>] [--background <rate>] [--policy <mix>] [--compare <config|model>...] [--html <file>]",
-		Short:     "Shows what a config does to many clients, before production does",
-		Long:      simulateHelp(),
-		CobraFunc: simulateCommand,
-	})
-}
-
-// simulateHelp is what --help says.
-func simulateHelp() string {
-	return `
+		Name:  "simulate",
+		Usage: "[--clients <n> --within <d>] [--background <rate>] [--policy <mix>] [--compare <config|model>...] [--html <file>]",
+		Short: "Shows what a config does to many clients, before production does",
+		Long: `
 Plays a thundering herd against a config in virtual time, and shows the result:
 minutes take a second or so. Shield's own code decides, and the config is read
 as "shield run" reads it. Nothing is sent over the network.
@@ -86,7 +79,9 @@ runs were made; 1 if a flag is wrong or a run could not be made; 130 if it was
 interrupted.
 
 Policies. A mix is NAME[@PARAMETER][*ATTEMPTS][:WEIGHT],...
-` + policyNames()
+` + policyNames(),
+		CobraFunc: simulateCommand,
+	})
 }
 
 // A simulation is the command line of "shield simulate".
@@ -108,7 +103,6 @@ type simulation struct {
 	set                                  func(flag, value string) error
 }
 
-// simulateCommand gives cmd its flags and its work.
 func simulateCommand(cmd *cobra.Command) {
 	cmd.Example = `  One Retry-After for all clients, compared with shield:
   $ shield simulate
@@ -202,8 +196,7 @@ func flagError(_ *cobra.Command, err error) error {
 	return fmt.Errorf("--%s is %q; want %s", flag.Name, wrong.GetValue(), want)
 }
 
-// run makes the runs and shows the results. args are further names of what to compare.
-// Progress goes to scr.
+// run makes the runs and shows the results. args are further names of servers to compare.
 func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr screen) error {
 	switch {
 	case s.policy == "list":
@@ -255,7 +248,6 @@ func (s *simulation) run(ctx context.Context, args []string, out io.Writer, scr 
 	return nil
 }
 
-// runs makes the runs.
 func (s *simulation) runs(ctx context.Context, scr screen) error {
 	for i, server := range s.servers {
 		r, err := s.play(ctx, server, scr, fmt.Sprintf("%s (%d of %d)", server.name, i+1, len(s.servers)))
@@ -270,7 +262,7 @@ func (s *simulation) runs(ctx context.Context, scr screen) error {
 	return nil
 }
 
-// play makes a run. text is beside its progress.
+// play makes a run. Its progress is shown after text.
 func (s *simulation) play(ctx context.Context, one server, scr screen, text string) (sim.Result, error) {
 	scenario := s.Scenario
 	scenario.Name, scenario.Config, scenario.Stop = one.name, one.config, ctx.Done()

@@ -132,8 +132,7 @@ func (s *simulation) ranges() problems {
 	return wrong
 }
 
-// plan reads the flags, so that s is ready to run. The error names all that is wrong with
-// them. args are further names of what to compare.
+// plan reads the flags, so that s is ready to run. The error names all that is wrong.
 func (s *simulation) plan(args []string, estimate *accesslog.Estimate) error {
 	texts, err := s.texts(args, estimate)
 	if err != nil {
@@ -204,7 +203,7 @@ func (s *simulation) fits(faults []fault, wrong *problems) {
 		wrong.addf("--cold begins at %v, with the end of --restart, and a run is %v (--duration); want it to begin before that", at[1], s.Until)
 	}
 	if n := float64(s.Clients) + s.Background*(s.Warmup+s.Until).Seconds(); n > maxClients {
-		wrong.addf("about %s clients would come: %d, and %s per second for %v with the warm-up; want at most %d in all, by less of --clients, --background or --duration",
+		wrong.addf("about %s clients would come: %d, and %s per second for %v with the warm-up; want at most %d. Lower --clients, --background or --duration",
 			digits(n), s.Clients, digits(s.Background), s.Warmup+s.Until, maxClients)
 	}
 }
@@ -219,8 +218,8 @@ func (s *simulation) inputs() map[string]string {
 	return flags
 }
 
-// usual is how long a run is by default: three times what it takes at best, with so many
-// requests to spare per second, 1 to 10 minutes; but long enough for all marks.
+// usual is how long a run is by default: three times its shortest time, given so many spare
+// requests per second. It is 1 to 10 minutes, or as long as the marks need.
 func (s *simulation) usual(spare float64) time.Duration {
 	const least, most = time.Minute, 10 * time.Minute
 	until := most
@@ -233,7 +232,6 @@ func (s *simulation) usual(spare float64) time.Duration {
 	return until.Round(time.Second)
 }
 
-// binOf chooses the bins of a run.
 func binOf(span time.Duration) time.Duration {
 	for _, bin := range []time.Duration{100, 200, 500, 1000, 2000} {
 		if bin *= time.Millisecond; span/bin <= mostBins {
@@ -254,7 +252,6 @@ func (s *simulation) texts(args []string, e *accesslog.Estimate) (texts map[stri
 	return texts, err
 }
 
-// chosen returns the servers to compare.
 func (s *simulation) chosen(args []string, e *accesslog.Estimate, texts map[string]string, wrong *problems) (all []server) {
 	names := s.compared(args, e)
 	if len(names) > maxServers {
@@ -306,12 +303,10 @@ func (s *simulation) compared(args []string, e *accesslog.Estimate) (names []str
 	for _, list := range slices.Concat(s.compare, args) {
 		names = append(names, strings.Split(list, ",")...)
 	}
-	switch {
-	case len(names) > 0:
-	case e != nil:
-		names = []string{"none", "suggested"}
-	default:
-		names = []string{"fixed:1", "shield"}
+	if len(names) == 0 && e != nil {
+		return []string{"none", "suggested"}
+	} else if len(names) == 0 {
+		return []string{"fixed:1", "shield"}
 	}
 	return names
 }
@@ -385,8 +380,5 @@ func times(text string) (before string, factor float64) {
 
 // perSec returns a limit in requests per second.
 func perSec(c limiter.Config) float64 {
-	if c.Per > 0 {
-		return c.Rate / c.Per.Seconds()
-	}
-	return c.Rate
+	return c.Rate / cmp.Or(c.Per, time.Second).Seconds()
 }

@@ -58,7 +58,6 @@ var situations = []situation{
 	},
 }
 
-// situationNames are the names, for texts.
 func situationNames() string {
 	var names []string
 	for _, s := range situations {
@@ -81,13 +80,11 @@ func writeSituations(w io.Writer) error {
 	return err
 }
 
-// indent puts two spaces before each line.
 func indent(text string) string {
 	return "  " + strings.TrimSuffix(strings.ReplaceAll(text, "\n", "\n  "), "  ")
 }
 
-// situate sets the flags of the situation that --scenario names, but for those that are
-// given, and returns its config.
+// situate sets those flags of the situation that are not given, and returns its config.
 func (s *simulation) situate(args []string) (config string, err error) {
 	if s.scenario == "" {
 		return "", nil

@@ -90,7 +90,7 @@ func parseServer(arg string, texts map[string]string) (server, error) {
 	return fileServer(arg)
 }
 
-// fileServer returns the shield of a file, FILE or FILE#NAME.
+// fileServer returns the shield of FILE or FILE#NAME.
 func fileServer(arg string) (server, error) {
 	path, name := arg, ""
 	text, err := readAtMost(path, maxConfig)
@@ -159,8 +159,8 @@ func shieldIn(path string, text []byte, name string) (server, error) {
 	return s, nil
 }
 
-// equip gives the limit that is compared to the servers that ask for it: the limit that
-// is set, or the first capacity of a config, or rate. It returns the limit.
+// equip gives one limit to the servers that ask for it, and returns it: the limit that is
+// set, or the first capacity of a config, or rate.
 func equip(servers []server, limit limiter.Config, rate float64) limiter.Config {
 	if i := slices.IndexFunc(servers, func(s server) bool { return s.config.Capacity.Rate > 0 }); limit.Rate == 0 && i >= 0 {
 		limit = servers[i].config.Capacity

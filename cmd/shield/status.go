@@ -138,7 +138,7 @@ func rateText(r caddymodule.RateStatus) string {
 	return fmt.Sprintf("%v/%s burst %d", r.Rate, per, r.Burst)
 }
 
-// kept is the share of promises that clients have kept, of those that are over.
+// kept is the share of past promises that clients have kept.
 func kept(kept, noShow uint64) string {
 	if kept+noShow == 0 {
 		return "-"

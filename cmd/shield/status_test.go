@@ -6,6 +6,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/limiter"
 )
 
 // The table for an operator in an overload leaves out lines that would be empty.
@@ -52,7 +53,7 @@ func TestPrintStatus(t *testing.T) {
 	}
 	zone := caddymodule.ZoneStatus{
 		Name: "per_client", Key: "{http.vars.client_ip}", RateStatus: caddymodule.RateStatus{Rate: 5, Per: "1m0s", Burst: 10},
-		Keys: 20, MaxKeys: 10000, Admitted: 40, Refused: 904, Evicted: 1, Shared: 2,
+		MaxKeys: 10000, ZoneStats: shield.ZoneStats{Stats: limiter.Stats{Keys: 20, Admitted: 40, Evicted: 1, Shared: 2}, Refused: 904},
 	}
 	for _, c := range []struct {
 		name   string

@@ -86,7 +86,6 @@ func Read(file string, text []byte) ([]Shield, error) {
 	return shields, nil
 }
 
-// toJSON returns a configuration as Caddy's JSON.
 func toJSON(file string, text []byte) ([]byte, error) {
 	switch {
 	case len(bytes.TrimSpace(text)) == 0:
@@ -317,8 +316,8 @@ func (f *finder) shields() (list []Shield, _ error) {
 	return list, errors.Join(errs...)
 }
 
-// hideSecrets removes secrets with placeholders, which are known only where the server
-// runs, and the other secrets of those handlers' names, so that they are not compared.
+// hideSecrets removes secrets with placeholders, which are known only where the server runs.
+// It removes other secrets under the same names, too, so that they are not compared.
 func (f *finder) hideSecrets() {
 	hidden := map[string]bool{}
 	for _, h := range f.found {

@@ -22,10 +22,10 @@ const (
 // ErrNothing is the error of figures if no run has come as far as the herd.
 var ErrNothing = errors.New("no run is long enough to draw")
 
-// Figures returns charts of the runs, at most 8, side by side with the same axes: how
-// long clients waited; and over time the requests, the load of the backend, the outcomes,
-// and the limit in flight if a run has one. Runs without a Series after the
-// warm-up are left out; if there is no other, the error is ErrNothing.
+// Figures returns charts of the runs, at most 8, side by side with the same axes. They show
+// how long clients waited; and over time the requests, the load of the backend, the outcomes,
+// and any limit in flight. Runs without a Series after the warm-up are left out. If there
+// is no other, the error is ErrNothing.
 func (r *Report) Figures() ([]chart.Figure, error) {
 	if r.Bin <= 0 {
 		return nil, fmt.Errorf("bin is %v; want more than 0, as the scenario has it", r.Bin)
@@ -62,8 +62,8 @@ type curve struct {
 	most float64     // of all
 }
 
-// span chooses what time the figures show: from a moment before the herd comes to when
-// the last of the runs has served it, and all Marks are over.
+// span chooses what time the figures show. It begins shortly before the herd comes, and ends
+// when all runs have served it and all Marks are over.
 func (s *sheet) span() {
 	last := time.Duration(0)
 	for i := range s.Runs {
@@ -222,9 +222,8 @@ func (s *sheet) figure(title string, y chart.Axis, curves ...curve) chart.Figure
 	return f
 }
 
-// newAxis chooses an axis up to most. It is logarithmic if that is far above the usual
-// value, and then begins at a power of ten below that value, and below least if that is
-// more than 0.
+// newAxis chooses an axis up to most. It is logarithmic if that is far above the usual value.
+// It then begins at a power of ten below that value, and below a least that is more than 0.
 func newAxis(most, usual, least float64) chart.Axis {
 	if most <= 8*max(1, usual) {
 		return chart.Axis{Max: 1.15 * max(1, most)}
@@ -293,8 +292,8 @@ type waits struct {
 	sim.Waits
 }
 
-// curves returns how long the herd waited, or all clients if there is none; each of the
-// first policies, if there are several; and background clients, if there is a herd.
+// curves returns how long the herd waited, or all clients without a herd. Each of the first
+// policies follows, if there are several, and background clients, if there is a herd.
 func (s *sheet) curves(r *Run) []waits {
 	herd, others := waits{"the herd", r.Clients, r.Waits}, waits{"background clients", r.Strangers.Came, r.Strangers.Waits}
 	if s.Live {

@@ -13,8 +13,8 @@ import (
 	"github.com/herdshield/shield/chart"
 )
 
-// A Page is a report that is one HTML file: it fetches nothing, and its Content
-// Security Policy lets it run no script but its own.
+// A Page is a report in one HTML file. It fetches nothing, and its Content Security Policy
+// lets it run no script but its own.
 type Page struct {
 	Title  string
 	Lead   string   // the result in a sentence

@@ -1,6 +1,5 @@
-// Package report shows the results of runs of loadtest/sim: as a table for a terminal,
-// as JSON, as CSV of their series, as an HTML page and as an SVG picture, side by side
-// with the same axes.
+// Package report shows the results of runs of loadtest/sim, side by side: as a table for a
+// terminal, JSON, CSV of their series, an HTML page and an SVG picture.
 //
 // A [Report] is data; its Write methods are pure, and write the same bytes for the
 // same Report. A [Page] can be that of another kind of report, too.

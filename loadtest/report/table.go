@@ -164,7 +164,7 @@ func (r *Report) byPolicy() Table {
 		Caption: "Waits by policy",
 		Head:    []string{"waits by policy", "run", "served", "gave up", "50 %", "90 %", "99 %", "requests per client served"},
 		Meaning: []Text{
-			{"50 %, 90 %, 99 %", "So many of the herd's clients were served within this time from the beginning of their first request; never, if fewer were served by the end of the run. " +
+			{"50 %, 90 %, 99 %", "So many of the herd's clients were served within this time from the beginning of their first request. It is never if fewer were served by the end of the run. " +
 				"Clients that were not served count."},
 			{"requests per client served", "Of the clients that were served, retries included."},
 		},
@@ -190,8 +190,6 @@ func (r *Report) byPolicy() Table {
 	return t
 }
 
-// tables returns a table with the runs side by side and, if there is a herd, one with a row
-// for each policy of each run.
 func (r *Report) tables() []Table {
 	if r.herd() {
 		return []Table{r.figures(), r.byPolicy()}
