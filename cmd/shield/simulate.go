@@ -20,10 +20,15 @@ import (
 
 func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
-		Name:  "simulate",
-		Usage: "[--clients <n> --within <d>] [--background <rate>] [--policy <mix>] [--compare <config|model>...] [--html <file>]",
-		Short: "Shows what a config does to many clients, before production does",
-		Long: `
+		Name:      "simulate",
+		Usage:     "[--clients <n> --within <d>] [--background <rate>] [--policy <mix>] [--compare <config|model>...] [--html <file>]",
+		Short:     "Shows what a config does to many clients, before production does",
+		Long:      simulateHelp,
+		CobraFunc: simulateCommand,
+	})
+}
+
+var simulateHelp = `
 Plays a thundering herd against a config in virtual time, and shows the result:
 minutes take a second or so. Shield's own code decides, and the config is read
 as "shield run" reads it. Nothing is sent over the network.
@@ -79,10 +84,7 @@ runs were made; 1 if a flag is wrong or a run could not be made; 130 if it was
 interrupted.
 
 Policies. A mix is NAME[@PARAMETER][*ATTEMPTS][:WEIGHT],...
-` + policyNames(),
-		CobraFunc: simulateCommand,
-	})
-}
+` + policyNames()
 
 // A simulation is the command line of "shield simulate".
 type simulation struct {
