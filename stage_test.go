@@ -294,12 +294,15 @@ func TestOverloadFromFewAddresses(t *testing.T) {
 	for _, l := range limits {
 		for _, manyPaths := range []bool{false, true} {
 			for _, n := range []int{1, 10, 50, 1000, 0} {
-				const seeds = 3
+				seeds := uint64(3)
+				if l.config.Capacity.Rate > 0 { // of the backend: the queue before it is a matter of chance
+					seeds = 8
+				}
 				var goodput float64
 				var p99 time.Duration
-				for seed := range uint64(seeds) {
+				for seed := range seeds {
 					g, p, _ := overload(t, l.config, n, 5, manyPaths, seed)
-					goodput, p99 = goodput+g/seeds, p99+p/seeds
+					goodput, p99 = goodput+g/float64(seeds), p99+p/time.Duration(seeds)
 				}
 				t.Logf("%s, many paths %v, %d addresses: goodput %.2f, p99 %v", l.name, manyPaths, n, goodput, p99.Round(ms))
 				if goodput < l.least {
@@ -330,7 +333,7 @@ func TestHerdBehindOneAddress(t *testing.T) {
 		{"capacity 100/s", capacity, 1000, 4, 1000, 1.20, 2.2},
 		{"concurrency 12", concurrency, 1000, 4, 990, 1.35, 2.8},
 		{"more than the crowds' share", capacity, 2000, 4, 1970, 1.25, 2.7},
-		{"beyond the horizon", capacity, 5000, 0, 5000, 1.2, 4.6},
+		{"beyond the horizon", capacity, 5000, 0, 5000, 1.2, 4.5},
 	} {
 		workers, service := 1000, 5*ms
 		if c.config.Concurrency > 0 {

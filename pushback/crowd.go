@@ -235,7 +235,7 @@ func (a *Appointments) refuseOne(now time.Duration, c *Caller, v *Visit, t *Term
 // promiseOne books for one of a crowd and notes the promise, unless its client is told
 // never to come back. The crowd is locked.
 func (a *Appointments) promiseOne(now time.Duration, w *crowd, v *Visit, t *Terms, r Rates, d *Told) (p Appointment, never bool) {
-	what, number, over := slot, w.freed+uint32(w.waiting), 0
+	what, number, over := slot, w.freed+uint32(w.waiting)+1, 0
 	if v.Promises > 0 && v.promise == ask {
 		number = v.Number
 	}
