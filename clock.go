@@ -71,9 +71,6 @@ func GoneStatus(ctx context.Context) int {
 	return StatusClientGone
 }
 
-// after calls f in a while, unless the timer is stopped.
-func after(d time.Duration, f func()) *time.Timer { return time.AfterFunc(d, f) }
-
 // A sweeper is the one timer for all requests that wait in a queue.
 type sweeper struct {
 	armed atomic.Bool
@@ -132,6 +129,9 @@ func (g *Guard) Tick(now time.Duration) {
 		return
 	}
 	defer t.mu.Unlock()
+	if int64(now) < t.next.Load() { // another goroutine has just looked
+		return
+	}
 	t.next.Store(int64(now - now%tickEvery + tickEvery))
 	counted := b.tally()
 	refusals := counted.refusals()

@@ -20,8 +20,8 @@ type Config struct {
 	Observe bool   // every request is admitted; what would have been refused is counted
 	Zones   []Zone // the quotas of single clients. A request may be in several
 
-	// Capacity is how many requests per second the backend can take in all. A Rate of 0
-	// means no limit.
+	// Capacity is how many requests per second the backend can take in all. The zero
+	// Config means no limit.
 	Capacity limiter.Config
 
 	// Concurrency is how many requests may be in flight to the backend: at most
@@ -155,7 +155,7 @@ func New(c Config, s *State) (*Guard, error) {
 		}
 		errs = append(errs, err)
 	}
-	policies, err := g.checkZones(c.Zones)
+	policies, err := g.checkZones(c.Zones, c.PerClient > 0)
 	check("", err)
 	if c.Capacity != (limiter.Config{}) {
 		g.hasCapacity = true
@@ -189,8 +189,8 @@ func New(c Config, s *State) (*Guard, error) {
 }
 
 // checkZones sets the Guard's zones and their keys, and returns what clients are told
-// of them.
-func (g *Guard) checkZones(zones []Zone) (policies []pushback.Policy, err error) {
+// of them. perClient: they are told of a limit in flight, too.
+func (g *Guard) checkZones(zones []Zone, perClient bool) (policies []pushback.Policy, err error) {
 	var errs []error
 	seen := map[string]bool{}
 	for i, z := range zones {
@@ -202,6 +202,9 @@ func (g *Guard) checkZones(zones []Zone) (policies []pushback.Policy, err error)
 		}
 		if seen[z.Name] {
 			bad("the name is that of another zone; want different names")
+		}
+		if perClient && z.Name == inFlightPolicy {
+			bad("the name is what clients are told of the limit in flight for each; want another name")
 		}
 		seen[z.Name] = true
 		limit, err := limiter.New(z.Limit)

@@ -86,17 +86,15 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, d *Decision, next 
 		next.ServeHTTP(w, r)
 		return
 	}
+	body := WatchBody(r)
 	var shelter *Shelter
 	if _, proxies := next.(*httputil.ReverseProxy); proxies { // any other handler returns when it is done
-		r, shelter = g.Shelter(r, d)
+		r, shelter = g.Shelter(r, body, d)
 	}
 	t := g.Track(w, r, *d)
-	t.shelter = shelter
-	if g.Adapts() {
-		t.body = WatchBody(r)
-	}
-	defer shelter.End(Detached)
+	t.body, t.shelter = body, shelter
 	defer t.DoneAs(Detached) // if it panics; else it is done already
+	defer shelter.End(Detached)
 	next.ServeHTTP(t, r)
 	t.Done()
 }

@@ -64,7 +64,6 @@ type Shelter struct {
 	left  time.Duration // when the client hung up; 0: it has not, or the backend has nothing to do
 	line  *line         // to the backend, if that is told
 	timer *time.Timer   // ends the wait for the backend
-	short bool          // the client has left before the end of its request's body
 }
 
 // A line is another handle of a connection, which stays open when the Transport closes its
@@ -72,6 +71,7 @@ type Shelter struct {
 type line struct {
 	net.Conn
 	free  chan struct{} // closed when the Transport has closed its handle
+	short bool          // the backend has not got all of the request
 	once  sync.Once
 	ended Outcome // set by once
 }
@@ -88,8 +88,8 @@ const (
 
 // Shelter returns what is to be passed to the backend instead of r, which the Guard has
 // admitted as d, and a Shelter, whose End is to be called when that has returned. The
-// Shelter is nil if r is not to be waited for.
-func (g *Guard) Shelter(r *http.Request, d *Decision) (*http.Request, *Shelter) {
+// Shelter is nil if r is not to be waited for. body is the result of WatchBody for r.
+func (g *Guard) Shelter(r *http.Request, body *Body, d *Decision) (*http.Request, *Shelter) {
 	if g.orphans == OrphansFree || !g.plan.Limits() && g.plan.PerClient() == 0 || r.ProtoMajor > 1 && pushback.IsGRPC(r) {
 		return r, nil
 	}
@@ -103,10 +103,6 @@ func (g *Guard) Shelter(r *http.Request, d *Decision) (*http.Request, *Shelter) 
 	s.stop = context.AfterFunc(s.client, s.leave)
 	s.trace.GotConn, s.trace.WroteHeaderField = s.gotConn, s.wroteHeaderField
 	s.trace.WroteRequest, s.trace.GotFirstResponseByte = s.wroteRequest, s.gotFirstResponseByte
-	body, ok := r.Body.(*Body)
-	if !ok {
-		body = WatchBody(r)
-	}
 	if body != nil {
 		body.breaks = s.breakOff
 	}
@@ -165,9 +161,8 @@ func (s *Shelter) leave() {
 	case s.is == answered, s.conn == nil && s.is == unsent:
 		s.cancel()
 	default:
-		s.left = Now()
-		s.g.backend.orphans.Add(1)
-		if s.timer = after(longestOrphan, s.cancel); s.is == sent { // else when it is
+		s.orphan()
+		if s.timer = time.AfterFunc(longestOrphan, s.cancel); s.is == sent { // else when it is
 			s.depart()
 		}
 	}
@@ -181,11 +176,18 @@ func (s *Shelter) breakOff() {
 	if s.is != unsent || s.conn == nil || s.line != nil {
 		return
 	}
-	if s.short = true; s.left == 0 {
+	s.orphan()
+	if s.dial() {
+		s.line.short = true
+	}
+}
+
+// orphan counts the request as one whose client has gone, once.
+func (s *Shelter) orphan() {
+	if s.left == 0 {
 		s.left = Now()
 		s.g.backend.orphans.Add(1)
 	}
-	s.dial()
 }
 
 // depart tells the backend that the client has gone, if it is to be told.
@@ -245,7 +247,7 @@ func (s *Shelter) End(o Outcome) Outcome {
 		o = Stopped
 	}
 	if line != nil {
-		if ended := s.finish(line); !s.short { // else the time says nothing
+		if ended := s.finish(line); !line.short { // else the time says nothing
 			o = ended
 		}
 	}
@@ -278,18 +280,18 @@ func AwaitBackend(ctx context.Context) (told bool) {
 func (s *Shelter) finish(l *line) Outcome {
 	l.once.Do(func() {
 		close(l.free)
-		l.ended = s.await(l.Conn)
+		l.ended = s.await(l)
 		l.Close()
 	})
 	return l.ended
 }
 
 // await tells the backend that the client has gone, and waits until it is done.
-func (s *Shelter) await(line net.Conn) Outcome {
+func (s *Shelter) await(line *line) Outcome {
 	if s.progress() == answered {
 		return Stopped
 	}
-	if half, ok := line.(interface{ CloseWrite() error }); ok {
+	if half, ok := line.Conn.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
 	}
 	_ = line.SetReadDeadline(At(s.left + longestOrphan))
@@ -299,7 +301,7 @@ func (s *Shelter) await(line net.Conn) Outcome {
 		return Stopped
 	}
 	silent := err != nil && !late || speaksForOthers(status)
-	if !s.short { // what the backend makes of half a request is another matter
+	if !line.short { // what the backend makes of half a request is another matter
 		s.g.backend.candour.learn(s.left, !silent)
 	}
 	switch {

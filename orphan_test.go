@@ -60,7 +60,7 @@ func (b *worker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // proxyOf returns the address of a Guard before a proxy to a backend.
-func proxyOf(t *testing.T, c Config, backend http.Handler) (*Guard, string) {
+func proxyOf(t *testing.T, c Config, backend http.Handler, with ...func(*http.Server)) (*Guard, string) {
 	t.Helper()
 	to, err := url.Parse("http://" + serve(t, backend))
 	if err != nil {
@@ -73,7 +73,7 @@ func proxyOf(t *testing.T, c Config, backend http.Handler) (*Guard, string) {
 		fmt.Fprint(w, err)
 	}
 	g := mustNew(t, c, nil)
-	return g, serve(t, g.Handler(proxy))
+	return g, serve(t, g.Handler(proxy), with...)
 }
 
 // hangUps sends a request so many times per second for a while, each on a connection of its
@@ -152,6 +152,43 @@ func TestHangUpsInTheBackend(t *testing.T) {
 				t.Errorf("at the end %+v", s)
 			}
 		})
+	}
+}
+
+// So do uploads that clients reset, of which shield hears twice: by the context and by the
+// body.
+func TestResetUploads(t *testing.T) {
+	t.Parallel()
+	b := &worker{}
+	g, addr := proxyOf(t, Config{Concurrency: 3, Pushback: undithered}, b, func(s *http.Server) {
+		s.Protocols = new(http.Protocols)
+		s.Protocols.SetUnencryptedHTTP2(true)
+	})
+	client, all := http2Client(t), sync.WaitGroup{}
+	for range 20 {
+		all.Go(func() {
+			ctx, reset := context.WithTimeout(t.Context(), 50*ms)
+			defer reset()
+			body, part := io.Pipe()
+			defer part.Close()
+			go fmt.Fprint(part, "half a body")
+			r, _ := http.NewRequestWithContext(ctx, "POST", "http://"+addr+"/300ms", body)
+			if resp, err := client.Do(r); err == nil {
+				resp.Body.Close()
+			}
+		})
+		time.Sleep(20 * ms)
+	}
+	all.Wait()
+	if n := b.most.Load(); n == 0 || n > 3 {
+		t.Errorf("%d in the backend at most, want 3", n)
+	}
+	until := time.Now().Add(patience)
+	for g.backend.inFlight.InFlight() > 0 && time.Now().Before(until) {
+		time.Sleep(10 * ms)
+	}
+	if s := g.backend.ShedStats(Now()); b.now.Load() != 0 || s.InFlight != 0 || s.Orphans != 0 {
+		t.Errorf("at the end %d are worked on; %+v", b.now.Load(), s)
 	}
 }
 
@@ -420,7 +457,7 @@ func TestToldBackend(t *testing.T) {
 				_, _ = io.WriteString(theirs, c.answer)
 				theirs.Close()
 			})
-			got := s.await(ours)
+			got := s.await(&line{Conn: ours})
 			if took := Now() - s.left; got != c.want || took != min(c.after, longestOrphan) {
 				t.Errorf("%s: outcome %v after %v, want %v after %v", c.name, got, took, c.want, c.after)
 			}
@@ -543,7 +580,7 @@ func BenchmarkShelter(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				d := g.Admit(Now(), Request{})
-				_, s := g.Shelter(r, &d)
+				_, s := g.Shelter(r, nil, &d)
 				d.Done(Now(), s.End(Served))
 			}
 		})

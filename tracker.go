@@ -106,7 +106,10 @@ func (g *Guard) Track(w http.ResponseWriter, r *http.Request, d Decision) *Track
 // Done gives back the place in flight if the request still holds it. Further
 // calls do nothing.
 func (t *Tracker) Done() {
-	t.DoneAs(OutcomeOf(t.r, t.body, t.status))
+	if t.done.Load() {
+		return
+	}
+	t.DoneAs(t.shelter.End(OutcomeOf(t.r, t.body, t.status)))
 	// One with an exact wait in it is one client's appointment, of another shield.
 	if t.status == http.StatusServiceUnavailable && t.d.HoldsPlace() && t.Header().Get("Retry-After-Ms") == "" {
 		t.d.Pause(Now(), RetryAfter(t.Header().Get("Retry-After"), At(Now())))
@@ -125,9 +128,6 @@ func (t *Tracker) DoneAs(o Outcome) {
 	t.mu.Unlock()
 	if then != nil {
 		then()
-	}
-	if o != Detached { // else its handler goes on
-		o = t.shelter.End(o)
 	}
 	t.d.Done(Now(), o)
 }

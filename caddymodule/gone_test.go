@@ -57,6 +57,7 @@ func TestHangUps(t *testing.T) {
 	const (
 		limit  = 3
 		whole  = "GET /slow HTTP/1.1\nHost: shield\n\n"
+		second = `{"handler": "shield", "name": "t", "concurrency": {"limit": 100}},`
 		length = "POST /slow HTTP/1.1\nHost: shield\nContent-Length: 9\n\nbod"
 		chunks = "POST /slow HTTP/1.1\nHost: shield\nTransfer-Encoding: chunked\n\n3\nbod\n"
 	)
@@ -65,12 +66,13 @@ func TestHangUps(t *testing.T) {
 		most    int64
 		stops   bool // what the backend does
 		request string
+		inner   string // a shield behind the first
 	}{
-		{"", limit, false, whole}, {"finish", limit, false, whole}, {"free", 20, false, whole}, {"", limit, true, whole},
-		{"", limit, false, length}, {"", limit, false, chunks}, {"finish", limit, false, length},
+		{"", limit, false, whole, ""}, {"finish", limit, false, whole, ""}, {"free", 20, false, whole, ""}, {"", limit, true, whole, ""},
+		{"", limit, false, length, ""}, {"", limit, false, chunks, ""}, {"finish", limit, false, length, ""}, {"", limit, false, length, second},
 	} {
 		var now, most, all atomic.Int64
-		r := start(t, setup{handlers: fmt.Sprintf(`{"handler": "shield", "name": "s", "concurrency": {"limit": %d, "orphans": %q}, "pushback": {"dither": false}},`, limit, c.orphans) +
+		r := start(t, setup{handlers: fmt.Sprintf(`{"handler": "shield", "name": "s", "concurrency": {"limit": %d, "orphans": %q}, "pushback": {"dither": false}},`, limit, c.orphans) + c.inner +
 			proxyTo(serveBackend(t, func(w http.ResponseWriter, r *http.Request) {
 				most.Store(max(most.Load(), now.Add(1))) // one after another
 				defer now.Add(-1)

@@ -242,11 +242,11 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision
 		w = tracker
 	}
 	proxy, returned := newProxyResult(r), false
-	if h.guard.Adapts() {
+	if d.HoldsPlace() {
 		proxy.body = shield.WatchBody(r)
 	}
 	ctx := r.Context()
-	inner, shelter := h.guard.Shelter(r, &d)
+	inner, shelter := h.guard.Shelter(r, proxy.body, &d)
 	if shelter != nil {
 		*r = *inner // placeholders are about r, whatever the handlers behind make of it
 	}

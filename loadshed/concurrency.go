@@ -246,10 +246,13 @@ func (c *Concurrency) limitFor(now time.Duration, p *Plan, class int) int {
 
 // releaseOrphans gives back the places of orphaned requests whose work is done by now.
 func (c *Concurrency) releaseOrphans(now time.Duration) {
-	for client, due := c.orphans.Due(now); due; client, due = c.orphans.Due(now) {
+	for o, due := c.orphans.Due(now); due; o, due = c.orphans.Due(now) {
 		c.gate.Detach(now)
-		if client != 0 {
-			c.perClient.Leave(client)
+		if o.perClient != 0 {
+			c.perClient.Leave(o.perClient)
+		}
+		if o.crowd != 0 {
+			c.crowds.Leave(o.crowd)
 		}
 	}
 }

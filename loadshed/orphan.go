@@ -29,15 +29,18 @@ type Orphans struct {
 
 type orphan struct {
 	until time.Duration
-	owner uint64
+	owner owner
 }
+
+// An owner is a client in the counts that its request is in; 0: in none.
+type owner struct{ perClient, crowd uint64 }
 
 // Len returns how many there are.
 func (g *Orphans) Len() int { return int(g.n.Load()) }
 
 // Keep keeps the place of an owner until an instant. It reports false if 1024 are kept
 // already; then the caller must give the place back at once.
-func (g *Orphans) Keep(until time.Duration, owner uint64) bool {
+func (g *Orphans) Keep(until time.Duration, o owner) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.at) == maxOrphans {
@@ -46,8 +49,8 @@ func (g *Orphans) Keep(until time.Duration, owner uint64) bool {
 	if g.at == nil {
 		g.at = make([]orphan, 0, maxOrphans)
 	}
-	i, _ := slices.BinarySearchFunc(g.at, until, func(o orphan, until time.Duration) int { return cmp.Compare(until, o.until) })
-	g.at = slices.Insert(g.at, i, orphan{until, owner})
+	i, _ := slices.BinarySearchFunc(g.at, until, func(kept orphan, until time.Duration) int { return cmp.Compare(until, kept.until) })
+	g.at = slices.Insert(g.at, i, orphan{until, o})
 	g.publish()
 	return true
 }
@@ -55,19 +58,19 @@ func (g *Orphans) Keep(until time.Duration, owner uint64) bool {
 // Due removes an orphan whose work should be done by now, and returns its owner. The
 // caller must give the place back. It reports false if there is none, after two atomic
 // loads.
-func (g *Orphans) Due(now time.Duration) (owner uint64, due bool) {
+func (g *Orphans) Due(now time.Duration) (o owner, due bool) {
 	if g.n.Load() == 0 || int64(now) < g.next.Load() {
-		return 0, false
+		return owner{}, false
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	last := len(g.at) - 1
 	if last < 0 || g.at[last].until > now {
-		return 0, false
+		return owner{}, false
 	}
-	owner, g.at = g.at[last].owner, g.at[:last]
+	o, g.at = g.at[last].owner, g.at[:last]
 	g.publish()
-	return owner, true
+	return o, true
 }
 
 // publish updates the fields that are read without the lock.

@@ -27,7 +27,7 @@ func FuzzOrphans(f *testing.F) {
 		for i, s := range steps {
 			if s < 200 {
 				until := now + time.Duration(int(s)*(i%7))*ms
-				if !g.Keep(until, uint64(i)) {
+				if !g.Keep(until, owner{perClient: uint64(i)}) {
 					t.Fatalf("no room beside %d", len(want))
 				}
 				owners += uint64(i)
@@ -37,9 +37,9 @@ func FuzzOrphans(f *testing.F) {
 				before := len(want)
 				want = slices.DeleteFunc(want, func(at time.Duration) bool { return at <= now })
 				n := 0
-				for owner, due := g.Due(now); due; owner, due = g.Due(now) {
+				for o, due := g.Due(now); due; o, due = g.Due(now) {
 					n++
-					back += owner
+					back += o.perClient
 				}
 				if n != before-len(want) {
 					t.Fatalf("%d are due at %v, want %d", n, now, before-len(want))
@@ -61,17 +61,49 @@ func FuzzOrphans(f *testing.F) {
 func TestOrphansAreBounded(t *testing.T) {
 	var g Orphans
 	for i := range maxOrphans {
-		if !g.Keep(time.Duration(maxOrphans-i)*ms, 0) {
+		if !g.Keep(time.Duration(maxOrphans-i)*ms, owner{}) {
 			t.Fatalf("no room for orphan %d", i)
 		}
 	}
-	if g.Keep(0, 0) {
+	if g.Keep(0, owner{}) {
 		t.Errorf("room for more than %d", maxOrphans)
 	}
 	if n := g.due(time.Duration(maxOrphans/2) * ms); n != maxOrphans/2 {
 		t.Errorf("%d due, want half", n)
 	}
-	if !g.Keep(time.Hour, 0) || g.due(time.Minute) != maxOrphans/2 || g.Len() != 1 {
+	if !g.Keep(time.Hour, owner{}) || g.due(time.Minute) != maxOrphans/2 || g.Len() != 1 {
 		t.Errorf("%d left, want one", g.Len())
+	}
+}
+
+// The work that a client has left counts as its own until it is done, also for its share
+// under pressure.
+func TestOrphansCountForTheirClient(t *testing.T) {
+	p, err := NewPlan(PlanConfig{Adaptive: &AdaptiveConfig{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, now := new(Concurrency), time.Minute
+	c.Use(p)
+	enter := func() (pl Place) {
+		c.Enter(now, p, &Entrant{Client: 7}, &pl)
+		c.Count(now, p, 7, &pl)
+		return pl
+	}
+	for range 20 { // what a request takes
+		pl := enter()
+		now += 50 * ms
+		pl.Leave(now, Served)
+	}
+	c.NoteShortage(now)
+	pl := enter()
+	now += 5 * ms
+	pl.Leave(now, Aborted)
+	if n := c.crowds.Count(7); n != 1 {
+		t.Errorf("%d of the client in the backend, want its orphan", n)
+	}
+	c.releaseOrphans(now + time.Second)
+	if n := c.crowds.Count(7); n != 0 || c.gate.InFlight() != 0 {
+		t.Errorf("%d of the client and %d in all, when all is done", n, c.gate.InFlight())
 	}
 }

@@ -56,7 +56,6 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 	if c == nil {
 		return
 	}
-	c.uncount(pl)
 	streamed := pl.begun > 0 && (o == Served || o == Detached || o == Aborted)
 	if streamed && o == Aborted { // its client has had enough of it
 		o = Detached
@@ -65,6 +64,7 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 		pl.Serves(now)
 	}
 	if !p.Limits() {
+		c.uncount(pl)
 		c.leaveClient(pl)
 		return
 	}
@@ -73,6 +73,7 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 	}
 	took, inFlight := now-pl.at, c.gate.InFlight()
 	o, took = c.leaveGate(now, took, o, pl)
+	c.uncount(pl)
 	c.leaveClient(pl)
 	if streamed {
 		o, took = Served, pl.begun-pl.at
@@ -102,8 +103,8 @@ func (c *Concurrency) leaveGate(now, took time.Duration, o Outcome, pl *Place) (
 	case Aborted, Stopped:
 		// The backend usually works on, for what such a request takes.
 		rest := max(c.gate.Service(), c.costs.of(pl.route)) - took
-		if o == Aborted && pl.plan.keepsOrphans && rest > 0 && c.orphans.Keep(now+rest, pl.limit) {
-			pl.limit = 0 // it leaves with the orphan
+		if o == Aborted && pl.plan.keepsOrphans && rest > 0 && c.orphans.Keep(now+rest, owner{pl.limit, pl.crowd}) {
+			pl.limit, pl.crowd = 0, 0 // they leave with the orphan
 		} else {
 			c.gate.Detach(now)
 		}

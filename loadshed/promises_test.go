@@ -480,7 +480,7 @@ func TestOrphansUnderContention(t *testing.T) {
 		wg.Go(func() {
 			for round := range rounds {
 				now := time.Duration(round) * time.Microsecond
-				if g.Keep(now+time.Duration(mix(uint64(i*rounds+round))%200)*time.Microsecond, 1) {
+				if g.Keep(now+time.Duration(mix(uint64(i*rounds+round))%200)*time.Microsecond, owner{perClient: 1}) {
 					kept.Add(1)
 				}
 				due.Add(int64(g.due(now)))
@@ -500,7 +500,7 @@ func TestOrphansUnderContention(t *testing.T) {
 func TestOrphansAllocateNothing(t *testing.T) {
 	var g Orphans
 	now := time.Duration(0)
-	if n := testing.AllocsPerRun(1000, func() { g.Keep(now, 1); g.Keep(now+9, 2); g.Due(now); now++ }); n != 0 {
+	if n := testing.AllocsPerRun(1000, func() { g.Keep(now, owner{perClient: 1}); g.Keep(now+9, owner{perClient: 2}); g.Due(now); now++ }); n != 0 {
 		t.Errorf("%v allocations, want none", n)
 	}
 }
@@ -508,7 +508,7 @@ func TestOrphansAllocateNothing(t *testing.T) {
 func BenchmarkOrphans(b *testing.B) {
 	b.Run("none due", func(b *testing.B) {
 		var g Orphans
-		g.Keep(time.Hour, 1)
+		g.Keep(time.Hour, owner{perClient: 1})
 		b.ReportAllocs()
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
@@ -523,7 +523,7 @@ func BenchmarkOrphans(b *testing.B) {
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
 				now := time.Duration(clock.Add(1))
-				g.Keep(now+500, 1)
+				g.Keep(now+500, owner{perClient: 1})
 				g.Due(now)
 			}
 		})

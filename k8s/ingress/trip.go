@@ -118,7 +118,7 @@ func (t *trip) arrive(ctx context.Context) {
 		t.leave(endpoint.Served)
 		return
 	}
-	if t.passage.limited && ctx.Err() != nil && t.at.Load() != nil && t.wrote.Load() && !shield.AwaitBackend(ctx) {
+	if t.passage.limited && t.at.Load() != nil && !shield.AwaitBackend(ctx) && ctx.Err() != nil && t.wrote.Load() {
 		time.Sleep(t.passage.expected() - (shield.Now() - t.entered))
 	}
 	t.leave(endpoint.Unknown) // a failed connection has been reported by watchDials
