@@ -45,13 +45,16 @@ func (p *Pause) Set(now, wait, longest time.Duration) {
 		if until <= is {
 			return
 		}
+		began := is <= int64(now)
+		if began { // before it is seen
+			p.began.Store(int64(now))
+			p.probeAt.Store(int64(now + pauseProbeInterval))
+			p.otherAt.Store(int64(now))
+			p.partial.Store(false)
+		}
 		if p.until.CompareAndSwap(is, until) {
-			if is <= int64(now) {
+			if began {
 				p.count.Add(1)
-				p.began.Store(int64(now))
-				p.probeAt.Store(int64(now + pauseProbeInterval))
-				p.otherAt.Store(int64(now))
-				p.partial.Store(false)
 			}
 			return
 		}
