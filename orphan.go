@@ -94,11 +94,11 @@ func (g *Guard) Shelter(r *http.Request, body *Body, d *Decision) (*http.Request
 		return r, nil
 	}
 	s := &Shelter{g: g, began: d.at, client: r.Context()}
-	ctx := context.WithoutCancel(s.client)
+	var ctx context.Context
 	if at, ok := s.client.Deadline(); ok {
-		ctx, s.cancel = context.WithDeadline(ctx, at)
+		ctx, s.cancel = context.WithDeadline(sheltered{s}, at)
 	} else {
-		ctx, s.cancel = context.WithCancel(ctx)
+		ctx, s.cancel = context.WithCancel(sheltered{s})
 	}
 	s.stop = context.AfterFunc(s.client, s.leave)
 	s.trace.GotConn, s.trace.WroteHeaderField = s.gotConn, s.wroteHeaderField
@@ -106,7 +106,7 @@ func (g *Guard) Shelter(r *http.Request, body *Body, d *Decision) (*http.Request
 	if body != nil {
 		body.breaks = s.breakOff
 	}
-	return r.WithContext(httptrace.WithClientTrace(context.WithValue(ctx, shelterKey{}, s), &s.trace)), s
+	return r.WithContext(httptrace.WithClientTrace(ctx, &s.trace)), s
 }
 
 // gotConn notes on which connection the request will be sent. One whose client has gone is
@@ -257,7 +257,22 @@ func (s *Shelter) End(o Outcome) Outcome {
 	return o
 }
 
+// sheltered is the context of a request in a Shelter: its client's, without its end.
+type sheltered struct{ *Shelter }
+
 type shelterKey struct{}
+
+func (sheltered) Deadline() (at time.Time, ok bool) { return at, false }
+func (sheltered) Done() <-chan struct{}             { return nil }
+func (sheltered) Err() error                        { return nil }
+
+// Value implements context.Context. The Shelter itself is under shelterKey.
+func (c sheltered) Value(key any) any {
+	if key == (shelterKey{}) {
+		return c.Shelter
+	}
+	return c.client.Value(key)
+}
 
 // AwaitBackend waits for the backend as Shelter.End does, if it is to be told that the
 // client has gone, and reports whether it was. It is for a proxy that counts what each of
