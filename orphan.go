@@ -87,8 +87,8 @@ const (
 )
 
 // Shelter returns what is to be passed to the backend instead of r, which the Guard has
-// admitted as d, and a Shelter, whose End is to be called when that has returned. The
-// Shelter is nil if r is not to be waited for. body is the result of WatchBody for r.
+// admitted as d. When the backend's handler has returned, the Shelter's End is to be called.
+// It is nil if r is not to be waited for. body is the result of WatchBody for r.
 func (g *Guard) Shelter(r *http.Request, body *Body, d *Decision) (*http.Request, *Shelter) {
 	if g.orphans == OrphansFree || !g.plan.Limits() && g.plan.PerClient() == 0 || r.ProtoMajor > 1 && pushback.IsGRPC(r) {
 		return r, nil

@@ -18,13 +18,12 @@ const (
 )
 
 // A Budget is a retry budget: it keeps a retry storm from outliving its cause. A backend
-// with a capacity of C requests per second that gets λ first attempts can do C − λ
-// retries, which is C/λ − 1 of the first attempts. More would keep it overloaded after
-// the cause has gone: in the metastable failure of Bronson et al., "Metastable Failures
-// in Distributed Systems" (HotOS '21), a backend of 300/s with 280 first attempts
-// recovers only if retries stay below 20/s. A fixed share is too much there and too
-// little elsewhere, such as the 10 % of "Site Reliability Engineering" (Beyer et al.,
-// 2016, chapter 21) or the 20 % of several proxies.
+// that can do C requests per second and gets λ first attempts can do C − λ retries. That
+// is C/λ − 1 of the first attempts. More would keep it overloaded after the cause has gone.
+// Bronson et al., "Metastable Failures in Distributed Systems" (HotOS '21), have a backend
+// of 300/s with 280 first attempts, which recovers only if retries stay below 20/s. A fixed
+// share is too much there and too little elsewhere: "Site Reliability Engineering" (Beyer
+// et al., 2016, chapter 21) has 10 %, several proxies 20 %.
 //
 // The allowance is renewed once per second in which Take is called. The unused rest is
 // lost, so that no burst follows a quiet minute. The zero Budget is ready. It is safe for

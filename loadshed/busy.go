@@ -54,8 +54,8 @@ const (
 )
 
 // LeaveAlone tells that the backend has asked to be left alone for a while: 503 with
-// Retry-After. If it has done so ten times in a row and for half a second, without
-// anything served between, there is a pause of that long, at most a minute. It
+// Retry-After. If it has done so ten times in a row and for half a second, and
+// served nothing between, there is a pause of that long, at most a minute. It
 // takes that many since one of several backends, or one page, may say so alone.
 //
 // For the same reason the pause is for routes that the backend has refused, and others

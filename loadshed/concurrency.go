@@ -22,8 +22,8 @@ const (
 	minQueueTimeout = 10 * time.Millisecond
 	maxQueueTimeout = 200 * time.Millisecond
 
-	// crowdShare is the share of the limit, in tenths, that a client with far more in
-	// flight than its share has to stay within, where no lower class is left.
+	// crowdShare is the most of the limit, in tenths, that a client with far more than its
+	// share may have in flight, where no lower class is left for it.
 	crowdShare = 7
 )
 

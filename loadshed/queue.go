@@ -68,7 +68,7 @@ const (
 // CoDel-like timeouts (Maurer, "Fail at Scale", ACM Queue 2015). While the queue empties
 // now and then, the oldest goes first and waits up to the timeout. Once it has not been
 // empty for 100 ms, the newest goes first, as its client is the most likely to be still
-// there, and a request that joins waits for at most 5 ms. A rank's queue is that rank
+// there. Then a request that joins waits for at most 5 ms. A rank's queue is that rank
 // and all higher ones: waiters of lower ranks do not delay it, so they do not count.
 //
 // There is no goroutine and no timer. The caller tells when a place has become free

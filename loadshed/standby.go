@@ -147,9 +147,9 @@ func (s *Standby) Look(now time.Duration, is Demand) {
 	s.credit.Store(int64(1000 * credit))
 }
 
-// placesFor returns how many places in flight are to be left free for requests that come
-// at a rate of rho of what the backend does, so that few of them find none: all of n
-// places are taken with a probability of about rho^n, as in an M/M/n queue. It is at
+// placesFor returns how many places are to be left free for requests that come at a rate of
+// rho of what the backend does, so that few of them find none. All of n places are taken
+// with a probability of about rho^n, as in an M/M/n queue. It is at
 // most a mostPlaces-th of the limit: a place that is left free is work that is not done.
 func placesFor(rho float64, limit int) int32 {
 	most := limit / mostPlaces

@@ -17,8 +17,8 @@ const (
 	// time of service is that of 16 requests, so it is soon worse than what is measured.
 	throughputPrior = 200 * time.Millisecond
 
-	// longestTick is how long ago the last look at the counts may be for what was done since
-	// to be the work of a backend that was saturated all the while.
+	// longestTick bounds the time between two looks at the counts. After a longer one the
+	// backend need not have been saturated all the while.
 	longestTick = 2 * time.Second
 
 	// pressure is how much more is asked to come than a backend completes at an adaptive

@@ -336,11 +336,11 @@ func (a *Appointments) forget(now time.Duration, client uint64, p Appointment, r
 	}
 }
 
-// RefuseQuota gives a client that is over its quota its appointment: not before it has
-// earned the tokens, nor before those of its requests that were refused earlier, and in
-// a slot of its own where the backend's rate is known, since others may have the same
-// time to wait. key is the client's in its zone, wait how long it takes to earn the
-// tokens for this request, each how long for a further one.
+// RefuseQuota gives a client that is over its quota its appointment. It comes neither
+// before the client has earned the tokens, nor before those of its earlier requests. Where
+// the backend's rate is known the appointment has a slot of its own, since other clients
+// may have the same time to wait. key is the client's in its zone. wait is how long it takes
+// to earn the tokens for this request, and each how long for a further one.
 //
 // A client that has to wait for longer than an appointment can be is told the truth, and
 // not remembered for it.

@@ -16,8 +16,8 @@ const maxUnread = 10 * time.Second
 // Unblock makes sure that nothing holds back an answer for long.
 //
 // An unread body of an HTTP/1 request might: net/http drains up to 256 KiB before it sends a
-// short answer, and where the body is wrapped (as in Caddy since 2.11.5) it even waits
-// for a client that itself waits for "100 Continue", for a minute.
+// short answer. Where the body is wrapped, as in Caddy since 2.11.5, it even waits for a
+// minute for a client that itself waits for "100 Continue".
 //
 // A body that has arrived is drained, and the connection stays open. One that may be
 // long or that was announced by Expect gets an answer at once, and the connection is

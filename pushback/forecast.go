@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// trusted and doubted are the shares of promises to Untried clients that are kept from
-	// which on room is left for more of them, and to which there is none: see planned.
+	// If trusted or more of the promises to Untried clients are kept, slots are left for all
+	// further ones; if doubted or fewer are, for none: see planned.
 	trusted = 0.65
 	doubted = 0.5
 
@@ -47,9 +47,9 @@ type forecast struct {
 // share returns the share of promises that are kept.
 func (f *forecast) share(t Trust) float64 { return f.kept[t].share(t) }
 
-// planned returns for which share of newcomers room is left: 1, if they come back when
-// they are told. If few of them do, as in a flood of new addresses, they get only what is
-// left by clients that do come back, as in the greylisting of mail servers (RFC 6647).
+// planned returns for which share of newcomers slots are left: 1, if they come back when
+// they are told. If few of them do, as in a flood of new addresses, they get only what
+// clients that do come back leave. Mail servers call that greylisting (RFC 6647).
 func (f *forecast) planned() float64 {
 	return min(max(0, (f.share(Untried)-doubted)/(trusted-doubted)), 1)
 }

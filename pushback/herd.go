@@ -46,8 +46,8 @@ func (k HerdKind) String() string {
 }
 
 // A Herd detects thundering herds: clients that come together. It counts in bins of
-// 100 ms, takes the same time and memory for any traffic (below 8 kB, including all that
-// it points to), and stores no client.
+// 100 ms and stores no client. For any traffic it takes the same time and memory: below
+// 8 kB, including all that it points to.
 //
 // The measures that raise an alarm are silent in a week of each of six models of traffic
 // without a herd: see TestHerdIsSilent. Allan factors and the CUSUM are not silent: they

@@ -27,8 +27,8 @@ const (
 	// maxAhead is the longest promise with its penalty, and a second for rounding.
 	maxAhead = maxSeconds*time.Second + maxPenalties*penalty + time.Second
 
-	// maxLate is how late a client may come and still count as on time, as clients do
-	// that add their own backoff, of up to 30 s or a fifth.
+	// maxLate is how late a client may come and still count as on time: some add their own
+	// backoff, of up to 30 s or a fifth.
 	maxLate = 60 * time.Second
 )
 
@@ -192,9 +192,10 @@ func (c Class) String() string {
 	return nameOf("Class", c, "unknown", "honours", "late", "hammer", "fixed", "exponential", "jittered", "early")
 }
 
-// observe classifies the client by a return at now. Of simulated clients, from two returns
-// it recognises all that honour, hammer, or come at growing intervals, and 9 of 10 that
-// come at a fixed one of up to 8 s; some of the others come on time by luck. Random
+// observe classifies the client by a return at now. From two returns of
+// simulated clients it recognises all that honour, hammer, or come at growing intervals. Of
+// those with a fixed interval of up to 8 s it recognises 9 of 10; some of the others come
+// on time by luck. Random
 // intervals are told from short ones no better than by guessing. It relies on different
 // clients being told different times.
 func (r *record) observe(now time.Duration) {

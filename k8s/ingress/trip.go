@@ -110,9 +110,10 @@ func (b *readBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// arrive ends the trip. If what is in flight is limited, the place of a request whose client
-// has left before the answer is kept until the backend is done (see shield.Shelter), or else
-// for as long as such requests take: most backends do not notice, and work on. The shields' places are kept with it.
+// arrive ends the trip. Where places are limited, a request whose client has left before the
+// answer keeps its place until the backend is done: see shield.Shelter. If that cannot be
+// known it keeps it for as long as such requests take, as most backends work on. The
+// shields' places are kept with it.
 func (t *trip) arrive(ctx context.Context) {
 	if t.reached {
 		t.leave(endpoint.Served)

@@ -14,18 +14,18 @@ const (
 	fullSeconds = 30        // full seconds of a minute that are enough to judge by
 	silence     = time.Hour // without a line, after which a new piece of log begins
 
-	// A second belongs to a burst if its clients are at least burstLeast, at least
-	// burstTimes the mean of the minute before, and burstSigmas standard deviations of a
-	// Poisson process above it. Ours. Clients count, not requests: a page with a hundred
-	// pictures is no herd.
+	// A second belongs to a burst if it has at least burstLeast clients and burstTimes the
+	// mean of the minute before. It must also be burstSigmas standard deviations of a
+	// Poisson process above that mean. Ours. Clients count, not requests: a page with a
+	// hundred pictures is no herd.
 	burstLeast   = 15
 	burstTimes   = 3
 	burstSigmas  = 8
 	burstHistory = 10 // seconds of history that a burst needs
 
 	// The rate served while rejecting is the capacity of the backend if it is at least
-	// fullLeast of the most that was served, and if the share rejected rises with the load,
-	// from the quietest tenth to the busiest, by fullRises and fullSigmas standard
+	// fullLeast of the most that was served. The share rejected must also rise with the load,
+	// from the quietest tenth to the busiest: by fullRises, and by fullSigmas standard
 	// deviations. Ours.
 	fullLeast  = 0.95
 	fullRises  = 0.05

@@ -20,10 +20,10 @@
 //
 // # Retries
 //
-// A request counts as a retry if the same client (an IPv6 client is its /64) had a 429, 502,
-// 503 or 504 for the same method, host and path, not longer ago than its Retry-After and two
-// minutes. Each rejected client is classified by all its waits, see [Behaviour]. Of more
+// A request counts as a retry if the same client had a 429, 502, 503 or 504 for the same
+// method, host and path. That must not be longer ago than its Retry-After and two minutes.
+// An IPv6 client is its /64. Each rejected client is classified by all its waits, see [Behaviour]. Of more
 // than 32,768 such clients a random half is kept, or a quarter, and so on. A hash of the
-// address decides, as in Wegman's adaptive sampling (Flajolet, "On adaptive sampling",
-// Computing 43, 1990), so every kind of client is equally likely to be kept.
+// address decides, so every kind of client is equally likely to be kept. That is Wegman's
+// adaptive sampling (Flajolet, "On adaptive sampling", Computing 43, 1990).
 package accesslog

@@ -2,8 +2,8 @@
 // numbers. An engine, as loadtest/sim, tells a [Plant] what happens at an instant, and is
 // told when the work on a request will be done.
 //
-// A backend is a number of workers that take requests first come, first served, and a queue
-// before them, as a pool of threads or of connections to a database has it. Its [Config]
+// A backend is a number of workers with a queue before them, first come, first served, as a
+// pool of threads or of connections to a database is. Its [Config]
 // says what else is wrong with it.
 package plant
 
@@ -37,8 +37,8 @@ type Config struct {
 	Delay Steps
 
 	// Outage stops the workers between two instants: what they do goes on afterwards. With
-	// Refuses, a request that comes then is answered at once with an error and told
-	// RetryAfter, and earlier ones are done as ever, as by a server that is being drained.
+	// Refuses it is a drain: requests that come then are answered at once with an error and
+	// RetryAfter, and earlier ones are done as ever.
 	Outage     [2]time.Duration
 	Refuses    bool
 	RetryAfter time.Duration

@@ -14,9 +14,9 @@
 //	}, nil)
 //
 // There is one event loop and one event per client that waits: no goroutines, no timers, no
-// clock. The same Scenario gives the same Result, always. When each client comes, its
-// policy, and how much work its request is for a plant depend on nothing but the seed and
-// the Scenario, so that different rules face the same herd. Once as many requests are open
+// clock. The same Scenario gives the same Result, always. Different rules face the same herd:
+// when each client comes, its policy, and how much work its request is for a plant depend
+// on nothing but the seed and the Scenario. Once as many requests are open
 // as will be, a request allocates nothing but its keys in the zones of a config.
 //
 // herds_test.go has the scenarios that this project makes promises about, and

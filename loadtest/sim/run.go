@@ -177,8 +177,8 @@ const maxWaiting = 1 << 22
 // lookEvery is after how many events Stop is looked at.
 const lookEvery = 1024
 
-// play handles events until one of the Scenario's ends is reached, or, if it asks
-// for no Series, all of the herd who come back are served and no other client waits.
+// play handles events until one of the Scenario's ends is reached. If it asks for no Series
+// it also ends when all of the herd that come back are served and no other client waits.
 func (r *run) play() error {
 	cleared := false
 	progress := int64(0)
