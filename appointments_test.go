@@ -433,7 +433,7 @@ var costly = []struct {
 		for i := range 1_000 {
 			r := one(2e6 + i)
 			c, told := r.caller(), pushback.Told{}
-			g.backend.clients.Refuse(time.Second, &c, &pushback.Visit{}, &g.terms, pushback.Supply{Service: 100, Token: 10 * time.Second}, &told)
+			g.backend.clients.Refuse(time.Second, &c, &pushback.Visit{}, &g.terms, pushback.Supply{Rate: 100, Token: 10 * time.Second}, &told)
 		}
 		return admitted(g)
 	}, None},

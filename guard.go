@@ -336,7 +336,7 @@ func (g *Guard) Spare() float64 {
 }
 
 // supply returns what the backend can spare.
-func (g *Guard) supply() pushback.Supply { return pushback.Supply{Service: g.Rate()} }
+func (g *Guard) supply() pushback.Supply { return pushback.Supply{Rate: g.Rate()} }
 
 // shortage returns the same for a request that the backend refuses, with how long there
 // will be nothing for any request.

@@ -16,7 +16,7 @@ const scarcity = 3
 func (g *Guard) look(now time.Duration, arrivals uint64) {
 	b := g.backend
 	b.standby.Look(now, loadshed.Demand{
-		Service: g.Rate(), Limit: g.Limit(), OnTime: b.clients.OnTime(), Arrivals: arrivals,
+		Rate: g.Rate(), Limit: g.Limit(), OnTime: b.clients.OnTime(), Arrivals: arrivals,
 		Backlogged: b.clients.Backlogged(now), Unused: g.leaves(now, 1), Scarce: g.scarce(),
 	})
 }

@@ -93,7 +93,7 @@ func (s *Standby) DueShare() float64 { return float64(s.dueShare.Load()) / 1000 
 
 // A Demand is what comes to a backend, and what it can do, as far as Look has to know.
 type Demand struct {
-	Service          float64 // requests per second that the backend can take
+	Rate             float64 // requests per second that the backend can take
 	Limit            int     // in flight; 0: none
 	OnTime, Arrivals uint64  // clients that came on time, and all requests, in all
 	Backlogged       bool    // clients wait
@@ -114,14 +114,14 @@ func (s *Standby) Look(now time.Duration, is Demand) {
 	s.due.read(is.OnTime, d)
 	s.all.read(is.Arrivals-s.came.Load(), d)
 	admitted := s.admitted.Load()
-	could, given := is.Service*d.Seconds(), float64(admitted-s.given)
+	could, given := is.Rate*d.Seconds(), float64(admitted-s.given)
 	s.given = admitted
 	if math.IsInf(could, 1) {
 		return
 	}
-	s.dueShare.Store(int32(1000 * min(1, s.due.rate/is.Service)))
-	s.forDue.Store(placesFor(s.due.rate/is.Service, is.Limit))
-	s.forAll.Store(placesFor(s.all.rate/is.Service, is.Limit))
+	s.dueShare.Store(int32(1000 * min(1, s.due.rate/is.Rate)))
+	s.forDue.Store(placesFor(s.due.rate/is.Rate, is.Limit))
+	s.forAll.Store(placesFor(s.all.rate/is.Rate, is.Limit))
 	switch lost := min(1, given/could); {
 	case !is.Backlogged:
 		s.loss, s.since = 0, now
@@ -135,10 +135,10 @@ func (s *Standby) Look(now time.Duration, is Demand) {
 	switch {
 	case is.Scarce:
 	case s.loss > heavyLoss:
-		credit = is.Service
+		credit = is.Rate
 	case s.loss > acceptedLoss:
 		left := max(0, float64(s.credit.Load())/1000)
-		credit = min(left+(s.loss-acceptedLoss)*could, is.Service/2)
+		credit = min(left+(s.loss-acceptedLoss)*could, is.Rate/2)
 	}
 	if s.loss > 4*acceptedLoss {
 		tokens = 2 // a bucket near full loses little

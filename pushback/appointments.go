@@ -80,8 +80,8 @@ func (c *Caller) kind() uint64 {
 
 // Supply is what the backend can spare, as far as its calendar has to know.
 type Supply struct {
-	Service float64       // requests per second that the backend can take; +Inf: not known
-	Token   time.Duration // until there is a token for any request
+	Rate  float64       // requests per second that the backend can take; +Inf: not known
+	Token time.Duration // until there is a token for any request
 }
 
 // Bounds returns the shortest and the longest wait that a client is told.
@@ -95,7 +95,7 @@ func (t *Terms) Bounds(c *Caller) (shortest, longest time.Duration) {
 
 // rates returns what the calendar has to know for a request.
 func (a *Appointments) rates(c *Caller, t *Terms, s Supply) Rates {
-	r := Rates{Service: s.Service, Token: s.Token}
+	r := Rates{Rate: s.Rate, Token: s.Token}
 	r.Min, r.Max = t.Bounds(c)
 	if t.Herds {
 		r.Pulse = a.herds.pulse
@@ -376,7 +376,7 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 	if !one {
 		p.At = max(p.At, v.At)
 	}
-	if one && !math.IsInf(rates.Service, 1) && wait <= rates.Max {
+	if one && !math.IsInf(rates.Rate, 1) && wait <= rates.Max {
 		p = a.calendar.BookFrom(now, now+wait, rates)
 	}
 	// If no other client is in the way of its own time, none will be if it comes at the

@@ -22,7 +22,7 @@ func ExampleAppointments() {
 	if err != nil {
 		panic(err)
 	}
-	terms, supply := &Terms{Answers: answers, Enforce: true}, Supply{Service: 2}
+	terms, supply := &Terms{Answers: answers, Enforce: true}, Supply{Rate: 2}
 	var a Appointments
 	now := time.Minute // since an epoch of the caller's
 	for key := range uint64(3) {
@@ -48,7 +48,7 @@ func ExampleAppointments() {
 // everything that it held is given back.
 func TestAppointmentsOfAHerd(t *testing.T) {
 	const n, rate = 1_000, 100
-	terms, supply := termsOf(t, AnswerConfig{}), Supply{Service: rate}
+	terms, supply := termsOf(t, AnswerConfig{}), Supply{Rate: rate}
 	var a Appointments
 	perSecond := map[time.Duration]int{}
 	now := time.Minute
@@ -89,7 +89,7 @@ func TestAppointmentsOfAHerd(t *testing.T) {
 // A client that asks for many things at a person's pace has one promise, and does not
 // hammer: the flag is set by its behaviour alone.
 func TestHonestClientsDoNotHammer(t *testing.T) {
-	terms, supply := termsOf(t, AnswerConfig{}), Supply{Service: 10}
+	terms, supply := termsOf(t, AnswerConfig{}), Supply{Rate: 10}
 	var a Appointments
 	now := time.Minute
 	var v Visit

@@ -79,7 +79,7 @@ type bucket struct {
 
 // Rates are what a Calendar must know of the backend and the configuration.
 type Rates struct {
-	Service  float64       // requests per second that the backend can take: above 0
+	Rate     float64       // requests per second that the backend can take: above 0
 	Min, Max time.Duration // bounds of every wait
 	Token    time.Duration // until there is a token for any client
 
@@ -197,7 +197,7 @@ func (c *Calendar) BookShared(now time.Duration, r Rates) (p Appointment, over i
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.advance(now, r)
-	free := max((r.Max-c.Ahead(now)).Seconds(), r.Max.Seconds()/8) * c.spare(r.Service)
+	free := max((r.Max-c.Ahead(now)).Seconds(), r.Max.Seconds()/8) * c.spare(r.Rate)
 	if over = 1 + int(c.shared-max(CrowdThreshold, free)); over > 0 {
 		return p, over
 	}
@@ -377,7 +377,7 @@ func (c *Calendar) open(number int64, r Rates, perBucket float64) (b *bucket, si
 	if b.pulse == 0 {
 		return b, perBucket
 	}
-	return b, max(perBucket-float64(b.pulse), min(perBucket, 0.1*r.Service*slotWidth.Seconds()))
+	return b, max(perBucket-float64(b.pulse), min(perBucket, 0.1*r.Rate*slotWidth.Seconds()))
 }
 
 // load returns how many returns are expected in a bucket: as many as were when its
@@ -398,7 +398,7 @@ func (c *Calendar) slot(now time.Duration, r Rates, stretch float64, t Trust) (a
 	if from > limit { // it may be farther away than the ring reaches
 		return a, false
 	}
-	perBucket := c.spare(r.Service) * slotWidth.Seconds() * stretch
+	perBucket := c.spare(r.Rate) * slotWidth.Seconds() * stretch
 	first := int64(from / slotWidth)
 	if b, size := c.open(first, r, perBucket); stretch == 1 {
 		passed := float64(from-time.Duration(first)*slotWidth) / float64(slotWidth)
@@ -441,7 +441,7 @@ func (c *Calendar) slot(now time.Duration, r Rates, stretch float64, t Trust) (a
 // slotFrom reserves a slot from from until limit, for a client that must not come
 // before. The slots of from's bucket are squeezed into the part after from.
 func (c *Calendar) slotFrom(from, limit time.Duration, r Rates) (time.Duration, bool) {
-	perBucket := c.spare(r.Service) * slotWidth.Seconds()
+	perBucket := c.spare(r.Rate) * slotWidth.Seconds()
 	first := int64(from / slotWidth)
 	if perBucket <= 1.01*c.fullSize {
 		first = max(first, c.full)

@@ -10,7 +10,7 @@ import (
 )
 
 func ratesOf(service float64, least, most time.Duration) Rates {
-	return Rates{Service: service, Min: least, Max: most}
+	return Rates{Rate: service, Min: least, Max: most}
 }
 
 // excess returns by how much promises exceed the rate in the worst of all times
@@ -88,8 +88,8 @@ func TestPromisesNeverExceedTheSpareRate(t *testing.T) {
 					now += time.Duration(rng.Int64N(int64(3 * most))) // no client comes for a while
 				}
 				if changes {
-					r.Service = service * (0.25 + rng.Float64())
-					largest = max(largest, c.Spare(r.Service))
+					r.Rate = service * (0.25 + rng.Float64())
+					largest = max(largest, c.Spare(r.Rate))
 				}
 			}
 			var a Appointment
@@ -623,8 +623,8 @@ func FuzzCalendar(f *testing.F) {
 		if share := c.share(Untried); !(share >= minKept[Untried] && share <= 1) {
 			t.Fatalf("share %v of %+v", share, c.kept)
 		}
-		if s := c.Spare(r.Service); !(s > 0 && s <= r.Service) {
-			t.Fatalf("spare %v of %v", s, r.Service)
+		if s := c.Spare(r.Rate); !(s > 0 && s <= r.Rate) {
+			t.Fatalf("spare %v of %v", s, r.Rate)
 		}
 	})
 }

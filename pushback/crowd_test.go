@@ -80,7 +80,7 @@ func TestCrowdsAreBounded(t *testing.T) {
 // A crowd that floods holds no more answers back than it may have clients waiting; the
 // others are refused as early.
 func TestCrowdThatFloods(t *testing.T) {
-	terms, supply := termsOf(t, AnswerConfig{}), Supply{Service: 100}
+	terms, supply := termsOf(t, AnswerConfig{}), Supply{Rate: 100}
 	var a Appointments
 	now, held, early := time.Minute, 0, 0
 	for range 200_000 {
@@ -110,7 +110,7 @@ func TestCrowdThatFloods(t *testing.T) {
 
 // Requests of many crowds at once: the counts stay right. For the race detector.
 func TestCrowdsConcurrently(t *testing.T) {
-	terms, supply := termsOf(t, AnswerConfig{NoDither: true}), Supply{Service: 1000}
+	terms, supply := termsOf(t, AnswerConfig{NoDither: true}), Supply{Rate: 1000}
 	var a Appointments
 	var all sync.WaitGroup
 	for g := range uint64(8) {

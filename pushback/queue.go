@@ -62,7 +62,7 @@ func (c *Calendar) Ask(now, from time.Duration, more int, r Rates) Appointment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.counts.Deferred++
-	wait := float64(from-now) + float64(more)/c.spare(r.Service)*float64(time.Second)
+	wait := float64(from-now) + float64(more)/c.spare(r.Rate)*float64(time.Second)
 	at, hops := c.jitter(now, r), math.Ceil(wait/float64(r.Max))
 	if hops < farHops {
 		at = now + max(r.Min, time.Duration(wait/hops))
@@ -92,7 +92,7 @@ func (c *Calendar) Overdue(now time.Duration, v Visit, r Rates) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.advance(now, r)
-	return v.number(c.served) < c.served-r.Max.Seconds()*c.spare(r.Service)/c.share(Untried)
+	return v.number(c.served) < c.served-r.Max.Seconds()*c.spare(r.Rate)/c.share(Untried)
 }
 
 // Chance reports whether a deferred client that asks again in time may have a token at
@@ -126,7 +126,7 @@ func (c *Calendar) Leave() {
 func (c *Calendar) advance(now time.Duration, r Rates) {
 	c.mature(now)
 	if passed := now - c.servedAt; passed > 0 && c.issued > c.served { // the rate may be infinite
-		rate := c.spare(r.Service) / c.share(Untried)
+		rate := c.spare(r.Rate) / c.share(Untried)
 		c.served = min(c.issued, c.served+passed.Seconds()*rate)
 		perHorizon := rate * r.Max.Seconds()
 		share := min(1, 2*perHorizon/max(1, c.issued-c.served))
@@ -156,7 +156,7 @@ func (c *Calendar) dry(now time.Duration, r Rates) bool {
 			load += c.load(b)
 		}
 	}
-	return load < c.spare(r.Service)*slotWidth.Seconds()*float64(last-first+1)/2
+	return load < c.spare(r.Rate)*slotWidth.Seconds()*float64(last-first+1)/2
 }
 
 // hop returns when a deferred client with a number shall ask again. Its slot will come
@@ -180,7 +180,7 @@ func (c *Calendar) hop(now time.Duration, number float64, r Rates) Appointment {
 
 // wait returns how long a client with a number waits.
 func (c *Calendar) wait(number float64, r Rates) time.Duration {
-	rate := c.spare(r.Service) / c.share(Untried)
+	rate := c.spare(r.Rate) / c.share(Untried)
 	wait := r.Max.Seconds() + max(0, number-c.served)/rate
 	return time.Duration(min(wait, 1e9) * float64(time.Second))
 }
