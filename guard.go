@@ -30,6 +30,7 @@ type try struct {
 	d *Decision
 	reserve
 	visit pushback.Visit
+	wait  time.Duration // until the limits allow it, as far as they are asked
 }
 
 // Admit decides on a request that arrives at now, the time since the epoch of
@@ -102,7 +103,7 @@ func (g *Guard) arrive(now time.Duration, t *try) {
 // that no other request sees half of a decision. All guards lock zones in the order of
 // their names, so that no two of them wait for each other.
 //
-// It sets Reason, Wait and Zone of the decision, and returns the zone that refuses: the
+// It sets Reason and Zone of the decision, and the wait. It returns the zone that refuses: the
 // one with the longest wait. The wait is the longest of all, the capacity's too.
 func (g *Guard) claim(i int, now time.Duration, t *try) (refusing *ZoneState) {
 	d := t.d
@@ -116,14 +117,14 @@ func (g *Guard) claim(i int, now time.Duration, t *try) (refusing *ZoneState) {
 			g.claimBackend(now, t)
 		} else if g.hasCapacity {
 			// The client's quota is not all that it has to wait for.
-			d.Wait = max(d.Wait, g.tokenIn(now))
+			t.wait = max(t.wait, g.tokenIn(now))
 		}
 		return nil
 	}
 	z := &g.zones[i]
 	claim, wait := z.table.Claim(z.limit, z.maxKeys, t.Keys[z.index], now, z.cost)
-	if wait > d.Wait {
-		d.Reason, d.Wait, d.Zone = Quota, wait, z.index
+	if wait > t.wait {
+		d.Reason, t.wait, d.Zone = Quota, wait, z.index
 	}
 	refusing = g.claim(i+1, now, t)
 	if d.Reason == None {
@@ -141,12 +142,12 @@ func (g *Guard) claim(i int, now time.Duration, t *try) (refusing *ZoneState) {
 func (g *Guard) claimBackend(now time.Duration, t *try) {
 	b, d := g.backend, t.d
 	if wait := b.inFlight.Paused(now, uint64(t.Client), t.Route, &d.place); wait > 0 {
-		d.Reason, d.Wait = Pause, wait
+		d.Reason, t.wait = Pause, wait
 		return
 	}
 	queued := d.place.Held()
 	if !queued && !g.admitsRetry(now, t) {
-		d.Reason, d.Wait = RetryBudget, b.inFlight.Drain(now)
+		d.Reason, t.wait = RetryBudget, b.inFlight.Drain(now)
 		return
 	}
 	var capacity limiter.Claim
@@ -154,14 +155,14 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		var wait time.Duration
 		if capacity, wait = b.capacity.ClaimAbove(g.capacity, now, 1, t.tokens); wait > 0 {
 			capacity.Release()
-			d.Reason, d.Wait = Capacity, wait
+			d.Reason, t.wait = Capacity, wait
 			b.inFlight.NoteShortage(now)
 			return
 		}
 		defer capacity.Release()
 	}
 	if !queued && (g.plan.PerClient() > 0 || g.plan.Limits()) {
-		if d.Reason, d.Wait = g.enter(now, t); d.Reason != None {
+		if d.Reason, t.wait = g.enter(now, t); d.Reason != None {
 			return
 		}
 	}
@@ -218,10 +219,8 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 		return
 	}
 	if g.observe {
-		if d.Hint = g.terms.Answers.Hint(d.Wait); d.Reason == Quota {
-			d.Hint = g.terms.Answers.QuotaHint(d.Wait)
-		}
 		d.Admit = true
+		d.Told.Tell(t.wait, d.Reason == Quota, &g.terms)
 		class.observed[d.Reason].Add(1)
 		if refusing != nil {
 			refusing.observed.Add(1)
@@ -234,11 +233,11 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 		refusing.refused.Add(1)
 		zone := &g.zones[g.order[d.Zone]]
 		key, each := uint64(t.Keys[d.Zone])^refusing.salt, zone.limit.Interval()*time.Duration(zone.cost)
-		b.clients.RefuseQuota(now, &c, key, d.Wait, each, &g.terms, g.supply(), &d.Told)
+		b.clients.RefuseQuota(now, &c, key, t.wait, each, &g.terms, g.supply(), &d.Told)
 	case PerClient: // its own requests are in its way, and no other client's
-		d.Hint = g.terms.Answers.Hint(d.Wait)
+		d.Told.Tell(t.wait, false, &g.terms)
 	default:
-		b.clients.Refuse(now, &c, &t.visit, &g.terms, g.shortage(now, d, &c), &d.Told)
+		b.clients.Refuse(now, &c, &t.visit, &g.terms, g.shortage(now, t, &c), &d.Told)
 	}
 	g.refuse(t.Request, d)
 }
@@ -260,7 +259,7 @@ func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadsh
 	d.at = now
 	var refusing *ZoneState
 	if b.inFlight.Settle(now, g.plan, &d.place, verdict) {
-		d.Reason, d.Wait = None, 0
+		d.Reason, t.wait = None, 0
 		refusing = g.claim(0, now, &t)
 	}
 	if d.Reason != None {
@@ -340,13 +339,13 @@ func (g *Guard) supply() pushback.Supply { return pushback.Supply{Rate: g.Rate()
 
 // shortage returns the same for a request that the backend refuses, with how long there
 // will be nothing for any request.
-func (g *Guard) shortage(now time.Duration, d *Decision, c *pushback.Caller) pushback.Supply {
+func (g *Guard) shortage(now time.Duration, t *try, c *pushback.Caller) pushback.Supply {
 	s := g.supply()
 	shortest, _ := g.terms.Bounds(c)
 	switch {
-	case d.Reason == Pause: // no request is let in before
-		s.Token = d.Wait
-	case d.Reason == Capacity && g.capacity.Interval() > shortest:
+	case t.d.Reason == Pause: // no request is let in before
+		s.Token = t.wait
+	case t.d.Reason == Capacity && g.capacity.Interval() > shortest:
 		// To earn a token may take longer than all that wait. The reserve does not
 		// count: it is not kept from a request that comes on time.
 		s.Token = g.tokenIn(now)

@@ -174,23 +174,25 @@ func TestStructsAndFunctionsAreSmall(t *testing.T) {
 	}
 }
 
-// Only pushback writes the fields of a Visit: the root reads them.
-func TestTheRootWritesNoVisit(t *testing.T) {
-	fields := map[string]bool{}
+// Only pushback writes the fields of a Visit, and of what a client is Told, which is embedded
+// in a Decision: the root reads them.
+func TestTheRootWritesNoPromise(t *testing.T) {
+	visit, told := map[string]bool{}, map[string]bool{}
 	for _, file := range files(t) {
 		ast.Inspect(file.File, func(n ast.Node) bool {
-			if typ, ok := n.(*ast.TypeSpec); ok && file.folder == "pushback" && typ.Name.Name == "Visit" {
+			typ, ok := n.(*ast.TypeSpec)
+			if fields := map[string]map[string]bool{"Visit": visit, "Told": told}; ok && file.folder == "pushback" && fields[typ.Name.Name] != nil {
 				for _, f := range typ.Type.(*ast.StructType).Fields.List {
 					for _, name := range f.Names {
-						fields[name.Name] = true
+						fields[typ.Name.Name][name.Name] = true
 					}
 				}
 			}
 			return true
 		})
 	}
-	if len(fields) < 10 {
-		t.Fatalf("a Visit has the fields %v", fields)
+	if len(visit) < 10 || len(told) < 5 {
+		t.Fatalf("a Visit has the fields %v, what a client is told %v", visit, told)
 	}
 	for _, file := range files(t) {
 		if file.folder != "." {
@@ -203,17 +205,18 @@ func TestTheRootWritesNoVisit(t *testing.T) {
 			}
 			for _, to := range assign.Lhs {
 				sel, ok := to.(*ast.SelectorExpr)
-				if !ok || !fields[sel.Sel.Name] {
+				if !ok {
 					continue
 				}
-				switch of := sel.X.(type) {
+				of := ""
+				switch x := sel.X.(type) {
 				case *ast.Ident:
-					ok = of.Name == "v" || of.Name == "visit"
+					of = x.Name
 				case *ast.SelectorExpr:
-					ok = of.Sel.Name == "visit"
+					of = x.Sel.Name
 				}
-				if ok {
-					t.Errorf("%s writes the field %s of a Visit", file.path, sel.Sel.Name)
+				if visit[sel.Sel.Name] && (of == "v" || of == "visit") || told[sel.Sel.Name] && (of == "d" || of == "Told") {
+					t.Errorf("%s writes the field %s of a promise", file.path, sel.Sel.Name)
 				}
 			}
 			return true

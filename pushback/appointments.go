@@ -139,10 +139,13 @@ func (d *Told) Lost() {
 	}
 }
 
-// again tells a promise that stands, at no further cost.
-func (d *Told) again(wait time.Duration, t *Terms) {
+// Tell says when to come back without a promise, or repeats one that stands: nothing is
+// booked. quota: the wait is for the client's own quota, and is told in full.
+func (d *Told) Tell(wait time.Duration, quota bool, t *Terms) {
 	d.Wait = wait
-	d.Hint = t.Answers.Hint(wait)
+	if d.Hint = t.Answers.Hint(wait); quota {
+		d.Hint = t.Answers.QuotaHint(wait)
+	}
 }
 
 // Resize sets how many clients are remembered: see [Ledger.Resize].
@@ -250,7 +253,7 @@ func (a *Appointments) Pass(now time.Duration, client uint64) {
 // RefuseEarly tells a client its promise again, at the lowest cost there is; one that is
 // Ambiguous what Sometime says.
 func (a *Appointments) RefuseEarly(now time.Duration, v *Visit, t *Terms, d *Told) {
-	d.again(v.At-now, t)
+	d.Tell(v.At-now, false, t)
 }
 
 // Sometime sets the promise of a client that is Ambiguous, so that it is not known, to a
@@ -262,7 +265,7 @@ func (a *Appointments) Sometime(now time.Duration, c *Caller, t *Terms, s Supply
 // Refuse gives a client that the backend has no capacity for its appointment.
 func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, s Supply, d *Told) {
 	if v.Standing == TooEarly { // enforcement is off
-		d.again(v.At-now, t)
+		d.Tell(v.At-now, false, t)
 		return
 	}
 	rates := a.rates(c, t, s)
@@ -356,7 +359,7 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 	switch v.Standing {
 	case TooEarly:
 		if now+wait <= v.At+repeatSlack { // the promise stands
-			d.again(v.At-now, t)
+			d.Tell(v.At-now, false, t)
 			return
 		}
 		replace = ReplaceOne
@@ -365,7 +368,7 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 	case OtherRequest, Ambiguous:
 		wait += min(time.Duration(v.Promises)*each, rates.Max)
 		if v.Standing == Ambiguous || wait > rates.Max {
-			d.again(min(wait, rates.Max), t)
+			d.Tell(min(wait, rates.Max), false, t)
 			return
 		}
 	}
