@@ -679,6 +679,7 @@ func TestQuotaOfAnHourIsToldTheTruth(t *testing.T) {
 			now = back(now, d)
 			returns++
 		}
+		t.Logf("quota_max %v: served after %v and %d returns", most, now-time.Minute, returns)
 		if want := map[time.Duration]int{0: 1, 10 * time.Minute: 6}[most]; returns != want || now != time.Minute+time.Hour {
 			t.Errorf("quota_max %v: %d returns, served after %v; want %d, and an hour", most, returns, now-time.Minute, want)
 		}
