@@ -50,6 +50,15 @@ type Config struct {
 	Pushback pushback.AnswerConfig // how refusals are worded
 	Retries  Retries               // how clients are held to the times they were told
 
+	// Shared shares Capacity, Concurrency and the appointments with other replicas, if
+	// the Backend is linked to a store. All of them must set those alike.
+	Shared bool
+
+	// Secret makes the Keys of clients from their names, the same in all replicas that have
+	// it: at least limiter.MinSecret bytes. It is required if anything is shared. nil means
+	// a seed of the process.
+	Secret []byte
+
 	// IgnoreHerds looks for no herds, and leaves no room for those that come
 	// periodically.
 	IgnoreHerds bool
@@ -121,6 +130,10 @@ type Zone struct {
 	// are forgotten first.
 	MaxKeys int
 
+	// Shared shares the quotas with other replicas, if the ZoneState is linked to a
+	// store. Limit and Cost must be the same in all of them.
+	Shared bool
+
 	// Key names the client of a request, for Guard.Handler only. All requests
 	// with the same name, "" too, share one bucket. nil means Config.Client, which says
 	// more of names.
@@ -137,9 +150,15 @@ type settings struct {
 	orphans     Orphans
 	terms       pushback.Terms
 	maxClients  int
-	keys        []func(*http.Request) string // of Config.Zones
-	client      func(*http.Request) string
-	class       func(*http.Request) string
+	names
+}
+
+// names say how clients and classes of requests are told apart.
+type names struct {
+	hasher limiter.Hasher
+	keys   []func(*http.Request) string // of Config.Zones
+	client func(*http.Request) string
+	class  func(*http.Request) string
 }
 
 // New returns a Guard that works on s; nil means a new State. Zones that s lacks are
@@ -147,7 +166,7 @@ type settings struct {
 // that is thrown away has done nothing. The error names everything that is wrong with c.
 func New(c Config, s *State) (*Guard, error) {
 	s = cmp.Or(s, new(State))
-	g := &Guard{settings: settings{observe: c.Observe, streams: c.Streams, orphans: c.Orphans, client: c.Client, class: c.Class}}
+	g := &Guard{settings: settings{observe: c.Observe, streams: c.Streams, orphans: c.Orphans, names: names{client: c.Client, class: c.Class}}}
 	var errs []error
 	check := func(what string, err error) {
 		if err != nil && what != "" {
@@ -172,6 +191,8 @@ func New(c Config, s *State) (*Guard, error) {
 	g.terms.Secret, err = c.Retries.secret(s)
 	check("retries", err)
 	g.terms.Enforce, g.terms.Herds = !c.Retries.Lenient && !c.Observe, !c.IgnoreHerds
+	g.hasher, err = c.hasher()
+	check("", err)
 	if c.PerClient > 0 {
 		policies = append(policies, pushback.Policy{Name: inFlightPolicy, Quota: c.PerClient, Concurrent: true})
 	}
@@ -240,6 +261,19 @@ func (r *Retries) secret(s *State) ([]byte, error) {
 	return pushback.IssuerSecret(secret, r.Issuer), err
 }
 
+// hasher returns what makes the Keys of clients.
+func (c *Config) hasher() (limiter.Hasher, error) {
+	shares := c.Shared || slices.ContainsFunc(c.Zones, func(z Zone) bool { return z.Shared })
+	if c.Secret == nil && !shares {
+		return limiter.Hasher{}, nil
+	}
+	h, err := limiter.NewHasher(c.Secret)
+	if err != nil && shares {
+		err = fmt.Errorf("sharing: %w", err)
+	}
+	return h, err
+}
+
 // serial numbers the Guards of the process.
 var serial atomic.Uint64
 
@@ -247,6 +281,7 @@ var serial atomic.Uint64
 func (g *Guard) join(s *State, zones []Zone) {
 	for i, z := range zones {
 		g.zones[i].ZoneState = s.zone(z.Name)
+		g.zones[i].salt = uint64(g.hasher.KeyOf("zone " + z.Name))
 	}
 	slices.SortFunc(g.zones, func(a, b zone) int { return strings.Compare(a.name, b.name) })
 	g.order = make([]int, len(g.zones))
@@ -269,6 +304,9 @@ func CheckName(name string) error {
 	}
 	return nil
 }
+
+// Hasher returns what makes the Keys of Requests from names.
+func (g *Guard) Hasher() limiter.Hasher { return g.hasher }
 
 // Answers returns the writer of this Guard's refusals.
 func (g *Guard) Answers() *pushback.Answers { return g.terms.Answers }

@@ -232,7 +232,7 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 	case Quota:
 		refusing.refused.Add(1)
 		zone := &g.zones[g.order[d.Zone]]
-		key, each := uint64(t.Keys[d.Zone])^refusing.salt, zone.limit.Interval()*time.Duration(zone.cost)
+		key, each := uint64(t.Keys[d.Zone])^zone.salt, zone.limit.Interval()*time.Duration(zone.cost)
 		b.clients.RefuseQuota(now, &c, key, t.wait, each, &g.terms, g.supply(), &d.Told)
 	case PerClient: // its own requests are in its way, and no other client's
 		d.Told.Tell(t.wait, false, &g.terms)

@@ -37,7 +37,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 
 // request returns what the Guard has to know of r, which arrives at now.
 func (g *Guard) request(r *http.Request, now time.Duration, keys []limiter.Key) Request {
-	q := Describe(r)
+	q := g.Describe(r)
 	var buf [128]byte
 	var name []byte
 	if g.client != nil {
@@ -48,7 +48,7 @@ func (g *Guard) request(r *http.Request, now time.Duration, keys []limiter.Key) 
 	g.Identify(&q, name, keys)
 	for i, key := range g.keys {
 		if key != nil {
-			q.Keys[i] = limiter.KeyOf(key(r))
+			q.Keys[i] = g.hasher.KeyOf(key(r))
 		}
 	}
 	if g.class != nil {
@@ -61,7 +61,7 @@ func (g *Guard) request(r *http.Request, now time.Duration, keys []limiter.Key) 
 // Identify names the client of a request: its appointments, its requests in flight, and
 // all zones count by that name. The zones' keys are appended to keys, which may be nil.
 func (g *Guard) Identify(q *Request, client []byte, keys []limiter.Key) {
-	q.Client = limiter.KeyOfBytes(client)
+	q.Client = g.hasher.KeyOfBytes(client)
 	q.InFlightKey = q.Client
 	for range g.keys {
 		keys = append(keys, q.Client)
@@ -113,7 +113,7 @@ func (d *Decision) Refusal() pushback.Refusal {
 // behind it is most often alike, and there are few enough of them. Its Fingerprint is
 // made of user agent, method and path, or of the Idempotency-Key if there is one
 // (draft-ietf-httpapi-idempotency-key-header).
-func Describe(r *http.Request) Request {
+func (g *Guard) Describe(r *http.Request) Request {
 	q := Request{
 		Retry:   pushback.Retry(r.Header),
 		Precise: pushback.IsGRPC(r) || pushback.ReadsShieldRetry(r),
@@ -125,9 +125,9 @@ func Describe(r *http.Request) Request {
 		q.Agent = a[0]
 	}
 	if key := r.Header["Idempotency-Key"]; len(key) > 0 {
-		q.Fingerprint = limiter.KeyOf(key[0])
+		q.Fingerprint = g.hasher.KeyOf(key[0])
 	} else {
-		q.Fingerprint = limiter.KeyOfParts(q.Agent, r.Method, r.URL.Path)
+		q.Fingerprint = g.hasher.KeyOfParts(q.Agent, r.Method, r.URL.Path)
 	}
 	return q
 }

@@ -590,7 +590,7 @@ func TestDescribeIdempotencyKey(t *testing.T) {
 		if key != "" {
 			r.Header.Set("Idempotency-Key", key)
 		}
-		return Describe(r).Fingerprint
+		return Must(New(Config{}, nil)).Describe(r).Fingerprint
 	}
 	if a, b := fingerprint("POST", "8e03"), fingerprint("PUT", "8e03"); a != b {
 		t.Error("one key has two fingerprints")
@@ -600,6 +600,37 @@ func TestDescribeIdempotencyKey(t *testing.T) {
 	}
 	if a, b := fingerprint("POST", ""), fingerprint("PUT", ""); a == b {
 		t.Error("two requests without a key have one fingerprint")
+	}
+}
+
+// Replicas that share something name clients and requests alike, and others do not.
+func TestKeysAreThoseOfTheSecret(t *testing.T) {
+	zone := Zone{Name: "z", Limit: limiter.Config{Rate: 1, Burst: 1}, Shared: true}
+	request := func(c Config) Request {
+		r := httptest.NewRequest("POST", "/pay", nil)
+		r.Header.Set("User-Agent", "curl/8")
+		return Must(New(c, nil)).request(r, 0, nil)
+	}
+	shared := Config{Zones: []Zone{zone}, Shared: true, Secret: []byte("0123456789abcdef")}
+	other := shared
+	other.Secret = []byte("0123456789abcdeg")
+	a, b, c := request(shared), request(shared), request(other)
+	if a.Client != b.Client || a.Keys[0] != b.Keys[0] || a.Fingerprint != b.Fingerprint {
+		t.Errorf("two replicas see %+v and %+v", a, b)
+	}
+	if a.Client == c.Client || a.Keys[0] == c.Keys[0] || a.Fingerprint == c.Fingerprint {
+		t.Errorf("two secrets make %+v and %+v", a, c)
+	}
+	for want, c := range map[string]Config{
+		"sharing: secret has 0 bytes; want at least 16": {Zones: []Zone{zone}},
+		"secret has 3 bytes; want at least 16":          {Secret: []byte("abc")},
+	} {
+		if _, err := New(c, nil); err == nil || err.Error() != want {
+			t.Errorf("the error is %v, want %s", err, want)
+		}
+	}
+	if _, err := New(Config{Shared: true}, nil); err == nil {
+		t.Error("a backend is shared without a secret")
 	}
 }
 

@@ -26,7 +26,7 @@ var rules = map[string]struct {
 	clock   []string // the only files that may read a clock or draw random numbers; nil: all may
 	why     string
 }{
-	"limiter":      {clock: []string{}, why: "buckets know neither HTTP nor Caddy nor clocks"},
+	"limiter":      {foreign: []string{"github.com/dchest/siphash"}, clock: []string{}, why: "buckets know neither HTTP nor Caddy nor clocks"},
 	"loadshed":     {clock: []string{}, why: "the gate knows neither HTTP nor Caddy nor clocks"},
 	"pushback":     {foreign: []string{"github.com/axiomhq/hyperloglog"}, clock: []string{}, why: "answers know neither Caddy nor clocks"},
 	"share":        {own: []string{"limiter", "loadshed", "pushback", "share"}, clock: []string{}, why: "what replicas tell each other is a function of what they know and when"},
@@ -98,7 +98,7 @@ func TestArrowsPointOneWay(t *testing.T) {
 var organs = map[string][]string{
 	"limiter": {
 		"Config", "Key", "Limit", "Bucket", "Table", "Stats", "Claim", "New",
-		"KeyOf", "KeyOfBytes", "KeyOfParts", "MinKeys", "MaxKeys",
+		"Hasher", "NewHasher", "KeyOfParts", "MinKeys", "MaxKeys",
 	},
 	"loadshed": {
 		"Concurrency", "ConcurrencyStats", "Plan", "PlanConfig", "NewPlan", "QueueConfig", "AdaptiveConfig", "Class", "Classes",

@@ -14,12 +14,12 @@ type zone struct {
 	limit   limiter.Limit
 	cost    int
 	maxKeys int
+	salt    uint64 // tells the keys of this zone from those of others
 }
 
 // A ZoneState holds the buckets of one zone's clients.
 type ZoneState struct {
 	name  string
-	salt  uint64 // tells the keys of this zone from those of others
 	table limiter.Table
 
 	refused  atomic.Uint64
@@ -28,7 +28,7 @@ type ZoneState struct {
 
 // NewZoneState returns the empty state of the zone of that name.
 func NewZoneState(name string) *ZoneState {
-	return &ZoneState{name: name, salt: uint64(limiter.KeyOf("zone " + name))}
+	return &ZoneState{name: name}
 }
 
 // Refusals returns how many requests the zone has refused, and how many it would

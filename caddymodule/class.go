@@ -32,7 +32,7 @@ func (h *Handler) provisionClasses(ctx caddy.Context) error {
 			continue // it has only requests that name it in classField
 		}
 		i, _ := known.Index(c.Name)
-		hc := handlerClass{class: uint8(1 + i), salt: limiter.KeyOf("class " + c.Name)}
+		hc := handlerClass{class: uint8(1 + i), salt: h.guard.Hasher().KeyOf("class " + c.Name)}
 		if c.Clients != nil {
 			hc.clients = *c.Clients
 		}

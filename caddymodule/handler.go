@@ -202,7 +202,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err != nil {
 		return err
 	}
-	q := shield.Describe(r)
+	q := h.guard.Describe(r)
 	q.Keys = keys
 	h.identify(r, &q)
 	now := shield.Now() // the only clock reading of a refusal that is not held
@@ -281,7 +281,7 @@ func (h *Handler) identify(r *http.Request, q *shield.Request) {
 	}
 	var buf [128]byte // on the stack, for most names
 	name := h.clients.name(buf[:0], r)
-	q.Client = limiter.KeyOfBytes(name)
+	q.Client = h.guard.Hasher().KeyOfBytes(name)
 	if h.guard.Tickets() {
 		q.ClientID = bytes.Clone(name)
 	}
@@ -292,7 +292,7 @@ func (h *Handler) identify(r *http.Request, q *shield.Request) {
 func (h *Handler) key(k *keyer, r *http.Request) (limiter.Key, error) {
 	switch {
 	case !k.awaits(r):
-		return k.key(r), nil
+		return k.key(h.guard.Hasher(), r), nil
 	case h.observing:
 		return shield.NoKey, nil
 	}

@@ -65,9 +65,10 @@ func (k *keyer) awaits(r *http.Request) bool {
 	return k.verified && r.TLS != nil && !r.TLS.HandshakeComplete
 }
 
-func (k *keyer) key(r *http.Request) limiter.Key {
+// key makes the key of r.
+func (k *keyer) key(hasher limiter.Hasher, r *http.Request) limiter.Key {
 	var buf [128]byte // on the stack, for most keys
-	return limiter.KeyOfBytes(k.name(buf[:0], r))
+	return hasher.KeyOfBytes(k.name(buf[:0], r))
 }
 
 // name appends the key of r before it is hashed.

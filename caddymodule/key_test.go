@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield/caddymodule/clientkey"
+	"github.com/herdshield/shield/limiter"
 )
 
 // request returns a request as it comes to a Caddy handler.
@@ -71,10 +72,10 @@ func TestKeys(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if same := k.key(c.a) == k.key(c.b); same != c.same {
+			if same := k.key(limiter.Hasher{}, c.a) == k.key(limiter.Hasher{}, c.b); same != c.same {
 				t.Errorf("same key: %v, want %v", same, c.same)
 			}
-			if k.key(c.a) == 0 {
+			if k.key(limiter.Hasher{}, c.a) == 0 {
 				t.Error("a key is 0, which means outside of the zone")
 			}
 		})
@@ -156,7 +157,7 @@ func TestKeyDoesNotAllocate(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := request("http://example.com/a", "2001:db8::1", http.Header{"X-Tenant": {"a"}})
-		if n := testing.AllocsPerRun(1000, func() { k.key(r) }); n != 0 {
+		if n := testing.AllocsPerRun(1000, func() { k.key(limiter.Hasher{}, r) }); n != 0 {
 			t.Errorf("key %q allocates %v times, want 0", template, n)
 		}
 	}

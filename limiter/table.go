@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"hash/maphash"
 	"math/bits"
 	"sync"
 	"time"
@@ -21,31 +20,6 @@ const (
 	MinKeys = 10_000
 	MaxKeys = 1 << 26
 )
-
-// A Key identifies one client, or anything else that has its own bucket. Keys are
-// 64-bit hashes: two different names share a Key, and so a bucket, with a
-// probability of 2^-64 per pair.
-type Key uint64
-
-// seed makes keys unpredictable, so that no client can choose names that collide.
-var seed = maphash.MakeSeed()
-
-// KeyOf returns the Key for a name. It is never 0, and differs from process to
-// process.
-func KeyOf(name string) Key { return max(1, Key(maphash.String(seed, name))) }
-
-// KeyOfBytes returns the Key for a name that is held as bytes.
-func KeyOfBytes(name []byte) Key { return max(1, Key(maphash.Bytes(seed, name))) }
-
-// KeyOfParts returns the Key for several names in a row.
-func KeyOfParts(parts ...string) Key {
-	h := uint64(len(parts))
-	for _, part := range parts {
-		h = bits.RotateLeft64(h, 23) * 0x9e3779b97f4a7c15
-		h ^= maphash.String(seed, part)
-	}
-	return max(1, Key(h))
-}
 
 // A Table holds one bucket per key for very many keys, at 18 bytes per slot.
 //

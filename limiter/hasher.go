@@ -1,0 +1,83 @@
+package limiter
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"hash/maphash"
+	"math/bits"
+	"unsafe"
+
+	"github.com/dchest/siphash"
+)
+
+// A Key identifies one client, or anything else that has its own bucket. Keys are
+// 64-bit hashes: two different names share a Key, and so a bucket, with a
+// probability of 2^-64 per pair.
+type Key uint64
+
+// MinSecret is how long a Hasher's secret is at least, in bytes: as long as the key of
+// its hash.
+const MinSecret = 16
+
+// A Hasher makes Keys of names, so that no client can choose names that collide. The
+// zero Hasher has a seed of its own in each process: its Keys must not leave the process.
+// Keys from a secret are the same in all processes that have it, and do not tell the names
+// to any other. It makes no allocations, and is safe for concurrent use.
+type Hasher struct {
+	k0, k1 uint64
+	secret bool
+}
+
+// NewHasher returns a Hasher with a secret of at least MinSecret bytes. Its keyed hash is
+// SipHash-2-4 (Aumasson and Bernstein, 2012).
+func NewHasher(secret []byte) (Hasher, error) {
+	if len(secret) < MinSecret {
+		return Hasher{}, fmt.Errorf("secret has %d bytes; want at least %d", len(secret), MinSecret)
+	}
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte("shield: keys of clients")) // not what else is made of the secret
+	sum := mac.Sum(nil)
+	return Hasher{binary.LittleEndian.Uint64(sum), binary.LittleEndian.Uint64(sum[8:]), true}, nil
+}
+
+// IsZero reports whether h has no secret, so that its Keys must not leave the process.
+func (h Hasher) IsZero() bool { return !h.secret }
+
+// seed makes the keys of a zero Hasher unpredictable.
+var seed = maphash.MakeSeed()
+
+func (h Hasher) hash(name []byte) uint64 {
+	if h.secret {
+		return siphash.Hash(h.k0, h.k1, name)
+	}
+	return maphash.Bytes(seed, name)
+}
+
+// KeyOf returns the Key for a name. It is never 0.
+func (h Hasher) KeyOf(name string) Key {
+	return h.KeyOfBytes(unsafe.Slice(unsafe.StringData(name), len(name))) // it is only read
+}
+
+// KeyOfBytes returns the Key for a name that is held as bytes.
+func (h Hasher) KeyOfBytes(name []byte) Key { return max(1, Key(h.hash(name))) }
+
+// KeyOfParts returns the Key for several names in a row.
+func (h Hasher) KeyOfParts(parts ...string) Key {
+	sum := uint64(len(parts))
+	for _, part := range parts {
+		sum = bits.RotateLeft64(sum, 23) * 0x9e3779b97f4a7c15
+		sum ^= h.hash(unsafe.Slice(unsafe.StringData(part), len(part)))
+	}
+	return max(1, Key(sum))
+}
+
+// KeyOf returns the zero Hasher's Key for a name.
+func KeyOf(name string) Key { return Hasher{}.KeyOf(name) }
+
+// KeyOfBytes returns the zero Hasher's Key for a name that is held as bytes.
+func KeyOfBytes(name []byte) Key { return Hasher{}.KeyOfBytes(name) }
+
+// KeyOfParts returns the zero Hasher's Key for several names in a row.
+func KeyOfParts(parts ...string) Key { return Hasher{}.KeyOfParts(parts...) }

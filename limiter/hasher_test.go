@@ -1,0 +1,69 @@
+package limiter
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// Replicas with one secret have the same keys, which say nothing without it.
+func TestKeysUnderASecret(t *testing.T) {
+	hasher := func(secret string) Hasher {
+		h, err := NewHasher([]byte(secret))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	a, b, other := hasher("0123456789abcdef"), hasher("0123456789abcdef"), hasher("0123456789abcdeg")
+	for _, name := range []string{"", "192.0.2.1", strings.Repeat("x", 200)} {
+		key := a.KeyOf(name)
+		if key == 0 || key != b.KeyOfBytes([]byte(name)) {
+			t.Errorf("%q has the keys %x and %x with one secret", name, key, b.KeyOf(name))
+		}
+		if key == other.KeyOf(name) || key == KeyOf(name) {
+			t.Errorf("%q has one key with two secrets", name)
+		}
+		if KeyOf(name) != (Hasher{}).KeyOfBytes([]byte(name)) {
+			t.Errorf("%q has two keys in one process", name)
+		}
+	}
+	if a.KeyOfParts("a", "b") == a.KeyOfParts("b", "a") || a.KeyOfParts("ab") == a.KeyOfParts("a", "b") || a.KeyOfParts("a", "b") != b.KeyOfParts("a", "b") {
+		t.Error("keys of parts do not depend on all parts and nothing else")
+	}
+	// Other versions run beside this one: their keys must be the same.
+	if got := fmt.Sprintf("%x %x", uint64(a.KeyOf("192.0.2.1")), uint64(a.KeyOfParts("curl", "GET", "/"))); got != "39e40e08e038e181 64fe450f8d73b0b" {
+		t.Errorf("keys are %s", got)
+	}
+	if !(Hasher{}).IsZero() || a.IsZero() {
+		t.Error("a hasher does not know whether it has a secret")
+	}
+}
+
+func TestASecretIsLong(t *testing.T) {
+	if _, err := NewHasher([]byte("0123456789abcde")); err == nil || !strings.Contains(err.Error(), "secret has 15 bytes; want at least 16") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestHashingAllocatesNothing(t *testing.T) {
+	h, _ := NewHasher(make([]byte, MinSecret))
+	name, long := []byte("2001:db8::1/64"), strings.Repeat("x", 100)
+	for _, h := range []Hasher{{}, h} {
+		if n := testing.AllocsPerRun(100, func() { _ = h.KeyOfBytes(name) ^ h.KeyOf(long) ^ h.KeyOfParts(long, "GET", "/") }); n != 0 {
+			t.Errorf("hashing makes %v allocations", n)
+		}
+	}
+}
+
+func BenchmarkKeyOfBytes(b *testing.B) {
+	keyed, _ := NewHasher(make([]byte, MinSecret))
+	name := make([]byte, 17) // of an address
+	for what, h := range map[string]Hasher{"seed": {}, "secret": keyed} {
+		b.Run(what, func(b *testing.B) {
+			for b.Loop() {
+				h.KeyOfBytes(name)
+			}
+		})
+	}
+}
