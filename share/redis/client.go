@@ -1,0 +1,142 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+const (
+	// reconnectEvery is the shortest time between two attempts to connect anew.
+	reconnectEvery = time.Second
+
+	// renewAfter is how long after the store was lost all connections are made anew, again
+	// and again: a driver that has lost track of a Cluster or of a failover begins afresh.
+	renewAfter = 5 * time.Second
+)
+
+// A Shell is the program around a Client.
+type Shell struct {
+	Now  func() time.Duration     // the clock of the links
+	Lost func(err error)          // the store does not answer, or too late; nil: not told
+	Back func(away time.Duration) // it answers again, after that time; nil: not told
+}
+
+// A Client carries exchanges between links and one store. Its methods may be called
+// concurrently.
+type Client struct {
+	options Options
+	shell   Shell
+	ctx     context.Context
+	stop    context.CancelFunc
+	done    sync.WaitGroup
+
+	driver  atomic.Pointer[rueidis.Client] // nil: not connected yet
+	cluster atomic.Bool                    // the only address is one of a Cluster
+	renew   chan struct{}                  // connections are to be made anew
+
+	health health
+	plans  exchanges
+}
+
+// Open returns a Client of a store that need not be there yet: it connects in the
+// background, and goes on trying until Close. It returns an error if the Options are wrong.
+func Open(o Options, shell Shell) (*Client, error) {
+	if err := o.check(); err != nil {
+		return nil, fmt.Errorf("redis: %w", err)
+	}
+	if o.Prefix == "" {
+		o.Prefix = DefaultPrefix
+	}
+	c := &Client{options: o, shell: shell, renew: make(chan struct{}, 1)}
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	c.health.begin(shell.Now())
+	c.done.Go(c.keep)
+	return c, nil
+}
+
+// Close ends all that the Client does, links that it still serves included, and returns
+// when it has ended.
+func (c *Client) Close() {
+	c.stop()
+	c.done.Wait()
+}
+
+// keep connects, and connects anew when that is wanted.
+func (c *Client) keep() {
+	for c.ctx.Err() == nil {
+		c.connect()
+		select {
+		case <-c.ctx.Done():
+		case <-time.After(reconnectEvery):
+		}
+		if c.driver.Load() == nil {
+			continue
+		}
+		select {
+		case <-c.ctx.Done():
+		case <-c.renew:
+		}
+	}
+	if old := c.driver.Swap(nil); old != nil {
+		(*old).Close()
+	}
+}
+
+// connect replaces the driver, if there can be one: that of a single server there is also
+// if the server is away, and it dials with the next call.
+func (c *Client) connect() {
+	driver, err := rueidis.NewClient(c.options.driver(c.ctx, c.cluster.Load()))
+	if driver == nil {
+		c.health.cannot(fmt.Errorf("connecting: %w", err))
+		return
+	}
+	if old := c.driver.Swap(&driver); old != nil {
+		c.done.Go((*old).Close)
+	}
+}
+
+var errNotConnected = errors.New("not connected yet")
+
+// run runs a script once, and returns its answer. An exchange that is given up may have
+// run, or run later; its answer is dropped.
+func (c *Client) run(s *script, keys []string, ask string) (string, error) {
+	driver := c.driver.Load()
+	if driver == nil {
+		return "", errNotConnected
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, patience)
+	defer cancel()
+	answer, err := s.run(ctx, *driver, keys, ask)
+	if err != nil {
+		c.mend(err)
+	}
+	return answer, err
+}
+
+// mend has connections made anew if an error says that they lead to the wrong server.
+func (c *Client) mend(err error) {
+	reply, ok := rueidis.IsRedisErr(err)
+	if !ok {
+		return
+	}
+	if _, moved := reply.IsMoved(); moved && len(c.options.Addresses) == 1 && c.options.Sentinel == "" {
+		c.cluster.Store(true)
+		c.reconnect()
+	}
+	if code(err) == "READONLY" { // it was the master once
+		c.reconnect()
+	}
+}
+
+func (c *Client) reconnect() {
+	select {
+	case c.renew <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,270 @@
+package redis
+
+import (
+	"encoding/json"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/share/redis/testserver"
+)
+
+// An echo is a link that asks at each beat, and remembers what it was told.
+type echo struct {
+	mu             sync.Mutex
+	next           time.Duration
+	heard, missed  int
+	last           struct{ Now, Count int64 }
+	slowest        time.Duration
+	answeredAt     time.Duration
+	overlap, flies bool
+}
+
+const echoEvery = 20 * time.Millisecond
+
+func (e *echo) Due(now time.Duration) (string, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if now < e.next {
+		return "", false
+	}
+	e.overlap = e.overlap || e.flies
+	e.next, e.flies = now+echoEvery, true
+	return `{"name":"echo"}`, true
+}
+
+func (e *echo) Heard(now, sent time.Duration, answer string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.heard, e.flies, e.answeredAt, e.slowest = e.heard+1, false, now, max(e.slowest, now-sent)
+	if err := json.Unmarshal([]byte(answer), &e.last); err != nil {
+		panic(err)
+	}
+}
+
+func (e *echo) Missed(time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.missed, e.flies = e.missed+1, false
+}
+
+func (e *echo) Next(time.Duration) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.next
+}
+
+func (e *echo) counts() (heard, missed int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.heard, e.missed
+}
+
+// The script of an echo counts its calls.
+var echoScript = newScript(`local ask = cjson.decode(ARGV[2])
+local t = redis.call('TIME')
+local n = redis.call('INCR', KEYS[1])
+redis.call('PEXPIRE', KEYS[1], 60000)
+return cjson.encode({ now = t[1] * 1000 + math.floor(t[2] / 1000), count = n })`)
+
+// A bench is a Client with one echo, and what it tells its shell.
+type bench struct {
+	*testing.T
+	*Client
+	*echo
+	mu         sync.Mutex
+	lost, back []string
+}
+
+var began = time.Now()
+
+func sinceBegan() time.Duration { return time.Since(began) }
+
+func newBench(t *testing.T, o Options) *bench {
+	t.Helper()
+	b := &bench{T: t, echo: &echo{}}
+	client, err := Open(o, Shell{
+		Now:  sinceBegan,
+		Lost: func(err error) { b.mu.Lock(); defer b.mu.Unlock(); b.lost = append(b.lost, err.Error()) },
+		Back: func(away time.Duration) { b.mu.Lock(); defer b.mu.Unlock(); b.back = append(b.back, away.String()) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Client = client
+	t.Cleanup(client.Close)
+	client.done.Go(func() {
+		serve(client.ctx, client, b.echo, nil, func(ask string) (string, error) {
+			return client.run(echoScript, []string{"shield:{" + client.options.Prefix + ":b:echo}:count"}, ask)
+		}, &client.plans)
+	})
+	return b
+}
+
+func (b *bench) told() (lost, back []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]string(nil), b.lost...), append([]string(nil), b.back...)
+}
+
+// await waits until more exchanges were answered, and fails after a while.
+func (b *bench) await(what string, more int) {
+	b.Helper()
+	before, _ := b.echo.counts()
+	b.until(what, func() bool { heard, _ := b.echo.counts(); return heard >= before+more })
+}
+
+func (b *bench) until(what string, ok func() bool) {
+	b.Helper()
+	for range 1500 {
+		if ok() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	lost, back := b.told()
+	b.Fatalf("%s: not within 15 s; status %+v, lost %q, back %q", what, b.Status(), lost, back)
+}
+
+func TestOneServer(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, program string) {
+		server := testserver.Start(t, program)
+		b := newBench(t, Options{Addresses: []string{server.Addr}, Prefix: "shop"})
+		b.await("answers", 20)
+		if s := b.Status(); !s.Up || s.Mode != "server" || s.Plans.Outcomes["answered"] < 15 {
+			t.Errorf("status %+v", s)
+		}
+		if got := server.Do("KEYS", "*"); got != "shield:{shop:b:echo}:count" {
+			t.Errorf("keys %q", got)
+		}
+		server.Do("SCRIPT", "FLUSH") // as a restart does
+		b.await("answers after the server has forgotten the script", 5)
+		if _, missed := b.counts(); missed > 2 { // before it was connected
+			t.Errorf("%d exchanges had no answer", missed)
+		}
+		if lost, back := b.told(); len(lost)+len(back) > 0 {
+			t.Errorf("told %q, %q", lost, back)
+		}
+		if b.overlap {
+			t.Error("two exchanges of one link were on their way")
+		}
+	})
+}
+
+// A store that is not there when the Client is opened, and comes later.
+func TestServerComesLater(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, program string) {
+		server := testserver.Start(t, program)
+		server.Kill()
+		at := time.Now()
+		b := newBench(t, Options{Addresses: []string{server.Addr}})
+		if took := time.Since(at); took > 100*time.Millisecond {
+			t.Errorf("Open took %v", took)
+		}
+		b.until("lost is told", func() bool { lost, _ := b.told(); return len(lost) == 1 })
+		server.Restart()
+		b.until("back is told", func() bool { _, back := b.told(); return len(back) == 1 })
+		b.await("answers", 20)
+		lost, back := b.told()
+		t.Logf("lost %q, back after %q", lost, back)
+		if len(lost) != 1 || !strings.Contains(lost[0], "refused") || len(back) != 1 {
+			t.Errorf("told %q, %q", lost, back)
+		}
+	})
+}
+
+// Killed, and back empty; frozen; asleep: lost and back are told once each, and the time
+// between is what it was.
+func TestServerGoesAndComesBack(t *testing.T) {
+	for name, away := range map[string]func(s *testserver.Server){
+		"killed": func(s *testserver.Server) { s.Kill(); time.Sleep(2 * time.Second); s.Restart() },
+		"frozen": func(s *testserver.Server) { s.Freeze(); time.Sleep(2 * time.Second); s.Thaw() },
+		"asleep": func(s *testserver.Server) { s.Do("DEBUG", "SLEEP", "2") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testserver.Each(t, func(t *testing.T, program string) {
+				server := testserver.Start(t, program)
+				b := newBench(t, Options{Addresses: []string{server.Addr}})
+				b.await("answers", 20)
+				before := server.Do("GET", "shield:{shield:b:echo}:count")
+				away(server)
+				back := time.Now()
+				b.await("answers again", 1)
+				t.Logf("the first answer came %v after the server was back", time.Since(back))
+				if took := time.Since(back); took > time.Second {
+					t.Errorf("the first answer came %v after the server was back", took)
+				}
+				b.await("answers", 20)
+				lost, backs := b.told()
+				t.Logf("lost %q, back after %q, status %+v, count %s then %d", lost, backs, b.Status(), before, b.last.Count)
+				if len(lost) != 1 || len(backs) != 1 {
+					t.Errorf("told %q, %q", lost, backs)
+				}
+				if alone := b.Status().Alone; alone < 1900*time.Millisecond || alone > 4*time.Second {
+					t.Errorf("alone for %v", alone)
+				}
+				if b.slowest > patience {
+					t.Errorf("an answer was taken after %v", b.slowest)
+				}
+			})
+		})
+	}
+}
+
+func TestWrongOptions(t *testing.T) {
+	for want, o := range map[string]Options{
+		"want at least one host:port":  {},
+		`"redis-1"; want host:port`:    {Addresses: []string{"redis-1"}},
+		"its password is empty":        {Addresses: []string{"a:1"}, Username: "shield"},
+		`prefix of the store is "a b"`: {Addresses: []string{"a:1"}, Prefix: "a b"},
+	} {
+		if _, err := Open(o, Shell{Now: sinceBegan}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", o, err, want)
+		}
+	}
+}
+
+// Close leaves no goroutine behind, whatever the server does.
+func TestCloseEndsAll(t *testing.T) {
+	program := testserver.Programs(t)[0]
+	server := testserver.Start(t, program)
+	before := runtime.NumGoroutine()
+	steps := []struct {
+		name string
+		do   func()
+	}{
+		{"at once", func() {}},
+		{"in service", func() { time.Sleep(200 * time.Millisecond) }},
+		{"frozen", func() { time.Sleep(200 * time.Millisecond); server.Freeze(); time.Sleep(50 * time.Millisecond) }},
+		{"frozen from the start", func() { time.Sleep(50 * time.Millisecond) }},
+		{"gone", func() { server.Thaw(); server.Kill(); time.Sleep(200 * time.Millisecond) }},
+	}
+	for _, step := range steps {
+		c, err := Open(Options{Addresses: []string{server.Addr}}, Shell{Now: sinceBegan})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := &echo{}
+		c.done.Go(func() {
+			serve(c.ctx, c, e, nil, func(ask string) (string, error) { return c.run(echoScript, []string{"{k}"}, ask) }, &c.plans)
+		})
+		step.do()
+		at := time.Now()
+		c.Close()
+		t.Logf("%s: closed within %v", step.name, time.Since(at))
+		if took := time.Since(at); took > 3*time.Second {
+			t.Errorf("%s: Close took %v", step.name, took)
+		}
+	}
+	for range 300 {
+		if runtime.NumGoroutine() <= before {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	stacks := make([]byte, 1<<20)
+	t.Errorf("%d goroutines, before %d\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
+}

@@ -1,0 +1,97 @@
+package redis
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/herdshield/shield/share"
+)
+
+// lostAfter is how long no exchange of any link was answered in time until the store
+// counts as lost. Links work alone long before: this is about what an operator is told.
+const lostAfter = time.Second
+
+// health says whether the store answers in time.
+type health struct {
+	mu    sync.Mutex
+	up    bool
+	since time.Duration // of up, or of the last answer before
+	lost  bool          // told, and not back yet
+	alone time.Duration // in all, until since
+	why   error         // of the last exchange that failed
+	never error         // why there is no connection
+	renew time.Duration // when connections are made anew, while it is lost
+	trip  time.Duration // of the last exchange that was answered
+}
+
+func (h *health) begin(now time.Duration) { h.since = now }
+
+// cannot notes why there is no connection.
+func (h *health) cannot(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.never = err
+}
+
+// answered notes an answer to what was sent then, and returns for how long the store was
+// lost until now, if it was.
+func (h *health) answered(sent, now time.Duration) (away time.Duration, back bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.trip, h.never = now-sent, nil
+	away, back = now-h.since, h.lost
+	if !h.up {
+		h.alone += away
+		h.up, h.since = true, now
+	}
+	h.lost, h.why = false, nil
+	return away, back
+}
+
+// failed notes that what was sent then was not answered in time, and returns why the store
+// is lost, if it is from now on, and whether connections are to be made anew.
+func (h *health) failed(sent, now time.Duration, err error) (lost error, renew bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err == errNotConnected && h.never != nil {
+		err = h.never
+	}
+	h.why = err
+	if h.up {
+		h.up, h.since = false, sent
+	}
+	if now-h.since < lostAfter {
+		return nil, false
+	}
+	if !h.lost {
+		h.lost, h.renew = true, now+renewAfter
+		return err, false
+	}
+	if renew = now >= h.renew; renew {
+		h.renew = now + renewAfter
+	}
+	return nil, renew
+}
+
+// tooLate is the error of an answer that took too long to be of use.
+func tooLate(trip time.Duration) error {
+	return fmt.Errorf("an answer took %v; want at most %v", trip.Round(time.Millisecond), share.MaxTrip)
+}
+
+// heard and missed tell the shell, and have connections made anew.
+func (c *Client) heard(sent, now time.Duration) {
+	if away, back := c.health.answered(sent, now); back && c.shell.Back != nil {
+		c.shell.Back(away)
+	}
+}
+
+func (c *Client) missed(sent, now time.Duration, err error) {
+	lost, renew := c.health.failed(sent, now, err)
+	if lost != nil && c.shell.Lost != nil {
+		c.shell.Lost(lost)
+	}
+	if renew {
+		c.reconnect()
+	}
+}
