@@ -93,7 +93,7 @@ func (c *Client) keep() {
 func (c *Client) connect() {
 	driver, err := rueidis.NewClient(c.options.driver(c.ctx, c.cluster.Load()))
 	if driver == nil {
-		c.health.cannot(fmt.Errorf("connecting: %w", err))
+		c.health.cannot(c.explain(err))
 		return
 	}
 	if old := c.driver.Swap(&driver); old != nil {
@@ -115,6 +115,7 @@ func (c *Client) run(s *script, keys []string, ask string) (string, error) {
 	answer, err := s.run(ctx, *driver, keys, ask)
 	if err != nil {
 		c.mend(err)
+		err = c.explain(err)
 	}
 	return answer, err
 }

@@ -155,6 +155,7 @@ func TestOneServer(t *testing.T) {
 
 // A store that is not there when the Client is opened, and comes later.
 func TestServerComesLater(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, program string) {
 		server := testserver.Start(t, program)
 		server.Kill()
@@ -178,6 +179,7 @@ func TestServerComesLater(t *testing.T) {
 // Killed, and back empty; frozen; asleep: lost and back are told once each, and the time
 // between is what it was.
 func TestServerGoesAndComesBack(t *testing.T) {
+	t.Parallel()
 	for name, away := range map[string]func(s *testserver.Server){
 		"killed": func(s *testserver.Server) { s.Kill(); time.Sleep(2 * time.Second); s.Restart() },
 		"frozen": func(s *testserver.Server) { s.Freeze(); time.Sleep(2 * time.Second); s.Thaw() },

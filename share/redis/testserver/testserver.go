@@ -79,21 +79,22 @@ func (s *Server) Restart() {
 	if err := s.process.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	s.await("PING", "PONG")
+	s.until("an answer to PING", func() bool {
+		got, err := do(s.Addr, s.TLS, s.Password, "PING")
+		return err == nil && got == "PONG"
+	})
 }
 
-// await sends a command until its reply is as wanted.
-func (s *Server) await(command, want string) {
+// until waits for something to become true of the server.
+func (s *Server) until(what string, ok func() bool) {
 	s.t.Helper()
-	var got string
-	var err error
-	for range 1000 {
-		if got, err = do(s.Addr, s.TLS, s.Password, command); err == nil && got == want {
+	for range 1500 {
+		if ok() {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	s.t.Fatalf("%s %v: %s replies %q, %v; want %q", s.program, s.args, command, got, err, want)
+	s.t.Fatalf("%s %v: not %s within 15 s", s.program, s.args, what)
 }
 
 // Kill ends the server at once.

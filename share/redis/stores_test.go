@@ -1,0 +1,174 @@
+package redis
+
+import (
+	"crypto/tls"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/share/redis/testserver"
+)
+
+// A Cluster of three, by the addresses of all and of one.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	testserver.Each(t, func(t *testing.T, program string) {
+		servers := testserver.StartCluster(t, program)
+		for _, addresses := range [][]string{testserver.Addresses(servers), {servers[0].Addr}, {servers[1].Addr}, {servers[2].Addr}} {
+			b := newBench(t, Options{Addresses: addresses})
+			b.await("answers", 20)
+			if s := b.Status(); !s.Up || len(addresses) > 1 && s.Mode != "cluster" {
+				t.Errorf("%q: %+v", addresses, s)
+			}
+		}
+	})
+}
+
+// Several addresses of what is no Cluster.
+func TestNoCluster(t *testing.T) {
+	t.Parallel()
+	testserver.Each(t, func(t *testing.T, program string) {
+		servers := []*testserver.Server{testserver.Start(t, program), testserver.Start(t, program)}
+		b := newBench(t, Options{Addresses: testserver.Addresses(servers)})
+		b.until("lost is told", func() bool { lost, _ := b.told(); return len(lost) == 1 })
+		if lost, _ := b.told(); !strings.Contains(lost[0], "want one address of a server") {
+			t.Errorf("told %q", lost)
+		}
+	})
+}
+
+// The master goes, its replica takes over; the client follows.
+func TestSentinelFailover(t *testing.T) {
+	t.Parallel()
+	testserver.Each(t, func(t *testing.T, program string) {
+		sentinel, master, replica := testserver.StartSentinel(t, program)
+		b := newBench(t, Options{Addresses: []string{sentinel.Addr}, Sentinel: testserver.Master})
+		b.await("answers of the master", 20)
+		if s := b.Status(); s.Mode != "sentinel" {
+			t.Errorf("status %+v", s)
+		}
+		master.Kill()
+		at := time.Now()
+		b.await("answers of the replica", 20)
+		t.Logf("20 answers %v later, alone for %v", time.Since(at), b.Status().Alone)
+		if got := replica.Do("ROLE"); !strings.HasPrefix(got, "master") {
+			t.Errorf("role %q", got)
+		}
+
+		other := newBench(t, Options{Addresses: []string{sentinel.Addr}, Sentinel: "other"})
+		other.until("a master that is not known is told", func() bool { lost, _ := other.told(); return len(lost) == 1 })
+		if lost, _ := other.told(); lost[0] != `No such master with that name: "other"` {
+			t.Errorf("told %q", lost)
+		}
+	})
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	testserver.Each(t, func(t *testing.T, program string) {
+		server, _ := testserver.StartTLS(t, program)
+		b := newBench(t, Options{Addresses: []string{server.Addr}, TLS: server.TLS})
+		b.await("answers", 20)
+
+		stranger := newBench(t, Options{Addresses: []string{server.Addr}, TLS: &tls.Config{}})
+		stranger.until("a certificate that is not trusted is told", func() bool { lost, _ := stranger.told(); return len(lost) == 1 })
+		if lost, _ := stranger.told(); !strings.Contains(lost[0], "certificate signed by unknown authority") {
+			t.Errorf("told %q", lost)
+		}
+		plain := newBench(t, Options{Addresses: []string{server.Addr}})
+		plain.until("TLS that is missing is told", func() bool { lost, _ := plain.told(); return len(lost) == 1 })
+		lost, _ := plain.told()
+		t.Log(lost)
+	})
+}
+
+// Scripts run under the rights that are documented; other keys and commands are refused.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	testserver.Each(t, func(t *testing.T, program string) {
+		server := testserver.Start(t, program)
+		server.Do(append([]string{"ACL", "SETUSER", "shop", "on", ">secret"}, strings.Fields(Rights("shop"))...)...)
+		b := newBench(t, Options{Addresses: []string{server.Addr}, Username: "shop", Password: "secret", Prefix: "shop"})
+		b.await("answers", 20)
+
+		other := newBench(t, Options{Addresses: []string{server.Addr}, Username: "shop", Password: "secret", Prefix: "other"})
+		other.until("rights that are missing are told", func() bool { lost, _ := other.told(); return len(lost) == 1 })
+		lost, _ := other.told()
+		t.Log(lost)
+		if !strings.Contains(lost[0], "NOPERM") || !strings.Contains(lost[0], "ACL SETUSER") {
+			t.Errorf("told %q", lost)
+		}
+		driver := *b.driver.Load()
+		if err := driver.Do(t.Context(), driver.B().Keys().Pattern("*").Build()).Error(); code(err) != "NOPERM" {
+			t.Errorf("KEYS: %v", err)
+		}
+	})
+}
+
+func TestWrongPassword(t *testing.T) {
+	t.Parallel()
+	testserver.Each(t, func(t *testing.T, program string) {
+		server := testserver.Start(t, program)
+		server.Do("CONFIG", "SET", "requirepass", "right")
+		server.Password = "right"
+		newBench(t, Options{Addresses: []string{server.Addr}, Password: "right"}).await("answers", 5)
+		for want, password := range map[string]string{"WRONGPASS": "wrong", "NOAUTH": ""} {
+			b := newBench(t, Options{Addresses: []string{server.Addr}, Password: password})
+			b.until("it is told", func() bool { lost, _ := b.told(); return len(lost) == 1 })
+			time.Sleep(500 * time.Millisecond)
+			if lost, back := b.told(); len(lost) != 1 || len(back) != 0 || !strings.Contains(lost[0], want) {
+				t.Errorf("password %q: told %q, %q; want %s once", password, lost, back, want)
+			} else {
+				t.Log(lost)
+			}
+		}
+	})
+}
+
+// A server without memory, that must not forget anything: the script fails as a whole.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	testserver.Each(t, func(t *testing.T, program string) {
+		server := testserver.Start(t, program, "--maxmemory-policy", "noeviction")
+		b := newBench(t, Options{Addresses: []string{server.Addr}})
+		b.await("answers", 20)
+		server.Do("CONFIG", "SET", "maxmemory", "1")
+		b.until("lost is told", func() bool { lost, _ := b.told(); return len(lost) == 1 })
+		server.Do("CONFIG", "SET", "maxmemory", "0")
+		b.until("back is told", func() bool { _, back := b.told(); return len(back) == 1 })
+		lost, back := b.told()
+		t.Log(lost, back)
+		if !strings.Contains(lost[0], "OOM") {
+			t.Errorf("told %q", lost)
+		}
+	})
+}
+
+// A way that is slow, and one that is cut.
+func TestSlow(t *testing.T) {
+	t.Parallel()
+	for _, delay := range []time.Duration{100 * time.Millisecond, time.Second} {
+		t.Run(delay.String(), func(t *testing.T) {
+			t.Parallel()
+			testserver.Each(t, func(t *testing.T, program string) {
+				proxy := testserver.StartProxy(t, testserver.Start(t, program).Addr)
+				b := newBench(t, Options{Addresses: []string{proxy.Addr}})
+				b.await("answers", 20)
+				proxy.Delay(delay)
+				b.until("lost is told", func() bool { lost, _ := b.told(); return len(lost) == 1 })
+				proxy.Delay(0)
+				b.until("back is told", func() bool { _, back := b.told(); return len(back) == 1 })
+				proxy.Cut(true)
+				b.until("lost is told", func() bool { lost, _ := b.told(); return len(lost) == 2 })
+				proxy.Cut(false)
+				b.until("back is told", func() bool { _, back := b.told(); return len(back) == 2 })
+				b.await("answers", 20)
+				lost, back := b.told()
+				t.Logf("lost %q, back %q, %+v", lost, back, b.Status())
+				if len(lost) != 2 || len(back) != 2 || b.slowest > patience {
+					t.Errorf("lost %q, back %q, the slowest answer that was taken %v", lost, back, b.slowest)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,130 @@
+package testserver
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// nodes of a Cluster, and its slots.
+const nodes, slots = 3, 16384
+
+// StartCluster starts a Cluster of three servers without replicas.
+func StartCluster(t testing.TB, program string) (servers []*Server) {
+	t.Helper()
+	for range nodes {
+		servers = append(servers, Start(t, program, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000"))
+	}
+	for i, s := range servers {
+		add := []string{"CLUSTER", "ADDSLOTS"}
+		for slot := i * slots / nodes; slot < (i+1)*slots/nodes; slot++ {
+			add = append(add, fmt.Sprint(slot))
+		}
+		s.Do(add...)
+		s.Do("CLUSTER", "SET-CONFIG-EPOCH", fmt.Sprint(i+1))
+		host, port, _ := net.SplitHostPort(servers[0].Addr)
+		s.Do("CLUSTER", "MEET", host, port)
+	}
+	for _, s := range servers {
+		s.until("a Cluster of three", func() bool {
+			info := s.Do("CLUSTER", "INFO")
+			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3")
+		})
+	}
+	return servers
+}
+
+// Addresses returns those of some servers.
+func Addresses(servers []*Server) (addresses []string) {
+	for _, s := range servers {
+		addresses = append(addresses, s.Addr)
+	}
+	return addresses
+}
+
+// Master is the name of the master that a Sentinel of StartSentinel watches.
+const Master = "main"
+
+// StartSentinel starts a master, its replica, and a Sentinel that makes the replica the
+// master half a second after the master has gone.
+func StartSentinel(t testing.TB, program string) (sentinel, master, replica *Server) {
+	t.Helper()
+	master = Start(t, program)
+	host, port, _ := net.SplitHostPort(master.Addr)
+	replica = Start(t, program, "--replicaof", host+" "+port, "--repl-diskless-sync-delay", "0")
+	replica.until("a replica in step", func() bool { return strings.Contains(replica.Do("INFO", "replication"), "master_link_status:up") })
+
+	file := filepath.Join(t.TempDir(), "sentinel.conf")
+	config := fmt.Sprintf("sentinel monitor %[1]s %[2]s %[3]s 1\nsentinel down-after-milliseconds %[1]s 500\nsentinel failover-timeout %[1]s 3000\n", Master, host, port)
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	port = freePort(t)
+	sentinel = &Server{t: t, program: program, Addr: net.JoinHostPort("127.0.0.1", port)}
+	sentinel.args = []string{file, "--sentinel", "--port", port, "--bind", "127.0.0.1"}
+	t.Cleanup(sentinel.Kill)
+	sentinel.Restart()
+	sentinel.until("a Sentinel that knows the replica", func() bool { return sentinel.Do("SENTINEL", "REPLICAS", Master) != "" })
+	return sentinel, master, replica
+}
+
+// StartTLS starts a server that talks TLS only, with a certificate of its own making that
+// the clients of its TLS trust. CAFile is a file with the certificate.
+func StartTLS(t testing.TB, program string) (s *Server, caFile string) {
+	t.Helper()
+	certificate, key, pool := certify(t)
+	port := freePort(t)
+	s = &Server{t: t, program: program, Addr: net.JoinHostPort("127.0.0.1", port), TLS: &tls.Config{RootCAs: pool, ServerName: "127.0.0.1"}}
+	s.args = []string{
+		"--port", "0", "--tls-port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(), "--save", "", "--appendonly", "no",
+		"--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate, "--tls-auth-clients", "no",
+	}
+	t.Cleanup(s.Kill)
+	s.Restart()
+	return s, certificate
+}
+
+// certify makes a certificate for the loopback address, signed with its own key, in two
+// files.
+func certify(t testing.TB) (certificate, key string, pool *x509.CertPool) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	certificate, key = filepath.Join(dir, "certificate.pem"), filepath.Join(dir, "key.pem")
+	public := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	for file, text := range map[string][]byte{certificate: public, key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})} {
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pool = x509.NewCertPool()
+	pool.AppendCertsFromPEM(public)
+	return certificate, key, pool
+}
