@@ -29,6 +29,7 @@ type Limit struct {
 	interval time.Duration // time to earn one token
 	depth    time.Duration // time to earn burst tokens
 	burst    int
+	part     bool // of a larger limit: another burst adds no tokens to a bucket
 }
 
 // New returns the Limit that c describes, or an error that names every field
@@ -105,6 +106,9 @@ func (l Limit) carry(old Limit, fullAt, now time.Duration) time.Duration {
 	if fullAt <= now || old.interval == 0 {
 		return fullAt
 	}
+	if l.part && old.part {
+		return l.carryPart(old, fullAt, now)
+	}
 	hi, lo := bits.Mul64(uint64(fullAt-now), uint64(l.interval))
 	owed := l.depth
 	if hi < uint64(old.interval) {
@@ -115,4 +119,22 @@ func (l Limit) carry(old Limit, fullAt, now time.Duration) time.Duration {
 		owed = time.Duration(min(q, uint64(l.depth)))
 	}
 	return now + owed
+}
+
+// partOf returns the limit of one replica of several, for the keys that all of them know
+// nothing of: its part of the rate, and of half of the burst. The other half is the pool.
+// whole is false if the part is less than a request of cost n: then it is one request.
+func (l Limit) partOf(replicas, n int) (part Limit, whole bool) {
+	burst := l.burst / (2 * replicas)
+	whole = burst >= n
+	burst = max(burst, n)
+	interval := l.interval * time.Duration(replicas)
+	return Limit{interval: interval, depth: interval * time.Duration(burst), burst: burst, part: true}, whole
+}
+
+// carryPart converts an instant between two parts of one limit. The bucket has the same
+// number of tokens, rounded down, or as many as fit.
+func (l Limit) carryPart(old Limit, fullAt, now time.Duration) time.Duration {
+	has := (old.depth - min(max(0, fullAt-now), old.depth)) / old.interval
+	return now + l.depth - min(l.depth, l.interval*has)
 }

@@ -70,7 +70,7 @@ type shard struct {
 	// larger one. It keeps its size, and forgets no key.
 	stuck int // guarded by mu
 
-	_ [128 - 8 - 24 - 32 - 24 - 8 - 8]byte
+	_ [128 - 8 - 24 - 32 - 32 - 8 - 8]byte
 }
 
 // A set has slots for seven keys. An empty slot is one whose bucket is full.
@@ -95,19 +95,28 @@ func (t *Table) Take(l Limit, maxKeys int, key Key, now time.Duration, n int) (w
 // to MaxKeys. It locks a part of the table, not only the key.
 func (t *Table) Claim(l Limit, maxKeys int, key Key, now time.Duration, n int) (c KeyClaim, wait time.Duration) {
 	s := &t.shards[key>>(64-shardBits)]
-	s.mu.Lock()
-	late := max(0, s.latest-now)
-	now += late
-	s.latest = now
-	if s.unit != l {
-		s.carry(l, now)
-	}
+	now, late := s.lock(l, now)
 	c = KeyClaim{shard: s, key: key}
-	fullAt := c.findSlot(l, max(1, maxKeys/(shards*ways)), now, n)
+	fullAt := c.findSlot(l, tableSets(maxKeys), now, n)
 	if c.paid, wait = l.take(fullAt, now, n); wait > 0 && wait != Never {
 		wait += late
 	}
 	return c, wait
+}
+
+// tableSets returns how many sets a shard may have.
+func tableSets(maxKeys int) int { return max(1, maxKeys/(shards*ways)) }
+
+// lock locks the shard for decisions under l. It returns the time for them, and by how
+// much the caller's is behind.
+func (s *shard) lock(l Limit, now time.Duration) (latest, late time.Duration) {
+	s.mu.Lock()
+	late = max(0, s.latest-now)
+	s.latest = now + late
+	if s.unit != l {
+		s.carry(l, s.latest)
+	}
+	return s.latest, late
 }
 
 // A KeyClaim is a Claim on the bucket of one key.

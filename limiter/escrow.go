@@ -1,0 +1,146 @@
+package limiter
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// Slots is how many parts of the store keys are spread over, at most.
+	Slots = 16
+
+	// MaxReplicas is how many replicas a limit is divided by, at most.
+	MaxReplicas = 1000
+
+	// newsTime is how long it takes until all replicas know of a new one: the longest
+	// time between two of their exchanges with the store.
+	newsTime = 1100 * time.Millisecond
+)
+
+// An Escrow holds the buckets of keys whose Limit several replicas share. Each key is
+//
+//   - cold: it has a bucket in a Table, with this replica's part of the rate and of half
+//     of the burst. No other replica has to know of it.
+//   - hot, once it has used most of that: it holds a few tokens that were fetched from a
+//     pool, in a store that all replicas share. The pool earns the rate instead of it.
+//
+// The tokens that replicas hold, the parts of those that do not know that a key is hot,
+// and the pool are never more than one burst. They earn no more than the rate, together.
+//
+// A few keys are hot at a time: a quarter of the Table's bound, and 65,536 at most. Where
+// there is no room for one more, it stays cold, which is always a limit.
+//
+// An Escrow knows neither the store nor a clock: its user exchanges what Collect returns
+// for Grants. It is safe for concurrent use.
+type Escrow struct {
+	// Wake, if not nil, is called when there is something to Collect at once. It is called
+	// under a lock, and must neither block nor call the Escrow.
+	Wake func()
+
+	table *Table
+	limit Limit
+	cost  int           // of each request
+	price time.Duration // what the whole rate takes to earn the cost
+
+	part  atomic.Pointer[part]
+	lanes []lane
+	hot   [shards]hotShard
+}
+
+// part is what one replica has of a cold key.
+type part struct {
+	replicas int
+	limit    Limit
+	fresh    time.Duration // when a key that has not come before has all of its part
+	whole    bool          // the part is enough for a request; or all keys are hot
+}
+
+// NewEscrow returns an Escrow of requests that cost n each, from 1 to the burst, for keys
+// in t; nothing else may use t. slots is how many parts the store has, 1 or Slots.
+func NewEscrow(t *Table, l Limit, n, slots int) *Escrow {
+	e := &Escrow{table: t, limit: l, cost: n, price: l.interval * time.Duration(n), lanes: make([]lane, slots)}
+	p := &part{replicas: 1}
+	p.limit, p.whole = l.partOf(1, n)
+	e.part.Store(p)
+	for i := range e.lanes {
+		e.lanes[i].alone.Store(true)
+	}
+	return e
+}
+
+// Limit returns the whole limit, and the cost of a request.
+func (e *Escrow) Limit() (l Limit, cost int) { return e.limit, e.cost }
+
+// Replicas returns how many replicas share the limit.
+func (e *Escrow) Replicas() int { return e.part.Load().replicas }
+
+// Divide sets how many replicas share the limit. No key has more tokens after it.
+func (e *Escrow) Divide(now time.Duration, replicas int) {
+	replicas = min(max(1, replicas), MaxReplicas)
+	old := e.part.Load()
+	if old.replicas == replicas {
+		return
+	}
+	p := &part{replicas: replicas}
+	p.limit, p.whole = e.limit.partOf(replicas, e.cost)
+	p.fresh = p.limit.carryPart(old.limit, old.fresh, now)
+	if p.whole && !old.whole {
+		p.fresh = now + p.limit.depth
+	}
+	e.part.Store(p)
+}
+
+// Begin empties the parts of cold keys: the replica is new to the others, and what they
+// have is not divided by its number yet. Parts begin to fill when it is.
+func (e *Escrow) Begin(now time.Duration) {
+	p := *e.part.Load()
+	p.fresh = max(p.fresh, now+newsTime+p.limit.depth)
+	e.part.Store(&p)
+}
+
+// Claim decides on a request for key at now, as Table.Claim does. If ask is true, no token
+// is here, and the store may have one: the wait is over, or known, when it has answered.
+func (e *Escrow) Claim(maxKeys int, key Key, now time.Duration) (c KeyClaim, wait time.Duration, ask bool) {
+	i := key >> (64 - shardBits)
+	s, hot, p := &e.table.shards[i], &e.hot[i], e.part.Load()
+	now, late := s.lock(p.limit, now)
+	hot.maxKeys = maxKeys
+	c = KeyClaim{shard: s, key: key}
+	h, owner := hot.find(key)
+	if h == nil {
+		if p.whole {
+			fullAt := max(c.findSlot(p.limit, tableSets(maxKeys), now, e.cost), p.fresh)
+			c.paid, wait = p.limit.take(fullAt, now, e.cost)
+			if wait == 0 && !p.low(c.paid-now, e.cost) {
+				return c, 0, false
+			}
+		}
+		if h, owner = e.heat(p, i, key, now); h == nil {
+			return e.claimCold(p, KeyClaim{shard: s, key: key}, now, late)
+		}
+	}
+	wait, ask = e.take(p, h, key, now)
+	c.slot, c.paid = slot{owner, &h.level}, h.level-e.price
+	if wait > 0 {
+		wait += late
+	}
+	return c, wait, ask
+}
+
+// claimCold decides on a request for a key that is to be hot, and finds no room for it.
+func (e *Escrow) claimCold(p *part, c KeyClaim, now, late time.Duration) (KeyClaim, time.Duration, bool) {
+	maxKeys := e.hot[c.key>>(64-shardBits)].maxKeys
+	fullAt := max(c.findSlot(p.limit, tableSets(maxKeys), now, e.cost), p.fresh)
+	paid, wait := p.limit.take(fullAt, now, e.cost)
+	if c.paid = paid; wait > 0 && wait != Never {
+		wait += late
+	}
+	return c, wait, false
+}
+
+// low reports whether a bucket that owes that much, a request of cost n included, should
+// fetch tokens before it is asked for the last ones. If the part is good for one request
+// only, it fetches none before it has to: most keys come once.
+func (p *part) low(owed time.Duration, n int) bool {
+	return 2*owed > p.limit.depth && p.limit.burst >= 2*n
+}

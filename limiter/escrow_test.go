@@ -1,0 +1,241 @@
+package limiter
+
+import (
+	"math/bits"
+	"math/rand/v2"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+func TestHotKeysFillCacheLines(t *testing.T) {
+	if n := unsafe.Sizeof(hotSet{}); n != hotWays*(8+56) {
+		t.Errorf("a set of hot keys is %d bytes, want %d", n, hotWays*(8+56))
+	}
+}
+
+// answered has everything in the Escrow's queue answered as grant says.
+func answered(e *Escrow, now time.Duration, grant func(Held) Grant) (asked int) {
+	for slot := range e.lanes {
+		for _, h := range e.Collect(now, slot, 1<<20, nil) {
+			asked++
+			e.Grant(now, h.Key, grant(h))
+		}
+	}
+	return asked
+}
+
+// newEscrow returns an Escrow of a replica that the store answers.
+func newEscrow(t testing.TB, l Limit, cost, replicas int) *Escrow {
+	t.Helper()
+	e := NewEscrow(new(Table), l, cost, 1)
+	e.Divide(0, replicas)
+	e.Alone(0, false)
+	return e
+}
+
+// take is one request.
+func (e *Escrow) takeOne(maxKeys int, key Key, now time.Duration) (admitted, ask bool) {
+	c, wait, ask := e.Claim(maxKeys, key, now)
+	if wait == 0 {
+		c.Commit()
+	}
+	c.Release()
+	return wait == 0, ask
+}
+
+// A key within its part costs no exchange; one that has used most of it is told of once,
+// and what it gets it may use.
+func TestAKeyIsHotOnceItHasUsedItsPart(t *testing.T) {
+	l := mustLimit(t, 10, time.Second, 40)
+	e := newEscrow(t, l, 1, 4) // a part of 5 tokens, 2.5 per second
+	key, now := KeyOf("a"), time.Second
+	for i := range 2 {
+		if ok, _ := e.takeOne(MinKeys, key, now); !ok || e.Queued(0) != 0 {
+			t.Fatalf("request %d: admitted %v, queued %d; want true, 0", i, ok, e.Queued(0))
+		}
+	}
+	for i := range 3 {
+		if ok, _ := e.takeOne(MinKeys, key, now); !ok || e.Queued(0) != 1 {
+			t.Fatalf("request %d: admitted %v, queued %d; want true, 1", 2+i, ok, e.Queued(0))
+		}
+	}
+	if ok, ask := e.takeOne(MinKeys, key, now); ok || !ask {
+		t.Errorf("without a token: admitted %v, ask %v; want false, true", ok, ask)
+	}
+	n := answered(e, now, func(h Held) Grant {
+		if h.Held+h.Gave != 0 || h.Want < 1 || h.Want > 5 {
+			t.Errorf("told %+v, want nothing held, and 1 to 5 wanted", h)
+		}
+		return Grant{Got: 2, Stay: time.Minute}
+	})
+	if n != 1 {
+		t.Fatalf("%d keys are told of, want 1", n)
+	}
+	got := 0
+	for range 5 {
+		if ok, _ := e.takeOne(MinKeys, key, now); ok {
+			got++
+		}
+	}
+	if got != 2 {
+		t.Errorf("%d of 5 requests are admitted with 2 tokens", got)
+	}
+	if n := answered(e, now, func(Held) Grant { return Grant{Wait: 100 * time.Millisecond, Stay: time.Minute} }); n != 1 {
+		t.Fatalf("%d keys are told of, want 1", n)
+	}
+	c, wait, ask := e.Claim(MinKeys, key, now)
+	c.Release()
+	if wait != 800*time.Millisecond/10 && wait < 100*time.Millisecond || ask || e.Queued(0) != 0 {
+		t.Errorf("after an answer of none: wait %v, ask %v, queued %d; want 100 ms at least, false, 0", wait, ask, e.Queued(0))
+	}
+	// The pool earns for it as long as the replica is heard of.
+	if ok, ask := e.takeOne(MinKeys, key, now+wait); ok || !ask {
+		t.Errorf("after the wait: admitted %v, ask %v; want false, true", ok, ask)
+	}
+}
+
+// A replica that the store does not answer has its part of the rate, from when the pool
+// does not earn for it.
+func TestAloneAKeyHasItsPart(t *testing.T) {
+	l := mustLimit(t, 10, time.Second, 40)
+	for _, c := range []struct {
+		name string
+		end  func(e *Escrow) (earnsFrom time.Duration)
+	}{
+		{"no answer", func(e *Escrow) time.Duration { e.Paid(0, 3*time.Second); e.Alone(0, true); return 3 * time.Second }},
+		{"the key is not hot any more", func(e *Escrow) time.Duration { e.Paid(0, time.Hour); return 11 * time.Second }},
+		{"another life", func(e *Escrow) time.Duration {
+			e.Paid(0, time.Hour)
+			e.Alone(0, true)
+			e.Live(4*time.Second, 0)
+			return 4 * time.Second
+		}},
+	} {
+		e := newEscrow(t, l, 1, 4)
+		key, now := KeyOf("a"), time.Second
+		for range 5 {
+			e.takeOne(MinKeys, key, now)
+		}
+		answered(e, now, func(Held) Grant { return Grant{Wait: time.Second, Stay: 10 * time.Second} })
+		from := c.end(e)
+		got := 0
+		for at := now; at <= from+2*time.Second; at += 10 * time.Millisecond {
+			if ok, _ := e.takeOne(MinKeys, key, at); ok {
+				if got++; at < from+400*time.Millisecond {
+					t.Errorf("%s: a token at %v; its part is earned from %v on", c.name, at, from)
+				}
+			}
+		}
+		if got != 5 { // 2 s at 2.5/s
+			t.Errorf("%s: %d requests are admitted within 2 s of its part, want 5", c.name, got)
+		}
+	}
+}
+
+// Whatever the number of replicas does, no key gets tokens by it.
+func TestDivisionForgivesNothing(t *testing.T) {
+	l := mustLimit(t, 1, time.Hour, 60)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		e := NewEscrow(new(Table), l, 1, 1) // alone: of 30 tokens
+		got, now := 0, time.Second
+		for range 200 {
+			now += time.Millisecond
+			key := KeyOf("a")
+			if ok, _ := e.takeOne(MinKeys, key, now); ok {
+				got++
+			}
+			if rng.IntN(4) == 0 {
+				e.Divide(now, 1+rng.IntN(10))
+			}
+		}
+		if got > 30 {
+			t.Fatalf("%d requests are admitted of a part of 30", got)
+		}
+	}
+}
+
+// Keys that find no room among the hot ones have their part; a flood of them makes room
+// for none to have more.
+func TestHotKeysAreBounded(t *testing.T) {
+	l := mustLimit(t, 1, time.Hour, 16)
+	e := newEscrow(t, l, 1, 4) // parts of 2
+	now, keys := time.Second, 100_000
+	got := map[Key]int{}
+	rng := rand.New(rand.NewPCG(3, 4))
+	list := make([]Key, keys)
+	for i := range list {
+		list[i] = Key(rng.Uint64())
+	}
+	for range 4 {
+		for _, key := range list {
+			now += time.Microsecond
+			if ok, _ := e.takeOne(4*keys, key, now); ok {
+				got[key]++
+			}
+		}
+	}
+	hot := 0
+	for i := range e.hot {
+		hot += e.hot[i].keys
+	}
+	if most := 4 * keys / 4; hot == 0 || hot > most {
+		t.Errorf("%d keys are hot, want no more than %d", hot, most)
+	}
+	for key, n := range got {
+		if n > 2 {
+			t.Fatalf("key %x has had %d tokens that no store gave, want 2", key, n)
+		}
+	}
+	if q := e.Queued(0); q > hot {
+		t.Errorf("%d keys are queued, and %d are hot", q, hot)
+	}
+}
+
+func BenchmarkEscrow(b *testing.B) {
+	const many, maxKeys = 1 << 20, 2_000_000
+	l := mustLimit(b, 1e9, time.Second, 1e9)
+	for _, bench := range []struct {
+		name string
+		hot  bool
+		keys uint64
+	}{
+		{"keys=1/cold", false, 1},
+		{"keys=1/hot", true, 1},
+		{"keys=1e6/cold", false, many},
+		{"keys=5e4/hot", true, 1 << 15},
+	} {
+		e := newEscrow(b, l, 1, 4)
+		e.Paid(0, forever)
+		key := func(i uint64) Key { return Key(bits.Reverse64((i&(bench.keys-1) + 1) * 0x9e3779b97f4a7c15)) }
+		heat := func(k Key) {
+			e.Learn(time.Second, k, time.Hour)
+			answered(e, time.Second, func(Held) Grant { return Grant{Got: 1e8, Stay: forever / 2} })
+		}
+		if !bench.hot { // some keys are hot, and others are looked for among them
+			for i := range uint64(1 << 14) {
+				heat(Key((i + 1) * 0xd6e8feb86659fd93))
+			}
+		}
+		for i := range bench.keys {
+			if bench.hot {
+				heat(key(i))
+			} else {
+				e.takeOne(maxKeys, key(i), time.Second)
+			}
+		}
+		b.Run(bench.name, func(b *testing.B) {
+			b.ReportAllocs()
+			i := uint64(0)
+			for b.Loop() {
+				i += 0x9e3779b97f4a7c15
+				c, wait, _ := e.Claim(maxKeys, key(i), time.Second)
+				if wait == 0 {
+					c.Commit()
+				}
+				c.Release()
+			}
+		})
+	}
+}

@@ -1,0 +1,184 @@
+package limiter
+
+import (
+	"math"
+	"time"
+)
+
+const (
+	hotWays = 8
+	maxHot  = 1 << 16
+	forever = time.Duration(math.MaxInt64)
+)
+
+// A hotShard holds the hot keys of one shard of the table, under its lock.
+type hotShard struct {
+	sets    []hotSet
+	maxKeys int // of the table
+	keys    int // that are in sets
+}
+
+// A hotSet has its keys in one cache line: cold keys look no further.
+type hotSet struct {
+	owner [hotWays]Key // 0: free
+	state [hotWays]hotKey
+}
+
+// hotKey is what this replica holds of a hot key. Tokens are kept as the time that the
+// whole rate takes to earn them.
+type hotKey struct {
+	level time.Duration
+	at    time.Duration // what it has earned here is in level up to then
+	until time.Duration // the pool earns for it until then
+	next  time.Duration // the pool has no token for it before
+	since time.Duration // of tried; 0: from before it was hot
+
+	tried   int32  // tokens asked for since then
+	waiting uint16 // requests that wait for the next exchange
+	life    uint16 // of the lane: what the pool earned in another one has ended
+	asked   bool   // it is in the lane's queue
+	sent    bool   // it was told, and not answered yet
+	busy    bool   // it was asked for more than a quarter of the rate
+}
+
+// find returns the state of a key, nil if it is not hot.
+func (s *hotShard) find(key Key) (*hotKey, *Key) {
+	if s.keys == 0 {
+		return nil, nil
+	}
+	set := s.setOf(key)
+	for i := range set.owner {
+		if set.owner[i] == key {
+			return &set.state[i], &set.owner[i]
+		}
+	}
+	return nil, nil
+}
+
+func (s *hotShard) setOf(key Key) *hotSet {
+	return &s.sets[uint64(uint32(key>>8))*uint64(len(s.sets))>>32]
+}
+
+// heat makes a key hot, with what it has left of its part. It returns nil if there is no
+// room. Slots of the table that were found before it are void.
+func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner *Key) {
+	s, hot := &e.table.shards[i], &e.hot[i]
+	if hot.sets == nil {
+		hot.sets = make([]hotSet, max(1, min(hot.maxKeys/4, maxHot)/(shards*hotWays)))
+	}
+	set := hot.setOf(key)
+	for j := range set.owner {
+		if set.owner[j] == 0 || e.cool(p, i, &set.owner[j], &set.state[j], now) {
+			h, owner = &set.state[j], &set.owner[j]
+			break
+		}
+	}
+	if h == nil {
+		return nil, nil
+	}
+	lane := e.laneOf(key)
+	*h = hotKey{at: now, life: uint16(lane.life.Load())}
+	if p.whole {
+		c := KeyClaim{shard: s, key: key}
+		owed := max(0, max(c.findSlot(p.limit, tableSets(hot.maxKeys), now, e.cost), p.fresh)-now)
+		if c.owner == nil {
+			return nil, nil // it shares its bucket
+		}
+		if *c.owner == key {
+			*c.fullAt = 0
+		}
+		h.level = max(0, p.limit.depth-owed) / time.Duration(p.replicas)
+		if owed > 0 {
+			h.tried = int32(e.cost)
+		}
+	} else if lane.alone.Load() {
+		h.level = e.price
+	}
+	*owner = key
+	hot.keys++
+	return h, owner
+}
+
+// cool makes a key cold that the pool does not know any more, if the table has room for
+// it. It reports whether it did.
+func (e *Escrow) cool(p *part, i Key, owner *Key, h *hotKey, now time.Duration) bool {
+	e.settle(p, h, *owner, now)
+	if h.asked || h.sent || h.until > now || !p.whole && h.level < e.price && e.laneOf(*owner).alone.Load() {
+		return false
+	}
+	if p.whole {
+		c := KeyClaim{shard: &e.table.shards[i], key: *owner}
+		c.findSlot(p.limit, tableSets(e.hot[i].maxKeys), now, 0)
+		if c.evict {
+			return false
+		}
+		*c.fullAt = max(*c.fullAt, now+p.limit.depth-min(h.level*time.Duration(p.replicas), p.limit.depth))
+		if c.owner != nil {
+			*c.owner = *owner
+		}
+	}
+	*owner = 0
+	e.hot[i].keys--
+	return true
+}
+
+// settle adds what a key has earned here, because the pool did not earn it.
+func (e *Escrow) settle(p *part, h *hotKey, key Key, now time.Duration) {
+	lane := e.laneOf(key)
+	if life := uint16(lane.life.Load()); h.life != life {
+		if began := time.Duration(lane.began.Load()); h.sent || h.until > began {
+			h.until = began
+		}
+		h.life, h.sent, h.next = life, false, 0
+		if !p.whole {
+			h.level = 0
+		}
+	}
+	paid := h.until
+	if h.sent {
+		paid = forever
+	}
+	from := max(h.at, min(paid, time.Duration(lane.paidTo.Load())))
+	h.at = max(h.at, now)
+	if from >= now || !p.whole && !lane.alone.Load() {
+		return
+	}
+	depth := e.limit.interval * time.Duration(p.limit.burst)
+	if h.level < depth {
+		h.level = min(depth, h.level+(now-from)/time.Duration(p.replicas))
+	}
+}
+
+// take decides on a request for a hot key.
+func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration) (wait time.Duration, ask bool) {
+	e.settle(p, h, key, now)
+	lane := e.laneOf(key)
+	h.tried = min(h.tried+int32(e.cost), 1<<30)
+	may := now >= h.next && !lane.alone.Load()
+	left := h.level - e.price
+	if left >= 0 {
+		if may && 2*left < e.limit.interval*time.Duration(p.limit.burst) && p.whole {
+			e.ask(lane, h, key)
+		}
+		return 0, false
+	}
+	if !may {
+		return e.waitOf(p, h, lane, now), false
+	}
+	e.ask(lane, h, key)
+	h.waiting = min(h.waiting+1, 1<<15)
+	return -left, true
+}
+
+// waitOf returns how long a key without tokens has to wait: until the pool has one, or it
+// has earned one here.
+func (e *Escrow) waitOf(p *part, h *hotKey, lane *lane, now time.Duration) time.Duration {
+	if !lane.alone.Load() {
+		return max(1, h.next-now)
+	}
+	paid := min(h.until, time.Duration(lane.paidTo.Load()))
+	if h.sent {
+		paid = time.Duration(lane.paidTo.Load())
+	}
+	return max(0, paid-now) + (e.price-h.level)*time.Duration(p.replicas)
+}
