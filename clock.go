@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/herdshield/shield/share"
 )
 
 // epoch is the beginning of time for everything in this process.
@@ -25,7 +27,7 @@ func At(now time.Duration) time.Time { return epoch.Add(now) }
 // passed to Deliver.
 func (g *Guard) Enter(ctx context.Context, now time.Duration, r Request) Decision {
 	d := g.Admit(now, r)
-	if !d.Queued() {
+	if !d.Queued() || d.awaits != nil && !g.awaitStore(ctx, r, &d) {
 		return d
 	}
 	g.backend.sweep()
@@ -36,6 +38,22 @@ func (g *Guard) Enter(ctx context.Context, now time.Duration, r Request) Decisio
 		g.Abandon(Now(), &d)
 	}
 	return d
+}
+
+// awaitStore waits until the store has answered, and reports whether the request is to wait
+// for a place in flight then.
+func (g *Guard) awaitStore(ctx context.Context, r Request, d *Decision) bool {
+	t := time.NewTimer(share.MaxTrip)
+	defer t.Stop()
+	select {
+	case <-d.awaits:
+	case <-t.C:
+	case <-ctx.Done():
+		g.Abandon(Now(), d)
+		return false
+	}
+	g.Settle(Now(), r, d, 0)
+	return d.Queued()
 }
 
 // Deliver holds a refusal back for as long as it is to be, and returns when it is to be
@@ -136,6 +154,9 @@ func (g *Guard) Tick(now time.Duration) {
 	counted := b.tally()
 	refusals := counted.refusals()
 	arrivals := counted.admitted + refusals
+	if l := b.link.Load(); l != nil {
+		l.Measure(b.inFlight.Rate(g.plan))
+	}
 	b.inFlight.Tick(now, counted.admitted, counted.refused[Concurrency], g.plan, g.hasHeadroom(now))
 	g.look(now, arrivals)
 	b.clients.Tick(now, arrivals, refusals, counted.refused[Quota], &g.terms)

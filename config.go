@@ -59,6 +59,12 @@ type Config struct {
 	// a seed of the process.
 	Secret []byte
 
+	// Replica names this replica, differently from all others; "" means a random name. The
+	// store sees it. Replicas is how many there are, as long as no store has told: then each
+	// has its even part of what is shared. 0 means DefaultReplicas.
+	Replica  string
+	Replicas int
+
 	// IgnoreHerds looks for no herds, and leaves no room for those that come
 	// periodically.
 	IgnoreHerds bool
@@ -82,6 +88,8 @@ type Queue = loadshed.QueueConfig
 // Bounds and defaults of a Config.
 const (
 	DefaultMaxKeys  = 200_000
+	DefaultReplicas = 2 // who shares has two at least
+	MaxReplicas     = 1000
 	MaxConcurrency  = loadshed.MaxConcurrency
 	NoQueue         = loadshed.NoQueue
 	DefaultQueue    = loadshed.DefaultQueue
@@ -151,6 +159,7 @@ type settings struct {
 	terms       pushback.Terms
 	maxClients  int
 	names
+	sharing // with other replicas
 }
 
 // names say how clients and classes of requests are told apart.
@@ -192,6 +201,8 @@ func New(c Config, s *State) (*Guard, error) {
 	check("retries", err)
 	g.terms.Enforce, g.terms.Herds = !c.Retries.Lenient && !c.Observe, !c.IgnoreHerds
 	g.hasher, err = c.hasher()
+	check("", err)
+	g.sharing, err = c.sharing()
 	check("", err)
 	if c.PerClient > 0 {
 		policies = append(policies, pushback.Policy{Name: inFlightPolicy, Quota: c.PerClient, Concurrent: true})

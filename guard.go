@@ -31,6 +31,7 @@ type try struct {
 	reserve
 	visit pushback.Visit
 	wait  time.Duration // until the limits allow it, as far as they are asked
+	trip                // to the store
 }
 
 // Admit decides on a request that arrives at now, the time since the epoch of
@@ -41,12 +42,13 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 	b := g.backend
 	d.Zone, d.at = -1, now
 	if !g.inUse.Load() {
-		g.use()
+		g.use(now)
 	}
 	g.Tick(now)
+	g.lookAtStore(now)
 
 	// Is its client known, and does it come too early?
-	t := try{Request: &r, d: &d}
+	t := try{Request: &r, d: &d, trip: trip{made: g.observe}}
 	if r.Client != NoKey && (r.Ticket != "" || b.clients.Expects(now)) {
 		g.arrive(now, &t)
 	}
@@ -77,13 +79,20 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 		b.standby.Admit()
 	}
 
+	g.decide(now, &t, refusing)
+	return d
+}
+
+// decide concludes a decision, unless the request has to wait for it.
+func (g *Guard) decide(now time.Duration, t *try, refusing *ZoneState) {
+	d := t.d
+	d.awaits = t.awaits()
 	if d.Queued() {
 		d.visit = visits.Get().(*pushback.Visit)
 		*d.visit = t.visit
-	} else {
-		g.conclude(now, &t, refusing)
+		return
 	}
-	return d
+	g.conclude(now, t, refusing)
 }
 
 // arrive asks what the client of a request was promised.
@@ -156,6 +165,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		if capacity, wait = b.capacity.ClaimAbove(g.capacity, now, 1, t.tokens); wait > 0 {
 			capacity.Release()
 			d.Reason, t.wait = Capacity, wait
+			t.refused(g.askStore(now, t))
 			b.inFlight.NoteShortage(now)
 			return
 		}
@@ -207,6 +217,9 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 	b, d := g.backend, t.d
 	class := g.classes[d.Class]
 	d.Admit = d.Reason == None
+	if l := b.link.Load(); l != nil && (!d.Admit || t.visit.Promises > 0) {
+		defer l.Nudge()
+	}
 	if d.Admit {
 		class.admitted.Add(1)
 		d.Backlog = b.clients.Ahead(now)
@@ -250,13 +263,23 @@ func (g *Guard) refuse(r *Request, d *Decision) {
 	b.clients.Saw(uint64(r.Client))
 }
 
-// Settle ends the wait of a queued request with the verdict that it was given. r must be
-// what Admit was given. Limits that were not charged while it waited may refuse it now.
+// Settle ends the wait of a queued request with the verdict that it was given, or when
+// what it Awaits has happened. r must be what Admit was given. Limits that were not charged
+// while it waited may refuse it now. One that has waited for the store may be queued again.
 func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadshed.Verdict) {
 	b := g.backend
 	t := try{Request: &r, visit: *d.visit, d: d}
+	answered := d.awaits != nil
 	d.leaveQueue()
 	d.at = now
+	if answered {
+		t.made, d.Reason, d.Zone = true, None, -1
+		if b.clients.Backlogged(now) && !g.plan.Highest(int(d.Class)) {
+			t.reserve = g.reserveOf(now, &t)
+		}
+		g.decide(now, &t, g.claim(0, now, &t))
+		return
+	}
 	var refusing *ZoneState
 	if b.inFlight.Settle(now, g.plan, &d.place, verdict) {
 		d.Reason, t.wait = None, 0
@@ -270,7 +293,9 @@ func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadsh
 
 // Abandon ends the wait of a queued request whose client has gone.
 func (g *Guard) Abandon(now time.Duration, d *Decision) {
-	g.backend.inFlight.Abandon(now, &d.place)
+	if d.awaits == nil {
+		g.backend.inFlight.Abandon(now, &d.place)
+	}
 	d.leaveQueue()
 	d.Gone, d.at = true, now
 }
@@ -281,7 +306,7 @@ var visits = sync.Pool{New: func() any { return new(pushback.Visit) }}
 func (d *Decision) leaveQueue() {
 	*d.visit = pushback.Visit{}
 	visits.Put(d.visit)
-	d.visit = nil
+	d.visit, d.awaits = nil, nil
 }
 
 // Sweep ends the waits in the queue whose time is over, and lets in requests for which
@@ -317,11 +342,11 @@ func (g *Guard) shortageOf() Reason {
 // Rate returns how many requests per second the backend can take: infinitely many if
 // nothing is known of it.
 func (g *Guard) Rate() float64 {
-	rate := g.backend.inFlight.Rate(g.plan)
+	most := math.Inf(1)
 	if g.hasCapacity {
-		rate = min(rate, g.capacity.Rate())
+		most = g.capacity.Rate()
 	}
-	return rate
+	return g.backend.link.Load().Rate(g.backend.inFlight.Rate(g.plan), most)
 }
 
 // Spare returns how many refused clients per second can be served beside what comes

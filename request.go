@@ -132,13 +132,19 @@ type Decision struct {
 
 	at     time.Duration   // of the decision
 	place  loadshed.Place  // in flight or in the queue
-	visit  *pushback.Visit // while it is in the queue
+	awaits <-chan struct{} // the store's answer
+	visit  *pushback.Visit // while it is in the queue, or awaits the store
 	policy int             // for PerClient: which of the policies that clients are told of
 }
 
-// Queued reports whether the request waits for a place in flight. Then no other field
-// counts until Settle has returned.
-func (d *Decision) Queued() bool { return d.place.Waits() }
+// Queued reports whether the request waits for a place in flight, or for the store that
+// replicas share. Then no other field counts until Settle has returned.
+func (d *Decision) Queued() bool { return d.awaits != nil || d.place.Waits() }
+
+// Awaits returns a channel that is closed when the store has answered, nil if the request
+// does not wait for that. Settle is to be called then, with any verdict, and after
+// share.MaxTrip without an answer.
+func (d *Decision) Awaits() <-chan struct{} { return d.awaits }
 
 // Verdict returns a channel that receives, once, the verdict to call Settle with.
 func (d *Decision) Verdict() <-chan loadshed.Verdict { return d.place.Verdict() }

@@ -9,6 +9,7 @@ import (
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
+	"github.com/herdshield/shield/share"
 )
 
 // A State is what traffic has written: what each client has used and was promised, and
@@ -47,10 +48,16 @@ type Backend struct {
 	orphans  atomic.Int64 // requests in a Shelter whose clients have gone
 	counts
 	ticker  ticker
-	sweeper sweeper // of the queue
-	useMu   sync.Mutex
-	newest  uint64 // serial of the latest Guard in use; guarded by useMu
-	secret  []byte // see ownSecret; guarded by useMu
+	sweeper sweeper                    // of the queue
+	link    atomic.Pointer[share.Link] // to other replicas; nil: it is not shared
+	using
+}
+
+// using is what the Guards in use have set.
+type using struct {
+	useMu  sync.Mutex
+	newest uint64 // serial of the latest Guard; guarded by useMu
+	secret []byte // see ownSecret; guarded by useMu
 }
 
 // ownSecret returns what signs tickets where the operator has not set a secret.
@@ -66,13 +73,14 @@ func (b *Backend) ownSecret() []byte {
 
 // use prepares the state for the Guard's decisions. A Guard that was replaced before
 // its first request came changes nothing: what is newer stays in force.
-func (g *Guard) use() {
+func (g *Guard) use(now time.Duration) {
 	b := g.backend
 	b.useMu.Lock()
 	defer b.useMu.Unlock()
 	if g.serial > b.newest {
 		b.newest = g.serial
 		b.clients.Resize(g.maxClients)
+		g.share(now)
 	}
 	b.inFlight.Use(g.plan)
 	g.inUse.Store(true)

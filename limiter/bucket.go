@@ -13,6 +13,7 @@ type Bucket struct {
 	mu     sync.Mutex
 	fullAt time.Duration // guarded by mu
 	unit   Limit         // guarded by mu; what fullAt was written under
+	stock  *stock        // guarded by mu; nil: the bucket is not shared
 }
 
 // Take decides on one request of cost n that arrives at now. It returns 0 and
@@ -30,6 +31,9 @@ func (b *Bucket) Take(l Limit, now time.Duration, n int) (wait time.Duration) {
 // caller must Release the claim soon, and may Commit it before if wait is 0.
 func (b *Bucket) Claim(l Limit, now time.Duration, n int) (c Claim, wait time.Duration) {
 	b.mu.Lock()
+	if b.stock != nil {
+		return Claim{b, time.Duration(n)}, b.stock.wait(l, now, n, 0, 0)
+	}
 	if b.unit != l {
 		b.fullAt, b.unit = l.carry(b.unit, b.fullAt, now), l
 	}
@@ -42,6 +46,9 @@ func (b *Bucket) Claim(l Limit, now time.Duration, n int) (c Claim, wait time.Du
 // is cut.
 func (b *Bucket) ClaimAbove(l Limit, now time.Duration, n, reserve int) (c Claim, wait time.Duration) {
 	c, wait = b.Claim(l, now, n)
+	if b.stock != nil {
+		return c, b.stock.wait(l, now, n, reserve, credit)
+	}
 	if reserve = min(reserve, l.burst-n); wait == 0 && reserve > 0 {
 		_, wait = l.take(b.fullAt, now, n+reserve)
 	}
@@ -52,6 +59,9 @@ func (b *Bucket) ClaimAbove(l Limit, now time.Duration, n, reserve int) (c Claim
 func (b *Bucket) Level(l Limit, now time.Duration) int {
 	c, _ := b.Claim(l, now, 0)
 	defer c.Release()
+	if s := b.stock; s != nil {
+		return min(l.burst, int(max(0, s.tokens)+s.pool))
+	}
 	owed := max(0, b.fullAt-now)
 	return l.burst - int((owed+l.interval-1)/max(1, l.interval))
 }
@@ -62,12 +72,19 @@ func (b *Bucket) Level(l Limit, now time.Duration) int {
 // follow, or two of them may wait for each other for ever.
 type Claim struct {
 	bucket *Bucket
-	paid   time.Duration
+	paid   time.Duration // the bucket's new instant; of one that is shared, so many tokens
 }
 
 // Commit charges the request. It is valid once, before Release, and only if
 // the wait was 0.
-func (c Claim) Commit() { c.bucket.fullAt = c.paid }
+func (c Claim) Commit() {
+	if s := c.bucket.stock; s != nil {
+		s.tokens -= float64(c.paid)
+		s.taken += float64(c.paid)
+		return
+	}
+	c.bucket.fullAt = c.paid
+}
 
 // Release unlocks the bucket. It must be called exactly once.
 func (c Claim) Release() { c.bucket.mu.Unlock() }

@@ -27,6 +27,7 @@ type Appointments struct {
 	crowds   crowds
 	signers  signers
 	herds    herds
+	news     news // for other replicas
 
 	second struct { // as of the last Tick of a second
 		at         time.Duration
@@ -231,6 +232,9 @@ func (a *Appointments) Keep(now time.Duration, client uint64, came *Visit) {
 	if !v.Crowd {
 		v = a.ledger.Keep(now, client)
 	}
+	if v.Promises > 0 {
+		a.news.add(Note{Key: client, Kept: true, OnTime: v.Standing == OnTime, Appointment: Appointment{At: v.At, Trust: v.Trust, Deferred: v.Deferred}})
+	}
 	switch {
 	case v.Promises == 0 || v.promise == ask:
 	case v.Deferred:
@@ -292,6 +296,7 @@ func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, 
 	}
 	a.tell(now, c, t, p, !v.Hammers, d)
 	if c.Key != 0 && a.ledger.Write(now, c.Key, c.Fingerprint, p, now+d.Hold, replace) {
+		a.news.add(Note{Key: c.Key, Fingerprint: c.Fingerprint, Appointment: p, Told: now + d.Hold, Replace: replace})
 		return
 	}
 	if p.Deferred { // a stranger again when it comes

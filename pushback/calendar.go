@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// slotWidth is the width of a bucket of the calendar. Ours: a quarter of a second
+	// SlotWidth is the width of a bucket of the calendar. Ours: a quarter of a second
 	// of the spare rate is less than any token bucket's burst should be.
-	slotWidth = 250 * time.Millisecond
+	SlotWidth = 250 * time.Millisecond
 
 	// buckets is how many buckets there are: 128 s hold the longest horizon and
 	// penalty, and maturity after it.
@@ -56,6 +56,7 @@ type Calendar struct {
 
 	queue // of deferred clients
 	forecast
+	slots // of this replica, if others share the calendar
 
 	matured   int64 // all buckets before this one are counted in the forecast
 	missed    float64
@@ -64,7 +65,7 @@ type Calendar struct {
 	counts    Promises
 }
 
-// A bucket holds the promises within slotWidth: see load for how many returns they mean.
+// A bucket holds the promises within SlotWidth: see load for how many returns they mean.
 type bucket struct {
 	number     int64           // of this bucket since the epoch
 	booked     [trusts]float32 // promises that take room here
@@ -75,6 +76,7 @@ type bucket struct {
 	waiting    float32         // promises whose clients may still come
 	quota      float32         // slots of clients that wait for their quota
 	shared     float32         // promises to crowds
+	granted                    // to this replica, if others share the calendar
 }
 
 // Rates are what a Calendar must know of the backend and the configuration.
@@ -166,6 +168,10 @@ func (c *Calendar) Spare(service float64) float64 {
 	return c.spare(service)
 }
 
+func (c *Calendar) spare(service float64) float64 {
+	return min(max(utilisation*service-c.anyway()-c.others.base, 0.1*service), service)
+}
+
 // Book gives a client that is refused at now its appointment: the first free slot, or a
 // number in the queue if others wait in it or the horizon is full.
 func (c *Calendar) Book(now time.Duration, r Rates, t Trust) Appointment {
@@ -202,7 +208,7 @@ func (c *Calendar) BookShared(now time.Duration, r Rates) (p Appointment, over i
 		return p, over
 	}
 	p = c.book(now, r, Untried)
-	if b := c.bucket(int64(p.At / slotWidth)); b != nil {
+	if b := c.bucket(c.number(p.At)); b != nil {
 		b.shared++
 		c.shared++
 	}
@@ -218,10 +224,10 @@ func (c *Calendar) BookFrom(now, from time.Duration, r Rates) Appointment {
 	defer c.mu.Unlock()
 	c.advance(now, r)
 	from = max(from, now+r.Min)
-	at, ok := c.slotFrom(from, now+r.Max, r)
+	at, ok := c.slotFrom(now, from, now+r.Max, r)
 	if !ok {
 		at = min(from, now+r.Max)
-	} else if b := c.bucket(int64(at / slotWidth)); b != nil {
+	} else if b := c.bucket(c.number(at)); b != nil {
 		b.quota++
 	}
 	return Appointment{At: at, Wait: at - now}
@@ -252,14 +258,18 @@ func (c *Calendar) Forget(now, at time.Duration, t Trust) {
 	if at <= now {
 		return
 	}
-	for n, last := bucketOf(at), int64(c.until.Load())/int64(slotWidth); n <= last; n++ {
+	for n, last := c.bucketOf(at), c.number(time.Duration(c.until.Load())); n <= last; n++ {
 		b := c.bucket(n)
 		if b == nil || b.made[t] < 1 {
 			continue
 		}
-		b.booked[t] = max(0, b.booked[t]-1)
-		b.worth = max(0, b.worth-float32(c.share(t)))
 		b.made[t]--
+		if b.heard[t] >= 1 { // most likely it was another replica's
+			b.heard[t]--
+		} else {
+			b.booked[t] = max(0, b.booked[t]-1)
+			b.worth = max(0, b.worth-float32(c.share(t)))
+		}
 		c.came(at)
 		c.full = min(c.full, n)
 		return
@@ -270,7 +280,7 @@ func (c *Calendar) Forget(now, at time.Duration, t Trust) {
 // at the next one with any, since of several of one client only the nearest is on
 // record.
 func (c *Calendar) came(at time.Duration) {
-	for n, last := int64(at/slotWidth), int64(c.until.Load())/int64(slotWidth); n <= last; n++ {
+	for n, last := c.number(at), c.number(time.Duration(c.until.Load())); n <= last; n++ {
 		if b := c.bucket(n); b != nil && b.waiting >= 1 {
 			b.waiting--
 			c.waiting.Add(-1)
@@ -284,7 +294,7 @@ func (c *Calendar) came(at time.Duration) {
 func (c *Calendar) Unwatched(a Appointment) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if b := c.bucket(int64(a.At / slotWidth)); b != nil && b.made[a.Trust] >= 1 {
+	if b := c.bucket(c.number(a.At)); b != nil && b.made[a.Trust] >= 1 {
 		b.made[a.Trust]--
 	}
 }
@@ -293,8 +303,8 @@ func (c *Calendar) Unwatched(a Appointment) {
 func (c *Calendar) Kept(now, at time.Duration, t Trust) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := bucketOf(at)
-	if b := c.bucket(n); b != nil && n >= c.matured && now < at+slotWidth+maturity {
+	n := c.bucketOf(at)
+	if b := c.bucket(n); b != nil && n >= c.matured && now < at+SlotWidth+maturity {
 		b.kept[t]++
 		c.came(at)
 		c.counts.Kept++
@@ -304,16 +314,21 @@ func (c *Calendar) Kept(now, at time.Duration, t Trust) {
 	c.kept[t].addLate()
 }
 
-func (c *Calendar) promise(now, at time.Duration) Appointment {
+// promise makes an appointment for at, in a bucket that was filled.
+func (c *Calendar) promise(now, at time.Duration, b *bucket, t Trust) Appointment {
+	b.made[t]++
+	b.waiting++
+	c.waiting.Add(1)
 	c.counts.Made++
 	c.until.Store(max(c.until.Load(), int64(at)))
 	c.last.Store(max(c.last.Load(), int64(at)))
-	return Appointment{At: at, Wait: at - now}
+	c.booked(now, b, c.share(t))
+	return Appointment{At: at, Wait: at - now, Trust: t}
 }
 
 // mature counts the promises of the buckets that are old enough.
 func (c *Calendar) mature(now time.Duration) {
-	begin, end := c.matured, int64((now-maturity)/slotWidth)
+	begin, end := c.matured, c.number(now-maturity)
 	if c.ring == nil {
 		c.matured = max(begin, end)
 		return
@@ -326,7 +341,7 @@ func (c *Calendar) mature(now time.Duration) {
 		}
 		for t := range b.made {
 			c.kept[t].add(float64(b.made[t]), float64(b.kept[t]))
-			c.missed += float64(b.made[t]) - float64(b.kept[t])
+			c.missed += (float64(b.made[t]) - float64(b.kept[t])) * b.here(t)
 		}
 		c.waiting.Add(-int64(b.waiting))
 		b.waiting = 0
@@ -347,7 +362,7 @@ func (c *Calendar) mature(now time.Duration) {
 // bucketOf returns the number of the bucket of a slot that a record has rounded down:
 // every second bucket begins between two of the record's instants, and has its first
 // slot there.
-func bucketOf(at time.Duration) int64 { return int64((at + dueUnit/2) / slotWidth) }
+func (c *Calendar) bucketOf(at time.Duration) int64 { return c.number(at + dueUnit/2) }
 
 // bucket returns the bucket with a number, nil if it is empty.
 func (c *Calendar) bucket(number int64) *bucket {
@@ -370,14 +385,14 @@ func (c *Calendar) open(number int64, r Rates, perBucket float64) (b *bucket, si
 	if b.number != number {
 		*b = bucket{number: number}
 		if r.Pulse != nil {
-			from := time.Duration(number) * slotWidth
-			b.pulse = float32(r.Pulse(from, from+slotWidth))
+			from := c.begin(number)
+			b.pulse = float32(r.Pulse(from, from+SlotWidth))
 		}
 	}
-	if b.pulse == 0 {
-		return b, perBucket
+	if b.pulse > 0 {
+		perBucket = max(perBucket-float64(b.pulse), min(perBucket, 0.1*r.Rate*SlotWidth.Seconds()))
 	}
-	return b, max(perBucket-float64(b.pulse), min(perBucket, 0.1*r.Rate*slotWidth.Seconds()))
+	return b, c.part(b, perBucket)
 }
 
 // load returns how many returns are expected in a bucket: as many as were when its
@@ -394,14 +409,15 @@ func (c *Calendar) load(b *bucket) float64 {
 // the spare rate. The part of the first bucket that has passed by then is lost.
 func (c *Calendar) slot(now time.Duration, r Rates, stretch float64, t Trust) (a Appointment, ok bool) {
 	// The clock may have been read long ago. Buckets that have matured are done with.
-	from, limit := max(now+max(r.Min, r.Token), time.Duration(c.matured)*slotWidth), now+r.Max
+	from, limit := max(now+max(r.Min, r.Token), c.begin(c.matured)), now+r.Max
 	if from > limit { // it may be farther away than the ring reaches
 		return a, false
 	}
-	perBucket := c.spare(r.Rate) * slotWidth.Seconds() * stretch
-	first := int64(from / slotWidth)
+	c.divide(now)
+	perBucket := c.spare(r.Rate) * SlotWidth.Seconds() * stretch
+	first := c.number(from)
 	if b, size := c.open(first, r, perBucket); stretch == 1 {
-		passed := float64(from-time.Duration(first)*slotWidth) / float64(slotWidth)
+		passed := float64(from-c.begin(first)) / float64(SlotWidth)
 		b.lost += float32(max(0, passed*size-c.load(b)))
 	}
 	// There are no free slots before the last one found, unless buckets hold more now.
@@ -413,47 +429,51 @@ func (c *Calendar) slot(now time.Duration, r Rates, stretch float64, t Trust) (a
 			c.fullSize = perBucket
 		}
 	}
-	for last := int64(limit / slotWidth); n <= last; n++ {
+	for last := c.number(limit); n <= last; n++ {
 		b, size := c.open(n, r, perBucket)
 		load := c.load(b)
-		if load > size*(1-1e-6) {
+		if c.isFull(b, load, size, t) {
 			continue
 		}
-		at := max(from, time.Duration(n)*slotWidth+time.Duration(load/size*float64(slotWidth)))
+		at := max(from, c.begin(n)+c.phase(load, size))
 		if at > limit {
 			break
 		}
 		c.fill(n, r, perBucket, t)
-		b.made[t]++
-		b.waiting++
-		c.waiting.Add(1)
 		if stretch == 1 {
 			c.full = n
 			c.fullSize = min(max(c.fullSize, perBucket), 1.01*perBucket)
 		}
-		a = c.promise(now, at)
-		a.Trust = t
-		return a, true
+		return c.promise(now, at, b, t), true
 	}
-	return a, false
+	return c.guess(now, from, limit, r, t)
+}
+
+// isFull reports whether there is no room for another promise in a bucket of a size.
+func (c *Calendar) isFull(b *bucket, load, size float64, t Trust) bool {
+	if b.own > 0 { // whole slots are granted
+		return load+c.share(t)/2 > size
+	}
+	return size <= 0 || load > size*(1-1e-6)
 }
 
 // slotFrom reserves a slot from from until limit, for a client that must not come
 // before. The slots of from's bucket are squeezed into the part after from.
-func (c *Calendar) slotFrom(from, limit time.Duration, r Rates) (time.Duration, bool) {
-	perBucket := c.spare(r.Rate) * slotWidth.Seconds()
-	first := int64(from / slotWidth)
+func (c *Calendar) slotFrom(now, from, limit time.Duration, r Rates) (time.Duration, bool) {
+	c.divide(now)
+	perBucket := c.spare(r.Rate) * SlotWidth.Seconds()
+	first := c.number(from)
 	if perBucket <= 1.01*c.fullSize {
 		first = max(first, c.full)
 	}
-	for n := first; n <= int64(limit/slotWidth); n++ {
+	for n := first; n <= c.number(limit); n++ {
 		b, size := c.open(n, r, perBucket)
 		load := c.load(b)
-		if load > size*(1-1e-6) {
+		if c.isFull(b, load, size, Proven) {
 			continue
 		}
-		begin := time.Duration(n) * slotWidth
-		rest := begin + slotWidth - max(begin, from)
+		begin := c.begin(n)
+		rest := begin + SlotWidth - max(begin, from)
 		at := max(begin, from) + time.Duration(load/size*float64(rest))
 		if at > limit {
 			break
@@ -471,6 +491,9 @@ func (c *Calendar) fill(n int64, r Rates, perBucket float64, t Trust) {
 	for range buckets / 2 {
 		b, size := c.open(n, r, perBucket)
 		part := min(rest, max(0, size-c.load(b))/c.share(t))
+		if c.ends(b) {
+			part = rest
+		}
 		b.booked[t] += float32(part)
 		b.worth += float32(part * c.share(t))
 		if rest -= part; rest < 1e-6 {

@@ -116,14 +116,14 @@ func TestPromisesNeverExceedTheSpareRate(t *testing.T) {
 				slots = append(slots, a.At)
 			}
 			if c.counts.Made > made { // all promises are kept
-				n := int64(a.At / slotWidth)
+				n := int64(a.At / SlotWidth)
 				c.bucket(n).kept[a.Trust]++
 			}
 		}
 		if excuses {
 			largest /= utilisation
 		}
-		wantAtMost(t, "all", slots, largest, largest*slotWidth.Seconds())
+		wantAtMost(t, "all", slots, largest, largest*SlotWidth.Seconds())
 		if t.Failed() {
 			t.Fatalf("seed %d: service %v, %d slots, excuses %v, changes %v", seed, service, len(slots), excuses, changes)
 		}
@@ -139,7 +139,7 @@ func TestOverbookingFollowsTheKeptShare(t *testing.T) {
 			for range 100 {
 				c.kept[trust].add(100, 100*kept)
 			}
-			c.surge = surge{number: int64(time.Minute / slotWidth), usual: 1e9} // these are not in addition to others
+			c.surge = surge{number: int64(time.Minute / SlotWidth), usual: 1e9} // these are not in addition to others
 			share := c.share(trust)
 			if want := max(minKept[trust], kept); math.Abs(share-want) > 0.05 {
 				t.Errorf("%v of 10,000 promises kept: the share is %v", kept, share)
@@ -151,7 +151,7 @@ func TestOverbookingFollowsTheKeptShare(t *testing.T) {
 				}
 			}
 			s := c.Spare(100) / share
-			wantAtMost(t, "overbooked", slots, s, s*slotWidth.Seconds())
+			wantAtMost(t, "overbooked", slots, s, s*SlotWidth.Seconds())
 			if got, want := float64(len(slots)), 58*s; math.Abs(got-want) > want/200+1 {
 				t.Errorf("share %v: %v slots in 58 s, want %v", share, got, want)
 			}
@@ -216,7 +216,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 			default:
 				last = a
 				n++
-				c.bucket(int64(a.At / slotWidth)).kept[a.Trust]++
+				c.bucket(int64(a.At / SlotWidth)).kept[a.Trust]++
 			}
 		}
 		// The first slot is a second away, and one in each bucket may be lost.
@@ -327,7 +327,7 @@ func TestLongWaitForATokenForgetsNoPromise(t *testing.T) {
 		}
 		for i := range 520 {
 			far := r
-			far.Token = wait + time.Duration(i)*slotWidth
+			far.Token = wait + time.Duration(i)*SlotWidth
 			if a := c.Book(time.Second, far, Untried); !a.Deferred {
 				t.Fatalf("a slot in %v for one who has to wait %v", a.Wait, wait)
 			}
@@ -338,7 +338,7 @@ func TestLongWaitForATokenForgetsNoPromise(t *testing.T) {
 				slots = append(slots, a.At)
 			}
 		}
-		wantAtMost(t, wait.String(), slots, 10, 10*slotWidth.Seconds())
+		wantAtMost(t, wait.String(), slots, 10, 10*SlotWidth.Seconds())
 	}
 }
 
@@ -349,7 +349,7 @@ func TestCapacityThatReturnsIsUsed(t *testing.T) {
 		c.Book(time.Second, low, Untried)
 	}
 	a := c.Book(time.Second, high, Untried)
-	if a.At > 2*time.Second+slotWidth {
+	if a.At > 2*time.Second+SlotWidth {
 		t.Errorf("ten times the capacity, and the next slot is in %v", a.Wait)
 	}
 	// In small steps, too: one in 200 per booking.
@@ -378,7 +378,7 @@ func TestLongIdleTime(t *testing.T) {
 		}
 		now := time.Second + idle
 		a := c.Book(now, r, Untried)
-		if a.Deferred && idle > 200*time.Second || !a.Deferred && a.At > now+time.Second+slotWidth && idle > time.Minute {
+		if a.Deferred && idle > 200*time.Second || !a.Deferred && a.At > now+time.Second+SlotWidth && idle > time.Minute {
 			t.Errorf("after %v: %+v", idle, a)
 		}
 		if !c.Backlogged(now) && !a.Deferred || c.Backlogged(a.At) || !c.Expecting(now) || c.Expecting(a.At+maxLate) {
@@ -401,7 +401,7 @@ func TestForgottenSlotIsGivenAgain(t *testing.T) {
 	}
 	c.Forget(now, at[20], Untried)
 	again := c.Book(now, r, Untried).At
-	if d := (again - at[20]).Abs(); d > 2*slotWidth {
+	if d := (again - at[20]).Abs(); d > 2*SlotWidth {
 		t.Errorf("slot %v was taken back, the next one got %v", at[20], again)
 	}
 	if next := c.Book(now, r, Untried).At; next <= at[49] {
@@ -409,7 +409,7 @@ func TestForgottenSlotIsGivenAgain(t *testing.T) {
 	}
 	c.Forget(again, again, Untried) // it has passed: no client can use it
 	c.Forget(now, time.Hour, Untried)
-	wantAtMost(t, "forgotten", append(slices.Delete(at, 20, 21), again), c.Spare(10), c.Spare(10)*slotWidth.Seconds())
+	wantAtMost(t, "forgotten", append(slices.Delete(at, 20, 21), again), c.Spare(10), c.Spare(10)*SlotWidth.Seconds())
 }
 
 // A waiting client is counted until it comes, is served before, or has not come.
@@ -439,7 +439,7 @@ func TestWaitingClientsAreCounted(t *testing.T) {
 	want(45)
 	c.Forget(now, at[49]+time.Minute, Untried)
 	want(45)
-	now = at[49] + maturity + slotWidth
+	now = at[49] + maturity + SlotWidth
 	c.Arrived(now, time.Second, 0, 0)
 	want(0)
 	c.Kept(now, at[2], Untried)
@@ -515,10 +515,10 @@ func TestPulseIsLeftFree(t *testing.T) {
 	n := map[int64]int{}
 	for range 2_500 {
 		if a := c.Book(time.Second, r, Untried); !a.Deferred {
-			n[int64(a.At/slotWidth)]++
+			n[int64(a.At/SlotWidth)]++
 		}
 	}
-	whole, pulse, flood := n[int64(9*time.Second/slotWidth)], n[int64(at/slotWidth)], n[int64(2*at/slotWidth)]
+	whole, pulse, flood := n[int64(9*time.Second/SlotWidth)], n[int64(at/SlotWidth)], n[int64(2*at/SlotWidth)]
 	if whole < 24 || whole > 25 || pulse < 4 || pulse > 5 || flood < 2 || flood > 3 {
 		t.Errorf("%d slots in a bucket, %d in one with a pulse of 20, %d in one with a flood; want 24.5, 4.5 and 2.5", whole, pulse, flood)
 	}
@@ -546,7 +546,7 @@ func TestParallelBookings(t *testing.T) {
 	}
 	wg.Wait()
 	all := slices.Concat(got...)
-	wantAtMost(t, "parallel", all, c.Spare(500), c.Spare(500)*slotWidth.Seconds())
+	wantAtMost(t, "parallel", all, c.Spare(500), c.Spare(500)*SlotWidth.Seconds())
 	slices.Sort(all)
 	if dup := len(all) - len(slices.Compact(all)); dup > 0 {
 		t.Errorf("%d slots were given twice", dup)

@@ -52,7 +52,7 @@ type crowd struct {
 	waiting int           // in the crowd's queue
 }
 
-// A crowdBucket holds how many clients were promised what within slotWidth, and the mean
+// A crowdBucket holds how many clients were promised what within SlotWidth, and the mean
 // of their numbers.
 type crowdBucket [promises]struct {
 	number uint32
@@ -128,7 +128,7 @@ func (c *crowds) begin(now time.Duration, key uint64, v *Visit) {
 	case key:
 		return
 	}
-	*victim.crowd = crowd{from: int64(now / slotWidth)}
+	*victim.crowd = crowd{from: int64(now / SlotWidth)}
 	what := slot
 	if v.Deferred {
 		what = queued
@@ -151,7 +151,7 @@ func (w *crowd) count(what promise, n int) {
 
 // put notes a promise. One that there is no room for makes a stranger of its client.
 func (w *crowd) put(at time.Duration, what promise, number uint32) {
-	n := max(int64(at/slotWidth), w.from) // the clock may have been read long ago
+	n := max(int64(at/SlotWidth), w.from) // the clock may have been read long ago
 	b := &w.ring[n&(buckets-1)][what]
 	if b.n == 1<<16-1 {
 		return
@@ -164,7 +164,7 @@ func (w *crowd) put(at time.Duration, what promise, number uint32) {
 
 // forget drops promises that are too old.
 func (w *crowd) forget(now time.Duration) {
-	for end := int64((now - promiseLife) / slotWidth); w.from < end; w.from++ {
+	for end := int64((now - promiseLife) / SlotWidth); w.from < end; w.from++ {
 		b := &w.ring[w.from&(buckets-1)]
 		for what := range b {
 			w.count(promise(what), -int(b[what].n))
@@ -177,14 +177,14 @@ func (w *crowd) forget(now time.Duration) {
 // that it is taken to be. strict: one for which there is no room is rejected.
 func (w *crowd) take(now time.Duration, strict bool, v *Visit) {
 	v.Crowd, v.Excess = true, w.waiting > w.slots/8
-	for n := w.from; n <= int64((now+crowdEarly)/slotWidth); n++ {
+	for n := w.from; n <= int64((now+crowdEarly)/SlotWidth); n++ {
 		ring := &w.ring[n&(buckets-1)]
 		for what := range ring {
 			b := &ring[what]
 			if b.n == 0 {
 				continue
 			}
-			v.promise, v.At, v.Promises, v.Number = promise(what), time.Duration(n)*slotWidth, 1, b.number
+			v.promise, v.At, v.Promises, v.Number = promise(what), time.Duration(n)*SlotWidth, 1, b.number
 			if v.Deferred = v.promise == queued; v.promise != ask {
 				v.Standing = OnTime
 			}
@@ -197,7 +197,7 @@ func (w *crowd) take(now time.Duration, strict bool, v *Visit) {
 			w.count(v.promise, -1)
 			return
 		}
-		if n < int64(now/slotWidth) { // no client is told a time that is over
+		if n < int64(now/SlotWidth) { // no client is told a time that is over
 			w.from = n + 1
 		}
 	}
@@ -209,12 +209,12 @@ func (w *crowd) take(now time.Duration, strict bool, v *Visit) {
 // freedAt returns when so many more of the slots will have become free, or when all of them
 // will, and how many more are needed then.
 func (w *crowd) freedAt(now time.Duration, n int) (at time.Duration, more int) {
-	last := int64(now / slotWidth)
-	for b := w.from; n > 0 && b <= int64(w.until/slotWidth); b++ {
+	last := int64(now / SlotWidth)
+	for b := w.from; n > 0 && b <= int64(w.until/SlotWidth); b++ {
 		n -= int(w.ring[b&(buckets-1)][slot].n + w.ring[b&(buckets-1)][excused].n)
 		last = max(last, b)
 	}
-	return time.Duration(last+1) * slotWidth, max(0, n)
+	return time.Duration(last+1) * SlotWidth, max(0, n)
 }
 
 // refuseOne refuses one of a crowd. It gets a slot if it had one, or if the crowds have no

@@ -11,7 +11,7 @@ import (
 func TestCrowdCounts(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	w, now := crowd{}, time.Hour
-	w.from = int64(now / slotWidth)
+	w.from = int64(now / SlotWidth)
 	told, used := 0, 0
 	for range 20_000 {
 		now += time.Duration(rng.Int64N(int64(20 * time.Millisecond)))
@@ -25,7 +25,7 @@ func TestCrowdCounts(t *testing.T) {
 			if w.take(now, true, &v); v.Promises == 0 {
 				continue
 			}
-			if v.At > now+crowdEarly || v.At < now-promiseLife-slotWidth {
+			if v.At > now+crowdEarly || v.At < now-promiseLife-SlotWidth {
 				t.Fatalf("at %v a promise for %v is due", now, v.At)
 			}
 			used++

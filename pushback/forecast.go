@@ -60,9 +60,8 @@ func (f *forecast) judge() { f.doubt.Store(int64(1000 * (1 - f.planned()))) }
 // atomic load.
 func (f *forecast) Doubt() float64 { return float64(f.doubt.Load()) / 1000 }
 
-func (f *forecast) spare(service float64) float64 {
-	return min(max(utilisation*service-f.base.rate*f.planned(), 0.1*service), service)
-}
+// anyway returns how many requests per second come anyway, as far as they are planned for.
+func (f *forecast) anyway() float64 { return f.base.rate * f.planned() }
 
 // forget is for a time in which no client waits: the next crowd need not be like the
 // last one.
@@ -136,7 +135,7 @@ type surge struct {
 
 // more reports whether a newcomer at now is one more than usual.
 func (s *surge) more(now time.Duration) bool {
-	if n := int64(now / slotWidth); n > s.number {
+	if n := int64(now / SlotWidth); n > s.number {
 		s.usual += (s.came - s.usual) / surgeWindow
 		s.usual *= math.Exp(-float64(n-s.number-1) / surgeWindow)
 		s.number, s.came = n, 0

@@ -119,6 +119,7 @@ func (c *Calendar) Leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.served = min(c.issued, c.served+1)
+	c.left++
 	c.chances = max(0, c.chances-1)
 }
 
@@ -133,7 +134,7 @@ func (c *Calendar) advance(now time.Duration, r Rates) {
 		c.chances = min(maxChances, c.chances+passed.Seconds()*share*c.base.rate)
 	}
 	if c.issued > c.served && r.Token < r.Max && c.dry(now, r) { // else no slot could be promised
-		c.served = c.issued
+		c.served, c.dried = c.issued, true
 	}
 	c.servedAt = max(c.servedAt, now)
 }
@@ -148,15 +149,15 @@ func (c *Calendar) dry(now time.Duration, r Rates) bool {
 	if c.planned() > 0 {
 		return false
 	}
-	first := int64((now+r.Min)/slotWidth) + 1
-	last := first + int64(reach/slotWidth)
+	first := c.number(now+r.Min) + 1
+	last := first + int64(reach/SlotWidth)
 	load := 0.0
 	for n := first; n <= last; n++ {
 		if b := c.bucket(n); b != nil {
 			load += c.load(b)
 		}
 	}
-	return load < c.spare(r.Rate)*slotWidth.Seconds()*float64(last-first+1)/2
+	return load < c.spare(r.Rate)*SlotWidth.Seconds()*float64(last-first+1)/2
 }
 
 // hop returns when a deferred client with a number shall ask again. Its slot will come

@@ -43,7 +43,7 @@ func TestTheQueueIsServedInOrder(t *testing.T) {
 			a.Number = w.Number
 			insert(a)
 		}
-		wantAtMost(t, "queue", slots, 98, 98*slotWidth.Seconds())
+		wantAtMost(t, "queue", slots, 98, 98*SlotWidth.Seconds())
 		end := slices.Max(slots)
 		if fluid := now + time.Duration(float64(n)/98*float64(time.Second)); end > fluid+20*time.Second {
 			t.Errorf("%d clients: the last slot is at %v; a perfect queue ends at %v", n, end, fluid)

@@ -1,10 +1,14 @@
 package share
 
-import "time"
+import (
+	"time"
+
+	"github.com/herdshield/shield/pushback"
+)
 
 const (
 	// SlotWidth is the width of a bucket of slots: that of the calendar.
-	SlotWidth = 250 * time.Millisecond
+	SlotWidth = pushback.SlotWidth
 
 	// Beat is how often a replica tells the store that it lives, and is told what is new.
 	Beat = 100 * time.Millisecond
@@ -18,6 +22,16 @@ const (
 	// divided limits do; trips within a data centre take less than 2 ms.
 	MaxTrip = 25 * time.Millisecond
 
+	// IdleLease is the lease of a replica to which no request has come for IdleTime, and
+	// IdleBeat how often it tells that it lives.
+	IdleLease = 1200 * time.Millisecond
+	IdleBeat  = 500 * time.Millisecond
+	IdleTime  = 10 * time.Second
+
+	// GiveUp is how long after it was sent an exchange is given up: a later answer does not
+	// count.
+	GiveUp = 250 * time.Millisecond
+
 	// RosterTime is how long after it was heard of a replica counts in the number of
 	// replicas, and keeps its places.
 	RosterTime = 15 * time.Second
@@ -27,24 +41,23 @@ const (
 // argument of a script, as JSON. All instants and times are whole milliseconds of the
 // store's clock.
 type Ask struct {
-	Name     string `json:"name"`     // of the replica: random, one for each process
-	Life     int64  `json:"life"`     // higher in each life of the replica: see Answer.Over
-	Seq      int64  `json:"seq"`      // higher in each ask of this life
-	Alone    bool   `json:"alone"`    // it works with its part of every limit until it is answered
-	Replicas int    `json:"replicas"` // how many there are at least, as far as it knows
+	Name  string `json:"name"`  // of the replica: random, one for each process
+	Seq   int64  `json:"seq"`   // higher in each ask
+	Lease int64  `json:"lease"` // how long the replica counts as alive after this ask
+	Alone bool   `json:"alone"` // it works with its part of every limit until it is answered
 
 	Tokens *TokensAsk `json:"tokens,omitempty"` // nil: the backend has no capacity set
 	Slots  *SlotsAsk  `json:"slots,omitempty"`
 	Places *PlacesAsk `json:"places,omitempty"` // nil: the backend has no limit in flight
 	News   string     `json:"news,omitempty"`   // promises for the other replicas: see Record
-	After  string     `json:"after"`            // the last news that it has read: Answer.After
+	After  int64      `json:"after"`            // the last news that it has read: Answer.After
 }
 
 // Answer is what the store answers to an Ask.
 type Answer struct {
 	Now      int64 `json:"now"`             // the store's clock
 	Born     int64 `json:"born"`            // when the store began to know of this backend
-	Over     bool  `json:"over,omitempty"`  // the life is over, nothing was done: take another
+	Over     bool  `json:"over,omitempty"`  // its lease was over, nothing was done: ask alone
 	Stale    bool  `json:"stale,omitempty"` // a later ask was answered already, nothing was done
 	Replicas int   `json:"replicas"`        // how many there are
 	Rank     int   `json:"rank"`            // of this one among them, by name: 0 to Replicas-1
@@ -53,7 +66,7 @@ type Answer struct {
 	Slots  *SlotsAnswer  `json:"slots,omitempty"`
 	Places *PlacesAnswer `json:"places,omitempty"`
 	News   []string      `json:"news,omitempty"` // of other replicas
-	After  string        `json:"after"`
+	After  int64         `json:"after"`
 }
 
 // TokensAsk is about the backend's capacity: a pool of tokens in the store, from which
@@ -73,40 +86,12 @@ type TokensAnswer struct {
 	Wait int64   `json:"wait"` // until there is a whole one, 0 if there is
 }
 
-// A Slot is room for returns in one bucket of the calendar.
-type Slot struct {
-	Bucket int64   `json:"n"` // its number since the store's epoch: time / SlotWidth
-	Size   float64 `json:"x"` // expected returns
-}
-
-// SlotsAsk is about the calendar: which returns this replica may promise.
-type SlotsAsk struct {
-	Rate    float64 `json:"rate"`              // what this replica adds to the backend's rate, per second
-	Limit   float64 `json:"limit"`             // the rate is no more than this, of all replicas; 0: no limit
-	Base    float64 `json:"base"`              // what comes anyway, here, per second
-	Min     int64   `json:"min"`               // the shortest wait
-	Max     int64   `json:"max"`               // the longest wait
-	Want    float64 `json:"want"`              // expected returns
-	Guessed []Slot  `json:"guessed,omitempty"` // promised without a grant
-	Back    []Slot  `json:"back,omitempty"`    // granted and not needed
-	Anew    []Slot  `json:"anew,omitempty"`    // all that it holds, after the store has forgotten it
-
-	Numbers float64 `json:"numbers"` // numbers issued in the queue of deferred clients since the last ask; may be below 0
-	Served  float64 `json:"served"`  // numbers that were served out of turn since then
-	Dry     bool    `json:"dry"`     // the queue has run dry: all numbers are served
-	Kept    float64 `json:"kept"`    // share of promises that is kept, 0 to 1
-}
-
-// SlotsAnswer has the slots that a replica gets.
-type SlotsAnswer struct {
-	Rate   float64 `json:"rate"`   // what the other replicas add to the backend's rate
-	Base   float64 `json:"base"`   // what comes to the others anyway
-	First  int64   `json:"first"`  // buckets from this one on are granted, those before divided; 0: none is granted
-	Cursor int64   `json:"cursor"` // all buckets before this one are granted already
-	Grants []Slot  `json:"grants,omitempty"`
-	Issued float64 `json:"issued"` // numbers, by all replicas
-	Served float64 `json:"served"`
-}
+// Slots of the calendar, and what is told about them.
+type (
+	Slot        = pushback.Slot
+	SlotsAsk    = pushback.SlotsAsk
+	SlotsAnswer = pushback.SlotsAnswer
+)
 
 // PlacesAsk is about requests in flight.
 type PlacesAsk struct {

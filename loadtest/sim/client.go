@@ -89,7 +89,7 @@ func (r *run) arrive(at int64, who uint32) {
 	}
 	replica := 0
 	if r.Replicas > 1 {
-		replica = r.balance.IntN(r.Replicas)
+		replica = r.pick(at, who, int(c.attempts))
 	}
 	i := r.enter(at, who, replica)
 	if a := r.replicas[replica].Arrive(time.Duration(at), q); a.Queued {
@@ -97,6 +97,7 @@ func (r *run) arrive(at int64, who uint32) {
 	} else {
 		r.decided(at, i, a)
 	}
+	r.lookAtLink(at, replica)
 }
 
 // fail is a client that knows at learned that its attempt has failed. own: it was

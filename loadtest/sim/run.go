@@ -12,10 +12,12 @@ import (
 
 // Markers in event.who, above every index of a client.
 const (
-	stranger uint32 = math.MaxUint32 - iota // the next one arrives
-	change                                  // the next Change is due
-	sweep                                   // the queue of a replica
-	restart                                 // of the backend
+	stranger  uint32 = math.MaxUint32 - iota // the next one arrives
+	change                                   // the next Change is due
+	sweep                                    // the queue of a replica
+	restart                                  // of the backend
+	storeTrip                                // an exchange with the Store
+	storeLook                                // a replica may have something to tell it
 	markers
 )
 
@@ -59,8 +61,10 @@ type run struct {
 	changed int // how many Changes have been made
 
 	visits slots[visit]
+	store  *store // nil: nothing is shared
+	lives  int    // of replicas that were started again
 
-	shares  []share
+	shares  []mixShare
 	left    int // clients of the herd that come back and have not been served
 	waiting int // clients, strangers too, that were refused and come back
 
@@ -74,8 +78,8 @@ type run struct {
 	cleared int64  // when no other client waited any more, or the end
 }
 
-// share is what is known of a share of the Mix.
-type share struct {
+// mixShare is what is known of a share of the Mix.
+type mixShare struct {
 	returns           bool // its clients come back
 	requests, retries int64
 }
@@ -121,16 +125,17 @@ func newRun(s Scenario, maker Maker) (*run, error) {
 		clients:   make([]client, s.Clients, s.Clients+s.Clients/8),
 		queue:     make(queue, 0, s.Clients+64),
 	}
-	for range s.Replicas {
-		server, err := maker(s.Config)
+	for i := range s.Replicas {
+		server, err := maker(r.configOf(s.Config, i, false))
 		if err != nil {
 			return nil, err
 		}
 		r.replicas = append(r.replicas, replica{Server: server})
 	}
 	for _, of := range r.mixes {
-		r.shares = append(r.shares, share{returns: of.Returns()})
+		r.shares = append(r.shares, mixShare{returns: of.Returns()})
 	}
+	r.newStore()
 	r.plan()
 	c := plant.Config{Workers: math.MaxInt} // at once
 	if s.Plant != nil {
@@ -245,6 +250,10 @@ func (r *run) handle(e event) error {
 		r.sweep(e.at, int(e.what))
 	case e.who == restart:
 		r.lose(e.at)
+	case e.who == storeTrip:
+		r.travels(e.at, e.what)
+	case e.who == storeLook:
+		r.lookAtLink(e.at, int(e.what))
 	case e.what > 0:
 		r.sent(e)
 	case e.what < 0:
@@ -313,7 +322,7 @@ func (r *run) change(at int64) error {
 		if c.Restart {
 			r.breakOff(at, i)
 		}
-		if err := r.replicas[i].Change(c.Config, c.Restart); err != nil {
+		if err := r.replicas[i].Change(r.configOf(c.Config, i, c.Restart), c.Restart); err != nil {
 			return fmt.Errorf("change at %v: %w", c.At, err)
 		}
 	}

@@ -71,8 +71,13 @@ type Scenario struct {
 	Changes []Change      // in the order of their times
 
 	// Replicas is how many servers there are before the backend, at most maxReplicas; 0
-	// means 1. Each request goes to one of them at random.
+	// means 1. Each request goes to one of them, as Balance says.
 	Replicas int
+	Balance  Balance
+
+	// Store joins the replicas: what the Config shares is shared. nil: they know nothing of
+	// each other.
+	Store *Store
 
 	// Until ends the run if the herd is not served before; 0 means ten times what it takes
 	// at best. So do MaxRequests that have been decided on; 0 means no end.

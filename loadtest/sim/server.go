@@ -6,7 +6,9 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
+	"github.com/herdshield/shield/share"
 )
 
 // A Server decides on requests. now never goes back.
@@ -194,12 +196,15 @@ func (g *Guarded) Stream(now time.Duration, ticket int32) {
 func (g *Guarded) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
 	for i := range g.waiting {
 		d := &g.open.of[g.waiting[i].ticket]
-		if len(d.Verdict()) == 0 {
+		verdict, ok := settled(now, d)
+		if !ok {
 			continue
 		}
-		verdict := <-d.Verdict()
 		w := g.leave(i)
-		w.by.Settle(now, w.request, d, verdict)
+		if w.by.Settle(now, w.request, d, verdict); d.Queued() { // now for a place
+			g.waiting = append(g.waiting, w)
+			continue
+		}
 		a := g.answer(w.by, d)
 		if d.Admit || d.Hold > 0 {
 			a.Ticket = w.ticket
@@ -209,6 +214,23 @@ func (g *Guarded) Settled(now time.Duration) (ticket int32, a Answer, ok bool) {
 		return w.ticket, a, true
 	}
 	return 0, Answer{}, false
+}
+
+// settled returns what a request was told that waits for a place, or that one need not wait
+// for the store any more.
+func settled(now time.Duration, d *shield.Decision) (v loadshed.Verdict, ok bool) {
+	if answered := d.Awaits(); answered != nil {
+		select {
+		case <-answered:
+			return v, true
+		default:
+			return v, now-d.At() >= share.MaxTrip
+		}
+	}
+	if len(d.Verdict()) == 0 {
+		return v, false
+	}
+	return <-d.Verdict(), true
 }
 
 func (g *Guarded) leave(i int) waiter {

@@ -1,0 +1,96 @@
+package pushback
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// maxNews bounds the notes that wait to be told to other replicas. The oldest are not told
+// then: these clients are strangers to the others.
+const maxNews = 4096
+
+// A Note is what one replica tells the others of one client: that it was promised a time,
+// or that it has come for it.
+type Note struct {
+	Key         uint64
+	Fingerprint uint64 // of its request; only the lowest bits are told
+	Appointment
+	Told    time.Duration // when its answer is sent
+	Replace Replace       // of the promises that it had
+	Kept    bool          // it has come at the time of Appointment, or before
+	OnTime  bool          // if Kept: not before
+}
+
+// news are the notes to be told.
+type news struct {
+	on    atomic.Bool
+	mu    sync.Mutex
+	notes []Note // guarded by mu
+	lost  uint64 // guarded by mu; notes that there was no room for
+}
+
+// add adds a note, if there are other replicas.
+func (n *news) add(note Note) {
+	if !n.on.Load() {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.notes) == maxNews { // no replica has heard of them for long
+		n.notes = append(n.notes[:0], n.notes[maxNews/2:]...)
+		n.lost += maxNews / 2
+	}
+	n.notes = append(n.notes, note)
+}
+
+// HasNews reports whether there are notes for other replicas.
+func (a *Appointments) HasNews() bool {
+	a.news.mu.Lock()
+	defer a.news.mu.Unlock()
+	return len(a.news.notes) > 0
+}
+
+// News appends to to at most n notes that the other replicas have to be told, and forgets them.
+func (a *Appointments) News(to []Note, n int) []Note {
+	w := &a.news
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n = min(n, len(w.notes))
+	to = append(to, w.notes[:n]...)
+	w.notes = append(w.notes[:0], w.notes[n:]...)
+	return to
+}
+
+// Hear takes a note of another replica.
+func (a *Appointments) Hear(now time.Duration, n *Note) {
+	if !n.Kept {
+		a.ledger.Write(now, n.Key, n.Fingerprint, n.Appointment, n.Told, n.Replace)
+		a.calendar.Hear(n.Appointment)
+		return
+	}
+	a.ledger.Keep(now, n.Key)
+	if !n.Deferred && n.OnTime {
+		a.calendar.HearKept(n.At, n.Trust)
+	}
+}
+
+// Join has the appointments shared with other replicas: see [Calendar.Join].
+func (a *Appointments) Join(now, zero time.Duration, replicas, rank int) {
+	a.news.on.Store(true)
+	a.calendar.Join(now, zero, replicas, rank)
+}
+
+// Part has the appointments do without the other replicas, whose promises are still known.
+func (a *Appointments) Part() {
+	a.calendar.Part()
+}
+
+// Leave has the appointments shared no more.
+func (a *Appointments) Leave() {
+	a.Part()
+	a.news.on.Store(false)
+}
+
+// Calendar returns the calendar, for what it shares.
+func (a *Appointments) Calendar() *Calendar { return &a.calendar }

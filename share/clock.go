@@ -1,0 +1,27 @@
+package share
+
+import "time"
+
+// clockTime is after how long the store's clock is read anew, as clocks drift apart.
+const clockTime = time.Minute
+
+// clock is the store's clock, as far as a replica knows it. The replica's own is monotonic, so
+// wall clocks do not matter.
+type clock struct {
+	zero time.Duration // its time at the replica's 0; 0: not known
+	best time.Duration // the trip by which it was read
+	read time.Duration // when
+}
+
+// set takes what the clock showed, in milliseconds, during a trip from sent to now. It is
+// wrong by half of the trip at most, so the fastest of a minute counts. It reports whether
+// the clock was set to another time, as after a failover to another server.
+func (c *clock) set(now, sent time.Duration, ms int64) (moved bool) {
+	zero, trip := time.Duration(ms)*time.Millisecond-(sent+now)/2, now-sent
+	off := zero - c.zero
+	moved = c.zero != 0 && (off > stepTime+trip/2 || off < -stepTime-trip/2)
+	if c.zero == 0 || moved || trip <= c.best || now-c.read > clockTime {
+		c.zero, c.best, c.read = zero, trip, now
+	}
+	return moved
+}

@@ -1,0 +1,386 @@
+package share
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
+)
+
+const (
+	// answerTime is how long after the last answer a replica works alone, and flightTime how
+	// long after it has sent something that is not answered.
+	answerTime = 300 * time.Millisecond
+	flightTime = 50 * time.Millisecond
+
+	// newsTime is how long after the last exchange news are told at the latest. Ours: the
+	// others have read them a beat later, long before the first promise is due.
+	newsTime = 20 * time.Millisecond
+
+	// stepTime is by how much the store's clock may seem to have moved until it is believed.
+	stepTime = 50 * time.Millisecond
+
+	// maxNotes is how many notes one exchange tells.
+	maxNotes = 500
+)
+
+// Shared is what replicas share of one backend. They are the replica's own, and know of no
+// store.
+type Shared struct {
+	Capacity *limiter.Bucket
+	Clients  *pushback.Appointments
+}
+
+// Limits is what the operator set. It is the same in all replicas.
+type Limits struct {
+	Capacity limiter.Limit // the zero Limit: there is none
+	Max      time.Duration // the longest wait
+	Replicas int           // how many to assume until the store has told: at least 1
+}
+
+// A Link joins the share that one replica has in a backend to those of the others, through
+// a store. It decides when to tell the store what; a shell carries it. Whatever becomes of
+// the store, no call of it waits.
+//
+// It is safe for concurrent use.
+type Link struct {
+	Shared
+	name string
+	wake atomic.Pointer[func()]
+	view atomic.Pointer[view]
+	look atomic.Int64 // when the view may change without an answer
+	used atomic.Int64 // the last request
+	told atomic.Bool  // the shell was woken for what is not urgent
+
+	mu       sync.Mutex // guards the fields below
+	limits   Limits
+	measured float64 // what the replica adds to the backend's rate
+	exchange
+	clock
+	answers trips
+	roster
+}
+
+// A view is what decisions have to know of the other replicas.
+type view struct {
+	alone    bool
+	replicas int
+	rate     float64 // what the others add to the backend's rate
+}
+
+// exchange is the one that is in flight, or the last one.
+type exchange struct {
+	flying bool
+	alone  bool          // what is in flight says that the replica is alone
+	sent   time.Duration // the last ask
+	heard  time.Duration // the last answer
+	lease  time.Duration // that was told with it
+	asked  time.Duration // the lease that was told with the last ask
+	trip   time.Duration // how long that took
+	seq    int64
+	after  int64 // the last news that it has read
+	born   int64 // of the store
+	again  bool  // there is more to be said at once
+}
+
+// roster is how many replicas there are. It grows at once, and shrinks when it was smaller
+// for RosterTime: a part of a limit that is too small loses a little, one that is too
+// large is one too many.
+type roster struct {
+	most  int
+	since time.Duration // when most was heard last
+	rank  int
+}
+
+// NewLink returns the Link of a replica with a name that no other replica has.
+func NewLink(name string, of Shared, l Limits, now time.Duration) *Link {
+	k := &Link{Shared: of, name: name, limits: l}
+	k.roster = roster{most: max(1, l.Replicas), since: now}
+	k.exchange.sent = now - Beat
+	k.Capacity.Draw(now, k.most)
+	k.Capacity.Part(l.Capacity, now, k.most)
+	k.view.Store(&view{alone: true, replicas: k.most})
+	k.look.Store(int64(never))
+	return k
+}
+
+const never = time.Duration(1<<63 - 1)
+
+// Set changes the limits.
+func (k *Link) Set(l Limits) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.limits = l
+}
+
+// Unlink ends the sharing: the replica is the only one.
+func (k *Link) Unlink(now time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.Capacity.Undraw(k.limits.Capacity, now)
+	k.Clients.Leave()
+}
+
+// OnWake sets what tells the shell that Due should be called. It must not block.
+func (k *Link) OnWake(wake func()) { k.wake.Store(&wake) }
+
+func (k *Link) wakeUp() {
+	if wake := k.wake.Load(); wake != nil {
+		(*wake)()
+	}
+}
+
+// Look has the replica work alone if the store has been silent for too long. It is to be
+// called for each request, for the cost of two atomic operations.
+func (k *Link) Look(now time.Duration) {
+	k.used.Store(int64(now))
+	if int64(now) < k.look.Load() {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.see(now)
+}
+
+// Nudge tells that there may be something to tell the store soon.
+func (k *Link) Nudge() {
+	if !k.told.Load() && !k.told.Swap(true) {
+		k.wakeUp()
+	}
+}
+
+// Ask returns what a request may wait for that finds no token: a channel that is closed
+// when the store has answered. It returns nil if the store has none, or is gone.
+func (k *Link) Ask(now time.Duration) <-chan struct{} {
+	if k == nil || k.view.Load().alone || !k.Capacity.Misses(now) {
+		return nil
+	}
+	k.mu.Lock()
+	c := k.answers.next()
+	k.mu.Unlock()
+	k.wakeUp()
+	return c
+}
+
+// Rate returns how many requests per second the backend takes that this replica plans
+// with, if it measures one rate itself, and another is the most that all replicas may use.
+func (k *Link) Rate(measured, most float64) float64 {
+	if k == nil {
+		return min(measured, most)
+	}
+	v := k.view.Load()
+	if v.alone {
+		return min(measured, most/float64(v.replicas))
+	}
+	return min(measured+v.rate, most)
+}
+
+// Alone reports whether the replica does without the store, and how many replicas there are.
+func (k *Link) Alone() (alone bool, replicas int) {
+	v := k.view.Load()
+	return v.alone, v.replicas
+}
+
+// Measure tells what the replica adds to the rate of a backend whose rate is measured.
+func (k *Link) Measure(rate float64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.measured = rate
+}
+
+// see decides at now whether the replica is alone.
+func (k *Link) see(now time.Duration) {
+	if k.view.Load().alone {
+		return
+	}
+	if at := k.silentAt(); now < at && k.trip <= MaxTrip {
+		k.look.Store(int64(at))
+		return
+	}
+	k.part(now)
+}
+
+// silentAt returns when the store has been silent for too long.
+func (k *Link) silentAt() time.Duration {
+	at := k.heard + k.lease - Lease + answerTime
+	if k.flying {
+		at = min(at, k.sent+flightTime)
+	}
+	return at
+}
+
+// part has the replica work alone.
+func (k *Link) part(now time.Duration) {
+	k.view.Store(&view{alone: true, replicas: k.most})
+	k.look.Store(int64(never))
+	// Until then the pool may have earned for it, whenever what is in flight arrives.
+	from := k.heard + k.lease
+	if k.flying {
+		from += k.asked
+	}
+	k.Capacity.Part(k.limits.Capacity, max(now, from), k.most)
+	k.Clients.Part()
+	k.answers.end(true)
+}
+
+// Due returns what is to be told to the store at now, if anything is. It is in flight then,
+// until Heard or Missed, or until it is given up.
+func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.flying && now-k.sent < GiveUp {
+		k.see(now)
+		return a, false
+	}
+	k.flying = false
+	k.see(now)
+	v := k.view.Load()
+	backlog := k.Clients.Backlogged(now)
+	urgent := !v.alone && (k.again || k.Capacity.Low(k.limits.Capacity, now, v.replicas, backlog) || k.Clients.Calendar().WantsSlots(k.trip))
+	if !urgent && now < k.next() {
+		return a, false
+	}
+	k.told.Store(false)
+	k.flying, k.alone, k.sent, k.again = true, v.alone, now, false
+	k.asked = Lease
+	if k.idles(now) {
+		k.asked = IdleLease
+	}
+	k.answers.send()
+	k.seq++
+	a = Ask{Name: k.name, Seq: k.seq, Lease: k.asked.Milliseconds(), Alone: v.alone, After: k.after}
+	if l := k.limits.Capacity; l.Burst() > 0 {
+		r := k.Capacity.Refill(l, now, v.replicas, backlog)
+		a.Tokens = &TokensAsk{Rate: l.Rate(), Burst: l.Burst(), Held: r.Held, Gave: r.Gave, Want: r.Want}
+	}
+	slots := k.Clients.Calendar().AskSlots(now, k.trip, k.rates(v))
+	slots.Limit = k.limits.Capacity.Rate()
+	if slots.Rate = k.measured; math.IsInf(slots.Rate, 1) {
+		slots.Rate = 0
+	}
+	a.Slots = &slots
+	if !v.alone {
+		a.News = encode(k.Clients.News(nil, maxNotes), k.zero)
+	}
+	k.look.Store(int64(min(time.Duration(k.look.Load()), k.sent+flightTime)))
+	return a, true
+}
+
+// rates returns what the calendar has to know.
+func (k *Link) rates(v *view) pushback.Rates {
+	most := k.limits.Capacity.Rate()
+	if most == 0 {
+		most = math.Inf(1)
+	}
+	rate := min(k.measured+v.rate, most)
+	return pushback.Rates{Rate: rate, Min: time.Second, Max: k.limits.Max}
+}
+
+func (k *Link) idles(now time.Duration) bool {
+	return now-time.Duration(k.used.Load()) > IdleTime && !k.Clients.Expects(now)
+}
+
+// next returns when something is to be told that is not urgent.
+func (k *Link) next() time.Duration {
+	beat := Beat
+	if k.asked == IdleLease {
+		beat = IdleBeat
+	}
+	if k.Clients.HasNews() && !k.view.Load().alone {
+		beat = newsTime
+	}
+	return k.sent + beat
+}
+
+// Next returns when Due is to be called again if the shell is not woken.
+func (k *Link) Next(now time.Duration) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.flying:
+		return max(now, k.sent+GiveUp)
+	case k.again:
+		return now
+	}
+	return max(now, k.next())
+}
+
+// Heard takes the answer to what was sent at an instant. One that was given up does not
+// count.
+func (k *Link) Heard(now, sent time.Duration, a Answer) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.flying || sent != k.sent {
+		return
+	}
+	k.flying = false
+	if a.Stale {
+		k.answers.end(false)
+		return
+	}
+	k.trip = now - sent
+	moved := k.set(now, sent, a.Now)
+	if a.Over {
+		k.part(now)
+		k.again = true
+		return
+	}
+	k.heard, k.lease = now, k.asked
+	k.count(now, &a)
+	if k.born != 0 && (a.Born != k.born || moved) {
+		k.Clients.Calendar().Forgot()
+	}
+	k.born = a.Born
+	if k.trip > MaxTrip {
+		k.part(now)
+		return
+	}
+	k.join(now, &a)
+}
+
+// join works with what the store has answered.
+func (k *Link) join(now time.Duration, a *Answer) {
+	v := &view{replicas: k.most}
+	if a.Slots != nil {
+		v.rate = a.Slots.Rate
+	}
+	k.view.Store(v)
+	if t := a.Tokens; t != nil {
+		k.Capacity.Heard(now, t.Got, t.Pool, time.Duration(t.Wait)*time.Millisecond)
+	}
+	k.Clients.Join(now, k.zero, k.most, k.rank)
+	if a.Slots != nil {
+		k.Clients.Calendar().HearSlots(now, a.Slots, k.rates(v))
+	}
+	var notes []pushback.Note
+	for _, text := range a.News {
+		notes = decode(notes[:0], text, k.zero)
+		for i := range notes {
+			k.Clients.Hear(now, &notes[i])
+		}
+	}
+	k.again = k.alone || len(a.News) >= maxNews/2 // it was told to be alone, and is not; or there is more to be read
+	k.after = a.After
+	k.look.Store(int64(k.silentAt()))
+	k.answers.end(false)
+}
+
+// Missed tells that what was sent last is not answered. It may have arrived.
+func (k *Link) Missed(now time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.flying && !k.view.Load().alone {
+		k.part(now)
+	}
+	k.flying = false
+}
+
+// count takes note of how many replicas there are.
+func (r *roster) count(now time.Duration, a *Answer) {
+	if r.rank = a.Rank; a.Replicas >= r.most || now-r.since > RosterTime {
+		r.most, r.since = max(1, a.Replicas), now
+	}
+}

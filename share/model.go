@@ -1,0 +1,276 @@
+package share
+
+import (
+	"math"
+	"slices"
+)
+
+// Model is the store's part in one backend that replicas share: what the scripts of
+// share/redis do, in Go. The zero Model has just been born.
+type Model struct {
+	born    int64
+	members map[string]*member
+	tokens  pool
+	slots   slots
+	news    []news
+	told    int64 // of the last news
+}
+
+// A member is one replica, as the store knows it.
+type member struct {
+	seq   int64
+	seen  int64
+	until int64 // when its lease ends
+	paid  int64 // until when the pool earns for it: after that it may earn on its own
+	held  float64
+	rate  float64
+	base  float64
+}
+
+// news is what a replica has told the others.
+type news struct {
+	number int64
+	by     string
+	text   string
+}
+
+const (
+	// sweepTime is after how many milliseconds a replica is forgotten that was not heard of.
+	sweepTime = 600_000
+
+	// heldTime is for how many milliseconds the tokens count that such a replica held.
+	heldTime = 7_000
+
+	// keptNews is how many news are kept, and maxNews how many one answer has.
+	keptNews = 4096
+	maxNews  = 200
+)
+
+// Plan answers one replica at now, in milliseconds of the store's clock.
+func (m *Model) Plan(now int64, a Ask) (r Answer) {
+	if m.born == 0 {
+		m.born, m.members = now, map[string]*member{}
+		m.slots.load = map[int64]float64{}
+	}
+	r.Now, r.Born = now, m.born
+	me := m.members[a.Name]
+	if me != nil {
+		r.Stale = a.Seq <= me.seq
+		r.Over = !r.Stale && !a.Alone && now > me.until
+		if r.Stale || r.Over {
+			return r
+		}
+	} else {
+		me = &member{until: now, paid: now}
+		m.members[a.Name] = me
+	}
+	m.tokens.earn(now, a.Tokens, m.members, m.born)
+	me.seq, me.seen, me.until = a.Seq, now, now+a.Lease
+	if !a.Alone {
+		me.paid = me.until
+	}
+	r.Replicas, r.Rank = m.roster(now, a.Name)
+	if a.Tokens != nil {
+		r.Tokens = m.tokens.take(now, &a, me, m.members, r.Replicas)
+	}
+	if a.Slots != nil {
+		r.Slots = m.slots.grant(now, a.Slots, me, m.members)
+	}
+	m.tell(&a, &r)
+	return r
+}
+
+// roster returns how many replicas there are, and the rank of one of them.
+func (m *Model) roster(now int64, name string) (n, rank int) {
+	for other, o := range m.members {
+		switch {
+		case now-o.seen > sweepTime:
+			delete(m.members, other)
+		case now-o.seen <= RosterTime.Milliseconds():
+			n++
+			if other < name {
+				rank++
+			}
+		}
+	}
+	return n, rank
+}
+
+// A pool has the tokens that no replica holds.
+type pool struct {
+	level float64
+	at    int64 // 0: nothing was earned yet
+}
+
+// earn has the pool earn what its replicas do not earn on their own. The rate is divided
+// among all that there are: those that are not heard of may earn their part.
+func (p *pool) earn(now int64, a *TokensAsk, members map[string]*member, born int64) {
+	if a == nil {
+		return
+	}
+	if p.at == 0 {
+		p.level, p.at = 0, born
+	}
+	n, earning := 0, 0.0
+	for _, o := range members {
+		if now-o.seen <= RosterTime.Milliseconds() {
+			n++
+			earning += float64(max(0, min(now, o.paid)-p.at))
+		}
+	}
+	p.level += a.Rate * earning / 1000 / float64(max(1, n))
+	p.at = now
+}
+
+// take gives a replica tokens: at most half of what there is, so that the next one finds
+// some.
+func (p *pool) take(now int64, a *Ask, me *member, members map[string]*member, replicas int) *TokensAnswer {
+	t := a.Tokens
+	me.held = t.Held
+	held, earning := 0.0, 0
+	for _, o := range members {
+		if now-o.seen <= heldTime {
+			held += o.held
+		}
+		if now < o.paid {
+			earning++
+		}
+	}
+	p.level = min(p.level+t.Gave, float64(t.Burst)-held)
+	got := 0
+	if t.Want > 0 && p.level >= 1 && !a.Alone {
+		got = min(t.Want, max(1, int(p.level/2)))
+		p.level -= float64(got)
+		me.held += float64(got)
+	}
+	r := &TokensAnswer{Got: got, Pool: p.level}
+	if p.level < 1 {
+		rate := t.Rate * float64(max(1, earning)) / float64(replicas)
+		r.Wait = int64(math.Ceil((1 - p.level) * 1000 / rate))
+	}
+	return r
+}
+
+// slots are the calendar that replicas share: how many returns are expected in each bucket
+// that is granted. Buckets before the first one are divided evenly, without asking.
+type slots struct {
+	first, cursor, last int64
+	load                map[int64]float64
+
+	issued, served float64 // numbers of the queue
+	servedAt       int64
+}
+
+const (
+	// slotWidth is SlotWidth in milliseconds.
+	slotWidth = 250
+
+	// shortestWait is the shortest wait that most clients are told, dividedTime how much more of
+	// the calendar is divided without asking, and staleTime how old the knowledge of that may
+	// be that replicas have.
+	shortestWait = 1000
+	dividedTime  = 250
+	staleTime    = 200
+)
+
+// grant gives a replica the first slots that are free.
+func (s *slots) grant(now int64, a *SlotsAsk, me *member, members map[string]*member) *SlotsAnswer {
+	me.rate, me.base = a.Rate, a.Base
+	r := &SlotsAnswer{}
+	for _, o := range members {
+		if o != me && now < o.paid {
+			r.Rate += o.rate
+			r.Base += o.base
+		}
+	}
+	rate := a.Rate + r.Rate
+	if a.Limit > 0 && (rate == 0 || rate > a.Limit) {
+		rate = a.Limit
+	}
+	spare := max(0.98*rate-a.Base-r.Base, 0.1*rate)
+	s.declare(now, a)
+	s.queue(now, a, spare)
+	per := func(n int64) float64 { // whole slots, as many as the spare rate allows on average
+		size := spare * slotWidth / 1000
+		return math.Floor(size*float64(n%4096+1)) - math.Floor(size*float64(n%4096))
+	}
+	if want := a.Want; want > 0 {
+		if s.first == 0 {
+			s.first = (now+shortestWait+dividedTime+staleTime)/slotWidth + 1
+			s.cursor = s.first
+		}
+		n, stop := max(s.cursor, (now+shortestWait)/slotWidth+1), (now+a.Max)/slotWidth
+		for ; want > 0 && n <= stop; n++ {
+			free := per(n) - s.load[n]
+			if g := min(free, want); free >= 0.5 {
+				want -= g
+				free -= g
+				s.load[n] += g
+				s.last = max(s.last, n)
+				r.Grants = append(r.Grants, Slot{Bucket: n, Size: g})
+			}
+			if free < 0.5 && n == s.cursor {
+				s.cursor = n + 1
+			}
+		}
+	}
+	r.First, r.Cursor, r.Issued, r.Served = s.first, s.cursor, s.issued, s.served
+	return r
+}
+
+// declare takes what a replica has promised without a grant, and what it gives back.
+func (s *slots) declare(now int64, a *SlotsAsk) {
+	if s.first > 0 && now/slotWidth > s.last { // all that was granted is over
+		clear(s.load)
+		s.first, s.cursor, s.last = 0, 0, 0
+	}
+	if s.first == 0 && a.First > 0 {
+		s.first, s.cursor = a.First, a.First
+	}
+	for _, list := range [][]Slot{a.Anew, a.Guessed} {
+		for _, g := range list {
+			s.load[g.Bucket] += g.Size
+			s.last = max(s.last, g.Bucket)
+		}
+	}
+	for _, g := range a.Back {
+		s.load[g.Bucket] -= g.Size
+		if g.Bucket >= s.first && s.first > 0 {
+			s.cursor = min(s.cursor, g.Bucket)
+		}
+	}
+}
+
+// queue moves the queue of deferred clients on: numbers are served at the spare rate.
+func (s *slots) queue(now int64, a *SlotsAsk, spare float64) {
+	s.issued = max(s.served, s.issued+a.Numbers)
+	if s.servedAt > 0 && s.issued > s.served {
+		s.served += float64(now-s.servedAt) / 1000 * spare / max(0.005, a.Kept)
+	}
+	s.servedAt = now
+	if s.served = min(s.issued, s.served+a.Served); a.Dry {
+		s.served = s.issued
+	}
+}
+
+// tell passes news on.
+func (m *Model) tell(a *Ask, r *Answer) {
+	after := a.After
+	if after > m.told { // of a store that was before this one
+		after = 0
+	}
+	r.After = after
+	i, _ := slices.BinarySearchFunc(m.news, after+1, func(n news, number int64) int { return int(n.number - number) })
+	for _, n := range m.news[i:min(len(m.news), i+maxNews)] {
+		if r.After = n.number; n.by != a.Name {
+			r.News = append(r.News, n.text)
+		}
+	}
+	if a.News != "" {
+		m.told++
+		m.news = append(m.news, news{m.told, a.Name, a.News})
+		if len(m.news) > keptNews {
+			m.news = slices.Delete(m.news, 0, len(m.news)-keptNews)
+		}
+	}
+}
