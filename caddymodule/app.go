@@ -33,6 +33,11 @@ type App struct {
 	// `enforce` (default), or `observe`: no handler refuses a request, whatever its mode is.
 	Mode string `json:"mode,omitempty"`
 
+	// The server through which replicas share quotas, limits of backends and appointments
+	// (default: none, each replica has its own).
+	Store *Store `json:"store,omitempty"`
+
+	store  *storeConfig // of Store, once it is checked
 	logger *zap.Logger
 	events *caddyevents.App
 	ctx    caddy.Context
@@ -99,6 +104,9 @@ func (a *App) Provision(ctx caddy.Context) error {
 	}
 	a.ctx, a.logger, a.events = ctx, ctx.Logger(), events.(*caddyevents.App)
 	a.live, a.warned = new(atomic.Pointer[roster]), map[[2]string]bool{}
+	if err := a.provisionStore(); err != nil {
+		return err
+	}
 	return ctx.GetMetricsRegistry().Register(collector{a})
 }
 

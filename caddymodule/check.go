@@ -32,11 +32,12 @@ func (a *App) Check(h *Handler, server string) (shield.Config, error) {
 	}
 	c, err := h.check()
 	if err == nil {
-		err = a.defineZones(h)
+		err = errors.Join(a.defaultShared(h), a.defineZones(h))
 	}
 	if err != nil {
 		return c, fmt.Errorf("shield %q: %w", h.Name, err)
 	}
+	a.share(h, &c)
 	c.Observe = h.Mode == modeObserve || a.Mode == modeObserve
 	c.Retries.Issuer = h.Name
 	return c, a.defineBackend(h, c.Retries.Secret)
@@ -119,7 +120,7 @@ func (a *App) defineZones(h *Handler) error {
 // backend differently. It does not compare which requests belong to the classes, and
 // leaves out the secret, which errors must not show.
 func (a *App) defineBackend(h *Handler, secret []byte) error {
-	limits := Handler{Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency, Queue: h.Queue}
+	limits := Handler{Mode: h.Mode, Capacity: h.Capacity, Concurrency: h.Concurrency, Queue: h.Queue, Shared: h.Shared}
 	for _, c := range h.Classes {
 		limits.Classes = append(limits.Classes, &Class{Name: c.Name, Share: c.Share, Clients: c.Clients})
 	}

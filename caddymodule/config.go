@@ -55,6 +55,10 @@ type Zone struct {
 	// expect within the time that an empty bucket takes to refill. Clients over
 	// their quota are never forgotten. In a full zone new clients share a bucket.
 	MaxKeys *int `json:"max_keys,omitempty"`
+
+	// Whether replicas share the quotas (default true with a store, see [App]). All of
+	// them must define the zone alike.
+	Shared *bool `json:"shared,omitempty"`
 }
 
 // Concurrency limits how many requests may be in flight. A request over the limit
@@ -215,8 +219,8 @@ type Retries struct {
 
 	// The key that signs tickets: at least 16 bytes, the same for all replicas.
 	// It may have placeholders that are known when the config is loaded:
-	// `{env.NAME}`, `{file./path}`. By default each shield has its own, and no
-	// other process honours its tickets. Shields of other names never do.
+	// `{env.NAME}`, `{file./path}`. The default is the secret of the store. Without
+	// a store each shield has its own, and no other process honours its tickets. Shields of other names never do.
 	Secret string `json:"secret,omitempty"`
 }
 

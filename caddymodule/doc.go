@@ -15,6 +15,7 @@
 //	app.go        what the handlers of one config share
 //	live.go       shields that are set up while the server runs
 //	pool.go       the state that outlives configs
+//	store.go      the store that replicas share, and what they share in it
 //	report.go     log lines and events, once a second
 //	changes.go    what is new of overloads, pauses and herds, and what has been reported
 //	metrics.go    the table of metrics, read at scrape

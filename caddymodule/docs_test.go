@@ -179,17 +179,17 @@ func TestDocsNameWhatIsThere(t *testing.T) {
 	configuration, answers, operating := docs["docs/configuration.md"], docs["docs/answers.md"], docs["docs/operating.md"]
 
 	var names []string
-	for _, v := range []any{Handler{}, Zone{}, Concurrency{}, PerClient{}, Queue{}, Class{}, Pushback{}, Retries{}, Herd{}} {
+	for _, v := range []any{Handler{}, Zone{}, Concurrency{}, PerClient{}, Queue{}, Class{}, Pushback{}, Retries{}, Herd{}, Store{}, StoreTLS{}, StoreCertificate{}} {
 		names = append(names, jsonNames(v)...)
 	}
 	same(t, "JSON options", cells(configuration, "option", 2), names)
 
 	var words []string
-	for _, block := range []any{new(Handler), new(Zone), new(Concurrency), new(Class), new(Pushback), new(Retries), new(Herd)} {
+	for _, block := range []any{new(Handler), new(Zone), new(Concurrency), new(Class), new(Pushback), new(Retries), new(Herd), new(Store)} {
 		of, _ := optionsOf(block)
 		words = append(words, of...)
 	}
-	arguments := []string{"adaptive", "slo", "off", "timeout"} // that have a row of their own
+	arguments := []string{"adaptive", "slo", "off", "timeout", "redis"} // that have a row of their own
 	same(t, "Caddyfile words", cells(configuration, "option", 1), slices.Concat(words, arguments))
 	everything, err := os.ReadFile("testdata/everything.caddyfiletest")
 	if err != nil {

@@ -44,7 +44,7 @@ type Handler struct {
 	// The backend's name in metrics, logs and status: up to 64 letters, digits and
 	// `_-./:`. Handlers with one name share one capacity, one concurrency and the
 	// memory of clients. They must define capacity, concurrency, queue, classes
-	// (except what they match), retries and herd alike.
+	// (except what they match), retries, herd and shared alike.
 	// The default is the name of the server, with a number from the second handler
 	// on. State survives reloads under this name.
 	Name string `json:"name,omitempty"`
@@ -76,6 +76,11 @@ type Handler struct {
 
 	// Detection of herds of clients.
 	Herd *Herd `json:"herd,omitempty"`
+
+	// Whether replicas share the capacity, the concurrency and the appointments (default
+	// true with a store, see [App]). All of them must define those alike. An adaptive
+	// limit in flight is not shared.
+	Shared *bool `json:"shared,omitempty"`
 
 	guard     *shield.Guard
 	zones     []handlerZone

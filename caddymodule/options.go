@@ -101,8 +101,8 @@ func parseValue(d *caddyfile.Dispenser, to any) error {
 	switch {
 	case word == "key" && len(args) > 0:
 		args = []string{strings.Join(args, " ")}
-	case word == "secret" && (len(args) != 1 || args[0] == ""): // the error does not show it
-		return d.Err("secret is empty or in several words; want one, in quotes if it has spaces")
+	case (word == "secret" || word == "password") && (len(args) != 1 || args[0] == ""): // the error does not show it
+		return d.Errf("%s is empty or in several words; want one, in quotes if it has spaces", word)
 	case len(args) != 1:
 		return d.ArgErr()
 	}

@@ -47,7 +47,7 @@ type Client struct {
 // Open returns a Client of a store that need not be there yet: it connects in the
 // background, and goes on trying until Close. It returns an error if the Options are wrong.
 func Open(o Options, shell Shell) (*Client, error) {
-	if err := o.check(); err != nil {
+	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("redis: %w", err)
 	}
 	if o.Prefix == "" {

@@ -45,8 +45,8 @@ type Options struct {
 
 var isPrefix = regexp.MustCompile(`^[A-Za-z0-9._-]{1,32}$`)
 
-// check returns what is wrong, all of it.
-func (o Options) check() error {
+// Check returns what is wrong, all of it.
+func (o Options) Check() error {
 	var errs []error
 	if len(o.Addresses) == 0 {
 		errs = append(errs, errors.New("addresses of the store: none; want at least one host:port"))

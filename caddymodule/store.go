@@ -1,0 +1,255 @@
+package caddymodule
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"go.uber.org/zap"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/share/redis"
+)
+
+// Store is the server in which replicas keep what they share: Redis 5 or later, or Valkey.
+//
+// Every text may have placeholders that are known when the config is loaded:
+// `{env.NAME}`, `{file./path}`.
+type Store struct {
+	// The kind of store: `redis`. Required.
+	Type string `json:"type" caddyfile:"-"`
+
+	// The server, as `host:port`. Several are nodes of a Cluster, or Sentinels. The port
+	// may be left out if it is 6379, or 26379 of Sentinels. Required.
+	Address []string `json:"address" caddyfile:"-"`
+
+	// The name and the password of the user in the server's ACL. The default user has no
+	// name.
+	Username string `json:"username,omitempty"`
+	Password string `json:"password,omitempty"`
+
+	// Connect by TLS.
+	TLS *StoreTLS `json:"tls,omitempty"`
+
+	// Show a certificate to the server. It implies `tls`.
+	TLSClient *StoreCertificate `json:"tls_client,omitempty"`
+
+	// The name of the master, if the addresses are those of Sentinels.
+	Sentinel string `json:"sentinel,omitempty"`
+
+	// How all keys in the store begin: 1 to 32 letters, digits and `-_.` (default
+	// `shield`). Only shields with one prefix share.
+	Prefix string `json:"prefix,omitempty"`
+
+	// The secret under which the names of clients are hashed before they leave the
+	// process: at least 16 bytes, the same in all replicas. It also signs tickets that
+	// have no secret of their own. Required.
+	Secret string `json:"secret,omitempty"`
+
+	// How many replicas there are at least, to begin with: 1 to 1000 (default 2). Until
+	// the store has told how many there are, each takes its part of the limits.
+	Replicas *int `json:"replicas,omitempty"`
+}
+
+// StoreTLS says how the store's certificate is verified.
+type StoreTLS struct {
+	// A file of the certificates, in PEM, that may have signed it (default: those that the
+	// system trusts).
+	CA string `json:"ca,omitempty"`
+}
+
+// StoreCertificate is what the store is shown.
+type StoreCertificate struct {
+	// The files of the certificate and its key, in PEM.
+	Certificate string `json:"certificate"`
+	Key         string `json:"key"`
+}
+
+func (s *Store) parse(d *caddyfile.Dispenser) error {
+	args := d.RemainingArgs()
+	if len(args) < 2 {
+		return d.Errf("store is %q; want its type and address, like redis 127.0.0.1:6379", strings.Join(args, " "))
+	}
+	s.Type, s.Address = args[0], args[1:]
+	return parseBlock(d, s)
+}
+
+func (t *StoreTLS) parse(d *caddyfile.Dispenser) error {
+	args := d.RemainingArgs()
+	if len(args) > 1 {
+		return d.Errf("tls is %q; want at most one file, of certificates", strings.Join(args, " "))
+	}
+	t.CA = strings.Join(args, "")
+	return nil
+}
+
+func (c *StoreCertificate) parse(d *caddyfile.Dispenser) error {
+	args := d.RemainingArgs()
+	if len(args) != 2 {
+		return d.Errf("tls_client is %q; want two files, of a certificate and its key", strings.Join(args, " "))
+	}
+	c.Certificate, c.Key = args[0], args[1]
+	return nil
+}
+
+// A storeConfig is a checked Store.
+type storeConfig struct {
+	redis.Options
+	secret   []byte
+	replicas int
+	files    string // what the files of tls hold: the store is another one if they change
+}
+
+// check returns what is to be used. The error has everything that is wrong, and no secret.
+func (s *Store) check() (*storeConfig, error) {
+	f := new(faults)
+	f.of("store: ")
+	c := &storeConfig{replicas: cmp.Or(explicit(f, "replicas", s.Replicas), 2)}
+	if s.Type != "redis" {
+		f.addf("type is %q; want redis, which Valkey is, too", s.Type)
+	}
+	if c.replicas < 1 || c.replicas > 1000 {
+		f.addf("replicas is %d; want 1 to 1000", c.replicas)
+	}
+	c.Options = redis.Options{
+		Sentinel: f.known("sentinel", s.Sentinel), Username: f.known("username", s.Username),
+		Password: f.known("password", s.Password), Prefix: f.known("prefix", s.Prefix),
+	}
+	port := "6379"
+	if c.Sentinel != "" {
+		port = "26379"
+	}
+	for _, address := range s.Address {
+		c.Addresses = append(c.Addresses, withPort(f.known("address", address), port))
+	}
+	if s.Secret == "" {
+		f.addf("secret is missing; want at least %d bytes, the same in all replicas, such as the output of openssl rand -hex 16",
+			limiter.MinSecret)
+	} else if secret := f.known("secret", s.Secret); secret != "" {
+		c.secret = []byte(secret)
+		_, err := limiter.NewHasher(c.secret)
+		f.add(err)
+	}
+	f.add(s.checkTLS(c))
+	f.add(c.Options.Check())
+	return c, errors.Join(f.errs...)
+}
+
+// known returns a text with the values of its placeholders. The error does not show it.
+func (f *faults) known(name, text string) string {
+	known, err := caddy.NewReplacer().ReplaceOrErr(text, true, true)
+	if text != "" && (err != nil || known == "") {
+		f.addf("%s has an empty or unknown placeholder; want {env.NAME} or {file./path} with a value", name)
+	}
+	return known
+}
+
+// withPort adds the usual port to an address without one.
+func withPort(address, port string) string {
+	if _, _, err := net.SplitHostPort(address); err == nil {
+		return address
+	}
+	host := strings.TrimSuffix(strings.TrimPrefix(address, "["), "]")
+	if _, err := netip.ParseAddr(host); err != nil && strings.ContainsAny(host, ":/") {
+		return address // the check of the Options says what is wrong
+	}
+	return net.JoinHostPort(host, port)
+}
+
+func (s *Store) checkTLS(c *storeConfig) error {
+	if s.TLS == nil && s.TLSClient == nil {
+		return nil
+	}
+	c.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	if s.TLS != nil && s.TLS.CA != "" {
+		pem, err := os.ReadFile(s.TLS.CA)
+		if err != nil {
+			return fmt.Errorf("tls: %w", err)
+		}
+		c.TLS.RootCAs = x509.NewCertPool()
+		if !c.TLS.RootCAs.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("tls: %s has no certificate; want some in PEM", s.TLS.CA)
+		}
+		c.files += string(pem)
+	}
+	if s.TLSClient != nil {
+		own, err := tls.LoadX509KeyPair(s.TLSClient.Certificate, s.TLSClient.Key)
+		if err != nil {
+			return fmt.Errorf("tls_client: %w", err)
+		}
+		c.TLS.Certificates = []tls.Certificate{own}
+		c.files += string(own.Certificate[0])
+	}
+	return nil
+}
+
+// exposed reports whether others may read what is told the store, as far as is known.
+func (c *storeConfig) exposed() bool {
+	if c.TLS != nil {
+		return false
+	}
+	for _, address := range c.Addresses {
+		host, _, _ := net.SplitHostPort(address)
+		if ip, _ := netip.ParseAddr(host); host != "localhost" && !ip.IsLoopback() {
+			return true
+		}
+	}
+	return false
+}
+
+// provisionStore checks the store, if there is one.
+func (a *App) provisionStore() (err error) {
+	if a.Store == nil {
+		return nil
+	}
+	if a.store, err = a.Store.check(); err != nil {
+		return err
+	}
+	if a.store.exposed() {
+		a.logger.Warn("what is told the store, its password included, may be read on the way; want tls in store, or a store on this machine",
+			zap.Strings("address", a.store.Addresses))
+	}
+	return nil
+}
+
+// defaultShared writes out whether h and its zones are shared, where there is a store.
+func (a *App) defaultShared(h *Handler) error {
+	var errs []error
+	set := func(what string, shared **bool) {
+		switch {
+		case a.Store != nil && *shared == nil:
+			*shared = new(true)
+		case a.Store == nil && *shared != nil && **shared:
+			errs = append(errs, fmt.Errorf("%sshared is on without a store; want one in the global option shield, like store redis 127.0.0.1:6379", what))
+		}
+	}
+	set("", &h.Shared)
+	for _, z := range h.Zones {
+		set(fmt.Sprintf("zone %q: ", z.Name), &z.Shared)
+	}
+	return errors.Join(errs...)
+}
+
+// share sets in c what of h replicas share. An App that is not loaded shares nothing.
+func (a *App) share(h *Handler, c *shield.Config) {
+	if a.store == nil {
+		return
+	}
+	c.Secret = a.store.secret // also if h shares nothing: its client has one name in all handlers
+	if c.Retries.Tickets && c.Retries.Secret == nil {
+		c.Retries.Secret = a.store.secret
+	}
+	c.Shared = *h.Shared && (h.Capacity != nil || h.Concurrency != nil)
+	for i, z := range h.Zones {
+		c.Zones[i].Shared = *z.Shared
+	}
+}

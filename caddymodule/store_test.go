@@ -1,0 +1,148 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/herdshield/shield"
+)
+
+const storeSecret = "correct horse battery staple"
+
+func TestStoreIsChecked(t *testing.T) {
+	nonsense := filepath.Join(t.TempDir(), "nonsense.pem")
+	if err := os.WriteFile(nonsense, []byte("horse"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SHIELD_TEST_STORE", storeSecret)
+	good := Store{Type: "redis", Address: []string{"127.0.0.1:6379"}, Secret: "{env.SHIELD_TEST_STORE}"}
+	if c, err := good.check(); err != nil || string(c.secret) != storeSecret || c.replicas != 2 {
+		t.Errorf("a good store is %+v, %v", c, err)
+	}
+	for want, change := range map[string]func(*Store){
+		"type is \"memcached\"; want redis":                                                                               func(s *Store) { s.Type = "memcached" },
+		"addresses of the store: none; want at least one":                                                                 func(s *Store) { s.Address = nil },
+		"address of the store is \"redis://h:1\"; want host:port":                                                         func(s *Store) { s.Address = []string{"redis://h:1"} },
+		"secret is missing; want at least 16 bytes, the same in all replicas, such as the output of openssl rand -hex 16": func(s *Store) { s.Secret = "" },
+		"secret has 13 bytes; want at least 16":                                                                           func(s *Store) { s.Secret = "correct horse" },
+		"secret has an empty or unknown placeholder; want {env.NAME}":                                                     func(s *Store) { s.Secret = storeSecret + "{env.SHIELD_TEST_NO_SUCH}" },
+		"password has an empty or unknown placeholder; want {env.NAME}":                                                   func(s *Store) { s.Password = "horse {horse}" },
+		"username of the store is \"me\" and its password is empty; want both":                                            func(s *Store) { s.Username = "me" },
+		"prefix of the store is \"{shop}:\"; want 1 to 32":                                                                func(s *Store) { s.Prefix = `\{shop}:` },
+		"replicas is 0; want more, or leave it out":                                                                       func(s *Store) { s.Replicas = new(0) },
+		"replicas is 1001; want 1 to 1000":                                                                                func(s *Store) { s.Replicas = new(1001) },
+		"tls: open /no/such/file":                                                                                         func(s *Store) { s.TLS = &StoreTLS{CA: "/no/such/file"} },
+		"tls: " + nonsense + " has no certificate; want some in PEM":                                                      func(s *Store) { s.TLS = &StoreTLS{CA: nonsense} },
+		"tls_client: tls: failed to find any PEM data in certificate input":                                               func(s *Store) { s.TLSClient = &StoreCertificate{nonsense, nonsense} },
+	} {
+		s := good
+		change(&s)
+		_, err := s.check()
+		if err == nil || !strings.Contains(err.Error(), "store: "+want) || strings.Contains(err.Error(), "horse") {
+			t.Errorf("the error is %v, want %s", err, want)
+		}
+	}
+}
+
+func TestStoreAddresses(t *testing.T) {
+	for _, c := range []struct {
+		address, sentinel, want string
+		exposed                 bool
+	}{
+		{"localhost", "", "localhost:6379", false},
+		{"127.0.0.1:7000", "", "127.0.0.1:7000", false},
+		{"[::1]", "", "[::1]:6379", false},
+		{"::1", "", "[::1]:6379", false},
+		{"redis-1", "main", "redis-1:26379", true},
+		{"192.0.2.1:6379", "", "192.0.2.1:6379", true},
+	} {
+		s := Store{Type: "redis", Address: []string{c.address}, Sentinel: c.sentinel, Secret: storeSecret}
+		config, err := s.check()
+		if err != nil || config.Addresses[0] != c.want || config.exposed() != c.exposed {
+			t.Errorf("%q is %q, exposed %v, %v; want %q, %v", c.address, config.Addresses, config.exposed(), err, c.want, c.exposed)
+		}
+		s.TLS = new(StoreTLS)
+		if config, err = s.check(); err != nil || config.TLS == nil || config.exposed() {
+			t.Errorf("%q by TLS is exposed: %+v, %v", c.address, config, err)
+		}
+	}
+}
+
+// With a store everything is shared that can be, but for what the operator excepts.
+func TestWhatIsShared(t *testing.T) {
+	config := func(app *App, handler string) (shield.Config, error) {
+		var h Handler
+		if err := json.Unmarshal([]byte(handler), &h); err != nil {
+			t.Fatal(err)
+		}
+		if app.Store != nil {
+			app.store = &storeConfig{secret: []byte(storeSecret)}
+		}
+		return app.Check(&h, "")
+	}
+	const zones, limits = `"zones": [{"name": "a", "rate": 1}, {"name": "b", "rate": 1, "shared": false}]`, `"capacity": {"rate": 1}`
+	for _, c := range []struct {
+		handler         string
+		backend, secret bool
+	}{
+		{`{` + zones + `, ` + limits + `}`, true, true},
+		{`{` + zones + `, ` + limits + `, "shared": false}`, false, true},
+		{`{` + zones + `}`, false, true},
+		{`{` + zones + `, "concurrency": {"adaptive": true}}`, true, true},
+	} {
+		got, err := config(&App{Store: new(Store)}, c.handler)
+		if err != nil || got.Shared != c.backend || !got.Zones[0].Shared || got.Zones[1].Shared || string(got.Secret) != storeSecret {
+			t.Errorf("%s: %+v, %v", c.handler, got, err)
+		}
+		if got, err = config(new(App), c.handler); err != nil || got.Shared || got.Zones[0].Shared || got.Secret != nil {
+			t.Errorf("%s without a store: %+v, %v", c.handler, got, err)
+		}
+	}
+	for _, on := range []string{`{"capacity": {"rate": 1}, "shared": true}`, `{"zones": [{"rate": 1, "shared": true}]}`} {
+		if _, err := config(new(App), on); err == nil || !strings.Contains(err.Error(), "shared is on without a store; want one in the global option shield, like store redis 127.0.0.1:6379") {
+			t.Errorf("%s: the error is %v", on, err)
+		}
+	}
+	app := &App{Store: new(Store)}
+	_, err := config(app, `{"name": "x", "capacity": {"rate": 1}}`)
+	if _, other := config(app, `{"name": "x", "capacity": {"rate": 1}, "shared": false}`); err != nil || other == nil || !strings.Contains(other.Error(), `shield "x" is defined twice`) {
+		t.Errorf("two handlers share one backend, and do not: %v, %v", err, other)
+	}
+	// Tickets are signed with the store's secret, or with their own.
+	for want, secret := range map[string]string{storeSecret: "", "the secret of tickets": `, "secret": "the secret of tickets"`} {
+		got, err := config(&App{Store: new(Store)}, `{"capacity": {"rate": 1}, "retries": {"tickets": true`+secret+`}}`)
+		if err != nil || string(got.Retries.Secret) != want {
+			t.Errorf("tickets are signed with %q, %v; want %q", got.Retries.Secret, err, want)
+		}
+	}
+}
+
+// A config is refused that wants to share and says not where, or not under which secret.
+func TestStoreInConfigs(t *testing.T) {
+	r := &rig{T: t, addr: freeAddr(t)}
+	load := func(store, handler string) error {
+		defer func() { _ = caddy.Stop() }()
+		return r.tryLoad(setup{apps: `"shield": {"store": ` + store + `},`, handlers: handler + "," + respondOK})
+	}
+	handler := `{"handler": "shield", "zones": [{"rate": 1, "burst": 100}]}`
+	store := func(secret string) string {
+		return fmt.Sprintf(`{"type": "redis", "address": ["127.0.0.1:1"], "secret": %q}`, secret)
+	}
+	if err := load(store(storeSecret), handler); err != nil {
+		t.Errorf("a store that is away: %v; want the config to be loaded", err)
+	}
+	for want, store := range map[string]string{
+		"secret has 5 bytes; want at least 16": store("horse"),
+		"address of the store is \":1\"":       `{"type": "redis", "address": [":1"], "secret": "` + storeSecret + `"}`,
+	} {
+		if err := load(store, handler); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "horse") {
+			t.Errorf("the error is %v, want %s", err, want)
+		}
+	}
+}
