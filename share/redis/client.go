@@ -39,6 +39,8 @@ type Client struct {
 	driver  atomic.Pointer[rueidis.Client] // nil: not connected yet
 	cluster atomic.Bool                    // the only address is one of a Cluster
 	renew   chan struct{}                  // connections are to be made anew
+	silent  atomic.Bool                    // the last exchange was given up
+	probe   sync.Mutex                     // held by the one exchange that tries while it is silent
 
 	health health
 	plans  exchanges
@@ -101,7 +103,10 @@ func (c *Client) connect() {
 	}
 }
 
-var errNotConnected = errors.New("not connected yet")
+var (
+	errNotConnected = errors.New("not connected yet")
+	errSilent       = fmt.Errorf("no answer within %v", patience)
+)
 
 // run runs a script once, and returns its answer. An exchange that is given up may have
 // run, or run later; its answer is dropped.
@@ -109,6 +114,12 @@ func (c *Client) run(s *script, keys []string, ask string) (string, error) {
 	driver := c.driver.Load()
 	if driver == nil {
 		return "", errNotConnected
+	}
+	if c.silent.Load() { // what waits for a frozen server fills the connection
+		if !c.probe.TryLock() {
+			return "", errSilent
+		}
+		defer c.probe.Unlock()
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, patience)
 	defer cancel()

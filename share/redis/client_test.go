@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"encoding/json"
 	"runtime"
 	"strings"
@@ -13,12 +14,13 @@ import (
 
 // An echo is a link that asks at each beat, and remembers what it was told.
 type echo struct {
+	every          time.Duration // 0: 20 ms
 	mu             sync.Mutex
-	next           time.Duration
+	next, sent     time.Duration
 	heard, missed  int
 	last           struct{ Now, Count int64 }
-	slowest        time.Duration
-	answeredAt     time.Duration
+	slowest        time.Duration // of those that were answered
+	longest        time.Duration // of all
 	overlap, flies bool
 }
 
@@ -31,23 +33,23 @@ func (e *echo) Due(now time.Duration) (string, bool) {
 		return "", false
 	}
 	e.overlap = e.overlap || e.flies
-	e.next, e.flies = now+echoEvery, true
+	e.next, e.sent, e.flies = now+cmp.Or(e.every, echoEvery), now, true
 	return `{"name":"echo"}`, true
 }
 
 func (e *echo) Heard(now, sent time.Duration, answer string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.heard, e.flies, e.answeredAt, e.slowest = e.heard+1, false, now, max(e.slowest, now-sent)
+	e.heard, e.flies, e.slowest, e.longest = e.heard+1, false, max(e.slowest, now-sent), max(e.longest, now-sent)
 	if err := json.Unmarshal([]byte(answer), &e.last); err != nil {
 		panic(err)
 	}
 }
 
-func (e *echo) Missed(time.Duration) {
+func (e *echo) Missed(now time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.missed, e.flies = e.missed+1, false
+	e.missed, e.flies, e.longest = e.missed+1, false, max(e.longest, now-e.sent)
 }
 
 func (e *echo) Next(time.Duration) time.Duration {

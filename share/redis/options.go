@@ -21,6 +21,10 @@ const (
 	// dialTimeout bounds the first connection, which no exchange waits for.
 	dialTimeout = time.Second
 
+	// pingAfter is how long a connection is silent until it is asked whether it lives. One
+	// that is not, is closed after patience.
+	pingAfter = patience
+
 	// bufferSize is that of each direction of a connection: rueidis' own, 512 KiB, is for
 	// values that are a hundred times as large as ours.
 	bufferSize = 64 << 10
@@ -74,7 +78,7 @@ func (o Options) driver(ctx context.Context, cluster bool) rueidis.ClientOption 
 		Username:            o.Username,
 		Password:            o.Password,
 		TLSConfig:           o.TLS,
-		Dialer:              net.Dialer{Timeout: dialTimeout, KeepAlive: time.Second},
+		Dialer:              net.Dialer{Timeout: dialTimeout, KeepAlive: pingAfter},
 		DialCtxFn:           dialUntil(ctx),
 		ConnWriteTimeout:    patience,
 		RingScaleEachConn:   ringScale,

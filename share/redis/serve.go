@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"time"
 
@@ -57,13 +56,16 @@ func (c *Client) note(sent, now time.Duration, err error) outcome {
 	trip := now - sent
 	switch {
 	case err == nil && trip <= share.MaxTrip:
+		c.silent.Store(false)
 		c.heard(sent, now)
 		return inTime
 	case err == nil && trip <= patience:
+		c.silent.Store(false)
 		c.missed(sent, now, tooLate(trip))
 		return slow
 	case err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded):
-		c.missed(sent, now, fmt.Errorf("no answer within %v", patience))
+		c.silent.Store(true)
+		c.missed(sent, now, errSilent)
 		return late
 	}
 	c.missed(sent, now, err)

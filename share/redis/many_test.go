@@ -1,0 +1,56 @@
+package redis
+
+import (
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/share/redis/testserver"
+)
+
+// Hundreds of links on one connection, and a server that freezes: no link is held up for
+// longer than an exchange may take, and all go on when it is back.
+func TestManyLinks(t *testing.T) {
+	t.Parallel()
+	server := testserver.Start(t, testserver.Programs(t)[0])
+	b := newBench(t, Options{Addresses: []string{server.Addr}})
+	echoes := make([]*echo, 200)
+	for i := range echoes {
+		echoes[i] = &echo{every: 100 * time.Millisecond}
+		b.Client.done.Go(func() {
+			serve(b.Client.ctx, b.Client, echoes[i], nil, func(ask string) (string, error) {
+				return b.Client.run(echoScript, []string{"shield:{many}"}, ask)
+			}, &b.plans)
+		})
+	}
+	all := func(more int) func() bool {
+		least := make([]int, len(echoes))
+		for i, e := range echoes {
+			heard, _ := e.counts()
+			least[i] = heard + more
+		}
+		return func() bool {
+			for i, e := range echoes {
+				if heard, _ := e.counts(); heard < least[i] {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	b.until("all are answered", all(5))
+	server.Freeze()
+	time.Sleep(2 * time.Second)
+	server.Thaw()
+	back := time.Now()
+	b.until("all are answered again", all(1))
+	t.Logf("all were answered %v after the server was back; %+v", time.Since(back), b.Status())
+	for _, e := range echoes {
+		e.mu.Lock()
+		b.slowest = max(b.slowest, e.longest)
+		e.mu.Unlock()
+	}
+	t.Logf("the longest exchange took %v", b.slowest)
+	if b.slowest > 2*patience {
+		t.Errorf("an exchange took %v", b.slowest)
+	}
+}
