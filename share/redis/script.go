@@ -5,9 +5,14 @@ import (
 	"crypto/sha1"
 	"encoding/hex"
 	"strings"
+	"time"
 
 	"github.com/redis/rueidis"
 )
+
+// longestWait bounds how far ahead a script looks for free slots, whatever it is asked.
+// Ours: four times as long as the longest Retry-After.
+const longestWait = 4 * time.Minute
 
 // A script runs within the server, as one step.
 type script struct {

@@ -1,0 +1,39 @@
+package redis
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+
+	"github.com/herdshield/shield/share"
+)
+
+// Scripts are put together from files of one idea each: functions first, then what calls
+// them.
+var (
+	//go:embed prelude.lua
+	preludeText string
+	//go:embed members.lua
+	membersText string
+	//go:embed tokens.lua
+	tokensText string
+	//go:embed slots.lua
+	slotsText string
+	//go:embed news.lua
+	newsText string
+	//go:embed plan.lua
+	planText string
+)
+
+// planScript does what share.Model.Plan does.
+var planScript = newScript(constants(), preludeText, membersText, tokensText, slotsText, newsText, planText)
+
+// constants returns those of package share, as a script has them.
+func constants() string {
+	var b strings.Builder
+	for _, c := range share.Constants() {
+		fmt.Fprintf(&b, "local %s = %d\n", c.Name, c.Value)
+	}
+	fmt.Fprintf(&b, "local longestWait = %d\n", longestWait.Milliseconds())
+	return b.String()
+}
