@@ -79,20 +79,10 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 		b.standby.Admit()
 	}
 
-	g.decide(now, &t, refusing)
-	return d
-}
-
-// decide concludes a decision, unless the request has to wait for it.
-func (g *Guard) decide(now time.Duration, t *try, refusing *ZoneState) {
-	d := t.d
-	d.awaits = t.awaits()
-	if d.Queued() {
-		d.visit = visits.Get().(*pushback.Visit)
-		*d.visit = t.visit
-		return
+	if !t.queued() {
+		g.conclude(now, &t, refusing)
 	}
-	g.conclude(now, t, refusing)
+	return d
 }
 
 // arrive asks what the client of a request was promised.
@@ -277,7 +267,9 @@ func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadsh
 		if b.clients.Backlogged(now) && !g.plan.Highest(int(d.Class)) {
 			t.reserve = g.reserveOf(now, &t)
 		}
-		g.decide(now, &t, g.claim(0, now, &t))
+		if refusing := g.claim(0, now, &t); !t.queued() {
+			g.conclude(now, &t, refusing)
+		}
 		return
 	}
 	var refusing *ZoneState

@@ -68,30 +68,36 @@ func (g *Guard) askStore(now time.Duration, t *try) <-chan struct{} {
 	if t.made {
 		return nil
 	}
-	return g.backend.link.Load().Ask(now)
+	return g.backend.link.Load().Ask(now, t.visit.Due)
 }
 
 // A trip is what a request has to do with the store.
 type trip struct {
-	made bool            // it has waited for the store, and does not again
-	ends <-chan struct{} // closed when the store has answered
-	firm bool            // a limit refuses whatever the store says
+	made bool // it has waited for the store, and does not again
+	firm bool // a limit refuses whatever the store says
 }
 
 // refused notes that a limit refuses. ends is closed when the store has told it more; nil:
 // the store has nothing to say.
-func (t *trip) refused(ends <-chan struct{}) {
+func (t *try) refused(ends <-chan struct{}) {
 	if ends == nil {
 		t.firm = true
 	} else {
-		t.ends = ends
+		t.d.awaits = ends
 	}
 }
 
-// awaits returns what the request is to wait for, nil for nothing.
-func (t *trip) awaits() <-chan struct{} {
+// queued reports whether the request has to wait, for the store or for a place. It keeps
+// what Settle needs then.
+func (t *try) queued() bool {
+	d := t.d
 	if t.made || t.firm {
-		return nil
+		d.awaits = nil
 	}
-	return t.ends
+	if !d.Queued() {
+		return false
+	}
+	d.visit = visits.Get().(*pushback.Visit)
+	*d.visit = t.visit
+	return true
 }

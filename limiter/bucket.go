@@ -59,8 +59,8 @@ func (b *Bucket) ClaimAbove(l Limit, now time.Duration, n, reserve int) (c Claim
 func (b *Bucket) Level(l Limit, now time.Duration) int {
 	c, _ := b.Claim(l, now, 0)
 	defer c.Release()
-	if s := b.stock; s != nil {
-		return min(l.burst, int(max(0, s.tokens)+s.pool))
+	if b.stock != nil {
+		return b.stock.all(l)
 	}
 	owed := max(0, b.fullAt-now)
 	return l.burst - int((owed+l.interval-1)/max(1, l.interval))

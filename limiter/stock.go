@@ -16,6 +16,10 @@ const (
 	// emptyTime is how long after it was found empty the pool is asked again, at least.
 	emptyTime = 5 * time.Millisecond
 
+	// dueTime is how long a request that is due waits for a token at most, beside a trip to the
+	// pool. Ours: it and the trip are less than what a request waits for in all.
+	dueTime = 15 * time.Millisecond
+
 	// credit is how many tokens a request that is due may overdraw. The pool repays them, and
 	// so several replicas admit one request each beyond the limit at most, but return later.
 	credit = 1
@@ -146,22 +150,33 @@ func (b *Bucket) Heard(now time.Duration, got int, pool float64, wait time.Durat
 	}
 }
 
-// Misses reports whether a request that has found no token should ask the pool.
-func (b *Bucket) Misses(now time.Duration) bool {
+// Misses reports whether a request that has found no token should wait for the pool. One that
+// is due does so if the pool earns a token in a moment.
+func (b *Bucket) Misses(now time.Duration, due bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.stock
-	if s == nil || s.parts > 0 || now < s.next {
+	if s == nil || s.parts > 0 || now < s.next && !(due && now >= s.next-dueTime) {
 		return false
 	}
 	s.missed++
 	return true
 }
 
+// AsksAt returns when the pool is to be asked for requests that wait for it, and whether any does.
+func (b *Bucket) AsksAt() (at time.Duration, waits bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.stock; s != nil && s.missed > 0 {
+		return s.next, true
+	}
+	return 0, false
+}
+
 // level returns how many tokens are held at now.
 func (s *stock) level(l Limit, now time.Duration) float64 {
 	if s.parts > 0 && now > s.at {
-		most := max(1, float64(l.burst/s.parts))
+		most := max(1, float64(l.burst)/float64(s.parts))
 		if s.tokens < most {
 			s.tokens = min(most, s.tokens+(now-s.at).Seconds()*l.Rate()/float64(s.parts))
 		}
@@ -170,15 +185,24 @@ func (s *stock) level(l Limit, now time.Duration) float64 {
 	return s.tokens
 }
 
+// all returns how many whole tokens all replicas have, as far as is known. Without the pool
+// they are assumed to have as many each.
+func (s *stock) all(l Limit) int {
+	return min(l.burst, int(max(0, s.tokens)*float64(max(1, s.parts))+s.pool))
+}
+
 // wait returns how long a request of cost n has to wait, which may not take the last
 // reserve tokens of all that there are. If the reserve is 0, it may overdraw by credit.
 func (s *stock) wait(l Limit, now time.Duration, n, reserve, credit int) time.Duration {
-	s.last = max(s.last, now)
+	if n > 0 {
+		s.last = max(s.last, now)
+	}
 	level := s.level(l, now)
 	short := float64(n) - level
 	if s.parts > 0 {
 		reserve /= s.parts
-	} else if short > 0 && reserve <= 0 && level-float64(n) >= -float64(credit) {
+	}
+	if short > 0 && reserve <= 0 && level-float64(n) >= -float64(credit) {
 		return 0
 	}
 	switch {

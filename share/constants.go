@@ -9,7 +9,7 @@ type Constant struct {
 // Constants are those of the Model.
 func Constants() []Constant {
 	return []Constant{
-		{"sweepTime", sweepTime}, {"heldTime", heldTime}, {"rosterTime", RosterTime.Milliseconds()},
+		{"sweepTime", sweepTime}, {"rosterTime", RosterTime.Milliseconds()},
 		{"keptNews", keptNews}, {"maxNews", maxNews},
 		{"slotWidth", slotWidth}, {"shortestWait", shortestWait}, {"dividedTime", dividedTime}, {"staleTime", staleTime},
 	}

@@ -153,9 +153,10 @@ func (k *Link) Nudge() {
 }
 
 // Ask returns what a request may wait for that finds no token: a channel that is closed
-// when the store has answered. It returns nil if the store has none, or is gone.
-func (k *Link) Ask(now time.Duration) <-chan struct{} {
-	if k == nil || k.view.Load().alone || !k.Capacity.Misses(now) {
+// when the store has answered. It returns nil if the store has none, or is gone. A request
+// that is due is worth waiting for if the store has one soon.
+func (k *Link) Ask(now time.Duration, due bool) <-chan struct{} {
+	if k == nil || k.view.Load().alone || !k.Capacity.Misses(now, due) {
 		return nil
 	}
 	k.mu.Lock()
@@ -193,9 +194,6 @@ func (k *Link) Measure(rate float64) {
 
 // see decides at now whether the replica is alone.
 func (k *Link) see(now time.Duration) {
-	if k.view.Load().alone {
-		return
-	}
 	if at := k.silentAt(); now < at && k.trip <= MaxTrip {
 		k.look.Store(int64(at))
 		return
@@ -212,8 +210,11 @@ func (k *Link) silentAt() time.Duration {
 	return at
 }
 
-// part has the replica work alone.
+// part has the replica work alone, if it does not already.
 func (k *Link) part(now time.Duration) {
+	if k.view.Load().alone {
+		return
+	}
 	k.view.Store(&view{alone: true, replicas: k.most})
 	k.look.Store(int64(never))
 	// Until then the pool may have earned for it, whenever what is in flight arrives.
@@ -305,7 +306,11 @@ func (k *Link) Next(now time.Duration) time.Duration {
 	case k.again:
 		return now
 	}
-	return max(now, k.next())
+	at := k.next()
+	if asks, waits := k.Capacity.AsksAt(); waits {
+		at = min(at, asks)
+	}
+	return max(now, at)
 }
 
 // Heard takes the answer to what was sent at an instant. One that was given up does not
@@ -372,7 +377,7 @@ func (k *Link) join(now time.Duration, a *Answer) {
 func (k *Link) Missed(now time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.flying && !k.view.Load().alone {
+	if k.flying {
 		k.part(now)
 	}
 	k.flying = false

@@ -38,9 +38,6 @@ const (
 	// sweepTime is after how many milliseconds a replica is forgotten that was not heard of.
 	sweepTime = 600_000
 
-	// heldTime is for how many milliseconds the tokens count that such a replica held.
-	heldTime = 7_000
-
 	// keptNews is how many news are kept, and maxNews how many one answer has.
 	keptNews = 4096
 	maxNews  = 200
@@ -126,17 +123,23 @@ func (p *pool) earn(now int64, a *TokensAsk, members map[string]*member, born in
 // some.
 func (p *pool) take(now int64, a *Ask, me *member, members map[string]*member, replicas int) *TokensAnswer {
 	t := a.Tokens
-	me.held = t.Held
-	held, earning := 0.0, 0
+	others, earning := 0.0, 0
 	for _, o := range members {
-		if now-o.seen <= heldTime {
-			held += o.held
+		switch {
+		case o == me || now-o.seen > RosterTime.Milliseconds():
+		case now > o.until: // it earns on its own, up to its part
+			others += max(o.held, max(1, float64(t.Burst)/float64(replicas)))
+		default:
+			others += o.held
 		}
 		if now < o.paid {
 			earning++
 		}
 	}
-	p.level = min(p.level+t.Gave, float64(t.Burst)-held)
+	// Tokens earned while all was full are lost, though some have been used since.
+	p.level = min(p.level, float64(t.Burst)-others-me.held) + t.Gave
+	me.held = t.Held
+	p.level = min(p.level, float64(t.Burst)-others-me.held) // it may have earned on its own
 	got := 0
 	if t.Want > 0 && p.level >= 1 && !a.Alone {
 		got = min(t.Want, max(1, int(p.level/2)))

@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,10 +12,10 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// replicated is a herd of 1,000 before a backend that takes 100 per second.
-func replicated(seed uint64, replicas int, balance Balance) Scenario {
+// replicated is a herd before a backend that takes 100 per second.
+func replicated(seed uint64, herd, replicas int, balance Balance) Scenario {
 	s := Scenario{
-		Seed: seed, Clients: 1000, Within: 100 * time.Millisecond, Mix: clients.All(clients.Exact{}), Until: 200 * time.Second,
+		Seed: seed, Clients: herd, Within: 100 * time.Millisecond, Mix: clients.All(clients.Exact{}), Until: 400 * time.Second,
 		Config:   shield.Config{Capacity: limiter.Config{Rate: 100, Burst: 10}, Pushback: pushback.AnswerConfig{Max: 59 * time.Second}},
 		Replicas: replicas, Balance: balance,
 	}
@@ -24,24 +26,153 @@ func replicated(seed uint64, replicas int, balance Balance) Scenario {
 	return s
 }
 
-func TestReplicasShareOneCalendar(t *testing.T) {
-	one, err := Run(replicated(1, 1, ""), nil)
+// A shareRun is what a run says of its replicas.
+type shareRun struct {
+	Result
+	busiest   int     // admitted in one second since the herd began
+	excess    float64 // the most that were admitted beyond burst + rate * time
+	exchanges int
+}
+
+func (p *shareRun) each() float64 { return float64(p.Requests) / float64(max(1, p.Served)) }
+
+func playReplicas(t *testing.T, s Scenario) shareRun {
+	t.Helper()
+	var admitted []time.Duration
+	r, err := newRun(s, func(c shield.Config) (Server, error) {
+		server, err := Guard(c)
+		if err == nil {
+			server.(*Guarded).Decided = func(d shield.Decision) {
+				if d.Admit {
+					admitted = append(admitted, d.At())
+				}
+			}
+		}
+		return server, err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("one: %v, %.2f", one.Drained, float64(one.Requests)/float64(one.Served))
-	for _, n := range []int{2, 4, 8} {
-		for _, balance := range []Balance{BalanceRandom, BalanceOther, BalanceSkewed, BalanceMoving} {
-			s := replicated(1, n, balance)
-			r, err := newRun(s, nil)
-			if err != nil {
-				t.Fatal(err)
+	if err := r.play(); err != nil {
+		t.Fatal(err)
+	}
+	p := shareRun{Result: r.result()}
+	if r.store != nil {
+		p.exchanges = r.store.asked
+	}
+	slices.Sort(admitted)
+	first, level, last := 0, float64(s.Config.Capacity.Burst), time.Duration(0)
+	for i, at := range admitted {
+		level = min(float64(s.Config.Capacity.Burst), level+(at-last).Seconds()*s.Config.Capacity.Rate) - 1
+		last = at
+		p.excess = max(p.excess, -level)
+		for admitted[first] <= at-time.Second {
+			first++
+		}
+		if at >= defaultWarmup {
+			p.busiest = max(p.busiest, i-first+1)
+		}
+	}
+	return p
+}
+
+func TestReplicasShareOneCalendar(t *testing.T) {
+	seeds := uint64(1)
+	if *full {
+		seeds = 10
+	}
+	for _, herd := range []int{1000, 5000} {
+		for _, background := range []float64{0, 30} {
+			if herd == 5000 && background > 0 && !*full {
+				continue
 			}
-			if err := r.play(); err != nil {
-				t.Fatal(err)
+			var one []shareRun
+			for seed := range seeds {
+				s := replicated(seed+1, herd, 1, "")
+				s.Background = background
+				one = append(one, playReplicas(t, s))
 			}
-			res := r.result()
-			t.Logf("%d %-8s: %v (%.2f), %.2f requests, broken %d, served %d, exchanges %d", n, balance, res.Drained, res.Drained.Seconds()/one.Drained.Seconds(), float64(res.Requests)/float64(res.Served), res.Broken, res.Served, r.store.asked)
+			t.Logf("%d and %v/s, one replica: %v, %.2f requests, %d in one second, %d broken", herd, background, one[0].Drained, one[0].each(), one[0].busiest, one[0].Broken)
+			for _, n := range []int{2, 4, 8} {
+				for _, balance := range []Balance{BalanceRandom, BalanceOther, BalanceSkewed, BalanceMoving} {
+					worst, most, busiest, broken, lost, exchanges := 0.0, 0.0, 0, 0, 0, 0
+					for seed := range seeds {
+						s := replicated(seed+1, herd, n, balance)
+						s.Background = background
+						p := playReplicas(t, s)
+						worst = max(worst, p.Drained.Seconds()/one[seed].Drained.Seconds())
+						most, busiest = max(most, p.each()), max(busiest, p.busiest)
+						broken, lost, exchanges = max(broken, p.Broken), max(lost, herd-p.Served), max(exchanges, p.exchanges)
+					}
+					is := fmt.Sprintf("%d and %v/s, %d replicas, %q: %.3f of one replica's time, %.2f requests, %d in one second, %d broken, %d not served, %d exchanges",
+						herd, background, n, balance, worst, most, busiest, broken, lost, exchanges)
+					t.Log(is)
+					bound, requests := 1.03, 2.1
+					if balance == BalanceMoving {
+						bound = 1.1
+					}
+					if background > 0 { // the larger herd does not fit into the horizon then
+						bound, requests = 1.15, 3.2
+					}
+					if worst > bound || most > requests || busiest > 110+n || lost > 0 {
+						t.Error("want at most", bound, requests, "requests,", 110+n, "in one second, and all served:", is)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestReplicasInFaults(t *testing.T) {
+	const s = time.Second
+	gone := func(from, to time.Duration) []Fault { return []Fault{{From: from, To: to}} }
+	seeds := uint64(1)
+	if *full {
+		seeds = 10
+	}
+	for _, tt := range []struct {
+		name           string
+		faults         []Fault
+		restart        time.Duration
+		random, skewed float64 // most of one replica's time
+		excess         float64
+	}{
+		{name: "none", random: 1.03, skewed: 1.03, excess: 4},
+		{name: "gone before the herd", faults: gone(-20*s, 400*s), random: 1.4, skewed: 4.5, excess: 4},
+		{name: "gone 50 ms into it", faults: gone(50*time.Millisecond, 400*s), random: 1.4, skewed: 4.5, excess: 4},
+		{name: "gone from 3 s to 6 s", faults: gone(3*s, 6*s), random: 1.35, skewed: 2, excess: 4},
+		{name: "20 ms away", faults: []Fault{{From: -20 * s, To: 400 * s, Trip: 20 * time.Millisecond}}, random: 1.25, skewed: 1.45, excess: 4},
+		{name: "100 ms slow", faults: []Fault{{From: -20 * s, To: 400 * s, Trip: 100 * time.Millisecond}}, random: 1.4, skewed: 4.5, excess: 4},
+		{name: "1 s slow", faults: []Fault{{From: -20 * s, To: 400 * s, Trip: time.Second}}, random: 1.4, skewed: 4.5, excess: 4},
+		{name: "100 ms slow from 3 s to 6 s", faults: []Fault{{From: 3 * s, To: 6 * s, Trip: 100 * time.Millisecond}}, random: 1.35, skewed: 2, excess: 4},
+		{name: "one cut off from 3 s on", faults: []Fault{{From: 3 * s, To: 400 * s, Replica: 1}}, random: 1.3, skewed: 3.5, excess: 4},
+		{name: "one cut off from 3 s to 8 s", faults: []Fault{{From: 3 * s, To: 8 * s, Replica: 1}}, random: 1.3, skewed: 2.4, excess: 4},
+		{name: "flushed after 30 ms", faults: []Fault{{From: 30 * time.Millisecond, Flush: true}}, random: 1.2, skewed: 1.25, excess: 4},
+		{name: "flushed after 3 s", faults: []Fault{{From: 3 * s, Flush: true}}, random: 1.2, skewed: 1.25, excess: 4},
+		{name: "one killed after 3 s", restart: 3 * s, random: 1.3, skewed: 1.3, excess: 4},
+	} {
+		for _, balance := range []Balance{BalanceRandom, BalanceSkewed} {
+			worst, most, busiest, excess, lost := 0.0, 0.0, 0, 0.0, 0
+			for seed := range seeds {
+				one := playReplicas(t, replicated(seed+1, 1000, 1, ""))
+				s := replicated(seed+1, 1000, 4, balance)
+				s.Store.Faults = tt.faults
+				if tt.restart > 0 {
+					s.Changes = []Change{{At: tt.restart, Config: s.Config, Restart: true, Replica: 1}}
+				}
+				p := playReplicas(t, s)
+				worst, most = max(worst, p.Drained.Seconds()/one.Drained.Seconds()), max(most, p.each())
+				busiest, excess, lost = max(busiest, p.busiest), max(excess, p.excess), max(lost, 1000-p.Served)
+			}
+			is := fmt.Sprintf("%s, %q: %.2f of one replica's time, %.2f requests, %d in one second, excess %.1f, %d not served", tt.name, balance, worst, most, busiest, excess, lost)
+			t.Log(is)
+			bound := tt.random
+			if balance == BalanceSkewed {
+				bound = tt.skewed
+			}
+			if worst > bound || excess > tt.excess || lost > 0 {
+				t.Error("want at most", bound, "and an excess of", tt.excess, "and all served:", is)
+			}
 		}
 	}
 }

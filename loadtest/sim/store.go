@@ -25,6 +25,7 @@ type Fault struct {
 // A Linked is a Server whose replicas may share something through a Store.
 type Linked interface {
 	Link(now time.Duration) *share.Link
+	Tick(now time.Duration) // looks at the counters if it is time to
 }
 
 // store is a Store in a run.
@@ -104,6 +105,7 @@ func (r *run) lookAtLink(at int64, replica int) {
 	if link == nil {
 		return
 	}
+	linked.Tick(now)
 	s := r.store
 	if ask, ok := link.Due(now); ok {
 		s.asked++

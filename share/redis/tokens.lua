@@ -18,13 +18,21 @@ end
 -- take gives a replica tokens: at most half of what there is, so that the next one finds
 -- some.
 local function take(state, tokens, me, members, replicas)
-	me.held = number(tokens.held)
-	local held, earning = 0, 0
+	local burst, others, earning = number(tokens.burst), 0, 0
 	for _, m in pairs(members) do
-		if now - m.seen <= heldTime then held = held + m.held end
+		if m ~= me and now - m.seen <= rosterTime then
+			if now > m.expires then -- it earns on its own, up to its part
+				others = others + math.max(m.held, 1, burst / replicas)
+			else
+				others = others + m.held
+			end
+		end
 		if now < m.paid then earning = earning + 1 end
 	end
-	state.level = math.min(state.level + number(tokens.gave), number(tokens.burst) - held)
+	-- Tokens earned while all was full are lost, though some have been used since.
+	state.level = math.min(state.level, burst - others - me.held) + number(tokens.gave)
+	me.held = number(tokens.held)
+	state.level = math.min(state.level, burst - others - me.held) -- it may have earned on its own
 	local got, want = 0, math.floor(number(tokens.want))
 	if want > 0 and state.level >= 1 and not ask.alone then
 		got = math.min(want, math.max(1, math.floor(state.level / 2)))
