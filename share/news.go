@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/herdshield/shield/pushback"
@@ -66,4 +67,9 @@ func decode(to []pushback.Note, text string, zero time.Duration) []pushback.Note
 		to = append(to, n)
 	}
 	return to
+}
+
+// CountNews returns how many promises, made or kept, a text of news is about.
+func CountNews(text string) int {
+	return base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(text, "="))) / noteSize
 }

@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/herdshield/shield/share"
 )
 
 const (
@@ -25,6 +30,9 @@ type Shell struct {
 	Now  func() time.Duration     // the clock of the links
 	Lost func(err error)          // the store does not answer, or too late; nil: not told
 	Back func(away time.Duration) // it answers again, after that time; nil: not told
+
+	// Differ is told that other replicas share other limits under a name; nil: not told.
+	Differ func(name, what string, others []Unit)
 }
 
 // A Client carries exchanges between links and one store. Its methods may be called
@@ -44,6 +52,9 @@ type Client struct {
 
 	health health
 	plans  exchanges
+
+	mu       sync.Mutex // guards backends
+	backends map[*backend]bool
 }
 
 // Open returns a Client of a store that need not be there yet: it connects in the
@@ -55,10 +66,11 @@ func Open(o Options, shell Shell) (*Client, error) {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
 	}
-	c := &Client{options: o, shell: shell, renew: make(chan struct{}, 1)}
+	c := &Client{options: o, shell: shell, renew: make(chan struct{}, 1), backends: map[*backend]bool{}}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.health.begin(shell.Now())
 	c.done.Go(c.keep)
+	c.done.Go(c.lookAround)
 	return c, nil
 }
 
@@ -90,6 +102,13 @@ func (c *Client) keep() {
 	}
 }
 
+// served returns the backends that the Client serves, by name.
+func (c *Client) served() []*backend {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(c.backends), func(a, b *backend) int { return strings.Compare(a.name, b.name) })
+}
+
 // connect replaces the driver, if there can be one: that of a single server there is also
 // if the server is away, and it dials with the next call.
 func (c *Client) connect() {
@@ -105,12 +124,12 @@ func (c *Client) connect() {
 
 var (
 	errNotConnected = errors.New("not connected yet")
-	errSilent       = fmt.Errorf("no answer within %v", patience)
+	errSilent       = fmt.Errorf("no answer within %v", share.GiveUp)
 )
 
 // run runs a script once, and returns its answer. An exchange that is given up may have
 // run, or run later; its answer is dropped.
-func (c *Client) run(s *script, keys []string, ask string) (string, error) {
+func (c *Client) run(ctx context.Context, s *script, keys []string, ask string) (string, error) {
 	driver := c.driver.Load()
 	if driver == nil {
 		return "", errNotConnected
@@ -121,7 +140,7 @@ func (c *Client) run(s *script, keys []string, ask string) (string, error) {
 		}
 		defer c.probe.Unlock()
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, share.GiveUp)
 	defer cancel()
 	answer, err := s.run(ctx, *driver, keys, ask)
 	if err != nil {

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"runtime"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
@@ -51,6 +53,8 @@ func (e *echo) Missed(now time.Duration) {
 	defer e.mu.Unlock()
 	e.missed, e.flies, e.longest = e.missed+1, false, max(e.longest, now-e.sent)
 }
+
+func (e *echo) OnWake(func()) {}
 
 func (e *echo) Next(time.Duration) time.Duration {
 	e.mu.Lock()
@@ -97,12 +101,15 @@ func newBench(t *testing.T, o Options) *bench {
 	}
 	b.Client = client
 	t.Cleanup(client.Close)
-	client.done.Go(func() {
-		serve(client.ctx, client, b.echo, nil, func(ask string) (string, error) {
-			return client.run(echoScript, []string{"shield:{" + client.options.Prefix + ":b:echo}:count"}, ask)
-		}, &client.plans)
-	})
+	b.serve("shield:{"+client.options.Prefix+":b:echo}:count", b.echo)
 	return b
+}
+
+// serve has the Client carry an echo, whose key is given.
+func (b *bench) serve(key string, e *echo) (stop func()) {
+	return start(b.Client, e, func(ctx context.Context, ask string) (string, error) {
+		return b.Client.run(ctx, echoScript, []string{key}, ask)
+	}, &b.plans)
 }
 
 func (b *bench) told() (lost, back []string) {
@@ -210,7 +217,7 @@ func TestServerGoesAndComesBack(t *testing.T) {
 				if alone := b.Status().Alone; alone < 1900*time.Millisecond || alone > 4*time.Second {
 					t.Errorf("alone for %v", alone)
 				}
-				if b.slowest > patience {
+				if b.slowest > share.GiveUp {
 					t.Errorf("an answer was taken after %v", b.slowest)
 				}
 			})
@@ -251,10 +258,7 @@ func TestCloseEndsAll(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := &echo{}
-		c.done.Go(func() {
-			serve(c.ctx, c, e, nil, func(ask string) (string, error) { return c.run(echoScript, []string{"{k}"}, ask) }, &c.plans)
-		})
+		(&bench{Client: c}).serve("shield:{echo}", &echo{})
 		step.do()
 		at := time.Now()
 		c.Close()

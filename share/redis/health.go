@@ -1,9 +1,14 @@
 package redis
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/herdshield/shield/share"
 )
@@ -94,4 +99,28 @@ func (c *Client) missed(sent, now time.Duration, err error) {
 	if renew {
 		c.reconnect()
 	}
+}
+
+// note tells the health of what became of an exchange.
+func (c *Client) note(sent, now time.Duration, err error) outcome {
+	trip := now - sent
+	switch {
+	case err == nil && trip <= share.MaxTrip:
+		c.silent.Store(false)
+		c.heard(sent, now)
+		return inTime
+	case err == nil && trip <= share.GiveUp:
+		c.silent.Store(false)
+		c.missed(sent, now, tooLate(trip))
+		return slow
+	case err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded):
+		c.silent.Store(true)
+		c.missed(sent, now, errSilent)
+		return late
+	}
+	c.missed(sent, now, err)
+	if _, replied := rueidis.IsRedisErr(err); replied {
+		return refused
+	}
+	return failed
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
@@ -16,11 +17,7 @@ func TestManyLinks(t *testing.T) {
 	echoes := make([]*echo, 200)
 	for i := range echoes {
 		echoes[i] = &echo{every: 100 * time.Millisecond}
-		b.Client.done.Go(func() {
-			serve(b.Client.ctx, b.Client, echoes[i], nil, func(ask string) (string, error) {
-				return b.Client.run(echoScript, []string{"shield:{many}"}, ask)
-			}, &b.plans)
-		})
+		b.serve("shield:{many}", echoes[i])
 	}
 	all := func(more int) func() bool {
 		least := make([]int, len(echoes))
@@ -50,7 +47,7 @@ func TestManyLinks(t *testing.T) {
 		e.mu.Unlock()
 	}
 	t.Logf("the longest exchange took %v", b.slowest)
-	if b.slowest > 2*patience {
+	if b.slowest > 2*share.GiveUp {
 		t.Errorf("an exchange took %v", b.slowest)
 	}
 }

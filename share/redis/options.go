@@ -10,20 +10,17 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/herdshield/shield/share"
 )
 
 const (
-	// patience is how long an exchange may take until it is given up, connecting
-	// included. Whatever takes longer than share.MaxTrip is of no use to requests; ten
-	// times as long tells a server that is slow from one that is gone.
-	patience = 250 * time.Millisecond
-
 	// dialTimeout bounds the first connection, which no exchange waits for.
 	dialTimeout = time.Second
 
 	// pingAfter is how long a connection is silent until it is asked whether it lives. One
-	// that is not, is closed after patience.
-	pingAfter = patience
+	// that is not, is closed after share.GiveUp.
+	pingAfter = share.GiveUp
 
 	// bufferSize is that of each direction of a connection: rueidis' own, 512 KiB, is for
 	// values that are a hundred times as large as ours.
@@ -80,7 +77,7 @@ func (o Options) driver(ctx context.Context, cluster bool) rueidis.ClientOption 
 		TLSConfig:           o.TLS,
 		Dialer:              net.Dialer{Timeout: dialTimeout, KeepAlive: pingAfter},
 		DialCtxFn:           dialUntil(ctx),
-		ConnWriteTimeout:    patience,
+		ConnWriteTimeout:    share.GiveUp,
 		RingScaleEachConn:   ringScale,
 		ReadBufferEachConn:  bufferSize,
 		WriteBufferEachConn: bufferSize,

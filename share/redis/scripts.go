@@ -23,10 +23,15 @@ var (
 	newsText string
 	//go:embed plan.lua
 	planText string
+	//go:embed units.lua
+	unitsText string
 )
 
 // planScript does what share.Model.Plan does.
 var planScript = newScript(constants(), preludeText, membersText, tokensText, slotsText, newsText, planText)
+
+// unitsScript lists what replicas share under a name.
+var unitsScript = newScript(constants(), preludeText, unitsText)
 
 // constants returns those of package share, as a script has them.
 func constants() string {

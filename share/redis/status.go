@@ -11,13 +11,17 @@ type Status struct {
 	Trip  time.Duration `json:"trip"`            // of the last exchange that was answered
 	Error string        `json:"error,omitempty"` // of the last exchange, if it failed
 
-	Plans Exchanges `json:"plans"` // about backends
+	Plans    Exchanges `json:"plans"` // about backends
+	Backends []Backend `json:"backends,omitempty"`
 }
 
 // Status returns the state of the store as this process sees it.
 func (c *Client) Status() Status {
 	now := c.shell.Now()
 	s := Status{Plans: c.plans.read()}
+	for _, b := range c.served() {
+		s.Backends = append(s.Backends, b.status())
+	}
 	if driver := c.driver.Load(); driver != nil {
 		s.Mode = string((*driver).Mode())
 		if s.Mode == "standalone" {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
@@ -165,7 +166,7 @@ func TestSlow(t *testing.T) {
 				b.await("answers", 20)
 				lost, back := b.told()
 				t.Logf("lost %q, back %q, %+v", lost, back, b.Status())
-				if len(lost) != 2 || len(back) != 2 || b.slowest > patience {
+				if len(lost) != 2 || len(back) != 2 || b.slowest > share.GiveUp {
 					t.Errorf("lost %q, back %q, the slowest answer that was taken %v", lost, back, b.slowest)
 				}
 			})

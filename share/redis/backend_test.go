@@ -1,0 +1,163 @@
+package redis
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/share/redis/testserver"
+)
+
+// A fleet is some replicas of one shield, each with a Guard and a Client of its own.
+type fleet struct {
+	*testing.T
+	guards  []*shield.Guard
+	clients []*Client
+	ends    []func()
+
+	mu     sync.Mutex
+	differ []string // what was told of other limits
+	lost   atomic.Int64
+	back   atomic.Int64
+}
+
+const (
+	fleetRate  = 100
+	fleetBurst = 40
+)
+
+func newFleet(t *testing.T, n int, address string, unit func(i int) string) *fleet {
+	t.Helper()
+	f := &fleet{T: t}
+	for i := range n {
+		guard, err := shield.New(shield.Config{Capacity: limiter.Config{Rate: fleetRate, Burst: fleetBurst}, Shared: true, Replica: fmt.Sprint("replica", i), Replicas: n, Secret: []byte("of this test, and of no other")}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := Open(Options{Addresses: []string{address}}, Shell{
+			Now:  shield.Now,
+			Lost: func(error) { f.lost.Add(1) },
+			Back: func(time.Duration) { f.back.Add(1) },
+			Differ: func(name, what string, others []Unit) {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				f.differ = append(f.differ, fmt.Sprint(name, ": ", what, " beside ", others))
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(client.Close)
+		f.guards, f.clients = append(f.guards, guard), append(f.clients, client)
+		f.ends = append(f.ends, client.Serve(guard.Link(shield.Now()), "shop", unit(i)))
+	}
+	return f
+}
+
+func one(int) string { return "100/s burst 40" }
+
+func (f *fleet) until(what string, ok func() bool) {
+	f.Helper()
+	(&bench{T: f.T, Client: f.clients[0]}).until(what, ok)
+}
+
+// together reports whether all work with the store, and know of each other.
+func (f *fleet) together() bool {
+	for _, c := range f.clients {
+		if s := c.Status(); len(s.Backends) != 1 || s.Backends[0].Alone || s.Backends[0].Replicas != len(f.clients) {
+			return false
+		}
+	}
+	return true
+}
+
+// visit has strangers come for a while, twice as many as there is room for, and returns how
+// many were admitted, and how long the slowest decision took.
+func (f *fleet) visit(d time.Duration) (admitted int64, slowest time.Duration) {
+	var all sync.WaitGroup
+	var in, worst atomic.Int64
+	for end, n := time.Now().Add(d), 0; time.Now().Before(end); n++ {
+		all.Go(func() {
+			at := shield.Now()
+			decision := f.guards[rand.IntN(len(f.guards))].Enter(f.Context(), at, shield.Request{Client: limiter.KeyOf(fmt.Sprint(f.Name(), n))})
+			for took := int64(shield.Now() - at); took > worst.Load(); {
+				worst.CompareAndSwap(worst.Load(), took)
+			}
+			if decision.Admit {
+				in.Add(1)
+				decision.Done(shield.Now(), shield.Served)
+			}
+		})
+		time.Sleep(time.Second / (2 * fleetRate))
+	}
+	all.Wait()
+	return in.Load(), time.Duration(worst.Load())
+}
+
+// Four replicas admit what one would, and never more, whatever becomes of the store.
+func TestFleet(t *testing.T) {
+	t.Parallel()
+	testserver.Each(t, func(t *testing.T, program string) {
+		server := testserver.Start(t, program)
+		f := newFleet(t, 4, server.Addr, one)
+		f.until("all know of each other", f.together)
+		began, admitted := time.Now(), int64(0)
+		phase := func(name string, least float64, d time.Duration) {
+			t.Helper()
+			n, slowest := f.visit(d)
+			admitted += n
+			t.Logf("%-10s %.2f of the rate, slowest decision %v", name, float64(n)/fleetRate/d.Seconds(), slowest.Round(time.Microsecond))
+			if float64(n) < least*fleetRate*d.Seconds() {
+				t.Errorf("%s: %d were admitted within %v, want at least %v of the rate", name, n, d, least)
+			}
+			if most := fleetBurst + fleetRate*time.Since(began).Seconds() + 4; float64(admitted) > most {
+				t.Errorf("%s: %d were admitted until now, want at most %.0f", name, admitted, most)
+			}
+		}
+		phase("together", 0.9, 2*time.Second)
+		server.Freeze()
+		phase("frozen", 0.3, 2*time.Second)
+		server.Thaw()
+		phase("thawed", 0.7, 2*time.Second)
+		server.Kill()
+		phase("gone", 0.4, 2*time.Second)
+		server.Restart()
+		phase("empty", 0.7, 2*time.Second)
+		f.until("all are together again", f.together)
+		phase("again", 0.9, 2*time.Second)
+		if lost, back := f.lost.Load(), f.back.Load(); lost != 8 || back != 8 {
+			t.Errorf("lost was told %d times, back %d; want 8, twice by each", lost, back)
+		}
+		t.Logf("%+v", f.clients[0].Status())
+	})
+}
+
+// Replicas with other limits have keys of their own, and are told once of each other.
+func TestOtherLimits(t *testing.T) {
+	t.Parallel()
+	server := testserver.Start(t, testserver.Programs(t)[0])
+	f := newFleet(t, 3, server.Addr, func(i int) string { return []string{"100/s", "100/s", "50/s"}[i] })
+	told := func() []string { f.mu.Lock(); defer f.mu.Unlock(); return append([]string(nil), f.differ...) }
+	f.until("all are told", func() bool { return len(told()) == 3 })
+	time.Sleep(unitsEvery + time.Second/2)
+	if got := told(); len(got) != 3 {
+		t.Errorf("told %d times: %q", len(got), got)
+	} else if t.Log(got); !strings.Contains(got[0], "50/s") || !strings.Contains(got[0], "100/s") {
+		t.Errorf("told %q", got)
+	}
+	if s := f.clients[0].Status(); s.Backends[0].Replicas != 2 || len(s.Backends[0].Others) != 1 {
+		t.Errorf("status %+v", s)
+	}
+	for _, end := range f.ends {
+		end()
+	}
+	if s := f.clients[0].Status(); len(s.Backends) != 0 {
+		t.Errorf("status after the end %+v", s)
+	}
+}
