@@ -12,9 +12,9 @@ const (
 	// MaxReplicas is how many replicas a limit is divided by, at most.
 	MaxReplicas = 1000
 
-	// newsTime is how long it takes until all replicas know of a new one: the longest
-	// time between two of their exchanges with the store.
-	newsTime = 1100 * time.Millisecond
+	// newsTime is how long it takes until all replicas know of a new one: a beat, and what
+	// it takes. One without traffic may not know sooner than after a second.
+	newsTime = 150 * time.Millisecond
 )
 
 // An Escrow holds the buckets of keys whose Limit several replicas share. Each key is
@@ -33,18 +33,19 @@ const (
 // An Escrow knows neither the store nor a clock: its user exchanges what Collect returns
 // for Grants. It is safe for concurrent use.
 type Escrow struct {
-	// Wake, if not nil, is called when there is something to Collect at once. It is called
-	// under a lock, and must neither block nor call the Escrow.
-	Wake func()
+	// Wake, if not nil, is called when there is something to Collect for a slot. It is
+	// called under a lock, and must neither block nor call the Escrow.
+	Wake func(slot int)
 
 	table *Table
 	limit Limit
 	cost  int           // of each request
 	price time.Duration // what the whole rate takes to earn the cost
 
-	part  atomic.Pointer[part]
-	lanes []lane
-	hot   [shards]hotShard
+	maxKeys atomic.Int64
+	part    atomic.Pointer[part]
+	lanes   []lane
+	hot     [shards]hotShard
 }
 
 // part is what one replica has of a cold key.
@@ -57,19 +58,22 @@ type part struct {
 
 // NewEscrow returns an Escrow of requests that cost n each, from 1 to the burst, for keys
 // in t; nothing else may use t. slots is how many parts the store has, 1 or Slots.
-func NewEscrow(t *Table, l Limit, n, slots int) *Escrow {
+func NewEscrow(t *Table, l Limit, n, slots, maxKeys int) *Escrow {
 	e := &Escrow{table: t, limit: l, cost: n, price: l.interval * time.Duration(n), lanes: make([]lane, slots)}
 	p := &part{replicas: 1}
 	p.limit, p.whole = l.partOf(1, n)
 	e.part.Store(p)
-	for i := range e.lanes {
-		e.lanes[i].alone.Store(true)
-	}
+	e.Bound(maxKeys)
 	return e
 }
 
 // Limit returns the whole limit, and the cost of a request.
 func (e *Escrow) Limit() (l Limit, cost int) { return e.limit, e.cost }
+
+// Bound sets the table's bound on keys. That on hot keys stays what it was with the first.
+func (e *Escrow) Bound(maxKeys int) { e.maxKeys.Store(int64(maxKeys)) }
+
+func (e *Escrow) tableSets() int { return tableSets(int(e.maxKeys.Load())) }
 
 // Replicas returns how many replicas share the limit.
 func (e *Escrow) Replicas() int { return e.part.Load().replicas }
@@ -100,16 +104,16 @@ func (e *Escrow) Begin(now time.Duration) {
 
 // Claim decides on a request for key at now, as Table.Claim does. If ask is true, no token
 // is here, and the store may have one: the wait is over, or known, when it has answered.
-func (e *Escrow) Claim(maxKeys int, key Key, now time.Duration) (c KeyClaim, wait time.Duration, ask bool) {
+func (e *Escrow) Claim(key Key, now time.Duration) (c KeyClaim, wait time.Duration, ask bool) {
 	i := key >> (64 - shardBits)
 	s, hot, p := &e.table.shards[i], &e.hot[i], e.part.Load()
 	now, late := s.lock(p.limit, now)
-	hot.maxKeys = maxKeys
+	hot.claimed = now
 	c = KeyClaim{shard: s, key: key}
 	h, owner := hot.find(key)
 	if h == nil {
 		if p.whole {
-			fullAt := max(c.findSlot(p.limit, tableSets(maxKeys), now, e.cost), p.fresh)
+			fullAt := max(c.findSlot(p.limit, e.tableSets(), now, e.cost), p.fresh)
 			c.paid, wait = p.limit.take(fullAt, now, e.cost)
 			if wait == 0 && !p.low(c.paid-now, e.cost) {
 				return c, 0, false
@@ -129,8 +133,7 @@ func (e *Escrow) Claim(maxKeys int, key Key, now time.Duration) (c KeyClaim, wai
 
 // claimCold decides on a request for a key that is to be hot, and finds no room for it.
 func (e *Escrow) claimCold(p *part, c KeyClaim, now, late time.Duration) (KeyClaim, time.Duration, bool) {
-	maxKeys := e.hot[c.key>>(64-shardBits)].maxKeys
-	fullAt := max(c.findSlot(p.limit, tableSets(maxKeys), now, e.cost), p.fresh)
+	fullAt := max(c.findSlot(p.limit, e.tableSets(), now, e.cost), p.fresh)
 	paid, wait := p.limit.take(fullAt, now, e.cost)
 	if c.paid = paid; wait > 0 && wait != Never {
 		wait += late

@@ -28,15 +28,15 @@ func answered(e *Escrow, now time.Duration, grant func(Held) Grant) (asked int) 
 // newEscrow returns an Escrow of a replica that the store answers.
 func newEscrow(t testing.TB, l Limit, cost, replicas int) *Escrow {
 	t.Helper()
-	e := NewEscrow(new(Table), l, cost, 1)
+	e := NewEscrow(new(Table), l, cost, 1, 400_000)
 	e.Divide(0, replicas)
-	e.Alone(0, false)
+	e.AloneFrom(0, forever)
 	return e
 }
 
 // take is one request.
-func (e *Escrow) takeOne(maxKeys int, key Key, now time.Duration) (admitted, ask bool) {
-	c, wait, ask := e.Claim(maxKeys, key, now)
+func (e *Escrow) takeOne(key Key, now time.Duration) (admitted, ask bool) {
+	c, wait, ask := e.Claim(key, now)
 	if wait == 0 {
 		c.Commit()
 	}
@@ -51,16 +51,16 @@ func TestAKeyIsHotOnceItHasUsedItsPart(t *testing.T) {
 	e := newEscrow(t, l, 1, 4) // a part of 5 tokens, 2.5 per second
 	key, now := KeyOf("a"), time.Second
 	for i := range 2 {
-		if ok, _ := e.takeOne(MinKeys, key, now); !ok || e.Queued(0) != 0 {
+		if ok, _ := e.takeOne(key, now); !ok || e.Queued(0) != 0 {
 			t.Fatalf("request %d: admitted %v, queued %d; want true, 0", i, ok, e.Queued(0))
 		}
 	}
 	for i := range 3 {
-		if ok, _ := e.takeOne(MinKeys, key, now); !ok || e.Queued(0) != 1 {
+		if ok, _ := e.takeOne(key, now); !ok || e.Queued(0) != 1 {
 			t.Fatalf("request %d: admitted %v, queued %d; want true, 1", 2+i, ok, e.Queued(0))
 		}
 	}
-	if ok, ask := e.takeOne(MinKeys, key, now); ok || !ask {
+	if ok, ask := e.takeOne(key, now); ok || !ask {
 		t.Errorf("without a token: admitted %v, ask %v; want false, true", ok, ask)
 	}
 	n := answered(e, now, func(h Held) Grant {
@@ -74,7 +74,7 @@ func TestAKeyIsHotOnceItHasUsedItsPart(t *testing.T) {
 	}
 	got := 0
 	for range 5 {
-		if ok, _ := e.takeOne(MinKeys, key, now); ok {
+		if ok, _ := e.takeOne(key, now); ok {
 			got++
 		}
 	}
@@ -84,13 +84,13 @@ func TestAKeyIsHotOnceItHasUsedItsPart(t *testing.T) {
 	if n := answered(e, now, func(Held) Grant { return Grant{Wait: 100 * time.Millisecond, Stay: time.Minute} }); n != 1 {
 		t.Fatalf("%d keys are told of, want 1", n)
 	}
-	c, wait, ask := e.Claim(MinKeys, key, now)
+	c, wait, ask := e.Claim(key, now)
 	c.Release()
 	if wait != 800*time.Millisecond/10 && wait < 100*time.Millisecond || ask || e.Queued(0) != 0 {
 		t.Errorf("after an answer of none: wait %v, ask %v, queued %d; want 100 ms at least, false, 0", wait, ask, e.Queued(0))
 	}
 	// The pool earns for it as long as the replica is heard of.
-	if ok, ask := e.takeOne(MinKeys, key, now+wait); ok || !ask {
+	if ok, ask := e.takeOne(key, now+wait); ok || !ask {
 		t.Errorf("after the wait: admitted %v, ask %v; want false, true", ok, ask)
 	}
 }
@@ -103,11 +103,11 @@ func TestAloneAKeyHasItsPart(t *testing.T) {
 		name string
 		end  func(e *Escrow) (earnsFrom time.Duration)
 	}{
-		{"no answer", func(e *Escrow) time.Duration { e.Paid(0, 3*time.Second); e.Alone(0, true); return 3 * time.Second }},
+		{"no answer", func(e *Escrow) time.Duration { e.Paid(0, 3*time.Second); e.AloneFrom(0, 0); return 3 * time.Second }},
 		{"the key is not hot any more", func(e *Escrow) time.Duration { e.Paid(0, time.Hour); return 11 * time.Second }},
 		{"another life", func(e *Escrow) time.Duration {
 			e.Paid(0, time.Hour)
-			e.Alone(0, true)
+			e.AloneFrom(0, 0)
 			e.Live(4*time.Second, 0)
 			return 4 * time.Second
 		}},
@@ -115,13 +115,13 @@ func TestAloneAKeyHasItsPart(t *testing.T) {
 		e := newEscrow(t, l, 1, 4)
 		key, now := KeyOf("a"), time.Second
 		for range 5 {
-			e.takeOne(MinKeys, key, now)
+			e.takeOne(key, now)
 		}
 		answered(e, now, func(Held) Grant { return Grant{Wait: time.Second, Stay: 10 * time.Second} })
 		from := c.end(e)
 		got := 0
 		for at := now; at <= from+2*time.Second; at += 10 * time.Millisecond {
-			if ok, _ := e.takeOne(MinKeys, key, at); ok {
+			if ok, _ := e.takeOne(key, at); ok {
 				if got++; at < from+400*time.Millisecond {
 					t.Errorf("%s: a token at %v; its part is earned from %v on", c.name, at, from)
 				}
@@ -138,12 +138,12 @@ func TestDivisionForgivesNothing(t *testing.T) {
 	l := mustLimit(t, 1, time.Hour, 60)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
-		e := NewEscrow(new(Table), l, 1, 1) // alone: of 30 tokens
+		e := NewEscrow(new(Table), l, 1, 1, MinKeys) // alone: of 30 tokens
 		got, now := 0, time.Second
 		for range 200 {
 			now += time.Millisecond
 			key := KeyOf("a")
-			if ok, _ := e.takeOne(MinKeys, key, now); ok {
+			if ok, _ := e.takeOne(key, now); ok {
 				got++
 			}
 			if rng.IntN(4) == 0 {
@@ -171,7 +171,7 @@ func TestHotKeysAreBounded(t *testing.T) {
 	for range 4 {
 		for _, key := range list {
 			now += time.Microsecond
-			if ok, _ := e.takeOne(4*keys, key, now); ok {
+			if ok, _ := e.takeOne(key, now); ok {
 				got[key]++
 			}
 		}
@@ -208,6 +208,7 @@ func BenchmarkEscrow(b *testing.B) {
 	} {
 		e := newEscrow(b, l, 1, 4)
 		e.Paid(0, forever)
+		e.Bound(maxKeys)
 		key := func(i uint64) Key { return Key(bits.Reverse64((i&(bench.keys-1) + 1) * 0x9e3779b97f4a7c15)) }
 		heat := func(k Key) {
 			e.Learn(time.Second, k, time.Hour)
@@ -222,7 +223,7 @@ func BenchmarkEscrow(b *testing.B) {
 			if bench.hot {
 				heat(key(i))
 			} else {
-				e.takeOne(maxKeys, key(i), time.Second)
+				e.takeOne(key(i), time.Second)
 			}
 		}
 		b.Run(bench.name, func(b *testing.B) {
@@ -230,7 +231,7 @@ func BenchmarkEscrow(b *testing.B) {
 			i := uint64(0)
 			for b.Loop() {
 				i += 0x9e3779b97f4a7c15
-				c, wait, _ := e.Claim(maxKeys, key(i), time.Second)
+				c, wait, _ := e.Claim(key(i), time.Second)
 				if wait == 0 {
 					c.Commit()
 				}

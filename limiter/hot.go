@@ -14,8 +14,8 @@ const (
 // A hotShard holds the hot keys of one shard of the table, under its lock.
 type hotShard struct {
 	sets    []hotSet
-	maxKeys int // of the table
-	keys    int // that are in sets
+	keys    int           // that are in sets
+	claimed time.Duration // when the last request came for any key of the shard
 }
 
 // A hotSet has its keys in one cache line: cold keys look no further.
@@ -64,7 +64,7 @@ func (s *hotShard) setOf(key Key) *hotSet {
 func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner *Key) {
 	s, hot := &e.table.shards[i], &e.hot[i]
 	if hot.sets == nil {
-		hot.sets = make([]hotSet, max(1, min(hot.maxKeys/4, maxHot)/(shards*hotWays)))
+		hot.sets = make([]hotSet, max(1, min(int(e.maxKeys.Load())/4, maxHot)/(shards*hotWays)))
 	}
 	set := hot.setOf(key)
 	for j := range set.owner {
@@ -80,7 +80,7 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 	*h = hotKey{at: now, life: uint16(lane.life.Load())}
 	if p.whole {
 		c := KeyClaim{shard: s, key: key}
-		owed := max(0, max(c.findSlot(p.limit, tableSets(hot.maxKeys), now, e.cost), p.fresh)-now)
+		owed := max(0, max(c.findSlot(p.limit, e.tableSets(), now, e.cost), p.fresh)-now)
 		if c.owner == nil {
 			return nil, nil // it shares its bucket
 		}
@@ -91,7 +91,7 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 		if owed > 0 {
 			h.tried = int32(e.cost)
 		}
-	} else if lane.alone.Load() {
+	} else if lane.alone(now) {
 		h.level = e.price
 	}
 	*owner = key
@@ -103,12 +103,12 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 // it. It reports whether it did.
 func (e *Escrow) cool(p *part, i Key, owner *Key, h *hotKey, now time.Duration) bool {
 	e.settle(p, h, *owner, now)
-	if h.asked || h.sent || h.until > now || !p.whole && h.level < e.price && e.laneOf(*owner).alone.Load() {
+	if h.asked || h.sent || h.until > now || !p.whole && h.level < e.price && e.laneOf(*owner).alone(now) {
 		return false
 	}
 	if p.whole {
 		c := KeyClaim{shard: &e.table.shards[i], key: *owner}
-		c.findSlot(p.limit, tableSets(e.hot[i].maxKeys), now, 0)
+		c.findSlot(p.limit, e.tableSets(), now, 0)
 		if c.evict {
 			return false
 		}
@@ -140,7 +140,7 @@ func (e *Escrow) settle(p *part, h *hotKey, key Key, now time.Duration) {
 	}
 	from := max(h.at, min(paid, time.Duration(lane.paidTo.Load())))
 	h.at = max(h.at, now)
-	if from >= now || !p.whole && !lane.alone.Load() {
+	if from >= now || !p.whole && !lane.alone(now) {
 		return
 	}
 	depth := e.limit.interval * time.Duration(p.limit.burst)
@@ -154,7 +154,7 @@ func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration) (wait time
 	e.settle(p, h, key, now)
 	lane := e.laneOf(key)
 	h.tried = min(h.tried+int32(e.cost), 1<<30)
-	may := now >= h.next && !lane.alone.Load()
+	may := now >= h.next && !lane.alone(now)
 	left := h.level - e.price
 	if left >= 0 {
 		if may && 2*left < e.limit.interval*time.Duration(p.limit.burst) && p.whole {
@@ -173,7 +173,7 @@ func (e *Escrow) take(p *part, h *hotKey, key Key, now time.Duration) (wait time
 // waitOf returns how long a key without tokens has to wait: until the pool has one, or it
 // has earned one here.
 func (e *Escrow) waitOf(p *part, h *hotKey, lane *lane, now time.Duration) time.Duration {
-	if !lane.alone.Load() {
+	if !lane.alone(now) {
 		return max(1, h.next-now)
 	}
 	paid := min(h.until, time.Duration(lane.paidTo.Load()))

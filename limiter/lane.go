@@ -16,10 +16,10 @@ const maxPause = 50 * time.Millisecond
 
 // A lane is what concerns the keys in one slot of the store.
 type lane struct {
-	alone  atomic.Bool   // the store does not answer
-	life   atomic.Uint32 // of the replica there
-	began  atomic.Int64  // when it began
-	paidTo atomic.Int64  // the pool earns for hot keys until then, at the latest
+	aloneAt atomic.Int64  // from when on the store counts as gone
+	life    atomic.Uint32 // of the replica there
+	began   atomic.Int64  // when it began
+	paidTo  atomic.Int64  // the pool earns for hot keys until then, at the latest
 
 	mu    sync.Mutex
 	queue []Key // to be told; guarded by mu
@@ -42,6 +42,8 @@ type Grant struct {
 	Stay time.Duration // for how long the pool earns for the key
 }
 
+func (l *lane) alone(now time.Duration) bool { return int64(now) >= l.aloneAt.Load() }
+
 // SlotOf returns the slot of a key.
 func (e *Escrow) SlotOf(key Key) int { return int(key) & (len(e.lanes) - 1) }
 
@@ -58,7 +60,7 @@ func (e *Escrow) ask(l *lane, h *hotKey, key Key) {
 	first := len(l.queue) == 1
 	l.mu.Unlock()
 	if first && e.Wake != nil {
-		e.Wake()
+		e.Wake(e.SlotOf(key))
 	}
 }
 
@@ -174,7 +176,6 @@ func (e *Escrow) Learn(now time.Duration, key Key, stay time.Duration) bool {
 	s := &e.table.shards[i]
 	now, _ = s.lock(p.limit, now)
 	defer s.mu.Unlock()
-	e.hot[i].maxKeys = max(e.hot[i].maxKeys, MinKeys)
 	h, _ := e.hot[i].find(key)
 	if h == nil {
 		if h, _ = e.heat(p, i, key, now); h == nil {
@@ -206,6 +207,12 @@ func (e *Escrow) Return(now time.Duration, slot int) {
 	}
 }
 
+// State reports whether a key is in the queue, and whether it was told and not answered.
+func (e *Escrow) State(now time.Duration, key Key) (queued, sent bool) {
+	e.with(key, now, func(_ *part, h *hotKey, _ time.Duration) { queued, sent = h.asked, h.sent })
+	return queued, sent
+}
+
 // Paid tells that the pools of a slot earn for this replica until then, at the latest.
 func (e *Escrow) Paid(slot int, until time.Duration) {
 	l := &e.lanes[slot]
@@ -220,8 +227,34 @@ func (e *Escrow) Live(now time.Duration, slot int) {
 	l.life.Add(1)
 }
 
-// Alone sets whether the replica works with its part, because the store does not answer.
-func (e *Escrow) Alone(slot int, alone bool) { e.lanes[slot].alone.Store(alone) }
+// AloneFrom sets from when on the replica works with its part of the limit, because the
+// store does not answer. A new Escrow does from the beginning.
+func (e *Escrow) AloneFrom(slot int, from time.Duration) { e.lanes[slot].aloneAt.Store(int64(from)) }
 
-// IsAlone reports whether it does.
-func (e *Escrow) IsAlone(slot int) bool { return e.lanes[slot].alone.Load() }
+// IsAlone reports whether it does at now.
+func (e *Escrow) IsAlone(slot int, now time.Duration) bool { return e.lanes[slot].alone(now) }
+
+// LastClaim returns when the last request came. It visits all shards.
+func (e *Escrow) LastClaim() (last time.Duration) {
+	for i := range e.hot {
+		s := &e.table.shards[i]
+		s.mu.Lock()
+		last = max(last, e.hot[i].claimed)
+		s.mu.Unlock()
+	}
+	return last
+}
+
+// Lanes returns how many slots the store has.
+func (e *Escrow) Lanes() int { return len(e.lanes) }
+
+// Hot returns how many keys are hot. It visits all shards.
+func (e *Escrow) Hot() (n int) {
+	for i := range e.hot {
+		s := &e.table.shards[i]
+		s.mu.Lock()
+		n += e.hot[i].keys
+		s.mu.Unlock()
+	}
+	return n
+}

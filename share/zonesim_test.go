@@ -1,0 +1,309 @@
+package share
+
+import (
+	"container/heap"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sort"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+)
+
+// quotaTime is for how long quotas are played: 20 s are those of the tables.
+var quotaTime = flag.Duration("quotas", 4*time.Second, "")
+
+// quotaSim plays replicas that share a zone through the model of the store, in virtual
+// time: its requests, the trips of exchanges, and what goes wrong.
+type quotaSim struct {
+	limit    limiter.Limit
+	cost     int
+	now      time.Duration
+	queue    events
+	serial   int
+	trip     time.Duration
+	model    ZoneModel
+	replicas []*quotaReplica
+	gone     func(now time.Duration, replica int) bool // what it sends, and is sent, is lost
+	frozen   func(now time.Duration) (until time.Duration)
+
+	requests, admitted, ideal, waited, vain int
+	below, belowWaited                      int // requests of keys that have had less than their rate
+	one, strict                             map[int]*oneBucket
+	worst                                   float64 // most tokens that a key has had beyond burst + rate × t
+	came, got, could                        map[int]int
+}
+
+// oneBucket is the law: a bucket for all replicas.
+type oneBucket struct{ level, at float64 }
+
+func (b *oneBucket) earn(now, rate, burst float64) {
+	b.level, b.at = math.Min(burst, b.level+rate*(now-b.at)), now
+}
+
+type quotaReplica struct {
+	sim    *quotaSim
+	number int
+	escrow *limiter.Escrow
+	zone   *Zone
+	woken  bool
+	timer  time.Duration
+}
+
+type event struct {
+	at     time.Duration
+	serial int
+	do     func()
+}
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].serial < e[j].serial
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	last := (*e)[len(*e)-1]
+	*e = (*e)[:len(*e)-1]
+	return last
+}
+
+func (s *quotaSim) at(t time.Duration, do func()) {
+	s.serial++
+	heap.Push(&s.queue, event{t, s.serial, do})
+}
+
+func (s *quotaSim) run(to time.Duration) {
+	for len(s.queue) > 0 && s.queue[0].at <= to {
+		e := heap.Pop(&s.queue).(event)
+		s.now = e.at
+		e.do()
+	}
+	s.now = to
+}
+
+const simStart = 1_700_000_000_000 // of the store's clock
+
+func newQuotaSim(t testing.TB, rate float64, per time.Duration, burst, cost, replicas int) *quotaSim {
+	t.Helper()
+	limit, err := limiter.New(limiter.Config{Rate: rate, Per: per, Burst: burst})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &quotaSim{
+		limit: limit, cost: cost, trip: time.Millisecond, one: map[int]*oneBucket{}, strict: map[int]*oneBucket{},
+		came: map[int]int{}, got: map[int]int{}, could: map[int]int{},
+	}
+	for i := range replicas {
+		s.start(i)
+	}
+	s.run(2 * time.Second)
+	return s
+}
+
+// start begins a replica, in the place of one that has ended.
+func (s *quotaSim) start(i int) {
+	r := &quotaReplica{sim: s, number: i, escrow: limiter.NewEscrow(new(limiter.Table), s.limit, s.cost, 1, 200_000)}
+	r.zone = NewZone(fmt.Sprintf("replica %d since %v", i, s.now), r.escrow, 1)
+	r.zone.Links()[0].OnWake(func() { r.woken = true })
+	if i < len(s.replicas) {
+		s.replicas[i] = r
+	} else {
+		s.replicas = append(s.replicas, r)
+	}
+	s.at(s.now+time.Duration(i)*time.Millisecond*7, r.pump)
+}
+
+// pump sends what is due, and comes back when something will be.
+func (r *quotaReplica) pump() {
+	s, l := r.sim, r.zone.Links()[0]
+	if s.replicas[r.number] != r {
+		return // it was killed
+	}
+	r.woken = false
+	sent := s.now
+	if ask, ok := l.Due(s.now); ok {
+		lost := s.gone != nil && s.gone(s.now, r.number)
+		arrives := s.now + s.trip/2
+		if s.frozen != nil {
+			arrives = max(arrives, s.frozen(arrives))
+		}
+		answers := false
+		if !lost {
+			s.at(arrives, func() {
+				answer := s.model.Take(simStart+s.now.Milliseconds(), ask)
+				s.at(s.now+s.trip/2, func() {
+					if s.gone == nil || !s.gone(s.now, r.number) {
+						answers = true
+						l.Heard(s.now, sent, answer)
+						r.pump()
+					}
+				})
+			})
+		}
+		s.at(sent+GiveUp, func() {
+			if !answers {
+				l.Missed(s.now)
+				r.pump()
+			}
+		})
+	}
+	if next := l.Next(s.now); next > s.now && next != r.timer {
+		r.timer = next
+		s.at(next, r.pump)
+	}
+}
+
+// request is one request for a key at a replica.
+func (s *quotaSim) request(index int, key limiter.Key, replica int) {
+	now, rate, burst := s.now.Seconds(), s.limit.Rate(), float64(s.limit.Burst())
+	if s.one[index] == nil {
+		s.one[index], s.strict[index] = &oneBucket{burst, now}, &oneBucket{burst, now}
+	}
+	s.requests++
+	s.came[index]++
+	b := s.one[index]
+	b.earn(now, rate, burst)
+	below := b.level >= burst/2
+	if b.level >= float64(s.cost) {
+		b.level -= float64(s.cost)
+		s.ideal++
+		s.could[index]++
+	}
+	r := s.replicas[replica]
+	ends := s.decide(index, key, r, true)
+	if below {
+		s.below++
+	}
+	if ends == nil {
+		return
+	}
+	s.waited++
+	if below {
+		s.belowWaited++
+	}
+	deadline := s.now + MaxTrip
+	var wait func()
+	wait = func() {
+		select {
+		case <-ends:
+		default:
+			if s.now < deadline {
+				s.at(s.now+100*time.Microsecond, wait)
+				return
+			}
+		}
+		s.decide(index, key, r, false)
+	}
+	s.at(s.now+100*time.Microsecond, wait)
+}
+
+// decide decides on a request, and returns what it waits for.
+func (s *quotaSim) decide(index int, key limiter.Key, r *quotaReplica, first bool) (ends <-chan struct{}) {
+	c, wait, ask := r.escrow.Claim(key, s.now)
+	if wait == 0 {
+		c.Commit()
+	}
+	c.Release()
+	if wait == 0 {
+		s.admitted++
+		s.got[index]++
+		b := s.strict[index]
+		b.earn(s.now.Seconds(), s.limit.Rate(), float64(s.limit.Burst()))
+		b.level -= float64(s.cost)
+		s.worst = math.Max(s.worst, -b.level)
+	} else if ask && first {
+		ends = r.zone.Ask(s.now, key)
+	} else if ask {
+		s.vain++
+	}
+	if r.woken {
+		r.pump()
+	}
+	return ends
+}
+
+// A quotaLoad is how requests come.
+type quotaLoad struct {
+	keys    int
+	zipf    float64
+	rate    float64
+	length  time.Duration
+	balance string
+}
+
+func (s *quotaSim) play(l quotaLoad) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	cdf, names, sum := make([]float64, l.keys), make([]limiter.Key, l.keys), 0.0
+	for i := range cdf {
+		sum += 1 / math.Pow(float64(i+1), l.zipf)
+		cdf[i], names[i] = sum, limiter.Key(max(1, rng.Uint64()))
+	}
+	begun := s.now
+	for t := 0.0; ; {
+		t += rng.ExpFloat64() / l.rate
+		at := begun + time.Duration(t*1e9)
+		if at > begun+l.length {
+			break
+		}
+		s.run(at)
+		i := sort.SearchFloat64s(cdf, rng.Float64()*sum)
+		s.request(i, names[i], l.replica(rng, i, at-begun, len(s.replicas)))
+	}
+	s.run(s.now + 100*time.Millisecond)
+}
+
+// replica returns which of n a request is sent to.
+func (l *quotaLoad) replica(rng *rand.Rand, key int, at time.Duration, n int) int {
+	switch l.balance {
+	case "sticky":
+		return key % n
+	case "90 % to one":
+		if n > 1 && rng.Float64() > 0.9 {
+			return 1 + rng.IntN(n-1)
+		}
+		return 0
+	case "moving":
+		return (key + int(at/(3*time.Second))) % n
+	}
+	return rng.IntN(n)
+}
+
+func (s *quotaSim) String() string {
+	keys, exchanges, lives := int64(0), int64(0), int64(0)
+	for _, r := range s.replicas {
+		for _, l := range r.zone.Links() {
+			keys, exchanges, lives = keys+l.counts.keys, exchanges+l.counts.exchanges, lives+l.counts.lives
+		}
+	}
+	per := 1000 / float64(s.requests)
+	return fmt.Sprintf("%.3f of one bucket's; worst excess %.3f of %d; per 1,000 requests %.0f commands, %.0f trips; waited %.2f %% (in vain %.2f %%), below half of the quota %.2f %%; %d lives",
+		s.share(), s.worst, s.limit.Burst(), float64(keys)*per, float64(exchanges)*per,
+		float64(s.waited)*per/10, float64(s.vain)*per/10, 100*float64(s.belowWaited)/float64(max(1, s.below)), lives)
+}
+
+func (s *quotaSim) share() float64 { return float64(s.admitted) / float64(max(1, s.ideal)) }
+
+func TestQuotasAreThoseOfOneBucket(t *testing.T) {
+	load := quotaLoad{keys: 100_000, zipf: 1.05, rate: 20_000, length: *quotaTime}
+	sizes := []int{2, 4, 8}
+	if testing.Short() {
+		sizes = []int{4}
+	}
+	for _, n := range sizes {
+		for _, load.balance = range []string{"even", "sticky", "90 % to one", "moving"} {
+			t.Run(fmt.Sprint(n, " ", load.balance), func(t *testing.T) {
+				s := newQuotaSim(t, 10, time.Second, 20, 1, n)
+				s.play(load)
+				t.Log(s)
+				if s.worst > 0.01 || s.share() < 0.96 {
+					t.Errorf("worst excess %v, share %v; want 0, 0.96", s.worst, s.share())
+				}
+			})
+		}
+	}
+}
