@@ -97,6 +97,9 @@ type simulation struct {
 	scenario, background, policy, others string
 	distribution, limit                  string
 	outage, restart, cold, shieldRestart string
+	balance, storeOutage                 string
+	shares                               bool
+	storeTrip                            time.Duration
 	slow                                 []string
 	enforce, quiet                       bool
 	config, log                          string
@@ -157,6 +160,10 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	f.StringVar(&s.limit, "limit", "", "the rate that shield and the models admit, as 100/s (default: the first capacity of a config, or 0.8 of the backend's)")
 	f.BoolVar(&s.enforce, "enforce", false, "let configs enforce whose mode is observe")
 	f.IntVar(&s.Replicas, "replicas", 1, "how many servers there are before the backend, 1 to 64, with the same config each")
+	f.StringVar(&s.balance, "balance", "random", "how requests are spread over them: "+balances())
+	f.BoolVar(&s.shares, "store", false, "let them share limits, appointments and promises through a store, such as Redis")
+	f.DurationVar(&s.storeTrip, "store-trip", time.Millisecond, "how long it takes there and back, up to 10s")
+	f.StringVar(&s.storeOutage, "store-outage", "", "when the store is gone, as 30s+10s")
 	f.StringVar(&s.shieldRestart, "restart-shield", "", "when they restart and forget everything, as 30s")
 
 	f.StringVar(&s.log, "from-access-log", "", "estimate clients and backend from this access log, and show the estimate")

@@ -110,6 +110,7 @@ func (s *simulation) ranges() problems {
 		plant.Between("--backlog", s.pool.Queue, 0, 1<<22),
 		plant.Between("--coherency", s.pool.Coherency, 0, 100),
 		plant.Between("--replicas", s.Replicas, 1, 64),
+		plant.Between("--store-trip", s.storeTrip, 10*time.Microsecond, 10*time.Second),
 		plant.Between("--warmup", s.Warmup, time.Second, time.Hour),
 		plant.Between("--requests", s.MaxRequests, 1, math.MaxInt32),
 		err,
@@ -357,6 +358,7 @@ func (s *simulation) faults(wrong *problems) (faults []fault) {
 		}
 		c.Cold = plant.Cold{Times: factor, For: d}
 	}
+	s.store(during, wrong)
 	if s.shieldRestart != "" {
 		at, err := time.ParseDuration(s.shieldRestart)
 		if err != nil || at < 0 || at > maxUntil {
@@ -366,6 +368,39 @@ func (s *simulation) faults(wrong *problems) (faults []fault) {
 		faults = append(faults, fault{"restart-shield", report.Mark{Name: "shield restarts", From: at, To: at}})
 	}
 	return faults
+}
+
+// store reads the flags of what replicas share.
+func (s *simulation) store(during func(flag, name, text, like string) (from, to time.Duration), wrong *problems) {
+	s.Balance = sim.Balance(s.balance)
+	if !slices.Contains(sim.Balances, s.Balance) {
+		wrong.addf("--balance is %q; want %s", s.balance, balances())
+	}
+	for _, flag := range []string{"store-trip", "store-outage"} {
+		if s.changed(flag) && !s.shares {
+			wrong.addf("--%s is given without --store; want both", flag)
+		}
+	}
+	if !s.shares {
+		return
+	}
+	if s.Replicas < 2 {
+		wrong.addf("--store is given with --replicas %d; want at least 2", s.Replicas)
+	}
+	s.Store = &sim.Store{Trip: s.storeTrip}
+	if s.storeOutage != "" {
+		from, to := during("store-outage", "the store is gone", s.storeOutage, "30s+10s")
+		s.Store.Faults = []sim.Fault{{From: from, To: to}}
+	}
+}
+
+// balances lists how requests may be spread over replicas.
+func balances() string {
+	names := make([]string, len(sim.Balances))
+	for i, b := range sim.Balances {
+		names[i] = string(b)
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
 }
 
 // times reads what is before the last x of a text, and the number after it; 0 if there is

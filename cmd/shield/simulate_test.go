@@ -67,7 +67,7 @@ func TestSimulateDefaults(t *testing.T) {
 	want := sim.Scenario{
 		Seed: 1, Clients: 1000, Within: 100 * time.Millisecond, Mix: clients.Population{{Weight: 1, Policy: clients.Exact{}, Name: "exact"}}, Background: 30,
 		Warmup: 2 * time.Minute, Delay: 10 * time.Millisecond, Service: sim.Service{Mean: 80 * time.Millisecond, Exponential: true},
-		Plant: &plant.Config{Workers: 10}, Timeout: 10 * time.Second, Replicas: 1,
+		Plant: &plant.Config{Workers: 10}, Timeout: 10 * time.Second, Replicas: 1, Balance: sim.BalanceRandom,
 		Until: time.Minute, MaxRequests: 200_000_000, Bin: 100 * time.Millisecond, Shelters: true,
 	}
 	if !reflect.DeepEqual(p.Scenario, want) {
@@ -84,7 +84,7 @@ func TestSimulateFlags(t *testing.T) {
 	p := simulatePlan(t, "--clients", "10", "--within", "1s", "--background", "600/m", "--policy", "curl:3,exact", "--timeout", "0",
 		"--patience", "30s", "--delay", "1ms", "--workers", "3", "--service", "10ms", "--first-byte", "2ms", "--distribution", "deterministic", "--coherency", "0.5",
 		"--backlog", "9", "--outage", "30s+10s", "--outage-refuses", "--slow", "60s+5sx4", "--slow", "1s+2sx0.5", "--restart", "90s+1s",
-		"--cold", "20sx3", "--restart-shield", "12s", "--replicas", "2", "--seed", "7", "--requests", "99", "--warmup", "3s", "--limit", "3000/m",
+		"--cold", "20sx3", "--restart-shield", "12s", "--replicas", "2", "--balance", "other", "--store", "--store-trip", "2ms", "--store-outage", "20s+5s", "--seed", "7", "--requests", "99", "--warmup", "3s", "--limit", "3000/m",
 		"--compare", "none,shield-adaptive", "shield", "gradient2")
 	mix, _ := clients.Parse("curl:3,exact")
 	s := time.Second
@@ -95,7 +95,8 @@ func TestSimulateFlags(t *testing.T) {
 			Slow:    plant.Steps{{From: s, Value: 0.5}, {From: 3 * s, Value: 1}, {From: 60 * s, Value: 4}, {From: 65 * s, Value: 1}},
 			Restart: [2]time.Duration{90 * s, 91 * s}, Cold: plant.Cold{Times: 3, For: 20 * s},
 		},
-		Patience: 30 * s, Replicas: 2, Shelters: true, Until: 151 * s, Changes: []sim.Change{{At: 12 * s, Restart: true}}, MaxRequests: 99, Bin: s / 10,
+		Patience: 30 * s, Replicas: 2, Balance: sim.BalanceOther,
+		Store: &sim.Store{Trip: 2 * time.Millisecond, Faults: []sim.Fault{{From: 20 * s, To: 25 * s}}}, Shelters: true, Until: 151 * s, Changes: []sim.Change{{At: 12 * s, Restart: true}}, MaxRequests: 99, Bin: s / 10,
 	}
 	if !reflect.DeepEqual(p.Scenario, want) {
 		t.Errorf("scenario is\n%+v %+v\nwant\n%+v %+v", p.Scenario, p.Scenario.Plant, want, want.Plant)
@@ -110,7 +111,7 @@ func TestSimulateFlags(t *testing.T) {
 	if c := p.servers[2].config.Capacity; c.Rate != 50 || c.Burst != 5 {
 		t.Errorf("limit is %+v; want 50/s burst 5", c)
 	}
-	for _, part := range []string{"A herd of 10 clients comes within 1s", "curl 75 %, exact 25 %", "Outage at 30s for 10s", "4 times as slow at 1m0s", "2 servers"} {
+	for _, part := range []string{"A herd of 10 clients comes within 1s", "curl 75 %, exact 25 %", "Outage at 30s for 10s", "4 times as slow at 1m0s", "2 servers before it, which share limits and promises"} {
 		if !strings.Contains(strings.ReplaceAll(p.text, "\n", " "), part) {
 			t.Errorf("text has no %q:\n%s", part, p.text)
 		}
@@ -139,6 +140,12 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--outage 20s+5s --duration 20s": "--outage begins at 20s, and a run is 20s (--duration); want it to begin before that",
 		"--slow 1s+1sx2 --slow 30s+1sx2 --duration 20s":      "--slow begins at 30s, and a run is 20s",
 		"--restart 21s+1s --duration 20s":                    "--restart begins at 21s, and a run is 20s",
+		"--store":                                            "--store is given with --replicas 1; want at least 2",
+		"--replicas 2 --store-trip 2ms":                      "--store-trip is given without --store; want both",
+		"--replicas 2 --store-outage 1s+1s":                  "--store-outage is given without --store; want both",
+		"--replicas 2 --store --store-trip 1m":               "--store-trip is 1m0s; want 10µs to 10s",
+		"--replicas 2 --store --store-outage 1s":             `--store-outage is "1s"; want when it begins`,
+		"--replicas 2 --balance best":                        `--balance is "best"; want random, other, sticky, skewed or moving`,
 		"--restart-shield 20s --duration 20s":                "--restart-shield begins at 20s, and a run is 20s",
 		"--restart 19s+1s --cold 5sx2 --duration 20s":        "--cold begins at 20s, with the end of --restart, and a run is 20s",
 		"--clients 5000000 --background 20000 --duration 1h": "about 79400000 clients would come: 5000000, and 20000 per second for 1h2m0s with the warm-up; want at most 50000000",

@@ -48,7 +48,7 @@ The backend has {{plural .Plant.Workers "worker that takes" "workers that take"}
 {{- with .FirstByte}} An answer streams from {{.}} on, until its end.{{end}}
 {{- range .Marks}} {{capital .Name}} at {{.From}}{{with long .}} for {{.}}{{end}}.{{end}}
 {{- with .Admitted}} Shield and the models admit {{digits .}} per second.{{end}}
-{{- if gt .Replicas 1}} There are {{.Replicas}} servers before it.{{end}}
+{{- if gt .Replicas 1}} There are {{.Replicas}} servers before it{{if .Store}}, which share limits and promises{{end}}.{{end}}
 A run is {{.Until}}{{if .Background}}, after a warm-up of {{.Warmup}} with background clients only{{end}}. Seed {{.Seed}}.
 `))
 

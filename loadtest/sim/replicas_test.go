@@ -21,7 +21,6 @@ func replicated(seed uint64, herd, replicas int, balance Balance) Scenario {
 	}
 	if replicas > 1 {
 		s.Store = &Store{}
-		s.Config.Shared, s.Config.Secret = true, []byte("0123456789abcdef")
 	}
 	return s
 }

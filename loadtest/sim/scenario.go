@@ -75,8 +75,8 @@ type Scenario struct {
 	Replicas int
 	Balance  Balance
 
-	// Store joins the replicas: what the Config shares is shared. nil: they know nothing of
-	// each other.
+	// Store joins the replicas: they share all that a Config can share. nil: they know nothing
+	// of each other.
 	Store *Store
 
 	// Until ends the run if the herd is not served before; 0 means ten times what it takes
@@ -216,6 +216,12 @@ func (s *Scenario) check() error {
 	if n := len(s.mixes()); s.Services != nil && len(s.Services) != n || s.Classes != nil && len(s.Classes) != n {
 		bad("%d services and %d classes for a mix of %d; want one each", len(s.Services), len(s.Classes), n)
 	}
+	if s.Balance != "" && !slices.Contains(Balances, s.Balance) {
+		bad("balance is %q; want one of %v", s.Balance, Balances)
+	}
+	if s.Store != nil && s.Store.Trip < 0 {
+		bad("a trip to the store takes %v; want at least 0", s.Store.Trip)
+	}
 	before := time.Duration(0)
 	for i, c := range s.Changes {
 		errs = append(errs, plant.Between(fmt.Sprintf("the time of change %d", i), c.At, before, maxSpan),
@@ -247,7 +253,11 @@ func (s *Scenario) rate(at time.Duration) float64 {
 		if config.Concurrency > 0 && service > 0 {
 			rate = min(rate, float64(config.Concurrency)/service)
 		}
-		sum += rate
+		if s.Store != nil { // they have one limit
+			sum = max(sum, rate)
+		} else {
+			sum += rate
+		}
 	}
 	if s.Plant != nil && service > 0 {
 		sum = min(sum, float64(s.Plant.Workers)/service)

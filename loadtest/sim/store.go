@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/herdshield/shield"
@@ -157,7 +158,7 @@ type Balance string
 
 // The Balances.
 const (
-	BalanceRandom Balance = ""      // each goes to any of them
+	BalanceRandom Balance = "random" // each goes to any of them; "" is the same
 	BalanceOther  Balance = "other" // a client never goes to the one that refused it
 	BalanceSticky Balance = "sticky"
 	BalanceSkewed Balance = "skewed" // nine tenths go to the first one
@@ -197,6 +198,11 @@ func (r *run) configOf(c shield.Config, replica int, restarts bool) shield.Confi
 	if restarts {
 		r.lives++
 	}
+	c.Shared, c.Secret = true, []byte("the secret of a simulation")
 	c.Replica, c.Replicas = replicaName(replica, r.lives), r.Replicas
+	c.Zones = slices.Clone(c.Zones)
+	for i := range c.Zones {
+		c.Zones[i].Shared = true
+	}
 	return c
 }
