@@ -1,5 +1,7 @@
 package share
 
+import "github.com/herdshield/shield/limiter"
+
 // TakeAsk is what one replica tells the store about some keys of one shared zone, and asks
 // it for. One without keys tells that the replica lives. Tokens that are held are counted
 // in millionths, so that sums do not depend on the order of what is added.
@@ -56,7 +58,6 @@ type HotKey struct {
 	Stay int64  `json:"s"` // for how long it is hot
 }
 
-// Constants of the store, which the script takes from here.
 const (
 	// MaxTake is how many keys stand in one ask at most, and how much news in an answer.
 	MaxTake = 500
@@ -64,4 +65,32 @@ const (
 	keptHot = 10_000 // news that are kept. A replica that is slower misses some
 	minStay = 5_000  // milliseconds that a key is hot at least: longer than news take by far
 	million = 1_000_000
+
+	// What no replica asks for is cut.
+	mostTokens   = 1_000_000_000
+	mostReplicas = limiter.MaxReplicas
+	mostLease    = 10_000
+	longestFull  = 32 * 24 * 3_600_000 // milliseconds: longer than any Limit takes to fill
+	leastRate    = 1e-7
 )
+
+// TakeConstants returns the constants of the store that a script needs for zones.
+func TakeConstants() []Constant {
+	return []Constant{
+		{"sweepTime", sweepTime}, {"rosterTime", RosterTime.Milliseconds()},
+		{"maxTake", MaxTake}, {"keptHot", keptHot}, {"minStay", minStay},
+		{"mostReplicas", mostReplicas}, {"mostLease", mostLease}, {"longestFull", longestFull},
+	}
+}
+
+// sane returns the ask with everything within bounds, and whether keys can be decided on.
+func (a TakeAsk) sane(now int64) (TakeAsk, bool) {
+	a.Life, a.Seq, a.Last, a.After = max(0, a.Life), max(0, a.Seq), max(0, a.Last), max(0, a.After)
+	a.Heard, a.Lease = min(max(0, a.Heard), now), min(max(0, a.Lease), mostLease)
+	a.Replicas, a.Burst, a.Cost = min(max(0, a.Replicas), mostReplicas), min(a.Burst, mostTokens), min(a.Cost, mostTokens)
+	return a, a.Rate >= leastRate && a.Cost >= 1 && a.Cost <= a.Burst && float64(a.Burst)/a.Rate*1000 <= longestFull
+}
+
+func (k KeyTake) sane() KeyTake {
+	return KeyTake{k.Key, min(max(0, k.Held), 1e15), min(max(0, k.Gave), 1e15), min(max(0, k.Want), mostTokens)}
+}

@@ -50,18 +50,18 @@ type hotUntil struct {
 
 // Take answers an ask that arrives at now.
 func (z *ZoneModel) Take(now int64, a TakeAsk) TakeAnswer {
+	a, decides := a.sane(now)
 	m, known := z.members[a.Name]
 	if known && (a.Life < m.life || a.Seq <= m.seq) {
 		return TakeAnswer{Now: now, Born: z.born, Stale: true}
 	}
-	heard := min(a.Heard, now)
-	over := !a.Alone && heard > 0 && now > heard+a.Lease
+	over := !a.Alone && a.Heard > 0 && now > a.Heard+a.Lease
 	z.remember(now, &a, known, m.seq)
 	if m.life != a.Life {
 		m.paid = 0
 	}
-	if !a.Alone && !over && heard > 0 {
-		m.paid = max(m.paid, heard+a.Lease)
+	if !a.Alone && !over && a.Heard > 0 {
+		m.paid = max(m.paid, a.Heard+a.Lease)
 	}
 	m.life, m.seq, m.seen = a.Life, a.Seq, now
 	if z.members == nil {
@@ -77,6 +77,10 @@ func (z *ZoneModel) Take(now int64, a TakeAsk) TakeAnswer {
 		return t
 	}
 	for _, k := range a.Keys {
+		if !decides {
+			break
+		}
+		k = k.sane()
 		t.Keys = append(t.Keys, z.take(now, &a, &k, t.Replicas))
 	}
 	z.tell(now, &t)

@@ -23,20 +23,29 @@ var (
 	newsText string
 	//go:embed plan.lua
 	planText string
+	//go:embed lives.lua
+	livesText string
+	//go:embed hot.lua
+	hotText string
+	//go:embed take.lua
+	takeText string
 	//go:embed units.lua
 	unitsText string
 )
 
 // planScript does what share.Model.Plan does.
-var planScript = newScript(constants(), preludeText, membersText, tokensText, slotsText, newsText, planText)
+var planScript = newScript(constants(share.Constants()), preludeText, membersText, tokensText, slotsText, newsText, planText)
+
+// takeScript does what share.ZoneModel.Take does.
+var takeScript = newScript(constants(share.TakeConstants()), preludeText, livesText, hotText, takeText)
 
 // unitsScript lists what replicas share under a name.
-var unitsScript = newScript(constants(), preludeText, unitsText)
+var unitsScript = newScript(constants(share.Constants()), preludeText, unitsText)
 
 // constants returns those of package share, as a script has them.
-func constants() string {
+func constants(list []share.Constant) string {
 	var b strings.Builder
-	for _, c := range share.Constants() {
+	for _, c := range list {
 		fmt.Fprintf(&b, "local %s = %d\n", c.Name, c.Value)
 	}
 	fmt.Fprintf(&b, "local longestWait = %d\n", longestWait.Milliseconds())
