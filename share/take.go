@@ -66,7 +66,7 @@ const (
 	minStay = 5_000  // milliseconds that a key is hot at least: longer than news take by far
 	million = 1_000_000
 
-	// What no replica asks for is cut.
+	// An ask that says more is cut.
 	mostTokens   = 1_000_000_000
 	mostReplicas = limiter.MaxReplicas
 	mostLease    = 10_000

@@ -64,7 +64,7 @@ func (r *takers) next() (of int, a share.TakeAsk) {
 	for key := range 6 {
 		if r.IntN(3) == 0 {
 			a.Keys = append(a.Keys, share.KeyTake{
-				Key: fmt.Sprintf("%016x", key), Held: int64(r.IntN(3)*r.IntN(2_000_000)), Gave: int64(r.IntN(2) * r.IntN(2_000_000)), Want: r.IntN(12) - 1,
+				Key: fmt.Sprintf("%016x", key), Held: int64(r.IntN(3) * r.IntN(2_000_000)), Gave: int64(r.IntN(2) * r.IntN(2_000_000)), Want: r.IntN(12) - 1,
 			})
 		}
 	}
