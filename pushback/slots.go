@@ -257,6 +257,16 @@ func (c *Calendar) AskSlots(now, trip time.Duration, r Rates) (a SlotsAsk) {
 	return a
 }
 
+// ReturnSlots returns all that is granted and not booked, as its replica ends.
+func (c *Calendar) ReturnSlots(now time.Duration) (a SlotsAsk) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a.Kept = c.share(Untried); c.replicas > 0 {
+		c.survey(now, true, &a)
+	}
+	return a
+}
+
 // survey looks at what is granted: it fills in what was guessed, what goes back because it
 // is not needed, and all of it if the store has forgotten it.
 func (c *Calendar) survey(now time.Duration, quiet bool, a *SlotsAsk) {

@@ -41,10 +41,11 @@ const (
 // argument of a script, as JSON. All instants and times are whole milliseconds of the
 // store's clock.
 type Ask struct {
-	Name  string `json:"name"`  // of the replica: random, one for each process
-	Seq   int64  `json:"seq"`   // higher in each ask
-	Lease int64  `json:"lease"` // how long the replica counts as alive after this ask
-	Alone bool   `json:"alone"` // it works with its part of every limit until it is answered
+	Name   string `json:"name"`   // of the replica: random, one for each process
+	Seq    int64  `json:"seq"`    // higher in each ask
+	Lease  int64  `json:"lease"`  // how long the replica counts as alive after this ask
+	Alone  bool   `json:"alone"`  // it works with its part of every limit until it is answered
+	Leaves bool   `json:"leaves"` // it is its last ask: what it holds goes back
 
 	Tokens *TokensAsk `json:"tokens,omitempty"` // nil: the backend has no capacity set
 	Slots  *SlotsAsk  `json:"slots,omitempty"`

@@ -270,6 +270,28 @@ func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
 	return a, true
 }
 
+// Bye returns the last ask of a replica that ends: the others need not wait until it is not
+// heard of any more. It works alone from now on, unless it is served again.
+func (k *Link) Bye(now time.Duration) (a Ask, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v := k.view.Load()
+	if v.alone {
+		return a, false
+	}
+	k.seq++
+	a = Ask{Name: k.name, Seq: k.seq, Leaves: true, After: k.after, News: encode(k.Clients.News(nil, maxNotes), k.zero)}
+	if l := k.limits.Capacity; l.Burst() > 0 {
+		r := k.Capacity.Refill(l, now, v.replicas, false)
+		a.Tokens = &TokensAsk{Rate: l.Rate(), Burst: l.Burst(), Held: r.Held + r.Gave}
+		k.Capacity.Lose()
+	}
+	slots := k.Clients.Calendar().ReturnSlots(now)
+	a.Slots = &slots
+	k.part(now)
+	return a, true
+}
+
 // rates returns what the calendar has to know.
 func (k *Link) rates(v *view) pushback.Rates {
 	most := k.limits.Capacity.Rate()

@@ -74,6 +74,10 @@ func (m *Model) Plan(now int64, a Ask) (r Answer) {
 		r.Slots = m.slots.grant(now, a.Slots, me, m.members)
 	}
 	m.tell(&a, &r)
+	if a.Leaves {
+		m.tokens.level += max(0, me.held)
+		delete(m.members, a.Name)
+	}
 	return r
 }
 

@@ -159,7 +159,7 @@ type Balance string
 // The Balances.
 const (
 	BalanceRandom Balance = "random" // each goes to any of them; "" is the same
-	BalanceOther  Balance = "other" // a client never goes to the one that refused it
+	BalanceOther  Balance = "other"  // a client never goes to the one that refused it
 	BalanceSticky Balance = "sticky"
 	BalanceSkewed Balance = "skewed" // nine tenths go to the first one
 	BalanceMoving Balance = "moving" // all go to one, to the next one after 3 s

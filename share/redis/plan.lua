@@ -43,6 +43,11 @@ answer.replicas, answer.rank = roster(membersKey, members, name)
 if type(tokens) == 'table' then answer.tokens = take(state, tokens, me, members, answer.replicas) end
 if type(slots) == 'table' then answer.slots = grant(slotsKey, state, slots, me, members) end
 pass(logKey, state, name, answer)
-writeMember(membersKey, name, me)
+if ask.leaves then
+	state.level = state.level + math.max(0, me.held)
+	redis.call('HDEL', membersKey, name)
+else
+	writeMember(membersKey, name, me)
+end
 writeState(state)
 return cjson.encode(answer)

@@ -30,6 +30,19 @@ func start[A, B any](c *Client, l link[A, B], exchange func(context.Context, A) 
 	}
 }
 
+// bye tells the store that a replica ends. It waits no longer than for any answer.
+func bye[A, B any](c *Client, l link[A, B], exchange func(context.Context, A) (B, error)) {
+	leaving, ok := l.(interface {
+		Bye(now time.Duration) (A, bool)
+	})
+	if !ok {
+		return
+	}
+	if ask, ok := leaving.Bye(c.shell.Now()); ok {
+		_, _ = exchange(context.WithoutCancel(c.ctx), ask) // nothing is left to be done without an answer
+	}
+}
+
 // serve carries the exchanges of one link, one at a time, until ctx is done.
 func serve[A, B any](ctx context.Context, c *Client, l link[A, B], exchange func(context.Context, A) (B, error), count *exchanges) {
 	wake := make(chan struct{}, 1)
@@ -44,6 +57,7 @@ func serve[A, B any](ctx context.Context, c *Client, l link[A, B], exchange func
 	for {
 		select {
 		case <-ctx.Done():
+			bye(c, l, exchange)
 			return
 		case <-wake:
 		case <-timer.C:
