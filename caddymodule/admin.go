@@ -29,6 +29,9 @@ func (*Admin) CaddyModule() caddy.ModuleInfo {
 type Status struct {
 	Shields []ShieldStatus `json:"shields"`
 	Zones   []ZoneStatus   `json:"zones"`
+
+	// The store that replicas share, if there is one.
+	Store *StoreStatus `json:"store,omitempty"`
 }
 
 // ShieldStatus is the status of one protected backend. Its counts survive reloads.
@@ -72,6 +75,9 @@ type ShieldStatus struct {
 
 	// With tickets on.
 	Tickets *TicketStatus `json:"tickets,omitempty"`
+
+	// If replicas share it.
+	Sharing *SharingStatus `json:"sharing,omitempty"`
 }
 
 // SearchStatus is the state of an adaptive limit in flight.
@@ -152,6 +158,9 @@ type ZoneStatus struct {
 	RateStatus
 	MaxKeys int `json:"max_keys"`
 	shield.ZoneStats
+
+	// If replicas share it.
+	Sharing *SharingStatus `json:"sharing,omitempty"`
 }
 
 // Routes implements caddy.AdminRouter.
@@ -185,9 +194,10 @@ func (a *App) fill(status *Status) {
 	}
 	for _, z := range all.zones {
 		status.Zones = append(status.Zones, ZoneStatus{
-			z.record.shown, z.key, rateStatus(z.config.Limit), z.maxKeys(), z.reading(now).stats,
+			z.record.shown, z.key, rateStatus(z.config.Limit), z.maxKeys(), z.reading(now).stats, z.sharingStatus(now),
 		})
 	}
+	status.Store = a.storeReading().status()
 }
 
 func (s *shieldReading) status() ShieldStatus {
@@ -230,6 +240,7 @@ func (s *shieldReading) status() ShieldStatus {
 	if s.guard.Tickets() {
 		out.Tickets = &TicketStatus{Honoured: s.stats.Redeemed, Worthless: s.stats.Worthless}
 	}
+	out.Sharing = s.sharingStatus()
 	return out
 }
 

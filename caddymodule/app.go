@@ -29,6 +29,13 @@ func init() { caddy.RegisterModule(new(App)) }
 // `shield_backend_resumed` | the pause is over | `shield`, `seconds` that it has taken
 // `shield_herd_detected` | a herd was detected | `shield`, `kind`, `size`, `period`, `phase`
 // `shield_herd_ended` | it is gone | the same, and `seconds`
+//
+// and, with the addresses of the store as `store`:
+//
+// Event | When | Data
+// ------|------|-----
+// `shield_store_lost` | the store has not answered in time for 1 s | `store`, `error`
+// `shield_store_back` | it answers again | `store`, `seconds` that it was lost
 type App struct {
 	// `enforce` (default), or `observe`: no handler refuses a request, whatever its mode is.
 	Mode string `json:"mode,omitempty"`
@@ -37,10 +44,12 @@ type App struct {
 	// (default: none, each replica has its own).
 	Store *Store `json:"store,omitempty"`
 
-	store  *storeConfig // of Store, once it is checked
-	logger *zap.Logger
-	events *caddyevents.App
-	ctx    caddy.Context
+	store   *storeConfig // of Store, once it is checked
+	storage *storeRecord // once the app is started
+	posts   *posts
+	logger  *zap.Logger
+	events  *caddyevents.App
+	ctx     caddy.Context
 
 	// Written while the config is provisioned, which Caddy does in one
 	// goroutine, and only read afterwards.
@@ -103,7 +112,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	a.ctx, a.logger, a.events = ctx, ctx.Logger(), events.(*caddyevents.App)
-	a.live, a.warned = new(atomic.Pointer[roster]), map[[2]string]bool{}
+	a.live, a.warned, a.posts = new(atomic.Pointer[roster]), map[[2]string]bool{}, new(posts)
 	if err := a.provisionStore(); err != nil {
 		return err
 	}
@@ -112,6 +121,10 @@ func (a *App) Provision(ctx caddy.Context) error {
 
 // Start implements caddy.App.
 func (a *App) Start() error {
+	if err := a.openStore(); err != nil {
+		return err
+	}
+	a.serveAll(shield.Now())
 	a.stop, a.stopped = make(chan struct{}), make(chan struct{})
 	go a.report()
 	for server, n := range a.unnamed {
@@ -131,6 +144,7 @@ func (a *App) Stop() error {
 	case <-a.stopped:
 	case <-time.After(stopTimeout):
 	}
+	a.closeStore(shield.Now())
 	return nil
 }
 

@@ -16,8 +16,13 @@
 //	live.go       shields that are set up while the server runs
 //	pool.go       the state that outlives configs
 //	store.go      the store that replicas share, and what they share in it
+//	storeurl.go   the store in one line
+//	storage.go    the connection to the store
+//	post.go       one app at a time serves what is shared
+//	unit.go       what must be defined alike
 //	report.go     log lines and events, once a second
 //	changes.go    what is new of overloads, pauses and herds, and what has been reported
 //	metrics.go    the table of metrics, read at scrape
+//	trips.go      metrics and status of the store
 //	admin.go      the admin endpoint
 package caddymodule

@@ -109,6 +109,7 @@ func (a *App) Show(shields []*Handler) {
 		r.add(h.shown)
 	}
 	a.live.Store(r)
+	a.serveAll(shield.Now())
 	a.logger.Debug("shields have changed", zap.Int("shields", len(r.shields)), zap.Int("zones", len(r.zones)))
 }
 

@@ -27,7 +27,7 @@ type metric[S any] struct {
 
 // A metricGroup is the metrics that a shield or zone has under one condition.
 type metricGroup[S any] struct {
-	label   string // shield or zone
+	label   string // shield or zone; "": there is one of them
 	with    string // the option that they need, in words; "": none
 	has     func(S) bool
 	metrics []metric[S]
@@ -251,14 +251,23 @@ var descs = map[string]*prometheus.Desc{}
 func init() {
 	describe(shieldMetrics)
 	describe(zoneMetrics)
+	describe(storeMetrics)
 }
 
 func describe[S any](groups []metricGroup[S]) {
 	for _, g := range groups {
 		for _, m := range g.metrics {
-			descs[m.name] = prometheus.NewDesc(m.name, m.help, append([]string{g.label}, m.labels...), nil)
+			descs[m.name] = prometheus.NewDesc(m.name, m.help, labels(g.label, m.labels), nil)
 		}
 	}
+}
+
+// labels returns the labels of a metric, or their values: first that of the group, if it has one.
+func labels(first string, others []string) []string {
+	if first == "" {
+		return others
+	}
+	return append([]string{first}, others...)
 }
 
 // collector implements prometheus.Collector for the shields and zones of one App.
@@ -279,6 +288,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, z := range all.zones {
 		collect(ch, zoneMetrics, z.reading(now), z.record.shown, false)
+	}
+	if s := c.storeReading(); s != nil {
+		collect(ch, storeMetrics, s, "", false)
 	}
 }
 
@@ -304,13 +316,13 @@ type sink struct {
 	sparse bool
 }
 
-func (to sink) set(v float64, labels ...string) {
+func (to sink) set(v float64, others ...string) {
 	kind := prometheus.GaugeValue
 	if to.kind == counter {
 		kind = prometheus.CounterValue
 	}
 	if v != 0 || !to.sparse {
-		to.ch <- prometheus.MustNewConstMetric(to.desc, kind, v, append([]string{to.name}, labels...)...)
+		to.ch <- prometheus.MustNewConstMetric(to.desc, kind, v, labels(to.name, others)...)
 	}
 }
 

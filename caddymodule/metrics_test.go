@@ -24,6 +24,11 @@ func declared() map[string][2]string {
 			all[m.name] = [2]string{m.kind, m.help}
 		}
 	}
+	for _, g := range storeMetrics {
+		for _, m := range g.metrics {
+			all[m.name] = [2]string{m.kind, m.help}
+		}
+	}
 	return all
 }
 
@@ -65,6 +70,11 @@ func TestMetricsInDocs(t *testing.T) {
 			document(t, &table, names, g.label, g.with, m)
 		}
 	}
+	for _, g := range storeMetrics {
+		for _, m := range g.metrics {
+			document(t, &table, names, g.label, g.with, m)
+		}
+	}
 	const path = "../docs/operating.md"
 	page, err := os.ReadFile(path)
 	if err != nil {
@@ -91,6 +101,9 @@ func document[S any](t *testing.T, table *strings.Builder, names map[string]bool
 		t.Errorf("%s, a %s: %q; want a unique name, _total for counters only, and sentences", m.name, m.kind, m.help)
 	}
 	names[m.name] = true
-	labels := "`" + strings.Join(append([]string{label}, m.labels...), "`, `") + "`"
-	fmt.Fprintf(table, "| `%s` | %s | %s | %s | %s |\n", m.name, m.kind, labels, with, m.help)
+	quoted := ""
+	if all := labels(label, m.labels); len(all) > 0 {
+		quoted = "`" + strings.Join(all, "`, `") + "`"
+	}
+	fmt.Fprintf(table, "| `%s` | %s | %s | %s | %s |\n", m.name, m.kind, quoted, with, m.help)
 }

@@ -23,6 +23,7 @@ type zoneRecord struct {
 	*shield.ZoneState
 	shown    string // its name in metrics, logs and status
 	reported refusalReport
+	sharing  post
 }
 
 func newZoneRecord(name string) *zoneRecord {
@@ -33,9 +34,10 @@ func newZoneRecord(name string) *zoneRecord {
 type backendRecord struct {
 	shield.Backend
 	reported backendReport
+	sharing  post
 }
 
-// The two kinds of keys in the pool.
+// The kinds of keys in the pool, beside storeKey.
 type (
 	zoneKey    string
 	backendKey string

@@ -40,6 +40,10 @@ func (a *App) report() {
 }
 
 func (a *App) reportOnce(now time.Duration) {
+	a.serveAll(now)
+	if a.storage != nil {
+		a.tell(zap.String("store", a.storage.address), a.storage.report())
+	}
 	all := a.roster()
 	for _, z := range all.zones {
 		a.tell(zap.String("zone", z.record.shown), z.record.report())

@@ -248,6 +248,7 @@ func (a *App) share(h *Handler, c *shield.Config) {
 	if c.Retries.Tickets && c.Retries.Secret == nil {
 		c.Retries.Secret = a.store.secret
 	}
+	c.Replicas = a.store.replicas
 	c.Shared = *h.Shared && (h.Capacity != nil || h.Concurrency != nil)
 	for i, z := range h.Zones {
 		c.Zones[i].Shared = *z.Shared

@@ -11,6 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/share/redis"
 )
 
 const storeSecret = "correct horse battery staple"
@@ -144,5 +145,13 @@ func TestStoreInConfigs(t *testing.T) {
 		if err := load(store, handler); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "horse") {
 			t.Errorf("the error is %v, want %s", err, want)
 		}
+	}
+}
+
+// The rights in the documentation are those that are needed.
+func TestRightsInDocs(t *testing.T) {
+	page := documents(t)["docs/replicas.md"]
+	if want := "ACL SETUSER shield on >password " + redis.Rights("shop") + "\n"; !strings.Contains(page, want) {
+		t.Errorf("docs/replicas.md has other rights; want %s", want)
 	}
 }

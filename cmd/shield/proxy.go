@@ -1,9 +1,12 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
 	"text/template"
@@ -13,31 +16,16 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
+
+	"github.com/herdshield/shield/caddymodule"
 )
 
 func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "proxy",
-		Usage: "--from <addr> --to <addr> [--rate <n>/<s|m|h>] [--burst <n>] [--capacity <n>/<s|m|h>] [--concurrency <n>|adaptive]",
+		Usage: "--from <addr> --to <addr> [--rate <n>/<s|m|h>] [--burst <n>] [--capacity <n>/<s|m|h>] [--concurrency <n>|adaptive] [--store <url>]",
 		Short: "Puts the shield before one backend, without a config file",
-		Long: `
-Passes requests from the --from address to the --to address, and refuses requests
-over the limits with 429 or 503 and a computed Retry-After.
-
-An IP address, localhost or a port alone in --from is served as HTTP; a domain
-name is served as HTTPS with a certificate, as Caddy does. Repeat --to for
-several backends.
-
-At least one limit is needed:
-  --rate         the rate limit of each client, by address (429)
-  --burst        how many requests a client may send at once
-  --capacity     the rate that the backend can serve, of all clients (503)
-  --concurrency  how many requests the backend can work on at once (503), or
-                 "adaptive" for a limit that is found automatically
-
-With --observe no request is refused; metrics, logs and "shield status" show
-which would have been.
-`,
+		Long:  proxyHelp,
 		CobraFunc: func(cmd *cobra.Command) {
 			cmd.Example = `  Each client may send 5 requests per second:
   $ shield proxy --from :8080 --to 127.0.0.1:9000 --rate 5/s
@@ -47,6 +35,9 @@ which would have been.
 
   The limit of the backend is not known:
   $ shield proxy --from :8080 --to 127.0.0.1:9000 --concurrency adaptive
+
+  Several replicas share one limit of the backend:
+  $ SHIELD_SECRET=$(cat secret) shield proxy --from :8080 --to app:80 --capacity 500/s --store redis://redis:6379
 
   Observe first, enforce later:
   $ shield proxy --from :8080 --to 127.0.0.1:9000 --rate 5/s --burst 20 --observe`
@@ -58,6 +49,7 @@ which would have been.
 			burst := f.Int("burst", 0, "how many requests a client may send at once (default: what one second allows)")
 			f.StringVar(&p.Capacity, "capacity", "", "rate limit of all clients together, like 500/s")
 			f.StringVar(&p.Concurrency, "concurrency", "", `how many requests the backend can work on at once, or "adaptive"`)
+			f.StringVar(&p.Store, "store", "", "URL of the Redis or Valkey server that replicas share")
 			f.BoolVar(&p.Observe, "observe", false, "refuse no request, only report")
 			f.BoolVar(&p.AccessLog, "access-log", false, "log every request")
 			f.StringVar(&p.Admin, "admin", caddy.DefaultAdminListen, `address for "shield status" and metrics, or "off"`)
@@ -73,18 +65,47 @@ which would have been.
 	})
 }
 
+const proxyHelp = `
+Passes requests from the --from address to the --to address, and refuses requests
+over the limits with 429 or 503 and a computed Retry-After.
+
+An IP address, localhost or a port alone in --from is served as HTTP; a domain
+name is served as HTTPS with a certificate, as Caddy does. Repeat --to for
+several backends.
+
+At least one limit is needed:
+  --rate         the rate limit of each client, by address (429)
+  --burst        how many requests a client may send at once
+  --capacity     the rate that the backend can serve, of all clients (503)
+  --concurrency  how many requests the backend can work on at once (503), or
+                 "adaptive" for a limit that is found automatically
+
+With --store replicas have these limits together, through a Redis or Valkey
+server: redis://[user[:password]@]host[:port][,host...][/?prefix=...], or
+rediss:// for TLS. The environment has the secret under which the names of
+clients are hashed, the same for all replicas: SHIELD_SECRET, at least 16 bytes;
+and the password, if the URL has none: SHIELD_STORE_PASSWORD. "shield status
+--store" shows whether it works.
+
+With --observe no request is refused; metrics, logs and "shield status" show
+which would have been.
+`
+
 // A proxy is the command line of "shield proxy".
 type proxy struct {
 	From, Admin        string
 	To                 []string
-	Rate, Capacity     string // "": not given, like the next
-	Concurrency        string
+	Rate, Capacity     string // "": not given, like the next two
+	Concurrency, Store string
 	Burst              *int // nil: not given
 	Observe, AccessLog bool
 }
 
 func (p proxy) run() error {
 	caddy.TrapSignals()
+	if err := p.hidePassword(); err != nil {
+		return err
+	}
 	config, err := p.config()
 	if err != nil {
 		return err
@@ -131,7 +152,52 @@ func (p proxy) config() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return adapt(caddyfile)
+	config, err := adapt(caddyfile)
+	if err == nil && p.Store != "" {
+		return p.share(config)
+	}
+	return config, err
+}
+
+// The environment has what should not be on a command line.
+const (
+	secretVariable   = "SHIELD_SECRET"
+	passwordVariable = "SHIELD_STORE_PASSWORD"
+)
+
+// hidePassword puts the password of --store where placeholders find it, so that the running
+// config, which the admin endpoint shows, does not have it.
+func (p proxy) hidePassword() error {
+	if p.Store == "" {
+		return nil
+	}
+	store, err := caddymodule.ParseStoreURL(p.Store)
+	if err == nil && store.Password != "" {
+		err = os.Setenv(passwordVariable, store.Password)
+	}
+	return err
+}
+
+// share adds the store to a config.
+func (p proxy) share(config []byte) ([]byte, error) {
+	store, err := caddymodule.ParseStoreURL(p.Store)
+	if err != nil {
+		return nil, fmt.Errorf("--%w", err)
+	}
+	if os.Getenv(secretVariable) == "" {
+		return nil, fmt.Errorf("%s is not set; want the secret of all replicas that share the store, such as the output of openssl rand -hex 16", secretVariable)
+	}
+	store.Secret = "{env." + secretVariable + "}"
+	if store.Password != "" || os.Getenv(passwordVariable) != "" {
+		store.Password = "{env." + passwordVariable + "}"
+	}
+	var whole, apps map[string]json.RawMessage
+	if err := errors.Join(json.Unmarshal(config, &whole), json.Unmarshal(whole["apps"], &apps)); err != nil {
+		return nil, err
+	}
+	apps["shield"] = caddyconfig.JSON(caddymodule.App{Store: &store}, nil)
+	whole["apps"] = caddyconfig.JSON(apps, nil)
+	return json.Marshal(whole)
 }
 
 // adapt returns the JSON of a Caddyfile.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 )
@@ -91,3 +92,29 @@ func TestProxyErrors(t *testing.T) {
 		})
 	}
 }
+
+// With --store replicas share all limits. Neither the password nor the secret is in the config.
+func TestProxyStore(t *testing.T) {
+	p := proxy{From: ":8080", To: []string{"127.0.0.1:9000"}, Admin: "off", Capacity: "5/s", Store: "redis://me:horse@redis-1,redis-2:7000/?prefix=shop"}
+	t.Setenv(passwordVariable, "")
+	if _, err := p.config(); err == nil || !strings.Contains(err.Error(), "SHIELD_SECRET is not set; want the secret of all replicas") {
+		t.Errorf("without a secret the error is %v", err)
+	}
+	t.Setenv(secretVariable, "correct horse battery staple")
+	if err := p.hidePassword(); err != nil || os.Getenv(passwordVariable) != "horse" {
+		t.Errorf("the password is %q, %v", os.Getenv(passwordVariable), err)
+	}
+	config, err := p.config()
+	const want = `"shield":{"store":{"type":"redis","address":["redis-1","redis-2:7000"],"username":"me","password":"{env.SHIELD_STORE_PASSWORD}","prefix":"shop","secret":"{env.SHIELD_SECRET}"}}`
+	if err != nil || !strings.Contains(string(config), want) || strings.Contains(string(config), "horse") {
+		t.Errorf("got:\n%s, %v\nwant:\n%s", config, err, want)
+	}
+	p.Store = "redis-1"
+	for _, err := range []error{p.hidePassword(), second(p.config())} {
+		if err == nil || !strings.Contains(err.Error(), "store is no URL of redis:// or rediss://") {
+			t.Errorf("the error is %v", err)
+		}
+	}
+}
+
+func second(_ []byte, err error) error { return err }

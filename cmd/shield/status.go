@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -22,18 +23,21 @@ import (
 func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "status",
-		Usage: "[--address <interface>] [--json]",
+		Usage: "[--address <interface>] [--json] [--store]",
 		Short: "Shows what a running shield does",
 		Long: `
 Asks the admin endpoint of a running instance for its limits, the requests in
 flight, and the decisions since each zone and shield came into the config; and
 how an adaptive limit was found. If clients were refused over a limit: the times
-that they were promised, how many kept them, and how they retry.
+that they were promised, how many kept them, and how they retry. If replicas
+share a store: whether it answers, and how many replicas there are; with --store,
+nothing else, and the exit code is 1 unless it does.
 `,
 		CobraFunc: func(cmd *cobra.Command) {
 			demo.Root().Example = examples
 			cmd.Flags().String("address", "", "address of the admin endpoint, if it is not "+caddy.DefaultAdminListen)
 			cmd.Flags().Bool("json", false, "print the JSON of the admin endpoint")
+			cmd.Flags().Bool("store", false, "show the store that replicas share, and fail unless it answers")
 			cmd.Args = cobra.NoArgs
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 				return showStatus(cmd.OutOrStdout(), caddycmd.Flags{FlagSet: cmd.Flags()})
@@ -60,8 +64,33 @@ func showStatus(w io.Writer, flags caddycmd.Flags) error {
 	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil {
 		return fmt.Errorf("reading the status from %s: %w", address, err)
 	}
+	if flags.Bool("store") {
+		return printStore(w, status)
+	}
 	return printStatus(w, status)
 }
+
+// printStore shows the store, and returns an error unless it answers.
+func printStore(w io.Writer, status caddymodule.Status) error {
+	if status.Store == nil {
+		return errors.New("the running config has no store")
+	}
+	if err := printSections(w, storeText, status); err != nil || status.Store.Up {
+		return err
+	}
+	return errors.New("the store does not answer in time")
+}
+
+// storeText shows what replicas share.
+var storeText = template.Must(template.New("store").Funcs(template.FuncMap{"ms1": ms1, "trips": trips}).Parse(`
+{{- define "sharing"}}{{.Replicas}} │ {{if .Alone}}ALONE{{else}}together{{end}} │ {{.Unit}}{{end}}
+{{- with .Store}}STORE │ PREFIX │ STATE │ ROUND TRIP │ ALONE IN ALL │ EXCHANGES │ LAST ERROR
+{{.Address}} │ {{.Prefix}} │ {{if .Up}}up{{else}}LOST{{end}} for {{printf "%.0f s" .ForSeconds}} │ {{ms1 .RTTSeconds}} │ {{printf "%.1f s" .AloneSeconds}} │ {{trips .Exchanges}} │ {{.Error}}
+{{end}}
+SHARED │ REPLICAS │ STATE │ UNIT
+{{range .Shields}}{{$s := .}}{{with .Sharing}}{{$s.Name}} │ {{template "sharing" .}}
+{{end}}{{end}}{{range .Zones}}{{$z := .}}{{with .Sharing}}{{$z.Name}} │ {{template "sharing" .}}
+{{end}}{{end}}`))
 
 // statusText shows a status in sections. Bars separate cells.
 var statusText = template.Must(template.New("status").Funcs(template.FuncMap{
@@ -109,8 +138,17 @@ func printStatus(w io.Writer, status caddymodule.Status) error {
 		_, err := fmt.Fprintln(w, "The running config has no shield.")
 		return err
 	}
+	err := printSections(w, statusText, status)
+	if err == nil && status.Store != nil {
+		fmt.Fprintln(w)
+		err = printSections(w, storeText, status)
+	}
+	return err
+}
+
+func printSections(w io.Writer, as *template.Template, status caddymodule.Status) error {
 	var text strings.Builder
-	if err := statusText.Execute(&text, status); err != nil {
+	if err := as.Execute(&text, status); err != nil {
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -129,6 +167,20 @@ func printStatus(w io.Writer, status caddymodule.Status) error {
 		}
 	}
 	return t.Flush()
+}
+
+// ms1 shows a short time.
+func ms1(seconds float64) string { return fmt.Sprintf("%.1f ms", 1000*seconds) }
+
+// trips lists how many exchanges there were, by outcome.
+func trips(byKind map[string]map[string]uint64) string {
+	all := map[string]uint64{}
+	for _, kind := range byKind {
+		for outcome, n := range kind {
+			all[outcome] += n
+		}
+	}
+	return parts(all)
 }
 
 func ms(seconds float64) string { return fmt.Sprintf("%.0f ms", 1000*seconds) }

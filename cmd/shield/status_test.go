@@ -1,6 +1,7 @@
 package main
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -115,5 +116,37 @@ per_client  {http.vars.client_ip}  5/m burst 10  20 of 10000  40        904     
 		if got.String() != strings.TrimPrefix(c.want, "\n") {
 			t.Errorf("%s:\n%s\nwant:\n%s", c.name, got.String(), c.want)
 		}
+	}
+}
+
+func TestPrintStore(t *testing.T) {
+	status := caddymodule.Status{
+		Shields: []caddymodule.ShieldStatus{{Name: "api", Sharing: &caddymodule.SharingStatus{Replicas: 3, Unit: "1f2e3d4c"}}, {Name: "own"}},
+		Zones:   []caddymodule.ZoneStatus{{Name: "per_client", Sharing: &caddymodule.SharingStatus{Replicas: 2, Alone: true, Unit: "aabbccdd"}}},
+		Store: &caddymodule.StoreStatus{
+			Address: "redis-1:6379", Prefix: "shop", Mode: "server", Up: true, ForSeconds: 61, AloneSeconds: 1.25, RTTSeconds: .00042,
+			Exchanges: map[string]map[string]uint64{"plan": {"answered": 600, "late": 2}, "take": {"answered": 20}},
+		},
+	}
+	var b strings.Builder
+	const want = `
+STORE         PREFIX  STATE        ROUND TRIP  ALONE IN ALL  EXCHANGES             LAST ERROR
+redis-1:6379  shop    up for 61 s  0.4 ms      1.2 s         620 answered, 2 late
+
+SHARED      REPLICAS  STATE     UNIT
+api         3         together  1f2e3d4c
+per_client  2         ALONE     aabbccdd
+`
+	trimmed := func() string { return regexp.MustCompile(` +\n`).ReplaceAllString(b.String(), "\n") }
+	if err := printStore(&b, status); err != nil || trimmed() != want[1:] {
+		t.Errorf("got %v:\n%swant:%s", err, trimmed(), want)
+	}
+	b.Reset()
+	status.Store.Up, status.Store.Error = false, "connection refused"
+	if err := printStore(&b, status); err == nil || !strings.Contains(trimmed(), "LOST for 61 s") || !strings.Contains(trimmed(), "connection refused") {
+		t.Errorf("a store that is lost: %v\n%s", err, trimmed())
+	}
+	if err := printStore(&b, caddymodule.Status{}); err == nil || err.Error() != "the running config has no store" {
+		t.Errorf("without a store the error is %v", err)
 	}
 }

@@ -1,0 +1,154 @@
+package caddymodule
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// A post is where the exchanges of one backend or zone with the store are served. During a
+// reload several apps want to: one of them does. The first stays until the second has run for
+// a second, or until it is stopped itself, so that a config that fails to start interrupts
+// nothing, and one that shares the same goes on with the same exchanges.
+//
+// The zero post is ready. It is part of the pooled state.
+type post struct {
+	mu     sync.Mutex
+	crew   []member // of those that are not stopped, by when they came; guarded by mu
+	on     *App     // which of them serves; guarded by mu
+	duty   duty     // what it serves; guarded by mu
+	finish func()   // ends it, and waits for that; nil: none is served; guarded by mu
+}
+
+// A member is an app that has a backend or zone shared.
+type member struct {
+	app   *App
+	entry sharer
+}
+
+// A sharer is a shieldEntry or a zoneEntry.
+type sharer interface {
+	post() *post                         // nil: it is not shared
+	duty(a *App, now time.Duration) duty // what is to be served
+}
+
+// A duty is what is to be served: a link to a store, under a name.
+type duty struct {
+	store interface{ serve(duty) (finish func()) } // a storeRecord
+	link  any
+	name  string // of the backend or zone
+	unit  string // says how it is defined
+}
+
+// tend has an app serve the post, if it is its turn.
+func (p *post) tend(now time.Duration, m member) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.IndexFunc(p.crew, func(other member) bool { return other.app == m.app })
+	switch {
+	case i < 0:
+		if p.crew = append(p.crew, m); len(p.crew) > 1 {
+			return // for now: it may be that it does not last
+		}
+	case i < len(p.crew)-1:
+		p.crew[i] = m
+		return // it is to be stopped
+	default:
+		p.crew[i] = m
+	}
+	p.serve(now, m)
+}
+
+// leave ends what an app does there. Another one goes on.
+func (p *post) leave(now time.Duration, a *App) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.crew = slices.DeleteFunc(p.crew, func(m member) bool { return m.app == a })
+	if p.on != a {
+		return
+	}
+	if n := len(p.crew); n > 0 {
+		p.serve(now, p.crew[n-1])
+		return
+	}
+	p.end()
+}
+
+func (p *post) end() {
+	if p.finish != nil {
+		p.finish()
+	}
+	p.on, p.duty, p.finish = nil, duty{}, nil
+}
+
+// serve has m serve the post. If that is what is done already, nothing is interrupted.
+func (p *post) serve(now time.Duration, m member) {
+	d := m.entry.duty(m.app, now)
+	if p.on = m.app; p.duty == d {
+		return
+	}
+	p.end()
+	p.on, p.duty = m.app, d
+	p.finish = d.store.serve(d)
+}
+
+// serveAll has everything served that the app shares, and ends what it shares no more.
+func (a *App) serveAll(now time.Duration) {
+	if a.storage == nil {
+		return
+	}
+	a.posts.mu.Lock()
+	defer a.posts.mu.Unlock()
+	all, shared := a.roster(), map[*post]bool{}
+	tend := func(s sharer) {
+		if p := s.post(); p != nil {
+			shared[p] = true
+			p.tend(now, member{a, s})
+		}
+	}
+	for _, s := range all.shields {
+		tend(s)
+	}
+	for _, z := range all.zones {
+		tend(z)
+	}
+	for p := range a.posts.of {
+		if !shared[p] {
+			p.leave(now, a)
+		}
+	}
+	a.posts.of = shared
+}
+
+// leaveAll ends all that the app serves.
+func (a *App) leaveAll(now time.Duration) {
+	a.posts.mu.Lock()
+	defer a.posts.mu.Unlock()
+	for p := range a.posts.of {
+		p.leave(now, a)
+	}
+	a.posts.of = nil
+}
+
+// posts are where an app is in the crew.
+type posts struct {
+	mu sync.Mutex
+	of map[*post]bool
+}
+
+func (s *shieldEntry) post() *post {
+	if !s.config.Shared {
+		return nil
+	}
+	return &s.record.sharing
+}
+
+func (s *shieldEntry) duty(a *App, now time.Duration) duty {
+	return duty{a.storage, s.guard.Link(now), s.name, s.unit()}
+}
+
+func (z *zoneEntry) post() *post {
+	return nil
+}
+
+func (z *zoneEntry) duty(*App, time.Duration) duty { return duty{} }

@@ -1,0 +1,108 @@
+package caddymodule
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/herdshield/shield/share/redis"
+)
+
+// A storeReading is the store as it is at one moment.
+type storeReading struct {
+	redis.Status
+	address, prefix string
+}
+
+// storeReading returns nil if there is no store.
+func (a *App) storeReading() *storeReading {
+	if a.storage == nil {
+		return nil
+	}
+	return &storeReading{a.storage.Status(), a.storage.address, cmp.Or(a.store.Prefix, redis.DefaultPrefix)}
+}
+
+var storeMetrics = []metricGroup[*storeReading]{
+	{"", "`store`", func(*storeReading) bool { return true }, []metric[*storeReading]{
+		{"caddy_shield_store_up", gauge, nil, "1 while the store answers in time. Else this replica has its part of all shared limits.",
+			func(s *storeReading, to sink) { to.flag(s.Up) }},
+		{"caddy_shield_store_alone_seconds_total", counter, nil, "Time in which the store has not answered in time.",
+			func(s *storeReading, to sink) { to.set(s.Alone.Seconds()) }},
+		{"caddy_shield_store_exchanges_total", counter, []string{"kind", "outcome"}, "Exchanges with the store: plan (about backends) or take (about zones). They are answered, slow (too late for requests, and counted as not in time), late (given up), refused (by the server, with an error) or failed (without a connection).",
+			func(s *storeReading, to sink) {
+				for kind, e := range s.exchanges() {
+					to.outcomes(e.Outcomes, kind)
+				}
+			}},
+		{"caddy_shield_store_rtt_seconds", histogram, []string{"kind"}, "How long exchanges took that were answered.",
+			func(s *storeReading, to sink) {
+				for kind, e := range s.exchanges() {
+					to.trips(e, kind)
+				}
+			}},
+	}},
+}
+
+// exchanges returns what was exchanged with the store, by kind.
+func (s *storeReading) exchanges() map[string]redis.Exchanges {
+	return map[string]redis.Exchanges{"plan": s.Plans}
+}
+
+// trips takes the histogram of the trips of exchanges.
+func (to sink) trips(e redis.Exchanges, kind string) {
+	buckets, count := map[float64]uint64{}, uint64(0)
+	for i, n := range e.Trips {
+		count += n
+		if i < len(redis.TripBuckets) {
+			buckets[redis.TripBuckets[i].Seconds()] = count
+		}
+	}
+	to.ch <- prometheus.MustNewConstHistogram(to.desc, count, e.Took.Seconds(), buckets, kind)
+}
+
+// StoreStatus is the store as this process sees it.
+type StoreStatus struct {
+	Address      string  `json:"address"`
+	Prefix       string  `json:"prefix"`
+	Mode         string  `json:"mode,omitempty"` // server, cluster or sentinel; "": not connected yet
+	Up           bool    `json:"up"`             // it answers in time
+	ForSeconds   float64 `json:"for_seconds"`    // how long it has, or has not
+	AloneSeconds float64 `json:"alone_seconds"`  // how long it has not, in all
+	RTTSeconds   float64 `json:"rtt_seconds,omitempty"`
+	Error        string  `json:"error,omitempty"` // of the last exchange
+
+	Exchanges map[string]map[string]uint64 `json:"exchanges"` // by kind and outcome
+}
+
+// SharingStatus says how a backend or a zone is shared.
+type SharingStatus struct {
+	Replicas int    `json:"replicas"` // that share it
+	Alone    bool   `json:"alone"`    // this one does without the store, with its part of the limits
+	Unit     string `json:"unit"`     // how it is defined: replicas share only what they define alike
+}
+
+func (s *storeReading) status() *StoreStatus {
+	if s == nil {
+		return nil
+	}
+	out := &StoreStatus{
+		Address: s.address, Prefix: s.prefix, Mode: s.Mode, Up: s.Up, ForSeconds: s.For.Seconds(), AloneSeconds: s.Alone.Seconds(),
+		RTTSeconds: s.Trip.Seconds(), Error: s.Error, Exchanges: map[string]map[string]uint64{},
+	}
+	for kind, e := range s.exchanges() {
+		out.Exchanges[kind] = e.Outcomes
+	}
+	return out
+}
+
+func (s *shieldReading) sharingStatus() *SharingStatus {
+	if !s.config.Shared {
+		return nil
+	}
+	link := s.guard.Link(s.now)
+	alone, replicas := link.Alone()
+	return &SharingStatus{Replicas: replicas, Alone: alone, Unit: s.unit()}
+}
+
+func (z *zoneEntry) sharingStatus(time.Duration) *SharingStatus { return nil }
