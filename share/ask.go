@@ -47,6 +47,10 @@ type Ask struct {
 	Alone  bool   `json:"alone"`  // it works with its part of every limit until it is answered
 	Leaves bool   `json:"leaves"` // it is its last ask: what it holds goes back
 
+	// Replicas is how many there are, as another answer has said lately; 0: not known. A store
+	// that has just been born does not know better.
+	Replicas int `json:"replicas"`
+
 	Tokens *TokensAsk `json:"tokens,omitempty"` // nil: the backend has no capacity set
 	Slots  *SlotsAsk  `json:"slots,omitempty"`
 	Places *PlacesAsk `json:"places,omitempty"` // nil: the backend has no limit in flight

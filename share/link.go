@@ -90,9 +90,10 @@ type exchange struct {
 // for RosterTime: a part of a limit that is too small loses a little, one that is too
 // large is one too many.
 type roster struct {
-	most  int
-	since time.Duration // when most was heard last
-	rank  int
+	most    int
+	heardOf int           // the same, if it was heard of the store
+	since   time.Duration // when most was heard last
+	rank    int
 }
 
 // NewLink returns the Link of a replica with a name that no other replica has.
@@ -252,7 +253,7 @@ func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
 	}
 	k.answers.send()
 	k.seq++
-	a = Ask{Name: k.name, Seq: k.seq, Lease: k.asked.Milliseconds(), Alone: v.alone, After: k.after}
+	a = Ask{Name: k.name, Seq: k.seq, Lease: k.asked.Milliseconds(), Alone: v.alone, After: k.after, Replicas: k.heardOf}
 	if l := k.limits.Capacity; l.Burst() > 0 {
 		r := k.Capacity.Refill(l, now, v.replicas, backlog)
 		a.Tokens = &TokensAsk{Rate: l.Rate(), Burst: l.Burst(), Held: r.Held, Gave: r.Gave, Want: r.Want}
@@ -410,4 +411,5 @@ func (r *roster) count(now time.Duration, a *Answer) {
 	if r.rank = a.Rank; a.Replicas >= r.most || now-r.since > RosterTime {
 		r.most, r.since = max(1, a.Replicas), now
 	}
+	r.heardOf = r.most
 }

@@ -10,6 +10,7 @@ import (
 type Model struct {
 	born    int64
 	members map[string]*member
+	least   int // replicas that there were before it was born, as long as it may not know all
 	tokens  pool
 	slots   slots
 	news    []news
@@ -61,7 +62,12 @@ func (m *Model) Plan(now int64, a Ask) (r Answer) {
 		me = &member{until: now, paid: now}
 		m.members[a.Name] = me
 	}
-	m.tokens.earn(now, a.Tokens, m.members, m.born)
+	if now-m.born < RosterTime.Milliseconds() {
+		m.least = max(m.least, a.Replicas)
+	} else {
+		m.least = 0
+	}
+	m.tokens.earn(now, a.Tokens, m)
 	me.seq, me.seen, me.until = a.Seq, now, now+a.Lease
 	if !a.Alone {
 		me.paid = me.until
@@ -94,7 +100,7 @@ func (m *Model) roster(now int64, name string) (n, rank int) {
 			}
 		}
 	}
-	return n, rank
+	return max(n, m.least), rank
 }
 
 // A pool has the tokens that no replica holds.
@@ -105,21 +111,21 @@ type pool struct {
 
 // earn has the pool earn what its replicas do not earn on their own. The rate is divided
 // among all that there are: those that are not heard of may earn their part.
-func (p *pool) earn(now int64, a *TokensAsk, members map[string]*member, born int64) {
+func (p *pool) earn(now int64, a *TokensAsk, m *Model) {
 	if a == nil {
 		return
 	}
 	if p.at == 0 {
-		p.level, p.at = 0, born
+		p.level, p.at = 0, m.born
 	}
 	n, earning := 0, 0.0
-	for _, o := range members {
+	for _, o := range m.members {
 		if now-o.seen <= RosterTime.Milliseconds() {
 			n++
 			earning += float64(max(0, min(now, o.paid)-p.at))
 		}
 	}
-	p.level += a.Rate * earning / 1000 / float64(max(1, n))
+	p.level += a.Rate * earning / 1000 / float64(max(1, n, m.least))
 	p.at = now
 }
 
@@ -127,19 +133,25 @@ func (p *pool) earn(now int64, a *TokensAsk, members map[string]*member, born in
 // some.
 func (p *pool) take(now int64, a *Ask, me *member, members map[string]*member, replicas int) *TokensAnswer {
 	t := a.Tokens
-	others, earning := 0.0, 0
+	part := max(1, float64(t.Burst)/float64(replicas)) // the most that a replica earns on its own
+	others, unknown, earning := 0.0, replicas, 0
 	for _, o := range members {
-		switch {
-		case o == me || now-o.seen > RosterTime.Milliseconds():
-		case now > o.until: // it earns on its own, up to its part
-			others += max(o.held, max(1, float64(t.Burst)/float64(replicas)))
-		default:
-			others += o.held
-		}
 		if now < o.paid {
 			earning++
 		}
+		if now-o.seen > RosterTime.Milliseconds() {
+			continue
+		}
+		unknown--
+		switch {
+		case o == me:
+		case now > o.until:
+			others += max(o.held, part)
+		default:
+			others += o.held
+		}
 	}
+	others += float64(unknown) * part // of a store that has just been born
 	// Tokens earned while all was full are lost, though some have been used since.
 	p.level = min(p.level, float64(t.Burst)-others-me.held) + t.Gave
 	me.held = t.Held

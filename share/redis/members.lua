@@ -22,7 +22,7 @@ end
 
 -- roster returns how many replicas there are, and the rank of one of them. It forgets
 -- those that were not heard of for long.
-local function roster(key, members, name)
+local function roster(state, key, members, name)
 	local n, rank = 0, 0
 	for other, m in pairs(members) do
 		if now - m.seen > sweepTime then
@@ -33,5 +33,5 @@ local function roster(key, members, name)
 			if other < name then rank = rank + 1 end
 		end
 	end
-	return n, rank
+	return math.max(n, state.least), rank
 end

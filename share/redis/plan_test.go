@@ -85,7 +85,7 @@ func (r *replicas) next() (of int, a share.Ask) {
 	eighths := func(n int) float64 { return float64(r.IntN(8*n)) / 8 }
 	a = share.Ask{
 		Name: fmt.Sprintf("r%d", of), Seq: r.seq[of], Lease: []int64{350, 350, 1200}[r.IntN(3)],
-		Alone: r.over[of] || r.IntN(8) == 0, After: r.after[of], Leaves: r.IntN(50) == 0,
+		Alone: r.over[of] || r.IntN(8) == 0, After: r.after[of], Leaves: r.IntN(50) == 0, Replicas: r.IntN(6),
 	}
 	if r.limit > 0 {
 		gave := min(r.held[of], float64(r.IntN(3)))

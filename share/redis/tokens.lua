@@ -11,24 +11,26 @@ local function earn(state, tokens, members)
 			earning = earning + math.max(0, math.min(now, m.paid) - state.at)
 		end
 	end
-	state.level = state.level + number(tokens.rate) * earning / 1000 / math.max(1, n)
+	state.level = state.level + number(tokens.rate) * earning / 1000 / math.max(1, n, state.least)
 	state.at = now
 end
 
 -- take gives a replica tokens: at most half of what there is, so that the next one finds
 -- some.
 local function take(state, tokens, me, members, replicas)
-	local burst, others, earning = number(tokens.burst), 0, 0
+	local burst = number(tokens.burst)
+	local part = math.max(1, burst / replicas) -- the most that a replica earns on its own
+	local others, unknown, earning = 0, replicas, 0
 	for _, m in pairs(members) do
-		if m ~= me and now - m.seen <= rosterTime then
-			if now > m.expires then -- it earns on its own, up to its part
-				others = others + math.max(m.held, 1, burst / replicas)
-			else
-				others = others + m.held
+		if now < m.paid then earning = earning + 1 end
+		if now - m.seen <= rosterTime then
+			unknown = unknown - 1
+			if m ~= me then
+				others = others + (now > m.expires and math.max(m.held, part) or m.held)
 			end
 		end
-		if now < m.paid then earning = earning + 1 end
 	end
+	others = others + unknown * part -- of a store that has just been born
 	-- Tokens earned while all was full are lost, though some have been used since.
 	state.level = math.min(state.level, burst - others - me.held) + number(tokens.gave)
 	me.held = number(tokens.held)
