@@ -142,7 +142,7 @@ func (pl *Place) Serves(now time.Duration) {
 // all other clients: load is not the cause.
 func (c *Concurrency) servesOthers(now time.Duration, p *Plan) {
 	if c.pause.partial.CompareAndSwap(false, true) && p.adaptive {
-		c.changes.add(c.adaptive.Restore(now, p.law))
+		c.changes.add(c.adaptive.Restore(now, c.law(p)))
 	}
 }
 
@@ -160,6 +160,6 @@ func (c *Concurrency) resume(now time.Duration, p *Plan) {
 	}
 	c.throughput.forget()
 	if p.adaptive {
-		c.changes.add(c.adaptive.Restart(now, p.law))
+		c.changes.add(c.adaptive.Restart(now, c.law(p)))
 	}
 }

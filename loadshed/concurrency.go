@@ -35,6 +35,7 @@ type Concurrency struct {
 	gate       Gate
 	adaptive   Adaptive
 	changes    changes
+	lease      lease // of a limit that several processes share
 	queue      Queue
 	wokeAt     atomic.Int64 // when the queue was woken last
 	plan       atomic.Pointer[Plan]
@@ -88,9 +89,9 @@ func (c *Concurrency) Use(p *Plan) {
 // Limit returns how many requests may be in flight now, 0 if that is not limited.
 func (c *Concurrency) Limit(p *Plan) int {
 	if p.adaptive {
-		return c.adaptive.Limit(p.law)
+		return c.adaptive.Limit(c.law(p))
 	}
-	return p.limit
+	return c.lease.bound(p.limit)
 }
 
 // InFlight returns how many requests hold a place.
@@ -102,7 +103,13 @@ func (c *Concurrency) Drain(now time.Duration) time.Duration { return c.gate.Dra
 // HasHeadroom reports whether at most half of the limit is in flight.
 func (c *Concurrency) HasHeadroom(p *Plan) bool {
 	limit := c.Limit(p)
-	return limit == 0 || 2*c.gate.InFlight() <= limit
+	if limit == 0 {
+		return true
+	}
+	if !p.adaptive {
+		limit = c.lease.room(p.limit)
+	}
+	return limit > 0 && 2*c.gate.InFlight() <= limit
 }
 
 // NoteShortage notes that a request found the backend busy, be it in flight or in rate.
@@ -200,12 +207,14 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	}
 	if ahead := c.queue.Len() > 0 && c.queue.Highest() >= rank; !ahead {
 		c.releaseOrphans(now)
-		if c.gate.Enter(free, now) {
+		if c.take(now, free) {
 			pl.Watch(c, p, now)
 			return Entered, 0
 		}
 	}
-	c.NoteShortage(now)
+	if c.lease.hit() {
+		c.NoteShortage(now)
+	}
 	c.adaptive.LimitHit()
 	wait = c.gate.Drain(now)
 	if p.queue.Size > 0 && !p.observe && !e.Standby && c.join(now, p, e, rank, pl) {
@@ -239,7 +248,7 @@ func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank Rank, pl
 // highest class is exempt from probes of the limit while lower ones can bear them.
 func (c *Concurrency) limitFor(now time.Duration, p *Plan, class int) int {
 	if class == 0 && p.adaptive && p.classes.Len() > 1 && c.shares.SeenBelow(now, class, p.classes) {
-		return c.adaptive.Steady(p.law)
+		return c.adaptive.Steady(c.law(p))
 	}
 	return c.shares.LimitFor(now, class, c.Limit(p), p.classes)
 }
@@ -289,7 +298,7 @@ func (c *Concurrency) leaveClient(pl *Place) {
 // grantPlace takes a place for a request that waits.
 func (c *Concurrency) grantPlace(r Rank) bool {
 	p, now := c.plan.Load(), time.Duration(c.wokeAt.Load())
-	return c.gate.Enter(c.limitFor(now, p, p.classOf(r)), now)
+	return c.take(now, c.limitFor(now, p, p.classOf(r)))
 }
 
 // wake lets waiting requests in while there are places.
@@ -355,7 +364,7 @@ func (c *Concurrency) Tick(now time.Duration, admitted, limitHits uint64, p *Pla
 	}
 	c.resume(now, p)
 	if p.adaptive {
-		c.changes.add(c.adaptive.Tick(now, c.gate.Idle(now), p.law))
+		c.changes.add(c.adaptive.Tick(now, c.gate.Idle(now), c.law(p)))
 	}
 	c.releaseOrphans(now)
 }

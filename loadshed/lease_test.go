@@ -1,0 +1,163 @@
+package loadshed
+
+import (
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A lease bounds all that the limit bounds: entries, classes, the queue, headroom. The
+// zero lease bounds nothing.
+func TestLeaseBoundsTheLimit(t *testing.T) {
+	p := mustPlan(t, PlanConfig{Limit: 10, Queue: QueueConfig{Size: 4, Timeout: time.Second}, Classes: []Class{{Name: Critical}, {Name: Sheddable, Share: .5}}})
+	var c Concurrency
+	c.Use(p)
+	now := time.Minute
+	if c.Limit(p) != 10 {
+		t.Fatalf("the limit is %d without a lease, want 10", c.Limit(p))
+	}
+	c.Grant(now, 4, 0, now+time.Second)
+	enter := func(class uint8) (*Place, Entry) {
+		pl := new(Place)
+		is, _ := c.Enter(now, p, &Entrant{Class: class, As: p.Requested(class)}, pl)
+		return pl, is
+	}
+	const critical, sheddable = 1, 3
+	var places []*Place
+	for range 3 {
+		pl, is := enter(critical)
+		if is != Entered {
+			t.Fatalf("request %d: %v", len(places), is)
+		}
+		places = append(places, pl)
+	}
+	if _, is := enter(sheddable); is != Waiting { // its share is 2 of 4
+		t.Errorf("a sheddable request: %v, want Waiting", is)
+	}
+	pl, is := enter(critical)
+	places = append(places, pl)
+	if is != Entered || c.InFlight() != 4 || c.Limit(p) != 4 || c.HasHeadroom(p) {
+		t.Errorf("%v, %d in flight, limit %d, headroom %v", is, c.InFlight(), c.Limit(p), c.HasHeadroom(p))
+	}
+	last, is := enter(critical)
+	if is != Waiting {
+		t.Fatalf("a fifth: %v, want Waiting", is)
+	}
+	if u := c.Usage(); u != (Usage{InFlight: 4, Waiting: 2, Hits: 2}) {
+		t.Errorf("usage is %+v", u)
+	}
+	c.Grant(now, 6, 3, now+time.Second) // the critical one at once, and no sheddable one: 5 of 6 are taken
+	select {
+	case v := <-last.Verdict():
+		if !c.Settle(now, p, last, v) {
+			t.Errorf("the verdict is %v", v)
+		}
+		places = append(places, last)
+	default:
+		t.Error("a request still waits, after places were granted")
+	}
+	c.Grant(now, 2, 0, now+time.Second) // what is in flight goes on, and makes way for no other
+	for _, pl := range places {
+		before := c.InFlight()
+		pl.Leave(now, Served)
+		if n := c.InFlight(); n > max(2, before-1) {
+			t.Errorf("%d in flight after one of %d has left, with a lease of 2", n, before)
+		}
+	}
+	c.Ungrant()
+	if c.Limit(p) != 10 {
+		t.Errorf("the limit is %d without the lease, want 10", c.Limit(p))
+	}
+}
+
+// A process that was frozen sees with its first request that its lease is over. The limit
+// that others see is then 1, as 0 is no limit.
+func TestLeaseEnds(t *testing.T) {
+	p := mustPlan(t, PlanConfig{Limit: 10})
+	var c Concurrency
+	c.Use(p)
+	c.Grant(time.Minute, 5, 0, time.Minute+time.Second)
+	for _, at := range []time.Duration{time.Minute + time.Second, time.Minute} { // once over, it stays so
+		if is, _ := c.Enter(at, p, &Entrant{}, new(Place)); is != Full || c.Limit(p) != 1 {
+			t.Errorf("at %v: %v with a limit of %d", at, is, c.Limit(p))
+		}
+	}
+	if c.HasHeadroom(p) {
+		t.Error("there is headroom without a place")
+	}
+	c.Grant(time.Minute, 0, 3, time.Hour)
+	if !c.HasHeadroom(p) {
+		t.Error("there is no headroom while three places are free")
+	}
+	c.Grant(time.Minute, 1, 0, time.Hour)
+	if is, _ := c.Enter(time.Minute, p, &Entrant{}, new(Place)); is != Entered {
+		t.Errorf("with a new lease: %v", is)
+	}
+}
+
+// The adaptive limit stays within the lease, its minimum, too.
+func TestLeaseBoundsAdaptive(t *testing.T) {
+	p := mustPlan(t, PlanConfig{Adaptive: &AdaptiveConfig{Min: 8, Initial: 20, Max: 64}})
+	var c Concurrency
+	c.Use(p)
+	for _, n := range []int{16, 4} {
+		c.Grant(0, n, 0, math.MaxInt64)
+		entered := 0
+		for range 100 {
+			if is, _ := c.Enter(time.Minute, p, &Entrant{}, new(Place)); is == Entered {
+				entered++
+			}
+		}
+		if c.InFlight() != 16 || c.Limit(p) != n {
+			t.Errorf("lease %d: %d in flight, limit %d", n, c.InFlight(), c.Limit(p))
+		}
+	}
+}
+
+// While requests come and go on all cores and the lease is lowered: what is in flight, as
+// counted after that, is the most that there will be.
+func TestLeaseIsExact(t *testing.T) {
+	p := mustPlan(t, PlanConfig{Limit: 64})
+	var c Concurrency
+	c.Use(p)
+	c.Grant(0, 8, 0, math.MaxInt64)
+	var inFlight, admitted atomic.Int64
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for !stop.Load() {
+				var pl Place
+				if is, _ := c.Enter(1, p, &Entrant{}, &pl); is == Entered {
+					inFlight.Add(1)
+					admitted.Add(1)
+					runtime.Gosched()
+					inFlight.Add(-1)
+					pl.Leave(1, Served)
+				}
+				runtime.Gosched()
+			}
+		})
+	}
+	for i := range 3_000 {
+		c.Grant(1, 8, 0, math.MaxInt64)
+		runtime.Gosched()
+		least := i % 3
+		c.Grant(1, least, 0, math.MaxInt64)
+		most := max(least, c.Usage().InFlight)
+		for range 20 {
+			if n := inFlight.Load(); n > int64(most) {
+				t.Fatalf("%d in flight, and there should be %d at most", n, most)
+			}
+			runtime.Gosched()
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+	if admitted.Load() == 0 {
+		t.Error("none was admitted")
+	}
+}
