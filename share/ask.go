@@ -101,11 +101,15 @@ type (
 // PlacesAsk is about requests in flight.
 type PlacesAsk struct {
 	Limit int `json:"limit"` // of all replicas
-	Held  int `json:"held"`  // that this replica uses, or may use
+	Has   int `json:"has"`   // that this replica may use
+	Held  int `json:"held"`  // that it uses, or may use, whichever is more
 	Want  int `json:"want"`  // that it has use for
+
+	Replicas int `json:"replicas"` // how many there are, as far as it knows; 0: it is new
 }
 
 // PlacesAnswer has how many requests a replica may have in flight.
 type PlacesAnswer struct {
 	Limit int `json:"limit"` // what it has beyond this it gives back as requests end
+	Free  int `json:"free"`  // places that no replica has
 }

@@ -1,0 +1,152 @@
+package share
+
+import (
+	"math"
+	"time"
+
+	"github.com/herdshield/shield/loadshed"
+)
+
+const (
+	// placesLease is for how long after it was heard of a replica uses what it was
+	// granted. From then on it uses no more than its even part, if it finds that it is
+	// alone, and else nothing. Ours: requests have a third of RosterTime to end before the
+	// store gives their places to others.
+	placesLease = RosterTime * 2 / 3
+
+	// placesRetry is the time between two exchanges out of turn, if the first has brought
+	// nothing. Ours: a tenth of the Beat passes places on soon enough.
+	placesRetry = Beat / 10
+
+	// triesTime is how long after its last answer a replica may find that it is alone, at
+	// the latest. One that was frozen meanwhile has lost its places to others.
+	triesTime = 2 * time.Second
+
+	// partTime is how long before it has its even part a replica that is alone tells so: what
+	// it has told before may arrive after that.
+	partTime = time.Second
+
+	// demandHalves is how soon half of a demand is forgotten that has gone. Ours: about a
+	// time of service. Places that are kept for longer are lost where demand shifts.
+	demandHalves = 50 * time.Millisecond
+)
+
+// Places is one replica's part of a limit in flight that all replicas share. It is not
+// safe for concurrent use. The zero Places was never heard of: it has none until it is
+// answered or alone.
+//
+// The sum of all replicas' Limits is at most the limit, whatever is lost on the way, with
+// two exceptions. A replica that is cut off while others reach the store has its even part
+// in addition after RosterTime, one that begins so after Lease. And of replicas that are
+// alone each has one place at least. Requests count for RosterTime at most after their
+// replica has fallen silent.
+type Places struct {
+	granted PlacesAnswer
+	heard   time.Duration // when the ask was sent that was answered last
+	known   bool          // there was one
+	alone   time.Duration // for how long the replica has tried since, in vain
+	missed  time.Duration // when it did so last
+	limit   int           // the last Limit
+	part    int           // the even one, then
+	demand  float64       // places that there is use for, fading
+	asked   placesAsked
+}
+
+// placesAsked is what was told last.
+type placesAsked struct {
+	at     time.Duration
+	held   int
+	hits   uint64
+	vainly bool // the answer has brought nothing
+}
+
+// Ask returns what to tell the store. The replica must obey the last Limit already.
+func (p *Places) Ask(now time.Duration, limit, replicas int, u loadshed.Usage) *PlacesAsk {
+	p.demand = p.demandAt(now, u)
+	has := p.limit
+	if p.alone >= RosterTime-partTime {
+		has = max(has, p.part)
+	}
+	p.asked = placesAsked{at: now, held: max(has, u.InFlight), hits: u.Hits}
+	// Demand varies by its square root: the staffing rule of Halfin and Whitt.
+	want := int(p.demand + math.Sqrt(p.demand) + .5)
+	a := &PlacesAsk{Limit: limit, Has: has, Held: p.asked.held, Want: min(want, limit)}
+	if p.known {
+		a.Replicas = replicas
+	}
+	return a
+}
+
+// demandAt returns how many places there is use for: twice as many at most as there are,
+// and not much fewer than there was use for a moment ago.
+func (p *Places) demandAt(now time.Duration, u loadshed.Usage) float64 {
+	hits := min(u.Hits-p.asked.hits, uint64(max(1, u.InFlight)))
+	faded := p.demand * math.Exp2(-float64(now-p.asked.at)/float64(demandHalves))
+	return max(faded, float64(u.InFlight+u.Waiting)+float64(hits))
+}
+
+// Heard takes the answer to the last ask. An answer to an earlier one must not be taken:
+// the store counts with what was told later.
+func (p *Places) Heard(a PlacesAnswer) {
+	p.asked.vainly = p.known && a.Limit <= p.granted.Limit
+	p.granted, p.heard, p.known, p.alone = a, p.asked.at, true, 0
+}
+
+// Missed tells that the last ask is not answered. It is to be called at each Beat while
+// the store is gone.
+func (p *Places) Missed(now time.Duration) {
+	if p.alone == 0 {
+		p.missed = now
+	}
+	// A replica that was frozen has not tried meanwhile.
+	p.alone += max(1, min(now-p.missed, IdleBeat+GiveUp))
+	p.missed = now
+}
+
+// Limit returns how many requests may be in flight, of all replicas' limit, and until when
+// that may be relied on without asking again.
+func (p *Places) Limit(now time.Duration, limit, replicas, rank int) (n int, until time.Duration) {
+	part := limit / replicas
+	if p.known && rank < limit%replicas {
+		part++
+	}
+	part = max(1, part)
+	n, until = p.granted.Limit, p.heard+placesLease
+	switch {
+	case p.alone >= RosterTime || !p.known && p.alone >= Lease:
+		n, until = part, now+placesLease
+	case !p.known:
+		n = 0
+	case now >= until && p.alone >= now-p.heard-triesTime:
+		n, until = min(n, part), now+RosterTime-placesLease
+	case now >= until:
+		n = 0
+	}
+	p.limit, p.part = min(n, limit), part
+	return p.limit, until
+}
+
+// Free returns this replica's part of the places that none has, rounded up.
+func (p *Places) Free(replicas int) int { return (p.granted.Free + replicas - 1) / replicas }
+
+// Hurry returns when an exchange before the next beat is of use: the limit binds and the
+// store may have more, or there is something to give back. It reports false if there is
+// none.
+func (p *Places) Hurry(now time.Duration, limit, replicas int, u loadshed.Usage) (at time.Duration, ok bool) {
+	binds := p.limit < limit && (u.Waiting > 0 || u.Hits != p.asked.hits || u.InFlight >= max(1, p.limit))
+	switch {
+	case !p.known:
+		return 0, false
+	case binds && p.granted.Free > 0 && !p.asked.vainly:
+		return p.asked.at, true
+	case binds && (p.granted.Free > 0 || p.limit < limit/replicas),
+		max(p.limit, u.InFlight) < p.asked.held,
+		p.granted.Free == 0 && p.limit > 1 && 4*p.demandAt(now, u) < 3*p.demand:
+		return p.asked.at + placesRetry, true
+	}
+	return 0, false
+}
+
+// Contended reports whether no place is free, so that others may wait for what this
+// replica gives back.
+func (p *Places) Contended() bool { return p.known && p.granted.Free == 0 && p.limit > 0 }

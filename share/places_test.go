@@ -1,0 +1,410 @@
+package share
+
+import (
+	"cmp"
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/loadshed"
+)
+
+// A placesWorld is replicas before one backend that share a limit in flight, in virtual
+// time: the real Concurrency and Places of each, and the real placesPool.
+type placesWorld struct {
+	t       *testing.T
+	now     time.Duration
+	events  eventHeap
+	serial  int
+	r       *rand.Rand
+	plan    *loadshed.Plan
+	n       int
+	service time.Duration // mean, exponential
+	chaos   float64       // share of trips that are lost, and of those that are late
+	gone    bool          // the store
+
+	pool    placesPool
+	members map[string]time.Duration
+	seen    map[string]int // the last seq
+	all     []*replica
+
+	inFlight, most int           // at the backend
+	area           time.Duration // of inFlight
+	since          time.Duration
+	served         int
+	exchanges      int
+	over           int // most that all might use, above n
+}
+
+type replica struct {
+	born                time.Duration
+	w                   *placesWorld
+	name                string
+	c                   loadshed.Concurrency
+	p                   Places
+	limit               int
+	until               time.Duration
+	rate                float64 // requests per second
+	seq, replicas, rank int
+	asking              bool
+	epoch               int64
+	heardAt, counted    time.Duration // when replicas was heard
+	nextAt              time.Duration // of the timer
+	frozen              time.Duration // until then
+	cut, dead           bool
+	real                int // in flight at the backend
+	refused             int
+	beats               int
+}
+
+type event struct {
+	at     time.Duration
+	serial int
+	do     func()
+}
+type eventHeap []event
+
+func (h eventHeap) Len() int { return len(h) }
+func (h eventHeap) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(h[i].at, h[j].at), cmp.Compare(h[i].serial, h[j].serial)) < 0
+}
+func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *eventHeap) Push(x any)   { *h = append(*h, x.(event)) }
+func (h *eventHeap) Pop() any {
+	old := *h
+	e := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return e
+}
+
+func newPlacesWorld(t *testing.T, seed uint64, n, replicas int) *placesWorld {
+	t.Helper()
+	plan, err := loadshed.NewPlan(loadshed.PlanConfig{Limit: n})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &placesWorld{t: t, now: time.Minute, since: time.Minute, r: rand.New(rand.NewPCG(seed, 5)), plan: plan, n: n, service: 50 * time.Millisecond,
+		members: map[string]time.Duration{}, seen: map[string]int{}}
+	for range replicas {
+		w.start().replicas = replicas
+	}
+	return w
+}
+
+func (w *placesWorld) after(d time.Duration, do func()) {
+	w.serial++
+	heap.Push(&w.events, event{w.now + max(0, d), w.serial, do})
+}
+
+// on does something in a replica: later if it is frozen, never if it is dead.
+func (x *replica) on(d time.Duration, do func()) {
+	x.w.after(d, func() {
+		switch {
+		case x.dead:
+		case x.w.now < x.frozen:
+			x.on(x.frozen-x.w.now, do)
+		default:
+			do()
+		}
+	})
+}
+
+func (w *placesWorld) run(d time.Duration) {
+	end := w.now + d
+	for len(w.events) > 0 && w.events[0].at <= end {
+		e := heap.Pop(&w.events).(event)
+		w.area += time.Duration(w.inFlight) * (e.at - w.now)
+		w.now = e.at
+		e.do()
+		w.check()
+	}
+	w.area += time.Duration(w.inFlight) * (end - w.now)
+	w.now = end
+}
+
+// used returns which share of the limit was in use since the last call.
+func (w *placesWorld) used() float64 {
+	u := float64(w.area) / float64(w.now-w.since) / float64(w.n)
+	w.area, w.since = 0, w.now
+	return u
+}
+
+// check adds up what each replica may use or uses.
+func (w *placesWorld) check() {
+	sum := 0
+	for _, x := range w.all {
+		may := x.limit
+		if w.now >= x.until || x.dead {
+			may = 0
+		}
+		sum += max(may, x.real)
+	}
+	w.most, w.over = max(w.most, w.inFlight), max(w.over, sum-w.n)
+}
+
+func (w *placesWorld) start() *replica {
+	x := &replica{w: w, born: w.now, name: fmt.Sprintf("%04x", w.r.IntN(1<<16)), replicas: len(w.all) + 1}
+	x.c.Use(w.plan)
+	w.all = append(w.all, x)
+	x.apply()
+	x.on(0, x.beat)
+	x.on(0, x.poll)
+	x.arrive()
+	return x
+}
+
+// apply has the Concurrency obey.
+func (x *replica) apply() {
+	x.limit, x.until = x.p.Limit(x.w.now, x.w.n, x.replicas, x.rank)
+	x.c.Grant(x.w.now, x.limit, x.p.Free(x.replicas), x.until)
+}
+
+func (x *replica) beat() {
+	x.beats++
+	x.ask()
+	x.on(Beat, x.beat)
+}
+
+// poll looks for what is to be given back while others may wait for it.
+func (x *replica) poll() {
+	if x.p.Contended() {
+		x.hurry()
+	}
+	x.on(placesRetry, x.poll)
+}
+
+// hurry asks out of turn if that is of use.
+func (x *replica) hurry() {
+	at, ok := x.p.Hurry(x.w.now, x.w.n, x.replicas, x.c.Usage())
+	if !ok || x.asking || x.nextAt > x.w.now {
+		return
+	}
+	if at <= x.w.now {
+		x.ask()
+		return
+	}
+	x.nextAt = at
+	x.on(at-x.w.now, func() {
+		if x.nextAt = 0; !x.asking {
+			x.hurry()
+		}
+	})
+}
+
+func (x *replica) ask() {
+	w := x.w
+	if x.asking {
+		return
+	}
+	x.apply()
+	a := *x.p.Ask(w.now, w.n, x.replicas, x.c.Usage())
+	x.seq++
+	seq := x.seq
+	x.asking = true
+	trip := func() (time.Duration, bool) {
+		d := 500 * time.Microsecond
+		if w.now-x.born > 2*time.Second && w.r.Float64() < w.chaos {
+			d = time.Duration(w.r.IntN(int(300 * time.Millisecond)))
+		}
+		return d, (w.now-x.born < 2*time.Second || w.r.Float64() >= w.chaos) && !x.cut && !w.gone
+	}
+	send := func() {
+		if d, ok := trip(); ok {
+			w.after(d, func() {
+				if answer, count, rank, ok := w.exchange(x, seq, a); ok {
+					if d, ok := trip(); ok {
+						x.on(d, func() { x.heard(seq, answer, count, rank) })
+					}
+				}
+			})
+		}
+	}
+	send()
+	if w.r.Float64() < w.chaos {
+		send()
+	}
+	x.on(GiveUp, func() {
+		if x.asking && x.seq == seq {
+			x.asking = false
+			x.p.Missed(w.now)
+			x.apply()
+		}
+	})
+}
+
+func (w *placesWorld) exchange(x *replica, seq int, a PlacesAsk) (PlacesAnswer, int, int, bool) {
+	if w.gone || seq <= w.seen[x.name] {
+		return PlacesAnswer{}, 0, 0, false
+	}
+	w.exchanges++
+	w.seen[x.name], w.members[x.name] = seq, w.now
+	count, rank := 0, 0
+	for name, at := range w.members {
+		if w.now-at > RosterTime {
+			delete(w.members, name)
+			continue
+		}
+		count++
+		if name < x.name {
+			rank++
+		}
+	}
+	return w.pool.exchange(w.now.Milliseconds(), x.name, a, count), count, rank, true
+}
+
+func (x *replica) heard(seq int, a PlacesAnswer, count, rank int) {
+	w := x.w
+	if !x.asking || seq != x.seq {
+		return
+	}
+	x.asking, x.rank = false, rank
+	if w.now-x.heardAt > IdleLease || w.pool.born != x.epoch {
+		x.counted = w.now
+	}
+	x.heardAt, x.epoch = w.now, w.pool.born
+	if count >= x.replicas || w.now-x.counted > RosterTime { // as roster
+		x.replicas, x.counted = count, w.now
+	}
+	x.p.Heard(a)
+	x.apply()
+	x.hurry()
+}
+
+// arrive has requests come at random.
+func (x *replica) arrive() {
+	gap := 10 * time.Millisecond
+	if x.rate > 0 {
+		gap = time.Duration(x.w.r.ExpFloat64() / x.rate * 1e9)
+	}
+	x.on(min(gap, 10*time.Millisecond), func() {
+		if gap <= 10*time.Millisecond && x.rate > 0 {
+			x.enter()
+		}
+		x.arrive()
+	})
+}
+
+func (x *replica) enter() {
+	w, pl := x.w, new(loadshed.Place)
+	is, _ := x.c.Enter(w.now, w.plan, &loadshed.Entrant{}, pl)
+	if is == loadshed.Entered {
+		w.inFlight++
+		x.real++
+		w.served++
+		d := min(time.Duration(w.r.ExpFloat64()*float64(w.service)), 4*time.Second)
+		w.after(d, func() { w.inFlight--; x.real-- })
+		x.on(d, func() {
+			pl.Leave(w.now, loadshed.Served)
+			x.hurry()
+		})
+	} else {
+		x.refused++
+	}
+	x.hurry()
+}
+
+// Where all replicas have demand, or one has, 0.95 of the limit is used. Demand that moves
+// from one to another gets places within one or two beats.
+func TestPlacesAreUsed(t *testing.T) {
+	for _, n := range []int{8, 64, 200} {
+		for _, replicas := range []int{2, 4, 8} {
+			w := newPlacesWorld(t, 1, n, replicas)
+			demand := float64(3*n+300) / w.service.Seconds()
+			each := demand / float64(replicas)
+			for _, x := range w.all {
+				x.rate = each
+			}
+			w.run(2 * time.Second)
+			w.used()
+			w.run(5 * time.Second)
+			all := w.used()
+			exchanges := w.exchanges
+			for _, x := range w.all[1:] {
+				x.rate = 0
+			}
+			w.all[0].rate *= float64(replicas)
+			w.run(time.Second)
+			first := w.used()
+			w.run(5 * time.Second)
+			one := w.used()
+			shifting := 0.0
+			for i := range 6 {
+				w.all[i%replicas].rate, w.all[(i+1)%replicas].rate = 0, demand
+				w.run(5 * time.Second)
+				shifting += w.used() / 6
+			}
+			t.Logf("n %3d, R %d: all %.3f, one %.3f (first second %.3f), moves each 5 s %.3f; most %d; %.0f exchanges/s each of all", n, replicas, all, one, first, shifting, w.most, float64(exchanges)/7/float64(replicas))
+			if least := .95; all < least || one < least || shifting < least || w.over > 0 || w.most > n {
+				t.Errorf("want %.2f used, and never more than %d: %d above", least, n, w.over)
+			}
+		}
+	}
+}
+
+// Asks and answers are lost, late or sent twice; replicas are killed, frozen and new; the
+// store is gone for all, or flushed. All that replicas may use and use is never more than
+// the limit.
+func TestPlacesAreNeverTooMany(t *testing.T) {
+	seeds := uint64(12)
+	if testing.Short() {
+		seeds = 8
+	}
+	for seed := range seeds {
+		r := rand.New(rand.NewPCG(seed, 77))
+		replicas := 2 + r.IntN(6)
+		n := 16 + r.IntN(40)
+		w := newPlacesWorld(t, seed, n, replicas)
+		w.service = time.Duration(10+r.IntN(150)) * time.Millisecond
+		w.chaos = []float64{0, .02, .1, .3}[r.IntN(4)]
+		log := fmt.Sprintf("n %d, %d replicas, chaos %v:", n, replicas, w.chaos)
+		note := func(format string, args ...any) {
+			log += fmt.Sprintf(" %v ", w.now-time.Minute) + fmt.Sprintf(format, args...) + ";"
+		}
+		pick := func() *replica { return w.all[r.IntN(len(w.all))] }
+		w.run(time.Second)
+		thawed, back := w.now, w.now
+		for range 60 {
+			for _, x := range w.all {
+				if r.IntN(3) == 0 {
+					x.rate = float64(r.IntN(4)) * float64(n) / w.service.Seconds() / 2
+				}
+			}
+			switch r.IntN(12) {
+			case 0:
+				x := pick()
+				x.dead = true
+				note("%s is killed", x.name)
+				if !w.gone {
+					w.start()
+					note("%s begins", w.all[len(w.all)-1].name)
+				}
+			case 1, 2:
+				x, d := pick(), time.Duration(r.IntN(30))*time.Second
+				if d > 10*time.Second && w.now < back+RosterTime {
+					continue // it would begin again without a store
+				}
+				x.frozen = max(x.frozen, w.now+d)
+				thawed = max(thawed, x.frozen)
+				note("%s is frozen until %v", x.name, x.frozen-time.Minute)
+			case 3:
+				w.pool, w.members = placesPool{}, map[string]time.Duration{}
+				note("flush")
+			case 4:
+				d := time.Duration(r.IntN(40)) * time.Second
+				if w.now < max(thawed, back)+RosterTime {
+					continue
+				}
+				w.gone, back = true, w.now+d
+				note("gone")
+				w.after(d, func() { w.gone = false; note("back") })
+			}
+			w.run(time.Duration(500+r.IntN(4000)) * time.Millisecond)
+			if w.over > 0 || w.most > n {
+				t.Errorf("seed %d: %d above the limit, %d in flight\n%s now %v", seed, w.over, w.most, log, w.now-time.Minute)
+				break
+			}
+		}
+	}
+}
