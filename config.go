@@ -65,6 +65,10 @@ type Config struct {
 	Replica  string
 	Replicas int
 
+	// Cluster says that the store is one of several servers. Keys of zones are spread over
+	// them then, which costs an exchange for each part. It must be the same in all replicas.
+	Cluster bool
+
 	// IgnoreHerds looks for no herds, and leaves no room for those that come
 	// periodically.
 	IgnoreHerds bool
@@ -250,7 +254,7 @@ func (g *Guard) checkZones(zones []Zone, perClient bool) (policies []pushback.Po
 		if z.MaxKeys < limiter.MinKeys || z.MaxKeys > limiter.MaxKeys {
 			bad("max_keys is %d; want %d to %d", z.MaxKeys, limiter.MinKeys, limiter.MaxKeys)
 		}
-		g.zones = append(g.zones, zone{index: i, limit: limit, cost: z.Cost, maxKeys: z.MaxKeys})
+		g.zones = append(g.zones, zone{index: i, limit: limit, cost: z.Cost, maxKeys: z.MaxKeys, shared: z.Shared})
 		g.keys = append(g.keys, z.Key)
 		policies = append(policies, pushback.Policy{Name: z.Name, Quota: limit.Burst() / max(1, z.Cost), Window: limit.Refill()})
 	}

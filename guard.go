@@ -121,7 +121,7 @@ func (g *Guard) claim(i int, now time.Duration, t *try) (refusing *ZoneState) {
 		return nil
 	}
 	z := &g.zones[i]
-	claim, wait := z.table.Claim(z.limit, z.maxKeys, t.Keys[z.index], now, z.cost)
+	claim, wait, ask := z.claim(t.Keys[z.index], now)
 	if wait > t.wait {
 		d.Reason, t.wait, d.Zone = Quota, wait, z.index
 	}
@@ -130,6 +130,9 @@ func (g *Guard) claim(i int, now time.Duration, t *try) (refusing *ZoneState) {
 		claim.Commit()
 	}
 	claim.Release()
+	if wait > 0 {
+		t.refused(z.ask(t.Keys[z.index], now, ask && !t.made))
+	}
 	if d.Zone == z.index {
 		return z.ZoneState
 	}

@@ -97,7 +97,7 @@ func TestArrowsPointOneWay(t *testing.T) {
 // as a whole, and by values that cross; their parts are their own.
 var organs = map[string][]string{
 	"limiter": {
-		"Config", "Key", "Limit", "Bucket", "Table", "Stats", "Claim", "New",
+		"Config", "Key", "Limit", "Bucket", "Table", "Stats", "Claim", "KeyClaim", "NewEscrow", "Slots", "New",
 		"Hasher", "NewHasher", "KeyOfParts", "MinKeys", "MaxKeys",
 	},
 	"loadshed": {

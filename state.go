@@ -81,6 +81,7 @@ func (g *Guard) use(now time.Duration) {
 		b.newest = g.serial
 		b.clients.Resize(g.maxClients)
 		g.share(now)
+		g.shareZones(now)
 	}
 	b.inFlight.Use(g.plan)
 	g.inUse.Store(true)

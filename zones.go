@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/share"
 )
 
 // zone is a checked Zone and its state.
@@ -14,6 +15,7 @@ type zone struct {
 	limit   limiter.Limit
 	cost    int
 	maxKeys int
+	shared  bool
 	salt    uint64 // tells the keys of this zone from those of others
 }
 
@@ -21,6 +23,7 @@ type zone struct {
 type ZoneState struct {
 	name  string
 	table limiter.Table
+	share atomic.Pointer[share.Zone] // nil: the zone is not shared
 
 	refused  atomic.Uint64
 	observed atomic.Uint64
@@ -40,10 +43,17 @@ type ZoneStats struct {
 	limiter.Stats
 	Refused  uint64 `json:"refused"`  // requests refused for this zone
 	Observed uint64 `json:"observed"` // requests that would have been refused for it
+
+	Hot      int `json:"hot,omitempty"`      // keys whose tokens come from the store that replicas share
+	Replicas int `json:"replicas,omitempty"` // that share the zone
 }
 
 // Stats visits every key, a few thousand at a time under one lock: it is meant
 // for scrapes.
 func (z *ZoneState) Stats(now time.Duration) ZoneStats {
-	return ZoneStats{z.table.Stats(now), z.refused.Load(), z.observed.Load()}
+	s := ZoneStats{Stats: z.table.Stats(now), Refused: z.refused.Load(), Observed: z.observed.Load()}
+	if of := z.share.Load(); of != nil {
+		s.Hot, s.Replicas = of.Escrow().Hot(), of.Escrow().Replicas()
+	}
+	return s
 }

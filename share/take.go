@@ -1,19 +1,16 @@
 package share
 
-import "github.com/herdshield/shield/limiter"
-
 // TakeAsk is what one replica tells the store about some keys of one shared zone, and asks
 // it for. One without keys tells that the replica lives. Tokens that are held are counted
 // in millionths, so that sums do not depend on the order of what is added.
 type TakeAsk struct {
-	Name     string `json:"name"`     // of the replica: random, one for each process
-	Life     int64  `json:"life"`     // higher in each life of the replica
-	Seq      int64  `json:"seq"`      // higher in each ask, also of another life
-	Last     int64  `json:"last"`     // the Seq of the last ask that was answered, 0 if none was
-	Heard    int64  `json:"heard"`    // TakeAnswer.Now of that; 0 as well
-	Lease    int64  `json:"lease"`    // after Heard: for how long the pools earn for the replica
-	Alone    bool   `json:"alone"`    // it works with its part, and the pools do not earn for it
-	Replicas int    `json:"replicas"` // how many there are at least, as far as it knows
+	Name  string `json:"name"`  // of the replica: random, one for each process
+	Life  int64  `json:"life"`  // higher in each life of the replica
+	Seq   int64  `json:"seq"`   // higher in each ask, also of another life
+	Last  int64  `json:"last"`  // the Seq of the last ask that was answered, 0 if none was
+	Heard int64  `json:"heard"` // TakeAnswer.Now of that; 0 as well
+	Lease int64  `json:"lease"` // after Heard: for how long the pools earn for the replica
+	Alone bool   `json:"alone"` // it works with its part, and the pools do not earn for it
 
 	Rate  float64 `json:"rate"` // tokens per second, of all replicas
 	Burst int     `json:"burst"`
@@ -67,11 +64,10 @@ const (
 	million = 1_000_000
 
 	// An ask that says more is cut.
-	mostTokens   = 1_000_000_000
-	mostReplicas = limiter.MaxReplicas
-	mostLease    = 10_000
-	longestFull  = 32 * 24 * 3_600_000 // milliseconds: longer than any Limit takes to fill
-	leastRate    = 1e-7
+	mostTokens  = 1_000_000_000
+	mostLease   = 10_000
+	longestFull = 32 * 24 * 3_600_000 // milliseconds: longer than any Limit takes to fill
+	leastRate   = 1e-7
 )
 
 // TakeConstants returns the constants of the store that a script needs for zones.
@@ -79,7 +75,7 @@ func TakeConstants() []Constant {
 	return []Constant{
 		{"sweepTime", sweepTime}, {"rosterTime", RosterTime.Milliseconds()},
 		{"maxTake", MaxTake}, {"keptHot", keptHot}, {"minStay", minStay},
-		{"mostReplicas", mostReplicas}, {"mostLease", mostLease}, {"longestFull", longestFull},
+		{"mostLease", mostLease}, {"longestFull", longestFull},
 	}
 }
 
@@ -87,7 +83,7 @@ func TakeConstants() []Constant {
 func (a TakeAsk) sane(now int64) (TakeAsk, bool) {
 	a.Life, a.Seq, a.Last, a.After = max(0, a.Life), max(0, a.Seq), max(0, a.Last), max(0, a.After)
 	a.Heard, a.Lease = min(max(0, a.Heard), now), min(max(0, a.Lease), mostLease)
-	a.Replicas, a.Burst, a.Cost = min(max(0, a.Replicas), mostReplicas), min(a.Burst, mostTokens), min(a.Cost, mostTokens)
+	a.Burst, a.Cost = min(a.Burst, mostTokens), min(a.Cost, mostTokens)
 	return a, a.Rate >= leastRate && a.Cost >= 1 && a.Cost <= a.Burst && float64(a.Burst)/a.Rate*1000 <= longestFull
 }
 

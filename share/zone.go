@@ -25,7 +25,6 @@ const (
 // concurrent use.
 type Zone struct {
 	name   string
-	atMost int // replicas that the operator knows of
 	escrow *limiter.Escrow
 	links  []*ZoneLink
 
@@ -35,9 +34,9 @@ type Zone struct {
 }
 
 // NewZone returns the share of the replica of that name, which is random and different in
-// each process, in a zone whose keys are in e. replicas is how many there are at least.
-func NewZone(name string, e *limiter.Escrow, replicas int) *Zone {
-	z := &Zone{name: name, atMost: max(1, replicas), escrow: e}
+// each process, in a zone whose keys are in e.
+func NewZone(name string, e *limiter.Escrow) *Zone {
+	z := &Zone{name: name, escrow: e}
 	for slot := range e.Lanes() {
 		z.links = append(z.links, &ZoneLink{zone: z, slot: slot, alone: true, life: 1})
 	}
@@ -51,8 +50,8 @@ func NewZone(name string, e *limiter.Escrow, replicas int) *Zone {
 // Links returns the link for each slot.
 func (z *Zone) Links() []*ZoneLink { return z.links }
 
-// Replicas returns how many replicas there are.
-func (z *Zone) Replicas() int { return z.escrow.Replicas() }
+// Escrow returns the keys of the zone.
+func (z *Zone) Escrow() *limiter.Escrow { return z.escrow }
 
 // heard is told how many replicas a slot knows of. Slots that know of fewer may not have
 // heard of all.
@@ -60,7 +59,7 @@ func (z *Zone) heard(now time.Duration, slot, replicas int) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	z.replicas[slot] = replicas
-	most := z.atMost
+	most := 1
 	for _, n := range z.replicas {
 		most = max(most, n)
 	}
@@ -171,7 +170,7 @@ func (l *ZoneLink) Due(now time.Duration) (ask TakeAsk, ok bool) {
 	l.seq++
 	l.asked = TakeAsk{
 		Name: l.zone.name, Life: l.life, Seq: l.seq, Last: l.last, Heard: l.heard,
-		Lease: lease.Milliseconds(), Alone: l.alone, Replicas: l.zone.atMost,
+		Lease: lease.Milliseconds(), Alone: l.alone,
 		Rate: limit.Rate(), Burst: limit.Burst(), Cost: cost, After: l.after,
 	}
 	l.told = l.told[:0]

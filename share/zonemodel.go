@@ -113,7 +113,7 @@ func (z *ZoneModel) roster(now int64, a *TakeAsk) (n, rank int) {
 			}
 		}
 	}
-	return max(n, a.Replicas), rank
+	return n, rank
 }
 
 // take answers about one key.

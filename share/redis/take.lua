@@ -30,8 +30,7 @@ writeLife(livesKey, name, m)
 if over then return cjson.encode({ now = now, born = born, over = true }) end
 
 local answer = { now = now, born = born, after = whole(ask.after, 1e15) }
-local n, rank = present(livesKey, lives, name)
-answer.replicas, answer.rank = math.max(n, whole(ask.replicas, mostReplicas)), rank
+answer.replicas, answer.rank = present(livesKey, lives, name)
 if alone then return cjson.encode(answer) end
 
 -- take answers about one key.
