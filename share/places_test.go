@@ -16,7 +16,7 @@ import (
 type placesWorld struct {
 	t       *testing.T
 	now     time.Duration
-	events  eventHeap
+	events  placesHeap
 	serial  int
 	r       *rand.Rand
 	plan    *loadshed.Plan
@@ -28,7 +28,7 @@ type placesWorld struct {
 	pool    placesPool
 	members map[string]time.Duration
 	seen    map[string]int // the last seq
-	all     []*replica
+	all     []*placesReplica
 
 	inFlight, most int           // at the backend
 	area           time.Duration // of inFlight
@@ -38,7 +38,7 @@ type placesWorld struct {
 	over           int // most that all might use, above n
 }
 
-type replica struct {
+type placesReplica struct {
 	born                time.Duration
 	w                   *placesWorld
 	name                string
@@ -59,20 +59,20 @@ type replica struct {
 	beats               int
 }
 
-type event struct {
+type placesEvent struct {
 	at     time.Duration
 	serial int
 	do     func()
 }
-type eventHeap []event
+type placesHeap []placesEvent
 
-func (h eventHeap) Len() int { return len(h) }
-func (h eventHeap) Less(i, j int) bool {
+func (h placesHeap) Len() int { return len(h) }
+func (h placesHeap) Less(i, j int) bool {
 	return cmp.Or(cmp.Compare(h[i].at, h[j].at), cmp.Compare(h[i].serial, h[j].serial)) < 0
 }
-func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *eventHeap) Push(x any)   { *h = append(*h, x.(event)) }
-func (h *eventHeap) Pop() any {
+func (h placesHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *placesHeap) Push(x any)   { *h = append(*h, x.(placesEvent)) }
+func (h *placesHeap) Pop() any {
 	old := *h
 	e := old[len(old)-1]
 	*h = old[:len(old)-1]
@@ -95,11 +95,11 @@ func newPlacesWorld(t *testing.T, seed uint64, n, replicas int) *placesWorld {
 
 func (w *placesWorld) after(d time.Duration, do func()) {
 	w.serial++
-	heap.Push(&w.events, event{w.now + max(0, d), w.serial, do})
+	heap.Push(&w.events, placesEvent{w.now + max(0, d), w.serial, do})
 }
 
 // on does something in a replica: later if it is frozen, never if it is dead.
-func (x *replica) on(d time.Duration, do func()) {
+func (x *placesReplica) on(d time.Duration, do func()) {
 	x.w.after(d, func() {
 		switch {
 		case x.dead:
@@ -114,7 +114,7 @@ func (x *replica) on(d time.Duration, do func()) {
 func (w *placesWorld) run(d time.Duration) {
 	end := w.now + d
 	for len(w.events) > 0 && w.events[0].at <= end {
-		e := heap.Pop(&w.events).(event)
+		e := heap.Pop(&w.events).(placesEvent)
 		w.area += time.Duration(w.inFlight) * (e.at - w.now)
 		w.now = e.at
 		e.do()
@@ -144,8 +144,8 @@ func (w *placesWorld) check() {
 	w.most, w.over = max(w.most, w.inFlight), max(w.over, sum-w.n)
 }
 
-func (w *placesWorld) start() *replica {
-	x := &replica{w: w, born: w.now, name: fmt.Sprintf("%04x", w.r.IntN(1<<16)), replicas: len(w.all) + 1}
+func (w *placesWorld) start() *placesReplica {
+	x := &placesReplica{w: w, born: w.now, name: fmt.Sprintf("%04x", w.r.IntN(1<<16)), replicas: len(w.all) + 1}
 	x.c.Use(w.plan)
 	w.all = append(w.all, x)
 	x.apply()
@@ -156,19 +156,19 @@ func (w *placesWorld) start() *replica {
 }
 
 // apply has the Concurrency obey.
-func (x *replica) apply() {
+func (x *placesReplica) apply() {
 	x.limit, x.until = x.p.Limit(x.w.now, x.w.n, x.replicas, x.rank)
 	x.c.Grant(x.w.now, x.limit, x.p.Free(x.replicas), x.until)
 }
 
-func (x *replica) beat() {
+func (x *placesReplica) beat() {
 	x.beats++
 	x.ask()
 	x.on(Beat, x.beat)
 }
 
 // poll looks for what is to be given back while others may wait for it.
-func (x *replica) poll() {
+func (x *placesReplica) poll() {
 	if x.p.Contended() {
 		x.hurry()
 	}
@@ -176,7 +176,7 @@ func (x *replica) poll() {
 }
 
 // hurry asks out of turn if that is of use.
-func (x *replica) hurry() {
+func (x *placesReplica) hurry() {
 	at, ok := x.p.Hurry(x.w.now, x.w.n, x.replicas, x.c.Usage())
 	if !ok || x.asking || x.nextAt > x.w.now {
 		return
@@ -193,7 +193,7 @@ func (x *replica) hurry() {
 	})
 }
 
-func (x *replica) ask() {
+func (x *placesReplica) ask() {
 	w := x.w
 	if x.asking {
 		return
@@ -234,7 +234,7 @@ func (x *replica) ask() {
 	})
 }
 
-func (w *placesWorld) exchange(x *replica, seq int, a PlacesAsk) (PlacesAnswer, int, int, bool) {
+func (w *placesWorld) exchange(x *placesReplica, seq int, a PlacesAsk) (PlacesAnswer, int, int, bool) {
 	if w.gone || seq <= w.seen[x.name] {
 		return PlacesAnswer{}, 0, 0, false
 	}
@@ -254,7 +254,7 @@ func (w *placesWorld) exchange(x *replica, seq int, a PlacesAsk) (PlacesAnswer, 
 	return w.pool.exchange(w.now.Milliseconds(), x.name, a, count), count, rank, true
 }
 
-func (x *replica) heard(seq int, a PlacesAnswer, count, rank int) {
+func (x *placesReplica) heard(seq int, a PlacesAnswer, count, rank int) {
 	w := x.w
 	if !x.asking || seq != x.seq {
 		return
@@ -273,7 +273,7 @@ func (x *replica) heard(seq int, a PlacesAnswer, count, rank int) {
 }
 
 // arrive has requests come at random.
-func (x *replica) arrive() {
+func (x *placesReplica) arrive() {
 	gap := 10 * time.Millisecond
 	if x.rate > 0 {
 		gap = time.Duration(x.w.r.ExpFloat64() / x.rate * 1e9)
@@ -286,7 +286,7 @@ func (x *replica) arrive() {
 	})
 }
 
-func (x *replica) enter() {
+func (x *placesReplica) enter() {
 	w, pl := x.w, new(loadshed.Place)
 	is, _ := x.c.Enter(w.now, w.plan, &loadshed.Entrant{}, pl)
 	if is == loadshed.Entered {
@@ -362,7 +362,7 @@ func TestPlacesAreNeverTooMany(t *testing.T) {
 		note := func(format string, args ...any) {
 			log += fmt.Sprintf(" %v ", w.now-time.Minute) + fmt.Sprintf(format, args...) + ";"
 		}
-		pick := func() *replica { return w.all[r.IntN(len(w.all))] }
+		pick := func() *placesReplica { return w.all[r.IntN(len(w.all))] }
 		w.run(time.Second)
 		thawed, back := w.now, w.now
 		for range 60 {
