@@ -72,7 +72,7 @@ func (c *Client) Serve(l *share.Link, name, units string) (stop func()) {
 
 // planKeys are the keys of planScript, as KEYS.
 func planKeys(tag string) []string {
-	return []string{tag + ":state", tag + ":members", tag + ":slots", tag + ":log", tag + ":places"}
+	return []string{tag + ":state", tag + ":slots", tag + ":log", tag + ":places"}
 }
 
 func (b *backend) count(ask *share.Ask, answer *share.Answer) {

@@ -120,7 +120,9 @@ func TestFleet(t *testing.T) {
 				t.Errorf("%s: %d were admitted until now, want at most %.0f", name, admitted, most)
 			}
 		}
+		used, at := server.CPU(), time.Now()
 		phase("together", 0.9, 2*time.Second)
+		t.Logf("the server took %.1f%% of a core", 100*(server.CPU()-used).Seconds()/time.Since(at).Seconds())
 		server.Freeze()
 		phase("frozen", 0.3, 2*time.Second)
 		server.Thaw()

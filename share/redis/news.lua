@@ -4,13 +4,15 @@
 local function pass(key, state, name, answer)
 	local after = math.floor(number(ask.after))
 	if after < 0 or after > state.told then after = 0 end -- of a store that was before this one
-	local news = {}
-	for _, entry in ipairs(redis.call('XRANGE', key, string.format('0-%.0f', after + 1), '+', 'COUNT', maxNews)) do
-		after = number(string.match(entry[1], '%d+$'))
-		if entry[2][1] ~= name then news[#news + 1] = entry[2][2] end
+	if after < state.told then
+		local news = {}
+		for _, entry in ipairs(redis.call('XRANGE', key, string.format('0-%.0f', after + 1), '+', 'COUNT', maxNews)) do
+			after = number(string.match(entry[1], '%d+$'))
+			if entry[2][1] ~= name then news[#news + 1] = entry[2][2] end
+		end
+		if #news > 0 then answer.news = news end
 	end
 	answer.after = after
-	if #news > 0 then answer.news = news end
 	if type(ask.news) == 'string' and ask.news ~= '' then
 		state.told = state.told + 1
 		redis.call('XADD', key, 'MAXLEN', keptNews, string.format('0-%.0f', state.told), name, ask.news)

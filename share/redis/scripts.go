@@ -13,8 +13,8 @@ import (
 var (
 	//go:embed prelude.lua
 	preludeText string
-	//go:embed members.lua
-	membersText string
+	//go:embed state.lua
+	stateText string
 	//go:embed tokens.lua
 	tokensText string
 	//go:embed slots.lua
@@ -34,7 +34,7 @@ var (
 )
 
 // planScript does what share.Model.Plan does.
-var planScript = newScript(constants(share.Constants()), preludeText, membersText, tokensText, slotsText, newsText, planText)
+var planScript = newScript(constants(share.Constants()), preludeText, stateText, tokensText, slotsText, newsText, planText)
 
 // takeScript does what share.ZoneModel.Take does.
 var takeScript = newScript(constants(share.TakeConstants()), preludeText, livesText, hotText, takeText)

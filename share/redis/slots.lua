@@ -1,11 +1,28 @@
 -- slots are the calendar that replicas share: how many returns are expected in each bucket
 -- that is granted. Buckets before state.first are divided evenly, without asking.
 
-local function load(key, n) return number(redis.call('HGET', key, n)) end
+local loads, changed = {}, {} -- by bucket: what is expected there, and whether that is new
+
+local function load(key, n)
+	loads[n] = loads[n] or number(redis.call('HGET', key, n))
+	return loads[n]
+end
 
 local function add(key, n, size)
-	redis.call('HSET', key, n, exact(load(key, n) + size))
-	keep(key)
+	loads[n] = load(key, n) + size
+	changed[n] = true
+end
+
+local function writeSlots(key)
+	local args = {}
+	for n in pairs(changed) do
+		args[#args + 1] = n
+		args[#args + 1] = exact(loads[n])
+	end
+	if #args > 0 then
+		redis.call('HSET', key, unpack(args))
+		keep(key)
+	end
 end
 
 -- each calls a function with each slot of a list.
@@ -89,6 +106,7 @@ local function grant(key, state, slots, me, members)
 	declare(key, state, slots)
 	queue(state, slots, spare)
 	local grants = hand(key, state, slots, spare)
+	writeSlots(key)
 	if #grants > 0 then answer.grants = grants end -- an empty list would be told as {}
 	answer.first, answer.cursor, answer.issued, answer.served = state.first, state.cursor, state.issued, state.served
 	return answer
