@@ -140,6 +140,26 @@ func TestFleet(t *testing.T) {
 	})
 }
 
+// A replica that ends is no replica any more at once, whether it is stopped or its Client
+// closed.
+func TestFleetShrinks(t *testing.T) {
+	t.Parallel()
+	server := testserver.Start(t, testserver.Programs(t)[0])
+	f := newFleet(t, 4, server.Addr, one)
+	f.until("all know of each other", f.together)
+	f.visit(200 * time.Millisecond)
+	f.ends[3]()
+	f.clients[2].Close()
+	at := time.Now()
+	f.until("there are two", func() bool {
+		s := f.clients[0].Status()
+		return s.Backends[0].Replicas == 2
+	})
+	if took := time.Since(at); took > time.Second {
+		t.Errorf("that took %v", took)
+	}
+}
+
 // Replicas with other limits have keys of their own, and are told once of each other.
 func TestOtherLimits(t *testing.T) {
 	t.Parallel()

@@ -40,9 +40,14 @@ type Shell struct {
 type Client struct {
 	options Options
 	shell   Shell
-	ctx     context.Context
-	stop    context.CancelFunc
-	done    sync.WaitGroup
+
+	ctx  context.Context // of all that uses connections
+	stop context.CancelFunc
+	done sync.WaitGroup
+
+	wire  context.Context // of connections, which end later: there is a last word to be said
+	cut   context.CancelFunc
+	wires sync.WaitGroup
 
 	driver  atomic.Pointer[rueidis.Client] // nil: not connected yet
 	cluster atomic.Bool                    // the only address is one of a Cluster
@@ -68,8 +73,9 @@ func Open(o Options, shell Shell) (*Client, error) {
 	}
 	c := &Client{options: o, shell: shell, renew: make(chan struct{}, 1), backends: map[*backend]bool{}}
 	c.ctx, c.stop = context.WithCancel(context.Background())
+	c.wire, c.cut = context.WithCancel(context.Background())
 	c.health.begin(shell.Now())
-	c.done.Go(c.keep)
+	c.wires.Go(c.keep)
 	c.done.Go(c.lookAround)
 	return c, nil
 }
@@ -79,21 +85,23 @@ func Open(o Options, shell Shell) (*Client, error) {
 func (c *Client) Close() {
 	c.stop()
 	c.done.Wait()
+	c.cut()
+	c.wires.Wait()
 }
 
 // keep connects, and connects anew when that is wanted.
 func (c *Client) keep() {
-	for c.ctx.Err() == nil {
+	for c.wire.Err() == nil {
 		c.connect()
 		select {
-		case <-c.ctx.Done():
+		case <-c.wire.Done():
 		case <-time.After(reconnectEvery):
 		}
 		if c.driver.Load() == nil {
 			continue
 		}
 		select {
-		case <-c.ctx.Done():
+		case <-c.wire.Done():
 		case <-c.renew:
 		}
 	}
@@ -112,13 +120,13 @@ func (c *Client) served() []*backend {
 // connect replaces the driver, if there can be one: that of a single server there is also
 // if the server is away, and it dials with the next call.
 func (c *Client) connect() {
-	driver, err := rueidis.NewClient(c.options.driver(c.ctx, c.cluster.Load()))
+	driver, err := rueidis.NewClient(c.options.driver(c.wire, c.cluster.Load()))
 	if driver == nil {
 		c.health.cannot(c.explain(err))
 		return
 	}
 	if old := c.driver.Swap(&driver); old != nil {
-		c.done.Go((*old).Close)
+		c.wires.Go((*old).Close)
 	}
 }
 

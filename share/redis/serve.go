@@ -39,7 +39,7 @@ func bye[A, B any](c *Client, l link[A, B], exchange func(context.Context, A) (B
 		return
 	}
 	if ask, ok := leaving.Bye(c.shell.Now()); ok {
-		_, _ = exchange(context.WithoutCancel(c.ctx), ask) // nothing is left to be done without an answer
+		_, _ = exchange(c.wire, ask) // nothing is left to be done without an answer
 	}
 }
 
@@ -52,12 +52,12 @@ func serve[A, B any](ctx context.Context, c *Client, l link[A, B], exchange func
 		default:
 		}
 	})
+	defer bye(c, l, exchange)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			bye(c, l, exchange)
 			return
 		case <-wake:
 		case <-timer.C:
