@@ -188,16 +188,18 @@ func serveStatus(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *App) fill(status *Status) {
-	now, all := shield.Now(), a.roster()
+	now, all, store := shield.Now(), a.roster(), a.storeReading()
 	for _, s := range all.shields {
-		status.Shields = append(status.Shields, s.reading(now).status())
+		one := s.reading(now).status()
+		one.Sharing = s.sharingStatus(now, store)
+		status.Shields = append(status.Shields, one)
 	}
 	for _, z := range all.zones {
 		status.Zones = append(status.Zones, ZoneStatus{
-			z.record.shown, z.key, rateStatus(z.config.Limit), z.maxKeys(), z.reading(now).stats, z.sharingStatus(now),
+			z.record.shown, z.key, rateStatus(z.config.Limit), z.maxKeys(), z.reading(now).stats, z.sharingStatus(now, store),
 		})
 	}
-	status.Store = a.storeReading().status()
+	status.Store = store.status()
 }
 
 func (s *shieldReading) status() ShieldStatus {
@@ -240,7 +242,6 @@ func (s *shieldReading) status() ShieldStatus {
 	if s.guard.Tickets() {
 		out.Tickets = &TicketStatus{Honoured: s.stats.Redeemed, Worthless: s.stats.Worthless}
 	}
-	out.Sharing = s.sharingStatus()
 	return out
 }
 

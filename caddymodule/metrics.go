@@ -252,6 +252,7 @@ func init() {
 	describe(shieldMetrics)
 	describe(zoneMetrics)
 	describe(storeMetrics)
+	describe(backendStoreMetrics)
 }
 
 func describe[S any](groups []metricGroup[S]) {
@@ -291,6 +292,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if s := c.storeReading(); s != nil {
 		collect(ch, storeMetrics, s, "", false)
+		for _, b := range s.Backends {
+			collect(ch, backendStoreMetrics, b, b.Name, false)
+		}
 	}
 }
 

@@ -24,6 +24,11 @@ func declared() map[string][2]string {
 			all[m.name] = [2]string{m.kind, m.help}
 		}
 	}
+	for _, g := range backendStoreMetrics {
+		for _, m := range g.metrics {
+			all[m.name] = [2]string{m.kind, m.help}
+		}
+	}
 	for _, g := range storeMetrics {
 		for _, m := range g.metrics {
 			all[m.name] = [2]string{m.kind, m.help}
@@ -39,6 +44,7 @@ func wantMetrics(t *testing.T, app *App, samples string, names ...string) {
 	all, text, last := declared(), strings.Builder{}, ""
 	for line := range strings.Lines(samples) {
 		name, _, _ := strings.Cut(line, "{")
+		name, _, _ = strings.Cut(name, " ")
 		if all[name][0] == "" {
 			name = regexp.MustCompile("_(bucket|sum|count)$").ReplaceAllString(name, "")
 		}
@@ -71,6 +77,11 @@ func TestMetricsInDocs(t *testing.T) {
 		}
 	}
 	for _, g := range storeMetrics {
+		for _, m := range g.metrics {
+			document(t, &table, names, g.label, g.with, m)
+		}
+	}
+	for _, g := range backendStoreMetrics {
 		for _, m := range g.metrics {
 			document(t, &table, names, g.label, g.with, m)
 		}

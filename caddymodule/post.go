@@ -18,6 +18,7 @@ type post struct {
 	on     *App     // which of them serves; guarded by mu
 	duty   duty     // what it serves; guarded by mu
 	finish func()   // ends it, and waits for that; nil: none is served; guarded by mu
+	warned int      // of a burst that is small for so many replicas; guarded by mu
 }
 
 // A member is an app that has a backend or zone shared.

@@ -41,6 +41,7 @@ func (a *App) report() {
 
 func (a *App) reportOnce(now time.Duration) {
 	a.serveAll(now)
+	a.warnOfSizes(now)
 	if a.storage != nil {
 		a.tell(zap.String("store", a.storage.address), a.storage.report())
 	}

@@ -44,6 +44,38 @@ var storeMetrics = []metricGroup[*storeReading]{
 	}},
 }
 
+// backendStoreMetrics are those of each backend that is shared.
+var backendStoreMetrics = []metricGroup[redis.Backend]{
+	{"shield", "`store`", func(redis.Backend) bool { return true }, []metric[redis.Backend]{
+		{"caddy_shield_store_replicas", gauge, nil, "Replicas that share the backend, as far as this one knows.",
+			func(b redis.Backend, to sink) { to.set(float64(b.Replicas)) }},
+		{"caddy_shield_store_alone", gauge, nil, "1 while this replica does without the store, with its part of the backend's limits.",
+			func(b redis.Backend, to sink) { to.flag(b.Alone) }},
+		{"caddy_shield_store_pool_tokens", gauge, nil, "Tokens of the capacity that no replica held at the last exchange.",
+			func(b redis.Backend, to sink) { to.set(b.Pool) }},
+		{"caddy_shield_store_epochs_total", counter, nil, "Times that the store was found to know nothing of the backend, the first included.",
+			func(b redis.Backend, to sink) { to.count(b.Epochs) }},
+		{"caddy_shield_store_slots_total", counter, []string{"outcome"}, "Places in the calendar of appointments that this replica was granted, has guessed (booked without a grant) or has returned.",
+			func(b redis.Backend, to sink) {
+				to.set(b.Granted, "granted")
+				to.set(b.Guessed, "guessed")
+				to.set(b.Returned, "returned")
+			}},
+		{"caddy_shield_store_promises_total", counter, []string{"outcome"}, "Appointments, made or kept, that this replica has told the others, or heard of from them.",
+			func(b redis.Backend, to sink) { to.outcomes(map[string]uint64{"told": b.Told, "heard": b.Heard}) }},
+		{"caddy_shield_store_differing_replicas", gauge, nil, "Replicas that define the backend in another way, and do not share it with this one.",
+			func(b redis.Backend, to sink) { to.set(float64(differing(b.Others))) }},
+	}},
+}
+
+// differing returns how many replicas have other units.
+func differing(others []redis.Unit) (n int) {
+	for _, u := range others {
+		n += u.Replicas
+	}
+	return n
+}
+
 // exchanges returns what was exchanged with the store, by kind.
 func (s *storeReading) exchanges() map[string]redis.Exchanges {
 	return map[string]redis.Exchanges{"plan": s.Plans}
@@ -77,9 +109,10 @@ type StoreStatus struct {
 
 // SharingStatus says how a backend or a zone is shared.
 type SharingStatus struct {
-	Replicas int    `json:"replicas"` // that share it
-	Alone    bool   `json:"alone"`    // this one does without the store, with its part of the limits
-	Unit     string `json:"unit"`     // how it is defined: replicas share only what they define alike
+	Replicas int          `json:"replicas"`         // that share it
+	Alone    bool         `json:"alone"`            // this one does without the store, with its part of the limits
+	Unit     string       `json:"unit"`             // how it is defined: replicas share only what they define alike
+	Others   []redis.Unit `json:"others,omitempty"` // how others define it
 }
 
 func (s *storeReading) status() *StoreStatus {
@@ -96,13 +129,18 @@ func (s *storeReading) status() *StoreStatus {
 	return out
 }
 
-func (s *shieldReading) sharingStatus() *SharingStatus {
-	if !s.config.Shared {
+func (s *shieldEntry) sharingStatus(now time.Duration, all *storeReading) *SharingStatus {
+	if !s.config.Shared || all == nil {
 		return nil
 	}
-	link := s.guard.Link(s.now)
-	alone, replicas := link.Alone()
-	return &SharingStatus{Replicas: replicas, Alone: alone, Unit: s.unit()}
+	out := &SharingStatus{Unit: s.unit()}
+	out.Alone, out.Replicas = s.guard.Link(now).Alone()
+	for _, b := range all.Backends {
+		if b.Name == s.name {
+			out.Others = b.Others
+		}
+	}
+	return out
 }
 
-func (z *zoneEntry) sharingStatus(time.Duration) *SharingStatus { return nil }
+func (z *zoneEntry) sharingStatus(time.Duration, *storeReading) *SharingStatus { return nil }

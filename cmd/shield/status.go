@@ -83,7 +83,8 @@ func printStore(w io.Writer, status caddymodule.Status) error {
 
 // storeText shows what replicas share.
 var storeText = template.Must(template.New("store").Funcs(template.FuncMap{"ms1": ms1, "trips": trips}).Parse(`
-{{- define "sharing"}}{{.Replicas}} │ {{if .Alone}}ALONE{{else}}together{{end}} │ {{.Unit}}{{end}}
+{{- define "sharing"}}{{.Replicas}} │ {{if .Alone}}ALONE{{else}}together{{end}} │ {{.Unit}}{{range .Others}}
+ │ {{.Replicas}} │ DIFFER │ {{.What}}{{end}}{{end}}
 {{- with .Store}}STORE │ PREFIX │ STATE │ ROUND TRIP │ ALONE IN ALL │ EXCHANGES │ LAST ERROR
 {{.Address}} │ {{.Prefix}} │ {{if .Up}}up{{else}}LOST{{end}} for {{printf "%.0f s" .ForSeconds}} │ {{ms1 .RTTSeconds}} │ {{printf "%.1f s" .AloneSeconds}} │ {{trips .Exchanges}} │ {{.Error}}
 {{end}}

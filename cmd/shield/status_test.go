@@ -8,6 +8,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/share/redis"
 )
 
 // The table for an operator in an overload leaves out lines that would be empty.
@@ -121,7 +122,7 @@ per_client  {http.vars.client_ip}  5/m burst 10  20 of 10000  40        904     
 
 func TestPrintStore(t *testing.T) {
 	status := caddymodule.Status{
-		Shields: []caddymodule.ShieldStatus{{Name: "api", Sharing: &caddymodule.SharingStatus{Replicas: 3, Unit: "1f2e3d4c"}}, {Name: "own"}},
+		Shields: []caddymodule.ShieldStatus{{Name: "api", Sharing: &caddymodule.SharingStatus{Replicas: 3, Unit: "max 30s", Others: []redis.Unit{{What: "max 20s", Replicas: 2}}}}, {Name: "own"}},
 		Zones:   []caddymodule.ZoneStatus{{Name: "per_client", Sharing: &caddymodule.SharingStatus{Replicas: 2, Alone: true, Unit: "aabbccdd"}}},
 		Store: &caddymodule.StoreStatus{
 			Address: "redis-1:6379", Prefix: "shop", Mode: "server", Up: true, ForSeconds: 61, AloneSeconds: 1.25, RTTSeconds: .00042,
@@ -134,7 +135,8 @@ STORE         PREFIX  STATE        ROUND TRIP  ALONE IN ALL  EXCHANGES          
 redis-1:6379  shop    up for 61 s  0.4 ms      1.2 s         620 answered, 2 late
 
 SHARED      REPLICAS  STATE     UNIT
-api         3         together  1f2e3d4c
+api         3         together  max 30s
+            2         DIFFER    max 20s
 per_client  2         ALONE     aabbccdd
 `
 	trimmed := func() string { return regexp.MustCompile(` +\n`).ReplaceAllString(b.String(), "\n") }

@@ -1,0 +1,215 @@
+package caddymodule
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/herdshield/shield/share/redis"
+	"github.com/herdshield/shield/share/redis/testserver"
+)
+
+// storeStatus returns the status of the running config.
+func storeStatus(t *testing.T) (s Status) {
+	t.Helper()
+	activeSite(t).app.fill(&s)
+	return s
+}
+
+// together waits until what the running config shares is shared with that many replicas.
+func together(t *testing.T, replicas int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d replicas share", replicas), func() bool {
+		s := storeStatus(t)
+		ok := s.Store != nil && s.Store.Up
+		for _, one := range s.Shields {
+			ok = ok && one.Sharing != nil && !one.Sharing.Alone && one.Sharing.Replicas == replicas
+		}
+		return ok
+	})
+}
+
+// A config with every option of a store works with a server that asks for all of it, and
+// neither log nor status shows a secret.
+func TestStoreWithAllOptions(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, program string) {
+		server, ca := testserver.StartTLS(t, program)
+		server.Do(append([]string{"ACL", "SETUSER", "shop", "on", ">correct-horse"}, strings.Fields(redis.Rights("shop"))...)...)
+		server.Do("CONFIG", "SET", "tls-auth-clients", "yes")
+		dir := t.TempDir()
+		password, file := filepath.Join(dir, "password"), filepath.Join(dir, "shield.log")
+		if err := os.WriteFile(password, []byte("correct-horse\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("SHIELD_TEST_STORE", storeSecret)
+		serveSite(t, "{"+globalOptions+`
+			log shield {
+				output file `+file+`
+				format json
+				include shield
+			}
+			shield {
+				store redis `+server.Addr+` {
+					username shop
+					password {file.`+password+`}
+					tls `+ca+`
+					tls_client `+ca+` `+filepath.Join(filepath.Dir(ca), "key.pem")+`
+					prefix shop
+					secret {env.SHIELD_TEST_STORE}
+					replicas 5
+				}
+			}
+		}
+		`+bound+`
+			shield {
+				name api
+				capacity 10/s burst 39
+			}
+			respond ok
+		}`)
+		if s := storeStatus(t).Shields[0].Sharing; s == nil || s.Replicas != 5 {
+			t.Errorf("before the store has told there are %+v; want 5 replicas", s)
+		}
+		eventually(t, "the store is up", func() bool { s := storeStatus(t); return s.Store.Up && !s.Shields[0].Sharing.Alone })
+		shown := fmt.Sprintf("%+v %+v", *storeStatus(t).Store, *storeStatus(t).Shields[0].Sharing)
+		activeSite(t).app.warnOfSizes(0)
+		_ = caddy.Stop()
+		logged, err := os.ReadFile(file)
+		if err != nil || strings.Count(string(logged), "the burst is small for so many replicas") != 1 || !strings.Contains(string(logged), `"want":40`) {
+			t.Errorf("the log is %s, %v", logged, err)
+		}
+		if strings.Contains(shown+string(logged), "horse") {
+			t.Errorf("a secret is shown: %s\n%s", shown, logged)
+		}
+	})
+}
+
+// A reload with the same store keeps the connection; one that shares the same does not even
+// interrupt the exchanges; another definition is another unit; and a config that fails to
+// load changes nothing.
+func TestStoreOverReloads(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, program string) {
+		server := testserver.Start(t, program)
+		config := func(burst int, more string) setup {
+			return setup{
+				apps:     fmt.Sprintf(`"shield": {"store": {"type": "redis", "address": [%q], "secret": %q, "replicas": 1}},`, server.Addr, storeSecret),
+				handlers: fmt.Sprintf(`{"handler": "shield", "name": "api", "capacity": {"rate": 10, "burst": %d}}%s, %s`, burst, more, respondOK),
+			}
+		}
+		connections := func() string {
+			for line := range strings.Lines(server.Do("INFO", "stats")) {
+				if n, ok := strings.CutPrefix(strings.TrimSpace(line), "total_connections_received:"); ok {
+					return n
+				}
+			}
+			return ""
+		}
+		r := start(t, config(50, ""))
+		together(t, 1)
+		before, epochs := connections(), func() uint64 { return activeSite(t).app.storeReading().Backends[0].Epochs }
+		unit := storeStatus(t).Shields[0].Sharing.Unit
+		for range 3 {
+			r.load(config(50, `, {"handler": "shield", "name": "other", "zones": [{"rate": 1, "burst": 100}]}`))
+			r.load(config(50, ""))
+			if s := storeStatus(t).Shields[0].Sharing; s.Alone || s.Unit != unit {
+				t.Errorf("after a reload it is %+v", s)
+			}
+		}
+		if n := epochs(); n != 1 {
+			t.Errorf("the store has begun %d times with three reloads, want once", n)
+		}
+		if err := r.tryLoad(config(50, `, {"handler": "no_such"}`)); err == nil {
+			t.Error("a bad config is loaded")
+		}
+		if s := storeStatus(t).Shields[0].Sharing; s.Alone || s.Unit != unit {
+			t.Errorf("after a config that failed it is %+v", s)
+		}
+		r.load(config(60, ""))
+		together(t, 1)
+		if s := storeStatus(t).Shields[0].Sharing; s.Unit == unit || !strings.Contains(s.Unit, "burst 60") {
+			t.Errorf("with another burst the unit is %q, and was %q", s.Unit, unit)
+		}
+		// INFO connects anew, too.
+		if after := connections(); after != fmt.Sprint(1+atoi(t, before)) {
+			t.Errorf("there were %s connections before the reloads, and %s after", before, after)
+		}
+	})
+}
+
+func atoi(t *testing.T, text string) (n int) {
+	t.Helper()
+	if _, err := fmt.Sscan(text, &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// That the store is lost and back is told once each, in the log and as events.
+func TestStoreIsLostAndBack(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, program string) {
+		server, file := testserver.Start(t, program), filepath.Join(t.TempDir(), "shield.log")
+		recordedMu.Lock()
+		recorded = nil
+		recordedMu.Unlock()
+		serveSite(t, "{"+globalOptions+`
+			log shield {
+				output file `+file+`
+				format json
+				include shield
+			}
+			events {
+				on * shield_test_recorder
+			}
+			shield {
+				store redis `+server.Addr+` {
+					secret "`+storeSecret+`"
+					replicas 1
+				}
+			}
+		}
+		`+bound+`
+			shield {
+				name api
+				capacity 10/s burst 50
+			}
+			respond ok
+		}`)
+		told := func(event string) func() bool {
+			return func() bool {
+				recordedMu.Lock()
+				defer recordedMu.Unlock()
+				return slices.ContainsFunc(recorded, func(e string) bool { return strings.HasPrefix(e, event+" ") })
+			}
+		}
+		together(t, 1)
+		server.Kill()
+		eventually(t, "the loss is told", told("shield_store_lost"))
+		if s := storeStatus(t); s.Store.Up || !s.Shields[0].Sharing.Alone || s.Store.Error == "" {
+			t.Errorf("without the store the status is %+v %+v", s.Store, s.Shields[0].Sharing)
+		}
+		time.Sleep(reportEvery)
+		server.Restart()
+		eventually(t, "the return is told", told("shield_store_back"))
+		together(t, 1)
+		wantMetrics(t, activeSite(t).app, "caddy_shield_store_up 1\ncaddy_shield_store_replicas{shield=\"api\"} 1\ncaddy_shield_store_alone{shield=\"api\"} 0\n",
+			"caddy_shield_store_up", "caddy_shield_store_replicas", "caddy_shield_store_alone")
+		_ = caddy.Stop()
+		var lines []string
+		for _, e := range logEntries(t, file) {
+			lines = append(lines, fmt.Sprint(e["level"], ": ", e["msg"], " ", e["store"]))
+		}
+		want := []string{
+			"warn: the store is lost; this replica has its part of all limits until it is back " + server.Addr,
+			"info: the store is back " + server.Addr,
+		}
+		if !slices.Equal(lines, want) {
+			t.Errorf("the log is:\n%s", strings.Join(lines, "\n"))
+		}
+	})
+}

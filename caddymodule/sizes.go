@@ -1,0 +1,53 @@
+package caddymodule
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/herdshield/shield/limiter"
+)
+
+const (
+	// capacityBurst is how much burst a capacity should have for each replica. Each holds
+	// an eighth to a quarter of that, and with less than one token most requests wait for the
+	// store.
+	capacityBurst = 8
+
+	// zoneBurst is the same for a zone, in requests. A replica counts a client alone
+	// within half of its part: with less than two requests each client that sends several
+	// costs commands.
+	zoneBurst = 4
+)
+
+// warnOfSizes warns of bursts that are small for so many replicas: once, and again if there
+// are more.
+func (a *App) warnOfSizes(now time.Duration) {
+	if a.storage == nil {
+		return
+	}
+	all := a.roster()
+	for _, s := range all.shields {
+		if s.config.Shared && s.config.Capacity.Rate > 0 {
+			_, replicas := s.guard.Link(now).Alone()
+			a.warnOfBurst(&s.record.sharing, s.config.Capacity, capacityBurst, replicas, zap.String("shield", s.name))
+		}
+	}
+}
+
+func (a *App) warnOfBurst(p *post, c limiter.Config, each, replicas int, of zap.Field) {
+	burst := rateStatus(c).Burst
+	if burst < each*replicas && p.grown(replicas) {
+		a.logger.Warn("the burst is small for so many replicas, so that many requests wait for the store",
+			of, zap.Int("burst", burst), zap.Int("replicas", replicas), zap.Int("want", each*replicas))
+	}
+}
+
+// grown reports whether there are more replicas than any warning was about.
+func (p *post) grown(replicas int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	more := replicas > p.warned
+	p.warned = max(p.warned, replicas)
+	return more
+}
