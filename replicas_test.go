@@ -1,0 +1,122 @@
+package shield
+
+import (
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/share"
+)
+
+// linked returns a Guard whose backend has heard of a store at now, and holds that many
+// tokens.
+func linked(t testing.TB, c Config, now time.Duration, tokens int) *Guard {
+	t.Helper()
+	c.Shared, c.Secret = true, []byte("0123456789abcdef")
+	g := mustNew(t, c, nil)
+	l := g.Link(now)
+	ask, ok := l.Due(now)
+	if !ok {
+		t.Fatal("a new link tells the store nothing")
+	}
+	var store share.Model
+	l.Heard(now, now, store.Plan(1e12, ask))
+	g.backend.capacity.Heard(now, tokens, 0, 0)
+	if alone, _ := l.Alone(); alone {
+		t.Fatal("the link has not heard of the store")
+	}
+	return g
+}
+
+func TestSharedDecisionsDoNotAllocate(t *testing.T) {
+	now := time.Minute
+	g := linked(t, Config{Capacity: perSecond(1e6, 1e6)}, now, 1e6)
+	r := Request{Client: 3, Fingerprint: 4}
+	if n := testing.AllocsPerRun(1000, func() {
+		d := g.Enter(t.Context(), now, r)
+		d.Done(now, Served)
+	}); n != 0 {
+		t.Errorf("admitting allocates %v times, want 0", n)
+	}
+	g.backend.capacity.Lose()
+	g.backend.capacity.Heard(now, 0, 0, time.Hour)
+	g.Admit(now, r) // on credit
+	g.Admit(now, r) // makes the ledger
+	if n := testing.AllocsPerRun(1000, func() {
+		if d := g.Admit(now, r); d.Admit || d.Queued() {
+			t.Fatalf("decision is %+v, want a refusal", d)
+		}
+	}); n != 0 {
+		t.Errorf("refusing allocates %v times, want 0", n)
+	}
+}
+
+// Benchmark of what a store costs a decision.
+func BenchmarkShared(b *testing.B) {
+	now := time.Minute
+	c := Config{Capacity: limiter.Config{Rate: 1e9, Burst: 1e9}}
+	loop := func(g *Guard, r Request) func(b *testing.B) {
+		return func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if d := g.Admit(now, r); d.Admit {
+					d.Done(now, Served)
+				}
+			}
+		}
+	}
+	r := Request{Client: 3, Fingerprint: 4}
+	b.Run("admit/no store", loop(mustNew(b, c, nil), r))
+	b.Run("admit/store", loop(linked(b, c, now, 1e12), r))
+	c.Capacity = limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}
+	without, with := mustNew(b, c, nil), linked(b, c, now, 0)
+	without.Admit(now, r)
+	with.backend.capacity.Heard(now, 0, 0, time.Hour)
+	with.Admit(now, r)
+	b.Run("refuse/no store", loop(without, r))
+	b.Run("refuse/store", loop(with, r))
+}
+
+// A request that finds no token waits for the store, and takes what it gives.
+func TestRequestWaitsForTheStore(t *testing.T) {
+	now := time.Minute
+	g := linked(t, Config{Capacity: perSecond(100, 10)}, now, 0)
+	l := g.Link(now)
+	g.backend.capacity.Heard(now, 0, 5, 0)
+	woken := 0
+	l.OnWake(func() { woken++ })
+	g.Admit(now, Request{Client: 1}) // on credit
+	d := g.Admit(now, Request{Client: 2})
+	if !d.Queued() || d.Awaits() == nil || woken == 0 {
+		t.Fatalf("it does not wait for the store: %+v", d)
+	}
+	var store share.Model
+	store.Plan(1e12, share.Ask{Name: "another", Seq: 1, Lease: 350})
+	answer := func() {
+		ask, ok := l.Due(now)
+		if !ok {
+			t.Fatal("nothing is asked for it")
+		}
+		now += ms
+		l.Heard(now, now-ms, store.Plan(1e12+int64(time.Minute/ms), ask))
+	}
+	answer()
+	select {
+	case <-d.Awaits():
+	default:
+		t.Fatal("the store has answered, and it waits")
+	}
+	g.Settle(now, Request{Client: 2}, &d, 0)
+	if d.Queued() || !d.Admit && d.Reason != Capacity {
+		t.Errorf("it is %+v", d)
+	}
+	gone := g.Admit(now, Request{Client: 4})
+	for ; !gone.Queued(); gone = g.Admit(now, Request{Client: 4}) { // as long as there are tokens
+		if !gone.Admit {
+			return
+		}
+	}
+	if g.Abandon(now, &gone); gone.Queued() || !gone.Gone {
+		t.Errorf("it was abandoned, and is %+v", gone)
+	}
+}
