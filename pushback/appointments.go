@@ -185,6 +185,9 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, v *Visit) 
 	if w, m := a.crowds.of(now, c.Key); w != nil {
 		w.take(now, strict, v)
 		m.Unlock()
+		if v.Promises > 0 {
+			a.news.add(Note{Key: c.Key, Crowd: true, Kept: true, OnTime: v.Standing == OnTime, Promise: uint8(v.promise), Appointment: Appointment{At: v.At, Trust: v.Trust, Deferred: v.Deferred}})
+		}
 	} else {
 		*v = a.ledger.Visit(now, c.Key, c.kind(), horizon, a.calendar.Waiting())
 	}
@@ -232,7 +235,7 @@ func (a *Appointments) Keep(now time.Duration, client uint64, came *Visit) {
 	if !v.Crowd {
 		v = a.ledger.Keep(now, client)
 	}
-	if v.Promises > 0 {
+	if v.Promises > 0 && !v.Crowd {
 		a.news.add(Note{Key: client, Kept: true, OnTime: v.Standing == OnTime, Appointment: Appointment{At: v.At, Trust: v.Trust, Deferred: v.Deferred}})
 	}
 	switch {

@@ -128,7 +128,7 @@ func (c *crowds) begin(now time.Duration, key uint64, v *Visit) {
 	case key:
 		return
 	}
-	*victim.crowd = crowd{from: int64(now / SlotWidth)}
+	*victim.crowd = crowd{from: int64(now / SlotWidth), until: now}
 	what := slot
 	if v.Deferred {
 		what = queued
@@ -206,6 +206,19 @@ func (w *crowd) take(now time.Duration, strict bool, v *Visit) {
 	}
 }
 
+// use takes away the promise of a kind that is nearest to an instant, as another replica has
+// seen it kept.
+func (w *crowd) use(at time.Duration, what promise) bool {
+	for n := max(w.from, int64(at/SlotWidth)-1); n <= int64(w.until/SlotWidth); n++ {
+		if b := &w.ring[n&(buckets-1)][what]; b.n > 0 {
+			b.n--
+			w.count(what, -1)
+			return true
+		}
+	}
+	return false
+}
+
 // freedAt returns when so many more of the slots will have become free, or when all of them
 // will, and how many more are needed then.
 func (w *crowd) freedAt(now time.Duration, n int) (at time.Duration, more int) {
@@ -225,7 +238,7 @@ func (a *Appointments) refuseOne(now time.Duration, c *Caller, v *Visit, t *Term
 		a.tell(now, c, t, a.calendar.Later(now, r), false, d)
 		return
 	}
-	p, never := a.promiseOne(now, w, v, t, r, d)
+	p, never := a.promiseOne(now, w, c.Key, v, t, r, d)
 	m.Unlock()
 	if !never {
 		a.tell(now, c, t, p, true, d)
@@ -234,7 +247,7 @@ func (a *Appointments) refuseOne(now time.Duration, c *Caller, v *Visit, t *Term
 
 // promiseOne books for one of a crowd and notes the promise, unless its client is told
 // never to come back. The crowd is locked.
-func (a *Appointments) promiseOne(now time.Duration, w *crowd, v *Visit, t *Terms, r Rates, d *Told) (p Appointment, never bool) {
+func (a *Appointments) promiseOne(now time.Duration, w *crowd, key uint64, v *Visit, t *Terms, r Rates, d *Told) (p Appointment, never bool) {
 	what, number, over := slot, w.freed+uint32(w.waiting)+1, 0
 	if v.Promises > 0 && v.promise == ask {
 		number = v.Number
@@ -260,6 +273,9 @@ func (a *Appointments) promiseOne(now time.Duration, w *crowd, v *Visit, t *Term
 	}
 	if never = t.tooLong(&p, d); !never {
 		w.put(p.At, what, number)
+		told := p
+		told.Number, told.Deferred = float64(number), what == queued || what == ask
+		a.news.add(Note{Key: key, Crowd: true, Promise: uint8(what), Appointment: told, Told: now})
 	} else if over == 0 {
 		a.forget(now, 0, p, ReplaceNone)
 	}

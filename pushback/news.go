@@ -20,6 +20,8 @@ type Note struct {
 	Replace Replace       // of the promises that it had
 	Kept    bool          // it has come at the time of Appointment, or before
 	OnTime  bool          // if Kept: not before
+	Crowd   bool          // it is one of a crowd, whose members are not told apart
+	Promise uint8         // to one of a crowd: what it was told to come for
 }
 
 // news are the notes to be told.
@@ -64,13 +66,46 @@ func (a *Appointments) News(to []Note, n int) []Note {
 
 // Hear takes a note of another replica.
 func (a *Appointments) Hear(now time.Duration, n *Note) {
-	if !n.Kept {
+	switch {
+	case n.At-now > maxAhead:
+		return // no replica promises that
+	case n.Crowd:
+		a.hearOfCrowd(now, n)
+		return
+	case !n.Kept:
 		a.ledger.Write(now, n.Key, n.Fingerprint, n.Appointment, n.Told, n.Replace)
 		a.calendar.Hear(n.Appointment)
 		return
 	}
 	a.ledger.Keep(now, n.Key)
 	if !n.Deferred && n.OnTime {
+		a.calendar.HearKept(n.At, n.Trust)
+	}
+}
+
+// hearOfCrowd takes a note on one of a crowd, which is a crowd here, too, from now on.
+func (a *Appointments) hearOfCrowd(now time.Duration, n *Note) {
+	what := promise(n.Promise)
+	if what >= promises {
+		return
+	}
+	w, m := a.crowds.of(now, n.Key)
+	if w == nil {
+		v := a.ledger.Visit(now, n.Key, 0, 0, 0)
+		a.crowds.begin(now, n.Key, &v)
+		a.ledger.Drop(n.Key)
+		if w, m = a.crowds.of(now, n.Key); w == nil {
+			return
+		}
+	}
+	defer m.Unlock()
+	switch {
+	case !n.Kept:
+		w.put(n.At, what, uint32(n.Number))
+		if a.calendar.Hear(n.Appointment); what == ask {
+			w.until = max(w.until, n.At)
+		}
+	case w.use(n.At, what) && n.OnTime && !n.Deferred:
 		a.calendar.HearKept(n.At, n.Trust)
 	}
 }

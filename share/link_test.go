@@ -237,6 +237,7 @@ func TestNotesAsText(t *testing.T) {
 	notes := []pushback.Note{
 		{Key: 1<<63 + 5, Fingerprint: 31, Appointment: pushback.Appointment{At: 5 * time.Second, Trust: pushback.Proven}, Told: 4 * time.Second, Replace: pushback.ReplaceOne},
 		{Key: 7, Appointment: pushback.Appointment{At: 70 * time.Second, Deferred: true, Number: 12345}, Told: 71 * time.Second},
+		{Key: 9, Crowd: true, Promise: 3, Appointment: pushback.Appointment{At: 5 * time.Second}, Told: ms},
 		{Key: 8, Kept: true, OnTime: true, Appointment: pushback.Appointment{At: ms}, Told: ms},
 	}
 	if got := decode(nil, encode(notes, zero), zero); !reflect.DeepEqual(got, notes) {

@@ -13,12 +13,14 @@ import (
 // noteSize is how many bytes one note takes.
 const noteSize = 8 + 8 + 4 + 4 + 1 + 1
 
-// The bits of a note's flags; the two lowest are what it replaces.
+// The bits of a note's flags; the two lowest are what it replaces, or what one of a crowd was
+// told to come for.
 const (
 	noteDeferred = 4 << iota
 	noteKept
 	noteOnTime
 	noteProven
+	noteCrowd
 )
 
 // encode returns notes as text. zero is the store's time at 0.
@@ -30,7 +32,10 @@ func encode(notes []pushback.Note, zero time.Duration) string {
 	for i := range notes {
 		n := &notes[i]
 		flags := byte(n.Replace)
-		for bit, is := range map[byte]bool{noteDeferred: n.Deferred, noteKept: n.Kept, noteOnTime: n.OnTime, noteProven: n.Trust == pushback.Proven} {
+		if n.Crowd {
+			flags = n.Promise & 3
+		}
+		for bit, is := range map[byte]bool{noteDeferred: n.Deferred, noteKept: n.Kept, noteOnTime: n.OnTime, noteProven: n.Trust == pushback.Proven, noteCrowd: n.Crowd} {
 			if is {
 				flags |= bit
 			}
@@ -61,6 +66,9 @@ func decode(to []pushback.Note, text string, zero time.Duration) []pushback.Note
 			Kept: flags&noteKept != 0, OnTime: flags&noteOnTime != 0,
 		}
 		n.At, n.Deferred, n.Number = at-zero, flags&noteDeferred != 0, float64(binary.BigEndian.Uint32(b[20:]))
+		if n.Crowd = flags&noteCrowd != 0; n.Crowd {
+			n.Promise, n.Replace = flags&3, 0
+		}
 		if flags&noteProven != 0 {
 			n.Trust = pushback.Proven
 		}

@@ -175,3 +175,23 @@ func TestReplicasInFaults(t *testing.T) {
 		}
 	}
 }
+
+// A crowd behind one address is one for all replicas, and none of its members loses its
+// appointment to where it comes back.
+func TestReplicasShareCrowds(t *testing.T) {
+	play := func(replicas, addresses int, balance Balance) shareRun {
+		s := replicated(1, 1000, replicas, balance)
+		s.Background, s.Addresses = 60, addresses
+		return playReplicas(t, s)
+	}
+	for _, addresses := range []int{1, 10} {
+		one := play(1, addresses, "")
+		for _, balance := range []Balance{BalanceRandom, BalanceSkewed} {
+			p := play(4, addresses, balance)
+			is := fmt.Sprintf("%d addresses, %q: %.2f of one replica's time, %.2f requests, %d broken", addresses, balance, p.Drained.Seconds()/one.Drained.Seconds(), p.each(), p.Broken)
+			if t.Log(is); p.Served < 1000 || p.Drained > one.Drained*105/100 || p.each() > 2.1 {
+				t.Error("want all served, at most 1.05, and 2.1 requests:", is)
+			}
+		}
+	}
+}
