@@ -190,19 +190,26 @@ func (g *Guard) admitsRetry(now time.Duration, t *try) bool {
 
 // enter asks for a place in flight.
 func (g *Guard) enter(now time.Duration, t *try) (Reason, time.Duration) {
-	is, wait := g.backend.inFlight.Enter(now, g.plan, &loadshed.Entrant{
+	b := g.backend
+	is, wait := b.inFlight.Enter(now, g.plan, &loadshed.Entrant{
 		Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(t.d.Class),
 		Due: t.visit.Due || t.visit.NearlyDue, Reserve: t.places, Standby: t.visit.Standby, Deadline: t.Deadline,
 	}, &t.d.place)
 	switch is {
 	case loadshed.Entered:
+		if b.inFlight.UsesAll() {
+			b.link.Load().Binds(now)
+		}
 		return None, 0
 	case loadshed.ClientFull:
 		t.d.policy = len(g.zones)
 		return PerClient, wait
-	default: // or it waits
-		return Concurrency, wait
+	case loadshed.Waiting:
+		b.link.Load().Binds(now)
+	default:
+		t.refused(g.askPlace(now, t))
 	}
+	return Concurrency, wait
 }
 
 // conclude counts a decision, and makes the appointment of a request that is refused.

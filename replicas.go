@@ -49,14 +49,15 @@ func (g *Guard) share(now time.Duration) {
 	b := g.backend
 	_, longest := g.terms.Bounds(&pushback.Caller{})
 	limits := share.Limits{Capacity: g.capacity, Max: longest, Replicas: g.replicas}
+	limits.InFlight, limits.Adaptive = g.plan.Most()
 	switch l := b.link.Load(); {
 	case !g.shared && l != nil:
 		b.link.Store(nil)
 		l.Unlink(now)
 	case g.shared && l == nil:
-		b.link.Store(share.NewLink(g.replica, share.Shared{Capacity: &b.capacity, Clients: &b.clients}, limits, now))
+		b.link.Store(share.NewLink(g.replica, share.Shared{Capacity: &b.capacity, InFlight: &b.inFlight, Clients: &b.clients}, limits, now))
 	case g.shared:
-		l.Set(limits)
+		l.Set(now, limits)
 	}
 }
 
@@ -73,6 +74,16 @@ func (g *Guard) askStore(now time.Duration, t *try) <-chan struct{} {
 		return nil
 	}
 	return g.backend.link.Load().Ask(now, t.visit.Due)
+}
+
+// askPlace returns what a request may wait for that finds no place in flight.
+func (g *Guard) askPlace(now time.Duration, t *try) <-chan struct{} {
+	l := g.backend.link.Load()
+	l.Binds(now)
+	if t.made || t.visit.Standby {
+		return nil
+	}
+	return l.AskPlace(now)
 }
 
 // A trip is what a request has to do with the store.

@@ -126,6 +126,14 @@ func (p *Plan) Limits() bool { return p.adaptive || p.limit > 0 }
 // request ended.
 func (p *Plan) Adapts() bool { return p.adaptive }
 
+// Most returns the limit, or the most that an adaptive one may be; 0 if there is none.
+func (p *Plan) Most() (fixed, adaptive int) {
+	if p.adaptive {
+		return 0, p.law.Max
+	}
+	return p.limit, 0
+}
+
 // PerClient returns how many requests one client may have in flight, 0 for no limit.
 func (p *Plan) PerClient() int { return p.perClient }
 

@@ -77,7 +77,7 @@ func (c *Concurrency) measure(now time.Duration, admitted, limitHits uint64, p *
 		t.forget()
 	case t.time > 0:
 		prior := throughputPrior.Seconds()
-		t.rate.Store(math.Float64bits((t.done + prior*c.expected(limit)) / (t.time + prior)))
+		t.rate.Store(math.Float64bits((t.done + prior*c.expected(p)) / (t.time + prior)))
 	}
 	t.at, t.completed, t.limitHits, t.inFlight = now, completed, limitHits, inFlight
 }
@@ -92,7 +92,7 @@ func (c *Concurrency) Rate(p *Plan) float64 {
 	}
 	rate := math.Float64frombits(c.throughput.rate.Load())
 	if rate == 0 {
-		rate = c.expected(limit)
+		rate = c.expected(p)
 	}
 	if p.adaptive {
 		rate *= pressure
@@ -100,8 +100,16 @@ func (c *Concurrency) Rate(p *Plan) float64 {
 	return rate
 }
 
-// expected returns how many requests per second limit in flight are if all of it is
-// used, by Little's law.
-func (c *Concurrency) expected(limit int) float64 {
-	return float64(limit) / cmp.Or(c.gate.Service(), unknownService).Seconds()
+// leastRoom is how many places a process without any counts on, where it shares them. Ours:
+// all processes together must not count on more than there are.
+const leastRoom = 0.1
+
+// expected returns how many requests per second the limit in flight lets expect if all of
+// it is used, by Little's law.
+func (c *Concurrency) expected(p *Plan) float64 {
+	limit := float64(c.Limit(p))
+	if !p.adaptive {
+		limit = max(leastRoom, float64(c.lease.room(p.limit)))
+	}
+	return limit / cmp.Or(c.gate.Service(), unknownService).Seconds()
 }

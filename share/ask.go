@@ -104,8 +104,6 @@ type PlacesAsk struct {
 	Has   int `json:"has"`   // that this replica may use
 	Held  int `json:"held"`  // that it uses, or may use, whichever is more
 	Want  int `json:"want"`  // that it has use for
-
-	Replicas int `json:"replicas"` // how many there are, as far as it knows; 0: it is new
 }
 
 // PlacesAnswer has how many requests a replica may have in flight.

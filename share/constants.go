@@ -11,6 +11,7 @@ func Constants() []Constant {
 	return []Constant{
 		{"sweepTime", sweepTime}, {"rosterTime", RosterTime.Milliseconds()},
 		{"keptNews", keptNews}, {"maxNews", maxNews},
+		{"lease", Lease.Milliseconds()}, {"idlePlaces", idlePlaces}, {"placesTurn", placesTurn}, {"placesGap", placesGap},
 		{"slotWidth", slotWidth}, {"shortestWait", shortestWait}, {"dividedTime", dividedTime}, {"staleTime", staleTime},
 	}
 }

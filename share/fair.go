@@ -44,16 +44,17 @@ type holder struct {
 	seen       int64
 }
 
-// exchange hands out places. replicas is how many replicas the store has heard of. Asks
-// that come late or twice must not reach it.
-func (p *placesPool) exchange(now int64, name string, a PlacesAsk, replicas int) PlacesAnswer {
+// exchange hands out places. known is how many replicas the one that asks knows of, 0 if it
+// is new, and replicas of how many the store has heard. Asks that come late or twice must
+// not reach it.
+func (p *placesPool) exchange(now int64, name string, a PlacesAsk, known, replicas int) PlacesAnswer {
 	if p.holders == nil || distance(now, p.at) > placesGap {
 		p.born, p.replicas = now, 0
 		if p.holders == nil {
 			p.holders = map[string]holder{}
 		}
 	}
-	p.at, p.replicas = now, max(p.replicas, a.Replicas)
+	p.at, p.replicas = now, max(p.replicas, known)
 	p.holders[name] = holder{a.Held, a.Want, now}
 	told, others := 0, 0
 	for _, h := range p.holders {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -31,12 +32,15 @@ const (
 // store.
 type Shared struct {
 	Capacity *limiter.Bucket
+	InFlight *loadshed.Concurrency
 	Clients  *pushback.Appointments
 }
 
 // Limits is what the operator set. It is the same in all replicas.
 type Limits struct {
 	Capacity limiter.Limit // the zero Limit: there is none
+	InFlight int           // requests in flight, 0: there is no fixed limit
+	Adaptive int           // the most that an adaptive limit may be, 0: there is none
 	Max      time.Duration // the longest wait
 	Replicas int           // how many to assume until the store has told: at least 1
 }
@@ -48,12 +52,13 @@ type Limits struct {
 // It is safe for concurrent use.
 type Link struct {
 	Shared
-	name string
-	wake atomic.Pointer[func()]
-	view atomic.Pointer[view]
-	look atomic.Int64 // when the view may change without an answer
-	used atomic.Int64 // the last request
-	told atomic.Bool  // the shell was woken for what is not urgent
+	name  string
+	wake  atomic.Pointer[func()]
+	view  atomic.Pointer[view]
+	look  atomic.Int64 // when the view may change without an answer
+	used  atomic.Int64 // the last request
+	told  atomic.Bool  // the shell was woken for what is not urgent
+	binds atomic.Int64 // from when on Binds wakes the shell
 
 	mu       sync.Mutex // guards the fields below
 	limits   Limits
@@ -62,6 +67,7 @@ type Link struct {
 	clock
 	answers trips
 	roster
+	places Places
 }
 
 // A view is what decisions have to know of the other replicas.
@@ -105,16 +111,18 @@ func NewLink(name string, of Shared, l Limits, now time.Duration) *Link {
 	k.Capacity.Part(l.Capacity, now, k.most)
 	k.view.Store(&view{alone: true, replicas: k.most})
 	k.look.Store(int64(never))
+	k.obey(now)
 	return k
 }
 
 const never = time.Duration(1<<63 - 1)
 
 // Set changes the limits.
-func (k *Link) Set(l Limits) {
+func (k *Link) Set(now time.Duration, l Limits) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.limits = l
+	k.obey(now)
 }
 
 // Unlink ends the sharing: the replica is the only one.
@@ -123,6 +131,8 @@ func (k *Link) Unlink(now time.Duration) {
 	defer k.mu.Unlock()
 	k.Capacity.Undraw(k.limits.Capacity, now)
 	k.Clients.Leave()
+	k.InFlight.Ungrant()
+	k.places = Places{}
 }
 
 // OnWake sets what tells the shell that Due should be called. It must not block.
@@ -237,11 +247,16 @@ func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
 		k.see(now)
 		return a, false
 	}
+	if k.flying {
+		k.places.Missed(now)
+	}
 	k.flying = false
 	k.see(now)
+	k.obey(now)
 	v := k.view.Load()
+	placesAt, _ := k.placesAt(now)
 	backlog := k.Clients.Backlogged(now)
-	urgent := !v.alone && (k.again || k.Capacity.Low(k.limits.Capacity, now, v.replicas, backlog) || k.Clients.Calendar().WantsSlots(k.trip))
+	urgent := !v.alone && (k.again || now >= placesAt || k.Capacity.Low(k.limits.Capacity, now, v.replicas, backlog) || k.Clients.Calendar().WantsSlots(k.trip))
 	if !urgent && now < k.next() {
 		return a, false
 	}
@@ -263,7 +278,8 @@ func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
 	if slots.Rate = k.measured; math.IsInf(slots.Rate, 1) {
 		slots.Rate = 0
 	}
-	a.Slots = &slots
+	a.Slots, a.Places = &slots, k.askPlaces(now)
+	k.binds.Store(int64(never))
 	if !v.alone {
 		a.News = encode(k.Clients.News(nil, maxNotes), k.zero)
 	}
@@ -333,6 +349,9 @@ func (k *Link) Next(now time.Duration) time.Duration {
 	if asks, waits := k.Capacity.AsksAt(); waits {
 		at = min(at, asks)
 	}
+	if _, look := k.placesAt(now); look < at {
+		at = look
+	}
 	return max(now, at)
 }
 
@@ -345,6 +364,7 @@ func (k *Link) Heard(now, sent time.Duration, a Answer) {
 		return
 	}
 	k.flying = false
+	defer k.obey(now)
 	if a.Stale {
 		k.answers.end(false)
 		return
@@ -355,6 +375,12 @@ func (k *Link) Heard(now, sent time.Duration, a Answer) {
 		k.part(now)
 		k.again = true
 		return
+	}
+	if a.Places != nil {
+		k.places.Heard(*a.Places)
+	}
+	if now-k.heard > IdleLease || a.Born != k.born {
+		k.since = now // it has not heard of all of them lately
 	}
 	k.heard, k.lease = now, k.asked
 	k.count(now, &a)
@@ -402,8 +428,10 @@ func (k *Link) Missed(now time.Duration) {
 	defer k.mu.Unlock()
 	if k.flying {
 		k.part(now)
+		k.places.Missed(now)
 	}
 	k.flying = false
+	k.obey(now)
 }
 
 // count takes note of how many replicas there are.

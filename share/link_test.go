@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -52,7 +53,7 @@ func (f *fleet) add(name string, assumed int) {
 	ahead := time.Duration(f.Int64N(int64(time.Hour)))
 	clients := new(pushback.Appointments)
 	clients.Resize(pushback.MinMaxClients)
-	f.of = append(f.of, &replica{ahead: ahead, Link: NewLink(name, Shared{Capacity: new(limiter.Bucket), Clients: clients},
+	f.of = append(f.of, &replica{ahead: ahead, Link: NewLink(name, Shared{Capacity: new(limiter.Bucket), InFlight: new(loadshed.Concurrency), Clients: clients},
 		Limits{Capacity: f.limit, Max: 30 * time.Second, Replicas: assumed}, f.now+ahead)})
 }
 

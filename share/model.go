@@ -13,6 +13,7 @@ type Model struct {
 	least   int // replicas that there were before it was born, as long as it may not know all
 	tokens  pool
 	slots   slots
+	places  placesPool
 	news    []news
 	told    int64 // of the last news
 }
@@ -78,6 +79,10 @@ func (m *Model) Plan(now int64, a Ask) (r Answer) {
 	}
 	if a.Slots != nil {
 		r.Slots = m.slots.grant(now, a.Slots, me, m.members)
+	}
+	if a.Places != nil {
+		places := m.places.exchange(now, a.Name, *a.Places, a.Replicas, r.Replicas)
+		r.Places = &places
 	}
 	m.tell(&a, &r)
 	if a.Leaves {

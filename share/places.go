@@ -61,7 +61,7 @@ type placesAsked struct {
 }
 
 // Ask returns what to tell the store. The replica must obey the last Limit already.
-func (p *Places) Ask(now time.Duration, limit, replicas int, u loadshed.Usage) *PlacesAsk {
+func (p *Places) Ask(now time.Duration, limit int, u loadshed.Usage) *PlacesAsk {
 	p.demand = p.demandAt(now, u)
 	has := p.limit
 	if p.alone >= RosterTime-partTime {
@@ -70,11 +70,7 @@ func (p *Places) Ask(now time.Duration, limit, replicas int, u loadshed.Usage) *
 	p.asked = placesAsked{at: now, held: max(has, u.InFlight), hits: u.Hits}
 	// Demand varies by its square root: the staffing rule of Halfin and Whitt.
 	want := int(p.demand + math.Sqrt(p.demand) + .5)
-	a := &PlacesAsk{Limit: limit, Has: has, Held: p.asked.held, Want: min(want, limit)}
-	if p.known {
-		a.Replicas = replicas
-	}
-	return a
+	return &PlacesAsk{Limit: limit, Has: has, Held: p.asked.held, Want: min(want, limit)}
 }
 
 // demandAt returns how many places there is use for: twice as many at most as there are,
@@ -129,22 +125,33 @@ func (p *Places) Limit(now time.Duration, limit, replicas, rank int) (n int, unt
 // Free returns this replica's part of the places that none has, rounded up.
 func (p *Places) Free(replicas int) int { return (p.granted.Free + replicas - 1) / replicas }
 
+// Asks returns when to ask for more, if the limit binds and an exchange may bring some. It
+// reports false if it cannot.
+func (p *Places) Asks(limit, replicas int) (at time.Duration, ok bool) {
+	free := p.granted.Free > 0
+	switch {
+	case !p.known || p.limit >= limit:
+		return 0, false
+	case free && !p.asked.vainly:
+		return p.asked.at, true
+	case free || p.limit < limit/replicas:
+		return p.asked.at + placesRetry, true
+	}
+	return 0, false
+}
+
 // Hurry returns when an exchange before the next beat is of use: the limit binds and the
 // store may have more, or there is something to give back. It reports false if there is
 // none.
 func (p *Places) Hurry(now time.Duration, limit, replicas int, u loadshed.Usage) (at time.Duration, ok bool) {
-	binds := p.limit < limit && (u.Waiting > 0 || u.Hits != p.asked.hits || u.InFlight >= max(1, p.limit))
-	switch {
-	case !p.known:
-		return 0, false
-	case binds && p.granted.Free > 0 && !p.asked.vainly:
-		return p.asked.at, true
-	case binds && (p.granted.Free > 0 || p.limit < limit/replicas),
-		max(p.limit, u.InFlight) < p.asked.held,
-		p.granted.Free == 0 && p.limit > 1 && 4*p.demandAt(now, u) < 3*p.demand:
-		return p.asked.at + placesRetry, true
+	if u.Waiting > 0 || u.Hits != p.asked.hits || u.InFlight >= max(1, p.limit) {
+		if at, ok := p.Asks(limit, replicas); ok {
+			return at, true
+		}
 	}
-	return 0, false
+	gives := max(p.limit, u.InFlight) < p.asked.held
+	gives = gives || p.granted.Free == 0 && p.limit > 1 && 4*p.demandAt(now, u) < 3*p.demand
+	return p.asked.at + placesRetry, p.known && gives
 }
 
 // Contended reports whether no place is free, so that others may wait for what this

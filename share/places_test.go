@@ -199,9 +199,12 @@ func (x *placesReplica) ask() {
 		return
 	}
 	x.apply()
-	a := *x.p.Ask(w.now, w.n, x.replicas, x.c.Usage())
+	a := *x.p.Ask(w.now, w.n, x.c.Usage())
 	x.seq++
-	seq := x.seq
+	seq, known := x.seq, 0
+	if x.epoch != 0 {
+		known = x.replicas
+	}
 	x.asking = true
 	trip := func() (time.Duration, bool) {
 		d := 500 * time.Microsecond
@@ -213,7 +216,7 @@ func (x *placesReplica) ask() {
 	send := func() {
 		if d, ok := trip(); ok {
 			w.after(d, func() {
-				if answer, count, rank, ok := w.exchange(x, seq, a); ok {
+				if answer, count, rank, ok := w.exchange(x, seq, a, known); ok {
 					if d, ok := trip(); ok {
 						x.on(d, func() { x.heard(seq, answer, count, rank) })
 					}
@@ -234,7 +237,7 @@ func (x *placesReplica) ask() {
 	})
 }
 
-func (w *placesWorld) exchange(x *placesReplica, seq int, a PlacesAsk) (PlacesAnswer, int, int, bool) {
+func (w *placesWorld) exchange(x *placesReplica, seq int, a PlacesAsk, known int) (PlacesAnswer, int, int, bool) {
 	if w.gone || seq <= w.seen[x.name] {
 		return PlacesAnswer{}, 0, 0, false
 	}
@@ -251,7 +254,7 @@ func (w *placesWorld) exchange(x *placesReplica, seq int, a PlacesAsk) (PlacesAn
 			rank++
 		}
 	}
-	return w.pool.exchange(w.now.Milliseconds(), x.name, a, count), count, rank, true
+	return w.pool.exchange(w.now.Milliseconds(), x.name, a, known, count), count, rank, true
 }
 
 func (x *placesReplica) heard(seq int, a PlacesAnswer, count, rank int) {

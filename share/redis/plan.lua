@@ -26,6 +26,9 @@ if not ask.alone then me.paid = me.expires end
 answer.replicas, answer.rank = roster(state, name)
 if type(tokens) == 'table' then answer.tokens = take(state, tokens, me, members, answer.replicas) end
 if type(slots) == 'table' then answer.slots = grant(slotsKey, state, slots, me, members) end
+if type(ask.places) == 'table' then
+	answer.places = divide(placesKey, ask.places, name, number(ask.replicas), answer.replicas)
+end
 pass(logKey, state, name, answer)
 if ask.leaves == true then
 	state.level = state.level + math.max(0, me.held)

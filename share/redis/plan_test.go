@@ -102,6 +102,10 @@ func (r *replicas) next() (of int, a share.Ask) {
 			a.Slots.First, a.Slots.Anew = r.now/250+int64(r.IntN(8)), r.some()
 		}
 	}
+	if r.IntN(3) > 0 {
+		has := r.IntN(8)
+		a.Places = &share.PlacesAsk{Limit: []int{3, 20, 500}[r.limit%3], Has: has, Held: has + r.IntN(3), Want: r.IntN(30)}
+	}
 	if r.IntN(3) == 0 {
 		a.News = fmt.Sprintf("news+%d/%d==", of, a.Seq)
 	}
@@ -161,7 +165,7 @@ func TestPlanIsTheModel(t *testing.T) {
 			}
 		}
 		t.Log(answers)
-		for _, kind := range []string{"over", "stale", "tokens", "grants", "news", "wait"} {
+		for _, kind := range []string{"over", "stale", "tokens", "grants", "news", "wait", "places"} {
 			if answers[kind] < 20 {
 				t.Errorf("%d answers have %s; the test is at fault", answers[kind], kind)
 			}
@@ -173,6 +177,7 @@ func count(answers map[string]int, a share.Answer) {
 	for kind, is := range map[string]bool{
 		"over": a.Over, "stale": a.Stale, "tokens": a.Tokens != nil && a.Tokens.Got > 0, "wait": a.Tokens != nil && a.Tokens.Wait > 0,
 		"grants": a.Slots != nil && a.Slots.Grants != nil, "news": a.News != nil,
+		"places": a.Places != nil && a.Places.Limit > 1,
 	} {
 		if is {
 			answers[kind]++

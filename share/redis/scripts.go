@@ -19,6 +19,8 @@ var (
 	tokensText string
 	//go:embed slots.lua
 	slotsText string
+	//go:embed places.lua
+	placesText string
 	//go:embed news.lua
 	newsText string
 	//go:embed plan.lua
@@ -34,7 +36,7 @@ var (
 )
 
 // planScript does what share.Model.Plan does.
-var planScript = newScript(constants(share.Constants()), preludeText, stateText, tokensText, slotsText, newsText, planText)
+var planScript = newScript(constants(share.Constants()), preludeText, stateText, tokensText, slotsText, placesText, newsText, planText)
 
 // takeScript does what share.ZoneModel.Take does.
 var takeScript = newScript(constants(share.TakeConstants()), preludeText, livesText, hotText, takeText)
