@@ -2,8 +2,6 @@ package redis
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"sync"
 
 	"github.com/herdshield/shield/share"
@@ -41,26 +39,17 @@ type backend struct {
 // backend if they give it the same name and unit: a text of all that must be defined alike,
 // such as its limits and a fingerprint of the secret. Others of the same name are told of
 // in Status, with their unit.
-func (c *Client) Serve(l *share.Link, name, units string) (stop func()) {
-	b := &backend{link: l, unit: c.unit("b", name, units, planScript), seen: Backend{Name: name}}
+func (c *Client) Serve(l *share.Link, name, what string) (stop func()) {
+	b := &backend{link: l, unit: c.unit("b", name, what, planScript), seen: Backend{Name: name}}
 	b.keys = planKeys(b.tag)
 	c.mu.Lock()
 	c.backends[b] = true
 	c.mu.Unlock()
 	end := start(c, l, func(ctx context.Context, ask share.Ask) (answer share.Answer, err error) {
-		text, err := json.Marshal(&ask)
-		if err != nil {
-			return answer, err
+		if err = c.exchange(ctx, planScript, b.keys, &ask, &answer); err == nil {
+			b.count(&ask, &answer)
 		}
-		reply, err := c.run(ctx, planScript, b.keys, string(text))
-		if err != nil {
-			return answer, err
-		}
-		if err := json.Unmarshal([]byte(reply), &answer); err != nil {
-			return answer, fmt.Errorf("an answer is not understood: %w", err)
-		}
-		b.count(&ask, &answer)
-		return answer, nil
+		return answer, err
 	}, &c.plans)
 	return func() {
 		end()

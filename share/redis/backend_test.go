@@ -151,7 +151,8 @@ func TestFleetShrinks(t *testing.T) {
 	f.ends[3]()
 	f.clients[2].Close()
 	// For its first 15 s a store believes in as many replicas as it was told of.
-	for _, b := range f.clients[0].served() {
+	backends, _ := f.clients[0].served()
+	for _, b := range backends {
 		state := server.Do("GET", b.keys[0])
 		for i := range 4 {
 			if is := strings.Contains(state, fmt.Sprint("replica", i)); is != (i < 2) {

@@ -57,9 +57,11 @@ type Client struct {
 
 	health health
 	plans  exchanges
+	takes  exchanges
 
-	mu       sync.Mutex // guards backends
+	mu       sync.Mutex // guards what is served
 	backends map[*backend]bool
+	zones    map[*zone]bool
 }
 
 // Open returns a Client of a store that need not be there yet: it connects in the
@@ -71,7 +73,7 @@ func Open(o Options, shell Shell) (*Client, error) {
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
 	}
-	c := &Client{options: o, shell: shell, renew: make(chan struct{}, 1), backends: map[*backend]bool{}}
+	c := &Client{options: o, shell: shell, renew: make(chan struct{}, 1), backends: map[*backend]bool{}, zones: map[*zone]bool{}}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.wire, c.cut = context.WithCancel(context.Background())
 	c.health.begin(shell.Now())
@@ -110,11 +112,13 @@ func (c *Client) keep() {
 	}
 }
 
-// served returns the backends that the Client serves, by name.
-func (c *Client) served() []*backend {
+// served returns the backends and zones that the Client serves, by name.
+func (c *Client) served() (backends []*backend, zones []*zone) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(c.backends), func(a, b *backend) int { return strings.Compare(a.name, b.name) })
+	backends = slices.SortedFunc(maps.Keys(c.backends), func(a, b *backend) int { return strings.Compare(a.name, b.name) })
+	zones = slices.SortedFunc(maps.Keys(c.zones), func(a, b *zone) int { return strings.Compare(a.name, b.name) })
+	return backends, zones
 }
 
 // connect replaces the driver, if there can be one: that of a single server there is also

@@ -71,7 +71,8 @@ func (e *echo) counts() (heard, missed int) {
 // The script of an echo counts its calls.
 var echoScript = newScript(`local ask = cjson.decode(ARGV[2])
 local t = redis.call('TIME')
-local n = redis.call('INCR', KEYS[1])
+local n = (tonumber(redis.call('GET', KEYS[1])) or 0) + 1
+redis.call('SET', KEYS[1], n)
 redis.call('PEXPIRE', KEYS[1], 60000)
 return cjson.encode({ now = t[1] * 1000 + math.floor(t[2] / 1000), count = n })`)
 

@@ -10,8 +10,7 @@ import (
 // may do the rest, and only to keys under the prefix.
 func Rights(prefix string) string {
 	return fmt.Sprintf("resetkeys resetchannels -@all ~shield:{%s:* +hello +ping +evalsha +eval +time"+
-		" +get +set +del +incr +pexpire +hget +hset +hdel +hmget +hgetall +hincrby +hincrbyfloat"+
-		" +zadd +zrange +zrangebyscore +zremrangebyscore +xadd +xrange"+
+		" +get +set +del +pexpire +hget +hset +hdel +hgetall +llen +lrange +ltrim +rpush +xadd +xrange"+
 		" +cluster|slots +cluster|shards +role", prefix)
 }
 
@@ -19,7 +18,7 @@ func Rights(prefix string) string {
 func (c *Client) explain(err error) error {
 	o := c.options
 	switch text := err.Error(); {
-	case code(err) == "NOPERM":
+	case code(err) == "NOPERM", strings.Contains(text, "can't run this command"): // the same, from within a script
 		return fmt.Errorf("%w; want the rights of ACL SETUSER %s %s", err, o.Username, Rights(o.Prefix))
 	case code(err) == "NOAUTH":
 		return errors.New("NOAUTH: the store wants a password, and it has none from us")

@@ -12,15 +12,21 @@ type Status struct {
 	Error string        `json:"error,omitempty"` // of the last exchange, if it failed
 
 	Plans    Exchanges `json:"plans"` // about backends
+	Takes    Exchanges `json:"takes"` // about zones
 	Backends []Backend `json:"backends,omitempty"`
+	Zones    []Zone    `json:"zones,omitempty"`
 }
 
 // Status returns the state of the store as this process sees it.
 func (c *Client) Status() Status {
 	now := c.shell.Now()
-	s := Status{Plans: c.plans.read()}
-	for _, b := range c.served() {
+	s := Status{Plans: c.plans.read(), Takes: c.takes.read()}
+	backends, zones := c.served()
+	for _, b := range backends {
 		s.Backends = append(s.Backends, b.status())
+	}
+	for _, z := range zones {
+		s.Zones = append(s.Zones, z.status(now))
 	}
 	if driver := c.driver.Load(); driver != nil {
 		s.Mode = string((*driver).Mode())

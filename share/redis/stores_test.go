@@ -2,6 +2,7 @@ package redis
 
 import (
 	"crypto/tls"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -81,6 +82,27 @@ func TestTLS(t *testing.T) {
 		lost, _ := plain.told()
 		t.Log(lost)
 	})
+}
+
+// Rights have each command that the scripts use, and no other that writes.
+func TestRightsAreThoseOfTheScripts(t *testing.T) {
+	used := map[string]bool{"hello": true, "ping": true, "evalsha": true, "eval": true, "cluster|slots": true, "cluster|shards": true, "role": true}
+	for _, s := range []*script{planScript, takeScript, unitsScript} {
+		for _, call := range regexp.MustCompile(`redis\.call\('(\w+)'`).FindAllStringSubmatch(s.text, -1) {
+			used[strings.ToLower(call[1])] = true
+		}
+	}
+	for _, word := range strings.Fields(Rights("shop")) {
+		if command, ok := strings.CutPrefix(word, "+"); ok {
+			if !used[command] {
+				t.Errorf("no script uses %s", command)
+			}
+			delete(used, command)
+		}
+	}
+	if len(used) > 0 {
+		t.Errorf("rights lack %v", used)
+	}
 }
 
 // Scripts run under the rights that are documented; other keys and commands are refused.

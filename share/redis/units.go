@@ -34,8 +34,8 @@ type unit struct {
 	found []Unit
 }
 
-// unit returns the unit of something of a kind, which is "b" for backends. The name may
-// be any text.
+// unit returns the unit of something of a kind: "b" for backends, "z" and the slot for the
+// keys of a zone. The name may be any text.
 func (c *Client) unit(kind, name, what string, s *script) *unit {
 	what += " script " + s.sum[:8]
 	sum := sha256.Sum256([]byte(what))
@@ -60,9 +60,15 @@ func (c *Client) lookAround() {
 			return
 		case <-every.C:
 		}
-		for _, b := range c.served() {
+		backends, zones := c.served()
+		for _, b := range backends {
 			if s := b.status(); !s.Alone {
 				c.compare(b.unit, s.Replicas)
+			}
+		}
+		for _, z := range zones {
+			if s := z.status(c.shell.Now()); !s.Alone {
+				c.compare(z.unit, s.Replicas)
 			}
 		}
 	}

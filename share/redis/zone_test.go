@@ -1,0 +1,101 @@
+package redis
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/share/redis/testserver"
+)
+
+// Clients of one zone, one far over its limit and some below it, before four replicas: each
+// has what one bucket would give, on one server and on a Cluster, under the rights that are
+// documented.
+func TestZones(t *testing.T) {
+	t.Parallel()
+	rights := append([]string{"ACL", "SETUSER", "shield", "on", ">secret"}, strings.Fields(Rights(DefaultPrefix))...)
+	t.Run("server", func(t *testing.T) {
+		server := testserver.Start(t, testserver.Programs(t)[0])
+		server.Do(rights...)
+		quotas(t, []string{server.Addr}, false)
+	})
+	t.Run("cluster", func(t *testing.T) {
+		servers := testserver.StartCluster(t, testserver.Programs(t)[0])
+		for _, server := range servers {
+			server.Do(rights...)
+		}
+		quotas(t, testserver.Addresses(servers), true)
+	})
+}
+
+func quotas(t *testing.T, addresses []string, cluster bool) {
+	const rate, burst, rush, d = 10, 20, 100, 3 * time.Second
+	var guards []*shield.Guard
+	var clients []*Client
+	for i := range 4 {
+		guard, err := shield.New(shield.Config{
+			Capacity: limiter.Config{Rate: 1000, Burst: 100}, Shared: true,
+			Zones:   []shield.Zone{{Name: "per_client", Limit: limiter.Config{Rate: rate, Burst: burst}, Shared: true}},
+			Replica: fmt.Sprint("replica", i), Replicas: 4, Cluster: cluster, Secret: []byte("of this test, and of no other"),
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := Open(Options{Addresses: addresses, Username: "shield", Password: "secret"}, Shell{Now: shield.Now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(client.Close)
+		client.ServeZone(guard.Zones(shield.Now())[0], "per_client", "10/s")
+		client.Serve(guard.Link(shield.Now()), "shop", "1000/s")
+		guards, clients = append(guards, guard), append(clients, client)
+	}
+	(&bench{T: t, Client: clients[3]}).until("all work together", func() bool {
+		for _, c := range clients {
+			s := c.Status()
+			if !s.Up || s.Zones[0].Alone || s.Backends[0].Alone {
+				return false
+			}
+		}
+		return true
+	})
+	var all sync.WaitGroup
+	var admitted [8]atomic.Int64 // of the one that is over its limit, and of those that are below it
+	var came [8]int64
+	for n, end := 0, time.Now().Add(d); time.Now().Before(end); n++ {
+		of := 0
+		if n%2 == 1 {
+			of = 1 + n/2%7
+		}
+		came[of]++
+		all.Go(func() {
+			key := limiter.KeyOf(fmt.Sprint("client", of))
+			decision := guards[rand.IntN(len(guards))].Enter(t.Context(), shield.Now(), shield.Request{Keys: []limiter.Key{key}})
+			if decision.Admit {
+				admitted[of].Add(1)
+				decision.Done(shield.Now(), shield.Served)
+			}
+		})
+		time.Sleep(time.Second / (2 * rush))
+	}
+	all.Wait()
+	ideal := float64(burst) + rate*d.Seconds()
+	t.Logf("over its limit: %d of %d, one bucket %.0f; below it: %d of %d; %+v", admitted[0].Load(), came[0], ideal, admitted[1].Load(), came[1], clients[0].Status())
+	if got := float64(admitted[0].Load()); got > ideal+1 || got < 0.5*ideal { // a store that has just been born has no full buckets
+		t.Errorf("%v were admitted of one client, want %v", got, ideal)
+	}
+	for of := 1; of < len(came); of++ {
+		if got := admitted[of].Load(); float64(came[of]) < ideal && got < came[of]/2 { // a machine that is busy is slow, and replicas alone then
+			t.Errorf("%d of %d were admitted of a client below its limit", got, came[of])
+		}
+	}
+	if s := clients[0].Status().Zones[0]; s.Hot < 1 || s.Replicas != 4 || s.Keys == 0 {
+		t.Errorf("status %+v", s)
+	}
+}
