@@ -150,6 +150,15 @@ func (b *Bucket) Heard(now time.Duration, got int, pool float64, wait time.Durat
 	}
 }
 
+// Give adds tokens that the pool has given so late that the bucket does without it.
+func (b *Bucket) Give(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stock != nil {
+		b.stock.tokens += float64(n)
+	}
+}
+
 // Misses reports whether a request that has found no token should wait for the pool. One that
 // is due does so if the pool earns a token in a moment.
 func (b *Bucket) Misses(now time.Duration, due bool) bool {

@@ -17,6 +17,11 @@ const (
 	answerTime = 300 * time.Millisecond
 	flightTime = 50 * time.Millisecond
 
+	// calmTime is how long a replica works alone before it promises its part of the calendar
+	// only. Ours: a herd keeps a replica so busy that an answer comes late. If it
+	// halved its promises for that, the last of the herd would wait twice as long.
+	calmTime = 300 * time.Millisecond
+
 	// newsTime is how long after the last exchange news are told at the latest. Ours: the
 	// others have read them a beat later, long before the first promise is due.
 	newsTime = 20 * time.Millisecond
@@ -72,7 +77,8 @@ type Link struct {
 
 // A view is what decisions have to know of the other replicas.
 type view struct {
-	alone    bool
+	alone    bool // the replica has its part of every limit
+	parted   bool // and of the calendar: see calmTime
 	replicas int
 	rate     float64 // what the others add to the backend's rate
 }
@@ -83,6 +89,7 @@ type exchange struct {
 	alone  bool          // what is in flight says that the replica is alone
 	sent   time.Duration // the last ask
 	heard  time.Duration // the last answer
+	calm   time.Duration // if alone: until when the calendar is still shared
 	lease  time.Duration // that was told with it
 	asked  time.Duration // the lease that was told with the last ask
 	trip   time.Duration // how long that took
@@ -109,7 +116,7 @@ func NewLink(name string, of Shared, l Limits, now time.Duration) *Link {
 	k.exchange.sent = now - Beat
 	k.Capacity.Draw(now, k.most)
 	k.Capacity.Part(l.Capacity, now, k.most)
-	k.view.Store(&view{alone: true, replicas: k.most})
+	k.view.Store(&view{alone: true, parted: true, replicas: k.most})
 	k.look.Store(int64(never))
 	k.obey(now)
 	return k
@@ -184,7 +191,7 @@ func (k *Link) Rate(measured, most float64) float64 {
 		return min(measured, most)
 	}
 	v := k.view.Load()
-	if v.alone {
+	if v.parted {
 		return min(measured, most/float64(v.replicas))
 	}
 	return min(measured+v.rate, most)
@@ -205,11 +212,22 @@ func (k *Link) Measure(rate float64) {
 
 // see decides at now whether the replica is alone.
 func (k *Link) see(now time.Duration) {
-	if at := k.silentAt(); now < at && k.trip <= MaxTrip {
-		k.look.Store(int64(at))
-		return
+	at := k.silentAt()
+	if now >= at || k.trip > MaxTrip {
+		k.part(now)
 	}
-	k.part(now)
+	v := k.view.Load()
+	switch {
+	case v.parted:
+		at = never
+	case v.alone && now >= k.calm:
+		k.view.Store(&view{alone: true, parted: true, replicas: k.most})
+		k.Clients.Part()
+		at = never
+	case v.alone:
+		at = k.calm
+	}
+	k.look.Store(int64(at))
 }
 
 // silentAt returns when the store has been silent for too long.
@@ -223,18 +241,19 @@ func (k *Link) silentAt() time.Duration {
 
 // part has the replica work alone, if it does not already.
 func (k *Link) part(now time.Duration) {
-	if k.view.Load().alone {
+	v := k.view.Load()
+	if v.alone {
 		return
 	}
-	k.view.Store(&view{alone: true, replicas: k.most})
-	k.look.Store(int64(never))
+	k.view.Store(&view{alone: true, replicas: k.most, rate: v.rate})
+	k.calm = now + calmTime
+	k.look.Store(int64(k.calm))
 	// Until then the pool may have earned for it, whenever what is in flight arrives.
 	from := k.heard + k.lease
 	if k.flying {
 		from += k.asked
 	}
 	k.Capacity.Part(k.limits.Capacity, max(now, from), k.most)
-	k.Clients.Part()
 	k.answers.end(true)
 }
 
@@ -280,7 +299,7 @@ func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
 	}
 	a.Slots, a.Places = &slots, k.askPlaces(now)
 	k.binds.Store(int64(never))
-	if !v.alone {
+	if !v.parted {
 		a.News = encode(k.Clients.News(nil, maxNotes), k.zero)
 	}
 	k.look.Store(int64(min(time.Duration(k.look.Load()), k.sent+flightTime)))
@@ -306,6 +325,8 @@ func (k *Link) Bye(now time.Duration) (a Ask, ok bool) {
 	slots := k.Clients.Calendar().ReturnSlots(now)
 	a.Slots = &slots
 	k.part(now)
+	k.calm = now
+	k.see(now)
 	return a, true
 }
 
@@ -329,7 +350,7 @@ func (k *Link) next() time.Duration {
 	if k.asked == IdleLease {
 		beat = IdleBeat
 	}
-	if k.Clients.HasNews() && !k.view.Load().alone {
+	if k.Clients.HasNews() && !k.view.Load().parted {
 		beat = newsTime
 	}
 	return k.sent + beat
@@ -390,24 +411,34 @@ func (k *Link) Heard(now, sent time.Duration, a Answer) {
 	k.born = a.Born
 	if k.trip > MaxTrip {
 		k.part(now)
-		return
+		if a.Tokens != nil {
+			k.Capacity.Give(a.Tokens.Got)
+		}
+	} else {
+		k.join(now, &a)
 	}
-	k.join(now, &a)
+	k.take(now, &a)
+	k.see(now)
+	k.answers.end(false)
 }
 
-// join works with what the store has answered.
+// join works with the store, which has answered in time.
 func (k *Link) join(now time.Duration, a *Answer) {
-	v := &view{replicas: k.most}
-	if a.Slots != nil {
-		v.rate = a.Slots.Rate
-	}
-	k.view.Store(v)
+	k.view.Store(&view{replicas: k.most})
 	if t := a.Tokens; t != nil {
 		k.Capacity.Heard(now, t.Got, t.Pool, time.Duration(t.Wait)*time.Millisecond)
 	}
-	k.Clients.Join(now, k.zero, k.most, k.rank)
-	if a.Slots != nil {
-		k.Clients.Calendar().HearSlots(now, a.Slots, k.rates(v))
+	k.again = k.alone // the store was told so, and it is not any more
+}
+
+// take takes what the store has said of the calendar, and of the other replicas' clients.
+func (k *Link) take(now time.Duration, a *Answer) {
+	v := *k.view.Load()
+	if a.Slots != nil && !v.parted {
+		v.rate = a.Slots.Rate
+		k.view.Store(&v)
+		k.Clients.Join(now, k.zero, k.most, k.rank)
+		k.Clients.Calendar().HearSlots(now, a.Slots, k.rates(&v))
 	}
 	var notes []pushback.Note
 	for _, text := range a.News {
@@ -416,10 +447,8 @@ func (k *Link) join(now time.Duration, a *Answer) {
 			k.Clients.Hear(now, &notes[i])
 		}
 	}
-	k.again = k.alone || len(a.News) >= maxNews/2 // it was told to be alone, and is not; or there is more to be read
 	k.after = a.After
-	k.look.Store(int64(k.silentAt()))
-	k.answers.end(false)
+	k.again = k.again || !v.alone && len(a.News) >= maxNews/2 // there is more to be read
 }
 
 // Missed tells that what was sent last is not answered. It may have arrived.
