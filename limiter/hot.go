@@ -38,6 +38,7 @@ type hotKey struct {
 	life    uint16 // of the lane: what the pool earned in another one has ended
 	asked   bool   // it is in the lane's queue
 	sent    bool   // it was told, and not answered yet
+	wants   bool   // tokens, with that
 	busy    bool   // it was asked for more than a quarter of the rate
 }
 

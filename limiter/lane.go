@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -9,6 +10,11 @@ import (
 
 // askAhead is for how long tokens are fetched in advance.
 const askAhead = 200 * time.Millisecond
+
+// slowRefill is how long a part takes to fill that a replica gives back as soon as others
+// use the key, if it has no use for it. Others are soon full again, and keep their requests
+// from waiting.
+const slowRefill = 10 * time.Second
 
 // maxPause bounds how long a busy key that found the pool empty is told to wait longer
 // than it has to, so that several tokens come with one exchange.
@@ -23,9 +29,18 @@ type lane struct {
 
 	mu    sync.Mutex
 	queue []Key // to be told; guarded by mu
-	later []Key // that were given tokens, and may not need them; guarded by mu
+	later []granted // in the order of their times; guarded by mu
 	_     [64]byte
 }
+
+// granted is a key that was given tokens, and may not need them.
+type granted struct {
+	key Key
+	at  time.Duration
+}
+
+// useTime is how long tokens that were fetched for requests that wait are left to them.
+const useTime = 2 * time.Millisecond
 
 // Held is what a replica tells the store about one key.
 type Held struct {
@@ -51,7 +66,7 @@ func (e *Escrow) laneOf(key Key) *lane { return &e.lanes[e.SlotOf(key)] }
 
 // ask puts a key into the queue of its lane.
 func (e *Escrow) ask(l *lane, h *hotKey, key Key) {
-	if h.asked || h.sent {
+	if h.asked || h.sent && h.wants {
 		return
 	}
 	h.asked = true
@@ -112,26 +127,27 @@ func (e *Escrow) with(key Key, now time.Duration, f func(p *part, h *hotKey, now
 // back, and all of them if no request has come since the last exchange.
 func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 	want := p.limit.burst
-	if !p.whole {
-		want = 0
-	}
 	if h.since > 0 {
 		demand := float64(h.tried) / max(0.001, (now-h.since).Seconds())
 		h.busy = demand > e.limit.Rate()/4
 		want = min(want, int(math.Ceil(demand*askAhead.Seconds())))
 	}
-	want = max(want, e.cost*max(1, int(h.waiting)))
-	t := Held{Key: key}
+	if !p.whole {
+		want = 0
+	}
+	want = max(want, e.cost*int(h.waiting))
+	unused := h.tried == 0 && (h.since > 0 || p.limit.depth > slowRefill)
 	if h.tried == 0 {
 		want = 0
 	}
-	if h.level < e.price || h.tried == 0 {
+	t := Held{Key: key}
+	if h.level < e.price || unused {
 		t.Gave = float64(h.level) / float64(e.limit.interval)
 		h.level = 0
 	}
 	t.Held = float64(h.level) / float64(e.limit.interval)
 	t.Want = max(0, want-int(t.Held))
-	h.since, h.tried, h.waiting, h.asked, h.sent = now, 0, 0, false, true
+	h.since, h.tried, h.waiting, h.asked, h.sent, h.wants = now, 0, 0, false, true, t.Want > 0
 	return t
 }
 
@@ -142,16 +158,16 @@ func (e *Escrow) Grant(now time.Duration, key Key, g Grant) {
 		h.level += e.limit.interval * time.Duration(g.Got)
 		h.until = now + g.Stay
 		h.next = 0
-		if h.level < e.price {
-			h.next = now + max(g.Wait, time.Millisecond)
-			if h.busy {
+		if h.level < e.price && g.Wait > 0 {
+			h.next = now + g.Wait
+			if h.busy && p.whole {
 				h.next = max(h.next, now+min(maxPause, 2*e.limit.interval*time.Duration(p.replicas)))
 			}
 		}
 		if g.Got > 0 && !p.whole {
 			l := e.laneOf(key)
 			l.mu.Lock()
-			l.later = append(l.later, key)
+			l.later = append(l.later, granted{key, now})
 			l.mu.Unlock()
 		}
 	})
@@ -190,21 +206,33 @@ func (e *Escrow) Learn(now time.Duration, key Key, stay time.Duration) bool {
 	return true
 }
 
-// Return puts keys into the queue that were given tokens and have used none since: where
-// the part is less than a request, no replica may keep what it does not need.
+// Return puts keys into the queue that were given tokens for requests that waited: where
+// the part is less than a request, no replica keeps what it does not need, and what was
+// used is told at once.
 func (e *Escrow) Return(now time.Duration, slot int) {
 	l := &e.lanes[slot]
 	l.mu.Lock()
-	keys := l.later
-	l.later = nil
-	l.mu.Unlock()
-	for _, key := range keys {
-		e.with(key, now, func(_ *part, h *hotKey, _ time.Duration) {
-			if h.level > 0 {
-				e.ask(l, h, key)
-			}
-		})
+	n := 0
+	for n < len(l.later) && l.later[n].at+useTime <= now {
+		n++
 	}
+	due := slices.Clone(l.later[:n])
+	l.later = slices.Delete(l.later, 0, n)
+	l.mu.Unlock()
+	for _, g := range due {
+		e.with(g.key, now, func(_ *part, h *hotKey, _ time.Duration) { e.ask(l, h, g.key) })
+	}
+}
+
+// Returns reports when there is something to Return.
+func (e *Escrow) Returns(slot int) (at time.Duration, ok bool) {
+	l := &e.lanes[slot]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.later) == 0 {
+		return 0, false
+	}
+	return l.later[0].at + useTime, true
 }
 
 // State reports whether a key is in the queue, and whether it was told and not answered.

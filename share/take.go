@@ -1,16 +1,19 @@
 package share
 
+import "github.com/herdshield/shield/limiter"
+
 // TakeAsk is what one replica tells the store about some keys of one shared zone, and asks
 // it for. One without keys tells that the replica lives. Tokens that are held are counted
 // in millionths, so that sums do not depend on the order of what is added.
 type TakeAsk struct {
-	Name  string `json:"name"`  // of the replica: random, one for each process
-	Life  int64  `json:"life"`  // higher in each life of the replica
-	Seq   int64  `json:"seq"`   // higher in each ask, also of another life
-	Last  int64  `json:"last"`  // the Seq of the last ask that was answered, 0 if none was
-	Heard int64  `json:"heard"` // TakeAnswer.Now of that; 0 as well
-	Lease int64  `json:"lease"` // after Heard: for how long the pools earn for the replica
-	Alone bool   `json:"alone"` // it works with its part, and the pools do not earn for it
+	Name     string `json:"name"`     // of the replica: random, one for each process
+	Life     int64  `json:"life"`     // higher in each life of the replica
+	Seq      int64  `json:"seq"`      // higher in each ask, also of another life
+	Last     int64  `json:"last"`     // the Seq of the last ask that was answered, 0 if none was
+	Heard    int64  `json:"heard"`    // TakeAnswer.Now of that; 0 as well
+	Lease    int64  `json:"lease"`    // after Heard: for how long the pools earn for the replica
+	Alone    bool   `json:"alone"`    // it works with its part, and the pools do not earn for it
+	Replicas int    `json:"replicas"` // by how many it divides what it has
 
 	Rate  float64 `json:"rate"` // tokens per second, of all replicas
 	Burst int     `json:"burst"`
@@ -34,6 +37,7 @@ type TakeAnswer struct {
 	Born     int64 `json:"born"`            // a bucket older than this is not known, and was empty then
 	Over     bool  `json:"over,omitempty"`  // the life is over, nothing was done: take another
 	Stale    bool  `json:"stale,omitempty"` // a later ask was answered already, nothing was done
+	New      bool  `json:"new,omitempty"`   // the store has just begun, and no key was used before
 	Replicas int   `json:"replicas"`        // how many there are
 	Rank     int   `json:"rank"`            // of this one among them, by name: 0 to Replicas-1
 
@@ -61,21 +65,24 @@ const (
 
 	keptHot = 10_000 // news that are kept. A replica that is slower misses some
 	minStay = 5_000  // milliseconds that a key is hot at least: longer than news take by far
+	newTime = 5_000  // milliseconds after it was asked first in which the store is new
+	grace   = 60_000 // milliseconds for which it is known of a key that its pool was not full
 	million = 1_000_000
 
 	// An ask that says more is cut.
-	mostTokens  = 1_000_000_000
-	mostLease   = 10_000
-	longestFull = 32 * 24 * 3_600_000 // milliseconds: longer than any Limit takes to fill
-	leastRate   = 1e-7
+	mostTokens   = 1_000_000_000
+	mostReplicas = limiter.MaxReplicas
+	mostLease    = 10_000
+	longestFull  = 32 * 24 * 3_600_000 // milliseconds: longer than any Limit takes to fill
+	leastRate    = 1e-7
 )
 
 // TakeConstants returns the constants of the store that a script needs for zones.
 func TakeConstants() []Constant {
 	return []Constant{
 		{"sweepTime", sweepTime}, {"rosterTime", RosterTime.Milliseconds()},
-		{"maxTake", MaxTake}, {"keptHot", keptHot}, {"minStay", minStay},
-		{"mostLease", mostLease}, {"longestFull", longestFull},
+		{"maxTake", MaxTake}, {"keptHot", keptHot}, {"minStay", minStay}, {"newTime", newTime}, {"grace", grace},
+		{"mostReplicas", mostReplicas}, {"mostLease", mostLease}, {"longestFull", longestFull},
 	}
 }
 
@@ -83,7 +90,7 @@ func TakeConstants() []Constant {
 func (a TakeAsk) sane(now int64) (TakeAsk, bool) {
 	a.Life, a.Seq, a.Last, a.After = max(0, a.Life), max(0, a.Seq), max(0, a.Last), max(0, a.After)
 	a.Heard, a.Lease = min(max(0, a.Heard), now), min(max(0, a.Lease), mostLease)
-	a.Burst, a.Cost = min(a.Burst, mostTokens), min(a.Cost, mostTokens)
+	a.Replicas, a.Burst, a.Cost = min(max(0, a.Replicas), mostReplicas), min(a.Burst, mostTokens), min(a.Cost, mostTokens)
 	return a, a.Rate >= leastRate && a.Cost >= 1 && a.Cost <= a.Burst && float64(a.Burst)/a.Rate*1000 <= longestFull
 }
 

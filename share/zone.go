@@ -3,6 +3,7 @@ package share
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -31,12 +32,13 @@ type Zone struct {
 	mu       sync.Mutex
 	begun    bool  // the store has answered once; guarded by mu
 	replicas []int // by slot, as last answered; guarded by mu
+	roster         // guarded by mu
 }
 
 // NewZone returns the share of the replica of that name, which is random and different in
-// each process, in a zone whose keys are in e.
-func NewZone(name string, e *limiter.Escrow) *Zone {
-	z := &Zone{name: name, escrow: e}
+// each process, in a zone whose keys are in e. It is created at now.
+func NewZone(now time.Duration, name string, e *limiter.Escrow) *Zone {
+	z := &Zone{name: name, escrow: e, roster: roster{most: e.Replicas(), since: now}}
 	for slot := range e.Lanes() {
 		z.links = append(z.links, &ZoneLink{zone: z, slot: slot, alone: true, life: 1})
 	}
@@ -53,20 +55,20 @@ func (z *Zone) Links() []*ZoneLink { return z.links }
 // Escrow returns the keys of the zone.
 func (z *Zone) Escrow() *limiter.Escrow { return z.escrow }
 
-// heard is told how many replicas a slot knows of. Slots that know of fewer may not have
-// heard of all.
-func (z *Zone) heard(now time.Duration, slot, replicas int) {
+// heard is told how many replicas a slot knows of; one that knows of fewer may not have
+// heard of all. A replica that is not there from the beginning does not know what clients
+// have used before.
+func (z *Zone) heard(now time.Duration, slot int, t *TakeAnswer) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	z.replicas[slot] = replicas
-	most := 1
-	for _, n := range z.replicas {
-		most = max(most, n)
-	}
-	z.escrow.Divide(now, most)
+	z.replicas[slot] = t.Replicas
+	z.count(now, &Answer{Replicas: slices.Max(z.replicas)})
+	z.escrow.Divide(now, z.most)
 	if !z.begun {
 		z.begun = true
-		z.escrow.Begin(now)
+		if !t.New {
+			z.escrow.Begin(now)
+		}
 	}
 }
 
@@ -156,12 +158,18 @@ func (l *ZoneLink) Due(now time.Duration) (ask TakeAsk, ok bool) {
 		l.miss(now)
 	}
 	l.alone = l.alone || e.IsAlone(l.slot, now)
+	if !l.alone {
+		e.Return(now, l.slot)
+	}
 	if now < l.beatAt && (l.alone || e.Queued(l.slot) == 0) {
 		return ask, false
 	}
-	lease := Lease
+	lease, before := Lease, l.lapse
 	if l.lapse = Beat; now-e.LastClaim() > IdleTime {
-		l.lapse, lease = IdleBeat, IdleLease
+		l.lapse = IdleBeat
+	}
+	if max(before, l.lapse) == IdleBeat { // it covers the time from the last exchange to the next
+		lease = IdleLease
 	}
 	if l.alone && now-l.lastAt > trust {
 		l.last = 0
@@ -170,14 +178,11 @@ func (l *ZoneLink) Due(now time.Duration) (ask TakeAsk, ok bool) {
 	l.seq++
 	l.asked = TakeAsk{
 		Name: l.zone.name, Life: l.life, Seq: l.seq, Last: l.last, Heard: l.heard,
-		Lease: lease.Milliseconds(), Alone: l.alone,
+		Lease: lease.Milliseconds(), Alone: l.alone, Replicas: e.Replicas(),
 		Rate: limit.Rate(), Burst: limit.Burst(), Cost: cost, After: l.after,
 	}
 	l.told = l.told[:0]
 	if !l.alone {
-		if now >= l.beatAt {
-			e.Return(now, l.slot)
-		}
 		l.told = e.Collect(now, l.slot, MaxTake, l.told)
 		e.AloneFrom(l.slot, now+flightTime)
 	}
@@ -236,7 +241,7 @@ func (l *ZoneLink) Heard(now, sent time.Duration, t TakeAnswer) {
 // accept takes over what the store has granted, and what it tells.
 func (l *ZoneLink) accept(now time.Duration, t *TakeAnswer) {
 	e := l.zone.escrow
-	l.zone.heard(now, l.slot, t.Replicas)
+	l.zone.heard(now, l.slot, t)
 	if l.asked.Alone {
 		return
 	}
@@ -291,5 +296,9 @@ func (l *ZoneLink) Next(now time.Duration) time.Duration {
 	if l.flying {
 		return max(now, l.sent+GiveUp)
 	}
-	return max(now, l.beatAt)
+	at := l.beatAt
+	if returns, ok := l.zone.escrow.Returns(l.slot); ok && !l.alone {
+		at = min(at, returns)
+	}
+	return max(now, at)
 }

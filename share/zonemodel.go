@@ -14,7 +14,7 @@ import (
 //
 //	pool + Σ held + part × (replicas that have not told) <= burst
 type ZoneModel struct {
-	started bool
+	opened  int64 // when it was asked first; 0: not yet
 	born    int64
 	members map[string]zoneMember
 	buckets map[string]*hotBucket
@@ -56,7 +56,7 @@ func (z *ZoneModel) Take(now int64, a TakeAsk) TakeAnswer {
 		return TakeAnswer{Now: now, Born: z.born, Stale: true}
 	}
 	over := !a.Alone && a.Heard > 0 && now > a.Heard+a.Lease
-	z.remember(now, &a, known, m.seq)
+	z.remember(now, &a, known, m)
 	if m.life != a.Life {
 		m.paid = 0
 	}
@@ -73,6 +73,7 @@ func (z *ZoneModel) Take(now int64, a TakeAsk) TakeAnswer {
 	}
 	t := TakeAnswer{Now: now, Born: z.born, After: a.After}
 	t.Replicas, t.Rank = z.roster(now, &a)
+	t.New = z.born == 0 && now-z.opened < newTime
 	if a.Alone {
 		return t
 	}
@@ -81,23 +82,32 @@ func (z *ZoneModel) Take(now int64, a TakeAsk) TakeAnswer {
 			break
 		}
 		k = k.sane()
-		t.Keys = append(t.Keys, z.take(now, &a, &k, t.Replicas))
+		t.Keys = append(t.Keys, z.take(now, &a, &k, max(t.Replicas, a.Replicas)))
 	}
 	z.tell(now, &t)
 	return t
 }
 
 // remember notices that the store has lost what it knew: what is told of was answered
-// after what it knows. Buckets it has no record of were empty then, not full.
-func (z *ZoneModel) remember(now int64, a *TakeAsk, known bool, seq int64) {
-	lost := a.Last > 0 && (!known || seq < a.Last)
-	if !z.started || lost {
-		z.started = true
-		z.born = 0
-		if lost {
-			z.born = now
-		}
+// after what it knows. Buckets it has no record of were empty then, not full. It is the
+// same after a long time in which pools have earned for no replica: those that live on
+// have earned themselves.
+func (z *ZoneModel) remember(now int64, a *TakeAsk, known bool, m zoneMember) {
+	lost := a.Last > 0 && (!known || m.seq < a.Last) || !a.Alone && m.paid > 0 && z.paid() < now-grace
+	if z.opened == 0 {
+		z.opened, z.born = now, 0
 	}
+	if lost {
+		z.born = now
+	}
+}
+
+// paid returns until when pools earn for any replica.
+func (z *ZoneModel) paid() (last int64) {
+	for _, m := range z.members {
+		last = max(last, m.paid)
+	}
+	return last
 }
 
 // roster returns how many replicas there are, and the rank of the one that asks.
@@ -123,7 +133,7 @@ func (z *ZoneModel) take(now int64, a *TakeAsk, k *KeyTake, replicas int) KeyGra
 		part = 0
 	}
 	b := z.buckets[k.Key]
-	if b != nil && (b.until <= now || b.at < z.born) {
+	if b != nil && (b.at < z.born || b.until <= now && (z.full(b) || b.until+grace <= now)) {
 		b = nil
 	}
 	fresh := b == nil
@@ -135,7 +145,9 @@ func (z *ZoneModel) take(now int64, a *TakeAsk, k *KeyTake, replicas int) KeyGra
 	room := max(0, million*int64(a.Burst)-held-million*part*max(0, int64(replicas)-joined))
 	earned := int64(math.Min(math.Floor(float64(paid)*a.Rate*1000/float64(replicas)), 9e15))
 	if fresh {
-		earned = min(million*max(0, int64(a.Burst)-part*int64(replicas)), int64(math.Min(math.Floor(float64(now-z.born)*a.Rate*1000), 9e15)))
+		parts := million * part * int64(replicas)
+		earned = int64(math.Min(math.Floor(float64(now-z.born)*a.Rate*1000), 9e15))
+		earned = max(0, min(million*int64(a.Burst), earned)-parts)
 	}
 	// The replica may have used tokens just now: until then they left no room.
 	b.pool = min(max(0, room-had), b.pool+earned)
@@ -154,9 +166,20 @@ func (z *ZoneModel) take(now int64, a *TakeAsk, k *KeyTake, replicas int) KeyGra
 	b.held[a.Name] = holding{k.Held + million*got, b.until, a.Life}
 	wait := int64(0)
 	if short := million*int64(a.Cost) - b.pool; short > 0 {
-		wait = int64(math.Ceil(float64(short) / flow))
+		wait = int64(math.Ceil(float64(short) / (a.Rate * 1000))) // all will know of the key soon
 	}
 	return KeyGrant{Got: int(got), Wait: wait, Stay: b.until - now}
+}
+
+// full reports whether the pool of a key that is not hot any more is full: all replicas
+// have let it earn for as long as it took.
+func (z *ZoneModel) full(b *hotBucket) bool {
+	for name, h := range b.held {
+		if m := z.members[name]; m.life != h.life || m.paid < b.until || h.until < b.until {
+			return false
+		}
+	}
+	return true
 }
 
 // settle returns for how long the replicas have let the pool earn for them, how many do

@@ -108,7 +108,7 @@ func newQuotaSim(t testing.TB, rate float64, per time.Duration, burst, cost, rep
 // start begins a replica, in the place of one that has ended.
 func (s *quotaSim) start(i int) {
 	r := &quotaReplica{sim: s, number: i, escrow: limiter.NewEscrow(new(limiter.Table), s.limit, s.cost, 1, 200_000)}
-	r.zone = NewZone(fmt.Sprintf("replica %d since %v", i, s.now), r.escrow)
+	r.zone = NewZone(s.now, fmt.Sprintf("replica %d since %v", i, s.now), r.escrow)
 	r.zone.Links()[0].OnWake(func() { r.woken = true })
 	if i < len(s.replicas) {
 		s.replicas[i] = r

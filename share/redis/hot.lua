@@ -46,7 +46,17 @@ local function stay(b, zone, need)
 	return true
 end
 
-local function readHot(key, born)
+-- isFull reports whether the pool of a key that is not hot any more is full: all replicas
+-- have let it earn for as long as it took.
+local function isFull(b, lives)
+	for name, h in pairs(b.held) do
+		local m = lives[name]
+		if not m or m.life ~= h.life or m.paid < b.s or h.till < b.s then return false end
+	end
+	return true
+end
+
+local function readHot(key, born, lives)
 	local b, all = { p = 0, a = now, s = 0, held = {} }, redis.call('HGETALL', key)
 	for i = 1, #all, 2 do
 		local field, value = all[i], all[i + 1]
@@ -59,7 +69,7 @@ local function readHot(key, born)
 	end
 	if #all == 0 then
 		b.fresh = true
-	elseif b.s <= now or b.a < born then -- it is full again, or was forgotten
+	elseif b.a < born or b.s <= now and (isFull(b, lives) or b.s + grace <= now) then
 		redis.call('DEL', key)
 		b = { p = 0, a = now, s = 0, held = {}, fresh = true }
 	end

@@ -1,6 +1,6 @@
 -- Lives of the replicas that share a zone, by name. seq is the number of a replica's last
 -- ask, seen its time; pools earn for it until paid. Fields that begin with # are the
--- store's own: when it was born, and how much news there has been.
+-- store's own: when it was asked first, when it was born, and how much news there has been.
 local function readLives(key)
 	local lives, all, state = {}, redis.call('HGETALL', key), {}
 	for i = 1, #all, 2 do
@@ -11,7 +11,7 @@ local function readLives(key)
 			lives[string.sub(all[i], 2)] = { life = number(life), seq = number(seq), seen = number(seen), paid = number(paid) }
 		end
 	end
-	return lives, state['#born'], state['#told'] or 0
+	return lives, state
 end
 
 local function writeLife(key, name, m)
@@ -33,4 +33,11 @@ local function present(key, lives, name)
 		end
 	end
 	return n, rank
+end
+
+-- paidTo returns until when pools earn for any replica.
+local function paidTo(lives)
+	local last = 0
+	for _, m in pairs(lives) do last = math.max(last, m.paid) end
+	return last
 end

@@ -6,18 +6,24 @@ local livesKey, newsKey, name = KEYS[1], KEYS[2], tostring(ask.name)
 local function whole(x, most) return math.min(math.floor(math.max(0, number(x))), most) end
 
 local zone = { rate = number(ask.rate), burst = whole(ask.burst, 1e9), cost = whole(ask.cost, 1e9) }
-local lives, born, told = readLives(livesKey)
+local lives, state = readLives(livesKey)
+local opened, born, told = state['#open'], state['#born'] or 0, state['#told'] or 0
 local m, life, seq, lease = lives[name], whole(ask.life, 1e15), whole(ask.seq, 1e15), whole(ask.lease, mostLease)
 local last, alone = whole(ask.last, 1e15), ask.alone == true
 if m and (life < m.life or seq <= m.seq) then
-	return cjson.encode({ now = now, born = born or 0, stale = true })
+	return cjson.encode({ now = now, born = born, stale = true })
 end
 
 -- What is told of was answered after all that this store knows: it has lost something.
--- Buckets that it has no record of were empty then, not full.
-local lost = last > 0 and (not m or m.seq < last)
-if not born or lost then
-	born = lost and now or 0
+-- Buckets that it has no record of were empty then, not full. It is the same after a long
+-- time in which pools have earned for no replica: those that live on have earned themselves.
+local lost = last > 0 and (not m or m.seq < last) or not alone and m and m.paid > 0 and paidTo(lives) < now - grace
+if not opened then
+	opened, born = now, 0
+	redis.call('HSET', livesKey, '#open', string.format('%.0f', opened))
+end
+if lost then
+	born = now
 	redis.call('HSET', livesKey, '#born', string.format('%.0f', born))
 end
 local heard = math.min(whole(ask.heard, 1e15), now)
@@ -31,20 +37,22 @@ if over then return cjson.encode({ now = now, born = born, over = true }) end
 
 local answer = { now = now, born = born, after = whole(ask.after, 1e15) }
 answer.replicas, answer.rank = present(livesKey, lives, name)
+if born == 0 and now - opened < newTime then answer.new = true end
 if alone then return cjson.encode(answer) end
 
 -- take answers about one key.
 local function take(key, k)
-	local replicas = answer.replicas
+	local replicas = math.max(answer.replicas, whole(ask.replicas, mostReplicas))
 	local held, gave, want = whole(k.h, 1e15), whole(k.g, 1e15), whole(k.w, 1e9)
 	local part = math.floor(zone.burst / (2 * replicas))
 	if part < zone.cost then part = 0 end
-	local b = readHot(key, born)
+	local b = readHot(key, born, lives)
 	local paid, joined, others, had = settle(key, name, b, lives, million * part)
 	local room = math.max(0, million * zone.burst - others - million * part * math.max(0, replicas - joined))
 	local earned = math.floor(paid * zone.rate * 1000 / replicas)
 	if b.fresh then
-		earned = math.min(million * math.max(0, zone.burst - part * replicas), math.floor((now - born) * zone.rate * 1000))
+		earned = math.min(math.floor((now - born) * zone.rate * 1000), million * zone.burst)
+		earned = math.max(0, earned - million * part * replicas)
 	end
 	-- The replica may have used tokens just now: until then they left no room.
 	b.p = math.min(math.max(0, room - had), b.p + math.min(earned, 9e15))
@@ -63,9 +71,9 @@ local function take(key, k)
 	end
 	redis.call('HSET', key, 'p', string.format('%.0f', b.p), 'a', string.format('%.0f', now), 's', string.format('%.0f', b.s),
 		'=' .. name, string.format('%.0f %.0f %.0f', held + million * got, b.s, life))
-	redis.call('PEXPIRE', key, string.format('%.0f', b.s - now + 1000))
+	redis.call('PEXPIRE', key, string.format('%.0f', b.s - now + grace))
 	local wait, short = 0, million * zone.cost - b.p
-	if short > 0 then wait = math.ceil(short / flow) end
+	if short > 0 then wait = math.ceil(short / (zone.rate * 1000)) end -- all will know of the key soon
 	return { g = got, w = wait, s = b.s - now }
 end
 

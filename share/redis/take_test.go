@@ -59,6 +59,7 @@ func (r *takers) next() (of int, a share.TakeAsk) {
 	a = *mine
 	a.Name, a.Life, a.Lease = fmt.Sprintf("replica%d", of), a.Life+1, []int64{350, 350, 1200}[r.IntN(3)]
 	a.Alone = r.alone[of] || r.IntN(12) == 0
+	a.Replicas = r.IntN(3)
 	a.Rate, a.Burst, a.Cost = r.zone.Rate, r.zone.Burst, r.zone.Cost
 	for key := range 6 {
 		if r.IntN(3) == 0 {
@@ -137,7 +138,7 @@ func TestTakeTakesAnything(t *testing.T) {
 		value := func() any { return numbers[r.IntN(len(numbers))] }
 		for step := range 1000 {
 			ask := map[string]any{}
-			for _, field := range []string{"name", "life", "seq", "last", "heard", "lease", "alone", "rate", "burst", "cost", "after", "keys"} {
+			for _, field := range []string{"name", "life", "seq", "last", "heard", "lease", "alone", "replicas", "rate", "burst", "cost", "after", "keys"} {
 				if r.IntN(6) > 0 {
 					ask[field] = value()
 				}

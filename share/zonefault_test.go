@@ -1,0 +1,107 @@
+package share
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// Quotas of all kinds keep the law: also where a replica's part is less than a request, where
+// requests cost more than one token, and where tokens take minutes.
+func TestQuotasOfAllKinds(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		rate   float64
+		per    time.Duration
+		burst  int
+		cost   int
+		keys   int
+		zipf   float64
+		come   float64
+		length time.Duration
+	}{
+		{"burst < replicas", 10, time.Second, 3, 1, 1000, 1.05, 2000, 10 * time.Second},
+		{"burst 1", 2, time.Second, 1, 1, 1000, 1.05, 2000, 10 * time.Second},
+		{"cost 5", 50, time.Second, 200, 5, 1000, 1.05, 2000, 10 * time.Second},
+		{"cost 5 of burst 8", 50, time.Second, 8, 5, 1000, 1.05, 2000, 10 * time.Second},
+		{"60 per hour", 60, time.Hour, 60, 1, 1000, 1.05, 2000, 10 * time.Second},
+		{"60 per hour, seldom", 60, time.Hour, 10, 1, 50, 0.6, 2, 600 * time.Second},
+		{"1000/s", 1000, time.Second, 100, 1, 100, 1.05, 8000, 4 * time.Second},
+	} {
+		for _, balance := range []string{"even", "sticky", "90 % to one", "moving"} {
+			t.Run(c.name+", "+balance, func(t *testing.T) {
+				s := newQuotaSim(t, c.rate, c.per, c.burst, c.cost, 4)
+				s.play(quotaLoad{keys: c.keys, zipf: c.zipf, rate: c.come, length: c.length, balance: balance})
+				t.Log(s)
+				if s.worst > 0.02 || s.share() < 0.96 {
+					t.Errorf("worst excess %v, share %v; want 0, 0.96", s.worst, s.share())
+				}
+			})
+		}
+	}
+}
+
+// Requests of clients below their limit wait for no trip, but for a few.
+func TestBelowTheQuotaFewWait(t *testing.T) {
+	for _, n := range []int{2, 4, 8} {
+		s := newQuotaSim(t, 10, time.Second, 20, 1, n)
+		s.play(quotaLoad{keys: 100_000, zipf: 0.6, rate: 20_000, length: *quotaTime, balance: "even"})
+		t.Log(n, s)
+		if waited := float64(s.waited) / float64(s.requests); waited > 0.02 && n <= 4 {
+			t.Errorf("%d replicas: %.2f %% waited, want 2 %%", n, 100*waited)
+		}
+	}
+}
+
+// Whatever becomes of the store or of a replica, clients have their limit.
+func TestQuotasWhenThingsGoWrong(t *testing.T) {
+	span := func(from, to int) func(time.Duration) bool {
+		return func(now time.Duration) bool {
+			return now > time.Duration(from)*time.Second && now < time.Duration(to)*time.Second
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		set   func(s *quotaSim)
+		share float64
+		worst float64 // tokens
+	}{
+		{"gone 5 of 20 s", func(s *quotaSim) {
+			away := span(7, 12)
+			s.gone = func(now time.Duration, _ int) bool { return away(now) }
+		}, 0.9, 0},
+		{"one replica cut off 10 of 20 s", func(s *quotaSim) {
+			away := span(7, 17)
+			s.gone = func(now time.Duration, r int) bool { return r == 0 && away(now) }
+		}, 0.88, 0},
+		{"flushed at 10 s", func(s *quotaSim) { s.at(12*time.Second, s.model.Forget) }, 0.95, 0},
+		{"replica killed at 10 s", func(s *quotaSim) { s.at(12*time.Second, func() { s.start(0) }) }, 0.95, 2},
+		{"frozen 2 s", func(s *quotaSim) {
+			s.frozen = func(now time.Duration) time.Duration {
+				if span(10, 12)(now) {
+					return 12 * time.Second
+				}
+				return now
+			}
+		}, 0.9, 0},
+		{"20 ms away", func(s *quotaSim) { s.trip = 20 * time.Millisecond }, 0.9, 0},
+		{"100 ms away", func(s *quotaSim) { s.trip = 100 * time.Millisecond }, 0.75, 0},
+		{"1 s away", func(s *quotaSim) { s.trip = time.Second }, 0.75, 0},
+		{"half of the answers lost for 10 s", func(s *quotaSim) {
+			n, away := 0, span(7, 17)
+			s.gone = func(now time.Duration, _ int) bool { n++; return away(now) && n%4 == 1 }
+		}, 0.78, 0},
+	} {
+		for _, balance := range []string{"even", "90 % to one", "moving"} {
+			t.Run(fmt.Sprint(c.name, ", ", balance), func(t *testing.T) {
+				s := newQuotaSim(t, 10, time.Second, 20, 1, 4)
+				c.set(s)
+				s.play(quotaLoad{keys: 5_000, zipf: 1.05, rate: 1_000, length: 20 * time.Second, balance: balance})
+				t.Log(s)
+				if s.worst > max(0.02, c.worst) || s.share() < c.share {
+					t.Errorf("worst excess %.2f, share %.3f; want %v, at least %v", s.worst, s.share(), c.worst, c.share)
+				}
+			})
+		}
+	}
+}
