@@ -180,6 +180,7 @@ func (p *pool) take(now int64, a *Ask, me *member, members map[string]*member, r
 type slots struct {
 	first, cursor, last int64
 	load                map[int64]float64
+	swept               int64 // buckets before this one are over, and forgotten
 
 	issued, served float64 // numbers of the queue
 	servedAt       int64
@@ -195,6 +196,9 @@ const (
 	shortestWait = 1000
 	dividedTime  = 250
 	staleTime    = 200
+
+	// keptSlots is how many buckets are kept at most: more than the longest wait has.
+	keptSlots = 1000
 )
 
 // grant gives a replica the first slots that are free.
@@ -212,7 +216,8 @@ func (s *slots) grant(now int64, a *SlotsAsk, me *member, members map[string]*me
 		rate = a.Limit
 	}
 	spare := max(0.98*rate-a.Base-r.Base, 0.1*rate)
-	s.declare(now, a)
+	s.sweep(now / slotWidth)
+	s.declare(a)
 	s.queue(now, a, spare)
 	per := func(n int64) float64 { // whole slots, as many as the spare rate allows on average
 		size := spare * slotWidth / 1000
@@ -242,22 +247,35 @@ func (s *slots) grant(now int64, a *SlotsAsk, me *member, members map[string]*me
 	return r
 }
 
-// declare takes what a replica has promised without a grant, and what it gives back.
-func (s *slots) declare(now int64, a *SlotsAsk) {
-	if s.first > 0 && now/slotWidth > s.last { // all that was granted is over
+// sweep forgets the buckets before the one that is now.
+func (s *slots) sweep(bucket int64) {
+	if s.first > 0 && bucket > s.last || bucket-s.swept > keptSlots { // all that was granted is over
 		clear(s.load)
 		s.first, s.cursor, s.last = 0, 0, 0
+		s.swept = bucket
 	}
+	for ; s.swept < bucket; s.swept++ {
+		delete(s.load, s.swept)
+	}
+}
+
+// declare takes what a replica has promised without a grant, and what it gives back.
+func (s *slots) declare(a *SlotsAsk) {
 	if s.first == 0 && a.First > 0 {
 		s.first, s.cursor = a.First, a.First
 	}
 	for _, list := range [][]Slot{a.Anew, a.Guessed} {
 		for _, g := range list {
-			s.load[g.Bucket] += g.Size
-			s.last = max(s.last, g.Bucket)
+			if g.Bucket >= s.swept {
+				s.load[g.Bucket] += g.Size
+				s.last = max(s.last, g.Bucket)
+			}
 		}
 	}
 	for _, g := range a.Back {
+		if g.Bucket < s.swept {
+			continue
+		}
 		s.load[g.Bucket] -= g.Size
 		if g.Bucket >= s.first && s.first > 0 {
 			s.cursor = min(s.cursor, g.Bucket)

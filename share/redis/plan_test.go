@@ -346,3 +346,37 @@ func wild(r *rand.Rand) map[string]any {
 	}
 	return ask
 }
+
+// However long a backlog stands, what the store keeps of it does not grow.
+func TestPlanForgets(t *testing.T) {
+	eachStore(t, func(t *testing.T, driver rueidis.Client) {
+		var longest int64
+		for step := range int64(600) {
+			now := 1_795_000_000_000 + 1000*step
+			ask := share.Ask{Name: "a", Seq: step + 1, Lease: 350, News: "news", Slots: &share.SlotsAsk{
+				Rate: 10, Max: 30_000, Want: 3, Kept: 1, Guessed: []share.Slot{{Bucket: now/250 - 2, Size: 1}},
+			}}
+			if _, err := plan(driver, "standing", now, ask); err != nil {
+				t.Fatal(err)
+			}
+			length, err := driver.Do(t.Context(), driver.B().Hlen().Key(planKeys("shield:{test:standing}")[1]).Build()).AsInt64()
+			if err != nil {
+				t.Fatal(err)
+			}
+			longest = max(longest, length)
+		}
+		t.Logf("%d buckets at most", longest)
+		if longest < 20 || longest > 130 {
+			t.Errorf("the store has had %d buckets, want no more than 30 s have", longest)
+		}
+		keys, err := driver.Do(t.Context(), driver.B().Keys().Pattern("*").Build()).AsStrSlice()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range keys {
+			if ttl, err := driver.Do(t.Context(), driver.B().Pttl().Key(key).Build()).AsInt64(); err != nil || ttl <= 0 {
+				t.Errorf("%s is kept for %d, %v", key, ttl, err)
+			}
+		}
+	})
+}

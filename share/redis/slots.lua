@@ -33,22 +33,35 @@ local function each(list, f)
 	end
 end
 
--- declare takes what a replica has promised without a grant, and what it gives back.
-local function declare(key, state, slots)
-	if state.first > 0 and math.floor(now / slotWidth) > state.last then -- all that was granted is over
+-- sweep forgets the buckets before the one that is now.
+local function sweep(key, state, bucket)
+	if state.first > 0 and bucket > state.last or bucket - state.swept > keptSlots then -- all that was granted is over
 		redis.call('DEL', key)
 		state.first, state.cursor, state.last = 0, 0, 0
+		state.swept = bucket
 	end
+	if state.swept < bucket then
+		local past = {}
+		for n = state.swept, bucket - 1 do past[#past + 1] = n end
+		redis.call('HDEL', key, unpack(past))
+		state.swept = bucket
+	end
+end
+
+-- declare takes what a replica has promised without a grant, and what it gives back.
+local function declare(key, state, slots)
 	if state.first == 0 and number(slots.first) > 0 then
 		state.first, state.cursor = math.floor(number(slots.first)), math.floor(number(slots.first))
 	end
 	local function put(n, size)
+		if n < state.swept then return end
 		add(key, n, size)
 		state.last = math.max(state.last, n)
 	end
 	each(slots.anew, put)
 	each(slots.guessed, put)
 	each(slots.back, function(n, size)
+		if n < state.swept then return end
 		add(key, n, -size)
 		if n >= state.first and state.first > 0 then state.cursor = math.min(state.cursor, n) end
 	end)
@@ -103,6 +116,7 @@ local function grant(key, state, slots, me, members)
 	local rate, limit = me.rate + answer.rate, number(slots.limit)
 	if limit > 0 and (rate == 0 or rate > limit) then rate = limit end
 	local spare = math.max(0.98 * rate - me.base - answer.base, 0.1 * rate)
+	sweep(key, state, math.floor(now / slotWidth))
 	declare(key, state, slots)
 	queue(state, slots, spare)
 	local grants = hand(key, state, slots, spare)
