@@ -351,8 +351,8 @@ func wild(r *rand.Rand) map[string]any {
 func TestPlanForgets(t *testing.T) {
 	eachStore(t, func(t *testing.T, driver rueidis.Client) {
 		var longest int64
-		for step := range int64(600) {
-			now := 1_795_000_000_000 + 1000*step
+		for step := range int64(700) {
+			now := 1_795_000_000_000 + 250*step
 			ask := share.Ask{Name: "a", Seq: step + 1, Lease: 350, News: "news", Slots: &share.SlotsAsk{
 				Rate: 10, Max: 30_000, Want: 3, Kept: 1, Guessed: []share.Slot{{Bucket: now/250 - 2, Size: 1}},
 			}}
