@@ -97,7 +97,7 @@ func (r *run) arrive(at int64, who uint32) {
 	} else {
 		r.decided(at, i, a)
 	}
-	r.lookAtLink(at, replica)
+	r.lookAtLinks(at, replica)
 }
 
 // fail is a client that knows at learned that its attempt has failed. own: it was

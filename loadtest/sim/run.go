@@ -253,7 +253,7 @@ func (r *run) handle(e event) error {
 	case e.who == storeTrip:
 		r.travels(e.at, e.what)
 	case e.who == storeLook:
-		r.lookAtLink(e.at, int(e.what))
+		r.lookAtLine(e.at, e.what)
 	case e.what > 0:
 		r.sent(e)
 	case e.what < 0:

@@ -25,7 +25,8 @@ type Fault struct {
 
 // A Linked is a Server whose replicas may share something through a Store.
 type Linked interface {
-	Link(now time.Duration) *share.Link
+	Link(now time.Duration) *share.Link // nil: its backend is not shared
+	Zones(now time.Duration) []*share.Zone
 	Tick(now time.Duration) // looks at the counters if it is time to
 }
 
@@ -33,20 +34,31 @@ type Linked interface {
 type store struct {
 	*Store
 	model share.Model
+	zones map[string]*share.ZoneModel
+	lines []line // of all replicas, those that have restarted too
+	of    [][]int32
 	trips slots[trip]
-	looks []int64 // when each replica's link is looked at next
-	flush int     // Faults that have flushed it
-	asked int     // exchanges
+	flush int // Faults that have flushed it
+	asked int // exchanges
 }
 
-// trip is one exchange.
-type trip struct {
+// A line carries the exchanges of one link.
+type line struct {
 	replica int
-	link    *share.Link
-	ask     share.Ask
-	answer  share.Answer
-	stage   tripStage
-	sent    time.Duration
+	dead    bool // its replica has another one
+	due     func(now time.Duration) (t trip, ok bool)
+	missed  func(now time.Duration)
+	next    func(now time.Duration) time.Duration
+	tick    func(now time.Duration) // of the replica
+	look    int64                   // when it is looked at next
+}
+
+// A trip is one exchange.
+type trip struct {
+	line   int32
+	stage  tripStage
+	arrive func(ms int64)          // at the store
+	heard  func(now time.Duration) // of the answer
 }
 
 type tripStage uint8
@@ -68,10 +80,30 @@ func (r *run) newStore() {
 	if r.Store == nil {
 		return
 	}
-	r.store = &store{Store: r.Store, looks: make([]int64, r.Replicas)}
+	r.store = &store{Store: r.Store, zones: map[string]*share.ZoneModel{}, of: make([][]int32, r.Replicas)}
 	for i := range r.replicas {
-		r.lookAtLink(0, i)
+		r.lookAtLinks(0, i)
 	}
+}
+
+// A link is one end of a line.
+type link[A, B any] interface {
+	Due(now time.Duration) (A, bool)
+	Heard(now, sent time.Duration, answer B)
+	Missed(now time.Duration)
+	Next(now time.Duration) time.Duration
+}
+
+// lineOf returns the line of a link, which the store answers.
+func lineOf[A, B any](replica int, l link[A, B], answers func(ms int64, ask A) B) line {
+	return line{replica: replica, missed: l.Missed, next: l.Next, due: func(now time.Duration) (t trip, ok bool) {
+		ask, ok := l.Due(now)
+		var answer B
+		sent := now
+		t.arrive = func(ms int64) { answer = answers(ms, ask) }
+		t.heard = func(now time.Duration) { l.Heard(now, sent, answer) }
+		return t, ok
+	}}
 }
 
 // at returns how long a trip takes one way at an instant, and whether it arrives.
@@ -92,34 +124,71 @@ func (s *store) at(now time.Duration, replica int) (way time.Duration, arrives b
 	return trip / 2, true
 }
 
-// lookAtLink has a replica tell the store what is due.
-func (r *run) lookAtLink(at int64, replica int) {
+// lookAtLinks has a replica tell the store what is due.
+func (r *run) lookAtLinks(at int64, replica int) {
 	if r.store == nil {
 		return
 	}
+	s, now := r.store, time.Duration(at)
 	linked, ok := r.replicas[replica].Server.(Linked)
 	if !ok {
 		return
 	}
-	now := time.Duration(at)
-	link := linked.Link(now)
-	if link == nil {
+	if len(s.of[replica]) == 0 {
+		s.join(now, replica, linked)
+	}
+	for _, n := range s.of[replica] {
+		r.lookAtLine(at, n)
+	}
+}
+
+// join begins to serve a replica.
+func (s *store) join(now time.Duration, replica int, of Linked) {
+	add := func(l line) {
+		l.tick = of.Tick
+		s.of[replica] = append(s.of[replica], int32(len(s.lines)))
+		s.lines = append(s.lines, l)
+	}
+	if l := of.Link(now); l != nil {
+		add(lineOf(replica, l, s.plan))
+	}
+	for i, z := range of.Zones(now) {
+		if z == nil {
+			continue
+		}
+		for slot, l := range z.Links() {
+			name := fmt.Sprint(i, "/", slot)
+			add(lineOf(replica, l, func(ms int64, ask share.TakeAsk) share.TakeAnswer {
+				if s.zones[name] == nil {
+					s.zones[name] = new(share.ZoneModel)
+				}
+				return s.zones[name].Take(ms, ask)
+			}))
+		}
+	}
+}
+
+func (s *store) plan(ms int64, ask share.Ask) share.Answer { return s.model.Plan(ms, ask) }
+
+func (r *run) lookAtLine(at int64, number int32) {
+	s, now := r.store, time.Duration(at)
+	l := &s.lines[number]
+	if l.dead {
 		return
 	}
-	linked.Tick(now)
-	s := r.store
-	if ask, ok := link.Due(now); ok {
+	l.tick(now)
+	if t, ok := l.due(now); ok {
 		s.asked++
-		way, arrives := s.at(r.sinceHerd(at), replica)
-		t := trip{replica: replica, link: link, ask: ask, sent: now}
+		t.line = number
+		way, arrives := s.at(r.sinceHerd(at), l.replica)
 		if !arrives {
 			t.stage, way = lost, share.GiveUp
 		}
 		r.queue.push(event{at: at + int64(way), who: storeTrip, what: s.trips.put(t)})
 	}
-	if next := int64(link.Next(now)); next > at && (s.looks[replica] <= at || next < s.looks[replica]) {
-		s.looks[replica] = next
-		r.queue.push(event{at: next, who: storeLook, what: int32(replica)})
+	if next := int64(l.next(now)); next > at && (l.look <= at || next < l.look) {
+		l.look = next
+		r.queue.push(event{at: next, who: storeLook, what: number})
 	}
 }
 
@@ -127,30 +196,32 @@ func (r *run) lookAtLink(at int64, replica int) {
 func (r *run) travels(at int64, number int32) {
 	s := r.store
 	t := s.trips.of[number]
-	now := time.Duration(at)
+	l := &s.lines[t.line]
 	switch t.stage {
 	case onTheWay:
 		for ; s.flush < len(s.Faults) && (!s.Faults[s.flush].Flush || s.Faults[s.flush].From <= r.sinceHerd(at)); s.flush++ {
 			if s.Faults[s.flush].Flush {
 				s.model = share.Model{}
+				clear(s.zones)
 			}
 		}
-		t.answer, t.stage = s.model.Plan(epoch+at/int64(time.Millisecond), t.ask), onTheWayBack
-		way, arrives := s.at(r.sinceHerd(at), t.replica)
-		if !arrives {
+		t.arrive(epoch + at/int64(time.Millisecond))
+		way, arrives := s.at(r.sinceHerd(at), l.replica)
+		if t.stage = onTheWayBack; !arrives {
 			t.stage, way = lost, share.GiveUp
 		}
 		s.trips.of[number] = t
 		r.queue.push(event{at: at + int64(way), who: storeTrip, what: number})
 		return
 	case onTheWayBack:
-		t.link.Heard(now, t.sent, t.answer)
+		t.heard(time.Duration(at))
 	case lost:
-		t.link.Missed(now)
+		l.missed(time.Duration(at))
 	}
+	s.trips.of[number] = trip{}
 	s.trips.drop(number)
-	r.settle(at, t.replica)
-	r.lookAtLink(at, t.replica)
+	r.settle(at, l.replica)
+	r.lookAtLine(at, t.line)
 }
 
 // Balance is how requests are spread over replicas.
@@ -197,6 +268,12 @@ func (r *run) configOf(c shield.Config, replica int, restarts bool) shield.Confi
 	}
 	if restarts {
 		r.lives++
+	}
+	if r.store != nil { // it may have other links then
+		for _, n := range r.store.of[replica] {
+			r.store.lines[n].dead = true
+		}
+		r.store.of[replica] = nil
 	}
 	c.Shared, c.Secret = true, []byte("the secret of a simulation")
 	c.Replica, c.Replicas = replicaName(replica, r.lives), r.Replicas
