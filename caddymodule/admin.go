@@ -196,7 +196,7 @@ func (a *App) fill(status *Status) {
 	}
 	for _, z := range all.zones {
 		status.Zones = append(status.Zones, ZoneStatus{
-			z.record.shown, z.key, rateStatus(z.config.Limit), z.maxKeys(), z.reading(now).stats, z.sharingStatus(now, store),
+			z.record.shown, z.key, rateStatus(z.config.Limit), z.maxKeys(), z.reading(now).stats, z.sharingStatus(store),
 		})
 	}
 	status.Store = store.status()

@@ -89,6 +89,8 @@ type zoneEntry struct {
 	key    string // a template
 	config shield.Zone
 	record *zoneRecord
+	guard  *shield.Guard // of the first handler that has it
+	index  int           // among that one's zones
 }
 
 func (z *zoneEntry) maxKeys() int { return cmp.Or(z.config.MaxKeys, shield.DefaultMaxKeys) }

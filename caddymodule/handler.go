@@ -154,10 +154,12 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error
 	state := shield.State{Backend: &backend.Backend, Zones: map[string]*shield.ZoneState{}}
 	for i, z := range cfg.Zones {
 		state.Zones[z.Name] = h.zones[i].record.ZoneState
-		h.shown.zones = append(h.shown.zones, &zoneEntry{h.zones[i].keyer.template, z, h.zones[i].record})
 	}
 	if h.guard, err = shield.New(cfg, &state); err != nil {
 		return err
+	}
+	for i, z := range cfg.Zones {
+		h.shown.zones = append(h.shown.zones, &zoneEntry{h.zones[i].keyer.template, z, h.zones[i].record, h.guard, i})
 	}
 	entry := &shieldEntry{name: h.Name, config: cfg, guard: h.guard, record: backend}
 	h.shown.shields = []*shieldEntry{entry}

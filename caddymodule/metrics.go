@@ -253,6 +253,7 @@ func init() {
 	describe(zoneMetrics)
 	describe(storeMetrics)
 	describe(backendStoreMetrics)
+	describe(zoneStoreMetrics)
 }
 
 func describe[S any](groups []metricGroup[S]) {
@@ -294,6 +295,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		collect(ch, storeMetrics, s, "", false)
 		for _, b := range s.Backends {
 			collect(ch, backendStoreMetrics, b, b.Name, false)
+		}
+		for _, z := range s.Zones {
+			collect(ch, zoneStoreMetrics, z, z.Name, false)
 		}
 	}
 }

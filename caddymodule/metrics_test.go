@@ -29,6 +29,11 @@ func declared() map[string][2]string {
 			all[m.name] = [2]string{m.kind, m.help}
 		}
 	}
+	for _, g := range zoneStoreMetrics {
+		for _, m := range g.metrics {
+			all[m.name] = [2]string{m.kind, m.help}
+		}
+	}
 	for _, g := range storeMetrics {
 		for _, m := range g.metrics {
 			all[m.name] = [2]string{m.kind, m.help}
@@ -82,6 +87,11 @@ func TestMetricsInDocs(t *testing.T) {
 		}
 	}
 	for _, g := range backendStoreMetrics {
+		for _, m := range g.metrics {
+			document(t, &table, names, g.label, g.with, m)
+		}
+	}
+	for _, g := range zoneStoreMetrics {
 		for _, m := range g.metrics {
 			document(t, &table, names, g.label, g.with, m)
 		}

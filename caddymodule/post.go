@@ -149,7 +149,12 @@ func (s *shieldEntry) duty(a *App, now time.Duration) duty {
 }
 
 func (z *zoneEntry) post() *post {
-	return nil
+	if !z.config.Shared {
+		return nil
+	}
+	return &z.record.sharing
 }
 
-func (z *zoneEntry) duty(*App, time.Duration) duty { return duty{} }
+func (z *zoneEntry) duty(a *App, now time.Duration) duty {
+	return duty{a.storage, z.guard.Zones(now)[z.index], z.record.shown, z.unit(a.store)}
+}

@@ -33,6 +33,12 @@ func (a *App) warnOfSizes(now time.Duration) {
 			a.warnOfBurst(&s.record.sharing, s.config.Capacity, capacityBurst, replicas, zap.String("shield", s.name))
 		}
 	}
+	for _, z := range all.zones {
+		if z.config.Shared {
+			replicas := z.guard.Zones(now)[z.index].Escrow().Replicas()
+			a.warnOfBurst(&z.record.sharing, z.config.Limit, zoneBurst*max(1, z.config.Cost), replicas, zap.String("zone", z.record.shown))
+		}
+	}
 }
 
 func (a *App) warnOfBurst(p *post, c limiter.Config, each, replicas int, of zap.Field) {

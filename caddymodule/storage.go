@@ -106,6 +106,8 @@ func (r *storeRecord) serve(d duty) (finish func()) {
 	switch link := d.link.(type) {
 	case *share.Link:
 		return r.Serve(link, d.name, d.unit)
+	case *share.Zone:
+		return r.ServeZone(link, d.name, d.unit)
 	default:
 		return func() {}
 	}

@@ -12,7 +12,8 @@ import (
 // A storeReading is the store as it is at one moment.
 type storeReading struct {
 	redis.Status
-	address, prefix string
+	address string
+	store   *storeConfig
 }
 
 // storeReading returns nil if there is no store.
@@ -20,7 +21,7 @@ func (a *App) storeReading() *storeReading {
 	if a.storage == nil {
 		return nil
 	}
-	return &storeReading{a.storage.Status(), a.storage.address, cmp.Or(a.store.Prefix, redis.DefaultPrefix)}
+	return &storeReading{a.storage.Status(), a.storage.address, a.store}
 }
 
 var storeMetrics = []metricGroup[*storeReading]{
@@ -68,6 +69,22 @@ var backendStoreMetrics = []metricGroup[redis.Backend]{
 	}},
 }
 
+// zoneStoreMetrics are those of each zone that is shared.
+var zoneStoreMetrics = []metricGroup[redis.Zone]{
+	{"zone", "`store`", func(redis.Zone) bool { return true }, []metric[redis.Zone]{
+		{"caddy_shield_store_zone_replicas", gauge, nil, "Replicas that share the zone, as far as this one knows.",
+			func(z redis.Zone, to sink) { to.set(float64(z.Replicas)) }},
+		{"caddy_shield_store_zone_alone", gauge, nil, "1 while this replica does without the store, with its part of the quotas.",
+			func(z redis.Zone, to sink) { to.flag(z.Alone) }},
+		{"caddy_shield_store_hot_keys", gauge, nil, "Clients whose tokens come from the store, because they use much of their quota.",
+			func(z redis.Zone, to sink) { to.set(float64(z.Hot)) }},
+		{"caddy_shield_store_keys_total", counter, nil, "Clients that exchanges with the store were about, each time.",
+			func(z redis.Zone, to sink) { to.count(z.Keys) }},
+		{"caddy_shield_store_zone_differing_replicas", gauge, nil, "Replicas that define the zone in another way, and do not share it with this one.",
+			func(z redis.Zone, to sink) { to.set(float64(differing(z.Others))) }},
+	}},
+}
+
 // differing returns how many replicas have other units.
 func differing(others []redis.Unit) (n int) {
 	for _, u := range others {
@@ -78,7 +95,7 @@ func differing(others []redis.Unit) (n int) {
 
 // exchanges returns what was exchanged with the store, by kind.
 func (s *storeReading) exchanges() map[string]redis.Exchanges {
-	return map[string]redis.Exchanges{"plan": s.Plans}
+	return map[string]redis.Exchanges{"plan": s.Plans, "take": s.Takes}
 }
 
 // trips takes the histogram of the trips of exchanges.
@@ -120,7 +137,7 @@ func (s *storeReading) status() *StoreStatus {
 		return nil
 	}
 	out := &StoreStatus{
-		Address: s.address, Prefix: s.prefix, Mode: s.Mode, Up: s.Up, ForSeconds: s.For.Seconds(), AloneSeconds: s.Alone.Seconds(),
+		Address: s.address, Prefix: cmp.Or(s.store.Prefix, redis.DefaultPrefix), Mode: s.Mode, Up: s.Up, ForSeconds: s.For.Seconds(), AloneSeconds: s.Alone.Seconds(),
 		RTTSeconds: s.Trip.Seconds(), Error: s.Error, Exchanges: map[string]map[string]uint64{},
 	}
 	for kind, e := range s.exchanges() {
@@ -143,4 +160,15 @@ func (s *shieldEntry) sharingStatus(now time.Duration, all *storeReading) *Shari
 	return out
 }
 
-func (z *zoneEntry) sharingStatus(time.Duration, *storeReading) *SharingStatus { return nil }
+func (z *zoneEntry) sharingStatus(all *storeReading) *SharingStatus {
+	if !z.config.Shared || all == nil {
+		return nil
+	}
+	out := &SharingStatus{Unit: z.unit(all.store)}
+	for _, of := range all.Zones {
+		if of.Name == z.record.shown {
+			out.Replicas, out.Alone, out.Others = of.Replicas, of.Alone, of.Others
+		}
+	}
+	return out
+}

@@ -25,8 +25,13 @@ func (s *shieldEntry) unit() string {
 	return text + fmt.Sprintf("max %v, secret %s", longest, fingerprint(c.Secret))
 }
 
-func (z *zoneEntry) unit(secret []byte) string {
-	return fmt.Sprintf("rate %s, cost %d, secret %s", rateOf(z.config.Limit), max(1, z.config.Cost), fingerprint(secret))
+// unit says, too, if keys are spread over several servers, which have different ones each.
+func (z *zoneEntry) unit(store *storeConfig) string {
+	text := fmt.Sprintf("rate %s, cost %d, secret %s", rateOf(z.config.Limit), max(1, z.config.Cost), fingerprint(store.secret))
+	if store.cluster() {
+		text += ", cluster"
+	}
+	return text
 }
 
 // rateOf writes the defaults of a limit out.

@@ -23,7 +23,7 @@ func TestReplicasShareLimits(t *testing.T) {
 		store := testserver.Start(t, program)
 		store.Do("CONFIG", "SET", "requirepass", "horse")
 		store.Password = "horse"
-		for _, limit := range []string{"--capacity"} {
+		for _, limit := range []string{"--rate", "--capacity"} {
 			run := func(prefix string, replicas int) int {
 				t.Helper()
 				var addresses, admins []string
