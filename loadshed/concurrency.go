@@ -318,7 +318,7 @@ func (c *Concurrency) Settle(now time.Duration, p *Plan, pl *Place, v Verdict) (
 		return false
 	}
 	pl.Watch(c, p, now)
-	return true
+	return !c.lease.over(now) // the process was frozen, and others have its places
 }
 
 // Refuse gives back what a request holds that waited and is refused or gone now.

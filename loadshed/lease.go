@@ -22,11 +22,16 @@ func (l *lease) most(now time.Duration) int {
 	if n == 0 {
 		return math.MaxInt
 	}
-	if int64(now) >= l.until.Load() {
+	if l.over(now) {
 		l.places.CompareAndSwap(n, 1)
 		n = 1
 	}
 	return int(n - 1)
+}
+
+// over reports whether there was a lease, and it has ended on its own.
+func (l *lease) over(now time.Duration) bool {
+	return l.places.Load() > 0 && int64(now) >= l.until.Load()
 }
 
 // bound returns the lower of a limit and the lease, but at least 1: no limit at all is 0.

@@ -18,6 +18,11 @@ const (
 	// nothing. Ours: a tenth of the Beat passes places on soon enough.
 	placesRetry = Beat / 10
 
+	// placesPoll is the same while others have all that this replica could use. Ours: places
+	// whose demand has moved are used 50 ms sooner than with the Beat alone, for 20 exchanges
+	// per second more.
+	placesPoll = 30 * time.Millisecond
+
 	// triesTime is how long after its last answer a replica may find that it is alone, at
 	// the latest. One that was frozen meanwhile has lost its places to others.
 	triesTime = 2 * time.Second
@@ -137,7 +142,7 @@ func (p *Places) Asks(limit, replicas int) (at time.Duration, ok bool) {
 	case free || p.limit < limit/replicas:
 		return p.asked.at + placesRetry, true
 	}
-	return 0, false
+	return p.asked.at + placesPoll, true
 }
 
 // Hurry returns when an exchange before the next beat is of use: the limit binds and the
