@@ -28,7 +28,7 @@ type lane struct {
 	paidTo  atomic.Int64  // the pool earns for hot keys until then, at the latest
 
 	mu    sync.Mutex
-	queue []Key // to be told; guarded by mu
+	queue []Key     // to be told; guarded by mu
 	later []granted // in the order of their times; guarded by mu
 	_     [64]byte
 }

@@ -245,7 +245,7 @@ func (c *Calendar) AskSlots(now, trip time.Duration, r Rates) (a SlotsAsk) {
 	if !quiet {
 		need = math.Ceil(c.rate * (leaseAhead + trip).Seconds())
 	}
-	if c.fresh > 0 { // as many as since the last time, once more
+	if c.fresh > 0 && !quiet { // as many as since the last time, once more
 		need = max(need, min(float64(c.fresh), r.Rate/4))
 	}
 	c.fresh = 0

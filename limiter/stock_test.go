@@ -1,0 +1,92 @@
+package limiter
+
+import (
+	"testing"
+	"time"
+)
+
+// claimed takes a token above a reserve; below 0: without overdrawing.
+func claimed(b *Bucket, l Limit, now time.Duration, reserve int) bool {
+	if reserve < 0 {
+		return b.Take(l, now, 1) == 0
+	}
+	c, wait := b.ClaimAbove(l, now, 1, reserve)
+	if wait == 0 {
+		c.Commit()
+	}
+	c.Release()
+	return wait == 0
+}
+
+func taken(b *Bucket, l Limit, now time.Duration, reserve int) (n int) {
+	for n < 1000 && claimed(b, l, now, reserve) {
+		n++
+	}
+	return n
+}
+
+func TestStock(t *testing.T) {
+	l, err := New(Config{Rate: 100, Burst: 40})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ms = time.Millisecond
+	var b Bucket
+	now := time.Minute
+	b.Draw(now, 4)
+
+	// Alone it begins empty, and earns a fourth, up to a fourth of the burst.
+	if n := taken(&b, l, now, -1); n != 0 {
+		t.Errorf("it begins with %d tokens, want none", n)
+	}
+	if n := taken(&b, l, now+200*ms, -1); n != 5 {
+		t.Errorf("it earns %d tokens in 200 ms, want 5", n)
+	}
+	if now += 10 * time.Second; taken(&b, l, now, -1) != 10 {
+		t.Error("it does not hold a fourth of the burst in the end")
+	}
+
+	// With the pool it has what it gets, and one more for a request that leaves no reserve.
+	b.Heard(now, 3, 30, 0)
+	if level := b.Level(l, now); level != 33 {
+		t.Errorf("there are %d tokens, want 3 here and 30 in the pool", level)
+	}
+	if claimed(&b, l, now, 34) {
+		t.Error("a request takes tokens that it is to leave to others")
+	}
+	if n := taken(&b, l, now, 5); n != 3 {
+		t.Errorf("requests that leave 5 to others take %d of 3 here and 30 in the pool, want 3", n)
+	}
+	if n := taken(&b, l, now, 0); n != 1 {
+		t.Errorf("it is overdrawn by %d, want 1", n)
+	}
+
+	// It asks if the pool may have a token: not for a while after it was empty.
+	if !b.Misses(now, false) {
+		t.Error("a request does not ask a pool of 30 tokens")
+	}
+	if r := b.Refill(l, now, 4, false); r.Held != -1 || r.Want < 2 || r.Gave != 0 {
+		t.Errorf("it exchanges %+v, want a debt of 1, and as much wanted and one more", r)
+	}
+	b.Heard(now, 0, 0.2, 20*ms)
+	if b.Misses(now, false) || b.Misses(now, true) || !b.Misses(now+6*ms, true) || b.Misses(now+6*ms, false) || !b.Misses(now+20*ms, false) {
+		t.Error("an empty pool is asked too early, or too late by a request that is due")
+	}
+	if at, waits := b.AsksAt(); !waits || at != now+20*ms {
+		t.Errorf("the pool is asked at %v, %t; want when it has a token", at-now, waits)
+	}
+
+	// Idle, it gives all back.
+	b.Refill(l, now, 4, false)
+	b.Heard(now, 9, 10, 0)
+	if r := b.Refill(l, now+time.Second, 4, false); r.Gave != 8 || r.Held != 0 || r.Want != 0 {
+		t.Errorf("an idle stock exchanges %+v, want all 8 back", r)
+	}
+
+	// Without sharing it goes on with what it has.
+	b.Heard(now, 7, 0, 0)
+	b.Undraw(l, now)
+	if level := b.Level(l, now); level != 7 {
+		t.Errorf("it goes on with %d tokens, want 7", level)
+	}
+}
