@@ -2,6 +2,7 @@ package redis
 
 import (
 	"crypto/tls"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -102,6 +103,9 @@ func TestRightsAreThoseOfTheScripts(t *testing.T) {
 	}
 	if len(used) > 0 {
 		t.Errorf("rights lack %v", used)
+	}
+	if docs, err := os.ReadFile("../../docs/replicas.md"); err != nil || !strings.Contains(string(docs), Rights("shop")+"\n") {
+		t.Errorf("docs/replicas.md has other rights than %s (%v)", Rights("shop"), err)
 	}
 }
 
