@@ -42,7 +42,7 @@ func (g *Guard) shareZones(now time.Duration) {
 		if old != nil {
 			e.Begin(now)
 		}
-		z.share.Store(share.NewZone(now, g.replica, e))
+		z.share.Store(share.NewZone(g.replica, e))
 	}
 }
 

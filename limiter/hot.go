@@ -92,7 +92,7 @@ func (e *Escrow) heat(p *part, i, key Key, now time.Duration) (h *hotKey, owner 
 		if owed > 0 {
 			h.tried = int32(e.cost)
 		}
-	} else if lane.alone(now) {
+	} else if lane.alone(now) && int64(now) >= lane.paidTo.Load() {
 		h.level = e.price
 	}
 	*owner = key

@@ -6,14 +6,15 @@ import "github.com/herdshield/shield/limiter"
 // it for. One without keys tells that the replica lives. Tokens that are held are counted
 // in millionths, so that sums do not depend on the order of what is added.
 type TakeAsk struct {
-	Name     string `json:"name"`     // of the replica: random, one for each process
-	Life     int64  `json:"life"`     // higher in each life of the replica
-	Seq      int64  `json:"seq"`      // higher in each ask, also of another life
-	Last     int64  `json:"last"`     // the Seq of the last ask that was answered, 0 if none was
-	Heard    int64  `json:"heard"`    // TakeAnswer.Now of that; 0 as well
-	Lease    int64  `json:"lease"`    // after Heard: for how long the pools earn for the replica
-	Alone    bool   `json:"alone"`    // it works with its part, and the pools do not earn for it
-	Replicas int    `json:"replicas"` // by how many it divides what it has
+	Name     string `json:"name"`             // of the replica: random, one for each process
+	Life     int64  `json:"life"`             // higher in each life of the replica
+	Seq      int64  `json:"seq"`              // higher in each ask, also of another life
+	Last     int64  `json:"last"`             // the Seq of the last ask that was answered, 0 if none was
+	Heard    int64  `json:"heard"`            // TakeAnswer.Now of that; 0 as well
+	Lease    int64  `json:"lease"`            // after Heard: for how long the pools earn for the replica
+	Alone    bool   `json:"alone"`            // it works with its part, and the pools do not earn for it
+	Leaves   bool   `json:"leaves,omitempty"` // it is its last ask
+	Replicas int    `json:"replicas"`         // by how many it divides what it has
 
 	Rate  float64 `json:"rate"` // tokens per second, of all replicas
 	Burst int     `json:"burst"`

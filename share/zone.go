@@ -32,13 +32,13 @@ type Zone struct {
 	mu       sync.Mutex
 	begun    bool  // the store has answered once; guarded by mu
 	replicas []int // by slot, as last answered; guarded by mu
-	roster         // guarded by mu
+	most     int   // what is shared is divided by; guarded by mu
 }
 
 // NewZone returns the share of the replica of that name, which is random and different in
-// each process, in a zone whose keys are in e. It is created at now.
-func NewZone(now time.Duration, name string, e *limiter.Escrow) *Zone {
-	z := &Zone{name: name, escrow: e, roster: roster{most: e.Replicas(), since: now}}
+// each process, in a zone whose keys are in e.
+func NewZone(name string, e *limiter.Escrow) *Zone {
+	z := &Zone{name: name, escrow: e, most: e.Replicas()}
 	for slot := range e.Lanes() {
 		z.links = append(z.links, &ZoneLink{zone: z, slot: slot, alone: true, life: 1})
 	}
@@ -57,12 +57,15 @@ func (z *Zone) Escrow() *limiter.Escrow { return z.escrow }
 
 // heard is told how many replicas a slot knows of; one that knows of fewer may not have
 // heard of all. A replica that is not there from the beginning does not know what clients
-// have used before.
-func (z *Zone) heard(now time.Duration, slot int, t *TakeAnswer) {
+// have used before. A store that knows its replicas for long enough is sure of how many
+// there are.
+func (z *Zone) heard(now time.Duration, slot int, t *TakeAnswer, sure bool) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	z.replicas[slot] = t.Replicas
-	z.count(now, &Answer{Replicas: slices.Max(z.replicas)})
+	if n := slices.Max(z.replicas); sure || n > z.most {
+		z.most = n
+	}
 	z.escrow.Divide(now, z.most)
 	if !z.begun {
 		z.begun = true
@@ -93,12 +96,15 @@ type ZoneLink struct {
 	after int64 // what it has read
 	born  int64
 
+	bornAt time.Duration // when that was told first
+
 	answers trips
 	counts  zoneCounts
 
 	lastAt time.Duration // when last was heard of
 	beatAt time.Duration // when the next exchange is due
 	flying bool
+	probe  bool // the last answer was late: the next tells whether the replica is alone
 	sent   time.Duration
 	asked  TakeAsk        // in flight
 	told   []limiter.Held // with it
@@ -157,11 +163,11 @@ func (l *ZoneLink) Due(now time.Duration) (ask TakeAsk, ok bool) {
 	if l.flying {
 		l.miss(now)
 	}
-	l.alone = l.alone || e.IsAlone(l.slot, now)
+	l.alone = l.alone || !l.probe && e.IsAlone(l.slot, now)
 	if !l.alone {
 		e.Return(now, l.slot)
 	}
-	if now < l.beatAt && (l.alone || e.Queued(l.slot) == 0) {
+	if now < l.beatAt && (l.alone || l.probe || e.Queued(l.slot) == 0) {
 		return ask, false
 	}
 	lease, before := Lease, l.lapse
@@ -182,7 +188,7 @@ func (l *ZoneLink) Due(now time.Duration) (ask TakeAsk, ok bool) {
 		Rate: limit.Rate(), Burst: limit.Burst(), Cost: cost, After: l.after,
 	}
 	l.told = l.told[:0]
-	if !l.alone {
+	if !l.alone && !l.probe {
 		l.told = e.Collect(now, l.slot, MaxTake, l.told)
 		e.AloneFrom(l.slot, now+flightTime)
 	}
@@ -224,7 +230,12 @@ func (l *ZoneLink) Heard(now, sent time.Duration, t TakeAnswer) {
 	} else {
 		l.accept(now, &t)
 	}
+	probe := l.probe
+	l.probe = false
 	switch {
+	case !inTime && !probe && !l.alone: // it may be for once
+		l.probe, l.beatAt = true, now
+		e.AloneFrom(l.slot, now)
 	case !inTime:
 		l.alone = true
 		e.AloneFrom(l.slot, now)
@@ -241,12 +252,15 @@ func (l *ZoneLink) Heard(now, sent time.Duration, t TakeAnswer) {
 // accept takes over what the store has granted, and what it tells.
 func (l *ZoneLink) accept(now time.Duration, t *TakeAnswer) {
 	e := l.zone.escrow
-	l.zone.heard(now, l.slot, t)
+	if l.born != t.Born || l.bornAt == 0 {
+		l.born, l.bornAt, l.lives = t.Born, now, 0
+	}
+	l.zone.heard(now, l.slot, t, now-l.bornAt > RosterTime)
 	if l.asked.Alone {
 		return
 	}
-	if l.lives != l.life || l.born != t.Born {
-		l.lives, l.born = l.life, t.Born
+	if l.lives != l.life {
+		l.lives = l.life
 		l.counts.lives++
 		e.Live(now, l.slot)
 	}
@@ -276,7 +290,7 @@ func (l *ZoneLink) Missed(now time.Duration) {
 }
 
 func (l *ZoneLink) miss(now time.Duration) {
-	l.flying, l.alone = false, true
+	l.flying, l.probe, l.alone = false, false, true
 	l.zone.escrow.AloneFrom(l.slot, now)
 	l.missKeys(now)
 	l.answers.end(true)
@@ -287,6 +301,22 @@ func (l *ZoneLink) missKeys(now time.Duration) {
 	for _, h := range l.told {
 		l.zone.escrow.Missed(now, h.Key)
 	}
+}
+
+// Bye returns the last ask of a replica that ends: the others need not wait until it is not
+// heard of any more. It works alone from now on, unless it is served again.
+func (l *ZoneLink) Bye(now time.Duration) (ask TakeAsk, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last == 0 {
+		return ask, false
+	}
+	l.miss(now)
+	l.seq++
+	ask = TakeAsk{Name: l.zone.name, Life: l.life, Seq: l.seq, Alone: true, Leaves: true}
+	l.life++
+	l.last = 0
+	return ask, true
 }
 
 // Next returns when Due is to be called again at the latest.

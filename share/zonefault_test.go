@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/herdshield/shield/limiter"
 )
 
 // Quotas of all kinds keep the law: also where a replica's part is less than a request, where
@@ -74,7 +76,7 @@ func TestQuotasWhenThingsGoWrong(t *testing.T) {
 			away := span(7, 17)
 			s.gone = func(now time.Duration, r int) bool { return r == 0 && away(now) }
 		}, 0.88, 0},
-		{"flushed at 10 s", func(s *quotaSim) { s.at(12*time.Second, s.model.Forget) }, 0.95, 0},
+		{"flushed at 10 s", func(s *quotaSim) { s.at(12*time.Second, s.models[0].Forget) }, 0.95, 0},
 		{"replica killed at 10 s", func(s *quotaSim) { s.at(12*time.Second, func() { s.start(0) }) }, 0.95, 2},
 		{"frozen 2 s", func(s *quotaSim) {
 			s.frozen = func(now time.Duration) time.Duration {
@@ -87,6 +89,15 @@ func TestQuotasWhenThingsGoWrong(t *testing.T) {
 		{"20 ms away", func(s *quotaSim) { s.trip = 20 * time.Millisecond }, 0.9, 0},
 		{"100 ms away", func(s *quotaSim) { s.trip = 100 * time.Millisecond }, 0.75, 0},
 		{"1 s away", func(s *quotaSim) { s.trip = time.Second }, 0.75, 0},
+		{"each twentieth trip takes 40 ms", func(s *quotaSim) {
+			n := 0
+			s.slow = func() time.Duration {
+				if n++; n%20 == 0 {
+					return 40 * time.Millisecond
+				}
+				return time.Millisecond
+			}
+		}, 0.9, 0},
 		{"half of the answers lost for 10 s", func(s *quotaSim) {
 			n, away := 0, span(7, 17)
 			s.gone = func(now time.Duration, _ int) bool { n++; return away(now) && n%4 == 1 }
@@ -103,5 +114,15 @@ func TestQuotasWhenThingsGoWrong(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// In a Cluster keys are spread over 16 slots, each with its own exchanges.
+func TestQuotasInSlots(t *testing.T) {
+	s := newSlotSim(t, 10, time.Second, 20, 1, 4, limiter.Slots)
+	s.play(quotaLoad{keys: 20_000, zipf: 1.05, rate: 4_000, length: *quotaTime, balance: "even"})
+	t.Log(s)
+	if s.worst > 0.02 || s.share() < 0.96 {
+		t.Errorf("worst excess %v, share %v; want 0, 0.96", s.worst, s.share())
 	}
 }

@@ -55,7 +55,7 @@ func (z *ZoneModel) Take(now int64, a TakeAsk) TakeAnswer {
 	if known && (a.Life < m.life || a.Seq <= m.seq) {
 		return TakeAnswer{Now: now, Born: z.born, Stale: true}
 	}
-	over := !a.Alone && a.Heard > 0 && now > a.Heard+a.Lease
+	over := !a.Alone && !a.Leaves && a.Heard > 0 && now > a.Heard+a.Lease
 	z.remember(now, &a, known, m)
 	if m.life != a.Life {
 		m.paid = 0
@@ -68,6 +68,10 @@ func (z *ZoneModel) Take(now int64, a TakeAsk) TakeAnswer {
 		z.members, z.buckets = map[string]zoneMember{}, map[string]*hotBucket{}
 	}
 	z.members[a.Name] = m
+	if a.Leaves {
+		delete(z.members, a.Name)
+		return TakeAnswer{Now: now, Born: z.born}
+	}
 	if over {
 		return TakeAnswer{Now: now, Born: z.born, Over: true}
 	}

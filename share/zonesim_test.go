@@ -25,9 +25,11 @@ type quotaSim struct {
 	queue    events
 	serial   int
 	trip     time.Duration
-	model    ZoneModel
+	slots    int
+	models   [limiter.Slots]ZoneModel
 	replicas []*quotaReplica
 	gone     func(now time.Duration, replica int) bool // what it sends, and is sent, is lost
+	slow     func() time.Duration                      // a trip; nil: all take as long
 	frozen   func(now time.Duration) (until time.Duration)
 
 	requests, admitted, ideal, waited, vain int
@@ -49,8 +51,8 @@ type quotaReplica struct {
 	number int
 	escrow *limiter.Escrow
 	zone   *Zone
-	woken  bool
-	timer  time.Duration
+	woken  [limiter.Slots]bool
+	timer  [limiter.Slots]time.Duration
 }
 
 type event struct {
@@ -90,12 +92,17 @@ const simStart = 1_700_000_000_000 // of the store's clock
 
 func newQuotaSim(t testing.TB, rate float64, per time.Duration, burst, cost, replicas int) *quotaSim {
 	t.Helper()
+	return newSlotSim(t, rate, per, burst, cost, replicas, 1)
+}
+
+func newSlotSim(t testing.TB, rate float64, per time.Duration, burst, cost, replicas, slots int) *quotaSim {
+	t.Helper()
 	limit, err := limiter.New(limiter.Config{Rate: rate, Per: per, Burst: burst})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &quotaSim{
-		limit: limit, cost: cost, trip: time.Millisecond, one: map[int]*oneBucket{}, strict: map[int]*oneBucket{},
+		limit: limit, cost: cost, trip: time.Millisecond, slots: slots, one: map[int]*oneBucket{}, strict: map[int]*oneBucket{},
 		came: map[int]int{}, got: map[int]int{}, could: map[int]int{},
 	}
 	for i := range replicas {
@@ -107,40 +114,46 @@ func newQuotaSim(t testing.TB, rate float64, per time.Duration, burst, cost, rep
 
 // start begins a replica, in the place of one that has ended.
 func (s *quotaSim) start(i int) {
-	r := &quotaReplica{sim: s, number: i, escrow: limiter.NewEscrow(new(limiter.Table), s.limit, s.cost, 1, 200_000)}
-	r.zone = NewZone(s.now, fmt.Sprintf("replica %d since %v", i, s.now), r.escrow)
-	r.zone.Links()[0].OnWake(func() { r.woken = true })
+	r := &quotaReplica{sim: s, number: i, escrow: limiter.NewEscrow(new(limiter.Table), s.limit, s.cost, s.slots, 200_000)}
+	r.zone = NewZone(fmt.Sprintf("replica %d since %v", i, s.now), r.escrow)
+	for slot, l := range r.zone.Links() {
+		l.OnWake(func() { r.woken[slot] = true })
+		s.at(s.now+time.Duration(i)*time.Millisecond*7, func() { r.pump(slot) })
+	}
 	if i < len(s.replicas) {
 		s.replicas[i] = r
 	} else {
 		s.replicas = append(s.replicas, r)
 	}
-	s.at(s.now+time.Duration(i)*time.Millisecond*7, r.pump)
 }
 
-// pump sends what is due, and comes back when something will be.
-func (r *quotaReplica) pump() {
-	s, l := r.sim, r.zone.Links()[0]
+// pump sends what is due in a slot, and comes back when something will be.
+func (r *quotaReplica) pump(slot int) {
+	s, l := r.sim, r.zone.Links()[slot]
 	if s.replicas[r.number] != r {
 		return // it was killed
 	}
-	r.woken = false
+	r.woken[slot] = false
 	sent := s.now
 	if ask, ok := l.Due(s.now); ok {
 		lost := s.gone != nil && s.gone(s.now, r.number)
-		arrives := s.now + s.trip/2
+		trip := s.trip
+		if s.slow != nil {
+			trip = s.slow()
+		}
+		arrives := s.now + trip/2
 		if s.frozen != nil {
 			arrives = max(arrives, s.frozen(arrives))
 		}
 		answers := false
 		if !lost {
 			s.at(arrives, func() {
-				answer := s.model.Take(simStart+s.now.Milliseconds(), ask)
-				s.at(s.now+s.trip/2, func() {
+				answer := s.models[slot].Take(simStart+s.now.Milliseconds(), ask)
+				s.at(s.now+trip/2, func() {
 					if s.gone == nil || !s.gone(s.now, r.number) {
 						answers = true
 						l.Heard(s.now, sent, answer)
-						r.pump()
+						r.pump(slot)
 					}
 				})
 			})
@@ -148,13 +161,13 @@ func (r *quotaReplica) pump() {
 		s.at(sent+GiveUp, func() {
 			if !answers {
 				l.Missed(s.now)
-				r.pump()
+				r.pump(slot)
 			}
 		})
 	}
-	if next := l.Next(s.now); next > s.now && next != r.timer {
-		r.timer = next
-		s.at(next, r.pump)
+	if next := l.Next(s.now); next > s.now && next != r.timer[slot] {
+		r.timer[slot] = next
+		s.at(next, func() { r.pump(slot) })
 	}
 }
 
@@ -221,8 +234,8 @@ func (s *quotaSim) decide(index int, key limiter.Key, r *quotaReplica, first boo
 	} else if ask {
 		s.vain++
 	}
-	if r.woken {
-		r.pump()
+	if slot := r.escrow.SlotOf(key); r.woken[slot] {
+		r.pump(slot)
 	}
 	return ends
 }

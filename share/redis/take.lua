@@ -27,12 +27,16 @@ if lost then
 	redis.call('HSET', livesKey, '#born', string.format('%.0f', born))
 end
 local heard = math.min(whole(ask.heard, 1e15), now)
-local over = not alone and heard > 0 and now > heard + lease
+local over = not alone and ask.leaves ~= true and heard > 0 and now > heard + lease
 if not m or m.life ~= life then m = { paid = 0 } end
 if not alone and not over and heard > 0 then m.paid = math.max(m.paid, heard + lease) end
 m.life, m.seq, m.seen = life, seq, now
 lives[name] = m
 writeLife(livesKey, name, m)
+if ask.leaves == true then
+	redis.call('HDEL', livesKey, '=' .. name)
+	return cjson.encode({ now = now, born = born })
+end
 if over then return cjson.encode({ now = now, born = born, over = true }) end
 
 local answer = { now = now, born = born, after = whole(ask.after, 1e15) }

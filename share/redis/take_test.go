@@ -59,7 +59,7 @@ func (r *takers) next() (of int, a share.TakeAsk) {
 	a = *mine
 	a.Name, a.Life, a.Lease = fmt.Sprintf("replica%d", of), a.Life+1, []int64{350, 350, 1200}[r.IntN(3)]
 	a.Alone = r.alone[of] || r.IntN(12) == 0
-	a.Replicas = r.IntN(3)
+	a.Replicas, a.Leaves = r.IntN(3), r.IntN(30) == 0
 	a.Rate, a.Burst, a.Cost = r.zone.Rate, r.zone.Burst, r.zone.Cost
 	for key := range 6 {
 		if r.IntN(3) == 0 {
@@ -77,7 +77,7 @@ func (r *takers) next() (of int, a share.TakeAsk) {
 // hear takes an answer; some are lost.
 func (r *takers) hear(of int, ask share.TakeAsk, t share.TakeAnswer) {
 	mine := &r.each[of]
-	if ask.Seq != mine.Seq || ask.Name != fmt.Sprintf("replica%d", of) || t.Stale || r.IntN(10) == 0 {
+	if ask.Leaves || ask.Seq != mine.Seq || ask.Name != fmt.Sprintf("replica%d", of) || t.Stale || r.IntN(10) == 0 {
 		return
 	}
 	mine.Last, mine.Heard = ask.Seq, t.Now
@@ -138,7 +138,7 @@ func TestTakeTakesAnything(t *testing.T) {
 		value := func() any { return numbers[r.IntN(len(numbers))] }
 		for step := range 1000 {
 			ask := map[string]any{}
-			for _, field := range []string{"name", "life", "seq", "last", "heard", "lease", "alone", "replicas", "rate", "burst", "cost", "after", "keys"} {
+			for _, field := range []string{"name", "life", "seq", "last", "heard", "lease", "alone", "leaves", "replicas", "rate", "burst", "cost", "after", "keys"} {
 				if r.IntN(6) > 0 {
 					ask[field] = value()
 				}
