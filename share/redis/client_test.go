@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"flag"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -13,6 +15,16 @@ import (
 	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
+
+// Most of these tests wait for servers, so more of them run at once than there are
+// processors.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
 
 // An echo is a link that asks at each beat, and remembers what it was told.
 type echo struct {
