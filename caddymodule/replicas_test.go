@@ -11,6 +11,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/share/redis"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
@@ -210,6 +212,40 @@ func TestStoreIsLostAndBack(t *testing.T) {
 		}
 		if !slices.Equal(lines, want) {
 			t.Errorf("the log is:\n%s", strings.Join(lines, "\n"))
+		}
+	})
+}
+
+// Live shields are shared while they are shown.
+func TestLiveShieldsShare(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, program string) {
+		server := testserver.Start(t, program)
+		start(t, setup{
+			apps:     fmt.Sprintf(`"shield": {"store": {"type": "redis", "address": [%q], "secret": %q, "replicas": 1}},`, server.Addr, storeSecret),
+			handlers: `{"handler": "shield", "name": "own", "concurrency": {"limit": 1}, "shared": false},` + respondOK,
+		})
+		app := activeSite(t).app
+		sharing := app.Sharing()
+		h, err := Live{
+			Name: "live", State: new(LiveState), Zones: []*LiveZoneState{NewLiveZoneState("live/per_client")},
+			Config: shield.Config{
+				Zones:    []shield.Zone{{Name: "per_client", Limit: limiter.Config{Rate: 10, Burst: 40}, Shared: true}},
+				Capacity: limiter.Config{Rate: 100, Burst: 50}, Shared: true,
+				Secret: sharing.Secret, Replicas: sharing.Replicas, Cluster: sharing.Cluster,
+			},
+		}.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		app.Show([]*Handler{h})
+		shared := func(s *SharingStatus) bool { return s != nil && !s.Alone && s.Replicas == 1 }
+		eventually(t, "what is shown is shared", func() bool {
+			s := storeStatus(t)
+			return len(s.Shields) == 2 && s.Shields[0].Sharing == nil && shared(s.Shields[1].Sharing) && shared(s.Zones[0].Sharing)
+		})
+		app.Show(nil)
+		if s := app.storeReading(); len(s.Backends)+len(s.Zones) != 0 {
+			t.Errorf("what is not shown any more is served: %+v", s.Status)
 		}
 	})
 }

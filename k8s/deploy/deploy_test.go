@@ -291,7 +291,10 @@ func TestValuesThatMeanNothing(t *testing.T) {
 		{"replicas: two", "replicas"},
 		{"image: {name: x}", "name"},
 		{"controller: {shutdownDelay: 1m}", "shutdownDelay"},
-		{"controller: {replicas: shared}", "replicas"},
+		{"controller: {replicas: all}", "replicas"},
+		{"controller: {replicas: shared}", "controller.store.url is empty; want the URL of the store"},
+		{"controller: {replicas: shared, store: {url: redis://redis}}", "controller.store.secretName is empty; want the Secret"},
+		{"controller: {replicas: shared, store: {url: 'redis:6379', secretName: store}}", "url"},
 		{"controller: {namespaces: [Shop]}", "namespaces"},
 		{"controller: {extraArgs: [nginx-annotations]}", "extraArgs"},
 		{"controller: {trustedProxies: [private]}", "trustedProxies"},
@@ -371,6 +374,27 @@ podLabels: {team: edge}
 	for _, kind := range []string{"HorizontalPodAutoscaler", "NetworkPolicy", "PodDisruptionBudget", "ClusterRole", "ClusterRoleBinding"} {
 		if n := len(ofKind(objects, kind)); n != 0 {
 			t.Errorf("there are %d of kind %s; want none", n, kind)
+		}
+	}
+}
+
+// The store's password and secret come from a Secret, which shield needs no right to read.
+func TestValuesOfAStore(t *testing.T) {
+	objects := helm(t, "controller: {replicas: shared, store: {url: 'rediss://shield@redis.shop', secretName: store}}")
+	container := get(ofKind(objects, "Deployment")[0], "spec", "template", "spec", "containers", 0)
+	args := words(container, "args")
+	for _, want := range []string{"--replicas=shared", "--store=rediss://shield@redis.shop"} {
+		if !slices.Contains(args, want) {
+			t.Errorf("arguments are %s; want %s among them", args, want)
+		}
+	}
+	env := fmt.Sprint(get(container, "env"))
+	for _, want := range []string{
+		"map[name:SHIELD_SECRET valueFrom:map[secretKeyRef:map[key:secret name:store]]]",
+		"map[name:SHIELD_STORE_PASSWORD valueFrom:map[secretKeyRef:map[key:password name:store optional:true]]]",
+	} {
+		if !strings.Contains(env, want) {
+			t.Errorf("the environment is %s; want %s in it", env, want)
 		}
 	}
 }

@@ -62,8 +62,9 @@ type App struct {
 	// Read the `limit-*` annotations of ingress-nginx.
 	NginxAnnotations bool `json:"nginx_annotations,omitempty"`
 
-	// The meaning of limits with several replicas: `divided` (default), they are for
-	// all replicas together; or `local`, for each.
+	// The meaning of limits with several replicas: `divided` (default), each has its part
+	// of them; `shared`, they are for all replicas together, through the store of the app
+	// `shield`; or `local`, for each.
 	Replicas string `json:"replicas,omitempty"`
 
 	// The Service whose endpoints are the replicas, as `namespace/name`. It need not be
@@ -83,6 +84,7 @@ type App struct {
 // The values of Replicas.
 const (
 	divided = "divided"
+	shared  = "shared"
 	local   = "local"
 )
 
@@ -104,12 +106,18 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	a.shield = module.(*caddymodule.App)
+	sharing := a.shield.Sharing()
+	if (sharing != nil) != (a.Replicas == shared) {
+		return errors.New("replicas are shared and there is no store in the app shield, or the other way round; want both or neither")
+	}
 	b, err := json.Marshal(a)
 	if err != nil {
 		return err
 	}
 	key := string(b)
-	c, _, err := controllers.LoadOrNew(key, func() (caddy.Destructor, error) { return newController(*a, caddy.Log().Named("shield_ingress")) })
+	c, _, err := controllers.LoadOrNew(key, func() (caddy.Destructor, error) {
+		return newController(*a, sharing, caddy.Log().Named("shield_ingress"))
+	})
 	if err != nil {
 		return err
 	}
@@ -130,9 +138,9 @@ func (a *App) check() error {
 		}
 	}
 	switch a.Replicas {
-	case "", divided, local:
+	case "", divided, shared, local:
 	default:
-		bad("replicas", a.Replicas, divided+" or "+local)
+		bad("replicas", a.Replicas, divided+", "+shared+" or "+local)
 	}
 	for _, address := range a.PublishAddresses {
 		if net.ParseIP(address) == nil && (address == "" || strings.ContainsAny(address, " /:_*")) {

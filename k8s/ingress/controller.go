@@ -81,8 +81,9 @@ type controller struct {
 	}
 }
 
-func newController(config App, log *zap.Logger) (*controller, error) {
+func newController(config App, sharing *caddymodule.Sharing, log *zap.Logger) (*controller, error) {
 	c := &controller{config: config, log: log, live: newLive(), measures: newMeasures(), ended: make(chan struct{})}
+	c.live.sharing = sharing
 	var err error
 	c.cluster, err = cluster.New(cluster.Config{
 		Kubeconfig: config.Kubeconfig, Namespaces: config.Namespaces, Namespace: config.Namespace, Pod: config.Pod,

@@ -38,6 +38,8 @@ type live struct {
 	services map[string]*serviceState
 	shields  map[pair]*shields
 
+	sharing *caddymodule.Sharing // nil: each replica has its part of the limits
+
 	generation uint64
 	problems   []model.Problem // found in the last Model by apply
 }
@@ -221,8 +223,9 @@ func (b *builder) handlers(t *model.Target) []*caddymodule.Handler {
 		return used.handlers
 	}
 	is := protection{
-		origin:  asks.Divide(divisionTime(b.now), b.division),
-		service: t.Backend.Service.Policy.Divide(divisionTime(b.now), b.division),
+		origin:  b.ofClients(asks),
+		service: b.ofBackend(t.Backend.Service.Policy),
+		sharing: b.known(),
 		places:  b.totals[t.Backend.Service.UID], classes: b.classes[t.Backend.Service.UID],
 		maxKeys: maxKeys(b.zones),
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/caddyserver/caddy/v2/modules/caddytls"
 
+	"github.com/herdshield/shield/caddymodule"
+
 	_ "github.com/caddyserver/caddy/v2/modules/caddyhttp/proxyprotocol" // what Config names
 	_ "github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 	_ "github.com/caddyserver/caddy/v2/modules/filestorage"
@@ -26,6 +28,9 @@ import (
 type Options struct {
 	// App says which cluster to serve, and which part of it.
 	App *App
+
+	// Store is what replicas share; nil: nothing. App.Replicas says the same.
+	Store *caddymodule.Store
 
 	// The ports to listen on, on all addresses, 1 to 65535: for HTTP, for HTTPS, and
 	// for probes and metrics.
@@ -119,6 +124,9 @@ func Config(o Options) ([]byte, error) {
 				},
 			}),
 		},
+	}
+	if o.Store != nil {
+		config.AppsRaw["shield"] = encode(&caddymodule.App{Store: o.Store})
 	}
 	return json.Marshal(config)
 }

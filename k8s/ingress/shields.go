@@ -52,6 +52,9 @@ type protection struct {
 
 	// maxKeys is how many clients each quota remembers.
 	maxKeys int
+
+	// sharing is how replicas share the limits; nil: each has its part.
+	sharing *caddymodule.Sharing
 }
 
 func (p protection) limitsClients() bool { return len(p.origin.Zones) > 0 || p.origin.PerClient > 0 }
@@ -128,6 +131,7 @@ func (p protection) config() shield.Config {
 	for _, z := range p.origin.Zones {
 		c.Zones = append(c.Zones, shield.Zone{Name: z.Name, Limit: z.Limit, MaxKeys: p.maxKeys})
 	}
+	p.share(&c)
 	if p.limitsInFlight() {
 		p.limitInFlight(&c)
 		c.Queue = p.queue()

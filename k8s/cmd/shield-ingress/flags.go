@@ -19,11 +19,12 @@ type command struct {
 	options     ingress.Options
 	version     bool
 	printConfig bool
+	store       string // a URL
 	flags       *pflag.FlagSet
 }
 
 // parse reads the arguments. env gives environment variables: POD_NAMESPACE and
-// POD_NAME are the pod's own.
+// POD_NAME are the pod's own, SHIELD_SECRET and SHIELD_STORE_PASSWORD the store's.
 func parse(args []string, env func(string) string) (command, error) {
 	c := command{options: ingress.DefaultOptions()}
 	f := pflag.NewFlagSet("shield-ingress", pflag.ContinueOnError)
@@ -44,16 +45,30 @@ func parse(args []string, env func(string) string) (command, error) {
 	if f.NArg() > 0 {
 		return c, fmt.Errorf("argument %q is unexpected; want flags only", f.Arg(0))
 	}
+	if err := c.share(env); err != nil {
+		return c, err
+	}
 	if app.PublishService != "" && len(app.PublishAddresses) > 0 {
 		return c, errors.New("--publish-service and --publish-address are both set; want one of them")
 	}
 	if app.Pod == "" && !f.Changed("service") {
 		app.Service = "" // the default is useless: a replica must find itself there
 	}
-	if app.Pod == "" && app.Service != "" && app.Replicas == "divided" {
+	if app.Pod == "" && app.Service != "" && app.Replicas != "local" {
 		return c, errors.New("--service divides limits, and the environment variable POD_NAME is not set; want the name of the pod, or --replicas local")
 	}
 	return c, nil
+}
+
+// share sets the store, of which the environment has what flags must not show.
+func (c *command) share(env func(string) string) (err error) {
+	if shared := c.options.App.Replicas == "shared"; shared != (c.store != "") {
+		return errors.New("--replicas shared and --store belong together; want both or neither")
+	}
+	if c.store != "" {
+		c.options.Store, err = ingress.ParseStore(c.store, env)
+	}
+	return err
 }
 
 // define defines the flags, in the order of --help.
@@ -74,7 +89,8 @@ func (c *command) define() {
 	f.BoolVar(&app.NginxAnnotations, "nginx-annotations", false, "read the limit-* annotations of ingress-nginx")
 
 	// The replicas.
-	f.Var(text(&app.Replicas, replicas), "replicas", "`mode`: \"divided\", limits are for all replicas together; or \"local\", for each of them")
+	f.Var(text(&app.Replicas, replicas), "replicas", "`mode`: \"divided\", each replica has its part of the limits; \"shared\", they share them in a store; or \"local\", each has all of them")
+	f.StringVar(&c.store, "store", "", "`URL` of the Redis or Valkey server that replicas share, like rediss://redis:6379")
 	f.Var(text(&app.Service, pair), "service", "`namespace/name` of the Service whose endpoints are the replicas (default: shield-ingress in POD_NAMESPACE)")
 
 	// Ports, and trusted peers.
@@ -105,6 +121,8 @@ Usage: shield-ingress [flags]
 ` + f.FlagUsagesWrapped(96) + `
 Lists are separated by commas; their flags may be repeated. The environment
 variables POD_NAMESPACE and POD_NAME are the namespace and the name of the pod.
+If there is a store, SHIELD_SECRET is the secret under which the names of clients are hashed,
+the same for all replicas, and SHIELD_STORE_PASSWORD the password of the store.
 `
 }
 
@@ -121,7 +139,7 @@ var (
 
 	label    = form{labels.MatchString, "a name of lower-case letters, digits and hyphens, up to 63 of them"}
 	object   = form{isName, "a name of lower-case letters, digits, hyphens and dots"}
-	replicas = form{func(s string) bool { return s == "divided" || s == "local" }, "divided or local"}
+	replicas = form{func(s string) bool { return s == "divided" || s == "shared" || s == "local" }, "divided, shared or local"}
 	pair     = form{func(s string) bool {
 		namespace, name, ok := strings.Cut(s, "/")
 		return s == "" || ok && labels.MatchString(namespace) && isName(name)

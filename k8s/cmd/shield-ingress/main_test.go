@@ -19,6 +19,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/herdshield/shield/caddymodule"
 	"github.com/herdshield/shield/k8s/ingress"
 )
 
@@ -69,6 +70,15 @@ func TestFlags(t *testing.T) {
 			o.TrustedProxies, o.ProxyProtocolFrom = trusted, proxies
 			o.ShutdownDelay, o.GracePeriod, o.LogLevel, o.AccessLog = 0, time.Minute, "DEBUG", true
 		}},
+		{"shared", []string{"--replicas=shared", "--store=rediss://shield@redis/?prefix=shop"}, func(name string) string {
+			return map[string]string{"SHIELD_SECRET": "correct horse battery", "SHIELD_STORE_PASSWORD": "horse"}[name]
+		}, func(o *ingress.Options) {
+			o.App.Replicas = "shared"
+			o.Store = &caddymodule.Store{
+				Type: "redis", Address: []string{"redis"}, TLS: new(caddymodule.StoreTLS), Username: "shield", Prefix: "shop",
+				Secret: "{env.SHIELD_SECRET}", Password: "{env.SHIELD_STORE_PASSWORD}",
+			}
+		}},
 		{"empty, as charts write them", []string{"--service=", "--publish-service=", "--default-certificate="}, pod, func(o *ingress.Options) {
 			o.App.Namespace, o.App.Pod = "shield-ingress", "shield-ingress-1"
 		}},
@@ -111,7 +121,12 @@ func TestBadFlags(t *testing.T) {
 		{"--publish-address=a --publish-service=b/c", "want one of them"},
 		{"--controller-class=shield", "want a domain and a path"},
 		{"--ingress-class=Shield", "want a name"},
-		{"--replicas=shared", `invalid argument "shared" for "--replicas" flag: want divided or local`},
+		{"--replicas=all", `invalid argument "all" for "--replicas" flag: want divided, shared or local`},
+		{"--replicas=shared", "--replicas shared and --store belong together; want both or neither"},
+		{"--store=redis://redis", "--replicas shared and --store belong together"},
+		{"--replicas=shared --store=redis:6379", "--store is no URL of redis:// or rediss://"},
+		{"--replicas=shared --store=redis://:horse@redis", "want it in the environment variable SHIELD_STORE_PASSWORD, from a Secret"},
+		{"--replicas=shared --store=redis://redis", "the environment variable SHIELD_SECRET is not set; want at least 16 bytes"},
 		{"--shutdown-delay=10", `invalid argument "10" for "--shutdown-delay" flag`},
 		{"--shutdown-delay=-1s", "the shutdown delay is -1s"},
 		{"--grace-period=0s", "the grace period is 0s"},
