@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -128,4 +130,66 @@ func load(t *testing.T, addresses []string, rate int, length time.Duration) (ser
 			}
 		})
 	}
+}
+
+// A herd that is refused by four processes comes back to any of them when it was told, and is
+// served at the rate of one backend.
+func TestHerdBeforeReplicas(t *testing.T) {
+	const herd, replicas = 300, 4
+	t.Setenv(secretVariable, "correct horse battery staple")
+	app := backend(t)
+	testserver.Each(t, func(t *testing.T, program string) {
+		store := testserver.Start(t, program)
+		var addresses, admins []string
+		for range replicas {
+			address, admin := startProxy(t, "--to", app, "--capacity", "60/s", "--store", "redis://"+store.Addr)
+			addresses, admins = append(addresses, address), append(admins, admin)
+		}
+		for _, admin := range admins {
+			awaitStore(t, admin, replicas)
+		}
+		time.Sleep(1100 * time.Millisecond) // a new store begins with empty buckets
+		client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: herd}}
+		defer client.CloseIdleConnections()
+		var requests atomic.Int64
+		var all sync.WaitGroup
+		begin := time.Now()
+		for i := range herd {
+			all.Go(func() {
+				for attempt := range 6 {
+					req, err := http.NewRequestWithContext(t.Context(), "GET", fmt.Sprintf("http://%s/%d", addresses[(i+attempt)%replicas], i), nil)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					requests.Add(1)
+					resp, err := client.Do(req)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					resp.Body.Close()
+					if resp.StatusCode == http.StatusOK {
+						return
+					}
+					wait, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					time.Sleep(time.Duration(wait) * time.Second)
+				}
+				t.Errorf("client %d was refused six times", i)
+			})
+		}
+		all.Wait()
+		took, each := time.Since(begin), float64(requests.Load())/herd
+		t.Logf("%s: a herd of %d before %d processes is served in %.1f s, %.2f requests each", program, herd, replicas, took.Seconds(), each)
+		if took < 3500*time.Millisecond { // 60 at once, and 240 at 60/s
+			t.Errorf("a herd of %d is served in %v: the limit does not hold", herd, took)
+		}
+		if took > 30*time.Second || each > 4 { // 4.6 s and 1.8 unless the machine is very busy
+			t.Errorf("a herd of %d is served in %v, %.2f requests each", herd, took, each)
+		}
+	})
 }
