@@ -50,7 +50,7 @@ func TestSlotsAreDividedGrantedAndGuessed(t *testing.T) {
 		t.Errorf("it tells of its guesses twice: %v", again.Guessed)
 	}
 
-	// What is granted is booked, and no more.
+	// Granted slots are booked, and no others.
 	from := first + 20
 	c.HearSlots(now, &SlotsAnswer{First: first + 2, Cursor: from + 2, Grants: []Slot{{from, 3}, {from + 1, 5}}}, r)
 	due = book(c, now, r, 8)
@@ -61,7 +61,7 @@ func TestSlotsAreDividedGrantedAndGuessed(t *testing.T) {
 		t.Errorf("a ninth is booked into 8 slots: %v", due)
 	}
 
-	// What is not needed goes back.
+	// Slots that are not needed go back.
 	c.HearSlots(now, &SlotsAnswer{First: first + 2, Cursor: from + 4, Grants: []Slot{{from + 3, 6}}}, r)
 	book(c, now, r, 2)
 	ask = c.AskSlots(now+100*time.Millisecond, time.Millisecond, r)
@@ -76,7 +76,7 @@ func TestSlotsAreDividedGrantedAndGuessed(t *testing.T) {
 	}
 }
 
-// What others promise is no room taken here, but part of the backlog and of the share that is
+// Promises of others take no room here, but belong to the backlog and to the share that is
 // kept.
 func TestPromisesOfOtherReplicas(t *testing.T) {
 	now := 10 * time.Second
