@@ -9,11 +9,11 @@ import (
 )
 
 // askAhead is for how long tokens are fetched in advance.
-const askAhead = 200 * time.Millisecond
+const askAhead = 1000 * time.Millisecond
 
-// slowRefill is how long a part takes to fill that a replica gives back as soon as others
-// use the key, if it has no use for it. Others are soon full again, and keep their requests
-// from waiting.
+// slowRefill is how long a part takes to fill that a replica gives back when others use the
+// key, and it has no use for it. One that is full again sooner is kept: the next request
+// need not wait then.
 const slowRefill = 10 * time.Second
 
 // maxPause bounds how long a busy key that found the pool empty is told to wait longer
@@ -123,8 +123,8 @@ func (e *Escrow) with(key Key, now time.Duration, f func(p *part, h *hotKey, now
 	}
 }
 
-// tell returns what is to be told about a key. Tokens that are not enough for one go
-// back, and all of them if no request has come since the last exchange.
+// tell returns what is to be told about a key. Tokens that are not enough for one request
+// go back, and all of them if none has come since the last exchange, and they are missed.
 func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 	want := p.limit.burst
 	if h.since > 0 {
@@ -136,7 +136,7 @@ func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 		want = 0
 	}
 	want = max(want, e.cost*int(h.waiting))
-	unused := h.tried == 0 && (h.since > 0 || p.limit.depth > slowRefill)
+	unused := h.tried == 0 && (!p.whole || p.limit.depth > slowRefill)
 	if h.tried == 0 {
 		want = 0
 	}
