@@ -234,6 +234,10 @@ func TestCommandsInDocs(t *testing.T) {
 		"shield status --json":                                                        "TestProxyAndStatus",
 		"shield simulate":                                                             "TestLaboratoryPage",
 
+		// With other addresses.
+		"export SHIELD_SECRET=$(openssl rand -hex 16)":                                          "TestReplicasShareLimits",
+		"shield proxy --from :8080 --to app:80 --capacity 500/s --store redis://127.0.0.1:6379": "TestReplicasShareLimits",
+
 		// Some minutes each; CI runs small versions of their parts.
 		"bash loadtest/lab/run":                                                           "a reader",
 		"bash loadtest/lab/rivals/run":                                                    "a reader",

@@ -43,6 +43,10 @@ func TestReplicasShareLimits(t *testing.T) {
 				if prefix != "" {
 					for _, admin := range admins {
 						awaitStore(t, admin, replicas)
+						out, err := command(t, "status", "--store", "--address", admin).CombinedOutput()
+						if err != nil || !strings.Contains(string(out), "together") || !strings.Contains(string(out), " up for ") || strings.Contains(string(out), "horse") {
+							t.Errorf("shield status --store: %v\n%s", err, out)
+						}
 					}
 					time.Sleep(1100 * time.Millisecond) // a new store begins with empty buckets
 				}
