@@ -34,6 +34,9 @@ func (l *lease) over(now time.Duration) bool {
 	return l.places.Load() > 0 && int64(now) >= l.until.Load()
 }
 
+// bounds reports whether there is one.
+func (l *lease) bounds() bool { return l.places.Load() > 0 }
+
 // bound returns the lower of a limit and the lease, but at least 1: no limit at all is 0.
 func (l *lease) bound(limit int) int {
 	if n := int(l.places.Load()); n > 0 && limit > 0 {
