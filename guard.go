@@ -148,7 +148,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 		return
 	}
 	queued := d.place.Held()
-	if !queued && !g.admitsRetry(now, t) {
+	if !queued && !t.back && !g.admitsRetry(now, t) {
 		d.Reason, t.wait = RetryBudget, b.inFlight.Drain(now)
 		return
 	}
@@ -273,7 +273,7 @@ func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadsh
 	d.leaveQueue()
 	d.at = now
 	if answered {
-		t.made, d.Reason, d.Zone = true, None, -1
+		t.made, t.back, d.Reason, d.Zone = true, true, None, -1
 		if b.clients.Backlogged(now) && !g.plan.Highest(int(d.Class)) {
 			t.reserve = g.reserveOf(now, &t)
 		}

@@ -88,7 +88,8 @@ func (g *Guard) askPlace(now time.Duration, t *try) <-chan struct{} {
 
 // A trip is what a request has to do with the store.
 type trip struct {
-	made bool // it has waited for the store, and does not again
+	made bool // it has waited for the store, or must not
+	back bool // it has waited
 	firm bool // a limit refuses whatever the store says
 }
 
