@@ -159,12 +159,7 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	f.StringVar(&s.config, "config", "", "FILE or FILE#NAME: the first to compare")
 	f.StringVar(&s.limit, "limit", "", "the rate that shield and the models admit, as 100/s (default: the first capacity of a config, or 0.8 of the backend's)")
 	f.BoolVar(&s.enforce, "enforce", false, "let configs enforce whose mode is observe")
-	f.IntVar(&s.Replicas, "replicas", 1, "how many servers there are before the backend, 1 to 64, with the same config each")
-	f.StringVar(&s.balance, "balance", "random", "how requests are spread over them: "+balances())
-	f.BoolVar(&s.shares, "store", false, "let them share limits, appointments and promises through a store, such as Redis")
-	f.DurationVar(&s.storeTrip, "store-trip", time.Millisecond, "how long it takes there and back, up to 10s")
-	f.StringVar(&s.storeOutage, "store-outage", "", "when the store is gone, as 30s+10s")
-	f.StringVar(&s.shieldRestart, "restart-shield", "", "when they restart and forget everything, as 30s")
+	s.replicaFlags(f)
 
 	f.StringVar(&s.log, "from-access-log", "", "estimate clients and backend from this access log, and show the estimate")
 	f.DurationVar(&s.Until, "duration", 0, "how long a run is after the herd comes, 1s to 24h (default: 3 times what it takes at best, 1m to 10m)")
@@ -186,6 +181,16 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 		return nil
 	}
 	return s
+}
+
+// replicaFlags are about the servers with a shield.
+func (s *simulation) replicaFlags(f *pflag.FlagSet) {
+	f.IntVar(&s.Replicas, "replicas", 1, "how many servers there are before the backend, 1 to 64, with the same config each")
+	f.StringVar(&s.balance, "balance", "random", "how requests are spread over them: "+balances())
+	f.BoolVar(&s.shares, "store", false, "let them share limits, appointments and promises through a store, such as Redis")
+	f.DurationVar(&s.storeTrip, "store-trip", time.Millisecond, "how long it takes there and back, up to 10s")
+	f.StringVar(&s.storeOutage, "store-outage", "", "when the store is gone, as 30s+10s")
+	f.StringVar(&s.shieldRestart, "restart-shield", "", "when they restart and forget everything, as 30s")
 }
 
 // flagError says which type of value a flag wants.
