@@ -31,6 +31,9 @@ type zone struct {
 // ServeZone carries the exchanges of a zone's links until stop is called. Name and unit are
 // as those of Serve.
 func (c *Client) ServeZone(of *share.Zone, name, what string) (stop func()) {
+	if n := len(of.Links()); n > 1 { // a replica with another number would look for keys elsewhere
+		what += fmt.Sprintf(", %d slots", n)
+	}
 	z := &zone{Zone: of, unit: c.unit("z0", name, what, takeScript)}
 	c.mu.Lock()
 	c.zones[z] = true
