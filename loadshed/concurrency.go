@@ -89,7 +89,7 @@ func (c *Concurrency) Use(p *Plan) {
 // Limit returns how many requests may be in flight now, 0 if that is not limited.
 func (c *Concurrency) Limit(p *Plan) int {
 	if p.adaptive {
-		return c.adaptive.Limit(c.law(p))
+		return c.lease.bound(c.adaptive.Limit(p.law))
 	}
 	return c.lease.bound(p.limit)
 }
@@ -248,7 +248,7 @@ func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank Rank, pl
 // highest class is exempt from probes of the limit while lower ones can bear them.
 func (c *Concurrency) limitFor(now time.Duration, p *Plan, class int) int {
 	if class == 0 && p.adaptive && p.classes.Len() > 1 && c.shares.SeenBelow(now, class, p.classes) {
-		return c.adaptive.Steady(c.law(p))
+		return c.lease.bound(c.adaptive.Steady(p.law))
 	}
 	return c.shares.LimitFor(now, class, c.Limit(p), p.classes)
 }

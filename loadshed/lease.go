@@ -39,10 +39,17 @@ func (l *lease) bounds() bool { return l.places.Load() > 0 }
 
 // bound returns the lower of a limit and the lease, but at least 1: no limit at all is 0.
 func (l *lease) bound(limit int) int {
-	if n := int(l.places.Load()); n > 0 && limit > 0 {
-		return max(1, min(limit, n-1))
+	if n := l.places.Load(); n > 0 {
+		return lower(limit, int(n-1))
 	}
 	return limit
+}
+
+func lower(limit, places int) int {
+	if limit == 0 {
+		return 0
+	}
+	return max(1, min(limit, places))
 }
 
 // room returns how many of a limit this process may count on.
@@ -107,6 +114,9 @@ func (c *Concurrency) MayGrow() bool { return c.UsesAll() && c.lease.free.Load()
 // lowered meanwhile. Then either its count of what is in flight has the request, or the
 // request sees the lease: it looks again after it was counted.
 func (c *Concurrency) take(now time.Duration, limit int) bool {
+	if c.lease.places.Load() == 0 {
+		return c.gate.Enter(limit, now)
+	}
 	most := c.lease.most(now)
 	if !c.gate.Enter(min(limit, most), now) {
 		return false

@@ -161,3 +161,23 @@ func TestLeaseIsExact(t *testing.T) {
 		t.Error("none was admitted")
 	}
 }
+
+func BenchmarkConcurrency(b *testing.B) {
+	p := mustPlan(b, PlanConfig{Limit: 100})
+	for _, leased := range []bool{false, true} {
+		b.Run(map[bool]string{false: "alone", true: "leased"}[leased], func(b *testing.B) {
+			var c Concurrency
+			c.Use(p)
+			if leased {
+				c.Grant(1, 50, 0, math.MaxInt64)
+			}
+			e := Entrant{}
+			b.ReportAllocs()
+			for b.Loop() {
+				var pl Place
+				c.Enter(1, p, &e, &pl)
+				pl.Leave(2, Served)
+			}
+		})
+	}
+}
