@@ -32,7 +32,7 @@ const (
 	fleetBurst = 40
 )
 
-func newFleet(t *testing.T, n int, address string, unit func(i int) string) *fleet {
+func newFleet(t *testing.T, n int, o Options, unit func(i int) string) *fleet {
 	t.Helper()
 	f := &fleet{T: t}
 	for i := range n {
@@ -40,7 +40,7 @@ func newFleet(t *testing.T, n int, address string, unit func(i int) string) *fle
 		if err != nil {
 			t.Fatal(err)
 		}
-		client, err := Open(Options{Addresses: []string{address}}, Shell{
+		client, err := Open(o, Shell{
 			Now:  shield.Now,
 			Lost: func(error) { f.lost.Add(1) },
 			Back: func(time.Duration) { f.back.Add(1) },
@@ -105,7 +105,7 @@ func TestFleet(t *testing.T) {
 	t.Parallel()
 	testserver.Each(t, func(t *testing.T, program string) {
 		server := testserver.Start(t, program)
-		f := newFleet(t, 4, server.Addr, one)
+		f := newFleet(t, 4, Options{Addresses: []string{server.Addr}}, one)
 		f.until("all know of each other", f.together)
 		began, admitted := time.Now(), int64(0)
 		phase := func(name string, least float64, d time.Duration) {
@@ -140,12 +140,31 @@ func TestFleet(t *testing.T) {
 	})
 }
 
+// A failover does not give more than the limit, and a burst at most once more.
+func TestFleetInFailover(t *testing.T) {
+	t.Parallel()
+	sentinel, master, _ := testserver.StartSentinel(t, testserver.Programs(t)[0])
+	f := newFleet(t, 4, Options{Addresses: []string{sentinel.Addr}, Sentinel: testserver.Master}, one)
+	f.until("all know of each other", f.together)
+	began := time.Now()
+	before, _ := f.visit(time.Second)
+	master.Kill()
+	during, slowest := f.visit(3 * time.Second)
+	f.until("all are together again", f.together)
+	after, _ := f.visit(time.Second)
+	admitted, most := before+during+after, 2*fleetBurst+fleetRate*time.Since(began).Seconds()+4
+	t.Logf("%d were admitted in the second before, %d in the 3 s from then on, %d in the second after; slowest decision %v", before, during, after, slowest)
+	if float64(admitted) > most || during < fleetRate {
+		t.Errorf("%d were admitted, want at most %.0f; %d during the failover", admitted, most, during)
+	}
+}
+
 // A replica that ends is no replica any more at once, whether it is stopped or its Client
 // closed.
 func TestFleetShrinks(t *testing.T) {
 	t.Parallel()
 	server := testserver.Start(t, testserver.Programs(t)[0])
-	f := newFleet(t, 4, server.Addr, one)
+	f := newFleet(t, 4, Options{Addresses: []string{server.Addr}}, one)
 	f.until("all know of each other", f.together)
 	f.visit(200 * time.Millisecond)
 	f.ends[3]()
@@ -166,7 +185,7 @@ func TestFleetShrinks(t *testing.T) {
 func TestOtherLimits(t *testing.T) {
 	t.Parallel()
 	server := testserver.Start(t, testserver.Programs(t)[0])
-	f := newFleet(t, 3, server.Addr, func(i int) string { return []string{"100/s", "100/s", "50/s"}[i] })
+	f := newFleet(t, 3, Options{Addresses: []string{server.Addr}}, func(i int) string { return []string{"100/s", "100/s", "50/s"}[i] })
 	told := func() []string { f.mu.Lock(); defer f.mu.Unlock(); return append([]string(nil), f.differ...) }
 	f.until("all are told", func() bool { return len(told()) == 3 })
 	time.Sleep(unitsEvery + time.Second/2)
