@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -194,6 +195,36 @@ func TestHerdBeforeReplicas(t *testing.T) {
 		}
 		if took > 30*time.Second || each > 4 { // 4.6 s and 1.8 unless the machine is very busy
 			t.Errorf("a herd of %d is served in %v, %.2f requests each", herd, took, each)
+		}
+	})
+}
+
+// Replicas that define a limit in another way share nothing of it, and each shows the other.
+func TestReplicasThatDiffer(t *testing.T) {
+	t.Setenv(secretVariable, "correct horse battery staple")
+	t.Setenv(passwordVariable, "")
+	app := backend(t)
+	testserver.Each(t, func(t *testing.T, program string) {
+		store := testserver.Start(t, program)
+		var admins []string
+		for _, args := range [][]string{{"--capacity", "40/s"}, {"--capacity", "50/s"}} {
+			_, admin := startProxy(t, append([]string{"--to", app, "--store", "redis://" + store.Addr + "/?replicas=1"}, args...)...)
+			admins = append(admins, admin)
+		}
+		for i, other := range []string{"50 per 1s", "40 per 1s"} {
+			awaitStore(t, admins[i], 1)
+			want := regexp.MustCompile(`(?m)^ +1 +DIFFER +capacity ` + other)
+			var out []byte
+			for range 100 {
+				out, _ = command(t, "status", "--store", "--address", admins[i]).CombinedOutput()
+				if want.Match(out) {
+					break
+				}
+				time.Sleep(200 * time.Millisecond)
+			}
+			if !want.Match(out) {
+				t.Errorf("the other replica is not shown:\n%s", out)
+			}
 		}
 	})
 }
