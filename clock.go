@@ -45,14 +45,17 @@ func (g *Guard) Enter(ctx context.Context, now time.Duration, r Request) Decisio
 func (g *Guard) awaitStore(ctx context.Context, r Request, d *Decision) bool {
 	t := time.NewTimer(share.MaxTrip)
 	defer t.Stop()
+	in := true
 	select {
 	case <-d.awaits:
 	case <-t.C:
+		in = false
 	case <-ctx.Done():
 		g.Abandon(Now(), d)
 		return false
 	}
 	g.Settle(Now(), r, d, 0)
+	g.backend.waited(in, d.Admit || d.Queued())
 	return d.Queued()
 }
 

@@ -2,6 +2,7 @@ package shield
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/herdshield/shield/limiter"
@@ -119,4 +120,21 @@ func TestRequestWaitsForTheStore(t *testing.T) {
 	if g.Abandon(now, &gone); gone.Queued() || !gone.Gone {
 		t.Errorf("it was abandoned, and is %+v", gone)
 	}
+}
+
+// A request waits for the store for 25 ms at most, and is counted.
+func TestRequestDoesNotWaitForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := Now()
+		g := linked(t, Config{Capacity: perSecond(100, 10)}, now, 0)
+		g.backend.capacity.Heard(now, 0, 5, 0)
+		g.Admit(now, Request{Client: 1}) // on credit
+		g.Enter(t.Context(), now, Request{Client: 2})
+		if waited := Now() - now; waited != share.MaxTrip {
+			t.Errorf("it has waited for %v, want %v", waited, share.MaxTrip)
+		}
+		if w := g.backend.Stats(now).StoreWaits; w != (StoreWaits{Timeout: 1}) {
+			t.Errorf("it is counted as %+v", w)
+		}
+	})
 }

@@ -93,6 +93,20 @@ type counts struct {
 	classes map[string]*classCounts // by the class's name; guarded by classMu
 
 	retryAfter [61]atomic.Uint64
+	storeWaits struct{ granted, empty, timeout atomic.Uint64 }
+}
+
+// waited counts a request that has waited for the store: whether that answered in time,
+// and whether the request passed then.
+func (c *counts) waited(inTime, passed bool) {
+	switch {
+	case passed:
+		c.storeWaits.granted.Add(1)
+	case inTime:
+		c.storeWaits.empty.Add(1)
+	default:
+		c.storeWaits.timeout.Add(1)
+	}
 }
 
 // classCounts counts the decisions on the requests of one class.
@@ -147,6 +161,13 @@ func (c *counts) class(name string) *classCounts {
 	return c.classes[name]
 }
 
+// StoreWaits counts the requests that waited for the store that replicas share.
+type StoreWaits struct {
+	Granted uint64 // it had tokens for them
+	Empty   uint64 // it had none
+	Timeout uint64 // it did not answer in time
+}
+
 // BackendStats is a snapshot of a Backend.
 type BackendStats struct {
 	InFlight   int             // requests that hold a place
@@ -154,6 +175,7 @@ type BackendStats struct {
 	Refused    [reasons]uint64 // by Reason
 	Observed   [reasons]uint64 // requests admitted that would have been refused, by Reason
 	RetryAfter [61]uint64      // refusals by the seconds that they were told; 0: never, 60: longer
+	StoreWaits StoreWaits
 
 	pushback.AppointmentStats
 }
@@ -165,6 +187,7 @@ func (b *Backend) Stats(now time.Duration) BackendStats {
 		InFlight: b.inFlight.InFlight(), Admitted: t.admitted, Refused: t.refused, Observed: t.observed,
 		AppointmentStats: b.clients.Stats(now),
 	}
+	s.StoreWaits = StoreWaits{b.storeWaits.granted.Load(), b.storeWaits.empty.Load(), b.storeWaits.timeout.Load()}
 	for i := range s.RetryAfter {
 		s.RetryAfter[i] = b.retryAfter[i].Load()
 	}

@@ -176,6 +176,13 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 				to.outcomes(map[string]uint64{"honoured": s.stats.Redeemed, "worthless": s.stats.Worthless})
 			}},
 	}},
+	{"shield", "`store`", func(s *shieldReading) bool { return s.config.Secret != nil }, []metric[*shieldReading]{
+		{"caddy_shield_store_waits_total", counter, []string{"outcome"}, "Requests that waited for the store, for 25 ms at most, because this replica had no token: granted, empty (the store had none either) or timeout.",
+			func(s *shieldReading, to sink) {
+				w := s.stats.StoreWaits
+				to.outcomes(map[string]uint64{"granted": w.Granted, "empty": w.Empty, "timeout": w.Timeout})
+			}},
+	}},
 	{"shield", "`herd { detect on }`", func(s *shieldReading) bool { return s.guard.DetectsHerds() }, []metric[*shieldReading]{
 		{"caddy_shield_herd", gauge, []string{"kind"}, "1 while there is a herd of this kind. Backlog: many clients came at once and have appointments. Periodic: requests come in pulses. Echo: clients retry at a fixed interval.",
 			func(s *shieldReading, to sink) {
