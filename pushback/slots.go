@@ -14,6 +14,10 @@ const (
 	// leaseAhead is for how long the granted slots should last, beside a trip to the store.
 	leaseAhead = 3 * time.Millisecond
 
+	// leastSlots is how many returns are asked for at a time, at least: one exchange for each
+	// promise would keep the store busy.
+	leastSlots = 3
+
 	// bookingFade is the time constant with which it is forgotten how fast slots are booked.
 	bookingFade = 50 * time.Millisecond
 )
@@ -243,7 +247,7 @@ func (c *Calendar) AskSlots(now, trip time.Duration, r Rates) (a SlotsAsk) {
 	c.survey(now, quiet, &a)
 	need := 0.0
 	if !quiet {
-		need = math.Ceil(c.rate * (leaseAhead + trip).Seconds())
+		need = max(leastSlots, math.Ceil(c.rate*(leaseAhead+trip).Seconds()))
 	}
 	if c.fresh > 0 && !quiet { // as many as since the last time, once more
 		need = max(need, min(float64(c.fresh), r.Rate/4))

@@ -24,7 +24,7 @@ const (
 
 	// newsTime is how long after the last exchange news are told at the latest. Ours: the
 	// others have read them a beat later, long before the first promise is due.
-	newsTime = 20 * time.Millisecond
+	newsTime = 50 * time.Millisecond
 
 	// stepTime is by how much the store's clock may seem to have moved until it is believed.
 	stepTime = 50 * time.Millisecond
