@@ -73,7 +73,7 @@ func (g *Guard) askStore(now time.Duration, t *try) <-chan struct{} {
 	if t.made {
 		return nil
 	}
-	return g.backend.link.Load().Ask(now, t.visit.Due)
+	return g.backend.link.Load().Ask(now, t.visit.Due, t.tokens)
 }
 
 // askPlace returns what a request may wait for that finds no place in flight.

@@ -172,9 +172,10 @@ func (k *Link) Nudge() {
 
 // Ask returns what a request may wait for that finds no token: a channel that is closed
 // when the store has answered. It returns nil if the store has none, or is gone. A request
-// that is due is worth waiting for if the store has one soon.
-func (k *Link) Ask(now time.Duration, due bool) <-chan struct{} {
-	if k == nil || k.view.Load().alone || !k.Capacity.Misses(now, due) {
+// that is due is worth waiting for if the store has one soon. One that has to leave a reserve
+// does not wait if there was less at the last answer.
+func (k *Link) Ask(now time.Duration, due bool, reserve int) <-chan struct{} {
+	if k == nil || k.view.Load().alone || !k.Capacity.Misses(now, due, reserve) {
 		return nil
 	}
 	k.mu.Lock()

@@ -77,7 +77,7 @@ func (f *fleet) run(d time.Duration, wants func(replica int) int) {
 					if r.take(f.limit, now) {
 						f.took = append(f.took, f.now)
 					} else {
-						r.Ask(now, false)
+						r.Ask(now, false, 0)
 					}
 				}
 			}
