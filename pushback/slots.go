@@ -298,6 +298,23 @@ func (c *Calendar) survey(now time.Duration, quiet bool, a *SlotsAsk) {
 	}
 }
 
+// Untell takes back what AskSlots has said to the store: it was told in vain, as far as is
+// known. If that is certain, the numbers count, too; else the store may count them twice.
+func (c *Calendar) Untell(a *SlotsAsk, certain bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, g := range a.Guessed {
+		if b := c.bucket(g.Bucket); b != nil {
+			b.untold += float32(g.Size)
+		}
+	}
+	if certain {
+		c.issuedAt -= a.Numbers
+		c.left += a.Served
+		c.dried = c.dried || a.Dry
+	}
+}
+
 // HearSlots takes what the store has answered to the last AskSlots.
 func (c *Calendar) HearSlots(now time.Duration, a *SlotsAnswer, r Rates) {
 	c.mu.Lock()

@@ -9,7 +9,7 @@ type Constant struct {
 // Constants are those of the Model.
 func Constants() []Constant {
 	return []Constant{
-		{"sweepTime", sweepTime}, {"rosterTime", RosterTime.Milliseconds()},
+		{"sweepTime", sweepTime}, {"rosterTime", RosterTime.Milliseconds()}, {"idleLease", IdleLease.Milliseconds()},
 		{"keptNews", keptNews}, {"maxNews", maxNews},
 		{"lease", Lease.Milliseconds()}, {"idlePlaces", idlePlaces}, {"placesTurn", placesTurn}, {"placesGap", placesGap},
 		{"slotWidth", slotWidth}, {"shortestWait", shortestWait}, {"dividedTime", dividedTime}, {"staleTime", staleTime}, {"keptSlots", keptSlots},

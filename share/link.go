@@ -1,6 +1,7 @@
 package share
 
 import (
+	"hash/fnv"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,9 @@ const (
 
 	// stepTime is by how much the store's clock may seem to have moved until it is believed.
 	stepTime = 50 * time.Millisecond
+
+	// maxBatches bounds the replicas whose last batch is known.
+	maxBatches = 1024
 
 	// maxNotes is how many notes one exchange tells.
 	maxNotes = 500
@@ -97,6 +101,11 @@ type exchange struct {
 	after  int64 // the last news that it has read
 	born   int64 // of the store
 	again  bool  // there is more to be said at once
+
+	slots   pushback.SlotsAsk // in flight
+	telling bool              // news are in flight
+	news    batch             // that were told last, if they may not have arrived
+	batches map[uint32]uint32 // the last batch of each replica
 }
 
 // roster is how many replicas there are. It grows at once, and shrinks when it was smaller
@@ -114,6 +123,9 @@ func NewLink(name string, of Shared, l Limits, now time.Duration) *Link {
 	k := &Link{Shared: of, name: name, limits: l}
 	k.roster = roster{most: max(1, l.Replicas), since: now}
 	k.exchange.sent = now - Beat
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(name)) // it never fails
+	k.news.sender = h.Sum32()
 	k.Capacity.Draw(now, k.most)
 	k.Capacity.Part(l.Capacity, now, k.most)
 	k.view.Store(&view{alone: true, parted: true, replicas: k.most})
@@ -268,6 +280,7 @@ func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
 		return a, false
 	}
 	if k.flying {
+		k.untell(false)
 		k.places.Missed(now)
 	}
 	k.flying = false
@@ -298,13 +311,28 @@ func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
 	if slots.Rate = k.measured; math.IsInf(slots.Rate, 1) {
 		slots.Rate = 0
 	}
-	a.Slots, a.Places = &slots, k.askPlaces(now)
+	a.Slots, a.Places, k.slots = &slots, k.askPlaces(now), slots
 	k.binds.Store(int64(never))
-	if !v.parted {
-		a.News = encode(k.Clients.News(nil, maxNotes), k.zero)
+	if k.telling = !v.parted; k.telling {
+		a.News = k.tell(maxNotes)
 	}
 	k.look.Store(int64(min(time.Duration(k.look.Load()), k.sent+flightTime)))
 	return a, true
+}
+
+// tell returns the news to be told: those that may not have arrived, or the next.
+func (k *Link) tell(most int) string {
+	if len(k.news.notes) == 0 {
+		k.news.number++
+		k.news.notes = k.Clients.News(k.news.notes, most)
+	}
+	return k.news.encode(k.zero)
+}
+
+// untell notes that what is in flight was told in vain.
+func (k *Link) untell(heard bool) {
+	k.Clients.Calendar().Untell(&k.slots, heard)
+	k.slots = pushback.SlotsAsk{}
 }
 
 // Bye returns the last ask of a replica that ends: the others need not wait until it is not
@@ -317,7 +345,10 @@ func (k *Link) Bye(now time.Duration) (a Ask, ok bool) {
 		return a, false
 	}
 	k.seq++
-	a = Ask{Name: k.name, Seq: k.seq, Leaves: true, After: k.after, News: encode(k.Clients.News(nil, maxNotes), k.zero)}
+	a = Ask{Name: k.name, Seq: k.seq, Leaves: true, After: k.after}
+	k.news.notes = k.Clients.News(k.news.notes, math.MaxInt)
+	k.news.number++
+	a.News = k.tell(0)
 	if l := k.limits.Capacity; l.Burst() > 0 {
 		r := k.Capacity.Refill(l, now, v.replicas, false)
 		a.Tokens = &TokensAsk{Rate: l.Rate(), Burst: l.Burst(), Held: r.Held + r.Gave}
@@ -351,7 +382,7 @@ func (k *Link) next() time.Duration {
 	if k.asked == IdleLease {
 		beat = IdleBeat
 	}
-	if k.Clients.HasNews() && !k.view.Load().parted {
+	if (len(k.news.notes) > 0 || k.Clients.HasNews()) && !k.view.Load().parted {
 		beat = newsTime
 	}
 	return k.sent + beat
@@ -378,25 +409,46 @@ func (k *Link) Next(now time.Duration) time.Duration {
 }
 
 // Heard takes the answer to what was sent at an instant. One that was given up does not
-// count.
+// count. Due, Heard and Missed are for one goroutine at a time.
 func (k *Link) Heard(now, sent time.Duration, a Answer) {
+	for _, text := range k.answer(now, sent, &a) { // they may be many, so no lock is held
+		t := decode(text, k.zero)
+		if last, ok := k.batches[t.sender]; ok && t.number == last {
+			continue // it was told twice
+		}
+		if k.batches == nil || len(k.batches) >= maxBatches {
+			k.batches = map[uint32]uint32{}
+		}
+		k.batches[t.sender] = t.number
+		for i := range t.notes {
+			k.Clients.Hear(now, &t.notes[i])
+		}
+	}
+}
+
+// answer takes an answer but for its news, which it returns.
+func (k *Link) answer(now, sent time.Duration, a *Answer) (news []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.flying || sent != k.sent {
-		return
+		return nil
 	}
 	k.flying = false
 	defer k.obey(now)
 	if a.Stale {
 		k.answers.end(false)
-		return
+		return nil
 	}
 	k.trip = now - sent
 	moved := k.set(now, sent, a.Now)
 	if a.Over {
+		k.untell(true)
 		k.part(now)
 		k.again = true
-		return
+		return nil
+	}
+	if k.telling {
+		k.news.notes = k.news.notes[:0]
 	}
 	if a.Places != nil {
 		k.places.Heard(*a.Places)
@@ -405,9 +457,12 @@ func (k *Link) Heard(now, sent time.Duration, a Answer) {
 		k.since = now // it has not heard of all of them lately
 	}
 	k.heard, k.lease = now, k.asked
-	k.count(now, &a)
+	k.count(now, a)
 	if k.born != 0 && (a.Born != k.born || moved) {
 		k.Clients.Calendar().Forgot()
+	}
+	if k.born != 0 && a.Born != k.born {
+		a.After = 0 // all that it has is read
 	}
 	k.born = a.Born
 	if k.trip > MaxTrip {
@@ -416,11 +471,12 @@ func (k *Link) Heard(now, sent time.Duration, a Answer) {
 			k.Capacity.Give(a.Tokens.Got)
 		}
 	} else {
-		k.join(now, &a)
+		k.join(now, a)
 	}
-	k.take(now, &a)
+	k.take(now, a)
 	k.see(now)
 	k.answers.end(false)
+	return a.News
 }
 
 // join works with the store, which has answered in time.
@@ -432,7 +488,7 @@ func (k *Link) join(now time.Duration, a *Answer) {
 	k.again = k.alone // the store was told so, and it is not any more
 }
 
-// take takes what the store has said of the calendar, and of the other replicas' clients.
+// take takes what the store has said of the calendar.
 func (k *Link) take(now time.Duration, a *Answer) {
 	v := *k.view.Load()
 	if a.Slots != nil && !v.parted {
@@ -440,13 +496,6 @@ func (k *Link) take(now time.Duration, a *Answer) {
 		k.view.Store(&v)
 		k.Clients.Join(now, k.zero, k.most, k.rank)
 		k.Clients.Calendar().HearSlots(now, a.Slots, k.rates(&v))
-	}
-	var notes []pushback.Note
-	for _, text := range a.News {
-		notes = decode(notes[:0], text, k.zero)
-		for i := range notes {
-			k.Clients.Hear(now, &notes[i])
-		}
 	}
 	k.after = a.After
 	k.again = k.again || !v.alone && len(a.News) >= maxNews/2 // there is more to be read
@@ -457,6 +506,7 @@ func (k *Link) Missed(now time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.flying {
+		k.untell(false)
 		k.part(now)
 		k.places.Missed(now)
 	}
@@ -466,8 +516,10 @@ func (k *Link) Missed(now time.Duration) {
 
 // count takes note of how many replicas there are.
 func (r *roster) count(now time.Duration, a *Answer) {
-	if r.rank = a.Rank; a.Replicas >= r.most || now-r.since > RosterTime {
-		r.most, r.since = max(1, a.Replicas), now
+	n := min(max(1, a.Replicas), limiter.MaxReplicas)
+	r.rank = min(max(0, a.Rank), n-1)
+	if r.heardOf == 0 || n >= r.most || now-r.since > RosterTime { // at first the operator has guessed
+		r.most, r.since = n, now
 	}
 	r.heardOf = r.most
 }

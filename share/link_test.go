@@ -241,11 +241,15 @@ func TestNotesAsText(t *testing.T) {
 		{Key: 9, Crowd: true, Promise: 3, Appointment: pushback.Appointment{At: 5 * time.Second}, Told: ms},
 		{Key: 8, Kept: true, OnTime: true, Appointment: pushback.Appointment{At: ms}, Told: ms},
 	}
-	if got := decode(nil, encode(notes, zero), zero); !reflect.DeepEqual(got, notes) {
-		t.Errorf("notes are\n%+v, want\n%+v", got, notes)
+	b := batch{7, 9, notes}
+	if got := decode(b.encode(zero), zero); !reflect.DeepEqual(got, b) {
+		t.Errorf("notes are\n%+v, want\n%+v", got, b)
 	}
-	for _, text := range []string{"", "x", "AAAA", encode(notes, zero)[1:], "====", string([]byte{0, 255})} {
-		if got := decode(nil, text, zero); len(got) > 0 {
+	if n := CountNews(b.encode(zero)); n != len(notes) {
+		t.Errorf("%d notes are counted, want %d", n, len(notes))
+	}
+	for _, text := range []string{"", "x", "AAAA", b.encode(zero)[1:], "====", string([]byte{0, 255})} {
+		if got := decode(text, zero); len(got.notes) > 0 {
 			t.Errorf("%q is read as %+v", text, got)
 		}
 	}
@@ -265,5 +269,63 @@ func TestClockOfTheStore(t *testing.T) {
 	}
 	if at(62*time.Second, 62*time.Second+30*ms, 67_035) || c.zero != 5*time.Second+20*ms {
 		t.Errorf("after a minute it is %v, want it read anew", c.zero)
+	}
+}
+
+// News that are told in vain are told again, and heard once.
+func TestNewsAreToldUntilTheyArrive(t *testing.T) {
+	f := newFleet(2)
+	lost := false
+	f.lost = func(i int) bool { return lost && i == 0 }
+	none := func(int) int { return 0 }
+	f.run(time.Second, none)
+	one, other := f.of[0], f.of[1]
+	limit := f.limit.Rate()
+	answers, err := pushback.NewAnswers(pushback.AnswerConfig{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	terms := pushback.Terms{Answers: answers, Enforce: true}
+	refuse := func(r *replica, key uint64) {
+		var v pushback.Visit
+		var d pushback.Told
+		c := pushback.Caller{Key: key, Fingerprint: 1}
+		r.Clients.Refuse(f.now+r.ahead, &c, &v, &terms, pushback.Supply{Rate: limit}, &d)
+	}
+	for key := range uint64(20) {
+		refuse(one, 1000+key)
+	}
+	lost = true
+	f.run(400*ms, none)
+	for key := range uint64(20) {
+		refuse(one, 2000+key)
+	}
+	lost = false
+	f.run(time.Second, none) // the other is idle, and asks twice per second
+	known := 0
+	for _, first := range []uint64{1000, 2000} {
+		for key := range uint64(20) {
+			switch n := other.Clients.Promised(f.now+other.ahead, first+key); n {
+			case 1:
+				known++
+			case 0:
+			default:
+				t.Errorf("client %d has %d promises at the other replica", first+key, n)
+			}
+		}
+	}
+	if known != 40 {
+		t.Errorf("the other replica knows of %d promises of 40", known)
+	}
+}
+
+// A replica that is the only one has all of the limit at once, whatever the operator guessed.
+func TestLoneReplicaHasAllOfTheLimit(t *testing.T) {
+	f := newFleet(1)
+	f.of = nil
+	f.add("one", 5)
+	f.run(6*time.Second, func(int) int { return 1 })
+	if n := len(f.took); n < 580 || f.excess() > 1 {
+		t.Errorf("it took %d tokens in 6 s, want 600", n)
 	}
 }

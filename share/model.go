@@ -52,6 +52,11 @@ func (m *Model) Plan(now int64, a Ask) (r Answer) {
 		m.slots.load = map[int64]float64{}
 	}
 	r.Now, r.Born = now, m.born
+	for _, o := range m.members { // the clock may have been set back
+		o.seen = min(o.seen, now)
+		o.until = min(o.until, now+IdleLease.Milliseconds())
+		o.paid = min(o.paid, o.until)
+	}
 	me := m.members[a.Name]
 	if me != nil {
 		r.Stale = a.Seq <= me.seq
@@ -153,7 +158,7 @@ func (p *pool) take(now int64, a *Ask, me *member, members map[string]*member, r
 		case now > o.until:
 			others += max(o.held, part)
 		default:
-			others += o.held
+			others += max(-1, o.held) // none is overdrawn by more
 		}
 	}
 	others += float64(unknown) * part // of a store that has just been born

@@ -23,22 +23,32 @@ const (
 	noteCrowd
 )
 
-// encode returns notes as text. zero is the store's time at 0.
-func encode(notes []pushback.Note, zero time.Duration) string {
-	if len(notes) == 0 {
+// A batch is what one exchange tells. It is told again, under its number, until it is known
+// to have arrived.
+type batch struct {
+	sender uint32 // the hash of the replica's name
+	number uint32
+	notes  []pushback.Note
+}
+
+// batchSize is how many bytes the head of a batch takes.
+const batchSize = 4 + 4
+
+// encode returns a batch as text. zero is the store's time at 0.
+func (t *batch) encode(zero time.Duration) string {
+	if len(t.notes) == 0 {
 		return ""
 	}
-	b := make([]byte, 0, len(notes)*noteSize)
-	for i := range notes {
-		n := &notes[i]
-		flags := byte(n.Replace)
+	b := make([]byte, 0, batchSize+len(t.notes)*noteSize)
+	b = binary.BigEndian.AppendUint32(b, t.sender)
+	b = binary.BigEndian.AppendUint32(b, t.number)
+	for i := range t.notes {
+		n := &t.notes[i]
+		flags := bitIf(n.Deferred, noteDeferred) | bitIf(n.Kept, noteKept) | bitIf(n.OnTime, noteOnTime) | bitIf(n.Trust == pushback.Proven, noteProven)
 		if n.Crowd {
-			flags = n.Promise & 3
-		}
-		for bit, is := range map[byte]bool{noteDeferred: n.Deferred, noteKept: n.Kept, noteOnTime: n.OnTime, noteProven: n.Trust == pushback.Proven, noteCrowd: n.Crowd} {
-			if is {
-				flags |= bit
-			}
+			flags |= noteCrowd | n.Promise&3
+		} else {
+			flags |= byte(n.Replace)
 		}
 		at := (n.At + zero).Milliseconds()
 		b = binary.BigEndian.AppendUint64(b, n.Key)
@@ -50,14 +60,21 @@ func encode(notes []pushback.Note, zero time.Duration) string {
 	return base64.StdEncoding.EncodeToString(b)
 }
 
-// decode appends to to the notes that a text has. A text that is none of this version is
-// left out.
-func decode(to []pushback.Note, text string, zero time.Duration) []pushback.Note {
-	b, err := base64.StdEncoding.DecodeString(text)
-	if err != nil || len(b)%noteSize != 0 {
-		return to
+func bitIf(is bool, bit byte) byte {
+	if is {
+		return bit
 	}
-	for ; len(b) > 0; b = b[noteSize:] {
+	return 0
+}
+
+// decode returns the batch that a text has; an empty one if it is none of this version.
+func decode(text string, zero time.Duration) (t batch) {
+	b, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(b) < batchSize || (len(b)-batchSize)%noteSize != 0 {
+		return t
+	}
+	t.sender, t.number = binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])
+	for b = b[batchSize:]; len(b) > 0; b = b[noteSize:] {
 		at := time.Duration(binary.BigEndian.Uint64(b[8:])) * time.Millisecond
 		flags := b[25]
 		n := pushback.Note{
@@ -72,12 +89,12 @@ func decode(to []pushback.Note, text string, zero time.Duration) []pushback.Note
 		if flags&noteProven != 0 {
 			n.Trust = pushback.Proven
 		}
-		to = append(to, n)
+		t.notes = append(t.notes, n)
 	}
-	return to
+	return t
 }
 
 // CountNews returns how many promises, made or kept, a text of news is about.
 func CountNews(text string) int {
-	return base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(text, "="))) / noteSize
+	return max(0, base64.RawStdEncoding.DecodedLen(len(strings.TrimRight(text, "=")))-batchSize) / noteSize
 }

@@ -63,7 +63,7 @@ func (z *Zone) heard(now time.Duration, slot int, t *TakeAnswer, sure bool) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	z.replicas[slot] = t.Replicas
-	if n := slices.Max(z.replicas); sure || n > z.most {
+	if n := slices.Max(z.replicas); sure || n > z.most || !z.begun { // the operator may have guessed
 		z.most = n
 	}
 	z.escrow.Divide(now, z.most)

@@ -6,14 +6,24 @@ local texts = { 'level', 'issued', 'served' }
 
 local function readState(key)
 	local text = redis.call('GET', key)
-	if not text then
+	local ok, state = pcall(cjson.decode, text or '')
+	if not ok or type(state) ~= 'table' or type(state.members) ~= 'table' then
 		return {
 			born = now, members = {}, told = 0, level = 0, at = 0,
 			first = 0, cursor = 0, last = 0, issued = 0, served = 0, servedAt = 0, least = 0, swept = 0,
 		}, true
 	end
-	local state = cjson.decode(text)
 	for _, field in ipairs(texts) do state[field] = number(state[field]) end
+	for other, m in pairs(state.members) do
+		if type(m) ~= 'table' then
+			state.members[other] = nil
+		else -- the clock may have been set back
+			for _, field in ipairs({ 'seq', 'seen', 'expires', 'paid', 'held', 'rate', 'base' }) do m[field] = number(m[field]) end
+			m.seen = math.min(m.seen, now)
+			m.expires = math.min(m.expires, now + idleLease)
+			m.paid = math.min(m.paid, m.expires)
+		end
+	end
 	return state
 end
 

@@ -26,7 +26,7 @@ local function take(state, tokens, me, members, replicas)
 		if now - m.seen <= rosterTime then
 			unknown = unknown - 1
 			if m ~= me then
-				others = others + (now > m.expires and math.max(m.held, part) or m.held)
+				others = others + (now > m.expires and math.max(m.held, part) or math.max(-1, m.held))
 			end
 		end
 	end
