@@ -71,7 +71,7 @@ func TestStoreWithAllOptions(t *testing.T) {
 		`+bound+`
 			shield {
 				name api
-				capacity 10/s burst 39
+				capacity 10/s burst 7
 			}
 			respond ok
 		}`)
@@ -83,7 +83,7 @@ func TestStoreWithAllOptions(t *testing.T) {
 		activeSite(t).app.warnOfSizes(0)
 		_ = caddy.Stop()
 		logged, err := os.ReadFile(file)
-		if err != nil || strings.Count(string(logged), "the burst is small for so many replicas") != 1 || !strings.Contains(string(logged), `"want":40`) {
+		if err != nil || strings.Count(string(logged), "the burst is small for so many replicas") != 1 || !strings.Contains(string(logged), `"want":8`) {
 			t.Errorf("the log is %s, %v", logged, err)
 		}
 		if strings.Contains(shown+string(logged), "horse") {

@@ -71,6 +71,7 @@ type Link struct {
 
 	mu       sync.Mutex // guards the fields below
 	limits   Limits
+	changed  *Limits // that count when it is served anew; nil: the same
 	measured float64 // what the replica adds to the backend's rate
 	exchange
 	clock
@@ -136,11 +137,17 @@ func NewLink(name string, of Shared, l Limits, now time.Duration) *Link {
 
 const never = time.Duration(1<<63 - 1)
 
-// Set changes the limits.
+// Set changes the limits. While a shell serves the Link, those of other limits are other
+// replicas to the store: so what the store is told changes when the Link is served anew.
 func (k *Link) Set(now time.Duration, l Limits) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.limits = l
+	was := k.limits
+	if was.Replicas = l.Replicas; l != was && k.wake.Load() != nil {
+		k.changed = &l
+		return
+	}
+	k.limits, k.changed = l, nil
 	k.obey(now)
 }
 
@@ -154,8 +161,16 @@ func (k *Link) Unlink(now time.Duration) {
 	k.places = Places{}
 }
 
-// OnWake sets what tells the shell that Due should be called. It must not block.
-func (k *Link) OnWake(wake func()) { k.wake.Store(&wake) }
+// OnWake sets what tells the shell that Due should be called, as it begins to serve the Link.
+// It must not block.
+func (k *Link) OnWake(wake func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.changed != nil {
+		k.limits, k.changed = *k.changed, nil
+	}
+	k.wake.Store(&wake)
+}
 
 func (k *Link) wakeUp() {
 	if wake := k.wake.Load(); wake != nil {

@@ -329,3 +329,26 @@ func TestLoneReplicaHasAllOfTheLimit(t *testing.T) {
 		t.Errorf("it took %d tokens in 6 s, want 600", n)
 	}
 }
+
+// The store of some limits is not told of others: those wait until the link is served anew.
+func TestNewLimitsWaitForTheirStore(t *testing.T) {
+	f := newFleet(1)
+	r := f.of[0]
+	now := func() time.Duration { return f.now + r.ahead }
+	r.OnWake(func() {})
+	f.run(time.Second, func(int) int { return 1 })
+	l := r.limits
+	l.Max *= 2
+	r.Set(now(), l)
+	f.now += Beat
+	ask, ok := r.Due(now())
+	if !ok || ask.Slots.Max != l.Max.Milliseconds()/2 {
+		t.Fatalf("the store of the old limits is told of %+v, %t", ask.Slots, ok)
+	}
+	r.Missed(now())
+	r.OnWake(func() {})
+	f.now += Beat
+	if ask, ok = r.Due(now()); !ok || ask.Slots.Max != l.Max.Milliseconds() {
+		t.Errorf("that of the new ones is told of %+v, %t", ask.Slots, ok)
+	}
+}
