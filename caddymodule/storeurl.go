@@ -15,7 +15,7 @@ import (
 //
 // rediss connects by TLS. The options are prefix, sentinel, replicas, ca, cert and key, the
 // last two of the certificate that the store is shown. Names and values are percent-encoded.
-// No error shows the password.
+// No error shows the username or the password.
 func ParseStoreURL(text string) (s Store, err error) {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok || scheme != "redis" && scheme != "rediss" {
@@ -24,19 +24,20 @@ func ParseStoreURL(text string) (s Store, err error) {
 	if s.Type = "redis"; scheme == "rediss" {
 		s.TLS = new(StoreTLS)
 	}
+	// The last @ ends the password, whatever is in it: what is shown after that is no part of it.
+	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
+		name, password, _ := strings.Cut(rest[:i], ":")
+		s.Username, err = url.PathUnescape(name)
+		var bad error
+		if s.Password, bad = url.PathUnescape(password); err != nil || bad != nil || strings.ContainsAny(rest[:i], "/?") {
+			return Store{}, errors.New("store has a username or password in its URL that is not percent-encoded; want %2F for a /, %3F for a ? and %25 for a %, and %40 for an @ in an option")
+		}
+		rest = rest[i+1:]
+	}
 	rest, query, _ := strings.Cut(rest, "?")
 	authority, path, _ := strings.Cut(rest, "/")
 	if path != "" && path != "0" {
 		return s, errors.New("store has a path in its URL; want none: replicas share database 0")
-	}
-	if i := strings.LastIndexByte(authority, '@'); i >= 0 {
-		name, password, _ := strings.Cut(authority[:i], ":")
-		s.Username, err = url.PathUnescape(name)
-		var bad error
-		if s.Password, bad = url.PathUnescape(password); err != nil || bad != nil {
-			return s, errors.New("store has a username or password in its URL that is not percent-encoded")
-		}
-		authority = authority[i+1:]
 	}
 	s.Address = strings.Split(authority, ",")
 	if slices.Contains(s.Address, "") {

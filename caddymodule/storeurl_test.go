@@ -30,7 +30,11 @@ func TestStoreURL(t *testing.T) {
 		"redis://h?prefix=":         "store: prefix is empty or set twice; want one value",
 		"redis://h?replicas=many":   `store: replicas is "many"; want a whole number`,
 		"redis://h?prefix=%zz":      "store has options that cannot be read in its URL",
-		"redis://me:ho/rse@h:1?a=b": "store has a path in its URL",
+		"redis://me:ho/rse@h:1?a=b": "not percent-encoded",
+		"redis://me:ge?horse@h":     "not percent-encoded",
+		"redis://ho?rse=horse@h":    "not percent-encoded",
+		"redis://me:a@b?horse@h":    "not percent-encoded",
+		"redis://h?ca=/horse@b.pem": "%40 for an @ in an option",
 	} {
 		if _, err := ParseStoreURL(text); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "horse") {
 			t.Errorf("%s: the error is %v, want %s", text, err, want)
