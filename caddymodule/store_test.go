@@ -142,6 +142,7 @@ func TestStoreInConfigs(t *testing.T) {
 	for want, store := range map[string]string{
 		"secret has 5 bytes; want at least 16": store("horse"),
 		"address of the store is \":1\"":       `{"type": "redis", "address": [":1"], "secret": "` + storeSecret + `"}`,
+		"address of the store is \"h:99999\"":  `{"type": "redis", "address": ["h:99999"], "secret": "` + storeSecret + `"}`,
 	} {
 		if err := load(store, handler); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "horse") {
 			t.Errorf("the error is %v, want %s", err, want)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net"
 	"regexp"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -53,8 +55,10 @@ func (o Options) Check() error {
 		errs = append(errs, errors.New("addresses of the store: none; want at least one host:port"))
 	}
 	for _, address := range o.Addresses {
-		if host, port, err := net.SplitHostPort(address); err != nil || host == "" || port == "" {
-			errs = append(errs, fmt.Errorf("address of the store is %q; want host:port", address))
+		host, port, err := net.SplitHostPort(address)
+		if n, bad := strconv.ParseUint(port, 10, 16); err != nil || host == "" || bad != nil || n == 0 {
+			errs = append(errs, fmt.Errorf("address of the store is %q; want host:port, and a port of 1 to 65535",
+				address[strings.LastIndexByte(address, '@')+1:])) // a password may be before it
 		}
 	}
 	if o.Username != "" && o.Password == "" {
