@@ -181,6 +181,30 @@ func TestFleetShrinks(t *testing.T) {
 	}
 }
 
+// Whatever is listed beside the units, they are found, and the rest is deleted.
+func TestUnitsThatAreNone(t *testing.T) {
+	t.Parallel()
+	server := testserver.Start(t, testserver.Programs(t)[0])
+	c, err := Open(Options{Addresses: []string{server.Addr}}, Shell{Now: shield.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	own, other := c.unit("b", "shop", "100/s", planScript), c.unit("b", "shop", "50/s", planScript)
+	(&bench{T: t, Client: c}).until("it is connected", func() bool { return c.driver.Load() != nil })
+	c.compare(other, 2)
+	for i, bad := range []string{"no JSON", "7", "null", "[]", "{}", `{"what":"x"}`, `{"seen":{},"what":"x"}`, `{"seen":1e15,"what":"x"}`, strings.Repeat("[", 5000)} {
+		server.Do("HSET", own.list, fmt.Sprint("bad", i), bad)
+	}
+	c.compare(own, 1)
+	if got := own.others(); len(got) != 1 || got[0] != (Unit{What: other.what, Replicas: 2}) {
+		t.Errorf("found %+v, want %q", got, other.what)
+	}
+	if n := server.Do("HLEN", own.list); n != "2" {
+		t.Errorf("%s are listed, want 2", n)
+	}
+}
+
 // Replicas with other limits have keys of their own, and are told once of each other.
 func TestOtherLimits(t *testing.T) {
 	t.Parallel()

@@ -5,11 +5,12 @@ redis.call('HSET', list, tostring(ask.sum), cjson.encode({ seen = now, what = as
 keep(list)
 local all = redis.call('HGETALL', list)
 for i = 1, #all, 2 do
-	local unit = cjson.decode(all[i + 1])
-	if now - unit.seen > rosterTime then
-		redis.call('HDEL', list, all[i])
+	local good, unit = pcall(cjson.decode, all[i + 1])
+	good = good and type(unit) == 'table' and type(unit.what) == 'string'
+	if not good or math.abs(now - number(unit.seen)) > rosterTime then
+		redis.call('HDEL', list, all[i]) -- also what no replica has written
 	elseif all[i] ~= ask.sum then
-		others[#others + 1] = { what = unit.what, replicas = unit.replicas }
+		others[#others + 1] = { what = unit.what, replicas = math.floor(math.min(number(unit.replicas), 1e6)) }
 	end
 end
 local answer = {}
