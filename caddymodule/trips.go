@@ -154,7 +154,7 @@ func (s *shieldEntry) sharingStatus(now time.Duration, all *storeReading) *Shari
 	out.Alone, out.Replicas = s.guard.Link(now).Alone()
 	for _, b := range all.Backends {
 		if b.Name == s.name {
-			out.Others = b.Others
+			out.Unit, out.Others = b.What, b.Others
 		}
 	}
 	return out
@@ -167,7 +167,7 @@ func (z *zoneEntry) sharingStatus(all *storeReading) *SharingStatus {
 	out := &SharingStatus{Unit: z.unit(all.store)}
 	for _, of := range all.Zones {
 		if of.Name == z.record.shown {
-			out.Replicas, out.Alone, out.Others = of.Replicas, of.Alone, of.Others
+			out.Unit, out.Replicas, out.Alone, out.Others = of.What, of.Replicas, of.Alone, of.Others
 		}
 	}
 	return out

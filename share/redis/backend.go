@@ -21,6 +21,7 @@ type Backend struct {
 	Told     uint64  `json:"told"`     // promises, made or kept, that the others were told
 	Heard    uint64  `json:"heard"`    // those that they have told
 
+	What   string `json:"what"`             // its unit
 	Others []Unit `json:"others,omitempty"` // replicas that share other limits
 }
 
@@ -101,6 +102,6 @@ func (b *backend) status() Backend {
 	defer b.mu.Unlock()
 	s := b.seen
 	s.Alone, _ = b.link.Alone()
-	s.Others = b.others()
+	s.What, s.Others = b.what, b.others()
 	return s
 }
