@@ -125,9 +125,11 @@ func (a *App) serveAll(now time.Duration) {
 func (a *App) leaveAll(now time.Duration) {
 	a.posts.mu.Lock()
 	defer a.posts.mu.Unlock()
-	for p := range a.posts.of {
-		p.leave(now, a)
+	var all sync.WaitGroup
+	for p := range a.posts.of { // each may wait for the store
+		all.Go(func() { p.leave(now, a) })
 	}
+	all.Wait()
 	a.posts.of = nil
 }
 

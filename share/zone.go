@@ -308,7 +308,7 @@ func (l *ZoneLink) missKeys(now time.Duration) {
 func (l *ZoneLink) Bye(now time.Duration) (ask TakeAsk, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.last == 0 {
+	if l.last == 0 || l.alone {
 		return ask, false
 	}
 	l.miss(now)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +19,7 @@ type Zone struct {
 	Hot      int    `json:"hot"`      // keys whose tokens come from the store
 	Keys     uint64 `json:"keys"`     // that exchanges were about, in all
 
+	What   string `json:"what"`             // its unit
 	Others []Unit `json:"others,omitempty"` // replicas that share other limits
 }
 
@@ -48,9 +50,11 @@ func (c *Client) ServeZone(of *share.Zone, name, what string) (stop func()) {
 		}, &c.takes))
 	}
 	return func() {
-		for _, end := range ends {
-			end()
+		var all sync.WaitGroup
+		for _, end := range ends { // each may wait for the store
+			all.Go(end)
 		}
+		all.Wait()
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.zones, z)
@@ -86,7 +90,7 @@ func takeKeys(tag string, keys []share.KeyTake) []string {
 // status returns what is known of the zone.
 func (z *zone) status(now time.Duration) Zone {
 	e := z.Escrow()
-	s := Zone{Name: z.name, Replicas: e.Replicas(), Hot: e.Hot(), Keys: z.keys.Load(), Others: z.others()}
+	s := Zone{Name: z.name, Replicas: e.Replicas(), Hot: e.Hot(), Keys: z.keys.Load(), What: z.what, Others: z.others()}
 	for slot := range z.Links() {
 		s.Alone = s.Alone || e.IsAlone(slot, now)
 	}
