@@ -18,6 +18,10 @@ const (
 	// promise would keep the store busy.
 	leastSlots = 3
 
+	// maxGuesses is how many slots are guessed as if no other replica did so, while one trip to
+	// the store takes. Within a data centre a herd of 10,000 per second guesses fewer.
+	maxGuesses = 16
+
 	// bookingFade is the time constant with which it is forgotten how fast slots are booked.
 	bookingFade = 50 * time.Millisecond
 )
@@ -79,6 +83,8 @@ type slots struct {
 	zero     time.Duration // the store's time at 0
 	replicas int           // that divide the calendar; 0: it is not shared, or the store is gone
 	rank     int           // of this one
+	late     bool          // the store's answer is: see Late
+	guesses  int           // since the last AskSlots
 	others   struct{ rate, base float64 }
 	first    int64 // of the granted buckets; 0: none
 	cursor   int64 // all before it are granted
@@ -170,6 +176,9 @@ func (c *Calendar) guess(now, from, limit time.Duration, r Rates, t Trust) (a Ap
 		return a, false
 	}
 	size := c.spare(r.Rate) * SlotWidth.Seconds()
+	if c.guesses++; c.late || c.guesses > maxGuesses { // the others guess, too
+		size *= max(1/float64(c.replicas), c.base.rate/max(1e-9, c.base.rate+c.others.base))
+	}
 	for n, last := max(c.number(from), c.cursor, c.divided), c.number(limit); n <= last; n++ {
 		b, _ := c.open(n, r, size)
 		if float64(b.guess) > size*(1-1e-6) {
@@ -204,7 +213,16 @@ func (c *Calendar) Join(now, zero time.Duration, replicas, rank int) {
 		c.matured = c.number(now - maturity)
 		c.waiting.Store(0)
 	}
-	c.zero, c.replicas, c.rank = zero, replicas, rank
+	c.zero, c.replicas, c.rank, c.late = zero, replicas, rank, false
+}
+
+// Late tells that the store does not answer at the moment. Until the next Join, guesses are as
+// dense as this replica's share of the requests that came before: a herd that keeps all
+// replicas busy would else be promised each slot by each of them.
+func (c *Calendar) Late() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.late = true
 }
 
 // Part has the calendar do without the other replicas: all of its slots are for clients of
@@ -252,7 +270,7 @@ func (c *Calendar) AskSlots(now, trip time.Duration, r Rates) (a SlotsAsk) {
 	if c.fresh > 0 && !quiet { // as many as since the last time, once more
 		need = max(need, min(float64(c.fresh), r.Rate/4))
 	}
-	c.fresh = 0
+	c.fresh, c.guesses = 0, 0
 	a.Want = max(0, math.Ceil(need-max(0, c.free)))
 	if c.anew {
 		a.First = max(1, c.first)

@@ -275,6 +275,7 @@ func (k *Link) part(now time.Duration) {
 	}
 	k.view.Store(&view{alone: true, replicas: k.most, rate: v.rate})
 	k.calm = now + calmTime
+	k.Clients.Calendar().Late()
 	k.look.Store(int64(k.calm))
 	// Until then the pool may have earned for it, whenever what is in flight arrives.
 	from := k.heard + k.lease
