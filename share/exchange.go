@@ -1,0 +1,263 @@
+package share
+
+import (
+	"math"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
+)
+
+// Due returns what is to be told to the store at now, if anything is. It is in flight then,
+// until Heard or Missed, or until it is given up.
+func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.flying && now-k.sent < GiveUp {
+		k.see(now)
+		return a, false
+	}
+	if k.flying {
+		k.untell(false)
+		k.places.Missed(now)
+	}
+	k.flying = false
+	k.see(now)
+	k.obey(now)
+	v := k.view.Load()
+	placesAt, _ := k.placesAt(now)
+	backlog := k.Clients.Backlogged(now)
+	urgent := !v.alone && (k.again || now >= placesAt || k.Capacity.Low(k.limits.Capacity, now, v.replicas, backlog) || k.Clients.Calendar().WantsSlots(k.trip))
+	if !urgent && now < k.next() {
+		return a, false
+	}
+	k.told.Store(false)
+	k.flying, k.alone, k.sent, k.again = true, v.alone, now, false
+	k.asked = Lease
+	if k.idles(now) {
+		k.asked = IdleLease
+	}
+	k.answers.send()
+	k.seq++
+	a = Ask{Name: k.name, Seq: k.seq, Lease: k.asked.Milliseconds(), Alone: v.alone, After: k.after, Replicas: k.heardOf}
+	if l := k.limits.Capacity; l.Burst() > 0 {
+		r := k.Capacity.Refill(l, now, v.replicas, backlog)
+		a.Tokens = &TokensAsk{Rate: l.Rate(), Burst: l.Burst(), Held: r.Held, Gave: r.Gave, Want: r.Want}
+	}
+	slots := k.Clients.Calendar().AskSlots(now, k.trip, k.rates(v))
+	slots.Limit = k.limits.Capacity.Rate()
+	if slots.Rate = k.measured; math.IsInf(slots.Rate, 1) {
+		slots.Rate = 0
+	}
+	a.Slots, a.Places, k.slots = &slots, k.askPlaces(now), slots
+	k.binds.Store(int64(never))
+	if k.telling = !v.parted; k.telling {
+		a.News = k.tell(maxNotes)
+	}
+	k.look.Store(int64(min(time.Duration(k.look.Load()), k.sent+flightTime)))
+	return a, true
+}
+
+// tell returns the news to be told: those that may not have arrived, or the next.
+func (k *Link) tell(most int) string {
+	if len(k.news.notes) == 0 {
+		k.news.number++
+		k.news.notes = k.Clients.News(k.news.notes, most)
+	}
+	return k.news.encode(k.zero)
+}
+
+// untell notes that what is in flight was told in vain.
+func (k *Link) untell(heard bool) {
+	k.Clients.Calendar().Untell(&k.slots, heard)
+	k.slots = pushback.SlotsAsk{}
+}
+
+// Bye returns the last ask of a replica that ends: the others need not wait until it is not
+// heard of any more. It works alone from now on, unless it is served again.
+func (k *Link) Bye(now time.Duration) (a Ask, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v := k.view.Load()
+	if v.alone {
+		return a, false
+	}
+	k.seq++
+	a = Ask{Name: k.name, Seq: k.seq, Leaves: true, After: k.after}
+	k.news.notes = k.Clients.News(k.news.notes, math.MaxInt)
+	k.news.number++
+	a.News = k.tell(0)
+	if l := k.limits.Capacity; l.Burst() > 0 {
+		r := k.Capacity.Refill(l, now, v.replicas, false)
+		a.Tokens = &TokensAsk{Rate: l.Rate(), Burst: l.Burst(), Held: r.Held + r.Gave}
+		k.Capacity.Lose()
+	}
+	slots := k.Clients.Calendar().ReturnSlots(now)
+	a.Slots = &slots
+	k.part(now)
+	k.calm = now
+	k.see(now)
+	return a, true
+}
+
+// rates returns what the calendar has to know.
+func (k *Link) rates(v *view) pushback.Rates {
+	most := k.limits.Capacity.Rate()
+	if most == 0 {
+		most = math.Inf(1)
+	}
+	rate := min(k.measured+v.rate, most)
+	return pushback.Rates{Rate: rate, Min: time.Second, Max: k.limits.Max}
+}
+
+func (k *Link) idles(now time.Duration) bool {
+	return now-time.Duration(k.used.Load()) > IdleTime && !k.Clients.Expects(now)
+}
+
+// next returns when something is to be told that is not urgent.
+func (k *Link) next() time.Duration {
+	beat := Beat
+	if k.asked == IdleLease {
+		beat = IdleBeat
+	}
+	if (len(k.news.notes) > 0 || k.Clients.HasNews()) && !k.view.Load().parted {
+		beat = newsTime
+	}
+	return k.sent + beat
+}
+
+// Next returns when Due is to be called again if the shell is not woken.
+func (k *Link) Next(now time.Duration) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.flying:
+		return max(now, k.sent+GiveUp)
+	case k.again:
+		return now
+	}
+	at := k.next()
+	if asks, waits := k.Capacity.AsksAt(); waits {
+		at = min(at, asks)
+	}
+	if _, look := k.placesAt(now); look < at {
+		at = look
+	}
+	return max(now, at)
+}
+
+// Heard takes the answer to what was sent at an instant. One that was given up does not
+// count. Due, Heard and Missed are for one goroutine at a time.
+func (k *Link) Heard(now, sent time.Duration, a Answer) {
+	for _, text := range k.answer(now, sent, &a) { // they may be many, so no lock is held
+		t := decode(text, k.zero)
+		if last, ok := k.batches[t.sender]; ok && t.number == last {
+			continue // it was told twice
+		}
+		if k.batches == nil || len(k.batches) >= maxBatches {
+			k.batches = map[uint32]uint32{}
+		}
+		k.batches[t.sender] = t.number
+		for i := range t.notes {
+			k.Clients.Hear(now, &t.notes[i])
+		}
+	}
+}
+
+// answer takes an answer but for its news, which it returns.
+func (k *Link) answer(now, sent time.Duration, a *Answer) (news []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.flying || sent != k.sent {
+		return nil
+	}
+	k.flying = false
+	defer k.obey(now)
+	if a.Stale {
+		k.answers.end(false)
+		return nil
+	}
+	k.trip = now - sent
+	moved := k.set(now, sent, a.Now)
+	if a.Over {
+		k.untell(true)
+		k.part(now)
+		k.again = true
+		return nil
+	}
+	if k.telling {
+		k.news.notes = k.news.notes[:0]
+	}
+	if a.Places != nil {
+		k.places.Heard(*a.Places)
+	}
+	if now-k.heard > IdleLease || a.Born != k.born {
+		k.since = now // it has not heard of all of them lately
+	}
+	k.heard, k.lease = now, k.asked
+	k.count(now, a)
+	if k.born != 0 && (a.Born != k.born || moved) {
+		k.Clients.Calendar().Forgot()
+	}
+	if k.born != 0 && a.Born != k.born {
+		a.After = 0 // all that it has is read
+	}
+	k.born = a.Born
+	if k.trip > MaxTrip {
+		k.part(now)
+		if a.Tokens != nil {
+			k.Capacity.Give(a.Tokens.Got)
+		}
+	} else {
+		k.join(now, a)
+	}
+	k.take(now, a)
+	k.see(now)
+	k.answers.end(false)
+	return a.News
+}
+
+// join works with the store, which has answered in time.
+func (k *Link) join(now time.Duration, a *Answer) {
+	k.view.Store(&view{replicas: k.most})
+	if t := a.Tokens; t != nil {
+		k.Capacity.Heard(now, t.Got, t.Pool, time.Duration(t.Wait)*time.Millisecond)
+	}
+	k.again = k.alone // the store was told so, and it is not any more
+}
+
+// take takes what the store has said of the calendar.
+func (k *Link) take(now time.Duration, a *Answer) {
+	v := *k.view.Load()
+	if a.Slots != nil && !v.parted {
+		v.rate = a.Slots.Rate
+		k.view.Store(&v)
+		k.Clients.Join(now, k.zero, k.most, k.rank)
+		k.Clients.Calendar().HearSlots(now, a.Slots, k.rates(&v))
+	}
+	k.after = a.After
+	k.again = k.again || !v.alone && len(a.News) >= maxNews/2 // there is more to be read
+}
+
+// Missed tells that what was sent last is not answered. It may have arrived.
+func (k *Link) Missed(now time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.flying {
+		k.untell(false)
+		k.part(now)
+		k.places.Missed(now)
+	}
+	k.flying = false
+	k.obey(now)
+}
+
+// count takes note of how many replicas there are.
+func (r *roster) count(now time.Duration, a *Answer) {
+	n := min(max(1, a.Replicas), limiter.MaxReplicas)
+	r.rank = min(max(0, a.Rank), n-1)
+	if r.heardOf == 0 || n >= r.most || now-r.since > RosterTime { // at first the operator has guessed
+		r.most, r.since = n, now
+	}
+	r.heardOf = r.most
+}
