@@ -50,10 +50,10 @@ func TestReplicasShareLimits(t *testing.T) {
 							t.Errorf("shield status --store: %v\n%s", err, out)
 						}
 					}
-					time.Sleep(1100 * time.Millisecond) // a new store begins with empty buckets
+					time.Sleep(2 * time.Second) // a new store begins with empty buckets
 				}
 				began := time.Now()
-				served := load(t, addresses, 300, 2*time.Second)
+				served := load(t, addresses, 300, 3*time.Second)
 				took = time.Since(began).Seconds()
 				return served
 			}
@@ -62,8 +62,8 @@ func TestReplicasShareLimits(t *testing.T) {
 			if limit == "--rate" { // both limits admit as many when alone
 				alone, apart = run("", 1), run("", 2)
 			}
-			t.Logf("%s %s 40/s: one process admits %d in 2 s, two without a store %d, two with one %d", program, limit, alone, apart, shared)
-			if float64(shared) > most || float64(shared) < .85*float64(alone) {
+			t.Logf("%s %s 40/s: one process admits %d in 3 s, two without a store %d, two with one %d", program, limit, alone, apart, shared)
+			if float64(shared) > most || float64(shared) < .94*float64(alone) {
 				t.Errorf("%s: two replicas admit %d, one %d; want the same", limit, shared, alone)
 			}
 			if apart < alone*3/2 {
@@ -169,7 +169,7 @@ func herdBeforeReplicas(t *testing.T) {
 		for _, admin := range admins {
 			awaitStore(t, admin, replicas)
 		}
-		time.Sleep(1100 * time.Millisecond) // a new store begins with empty buckets
+		time.Sleep(2 * time.Second) // a new store begins with empty buckets
 		client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: herd}}
 		defer client.CloseIdleConnections()
 		var requests atomic.Int64
