@@ -68,6 +68,7 @@ func quotas(t *testing.T, addresses []string, cluster bool) {
 	var all sync.WaitGroup
 	var admitted [8]atomic.Int64 // of the one that is over its limit, and of those that are below it
 	var came [8]int64
+	began := time.Now()
 	for n, end := 0, time.Now().Add(d); time.Now().Before(end); n++ {
 		of := 0
 		if n%2 == 1 {
@@ -85,7 +86,7 @@ func quotas(t *testing.T, addresses []string, cluster bool) {
 		time.Sleep(time.Second / (2 * rush))
 	}
 	all.Wait()
-	ideal := float64(burst) + rate*d.Seconds()
+	ideal := float64(burst) + rate*time.Since(began).Seconds() // not d: a busy machine runs the last of them late
 	t.Logf("over its limit: %d of %d, one bucket %.0f; below it: %d of %d; %+v", admitted[0].Load(), came[0], ideal, admitted[1].Load(), came[1], clients[0].Status())
 	if got := float64(admitted[0].Load()); got > ideal+1 || got < 0.5*ideal { // a store that has just been born has no full buckets
 		t.Errorf("%v were admitted of one client, want %v", got, ideal)
