@@ -217,7 +217,7 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 	b, d := g.backend, t.d
 	class := g.classes[d.Class]
 	d.Admit = d.Reason == None
-	if l := b.link.Load(); l != nil && (!d.Admit || t.visit.Promises > 0) {
+	if l := b.link.Load(); l != nil {
 		defer l.Nudge()
 	}
 	if d.Admit {

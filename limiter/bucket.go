@@ -79,8 +79,7 @@ type Claim struct {
 // the wait was 0.
 func (c Claim) Commit() {
 	if s := c.bucket.stock; s != nil {
-		s.tokens -= float64(c.paid)
-		s.taken += float64(c.paid)
+		s.pay(float64(c.paid))
 		return
 	}
 	c.bucket.fullAt = c.paid

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"math"
+	"sync/atomic"
 	"time"
 )
 
@@ -40,6 +41,8 @@ type stock struct {
 	measured time.Duration
 	taken    float64 // since measured
 	missed   int     // requests since the last Ask that wait for the pool
+	low      float64 // with less the pool is to be asked
+	wants    atomic.Bool
 }
 
 // A Refill is what a stock is to exchange with the pool.
@@ -50,12 +53,23 @@ type Refill struct {
 }
 
 // Draw has the bucket draw on a pool that several replicas share. It begins empty. Until the
-// pool is Heard, it earns one of so many parts of its limit.
-func (b *Bucket) Draw(now time.Duration, parts int) {
+// pool is Heard, it earns one of so many parts of its limit. wants is true from the request
+// that makes the stock Low until the next Refill.
+func (b *Bucket) Draw(now time.Duration, parts int) (wants *atomic.Bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.stock == nil {
 		b.stock = &stock{parts: max(1, parts), at: now, measured: now}
+	}
+	return &b.stock.wants
+}
+
+// pay takes tokens from the stock.
+func (s *stock) pay(tokens float64) {
+	s.tokens -= tokens
+	s.taken += tokens
+	if s.tokens < s.low && s.parts == 0 && s.last >= s.next && !s.wants.Load() {
+		s.wants.Store(true)
 	}
 }
 
@@ -102,7 +116,10 @@ func (b *Bucket) Refill(l Limit, now time.Duration, replicas int, backlog bool) 
 		s.demand += 0.5 * (s.taken/d.Seconds() - s.demand)
 		s.taken, s.measured = 0, now
 	}
-	r.Want = int(math.Ceil(float64(s.target(l, now, replicas, backlog)) - level))
+	target := float64(s.target(l, now, replicas, backlog))
+	s.low = target / 2
+	s.wants.Store(false)
+	r.Want = int(math.Ceil(target - level))
 	if s.parts > 0 { // what it earns alone is its own
 		r.Want = max(0, r.Want)
 	} else if r.Want < 0 {
@@ -119,7 +136,7 @@ func (b *Bucket) Low(l Limit, now time.Duration, replicas int, backlog bool) boo
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.stock
-	return s != nil && s.parts == 0 && now >= s.next && (s.missed > 0 || 2*s.tokens < float64(s.target(l, now, replicas, backlog)))
+	return s != nil && s.parts == 0 && now >= s.next && (s.missed > 0 || s.tokens < float64(s.target(l, now, replicas, backlog))/2)
 }
 
 // target returns how many tokens a replica should hold.

@@ -2,6 +2,7 @@ package pushback
 
 import (
 	"math"
+	"sync/atomic"
 	"time"
 )
 
@@ -95,6 +96,8 @@ type slots struct {
 	counted  time.Duration // when the rate was measured
 	rate     float64       // bookings per second
 	fresh    int           // bookings since the last AskSlots
+	trip     time.Duration // that the last exchange took
+	wants    atomic.Bool   // more slots, before they are used up
 	bookedAt time.Duration // the last one
 	issuedAt float64       // numbers issued, as the store knows
 	left     float64       // clients that have left the queue since the last AskSlots
@@ -158,6 +161,15 @@ func (s *slots) booked(now time.Duration, b *bucket, share float64) {
 	s.fresh++
 	s.bookedAt = now
 	s.measure(now)
+	s.watch()
+}
+
+// watch brings wants up to date.
+func (s *slots) watch() {
+	wants := s.replicas > 0 && (s.anew || s.fresh > 0 && s.free < s.rate*(leaseAhead+s.trip).Seconds()+1)
+	if wants != s.wants.Load() {
+		s.wants.Store(wants)
+	}
 }
 
 // measure brings the rate of bookings to now.
@@ -214,6 +226,7 @@ func (c *Calendar) Join(now, zero time.Duration, replicas, rank int) {
 		c.waiting.Store(0)
 	}
 	c.zero, c.replicas, c.rank, c.late = zero, replicas, rank, false
+	c.watch()
 }
 
 // Late tells that the store does not answer at the moment. Until the next Join, guesses are as
@@ -232,20 +245,19 @@ func (c *Calendar) Part() {
 	defer c.mu.Unlock()
 	c.replicas, c.others.rate, c.others.base = 0, 0, 0
 	c.full, c.fullSize = 0, 0
+	c.watch()
 }
 
-// WantsSlots reports whether more slots are to be asked for, before they are used up.
-func (c *Calendar) WantsSlots(trip time.Duration) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.replicas > 0 && (c.anew || c.fresh > 0 && c.free < c.rate*(leaseAhead+trip).Seconds()+1)
-}
+// WantsSlots reports whether more slots are to be asked for, before they are used up. It
+// costs one atomic load.
+func (c *Calendar) WantsSlots() bool { return c.wants.Load() }
 
 // Forgot tells that the store has forgotten which slots it has granted.
 func (c *Calendar) Forgot() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.anew = c.free > 0 || c.first > 0
+	c.watch()
 }
 
 // AskSlots returns what to tell the store of the calendar, and to ask it for. A trip to the
@@ -253,7 +265,9 @@ func (c *Calendar) Forgot() {
 func (c *Calendar) AskSlots(now, trip time.Duration, r Rates) (a SlotsAsk) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.watch()
 	c.advance(now, r)
+	c.trip = trip
 	a = SlotsAsk{Base: c.anyway(), Max: int64(r.Max / time.Millisecond), Kept: c.share(Untried)}
 	a.Numbers, a.Served, a.Dry = c.issued-c.issuedAt, c.left, c.dried
 	c.issuedAt, c.left, c.dried = c.issued, 0, false
@@ -337,6 +351,7 @@ func (c *Calendar) Untell(a *SlotsAsk, certain bool) {
 func (c *Calendar) HearSlots(now time.Duration, a *SlotsAnswer, r Rates) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.watch()
 	c.advance(now, r)
 	c.others.rate, c.others.base = a.Rate, a.Base
 	c.first, c.cursor = a.First, a.Cursor

@@ -36,7 +36,7 @@ func TestSlotsAreDividedGrantedAndGuessed(t *testing.T) {
 	if due[first+2] < maxGuesses || due[first+3] > 8 {
 		t.Errorf("guesses are not dense at first, or not thin then: %v", due)
 	}
-	if !c.WantsSlots(time.Millisecond) {
+	if !c.WantsSlots() {
 		t.Error("it wants no slots, and has guessed")
 	}
 	ask := c.AskSlots(now, time.Millisecond, r)

@@ -11,6 +11,7 @@ import (
 // Due returns what is to be told to the store at now, if anything is. It is in flight then,
 // until Heard or Missed, or until it is given up.
 func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
+	k.urged.Store(false) // what changes from now on is urgent anew
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.flying && now-k.sent < GiveUp {
@@ -27,7 +28,7 @@ func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
 	v := k.view.Load()
 	placesAt, _ := k.placesAt(now)
 	backlog := k.Clients.Backlogged(now)
-	urgent := !v.alone && (k.again || now >= placesAt || k.Capacity.Low(k.limits.Capacity, now, v.replicas, backlog) || k.Clients.Calendar().WantsSlots(k.trip))
+	urgent := !v.alone && (k.again || now >= placesAt || k.Capacity.Low(k.limits.Capacity, now, v.replicas, backlog) || k.Clients.Calendar().WantsSlots())
 	if !urgent && now < k.next() {
 		return a, false
 	}

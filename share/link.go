@@ -65,7 +65,9 @@ type Link struct {
 	view  atomic.Pointer[view]
 	look  atomic.Int64 // when the view may change without an answer
 	used  atomic.Int64 // the last request
-	told  atomic.Bool  // the shell was woken for what is not urgent
+	told  atomic.Bool  // the shell was woken since the last exchange
+	urged atomic.Bool  // it was woken for what is urgent
+	low   *atomic.Bool // tokens run out
 	binds atomic.Int64 // from when on Binds wakes the shell
 
 	mu       sync.Mutex // guards the fields below
@@ -126,7 +128,7 @@ func NewLink(name string, of Shared, l Limits, now time.Duration) *Link {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name)) // it never fails
 	k.news.sender = h.Sum32()
-	k.Capacity.Draw(now, k.most)
+	k.low = k.Capacity.Draw(now, k.most)
 	k.Capacity.Part(l.Capacity, now, k.most)
 	k.view.Store(&view{alone: true, parted: true, replicas: k.most})
 	k.look.Store(int64(never))
@@ -189,9 +191,12 @@ func (k *Link) Look(now time.Duration) {
 	k.see(now)
 }
 
-// Nudge tells that there may be something to tell the store soon.
+// Nudge tells that there may be something to tell the store. It wakes the shell at once if
+// slots or tokens run out, and once for news, which wait until newsTime. It costs a few
+// atomic loads.
 func (k *Link) Nudge() {
-	if !k.told.Load() && !k.told.Swap(true) {
+	wake := (k.Clients.Calendar().WantsSlots() || k.low.Load()) && !k.urged.Load() && !k.urged.Swap(true)
+	if wake || !k.told.Load() && !k.told.Swap(true) {
 		k.wakeUp()
 	}
 }

@@ -46,6 +46,7 @@ type store struct {
 type line struct {
 	replica int
 	dead    bool // its replica has another one
+	woken   *bool
 	due     func(now time.Duration) (t trip, ok bool)
 	missed  func(now time.Duration)
 	next    func(now time.Duration) time.Duration
@@ -88,6 +89,7 @@ func (r *run) newStore() {
 
 // A link is one end of a line.
 type link[A, B any] interface {
+	OnWake(wake func())
 	Due(now time.Duration) (A, bool)
 	Heard(now, sent time.Duration, answer B)
 	Missed(now time.Duration)
@@ -96,7 +98,9 @@ type link[A, B any] interface {
 
 // lineOf returns the line of a link, which the store answers.
 func lineOf[A, B any](replica int, l link[A, B], answers func(ms int64, ask A) B) line {
-	return line{replica: replica, missed: l.Missed, next: l.Next, due: func(now time.Duration) (t trip, ok bool) {
+	woken := true
+	l.OnWake(func() { woken = true })
+	return line{replica: replica, woken: &woken, missed: l.Missed, next: l.Next, due: func(now time.Duration) (t trip, ok bool) {
 		ask, ok := l.Due(now)
 		var answer B
 		sent := now
@@ -124,7 +128,7 @@ func (s *store) at(now time.Duration, replica int) (way time.Duration, arrives b
 	return trip / 2, true
 }
 
-// lookAtLinks has a replica tell the store what is due.
+// lookAtLinks has a replica tell the store what is due, if it was woken.
 func (r *run) lookAtLinks(at int64, replica int) {
 	if r.store == nil {
 		return
@@ -138,7 +142,9 @@ func (r *run) lookAtLinks(at int64, replica int) {
 		s.join(now, replica, linked)
 	}
 	for _, n := range s.of[replica] {
-		r.lookAtLine(at, n)
+		if *s.lines[n].woken {
+			r.lookAtLine(at, n)
+		}
 	}
 }
 
@@ -176,6 +182,7 @@ func (r *run) lookAtLine(at int64, number int32) {
 	if l.dead {
 		return
 	}
+	*l.woken = false
 	l.tick(now)
 	if t, ok := l.due(now); ok {
 		s.asked++
