@@ -244,6 +244,7 @@ func TestCommandsInDocs(t *testing.T) {
 		"bash loadtest/lab/rivals/run -markdown":                                          "a reader",
 		"go test ./loadtest/sim -run TestMillions -v -full":                               "a reader",
 		"bash loadtest/lab/rivals/run -quick":                                             "a reader",
+		"go -C loadtest/lab test ./replicas -full -v -timeout 30m":                        "a reader",
 		"zcat -f access-*.log.gz access.log > all.log":                                    "a reader",
 		"shield simulate --from-access-log access.log":                                    "TestSimulateFromAccessLog",
 		"shield simulate --from-access-log access.log --compare suggested.caddyfile none": "TestSimulateFromAccessLog",

@@ -44,6 +44,9 @@ func (c *client) live(ctx, going context.Context, enough context.CancelCauseFunc
 			return
 		}
 		attempt, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+		if l.cfg.Balance != nil {
+			attempt = withAddress(attempt, l.cfg.Balance(c.index, n))
+		}
 		r := l.send(attempt, c)
 		cancel()
 		e := end{reply: r, due: due, began: began, ended: time.Since(c.start), firstTime: c.due}

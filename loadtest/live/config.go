@@ -52,6 +52,11 @@ type LoadConfig struct {
 	// close idle connections.
 	Connected bool
 
+	// Balance picks one of the Target's Addresses for attempt number n, from 1 on, of a
+	// client, as a load balancer before several servers does: for H1, with a connection for
+	// each attempt. It is called concurrently. nil: whichever address was reached last.
+	Balance func(client, n int) int
+
 	// Method is an HTTP method, "" for GET; or of GRPC the full name of a unary method, ""
 	// for HealthCheck, which is called with an empty message.
 	Method string
@@ -184,6 +189,7 @@ func (c LoadConfig) checkProto(f *faults) {
 	f.within("connections", c.Connections, 0, MaxConnections)
 	f.add(c.Connections > 0 && c.Proto == H1, "--connections is %d, and --proto is h1; want h2, h2c or grpc, or --keep-alive instead", c.Connections)
 	f.add(c.KeepAlive && c.Proto != H1, "--keep-alive is set, and --proto is %s, which always keeps connections; want h1", c.Proto)
+	f.add(c.Balance != nil && (c.Proto != H1 || c.KeepAlive || c.Connected), "attempts go to several addresses; want h1, and neither --keep-alive nor --connected")
 	f.add(c.KeepAlive && c.Connected, "--keep-alive and --connected are both set; want one of them")
 }
 

@@ -568,6 +568,7 @@ func TestNewLoadNamesEveryFault(t *testing.T) {
 		{func(c *LoadConfig) { c.Connections = 3 }, []string{"--connections is 3, and --proto is h1"}},
 		{func(c *LoadConfig) { c.Proto, c.Connections, c.KeepAlive = H2C, 1001, true }, []string{"connections is 1001; want 0 to 1000", "keep-alive is set"}},
 		{func(c *LoadConfig) { c.KeepAlive, c.Connected = true, true }, []string{"--keep-alive and --connected"}},
+		{func(c *LoadConfig) { c.KeepAlive, c.Balance = true, func(int, int) int { return 0 } }, []string{"several addresses; want h1, and neither"}},
 		{func(c *LoadConfig) { c.Method, c.Body = "GE T", make([]byte, MaxBody+1) }, []string{`method is "GE T"`, "body has 1048577 bytes"}},
 		{func(c *LoadConfig) { c.Header = http.Header{"A b": {"x"}, "C": {"a\nb"}} }, []string{`field name "A b"`, `header C has the value "a\nb"`}},
 		{func(c *LoadConfig) {

@@ -73,16 +73,20 @@ type dialer struct {
 	fault     atomic.Value // string: why the last of them did
 }
 
-// dial returns the context's connection, see withConn, or one to the first address that accepts.
+// dial returns the context's connection, see withConn; or one to the context's address, see
+// withAddress; or one to the first address that accepts.
 func (d *dialer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	if conn, ok := ctx.Value(connKey{}).(*spare); ok {
 		if c := conn.take(); c != nil {
 			return c, nil
 		}
 	}
-	first := int(d.good.Load())
+	first, tries := int(d.good.Load()), len(d.addresses)
+	if n, ok := ctx.Value(addressKey{}).(int); ok {
+		first, tries = n, 1
+	}
 	var err error
-	for i := range d.addresses {
+	for i := range tries {
 		n := (first + i) % len(d.addresses)
 		conn, fault := new(net.Dialer).DialContext(ctx, "tcp", d.addresses[n].String())
 		if fault == nil {
@@ -98,6 +102,13 @@ func (d *dialer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 		}
 	}
 	return nil, err
+}
+
+type addressKey struct{}
+
+// withAddress lets dial connect to address number n only.
+func withAddress(ctx context.Context, n int) context.Context {
+	return context.WithValue(ctx, addressKey{}, n)
 }
 
 // isFaultHere reports whether a connection failed because this machine or process has too

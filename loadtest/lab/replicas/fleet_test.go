@@ -1,0 +1,266 @@
+package replicas
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/lab/process"
+	"github.com/herdshield/shield/loadtest/live"
+	"github.com/herdshield/shield/share/redis/testserver"
+)
+
+// shield is the program, which TestMain builds.
+var shield string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "replicas")
+	if err != nil {
+		panic(err)
+	}
+	shield = filepath.Join(dir, "shield")
+	build := exec.Command("go", "build", "-C", "../../..", "-o", shield, "./cmd/shield")
+	build.Stderr = os.Stderr
+	code := 1
+	if build.Run() == nil {
+		code = m.Run()
+	}
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// A fleet is some processes of the program before one backend, with a store or without.
+type fleet struct {
+	backend  *backend
+	store    *testserver.Server  // nil: each has all limits
+	ways     []*testserver.Proxy // of each replica to the store, if they are asked for
+	replicas []*exec.Cmd
+	target   live.Target // its Addresses are the replicas
+	admins   []string
+}
+
+// config is what all replicas of a fleet are given: where the store is, if there is one,
+// differs if they have ways of their own.
+const config = `{
+	admin %s
+	persist_config off
+	auto_https off
+	log {
+		level ERROR
+	}
+	servers {
+		trusted_proxies static 127.0.0.0/8
+		trusted_proxies_strict
+	}
+	%s
+}
+http://%s {
+	shield {
+		%s
+	}
+	reverse_proxy %s
+}
+`
+
+// start starts n replicas that have a limit, and returns when they know each other, and
+// their buckets are full. Without a program there is no store.
+func start(t *testing.T, n int, limit, program string, ways bool) *fleet {
+	t.Helper()
+	f := &fleet{backend: newBackend()}
+	upstream := httptest.NewServer(f.backend)
+	t.Cleanup(upstream.Close)
+	if program != "" {
+		f.store = testserver.Start(t, program)
+	}
+	for i := range n {
+		address, admin := free(t), free(t)
+		file := filepath.Join(t.TempDir(), "Caddyfile")
+		text := fmt.Sprintf(config, admin, f.options(t, ways), address, limit, upstream.Listener.Addr())
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(shield, "run", "--adapter", "caddyfile", "--config", file)
+		cmd.Env = append(os.Environ(), "HOME="+filepath.Dir(file))
+		stop, err := process.Start(t.Context(), cmd, file+".log", "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			cmd.Process.Signal(syscall.SIGCONT)
+			stop()
+		})
+		f.replicas, f.admins = append(f.replicas, cmd), append(f.admins, admin)
+		target, err := live.NewTarget(t.Context(), "http://"+address+"/", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i > 0 {
+			target.Addresses = append(f.target.Addresses, target.Addresses...)
+		}
+		f.target = target
+	}
+	if f.store != nil {
+		for _, admin := range f.admins {
+			f.await(t, admin)
+		}
+	}
+	time.Sleep(2 * time.Second) // a new store begins with empty buckets
+	return f
+}
+
+// options are the global options of the next replica.
+func (f *fleet) options(t *testing.T, way bool) string {
+	if f.store == nil {
+		return ""
+	}
+	address := f.store.Addr
+	if way {
+		f.ways = append(f.ways, testserver.StartProxy(t, address))
+		address = f.ways[len(f.ways)-1].Addr
+	}
+	return fmt.Sprintf("shield {\n\t\tstore redis %s {\n\t\t\tsecret 0123456789abcdef\n\t\t}\n\t}", address)
+}
+
+// await returns when a replica shares with all the others.
+func (f *fleet) await(t *testing.T, admin string) {
+	t.Helper()
+	var status caddymodule.Status
+	for range 400 {
+		resp, err := http.Get("http://" + admin + "/shield/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		status = caddymodule.Status{}
+		err = json.NewDecoder(resp.Body).Decode(&status)
+		resp.Body.Close()
+		if err != nil || len(status.Shields) != 1 {
+			t.Fatalf("%d shields: %v", len(status.Shields), err)
+		}
+		if s := status.Shields[0].Sharing; s != nil && !s.Alone && s.Replicas == len(f.replicas) {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatalf("it does not share with %d replicas within 20 s: %+v", len(f.replicas), status)
+}
+
+// load returns clients of the fleet that obey Retry-After, each with an address of its own
+// from first on.
+func (f *fleet) load(t *testing.T, first string, change func(*live.LoadConfig)) *live.Load {
+	t.Helper()
+	c := live.LoadConfig{
+		Target: f.target, Mix: clients.All(obedient{}), Timeout: 30 * time.Second, Patience: 2 * time.Minute,
+		FirstAddress: netip.MustParseAddr(first), Seed: 1,
+	}
+	change(&c)
+	l, err := live.NewLoad(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func free(t *testing.T) string {
+	t.Helper()
+	address, err := process.FreeAddress(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
+// A backend takes service for each request, and counts.
+type backend struct {
+	service time.Duration
+
+	mu     sync.Mutex // guards what follows
+	came   []time.Time
+	inside int
+	// Since the last take: the most that were inside, and the time that all were there
+	// together, until at.
+	since, at time.Time
+	most      int
+	used      time.Duration
+}
+
+func newBackend() *backend { return &backend{since: time.Now(), at: time.Now()} }
+
+func (b *backend) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	b.move(1)
+	time.Sleep(b.service)
+	b.move(-1) // before the answer, with which the replica gives the place to another
+	w.WriteHeader(http.StatusOK)
+}
+
+// move counts that a request comes, 1, or has been served, -1.
+func (b *backend) move(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.count()
+	if n > 0 {
+		b.came = append(b.came, b.at)
+	}
+	b.inside += n
+	b.most = max(b.most, b.inside)
+}
+
+// count counts until now. b.mu must be held.
+func (b *backend) count() {
+	now := time.Now()
+	b.used += time.Duration(b.inside) * now.Sub(b.at)
+	b.at = now
+}
+
+// take returns how many were inside on average and at most since the last call.
+func (b *backend) take() (mean float64, most int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.count()
+	mean, most = b.used.Seconds()/b.at.Sub(b.since).Seconds(), b.most
+	b.since, b.used, b.most = b.at, 0, b.inside
+	return mean, most
+}
+
+// busiest returns the most that came within a second, after an instant.
+func (b *backend) busiest(after time.Time) (most int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	first := 0
+	for i, at := range b.came {
+		for first < i && (b.came[first].Before(after) || at.Sub(b.came[first]) >= time.Second) {
+			first++
+		}
+		if !at.Before(after) {
+			most = max(most, i-first+1)
+		}
+	}
+	return most
+}
+
+// excess returns by how many more came than a bucket lets in, at most: in any window of
+// time; and since an instant at which the bucket was full at most. A machine that is so busy
+// that requests take long to get here can make the first large, but not the second.
+func (b *backend) excess(since time.Time, rate, burst float64) (window, all float64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	level, n, last := burst, 0.0, since
+	for _, at := range b.came {
+		level = min(burst, level+rate*at.Sub(last).Seconds()) - 1
+		window = max(window, -level)
+		last = at
+		n++
+		all = max(all, n-burst-rate*at.Sub(since).Seconds())
+	}
+	return window, all
+}
