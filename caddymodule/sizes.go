@@ -15,8 +15,8 @@ const (
 	capacityBurst = 8
 
 	// zoneBurst is the same for a zone, in requests. A replica counts a client alone
-	// within its part: see limiter.PartOf. With less than two requests each client that
-	// sends several costs commands.
+	// within half of its part: with less than two requests each client that sends several
+	// costs commands.
 	zoneBurst = 4
 )
 

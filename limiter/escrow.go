@@ -19,8 +19,8 @@ const (
 
 // An Escrow holds the buckets of keys whose Limit several replicas share. Each key is
 //
-//   - cold: it has a bucket in a Table, with this replica's part of the rate and of the
-//     burst: see PartOf. No other replica has to know of it.
+//   - cold: it has a bucket in a Table, with this replica's part of the rate and of half
+//     of the burst. No other replica has to know of it.
 //   - hot, once it has used most of that: it holds a few tokens that were fetched from a
 //     pool, in a store that all replicas share. The pool earns the rate instead of it.
 //

@@ -11,10 +11,10 @@ import (
 // askAhead is for how long tokens are fetched in advance.
 const askAhead = 1000 * time.Millisecond
 
-// SlowRefill is how long a part takes to fill that a replica gives back when others use the
+// slowRefill is how long a part takes to fill that a replica gives back when others use the
 // key, and it has no use for it. One that is full again sooner is kept: the next request
 // need not wait then.
-const SlowRefill = 10 * time.Second
+const slowRefill = 10 * time.Second
 
 // maxPause bounds how long a busy key that found the pool empty is told to wait longer
 // than it has to, so that several tokens come with one exchange.
@@ -136,7 +136,7 @@ func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 		want = 0
 	}
 	want = max(want, e.cost*int(h.waiting))
-	unused := h.tried == 0 && (!p.whole || p.limit.depth > SlowRefill)
+	unused := h.tried == 0 && (!p.whole || p.limit.depth > slowRefill)
 	if h.tried == 0 {
 		want = 0
 	}

@@ -122,27 +122,14 @@ func (l Limit) carry(old Limit, fullAt, now time.Duration) time.Duration {
 }
 
 // partOf returns the limit of one replica of several, for the keys that all of them know
-// nothing of: its part of the rate, and PartOf the burst. The rest is the pool. whole
-// is false if the part is less than a request of cost n: then it is one request.
+// nothing of: its part of the rate, and of half of the burst. The other half is the pool.
+// whole is false if the part is less than a request of cost n: then it is one request.
 func (l Limit) partOf(replicas, n int) (part Limit, whole bool) {
-	burst := PartOf(l.Rate(), l.burst, replicas, n)
+	burst := l.burst / (2 * replicas)
 	whole = burst >= n
 	burst = max(burst, n)
 	interval := l.interval * time.Duration(replicas)
 	return Limit{interval: interval, depth: interval * time.Duration(burst), burst: burst, part: true}, whole
-}
-
-// PartOf returns how many tokens of a key's burst each of so many replicas has, without
-// asking. Half of them are divided; up to four fifths, if each has two requests of cost n
-// then, and earns them within SlowRefill. With less than two, the second request of a
-// client waits for the pool: with a burst of 20 and eight replicas 3.9 % of the requests
-// below the limit did, and 1.9 % do. rate is in tokens per second.
-func PartOf(rate float64, burst, replicas, n int) int {
-	part := burst / (2 * replicas)
-	if rate*SlowRefill.Seconds() >= float64(2*n*replicas) {
-		part = max(part, min(2*n, 4*burst/(5*replicas)))
-	}
-	return part
 }
 
 // carryPart converts an instant between two parts of one limit. The bucket has the same

@@ -83,7 +83,7 @@ func TakeConstants() []Constant {
 	return []Constant{
 		{"sweepTime", sweepTime}, {"rosterTime", RosterTime.Milliseconds()},
 		{"maxTake", MaxTake}, {"keptHot", keptHot}, {"minStay", minStay}, {"newTime", newTime}, {"grace", grace},
-		{"slowRefill", limiter.SlowRefill.Milliseconds()}, {"mostReplicas", mostReplicas}, {"mostLease", mostLease}, {"longestFull", longestFull},
+		{"mostReplicas", mostReplicas}, {"mostLease", mostLease}, {"longestFull", longestFull},
 	}
 }
 

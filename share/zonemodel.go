@@ -3,8 +3,6 @@ package share
 import (
 	"math"
 	"slices"
-
-	"github.com/herdshield/shield/limiter"
 )
 
 // A ZoneModel is the store's part of one slot of a shared zone, as functions of the time.
@@ -134,7 +132,7 @@ func (z *ZoneModel) roster(now int64, a *TakeAsk) (n, rank int) {
 
 // take answers about one key.
 func (z *ZoneModel) take(now int64, a *TakeAsk, k *KeyTake, replicas int) KeyGrant {
-	part := int64(limiter.PartOf(a.Rate, a.Burst, replicas, a.Cost))
+	part := int64(a.Burst / (2 * replicas))
 	if part < int64(a.Cost) {
 		part = 0
 	}

@@ -44,20 +44,11 @@ answer.replicas, answer.rank = present(livesKey, lives, name)
 if born == 0 and now - opened < newTime then answer.new = true end
 if alone then return cjson.encode(answer) end
 
--- partOf is limiter.PartOf.
-local function partOf(replicas)
-	local part = math.floor(zone.burst / (2 * replicas))
-	if zone.rate * (slowRefill / 1000) >= 2 * zone.cost * replicas then
-		part = math.max(part, math.min(2 * zone.cost, math.floor(4 * zone.burst / (5 * replicas))))
-	end
-	return part
-end
-
 -- take answers about one key.
 local function take(key, k)
 	local replicas = math.max(answer.replicas, whole(ask.replicas, mostReplicas))
 	local held, gave, want = whole(k.h, 1e15), whole(k.g, 1e15), whole(k.w, 1e9)
-	local part = partOf(replicas)
+	local part = math.floor(zone.burst / (2 * replicas))
 	if part < zone.cost then part = 0 end
 	local b = readHot(key, born, lives)
 	local paid, joined, others, had = settle(key, name, b, lives, million * part)
