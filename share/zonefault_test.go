@@ -54,13 +54,14 @@ func TestQuotasOfAllKinds(t *testing.T) {
 	}
 }
 
-// Requests of clients below their limit wait for no trip, but for a few.
+// Requests of clients below their limit wait for no trip, but for a few, if the burst is at
+// least four times the number of replicas: with 20 and eight replicas 3.9 % wait.
 func TestBelowTheQuotaFewWait(t *testing.T) {
 	for _, n := range []int{2, 4, 8} {
-		s := newQuotaSim(t, 10, time.Second, 20, 1, n)
+		s := newQuotaSim(t, 10, time.Second, max(20, 4*n), 1, n)
 		s.play(quotaLoad{keys: 100_000, zipf: 0.6, rate: 20_000, length: *quotaTime, balance: "even"})
 		t.Log(n, s)
-		if waited := float64(s.waited) / float64(s.requests); waited > 0.02 && n <= 4 {
+		if waited := float64(s.waited) / float64(s.requests); waited > 0.02 {
 			t.Errorf("%d replicas: %.2f %% waited, want 2 %%", n, 100*waited)
 		}
 	}
