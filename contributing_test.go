@@ -51,7 +51,22 @@ func TestContributing(t *testing.T) {
 	}
 }
 
-// judges checks that a command names packages that exist, and a test that they have.
+// Pages name tests and benchmarks that there are.
+func TestCommandsInPages(t *testing.T) {
+	pages, _ := filepath.Glob("docs/*.md")
+	n := 0
+	for _, page := range append(pages, "README.md") {
+		for _, m := range regexp.MustCompile("`(go (?:-C \\S+ )?test [^`]+)`").FindAllStringSubmatch(text(t, page), -1) {
+			judges(t, page, m[1])
+			n++
+		}
+	}
+	if n < 5 {
+		t.Errorf("%d commands are found, want 5 or more", n)
+	}
+}
+
+// judges checks that a command names packages that exist, and tests that they have.
 func judges(t *testing.T, change, command string) {
 	t.Helper()
 	words, dir := strings.Fields(command), "."
@@ -59,22 +74,29 @@ func judges(t *testing.T, change, command string) {
 		words, dir = words[2:], words[2]
 	}
 	tests := ""
+	for _, word := range words {
+		if word != "." && !strings.HasPrefix(word, "./") {
+			continue
+		}
+		files, _ := filepath.Glob(filepath.Join(dir, word, "*.go"))
+		if len(files) == 0 {
+			t.Errorf("%s: %q has no package %s", change, command, word)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				tests += text(t, file)
+			}
+		}
+	}
 	for i, word := range words {
-		switch {
-		case word == "." || strings.HasPrefix(word, "./"):
-			files, _ := filepath.Glob(filepath.Join(dir, word, "*.go"))
-			if len(files) == 0 {
-				t.Errorf("%s: %q has no package %s", change, command, word)
-			}
-			for _, file := range files {
-				if strings.HasSuffix(file, "_test.go") {
-					tests += text(t, file)
-				}
-			}
-		case word == "-run":
-			name := strings.Trim(words[i+1], "'^$")
-			if !regexp.MustCompile(`func Test\w*` + strings.TrimPrefix(name, "Test")).MatchString(tests) {
-				t.Errorf("%s: %q has no test %s", change, command, name)
+		kind := map[string]string{"-run": "Test", "-bench": "Benchmark"}[word]
+		if kind == "" || i+1 == len(words) {
+			continue
+		}
+		all, _, _ := strings.Cut(strings.Trim(words[i+1], "'"), "/") // what follows are parts of a test
+		for name := range strings.SplitSeq(all, "|") {
+			if !regexp.MustCompile(`func ` + kind + `\w*` + strings.TrimPrefix(strings.Trim(name, "^$"), kind)).MatchString(tests) {
+				t.Errorf("%s: %q has no %s %s", change, command, kind, name)
 			}
 		}
 	}

@@ -224,6 +224,13 @@ func TestDocsNameWhatIsThere(t *testing.T) {
 		events = append(events, m[1])
 	}
 	same(t, "events", cells(operating, "event", 1), events)
+	for path, page := range docs {
+		for _, m := range regexp.MustCompile("`((?:caddy_shield|shield_store)_[a-z_]+)`").FindAllStringSubmatch(page, -1) {
+			if !strings.Contains(operating, "| `"+m[1]+"` |") {
+				t.Errorf("%s has %s, which is no metric and no event", path, m[1])
+			}
+		}
+	}
 	for _, m := range regexp.MustCompile(`"(http\.shield\.\w+)"`).FindAllStringSubmatch(source, -1) {
 		placeholders = append(placeholders, "{"+m[1]+"}")
 	}

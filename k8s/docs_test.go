@@ -517,9 +517,14 @@ func TestCommands(t *testing.T) {
 				t.Errorf("%s: %v\n%s", line, err, out)
 			}
 		}
-		out, err := run("kubectl -n shield-ingress get deployment shield-ingress -o jsonpath={.spec.template.spec.containers[0]['image','args']}")
-		if err != nil || !strings.Contains(out, "registry.example.com/shield-ingress:v0.1.0") || !strings.Contains(out, "--nginx-annotations") {
-			t.Errorf("%v: the Deployment has %s", err, out)
+		out, err := run("kubectl -n shield-ingress get deployment shield-ingress -o jsonpath={.spec.template.spec.containers[0]['image','args','env']}")
+		for _, want := range []string{
+			"registry.example.com/shield-ingress:v0.1.0", "--nginx-annotations", "--replicas=shared", "--store=redis://redis.shop:6379",
+			`"name":"SHIELD_STORE_PASSWORD","valueFrom":{"secretKeyRef":{"key":"password","name":"shield-store"`,
+		} {
+			if err != nil || !strings.Contains(out, want) {
+				t.Errorf("%v: the Deployment has no %s: %s", err, want, out)
+			}
 		}
 	})
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -151,6 +153,7 @@ func TestReplicasAtOnce(t *testing.T) {
 	t.Setenv(passwordVariable, "")
 	t.Run("herd", herdBeforeReplicas)
 	t.Run("differ", replicasThatDiffer)
+	t.Run("page", replicasOfThePage)
 }
 
 // A herd that is refused by four processes comes back to any of them when it was told, and is
@@ -242,4 +245,69 @@ func replicasThatDiffer(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The config of docs/replicas.md is all that replicas need, and the status is as shown there.
+func replicasOfThePage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/replicas.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := regexp.MustCompile("(?s)```caddyfile\n\\{\n(.*?)```").FindSubmatch(page)
+	shown := regexp.MustCompile("(?s)```text\n(STORE .*?)```").FindSubmatch(page)
+	if config == nil || shown == nil {
+		t.Fatal("the page has no config, or no status")
+	}
+	app := backend(t)
+	testserver.Each(t, func(t *testing.T, program string) {
+		store := testserver.Start(t, program)
+		var admins []string
+		for range 3 {
+			address, admin := freeAddress(t), freeAddress(t)
+			text := strings.NewReplacer("127.0.0.1:6379", store.Addr, "api.example.com", "http://"+address, "app:8080", app).Replace(string(config[1]))
+			file := filepath.Join(t.TempDir(), "Caddyfile")
+			if err := os.WriteFile(file, []byte("{\n\tadmin "+admin+"\n"+text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cmd := command(t, "run", "--adapter", "caddyfile", "--config", file)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				_ = cmd.Process.Signal(os.Interrupt)
+				_ = cmd.Wait()
+			})
+			awaitAnswer(t, "http://"+address)
+			admins = append(admins, admin)
+		}
+		for _, admin := range admins {
+			awaitStore(t, admin, 3)
+			out, err := command(t, "status", "--store", "--address", admin).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			// Numbers and hashes differ, and so does where columns begin.
+			differs := regexp.MustCompile(`127\.0\.0\.1:\d+|redis-1:6379|[\d.]+ (?:s|ms|answered|late|failed|slow)\b,?|(?:secret|script) [0-9a-f]{8}`)
+			plain := func(text []byte) string {
+				return strings.Join(strings.Fields(differs.ReplaceAllString(string(text), "")), " ")
+			}
+			if plain(out) != plain(shown[1]) {
+				t.Errorf("the status is\n%swant, as in docs/replicas.md\n%s", out, shown[1])
+			}
+		}
+	})
+}
+
+// awaitAnswer returns when a server answers.
+func awaitAnswer(t *testing.T, url string) {
+	t.Helper()
+	for range 300 {
+		if resp, err := http.Get(url); err == nil {
+			resp.Body.Close()
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Fatalf("%s does not answer within 30 s", url)
 }

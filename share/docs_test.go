@@ -1,0 +1,32 @@
+package share
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The times in docs/replicas.md are those of the code.
+func TestTimesInDocs(t *testing.T) {
+	page, err := os.ReadFile("../docs/replicas.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		fmt.Sprintf("in the background: every %d ms", Beat.Milliseconds()),
+		fmt.Sprintf("and for %d ms at most", MaxTrip.Milliseconds()),
+		fmt.Sprintf("slower than %d ms", MaxTrip.Milliseconds()),
+		fmt.Sprintf("after at most %.1f s", answerTime.Seconds()),
+		fmt.Sprintf("After %.0f s they have all places", RosterTime.Seconds()),
+		fmt.Sprintf("come back after %.0f s", RosterTime.Seconds()),
+		fmt.Sprintf("but for those of the last %d ms", newsTime.Milliseconds()),
+		fmt.Sprintf("places go round, %.0f s each", (placesTurn * time.Millisecond).Seconds()),
+		fmt.Sprintf("at most 4,%03d exchanges with %d each", keptNews-4000, maxNotes),
+	} {
+		if !strings.Contains(string(page), want) {
+			t.Errorf("docs/replicas.md does not say %q", want)
+		}
+	}
+}
