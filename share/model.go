@@ -158,14 +158,14 @@ func (p *pool) take(now int64, a *Ask, me *member, members map[string]*member, r
 		case now > o.until:
 			others += max(o.held, part)
 		default:
-			others += max(-1, o.held) // none is overdrawn by more
+			others += max(0, o.held) // what is overdrawn it may earn on its own
 		}
 	}
 	others += float64(unknown) * part // of a store that has just been born
 	// Tokens earned while all was full are lost, though some have been used since.
-	p.level = min(p.level, float64(t.Burst)-others-me.held) + t.Gave
+	p.level = min(p.level, float64(t.Burst)-others-max(0, me.held)) + t.Gave
 	me.held = t.Held
-	p.level = min(p.level, float64(t.Burst)-others-me.held) // it may have earned on its own
+	p.level = min(p.level, float64(t.Burst)-others-max(0, me.held)) // it may have earned on its own
 	got := 0
 	if t.Want > 0 && p.level >= 1 && !a.Alone {
 		got = min(t.Want, max(1, int(p.level/2)))

@@ -26,15 +26,15 @@ local function take(state, tokens, me, members, replicas)
 		if now - m.seen <= rosterTime then
 			unknown = unknown - 1
 			if m ~= me then
-				others = others + (now > m.expires and math.max(m.held, part) or math.max(-1, m.held))
+				others = others + (now > m.expires and math.max(m.held, part) or math.max(0, m.held))
 			end
 		end
 	end
 	others = others + unknown * part -- of a store that has just been born
 	-- Tokens earned while all was full are lost, though some have been used since.
-	state.level = math.min(state.level, burst - others - me.held) + number(tokens.gave)
+	state.level = math.min(state.level, burst - others - math.max(0, me.held)) + number(tokens.gave)
 	me.held = number(tokens.held)
-	state.level = math.min(state.level, burst - others - me.held) -- it may have earned on its own
+	state.level = math.min(state.level, burst - others - math.max(0, me.held)) -- it may have earned on its own
 	local got, want = 0, math.floor(number(tokens.want))
 	if want > 0 and state.level >= 1 and not ask.alone then
 		got = math.min(want, math.max(1, math.floor(state.level / 2)))
