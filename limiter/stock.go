@@ -197,7 +197,7 @@ func (b *Bucket) Misses(now time.Duration, due bool, reserve int) bool {
 func (b *Bucket) AsksAt() (at time.Duration, waits bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s := b.stock; s != nil && s.missed > 0 {
+	if s := b.stock; s != nil && s.missed > 0 && s.parts == 0 {
 		return s.next, true
 	}
 	return 0, false

@@ -28,7 +28,7 @@ func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
 	v := k.view.Load()
 	placesAt, _ := k.placesAt(now)
 	backlog := k.Clients.Backlogged(now)
-	urgent := !v.alone && (k.again || now >= placesAt || k.Capacity.Low(k.limits.Capacity, now, v.replicas, backlog) || k.Clients.Calendar().WantsSlots())
+	urgent := k.again || !v.alone && (now >= placesAt || k.Capacity.Low(k.limits.Capacity, now, v.replicas, backlog) || k.Clients.Calendar().WantsSlots())
 	if !urgent && now < k.next() {
 		return a, false
 	}
@@ -206,6 +206,7 @@ func (k *Link) answer(now, sent time.Duration, a *Answer) (news []string) {
 	k.born = a.Born
 	if k.trip > MaxTrip {
 		k.part(now)
+		k.again = !k.alone // it may be slow for once
 		if a.Tokens != nil {
 			k.Capacity.Give(a.Tokens.Got)
 		}

@@ -84,6 +84,9 @@ func (f *fleet) run(d time.Duration, wants func(replica int) int) {
 			for ask, ok := r.Due(now); ok; ask, ok = r.Due(now) {
 				f.send(i, ask)
 			}
+			if next := r.Next(now); next <= now {
+				panic(fmt.Sprintf("a shell that has just asked what is due is to ask again %v ago: it would never rest", now-next))
+			}
 		}
 	}
 }
@@ -140,7 +143,7 @@ func (f *fleet) alone() (n int) {
 // Whatever happens to the store and the way to it, no more is taken than the limit says, and one
 // for each replica.
 func TestReplicasKeepTheLimitInAnyFault(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(400) {
 		n := 2 + int(seed%4)
 		f := newFleet(n)
 		f.Rand = rand.New(rand.NewPCG(seed, 7))
@@ -162,9 +165,8 @@ func TestReplicasKeepTheLimitInAnyFault(t *testing.T) {
 			}
 			f.run(time.Duration(f.IntN(1500))*ms, func(int) int { return f.IntN(2) })
 		}
-		// A store that is flushed while trips are slow has given up to 0.3 more: it counts in
-		// whole milliseconds, and knows no replica then.
-		if is := f.excess(); is > float64(n)+0.5 {
+		// The store counts in whole milliseconds: one of these runs has 0.2 more.
+		if is := f.excess(); is > float64(n)+0.25 {
 			t.Errorf("seed %d: %d replicas took %.1f more than the limit, want at most one each", seed, n, is)
 		}
 	}
