@@ -165,7 +165,11 @@ func (r *quotaReplica) pump(slot int) {
 			}
 		})
 	}
-	if next := l.Next(s.now); next > s.now && next != r.timer[slot] {
+	next := l.Next(s.now)
+	if next <= s.now {
+		panic(fmt.Sprintf("a shell that has just asked what is due is to ask again %v ago: it would never rest", s.now-next))
+	}
+	if next != r.timer[slot] {
 		r.timer[slot] = next
 		s.at(next, func() { r.pump(slot) })
 	}
