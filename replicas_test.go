@@ -5,7 +5,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/share"
 )
 
@@ -27,55 +26,6 @@ func linked(t testing.TB, c Config, now time.Duration, tokens int) *Guard {
 		t.Fatal("the link has not heard of the store")
 	}
 	return g
-}
-
-func TestSharedDecisionsDoNotAllocate(t *testing.T) {
-	now := time.Minute
-	g := linked(t, Config{Capacity: perSecond(1e6, 1e6)}, now, 1e6)
-	r := Request{Client: 3, Fingerprint: 4}
-	if n := testing.AllocsPerRun(1000, func() {
-		d := g.Enter(t.Context(), now, r)
-		d.Done(now, Served)
-	}); n != 0 {
-		t.Errorf("admitting allocates %v times, want 0", n)
-	}
-	g.backend.capacity.Lose()
-	g.backend.capacity.Heard(now, 0, 0, time.Hour)
-	g.Admit(now, r) // on credit
-	g.Admit(now, r) // makes the ledger
-	if n := testing.AllocsPerRun(1000, func() {
-		if d := g.Admit(now, r); d.Admit || d.Queued() {
-			t.Fatalf("decision is %+v, want a refusal", d)
-		}
-	}); n != 0 {
-		t.Errorf("refusing allocates %v times, want 0", n)
-	}
-}
-
-// Benchmark of what a store costs a decision.
-func BenchmarkShared(b *testing.B) {
-	now := time.Minute
-	c := Config{Capacity: limiter.Config{Rate: 1e9, Burst: 1e9}}
-	loop := func(g *Guard, r Request) func(b *testing.B) {
-		return func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if d := g.Admit(now, r); d.Admit {
-					d.Done(now, Served)
-				}
-			}
-		}
-	}
-	r := Request{Client: 3, Fingerprint: 4}
-	b.Run("admit/no store", loop(mustNew(b, c, nil), r))
-	b.Run("admit/store", loop(linked(b, c, now, 1e12), r))
-	c.Capacity = limiter.Config{Rate: 1, Per: time.Hour, Burst: 1}
-	without, with := mustNew(b, c, nil), linked(b, c, now, 0)
-	without.Admit(now, r)
-	with.backend.capacity.Heard(now, 0, 0, time.Hour)
-	with.Admit(now, r)
-	b.Run("refuse/no store", loop(without, r))
-	b.Run("refuse/store", loop(with, r))
 }
 
 // A request that finds no token waits for the store, and takes what it gives.
