@@ -271,7 +271,7 @@ func (c *Calendar) Forget(now, at time.Duration, t Trust) {
 			b.worth = max(0, b.worth-float32(c.share(t)))
 		}
 		c.came(at)
-		c.full = min(c.full, n)
+		c.frees(n)
 		return
 	}
 }
@@ -352,12 +352,19 @@ func (c *Calendar) mature(now time.Duration) {
 	if end > begin {
 		c.matured = end
 		if c.planned() < 1 {
-			c.full = 0 // there may be room again where fewer are expected
+			c.full, c.spent = 0, spent{} // there may be room again where fewer are expected
 		}
 		c.judge()
 	}
 	c.counts.NoShow = uint64(max(0, c.missed))
 }
+
+// frees notes that there may be room in a bucket again, and reopen that there may be in any.
+func (c *Calendar) frees(n int64) {
+	c.full, c.spent.to = min(c.full, n), min(c.spent.to, n)
+}
+
+func (c *Calendar) reopen() { c.full, c.fullSize, c.spent = 0, 0, spent{} }
 
 // bucketOf returns the number of the bucket of a slot that a record has rounded down:
 // every second bucket begins between two of the record's instants, and has its first
@@ -429,7 +436,8 @@ func (c *Calendar) slot(now time.Duration, r Rates, stretch float64, t Trust) (a
 			c.fullSize = perBucket
 		}
 	}
-	for last := c.number(limit); n <= last; n++ {
+	begin, last := n, c.number(limit)
+	for n = c.next(n, t); n <= last; n = c.next(n+1, t) {
 		b, size := c.open(n, r, perBucket)
 		load := c.load(b)
 		if c.isFull(b, load, size, t) {
@@ -446,6 +454,7 @@ func (c *Calendar) slot(now time.Duration, r Rates, stretch float64, t Trust) (a
 		}
 		return c.promise(now, at, b, t), true
 	}
+	c.spend(begin, n, t)
 	return c.guess(now, from, limit, r, t)
 }
 
@@ -466,7 +475,7 @@ func (c *Calendar) slotFrom(now, from, limit time.Duration, r Rates) (time.Durat
 	if perBucket <= 1.01*c.fullSize {
 		first = max(first, c.full)
 	}
-	for n := first; n <= c.number(limit); n++ {
+	for n := c.next(first, Proven); n <= c.number(limit); n = c.next(n+1, Proven) {
 		b, size := c.open(n, r, perBucket)
 		load := c.load(b)
 		if c.isFull(b, load, size, Proven) {

@@ -90,6 +90,7 @@ type slots struct {
 	first    int64 // of the granted buckets; 0: none
 	cursor   int64 // all before it are granted
 	divided  int64 // buckets before it are divided evenly
+	spent    spent // granted ones, in which there is no room
 
 	free     float64       // granted returns that are not booked
 	count    int           // bookings since counted
@@ -97,6 +98,7 @@ type slots struct {
 	rate     float64       // bookings per second
 	fresh    int           // bookings since the last AskSlots
 	trip     time.Duration // that the last exchange took
+	ahead    float64       // bookings until slots that are asked for now are there
 	wants    atomic.Bool   // more slots, before they are used up
 	bookedAt time.Duration // the last one
 	issuedAt float64       // numbers issued, as the store knows
@@ -166,7 +168,7 @@ func (s *slots) booked(now time.Duration, b *bucket, share float64) {
 
 // watch brings wants up to date.
 func (s *slots) watch() {
-	wants := s.replicas > 0 && (s.anew || s.fresh > 0 && s.free < s.rate*(leaseAhead+s.trip).Seconds()+1)
+	wants := s.replicas > 0 && (s.anew || s.fresh > 0 && s.free < s.ahead+1)
 	if wants != s.wants.Load() {
 		s.wants.Store(wants)
 	}
@@ -177,7 +179,41 @@ func (s *slots) measure(now time.Duration) {
 	if d := now - s.counted; d >= 5*time.Millisecond {
 		s.rate = max(float64(s.count)/d.Seconds(), s.rate*math.Exp(-d.Seconds()/bookingFade.Seconds()))
 		s.count, s.counted = 0, now
+		s.ahead = s.rate * (leaseAhead + s.trip).Seconds()
 	}
+}
+
+// spent is a run of buckets, none of them divided, that have no room for a promise of that
+// trust, as long as promises are worth the same: not all of them need be looked at each time.
+type spent struct {
+	from, to int64
+	trust    Trust
+	worth    [trusts]float64
+}
+
+// worth returns what promises are worth, by trust.
+func (c *Calendar) worth() [trusts]float64 {
+	return [...]float64{Untried: c.share(Untried), Proven: c.share(Proven)}
+}
+
+// next returns the first bucket from n on that may have room for a promise.
+func (c *Calendar) next(n int64, t Trust) int64 {
+	if s := &c.spent; n < s.to && n >= max(s.from, c.divided) && t == s.trust && c.worth() == s.worth {
+		return s.to
+	}
+	return n
+}
+
+// spend notes that a promise has found no room from one bucket to before another.
+func (c *Calendar) spend(from, to int64, t Trust) {
+	if c.replicas == 0 {
+		return
+	}
+	worth := c.worth()
+	if from <= c.spent.to && t == c.spent.trust && worth == c.spent.worth {
+		from = min(from, c.spent.from)
+	}
+	c.spent = spent{from, to, t, worth}
 }
 
 // guess promises a slot that is not granted, as the store has not answered yet: as if all
@@ -192,10 +228,10 @@ func (c *Calendar) guess(now, from, limit time.Duration, r Rates, t Trust) (a Ap
 		size *= max(1/float64(c.replicas), c.base.rate/max(1e-9, c.base.rate+c.others.base))
 	}
 	for n, last := max(c.number(from), c.cursor, c.divided), c.number(limit); n <= last; n++ {
-		b, _ := c.open(n, r, size)
-		if float64(b.guess) > size*(1-1e-6) {
+		if b := c.bucket(n); b != nil && float64(b.guess) > size*(1-1e-6) {
 			continue
 		}
+		b, _ := c.open(n, r, size)
 		at := max(from, c.begin(n)+time.Duration(float64(b.guess)/size*float64(SlotWidth)))
 		if at > limit {
 			break
@@ -217,11 +253,11 @@ func (c *Calendar) Join(now, zero time.Duration, replicas, rank int) {
 	defer c.mu.Unlock()
 	zero -= zero % dueUnit
 	if replicas != c.replicas {
-		c.full, c.fullSize = 0, 0
+		c.reopen()
 	}
 	if d := zero - c.zero; d > SlotWidth || d < -SlotWidth { // the buckets have other numbers
-		c.ring, c.full, c.fullSize = nil, 0, 0
-		c.zero = zero
+		c.ring, c.zero = nil, zero
+		c.reopen()
 		c.matured = c.number(now - maturity)
 		c.waiting.Store(0)
 	}
@@ -244,7 +280,7 @@ func (c *Calendar) Part() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.replicas, c.others.rate, c.others.base = 0, 0, 0
-	c.full, c.fullSize = 0, 0
+	c.reopen()
 	c.watch()
 }
 
@@ -267,7 +303,7 @@ func (c *Calendar) AskSlots(now, trip time.Duration, r Rates) (a SlotsAsk) {
 	defer c.mu.Unlock()
 	defer c.watch()
 	c.advance(now, r)
-	c.trip = trip
+	c.trip, c.ahead = trip, c.rate*(leaseAhead+trip).Seconds()
 	a = SlotsAsk{Base: c.anyway(), Max: int64(r.Max / time.Millisecond), Kept: c.share(Untried)}
 	a.Numbers, a.Served, a.Dry = c.issued-c.issuedAt, c.left, c.dried
 	c.issuedAt, c.left, c.dried = c.issued, 0, false
@@ -279,7 +315,7 @@ func (c *Calendar) AskSlots(now, trip time.Duration, r Rates) (a SlotsAsk) {
 	c.survey(now, quiet, &a)
 	need := 0.0
 	if !quiet {
-		need = max(leastSlots, math.Ceil(c.rate*(leaseAhead+trip).Seconds()))
+		need = max(leastSlots, math.Ceil(c.ahead))
 	}
 	if c.fresh > 0 && !quiet { // as many as since the last time, once more
 		need = max(need, min(float64(c.fresh), r.Rate/4))
@@ -359,7 +395,7 @@ func (c *Calendar) HearSlots(now time.Duration, a *SlotsAnswer, r Rates) {
 		b, _ := c.open(g.Bucket, r, 0)
 		b.own += float32(g.Size)
 		c.free += g.Size
-		c.full = min(c.full, g.Bucket)
+		c.frees(g.Bucket)
 	}
 	c.issued = a.Issued + c.issued - c.issuedAt
 	c.served = min(c.issued, a.Served+c.left)
