@@ -186,7 +186,7 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, v *Visit) 
 		w.take(now, strict, v)
 		m.Unlock()
 		if v.Promises > 0 {
-			a.news.add(Note{Key: c.Key, Crowd: true, Kept: true, OnTime: v.Standing == OnTime, Promise: uint8(v.promise), Appointment: Appointment{At: v.At, Trust: v.Trust, Deferred: v.Deferred}})
+			a.news.add(Note{Key: c.Key, Crowd: true, Kept: true, OnTime: v.Standing == OnTime, Promise: uint8(v.promise), At: v.At, Trust: v.Trust, Deferred: v.Deferred})
 		}
 	} else {
 		*v = a.ledger.Visit(now, c.Key, c.kind(), horizon, a.calendar.Waiting())
@@ -236,7 +236,7 @@ func (a *Appointments) Keep(now time.Duration, client uint64, came *Visit) {
 		v = a.ledger.Keep(now, client)
 	}
 	if v.Promises > 0 && !v.Crowd {
-		a.news.add(Note{Key: client, Kept: true, OnTime: v.Standing == OnTime, Appointment: Appointment{At: v.At, Trust: v.Trust, Deferred: v.Deferred}})
+		a.news.add(Note{Key: client, Kept: true, OnTime: v.Standing == OnTime, At: v.At, Trust: v.Trust, Deferred: v.Deferred})
 	}
 	switch {
 	case v.Promises == 0 || v.promise == ask:
@@ -299,7 +299,10 @@ func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, 
 	}
 	a.tell(now, c, t, p, !v.Hammers, d)
 	if c.Key != 0 && a.ledger.Write(now, c.Key, c.Fingerprint, p, now+d.Hold, replace) {
-		a.news.add(Note{Key: c.Key, Fingerprint: c.Fingerprint, Appointment: p, Told: now + d.Hold, Replace: replace})
+		a.news.add(Note{
+			Key: c.Key, Fingerprint: uint8(c.Fingerprint), At: p.At, Trust: p.Trust, Deferred: p.Deferred, Number: uint32(p.Number),
+			Told: now + d.Hold, Replace: replace,
+		})
 		return
 	}
 	if p.Deferred { // a stranger again when it comes

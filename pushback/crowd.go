@@ -273,9 +273,7 @@ func (a *Appointments) promiseOne(now time.Duration, w *crowd, key uint64, v *Vi
 	}
 	if never = t.tooLong(&p, d); !never {
 		w.put(p.At, what, number)
-		told := p
-		told.Number, told.Deferred = float64(number), what == queued || what == ask
-		a.news.add(Note{Key: key, Crowd: true, Promise: uint8(what), Appointment: told, Told: now})
+		a.news.add(Note{Key: key, Crowd: true, Promise: uint8(what), At: p.At, Trust: p.Trust, Deferred: what == queued || what == ask, Number: number, Told: now})
 	} else if over == 0 {
 		a.forget(now, 0, p, ReplaceNone)
 	}

@@ -14,22 +14,30 @@ const maxNews = 4096
 // or that it has come for it.
 type Note struct {
 	Key         uint64
-	Fingerprint uint64 // of its request; only the lowest bits are told
-	Appointment
-	Told    time.Duration // when its answer is sent
-	Replace Replace       // of the promises that it had
-	Kept    bool          // it has come at the time of Appointment, or before
-	OnTime  bool          // if Kept: not before
-	Crowd   bool          // it is one of a crowd, whose members are not told apart
-	Promise uint8         // to one of a crowd: what it was told to come for
+	At          time.Duration // that was promised
+	Told        time.Duration // when its answer is sent
+	Number      uint32        // if Deferred: its position in the queue
+	Fingerprint uint8         // the lowest bits of that of its request
+	Trust       Trust
+	Replace     Replace // of the promises that it had
+	Promise     uint8   // to one of a crowd: what it was told to come for
+	Deferred    bool    // no slot is reserved
+	Kept        bool    // it has come at that time, or before
+	OnTime      bool    // if Kept: not before
+	Crowd       bool    // it is one of a crowd, whose members are not told apart
 }
 
-// news are the notes to be told.
+// promised returns the appointment that a note tells of.
+func (n *Note) promised() Appointment {
+	return Appointment{At: n.At, Trust: n.Trust, Deferred: n.Deferred, Number: float64(n.Number)}
+}
+
+// news are the notes to be told: a ring, of which the oldest is overwritten when it is full.
 type news struct {
-	on    atomic.Bool
-	mu    sync.Mutex
-	notes []Note // guarded by mu
-	lost  uint64 // guarded by mu; notes that there was no room for
+	on         atomic.Bool
+	mu         sync.Mutex
+	ring       *[maxNews]Note // guarded by mu; nil: there was no other replica yet
+	first, end int            // guarded by mu; of the notes that wait, counted from the beginning
 }
 
 // add adds a note, if there are other replicas.
@@ -38,19 +46,30 @@ func (n *news) add(note Note) {
 		return
 	}
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	if len(n.notes) == maxNews { // no replica has heard of them for long
-		n.notes = append(n.notes[:0], n.notes[maxNews/2:]...)
-		n.lost += maxNews / 2
+	n.ring[n.end%maxNews] = note
+	n.end++
+	n.first = max(n.first, n.end-maxNews)
+	n.mu.Unlock()
+}
+
+// begin has notes be kept from now on.
+func (n *news) begin() {
+	if n.on.Load() {
+		return
 	}
-	n.notes = append(n.notes, note)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ring == nil {
+		n.ring = new([maxNews]Note)
+	}
+	n.on.Store(true)
 }
 
 // HasNews reports whether there are notes for other replicas.
 func (a *Appointments) HasNews() bool {
 	a.news.mu.Lock()
 	defer a.news.mu.Unlock()
-	return len(a.news.notes) > 0
+	return a.news.first < a.news.end
 }
 
 // News appends to to at most n notes that the other replicas have to be told, and forgets them.
@@ -58,9 +77,10 @@ func (a *Appointments) News(to []Note, n int) []Note {
 	w := &a.news
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n = min(n, len(w.notes))
-	to = append(to, w.notes[:n]...)
-	w.notes = append(w.notes[:0], w.notes[n:]...)
+	for ; n > 0 && w.first < w.end; n-- {
+		to = append(to, w.ring[w.first%maxNews])
+		w.first++
+	}
 	return to
 }
 
@@ -73,8 +93,8 @@ func (a *Appointments) Hear(now time.Duration, n *Note) {
 		a.hearOfCrowd(now, n)
 		return
 	case !n.Kept:
-		a.ledger.Write(now, n.Key, n.Fingerprint, n.Appointment, n.Told, n.Replace)
-		a.calendar.Hear(n.Appointment)
+		a.ledger.Write(now, n.Key, uint64(n.Fingerprint), n.promised(), n.Told, n.Replace)
+		a.calendar.Hear(n.promised())
 		return
 	}
 	a.ledger.Keep(now, n.Key)
@@ -101,8 +121,8 @@ func (a *Appointments) hearOfCrowd(now time.Duration, n *Note) {
 	defer m.Unlock()
 	switch {
 	case !n.Kept:
-		w.put(n.At, what, uint32(n.Number))
-		if a.calendar.Hear(n.Appointment); what == ask {
+		w.put(n.At, what, n.Number)
+		if a.calendar.Hear(n.promised()); what == ask {
 			w.until = max(w.until, n.At)
 		}
 	case w.use(n.At, what) && n.OnTime && !n.Deferred:
@@ -112,7 +132,7 @@ func (a *Appointments) hearOfCrowd(now time.Duration, n *Note) {
 
 // Join has the appointments shared with other replicas: see [Calendar.Join].
 func (a *Appointments) Join(now, zero time.Duration, replicas, rank int) {
-	a.news.on.Store(true)
+	a.news.begin()
 	a.calendar.Join(now, zero, replicas, rank)
 }
 

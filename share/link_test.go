@@ -238,10 +238,10 @@ func TestReplicaWithoutAStore(t *testing.T) {
 func TestNotesAsText(t *testing.T) {
 	const zero = 1_795_000_000_000 * ms
 	notes := []pushback.Note{
-		{Key: 1<<63 + 5, Fingerprint: 31, Appointment: pushback.Appointment{At: 5 * time.Second, Trust: pushback.Proven}, Told: 4 * time.Second, Replace: pushback.ReplaceOne},
-		{Key: 7, Appointment: pushback.Appointment{At: 70 * time.Second, Deferred: true, Number: 12345}, Told: 71 * time.Second},
-		{Key: 9, Crowd: true, Promise: 3, Appointment: pushback.Appointment{At: 5 * time.Second}, Told: ms},
-		{Key: 8, Kept: true, OnTime: true, Appointment: pushback.Appointment{At: ms}, Told: ms},
+		{Key: 1<<63 + 5, Fingerprint: 31, At: 5 * time.Second, Trust: pushback.Proven, Told: 4 * time.Second, Replace: pushback.ReplaceOne},
+		{Key: 7, At: 70 * time.Second, Deferred: true, Number: 12345, Told: 71 * time.Second},
+		{Key: 9, Crowd: true, Promise: 3, At: 5 * time.Second, Told: ms},
+		{Key: 8, Kept: true, OnTime: true, At: ms, Told: ms},
 	}
 	b := batch{7, 9, notes}
 	if got := decode(b.encode(zero), zero); !reflect.DeepEqual(got, b) {

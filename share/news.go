@@ -3,7 +3,6 @@ package share
 import (
 	"encoding/base64"
 	"encoding/binary"
-	"math"
 	"strings"
 	"time"
 
@@ -54,8 +53,8 @@ func (t *batch) encode(zero time.Duration) string {
 		b = binary.BigEndian.AppendUint64(b, n.Key)
 		b = binary.BigEndian.AppendUint64(b, uint64(at))
 		b = binary.BigEndian.AppendUint32(b, uint32(int32(at-(n.Told+zero).Milliseconds())))
-		b = binary.BigEndian.AppendUint32(b, uint32(min(max(0, n.Number), math.MaxUint32)))
-		b = append(b, byte(n.Fingerprint), flags)
+		b = binary.BigEndian.AppendUint32(b, n.Number)
+		b = append(b, n.Fingerprint, flags)
 	}
 	return base64.StdEncoding.EncodeToString(b)
 }
@@ -78,11 +77,10 @@ func decode(text string, zero time.Duration) (t batch) {
 		at := time.Duration(binary.BigEndian.Uint64(b[8:])) * time.Millisecond
 		flags := b[25]
 		n := pushback.Note{
-			Key: binary.BigEndian.Uint64(b), Fingerprint: uint64(b[24]), Replace: pushback.Replace(flags & 3),
-			Told: at - time.Duration(int32(binary.BigEndian.Uint32(b[16:])))*time.Millisecond - zero,
-			Kept: flags&noteKept != 0, OnTime: flags&noteOnTime != 0,
+			Key: binary.BigEndian.Uint64(b), At: at - zero, Number: binary.BigEndian.Uint32(b[20:]), Fingerprint: b[24], Replace: pushback.Replace(flags & 3),
+			Told:     at - time.Duration(int32(binary.BigEndian.Uint32(b[16:])))*time.Millisecond - zero,
+			Deferred: flags&noteDeferred != 0, Kept: flags&noteKept != 0, OnTime: flags&noteOnTime != 0,
 		}
-		n.At, n.Deferred, n.Number = at-zero, flags&noteDeferred != 0, float64(binary.BigEndian.Uint32(b[20:]))
 		if n.Crowd = flags&noteCrowd != 0; n.Crowd {
 			n.Promise, n.Replace = flags&3, 0
 		}
