@@ -156,9 +156,8 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 	if g.hasCapacity {
 		var wait time.Duration
 		if capacity, wait = b.capacity.ClaimAbove(g.capacity, now, 1, t.tokens); wait > 0 {
-			capacity.Release()
 			d.Reason, t.wait = Capacity, wait
-			t.refused(g.askStore(now, t))
+			t.refused(g.askStore(now, t, capacity))
 			b.inFlight.NoteShortage(now)
 			return
 		}
@@ -212,15 +211,12 @@ func (g *Guard) enter(now time.Duration, t *try) (Reason, time.Duration) {
 	return Concurrency, wait
 }
 
-// conclude counts a decision, and makes the appointment of a request that is refused.
+// conclude counts a decision, and has the store told of it.
 func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 	b, d := g.backend, t.d
 	class := g.classes[d.Class]
-	d.Admit = d.Reason == None
-	if l := b.link.Load(); l != nil {
-		defer l.Nudge()
-	}
-	if d.Admit {
+	switch d.Admit = d.Reason == None; {
+	case d.Admit:
 		class.admitted.Add(1)
 		d.Backlog = b.clients.Ahead(now)
 		if t.visit.Promises > 0 && t.visit.Standing != pushback.OtherRequest { // that was not what the promise is for
@@ -229,18 +225,24 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 			b.clients.Pass(now, uint64(t.Client))
 		}
 		b.inFlight.Count(now, g.plan, uint64(t.Client), &d.place)
-		return
-	}
-	if g.observe {
+	case g.observe: // it has no place in flight: what would have been refused must not crowd out others
 		d.Admit = true
 		d.Told.Tell(t.wait, d.Reason == Quota, &g.terms)
 		class.observed[d.Reason].Add(1)
 		if refusing != nil {
 			refusing.observed.Add(1)
 		}
-		return // without a place in flight: what would have been refused must not crowd out others
+	default:
+		g.appoint(now, t, refusing)
 	}
-	c := t.caller()
+	if l := b.link.Load(); l != nil {
+		l.Nudge()
+	}
+}
+
+// appoint makes the appointment of a request that is refused.
+func (g *Guard) appoint(now time.Duration, t *try, refusing *ZoneState) {
+	b, d, c := g.backend, t.d, t.caller()
 	switch d.Reason {
 	case Quota:
 		refusing.refused.Add(1)

@@ -68,12 +68,14 @@ func (g *Guard) lookAtStore(now time.Duration) {
 	}
 }
 
-// askStore returns what a request may wait for that finds no token.
-func (g *Guard) askStore(now time.Duration, t *try) <-chan struct{} {
-	if t.made {
+// askStore returns what a request may wait for whose claim finds no token. It releases that.
+func (g *Guard) askStore(now time.Duration, t *try, c limiter.Claim) <-chan struct{} {
+	misses := !t.made && c.Misses(now, t.visit.Due, t.tokens)
+	c.Release()
+	if !misses {
 		return nil
 	}
-	return g.backend.link.Load().Ask(now, t.visit.Due, t.tokens)
+	return g.backend.link.Load().Ask()
 }
 
 // askPlace returns what a request may wait for that finds no place in flight.

@@ -30,9 +30,14 @@ func (b *Bucket) Take(l Limit, now time.Duration, n int) (wait time.Duration) {
 // Claim is the first half of Take: it locks the bucket and returns the wait. The
 // caller must Release the claim soon, and may Commit it before if wait is 0.
 func (b *Bucket) Claim(l Limit, now time.Duration, n int) (c Claim, wait time.Duration) {
+	return b.claim(l, now, n, 0, 0)
+}
+
+// claim locks the bucket. Only a stock looks at the reserve, and gives credit.
+func (b *Bucket) claim(l Limit, now time.Duration, n, reserve, credit int) (c Claim, wait time.Duration) {
 	b.mu.Lock()
 	if b.stock != nil {
-		return Claim{b, time.Duration(n)}, b.stock.wait(l, now, n, 0, 0)
+		return Claim{b, time.Duration(n)}, b.stock.wait(l, now, n, reserve, credit)
 	}
 	if b.unit != l {
 		b.fullAt, b.unit = l.carry(b.unit, b.fullAt, now), l
@@ -45,11 +50,8 @@ func (b *Bucket) Claim(l Limit, now time.Duration, n int) (c Claim, wait time.Du
 // wait is until there are n+reserve. A reserve that leaves less than n of the burst
 // is cut.
 func (b *Bucket) ClaimAbove(l Limit, now time.Duration, n, reserve int) (c Claim, wait time.Duration) {
-	c, wait = b.Claim(l, now, n)
-	if b.stock != nil {
-		return c, b.stock.wait(l, now, n, reserve, credit)
-	}
-	if reserve = min(reserve, l.burst-n); wait == 0 && reserve > 0 {
+	c, wait = b.claim(l, now, n, reserve, credit)
+	if reserve = min(reserve, l.burst-n); b.stock == nil && wait == 0 && reserve > 0 {
 		_, wait = l.take(b.fullAt, now, n+reserve)
 	}
 	return c, wait

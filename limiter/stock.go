@@ -176,13 +176,11 @@ func (b *Bucket) Give(n int) {
 	}
 }
 
-// Misses reports whether a request that has found no token should wait for the pool. One that
-// is due does so if the pool earns a token in a moment; one that has to leave a reserve to others
+// Misses reports whether a request that finds no token should wait for the pool. It is valid
+// before Release. One that is due does so if the pool earns a token in a moment; one that has to leave a reserve to others
 // does not if there was less when the pool was heard of last.
-func (b *Bucket) Misses(now time.Duration, due bool, reserve int) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := b.stock
+func (c Claim) Misses(now time.Duration, due bool, reserve int) bool {
+	s := c.bucket.stock
 	if s != nil && reserve > 0 && s.tokens+s.pool < float64(1+reserve) {
 		return false // others come first, whatever the pool earns meanwhile
 	}

@@ -32,6 +32,10 @@ const (
 	// maxBatches bounds the replicas whose last batch is known.
 	maxBatches = 1024
 
+	// usedTime is how exactly it is known when the last request came. Ours: to write it for
+	// each one would cost more than all else that Look does.
+	usedTime = time.Millisecond
+
 	// maxNotes is how many notes one exchange tells.
 	maxNotes = 500
 )
@@ -180,9 +184,11 @@ func (k *Link) wakeUp() {
 }
 
 // Look has the replica work alone if the store has been silent for too long. It is to be
-// called for each request, for the cost of two atomic operations.
+// called for each request, for the cost of two atomic loads.
 func (k *Link) Look(now time.Duration) {
-	k.used.Store(int64(now))
+	if int64(now)-k.used.Load() >= int64(usedTime) {
+		k.used.Store(int64(now))
+	}
 	if int64(now) < k.look.Load() {
 		return
 	}
@@ -201,12 +207,10 @@ func (k *Link) Nudge() {
 	}
 }
 
-// Ask returns what a request may wait for that finds no token: a channel that is closed
-// when the store has answered. It returns nil if the store has none, or is gone. A request
-// that is due is worth waiting for if the store has one soon. One that has to leave a reserve
-// does not wait if there was less at the last answer.
-func (k *Link) Ask(now time.Duration, due bool, reserve int) <-chan struct{} {
-	if k == nil || k.view.Load().alone || !k.Capacity.Misses(now, due, reserve) {
+// Ask returns what a request may wait for that misses a token, see [limiter.Claim.Misses]: a
+// channel that is closed when the store has answered. It returns nil if the store is gone.
+func (k *Link) Ask() <-chan struct{} {
+	if k == nil || k.view.Load().alone {
 		return nil
 	}
 	k.mu.Lock()

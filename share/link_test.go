@@ -74,10 +74,10 @@ func (f *fleet) run(d time.Duration, wants func(replica int) int) {
 			if f.now%ms == 0 {
 				for range wants(i) {
 					r.Look(now)
-					if r.take(f.limit, now) {
+					if took, misses := r.take(f.limit, now); took {
 						f.took = append(f.took, f.now)
-					} else {
-						r.Ask(now, false, 0)
+					} else if misses {
+						r.Ask()
 					}
 				}
 			}
@@ -91,13 +91,14 @@ func (f *fleet) run(d time.Duration, wants func(replica int) int) {
 	}
 }
 
-func (r *replica) take(l limiter.Limit, now time.Duration) bool {
+func (r *replica) take(l limiter.Limit, now time.Duration) (took, misses bool) {
 	c, wait := r.Capacity.ClaimAbove(l, now, 1, 0)
+	defer c.Release()
 	if wait == 0 {
 		c.Commit()
+		return true, false
 	}
-	c.Release()
-	return wait == 0
+	return false, c.Misses(now, false, 0)
 }
 
 func (f *fleet) send(i int, ask Ask) {
