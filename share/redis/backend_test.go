@@ -11,6 +11,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
@@ -20,6 +21,9 @@ type fleet struct {
 	guards  []*shield.Guard
 	clients []*Client
 	ends    []func()
+
+	machine *testserver.Machine
+	stalls  atomic.Int64 // decisions that the machine has made late
 
 	mu     sync.Mutex
 	differ []string // what was told of other limits
@@ -34,7 +38,7 @@ const (
 
 func newFleet(t *testing.T, n int, o Options, unit func(i int) string) *fleet {
 	t.Helper()
-	f := &fleet{T: t}
+	f := &fleet{T: t, machine: testserver.Watch(t)}
 	for i := range n {
 		guard, err := shield.New(shield.Config{Capacity: limiter.Config{Rate: fleetRate, Burst: fleetBurst}, Shared: true, Replica: fmt.Sprint("replica", i), Replicas: n, Secret: []byte("of this test, and of no other")}, nil)
 		if err != nil {
@@ -86,8 +90,12 @@ func (f *fleet) visit(d time.Duration) (admitted int64, slowest time.Duration) {
 		all.Go(func() {
 			at := shield.Now()
 			decision := f.guards[rand.IntN(len(f.guards))].Enter(f.Context(), at, shield.Request{Client: limiter.KeyOf(fmt.Sprint(f.Name(), n))})
-			for took := int64(shield.Now() - at); took > worst.Load(); {
-				worst.CompareAndSwap(worst.Load(), took)
+			took := shield.Now() - at
+			for int64(took) > worst.Load() {
+				worst.CompareAndSwap(worst.Load(), int64(took))
+			}
+			if took > 2*share.MaxTrip {
+				f.stalls.Add(1)
 			}
 			if decision.Admit {
 				in.Add(1)
@@ -108,33 +116,45 @@ func TestFleet(t *testing.T) {
 		f := newFleet(t, 4, Options{Addresses: []string{server.Addr}}, one)
 		f.until("all know of each other", f.together)
 		began, admitted := time.Now(), int64(0)
+		away := func() bool { return f.lost.Load()-f.back.Load() == int64(len(f.guards)) }
+		back := func() bool { return f.lost.Load() == f.back.Load() }
+		prompt := true
 		phase := func(name string, least float64, d time.Duration) {
 			t.Helper()
 			n, slowest := f.visit(d)
 			admitted += n
-			t.Logf("%-10s %.2f of the rate, slowest decision %v", name, float64(n)/fleetRate/d.Seconds(), slowest.Round(time.Microsecond))
-			if float64(n) < least*fleetRate*d.Seconds() {
+			is := f.machine.Lap()
+			prompt = prompt && is
+			t.Logf("%-10s %.2f of the rate, slowest decision %v, the machine is prompt: %v", name, float64(n)/fleetRate/d.Seconds(), slowest.Round(time.Microsecond), is)
+			if is && float64(n) < least*fleetRate*d.Seconds() {
 				t.Errorf("%s: %d were admitted within %v, want at least %v of the rate", name, n, d, least)
 			}
-			if most := fleetBurst + fleetRate*time.Since(began).Seconds() + 4; float64(admitted) > most {
+			// A decision that is made late is made for a time that has passed.
+			if most := fleetBurst + fleetRate*time.Since(began).Seconds() + 4 + float64(f.stalls.Load()); float64(admitted) > most {
 				t.Errorf("%s: %d were admitted until now, want at most %.0f", name, admitted, most)
 			}
 		}
 		used, at := server.CPU(), time.Now()
-		phase("together", 0.9, 2*time.Second)
+		phase("together", 0.9, time.Second)
 		t.Logf("the server took %.1f%% of a core", 100*(server.CPU()-used).Seconds()/time.Since(at).Seconds())
 		server.Freeze()
-		phase("frozen", 0.3, 2*time.Second)
+		phase("frozen", 0.3, 3*time.Second/2)
+		f.until("each is told of the loss", away)
+		f.machine.Lap()
 		server.Thaw()
-		phase("thawed", 0.7, 2*time.Second)
+		phase("thawed", 0.7, 3*time.Second/2)
+		f.until("each is told of the end", back)
 		server.Kill()
-		phase("gone", 0.4, 2*time.Second)
+		phase("gone", 0.4, 3*time.Second/2)
+		f.until("each is told of the loss", away)
+		f.machine.Lap()
 		server.Restart()
-		phase("empty", 0.7, 2*time.Second)
+		phase("empty", 0.7, 3*time.Second/2)
 		f.until("all are together again", f.together)
-		phase("again", 0.9, 2*time.Second)
-		if lost, back := f.lost.Load(), f.back.Load(); lost != 8 || back != 8 {
-			t.Errorf("lost was told %d times, back %d; want 8, twice by each", lost, back)
+		phase("again", 0.9, time.Second)
+		f.until("each is told of the end", back)
+		if lost := f.lost.Load(); lost < 8 || prompt && lost > 8 {
+			t.Errorf("lost and back were told %d times; want 8, twice by each", lost)
 		}
 		t.Logf("%+v", f.clients[0].Status())
 	})
@@ -147,14 +167,16 @@ func TestFleetInFailover(t *testing.T) {
 	f := newFleet(t, 4, Options{Addresses: []string{sentinel.Addr}, Sentinel: testserver.Master}, one)
 	f.until("all know of each other", f.together)
 	began := time.Now()
-	before, _ := f.visit(time.Second)
+	before, _ := f.visit(time.Second / 2)
 	master.Kill()
-	during, slowest := f.visit(3 * time.Second)
+	f.machine.Lap()
+	during, slowest := f.visit(2 * time.Second)
+	prompt := f.machine.Lap()
 	f.until("all are together again", f.together)
 	after, _ := f.visit(time.Second)
-	admitted, most := before+during+after, 2*fleetBurst+fleetRate*time.Since(began).Seconds()+4
-	t.Logf("%d were admitted in the second before, %d in the 3 s from then on, %d in the second after; slowest decision %v", before, during, after, slowest)
-	if float64(admitted) > most || during < fleetRate {
+	admitted, most := before+during+after, 2*fleetBurst+fleetRate*time.Since(began).Seconds()+4+float64(f.stalls.Load())
+	t.Logf("%d were admitted in the half second before, %d in the 2 s from then on, %d in the second after; slowest decision %v", before, during, after, slowest)
+	if float64(admitted) > most || prompt && during < fleetRate*2/3 {
 		t.Errorf("%d were admitted, want at most %.0f; %d during the failover", admitted, most, during)
 	}
 }
@@ -212,7 +234,7 @@ func TestOtherLimits(t *testing.T) {
 	f := newFleet(t, 3, Options{Addresses: []string{server.Addr}}, func(i int) string { return []string{"100/s", "100/s", "50/s"}[i] })
 	told := func() []string { f.mu.Lock(); defer f.mu.Unlock(); return append([]string(nil), f.differ...) }
 	f.until("all are told", func() bool { return len(told()) == 3 })
-	time.Sleep(unitsEvery + time.Second/2)
+	time.Sleep(unitsEvery + time.Second/2) // they look again, and tell nothing
 	if got := told(); len(got) != 3 {
 		t.Errorf("told %d times: %q", len(got), got)
 	} else if t.Log(got); !strings.Contains(got[0], "50/s") || !strings.Contains(got[0], "100/s") {

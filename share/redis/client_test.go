@@ -100,6 +100,8 @@ type bench struct {
 	*testing.T
 	*Client
 	*echo
+	machine    *testserver.Machine
+	opened     time.Duration // how long Open took
 	mu         sync.Mutex
 	lost, back []string
 }
@@ -110,7 +112,8 @@ func sinceBegan() time.Duration { return time.Since(began) }
 
 func newBench(t *testing.T, o Options) *bench {
 	t.Helper()
-	b := &bench{T: t, echo: &echo{}}
+	b := &bench{T: t, echo: &echo{}, machine: testserver.Watch(t)}
+	at := time.Now()
 	client, err := Open(o, Shell{
 		Now:  sinceBegan,
 		Lost: func(err error) { b.mu.Lock(); defer b.mu.Unlock(); b.lost = append(b.lost, err.Error()) },
@@ -119,7 +122,7 @@ func newBench(t *testing.T, o Options) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Client = client
+	b.Client, b.opened = client, time.Since(at)
 	t.Cleanup(client.Close)
 	b.serve("shield:{"+client.options.Prefix+":b:echo}:count", b.echo)
 	return b
@@ -136,6 +139,29 @@ func (b *bench) told() (lost, back []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return append([]string(nil), b.lost...), append([]string(nil), b.back...)
+}
+
+// tells waits until the store is lost, for a reason that has a text in it. The first that is
+// told may be another on a busy machine, which has no connection yet.
+func (b *bench) tells(text string) {
+	b.Helper()
+	b.until(text+" is told", func() bool {
+		lost, _ := b.told()
+		return len(lost) > 0 && strings.Contains(lost[0]+b.Status().Error, text)
+	})
+	if lost, _ := b.told(); b.machine.Prompt() && !strings.Contains(lost[0], text) {
+		b.Errorf("told %q, want %q", lost, text)
+	}
+}
+
+// ends wants lost and back to be told so many times: exactly, unless the machine was busy,
+// which makes a store slow.
+func (b *bench) ends(times int) {
+	b.Helper()
+	b.until("lost and back are told", func() bool { lost, back := b.told(); return len(back) >= times && len(lost) == len(back) })
+	if lost, back := b.told(); b.machine.Prompt() && len(lost) != times {
+		b.Errorf("told %q, %q; want each %d times", lost, back, times)
+	}
 }
 
 // await waits until more exchanges were answered, and fails after a while.
@@ -162,20 +188,16 @@ func TestOneServer(t *testing.T) {
 		server := testserver.Start(t, program)
 		b := newBench(t, Options{Addresses: []string{server.Addr}, Prefix: "shop"})
 		b.await("answers", 20)
-		if s := b.Status(); !s.Up || s.Mode != "server" || s.Plans.Outcomes["answered"] < 15 {
-			t.Errorf("status %+v", s)
-		}
+		b.until("the server is up", func() bool { s := b.Status(); return s.Up && s.Mode == "server" && s.Plans.Outcomes["answered"] >= 15 })
 		if got := server.Do("KEYS", "*"); got != "shield:{shop:b:echo}:count" {
 			t.Errorf("keys %q", got)
 		}
 		server.Do("SCRIPT", "FLUSH") // as a restart does
 		b.await("answers after the server has forgotten the script", 5)
-		if _, missed := b.counts(); missed > 2 { // before it was connected
+		if _, missed := b.counts(); b.machine.Prompt() && missed > 2 { // before it was connected
 			t.Errorf("%d exchanges had no answer", missed)
 		}
-		if lost, back := b.told(); len(lost)+len(back) > 0 {
-			t.Errorf("told %q, %q", lost, back)
-		}
+		b.ends(0)
 		if _, _, overlap := b.seen(); overlap {
 			t.Error("two exchanges of one link were on their way")
 		}
@@ -188,20 +210,17 @@ func TestServerComesLater(t *testing.T) {
 	testserver.Each(t, func(t *testing.T, program string) {
 		server := testserver.Start(t, program)
 		server.Kill()
-		at := time.Now()
 		b := newBench(t, Options{Addresses: []string{server.Addr}})
-		if took := time.Since(at); took > 100*time.Millisecond {
-			t.Errorf("Open took %v", took)
+		if b.machine.Prompt() && b.opened > 100*time.Millisecond {
+			t.Errorf("Open took %v", b.opened)
 		}
-		b.until("lost is told", func() bool { lost, _ := b.told(); return len(lost) == 1 })
+		b.tells("refused")
 		server.Restart()
-		b.until("back is told", func() bool { _, back := b.told(); return len(back) == 1 })
+		b.until("back is told", func() bool { _, back := b.told(); return len(back) > 0 })
 		b.await("answers", 20)
+		b.ends(1)
 		lost, back := b.told()
 		t.Logf("lost %q, back after %q", lost, back)
-		if len(lost) != 1 || !strings.Contains(lost[0], "refused") || len(back) != 1 {
-			t.Errorf("told %q, %q", lost, back)
-		}
 	})
 }
 
@@ -220,23 +239,23 @@ func TestServerGoesAndComesBack(t *testing.T) {
 				server := testserver.Start(t, program)
 				b := newBench(t, Options{Addresses: []string{server.Addr}})
 				b.await("answers", 20)
-				before := server.Do("GET", "shield:{shield:b:echo}:count")
+				before, gone := server.Do("GET", "shield:{shield:b:echo}:count"), time.Now()
 				away(server)
 				back := time.Now()
 				b.await("answers again", 1)
-				t.Logf("the first answer came %v after the server was back", time.Since(back))
-				if took := time.Since(back); took > time.Second {
+				took := time.Since(back)
+				t.Logf("the first answer came %v after the server was back", took)
+				b.await("answers", 20)
+				most := time.Since(gone)
+				b.ends(1)
+				if b.machine.Prompt() && took > time.Second {
 					t.Errorf("the first answer came %v after the server was back", took)
 				}
-				b.await("answers", 20)
 				lost, backs := b.told()
 				slowest, count, _ := b.seen()
 				t.Logf("lost %q, back after %q, status %+v, count %s then %d", lost, backs, b.Status(), before, count)
-				if len(lost) != 1 || len(backs) != 1 {
-					t.Errorf("told %q, %q", lost, backs)
-				}
-				if alone := b.Status().Alone; alone < 1900*time.Millisecond || alone > 4*time.Second {
-					t.Errorf("alone for %v", alone)
+				if alone := b.Status().Alone; alone < 1900*time.Millisecond || b.machine.Prompt() && alone > most+time.Second/2 { // the connection took some time, too
+					t.Errorf("alone for %v, want at most %v", alone, most)
 				}
 				if slowest > share.GiveUp {
 					t.Errorf("an answer was taken after %v", slowest)
@@ -266,7 +285,7 @@ func TestWrongOptions(t *testing.T) {
 // Close leaves no goroutine behind, whatever the server does.
 func TestCloseEndsAll(t *testing.T) {
 	program := testserver.Programs(t)[0]
-	server := testserver.Start(t, program)
+	server, machine := testserver.Start(t, program), testserver.Watch(t)
 	before := runtime.NumGoroutine()
 	steps := []struct {
 		name string
@@ -288,11 +307,11 @@ func TestCloseEndsAll(t *testing.T) {
 		at := time.Now()
 		c.Close()
 		t.Logf("%s: closed within %v", step.name, time.Since(at))
-		if took := time.Since(at); took > 3*time.Second {
+		if took := time.Since(at); took > 3*time.Second && machine.Prompt() {
 			t.Errorf("%s: Close took %v", step.name, took)
 		}
 	}
-	for range 300 {
+	for range 1500 {
 		if runtime.NumGoroutine() <= before {
 			return
 		}

@@ -48,7 +48,7 @@ func TestManyLinks(t *testing.T) {
 		e.mu.Unlock()
 	}
 	t.Logf("the longest exchange took %v", longest)
-	if longest > 2*share.GiveUp {
+	if longest > 2*share.GiveUp && b.machine.Prompt() {
 		t.Errorf("an exchange took %v", longest)
 	}
 }

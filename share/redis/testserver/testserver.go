@@ -5,6 +5,7 @@ package testserver
 import (
 	"crypto/tls"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -139,21 +140,33 @@ func (s *Server) CPU() time.Duration {
 	return ticks(s.t, string(stat))
 }
 
-// freePort returns a port that is free, and whose tenthousandth successor is a port, too:
-// nodes of a Cluster use both.
+// FreeAddress returns an address of the loopback interface on which no program listens. Its
+// port is below those that connections get, so that none takes it before a program listens.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	return net.JoinHostPort("127.0.0.1", freePort(t))
+}
+
+// freePort returns a port that is free, and whose tenthousandth successor is free, too: nodes
+// of a Cluster use both.
 func freePort(t testing.TB) string {
 	t.Helper()
-	for {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		port := l.Addr().(*net.TCPAddr).Port
-		l.Close()
-		if port <= 55535 {
+	for range 1000 {
+		port := 10_000 + rand.IntN(12_000)
+		if free(port) && free(port+10_000) {
 			return strconv.Itoa(port)
 		}
 	}
+	t.Fatal("no port is free")
+	return ""
+}
+
+func free(port int) bool {
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	return l.Close() == nil
 }
 
 // ticks reads user and system time from a line of /proc, whose ticks are 10 ms on Linux.
