@@ -28,6 +28,7 @@ import (
 	"github.com/quic-go/quic-go/http3"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/share/redis/testserver"
 )
 
 // A rig is a running Caddy with real sockets, and a client of it. There is one
@@ -352,15 +353,7 @@ func receive[T any](t testing.TB, what string, from <-chan T) (v T) {
 
 // freeAddr returns an address of the loopback interface that is free now.
 // Reloads need an address that they can name.
-func freeAddr(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
+func freeAddr(t testing.TB) string { return testserver.FreeAddress(t) }
 
 // poolKeys returns how many states are in the pool.
 func poolKeys() (n int) {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/herdshield/shield/loadtest/live"
 	"github.com/herdshield/shield/loadtest/plant"
+	"github.com/herdshield/shield/share/redis/testserver"
 )
 
 // The herd that the promise of this project is measured with.
@@ -137,7 +138,7 @@ func runHerd(t *testing.T, seed uint64) (run herdRun) {
 // address of its admin endpoint.
 func startHerdShield(t *testing.T, upstream string) (url, admin string, stop func()) {
 	t.Helper()
-	address, admin := freeAddress(t), freeAddress(t)
+	address, admin := testserver.FreeAddress(t), testserver.FreeAddress(t)
 	path := filepath.Join(t.TempDir(), "Caddyfile")
 	caddyfile := fmt.Sprintf(`{
 	admin %s

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -20,6 +19,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/share/redis/testserver"
 )
 
 // The test binary is shield if an environment variable says so: the tests below run the
@@ -45,22 +45,11 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// freeAddress returns an address on which no program listens.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // startProxy runs "shield proxy" with args until the test ends, and returns its
 // address and that of its admin endpoint.
 func startProxy(t *testing.T, args ...string) (address, admin string) {
 	t.Helper()
-	address, admin = freeAddress(t), freeAddress(t)
+	address, admin = testserver.FreeAddress(t), testserver.FreeAddress(t)
 	cmd := command(t, append([]string{"proxy", "--from", address, "--admin", admin}, args...)...)
 	logs, err := cmd.StderrPipe()
 	if err != nil {

@@ -23,14 +23,14 @@ import (
 func TestReplicasShareLimits(t *testing.T) {
 	t.Setenv(secretVariable, "correct horse battery staple")
 	t.Setenv(passwordVariable, "")
-	app := backend(t)
+	app, machine := backend(t), testserver.Watch(t)
 	testserver.Each(t, func(t *testing.T, program string) {
 		store := testserver.Start(t, program)
 		store.Do("CONFIG", "SET", "requirepass", "horse")
 		store.Password = "horse"
-		alone, apart, took := 0, 0, 0.0
+		var alone, apart visit
 		for _, limit := range []string{"--rate", "--capacity"} {
-			run := func(prefix string, replicas int) int {
+			run := func(prefix string, replicas int) visit {
 				t.Helper()
 				var addresses, admins []string
 				for range replicas {
@@ -52,24 +52,27 @@ func TestReplicasShareLimits(t *testing.T) {
 							t.Errorf("shield status --store: %v\n%s", err, out)
 						}
 					}
-					time.Sleep(2 * time.Second) // a new store begins with empty buckets
+					time.Sleep(3 * time.Second / 2) // a new store begins with empty buckets, which are full after a second
 				}
-				began := time.Now()
-				served := load(t, addresses, 300, 3*time.Second)
-				took = time.Since(began).Seconds()
-				return served
+				machine.Lap()
+				v := load(t, addresses, 300, 2*time.Second)
+				v.prompt = machine.Lap()
+				return v
 			}
 			shared := run("shared"+strings.TrimPrefix(limit, "--"), 2)
-			most := 40 + 40*took*1.02 + 2
 			if limit == "--rate" { // both limits admit as many when alone
 				alone, apart = run("", 1), run("", 2)
 			}
-			t.Logf("%s %s 40/s: one process admits %d in 3 s, two without a store %d, two with one %d", program, limit, alone, apart, shared)
-			if float64(shared) > most || float64(shared) < .94*float64(alone) {
-				t.Errorf("%s: two replicas admit %d, one %d; want the same", limit, shared, alone)
+			t.Logf("%s %s 40/s: one process admits %+v in 2 s, two without a store %+v, two with one %+v", program, limit, alone, apart, shared)
+			bucket := func(v visit) float64 { return 40 + 40*v.came.Seconds() }
+			if most := 40 + 40*1.02*shared.last.Seconds() + 2 + shared.late; shared.served > most {
+				t.Errorf("%s: two replicas admit %v; want at most %.0f", limit, shared.served, most)
 			}
-			if apart < alone*3/2 {
-				t.Errorf("%s: two replicas without a store admit %d, one %d: the load shows nothing", limit, apart, alone)
+			if shared.prompt && alone.prompt && shared.served/bucket(shared) < .92*alone.served/bucket(alone) {
+				t.Errorf("%s: two replicas admit %v, one %v; want the same", limit, shared.served, alone.served)
+			}
+			if apart.prompt && apart.served < 1.5*bucket(apart) {
+				t.Errorf("%s: two replicas without a store admit %v, one %v: the load shows nothing", limit, apart.served, alone.served)
 			}
 		}
 	})
@@ -79,7 +82,7 @@ func TestReplicasShareLimits(t *testing.T) {
 func awaitStore(t *testing.T, admin string, replicas int) {
 	t.Helper()
 	last := ""
-	for range 200 {
+	for range 600 {
 		resp, err := http.Get("http://" + admin + "/shield/")
 		if err != nil {
 			t.Fatal(err)
@@ -114,8 +117,16 @@ func awaitStore(t *testing.T, admin string, replicas int) {
 	t.Fatalf("it does not share with %d replicas: %s", replicas, last)
 }
 
-// load sends rate requests per second to all addresses in turn, and returns how many were served.
-func load(t *testing.T, addresses []string, rate int, length time.Duration) (served int) {
+// A visit is how many requests were served, of those that came for a while.
+type visit struct {
+	served     float64
+	late       float64       // of them, which took so long that the decision may be of a time long past
+	came, last time.Duration // for how long they came, and when the last was served
+	prompt     bool          // the machine was
+}
+
+// load sends rate requests per second to all addresses in turn.
+func load(t *testing.T, addresses []string, rate int, length time.Duration) (v visit) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 	defer client.CloseIdleConnections()
@@ -123,15 +134,17 @@ func load(t *testing.T, addresses []string, rate int, length time.Duration) (ser
 	var all sync.WaitGroup
 	every := time.NewTicker(time.Second / time.Duration(rate))
 	defer every.Stop()
-	end := time.After(length)
+	began, end := time.Now(), time.After(length)
 	for i := 0; ; i++ {
 		select {
 		case <-end:
+			v.came = time.Since(began)
 			all.Wait()
-			return served
+			return v
 		case <-every.C:
 		}
 		all.Go(func() {
+			sent := time.Now()
 			resp, err := client.Get("http://" + addresses[i%len(addresses)])
 			if err != nil {
 				t.Error(err)
@@ -141,7 +154,11 @@ func load(t *testing.T, addresses []string, rate int, length time.Duration) (ser
 			mu.Lock()
 			defer mu.Unlock()
 			if resp.StatusCode == http.StatusOK {
-				served++
+				v.served++
+				v.last = time.Since(began)
+				if time.Since(sent) > 100*time.Millisecond {
+					v.late++
+				}
 			}
 		})
 	}
@@ -160,8 +177,8 @@ func TestReplicasAtOnce(t *testing.T) {
 // served at the rate of one backend.
 func herdBeforeReplicas(t *testing.T) {
 	t.Parallel()
-	const herd, replicas = 300, 4
-	app := backend(t)
+	const herd, replicas, attempts = 300, 4, 20
+	app, machine := backend(t), testserver.Watch(t)
 	testserver.Each(t, func(t *testing.T, program string) {
 		store := testserver.Start(t, program)
 		var addresses, admins []string
@@ -172,15 +189,16 @@ func herdBeforeReplicas(t *testing.T) {
 		for _, admin := range admins {
 			awaitStore(t, admin, replicas)
 		}
-		time.Sleep(2 * time.Second) // a new store begins with empty buckets
+		time.Sleep(3 * time.Second / 2) // a new store begins with empty buckets, which are full after a second
 		client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: herd}}
 		defer client.CloseIdleConnections()
 		var requests atomic.Int64
 		var all sync.WaitGroup
+		machine.Lap()
 		begin := time.Now()
 		for i := range herd {
 			all.Go(func() {
-				for attempt := range 6 {
+				for attempt := range attempts {
 					req, err := http.NewRequestWithContext(t.Context(), "GET", fmt.Sprintf("http://%s/%d", addresses[(i+attempt)%replicas], i), nil)
 					if err != nil {
 						t.Error(err)
@@ -203,7 +221,7 @@ func herdBeforeReplicas(t *testing.T) {
 					}
 					time.Sleep(time.Duration(wait) * time.Second)
 				}
-				t.Errorf("client %d was refused six times", i)
+				t.Errorf("client %d was refused %d times", i, attempts)
 			})
 		}
 		all.Wait()
@@ -212,7 +230,7 @@ func herdBeforeReplicas(t *testing.T) {
 		if took < 3500*time.Millisecond { // 60 at once, and 240 at 60/s
 			t.Errorf("a herd of %d is served in %v: the limit does not hold", herd, took)
 		}
-		if took > 30*time.Second || each > 4 { // 4.6 s and 1.8 unless the machine is very busy
+		if machine.Lap() && (took > 15*time.Second || each > 3) { // 4.6 s and 1.8 are usual
 			t.Errorf("a herd of %d is served in %v, %.2f requests each", herd, took, each)
 		}
 	})

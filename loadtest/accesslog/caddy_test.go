@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -13,16 +12,13 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
+
+	"github.com/herdshield/shield/share/redis/testserver"
 )
 
 // The log of a real Caddy with a real shield is read.
 func TestRealCaddy(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr, file := l.Addr().String(), filepath.Join(t.TempDir(), "access.log")
-	_ = l.Close()
+	addr, file := testserver.FreeAddress(t), filepath.Join(t.TempDir(), "access.log")
 	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt(fmt.Appendf(nil, `{
 		admin off
 		persist_config off
