@@ -262,6 +262,26 @@ func (p *Process) Memory() float64 {
 	return 0
 }
 
+// Scheduled returns for how long its threads have run, and for how long they have waited
+// for a processor.
+func (p *Process) Scheduled() (ran, waited float64) {
+	p.t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.cmd.Process.Pid))
+	if err != nil || len(threads) == 0 {
+		p.t.Fatalf("no threads: %v", err)
+	}
+	for _, thread := range threads {
+		var r, w float64
+		if b, err := os.ReadFile(thread); err == nil { // else it has ended
+			if _, err := fmt.Sscan(string(b), &r, &w); err != nil {
+				p.t.Fatal(err)
+			}
+		}
+		ran, waited = ran+r, waited+w
+	}
+	return ran, waited
+}
+
 // A Pod is a backend with its own address.
 type Pod struct {
 	Name, Address string
