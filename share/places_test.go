@@ -353,9 +353,9 @@ func TestPlacesAreUsed(t *testing.T) {
 // store is gone for all, or flushed. All that replicas may use and use is never more than
 // the limit.
 func TestPlacesAreNeverTooMany(t *testing.T) {
-	seeds := uint64(12)
-	if testing.Short() {
-		seeds = 8
+	seeds := uint64(8)
+	if *quotaTime >= 20*time.Second {
+		seeds = 12
 	}
 	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 77))

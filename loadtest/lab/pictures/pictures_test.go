@@ -161,14 +161,14 @@ func TestWorst(t *testing.T) {
 
 func TestNoRoom(t *testing.T) {
 	folder := t.TempDir()
-	if err := write(folder); err == nil {
+	path := filepath.Join(folder, "pushback.md")
+	if err := fill(path, "crowds", strings.NewReader("a table")); err == nil {
 		t.Error("a folder without a page is filled")
 	}
-	path := filepath.Join(folder, "pushback.md")
 	if err := os.WriteFile(path, []byte("no room\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := write(folder); err == nil || !strings.Contains(err.Error(), "crowds") {
+	if err := fill(path, "crowds", strings.NewReader("a table")); err == nil || !strings.Contains(err.Error(), "crowds") {
 		t.Errorf("error %v, want one that says what is missing", err)
 	}
 	if page, _ := os.ReadFile(path); string(page) != "no room\n" {
