@@ -16,7 +16,7 @@ type replica struct {
 	now   time.Duration
 	keys  [1]limiter.Key
 	zoned bool // keys tell clients apart
-	last  int // client that took a token
+	last  int  // client that took a token
 	store bool
 	wake  chan struct{} // as that of a shell that has not run yet
 	plan  share.Model
