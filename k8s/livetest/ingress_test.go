@@ -604,7 +604,7 @@ func TestScale(t *testing.T) {
 		for round := 0; round < 3 && rebuild > 0.050; round++ {
 			ran, waited := p.Scheduled()
 			sum, count := p.Metric("shield_ingress_rebuild_seconds_sum"), p.Metric("shield_ingress_rebuild_seconds_count")
-			for n := range 20 {
+			for n := range 10 {
 				i := webIngress(ns, fmt.Sprintf("more-%s-%d-%d", what, round, n), fmt.Sprintf("more-%s-%d-%d.example.com", what, round, n), "/", name(0))
 				s.Create(t, i)
 				p.Serves(i.Spec.Rules[0].Host, "/", 200, 5*time.Second)
