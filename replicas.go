@@ -35,8 +35,8 @@ func (c *Config) sharing() (sharing, error) {
 var processName = rand.Text()
 
 // Link returns what joins the backend to those of other replicas, through a store that a
-// program has serve it; nil if the backend is not shared. From now on the Guard's settings
-// count, as from its first decision.
+// program has serve it; nil if the backend is not shared, by the newest Guard in use. From
+// now on the Guard's settings count, as from its first decision.
 func (g *Guard) Link(now time.Duration) *share.Link {
 	if !g.inUse.Load() {
 		g.use(now)

@@ -9,7 +9,7 @@ import (
 
 // Zones returns what joins the zones to those of other replicas, in the order of
 // Config.Zones: through a store that a program has serve their links. It is nil for a zone
-// that is not shared. From now on the Guard's settings count, as from its first decision.
+// that is not shared, by the newest Guard in use. From now on the Guard's settings count, as from its first decision.
 func (g *Guard) Zones(now time.Duration) []*share.Zone {
 	if !g.inUse.Load() {
 		g.use(now)

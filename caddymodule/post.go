@@ -29,8 +29,11 @@ type member struct {
 
 // A sharer is a shieldEntry or a zoneEntry.
 type sharer interface {
-	post() *post                         // nil: it is not shared
-	duty(a *App, now time.Duration) duty // what is to be served
+	post() *post // nil: it is not shared
+
+	// duty returns what is to be served. ok is false if there is nothing, because a newer
+	// config does not share it, whose requests come already.
+	duty(a *App, now time.Duration) (d duty, ok bool)
 }
 
 // A duty is what is to be served: a link to a store, under a name.
@@ -84,13 +87,14 @@ func (p *post) end() {
 
 // serve has m serve the post. If that is what is done already, nothing is interrupted.
 func (p *post) serve(now time.Duration, m member) {
-	d := m.entry.duty(m.app, now)
-	if p.on = m.app; p.duty == d {
+	d, ok := m.entry.duty(m.app, now)
+	if p.on = m.app; ok && p.duty == d {
 		return
 	}
 	p.end()
-	p.on, p.duty = m.app, d
-	p.finish = d.store.serve(d)
+	if p.on = m.app; ok {
+		p.duty, p.finish = d, d.store.serve(d)
+	}
 }
 
 // serveAll has everything served that the app shares, and ends what it shares no more.
@@ -146,8 +150,9 @@ func (s *shieldEntry) post() *post {
 	return &s.record.sharing
 }
 
-func (s *shieldEntry) duty(a *App, now time.Duration) duty {
-	return duty{a.storage, s.guard.Link(now), s.name, s.unit()}
+func (s *shieldEntry) duty(a *App, now time.Duration) (d duty, ok bool) {
+	l := s.guard.Link(now)
+	return duty{a.storage, l, s.name, s.unit()}, l != nil
 }
 
 func (z *zoneEntry) post() *post {
@@ -157,6 +162,7 @@ func (z *zoneEntry) post() *post {
 	return &z.record.sharing
 }
 
-func (z *zoneEntry) duty(a *App, now time.Duration) duty {
-	return duty{a.storage, z.guard.Zones(now)[z.index], z.record.shown, z.unit(a.store)}
+func (z *zoneEntry) duty(a *App, now time.Duration) (d duty, ok bool) {
+	l := z.guard.Zones(now)[z.index]
+	return duty{a.storage, l, z.record.shown, z.unit(a.store)}, l != nil
 }

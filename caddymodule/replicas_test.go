@@ -235,23 +235,34 @@ func TestLiveShieldsShare(t *testing.T) {
 		})
 		app := activeSite(t).app
 		sharing := app.Sharing()
-		h, err := Live{
+		live := Live{
 			Name: "live", State: new(LiveState), Zones: []*LiveZoneState{NewLiveZoneState("live/per_client")},
 			Config: shield.Config{
 				Zones:    []shield.Zone{{Name: "per_client", Limit: limiter.Config{Rate: 10, Burst: 40}, Shared: true}},
 				Capacity: limiter.Config{Rate: 100, Burst: 50}, Shared: true,
 				Secret: sharing.Secret, Replicas: sharing.Replicas, Cluster: sharing.Cluster,
 			},
-		}.New()
-		if err != nil {
-			t.Fatal(err)
 		}
-		app.Show([]*Handler{h})
+		newLive := func() *Handler {
+			h, err := live.New()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return h
+		}
+		app.Show([]*Handler{newLive()})
 		shared := func(s *SharingStatus) bool { return s != nil && !s.Alone && s.Replicas == 1 }
 		eventually(t, "what is shown is shared", func() bool {
 			s := storeStatus(t)
 			return len(s.Shields) == 2 && s.Shields[0].Sharing == nil && shared(s.Shields[1].Sharing) && shared(s.Zones[0].Sharing)
 		})
+		// One that does not share it has requests already, and is shown later, or never.
+		live.Config.Shared, live.Config.Zones[0].Shared = false, false
+		newLive().shown.shields[0].guard.Admit(shield.Now(), shield.Request{Keys: []limiter.Key{1}})
+		app.reportOnce(shield.Now())
+		if s := storeStatus(t); s.Shields[1].Sharing != nil {
+			t.Errorf("shared by none in use: %+v", s.Shields[1].Sharing)
+		}
 		app.Show(nil)
 		if s := app.storeReading(); len(s.Backends)+len(s.Zones) != 0 {
 			t.Errorf("what is not shown any more is served: %+v", s.Status)

@@ -29,13 +29,19 @@ func (a *App) warnOfSizes(now time.Duration) {
 	all := a.roster()
 	for _, s := range all.shields {
 		if s.config.Shared && s.config.Capacity.Rate > 0 {
-			_, replicas := s.guard.Link(now).Alone()
+			replicas := 1 // if a newer config does not share it
+			if l := s.guard.Link(now); l != nil {
+				_, replicas = l.Alone()
+			}
 			a.warnOfBurst(&s.record.sharing, s.config.Capacity, capacityBurst, replicas, zap.String("shield", s.name))
 		}
 	}
 	for _, z := range all.zones {
 		if z.config.Shared {
-			replicas := z.guard.Zones(now)[z.index].Escrow().Replicas()
+			replicas := 1
+			if l := z.guard.Zones(now)[z.index]; l != nil {
+				replicas = l.Escrow().Replicas()
+			}
 			a.warnOfBurst(&z.record.sharing, z.config.Limit, zoneBurst*max(1, z.config.Cost), replicas, zap.String("zone", z.record.shown))
 		}
 	}

@@ -150,8 +150,12 @@ func (s *shieldEntry) sharingStatus(now time.Duration, all *storeReading) *Shari
 	if !s.config.Shared || all == nil {
 		return nil
 	}
+	l := s.guard.Link(now)
+	if l == nil {
+		return nil // a newer config does not share it
+	}
 	out := &SharingStatus{Unit: s.unit()}
-	out.Alone, out.Replicas = s.guard.Link(now).Alone()
+	out.Alone, out.Replicas = l.Alone()
 	for _, b := range all.Backends {
 		if b.Name == s.name {
 			out.Unit, out.Others = b.What, b.Others

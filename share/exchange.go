@@ -14,6 +14,9 @@ func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
 	k.urged.Store(false) // what changes from now on is urgent anew
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.ended {
+		return a, false
+	}
 	if k.flying && now-k.sent < GiveUp {
 		k.see(now)
 		return a, false
@@ -80,11 +83,14 @@ func (k *Link) Bye(now time.Duration) (a Ask, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	v := k.view.Load()
-	if v.alone {
+	if v.alone && !k.ended {
 		return a, false
 	}
 	k.seq++
 	a = Ask{Name: k.name, Seq: k.seq, Leaves: true, After: k.after}
+	if k.ended {
+		return a, true
+	}
 	k.news.notes = k.Clients.News(k.news.notes, math.MaxInt)
 	k.news.number++
 	a.News = k.tell(0)
@@ -132,6 +138,8 @@ func (k *Link) Next(now time.Duration) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
+	case k.ended:
+		return never
 	case k.flying:
 		return max(now, k.sent+GiveUp)
 	case k.again:
@@ -169,7 +177,7 @@ func (k *Link) Heard(now, sent time.Duration, a Answer) {
 func (k *Link) answer(now, sent time.Duration, a *Answer) (news []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.flying || sent != k.sent {
+	if !k.flying || sent != k.sent || k.ended {
 		return nil
 	}
 	k.flying = false
@@ -245,6 +253,9 @@ func (k *Link) take(now time.Duration, a *Answer) {
 func (k *Link) Missed(now time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.ended {
+		return
+	}
 	if k.flying {
 		k.untell(false)
 		k.part(now)

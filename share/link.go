@@ -75,6 +75,7 @@ type Link struct {
 	binds atomic.Int64 // from when on Binds wakes the shell
 
 	mu       sync.Mutex // guards the fields below
+	ended    bool       // what is shared is the replica's alone: see Unlink
 	limits   Limits
 	changed  *Limits // that count when it is served anew; nil: the same
 	measured float64 // what the replica adds to the backend's rate
@@ -156,14 +157,19 @@ func (k *Link) Set(now time.Duration, l Limits) {
 	k.obey(now)
 }
 
-// Unlink ends the sharing: the replica is the only one.
+// Unlink ends the sharing: the replica is the only one. A shell that still serves the Link
+// has nothing to tell but Bye, and what it hears changes nothing.
 func (k *Link) Unlink(now time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.ended = true
+	k.view.Store(&view{alone: true, parted: true, replicas: k.most})
+	k.look.Store(int64(never))
+	k.binds.Store(int64(never))
+	k.answers.end(true)
 	k.Capacity.Undraw(k.limits.Capacity, now)
 	k.Clients.Leave()
 	k.InFlight.Ungrant()
-	k.places = Places{}
 }
 
 // OnWake sets what tells the shell that Due should be called, as it begins to serve the Link.
@@ -201,8 +207,8 @@ func (k *Link) Look(now time.Duration) {
 // slots or tokens run out, and once for news, which wait until newsTime. It costs a few
 // atomic loads.
 func (k *Link) Nudge() {
-	wake := (k.Clients.Calendar().WantsSlots() || k.low.Load()) && !k.urged.Load() && !k.urged.Swap(true)
-	if wake || !k.told.Load() && !k.told.Swap(true) {
+	urgent := (k.Clients.Calendar().WantsSlots() || k.low.Load()) && !k.view.Load().alone
+	if urgent && !k.urged.Load() && !k.urged.Swap(true) || !k.told.Load() && !k.told.Swap(true) {
 		k.wakeUp()
 	}
 }

@@ -355,3 +355,44 @@ func TestNewLimitsWaitForTheirStore(t *testing.T) {
 		t.Errorf("that of the new ones is told of %+v, %t", ask.Slots, ok)
 	}
 }
+
+// A shell goes on for a moment with a Link whose sharing has ended. It must not divide again
+// what is the replica's alone: nothing would end that.
+func TestEndedLinkChangesNothing(t *testing.T) {
+	plan, err := loadshed.NewPlan(loadshed.PlanConfig{Limit: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients, inFlight := new(pushback.Appointments), new(loadshed.Concurrency)
+	clients.Resize(pushback.MinMaxClients)
+	inFlight.Use(plan)
+	now := time.Hour
+	k := NewLink("r", Shared{Capacity: new(limiter.Bucket), InFlight: inFlight, Clients: clients}, Limits{InFlight: 10, Replicas: 1}, now)
+	var store Model
+	for range 3 {
+		ask, ok := k.Due(now)
+		if !ok {
+			t.Fatal("nothing is due")
+		}
+		k.Heard(now+ms, now, store.Plan(int64(now/ms), ask))
+		now += IdleBeat
+	}
+	ask, ok := k.Due(now)
+	k.Unlink(now)
+	k.Heard(now+ms, now, store.Plan(int64(now/ms), ask))
+	k.Missed(now + 2*ms)
+	for end := now + 30*time.Second; now < end; now += IdleBeat {
+		if _, due := k.Due(now); !ok || due || k.Next(now) < end {
+			t.Fatalf("%v: an exchange is due", now)
+		}
+		k.Look(now)
+		var place loadshed.Place
+		if is, _ := inFlight.Enter(now, plan, &loadshed.Entrant{}, &place); is != loadshed.Entered {
+			t.Fatalf("%v after the end: %v", 30*time.Second-(end-now), is)
+		}
+		place.Leave(now, loadshed.Served)
+	}
+	if bye, ok := k.Bye(now); !ok || !bye.Leaves || bye.Name != "r" {
+		t.Errorf("the others are told %+v, %v", bye, ok)
+	}
+}
