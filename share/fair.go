@@ -55,6 +55,9 @@ func (p *placesPool) exchange(now int64, name string, a PlacesAsk, known, replic
 		}
 	}
 	p.at, p.replicas = now, max(p.replicas, known)
+	if _, told := p.holders[name]; !told && known == 0 && p.replicas > 0 {
+		p.replicas++ // it does not stand in for one that is silent
+	}
 	p.holders[name] = holder{a.Held, a.Want, now}
 	told, others := 0, 0
 	for _, h := range p.holders {

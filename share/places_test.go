@@ -202,7 +202,7 @@ func (x *placesReplica) ask() {
 	a := *x.p.Ask(w.now, w.n, x.c.Usage())
 	x.seq++
 	seq, known := x.seq, 0
-	if x.epoch != 0 {
+	if x.heardAt != 0 {
 		known = x.replicas
 	}
 	x.asking = true

@@ -69,6 +69,9 @@ local function divide(key, places, name, known, replicas)
 		about.born, about.replicas = now, 0
 	end
 	about.at, about.replicas = now, math.max(about.replicas, known)
+	if not holders[name] and known == 0 and about.replicas > 0 then
+		about.replicas = about.replicas + 1 -- it does not stand in for one that is silent
+	end
 	holders[name] = { held = held, want = want, seen = now }
 	local told, others = 0, 0
 	for _, h in pairs(holders) do
