@@ -53,8 +53,8 @@ type Refill struct {
 }
 
 // Draw has the bucket draw on a pool that several replicas share. It begins empty. Until the
-// pool is Heard, it earns one of so many parts of its limit. wants is true from the request
-// that makes the stock Low until the next Refill.
+// pool is Heard, it earns one of so many parts of its limit. wants is true while the stock is
+// low and the pool may have tokens, from the request that makes it so until the next Refill.
 func (b *Bucket) Draw(now time.Duration, parts int) (wants *atomic.Bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -68,8 +68,14 @@ func (b *Bucket) Draw(now time.Duration, parts int) (wants *atomic.Bool) {
 func (s *stock) pay(tokens float64) {
 	s.tokens -= tokens
 	s.taken += tokens
-	if s.tokens < s.low && s.parts == 0 && s.last >= s.next && !s.wants.Load() {
-		s.wants.Store(true)
+	s.watch()
+}
+
+// watch brings wants up to date.
+func (s *stock) watch() {
+	wants := s.tokens < s.low && s.parts == 0 && s.last >= s.next
+	if wants != s.wants.Load() {
+		s.wants.Store(wants)
 	}
 }
 
@@ -90,6 +96,7 @@ func (b *Bucket) Part(l Limit, now time.Duration, parts int) {
 	if s := b.stock; s != nil {
 		s.level(l, now)
 		s.parts, s.at, s.pool = max(1, parts), now, 0
+		s.watch()
 	}
 }
 
@@ -165,6 +172,7 @@ func (b *Bucket) Heard(now time.Duration, got int, pool float64, wait time.Durat
 	if got == 0 && pool < 1 {
 		s.next = max(s.next, now+emptyTime)
 	}
+	s.watch()
 }
 
 // Give adds tokens that the pool has given so late that the bucket does without it.

@@ -376,6 +376,10 @@ func (c *Calendar) Untell(a *SlotsAsk, certain bool) {
 			b.untold += float32(g.Size)
 		}
 	}
+	if a.First > 0 { // counted twice, if it was heard
+		c.anew = true
+		c.watch()
+	}
 	if certain {
 		c.issuedAt -= a.Numbers
 		c.left += a.Served
