@@ -3,7 +3,7 @@
 // in flight, counted at the backend.
 //
 //	go -C loadtest/lab test ./replicas                       # 10 s: the limits hold, on a machine however busy
-//	go -C loadtest/lab test ./replicas -full -v -timeout 30m # 12 min: the tables, on a machine that has nothing else to do
+//	go -C loadtest/lab test ./replicas -full -v -timeout 30m # 12 min: the tables and their bounds, on a machine that has nothing else to do
 //
 // With -full, -run 'TestHerd/^4$/other/store_flushed' plays some rows, beside the one process
 // that they are measured by.
@@ -15,6 +15,10 @@
 // that the balancer picks, and comes back when it was told. "other" is never the same replica
 // twice in a row, "skew" the first of them nine times in ten. One machine has all of this:
 // while the herd comes it is busy, and exchanges with the store take long.
+//
+// In any window the backend gets at most one request for each replica beyond burst + rate * time.
+// A request counts there when its replica passed it on: a busy machine brings requests
+// together that were sent in turn.
 //
 // # Places
 //

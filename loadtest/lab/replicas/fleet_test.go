@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -69,7 +71,9 @@ http://%s {
 	shield {
 		%s
 	}
-	reverse_proxy %s
+	reverse_proxy %s {
+		header_up At {time.now.unix_ms}
+	}
 }
 `
 
@@ -186,30 +190,34 @@ type backend struct {
 
 	mu     sync.Mutex // guards what follows
 	came   []time.Time
+	sent   []time.Time // when replicas passed on what came, to the millisecond
 	inside int
-	// Since the last take: the most that were inside, and the time that all were there
-	// together, until at.
+	most   int // that were ever inside
+	// Since the last take: the time that all inside were there together, until at.
 	since, at time.Time
-	most      int
 	used      time.Duration
 }
 
 func newBackend() *backend { return &backend{since: time.Now(), at: time.Now()} }
 
-func (b *backend) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	b.move(1)
+func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ms, err := strconv.ParseInt(r.Header.Get("At"), 10, 64)
+	if err != nil {
+		panic(err) // config has no such header
+	}
+	b.move(1, time.UnixMilli(ms))
 	time.Sleep(b.service)
-	b.move(-1) // before the answer, with which the replica gives the place to another
+	b.move(-1, time.Time{}) // before the answer, with which the replica gives the place to another
 	w.WriteHeader(http.StatusOK)
 }
 
-// move counts that a request comes, 1, or has been served, -1.
-func (b *backend) move(n int) {
+// move counts that a request comes, 1, which was sent at an instant, or has been served, -1.
+func (b *backend) move(n int, sent time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.count()
 	if n > 0 {
-		b.came = append(b.came, b.at)
+		b.came, b.sent = append(b.came, b.at), append(b.sent, sent)
 	}
 	b.inside += n
 	b.most = max(b.most, b.inside)
@@ -222,14 +230,14 @@ func (b *backend) count() {
 	b.at = now
 }
 
-// take returns how many were inside on average and at most since the last call.
+// take returns how many were inside on average since the last call, and at most ever.
 func (b *backend) take() (mean float64, most int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.count()
-	mean, most = b.used.Seconds()/b.at.Sub(b.since).Seconds(), b.most
-	b.since, b.used, b.most = b.at, 0, b.inside
-	return mean, most
+	mean = b.used.Seconds() / b.at.Sub(b.since).Seconds()
+	b.since, b.used = b.at, 0
+	return mean, b.most
 }
 
 // busiest returns the most that came within a second, after an instant.
@@ -248,19 +256,17 @@ func (b *backend) busiest(after time.Time) (most int) {
 	return most
 }
 
-// excess returns by how many more came than a bucket lets in, at most: in any window of
-// time; and since an instant at which the bucket was full at most. A machine that is so busy
-// that requests take long to get here can make the first large, but not the second.
-func (b *backend) excess(since time.Time, rate, burst float64) (window, all float64) {
+// excess returns by how many more came than a bucket lets in that is full at first: the most
+// of any window of time, beyond burst + rate * time. Each counts when it was sent: see the
+// package's comment.
+func (b *backend) excess(rate, burst float64) (most float64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	level, n, last := burst, 0.0, since
-	for _, at := range b.came {
+	sent := slices.SortedFunc(slices.Values(b.sent), time.Time.Compare)
+	level, last := burst, time.Time{}
+	for _, at := range sent {
 		level = min(burst, level+rate*at.Sub(last).Seconds()) - 1
-		window = max(window, -level)
-		last = at
-		n++
-		all = max(all, n-burst-rate*at.Sub(since).Seconds())
+		last, most = at, max(most, -level)
 	}
-	return window, all
+	return max(0, most-rate/1000) // a millisecond is what two instants are off by
 }

@@ -62,8 +62,10 @@ type fault struct {
 	undo func(*fleet)
 }
 
+var gone = fault{name: "store gone", at: -3 * time.Second, do: func(f *fleet) { f.store.Kill() }}
+
 var faults = []fault{
-	{name: "store gone", at: -3 * time.Second, do: func(f *fleet) { f.store.Kill() }},
+	gone,
 	{name: "store gone to 6 s", do: func(f *fleet) { f.store.Kill() }, ends: 6 * time.Second, undo: func(f *fleet) { f.store.Restart() }},
 	{name: "store frozen to 5 s", do: func(f *fleet) { f.store.Freeze() }, ends: 5 * time.Second, undo: func(f *fleet) { f.store.Thaw() }},
 	{name: "store flushed", do: func(f *fleet) { f.store.Do("FLUSHALL") }},
@@ -88,6 +90,7 @@ type run struct {
 	replicas int
 	balancer string
 	fault    fault
+	longest  float64 // that it may take with -full, of one process' time; 0: any
 }
 
 func (r run) name() string {
@@ -114,15 +117,21 @@ func TestHerd(t *testing.T) {
 	fmt.Printf("| replicas | balancer | fault | served | time, s | of one process' | requests each | busiest second | most above %d + %d/s |\n|---|---|---|---|---|---|---|---|---|\n",
 		long.burst, long.rate)
 	one.print("1 | | no store", one)
-	runs := []run{{2, "other", fault{}}, {4, "other", fault{}}, {4, "random", fault{}}, {4, "skew", fault{}}, {8, "other", fault{}}}
+	one.obeys(t, 1)
+	none := fault{}
+	runs := []run{
+		{2, "other", none, 1.15}, {4, "other", none, 1.15}, {4, "random", none, 1.15}, {4, "skew", none, 1.15}, {8, "other", none, 1.15},
+		{4, "random", gone, 1.4},
+	}
 	for _, f := range faults {
-		runs = append(runs, run{4, "other", f})
+		runs = append(runs, run{4, "other", f, 0})
 	}
 	for _, r := range runs {
 		t.Run(r.name(), func(t *testing.T) {
 			got := r.play(t, long, program)
 			got.print(fmt.Sprintf("%d | %s | %s", r.replicas, r.balancer, r.fault.name), one)
 			got.obeys(t, r.replicas)
+			got.meets(t, r, one)
 		})
 	}
 }
@@ -133,12 +142,12 @@ type outcome struct {
 	took            time.Duration // until the last was served
 	each            float64       // requests of a client, that reached a replica
 	busiest         int           // requests at the backend, in a second
-	window, all     float64       // see backend.excess
+	excess          float64       // see backend.excess
 }
 
 func (o outcome) print(what string, one outcome) {
 	fmt.Printf("| %s | %d of %d | %.2f | %.2f | %.2f | %d | %.1f |\n",
-		what, o.served, o.clients, o.took.Seconds(), o.took.Seconds()/one.took.Seconds(), o.each, o.busiest, o.window)
+		what, o.served, o.clients, o.took.Seconds(), o.took.Seconds()/one.took.Seconds(), o.each, o.busiest, o.excess)
 }
 
 // obeys checks what holds on a machine however busy.
@@ -147,8 +156,32 @@ func (o outcome) obeys(t *testing.T, replicas int) {
 	if o.served != o.clients {
 		t.Errorf("%d of %d are served", o.served, o.clients)
 	}
-	if o.all > float64(replicas) {
-		t.Errorf("the backend gets %.1f more than burst + rate * time; want at most one for each of %d replicas", o.all, replicas)
+	if o.excess > float64(replicas) {
+		t.Errorf("the backend gets %.1f more than burst + rate * time; want at most one for each of %d replicas", o.excess, replicas)
+	}
+}
+
+// These bounds are those of a herd in which nothing goes wrong.
+const (
+	mostEach    = 2.2
+	mostBusiest = 112 // requests at the backend
+)
+
+// meets checks what holds on a machine that has nothing else to do, beside what one process
+// took in the same minutes.
+func (o outcome) meets(t *testing.T, r run, one outcome) {
+	t.Helper()
+	if is := o.took.Seconds() / one.took.Seconds(); r.longest > 0 && is > r.longest {
+		t.Errorf("the herd takes %.2f s, %.2f of the %.2f s of one process; want at most %.2f", o.took.Seconds(), is, one.took.Seconds(), r.longest)
+	}
+	if r.fault.name != "" {
+		return
+	}
+	if o.each > mostEach {
+		t.Errorf("%.2f requests each, want at most %v", o.each, mostEach)
+	}
+	if o.busiest > mostBusiest {
+		t.Errorf("%d requests come to the backend in a second, want at most %d", o.busiest, mostBusiest)
 	}
 }
 
@@ -157,7 +190,6 @@ func (r run) play(t *testing.T, h herd, program string) outcome {
 	f := start(t, r.replicas, fmt.Sprintf("capacity %d/s burst %d", h.rate, h.burst), program, r.fault.way)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	began := time.Now()
 	balance := balancers[r.balancer](r.replicas)
 	if h.background > 0 {
 		others := f.load(t, "10.2.0.0", func(c *live.LoadConfig) {
@@ -181,7 +213,7 @@ func (r run) play(t *testing.T, h herd, program string) outcome {
 		each:    float64(result.Herd.Requests-result.Herd.Unreachable) / float64(h.clients),
 		busiest: f.backend.busiest(came),
 	}
-	o.window, o.all = f.backend.excess(began, float64(h.rate), float64(h.burst))
+	o.excess = f.backend.excess(float64(h.rate), float64(h.burst))
 	return o
 }
 
