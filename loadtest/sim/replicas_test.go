@@ -111,8 +111,13 @@ func TestReplicasShareOneCalendar(t *testing.T) {
 					if balance == BalanceMoving {
 						bound = 1.1
 					}
-					if background > 0 { // the larger herd does not fit into the horizon then
+					switch {
+					case background > 0 && herd == 5000: // it does not fit into the horizon then
 						bound, requests = 1.15, 3.2
+					case background > 0:
+						// In one of ten seeds one straggler makes it 1.071 and 1.080, where
+						// clients never come back to the same of 4 and of 8 replicas.
+						bound = 1.1
 					}
 					if worst > bound || most > requests || busiest > 110+n || lost > 0 || background == 0 && attempts > 4 {
 						t.Error("want at most", bound, requests, "requests,", 110+n, "in one second, and all served:", is)
