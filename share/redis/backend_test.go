@@ -34,6 +34,7 @@ type fleet struct {
 const (
 	fleetRate  = 100
 	fleetBurst = 40
+	mostAsked  = 250 // exchanges a second, of four replicas with twice the load that they may admit
 )
 
 func newFleet(t *testing.T, n int, o Options, unit func(i int) string) *fleet {
@@ -79,6 +80,16 @@ func (f *fleet) together() bool {
 		}
 	}
 	return true
+}
+
+// asked returns how many exchanges all replicas have had, whatever became of them.
+func (f *fleet) asked() (n uint64) {
+	for _, c := range f.clients {
+		for _, outcome := range c.Status().Plans.Outcomes {
+			n += outcome
+		}
+	}
+	return n
 }
 
 // visit has strangers come for a while, twice as many as there is room for, and returns how
@@ -134,9 +145,15 @@ func TestFleet(t *testing.T) {
 				t.Errorf("%s: %d were admitted until now, want at most %.0f", name, admitted, most)
 			}
 		}
-		used, at := server.CPU(), time.Now()
+		used, asked, at := server.CPU(), f.asked(), time.Now()
 		phase("together", 0.9, time.Second)
-		t.Logf("the server took %.1f%% of a core", 100*(server.CPU()-used).Seconds()/time.Since(at).Seconds())
+		lasted := time.Since(at).Seconds()
+		t.Logf("the server took %.1f%% of a core", 100*(server.CPU()-used).Seconds()/lasted)
+		if each := float64(f.asked()-asked) / lasted; each > mostAsked {
+			t.Errorf("%.0f exchanges a second, want at most %d", each, mostAsked)
+		} else {
+			t.Logf("%.0f exchanges a second", each)
+		}
 		server.Freeze()
 		phase("frozen", 0.3, 3*time.Second/2)
 		f.until("each is told of the loss", away)
