@@ -166,8 +166,9 @@ type Pushback struct {
 	// The status when the backend is at its limit (default 503).
 	OverloadStatus *int `json:"overload_status,omitempty"`
 
-	// The body: `problem` (default: problem+json, or a page for
-	// browsers' navigations), `html`, `text` or `none`. gRPC clients get gRPC.
+	// The body: `problem` (problem+json, or a page for browsers' navigations), `html`,
+	// `text` or `none`; `auto` (default) is `problem`, but over HTTP/2 and 3 only for
+	// clients that ask for JSON, and for navigations. gRPC clients get gRPC.
 	Body string `json:"body,omitempty"`
 
 	// The writer of the body. `direct`: the handler. `auto` (default): the error

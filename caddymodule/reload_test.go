@@ -306,7 +306,7 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{words(`"status": 0`), "status is 0; want more"},
 		{words(`"status": 200`), "status is 200; want 400 to 599"},
 		{words(`"overload_status": 600`), "overload_status is 600; want 400 to 599"},
-		{words(`"body": "poem"`), `body is "poem"; want problem, html, text or none`},
+		{words(`"body": "poem"`), `body is "poem"; want auto, problem, html, text or none`},
 		{words(`"dither": "off"`), "cannot unmarshal string"},
 		{words(`"give_up": 0`), "pushback: give_up is 0; want more"},
 		{words(`"give_up": "59s"`), "pushback: give_up is 59s; want 1m to 24h"},

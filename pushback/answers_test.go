@@ -430,7 +430,15 @@ func TestBodyByClient(t *testing.T) {
 		{"fetch() that asks for HTML", "", request("GET", "Sec-Fetch-Mode: cors", html), problem, ""},
 		{"fetch() of the same site", "", request("GET", "Sec-Fetch-Mode: same-origin", html), problem, ""},
 		{"an image", "", request("GET", "Sec-Fetch-Mode: no-cors", html), problem, ""},
-		{"problem is the default", Problem, request("GET", html), page, "6"},
+		{"HTTP/2: a program acts on the header", "", overHTTP2("Accept: */*"), "", ""},
+		{"HTTP/2: no word of what it accepts", Auto, overHTTP2(), "", ""},
+		{"HTTP/2: a program that reads JSON", "", overHTTP2("Accept: application/json"), problem, ""},
+		{"HTTP/2: one that reads problems", "", overHTTP2("Accept: application/problem+json, */*"), problem, ""},
+		{"HTTP/2: a browser's navigation", "", overHTTP2("Sec-Fetch-Mode: navigate", html), page, "6"},
+		{"HTTP/2: fetch()", "", overHTTP2("Sec-Fetch-Mode: cors", "Accept: */*"), "", ""},
+		{"HTTP/2: problem: always a body", Problem, overHTTP2(), problem, ""},
+		{"HTTP/2: text", Text, overHTTP2(), text, ""},
+		{"problem for a navigation", Problem, request("GET", html), page, "6"},
 		{"html: always a page", HTML, request("GET", "Accept: */*"), page, "6"},
 		{"html: a post repeats nothing", HTML, request("POST"), page, ""},
 		{"html: nor does a delete", HTML, request("DELETE"), page, ""},
@@ -467,6 +475,12 @@ func TestBodyByClient(t *testing.T) {
 			}
 		})
 	}
+}
+
+func overHTTP2(headers ...string) *http.Request {
+	r := request("GET", headers...)
+	r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/2.0", 2, 0
+	return r
 }
 
 // RFC 9110, section 9.3.2: a HEAD gets the headers of the GET and no content.
