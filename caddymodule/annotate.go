@@ -76,7 +76,7 @@ func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
 		a.class = h.guard.Classes().At(int(d.Class)).Name
 	}
 	if repl != nil {
-		a.replace(repl)
+		a.replace(repl, *h.inServer > 1)
 	}
 	if h.logged {
 		a.log(r)
@@ -84,9 +84,14 @@ func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
 }
 
 // replace provides the placeholders. Of several shields in a row, the one that refuses counts:
-// a Replacer finds set values first, then those mapped first. Mapping is cheaper.
-func (a annotation) replace(repl *caddy.Replacer) {
-	if _, again := repl.Get(placeholders[0]); !again {
+// a Replacer finds set values first, then those mapped first. Mapping is cheaper, and so is not
+// to look whether another shield was there, if there is none.
+func (a annotation) replace(repl *caddy.Replacer, others bool) {
+	again := false
+	if others {
+		_, again = repl.Get(placeholders[0])
+	}
+	if !again {
 		repl.Map(func(key string) (any, bool) { return a.placeholder(key) })
 		return
 	}

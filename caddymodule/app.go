@@ -54,6 +54,7 @@ type App struct {
 	// Written while the config is provisioned, which Caddy does in one
 	// goroutine, and only read afterwards.
 	unnamed     map[string]int        // handlers without a name, by server
+	handlers    map[string]*int       // all of them, by server
 	definitions map[string]definition // of zones and handlers, by kind and name
 	configured  roster
 	warned      map[[2]string]bool // of a server, with this text: see warnOfAddresses
@@ -167,6 +168,19 @@ func (a *App) nextName(server string) string {
 		return fmt.Sprintf("%s-%d", server, n)
 	}
 	return server
+}
+
+// count counts a handler of a server. The number that it points to is final once all of them
+// are provisioned.
+func (a *App) count(server string) *int {
+	if a.handlers == nil {
+		a.handlers = map[string]*int{}
+	}
+	if a.handlers[server] == nil {
+		a.handlers[server] = new(int)
+	}
+	*a.handlers[server]++
+	return a.handlers[server]
 }
 
 // A definition is what a config says of a zone or a handler.

@@ -95,6 +95,7 @@ type Handler struct {
 	respond   string
 	errors    func() caddyhttp.Handler // the server's error routes, or nil
 	logged    bool                     // the server has access logs
+	inServer  *int                     // how many shields there are
 	shown     roster                   // what metrics, logs and status show of it
 	lease     lease
 }
@@ -145,6 +146,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.respond = h.Pushback.Respond
 	h.errors = h.errorRoutes(server)
 	h.logged = server != nil && server.Logs != nil
+	h.inServer = app.count(serverName)
 	return nil
 }
 

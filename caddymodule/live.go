@@ -56,7 +56,7 @@ func NewLiveZoneState(name string) *LiveZoneState { return &LiveZoneState{newZon
 // New returns a handler that does what l says. Metrics, logs and status show it after
 // App.Show. The error names everything that is wrong with l. The handler needs no cleanup.
 func (l Live) New() (*Handler, error) {
-	h := &Handler{Name: l.Name, allow: l.Allow, respond: respondDirect, logged: true}
+	h := &Handler{Name: l.Name, allow: l.Allow, respond: respondDirect, logged: true, inServer: new(2)}
 	if err := h.provisionLive(l); err != nil {
 		return nil, fmt.Errorf("shield %q: %w", l.Name, err)
 	}
