@@ -302,14 +302,18 @@ const demoCaddyfile = `{
 http://:0 {
 	bind 127.0.0.1
 	%s
-	reverse_proxy %s
+	reverse_proxy %s {
+		transport http {
+			keepalive_idle_conns_per_host %d
+		}
+	}
 }
 `
 
 // startCaddy runs Caddy with one server on a free loopback port and returns its
 // URL. The caller must caddy.Stop.
 func startCaddy(upstream, directive string) (string, error) {
-	config, err := adapt(fmt.Sprintf(demoCaddyfile, directive, upstream))
+	config, err := adapt(fmt.Sprintf(demoCaddyfile, directive, upstream, idleConns))
 	if err != nil {
 		return "", err
 	}

@@ -180,7 +180,7 @@ func TestPlanFitsItsTime(t *testing.T) {
 		if got, want := p.backend.Capacity(), float64(clients)/3; math.Abs(got-want) > 0.001 {
 			t.Errorf("%d clients: capacity is %v, want %v", clients, got, want)
 		}
-		if _, err := adapt(fmt.Sprintf(demoCaddyfile, p.parts()[2].directive, "127.0.0.1:1")); clients%50 == 0 && err != nil {
+		if _, err := adapt(fmt.Sprintf(demoCaddyfile, p.parts()[2].directive, "127.0.0.1:1", idleConns)); clients%50 == 0 && err != nil {
 			t.Errorf("%d clients: %v", clients, err)
 		}
 		if _, err := limiter.New(p.limit); err != nil {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"io"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -31,7 +33,11 @@ http://:8080 {
 		capacity 500/s
 		concurrency 64
 	}
-	reverse_proxy 127.0.0.1:9000 unix//run/app.sock
+	reverse_proxy 127.0.0.1:9000 unix//run/app.sock {
+		transport http {
+			keepalive_idle_conns_per_host 1024
+		}
+	}
 }
 `
 	if got != want {
@@ -118,3 +124,31 @@ func TestProxyStore(t *testing.T) {
 }
 
 func second(_ []byte, err error) error { return err }
+
+// The environment counts before what the program sets for itself.
+func TestMemoryIsTuned(t *testing.T) {
+	for _, tt := range []struct{ gogc, limit, want string }{
+		{"", "", "go_gc_gogc_percent 400\n"},
+		{"150", "2GiB", "go_gc_gogc_percent 150\n"},
+		{"150", "2GiB", "go_gc_gomemlimit_bytes 2.147483648e+09\n"},
+	} {
+		t.Setenv("GOGC", tt.gogc)
+		t.Setenv("GOMEMLIMIT", tt.limit)
+		if tt.limit == "" {
+			_ = os.Unsetenv("GOMEMLIMIT") // it counts when it is empty, too
+		}
+		_, admin := startProxy(t, "--to", "127.0.0.1:9", "--rate", "5/s")
+		resp, err := http.Get("http://" + admin + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		metrics, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || !strings.Contains(string(metrics), "\n"+tt.want) {
+			t.Errorf("GOGC=%s GOMEMLIMIT=%s: no %s in the metrics, %v", tt.gogc, tt.limit, tt.want, err)
+		}
+		if tt.limit == "" && strings.Contains(string(metrics), "go_gc_gomemlimit_bytes 9.223372036854776e+18\n") {
+			t.Error("no memory limit is set, want nine tenths of what there is")
+		}
+	}
+}
