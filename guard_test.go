@@ -392,7 +392,7 @@ func TestNewNamesEveryFault(t *testing.T) {
 		`min is 1.5s; want whole seconds from 1s to 59s`,
 		`status is 200; want 400 to 599`,
 		`overload_status is 600; want 400 to 599`,
-		`body is "json"; want problem, html, text or none`,
+		`body is "json"; want auto, problem, html, text or none`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in:\n%v", want, err)

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/herdshield/shield/pushback"
 )
 
 // pipes is a listener whose connections are pipes.
@@ -35,7 +37,7 @@ func TestRefusedStreamsThatAreNotReadEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inBubble(t)
 		const streams = 200
-		g := mustNew(t, Config{Capacity: perSecond(1e-3, 1)}, nil)
+		g := mustNew(t, Config{Capacity: perSecond(1e-3, 1), Pushback: pushback.AnswerConfig{Body: pushback.Problem}}, nil)
 		g.Admit(Now(), Request{}) // the only token
 		server := &http.Server{Protocols: new(http.Protocols), Handler: g.Handler(nil)}
 		server.Protocols.SetUnencryptedHTTP2(true)
