@@ -61,9 +61,10 @@ func TestShared(t *testing.T) {
 		}
 	}
 
+	unlike := "" // the last metric that was not as wanted
 	is := func(up, alone float64) func() bool {
 		return func() bool {
-			for _, p := range both {
+			for n, p := range both {
 				for _, m := range []struct {
 					name string
 					want float64
@@ -71,7 +72,8 @@ func TestShared(t *testing.T) {
 					{"caddy_shield_store_up", up}, {"caddy_shield_store_alone", alone}, {"caddy_shield_store_zone_alone", alone},
 					{"caddy_shield_store_replicas", 2}, {"caddy_shield_store_zone_replicas", 2},
 				} {
-					if values := p.metrics(m.name); len(values) == 0 || values[0] != m.want {
+					if values := p.metrics(m.name, ns); len(values) != 1 || values[0] != m.want {
+						unlike = fmt.Sprintf("%s of process %d is %v; want %v", m.name, n, values, m.want)
 						return false
 					}
 				}
@@ -79,6 +81,11 @@ func TestShared(t *testing.T) {
 			return true
 		}
 	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log("last unlike what was awaited:", unlike)
+		}
+	})
 	for _, phase := range []struct {
 		name      string
 		do        func()
@@ -135,8 +142,9 @@ func ask(all []*Process, host string, lasts time.Duration) {
 	}
 }
 
-// metrics returns the values of a metric, whatever its labels.
-func (p *Process) metrics(name string) (values []float64) {
+// metrics returns the values of a metric: of all that has no labels, or is in a namespace.
+// Objects of other tests may still be there.
+func (p *Process) metrics(name, namespace string) (values []float64) {
 	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", p.Status))
 	if err != nil {
 		p.t.Fatal(err)
@@ -144,7 +152,8 @@ func (p *Process) metrics(name string) (values []float64) {
 	defer resp.Body.Close()
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
 		metric, value, _ := strings.Cut(lines.Text(), " ")
-		if metric, _, _ = strings.Cut(metric, "{"); metric == name {
+		metric, labels, labelled := strings.Cut(metric, "{")
+		if metric == name && (!labelled || strings.Contains(labels, "/"+namespace+"/")) {
 			f, err := strconv.ParseFloat(value, 64)
 			if err != nil {
 				p.t.Fatal(err)
