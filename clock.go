@@ -27,17 +27,23 @@ func At(now time.Duration) time.Time { return epoch.Add(now) }
 // passed to Deliver.
 func (g *Guard) Enter(ctx context.Context, now time.Duration, r Request) Decision {
 	d := g.Admit(now, r)
-	if !d.Queued() || d.awaits != nil && !g.awaitStore(ctx, r, &d) {
-		return d
+	g.Await(ctx, r, &d)
+	return d
+}
+
+// Await is the second half of Enter, for a Decision of Admit: it waits if that is Queued. r must
+// be what Admit was given.
+func (g *Guard) Await(ctx context.Context, r Request, d *Decision) {
+	if !d.Queued() || d.awaits != nil && !g.awaitStore(ctx, r, d) {
+		return
 	}
 	g.backend.sweep()
 	select {
 	case verdict := <-d.Verdict():
-		g.Settle(Now(), r, &d, verdict)
+		g.Settle(Now(), r, d, verdict)
 	case <-ctx.Done():
-		g.Abandon(Now(), &d)
+		g.Abandon(Now(), d)
 	}
-	return d
 }
 
 // awaitStore waits until the store has answered, and reports whether the request is to wait
