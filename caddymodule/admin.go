@@ -48,6 +48,9 @@ type ShieldStatus struct {
 	Held        int               `json:"held"`     // refusals that are held now
 	ToldNever   uint64            `json:"told_never"`
 
+	// Refusals that the listener wrapper shield has answered, by protocol, if there are any.
+	Door map[string]uint64 `json:"door,omitempty"`
+
 	// For a limit in flight that is adaptive or has a target.
 	Search *SearchStatus `json:"search,omitempty"`
 
@@ -211,6 +214,9 @@ func (s *shieldReading) status() ShieldStatus {
 		PausedSeconds: s.shed.Paused.Seconds(), Pauses: s.shed.Pauses, Failures: s.shed.Failed,
 		Clients: map[string]int{}, MaxClients: s.stats.MaxClients, Families: s.families(),
 		Search: s.searchStatus(), Calendar: s.calendarStatus(),
+	}
+	if s.record.atDoor.Load() > 0 {
+		out.Door = s.record.door()
 	}
 	if s.config.Observe {
 		out.Mode = modeObserve

@@ -7,6 +7,11 @@
 //	trust.go      a warning where clients can choose their address
 //	outcome.go    how an admitted request has ended
 //	refuse.go     how a refusal is answered
+//	door.go       the listener wrapper that refuses again
+//	doorconn.go   one of its connections
+//	doorpass.go   what it and handlers tell each other
+//	memo.go       the requests that it remembers
+//	page.go       the answers that it remembers
 //	annotate.go   what handlers and logs learn of a decision
 //	config.go     the configuration in JSON
 //	check.go      its check, and what it is in the terms of package shield

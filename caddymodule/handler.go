@@ -77,6 +77,10 @@ type Handler struct {
 	// Detection of herds of clients.
 	Herd *Herd `json:"herd,omitempty"`
 
+	// Whether requests that come again may be refused by the listener wrapper `shield`, if
+	// the server has it (default true). With `off` access logs have a line for every request.
+	Door *bool `json:"door,omitempty"`
+
 	// Whether replicas share the capacity, the concurrency and the appointments (default
 	// true with a store, see [App]). All of them must define those alike. An adaptive
 	// limit in flight is not shared.
@@ -97,6 +101,7 @@ type Handler struct {
 	logged    bool                     // the server has access logs
 	inServer  *int                     // how many shields there are
 	shown     roster                   // what metrics, logs and status show of it
+	atDoor    *atDoor                  // nil: its refusals are not remembered
 	lease     lease
 }
 
@@ -147,6 +152,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.errors = h.errorRoutes(server)
 	h.logged = server != nil && server.Logs != nil
 	h.inServer = app.count(serverName)
+	if h.Door == nil || *h.Door {
+		h.atDoor = new(atDoor)
+	}
 	return nil
 }
 
@@ -200,6 +208,9 @@ func loadMatchers(ctx caddy.Context, of any, raw caddyhttp.RawMatcherSets) (load
 
 // Cleanup implements caddy.CleanerUpper. Requests in flight keep using their state.
 func (h *Handler) Cleanup() error {
+	if h.atDoor != nil {
+		h.atDoor.closed.Store(true)
+	}
 	h.lease.giveBack()
 	return nil
 }
@@ -226,7 +237,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if h.guard.QueueSize() > 0 || h.guard.Answers().Dither() {
 		q.Deadline = shield.Deadline(r, now)
 	}
-	d := h.guard.Enter(r.Context(), now, q)
+	door := doorOf(r)
+	d, decided := door.take(h)
+	if !decided {
+		d = h.guard.Admit(now, q)
+	}
+	h.guard.Await(r.Context(), q, &d)
 	if !d.Gone {
 		h.annotate(r, &d)
 	}
@@ -235,7 +251,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 	switch {
 	case !d.Admit:
-		return h.refuse(w, r, &d)
+		return h.refuse(w, r, &q, &d)
 	case !h.tracks:
 		return next.ServeHTTP(w, r)
 	default:

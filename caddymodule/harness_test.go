@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -39,6 +40,8 @@ type rig struct {
 	client *http.Client
 }
 
+var everyDoor = flag.Bool("doors", false, "run all tests with the listener wrapper shield")
+
 // A setup is a Caddy configuration, in JSON. Everything that a test does not ask
 // for is off.
 type setup struct {
@@ -55,6 +58,9 @@ func (s setup) json(addr string) []byte {
 		listen += fmt.Sprintf(", %q", s.listen)
 	}
 	apps, server, failing := s.apps, s.server, ""
+	if *everyDoor && !strings.Contains(server, `"listener_wrappers":`) {
+		server += withDoor
+	}
 	if !strings.Contains(server, `"protocols":`) {
 		server += `"protocols": ["h1"],`
 	}

@@ -1,6 +1,8 @@
 package caddymodule
 
 import (
+	"sync/atomic"
+
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield"
@@ -35,7 +37,11 @@ type backendRecord struct {
 	shield.Backend
 	reported backendReport
 	sharing  post
+	atDoor   atomic.Uint64 // refusals that a Door has answered, over HTTP/1.1
 }
+
+// door returns the refusals that a Door has answered, by protocol.
+func (b *backendRecord) door() map[string]uint64 { return map[string]uint64{"h1": b.atDoor.Load()} }
 
 // The kinds of keys in the pool, beside storeKey.
 type (

@@ -1,0 +1,287 @@
+package caddymodule
+
+import (
+	"bufio"
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/herdshield/shield"
+)
+
+var streams = flag.Int("streams", 5000, "random streams in TestDoorStreams; 100000 in long runs")
+
+// A pair is two servers with the same handlers and limits, of which one has a door.
+type pair struct{ door, bare string }
+
+func startPair(t *testing.T) pair {
+	t.Helper()
+	p := pair{freeAddr(t), freeAddr(t)}
+	server := func(addr, name, more string) string {
+		return fmt.Sprintf(`{"listen": [%q], "automatic_https": {"disable": true}, %s "routes": [
+			{"match": [{"path": ["/ok"]}], "handle": [%s], "terminal": true},
+			{"handle": [{"handler": "shield", "name": %q, "pushback": {"dither": false}, "zones": [{"name": "z", "rate": 1, "per": "1h", "burst": 1}]}, %s]}
+		]}`, addr, more, respondOK, name, respondOK)
+	}
+	config := fmt.Appendf(nil, `{
+		"admin": {"disabled": true, "config": {"persist": false}},
+		"logging": {"logs": {"default": {"writer": {"output": "discard"}}}},
+		"apps": {"tls": {"disable_storage_check": true, "disable_storage_clean": true}, "http": {"servers": {"door": %s, "bare": %s}}}
+	}`, server(p.door, "door", withDoor), server(p.bare, "bare", ""))
+	if err := caddy.Load(config, true); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = caddy.Stop() })
+	return p
+}
+
+// pieces are parts of streams: requests that are remembered, alone and inside of others, and
+// those that servers have been known to disagree about.
+func pieces(rnd *rand.Rand) string {
+	const other = "GET /b HTTP/1.1\r\nHost: h\r\nX: 1\r\n\r\n"
+	bodies := []string{get, other, get + get, "x", get[1:], "\r\n" + get}
+	body := bodies[rnd.IntN(len(bodies))]
+	length := fmt.Sprintf("Content-Length: %d\r\n", len(body))
+	chunked := fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body)
+	rare := []string{
+		"GET /lf HTTP/1.1\nHost: h\n\n", "GET /a HTTP/1.1\r\r\nHost: h\r\n\r\n", get[1:], "G", "\r\n", "\n", "GET /a\r\n\r\n",
+		"GET /a HTTP/1.0\r\nHost: h\r\n\r\n", "GET http://h/a HTTP/1.1\r\nHost: h\r\n\r\n", "GET /a HTTP/1.1\r\n\r\n",
+		"GET /a HTTP/1.1\r\nHost: h\r\nA_B: GET /a HTTP/1.1\r\n\r\n", "GET /a HTTP/1.1\r\nHost: h\r\nX: y\r\n " + get,
+		"GET /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"GET /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: identity\r\n\r\n", "GET /a HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n",
+		"GET /a HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n", "GET /a HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n" + length + "\r\n" + body,
+		"GET /a HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", "GET /a HTTP/1.1\r\nHost : h\r\n\r\n", preface,
+		"POST /p HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n\r\n", "HEAD /a HTTP/1.1\r\nHost: h\r\n\r\n", "CONNECT h:1 HTTP/1.1\r\nHost: h:1\r\n\r\n",
+		"OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n", "GET /a HTTP/1.1\r\nHost: h\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n",
+		"GET /long HTTP/1.1\r\nHost: h\r\nX: " + strings.Repeat("x", 1500+rnd.IntN(4000)) + "\r\n\r\n",
+	}
+	switch k := rnd.Float64(); {
+	case k < .55:
+		return get
+	case k < .61:
+		return other
+	case k < .65:
+		return fmt.Sprintf("GET /c%d HTTP/1.1\r\nHost: h\r\n\r\n", rnd.IntN(5))
+	case k < .70:
+		return "GET /ok HTTP/1.1\r\nHost: h\r\n\r\n"
+	case k < .76:
+		return "POST /p HTTP/1.1\r\nHost: h\r\n" + length + "\r\n" + body
+	case k < .82:
+		return "POST /p HTTP/1.1\r\nHost: h\r\n" + chunked
+	case k < .86:
+		return "GET /a HTTP/1.1\r\nHost: h\r\n" + length + "\r\n" + body
+	}
+	return rare[rnd.IntN(len(rare))]
+}
+
+// preface begins HTTP/2.
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// stream returns what a client sends, in pieces.
+func stream(rnd *rand.Rand) (chunks []string) {
+	for range 1 + rnd.IntN(8) {
+		p := pieces(rnd)
+		if p == preface { // only at the beginning, see TestDoorOfConnections
+			return []string{p, get}
+		}
+		switch k := rnd.Float64(); {
+		case k < .2 && len(p) > 2:
+			cuts := []int{1, 14, len(p) - 1, 1 + rnd.IntN(len(p)-1), strings.Index(p, "\r\n\r\n") + 4}
+			c := cuts[rnd.IntN(len(cuts))]
+			c = min(max(1, c), len(p)-1)
+			chunks = append(chunks, p[:c], p[c:])
+		case k < .4 && len(chunks) > 0:
+			chunks[len(chunks)-1] += p // pipelined
+		default:
+			chunks = append(chunks, p)
+		}
+	}
+	return chunks
+}
+
+// run sends a stream and returns all answers. Each chunk waits for an answer to what was sent
+// before, but not for long: there may be none.
+func run(addr string, chunks []string) (string, error) {
+	conn, err := net.DialTimeout("tcp", addr, patience)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	var all []byte
+	buf := make([]byte, 64<<10)
+	for _, c := range chunks {
+		if _, err := io.WriteString(conn, c); err != nil {
+			break // the server has closed
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
+		n, _ := conn.Read(buf)
+		all = append(all, buf[:n]...)
+	}
+	_ = conn.(*net.TCPConn).CloseWrite()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	rest, _ := io.ReadAll(conn)                                         // a reset ends it, too
+	text, _, _ := strings.Cut(string(append(all, rest...)), "\x00\x00") // what of HTTP/2 comes before the end depends on the time
+	return unchanging(text), nil
+}
+
+// TestDoorStreams sends random streams to a server with and to one without a door: all answers
+// must be the same.
+func TestDoorStreams(t *testing.T) {
+	p := startPair(t)
+	var next, answers atomic.Int64
+	var senders sync.WaitGroup
+	for range 96 {
+		senders.Go(func() {
+			for i := next.Add(1); i <= int64(*streams); i = next.Add(1) {
+				chunks := stream(rand.New(rand.NewPCG(uint64(i), 16)))
+				seen := map[string]string{}
+				same := false
+				for try := 0; try < 4 && !same; try++ { // what a reset leaves of the last answer depends on the time
+					for _, addr := range []string{p.door, p.bare} {
+						all, err := run(addr, chunks)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if at, ok := seen[all]; ok && at != addr {
+							same = true
+						}
+						seen[all] = addr
+						answers.Add(int64(strings.Count(all, "HTTP/1.")))
+					}
+				}
+				if !same {
+					t.Errorf("stream %d: %q is answered differently:\n%q\n%v", i, chunks, seen, p)
+				}
+			}
+		})
+	}
+	senders.Wait()
+	app, err := caddy.ActiveContext().AppIfConfigured("shield")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refused, atDoor uint64
+	for _, s := range app.(*App).configured.shields {
+		if s.name == "door" {
+			refused, atDoor = s.record.Stats(shield.Now()).Refused[shield.Quota], s.record.atDoor.Load()
+		}
+	}
+	t.Logf("%d streams, %d answers of both; %d refusals, %d of them at the door", *streams, answers.Load(), refused, atDoor)
+	if atDoor < refused/100 {
+		t.Errorf("%d of %d refusals were at the door: the streams show little", atDoor, refused)
+	}
+}
+
+// FuzzDoor checks that what is remembered is one request without a body, and nothing else.
+func FuzzDoor(f *testing.F) {
+	rnd := rand.New(rand.NewPCG(1, 1))
+	for range 200 {
+		f.Add([]byte(pieces(rnd)))
+	}
+	const next = "GET /next HTTP/1.1\r\nHost: next\r\n\r\n"
+	f.Fuzz(func(t *testing.T, head []byte) {
+		if len(head) == 0 || len(head) >= maxHead {
+			return
+		}
+		both := bufio.NewReader(bytes.NewReader(append(bytes.Clone(head), next...)))
+		r, err := http.ReadRequest(both)
+		if err != nil || !repeatable(r, new(shield.Request), new(shield.Decision)) || !isAllOf(head, r) {
+			return
+		}
+		if n, err := io.Copy(io.Discard, r.Body); n != 0 || err != nil {
+			t.Fatalf("%q has a body of %d bytes: %v", head, n, err)
+		}
+		after, err := http.ReadRequest(both)
+		if err != nil || after.Host != "next" || after.URL.Path != "/next" || both.Buffered() != 0 {
+			t.Fatalf("after %q comes %v, %v", head, after, err)
+		}
+	})
+}
+
+// BenchmarkDoor is the whole process, client included, for one request that is refused: the same
+// again, or each one different.
+func BenchmarkDoor(b *testing.B) {
+	for _, c := range []struct{ name, server, format string }{
+		{"again/door", withDoor, "GET /a HTTP/1.1\r\nHost: h\r\n\r\n"}, {"again/bare", "", "GET /a HTTP/1.1\r\nHost: h\r\n\r\n"},
+		{"different/door", withDoor, "GET /%d HTTP/1.1\r\nHost: h\r\n\r\n"}, {"different/bare", "", "GET /%d HTTP/1.1\r\nHost: h\r\n\r\n"},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			addr := freeAddr(b)
+			if err := caddy.Load(setup{server: c.server, handlers: overQuota(`, "pushback": {"dither": false}`) + "," + respondOK}.json(addr), true); err != nil {
+				b.Fatal(err)
+			}
+			defer func() { _ = caddy.Stop() }()
+			conn, err := net.Dial("tcp", addr)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer conn.Close()
+			answer, request := make([]byte, 4096), []byte(c.format)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if strings.Contains(c.format, "%") {
+					request = fmt.Appendf(request[:0], c.format, i)
+				}
+				if _, err := conn.Write(request); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := conn.Read(answer); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkDoorPasses is what the door adds to one refusal of a request that it has not seen.
+func BenchmarkDoorPasses(b *testing.B) {
+	request := []byte("GET /aaaaaaaa HTTP/1.1\r\nHost: h\r\nUser-Agent: test\r\n\r\n")
+	r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(request)))
+	if err != nil {
+		b.Fatal(err)
+	}
+	h, q, d := &Handler{atDoor: new(atDoor)}, new(shield.Request), new(shield.Decision)
+	c := newDoorConn(changingConn{chunk: request}, new(memos))
+	p := make([]byte, 4096)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := c.Read(p); err != nil {
+			b.Fatal(err)
+		}
+		c.take(h)
+		c.refused(0, h, r, q, d)
+		if _, err := c.Write(p[:600]); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// A changingConn always has another request to read.
+type changingConn struct {
+	net.Conn
+	chunk []byte
+}
+
+func (c changingConn) Read(p []byte) (int, error) {
+	for digits := c.chunk[5:13]; ; digits = digits[1:] {
+		if digits[0]++; digits[0] <= 'z' {
+			break
+		}
+		digits[0] = 'a'
+	}
+	return copy(p, c.chunk), nil
+}
+
+func (c changingConn) Write(p []byte) (int, error) { return len(p), nil }

@@ -1,0 +1,444 @@
+package caddymodule
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/herdshield/shield"
+)
+
+// A doorConn answers, when net/http wants to read a request, those that it has a memo of,
+// and reads on. It passes on any other bytes.
+//
+// A request begins where a connection does, and after a request that was verified to be all of
+// one chunk, or was answered here. Anywhere else no memo counts: after a chunk with more or
+// less than a request, a body, or a byte that net/http has read ahead, until a refused
+// request has been verified again.
+//
+// Read is called by one goroutine at a time, but for the byte that net/http reads ahead while a
+// handler runs. Handlers, Write and Close may run at any time.
+type doorConn struct {
+	net.Conn
+	memos  *memos
+	origin origin
+	memo   atomic.Pointer[memo] // of the last request, if it was refused
+	reader
+
+	ahead     atomic.Bool  // a byte of the next request was read
+	readBy    atomic.Int64 // the read deadline, as shield.Now has it; 0: none
+	state     atomic.Int32 // reading, answering or closed
+	recording atomic.Bool  // there is a draft
+
+	mu     sync.Mutex
+	passed passed        // guarded by mu
+	wary   chan struct{} // for passed.aborted; nil: no request was refused; guarded by mu
+}
+
+// reader is what only Read uses.
+type reader struct {
+	answered bool          // something was
+	begun    bool          // something was passed on
+	foreign  bool          // it is not HTTP/1
+	buffer   *headBuffer   // of rest; nil: it has none
+	rest     []byte        // that was read, and is to be passed on
+	early    []byte        // that came before it was asked for
+	ended    error         // no more is read: net/http may try again
+	writeBy  time.Duration // the write deadline; 0: none of ours
+}
+
+// The values of doorConn.state.
+const (
+	reading   = iota
+	answering // Close leaves it to the reader to close
+	closed
+)
+
+// headBuffer holds the first chunk of a connection, of which net/http asks for 14 bytes first.
+type headBuffer [maxHead]byte
+
+var headBuffers = sync.Pool{New: func() any { return new(headBuffer) }}
+
+var lastSerial atomic.Uint64
+
+func newDoorConn(conn net.Conn, m *memos) *doorConn {
+	c := &doorConn{Conn: conn, memos: m}
+	if _, plain := conn.(*net.TCPConn); plain {
+		c.origin.remote, c.origin.local = addrOf(conn.RemoteAddr()), addrOf(conn.LocalAddr())
+	} else {
+		c.origin.serial = lastSerial.Add(1)
+	}
+	return c
+}
+
+func addrOf(a net.Addr) netip.Addr {
+	if tcp, _ := a.(*net.TCPAddr); tcp != nil {
+		return tcp.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
+
+// Read implements net.Conn.
+func (c *doorConn) Read(p []byte) (int, error) {
+	switch {
+	case len(c.rest) > 0:
+		if len(p) == 1 {
+			c.ahead.Store(true)
+		}
+		return c.passRest(p), nil
+	case c.foreign:
+		return c.Conn.Read(p)
+	case c.ended != nil:
+		return 0, c.ended
+	case len(p) == 1 && c.begun:
+		return c.watch(p)
+	case c.begun:
+		return c.next(p, c.finish())
+	}
+	if err := c.first(); err != nil {
+		return 0, err
+	}
+	return c.passRest(p), nil
+}
+
+// watch is for net/http, which reads a byte while a handler runs, to see whether the client is
+// still there. Once a request was refused it gets nothing: it would take the first byte of the
+// next one from a client that sends it at once, and the rest is no request. All that comes is
+// kept for later, and net/http ends the read with a deadline.
+func (c *doorConn) watch(p []byte) (int, error) {
+	c.mu.Lock()
+	aborted := c.passed.aborted
+	c.mu.Unlock()
+	if aborted == nil || len(c.early) > 0 {
+		n, err := c.read(p)
+		if n > 0 {
+			c.ahead.Store(true)
+		}
+		return n, err
+	}
+	if err := c.readEarly(); err != nil {
+		return 0, err
+	}
+	<-aborted
+	return 0, os.ErrDeadlineExceeded
+}
+
+// readEarly reads what comes before it is asked for.
+func (c *doorConn) readEarly() error {
+	b := headBuffers.Get().(*headBuffer)
+	defer headBuffers.Put(b)
+	n, err := c.Conn.Read(b[:])
+	if n == 0 {
+		return err
+	}
+	c.early = bytes.Clone(b[:n])
+	return nil
+}
+
+// first reads the first chunk that is to be passed on.
+func (c *doorConn) first() error {
+	c.buffer = headBuffers.Get().(*headBuffer)
+	n, err := c.next(c.buffer[:], true)
+	if n == 0 {
+		c.freeBuffer()
+		return err
+	}
+	c.rest = c.buffer[:n]
+	return nil // an error comes again
+}
+
+func (c *doorConn) passRest(p []byte) int {
+	n := copy(p, c.rest)
+	if c.rest = c.rest[n:]; len(c.rest) == 0 {
+		c.freeBuffer()
+	}
+	return n
+}
+
+func (c *doorConn) freeBuffer() {
+	headBuffers.Put(c.buffer)
+	c.buffer, c.rest = nil, nil
+}
+
+// next answers what it knows, if a request begins here, and returns the first chunk that is
+// to be passed on.
+func (c *doorConn) next(p []byte, starts bool) (n int, err error) {
+	var hand *inHand
+	idle, moved := c.patience(starts)
+	for hand == nil {
+		if n, err = c.read(p); n == 0 {
+			return 0, err
+		}
+		var m *memo
+		var now time.Duration
+		if starts && err == nil {
+			m, now = c.find(p[:n])
+		}
+		if m == nil {
+			break
+		}
+		if hand, err = c.again(m, now); err != nil {
+			c.ended = err
+			return 0, err
+		}
+		c.answered = true
+		if idle > 0 && now-moved > idle/8 {
+			_ = c.SetReadDeadline(shield.At(now + idle))
+			moved = now
+		}
+	}
+	if c.answered && !c.begun {
+		n, err = c.unbegun(p, n, err)
+	}
+	if n == 0 {
+		return 0, err
+	}
+	c.pass(p[:n], hand)
+	return n, err
+}
+
+// unbegun makes the beginning of a connection of what net/http must take for the middle of
+// one: the client has had answers. If it ends within the next four bytes it is an idle one, not
+// a broken request; and it cannot turn to HTTP/2, which net/http would still accept.
+func (c *doorConn) unbegun(p []byte, n int, err error) (int, error) {
+	for n < 4 && err == nil {
+		var more int
+		more, err = c.Conn.Read(p[n:])
+		n += more
+	}
+	if n < 4 || string(p[:4]) == "PRI " {
+		c.ended = cmp.Or(err, io.EOF)
+		return 0, c.ended
+	}
+	return n, err
+}
+
+// patience returns for how long net/http waits for the next request, from now; 0: for ever. It
+// has set the deadline just before, and a client that is answered here has as long again.
+func (c *doorConn) patience(starts bool) (idle, now time.Duration) {
+	by := time.Duration(c.readBy.Load())
+	if !starts || by == 0 {
+		return 0, 0
+	}
+	now = shield.Now()
+	return by - now, now
+}
+
+func (c *doorConn) read(p []byte) (int, error) {
+	if len(c.early) == 0 {
+		return c.Conn.Read(p)
+	}
+	n := copy(p, c.early)
+	c.early = c.early[n:]
+	return n, nil
+}
+
+// find returns the memo of a chunk, and what time it is.
+func (c *doorConn) find(chunk []byte) (*memo, time.Duration) {
+	if len(chunk) >= maxHead {
+		return nil, 0
+	}
+	now := shield.Now()
+	if m := c.memo.Load(); m.counts(&c.origin, chunk, now) {
+		return m, now
+	}
+	if m := c.memos.find(c.origin.sum(chunk)); m.counts(&c.origin, chunk, now) {
+		c.memo.Store(m)
+		return m, now
+	}
+	return nil, 0
+}
+
+// again decides on a request that it has a memo of, and answers it. A decision that it cannot
+// tell is for the handler. An error ends the connection.
+func (c *doorConn) again(m *memo, now time.Duration) (hand *inHand, err error) {
+	if !c.state.CompareAndSwap(reading, answering) {
+		return nil, net.ErrClosed
+	}
+	q := m.q
+	if m.waits > 0 {
+		q.Deadline = now + m.waits
+	}
+	d := m.h.guard.Admit(now, q)
+	if d.Admit || d.Queued() {
+		hand = &inHand{m.h, d}
+	} else if page := m.telling(&d, now); page == nil {
+		hand = &inHand{m.h, d}
+	} else if at, ok := c.deliver(&d); ok {
+		err = c.tell(page, &d, at)
+	} else { // the handler and the logs say so
+		d.Gone = true
+		hand = &inHand{m.h, d}
+	}
+	if !c.state.CompareAndSwap(answering, reading) { // Close was called
+		hand.drop()
+		return nil, errors.Join(net.ErrClosed, c.close())
+	}
+	return hand, err
+}
+
+// deliver holds a refusal back, and sees whether the client leaves meanwhile.
+func (c *doorConn) deliver(d *shield.Decision) (now time.Duration, ok bool) {
+	if d.Hold == 0 || len(c.early) > 0 {
+		return d.Deliver(context.Background())
+	}
+	ctx, leave := context.WithCancel(context.Background())
+	defer leave()
+	_ = c.Conn.SetReadDeadline(time.Time{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		err := c.readEarly()
+		if timeout, is := errors.AsType[net.Error](err); err != nil && !(is && timeout.Timeout()) {
+			leave()
+		}
+	}()
+	now, ok = d.Deliver(ctx)
+	_ = c.Conn.SetReadDeadline(shield.At(0))
+	<-ended
+	var by time.Time
+	if at := time.Duration(c.readBy.Load()); at > 0 {
+		by = shield.At(at)
+	}
+	_ = c.Conn.SetReadDeadline(by)
+	return now, ok
+}
+
+const (
+	// readerTakes is how long a client may take to read what was sent.
+	readerTakes = time.Minute
+
+	// lastWords is how long an answer may take after the server has closed the connection.
+	// Ours: a refusal is held for less than a second.
+	lastWords = 2 * time.Second
+)
+
+// tell writes an answer. The error is io.EOF if the connection ends with it.
+func (c *doorConn) tell(m *memo, d *shield.Decision, now time.Duration) error {
+	if c.writeBy < now+readerTakes*2/3 && c.state.Load() == answering { // not for every answer
+		c.writeBy = now + readerTakes
+		_ = c.Conn.SetWriteDeadline(shield.At(c.writeBy))
+	}
+	b := pages.Get().(*[]byte)
+	*b = m.page.append((*b)[:0], d.Hint, dateNow())
+	m.h.shown.shields[0].record.atDoor.Add(1)
+	_, err := c.Conn.Write(*b)
+	pages.Put(b)
+	if err == nil && m.closes {
+		err = io.EOF
+	}
+	return err
+}
+
+// pages hold answers while they are written. They are all of about one size.
+var pages = sync.Pool{New: func() any { return new([]byte) }}
+
+// pass notes a chunk that is passed on, with the decision on it, if there is one.
+func (c *doorConn) pass(chunk []byte, hand *inHand) {
+	if c.writeBy > 0 {
+		c.writeBy = 0
+		_ = c.Conn.SetWriteDeadline(time.Time{})
+	}
+	next := passed{hand: hand}
+	if len(chunk) < maxHead && !c.ahead.Swap(false) {
+		next.sum = c.origin.sum(chunk)
+		if c.memos.knows(next.sum) {
+			next.head = bytes.Clone(chunk)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if next.aborted = c.wary; c.wary != nil {
+		select {
+		case <-c.wary: // of the request before
+		default:
+		}
+	}
+	c.passed = next
+	if !c.begun {
+		c.begun, c.foreign = true, bytes.HasPrefix(chunk, []byte("PRI "))
+	}
+}
+
+// Write implements net.Conn.
+func (c *doorConn) Write(b []byte) (int, error) {
+	if c.recording.Load() {
+		c.mu.Lock()
+		if d := c.passed.draft; d != nil {
+			d.record(b)
+		}
+		c.mu.Unlock()
+	}
+	return c.Conn.Write(b)
+}
+
+// ReadFrom implements io.ReaderFrom, so that the kernel sends files.
+func (c *doorConn) ReadFrom(r io.Reader) (int64, error) {
+	if c.recording.Swap(false) {
+		c.mu.Lock()
+		c.passed.draft = nil
+		c.mu.Unlock()
+	}
+	return io.Copy(c.Conn, r)
+}
+
+// Close implements net.Conn. An answer that is being written is finished first.
+func (c *doorConn) Close() error {
+	if c.state.CompareAndSwap(answering, closed) {
+		return c.Conn.SetWriteDeadline(shield.At(shield.Now() + lastWords))
+	}
+	c.state.CompareAndSwap(reading, closed)
+	return c.close()
+}
+
+func (c *doorConn) close() error {
+	err := c.Conn.Close()
+	c.finish()
+	return err
+}
+
+// CloseWrite is for net/http, which has a client read an answer before its connection ends.
+func (c *doorConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
+// SyscallConn implements syscall.Conn.
+func (c *doorConn) SyscallConn() (syscall.RawConn, error) {
+	if conn, ok := c.Conn.(syscall.Conn); ok {
+		return conn.SyscallConn()
+	}
+	return nil, errors.ErrUnsupported
+}
+
+// SetDeadline implements net.Conn.
+func (c *doorConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *doorConn) SetReadDeadline(t time.Time) error {
+	by := time.Duration(0)
+	if !t.IsZero() {
+		by = max(0, t.Sub(shield.At(0)))
+	}
+	c.readBy.Store(int64(by))
+	err := c.Conn.SetReadDeadline(t)
+	if by == 0 && !t.IsZero() { // net/http ends a read so
+		c.mu.Lock()
+		c.passed.abort()
+		c.mu.Unlock()
+	}
+	return err
+}

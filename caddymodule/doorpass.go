@@ -1,0 +1,147 @@
+package caddymodule
+
+import (
+	"net"
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/herdshield/shield"
+)
+
+// passed is what a connection knows of the request that it has passed on.
+type passed struct {
+	sum     uint64 // of its chunk; 0: that cannot be all of it
+	head    []byte // a copy of its chunk, if the sum is known
+	shields int    // that it has come through
+	hand    *inHand
+	draft   *draft
+	aborted chan struct{} // receives when net/http ends watch; nil: it gets what is read
+}
+
+func (p *passed) abort() {
+	select {
+	case p.aborted <- struct{}{}:
+	default:
+	}
+}
+
+// inHand is a decision that was made at the door, for the handler that is to act on it.
+type inHand struct {
+	by *Handler
+	d  shield.Decision
+}
+
+// drop gives back what the decision holds: the handler was not reached.
+func (i *inHand) drop() {
+	switch {
+	case i == nil, i.d.Gone:
+	case i.d.Queued():
+		i.by.guard.Abandon(shield.Now(), &i.d)
+	case i.d.Admit:
+		i.d.Done(shield.Now(), shield.Detached)
+	default:
+		i.d.Lost()
+	}
+}
+
+// take returns the decision that was made at the door for the request that h handles, if there
+// is one. Every shield that a request comes through calls it once.
+func (c *doorConn) take(h *Handler) (d shield.Decision, ok bool) {
+	if c == nil {
+		return d, false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.passed.shields++
+	hand := c.passed.hand
+	if hand == nil || hand.by != h {
+		return d, false
+	}
+	c.passed.hand = nil
+	return hand.d, true
+}
+
+// refused begins a memo of r, which h is about to answer directly.
+func (c *doorConn) refused(now time.Duration, h *Handler, r *http.Request, q *shield.Request, d *shield.Decision) {
+	if c == nil || h.atDoor == nil || !repeatable(r, q, d) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.wary == nil {
+		c.wary = make(chan struct{}, 1)
+	}
+	switch p := &c.passed; {
+	case p.sum == 0 || p.shields != 1 || p.draft != nil || c.ahead.Load():
+	case p.head == nil:
+		c.memos.see(p.sum)
+	case isAllOf(p.head, r):
+		p.draft = newDraft(now, h, r, q, d)
+		p.draft.origin, p.draft.head, p.draft.sum = c.origin, p.head, p.sum
+		c.recording.Store(true)
+	}
+}
+
+// finish ends what the passed request has left, and reports whether the next one begins where
+// the connection is read next.
+func (c *doorConn) finish() (starts bool) {
+	c.mu.Lock()
+	last := c.passed
+	c.passed = passed{}
+	c.recording.Store(false)
+	c.mu.Unlock()
+	last.abort() // if the connection was closed
+	last.hand.drop()
+	if last.draft == nil || c.ahead.Load() {
+		c.memo.Store(nil)
+		return false
+	}
+	m := last.draft.finish(c.memo.Load(), c.memos.find(last.sum))
+	if m == nil {
+		return false
+	}
+	c.memo.Store(m)
+	c.memos.keep(m)
+	return true
+}
+
+type doorKey struct{}
+
+// doorOf returns the connection that r has come on, or nil if there was no door.
+func doorOf(r *http.Request) *doorConn {
+	c, _ := r.Context().Value(doorKey{}).(*doorConn)
+	if r.ProtoMajor != 1 {
+		return nil
+	}
+	return c
+}
+
+// caddyhttpPath is the package whose connections may stand between a doorConn and net/http: what they
+// are asked for they ask of the next one at once. One that reads ahead would ask for the next
+// request before this one is answered.
+var caddyhttpPath = reflect.TypeFor[caddyhttp.Server]().PkgPath()
+
+// doorIn returns the doorConn in what Caddy's listener has made of it, or nil.
+func doorIn(conn net.Conn) *doorConn {
+	for conn != nil {
+		switch is := conn.(type) {
+		case *doorConn:
+			return is
+		case tlsDoorConn:
+			return is.doorConn
+		}
+		outer := reflect.Indirect(reflect.ValueOf(conn))
+		if outer.Kind() != reflect.Struct || outer.Type().PkgPath() != caddyhttpPath {
+			return nil
+		}
+		inner := outer.FieldByName("Conn")
+		if !inner.IsValid() || !inner.CanInterface() {
+			return nil
+		}
+		conn, _ = inner.Interface().(net.Conn)
+	}
+	return nil
+}

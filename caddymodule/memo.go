@@ -1,0 +1,225 @@
+package caddymodule
+
+import (
+	"bufio"
+	"bytes"
+	"hash/maphash"
+	"maps"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/pushback"
+)
+
+const (
+	// memoLife is how long a memo counts. Then a request goes the usual way: logs, Caddy's
+	// metrics and routes that depend on the time see one per second of each client.
+	memoLife = time.Second
+
+	// maxHead is how long a request may be, in bytes, to be remembered. Ours: browsers' requests
+	// with their cookies have about half of it.
+	maxHead = 2048
+)
+
+// A memo is a request that was refused, with all that it takes to refuse it again. It is
+// immutable. It counts for requests of the same origin and the same bytes.
+type memo struct {
+	origin origin
+	head   []byte // the request
+	sum    uint64 // of both
+	h      *Handler
+	q      shield.Request
+	waits  time.Duration // how long its client waits for an answer; 0: not known
+	page   page
+	until  time.Duration
+	proven bool // two answers in a row were alike
+	closes bool // the connection ends with the answer
+
+	// other is the memo of the same request with another policy, which has no other. nil: none.
+	// A client may be over its quota, and come before its time, in turn.
+	other *memo
+}
+
+// alive reports whether requests are to be refused by the memo, or by the other.
+func (m *memo) alive(now time.Duration) bool {
+	return m != nil && (m.proven && now < m.until || m.other.alive(now))
+}
+
+// telling returns the memo with a page that can tell a refusal, or nil.
+func (m *memo) telling(d *shield.Decision, now time.Duration) *memo {
+	for ; m != nil; m = m.other {
+		if m.proven && now < m.until && m.page.fits(d) {
+			return m
+		}
+	}
+	return nil
+}
+
+// compare notes what an earlier memo of the same request says of m: whether its answer was the same.
+func (m *memo) compare(earlier *memo) {
+	for e := earlier; e != nil; e = e.other {
+		if e.page.policy == m.page.policy {
+			m.proven = m.proven || e.page.same(&m.page)
+		} else if m.other == nil {
+			m.other = new(*e)
+			m.other.other = nil
+		}
+	}
+}
+
+// atDoor is what the memos of one handler have in common.
+type atDoor struct {
+	closed atomic.Bool // they count no more
+	page   atomic.Pointer[page]
+}
+
+// share has a page use the memory of the latest one, if it is the same but for other clients.
+func (a *atDoor) share(p *page) {
+	if latest := a.page.Load(); latest != nil && latest.same(p) {
+		p.text, p.gaps = latest.text, latest.gaps
+	} else {
+		a.page.Store(new(*p))
+	}
+}
+
+// An origin is all of a connection that handlers can tell from another, but its port. Only
+// plain TCP connections are alike. With TLS each is one of its own, because handlers may look
+// at its certificates; handshakes cost so much more that nothing is lost.
+type origin struct {
+	remote, local netip.Addr
+	serial        uint64 // 0: shared by all connections between these addresses
+}
+
+// counts reports whether the memo is of this request, and requests are to be refused by it.
+func (m *memo) counts(o *origin, head []byte, now time.Duration) bool {
+	return m.alive(now) && m.of(o, head) && !m.h.atDoor.closed.Load()
+}
+
+func (m *memo) of(o *origin, head []byte) bool {
+	return m != nil && bytes.Equal(m.head, head) && m.origin == *o
+}
+
+// memos are the memos of a listener. All tables are direct mapped: a memo that counts keeps its
+// place, and any other makes room.
+type memos struct {
+	slots [4096]atomic.Pointer[memo]
+	seen  [4096]atomic.Uint64 // sums of requests that were refused
+	heat  [4096]atomic.Int64  // when an address was last refused a request that came again
+}
+
+// warmth is how long an address stays warm. Ours: clients that retry at once are back by then.
+const warmth = 5 * time.Second
+
+// warm reports whether an address was refused lately.
+func (t *memos) warm(a netip.Addr, now time.Duration) bool {
+	at := t.heat[maphash.Comparable(memoSeed, a)%uint64(len(t.heat))].Load()
+	return at != 0 && int64(now-warmth) < at
+}
+
+func (t *memos) warmUp(a netip.Addr, now time.Duration) {
+	t.heat[maphash.Comparable(memoSeed, a)%uint64(len(t.heat))].Store(int64(now))
+}
+
+var memoSeed = maphash.MakeSeed()
+
+// sum identifies a request. It is never 0.
+func (o *origin) sum(head []byte) uint64 {
+	return max(1, maphash.Bytes(memoSeed, head)^maphash.Comparable(memoSeed, *o))
+}
+
+func (t *memos) find(sum uint64) *memo { return t.slots[sum%uint64(len(t.slots))].Load() }
+
+func (t *memos) keep(m *memo) {
+	t.warmUp(m.origin.remote, m.until-memoLife)
+	slot := &t.slots[m.sum%uint64(len(t.slots))]
+	if old := slot.Load(); !old.alive(m.until-memoLife) || old.of(&m.origin, m.head) {
+		slot.CompareAndSwap(old, m)
+	}
+}
+
+// knows reports whether see was called for the sum. Only requests that come again are worth
+// a memo: to make one costs as much as half a refusal.
+func (t *memos) knows(sum uint64) bool { return t.seen[sum%uint64(len(t.seen))].Load() == sum }
+
+func (t *memos) see(sum uint64) { t.seen[sum%uint64(len(t.seen))].Store(sum) }
+
+// A draft is a memo in the making: its answer is being written.
+type draft struct {
+	memo
+	r       *http.Request
+	refusal pushback.Refusal
+	written []byte
+}
+
+// maxPage is how long an answer may be, in bytes, to be remembered. Ours: shield's own page has
+// a third of it.
+const maxPage = 4096
+
+func newDraft(now time.Duration, h *Handler, r *http.Request, q *shield.Request, d *shield.Decision) *draft {
+	m := memo{h: h, q: *q, until: now + memoLife, closes: r.Close}
+	m.q.Keys = slices.Clone(q.Keys)
+	if q.Deadline > 0 {
+		m.waits, m.q.Deadline = q.Deadline-d.At(), 0
+	}
+	return &draft{memo: m, r: r, refusal: d.Refusal(), written: make([]byte, 0, 1024)}
+}
+
+// record notes a part of the answer.
+func (d *draft) record(b []byte) {
+	if len(d.written) <= maxPage {
+		d.written = append(d.written, b...)
+	}
+}
+
+// finish makes the memo of the answer that was written, or nil. It is proven if one of earlier
+// memos is of the same request and the same answer.
+func (d *draft) finish(earlier ...*memo) *memo {
+	if len(d.written) > maxPage {
+		return nil
+	}
+	m := d.memo
+	var ok bool
+	if m.page, ok = newPage(d.written, d.r, m.h.guard.Answers(), d.refusal); !ok {
+		return nil
+	}
+	m.h.atDoor.share(&m.page)
+	for _, e := range earlier {
+		if e.of(&m.origin, m.head) && e.h == m.h {
+			m.compare(e)
+		}
+	}
+	return &m
+}
+
+// repeatable reports whether a refusal of r can be told again by patching its numbers.
+//
+// It leaves out POST, for which net/http accepts an empty line before the next request; and
+// clients with a ticket or Shield-Retry, which keep to their appointments.
+func repeatable(r *http.Request, q *shield.Request, d *shield.Decision) bool {
+	return r.ProtoMajor == 1 && r.ProtoMinor == 1 && r.ContentLength == 0 && len(r.TransferEncoding) == 0 &&
+		r.Method != http.MethodPost && r.Method != http.MethodConnect &&
+		r.Header["Expect"] == nil && r.Header["Upgrade"] == nil && r.Header["Trailer"] == nil &&
+		q.Ticket == "" && !q.Precise && !d.Hint.Never && d.Ticket == ""
+}
+
+// isAllOf reports whether head is r, all of it and nothing else. net/http itself says so:
+// nothing here interprets bytes. A request whose headers other handlers have changed is not.
+func isAllOf(head []byte, r *http.Request) bool {
+	in := bufio.NewReaderSize(bytes.NewReader(head), len(head))
+	same, err := http.ReadRequest(in)
+	if err != nil || in.Buffered() > 0 || same.Body != http.NoBody || same.ProtoMinor != 1 || same.ProtoMajor != 1 {
+		return false
+	}
+	method, uri := r.Method, r.RequestURI
+	if before, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok { // handlers may have rewritten r
+		method, uri = before.Method, before.RequestURI
+	}
+	return same.Method == method && same.RequestURI == uri && same.Host == r.Host && same.Close == r.Close &&
+		maps.EqualFunc(same.Header, r.Header, slices.Equal[[]string])
+}
