@@ -297,6 +297,9 @@ const demoCaddyfile = `{
 		protocols h1
 		trusted_proxies static 127.0.0.0/8
 		trusted_proxies_strict
+		listener_wrappers {
+			shield
+		}
 	}
 }
 http://:0 {

@@ -120,6 +120,12 @@ func (p proxy) run() error {
 var proxyCaddyfile = template.Must(template.New("proxy").Parse(`{
 	admin {{.Admin}}
 	persist_config off
+{{- if not .AccessLog}}
+	servers {
+		listener_wrappers {
+			shield
+		}
+	}{{end}}
 }
 {{.Site}} {
 {{- with .Bind}}

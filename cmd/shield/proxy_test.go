@@ -45,6 +45,20 @@ http://:8080 {
 	}
 }
 
+// Without an access log, requests that come again are refused at the door.
+func TestProxyDoor(t *testing.T) {
+	for _, logs := range []bool{false, true} {
+		p := proxy{From: ":8080", To: []string{"127.0.0.1:9000"}, Rate: "5/s", Admin: "off", AccessLog: logs}
+		config, err := p.config()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if door := strings.Contains(string(config), `"listener_wrappers":[{"wrapper":"shield"}]`); door == logs {
+			t.Errorf("access log %v, door %v: %s", logs, door, config)
+		}
+	}
+}
+
 func TestProxySiteAddress(t *testing.T) {
 	for from, want := range map[string][2]string{
 		":8080":               {"http://:8080", ""},

@@ -121,6 +121,9 @@ CALENDAR │ BACKLOG │ DEFERRED │ SPARE │ HELD │ PROMISED │ KEPT │ L
 {{- printf "%.1f/s" .Spare}} │ {{$s.Held}} │ {{.Promises}} │ {{kept .Kept .NoShow}} │ {{.Late}} │ {{.NoShow}} │ {{.Broken}} │
 {{- index $s.Refused "early"}} refused{{with .Early}}, {{.}} admitted{{end}}
 {{end}}{{end}}{{end}}
+DOOR │ REFUSED AT THE DOOR
+{{range .Shields}}{{if .Door}}{{.Name}} │ {{reasons .Door}}
+{{end}}{{end}}
 HERD │ KIND │ SIZE │ PERIOD │ PHASE
 {{range $s := .Shields}}{{with .Herd}}{{$s.Name}} │ {{.Kind}} │ {{printf "%.0f" .Size}}
 {{- if .Period}} requests │ {{.Period}} s │ {{printf "%.1f s" .Phase}}{{else}} clients │ - │ -{{end}}

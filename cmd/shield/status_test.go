@@ -22,7 +22,7 @@ func TestPrintStatus(t *testing.T) {
 		Name: "shop", Mode: "enforce", Capacity: &caddymodule.RateStatus{Rate: 500, Per: "1s", Burst: 50},
 		Overloaded: true, Admitted: 1048251,
 		Refused: map[string]uint64{"capacity": 812, "early": 95, "quota": 904}, Observed: map[string]uint64{"capacity": 0},
-		Held: 37,
+		Held: 37, Door: map[string]uint64{"h1": 1204},
 		Calendar: &caddymodule.CalendarStatus{
 			BacklogSeconds: 12.44, Deferred: 200, Spare: 340.06, Promises: 8120, Deferrals: 210,
 			Kept: 7764, NoShow: 240, Late: 12, Early: 2, Broken: 3, KeptRatio: 0.97,
@@ -93,6 +93,9 @@ new     enforce  -               4 of 4     0         1 concurrency             
 CALENDAR  BACKLOG  DEFERRED  SPARE    HELD  PROMISED  KEPT  LATE  NO-SHOW  BROKEN  EARLY
 shop      12.4 s   200       340.1/s  37    8120      97 %  12    240      3       95 refused, 2 admitted
 new       1.0 s    0         3.9/s    0     1         -     0     0        0       0 refused
+
+DOOR  REFUSED AT THE DOOR
+shop  1204 h1
 
 HERD  KIND      SIZE          PERIOD  PHASE
 shop  periodic  240 requests  60 s    0.2 s
