@@ -229,6 +229,7 @@ func TestCommandsInDocs(t *testing.T) {
 
 		// Some minutes each; CI runs small versions of their parts.
 		"bash loadtest/lab/run":                                                           "a reader",
+		"bash loadtest/lab/endtoend/frontdoor/run":                                        "a reader",
 		"bash loadtest/lab/rivals/run":                                                    "a reader",
 		"bash loadtest/lab/rivals/run -markdown":                                          "a reader",
 		"go test ./loadtest/sim -run TestMillions -v -full":                               "a reader",
