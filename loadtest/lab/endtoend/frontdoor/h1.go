@@ -22,9 +22,15 @@ const request = "GET /items/" + zeros + " HTTP/1.1\r\n" +
 
 const zeros = "0000000000"
 
+// here is the address from which clients connect by default.
+const here = "127.0.0.1"
+
 // dial connects from a loopback address.
 func (t *target) dial(ctx context.Context, from string, protocol string) (net.Conn, error) {
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: 5 * time.Second}
+	d := net.Dialer{Timeout: 5 * time.Second, KeepAlive: -1}
+	if from != here { // to bind costs as much as to connect
+		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
+	}
 	conn, err := d.DialContext(ctx, "tcp", t.address)
 	if err != nil {
 		return nil, err
@@ -131,7 +137,7 @@ func different(conns int) load {
 // sure once a request of its own was answered, and keeping to it matters once others wait, too.
 func impatient(conns int) load {
 	return func(ctx context.Context, t *target, c *count) error {
-		for _, from := range []string{"127.0.3.1", "127.0.3.2", "127.0.3.3", "127.0.0.1"} {
+		for _, from := range []string{"127.0.3.1", "127.0.3.2", "127.0.3.3", here} {
 			if _, err := t.once(ctx, from); err != nil {
 				return ended(ctx, err)
 			}
@@ -141,7 +147,7 @@ func impatient(conns int) load {
 }
 
 func (t *target) keep(ctx context.Context, c *count, vary bool) error {
-	conn, err := t.dial(ctx, "127.0.0.1", "http/1.1")
+	conn, err := t.dial(ctx, here, "http/1.1")
 	if err != nil {
 		return err
 	}
@@ -164,7 +170,7 @@ func anew(clients int) load {
 	return func(ctx context.Context, t *target, c *count) error {
 		return together(clients, func(int) error {
 			for ctx.Err() == nil {
-				status, err := t.once(ctx, "127.0.0.1")
+				status, err := t.once(ctx, here)
 				if err != nil {
 					return ended(ctx, err)
 				}

@@ -25,7 +25,7 @@ var headers = []hpack.HeaderField{
 func streams(conns, each int) load {
 	return func(ctx context.Context, t *target, c *count) error {
 		return together(conns, func(int) error {
-			conn, err := t.dial(ctx, "127.0.0.1", "h2")
+			conn, err := t.dial(ctx, here, "h2")
 			if err != nil {
 				return err
 			}

@@ -107,9 +107,9 @@ func (r result) promised(results []result) string {
 		switch b.of {
 		case "":
 			said, is = fmt.Sprintf("≤ %.0f ms", b.times), r.compared()/1e6
-		case nginx.name:
+		case nginx.name: // in a column of its own
 		default:
-			said += fmt.Sprintf(": %.2f", is)
+			said += ": " + r.times(results, b.of)
 		}
 		if is > b.times {
 			said = "**" + said + "**"
