@@ -119,17 +119,23 @@ func (g *Guard) Describe(r *http.Request) Request {
 		Precise: pushback.IsGRPC(r) || pushback.ReadsShieldRetry(r),
 		Ticket:  pushback.TicketOf(r),
 	}
-	path, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
-	q.Route = uint8(limiter.KeyOfParts(r.Method, path) % loadshed.Routes)
+	agent := ""
 	if a := r.Header["User-Agent"]; len(a) > 0 {
-		q.Agent = a[0]
+		agent = a[0]
 	}
+	g.About(&q, agent, r.Method, r.URL.Path)
 	if key := r.Header["Idempotency-Key"]; len(key) > 0 {
 		q.Fingerprint = g.hasher.KeyOf(key[0])
-	} else {
-		q.Fingerprint = g.hasher.KeyOfParts(q.Agent, r.Method, r.URL.Path)
 	}
 	return q
+}
+
+// About sets what Describe makes of the user agent, the method and the path of a request.
+func (g *Guard) About(q *Request, agent, method, path string) {
+	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	q.Route = uint8(limiter.KeyOfParts(method, first) % loadshed.Routes)
+	q.Agent = agent
+	q.Fingerprint = g.hasher.KeyOfParts(agent, method, path)
 }
 
 // peer returns the address of the connection's other end, or the zero Addr.

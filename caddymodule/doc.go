@@ -12,6 +12,8 @@
 //	doorpass.go   what it and handlers tell each other
 //	memo.go       the requests that it remembers
 //	page.go       the answers that it remembers
+//	rule.go       what it remembers of clients whose requests all differ
+//	strict.go     how it reads their requests
 //	annotate.go   what handlers and logs learn of a decision
 //	config.go     the configuration in JSON
 //	check.go      its check, and what it is in the terms of package shield

@@ -19,7 +19,8 @@ func init() { caddy.RegisterModule(new(Door)) }
 
 // Door implements a listener wrapper that makes refusals cheap. A client that sends a request
 // again which a shield behind it has just refused, byte for byte, gets its answer before Caddy
-// parses and routes the request.
+// parses and routes the request. So does a client whose requests all differ, where the config
+// proves that its address decides.
 //
 // The shield decides on each request, as without the wrapper: quotas, appointments and
 // counts are the same. The answer is that of the request before, with its own times. At least

@@ -69,7 +69,7 @@ func (w *wire) next(request string) string {
 }
 
 // changing is what may differ between two answers: the date and the wait.
-var changing = regexp.MustCompile(`(?m)(^Date: .*|Retry-After: |Retry-After-Ms: |t=|Refresh: |Come back in |again automatically in |"retry-after":|Content-Length: )\d*`)
+var changing = regexp.MustCompile(`(?m)(^Date: .*|Retry-After: |Retry-After-Ms: |t=|Refresh: |Come back in |again automatically in |send it again in |"retry-after":|Content-Length: )\d*`)
 
 func unchanging(answer string) string {
 	return changing.ReplaceAllStringFunc(answer, func(s string) string {
@@ -383,11 +383,19 @@ func (c aheadConn) Read(p []byte) (int, error) { return c.r.Read(p) }
 
 // TestDoorKeepsTheQuota hammers a quota, and compares what was admitted with what it allows.
 func TestDoorKeepsTheQuota(t *testing.T) {
+	t.Run("the same request", func(t *testing.T) { keepsTheQuota(t, get, "") })
+	t.Run("different requests", func(t *testing.T) { keepsTheQuota(t, "GET /%d HTTP/1.1\r\nHost: h\r\nUser-Agent: %[1]d\r\n\r\n", "") })
+	t.Run("at once", func(t *testing.T) {
+		keepsTheQuota(t, "GET /%d HTTP/1.1\r\nHost: h\r\n\r\n", `, "pushback": {"dither": false}`)
+	})
+}
+
+func keepsTheQuota(t *testing.T, request, more string) {
 	const rate, burst = 100, 20
-	shield := fmt.Sprintf(`{"handler": "shield", "name": "s", "zones": [{"name": "z", "rate": %d, "burst": %d}], "concurrency": {"limit": 100}}`, rate, burst)
+	shield := fmt.Sprintf(`{"handler": "shield", "name": "s", "zones": [{"name": "z", "rate": %d, "burst": %d}], "concurrency": {"limit": 100}%s}`, rate, burst, more)
 	r := start(t, setup{server: withDoor, handlers: shield + "," + respondOK})
 	began := time.Now()
-	admitted, answers := hammer(r, 8, func() bool { return time.Since(began) < 1500*time.Millisecond })
+	admitted, answers := hammer(r, 8, request, func() bool { return time.Since(began) < 1500*time.Millisecond })
 	most := burst + rate*time.Since(began).Seconds()
 	if float64(admitted) > most || float64(admitted) < 0.9*most-10 {
 		t.Errorf("%d were admitted, want about %.0f", admitted, most)
@@ -403,9 +411,10 @@ func TestDoorKeepsTheQuota(t *testing.T) {
 	r.drains()
 }
 
-// hammer sends requests on so many connections, and returns how many were admitted and answered.
-func hammer(r *rig, conns int, on func() bool) (admitted, answers int64) {
-	var ok, all atomic.Int64
+// hammer sends a request on so many connections, with a number in it if it has a place for one,
+// and returns how many were admitted and answered.
+func hammer(r *rig, conns int, request string, on func() bool) (admitted, answers int64) {
+	var ok, all, sent atomic.Int64
 	var clients sync.WaitGroup
 	for range conns {
 		clients.Go(func() {
@@ -416,7 +425,11 @@ func hammer(r *rig, conns int, on func() bool) (admitted, answers int64) {
 				}
 				_ = conn.SetDeadline(time.Now().Add(patience))
 				for in := bufio.NewReader(conn); on(); {
-					if _, err := io.WriteString(conn, get); err != nil {
+					one := request
+					if strings.Contains(request, "%") {
+						one = fmt.Sprintf(request, sent.Add(1))
+					}
+					if _, err := io.WriteString(conn, one); err != nil {
 						break
 					}
 					resp, err := http.ReadResponse(in, nil)
@@ -448,7 +461,7 @@ func TestDoorOverReloads(t *testing.T) {
 	finished := make(chan struct{})
 	var admitted, answers int64
 	go func() {
-		admitted, answers = hammer(r, 8, func() bool { return !done.Load() })
+		admitted, answers = hammer(r, 8, get, func() bool { return !done.Load() })
 		close(finished)
 	}()
 	for range 4 {
@@ -518,7 +531,7 @@ func TestDoorHolds(t *testing.T) {
 	var admitted, answers int64
 	finished := make(chan struct{})
 	go func() {
-		admitted, answers = hammer(r, 4, func() bool { return !done.Load() })
+		admitted, answers = hammer(r, 4, get, func() bool { return !done.Load() })
 		close(finished)
 	}()
 	const leavers = 300

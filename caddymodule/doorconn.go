@@ -179,14 +179,15 @@ func (c *doorConn) next(p []byte, starts bool) (n int, err error) {
 			return 0, err
 		}
 		var m *memo
+		var q shield.Request
 		var now time.Duration
 		if starts && err == nil {
-			m, now = c.find(p[:n])
+			m, q, now = c.find(p[:n])
 		}
 		if m == nil {
 			break
 		}
-		if hand, err = c.again(m, now); err != nil {
+		if hand, err = c.again(m, q, now); err != nil {
 			c.ended = err
 			return 0, err
 		}
@@ -242,29 +243,32 @@ func (c *doorConn) read(p []byte) (int, error) {
 	return n, nil
 }
 
-// find returns the memo of a chunk, and what time it is.
-func (c *doorConn) find(chunk []byte) (*memo, time.Duration) {
-	if len(chunk) >= maxHead {
-		return nil, 0
+// find returns the memo of a chunk or a rule for it, what to ask the Guard, and what time it is.
+func (c *doorConn) find(chunk []byte) (m *memo, q shield.Request, now time.Duration) {
+	if len(chunk) >= maxHead || chunk[0] == 0 {
+		return nil, q, 0
 	}
-	now := shield.Now()
-	if m := c.memo.Load(); m.counts(&c.origin, chunk, now) {
-		return m, now
+	now = shield.Now()
+	if m = c.memo.Load(); m.counts(&c.origin, chunk, now) {
+		return m, m.q, now
 	}
-	if m := c.memos.find(c.origin.sum(chunk)); m.counts(&c.origin, chunk, now) {
+	if m = c.memos.find(c.origin.sum(chunk)); m.counts(&c.origin, chunk, now) {
 		c.memo.Store(m)
-		return m, now
+		return m, m.q, now
 	}
-	return nil, 0
+	if c.memos.warm(c.origin.remote, now) {
+		m, q = c.rule(chunk, now)
+		return m, q, now
+	}
+	return nil, q, 0
 }
 
 // again decides on a request that it has a memo of, and answers it. A decision that it cannot
 // tell is for the handler. An error ends the connection.
-func (c *doorConn) again(m *memo, now time.Duration) (hand *inHand, err error) {
+func (c *doorConn) again(m *memo, q shield.Request, now time.Duration) (hand *inHand, err error) {
 	if !c.state.CompareAndSwap(reading, answering) {
 		return nil, net.ErrClosed
 	}
-	q := m.q
 	if m.waits > 0 {
 		q.Deadline = now + m.waits
 	}
@@ -351,7 +355,7 @@ func (c *doorConn) pass(chunk []byte, hand *inHand) {
 	next := passed{hand: hand}
 	if len(chunk) < maxHead && !c.ahead.Swap(false) {
 		next.sum = c.origin.sum(chunk)
-		if c.memos.knows(next.sum) {
+		if c.memos.knows(next.sum) || c.memos.knows(c.origin.sum(nil)) {
 			next.head = bytes.Clone(chunk)
 		}
 	}

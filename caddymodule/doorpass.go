@@ -14,7 +14,7 @@ import (
 // passed is what a connection knows of the request that it has passed on.
 type passed struct {
 	sum     uint64 // of its chunk; 0: that cannot be all of it
-	head    []byte // a copy of its chunk, if the sum is known
+	head    []byte // a copy of its chunk, if the sum is known, or that of the origin alone
 	shields int    // that it has come through
 	hand    *inHand
 	draft   *draft
@@ -78,10 +78,20 @@ func (c *doorConn) refused(now time.Duration, h *Handler, r *http.Request, q *sh
 	case p.sum == 0 || p.shields != 1 || p.draft != nil || c.ahead.Load():
 	case p.head == nil:
 		c.memos.see(p.sum)
-	case isAllOf(p.head, r):
-		p.draft = newDraft(now, h, r, q, d)
-		p.draft.origin, p.draft.head, p.draft.sum = c.origin, p.head, p.sum
-		c.recording.Store(true)
+		if h.atDoor.byAddress {
+			c.memos.see(c.origin.sum(nil)) // the next one may make a rule
+		}
+	default:
+		head, sum := p.head, p.sum
+		if !c.memos.knows(sum) {
+			c.memos.see(sum)
+			head, sum = c.shape(p.head, h, r, q)
+		}
+		if head != nil && isAllOf(p.head, r) {
+			p.draft = newDraft(now, h, r, q, d)
+			p.draft.origin, p.draft.head, p.draft.sum = c.origin, head, sum
+			c.recording.Store(true)
+		}
 	}
 }
 
@@ -99,11 +109,11 @@ func (c *doorConn) finish() (starts bool) {
 		c.memo.Store(nil)
 		return false
 	}
-	m := last.draft.finish(c.memo.Load(), c.memos.find(last.sum))
+	m := last.draft.finish(c.memo.Load(), c.memos.find(last.draft.sum))
 	if m == nil {
 		return false
 	}
-	c.memo.Store(m)
+	c.memo.Store(m) // find takes no chunk for a rule
 	c.memos.keep(m)
 	return true
 }

@@ -153,7 +153,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.logged = server != nil && server.Logs != nil
 	h.inServer = app.count(serverName)
 	if h.Door == nil || *h.Door {
-		h.atDoor = new(atDoor)
+		h.atDoor = &atDoor{byAddress: h.isByAddress(server)}
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -46,6 +47,7 @@ var everyDoor = flag.Bool("doors", false, "run all tests with the listener wrapp
 // for is off.
 type setup struct {
 	handlers string // of the only route, separated by commas
+	routes   string // instead of it
 	errors   string // of the only error route
 	server   string // more fields of the server, each with a comma at its end
 	apps     string // more apps, each with a comma at its end
@@ -80,10 +82,10 @@ func (s setup) json(addr string) []byte {
 				"automatic_https": {"disable": true},
 				%s
 				%s
-				"routes": [{"handle": [%s]}]
+				"routes": [%s]
 			}}}
 		}
-	}`, apps, listen, failing, server, s.handlers)
+	}`, apps, listen, failing, server, cmp.Or(s.routes, `{"handle": [`+s.handlers+`]}`))
 }
 
 // start runs Caddy until the test ends.

@@ -28,10 +28,10 @@ const (
 )
 
 // A memo is a request that was refused, with all that it takes to refuse it again. It is
-// immutable. It counts for requests of the same origin and the same bytes.
+// immutable. It counts for requests of the same origin and the same bytes, or is a rule.
 type memo struct {
 	origin origin
-	head   []byte // the request
+	head   []byte // the request; of a rule, its shape
 	sum    uint64 // of both
 	h      *Handler
 	q      shield.Request
@@ -75,8 +75,9 @@ func (m *memo) compare(earlier *memo) {
 
 // atDoor is what the memos of one handler have in common.
 type atDoor struct {
-	closed atomic.Bool // they count no more
-	page   atomic.Pointer[page]
+	closed    atomic.Bool // they count no more
+	byAddress bool        // there may be rules
+	page      atomic.Pointer[page]
 }
 
 // share has a page use the memory of the latest one, if it is the same but for other clients.

@@ -49,9 +49,17 @@ func (k *keyer) choosable(server *caddyhttp.Server) string {
 	return ""
 }
 
-// trusts reports whether the server believes any proxy. Caddy shows that nowhere once
-// the option has been loaded, and reflection may look at fields that are not exported.
+// trusts reports whether the server believes any proxy.
 func trusts(server *caddyhttp.Server) bool {
+	return server.TrustedProxiesUnix || trustedSource(server) != nil
+}
+
+// trustedSource returns the type of the list of a server's proxies, or nil. Caddy shows it
+// nowhere once the option has been loaded, and reflection may look at fields that are not exported.
+func trustedSource(server *caddyhttp.Server) reflect.Type {
 	source := reflect.ValueOf(server).Elem().FieldByName("trustedProxies")
-	return server.TrustedProxiesUnix || source.Kind() == reflect.Interface && !source.IsNil()
+	if source.Kind() != reflect.Interface || source.IsNil() {
+		return nil
+	}
+	return source.Elem().Type()
 }
