@@ -215,8 +215,8 @@ func (s *shieldReading) status() ShieldStatus {
 		Clients: map[string]int{}, MaxClients: s.stats.MaxClients, Families: s.families(),
 		Search: s.searchStatus(), Calendar: s.calendarStatus(),
 	}
-	if s.record.atDoor.Load() > 0 {
-		out.Door = s.record.door()
+	if door := s.record.door(); door["h1"]+door["h2"] > 0 {
+		out.Door = door
 	}
 	if s.config.Observe {
 		out.Mode = modeObserve

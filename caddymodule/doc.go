@@ -10,6 +10,10 @@
 //	door.go       the listener wrapper that refuses again
 //	doorconn.go   one of its connections
 //	doorpass.go   what it and handlers tell each other
+//	doorh2.go     one of its connections with HTTP/2
+//	doorh2visit.go  what that and handlers tell each other
+//	doorh2write.go  answers between the frames of its server
+//	hpack.go      header blocks
 //	memo.go       the requests that it remembers
 //	page.go       the answers that it remembers
 //	rule.go       what it remembers of clients whose requests all differ

@@ -26,7 +26,7 @@ func init() { caddy.RegisterModule(new(Door)) }
 // counts are the same. The answer is that of the request before, with its own times. At least
 // once per second a request of each client goes the usual way, through all handlers and logs.
 //
-// It is for HTTP/1.1. It stands after `tls` if that is listed. Where access logs must have
+// It is for HTTP/1.1 and HTTP/2. It stands after `tls` if that is listed. Where access logs must have
 // a line for every request, set `door off` in the shield.
 type Door struct{}
 
@@ -41,7 +41,9 @@ func (*Door) Provision(ctx caddy.Context) error {
 	if server == nil {
 		return errors.New("the listener wrapper shield is not in an HTTP server; want it in one")
 	}
+	var once sync.Once
 	server.RegisterConnContext(func(ctx context.Context, conn net.Conn) context.Context {
+		once.Do(func() { receiveVisits(ctx) })
 		if c := doorIn(conn); c != nil {
 			return context.WithValue(ctx, doorKey{}, c)
 		}

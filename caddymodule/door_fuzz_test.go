@@ -32,7 +32,7 @@ func startPair(t *testing.T, unshielded string) pair {
 	t.Helper()
 	p := pair{freeAddr(t), freeAddr(t)}
 	server := func(addr, name, more string) string {
-		return fmt.Sprintf(`{"listen": [%q], "automatic_https": {"disable": true}, %s "routes": [
+		return fmt.Sprintf(`{"listen": [%q], "automatic_https": {"disable": true}, "protocols": ["h1", "h2", "h2c"], %s "routes": [
 			{"match": [%s], "handle": [%s], "terminal": true},
 			{"handle": [{"handler": "shield", "name": %q, "pushback": {"dither": false}, "zones": [{"name": "z", "rate": 1, "per": "1h", "burst": 1}]}, %s]}
 		]}`, addr, more, unshielded, respondOK, name, respondOK)
@@ -202,20 +202,27 @@ func compareStreams(t *testing.T, p pair, pieces func(*rand.Rand) string) {
 		})
 	}
 	senders.Wait()
+	refused, atDoor := p.refused(t)
+	t.Logf("%d streams, %d answers of both; %d refusals, %d of them at the door", *streams, answers.Load(), refused, atDoor[0])
+	if atDoor[0] < refused/100 {
+		t.Errorf("%d of %d refusals were at the door: the streams show little", atDoor[0], refused)
+	}
+}
+
+// refused returns how many requests the server with the door has refused, and the door over
+// HTTP/1.1 and HTTP/2.
+func (p pair) refused(t *testing.T) (all uint64, atDoor [2]uint64) {
+	t.Helper()
 	app, err := caddy.ActiveContext().AppIfConfigured("shield")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var refused, atDoor uint64
 	for _, s := range app.(*App).configured.shields {
 		if s.name == "door" {
-			refused, atDoor = s.record.Stats(shield.Now()).Refused[shield.Quota], s.record.atDoor.Load()
+			all, atDoor = s.record.Stats(shield.Now()).Refused[shield.Quota], [2]uint64{s.record.atDoor.Load(), s.record.atDoorH2.Load()}
 		}
 	}
-	t.Logf("%d streams, %d answers of both; %d refusals, %d of them at the door", *streams, answers.Load(), refused, atDoor)
-	if atDoor < refused/100 {
-		t.Errorf("%d of %d refusals were at the door: the streams show little", atDoor, refused)
-	}
+	return all, atDoor
 }
 
 // FuzzDoor checks that what is remembered is one request without a body, and nothing else.

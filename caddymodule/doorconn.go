@@ -31,7 +31,8 @@ type doorConn struct {
 	net.Conn
 	memos  *memos
 	origin origin
-	memo   atomic.Pointer[memo] // of the last request, if it was refused
+	memo   atomic.Pointer[memo]   // of the last request, if it was refused
+	h2     atomic.Pointer[h2Door] // reads and writes, if it is HTTP/2
 	reader
 
 	ahead     atomic.Bool  // a byte of the next request was read
@@ -48,7 +49,6 @@ type doorConn struct {
 type reader struct {
 	answered bool          // something was
 	begun    bool          // something was passed on
-	foreign  bool          // it is not HTTP/1
 	buffer   *headBuffer   // of rest; nil: it has none
 	rest     []byte        // that was read, and is to be passed on
 	early    []byte        // that came before it was asked for
@@ -89,14 +89,15 @@ func addrOf(a net.Addr) netip.Addr {
 
 // Read implements net.Conn.
 func (c *doorConn) Read(p []byte) (int, error) {
+	h2 := c.h2.Load()
 	switch {
+	case h2 != nil:
+		return h2.read(p)
 	case len(c.rest) > 0:
 		if len(p) == 1 {
 			c.ahead.Store(true)
 		}
 		return c.passRest(p), nil
-	case c.foreign:
-		return c.Conn.Read(p)
 	case c.ended != nil:
 		return 0, c.ended
 	case len(p) == 1 && c.begun:
@@ -107,7 +108,7 @@ func (c *doorConn) Read(p []byte) (int, error) {
 	if err := c.first(); err != nil {
 		return 0, err
 	}
-	return c.passRest(p), nil
+	return c.Read(p)
 }
 
 // watch is for net/http, which reads a byte while a handler runs, to see whether the client is
@@ -152,7 +153,10 @@ func (c *doorConn) first() error {
 		c.freeBuffer()
 		return err
 	}
-	c.rest = c.buffer[:n]
+	if c.rest = c.buffer[:n]; bytes.HasPrefix(c.rest, []byte("PRI ")) {
+		c.h2.Store(newH2Door(c, c.buffer, c.rest))
+		c.buffer, c.rest = nil, nil
+	}
 	return nil // an error comes again
 }
 
@@ -269,16 +273,11 @@ func (c *doorConn) again(m *memo, q shield.Request, now time.Duration) (hand *in
 	if !c.state.CompareAndSwap(reading, answering) {
 		return nil, net.ErrClosed
 	}
-	if m.waits > 0 {
-		q.Deadline = now + m.waits
-	}
-	d := m.h.guard.Admit(now, q)
-	if d.Admit || d.Queued() {
-		hand = &inHand{m.h, d}
-	} else if page := m.telling(&d, now); page == nil {
+	d := m.admit(now, q)
+	if told := m.answer(&d, now); told == nil {
 		hand = &inHand{m.h, d}
 	} else if at, ok := c.deliver(&d); ok {
-		err = c.tell(page, &d, at)
+		err = c.tell(told, &d, at)
 	} else { // the handler and the logs say so
 		d.Gone = true
 		hand = &inHand{m.h, d}
@@ -367,14 +366,14 @@ func (c *doorConn) pass(chunk []byte, hand *inHand) {
 		default:
 		}
 	}
-	c.passed = next
-	if !c.begun {
-		c.begun, c.foreign = true, bytes.HasPrefix(chunk, []byte("PRI "))
-	}
+	c.passed, c.begun = next, true
 }
 
 // Write implements net.Conn.
 func (c *doorConn) Write(b []byte) (int, error) {
+	if h2 := c.h2.Load(); h2 != nil {
+		return h2.out.Write(b)
+	}
 	if c.recording.Load() {
 		c.mu.Lock()
 		if d := c.passed.draft; d != nil {
@@ -392,6 +391,9 @@ func (c *doorConn) ReadFrom(r io.Reader) (int64, error) {
 		c.passed.draft = nil
 		c.mu.Unlock()
 	}
+	if h2 := c.h2.Load(); h2 != nil {
+		return io.Copy(&h2.out, r)
+	}
 	return io.Copy(c.Conn, r)
 }
 
@@ -407,6 +409,9 @@ func (c *doorConn) Close() error {
 func (c *doorConn) close() error {
 	err := c.Conn.Close()
 	c.finish()
+	if h2 := c.h2.Load(); h2 != nil {
+		h2.close()
+	}
 	return err
 }
 

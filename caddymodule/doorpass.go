@@ -47,12 +47,8 @@ func (i *inHand) drop() {
 	}
 }
 
-// take returns the decision that was made at the door for the request that h handles, if there
-// is one. Every shield that a request comes through calls it once.
+// take implements atTheDoor.
 func (c *doorConn) take(h *Handler) (d shield.Decision, ok bool) {
-	if c == nil {
-		return d, false
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.passed.shields++
@@ -64,9 +60,9 @@ func (c *doorConn) take(h *Handler) (d shield.Decision, ok bool) {
 	return hand.d, true
 }
 
-// refused begins a memo of r, which h is about to answer directly.
+// refused implements atTheDoor.
 func (c *doorConn) refused(now time.Duration, h *Handler, r *http.Request, q *shield.Request, d *shield.Decision) {
-	if c == nil || h.atDoor == nil || !repeatable(r, q, d) {
+	if h.atDoor == nil || !repeatable(r, q, d) {
 		return
 	}
 	c.mu.Lock()
@@ -120,14 +116,38 @@ func (c *doorConn) finish() (starts bool) {
 
 type doorKey struct{}
 
-// doorOf returns the connection that r has come on, or nil if there was no door.
-func doorOf(r *http.Request) *doorConn {
-	c, _ := r.Context().Value(doorKey{}).(*doorConn)
-	if r.ProtoMajor != 1 {
-		return nil
-	}
-	return c
+// atTheDoor is what a handler tells a door of a request, and asks it.
+type atTheDoor interface {
+	// take returns the decision that was made at the door for the request that h handles, if
+	// there is one. Every shield that a request comes through calls it once.
+	take(h *Handler) (d shield.Decision, ok bool)
+
+	// refused begins a memo of r, which h is about to answer directly.
+	refused(now time.Duration, h *Handler, r *http.Request, q *shield.Request, d *shield.Decision)
 }
+
+// doorOf returns the door that r has come through.
+func doorOf(r *http.Request) atTheDoor {
+	switch c, _ := r.Context().Value(doorKey{}).(*doorConn); {
+	case c == nil:
+	case r.ProtoMajor == 1:
+		return c
+	case r.ProtoMajor == 2:
+		if v, ok := r.Context().Value(visitKey{}).(*h2Visit); ok {
+			return v
+		}
+		if h := c.h2.Load(); h != nil {
+			return h
+		}
+	}
+	return noDoor{}
+}
+
+// noDoor is for requests that have come through none.
+type noDoor struct{}
+
+func (noDoor) take(*Handler) (d shield.Decision, ok bool)                                        { return d, false }
+func (noDoor) refused(time.Duration, *Handler, *http.Request, *shield.Request, *shield.Decision) {}
 
 // caddyhttpPath is the package whose connections may stand between a doorConn and net/http: what they
 // are asked for they ask of the next one at once. One that reads ahead would ask for the next

@@ -576,6 +576,7 @@ caddy_shield_family_returns_total{family="other",outcome="kept",shield="shop"} 0
 caddy_shield_family_returns_total{family="other",outcome="late",shield="shop"} 0
 caddy_shield_ghost_requests{shield="shop"} 0
 caddy_shield_door_total{protocol="h1",shield="shop"} 0
+caddy_shield_door_total{protocol="h2",shield="shop"} 0
 caddy_shield_held_refusals{shield="shop"} 0
 caddy_shield_lost_refusals_total{shield="shop"} 0
 caddy_shield_in_flight_requests{shield="shop"} 0

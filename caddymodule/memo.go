@@ -61,6 +61,22 @@ func (m *memo) telling(d *shield.Decision, now time.Duration) *memo {
 	return nil
 }
 
+// admit asks the memo's shield about one more request: m.q, or one like it.
+func (m *memo) admit(now time.Duration, q shield.Request) shield.Decision {
+	if m.waits > 0 {
+		q.Deadline = now + m.waits
+	}
+	return m.h.guard.Admit(now, q)
+}
+
+// answer returns the memo with a page for a decision, or nil: it is for the handler.
+func (m *memo) answer(d *shield.Decision, now time.Duration) *memo {
+	if d.Admit || d.Queued() {
+		return nil
+	}
+	return m.telling(d, now)
+}
+
 // compare notes what an earlier memo of the same request says of m: whether its answer was the same.
 func (m *memo) compare(earlier *memo) {
 	for e := earlier; e != nil; e = e.other {
@@ -83,7 +99,7 @@ type atDoor struct {
 // share has a page use the memory of the latest one, if it is the same but for other clients.
 func (a *atDoor) share(p *page) {
 	if latest := a.page.Load(); latest != nil && latest.same(p) {
-		p.text, p.gaps = latest.text, latest.gaps
+		p.text, p.gaps, p.fields = latest.text, latest.gaps, latest.fields
 	} else {
 		a.page.Store(new(*p))
 	}
@@ -189,6 +205,9 @@ func (d *draft) finish(earlier ...*memo) *memo {
 	if m.page, ok = newPage(d.written, d.r, m.h.guard.Answers(), d.refusal); !ok {
 		return nil
 	}
+	if d.r.ProtoMajor == 2 {
+		m.page.fields = fieldsOf(&m.page)
+	}
 	m.h.atDoor.share(&m.page)
 	for _, e := range earlier {
 		if e.of(&m.origin, m.head) && e.h == m.h {
@@ -203,7 +222,7 @@ func (d *draft) finish(earlier ...*memo) *memo {
 // It leaves out POST, for which net/http accepts an empty line before the next request; and
 // clients with a ticket or Shield-Retry, which keep to their appointments.
 func repeatable(r *http.Request, q *shield.Request, d *shield.Decision) bool {
-	return r.ProtoMajor == 1 && r.ProtoMinor == 1 && r.ContentLength == 0 && len(r.TransferEncoding) == 0 &&
+	return (r.ProtoMajor == 2 || r.ProtoMajor == 1 && r.ProtoMinor == 1) && r.ContentLength == 0 && len(r.TransferEncoding) == 0 &&
 		r.Method != http.MethodPost && r.Method != http.MethodConnect &&
 		r.Header["Expect"] == nil && r.Header["Upgrade"] == nil && r.Header["Trailer"] == nil &&
 		q.Ticket == "" && !q.Precise && !d.Hint.Never && d.Ticket == ""
@@ -217,10 +236,15 @@ func isAllOf(head []byte, r *http.Request) bool {
 	if err != nil || in.Buffered() > 0 || same.Body != http.NoBody || same.ProtoMinor != 1 || same.ProtoMajor != 1 {
 		return false
 	}
+	return same.Close == r.Close && isUnchanged(same, r)
+}
+
+// isUnchanged reports whether r, as a handler sees it, is still what the server has read.
+func isUnchanged(same, r *http.Request) bool {
 	method, uri := r.Method, r.RequestURI
 	if before, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok { // handlers may have rewritten r
 		method, uri = before.Method, before.RequestURI
 	}
-	return same.Method == method && same.RequestURI == uri && same.Host == r.Host && same.Close == r.Close &&
+	return same.Method == method && same.RequestURI == uri && same.Host == r.Host &&
 		maps.EqualFunc(same.Header, r.Header, slices.Equal[[]string])
 }

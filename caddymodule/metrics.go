@@ -83,7 +83,7 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 			func(s *shieldReading, to sink) { to.count(s.stats.RetryAfter[0]) }},
 		{"caddy_shield_held_refusals", gauge, nil, "Refusals that are held for less than a second before they are sent, at most 10000.",
 			func(s *shieldReading, to sink) { to.set(float64(s.stats.Held)) }},
-		{"caddy_shield_door_total", counter, []string{"protocol"}, "Refusals that the listener wrapper shield has answered, by protocol: h1. They are also in caddy_shield_requests_total.",
+		{"caddy_shield_door_total", counter, []string{"protocol"}, "Refusals that the listener wrapper shield has answered, by protocol: h1, h2. They are also in caddy_shield_requests_total.",
 			func(s *shieldReading, to sink) {
 				for protocol, n := range s.record.door() {
 					to.count(n, protocol)

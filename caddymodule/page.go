@@ -26,8 +26,9 @@ type page struct {
 	policy int // of the refusal
 	text   []byte
 	gaps   []gap
-	body   int // its length without the number
-	only   int // the page is for waits of so many seconds; 0: any
+	body   int     // its length without the number
+	only   int     // the page is for waits of so many seconds; 0: any
+	fields []field // for HTTP/2; nil: the page is for HTTP/1.1
 }
 
 // A gap is where a value belongs.
@@ -53,7 +54,7 @@ func (p *page) fits(d *shield.Decision) bool {
 
 // same reports whether two pages differ in nothing.
 func (p *page) same(other *page) bool {
-	return p.policy == other.policy && p.body == other.body && bytes.Equal(p.text, other.text) && slices.Equal(p.gaps, other.gaps)
+	return p.policy == other.policy && p.body == other.body && (p.fields == nil) == (other.fields == nil) && bytes.Equal(p.text, other.text) && slices.Equal(p.gaps, other.gaps)
 }
 
 // append appends the answer for a client that is to wait for so long. now is the Date.

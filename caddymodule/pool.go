@@ -38,10 +38,13 @@ type backendRecord struct {
 	reported backendReport
 	sharing  post
 	atDoor   atomic.Uint64 // refusals that a Door has answered, over HTTP/1.1
+	atDoorH2 atomic.Uint64 // and over HTTP/2
 }
 
 // door returns the refusals that a Door has answered, by protocol.
-func (b *backendRecord) door() map[string]uint64 { return map[string]uint64{"h1": b.atDoor.Load()} }
+func (b *backendRecord) door() map[string]uint64 {
+	return map[string]uint64{"h1": b.atDoor.Load(), "h2": b.atDoorH2.Load()}
+}
 
 // The kinds of keys in the pool, beside storeKey.
 type (

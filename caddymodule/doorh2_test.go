@@ -1,0 +1,515 @@
+package caddymodule
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/herdshield/shield"
+)
+
+// withH2Door is a server's wrapper, for HTTP/2 without TLS, too.
+const withH2Door = withDoor + `"protocols": ["h1", "h2", "h2c"],`
+
+// atDoorH2 returns how many refusals the door has answered over HTTP/2.
+func (r *rig) atDoorH2() uint64 { return r.app().configured.shields[0].record.atDoorH2.Load() }
+
+// An h2Client sends frames as it is told to, and notes what comes.
+type h2Client struct {
+	testing.TB
+	net.Conn
+	*http2.Framer
+	enc    *hpack.Encoder
+	block  bytes.Buffer
+	stream uint32 // the next one
+
+	mu      sync.Mutex
+	news    sync.Cond
+	said    map[uint32][]string // by stream; 0: the connection's end
+	ended   map[uint32]bool
+	greeted bool // it has sent its settings
+	pinged  int
+	over    bool
+}
+
+func newH2Client(tb testing.TB, conn net.Conn) *h2Client {
+	c := &h2Client{TB: tb, Conn: conn, Framer: http2.NewFramer(conn, conn), stream: 1, said: map[uint32][]string{}, ended: map[uint32]bool{}}
+	c.enc, c.news.L = hpack.NewEncoder(&c.block), &c.mu
+	_ = conn.SetDeadline(time.Now().Add(2 * patience))
+	_, _ = io.WriteString(conn, http2.ClientPreface)
+	_ = c.WriteSettings()
+	go c.listen()
+	c.until(func() bool { return c.greeted })
+	_ = c.WriteSettingsAck()
+	return c
+}
+
+func (r *rig) dialH2() *h2Client {
+	r.Helper()
+	return newH2Client(r.T, r.dial().Conn)
+}
+
+// listen notes what the server sends, with a decoder for all of it.
+func (c *h2Client) listen() {
+	dec := hpack.NewDecoder(4096, nil)
+	for {
+		f, err := c.ReadFrame()
+		c.mu.Lock()
+		say := func(what string, args ...any) {
+			c.said[f.Header().StreamID] = append(c.said[f.Header().StreamID], fmt.Sprintf(what, args...))
+		}
+		if err != nil {
+			c.over = true
+			c.news.Broadcast()
+			c.mu.Unlock()
+			return
+		}
+		switch f := f.(type) {
+		case *http2.HeadersFrame:
+			fields, err := dec.DecodeFull(f.HeaderBlockFragment())
+			text := ""
+			for _, h := range fields {
+				text += h.Name + ": " + h.Value + "\n"
+			}
+			say("%s%v", unchangingH2(text), err)
+			c.ended[f.StreamID] = f.StreamEnded()
+		case *http2.DataFrame:
+			say("%d bytes", len(f.Data()))
+			c.ended[f.StreamID] = f.StreamEnded()
+		case *http2.RSTStreamFrame:
+			if !c.ended[f.StreamID] { // how much of an upload is read after the answer depends on the time
+				say("reset %v", f.ErrCode)
+			}
+			c.ended[f.StreamID] = true
+		case *http2.GoAwayFrame:
+			say("goaway %v", f.ErrCode)
+		case *http2.PingFrame:
+			c.pinged++
+		case *http2.SettingsFrame:
+			c.greeted = true
+		}
+		c.news.Broadcast()
+		c.mu.Unlock()
+	}
+}
+
+// unchangingH2 leaves out what may differ between two answers.
+func unchangingH2(fields string) string {
+	lines := strings.Split(fields, "\n")
+	for i, line := range lines {
+		switch name, value, _ := strings.Cut(line, ": "); name {
+		case "date", "retry-after", "retry-after-ms":
+			lines[i] = name
+		case "ratelimit":
+			value, _, _ = strings.Cut(value, ";t=")
+			lines[i] = name + value
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// until waits for something to be noted, or for the end of the connection.
+func (c *h2Client) until(is func() bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !is() && !c.over {
+		c.news.Wait()
+	}
+}
+
+// encode returns a header block.
+func (c *h2Client) encode(fields ...string) []byte {
+	c.block.Reset()
+	for i := 0; i < len(fields); i += 2 {
+		_ = c.enc.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]})
+	}
+	return slices.Clone(c.block.Bytes())
+}
+
+// request sends a request and returns its stream.
+func (c *h2Client) request(method, path string, more ...string) uint32 {
+	stream := c.stream
+	c.stream += 2
+	block := c.encode(append([]string{":method", method, ":scheme", "http", ":authority", "h", ":path", path, "user-agent", "test"}, more...)...)
+	_ = c.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block, EndStream: true, EndHeaders: true})
+	return stream
+}
+
+// ask sends a request and returns all of its answer.
+func (c *h2Client) ask(method, path string, more ...string) string {
+	c.Helper()
+	stream := c.request(method, path, more...)
+	return c.answer(stream)
+}
+
+func (c *h2Client) answer(stream uint32) string {
+	c.Helper()
+	c.until(func() bool { return c.ended[stream] })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.ended[stream] {
+		c.Errorf("stream %d has no answer: %v", stream, c.said)
+	}
+	return strings.Join(c.said[stream], "")
+}
+
+// TestDoorH2Answers compares answers at the door with those of the handler.
+func TestDoorH2Answers(t *testing.T) {
+	for _, c := range []struct {
+		name, handlers, method string
+		headers                []string
+		want                   bool // that the door answers
+	}{
+		{"no body", overQuota(""), "GET", nil, true},
+		{"HEAD", overQuota(""), "HEAD", nil, true},
+		{"another server's headers", `{"handler": "headers", "response": {"set": {"Strict-Transport-Security": ["max-age=31536000"]}, "add": {"Vary": ["Accept", "Origin"]}}},` + overQuota(""), "GET", nil, true},
+		{"deferred headers", `{"handler": "headers", "response": {"deferred": true, "set": {"Access-Control-Allow-Origin": ["*"]}}},` + overQuota(""), "GET", nil, true},
+		{"a body", overQuota(""), "GET", []string{"accept", "application/json"}, false},
+		{"POST", overQuota(""), "POST", nil, false},
+		{"off", overQuota(`, "door": false`), "GET", nil, false},
+		{"a header that differs", `{"handler": "headers", "response": {"set": {"X-Id": ["{http.request.uuid}"]}}},` + overQuota(""), "GET", nil, false},
+		{"a changed request", `{"handler": "headers", "request": {"set": {"X-More": ["1"]}}},` + overQuota(""), "GET", nil, false},
+		{"two shields", `{"handler": "shield", "name": "outer", "zones": [{"name": "zo", "rate": 1000}]},` + overQuota(""), "GET", nil, false},
+		{"an error as for others", overQuota(`, "pushback": {"respond": "error"}`), "GET", nil, false},
+		{"refusals that are held back", overQuota(`, "pushback": {"quota_max": "5s", "max": "5s"}`), "GET", nil, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := start(t, setup{server: withH2Door, handlers: c.handlers + "," + respondOK})
+			w := r.dialH2()
+			w.ask(c.method, "/", c.headers...)
+			want := w.ask(c.method, "/", c.headers...)
+			for i := range 20 {
+				if got := w.ask(c.method, "/", c.headers...); got != want && c.name != "a header that differs" {
+					t.Fatalf("answer %d: %s\nwant %s", i, got, want)
+				}
+			}
+			n := uint64(0)
+			for _, s := range r.app().configured.shields {
+				n += s.record.atDoorH2.Load()
+			}
+			if n > 0 != c.want || c.want && n < 10 {
+				t.Errorf("%d of 20 were refused at the door, want %v", n, c.want)
+			}
+			eventually(t, "no refusal is held", func() bool { return r.stats().Held == 0 })
+		})
+	}
+}
+
+// TestDoorH2Lives sends requests for longer than a memo counts, over TLS.
+func TestDoorH2Lives(t *testing.T) {
+	cert := newCertificate(t)
+	r := start(t, setup{apps: cert.apps, server: cert.server + withDoor + `"protocols": ["h1", "h2"],`, handlers: overQuota("") + "," + respondOK})
+	trust := cert.trust.Clone()
+	trust.NextProtos = []string{"h2"}
+	conn, err := tls.Dial("tcp", r.addr, trust)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, sent := newH2Client(t, conn), uint64(0)
+	for began := time.Now(); time.Since(began) < 2*memoLife; sent++ {
+		if got := w.ask("GET", "/"); sent > 0 && !strings.Contains(got, "429") {
+			t.Fatalf("answer %d is %s", sent, got)
+		}
+	}
+	_ = conn.Close()
+	if usual := sent - r.atDoorH2(); usual < 5 || usual > 20 {
+		t.Errorf("%d of %d went the usual way, want 4 at first, and 1 after each %v, or a few more", usual, sent, memoLife)
+	}
+}
+
+// TestDoorH2KeepsTheQuota hammers a quota on several connections, and compares what was admitted.
+func TestDoorH2KeepsTheQuota(t *testing.T) {
+	const rate, burst = 100, 20
+	zone := fmt.Sprintf(`{"handler": "shield", "name": "s", "pushback": {"dither": false}, "zones": [{"name": "z", "rate": %d, "burst": %d}], "concurrency": {"limit": 100}}`, rate, burst)
+	s := setup{server: withH2Door, handlers: zone + "," + respondOK}
+	for _, reloads := range []int{0, 3} {
+		r := start(t, s)
+		var ok, all atomic.Int64
+		var done atomic.Bool
+		began := time.Now()
+		var clients sync.WaitGroup
+		for range 8 {
+			clients.Go(func() {
+				for !done.Load() {
+					conn, err := net.Dial("tcp", r.addr)
+					if err != nil {
+						continue
+					}
+					w := newH2Client(t, conn)
+					for !done.Load() {
+						var streams []uint32
+						for range 4 {
+							streams = append(streams, w.request("GET", "/"))
+						}
+						w.until(func() bool {
+							return !slices.ContainsFunc(streams, func(s uint32) bool { return !w.ended[s] })
+						})
+						w.mu.Lock()
+						for _, stream := range streams {
+							if w.ended[stream] {
+								all.Add(1)
+								if strings.Contains(strings.Join(w.said[stream], ""), ":status: 200") {
+									ok.Add(1)
+								}
+							}
+						}
+						over := w.over
+						w.mu.Unlock()
+						if over {
+							break
+						}
+					}
+					_ = conn.Close()
+				}
+			})
+		}
+		for range reloads {
+			dawdle(300 * time.Millisecond)
+			r.load(s)
+		}
+		dawdle(600 * time.Millisecond)
+		done.Store(true)
+		clients.Wait()
+		most := burst + rate*time.Since(began).Seconds()
+		stats := r.stats()
+		if reloads == 0 && (float64(ok.Load()) > most || float64(ok.Load()) < 0.7*most-10 || stats.Admitted != uint64(ok.Load())) {
+			t.Errorf("%d were admitted and %d counted, want about %.0f", ok.Load(), stats.Admitted, most)
+		}
+		if n := r.atDoorH2(); 2*n < uint64(all.Load()-ok.Load()) {
+			t.Errorf("%d of %d were refused at the door", n, all.Load()-ok.Load())
+		}
+		t.Logf("%d reloads: %d answers, %d admitted, %d at the door", reloads, all.Load(), ok.Load(), r.atDoorH2())
+		r.drains()
+		eventually(t, "no refusal is held", func() bool { return r.stats().Held == 0 })
+	}
+}
+
+// TestDoorH2GivesBack has the door admit requests that their server does not serve any more.
+func TestDoorH2GivesBack(t *testing.T) {
+	c := newDoorConn(nil, new(memos))
+	h := newH2Door(c, new(headBuffer), nil)
+	gone := 0
+	hand := func() *inHand { gone++; return &inHand{d: shield.Decision{Gone: true}} } // drop does nothing
+	block := []byte{0x82}
+	f := frame{bytes: append(make([]byte, frameHead), block...)}
+	for i := range 3 * maxNotes {
+		h.number(&f, 1, block, hand())
+		if i == 0 && (h.claim(1).hand == nil || h.claim(1).hand != nil) {
+			t.Error("a decision is to be had once")
+		}
+	}
+	h.close()
+	h.number(&f, 1, block, hand())
+	if h.notes != nil || h.claim(h.numbered).hand != nil {
+		t.Error("something is left after the connection's end")
+	}
+}
+
+// script is what a client does, by a random number.
+func (c *h2Client) script(rnd *rand.Rand) {
+	var open []uint32 // uploads
+	wait := func(stream uint32) { c.until(func() bool { return c.ended[stream] }) }
+	last, resized := uint32(0), false
+	for range 4 + rnd.IntN(30) {
+		stream := c.stream
+		switch k := rnd.IntN(100); {
+		case k < 45:
+			last = c.request("GET", "/a")
+		case k < 52:
+			last = c.request("GET", fmt.Sprint("/", rnd.IntN(4)))
+		case k < 57:
+			last = c.request([]string{"HEAD", "POST", "OPTIONS"}[rnd.IntN(3)], "/a")
+		case k < 62:
+			last = c.request("GET", "/ok")
+		case k < 67: // an upload, which goes on later
+			c.stream += 2
+			_ = c.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.encode(":method", "POST", ":scheme", "http", ":authority", "h", ":path", "/ok"), EndHeaders: true})
+			open = append(open, stream)
+		case k < 73 && len(open) > 0:
+			_ = c.WriteData(open[0], rnd.IntN(2) == 0, make([]byte, rnd.IntN(3000)))
+			open = open[1:]
+		case k < 76: // in two frames
+			c.stream += 2
+			block := c.encode(":method", "GET", ":scheme", "http", ":authority", "h", ":path", "/a", "user-agent", "test")
+			cut := rnd.IntN(len(block) + 1)
+			_ = c.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block[:cut], EndStream: true})
+			_ = c.WriteContinuation(stream, true, block[cut:])
+			last = stream
+		case k < 80: // padded, or with a priority
+			c.stream += 2
+			p := http2.HeadersFrameParam{StreamID: stream, EndStream: true, EndHeaders: true,
+				BlockFragment: c.encode(":method", "GET", ":scheme", "http", ":authority", "h", ":path", "/a", "user-agent", "test")}
+			if p.Priority = (http2.PriorityParam{StreamDep: uint32(rnd.IntN(3)), Weight: 9}); rnd.IntN(2) == 0 {
+				p.PadLength, p.Priority = uint8(1+rnd.IntN(9)), http2.PriorityParam{}
+			}
+			_ = c.WriteHeaders(p)
+			last = stream
+		case k < 83 && last > 0:
+			_ = c.WriteWindowUpdate(last, uint32(1+rnd.IntN(9)))
+		case k < 86 && last > 0:
+			wait(last)
+			_ = c.WriteRSTStream(last, http2.ErrCodeCancel)
+		case k < 88 && last > 0:
+			_ = c.WritePriority(last, http2.PriorityParam{Weight: 3})
+		case k < 91 && !resized: // once: a Decoder takes two at once for an error
+			resized = true
+			_ = c.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: uint32(rnd.IntN(3) * 2048)})
+		case k < 93:
+			_ = c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(65535 + rnd.IntN(9))})
+		case k < 95:
+			c.enc.SetMaxDynamicTableSize(uint32(rnd.IntN(3) * 2048))
+		case k < 96:
+			_ = c.WriteRawFrame(http2.FrameType(0x20+rnd.IntN(9)), 0, 0, make([]byte, rnd.IntN(99)))
+		case k < 97 && last > 0: // a stream that was used
+			wait(last)
+			_ = c.WriteHeaders(http2.HeadersFrameParam{StreamID: last, BlockFragment: c.encode(":method", "GET", ":scheme", "http", ":authority", "h", ":path", "/a", "user-agent", "test"), EndStream: true, EndHeaders: true})
+			return
+		default:
+			if last > 0 {
+				wait(last)
+			}
+		}
+		if last > 0 && rnd.IntN(2) == 0 {
+			wait(last)
+		}
+	}
+	for _, stream := range open {
+		_ = c.WriteData(stream, true, nil)
+	}
+}
+
+// TestDoorH2Streams sends random frames to a server with and to one without a door: all answers
+// must be the same, by stream.
+func TestDoorH2Streams(t *testing.T) {
+	p := startPair(t, `{"path": ["/ok"]}`)
+	var next, answers atomic.Int64
+	play := func(addr string, seed int64) map[uint32][]string {
+		conn, err := net.DialTimeout("tcp", addr, patience)
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		defer conn.Close()
+		var out net.Conn = conn
+		rnd := rand.New(rand.NewPCG(uint64(seed), 2))
+		if rnd.IntN(2) == 0 {
+			out = piecemeal{conn, rand.New(rand.NewPCG(uint64(seed), 3))}
+		}
+		c := newH2Client(t, out)
+		c.script(rnd)
+		_ = c.WritePing(false, [8]byte{1})
+		c.until(func() bool {
+			for stream := uint32(1); stream < c.stream; stream += 2 {
+				if !c.ended[stream] {
+					return false
+				}
+			}
+			return c.pinged > 0
+		})
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		answers.Add(int64(len(c.said)))
+		return c.said
+	}
+	for _, addr := range []string{p.bare, p.door} {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		newH2Client(t, conn).ask("GET", "/a") // uses the quota
+		_ = conn.Close()
+	}
+	var senders sync.WaitGroup
+	for range 32 {
+		senders.Go(func() {
+			for i := next.Add(1); i <= int64(*streams/5); i = next.Add(1) {
+				want, got := play(p.bare, i), play(p.door, i)
+				last := uint32(99)
+				if want[0] != nil { // an error: what was answered before depends on the time
+					last = 0
+				}
+				for stream := range last + 1 {
+					if w, g := want[stream], got[stream]; !slices.Equal(w, g) {
+						t.Errorf("connection %d, stream %d: at the door %q, without %q", i, stream, g, w)
+					}
+				}
+			}
+		})
+	}
+	senders.Wait()
+	refused, atDoor := p.refused(t)
+	t.Logf("%d connections, %d answers of both; %d refusals, %d of them at the door", *streams/5, answers.Load(), refused, atDoor[1])
+	if atDoor[1] < refused/20 {
+		t.Errorf("%d of %d refusals were at the door: the streams show little", atDoor[1], refused)
+	}
+}
+
+// A piecemeal connection writes in pieces of any length.
+type piecemeal struct {
+	net.Conn
+	rnd *rand.Rand
+}
+
+func (p piecemeal) Write(b []byte) (n int, err error) {
+	for len(b) > 0 && err == nil {
+		k := min(len(b), 1+p.rnd.IntN(40))
+		k, err = p.Conn.Write(b[:k])
+		b, n = b[k:], n+k
+	}
+	return n, err
+}
+
+// FuzzHpack checks that a header block that is said to change nothing in the table changes nothing.
+func FuzzHpack(f *testing.F) {
+	var b bytes.Buffer
+	enc := hpack.NewEncoder(&b)
+	for _, sensitive := range []bool{false, true, false} {
+		b.Reset()
+		_ = enc.WriteField(hpack.HeaderField{Name: ":path", Value: "/a", Sensitive: sensitive})
+		_ = enc.WriteField(hpack.HeaderField{Name: "x-y", Value: strings.Repeat("z", 200), Sensitive: sensitive})
+		f.Add(slices.Clone(b.Bytes()))
+	}
+	f.Add([]byte{0x3f, 0xe1, 0x1f, 0x82})
+	f.Fuzz(func(t *testing.T, block []byte) {
+		// All entries of a table, read by their indices.
+		entries := func(more []byte) string {
+			dec := hpack.NewDecoder(4096, nil)
+			for _, seed := range [][]byte{{0x40, 1, 'a', 1, 'b'}, {0x40, 1, 'c', 1, 'd'}} {
+				if _, err := dec.DecodeFull(seed); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if more != nil {
+				if _, err := dec.DecodeFull(more); err != nil {
+					return "malformed"
+				}
+			}
+			all := ""
+			for i := byte(62); ; i++ {
+				fields, err := dec.DecodeFull([]byte{0x80 | i})
+				if err != nil {
+					return all
+				}
+				all += fmt.Sprint(fields)
+			}
+		}
+		if changesTable(block) {
+			return
+		}
+		if got := entries(block); got != "malformed" && got != entries(nil) {
+			t.Fatalf("%x leaves %s, want %s", block, got, entries(nil))
+		}
+	})
+}

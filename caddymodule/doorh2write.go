@@ -1,0 +1,116 @@
+package caddymodule
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/herdshield/shield"
+)
+
+// An h2Writer writes a door's answers between the frames of its server, which writes in pieces of
+// any length. Whichever of the two is writing writes what the other has meanwhile: the door
+// does not wait, because the server reads through it.
+type h2Writer struct {
+	conn    net.Conn
+	leaving atomic.Bool // the server has sent GOAWAY
+	onLeave func()
+
+	mu        sync.Mutex    // held while writing
+	left      int           // bytes of the server's frame that are not written yet; guarded by mu
+	continued bool          // its next frame belongs to this one; guarded by mu
+	head      []byte        // of its next frame, until it is whole; guarded by mu
+	by        time.Duration // the write deadline; 0: none of ours; guarded by mu
+
+	waiting struct {
+		sync.Mutex
+		answers []byte // guarded by the Mutex
+	}
+}
+
+// maxWaiting is how many bytes of answers wait for the server before the door does.
+const maxWaiting = 32 << 10
+
+// Write writes what the server has to say.
+func (w *h2Writer) Write(p []byte) (n int, err error) {
+	w.mu.Lock()
+	if w.by > 0 {
+		w.by = 0
+		_ = w.conn.SetWriteDeadline(time.Time{})
+	}
+	n, err = w.conn.Write(p)
+	leaves := w.walk(p[:n])
+	w.mu.Unlock()
+	if leaves && !w.leaving.Swap(true) {
+		w.onLeave()
+	}
+	w.relay()
+	return n, err
+}
+
+// walk finds out where the server's frames end. It reports whether a GOAWAY has begun.
+func (w *h2Writer) walk(p []byte) (leaves bool) {
+	for len(p) > 0 {
+		if w.left > 0 {
+			n := min(w.left, len(p))
+			w.left, p = w.left-n, p[n:]
+			continue
+		}
+		n := min(frameHead-len(w.head), len(p))
+		w.head, p = append(w.head, p[:n]...), p[n:]
+		if len(w.head) == frameHead {
+			f := frameAt(w.head)
+			w.left, w.head = int(f.Length), w.head[:0]
+			leaves = leaves || f.Type == http2.FrameGoAway
+			switch f.Type {
+			case http2.FrameHeaders, http2.FramePushPromise, http2.FrameContinuation: // all have the flag
+				w.continued = !f.Flags.Has(http2.FlagHeadersEndHeaders)
+			}
+		}
+	}
+	return leaves
+}
+
+// tell writes answers, now or when the server is done with a frame.
+func (w *h2Writer) tell(answers []byte) {
+	w.waiting.Lock()
+	w.waiting.answers = append(w.waiting.answers, answers...)
+	many := len(w.waiting.answers) > maxWaiting
+	w.waiting.Unlock()
+	if many { // the client does not read
+		w.mu.Lock()
+		w.mu.Unlock() //nolint:staticcheck // it waits for the server to have written
+	}
+	w.relay()
+}
+
+// relay writes the answers that wait, unless the server is writing, which calls it afterwards.
+func (w *h2Writer) relay() {
+	for w.some() && w.mu.TryLock() {
+		between := w.left == 0 && len(w.head) == 0 && !w.continued
+		if between {
+			w.waiting.Lock()
+			answers := w.waiting.answers
+			w.waiting.answers = nil
+			w.waiting.Unlock()
+			if now := shield.Now(); w.by < now+readerTakes*2/3 { // not for every answer
+				w.by = now + readerTakes
+				_ = w.conn.SetWriteDeadline(shield.At(w.by))
+			}
+			_, _ = w.conn.Write(answers) // reading fails, too
+		}
+		w.mu.Unlock()
+		if !between {
+			return
+		}
+	}
+}
+
+func (w *h2Writer) some() bool {
+	w.waiting.Lock()
+	defer w.waiting.Unlock()
+	return len(w.waiting.answers) > 0
+}
