@@ -30,7 +30,7 @@ func run(ctx context.Context, out, progress io.Writer, args []string) error {
 	flags.SetOutput(progress)
 	p := programs{}.find()
 	rounds := flags.Int("rounds", 5, "how often each row is measured")
-	perRound := flags.Duration("time", 2*time.Second, "of one measurement")
+	perRound := flags.Duration("time", 2*time.Second, "of one measurement; three times that of honest clients' waits")
 	warm := flags.Duration("warm", 500*time.Millisecond, "before it, under the same load")
 	only := flags.String("only", "", "only rows whose name contains one of these `texts`, with | between")
 	fronts := flags.String("fronts", "", "only front ends whose name is one of these `names`, with | between")
