@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
@@ -512,4 +513,26 @@ func FuzzHpack(f *testing.F) {
 			t.Fatalf("%x leaves %s, want %s", block, got, entries(nil))
 		}
 	})
+}
+
+// BenchmarkDoorH2 is what the door takes for one of four requests that are refused again at once.
+func BenchmarkDoorH2(b *testing.B) {
+	addr := freeAddr(b)
+	if err := caddy.Load(setup{server: withH2Door, handlers: overQuota(`, "pushback": {"dither": false}`) + "," + respondOK}.json(addr), true); err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = caddy.Stop() }()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close()
+	w := newH2Client(b, conn)
+	b.ReportAllocs()
+	for b.Loop() {
+		for range 4 {
+			w.request("GET", "/")
+		}
+		w.until(func() bool { return w.ended[w.stream-2] })
+	}
 }

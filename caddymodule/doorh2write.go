@@ -24,6 +24,7 @@ type h2Writer struct {
 	continued bool          // its next frame belongs to this one; guarded by mu
 	head      []byte        // of its next frame, until it is whole; guarded by mu
 	by        time.Duration // the write deadline; 0: none of ours; guarded by mu
+	spare     []byte        // for answers; guarded by mu
 
 	waiting struct {
 		sync.Mutex
@@ -80,33 +81,40 @@ func (w *h2Writer) tell(answers []byte) {
 	w.waiting.answers = append(w.waiting.answers, answers...)
 	many := len(w.waiting.answers) > maxWaiting
 	w.waiting.Unlock()
-	if many { // the client does not read
+	if many { // the client does not read, or the server is slow
 		w.mu.Lock()
-		w.mu.Unlock() //nolint:staticcheck // it waits for the server to have written
+		w.send()
+		w.mu.Unlock()
 	}
 	w.relay()
 }
 
-// relay writes the answers that wait, unless the server is writing, which calls it afterwards.
+// relay writes the answers that wait, unless they wait for a frame of the server. The holder of mu
+// calls it afterwards, too.
 func (w *h2Writer) relay() {
-	for w.some() && w.mu.TryLock() {
-		between := w.left == 0 && len(w.head) == 0 && !w.continued
-		if between {
-			w.waiting.Lock()
-			answers := w.waiting.answers
-			w.waiting.answers = nil
-			w.waiting.Unlock()
-			if now := shield.Now(); w.by < now+readerTakes*2/3 { // not for every answer
-				w.by = now + readerTakes
-				_ = w.conn.SetWriteDeadline(shield.At(w.by))
-			}
-			_, _ = w.conn.Write(answers) // reading fails, too
-		}
-		w.mu.Unlock()
-		if !between {
-			return
-		}
+	for sent := true; sent && w.some() && w.mu.TryLock(); w.mu.Unlock() {
+		sent = w.send()
 	}
+}
+
+// send writes the answers that wait. It reports false if the server is in the middle of a frame, or
+// of a header block. The caller holds mu.
+func (w *h2Writer) send() bool {
+	if w.left > 0 || len(w.head) > 0 || w.continued {
+		return false
+	}
+	w.waiting.Lock()
+	answers := w.waiting.answers
+	w.waiting.answers, w.spare = w.spare[:0], answers
+	w.waiting.Unlock()
+	if now := shield.Now(); w.by < now+readerTakes*2/3 { // not for every answer
+		w.by = now + readerTakes
+		_ = w.conn.SetWriteDeadline(shield.At(w.by))
+	}
+	if _, err := w.conn.Write(answers); err != nil {
+		_ = w.conn.Close() // what is written from now on makes no sense; reading fails, too
+	}
+	return true
 }
 
 func (w *h2Writer) some() bool {
