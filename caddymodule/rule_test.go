@@ -4,8 +4,12 @@ import (
 	"bufio"
 	"crypto/tls"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/herdshield/shield"
 )
 
 // atAnyDoor returns how many refusals the door has answered, of all shields.
@@ -207,4 +211,39 @@ func TestRulesOfConnections(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRuleAsks says what the Guard is asked by a rule, and for which requests.
+func TestRuleAsks(t *testing.T) {
+	const other = "HEAD /b/c?d HTTP/1.1\r\nHost: h\r\nUser-Agent: other\r\n\r\n"
+	now, guard := shield.Now(), shield.Must(shield.New(shield.Config{}, nil))
+	c := newDoorConn(changingConn{}, new(memos))
+	head, _ := parseStrict([]byte(strings.Replace(get, "GET", "HEAD", 1)))
+	shape := head.appendShape(nil)
+	m := &memo{origin: c.origin, head: shape, sum: c.origin.sum(shape), h: &Handler{guard: guard, atDoor: new(atDoor)}, until: now + time.Hour, proven: true}
+	m.q.Class = 7
+	c.memos.keep(m)
+	c.memos.warmUp(c.origin.remote, now)
+	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(other)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := guard.Describe(r)
+	found, q, _ := c.find([]byte(other))
+	if found != m || q.Class != 7 || q.Fingerprint != want.Fingerprint || q.Route != want.Route || q.Agent != want.Agent {
+		t.Errorf("the Guard is asked %+v by %p, want %+v by %p", q, found, want, m)
+	}
+	if found, _, _ := c.find(shape); found != nil {
+		t.Error("a shape is taken for a request")
+	}
+	if found, _, _ := c.find([]byte(get)); found != nil {
+		t.Error("GET is taken for HEAD")
+	}
+	if found, _ := c.rule([]byte(other), m.until); found != nil {
+		t.Error("a rule counts after its time")
+	}
+	m.h.atDoor.closed.Store(true)
+	if found, _, _ := c.find([]byte(other)); found != nil {
+		t.Error("a rule counts after its handler")
+	}
 }

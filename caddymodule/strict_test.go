@@ -96,7 +96,7 @@ var smuggled = []string{
 	"GET / HTTP/1.1\r\nHost: h\r\n\r\nx", "GET / HTTP/1.1\r\nHost: h\r\n\r\n\r\n", "GET / HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, close\r\n\r\n", "GET / HTTP/1.1\r\nHost: h\r\nConnection: Accept\r\n\r\n",
 	"GET / HTTP/1.1\r\nHost: h\r\nAccept:\r\nAccept: text/html\r\n\r\n", "GET / HTTP/1.1\r\nHost: h\r\nSec-Fetch-Mode:\r\nAccept: text/html\r\n\r\n",
 	"GET / HTTP/1.1\r\nHost: h\r\nCookie: a=b; shield_retry=1\r\n\r\n", "GET /.well-known/acme-challenge/x HTTP/1.1\r\nHost: h\r\n\r\n", "GET / HTTP/1.1\r\nHost: h\r\nX: \x00\r\n\r\n", "GET / HTTP/1.1\r\nHost: h\r\nX: \xff\r\n\r\n",
-	"\x00GET\nh\n\n\n",
+	"\x00GET\nh\n\n\n", "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n", "GET / HTTP/1.1\r\nHost: h\r\nUser-Agent: x \r\n\r\n",
 }
 
 // TestStrictKnowsHeaders looks for headers in what decides and answers. A rule must know
