@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/headers"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/clientkey"
@@ -92,7 +93,7 @@ func (k *keyer) isOfAddress() bool {
 }
 
 // first reports whether h is the first handler that requests of r's host reach, whatever else
-// is in them.
+// is in them, besides those that do the same for all of them.
 func (h *Handler) first(routes caddyhttp.RouteList, r *http.Request) bool {
 	for i := range routes {
 		takes, sure := takesHost(routes[i].MatcherSets, r)
@@ -102,13 +103,48 @@ func (h *Handler) first(routes caddyhttp.RouteList, r *http.Request) bool {
 		if !sure || len(routes[i].Handlers) == 0 {
 			return false
 		}
-		switch first := routes[i].Handlers[0].(type) {
-		case *Handler:
-			return first == h
-		case *caddyhttp.Subroute:
-			return h.first(first.Routes, r)
+		for _, handler := range routes[i].Handlers {
+			if !isConstant(handler) {
+				return h.isOrHas(handler, r)
+			}
 		}
-		return false
+		if routes[i].Terminal || routes[i].Group != "" {
+			return false
+		}
+	}
+	return false
+}
+
+// isOrHas reports whether h is the handler, or the first one in it.
+func (h *Handler) isOrHas(handler caddyhttp.MiddlewareHandler, r *http.Request) bool {
+	switch first := handler.(type) {
+	case *Handler:
+		return first == h
+	case *caddyhttp.Subroute:
+		return h.first(first.Routes, r)
+	}
+	return false
+}
+
+// isConstant reports whether a handler passes all requests on alike, and does the same for all
+// answers: `header` without placeholders, and `root`.
+func isConstant(handler caddyhttp.MiddlewareHandler) bool {
+	switch is := handler.(type) {
+	case *headers.Handler:
+		ops := is.Response
+		if is.Request != nil || ops == nil || ops.Require != nil || ops.HeaderOps == nil || len(ops.Replace) > 0 {
+			return false
+		}
+		said := slices.Clone(ops.Delete)
+		for _, header := range []http.Header{ops.Add, ops.Set} {
+			for name, values := range header {
+				said = append(append(said, name), values...)
+			}
+		}
+		return !strings.Contains(strings.Join(said, ""), "{")
+	case *caddyhttp.VarsMiddleware:
+		_, root := (*is)["root"]
+		return root && len(*is) == 1
 	}
 	return false
 }
