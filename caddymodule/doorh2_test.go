@@ -96,6 +96,7 @@ func (c *h2Client) listen() {
 			c.ended[f.StreamID] = true
 		case *http2.GoAwayFrame:
 			say("goaway %v", f.ErrCode)
+			c.over = f.ErrCode != http2.ErrCodeNo // the server waits a second
 		case *http2.PingFrame:
 			c.pinged++
 		case *http2.SettingsFrame:
