@@ -101,6 +101,7 @@ type roster struct {
 	shields []*shieldEntry
 	zones   []*zoneEntry
 	known   map[any]bool // their records, for add
+	doors   []*atDoor    // of Live shields
 }
 
 // CaddyModule implements caddy.Module.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/netip"
 
@@ -209,7 +210,7 @@ func loadMatchers(ctx caddy.Context, of any, raw caddyhttp.RawMatcherSets) (load
 // Cleanup implements caddy.CleanerUpper. Requests in flight keep using their state.
 func (h *Handler) Cleanup() error {
 	if h.atDoor != nil {
-		h.atDoor.closed.Store(true)
+		h.atDoor.forget(math.MaxInt64)
 	}
 	h.lease.giveBack()
 	return nil

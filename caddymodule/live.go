@@ -56,7 +56,7 @@ func NewLiveZoneState(name string) *LiveZoneState { return &LiveZoneState{newZon
 // New returns a handler that does what l says. Metrics, logs and status show it after
 // App.Show. The error names everything that is wrong with l. The handler needs no cleanup.
 func (l Live) New() (*Handler, error) {
-	h := &Handler{Name: l.Name, allow: l.Allow, respond: respondDirect, logged: true, inServer: new(2)}
+	h := &Handler{Name: l.Name, allow: l.Allow, respond: respondDirect, logged: true, inServer: new(2), atDoor: new(atDoor)}
 	if err := h.provisionLive(l); err != nil {
 		return nil, fmt.Errorf("shield %q: %w", l.Name, err)
 	}
@@ -102,14 +102,21 @@ func (h *Handler) provisionLive(l Live) error {
 }
 
 // Show adds these Live shields to metrics, logs, events and status, in place of those that
-// it was given before. It must not be called before the app has been provisioned.
+// it was given before. After it, the listener wrapper has forgotten which requests they have
+// refused, so it is to be called after requests take other ways, too. It must not be called before the app has been provisioned.
 func (a *App) Show(shields []*Handler) {
 	r := new(roster)
 	for _, h := range shields {
 		r.add(h.shown)
+		r.doors = append(r.doors, h.atDoor)
 	}
-	a.live.Store(r)
-	a.serveAll(shield.Now())
+	now := shield.Now()
+	if before := a.live.Swap(r); before != nil {
+		for _, d := range before.doors {
+			d.forget(now)
+		}
+	}
+	a.serveAll(now)
 	a.logger.Debug("shields have changed", zap.Int("shields", len(r.shields)), zap.Int("zones", len(r.zones)))
 }
 

@@ -91,10 +91,13 @@ func (m *memo) compare(earlier *memo) {
 
 // atDoor is what the memos of one handler have in common.
 type atDoor struct {
-	closed    atomic.Bool // they count no more
-	byAddress bool        // there may be rules
+	from      atomic.Int64 // refusals before then do not count, as shield.Now has it
+	byAddress bool         // there may be rules
 	page      atomic.Pointer[page]
 }
+
+// forget has no memo of an earlier refusal count: requests may have another way from now on.
+func (a *atDoor) forget(now time.Duration) { a.from.Store(int64(now)) }
 
 // share has a page use the memory of the latest one, if it is the same but for other clients.
 func (a *atDoor) share(p *page) {
@@ -115,7 +118,7 @@ type origin struct {
 
 // counts reports whether the memo is of this request, and requests are to be refused by it.
 func (m *memo) counts(o *origin, head []byte, now time.Duration) bool {
-	return m.alive(now) && m.of(o, head) && !m.h.atDoor.closed.Load()
+	return m.alive(now) && m.of(o, head) && int64(m.until-memoLife) > m.h.atDoor.from.Load()
 }
 
 func (m *memo) of(o *origin, head []byte) bool {

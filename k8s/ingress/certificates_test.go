@@ -221,7 +221,7 @@ func TestHandshakes(t *testing.T) {
 // there were no answer, nothing would be obtained either.
 func TestCertificateManager(t *testing.T) {
 	useCertificates(newCertificates(nil, certificateFor(t, "default", time.Now().Add(time.Hour))))
-	_, address := startEdge(t, DefaultOptions(), `{"wrapper":"edge"}`, "")
+	_, address := startEdge(t, DefaultOptions(), `,{"wrapper":"edge"}`, "")
 	edge.issued.Store(0)
 	names := []string{"a.example.com", "localhost", "a_b.example.com", ""}
 	for _, name := range names {

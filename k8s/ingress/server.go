@@ -256,6 +256,8 @@ func (o *Options) server(port int, protocols ...string) *caddyhttp.Server {
 	}
 	if o.AccessLog {
 		s.Logs = new(caddyhttp.ServerLogConfig)
+	} else { // it has no line for most requests that are refused at the door
+		s.ListenerWrappersRaw = append(s.ListenerWrappersRaw, object("wrapper", "shield", nil))
 	}
 	return s
 }

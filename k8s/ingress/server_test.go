@@ -199,15 +199,30 @@ func TestConfigIsStrictJSON(t *testing.T) {
 		t.Error("probes are treated as clients")
 	}
 
-	raw, err = Config(DefaultOptions())
-	if err != nil {
-		t.Fatal(err)
+	raw = mustConfig(t, DefaultOptions())
+	const door = `{"wrapper":"shield"}`
+	if n := bytes.Count(raw, []byte(`"listener_wrappers":[`+door)); n != 2 {
+		t.Errorf("%d servers refuse at the door by default, want 2: %s", n, raw)
+	}
+	for _, logs := range []bool{false, true} { // which are to have all requests
+		if o.AccessLog = logs; logs == strings.Contains(string(mustConfig(t, o)), `{"wrapper":"tls"},`+door) {
+			t.Errorf("access logs %v: %s", logs, mustConfig(t, o))
+		}
 	}
 	for _, no := range []string{"trusted_proxies", "proxy_protocol", "http.log.access", "issuers"} {
 		if bytes.Contains(raw, []byte(no)) {
 			t.Errorf("%s by default: %s", no, raw)
 		}
 	}
+}
+
+func mustConfig(t *testing.T, o Options) []byte {
+	t.Helper()
+	raw, err := Config(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
 }
 
 func TestConfigSaysAllThatIsWrong(t *testing.T) {

@@ -58,10 +58,11 @@ func newWorld(t *testing.T, m *model.Model) *world {
 		"apps": map[string]any{
 			"shield_ingress": app,
 			"http": map[string]any{"servers": map[string]any{"http": map[string]any{
-				"listen":          []string{address},
-				"protocols":       []string{"h1", "h2", "h2c"},
-				"automatic_https": map[string]any{"disable": true},
-				"routes":          []any{map[string]any{"handle": []any{map[string]any{"handler": "shield_ingress"}}}},
+				"listen":            []string{address},
+				"protocols":         []string{"h1", "h2", "h2c"},
+				"automatic_https":   map[string]any{"disable": true},
+				"listener_wrappers": []any{map[string]any{"wrapper": "shield"}},
+				"routes":            []any{map[string]any{"handle": []any{map[string]any{"handler": "shield_ingress"}}}},
 			}}},
 		},
 	}
@@ -87,6 +88,9 @@ func (w *world) apply(m *model.Model) {
 	s := w.controller.live.apply(w.now, m, &w.division, w.controller.config.Pod)
 	w.controller.snapshot.Store(s)
 	s.settle()
+	if app := w.controller.shields.Load(); app != nil {
+		app.Show(s.shields)
+	}
 	for _, p := range w.controller.live.problems {
 		w.t.Errorf("problem: %+v", p)
 	}
