@@ -204,7 +204,7 @@ func (h *h2Door) look(f *frame) (leaveOut bool) {
 			return h.request(f)
 		}
 		h.passed = max(h.passed, f.StreamID)
-		if f.bytes == nil || changesTable(f.block()) {
+		if whole, changes := lookAtBlock(f.block()); !whole || changes {
 			h.table++
 		}
 	case http2.FrameContinuation:
@@ -215,9 +215,7 @@ func (h *h2Door) look(f *frame) (leaveOut bool) {
 		// of its table: RFC 7541, section 4.2.
 		h.table++
 	case http2.FrameRSTStream:
-		if here {
-			h.reset(f.StreamID)
-		}
+		h.reset(f.StreamID)
 		return here && f.bytes != nil
 	case http2.FrameWindowUpdate:
 		return here && f.bytes != nil
@@ -225,9 +223,12 @@ func (h *h2Door) look(f *frame) (leaveOut bool) {
 	return false
 }
 
-// block returns the header block of a HEADERS frame, or nil if it is malformed or its stream depends
-// on itself, which is an error: RFC 7540, section 5.3.1.
+// block returns the header block of a HEADERS frame, or nil if it was not read, is malformed, or its
+// stream depends on itself, which is an error: RFC 7540, section 5.3.1.
 func (f *frame) block() []byte {
+	if f.bytes == nil {
+		return nil
+	}
 	b := f.bytes[frameHead:]
 	if f.Flags.Has(http2.FlagHeadersPriority) {
 		if len(b) < 5 || binary.BigEndian.Uint32(b)&^(1<<31) == f.StreamID {
@@ -239,31 +240,33 @@ func (f *frame) block() []byte {
 }
 
 // request answers a request that it has a memo of, or passes it on, with a number if one
-// has been refused on this connection. It reports whether the request was answered.
-func (h *h2Door) request(f *frame) bool {
+// has been refused on this connection. It reports whether the frame is left out: it was answered,
+// or has changed.
+//
+// A malformed block gets no number, because its last field might swallow it.
+func (h *h2Door) request(f *frame) (leaveOut bool) {
 	block := f.block()
-	if block != nil && h.warm.Load() {
-		sum := h.c.origin.sum(block)
-		var hand *inHand
-		if !h.out.leaving.Load() {
-			var answered bool
-			if answered, hand = h.again(f.StreamID, sum, block); answered {
+	whole, changes := lookAtBlock(block)
+	numbered := whole && h.warm.Load()
+	var sum uint64
+	var hand *inHand
+	if numbered {
+		sum = h.c.origin.sum(block)
+		if !changes && !h.out.leaving.Load() {
+			if leaveOut, hand = h.again(f.StreamID, sum, block); leaveOut {
 				h.answered = f.StreamID
 				return true
 			}
 		}
-		h.passed = f.StreamID
-		if changesTable(block) {
-			h.table++
-		}
-		h.number(f, sum, block, hand)
-		return true
 	}
 	h.passed = f.StreamID
-	if block == nil || changesTable(block) {
+	if !whole || changes {
 		h.table++
 	}
-	return false
+	if numbered {
+		h.number(f, sum, block, changes, hand)
+	}
+	return numbered
 }
 
 // again decides on a request that it has a memo of, and answers it. A decision that it cannot
@@ -290,10 +293,10 @@ func (h *h2Door) again(stream uint32, sum uint64, block []byte) (answered bool, 
 }
 
 // number passes a request on with its number, by which the handler finds the note.
-func (h *h2Door) number(f *frame, sum uint64, block []byte, hand *inHand) {
+func (h *h2Door) number(f *frame, sum uint64, block []byte, changes bool, hand *inHand) {
 	h.numbered++
 	note := h2Note{number: h.numbered, sum: sum, table: h.table, hand: hand}
-	if h.knows(sum) && !changesTable(block) {
+	if !changes && h.knows(sum) {
 		note.block = append(note.block, block...)
 	}
 	h.changed = appendNumbered(h.changed[:0], f.bytes, note.number)

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -307,15 +308,38 @@ func TestDoorH2GivesBack(t *testing.T) {
 	block := []byte{0x82}
 	f := frame{bytes: append(make([]byte, frameHead), block...)}
 	for i := range 3 * maxNotes {
-		h.number(&f, 1, block, hand())
+		h.number(&f, 1, block, false, hand())
 		if i == 0 && (h.claim(1).hand == nil || h.claim(1).hand != nil) {
 			t.Error("a decision is to be had once")
 		}
 	}
 	h.close()
-	h.number(&f, 1, block, hand())
+	h.number(&f, 1, block, false, hand())
 	if h.notes != nil || h.claim(h.numbered).hand != nil {
 		t.Error("something is left after the connection's end")
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	h.held, h.answered, h.passed = map[uint32]context.CancelCauseFunc{1: cancel}, 1, 3
+	h.look(&frame{FrameHeader: http2.FrameHeader{Type: http2.FrameRSTStream, StreamID: 1, Length: 4}})
+	if ctx.Err() == nil {
+		t.Error("a refusal is still held after its client has left, because the server has heard of a later stream")
+	}
+}
+
+// TestDoorH2Malformed sends a header block whose last field is cut off: the number of the request
+// must not become a part of it.
+func TestDoorH2Malformed(t *testing.T) {
+	r := start(t, setup{server: withH2Door, handlers: overQuota("") + "," + respondOK})
+	w := r.dialH2()
+	for range 4 {
+		w.ask("GET", "/")
+	}
+	size := appendNumbered(make([]byte, frameHead), nil, 1)[frameHead:]
+	block := append(w.encode(":method", "GET", ":scheme", "http", ":authority", "h", ":path", "/"), 0, 1, 'x', byte(len(size)))
+	_ = w.WriteHeaders(http2.HeadersFrameParam{StreamID: w.stream, BlockFragment: block, EndStream: true, EndHeaders: true})
+	w.until(func() bool { return w.said[0] != nil || w.ended[w.stream] })
+	if got := fmt.Sprint(w.said[0], w.said[w.stream]); got != "[goaway COMPRESSION_ERROR] []" {
+		t.Errorf("a malformed block is answered %s, want a connection error", got)
 	}
 }
 
@@ -374,6 +398,10 @@ func (c *h2Client) script(rnd *rand.Rand) {
 			c.enc.SetMaxDynamicTableSize(uint32(rnd.IntN(3) * 2048))
 		case k < 96:
 			_ = c.WriteRawFrame(http2.FrameType(0x20+rnd.IntN(9)), 0, 0, make([]byte, rnd.IntN(99)))
+		case k < 96+rnd.IntN(2): // a block that is cut off
+			block := c.encode(":method", "GET", ":scheme", "http", ":authority", "h", ":path", "/a", "x-long", strings.Repeat("~", 99))
+			_ = c.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block[:len(block)-1-rnd.IntN(60)], EndStream: true, EndHeaders: true})
+			return
 		case k < 97 && last > 0: // a stream that was used
 			wait(last)
 			_ = c.WriteHeaders(http2.HeadersFrameParam{StreamID: last, BlockFragment: c.encode(":method", "GET", ":scheme", "http", ":authority", "h", ":path", "/a", "user-agent", "test"), EndStream: true, EndHeaders: true})
@@ -473,7 +501,8 @@ func (p piecemeal) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// FuzzHpack checks that a header block that is said to change nothing in the table changes nothing.
+// FuzzHpack checks that a header block that is said to change nothing in the table changes nothing, and
+// that a number can follow one that is said to be whole.
 func FuzzHpack(f *testing.F) {
 	var b bytes.Buffer
 	enc := hpack.NewEncoder(&b)
@@ -485,33 +514,38 @@ func FuzzHpack(f *testing.F) {
 	}
 	f.Add([]byte{0x3f, 0xe1, 0x1f, 0x82})
 	f.Fuzz(func(t *testing.T, block []byte) {
-		// All entries of a table, read by their indices.
-		entries := func(more []byte) string {
+		// All fields, and the entries of the table, read by their indices.
+		decode := func(block []byte) (fields []hpack.HeaderField, entries string, err error) {
 			dec := hpack.NewDecoder(4096, nil)
 			for _, seed := range [][]byte{{0x40, 1, 'a', 1, 'b'}, {0x40, 1, 'c', 1, 'd'}} {
 				if _, err := dec.DecodeFull(seed); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if more != nil {
-				if _, err := dec.DecodeFull(more); err != nil {
-					return "malformed"
+			fields, err = dec.DecodeFull(block)
+			for i := byte(62); err == nil; i++ {
+				entry, end := dec.DecodeFull([]byte{0x80 | i})
+				if end != nil {
+					break
 				}
+				entries += fmt.Sprint(entry)
 			}
-			all := ""
-			for i := byte(62); ; i++ {
-				fields, err := dec.DecodeFull([]byte{0x80 | i})
-				if err != nil {
-					return all
-				}
-				all += fmt.Sprint(fields)
-			}
+			return fields, entries, err
 		}
-		if changesTable(block) {
+		whole, changes := lookAtBlock(block)
+		if !whole {
 			return
 		}
-		if got := entries(block); got != "malformed" && got != entries(nil) {
-			t.Fatalf("%x leaves %s, want %s", block, got, entries(nil))
+		_, before, _ := decode(nil)
+		fields, after, err := decode(block)
+		if err == nil && !changes && after != before {
+			t.Fatalf("%x leaves %s, want %s", block, after, before)
+		}
+		numbered := appendNumbered(nil, append(make([]byte, frameHead), block...), 7)[frameHead:]
+		more, same, errToo := decode(numbered)
+		want := append(fields, hpack.HeaderField{Name: numberName, Value: "7"})
+		if (err == nil) != (errToo == nil) || err == nil && (!slices.Equal(more, want) || same != after) {
+			t.Fatalf("%x with a number is %v %v, want %v %v", block, more, errToo, want, err)
 		}
 	})
 }

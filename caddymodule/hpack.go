@@ -13,30 +13,28 @@ import (
 	"github.com/herdshield/shield/pushback"
 )
 
-// changesTable reports whether a header block changes the table of its decoder, or may do so
-// because it is malformed: RFC 7541, section 6.
-func changesTable(b []byte) bool {
-	for len(b) > 0 {
-		ok := true
+// lookAtBlock reports whether a header block is well-formed up to its last byte, so that a field may
+// follow, and whether it changes the table of its decoder: RFC 7541, section 6. A nil block is malformed.
+func lookAtBlock(b []byte) (whole, changes bool) {
+	for whole = b != nil; whole && len(b) > 0; {
+		bits, literal := uint(4), true // without indexing, or never indexed
 		switch first := b[0]; {
 		case first&0x80 != 0: // indexed field
-			_, b, ok = hpackInt(b, 7)
-		case first&0xe0 != 0: // literal with incremental indexing, or a size of the table
-			return true
-		default: // literal without indexing, or never indexed
-			var name uint64
-			if name, b, ok = hpackInt(b, 4); ok && name == 0 {
-				b, ok = skipString(b)
-			}
-			if ok {
-				b, ok = skipString(b)
-			}
+			bits, literal = 7, false
+		case first&0x40 != 0: // literal with incremental indexing
+			bits, changes = 6, true
+		case first&0x20 != 0: // size of the table
+			bits, literal, changes = 5, false, true
 		}
-		if !ok {
-			return true
+		var name uint64
+		if name, b, whole = hpackInt(b, bits); whole && literal && name == 0 {
+			b, whole = skipString(b)
+		}
+		if whole && literal {
+			b, whole = skipString(b)
 		}
 	}
-	return false
+	return whole, changes
 }
 
 // hpackInt reads an integer with a prefix of so many bits: RFC 7541, section 5.1.
