@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
@@ -170,6 +172,14 @@ func (c *h2Client) answer(stream uint32) string {
 
 // TestDoorH2Answers compares answers at the door with those of the handler.
 func TestDoorH2Answers(t *testing.T) {
+	trailers := newHook(t, func(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+		if r.Header[numberKey] != nil {
+			t.Error("a handler sees the number of a request")
+		}
+		err := next.ServeHTTP(w, r)
+		w.Header()[http.TrailerPrefix+"X-Sum"] = []string{"1"}
+		return err
+	})
 	for _, c := range []struct {
 		name, handlers, method string
 		headers                []string
@@ -187,6 +197,7 @@ func TestDoorH2Answers(t *testing.T) {
 		{"two shields", `{"handler": "shield", "name": "outer", "zones": [{"name": "zo", "rate": 1000}]},` + overQuota(""), "GET", nil, false},
 		{"an error as for others", overQuota(`, "pushback": {"respond": "error"}`), "GET", nil, false},
 		{"refusals that are held back", overQuota(`, "pushback": {"quota_max": "5s", "max": "5s"}`), "GET", nil, true},
+		{"trailers", trailers + "," + overQuota(""), "GET", nil, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := start(t, setup{server: withH2Door, handlers: c.handlers + "," + respondOK})

@@ -134,9 +134,13 @@ func (v *h2Visit) written() (b []byte, ok bool) {
 		length = []string{"0"}
 	}
 	delete(v.header, "Content-Length")
+	for name := range v.Header() {
+		if strings.HasPrefix(name, http.TrailerPrefix) { // it may have come later
+			return nil, false
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(v.header)) {
-		switch {
-		case name == "Date", name == "Connection", strings.HasPrefix(name, http.TrailerPrefix), !httpguts.ValidHeaderFieldName(name):
+		if name == "Date" || name == "Connection" || !httpguts.ValidHeaderFieldName(name) {
 			return nil, false
 		}
 		for _, value := range v.header[name] {
