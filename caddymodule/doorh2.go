@@ -28,7 +28,7 @@ import (
 type h2Door struct {
 	c    *doorConn
 	out  h2Writer
-	warm atomic.Bool // a request was refused, and those that follow are numbered
+	warm atomic.Int64 // until when requests are numbered, as shield.Now has it: one was refused
 	h2Reader
 
 	slots [4]atomic.Pointer[h2Memo]
@@ -50,6 +50,7 @@ type h2Reader struct {
 	answers []byte // to be written
 
 	table     uint64 // changes when the meaning of a block may have changed
+	settings  uint32 // frames of them
 	continued bool   // a header block goes on in the next frame
 	numbered  uint64 // requests that were passed on with a number
 	passed    uint32 // the latest stream that the server has heard of
@@ -210,10 +211,13 @@ func (h *h2Door) look(f *frame) (leaveOut bool) {
 	case http2.FrameContinuation:
 		h.continued = h.continued && !f.Flags.Has(http2.FlagContinuationEndHeaders)
 		h.table++
-	case http2.FrameSettings, http2.FramePushPromise:
-		// After new settings the next block of the server may have to begin with the size
-		// of its table: RFC 7541, section 4.2.
+	case http2.FramePushPromise:
 		h.table++
+	case http2.FrameSettings:
+		if !f.Flags.Has(http2.FlagSettingsAck) {
+			h.settings++
+			h.table++
+		}
 	case http2.FrameRSTStream:
 		h.reset(f.StreamID)
 		return here && f.bytes != nil
@@ -247,13 +251,14 @@ func (f *frame) block() []byte {
 func (h *h2Door) request(f *frame) (leaveOut bool) {
 	block := f.block()
 	whole, changes := lookAtBlock(block)
-	numbered := whole && h.warm.Load()
+	now := shield.Now()
+	numbered := whole && int64(now) < h.warm.Load()
 	var sum uint64
 	var hand *inHand
 	if numbered {
 		sum = h.c.origin.sum(block)
-		if !changes && !h.out.leaving.Load() {
-			if leaveOut, hand = h.again(f.StreamID, sum, block); leaveOut {
+		if !changes && !h.out.leaving.Load() && h.out.settled.Load() == h.settings {
+			if leaveOut, hand = h.again(now, f.StreamID, sum, block); leaveOut {
 				h.answered = f.StreamID
 				return true
 			}
@@ -271,13 +276,9 @@ func (h *h2Door) request(f *frame) (leaveOut bool) {
 
 // again decides on a request that it has a memo of, and answers it. A decision that it cannot
 // tell is for the handler.
-func (h *h2Door) again(stream uint32, sum uint64, block []byte) (answered bool, hand *inHand) {
+func (h *h2Door) again(now time.Duration, stream uint32, sum uint64, block []byte) (answered bool, hand *inHand) {
 	m := h.slots[sum%uint64(len(h.slots))].Load()
-	if m == nil || m.table != h.table {
-		return false, nil
-	}
-	now := shield.Now()
-	if !m.counts(&h.c.origin, block, now) {
+	if m == nil || m.table != h.table || !m.counts(&h.c.origin, block, now) {
 		return false, nil
 	}
 	d := m.admit(now, m.q)

@@ -298,7 +298,8 @@ func TestDoorH2KeepsTheQuota(t *testing.T) {
 		clients.Wait()
 		most := burst + rate*time.Since(began).Seconds()
 		stats := r.stats()
-		if reloads == 0 && (float64(ok.Load()) > most || float64(ok.Load()) < 0.7*most-10 || stats.Admitted != uint64(ok.Load())) {
+		little := float64(ok.Load()) < 0.7*most-10 && float64(all.Load()) > 20*most // a busy machine asks for less
+		if reloads == 0 && (float64(ok.Load()) > most || little || stats.Admitted != uint64(ok.Load())) {
 			t.Errorf("%d were admitted and %d counted, want about %.0f", ok.Load(), stats.Admitted, most)
 		}
 		if n := r.atDoorH2(); 2*n < uint64(all.Load()-ok.Load()) {

@@ -18,9 +18,9 @@ import (
 func (h *h2Door) take(*Handler) (d shield.Decision, ok bool) { return d, false }
 
 // refused implements atTheDoor, for requests without a number: the next ones have one.
-func (h *h2Door) refused(_ time.Duration, by *Handler, r *http.Request, q *shield.Request, d *shield.Decision) {
+func (h *h2Door) refused(now time.Duration, by *Handler, r *http.Request, q *shield.Request, d *shield.Decision) {
 	if by.atDoor != nil && repeatable(r, q, d) {
-		h.warm.Store(true)
+		h.warm.Store(int64(now + warmth))
 	}
 }
 
@@ -98,6 +98,7 @@ func (v *h2Visit) take(h *Handler) (d shield.Decision, ok bool) {
 
 // refused implements atTheDoor.
 func (v *h2Visit) refused(now time.Duration, h *Handler, r *http.Request, q *shield.Request, d *shield.Decision) {
+	v.door.refused(now, h, r, q, d)
 	switch {
 	case h.atDoor == nil || v.shields != 1 || v.note.number == 0 || !repeatable(r, q, d):
 	case v.note.block == nil:

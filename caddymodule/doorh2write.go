@@ -19,9 +19,14 @@ type h2Writer struct {
 	leaving atomic.Bool // the server has sent GOAWAY
 	onLeave func()
 
+	// settled is for how many settings of the client the server has written a header block. The first
+	// block after new ones may have to begin with the size of its table: RFC 7541, section 4.2.
+	settled atomic.Uint32
+
 	mu        sync.Mutex    // held while writing
 	left      int           // bytes of the server's frame that are not written yet; guarded by mu
 	continued bool          // its next frame belongs to this one; guarded by mu
+	acked     uint32        // settings of the client; guarded by mu
 	head      []byte        // of its next frame, until it is whole; guarded by mu
 	by        time.Duration // the write deadline; 0: none of ours; guarded by mu
 	spare     []byte        // for answers; guarded by mu
@@ -65,10 +70,16 @@ func (w *h2Writer) walk(p []byte) (leaves bool) {
 		if len(w.head) == frameHead {
 			f := frameAt(w.head)
 			w.left, w.head = int(f.Length), w.head[:0]
-			leaves = leaves || f.Type == http2.FrameGoAway
 			switch f.Type {
+			case http2.FrameGoAway:
+				leaves = true
+			case http2.FrameSettings:
+				if f.Flags.Has(http2.FlagSettingsAck) {
+					w.acked++
+				}
 			case http2.FrameHeaders, http2.FramePushPromise, http2.FrameContinuation: // all have the flag
 				w.continued = !f.Flags.Has(http2.FlagHeadersEndHeaders)
+				w.settled.Store(w.acked)
 			}
 		}
 	}
