@@ -3,15 +3,20 @@ package caddymodule
 import (
 	"bufio"
 	"crypto/tls"
+	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -566,4 +571,111 @@ func TestDoorHolds(t *testing.T) {
 		t.Errorf("%d of %d went the usual way", seen.Load(), all)
 	}
 	t.Logf("held at once %d, lost %d, admitted %d, refused %d, usual way %d, answered at the door %d", held, s.Lost, s.Admitted, s.Refused[1], seen.Load(), r.atDoor())
+}
+
+// A deafConn is one whose client does not read: writes end with their deadline.
+type deafConn struct {
+	net.Conn
+	reads  string // again and again
+	by     time.Time
+	closed bool
+}
+
+func (c *deafConn) Read(p []byte) (int, error)          { return copy(p, c.reads), nil }
+func (c *deafConn) SetReadDeadline(time.Time) error     { return nil }
+func (c *deafConn) SetWriteDeadline(by time.Time) error { c.by = by; return nil }
+func (c *deafConn) RemoteAddr() net.Addr                { return &net.TCPAddr{} }
+func (c *deafConn) LocalAddr() net.Addr                 { return &net.TCPAddr{} }
+func (c *deafConn) Close() error                        { c.closed = true; return nil }
+
+func (c *deafConn) Write([]byte) (int, error) {
+	if c.by.IsZero() {
+		return 0, errors.New("a write without a deadline would never end")
+	}
+	return 0, os.ErrDeadlineExceeded
+}
+
+// TestDoorEndsSlowReaders has clients not read their refusals.
+func TestDoorEndsSlowReaders(t *testing.T) {
+	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "capacity": {"rate": 1, "per": "1h", "burst": 1}, "pushback": {"dither": false}},` + respondOK})
+	r.get("/") // uses the capacity
+	entry := r.app().configured.shields[0]
+	h := &Handler{guard: entry.guard, atDoor: new(atDoor), shown: roster{shields: []*shieldEntry{entry}}}
+	deaf := &deafConn{reads: get}
+	c := newDoorConn(deaf, new(memos))
+	c.memo.Store(&memo{origin: c.origin, head: []byte(get), h: h, until: shield.Now() + memoLife, proven: true, page: page{policy: -1, text: []byte("HTTP/1.1 503 x\r\n\r\n")}})
+	if n, err := c.next(make([]byte, maxHead), true); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("HTTP/1.1: %d bytes and %v, want the end", n, err)
+	}
+	deaf = &deafConn{}
+	h2 := newH2Door(newDoorConn(deaf, new(memos)), new(headBuffer), nil)
+	if h2.out.tell(make([]byte, frameHead)); !deaf.closed {
+		t.Error("HTTP/2: the connection is open")
+	}
+	if left := time.Until(deaf.by); left < readerTakes/2 || left > readerTakes {
+		t.Errorf("HTTP/2: the client may take %v, want about %v", left, readerTakes)
+	}
+}
+
+var connections = flag.Int("connections", 1000, "connections in TestDoorForgetsConnections; 100000 in long runs")
+
+// TestDoorForgetsConnections has connections refused, keeps them open, and closes them, twice. It
+// compares the memory of those with a door with that of those without.
+func TestDoorForgetsConnections(t *testing.T) {
+	var limit syscall.Rlimit
+	_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit)
+	if need := uint64(2**connections + 1000); limit.Cur < need {
+		limit.Cur, limit.Max = need, max(need, limit.Max)
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+			t.Skipf("%d open files are too many: %v", need, err)
+		}
+	}
+	p := startPair(t, `{"path": ["/ok"]}`)
+	memory := func() float64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC() // what pools have kept
+		runtime.ReadMemStats(&m)
+		return float64(m.HeapAlloc + m.StackInuse)
+	}
+	before := map[string]float64{}
+	for wave := range 2 {
+		each := map[string]float64{}
+		for _, addr := range []string{p.bare, p.door} {
+			idle, goroutines := memory(), runtime.NumGoroutine()
+			var open []net.Conn
+			answer := make([]byte, 4096)
+			for i := range *connections { // from many addresses: each has ports of its own
+				from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+i/10000))}}
+				conn, err := from.Dial("tcp", addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				open = append(open, conn)
+				for range 4 {
+					_, _ = io.WriteString(conn, get)
+					if _, err := conn.Read(answer); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			each[addr] = (memory() - idle) / float64(*connections)
+			for _, conn := range open {
+				_ = conn.Close()
+			}
+			eventually(t, "the connections' goroutines end", func() bool { return runtime.NumGoroutine() <= goroutines+5 })
+			if wave == 0 {
+				before[addr] = memory()
+			} else if now := memory(); now > 1.2*before[addr]+1<<20 {
+				t.Errorf("after the second wave there are %.0f kB, after the first there were %.0f kB", now/1000, before[addr]/1000)
+			}
+		}
+		t.Logf("%d connections: %.0f bytes each without a door, %.0f with it", *connections, each[p.bare], each[p.door])
+		if each[p.door] > each[p.bare]+4096 {
+			t.Errorf("a connection takes %.0f bytes with a door, and %.0f without", each[p.door], each[p.bare])
+		}
+	}
+	if _, atDoor := p.refused(t); atDoor[0] < uint64(*connections) {
+		t.Errorf("%d were refused at the door", atDoor[0])
+	}
 }
