@@ -319,7 +319,7 @@ func doorPasses(b *testing.B, at *atDoor) {
 			b.Fatal(err)
 		}
 		c.take(h)
-		c.refused(0, h, r, q, d)
+		c.refused(0, h, r, q, nil, d)
 		if _, err := c.Write(p[:600]); err != nil {
 			b.Fatal(err)
 		}

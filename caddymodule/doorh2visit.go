@@ -12,17 +12,8 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
 )
-
-// take implements atTheDoor, for requests without a number.
-func (h *h2Door) take(*Handler) (d shield.Decision, ok bool) { return d, false }
-
-// refused implements atTheDoor, for requests without a number: the next ones have one.
-func (h *h2Door) refused(now time.Duration, by *Handler, r *http.Request, q *shield.Request, d *shield.Decision) {
-	if by.atDoor != nil && repeatable(r, q, d) {
-		h.warm.Store(int64(now + warmth))
-	}
-}
 
 // An h2Visit is a request with a number, from its server to its handlers and back. It sees what
 // the server is told to answer, after all that handlers do to it.
@@ -85,7 +76,7 @@ func (v *h2Visit) serve(next http.Handler, number string, r *http.Request) {
 	}
 }
 
-// take implements atTheDoor.
+// take is that of door.
 func (v *h2Visit) take(h *Handler) (d shield.Decision, ok bool) {
 	v.shields++
 	hand := v.note.hand
@@ -96,15 +87,14 @@ func (v *h2Visit) take(h *Handler) (d shield.Decision, ok bool) {
 	return hand.d, true
 }
 
-// refused implements atTheDoor.
-func (v *h2Visit) refused(now time.Duration, h *Handler, r *http.Request, q *shield.Request, d *shield.Decision) {
-	v.door.refused(now, h, r, q, d)
+// refused is that of door.
+func (v *h2Visit) refused(now time.Duration, h *Handler, r *http.Request, q *shield.Request, keys []limiter.Key, d *shield.Decision) {
 	switch {
-	case h.atDoor == nil || v.shields != 1 || v.note.number == 0 || !repeatable(r, q, d):
+	case v.shields != 1 || v.note.number == 0:
 	case v.note.block == nil:
 		v.door.see(v.note.sum)
 	case v.draft == nil && isUnchanged(v.read, r):
-		v.draft = newDraft(now, h, r, q, d)
+		v.draft = newDraft(now, h, r, q, keys, d)
 		v.draft.origin, v.draft.head, v.draft.sum = v.door.c.origin, v.note.block, v.note.sum
 	}
 }

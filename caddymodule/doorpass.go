@@ -9,6 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
 )
 
 // passed is what a connection knows of the request that it has passed on.
@@ -47,7 +48,7 @@ func (i *inHand) drop() {
 	}
 }
 
-// take implements atTheDoor.
+// take is that of door.
 func (c *doorConn) take(h *Handler) (d shield.Decision, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,11 +61,8 @@ func (c *doorConn) take(h *Handler) (d shield.Decision, ok bool) {
 	return hand.d, true
 }
 
-// refused implements atTheDoor.
-func (c *doorConn) refused(now time.Duration, h *Handler, r *http.Request, q *shield.Request, d *shield.Decision) {
-	if h.atDoor == nil || !repeatable(r, q, d) {
-		return
-	}
+// refused is that of door.
+func (c *doorConn) refused(now time.Duration, h *Handler, r *http.Request, q *shield.Request, keys []limiter.Key, d *shield.Decision) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.wary == nil {
@@ -84,7 +82,7 @@ func (c *doorConn) refused(now time.Duration, h *Handler, r *http.Request, q *sh
 			head, sum = c.shape(p.head, h, r, q)
 		}
 		if head != nil && isAllOf(p.head, r) {
-			p.draft = newDraft(now, h, r, q, d)
+			p.draft = newDraft(now, h, r, q, keys, d)
 			p.draft.origin, p.draft.head, p.draft.sum = c.origin, head, sum
 			c.recording.Store(true)
 		}
@@ -116,38 +114,55 @@ func (c *doorConn) finish() (starts bool) {
 
 type doorKey struct{}
 
-// atTheDoor is what a handler tells a door of a request, and asks it.
-type atTheDoor interface {
-	// take returns the decision that was made at the door for the request that h handles, if
-	// there is one. Every shield that a request comes through calls it once.
-	take(h *Handler) (d shield.Decision, ok bool)
-
-	// refused begins a memo of r, which h is about to answer directly.
-	refused(now time.Duration, h *Handler, r *http.Request, q *shield.Request, d *shield.Decision)
+// A door is where a request has come through, as its handlers see it: nothing, a connection with
+// HTTP/1.1, or one with HTTP/2, with a visit if the request has a number. It is no interface,
+// so that what handlers pass to it need not be allocated.
+type door struct {
+	conn  *doorConn
+	h2    *h2Door
+	visit *h2Visit
 }
 
 // doorOf returns the door that r has come through.
-func doorOf(r *http.Request) atTheDoor {
+func doorOf(r *http.Request) (d door) {
 	switch c, _ := r.Context().Value(doorKey{}).(*doorConn); {
 	case c == nil:
 	case r.ProtoMajor == 1:
-		return c
+		d.conn = c
 	case r.ProtoMajor == 2:
-		if v, ok := r.Context().Value(visitKey{}).(*h2Visit); ok {
-			return v
-		}
-		if h := c.h2.Load(); h != nil {
-			return h
-		}
+		d.h2 = c.h2.Load()
+		d.visit, _ = r.Context().Value(visitKey{}).(*h2Visit)
 	}
-	return noDoor{}
+	return d
 }
 
-// noDoor is for requests that have come through none.
-type noDoor struct{}
+// take returns the decision that was made at the door for the request that h handles, if
+// there is one. Every shield that a request comes through calls it once.
+func (d door) take(h *Handler) (decision shield.Decision, ok bool) {
+	switch {
+	case d.conn != nil:
+		return d.conn.take(h)
+	case d.visit != nil:
+		return d.visit.take(h)
+	}
+	return decision, false
+}
 
-func (noDoor) take(*Handler) (d shield.Decision, ok bool)                                        { return d, false }
-func (noDoor) refused(time.Duration, *Handler, *http.Request, *shield.Request, *shield.Decision) {}
+// refused begins a memo of r, which h is about to answer directly.
+func (d door) refused(now time.Duration, h *Handler, r *http.Request, q *shield.Request, keys []limiter.Key, decision *shield.Decision) {
+	if h.atDoor == nil || !repeatable(r, q, decision) {
+		return
+	}
+	if d.conn != nil {
+		d.conn.refused(now, h, r, q, keys, decision)
+	}
+	if d.h2 != nil {
+		d.h2.warm.Store(int64(now + warmth)) // the next requests have a number
+	}
+	if d.visit != nil {
+		d.visit.refused(now, h, r, q, keys, decision)
+	}
+}
 
 // caddyhttpPath is the package whose connections may stand between a doorConn and net/http: what they
 // are asked for they ask of the next one at once. One that reads ahead would ask for the next

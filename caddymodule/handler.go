@@ -223,22 +223,22 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err != nil {
 		return err
 	}
-	q := h.guard.Describe(r)
-	q.Keys = keys
-	h.identify(r, &q)
+	about := h.guard.Describe(r) // all of q but the keys, which stay on the stack when a door remembers the rest
+	h.identify(r, &about)
 	now := shield.Now() // the only clock reading of a refusal that is not held
-	if err := h.classify(r, &q, now); err != nil {
+	if err := h.classify(r, &about, now); err != nil {
 		return err
 	}
 	if h.perClient != nil && !h.allowed(r) {
-		if q.InFlightKey, err = h.key(h.perClient, r); err != nil {
+		if about.InFlightKey, err = h.key(h.perClient, r); err != nil {
 			return err
 		}
 	}
 	if h.guard.QueueSize() > 0 || h.guard.Answers().Dither() {
-		q.Deadline = shield.Deadline(r, now)
+		about.Deadline = shield.Deadline(r, now)
 	}
-	door := doorOf(r)
+	q, door := about, doorOf(r)
+	q.Keys = keys
 	d, decided := door.take(h)
 	if !decided {
 		d = h.guard.Admit(now, q)
@@ -252,7 +252,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 	switch {
 	case !d.Admit:
-		return h.refuse(w, r, &q, &d)
+		return h.refuse(w, r, &about, keys, &d)
 	case !h.tracks:
 		return next.ServeHTTP(w, r)
 	default:

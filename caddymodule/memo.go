@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -181,9 +182,9 @@ type draft struct {
 // a third of it.
 const maxPage = 4096
 
-func newDraft(now time.Duration, h *Handler, r *http.Request, q *shield.Request, d *shield.Decision) *draft {
+func newDraft(now time.Duration, h *Handler, r *http.Request, q *shield.Request, keys []limiter.Key, d *shield.Decision) *draft {
 	m := memo{h: h, q: *q, until: now + memoLife, closes: r.Close}
-	m.q.Keys = slices.Clone(q.Keys)
+	m.q.Keys = slices.Clone(keys)
 	if q.Deadline > 0 {
 		m.waits, m.q.Deadline = q.Deadline-d.At(), 0
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -22,7 +23,7 @@ type refusalKey struct{}
 // leaves the response empty if no route matches.
 //
 // A gRPC client cannot read what error routes write.
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, q *shield.Request, d *shield.Decision) error {
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, about *shield.Request, keys []limiter.Key, d *shield.Decision) error {
 	now, ok := d.Deliver(r.Context())
 	if !ok {
 		w.WriteHeader(shield.GoneStatus(r.Context()))
@@ -31,7 +32,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, q *shield.Reque
 	answers, refusal := h.guard.Answers(), d.Refusal()
 	direct := h.respond == respondDirect || h.respond == respondAuto && (h.errors == nil || pushback.IsGRPC(r))
 	if direct {
-		doorOf(r).refused(now, h, r, q, d)
+		doorOf(r).refused(now, h, r, about, keys, d)
 		answers.Write(w, r, refusal, shield.At(now))
 		return nil
 	}
