@@ -501,7 +501,7 @@ func TestDoorGivesBack(t *testing.T) {
 		func(w *wire) { _ = w.Close() },
 	} {
 		w := r.dial()
-		for range 5 {
+		for before := r.atDoor(); r.atDoor() == before; {
 			w.exchange(get)
 		}
 		astray.Store(true)
@@ -513,9 +513,6 @@ func TestDoorGivesBack(t *testing.T) {
 				w.exchange(get)
 				astray.Store(true)
 			}
-		}
-		if r.atDoor() == 0 {
-			t.Fatal("the door has answered nothing")
 		}
 		ends(w)
 		astray.Store(false)
