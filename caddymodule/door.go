@@ -65,7 +65,7 @@ func (*Door) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 func (*Door) WrapListener(l net.Listener) net.Listener {
 	return &doorListener{
 		Listener: l, memos: new(memos),
-		out: make(chan accepted), done: make(chan struct{}), greeted: map[*doorConn]struct{}{},
+		out: make(chan accepted), next: make(chan *doorConn), done: make(chan struct{}), greeted: map[*doorConn]struct{}{},
 	}
 }
 
@@ -74,12 +74,14 @@ type doorListener struct {
 	net.Listener
 	memos *memos
 	start sync.Once
-	out   chan accepted // for Accept
+	out   chan accepted  // for Accept
+	next  chan *doorConn // for a greeter that has nothing to do
 
 	stop    sync.Once
 	done    chan struct{} // closed by Close
 	mu      sync.Mutex
 	greeted map[*doorConn]struct{} // net/http does not know them; guarded by mu, nil after Close
+	idle    int                    // greeters that have nothing to do; guarded by mu
 }
 
 // accepted is what Accept returns.
@@ -146,7 +148,42 @@ func (l *doorListener) greets(c *doorConn) bool {
 		return false
 	}
 	l.greeted[c] = struct{}{}
-	go l.greet(c)
+	select {
+	case l.next <- c:
+	default:
+		go l.greeter(c)
+	}
+	return true
+}
+
+// maxIdleGreeters is how many goroutines wait for connections to greet. A new one would have to
+// grow its stack, which takes 7 % of what such a connection costs.
+const maxIdleGreeters = 64
+
+// greeter greets one connection after another.
+func (l *doorListener) greeter(c *doorConn) {
+	for on := true; on; {
+		l.greet(c)
+		if on = l.rest(1); !on {
+			return
+		}
+		select {
+		case c = <-l.next:
+		case <-l.done:
+			on = false
+		}
+		l.rest(-1)
+	}
+}
+
+// rest counts greeters that have nothing to do. It reports false if there are enough of them.
+func (l *doorListener) rest(n int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n > 0 && l.idle >= maxIdleGreeters {
+		return false
+	}
+	l.idle += n
 	return true
 }
 

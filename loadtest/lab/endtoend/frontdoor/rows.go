@@ -77,6 +77,8 @@ var rows = []row{
 	{name: "admitted", load: again(64), fronts: limiters, limit: free, want: 200, bounds: []bound{{without.name, 1.03}}},
 	{name: "admitted, as started", load: again(64), fronts: []front{nginx, haproxy, proxyToday, proxy}, limit: free, want: 200,
 		bounds: []bound{{proxyToday.name, 0.8}}},
+	{name: "admitted, as started, 256 connections", load: again(256), fronts: []front{nginx, haproxy, proxyToday, proxy}, limit: free, want: 200,
+		bounds: []bound{{proxyToday.name, 0.8}}},
 
 	{name: "50,000/s of 10 addresses", load: hammer(false), fronts: limiters, limit: ten, want: 429, live: true, bounds: honest},
 	{name: "50,000/s of 10 addresses, all different", load: hammer(true), fronts: limiters, limit: ten, want: 429, live: true, bounds: honest},
