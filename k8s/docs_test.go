@@ -29,7 +29,10 @@ import (
 	"github.com/herdshield/shield/k8s/translate"
 )
 
-const page = "../docs/kubernetes.md"
+const (
+	page        = "../docs/kubernetes.md"
+	filtersPage = "../docs/kubernetes-filters.md"
+)
 
 func read(t *testing.T, path string) string {
 	t.Helper()
@@ -136,7 +139,8 @@ func TestAnnotations(t *testing.T) {
 		{"Ingress", policy.OnIngress(), func(a map[string]string) error {
 			_, err := policy.ParseIngress(a, policy.Ingress{})
 			_, redirect := policy.SSLRedirect(a)
-			return errors.Join(err, redirect)
+			_, filters := policy.ParseFilters(a, false, nil)
+			return errors.Join(err, redirect, filters)
 		}},
 		{"Service", policy.OnService(), func(a map[string]string) error {
 			_, err := policy.ParseService(a)
@@ -158,7 +162,7 @@ func TestAnnotations(t *testing.T) {
 					}
 				}
 				try("", false)
-				try("nonsense", false)
+				try("non sense!", false)
 				for _, value := range code(r.Range) {
 					try(value, true)
 				}
@@ -347,7 +351,7 @@ func TestFlags(t *testing.T) {
 
 // A strict API server would accept the YAML on the page, and shield finds no problems in it.
 func TestYAML(t *testing.T) {
-	blocks := fences(read(t, page), "yaml")
+	blocks := fences(read(t, page)+read(t, filtersPage), "yaml")
 	if len(blocks) < 3 {
 		t.Fatalf("there are only %d blocks of YAML", len(blocks))
 	}
@@ -404,7 +408,7 @@ func TestYAML(t *testing.T) {
 
 // Links within the page, and to files, lead somewhere.
 func TestLinks(t *testing.T) {
-	for _, path := range []string{page, "README.md", "deploy/README.md"} {
+	for _, path := range []string{page, filtersPage, "README.md", "deploy/README.md"} {
 		text := read(t, path)
 		anchors := map[string][]string{}
 		for _, m := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(text, -1) {

@@ -34,8 +34,9 @@ func TestGenerated(t *testing.T) {
 		"chart/values.schema.json": splice(t, read(t, "chart/values.schema.json"),
 			`(?s)"parameters": \{.*?"properties": \{\n(.*?)\n {10}\}\n`, parameterSchemas(policy.OnIngress())),
 		page: splice(t, splice(t, read(t, page),
-			tableUnder("### On an Ingress"), annotationTable(policy.OnIngress())),
+			tableUnder("### On an Ingress"), annotationTable(policy.LimitsOnIngress())),
 			tableUnder("### On a Service"), annotationTable(policy.OnService())),
+		filtersPage: splice(t, read(t, filtersPage), tableUnder("## Annotations"), annotationTable(policy.OnFilters())),
 	} {
 		switch {
 		case read(t, path) == want:

@@ -254,6 +254,13 @@ var annotations = []struct {
 	{"Ingress", "mode", "shadow", false},
 	{"Ingress", "ssl-redirect", "false", true},
 	{"Ingress", "ssl-redirect", "no", false},
+	{"Ingress", "rewrite-target", "/v2/$1", true},
+	{"Ingress", "rewrite-target", "/a b", false},
+	{"Ingress", "rewrite-target", "/a?b=c", false},
+	{"Ingress", "rewrite-prefix", "/v2", true},
+	{"Ingress", "rewrite-prefix", "v2", false},
+	{"Ingress", "use-regex", "true", true},
+	{"Ingress", "use-regex", "1", false},
 	{"Ingress", "capacity", "5/s", false}, // on a Service
 	{"Ingress", "rates", "5/s", false},
 	{"Service", "capacity", "500/s", true},
@@ -297,7 +304,8 @@ func TestPolicies(t *testing.T) {
 		if c.kind == "Ingress" {
 			_, err := policy.ParseIngress(with, policy.Ingress{})
 			_, err2 := policy.SSLRedirect(with)
-			errs = []error{err, err2}
+			_, err3 := policy.ParseFilters(with, false, nil)
+			errs = []error{err, err2, err3}
 		} else {
 			_, err := policy.ParseService(with)
 			_, err2 := policy.BackendProtocol(with, "")

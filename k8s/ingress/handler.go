@@ -20,6 +20,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule"
 	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/route"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -144,17 +145,17 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.
 		// GOAWAY for it.
 		w.Header().Set("Connection", "close")
 	}
-	p, result, err := h.route(w, r, c)
-	if p == nil {
+	t, result, err := h.route(w, r, c)
+	if t == nil {
 		return err
 	}
-	result, err = h.pass(w, r, c, p)
+	result, err = h.pass(w, r, c, t)
 	return err
 }
 
-// route returns the passage of a request. If there is none for it, route answers it and
-// returns nil.
-func (h *Handler) route(w http.ResponseWriter, r *http.Request, c *controller) (*passage, outcome, error) {
+// route returns the trip that a request is to make. If there is none for it, route answers it
+// and returns nil.
+func (h *Handler) route(w http.ResponseWriter, r *http.Request, c *controller) (*trip, outcome, error) {
 	snapshot := c.snapshot.Load()
 	if snapshot == nil {
 		return nil, unserved, h.unavailable(w, r, "starting: the cluster's objects are not known yet")
@@ -177,12 +178,19 @@ func (h *Handler) route(w http.ResponseWriter, r *http.Request, c *controller) (
 	if p.first == nil {
 		return nil, unserved, h.unavailable(w, r, "the Service does not exist, or has no such port")
 	}
-	return p, aborted, nil
+	t := &trip{handler: h, passage: p, filters: target.Filters, streams: p.protocol == model.H2C || pushback.IsGRPC(r)}
+	if target.Rewrite != nil {
+		var ok bool
+		if t.url, ok = route.Rewrite(target.Rewrite, r.URL); !ok {
+			return nil, unreadable, respond(w, r, http.StatusBadRequest, "the path cannot be rewritten: servers may read the result differently")
+		}
+	}
+	return t, aborted, nil
 }
 
-// pass has a request go through a passage.
-func (h *Handler) pass(w http.ResponseWriter, r *http.Request, c *controller, p *passage) (outcome, error) {
-	t := &trip{handler: h, passage: p, streams: p.protocol == model.H2C || pushback.IsGRPC(r)}
+// pass has a request go through its passage.
+func (h *Handler) pass(w http.ResponseWriter, r *http.Request, c *controller, t *trip) (outcome, error) {
+	p := t.passage
 	if p.limited && !t.streams {
 		whole, done, err := c.readEarly(w, r)
 		defer done()

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/url"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule"
 	"github.com/herdshield/shield/k8s/endpoint"
+	"github.com/herdshield/shield/k8s/policy"
 )
 
 func init() { caddy.RegisterModule(new(Upstreams)) }
@@ -28,6 +30,8 @@ func init() { caddy.RegisterModule(new(Upstreams)) }
 type trip struct {
 	handler *Handler
 	passage *passage
+	filters *policy.Filters                   // nil: none
+	url     *url.URL                          // what the backend gets instead of the client's; nil: that
 	at      atomic.Pointer[endpoint.Endpoint] // where it has a place now
 	last    atomic.Pointer[endpoint.Endpoint] // where it had a place last
 	read    atomic.Bool                       // part of the body has been read for that endpoint
@@ -65,6 +69,9 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 		defer t.handler.upgraded.Add(-1)
 	}
 	forward(r)
+	if t.filters != nil {
+		t.filter(r)
+	}
 	var pace *pacer
 	if p.limited && !t.streams {
 		pace = newPacer(w, r, t.whole)

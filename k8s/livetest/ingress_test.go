@@ -634,6 +634,10 @@ func TestScale(t *testing.T) {
 		}
 	})
 	measure("limited", 256) // what the shipped Deployment requests
+	parallel(16, ingresses, func(n int) {
+		s.Patch(t, webIngress(ns, name(n), ""), "", "metadata: {annotations: {"+annotation+"use-regex: 'true', "+annotation+"rewrite-target: /v2/$1}}")
+	})
+	measure("rewritten", 256)
 }
 
 // parallel calls f with 0 to n-1, by so many goroutines.

@@ -9,6 +9,7 @@ package model
 import (
 	"crypto/tls"
 	"net/netip"
+	"regexp"
 
 	"github.com/herdshield/shield/k8s/policy"
 )
@@ -51,6 +52,10 @@ type Rule struct {
 	Path  string
 	Exact bool
 
+	// Pattern, unless nil, matches the paths of the rule instead: it is anchored at
+	// their beginning. Path is then its text, which has precedence by its length.
+	Pattern *regexp.Regexp
+
 	// Fallback rules match only if no other rule of the Host does. An object's default
 	// backend is one for its own hosts.
 	Fallback bool
@@ -66,6 +71,21 @@ type Target struct {
 	// Backend is nil if the Service or its port does not exist. Then requests are
 	// answered 503.
 	Backend *Backend
+
+	// Filters are what is done to requests and answers; nil, as for most: nothing. They
+	// are shared by all rules of an Ingress.
+	Filters *policy.Filters
+
+	// Rewrite is what the path of requests becomes, after all limits; nil: it stays.
+	Rewrite *Rewrite
+}
+
+// A Rewrite changes paths of requests that a rule matches. One of its fields Pattern and
+// Prefix is set, or none: then To takes the place of the whole path.
+type Rewrite struct {
+	Pattern *regexp.Regexp // the rule's: To may have its groups, as $1 to $9
+	Prefix  string         // as Rule.Path: To takes the place of this part
+	To      string         // decoded
 }
 
 // An Origin is an object that routes requests: an Ingress.

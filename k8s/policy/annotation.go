@@ -227,8 +227,12 @@ func setIngressBurst(r *reader, p *Ingress, n int) {
 	}
 }
 
-// OnIngress returns the annotations of an Ingress, in the order of the page's table.
-func OnIngress() []Annotation { return annotations(ingressRows) }
+// OnIngress returns the annotations of an Ingress: those that limit, in the order of the
+// page's table, and then OnFilters.
+func OnIngress() []Annotation { return append(annotations(ingressRows), OnFilters()...) }
+
+// LimitsOnIngress returns the annotations of an Ingress but for OnFilters.
+func LimitsOnIngress() []Annotation { return annotations(ingressRows) }
 
 // OnService returns the annotations of a Service, in the order of the page's table.
 func OnService() []Annotation { return annotations(serviceRows) }

@@ -10,15 +10,15 @@ import (
 )
 
 // ParseIngress returns what the annotations of an Ingress ask for, with the defaults
-// for what they leave out. Other annotations than shield's are ignored; so is the
-// value of ssl-redirect, which is for SSLRedirect. The error names everything that is
+// for what they leave out. Other annotations than shield's are ignored; so are the values
+// of ssl-redirect, which is for SSLRedirect, and of filters, for ParseFilters. The error names everything that is
 // wrong; with one the defaults are returned, so that a mistake does not
 // take away the limits of the class.
 //
 // Neither argument is changed, but what is returned may share slices with defaults.
 func ParseIngress(annotations map[string]string, defaults Ingress) (Ingress, error) {
 	r := &reader{prefix: Prefix, values: annotations}
-	return read(r, "an Ingress", ingressRows, "a Service", serviceRows, defaults)
+	return read(r, "an Ingress", ingressRows, OnIngress(), "a Service", OnService(), defaults)
 }
 
 // ParseDefaults returns what the parameters of an IngressClass ask for: as
@@ -26,7 +26,7 @@ func ParseIngress(annotations map[string]string, defaults Ingress) (Ingress, err
 // error it returns no limits.
 func ParseDefaults(data map[string]string) (Ingress, error) {
 	r := &reader{values: data}
-	return read(r, "the parameters of an IngressClass", ingressRows, "a Service", serviceRows, Ingress{})
+	return read(r, "the parameters of an IngressClass", ingressRows, OnIngress(), "a Service", OnService(), Ingress{})
 }
 
 // ParseService returns what the annotations of a Service ask for. Other annotations
@@ -35,14 +35,14 @@ func ParseDefaults(data map[string]string) (Ingress, error) {
 // are returned.
 func ParseService(annotations map[string]string) (Service, error) {
 	r := &reader{prefix: Prefix, values: annotations}
-	return read(r, "a Service", serviceRows, "an Ingress", ingressRows, Service{})
+	return read(r, "a Service", serviceRows, OnService(), "an Ingress", OnIngress(), Service{})
 }
 
 // read returns what the values of an object ask for beyond the defaults, or the
-// defaults with an error. The object is called here, and may have rows; others are for
-// objects that are called there.
-func read[P, Q any](r *reader, here string, rows []row[P], there string, others []row[Q], defaults P) (P, error) {
-	r.checkNames(here, names(annotations(rows)), there, names(annotations(others)))
+// defaults with an error. The object is called here, and may have the names in known;
+// others are for objects that are called there.
+func read[P any](r *reader, here string, rows []row[P], known []Annotation, there string, others []Annotation, defaults P) (P, error) {
+	r.checkNames(here, names(known), there, names(others))
 	p := defaults
 	for _, row := range rows {
 		if v, ok := r.get(row.Name); ok && row.set != nil {
@@ -128,7 +128,7 @@ func (r *reader) checkNames(here string, known []string, there string, others []
 		if near, isNear := nearest(name, known); isNear {
 			r.fail(clip(name), "is not known; did you mean %s%s?", r.prefix, near)
 		} else {
-			r.fail(clip(name), "is not known; the nearest is %s%s, and all are %s", r.prefix, near, strings.Join(known, ", "))
+			r.fail(clip(name), "is not known; the nearest is %s%s", r.prefix, near)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func Read(u *url.URL) (path string, ok bool) {
 
 // Resolve returns the Target of a request for host and u, nil if there is none: that of
 // Find for what Read returns. The error is ErrPath if Read is not ok, or if another
-// reading of the path has a Target with another Origin or Backend. It does not allocate
+// reading of the path has a Target with another Origin, Backend or Filters. It does not allocate
 // for paths without encoded or doubled slashes, backslashes and percent signs after
 // decoding.
 func (t *Table) Resolve(host string, u *url.URL) (*model.Target, error) {
@@ -52,6 +52,9 @@ func (t *Table) Resolve(host string, u *url.URL) (*model.Target, error) {
 		return nil, ErrPath
 	}
 	l := t.level(host)
+	if l != nil && l.patterns != nil && len(path) > maxOdd {
+		return nil, ErrPath // a pattern takes time in proportion
+	}
 	target := t.find(l, path)
 	if o != 0 && !t.sure(l, target, u, path, o) {
 		return nil, ErrPath
@@ -152,9 +155,10 @@ func (t *Table) agree(l *level, target *model.Target, path string, slash byte) b
 	return true
 }
 
-// same reports whether two Targets are equal.
+// same reports whether requests for two Targets get the same treatment by the same backend.
+// Their rewrites may differ: the backend reads the path that is made of one reading.
 func same(a, b *model.Target) bool {
-	return a == b || a != nil && b != nil && *a == *b
+	return a == b || a != nil && b != nil && a.Origin == b.Origin && a.Backend == b.Backend && a.Filters == b.Filters
 }
 
 // merge returns path with one slash for each run of slashes.

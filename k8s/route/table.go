@@ -2,6 +2,10 @@ package route
 
 import (
 	"bytes"
+	"cmp"
+	"math"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/herdshield/shield/k8s/model"
@@ -18,6 +22,14 @@ type Table struct {
 // A level has the rules of one host.
 type level struct {
 	rules, fallbacks node
+	patterns         []pattern // the longest first
+}
+
+// A pattern is a rule whose path is a regular expression.
+type pattern struct {
+	re     *regexp.Regexp
+	size   int // of its text
+	target *model.Target
 }
 
 // A node is where some elements of a path lead; the root stands for none. It is a radix
@@ -33,12 +45,17 @@ type node struct {
 // requests that match no rule; nil: there is no fallback.
 //
 // A rule's Path is compared as it is with what Read returns. An empty Path is "/". One
-// that does not begin with a slash never matches. Targets are not copied.
+// that does not begin with a slash never matches. Targets are not copied. Of patterns with
+// one length the first in the list comes first.
 func New(rules []model.Rule, fallback *model.Target) *Table {
 	t := &Table{names: map[string]*level{}, wildcards: map[string]*level{}, fallback: fallback}
 	for i := range rules {
 		r := &rules[i]
 		l := t.add(strings.TrimSuffix(strings.ToLower(r.Host), "."))
+		if r.Pattern != nil {
+			l.patterns = append(l.patterns, pattern{r.Pattern, len(r.Path), &r.Target})
+			continue
+		}
 		path := r.Path
 		if path == "" {
 			path = "/"
@@ -54,6 +71,13 @@ func New(rules []model.Rule, fallback *model.Target) *Table {
 			first(&n.descend(path).exact, &r.Target)
 		} else {
 			first(&n.descend(strings.TrimRight(path, "/")).prefix, &r.Target)
+		}
+	}
+	for _, levels := range []map[string]*level{t.names, t.wildcards, {"": t.rest}} {
+		for _, l := range levels {
+			if l != nil {
+				slices.SortStableFunc(l.patterns, func(a, b pattern) int { return cmp.Compare(b.size, a.size) })
+			}
 		}
 	}
 	return t
@@ -153,39 +177,52 @@ func (t *Table) Find(host, path string) *model.Target {
 
 func (t *Table) find(l *level, path string) *model.Target {
 	if l != nil {
-		if target := l.rules.find(path); target != nil {
+		target, size := l.rules.find(path)
+		for i := range l.patterns {
+			p := &l.patterns[i]
+			if p.size <= size {
+				break
+			}
+			if p.re.MatchString(path) {
+				return p.target
+			}
+		}
+		if target != nil {
 			return target
 		}
-		if target := l.fallbacks.find(path); target != nil {
+		if target, _ := l.fallbacks.find(path); target != nil {
 			return target
 		}
 	}
 	return t.fallback
 }
 
-func (n *node) find(path string) *model.Target {
+// find returns the target of a path, and the length of its rule's: no pattern comes before
+// an exact one.
+func (n *node) find(path string) (best *model.Target, size int) {
 	if path == "" || path[0] != '/' {
-		return nil
+		return nil, 0
 	}
-	best := n.prefix
-	for path != "" {
-		element, _ := cut(path)
+	best = n.prefix
+	rest := path
+	for rest != "" {
+		element, _ := cut(rest)
 		if n = n.children[element]; n == nil {
-			return best
+			return best, size
 		}
-		rest, ok := strings.CutPrefix(path, n.run)
-		if !ok || rest != "" && rest[0] != '/' {
-			return best
+		after, ok := strings.CutPrefix(rest, n.run)
+		if !ok || after != "" && after[0] != '/' {
+			return best, size
 		}
-		path = rest
+		rest = after
 		if n.prefix != nil {
-			best = n.prefix
+			best, size = n.prefix, len(path)-len(rest)
 		}
 	}
 	if n.exact != nil {
-		return n.exact // no prefix is longer
+		return n.exact, math.MaxInt // no prefix is longer
 	}
-	return best
+	return best, size
 }
 
 // maxName is how long a host's name may be (RFC 1035, section 2.3.4). No rule has

@@ -13,7 +13,7 @@ import (
 	"github.com/herdshield/shield/k8s/model"
 )
 
-// large makes n Ingresses of 4 paths, with policies and certificates, n Services and n
+// large makes n Ingresses of 4 paths, 3 of them patterns, with policies and certificates, n Services and n
 // slices of 10 endpoints.
 func large(b *testing.B, n int) (o Objects) {
 	certificate := secret(b, "n/tls", "*.example.com")
@@ -24,16 +24,16 @@ func large(b *testing.B, n int) (o Objects) {
 	}
 	for i := range n {
 		in := &networkingv1.Ingress{ObjectMeta: meta(i, "ingress")}
-		in.Annotations = map[string]string{"shield.herdshield.io/rate": "50/s", "shield.herdshield.io/concurrency": "10", "example.com/other": "x"}
+		in.Annotations = map[string]string{"shield.herdshield.io/rate": "50/s", "shield.herdshield.io/concurrency": "10", "shield.herdshield.io/rewrite-target": "/v2/$1", "example.com/other": "x"}
 		in.Spec.IngressClassName = &class
 		host := fmt.Sprintf("app-%d.example.com", i)
 		paths := new(networkingv1.HTTPIngressRuleValue)
 		for j := range 4 {
-			kind := &prefix
+			kind, path := &prefix, fmt.Sprintf("/app-%d/%d/(.*)", i, j)
 			if j == 0 {
-				kind = &exact
+				kind, path = &exact, "/path"
 			}
-			p := networkingv1.HTTPIngressPath{Path: fmt.Sprintf("/path/%d", j), PathType: kind}
+			p := networkingv1.HTTPIngressPath{Path: path, PathType: kind}
 			p.Backend.Service = &networkingv1.IngressServiceBackend{Name: in.Name, Port: networkingv1.ServiceBackendPort{Number: 80}}
 			paths.Paths = append(paths.Paths, p)
 		}

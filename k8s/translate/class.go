@@ -20,6 +20,7 @@ const legacyClass = "kubernetes.io/ingress.class"
 type classDefaults struct {
 	policy     policy.Ingress
 	noRedirect bool
+	filters    *policy.Filters
 }
 
 // readClasses finds the classes that are ours.
@@ -96,7 +97,9 @@ func (r *run) parameters(c *networkingv1.IngressClass) classDefaults {
 	d.policy, err = policy.ParseDefaults(data.Data)
 	redirect, redirectErr := policy.DefaultSSLRedirect(data.Data)
 	d.noRedirect = !redirect
-	if all := joinErrors(err, redirectErr); all != "" {
+	var filtersErr error
+	d.filters, filtersErr = policy.ParseDefaultFilters(data.Data)
+	if all := joinErrors(err, redirectErr, filtersErr); all != "" {
 		return invalid("ConfigMap %s: %s", k, all)
 	}
 	r.next.classes[id] = d
@@ -126,12 +129,13 @@ func (r *run) classOf(in *networkingv1.Ingress) *classDefaults {
 // An ingress is an Ingress that is ours.
 type ingress struct {
 	*networkingv1.Ingress
-	origin *model.Origin
-	age    int                       // how many older ones there are
-	rules  []rule                    // in order
-	hosts  []string                  // of its rules, in order, without duplicates; "" for a rule without
-	tls    []networkingv1.IngressTLS // of its spec
-	looked int                       // hosts that have been checked for entries of tls without hosts
+	origin  *model.Origin
+	filters *policy.Filters
+	age     int                       // how many older ones there are
+	rules   []rule                    // in order
+	hosts   []string                  // of its rules, in order, without duplicates; "" for a rule without
+	tls     []networkingv1.IngressTLS // of its spec
+	looked  int                       // hosts that have been checked for entries of tls without hosts
 }
 
 // readIngresses returns the Ingresses that are ours, oldest first, and sets m.Mine and
@@ -155,7 +159,7 @@ func (r *run) readIngresses(all []*networkingv1.Ingress, m *model.Model) []*ingr
 		origin := &model.Origin{Ref: ref}
 		p := r.ingressPolicy(in, ref, class)
 		origin.Policy, origin.NoRedirect = p.policy, p.noRedirect
-		one := &ingress{Ingress: in, origin: origin, age: len(ours)}
+		one := &ingress{Ingress: in, origin: origin, filters: r.filters(in, ref, class), age: len(ours)}
 		r.read(one)
 		ours = append(ours, one)
 	}

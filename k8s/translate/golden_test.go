@@ -149,15 +149,27 @@ func dump(m *model.Model) string {
 			kind = "Exact"
 		} else if r.Fallback {
 			kind = "fallback"
+		} else if r.Pattern != nil {
+			kind = "pattern"
 		}
 		line("%-20s %-14s %-9s by %s", orText(r.Host, "(any host)"), r.Path, kind, target(r.Target))
+		if w := r.Rewrite; w != nil {
+			line("  rewritten%s", fields(*w))
+		}
 		visit(r.Target)
 	}
 	if m.Default != nil {
 		line("default                                       by %s", target(*m.Default))
 		visit(*m.Default)
 	}
+	filters := map[*model.Origin]*policy.Filters{}
+	for _, r := range m.Rules {
+		filters[r.Origin] = r.Filters
+	}
 	for _, o := range origins {
+		if f := filters[o]; f != nil {
+			line("filters of %s:%s", o, fields(*f))
+		}
 		if !reflect.DeepEqual(o.Policy, policy.Ingress{}) || o.TLSHosts != nil || o.NoRedirect {
 			line("ingress %s: %s", o, fields(o.Policy))
 			if o.TLSHosts != nil {

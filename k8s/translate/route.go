@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -16,14 +17,15 @@ import (
 // A ruleKey identifies the requests of a rule: of two rules with one key, the first
 // applies.
 type ruleKey struct {
-	host, path      string // as in model.Rule
-	exact, fallback bool
+	host, path               string // as in model.Rule
+	exact, fallback, pattern bool
 }
 
 // A claim is the rule that has a ruleKey.
 type claim struct {
-	by     *ingress
-	target model.Target
+	by      *ingress
+	target  model.Target
+	pattern *regexp.Regexp
 }
 
 // claim takes k for an Ingress. If an older one, or the same one, has it, claim returns that
@@ -32,7 +34,7 @@ func (r *run) claim(k ruleKey, in *ingress) (c *claim, winner *ingress) {
 	if c := r.rules[k]; c != nil {
 		return nil, c.by
 	}
-	c = &claim{by: in, target: model.Target{Origin: in.origin}}
+	c = &claim{by: in, target: model.Target{Origin: in.origin, Filters: in.filters}}
 	r.rules[k] = c
 	return c, nil
 }
@@ -70,7 +72,7 @@ func (r *run) route(in *ingress, catchAll **model.Target) {
 		r.problems.add(in.origin.Ref, ReasonDefaultBackendTaken,
 			"requests that match no rule go to the default backend of the older Ingress %s; that of this one is left out", (*catchAll).Origin)
 	default:
-		*catchAll = &model.Target{Origin: in.origin, Backend: r.backend(in, backend)}
+		*catchAll = &model.Target{Origin: in.origin, Filters: in.filters, Backend: r.backend(in, backend)}
 	}
 }
 
@@ -78,11 +80,18 @@ func (r *run) routePath(in *ingress, host string, p *networkingv1.HTTPIngressPat
 	kind := cmp.Or(value(p.PathType), networkingv1.PathTypeImplementationSpecific)
 	at := ruleKey{host: host, exact: kind == networkingv1.PathTypeExact}
 	var wrong string
-	if at.path, wrong = readPath(p.Path, at.exact); wrong != "" {
+	var pattern *regexp.Regexp
+	if at.pattern = isPattern(in.filters, p.Path, at.exact); at.pattern {
+		at.path = p.Path
+		pattern, wrong = r.pattern(host, p.Path)
+	} else {
+		at.path, wrong = readPath(p.Path, at.exact)
+	}
+	if wrong != "" {
 		r.problems.add(in.origin.Ref, ReasonPathInvalid, "path %q of %s is left out: it %s", shorten(p.Path, maxQuoted), hostText(host), wrong)
 		return
 	}
-	if kind == networkingv1.PathTypeImplementationSpecific && strings.ContainsAny(p.Path, `*^$()[]|\?`) {
+	if !at.pattern && kind == networkingv1.PathTypeImplementationSpecific && strings.ContainsAny(p.Path, `*^$()[]|\?`) {
 		r.problems.add(in.origin.Ref, ReasonPathLiteral,
 			"path %q of %s looks like a pattern, but is taken literally: %s means Prefix here", shorten(p.Path, maxQuoted), hostText(host), kind)
 	}
@@ -91,12 +100,13 @@ func (r *run) routePath(in *ingress, host string, p *networkingv1.HTTPIngressPat
 	switch winner {
 	case nil:
 		c.target.Backend = r.backend(in, &p.Backend)
+		c.pattern, c.target.Rewrite = pattern, rewrite(in.filters, p.Path, at.path, pattern)
 	case in:
 		r.problems.add(in.origin.Ref, ReasonPathTaken, "duplicate path %q (%s) of %s; the first one counts",
-			shorten(at.path, maxQuoted), typeText(at.exact), hostText(host))
+			shorten(at.path, maxQuoted), typeText(at), hostText(host))
 	default:
 		r.problems.add(in.origin.Ref, ReasonPathTaken, "path %q (%s) of %s is routed by the older Ingress %s; this rule is left out",
-			shorten(at.path, maxQuoted), typeText(at.exact), hostText(host), winner.origin)
+			shorten(at.path, maxQuoted), typeText(at), hostText(host), winner.origin)
 	}
 }
 
@@ -152,7 +162,7 @@ func (r *run) inheritDefault(in *ingress, catchAll *model.Target) {
 func (r *run) sortedRules() []model.Rule {
 	rules := make([]model.Rule, 0, len(r.rules))
 	for k, c := range r.rules {
-		rules = append(rules, model.Rule{Host: k.host, Path: k.path, Exact: k.exact, Fallback: k.fallback, Target: c.target})
+		rules = append(rules, model.Rule{Host: k.host, Path: k.path, Exact: k.exact, Fallback: k.fallback, Pattern: c.pattern, Target: c.target})
 	}
 	slices.SortFunc(rules, func(a, b model.Rule) int {
 		return cmp.Or(
@@ -160,6 +170,7 @@ func (r *run) sortedRules() []model.Rule {
 			order(b.Fallback, a.Fallback),
 			strings.Compare(a.Path, b.Path),
 			order(a.Exact, b.Exact),
+			order(a.Pattern != nil, b.Pattern != nil),
 		)
 	})
 	return rules
@@ -184,9 +195,12 @@ func hostText(host string) string {
 	return "host " + host
 }
 
-func typeText(exact bool) string {
-	if exact {
+func typeText(k ruleKey) string {
+	switch {
+	case k.exact:
 		return "Exact"
+	case k.pattern:
+		return "pattern"
 	}
 	return "Prefix"
 }

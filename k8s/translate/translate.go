@@ -2,6 +2,7 @@ package translate
 
 import (
 	"cmp"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/policy"
 )
 
 // DefaultController is the spec.controller of IngressClasses that are shield's.
@@ -78,7 +80,7 @@ type Options struct {
 }
 
 // A Translator makes Models. It remembers the last good policy of every IngressClass,
-// Ingress and Service, by UID and as long as the object exists. It also remembers parsed
+// Ingress and Service, by UID and as long as the object exists. It also remembers patterns; parsed
 // certificates, by the UID and resourceVersion of their Secret; the objects whose status
 // may have shield's addresses; and some addresses of PublishService. It is not for
 // concurrent use.
@@ -93,6 +95,8 @@ type memory struct {
 	classes      map[identity]classDefaults
 	ingresses    map[identity]ingressPolicy
 	services     map[identity]servicePolicy
+	filters      map[identity]*policy.Filters
+	patterns     map[string]*regexp.Regexp // by text; used in the last Model
 	certificates map[identity]*secretCertificate
 
 	// statuses has the Ingresses that are ours, or were: true if they have been seen with
@@ -107,6 +111,8 @@ func newMemory(last memory) memory {
 		classes:      make(map[identity]classDefaults, len(last.classes)),
 		ingresses:    make(map[identity]ingressPolicy, len(last.ingresses)),
 		services:     make(map[identity]servicePolicy, len(last.services)),
+		filters:      make(map[identity]*policy.Filters, len(last.filters)),
+		patterns:     make(map[string]*regexp.Regexp, len(last.patterns)),
 		certificates: make(map[identity]*secretCertificate, len(last.certificates)),
 		statuses:     make(map[identity]bool, len(last.statuses)),
 	}
@@ -152,6 +158,7 @@ func (t *Translator) Translate(o Objects) *model.Model {
 		rules:    make(map[ruleKey]*claim, 4*len(o.Ingresses)),
 		backends: make(map[portKey]*model.Backend, len(t.memory.services)),
 		used:     make(map[key]*model.Service, len(t.memory.services)),
+		patterns: make(map[string]int),
 		problems: make(problems),
 	}
 	r.readClasses(o.Classes)
@@ -176,6 +183,7 @@ func (t *Translator) Translate(o Objects) *model.Model {
 	// An object that is not ours, or not used, for a moment keeps its last good policy.
 	keep(o.Classes, r.last.classes, r.next.classes)
 	keep(o.Ingresses, r.last.ingresses, r.next.ingresses)
+	keep(o.Ingresses, r.last.filters, r.next.filters)
 	keep(o.Services, r.last.services, r.next.services)
 	t.memory, t.expires = r.next, r.expires
 	return m
@@ -202,6 +210,7 @@ type run struct {
 	rules    map[ruleKey]*claim
 	used     map[key]*model.Service
 	backends map[portKey]*model.Backend
+	patterns map[string]int // by host
 	problems problems
 }
 

@@ -1,0 +1,137 @@
+package policy
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Filters are what an Ingress has done to its requests and answers besides limiting them.
+// The zero Filters does nothing. It is immutable once it has been handed on.
+type Filters struct {
+	// RewriteTarget takes the place of the whole path, RewritePrefix of the part that the
+	// rule names. At most one is set. $1 to $9 in RewriteTarget are groups of a pattern.
+	RewriteTarget, RewritePrefix string
+
+	// Regex has the paths of the rules read as regular expressions.
+	Regex bool
+}
+
+// A filterRow is an annotation of an Ingress that sets a filter.
+type filterRow struct {
+	Annotation
+	nginx string // its name with NginxPrefix; "": ingress-nginx has no such annotation
+	set   func(r *reader, name, text string, f *Filters)
+}
+
+// filterOf makes a filterRow. set is not called for a value that is an error.
+func filterOf[V any](a Annotation, nginx string, of form[V], set func(f *Filters, v V) error) filterRow {
+	return filterRow{rowApart[Filters](a, of).Annotation, nginx, func(r *reader, name, text string, f *Filters) {
+		if v, ok := parse(r, name, of, text); ok {
+			if err := set(f, v); err != nil {
+				r.bad(name, text, err)
+			}
+		}
+	}}
+}
+
+// filterRows are the annotations of an Ingress that set filters, in the order in which they
+// are read.
+var filterRows = []filterRow{
+	filterOf(Annotation{
+		Name:    "rewrite-target",
+		Meaning: "the path that the backend gets instead of the client's. `$1` to `$9` are the groups of a rule's [pattern](#patterns)",
+		Default: "the client's path",
+	}, "rewrite-target", matchForm("a path without a query, like /$1", "`/`, `/v2/$1`; up to 512 bytes", `[/$][^\x00- ?#\x7f]*`, 512),
+		func(f *Filters, v string) error { f.RewriteTarget, f.RewritePrefix = v, ""; return nil }),
+	filterOf(Annotation{
+		Name:    "rewrite-prefix",
+		Meaning: "what the backend gets instead of the part of the path that the rule names: with `/v2`, a rule for /api passes /api/x on as /v2/x",
+		Default: "that part",
+	}, "", matchForm("a path without a query, like /v2", "`/`, `/v2`; up to 512 bytes", `/[^\x00- ?#$\x7f]*`, 512),
+		func(f *Filters, v string) error { f.RewriteTarget, f.RewritePrefix = "", v; return nil }),
+	filterOf(Annotation{
+		Name:    "use-regex",
+		Meaning: "whether paths that are not `Exact` are regular expressions; see [patterns](#patterns)",
+		Default: "`false`; with `rewrite-target`, paths that look like a pattern are one",
+	}, "use-regex", redirectForm, func(f *Filters, v string) error { f.Regex = v == "true"; return nil }),
+}
+
+// matchForm is a text that is all of a regular expression, with at most so many bytes.
+func matchForm(want, page, pattern string, most int) form[string] {
+	whole := regexp.MustCompile(`^(?:` + pattern + `)$`)
+	return form[string]{
+		want: want, page: page,
+		rule:  fmt.Sprintf(`x.matches(r'%s') && x.size() <= %d`, whole, most),
+		parse: func(text string) (string, error) { return okOr(text, len(text) <= most && whole.MatchString(text)) },
+	}
+}
+
+// ParseFilters returns the filters that the annotations of an Ingress ask for beyond the
+// defaults, or else those. Where nginx is true, annotations of ingress-nginx count unless
+// shield has one for the same that is set. A value that is wrong is left out alone; the
+// error names all of them.
+func ParseFilters(annotations map[string]string, nginx bool, defaults *Filters) (*Filters, error) {
+	return readFilters(&reader{prefix: Prefix, values: annotations}, nginx, defaults)
+}
+
+// ParseDefaultFilters is ParseFilters for the parameters of an IngressClass, whose keys have
+// no prefix.
+func ParseDefaultFilters(data map[string]string) (*Filters, error) {
+	return readFilters(&reader{values: data}, false, nil)
+}
+
+func readFilters(r *reader, nginx bool, f *Filters) (*Filters, error) {
+	theirs := &reader{prefix: NginxPrefix, values: r.values}
+	defaults := f
+	for _, row := range filterRows {
+		from, name := r, row.Name
+		text, ok := r.get(name)
+		if !ok && nginx && row.nginx != "" {
+			from, name = theirs, row.nginx
+			text, ok = theirs.nginxText(row)
+		}
+		switch {
+		case !ok:
+			continue
+		case f == nil:
+			f = new(Filters)
+		case f == defaults:
+			own := *defaults
+			f = &own
+		}
+		row.set(from, name, text, f)
+	}
+	r.errs = append(r.errs, theirs.errs...)
+	return f, r.err()
+}
+
+// nginxText returns a value of ingress-nginx's as the same of shield's is written. An empty
+// one is none.
+func (r *reader) nginxText(row filterRow) (text string, ok bool) {
+	v, _ := r.get(row.nginx)
+	if on, err := strconv.ParseBool(v); err == nil && row.Want == redirectForm.want {
+		v = strconv.FormatBool(on)
+	}
+	v = strings.TrimSpace(v)
+	return v, v != ""
+}
+
+// NginxFilters returns the names, without NginxPrefix, that ParseFilters reads.
+func NginxFilters() (names []string) {
+	for _, row := range filterRows {
+		if row.nginx != "" {
+			names = append(names, row.nginx)
+		}
+	}
+	return names
+}
+
+// OnFilters returns the annotations that set filters, in the order of the page's table.
+func OnFilters() (list []Annotation) {
+	for _, row := range filterRows {
+		list = append(list, row.Annotation)
+	}
+	return list
+}

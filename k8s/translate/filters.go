@@ -1,0 +1,108 @@
+package translate
+
+import (
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"strings"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/policy"
+)
+
+// filters returns the filters of an Ingress. If a value is wrong, they are the last ones
+// without a mistake; if there were none, those of the other values.
+func (r *run) filters(in *networkingv1.Ingress, ref model.Ref, class *classDefaults) *policy.Filters {
+	f, err := policy.ParseFilters(in.Annotations, r.opts.NginxAnnotations, class.filters)
+	if err != nil {
+		r.problems.add(ref, ReasonPolicyInvalid, "%s", joinErrors(err))
+		good, seen := r.last.filters[identityOf(in)]
+		if !seen {
+			return f
+		}
+		f = good
+	}
+	if f != nil {
+		r.next.filters[identityOf(in)] = f
+	}
+	return f
+}
+
+// rewrite returns what becomes of the paths of a rule, nil if they stay. raw is the path of the
+// rule as it is written. One that is the target itself stays as it is, as in ingress-nginx:
+// many have a target of / for a path of /.
+func rewrite(f *policy.Filters, raw, path string, pattern *regexp.Regexp) *model.Rewrite {
+	switch {
+	case f == nil:
+		return nil
+	case f.RewritePrefix != "":
+		return &model.Rewrite{Pattern: pattern, Prefix: path, To: f.RewritePrefix}
+	case f.RewriteTarget != "" && f.RewriteTarget != raw:
+		return &model.Rewrite{Pattern: pattern, To: f.RewriteTarget}
+	}
+	return nil
+}
+
+// Bounds of patterns. All of a host that come before the rule that matches are tried for each
+// request. Ours: some manifests that people write have ten.
+const (
+	maxPattern     = 512  // bytes of one
+	maxPatternSize = 1000 // of its program, in states
+	maxPatterns    = 100  // of one host
+)
+
+// isPattern reports whether a path is a regular expression.
+func isPattern(f *policy.Filters, path string, exact bool) bool {
+	return f != nil && !exact && path != "" && (f.Regex || f.RewriteTarget != "" && f.RewriteTarget != path && looksLikePattern(path))
+}
+
+func looksLikePattern(path string) bool {
+	return strings.ContainsAny(path, `*^$()[]|\?`) || strings.Contains(path, ".+")
+}
+
+// pattern returns the regular expression for a path of a host, or what is wrong with it.
+func (r *run) pattern(host, text string) (re *regexp.Regexp, wrong string) {
+	if r.patterns[host]++; r.patterns[host] > maxPatterns {
+		return nil, fmt.Sprintf("is one of more than %d patterns of the host", maxPatterns)
+	}
+	if re = r.next.patterns[text]; re != nil {
+		return re, ""
+	}
+	if re = r.last.patterns[text]; re == nil {
+		if text[0] != '/' {
+			return nil, "does not begin with a slash"
+		}
+		if len(text) > maxPattern {
+			return nil, fmt.Sprintf("has %d bytes; want at most %d in a pattern", len(text), maxPattern)
+		}
+		parsed, err := syntax.Parse(text, syntax.Perl)
+		if err != nil {
+			return nil, fmt.Sprintf("is no regular expression of RE2: %v", err)
+		}
+		if states(parsed) > maxPatternSize {
+			return nil, "is too large for a pattern; want smaller repetitions and classes"
+		}
+		// Case is ignored, as ingress-nginx does it. The group keeps an alternative
+		// from being matched anywhere else than at the beginning.
+		if re, err = regexp.Compile("(?i)^(?:" + text + ")"); err != nil {
+			return nil, fmt.Sprintf("is no regular expression of RE2: %v", err)
+		}
+	}
+	r.next.patterns[text] = re
+	return re, ""
+}
+
+// states returns about how many states the program of an expression has, before any memory is
+// spent on it.
+func states(re *syntax.Regexp) int {
+	n := 1 + len(re.Rune)
+	for _, sub := range re.Sub {
+		n += states(sub)
+	}
+	if re.Op == syntax.OpRepeat {
+		n *= max(1, re.Min, re.Max)
+	}
+	return n
+}
