@@ -28,7 +28,7 @@ var streams = flag.Int("streams", 5000, "random streams in TestDoorStreams; 1000
 type pair struct{ door, bare string }
 
 // startPair has them answer requests that a matcher takes without a shield.
-func startPair(t *testing.T, unshielded string) pair {
+func startPair(t testing.TB, unshielded string) pair {
 	t.Helper()
 	p := pair{freeAddr(t), freeAddr(t)}
 	server := func(addr, name, more string) string {

@@ -432,60 +432,74 @@ func (c *h2Client) script(rnd *rand.Rand) {
 	}
 }
 
-// TestDoorH2Streams sends random frames to a server with and to one without a door: all answers
-// must be the same, by stream.
-func TestDoorH2Streams(t *testing.T) {
-	p := startPair(t, `{"path": ["/ok"]}`)
-	var next, answers atomic.Int64
-	play := func(addr string, seed int64) map[uint32][]string {
-		conn, err := net.DialTimeout("tcp", addr, patience)
-		if err != nil {
-			t.Error(err)
-			return nil
-		}
-		defer conn.Close()
-		var out net.Conn = conn
-		rnd := rand.New(rand.NewPCG(uint64(seed), 2))
-		if rnd.IntN(2) == 0 {
-			out = piecemeal{conn, rand.New(rand.NewPCG(uint64(seed), 3))}
-		}
-		c := newH2Client(t, out)
-		c.script(rnd)
-		_ = c.WritePing(false, [8]byte{1})
-		c.until(func() bool {
-			for stream := uint32(1); stream < c.stream; stream += 2 {
-				if !c.ended[stream] {
-					return false
-				}
-			}
-			return c.pinged > 0
-		})
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		answers.Add(int64(len(c.said)))
-		return c.said
+// playH2 has a client send what a random number says, and returns its answers by stream.
+func playH2(t testing.TB, addr string, rnd *rand.Rand) map[uint32][]string {
+	conn, err := net.DialTimeout("tcp", addr, patience)
+	if err != nil {
+		t.Error(err)
+		return nil
 	}
+	defer conn.Close()
+	var out net.Conn = conn
+	if rnd.IntN(2) == 0 {
+		out = piecemeal{conn, rand.New(rand.NewPCG(rnd.Uint64(), 3))}
+	}
+	c := newH2Client(t, out)
+	c.script(rnd)
+	_ = c.WritePing(false, [8]byte{1})
+	c.until(func() bool {
+		for stream := uint32(1); stream < c.stream; stream += 2 {
+			if !c.ended[stream] {
+				return false
+			}
+		}
+		return c.pinged > 0
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.said
+}
+
+// overQuotaH2 uses the quota of both servers.
+func (p pair) overQuotaH2(t testing.TB) {
 	for _, addr := range []string{p.bare, p.door} {
 		conn, err := net.Dial("tcp", addr)
 		if err != nil {
 			t.Fatal(err)
 		}
-		newH2Client(t, conn).ask("GET", "/a") // uses the quota
+		newH2Client(t, conn).ask("GET", "/a")
 		_ = conn.Close()
 	}
+}
+
+// unlikeH2 returns a stream that is answered differently at the door, and how; "": there is none.
+func unlikeH2(want, got map[uint32][]string) string {
+	last := uint32(99)
+	if want[0] != nil { // an error: what was answered before depends on the time
+		last = 0
+	}
+	for stream := range last + 1 {
+		if w, g := want[stream], got[stream]; !slices.Equal(w, g) {
+			return fmt.Sprintf("stream %d: at the door %q, without %q", stream, g, w)
+		}
+	}
+	return ""
+}
+
+// TestDoorH2Streams sends random frames to a server with and to one without a door: all answers
+// must be the same, by stream.
+func TestDoorH2Streams(t *testing.T) {
+	p := startPair(t, `{"path": ["/ok"]}`)
+	p.overQuotaH2(t)
+	var next, answers atomic.Int64
 	var senders sync.WaitGroup
 	for range 32 {
 		senders.Go(func() {
 			for i := next.Add(1); i <= int64(*streams/5); i = next.Add(1) {
-				want, got := play(p.bare, i), play(p.door, i)
-				last := uint32(99)
-				if want[0] != nil { // an error: what was answered before depends on the time
-					last = 0
-				}
-				for stream := range last + 1 {
-					if w, g := want[stream], got[stream]; !slices.Equal(w, g) {
-						t.Errorf("connection %d, stream %d: at the door %q, without %q", i, stream, g, w)
-					}
+				want, got := playH2(t, p.bare, random(int(i), 2)), playH2(t, p.door, random(int(i), 2))
+				answers.Add(int64(len(want) + len(got)))
+				if unlike := unlikeH2(want, got); unlike != "" {
+					t.Errorf("connection %d, %s", i, unlike)
 				}
 			}
 		})
@@ -496,6 +510,41 @@ func TestDoorH2Streams(t *testing.T) {
 	if atDoor[1] < refused/20 {
 		t.Errorf("%d of %d refusals were at the door: the streams show little", atDoor[1], refused)
 	}
+}
+
+// FuzzDoorH2 does so with the frames that a fuzzer's input stands for.
+func FuzzDoorH2(f *testing.F) {
+	p := startPair(f, `{"path": ["/ok"]}`)
+	p.overQuotaH2(f)
+	for i := range 20 {
+		input := make([]byte, 200)
+		for k, rnd := 0, random(i, 4); k < len(input); k++ {
+			input[k] = byte(rnd.Uint32())
+		}
+		f.Add(input)
+	}
+	f.Fuzz(func(t *testing.T, input []byte) {
+		unlike := ""
+		for range 3 { // a busy machine may keep one of them waiting
+			of := func() *rand.Rand { left := inputNumbers(input); return rand.New(&left) }
+			if unlike = unlikeH2(playH2(t, p.bare, of()), playH2(t, p.door, of())); unlike == "" {
+				return
+			}
+		}
+		t.Error(unlike)
+	})
+}
+
+// inputNumbers are random numbers: each is one byte of an input, and all bits of it depend on that.
+type inputNumbers []byte
+
+// Uint64 implements rand.Source. After the input all numbers are the same.
+func (d *inputNumbers) Uint64() uint64 {
+	next := byte(0x55)
+	if len(*d) > 0 {
+		next, *d = (*d)[0], (*d)[1:]
+	}
+	return 0x0101_0101_0101_0101 * uint64(next)
 }
 
 // A piecemeal connection writes in pieces of any length.
