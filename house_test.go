@@ -47,7 +47,7 @@ var rules = map[string]struct {
 	"k8s/translate": {own: []string{"k8s/model", "k8s/policy", "k8s/route"}, kube: true, clock: []string{"k8s/translate/translate.go"}, why: "it knows Kubernetes' types, and no traffic"},
 	"k8s/cluster":   {own: []string{"k8s/model", "k8s/translate"}, foreign: all, kube: true, why: "it watches and writes; what objects mean is no business of it"},
 	"k8s/ingress":   {own: []string{".", "limiter", "loadshed", "pushback", "caddymodule", "k8s"}, foreign: all, kube: true, why: "only its controller knows Kubernetes, and nothing in it the programs"},
-	"k8s/cmd":       {own: []string{"k8s/ingress"}, foreign: all, why: "flags know the static config only"},
+	"k8s/cmd":       {own: []string{"k8s/ingress", "k8s/policy"}, foreign: all, why: "flags know the static config only"},
 	"k8s/deploy":    {own: []string{"k8s/deploy"}, foreign: all, why: "manifests"},
 	"k8s/testbed":   {own: []string{"k8s/testbed"}, why: "it starts programs"},
 	"k8s/livetest":  {why: "it has tests only"},

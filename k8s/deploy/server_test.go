@@ -261,6 +261,10 @@ var annotations = []struct {
 	{"Ingress", "rewrite-prefix", "v2", false},
 	{"Ingress", "use-regex", "true", true},
 	{"Ingress", "use-regex", "1", false},
+	{"Ingress", "body-size", "8m", true},
+	{"Ingress", "body-size", "0", true},
+	{"Ingress", "body-size", "off", true},
+	{"Ingress", "body-size", "8 MB", false},
 	{"Ingress", "capacity", "5/s", false}, // on a Service
 	{"Ingress", "rates", "5/s", false},
 	{"Service", "capacity", "500/s", true},

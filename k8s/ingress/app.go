@@ -59,8 +59,12 @@ type App struct {
 	// IPv4 addresses).
 	PreferIPv6 bool `json:"prefer_ipv6,omitempty"`
 
-	// Read the `limit-*` annotations of ingress-nginx.
+	// Read the annotations of ingress-nginx that shield has the like of.
 	NginxAnnotations bool `json:"nginx_annotations,omitempty"`
+
+	// How many bytes the body of a request may have where no annotation says so; negative:
+	// any number (default 100 MiB; with `nginx_annotations` 1 MiB, as in ingress-nginx).
+	BodySize int64 `json:"body_size,omitempty"`
 
 	// The meaning of limits with several replicas: `divided` (default), each has its part
 	// of them; `shared`, they are for all replicas together, through the store of the app

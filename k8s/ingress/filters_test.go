@@ -1,7 +1,11 @@
 package ingress
 
 import (
+	"bytes"
+	"io"
+	"net/http"
 	"regexp"
+	"sync/atomic"
 	"testing"
 
 	"github.com/herdshield/shield/k8s/model"
@@ -43,5 +47,76 @@ func TestRewrite(t *testing.T) {
 	}
 	if n := p.served.Load(); n != 2 {
 		t.Errorf("the backend has got %d requests, want 2", n)
+	}
+}
+
+// A body that is too large is 413: at once if its length is known, else when it grows over the
+// limit. Neither is a failure of the backend, and the place is free again.
+func TestBodySize(t *testing.T) {
+	p := newPod(t, "red", start)
+	read := p.Config.Handler
+	var got atomic.Int64
+	p.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		got.Store(n)
+		read.ServeHTTP(w, r)
+	})
+	limits := policy.Service{EndpointConcurrency: 1, Queue: policy.QueueOff}
+	quota := policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: 5}}}}
+	small := func(n int64) *policy.Filters { return &policy.Filters{BodySize: n} }
+	for _, c := range []struct {
+		name    string
+		filters *policy.Filters
+		nginx   bool
+		size    int64
+		chunked bool
+		status  int
+	}{
+		{"at the limit", small(100), false, 100, false, 200},
+		{"one more", small(100), false, 101, false, 413},
+		{"chunked", small(100), false, 100, true, 200},
+		{"chunked, one more", small(100), false, 101, true, 413},
+		{"chunked, more than is read early", small(1 << 20), false, 1<<20 + 1, true, 413},
+		{"chunked, at that limit", small(1 << 20), false, 1 << 20, true, 200},
+		{"no limit", small(policy.NoBodySize), true, 2 << 20, false, 200},
+		{"ingress-nginx's default", nil, true, 1<<20 + 1, false, 413},
+		{"ingress-nginx's default, chunked", nil, true, 1<<20 + 1, true, 413},
+		{"the default", nil, false, 1<<20 + 1, true, 200},
+		{"another default", small(0), true, 1<<20 + 1, true, 413},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, filtered(origin("web", quota), backend(service("one", limits), p), c.filters))
+			w.controller.config.NginxAnnotations = c.nginx
+			send := func(n int64, chunked bool) int {
+				body := io.Reader(bytes.NewReader(make([]byte, n)))
+				if chunked {
+					body = struct{ io.Reader }{body}
+				}
+				resp, _ := w.send(http.MethodPost, "a", "/", body)
+				return resp.StatusCode
+			}
+			for range 4 { // of 5 that the quota lets through
+				if status := send(c.size, c.chunked); status != c.status {
+					t.Fatalf("a body of %d bytes is answered %d, want %d", c.size, status, c.status)
+				}
+			}
+			if c.status == 200 && got.Load() != c.size {
+				t.Errorf("the backend has read %d bytes, want %d", got.Load(), c.size)
+			}
+			if status := send(1, false); status != 200 {
+				t.Errorf("the next request is answered %d", status)
+			}
+			m := w.metrics()
+			if n := m[`shield_ingress_requests_total{outcome="broken"}`]; n != 0 {
+				t.Errorf("the backend is blamed for %v requests", n)
+			}
+		})
+	}
+	// A length that is known takes no quota.
+	w := newWorld(t, filtered(origin("web", quota), backend(service("one", limits), p), small(10)))
+	for i := range 10 {
+		if resp, _ := w.send(http.MethodPost, "a", "/", bytes.NewReader(make([]byte, 11))); resp.StatusCode != 413 {
+			t.Errorf("request %d of 11 bytes is answered %d", i, resp.StatusCode)
+		}
 	}
 }

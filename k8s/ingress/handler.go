@@ -185,6 +185,12 @@ func (h *Handler) route(w http.ResponseWriter, r *http.Request, c *controller) (
 			return nil, unreadable, respond(w, r, http.StatusBadRequest, "the path cannot be rewritten: servers may read the result differently")
 		}
 	}
+	if r.ContentLength != 0 {
+		if t.most = t.bodySize(&c.config); t.most >= 0 && r.ContentLength > t.most {
+			breakOff(w, r)
+			return nil, unreadable, respond(w, r, http.StatusRequestEntityTooLarge, tooLarge)
+		}
+	}
 	return t, aborted, nil
 }
 
@@ -295,7 +301,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, c *controller, er
 // grpcStatus has the gRPC codes of a proxy's own answers (grpc/doc/statuscodes.md): gRPC
 // clients do not read them from the HTTP status.
 var grpcStatus = map[int]string{
-	http.StatusBadRequest: "3", http.StatusRequestTimeout: "4", http.StatusNotFound: "12", http.StatusMethodNotAllowed: "12",
+	http.StatusBadRequest: "3", http.StatusRequestTimeout: "4", http.StatusNotFound: "12", http.StatusMethodNotAllowed: "12", http.StatusRequestEntityTooLarge: "8",
 	http.StatusBadGateway: "14", http.StatusServiceUnavailable: "14", http.StatusGatewayTimeout: "14",
 }
 

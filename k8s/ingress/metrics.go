@@ -19,7 +19,7 @@ type outcome int
 const (
 	passed     outcome = iota // to the shields and, if they admitted it, to an endpoint
 	redirected                // to https
-	unreadable                // 400, 405, 408
+	unreadable                // 400, 405, 408, 413
 	unrouted                  // 404
 	unserved                  // 503: no endpoint, no Service, or not synced
 	broken                    // 502 or 504: endpoints did not answer
@@ -86,7 +86,7 @@ var (
 	descLeader     = desc("leader", "1 if this replica writes the status of Ingresses.")
 	descReplicas   = desc("replicas", "Replicas that share the limits, as far as this one knows; 0: they are not shared.")
 	descShare      = desc("share_ratio", "This replica's share of the limits, from 0 to 1.")
-	descOutcomes   = desc("requests_total", "Requests by outcome: passed (to the shields, and to an endpoint if they admit it), redirected, unreadable (400, 405, 408), unrouted (404), unserved (503: there is no endpoint), broken (502, 504: the endpoint did not answer), or aborted (the response broke off).", "outcome")
+	descOutcomes   = desc("requests_total", "Requests by outcome: passed (to the shields, and to an endpoint if they admit it), redirected, unreadable (400, 405, 408, 413), unrouted (404), unserved (503: there is no endpoint), broken (502, 504: the endpoint did not answer), or aborted (the response broke off).", "outcome")
 	descEndpoints  = desc("endpoints", "Endpoints of a Service's port: usable, or ejected because they cannot be reached.", "service", "state")
 	descInFlight   = desc("endpoint_in_flight_requests", "Requests in flight to the busiest endpoint of a Service's port.", "service")
 )

@@ -32,6 +32,8 @@ type trip struct {
 	passage *passage
 	filters *policy.Filters                   // nil: none
 	url     *url.URL                          // what the backend gets instead of the client's; nil: that
+	most    int64                             // bytes that the body may have; negative: any number
+	sized   *sizedBody                        // nil: the length of the body is known
 	at      atomic.Pointer[endpoint.Endpoint] // where it has a place now
 	last    atomic.Pointer[endpoint.Endpoint] // where it had a place last
 	read    atomic.Bool                       // part of the body has been read for that endpoint
@@ -80,6 +82,10 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	body := shield.WatchBody(r)
 	if body != nil {
 		r.Body = &readBody{body, t}
+		if r.ContentLength < 0 && t.most >= 0 {
+			t.sized = &sizedBody{ReadCloser: r.Body, left: t.most}
+			r.Body = t.sized
+		}
 	}
 	w = &viaWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, pace: pace}
 	err := t.handler.proxies[p.protocol].ServeHTTP(w, r, nil)
@@ -90,6 +96,9 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 		return errFull
 	case t.last.Load() == nil:
 		return caddymodule.ErrUnasked
+	case t.sized.isOver():
+		breakOff(w, r)
+		return caddyhttp.HandlerError{StatusCode: http.StatusRequestEntityTooLarge, Err: err}
 	case body != nil && shield.OutcomeOf(r, body, http.StatusBadGateway) != shield.Overloaded && r.Context().Err() == nil:
 		// The client's body broke off, or came too slowly. Do not wait for the rest.
 		breakOff(w, r)

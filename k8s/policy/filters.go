@@ -16,7 +16,14 @@ type Filters struct {
 
 	// Regex has the paths of the rules read as regular expressions.
 	Regex bool
+
+	// BodySize is how many bytes the body of a request may have. 0: the default of the
+	// controller; NoBodySize: any number.
+	BodySize int64
 }
+
+// NoBodySize is the BodySize that is no limit.
+const NoBodySize = -1
 
 // A filterRow is an annotation of an Ingress that sets a filter.
 type filterRow struct {
@@ -56,6 +63,38 @@ var filterRows = []filterRow{
 		Meaning: "whether paths that are not `Exact` are regular expressions; see [patterns](#patterns)",
 		Default: "`false`; with `rewrite-target`, paths that look like a pattern are one",
 	}, "use-regex", redirectForm, func(f *Filters, v string) error { f.Regex = v == "true"; return nil }),
+	filterOf(Annotation{
+		Name:    "body-size",
+		Meaning: "how large the body of a request may be: bytes, or `k`, `m` and `g` of 1,024. A larger one is answered 413; see [bodies](#bodies)",
+		Default: "`--body-size`",
+	}, "proxy-body-size", sizeForm, func(f *Filters, v int64) error { f.BodySize = v; return nil }),
+}
+
+var sizeForm = form[int64]{
+	want:  "a size like 8m, or off",
+	rule:  `x == 'off' || x.matches('^[0-9]{1,9}[bBkKmMgG]?$')`,
+	page:  "`8m`, `512k`, `1g`, `off`",
+	parse: func(text string) (int64, error) { return okOr(ParseSize(text)) },
+}
+
+var sizes = regexp.MustCompile(`^([0-9]{1,9})([bkmg]?)$`)
+
+// ParseSize reads a size of a body as nginx does: bytes, or k, m and g in either case. 0 and
+// off are NoBodySize.
+func ParseSize(text string) (int64, bool) {
+	if text == off {
+		return NoBodySize, true
+	}
+	m := sizes.FindStringSubmatch(strings.ToLower(text))
+	if m == nil {
+		return 0, false
+	}
+	n, _ := strconv.ParseInt(m[1], 10, 64) // nine digits always are a number
+	n <<= map[string]int{"k": 10, "m": 20, "g": 30}[m[2]]
+	if n == 0 {
+		return NoBodySize, true
+	}
+	return n, true
 }
 
 // matchForm is a text that is all of a regular expression, with at most so many bytes.

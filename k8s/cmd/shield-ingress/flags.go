@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/herdshield/shield/k8s/ingress"
+	"github.com/herdshield/shield/k8s/policy"
 )
 
 // A command is the parsed command line.
@@ -86,7 +87,8 @@ func (c *command) define() {
 	f.Var(text(&app.DefaultCertificate, pair), "default-certificate", "`namespace/name` of the Secret with the certificate for all other names (default: a self-signed one)")
 	f.BoolVar(&app.ShareHosts, "share-hosts", false, "let Ingresses of several namespaces have paths on one host")
 	f.BoolVar(&app.PreferIPv6, "prefer-ipv6", false, "send requests to the IPv6 addresses of pods with both families")
-	f.BoolVar(&app.NginxAnnotations, "nginx-annotations", false, "read the limit-* annotations of ingress-nginx")
+	f.Var((*size)(&app.BodySize), "body-size", "`size` that the body of a request may have, like 100m, or off; where annotations of ingress-nginx are read, 1m is the default (default 100m)")
+	f.BoolVar(&app.NginxAnnotations, "nginx-annotations", false, "read the annotations of ingress-nginx")
 
 	// The replicas.
 	f.Var(text(&app.Replicas, replicas), "replicas", "`mode`: \"divided\", each replica has its part of the limits; \"shared\", they share them in a store; or \"local\", each has all of them")
@@ -215,6 +217,20 @@ func (p *port) Set(s string) error {
 		return errors.New("want a port, 1 to 65535")
 	}
 	*p = port(n)
+	return nil
+}
+
+// size is a flag that is a size of bodies.
+type size int64
+
+func (s *size) String() string { return "" }
+func (s *size) Type() string   { return "size" }
+func (s *size) Set(text string) error {
+	n, ok := policy.ParseSize(text)
+	if !ok {
+		return errors.New("want a size like 100m, or off")
+	}
+	*s = size(n)
 	return nil
 }
 

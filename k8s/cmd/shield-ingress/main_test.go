@@ -54,14 +54,14 @@ func TestFlags(t *testing.T) {
 		{"none, elsewhere", nil, nowhere, func(*ingress.Options) {}},
 		{"all", []string{
 			"--kubeconfig=/k", "--controller-class=example.com/x", "--ingress-class=x", "--watch-ingress-without-class", "--namespaces=a,b", "--namespaces", "c,a",
-			"--publish-address=192.0.2.1,lb.example.com", "--default-certificate=a/b.c", "--nginx-annotations", "--share-hosts", "--prefer-ipv6", "--replicas=local",
+			"--publish-address=192.0.2.1,lb.example.com", "--default-certificate=a/b.c", "--nginx-annotations", "--body-size=8m", "--share-hosts", "--prefer-ipv6", "--replicas=local",
 			"--service=a/b", "--http-port=80", "--https-port=443", "--status-port=9000", "--trusted-proxies=10.0.0.0/8, 192.0.2.1",
 			"--trusted-proxies=2001:db8::/32,10.0.0.0/8", "--proxy-protocol-from=::1", "--shutdown-delay=0s", "--grace-period=1m", "--log-level=Debug", "--access-log",
 		}, nowhere, func(o *ingress.Options) {
 			a := o.App
 			a.Kubeconfig, a.Controller, a.IngressClass, a.WatchWithoutClass = "/k", "example.com/x", "x", true
 			a.Namespaces, a.PublishAddresses = []string{"a", "b", "c"}, []string{"192.0.2.1", "lb.example.com"}
-			a.DefaultCertificate, a.NginxAnnotations, a.Replicas, a.Service = "a/b.c", true, "local", "a/b"
+			a.DefaultCertificate, a.NginxAnnotations, a.BodySize, a.Replicas, a.Service = "a/b.c", true, 8<<20, "local", "a/b"
 			a.ShareHosts, a.PreferIPv6 = true, true
 			o.HTTPPort, o.HTTPSPort, o.StatusPort = 80, 443, 9000
 			var trusted, proxies prefixes
@@ -101,6 +101,7 @@ func TestFlags(t *testing.T) {
 // Every error names the flag, what is, and what is wanted.
 func TestBadFlags(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
+		{"--body-size=8MB", "want a size like 100m, or off"},
 		{"--http-port=0", `invalid argument "0" for "--http-port" flag: want a port, 1 to 65535`},
 		{"--https-port=http", `invalid argument "http" for "--https-port" flag: want a port, 1 to 65535`},
 		{"--status-port=65536", "want a port"},
