@@ -27,10 +27,18 @@ var streams = flag.Int("streams", 5000, "random streams in TestDoorStreams; 1000
 // A pair is two servers with the same handlers and limits, of which one has a door.
 type pair struct{ door, bare string }
 
+// freePair returns their addresses. Two free ones may be the same.
+func freePair(t testing.TB) (p pair) {
+	for p.door == p.bare {
+		p = pair{freeAddr(t), freeAddr(t)}
+	}
+	return p
+}
+
 // startPair has them answer requests that a matcher takes without a shield.
 func startPair(t testing.TB, unshielded string) pair {
 	t.Helper()
-	p := pair{freeAddr(t), freeAddr(t)}
+	p := freePair(t)
 	server := func(addr, name, more string) string {
 		return fmt.Sprintf(`{"listen": [%q], "automatic_https": {"disable": true}, "protocols": ["h1", "h2", "h2c"], %s "routes": [
 			{"match": [%s], "handle": [%s], "terminal": true},

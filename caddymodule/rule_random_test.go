@@ -96,7 +96,7 @@ func (m *maze) request(n int) string {
 func TestRulesInMazes(t *testing.T) {
 	all, byRules := uint64(0), 0
 	for i := range max(1, *streams/100) {
-		p, config := pair{freeAddr(t), freeAddr(t)}, ""
+		p, config := freePair(t), ""
 		for j, addr := range []string{p.door, p.bare} {
 			m := maze{Rand: random(i, 4), name: string("db"[j])}
 			server := m.one("", "", `"trusted_proxies": {"source": "static", "ranges": ["127.0.0.0/8"]},`, `"trusted_proxies": {"source": "static", "ranges": ["192.0.2.0/24"]},`) +
