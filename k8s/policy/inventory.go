@@ -67,7 +67,7 @@ var nginxTable = []NginxAnnotation{
 	{"global-rate-limit-key", Changes, "key", useRate},
 	{"global-rate-limit-ignored-cidrs", Changes, "allow-cidrs", useRate},
 
-	// Who gets in.
+	// Access.
 	{"whitelist-source-range", Guards, "", "let a network policy or the load balancer choose the clients"},
 	{"allowlist-source-range", Guards, "", "let a network policy or the load balancer choose the clients"},
 	{"denylist-source-range", Guards, "", "let a network policy or the load balancer choose the clients"},

@@ -165,7 +165,7 @@ func TestErrors(t *testing.T) {
 		{ingress("rtae", "5/s"), s + `rtae is not known; did you mean ` + s + `rate?`},
 		{ingress("Rate", "5/s"), s + `Rate is not known; did you mean ` + s + `rate?`},
 		{ingress("allow-cidr", "::/0"), s + `allow-cidr is not known; did you mean ` + s + `allow-cidrs?`},
-		{ingress("max-body-size", "1"), s + `max-body-size is not known; the nearest is ` + s + `mode`},
+		{ingress("max-body-size", "1"), s + `max-body-size is not known; the nearest is ` + s + `body-size`},
 		{ingress("capacity", "5/s"), s + `capacity belongs on a Service, not on an Ingress`},
 		{service("rate", "5/s"), s + `rate belongs on an Ingress, not on a Service`},
 		{service("capacity", "x"), s + `capacity is "x"; want a number per s, m or h, like 50/s`},
