@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
@@ -18,6 +19,29 @@ func (t *trip) filter(r *http.Request) {
 	}
 }
 
+// extra returns the fields that answers have because of filters, shield's own answers too. Its
+// slices have no room, so that appending to one copies it.
+func (p *passage) extra(r *http.Request, f *policy.Filters) http.Header {
+	h := make(http.Header)
+	if f.HSTS != "" && f.HSTS != "off" && scheme(r) == "https" && p.asksTLS(r.Host) {
+		h["Strict-Transport-Security"] = []string{f.HSTS}
+	}
+	return h
+}
+
+// redirect returns where a request is redirected, with which status; "": nowhere.
+func redirect(r *http.Request, f *policy.Filters) (to string, code int) {
+	switch {
+	case f.RedirectHost != "":
+		return scheme(r) + "://" + f.RedirectHost + r.URL.RequestURI(), http.StatusPermanentRedirect
+	case f.Redirect != "":
+		return f.RedirectTo(r.URL.RequestURI()), f.RedirectCode
+	case f.AppRoot != "" && r.URL.Path == "/":
+		return scheme(r) + "://" + r.Host + f.AppRoot, http.StatusFound
+	}
+	return "", 0
+}
+
 // The default sizes of bodies. The first is ingress-nginx's (its proxy-body-size), whose
 // backends have never seen more. The other is what the free plan of a large network of proxies,
 // Cloudflare's, lets through.
@@ -26,8 +50,24 @@ const (
 	defaultBodySize = 100 << 20
 )
 
-// tooLarge is why the answer is 413.
-const tooLarge = "the request body is too large"
+// lingerFor and lingerSize bound what is read of a body that is refused. Ours: it is a second of
+// what people have. nginx lingers for 30 s.
+const (
+	lingerFor  = 2 * time.Second
+	lingerSize = 16 << 20
+)
+
+// refuseBody answers 413. A connection that is closed while the client sends would be reset, and
+// the client would never read the answer.
+func refuseBody(w http.ResponseWriter, r *http.Request) error {
+	breakOff(w, r)
+	err := respond(w, r, http.StatusRequestEntityTooLarge, "the request body is too large")
+	control := http.NewResponseController(w)
+	if r.ProtoMajor == 1 && r.Header["Expect"] == nil && control.Flush() == nil && control.SetReadDeadline(time.Now().Add(lingerFor)) == nil {
+		_, _ = io.CopyN(io.Discard, r.Body, lingerSize)
+	}
+	return err
+}
 
 // bodySize returns how many bytes the body may have; negative: any number.
 func (t *trip) bodySize(config *App) int64 {
@@ -52,7 +92,7 @@ type sizedBody struct {
 	over atomic.Bool
 }
 
-var errTooLarge = errors.New(tooLarge)
+var errTooLarge = errors.New("the request body is too large")
 
 // Read implements io.Reader.
 func (b *sizedBody) Read(p []byte) (int, error) {

@@ -2,11 +2,17 @@ package ingress
 
 import (
 	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"sync/atomic"
 	"testing"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
@@ -117,6 +123,49 @@ func TestBodySize(t *testing.T) {
 	for i := range 10 {
 		if resp, _ := w.send(http.MethodPost, "a", "/", bytes.NewReader(make([]byte, 11))); resp.StatusCode != 413 {
 			t.Errorf("request %d of 11 bytes is answered %d", i, resp.StatusCode)
+		}
+	}
+}
+
+// Redirects are answered before limits, and without a backend.
+func TestRedirects(t *testing.T) {
+	refuse := policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: 1}}}}
+	for _, c := range []struct {
+		filters    policy.Filters
+		path, want string // the status, and where to
+	}{
+		{policy.Filters{Redirect: "https://b/$request_uri", RedirectCode: 301}, "/x?y=%0A", "301 https://b/x?y=%0A"},
+		{policy.Filters{Redirect: "https://b/new", RedirectCode: 302}, "//evil.example", "302 https://b/new"},
+		{policy.Filters{RedirectHost: "www.a"}, "/x?y", "308 http://www.a/x?y"},
+		{policy.Filters{AppRoot: "/app"}, "/", "302 http://a/app"},
+		{policy.Filters{AppRoot: "/app"}, "/?", "302 http://a/app"},
+		{policy.Filters{AppRoot: "/app"}, "/x", "503 "},
+	} {
+		w := newWorld(t, filtered(origin("web", refuse), nil, &c.filters))
+		for range 3 {
+			resp, _ := w.get("a", c.path)
+			if got := fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Location")); got != c.want {
+				t.Errorf("%+v: %s is answered %s, want %s", c.filters, c.path, got, c.want)
+			}
+		}
+	}
+}
+
+// The field is on answers over TLS alone, for hosts of the Ingress.
+func TestHSTS(t *testing.T) {
+	o := origin("web", policy.Ingress{})
+	o.TLSHosts, o.NoRedirect = []string{"a"}, true
+	passage := &passage{origin: o}
+	f := &policy.Filters{HSTS: policy.NginxHSTS}
+	for _, c := range []struct {
+		host string
+		tls  *tls.ConnectionState
+		want int
+	}{{"a", new(tls.ConnectionState), 1}, {"b", new(tls.ConnectionState), 0}, {"a", nil, 0}} {
+		r := httptest.NewRequest(http.MethodGet, "http://"+c.host+"/", nil)
+		r = r.WithContext(context.WithValue(r.Context(), caddyhttp.VarsCtxKey, map[string]any{}))
+		if r.TLS = c.tls; len(passage.extra(r, f)["Strict-Transport-Security"]) != c.want {
+			t.Errorf("%+v: there are %v", c, passage.extra(r, f))
 		}
 	}
 }

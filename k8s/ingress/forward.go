@@ -3,6 +3,7 @@ package ingress
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -215,10 +216,12 @@ func (t viaTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r)
 }
 
-// A viaWriter keeps Caddy's Via out of responses.
+// A viaWriter keeps Caddy's Via out of responses, and has filters' fields in place of the
+// backend's.
 type viaWriter struct {
 	caddyhttp.ResponseWriterWrapper
-	pace *pacer // nil: the client may read as slowly as it likes
+	pace  *pacer      // nil: the client may read as slowly as it likes
+	extra http.Header // nil: none
 }
 
 // Write implements http.ResponseWriter.
@@ -252,6 +255,9 @@ func (w *viaWriter) WriteHeader(status int) {
 		delete(h, "Via")
 	default:
 		h["Via"] = via[1:]
+	}
+	if w.extra != nil {
+		maps.Copy(h, w.extra)
 	}
 	w.ResponseWriter.WriteHeader(status)
 }

@@ -171,14 +171,26 @@ func (h *Handler) route(w http.ResponseWriter, r *http.Request, c *controller) (
 		return nil, unrouted, respond(w, r, http.StatusNotFound, "no Ingress has this host and path")
 	}
 	p := snapshot.ways[way{target.Origin, target.Backend}]
+	f := target.Filters
+	var extra http.Header
+	if f != nil {
+		extra = p.extra(r, f)
+		maps.Copy(w.Header(), extra)
+	}
 	if p.redirects(r) {
 		w.Header().Set("Location", "https://"+hostOf(r.Host)+r.URL.RequestURI())
 		return nil, redirected, respond(w, r, http.StatusPermanentRedirect, "use https")
 	}
+	if f != nil {
+		if to, code := redirect(r, f); to != "" {
+			w.Header().Set("Location", to)
+			return nil, redirected, respond(w, r, code, to)
+		}
+	}
 	if p.first == nil {
 		return nil, unserved, h.unavailable(w, r, "the Service does not exist, or has no such port")
 	}
-	t := &trip{handler: h, passage: p, filters: target.Filters, streams: p.protocol == model.H2C || pushback.IsGRPC(r)}
+	t := &trip{handler: h, passage: p, filters: f, extra: extra, streams: p.protocol == model.H2C || pushback.IsGRPC(r)}
 	if target.Rewrite != nil {
 		var ok bool
 		if t.url, ok = route.Rewrite(target.Rewrite, r.URL); !ok {
@@ -187,8 +199,7 @@ func (h *Handler) route(w http.ResponseWriter, r *http.Request, c *controller) (
 	}
 	if r.ContentLength != 0 {
 		if t.most = t.bodySize(&c.config); t.most >= 0 && r.ContentLength > t.most {
-			breakOff(w, r)
-			return nil, unreadable, respond(w, r, http.StatusRequestEntityTooLarge, tooLarge)
+			return nil, unreadable, refuseBody(w, r)
 		}
 	}
 	return t, aborted, nil
@@ -228,10 +239,12 @@ func (p *passage) redirects(r *http.Request) bool {
 	if p.origin == nil || p.origin.NoRedirect || len(p.origin.TLSHosts) == 0 || ofACME(r.URL.Path) {
 		return false
 	}
-	if scheme(r) == "https" { // perhaps to a proxy before this one
-		return false
-	}
-	host := strings.ToLower(hostOf(r.Host))
+	return scheme(r) != "https" && p.asksTLS(r.Host) // the client's, perhaps to a proxy before this one
+}
+
+// asksTLS reports whether the Ingress asks for TLS for the host of a Host field.
+func (p *passage) asksTLS(field string) bool {
+	host := strings.ToLower(hostOf(field))
 	for _, tls := range p.origin.TLSHosts {
 		if tls == host {
 			return true

@@ -30,6 +30,7 @@ func init() { caddy.RegisterModule(new(Upstreams)) }
 type trip struct {
 	handler *Handler
 	passage *passage
+	extra   http.Header                       // fields of the answer, instead of the backend's; nil: none
 	filters *policy.Filters                   // nil: none
 	url     *url.URL                          // what the backend gets instead of the client's; nil: that
 	most    int64                             // bytes that the body may have; negative: any number
@@ -87,7 +88,7 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 			r.Body = t.sized
 		}
 	}
-	w = &viaWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, pace: pace}
+	w = &viaWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, pace: pace, extra: t.extra}
 	err := t.handler.proxies[p.protocol].ServeHTTP(w, r, nil)
 	switch {
 	case err == nil:

@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
+	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -20,6 +22,24 @@ type Filters struct {
 	// BodySize is how many bytes the body of a request may have. 0: the default of the
 	// controller; NoBodySize: any number.
 	BodySize int64
+
+	// Redirect is where all requests are redirected, with RedirectCode; "": nowhere. If
+	// it ends in $request_uri, the path and query of the request take the place of that.
+	Redirect     string
+	RedirectCode int
+
+	// RedirectHost redirects all requests to another host, with 308; "": none.
+	RedirectHost string
+
+	// AppRoot is where requests for / are redirected; "": nowhere.
+	AppRoot string
+
+	// WWW has requests for the hosts of the Ingress with "www." before them redirected to
+	// those without, or the other way round.
+	WWW bool
+
+	// HSTS is the Strict-Transport-Security of answers over TLS; "" and "off": none.
+	HSTS string
 }
 
 // NoBodySize is the BodySize that is no limit.
@@ -68,6 +88,69 @@ var filterRows = []filterRow{
 		Meaning: "how large the body of a request may be: bytes, or `k`, `m` and `g` of 1,024. A larger one is answered 413; see [bodies](#bodies)",
 		Default: "`--body-size`",
 	}, "proxy-body-size", sizeForm, func(f *Filters, v int64) error { f.BodySize = v; return nil }),
+	filterOf(Annotation{
+		Name:    "permanent-redirect",
+		Meaning: "where all requests are [redirected](#redirects). `$request_uri` at the end stands for the path and query of the request",
+		Default: "nowhere",
+	}, "permanent-redirect", urlForm, func(f *Filters, v string) error { f.RedirectCode = 301; return f.redirect(v) }),
+	filterOf(Annotation{
+		Name: "permanent-redirect-code", Needs: [2]string{"permanent-redirect", "https://example.com/"},
+		Meaning: "its status",
+		Default: "`301`",
+	}, "permanent-redirect-code", wordForm("301", "302", "303", "307", "308"),
+		func(f *Filters, v string) (err error) { f.RedirectCode, err = strconv.Atoi(v); return err }),
+	filterOf(Annotation{
+		Name:    "temporal-redirect",
+		Meaning: "the same with 302; it has precedence",
+		Default: "nowhere",
+	}, "temporal-redirect", urlForm, func(f *Filters, v string) error { f.RedirectCode = 302; return f.redirect(v) }),
+	filterOf(Annotation{
+		Name:    "app-root",
+		Meaning: "where requests for `/` are redirected, with 302",
+		Default: "nowhere",
+	}, "app-root", matchForm("a path like /app", "`/app`; up to 512 bytes", `/[^\x00- /\x7f][^\x00- \x7f]*`, 512),
+		func(f *Filters, v string) error { f.AppRoot = v; return nil }),
+	filterOf(Annotation{
+		Name:    "from-to-www-redirect",
+		Meaning: "redirect `www.example.com` to a host `example.com` of the Ingress, or the other way round, with 308, unless an Ingress names that host",
+		Default: "`false`",
+	}, "from-to-www-redirect", redirectForm, func(f *Filters, v string) error { f.WWW = v == "true"; return nil }),
+	filterOf(Annotation{
+		Name:    "hsts",
+		Meaning: "the `Strict-Transport-Security` of answers over TLS, for hosts in `spec.tls`",
+		Default: "none; with `--nginx-annotations` `max-age=31536000; includeSubDomains`",
+	}, "", matchForm("off, or max-age with a number of seconds, then includeSubDomains and preload", "`max-age=31536000`, `max-age=31536000; includeSubDomains; preload`, `off`",
+		`off|max-age=[0-9]{1,10}(; ?includeSubDomains)?(; ?preload)?`, 64), func(f *Filters, v string) error { f.HSTS = v; return nil }),
+}
+
+// NginxHSTS is the HSTS that ingress-nginx has by default.
+const NginxHSTS = "max-age=31536000; includeSubDomains"
+
+// requestURI ends a redirect to the path and query of the request.
+const requestURI = "$request_uri"
+
+var urlForm = matchForm("a URL of http or https, like https://example.com/", "`https://example.com/new`, `https://example.com$request_uri`; up to 2,048 bytes",
+	`https?://[A-Za-z0-9.:_\[\]-]+([/?#][^\x00- "$<>\\^{|}\x7f]*)?([$]request_uri)?`, 2048)
+
+// redirect sets the target of a redirect.
+func (f *Filters) redirect(to string) error {
+	u, err := url.Parse(strings.TrimSuffix(to, requestURI))
+	if err == nil && u.Hostname() == "" {
+		err = errors.New("it names no host")
+	}
+	f.Redirect = to
+	if err != nil {
+		f.Redirect = ""
+	}
+	return err
+}
+
+// RedirectTo returns where a request for uri, its path and query, is redirected.
+func (f *Filters) RedirectTo(uri string) string {
+	if base, ok := strings.CutSuffix(f.Redirect, requestURI); ok {
+		return strings.TrimSuffix(base, "/") + uri
+	}
+	return f.Redirect
 }
 
 var sizeForm = form[int64]{

@@ -18,16 +18,42 @@ func (r *run) filters(in *networkingv1.Ingress, ref model.Ref, class *classDefau
 	f, err := policy.ParseFilters(in.Annotations, r.opts.NginxAnnotations, class.filters)
 	if err != nil {
 		r.problems.add(ref, ReasonPolicyInvalid, "%s", joinErrors(err))
-		good, seen := r.last.filters[identityOf(in)]
-		if !seen {
-			return f
+		if good, seen := r.last.filters[identityOf(in)]; seen {
+			f = good
 		}
-		f = good
 	}
-	if f != nil {
+	if r.opts.NginxAnnotations && len(in.Spec.TLS) > 0 && (f == nil || f.HSTS == "") {
+		var own policy.Filters
+		if f != nil {
+			own = *f
+		}
+		own.HSTS = policy.NginxHSTS
+		f = &own
+	}
+	if f != nil && (err == nil || r.last.filters[identityOf(in)] != nil) {
 		r.next.filters[identityOf(in)] = f
 	}
 	return f
+}
+
+// redirectWWW redirects the host with "www." before a host of an Ingress, or without, to that. No
+// Ingress may have named it. Ingresses must come oldest first.
+func (r *run) redirectWWW(in *ingress) {
+	if in.filters == nil || !in.filters.WWW {
+		return
+	}
+	for _, host := range in.hosts {
+		other, is := strings.CutPrefix(host, "www.")
+		if !is {
+			other = "www." + host
+		}
+		if host == "" || strings.HasPrefix(host, "*") || !strings.Contains(other, ".") || r.named.hosts[other] != nil || r.refused(in, host) || r.refused(in, other) {
+			continue
+		}
+		if c, _ := r.claim(ruleKey{host: other, path: "/"}, in); c != nil {
+			c.target.Filters = &policy.Filters{RedirectHost: host}
+		}
+	}
 }
 
 // rewrite returns what becomes of the paths of a rule, nil if they stay. raw is the path of the

@@ -172,6 +172,7 @@ func (t *Translator) Translate(o Objects) *model.Model {
 	}
 	for _, in := range ours {
 		r.inheritDefault(in, catchAll)
+		r.redirectWWW(in)
 	}
 	m.Default = catchAll
 	m.Rules = r.sortedRules()
