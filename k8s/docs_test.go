@@ -29,10 +29,40 @@ import (
 	"github.com/herdshield/shield/k8s/translate"
 )
 
+// The pages, in the order in which they are read.
 const (
-	page        = "../docs/kubernetes.md"
-	filtersPage = "../docs/kubernetes-filters.md"
+	page          = "../docs/kubernetes.md"
+	filtersPage   = "../docs/kubernetes-filters.md"
+	routingPage   = "../docs/kubernetes-routing.md"
+	operatingPage = "../docs/kubernetes-operating.md"
+	referencePage = "../docs/kubernetes-reference.md"
+	migrationPage = "../docs/kubernetes-migration.md"
 )
+
+var pages = []string{page, filtersPage, routingPage, operatingPage, referencePage, migrationPage}
+
+// readPages returns all pages as one text.
+func readPages(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	for _, path := range pages {
+		all.WriteString(read(t, path))
+	}
+	return all.String()
+}
+
+// No page is long, and all are listed here.
+func TestPages(t *testing.T) {
+	found, _ := filepath.Glob("../docs/kubernetes*.md")
+	if want := slices.Sorted(slices.Values(pages)); !slices.Equal(found, want) {
+		t.Errorf("the pages are %v; want %v", found, want)
+	}
+	for _, path := range pages {
+		if n := strings.Count(read(t, path), "\n"); n > 300 {
+			t.Errorf("%s has %d lines; want at most 300", path, n)
+		}
+	}
+}
 
 func read(t *testing.T, path string) string {
 	t.Helper()
@@ -210,7 +240,7 @@ func TestAnnotations(t *testing.T) {
 // The table of ingress-nginx's annotations has those that are read: with something
 // that is no number, or no address, each is an error or changes what is parsed.
 func TestNginxAnnotations(t *testing.T) {
-	for _, r := range table(t, read(t, page), "## From ingress-nginx") {
+	for _, r := range table(t, read(t, migrationPage), "## Annotations that are read") {
 		for _, name := range code(r["`nginx.ingress.kubernetes.io/`"]) {
 			a := map[string]string{policy.NginxPrefix + "limit-rps": "10", policy.NginxPrefix + name: "0"}
 			if name == "limit-rps" || name == "limit-rpm" || name == "limit-connections" {
@@ -256,7 +286,7 @@ func TestReasons(t *testing.T) {
 	if len(reasons) < 15 {
 		t.Fatalf("there are only %d reasons", len(reasons))
 	}
-	named(t, table(t, read(t, page), "## Status and Events"), "reason", slices.Collect(maps.Keys(reasons)))
+	named(t, table(t, read(t, referencePage), "## Status and Events"), "reason", slices.Collect(maps.Keys(reasons)))
 }
 
 func isTest(path string) bool { return strings.HasSuffix(path, "_test.go") }
@@ -297,7 +327,7 @@ func TestMetrics(t *testing.T) {
 	if len(labels) < 10 {
 		t.Fatalf("there are only %d metrics", len(labels))
 	}
-	rows := table(t, read(t, page), "## Metrics")
+	rows := table(t, read(t, referencePage), "## Metrics")
 	named(t, rows, "metric", slices.Collect(maps.Keys(labels)))
 	for _, r := range rows {
 		if name := code(r["metric"])[0]; !slices.Equal(code(r["labels"]), labels[name]) {
@@ -332,7 +362,7 @@ func TestFlags(t *testing.T) {
 		}
 	}
 	slices.Sort(flags)
-	rows := table(t, read(t, page), "## Flags")
+	rows := table(t, read(t, referencePage), "## Flags")
 	var got []string
 	for _, r := range rows {
 		name := code(r["flag"])[0]
@@ -349,14 +379,14 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// A strict API server would accept the YAML on the page, and shield finds no problems in it.
+// A strict API server would accept the YAML on the pages, and shield finds no problems in it.
 func TestYAML(t *testing.T) {
-	blocks := fences(read(t, page)+read(t, filtersPage), "yaml")
+	blocks := fences(readPages(t), "yaml")
 	if len(blocks) < 3 {
 		t.Fatalf("there are only %d blocks of YAML", len(blocks))
 	}
 	var objects translate.Objects
-	class := false // the page has an IngressClass
+	class := false // the pages have an IngressClass
 	for _, block := range blocks {
 		for document := range strings.SplitSeq(block, "\n---\n") {
 			var kind metav1.TypeMeta
@@ -406,9 +436,9 @@ func TestYAML(t *testing.T) {
 	}
 }
 
-// Links within the page, and to files, lead somewhere.
+// Links within the pages, and to files, lead somewhere.
 func TestLinks(t *testing.T) {
-	for _, path := range []string{page, filtersPage, "README.md", "deploy/README.md"} {
+	for _, path := range append(slices.Clone(pages), "README.md", "deploy/README.md") {
 		text := read(t, path)
 		anchors := map[string][]string{}
 		for _, m := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(text, -1) {
@@ -439,7 +469,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// elsewhere are the commands of the page that TestCommands does not run, and who or what
+// elsewhere are the commands of the pages that TestCommands does not run, and who or what
 // runs them. nodetest/run has them unchanged, or with its variables.
 var elsewhere = map[string]string{
 	"docker build -f k8s/Dockerfile -t ghcr.io/herdshield/shield-ingress:v0.1.0 .": "a reader; TestDockerfiles in deploy looks at the file",
@@ -451,12 +481,12 @@ var elsewhere = map[string]string{
 	"curl -s http://localhost:10254/metrics":                                       "nodetest/run, at the pod's address",
 }
 
-// TestCommands runs the page's kubectl and helm commands in order against real API servers,
+// TestCommands runs the pages' kubectl and helm commands in order against real API servers,
 // one for the manifests and one for the chart. There are no nodes: commands that need
 // pods run elsewhere.
 func TestCommands(t *testing.T) {
 	var kubectl, helm []string
-	for _, block := range fences(read(t, page), "sh") {
+	for _, block := range fences(readPages(t), "sh") {
 		for line := range strings.Lines(block) {
 			line, _, _ = strings.Cut(line, "  #")
 			line = strings.TrimSpace(line)
@@ -472,12 +502,12 @@ func TestCommands(t *testing.T) {
 		}
 	}
 	for line := range elsewhere {
-		if !strings.Contains(read(t, page), "\n"+line) {
-			t.Errorf("the page has no %q any more", line)
+		if !strings.Contains(readPages(t), "\n"+line) {
+			t.Errorf("no page has %q any more", line)
 		}
 	}
 	if len(kubectl) < 5 || len(helm) < 2 {
-		t.Fatalf("the page has %d commands of kubectl and %d of helm; want more", len(kubectl), len(helm))
+		t.Fatalf("the pages have %d commands of kubectl and %d of helm; want more", len(kubectl), len(helm))
 	}
 
 	t.Run("kubectl", func(t *testing.T) {
@@ -533,7 +563,7 @@ func TestCommands(t *testing.T) {
 	})
 }
 
-// startServer starts an API server, and returns a function that runs a command of the page
+// startServer starts an API server, and returns a function that runs a command of the pages
 // with it, from the root of the repository.
 func startServer(t *testing.T) func(line string) (string, error) {
 	t.Helper()
