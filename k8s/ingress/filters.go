@@ -3,6 +3,7 @@ package ingress
 import (
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -17,16 +18,45 @@ func (t *trip) filter(r *http.Request) {
 	if t.url != nil {
 		r.URL = t.url
 	}
+	if t.filters.ForwardedPrefix != "" {
+		r.Header["X-Forwarded-Prefix"] = []string{t.filters.ForwardedPrefix}
+	}
 }
 
-// extra returns the fields that answers have because of filters, shield's own answers too. Its
-// slices have no room, so that appending to one copies it.
-func (p *passage) extra(r *http.Request, f *policy.Filters) http.Header {
+// extra sets the fields that answers have because of filters, and returns those that take the
+// place of the backend's.
+func (p *passage) extra(w http.ResponseWriter, r *http.Request, f *policy.Filters) http.Header {
 	h := make(http.Header)
+	for _, field := range f.Headers {
+		values := h[field.Name]
+		if field.Value != "" {
+			values = append(values, field.Value)
+		}
+		h[field.Name] = values // nil takes away the backend's
+	}
 	if f.HSTS != "" && f.HSTS != "off" && scheme(r) == "https" && p.asksTLS(r.Host) {
 		h["Strict-Transport-Security"] = []string{f.HSTS}
 	}
+	allowed, vary := f.CORS.Allow(r.Header.Get("Origin"))
+	if allowed != "" {
+		h["Access-Control-Allow-Origin"] = []string{allowed}
+		f.CORS.Fields(func(name, value string) { h[name] = []string{value} })
+	}
+	maps.Copy(w.Header(), h)
+	if vary { // the backend may name more
+		w.Header().Add("Vary", "Origin")
+	}
 	return h
+}
+
+// preflight answers a request of a browser that asks whether it may send another one, as
+// ingress-nginx does: whatever it asks. The fields are in extra.
+func preflight(w http.ResponseWriter, r *http.Request, extra http.Header) bool {
+	if r.Method != http.MethodOptions || extra["Access-Control-Allow-Origin"] == nil {
+		return false
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return true
 }
 
 // redirect returns where a request is redirected, with which status; "": nowhere.

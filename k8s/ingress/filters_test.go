@@ -1,16 +1,20 @@
 package ingress
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
@@ -164,8 +168,107 @@ func TestHSTS(t *testing.T) {
 	}{{"a", new(tls.ConnectionState), 1}, {"b", new(tls.ConnectionState), 0}, {"a", nil, 0}} {
 		r := httptest.NewRequest(http.MethodGet, "http://"+c.host+"/", nil)
 		r = r.WithContext(context.WithValue(r.Context(), caddyhttp.VarsCtxKey, map[string]any{}))
-		if r.TLS = c.tls; len(passage.extra(r, f)["Strict-Transport-Security"]) != c.want {
-			t.Errorf("%+v: there are %v", c, passage.extra(r, f))
+		if r.TLS = c.tls; len(passage.extra(httptest.NewRecorder(), r, f)["Strict-Transport-Security"]) != c.want {
+			t.Errorf("%+v: there should be %d", c, c.want)
 		}
+	}
+}
+
+// A web page of another site can read answers, shield's refusals and when to retry included.
+// Refusals that are repeated at the door have the same fields.
+func TestCORS(t *testing.T) {
+	p := newPod(t, "red", start)
+	answer := p.Config.Handler
+	p.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Access-Control-Allow-Origin", "https://backend.test")
+		w.Header().Set("Vary", "Accept")
+		answer.ServeHTTP(w, r)
+	})
+	once := policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: 1}}}}
+	cors, err := policy.ParseFilters(map[string]string{
+		policy.Prefix + "enable-cors": "true", policy.Prefix + "cors-allow-origin": "https://a.test, https://*.b.test:8443",
+		policy.Prefix + "cors-expose-headers": "X-Id", policy.Prefix + "response-headers": "X-Frame-Options: DENY",
+	}, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, filtered(origin("web", once), backend(service("one", policy.Service{}), p), cors))
+	for _, c := range []struct {
+		method, origin string
+		status         int
+		allowed, vary  string
+	}{
+		{"OPTIONS", "https://a.test", 204, "https://a.test", "[Origin]"},
+		{"OPTIONS", "https://x.b.test:8443", 204, "https://x.b.test:8443", "[Origin]"},
+		{"GET", "https://A.test", 200, "https://A.test", "[Origin Accept]"},
+		{"GET", "https://a.test", 429, "https://a.test", "[Origin]"},
+		{"GET", "https://x.y.b.test:8443", 429, "", "[Origin]"},
+		{"GET", "https://evil.test/.b.test:8443", 429, "", "[Origin]"},
+		{"OPTIONS", "https://a.test.evil", 429, "", "[Origin]"},
+		{"OPTIONS", "https://a.test", 204, "https://a.test", "[Origin]"},
+	} {
+		resp, _ := w.send(c.method, "a", "/", nil, "Origin", c.origin)
+		h := resp.Header
+		if resp.StatusCode != c.status || strings.Join(h["Access-Control-Allow-Origin"], ", ") != c.allowed || fmt.Sprint(h["Vary"]) != c.vary {
+			t.Errorf("%s from %s is answered %d %v", c.method, c.origin, resp.StatusCode, h)
+		}
+		if c.allowed != "" && h.Get("Access-Control-Expose-Headers") != "X-Id, Retry-After, RateLimit, RateLimit-Policy" {
+			t.Errorf("%s from %s: readable are %q", c.method, c.origin, h.Get("Access-Control-Expose-Headers"))
+		}
+		if fmt.Sprint(h["X-Frame-Options"]) != "[DENY]" {
+			t.Errorf("%s from %s: X-Frame-Options is %q", c.method, c.origin, h["X-Frame-Options"])
+		}
+	}
+
+	w.apply(filtered(origin("web", once), backend(service("one", policy.Service{}), p), cors)) // newWorld's comes before the app is there
+	conn, err := net.Dial("tcp", strings.TrimPrefix(w.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	in := bufio.NewReader(conn)
+	for i := range 40 {
+		origin := []string{"https://a.test", "https://x.b.test:8443"}[i%2]
+		_, _ = io.WriteString(conn, "GET /a HTTP/1.1\r\nHost: a\r\nOrigin: "+origin+"\r\n\r\n")
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		h := resp.Header
+		if resp.StatusCode != 429 || fmt.Sprint(h["Access-Control-Allow-Origin"]) != "["+origin+"]" || h.Get("Retry-After") == "" || fmt.Sprint(h["X-Frame-Options"]) != "[DENY]" {
+			t.Fatalf("request %d from %s is answered %d %v", i, origin, resp.StatusCode, h)
+		}
+	}
+	if n := w.metrics()["caddy_shield_door_total"]; n < 20 {
+		t.Errorf("%v of 40 refusals were made at the door", n)
+	}
+}
+
+// The backend gets another Host, and still learns what clients asked for.
+func TestBackendHeaders(t *testing.T) {
+	p := newPod(t, "red", start)
+	got := make(chan *http.Request, 1)
+	p.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got <- r
+		w.Header().Set("X-Powered-By", "red")
+		w.Header().Set("Link", "theirs")
+	})
+	f, err := policy.ParseFilters(map[string]string{
+		policy.NginxPrefix + "upstream-vhost": "app.internal", policy.NginxPrefix + "x-forwarded-prefix": "/app",
+		policy.Prefix + "response-headers": "x-powered-by:\nLink: a\nLink: b\n",
+	}, true, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, filtered(origin("web", policy.Ingress{}), backend(service("one", policy.Service{}), p), f))
+	resp, _ := w.get("a.test", "/", "X-Forwarded-Prefix", "/forged")
+	r := <-got
+	if r.Host != "app.internal" || r.Header.Get("X-Forwarded-Host") != "a.test" || fmt.Sprint(r.Header["X-Forwarded-Prefix"]) != "[/app]" {
+		t.Errorf("the backend gets Host %s, %v", r.Host, r.Header)
+	}
+	if h := resp.Header; h["X-Powered-By"] != nil || fmt.Sprint(h["Link"]) != "[a b]" {
+		t.Errorf("the client gets %v", h)
 	}
 }

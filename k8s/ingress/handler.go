@@ -174,8 +174,7 @@ func (h *Handler) route(w http.ResponseWriter, r *http.Request, c *controller) (
 	f := target.Filters
 	var extra http.Header
 	if f != nil {
-		extra = p.extra(r, f)
-		maps.Copy(w.Header(), extra)
+		extra = p.extra(w, r, f)
 	}
 	if p.redirects(r) {
 		w.Header().Set("Location", "https://"+hostOf(r.Host)+r.URL.RequestURI())
@@ -185,6 +184,9 @@ func (h *Handler) route(w http.ResponseWriter, r *http.Request, c *controller) (
 		if to, code := redirect(r, f); to != "" {
 			w.Header().Set("Location", to)
 			return nil, redirected, respond(w, r, code, to)
+		}
+		if preflight(w, r, extra) {
+			return nil, answered, nil
 		}
 	}
 	if p.first == nil {

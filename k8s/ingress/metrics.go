@@ -18,7 +18,8 @@ type outcome int
 
 const (
 	passed     outcome = iota // to the shields and, if they admitted it, to an endpoint
-	redirected                // to https
+	redirected                // to https, or by a filter
+	answered                  // a preflight
 	unreadable                // 400, 405, 408, 413
 	unrouted                  // 404
 	unserved                  // 503: no endpoint, no Service, or not synced
@@ -27,7 +28,7 @@ const (
 	outcomes
 )
 
-var outcomeNames = [outcomes]string{"passed", "redirected", "unreadable", "unrouted", "unserved", "broken", "aborted"}
+var outcomeNames = [outcomes]string{"passed", "redirected", "answered", "unreadable", "unrouted", "unserved", "broken", "aborted"}
 
 // measures are the measurements of a controller.
 type measures struct {
@@ -86,7 +87,7 @@ var (
 	descLeader     = desc("leader", "1 if this replica writes the status of Ingresses.")
 	descReplicas   = desc("replicas", "Replicas that share the limits, as far as this one knows; 0: they are not shared.")
 	descShare      = desc("share_ratio", "This replica's share of the limits, from 0 to 1.")
-	descOutcomes   = desc("requests_total", "Requests by outcome: passed (to the shields, and to an endpoint if they admit it), redirected, unreadable (400, 405, 408, 413), unrouted (404), unserved (503: there is no endpoint), broken (502, 504: the endpoint did not answer), or aborted (the response broke off).", "outcome")
+	descOutcomes   = desc("requests_total", "Requests by outcome: passed (to the shields, and to an endpoint if they admit it), redirected, answered (a preflight of CORS), unreadable (400, 405, 408, 413), unrouted (404), unserved (503: there is no endpoint), broken (502, 504: the endpoint did not answer), or aborted (the response broke off).", "outcome")
 	descEndpoints  = desc("endpoints", "Endpoints of a Service's port: usable, or ejected because they cannot be reached.", "service", "state")
 	descInFlight   = desc("endpoint_in_flight_requests", "Requests in flight to the busiest endpoint of a Service's port.", "service")
 )

@@ -256,6 +256,11 @@ func (n reaching) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t != nil && t.passage.limited {
 		r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{WroteHeaders: func() { t.wrote.Store(true) }}))
 	}
+	if t != nil && t.filters != nil && t.filters.Host != "" {
+		// Not earlier: reverse_proxy would tell the backend that clients asked for this.
+		r = r.WithContext(r.Context())
+		r.Host = t.filters.Host
+	}
 	resp, err := n.RoundTripper.RoundTrip(r)
 	if err == nil && t != nil {
 		t.reached = true

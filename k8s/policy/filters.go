@@ -3,8 +3,10 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"net/textproto"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -40,7 +42,22 @@ type Filters struct {
 
 	// HSTS is the Strict-Transport-Security of answers over TLS; "" and "off": none.
 	HSTS string
+
+	// CORS says which web pages of other sites may read answers; nil: it is left to the
+	// backend.
+	CORS *CORS
+
+	// Headers are set in all answers, in place of the backend's; an empty Value removes
+	// the backend's.
+	Headers []Header
+
+	// Host is the Host that the backend gets; "": the client's. ForwardedPrefix is
+	// its X-Forwarded-Prefix; "": none.
+	Host, ForwardedPrefix string
 }
+
+// A Header is a field of answers.
+type Header struct{ Name, Value string } // the Name is canonical
 
 // NoBodySize is the BodySize that is no limit.
 const NoBodySize = -1
@@ -121,7 +138,71 @@ var filterRows = []filterRow{
 		Default: "none; with `--nginx-annotations` `max-age=31536000; includeSubDomains`",
 	}, "", matchForm("off, or max-age with a number of seconds, then includeSubDomains and preload", "`max-age=31536000`, `max-age=31536000; includeSubDomains; preload`, `off`",
 		`off|max-age=[0-9]{1,10}(; ?includeSubDomains)?(; ?preload)?`, 64), func(f *Filters, v string) error { f.HSTS = v; return nil }),
+	corsOf("enable-cors", "answer [preflights](#cors), and let other sites read answers", "`false`", redirectForm, func(c *CORS, v string) {
+		c.Off = v != "true"
+	}),
+	corsOf("cors-allow-origin", "the sites, separated by commas; `*` for a label of their name, or for all of them", "`*`",
+		matchForm("origins like https://*.example.com, separated by commas, or *", "`*`, `https://a.example.com, https://*.example.org:8443`; up to 2,048 bytes",
+			`\*|`+origin+`( *, *`+origin+`)*`, 2048), func(c *CORS, v string) { c.Origins = fieldsOf(strings.ToLower(v)) }),
+	corsOf("cors-allow-methods", "the methods that they may use", "`"+corsMethods+"`", tokensForm("`GET, POST`"), func(c *CORS, v string) { c.Methods = v }),
+	corsOf("cors-allow-headers", "the fields that they may send", "those of ingress-nginx: `Authorization`, `Content-Type`, `Range`, and some more",
+		tokensForm("`Content-Type, X-Id`, `*`"), func(c *CORS, v string) { c.Headers = v }),
+	corsOf("cors-allow-credentials", "whether they may send cookies; not to all sites", "`true`", redirectForm, func(c *CORS, v string) { c.NoCredentials = v != "true" }),
+	corsOf("cors-expose-headers", "the fields of answers that they may read, besides `Retry-After` and `RateLimit`", "none", tokensForm("`X-Id, X-Total`"),
+		func(c *CORS, v string) { c.Expose = v }),
+	corsOf("cors-max-age", "for how many seconds a preflight counts", "`1728000`", matchForm("a number of seconds", "`600`, `-1`", `-?[0-9]{1,9}`, 10), func(c *CORS, v string) { c.MaxAge = v }),
+	filterOf(Annotation{
+		Name:    "response-headers",
+		Meaning: "[fields](#headers) of all answers, shield's own included, one on a line; one without a value is removed",
+		Default: "none",
+	}, "", headersForm, func(f *Filters, v []Header) error { f.Headers = v; return nil }),
+	filterOf(Annotation{
+		Name:    "upstream-vhost",
+		Meaning: "the `Host` that the backend gets",
+		Default: "the client's",
+	}, "upstream-vhost", matchForm("a host, with or without a port", "`app.internal`, `app:8080`; up to 255 bytes", `[A-Za-z0-9._-]+(:[0-9]{1,5})?`, 255),
+		func(f *Filters, v string) error { f.Host = v; return nil }),
+	filterOf(Annotation{
+		Name:    "x-forwarded-prefix",
+		Meaning: "the `X-Forwarded-Prefix` that the backend gets",
+		Default: "none",
+	}, "x-forwarded-prefix", matchForm("a path like /app", "`/app`; up to 512 bytes", `/[^\x00- \x7f]*`, 512),
+		func(f *Filters, v string) error { f.ForwardedPrefix = v; return nil }),
 }
+
+// maxHeaders and maxHeaderBytes bound the fields of one Ingress. Ours: people have ten.
+const (
+	maxHeaders     = 32
+	maxHeaderBytes = 4096
+)
+
+// framing are the fields that say where an answer ends, or that are shield's own.
+var framing = []string{"Connection", "Content-Encoding", "Content-Length", "Content-Range", "Date", "Keep-Alive", "Proxy-Connection", "Retry-After", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+
+const headerLine = `[A-Za-z0-9!#$%&*+.^_~-]+:[^\x00-\x08\x0a-\x1f\x7f]*`
+
+var headersForm = func() form[[]Header] {
+	lines := matchForm("lines like X-Frame-Options: DENY", "`X-Frame-Options: DENY`, `X-Powered-By:`; up to 32 lines", headerLine+`(\n`+headerLine+`)*\n?`, maxHeaderBytes)
+	f := form[[]Header]{want: lines.want, rule: lines.rule, page: lines.page}
+	f.parse = func(text string) (list []Header, err error) {
+		if _, err := lines.parse(text); err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(text) {
+			name, value, _ := strings.Cut(line, ":")
+			name = textproto.CanonicalMIMEHeaderKey(name)
+			if slices.Contains(framing, name) {
+				return nil, fmt.Errorf("%s is not for applications to set", name)
+			}
+			list = append(list, Header{name, strings.TrimSpace(value)})
+		}
+		if len(list) > maxHeaders {
+			return nil, fmt.Errorf("it has %d fields; want at most %d", len(list), maxHeaders)
+		}
+		return list, nil
+	}
+	return f
+}()
 
 // NginxHSTS is the HSTS that ingress-nginx has by default.
 const NginxHSTS = "max-age=31536000; includeSubDomains"
