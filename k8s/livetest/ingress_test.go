@@ -106,7 +106,7 @@ func TestIngress(t *testing.T) {
 	}
 
 	s.Delete(t, i)
-	if took := p.Serves("shop.example.com", "/api/x", 404, 5*time.Second); took > time.Second {
+	if took := p.Serves("shop.example.com", "/api/x", 404, 5*time.Second); took > onThisMachine(time.Second) {
 		t.Errorf("it took %v for a deleted Ingress to be gone", took)
 	}
 
@@ -238,7 +238,7 @@ func TestWebsocketOutlivesSIGTERM(t *testing.T) {
 		<-p.ended
 		took := time.Since(began)
 		t.Logf("the websocket ends on its own %v: the process has ended after %v", ends, took)
-		if ends != (took < 1900*time.Millisecond) || took > 6*time.Second {
+		if least := 1900 * time.Millisecond; ends && took > onThisMachine(least) || !ends && took < least || took > onThisMachine(6*time.Second) {
 			t.Errorf("the websocket ends on its own %v: the process has ended after %v", ends, took)
 		}
 	}
@@ -270,7 +270,7 @@ func TestSecretRotation(t *testing.T) {
 		s.Update(t, secret)
 		took := eventually(t, 5*time.Second, "the new certificate", is(name))
 		t.Logf("a new certificate was served after %v", took)
-		if took > time.Second {
+		if took > onThisMachine(time.Second) {
 			t.Errorf("a new certificate was served after %v; want 1 s", took)
 		}
 	}
@@ -823,8 +823,13 @@ func TestShutdown(t *testing.T) {
 	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
+	asked := time.Now()
 	s.Get(t, i)
-	if len(i.Status.LoadBalancer.Ingress) != 0 {
+	switch took := time.Since(asked); {
+	case len(i.Status.LoadBalancer.Ingress) == 0:
+	case took > 200*time.Millisecond: // it asks several times, and has two seconds in all
+		t.Skipf("the API server takes %v to answer; the last replica may not have had the time to remove the status", took)
+	default:
 		t.Errorf("the status still has %v, where no replica serves", i.Status.LoadBalancer.Ingress)
 	}
 }
