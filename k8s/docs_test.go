@@ -170,7 +170,8 @@ func TestAnnotations(t *testing.T) {
 			_, err := policy.ParseIngress(a, policy.Ingress{})
 			_, redirect := policy.SSLRedirect(a)
 			_, filters := policy.ParseFilters(a, false, nil)
-			return errors.Join(err, redirect, filters)
+			_, ignored := policy.Unread(a, false)
+			return errors.Join(err, redirect, filters, ignored)
 		}},
 		{"Service", policy.OnService(), func(a map[string]string) error {
 			_, err := policy.ParseService(a)

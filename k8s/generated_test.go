@@ -77,6 +77,9 @@ func annotationTable(list []policy.Annotation) string {
 func parameterSchemas(list []policy.Annotation) string {
 	var all []string
 	for _, a := range list {
+		if a.Single {
+			continue
+		}
 		all = append(all, fmt.Sprintf(`            %q: {
               "type": [
                 "string",

@@ -254,6 +254,14 @@ var annotations = []struct {
 	{"Ingress", "mode", "shadow", false},
 	{"Ingress", "ssl-redirect", "false", true},
 	{"Ingress", "ssl-redirect", "no", false},
+	{"Ingress", "ignore-nginx", "auth-url, nginx.ingress.kubernetes.io/satisfy", true},
+	{"Ingress", "ignore-nginx", "auth-url;satisfy", false},
+	{"Ingress", "ignore-nginx", "*", false},
+	{"Ingress", "ignore-nginx", "", false},
+	{"Ingress", "allowlist-source-range", "10.0.0.0/8, 192.0.2.1", true},
+	{"Ingress", "allowlist-source-range", "office", false},
+	{"Ingress", "denylist-source-range", "2001:db8::/32", true},
+	{"Ingress", "denylist-source-range", "", false},
 	{"Ingress", "rewrite-target", "/v2/$1", true},
 	{"Ingress", "rewrite-target", "/a b", false},
 	{"Ingress", "rewrite-target", "/a?b=c", false},
@@ -351,7 +359,8 @@ func TestPolicies(t *testing.T) {
 			_, err := policy.ParseIngress(with, policy.Ingress{})
 			_, err2 := policy.SSLRedirect(with)
 			_, err3 := policy.ParseFilters(with, false, nil)
-			errs = []error{err, err2, err3}
+			_, err4 := policy.Unread(with, false)
+			errs = []error{err, err2, err3, err4}
 		} else {
 			_, err := policy.ParseService(with)
 			_, err2 := policy.BackendProtocol(with, "")

@@ -5,8 +5,11 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/netip"
 	"sync/atomic"
 	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
@@ -140,3 +143,10 @@ func (b *sizedBody) Read(p []byte) (int, error) {
 
 // isOver reports whether the body has been too large; of nil it has not.
 func (b *sizedBody) isOver() bool { return b != nil && b.over.Load() }
+
+// clientAddress returns the address of a client, or the zero Addr if Caddy has none.
+func clientAddress(r *http.Request) netip.Addr {
+	client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+	a, _ := netip.ParseAddr(client)
+	return a
+}

@@ -180,6 +180,12 @@ func (h *Handler) route(w http.ResponseWriter, r *http.Request, c *controller) (
 		w.Header().Set("Location", "https://"+hostOf(r.Host)+r.URL.RequestURI())
 		return nil, redirected, respond(w, r, http.StatusPermanentRedirect, "use https")
 	}
+	if target.Closed != "" {
+		return nil, closed, h.unavailable(w, r, target.Closed)
+	}
+	if f.Asks() && !f.Admits(clientAddress(r)) {
+		return nil, denied, respond(w, r, http.StatusForbidden, "the Ingress does not serve this address")
+	}
 	if f != nil {
 		if to, code := redirect(r, f); to != "" {
 			w.Header().Set("Location", to)
@@ -316,7 +322,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, c *controller, er
 // grpcStatus has the gRPC codes of a proxy's own answers (grpc/doc/statuscodes.md): gRPC
 // clients do not read them from the HTTP status.
 var grpcStatus = map[int]string{
-	http.StatusBadRequest: "3", http.StatusRequestTimeout: "4", http.StatusNotFound: "12", http.StatusMethodNotAllowed: "12", http.StatusRequestEntityTooLarge: "8",
+	http.StatusBadRequest: "3", http.StatusRequestTimeout: "4", http.StatusForbidden: "7", http.StatusNotFound: "12", http.StatusMethodNotAllowed: "12", http.StatusRequestEntityTooLarge: "8",
 	http.StatusBadGateway: "14", http.StatusServiceUnavailable: "14", http.StatusGatewayTimeout: "14",
 }
 

@@ -107,7 +107,7 @@ func (l *live) apply(now time.Duration, m *model.Model, d *policy.Division, pod 
 	unlimited := map[*model.Origin]bool{}
 	for i := range rules {
 		if r := &rules[i]; r.Origin != nil && ofACME(r.Path) {
-			r.Origin, r.Filters, r.Rewrite = &model.Origin{Ref: r.Origin.Ref}, nil, nil
+			r.Origin, r.Filters, r.Rewrite, r.Closed = &model.Origin{Ref: r.Origin.Ref}, nil, nil, ""
 			unlimited[r.Origin] = true
 		}
 	}

@@ -22,13 +22,15 @@ const (
 	answered                  // a preflight
 	unreadable                // 400, 405, 408, 413
 	unrouted                  // 404
+	denied                    // 403
+	closed                    // 503: a guard of ingress-nginx's is not there
 	unserved                  // 503: no endpoint, no Service, or not synced
 	broken                    // 502 or 504: endpoints did not answer
 	aborted                   // the response broke off
 	outcomes
 )
 
-var outcomeNames = [outcomes]string{"passed", "redirected", "answered", "unreadable", "unrouted", "unserved", "broken", "aborted"}
+var outcomeNames = [outcomes]string{"passed", "redirected", "answered", "unreadable", "unrouted", "denied", "closed", "unserved", "broken", "aborted"}
 
 // measures are the measurements of a controller.
 type measures struct {
@@ -87,7 +89,7 @@ var (
 	descLeader     = desc("leader", "1 if this replica writes the status of Ingresses.")
 	descReplicas   = desc("replicas", "Replicas that share the limits, as far as this one knows; 0: they are not shared.")
 	descShare      = desc("share_ratio", "This replica's share of the limits, from 0 to 1.")
-	descOutcomes   = desc("requests_total", "Requests by outcome: passed (to the shields, and to an endpoint if they admit it), redirected, answered (a preflight of CORS), unreadable (400, 405, 408, 413), unrouted (404), unserved (503: there is no endpoint), broken (502, 504: the endpoint did not answer), or aborted (the response broke off).", "outcome")
+	descOutcomes   = desc("requests_total", "Requests by outcome: passed (to the shields, and to an endpoint if they admit it), redirected, answered (a preflight of CORS), unreadable (400, 405, 408, 413), unrouted (404), denied (403), closed (503: ingress-nginx would guard it), unserved (503: there is no endpoint), broken (502, 504: the endpoint did not answer), or aborted (the response broke off).", "outcome")
 	descEndpoints  = desc("endpoints", "Endpoints of a Service's port: usable, or ejected because they cannot be reached.", "service", "state")
 	descInFlight   = desc("endpoint_in_flight_requests", "Requests in flight to the busiest endpoint of a Service's port.", "service")
 )

@@ -72,6 +72,10 @@ type Target struct {
 	// answered 503.
 	Backend *Backend
 
+	// Closed, unless empty, is why requests are answered 503: the object asks for a guard
+	// that is not there. Its rules stay its own.
+	Closed string
+
 	// Filters are what is done to requests and answers; nil, as for most: nothing. They
 	// are shared by all rules of an Ingress.
 	Filters *policy.Filters

@@ -13,12 +13,16 @@ const maxAllow = 10_000
 
 // Allows reports whether the limits do not count a client's address. It is a binary search,
 // and does not allocate. Allow must be in the order that parsing makes.
-func (p *Ingress) Allows(a netip.Addr) bool {
+func (p *Ingress) Allows(a netip.Addr) bool { return within(p.Allow, a) }
+
+// within reports whether an address is in one of the networks of a list, in the order that
+// parsing makes.
+func within(list []netip.Prefix, a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	// The networks do not overlap, so only the last one that begins at or before a can
 	// contain it.
-	i, found := slices.BinarySearchFunc(p.Allow, a, func(n netip.Prefix, a netip.Addr) int { return n.Addr().Compare(a) })
-	return found || i > 0 && p.Allow[i-1].Contains(a)
+	i, found := slices.BinarySearchFunc(list, a, func(n netip.Prefix, a netip.Addr) int { return n.Addr().Compare(a) })
+	return found || i > 0 && list[i-1].Contains(a)
 }
 
 // parsePrefixes parses addresses and networks, separated by commas. It returns them masked

@@ -45,6 +45,9 @@ type Annotation struct {
 	// server: false only where parsing fails, too.
 	Want, Rule string
 
+	// Single: it is no parameter of an IngressClass.
+	Single bool
+
 	// overridesNginx: an Ingress that has it has no limits of ingress-nginx's.
 	overridesNginx bool
 }
@@ -137,7 +140,14 @@ var ingressRows = []row[Ingress]{
 		Meaning: "answer plain HTTP with 308 for hosts in `spec.tls`",
 		Default: "`true`",
 	}, redirectForm), // by SSLRedirect
+	rowApart[Ingress](Annotation{
+		Name:    ignoreNginx,
+		Meaning: "annotations of ingress-nginx that are meant to be [without effect](kubernetes-migration.md#annotations-that-are-not-read); not for a class", Single: true,
+		Default: "none",
+	}, namesForm), // by Unread
 }
+
+const ignoreNginx = "ignore-nginx"
 
 // The annotations of a Service. Values are read in this order.
 var serviceRows = []row[Service]{

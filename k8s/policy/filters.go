@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/textproto"
 	"net/url"
 	"regexp"
@@ -14,6 +15,10 @@ import (
 // Filters are what an Ingress has done to its requests and answers besides limiting them.
 // The zero Filters does nothing. It is immutable once it has been handed on.
 type Filters struct {
+	// AllowFrom are the addresses of the clients that are served, unless it is nil; of those,
+	// DenyFrom are not. Both are in the order that parsing makes.
+	AllowFrom, DenyFrom []netip.Prefix
+
 	// RewriteTarget takes the place of the whole path, RewritePrefix of the part that the
 	// rule names. At most one is set. $1 to $9 in RewriteTarget are groups of a pattern.
 	RewriteTarget, RewritePrefix string
@@ -83,6 +88,16 @@ func filterOf[V any](a Annotation, nginx string, of form[V], set func(f *Filters
 // filterRows are the annotations of an Ingress that set filters, in the order in which they
 // are read.
 var filterRows = []filterRow{
+	sourcesOf(Annotation{
+		Name:    "allowlist-source-range",
+		Meaning: "the only clients that are served, by their addresses; others get 403. One that is wrong admits no client",
+		Default: "all clients",
+	}, func(f *Filters, list []netip.Prefix) { f.AllowFrom = list }),
+	sourcesOf(Annotation{
+		Name:    "denylist-source-range",
+		Meaning: "clients that get 403, by their addresses. One that is wrong admits no client",
+		Default: "none",
+	}, func(f *Filters, list []netip.Prefix) { f.DenyFrom = list }),
 	filterOf(Annotation{
 		Name:    "rewrite-target",
 		Meaning: "the path that the backend gets instead of the client's. `$1` to `$9` are the groups of a rule's [pattern](#patterns)",
@@ -314,6 +329,9 @@ func readFilters(r *reader, nginx bool, f *Filters) (*Filters, error) {
 // one is none.
 func (r *reader) nginxText(row filterRow) (text string, ok bool) {
 	v, _ := r.get(row.nginx)
+	if v == "" {
+		v, _ = r.get(nginxAliases[row.nginx])
+	}
 	if on, err := strconv.ParseBool(v); err == nil && row.Want == redirectForm.want {
 		v = strconv.FormatBool(on)
 	}

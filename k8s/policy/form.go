@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -155,6 +156,14 @@ var (
 		parse: func(text string) (string, error) { return text, checkKey(text) },
 	}
 
+	// namesForm is a list of names of annotations, with or without NginxPrefix.
+	namesForm = form[[]string]{
+		want:  "names of annotations of ingress-nginx, separated by commas, like auth-url, satisfy",
+		rule:  "x.split(',').all(n, n.trim().matches('^(nginx[.]ingress[.]kubernetes[.]io/)?[A-Za-z0-9][-A-Za-z0-9_.]*$'))",
+		page:  "names, separated by commas: `auth-url, satisfy`",
+		parse: parseNames,
+	}
+
 	prefixForm = form[[]netip.Prefix]{
 		want:  "addresses and CIDRs, separated by commas, like 10.0.0.0/8, 192.0.2.1",
 		rule:  "x.split(',').all(c, isIP(c.trim()) || isCIDR(c.trim()))",
@@ -162,6 +171,20 @@ var (
 		parse: parsePrefixes,
 	}
 )
+
+// oneName is a name of an annotation, as Kubernetes has them.
+var oneName = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_.]*$`)
+
+func parseNames(text string) (names []string, err error) {
+	for name := range strings.SplitSeq(text, ",") {
+		name = strings.TrimPrefix(strings.TrimSpace(name), NginxPrefix)
+		if !oneName.MatchString(name) {
+			return nil, errForm
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}
 
 // inMinutes writes whole minutes as "1m", not as "1m0s".
 func inMinutes(d time.Duration) string { return strings.TrimSuffix(d.String(), "0s") }

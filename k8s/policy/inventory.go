@@ -2,6 +2,7 @@ package policy
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -231,7 +232,9 @@ var nginxKnown = func() map[string]NginxAnnotation {
 	}
 	for _, row := range filterRows {
 		if row.nginx != "" {
-			known[row.nginx] = NginxAnnotation{Name: row.nginx, Word: row.Name}
+			for _, name := range []string{row.nginx, nginxAliases[row.nginx]} {
+				known[name] = NginxAnnotation{Name: name, Word: row.Name}
+			}
 		}
 	}
 	return known
@@ -271,4 +274,33 @@ func FateOf(name, value string) NginxAnnotation {
 		a.Fate = Guards
 	}
 	return a
+}
+
+// Unread returns the annotations of ingress-nginx that an Ingress has and shield does not
+// read, sorted by name. With nginx it reads some. Those that ignore-nginx names are left
+// out; if its value is wrong it names none.
+func Unread(annotations map[string]string, nginx bool) (list []NginxAnnotation, err error) {
+	r := reader{prefix: Prefix, values: annotations}
+	var meant []string
+	if v, ok := r.get(ignoreNginx); ok {
+		meant, _ = parse(&r, ignoreNginx, namesForm, v)
+	}
+	for key, value := range annotations {
+		name, theirs := strings.CutPrefix(key, NginxPrefix)
+		if !theirs || slices.Contains(meant, name) {
+			continue
+		}
+		if a := FateOf(name, value); a.Fate != Read || !nginx {
+			list = append(list, a)
+		}
+	}
+	slices.SortFunc(list, func(a, b NginxAnnotation) int { return strings.Compare(a.Name, b.Name) })
+	return list, r.err()
+}
+
+// IsCanary reports whether one of the annotations that are not read makes an Ingress a canary:
+// ingress-nginx sends it requests for the paths of another Ingress, and no others.
+func IsCanary(annotations map[string]string, unread []NginxAnnotation) bool {
+	on, _ := strconv.ParseBool(annotations[NginxPrefix+"canary"])
+	return on && slices.ContainsFunc(unread, func(a NginxAnnotation) bool { return a.Name == "canary" })
 }

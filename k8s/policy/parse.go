@@ -26,6 +26,9 @@ func ParseIngress(annotations map[string]string, defaults Ingress) (Ingress, err
 // error it returns no limits.
 func ParseDefaults(data map[string]string) (Ingress, error) {
 	r := &reader{values: data}
+	if r.has(ignoreNginx) { // it would open Ingresses that do not exist yet
+		r.fail(ignoreNginx, "is for a single Ingress, not for a class")
+	}
 	return read(r, "the parameters of an IngressClass", ingressRows, OnIngress(), "a Service", OnService(), Ingress{})
 }
 

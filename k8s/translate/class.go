@@ -131,6 +131,7 @@ type ingress struct {
 	*networkingv1.Ingress
 	origin  *model.Origin
 	filters *policy.Filters
+	closed  string                    // as in model.Target
 	age     int                       // how many older ones there are
 	rules   []rule                    // in order
 	hosts   []string                  // of its rules, in order, without duplicates; "" for a rule without
@@ -160,6 +161,10 @@ func (r *run) readIngresses(all []*networkingv1.Ingress, m *model.Model) []*ingr
 		p := r.ingressPolicy(in, ref, class)
 		origin.Policy, origin.NoRedirect = p.policy, p.noRedirect
 		one := &ingress{Ingress: in, origin: origin, filters: r.filters(in, ref, class), age: len(ours)}
+		var canary bool
+		if canary, one.closed = r.nginx(in, ref); canary {
+			continue
+		}
 		r.read(one)
 		ours = append(ours, one)
 	}

@@ -124,6 +124,9 @@ func dump(m *model.Model) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	target := func(t model.Target) string {
+		if t.Closed != "" {
+			return fmt.Sprintf("%s -> closed", t.Origin)
+		}
 		if t.Backend == nil {
 			return fmt.Sprintf("%s -> none", t.Origin)
 		}

@@ -15,6 +15,9 @@ const (
 	ReasonPolicyInvalid       = "PolicyInvalid"       // an annotation; the last good policy applies
 	ReasonParametersInvalid   = "ParametersInvalid"   // of an IngressClass; the last good ones apply
 	ReasonNginxIgnored        = "NginxIgnored"        // there are limits of shield's own
+	ReasonNginxNotRead        = "NginxNotRead"        // annotations of ingress-nginx
+	ReasonNginxGuard          = "NginxGuard"          // one of them guards: 503
+	ReasonNginxCanary         = "NginxCanary"         // all rules are left out
 	ReasonPathTaken           = "PathTaken"           // the rule is left out
 	ReasonDefaultBackendTaken = "DefaultBackendTaken" // the default backend is left out
 	ReasonPathInvalid         = "PathInvalid"         // the rule is left out

@@ -34,7 +34,7 @@ func (r *run) claim(k ruleKey, in *ingress) (c *claim, winner *ingress) {
 	if c := r.rules[k]; c != nil {
 		return nil, c.by
 	}
-	c = &claim{by: in, target: model.Target{Origin: in.origin, Filters: in.filters}}
+	c = &claim{by: in, target: model.Target{Origin: in.origin, Filters: in.filters, Closed: in.closed}}
 	r.rules[k] = c
 	return c, nil
 }
@@ -72,7 +72,7 @@ func (r *run) route(in *ingress, catchAll **model.Target) {
 		r.problems.add(in.origin.Ref, ReasonDefaultBackendTaken,
 			"requests that match no rule go to the default backend of the older Ingress %s; that of this one is left out", (*catchAll).Origin)
 	default:
-		*catchAll = &model.Target{Origin: in.origin, Filters: in.filters, Backend: r.backend(in, backend)}
+		*catchAll = &model.Target{Origin: in.origin, Filters: in.filters, Closed: in.closed, Backend: r.backend(in, backend)}
 	}
 }
 
@@ -155,6 +155,7 @@ func (r *run) inheritDefault(in *ingress, catchAll *model.Target) {
 		}
 		if c, _ := r.claim(ruleKey{host: rule.host, path: "/", fallback: true}, in); c != nil {
 			c.target.Backend = catchAll.Backend
+			c.target.Closed = cmp.Or(in.closed, catchAll.Closed)
 		}
 	}
 }

@@ -1,0 +1,62 @@
+package translate
+
+import (
+	"fmt"
+	"strings"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/policy"
+)
+
+// unguarded is why requests for an Ingress are answered 503 that asks ingress-nginx for a
+// guard.
+const unguarded = "the Ingress asks for a guard that is not there"
+
+// nginx adds one Problem with all annotations of ingress-nginx that are not read. A canary
+// routes nothing, as in ingress-nginx without a rule of another Ingress. closed is not empty if
+// requests would get past a guard.
+func (r *run) nginx(in *networkingv1.Ingress, ref model.Ref) (canary bool, closed string) {
+	unread, err := policy.Unread(in.Annotations, r.opts.NginxAnnotations)
+	if err != nil {
+		r.problems.add(ref, ReasonPolicyInvalid, "%s", joinErrors(err))
+	}
+	if len(unread) == 0 {
+		return false, ""
+	}
+	var all, guards []string
+	for _, a := range unread {
+		all = append(all, a.Name)
+		if a.Fate == policy.Guards {
+			guards = append(guards, a.Name)
+		}
+	}
+	reason, before := ReasonNginxNotRead, ""
+	switch canary = policy.IsCanary(in.Annotations, unread); {
+	case canary:
+		reason, before = ReasonNginxCanary, "this is a canary, which shield does not serve by weight, header or cookie: its rules are left out, and the main Ingress has all requests; "
+	case len(guards) > 0 && !r.opts.NginxAnnotations:
+		before = fmt.Sprintf("%s guard this Ingress in ingress-nginx alone; ", listed(guards, maxMessage/3))
+	case len(guards) > 0:
+		reason, closed = ReasonNginxGuard, unguarded
+		before = fmt.Sprintf("requests are answered 503, because %s guard this Ingress and are not read; to serve it without them, name them in %signore-nginx; ",
+			listed(guards, maxMessage/3), policy.Prefix)
+	}
+	r.problems.add(ref, reason, "%sannotations of ingress-nginx without effect: %s", before, listed(all, maxMessage/3))
+	return canary, closed
+}
+
+// listed returns names in one line of about so many bytes.
+func listed(names []string, most int) string {
+	n, bytes := 0, 0
+	for n < len(names) && bytes+len(names[n]) <= most {
+		bytes += len(names[n]) + len(", ")
+		n++
+	}
+	text := strings.Join(names[:n], ", ")
+	if n < len(names) {
+		text += fmt.Sprintf(" and %d more", len(names)-n)
+	}
+	return text
+}

@@ -1,0 +1,139 @@
+package translate
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/policy"
+)
+
+// shop is an Ingress for shop.example.com/, with annotations in words, of this age.
+func shop(name, annotations string, seconds int64) *networkingv1.Ingress {
+	prefix := networkingv1.PathTypePrefix
+	in := &networkingv1.Ingress{}
+	in.Namespace, in.Name, in.Annotations = "default", name, words(annotations)
+	in.CreationTimestamp = metav1.Unix(seconds, 0)
+	class := "shield"
+	in.Spec.IngressClassName = &class
+	in.Spec.Rules = []networkingv1.IngressRule{{Host: "shop.example.com", IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{
+		Paths: []networkingv1.HTTPIngressPath{{Path: "/", PathType: &prefix, Backend: networkingv1.IngressBackend{
+			Service: &networkingv1.IngressServiceBackend{Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80}},
+		}}},
+	}}}}
+	return in
+}
+
+// migrated is the Model of Ingresses.
+func migrated(t *testing.T, nginx bool, all ...*networkingv1.Ingress) *model.Model {
+	t.Helper()
+	_, o := decode(t, "kind: Service\nmetadata: {name: web}\nspec: {ports: [{port: 80}]}")
+	o.Ingresses = all
+	return New(Options{ClassName: "shield", NginxAnnotations: nginx}).Translate(o)
+}
+
+// Every annotation that is not read is named in one Event; with the flag, those that guard
+// close the Ingress until it says that it is meant.
+func TestNoMigrationFailsOpen(t *testing.T) {
+	for _, a := range policy.NginxAnnotations() {
+		for _, nginx := range []bool{false, true} {
+			value := "on"
+			m := migrated(t, nginx, shop("shop", "nginx/"+a.Name+"="+value, 1))
+			told := 0
+			for _, p := range m.Problems {
+				if strings.HasPrefix(p.Reason, "Nginx") && strings.Contains(p.Message, a.Name) {
+					told++
+				}
+			}
+			want, fate := 1, policy.FateOf(a.Name, value).Fate
+			if nginx && fate == policy.Read {
+				want = 0
+			}
+			if told != want {
+				t.Errorf("%s, flag %v: named in %d Events, want %d: %v", a.Name, nginx, told, want, m.Problems)
+			}
+			if closed := len(m.Rules) > 0 && m.Rules[0].Closed != ""; closed != (nginx && fate == policy.Guards) {
+				t.Errorf("%s, flag %v: closed is %v", a.Name, nginx, closed)
+			}
+			m = migrated(t, nginx, shop("shop", "nginx/"+a.Name+"="+value+" ignore-nginx="+a.Name, 1))
+			if len(m.Rules) != 1 || m.Rules[0].Closed != "" {
+				t.Errorf("%s, flag %v, meant: %+v, %v", a.Name, nginx, m.Rules, m.Problems)
+			}
+		}
+	}
+}
+
+// A waiver opens what it names, and nothing else.
+func TestWaiver(t *testing.T) {
+	for _, test := range []struct {
+		waiver string
+		closed bool
+		told   string
+	}{
+		{"auth-url", true, "satisfy"},
+		{"auth-url,satisfy", false, ""},
+		{"satisfy,nginx.ingress.kubernetes.io/auth-url", false, ""},
+		{"all", true, "auth-url, satisfy"},
+		{"*", true, "auth-url, satisfy"},
+		{"", true, "auth-url, satisfy"},
+		{"auth-url;satisfy", true, "auth-url, satisfy"},
+	} {
+		m := migrated(t, true, shop("shop", "nginx/auth-url=x nginx/satisfy=any ignore-nginx="+test.waiver, 1))
+		if closed := m.Rules[0].Closed != ""; closed != test.closed {
+			t.Errorf("%q: closed is %v: %v", test.waiver, closed, m.Problems)
+		}
+		if text := fmt.Sprint(m.Problems); test.told != "" && !strings.HasSuffix(strings.TrimSuffix(strings.SplitAfter(text, "without effect: ")[1], "}]"), test.told) && !strings.Contains(text, test.told) {
+			t.Errorf("%q: told %s", test.waiver, text)
+		}
+	}
+	if _, err := policy.ParseDefaults(map[string]string{"ignore-nginx": "auth-url"}); err == nil {
+		t.Error("a class may not ignore guards of Ingresses to come")
+	}
+}
+
+// A closed Ingress keeps its hosts, its paths and its default backend.
+func TestClosedKeepsItsClaim(t *testing.T) {
+	older, younger := shop("a", "nginx/auth-url=x", 1), shop("b", "", 2)
+	older.Spec.DefaultBackend = older.Spec.Rules[0].HTTP.Paths[0].Backend.DeepCopy()
+	m := migrated(t, true, younger, older)
+	for _, r := range m.Rules {
+		if r.Origin.Name != "a" || r.Closed == "" {
+			t.Errorf("%s%s goes to %s, closed %q", r.Host, r.Path, r.Origin, r.Closed)
+		}
+	}
+	// The default backend of a closed one is closed for others, too.
+	older.Spec.Rules, younger.Spec.Rules[0].HTTP = nil, nil
+	m = migrated(t, true, younger, older)
+	if m.Default == nil || m.Default.Closed == "" || len(m.Rules) != 1 || m.Rules[0].Closed == "" {
+		t.Errorf("default %+v, rules %+v", m.Default, m.Rules)
+	}
+}
+
+// An Event has room for 1,024 bytes.
+func TestManyUnread(t *testing.T) {
+	var all strings.Builder
+	for i := range 2000 {
+		fmt.Fprintf(&all, "nginx/auth-%060d=x ", i)
+	}
+	m := migrated(t, true, shop("shop", all.String(), 1))
+	if len(m.Problems) != 1 || len(m.Problems[0].Message) > 1000 || !strings.Contains(m.Problems[0].Message, "more") {
+		t.Errorf("%v", m.Problems)
+	}
+}
+
+// A canary takes no request of the main Ingress, whatever their ages.
+func TestCanary(t *testing.T) {
+	for _, nginx := range []bool{false, true} {
+		for _, age := range []int64{1, 2, 3} {
+			m := migrated(t, nginx, shop("a-canary", "nginx/canary=true nginx/canary-weight=10", age), shop("main", "", 2))
+			if len(m.Rules) != 1 || m.Rules[0].Origin.Name != "main" || len(m.Problems) != 1 || m.Problems[0].Reason != ReasonNginxCanary ||
+				!strings.HasSuffix(m.Problems[0].Message, "canary, canary-weight") {
+				t.Errorf("flag %v, age %d: %+v, %v", nginx, age, m.Rules, m.Problems)
+			}
+		}
+	}
+}
