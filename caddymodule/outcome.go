@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -52,6 +53,12 @@ func (p *proxyResult) latency() time.Duration {
 // sent the request to the backend. It says nothing about the backend.
 var ErrUnasked = errors.New("the backend was not asked")
 
+// NoteTimeout notes that the request of a context has been ended because the backend was late.
+// For shields before, that is its failure, also if the response had begun.
+func NoteTimeout(ctx context.Context) { caddyhttp.SetVar(ctx, lateVar, true) }
+
+const lateVar = "shield.late"
+
 // result returns how r has ended, and sets when a stream of events began. The next handler
 // returned err or, unless returned, panicked.
 func (p *proxyResult) result(r *http.Request, err error, returned bool) (outcome shield.Outcome, pause time.Duration) {
@@ -75,6 +82,9 @@ func (p *proxyResult) result(r *http.Request, err error, returned bool) (outcome
 		if s := failed.StatusCode; !answered || s >= http.StatusBadGateway && s <= http.StatusGatewayTimeout {
 			status = s
 		}
+	}
+	if (err != nil || !returned) && caddyhttp.GetVar(r.Context(), lateVar) != nil {
+		return shield.Overloaded, 0
 	}
 	outcome = shield.OutcomeOf(r, p.body, status)
 	if answered && status < 300 && strings.HasPrefix(p.header(proxyContentType), "text/event-stream") {

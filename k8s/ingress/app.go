@@ -66,6 +66,13 @@ type App struct {
 	// any number (default 100 MiB; with `nginx_annotations` 1 MiB, as in ingress-nginx).
 	BodySize int64 `json:"body_size,omitempty"`
 
+	// How long a request may take in all, how long one attempt at a backend, and how long a
+	// backend may be waited for, where no annotation says so; negative: any time (default:
+	// any time, but 60s for the last).
+	RequestTimeout  caddy.Duration `json:"request_timeout,omitempty"`
+	BackendTimeout  caddy.Duration `json:"backend_timeout,omitempty"`
+	ResponseTimeout caddy.Duration `json:"response_timeout,omitempty"`
+
 	// The meaning of limits with several replicas: `divided` (default), each has its part
 	// of them; `shared`, they are for all replicas together, through the store of the app
 	// `shield`; or `local`, for each.

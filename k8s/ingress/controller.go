@@ -97,6 +97,7 @@ func newController(config App, sharing *caddymodule.Sharing, log *zap.Logger) (*
 		ShareHosts: config.ShareHosts, PreferIPv6: config.PreferIPv6,
 		DefaultCertificate: config.DefaultCertificate, Self: config.Service,
 		Published: config.PublishAddresses, PublishService: config.PublishService,
+		Timeouts: config.timeouts(),
 	})
 	c.ctx, c.end = context.WithCancel(context.Background())
 	return c, nil

@@ -149,8 +149,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.
 	if t == nil {
 		return err
 	}
-	result, err = h.pass(w, r, c, t)
-	return err
+	return h.pass(w, r, c, t, &result)
 }
 
 // route returns the trip that a request is to make. If there is none for it, route answers it
@@ -170,7 +169,7 @@ func (h *Handler) route(w http.ResponseWriter, r *http.Request, c *controller) (
 	case target == nil:
 		return nil, unrouted, respond(w, r, http.StatusNotFound, "no Ingress has this host and path")
 	}
-	p := snapshot.ways[way{target.Origin, target.Backend}]
+	p := snapshot.ways[wayOf(target)]
 	f := target.Filters
 	var extra http.Header
 	if f != nil {
@@ -213,28 +212,48 @@ func (h *Handler) route(w http.ResponseWriter, r *http.Request, c *controller) (
 	return t, aborted, nil
 }
 
-// pass has a request go through its passage.
-func (h *Handler) pass(w http.ResponseWriter, r *http.Request, c *controller, t *trip) (outcome, error) {
+// pass has a request go through its passage, and sets its result, also if that panics.
+func (h *Handler) pass(w http.ResponseWriter, r *http.Request, c *controller, t *trip, result *outcome) (err error) {
 	p := t.passage
+	*result = aborted
+	defer func() {
+		if t.late && !t.slow {
+			*result = timeout
+		}
+	}()
+	defer t.limit(w, r)()
 	if p.limited && !t.streams {
-		whole, done, err := c.readEarly(w, r)
+		whole, done, err := c.readEarly(w, r, t.end)
 		defer done()
 		if t.whole = whole; err != nil {
-			breakOff(w, r)
-			return unreadable, respond(w, r, http.StatusRequestTimeout, "the request body did not arrive in time")
+			*result = unreadable
+			return tooSlow(w, r)
 		}
 	}
 	caddyhttp.SetVar(r.Context(), tripKey, t)
 	switch err := p.first.ServeHTTP(w, r); {
 	case err == nil:
-		return passed, nil
+		*result = passed
+		return nil
 	case errors.Is(err, errFull):
-		return unserved, h.unavailable(w, r, "all endpoints are at their limit")
+		*result = unserved
+		return h.unavailable(w, r, "all endpoints are at their limit")
 	case errors.Is(err, caddymodule.ErrUnasked):
-		return unserved, h.unavailable(w, r, "no endpoint is ready")
+		*result = unserved
+		return h.unavailable(w, r, "no endpoint is ready")
+	case t.slow:
+		*result = unreadable
+		return tooSlow(w, r)
 	default:
-		return h.fail(w, r, c, err)
+		*result, err = h.fail(w, r, c, err)
+		return err
 	}
+}
+
+// tooSlow answers a request whose client does not send it.
+func tooSlow(w http.ResponseWriter, r *http.Request) error {
+	breakOff(w, r)
+	return respond(w, r, http.StatusRequestTimeout, "the request body did not arrive in time")
 }
 
 // ServeHTTP implements caddyhttp.Handler.
@@ -308,8 +327,11 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, c *controller, er
 	switch {
 	case !errors.As(err, &failed) || failed.StatusCode < 400:
 		return broken, err
-	case r.Context().Err() != nil:
+	case errors.Is(r.Context().Err(), context.Canceled):
 		result = aborted
+	case failed.StatusCode == http.StatusGatewayTimeout:
+		result = timeout
+		c.failed(err)
 	case failed.StatusCode >= 500:
 		result = broken
 		c.failed(err)
@@ -323,7 +345,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, c *controller, er
 // clients do not read them from the HTTP status.
 var grpcStatus = map[int]string{
 	http.StatusBadRequest: "3", http.StatusRequestTimeout: "4", http.StatusForbidden: "7", http.StatusNotFound: "12", http.StatusMethodNotAllowed: "12", http.StatusRequestEntityTooLarge: "8",
-	http.StatusBadGateway: "14", http.StatusServiceUnavailable: "14", http.StatusGatewayTimeout: "14",
+	http.StatusBadGateway: "14", http.StatusServiceUnavailable: "14", http.StatusGatewayTimeout: "4",
 }
 
 // respond answers with a status and a short text.

@@ -132,7 +132,7 @@ func (l *live) apply(now time.Duration, m *model.Model, d *policy.Division, pod 
 	}
 	s.settle = b.updateEndpoints(targets)
 	for _, t := range targets {
-		key := way{t.Origin, t.Backend}
+		key := wayOf(t)
 		if s.ways[key] == nil {
 			s.ways[key] = b.passage(t)
 		}
@@ -176,7 +176,7 @@ type builder struct {
 
 // passage returns the passage of requests to t.
 func (b *builder) passage(t *model.Target) *passage {
-	p := &passage{origin: t.Origin}
+	p := &passage{origin: t.Origin, timeouts: t.Timeouts}
 	if t.Backend == nil {
 		return p
 	}

@@ -25,12 +25,13 @@ const (
 	denied                    // 403
 	closed                    // 503: a guard of ingress-nginx's is not there
 	unserved                  // 503: no endpoint, no Service, or not synced
-	broken                    // 502 or 504: endpoints did not answer
+	broken                    // 502: endpoints did not answer
+	timeout                   // 504, or the response was broken off: an endpoint was late
 	aborted                   // the response broke off
 	outcomes
 )
 
-var outcomeNames = [outcomes]string{"passed", "redirected", "answered", "unreadable", "unrouted", "denied", "closed", "unserved", "broken", "aborted"}
+var outcomeNames = [outcomes]string{"passed", "redirected", "answered", "unreadable", "unrouted", "denied", "closed", "unserved", "broken", "timeout", "aborted"}
 
 // measures are the measurements of a controller.
 type measures struct {
@@ -75,7 +76,7 @@ func (c *controller) failed(err error) {
 	if c.logged.at > 0 && now-c.logged.at < time.Second {
 		return
 	}
-	n := c.requests[broken].Load()
+	n := c.requests[broken].Load() + c.requests[timeout].Load()
 	c.log.Warn("endpoints did not answer requests", zap.Uint64("requests", n-c.logged.failed), zap.NamedError("last", err))
 	c.logged.at, c.logged.failed = now, n
 }
@@ -89,7 +90,7 @@ var (
 	descLeader     = desc("leader", "1 if this replica writes the status of Ingresses.")
 	descReplicas   = desc("replicas", "Replicas that share the limits, as far as this one knows; 0: they are not shared.")
 	descShare      = desc("share_ratio", "This replica's share of the limits, from 0 to 1.")
-	descOutcomes   = desc("requests_total", "Requests by outcome: passed (to the shields, and to an endpoint if they admit it), redirected, answered (a preflight of CORS), unreadable (400, 405, 408, 413), unrouted (404), denied (403), closed (503: ingress-nginx would guard it), unserved (503: there is no endpoint), broken (502, 504: the endpoint did not answer), or aborted (the response broke off).", "outcome")
+	descOutcomes   = desc("requests_total", "Requests by outcome: passed (to the shields, and to an endpoint if they admit it), redirected, answered (a preflight of CORS), unreadable (400, 405, 408, 413), unrouted (404), denied (403), closed (503: ingress-nginx would guard it), unserved (503: there is no endpoint), broken (502: the endpoint did not answer), timeout (504, or the response was broken off: the endpoint was late), or aborted (the response broke off).", "outcome")
 	descEndpoints  = desc("endpoints", "Endpoints of a Service's port: usable, or ejected because they cannot be reached.", "service", "state")
 	descInFlight   = desc("endpoint_in_flight_requests", "Requests in flight to the busiest endpoint of a Service's port.", "service")
 )

@@ -25,7 +25,8 @@ const (
 type pacer struct {
 	control *http.ResponseController
 
-	broken atomic.Bool // the body has ended early
+	broken atomic.Bool   // the body has ended early
+	until  time.Duration // when all of it must have come; 0: as minPace says
 
 	mu    sync.Mutex // guards the fields below
 	set   bool       // the pacer has set a deadline
@@ -90,6 +91,9 @@ type pacedBody struct {
 func (b *pacedBody) Read(p []byte) (int, error) {
 	left := paceGrace + time.Duration(b.read)*time.Second/minPace - b.waited
 	began := shield.Now()
+	if b.until > 0 {
+		left = min(left, b.until-began)
+	}
 	if !b.readDeadline(time.Now().Add(left)) {
 		return b.ReadCloser.Read(p)
 	}
@@ -114,8 +118,8 @@ const (
 
 // readEarly reads the body of r up to maxEarlyBody, and returns whether that is the whole
 // body. The caller must call done after r. An error means that the client has broken off, or
-// is too slow.
-func (c *controller) readEarly(w http.ResponseWriter, r *http.Request) (whole bool, done func(), err error) {
+// is too slow: also if it has not sent that much at the instant end, unless that is 0.
+func (c *controller) readEarly(w http.ResponseWriter, r *http.Request, end time.Duration) (whole bool, done func(), err error) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return true, func() {}, nil
 	}
@@ -128,7 +132,7 @@ func (c *controller) readEarly(w http.ResponseWriter, r *http.Request) (whole bo
 		return false, done, nil
 	}
 	body := r.Body
-	paced := &pacedBody{ReadCloser: body, pacer: &pacer{control: http.NewResponseController(w)}}
+	paced := &pacedBody{ReadCloser: body, pacer: &pacer{control: http.NewResponseController(w), until: end}}
 	early := make([]byte, size)
 	n := 0
 	for n < len(early) && !whole { // not io.ReadFull, which returns ErrUnexpectedEOF for a short body

@@ -28,9 +28,13 @@ type Snapshot struct {
 
 // A way identifies a passage.
 type way struct {
-	origin  *model.Origin
-	backend *model.Backend
+	origin   *model.Origin
+	backend  *model.Backend
+	timeouts model.Timeouts
 }
+
+// wayOf returns the way of requests to t.
+func wayOf(t *model.Target) way { return way{t.Origin, t.Backend, t.Timeouts} }
 
 // backendEntry is a Backend in metrics.
 type backendEntry struct {
@@ -53,6 +57,7 @@ type passage struct {
 	protocol model.Protocol
 	limited  bool          // what is in flight is limited, so that idle clients must not hold places
 	maxWait  time.Duration // for a place at an endpoint
+	timeouts model.Timeouts
 }
 
 // guarded is a shield and the handler behind it.

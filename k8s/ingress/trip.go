@@ -35,6 +35,11 @@ type trip struct {
 	url     *url.URL                          // what the backend gets instead of the client's; nil: that
 	most    int64                             // bytes that the body may have; negative: any number
 	sized   *sizedBody                        // nil: the length of the body is known
+	client  http.ResponseWriter               // its client's
+	end     time.Duration                     // when it must be over; 0: there is no such time
+	since   time.Duration                     // since when an endpoint has been waited for; 0: not yet
+	late    bool                              // it has been ended by a time-out
+	slow    bool                              // because of its client
 	at      atomic.Pointer[endpoint.Endpoint] // where it has a place now
 	last    atomic.Pointer[endpoint.Endpoint] // where it had a place last
 	read    atomic.Bool                       // part of the body has been read for that endpoint
@@ -93,6 +98,8 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	switch {
 	case err == nil:
 		return nil
+	case t.late && !t.slow:
+		return caddyhttp.Error(http.StatusGatewayTimeout, shield.ErrTimeout)
 	case t.last.Load() == nil && t.full:
 		return errFull
 	case t.last.Load() == nil:
@@ -100,7 +107,7 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	case t.sized.isOver():
 		breakOff(w, r)
 		return caddyhttp.HandlerError{StatusCode: http.StatusRequestEntityTooLarge, Err: err}
-	case body != nil && shield.OutcomeOf(r, body, http.StatusBadGateway) != shield.Overloaded && r.Context().Err() == nil:
+	case body != nil && shield.OutcomeOf(r, body, http.StatusBadGateway) != shield.Overloaded && (t.slow || r.Context().Err() == nil):
 		// The client's body broke off, or came too slowly. Do not wait for the rest.
 		breakOff(w, r)
 		return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: err} // caddyhttp.Error would keep the 502
@@ -136,7 +143,7 @@ func (t *trip) arrive(ctx context.Context) {
 		t.leave(endpoint.Served)
 		return
 	}
-	if t.passage.limited && t.at.Load() != nil && !shield.AwaitBackend(ctx) && ctx.Err() != nil && t.wrote.Load() {
+	if t.passage.limited && t.at.Load() != nil && !shield.AwaitBackend(ctx) && errors.Is(ctx.Err(), context.Canceled) && t.wrote.Load() {
 		time.Sleep(t.passage.expected() - (shield.Now() - t.entered))
 	}
 	t.leave(endpoint.Unknown) // a failed connection has been reported by watchDials
@@ -175,7 +182,7 @@ func (e *endpoints) learn(took time.Duration) {
 
 // enter takes a place at an endpoint that has not been tried.
 func (t *trip) enter(ctx context.Context) (*endpoint.Endpoint, error) {
-	if t.full || t.read.Load() {
+	if t.full || t.late || t.read.Load() {
 		return nil, endpoint.ErrNone // reverse_proxy retries, but the request cannot
 	}
 	if t.leave(endpoint.Unknown) != nil {
@@ -261,7 +268,9 @@ func (n reaching) RoundTrip(r *http.Request) (*http.Response, error) {
 		r = r.WithContext(r.Context())
 		r.Host = t.filters.Host
 	}
+	watch := t.watch(&r)
 	resp, err := n.RoundTripper.RoundTrip(r)
+	resp, err = watch.answered(r, resp, err)
 	if err == nil && t != nil {
 		t.reached = true
 		if e := t.at.Load(); e != nil {

@@ -377,7 +377,7 @@ func TestMetricsOfLongNames(t *testing.T) {
 	}
 }
 
-// metrics returns the names of all metrics of the process, and the sums of the counters.
+// metrics returns the names of all metrics of the process, and the sums of their values.
 func (w *world) metrics() map[string]float64 {
 	w.t.Helper()
 	kubeconfig := filepath.Join(w.t.TempDir(), "kubeconfig")
@@ -397,7 +397,7 @@ func (w *world) metrics() map[string]float64 {
 	for _, f := range families {
 		sums[f.GetName()] = 0
 		for _, m := range f.GetMetric() {
-			sums[f.GetName()] += m.GetCounter().GetValue()
+			sums[f.GetName()] += m.GetCounter().GetValue() + m.GetGauge().GetValue()
 		}
 	}
 	return sums

@@ -82,7 +82,13 @@ type Target struct {
 
 	// Rewrite is what the path of requests becomes, after all limits; nil: it stays.
 	Rewrite *Rewrite
+
+	// Timeouts are how long a request may take there.
+	Timeouts Timeouts
 }
+
+// Timeouts are those of [policy.Timeouts].
+type Timeouts = policy.Timeouts
 
 // A Rewrite changes paths of requests that a rule matches. One of its fields Pattern and
 // Prefix is set, or none: then To takes the place of the whole path.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Filters are what an Ingress has done to its requests and answers besides limiting them.
@@ -29,6 +30,10 @@ type Filters struct {
 	// BodySize is how many bytes the body of a request may have. 0: the default of the
 	// controller; NoBodySize: any number.
 	BodySize int64
+
+	// Timeouts are those of its requests. 0: the default of the controller; NoTimeout: any
+	// time.
+	Timeouts Timeouts
 
 	// Redirect is where all requests are redirected, with RedirectCode; "": nowhere. If
 	// it ends in $request_uri, the path and query of the request take the place of that.
@@ -120,6 +125,21 @@ var filterRows = []filterRow{
 		Meaning: "how large the body of a request may be: bytes, or `k`, `m` and `g` of 1,024. A larger one is answered 413; see [bodies](#bodies)",
 		Default: "`--body-size`",
 	}, "proxy-body-size", sizeForm, func(f *Filters, v int64) error { f.BodySize = v; return nil }),
+	filterOf(Annotation{
+		Name:    "response-timeout",
+		Meaning: "how long a backend may be waited for: until its response begins, and then for each further part; see [time-outs](#time-outs)",
+		Default: "`--response-timeout`: `60s`",
+	}, "proxy-read-timeout", timeoutForm, func(f *Filters, v time.Duration) error { f.Timeouts.Response = v; return nil }),
+	filterOf(Annotation{
+		Name:    "backend-timeout",
+		Meaning: "how long one attempt at a backend may take in all",
+		Default: "`--backend-timeout`: none",
+	}, "", timeoutForm, func(f *Filters, v time.Duration) error { f.Timeouts.Backend = v; return nil }),
+	filterOf(Annotation{
+		Name:    "request-timeout",
+		Meaning: "how long a request may take in all, from its first byte to the last of the response",
+		Default: "`--request-timeout`: none",
+	}, "", timeoutForm, func(f *Filters, v time.Duration) error { f.Timeouts.Request = v; return nil }),
 	filterOf(Annotation{
 		Name:    "permanent-redirect",
 		Meaning: "where all requests are [redirected](#redirects). `$request_uri` at the end stands for the path and query of the request",
@@ -335,7 +355,9 @@ func (r *reader) nginxText(row filterRow) (text string, ok bool) {
 	if on, err := strconv.ParseBool(v); err == nil && row.Want == redirectForm.want {
 		v = strconv.FormatBool(on)
 	}
-	v = strings.TrimSpace(v)
+	if v = strings.TrimSpace(v); row.Want == timeoutForm.want {
+		v = inSeconds(v)
+	}
 	return v, v != ""
 }
 

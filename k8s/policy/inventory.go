@@ -42,7 +42,6 @@ const (
 	noBalance  = "shield sends each request to the endpoint with the least in flight"
 	noRetry    = "shield tries two other endpoints where that is safe"
 	noTracing  = "shield has no tracing; its metrics and the access log may do"
-	noTimeout  = "shield has no such limit of time"
 	noCORS     = "answer CORS in the application"
 	noRedirect = "redirect in the application"
 	noCookie   = "set the right cookie in the application"
@@ -194,9 +193,9 @@ var nginxTable = []NginxAnnotation{
 	{"http2-push-preload", Tunes, "", "browsers no longer take pushes"},
 
 	// Time and repetition.
-	{"proxy-connect-timeout", Changes, "", noTimeout},
-	{"proxy-read-timeout", Changes, "", noTimeout},
-	{"proxy-send-timeout", Changes, "", noTimeout},
+	{"proxy-connect-timeout", Tunes, "", "an endpoint has 2 s to accept a connection; then another one is tried"},
+	{"proxy-read-timeout", Read, "response-timeout", ""},
+	{"proxy-send-timeout", Tunes, "response-timeout", "proxy-read-timeout is for sending, too"},
 	{"proxy-next-upstream", Tunes, "", noRetry},
 	{"proxy-next-upstream-timeout", Tunes, "", noRetry},
 	{"proxy-next-upstream-tries", Tunes, "", noRetry},

@@ -34,9 +34,18 @@ func (r *run) claim(k ruleKey, in *ingress) (c *claim, winner *ingress) {
 	if c := r.rules[k]; c != nil {
 		return nil, c.by
 	}
-	c = &claim{by: in, target: model.Target{Origin: in.origin, Filters: in.filters, Closed: in.closed}}
+	c = &claim{by: in, target: r.target(in)}
 	r.rules[k] = c
 	return c, nil
+}
+
+// target returns what the rules of an Ingress have in common.
+func (r *run) target(in *ingress) model.Target {
+	t := model.Target{Origin: in.origin, Filters: in.filters, Closed: in.closed, Timeouts: r.opts.Timeouts}
+	if in.filters != nil {
+		t.Timeouts = in.filters.Timeouts.Over(t.Timeouts)
+	}
+	return t
 }
 
 // route enters the rules of an Ingress and its default backend. That is for requests to
@@ -72,7 +81,8 @@ func (r *run) route(in *ingress, catchAll **model.Target) {
 		r.problems.add(in.origin.Ref, ReasonDefaultBackendTaken,
 			"requests that match no rule go to the default backend of the older Ingress %s; that of this one is left out", (*catchAll).Origin)
 	default:
-		*catchAll = &model.Target{Origin: in.origin, Filters: in.filters, Closed: in.closed, Backend: r.backend(in, backend)}
+		*catchAll = new(r.target(in))
+		(*catchAll).Backend = r.backend(in, backend)
 	}
 }
 

@@ -49,6 +49,9 @@ type Options struct {
 	// shield's own.
 	NginxAnnotations bool
 
+	// Timeouts are those of Ingresses without any of their own.
+	Timeouts model.Timeouts
+
 	// DefaultCertificate is the Secret ("namespace/name") for hosts without one.
 	DefaultCertificate string
 

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/spf13/pflag"
 
 	"github.com/herdshield/shield/k8s/ingress"
@@ -88,6 +89,9 @@ func (c *command) define() {
 	f.BoolVar(&app.ShareHosts, "share-hosts", false, "let Ingresses of several namespaces have paths on one host")
 	f.BoolVar(&app.PreferIPv6, "prefer-ipv6", false, "send requests to the IPv6 addresses of pods with both families")
 	f.Var((*size)(&app.BodySize), "body-size", "`size` that the body of a request may have, like 100m, or off; where annotations of ingress-nginx are read, 1m is the default (default 100m)")
+	f.Var((*timeout)(&app.RequestTimeout), "request-timeout", "`time` that a request may take in all, like 5m, or off (default off)")
+	f.Var((*timeout)(&app.BackendTimeout), "backend-timeout", "`time` that one attempt at a backend may take in all, or off (default off)")
+	f.Var((*timeout)(&app.ResponseTimeout), "response-timeout", "`time` that a backend may be waited for, until its response begins and then for each further part, or off (default 60s)")
 	f.BoolVar(&app.NginxAnnotations, "nginx-annotations", false, "read the annotations of ingress-nginx")
 
 	// The replicas.
@@ -232,6 +236,17 @@ func (s *size) Set(text string) error {
 	}
 	*s = size(n)
 	return nil
+}
+
+// timeout is a flag that is a time-out; negative: off.
+type timeout caddy.Duration
+
+func (t *timeout) String() string { return "" }
+func (t *timeout) Type() string   { return "duration" }
+func (t *timeout) Set(text string) error {
+	d, err := policy.ParseTimeout(text)
+	*t = timeout(d)
+	return err
 }
 
 // prefixes is a flag that is a list of CIDRs or single addresses.

@@ -1,0 +1,403 @@
+package ingress
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/policy"
+)
+
+// limit is a time-out, and slack what an answer may take beyond it on a busy machine.
+const (
+	limit = 250 * time.Millisecond
+	slack = 2 * time.Second
+)
+
+var lateResponse = model.Timeouts{Response: limit}
+
+// late starts a pod that serves so, with time-outs on the way.
+func late(t *testing.T, is policy.Service, limits model.Timeouts, serve http.HandlerFunc) (*world, *pod) {
+	t.Helper()
+	p := newPod(t, "late", func(s *httptest.Server) {
+		s.Config.Handler = serve
+		s.Config.Protocols = new(http.Protocols)
+		s.Config.Protocols.SetHTTP1(true)
+		s.Config.Protocols.SetUnencryptedHTTP2(true)
+		s.Start()
+	})
+	return newWorld(t, within(limits, all(origin("web", policy.Ingress{}), backend(service("web", is), p)))), p
+}
+
+// within sets the time-outs of a Model's one rule.
+func within(limits model.Timeouts, m *model.Model) *model.Model {
+	m.Rules[0].Timeouts = limits
+	return m
+}
+
+// hang waits until the request is given up.
+func hang(_ http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body) // or it would not see that it is given up
+	<-r.Context().Done()
+}
+
+// took checks how long something took that a time-out has ended.
+func took(t *testing.T, since time.Time, least time.Duration) {
+	t.Helper()
+	if d := time.Since(since); d < least || d > least+slack {
+		t.Errorf("it took %v, want %v", d.Round(time.Millisecond), least)
+	}
+}
+
+// outcomes returns the counts that are not zero.
+func (w *world) outcomes() string {
+	var b strings.Builder
+	for o, name := range outcomeNames {
+		if n := w.controller.requests[o].Load(); n > 0 {
+			fmt.Fprintf(&b, "%s %d ", name, n)
+		}
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// Requests that a backend never answers end in 504, by each time-out, and free all places: a
+// healthy request is served at once. It does not matter whether shield only observes.
+func TestHungRequestsEnd(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		is     policy.Service
+		limits model.Timeouts
+	}{
+		{"response", policy.Service{EndpointConcurrency: 4}, lateResponse},
+		{"backend", policy.Service{Concurrency: 4}, model.Timeouts{Backend: limit, Response: time.Hour}},
+		{"request", policy.Service{Concurrency: 4, EndpointConcurrency: 4}, model.Timeouts{Request: limit}},
+		{"no limits", policy.Service{}, lateResponse},
+		{"adaptive", policy.Service{Adaptive: true}, lateResponse},
+		{"observe", policy.Service{Concurrency: 4, Observe: true}, lateResponse},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w, p := late(t, tt.is, tt.limits, nil)
+			p.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				p.inside.Add(1)
+				defer p.inside.Add(-1)
+				if r.URL.Path == "/hold" {
+					hang(w, r)
+				}
+			})
+			began, answers := time.Now(), make(chan int)
+			for range 4 {
+				go func() {
+					resp, _ := w.get("a", "/hold")
+					answers <- resp.StatusCode
+				}()
+			}
+			for range 4 {
+				if status := <-answers; status != http.StatusGatewayTimeout {
+					t.Errorf("status %d, want 504", status)
+				}
+			}
+			took(t, began, limit)
+			if resp, _ := w.get("a", "/"); resp.StatusCode != http.StatusOK {
+				t.Errorf("a healthy request afterwards: status %d", resp.StatusCode)
+			}
+			waitFor(t, "the backend has been told", func() bool { return p.inside.Load() == 0 })
+			if got := w.outcomes(); got != "passed 1 timeout 4" {
+				t.Errorf("counted: %s", got)
+			}
+		})
+	}
+}
+
+// A response that stops in the middle is broken off, and its place is free.
+func TestHungResponsesEnd(t *testing.T) {
+	for _, limits := range []model.Timeouts{lateResponse, {Request: limit}, {Backend: limit}} {
+		w, _ := late(t, policy.Service{Concurrency: 1}, limits, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", "100")
+			_, _ = io.WriteString(w, "some")
+			_ = http.NewResponseController(w).Flush()
+			if r.URL.Path == "/hold" {
+				hang(w, r)
+			}
+			_, _ = io.WriteString(w, strings.Repeat(".", 96))
+		})
+		began := time.Now()
+		resp, err := http.Get(w.base + "/hold")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		if resp.Body.Close(); err == nil || string(text) != "some" {
+			t.Errorf("%+v: read %q, %v", limits, text, err)
+		}
+		took(t, began, limit)
+		if resp, _ := w.get("a", "/"); resp.StatusCode != http.StatusOK {
+			t.Errorf("a healthy request afterwards: status %d", resp.StatusCode)
+		}
+		if got := w.outcomes(); got != "passed 1 timeout 1" {
+			t.Errorf("%+v: counted: %s", limits, got)
+		}
+	}
+}
+
+// An adaptive limit shrinks by time-outs, whether the response has begun or not.
+func TestTimeoutsShrinkAdaptiveLimits(t *testing.T) {
+	for _, path := range []string{"/hold", "/middle"} {
+		w, _ := late(t, policy.Service{Adaptive: true}, lateResponse, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/middle" {
+				_ = http.NewResponseController(w).Flush()
+			}
+			hang(w, r)
+		})
+		done := make(chan bool)
+		for range 12 {
+			go func() {
+				resp, err := http.Get(w.base + path)
+				if err == nil {
+					_, _ = io.Copy(io.Discard, resp.Body)
+					_ = resp.Body.Close()
+				}
+				done <- true
+			}()
+		}
+		for range 12 {
+			<-done
+		}
+		if limit := w.metrics()["caddy_shield_concurrency_limit_requests"]; limit <= 0 || limit >= 20 {
+			t.Errorf("%s: the limit is %v; it began with 20", path, limit)
+		}
+	}
+}
+
+// slowBody comes in parts, with a pause before each.
+type slowBody struct {
+	parts int
+	pause time.Duration
+}
+
+func (b *slowBody) Read(p []byte) (int, error) {
+	if b.parts--; b.parts < 0 {
+		return 0, io.EOF
+	}
+	time.Sleep(b.pause) // for real: it is about sockets
+	return copy(p, "part"), nil
+}
+
+// A slow upload is not the backend's failure: its time begins when it has the request.
+func TestSlowUploadsAreNotLate(t *testing.T) {
+	for _, is := range []policy.Service{{}, {Concurrency: 1}} {
+		w, _ := late(t, is, lateResponse, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(w, r.Body)
+		})
+		if resp, text := w.send(http.MethodPost, "a", "/", &slowBody{4, limit / 2}); resp.StatusCode != http.StatusOK || text != "partpartpartpart" {
+			t.Errorf("status %d, %q", resp.StatusCode, text)
+		}
+	}
+}
+
+// A client that does not send its body within the time for all of the request is
+// answered 408, which is no failure of the backend.
+func TestSlowUploadsEndWithTheRequest(t *testing.T) {
+	for _, tt := range []struct {
+		is     policy.Service
+		limits model.Timeouts
+		sent   int // more than readEarly reads: the backend has got it
+	}{
+		{policy.Service{}, model.Timeouts{Request: limit}, 0},
+		{policy.Service{}, model.Timeouts{Backend: limit}, 1},
+		{policy.Service{Concurrency: 1}, model.Timeouts{Request: limit}, 1},
+		{policy.Service{Concurrency: 1}, model.Timeouts{Request: limit}, 2 * maxEarlyBody},
+		{policy.Service{Concurrency: 1}, model.Timeouts{Backend: limit}, 2 * maxEarlyBody},
+	} {
+		w, _ := late(t, tt.is, tt.limits, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+		began := time.Now()
+		conn, err := net.Dial("tcp", strings.TrimPrefix(w.base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n%s", strings.Repeat("x", tt.sent))
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("%+v: %v", tt, err)
+		}
+		if _ = conn.Close(); resp.StatusCode != http.StatusRequestTimeout || !resp.Close {
+			t.Errorf("%+v: status %d, close %v", tt, resp.StatusCode, resp.Close)
+		}
+		took(t, began, limit)
+		if got := w.outcomes(); got != "unreadable 1" {
+			t.Errorf("counted: %s", got)
+		}
+	}
+}
+
+// A backend that does not take what the client sends is late as well.
+func TestBackendsThatDoNotReadAreLate(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			if _, err := l.Accept(); err != nil {
+				return
+			}
+		}
+	}()
+	back := &model.Backend{Service: service("web", policy.Service{Concurrency: 1}), Port: "http",
+		Endpoints: []model.Endpoint{{Addr: netip.MustParseAddrPort(l.Addr().String())}}}
+	w := newWorld(t, within(lateResponse, all(origin("web", policy.Ingress{}), back)))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(w.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	began := time.Now()
+	go func() {
+		_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 67108864\r\n\r\n"+strings.Repeat("x", 64<<20))
+	}()
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if took(t, began, limit); err != nil || resp.StatusCode != http.StatusGatewayTimeout {
+		t.Errorf("response %+v, %v; want 504", resp, err)
+	}
+}
+
+// Streams outlive the time-out for responses once they have begun: events, gRPC calls, also
+// if the client sends nothing more, and upgraded connections.
+func TestStreamsOutliveTimeouts(t *testing.T) {
+	for _, kind := range []string{"text/event-stream", "application/grpc+proto"} {
+		w, p := late(t, policy.Service{Concurrency: 1}, lateResponse, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", kind)
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(3 * limit)
+			_, _ = io.WriteString(w, "news")
+		})
+		if kind != "text/event-stream" {
+			m := within(lateResponse, all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{Concurrency: 1}), p)))
+			m.Rules[0].Backend.Protocol = model.H2C
+			w.apply(m)
+		}
+		resp, text := w.send(http.MethodPost, "a", "/", strings.NewReader("question"), "Content-Type", kind, "Accept", kind)
+		if resp.StatusCode != http.StatusOK || text != "news" {
+			t.Errorf("%s: status %d, %q", kind, resp.StatusCode, text)
+		}
+	}
+	w := newWorld(t, within(model.Timeouts{Response: limit, Request: limit, Backend: limit},
+		all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{Concurrency: 1}), upgrading(t)))))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(w.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
+	in := bufio.NewReader(conn)
+	if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("response %+v, %v", resp, err)
+	}
+	time.Sleep(3 * limit)
+	fmt.Fprint(conn, "hello")
+	_ = conn.SetReadDeadline(time.Now().Add(slack))
+	if echo, err := in.Peek(5); err != nil || string(echo) != "hello" {
+		t.Errorf("read %q, %v", echo, err)
+	}
+}
+
+// Clients over HTTP/2 are told like others, gRPC clients in their own words.
+func TestTimeoutsOverHTTP2(t *testing.T) {
+	w, p := late(t, policy.Service{Concurrency: 1}, lateResponse, hang)
+	for _, protocol := range []model.Protocol{model.HTTP, model.H2C} {
+		m := within(lateResponse, all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{Concurrency: 1}), p)))
+		m.Rules[0].Backend.Protocol = protocol
+		w.apply(m)
+		client := http.Client{Transport: &http.Transport{Protocols: new(http.Protocols)}}
+		client.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(true)
+		for _, tt := range []struct {
+			kind, code string
+			status     int
+		}{{"text/plain", "", http.StatusGatewayTimeout}, {"application/grpc", "4", http.StatusOK}} {
+			began := time.Now()
+			resp, err := client.Post(w.base, tt.kind, strings.NewReader("x"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _ = resp.Body.Close(); resp.StatusCode != tt.status || resp.ProtoMajor != 2 || resp.Header.Get("Grpc-Status") != tt.code {
+				t.Errorf("protocol %d, %s: status %d over %s, gRPC status %q", protocol, tt.kind, resp.StatusCode, resp.Proto, resp.Header.Get("Grpc-Status"))
+			}
+			took(t, began, limit)
+		}
+	}
+}
+
+// Retries do not multiply a time-out: a late request is sent nowhere else, and the time for
+// its response is that of all attempts.
+func TestRetriesDoNotMultiplyTimeouts(t *testing.T) {
+	for _, breaks := range []time.Duration{0, limit * 2 / 3} {
+		var asked atomic.Int64
+		var pods []*pod
+		for range 3 {
+			pods = append(pods, newPod(t, "late", func(s *httptest.Server) {
+				s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if asked.Add(1); breaks == 0 {
+						hang(w, r)
+					}
+					time.Sleep(breaks)
+					panic(http.ErrAbortHandler)
+				})
+				s.Start()
+			}))
+		}
+		w := newWorld(t, within(lateResponse, all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{Concurrency: 1}), pods...))))
+		began := time.Now()
+		resp, _ := w.get("a", "/")
+		if took(t, began, limit); resp.StatusCode != http.StatusGatewayTimeout {
+			t.Errorf("status %d, want 504", resp.StatusCode)
+		}
+		want := int64(1)
+		if breaks > 0 {
+			want = 2
+		}
+		if n := asked.Load(); n != want {
+			t.Errorf("breaking off after %v: %d endpoints were asked, want %d", breaks, n, want)
+		}
+	}
+}
+
+// A client that leaves is no time-out, and one that reads slowly is none.
+func TestClientsAreNotLateBackends(t *testing.T) {
+	w, _ := late(t, policy.Service{Concurrency: 1}, lateResponse, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/hold" {
+			hang(w, r)
+		}
+		_, _ = w.Write(make([]byte, 32<<20))
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), limit/5)
+	defer cancel()
+	r, _ := http.NewRequestWithContext(ctx, http.MethodGet, w.base+"/hold", nil)
+	if _, err := http.DefaultClient.Do(r); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	waitFor(t, "the client has gone", func() bool { return w.outcomes() != "" })
+	if got := w.outcomes(); strings.Contains(got, "timeout") {
+		t.Errorf("counted: %s", got)
+	}
+	resp, err := http.Get(w.base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(3 * limit)
+	n, err := io.Copy(io.Discard, resp.Body)
+	if resp.Body.Close(); err != nil || n != 32<<20 {
+		t.Errorf("read %d bytes, %v", n, err)
+	}
+}
