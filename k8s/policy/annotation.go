@@ -89,9 +89,9 @@ var ingressRows = []row[Ingress]{
 		Meaning: "requests that one client may send per `s`, `m` or `h`, to all hosts and paths of the Ingress together. `off` removes the limit of the class",
 		Default: "none",
 	}, rateForm(off), func(r *reader, p *Ingress, c limiter.Config) {
-		if p.Zones = nil; c != (limiter.Config{}) {
-			c.Burst = r.burst()
-			r.check("rate", c)
+		if c == (limiter.Config{}) {
+			p.Zones = nil
+		} else if c, ok := r.limit("rate", c); ok {
 			p.Zones = []Zone{{Name: zoneName, Limit: c}}
 		}
 	}),
@@ -111,7 +111,10 @@ var ingressRows = []row[Ingress]{
 		Meaning: "what tells clients apart: text with Caddy's placeholders for the request. Requests for which it is empty are one client; [what a client cannot vary](configuration.md#who-is-a-client)",
 		Default: "the client's address; of IPv6 the first 64 bits",
 	}, keyForm, func(r *reader, p *Ingress, template string) {
-		if p.Key = template; p.Zones == nil && p.PerClient == 0 && r.errs == nil {
+		switch {
+		case p.Zones != nil || p.PerClient != 0:
+			p.Key = template
+		case r.errs == nil:
 			r.fail("key", "is set without a limit for clients; want %[1]srate or %[1]sconcurrency as well", r.prefix)
 		}
 	}),
@@ -156,9 +159,9 @@ var serviceRows = []row[Service]{
 		Meaning: "what the backend can take in all: requests per `s`, `m` or `h`",
 		Default: "none",
 	}, rateForm(""), func(r *reader, p *Service, c limiter.Config) {
-		p.Capacity = c
-		p.Capacity.Burst = r.burst()
-		r.check("capacity", p.Capacity)
+		if c, ok := r.limit("capacity", c); ok {
+			p.Capacity = c
+		}
 	}),
 	rowOf(Annotation{
 		Name: "burst", Needs: [2]string{"capacity", "500/s"},
@@ -185,9 +188,12 @@ var serviceRows = []row[Service]{
 		Meaning: "how many requests over the limit may wait",
 		Default: fmt.Sprintf("%d; with a number of `concurrency` alone: none", shield.DefaultQueue),
 	}, numberForm(shield.MaxQueue, off), func(r *reader, p *Service, n int) {
-		if p.Queue = n; n == 0 {
+		switch {
+		case n == 0:
 			p.Queue = QueueOff
-		} else if !r.has("concurrency") && !r.has("endpoint-concurrency") {
+		case r.has("concurrency") || r.has("endpoint-concurrency"):
+			p.Queue = n
+		default:
 			r.fail("queue", "is set without a concurrency limit; want %[1]sconcurrency or %[1]sendpoint-concurrency as well", r.prefix)
 		}
 	}),
@@ -196,11 +202,12 @@ var serviceRows = []row[Service]{
 		Meaning: "how long a request may wait",
 		Default: "seven tenths of the mean time of service, within 10 and 200 ms",
 	}, queueTimeoutForm, func(r *reader, p *Service, d time.Duration) {
-		p.QueueTimeout = d
-		// Where the concurrency is adaptive there is a queue by default.
-		if p.Queue == QueueOff || !r.has("queue") && !p.Adaptive {
+		// There is a queue by default where the concurrency is adaptive, or that of endpoints.
+		if p.Queue == QueueOff || !r.has("queue") && !p.Adaptive && !r.has("endpoint-concurrency") {
 			r.fail("queue-timeout", "is set without a queue; want %squeue as well, like 64", r.prefix)
+			return
 		}
+		p.QueueTimeout = d
 	}),
 	rowOf(Annotation{
 		Name:    "retry-after-max",
@@ -231,9 +238,9 @@ func setIngressBurst(r *reader, p *Ingress, n int) {
 		r.fail("burst", "is set without a rate; want %srate as well, like 50/s", r.prefix)
 	default:
 		zone := p.Zones[0]
-		zone.Limit.Burst = n
-		r.check("burst", zone.Limit)
-		p.Zones = []Zone{zone}
+		if zone.Limit.Burst = n; r.check("burst", zone.Limit) {
+			p.Zones = []Zone{zone}
+		}
 	}
 }
 

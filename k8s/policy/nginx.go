@@ -20,7 +20,7 @@ const nginxMultiplier = 5
 // ParseNginx returns the limits that ingress-nginx would make of the annotations of
 // an Ingress: limit-rps, limit-rpm, limit-connections, limit-burst-multiplier and
 // limit-allowlist (or limit-whitelist, if that is empty or not set). found reports whether
-// there is any limit; if not, and with an error, the defaults are returned. An Ingress with
+// there is any limit, or an error; if no limit is good, the defaults are returned. An Ingress with
 // annotations of shield's that override them has none.
 //
 // The meaning follows internal/ingress/annotations/ratelimit and the template of
@@ -34,7 +34,8 @@ const nginxMultiplier = 5
 //   - limit-connections N allows N requests in flight.
 //   - Refusals have status 503. Each replica has its own counts.
 //   - 0, a negative number and an empty text mean no limit. Any other text, and a bad
-//     allowlist, is an error: ingress-nginx keeps its last configuration. But a multiplier
+//     allowlist, is an error: ingress-nginx keeps its last configuration; here the other
+//     limits count. But a multiplier
 //     that is not a number is 5, and one below 1 is an error, because nginx would not
 //     load it.
 //
@@ -69,19 +70,19 @@ func ParseNginx(annotations map[string]string, defaults Ingress) (p Ingress, fou
 	}
 	for _, name := range []string{"limit-allowlist", "limit-whitelist"} {
 		if list := annotations[NginxPrefix+name]; list != "" {
-			if p.Allow, err = parsePrefixes(list); err != nil {
+			if allow, err := parsePrefixes(list); err != nil {
 				r.bad(name, list, err)
+			} else {
+				p.Allow = allow
 			}
 			break
 		}
 	}
-	if err := r.err(); err != nil {
-		return defaults, true, err
+	err = r.err()
+	if p.Zones == nil && p.PerClient == 0 {
+		return defaults, err != nil, err
 	}
-	if rps <= 0 && rpm <= 0 && connections <= 0 {
-		return defaults, false, nil
-	}
-	return p, true, nil
+	return p, true, err
 }
 
 // nginxNumber reads a number as ingress-nginx does: an empty text means 0.
@@ -102,10 +103,11 @@ func (r *reader) nginxNumber(name string) int {
 func (r *reader) nginxZone(p *Ingress, zone, name string, n, multiplier int, perKilosecond func(float64) float64) {
 	if multiplier < 1 || multiplier > (math.MaxInt32-1)/n {
 		r.errs = append(r.errs, fmt.Errorf("%slimit-burst-multiplier is %d, for %s%s of %d; want 1 to %d", r.prefix, multiplier, r.prefix, name, n, max(1, (math.MaxInt32-1)/n)))
-		return
+		multiplier = max(1, min(nginxMultiplier, (math.MaxInt32-1)/n))
 	}
 	// nginx admits one request and counts the excess against its burst.
 	limit := limiter.Config{Rate: perKilosecond(float64(n)), Per: 1000 * time.Second, Burst: n*multiplier + 1}
-	r.check(name, limit)
-	p.Zones = append(p.Zones, Zone{Name: zone, Limit: limit})
+	if r.check(name, limit) {
+		p.Zones = append(p.Zones, Zone{Name: zone, Limit: limit})
+	}
 }

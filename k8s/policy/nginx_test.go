@@ -90,8 +90,8 @@ func TestParseNginx(t *testing.T) {
 		{nginx("limit-rps", "a", "limit-rpm", "b", "limit-whitelist", "c"), strings.Join([]string{n + `limit-rps is "a"; want a whole number`, n + `limit-rpm is "b"; want a whole number`,
 			n + `limit-whitelist is "c": "c" is not an address; want addresses or networks like 10.0.0.0/8, separated by commas`}, "\n")},
 	} {
-		got, _, err := ParseNginx(test.annotations, class)
-		if err == nil || err.Error() != test.want || !reflect.DeepEqual(got, class) {
+		got, found, err := ParseNginx(test.annotations, class)
+		if err == nil || err.Error() != test.want || !found || got.Zones == nil && got.PerClient == 0 {
 			t.Errorf("%v:\ngot  %v\nwant %s", test.annotations, err, test.want)
 		}
 	}

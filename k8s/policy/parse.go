@@ -12,8 +12,8 @@ import (
 // ParseIngress returns what the annotations of an Ingress ask for, with the defaults
 // for what they leave out. Other annotations than shield's are ignored; so are the values
 // of ssl-redirect, which is for SSLRedirect, and of filters, for ParseFilters. The error names everything that is
-// wrong; with one the defaults are returned, so that a mistake does not
-// take away the limits of the class.
+// wrong. A value that is wrong counts as one that is not set, but for burst, which is then
+// that of the rate: a mistake takes away no other limit.
 //
 // Neither argument is changed, but what is returned may share slices with defaults.
 func ParseIngress(annotations map[string]string, defaults Ingress) (Ingress, error) {
@@ -22,8 +22,7 @@ func ParseIngress(annotations map[string]string, defaults Ingress) (Ingress, err
 }
 
 // ParseDefaults returns what the parameters of an IngressClass ask for: as
-// ParseIngress does of annotations, but with keys that have no prefix. With an
-// error it returns no limits.
+// ParseIngress does of annotations, but with keys that have no prefix.
 func ParseDefaults(data map[string]string) (Ingress, error) {
 	r := &reader{values: data}
 	if r.has(ignoreNginx) { // it would open Ingresses that do not exist yet
@@ -34,15 +33,14 @@ func ParseDefaults(data map[string]string) (Ingress, error) {
 
 // ParseService returns what the annotations of a Service ask for. Other annotations
 // than shield's are ignored; so is the value of backend-protocol, which is for
-// BackendProtocol. The error names everything that is wrong; with one no limits
-// are returned.
+// BackendProtocol. The error names everything that is wrong; a value that is wrong counts as
+// one that is not set, as in ParseIngress.
 func ParseService(annotations map[string]string) (Service, error) {
 	r := &reader{prefix: Prefix, values: annotations}
 	return read(r, "a Service", serviceRows, OnService(), "an Ingress", OnIngress(), Service{})
 }
 
-// read returns what the values of an object ask for beyond the defaults, or the
-// defaults with an error. The object is called here, and may have the names in known;
+// read returns what the good values of an object ask for beyond the defaults. The object is called here, and may have the names in known;
 // others are for objects that are called there.
 func read[P any](r *reader, here string, rows []row[P], known []Annotation, there string, others []Annotation, defaults P) (P, error) {
 	r.checkNames(here, names(known), there, names(others))
@@ -52,10 +50,7 @@ func read[P any](r *reader, here string, rows []row[P], known []Annotation, ther
 			row.set(r, v, &p)
 		}
 	}
-	if err := r.err(); err != nil {
-		return defaults, err
-	}
-	return p, nil
+	return p, r.err()
 }
 
 // SSLRedirect reports whether plain HTTP for the hosts of an Ingress that have a
@@ -183,12 +178,26 @@ func (r *reader) burst() int {
 	return n
 }
 
-// check keeps what is wrong with a limit that is made of good values.
-func (r *reader) check(name string, c limiter.Config) {
-	if _, err := limiter.New(c); err != nil {
+// check reports whether a limit that is made of good values is good, and keeps what is wrong.
+func (r *reader) check(name string, c limiter.Config) bool {
+	_, err := limiter.New(c)
+	if err != nil {
 		v, _ := r.get(name)
 		r.bad(name, v, err)
 	}
+	return err == nil
+}
+
+// limit returns the limit of a rate with its burst, or with the default one if that is wrong.
+// ok is false if the rate is.
+func (r *reader) limit(name string, c limiter.Config) (_ limiter.Config, ok bool) {
+	c.Burst = r.burst()
+	if r.check(name, c) {
+		return c, true
+	}
+	c.Burst = 0
+	_, err := limiter.New(c)
+	return c, err == nil
 }
 
 // maxClip is how much of a value an error shows: an Event has room for 1 KiB in all.

@@ -87,7 +87,8 @@ func portText(p networkingv1.ServiceBackendPort) string {
 
 // servicePolicy is what one Service's annotations ask for, and the protocols of its ports.
 type servicePolicy struct {
-	policy    policy.Service            // the last good one; zero: there was none
+	policy    policy.Service            // the last good one
+	good      bool                      // there was one; else policy is what is good of this one
 	protocols map[string]model.Protocol // by Backend.Port; good ones
 }
 
@@ -101,8 +102,11 @@ func (r *run) service(s *corev1.Service, k key) *model.Service {
 	var err error
 	if p.policy, err = policy.ParseService(s.Annotations); err != nil {
 		r.problems.add(refTo("Service", s), ReasonPolicyInvalid, "%s", joinErrors(err))
-		p.policy = r.last.services[id].policy
+		if last := r.last.services[id]; last.good {
+			p.policy, err = last.policy, nil
+		}
 	}
+	p.good = err == nil
 	r.next.services[id] = p
 	known := &model.Service{Ref: refTo("Service", s), Policy: p.policy}
 	r.used[k] = known

@@ -100,7 +100,11 @@ func (r *run) parameters(c *networkingv1.IngressClass) classDefaults {
 	var filtersErr error
 	d.filters, filtersErr = policy.ParseDefaultFilters(data.Data)
 	if all := joinErrors(err, redirectErr, filtersErr); all != "" {
-		return invalid("ConfigMap %s: %s", k, all)
+		good := invalid("ConfigMap %s: %s", k, all)
+		if _, seen := r.last.classes[id]; seen {
+			return good
+		}
+		return d // what is good of it
 	}
 	r.next.classes[id] = d
 	return d
@@ -112,7 +116,10 @@ func noRedirect(annotations map[string]string, class bool) (bool, error) {
 		return class, nil
 	}
 	on, err := policy.SSLRedirect(annotations)
-	return !on, err
+	if err != nil {
+		return class, err
+	}
+	return !on, nil
 }
 
 // classOf returns our class of an Ingress, or nil.
@@ -222,7 +229,7 @@ func (r *run) ingressPolicy(in *networkingv1.Ingress, ref model.Ref, class *clas
 		r.problems.add(ref, ReasonPolicyInvalid, "%s", all)
 		good, seen := r.last.ingresses[id]
 		if !seen {
-			return ingressPolicy{class.policy, class.noRedirect}
+			return p // what is good of it
 		}
 		p = good
 	}

@@ -71,6 +71,15 @@ func TestPolicies(t *testing.T) {
 			{ingress: "rate=ten", class: "rate=10/s ssl-redirect=false", want: "Zones=[{rate {10 1s 0}}] no redirect PolicyInvalid"},
 			{ingress: "rate=ten", class: "rate=20/s", want: "Zones=[{rate {20 1s 0}}] PolicyInvalid"},
 		}},
+		{"what is good at first sight", []step{
+			{ingress: "rate=ten concurrency=5", service: "capacity=many concurrency=4", class: "rate=10/s concurrency=two",
+				want: "Zones=[{rate {10 1s 0}}] PerClient=5 Concurrency=4 PolicyInvalid ParametersInvalid PolicyInvalid"},
+			{ingress: "rate=5/s concurrency=five", service: "capacity=9/s concurrency=many", class: "rate=ten concurrency=2",
+				want: "Zones=[{rate {5 1s 0}}] PerClient=2 Capacity={9 1s 0} PolicyInvalid ParametersInvalid PolicyInvalid"},
+			{ingress: "rate=5/s", service: "endpoint-concurrency=2 queue-timeout=100ms", want: "Zones=[{rate {5 1s 0}}] EndpointConcurrency=2 QueueTimeout=100ms"},
+			{ingress: "rate=ten concurrency=5", service: "queue-timeout=never endpoint-concurrency=9",
+				want: "Zones=[{rate {5 1s 0}}] EndpointConcurrency=2 QueueTimeout=100ms PolicyInvalid PolicyInvalid"},
+		}},
 		{"ingress-nginx's annotations", []step{
 			{ingress: "nginx/limit-connections=7", want: "IPv6Prefix=128 PerClient=7 Status=503 Local=true"},
 			{ingress: "nginx/limit-connections=many", want: "IPv6Prefix=128 PerClient=7 Status=503 Local=true PolicyInvalid"},
