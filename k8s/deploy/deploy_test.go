@@ -853,8 +853,8 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	alerts := len(expressions)
-	variables := strings.NewReplacer("$__rate_interval", "1m", "$namespace", ".*", "$shield", ".*", "$zone", ".*")
-	ofVariable := regexp.MustCompile(`^label_values\((\w+), \w+\)$`)
+	variables := strings.NewReplacer("$__rate_interval", "1m", "$namespace", ".*", "$shield", ".*", "$zone", ".*", "$ingress", ".*")
+	ofVariable := regexp.MustCompile(`^label_values\((\w+(?:\{.*\})?), \w+\)$`)
 	for _, path := range []string{"components/monitoring/dashboards/shield-ingress.json", "components/monitoring/dashboards/shield.json"} {
 		var board object
 		if err := json.Unmarshal([]byte(read(t, path)), &board); err != nil {
@@ -878,7 +878,7 @@ func TestMetrics(t *testing.T) {
 			if m == nil {
 				t.Fatalf("%s: the variable %s is %v", path, text(v, "name"), get(v, "query"))
 			}
-			expressions = append(expressions, m[1])
+			expressions = append(expressions, variables.Replace(m[1]))
 		}
 	}
 	if alerts < 5 || len(expressions) < alerts+20 {

@@ -138,7 +138,14 @@ func reverseProxy(transport map[string]any) json.RawMessage {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
 	result := aborted // if it panics, as reverse_proxy does when a response breaks off
 	c := h.app.controller
-	defer func() { c.count(result) }()
+	var t *trip
+	began := shield.Now()
+	defer func() {
+		c.count(result)
+		if t != nil {
+			t.passage.traffic.ended(t.writer.status, began)
+		}
+	}()
 	w.Header().Del("Server") // Caddy's: only a backend's is passed on
 	if c.draining.Load() && len(r.Header["Upgrade"]) == 0 {
 		// Clients reconnect elsewhere before the listener is closed; HTTP/2 clients get a
@@ -149,7 +156,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.
 	if t == nil {
 		return err
 	}
-	return h.pass(w, r, c, t, &result)
+	w = &t.writer
+	passes, result, err := h.gate(w, r, c, t)
+	if passes {
+		err = h.pass(w, r, c, t, &result)
+	}
+	return err
 }
 
 // route returns the trip that a request is to make. If there is none for it, route answers it
@@ -170,46 +182,53 @@ func (h *Handler) route(w http.ResponseWriter, r *http.Request, c *controller) (
 		return nil, unrouted, respond(w, r, http.StatusNotFound, "no Ingress has this host and path")
 	}
 	p := snapshot.ways[wayOf(target)]
-	f := target.Filters
-	var extra http.Header
+	t := &trip{handler: h, target: target, passage: p, filters: target.Filters, streams: p.protocol == model.H2C || pushback.IsGRPC(r)}
+	t.writer.ResponseWriterWrapper = caddyhttp.ResponseWriterWrapper{ResponseWriter: w}
+	return t, aborted, nil
+}
+
+// gate answers requests that go no further, whatever the limits say: those that are
+// redirected, that the Ingress does not serve, or that no endpoint could serve. It reports whether a
+// request passes.
+func (h *Handler) gate(w http.ResponseWriter, r *http.Request, c *controller, t *trip) (passes bool, result outcome, err error) {
+	p, f := t.passage, t.filters
 	if f != nil {
-		extra = p.extra(w, r, f)
+		t.extra = p.extra(w, r, f)
 	}
 	if p.redirects(r) {
 		w.Header().Set("Location", "https://"+hostOf(r.Host)+r.URL.RequestURI())
-		return nil, redirected, respond(w, r, http.StatusPermanentRedirect, "use https")
+		return false, redirected, respond(w, r, http.StatusPermanentRedirect, "use https")
 	}
-	if target.Closed != "" {
-		return nil, closed, h.unavailable(w, r, target.Closed)
+	if t.target.Closed != "" {
+		return false, closed, h.unavailable(w, r, t.target.Closed)
 	}
 	if f.Asks() && !f.Admits(clientAddress(r)) {
-		return nil, denied, respond(w, r, http.StatusForbidden, "the Ingress does not serve this address")
+		return false, denied, respond(w, r, http.StatusForbidden, "the Ingress does not serve this address")
 	}
 	if f != nil {
 		if to, code := redirect(r, f); to != "" {
 			w.Header().Set("Location", to)
-			return nil, redirected, respond(w, r, code, to)
+			return false, redirected, respond(w, r, code, to)
 		}
-		if preflight(w, r, extra) {
-			return nil, answered, nil
+		if preflight(w, r, t.extra) {
+			return false, answered, nil
 		}
 	}
 	if p.first == nil {
-		return nil, unserved, h.unavailable(w, r, "the Service does not exist, or has no such port")
+		return false, unserved, h.unavailable(w, r, "the Service does not exist, or has no such port")
 	}
-	t := &trip{handler: h, passage: p, filters: f, extra: extra, streams: p.protocol == model.H2C || pushback.IsGRPC(r)}
-	if target.Rewrite != nil {
+	if t.target.Rewrite != nil {
 		var ok bool
-		if t.url, ok = route.Rewrite(target.Rewrite, r.URL); !ok {
-			return nil, unreadable, respond(w, r, http.StatusBadRequest, "the path cannot be rewritten: servers may read the result differently")
+		if t.url, ok = route.Rewrite(t.target.Rewrite, r.URL); !ok {
+			return false, unreadable, respond(w, r, http.StatusBadRequest, "the path cannot be rewritten: servers may read the result differently")
 		}
 	}
 	if r.ContentLength != 0 {
 		if t.most = t.bodySize(&c.config); t.most >= 0 && r.ContentLength > t.most {
-			return nil, unreadable, refuseBody(w, r)
+			return false, unreadable, refuseBody(w, r)
 		}
 	}
-	return t, aborted, nil
+	return true, aborted, nil
 }
 
 // pass has a request go through its passage, and sets its result, also if that panics.

@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -37,6 +38,7 @@ type live struct {
 	origins  map[string]*originState
 	services map[string]*serviceState
 	shields  map[pair]*shields
+	traffics map[trafficKey]*traffic
 
 	sharing *caddymodule.Sharing // nil: each replica has its part of the limits
 
@@ -90,7 +92,7 @@ func counted(counts **caddymodule.LiveState) *caddymodule.LiveState {
 
 func newLive() *live {
 	return &live{
-		origins: map[string]*originState{}, services: map[string]*serviceState{}, shields: map[pair]*shields{},
+		origins: map[string]*originState{}, services: map[string]*serviceState{}, shields: map[pair]*shields{}, traffics: map[trafficKey]*traffic{},
 	}
 }
 
@@ -144,6 +146,7 @@ func (l *live) apply(now time.Duration, m *model.Model, d *policy.Division, pod 
 	s.backends = b.backends
 	l.shields = b.used
 	l.forget(now)
+	s.traffics = slices.Collect(maps.Values(l.traffics))
 	return s
 }
 
@@ -176,7 +179,7 @@ type builder struct {
 
 // passage returns the passage of requests to t.
 func (b *builder) passage(t *model.Target) *passage {
-	p := &passage{origin: t.Origin, timeouts: t.Timeouts}
+	p := &passage{origin: t.Origin, traffic: b.trafficOf(t), timeouts: t.Timeouts}
 	if t.Backend == nil {
 		return p
 	}
@@ -269,6 +272,7 @@ func (b *builder) service(m *model.Service) *serviceState {
 
 // forget deletes the counts of objects that have not been used for forgetAfter.
 func (l *live) forget(now time.Duration) {
+	maps.DeleteFunc(l.traffics, func(_ trafficKey, t *traffic) bool { return now-t.used > forgetAfter })
 	for uid, s := range l.origins {
 		if now-s.used > forgetAfter {
 			delete(l.origins, uid)

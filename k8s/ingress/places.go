@@ -43,7 +43,7 @@ func (b *builder) updateEndpoints(targets []*model.Target) (settle func()) {
 		}
 		e := b.service(backend.Service).find(backend, b.now)
 		b.sets[backend] = e
-		b.backends = append(b.backends, backendEntry{backend, label(backend.Service.Ref, "/"+backend.Port), e})
+		b.backends = append(b.backends, backendEntry{backend, backendLabel(backend), e})
 		if e.used == b.now {
 			continue // another port of the Service leads there, too
 		}

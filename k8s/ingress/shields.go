@@ -192,6 +192,9 @@ func (p protection) queue() shield.Queue {
 // maxLabel bounds a shield's name. Names of Kubernetes' objects may be longer.
 const maxLabel = 64
 
+// backendLabel returns the name of a Backend in metrics.
+func backendLabel(b *model.Backend) string { return label(b.Service.Ref, "/"+b.Port) }
+
 // label returns the name of an object in metrics, logs and status, with more after it. A
 // long name is cut, and gets a hash.
 func label(r model.Ref, more string) string {

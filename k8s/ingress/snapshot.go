@@ -23,6 +23,7 @@ type Snapshot struct {
 	certificates *certificates
 	shields      []*caddymodule.Handler
 	backends     []backendEntry
+	traffics     []*traffic
 	settle       func() // see builder.updateEndpoints
 }
 
@@ -51,8 +52,9 @@ func (s *Snapshot) Certificate(name string) *tls.Certificate { return s.certific
 // A passage is the way of requests from one Origin to one Backend: its shields, and as the
 // last step the passage itself, which passes them to an endpoint.
 type passage struct {
-	origin *model.Origin
-	first  caddyhttp.Handler // a shield, or the passage itself; nil: there is no Backend
+	origin  *model.Origin
+	traffic *traffic
+	first   caddyhttp.Handler // a shield, or the passage itself; nil: there is no Backend
 	*endpoints
 	protocol model.Protocol
 	limited  bool          // what is in flight is limited, so that idle clients must not hold places

@@ -20,6 +20,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule"
 	"github.com/herdshield/shield/k8s/endpoint"
+	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
 )
 
@@ -29,7 +30,9 @@ func init() { caddy.RegisterModule(new(Upstreams)) }
 // fields, except for the atomic ones.
 type trip struct {
 	handler *Handler
+	target  *model.Target
 	passage *passage
+	writer  statusWriter
 	extra   http.Header                       // fields of the answer, instead of the backend's; nil: none
 	filters *policy.Filters                   // nil: none
 	url     *url.URL                          // what the backend gets instead of the client's; nil: that
@@ -196,7 +199,6 @@ func (t *trip) enter(ctx context.Context) (*endpoint.Endpoint, error) {
 	e, err := t.pick(ctx)
 	t.full = err != nil && !errors.Is(err, endpoint.ErrNone)
 	if err == nil {
-		t.entered = shield.Now()
 		t.last.Store(e)
 		t.at.Store(e)
 	}
@@ -209,7 +211,8 @@ func (t *trip) enter(ctx context.Context) (*endpoint.Endpoint, error) {
 func (t *trip) pick(ctx context.Context) (*endpoint.Endpoint, error) {
 	set := &t.passage.endpoints.Set
 	if !set.Waiting() {
-		e, err := set.Pick(shield.Now(), rand.Uint64(), t.tried)
+		t.entered = shield.Now()
+		e, err := set.Pick(t.entered, rand.Uint64(), t.tried)
 		if !errors.Is(err, endpoint.ErrFull) {
 			return e, err
 		}
@@ -225,7 +228,8 @@ func (t *trip) pick(ctx context.Context) (*endpoint.Endpoint, error) {
 	defer poll.Stop()
 	for try := waiter.First; ; try = true {
 		if try {
-			e, err := set.Pick(shield.Now(), rand.Uint64(), t.tried)
+			t.entered = shield.Now()
+			e, err := set.Pick(t.entered, rand.Uint64(), t.tried)
 			if !errors.Is(err, endpoint.ErrFull) {
 				return e, err
 			}
