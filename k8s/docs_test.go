@@ -168,7 +168,7 @@ func TestAnnotations(t *testing.T) {
 	}{
 		{"Ingress", policy.OnIngress(), func(a map[string]string) error {
 			_, err := policy.ParseIngress(a, policy.Ingress{})
-			_, redirect := policy.SSLRedirect(a)
+			_, redirect := policy.SSLRedirect(a, false, policy.RedirectTLS)
 			_, filters := policy.ParseFilters(a, false, nil)
 			_, ignored := policy.Unread(a, false)
 			return errors.Join(err, redirect, filters, ignored)

@@ -253,6 +253,7 @@ var annotations = []struct {
 	{"Ingress", "mode", "observe", true},
 	{"Ingress", "mode", "shadow", false},
 	{"Ingress", "ssl-redirect", "false", true},
+	{"Ingress", "ssl-redirect", "force", true},
 	{"Ingress", "ssl-redirect", "no", false},
 	{"Ingress", "ignore-nginx", "auth-url, nginx.ingress.kubernetes.io/satisfy", true},
 	{"Ingress", "ignore-nginx", "auth-url;satisfy", false},
@@ -365,7 +366,7 @@ func TestPolicies(t *testing.T) {
 		var errs []error
 		if c.kind == "Ingress" {
 			_, err := policy.ParseIngress(with, policy.Ingress{})
-			_, err2 := policy.SSLRedirect(with)
+			_, err2 := policy.SSLRedirect(with, false, policy.RedirectTLS)
 			_, err3 := policy.ParseFilters(with, false, nil)
 			_, err4 := policy.Unread(with, false)
 			errs = []error{err, err2, err3, err4}

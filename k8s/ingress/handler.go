@@ -282,10 +282,10 @@ func (g guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 
 // redirects reports whether a request over plain HTTP is redirected to HTTPS.
 func (p *passage) redirects(r *http.Request) bool {
-	if p.origin == nil || p.origin.NoRedirect || len(p.origin.TLSHosts) == 0 || ofACME(r.URL.Path) {
+	if p.origin == nil || p.origin.NoRedirect || len(p.origin.TLSHosts) == 0 && !p.origin.ForceRedirect || ofACME(r.URL.Path) {
 		return false
 	}
-	return scheme(r) != "https" && p.asksTLS(r.Host) // the client's, perhaps to a proxy before this one
+	return scheme(r) != "https" && (p.origin.ForceRedirect || p.asksTLS(r.Host)) // the client's, perhaps to a proxy before this one
 }
 
 // asksTLS reports whether the Ingress asks for TLS for the host of a Host field.

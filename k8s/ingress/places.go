@@ -62,6 +62,8 @@ func (b *builder) updateEndpoints(targets []*model.Target) (settle func()) {
 		e.total = total
 	}
 	slices.SortFunc(b.backends, func(x, y backendEntry) int { return cmp.Compare(x.label, y.label) })
+	// A port that is spoken to in two ways has the same endpoints.
+	b.backends = slices.CompactFunc(b.backends, func(x, y backendEntry) bool { return x.label == y.label })
 	return func() {
 		for _, update := range later {
 			update()

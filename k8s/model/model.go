@@ -106,9 +106,10 @@ type Origin struct {
 	Policy policy.Ingress
 
 	// TLSHosts are the hosts, as in Rule.Host, for which it asks for TLS, with or without
-	// a certificate. Plain HTTP for them is redirected, unless NoRedirect is set.
-	TLSHosts   []string
-	NoRedirect bool
+	// a certificate. Plain HTTP for them is redirected, unless NoRedirect is set. With
+	// ForceRedirect plain HTTP for all hosts is.
+	TLSHosts                  []string
+	NoRedirect, ForceRedirect bool
 }
 
 // A Service is protected as a whole, by whatever routes requests get there.

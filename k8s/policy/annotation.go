@@ -140,9 +140,9 @@ var ingressRows = []row[Ingress]{
 	}, modeForm, func(_ *reader, p *Ingress, mode string) { p.Observe = mode == observe }),
 	rowApart[Ingress](Annotation{
 		Name:    "ssl-redirect",
-		Meaning: "answer plain HTTP with 308 for hosts in `spec.tls`",
+		Meaning: "answer plain HTTP with 308 for hosts in `spec.tls`; `force`: for all hosts",
 		Default: "`true`",
-	}, redirectForm), // by SSLRedirect
+	}, tlsForm), // by SSLRedirect
 	rowApart[Ingress](Annotation{
 		Name:    ignoreNginx,
 		Meaning: "annotations of ingress-nginx that are meant to be [without effect](kubernetes-migration.md#annotations-that-are-not-read); not for a class", Single: true,

@@ -117,6 +117,7 @@ var (
 	burstForm    = numberForm(math.MaxInt32, "")
 	modeForm     = wordForm("enforce", observe)
 	redirectForm = wordForm("true", "false")
+	tlsForm      = wordForm("true", "false", "force")
 
 	// protocolForm takes lower case, too.
 	protocolForm = func() form[string] {

@@ -16,7 +16,7 @@ const (
 	Read    Fate = iota // with --nginx-annotations it has ingress-nginx's meaning
 	Tunes               // it only tunes nginx, or its work is done here anyway
 	Changes             // without it, something else is served or protected
-	Guards              // without it, requests get in that should not
+	Guards              // without it, requests get in that should not, or reach what does not understand them
 )
 
 // A NginxAnnotation is an annotation of ingress-nginx, and what to do about it.
@@ -110,8 +110,8 @@ var nginxTable = []NginxAnnotation{
 	{"stream-snippet", Changes, "", noSnippet},
 
 	// TLS and redirects.
-	{"ssl-redirect", Changes, "ssl-redirect", "write shield's own"},
-	{"force-ssl-redirect", Changes, "", "name the host in spec.tls"},
+	{"ssl-redirect", Read, "ssl-redirect", ""},
+	{"force-ssl-redirect", Read, "ssl-redirect", ""},
 	{"ssl-passthrough", Changes, "", "shield ends TLS itself, with the certificate in spec.tls"},
 	{"ssl-ciphers", Tunes, "", "shield has the ciphers of Go, which are secure"},
 	{"ssl-prefer-server-ciphers", Tunes, "", "shield has the ciphers of Go, which are secure"},
@@ -134,7 +134,7 @@ var nginxTable = []NginxAnnotation{
 	{"default-backend", Changes, "", "use spec.defaultBackend"},
 	{"custom-http-errors", Changes, "", "errors are passed on as they are"},
 	{"disable-proxy-intercept-errors", Tunes, "", "errors are passed on as they are"},
-	{"backend-protocol", Changes, "", "write shield.herdshield.io/backend-protocol on the Service"},
+	{"backend-protocol", Read, "", "write shield.herdshield.io/backend-protocol on the Service"}, // the protocols that both speak
 	{"service-upstream", Changes, "", "requests go to endpoints, not to the Service's address"},
 	{"fastcgi-index", Changes, "", "shield does not speak FastCGI"},
 	{"fastcgi-params-configmap", Changes, "", "shield does not speak FastCGI"},
@@ -267,6 +267,10 @@ func FateOf(name, value string) NginxAnnotation {
 	value = strings.TrimSpace(value)
 	on, err := strconv.ParseBool(value)
 	switch {
+	case name == "backend-protocol" && slices.Contains([]string{"FCGI", "AJP", "AUTO_HTTP"}, strings.ToUpper(value)):
+		a.Fate = Guards
+	case name == "backend-protocol" && value != "" && nginxProtocols[strings.ToUpper(value)] == "":
+		a.Fate = Changes // ingress-nginx takes it for HTTP
 	case a.Fate == Guards && (value == "" || err == nil && !on || value == "off"):
 		a.Fate = Tunes
 	case strings.HasSuffix(name, "-snippet") && a.Fate == Changes && guardDirective.MatchString(value):

@@ -53,25 +53,6 @@ func read[P any](r *reader, here string, rows []row[P], known []Annotation, ther
 	return p, r.err()
 }
 
-// SSLRedirect reports whether plain HTTP for the hosts of an Ingress that have a
-// certificate is redirected to HTTPS: by default it is. With an error it is, too.
-func SSLRedirect(annotations map[string]string) (on bool, err error) {
-	return sslRedirect(annotations, Prefix)
-}
-
-// DefaultSSLRedirect is SSLRedirect for the parameters of an IngressClass: what holds
-// for the Ingresses without the annotation.
-func DefaultSSLRedirect(data map[string]string) (on bool, err error) { return sslRedirect(data, "") }
-
-func sslRedirect(values map[string]string, prefix string) (on bool, err error) {
-	r := reader{prefix: prefix, values: values}
-	if v, ok := r.get("ssl-redirect"); ok {
-		word, _ := parse(&r, "ssl-redirect", redirectForm, v)
-		return word != "false", r.err()
-	}
-	return true, nil
-}
-
 // BackendProtocol returns what a port of a Service speaks: "http", "h2c" or "https".
 // The annotation backend-protocol is for all ports: HTTP, HTTPS, H2C or GRPC (which
 // is h2c), in upper or lower case. Without it the appProtocol of the port says so:
@@ -100,6 +81,15 @@ func BackendProtocol(annotations map[string]string, appProtocol string) (string,
 	}
 	return protocol, r.err()
 }
+
+// NginxProtocol returns what the Services of an Ingress speak by ingress-nginx's
+// backend-protocol: as BackendProtocol does, or "" without one that ingress-nginx and shield
+// both speak. It is HTTP, HTTPS, GRPC (h2c) or GRPCS (https), in upper or lower case.
+func NginxProtocol(annotations map[string]string) string {
+	return nginxProtocols[strings.ToUpper(strings.TrimSpace(annotations[NginxPrefix+"backend-protocol"]))]
+}
+
+var nginxProtocols = map[string]string{"HTTP": "http", "HTTPS": "https", "GRPC": "h2c", "GRPCS": "https"}
 
 // A reader reads the values of one object and keeps what is wrong with them.
 type reader struct {

@@ -207,14 +207,32 @@ func TestParseDefaults(t *testing.T) {
 func TestSSLRedirect(t *testing.T) {
 	for _, test := range []struct {
 		annotations map[string]string
-		on, ok      bool
-	}{{nil, true, true}, {own("ssl-redirect", "true"), true, true}, {own("ssl-redirect", "false"), false, true}, {own("ssl-redirect", "False"), true, false}} {
-		if on, err := SSLRedirect(test.annotations); on != test.on || (err == nil) != test.ok {
-			t.Errorf("%v: got %v, %v", test.annotations, on, err)
+		class, want Redirect
+		ok          bool
+	}{
+		{nil, RedirectTLS, RedirectTLS, true},
+		{nil, RedirectNever, RedirectNever, true},
+		{own("ssl-redirect", "true"), RedirectNever, RedirectTLS, true},
+		{own("ssl-redirect", "false"), RedirectTLS, RedirectNever, true},
+		{own("ssl-redirect", "force"), RedirectTLS, RedirectAlways, true},
+		{own("ssl-redirect", "False"), RedirectAlways, RedirectAlways, false},
+		{nginx("ssl-redirect", "false"), RedirectTLS, RedirectNever, true},
+		{nginx("ssl-redirect", "0"), RedirectTLS, RedirectNever, true},
+		{nginx("ssl-redirect", "true"), RedirectNever, RedirectTLS, true},
+		{nginx("ssl-redirect", "no"), RedirectAlways, RedirectAlways, true},
+		{nginx("ssl-redirect", "false", "force-ssl-redirect", "true"), RedirectTLS, RedirectAlways, true},
+		{nginx("force-ssl-redirect", "false"), RedirectTLS, RedirectTLS, true},
+		{map[string]string{NginxPrefix + "force-ssl-redirect": "true", Prefix + "ssl-redirect": "false"}, RedirectTLS, RedirectNever, true},
+	} {
+		if is, err := SSLRedirect(test.annotations, true, test.class); is != test.want || (err == nil) != test.ok {
+			t.Errorf("%v: got %v, %v", test.annotations, is, err)
 		}
 	}
-	if on, err := DefaultSSLRedirect(map[string]string{"ssl-redirect": "false"}); on || err != nil {
-		t.Errorf("of the class: got %v, %v", on, err)
+	if is, _ := SSLRedirect(nginx("ssl-redirect", "false"), false, RedirectTLS); is != RedirectTLS {
+		t.Errorf("ingress-nginx's is read without the flag: %v", is)
+	}
+	if is, err := DefaultSSLRedirect(map[string]string{"ssl-redirect": "false"}); is != RedirectNever || err != nil {
+		t.Errorf("of the class: got %v, %v", is, err)
 	}
 }
 
@@ -348,7 +366,7 @@ func FuzzParse(f *testing.F) {
 		}
 		parsed = append(parsed, p, n)
 		s, _ := ParseService(service)
-		_, _ = SSLRedirect(all)
+		_, _ = SSLRedirect(all, true, RedirectTLS)
 		_, _ = BackendProtocol(service, class)
 
 		var d Division

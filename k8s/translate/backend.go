@@ -14,10 +14,11 @@ import (
 	"github.com/herdshield/shield/k8s/policy"
 )
 
-// A portKey is one port of a Service.
+// A portKey is one port of a Service. An Ingress may say what it speaks.
 type portKey struct {
 	service key
 	port    string // as in Backend.Port
+	spoken  string // as policy.NginxProtocol has it
 }
 
 // backend returns where an Ingress sends requests. If it cannot, it adds a Problem and
@@ -48,15 +49,20 @@ func (r *run) backend(in *ingress, b *networkingv1.IngressBackend) *model.Backen
 		return nil
 	}
 
-	at := portKey{k, port.Name}
+	at := portKey{service: k, port: port.Name}
 	if at.port == "" {
 		at.port = strconv.Itoa(int(port.Port))
+	}
+	if r.opts.NginxAnnotations && s.Annotations[policy.Prefix+"backend-protocol"] == "" {
+		at.spoken = policy.NginxProtocol(in.Annotations)
 	}
 	if known := r.backends[at]; known != nil {
 		return known
 	}
 	backend := &model.Backend{Service: r.service(s, k), Port: at.port}
-	backend.Protocol = r.protocol(s, port, at.port)
+	if backend.Protocol = r.protocol(s, port, at.port); at.spoken != "" {
+		backend.Protocol = protocols[at.spoken]
+	}
 	backend.Endpoints = r.endpoints(s, k, port)
 	r.backends[at] = backend
 	return backend

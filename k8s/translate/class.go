@@ -18,9 +18,9 @@ const legacyClass = "kubernetes.io/ingress.class"
 
 // classDefaults are the defaults of an IngressClass for its Ingresses.
 type classDefaults struct {
-	policy     policy.Ingress
-	noRedirect bool
-	filters    *policy.Filters
+	policy   policy.Ingress
+	redirect policy.Redirect
+	filters  *policy.Filters
 }
 
 // readClasses finds the classes that are ours.
@@ -95,9 +95,8 @@ func (r *run) parameters(c *networkingv1.IngressClass) classDefaults {
 	var d classDefaults
 	var err error
 	d.policy, err = policy.ParseDefaults(data.Data)
-	redirect, redirectErr := policy.DefaultSSLRedirect(data.Data)
-	d.noRedirect = !redirect
-	var filtersErr error
+	var redirectErr, filtersErr error
+	d.redirect, redirectErr = policy.DefaultSSLRedirect(data.Data)
 	d.filters, filtersErr = policy.ParseDefaultFilters(data.Data)
 	if all := joinErrors(err, redirectErr, filtersErr); all != "" {
 		good := invalid("ConfigMap %s: %s", k, all)
@@ -108,18 +107,6 @@ func (r *run) parameters(c *networkingv1.IngressClass) classDefaults {
 	}
 	r.next.classes[id] = d
 	return d
-}
-
-// noRedirect reads the annotation ssl-redirect; without it, the class's value applies.
-func noRedirect(annotations map[string]string, class bool) (bool, error) {
-	if _, ok := annotations[policy.Prefix+"ssl-redirect"]; !ok {
-		return class, nil
-	}
-	on, err := policy.SSLRedirect(annotations)
-	if err != nil {
-		return class, err
-	}
-	return !on, nil
 }
 
 // classOf returns our class of an Ingress, or nil.
@@ -166,7 +153,7 @@ func (r *run) readIngresses(all []*networkingv1.Ingress, m *model.Model) []*ingr
 		r.next.statuses[identityOf(in)] = false
 		origin := &model.Origin{Ref: ref}
 		p := r.ingressPolicy(in, ref, class)
-		origin.Policy, origin.NoRedirect = p.policy, p.noRedirect
+		origin.Policy, origin.NoRedirect, origin.ForceRedirect = p.policy, p.redirect == policy.RedirectNever, p.redirect == policy.RedirectAlways
 		one := &ingress{Ingress: in, origin: origin, filters: r.filters(in, ref, class), age: len(ours)}
 		var canary bool
 		if canary, one.closed = r.nginx(in, ref); canary {
@@ -206,14 +193,14 @@ func (r *run) wasOurs(in *networkingv1.Ingress, published addresses) bool {
 
 // ingressPolicy is what one Ingress's annotations ask for.
 type ingressPolicy struct {
-	policy     policy.Ingress
-	noRedirect bool
+	policy   policy.Ingress
+	redirect policy.Redirect
 }
 
 func (r *run) ingressPolicy(in *networkingv1.Ingress, ref model.Ref, class *classDefaults) ingressPolicy {
 	var p ingressPolicy
 	var err, redirectErr, nginxErr error
-	p.noRedirect, redirectErr = noRedirect(in.Annotations, class.noRedirect)
+	p.redirect, redirectErr = policy.SSLRedirect(in.Annotations, r.opts.NginxAnnotations, class.redirect)
 	defaults := class.policy
 	if r.opts.NginxAnnotations {
 		if own := policy.OverridesNginx(in.Annotations); own == "" {

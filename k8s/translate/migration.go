@@ -37,10 +37,10 @@ func (r *run) nginx(in *networkingv1.Ingress, ref model.Ref) (canary bool, close
 	case canary:
 		reason, before = ReasonNginxCanary, "this is a canary, which shield does not serve by weight, header or cookie: its rules are left out, and the main Ingress has all requests; "
 	case len(guards) > 0 && !r.opts.NginxAnnotations:
-		before = fmt.Sprintf("%s guard this Ingress in ingress-nginx alone; ", listed(guards, maxMessage/3))
+		before = fmt.Sprintf("this Ingress relies on %s, which shield does not have; ", listed(guards, maxMessage/3))
 	case len(guards) > 0:
 		reason, closed = ReasonNginxGuard, unguarded
-		before = fmt.Sprintf("requests are answered 503, because %s guard this Ingress and are not read; to serve it without them, name them in %signore-nginx; ",
+		before = fmt.Sprintf("requests are answered 503, because this Ingress relies on %s, which shield does not have; to serve it without, name that in %signore-nginx; ",
 			listed(guards, maxMessage/3), policy.Prefix)
 	}
 	r.problems.add(ref, reason, "%sannotations of ingress-nginx without effect: %s", before, listed(all, maxMessage/3))

@@ -137,3 +137,53 @@ func TestCanary(t *testing.T) {
 		}
 	}
 }
+
+// One port of a Service may be spoken to in two ways; the Service's own word has precedence.
+func TestProtocolOfIngress(t *testing.T) {
+	b := shop("b", "nginx/backend-protocol=HTTP", 2)
+	b.Spec.Rules[0].Host = "b.example.com"
+	for _, test := range []struct {
+		annotations string
+		nginx       bool
+		want        model.Protocol
+		closed      bool
+	}{
+		{"nginx/backend-protocol=HTTPS", true, model.HTTPS, false},
+		{"nginx/backend-protocol=grpc", true, model.H2C, false},
+		{"nginx/backend-protocol=GRPCS", true, model.HTTPS, false},
+		{"nginx/backend-protocol=HTTPS", false, model.HTTP, false},
+		{"nginx/backend-protocol=FCGI", true, model.HTTP, true},
+		{"nginx/backend-protocol=FCGI ignore-nginx=backend-protocol", true, model.HTTP, false},
+		{"nginx/backend-protocol=nonsense", true, model.HTTP, false},
+	} {
+		m := migrated(t, test.nginx, shop("a", test.annotations, 1), b)
+		of := map[string]model.Target{}
+		for _, r := range m.Rules {
+			of[r.Origin.Name] = r.Target
+		}
+		if is := of["a"]; is.Backend.Protocol != test.want || (is.Closed != "") != test.closed || of["b"].Backend.Protocol != model.HTTP {
+			t.Errorf("%s: %d, closed %q; of the other %d", test.annotations, is.Backend.Protocol, is.Closed, of["b"].Backend.Protocol)
+		}
+		if is, other := of["a"].Backend, of["b"].Backend; is.Service != other.Service || is.Port != other.Port {
+			t.Errorf("%s: two Services", test.annotations)
+		}
+	}
+	_, o := decode(t, "kind: Service\nmetadata: {name: web, annotations: {shield.herdshield.io/backend-protocol: H2C}}\nspec: {ports: [{port: 80}]}")
+	o.Ingresses = []*networkingv1.Ingress{shop("a", "nginx/backend-protocol=HTTPS", 1)}
+	if m := New(Options{ClassName: "shield", NginxAnnotations: true}).Translate(o); m.Rules[0].Backend.Protocol != model.H2C {
+		t.Error("the Service's annotation does not count")
+	}
+}
+
+// A path that looks like a pattern is told, whatever its type.
+func TestLiteralPrefix(t *testing.T) {
+	in := shop("a", "", 1)
+	in.Spec.Rules[0].HTTP.Paths[0].Path = "/api(/|$)(.*)"
+	if m := migrated(t, true, in); len(m.Problems) != 1 || m.Problems[0].Reason != ReasonPathLiteral {
+		t.Errorf("%v", m.Problems)
+	}
+	in.Annotations = words("nginx/use-regex=true")
+	if m := migrated(t, true, in); len(m.Problems) != 0 || m.Rules[0].Pattern == nil {
+		t.Errorf("%v", m.Problems)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/k8s/route"
 )
 
@@ -101,9 +102,9 @@ func (r *run) routePath(in *ingress, host string, p *networkingv1.HTTPIngressPat
 		r.problems.add(in.origin.Ref, ReasonPathInvalid, "path %q of %s is left out: it %s", shorten(p.Path, maxQuoted), hostText(host), wrong)
 		return
 	}
-	if !at.pattern && kind == networkingv1.PathTypeImplementationSpecific && strings.ContainsAny(p.Path, `*^$()[]|\?`) {
+	if !at.pattern && !at.exact && looksLikePattern(p.Path) {
 		r.problems.add(in.origin.Ref, ReasonPathLiteral,
-			"path %q of %s looks like a pattern, but is taken literally: %s means Prefix here", shorten(p.Path, maxQuoted), hostText(host), kind)
+			"path %q of %s looks like a pattern, but is taken literally, as a prefix; %suse-regex: \"true\" makes it one", shorten(p.Path, maxQuoted), hostText(host), policy.Prefix)
 	}
 
 	c, winner := r.claim(at, in)
