@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"sync/atomic"
 	"time"
 
@@ -15,14 +16,32 @@ import (
 	"github.com/herdshield/shield/k8s/policy"
 )
 
-// filter changes a request for the backend, as the filters of its target ask. The limits have
-// seen what the client sent.
-func (t *trip) filter(r *http.Request) {
-	if t.url != nil {
-		r.URL = t.url
+// A plan is what a trip does besides reaching an endpoint.
+type plan struct {
+	*policy.Filters
+	url   *url.URL    // what the backend gets instead of the client's; nil: that
+	extra http.Header // fields of the answer, instead of the backend's
+	sized *sizedBody  // nil: its length is known
+}
+
+var noFilters = new(policy.Filters)
+
+// planned returns the plan of a trip, and makes one without filters if there is none.
+func (t *trip) planned() *plan {
+	if t.plan == nil {
+		t.plan = &plan{Filters: noFilters}
 	}
-	if t.filters.ForwardedPrefix != "" {
-		r.Header["X-Forwarded-Prefix"] = []string{t.filters.ForwardedPrefix}
+	return t.plan
+}
+
+// change changes a request for the backend, as the filters of its target ask. The limits have
+// seen what the client sent.
+func (p *plan) change(r *http.Request) {
+	if p.url != nil {
+		r.URL = p.url
+	}
+	if p.ForwardedPrefix != "" {
+		r.Header["X-Forwarded-Prefix"] = []string{p.ForwardedPrefix}
 	}
 }
 
@@ -105,8 +124,8 @@ func refuseBody(w http.ResponseWriter, r *http.Request) error {
 // bodySize returns how many bytes the body may have; negative: any number.
 func (t *trip) bodySize(config *App) int64 {
 	switch {
-	case t.filters != nil && t.filters.BodySize != 0:
-		return t.filters.BodySize
+	case t.plan != nil && t.plan.BodySize != 0:
+		return t.plan.BodySize
 	case t.passage.protocol == model.H2C: // it may be a conversation
 		return policy.NoBodySize
 	case config.BodySize != 0:
@@ -141,12 +160,12 @@ func (b *sizedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// isOver reports whether the body has been too large; of nil it has not.
-func (b *sizedBody) isOver() bool { return b != nil && b.over.Load() }
-
 // clientAddress returns the address of a client, or the zero Addr if Caddy has none.
 func clientAddress(r *http.Request) netip.Addr {
 	client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 	a, _ := netip.ParseAddr(client)
 	return a
 }
+
+// tooLarge reports whether the body has been too large; of nil it has not.
+func (p *plan) tooLarge() bool { return p != nil && p.sized != nil && p.sized.over.Load() }

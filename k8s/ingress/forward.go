@@ -220,8 +220,8 @@ func (t viaTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 // backend's.
 type viaWriter struct {
 	caddyhttp.ResponseWriterWrapper
-	pace  *pacer      // nil: the client may read as slowly as it likes
-	extra http.Header // nil: none
+	pace *pacer // nil: the client may read as slowly as it likes
+	plan *plan  // nil: none
 }
 
 // Write implements http.ResponseWriter.
@@ -256,8 +256,8 @@ func (w *viaWriter) WriteHeader(status int) {
 	default:
 		h["Via"] = via[1:]
 	}
-	if w.extra != nil {
-		maps.Copy(h, w.extra)
+	if w.plan != nil {
+		maps.Copy(h, w.plan.extra)
 	}
 	w.ResponseWriter.WriteHeader(status)
 }

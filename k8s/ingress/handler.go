@@ -182,7 +182,7 @@ func (h *Handler) route(w http.ResponseWriter, r *http.Request, c *controller) (
 		return nil, unrouted, respond(w, r, http.StatusNotFound, "no Ingress has this host and path")
 	}
 	p := snapshot.ways[wayOf(target)]
-	t := &trip{handler: h, target: target, passage: p, filters: target.Filters, streams: p.protocol == model.H2C || pushback.IsGRPC(r)}
+	t := &trip{handler: h, target: target, passage: p, streams: p.protocol == model.H2C || pushback.IsGRPC(r)}
 	t.writer.ResponseWriterWrapper = caddyhttp.ResponseWriterWrapper{ResponseWriter: w}
 	return t, aborted, nil
 }
@@ -191,9 +191,9 @@ func (h *Handler) route(w http.ResponseWriter, r *http.Request, c *controller) (
 // redirected, that the Ingress does not serve, or that no endpoint could serve. It reports whether a
 // request passes.
 func (h *Handler) gate(w http.ResponseWriter, r *http.Request, c *controller, t *trip) (passes bool, result outcome, err error) {
-	p, f := t.passage, t.filters
+	p, f := t.passage, t.target.Filters
 	if f != nil {
-		t.extra = p.extra(w, r, f)
+		t.plan = &plan{Filters: f, extra: p.extra(w, r, f)}
 	}
 	if p.redirects(r) {
 		w.Header().Set("Location", "https://"+hostOf(r.Host)+r.URL.RequestURI())
@@ -210,7 +210,7 @@ func (h *Handler) gate(w http.ResponseWriter, r *http.Request, c *controller, t 
 			w.Header().Set("Location", to)
 			return false, redirected, respond(w, r, code, to)
 		}
-		if preflight(w, r, t.extra) {
+		if preflight(w, r, t.plan.extra) {
 			return false, answered, nil
 		}
 	}
@@ -219,13 +219,15 @@ func (h *Handler) gate(w http.ResponseWriter, r *http.Request, c *controller, t 
 	}
 	if t.target.Rewrite != nil {
 		var ok bool
-		if t.url, ok = route.Rewrite(t.target.Rewrite, r.URL); !ok {
+		if t.planned().url, ok = route.Rewrite(t.target.Rewrite, r.URL); !ok {
 			return false, unreadable, respond(w, r, http.StatusBadRequest, "the path cannot be rewritten: servers may read the result differently")
 		}
 	}
 	if r.ContentLength != 0 {
-		if t.most = t.bodySize(&c.config); t.most >= 0 && r.ContentLength > t.most {
+		if most := t.bodySize(&c.config); most >= 0 && r.ContentLength > most {
 			return false, unreadable, refuseBody(w, r)
+		} else if most >= 0 && r.ContentLength < 0 {
+			t.planned().sized = &sizedBody{left: most}
 		}
 	}
 	return true, aborted, nil
@@ -253,6 +255,9 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, c *controller, t 
 	switch err := p.first.ServeHTTP(w, r); {
 	case err == nil:
 		*result = passed
+		return nil
+	case errors.Is(err, errAnswered):
+		*result = answered
 		return nil
 	case errors.Is(err, errFull):
 		*result = unserved
@@ -363,7 +368,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, c *controller, er
 // grpcStatus has the gRPC codes of a proxy's own answers (grpc/doc/statuscodes.md): gRPC
 // clients do not read them from the HTTP status.
 var grpcStatus = map[int]string{
-	http.StatusBadRequest: "3", http.StatusRequestTimeout: "4", http.StatusForbidden: "7", http.StatusNotFound: "12", http.StatusMethodNotAllowed: "12", http.StatusRequestEntityTooLarge: "8",
+	http.StatusBadRequest: "3", http.StatusRequestTimeout: "4", http.StatusForbidden: "7", http.StatusUnauthorized: "16", http.StatusNotFound: "12", http.StatusMethodNotAllowed: "12", http.StatusRequestEntityTooLarge: "8",
 	http.StatusBadGateway: "14", http.StatusServiceUnavailable: "14", http.StatusGatewayTimeout: "4",
 }
 

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
-	"net/url"
 	"sync/atomic"
 	"time"
 
@@ -21,7 +20,6 @@ import (
 	"github.com/herdshield/shield/caddymodule"
 	"github.com/herdshield/shield/k8s/endpoint"
 	"github.com/herdshield/shield/k8s/model"
-	"github.com/herdshield/shield/k8s/policy"
 )
 
 func init() { caddy.RegisterModule(new(Upstreams)) }
@@ -33,11 +31,7 @@ type trip struct {
 	target  *model.Target
 	passage *passage
 	writer  statusWriter
-	extra   http.Header                       // fields of the answer, instead of the backend's; nil: none
-	filters *policy.Filters                   // nil: none
-	url     *url.URL                          // what the backend gets instead of the client's; nil: that
-	most    int64                             // bytes that the body may have; negative: any number
-	sized   *sizedBody                        // nil: the length of the body is known
+	plan    *plan                             // nil: its target has no filters, and its body a known length
 	client  http.ResponseWriter               // its client's
 	end     time.Duration                     // when it must be over; 0: there is no such time
 	since   time.Duration                     // since when an endpoint has been waited for; 0: not yet
@@ -80,8 +74,11 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 		defer t.handler.upgraded.Add(-1)
 	}
 	forward(r)
-	if t.filters != nil {
-		t.filter(r)
+	if t.plan != nil {
+		if err := t.handler.askAuth(w, r, t.plan.Auth); err != nil {
+			return err
+		}
+		t.plan.change(r)
 	}
 	var pace *pacer
 	if p.limited && !t.streams {
@@ -91,12 +88,12 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	body := shield.WatchBody(r)
 	if body != nil {
 		r.Body = &readBody{body, t}
-		if r.ContentLength < 0 && t.most >= 0 {
-			t.sized = &sizedBody{ReadCloser: r.Body, left: t.most}
-			r.Body = t.sized
+		if t.plan != nil && t.plan.sized != nil {
+			t.plan.sized.ReadCloser = r.Body
+			r.Body = t.plan.sized
 		}
 	}
-	w = &viaWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, pace: pace, extra: t.extra}
+	w = &viaWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, pace: pace, plan: t.plan}
 	err := t.handler.proxies[p.protocol].ServeHTTP(w, r, nil)
 	switch {
 	case err == nil:
@@ -107,7 +104,7 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 		return errFull
 	case t.last.Load() == nil:
 		return caddymodule.ErrUnasked
-	case t.sized.isOver():
+	case t.plan.tooLarge():
 		breakOff(w, r)
 		return caddyhttp.HandlerError{StatusCode: http.StatusRequestEntityTooLarge, Err: err}
 	case body != nil && shield.OutcomeOf(r, body, http.StatusBadGateway) != shield.Overloaded && (t.slow || r.Context().Err() == nil):
@@ -267,10 +264,10 @@ func (n reaching) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t != nil && t.passage.limited {
 		r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{WroteHeaders: func() { t.wrote.Store(true) }}))
 	}
-	if t != nil && t.filters != nil && t.filters.Host != "" {
+	if t != nil && t.plan != nil && t.plan.Host != "" {
 		// Not earlier: reverse_proxy would tell the backend that clients asked for this.
 		r = r.WithContext(r.Context())
-		r.Host = t.filters.Host
+		r.Host = t.plan.Host
 	}
 	watch := t.watch(&r)
 	resp, err := n.RoundTripper.RoundTrip(r)

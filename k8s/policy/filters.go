@@ -64,6 +64,13 @@ type Filters struct {
 	// Host is the Host that the backend gets; "": the client's. ForwardedPrefix is
 	// its X-Forwarded-Prefix; "": none.
 	Host, ForwardedPrefix string
+
+	// DefaultBackend is the Service, in the namespace of the Ingress, that gets the
+	// requests of rules whose own has no endpoint; "": they are answered 503.
+	DefaultBackend string
+
+	// Auth decides whether requests are let in; nil: all are.
+	Auth *Auth
 }
 
 // A Header is a field of answers.
@@ -203,6 +210,20 @@ var filterRows = []filterRow{
 		Default: "none",
 	}, "x-forwarded-prefix", matchForm("a path like /app", "`/app`; up to 512 bytes", `/[^\x00- \x7f]*`, 512),
 		func(f *Filters, v string) error { f.ForwardedPrefix = v; return nil }),
+	filterOf(Annotation{
+		Name:    "default-backend",
+		Meaning: "the Service, in the namespace of the Ingress, whose first port gets requests while the rule's own Service has no endpoint",
+		Default: "none: 503",
+	}, "default-backend", matchForm("the name of a Service", "`sorry`", `[a-z]([-a-z0-9]{0,61}[a-z0-9])?`, 63), func(f *Filters, v string) error { f.DefaultBackend = v; return nil }),
+	authOf("auth-url", "the URL that is asked whether a request is let in; see [authentication](#authentication)", "none", authForm, func(a *Auth, v string) { a.URL = v }),
+	authOf("auth-signin", "where browsers that are not signed in are sent", "401", authForm, func(a *Auth, v string) { a.Signin = v }),
+	authOf("auth-response-headers", "the fields of its answer that the backend gets", "none",
+		matchForm("names of fields, separated by commas", "`X-Auth-Request-User, X-Auth-Request-Email`; up to 1,024 bytes", `[A-Za-z0-9_-]+( *, *[A-Za-z0-9_-]+)*`, 1024), func(a *Auth, v string) {
+			a.Headers = nil
+			for _, name := range fieldsOf(v) {
+				a.Headers = append(a.Headers, textproto.CanonicalMIMEHeaderKey(name))
+			}
+		}),
 }
 
 // maxHeaders and maxHeaderBytes bound the fields of one Ingress. Ours: people have ten.

@@ -29,24 +29,25 @@ type NginxAnnotation struct {
 
 // Common advice.
 const (
-	noAuth     = "authenticate in the application, or in a proxy in front of it"
-	noBasic    = "authenticate in the application; shield does not read passwords"
-	noClientCA = "shield asks for no client certificates; verify them in a proxy in front of it"
-	noWAF      = "shield has no web application firewall; put one in front of it"
-	noSnippet  = "shield does not run nginx's directives; look for an annotation that does the same"
-	noCanary   = "shield does not split requests; use two hosts, or a service mesh"
-	noMirror   = "shield does not copy requests"
-	noVerify   = "shield does not verify the certificates of backends; keep them in one trusted network"
-	noSticky   = "requests go to any endpoint; keep sessions in a store that the replicas share"
-	noBuffer   = "shield streams, and needs no buffers"
-	noBalance  = "shield sends each request to the endpoint with the least in flight"
-	noRetry    = "shield tries two other endpoints where that is safe"
-	noTracing  = "shield has no tracing; its metrics and the access log may do"
-	noCORS     = "answer CORS in the application"
-	noRedirect = "redirect in the application"
-	noCookie   = "set the right cookie in the application"
-	noLog      = "--access-log is for all Ingresses"
-	useRate    = "use a rate, which all replicas share"
+	noAuth      = "authenticate in the application, or in a proxy in front of it"
+	noBasic     = "authenticate in the application; shield does not read passwords"
+	noClientCA  = "shield asks for no client certificates; verify them in a proxy in front of it"
+	noWAF       = "shield has no web application firewall; put one in front of it"
+	noSnippet   = "shield does not run nginx's directives; look for an annotation that does the same"
+	noCanary    = "shield does not split requests; use two hosts, or a service mesh"
+	noMirror    = "shield does not copy requests"
+	noVerify    = "shield does not verify the certificates of backends; keep them in one trusted network"
+	noSticky    = "requests go to any endpoint; keep sessions in a store that the replicas share"
+	noBuffer    = "shield streams, and needs no buffers"
+	noBalance   = "shield sends each request to the endpoint with the least in flight"
+	noRetry     = "shield tries two other endpoints where that is safe"
+	noTracing   = "shield has no tracing; its metrics and the access log may do"
+	noCORS      = "answer CORS in the application"
+	noRedirect  = "redirect in the application"
+	noCookie    = "set the right cookie in the application"
+	noLog       = "--access-log is for all Ingresses"
+	useRate     = "use a rate, which all replicas share"
+	askedAlways = "shield asks auth-url about each request, with GET, and sends the URL in X-Original-Url"
 )
 
 // nginxTable has every annotation of ingress-nginx 1.x, and of earlier versions those that
@@ -74,15 +75,15 @@ var nginxTable = []NginxAnnotation{
 	{"satisfy", Guards, "", noAuth},
 	{"auth-url", Guards, "", noAuth},
 	{"auth-signin", Guards, "", noAuth},
-	{"auth-signin-redirect-param", Guards, "", noAuth},
+	{"auth-signin-redirect-param", Changes, "", askedAlways},
 	{"auth-method", Guards, "", noAuth},
-	{"auth-request-redirect", Guards, "", noAuth},
+	{"auth-request-redirect", Changes, "", askedAlways},
 	{"auth-response-headers", Guards, "", noAuth},
 	{"auth-proxy-set-headers", Guards, "", noAuth},
 	{"auth-snippet", Guards, "", noAuth},
-	{"auth-cache-key", Guards, "", noAuth},
-	{"auth-cache-duration", Guards, "", noAuth},
-	{"auth-always-set-cookie", Guards, "", noAuth},
+	{"auth-cache-key", Changes, "", askedAlways},
+	{"auth-cache-duration", Changes, "", askedAlways},
+	{"auth-always-set-cookie", Changes, "", askedAlways},
 	{"auth-keepalive", Tunes, "", noBuffer},
 	{"auth-keepalive-requests", Tunes, "", noBuffer},
 	{"auth-keepalive-share-vars", Tunes, "", noBuffer},

@@ -34,8 +34,9 @@ func TestFateOf(t *testing.T) {
 	}{
 		{"limit-rps", "5", Read},
 		{"rewrite-target", "/$1", Read},
-		{"auth-url", "https://auth/", Guards},
-		{"auth-url", "", Tunes},
+		{"auth-url", "https://auth/", Read},
+		{"satisfy", "any", Guards},
+		{"satisfy", "", Tunes},
 		{"auth-added-later", "x", Guards},
 		{"future-source-range", "10.0.0.0/8", Guards},
 		{"modsecurity-added-later", "x", Guards},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"regexp/syntax"
+	"slices"
 	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
@@ -18,9 +19,15 @@ func (r *run) filters(in *networkingv1.Ingress, ref model.Ref, class *classDefau
 	f, err := policy.ParseFilters(in.Annotations, r.opts.NginxAnnotations, class.filters)
 	if err != nil {
 		r.problems.add(ref, ReasonPolicyInvalid, "%s", joinErrors(err))
-		if good, seen := r.last.filters[identityOf(in)]; seen {
-			f = good
+		if good := r.last.filters[identityOf(in)]; good != nil {
+			f = guarded(good, f)
 		}
+	}
+	if f != nil && f.Auth != nil && f.Auth.URL != "" && f.Auth.OfClientsChoice() && servesAnyHost(in) {
+		r.problems.add(ref, ReasonPolicyInvalid, "auth-url names $host, and a rule has no host, so that clients could choose who lets them in: all requests are answered 503")
+		own := *f
+		own.Auth = new(policy.Auth)
+		f = &own
 	}
 	if r.opts.NginxAnnotations && len(in.Spec.TLS) > 0 && (f == nil || f.HSTS == "") {
 		var own policy.Filters
@@ -30,10 +37,47 @@ func (r *run) filters(in *networkingv1.Ingress, ref model.Ref, class *classDefau
 		own.HSTS = policy.NginxHSTS
 		f = &own
 	}
-	if f != nil && (err == nil || r.last.filters[identityOf(in)] != nil) {
-		r.next.filters[identityOf(in)] = f
+	if err == nil {
+		r.next.filters[identityOf(in)] = f // nil, too, or Translate would keep the last one
 	}
 	return f
+}
+
+// guarded returns good filters with the guards that later ones, of which a value is wrong, ask
+// for: those may be new. A guard that is wrong itself lets nothing in, so a good one is better.
+func guarded(good, later *policy.Filters) *policy.Filters {
+	own := *good
+	if later.Auth != nil && (own.Auth == nil || later.Auth.URL != "") {
+		own.Auth = later.Auth
+	}
+	if later.AllowFrom != nil && (own.AllowFrom == nil || len(later.AllowFrom) > 0) {
+		own.AllowFrom = later.AllowFrom
+	}
+	if later.DenyFrom != nil {
+		own.DenyFrom = later.DenyFrom
+	}
+	return &own
+}
+
+// servesAnyHost reports whether clients may send requests for any host to an Ingress.
+func servesAnyHost(in *networkingv1.Ingress) bool {
+	return len(in.Spec.Rules) == 0 || slices.ContainsFunc(in.Spec.Rules, func(r networkingv1.IngressRule) bool { return r.Host == "" })
+}
+
+// orDefault returns the Backend of the annotation default-backend if b has no endpoint.
+func (r *run) orDefault(in *ingress, b *model.Backend) *model.Backend {
+	if in.filters == nil || in.filters.DefaultBackend == "" || b != nil && anyServes(b.Endpoints) {
+		return b
+	}
+	name := in.filters.DefaultBackend
+	port := networkingv1.ServiceBackendPort{Number: 80}
+	if s := r.services[key{in.Namespace, name}]; s != nil && len(s.Spec.Ports) > 0 {
+		port.Number = s.Spec.Ports[0].Port
+	}
+	if other := r.backend(in, &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: name, Port: port}}); other != nil {
+		return other
+	}
+	return b
 }
 
 // redirectWWW redirects the host with "www." before a host of an Ingress, or without, to that. No

@@ -169,9 +169,15 @@ func dump(m *model.Model) string {
 	for _, r := range m.Rules {
 		filters[r.Origin] = r.Filters
 	}
+	if m.Default != nil {
+		filters[m.Default.Origin] = m.Default.Filters
+	}
 	for _, o := range origins {
 		if f := filters[o]; f != nil {
 			line("filters of %s:%s", o, fields(*f))
+			if f.Auth != nil {
+				line("  auth%s", fields(*f.Auth))
+			}
 		}
 		if !reflect.DeepEqual(o.Policy, policy.Ingress{}) || o.TLSHosts != nil || o.NoRedirect {
 			line("ingress %s: %s", o, fields(o.Policy))
@@ -209,7 +215,7 @@ func dump(m *model.Model) string {
 func fields(p any) string {
 	v, text := reflect.ValueOf(p), ""
 	for i := range v.NumField() {
-		if f := v.Field(i); !f.IsZero() {
+		if f := v.Field(i); !f.IsZero() && v.Type().Field(i).Name != "Auth" {
 			text += fmt.Sprintf(" %s=%v", v.Type().Field(i).Name, f.Interface())
 		}
 	}

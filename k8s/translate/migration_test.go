@@ -74,15 +74,15 @@ func TestWaiver(t *testing.T) {
 		closed bool
 		told   string
 	}{
-		{"auth-url", true, "satisfy"},
-		{"auth-url,satisfy", false, ""},
-		{"satisfy,nginx.ingress.kubernetes.io/auth-url", false, ""},
-		{"all", true, "auth-url, satisfy"},
-		{"*", true, "auth-url, satisfy"},
-		{"", true, "auth-url, satisfy"},
-		{"auth-url;satisfy", true, "auth-url, satisfy"},
+		{"auth-type", true, "satisfy"},
+		{"auth-type,satisfy", false, ""},
+		{"satisfy,nginx.ingress.kubernetes.io/auth-type", false, ""},
+		{"all", true, "auth-type, satisfy"},
+		{"*", true, "auth-type, satisfy"},
+		{"", true, "auth-type, satisfy"},
+		{"auth-type;satisfy", true, "auth-type, satisfy"},
 	} {
-		m := migrated(t, true, shop("shop", "nginx/auth-url=x nginx/satisfy=any ignore-nginx="+test.waiver, 1))
+		m := migrated(t, true, shop("shop", "nginx/auth-type=x nginx/satisfy=any ignore-nginx="+test.waiver, 1))
 		if closed := m.Rules[0].Closed != ""; closed != test.closed {
 			t.Errorf("%q: closed is %v: %v", test.waiver, closed, m.Problems)
 		}
@@ -90,14 +90,14 @@ func TestWaiver(t *testing.T) {
 			t.Errorf("%q: told %s", test.waiver, text)
 		}
 	}
-	if _, err := policy.ParseDefaults(map[string]string{"ignore-nginx": "auth-url"}); err == nil {
+	if _, err := policy.ParseDefaults(map[string]string{"ignore-nginx": "auth-type"}); err == nil {
 		t.Error("a class may not ignore guards of Ingresses to come")
 	}
 }
 
 // A closed Ingress keeps its hosts, its paths and its default backend.
 func TestClosedKeepsItsClaim(t *testing.T) {
-	older, younger := shop("a", "nginx/auth-url=x", 1), shop("b", "", 2)
+	older, younger := shop("a", "nginx/auth-type=x", 1), shop("b", "", 2)
 	older.Spec.DefaultBackend = older.Spec.Rules[0].HTTP.Paths[0].Backend.DeepCopy()
 	m := migrated(t, true, younger, older)
 	for _, r := range m.Rules {

@@ -110,7 +110,7 @@ func (r *run) routePath(in *ingress, host string, p *networkingv1.HTTPIngressPat
 	c, winner := r.claim(at, in)
 	switch winner {
 	case nil:
-		c.target.Backend = r.backend(in, &p.Backend)
+		c.target.Backend = r.orDefault(in, r.backend(in, &p.Backend))
 		c.pattern, c.target.Rewrite = pattern, rewrite(in.filters, p.Path, at.path, pattern)
 	case in:
 		r.problems.add(in.origin.Ref, ReasonPathTaken, "duplicate path %q (%s) of %s; the first one counts",

@@ -1,0 +1,78 @@
+package policy
+
+import (
+	"net/url"
+	"strings"
+)
+
+// Auth has another service decide whether a request is let in.
+type Auth struct {
+	// URL is asked about each request that the limits admit. "$host", "$scheme",
+	// "$request_uri" and "$escaped_request_uri" in it, and in Signin, stand for what the
+	// client has sent. "" denies all requests: an annotation is wrong.
+	URL string
+
+	// Signin is where browsers that are not signed in are sent; "": they get 401.
+	Signin string
+
+	// Headers are the names, canonical, of fields of the answer that the backend gets. Fields
+	// of clients with those names are not passed on.
+	Headers []string
+}
+
+// authForm is a URL with variables. The host of auth-url must not be the client's choice, see
+// Auth.OfClientsChoice.
+var authForm = matchForm("a URL of http or https, with $host, $scheme, $request_uri or $escaped_request_uri as variables", "`http://auth.auth.svc.cluster.local/verify`, `https://$host/oauth2/auth`; up to 2,048 bytes",
+	`(https?|[$]scheme)://([A-Za-z0-9._-]+|[$]host|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?]([^\x00- "$<>\\^{|}\x7f]|[$](host|scheme|request_uri|escaped_request_uri))*)?`, 2048)
+
+// authOf makes a row that sets something of an Auth. A bad value denies all requests.
+func authOf[V any](name, meaning, byDefault string, of form[V], set func(a *Auth, v V)) filterRow {
+	row := filterOf(Annotation{Name: name, Meaning: meaning, Default: byDefault}, name, of, func(f *Filters, v V) error {
+		if f.Auth == nil {
+			if name != "auth-url" {
+				return nil // ingress-nginx ignores it, too
+			}
+			f.Auth = new(Auth)
+		}
+		a := *f.Auth
+		set(&a, v)
+		f.Auth = &a
+		return nil
+	})
+	good := row.set
+	row.set = func(r *reader, name, text string, f *Filters) {
+		n := len(r.errs)
+		if good(r, name, text, f); len(r.errs) > n {
+			f.Auth = new(Auth)
+		}
+	}
+	return row
+}
+
+// OfClientsChoice reports whether the URL names the host that a client asks for. Then rules
+// must name theirs, or a client would choose who lets it in.
+func (a *Auth) OfClientsChoice() bool {
+	u, err := url.Parse(a.Ask("http", "host.invalid", "/"))
+	return err == nil && u.Hostname() == "host.invalid"
+}
+
+// Ask returns the URL for a request.
+func (a *Auth) Ask(scheme, host, uri string) string { return fill(a.URL, scheme, host, uri) }
+
+// SigninFor returns where a browser is sent to sign in, with the URL of the request as the
+// parameter rd, unless Signin has that already: oauth2-proxy sends it back there.
+func (a *Auth) SigninFor(scheme, host, uri string) string {
+	to := a.Signin
+	if !strings.Contains(to, "?rd=") && !strings.Contains(to, "&rd=") {
+		mark := "?"
+		if strings.Contains(to, "?") {
+			mark = "&"
+		}
+		return fill(to, scheme, host, uri) + mark + "rd=" + url.QueryEscape(scheme+"://"+host+uri)
+	}
+	return fill(to, scheme, host, uri)
+}
+
+func fill(text, scheme, host, uri string) string {
+	return strings.NewReplacer("$host", host, "$scheme", scheme, "$request_uri", uri, "$escaped_request_uri", url.QueryEscape(uri)).Replace(text)
+}

@@ -1,0 +1,85 @@
+package translate
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/herdshield/shield/k8s/policy"
+)
+
+// A mistake leaves the last good filters in force, and never opens a door: a guard that is new
+// counts at once, and one that is wrong lets nothing in.
+func TestFiltersOnMistakes(t *testing.T) {
+	tr := New(Options{NginxAnnotations: true})
+	for i, step := range []struct{ annotations, want string }{
+		{"", "<nil>"},
+		{"body-size=1k rewrite-target=/a", "/a 1024"},
+		{"body-size=2k rewrite-target=?", "/a 1024"},
+		{"body-size=2k auth-url=http://a/", "2048 auth=http://a/"},
+		{"body-size=2k auth-url=ftp://a/", "2048 auth=http://a/"},
+		{"body-size=2k auth-url=http://b/ hsts=?", "2048 auth=http://b/"},
+		{"body-size=2k", "2048"},
+		{"body-size=2k auth-url=ftp://a/", "2048 auth="},
+		{"body-size=2k allowlist-source-range=?", "2048 from=[]"},
+		{"", "<nil>"},
+		{"rewrite-target=? body-size=3k", "3072"}, // what was good before is forgotten
+		{"auth-response-headers=?", "auth="},
+		{"enable-cors=true cors-allow-origin=?", "cors off"},
+	} {
+		_, o := decode(t, classWithParameters)
+		o.Classes[0].Spec.Parameters = nil
+		o.Ingresses[0].Annotations = words(step.annotations)
+		f, got := tr.Translate(o).Default.Filters, "<nil>"
+		if f != nil {
+			got = f.RewriteTarget
+			if f.BodySize != 0 {
+				got += fmt.Sprint(" ", f.BodySize)
+			}
+			if f.Auth != nil {
+				got += " auth=" + f.Auth.URL
+			}
+			if f.AllowFrom != nil {
+				got += fmt.Sprint(" from=", f.AllowFrom)
+			}
+			if f.CORS != nil && f.CORS.Off {
+				got += " cors off"
+			}
+			got = strings.TrimSpace(got)
+		}
+		if got != step.want {
+			t.Errorf("step %d: %s: got %q, want %q", i, step.annotations, got, step.want)
+		}
+	}
+}
+
+// A host has only so many patterns.
+func TestPatternsAreBounded(t *testing.T) {
+	_, o := decode(t, classWithParameters)
+	o.Ingresses[0].Annotations = map[string]string{policy.Prefix + "use-regex": "true"}
+	o.Ingresses[0].Spec.Rules = rulesFor(t, "many.test", maxPatterns+50)
+	m := New(Options{ClassName: "shield"}).Translate(o)
+	n := 0
+	for _, r := range m.Rules {
+		if r.Pattern != nil {
+			n++
+		}
+	}
+	if n != maxPatterns {
+		t.Errorf("there are %d patterns, want %d", n, maxPatterns)
+	}
+}
+
+func rulesFor(t *testing.T, host string, n int) []networkingv1.IngressRule {
+	t.Helper()
+	paths := new(networkingv1.HTTPIngressRuleValue)
+	for i := range n {
+		paths.Paths = append(paths.Paths, networkingv1.HTTPIngressPath{
+			Path: fmt.Sprintf("/%d/.*", i), PathType: new(networkingv1.PathTypePrefix),
+			Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80}}},
+		})
+	}
+	return []networkingv1.IngressRule{{Host: host, IngressRuleValue: networkingv1.IngressRuleValue{HTTP: paths}}}
+}
