@@ -473,6 +473,8 @@ func TestLinks(t *testing.T) {
 // elsewhere are the commands of the pages that TestCommands does not run, and who or what
 // runs them. nodetest/run has them unchanged, or with its variables.
 var elsewhere = map[string]string{
+	"kind create cluster --config k8s/deploy/overlays/kind/cluster.yaml":           "a reader; TestKind in deploy looks at the file",
+	"curl -i --resolve shop.example.com:80:127.0.0.1 http://shop.example.com/":     "a reader",
 	"docker build -f k8s/Dockerfile -t ghcr.io/herdshield/shield-ingress:v0.1.0 .": "a reader; TestDockerfiles in deploy looks at the file",
 	"kind load docker-image ghcr.io/herdshield/shield-ingress:v0.1.0":              "a reader; nodetest/run imports an image of that name",
 	"kubectl -n shield-ingress rollout status deployment/shield-ingress":           "nodetest/run",

@@ -3,6 +3,7 @@ package deploy
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -288,6 +289,13 @@ func TestLint(t *testing.T) {
 func TestValuesThatMeanNothing(t *testing.T) {
 	for _, c := range []struct{ values, want string }{
 		{"replica: 3", "replica"},
+		{"kind: StatefulSet", "kind"},
+		{"image: {digest: latest}", "digest"},
+		{"hostPort: {http: 0}", "http"},
+		{"service: {ipFamilies: [ipv4]}", "ipFamilies"},
+		{"service: {nodePorts: {htp: 30080}}", "htp"},
+		{"extraEnv: {A: b}", "extraEnv"},
+		{"fullnameOverride: Shield", "fullnameOverride"},
 		{"replicas: two", "replicas"},
 		{"image: {name: x}", "name"},
 		{"controller: {shutdownDelay: 1m}", "shutdownDelay"},
@@ -378,6 +386,107 @@ podLabels: {team: edge}
 	}
 }
 
+// nodeValues are for clusters without load balancers, and for objects that others make.
+const nodeValues = `
+nameOverride: edge
+image: {registry: registry.example.com, digest: "sha256:0123456789012345678901234567890123456789012345678901234567890123"}
+kind: DaemonSet
+hostPort: {enabled: true, http: 8000}
+ingressClass: {create: false}
+rbac: {create: false}
+serviceAccount: {create: false, name: theirs}
+service:
+  type: NodePort
+  nodePorts: {http: 30080}
+  ipFamilyPolicy: PreferDualStack
+  ipFamilies: [IPv6, IPv4]
+  internal: {enabled: true, annotations: {example.com/internal: "true"}}
+extraEnv: [{name: GOMEMLIMIT, value: 300MiB}]
+extraVolumes: [{name: ca, configMap: {name: ca}}]
+extraVolumeMounts: [{name: ca, mountPath: /etc/ca, readOnly: true}]
+`
+
+func TestValuesForNodes(t *testing.T) {
+	objects := helm(t, nodeValues)
+	d := ofKind(objects, "DaemonSet")[0]
+	pod := get(d, "spec", "template", "spec")
+	container := get(pod, "containers", 0)
+	services := ofKind(objects, "Service")
+	for what, is := range map[string]any{
+		"name shield-ingress-edge":    get(d, "metadata", "name"),
+		"label edge":                  get(d, "spec", "selector", "matchLabels", "app.kubernetes.io/name"),
+		"maxSurge 0":                  get(d, "spec", "updateStrategy", "rollingUpdate", "maxSurge"),
+		"replicas <nil>":              get(d, "spec", "replicas"),
+		"topologySpread <nil>":        get(pod, "topologySpreadConstraints"),
+		"account theirs":              get(pod, "serviceAccountName"),
+		"hostPort 8000":               get(container, "ports", 0, "hostPort"),
+		"hostPort 443":                get(container, "ports", 1, "hostPort"),
+		"extraVolumes ca":             get(pod, "volumes", 1, "configMap", "name"),
+		"extraVolumeMounts /etc/ca":   get(container, "volumeMounts", 1, "mountPath"),
+		"nodePorts 30080":             get(services[0], "spec", "ports", 0, "nodePort"),
+		"nodePorts <nil>":             get(services[0], "spec", "ports", 1, "nodePort"),
+		"ipFamilies [IPv6,IPv4]":      strings.ReplaceAll(fmt.Sprint(get(services[0], "spec", "ipFamilies")), " ", ","),
+		"internal LoadBalancer":       get(services[1], "spec", "type"),
+		"annotation true":             get(services[1], "metadata", "annotations", "example.com/internal"),
+		"internal's policy DualStack": strings.TrimPrefix(text(services[1], "spec", "ipFamilyPolicy"), "Prefer"),
+		"image registry.example.com/herdshield/shield-ingress@sha256:0123456789012345678901234567890123456789012345678901234567890123": get(container, "image"),
+	} {
+		if want := what[strings.LastIndexByte(what, ' ')+1:]; fmt.Sprint(is) != want {
+			t.Errorf("%s: is %v", what, is)
+		}
+	}
+	if env := fmt.Sprint(get(container, "env")); !strings.Contains(env, "map[name:GOMEMLIMIT value:300MiB]") {
+		t.Errorf("the environment is %s; want GOMEMLIMIT in it", env)
+	}
+	for _, kind := range []string{"Deployment", "HorizontalPodAutoscaler", "PodDisruptionBudget", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount", "IngressClass"} {
+		if n := len(ofKind(objects, kind)); n != 0 {
+			t.Errorf("there are %d of kind %s; want none", n, kind)
+		}
+	}
+
+	// Ports of a node are one pod's, so that an update must begin with its end.
+	objects = helm(t, "{fullnameOverride: front, hostNetwork: true, hostPort: {enabled: true}}")
+	d = ofKind(objects, "Deployment")[0]
+	pod = get(d, "spec", "template", "spec")
+	for what, is := range map[string]any{
+		"name front":                        get(d, "metadata", "name"),
+		"subject front":                     get(ofKind(objects, "ClusterRoleBinding")[0], "subjects", 0, "name"),
+		"hostNetwork true":                  get(pod, "hostNetwork"),
+		"dnsPolicy ClusterFirstWithHostNet": get(pod, "dnsPolicy"),
+		"hostPort <nil>":                    get(pod, "containers", 0, "ports", 0, "hostPort"),
+		"maxSurge 0":                        get(d, "spec", "strategy", "rollingUpdate", "maxSurge"),
+		"maxUnavailable 1":                  get(d, "spec", "strategy", "rollingUpdate", "maxUnavailable"),
+	} {
+		if want := what[strings.LastIndexByte(what, ' ')+1:]; fmt.Sprint(is) != want {
+			t.Errorf("%s: is %v", what, is)
+		}
+	}
+}
+
+// On kind a Service of type LoadBalancer has no address, and one node cannot have two pods with
+// one port.
+func TestKind(t *testing.T) {
+	objects := kustomize(t, "overlays/kind")
+	container := get(ofKind(objects, "Deployment")[0], "spec", "template", "spec", "containers", 0)
+	args := words(container, "args")
+	if !slices.Contains(args, "--publish-address=localhost") || strings.Contains(fmt.Sprint(args), "--publish-service") {
+		t.Errorf("arguments are %s; want --publish-address=localhost, and no --publish-service", args)
+	}
+	scaler := ofKind(objects, "HorizontalPodAutoscaler")[0]
+	cluster := read(t, "overlays/kind/cluster.yaml")
+	for i, port := range []int{80, 443} {
+		if got := get(container, "ports", i, "hostPort"); fmt.Sprint(got) != fmt.Sprint(port) {
+			t.Errorf("port %d of the container is %v of the node; want %d", i, got, port)
+		}
+		if want := fmt.Sprintf("{containerPort: %[1]d, hostPort: %[1]d, protocol: TCP}", port); !strings.Contains(cluster, want) {
+			t.Errorf("cluster.yaml has no %s", want)
+		}
+	}
+	if most := get(scaler, "spec", "maxReplicas"); fmt.Sprint(most) != "1" {
+		t.Errorf("there may be %v replicas; want 1", most)
+	}
+}
+
 // The store's password and secret come from a Secret, which shield needs no right to read.
 func TestValuesOfAStore(t *testing.T) {
 	objects := helm(t, "controller: {replicas: shared, store: {url: 'rediss://shield@redis.shop', secretName: store}}")
@@ -437,6 +546,9 @@ func TestSchemas(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	if err := errors.Join(validate(helm(t, nodeValues)), validate(kustomize(t, "overlays/kind"))); err != nil {
+		t.Error(err)
+	}
 	// The check must be able to fail.
 	wrong := kustomize(t, "overlays/everything")
 	for kind, spoil := range map[string]func(object){

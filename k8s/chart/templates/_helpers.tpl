@@ -1,14 +1,17 @@
 {{/* The name of everything: the release's, if it says what it is. At most 63 characters with any suffix that follows. */}}
 {{- define "shield.name" -}}
-{{- if contains "shield-ingress" .Release.Name -}}
+{{- $part := .Values.nameOverride | default "shield-ingress" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains $part .Release.Name -}}
 {{- .Release.Name | trunc 50 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-shield-ingress" (.Release.Name | trunc 35 | trimSuffix "-") -}}
+{{- printf "%s-%s" (.Release.Name | trunc 35 | trimSuffix "-") $part | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "shield.selector" -}}
-app.kubernetes.io/name: shield-ingress
+app.kubernetes.io/name: {{ .Values.nameOverride | default "shield-ingress" }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
@@ -41,10 +44,32 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 
 {{- define "shield.subjects" -}}
 - kind: ServiceAccount
-  name: {{ include "shield.name" . }}
+  name: {{ include "shield.account" . }}
   namespace: {{ .Release.Namespace }}
+{{- end -}}
+
+{{- define "shield.account" -}}
+{{- .Values.serviceAccount.name | default (include "shield.name" .) -}}
+{{- end -}}
+
+{{- define "shield.image" -}}
+{{- with .Values.image -}}
+{{- with .registry }}{{ . | trimSuffix "/" }}/{{ end -}}
+{{- .repository -}}
+{{- if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default (printf "v%s" $.Chart.AppVersion) }}{{ end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "shield.seconds" -}}
 {{- . | trimSuffix "s" | int -}}
+{{- end -}}
+
+{{- define "shield.families" -}}
+{{- with .Values.service.ipFamilyPolicy -}}
+ipFamilyPolicy: {{ . }}
+{{ end -}}
+{{- with .Values.service.ipFamilies -}}
+ipFamilies:
+  {{- toYaml . | nindent 2 }}
+{{ end -}}
 {{- end -}}
