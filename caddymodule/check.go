@@ -161,6 +161,9 @@ func (h *Handler) config() (c shield.Config, _ error) {
 	if h.Queue != nil {
 		c.Queue = h.Queue.config(f.of("queue: "))
 	}
+	if d := time.Duration(explicit(f.of(""), "timeout", h.Timeout)); d != 0 && (d < time.Millisecond || d > maxTimeout) {
+		f.addf("timeout is %v; want 1ms to 24h", d)
+	}
 	for _, class := range h.Classes {
 		c.Classes = append(c.Classes, class.config(f.of("class %q: ", class.Name)))
 	}

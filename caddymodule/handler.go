@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"net/netip"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -65,6 +66,14 @@ type Handler struct {
 
 	// Where requests over the limit in flight wait briefly.
 	Queue *Queue `json:"queue,omitempty"`
+
+	// How long the backend may be waited for: `1ms` to `24h`. Default: any time. A request
+	// that is late is answered 504, or its response is broken off, which counts as a failure
+	// of the backend. The time is that until the response begins, and then until each
+	// further part of it; while the client has yet to send or to read, it does not run.
+	// Streams of events and gRPC calls may pause for an hour once they have begun, upgraded
+	// connections for ever. With `observe` there is no time-out.
+	Timeout *caddy.Duration `json:"timeout,omitempty"`
 
 	// The order in which requests are admitted at the limit in flight.
 	Classes []*Class `json:"classes,omitempty" caddyfile:"class"`
@@ -239,6 +248,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 	q, door := about, doorOf(r)
 	q.Keys = keys
+	if h.Timeout != nil && !h.observing {
+		next = timed{next, time.Duration(*h.Timeout)}
+	}
 	d, decided := door.take(h)
 	if !decided {
 		d = h.guard.Admit(now, q)
@@ -268,6 +280,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision
 		w = tracker
 	}
 	proxy, returned := newProxyResult(r), false
+	proxy.timed = h.Timeout != nil
 	if d.HoldsPlace() {
 		proxy.body = shield.WatchBody(r)
 	}

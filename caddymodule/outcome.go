@@ -29,6 +29,7 @@ const (
 // ResponseWriter would cost the kernel's copying of files, and more than these lookups.
 type proxyResult struct {
 	repl   *caddy.Replacer
+	timed  bool          // the handler has a time-out
 	body   *shield.Body  // nil: not watched
 	before time.Duration // latency of an earlier reverse_proxy in the same request
 	begun  time.Duration // after which a stream of events has begun; 0: there was none
@@ -83,7 +84,7 @@ func (p *proxyResult) result(r *http.Request, err error, returned bool) (outcome
 			status = s
 		}
 	}
-	if (err != nil || !returned) && caddyhttp.GetVar(r.Context(), lateVar) != nil {
+	if (p.timed || err != nil || !returned) && caddyhttp.GetVar(r.Context(), lateVar) != nil {
 		return shield.Overloaded, 0
 	}
 	outcome = shield.OutcomeOf(r, p.body, status)

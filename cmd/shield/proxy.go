@@ -23,7 +23,7 @@ import (
 func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "proxy",
-		Usage: "--from <addr> --to <addr> [--rate <n>/<s|m|h>] [--burst <n>] [--capacity <n>/<s|m|h>] [--concurrency <n>|adaptive] [--store <url>]",
+		Usage: "--from <addr> --to <addr> [--rate <n>/<s|m|h>] [--burst <n>] [--capacity <n>/<s|m|h>] [--concurrency <n>|adaptive] [--timeout <duration>|off] [--store <url>]",
 		Short: "Puts the shield before one backend, without a config file",
 		Long:  proxyHelp,
 		CobraFunc: func(cmd *cobra.Command) {
@@ -49,6 +49,7 @@ func init() {
 			burst := f.Int("burst", 0, "how many requests a client may send at once (default: what one second allows)")
 			f.StringVar(&p.Capacity, "capacity", "", "rate limit of all clients together, like 500/s")
 			f.StringVar(&p.Concurrency, "concurrency", "", `how many requests the backend can work on at once, or "adaptive"`)
+			f.StringVar(&p.Timeout, "timeout", "60s", `how long the backend may be waited for, or "off"`)
 			f.StringVar(&p.Store, "store", "", "URL of the Redis or Valkey server that replicas share")
 			f.BoolVar(&p.Observe, "observe", false, "refuse no request, only report")
 			f.BoolVar(&p.AccessLog, "access-log", false, "log every request")
@@ -87,6 +88,10 @@ clients are hashed, the same for all replicas: SHIELD_SECRET, at least 16 bytes;
 and the password, if the URL has none: SHIELD_STORE_PASSWORD. "shield status
 --store" shows whether it works.
 
+A request that the backend does not answer within --timeout ends in 504, and makes
+room for others. So does a response that pauses for as long, but for streams of
+events and gRPC. Slow clients do not use it up. Not with --observe.
+
 With --observe no request is refused; metrics, logs and "shield status" show
 which would have been.
 `
@@ -97,7 +102,8 @@ type proxy struct {
 	To                 []string
 	Rate, Capacity     string // "": not given, like the next two
 	Concurrency, Store string
-	Burst              *int // nil: not given
+	Timeout            string // "off", or "": none
+	Burst              *int   // nil: not given
 	Observe, AccessLog bool
 }
 
@@ -146,6 +152,8 @@ var proxyCaddyfile = template.Must(template.New("proxy").Parse(`{
 		capacity {{.}}{{end}}
 {{- with .Concurrency}}
 		concurrency {{.}}{{end}}
+{{- if and .Timeout (ne .Timeout "off")}}
+		timeout {{.Timeout}}{{end}}
 	}
 	reverse_proxy{{range .To}} {{.}}{{end}} {
 		transport http {
@@ -227,7 +235,7 @@ func (p proxy) caddyfile() (string, error) {
 	}
 	for _, flag := range []struct{ name, value string }{
 		{"from", p.From}, {"to", strings.Join(p.To, "")}, {"rate", p.Rate}, {"capacity", p.Capacity},
-		{"concurrency", p.Concurrency}, {"admin", p.Admin},
+		{"concurrency", p.Concurrency}, {"timeout", p.Timeout}, {"admin", p.Admin},
 	} {
 		if strings.ContainsAny(flag.value, " \t\r\n{}\"`#\\,") {
 			return "", fmt.Errorf("--%s is %q; want neither spaces nor quotes nor braces in it", flag.name, flag.value)

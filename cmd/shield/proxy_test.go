@@ -11,7 +11,7 @@ import (
 func TestProxyCaddyfile(t *testing.T) {
 	got, err := proxy{
 		From: "127.0.0.1:8080", To: []string{"127.0.0.1:9000", "unix//run/app.sock"}, Admin: "off",
-		Rate: "5/s", Burst: new(7), Capacity: "500/s", Concurrency: "64", Observe: true, AccessLog: true,
+		Rate: "5/s", Burst: new(7), Capacity: "500/s", Concurrency: "64", Timeout: "30s", Observe: true, AccessLog: true,
 	}.caddyfile()
 	if err != nil {
 		t.Fatal(err)
@@ -32,6 +32,7 @@ http://:8080 {
 		}
 		capacity 500/s
 		concurrency 64
+		timeout 30s
 	}
 	reverse_proxy 127.0.0.1:9000 unix//run/app.sock {
 		transport http {
@@ -99,6 +100,8 @@ func TestProxyErrors(t *testing.T) {
 		{"bad concurrency", func(p *proxy) { p.Concurrency = "many" }, `concurrency is "many"; want a whole number, adaptive, or slo`},
 		{"no concurrency", func(p *proxy) { p.Concurrency = "0" }, "concurrency is 0; want 1 to 1000000"},
 		{"slo in one flag", func(p *proxy) { p.Concurrency = "slo 200ms" }, `--concurrency is "slo 200ms"; want neither spaces`},
+		{"no time-out", func(p *proxy) { p.Timeout = "off" }, ""},
+		{"bad time-out", func(p *proxy) { p.Timeout = "soon" }, `timeout is "soon"; want a duration like 5s`},
 		{"braces", func(p *proxy) { p.From = ":8080 {" }, `--from is ":8080 {"; want neither spaces`},
 		{"quotes", func(p *proxy) { p.To = []string{"`x`"} }, "--to is"},
 	} {

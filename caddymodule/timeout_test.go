@@ -1,0 +1,190 @@
+package caddymodule
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+)
+
+const timeLimit = 250 * time.Millisecond
+
+// behindTimeout starts a shield with a time-out and a backend.
+func behindTimeout(t *testing.T, more string, transport string, serve http.HandlerFunc) *rig {
+	back := serveBackend(t, nil)
+	back.Config.Handler = serve
+	back.Config.Protocols = new(http.Protocols)
+	back.Config.Protocols.SetHTTP1(true)
+	back.Config.Protocols.SetUnencryptedHTTP2(true)
+	return start(t, setup{
+		server:   `"protocols": ["h1", "h2", "h2c"],`,
+		handlers: fmt.Sprintf(`{"handler": "shield", "timeout": "%v", %s}, %s`, timeLimit, more, proxyTo(back, transport)),
+	})
+}
+
+// stuck waits until the request is given up; any path but /stuck is answered.
+func stuck(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body) // or it would not see that it is given up
+	if r.URL.Path == "/stuck" {
+		<-r.Context().Done()
+	}
+}
+
+// Requests that are never answered end in 504 over all protocols of backends, free their
+// places, and lower a limit that is found. With observe they go on.
+func TestTimeoutFreesPlaces(t *testing.T) {
+	const h2 = `, "transport": {"protocol": "http", "versions": ["h2c", "2"]}`
+	for _, tt := range []struct{ name, more, transport string }{
+		{"a number", `"concurrency": {"limit": 4}`, ""},
+		{"HTTP/2", `"concurrency": {"limit": 4}`, h2},
+		{"adaptive", `"concurrency": {"adaptive": true, "initial": 6}`, ""},
+		{"a rate", `"capacity": {"rate": 1000}`, h2},
+		{"retries", `"concurrency": {"limit": 4}`, `, "load_balancing": {"retries": 3}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := behindTimeout(t, tt.more, tt.transport, stuck)
+			answers, began := make(chan answered), time.Now()
+			for range 4 {
+				go func() { answers <- r.get("/stuck") }()
+			}
+			for range 4 {
+				if got := receive(t, "an answer", answers); got.StatusCode != http.StatusGatewayTimeout {
+					t.Errorf("status %d, want 504", got.StatusCode)
+				}
+			}
+			if took := time.Since(began); took < timeLimit || took > timeLimit+2*time.Second {
+				t.Errorf("it took %v, want %v", took, timeLimit)
+			}
+			if got := r.get("/"); got.StatusCode != http.StatusOK {
+				t.Errorf("a healthy request afterwards: status %d", got.StatusCode)
+			}
+			if limit := r.handler().guard.Limit(); strings.Contains(tt.name, "adaptive") && limit >= 6 {
+				t.Errorf("the limit is %v; it began with 6", limit)
+			}
+		})
+	}
+	r := behindTimeout(t, `"mode": "observe", "concurrency": {"limit": 4}`, "", func(_ http.ResponseWriter, _ *http.Request) { time.Sleep(2 * timeLimit) })
+	if got := r.get("/"); got.StatusCode != http.StatusOK {
+		t.Errorf("observe: status %d", got.StatusCode)
+	}
+}
+
+// A response that stops in the middle is broken off, and so is one that does not begin when
+// the client is done. Slow clients and streams take their time.
+func TestTimeoutInTheMiddle(t *testing.T) {
+	r := behindTimeout(t, `"concurrency": {"adaptive": true, "initial": 6}`, "", func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/echo":
+			_, _ = io.Copy(w, r.Body)
+			return
+		case "/events":
+			w.Header().Set("Content-Type", "text/event-stream")
+		}
+		_ = http.NewResponseController(w).Flush()
+		if r.URL.Path == "/events" {
+			time.Sleep(2 * timeLimit)
+			_, _ = io.WriteString(w, "news")
+			return
+		}
+		<-r.Context().Done()
+	})
+	if got := r.get("/events"); got.StatusCode != http.StatusOK || got.body != "news" {
+		t.Errorf("events: %+v", got)
+	}
+	in, out := io.Pipe()
+	go func() {
+		for range 4 {
+			time.Sleep(timeLimit / 2)
+			_, _ = io.WriteString(out, "part")
+		}
+		_ = out.Close()
+	}()
+	resp, err := http.Post("http://"+r.addr+"/echo", "text/plain", in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(resp.Body); err != nil || string(text) != "partpartpartpart" {
+		t.Errorf("a slow upload: status %d, %q, %v", resp.StatusCode, text, err)
+	}
+	_ = resp.Body.Close()
+	broken := make(chan error)
+	for range 4 {
+		go func() {
+			resp, err := http.Get("http://" + r.addr)
+			if err == nil {
+				_, err = io.ReadAll(resp.Body)
+				_ = resp.Body.Close()
+			}
+			broken <- err
+		}()
+	}
+	for range 4 {
+		if receive(t, "an end", broken) == nil {
+			t.Error("the response is complete")
+		}
+	}
+	eventually(t, "the place is free", func() bool { return r.inFlight() == 0 })
+	if limit := r.handler().guard.Limit(); limit >= 6 {
+		t.Errorf("the limit is %d; it began with 6", limit)
+	}
+}
+
+// An upgraded connection has no time-out, and gRPC clients are told of one in their own words.
+func TestTimeoutOfOtherProtocols(t *testing.T) {
+	r := behindTimeout(t, `"concurrency": {"limit": 4}`, "", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") == "" {
+			stuck(w, r)
+			return
+		}
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		_ = rw.Flush()
+		_, _ = io.Copy(conn, rw)
+	})
+	conn, err := net.Dial("tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
+	in := bufio.NewReader(conn)
+	if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("response %+v, %v", resp, err)
+	}
+	time.Sleep(2 * timeLimit)
+	fmt.Fprint(conn, "hello")
+	_ = conn.SetReadDeadline(time.Now().Add(2 * time.Second))
+	if echo, err := in.Peek(5); err != nil || string(echo) != "hello" {
+		t.Errorf("read %q, %v", echo, err)
+	}
+
+	client := http.Client{Transport: &http.Transport{Protocols: new(http.Protocols)}}
+	client.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(true)
+	resp, err := client.Post("http://"+r.addr+"/stuck", "application/grpc", strings.NewReader("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK || resp.Header.Get("Grpc-Status") != "4" {
+		t.Errorf("status %d, gRPC status %q; want 200 and 4", resp.StatusCode, resp.Header.Get("Grpc-Status"))
+	}
+}
+
+func TestTimeoutRange(t *testing.T) {
+	for d, ok := range map[time.Duration]bool{0: false, -1: false, 1: false, time.Millisecond: true, time.Minute: true, 25 * time.Hour: false} {
+		h := &Handler{Capacity: &Rate{Rate: 1}, Timeout: new(caddy.Duration(d))}
+		if _, err := new(App).Check(h, ""); (err == nil) != ok {
+			t.Errorf("timeout %v: error %v", d, err)
+		}
+	}
+}
