@@ -628,16 +628,16 @@ func TestScale(t *testing.T) {
 	}
 	measure("unlimited", 150)
 	parallel(16, ingresses, func(n int) {
+		s.Patch(t, webIngress(ns, name(n), ""), "", "metadata: {annotations: {"+annotation+"use-regex: 'true', "+annotation+"rewrite-target: /v2/$1, "+annotation+"response-timeout: 30s}}")
+	})
+	measure("rewritten", 200)
+	parallel(16, ingresses, func(n int) {
 		s.Patch(t, service(ns, name(n)), "", "metadata: {annotations: {"+annotation+"capacity: 100/s}}")
 		if n%2 == 0 {
 			s.Patch(t, webIngress(ns, name(n), ""), "", "metadata: {annotations: {"+annotation+"rate: 50/s}}")
 		}
 	})
 	measure("limited", 256) // what the shipped Deployment requests
-	parallel(16, ingresses, func(n int) {
-		s.Patch(t, webIngress(ns, name(n), ""), "", "metadata: {annotations: {"+annotation+"use-regex: 'true', "+annotation+"rewrite-target: /v2/$1}}")
-	})
-	measure("rewritten", 256)
 }
 
 // parallel calls f with 0 to n-1, by so many goroutines.

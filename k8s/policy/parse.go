@@ -18,7 +18,7 @@ import (
 // Neither argument is changed, but what is returned may share slices with defaults.
 func ParseIngress(annotations map[string]string, defaults Ingress) (Ingress, error) {
 	r := &reader{prefix: Prefix, values: annotations}
-	return read(r, "an Ingress", ingressRows, OnIngress(), "a Service", OnService(), defaults)
+	return read(r, "an Ingress", ingressRows, ingressNames, "a Service", serviceNames, defaults)
 }
 
 // ParseDefaults returns what the parameters of an IngressClass ask for: as
@@ -28,7 +28,7 @@ func ParseDefaults(data map[string]string) (Ingress, error) {
 	if r.has(ignoreNginx) { // it would open Ingresses that do not exist yet
 		r.fail(ignoreNginx, "is for a single Ingress, not for a class")
 	}
-	return read(r, "the parameters of an IngressClass", ingressRows, OnIngress(), "a Service", OnService(), Ingress{})
+	return read(r, "the parameters of an IngressClass", ingressRows, ingressNames, "a Service", serviceNames, Ingress{})
 }
 
 // ParseService returns what the annotations of a Service ask for. Other annotations
@@ -37,13 +37,16 @@ func ParseDefaults(data map[string]string) (Ingress, error) {
 // one that is not set, as in ParseIngress.
 func ParseService(annotations map[string]string) (Service, error) {
 	r := &reader{prefix: Prefix, values: annotations}
-	return read(r, "a Service", serviceRows, OnService(), "an Ingress", OnIngress(), Service{})
+	return read(r, "a Service", serviceRows, serviceNames, "an Ingress", ingressNames, Service{})
 }
 
-// read returns what the good values of an object ask for beyond the defaults. The object is called here, and may have the names in known;
-// others are for objects that are called there.
-func read[P any](r *reader, here string, rows []row[P], known []Annotation, there string, others []Annotation, defaults P) (P, error) {
-	r.checkNames(here, names(known), there, names(others))
+// The names that objects may have, made once: each rebuild parses thousands of objects.
+var ingressNames, serviceNames = names(OnIngress()), names(OnService())
+
+// read returns what the good values of an object ask for beyond the defaults. The object is
+// called here, and may have the names in known; others are for objects that are called there.
+func read[P any](r *reader, here string, rows []row[P], known []string, there string, others []string, defaults P) (P, error) {
+	r.checkNames(here, known, there, others)
 	p := defaults
 	for _, row := range rows {
 		if v, ok := r.get(row.Name); ok && row.set != nil {
