@@ -76,7 +76,7 @@ func (c *controller) failed(err error) {
 	if c.logged.at > 0 && now-c.logged.at < time.Second {
 		return
 	}
-	n := c.requests[broken].Load() + c.requests[timeout].Load()
+	n := c.requests[broken].Load() + c.requests[timeout].Load() + 1 // this one is counted later
 	c.log.Warn("endpoints did not answer requests", zap.Uint64("requests", n-c.logged.failed), zap.NamedError("last", err))
 	c.logged.at, c.logged.failed = now, n
 }

@@ -7,9 +7,9 @@ import (
 
 // Auth has another service decide whether a request is let in.
 type Auth struct {
-	// URL is asked about each request that the limits admit. "$host", "$scheme",
-	// "$request_uri" and "$escaped_request_uri" in it, and in Signin, stand for what the
-	// client has sent. "" denies all requests: an annotation is wrong.
+	// URL is asked about each request that the limits admit. "$host", "$http_host", which
+	// is the same here, "$scheme", "$request_uri" and "$escaped_request_uri" in it, and in
+	// Signin, stand for what the client has sent. "" denies all requests: an annotation is wrong.
 	URL string
 
 	// Signin is where browsers that are not signed in are sent; "": they get 401.
@@ -22,8 +22,8 @@ type Auth struct {
 
 // authForm is a URL with variables. The host of auth-url must not be the client's choice, see
 // Auth.OfClientsChoice.
-var authForm = matchForm("a URL of http or https, with $host, $scheme, $request_uri or $escaped_request_uri as variables", "`http://auth.auth.svc.cluster.local/verify`, `https://$host/oauth2/auth`; up to 2,048 bytes",
-	`(https?|[$]scheme)://([A-Za-z0-9._-]+|[$]host|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?]([^\x00- "$<>\\^{|}\x7f]|[$](host|scheme|request_uri|escaped_request_uri))*)?`, 2048)
+var authForm = matchForm("a URL of http or https, with $host, $http_host, $scheme, $request_uri or $escaped_request_uri as variables", "`http://auth.auth.svc.cluster.local/verify`, `https://$host/oauth2/auth`; up to 2,048 bytes",
+	`(https?|[$]scheme)://([A-Za-z0-9._-]+|[$]host|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?]([^\x00- "$<>\\^{|}\x7f]|[$](host|http_host|scheme|request_uri|escaped_request_uri))*)?`, 2048)
 
 // authOf makes a row that sets something of an Auth. A bad value denies all requests.
 func authOf[V any](name, meaning, byDefault string, of form[V], set func(a *Auth, v V)) filterRow {
@@ -74,5 +74,5 @@ func (a *Auth) SigninFor(scheme, host, uri string) string {
 }
 
 func fill(text, scheme, host, uri string) string {
-	return strings.NewReplacer("$host", host, "$scheme", scheme, "$request_uri", uri, "$escaped_request_uri", url.QueryEscape(uri)).Replace(text)
+	return strings.NewReplacer("$host", host, "$http_host", host, "$scheme", scheme, "$request_uri", uri, "$escaped_request_uri", url.QueryEscape(uri)).Replace(text)
 }
