@@ -80,13 +80,7 @@ func parameterSchemas(list []policy.Annotation) string {
 		if a.Single {
 			continue
 		}
-		all = append(all, fmt.Sprintf(`            %q: {
-              "type": [
-                "string",
-                "integer",
-                "boolean"
-              ]
-            }`, a.Name))
+		all = append(all, fmt.Sprintf(`            %q: {"$ref": "#/definitions/value"}`, a.Name))
 	}
 	return strings.Join(all, ",\n")
 }
