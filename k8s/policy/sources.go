@@ -24,3 +24,8 @@ func (f *Filters) Admits(client netip.Addr) bool {
 
 // Asks reports whether Admits depends on the client.
 func (f *Filters) Asks() bool { return f != nil && (f.AllowFrom != nil || f.DenyFrom != nil) }
+
+// AdmitsNone reports whether all requests are refused, because a guard is wrong.
+func (f *Filters) AdmitsNone() bool {
+	return f != nil && (f.AllowFrom != nil && len(f.AllowFrom) == 0 || f.Auth != nil && f.Auth.URL == "")
+}

@@ -123,6 +123,7 @@ shedding: it limits single clients and the load of each Service, and tells each
 rejected client when to retry.
 
 Usage: shield-ingress [flags]
+       shield-ingress migrate [--help]
 
 ` + f.FlagUsagesWrapped(96) + `
 Lists are separated by commas; their flags may be repeated. The environment

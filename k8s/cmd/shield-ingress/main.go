@@ -24,9 +24,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield/k8s/ingress"
+	"github.com/herdshield/shield/k8s/migrate"
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "migrate" {
+		os.Exit(migrate.Main(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
+	}
 	if code := run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr); code >= 0 {
 		os.Exit(code)
 	}
