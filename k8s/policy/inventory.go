@@ -184,7 +184,7 @@ var nginxTable = []NginxAnnotation{
 	{"cors-allow-credentials", Changes, "", noCORS},
 	{"cors-expose-headers", Changes, "", noCORS},
 	{"cors-max-age", Changes, "", noCORS},
-	{"custom-headers", Changes, "", "set the headers in the application"},
+	{"custom-headers", Changes, "response-headers", "write the fields of the ConfigMap in shield's own"},
 	{"connection-proxy-header", Tunes, "", "shield passes Upgrade on"},
 	{"proxy-cookie-domain", Changes, "", noCookie},
 	{"proxy-cookie-path", Changes, "", noCookie},
