@@ -97,6 +97,9 @@ func (d *Watchdog) look() {
 		return
 	}
 	if left := d.judge(Now()); !d.late {
+		if d.pause > 0 && !d.streams { // the client's turn may end, and a pause begin
+			left = min(left, d.pause)
+		}
 		d.timer.Reset(left)
 		return
 	}

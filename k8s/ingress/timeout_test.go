@@ -197,11 +197,19 @@ func (b *slowBody) Read(p []byte) (int, error) {
 func TestSlowUploadsAreNotLate(t *testing.T) {
 	for _, is := range []policy.Service{{}, {Concurrency: 1}} {
 		w, _ := late(t, is, lateResponse, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/hold" {
+				hang(w, r)
+			}
 			_, _ = io.Copy(w, r.Body)
 		})
 		if resp, text := w.send(http.MethodPost, "a", "/", &slowBody{4, limit / 2}); resp.StatusCode != http.StatusOK || text != "partpartpartpart" {
 			t.Errorf("status %d, %q", resp.StatusCode, text)
 		}
+		began := time.Now()
+		if resp, _ := w.send(http.MethodPost, "a", "/hold", &slowBody{4, limit / 2}); resp.StatusCode != http.StatusGatewayTimeout {
+			t.Errorf("status %d, want 504", resp.StatusCode)
+		}
+		took(t, began, 3*limit)
 	}
 }
 
