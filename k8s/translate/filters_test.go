@@ -2,11 +2,13 @@ package translate
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
 )
 
@@ -55,20 +57,28 @@ func TestFiltersOnMistakes(t *testing.T) {
 	}
 }
 
-// A host has only so many patterns.
+// Patterns of a host have only so many states; those of another host are not concerned.
 func TestPatternsAreBounded(t *testing.T) {
 	_, o := decode(t, classWithParameters)
 	o.Ingresses[0].Annotations = map[string]string{policy.Prefix + "use-regex": "true"}
-	o.Ingresses[0].Spec.Rules = rulesFor(t, "many.test", maxPatterns+50)
-	m := New(Options{ClassName: "shield"}).Translate(o)
-	n := 0
-	for _, r := range m.Rules {
-		if r.Pattern != nil {
-			n++
+	o.Ingresses[0].Spec.Rules = append(rulesFor(t, "many.test", 900), rulesFor(t, "few.test", 9)...)
+	tr := New(Options{ClassName: "shield"})
+	for range 2 { // the second time they are compiled already
+		n := map[string]int{}
+		m := tr.Translate(o)
+		for _, r := range m.Rules {
+			if r.Pattern != nil {
+				n[r.Host]++
+			}
 		}
-	}
-	if n != maxPatterns {
-		t.Errorf("there are %d patterns, want %d", n, maxPatterns)
+		if n["many.test"] < 300 || n["many.test"] > 600 || n["few.test"] != 9 {
+			t.Errorf("there are %v patterns; want some hundreds of one host, and all of the other", n)
+		}
+		if !slices.ContainsFunc(m.Problems, func(p model.Problem) bool {
+			return p.Reason == ReasonPathInvalid && strings.Contains(p.Message, "5000 states together")
+		}) {
+			t.Errorf("its owner is told %v", m.Problems)
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package translate
 
 import (
 	"cmp"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -99,7 +98,7 @@ type memory struct {
 	ingresses    map[identity]ingressPolicy
 	services     map[identity]servicePolicy
 	filters      map[identity]*policy.Filters
-	patterns     map[string]*regexp.Regexp // by text; used in the last Model
+	patterns     map[string]compiled // by text; used in the last Model
 	certificates map[identity]*secretCertificate
 
 	// statuses has the Ingresses that are ours, or were: true if they have been seen with
@@ -115,7 +114,7 @@ func newMemory(last memory) memory {
 		ingresses:    make(map[identity]ingressPolicy, len(last.ingresses)),
 		services:     make(map[identity]servicePolicy, len(last.services)),
 		filters:      make(map[identity]*policy.Filters, len(last.filters)),
-		patterns:     make(map[string]*regexp.Regexp, len(last.patterns)),
+		patterns:     make(map[string]compiled, len(last.patterns)),
 		certificates: make(map[identity]*secretCertificate, len(last.certificates)),
 		statuses:     make(map[identity]bool, len(last.statuses)),
 	}
@@ -214,7 +213,7 @@ type run struct {
 	rules    map[ruleKey]*claim
 	used     map[key]*model.Service
 	backends map[portKey]*model.Backend
-	patterns map[string]int // by host
+	patterns map[string]int // their states, by host
 	problems problems
 }
 
