@@ -3,9 +3,9 @@ package deploy
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -295,6 +295,13 @@ func TestValuesThatMeanNothing(t *testing.T) {
 		{"service: {ipFamilies: [ipv4]}", "ipFamilies"},
 		{"service: {nodePorts: {htp: 30080}}", "htp"},
 		{"extraEnv: {A: b}", "extraEnv"},
+		{"extraEnv: [{value: x}]", "name"},
+		{"extraEnv: [{name: A, valeu: x}]", "valeu"},
+		{"extraVolumes: [{emptyDir: {}}]", "name"},
+		{"extraVolumeMounts: [{name: x}]", "mountPath"},
+		{"serviceAccount: {create: false}", "serviceAccount.name is empty; want the name of one that there is"},
+		{"ingressClass: {create: false, parameters: {rate: 5/s}}", "ingressClass.create is false"},
+		{"service: {type: ClusterIP, nodePorts: {http: 30080}}", "service.nodePorts are set, but service.type is ClusterIP"},
 		{"fullnameOverride: Shield", "fullnameOverride"},
 		{"replicas: two", "replicas"},
 		{"image: {name: x}", "name"},
@@ -453,13 +460,80 @@ func TestValuesForNodes(t *testing.T) {
 		"subject front":                     get(ofKind(objects, "ClusterRoleBinding")[0], "subjects", 0, "name"),
 		"hostNetwork true":                  get(pod, "hostNetwork"),
 		"dnsPolicy ClusterFirstWithHostNet": get(pod, "dnsPolicy"),
-		"hostPort <nil>":                    get(pod, "containers", 0, "ports", 0, "hostPort"),
 		"maxSurge 0":                        get(d, "spec", "strategy", "rollingUpdate", "maxSurge"),
 		"maxUnavailable 1":                  get(d, "spec", "strategy", "rollingUpdate", "maxUnavailable"),
 	} {
 		if want := what[strings.LastIndexByte(what, ' ')+1:]; fmt.Sprint(is) != want {
 			t.Errorf("%s: is %v", what, is)
 		}
+	}
+}
+
+// onNodes returns renderings for clusters without load balancers, by name. Pod Security does
+// not call them restricted.
+func onNodes(t *testing.T) map[string][]object {
+	t.Helper()
+	return map[string][]object{
+		"overlays/kind":            kustomize(t, "overlays/kind"),
+		"chart, own":               helm(t, nodeValues),
+		"chart, host ports":        helm(t, "{kind: DaemonSet, hostPort: {enabled: true}, service: {type: ClusterIP}, controller: {publishAddresses: [192.0.2.1]}}"),
+		"chart, node's network":    helm(t, "{kind: DaemonSet, hostNetwork: true}"),
+		"chart, node's high ports": helm(t, "{hostNetwork: true, hostPort: {http: 8000, https: 8001}}"),
+	}
+}
+
+// workload returns the Deployment or DaemonSet.
+func workload(objects []object) object {
+	return append(ofKind(objects, "Deployment"), ofKind(objects, "DaemonSet")...)[0]
+}
+
+// A replica with ports of the node is alone there: it ends before the next one begins. In the
+// node's network it listens on the ports that clients know, and has no more rights than
+// these need.
+func TestPortsOfNodes(t *testing.T) {
+	for name, want := range map[string]struct {
+		http, https  int // of the node
+		user         int
+		capabilities string
+	}{
+		"overlays/kind":            {80, 443, 65532, "map[drop:[ALL]]"},
+		"chart, own":               {8000, 443, 65532, "map[drop:[ALL]]"},
+		"chart, host ports":        {80, 443, 65532, "map[drop:[ALL]]"},
+		"chart, node's network":    {80, 443, 0, "map[add:[NET_BIND_SERVICE] drop:[ALL]]"},
+		"chart, node's high ports": {8000, 8001, 65532, "map[drop:[ALL]]"},
+	} {
+		o := workload(onNodes(t)[name])
+		pod := get(o, "spec", "template", "spec")
+		c := get(pod, "containers", 0)
+		update := get(o, "spec", "strategy", "rollingUpdate")
+		if text(o, "kind") == "DaemonSet" {
+			update = get(o, "spec", "updateStrategy", "rollingUpdate")
+		}
+		if fmt.Sprint(update) != "map[maxSurge:0 maxUnavailable:1]" {
+			t.Errorf("%s: the update is %v; want the old replica to end first", name, update)
+		}
+		for i, port := range []int{want.http, want.https} {
+			p := get(c, "ports", i)
+			if fmt.Sprint(get(p, "hostPort")) != fmt.Sprint(port) || get(pod, "hostNetwork") == true && fmt.Sprint(get(p, "containerPort")) != fmt.Sprint(port) {
+				t.Errorf("%s: the port is %v; want %d of the node", name, p, port)
+			}
+			if arg := fmt.Sprintf("--%s-port=%v", text(p, "name"), get(p, "containerPort")); !slices.Contains(words(c, "args"), arg) {
+				t.Errorf("%s: the arguments are %v; want %s among them", name, words(c, "args"), arg)
+			}
+		}
+		for _, context := range []any{get(pod, "securityContext"), get(c, "securityContext")} {
+			if fmt.Sprint(get(context, "runAsUser")) != fmt.Sprint(want.user) || get(context, "runAsNonRoot") != (want.user != 0) {
+				t.Errorf("%s: the securityContext is %v; want the user %d", name, context, want.user)
+			}
+		}
+		if got := fmt.Sprint(get(c, "securityContext", "capabilities")); got != want.capabilities {
+			t.Errorf("%s: the capabilities are %s; want %s", name, got, want.capabilities)
+		}
+	}
+	// Without such ports the next replica begins first, so that each node always has one.
+	plain := helm(t, "kind: DaemonSet")
+	if got := fmt.Sprint(get(workload(plain), "spec", "updateStrategy", "rollingUpdate")); got != "map[maxSurge:1 maxUnavailable:0]" {
+		t.Errorf("a DaemonSet without ports of the node: the update is %s; want the new replica to begin first", got)
 	}
 }
 
@@ -478,7 +552,7 @@ func TestKind(t *testing.T) {
 		if got := get(container, "ports", i, "hostPort"); fmt.Sprint(got) != fmt.Sprint(port) {
 			t.Errorf("port %d of the container is %v of the node; want %d", i, got, port)
 		}
-		if want := fmt.Sprintf("{containerPort: %[1]d, hostPort: %[1]d, protocol: TCP}", port); !strings.Contains(cluster, want) {
+		if want := fmt.Sprintf("{containerPort: %[1]d, hostPort: %[1]d, listenAddress: 127.0.0.1, protocol: TCP}", port); !strings.Contains(cluster, want) {
 			t.Errorf("cluster.yaml has no %s", want)
 		}
 	}
@@ -546,8 +620,10 @@ func TestSchemas(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := errors.Join(validate(helm(t, nodeValues)), validate(kustomize(t, "overlays/kind"))); err != nil {
-		t.Error(err)
+	for name, objects := range onNodes(t) {
+		if err := validate(objects); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 	// The check must be able to fail.
 	wrong := kustomize(t, "overlays/everything")
@@ -897,14 +973,16 @@ func TestFlags(t *testing.T) {
 	if _, err := run(exec.Command("go", "build", "-o", command, "../cmd/shield-ingress")); err != nil {
 		t.Fatal(err)
 	}
-	for name, objects := range map[string][]object{
+	renderings := onNodes(t)
+	maps.Copy(renderings, map[string][]object{
 		"base": kustomize(t, "base"), "namespaced": kustomize(t, "overlays/namespaced"), "chart": helm(t, ""),
 		"chart, all flags": helm(t, `{ingressClass: {name: x}, controller: {namespaces: [a], watchIngressWithoutClass: true, shareHosts: true, preferIPv6: true, nginxAnnotations: true, defaultCertificate: a/b,
 			trustedProxies: [10.0.0.0/8, "fd00::/8"], proxyProtocolFrom: [10.0.0.0/8], logLevel: info}}`),
 		"chart, addresses": helm(t, "controller: {publishAddresses: [192.0.2.1, lb.example.com]}"),
-	} {
+	})
+	for name, objects := range renderings {
 		var args []string
-		for _, arg := range words(ofKind(objects, "Deployment")[0], "spec", "template", "spec", "containers", 0, "args") {
+		for _, arg := range words(workload(objects), "spec", "template", "spec", "containers", 0, "args") {
 			args = append(args, strings.ReplaceAll(arg, "$(POD_NAMESPACE)", "shield-ingress")) // as the kubelet does
 		}
 		cmd := exec.Command(command, append(args, "--print-config")...)

@@ -49,7 +49,7 @@ func startServer(t *testing.T) *server {
 // plurals are the names of kinds in paths.
 var plurals = map[string]string{
 	"Namespace": "namespaces", "ServiceAccount": "serviceaccounts", "ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings",
-	"Role": "roles", "RoleBinding": "rolebindings", "IngressClass": "ingressclasses", "Ingress": "ingresses", "Deployment": "deployments", "Service": "services",
+	"Role": "roles", "RoleBinding": "rolebindings", "IngressClass": "ingressclasses", "Ingress": "ingresses", "Deployment": "deployments", "DaemonSet": "daemonsets", "Service": "services",
 	"PodDisruptionBudget": "poddisruptionbudgets", "HorizontalPodAutoscaler": "horizontalpodautoscalers", "NetworkPolicy": "networkpolicies",
 	"ConfigMap": "configmaps", "ServiceMonitor": "servicemonitors", "PrometheusRule": "prometheusrules", "CustomResourceDefinition": "customresourcedefinitions",
 	"ValidatingAdmissionPolicy": "validatingadmissionpolicies", "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
@@ -154,6 +154,22 @@ func TestServer(t *testing.T) {
 			}
 		}
 	})
+
+	// Pod Security warns of ports of the node. Nothing else may.
+	for name, objects := range onNodes(t) {
+		for _, o := range objects {
+			if text(o, "kind") == "Namespace" {
+				continue
+			}
+			spec, _ := o["spec"].(object)
+			delete(spec, "ipFamilies") // this cluster has IPv4 only
+			status, warnings, message := s.create(t, o, true)
+			warnings = slices.DeleteFunc(warnings, func(w string) bool { return strings.Contains(w, "would violate PodSecurity") })
+			if status != http.StatusCreated || len(warnings) > 0 {
+				t.Errorf("%s: %s: status is %d, warnings %q: %s", name, id(o), status, warnings, message)
+			}
+		}
+	}
 
 	t.Run("admission", func(t *testing.T) {
 		for _, o := range everything {

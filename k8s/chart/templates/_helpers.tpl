@@ -49,7 +49,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{- define "shield.account" -}}
+{{- if .Values.serviceAccount.create -}}
 {{- .Values.serviceAccount.name | default (include "shield.name" .) -}}
+{{- else -}}
+{{- required "serviceAccount.name is empty; want the name of one that there is, for serviceAccount.create=false" .Values.serviceAccount.name -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "shield.image" -}}
@@ -58,6 +62,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- .repository -}}
 {{- if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default (printf "v%s" $.Chart.AppVersion) }}{{ end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* In the node's network only user 0 may listen on a port below 1024. */}}
+{{- define "shield.user" -}}
+{{- if and .Values.hostNetwork (lt (min .Values.hostPort.http .Values.hostPort.https) 1024) }}0{{ else }}65532{{ end -}}
 {{- end -}}
 
 {{- define "shield.seconds" -}}
