@@ -23,7 +23,7 @@ type Auth struct {
 // authForm is a URL with variables. The host of auth-url must not be the client's choice, see
 // Auth.OfClientsChoice.
 var authForm = matchForm("a URL of http or https, with $host, $http_host, $scheme, $request_uri or $escaped_request_uri as variables", "`http://auth.auth.svc.cluster.local/verify`, `https://$host/oauth2/auth`; up to 2,048 bytes",
-	`(https?|[$]scheme)://([A-Za-z0-9._-]+|[$]host|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?]([^\x00- "$<>\\^{|}\x7f]|[$](host|http_host|scheme|request_uri|escaped_request_uri))*)?`, 2048)
+	`(https?|[$]scheme)://([A-Za-z0-9._-]+|[$](http_)?host|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?]([^\x00- "$<>\\^{|}\x7f]|[$](host|http_host|scheme|request_uri|escaped_request_uri))*)?`, 2048)
 
 // authOf makes a row that sets something of an Auth. A bad value denies all requests.
 func authOf[V any](name, meaning, byDefault string, of form[V], set func(a *Auth, v V)) filterRow {
@@ -74,5 +74,5 @@ func (a *Auth) SigninFor(scheme, host, uri string) string {
 }
 
 func fill(text, scheme, host, uri string) string {
-	return strings.NewReplacer("$host", host, "$http_host", host, "$scheme", scheme, "$request_uri", uri, "$escaped_request_uri", url.QueryEscape(uri)).Replace(text)
+	return strings.NewReplacer("$host", host, "$http_host", host, "$http_host", host, "$scheme", scheme, "$request_uri", uri, "$escaped_request_uri", url.QueryEscape(uri)).Replace(text)
 }

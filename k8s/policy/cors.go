@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 )
 
@@ -26,13 +27,13 @@ const (
 	corsMaxAge  = "1728000"
 )
 
-// origin is the pattern of one origin.
-const origin = `[A-Za-z][A-Za-z0-9+.-]*://([*][.])?[A-Za-z0-9._-]+(:[0-9]{1,5})?`
+// origin is the pattern of one origin, or of all.
+const origin = `([*]|[A-Za-z][A-Za-z0-9+.-]*://([*][.])?[A-Za-z0-9._-]+(:[0-9]{1,5})?)`
 
 // tokensForm is a list of methods or names of fields.
 func tokensForm(examples string) form[string] {
 	const token = `([*]|[A-Za-z0-9_-]+)`
-	return matchForm("names, separated by commas", examples+"; up to 1,024 bytes", token+`( *, *`+token+`)*`, 1024)
+	return matchForm("names, separated by commas", examples+"; up to 1,024 bytes", token+`( *, *`+token+`)*( *,)? *`, 1024)
 }
 
 // corsOf makes a row that sets something of a CORS. A bad value leaves CORS out: the defaults
@@ -59,7 +60,9 @@ func corsOf(name, meaning, byDefault string, of form[string], set func(c *CORS, 
 
 func fieldsOf(list string) (all []string) {
 	for one := range strings.SplitSeq(list, ",") {
-		all = append(all, strings.TrimSpace(one))
+		if one = strings.TrimSpace(one); one != "" {
+			all = append(all, one)
+		}
 	}
 	return all
 }
@@ -70,7 +73,7 @@ func (c *CORS) Allow(origin string) (allowed string, vary bool) {
 	switch {
 	case c == nil || c.Off:
 		return "", false
-	case len(c.Origins) == 0 || c.Origins[0] == "*":
+	case len(c.Origins) == 0 || slices.Contains(c.Origins, "*"):
 		return "*", false
 	}
 	low := strings.ToLower(origin)

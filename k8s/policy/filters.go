@@ -185,7 +185,7 @@ var filterRows = []filterRow{
 	}),
 	corsOf("cors-allow-origin", "the sites, separated by commas; `*` for a label of their name, or for all of them", "`*`",
 		matchForm("origins like https://*.example.com, separated by commas, or *", "`*`, `https://a.example.com, https://*.example.org:8443`; up to 2,048 bytes",
-			`\*|`+origin+`( *, *`+origin+`)*`, 2048), func(c *CORS, v string) { c.Origins = fieldsOf(strings.ToLower(v)) }),
+			origin+`( *, *`+origin+`)*( *,)? *`, 2048), func(c *CORS, v string) { c.Origins = fieldsOf(strings.ToLower(v)) }),
 	corsOf("cors-allow-methods", "the methods that they may use", "`"+corsMethods+"`", tokensForm("`GET, POST`"), func(c *CORS, v string) { c.Methods = v }),
 	corsOf("cors-allow-headers", "the fields that they may send", "those of ingress-nginx: `Authorization`, `Content-Type`, `Range`, and some more",
 		tokensForm("`Content-Type, X-Id`, `*`"), func(c *CORS, v string) { c.Headers = v }),

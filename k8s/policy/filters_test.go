@@ -28,6 +28,8 @@ func TestParseFilters(t *testing.T) {
 		{map[string]string{"nginx/permanent-redirect": "https://a/", "nginx/temporal-redirect": "https://b/"}, func(f *Filters) any { return fmt.Sprint(f.RedirectCode, f.Redirect) }, "302https://b/"},
 		{map[string]string{"permanent-redirect": "https://a$request_uri"}, func(f *Filters) any { return f.RedirectTo("/x?y") }, "https://a/x?y"},
 		{map[string]string{"nginx/enable-cors": "true"}, func(f *Filters) any { a, _ := f.CORS.Allow("https://x"); return a }, "*"},
+		{map[string]string{"nginx/enable-cors": "true", "nginx/cors-allow-origin": "https://x, *,"}, func(f *Filters) any { a, _ := f.CORS.Allow("https://y"); return a }, "*"},
+		{map[string]string{"nginx/enable-cors": "true", "nginx/cors-allow-origin": "https://x,"}, func(f *Filters) any { a, _ := f.CORS.Allow("https://y"); return a }, ""},
 		{map[string]string{"nginx/enable-cors": "false", "nginx/cors-allow-origin": "https://x"}, func(f *Filters) any { a, _ := f.CORS.Allow("https://x"); return a }, ""},
 		{map[string]string{"auth-url": "https://$host/a", "auth-signin": "https://b/s?x=y"}, func(f *Filters) any { return f.Auth.SigninFor("https", "h", "/p?q") }, "https://b/s?x=y&rd=https%3A%2F%2Fh%2Fp%3Fq"},
 		{map[string]string{"auth-url": "https://$host/a"}, func(f *Filters) any { return f.Auth.OfClientsChoice() }, true},

@@ -81,7 +81,7 @@ func (r *run) orDefault(in *ingress, b *model.Backend) *model.Backend {
 }
 
 // redirectWWW redirects the host with "www." before a host of an Ingress, or without, to that. No
-// Ingress may have named it. Ingresses must come oldest first.
+// Ingress may have a rule for it; spec.tls may name it. Ingresses must come oldest first.
 func (r *run) redirectWWW(in *ingress) {
 	if in.filters == nil || !in.filters.WWW {
 		return
@@ -91,7 +91,7 @@ func (r *run) redirectWWW(in *ingress) {
 		if !is {
 			other = "www." + host
 		}
-		if host == "" || strings.HasPrefix(host, "*") || !strings.Contains(other, ".") || r.named.hosts[other] != nil || r.refused(in, host) || r.refused(in, other) {
+		if host == "" || strings.HasPrefix(host, "*") || !strings.Contains(other, ".") || r.ruled[other] || r.refused(in, host) || r.refused(in, other) {
 			continue
 		}
 		if c, _ := r.claim(ruleKey{host: other, path: "/"}, in); c != nil {

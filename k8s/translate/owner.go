@@ -43,9 +43,10 @@ func (n names) first(host string) (in *ingress, as string) {
 
 // readNames records which Ingresses name which hosts. Ingresses must come oldest first.
 func (r *run) readNames(ours []*ingress) {
-	r.named, r.implied = newNames(len(ours)), newNames(0)
+	r.named, r.implied, r.ruled = newNames(len(ours)), newNames(0), make(map[string]bool, len(ours))
 	for _, in := range ours {
 		for _, host := range in.hosts {
+			r.ruled[host] = true
 			r.named.add(host, in)
 		}
 		for i := range in.tls {

@@ -208,7 +208,8 @@ type run struct {
 	others       map[string]bool           // existing classes: whether they are another controller's
 	defaultClass *classDefaults            // of Ingresses that name none; nil: those are not ours
 
-	named, implied names // hosts in specs, and in certificates alone
+	named, implied names           // hosts in specs, and in certificates alone
+	ruled          map[string]bool // hosts of rules
 
 	rules    map[ruleKey]*claim
 	used     map[key]*model.Service
