@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -27,223 +28,86 @@ type NginxAnnotation struct {
 	Advice string // a clause, for people
 }
 
-// Common advice.
-const (
-	noAuth      = "authenticate in the application, or in a proxy in front of it"
-	noBasic     = "authenticate in the application; shield does not read passwords"
-	noClientCA  = "shield asks for no client certificates; verify them in a proxy in front of it"
-	noWAF       = "shield has no web application firewall; put one in front of it"
-	noSnippet   = "shield does not run nginx's directives; look for an annotation that does the same"
-	noCanary    = "shield does not split requests; use two hosts, or a service mesh"
-	noMirror    = "shield does not copy requests"
-	noVerify    = "shield does not verify the certificates of backends; keep them in one trusted network"
-	noSticky    = "requests go to any endpoint; keep sessions in a store that the replicas share"
-	noBuffer    = "shield streams, and needs no buffers"
-	noBalance   = "shield sends each request to the endpoint with the least in flight"
-	noRetry     = "shield tries two other endpoints where that is safe"
-	noTracing   = "shield has no tracing; its metrics and the access log may do"
-	noCORS      = "answer CORS in the application"
-	noRedirect  = "redirect in the application"
-	noCookie    = "set the right cookie in the application"
-	noLog       = "--access-log is for all Ingresses"
-	useRate     = "use a rate, which all replicas share"
-	askedAlways = "shield asks auth-url about each request, with GET, and sends the URL in X-Original-Url"
-)
-
 // nginxTable has every annotation of ingress-nginx 1.x, and of earlier versions those that
-// guard. An annotation that filterRows names is Read, whatever its row says here; to
-// make another one Read, change its Fate, and name shield's word for it.
-var nginxTable = []NginxAnnotation{
-	// Limits of clients.
-	{"limit-rps", Read, "rate", ""},
-	{"limit-rpm", Read, "rate", ""},
+// guard, but for those of filterRows, which are Read.
+var nginxTable = []struct {
+	names string
+	Fate
+	word, advice string // as in NginxAnnotation
+}{
+	{"limit-rps limit-rpm", Read, "rate", ""},
 	{"limit-connections", Read, "concurrency", ""},
 	{"limit-burst-multiplier", Read, "burst", ""},
-	{"limit-allowlist", Read, "allow-cidrs", ""},
-	{"limit-whitelist", Read, "allow-cidrs", ""},
-	{"limit-rate", Changes, "", "shield does not limit bandwidth"},
-	{"limit-rate-after", Changes, "", "shield does not limit bandwidth"},
-	{"global-rate-limit", Changes, "rate", useRate},
-	{"global-rate-limit-window", Changes, "rate", useRate},
-	{"global-rate-limit-key", Changes, "key", useRate},
-	{"global-rate-limit-ignored-cidrs", Changes, "allow-cidrs", useRate},
-
-	// Access.
-	{"whitelist-source-range", Guards, "", "let a network policy or the load balancer choose the clients"},
-	{"allowlist-source-range", Guards, "", "let a network policy or the load balancer choose the clients"},
-	{"denylist-source-range", Guards, "", "let a network policy or the load balancer choose the clients"},
-	{"satisfy", Guards, "", noAuth},
-	{"auth-url", Guards, "", noAuth},
-	{"auth-signin", Guards, "", noAuth},
-	{"auth-signin-redirect-param", Changes, "", askedAlways},
-	{"auth-method", Guards, "", noAuth},
-	{"auth-request-redirect", Changes, "", askedAlways},
-	{"auth-response-headers", Guards, "", noAuth},
-	{"auth-proxy-set-headers", Guards, "", noAuth},
-	{"auth-snippet", Guards, "", noAuth},
-	{"auth-cache-key", Changes, "", askedAlways},
-	{"auth-cache-duration", Changes, "", askedAlways},
-	{"auth-always-set-cookie", Changes, "", askedAlways},
-	{"auth-keepalive", Tunes, "", noBuffer},
-	{"auth-keepalive-requests", Tunes, "", noBuffer},
-	{"auth-keepalive-share-vars", Tunes, "", noBuffer},
-	{"auth-keepalive-timeout", Tunes, "", noBuffer},
-	{"enable-global-auth", Guards, "", noAuth},
-	{"auth-type", Guards, "", noBasic},
-	{"auth-secret", Guards, "", noBasic},
-	{"auth-secret-type", Guards, "", noBasic},
-	{"auth-realm", Guards, "", noBasic},
-	{"auth-tls-secret", Guards, "", noClientCA},
-	{"auth-tls-verify-client", Guards, "", noClientCA},
-	{"auth-tls-verify-depth", Guards, "", noClientCA},
-	{"auth-tls-match-cn", Guards, "", noClientCA},
-	{"auth-tls-error-page", Guards, "", noClientCA},
-	{"auth-tls-pass-certificate-to-upstream", Guards, "", noClientCA},
-	{"enable-modsecurity", Guards, "", noWAF},
-	{"enable-owasp-core-rules", Guards, "", noWAF},
-	{"modsecurity-snippet", Guards, "", noWAF},
-	{"modsecurity-transaction-id", Tunes, "", noWAF},
-	{"lua-resty-waf", Guards, "", noWAF},
-
-	// nginx's own language. Those with a directive that guards are Guards, see FateOf.
-	{"configuration-snippet", Changes, "", noSnippet},
-	{"server-snippet", Changes, "", noSnippet},
-	{"stream-snippet", Changes, "", noSnippet},
-
-	// TLS and redirects.
-	{"ssl-redirect", Read, "ssl-redirect", ""},
-	{"force-ssl-redirect", Read, "ssl-redirect", ""},
+	{"limit-allowlist limit-whitelist", Read, "allow-cidrs", ""},
+	{"ssl-redirect force-ssl-redirect", Read, "ssl-redirect", ""},
+	{"backend-protocol", Read, "", "write shield.herdshield.io/backend-protocol on the Service"},
+	{"satisfy auth-method auth-proxy-set-headers auth-snippet enable-global-auth", Guards, "", "authenticate in the application, or in a proxy in front of it"},
+	{"auth-type auth-secret auth-secret-type auth-realm", Guards, "", "authenticate in the application; shield does not read passwords"},
+	{"auth-tls-secret auth-tls-verify-client auth-tls-verify-depth auth-tls-match-cn auth-tls-error-page auth-tls-pass-certificate-to-upstream", Guards, "", "shield asks for no client certificates; verify them in a proxy in front of it"},
+	{"enable-modsecurity enable-owasp-core-rules modsecurity-snippet lua-resty-waf", Guards, "", "shield has no web application firewall; put one in front of it"},
+	{"limit-rate limit-rate-after", Changes, "", "shield does not limit bandwidth"},
+	{"global-rate-limit global-rate-limit-window", Changes, "rate", "use a rate, which all replicas share"},
+	{"global-rate-limit-key", Changes, "key", "use a rate, which all replicas share"},
+	{"global-rate-limit-ignored-cidrs", Changes, "allow-cidrs", "use a rate, which all replicas share"},
+	{"auth-signin-redirect-param auth-request-redirect auth-cache-key auth-cache-duration auth-always-set-cookie", Changes, "", "shield asks auth-url about each request, with GET, and sends the URL in X-Original-Url"},
+	{"configuration-snippet server-snippet stream-snippet", Changes, "", "shield does not run nginx's directives; look for an annotation that does the same"},
 	{"ssl-passthrough", Changes, "", "shield ends TLS itself, with the certificate in spec.tls"},
-	{"ssl-ciphers", Tunes, "", "shield has the ciphers of Go, which are secure"},
-	{"ssl-prefer-server-ciphers", Tunes, "", "shield has the ciphers of Go, which are secure"},
-	{"app-root", Changes, "", noRedirect},
-	{"permanent-redirect", Changes, "", noRedirect},
-	{"permanent-redirect-code", Changes, "", noRedirect},
-	{"temporal-redirect", Changes, "", noRedirect},
-	{"temporal-redirect-code", Changes, "", noRedirect},
-	{"from-to-www-redirect", Changes, "", noRedirect},
-	{"preserve-trailing-slash", Tunes, "", "shield's redirects keep the path as it is"},
+	{"temporal-redirect-code relative-redirects proxy-redirect-from proxy-redirect-to", Changes, "", "redirect in the application"},
 	{"use-port-in-redirects", Changes, "", "shield redirects to the standard port"},
-	{"relative-redirects", Changes, "", noRedirect},
-
-	// Hosts, paths and backends.
 	{"server-alias", Changes, "", "write a rule for each host"},
-	{"use-regex", Changes, "", "write paths without patterns"},
-	{"rewrite-target", Changes, "", "serve the path in the application"},
-	{"upstream-vhost", Changes, "", "the backend gets the client's Host"},
-	{"x-forwarded-prefix", Changes, "", "set the prefix in the application"},
-	{"default-backend", Changes, "", "use spec.defaultBackend"},
 	{"custom-http-errors", Changes, "", "errors are passed on as they are"},
-	{"disable-proxy-intercept-errors", Tunes, "", "errors are passed on as they are"},
-	{"backend-protocol", Read, "", "write shield.herdshield.io/backend-protocol on the Service"}, // the protocols that both speak
 	{"service-upstream", Changes, "", "requests go to endpoints, not to the Service's address"},
-	{"fastcgi-index", Changes, "", "shield does not speak FastCGI"},
-	{"fastcgi-params-configmap", Changes, "", "shield does not speak FastCGI"},
-	{"proxy-ssl-secret", Changes, "", noVerify},
-	{"proxy-ssl-verify", Changes, "", noVerify},
-	{"proxy-ssl-verify-depth", Changes, "", noVerify},
-	{"proxy-ssl-name", Changes, "", noVerify},
-	{"proxy-ssl-server-name", Changes, "", noVerify},
-	{"proxy-ssl-ciphers", Tunes, "", noVerify},
-	{"proxy-ssl-protocols", Tunes, "", noVerify},
-
-	// Several backends.
-	{"canary", Changes, "", noCanary},
-	{"canary-weight", Changes, "", noCanary},
-	{"canary-weight-total", Changes, "", noCanary},
-	{"canary-by-header", Changes, "", noCanary},
-	{"canary-by-header-value", Changes, "", noCanary},
-	{"canary-by-header-pattern", Changes, "", noCanary},
-	{"canary-by-cookie", Changes, "", noCanary},
-	{"mirror-target", Changes, "", noMirror},
-	{"mirror-host", Changes, "", noMirror},
-	{"mirror-request-body", Changes, "", noMirror},
-	{"affinity", Changes, "", noSticky},
-	{"affinity-mode", Changes, "", noSticky},
-	{"affinity-canary-behavior", Changes, "", noSticky},
-	{"session-cookie-name", Changes, "", noSticky},
-	{"session-cookie-path", Changes, "", noSticky},
-	{"session-cookie-domain", Changes, "", noSticky},
-	{"session-cookie-expires", Changes, "", noSticky},
-	{"session-cookie-max-age", Changes, "", noSticky},
-	{"session-cookie-samesite", Changes, "", noSticky},
-	{"session-cookie-secure", Changes, "", noSticky},
-	{"session-cookie-partitioned", Changes, "", noSticky},
-	{"session-cookie-change-on-failure", Changes, "", noSticky},
-	{"session-cookie-conditional-samesite-none", Changes, "", noSticky},
-	{"load-balance", Tunes, "", noBalance},
-	{"upstream-hash-by", Changes, "", noSticky},
-	{"upstream-hash-by-subset", Changes, "", noSticky},
-	{"upstream-hash-by-subset-size", Changes, "", noSticky},
-
-	// Headers and bodies.
-	{"enable-cors", Changes, "", noCORS},
-	{"cors-allow-origin", Changes, "", noCORS},
-	{"cors-allow-methods", Changes, "", noCORS},
-	{"cors-allow-headers", Changes, "", noCORS},
-	{"cors-allow-credentials", Changes, "", noCORS},
-	{"cors-expose-headers", Changes, "", noCORS},
-	{"cors-max-age", Changes, "", noCORS},
+	{"fastcgi-index fastcgi-params-configmap", Changes, "", "shield does not speak FastCGI"},
+	{"proxy-ssl-secret proxy-ssl-verify proxy-ssl-verify-depth proxy-ssl-name proxy-ssl-server-name", Changes, "", "shield does not verify the certificates of backends; keep them in one trusted network"},
+	{"canary canary-weight canary-weight-total canary-by-header canary-by-header-value canary-by-header-pattern canary-by-cookie", Changes, "", "shield does not split requests; use two hosts, or a service mesh"},
+	{"mirror-target mirror-host mirror-request-body", Changes, "", "shield does not copy requests"},
+	{"affinity affinity-mode affinity-canary-behavior session-cookie-name session-cookie-path session-cookie-domain session-cookie-expires " +
+		"session-cookie-max-age session-cookie-samesite session-cookie-secure session-cookie-partitioned session-cookie-change-on-failure " +
+		"session-cookie-conditional-samesite-none upstream-hash-by upstream-hash-by-subset upstream-hash-by-subset-size", Changes, "", "requests go to any endpoint; keep sessions in a store that the replicas share"},
 	{"custom-headers", Changes, "response-headers", "write the fields of the ConfigMap in shield's own"},
+	{"proxy-cookie-domain proxy-cookie-path", Changes, "", "set the right cookie in the application"},
+	{"auth-keepalive auth-keepalive-requests auth-keepalive-share-vars auth-keepalive-timeout client-body-buffer-size proxy-buffering proxy-buffers-number " +
+		"proxy-buffer-size proxy-busy-buffers-size proxy-max-temp-file-size proxy-request-buffering", Tunes, "", "shield streams, and needs no buffers"},
+	{"modsecurity-transaction-id", Tunes, "", "shield has no web application firewall; put one in front of it"},
+	{"ssl-ciphers ssl-prefer-server-ciphers", Tunes, "", "shield has the ciphers of Go, which are secure"},
+	{"preserve-trailing-slash", Tunes, "", "shield's redirects keep the path as it is"},
+	{"disable-proxy-intercept-errors", Tunes, "", "errors are passed on as they are"},
+	{"proxy-ssl-ciphers proxy-ssl-protocols", Tunes, "", "shield does not verify the certificates of backends; keep them in one trusted network"},
+	{"load-balance", Tunes, "", "shield sends each request to the endpoint with the least in flight"},
 	{"connection-proxy-header", Tunes, "", "shield passes Upgrade on"},
-	{"proxy-cookie-domain", Changes, "", noCookie},
-	{"proxy-cookie-path", Changes, "", noCookie},
-	{"proxy-redirect-from", Changes, "", noRedirect},
-	{"proxy-redirect-to", Changes, "", noRedirect},
-	{"proxy-body-size", Changes, "", "limit bodies in the application"},
 	{"http2-push-preload", Tunes, "", "browsers no longer take pushes"},
-
-	// Time and repetition.
 	{"proxy-connect-timeout", Tunes, "", "an endpoint has 2 s to accept a connection; then another one is tried"},
-	{"proxy-read-timeout", Read, "response-timeout", ""},
 	{"proxy-send-timeout", Tunes, "response-timeout", "proxy-read-timeout is for sending, too"},
-	{"proxy-next-upstream", Tunes, "", noRetry},
-	{"proxy-next-upstream-timeout", Tunes, "", noRetry},
-	{"proxy-next-upstream-tries", Tunes, "", noRetry},
-
-	// nginx itself.
-	{"client-body-buffer-size", Tunes, "", noBuffer},
-	{"proxy-buffering", Tunes, "", noBuffer},
-	{"proxy-buffers-number", Tunes, "", noBuffer},
-	{"proxy-buffer-size", Tunes, "", noBuffer},
-	{"proxy-busy-buffers-size", Tunes, "", noBuffer},
-	{"proxy-max-temp-file-size", Tunes, "", noBuffer},
-	{"proxy-request-buffering", Tunes, "", noBuffer},
+	{"proxy-next-upstream proxy-next-upstream-timeout proxy-next-upstream-tries", Tunes, "", "shield tries two other endpoints where that is safe"},
 	{"proxy-http-version", Tunes, "", "shield speaks HTTP/1.1 to backends, and HTTP/2 where they do"},
-	{"enable-access-log", Tunes, "", noLog},
-	{"enable-rewrite-log", Tunes, "", noLog},
-	{"enable-opentelemetry", Tunes, "", noTracing},
-	{"opentelemetry-operation-name", Tunes, "", noTracing},
-	{"opentelemetry-trust-incoming-span", Tunes, "", noTracing},
-	{"enable-opentracing", Tunes, "", noTracing},
-	{"opentracing-trust-incoming-span", Tunes, "", noTracing},
-	{"enable-influxdb", Tunes, "", noTracing},
-	{"influxdb-measurement", Tunes, "", noTracing},
-	{"influxdb-port", Tunes, "", noTracing},
-	{"influxdb-host", Tunes, "", noTracing},
-	{"influxdb-server-name", Tunes, "", noTracing},
+	{"enable-access-log enable-rewrite-log", Tunes, "", "--access-log is for all Ingresses"},
+	{"enable-opentelemetry opentelemetry-operation-name opentelemetry-trust-incoming-span enable-opentracing opentracing-trust-incoming-span enable-influxdb " +
+		"influxdb-measurement influxdb-port influxdb-host influxdb-server-name", Tunes, "", "shield has no tracing; its metrics and the access log may do"},
 }
 
 // nginxKnown is nginxTable by name, with filterRows.
 var nginxKnown = func() map[string]NginxAnnotation {
 	known := make(map[string]NginxAnnotation, len(nginxTable))
-	for _, a := range nginxTable {
-		known[a.Name] = a
+	for _, row := range nginxTable {
+		for name := range strings.FieldsSeq(row.names) {
+			known[name] = NginxAnnotation{name, row.Fate, row.word, row.advice}
+		}
 	}
 	for _, row := range filterRows {
 		if row.nginx != "" {
-			for _, name := range []string{row.nginx, nginxAliases[row.nginx]} {
-				known[name] = NginxAnnotation{Name: name, Word: row.Name}
-			}
+			known[row.nginx] = NginxAnnotation{Name: row.nginx, Word: row.Name}
+		}
+		if alias := nginxAliases[row.nginx]; alias != "" {
+			known[alias] = NginxAnnotation{Name: alias, Word: row.Name}
 		}
 	}
 	return known
 }()
 
-// NginxAnnotations returns every annotation of ingress-nginx that shield knows.
+// NginxAnnotations returns every annotation of ingress-nginx that shield knows, by name.
 func NginxAnnotations() (list []NginxAnnotation) {
-	for _, a := range nginxTable {
-		list = append(list, nginxKnown[a.Name])
+	for _, name := range slices.Sorted(maps.Keys(nginxKnown)) {
+		list = append(list, nginxKnown[name])
 	}
 	return list
 }
