@@ -33,7 +33,7 @@ func (timeoutError) Temporary() bool { return true }
 // It has one timer, which is not reset by progress, but looks for progress when it fires.
 type Watchdog struct {
 	cancel context.CancelCauseFunc
-	client *http.ResponseController
+	client http.ResponseWriter
 
 	mu      sync.Mutex // guards the fields below
 	timer   *time.Timer
@@ -53,7 +53,7 @@ type Watchdog struct {
 // limit. w is the client's. The caller must call Stop.
 func Watch(ctx context.Context, w http.ResponseWriter, end, pause, since time.Duration) (context.Context, *Watchdog) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	d := &Watchdog{cancel: cancel, client: http.NewResponseController(w), end: end, pause: pause, since: since}
+	d := &Watchdog{cancel: cancel, client: w, end: end, pause: pause, since: since}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.timer = time.AfterFunc(d.left(Now()), d.look)
@@ -103,11 +103,12 @@ func (d *Watchdog) look() {
 		d.timer.Reset(left)
 		return
 	}
+	control := http.NewResponseController(d.client)
 	if d.sends { // proxies wait for what reads the body
-		_ = d.client.SetReadDeadline(time.Unix(1, 0))
+		_ = control.SetReadDeadline(time.Unix(1, 0))
 	}
 	if d.reads {
-		_ = d.client.SetWriteDeadline(time.Unix(1, 0))
+		_ = control.SetWriteDeadline(time.Unix(1, 0))
 	}
 	d.timer.Reset(breakEvery)
 }
