@@ -170,7 +170,7 @@ func TestAnnotations(t *testing.T) {
 			_, err := policy.ParseIngress(a, policy.Ingress{})
 			_, redirect := policy.SSLRedirect(a, false, policy.RedirectTLS)
 			_, filters := policy.ParseFilters(a, false, nil)
-			_, ignored := policy.Unread(a, false)
+			_, ignored := policy.Heeded(a)
 			return errors.Join(err, redirect, filters, ignored)
 		}},
 		{"Service", policy.OnService(), func(a map[string]string) error {

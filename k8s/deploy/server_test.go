@@ -399,7 +399,7 @@ func TestPolicies(t *testing.T) {
 			_, err := policy.ParseIngress(with, policy.Ingress{})
 			_, err2 := policy.SSLRedirect(with, false, policy.RedirectTLS)
 			_, err3 := policy.ParseFilters(with, false, nil)
-			_, err4 := policy.Unread(with, false)
+			_, err4 := policy.Heeded(with)
 			errs = []error{err, err2, err3, err4}
 		} else {
 			_, err := policy.ParseService(with)

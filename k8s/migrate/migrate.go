@@ -75,7 +75,7 @@ func Look(o translate.Objects) []Ingress {
 
 // annotations returns a Finding for each annotation of ingress-nginx, by name.
 func annotations(all map[string]string) (list []Finding) {
-	unread, _ := policy.Unread(all, true)
+	heeded, _ := policy.Heeded(all)
 	for key, value := range all {
 		name, theirs := strings.CutPrefix(key, policy.NginxPrefix)
 		if !theirs {
@@ -83,14 +83,15 @@ func annotations(all map[string]string) (list []Finding) {
 		}
 		a := policy.FateOf(name, value)
 		f := Finding{What: name, Word: a.Word, Advice: a.Advice}
+		_, counts := heeded[key]
 		switch {
+		case !counts:
+			f.Verdict = Meant
 		case a.Fate == policy.Read && a.Word != "":
 			f.Verdict = Translated
 		case a.Fate == policy.Read:
 			f.Verdict = Works
-		case !slices.ContainsFunc(unread, func(u policy.NginxAnnotation) bool { return u.Name == name }):
-			f.Verdict = Meant
-		case a.Fate == policy.Guards && !policy.IsCanary(all, unread):
+		case a.Fate == policy.Guards && !policy.IsCanary(heeded):
 			f.Verdict = Refused
 		case a.Fate == policy.Tunes:
 			f.Verdict = Ignored
@@ -115,6 +116,8 @@ func problems(m *model.Model, in *networkingv1.Ingress, services bool) (list []F
 			if filters(m, p.Object).AdmitsNone() {
 				f.Verdict = Refused
 			}
+		case translate.ReasonNginxIgnored:
+			f.Verdict = Ignored
 		case translate.ReasonNginxNotRead, translate.ReasonNginxGuard,
 			translate.ReasonSecretNotFound: // Secrets are not looked at
 			continue

@@ -46,6 +46,8 @@ func TestMain(t *testing.T) {
 		{"a canary", manifest("a", n+"canary: 'true'"), 1, []string{"NginxCanary", "its rules are left out"}},
 		{"refused", guarded, 2, []string{"default/guarded: refused", "refused     auth-type ", "weaker      server-alias ", "ignored     proxy-buffering ", "translated  rewrite-target ",
 			"to serve it without them: shield.herdshield.io/ignore-nginx: \"auth-type\"", "refused: 1\n"}},
+		{"limits of both", manifest("a", n+"limit-rps: '5'", "shield.herdshield.io/rate: 9/s"), 0, []string{"ignored     NginxIgnored "}},
+		{"meant, though it is read", manifest("a", n+"limit-rps: many", "shield.herdshield.io/ignore-nginx: limit-rps"), 0, []string{"meant       limit-rps "}},
 		{"a guard that is wrong", manifest("a", n+"auth-url: nonsense"), 2, []string{"refused     PolicyInvalid ", "want a URL"}},
 		{"meant", manifest("a", n+"auth-type: basic", "shield.herdshield.io/ignore-nginx: auth-type"), 0, []string{"meant       auth-type "}},
 		{"several documents", "# none\n---\n" + manifest("a") + "--- # next\n" + manifest("b") + "---\nkind: ConfigMap\n", 0, []string{"default/a:", "default/b:", "Ingresses: 2;"}},

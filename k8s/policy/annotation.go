@@ -147,7 +147,7 @@ var ingressRows = []row[Ingress]{
 		Name:    ignoreNginx,
 		Meaning: "annotations of ingress-nginx that are meant to be [without effect](kubernetes-migration.md#annotations-that-are-not-read); not for a class", Single: true,
 		Default: "none",
-	}, namesForm), // by Unread
+	}, namesForm), // by Heeded
 }
 
 const ignoreNginx = "ignore-nginx"

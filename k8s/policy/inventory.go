@@ -144,31 +144,39 @@ func FateOf(name, value string) NginxAnnotation {
 	return a
 }
 
-// Unread returns the annotations of ingress-nginx that an Ingress has and shield does not
-// read, sorted by name. With nginx it reads some. Those that ignore-nginx names are left
-// out; if its value is wrong it names none.
-func Unread(annotations map[string]string, nginx bool) (list []NginxAnnotation, err error) {
+// Heeded returns the annotations of an Ingress without those of ingress-nginx that
+// ignore-nginx names. If its value is wrong it names none.
+func Heeded(annotations map[string]string) (map[string]string, error) {
 	r := reader{prefix: Prefix, values: annotations}
-	var meant []string
-	if v, ok := r.get(ignoreNginx); ok {
-		meant, _ = parse(&r, ignoreNginx, namesForm, v)
+	v, ok := r.get(ignoreNginx)
+	if !ok {
+		return annotations, nil
 	}
-	for key, value := range annotations {
-		name, theirs := strings.CutPrefix(key, NginxPrefix)
-		if !theirs || slices.Contains(meant, name) {
-			continue
-		}
-		if a := FateOf(name, value); a.Fate != Read || !nginx {
-			list = append(list, a)
+	meant, _ := parse(&r, ignoreNginx, namesForm, v)
+	heeded := maps.Clone(annotations)
+	for _, name := range meant {
+		delete(heeded, NginxPrefix+name)
+	}
+	return heeded, r.err()
+}
+
+// Unread returns the annotations of ingress-nginx that an Ingress has and shield does not
+// read, sorted by name. With nginx it reads some.
+func Unread(heeded map[string]string, nginx bool) (list []NginxAnnotation) {
+	for key, value := range heeded {
+		if name, theirs := strings.CutPrefix(key, NginxPrefix); theirs {
+			if a := FateOf(name, value); a.Fate != Read || !nginx {
+				list = append(list, a)
+			}
 		}
 	}
 	slices.SortFunc(list, func(a, b NginxAnnotation) int { return strings.Compare(a.Name, b.Name) })
-	return list, r.err()
+	return list
 }
 
-// IsCanary reports whether one of the annotations that are not read makes an Ingress a canary:
-// ingress-nginx sends it requests for the paths of another Ingress, and no others.
-func IsCanary(annotations map[string]string, unread []NginxAnnotation) bool {
-	on, _ := strconv.ParseBool(annotations[NginxPrefix+"canary"])
-	return on && slices.ContainsFunc(unread, func(a NginxAnnotation) bool { return a.Name == "canary" })
+// IsCanary reports whether an Ingress is a canary: ingress-nginx sends it requests for the
+// paths of another Ingress, and no others.
+func IsCanary(heeded map[string]string) bool {
+	on, _ := strconv.ParseBool(heeded[NginxPrefix+"canary"])
+	return on
 }

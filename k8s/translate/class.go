@@ -151,6 +151,7 @@ func (r *run) readIngresses(all []*networkingv1.Ingress, m *model.Model) []*ingr
 		}
 		m.Mine = append(m.Mine, ref)
 		r.next.statuses[identityOf(in)] = false
+		in = r.heeded(in, ref)
 		origin := &model.Origin{Ref: ref}
 		p := r.ingressPolicy(in, ref, class)
 		origin.Policy, origin.NoRedirect, origin.ForceRedirect = p.policy, p.redirect == policy.RedirectNever, p.redirect == policy.RedirectAlways

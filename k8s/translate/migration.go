@@ -18,10 +18,7 @@ const unguarded = "the Ingress asks for a guard that is not there"
 // routes nothing, as in ingress-nginx without a rule of another Ingress. closed is not empty if
 // requests would get past a guard.
 func (r *run) nginx(in *networkingv1.Ingress, ref model.Ref) (canary bool, closed string) {
-	unread, err := policy.Unread(in.Annotations, r.opts.NginxAnnotations)
-	if err != nil {
-		r.problems.add(ref, ReasonPolicyInvalid, "%s", joinErrors(err))
-	}
+	unread := policy.Unread(in.Annotations, r.opts.NginxAnnotations)
 	if len(unread) == 0 {
 		return false, ""
 	}
@@ -33,7 +30,7 @@ func (r *run) nginx(in *networkingv1.Ingress, ref model.Ref) (canary bool, close
 		}
 	}
 	reason, before := ReasonNginxNotRead, ""
-	switch canary = policy.IsCanary(in.Annotations, unread); {
+	switch canary = policy.IsCanary(in.Annotations); {
 	case canary:
 		reason, before = ReasonNginxCanary, "this is a canary, which shield does not serve by weight, header or cookie: its rules are left out, and the main Ingress has all requests; "
 	case len(guards) > 0 && !r.opts.NginxAnnotations:
@@ -59,4 +56,18 @@ func listed(names []string, most int) string {
 		text += fmt.Sprintf(" and %d more", len(names)-n)
 	}
 	return text
+}
+
+// heeded returns an Ingress without the annotations that it does not mean.
+func (r *run) heeded(in *networkingv1.Ingress, ref model.Ref) *networkingv1.Ingress {
+	annotations, err := policy.Heeded(in.Annotations)
+	if err != nil {
+		r.problems.add(ref, ReasonPolicyInvalid, "%s", joinErrors(err))
+	}
+	if len(annotations) == len(in.Annotations) {
+		return in
+	}
+	heeded := *in
+	heeded.Annotations = annotations
+	return &heeded
 }

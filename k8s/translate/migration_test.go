@@ -95,6 +95,14 @@ func TestWaiver(t *testing.T) {
 	}
 }
 
+// A waiver holds for annotations that shield reads, too.
+func TestWaiverOfRead(t *testing.T) {
+	m := migrated(t, true, shop("shop", "nginx/limit-connections=7 nginx/denylist-source-range=nonsense nginx/backend-protocol=HTTPS ignore-nginx=limit-connections,denylist-source-range,backend-protocol", 1))
+	if is := m.Rules[0]; is.Origin.Policy.PerClient != 0 || is.Filters.AdmitsNone() || is.Backend.Protocol != model.HTTP || len(m.Problems) > 0 {
+		t.Errorf("%+v, %v", is, m.Problems)
+	}
+}
+
 // A closed Ingress keeps its hosts, its paths and its default backend.
 func TestClosedKeepsItsClaim(t *testing.T) {
 	older, younger := shop("a", "nginx/auth-type=x", 1), shop("b", "", 2)
