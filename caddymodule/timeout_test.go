@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -17,11 +18,15 @@ const timeLimit = 250 * time.Millisecond
 
 // behindTimeout starts a shield with a time-out and a backend.
 func behindTimeout(t *testing.T, more string, transport string, serve http.HandlerFunc) *rig {
-	back := serveBackend(t, nil)
-	back.Config.Handler = serve
+	back := httptest.NewUnstartedServer(serve)
 	back.Config.Protocols = new(http.Protocols)
 	back.Config.Protocols.SetHTTP1(true)
 	back.Config.Protocols.SetUnencryptedHTTP2(true)
+	back.Start()
+	t.Cleanup(func() {
+		back.CloseClientConnections()
+		back.Close()
+	})
 	return start(t, setup{
 		server:   `"protocols": ["h1", "h2", "h2c"],`,
 		handlers: fmt.Sprintf(`{"handler": "shield", "timeout": "%v", %s}, %s`, timeLimit, more, proxyTo(back, transport)),
