@@ -22,11 +22,14 @@ func (r *run) nginx(in *networkingv1.Ingress, ref model.Ref) (canary bool, close
 	if len(unread) == 0 {
 		return false, ""
 	}
-	var all, guards []string
+	var all, guards, readable []string
 	for _, a := range unread {
 		all = append(all, a.Name)
-		if a.Fate == policy.Guards {
+		switch a.Fate {
+		case policy.Guards:
 			guards = append(guards, a.Name)
+		case policy.Read:
+			readable = append(readable, a.Name)
 		}
 	}
 	reason, before := ReasonNginxNotRead, ""
@@ -40,7 +43,11 @@ func (r *run) nginx(in *networkingv1.Ingress, ref model.Ref) (canary bool, close
 		before = fmt.Sprintf("requests are answered 503, because this Ingress relies on %s, which shield does not have; to serve it without, name that in %signore-nginx; ",
 			listed(guards, maxMessage/3), policy.Prefix)
 	}
-	r.problems.add(ref, reason, "%sannotations of ingress-nginx without effect: %s", before, listed(all, maxMessage/3))
+	after := ""
+	if len(readable) > 0 {
+		after = "; --nginx-annotations reads " + listed(readable, maxMessage/3)
+	}
+	r.problems.add(ref, reason, "%sannotations of ingress-nginx without effect: %s%s", before, listed(all, maxMessage/3), after)
 	return canary, closed
 }
 
