@@ -35,23 +35,30 @@ var tookBuckets = [...]time.Duration{
 }
 
 // maxTraffics is how many pairs of an Ingress and a Service have metrics of their own: what one
-// scrape may bring. Each has up to 19 series. The others share those of two empty labels.
+// scrape may bring. Each has up to 20 series. The others share those of two empty labels.
 const maxTraffics = 5000
 
 // statusLabels are the values of the label code, by the first digit.
 var statusLabels = [6]string{"none", "1xx", "2xx", "3xx", "4xx", "5xx"}
 
-// A trafficKey names a traffic, by UIDs.
-type trafficKey struct{ origin, service, port string }
+// alerted are those that are there from the beginning, as 0: rate() does not see the first value of
+// a series.
+var alerted = [6]bool{2: true, 4: true, 5: true}
+
+// A trafficKey names a traffic as its labels do, without UIDs: objects that are deleted and created
+// anew go on with it. Two traffics with the same labels would be an error of every scrape.
+type trafficKey struct {
+	origin, service model.Ref
+	port            string
+}
 
 // trafficOf returns the traffic of requests for t.
 func (b *builder) trafficOf(t *model.Target) *traffic {
-	key := trafficKey{origin: t.Origin.UID}
-	service := ""
+	key := trafficKey{origin: t.Origin.Ref}
 	if t.Backend != nil {
-		key.service, key.port = t.Backend.Service.UID, t.Backend.Port
-		service = backendLabel(t.Backend)
+		key.service, key.port = t.Backend.Service.Ref, t.Backend.Port
 	}
+	key.origin.UID, key.service.UID = "", ""
 	found := b.traffics[key]
 	if found == nil && len(b.traffics) >= maxTraffics {
 		key = trafficKey{}
@@ -60,7 +67,10 @@ func (b *builder) trafficOf(t *model.Target) *traffic {
 	if found == nil {
 		found = new(traffic)
 		if key != (trafficKey{}) {
-			found.ingress, found.service = label(t.Origin.Ref, ""), service
+			found.ingress = label(t.Origin.Ref, "")
+			if t.Backend != nil {
+				found.service = backendLabel(t.Backend)
+			}
 		}
 		b.traffics[key] = found
 	}
@@ -87,7 +97,7 @@ func (t *traffic) ended(status int, began time.Duration) {
 // collect writes what has been counted.
 func (t *traffic) collect(ch chan<- prometheus.Metric) {
 	for digit := range t.statuses {
-		if n := t.statuses[digit].Load(); n > 0 {
+		if n := t.statuses[digit].Load(); n > 0 || alerted[digit] {
 			ch <- prometheus.MustNewConstMetric(descResponses, prometheus.CounterValue, float64(n), t.ingress, t.service, statusLabels[digit])
 		}
 	}

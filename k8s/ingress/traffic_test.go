@@ -95,12 +95,40 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
+// An Ingress and a Service that are deleted and created anew go on with their counts: two series
+// with the same labels would make the whole scrape fail.
+func TestTrafficOfRecreatedObjects(t *testing.T) {
+	pod := newPod(t, "red", func(s *httptest.Server) { s.Start() })
+	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{}), pod)))
+	w.get("shop.example.com", "/")
+	o, s := origin("web", policy.Ingress{}), service("web", policy.Service{})
+	o.UID, s.UID = "new", "new too"
+	w.apply(all(o, backend(s, pod)))
+	w.get("shop.example.com", "/")
+	got, _ := w.responses()
+	if !slices.Contains(got, "ingress/shop/web service/shop/web/http 2xx 2") {
+		t.Errorf("answers are %v; want 2 by one pair", got)
+	}
+}
+
+// Counters that alerts ask for are there from the beginning, as 0: rate() does not see the first
+// value of a series.
+func TestTrafficBeginsWithZero(t *testing.T) {
+	pod := newPod(t, "red", func(s *httptest.Server) { s.Start() })
+	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{}), pod)))
+	pair := "ingress/shop/web service/shop/web/http "
+	want := []string{pair + "2xx 0", pair + "4xx 0", pair + "5xx 0"}
+	if got, timed := w.responses(); !slices.Equal(got, want) || len(timed) != 0 {
+		t.Errorf("answers are %v, %v; want %v, and no histogram", got, timed, want)
+	}
+}
+
 // More Ingresses than may have metrics of their own share those without labels.
 func TestTrafficsAreBounded(t *testing.T) {
 	l, now := newLive(), shield.Now()
 	b := &builder{live: l, now: now}
 	for i := range maxTraffics + 10 {
-		b.trafficOf(&model.Target{Origin: &model.Origin{Ref: model.Ref{Kind: "Ingress", UID: fmt.Sprint(i)}}}).ended(200, now)
+		b.trafficOf(&model.Target{Origin: &model.Origin{Ref: model.Ref{Kind: "Ingress", Namespace: "shop", Name: fmt.Sprint(i)}}}).ended(200, now)
 	}
 	if n := len(l.traffics); n != maxTraffics+1 {
 		t.Errorf("there are %d; want %d", n, maxTraffics+1)
