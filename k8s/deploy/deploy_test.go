@@ -291,6 +291,7 @@ func TestValuesThatMeanNothing(t *testing.T) {
 		{"replica: 3", "replica"},
 		{"kind: StatefulSet", "kind"},
 		{"image: {digest: latest}", "digest"},
+		{"image: {repository: registry.example.com/shield}", "want its registry in image.registry"},
 		{"hostPort: {http: 0}", "http"},
 		{"service: {ipFamilies: [ipv4]}", "ipFamilies"},
 		{"service: {nodePorts: {htp: 30080}}", "htp"},

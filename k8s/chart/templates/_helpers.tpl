@@ -58,6 +58,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 
 {{- define "shield.image" -}}
 {{- with .Values.image -}}
+{{- if and .registry (contains "." (splitList "/" .repository | first)) -}}
+{{- fail (printf "image.repository is %s; want its registry in image.registry" .repository) -}}
+{{- end -}}
 {{- with .registry }}{{ . | trimSuffix "/" }}/{{ end -}}
 {{- .repository -}}
 {{- if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default (printf "v%s" $.Chart.AppVersion) }}{{ end -}}
