@@ -31,7 +31,7 @@ var rules = map[string]struct {
 	"pushback":     {foreign: []string{"github.com/axiomhq/hyperloglog"}, clock: []string{}, why: "answers know neither Caddy nor clocks"},
 	"share":        {own: []string{"limiter", "loadshed", "pushback", "share"}, clock: []string{}, why: "what replicas tell each other is a function of what they know and when"},
 	"share/redis":  {own: []string{"share"}, foreign: []string{"github.com/redis/rueidis"}, why: "it carries what share decides"},
-	".":            {own: []string{"limiter", "loadshed", "pushback", "share"}, clock: []string{"clock.go", "handler.go", "orphan.go", "tracker.go"}, why: "the Guard composes the three, and knows no Caddy; its shell knows the time"},
+	".":            {own: []string{"limiter", "loadshed", "pushback", "share"}, clock: []string{"clock.go", "handler.go", "orphan.go", "tracker.go", "watchdog.go"}, why: "the Guard composes the three, and knows no Caddy; its shell knows the time"},
 	"shieldgrpc":   {own: []string{".", "limiter", "loadshed"}, foreign: all, why: "the interceptor knows the Guard, and HTTP no more than the Guard does"},
 	"caddymodule":  {own: []string{".", "limiter", "loadshed", "pushback", "share", "caddymodule"}, foreign: all, why: "the handler knows the Guard, and no simulator"},
 	"chart":        {clock: []string{}, why: "charts do not know what they are about"},

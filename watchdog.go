@@ -37,8 +37,7 @@ type Watchdog struct {
 
 	mu      sync.Mutex // guards the fields below
 	timer   *time.Timer
-	end     time.Duration // of the whole exchange; 0: none
-	pause   time.Duration // the longest; 0: none
+	limits  exchangeLimits
 	since   time.Duration // when the last pause began
 	sends   bool          // the client has yet to send: a read of its body is pending
 	reads   bool          // the client has yet to read: no part of the response is awaited
@@ -48,12 +47,18 @@ type Watchdog struct {
 	stopped bool
 }
 
+// exchangeLimits are the limits of an exchange; 0: there is none.
+type exchangeLimits struct {
+	end   time.Duration // when all of it must be over
+	pause time.Duration // the longest
+}
+
 // Watch returns a context for an exchange that must be over at the instant end, and whose
 // backend may pause for as long, counted from the instant since at first. 0: there is no such
 // limit. w is the client's. The caller must call Stop.
 func Watch(ctx context.Context, w http.ResponseWriter, end, pause, since time.Duration) (context.Context, *Watchdog) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	d := &Watchdog{cancel: cancel, client: w, end: end, pause: pause, since: since}
+	d := &Watchdog{cancel: cancel, client: w, limits: exchangeLimits{end, pause}, since: since}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.timer = time.AfterFunc(d.left(Now()), d.look)
@@ -63,10 +68,10 @@ func Watch(ctx context.Context, w http.ResponseWriter, end, pause, since time.Du
 // left returns how much time is left until the exchange may be late. d.mu is held.
 func (d *Watchdog) left(now time.Duration) time.Duration {
 	left := time.Duration(math.MaxInt64)
-	if d.end > 0 {
-		left = d.end - now
+	if d.limits.end > 0 {
+		left = d.limits.end - now
 	}
-	if pause := d.pause; pause > 0 {
+	if pause := d.limits.pause; pause > 0 {
 		if d.sends || d.reads || d.streams {
 			pause = max(pause, LongestPause)
 		}
@@ -97,8 +102,8 @@ func (d *Watchdog) look() {
 		return
 	}
 	if left := d.judge(Now()); !d.late {
-		if d.pause > 0 && !d.streams { // the client's turn may end, and a pause begin
-			left = min(left, d.pause)
+		if d.limits.pause > 0 && !d.streams { // the client's turn may end, and a pause begin
+			left = min(left, d.limits.pause)
 		}
 		d.timer.Reset(left)
 		return
