@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -76,14 +77,23 @@ func reach(ctx context.Context, cmd *exec.Cmd, ended <-chan struct{}, network, a
 	}
 }
 
-// FreeAddress returns one at which nothing listened a moment ago.
+// handedOut are all addresses that FreeAddress has returned.
+var handedOut sync.Map
+
+// FreeAddress returns an address at which nothing listened a moment ago, never the same twice:
+// Caddy lets several processes listen at one port, and each would get a part of the connections.
 func FreeAddress(ctx context.Context) (string, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	for {
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+		if err != nil {
+			return "", err
+		}
+		address := l.Addr().String()
+		_ = l.Close()
+		if _, again := handedOut.LoadOrStore(address, true); !again {
+			return address, nil
+		}
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }
 
 // Serve serves h at a free address until stop is called.
