@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/herdshield/shield/caddymodule"
 	"github.com/herdshield/shield/k8s/policy"
 )
@@ -73,7 +75,8 @@ func (h *Handler) askAuth(w http.ResponseWriter, r *http.Request, a *policy.Auth
 // ask returns the answer to one question, without its body. It has the fields of r, without those
 // of the connection and the body.
 func ask(r *http.Request, a *policy.Auth, proto, uri string) (*http.Response, error) {
-	if a.URL == "" || r.Header[asking] != nil {
+	// In HTTP/2 a host may have a slash, which would end the host that $host stands for.
+	if a.URL == "" || r.Header[asking] != nil || !httpguts.ValidHostHeader(r.Host) {
 		return nil, errors.New("not to be asked")
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), authTimeout)

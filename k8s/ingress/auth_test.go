@@ -103,3 +103,20 @@ func TestMayAsk(t *testing.T) {
 		}
 	}
 }
+
+// A client does not choose who is asked by a host that a wildcard matches.
+func TestAuthHost(t *testing.T) {
+	before := mayAsk
+	defer func() { mayAsk = before }()
+	mayAsk = func(a netip.Addr) bool {
+		t.Errorf("%v was asked", a)
+		return false
+	}
+	for _, host := range []string{"localhost/.example.com", "localhost?.example.com", "localhost#.example.com", "x@localhost/.example.com"} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Host = host
+		if _, err := ask(r, &policy.Auth{URL: "http://$host/auth"}, "http", "/"); err == nil {
+			t.Errorf("for %s there is an answer", host)
+		}
+	}
+}

@@ -74,5 +74,5 @@ func (a *Auth) SigninFor(scheme, host, uri string) string {
 }
 
 func fill(text, scheme, host, uri string) string {
-	return strings.NewReplacer("$host", host, "$http_host", host, "$http_host", host, "$scheme", scheme, "$request_uri", uri, "$escaped_request_uri", url.QueryEscape(uri)).Replace(text)
+	return strings.NewReplacer("$host", host, "$http_host", host, "$scheme", scheme, "$request_uri", uri, "$escaped_request_uri", url.QueryEscape(uri)).Replace(text)
 }
