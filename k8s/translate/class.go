@@ -101,6 +101,7 @@ func (r *run) parameters(c *networkingv1.IngressClass) classDefaults {
 	if all := joinErrors(err, redirectErr, filtersErr); all != "" {
 		good := invalid("ConfigMap %s: %s", k, all)
 		if _, seen := r.last.classes[id]; seen {
+			good.filters = guarded(good.filters, d.filters)
 			return good
 		}
 		return d // what is good of it

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"regexp/syntax"
@@ -19,9 +20,7 @@ func (r *run) filters(in *networkingv1.Ingress, ref model.Ref, class *classDefau
 	f, err := policy.ParseFilters(in.Annotations, r.opts.NginxAnnotations, class.filters)
 	if err != nil {
 		r.problems.add(ref, ReasonPolicyInvalid, "%s", joinErrors(err))
-		if good := r.last.filters[identityOf(in)]; good != nil {
-			f = guarded(good, f)
-		}
+		f = guarded(r.last.filters[identityOf(in)], f)
 	}
 	if f != nil && f.Auth != nil && f.Auth.URL != "" && f.Auth.OfClientsChoice() && servesAnyHost(in) {
 		r.problems.add(ref, ReasonPolicyInvalid, "auth-url names $host, and a rule has no host, so that clients could choose who lets them in: all requests are answered 503")
@@ -45,7 +44,11 @@ func (r *run) filters(in *networkingv1.Ingress, ref model.Ref, class *classDefau
 
 // guarded returns good filters with the guards that later ones, of which a value is wrong, ask
 // for: those may be new. A guard that is wrong itself lets nothing in, so a good one is better.
+// Where one of the two is nil, it returns the other.
 func guarded(good, later *policy.Filters) *policy.Filters {
+	if good == nil || later == nil {
+		return cmp.Or(good, later)
+	}
 	own := *good
 	if later.Auth != nil && (own.Auth == nil || later.Auth.URL != "") {
 		own.Auth = later.Auth

@@ -2,10 +2,12 @@ package translate
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/herdshield/shield/k8s/model"
@@ -92,4 +94,31 @@ func rulesFor(t *testing.T, host string, n int) []networkingv1.IngressRule {
 		})
 	}
 	return []networkingv1.IngressRule{{Host: host, IngressRuleValue: networkingv1.IngressRuleValue{HTTP: paths}}}
+}
+
+// A guard that is new in the parameters of a class counts at once, too, beside a mistake.
+func TestClassFiltersOnMistakes(t *testing.T) {
+	tr := New(Options{})
+	for _, step := range []struct{ allow, rate, want string }{
+		{"", "10/s", "[]"},
+		{"10.0.0.0/8", "ten", "[10.0.0.0/8]"},
+		{"10.0.0.0/8", "10/s", "[10.0.0.0/8]"},
+		{"192.0.2.0/24", "ten", "[192.0.2.0/24]"},
+		{"?", "10/s", "[10.0.0.0/8]"},
+		{"", "ten", "[10.0.0.0/8]"},
+	} {
+		_, o := decode(t, classWithParameters)
+		c := &corev1.ConfigMap{Data: map[string]string{"rate": step.rate}}
+		if c.Namespace, c.Name = "shield-ingress", "defaults"; step.allow != "" {
+			c.Data["allowlist-source-range"] = step.allow
+		}
+		o.ConfigMaps = append(o.ConfigMaps, c)
+		var got []netip.Prefix
+		if f := tr.Translate(o).Default.Filters; f != nil {
+			got = f.AllowFrom
+		}
+		if fmt.Sprint(got) != step.want {
+			t.Errorf("%+v: clients from %v are served", step, got)
+		}
+	}
 }
