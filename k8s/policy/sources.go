@@ -29,3 +29,11 @@ func (f *Filters) Asks() bool { return f != nil && (f.AllowFrom != nil || f.Deny
 func (f *Filters) AdmitsNone() bool {
 	return f != nil && (f.AllowFrom != nil && len(f.AllowFrom) == 0 || f.Auth != nil && f.Auth.URL == "")
 }
+
+// Guards returns the filters that keep requests out, alone.
+func (f *Filters) Guards() Filters {
+	if f == nil {
+		return Filters{}
+	}
+	return Filters{AllowFrom: f.AllowFrom, DenyFrom: f.DenyFrom, Auth: f.Auth}
+}

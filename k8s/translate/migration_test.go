@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
@@ -118,6 +119,22 @@ func TestClosedKeepsItsClaim(t *testing.T) {
 	m = migrated(t, true, younger, older)
 	if m.Default == nil || m.Default.Closed == "" || len(m.Rules) != 1 || m.Rules[0].Closed == "" {
 		t.Errorf("default %+v, rules %+v", m.Default, m.Rules)
+	}
+	// So are its guards there for others.
+	const auth = "nginx/auth-url=http://a/"
+	for _, c := range []struct{ older, younger, want string }{
+		{auth, "body-size=2k", "auth true, 2048 bytes, closed false"},
+		{auth, "", "auth true, 0 bytes, closed false"},
+		{auth, auth, "auth true, 0 bytes, closed false"},
+		{"nginx/app-root=/a", "body-size=2k", "auth false, 2048 bytes, closed false"},
+		{auth, "denylist-source-range=192.0.2.1 body-size=2k", "auth false, 2048 bytes, closed true"},
+	} {
+		older.Annotations, younger.Annotations = words(c.older), words(c.younger)
+		is := migrated(t, true, younger, older).Rules[0]
+		f := cmp.Or(is.Filters, new(policy.Filters))
+		if got := fmt.Sprintf("auth %v, %d bytes, closed %v", f.Auth != nil, f.BodySize, is.Closed != ""); got != c.want {
+			t.Errorf("%q inherits from %q: %s, want %s", c.younger, c.older, got, c.want)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -151,7 +152,8 @@ func readPath(raw string, exact bool) (path, wrong string) {
 }
 
 // inheritDefault gives the cluster's default backend to hosts that an Ingress names without
-// paths, if it has no default backend. The limits are those of the Ingress.
+// paths, if it has no default backend. The limits are those of the Ingress; the guards of
+// the default backend hold, too.
 func (r *run) inheritDefault(in *ingress, catchAll *model.Target) {
 	if in.Spec.DefaultBackend != nil {
 		return
@@ -167,7 +169,21 @@ func (r *run) inheritDefault(in *ingress, catchAll *model.Target) {
 		if c, _ := r.claim(ruleKey{host: rule.host, path: "/", fallback: true}, in); c != nil {
 			c.target.Backend = catchAll.Backend
 			c.target.Closed = cmp.Or(in.closed, catchAll.Closed)
+			guardInherited(&c.target, catchAll.Filters)
 		}
+	}
+}
+
+// guardInherited has the guards of a backend hold for a target in another Ingress. One with other
+// guards of its own is closed: there is no target with both.
+func guardInherited(t *model.Target, filters *policy.Filters) {
+	own, theirs := t.Filters.Guards(), filters.Guards()
+	switch none := (policy.Filters{}); {
+	case reflect.DeepEqual(theirs, none), reflect.DeepEqual(theirs, own):
+	case reflect.DeepEqual(own, none):
+		t.Filters = guarded(cmp.Or(t.Filters, &none), &theirs)
+	default:
+		t.Closed = cmp.Or(t.Closed, "the Ingress and the default backend have different guards")
 	}
 }
 
