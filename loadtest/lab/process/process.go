@@ -3,7 +3,9 @@ package process
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -82,17 +84,21 @@ var handedOut sync.Map
 
 // FreeAddress returns an address at which nothing listened a moment ago, never the same twice:
 // Caddy lets several processes listen at one port, and each would get a part of the connections.
+// Its port is below those that connections of clients get (ip_local_port_range).
 func FreeAddress(ctx context.Context) (string, error) {
 	for {
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+		address := fmt.Sprintf("127.0.0.1:%d", 20_000+rand.N(12_000))
+		if _, again := handedOut.LoadOrStore(address, true); again {
+			continue
+		}
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
 		if err != nil {
 			return "", err
 		}
-		address := l.Addr().String()
-		_ = l.Close()
-		if _, again := handedOut.LoadOrStore(address, true); !again {
-			return address, nil
-		}
+		return address, l.Close()
 	}
 }
 
