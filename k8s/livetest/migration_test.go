@@ -39,7 +39,7 @@ func TestMigration(t *testing.T) {
 	}
 	told := func(name, reason string, want ...string) {
 		t.Helper()
-		eventually(t, 10*time.Second, reason+" of "+name, func() bool {
+		eventually(t, 40*time.Second, reason+" of "+name, func() bool {
 			for _, e := range s.Events(t, ns) {
 				if e.InvolvedObject.Name != name || e.Reason != reason || e.Type != corev1.EventTypeWarning {
 					continue
