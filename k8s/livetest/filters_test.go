@@ -65,7 +65,7 @@ func TestFilters(t *testing.T) {
 			t.Errorf("%s%s is answered %d %q, want %d %q", c.host, c.path, status, body, c.status, c.body)
 		}
 	}
-	eventually(t, 15*time.Second, "an Event for the pattern that RE2 does not know", func() bool {
+	eventually(t, 40*time.Second, "an Event for the pattern that RE2 does not know", func() bool {
 		for _, e := range s.Events(t, ns) {
 			if e.InvolvedObject.Name == "ahead" && e.Reason == "PathInvalid" && strings.Contains(e.Message, "RE2") {
 				return true

@@ -52,7 +52,7 @@ func TestTimeouts(t *testing.T) {
 	eventually(t, 10*time.Second, "shield's own time-out", func() bool { return hang() < 900*time.Millisecond })
 
 	s.Patch(t, i, "", `metadata: {annotations: {`+annotation+`response-timeout: soon}}`)
-	eventually(t, 10*time.Second, "an Event", func() bool {
+	eventually(t, 40*time.Second, "an Event", func() bool {
 		for _, e := range s.Events(t, ns) {
 			if e.Reason == "PolicyInvalid" && strings.Contains(e.Message, "response-timeout") {
 				return true
