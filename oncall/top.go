@@ -1,0 +1,246 @@
+package oncall
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	topSets = 64 // the six highest bits of a key say which
+	topWays = 8
+
+	// topWindow is the time of which a Top says how many events there were.
+	topWindow = time.Minute
+
+	// TopClients is how many clients a Top holds. Ours: of 100,000 clients whose
+	// requests follow Zipf's law with exponent 1.01 it finds the first 20. With half
+	// of them it misses some.
+	TopClients = topSets * topWays
+
+	// MaxClientName is how many bytes of a client's name a Top keeps. Ours: an address and
+	// a host name fit, as do most tokens.
+	MaxClientName = 64
+)
+
+// A Top finds the clients with the most events of the last minute among any number of
+// clients, in 57 KiB. The zero Top is ready. It is safe for concurrent use, and Count
+// makes no allocation.
+//
+// It is the Space-Saving sketch (Metwally, Agrawal and El Abbadi, "Efficient
+// computation of frequent and top-k elements in data streams", ICDT 2005) in 64 sets of 8
+// entries. A client belongs to one set. A client that is not in its set takes the place of
+// the one with the smallest count, and inherits that count as its error. A client with
+// more than an eighth of the events of its set is always found. A flood of clients with one event
+// each pushes out only those that are rarer than the flood is in one entry.
+//
+// Counts age by windows of a minute, the present one and the one before, of which the part
+// counts that is not over a minute ago. A Client has the events since it took its entry:
+// without the error, so never more than there were in two windows.
+type Top struct{ sets [topSets]topSet }
+
+type topSet struct {
+	keys    [topWays]atomic.Uint64 // 0: empty. Written under mu
+	entries [topWays]topEntry
+	mu      sync.Mutex // held to take an entry, to name one, and to read all
+}
+
+type topEntry struct {
+	events, early atomic.Uint64 // windows: since the client took the entry
+	last          atomic.Uint32 // reason, class and agent of the last event
+	named         atomic.Bool   // written under mu
+
+	inherited window              // the count of the client before; guarded by mu
+	since     uint32              // when the entry was taken, in seconds; guarded by mu
+	length    uint8               // of name; guarded by mu
+	name      [MaxClientName]byte // guarded by mu
+}
+
+// An Event is one that a Top counts.
+type Event struct {
+	Client uint64 // a hash of its name, not 0: no client may choose its bits
+	Early  bool   // it came before it was to come; counted apart, too
+
+	Reason, Class, Agent uint8 // shown of a client's last event; they mean nothing here
+}
+
+// A Client is one in a Top, with its events of the last minute.
+type Client struct {
+	Key           uint64
+	Name          string  // as much of it as is kept: any bytes
+	Events, Early float64 // estimates, as windows are cut
+	PerSecond     float64 // of Events, since the client was found, if that is less than a minute ago
+
+	Reason, Class, Agent uint8 // of the last event
+}
+
+// Count counts an event at now, the time since any epoch. It reports whether the client's name
+// is not known yet: Name is to be called with it, now or after a later event.
+func (t *Top) Count(now time.Duration, e Event) (unnamed bool) {
+	s, index := &t.sets[e.Client>>58], windowAt(now)
+	for i := range s.keys {
+		if s.keys[i].Load() == e.Client {
+			at := &s.entries[i]
+			at.count(index, &e)
+			return !at.named.Load()
+		}
+	}
+	s.take(now, index, &e)
+	return true
+}
+
+// Name sets the name of a client that is in the Top: its first MaxClientName bytes.
+func (t *Top) Name(client uint64, name []byte) {
+	s := &t.sets[client>>58]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.keys {
+		if at := &s.entries[i]; s.keys[i].Load() == client && !at.named.Load() {
+			at.length = uint8(copy(at.name[:], name))
+			at.named.Store(true)
+		}
+	}
+}
+
+// count may count an event for the client that takes the entry meanwhile: one too many.
+func (at *topEntry) count(index uint16, e *Event) {
+	add(&at.events, index)
+	if e.Early {
+		add(&at.early, index)
+	}
+	if last := e.last(); at.last.Load() != last { // most clients change nothing
+		at.last.Store(last)
+	}
+}
+
+func (e *Event) last() uint32 { return uint32(e.Reason) | uint32(e.Class)<<8 | uint32(e.Agent)<<16 }
+
+// take gives the client of an event the entry with the smallest count.
+func (s *topSet) take(now time.Duration, index uint16, e *Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	least, smallest := 0, window(math.MaxUint64)
+	for i := range s.keys {
+		at := &s.entries[i]
+		if s.keys[i].Load() == e.Client { // another goroutine was faster
+			at.count(index, e)
+			return
+		}
+		if sum := window(at.events.Load()).at(index).plus(at.inherited.at(index)); i == 0 || sum.total() < smallest.total() {
+			least, smallest = i, sum
+		}
+	}
+	at := &s.entries[least]
+	s.keys[least].Store(0)
+	at.inherited, at.since = smallest, uint32(now/time.Second)
+	at.named.Store(false)
+	at.events.Store(uint64(newWindow(index, 0, 0)))
+	at.early.Store(uint64(newWindow(index, 0, 0)))
+	at.count(index, e)
+	s.keys[least].Store(e.Client)
+}
+
+// Clients returns the named clients with events in the last minute, in no order. It is
+// for people who look: it visits all entries.
+func (t *Top) Clients(now time.Duration) (list []Client) {
+	for i := range t.sets {
+		list = t.sets[i].appendClients(list, now)
+	}
+	return list
+}
+
+func (s *topSet) appendClients(list []Client, now time.Duration) []Client {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	index, left := windowAt(now), 1-float64(now%topWindow)/float64(topWindow)
+	for i := range s.keys {
+		at := &s.entries[i]
+		events := window(at.events.Load()).at(index).recent(left)
+		if !at.named.Load() || events < 0.5 {
+			continue
+		}
+		found := (now - time.Duration(at.since)*time.Second).Seconds()
+		last := at.last.Load()
+		list = append(list, Client{
+			Key: s.keys[i].Load(), Name: string(at.name[:at.length]),
+			Events: events, Early: window(at.early.Load()).at(index).recent(left),
+			PerSecond: events / min(topWindow.Seconds(), max(1, found)),
+			Reason:    uint8(last), Class: uint8(last >> 8), Agent: uint8(last >> 16),
+		})
+	}
+	return list
+}
+
+// Most returns the n clients of a list with the largest count, in that order; those without
+// any are left out.
+func Most(list []Client, n int, count func(*Client) float64) []Client {
+	list = slices.Clone(list)
+	list = slices.DeleteFunc(list, func(c Client) bool { return count(&c) < 0.5 })
+	slices.SortFunc(list, func(a, b Client) int {
+		switch x, y := count(&a), count(&b); {
+		case x > y:
+			return -1
+		case x < y:
+			return 1
+		case a.Key < b.Key: // any order that stays
+			return -1
+		}
+		return 1
+	})
+	return list[:min(n, len(list))]
+}
+
+// A window counts events in the present minute and in the one before. It is one word, to be
+// changed at once: the number of the minute in 16 bits, and 24 bits for each count, which is
+// 279,000 events per second of one client.
+type window uint64
+
+const mostEvents = 1<<24 - 1
+
+func windowAt(now time.Duration) uint16 { return uint16(now / topWindow) }
+
+func newWindow(index uint16, present, before uint64) window {
+	return window(uint64(index)<<48 | min(present, mostEvents)<<24 | min(before, mostEvents))
+}
+
+func (w window) present() uint64 { return uint64(w) >> 24 & mostEvents }
+func (w window) before() uint64  { return uint64(w) & mostEvents }
+func (w window) total() uint64   { return w.present() + w.before() }
+
+// at returns the counts as they are in a later minute. Clocks of several goroutines differ: an earlier
+// one counts as the same.
+func (w window) at(index uint16) window {
+	switch ago := int16(index - uint16(w>>48)); {
+	case ago <= 0:
+		return w
+	case ago == 1:
+		return newWindow(index, 0, w.present())
+	}
+	return newWindow(index, 0, 0)
+}
+
+// plus adds the counts of another window of the same minute.
+func (w window) plus(other window) window {
+	return newWindow(uint16(w>>48), w.present()+other.present(), w.before()+other.before())
+}
+
+// recent returns the count of the last minute. left is the part of the present one that is to come.
+func (w window) recent(left float64) float64 {
+	return float64(w.present()) + left*float64(w.before())
+}
+
+// add counts one event.
+func add(to *atomic.Uint64, index uint16) {
+	for {
+		old := to.Load()
+		w := window(old).at(index)
+		if w.present() < mostEvents {
+			w += 1 << 24
+		}
+		if to.CompareAndSwap(old, uint64(w)) {
+			return
+		}
+	}
+}

@@ -1,0 +1,259 @@
+package oncall
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// hashed is a key as a hash makes it (SplitMix64, Steele and others, 2014).
+func hashed(n uint64) uint64 {
+	n += 0x9e3779b97f4a7c15
+	n = (n ^ n>>30) * 0xbf58476d1ce4e5b9
+	n = (n ^ n>>27) * 0x94d049bb133111eb
+	return max(1, n^n>>31)
+}
+
+func (t *Top) event(now time.Duration, n uint64, e Event) {
+	e.Client = hashed(n)
+	if t.Count(now, e) {
+		t.Name(e.Client, fmt.Appendf(nil, "%d", n))
+	}
+}
+
+func byEvents(c *Client) float64 { return c.Events }
+
+func TestTopIsSmall(t *testing.T) {
+	if size := unsafe.Sizeof(Top{}); size > 57<<10 {
+		t.Errorf("a Top has %d bytes; want at most 57 KiB, as its comment says", size)
+	}
+}
+
+// Of 100,000 clients the most frequent 20 are found, whatever order they come in.
+func TestTopFindsTheMostFrequent(t *testing.T) {
+	for _, exponent := range []float64{1.01, 1.3} {
+		for seed := range uint64(5) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			zipf := rand.NewZipf(random, exponent, 1, 100_000-1)
+			top, counts := new(Top), map[uint64]int{}
+			const events = 500_000
+			for i := range time.Duration(events) {
+				n := zipf.Uint64()
+				counts[n]++
+				top.event(i*50*time.Second/events, n+seed<<32, Event{})
+			}
+			found := map[string]float64{}
+			for _, c := range Most(top.Clients(50*time.Second), 30, byEvents) {
+				found[c.Name] = c.Events
+			}
+			for n := range uint64(20) { // the law's first are the stream's, too, with some luck
+				got, want := found[fmt.Sprint(n+seed<<32)], float64(counts[n])
+				if got < 0.9*want || got > want {
+					t.Errorf("exponent %v, seed %d: client %d of the first 20 has %.0f events in the list of 30; want %.0f, or little less", exponent, seed, n, got, want)
+				}
+			}
+		}
+	}
+}
+
+// Clients that come once each, 10,000 per second, leave the others where they are.
+func TestFloodPushesOutNoFrequentClient(t *testing.T) {
+	top, next := new(Top), uint64(1000)
+	for ms := range time.Duration(180_000) {
+		now := ms * time.Millisecond
+		for range 10 {
+			top.event(now, next, Event{})
+			next++
+		}
+		if ms%20 == 0 { // 50/s
+			top.event(now, 1, Event{})
+		}
+		if ms > 150_000 && ms%10 == 0 { // one that comes late to the flood
+			top.event(now, 2, Event{})
+		}
+	}
+	first := Most(top.Clients(180*time.Second), 2, byEvents)
+	if len(first) != 2 || first[0].Name+first[1].Name != "12" && first[0].Name+first[1].Name != "21" {
+		t.Fatalf("the first two are %+v; want clients 1 and 2", first)
+	}
+	for _, c := range first {
+		if c.Events < 2850 || c.Events > 3050 {
+			t.Errorf("client %s has %.0f events; want 3000", c.Name, c.Events)
+		}
+	}
+}
+
+func TestTopForgetsAfterAMinute(t *testing.T) {
+	top := new(Top)
+	for i := range time.Duration(60) { // one per second, half of them early
+		top.event(i*time.Second, 7, Event{Early: i%2 == 0, Reason: 1, Class: 2, Agent: 3})
+	}
+	top.event(59*time.Second, 7, Event{Reason: 4, Class: 5, Agent: 6})
+	at := func(now time.Duration) Client {
+		t.Helper()
+		list := top.Clients(now)
+		if len(list) != 1 {
+			t.Fatalf("after %v there are %d clients; want 1", now, len(list))
+		}
+		return list[0]
+	}
+	want := Client{Key: hashed(7), Name: "7", Events: 61, Early: 30, PerSecond: 61 / 59.5, Reason: 4, Class: 5, Agent: 6}
+	if got := at(59*time.Second + 500*time.Millisecond); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := at(90 * time.Second); got.Events != 30.5 || got.Early != 15 || got.PerSecond != 30.5/60 {
+		t.Errorf("half a minute later: %+v; want half of it", got)
+	}
+	if list := top.Clients(2 * time.Minute); len(list) != 0 {
+		t.Errorf("a minute later there is %+v; want none", list)
+	}
+	top.event(3*time.Minute, 7, Event{})
+	if got := at(3 * time.Minute); got.Events != 1 || got.Early != 0 {
+		t.Errorf("one more event: %+v", got)
+	}
+	top.event(3*time.Minute-time.Second, 7, Event{}) // of a goroutine that was slow
+	if got := at(3 * time.Minute); got.Events != 2 {
+		t.Errorf("one of the minute before: %+v", got)
+	}
+}
+
+// An entry whose client is silent has no weight after two minutes.
+func TestOldEntriesMakeRoom(t *testing.T) {
+	top := new(Top)
+	for range 1_000_000 {
+		top.event(0, 1, Event{})
+	}
+	for n := range uint64(100 * TopClients) {
+		top.event(2*time.Minute, 2+n, Event{})
+	}
+	for i := range top.sets {
+		for j := range top.sets[i].keys {
+			if top.sets[i].keys[j].Load() == hashed(1) {
+				t.Error("the client of two minutes ago is still there")
+			}
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	top := new(Top)
+	long := make([]byte, 100)
+	for i := range long {
+		long[i] = 'a' + byte(i%26)
+	}
+	if !top.Count(0, Event{Client: 1}) || !top.Count(0, Event{Client: 1}) {
+		t.Error("a name that was not told is known")
+	}
+	if list := top.Clients(0); len(list) != 0 {
+		t.Errorf("a client without a name is shown: %+v", list)
+	}
+	top.Name(1, long)
+	top.Name(2, long) // not there
+	if top.Count(0, Event{Client: 1}) {
+		t.Error("a name that was told is not known")
+	}
+	if list := top.Clients(0); len(list) != 1 || list[0].Name != string(long[:MaxClientName]) || list[0].Events != 3 {
+		t.Errorf("got %+v", list)
+	}
+	top.Count(0, Event{Client: 1 << 60})
+	top.Name(1<<60, nil) // a name may be empty
+	if list := top.Clients(0); len(list) != 2 || list[1].Name != "" {
+		t.Errorf("got %+v", list)
+	}
+}
+
+func TestCountsHaveALimit(t *testing.T) {
+	w := newWindow(3, mostEvents, mostEvents)
+	if sum := w.plus(w); sum != w {
+		t.Errorf("twice %x is %x", w, sum)
+	}
+	top := new(Top)
+	top.event(0, 1, Event{})
+	s := &top.sets[hashed(1)>>58]
+	for i := range s.keys {
+		if s.keys[i].Load() == hashed(1) {
+			s.entries[i].events.Store(uint64(newWindow(0, mostEvents, 0)))
+		}
+	}
+	top.event(0, 1, Event{})
+	if list := top.Clients(0); len(list) != 1 || list[0].Events != mostEvents {
+		t.Errorf("got %+v", list)
+	}
+}
+
+// Many goroutines count, name and look at once. No event of a client that keeps its entry is lost.
+func TestTopAtOnce(t *testing.T) {
+	const each = 5000
+	top := new(Top)
+	var all sync.WaitGroup
+	for g := range uint64(8) {
+		all.Go(func() {
+			for i := range uint64(each) {
+				now := 30*time.Second + time.Duration(i)*time.Millisecond
+				top.event(now, 1, Event{Early: true, Reason: uint8(g)})
+				top.event(now, 2+i%3000*8+g, Event{})
+				if i%500 == 0 {
+					top.Clients(now)
+				}
+			}
+		})
+	}
+	all.Wait()
+	first := Most(top.Clients(40*time.Second), 1, func(c *Client) float64 { return c.Early })
+	if len(first) != 1 || first[0].Name != "1" || first[0].Events < 8*each || first[0].Early != first[0].Events {
+		t.Errorf("got %+v; want %d events of client 1", first, 8*each)
+	}
+}
+
+func TestCountDoesNotAllocate(t *testing.T) {
+	top, n, name := new(Top), uint64(0), []byte("192.0.2.1")
+	if got := testing.AllocsPerRun(1000, func() {
+		n++
+		if top.Count(0, Event{Client: hashed(n)}) {
+			top.Name(hashed(n), name)
+		}
+		top.Count(0, Event{Client: hashed(n)})
+	}); got != 0 {
+		t.Errorf("%v allocations", got)
+	}
+}
+
+func BenchmarkTop(b *testing.B) {
+	for name, early := range map[string]bool{"hit": false, "hit, early": true} {
+		b.Run(name, func(b *testing.B) {
+			top, keys := new(Top), [256]uint64{}
+			for n := range uint64(len(keys)) {
+				keys[n] = hashed(n)
+				top.event(0, n, Event{})
+			}
+			b.ReportAllocs()
+			now := time.Duration(0)
+			for b.Loop() {
+				now += time.Microsecond
+				top.Count(now, Event{Client: keys[now/1000%256], Early: early, Reason: 4})
+			}
+		})
+	}
+	b.Run("hit, one client of all cores", func(b *testing.B) {
+		top := new(Top)
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				top.Count(0, Event{Client: 1})
+			}
+		})
+	})
+	b.Run("miss, with a name", func(b *testing.B) {
+		top, n, name := new(Top), uint64(0), []byte("192.0.2.1")
+		b.ReportAllocs()
+		for b.Loop() {
+			n++
+			key := hashed(n)
+			if top.Count(0, Event{Client: key}) {
+				top.Name(key, name)
+			}
+		}
+	})
+}
