@@ -33,7 +33,8 @@ func (b *bulletin) add(level zapcore.Level, message, event string, fields ...zap
 // A refusalReport is how many refusals have been reported, by reason.
 type refusalReport struct {
 	mu                sync.Mutex
-	refused, observed reasonCounts // guarded by mu
+	refused, observed reasonCounts                    // guarded by mu, like the rest
+	faults            [len(reasonCounts{})][2]episode // refusals for which a client is at fault: refused, and observed
 }
 
 // since returns how many refusals for a reason are new.
@@ -43,29 +44,103 @@ func (r *refusalReport) since(reason shield.Reason, refused, observed uint64) (n
 	return newRefused, newObserved
 }
 
+// faultQuiet is how long after the last such refusal an episode of them has ended. Ours: a
+// client that is over its quota now and then has one line a minute, not two each time.
+const faultQuiet = time.Minute
+
 // over returns the report of refusals for which a client is at fault.
-func (r *refusalReport) over(reason shield.Reason, refused, observed uint64) (all bulletin) {
+func (r *refusalReport) over(now time.Duration, reason shield.Reason, refused, observed uint64) (all bulletin) {
 	refused, observed = r.since(reason, refused, observed)
-	if refused > 0 {
-		all.add(zap.InfoLevel, "refused over "+reason.String(), "", zap.Uint64("requests", refused))
-	}
-	if observed > 0 {
-		all.add(zap.InfoLevel, "would have refused over "+reason.String(), "", zap.Uint64("requests", observed))
+	for i, c := range [2]struct {
+		requests             uint64
+		began, lasted, ended string
+	}{
+		{refused, "refusing over ", "still refusing over ", "no longer refusing over "},
+		{observed, "would refuse over ", "would still refuse over ", "would no longer refuse over "},
+	} {
+		var added reasonCounts
+		added[reason] = c.requests
+		e := &r.faults[reason][i]
+		switch turn, requests := e.step(now, added, faultQuiet); turn {
+		case began:
+			all.add(zap.InfoLevel, c.began+reason.String(), "", zap.Uint64("requests", requests[reason]))
+		case lasted:
+			all.add(zap.InfoLevel, c.lasted+reason.String(), "", zap.Uint64("requests", requests[reason]))
+		case ended:
+			all.add(zap.InfoLevel, c.ended+reason.String(), "", zap.Uint64("requests", e.total), zap.Duration("lasted", e.last-e.since))
+		}
 	}
 	return all
 }
 
-// report returns the refusals of the zone since its last report.
-func (z *zoneRecord) report() bulletin {
+// report returns what is new of the zone's refusals.
+func (z *zoneRecord) report(now time.Duration) bulletin {
 	z.reported.mu.Lock()
 	defer z.reported.mu.Unlock()
 	refused, observed := z.Refusals()
-	return z.reported.over(shield.Quota, refused, observed)
+	return z.reported.over(now, shield.Quota, refused, observed)
+}
+
+// remindEvery is how often an episode is logged while it lasts. Ours: the log shows the present
+// rate, and a day of it has 1,440 lines.
+const remindEvery = time.Minute
+
+// An episode is a time in which requests are refused, or would be. It is logged when it begins,
+// once a minute, and when it has ended, so that a flood does not fill the disk.
+type episode struct {
+	on          bool
+	since, last time.Duration // when it began, and when a new refusal was seen last
+	total       uint64        // refusals since it began
+	logged      time.Duration // when it was logged last
+	unlogged    reasonCounts  // refusals since then
+}
+
+// A turn is what is to be logged of an episode.
+type turn int
+
+const (
+	nothing turn = iota
+	began
+	lasted
+	ended
+)
+
+// step adds the refusals that are new at now, by reason, and returns what is to be logged, with the
+// refusals since the line before. The episode ends when there was none for as long as quiet.
+func (e *episode) step(now time.Duration, added reasonCounts, quiet time.Duration) (turn, reasonCounts) {
+	isNew := added != (reasonCounts{})
+	begins := isNew && !e.on
+	if begins {
+		*e = episode{on: true, since: now}
+	}
+	if isNew {
+		e.last = now
+		for reason, n := range added {
+			e.unlogged[reason] += n
+			e.total += n
+		}
+	}
+	switch {
+	case begins:
+		return began, e.log(now)
+	case e.on && now-e.last >= quiet:
+		e.on = false
+		return ended, reasonCounts{}
+	case isNew && now-e.logged >= remindEvery:
+		return lasted, e.log(now)
+	}
+	return nothing, reasonCounts{}
+}
+
+func (e *episode) log(now time.Duration) reasonCounts {
+	requests := e.unlogged
+	e.logged, e.unlogged = now, reasonCounts{}
+	return requests
 }
 
 type backendReport struct {
 	refusalReport
-	overload overloadReport // guarded by mu, like the rest
+	overload episode // guarded by mu, like the rest
 	pause    pauseReport
 	herd     herdReport
 	limits   uint64 // changes of the limit in flight
@@ -84,10 +159,10 @@ func (s *shieldEntry) report(now time.Duration) (all bulletin) {
 			refused, observed = r.since(reason, refused, observed)
 			added[reason] = refused + observed
 		case reason != shield.Quota: // zones report those
-			all = append(all, r.over(reason, refused, observed)...)
+			all = append(all, r.over(now, reason, refused, observed)...)
 		}
 	}
-	all = append(all, r.overload.step(now, added, s.config.Observe)...)
+	all = append(all, overloadNews(&r.overload, now, added, s.config.Observe)...)
 	left, times := s.record.Paused(now)
 	all = append(all, r.pause.step(now, left, times)...)
 	changes, next := s.record.Changes(r.limits)
@@ -112,39 +187,24 @@ func (b *backendRecord) overloaded() bool {
 // between two waves of a herd whose clients were told to come back in a few seconds.
 const overloadQuiet = 5 * time.Second
 
-// An overloadReport knows whether a backend is being protected now.
-type overloadReport struct {
-	on          bool          // a request was refused within overloadQuiet
-	since, last time.Duration // when it began, and when a new refusal was seen last
-	refused     uint64        // in that time
-}
-
-// step takes the refusals that are new at now, by reason.
-func (o *overloadReport) step(now time.Duration, added reasonCounts, observe bool) (all bulletin) {
+// overloadNews returns the report of refusals for want of room in the backend.
+func overloadNews(e *episode, now time.Duration, added reasonCounts, observe bool) (all bulletin) {
 	observed := zap.Bool("observed", observe)
-	switch {
-	case added != (reasonCounts{}):
-		if !o.on {
-			*o = overloadReport{on: true, since: now}
-			all.add(zap.WarnLevel, "overload started", "shield_overload_started", observed)
+	turn, requests := e.step(now, added, overloadQuiet)
+	var byReason []zap.Field
+	for _, reason := range shield.Reasons {
+		if n := requests[reason]; n > 0 {
+			byReason = append(byReason, zap.Uint64(reason.String(), n))
 		}
-		o.last = now
-		var counts []zap.Field
-		for _, reason := range shield.Reasons {
-			if !reason.ClientFault() {
-				counts = append(counts, zap.Uint64(reason.String(), added[reason]))
-				o.refused += added[reason]
-			}
-		}
-		message := "refused in overload"
-		if observe {
-			message = "would have " + message
-		}
-		all.add(zap.WarnLevel, message, "", counts...)
-	case o.on && now-o.last >= overloadQuiet:
-		o.on = false
+	}
+	switch turn {
+	case began:
+		all.add(zap.WarnLevel, "overload started", "shield_overload_started", append(byReason, observed)...)
+	case lasted:
+		all.add(zap.WarnLevel, "overload goes on", "", append(byReason, observed)...)
+	case ended:
 		all.add(zap.InfoLevel, "overload ended", "shield_overload_ended",
-			observed, zap.Duration("lasted", o.last-o.since), zap.Uint64("refused", o.refused))
+			observed, zap.Duration("lasted", e.last-e.since), zap.Uint64("refused", e.total))
 	}
 	return all
 }

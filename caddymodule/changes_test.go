@@ -97,28 +97,61 @@ caddy_shield_herd{kind="periodic",shield="shop"} 0
 	}
 }
 
+// An overload is logged when it begins, once a minute, and when it has ended.
 func TestOverloadStartsAndEndsOnce(t *testing.T) {
-	var o overloadReport
+	var e episode
 	for i, step := range []struct {
 		at                           time.Duration
 		capacity, concurrency, early uint64 // new refusals
 		want                         string
 	}{
 		{0, 0, 0, 0, ""},
-		{1 * time.Second, 3, 0, 0, "overload started observed=false; refused in overload capacity=3"},
-		{2 * time.Second, 0, 4, 0, "refused in overload concurrency=4"},
+		{1 * time.Second, 3, 0, 0, "overload started capacity=3 observed=false"},
+		{2 * time.Second, 0, 4, 0, ""},
 		{3 * time.Second, 0, 0, 0, ""},
-		{6 * time.Second, 0, 1, 0, "refused in overload concurrency=1"}, // a wave 4 s later is the same overload
+		{6 * time.Second, 0, 1, 0, ""}, // a wave 4 s later is the same overload
 		{10 * time.Second, 0, 0, 0, ""},
-		{10*time.Second + 1, 0, 0, 2, "refused in overload early=2"}, // so is one that only comes too early
+		{10*time.Second + 1, 0, 0, 2, ""}, // so is one that only comes too early
 		{15 * time.Second, 0, 0, 0, ""},
 		{16 * time.Second, 0, 0, 0, "overload ended lasted=9.000000001s observed=false refused=10"},
 		{17 * time.Second, 0, 0, 0, ""},
-		{18 * time.Second, 1, 0, 0, "overload started observed=false; refused in overload capacity=1"},
-		{30 * time.Second, 0, 0, 0, "overload ended observed=false refused=1"},
+		{18 * time.Second, 1, 0, 0, "overload started capacity=1 observed=false"},
+		{22 * time.Second, 0, 0, 5, ""},
+		{26 * time.Second, 0, 5, 5, ""},
+		{30 * time.Second, 1, 0, 0, ""}, {34 * time.Second, 1, 0, 0, ""}, {38 * time.Second, 1, 0, 0, ""}, {42 * time.Second, 1, 0, 0, ""},
+		{46 * time.Second, 1, 0, 0, ""}, {50 * time.Second, 1, 0, 0, ""}, {54 * time.Second, 1, 0, 0, ""}, {58 * time.Second, 1, 0, 0, ""},
+		{62 * time.Second, 1, 0, 0, ""}, {66 * time.Second, 1, 0, 0, ""}, {70 * time.Second, 1, 0, 0, ""}, {74 * time.Second, 1, 0, 0, ""},
+		{78 * time.Second, 1, 0, 0, "overload goes on capacity=13 concurrency=5 early=10 observed=false"},
+		{79 * time.Second, 7, 0, 0, ""},
+		{84 * time.Second, 0, 0, 0, "overload ended lasted=1m1s observed=false refused=36"},
 	} {
 		added := reasonCounts{shield.Capacity: step.capacity, shield.Concurrency: step.concurrency, shield.Early: step.early}
-		if got := saying(o.step(step.at, added, false)); got != step.want {
+		if got := saying(overloadNews(&e, step.at, added, false)); got != step.want {
+			t.Errorf("step %d: %q, want %q", i, got, step.want)
+		}
+	}
+}
+
+// So is a client's own fault. That it comes back to it within a minute is no news.
+func TestFaultsAreLoggedByTheMinute(t *testing.T) {
+	var r refusalReport
+	for i, step := range []struct {
+		at                time.Duration
+		refused, observed uint64 // so far
+		want              string
+	}{
+		{0, 0, 0, ""},
+		{1 * time.Second, 3, 0, "refusing over quota requests=3"},
+		{30 * time.Second, 10, 2, "would refuse over quota requests=2"},
+		{60 * time.Second, 11, 2, ""},
+		{61 * time.Second, 13, 2, "still refusing over quota requests=10"},
+		{90 * time.Second, 13, 3, "would still refuse over quota requests=1"},
+		{120 * time.Second, 13, 3, ""},
+		{121 * time.Second, 13, 3, "no longer refusing over quota lasted=1m0s requests=13"},
+		{122 * time.Second, 14, 3, "refusing over quota requests=1"},
+		{150 * time.Second, 14, 3, "would no longer refuse over quota lasted=1m0s requests=3"},
+	} {
+		if got := saying(r.over(step.at, shield.Quota, step.refused, step.observed)); got != step.want {
 			t.Errorf("step %d: %q, want %q", i, got, step.want)
 		}
 	}
@@ -132,10 +165,13 @@ func TestTwoReportersShareTheNews(t *testing.T) {
 		&shield.State{Zones: map[string]*shield.ZoneState{"z": z.ZoneState}},
 	))
 	const refused = 20_000
-	var reported atomic.Uint64
+	var reported, lines atomic.Uint64
+	minute := atomic.Int64{}
 	report := func() {
-		for _, n := range z.report() {
-			reported.Add(uint64(n.fields[0].Integer))
+		for _, n := range z.report(time.Duration(minute.Add(1)) * remindEvery / 1000) {
+			if lines.Add(1); !strings.HasPrefix(n.message, "no longer") {
+				reported.Add(uint64(n.fields[0].Integer))
+			}
 		}
 	}
 	var wg sync.WaitGroup
@@ -148,7 +184,13 @@ func TestTwoReportersShareTheNews(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got := reported.Load(); got != refused-1 { // the first is admitted
-		t.Errorf("%d refusals reported, want %d", got, refused-1)
+	guard.Admit(shield.Now(), shield.Request{Keys: []limiter.Key{1}})
+	minute.Add(1000)
+	report()
+	if got := reported.Load(); got != refused { // all but the first, which is admitted, and the last
+		t.Errorf("%d refusals reported, want %d", got, refused)
+	}
+	if got := lines.Load(); got < 20 || got > 22 {
+		t.Errorf("%d lines in %d minutes", got, refused/1000)
 	}
 }

@@ -480,9 +480,8 @@ func TestLogsAndEventsAreFewAndTrue(t *testing.T) {
 		}
 	}
 	want := []string{
-		"info: refused over quota per_key 498 <nil> <nil> <nil>",
-		"warn: overload started <nil> <nil> shop <nil> <nil>",
-		"warn: refused in overload <nil> <nil> shop 500 <nil>",
+		"info: refusing over quota per_key 498 <nil> <nil> <nil>",
+		"warn: overload started <nil> <nil> shop 500 <nil>",
 		"info: overload ended <nil> <nil> shop <nil> 500",
 	}
 	if !slices.Equal(got, want) {

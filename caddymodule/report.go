@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// reportEvery is how often refusals are logged. One line per zone or shield says how
-	// many refusals it stands for.
+	// reportEvery is how often it is looked for changes.
 	reportEvery = time.Second
 
 	// stopTimeout is how long a reload waits for the last report. Ours: a log line takes
@@ -47,7 +46,7 @@ func (a *App) reportOnce(now time.Duration) {
 	}
 	all := a.roster()
 	for _, z := range all.zones {
-		a.tell(zap.String("zone", z.record.shown), z.record.report())
+		a.tell(zap.String("zone", z.record.shown), z.record.report(now))
 	}
 	for _, s := range all.shields {
 		if s.guard.DetectsHerds() {

@@ -293,9 +293,8 @@ func TestShedLogsAndEvents(t *testing.T) {
 		}
 	}
 	want := []string{
-		"info: refused over per_client shop 3 <nil> <nil> <nil> <nil>",
-		"warn: overload started shop <nil> <nil> <nil> <nil> <nil>",
-		"warn: refused in overload shop <nil> 1 <nil> <nil> <nil>",
+		"info: refusing over per_client shop 3 <nil> <nil> <nil> <nil>",
+		"warn: overload started shop <nil> 1 <nil> <nil> <nil>",
 		"warn: backend asked for a pause shop <nil> <nil> <nil> <nil> <nil>",
 		"info: overload ended shop <nil> <nil> <nil> <nil> <nil>",
 		"info: pause of the backend ended shop <nil> <nil> <nil> <nil> <nil>",
