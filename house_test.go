@@ -109,7 +109,7 @@ var organs = map[string][]string{
 		"Routes", "MaxConcurrency", "NoQueue", "DefaultQueue", "MaxQueue", "MaxQueueTimeout",
 	},
 	"pushback": {
-		"Appointments", "AppointmentStats", "Terms", "Caller", "Visit", "Supply", "Told", "HerdReport",
+		"Appointments", "AppointmentStats", "Client", "Terms", "Caller", "Visit", "Supply", "Told", "HerdReport",
 		"Answers", "NewAnswers", "AnswerConfig", "Policy", "Refusal",
 		"Classes", "OnTime", "OtherRequest", "Ambiguous",
 		"Retry", "IsGRPC", "ReadsShieldRetry", "TicketOf", "NewTickets", "IssuerSecret", "IsPolicyName",

@@ -329,3 +329,25 @@ func (t *Table) Stats(now time.Duration) (sum Stats) {
 	}
 	return sum
 }
+
+// Forgive makes the bucket of a key full, and reports whether it was not. A bucket
+// that several new keys share is none of one key.
+func (t *Table) Forgive(key Key, now time.Duration) bool {
+	s := &t.shards[key>>(64-shardBits)]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.sets) == 0 {
+		return false
+	}
+	a, b := s.setsOf(key)
+	for _, p := range [...]*set{a, b} {
+		for i := range ways {
+			if p.owner[i] == key {
+				owed := p.fullAt[i] > now
+				p.owner[i], p.fullAt[i] = 0, 0
+				return owed
+			}
+		}
+	}
+	return false
+}

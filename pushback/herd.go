@@ -204,10 +204,15 @@ type herds struct {
 	came    uint64 // arrivals that kept no promise, up to the last tick
 	back    uint64 // of them, known clients
 	refused uint64
+
+	of *herds // of a Copy: the original, which knows of periodic herds
 }
 
 // pulse returns how many requests of a periodic herd are expected between two instants.
 func (h *herds) pulse(from, to time.Duration) float64 {
+	if h.of != nil {
+		h = h.of
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.herd.Pulse(from, to)

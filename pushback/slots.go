@@ -81,6 +81,12 @@ func (b *bucket) here(t int) float64 {
 // slots says which slots of a calendar a replica may promise that shares it with others. The
 // zero slots are of one that shares none. It is guarded by the Calendar's lock.
 type slots struct {
+	slotState
+	wants atomic.Bool // more slots, before they are used up
+}
+
+// slotState is what a Copy takes of them.
+type slotState struct {
 	zero     time.Duration // the store's time at 0
 	replicas int           // that divide the calendar; 0: it is not shared, or the store is gone
 	rank     int           // of this one
@@ -99,7 +105,6 @@ type slots struct {
 	fresh    int           // bookings since the last AskSlots
 	trip     time.Duration // that the last exchange took
 	ahead    float64       // bookings until slots that are asked for now are there
-	wants    atomic.Bool   // more slots, before they are used up
 	bookedAt time.Duration // the last one
 	issuedAt float64       // numbers issued, as the store knows
 	left     float64       // clients that have left the queue since the last AskSlots

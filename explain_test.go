@@ -1,0 +1,163 @@
+package shield
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
+)
+
+// explainers are Configs that between them refuse for every reason.
+func explainers(observe bool) map[string]Config {
+	two := []Zone{{Name: "b", Limit: perSecond(3, 6)}, {Name: "a", Limit: perSecond(40, 40), Cost: 7}}
+	return map[string]Config{
+		"zones":       {Observe: observe, Zones: two, Capacity: perSecond(200, 20)},
+		"capacity":    {Observe: observe, Capacity: perSecond(30, 6)},
+		"scarce":      {Observe: observe, Capacity: perSecond(2, 1)},
+		"lenient":     {Observe: observe, Capacity: perSecond(20, 4), Retries: Retries{Lenient: true}},
+		"concurrency": {Observe: observe, Zones: two, Concurrency: 6, PerClient: 2},
+		"queue": {
+			Observe: observe, Concurrency: 4, Queue: Queue{Size: 6, Timeout: 300 * time.Millisecond},
+			Classes: []loadshed.Class{{Name: "critical"}, {Name: "sheddable"}},
+		},
+		"adaptive": {Observe: observe, Adaptive: &loadshed.AdaptiveConfig{Max: 8, Initial: 4}, Capacity: perSecond(60, 30)},
+	}
+}
+
+// A rider is a request that is on its way.
+type rider struct {
+	r    Request
+	d    Decision
+	done time.Duration
+}
+
+// ride plays random traffic against a Guard and returns all its decisions. If explains, Explain is
+// asked before each, and has to say the same.
+func ride(t *testing.T, seed uint64, c Config, explains bool, seen map[string]bool) (told []string) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	g := mustNew(t, c, nil)
+	var riding []*rider
+	now := time.Hour
+	back := map[limiter.Key]time.Duration{}
+	for range 1500 {
+		now += time.Duration(rng.ExpFloat64() * float64(12*time.Millisecond))
+		if rng.IntN(200) == 0 {
+			now += 3 * time.Second
+		}
+		client := limiter.Key(1 + rng.Uint64N(60)*0x9e3779b97f4a7c15)
+		if at, ok := back[client]; ok && rng.IntN(3) > 0 && at > now && rng.IntN(3) == 0 {
+			now = at // it comes when it was told
+		}
+		g.Tick(now)
+		g.Sweep(now)
+		riding = slices.DeleteFunc(riding, func(w *rider) bool {
+			if w.d.Queued() {
+				select {
+				case v := <-w.d.Verdict():
+					g.Settle(now, w.r, &w.d, v)
+					told = append(told, fmt.Sprint("settled ", w.d.Admit, w.d.Reason))
+				default:
+					return false
+				}
+			}
+			if w.d.Admit && w.done <= now {
+				o := Served
+				if rng.IntN(8) == 0 {
+					o = Aborted
+				}
+				w.d.Done(now, o)
+			}
+			return !w.d.Admit || w.done <= now
+		})
+		if rng.IntN(300) == 0 {
+			for range loadshed.RefusalsToPause + 1 {
+				g.Pause(now, 2*time.Second)
+				now += loadshed.RefusalsSpan / 8
+			}
+			g.Tick(now)
+		}
+		r := Request{
+			Client: client, InFlightKey: client, Fingerprint: limiter.Key(rng.IntN(3)), Retry: rng.IntN(3) == 0,
+			Class: uint8(rng.IntN(3)), Route: uint8(rng.IntN(4)), Agent: "curl/8",
+		}
+		for range c.Zones {
+			r.Keys = append(r.Keys, client)
+		}
+		if rng.IntN(10) == 0 && len(r.Keys) > 0 {
+			r.Keys[0] = NoKey
+		}
+		var e Explanation
+		if explains {
+			e = g.Explain(now, r)
+		}
+		d := g.Admit(now, r)
+		told = append(told, fmt.Sprint(d.Admit, d.Queued(), d.Reason, d.Zone, d.Class, d.Hint, d.Wait, d.Hold))
+		seen[d.Reason.String()], seen[fmt.Sprint("queued ", d.Queued())] = true, true
+		if explains {
+			compareExplained(t, g, &e, &d)
+		}
+		if d.Hold > 0 {
+			d.Sent()
+		}
+		if !d.Admit && !d.Queued() {
+			back[client] = now + d.Wait
+		}
+		if d.Admit || d.Queued() {
+			riding = append(riding, &rider{r, d, now + time.Duration(rng.ExpFloat64()*float64(120*time.Millisecond))})
+		}
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	return told
+}
+
+func compareExplained(t *testing.T, g *Guard, e *Explanation, d *Decision) {
+	t.Helper()
+	if e.Admit != d.Admit || e.Queued != d.Queued() || e.Reason != d.Reason || e.Zone != d.Zone || e.Class != g.Classes().At(int(d.Class)).Name {
+		t.Errorf("explained as %+v, decided %+v", *e, *d)
+		return
+	}
+	if d.Admit || d.Queued() {
+		return
+	}
+	after := time.Duration(d.Hint.Seconds) * time.Second
+	if d.Hint.Never {
+		after = 0
+	}
+	if e.RetryAfter != after || e.Status != g.Answers().Status(d.Refusal()) {
+		t.Errorf("explained as %v with %d, told %v", e.RetryAfter, e.Status, after)
+	}
+}
+
+// Admit does right after what Explain has said, and a run with explanations is the same as
+// one without.
+func TestExplain(t *testing.T) {
+	seen := map[string]bool{}
+	for _, observe := range []bool{false, true} {
+		for name, c := range explainers(observe) {
+			for seed := range uint64(6) {
+				t.Run(fmt.Sprintf("%s observe %v seed %d", name, observe, seed), func(t *testing.T) {
+					explained, plain := ride(t, seed, c, true, seen), ride(t, seed, c, false, seen)
+					for i := range explained {
+						if explained[i] != plain[i] {
+							t.Fatalf("decision %d is %s with explanations, %s without", i, explained[i], plain[i])
+						}
+					}
+				})
+			}
+		}
+	}
+	for _, reason := range Reasons {
+		if !seen[reason.String()] {
+			t.Errorf("no request was refused for %v", reason)
+		}
+	}
+	if !seen["queued true"] {
+		t.Error("no request was queued")
+	}
+}

@@ -1,0 +1,39 @@
+package shield
+
+import "time"
+
+// Forgiven says what was held against a client.
+type Forgiven struct {
+	Zones    []string // whose buckets were not full
+	Promises int      // times that it was told to come back, of the backend and of zones
+	Strikes  int      // times that it came before
+	Blocked  bool
+}
+
+// Forgive makes a stranger of the client of a request: its buckets in the zones that count the
+// request are full, it is promised nothing, and it is blocked no more. Its slots
+// are the next clients'. Requests that it has in flight go on.
+//
+// That breaks the law of buckets for its keys, as it is meant to: within a window in which a
+// client was forgiven n times, it may have n more bursts. All other laws hold. Of a zone that
+// replicas share, this one's part is forgiven, but no tokens that come from the store; the
+// others are told that the promises are done with. Forgive is safe for concurrent use.
+func (g *Guard) Forgive(now time.Duration, r Request) (f Forgiven) {
+	b := g.backend
+	for _, at := range g.order {
+		z := &g.zones[at]
+		if z.index >= len(r.Keys) || r.Keys[z.index] == NoKey {
+			continue
+		}
+		key := r.Keys[z.index]
+		if z.table.Forgive(key, now) {
+			f.Zones = append(f.Zones, z.name)
+		}
+		f.Promises += b.clients.ForgiveQuota(now, uint64(key)^z.salt)
+	}
+	if r.Client != NoKey {
+		promises, strikes := b.clients.Forgive(now, uint64(r.Client))
+		f.Promises, f.Strikes = f.Promises+promises, strikes
+	}
+	return f
+}

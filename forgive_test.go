@@ -1,0 +1,99 @@
+package shield
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+)
+
+func TestForgive(t *testing.T) {
+	c := Config{Zones: []Zone{{Name: "slow", Limit: limiter.Config{Rate: 1, Burst: 2}}}, Capacity: perSecond(4, 4)}
+	g := mustNew(t, c, nil)
+	const now = time.Hour
+	of := func(client limiter.Key) Request {
+		return Request{Keys: []limiter.Key{client}, Client: client, Fingerprint: 1}
+	}
+	for client := range limiter.Key(12) { // the backend has room for four of them
+		g.Admit(now, of(client+1))
+	}
+	g.Admit(now, of(1))
+	g.Admit(now, of(1)) // over its quota
+	late, over := g.Explain(now, of(12)), g.Explain(now, of(1))
+	if late.Client.Promises != 1 || late.Client.Due <= now || over.Zones[0].Tokens == 2 {
+		t.Fatalf("before: %+v, %+v", late, over)
+	}
+	if f := g.Forgive(now, of(12)); f.Promises != 1 || len(f.Zones) != 0 {
+		t.Errorf("a client with an appointment is forgiven %+v", f)
+	}
+	if f := g.Forgive(now, of(1)); !slices.Equal(f.Zones, []string{"slow"}) {
+		t.Errorf("a client over its quota is forgiven %+v", f)
+	}
+	for _, client := range []limiter.Key{1, 12} {
+		e := g.Explain(now, of(client))
+		if e.Client.Promises != 0 || e.Zones[0].Tokens != 2 || e.Reason != Capacity {
+			t.Errorf("client %d after it was forgiven: %+v", client, e)
+		}
+	}
+	if e := g.Explain(now, of(6)); e.Client.Promises != 1 {
+		t.Errorf("another client's promise is gone: %+v", e)
+	}
+	// The slot that client 12 had is the first one that is free.
+	if d := g.Admit(now, of(13)); now+d.Wait > late.Client.Due+250*time.Millisecond {
+		t.Errorf("the next client is told to come at %v, with a slot free at %v", now+d.Wait, late.Client.Due)
+	}
+}
+
+// Explain and Forgive while others are decided on: the limits hold, and the race detector
+// sees nothing.
+func TestExplainAndForgiveUnderTraffic(t *testing.T) {
+	c := explainers(false)["concurrency"]
+	c.Queue = Queue{Size: 8, Timeout: 50 * time.Millisecond}
+	c.Capacity = perSecond(50, 10)
+	g := mustNew(t, c, nil)
+	request := func(client limiter.Key) Request {
+		return Request{Keys: []limiter.Key{client, client}, Client: client, InFlightKey: client, Fingerprint: 1}
+	}
+	stop := make(chan struct{})
+	var operators, clients sync.WaitGroup
+	for client := range limiter.Key(4) {
+		operators.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				now := time.Hour + time.Duration(i)*time.Millisecond
+				if e := g.Explain(now, request(client+1)); len(e.Zones) != 2 {
+					t.Errorf("zones %+v", e.Zones)
+				}
+				g.Forgive(now, request(client+1))
+			}
+		})
+		clients.Go(func() {
+			for i := range 3000 {
+				now := time.Hour + time.Duration(i)*time.Millisecond
+				r := request(client + 1)
+				d := g.Admit(now, r)
+				if d.Queued() {
+					g.Abandon(now, &d)
+				}
+				if d.Admit {
+					d.Done(now, Served)
+				}
+				if d.Hold > 0 {
+					d.Sent()
+				}
+			}
+		})
+	}
+	clients.Wait()
+	close(stop)
+	operators.Wait()
+	if n := g.backend.inFlight.InFlight(); n != 0 {
+		t.Errorf("%d requests are in flight after all have ended", n)
+	}
+}

@@ -1,0 +1,120 @@
+package loadshed
+
+import (
+	"maps"
+	"sync/atomic"
+)
+
+// CopyTo makes a zero Concurrency one that decides on requests as c would now. No request
+// to it changes c: the requests that wait in c have copies there, which get verdicts of
+// their own. Of an adaptive limit it has the value.
+func (c *Concurrency) CopyTo(to *Concurrency) {
+	for _, v := range [...][2]*atomic.Int64{
+		{&to.gate.inFlight, &c.gate.inFlight},
+		{&to.gate.service.Int64, &c.gate.service.Int64},
+		{&to.gate.movedAt, &c.gate.movedAt},
+		{&to.adaptive.limit, &c.adaptive.limit},
+		{&to.adaptive.steady, &c.adaptive.steady},
+		{&to.lease.places, &c.lease.places},
+		{&to.lease.until, &c.lease.until},
+		{&to.lease.free, &c.lease.free},
+		{&to.busy.streak, &c.busy.streak},
+		{&to.busy.since, &c.busy.since},
+		{&to.pause.until, &c.pause.until},
+		{&to.pause.began, &c.pause.began},
+		{&to.pause.probeAt, &c.pause.probeAt},
+		{&to.pause.otherAt, &c.pause.otherAt},
+		{&to.pause.told, &c.pause.told},
+		{&to.shortAt, &c.shortAt},
+	} {
+		v[0].Store(v[1].Load())
+	}
+	to.busy.routes.Store(c.busy.routes.Load())
+	to.busy.clients.Store(c.busy.clients.Load())
+	to.busy.others.Store(c.busy.others.Load())
+	to.pause.partial.Store(c.pause.partial.Load())
+	to.throughput.rate.Store(c.throughput.rate.Load())
+	for i := range c.shares.until {
+		to.shares.until[i].Store(c.shares.until[i].Load())
+	}
+	for i := range c.costs.routes {
+		to.costs.routes[i].Store(c.costs.routes[i].Load())
+		to.costs.clients[i].Store(c.costs.clients[i].Load())
+	}
+	c.crowds.copyTo(&to.crowds)
+	c.perClient.copyTo(&to.perClient)
+	c.budget.copyTo(&to.budget)
+	c.orphans.copyTo(&to.orphans)
+	c.queue.copyTo(&to.queue)
+	if p := c.plan.Load(); p != nil {
+		to.Use(p)
+	}
+}
+
+func (f *InFlight) copyTo(to *InFlight) {
+	shards := f.shards.Load()
+	if shards == nil {
+		return
+	}
+	copies := new([inFlightShards]inFlightShard)
+	for i := range shards {
+		s := &shards[i]
+		s.mu.Lock()
+		copies[i].n, copies[i].most = maps.Clone(s.n), s.most
+		to.clients.Add(int64(len(s.n)))
+		s.mu.Unlock()
+	}
+	to.shards.Store(copies)
+}
+
+func (b *Budget) copyTo(to *Budget) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	to.first.Store(b.first.Load())
+	to.until.Store(b.until.Load())
+	to.left.Store(b.left.Load())
+	to.at, to.before, to.turns, to.rate, to.rest, to.begun = b.at, b.before, b.turns, b.rate, b.rest, b.begun
+}
+
+func (g *Orphans) copyTo(to *Orphans) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	to.at = append(to.at, g.at...)
+	to.publish()
+}
+
+func (q *Queue) copyTo(to *Queue) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	to.now, to.gap, to.service, to.grantedAt = q.now, q.gap, q.service, q.grantedAt
+	for rank := range q.ranks {
+		for w := q.ranks[rank].oldest; w != nil; w = w.newer {
+			c := make(chan Verdict, 1)
+			to.link(&Waiter{C: c, c: c, joined: w.joined, until: w.until, rank: w.rank})
+		}
+		to.ranks[rank].filledAt = q.ranks[rank].filledAt
+	}
+	to.publish()
+}
+
+// InFlightOf returns how many requests of a client are in flight, as far as they are counted: all
+// of them by the key of [Plan.PerClient], and by the client's under pressure.
+func (c *Concurrency) InFlightOf(client, inFlight uint64) int {
+	n := 0
+	if c.crowds.shards.Load() != nil {
+		n = c.crowds.Count(client)
+	}
+	if c.perClient.shards.Load() != nil && inFlight != 0 {
+		n = max(n, c.perClient.Count(inFlight))
+	}
+	return n
+}
+
+// CopyTo makes a zero Standby one that answers as s does until its next Look.
+func (s *Standby) CopyTo(to *Standby) {
+	to.credit.Store(s.credit.Load())
+	to.tokens.Store(s.tokens.Load())
+	to.forDue.Store(s.forDue.Load())
+	to.forAll.Store(s.forAll.Load())
+	to.dueShare.Store(s.dueShare.Load())
+}
