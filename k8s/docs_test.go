@@ -26,6 +26,7 @@ import (
 
 	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/k8s/testbed/controlplane"
+	"github.com/herdshield/shield/k8s/testbed/must"
 	"github.com/herdshield/shield/k8s/translate"
 )
 
@@ -66,10 +67,7 @@ func TestPages(t *testing.T) {
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(path))(t)
 	return string(b)
 }
 
@@ -213,10 +211,7 @@ func TestAnnotations(t *testing.T) {
 					try("1500ms", false)
 				}
 				if m := regexp.MustCompile("^up to `(.+)`$").FindStringSubmatch(r.Range); m != nil {
-					most, err := time.ParseDuration(m[1])
-					if err != nil {
-						t.Fatal(err)
-					}
+					most := must.Get(time.ParseDuration(m[1]))(t)
 					try((most + 1).String(), false)
 					try("0s", false)
 				}
@@ -264,10 +259,7 @@ func TestReasons(t *testing.T) {
 	inIngress, _ := filepath.Glob("ingress/*.go")
 	inTranslate, _ := filepath.Glob("translate/*.go")
 	for _, path := range slices.DeleteFunc(slices.Concat(inIngress, inTranslate), isTest) {
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := must.Get(parser.ParseFile(token.NewFileSet(), path, nil, 0))(t)
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.ValueSpec: // ReasonX = "X"
@@ -303,10 +295,7 @@ func literal(e ast.Expr) string {
 
 // All metrics of the controller are in their table, with their labels.
 func TestMetrics(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "ingress/metrics.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(parser.ParseFile(token.NewFileSet(), "ingress/metrics.go", nil, 0))(t)
 	labels := map[string][]string{}
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -343,10 +332,7 @@ func TestFlags(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", program, "./cmd/shield-ingress").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	help, err := exec.Command(program, "--help").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	help := must.Get(exec.Command(program, "--help").Output())(t)
 	defaults := map[string]string{}
 	var flags []string
 	starts := regexp.MustCompile(`(?m)^ +--([a-z0-9-]+)`).FindAllSubmatchIndex(help, -1)
@@ -588,20 +574,12 @@ func startServer(t *testing.T) func(line string) (string, error) {
 			missing(fmt.Errorf("%w: run k8s/testbed/build node tools", err))
 		}
 	}
-	dir, err := os.MkdirTemp("", "shield-docs-") // not t.TempDir: what is killed may still write there
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp("", "shield-docs-"))(t) // not t.TempDir: what is killed may still write there
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	plane, err := controlplane.Start(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	plane := must.Get(controlplane.Start(t.Context(), dir))(t)
 	t.Cleanup(plane.Stop)
 	kubeconfig := filepath.Join(dir, "kubeconfig")
-	if err := os.WriteFile(kubeconfig, plane.Kubeconfig(plane.URL, controlplane.AdminToken), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(kubeconfig, plane.Kubeconfig(plane.URL, controlplane.AdminToken), 0o600))
 	return func(line string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), "bash", "-c", line)
 		if strings.HasPrefix(line, "kubectl ") && strings.Contains(line, "jsonpath") { // not for a shell

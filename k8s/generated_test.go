@@ -12,6 +12,7 @@ import (
 	"text/template"
 
 	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 //go:generate go test . -run ^TestGenerated$ -update
@@ -41,9 +42,7 @@ func TestGenerated(t *testing.T) {
 		switch {
 		case read(t, path) == want:
 		case *update:
-			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, os.WriteFile(path, []byte(want), 0o644))
 		default:
 			t.Errorf("k8s/%s is out of date; run: cd k8s && go test . -run TestGenerated -update", path)
 		}

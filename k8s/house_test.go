@@ -7,16 +7,15 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // The program links only the needed parts of client-go: all of it is 27 MB more.
 func TestClientGoIsNarrow(t *testing.T) {
 	cmd := exec.Command("go", "list", "-deps", "./cmd/shield-ingress")
 	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(cmd.Output())(t)
 	n := 0
 	for name := range strings.Lines(string(out)) {
 		name = strings.TrimSpace(name)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 func TestUntold(t *testing.T) {
@@ -181,9 +182,7 @@ func TestTrim(t *testing.T) {
 
 func TestConfigDefaults(t *testing.T) {
 	c := Config{Namespaces: []string{"b", "a", "b"}, Pod: "p"}
-	if err := c.setDefaults("home"); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.setDefaults("home"))
 	if c.Namespace != "home" || c.Lease != "shield-ingress" || !slices.Equal(c.Namespaces, []string{"a", "b"}) || !strings.HasPrefix(c.Identity, "p_") {
 		t.Errorf("it is %+v", c)
 	}

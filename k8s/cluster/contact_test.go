@@ -10,6 +10,8 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // TestContact: an outage of the API server is logged once, and its end once, whatever the
@@ -91,10 +93,7 @@ func TestObservedTransport(t *testing.T) {
 			}
 			return &http.Response{StatusCode: test.status}, nil
 		}), c}
-		r, err := http.NewRequestWithContext(test.ctx, http.MethodGet, "http://127.0.0.1/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.NewRequestWithContext(test.ctx, http.MethodGet, "http://127.0.0.1/", nil))(t)
 		_, _ = transport.RoundTrip(r)
 		if n := logs.Len(); n != test.logged || (c.last.Load() > 0) != test.last {
 			t.Errorf("%s: %d lines, want %d; last contact %v", test.name, n, test.logged, c.last.Load())

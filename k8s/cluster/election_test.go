@@ -14,6 +14,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // A desk stands for an API server with one Lease.
@@ -183,9 +185,7 @@ func TestElection(t *testing.T) {
 			}
 		},
 		"the leader resigns": func(t *testing.T, d *desk, a, b *replica) {
-			if err := a.resign(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, a.resign(t.Context()))
 			if s := d.spec(); a.leading() || *s.HolderIdentity != "" {
 				t.Errorf("it leads: %v, and the Lease is %v", a.leading(), s)
 			}
@@ -195,9 +195,7 @@ func TestElection(t *testing.T) {
 			}
 		},
 		"who is not the leader resigns": func(t *testing.T, d *desk, a, b *replica) {
-			if err := b.resign(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, b.resign(t.Context()))
 			if got := after(t, time.Minute, a, b); got != "a" {
 				t.Errorf("leader is %s, want a", got)
 			}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/herdshield/shield/k8s/deploy/schemas"
 	"github.com/herdshield/shield/k8s/testbed/controlplane"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // An object is a Kubernetes object, as parsed from YAML.
@@ -115,16 +116,10 @@ var rendered = map[string][]byte{}
 func objectsOf(t *testing.T, name string, render func() ([]byte, error)) []object {
 	t.Helper()
 	if rendered[name] == nil {
-		out, err := render()
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(render())(t)
 		rendered[name] = out
 	}
-	all, err := parse(rendered[name])
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(parse(rendered[name]))(t)
 	return all
 }
 
@@ -273,10 +268,7 @@ func print(o object) string {
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(path))(t)
 	return string(b)
 }
 
@@ -591,10 +583,7 @@ func TestSchemas(t *testing.T) {
 	if version == nil {
 		t.Fatal("testbed/build does not say KUBERNETES=v...")
 	}
-	swagger, err := os.Open(filepath.Join(module(t, "k8s.io/kubernetes@"+version[1]), "api/openapi-spec/swagger.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	swagger := must.Get(os.Open(filepath.Join(module(t, "k8s.io/kubernetes@"+version[1]), "api/openapi-spec/swagger.json")))(t)
 	defer swagger.Close()
 	if n, err := schemas.FromSwagger(swagger, folder); err != nil || n < 100 {
 		t.Fatalf("there are %d schemas, error %v; want some hundred", n, err)
@@ -602,9 +591,7 @@ func TestSchemas(t *testing.T) {
 	operator := module(t, "github.com/prometheus-operator/prometheus-operator@v0.85.0")
 	for _, crd := range []string{"servicemonitors", "prometheusrules"} {
 		b := read(t, filepath.Join(operator, "example/prometheus-operator-crd/monitoring.coreos.com_"+crd+".yaml"))
-		if err := schemas.FromCRD([]byte(b), folder); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, schemas.FromCRD([]byte(b), folder))
 	}
 	validate := func(objects []object) error {
 		var stream bytes.Buffer
@@ -651,9 +638,7 @@ func module(t *testing.T, version string) string {
 		missing(t, "the module cannot be had: %v", err)
 	}
 	var m struct{ Dir string }
-	if err := json.Unmarshal(out, &m); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(out, &m))
 	return m.Dir
 }
 
@@ -865,10 +850,7 @@ func TestTerminates(t *testing.T) {
 
 func duration(t *testing.T, s string) time.Duration {
 	t.Helper()
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(time.ParseDuration(s))(t)
 	return d
 }
 
@@ -971,9 +953,7 @@ func contains(has, want object) bool {
 // TestFlags lets the command itself read the arguments in the manifests.
 func TestFlags(t *testing.T) {
 	command := filepath.Join(t.TempDir(), "shield-ingress")
-	if _, err := run(exec.Command("go", "build", "-o", command, "../cmd/shield-ingress")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(run(exec.Command("go", "build", "-o", command, "../cmd/shield-ingress")))(t)
 	renderings := onNodes(t)
 	maps.Copy(renderings, map[string][]object{
 		"base": kustomize(t, "base"), "namespaced": kustomize(t, "overlays/namespaced"), "chart": helm(t, ""),
@@ -1029,10 +1009,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	var expressions []string
-	rules, err := parse([]byte(read(t, "components/monitoring/prometheusrule.yaml")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := must.Get(parse([]byte(read(t, "components/monitoring/prometheusrule.yaml"))))(t)
 	for _, group := range list(rules[0], "spec", "groups") {
 		for _, rule := range list(group, "rules") {
 			expressions = append(expressions, text(rule, "expr"))
@@ -1078,10 +1055,7 @@ func TestMetrics(t *testing.T) {
 
 	cmd := exec.Command(goTool(t, "promql"))
 	cmd.Stdin = strings.NewReader(strings.Join(expressions, "\n"))
-	out, err := run(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(run(cmd))(t)
 	for i, line := range strings.Split(strings.TrimSuffix(string(out), "\n"), "\n") {
 		names := strings.Fields(line)
 		if len(names) == 0 {

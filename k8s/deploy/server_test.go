@@ -17,6 +17,7 @@ import (
 
 	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/k8s/testbed/controlplane"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // A server is a real API server.
@@ -28,10 +29,7 @@ type server struct {
 func startServer(t *testing.T) *server {
 	t.Helper()
 	// Not t.TempDir(): what is killed may still write there when it is removed.
-	dir, err := os.MkdirTemp("", "shield-deploy-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp("", "shield-deploy-"))(t)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	plane, err := controlplane.Start(t.Context(), dir)
 	if errors.Is(err, controlplane.ErrMissing) {
@@ -74,25 +72,13 @@ func (s *server) create(t *testing.T, o object, dryRun bool) (status int, warnin
 	if dryRun {
 		query += "&dryRun=All"
 	}
-	b, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+path+"/"+plural+query, bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(json.Marshal(o))(t)
+	r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+path+"/"+plural+query, bytes.NewReader(b)))(t)
 	r.Header.Set("Authorization", "Bearer "+controlplane.AdminToken)
 	r.Header.Set("Content-Type", "application/json")
-	answer, err := s.client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(s.client.Do(r))(t)
 	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must.Get(io.ReadAll(answer.Body))(t)
 	var reply object
 	if answer.StatusCode >= 400 {
 		if err := json.Unmarshal(body, &reply); err != nil {
@@ -117,10 +103,7 @@ func TestServer(t *testing.T) {
 	s := startServer(t)
 	operator := module(t, "github.com/prometheus-operator/prometheus-operator@v0.85.0")
 	for _, crd := range []string{"servicemonitors", "prometheusrules"} {
-		objects, err := parse([]byte(read(t, operator+"/example/prometheus-operator-crd/monitoring.coreos.com_"+crd+".yaml")))
-		if err != nil {
-			t.Fatal(err)
-		}
+		objects := must.Get(parse([]byte(read(t, operator+"/example/prometheus-operator-crd/monitoring.coreos.com_"+crd+".yaml"))))(t)
 		s.mustCreate(t, objects[0])
 	}
 	everything := kustomize(t, "overlays/everything")

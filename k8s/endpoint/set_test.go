@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 const ms = time.Millisecond
@@ -75,10 +76,7 @@ func usable(s *Set) int { return len(s.load().usable) }
 
 func mustPick(t *testing.T, s *Set, now time.Duration, tried ...*Endpoint) *Endpoint {
 	t.Helper()
-	e, err := s.Pick(now, rand.Uint64(), tried)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must.Get(s.Pick(now, rand.Uint64(), tried))(t)
 	return e
 }
 
@@ -126,9 +124,7 @@ func TestLeastInFlight(t *testing.T) {
 	s.Update(t0, all, nil)
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 10_000 {
-		if _, err := s.Pick(t0, random.Uint64(), nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(s.Pick(t0, random.Uint64(), nil))(t)
 	}
 	for _, st := range s.Stats(t0) {
 		if st.InFlight < 95 || st.InFlight > 103 { // one random choice: 70 to 130

@@ -14,6 +14,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/must"
 	"github.com/herdshield/shield/limiter"
 )
 
@@ -62,9 +63,7 @@ func BenchmarkHandler(b *testing.B) {
 				ctx := context.WithValue(context.Background(), caddyhttp.VarsCtxKey, vars)
 				r := r.WithContext(context.WithValue(ctx, caddy.ReplacerCtxKey, caddy.NewEmptyReplacer()))
 				clear(header)
-				if err := h.ServeHTTP(recorder{header}, r, nil); err != nil {
-					b.Fatal(err)
-				}
+				must.Do(b, h.ServeHTTP(recorder{header}, r, nil))
 			}
 		})
 	}

@@ -16,24 +16,19 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // certificateFor returns a certificate that its own key signs, for hosts, of which
 // cn is the name by which tests know it.
 func certificateFor(t testing.TB, cn string, until time.Time, hosts ...string) *tls.Certificate {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: cn}, DNSNames: hosts,
 		NotBefore: until.Add(-24 * time.Hour), NotAfter: until,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := must.Get(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
@@ -200,10 +195,7 @@ func TestHandshakes(t *testing.T) {
 	// Requests are served over both.
 	for _, h2 := range []bool{true, false} {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: "a.example.com"}, ForceAttemptHTTP2: h2}
-		resp, err := (&http.Client{Transport: transport}).Get("https://" + address + "/")
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := must.Get((&http.Client{Transport: transport}).Get("https://" + address + "/"))(t)
 		body, _ := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
 		transport.CloseIdleConnections()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/must"
 	"github.com/herdshield/shield/limiter"
 )
 
@@ -34,19 +35,13 @@ func TestDoor(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, &model.Model{Rules: c.before})
 			w.apply(&model.Model{Rules: c.before}) // newWorld's comes before the app is there
-			conn, err := net.Dial("tcp", strings.TrimPrefix(w.base, "http://"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(t)
 			defer conn.Close()
 			_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 			in := bufio.NewReader(conn)
 			ask := func() int {
 				_, _ = io.WriteString(conn, "GET /a HTTP/1.1\r\nHost: a\r\n\r\n")
-				resp, err := http.ReadResponse(in, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				resp := must.Get(http.ReadResponse(in, nil))(t)
 				_, _ = io.Copy(io.Discard, resp.Body)
 				return resp.StatusCode
 			}

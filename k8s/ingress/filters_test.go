@@ -20,6 +20,7 @@ import (
 
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/must"
 	"github.com/herdshield/shield/limiter"
 )
 
@@ -221,20 +222,14 @@ func TestCORS(t *testing.T) {
 	}
 
 	w.apply(filtered(origin("web", once), backend(service("one", policy.Service{}), p), cors)) // newWorld's comes before the app is there
-	conn, err := net.Dial("tcp", strings.TrimPrefix(w.base, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(t)
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 	in := bufio.NewReader(conn)
 	for i := range 40 {
 		origin := []string{"https://a.test", "https://x.b.test:8443"}[i%2]
 		_, _ = io.WriteString(conn, "GET /a HTTP/1.1\r\nHost: a\r\nOrigin: "+origin+"\r\n\r\n")
-		resp, err := http.ReadResponse(in, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := must.Get(http.ReadResponse(in, nil))(t)
 		_, _ = io.Copy(io.Discard, resp.Body)
 		h := resp.Header
 		if resp.StatusCode != 429 || fmt.Sprint(h["Access-Control-Allow-Origin"]) != "["+origin+"]" || h.Get("Retry-After") == "" || fmt.Sprint(h["X-Frame-Options"]) != "[DENY]" {

@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // dumpBackend starts a backend that answers with the header that it was sent.
@@ -38,16 +40,10 @@ func dumpBackend(t *testing.T) (address string) {
 // the header that the backend saw.
 func get(t *testing.T, address, path string, lines ...string) (answer, seen http.Header) {
 	t.Helper()
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("tcp", address))(t)
 	defer conn.Close()
 	_, _ = io.WriteString(conn, "GET "+path+" HTTP/1.1\r\n"+strings.Join(lines, "\r\n")+"\r\n\r\n")
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must.Get(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 	defer resp.Body.Close()
 	if err := json.NewDecoder(resp.Body).Decode(&seen); err != nil {
 		t.Fatalf("status %d: %v", resp.StatusCode, err)
@@ -187,10 +183,7 @@ func TestForwardUpgrade(t *testing.T) {
 	defer s.Close()
 	edge.backend = s.Listener.Addr().String()
 	plain, _ := startEdge(t, DefaultOptions())
-	conn, err := net.Dial("tcp", plain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("tcp", plain))(t)
 	defer conn.Close()
 	_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, x-real-ip, upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n\r\n")
 	r := bufio.NewReader(conn)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/must"
 	"github.com/herdshield/shield/limiter"
 )
 
@@ -241,10 +242,7 @@ func TestPlacesAreGivenBack(t *testing.T) {
 	for _, path := range []string{"/events", "/hold"} {
 		ctx, cancel := context.WithCancel(context.Background())
 		t.Cleanup(cancel) // before the pod is closed, which waits for it
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, w.base+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.NewRequestWithContext(ctx, http.MethodGet, w.base+path, nil))(t)
 		r.Header.Set("Accept", "text/event-stream")
 		before := p.served.Load()
 		done := make(chan struct{})
@@ -304,16 +302,10 @@ func TestDraining(t *testing.T) {
 	if w.controller.ready() == nil {
 		t.Error("ready while draining")
 	}
-	conn, err := net.Dial("tcp", strings.TrimPrefix(w.base, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(t)
 	defer conn.Close()
 	fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must.Get(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 	if resp.StatusCode != 200 || !resp.Close {
 		t.Errorf("got %d, close %v; want an answer, and the connection closed", resp.StatusCode, resp.Close)
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 type readyFunc func() error
@@ -45,9 +47,7 @@ func TestProbes(t *testing.T) {
 			}
 			w := httptest.NewRecorder()
 			w.Header().Set("Server", "Caddy")
-			if err := h.ServeHTTP(w, httptest.NewRequest(c.method, c.path, nil), next); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, h.ServeHTTP(w, httptest.NewRequest(c.method, c.path, nil), next))
 			if w.Code != c.status || w.Body.String() != c.body {
 				t.Errorf("%d %q, want %d %q", w.Code, w.Body, c.status, c.body)
 			}

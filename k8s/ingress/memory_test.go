@@ -14,6 +14,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/must"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -30,10 +31,7 @@ func newMemory(t *testing.T, m *model.Model, serve http.HandlerFunc) *memory {
 	s := c.live.apply(shield.Now(), m, &policy.Division{}, "")
 	c.snapshot.Store(s)
 	s.settle()
-	answers, err := pushback.NewAnswers(pushback.AnswerConfig{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answers := must.Get(pushback.NewAnswers(pushback.AnswerConfig{}, nil))(t)
 	h := &Handler{app: &App{controller: c}, answers: answers}
 	for i := range h.proxies {
 		h.proxies[i] = endpointFunc(serve)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // limitedTo returns a Model where all requests go to one endpoint with a limit of n in
@@ -40,10 +41,7 @@ func TestSlowBodiesHoldNoPlace(t *testing.T) {
 	})
 	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{EndpointConcurrency: 1, Queue: policy.QueueOff}), p)))
 	for _, head := range []string{"Content-Length: 10\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n5\r\n"} {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(w.base, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(t)
 		defer conn.Close()
 		fmt.Fprint(conn, "POST / HTTP/1.1\r\nHost: x\r\n"+head+"hello")
 		for range 3 {
@@ -56,10 +54,7 @@ func TestSlowBodiesHoldNoPlace(t *testing.T) {
 		} else {
 			fmt.Fprint(conn, "world")
 		}
-		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := must.Get(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 		b, _ := io.ReadAll(resp.Body)
 		if resp.StatusCode != 200 || string(b) != "helloworld<nil>" {
 			t.Errorf("got %d %q", resp.StatusCode, b)
@@ -214,10 +209,7 @@ func TestBodiesMustCome(t *testing.T) {
 					}
 				}()
 				began := time.Now()
-				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				resp := must.Get(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 				_, _ = io.Copy(io.Discard, resp.Body)
 				took := time.Since(began)
 				if resp.StatusCode != tt.status || took < tt.atLeast || took > tt.atMost {
@@ -255,10 +247,7 @@ func TestAnswersMayTakeLong(t *testing.T) {
 		reader := bufio.NewReader(conn)
 		for _, size := range []int{10, maxEarlyBody + 1, 10} { // on one connection
 			go fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", size))
-			resp, err := http.ReadResponse(reader, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := must.Get(http.ReadResponse(reader, nil))(t)
 			if resp.StatusCode != 200 {
 				t.Errorf("%d bytes: got %d", size, resp.StatusCode)
 			}
@@ -315,9 +304,7 @@ func TestResponsesMustBeRead(t *testing.T) {
 					defer cancel()
 					r := request(t, "http://x/").WithContext(ctx)
 					resp, err := transport.RoundTrip(r)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, err)
 					defer resp.Body.Close()
 					if resp.ProtoMajor != version {
 						t.Fatalf("over %s", resp.Proto)

@@ -10,6 +10,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // Replicas that share few places at few endpoints have one each if there are enough,
@@ -77,9 +78,7 @@ func TestPortsThatChange(t *testing.T) {
 	var d policy.Division
 	s := l.apply(1, models(at("10.0.0.1:8080")), &d, "")
 	s.settle()
-	if _, err := s.backends[0].endpoints.Pick(0, 0, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.backends[0].endpoints.Pick(0, 0, nil))(t)
 	s = l.apply(2, models(at("10.0.0.1:8080"), at("10.0.0.2:9090")), &d, "")
 	s.settle()
 	set := &s.backends[0].endpoints.Set
@@ -101,9 +100,7 @@ func TestPortsThatComeFirst(t *testing.T) {
 	var d policy.Division
 	s := l.apply(1, &model.Model{Rules: []model.Rule{rule(one, "b", "80")}}, &d, "")
 	s.settle()
-	if _, err := s.backends[0].endpoints.Pick(0, 0, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.backends[0].endpoints.Pick(0, 0, nil))(t)
 	s = l.apply(2, &model.Model{Rules: []model.Rule{rule(two, "a", "8080"), rule(two, "b", "80")}}, &d, "")
 	s.settle()
 	for _, b := range s.backends {

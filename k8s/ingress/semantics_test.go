@@ -15,6 +15,7 @@ import (
 
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/must"
 	"github.com/herdshield/shield/limiter"
 )
 
@@ -63,18 +64,12 @@ func TestUpgrades(t *testing.T) {
 	}
 	for _, draining := range []bool{false, true} {
 		w.controller.draining.Store(draining)
-		conn, err := net.Dial("tcp", strings.TrimPrefix(w.base, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(t)
 		defer conn.Close()
 		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 		fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
 		reader := bufio.NewReader(conn)
-		resp, err := http.ReadResponse(reader, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := must.Get(http.ReadResponse(reader, nil))(t)
 		if resp.StatusCode != 101 || !strings.EqualFold(resp.Header.Get("Connection"), "upgrade") {
 			t.Fatalf("draining %v: got %d, Connection %q", draining, resp.StatusCode, resp.Header["Connection"])
 		}

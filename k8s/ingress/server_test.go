@@ -23,6 +23,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 	"github.com/caddyserver/certmagic"
+
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 func init() {
@@ -104,10 +106,7 @@ func freePorts(t *testing.T, n int) []int {
 	t.Helper()
 	var ports []int
 	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 		defer l.Close()
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
@@ -126,10 +125,7 @@ func startEdge(t *testing.T, o Options, replace ...string) (plain, secure string
 		edge.backend = "none:1"
 	}
 	t.Cleanup(func() { edge.backend = "" })
-	raw, err := Config(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := must.Get(Config(o))(t)
 	replace = append([]string{
 		`"via":"shield_ingress"`, `"via":"edge"`,
 		`"wrapper":"shield_ingress"`, `"wrapper":"edge"`,
@@ -143,15 +139,11 @@ func startEdge(t *testing.T, o Options, replace ...string) (plain, secure string
 		raw = bytes.ReplaceAll(raw, []byte(pair[0]), []byte(pair[1]))
 	}
 	var config map[string]any
-	if err := json.Unmarshal(raw, &config); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(raw, &config))
 	apps := config["apps"].(map[string]any)
 	delete(apps, "shield_ingress")
 	delete(apps["http"].(map[string]any)["servers"].(map[string]any), "status")
-	if err := caddy.Load(encode(config), true); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, caddy.Load(encode(config), true))
 	t.Cleanup(func() { _ = caddy.Stop() })
 	return fmt.Sprintf("127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[1])
 }
@@ -163,18 +155,11 @@ func TestConfigIsStrictJSON(t *testing.T) {
 	o.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	o.ProxyProtocolFrom = []netip.Prefix{netip.MustParsePrefix("fd00::/8")}
 	o.AccessLog = true
-	raw, err := Config(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := must.Get(Config(o))(t)
 	var c caddy.Config
-	if err := caddy.StrictUnmarshalJSON(raw, &c); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, caddy.StrictUnmarshalJSON(raw, &c))
 	var h caddyhttp.App
-	if err := caddy.StrictUnmarshalJSON(c.AppsRaw["http"], &h); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, caddy.StrictUnmarshalJSON(c.AppsRaw["http"], &h))
 	if !c.Admin.Disabled || *c.Admin.Config.Persist {
 		t.Error("the admin endpoint is there, or the config is saved")
 	}
@@ -218,10 +203,7 @@ func TestConfigIsStrictJSON(t *testing.T) {
 
 func mustConfig(t *testing.T, o Options) []byte {
 	t.Helper()
-	raw, err := Config(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := must.Get(Config(o))(t)
 	return raw
 }
 
@@ -266,10 +248,7 @@ func TestProxyProtocol(t *testing.T) {
 			useCertificates(newCertificates(nil, nil))
 			plain, secure := startEdge(t, o)
 			for _, over := range []string{plain, secure} {
-				conn, err := net.Dial("tcp", over)
-				if err != nil {
-					t.Fatal(err)
-				}
+				conn := must.Get(net.Dial("tcp", over))(t)
 				defer conn.Close()
 				_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 				_, _ = io.WriteString(conn, c.header)
@@ -277,7 +256,7 @@ func TestProxyProtocol(t *testing.T) {
 				if over == secure {
 					rw = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
 				}
-				_, err = io.WriteString(rw, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+				_, err := io.WriteString(rw, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
 				var status int
 				var got http.Header
 				if err == nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // limit is a time-out, and slack what an answer may take beyond it on a busy machine.
@@ -132,10 +133,7 @@ func TestHungResponsesEnd(t *testing.T) {
 			_, _ = io.WriteString(w, strings.Repeat(".", 96))
 		})
 		began := time.Now()
-		resp, err := http.Get(w.base + "/hold")
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := must.Get(http.Get(w.base + "/hold"))(t)
 		text, err := io.ReadAll(resp.Body)
 		if resp.Body.Close(); err == nil || string(text) != "some" {
 			t.Errorf("%+v: read %q, %v", limits, text, err)
@@ -229,10 +227,7 @@ func TestSlowUploadsEndWithTheRequest(t *testing.T) {
 	} {
 		w, _ := late(t, tt.is, tt.limits, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 		began := time.Now()
-		conn, err := net.Dial("tcp", strings.TrimPrefix(w.base, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(t)
 		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n%s", strings.Repeat("x", tt.sent))
 		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -251,10 +246,7 @@ func TestSlowUploadsEndWithTheRequest(t *testing.T) {
 
 // A backend that does not take what the client sends is late as well.
 func TestBackendsThatDoNotReadAreLate(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	go func() {
 		for {
@@ -266,10 +258,7 @@ func TestBackendsThatDoNotReadAreLate(t *testing.T) {
 	back := &model.Backend{Service: service("web", policy.Service{Concurrency: 1}), Port: "http",
 		Endpoints: []model.Endpoint{{Addr: netip.MustParseAddrPort(l.Addr().String())}}}
 	w := newWorld(t, within(lateResponse, all(origin("web", policy.Ingress{}), back)))
-	conn, err := net.Dial("tcp", strings.TrimPrefix(w.base, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(t)
 	defer conn.Close()
 	began := time.Now()
 	go func() {
@@ -303,10 +292,7 @@ func TestStreamsOutliveTimeouts(t *testing.T) {
 	}
 	w := newWorld(t, within(model.Timeouts{Response: limit, Request: limit, Backend: limit},
 		all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{Concurrency: 1}), upgrading(t)))))
-	conn, err := net.Dial("tcp", strings.TrimPrefix(w.base, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(t)
 	defer conn.Close()
 	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
 	in := bufio.NewReader(conn)
@@ -335,10 +321,7 @@ func TestTimeoutsOverHTTP2(t *testing.T) {
 			status     int
 		}{{"text/plain", "", http.StatusGatewayTimeout}, {"application/grpc", "4", http.StatusOK}} {
 			began := time.Now()
-			resp, err := client.Post(w.base, tt.kind, strings.NewReader("x"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := must.Get(client.Post(w.base, tt.kind, strings.NewReader("x")))(t)
 			if _ = resp.Body.Close(); resp.StatusCode != tt.status || resp.ProtoMajor != 2 || resp.Header.Get("Grpc-Status") != tt.code {
 				t.Errorf("protocol %d, %s: status %d over %s, gRPC status %q", protocol, tt.kind, resp.StatusCode, resp.Proto, resp.Header.Get("Grpc-Status"))
 			}
@@ -399,10 +382,7 @@ func TestClientsAreNotLateBackends(t *testing.T) {
 	if got := w.outcomes(); strings.Contains(got, "timeout") {
 		t.Errorf("counted: %s", got)
 	}
-	resp, err := http.Get(w.base)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must.Get(http.Get(w.base))(t)
 	time.Sleep(3 * limit)
 	n, err := io.Copy(io.Discard, resp.Body)
 	if resp.Body.Close(); err != nil || n != 32<<20 {

@@ -15,6 +15,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/must"
 	"github.com/herdshield/shield/limiter"
 )
 
@@ -24,10 +25,7 @@ func (w *world) responses() (list []string, timed map[string]uint64) {
 	w.t.Helper()
 	registry, timed := prometheus.NewRegistry(), map[string]uint64{}
 	registry.MustRegister(trafficOnly{w.controller.snapshot.Load()})
-	families, err := registry.Gather()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	families := must.Get(registry.Gather())(w.t)
 	for _, f := range families {
 		for _, m := range f.Metric {
 			var labels []string

@@ -22,6 +22,7 @@ import (
 	"github.com/herdshield/shield/k8s/endpoint"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // newTrip returns a trip to endpoints at these ports of 192.0.2.1, each of which may have
@@ -82,10 +83,7 @@ func TestDialsEject(t *testing.T) {
 						return nil, ctx.Err()
 					}
 				})
-				e, err := trip.enter(ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
+				e := must.Get(trip.enter(ctx))(t)
 				address := e.Addr()
 				if tt.elsewhere {
 					address = "192.0.2.1:3"
@@ -106,21 +104,14 @@ func TestHurriedClientsEndNoEjection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		afterEpoch()
 		first, ctx := newTrip(1, 2)
-		e, err := first.enter(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := must.Get(first.enter(ctx))(t)
 		e.Failed(shield.Now())
 		time.Sleep(time.Second)
 		first.leave(endpoint.Unknown)
 		first.tried = []*endpoint.Endpoint{e}
-		if _, err := first.pick(ctx); err != nil { // the other one
-			t.Fatal(err)
-		}
+		must.Get(first.pick(ctx))(t) // the other one
 		again := &trip{passage: first.passage}
-		if e, err = again.enter(ctx); err != nil { // its trial, since the other one is full
-			t.Fatal(err)
-		}
+		e = must.Get(again.enter(ctx))(t) // its trial, since the other one is full
 		if n := ejected(first); n != 1 {
 			t.Fatalf("%d are ejected, want the one on trial", n)
 		}
@@ -140,18 +131,10 @@ func TestHurriedClientsEndNoEjection(t *testing.T) {
 // blackHole returns an address where connections are neither accepted nor refused.
 func blackHole(t *testing.T) netip.AddrPort {
 	t.Helper()
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := must.Get(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0))(t)
 	t.Cleanup(func() { _ = syscall.Close(fd) })
-	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)); err != nil {
-		t.Fatal(err)
-	}
-	name, err := syscall.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)))
+	name := must.Get(syscall.Getsockname(fd))(t)
 	hole := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(name.(*syscall.SockaddrInet4).Port))
 	for range 4 { // its queue of connections has room for one or two
 		conn, err := net.DialTimeout("tcp", hole.String(), 50*time.Millisecond)
@@ -267,26 +250,15 @@ func TestOnlyDialsEject(t *testing.T) {
 // raw sends what there is, and returns the answer with its body read. Nothing follows.
 func raw(t *testing.T, w *world, text string) *http.Response {
 	t.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(w.base, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(t)
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
-	if _, err := io.WriteString(conn, text); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(conn, text))(t)
 	method, _, _ := strings.Cut(text, " ")
-	resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must.Get(http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method}))(t)
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusSwitchingProtocols {
-		b, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(io.ReadAll(resp.Body))(t)
 		resp.Body = io.NopCloser(strings.NewReader(string(b)))
 	}
 	return resp
@@ -316,9 +288,7 @@ func TestOrphansKeepTheirPlace(t *testing.T) {
 				trip, ctx := newTrip(1)
 				trip.passage.took.Store(int64(tt.mean))
 				trip.passage.limited = !tt.any
-				if _, err := trip.enter(ctx); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(trip.enter(ctx))(t)
 				time.Sleep(tt.took)
 				if !tt.stays {
 					var cancel context.CancelFunc
@@ -422,10 +392,7 @@ func TestWaitersSeeTheEndOfAnEjection(t *testing.T) {
 		first, ctx := newTrip(1, 2)
 		first.passage.maxWait = time.Minute
 		busy := &trip{passage: first.passage}
-		e, err := first.enter(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := must.Get(first.enter(ctx))(t)
 		e.Failed(shield.Now())
 		first.leave(endpoint.Unknown)
 		for e, err := busy.enter(ctx); ; e, err = busy.enter(ctx) { // the other one, for long
@@ -501,15 +468,9 @@ func TestConversationsAreNotReadEarly(t *testing.T) {
 	client.Protocols.SetUnencryptedHTTP2(true)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.base+"/", half)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(ctx, http.MethodPost, w.base+"/", half))(t)
 	r.Header.Set("Content-Type", "application/grpc")
-	resp, err := client.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must.Get(client.RoundTrip(r))(t)
 	defer resp.Body.Close()
 	word := make([]byte, 5)
 	if _, err := io.ReadFull(resp.Body, word); err != nil || string(word) != "hello" {

@@ -22,6 +22,7 @@ import (
 	"github.com/herdshield/shield/k8s/cluster"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/must"
 	"github.com/herdshield/shield/limiter"
 )
 
@@ -381,9 +382,7 @@ func TestMetricsOfLongNames(t *testing.T) {
 func (w *world) metrics() map[string]float64 {
 	w.t.Helper()
 	kubeconfig := filepath.Join(w.t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(kubeconfig, []byte(`{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: x}}], clusters: [{name: x, cluster: {server: "https://192.0.2.1"}}]}`), 0o600); err != nil {
-		w.t.Fatal(err)
-	}
+	must.Do(w.t, os.WriteFile(kubeconfig, []byte(`{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: x}}], clusters: [{name: x, cluster: {server: "https://192.0.2.1"}}]}`), 0o600))
 	var err error // it is asked who leads, and nothing else
 	if w.controller.cluster, err = cluster.New(cluster.Config{Kubeconfig: kubeconfig, Namespace: "x", Pod: "x"}, caddy.Log()); err != nil {
 		w.t.Fatal(err)

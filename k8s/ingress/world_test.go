@@ -20,6 +20,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // A world is an ingress at work, with a Model that the test makes instead of a
@@ -38,18 +39,12 @@ var worlds atomic.Int64
 func newWorld(t *testing.T, m *model.Model) *world {
 	t.Helper()
 	app := App{Pod: fmt.Sprint("pod-", worlds.Add(1))} // or it would be the last test's
-	key, err := json.Marshal(app)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(json.Marshal(app))(t)
 	w := &world{t: t, controller: &controller{config: app, live: newLive(), measures: newMeasures(), log: caddy.Log()}}
 	w.controller.begin.Do(func() {}) // it watches no cluster
 	controllers.LoadOrStore(string(key), w.controller)
 	w.apply(m)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	address := listener.Addr().String()
 	_ = listener.Close()
 	config := map[string]any{
@@ -66,13 +61,8 @@ func newWorld(t *testing.T, m *model.Model) *world {
 			}}},
 		},
 	}
-	b, err := json.Marshal(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := caddy.Load(b, true); err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(json.Marshal(config))(t)
+	must.Do(t, caddy.Load(b, true))
 	t.Cleanup(func() { _ = caddy.Stop() })
 	w.base = "http://" + address
 	return w
@@ -104,23 +94,14 @@ func (w *world) get(host, path string, headers ...string) (*http.Response, strin
 
 func (w *world) send(method, host, path string, body io.Reader, headers ...string) (*http.Response, string) {
 	w.t.Helper()
-	r, err := http.NewRequestWithContext(context.Background(), method, w.base+path, body)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(context.Background(), method, w.base+path, body))(w.t)
 	r.Host = host
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
-	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	resp := must.Get((&http.Transport{DisableKeepAlives: true}).RoundTrip(r))(w.t)
 	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	b := must.Get(io.ReadAll(resp.Body))(w.t)
 	return resp, string(b)
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/herdshield/shield/k8s/cluster"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/testbed/controlplane"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // join runs a Cluster for the test, until it ends or the returned function is called.
@@ -32,10 +33,7 @@ func join(t *testing.T, config cluster.Config) (*cluster.Cluster, func()) {
 	if testing.Verbose() {
 		level = zap.InfoLevel
 	}
-	c, err := cluster.New(config, zaptest.NewLogger(t, zaptest.Level(level)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(cluster.New(config, zaptest.NewLogger(t, zaptest.Level(level))))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
@@ -228,10 +226,7 @@ subjects: [{kind: ServiceAccount, name: shield, namespace: %[3]s}]`, ns, rules, 
 		return len(mine.Status.LoadBalancer.Ingress) == 1
 	})
 	eventually(t, 5*time.Second, "an Event", func() bool { return len(s.Events(t, one)) == 1 })
-	refused, err := s.Refused()
-	if err != nil {
-		t.Fatal(err)
-	}
+	refused := must.Get(s.Refused())(t)
 	for _, r := range refused {
 		if strings.Contains(r, ":"+home+":") {
 			t.Errorf("the API server has refused: %s", r)
@@ -411,20 +406,12 @@ func TestTakeover(t *testing.T) {
 	app := plain(ns, "app")
 	s.Create(t, app)
 
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := must.Get(os.Executable())(t)
 	leader := exec.Command(exe)
 	leader.Env = append(os.Environ(), helperRole+"=candidate", "KUBECONFIG="+kubeconfig, "NAMESPACE="+ns)
 	leader.Stderr = os.Stderr
-	out, err := leader.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := controlplane.Spawn(leader); err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(leader.StdoutPipe())(t)
+	must.Do(t, controlplane.Spawn(leader))
 	defer func() {
 		_ = leader.Process.Kill()
 		_ = leader.Wait()
@@ -443,9 +430,7 @@ func TestTakeover(t *testing.T) {
 	if s.Get(t, app); len(app.Status.LoadBalancer.Ingress) > 0 {
 		t.Fatal("one who does not lead has written")
 	}
-	if err := leader.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, leader.Process.Kill())
 	killed := time.Now()
 	t.Logf("kill -9: the next one led after %v", eventually(t, 20*time.Second, "a new leader", first.Leading))
 	if took := time.Since(killed); took < 10*time.Second {
@@ -503,9 +488,7 @@ func TestOutage(t *testing.T) {
 	s.Delete(t, gone)
 	s.Patch(t, stays, "", `metadata: {annotations: {a: "2"}}`)
 	s.Create(t, plain(ns, "new"))
-	if err := s.Compact(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Compact())
 	s.Restart(t, nil) // it remembers more than etcd does
 	var told struct {
 		Type   string

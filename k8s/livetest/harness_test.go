@@ -37,6 +37,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/herdshield/shield/k8s/testbed/controlplane"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // server is the one control plane for all tests of this binary; nil: it cannot be
@@ -199,10 +200,7 @@ func path(gv schema.GroupVersion, namespace, resource string) string {
 
 func encode(t testing.TB, o any) []byte {
 	t.Helper()
-	b, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(json.Marshal(o))(t)
 	return b
 }
 
@@ -261,9 +259,7 @@ func (s *Server) Get(t testing.TB, o Object) {
 func (s *Server) Events(t testing.TB, namespace string) []corev1.Event {
 	t.Helper()
 	var events corev1.EventList
-	if err := s.Do(http.MethodGet, path(corev1.SchemeGroupVersion, namespace, "events"), "", nil, &events); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Do(http.MethodGet, path(corev1.SchemeGroupVersion, namespace, "events"), "", nil, &events))
 	return events.Items
 }
 
@@ -330,9 +326,7 @@ func (s *Server) Token(t testing.TB, namespace, name string) string {
 		t.Fatal(err)
 	}
 	request := new(authenticationv1.TokenRequest)
-	if err := s.Do(http.MethodPost, path+"/"+name+"/token", "application/json", []byte(`{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","spec":{}}`), request); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Do(http.MethodPost, path+"/"+name+"/token", "application/json", []byte(`{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","spec":{}}`), request))
 	return request.Status.Token
 }
 
@@ -341,9 +335,7 @@ func (s *Server) Token(t testing.TB, namespace, name string) string {
 func (s *Server) Kubeconfig(t testing.TB, url, token string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(file, s.Plane.Kubeconfig(url, token), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, s.Plane.Kubeconfig(url, token), 0o600))
 	return file
 }
 
@@ -362,9 +354,7 @@ func (s *Server) Restart(t testing.TB, between func()) {
 	if between != nil {
 		between()
 	}
-	if err := s.StartAPIServer(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.StartAPIServer(t.Context()))
 }
 
 // A Cable is a connection to the API server that can be cut.
@@ -381,14 +371,8 @@ type Cable struct {
 // Cable returns a new one.
 func (s *Server) Cable(t testing.TB) *Cable {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	target, err := url.Parse(s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	target := must.Get(url.Parse(s.URL))(t)
 	c := &Cable{URL: "https://" + l.Addr().String(), listener: l, target: target.Host, ends: map[net.Conn]bool{}}
 	var serving sync.WaitGroup
 	serving.Go(func() {

@@ -34,6 +34,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 const annotation = "shield.herdshield.io/"
@@ -201,10 +203,7 @@ func TestWebsocketOutlivesSIGTERM(t *testing.T) {
 	s.Create(t, webIngress(ns, "web", "websocket.example.com", "/", "web"))
 	for _, ends := range []bool{true, false} {
 		p := begin(t, s.AdminKubeconfig(t), "one", "--grace-period", "2s")
-		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.HTTP))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.HTTP)))(t)
 		defer conn.Close()
 		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 		fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: websocket.example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
@@ -213,9 +212,7 @@ func TestWebsocketOutlivesSIGTERM(t *testing.T) {
 		if err != nil || resp.StatusCode != 101 {
 			t.Fatalf("%v, %v", resp, err)
 		}
-		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, p.cmd.Process.Signal(syscall.SIGTERM))
 		began := time.Now()
 		lives := func() bool {
 			fmt.Fprint(conn, "hello\n")
@@ -290,22 +287,13 @@ func TestSecretRotation(t *testing.T) {
 // certificate returns the data of a Secret.
 func certificate(t testing.TB, common string, names ...string) map[string][]byte {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: common}, DNSNames: names,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := must.Get(x509.CreateCertificate(rand.Reader, template, template, key.Public(), key))(t)
+	pkcs8 := must.Get(x509.MarshalPKCS8PrivateKey(key))(t)
 	return map[string][]byte{
 		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
 		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}),
@@ -515,16 +503,10 @@ func TestRBAC(t *testing.T) {
 		{http.MethodGet, "/api/v1/pods", ``},
 		{http.MethodPut, "/apis/networking.k8s.io/v1/namespaces/" + ns + "/ingresses/rbac", `{}`},
 	} {
-		r, err := http.NewRequest(tt.method, s.URL+tt.path, strings.NewReader(tt.body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.NewRequest(tt.method, s.URL+tt.path, strings.NewReader(tt.body)))(t)
 		r.Header.Set("Authorization", "Bearer "+config)
 		r.Header.Set("Content-Type", map[bool]string{true: "application/merge-patch+json", false: "application/json"}[tt.method == http.MethodPatch])
-		resp, err := anonymous.RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := must.Get(anonymous.RoundTrip(r))(t)
 		_ = resp.Body.Close()
 		if resp.StatusCode != http.StatusForbidden {
 			t.Errorf("%s %s: got %d, want 403", tt.method, tt.path, resp.StatusCode)
@@ -535,35 +517,21 @@ func TestRBAC(t *testing.T) {
 // manifests returns what is shipped.
 func manifests(t testing.TB) string {
 	t.Helper()
-	out, err := exec.Command("../deploy/render", "base").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(exec.Command("../deploy/render", "base").Output())(t)
 	return string(out)
 }
 
 // forbidden returns how many requests the API server has refused with 403 so far.
 func (s *Server) forbidden(t testing.TB) (n float64) {
 	t.Helper()
-	r, err := http.NewRequest(http.MethodGet, s.URL+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := s.client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequest(http.MethodGet, s.URL+"/metrics", nil))(t)
+	resp := must.Get(s.client.Do(r))(t)
 	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(io.ReadAll(resp.Body))(t)
 	for line := range bytes.Lines(b) {
 		if bytes.HasPrefix(line, []byte("apiserver_request_total{")) && bytes.Contains(line, []byte(`code="403"`)) {
 			var v float64
-			if _, err := fmt.Sscan(string(line[bytes.LastIndexByte(line, ' ')+1:]), &v); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(fmt.Sscan(string(line[bytes.LastIndexByte(line, ' ')+1:]), &v))(t)
 			n += v
 		}
 	}
@@ -812,9 +780,7 @@ func TestShutdown(t *testing.T) {
 	s.Create(t, replica)
 	p := begin(t, s.AdminKubeconfig(t), "one", "--service", ns+"/own", "--publish-address", "192.0.2.11", "--shutdown-delay", "1s")
 	eventually(t, 20*time.Second, "the address in the status", func() bool { s.Get(t, i); return len(i.Status.LoadBalancer.Ingress) == 1 })
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	took := eventually(t, time.Second, "not ready", func() bool { return p.probe("/readyz") == http.StatusServiceUnavailable })
 	if status, body := p.Get("shutdown.example.com", "/"); status != 200 {
 		t.Errorf("%v after SIGTERM: got %d %q, want 200", took, status, body)

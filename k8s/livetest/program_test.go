@@ -24,6 +24,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // Endpoints must not have addresses of 127.0.0.0/8, the API server says. So all of
@@ -115,16 +117,10 @@ func begin(t testing.TB, kubeconfig, pod string, flags ...string) *Process {
 
 func beginUnready(t testing.TB, kubeconfig, pod string, flags ...string) *Process {
 	t.Helper()
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := must.Get(program())(t)
 	p := &Process{t: t, ended: make(chan struct{})}
 	for _, port := range []*int{&p.HTTP, &p.HTTPS, &p.Status} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 		*port = l.Addr().(*net.TCPAddr).Port
 		defer l.Close()
 	}
@@ -135,13 +131,8 @@ func beginUnready(t testing.TB, kubeconfig, pod string, flags ...string) *Proces
 	}, flags...)...)
 	p.cmd.Env = append(os.Environ(), "POD_NAME="+pod, "POD_NAMESPACE=shield-ingress")
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	logs, err := p.cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	logs := must.Get(p.cmd.StderrPipe())(t)
+	must.Do(t, p.cmd.Start())
 	go func() {
 		defer close(p.ended)
 		for lines := bufio.NewScanner(logs); lines.Scan(); {
@@ -186,10 +177,7 @@ func (p *Process) probe(path string) int {
 
 // Get asks for a path of a host, and returns the status and the body.
 func (p *Process) Get(host, path string) (int, string) {
-	r, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", p.HTTP, path), nil)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	r := must.Get(http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", p.HTTP, path), nil))(p.t)
 	r.Host = host
 	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
 	if err != nil {
@@ -225,17 +213,11 @@ func (p *Process) Certificate(name string) []string {
 
 // Metric returns the value of a metric, with its labels if it has any.
 func (p *Process) Metric(name string) float64 {
-	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", p.Status))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	resp := must.Get(http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", p.Status)))(p.t)
 	defer resp.Body.Close()
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
 		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
-			f, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				p.t.Fatal(err)
-			}
+			f := must.Get(strconv.ParseFloat(value, 64))(p.t)
 			return f
 		}
 	}
@@ -245,16 +227,10 @@ func (p *Process) Metric(name string) float64 {
 
 // Memory returns its resident memory in MB.
 func (p *Process) Memory() float64 {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)))(p.t)
 	for line := range strings.SplitSeq(string(b), "\n") {
 		if kB, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			n, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(kB), " kB"), 64)
-			if err != nil {
-				p.t.Fatal(err)
-			}
+			n := must.Get(strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(kB), " kB"), 64))(p.t)
 			return n / 1024
 		}
 	}
@@ -273,9 +249,7 @@ func (p *Process) Scheduled() (ran, waited float64) {
 	for _, thread := range threads {
 		var r, w float64
 		if b, err := os.ReadFile(thread); err == nil { // else it has ended
-			if _, err := fmt.Sscan(string(b), &r, &w); err != nil {
-				p.t.Fatal(err)
-			}
+			must.Get(fmt.Sscan(string(b), &r, &w))(p.t)
 		}
 		ran, waited = ran+r, waited+w
 	}
@@ -305,10 +279,7 @@ func pod(t testing.TB, name string, handler http.HandlerFunc) *Pod {
 		_, _ = io.Copy(io.Discard, r.Body)
 		fmt.Fprint(w, name)
 	})}
-	l, err := net.Listen("tcp", p.Address+":8080")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", p.Address+":8080"))(t)
 	go func() { _ = p.server.Serve(l) }()
 	t.Cleanup(func() { _ = p.server.Shutdown(context.Background()) })
 	return p

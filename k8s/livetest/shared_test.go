@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/herdshield/shield/k8s/testbed/must"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
@@ -145,19 +146,13 @@ func ask(all []*Process, host string, lasts time.Duration) {
 // metrics returns the values of a metric: of all that has no labels, or is in a namespace.
 // Objects of other tests may still be there.
 func (p *Process) metrics(name, namespace string) (values []float64) {
-	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", p.Status))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	resp := must.Get(http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", p.Status)))(p.t)
 	defer resp.Body.Close()
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
 		metric, value, _ := strings.Cut(lines.Text(), " ")
 		metric, labels, labelled := strings.Cut(metric, "{")
 		if metric == name && (!labelled || strings.Contains(labels, "/"+namespace+"/")) {
-			f, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				p.t.Fatal(err)
-			}
+			f := must.Get(strconv.ParseFloat(value, 64))(p.t)
 			values = append(values, f)
 		}
 	}

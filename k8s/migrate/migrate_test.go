@@ -11,6 +11,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/must"
 	"github.com/herdshield/shield/k8s/translate"
 )
 
@@ -68,9 +69,7 @@ func TestMain(t *testing.T) {
 	}
 
 	folder := t.TempDir()
-	if err := os.WriteFile(filepath.Join(folder, "a.yml"), []byte(guarded), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(folder, "a.yml"), []byte(guarded), 0o600))
 	_ = os.WriteFile(filepath.Join(folder, "README"), []byte("{{"), 0o600)
 	for path, code := range map[string]int{folder: 2, filepath.Join(folder, "a.yml"): 2, filepath.Join(folder, "none"): 2} {
 		var out, wrong bytes.Buffer

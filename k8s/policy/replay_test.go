@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/k8s/testbed/must"
 	"github.com/herdshield/shield/limiter"
 )
 
@@ -153,10 +154,7 @@ func newShadow(t *testing.T, p Ingress) *shadow {
 	s := &shadow{policy: p, buckets: map[netip.Addr][]limiter.Bucket{}, admitted: map[netip.Addr]int{}, lost: map[netip.Addr]bool{}}
 	c := shield.Config{}
 	for _, z := range p.Zones {
-		limit, err := limiter.New(z.Limit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		limit := must.Get(limiter.New(z.Limit))(t)
 		s.limits = append(s.limits, limit)
 		c.Zones = append(c.Zones, shield.Zone{Name: z.Name, Limit: z.Limit})
 	}
@@ -261,10 +259,7 @@ func TestConnectionsAgainstNginx(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	guard, err := shield.New(shield.Config{PerClient: p.PerClient}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	guard := must.Get(shield.New(shield.Config{PerClient: p.PerClient}, nil))(t)
 	type flight struct {
 		id       string
 		status   chan int
@@ -358,10 +353,7 @@ func TestRefusalsCostNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	guard, err := shield.New(shield.Config{PerClient: p.PerClient, Zones: []shield.Zone{{Name: "rps", Limit: p.Zones[0].Limit}}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	guard := must.Get(shield.New(shield.Config{PerClient: p.PerClient, Zones: []shield.Zone{{Name: "rps", Limit: p.Zones[0].Limit}}}, nil))(t)
 	admit := func() shield.Decision {
 		return guard.Admit(time.Second, shield.Request{Keys: []limiter.Key{1}, InFlightKey: 1})
 	}
@@ -424,10 +416,7 @@ func startNginx(t *testing.T, backend string) *nginxServer {
 		}
 		t.Skip("there is no nginx to compare with; install the package nginx-light (with CI_REQUIRE_NGINX=1 this is an error)")
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	free := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	s := &nginxServer{dir: t.TempDir(), address: free.Addr().String()}
 	free.Close()
 
@@ -436,12 +425,8 @@ func startNginx(t *testing.T, backend string) *nginxServer {
 		z, l := nginxSite(t, site.name, site.annotations)
 		zones.WriteString(z)
 		fmt.Fprintf(&locations, "location /%s/ { root %s; %s }\n", site.name, s.dir, l)
-		if err := os.Mkdir(filepath.Join(s.dir, site.name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(s.dir, site.name, "ok"), []byte("ok\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Mkdir(filepath.Join(s.dir, site.name), 0o755))
+		must.Do(t, os.WriteFile(filepath.Join(s.dir, site.name, "ok"), []byte("ok\n"), 0o644))
 	}
 	for name, annotations := range map[string]map[string]string{"connections": connections, "charged": charged} {
 		z, l := nginxSite(t, name, annotations)
@@ -468,15 +453,11 @@ http {
 	}
 }
 `, s.dir, zones.String(), s.address, locations.String())
-	if err := os.WriteFile(filepath.Join(s.dir, "nginx.conf"), []byte(config), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(filepath.Join(s.dir, "nginx.conf"), []byte(config), 0o644))
 	s.process = exec.Command(binary, "-p", s.dir, "-c", filepath.Join(s.dir, "nginx.conf"))
 	var output strings.Builder
 	s.process.Stdout, s.process.Stderr = &output, &output
-	if err := s.process.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.process.Start())
 	t.Cleanup(func() {
 		if s.process.ProcessState == nil {
 			_ = s.process.Process.Kill()
@@ -505,10 +486,7 @@ func nginxSite(t *testing.T, id string, annotations map[string]string) (zones, l
 		if !ok {
 			return otherwise
 		}
-		n, err := strconv.Atoi(v)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(strconv.Atoi(v))(t)
 		return n
 	}
 	rps, rpm, conn, multiplier := number("limit-rps", 0), number("limit-rpm", 0), number("limit-connections", 0), number("limit-burst-multiplier", 5)
@@ -560,14 +538,9 @@ func (s *nginxServer) get(c *http.Client, path string) (status int, err error) {
 // stop ends nginx and returns what it has seen, in its order.
 func (s *nginxServer) stop(t *testing.T) (seen []request) {
 	t.Helper()
-	if err := s.process.Process.Signal(syscall.SIGQUIT); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.process.Process.Signal(syscall.SIGQUIT))
 	_ = s.process.Wait()
-	log, err := os.ReadFile(filepath.Join(s.dir, "access.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must.Get(os.ReadFile(filepath.Join(s.dir, "access.log")))(t)
 	var first time.Duration
 	for line := range strings.Lines(string(log)) {
 		field := strings.Fields(line)

@@ -8,15 +8,13 @@ import (
 	"testing"
 
 	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // parse returns what net/http makes of a request's target.
 func parse(t *testing.T, target string) *url.URL {
 	t.Helper()
-	u, err := url.ParseRequestURI(target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := must.Get(url.ParseRequestURI(target))(t)
 	return u
 }
 
@@ -183,10 +181,7 @@ func BenchmarkResolve(b *testing.B) {
 		{"encoded-slash", "/api/v1/group%2Fname"},
 		{"worst", "/%2525252F" + strings.Repeat(`//%2F\%25252525`, 800)[:maxOdd]},
 	} {
-		u, err := url.ParseRequestURI(strings.TrimRight(c.path, "%25"))
-		if err != nil {
-			b.Fatal(err)
-		}
+		u := must.Get(url.ParseRequestURI(strings.TrimRight(c.path, "%25")))(b)
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 func TestRewrite(t *testing.T) {
@@ -47,10 +48,7 @@ func TestRewrite(t *testing.T) {
 		{prefix("/api", "/"), "/api//evil.example", "/evil.example"},
 		{&model.Rewrite{Pattern: regexp.MustCompile("^/v[0-9]+"), Prefix: "/v[0-9]+", To: "/new"}, "/v12/x", "/new/x"},
 	} {
-		u, err := url.ParseRequestURI(c.path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := must.Get(url.ParseRequestURI(c.path))(t)
 		got := ""
 		if to, ok := Rewrite(c.rewrite, u); ok {
 			got = to.RequestURI()

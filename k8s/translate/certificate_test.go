@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/herdshield/shield/k8s/model"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // noon is when these tests are run.
@@ -37,22 +38,13 @@ func secret(t testing.TB, nsName string, hosts ...string) *corev1.Secret {
 func secretUntil(t testing.TB, until time.Time, nsName string, hosts ...string) *corev1.Secret {
 	t.Helper()
 	k := splitKey(nsName)
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	private := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: k.name}, DNSNames: hosts,
 		NotBefore: noon.Add(-time.Hour), NotAfter: until,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := must.Get(x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private))(t)
+	keyDER := must.Get(x509.MarshalPKCS8PrivateKey(private))(t)
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: k.name, UID: types.UID("uid-of-" + nsName), ResourceVersion: "1"},
 		Type:       corev1.SecretTypeTLS,

@@ -21,6 +21,7 @@ import (
 
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/route"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // A source makes decisions out of bytes, so that fuzzing can change one at a time.
@@ -392,10 +393,7 @@ func check(t *testing.T, opts Options, o Objects, m *model.Model) {
 			}
 		}
 		for _, written := range []string{(&url.URL{Path: p.path}).EscapedPath(), encoded.String()} {
-			u, err := url.Parse("http://" + host + written)
-			if err != nil {
-				t.Fatal(err)
-			}
+			u := must.Get(url.Parse("http://" + host + written))(t)
 			path, ok := route.Read(u)
 			target := table.Find(host, path)
 			if !ok || target == nil || target.Origin.Ref != refTo("Ingress", owner) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden part of testdata/*.case; read the diff")
@@ -33,17 +34,12 @@ func TestGolden(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".case"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must.Get(os.ReadFile(file))(t)
 			input, want, _ := strings.Cut(string(text), separator)
 			options, objects := decode(t, input)
 			got := dump(New(options).Translate(objects))
 			if *update {
-				if err := os.WriteFile(file, []byte(strings.TrimSuffix(input, "\n")+separator+got), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, os.WriteFile(file, []byte(strings.TrimSuffix(input, "\n")+separator+got), 0o644))
 				return
 			}
 			if got != want {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/herdshield/shield/caddymodule"
 	"github.com/herdshield/shield/k8s/ingress"
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // asCommand makes the test binary run as shield-ingress.
@@ -84,10 +85,7 @@ func TestFlags(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := parse(c.args, c.env)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must.Get(parse(c.args, c.env))(t)
 			want := ingress.DefaultOptions()
 			want.App.Controller, want.App.Replicas = "herdshield.io/ingress", "divided"
 			c.want(&want)
@@ -187,9 +185,7 @@ func TestConfigOfFlags(t *testing.T) {
 				t.Fatalf("exit code %d: %s", code, &stderr)
 			}
 			var config *caddy.Config
-			if err := caddy.StrictUnmarshalJSON(stdout.Bytes(), &config); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, caddy.StrictUnmarshalJSON(stdout.Bytes(), &config))
 			if err := caddy.Validate(config); err != nil {
 				t.Errorf("%v: %s", err, &stdout)
 			}
@@ -210,17 +206,11 @@ func start(t *testing.T, args ...string) *process {
 	t.Helper()
 	var ports []any
 	for range 3 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 		defer l.Close()
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
-	own, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := must.Get(os.Executable())(t)
 	args = append(strings.Fields(fmt.Sprintf("--http-port=%d --https-port=%d --status-port=%d", ports...)), args...)
 	p := &process{
 		t: t, cmd: exec.Command(own, append(args, "--kubeconfig="+kubeconfig(t))...),
@@ -234,9 +224,7 @@ func start(t *testing.T, args ...string) *process {
 // run starts the process, and waits until it serves.
 func (p *process) run() {
 	p.t.Helper()
-	if err := p.cmd.Start(); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Do(p.t, p.cmd.Start())
 	p.t.Cleanup(func() { _ = p.cmd.Process.Kill(); _ = p.cmd.Wait() })
 	p.await("/livez", http.StatusOK, "ok")
 }
@@ -267,9 +255,7 @@ func (p *process) await(path string, status int, text string) {
 
 func (p *process) signal(s os.Signal) {
 	p.t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Do(p.t, p.cmd.Process.Signal(s))
 }
 
 // ends waits for the end, and checks the exit code.
@@ -330,15 +316,10 @@ func TestSecondSignal(t *testing.T) {
 
 func TestPortInUse(t *testing.T) {
 	p := start(t, "--shutdown-delay=0s") // Caddy delays for listeners that are up, too
-	l, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", ":0"))(t)
 	defer l.Close()
 	p.cmd.Args[1] = fmt.Sprintf("--http-port=%d", l.Addr().(*net.TCPAddr).Port)
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.cmd.Start())
 	p.ends(caddy.ExitCodeFailedStartup)
 	if !strings.Contains(p.log.String(), "address already in use") {
 		t.Errorf("the log does not say why: %s", p.log)

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
 // TestImage reads an image back as a container runtime does: from the index to the
@@ -20,19 +22,12 @@ import (
 func TestImage(t *testing.T) {
 	dir := t.TempDir()
 	binary := filepath.Join(dir, "tool")
-	if err := os.WriteFile(binary, []byte("\x7fELF and so on"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(binary, []byte("\x7fELF and so on"), 0o755))
 	out := filepath.Join(dir, "tool.tar")
 	const ref = "registry.example:5000/some/tool:v1"
 	make := func() []byte {
-		if err := run(ref, out, "", "7:8", []string{binary, "-flag"}); err != nil {
-			t.Fatal(err)
-		}
-		b, err := os.ReadFile(out)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, run(ref, out, "", "7:8", []string{binary, "-flag"}))
+		b := must.Get(os.ReadFile(out))(t)
 		return b
 	}
 	image := make()
@@ -46,9 +41,7 @@ func TestImage(t *testing.T) {
 			t.Fatalf("there is no blob %s among %v", d, slices.Sorted(maps.Keys(files)))
 		}
 		if into != nil {
-			if err := json.Unmarshal(b, into); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, json.Unmarshal(b, into))
 		}
 		return b
 	}
@@ -57,9 +50,7 @@ func TestImage(t *testing.T) {
 		Annotations map[string]string
 	}
 	var index struct{ Manifests []descriptor }
-	if err := json.Unmarshal(files["index.json"], &index); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal(files["index.json"], &index))
 	annotations := index.Manifests[0].Annotations
 	if name, tag := annotations["io.containerd.image.name"], annotations["org.opencontainers.image.ref.name"]; name != ref || tag != "v1" {
 		t.Errorf("the image is called %q, tag %q", name, tag)
@@ -82,14 +73,8 @@ func TestImage(t *testing.T) {
 	if config.Config.User != "7:8" || !slices.Equal(config.Config.Entrypoint, []string{"/tool", "-flag"}) {
 		t.Errorf("it runs %v as %s", config.Config.Entrypoint, config.Config.User)
 	}
-	zipped, err := gzip.NewReader(bytes.NewReader(blob(manifest.Layers[0].Digest, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	layer, err := io.ReadAll(zipped)
-	if err != nil {
-		t.Fatal(err)
-	}
+	zipped := must.Get(gzip.NewReader(bytes.NewReader(blob(manifest.Layers[0].Digest, nil))))(t)
+	layer := must.Get(io.ReadAll(zipped))(t)
 	if digest(layer) != config.Rootfs.DiffIDs[0] {
 		t.Error("the config names another layer")
 	}
