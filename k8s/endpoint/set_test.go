@@ -43,6 +43,13 @@ func points(s string) []model.Endpoint {
 
 func upTo(n int) func(model.Endpoint) int { return func(model.Endpoint) int { return n } }
 
+// newSet returns a Set of such points at t0.
+func newSet(s string, limit func(model.Endpoint) int) *Set {
+	set := new(Set)
+	set.Update(t0, points(s), limit)
+	return set
+}
+
 // digit returns what points was given for e.
 func digit(e *Endpoint) string {
 	if e == nil {
@@ -90,9 +97,8 @@ func TestUsable(t *testing.T) {
 		{"d1 d2 n3", "1 2"},
 		{"d1", "1"},
 	} {
-		var s Set
-		s.Update(t0, points(c.endpoints), nil)
-		if got := chosen(t, &s, t0); got != c.chosen {
+		s := newSet(c.endpoints, nil)
+		if got := chosen(t, s, t0); got != c.chosen {
 			t.Errorf("%q: chosen %q, want %q", c.endpoints, got, c.chosen)
 		}
 	}
@@ -105,23 +111,17 @@ func TestUsable(t *testing.T) {
 // The less loaded of two: of two endpoints it is always the less loaded one, and of a
 // hundred none has more than a few above the mean.
 func TestLeastInFlight(t *testing.T) {
-	var two Set
-	two.Update(t0, points("1 2"), nil)
-	first := mustPick(t, &two, t0)
+	two := newSet("1 2", nil)
+	first := mustPick(t, two, t0)
 	for range 100 {
-		e := mustPick(t, &two, t0)
+		e := mustPick(t, two, t0)
 		if digit(e) == digit(first) {
 			t.Fatalf("%s chosen, which has 1 in flight", digit(e))
 		}
 		e.Release(t0, Served)
 	}
 
-	var all []model.Endpoint
-	for i := range 100 {
-		all = append(all, model.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 1, byte(i)}), 80)})
-	}
-	var s Set
-	s.Update(t0, all, nil)
+	s := hundred(nil)
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 10_000 {
 		must.Get(s.Pick(t0, random.Uint64(), nil))(t)
@@ -135,8 +135,7 @@ func TestLeastInFlight(t *testing.T) {
 
 // Idle endpoints get equal shares.
 func TestEqualShares(t *testing.T) {
-	var s Set
-	s.Update(t0, points("1 2 3 4 5"), nil)
+	s := newSet("1 2 3 4 5", nil)
 	counts := map[string]int{}
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 50_000 {
@@ -152,11 +151,10 @@ func TestEqualShares(t *testing.T) {
 }
 
 func TestFull(t *testing.T) {
-	var s Set
-	s.Update(t0, points("1 2 3"), upTo(2))
+	s := newSet("1 2 3", upTo(2))
 	var taken []*Endpoint
 	for range 6 {
-		taken = append(taken, mustPick(t, &s, t0))
+		taken = append(taken, mustPick(t, s, t0))
 	}
 	if _, err := s.Pick(t0, 7, nil); !errors.Is(err, ErrFull) {
 		t.Fatalf("the seventh of six: %v", err)
@@ -175,7 +173,7 @@ func TestFull(t *testing.T) {
 	}
 	s.Update(t0, points("1 2 3"), upTo(3))
 	for range 4 {
-		mustPick(t, &s, t0)
+		mustPick(t, s, t0)
 	}
 	if _, err := s.Pick(t0, 7, nil); !errors.Is(err, ErrFull) {
 		t.Errorf("9 in flight of 9: %v", err)
@@ -183,22 +181,20 @@ func TestFull(t *testing.T) {
 }
 
 func TestTried(t *testing.T) {
-	var s Set
-	s.Update(t0, points("1 2 3"), nil)
-	a := mustPick(t, &s, t0)
-	b := mustPick(t, &s, t0, a)
-	c := mustPick(t, &s, t0, a, b)
+	s := newSet("1 2 3", nil)
+	a := mustPick(t, s, t0)
+	b := mustPick(t, s, t0, a)
+	c := mustPick(t, s, t0, a, b)
 	if all := digit(a) + digit(b) + digit(c); !strings.Contains(all, "1") || !strings.Contains(all, "2") || !strings.Contains(all, "3") {
 		t.Errorf("tried one after the other: %s", all)
 	}
-	if got := chosen(t, &s, t0, a, b, c); got != "1 2 3" {
+	if got := chosen(t, s, t0, a, b, c); got != "1 2 3" {
 		t.Errorf("all were tried: chosen %q, want any", got)
 	}
 	// One with a free place is not preferred over one that has not been tried.
-	var full Set
-	full.Update(t0, points("1 2"), upTo(1))
-	x := mustPick(t, &full, t0)
-	y := mustPick(t, &full, t0)
+	full := newSet("1 2", upTo(1))
+	x := mustPick(t, full, t0)
+	y := mustPick(t, full, t0)
 	x.Release(t0, Unknown)
 	if _, err := full.Pick(t0, 0, []*Endpoint{x}); !errors.Is(err, ErrFull) {
 		t.Errorf("the only untried one is full: %v", err)
@@ -207,12 +203,11 @@ func TestTried(t *testing.T) {
 }
 
 func TestEjection(t *testing.T) {
-	var s Set
-	s.Update(t0, points("1 2 3 4"), nil)
+	s := newSet("1 2 3 4", nil)
 	one := func(now time.Duration) *Endpoint { // as a request does that has tried the others
 		t.Helper()
 		m := s.load()
-		e := mustPick(t, &s, now, &m.live[1].handles[0], &m.live[2].handles[0], &m.live[3].handles[0])
+		e := mustPick(t, s, now, &m.live[1].handles[0], &m.live[2].handles[0], &m.live[3].handles[0])
 		if digit(e) != "1" {
 			t.Fatalf("picked %s", digit(e))
 		}
@@ -220,24 +215,24 @@ func TestEjection(t *testing.T) {
 	}
 	before, alsoBefore := one(t0), one(t0)
 	one(t0).Release(t0, Unreachable)
-	if got := chosen(t, &s, t0+999*ms); got != "2 3 4" {
+	if got := chosen(t, s, t0+999*ms); got != "2 3 4" {
 		t.Errorf("after one failure: chosen %q", got)
 	}
 	before.Release(t0+500*ms, Unreachable)
 	alsoBefore.Release(t0+500*ms, Served)
-	if got := chosen(t, &s, t0+999*ms); got != "2 3 4" {
+	if got := chosen(t, s, t0+999*ms); got != "2 3 4" {
 		t.Errorf("after outcomes of requests from before: chosen %q", got)
 	}
 
 	now := t0 + time.Second
 	for _, lasts := range []time.Duration{2, 4, 8, 16, 30, 30, 30} {
 		trial := one(now)
-		if got := chosen(t, &s, now+999*ms); got != "2 3 4" {
+		if got := chosen(t, s, now+999*ms); got != "2 3 4" {
 			t.Errorf("while it is on trial: chosen %q", got)
 		}
 		trial.Release(now+10*ms, Unreachable)
 		now += 10*ms + lasts*time.Second
-		if got := chosen(t, &s, now-1); got != "2 3 4" {
+		if got := chosen(t, s, now-1); got != "2 3 4" {
 			t.Errorf("%v after the trial failed: chosen %q", lasts*time.Second-1, got)
 		}
 	}
@@ -250,16 +245,16 @@ func TestEjection(t *testing.T) {
 		t.Error("ejected, though it was reached")
 	}
 	long.Release(now, Served)
-	if got := chosen(t, &s, now); got != "1 2 3 4" {
+	if got := chosen(t, s, now); got != "1 2 3 4" {
 		t.Errorf("after it was reached: chosen %q", got)
 	}
 	// It begins again at a second.
 	one(now).Release(now, Unreachable)
-	if got := chosen(t, &s, now+time.Second-1); got != "2 3 4" {
+	if got := chosen(t, s, now+time.Second-1); got != "2 3 4" {
 		t.Errorf("after it failed again: chosen %q", got)
 	}
 	one(now+time.Second).Release(now, Served)
-	if got := chosen(t, &s, now+time.Second); got != "1 2 3 4" {
+	if got := chosen(t, s, now+time.Second); got != "1 2 3 4" {
 		t.Errorf("after its trial went well: chosen %q", got)
 	}
 }
@@ -283,34 +278,32 @@ func TestNeverMoreThanHalfAreEjected(t *testing.T) {
 		}
 	}
 	// Nor when the others leave: the one that has longest to go stays out.
-	var s Set
-	s.Update(t0, points("1 2 3 4 5 6"), nil)
+	s := newSet("1 2 3 4 5 6", nil)
 	for i := range 3 {
 		s.load().live[i].take(t0).Release(t0+time.Duration(i), Unreachable)
 	}
 	s.Update(t0, points("1 2 3"), nil)
-	if got := chosen(t, &s, t0); got != "1 2" {
+	if got := chosen(t, s, t0); got != "1 2" {
 		t.Errorf("three left, who had all been ejected: chosen %q, want the first two", got)
 	}
 	s.Update(t0, points("3 d4 n5"), nil)
-	if got := chosen(t, &s, t0); got != "3" {
+	if got := chosen(t, s, t0); got != "3" {
 		t.Errorf("one left: chosen %q", got)
 	}
 }
 
 func TestEjectedIsTheLastResort(t *testing.T) {
-	var s Set
-	s.Update(t0, points("1 2"), upTo(1))
-	dead := mustPick(t, &s, t0)
+	s := newSet("1 2", upTo(1))
+	dead := mustPick(t, s, t0)
 	dead.Release(t0, Unreachable)
-	other := mustPick(t, &s, t0)
+	other := mustPick(t, s, t0)
 	if digit(other) == digit(dead) {
 		t.Fatal("picked the ejected one")
 	}
 	if _, err := s.Pick(t0, 0, nil); !errors.Is(err, ErrFull) {
 		t.Errorf("an ejected one is not used when the others are full: %v", err)
 	}
-	again := mustPick(t, &s, t0, other)
+	again := mustPick(t, s, t0, other)
 	if digit(again) != digit(dead) {
 		t.Errorf("picked %s; want the ejected one rather than one that has been tried", digit(again))
 	}
@@ -318,16 +311,15 @@ func TestEjectedIsTheLastResort(t *testing.T) {
 	if until := time.Duration(again.outTil.Load()); until != t0+time.Second {
 		t.Errorf("ejected until %v after it began; want a second, whatever fails meanwhile", until-t0)
 	}
-	again = mustPick(t, &s, t0, other)
+	again = mustPick(t, s, t0, other)
 	again.Release(t0, Served) // it is back
-	if e := mustPick(t, &s, t0); digit(e) != digit(dead) {
+	if e := mustPick(t, s, t0); digit(e) != digit(dead) {
 		t.Errorf("picked %s", digit(e))
 	}
 }
 
 func TestSlowStart(t *testing.T) {
-	var s Set
-	s.Update(t0, points("1 2 3"), nil)
+	s := newSet("1 2 3", nil)
 	if s.Stats(t0)[0].Warming {
 		t.Error("the first ones start slowly")
 	}
@@ -357,26 +349,24 @@ func TestSlowStart(t *testing.T) {
 		}
 	}
 	// A free place matters more than warm caches.
-	var full Set
-	full.Update(t0, points("1"), upTo(1))
+	full := newSet("1", upTo(1))
 	full.Update(t0, points("1 2"), upTo(1))
-	a, b := mustPick(t, &full, t0), mustPick(t, &full, t0)
+	a, b := mustPick(t, full, t0), mustPick(t, full, t0)
 	if digit(a) == digit(b) {
 		t.Errorf("both at %s", digit(a))
 	}
 	// When all are new, they share as always.
 	full.Update(t0, points("3 4 5"), nil)
-	if got := chosen(t, &full, t0); got != "3 4 5" {
+	if got := chosen(t, full, t0); got != "3 4 5" {
 		t.Errorf("chosen %q", got)
 	}
 }
 
 func TestComingBack(t *testing.T) {
-	var s Set
-	s.Update(t0, points("1 2"), upTo(2))
+	s := newSet("1 2", upTo(2))
 	var taken []*Endpoint
 	for range 4 {
-		taken = append(taken, mustPick(t, &s, t0))
+		taken = append(taken, mustPick(t, s, t0))
 	}
 	s.Update(t0, points("2"), upTo(2))
 	stats := s.Stats(t0)
@@ -405,9 +395,8 @@ func TestComingBack(t *testing.T) {
 // A Pick that has loaded the endpoints before an Update takes no place at one that has left
 // idle: the count would be lost when the endpoint comes back.
 func TestPickDuringUpdate(t *testing.T) {
-	var s Set
-	s.Update(t0, points("1 2"), upTo(2))
-	busy := mustPick(t, &s, t0)
+	s := newSet("1 2", upTo(2))
+	busy := mustPick(t, s, t0)
 	before := s.load()
 	s.Update(t0, points("3"), upTo(2))
 	for range 2 { // one more place at the busy one
@@ -424,7 +413,7 @@ func TestPickDuringUpdate(t *testing.T) {
 			t.Errorf("%s came back with %d in flight", e.addr, e.state.Load()&maxCap)
 		}
 	}
-	if got := mustPick(t, &s, t0); digit(got) == digit(busy) {
+	if got := mustPick(t, s, t0); digit(got) == digit(busy) {
 		t.Error("a third one at the busy endpoint")
 	}
 }
@@ -432,14 +421,13 @@ func TestPickDuringUpdate(t *testing.T) {
 // An endpoint that has left with requests in flight is remembered until the first Update
 // after their end.
 func TestGoneAreForgotten(t *testing.T) {
-	var s Set
-	s.Update(t0, points("1 2"), nil)
+	s := newSet("1 2", nil)
 	for i := range 50 {
 		s.Update(t0, points(fmt.Sprint(i+1)), nil)
-		e := mustPick(t, &s, t0)
+		e := mustPick(t, s, t0)
 		defer e.Release(t0, Served)
 		if i%2 == 0 {
-			e := mustPick(t, &s, t0)
+			e := mustPick(t, s, t0)
 			e.Release(t0, Served)
 		}
 	}
@@ -660,18 +648,18 @@ func FuzzSet(f *testing.F) {
 	})
 }
 
-func hundred() *Set {
+func hundred(limit func(model.Endpoint) int) *Set {
 	var all []model.Endpoint
 	for i := range 100 {
 		all = append(all, model.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 1, byte(i)}), 80)})
 	}
 	s := new(Set)
-	s.Update(t0, all, upTo(64))
+	s.Update(t0, all, limit)
 	return s
 }
 
 func TestPickDoesNotAllocate(t *testing.T) {
-	s := hundred()
+	s := hundred(upTo(64))
 	tried := []*Endpoint{mustPick(t, s, t0)}
 	if n := testing.AllocsPerRun(1000, func() {
 		e, _ := s.Pick(t0, rand.Uint64(), tried)
@@ -683,7 +671,7 @@ func TestPickDoesNotAllocate(t *testing.T) {
 
 func BenchmarkPick(b *testing.B) {
 	for _, n := range []int{1, 10, 100} {
-		s := hundred()
+		s := hundred(upTo(64))
 		s.Update(t0, s.load().endpoints[:n], upTo(64))
 		b.Run(fmt.Sprintf("%d", n), func(b *testing.B) {
 			b.ReportAllocs()
@@ -708,7 +696,7 @@ func BenchmarkPick(b *testing.B) {
 		})
 	}
 	b.Run("100-full", func(b *testing.B) {
-		s := hundred()
+		s := hundred(upTo(64))
 		for {
 			if _, err := s.Pick(t0, rand.Uint64(), nil); err != nil {
 				break
@@ -722,7 +710,7 @@ func BenchmarkPick(b *testing.B) {
 }
 
 func BenchmarkUpdate(b *testing.B) {
-	s := hundred()
+	s := hundred(upTo(64))
 	a, c := s.load().endpoints, s.load().endpoints[:99]
 	limit := upTo(64)
 	b.Run("same", func(b *testing.B) {
