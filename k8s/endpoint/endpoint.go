@@ -25,9 +25,8 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	Served      Outcome = iota // it accepted the connection, whatever it answered
-	Unreachable                // it did not accept the connection
-	Unknown                    // the client left before either
+	Served  Outcome = iota // it accepted the connection, whatever it answered
+	Unknown                // the client left before, or Failed has said why not
 )
 
 // An Endpoint is an endpoint as a Pick has chosen it. It is safe for concurrent use.
@@ -95,12 +94,9 @@ func (e *Endpoint) Reached() {
 }
 
 // Release gives back the place that a Pick took, once for each Pick.
-func (e *Endpoint) Release(now time.Duration, ok Outcome) {
-	switch ok {
-	case Served:
+func (e *Endpoint) Release(o Outcome) {
+	if o == Served {
 		e.Reached()
-	case Unreachable:
-		e.Failed(now)
 	}
 	e.state.Add(^uint64(0))
 	e.set.line.freed()

@@ -58,6 +58,12 @@ func digit(e *Endpoint) string {
 	return strings.TrimSuffix(strings.TrimPrefix(e.Addr(), "10.0.0."), ":80")
 }
 
+// refuse ends a request to an endpoint that does not accept its connection.
+func (e *Endpoint) refuse(now time.Duration) {
+	e.Failed(now)
+	e.Release(Unknown)
+}
+
 // chosen returns which endpoints a thousand picks choose, sorted.
 func chosen(t *testing.T, s *Set, now time.Duration, tried ...*Endpoint) string {
 	t.Helper()
@@ -68,7 +74,7 @@ func chosen(t *testing.T, s *Set, now time.Duration, tried ...*Endpoint) string 
 			return err.Error()
 		}
 		seen[digit(e)] = true
-		e.Release(now, Unknown)
+		e.Release(Unknown)
 	}
 	var all []string
 	for d := range seen {
@@ -118,7 +124,7 @@ func TestLeastInFlight(t *testing.T) {
 		if digit(e) == digit(first) {
 			t.Fatalf("%s chosen, which has 1 in flight", digit(e))
 		}
-		e.Release(t0, Served)
+		e.Release(Served)
 	}
 
 	s := hundred(nil)
@@ -141,7 +147,7 @@ func TestEqualShares(t *testing.T) {
 	for range 50_000 {
 		e, _ := s.Pick(t0, random.Uint64(), nil)
 		counts[digit(e)]++
-		e.Release(t0, Served)
+		e.Release(Served)
 	}
 	for d, n := range counts {
 		if n < 9_600 || n > 10_400 {
@@ -159,13 +165,13 @@ func TestFull(t *testing.T) {
 	if _, err := s.Pick(t0, 7, nil); !errors.Is(err, ErrFull) {
 		t.Fatalf("the seventh of six: %v", err)
 	}
-	taken[3].Release(t0, Served)
+	taken[3].Release(Served)
 	for u := range uint64(50) { // whichever two are looked at first
 		e, err := s.Pick(t0, u*math.MaxUint64/50, nil)
 		if err != nil || digit(e) != digit(taken[3]) {
 			t.Fatalf("the only one with a free place is %s, picked %s, %v", digit(taken[3]), digit(e), err)
 		}
-		e.Release(t0, Served)
+		e.Release(Served)
 	}
 	s.Update(t0, points("1 2 3"), upTo(1))
 	if _, err := s.Pick(t0, 7, nil); !errors.Is(err, ErrFull) {
@@ -195,11 +201,11 @@ func TestTried(t *testing.T) {
 	full := newSet("1 2", upTo(1))
 	x := mustPick(t, full, t0)
 	y := mustPick(t, full, t0)
-	x.Release(t0, Unknown)
+	x.Release(Unknown)
 	if _, err := full.Pick(t0, 0, []*Endpoint{x}); !errors.Is(err, ErrFull) {
 		t.Errorf("the only untried one is full: %v", err)
 	}
-	y.Release(t0, Unknown)
+	y.Release(Unknown)
 }
 
 func TestEjection(t *testing.T) {
@@ -214,12 +220,12 @@ func TestEjection(t *testing.T) {
 		return e
 	}
 	before, alsoBefore := one(t0), one(t0)
-	one(t0).Release(t0, Unreachable)
+	one(t0).refuse(t0)
 	if got := chosen(t, s, t0+999*ms); got != "2 3 4" {
 		t.Errorf("after one failure: chosen %q", got)
 	}
-	before.Release(t0+500*ms, Unreachable)
-	alsoBefore.Release(t0+500*ms, Served)
+	before.refuse(t0 + 500*ms)
+	alsoBefore.Release(Served)
 	if got := chosen(t, s, t0+999*ms); got != "2 3 4" {
 		t.Errorf("after outcomes of requests from before: chosen %q", got)
 	}
@@ -230,30 +236,30 @@ func TestEjection(t *testing.T) {
 		if got := chosen(t, s, now+999*ms); got != "2 3 4" {
 			t.Errorf("while it is on trial: chosen %q", got)
 		}
-		trial.Release(now+10*ms, Unreachable)
+		trial.refuse(now + 10*ms)
 		now += 10*ms + lasts*time.Second
 		if got := chosen(t, s, now-1); got != "2 3 4" {
 			t.Errorf("%v after the trial failed: chosen %q", lasts*time.Second-1, got)
 		}
 	}
 	// Nothing is known of the first trial, but the second takes its turn.
-	one(now).Release(now, Unknown)
+	one(now).Release(Unknown)
 	now += time.Second
 	long := one(now)
 	long.Reached()
 	if s.Stats(now)[0].Ejected {
 		t.Error("ejected, though it was reached")
 	}
-	long.Release(now, Served)
+	long.Release(Served)
 	if got := chosen(t, s, now); got != "1 2 3 4" {
 		t.Errorf("after it was reached: chosen %q", got)
 	}
 	// It begins again at a second.
-	one(now).Release(now, Unreachable)
+	one(now).refuse(now)
 	if got := chosen(t, s, now+time.Second-1); got != "2 3 4" {
 		t.Errorf("after it failed again: chosen %q", got)
 	}
-	one(now+time.Second).Release(now, Served)
+	one(now + time.Second).Release(Served)
 	if got := chosen(t, s, now+time.Second); got != "1 2 3 4" {
 		t.Errorf("after its trial went well: chosen %q", got)
 	}
@@ -265,7 +271,7 @@ func TestNeverMoreThanHalfAreEjected(t *testing.T) {
 		var s Set
 		s.Update(t0, points("1 2 3 4 5 6 7 8 9")[:n], nil)
 		for _, e := range slices.Clone(s.load().live) {
-			e.take(t0).Release(t0, Unreachable)
+			e.take(t0).refuse(t0)
 		}
 		ejected := 0
 		for _, st := range s.Stats(t0) {
@@ -280,7 +286,7 @@ func TestNeverMoreThanHalfAreEjected(t *testing.T) {
 	// Nor when the others leave: the one that has longest to go stays out.
 	s := newSet("1 2 3 4 5 6", nil)
 	for i := range 3 {
-		s.load().live[i].take(t0).Release(t0+time.Duration(i), Unreachable)
+		s.load().live[i].take(t0).refuse(t0 + time.Duration(i))
 	}
 	s.Update(t0, points("1 2 3"), nil)
 	if got := chosen(t, s, t0); got != "1 2" {
@@ -295,7 +301,7 @@ func TestNeverMoreThanHalfAreEjected(t *testing.T) {
 func TestEjectedIsTheLastResort(t *testing.T) {
 	s := newSet("1 2", upTo(1))
 	dead := mustPick(t, s, t0)
-	dead.Release(t0, Unreachable)
+	dead.refuse(t0)
 	other := mustPick(t, s, t0)
 	if digit(other) == digit(dead) {
 		t.Fatal("picked the ejected one")
@@ -307,12 +313,12 @@ func TestEjectedIsTheLastResort(t *testing.T) {
 	if digit(again) != digit(dead) {
 		t.Errorf("picked %s; want the ejected one rather than one that has been tried", digit(again))
 	}
-	again.Release(t0, Unreachable)
+	again.refuse(t0)
 	if until := time.Duration(again.outTil.Load()); until != t0+time.Second {
 		t.Errorf("ejected until %v after it began; want a second, whatever fails meanwhile", until-t0)
 	}
 	again = mustPick(t, s, t0, other)
-	again.Release(t0, Served) // it is back
+	again.Release(Served) // it is back
 	if e := mustPick(t, s, t0); digit(e) != digit(dead) {
 		t.Errorf("picked %s", digit(e))
 	}
@@ -342,7 +348,7 @@ func TestSlowStart(t *testing.T) {
 			if digit(e) == "4" {
 				n++
 			}
-			e.Release(t0, Served)
+			e.Release(Served)
 		}
 		if n < c.min || n > c.max {
 			t.Errorf("%v after it became ready: %d of 40,000, want %d to %d", c.at, n, c.min, c.max)
@@ -379,7 +385,7 @@ func TestComingBack(t *testing.T) {
 		t.Errorf("it came back with 2 of 2 in flight: %v", err)
 	}
 	for _, e := range taken {
-		e.Release(t0, Served)
+		e.Release(Served)
 	}
 	old := s.load().live[0]
 	s.Update(t0, nil, nil)
@@ -425,10 +431,10 @@ func TestGoneAreForgotten(t *testing.T) {
 	for i := range 50 {
 		s.Update(t0, points(fmt.Sprint(i+1)), nil)
 		e := mustPick(t, s, t0)
-		defer e.Release(t0, Served)
+		defer e.Release(Served)
 		if i%2 == 0 {
 			e := mustPick(t, s, t0)
-			e.Release(t0, Served)
+			e.Release(Served)
 		}
 	}
 	if len(s.gone) != 49 {
@@ -506,7 +512,10 @@ func TestCapIsNeverExceeded(t *testing.T) {
 				}
 				seen[i].Add(-1)
 				tried = append(tried[:0], e)
-				e.Release(time.Duration(clock.Load()), Outcome(random.IntN(3)))
+				if random.IntN(3) == 0 {
+					e.Failed(time.Duration(clock.Load()))
+				}
+				e.Release(Outcome(random.IntN(2)))
 			}
 		})
 	}
@@ -623,7 +632,10 @@ func FuzzSet(f *testing.F) {
 				e := open[i]
 				open = slices.Delete(open, i, i+1)
 				inFlight[e.Addr()]--
-				e.Release(now, Outcome(op/6%3))
+				if op/6%3 == 1 {
+					e.Failed(now)
+				}
+				e.Release(Outcome(min(op/6%3, 1)))
 				if op%6 == 4 {
 					tried = append(tried, e)
 				}
@@ -663,7 +675,7 @@ func TestPickDoesNotAllocate(t *testing.T) {
 	tried := []*Endpoint{mustPick(t, s, t0)}
 	if n := testing.AllocsPerRun(1000, func() {
 		e, _ := s.Pick(t0, rand.Uint64(), tried)
-		e.Release(t0, Served)
+		e.Release(Served)
 	}); n != 0 {
 		t.Errorf("Pick and Release allocate %v times, want 0", n)
 	}
@@ -679,7 +691,7 @@ func BenchmarkPick(b *testing.B) {
 			for b.Loop() {
 				u = u*0x5851f42d4c957f2d + 1
 				e, _ := s.Pick(t0, u, nil)
-				e.Release(t0, Served)
+				e.Release(Served)
 			}
 		})
 		b.Run(fmt.Sprintf("%d-parallel", n), func(b *testing.B) {
@@ -689,7 +701,7 @@ func BenchmarkPick(b *testing.B) {
 				for pb.Next() {
 					u = u*0x5851f42d4c957f2d + 1
 					if e, err := s.Pick(t0, u, nil); err == nil {
-						e.Release(t0, Served)
+						e.Release(Served)
 					}
 				}
 			})

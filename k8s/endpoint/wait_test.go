@@ -54,7 +54,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 			places <- e
 		}
 		for n := range 5 {
-			(<-places).Release(t0, Served)
+			(<-places).Release(Served)
 			synctest.Wait()
 			if len(served) != 1 {
 				t.Fatalf("%d were served for one place", len(served))
@@ -89,7 +89,7 @@ func TestTurnsAreNotLost(t *testing.T) {
 	s.Update(t0, points("1"), upTo(2))
 	x, y := mustPick(t, &s, t0), mustPick(t, &s, t0)
 	a, b := s.Wait(), s.Wait()
-	x.Release(t0, Served)
+	x.Release(Served)
 	if !has(a) || has(b) {
 		t.Fatalf("turns: %v, %v; want the first one's", has(a), has(b))
 	}
@@ -102,8 +102,8 @@ func TestTurnsAreNotLost(t *testing.T) {
 	b.Leave()
 
 	a = s.Wait()
-	x.Release(t0, Served)
-	y.Release(t0, Served) // a has a turn already
+	x.Release(Served)
+	y.Release(Served) // a has a turn already
 	b = s.Wait()
 	<-a.Turn
 	mustPick(t, &s, t0)
@@ -124,7 +124,7 @@ func TestAllWaitersAreWoken(t *testing.T) {
 		var s Set
 		s.Update(t0, points("1 2"), upTo(3))
 		dead := mustPick(t, &s, t0)
-		dead.Release(t0, Unreachable)
+		dead.refuse(t0)
 		for range 3 {
 			mustPick(t, &s, t0) // of the other
 		}
@@ -175,7 +175,10 @@ func TestNoWaiterIsForgotten(t *testing.T) {
 					mu.Lock()
 					busy[e.Addr()]--
 					mu.Unlock()
-					e.Release(t0, Outcome(random.IntN(3)))
+					if random.IntN(3) == 0 {
+						e.Failed(t0)
+					}
+					e.Release(Outcome(random.IntN(2)))
 				}
 			})
 		}

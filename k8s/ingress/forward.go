@@ -40,9 +40,10 @@ func forward(r *http.Request) {
 	h := r.Header
 	dropConnection(h)
 
-	client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-	trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool)
-	proto := scheme(r)
+	vars, _ := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
+	client, _ := vars[caddyhttp.ClientIPVarKey].(string)
+	trusted, _ := vars[caddyhttp.TrustedProxyVarKey].(bool)
+	proto := schemeOf(r, trusted)
 	host, port, chain := r.Host, "", ""
 	if trusted {
 		if v := last(h, "X-Forwarded-Host"); v != "" {
@@ -62,43 +63,46 @@ func forward(r *http.Request) {
 		id = requestID(rand.Uint64(), rand.Uint64())
 	}
 
-	for _, name := range &clientsOwn {
-		delete(h, name)
+	for name := range h {
+		if forged(name) {
+			delete(h, name)
+		}
 	}
 	if via := h["Via"]; len(via) > 0 && strings.HasSuffix(via[len(via)-1], caddysVia) {
 		delete(h, "Via") // see viaTransport
 	}
-	values := [...]string{client, proto, proto, proto, host, port, id, chain}
+	values := [...]string{client, proto, host, port, id, chain}
 	own := values[:] // one allocation for all
 	h["X-Real-Ip"] = own[0:1:1]
 	h["X-Forwarded-Proto"] = own[1:2:2]
-	h["X-Forwarded-Scheme"] = own[2:3:3]
-	h["X-Scheme"] = own[3:4:4]
-	h["X-Forwarded-Host"] = own[4:5:5]
-	h["X-Forwarded-Port"] = own[5:6:6]
-	h["X-Request-Id"] = own[6:7:7]
+	h["X-Forwarded-Scheme"] = own[1:2:2]
+	h["X-Scheme"] = own[1:2:2]
+	h["X-Forwarded-Host"] = own[2:3:3]
+	h["X-Forwarded-Port"] = own[3:4:4]
+	h["X-Request-Id"] = own[4:5:5]
 	if chain != "" {
-		h["X-Original-Forwarded-For"] = own[7:8:8]
+		h["X-Original-Forwarded-For"] = own[5:6:6]
 	}
 }
 
-// clientsOwn are header fields that a client could forge to look like a proxy.
-var clientsOwn = [...]string{
-	"Forwarded",
-	"Front-End-Https",
-	"Proxy",
-	"X-Forwarded-For",
-	"X-Forwarded-Prefix",
-	"X-Forwarded-Server",
-	"X-Forwarded-Ssl",
-	"X-Original-Forwarded-For",
-	"X-Real-Ip",
+// forged reports whether a client could send a header field to look like a proxy.
+func forged(name string) bool {
+	switch name {
+	case "Forwarded", "Front-End-Https", "Proxy", "X-Forwarded-For", "X-Forwarded-Prefix", "X-Forwarded-Server", "X-Forwarded-Ssl", "X-Original-Forwarded-For":
+		return true
+	}
+	return false
 }
 
 // scheme returns the client's scheme, "http" or "https": from a trusted proxy, else from the
 // connection.
 func scheme(r *http.Request) string {
-	if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); trusted {
+	trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool)
+	return schemeOf(r, trusted)
+}
+
+func schemeOf(r *http.Request, trusted bool) string {
+	if trusted {
 		switch v := last(r.Header, "X-Forwarded-Proto"); {
 		case strings.EqualFold(v, "https"), strings.EqualFold(v, "wss"):
 			return "https"

@@ -136,15 +136,17 @@ func reverseProxy(transport map[string]any) json.RawMessage {
 
 // ServeHTTP implements caddyhttp.MiddlewareHandler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+	began, c := shield.Now(), h.app.controller
 	result := aborted // if it panics, as reverse_proxy does when a response breaks off
-	c := h.app.controller
 	var t *trip
-	began := shield.Now()
 	defer func() {
-		c.count(result)
 		if t != nil {
 			t.passage.traffic.ended(t.writer.status, began)
+			if t.late && !t.slow {
+				result = timeout
+			}
 		}
+		c.count(result)
 	}()
 	w.Header().Del("Server") // Caddy's: only a backend's is passed on
 	if c.draining.Load() && len(r.Header["Upgrade"]) == 0 {
@@ -159,7 +161,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.
 	w = &t.writer
 	passes, result, err := h.gate(w, r, c, t)
 	if passes {
-		err = h.pass(w, r, c, t, &result)
+		result, err = h.pass(w, r, c, t)
 	}
 	return err
 }
@@ -181,10 +183,11 @@ func (h *Handler) route(w http.ResponseWriter, r *http.Request, c *controller) (
 	case target == nil:
 		return nil, unrouted, respond(w, r, http.StatusNotFound, "no Ingress has this host and path")
 	}
-	p := snapshot.ways[wayOf(target)]
-	t := &trip{handler: h, target: target, passage: p, streams: p.protocol == model.H2C || pushback.IsGRPC(r)}
-	t.writer.ResponseWriterWrapper = caddyhttp.ResponseWriterWrapper{ResponseWriter: w}
-	return t, aborted, nil
+	p := snapshot.passages[target]
+	return &trip{
+		handler: h, target: target, passage: p, streams: p.protocol == model.H2C || pushback.IsGRPC(r),
+		writer: statusWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}},
+	}, aborted, nil
 }
 
 // gate answers requests that go no further, whatever the limits say: those that are
@@ -233,44 +236,33 @@ func (h *Handler) gate(w http.ResponseWriter, r *http.Request, c *controller, t 
 	return true, aborted, nil
 }
 
-// pass has a request go through its passage, and sets its result, also if that panics.
-func (h *Handler) pass(w http.ResponseWriter, r *http.Request, c *controller, t *trip, result *outcome) (err error) {
+// pass has a request go through its passage.
+func (h *Handler) pass(w http.ResponseWriter, r *http.Request, c *controller, t *trip) (outcome, error) {
 	p := t.passage
-	*result = aborted
-	defer func() {
-		if t.late && !t.slow {
-			*result = timeout
-		}
-	}()
-	defer t.limit(w, r)()
+	if d := p.timeouts.Request; d > 0 {
+		defer t.limit(r, d)()
+	}
 	if p.limited && !t.streams {
 		whole, done, err := c.readEarly(w, r, t.end)
 		defer done()
 		if t.whole = whole; err != nil {
-			*result = unreadable
-			return tooSlow(w, r)
+			return unreadable, tooSlow(w, r)
 		}
 	}
 	caddyhttp.SetVar(r.Context(), tripKey, t)
 	switch err := p.first.ServeHTTP(w, r); {
 	case err == nil:
-		*result = passed
-		return nil
+		return passed, nil
 	case errors.Is(err, errAnswered):
-		*result = answered
-		return nil
+		return answered, nil
 	case errors.Is(err, errFull):
-		*result = unserved
-		return h.unavailable(w, r, "all endpoints are at their limit")
+		return unserved, h.unavailable(w, r, "all endpoints are at their limit")
 	case errors.Is(err, caddymodule.ErrUnasked):
-		*result = unserved
-		return h.unavailable(w, r, "no endpoint is ready")
+		return unserved, h.unavailable(w, r, "no endpoint is ready")
 	case t.slow:
-		*result = unreadable
-		return tooSlow(w, r)
+		return unreadable, tooSlow(w, r)
 	default:
-		*result, err = h.fail(w, r, c, err)
-		return err
+		return h.fail(w, r, c, err)
 	}
 }
 

@@ -102,7 +102,7 @@ func (l *live) apply(now time.Duration, m *model.Model, d *policy.Division, pod 
 	l.generation++
 	l.problems = nil
 	s := &Snapshot{
-		Generation: l.generation, Model: m, ways: make(map[way]*passage, len(m.Rules)),
+		Generation: l.generation, Model: m, passages: make(map[*model.Target]*passage, len(m.Rules)),
 		certificates: newCertificates(m.Certificates, m.DefaultCertificate),
 	}
 	rules := slices.Clone(m.Rules)
@@ -133,11 +133,18 @@ func (l *live) apply(now time.Duration, m *model.Model, d *policy.Division, pod 
 		}
 	}
 	s.settle = b.updateEndpoints(targets)
+	type way struct {
+		origin   *model.Origin
+		backend  *model.Backend
+		timeouts model.Timeouts
+	}
+	ways := make(map[way]*passage, len(targets))
 	for _, t := range targets {
-		key := wayOf(t)
-		if s.ways[key] == nil {
-			s.ways[key] = b.passage(t)
+		key := way{t.Origin, t.Backend, t.Timeouts}
+		if ways[key] == nil {
+			ways[key] = b.passage(t)
 		}
+		s.passages[t] = ways[key]
 	}
 	s.table = route.New(rules, m.Default)
 	for _, used := range b.used {

@@ -19,23 +19,13 @@ type Snapshot struct {
 	Model      *model.Model
 
 	table        *route.Table
-	ways         map[way]*passage
+	passages     map[*model.Target]*passage
 	certificates *certificates
 	shields      []*caddymodule.Handler
 	backends     []backendEntry
 	traffics     []*traffic
 	settle       func() // see builder.updateEndpoints
 }
-
-// A way identifies a passage.
-type way struct {
-	origin   *model.Origin
-	backend  *model.Backend
-	timeouts model.Timeouts
-}
-
-// wayOf returns the way of requests to t.
-func wayOf(t *model.Target) way { return way{t.Origin, t.Backend, t.Timeouts} }
 
 // backendEntry is a Backend in metrics.
 type backendEntry struct {
@@ -49,8 +39,8 @@ type backendEntry struct {
 // nil.
 func (s *Snapshot) Certificate(name string) *tls.Certificate { return s.certificates.find(name) }
 
-// A passage is the way of requests from one Origin to one Backend: its shields, and as the
-// last step the passage itself, which passes them to an endpoint.
+// A passage is the way of requests from one Origin to one Backend, with the same time-outs: its
+// shields, and as the last step the passage itself, which passes them to an endpoint.
 type passage struct {
 	origin  *model.Origin
 	traffic *traffic

@@ -27,13 +27,8 @@ func (a *App) timeouts() model.Timeouts {
 	}.Over(defaultTimeouts)
 }
 
-// limit sets until when the request must be over, and returns what is to be called after it.
-func (t *trip) limit(w http.ResponseWriter, r *http.Request) (done func()) {
-	t.client = w
-	d := t.passage.timeouts.Request
-	if d == 0 {
-		return func() {}
-	}
+// limit sets that the request must be over after d, and returns what is to be called then.
+func (t *trip) limit(r *http.Request, d time.Duration) (done func()) {
 	t.end = shield.Now() + d
 	if len(r.Header["Upgrade"]) > 0 || r.Method == http.MethodConnect {
 		return func() {} // an upgraded connection would end with the context
@@ -69,7 +64,7 @@ func (t *trip) watch(r **http.Request) *watch {
 	if t.since == 0 {
 		t.since = now
 	}
-	ctx, dog := shield.Watch((*r).Context(), t.client, end, limits.Response, t.since)
+	ctx, dog := shield.Watch((*r).Context(), &t.writer, end, limits.Response, t.since)
 	*r = (*r).WithContext(ctx)
 	(*r).Body = dog.Body((*r).Body)
 	return &watch{dog, t}

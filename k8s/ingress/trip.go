@@ -30,24 +30,24 @@ type trip struct {
 	handler *Handler
 	target  *model.Target
 	passage *passage
-	writer  statusWriter
 	plan    *plan                             // nil: its target has no filters, and its body a known length
-	client  http.ResponseWriter               // its client's
+	writer  statusWriter                      // to its client
+	answer  viaWriter                         // what the endpoint writes to
 	end     time.Duration                     // when it must be over; 0: there is no such time
 	since   time.Duration                     // since when an endpoint has been waited for; 0: not yet
-	late    bool                              // it has been ended by a time-out
-	slow    bool                              // because of its client
+	entered time.Duration                     // when it got the place
 	at      atomic.Pointer[endpoint.Endpoint] // where it has a place now
 	last    atomic.Pointer[endpoint.Endpoint] // where it had a place last
-	read    atomic.Bool                       // part of the body has been read for that endpoint
+	tried   [retries]*endpoint.Endpoint       // those before that, as many as tries
+	read    atomic.Bool                       // part of the body has been read for the last one
 	wrote   atomic.Bool                       // the request has been sent to it
-	entered time.Duration                     // when it got the place
-	reached bool                              // the endpoint has answered
-	full    bool                              // no endpoint had a place, and the wait is over
-	streams bool                              // both sides may send at once, as in gRPC
-	whole   bool                              // the whole body has been read early
-	tried   []*endpoint.Endpoint
-	buf     [retries]*endpoint.Endpoint // of tried
+	reached bool                              // it has answered
+	tries   uint8
+	late    bool // a time-out has ended the trip
+	slow    bool // because of the client
+	full    bool // no endpoint had a place, and the wait is over
+	streams bool // both sides may send at once, as in gRPC
+	whole   bool // the whole body has been read early
 }
 
 // tripKey is the Caddy variable of a request that has its trip.
@@ -93,8 +93,8 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 			r.Body = t.plan.sized
 		}
 	}
-	w = &viaWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, pace: pace, plan: t.plan}
-	err := t.handler.proxies[p.protocol].ServeHTTP(w, r, nil)
+	t.answer = viaWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, pace: pace, plan: t.plan}
+	err := t.handler.proxies[p.protocol].ServeHTTP(&t.answer, r, nil)
 	switch {
 	case err == nil:
 		return nil
@@ -185,11 +185,9 @@ func (t *trip) enter(ctx context.Context) (*endpoint.Endpoint, error) {
 	if t.full || t.late || t.read.Load() {
 		return nil, endpoint.ErrNone // reverse_proxy retries, but the request cannot
 	}
-	if t.leave(endpoint.Unknown) != nil {
-		if t.tried == nil {
-			t.tried = t.buf[:0]
-		}
-		t.tried = append(t.tried, t.last.Load())
+	if e := t.leave(endpoint.Unknown); e != nil {
+		t.tried[t.tries] = e
+		t.tries++
 	}
 	t.reached = false
 	t.wrote.Store(false)
@@ -209,7 +207,7 @@ func (t *trip) pick(ctx context.Context) (*endpoint.Endpoint, error) {
 	set := &t.passage.endpoints.Set
 	if !set.Waiting() {
 		t.entered = shield.Now()
-		e, err := set.Pick(t.entered, rand.Uint64(), t.tried)
+		e, err := set.Pick(t.entered, rand.Uint64(), t.tried[:t.tries])
 		if !errors.Is(err, endpoint.ErrFull) {
 			return e, err
 		}
@@ -226,7 +224,7 @@ func (t *trip) pick(ctx context.Context) (*endpoint.Endpoint, error) {
 	for try := waiter.First; ; try = true {
 		if try {
 			t.entered = shield.Now()
-			e, err := set.Pick(t.entered, rand.Uint64(), t.tried)
+			e, err := set.Pick(t.entered, rand.Uint64(), t.tried[:t.tries])
 			if !errors.Is(err, endpoint.ErrFull) {
 				return e, err
 			}
@@ -250,7 +248,7 @@ const waitPoll = 100 * time.Millisecond
 func (t *trip) leave(o endpoint.Outcome) *endpoint.Endpoint {
 	e := t.at.Swap(nil)
 	if e != nil {
-		e.Release(shield.Now(), o)
+		e.Release(o)
 	}
 	return e
 }

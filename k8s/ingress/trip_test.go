@@ -108,7 +108,7 @@ func TestHurriedClientsEndNoEjection(t *testing.T) {
 		e.Failed(shield.Now())
 		time.Sleep(time.Second)
 		first.leave(endpoint.Unknown)
-		first.tried = []*endpoint.Endpoint{e}
+		first.tried[0], first.tries = e, 1
 		must.Get(first.pick(ctx))(t) // the other one
 		again := &trip{passage: first.passage}
 		e = must.Get(again.enter(ctx))(t) // its trial, since the other one is full
