@@ -112,7 +112,7 @@ var notForAuth = []string{"Connection", "Content-Length", "Content-Type", "Conte
 var authTransport = &http.Transport{
 	DialContext: (&net.Dialer{Timeout: dialTimeout, Control: func(_, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
-		if err == nil && !mayAsk(to.Addr().Unmap()) {
+		if err == nil && !mayAsk(to.Addr()) {
 			err = fmt.Errorf("%s is not for authentication", to.Addr())
 		}
 		return err
@@ -121,7 +121,30 @@ var authTransport = &http.Transport{
 }
 
 // mayAsk reports whether the owner of an Ingress may have shield ask an address. It may not be
-// the pod itself, nor the node: clouds give their credentials out at link-local addresses.
+// the pod itself, nor a service of the cloud for the node, which may give its credentials out:
+// those have link-local addresses, and some others.
 var mayAsk = func(a netip.Addr) bool {
-	return !a.IsLoopback() && !a.IsLinkLocalUnicast() && !a.IsMulticast() && !a.IsUnspecified()
+	if a = a.Unmap().WithZone(""); nat64.Contains(a) {
+		b := a.As16()
+		a = netip.AddrFrom4([4]byte(b[12:]))
+	}
+	return !a.IsLoopback() && !a.IsLinkLocalUnicast() && !a.IsMulticast() && !a.IsUnspecified() &&
+		!slices.ContainsFunc(clouds, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// nat64 has IPv4 in its last 32 bits (RFC 6052, section 2.1).
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
+// clouds are the addresses of clouds' services for a node that are not link-local, and forms of
+// IPv6 that stand for any of IPv4 in ways of which one is a site's own choice.
+var clouds = []netip.Prefix{
+	netip.MustParsePrefix("fd00:ec2::/32"),      // AWS
+	netip.MustParsePrefix("fd20:ce::254/128"),   // Google
+	netip.MustParsePrefix("fd00:42::42/128"),    // Scaleway
+	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
+	netip.MustParsePrefix("100.100.100.200/32"), // Alibaba
+	netip.MustParsePrefix("192.0.0.192/32"),     // Oracle
+	netip.MustParsePrefix("64:ff9b:1::/48"),     // NAT64 of a site (RFC 8215)
+	netip.MustParsePrefix("2002::/16"),          // 6to4
+	netip.MustParsePrefix("::/96"),              // IPv4-compatible
 }

@@ -96,7 +96,10 @@ func TestAuth(t *testing.T) {
 func TestMayAsk(t *testing.T) {
 	for address, want := range map[string]bool{
 		"127.0.0.1": false, "::1": false, "169.254.169.254": false, "fe80::1": false, "0.0.0.0": false, "::": false, "224.0.0.1": false,
-		"10.0.0.1": true, "fd00::1": true, "192.0.2.1": true,
+		"::ffff:169.254.169.254": false, "fe80::a9fe:a9fe%eth0": false, "fd00:ec2::254": false, "fd20:ce::254": false, "fd00:42::42": false,
+		"168.63.129.16": false, "::ffff:168.63.129.16": false, "100.100.100.200": false, "192.0.0.192": false,
+		"64:ff9b::a9fe:a9fe": false, "64:ff9b::7f00:1": false, "64:ff9b::a83f:8110": false, "64:ff9b:1::a9fe:a9fe": false, "2002:a9fe:a9fe::": false, "::169.254.169.254": false,
+		"10.0.0.1": true, "fd00::1": true, "192.0.2.1": true, "64:ff9b::c000:201": true, "100.64.0.1": true, "fd00:10:96::1": true,
 	} {
 		if got := mayAsk(netip.MustParseAddr(address)); got != want {
 			t.Errorf("%s: %v, want %v", address, got, want)

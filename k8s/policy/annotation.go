@@ -48,7 +48,7 @@ type Annotation struct {
 	// Single: it is no parameter of an IngressClass.
 	Single bool
 
-	// overridesNginx: an Ingress that has it has no limits of ingress-nginx's.
+	// overridesNginx: an Ingress with a good value of it has no limits of ingress-nginx's.
 	overridesNginx bool
 }
 
@@ -96,7 +96,7 @@ var ingressRows = []row[Ingress]{
 		}
 	}),
 	rowOf(Annotation{
-		Name: "burst", Needs: [2]string{"rate", "50/s"}, overridesNginx: true,
+		Name: "burst", Needs: [2]string{"rate", "50/s"},
 		Meaning: "how many of them may come at once, after a pause",
 		Range:   "at least 1; must refill within 31 days",
 		Default: "what one second allows, at least 1",
@@ -107,7 +107,7 @@ var ingressRows = []row[Ingress]{
 		Default: "none",
 	}, numberForm(shield.MaxConcurrency, off), func(_ *reader, p *Ingress, n int) { p.PerClient = n }),
 	rowOf(Annotation{
-		Name: "key", Needs: [2]string{"rate", "50/s"}, overridesNginx: true,
+		Name: "key", Needs: [2]string{"rate", "50/s"},
 		Meaning: "what tells clients apart: text with Caddy's placeholders for the request. Requests for which it is empty are one client; [what a client cannot vary](configuration.md#who-is-a-client)",
 		Default: "the client's address; of IPv6 the first 64 bits",
 	}, keyForm, func(r *reader, p *Ingress, template string) {
@@ -269,11 +269,14 @@ func names(list []Annotation) (names []string) {
 }
 
 // OverridesNginx returns the first annotation of shield's that replaces the limits of
-// ingress-nginx's, with Prefix, or "".
+// ingress-nginx's, with Prefix, or "". One that is wrong does not.
 func OverridesNginx(annotations map[string]string) string {
 	for _, row := range ingressRows {
-		if _, ok := annotations[Prefix+row.Name]; ok && row.overridesNginx {
-			return Prefix + row.Name
+		if v, ok := annotations[Prefix+row.Name]; ok && row.overridesNginx {
+			r := reader{prefix: Prefix, values: map[string]string{Prefix + row.Name: v}}
+			if row.set(&r, v, new(Ingress)); r.errs == nil {
+				return Prefix + row.Name
+			}
 		}
 	}
 	return ""

@@ -17,7 +17,8 @@ import (
 // The zero Filters does nothing. It is immutable once it has been handed on.
 type Filters struct {
 	// AllowFrom are the addresses of the clients that are served, unless it is nil; of those,
-	// DenyFrom are not. Both are in the order that parsing makes.
+	// DenyFrom are not. Both are in the order that parsing makes. One that is empty, but not
+	// nil, is wrong: no client is served.
 	AllowFrom, DenyFrom []netip.Prefix
 
 	// RewriteTarget takes the place of the whole path, RewritePrefix of the part that the

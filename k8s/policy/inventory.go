@@ -112,10 +112,12 @@ func NginxAnnotations() (list []NginxAnnotation) {
 	return list
 }
 
-// Names that sound as if they guarded, and directives that do in a snippet.
+// Names that sound as if they guarded, and directives that do in a snippet: one that sends some
+// requests elsewhere for now, with 302, may be a login.
 var (
 	guardName      = regexp.MustCompile(`^auth|[-]source-range$|modsecurity|owasp|(^|-)(waf|jwt|oidc|deny|block|secure-verify)`)
-	guardDirective = regexp.MustCompile(`(^|[\s;{}'"])(allow|deny|satisfy|internal|limit_except|valid_referers|return\s+4\d\d|auth_\w+|secure_link\w*|modsecurity\w*|ssl_verify_client|(access|rewrite)_by_lua\w*)([\s;{]|$)`)
+	guardDirective = regexp.MustCompile(`(^|[\s;{}'"])(allow|deny|satisfy|internal|limit_except|valid_referers|return\s+[45]\d\d|auth_\w+|secure_link\w*|modsecurity\w*|ssl_verify_client|(access|rewrite)_by_lua\w*)([\s;{]|$)` +
+		`|\bif\s*\([^{}]*\{[^}]*\b(return\s+(30[237]|["']?(https?:|[$]))|rewrite\s[^;]*\sredirect\b)`)
 )
 
 // FateOf returns what becomes of an annotation, whose name has no NginxPrefix, with its

@@ -51,6 +51,14 @@ func TestFateOf(t *testing.T) {
 		{"server-snippet", "location /admin { return 403; }", Guards},
 		{"server-snippet", "location /old { return 301 /new; }", Changes},
 		{"configuration-snippet", "auth_basic off;", Guards},
+		{"configuration-snippet", "if ($http_x_key != \"s3cret\") {return 403;}", Guards},
+		{"configuration-snippet", "if ($http_x_key != s3cret) { return 503 busy; }", Guards},
+		{"configuration-snippet", "if ($cookie_session = \"\") {\n  return 302 https://login.example.com/;\n}", Guards},
+		{"configuration-snippet", "if ($cookie_session = \"\") { set $x 1; return https://login.example.com/; }", Guards},
+		{"configuration-snippet", "if ($cookie_session = \"\") { rewrite ^ /login redirect; }", Guards},
+		{"configuration-snippet", "if ($host = old.example.com) { return 301 https://new.example.com$request_uri; }", Changes},
+		{"server-snippet", "location /old { return 302 /new; }", Changes},
+		{"configuration-snippet", "if ($x) { set $y 1; } rewrite ^/a /b redirect;", Changes},
 	} {
 		if got := FateOf(test.name, test.value).Fate; got != test.want {
 			t.Errorf("%s: %q: fate %d, want %d", test.name, test.value, got, test.want)

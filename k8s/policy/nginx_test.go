@@ -64,6 +64,9 @@ func TestParseNginx(t *testing.T) {
 		{"the class's limits are replaced, the rest is not", nginx("limit-rps", "1"), class, limited(func(p *Ingress) {
 			p.Zones, p.Allow, p.RetryAfterMax, p.Class, p.Observe = []Zone{{"rps", perKilosecond(1000, 6)}}, class.Allow, time.Second, "critical", true
 		}), true},
+		{"a limit of shield's own that is wrong", map[string]string{NginxPrefix + "limit-rps": "1", Prefix + "rate": "ten", Prefix + "burst": "20"}, class, limited(func(p *Ingress) {
+			p.Zones, p.Allow, p.RetryAfterMax, p.Class, p.Observe = []Zone{{"rps", perKilosecond(1000, 6)}}, class.Allow, time.Second, "critical", true
+		}), true},
 		{"limits of shield's own", map[string]string{NginxPrefix + "limit-rps": "x", Prefix + "rate": "5/s"}, class, class, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -11,15 +11,16 @@ var nginxAliases = map[string]string{"allowlist-source-range": "whitelist-source
 func sourcesOf(a Annotation, set func(f *Filters, list []netip.Prefix)) filterRow {
 	return filterRow{rowApart[Filters](a, prefixForm).Annotation, a.Name, func(r *reader, name, text string, f *Filters) {
 		list, ok := parse(r, name, prefixForm, text)
-		if set(f, list); !ok {
-			f.AllowFrom = []netip.Prefix{}
+		if !ok {
+			list = []netip.Prefix{}
 		}
+		set(f, list)
 	}}
 }
 
 // Admits reports whether a client with this address is served. It does not allocate.
 func (f *Filters) Admits(client netip.Addr) bool {
-	return client.IsValid() && (f.AllowFrom == nil || within(f.AllowFrom, client)) && !within(f.DenyFrom, client)
+	return !f.wrongSources() && client.IsValid() && (f.AllowFrom == nil || within(f.AllowFrom, client)) && !within(f.DenyFrom, client)
 }
 
 // Asks reports whether Admits depends on the client.
@@ -27,7 +28,12 @@ func (f *Filters) Asks() bool { return f != nil && (f.AllowFrom != nil || f.Deny
 
 // AdmitsNone reports whether all requests are refused, because a guard is wrong.
 func (f *Filters) AdmitsNone() bool {
-	return f != nil && (f.AllowFrom != nil && len(f.AllowFrom) == 0 || f.Auth != nil && f.Auth.URL == "")
+	return f != nil && (f.wrongSources() || f.Auth != nil && f.Auth.URL == "")
+}
+
+// wrongSources reports whether one of the lists of addresses is wrong.
+func (f *Filters) wrongSources() bool {
+	return f.AllowFrom != nil && len(f.AllowFrom) == 0 || f.DenyFrom != nil && len(f.DenyFrom) == 0
 }
 
 // Guards returns the filters that keep requests out, alone.

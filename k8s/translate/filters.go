@@ -56,7 +56,7 @@ func guarded(good, later *policy.Filters) *policy.Filters {
 	if later.AllowFrom != nil && (own.AllowFrom == nil || len(later.AllowFrom) > 0) {
 		own.AllowFrom = later.AllowFrom
 	}
-	if later.DenyFrom != nil {
+	if later.DenyFrom != nil && (own.DenyFrom == nil || len(later.DenyFrom) > 0) {
 		own.DenyFrom = later.DenyFrom
 	}
 	return &own

@@ -29,6 +29,13 @@ func TestFiltersOnMistakes(t *testing.T) {
 		{"body-size=2k auth-url=ftp://a/", "2048 auth="},
 		{"body-size=2k allowlist-source-range=?", "2048 from=[]"},
 		{"", "<nil>"},
+		{"allowlist-source-range=10.0.0.0/8", "from=[10.0.0.0/8]"},
+		{"allowlist-source-range=10.0.0.0/9 denylist-source-range=?", "from=[10.0.0.0/9] not=[]"},
+		{"allowlist-source-range=10.0.0.0/8 denylist-source-range=10.0.0.1", "from=[10.0.0.0/8] not=[10.0.0.1/32]"},
+		{"allowlist-source-range=10.0.0.0/9 denylist-source-range=?", "from=[10.0.0.0/9] not=[10.0.0.1/32]"},
+		{"", "<nil>"},
+		{"denylist-source-range=?", "not=[]"},
+		{"", "<nil>"},
 		{"rewrite-target=? body-size=3k", "3072"}, // what was good before is forgotten
 		{"auth-response-headers=?", "auth="},
 		{"enable-cors=true cors-allow-origin=?", "cors off"},
@@ -48,8 +55,14 @@ func TestFiltersOnMistakes(t *testing.T) {
 			if f.AllowFrom != nil {
 				got += fmt.Sprint(" from=", f.AllowFrom)
 			}
+			if f.DenyFrom != nil {
+				got += fmt.Sprint(" not=", f.DenyFrom)
+			}
 			if f.CORS != nil && f.CORS.Off {
 				got += " cors off"
+			}
+			if strings.Contains(got, "=[]") && (!f.AdmitsNone() || !f.Asks() || f.Admits(netip.MustParseAddr("10.0.0.9"))) {
+				t.Errorf("step %d: %s: a wrong list admits a client", i, step.annotations)
 			}
 			got = strings.TrimSpace(got)
 		}

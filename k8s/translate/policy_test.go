@@ -91,6 +91,9 @@ func TestPolicies(t *testing.T) {
 			{ingress: "nginx/rewrite-target=/ concurrency=9", want: "PerClient=9"},
 			{ingress: "nginx/rewrite-target=/", class: "rate=1/s", want: "Zones=[{rate {1 1s 0}}]"},
 		}},
+		{"ingress-nginx's, beside a wrong one of shield's at first sight", []step{
+			{ingress: "nginx/limit-connections=7 concurrency=many", want: "IPv6Prefix=128 PerClient=7 Status=503 Local=true PolicyInvalid"},
+		}},
 		{"a Service's", []step{
 			{service: "capacity=500/s", want: "Capacity={500 1s 0}"},
 			{service: "capacity=many", want: "Capacity={500 1s 0} PolicyInvalid"},
