@@ -14,9 +14,8 @@ import (
 
 // Only what the authentication lets in reaches the backend; limits come before it.
 func TestAuth(t *testing.T) {
-	p := newPod(t, "red", start)
 	got := make(chan http.Header, 1)
-	p.Config.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Clone() })
+	p := serving(t, "red", func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Clone() })
 	var asked atomic.Int64
 	auth := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)

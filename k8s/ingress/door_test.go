@@ -1,13 +1,9 @@
 package ingress
 
 import (
-	"bufio"
 	"io"
-	"net"
 	"net/http"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
@@ -35,10 +31,7 @@ func TestDoor(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, &model.Model{Rules: c.before})
 			w.apply(&model.Model{Rules: c.before}) // newWorld's comes before the app is there
-			conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(t)
-			defer conn.Close()
-			_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
-			in := bufio.NewReader(conn)
+			conn, in := w.dial()
 			ask := func() int {
 				_, _ = io.WriteString(conn, "GET /a HTTP/1.1\r\nHost: a\r\n\r\n")
 				resp := must.Get(http.ReadResponse(in, nil))(t)

@@ -1,20 +1,17 @@
 package ingress
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
@@ -222,10 +219,7 @@ func TestCORS(t *testing.T) {
 	}
 
 	w.apply(filtered(origin("web", once), backend(service("one", policy.Service{}), p), cors)) // newWorld's comes before the app is there
-	conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(t)
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
-	in := bufio.NewReader(conn)
+	conn, in := w.dial()
 	for i := range 40 {
 		origin := []string{"https://a.test", "https://x.b.test:8443"}[i%2]
 		_, _ = io.WriteString(conn, "GET /a HTTP/1.1\r\nHost: a\r\nOrigin: "+origin+"\r\n\r\n")
@@ -243,9 +237,8 @@ func TestCORS(t *testing.T) {
 
 // The backend gets another Host, and still learns what clients asked for.
 func TestBackendHeaders(t *testing.T) {
-	p := newPod(t, "red", start)
 	got := make(chan *http.Request, 1)
-	p.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p := serving(t, "red", func(w http.ResponseWriter, r *http.Request) {
 		got <- r
 		w.Header().Set("X-Powered-By", "red")
 		w.Header().Set("Link", "theirs")

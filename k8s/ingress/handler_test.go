@@ -1,10 +1,8 @@
 package ingress
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -302,10 +300,9 @@ func TestDraining(t *testing.T) {
 	if w.controller.ready() == nil {
 		t.Error("ready while draining")
 	}
-	conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(t)
-	defer conn.Close()
+	conn, in := w.dial()
 	fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-	resp := must.Get(http.ReadResponse(bufio.NewReader(conn), nil))(t)
+	resp := must.Get(http.ReadResponse(in, nil))(t)
 	if resp.StatusCode != 200 || !resp.Close {
 		t.Errorf("got %d, close %v; want an answer, and the connection closed", resp.StatusCode, resp.Close)
 	}

@@ -32,17 +32,13 @@ func limitedTo(n int) *model.Model {
 // A request that is being sent slowly holds no place, up to 16 KB; then it is passed on as
 // it is.
 func TestSlowBodiesHoldNoPlace(t *testing.T) {
-	p := newPod(t, "red", func(s *httptest.Server) {
-		s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			b, err := io.ReadAll(r.Body)
-			fmt.Fprint(w, string(b), err)
-		})
-		s.Start()
+	p := serving(t, "red", func(w http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(r.Body)
+		fmt.Fprint(w, string(b), err)
 	})
 	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{EndpointConcurrency: 1, Queue: policy.QueueOff}), p)))
 	for _, head := range []string{"Content-Length: 10\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n5\r\n"} {
-		conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(t)
-		defer conn.Close()
+		conn, in := w.dial()
 		fmt.Fprint(conn, "POST / HTTP/1.1\r\nHost: x\r\n"+head+"hello")
 		for range 3 {
 			if resp, _ := w.send(http.MethodPost, "x", "/", strings.NewReader("quick")); resp.StatusCode != 200 {
@@ -54,7 +50,7 @@ func TestSlowBodiesHoldNoPlace(t *testing.T) {
 		} else {
 			fmt.Fprint(conn, "world")
 		}
-		resp := must.Get(http.ReadResponse(bufio.NewReader(conn), nil))(t)
+		resp := must.Get(http.ReadResponse(in, nil))(t)
 		b, _ := io.ReadAll(resp.Body)
 		if resp.StatusCode != 200 || string(b) != "helloworld<nil>" {
 			t.Errorf("got %d %q", resp.StatusCode, b)
@@ -74,12 +70,9 @@ func TestBodiesArriveWhole(t *testing.T) {
 		err    error
 	}
 	seen := make(chan arrived, 1)
-	p := newPod(t, "red", func(s *httptest.Server) {
-		s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			b, err := io.ReadAll(r.Body)
-			seen <- arrived{sha256.Sum256(b), r.ContentLength, err}
-		})
-		s.Start()
+	p := serving(t, "red", func(w http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(r.Body)
+		seen <- arrived{sha256.Sum256(b), r.ContentLength, err}
 	})
 	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{EndpointConcurrency: 5}), p)))
 	data := make([]byte, 1<<20)
@@ -118,13 +111,10 @@ func TestBodiesArriveWhole(t *testing.T) {
 // A body that breaks off never reaches a pod as if it were whole.
 func TestHalfBodies(t *testing.T) {
 	whole := make(chan int, 10)
-	p := newPod(t, "red", func(s *httptest.Server) {
-		s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if b, err := io.ReadAll(r.Body); err == nil {
-				whole <- len(b)
-			}
-		})
-		s.Start()
+	p := serving(t, "red", func(w http.ResponseWriter, r *http.Request) {
+		if b, err := io.ReadAll(r.Body); err == nil {
+			whole <- len(b)
+		}
 	})
 	for _, is := range []policy.Service{{EndpointConcurrency: 5}, {}} {
 		w := newWorld(t, all(origin("web", policy.Ingress{}), backend(service("web", is), p)))

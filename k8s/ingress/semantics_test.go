@@ -1,13 +1,10 @@
 package ingress
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -22,24 +19,21 @@ import (
 // upgrading is a pod that switches to any protocol that it is asked for, and says back
 // what it is told.
 func upgrading(t *testing.T) *pod {
-	return newPod(t, "red", func(s *httptest.Server) {
-		s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			to := r.Header.Get("Upgrade")
-			if to == "" {
-				fmt.Fprint(w, "not upgraded ", r.Header.Get("Http2-Settings"))
-				return
-			}
-			conn, rw, err := http.NewResponseController(w).Hijack()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer conn.Close()
-			fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", to)
-			_ = rw.Flush()
-			_, _ = io.Copy(conn, rw)
-		})
-		s.Start()
+	return serving(t, "red", func(w http.ResponseWriter, r *http.Request) {
+		to := r.Header.Get("Upgrade")
+		if to == "" {
+			fmt.Fprint(w, "not upgraded ", r.Header.Get("Http2-Settings"))
+			return
+		}
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", to)
+		_ = rw.Flush()
+		_, _ = io.Copy(conn, rw)
 	})
 }
 
@@ -64,17 +58,14 @@ func TestUpgrades(t *testing.T) {
 	}
 	for _, draining := range []bool{false, true} {
 		w.controller.draining.Store(draining)
-		conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(t)
-		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		conn, in := w.dial()
 		fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
-		reader := bufio.NewReader(conn)
-		resp := must.Get(http.ReadResponse(reader, nil))(t)
+		resp := must.Get(http.ReadResponse(in, nil))(t)
 		if resp.StatusCode != 101 || !strings.EqualFold(resp.Header.Get("Connection"), "upgrade") {
 			t.Fatalf("draining %v: got %d, Connection %q", draining, resp.StatusCode, resp.Header["Connection"])
 		}
 		fmt.Fprint(conn, "hello\n")
-		if line, err := reader.ReadString('\n'); line != "hello\n" {
+		if line, err := in.ReadString('\n'); line != "hello\n" {
 			t.Errorf("draining %v: read %q, %v", draining, line, err)
 		}
 		// It holds no place: there is only one.

@@ -1,7 +1,6 @@
 package ingress
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -227,10 +226,9 @@ func TestSlowUploadsEndWithTheRequest(t *testing.T) {
 	} {
 		w, _ := late(t, tt.is, tt.limits, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 		began := time.Now()
-		conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(t)
+		conn, in := w.dial()
 		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n%s", strings.Repeat("x", tt.sent))
-		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
-		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		resp, err := http.ReadResponse(in, nil)
 		if err != nil {
 			t.Fatalf("%+v: %v", tt, err)
 		}
@@ -258,13 +256,12 @@ func TestBackendsThatDoNotReadAreLate(t *testing.T) {
 	back := &model.Backend{Service: service("web", policy.Service{Concurrency: 1}), Port: "http",
 		Endpoints: []model.Endpoint{{Addr: netip.MustParseAddrPort(l.Addr().String())}}}
 	w := newWorld(t, within(lateResponse, all(origin("web", policy.Ingress{}), back)))
-	conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(t)
-	defer conn.Close()
+	conn, in := w.dial()
 	began := time.Now()
 	go func() {
 		_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 67108864\r\n\r\n"+strings.Repeat("x", 64<<20))
 	}()
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	resp, err := http.ReadResponse(in, nil)
 	if took(t, began, limit); err != nil || resp.StatusCode != http.StatusGatewayTimeout {
 		t.Errorf("response %+v, %v; want 504", resp, err)
 	}
@@ -292,10 +289,8 @@ func TestStreamsOutliveTimeouts(t *testing.T) {
 	}
 	w := newWorld(t, within(model.Timeouts{Response: limit, Request: limit, Backend: limit},
 		all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{Concurrency: 1}), upgrading(t)))))
-	conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(t)
-	defer conn.Close()
+	conn, in := w.dial()
 	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
-	in := bufio.NewReader(conn)
 	if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("response %+v, %v", resp, err)
 	}
@@ -337,15 +332,12 @@ func TestRetriesDoNotMultiplyTimeouts(t *testing.T) {
 		var asked atomic.Int64
 		var pods []*pod
 		for range 3 {
-			pods = append(pods, newPod(t, "late", func(s *httptest.Server) {
-				s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					if asked.Add(1); breaks == 0 {
-						hang(w, r)
-					}
-					time.Sleep(breaks)
-					panic(http.ErrAbortHandler)
-				})
-				s.Start()
+			pods = append(pods, serving(t, "late", func(w http.ResponseWriter, r *http.Request) {
+				if asked.Add(1); breaks == 0 {
+					hang(w, r)
+				}
+				time.Sleep(breaks)
+				panic(http.ErrAbortHandler)
 			}))
 		}
 		w := newWorld(t, within(lateResponse, all(origin("web", policy.Ingress{}), backend(service("web", policy.Service{Concurrency: 1}), pods...))))

@@ -56,15 +56,12 @@ func (s trafficOnly) Collect(ch chan<- prometheus.Metric) {
 // Answers are counted by Ingress and Service: those of the backend, of shields and of the
 // ingress itself. Those to requests without a route are not counted, and a rebuild loses no count.
 func TestTraffic(t *testing.T) {
-	pod := newPod(t, "red", func(s *httptest.Server) {
-		s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/breaks" {
-				panic(http.ErrAbortHandler)
-			}
-			status, _ := strconv.Atoi(r.URL.Path[1:])
-			w.WriteHeader(status)
-		})
-		s.Start()
+	pod := serving(t, "red", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/breaks" {
+			panic(http.ErrAbortHandler)
+		}
+		status, _ := strconv.Atoi(r.URL.Path[1:])
+		w.WriteHeader(status)
 	})
 	m := all(origin("web", policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: time.Hour, Burst: 4}}}}),
 		backend(service("web", policy.Service{}), pod))

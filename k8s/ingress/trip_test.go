@@ -1,7 +1,6 @@
 package ingress
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -250,12 +249,11 @@ func TestOnlyDialsEject(t *testing.T) {
 // raw sends what there is, and returns the answer with its body read. Nothing follows.
 func raw(t *testing.T, w *world, text string) *http.Response {
 	t.Helper()
-	conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(t)
+	conn, in := w.dial()
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 	must.Get(io.WriteString(conn, text))(t)
 	method, _, _ := strings.Cut(text, " ")
-	resp := must.Get(http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method}))(t)
+	resp := must.Get(http.ReadResponse(in, &http.Request{Method: method}))(t)
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		b := must.Get(io.ReadAll(resp.Body))(t)
@@ -343,16 +341,13 @@ func TestMeanTime(t *testing.T) {
 func TestPodsThatIgnoreAborts(t *testing.T) {
 	const takes = 50 * time.Millisecond
 	var inside, most, served atomic.Int64
-	p := newPod(t, "red", func(s *httptest.Server) {
-		s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			n := inside.Add(1)
-			defer inside.Add(-1)
-			served.Add(1)
-			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
-			}
-			time.Sleep(takes)
-		})
-		s.Start()
+	p := serving(t, "red", func(w http.ResponseWriter, r *http.Request) {
+		n := inside.Add(1)
+		defer inside.Add(-1)
+		served.Add(1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		time.Sleep(takes)
 	})
 	s := service("web", policy.Service{EndpointConcurrency: 1, Queue: policy.QueueOff})
 	w := newWorld(t, all(origin("web", policy.Ingress{}), backend(s, p)))
@@ -420,17 +415,14 @@ func TestReadBodiesAreNotSentTwice(t *testing.T) {
 	var whole, other atomic.Int64
 	var pods []*pod
 	for range 3 {
-		pods = append(pods, newPod(t, "drops", func(s *httptest.Server) {
-			s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				b, _ := io.ReadAll(r.Body)
-				if string(b) == "query" {
-					whole.Add(1)
-				} else {
-					other.Add(1)
-				}
-				panic(http.ErrAbortHandler)
-			})
-			s.Start()
+		pods = append(pods, serving(t, "drops", func(w http.ResponseWriter, r *http.Request) {
+			b, _ := io.ReadAll(r.Body)
+			if string(b) == "query" {
+				whole.Add(1)
+			} else {
+				other.Add(1)
+			}
+			panic(http.ErrAbortHandler)
 		}))
 	}
 	for _, is := range []policy.Service{{}, {EndpointConcurrency: 5}} {

@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -86,6 +88,15 @@ func (w *world) apply(m *model.Model) {
 	}
 }
 
+// dial returns a connection, which ends with the test, and what reads from it.
+func (w *world) dial() (net.Conn, *bufio.Reader) {
+	w.t.Helper()
+	conn := must.Get(net.Dial("tcp", strings.TrimPrefix(w.base, "http://")))(w.t)
+	w.t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	return conn, bufio.NewReader(conn)
+}
+
 // get sends one request, and returns the response with its body read.
 func (w *world) get(host, path string, headers ...string) (*http.Response, string) {
 	w.t.Helper()
@@ -146,6 +157,11 @@ func newPod(t *testing.T, name string, started func(*httptest.Server)) *pod {
 }
 
 func start(s *httptest.Server) { s.Start() }
+
+// serving starts a pod that serves so.
+func serving(t *testing.T, name string, serve http.HandlerFunc) *pod {
+	return newPod(t, name, func(s *httptest.Server) { s.Config.Handler = serve; s.Start() })
+}
 
 // newPods starts pods that have one port in common, as those of a Service have, at
 // addresses of their own. They are named pod0 and so on; each request takes so long.
