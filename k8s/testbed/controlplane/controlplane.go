@@ -18,7 +18,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -79,10 +78,7 @@ func Start(ctx context.Context, dir string) (*Plane, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plane{
-		URL: "https://" + ports[0], Dir: dir, bin: bin,
-		etcdURL: "http://" + ports[1],
-	}
+	p := &Plane{URL: "https://" + ports[0], Dir: dir, bin: bin, etcdURL: "http://" + ports[1]}
 	if err := p.write(); err != nil {
 		return nil, err
 	}
@@ -161,15 +157,12 @@ func (p *Plane) ready(ctx context.Context) error {
 }
 
 // KillAPIServer kills the API server, as kill -9 does.
-func (p *Plane) KillAPIServer() { p.apiserver.kill(0) }
-
-// StopAPIServer terminates the API server, as kill does: it closes its connections in order.
-func (p *Plane) StopAPIServer() { p.apiserver.kill(5 * time.Second) }
+func (p *Plane) KillAPIServer() { p.apiserver.kill() }
 
 // Stop stops the control plane. Dir stays.
 func (p *Plane) Stop() {
-	p.apiserver.kill(0)
-	p.etcd.kill(0)
+	p.apiserver.kill()
+	p.etcd.kill()
 }
 
 // Compact makes etcd forget all past revisions: a watch that resumes from one of them gets
@@ -297,20 +290,12 @@ func (p *Plane) run(name string, args ...string) (*process, error) {
 	return started, nil
 }
 
-// kill ends a process, if it still runs: by SIGTERM first if it may take some time.
-func (p *process) kill(patience time.Duration) {
-	if p == nil {
-		return
+// kill ends a process, if it still runs.
+func (p *process) kill() {
+	if p != nil {
+		_ = p.Process.Kill()
+		<-p.done
 	}
-	if patience > 0 {
-		_ = p.Process.Signal(syscall.SIGTERM)
-		select {
-		case <-p.done:
-		case <-time.After(patience):
-		}
-	}
-	_ = p.Process.Kill()
-	<-p.done
 }
 
 // tail returns the last lines of a file.
