@@ -353,16 +353,6 @@ func (r *reader) nginxText(row filterRow) (text string, ok bool) {
 	return v, v != ""
 }
 
-// NginxFilters returns the names, without NginxPrefix, that ParseFilters reads.
-func NginxFilters() (names []string) {
-	for _, row := range filterRows {
-		if row.nginx != "" {
-			names = append(names, row.nginx)
-		}
-	}
-	return names
-}
-
 // OnFilters returns the annotations that set filters, in the order of the page's table.
 func OnFilters() (list []Annotation) {
 	for _, row := range filterRows {
