@@ -168,7 +168,10 @@ type ZoneStatus struct {
 
 // Routes implements caddy.AdminRouter.
 func (*Admin) Routes() []caddy.AdminRoute {
-	return []caddy.AdminRoute{{Pattern: "/shield/", Handler: caddy.AdminHandlerFunc(serveStatus)}}
+	return []caddy.AdminRoute{
+		{Pattern: "/shield/", Handler: caddy.AdminHandlerFunc(serveStatus)},
+		{Pattern: "/shield/explain", Handler: caddy.AdminHandlerFunc(serveExplain)},
+	}
 }
 
 func serveStatus(w http.ResponseWriter, r *http.Request) error {

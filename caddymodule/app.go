@@ -98,10 +98,11 @@ func (z *zoneEntry) maxKeys() int { return cmp.Or(z.config.MaxKeys, shield.Defau
 
 // A roster lists the shields and zones in metrics, logs and status, each state once.
 type roster struct {
-	shields []*shieldEntry
-	zones   []*zoneEntry
-	known   map[any]bool // their records, for add
-	doors   []*atDoor    // of Live shields
+	shields  []*shieldEntry
+	zones    []*zoneEntry
+	handlers []*Handler   // all of them, of one name, too
+	known    map[any]bool // their records, for add
+	doors    []*atDoor    // of Live shields
 }
 
 // CaddyModule implements caddy.Module.
@@ -217,8 +218,9 @@ func (a *App) roster() roster {
 		return a.configured
 	}
 	return roster{
-		shields: slices.Concat(a.configured.shields, live.shields),
-		zones:   slices.Concat(a.configured.zones, live.zones),
+		shields:  slices.Concat(a.configured.shields, live.shields),
+		zones:    slices.Concat(a.configured.zones, live.zones),
+		handlers: slices.Concat(a.configured.handlers, live.handlers),
 	}
 }
 
@@ -227,6 +229,7 @@ func (r *roster) add(more roster) {
 	if r.known == nil {
 		r.known = map[any]bool{}
 	}
+	r.handlers = append(r.handlers, more.handlers...)
 	for _, s := range more.shields {
 		if !r.known[s.record] {
 			r.known[s.record], r.shields = true, append(r.shields, s)

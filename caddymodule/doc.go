@@ -38,4 +38,6 @@
 //	sizes.go      a warning where bursts are small for so many replicas
 //	trips.go      metrics and status of the store
 //	admin.go      the admin endpoint
+//	clientname.go  what operators call clients there
+//	explain.go    what the limits say of a client
 package caddymodule

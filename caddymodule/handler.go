@@ -182,7 +182,7 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error
 		h.shown.zones = append(h.shown.zones, &zoneEntry{h.zones[i].keyer.template, z, h.zones[i].record, h.guard, i})
 	}
 	entry := &shieldEntry{name: h.Name, config: cfg, guard: h.guard, record: backend}
-	h.shown.shields = []*shieldEntry{entry}
+	h.shown.shields, h.shown.handlers = []*shieldEntry{entry}, []*Handler{h}
 	h.observing, h.tracks = cfg.Observe, entry.limited()
 	if len(cfg.Classes) > 0 {
 		for i := range h.guard.Classes().Len() {

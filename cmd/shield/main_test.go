@@ -221,6 +221,7 @@ func TestCommandsInDocs(t *testing.T) {
 		"shield proxy --from 127.0.0.1:8080 --to 127.0.0.1:9000 --rate 5/s --burst 5": "TestProxyAndStatus",
 		"shield status":                                                               "TestProxyAndStatus",
 		"shield status --json":                                                        "TestProxyAndStatus",
+		"shield explain 203.0.113.7":                                                  "TestExplain",
 		"shield simulate":                                                             "TestLaboratoryPage",
 
 		// With other addresses.

@@ -1,0 +1,119 @@
+package caddymodule
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/clientkey"
+	"github.com/herdshield/shield/limiter"
+)
+
+// A clientName is what an operator calls a client: its address, or the value of a placeholder
+// that tells clients apart.
+type clientName struct {
+	text string
+	addr netip.Addr // not valid: the text is no address
+}
+
+// readClient reads the name of a client. A network, as of an IPv6 customer, is named by
+// any of its addresses, or with its length.
+func readClient(text string) clientName {
+	c := clientName{text: strings.TrimSpace(text)}
+	if p, err := netip.ParsePrefix(c.text); err == nil {
+		c.addr = p.Addr()
+	} else if a, err := netip.ParseAddr(strings.Trim(c.text, "[]")); err == nil {
+		c.addr = a
+	}
+	return c
+}
+
+func isAddress(placeholder string) bool {
+	return placeholder == clientkey.ClientIP || placeholder == clientkey.RemoteHost
+}
+
+// named returns the key that requests of a client have by a template, before it is hashed; false if
+// that cannot be known. It can if all placeholders of the template are the client's
+// address, or if there is one other, whose value is the client's name.
+func (k *keyer) named(c clientName) (name []byte, ok bool) {
+	other := ""
+	for _, p := range k.parts {
+		switch {
+		case !p.IsPlaceholder:
+		case isAddress(p.Text):
+			if ok = c.addr.IsValid(); !ok {
+				return nil, false
+			}
+		case other != "" && other != p.Text:
+			return nil, false
+		default:
+			other = p.Text
+		}
+	}
+	if ok && other != "" { // an address, and more
+		return nil, false
+	}
+	for _, p := range k.parts {
+		switch {
+		case !p.IsPlaceholder:
+			name = append(name, p.Text...)
+		case isAddress(p.Text):
+			name = shield.AppendNetwork(name, c.addr, k.v4, k.v6)
+		default:
+			name = appendFolded(name, c.text)
+		}
+	}
+	return name, ok || other != ""
+}
+
+// asks returns the request that a client would send, as far as its name says. unknown are the
+// templates of which it does not, by what they are for.
+func (h *Handler) asks(c clientName) (q shield.Request, unknown map[string]string) {
+	unknown = map[string]string{}
+	// An address is a key where any template is made of addresses, and then no name of another kind.
+	key := func(what string, k *keyer) limiter.Key {
+		name, ok := k.named(c)
+		if !ok || c.addr.IsValid() && !k.isMadeOfAddresses() && h.knowsAddresses() {
+			unknown[what] = k.template
+			return shield.NoKey
+		}
+		return h.guard.Hasher().KeyOfBytes(name)
+	}
+	q.Client, q.Class = key("appointments", h.clients), h.class
+	counted := h.allow == nil || !c.addr.IsValid() || !h.allow(c.addr.Unmap().WithZone(""))
+	for i := range h.zones {
+		z := &h.zones[i]
+		is := shield.NoKey
+		if counted {
+			is = key(z.name, z.keyer)
+		}
+		q.Keys = append(q.Keys, is)
+	}
+	if h.perClient != nil && counted {
+		q.InFlightKey = key("in_flight", h.perClient)
+	}
+	return q, unknown
+}
+
+// knowsAddresses reports whether h tells clients apart by their addresses anywhere.
+func (h *Handler) knowsAddresses() bool {
+	if h.clients.isMadeOfAddresses() || h.perClient != nil && h.perClient.isMadeOfAddresses() {
+		return true
+	}
+	for i := range h.zones {
+		if h.zones[i].keyer.isMadeOfAddresses() {
+			return true
+		}
+	}
+	return false
+}
+
+// isMadeOfAddresses reports whether addresses are all that the template has.
+func (k *keyer) isMadeOfAddresses() bool {
+	for _, p := range k.parts {
+		if p.IsPlaceholder && !isAddress(p.Text) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,211 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+)
+
+// administer sends a request to the admin endpoint's handler of a path, and returns the status
+// and the answer, or the error.
+func administer(t *testing.T, r *http.Request) (status int, body string) {
+	t.Helper()
+	path, _, _ := strings.Cut(r.URL.Path, "?")
+	best := ""
+	var handler caddy.AdminHandler
+	for _, route := range new(Admin).Routes() {
+		fits := path == route.Pattern || strings.HasSuffix(route.Pattern, "/") && strings.HasPrefix(path, route.Pattern)
+		if fits && len(route.Pattern) > len(best) {
+			best, handler = route.Pattern, route.Handler
+		}
+	}
+	if handler == nil {
+		t.Fatalf("no route for %s", path)
+	}
+	w := httptest.NewRecorder()
+	if err := handler.ServeHTTP(w, r); err != nil {
+		refused, ok := errors.AsType[caddy.APIError](err)
+		if !ok {
+			t.Fatal(err)
+		}
+		return refused.HTTPStatus, refused.Err.Error()
+	}
+	return w.Code, w.Body.String()
+}
+
+func explained(t *testing.T, query string) (e ExplainStatus) {
+	t.Helper()
+	status, body := administer(t, httptest.NewRequest(http.MethodGet, "/shield/explain?"+query, nil))
+	if status != http.StatusOK {
+		t.Fatalf("%s: %d %s", query, status, body)
+	}
+	if err := json.Unmarshal([]byte(body), &e); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+const explainedSite = "{" + globalOptions + `}
+http://example.com:0 {
+	bind 127.0.0.1
+	shield {
+		name api
+		zone by_address {
+			rate 1/h
+			burst 2
+			ipv6_prefix 48
+		}
+		zone by_key {
+			key {header.X-Api-Key}
+			rate 1/h
+			burst 3
+		}
+		zone by_both {
+			key {client_ip}-{header.X-Api-Key}
+			rate 1/h
+			burst 4
+		}
+		zone text {
+			key api-{client_ip}
+			rate 1/h
+			burst 5
+			match path /api
+		}
+		concurrency 9 {
+			per {client_ip} 3
+		}
+	}
+	respond ok
+}
+http://other.example.com:0 {
+	bind 127.0.0.1
+	shield {
+		name other
+		retries {
+			key {header.X-Api-Key}
+		}
+		capacity 1/h burst 1
+	}
+	respond ok
+}
+`
+
+func TestExplainEndpoint(t *testing.T) {
+	s := serveSite(t, explainedSite)
+	for range 3 {
+		s.get("/", "X-Api-Key", "Tom")
+	}
+	of := func(shield, client string) ExplanationStatus {
+		return explained(t, "client="+client+"&shield="+shield).Shields[0]
+	}
+	e := explained(t, "client=192.0.2.1")
+	if len(e.Shields) != 2 || e.Client != "192.0.2.1" {
+		t.Fatalf("%+v", e)
+	}
+	first, second := of("api", "192.0.2.1"), of("other", "192.0.2.1")
+	tokens := func(e ExplanationStatus) map[string]int {
+		of := map[string]int{}
+		for _, z := range e.Zones {
+			of[z.Name] = z.Tokens
+		}
+		return of
+	}
+	if first.Would != "refuse" || first.Reason != "quota" || first.Zone != "by_address" || first.Status != 429 || first.RetryAfter < 3000 {
+		t.Errorf("the first shield: %+v", first)
+	}
+	if got := tokens(first); !maps.Equal(got, map[string]int{"by_address": 0, "text": 5}) {
+		t.Errorf("the zones have %v", got)
+	}
+	if got := first.Unknown; !maps.Equal(got, map[string]string{"by_key": "{http.request.header.X-Api-Key}", "by_both": "{http.vars.client_ip}-{http.request.header.X-Api-Key}"}) {
+		t.Errorf("unknown are %v", got)
+	}
+	if c := first.Concurrency; c == nil || c.Limit != 9 || c.InFlight != 0 {
+		t.Errorf("in flight: %+v", c)
+	}
+	if second.Would != "admit" || second.Capacity == nil || second.Capacity.Tokens != 1 {
+		t.Errorf("the second shield: %+v", second)
+	}
+
+	if got := tokens(of("api", "tom")); !maps.Equal(got, map[string]int{"by_key": 1}) {
+		t.Errorf("the zones by key have %v; two requests were admitted", got)
+	}
+	if e := of("api", "192.0.2.9"); e.Would != "admit" || e.Standing != "stranger" {
+		t.Errorf("another client: %+v", e)
+	}
+	s.get("/", "Host", "x") // of the same client, which changes nothing
+	if again := of("api", "192.0.2.1"); again.Would != "refuse" || again.Zones[0].Tokens != 0 {
+		t.Errorf("asked again: %+v", again)
+	}
+}
+
+func TestClientNames(t *testing.T) {
+	serveSite(t, explainedSite)
+	app, _ := activeApp()
+	handlers, err := app.named("api")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := handlers[0]
+	names := func(client string) []string {
+		q, _ := h.asks(readClient(client))
+		var known []string
+		for i, key := range q.Keys {
+			if key != 0 {
+				known = append(known, h.zones[i].name)
+			}
+		}
+		return known
+	}
+	for client, want := range map[string][]string{
+		"192.0.2.1":           {"by_address", "text"},
+		"::ffff:192.0.2.1":    {"by_address", "text"},
+		"2001:db8::1":         {"by_address", "text"},
+		"[2001:db8::1]":       {"by_address", "text"},
+		"2001:db8:0:7::/64":   {"by_address", "text"},
+		" Alice ":             {"by_key"},
+		"192.0.2.1-some-text": {"by_key"},
+	} {
+		if got := names(client); !slices.Equal(got, want) {
+			t.Errorf("%q is known to %q, want %q", client, got, want)
+		}
+	}
+	same := func(a, b string) bool {
+		x, _ := h.asks(readClient(a))
+		y, _ := h.asks(readClient(b))
+		return slices.Equal(x.Keys, y.Keys) && x.Client == y.Client
+	}
+	if !same("2001:db8::1", "2001:db8::2") || same("2001:db8::1", "2001:db9::1") || !same("ALICE", "alice") || same("alice", "bob") || !same("192.0.2.1", "::ffff:192.0.2.1") {
+		t.Error("names of one client differ, or names of two do not")
+	}
+}
+
+func TestExplainEndpointErrors(t *testing.T) {
+	serveSite(t, explainedSite)
+	for _, c := range []struct {
+		method, query string
+		status        int
+		want          string
+	}{
+		{"GET", "", 400, "client is \"\"; want an address"},
+		{"GET", "client=" + strings.Repeat("x", 2000), 400, "of at most 1024 bytes"},
+		{"GET", "client=1.2.3.4&shield=no", 404, `shield is "no"; want one of ["api" "other"]`},
+		{"POST", "client=1.2.3.4", 405, "method is POST; want GET"},
+	} {
+		if status, text := administer(t, httptest.NewRequest(c.method, "/shield/explain?"+c.query, nil)); status != c.status || !strings.Contains(text, c.want) {
+			t.Errorf("%s %s: %d %s", c.method, c.query, status, text)
+		}
+	}
+	if err := caddy.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if status, text := administer(t, httptest.NewRequest("GET", "/shield/explain?client=1.2.3.4", nil)); status != 404 || text != "the running config has no shield" {
+		t.Errorf("without a config: %d %s", status, text)
+	}
+}

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+
+	"github.com/herdshield/shield/caddymodule"
+)
+
+func init() {
+	caddycmd.RegisterCommand(caddycmd.Command{
+		Name:  "explain",
+		Usage: "[--shield <name>] [--address <interface>] [--json] <client>",
+		Short: "Says what the limits say of a client now",
+		Long: `
+Asks the admin endpoint of a running instance what each limit says of one client:
+its tokens in each zone, when it was told to come back, how it has kept that, its
+requests in flight, and what a request would get now. A client is an address, or
+the value of the header, cookie or the like by which the shield tells clients
+apart. To ask changes nothing.
+`,
+		CobraFunc: func(cmd *cobra.Command) {
+			adminFlags(cmd)
+			cmd.Flags().String("shield", "", "the name of one shield; otherwise all of them answer")
+			cmd.Args = cobra.ExactArgs(1)
+			cmd.RunE = func(cmd *cobra.Command, args []string) error {
+				return explain(cmd.OutOrStdout(), caddycmd.Flags{FlagSet: cmd.Flags()}, args[0])
+			}
+		},
+	})
+}
+
+// adminFlags adds the flags of all commands that ask the admin endpoint.
+func adminFlags(cmd *cobra.Command) {
+	cmd.Flags().String("address", "", "address of the admin endpoint, if it is not "+caddy.DefaultAdminListen)
+	cmd.Flags().Bool("json", false, "print the JSON of the admin endpoint")
+}
+
+// askAdmin sends a request to the admin endpoint, and returns what it answers. Errors are in
+// its words.
+func askAdmin(flags caddycmd.Flags, method, path string, header http.Header, body io.Reader) (answer []byte, _ http.Header, err error) {
+	address, err := caddycmd.DetermineAdminAPIAddress(flags.String("address"), nil, "", "")
+	if err != nil {
+		return nil, nil, err
+	}
+	resp, err := caddycmd.AdminAPIRequest(address, method, path, header, body)
+	if err != nil {
+		text := err.Error()
+		if _, in, ok := strings.Cut(text, "HTTP "); ok { // Caddy's words around the endpoint's own
+			var refused struct{ Error string }
+			if _, said, ok := strings.Cut(in, ": "); ok && json.Unmarshal([]byte(said), &refused) == nil && refused.Error != "" {
+				return nil, nil, errors.New(refused.Error)
+			}
+		}
+		return nil, nil, fmt.Errorf("asking the admin endpoint: %w; is shield running, and its admin endpoint at %s?", err, address)
+	}
+	defer resp.Body.Close()
+	answer, err = io.ReadAll(resp.Body)
+	return answer, resp.Header, err
+}
+
+func explain(w io.Writer, flags caddycmd.Flags, client string) error {
+	query := url.Values{"client": {client}}
+	if name := flags.String("shield"); name != "" {
+		query.Set("shield", name)
+	}
+	answer, _, err := askAdmin(flags, http.MethodGet, "/shield/explain?"+query.Encode(), nil, nil)
+	if err != nil {
+		return err
+	}
+	if flags.Bool("json") {
+		_, err = w.Write(answer)
+		return err
+	}
+	var e caddymodule.ExplainStatus
+	if err := json.Unmarshal(answer, &e); err != nil {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	for i := range e.Shields {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		printExplanation(w, e.Client, &e.Shields[i])
+	}
+	return nil
+}
+
+// printExplanation says it in sentences, the verdict first.
+func printExplanation(w io.Writer, client string, e *caddymodule.ExplanationStatus) {
+	fmt.Fprintf(w, "%s: a request of %s now %s.\n", e.Name, printable(client), verdict(e))
+	line := func(what, format string, args ...any) {
+		fmt.Fprintf(w, "  %-13s%s\n", what, fmt.Sprintf(format, args...))
+	}
+	for _, z := range e.Zones {
+		more := ""
+		if z.Shared {
+			more = "; the store may have more"
+		}
+		if z.Matches {
+			more += "; it counts only requests that it matches"
+		}
+		line("zone", "%s: %s%s", z.Name, tokensText(z.BucketExplanation), more)
+	}
+	if e.Capacity != nil {
+		line("capacity", "%s, for all clients", tokensText(*e.Capacity))
+	}
+	if c := e.Concurrency; c != nil {
+		line("in flight", "%d of %d, %d of this client; %d of %d wait in the queue", c.InFlight, c.Limit, e.InFlight, c.Waiting, c.QueueSize)
+	}
+	if _, unknown := e.Unknown["appointments"]; !unknown {
+		line("appointment", "%s", appointmentText(e))
+	}
+	line("class", "%s", e.Class)
+	for _, what := range slices.Sorted(maps.Keys(e.Unknown)) {
+		line("unknown", "%s: its key is %s, which %s does not tell", what, e.Unknown[what], printable(client))
+	}
+}
+
+// verdict says what a request would get.
+func verdict(e *caddymodule.ExplanationStatus) string {
+	why := e.Reason
+	if e.Zone != "" {
+		why += " of zone " + e.Zone
+	}
+	switch {
+	case e.Would == "queue":
+		return "would wait in the queue"
+	case e.Would == "admit" && why != "":
+		return "would be admitted, as the mode is observe; otherwise refused: " + why
+	case e.Would == "admit":
+		return "would be admitted"
+	case e.RetryAfter == 0:
+		return fmt.Sprintf("would be refused with %d and told not to come back: %s", e.Status, why)
+	}
+	return fmt.Sprintf("would be refused with %d and Retry-After %d: %s", e.Status, e.RetryAfter, why)
+}
+
+func tokensText(b caddymodule.BucketExplanation) string {
+	text := fmt.Sprintf("%d of %d tokens left", b.Tokens, b.Burst)
+	if b.Wait > 0 {
+		text += fmt.Sprintf(", enough for a request in %.1f s", b.Wait)
+	}
+	return text
+}
+
+func appointmentText(e *caddymodule.ExplanationStatus) string {
+	text := "none"
+	switch {
+	case e.Promise != nil && *e.Promise > 0:
+		text = fmt.Sprintf("due in %.1f s", *e.Promise)
+	case e.Promise != nil:
+		text = fmt.Sprintf("due since %.1f s", -*e.Promise)
+	case e.Standing == "proven":
+		text = "none; it has kept one before"
+	}
+	if e.Promises > 1 {
+		text += fmt.Sprintf(", the first of %d", e.Promises)
+	}
+	if e.Standing == "crowd" {
+		text += "; several clients share this key"
+	}
+	if e.Strikes > 0 {
+		text += fmt.Sprintf("; %d returns before the time", e.Strikes)
+	}
+	if e.Kind != "" && e.Kind != "unknown" {
+		text += "; its retries: " + e.Kind
+	}
+	return text
+}
+
+// printable keeps control characters of a client's name away from terminals.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return '?'
+		}
+		return r
+	}, text)
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/herdshield/shield/caddymodule"
+)
+
+func TestExplain(t *testing.T) {
+	address, admin := startProxy(t, "--to", backend(t), "--rate", "5/m", "--burst", "2", "--capacity", "1000/s", "--concurrency", "10")
+	for range 3 {
+		resp, err := http.Get("http://" + address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+	}
+	for _, c := range []struct {
+		args, want string
+	}{
+		{"127.0.0.1", `^proxy: a request of 127.0.0.1 now would be refused with 429 and Retry-After \d+: quota of zone per_client\.
+  zone +per_client: 0 of 2 tokens left, enough for a request in \d+\.\d s
+  capacity +\d+ of 1000 tokens left, for all clients
+  in flight +0 of 10, 0 of this client; 0 of 0 wait in the queue
+  appointment  none
+  class +default
+$`},
+		{"192.0.2.7", `^proxy: a request of 192.0.2.7 now would be admitted\.\n`},
+		{"--json 192.0.2.7", `^{"client":"192.0.2.7","shields":\[{"name":"proxy"`},
+		{"--shield nothing 192.0.2.7", `^Error: shield is "nothing"; want one of \["proxy"\]\n`},
+	} {
+		args := append([]string{"explain", "--address", admin}, strings.Fields(c.args)...)
+		out, _ := command(t, args...).CombinedOutput()
+		if !regexp.MustCompile(c.want).Match(out) {
+			t.Errorf("explain %s:\n%s", c.args, out)
+		}
+	}
+}
+
+func TestExplanationText(t *testing.T) {
+	e := caddymodule.ExplanationStatus{
+		Name: "api", Would: "refuse", Reason: "early", Status: 503, RetryAfter: 4, Class: "default", Standing: "early",
+		Promises: 2, Promise: new(3.4), Strikes: 9, Kind: "hammer",
+		Zones:   []caddymodule.ZoneExplanation{{Name: "z", Shared: true, Matches: true, BucketExplanation: caddymodule.BucketExplanation{Tokens: 3, Burst: 4}}},
+		Unknown: map[string]string{"by_key": "{http.request.header.X-Key}"},
+	}
+	var text strings.Builder
+	printExplanation(&text, "a\x1b[31m", &e)
+	if want := `api: a request of a?[31m now would be refused with 503 and Retry-After 4: early.
+  zone         z: 3 of 4 tokens left; the store may have more; it counts only requests that it matches
+  appointment  due in 3.4 s, the first of 2; 9 returns before the time; its retries: hammer
+  class        default
+  unknown      by_key: its key is {http.request.header.X-Key}, which a?[31m does not tell
+`; text.String() != want {
+		t.Errorf("the text is\n%swant\n%s", text.String(), want)
+	}
+	for want, e := range map[string]caddymodule.ExplanationStatus{
+		"would wait in the queue": {Would: "queue"},
+		"would be admitted, as the mode is observe; otherwise refused: capacity": {Would: "admit", Reason: "capacity"},
+		"would be refused with 503 and told not to come back: capacity":          {Would: "refuse", Reason: "capacity", Status: 503},
+	} {
+		if got := verdict(&e); got != want {
+			t.Errorf("%+v: %s, want %s", e, got, want)
+		}
+	}
+}
