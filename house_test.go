@@ -104,7 +104,7 @@ var organs = map[string][]string{
 	},
 	"loadshed": {
 		"Concurrency", "ConcurrencyStats", "Plan", "PlanConfig", "NewPlan", "QueueConfig", "AdaptiveConfig", "Class", "Classes",
-		"Standby", "Demand", "Entrant", "Entered", "ClientFull", "Place", "Verdict", "Change",
+		"Standby", "Demand", "Entrant", "Entered", "ClientFull", "Place", "Verdict", "Change", "ClientLoad",
 		"Waiting", "Outcome", "Served", "Detached", "Aborted", "TimedOut", "Overloaded", "Stopped",
 		"Routes", "MaxConcurrency", "NoQueue", "DefaultQueue", "MaxQueue", "MaxQueueTimeout",
 	},

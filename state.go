@@ -207,6 +207,11 @@ func (b *Backend) Paused(now time.Duration) (left time.Duration, times uint64) {
 	return b.inFlight.Pauses(now)
 }
 
+// Busiest returns the n clients with the most requests in flight, as far as they are known: see
+// [loadshed.Concurrency.Busiest]. Its keys are InFlightKeys where a client may have only so
+// many requests in flight, else those of appointments.
+func (b *Backend) Busiest(n int) []loadshed.ClientLoad { return b.inFlight.Busiest(n) }
+
 // Changes returns the changes of the adaptive limit: see [loadshed.Concurrency.Changes].
 func (b *Backend) Changes(since uint64) (list []loadshed.Change, next uint64) {
 	return b.inFlight.Changes(since)

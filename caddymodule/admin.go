@@ -17,7 +17,8 @@ import (
 
 func init() { caddy.RegisterModule(new(Admin)) }
 
-// Admin is the admin endpoint `GET /shield/`: a Status of the running config.
+// Admin is the admin endpoints `GET /shield/`, a Status of the running config, and
+// `GET /shield/who`.
 type Admin struct{}
 
 // CaddyModule implements caddy.Module.
@@ -171,6 +172,7 @@ func (*Admin) Routes() []caddy.AdminRoute {
 	return []caddy.AdminRoute{
 		{Pattern: "/shield/", Handler: caddy.AdminHandlerFunc(serveStatus)},
 		{Pattern: "/shield/explain", Handler: caddy.AdminHandlerFunc(serveExplain)},
+		{Pattern: "/shield/who", Handler: caddy.AdminHandlerFunc(serveWho)},
 	}
 }
 
@@ -182,15 +184,27 @@ func serveStatus(w http.ResponseWriter, r *http.Request) error {
 		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method is %s; want GET", r.Method)}
 	}
 	status := Status{Shields: []ShieldStatus{}, Zones: []ZoneStatus{}}
-	module, err := caddy.ActiveContext().AppIfConfigured("shield")
-	switch {
-	case err == nil:
-		module.(*App).fill(&status)
-	case !errors.Is(err, caddy.ErrNotConfigured):
+	app, err := runningApp()
+	if err != nil {
 		return err
+	}
+	if app != nil {
+		app.fill(&status)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	return json.NewEncoder(w).Encode(status)
+}
+
+// runningApp returns the app of the running config, nil if it has no shield.
+func runningApp() (*App, error) {
+	module, err := caddy.ActiveContext().AppIfConfigured("shield")
+	if errors.Is(err, caddy.ErrNotConfigured) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return module.(*App), nil
 }
 
 func (a *App) fill(status *Status) {

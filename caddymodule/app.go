@@ -44,6 +44,11 @@ type App struct {
 	// (default: none, each replica has its own).
 	Store *Store `json:"store,omitempty"`
 
+	// Whether addresses of clients are shown without their last part: IPv4 by their first 24
+	// bits, IPv6 by their first 48. Default false. It is about `GET /shield/who` and all
+	// that shows its answer; logs have filters of their own.
+	MaskAddresses bool `json:"mask_addresses,omitempty"`
+
 	store   *storeConfig // of Store, once it is checked
 	storage *storeRecord // once the app is started
 	posts   *posts

@@ -76,7 +76,8 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 // UnmarshalCaddyfile sets up the app from the global option. Syntax:
 //
 //	shield {
-//		mode enforce|observe
+//		mode           enforce|observe
+//		mask_addresses on|off
 //	}
 func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume the option's name

@@ -40,4 +40,5 @@
 //	admin.go      the admin endpoint
 //	clientname.go  what operators call clients there
 //	explain.go    what the limits say of a client
+//	who.go        the clients that are refused most, counted and told
 package caddymodule

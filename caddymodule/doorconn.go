@@ -276,11 +276,15 @@ func (c *doorConn) again(m *memo, q shield.Request, now time.Duration) (hand *in
 	d := m.admit(now, q)
 	if told := m.answer(&d, now); told == nil {
 		hand = &inHand{m.h, d}
-	} else if at, ok := c.deliver(&d); ok {
-		err = c.tell(told, &d, at)
-	} else { // the handler and the logs say so
-		d.Gone = true
-		hand = &inHand{m.h, d}
+	} else {
+		m.h.countRefused(&q, &d)
+		at, ok := c.deliver(&d)
+		if ok {
+			err = c.tell(told, &d, at)
+		} else { // the handler and the logs say so
+			d.Gone = true
+			hand = &inHand{m.h, d}
+		}
 	}
 	if !c.state.CompareAndSwap(answering, reading) { // Close was called
 		hand.drop()
@@ -333,7 +337,7 @@ func (c *doorConn) tell(m *memo, d *shield.Decision, now time.Duration) error {
 	}
 	b := pages.Get().(*[]byte)
 	*b = m.page.append((*b)[:0], d.Hint, dateNow())
-	m.h.shown.shields[0].record.atDoor.Add(1)
+	m.h.record.atDoor.Add(1)
 	_, err := c.Conn.Write(*b)
 	pages.Put(b)
 	if err == nil && m.closes {

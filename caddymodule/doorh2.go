@@ -289,7 +289,8 @@ func (h *h2Door) again(now time.Duration, stream uint32, sum uint64, block []byt
 	if d.Hold == 0 {
 		h.answers = told.page.appendFrame(h.answers, stream, d.Hint, dateNow())
 	}
-	m.h.shown.shields[0].record.atDoorH2.Add(1)
+	m.h.countRefused(&m.q, &d)
+	m.h.record.atDoorH2.Add(1)
 	return true, nil
 }
 

@@ -97,6 +97,7 @@ type Handler struct {
 	Shared *bool `json:"shared,omitempty"`
 
 	guard     *shield.Guard
+	record    *backendRecord
 	zones     []handlerZone
 	clients   *keyer // the key of appointments
 	perClient *keyer // the key of requests in flight; nil: they are not counted by client
@@ -181,6 +182,7 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error
 	for i, z := range cfg.Zones {
 		h.shown.zones = append(h.shown.zones, &zoneEntry{h.zones[i].keyer.template, z, h.zones[i].record, h.guard, i})
 	}
+	h.record = backend
 	entry := &shieldEntry{name: h.Name, config: cfg, guard: h.guard, record: backend}
 	h.shown.shields, h.shown.handlers = []*shieldEntry{entry}, []*Handler{h}
 	h.observing, h.tracks = cfg.Observe, entry.limited()
@@ -258,6 +260,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	h.guard.Await(r.Context(), q, &d)
 	if !d.Gone {
 		h.annotate(r, &d)
+		if d.Reason != shield.None {
+			h.noteRefused(r, &q, &d)
+		}
 	}
 	if d.Backlog > 0 {
 		h.guard.Answers().Warn(w.Header(), d.Backlog)

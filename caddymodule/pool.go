@@ -26,6 +26,7 @@ type zoneRecord struct {
 	shown    string // its name in metrics, logs and status
 	reported refusalReport
 	sharing  post
+	refused  refusedClients
 }
 
 func newZoneRecord(name string) *zoneRecord {
@@ -37,6 +38,7 @@ type backendRecord struct {
 	shield.Backend
 	reported backendReport
 	sharing  post
+	refused  refusedClients
 	atDoor   atomic.Uint64 // refusals that a Door has answered, over HTTP/1.1
 	atDoorH2 atomic.Uint64 // and over HTTP/2
 }

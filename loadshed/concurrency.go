@@ -395,6 +395,15 @@ func (c *Concurrency) Stats(now time.Duration) ConcurrencyStats {
 	return s
 }
 
+// Busiest returns the n clients with the most requests in flight, in that order. All are known
+// where one client may have only so many; else those that were admitted under pressure are.
+func (c *Concurrency) Busiest(n int) []ClientLoad {
+	if c.perClient.Clients() > 0 {
+		return c.perClient.Most(n)
+	}
+	return c.crowds.Most(n)
+}
+
 // Changes returns the changes of the limit since the one of that number, oldest first,
 // as far as they are remembered: the last 64. next is what to ask with next time.
 func (c *Concurrency) Changes(since uint64) (list []Change, next uint64) {

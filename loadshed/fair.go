@@ -1,6 +1,8 @@
 package loadshed
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -93,4 +95,29 @@ const browserConnections = 6
 // than a browser has. It is the cheap form of fair queuing: counts instead of queues.
 func TooMany(n, clients, limit int) bool {
 	return n > browserConnections && clients > 1 && n*clients > 2*limit
+}
+
+// A ClientLoad is how many requests a client has in flight.
+type ClientLoad struct {
+	Key      uint64
+	InFlight int
+}
+
+// Most returns the n clients with the most requests in flight, in that order. It visits all
+// of them, and is for people who look.
+func (f *InFlight) Most(n int) (list []ClientLoad) {
+	shards := f.shards.Load()
+	if shards == nil {
+		return nil
+	}
+	for i := range shards {
+		s := &shards[i]
+		s.mu.Lock()
+		for key, count := range s.n {
+			list = append(list, ClientLoad{key, int(count)})
+		}
+		s.mu.Unlock()
+	}
+	slices.SortFunc(list, func(a, b ClientLoad) int { return cmp.Or(cmp.Compare(b.InFlight, a.InFlight), cmp.Compare(a.Key, b.Key)) })
+	return list[:min(n, len(list))]
 }

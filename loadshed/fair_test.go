@@ -2,6 +2,7 @@ package loadshed
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 )
@@ -33,6 +34,25 @@ func FuzzInFlight(f *testing.F) {
 			t.Fatalf("%d clients, want %d", in.Clients(), len(want))
 		}
 	})
+}
+
+func TestMostInFlight(t *testing.T) {
+	var in InFlight
+	if list := in.Most(3); list != nil {
+		t.Errorf("an empty one has %v", list)
+	}
+	for key := range uint64(200) { // the more, the higher
+		for range 1 + key/10 {
+			in.Enter(1 + key)
+		}
+	}
+	want := []ClientLoad{{191, 20}, {192, 20}, {193, 20}}
+	if list := in.Most(3); !slices.Equal(list, want) {
+		t.Errorf("got %v, want %v", list, want)
+	}
+	if list := in.Most(1000); len(list) != 200 || list[199] != (ClientLoad{10, 1}) {
+		t.Errorf("got %d clients, the last is %v", len(list), list[len(list)-1])
+	}
 }
 
 // A client with no requests in flight is not remembered.

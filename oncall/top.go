@@ -49,12 +49,13 @@ type topSet struct {
 
 type topEntry struct {
 	events, early atomic.Uint64 // windows: since the client took the entry
-	last          atomic.Uint32 // reason, class and agent of the last event
+	last          atomic.Uint32 // reason and class of the last event
 	named         atomic.Bool   // written under mu
 
 	inherited window              // the count of the client before; guarded by mu
 	since     uint32              // when the entry was taken, in seconds; guarded by mu
-	length    uint8               // of name; guarded by mu
+	agent     uint8               // guarded by mu
+	length    uint8               // of name, and one more if that is cut; guarded by mu
 	name      [MaxClientName]byte // guarded by mu
 }
 
@@ -63,17 +64,19 @@ type Event struct {
 	Client uint64 // a hash of its name, not 0: no client may choose its bits
 	Early  bool   // it came before it was to come; counted apart, too
 
-	Reason, Class, Agent uint8 // shown of a client's last event; they mean nothing here
+	Reason, Class uint8 // shown of a client's last event; they mean nothing here
 }
 
 // A Client is one in a Top, with its events of the last minute.
 type Client struct {
 	Key           uint64
 	Name          string  // as much of it as is kept: any bytes
+	Cut           bool    // the name is longer
 	Events, Early float64 // estimates, as windows are cut
 	PerSecond     float64 // of Events, since the client was found, if that is less than a minute ago
 
-	Reason, Class, Agent uint8 // of the last event
+	Reason, Class uint8 // of the last event
+	Agent         uint8 // as it was when the name was told
 }
 
 // Count counts an event at now, the time since any epoch. It reports whether the client's name
@@ -91,14 +94,16 @@ func (t *Top) Count(now time.Duration, e Event) (unnamed bool) {
 	return true
 }
 
-// Name sets the name of a client that is in the Top: its first MaxClientName bytes.
-func (t *Top) Name(client uint64, name []byte) {
+// Name sets the name of a client that is in the Top, its first MaxClientName bytes, and what kind
+// of software it is, which means nothing here.
+func (t *Top) Name(client uint64, name []byte, agent uint8) {
 	s := &t.sets[client>>58]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.keys {
 		if at := &s.entries[i]; s.keys[i].Load() == client && !at.named.Load() {
-			at.length = uint8(copy(at.name[:], name))
+			copy(at.name[:], name)
+			at.length, at.agent = uint8(min(len(name), MaxClientName+1)), agent
 			at.named.Store(true)
 		}
 	}
@@ -115,7 +120,7 @@ func (at *topEntry) count(index uint16, e *Event) {
 	}
 }
 
-func (e *Event) last() uint32 { return uint32(e.Reason) | uint32(e.Class)<<8 | uint32(e.Agent)<<16 }
+func (e *Event) last() uint32 { return uint32(e.Reason) | uint32(e.Class)<<8 }
 
 // take gives the client of an event the entry with the smallest count.
 func (s *topSet) take(now time.Duration, index uint16, e *Event) {
@@ -164,10 +169,10 @@ func (s *topSet) appendClients(list []Client, now time.Duration) []Client {
 		found := (now - time.Duration(at.since)*time.Second).Seconds()
 		last := at.last.Load()
 		list = append(list, Client{
-			Key: s.keys[i].Load(), Name: string(at.name[:at.length]),
+			Key: s.keys[i].Load(), Name: string(at.name[:min(at.length, MaxClientName)]), Cut: at.length > MaxClientName,
 			Events: events, Early: window(at.early.Load()).at(index).recent(left),
 			PerSecond: events / min(topWindow.Seconds(), max(1, found)),
-			Reason:    uint8(last), Class: uint8(last >> 8), Agent: uint8(last >> 16),
+			Reason:    uint8(last), Class: uint8(last >> 8), Agent: at.agent,
 		})
 	}
 	return list

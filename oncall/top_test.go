@@ -20,7 +20,7 @@ func hashed(n uint64) uint64 {
 func (t *Top) event(now time.Duration, n uint64, e Event) {
 	e.Client = hashed(n)
 	if t.Count(now, e) {
-		t.Name(e.Client, fmt.Appendf(nil, "%d", n))
+		t.Name(e.Client, fmt.Appendf(nil, "%d", n), 6)
 	}
 }
 
@@ -89,9 +89,9 @@ func TestFloodPushesOutNoFrequentClient(t *testing.T) {
 func TestTopForgetsAfterAMinute(t *testing.T) {
 	top := new(Top)
 	for i := range time.Duration(60) { // one per second, half of them early
-		top.event(i*time.Second, 7, Event{Early: i%2 == 0, Reason: 1, Class: 2, Agent: 3})
+		top.event(i*time.Second, 7, Event{Early: i%2 == 0, Reason: 1, Class: 2})
 	}
-	top.event(59*time.Second, 7, Event{Reason: 4, Class: 5, Agent: 6})
+	top.event(59*time.Second, 7, Event{Reason: 4, Class: 5})
 	at := func(now time.Duration) Client {
 		t.Helper()
 		list := top.Clients(now)
@@ -150,17 +150,17 @@ func TestNames(t *testing.T) {
 	if list := top.Clients(0); len(list) != 0 {
 		t.Errorf("a client without a name is shown: %+v", list)
 	}
-	top.Name(1, long)
-	top.Name(2, long) // not there
+	top.Name(1, long, 0)
+	top.Name(2, long, 0) // not there
 	if top.Count(0, Event{Client: 1}) {
 		t.Error("a name that was told is not known")
 	}
-	if list := top.Clients(0); len(list) != 1 || list[0].Name != string(long[:MaxClientName]) || list[0].Events != 3 {
+	if list := top.Clients(0); len(list) != 1 || list[0].Name != string(long[:MaxClientName]) || !list[0].Cut || list[0].Events != 3 {
 		t.Errorf("got %+v", list)
 	}
 	top.Count(0, Event{Client: 1 << 60})
-	top.Name(1<<60, nil) // a name may be empty
-	if list := top.Clients(0); len(list) != 2 || list[1].Name != "" {
+	top.Name(1<<60, nil, 0) // a name may be empty
+	if list := top.Clients(0); len(list) != 2 || list[1].Name != "" || list[1].Cut {
 		t.Errorf("got %+v", list)
 	}
 }
@@ -213,7 +213,7 @@ func TestCountDoesNotAllocate(t *testing.T) {
 	if got := testing.AllocsPerRun(1000, func() {
 		n++
 		if top.Count(0, Event{Client: hashed(n)}) {
-			top.Name(hashed(n), name)
+			top.Name(hashed(n), name, 0)
 		}
 		top.Count(0, Event{Client: hashed(n)})
 	}); got != 0 {
@@ -252,7 +252,7 @@ func BenchmarkTop(b *testing.B) {
 			n++
 			key := hashed(n)
 			if top.Count(0, Event{Client: key}) {
-				top.Name(key, name)
+				top.Name(key, name, 0)
 			}
 		}
 	})

@@ -131,6 +131,18 @@ func TestProxyAndStatus(t *testing.T) {
 	if err != nil || json.Unmarshal(out, &status) != nil || len(status.Shields) != 1 {
 		t.Errorf("status --json: %v\n%s", err, out)
 	}
+	out, err = command(t, "who", "--address", admin).CombinedOutput()
+	if err != nil || !regexp.MustCompile(`proxy +127.0.0.1 +1 +1.0 +quota +go +\n`).Match(out) {
+		t.Errorf("who: %v\n%s", err, out)
+	}
+	out, err = command(t, "who", "--json", "--shield", "proxy", "--address", admin).Output()
+	var who caddymodule.WhoStatus
+	if err != nil || json.Unmarshal(out, &who) != nil || len(who.Shields) != 1 || len(who.Zones) != 1 {
+		t.Errorf("who --json: %v\n%s", err, out)
+	}
+	if out, err = command(t, "who", "--clients", "0", "--address", admin).CombinedOutput(); err == nil || !bytes.Contains(out, []byte("n is 0; want 1 to 100")) {
+		t.Errorf("who --clients 0: %v\n%s", err, out)
+	}
 	metrics, err := http.Get("http://" + admin + "/metrics")
 	if err != nil {
 		t.Fatal(err)
@@ -169,6 +181,8 @@ func TestCommandLineErrors(t *testing.T) {
 		"proxy extra":                                 "unknown command",
 		"status --address 127.0.0.1:1":                "is shield running, and its admin endpoint at 127.0.0.1:1?",
 		"status extra":                                "unknown command",
+		"who --address 127.0.0.1:1":                   "is shield running, and its admin endpoint at 127.0.0.1:1?",
+		"who extra":                                   "unknown command",
 	} {
 		out, err := command(t, append(strings.Fields(args), "--admin", "off")[:len(strings.Fields(args))]...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), want) {
@@ -185,7 +199,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{"--help"}, {"proxy", "--help"}, {"status", "--help"}, {"demo", "--help"}} {
+	for _, args := range [][]string{{"--help"}, {"proxy", "--help"}, {"status", "--help"}, {"who", "--help"}, {"demo", "--help"}} {
 		out, err := command(t, args...).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "shield") {
 			t.Errorf("shield %v: %v\n%s", args, err, out)
@@ -222,6 +236,8 @@ func TestCommandsInDocs(t *testing.T) {
 		"shield status":                                                               "TestProxyAndStatus",
 		"shield status --json":                                                        "TestProxyAndStatus",
 		"shield explain 203.0.113.7":                                                  "TestExplain",
+		"shield who":                                                                  "TestProxyAndStatus",
+		"shield who --shield shop --json":                                             "TestProxyAndStatus",
 		"shield simulate":                                                             "TestLaboratoryPage",
 
 		// With other addresses.

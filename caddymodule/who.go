@@ -1,0 +1,283 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/oncall"
+	"github.com/herdshield/shield/pushback"
+)
+
+// refusedClients are the clients that a backend or zone has refused most in the last
+// minute. The memory is taken at the first refusal: most of a thousand Live shields have none.
+type refusedClients struct{ atomic.Pointer[oncall.Top] }
+
+// count counts a refusal, and reports whether the client's name is not known.
+func (c *refusedClients) count(now time.Duration, key limiter.Key, d *shield.Decision) (unnamed bool) {
+	if key == shield.NoKey {
+		return false
+	}
+	return c.top().Count(now, oncall.Event{
+		Client: uint64(key), Early: d.Reason == shield.Early, Reason: uint8(d.Reason), Class: d.Class,
+	})
+}
+
+func (c *refusedClients) top() *oncall.Top {
+	if c.Load() == nil {
+		c.CompareAndSwap(nil, new(oncall.Top))
+	}
+	return c.Load()
+}
+
+// clients returns the named ones.
+func (c *refusedClients) clients(now time.Duration) []oncall.Client {
+	if top := c.Load(); top != nil {
+		return top.Clients(now)
+	}
+	return nil
+}
+
+// countRefused counts a request that was refused, or in observe mode would have been, for its
+// client. It reports whether a name is to be told, for the shield and for the zone.
+func (h *Handler) countRefused(q *shield.Request, d *shield.Decision) (ofShield, ofZone bool) {
+	ofShield = h.record.refused.count(d.At(), q.Client, d)
+	if d.Zone >= 0 {
+		ofZone = h.zones[d.Zone].record.refused.count(d.At(), q.Keys[d.Zone], d)
+	}
+	return ofShield, ofZone
+}
+
+// noteRefused does so, and tells the names. The listener wrapper does not know them: it has one
+// request per second of each client come this way.
+func (h *Handler) noteRefused(r *http.Request, q *shield.Request, d *shield.Decision) {
+	ofShield, ofZone := h.countRefused(q, d)
+	var buf [128]byte // on the stack, for most names
+	if ofShield {
+		h.record.refused.top().Name(uint64(q.Client), h.clients.name(buf[:0], r), uint8(pushback.FamilyOf(q.Agent)))
+	}
+	if ofZone {
+		z := &h.zones[d.Zone]
+		z.record.refused.top().Name(uint64(q.Keys[d.Zone]), z.keyer.name(buf[:0], r), uint8(pushback.FamilyOf(q.Agent)))
+	}
+}
+
+// WhoStatus is the answer of `GET /shield/who`: the clients that were refused most in the last
+// minute, and those with the most requests in flight.
+type WhoStatus struct {
+	WindowSeconds int         `json:"window_seconds"`
+	Masked        bool        `json:"masked"` // addresses lack their last part
+	Shields       []WhoShield `json:"shields"`
+	Zones         []WhoZone   `json:"zones"`
+}
+
+// WhoShield is a shield's part of it. In observe mode those are meant that would have been refused.
+type WhoShield struct {
+	Name    string          `json:"name"`
+	Mode    string          `json:"mode"`
+	Refused []RefusedClient `json:"refused"` // the one with the most refusals first
+	Early   []RefusedClient `json:"early"`   // the same for those that came before their time
+
+	// InFlight are the clients with the most requests in flight that have also been
+	// refused in the last minute: the names of others are not known.
+	InFlight []BusyClient `json:"in_flight"`
+}
+
+// WhoZone is a zone's part of it: its key tells the clients apart.
+type WhoZone struct {
+	Name    string          `json:"name"`
+	Refused []RefusedClient `json:"refused"`
+}
+
+// RefusedClient is a client that was refused. The counts are estimates, seldom too high.
+type RefusedClient struct {
+	Client     string  `json:"client"` // as Shown
+	LastMinute int     `json:"last_minute"`
+	PerSecond  float64 `json:"per_second"` // since its first refusal, if that was in the last minute
+	Reason     string  `json:"reason"`     // of the last refusal
+	Class      string  `json:"class"`      // that it was treated as; empty if there are no classes
+	Agent      string  `json:"agent"`      // the family of its software by its User-Agent, as it was at first
+}
+
+// BusyClient is a client with requests in flight.
+type BusyClient struct {
+	Client   string `json:"client"`
+	InFlight int    `json:"in_flight"`
+}
+
+// maxWho is how many clients may be asked for in one list, defaultWho how many are told.
+const (
+	maxWho     = 100
+	defaultWho = 10
+)
+
+// serveWho answers GET /shield/who?shield=NAME&n=10.
+func serveWho(w http.ResponseWriter, r *http.Request) error {
+	if r.Method != http.MethodGet {
+		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method is %s; want GET", r.Method)}
+	}
+	query, n := r.URL.Query(), defaultWho
+	if text := query.Get("n"); text != "" {
+		var err error
+		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > maxWho {
+			return caddy.APIError{HTTPStatus: http.StatusBadRequest, Err: fmt.Errorf("n is %s; want 1 to %d", Shown(text), maxWho)}
+		}
+	}
+	answer := WhoStatus{WindowSeconds: 60, Shields: []WhoShield{}, Zones: []WhoZone{}}
+	app, err := runningApp()
+	if err != nil {
+		return err
+	}
+	if name := query.Get("shield"); app != nil {
+		app.who(&answer, shield.Now(), name, n)
+		if name != "" && len(answer.Shields) == 0 {
+			return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("shield is %s; want one that is running", Shown(name))}
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	return json.NewEncoder(w).Encode(answer)
+}
+
+// who lists the first n clients of each shield and zone, or of one shield and its zones.
+func (a *App) who(to *WhoStatus, now time.Duration, name string, n int) {
+	all := a.roster()
+	to.Masked = a.MaskAddresses
+	wanted := map[*zoneRecord]bool{}
+	for _, s := range all.shields {
+		if name != "" && s.name != name {
+			continue
+		}
+		clients := s.record.refused.clients(now)
+		names := map[uint64]string{}
+		for _, c := range clients {
+			names[c.Key] = a.shown(&c)
+		}
+		for _, z := range zonesOf(s.record, all.handlers) {
+			wanted[z] = true
+			for _, c := range z.refused.clients(now) {
+				names[c.Key] = a.shown(&c)
+			}
+		}
+		early := func(c *oncall.Client) float64 { return c.Early }
+		one := WhoShield{
+			Name: s.name, Mode: modeEnforce, InFlight: s.busiest(n, names),
+			Refused: a.list(s.guard, clients, n, events), Early: a.list(s.guard, clients, n, early),
+		}
+		if s.config.Observe {
+			one.Mode = modeObserve
+		}
+		to.Shields = append(to.Shields, one)
+	}
+	for _, z := range all.zones {
+		if wanted[z.record] {
+			to.Zones = append(to.Zones, WhoZone{z.record.shown, a.list(z.guard, z.record.refused.clients(now), n, events)})
+		}
+	}
+}
+
+// zonesOf returns the zones that requests to a backend are counted in, once for each handler.
+func zonesOf(record *backendRecord, handlers []*Handler) (zones []*zoneRecord) {
+	for _, h := range handlers {
+		for i := range h.zones {
+			if h.record == record {
+				zones = append(zones, h.zones[i].record)
+			}
+		}
+	}
+	return zones
+}
+
+func events(c *oncall.Client) float64 { return c.Events }
+
+// list words the n clients with the most of a count.
+func (a *App) list(g *shield.Guard, clients []oncall.Client, n int, count func(*oncall.Client) float64) []RefusedClient {
+	list := []RefusedClient{}
+	for _, c := range oncall.Most(clients, n, count) {
+		one := RefusedClient{
+			Client: a.shown(&c), LastMinute: int(math.Round(count(&c))),
+			PerSecond: math.Round(100*c.PerSecond*count(&c)/c.Events) / 100,
+			Reason:    shield.Reason(c.Reason).String(), Agent: pushback.Family(c.Agent).String(),
+		}
+		if known := g.Classes(); known.Len() > 1 && int(c.Class) < known.Len() { // a reload may have left fewer
+			one.Class = known.At(int(c.Class)).Name
+		}
+		list = append(list, one)
+	}
+	return list
+}
+
+// busiest returns the n clients with the most requests in flight of those with names.
+func (s *shieldEntry) busiest(n int, names map[uint64]string) []BusyClient {
+	list := []BusyClient{}
+	for _, c := range s.record.Busiest(10 * maxWho) {
+		if name, ok := names[c.Key]; ok && len(list) < n {
+			list = append(list, BusyClient{name, c.InFlight})
+		}
+	}
+	return list
+}
+
+// shown returns the name of a client, with its address masked if it is to be.
+func (a *App) shown(c *oncall.Client) string {
+	text := readable(c.Name, a.MaskAddresses)
+	if c.Cut {
+		text += "…"
+	}
+	return Shown(text)
+}
+
+// readable returns the name that a keyer has made with the addresses in it as text: see
+// shield.AppendNetwork.
+func readable(name string, masked bool) string {
+	var b strings.Builder
+	for len(name) > 0 {
+		if n := name[0]; (n == 4 || n == 6) && len(name) >= 17 {
+			b.WriteString(address(netip.AddrFrom16([16]byte([]byte(name[1:17]))), masked))
+			name = name[17:]
+			continue
+		}
+		b.WriteByte(name[0])
+		name = name[1:]
+	}
+	if addr, err := netip.ParseAddr(b.String()); masked && err == nil { // of a header, say
+		return address(addr, masked)
+	}
+	return b.String()
+}
+
+// address returns an address as text. Masked ones keep so many bits as many providers give to
+// more than one of their customers: 24 of IPv4, 48 of IPv6.
+func address(a netip.Addr, masked bool) string {
+	a = a.Unmap().WithZone("")
+	if masked {
+		bits := 48
+		if a.Is4() {
+			bits = 24
+		}
+		p, _ := a.Prefix(bits) // they are in range
+		a = p.Addr()
+	}
+	return a.String()
+}
+
+// Shown returns a text that may come from a client for people to read. A text with
+// characters that cannot be seen, or that change how others are seen, is quoted as in Go.
+func Shown(text string) string {
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return text
+	}
+	return strconv.Quote(text)
+}

@@ -1,0 +1,300 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+)
+
+// askWho asks the admin endpoint.
+func askWho(t *testing.T, query string) WhoStatus {
+	t.Helper()
+	w := httptest.NewRecorder()
+	if err := serveWho(w, httptest.NewRequest(http.MethodGet, "/shield/who"+query, nil)); err != nil {
+		t.Fatal(err)
+	}
+	var who WhoStatus
+	if err := json.Unmarshal(w.Body.Bytes(), &who); err != nil {
+		t.Fatal(err)
+	}
+	return who
+}
+
+// TestWho has clients of several kinds refused, and asks who they are.
+func TestWho(t *testing.T) {
+	_ = caddy.Stop()
+	if who := askWho(t, ""); who.Shields == nil || len(who.Shields)+len(who.Zones) != 0 {
+		t.Errorf("nothing runs: %+v", who)
+	}
+	site := func(mask string) string {
+		return "{" + globalOptions + "shield {\nmask_addresses " + mask + "\n}\n}\n" + bound + `
+	shield {
+		name shop
+		zone per_address {
+			rate 1/h
+		}
+		zone per_token {
+			match header X-Token *
+			key {header.X-Token} {client_ip}
+			rate 2/h
+			burst 2
+		}
+		concurrency 100
+		class critical {
+			match path /pay
+		}
+	}
+	shield {
+		name quiet
+		mode observe
+		zone all {
+			key {http.request.host}
+			rate 3/h
+			burst 3
+		}
+	}
+	respond ok
+}`
+	}
+	s := serveSite(t, site("off"))
+	s.get("/", "User-Agent", "curl/8.1")
+	for range 3 {
+		s.get("/pay", "User-Agent", "python-requests/2")
+	}
+	s.get("/", "X-Token", "\x1b]0;evil", "User-Agent", "curl/8.1")
+	first := RefusedClient{Client: "192.0.2.1", LastMinute: 4, PerSecond: 4, Reason: "quota", Class: "critical", Agent: "python"}
+	want := WhoStatus{
+		WindowSeconds: 60,
+		Shields: []WhoShield{
+			{Name: "shop", Mode: "enforce", Refused: []RefusedClient{first}, InFlight: []BusyClient{}},
+			{Name: "quiet", Mode: "observe", Refused: []RefusedClient{}, Early: []RefusedClient{}, InFlight: []BusyClient{}},
+		},
+	}
+	got := askWho(t, "")
+	refused := got.Shields[0].Refused
+	if len(refused) != 1 || refused[0].Client != "192.0.2.1" || refused[0].LastMinute != 4 || refused[0].Agent != "python" || refused[0].Class != "default" {
+		t.Errorf("refused were %+v; want like %+v", refused, first)
+	}
+	if rate := refused[0].PerSecond; rate <= 0 || rate > 4 {
+		t.Errorf("%v per second; want 4 in the time since, of at least a second", rate)
+	}
+	got.Shields[0].Refused, got.Shields[0].Early = want.Shields[0].Refused, nil
+	if !reflect.DeepEqual(got.Shields, want.Shields) {
+		t.Errorf("got %+v, want %+v", got.Shields, want.Shields)
+	}
+	zones := fmt.Sprint(got.Zones)
+	if !strings.HasPrefix(zones, "[{per_address [{192.0.2.1 ") || !strings.Contains(zones, "{per_token []} {all []}") {
+		t.Errorf("zones are %s", zones)
+	}
+
+	// A hostile name, and the zone with the text and the address in its key.
+	for i := range 4 {
+		r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
+		r.RemoteAddr = fmt.Sprintf("[2001:db8:1:2::%d]:1234", i)
+		r.Header.Set("X-Token", "\x1b]0;evil")
+		s.server.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	shop := askWho(t, "?shield=shop")
+	if len(shop.Shields) != 1 || len(shop.Zones) != 2 || len(shop.Shields[0].Refused) != 2 || shop.Shields[0].Refused[1].Client != "2001:db8:1:2::" {
+		t.Errorf("the shop alone: %+v", shop)
+	}
+	for i, one := range askWho(t, "?n=1").Shields {
+		if len(one.Refused) > 1 {
+			t.Errorf("shield %d has %d clients; want 1", i, len(one.Refused))
+		}
+	}
+
+	s = serveSite(t, site("on")) // a reload forgets no client
+	masked := askWho(t, "")
+	if !masked.Masked || masked.Shields[0].Refused[0].Client != "192.0.2.0" || masked.Shields[0].Refused[1].Client != "2001:db8:1::" {
+		t.Errorf("masked: %+v", masked)
+	}
+	for query, want := range map[string]string{
+		"?n=0": "n is 0; want 1 to 100", "?n=101": "n is 101; want 1 to 100", "?n=" + url.QueryEscape("\x1b"): `n is "\x1b"; want 1 to 100`,
+		"?shield=none": "shield is none; want one that is running",
+	} {
+		err := serveWho(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/shield/who"+query, nil))
+		if err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", query, err, want)
+		}
+	}
+	if err := serveWho(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/shield/who", nil)); err == nil {
+		t.Error("POST: no error")
+	}
+}
+
+// In observe mode the clients are shown that would have been refused.
+func TestWhoObserves(t *testing.T) {
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+"\nshield 1/h {\nmode observe\n}\nrespond ok\n}")
+	for range 3 {
+		if got := s.get("/"); got.StatusCode != http.StatusOK {
+			t.Fatalf("got %d", got.StatusCode)
+		}
+	}
+	who := askWho(t, "")
+	if one := who.Shields[0]; one.Mode != "observe" || len(one.Refused) != 1 || one.Refused[0].LastMinute != 2 || one.Refused[0].Reason != "quota" || one.Refused[0].Class != "" {
+		t.Errorf("got %+v", one)
+	}
+	if len(who.Zones) != 1 || len(who.Zones[0].Refused) != 1 || who.Zones[0].Refused[0].LastMinute != 2 {
+		t.Errorf("got %+v", who.Zones)
+	}
+}
+
+// The clients with the most requests in flight are known by name if they were refused, too.
+func TestWhoIsInFlight(t *testing.T) {
+	release := make(chan struct{})
+	backend := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	defer backend.Close()
+	defer close(release)
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
+	shield {
+		name s
+		concurrency 10 {
+			per {client_ip} 2
+		}
+	}
+	reverse_proxy `+strings.TrimPrefix(backend.URL, "http://")+"\n}")
+	ask := func(ip string) int {
+		r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
+		r.RemoteAddr = ip + ":1234"
+		w := httptest.NewRecorder()
+		s.server.ServeHTTP(w, r)
+		return w.Code
+	}
+	go ask("192.0.2.1")
+	go ask("192.0.2.1")
+	go ask("192.0.2.2") // it is not refused
+	eventually(t, "three requests are in flight", func() bool { return s.app.configured.shields[0].record.Stats(shield.Now()).InFlight == 3 })
+	if got := ask("192.0.2.1"); got != http.StatusTooManyRequests {
+		t.Errorf("the third of one client is answered %d", got)
+	}
+	if got := askWho(t, "").Shields[0]; !reflect.DeepEqual(got.InFlight, []BusyClient{{"192.0.2.1", 2}}) || got.Refused[0].Reason != "per_client" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// Refusals at the door are counted as all others.
+func TestWhoIsAtTheDoor(t *testing.T) {
+	for name, handler := range map[string]string{
+		"quota": overQuota(""), "capacity": `{"handler": "shield", "name": "s", "capacity": {"rate": 1, "burst": 3}, "pushback": {"dither": false}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, setup{server: withDoor + `"protocols": ["h1", "h2c"],`, handlers: handler + "," + respondOK})
+			w, other := r.dial(), r.from("192.0.2.2") // a client is early if others wait
+			for range 3 {
+				other.get("/")
+			}
+			w.exchange(get)
+			other.get("/")
+			awaitTransit()
+			for range 198 {
+				w.exchange(get)
+			}
+			c := r.dialH2()
+			for range 200 {
+				c.ask("GET", "/b")
+			}
+			if r.atDoor() < 100 || r.atDoorH2() < 100 {
+				t.Fatalf("only %d and %d refusals were at the door", r.atDoor(), r.atDoorH2())
+			}
+			who, stats := askWho(t, ""), r.stats()
+			counts, want := map[string]int{"early": 0}, map[string]int{"early": int(stats.Refused[shield.Early])}
+			for _, n := range stats.Refused {
+				want["refused"] += int(n)
+			}
+			for _, c := range who.Shields[0].Refused {
+				counts["refused"] += c.LastMinute
+			}
+			for _, c := range who.Shields[0].Early {
+				counts["early"] += c.LastMinute
+			}
+			if name == "quota" {
+				want["by z"] = int(stats.Refused[shield.Quota])
+				for _, c := range who.Zones[0].Refused {
+					counts["by z"] += c.LastMinute
+				}
+			} else if want["early"] < 100 {
+				t.Errorf("only %d were early", want["early"])
+			}
+			if !maps.Equal(counts, want) || len(who.Shields[0].Refused) != 2 || who.Shields[0].Refused[0].Client != "127.0.0.1" {
+				t.Errorf("got %v, want %v: %+v", counts, want, who)
+			}
+		})
+	}
+}
+
+// The names that keyers make are told as text, whatever is in them.
+func TestReadableNames(t *testing.T) {
+	network := func(ip string) string {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.RemoteAddr = ip
+		k, err := newKeyer("{http.request.remote.host}", nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(k.name(nil, r))
+	}
+	v4, v6 := network("192.0.2.77:1"), network("[2001:db8:1:2:3::1]:1")
+	for _, c := range []struct{ name, plain, masked string }{
+		{v4, "192.0.2.77", "192.0.2.0"},
+		{v6, "2001:db8:1:2::", "2001:db8:1::"},
+		{"tenant-1 " + v4, "tenant-1 192.0.2.77", "tenant-1 192.0.2.0"},
+		{v4 + "/" + v6, "192.0.2.77/2001:db8:1:2::", "192.0.2.0/2001:db8:1::"},
+		{"198.51.100.9", "198.51.100.9", "198.51.100.0"}, // a header's value
+		{"::ffff:198.51.100.9", "::ffff:198.51.100.9", "198.51.100.0"},
+		{"", "", ""},
+		{"\x04short", "\x04short", "\x04short"},
+		{"größer", "größer", "größer"},
+	} {
+		if got := readable(c.name, false); got != c.plain {
+			t.Errorf("%q is %q, want %q", c.name, got, c.plain)
+		}
+		if got := readable(c.name, true); got != c.masked {
+			t.Errorf("%q is %q masked, want %q", c.name, got, c.masked)
+		}
+	}
+	for text, want := range map[string]string{
+		"größer 1": "größer 1", "\x1b[31m": `"\x1b[31m"`, "a\nb": `"a\nb"`, "\xff": `"\xff"`, "\u202egnp": `"\u202egnp"`, "\u009b1m": `"\u009b1m"`, "": "",
+	} {
+		if got := Shown(text); got != want {
+			t.Errorf("%q is shown as %s, want %s", text, got, want)
+		}
+	}
+}
+
+// The memory of refused clients is small beside the memory of clients: far below 1 MiB
+// for a shield with five zones.
+func TestWhoIsSmall(t *testing.T) {
+	if size := 6 * unsafe.Sizeof(*new(refusedClients).top()); size > 400<<10 {
+		t.Errorf("a shield with five zones keeps %d bytes", size)
+	}
+}
+
+func BenchmarkCountRefused(b *testing.B) {
+	h := &Handler{record: new(backendRecord), zones: []handlerZone{{record: newZoneRecord("z")}}}
+	q := shield.Request{Client: 1 << 60, Keys: []limiter.Key{2 << 60}}
+	for _, reason := range []shield.Reason{shield.Capacity, shield.Early, shield.Quota} {
+		b.Run(reason.String(), func(b *testing.B) {
+			d := shield.Decision{Reason: reason, Zone: -1}
+			if reason == shield.Quota {
+				d.Zone = 0
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				h.countRefused(&q, &d)
+			}
+		})
+	}
+}

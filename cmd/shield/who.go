@@ -1,0 +1,107 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+
+	"github.com/herdshield/shield/caddymodule"
+)
+
+func init() {
+	caddycmd.RegisterCommand(caddycmd.Command{
+		Name:  "who",
+		Usage: "[--shield <name>] [--clients <n>] [--json] [--address <interface>]",
+		Short: "Shows which clients a running shield refuses most",
+		Long: `
+Asks the admin endpoint of a running instance which clients were refused most
+often in the last minute, by shield and by zone; which of them came before their
+time; and which have the most requests in flight.
+`,
+		CobraFunc: func(cmd *cobra.Command) {
+			cmd.Flags().String("shield", "", "show one shield and its zones only")
+			cmd.Flags().Int("clients", 10, "how many clients each list has, 1 to 100")
+			cmd.Flags().Bool("json", false, "print the JSON of the admin endpoint")
+			cmd.Flags().String("address", "", "address of the admin endpoint, if it is not "+caddy.DefaultAdminListen)
+			cmd.Args = cobra.NoArgs
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+				return showWho(cmd.OutOrStdout(), caddycmd.Flags{FlagSet: cmd.Flags()})
+			}
+		},
+	})
+}
+
+func showWho(w io.Writer, flags caddycmd.Flags) error {
+	address, err := caddycmd.DetermineAdminAPIAddress(flags.String("address"), nil, "", "")
+	if err != nil {
+		return err
+	}
+	query := url.Values{"n": {strconv.Itoa(flags.Int("clients"))}}
+	if name := flags.String("shield"); name != "" {
+		query.Set("shield", name)
+	}
+	resp, err := caddycmd.AdminAPIRequest(address, http.MethodGet, "/shield/who?"+query.Encode(), nil, nil)
+	if err != nil {
+		return fmt.Errorf("asking who is refused: %w; is shield running, and its admin endpoint at %s?", err, address)
+	}
+	defer resp.Body.Close()
+	if flags.Bool("json") {
+		_, err = io.Copy(w, resp.Body)
+		return err
+	}
+	var who caddymodule.WhoStatus
+	if err := json.NewDecoder(resp.Body).Decode(&who); err != nil {
+		return fmt.Errorf("reading the answer of %s: %w", address, err)
+	}
+	return printWho(w, &who)
+}
+
+// printWho shows the lists that have a client.
+func printWho(w io.Writer, who *caddymodule.WhoStatus) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	sections := 0
+	head := func(text string) {
+		if sections > 0 {
+			fmt.Fprintln(t)
+		}
+		sections++
+		fmt.Fprintln(t, text)
+	}
+	table := func(title, of string, clients []caddymodule.RefusedClient) {
+		if len(clients) > 0 {
+			head(title + "\tCLIENT\tLAST MINUTE\tPER SECOND\tLAST REASON\tCLASS\tAGENT\t")
+		}
+		for _, c := range clients {
+			fmt.Fprintf(t, "%s\t%s\t%d\t%.1f\t%s\t%s\t%s\t\n", of, caddymodule.Shown(c.Client), c.LastMinute, c.PerSecond, c.Reason, c.Class, c.Agent)
+		}
+	}
+	for _, s := range who.Shields {
+		name := s.Name
+		if s.Mode == "observe" {
+			name += " (observes)"
+		}
+		table("REFUSED BY", name, s.Refused)
+		table("EARLY AT", name, s.Early)
+		if len(s.InFlight) > 0 {
+			head("IN FLIGHT AT\tCLIENT\tREQUESTS\t")
+		}
+		for _, c := range s.InFlight {
+			fmt.Fprintf(t, "%s\t%s\t%d\t\n", name, caddymodule.Shown(c.Client), c.InFlight)
+		}
+	}
+	for _, z := range who.Zones {
+		table("REFUSED BY ZONE", z.Name, z.Refused)
+	}
+	if sections == 0 {
+		fmt.Fprintln(t, "No client was refused in the last minute.")
+	}
+	return t.Flush()
+}
