@@ -17,7 +17,6 @@ import (
 // slices of 10 endpoints.
 func large(b *testing.B, n int) (o Objects) {
 	certificate := secret(b, "n/tls", "*.example.com")
-	exact, prefix, class := networkingv1.PathTypeExact, networkingv1.PathTypePrefix, "shield"
 	meta := func(i int, kind string) metav1.ObjectMeta {
 		name := fmt.Sprintf("app-%d", i)
 		return metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(kind + name), ResourceVersion: "1", CreationTimestamp: metav1.NewTime(noon.AddDate(0, 0, i*7919%n))}
@@ -25,19 +24,12 @@ func large(b *testing.B, n int) (o Objects) {
 	for i := range n {
 		in := &networkingv1.Ingress{ObjectMeta: meta(i, "ingress")}
 		in.Annotations = map[string]string{"shield.herdshield.io/rate": "50/s", "shield.herdshield.io/concurrency": "10", "shield.herdshield.io/rewrite-target": "/v2/$1", "example.com/other": "x"}
-		in.Spec.IngressClassName = &class
+		in.Spec.IngressClassName = new("shield")
 		host := fmt.Sprintf("app-%d.example.com", i)
-		paths := new(networkingv1.HTTPIngressRuleValue)
-		for j := range 4 {
-			kind, path := &prefix, fmt.Sprintf("/app-%d/%d/(.*)", i, j)
-			if j == 0 {
-				kind, path = &exact, "/path"
-			}
-			p := networkingv1.HTTPIngressPath{Path: path, PathType: kind}
-			p.Backend.Service = &networkingv1.IngressServiceBackend{Name: in.Name, Port: networkingv1.ServiceBackendPort{Number: 80}}
-			paths.Paths = append(paths.Paths, p)
-		}
-		in.Spec.Rules = []networkingv1.IngressRule{{Host: host, IngressRuleValue: networkingv1.IngressRuleValue{HTTP: paths}}}
+		patterns := numbered(fmt.Sprintf("/app-%d/%%d/(.*)", i), 4)
+		rule := ruleFor(host, networkingv1.PathTypePrefix, in.Name, append([]string{"/path"}, patterns[1:]...)...)
+		rule.HTTP.Paths[0].PathType = new(networkingv1.PathTypeExact)
+		in.Spec.Rules = []networkingv1.IngressRule{rule}
 		in.Spec.TLS = []networkingv1.IngressTLS{entry("tls", host)}
 		o.Ingresses = append(o.Ingresses, in)
 

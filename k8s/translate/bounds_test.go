@@ -24,13 +24,16 @@ func problemOf(m *model.Model, nsName, reason string) string {
 }
 
 func withPaths(in *networkingv1.Ingress, host string, paths ...string) *networkingv1.Ingress {
-	kind := networkingv1.PathTypeImplementationSpecific
-	http := new(networkingv1.HTTPIngressRuleValue)
-	for _, p := range paths {
-		http.Paths = append(http.Paths, networkingv1.HTTPIngressPath{Path: p, PathType: &kind})
-	}
-	in.Spec.Rules = []networkingv1.IngressRule{{Host: host, IngressRuleValue: networkingv1.IngressRuleValue{HTTP: http}}}
+	in.Spec.Rules = []networkingv1.IngressRule{ruleFor(host, networkingv1.PathTypeImplementationSpecific, "", paths...)}
 	return in
+}
+
+// numbered returns n texts with a number each.
+func numbered(format string, n int) (list []string) {
+	for i := range n {
+		list = append(list, fmt.Sprintf(format, i))
+	}
+	return list
 }
 
 // TestLarge translates Ingresses that an API server takes, and that are made to cost
@@ -38,12 +41,6 @@ func withPaths(in *networkingv1.Ingress, host string, paths ...string) *networki
 // it takes; it took 25.
 func TestLarge(t *testing.T) {
 	const many = 60_000 // in 1.5 MB
-	numbered := func(format string, n int) (list []string) {
-		for i := range n {
-			list = append(list, fmt.Sprintf(format, i))
-		}
-		return list
-	}
 	hosts := numbered("h%d.test", many)
 	fill := func(change func(*networkingv1.Ingress)) *networkingv1.Ingress {
 		in := ingressFor("evil/in", 1, "evil.test")
@@ -74,9 +71,8 @@ func TestLarge(t *testing.T) {
 			map[string]string{ReasonTooLarge: "spec.", ReasonPathInvalid: `path "0" of host evil.test is left out: it does not begin with a slash`}},
 		{"the host of another namespace", fill(func(in *networkingv1.Ingress) {
 			in.CreationTimestamp.Time = noon.Add(time.Hour)
-			for i := range many {
-				rule := withPaths(new(networkingv1.Ingress), "good.test", fmt.Sprintf("/%d", i)).Spec.Rules[0]
-				in.Spec.Rules = append(in.Spec.Rules, rule)
+			for _, path := range numbered("/%d", many) {
+				in.Spec.Rules = append(in.Spec.Rules, ruleFor("good.test", networkingv1.PathTypeImplementationSpecific, "", path))
 			}
 		}), 1, map[string]string{ReasonTooLarge: "spec.", ReasonHostTaken: "host good.test belongs to namespace good"}},
 		{"hosts for TLS", fill(func(in *networkingv1.Ingress) {

@@ -60,21 +60,30 @@ func secretUntil(t testing.TB, until time.Time, nsName string, hosts ...string) 
 // Age 1 is the oldest.
 func ingressFor(nsName string, age int, hosts string, tls ...networkingv1.IngressTLS) *networkingv1.Ingress {
 	k := splitKey(nsName)
-	class := "shield"
 	in := &networkingv1.Ingress{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: k.namespace, Name: k.name, UID: types.UID("uid-of-" + nsName),
 			CreationTimestamp: metav1.NewTime(noon.Add(time.Duration(age) * time.Second)),
 		},
-		Spec: networkingv1.IngressSpec{IngressClassName: &class, TLS: tls},
+		Spec: networkingv1.IngressSpec{IngressClassName: new("shield"), TLS: tls},
 	}
-	exact := networkingv1.PathTypeExact
 	for _, h := range strings.Fields(cmp.Or(hosts, "unseen.in-"+k.namespace+".test")) {
-		rule := networkingv1.IngressRule{Host: strings.Trim(h, "-")}
-		rule.HTTP = &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{Path: "/" + nsName, PathType: &exact}}}
-		in.Spec.Rules = append(in.Spec.Rules, rule)
+		in.Spec.Rules = append(in.Spec.Rules, ruleFor(strings.Trim(h, "-"), networkingv1.PathTypeExact, "", "/"+nsName))
 	}
 	return in
+}
+
+// ruleFor makes a rule of paths to port 80 of a Service; "": to nothing.
+func ruleFor(host string, kind networkingv1.PathType, service string, paths ...string) networkingv1.IngressRule {
+	http := new(networkingv1.HTTPIngressRuleValue)
+	for _, path := range paths {
+		p := networkingv1.HTTPIngressPath{Path: path, PathType: &kind}
+		if service != "" {
+			p.Backend.Service = &networkingv1.IngressServiceBackend{Name: service, Port: networkingv1.ServiceBackendPort{Number: 80}}
+		}
+		http.Paths = append(http.Paths, p)
+	}
+	return networkingv1.IngressRule{Host: host, IngressRuleValue: networkingv1.IngressRuleValue{HTTP: http}}
 }
 
 // defaultOnly makes an Ingress without rules.

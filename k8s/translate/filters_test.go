@@ -76,7 +76,9 @@ func TestFiltersOnMistakes(t *testing.T) {
 func TestPatternsAreBounded(t *testing.T) {
 	_, o := decode(t, classWithParameters)
 	o.Ingresses[0].Annotations = map[string]string{policy.Prefix + "use-regex": "true"}
-	o.Ingresses[0].Spec.Rules = append(rulesFor(t, "many.test", 900), rulesFor(t, "few.test", 9)...)
+	o.Ingresses[0].Spec.Rules = []networkingv1.IngressRule{
+		ruleFor("many.test", networkingv1.PathTypePrefix, "web", numbered("/%d/.*", 900)...), ruleFor("few.test", networkingv1.PathTypePrefix, "web", numbered("/%d/.*", 9)...),
+	}
 	tr := New(Options{ClassName: "shield"})
 	for range 2 { // the second time they are compiled already
 		n := map[string]int{}
@@ -95,18 +97,6 @@ func TestPatternsAreBounded(t *testing.T) {
 			t.Errorf("its owner is told %v", m.Problems)
 		}
 	}
-}
-
-func rulesFor(t *testing.T, host string, n int) []networkingv1.IngressRule {
-	t.Helper()
-	paths := new(networkingv1.HTTPIngressRuleValue)
-	for i := range n {
-		paths.Paths = append(paths.Paths, networkingv1.HTTPIngressPath{
-			Path: fmt.Sprintf("/%d/.*", i), PathType: new(networkingv1.PathTypePrefix),
-			Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80}}},
-		})
-	}
-	return []networkingv1.IngressRule{{Host: host, IngressRuleValue: networkingv1.IngressRuleValue{HTTP: paths}}}
 }
 
 // A guard that is new in the parameters of a class counts at once, too, beside a mistake.

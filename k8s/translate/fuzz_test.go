@@ -60,13 +60,20 @@ func upTo[T any](n int, s *source, f func(*source) T) (out []T) {
 	return out
 }
 
-// objects makes odd ones: few names, so that they meet; everything that may be nil or
-// empty often is, and some of it may not be.
-func (s *source) objects(secrets []*corev1.Secret) (o Objects) {
-	o.Classes = list(s, func(s *source) *networkingv1.IngressClass {
+// some returns up to n of what f makes, some of them nil.
+func some[T any](n int, s *source, f func(*source) *T) []*T {
+	return upTo(n, s, func(s *source) *T {
 		if s.n(8) == 7 {
 			return nil
 		}
+		return f(s)
+	})
+}
+
+// objects makes odd ones: few names, so that they meet; everything that may be nil or
+// empty often is, and some of it may not be.
+func (s *source) objects(secrets []*corev1.Secret) (o Objects) {
+	o.Classes = some(3, s, func(s *source) *networkingv1.IngressClass {
 		c := &networkingv1.IngressClass{ObjectMeta: s.meta(), Spec: networkingv1.IngressClassSpec{Controller: pick(s, DefaultController, "other", "")}}
 		c.Namespace = ""
 		if s.maybe() {
@@ -78,10 +85,7 @@ func (s *source) objects(secrets []*corev1.Secret) (o Objects) {
 		return c
 	})
 	o.Ingresses = upTo(6, s, (*source).ingress)
-	o.Services = upTo(6, s, func(s *source) *corev1.Service {
-		if s.n(8) == 7 {
-			return nil
-		}
+	o.Services = some(6, s, func(s *source) *corev1.Service {
 		sv := &corev1.Service{ObjectMeta: s.meta()}
 		sv.Spec.Type = pick(s, corev1.ServiceTypeClusterIP, "", "", "", corev1.ServiceTypeExternalName)
 		sv.Spec.PublishNotReadyAddresses = s.maybe()
@@ -99,10 +103,7 @@ func (s *source) objects(secrets []*corev1.Secret) (o Objects) {
 		})
 		return sv
 	})
-	o.Slices = upTo(6, s, func(s *source) *discoveryv1.EndpointSlice {
-		if s.n(8) == 7 {
-			return nil
-		}
+	o.Slices = some(6, s, func(s *source) *discoveryv1.EndpointSlice {
 		sl := &discoveryv1.EndpointSlice{ObjectMeta: s.meta(), AddressType: pick[discoveryv1.AddressType](s, "IPv4", "IPv4", "IPv4", "IPv6", "FQDN", "")}
 		sl.Name = pick(s, "1", "2", "3", "4", "5", "6")
 		if s.n(8) < 7 {
@@ -125,10 +126,7 @@ func (s *source) objects(secrets []*corev1.Secret) (o Objects) {
 		})
 		return sl
 	})
-	o.Secrets = list(s, func(s *source) *corev1.Secret {
-		if s.n(8) == 7 {
-			return nil
-		}
+	o.Secrets = some(3, s, func(s *source) *corev1.Secret {
 		sec := pick(s, secrets...).DeepCopy()
 		sec.ObjectMeta = s.meta()
 		if s.n(4) == 3 {
@@ -139,10 +137,7 @@ func (s *source) objects(secrets []*corev1.Secret) (o Objects) {
 		}
 		return sec
 	})
-	o.ConfigMaps = list(s, func(s *source) *corev1.ConfigMap {
-		if s.n(8) == 7 {
-			return nil
-		}
+	o.ConfigMaps = some(3, s, func(s *source) *corev1.ConfigMap {
 		return &corev1.ConfigMap{ObjectMeta: s.meta(), Data: pick(s, nil, map[string]string{"rate": "1/s"}, map[string]string{"rate": "", "x": "y"})}
 	})
 	return Objects{

@@ -15,17 +15,11 @@ import (
 
 // shop is an Ingress for shop.example.com/, with annotations in words, of this age.
 func shop(name, annotations string, seconds int64) *networkingv1.Ingress {
-	prefix := networkingv1.PathTypePrefix
 	in := &networkingv1.Ingress{}
 	in.Namespace, in.Name, in.Annotations = "default", name, words(annotations)
 	in.CreationTimestamp = metav1.Unix(seconds, 0)
-	class := "shield"
-	in.Spec.IngressClassName = &class
-	in.Spec.Rules = []networkingv1.IngressRule{{Host: "shop.example.com", IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{
-		Paths: []networkingv1.HTTPIngressPath{{Path: "/", PathType: &prefix, Backend: networkingv1.IngressBackend{
-			Service: &networkingv1.IngressServiceBackend{Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80}},
-		}}},
-	}}}}
+	in.Spec.IngressClassName = new("shield")
+	in.Spec.Rules = []networkingv1.IngressRule{ruleFor("shop.example.com", networkingv1.PathTypePrefix, "web", "/")}
 	return in
 }
 

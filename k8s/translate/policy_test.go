@@ -215,11 +215,8 @@ func TestPortProtocols(t *testing.T) {
 		"SPDY":  {"80": model.HTTP, "81": model.H2C},
 	} {
 		_, o := decode(t, classWithParameters)
-		kind := networkingv1.PathTypeExact
-		rule := networkingv1.IngressRule{}
-		rule.HTTP = &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{Path: "/", PathType: &kind, Backend: networkingv1.IngressBackend{
-			Service: &networkingv1.IngressServiceBackend{Name: "web", Port: networkingv1.ServiceBackendPort{Number: 81}},
-		}}}}
+		rule := ruleFor("", networkingv1.PathTypeExact, "web", "/")
+		rule.HTTP.Paths[0].Backend.Service.Port.Number = 81
 		o.Ingresses[0].Spec.Rules = append(o.Ingresses[0].Spec.Rules, rule)
 		if annotation != "" {
 			o.Services[0].Annotations = words("backend-protocol=" + annotation)
