@@ -47,7 +47,7 @@ func readPages(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
 	for _, path := range pages {
-		all.WriteString(read(t, path))
+		all.WriteString(must.Read(t, path))
 	}
 	return all.String()
 }
@@ -59,16 +59,10 @@ func TestPages(t *testing.T) {
 		t.Errorf("the pages are %v; want %v", found, want)
 	}
 	for _, path := range pages {
-		if n := strings.Count(read(t, path), "\n"); n > 300 {
+		if n := strings.Count(must.Read(t, path), "\n"); n > 300 {
 			t.Errorf("%s has %d lines; want at most 300", path, n)
 		}
 	}
-}
-
-func read(t *testing.T, path string) string {
-	t.Helper()
-	b := must.Get(os.ReadFile(path))(t)
-	return string(b)
 }
 
 // fences returns the blocks of code in a language.
@@ -236,7 +230,7 @@ func TestAnnotations(t *testing.T) {
 // The table of ingress-nginx's annotations has those that are read: with something
 // that is no number, or no address, each is an error or changes what is parsed.
 func TestNginxAnnotations(t *testing.T) {
-	for _, r := range table(t, read(t, migrationPage), "## Annotations that are read") {
+	for _, r := range table(t, must.Read(t, migrationPage), "## Annotations that are read") {
 		for _, name := range code(r["`nginx.ingress.kubernetes.io/`"]) {
 			a := map[string]string{policy.NginxPrefix + "limit-rps": "10", policy.NginxPrefix + name: "0"}
 			if name == "limit-rps" || name == "limit-rpm" || name == "limit-connections" {
@@ -279,7 +273,7 @@ func TestReasons(t *testing.T) {
 	if len(reasons) < 15 {
 		t.Fatalf("there are only %d reasons", len(reasons))
 	}
-	named(t, table(t, read(t, referencePage), "## Status and Events"), "reason", slices.Collect(maps.Keys(reasons)))
+	named(t, table(t, must.Read(t, referencePage), "## Status and Events"), "reason", slices.Collect(maps.Keys(reasons)))
 }
 
 func isTest(path string) bool { return strings.HasSuffix(path, "_test.go") }
@@ -317,7 +311,7 @@ func TestMetrics(t *testing.T) {
 	if len(labels) < 10 {
 		t.Fatalf("there are only %d metrics", len(labels))
 	}
-	rows := table(t, read(t, referencePage), "## Metrics")
+	rows := table(t, must.Read(t, referencePage), "## Metrics")
 	named(t, rows, "metric", slices.Collect(maps.Keys(labels)))
 	for _, r := range rows {
 		if name := code(r["metric"])[0]; !slices.Equal(code(r["labels"]), labels[name]) {
@@ -349,7 +343,7 @@ func TestFlags(t *testing.T) {
 		}
 	}
 	slices.Sort(flags)
-	rows := table(t, read(t, referencePage), "## Flags")
+	rows := table(t, must.Read(t, referencePage), "## Flags")
 	var got []string
 	for _, r := range rows {
 		name := code(r["flag"])[0]
@@ -426,7 +420,7 @@ func TestYAML(t *testing.T) {
 // Links within the pages, and to files, lead somewhere.
 func TestLinks(t *testing.T) {
 	for _, path := range append(slices.Clone(pages), "README.md", "deploy/README.md") {
-		text := read(t, path)
+		text := must.Read(t, path)
 		anchors := map[string][]string{}
 		for _, m := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(text, -1) {
 			target, anchor, _ := strings.Cut(m[1], "#")
@@ -444,7 +438,7 @@ func TestLinks(t *testing.T) {
 				continue
 			}
 			if anchors[file] == nil {
-				for _, h := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(read(t, file), -1) {
+				for _, h := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(must.Read(t, file), -1) {
 					slug := regexp.MustCompile(`[^a-z0-9 -]`).ReplaceAllString(strings.ToLower(h[1]), "")
 					anchors[file] = append(anchors[file], strings.ReplaceAll(slug, " ", "-"))
 				}

@@ -24,10 +24,10 @@ var update = flag.Bool("update", false, "write the files and tables that are mad
 func TestGenerated(t *testing.T) {
 	policies := admissionPolicies(t)
 	// The operator's object has the group of the plain file, two columns to the right.
-	_, group, _ := strings.Cut(read(t, "../monitoring/shield.rules.yml"), "groups:\n")
-	rules := splice(t, read(t, "deploy/components/monitoring/prometheusrule.yaml"), `(?s)\n( {4}- name: shield\n.*)$`,
+	_, group, _ := strings.Cut(must.Read(t, "../monitoring/shield.rules.yml"), "groups:\n")
+	rules := splice(t, must.Read(t, "deploy/components/monitoring/prometheusrule.yaml"), `(?s)\n( {4}- name: shield\n.*)$`,
 		regexp.MustCompile(`(?m)^(.)`).ReplaceAllString(group, "  $1"))
-	board := read(t, "../monitoring/shield.json")
+	board := must.Read(t, "../monitoring/shield.json")
 	for path, want := range map[string]string{
 		"deploy/components/admission/policies.yaml": policies,
 
@@ -36,18 +36,18 @@ func TestGenerated(t *testing.T) {
 		"deploy/components/monitoring/dashboards/shield.json": board,
 		"chart/files/policies.yaml":                           policies,
 		"chart/files/prometheusrule.yaml":                     rules,
-		"chart/files/shield-ingress.json":                     read(t, "deploy/components/monitoring/dashboards/shield-ingress.json"),
+		"chart/files/shield-ingress.json":                     must.Read(t, "deploy/components/monitoring/dashboards/shield-ingress.json"),
 		"chart/files/shield.json":                             board,
 
-		"chart/values.schema.json": splice(t, read(t, "chart/values.schema.json"),
+		"chart/values.schema.json": splice(t, must.Read(t, "chart/values.schema.json"),
 			`(?s)"parameters": \{.*?"properties": \{\n(.*?)\n {10}\}\n`, parameterSchemas(policy.OnIngress())),
-		page: splice(t, splice(t, read(t, page),
+		page: splice(t, splice(t, must.Read(t, page),
 			tableUnder("### On an Ingress"), annotationTable(policy.LimitsOnIngress())),
 			tableUnder("### On a Service"), annotationTable(policy.OnService())),
-		filtersPage: splice(t, read(t, filtersPage), tableUnder("## Annotations"), annotationTable(policy.OnFilters())),
+		filtersPage: splice(t, must.Read(t, filtersPage), tableUnder("## Annotations"), annotationTable(policy.OnFilters())),
 	} {
 		switch {
-		case read(t, path) == want:
+		case must.Read(t, path) == want:
 		case *update:
 			must.Do(t, os.WriteFile(path, []byte(want), 0o644))
 		default:

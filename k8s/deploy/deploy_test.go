@@ -266,12 +266,6 @@ func print(o object) string {
 	return string(b)
 }
 
-func read(t *testing.T, path string) string {
-	t.Helper()
-	b := must.Get(os.ReadFile(path))(t)
-	return string(b)
-}
-
 func TestLint(t *testing.T) {
 	if _, err := run(exec.Command(tool(t, "helm"), "lint", "--strict", "../chart")); err != nil {
 		t.Error(err)
@@ -322,6 +316,26 @@ func TestValuesThatMeanNothing(t *testing.T) {
 	}
 }
 
+// says checks values, each of which is to be the last word of its name.
+func says(t *testing.T, values map[string]any) {
+	t.Helper()
+	for what, is := range values {
+		if want := what[strings.LastIndexByte(what, ' ')+1:]; fmt.Sprint(is) != want {
+			t.Errorf("%s: is %v", what, is)
+		}
+	}
+}
+
+// none checks that there are no objects of these kinds.
+func none(t *testing.T, objects []object, kinds ...string) {
+	t.Helper()
+	for _, kind := range kinds {
+		if n := len(ofKind(objects, kind)); n != 0 {
+			t.Errorf("there are %d of kind %s; want none", n, kind)
+		}
+	}
+}
+
 func TestValuesThatMeanSomething(t *testing.T) {
 	objects := helm(t, `
 image: {tag: v9}
@@ -365,7 +379,7 @@ podLabels: {team: edge}
 	if strings.Contains(args, "--publish-service") {
 		t.Errorf("arguments are %s; want no --publish-service besides --publish-address", args)
 	}
-	for what, is := range map[string]any{
+	says(t, map[string]any{
 		"replicas 4":                        get(d, "spec", "replicas"),
 		"terminationGracePeriodSeconds 105": get(pod, "terminationGracePeriodSeconds"),
 		"tolerations Exists":                get(pod, "tolerations", 0, "operator"),
@@ -374,16 +388,8 @@ podLabels: {team: edge}
 		"ssl-redirect false":                get(ofKind(objects, "ConfigMap")[0], "data", "ssl-redirect"),
 		"type NodePort":                     get(ofKind(objects, "Service")[0], "spec", "type"),
 		"is-default-class true":             get(ofKind(objects, "IngressClass")[0], "metadata", "annotations", "ingressclass.kubernetes.io/is-default-class"),
-	} {
-		if want := what[strings.LastIndexByte(what, ' ')+1:]; fmt.Sprint(is) != want {
-			t.Errorf("%s: is %v", what, is)
-		}
-	}
-	for _, kind := range []string{"HorizontalPodAutoscaler", "NetworkPolicy", "PodDisruptionBudget", "ClusterRole", "ClusterRoleBinding"} {
-		if n := len(ofKind(objects, kind)); n != 0 {
-			t.Errorf("there are %d of kind %s; want none", n, kind)
-		}
-	}
+	})
+	none(t, objects, "HorizontalPodAutoscaler", "NetworkPolicy", "PodDisruptionBudget", "ClusterRole", "ClusterRoleBinding")
 }
 
 // nodeValues are for clusters without load balancers, and for objects that others make.
@@ -412,7 +418,7 @@ func TestValuesForNodes(t *testing.T) {
 	pod := get(d, "spec", "template", "spec")
 	container := get(pod, "containers", 0)
 	services := ofKind(objects, "Service")
-	for what, is := range map[string]any{
+	says(t, map[string]any{
 		"name shield-ingress-edge":    get(d, "metadata", "name"),
 		"label edge":                  get(d, "spec", "selector", "matchLabels", "app.kubernetes.io/name"),
 		"maxSurge 0":                  get(d, "spec", "updateStrategy", "rollingUpdate", "maxSurge"),
@@ -430,36 +436,24 @@ func TestValuesForNodes(t *testing.T) {
 		"annotation true":             get(services[1], "metadata", "annotations", "example.com/internal"),
 		"internal's policy DualStack": strings.TrimPrefix(text(services[1], "spec", "ipFamilyPolicy"), "Prefer"),
 		"image registry.example.com/herdshield/shield-ingress@sha256:0123456789012345678901234567890123456789012345678901234567890123": get(container, "image"),
-	} {
-		if want := what[strings.LastIndexByte(what, ' ')+1:]; fmt.Sprint(is) != want {
-			t.Errorf("%s: is %v", what, is)
-		}
-	}
+	})
 	if env := fmt.Sprint(get(container, "env")); !strings.Contains(env, "map[name:GOMEMLIMIT value:300MiB]") {
 		t.Errorf("the environment is %s; want GOMEMLIMIT in it", env)
 	}
-	for _, kind := range []string{"Deployment", "HorizontalPodAutoscaler", "PodDisruptionBudget", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount", "IngressClass"} {
-		if n := len(ofKind(objects, kind)); n != 0 {
-			t.Errorf("there are %d of kind %s; want none", n, kind)
-		}
-	}
+	none(t, objects, "Deployment", "HorizontalPodAutoscaler", "PodDisruptionBudget", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount", "IngressClass")
 
 	// Ports of a node are one pod's, so that an update must begin with its end.
 	objects = helm(t, "{fullnameOverride: front, hostNetwork: true, hostPort: {enabled: true}}")
 	d = ofKind(objects, "Deployment")[0]
 	pod = get(d, "spec", "template", "spec")
-	for what, is := range map[string]any{
+	says(t, map[string]any{
 		"name front":                        get(d, "metadata", "name"),
 		"subject front":                     get(ofKind(objects, "ClusterRoleBinding")[0], "subjects", 0, "name"),
 		"hostNetwork true":                  get(pod, "hostNetwork"),
 		"dnsPolicy ClusterFirstWithHostNet": get(pod, "dnsPolicy"),
 		"maxSurge 0":                        get(d, "spec", "strategy", "rollingUpdate", "maxSurge"),
 		"maxUnavailable 1":                  get(d, "spec", "strategy", "rollingUpdate", "maxUnavailable"),
-	} {
-		if want := what[strings.LastIndexByte(what, ' ')+1:]; fmt.Sprint(is) != want {
-			t.Errorf("%s: is %v", what, is)
-		}
-	}
+	})
 }
 
 // onNodes returns renderings for clusters without load balancers, by name. Pod Security does
@@ -540,7 +534,7 @@ func TestKind(t *testing.T) {
 		t.Errorf("arguments are %s; want --publish-address=localhost, and no --publish-service", args)
 	}
 	scaler := ofKind(objects, "HorizontalPodAutoscaler")[0]
-	cluster := read(t, "overlays/kind/cluster.yaml")
+	cluster := must.Read(t, "overlays/kind/cluster.yaml")
 	for i, port := range []int{80, 443} {
 		if got := get(container, "ports", i, "hostPort"); fmt.Sprint(got) != fmt.Sprint(port) {
 			t.Errorf("port %d of the container is %v of the node; want %d", i, got, port)
@@ -579,7 +573,7 @@ func TestValuesOfAStore(t *testing.T) {
 func TestSchemas(t *testing.T) {
 	kubeconform := tool(t, "kubeconform")
 	folder := t.TempDir()
-	version := regexp.MustCompile(`(?m)^KUBERNETES=(v[0-9.]+)$`).FindStringSubmatch(read(t, "../testbed/build"))
+	version := regexp.MustCompile(`(?m)^KUBERNETES=(v[0-9.]+)$`).FindStringSubmatch(must.Read(t, "../testbed/build"))
 	if version == nil {
 		t.Fatal("testbed/build does not say KUBERNETES=v...")
 	}
@@ -590,7 +584,7 @@ func TestSchemas(t *testing.T) {
 	}
 	operator := module(t, "github.com/prometheus-operator/prometheus-operator@v0.85.0")
 	for _, crd := range []string{"servicemonitors", "prometheusrules"} {
-		b := read(t, filepath.Join(operator, "example/prometheus-operator-crd/monitoring.coreos.com_"+crd+".yaml"))
+		b := must.Read(t, filepath.Join(operator, "example/prometheus-operator-crd/monitoring.coreos.com_"+crd+".yaml"))
 		must.Do(t, schemas.FromCRD([]byte(b), folder))
 	}
 	validate := func(objects []object) error {
@@ -838,7 +832,7 @@ func TestTerminates(t *testing.T) {
 	for _, kind := range []string{"deployment", "sidecar"} {
 		pod := get(ofKind(kustomize(t, "standalone/"+kind), "Deployment")[0], "spec", "template", "spec")
 		takes := time.Duration(0)
-		for _, m := range regexp.MustCompile(`(?m)^\t(?:shutdown_delay|grace_period) (\S+)$`).FindAllStringSubmatch(read(t, "standalone/"+kind+"/Caddyfile"), -1) {
+		for _, m := range regexp.MustCompile(`(?m)^\t(?:shutdown_delay|grace_period) (\S+)$`).FindAllStringSubmatch(must.Read(t, "standalone/"+kind+"/Caddyfile"), -1) {
 			takes += duration(t, m[1])
 		}
 		if s, ok := get(pod, "containers", 0, "lifecycle", "preStop", "sleep", "seconds").(float64); ok {
@@ -1009,7 +1003,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	var expressions []string
-	rules := must.Get(parse([]byte(read(t, "components/monitoring/prometheusrule.yaml"))))(t)
+	rules := must.Get(parse([]byte(must.Read(t, "components/monitoring/prometheusrule.yaml"))))(t)
 	for _, group := range list(rules[0], "spec", "groups") {
 		for _, rule := range list(group, "rules") {
 			expressions = append(expressions, text(rule, "expr"))
@@ -1025,7 +1019,7 @@ func TestMetrics(t *testing.T) {
 	ofVariable := regexp.MustCompile(`^label_values\((\w+(?:\{.*\})?), \w+\)$`)
 	for _, path := range []string{"components/monitoring/dashboards/shield-ingress.json", "components/monitoring/dashboards/shield.json"} {
 		var board object
-		if err := json.Unmarshal([]byte(read(t, path)), &board); err != nil {
+		if err := json.Unmarshal([]byte(must.Read(t, path)), &board); err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
 		ids := map[any]bool{}
@@ -1078,7 +1072,7 @@ func TestMetrics(t *testing.T) {
 // TestDockerfiles checks what cannot be seen without building them here.
 func TestDockerfiles(t *testing.T) {
 	for path, binary := range map[string]string{"../Dockerfile": "shield-ingress", "standalone/Dockerfile": "shield"} {
-		file := read(t, path)
+		file := must.Read(t, path)
 		for _, want := range []string{
 			"FROM scratch\n", "CGO_ENABLED=0 ", "-trimpath ", `-ldflags="-s -w"`, "-o /out/" + binary + " ./cmd/" + binary + "\n",
 			"\nUSER 65532:65532\n", "/etc/ssl/certs/ca-certificates.crt", "ENTRYPOINT [\"/" + binary + "\"]",
@@ -1088,7 +1082,7 @@ func TestDockerfiles(t *testing.T) {
 			}
 		}
 		version := regexp.MustCompile(`golang:([0-9.]+)`).FindStringSubmatch(file)
-		if version == nil || !strings.Contains(read(t, "../go.mod"), "\ngo "+version[1]) {
+		if version == nil || !strings.Contains(must.Read(t, "../go.mod"), "\ngo "+version[1]) {
 			t.Errorf("%s builds with Go %v; want that of go.mod", path, version)
 		}
 	}

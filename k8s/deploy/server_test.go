@@ -103,7 +103,7 @@ func TestServer(t *testing.T) {
 	s := startServer(t)
 	operator := module(t, "github.com/prometheus-operator/prometheus-operator@v0.85.0")
 	for _, crd := range []string{"servicemonitors", "prometheusrules"} {
-		objects := must.Get(parse([]byte(read(t, operator+"/example/prometheus-operator-crd/monitoring.coreos.com_"+crd+".yaml"))))(t)
+		objects := must.Get(parse([]byte(must.Read(t, operator+"/example/prometheus-operator-crd/monitoring.coreos.com_"+crd+".yaml"))))(t)
 		s.mustCreate(t, objects[0])
 	}
 	everything := kustomize(t, "overlays/everything")

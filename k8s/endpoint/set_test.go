@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -462,15 +463,10 @@ func TestCapIsNeverExceeded(t *testing.T) {
 	s.Update(0, points("1 2 3 4 5 6 7 8"), upTo(3))
 	var clock, picked, full, none atomic.Int64
 	var wg, updater sync.WaitGroup
-	stop := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
 	updater.Go(func() {
 		random := rand.New(rand.NewPCG(3, 4))
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
+		for ctx.Err() == nil {
 			var all []model.Endpoint
 			for _, ep := range points("1 2 3 4 5 6 7 8") {
 				if random.IntN(3) > 0 {
@@ -520,7 +516,7 @@ func TestCapIsNeverExceeded(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	close(stop)
+	stop()
 	updater.Wait()
 	for i := 1; i <= addrs; i++ {
 		if p := peak[i].Load(); p > 3 {

@@ -3,12 +3,8 @@ package ingress
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"io"
-	"math/big"
 	"net/http"
 	"strings"
 	"sync"
@@ -19,19 +15,6 @@ import (
 	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
-// certificateFor returns a certificate that its own key signs, for hosts, of which
-// cn is the name by which tests know it.
-func certificateFor(t testing.TB, cn string, until time.Time, hosts ...string) *tls.Certificate {
-	t.Helper()
-	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: cn}, DNSNames: hosts,
-		NotBefore: until.Add(-24 * time.Hour), NotAfter: until,
-	}
-	der := must.Get(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
-	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
-}
-
 func useCertificates(c *certificates) {
 	find := c.find
 	edge.certificate.Store(&find)
@@ -41,10 +24,10 @@ func TestCertificateByName(t *testing.T) {
 	now := time.Now()
 	later, past := now.Add(time.Hour), now.Add(-time.Hour)
 	entry := func(cn string, until time.Time, hosts ...string) model.Certificate {
-		return model.Certificate{Hosts: hosts, Certificate: certificateFor(t, cn, until, hosts...)}
+		return model.Certificate{Hosts: hosts, Certificate: must.Certificate(t, cn, until, hosts...)}
 	}
-	noName := model.Certificate{Hosts: []string{"nameless.com"}, Certificate: certificateFor(t, "", later)}
-	def := certificateFor(t, "default", later)
+	noName := model.Certificate{Hosts: []string{"nameless.com"}, Certificate: must.Certificate(t, "", later)}
+	def := must.Certificate(t, "default", later)
 	c := newCertificates([]model.Certificate{
 		entry("expired", past, "a.example.com"),
 		entry("exact", later, "a.example.com"),
@@ -128,8 +111,8 @@ func TestHandshakes(t *testing.T) {
 	later := time.Now().Add(time.Hour)
 	index := func(cn string) *certificates {
 		return newCertificates([]model.Certificate{
-			{Hosts: []string{"a.example.com"}, Certificate: certificateFor(t, cn, later, "a.example.com")},
-			{Hosts: []string{"*.example.com"}, Certificate: certificateFor(t, "wildcard", later, "*.example.com")},
+			{Hosts: []string{"a.example.com"}, Certificate: must.Certificate(t, cn, later, "a.example.com")},
+			{Hosts: []string{"*.example.com"}, Certificate: must.Certificate(t, "wildcard", later, "*.example.com")},
 		}, nil)
 	}
 	useCertificates(index("exact"))
@@ -212,7 +195,7 @@ func TestHandshakes(t *testing.T) {
 // Where CertMagic is asked, it is the same, but for names that it cannot read; and if
 // there were no answer, nothing would be obtained either.
 func TestCertificateManager(t *testing.T) {
-	useCertificates(newCertificates(nil, certificateFor(t, "default", time.Now().Add(time.Hour))))
+	useCertificates(newCertificates(nil, must.Certificate(t, "default", time.Now().Add(time.Hour))))
 	_, address := startEdge(t, DefaultOptions(), `,{"wrapper":"edge"}`, "")
 	edge.issued.Store(0)
 	names := []string{"a.example.com", "localhost", "a_b.example.com", ""}
@@ -246,9 +229,9 @@ func TestConcurrentHandshakes(t *testing.T) {
 	want := []string{"one", "two", "one", "two", "one", "own", "own"}
 	later := time.Now().Add(time.Hour)
 	useCertificates(newCertificates([]model.Certificate{
-		{Hosts: []string{"*.one.com"}, Certificate: certificateFor(t, "one", later, "*.one.com")},
-		{Hosts: []string{"*.two.com"}, Certificate: certificateFor(t, "two", later, "*.two.com")},
-	}, certificateFor(t, "own", later, "own")))
+		{Hosts: []string{"*.one.com"}, Certificate: must.Certificate(t, "one", later, "*.one.com")},
+		{Hosts: []string{"*.two.com"}, Certificate: must.Certificate(t, "two", later, "*.two.com")},
+	}, must.Certificate(t, "own", later, "own")))
 	_, address := startEdge(t, DefaultOptions())
 	var all sync.WaitGroup
 	for worker := range 4 {

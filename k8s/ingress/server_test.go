@@ -101,24 +101,12 @@ func (h *edgeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request, next cad
 	return h.proxy.ServeHTTP(&viaWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}, r, next)
 }
 
-// freePorts returns free ports of the loopback interface.
-func freePorts(t *testing.T, n int) []int {
-	t.Helper()
-	var ports []int
-	for range n {
-		l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
-}
-
 // startEdge runs the config of o, with the modules above in place of those that need
 // a cluster, and without probes. replace are pairs of what is in it, and what is to be
 // there instead. It returns the addresses for HTTP and HTTPS.
 func startEdge(t *testing.T, o Options, replace ...string) (plain, secure string) {
 	t.Helper()
-	ports := freePorts(t, 3)
+	ports := must.FreePorts(t, 3)
 	o.HTTPPort, o.HTTPSPort, o.StatusPort = ports[0], ports[1], ports[2]
 	o.address, o.ShutdownDelay, o.LogLevel = "127.0.0.1", 0, "ERROR"
 	if edge.backend == "" {

@@ -46,9 +46,7 @@ func newWorld(t *testing.T, m *model.Model) *world {
 	w.controller.begin.Do(func() {}) // it watches no cluster
 	controllers.LoadOrStore(string(key), w.controller)
 	w.apply(m)
-	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	address := listener.Addr().String()
-	_ = listener.Close()
+	address := fmt.Sprintf("127.0.0.1:%d", must.FreePorts(t, 1)[0])
 	config := map[string]any{
 		"admin":   map[string]any{"disabled": true},
 		"logging": map[string]any{"logs": map[string]any{"default": map[string]any{"level": "ERROR"}}},

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,23 +38,15 @@ func join(t *testing.T, config cluster.Config) (*cluster.Cluster, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
-	stop := func() {
+	stop := sync.OnceFunc(func() {
 		cancel()
-		if err, ok := <-done; ok && err != nil {
+		if err := <-done; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		close(done)
-	}
-	stopped := false
-	once := func() {
-		if !stopped {
-			stopped = true
-			stop()
-		}
-	}
-	t.Cleanup(once)
+	})
+	t.Cleanup(stop)
 	eventually(t, 15*time.Second, "everything listed", c.Synced)
-	return c, once
+	return c, stop
 }
 
 // plain returns an Ingress that sends everything to the Service app.
@@ -287,22 +280,17 @@ func TestStatus(t *testing.T) {
 
 	// Another client writes the same Ingress all the time, which does no harm. If the
 	// addresses of others must stay, it causes conflicts, which end some time.
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for i := 0; ; i++ {
-			select {
-			case <-stop:
-				return
-			default:
-			}
+	ctx, stop := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
 			patch := fmt.Sprintf(`{"metadata":{"annotations":{"example.com/n":"%d"}}}`, i)
 			path := "/apis/networking.k8s.io/v1/namespaces/" + ns + "/ingresses/a"
 			if err := s.Do(http.MethodPatch, path, "application/merge-patch+json", []byte(patch), nil); err != nil {
 				t.Errorf("patch: %v", err)
 			}
 		}
-	}()
+	})
 	for i := range 10 {
 		c.Publish([]model.Ref{ref(a)}, nil, []cluster.Address{{IP: fmt.Sprintf("192.0.2.%d", 10+i)}})
 		flush()
@@ -312,8 +300,8 @@ func TestStatus(t *testing.T) {
 	}
 	c.Publish(nil, []model.Ref{ref(a)}, []cluster.Address{{IP: "192.0.2.19"}})
 	time.Sleep(100 * time.Millisecond)
-	close(stop)
-	<-stopped
+	stop()
+	writing.Wait()
 	flush()
 	if got := addresses(a); got != nil {
 		t.Errorf("a has %v, want none", got)

@@ -10,10 +10,8 @@ import (
 
 // Ingresses as users of ingress-nginx write them do what they do there.
 func TestFilters(t *testing.T) {
-	s := live(t)
-	shieldClass(t, s)
-	ns := s.Namespace(t, "filters")
-	red := pod(t, "red", func(w http.ResponseWriter, r *http.Request) {
+	s, ns := shop(t, "filters")
+	s.Serve(t, service(ns, "web"), "red", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, r.Host, r.URL.RequestURI(), r.Header.Get("X-User"))
 	})
 	auth := pod(t, "auth", func(w http.ResponseWriter, r *http.Request) {
@@ -22,8 +20,6 @@ func TestFilters(t *testing.T) {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
 	})
-	s.Create(t, service(ns, "web"))
-	s.Create(t, slice(ns, "web", red.Address))
 	s.Create(t, service(ns, "empty"))
 	const nginx = "nginx.ingress.kubernetes.io/"
 	for name, in := range map[string]struct{ paths, annotations []string }{
@@ -65,12 +61,5 @@ func TestFilters(t *testing.T) {
 			t.Errorf("%s%s is answered %d %q, want %d %q", c.host, c.path, status, body, c.status, c.body)
 		}
 	}
-	eventually(t, 40*time.Second, "an Event for the pattern that RE2 does not know", func() bool {
-		for _, e := range s.Events(t, ns) {
-			if e.InvolvedObject.Name == "ahead" && e.Reason == "PathInvalid" && strings.Contains(e.Message, "RE2") {
-				return true
-			}
-		}
-		return false
-	})
+	s.Told(t, ns, "ahead", "PathInvalid", "RE2") // which does not know the pattern
 }

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"reflect"
 	goruntime "runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -261,6 +262,17 @@ func (s *Server) Events(t testing.TB, namespace string) []corev1.Event {
 	var events corev1.EventList
 	must.Do(t, s.Do(http.MethodGet, path(corev1.SchemeGroupVersion, namespace, "events"), "", nil, &events))
 	return events.Items
+}
+
+// Told waits for a Warning about an object of that name, in whose message all of the words are.
+func (s *Server) Told(t testing.TB, namespace, name, reason string, words ...string) {
+	t.Helper()
+	eventually(t, 40*time.Second, reason+" of "+name, func() bool { // as long as another leader's Lease may last
+		return slices.ContainsFunc(s.Events(t, namespace), func(e corev1.Event) bool {
+			missing := func(word string) bool { return !strings.Contains(e.Message, word) }
+			return e.InvolvedObject.Name == name && e.Reason == reason && e.Type == corev1.EventTypeWarning && !slices.ContainsFunc(words, missing)
+		})
+	})
 }
 
 // Apply applies documents of YAML, on the server's side and with strict validation.

@@ -4,19 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"math"
-	"math/big"
 	"net"
 	"net/http"
 	"os/exec"
@@ -40,28 +33,25 @@ import (
 
 const annotation = "shield.herdshield.io/"
 
-// shieldClass creates the class and the namespace of shield itself, once for all tests.
-func shieldClass(t testing.TB, s *Server) {
+// shop returns the control plane with the class and the namespace of shield itself, and a namespace
+// for one test, whose name begins with the given.
+func shop(t testing.TB, name string) (s *Server, namespace string) {
 	t.Helper()
+	s = live(t)
 	for _, o := range []Object{class("shield"), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shield-ingress"}}} {
 		if err := s.Do(http.MethodPost, s.path(t, o), "application/json", encode(t, o), nil); err != nil && !apierrors.IsAlreadyExists(err) {
 			t.Fatal(err)
 		}
 	}
+	return s, s.Namespace(t, name)
 }
 
 // An Ingress is served, refused, changed and gone, as its objects say; its status and
 // Events say so.
 func TestIngress(t *testing.T) {
-	s := live(t)
-	shieldClass(t, s)
-	ns := s.Namespace(t, "shop")
-	red, blue := pod(t, "red", nil), pod(t, "blue", nil)
-	web, api := service(ns, "web", annotation+"capacity", "1/h", annotation+"burst", "5"), service(ns, "api")
-	s.Create(t, web)
-	s.Create(t, api)
-	s.Create(t, slice(ns, "web", red.Address))
-	s.Create(t, slice(ns, "api", blue.Address))
+	s, ns := shop(t, "shop")
+	s.Serve(t, service(ns, "web", annotation+"capacity", "1/h", annotation+"burst", "5"), "red", nil)
+	s.Serve(t, service(ns, "api"), "blue", nil)
 	i := webIngress(ns, "shop", "shop.example.com", "/", "web", "/api", "api")
 	i.Annotations = pairs([]string{annotation + "rate", "1/h", annotation + "burst", "2"})
 	s.Create(t, i)
@@ -124,12 +114,8 @@ func TestIngress(t *testing.T) {
 // The status has the addresses of the Service that publishes it, as they are now; and
 // Ingresses without a class are ours while ours is the default one.
 func TestPublishServiceAndDefaultClass(t *testing.T) {
-	s := live(t)
-	shieldClass(t, s)
-	ns := s.Namespace(t, "publish")
-	red := pod(t, "red", nil)
-	s.Create(t, service(ns, "web"))
-	s.Create(t, slice(ns, "web", red.Address))
+	s, ns := shop(t, "publish")
+	s.Serve(t, service(ns, "web"), "red", nil)
 	front := service(ns, "front")
 	front.Spec.ExternalIPs = []string{"192.0.2.20"}
 	s.Create(t, front)
@@ -184,10 +170,8 @@ func TestPublishServiceAndDefaultClass(t *testing.T) {
 // A websocket lives on after SIGTERM until it ends, or until the grace period has; then
 // the process ends.
 func TestWebsocketOutlivesSIGTERM(t *testing.T) {
-	s := live(t)
-	shieldClass(t, s)
-	ns := s.Namespace(t, "websocket")
-	echo := pod(t, "echo", func(w http.ResponseWriter, r *http.Request) {
+	s, ns := shop(t, "websocket")
+	s.Serve(t, service(ns, "web"), "echo", func(w http.ResponseWriter, r *http.Request) {
 		conn, rw, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			t.Error(err)
@@ -198,8 +182,6 @@ func TestWebsocketOutlivesSIGTERM(t *testing.T) {
 		_ = rw.Flush()
 		_, _ = io.Copy(conn, rw)
 	})
-	s.Create(t, service(ns, "web"))
-	s.Create(t, slice(ns, "web", echo.Address))
 	s.Create(t, webIngress(ns, "web", "websocket.example.com", "/", "web"))
 	for _, ends := range []bool{true, false} {
 		p := begin(t, s.AdminKubeconfig(t), "one", "--grace-period", "2s")
@@ -243,9 +225,7 @@ func TestWebsocketOutlivesSIGTERM(t *testing.T) {
 
 // A Secret that changes is what the next handshake gets, without a reload.
 func TestSecretRotation(t *testing.T) {
-	s := live(t)
-	shieldClass(t, s)
-	ns := s.Namespace(t, "tls")
+	s, ns := shop(t, "tls")
 	p := begin(t, s.AdminKubeconfig(t), "one")
 	if names := p.Certificate("unknown.example.com"); slices.Contains(names, "unknown.example.com") {
 		t.Errorf("an unknown name got %v: a certificate was issued for it", names)
@@ -287,28 +267,14 @@ func TestSecretRotation(t *testing.T) {
 // certificate returns the data of a Secret.
 func certificate(t testing.TB, common string, names ...string) map[string][]byte {
 	t.Helper()
-	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: common}, DNSNames: names,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}
-	der := must.Get(x509.CreateCertificate(rand.Reader, template, template, key.Public(), key))(t)
-	pkcs8 := must.Get(x509.MarshalPKCS8PrivateKey(key))(t)
-	return map[string][]byte{
-		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}),
-	}
+	return must.SecretData(t, must.Certificate(t, common, time.Now().Add(time.Hour), names...))
 }
 
 // Every odd object that the API server takes leaves everything else as it is.
 func TestOddObjects(t *testing.T) {
-	s := live(t)
-	shieldClass(t, s)
-	ns := s.Namespace(t, "odd")
+	s, ns := shop(t, "odd")
 	p := begin(t, s.AdminKubeconfig(t), "one")
-	red := pod(t, "red", nil)
-	s.Create(t, service(ns, "web"))
-	s.Create(t, slice(ns, "web", red.Address))
+	red := s.Serve(t, service(ns, "web"), "red", nil)
 	s.Create(t, webIngress(ns, "good", "good.example.com", "/", "web"))
 	p.Serves("good.example.com", "/", 200, 5*time.Second)
 	odd := map[string]string{
@@ -444,12 +410,8 @@ func mergeMeta(body, namespace, name string) string {
 // While the API server is away, everything goes on; what has changed meanwhile is seen
 // when it is back.
 func TestAPIServerAway(t *testing.T) {
-	s := live(t)
-	shieldClass(t, s)
-	ns := s.Namespace(t, "away")
-	red := pod(t, "red", nil)
-	s.Create(t, service(ns, "web"))
-	s.Create(t, slice(ns, "web", red.Address))
+	s, ns := shop(t, "away")
+	s.Serve(t, service(ns, "web"), "red", nil)
 	s.Create(t, webIngress(ns, "away", "away.example.com", "/", "web"))
 	p := begin(t, s.AdminKubeconfig(t), "one")
 	s.Restart(t, func() {
@@ -473,9 +435,7 @@ func TestRBAC(t *testing.T) {
 	s := live(t)
 	s.Apply(t, manifests(t), false)
 	ns := s.Namespace(t, "rbac")
-	red := pod(t, "red", nil)
-	s.Create(t, service(ns, "web"))
-	s.Create(t, slice(ns, "web", red.Address))
+	s.Serve(t, service(ns, "web"), "red", nil)
 	i := webIngress(ns, "rbac", "rbac.example.com", "/", "web")
 	i.Annotations = pairs([]string{annotation + "rate", "fast"}) // for an Event
 	s.Create(t, i)
@@ -541,9 +501,7 @@ func (s *Server) forbidden(t testing.TB) (n float64) {
 // A cluster with a thousand Ingresses costs little, and a change of one of them less
 // than 50 ms; so it does when all of its Services are limited, and half of its Ingresses.
 func TestScale(t *testing.T) {
-	s := live(t)
-	shieldClass(t, s)
-	ns := s.Namespace(t, "scale")
+	s, ns := shop(t, "scale")
 	const ingresses, endpoints = 1000, 10
 	t.Cleanup(func() { // or the leaders of other tests would have their status to write
 		for _, o := range []Object{webIngress(ns, "", ""), service(ns, ""), slice(ns, "")} {
@@ -629,9 +587,7 @@ func parallel(goroutines, n int, f func(int)) {
 // Fifty changes per second, of everything that can change, cost no request: not even
 // those that cannot be repeated, on connections that are kept.
 func TestChurn(t *testing.T) {
-	s := live(t)
-	shieldClass(t, s)
-	ns := s.Namespace(t, "churn")
+	s, ns := shop(t, "churn")
 	var all []*Pod
 	for n := range 4 {
 		all = append(all, pod(t, fmt.Sprint("pod", n), nil))
@@ -646,7 +602,8 @@ func TestChurn(t *testing.T) {
 	s.Create(t, secret)
 	p := begin(t, s.AdminKubeconfig(t), "one")
 
-	stop := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
 	var wg sync.WaitGroup
 	var requests, dials atomic.Int64
 	failures := make(chan string, 1000)
@@ -659,12 +616,7 @@ func TestChurn(t *testing.T) {
 		}
 		client := &http.Client{Transport: transport}
 		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for ctx.Err() == nil {
 				// A body that cannot be read again: nothing may be sent twice.
 				r, err := http.NewRequest(http.MethodPost, fmt.Sprintf("http://127.0.0.1:%d/", p.HTTP), io.MultiReader(strings.NewReader("body")))
 				if err != nil {
@@ -707,7 +659,7 @@ func TestChurn(t *testing.T) {
 	}
 	took := time.Since(began)
 	time.Sleep(200 * time.Millisecond) // for the last of them to be made, under load
-	close(stop)
+	stop()
 	wg.Wait()
 	close(failures)
 	n := 0
@@ -731,20 +683,10 @@ func TestChurn(t *testing.T) {
 
 // Two replicas divide a limit: together they let through what it says.
 func TestDivided(t *testing.T) {
-	s := live(t)
-	shieldClass(t, s)
-	ns := s.Namespace(t, "divided")
-	red := pod(t, "red", nil)
-	s.Create(t, service(ns, "web", annotation+"capacity", "1/h", annotation+"burst", "11"))
-	s.Create(t, slice(ns, "web", red.Address))
+	s, ns := shop(t, "divided")
+	s.Serve(t, service(ns, "web", annotation+"capacity", "1/h", annotation+"burst", "11"), "red", nil)
 	s.Create(t, webIngress(ns, "web", "divided.example.com", "/", "web"))
-	own := service(ns, "own")
-	s.Create(t, own)
-	replicas := slice(ns, "own", "10.244.9.1", "10.244.9.2")
-	for n, name := range []string{"one", "two"} {
-		replicas.Endpoints[n].TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: ns, Name: name}
-	}
-	s.Create(t, replicas)
+	s.Replicas(t, ns, "one", "two")
 	admitted := 0
 	for _, name := range []string{"one", "two"} {
 		p := begin(t, s.AdminKubeconfig(t), name, "--service", ns+"/own")
@@ -765,19 +707,11 @@ func TestDivided(t *testing.T) {
 // On SIGTERM it is not ready at once, serves on for its delay, ends, and has given up
 // the lead; the last replica takes its addresses along.
 func TestShutdown(t *testing.T) {
-	s := live(t)
-	shieldClass(t, s)
-	ns := s.Namespace(t, "shutdown")
-	red := pod(t, "red", nil)
-	s.Create(t, service(ns, "web"))
-	s.Create(t, slice(ns, "web", red.Address))
+	s, ns := shop(t, "shutdown")
+	s.Serve(t, service(ns, "web"), "red", nil)
 	i := webIngress(ns, "web", "shutdown.example.com", "/", "web")
 	s.Create(t, i)
-	own := service(ns, "own")
-	s.Create(t, own)
-	replica := slice(ns, "own", "10.244.9.1")
-	replica.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: ns, Name: "one"}
-	s.Create(t, replica)
+	s.Replicas(t, ns, "one")
 	p := begin(t, s.AdminKubeconfig(t), "one", "--service", ns+"/own", "--publish-address", "192.0.2.11", "--shutdown-delay", "1s")
 	eventually(t, 20*time.Second, "the address in the status", func() bool { s.Get(t, i); return len(i.Status.LoadBalancer.Ingress) == 1 })
 	must.Do(t, p.cmd.Process.Signal(syscall.SIGTERM))

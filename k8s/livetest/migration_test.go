@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/herdshield/shield/k8s/migrate"
 	"github.com/herdshield/shield/k8s/policy"
 )
@@ -15,11 +13,8 @@ import (
 // Ingresses of ingress-nginx with guards are not served without them until that is meant, and
 // say so; without the flag they say so, too.
 func TestMigration(t *testing.T) {
-	s := live(t)
-	shieldClass(t, s)
-	ns := s.Namespace(t, "migration")
-	s.Create(t, service(ns, "web"))
-	s.Create(t, slice(ns, "web", pod(t, "red", nil).Address))
+	s, ns := shop(t, "migration")
+	s.Serve(t, service(ns, "web"), "red", nil)
 	for name, annotations := range map[string][]string{
 		"plain":       nil,
 		"basic":       {"auth-type", "basic", "auth-secret", "users", "auth-realm", "Shop"},
@@ -37,34 +32,15 @@ func TestMigration(t *testing.T) {
 		}
 		s.Create(t, i)
 	}
-	told := func(name, reason string, want ...string) {
-		t.Helper()
-		eventually(t, 40*time.Second, reason+" of "+name, func() bool {
-			for _, e := range s.Events(t, ns) {
-				if e.InvolvedObject.Name != name || e.Reason != reason || e.Type != corev1.EventTypeWarning {
-					continue
-				}
-				all := true
-				for _, w := range want {
-					all = all && strings.Contains(e.Message, w)
-				}
-				if all {
-					return true
-				}
-			}
-			return false
-		})
-	}
-
 	p := begin(t, s.AdminKubeconfig(t), "one", "--nginx-annotations")
 	for host, status := range map[string]int{
 		"plain": 200, "basic": 503, "waf": 503, "certificate": 503, "satisfy": 503, "snippet": 503, "source": 403, "weaker": 200,
 	} {
 		p.Serves(host+".example.com", "/", status, 5*time.Second)
 	}
-	told("basic", "NginxGuard", "auth-realm, auth-secret, auth-type")
-	told("waf", "NginxGuard", "enable-modsecurity, enable-owasp-core-rules")
-	told("weaker", "NginxNotRead", "made-up, proxy-buffering, server-alias")
+	s.Told(t, ns, "basic", "NginxGuard", "auth-realm, auth-secret, auth-type")
+	s.Told(t, ns, "waf", "NginxGuard", "enable-modsecurity, enable-owasp-core-rules")
+	s.Told(t, ns, "weaker", "NginxNotRead", "made-up, proxy-buffering, server-alias")
 	if n := p.Metric(`shield_ingress_problems{reason="NginxGuard"}`); n != 5 {
 		t.Errorf("%v Ingresses are closed in the metric, want 5", n)
 	}

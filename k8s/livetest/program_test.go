@@ -95,10 +95,10 @@ type syncBuilder struct {
 	b  strings.Builder
 }
 
-func (s *syncBuilder) add(line string) {
+func (s *syncBuilder) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.b.WriteString(line + "\n")
+	return s.b.Write(b)
 }
 
 func (s *syncBuilder) String() string {
@@ -118,12 +118,8 @@ func begin(t testing.TB, kubeconfig, pod string, flags ...string) *Process {
 func beginUnready(t testing.TB, kubeconfig, pod string, flags ...string) *Process {
 	t.Helper()
 	path := must.Get(program())(t)
-	p := &Process{t: t, ended: make(chan struct{})}
-	for _, port := range []*int{&p.HTTP, &p.HTTPS, &p.Status} {
-		l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-		*port = l.Addr().(*net.TCPAddr).Port
-		defer l.Close()
-	}
+	ports := must.FreePorts(t, 3)
+	p := &Process{t: t, ended: make(chan struct{}), HTTP: ports[0], HTTPS: ports[1], Status: ports[2]}
 	p.cmd = exec.Command(path, append([]string{
 		"--kubeconfig", kubeconfig,
 		"--http-port", strconv.Itoa(p.HTTP), "--https-port", strconv.Itoa(p.HTTPS), "--status-port", strconv.Itoa(p.Status),
@@ -131,13 +127,10 @@ func beginUnready(t testing.TB, kubeconfig, pod string, flags ...string) *Proces
 	}, flags...)...)
 	p.cmd.Env = append(os.Environ(), "POD_NAME="+pod, "POD_NAMESPACE=shield-ingress")
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	logs := must.Get(p.cmd.StderrPipe())(t)
+	p.cmd.Stderr = &p.logs
 	must.Do(t, p.cmd.Start())
 	go func() {
 		defer close(p.ended)
-		for lines := bufio.NewScanner(logs); lines.Scan(); {
-			p.logs.add(lines.Text())
-		}
 		_ = p.cmd.Wait()
 	}()
 	t.Cleanup(func() {
@@ -283,6 +276,29 @@ func pod(t testing.TB, name string, handler http.HandlerFunc) *Pod {
 	go func() { _ = p.server.Serve(l) }()
 	t.Cleanup(func() { _ = p.server.Shutdown(context.Background()) })
 	return p
+}
+
+// Serve creates a Service with one pod.
+func (s *Server) Serve(t testing.TB, of *corev1.Service, name string, handler http.HandlerFunc) *Pod {
+	t.Helper()
+	p := pod(t, name, handler)
+	s.Create(t, of)
+	s.Create(t, slice(of.Namespace, of.Name, p.Address))
+	return p
+}
+
+// Replicas creates the Service own, behind which are pods of these names.
+func (s *Server) Replicas(t testing.TB, namespace string, names ...string) {
+	t.Helper()
+	s.Create(t, service(namespace, "own"))
+	all := slice(namespace, "own")
+	for n, name := range names {
+		all.Endpoints = append(all.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{fmt.Sprint("10.244.9.", n+1)}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: name},
+		})
+	}
+	s.Create(t, all)
 }
 
 // Objects of the tests, as small as they can be.

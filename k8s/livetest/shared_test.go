@@ -20,12 +20,10 @@ import (
 // Two replicas with a store admit together what one does: of a Service's capacity, and of a
 // client's quota. Without the store they still do, each with its part, until it is back.
 func TestShared(t *testing.T) {
-	s := live(t)
-	shieldClass(t, s)
+	s, ns := shop(t, "shared")
 	store, machine := testserver.Start(t, testserver.Programs(t)[0]), testserver.Watch(t)
 	store.Do("CONFIG", "SET", "requirepass", "horse")
 	store.Password = "horse"
-	ns := s.Namespace(t, "shared")
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "store"},
 		Data:       map[string][]byte{"secret": []byte("correct horse battery staple"), "password": []byte(store.Password)},
@@ -37,21 +35,13 @@ func TestShared(t *testing.T) {
 	t.Setenv("SHIELD_STORE_PASSWORD", string(secret.Data["password"]))
 
 	const rate, burst, asking = 20, 20, 3 * time.Second
-	capacity, quota := pod(t, "capacity", nil), pod(t, "quota", nil)
-	s.Create(t, service(ns, "capacity", annotation+"capacity", fmt.Sprint(rate, "/s"), annotation+"burst", fmt.Sprint(burst)))
-	s.Create(t, slice(ns, "capacity", capacity.Address))
+	capacity := s.Serve(t, service(ns, "capacity", annotation+"capacity", fmt.Sprint(rate, "/s"), annotation+"burst", fmt.Sprint(burst)), "capacity", nil)
 	s.Create(t, webIngress(ns, "capacity", "capacity.example.com", "/", "capacity"))
-	s.Create(t, service(ns, "quota"))
-	s.Create(t, slice(ns, "quota", quota.Address))
+	quota := s.Serve(t, service(ns, "quota"), "quota", nil)
 	limited := webIngress(ns, "quota", "quota.example.com", "/", "quota")
 	limited.Annotations = pairs([]string{annotation + "rate", fmt.Sprint(rate, "/s"), annotation + "burst", fmt.Sprint(burst)})
 	s.Create(t, limited)
-	s.Create(t, service(ns, "own"))
-	replicas := slice(ns, "own", "10.244.9.1", "10.244.9.2")
-	for n, name := range []string{"one", "two"} {
-		replicas.Endpoints[n].TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: ns, Name: name}
-	}
-	s.Create(t, replicas)
+	s.Replicas(t, ns, "one", "two")
 	var both []*Process
 	for _, name := range []string{"one", "two"} {
 		both = append(both, begin(t, s.AdminKubeconfig(t), name, "--service", ns+"/own", "--replicas=shared", "--store=redis://"+store.Addr))

@@ -2,7 +2,6 @@ package livetest
 
 import (
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 )
@@ -10,16 +9,12 @@ import (
 // Requests that a backend never answers end in 504 and free their places, by the time-out that
 // is in force at that moment: the flag's, ingress-nginx's, or shield's own.
 func TestTimeouts(t *testing.T) {
-	s := live(t)
-	shieldClass(t, s)
-	ns := s.Namespace(t, "timeouts")
-	red := pod(t, "red", func(w http.ResponseWriter, r *http.Request) {
+	s, ns := shop(t, "timeouts")
+	s.Serve(t, service(ns, "web", annotation+"endpoint-concurrency", "2"), "red", func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hang" {
 			<-r.Context().Done()
 		}
 	})
-	s.Create(t, service(ns, "web", annotation+"endpoint-concurrency", "2"))
-	s.Create(t, slice(ns, "web", red.Address))
 	i := webIngress(ns, "web", "a.timeouts.test", "/", "web")
 	s.Create(t, i)
 	p := begin(t, s.AdminKubeconfig(t), "one", "--nginx-annotations", "--response-timeout", "2s")
@@ -52,14 +47,7 @@ func TestTimeouts(t *testing.T) {
 	eventually(t, 10*time.Second, "shield's own time-out", func() bool { return hang() < 900*time.Millisecond })
 
 	s.Patch(t, i, "", `metadata: {annotations: {`+annotation+`response-timeout: soon}}`)
-	eventually(t, 40*time.Second, "an Event", func() bool {
-		for _, e := range s.Events(t, ns) {
-			if e.Reason == "PolicyInvalid" && strings.Contains(e.Message, "response-timeout") {
-				return true
-			}
-		}
-		return false
-	})
+	s.Told(t, ns, "web", "PolicyInvalid", "response-timeout")
 	if took := hang(); took > 900*time.Millisecond {
 		t.Errorf("after a bad value it took %v, want 300ms as before", took)
 	}

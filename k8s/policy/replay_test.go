@@ -416,9 +416,7 @@ func startNginx(t *testing.T, backend string) *nginxServer {
 		}
 		t.Skip("there is no nginx to compare with; install the package nginx-light (with CI_REQUIRE_NGINX=1 this is an error)")
 	}
-	free := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	s := &nginxServer{dir: t.TempDir(), address: free.Addr().String()}
-	free.Close()
+	s := &nginxServer{dir: t.TempDir(), address: fmt.Sprintf("127.0.0.1:%d", must.FreePorts(t, 1)[0])}
 
 	var zones, locations strings.Builder
 	for _, site := range replays {

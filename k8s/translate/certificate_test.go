@@ -3,14 +3,7 @@ package translate
 import (
 	"bytes"
 	"cmp"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"slices"
 	"strings"
 	"testing"
@@ -38,20 +31,10 @@ func secret(t testing.TB, nsName string, hosts ...string) *corev1.Secret {
 func secretUntil(t testing.TB, until time.Time, nsName string, hosts ...string) *corev1.Secret {
 	t.Helper()
 	k := splitKey(nsName)
-	private := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: k.name}, DNSNames: hosts,
-		NotBefore: noon.Add(-time.Hour), NotAfter: until,
-	}
-	der := must.Get(x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private))(t)
-	keyDER := must.Get(x509.MarshalPKCS8PrivateKey(private))(t)
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: k.name, UID: types.UID("uid-of-" + nsName), ResourceVersion: "1"},
 		Type:       corev1.SecretTypeTLS,
-		Data: map[string][]byte{
-			corev1.TLSCertKey:       pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-			corev1.TLSPrivateKeyKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}),
-		},
+		Data:       must.SecretData(t, must.Certificate(t, k.name, until, hosts...)),
 	}
 }
 

@@ -204,14 +204,9 @@ type process struct {
 
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
-	var ports []any
-	for range 3 {
-		l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
+	ports := must.FreePorts(t, 3)
 	own := must.Get(os.Executable())(t)
-	args = append(strings.Fields(fmt.Sprintf("--http-port=%d --https-port=%d --status-port=%d", ports...)), args...)
+	args = append(strings.Fields(fmt.Sprintf("--http-port=%d --https-port=%d --status-port=%d", ports[0], ports[1], ports[2])), args...)
 	p := &process{
 		t: t, cmd: exec.Command(own, append(args, "--kubeconfig="+kubeconfig(t))...),
 		status: fmt.Sprintf("127.0.0.1:%d", ports[2]), log: new(bytes.Buffer), client: http.Client{Timeout: 5 * time.Second},

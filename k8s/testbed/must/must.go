@@ -1,7 +1,20 @@
 // Package must ends a test at an error that is not its subject.
 package must
 
-import "testing"
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"testing"
+	"time"
+)
 
 // Get returns what a function has returned, unless with an error: must.Get(os.ReadFile(path))(t).
 func Get[T any](v T, err error) func(testing.TB) T {
@@ -17,5 +30,44 @@ func Do(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Read returns the text of a file.
+func Read(t testing.TB, path string) string {
+	t.Helper()
+	return string(Get(os.ReadFile(path))(t))
+}
+
+// FreePorts returns free TCP ports of the loopback interface.
+func FreePorts(t testing.TB, n int) (ports []int) {
+	t.Helper()
+	for range n {
+		l := Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+		defer l.Close() // all of them at the end, so that they differ
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports
+}
+
+// Certificate returns a certificate that its own key signs, for hosts, of which cn is the name by
+// which tests know it. It is valid for a day, until this time.
+func Certificate(t testing.TB, cn string, until time.Time, hosts ...string) *tls.Certificate {
+	t.Helper()
+	key := Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: cn}, DNSNames: hosts,
+		NotBefore: until.Add(-24 * time.Hour), NotAfter: until,
+	}
+	der := Get(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// SecretData returns the data of a Secret with a certificate.
+func SecretData(t testing.TB, c *tls.Certificate) map[string][]byte {
+	t.Helper()
+	return map[string][]byte{
+		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]}),
+		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: Get(x509.MarshalPKCS8PrivateKey(c.PrivateKey))(t)}),
 	}
 }
