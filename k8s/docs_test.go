@@ -360,6 +360,16 @@ func TestFlags(t *testing.T) {
 	}
 }
 
+// strict reads a document as a strict API server does.
+func strict[T any](t *testing.T, document string) *T {
+	t.Helper()
+	into := new(T)
+	if err := yaml.UnmarshalStrict([]byte(document), into); err != nil {
+		t.Errorf("%v\n%s", err, document)
+	}
+	return into
+}
+
 // A strict API server would accept the YAML on the pages, and shield finds no problems in it.
 func TestYAML(t *testing.T) {
 	blocks := fences(readPages(t), "yaml")
@@ -367,45 +377,29 @@ func TestYAML(t *testing.T) {
 		t.Fatalf("there are only %d blocks of YAML", len(blocks))
 	}
 	var objects translate.Objects
-	class := false // the pages have an IngressClass
 	for _, block := range blocks {
 		for document := range strings.SplitSeq(block, "\n---\n") {
 			var kind metav1.TypeMeta
 			if err := yaml.Unmarshal([]byte(document), &kind); err != nil {
 				t.Fatalf("%v\n%s", err, document)
 			}
-			strict := func(into any) {
-				t.Helper()
-				if err := yaml.UnmarshalStrict([]byte(document), into); err != nil {
-					t.Errorf("%v\n%s", err, document)
-				}
-			}
 			switch kind.APIVersion + " " + kind.Kind {
 			case "networking.k8s.io/v1 Ingress":
-				o := new(networkingv1.Ingress)
-				strict(o)
-				objects.Ingresses = append(objects.Ingresses, o)
+				objects.Ingresses = append(objects.Ingresses, strict[networkingv1.Ingress](t, document))
 			case "networking.k8s.io/v1 IngressClass":
-				o := new(networkingv1.IngressClass)
-				strict(o)
-				objects.Classes = append(objects.Classes, o)
-				class = true
+				objects.Classes = append(objects.Classes, strict[networkingv1.IngressClass](t, document))
 			case "v1 Service":
-				o := new(corev1.Service)
-				strict(o)
-				objects.Services = append(objects.Services, o)
+				objects.Services = append(objects.Services, strict[corev1.Service](t, document))
 			case "v1 ConfigMap":
-				o := new(corev1.ConfigMap)
-				strict(o)
-				objects.ConfigMaps = append(objects.ConfigMaps, o)
+				objects.ConfigMaps = append(objects.ConfigMaps, strict[corev1.ConfigMap](t, document))
 			case "apps/v1 Deployment":
-				strict(new(appsv1.Deployment))
+				strict[appsv1.Deployment](t, document)
 			default:
 				t.Errorf("what is %+v?\n%s", kind, document)
 			}
 		}
 	}
-	if !class || len(objects.Ingresses) == 0 || len(objects.Services) == 0 {
+	if len(objects.Classes) == 0 || len(objects.Ingresses) == 0 || len(objects.Services) == 0 {
 		t.Fatal("there is no Ingress with its class and its Service")
 	}
 	m := translate.New(translate.Options{}).Translate(objects)

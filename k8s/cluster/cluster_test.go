@@ -42,10 +42,7 @@ func TestInTurn(t *testing.T) {
 	}
 	several := []model.Problem{problem("", "1"), problem("a", "1"), problem("a", "2"), problem("a", "3"), problem("b", "1"), problem("c", "1"), problem("c", "2")}
 	for last, want := range map[string]string{
-		"":  "a1 b1 c1 1 a2 c2 a3 ",
-		"a": "b1 c1 1 a1 c2 a2 a3 ",
-		"b": "c1 1 a1 b1 c2 a2 a3 ",
-		"z": "1 a1 b1 c1 a2 c2 a3 ",
+		"": "a1 b1 c1 1 a2 c2 a3 ", "a": "b1 c1 1 a1 c2 a2 a3 ", "b": "c1 1 a1 b1 c2 a2 a3 ", "z": "1 a1 b1 c1 a2 c2 a3 ",
 	} {
 		if got := names(inTurn(several, last)); got != want {
 			t.Errorf("after %q: %q, want %q", last, got, want)

@@ -79,11 +79,8 @@ func TestObservedTransport(t *testing.T) {
 		logged int
 		last   bool
 	}{
-		{"200", t.Context(), 200, 0, true},
-		{"403", t.Context(), 403, 0, true},
-		{"503", t.Context(), 503, 1, false},
-		{"refused", t.Context(), 0, 1, false},
-		{"canceled", ctx, 0, 0, false},
+		{"200", t.Context(), 200, 0, true}, {"403", t.Context(), 403, 0, true}, {"503", t.Context(), 503, 1, false},
+		{"refused", t.Context(), 0, 1, false}, {"canceled", ctx, 0, 0, false},
 	} {
 		core, logs := observer.New(zap.InfoLevel)
 		c := &contact{log: zap.New(core)}

@@ -96,13 +96,7 @@ func mustPick(t *testing.T, s *Set, now time.Duration, tried ...*Endpoint) *Endp
 
 func TestUsable(t *testing.T) {
 	for _, c := range []struct{ endpoints, chosen string }{
-		{"", ErrNone.Error()},
-		{"n1 n2", ErrNone.Error()},
-		{"1", "1"},
-		{"1 2 3", "1 2 3"},
-		{"1 d2 n3 4", "1 4"},
-		{"d1 d2 n3", "1 2"},
-		{"d1", "1"},
+		{"", ErrNone.Error()}, {"n1 n2", ErrNone.Error()}, {"1", "1"}, {"1 2 3", "1 2 3"}, {"1 d2 n3 4", "1 4"}, {"d1 d2 n3", "1 2"}, {"d1", "1"},
 	} {
 		s := newSet(c.endpoints, nil)
 		if got := chosen(t, s, t0); got != c.chosen {
@@ -337,11 +331,7 @@ func TestSlowStart(t *testing.T) {
 		at       time.Duration
 		min, max int // of 40,000 picks, of which a quarter is its share
 	}{
-		{0, 800, 1200},
-		{time.Second, 800, 1200},
-		{5 * time.Second, 4700, 5900},
-		{9 * time.Second, 8700, 9700},
-		{10 * time.Second, 9700, 10300},
+		{0, 800, 1200}, {time.Second, 800, 1200}, {5 * time.Second, 4700, 5900}, {9 * time.Second, 8700, 9700}, {10 * time.Second, 9700, 10300},
 	} {
 		n := 0
 		for range 40_000 {

@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -38,19 +39,14 @@ func TestChangesRefuseNoRequest(t *testing.T) {
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			w := newWorld(t, tt.a)
-			stop := make(chan struct{})
+			ctx, stop := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
 			var served, refused atomic.Int64
 			for c := range 60 {
 				wg.Go(func() {
 					transport := new(http.Transport)
 					defer transport.CloseIdleConnections()
-					for n := 0; ; n++ {
-						select {
-						case <-stop:
-							return
-						default:
-						}
+					for n := 0; ctx.Err() == nil; n++ {
 						resp, err := transport.RoundTrip(request(t, w.base+fmt.Sprint("/", c, "-", n)))
 						if err != nil {
 							t.Error(err)
@@ -69,7 +65,7 @@ func TestChangesRefuseNoRequest(t *testing.T) {
 				time.Sleep(10 * time.Millisecond) // for real: the clients are busy
 				w.apply([]*model.Model{tt.b, tt.a}[i%2])
 			}
-			close(stop)
+			stop()
 			wg.Wait()
 			if n := w.controller.requests[unserved].Load(); n > 0 {
 				t.Errorf("%d requests were let in and then not served, of %d", n, served.Load())
@@ -175,20 +171,14 @@ func TestPortsSharePlaces(t *testing.T) {
 		})
 	}
 	waitFor(t, "all places to be taken", func() bool { return p.inside.Load() == each })
-	expect := func(what, port string, want int) {
-		t.Helper()
-		if resp, _ := w.get(port, "/"); resp.StatusCode != want {
-			t.Errorf("%s: got %d, want %d", what, resp.StatusCode, want)
-		}
-	}
-	expect("the other port", "grpc", 503)
+	w.expect(503, "grpc", "/", "the other port")
 	w.apply(models("web"))
-	expect("the port by another name", "web", 503)
+	w.expect(503, "web", "/", "the port by another name")
 	w.apply(&model.Model{})
 	w.now += 2 * forgetAfter
 	w.apply(&model.Model{})
 	w.apply(models("web"))
-	expect("the Service back again", "web", 503)
+	w.expect(503, "web", "/", "the Service back again")
 	close(p.hold)
 	wg.Wait()
 	waitFor(t, "room", func() bool { resp, _ := w.get("web", "/"); return resp.StatusCode == 200 })

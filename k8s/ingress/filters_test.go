@@ -42,11 +42,8 @@ func TestRewrite(t *testing.T) {
 		path, body string
 		status     int
 	}{
-		{"/api/a?x=y", "red HTTP/1.1 /v2/a", 200},
-		{"/API/b%20c", "red HTTP/1.1 /v2/b c", 200},
-		{"/api/a", "", 429},
-		{"/other", "404 no Ingress has this host and path\n", 404},
-		{"/api/%2e%2e/admin", "", 400},
+		{"/api/a?x=y", "red HTTP/1.1 /v2/a", 200}, {"/API/b%20c", "red HTTP/1.1 /v2/b c", 200}, {"/api/a", "", 429},
+		{"/other", "404 no Ingress has this host and path\n", 404}, {"/api/%2e%2e/admin", "", 400},
 	} {
 		resp, body := w.get("a", c.path)
 		if resp.StatusCode != c.status || c.body != "" && body != c.body {

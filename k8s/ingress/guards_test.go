@@ -28,14 +28,8 @@ func TestGuards(t *testing.T) {
 		client, path string
 		want         int
 	}{
-		{"192.0.2.1", "/", 200},
-		{"[::ffff:192.0.2.1]", "/", 200},
-		{"192.0.3.1", "/", 403},
-		{"[2001:db8::1]", "/", 403},
-		{"192.0.2.66", "/", 403},
-		{"192.0.2.1", "/wrong", 403},
-		{"192.0.2.1", "/closed/x", 503},
-		{"198.51.100.1", acme, 200},
+		{"192.0.2.1", "/", 200}, {"[::ffff:192.0.2.1]", "/", 200}, {"192.0.3.1", "/", 403}, {"[2001:db8::1]", "/", 403}, {"192.0.2.66", "/", 403},
+		{"192.0.2.1", "/wrong", 403}, {"192.0.2.1", "/closed/x", 503}, {"198.51.100.1", acme, 200},
 	} {
 		if got := m.from(tt.client, "a.example.com"+tt.path).StatusCode; got != tt.want {
 			t.Errorf("%s from %s: %d, want %d", tt.path, tt.client, got, tt.want)
@@ -56,9 +50,7 @@ func TestForceRedirect(t *testing.T) {
 		{Host: "plain.example.com", Path: "/", Target: model.Target{Origin: plain, Backend: web}},
 	}})
 	for host, want := range map[string]int{"forced.example.com": 308, "plain.example.com": 200} {
-		if resp, _ := w.get(host, "/"); resp.StatusCode != want {
-			t.Errorf("%s: %d, want %d", host, resp.StatusCode, want)
-		}
+		w.expect(want, host, "/", "%s", host)
 	}
 	if n := len(w.controller.snapshot.Load().backends); n != 1 {
 		t.Errorf("one port has %d places in metrics", n)

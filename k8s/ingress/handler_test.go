@@ -107,12 +107,7 @@ func TestClientLimit(t *testing.T) {
 		}}
 	}
 	w := newWorld(t, models(2))
-	expect := func(host, path string, want int) {
-		t.Helper()
-		if resp, _ := w.get(host, path); resp.StatusCode != want {
-			t.Errorf("%s%s: got %d, want %d", host, path, resp.StatusCode, want)
-		}
-	}
+	expect := func(host, path string, want int) { t.Helper(); w.expect(want, host, path, "%s%s", host, path) }
 	expect("a", "/", 200)
 	expect("a", "/two", 200)
 	expect("a", "/", 429)
@@ -142,9 +137,7 @@ func TestServiceCapacity(t *testing.T) {
 		}
 	}
 	w.apply(&model.Model{Rules: []model.Rule{rule("c")}})
-	if resp, _ := w.get("c", "/"); resp.StatusCode != 503 {
-		t.Errorf("through another Ingress: got %d, want 503", resp.StatusCode)
-	}
+	w.expect(503, "c", "/", "through another Ingress")
 }
 
 // No endpoint ever has more in flight than it may, while endpoints come and go and more
@@ -156,18 +149,13 @@ func TestEndpointConcurrency(t *testing.T) {
 	o := origin("web", policy.Ingress{})
 	w := newWorld(t, all(o, backend(s, pods...)))
 	var wg sync.WaitGroup
-	stop := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
 	statuses := make([]int, 600)
 	var mu sync.Mutex
 	for range 40 {
 		wg.Go(func() {
 			client := &http.Client{Transport: &http.Transport{}}
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for ctx.Err() == nil {
 				resp, err := client.Get(w.base + "/")
 				if err != nil {
 					t.Error(err)
@@ -184,7 +172,7 @@ func TestEndpointConcurrency(t *testing.T) {
 		w.apply(all(o, backend(s, pods[i%3:]...)))
 		time.Sleep(5 * time.Millisecond) // for real: traffic over sockets goes on meanwhile
 	}
-	close(stop)
+	stop()
 	wg.Wait()
 	for _, p := range pods {
 		if most := p.most.Load(); most > each {
@@ -205,9 +193,7 @@ func TestEndpointQueue(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
-			if resp, _ := w.get("x", "/hold"); resp.StatusCode != 200 {
-				t.Errorf("got %d, want 200", resp.StatusCode)
-			}
+			w.expect(200, "x", "/hold", "the answer")
 		})
 	}
 	waitFor(t, "one request at the pod", func() bool { return p.inside.Load() == 1 })
@@ -254,9 +240,7 @@ func TestPlacesAreGivenBack(t *testing.T) {
 		}()
 		waitFor(t, "the request at the pod", func() bool { return p.served.Load() > before })
 		if path == "/hold" {
-			if resp, _ := w.get("x", "/"); resp.StatusCode != 503 {
-				t.Errorf("while one is in flight: got %d, want 503", resp.StatusCode)
-			}
+			w.expect(503, "x", "/", "while one is in flight")
 			cancel()
 			<-done
 		}
@@ -324,14 +308,10 @@ func TestPerClientBeforeService(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); w.get("x", "/hold") }()
 	waitFor(t, "the request at the pod", func() bool { return p.inside.Load() == 1 })
-	if resp, _ := w.get("x", "/two"); resp.StatusCode != 503 {
-		t.Errorf("a second one of the client: got %d, want 503", resp.StatusCode)
-	}
+	w.expect(503, "x", "/two", "a second one of the client")
 	close(p.hold)
 	<-done
-	if resp, _ := w.get("x", "/two"); resp.StatusCode != 200 {
-		t.Errorf("after the first: got %d, want 200", resp.StatusCode)
-	}
+	w.expect(200, "x", "/two", "after the first")
 }
 
 // An observed limit refuses no request; an enforced one beside it does.
@@ -350,9 +330,7 @@ func TestObserve(t *testing.T) {
 		w := newWorld(t, all(origin("web", policy.Ingress{Zones: quota, Observe: tt.origin}),
 			backend(service("web", policy.Service{Capacity: capacity, Observe: tt.service}), p)))
 		for i, want := range tt.want {
-			if resp, _ := w.get("x", "/"); resp.StatusCode != want {
-				t.Errorf("origin observes %v, service %v: request %d got %d, want %d", tt.origin, tt.service, i+1, resp.StatusCode, want)
-			}
+			w.expect(want, "x", "/", "origin observes %v, service %v: request %d", tt.origin, tt.service, i+1)
 		}
 	}
 }
@@ -364,9 +342,7 @@ func TestAllow(t *testing.T) {
 	w := newWorld(t, all(origin("web", policy.Ingress{Zones: quota, Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}),
 		backend(service("web", policy.Service{}), p)))
 	for range 3 {
-		if resp, _ := w.get("x", "/"); resp.StatusCode != 200 {
-			t.Errorf("got %d, want 200", resp.StatusCode)
-		}
+		w.expect(200, "x", "/", "the answer")
 	}
 }
 
@@ -385,9 +361,7 @@ func TestForget(t *testing.T) {
 		w.now += gone.for_
 		w.apply(&model.Model{})
 		w.apply(m)
-		if resp, _ := w.get("x", "/"); resp.StatusCode != gone.want {
-			t.Errorf("after %v: got %d, want %d", gone.for_, resp.StatusCode, gone.want)
-		}
+		w.expect(gone.want, "x", "/", "after %v", gone.for_)
 	}
 	w.now += 2 * forgetAfter
 	w.apply(&model.Model{})

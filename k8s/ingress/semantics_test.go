@@ -209,8 +209,6 @@ func TestACME(t *testing.T) {
 		{"x", acmePath + "/other", 429}, // by the rule for everything
 		{"x", acmePath + "/token", 200},
 	} {
-		if resp, _ := w.get(tt.host, tt.path); resp.StatusCode != tt.want {
-			t.Errorf("%s%s: got %d, want %d", tt.host, tt.path, resp.StatusCode, tt.want)
-		}
+		w.expect(tt.want, tt.host, tt.path, "%s%s", tt.host, tt.path)
 	}
 }

@@ -108,9 +108,7 @@ func TestHungRequestsEnd(t *testing.T) {
 				}
 			}
 			took(t, began, limit)
-			if resp, _ := w.get("a", "/"); resp.StatusCode != http.StatusOK {
-				t.Errorf("a healthy request afterwards: status %d", resp.StatusCode)
-			}
+			w.expect(http.StatusOK, "a", "/", "a healthy request afterwards")
 			waitFor(t, "the backend has been told", func() bool { return p.inside.Load() == 0 })
 			if got := w.outcomes(); got != "passed 1 timeout 4" {
 				t.Errorf("counted: %s", got)
@@ -138,9 +136,7 @@ func TestHungResponsesEnd(t *testing.T) {
 			t.Errorf("%+v: read %q, %v", limits, text, err)
 		}
 		took(t, began, limit)
-		if resp, _ := w.get("a", "/"); resp.StatusCode != http.StatusOK {
-			t.Errorf("a healthy request afterwards: status %d", resp.StatusCode)
-		}
+		w.expect(http.StatusOK, "a", "/", "a healthy request afterwards")
 		if got := w.outcomes(); got != "passed 1 timeout 1" {
 			t.Errorf("%+v: counted: %s", limits, got)
 		}

@@ -209,9 +209,7 @@ func TestOnlyDialsEject(t *testing.T) {
 		w := newWorld(t, all(origin("web", policy.Ingress{}), backend(service("web", limits), pods...)))
 		counts := &w.controller.requests
 		for range 4 {
-			if resp, _ := w.get("x", "/"); resp.StatusCode != 502 {
-				t.Errorf("broken off: got %d, want 502", resp.StatusCode)
-			}
+			w.expect(502, "x", "/", "broken off")
 			if resp, err := http.DefaultTransport.RoundTrip(request(t, w.base+"/half")); err == nil {
 				if _, err := io.ReadAll(resp.Body); err == nil {
 					t.Error("half a response is taken for a whole one")

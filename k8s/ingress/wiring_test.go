@@ -195,11 +195,8 @@ func TestIngressesOfOneService(t *testing.T) {
 		host, key string
 		want      int
 	}{
-		{"default", "", 200}, {"default", "", 200},
-		{"teapot", "", 200}, {"teapot", "", 418},
-		{"allowed", "", 200}, {"allowed", "", 200},
-		{"observed", "", 200}, {"observed", "", 200},
-		{"keyed", "a", 200}, {"keyed", "b", 200}, {"keyed", "a", 418},
+		{"default", "", 200}, {"default", "", 200}, {"teapot", "", 200}, {"teapot", "", 418}, {"allowed", "", 200}, {"allowed", "", 200},
+		{"observed", "", 200}, {"observed", "", 200}, {"keyed", "a", 200}, {"keyed", "b", 200}, {"keyed", "a", 418},
 		{"patient", "", 200}, {"patient", "", 418},
 	} {
 		resp := w.from("192.0.2.1", tt.host, "X-Key", tt.key)

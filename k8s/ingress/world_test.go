@@ -101,6 +101,14 @@ func (w *world) get(host, path string, headers ...string) (*http.Response, strin
 	return w.send(http.MethodGet, host, path, nil, headers...)
 }
 
+// expect checks the status of a request, which is what it says.
+func (w *world) expect(want int, host, path, what string, args ...any) {
+	w.t.Helper()
+	if resp, body := w.get(host, path); resp.StatusCode != want {
+		w.t.Errorf("%s: got %d %q, want %d", fmt.Sprintf(what, args...), resp.StatusCode, body, want)
+	}
+}
+
 func (w *world) send(method, host, path string, body io.Reader, headers ...string) (*http.Response, string) {
 	w.t.Helper()
 	r := must.Get(http.NewRequestWithContext(context.Background(), method, w.base+path, body))(w.t)

@@ -42,19 +42,11 @@ func TestFilters(t *testing.T) {
 		host, path, body string
 		status           int
 	}{
-		{"groups", "/api/a/b?c=d", "groups.filters.test/a/b?c=d", 200},
-		{"groups", "/API", "groups.filters.test/", 200},
-		{"groups", "/other/x", "groups.filters.test/", 200},
-		{"groups", "/apix", "", 404},
-		{"root", "/x?y", "root.filters.test/x?y", 200},
-		{"root", "/", "/app", 302},
-		{"regex", "/V12/x", "inside/V12/x", 200},
-		{"regex", "/vx/", "", 404},
-		{"moved", "/x?y", "https://b.test/x?y", 301},
-		{"www.moved", "/x?y", "http://moved.filters.test/x?y", 308},
-		{"cors", "/", "cors.filters.test/", 200},
-		{"members", "/in?a", "members.filters.test/in?aann", 200},
-		{"members", "/out", "sign in", 302},
+		{"groups", "/api/a/b?c=d", "groups.filters.test/a/b?c=d", 200}, {"groups", "/API", "groups.filters.test/", 200},
+		{"groups", "/other/x", "groups.filters.test/", 200}, {"groups", "/apix", "", 404}, {"root", "/x?y", "root.filters.test/x?y", 200},
+		{"root", "/", "/app", 302}, {"regex", "/V12/x", "inside/V12/x", 200}, {"regex", "/vx/", "", 404},
+		{"moved", "/x?y", "https://b.test/x?y", 301}, {"www.moved", "/x?y", "http://moved.filters.test/x?y", 308},
+		{"cors", "/", "cors.filters.test/", 200}, {"members", "/in?a", "members.filters.test/in?aann", 200}, {"members", "/out", "sign in", 302},
 		{"ahead", "/ac", "", 404},
 	} {
 		if status, body := p.Get(c.host+".filters.test", c.path); status != c.status || !strings.Contains(body, c.body) {

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -57,18 +58,10 @@ func TestIngress(t *testing.T) {
 	s.Create(t, i)
 
 	p := begin(t, s.AdminKubeconfig(t), "one", "--publish-address", "192.0.2.10")
-	if status, body := p.Get("shop.example.com", "/x"); status != 200 || body != "red" {
-		t.Errorf("got %d %q, want 200 red", status, body)
-	}
-	if status, body := p.Get("shop.example.com", "/api/x"); status != 200 || body != "blue" {
-		t.Errorf("got %d %q, want 200 blue", status, body)
-	}
-	if status, _ := p.Get("shop.example.com", "/api/x"); status != http.StatusTooManyRequests {
-		t.Errorf("over the quota: got %d, want 429", status)
-	}
-	if status, _ := p.Get("other.example.com", "/"); status != http.StatusNotFound {
-		t.Errorf("another host: got %d, want 404", status)
-	}
+	p.Expect("200 red", "shop.example.com", "/x", "one path")
+	p.Expect("200 blue", "shop.example.com", "/api/x", "the other")
+	p.Expect("429", "shop.example.com", "/api/x", "over the quota")
+	p.Expect("404", "other.example.com", "/", "another host")
 	eventually(t, 5*time.Second, "the address in the status", func() bool {
 		s.Get(t, i)
 		return len(i.Status.LoadBalancer.Ingress) == 1 && i.Status.LoadBalancer.Ingress[0].IP == "192.0.2.10"
@@ -81,9 +74,7 @@ func TestIngress(t *testing.T) {
 			return e.InvolvedObject.Name == "shop" && e.Type == corev1.EventTypeWarning && strings.Contains(e.Message, "fast")
 		})
 	})
-	if status, _ := p.Get("shop.example.com", "/api/x"); status != http.StatusTooManyRequests {
-		t.Errorf("with a bad policy: got %d, want 429, as before", status)
-	}
+	p.Expect("429", "shop.example.com", "/api/x", "with a bad policy, as before")
 
 	// Without a client limit the Service's budget counts, 5 of which 1 is used.
 	s.Patch(t, i, "", "metadata: {annotations: {"+annotation+"rate: null, "+annotation+"burst: null}}")
@@ -154,9 +145,7 @@ func TestPublishServiceAndDefaultClass(t *testing.T) {
 	s.Create(t, none)
 	s.Create(t, webIngress(ns, "marker", "marker.publish.example.com", "/", "web"))
 	p.Serves("marker.publish.example.com", "/", 200, 5*time.Second)
-	if status, _ := p.Get("none.publish.example.com", "/"); status != 404 {
-		t.Errorf("without a class: got %d, want 404", status)
-	}
+	p.Expect("404", "none.publish.example.com", "/", "without a class")
 	shield := class("shield")
 	s.Patch(t, shield, "", `metadata: {annotations: {ingressclass.kubernetes.io/is-default-class: "true"}}`)
 	t.Cleanup(func() {
@@ -251,9 +240,7 @@ func TestSecretRotation(t *testing.T) {
 			t.Errorf("a new certificate was served after %v; want 1 s", took)
 		}
 	}
-	if status, _ := p.Get("secure.example.com", "/"); status != http.StatusPermanentRedirect {
-		t.Errorf("over plain HTTP: got %d, want 308", status)
-	}
+	p.Expect("308", "secure.example.com", "/", "over plain HTTP")
 	// A broken Secret does not end TLS.
 	s.Patch(t, secret, "", `data: {tls.crt: "AAAA", tls.key: "AAAA"}`)
 	eventually(t, 5*time.Second, "an Event about the Secret", func() bool {
@@ -341,9 +328,7 @@ func TestOddObjects(t *testing.T) {
 		{"port.example.com", "/", 503}, {"number.example.com", "/", 503}, {"r.example.com", "/", 503},
 		{"last.example.com", "/h", 503}, {"last.example.com", "/e", 503}, {"last.example.com", "/n", 503},
 	} {
-		if status, body := p.Get(tt.host, tt.path); status != tt.status {
-			t.Errorf("%s%s: got %d %q, want %d", tt.host, tt.path, status, body, tt.status)
-		}
+		p.Expect(strconv.Itoa(tt.status), tt.host, tt.path, "%s%s", tt.host, tt.path)
 	}
 	if n := p.Metric(`shield_ingress_objects{kind="Ingress"}`); n < 15 {
 		t.Errorf("%v Ingresses are served; want nearly all", n)
@@ -384,9 +369,7 @@ func large(t *testing.T, s *Server, p *Process, ns string) {
 	p.Serves("long-7.example.com", "/", 200, 2*time.Second)
 	for path, want := range map[string]int{"many.example.com/4999": 200, "escaped.example.com/fine": 200, "deep.example.com/shallow": 200, "good.example.com/": 200} {
 		host, rest, _ := strings.Cut(path, "/")
-		if status, _ := p.Get(host, "/"+rest); status != want {
-			t.Errorf("%s: got %d, want %d", path, status, want)
-		}
+		p.Expect(strconv.Itoa(want), host, "/"+rest, "%s", path)
 	}
 	if status := p.probe("/metrics"); status != 200 {
 		t.Errorf("metrics: got %d", status)
@@ -416,9 +399,7 @@ func TestAPIServerAway(t *testing.T) {
 	p := begin(t, s.AdminKubeconfig(t), "one")
 	s.Restart(t, func() {
 		for range 20 {
-			if status, body := p.Get("away.example.com", "/"); status != 200 {
-				t.Errorf("without an API server: got %d %q", status, body)
-			}
+			p.Expect("200", "away.example.com", "/", "without an API server")
 			time.Sleep(50 * time.Millisecond)
 		}
 		if p.probe("/readyz") != 200 || p.probe("/livez") != 200 {
@@ -716,9 +697,7 @@ func TestShutdown(t *testing.T) {
 	eventually(t, 20*time.Second, "the address in the status", func() bool { s.Get(t, i); return len(i.Status.LoadBalancer.Ingress) == 1 })
 	must.Do(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	took := eventually(t, time.Second, "not ready", func() bool { return p.probe("/readyz") == http.StatusServiceUnavailable })
-	if status, body := p.Get("shutdown.example.com", "/"); status != 200 {
-		t.Errorf("%v after SIGTERM: got %d %q, want 200", took, status, body)
-	}
+	p.Expect("200", "shutdown.example.com", "/", "%v after SIGTERM", took)
 	<-p.ended
 	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
 		t.Errorf("exit code %d, want 0", code)

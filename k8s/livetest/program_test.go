@@ -184,6 +184,15 @@ func (p *Process) Get(host, path string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
+// Expect checks the status of a request, which is what it says, and the body, unless want has none.
+func (p *Process) Expect(want, host, path, what string, args ...any) {
+	p.t.Helper()
+	status, body := p.Get(host, path)
+	if wantStatus, wantBody, _ := strings.Cut(want, " "); strconv.Itoa(status) != wantStatus || wantBody != "" && body != wantBody {
+		p.t.Errorf("%s: got %d %q, want %s", fmt.Sprintf(what, args...), status, body, want)
+	}
+}
+
 // Serves waits until a path of a host is answered with this status.
 func (p *Process) Serves(host, path string, status int, within time.Duration) time.Duration {
 	p.t.Helper()

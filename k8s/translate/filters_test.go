@@ -103,12 +103,8 @@ func TestPatternsAreBounded(t *testing.T) {
 func TestClassFiltersOnMistakes(t *testing.T) {
 	tr := New(Options{})
 	for _, step := range []struct{ allow, rate, want string }{
-		{"", "10/s", "[]"},
-		{"10.0.0.0/8", "ten", "[10.0.0.0/8]"},
-		{"10.0.0.0/8", "10/s", "[10.0.0.0/8]"},
-		{"192.0.2.0/24", "ten", "[192.0.2.0/24]"},
-		{"?", "10/s", "[10.0.0.0/8]"},
-		{"", "ten", "[10.0.0.0/8]"},
+		{"", "10/s", "[]"}, {"10.0.0.0/8", "ten", "[10.0.0.0/8]"}, {"10.0.0.0/8", "10/s", "[10.0.0.0/8]"}, {"192.0.2.0/24", "ten", "[192.0.2.0/24]"},
+		{"?", "10/s", "[10.0.0.0/8]"}, {"", "ten", "[10.0.0.0/8]"},
 	} {
 		_, o := decode(t, classWithParameters)
 		c := &corev1.ConfigMap{Data: map[string]string{"rate": step.rate}}

@@ -69,12 +69,8 @@ func TestWaiver(t *testing.T) {
 		closed bool
 		told   string
 	}{
-		{"auth-type", true, "satisfy"},
-		{"auth-type,satisfy", false, ""},
-		{"satisfy,nginx.ingress.kubernetes.io/auth-type", false, ""},
-		{"all", true, "auth-type, satisfy"},
-		{"*", true, "auth-type, satisfy"},
-		{"", true, "auth-type, satisfy"},
+		{"auth-type", true, "satisfy"}, {"auth-type,satisfy", false, ""}, {"satisfy,nginx.ingress.kubernetes.io/auth-type", false, ""},
+		{"all", true, "auth-type, satisfy"}, {"*", true, "auth-type, satisfy"}, {"", true, "auth-type, satisfy"},
 		{"auth-type;satisfy", true, "auth-type, satisfy"},
 	} {
 		m := migrated(t, true, shop("shop", "nginx/auth-type=x nginx/satisfy=any ignore-nginx="+test.waiver, 1))

@@ -95,10 +95,8 @@ func TestPolicies(t *testing.T) {
 			{ingress: "nginx/limit-connections=7 concurrency=many", want: "IPv6Prefix=128 PerClient=7 Status=503 Local=true PolicyInvalid"},
 		}},
 		{"a Service's", []step{
-			{service: "capacity=500/s", want: "Capacity={500 1s 0}"},
-			{service: "capacity=many", want: "Capacity={500 1s 0} PolicyInvalid"},
-			{service: "capacity=600/s", want: "Capacity={600 1s 0}"},
-			{service: "-", want: "ServiceNotFound"},
+			{service: "capacity=500/s", want: "Capacity={500 1s 0}"}, {service: "capacity=many", want: "Capacity={500 1s 0} PolicyInvalid"},
+			{service: "capacity=600/s", want: "Capacity={600 1s 0}"}, {service: "-", want: "ServiceNotFound"},
 			{service: "capacity=many", want: "PolicyInvalid"},
 		}},
 		{"who is not used for a while has not changed its policy", []step{

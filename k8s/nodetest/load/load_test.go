@@ -44,11 +44,8 @@ func TestAttempt(t *testing.T) {
 		path, kind string
 		after      time.Duration
 	}{
-		{"/ok", "served", 0},
-		{"/wait", "refused", 7 * time.Second},
-		{"/503", "status 503", 20 * time.Millisecond},
-		{"/502", "status 502", 20 * time.Millisecond},
-		{"/cut", "connection closed", 20 * time.Millisecond},
+		{"/ok", "served", 0}, {"/wait", "refused", 7 * time.Second}, {"/503", "status 503", 20 * time.Millisecond},
+		{"/502", "status 502", 20 * time.Millisecond}, {"/cut", "connection closed", 20 * time.Millisecond},
 	} {
 		transport := l.transport(0, true)
 		send(transport, "/ok")
@@ -91,10 +88,8 @@ func TestHerd(t *testing.T) {
 
 func TestWrongFlags(t *testing.T) {
 	for flags, want := range map[string]string{
-		"rate -url http://127.0.0.1/ -rate 0":           "-rate is 0",
-		"steady -url https://127.0.0.1/":                "-url is",
-		"herd -url http://127.0.0.1/ -clients 0":        "-clients is 0",
-		"herd -url http://127.0.0.1/ -patience -1s":     "negative",
+		"rate -url http://127.0.0.1/ -rate 0": "-rate is 0", "steady -url https://127.0.0.1/": "-url is",
+		"herd -url http://127.0.0.1/ -clients 0": "-clients is 0", "herd -url http://127.0.0.1/ -patience -1s": "negative",
 		"steady -url http://127.0.0.1/ -body 100000000": "-body is",
 	} {
 		args := strings.Fields(flags)

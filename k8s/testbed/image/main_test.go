@@ -89,10 +89,8 @@ func TestWrongFlags(t *testing.T) {
 		args     []string
 		want     string
 	}{
-		{"tool", "tool.tar", []string{"tool"}, "registry/name:tag"},
-		{"host:5000/tool", "tool.tar", []string{"tool"}, "registry/name:tag"},
-		{"tool:1", "", []string{"tool"}, "-o FILE"},
-		{"tool:1", "tool.tar", nil, "a binary"},
+		{"tool", "tool.tar", []string{"tool"}, "registry/name:tag"}, {"host:5000/tool", "tool.tar", []string{"tool"}, "registry/name:tag"},
+		{"tool:1", "", []string{"tool"}, "-o FILE"}, {"tool:1", "tool.tar", nil, "a binary"},
 	} {
 		if err := run(c.ref, c.out, "", "", c.args); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("ref %q, out %q, %v: %v; want one that says %q", c.ref, c.out, c.args, err, c.want)
