@@ -85,6 +85,14 @@ func chosen(t *testing.T, s *Set, now time.Duration, tried ...*Endpoint) string 
 	return strings.Join(all, " ")
 }
 
+// choose checks which endpoints are chosen.
+func choose(t *testing.T, s *Set, now time.Duration, want, what string, args ...any) {
+	t.Helper()
+	if got := chosen(t, s, now); got != want {
+		t.Errorf("%s: chosen %q, want %q", fmt.Sprintf(what, args...), got, want)
+	}
+}
+
 // usable returns how many endpoints can get requests.
 func usable(s *Set) int { return len(s.load().usable) }
 
@@ -216,26 +224,18 @@ func TestEjection(t *testing.T) {
 	}
 	before, alsoBefore := one(t0), one(t0)
 	one(t0).refuse(t0)
-	if got := chosen(t, s, t0+999*ms); got != "2 3 4" {
-		t.Errorf("after one failure: chosen %q", got)
-	}
+	choose(t, s, t0+999*ms, "2 3 4", "after one failure")
 	before.refuse(t0 + 500*ms)
 	alsoBefore.Release(Served)
-	if got := chosen(t, s, t0+999*ms); got != "2 3 4" {
-		t.Errorf("after outcomes of requests from before: chosen %q", got)
-	}
+	choose(t, s, t0+999*ms, "2 3 4", "after outcomes of requests from before")
 
 	now := t0 + time.Second
 	for _, lasts := range []time.Duration{2, 4, 8, 16, 30, 30, 30} {
 		trial := one(now)
-		if got := chosen(t, s, now+999*ms); got != "2 3 4" {
-			t.Errorf("while it is on trial: chosen %q", got)
-		}
+		choose(t, s, now+999*ms, "2 3 4", "while it is on trial")
 		trial.refuse(now + 10*ms)
 		now += 10*ms + lasts*time.Second
-		if got := chosen(t, s, now-1); got != "2 3 4" {
-			t.Errorf("%v after the trial failed: chosen %q", lasts*time.Second-1, got)
-		}
+		choose(t, s, now-1, "2 3 4", "%v after the trial failed", lasts*time.Second-1)
 	}
 	// Nothing is known of the first trial, but the second takes its turn.
 	one(now).Release(Unknown)
@@ -246,18 +246,12 @@ func TestEjection(t *testing.T) {
 		t.Error("ejected, though it was reached")
 	}
 	long.Release(Served)
-	if got := chosen(t, s, now); got != "1 2 3 4" {
-		t.Errorf("after it was reached: chosen %q", got)
-	}
+	choose(t, s, now, "1 2 3 4", "after it was reached")
 	// It begins again at a second.
 	one(now).refuse(now)
-	if got := chosen(t, s, now+time.Second-1); got != "2 3 4" {
-		t.Errorf("after it failed again: chosen %q", got)
-	}
+	choose(t, s, now+time.Second-1, "2 3 4", "after it failed again")
 	one(now + time.Second).Release(Served)
-	if got := chosen(t, s, now+time.Second); got != "1 2 3 4" {
-		t.Errorf("after its trial went well: chosen %q", got)
-	}
+	choose(t, s, now+time.Second, "1 2 3 4", "after its trial went well")
 }
 
 // If more than half fail, the fault is not theirs.
@@ -284,13 +278,9 @@ func TestNeverMoreThanHalfAreEjected(t *testing.T) {
 		s.load().live[i].take(t0).refuse(t0 + time.Duration(i))
 	}
 	s.Update(t0, points("1 2 3"), nil)
-	if got := chosen(t, s, t0); got != "1 2" {
-		t.Errorf("three left, who had all been ejected: chosen %q, want the first two", got)
-	}
+	choose(t, s, t0, "1 2", "three left, who had all been ejected")
 	s.Update(t0, points("3 d4 n5"), nil)
-	if got := chosen(t, s, t0); got != "3" {
-		t.Errorf("one left: chosen %q", got)
-	}
+	choose(t, s, t0, "3", "one left")
 }
 
 func TestEjectedIsTheLastResort(t *testing.T) {
@@ -354,9 +344,7 @@ func TestSlowStart(t *testing.T) {
 	}
 	// When all are new, they share as always.
 	full.Update(t0, points("3 4 5"), nil)
-	if got := chosen(t, full, t0); got != "3 4 5" {
-		t.Errorf("chosen %q", got)
-	}
+	choose(t, full, t0, "3 4 5", "now")
 }
 
 func TestComingBack(t *testing.T) {
