@@ -23,7 +23,7 @@ const (
 	unreadable                // 400, 405, 408, 413
 	unrouted                  // 404
 	denied                    // 403
-	closed                    // 503: a guard of ingress-nginx's is not there
+	closed                    // 503: a guard is not there
 	unserved                  // 503: no endpoint, no Service, or not synced
 	broken                    // 502: endpoints did not answer
 	timeout                   // 504, or the response was broken off: an endpoint was late
@@ -90,7 +90,7 @@ var (
 	descLeader     = desc("leader", "1 if this replica writes the status of Ingresses.")
 	descReplicas   = desc("replicas", "Replicas that share the limits, as far as this one knows; 0: they are not shared.")
 	descShare      = desc("share_ratio", "This replica's share of the limits, from 0 to 1.")
-	descOutcomes   = desc("requests_total", "Requests by outcome: passed (to the shields, and to an endpoint if they admit it), redirected, answered (a preflight of CORS, or a refusal of an auth-url), unreadable (400, 405, 408, 413), unrouted (404), denied (403), closed (503: ingress-nginx would guard it), unserved (503: there is no endpoint), broken (502: the endpoint did not answer), timeout (504, or the response was broken off: the endpoint was late), or aborted (the response broke off).", "outcome")
+	descOutcomes   = desc("requests_total", "Requests by outcome: passed (to the shields, and to an endpoint if they admit it), redirected, answered (a preflight of CORS, or a refusal of an auth-url), unreadable (400, 405, 408, 413), unrouted (404), denied (403), closed (503: a guard is not there), unserved (503: there is no endpoint), broken (502: the endpoint did not answer), timeout (504, or the response was broken off: the endpoint was late), or aborted (the response broke off).", "outcome")
 	descResponses  = desc("responses_total", "Responses to requests that an Ingress routes, by the class of their status; code is none if one broke off before it had a status.", "ingress", "service", "code")
 	descTook       = desc("response_seconds", "Time from a request that an Ingress routes to the end of its response; that of upgraded connections is left out.", "ingress", "service")
 	descEndpoints  = desc("endpoints", "Endpoints of a Service's port: usable, or ejected because they cannot be reached.", "service", "state")

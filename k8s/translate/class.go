@@ -21,7 +21,12 @@ type classDefaults struct {
 	policy   policy.Ingress
 	redirect policy.Redirect
 	filters  *policy.Filters
+	closed   string // as in model.Target
 }
+
+// unknownDefaults is why requests for an Ingress are answered 503 whose class has parameters
+// that have never been read: there may be guards in them.
+const unknownDefaults = "the parameters of the Ingress class are not known"
 
 // readClasses finds the classes that are ours.
 func (r *run) readClasses(all []*networkingv1.IngressClass) {
@@ -76,21 +81,26 @@ func (r *run) parameters(c *networkingv1.IngressClass) classDefaults {
 		return classDefaults{}
 	}
 	ref, id := refTo("IngressClass", c), identityOf(c)
-	invalid := func(format string, args ...any) classDefaults {
+	good, seen := r.last.classes[id] // Translate keeps them
+	unread := func(format string, args ...any) classDefaults {
+		if !seen {
+			good.closed = unknownDefaults
+			format += "; until its parameters have been read, its Ingresses are answered 503"
+		}
 		r.problems.add(ref, ReasonParametersInvalid, format, args...)
-		return r.last.classes[id] // Translate keeps them
+		return good
 	}
 
 	if group := value(p.APIGroup); group != "" || p.Kind != "ConfigMap" {
-		return invalid("spec.parameters is of kind %q in group %q; want a ConfigMap, of group \"\"", p.Kind, group)
+		return unread("spec.parameters is of kind %q in group %q; want a ConfigMap, of group \"\"", p.Kind, group)
 	}
 	if scope := value(p.Scope); scope != networkingv1.IngressClassParametersReferenceScopeNamespace || value(p.Namespace) == "" {
-		return invalid("spec.parameters has scope %q and namespace %q; want scope \"Namespace\" and the namespace of the ConfigMap", scope, value(p.Namespace))
+		return unread("spec.parameters has scope %q and namespace %q; want scope \"Namespace\" and the namespace of the ConfigMap", scope, value(p.Namespace))
 	}
 	k := key{*p.Namespace, p.Name}
 	data := r.configMaps[k]
 	if data == nil {
-		return invalid("ConfigMap %s, which spec.parameters refers to, is not found; only those in shield's own namespace are read", k)
+		return unread("ConfigMap %s, which spec.parameters refers to, is not found; only those in shield's own namespace are read", k)
 	}
 	var d classDefaults
 	var err error
@@ -99,8 +109,8 @@ func (r *run) parameters(c *networkingv1.IngressClass) classDefaults {
 	d.redirect, redirectErr = policy.DefaultSSLRedirect(data.Data)
 	d.filters, filtersErr = policy.ParseDefaultFilters(data.Data)
 	if all := joinErrors(err, redirectErr, filtersErr); all != "" {
-		good := invalid("ConfigMap %s: %s", k, all)
-		if _, seen := r.last.classes[id]; seen {
+		r.problems.add(ref, ReasonParametersInvalid, "ConfigMap %s: %s", k, all)
+		if seen {
 			good.filters = guarded(good.filters, d.filters)
 			return good
 		}
@@ -161,6 +171,7 @@ func (r *run) readIngresses(all []*networkingv1.Ingress, m *model.Model) []*ingr
 		if canary, one.closed = r.nginx(in, ref); canary {
 			continue
 		}
+		one.closed = cmp.Or(one.closed, class.closed)
 		r.read(one)
 		ours = append(ours, one)
 	}

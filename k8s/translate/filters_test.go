@@ -99,6 +99,38 @@ func TestPatternsAreBounded(t *testing.T) {
 	}
 }
 
+// Where the parameters of a class have never been there, its Ingresses are closed: there may be
+// guards in them. Afterwards the last ones hold.
+func TestClassWithoutParameters(t *testing.T) {
+	tr := New(Options{})
+	for i, step := range []struct {
+		there, reset, closed bool
+		want                 string
+	}{
+		{closed: true, want: "<nil>"},
+		{there: true, want: "[10.0.0.0/8]"},
+		{want: "[10.0.0.0/8]"},
+		{reset: true, closed: true, want: "<nil>"},
+	} {
+		if step.reset {
+			tr = New(Options{})
+		}
+		_, o := decode(t, classWithParameters)
+		c := &corev1.ConfigMap{Data: map[string]string{"allowlist-source-range": "10.0.0.0/8"}}
+		if c.Namespace, c.Name = "shield-ingress", "defaults"; step.there {
+			o.ConfigMaps = append(o.ConfigMaps, c)
+		}
+		m, got := tr.Translate(o), "<nil>"
+		if f := m.Default.Filters; f != nil {
+			got = fmt.Sprint(f.AllowFrom)
+		}
+		told := strings.Contains(fmt.Sprint(m.Problems), "answered 503")
+		if got != step.want || (m.Default.Closed != "") != step.closed || told != step.closed {
+			t.Errorf("step %d: clients from %s are served, closed %q: %v", i, got, m.Default.Closed, m.Problems)
+		}
+	}
+}
+
 // A guard that is new in the parameters of a class counts at once, too, beside a mistake.
 func TestClassFiltersOnMistakes(t *testing.T) {
 	tr := New(Options{})
