@@ -89,11 +89,11 @@ func (d *Decision) Deliver(ctx context.Context) (now time.Duration, ok bool) {
 const StatusClientGone = 499
 
 // GoneStatus returns the status of a request whose context was done before it was
-// answered: StatusClientGone, or 503 if its handler ran out of time, in which case the
+// answered: StatusClientGone, or 504 if its handler ran out of time, in which case the
 // client is still there.
 func GoneStatus(ctx context.Context) int {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return http.StatusServiceUnavailable
+		return http.StatusGatewayTimeout
 	}
 	return StatusClientGone
 }

@@ -722,14 +722,14 @@ func TestClientsOwnTimeLowersNoLimit(t *testing.T) {
 }
 
 // A client that leaves before it is answered is a 499; one whose handler has no more time
-// is still there, and gets a 503. Neither depends on what it waited for.
+// is still there, and gets a 504. Neither depends on what it waited for.
 func TestUnansweredRequests(t *testing.T) {
 	for name, c := range map[string]Config{
 		"in the queue":     {Concurrency: 1, Queue: Queue{Size: 1, Timeout: time.Second}, Pushback: undithered},
 		"while it is held": {Capacity: limiter.Config{Rate: .6, Burst: 1}},
 	} {
 		for want, end := range map[int]func(context.Context) (context.Context, context.CancelFunc){
-			http.StatusServiceUnavailable: func(ctx context.Context) (context.Context, context.CancelFunc) {
+			http.StatusGatewayTimeout: func(ctx context.Context) (context.Context, context.CancelFunc) {
 				return context.WithTimeout(ctx, 103*ms)
 			},
 			StatusClientGone: func(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -36,14 +36,17 @@ const (
 var errAnswered = fmt.Errorf("%w: a filter has answered", caddymodule.ErrUnasked)
 
 // askAuth asks whether r is let in, after forward. If not it answers r, and returns
-// errAnswered: in doubt, nothing is let in.
+// errAnswered: in doubt, nothing is let in. The error is another one if the time for r is over.
 func (h *Handler) askAuth(w http.ResponseWriter, r *http.Request, a *policy.Auth) error {
 	if a == nil {
 		return nil
 	}
 	proto, uri := scheme(r), r.URL.RequestURI()
 	answer, err := ask(r, a, proto, uri)
-	if err != nil {
+	switch {
+	case err != nil && errors.Is(r.Context().Err(), context.DeadlineExceeded):
+		return fmt.Errorf("%w: %w", caddymodule.ErrUnasked, context.DeadlineExceeded)
+	case err != nil:
 		_ = h.unavailable(w, r, "the authentication does not answer")
 		return errAnswered
 	}

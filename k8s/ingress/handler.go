@@ -251,8 +251,12 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, c *controller, t 
 	}
 	caddyhttp.SetVar(r.Context(), tripKey, t)
 	switch err := p.first.ServeHTTP(w, r); {
+	case err == nil && t.last.Load() == nil && t.writer.status == http.StatusGatewayTimeout:
+		return timeout, nil // the time was over in the queue of a shield
 	case err == nil:
 		return passed, nil
+	case t.late && errors.Is(err, caddymodule.ErrUnasked):
+		return timeout, respond(w, r, http.StatusGatewayTimeout, "the time for the request is over")
 	case errors.Is(err, errAnswered):
 		return answered, nil
 	case errors.Is(err, errFull):

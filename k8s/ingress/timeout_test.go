@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/herdshield/shield/k8s/endpoint"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/k8s/testbed/must"
@@ -112,6 +113,63 @@ func TestHungRequestsEnd(t *testing.T) {
 			waitFor(t, "the backend has been told", func() bool { return p.inside.Load() == 0 })
 			if got := w.outcomes(); got != "passed 1 timeout 4" {
 				t.Errorf("counted: %s", got)
+			}
+		})
+	}
+}
+
+// The time for a request passes while it waits for a place or for its authentication, too:
+// the answer is 504. A queue refuses with an appointment those that it has no more time for.
+func TestWaitingRequestsEnd(t *testing.T) {
+	before := mayAsk
+	defer func() { mayAsk = before }()
+	mayAsk = func(netip.Addr) bool { return true }
+	silent := httptest.NewServer(http.HandlerFunc(hang))
+	defer silent.Close()
+	for _, tt := range []struct {
+		name    string
+		is      policy.Service
+		auth    *policy.Auth
+		taken   bool // the place at the endpoint, past the shield
+		request time.Duration
+		want    int
+		counted string
+	}{
+		{"in the queue", policy.Service{Concurrency: 1, Queue: 5, QueueTimeout: limit}, nil, false, time.Minute, 503, "passed 1"},
+		{"for an endpoint", policy.Service{EndpointConcurrency: 1, QueueTimeout: 9 * time.Second}, nil, true, limit, 504, "timeout 1"},
+		{"for an endpoint, shorter", policy.Service{EndpointConcurrency: 1, QueueTimeout: limit}, nil, true, time.Minute, 503, "unserved 1"},
+		{"for the authentication", policy.Service{}, &policy.Auth{URL: silent.URL}, false, limit, 504, "timeout 1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newPod(t, "red", start)
+			p.Config.Handler = http.HandlerFunc(hang)
+			m := filtered(origin("web", policy.Ingress{}), backend(service("red", tt.is), p), &policy.Filters{Auth: tt.auth})
+			other := m.Rules[0]
+			other.Host, other.Timeouts.Request = "waits", tt.request
+			m.Rules = append(m.Rules, other)
+			w := newWorld(t, m)
+			set := &w.controller.snapshot.Load().backends[0].endpoints.Set
+			switch {
+			case tt.taken:
+				e, err := set.Pick(0, 0, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer e.Release(endpoint.Served)
+			case tt.auth == nil:
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				holder, _ := http.NewRequestWithContext(ctx, http.MethodGet, w.base, nil)
+				go func() { _, _ = http.DefaultClient.Do(holder) }()
+				waitFor(t, "a request holds the place", func() bool { return set.Stats(0)[0].InFlight == 1 })
+			}
+			began := time.Now()
+			if resp, _ := w.get("waits", "/"); resp.StatusCode != tt.want {
+				t.Errorf("status %d, want %d", resp.StatusCode, tt.want)
+			}
+			took(t, began, limit)
+			if got := w.outcomes(); got != tt.counted {
+				t.Errorf("counted: %s, want %s", got, tt.counted)
 			}
 		})
 	}

@@ -76,6 +76,7 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	forward(r)
 	if t.plan != nil {
 		if err := t.handler.askAuth(w, r, t.plan.Auth); err != nil {
+			t.late = errors.Is(err, context.DeadlineExceeded)
 			return err
 		}
 		t.plan.change(r)
@@ -98,12 +99,12 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	switch {
 	case err == nil:
 		return nil
-	case t.late && !t.slow:
-		return caddyhttp.Error(http.StatusGatewayTimeout, shield.ErrTimeout)
 	case t.last.Load() == nil && t.full:
 		return errFull
 	case t.last.Load() == nil:
 		return caddymodule.ErrUnasked
+	case t.late && !t.slow:
+		return caddyhttp.Error(http.StatusGatewayTimeout, shield.ErrTimeout)
 	case t.plan.tooLarge():
 		breakOff(w, r)
 		return caddyhttp.HandlerError{StatusCode: http.StatusRequestEntityTooLarge, Err: err}
@@ -235,6 +236,7 @@ func (t *trip) pick(ctx context.Context) (*endpoint.Endpoint, error) {
 		case <-timer.C:
 			return nil, endpoint.ErrFull
 		case <-ctx.Done():
+			t.late = errors.Is(ctx.Err(), context.DeadlineExceeded)
 			return nil, ctx.Err()
 		}
 	}
