@@ -145,6 +145,14 @@ func after(t *testing.T, d time.Duration, replicas ...*replica) string {
 	return leader
 }
 
+// leads checks who leads for d; "-": none does.
+func leads(t *testing.T, want string, d time.Duration, replicas ...*replica) {
+	t.Helper()
+	if got := after(t, d, replicas...); got != want {
+		t.Errorf("leader is %s, want %s", got, want)
+	}
+}
+
 // until returns how long it takes until r leads.
 func until(t *testing.T, r *replica, others ...*replica) time.Duration {
 	t.Helper()
@@ -167,9 +175,7 @@ func TestElection(t *testing.T) {
 	}
 	stories := map[string]func(*testing.T, *desk, *replica, *replica){
 		"one of two leads and goes on": func(t *testing.T, d *desk, a, b *replica) {
-			if got := after(t, time.Hour, a, b); got != "a" {
-				t.Errorf("leader is %s, want a", got)
-			}
+			leads(t, "a", time.Hour, a, b)
 			if a.elected.Load() != 1 || b.elected.Load() != 0 {
 				t.Errorf("elected %d and %d times", a.elected.Load(), b.elected.Load())
 			}
@@ -190,30 +196,22 @@ func TestElection(t *testing.T) {
 				t.Errorf("it leads: %v, and the Lease is %v", a.leading(), s)
 			}
 			within(t, "takeover", until(t, b, a), 0, retryPeriod+retryPeriod/5)
-			if got := after(t, time.Minute, a, b); got != "b" {
-				t.Errorf("leader is %s, want b", got)
-			}
+			leads(t, "b", time.Minute, a, b)
 		},
 		"who is not the leader resigns": func(t *testing.T, d *desk, a, b *replica) {
 			must.Do(t, b.resign(t.Context()))
-			if got := after(t, time.Minute, a, b); got != "a" {
-				t.Errorf("leader is %s, want a", got)
-			}
+			leads(t, "a", time.Minute, a, b)
 		},
 		"the leader is cut off": func(t *testing.T, d *desk, a, b *replica) {
 			d.set(func() { a.down = true })
 			within(t, "takeover", until(t, b, a), leaseDuration-2*retryPeriod, leaseDuration+retryPeriod+retryPeriod/2)
 			d.set(func() { a.down = false })
-			if got := after(t, time.Minute, a, b); got != "b" {
-				t.Errorf("leader is %s, want b", got)
-			}
+			leads(t, "b", time.Minute, a, b)
 		},
 		"both are cut off for long": func(t *testing.T, d *desk, a, b *replica) {
 			d.set(func() { a.down, b.down = true, true })
 			after(t, renewDeadline, a, b)
-			if got := after(t, time.Minute, a, b); got != "-" {
-				t.Errorf("leader is %s, want none", got)
-			}
+			leads(t, "-", time.Minute, a, b)
 			d.set(func() { a.down, b.down = false, false })
 			after(t, 15*time.Second, a, b)
 			if !a.leading() && !b.leading() {
@@ -236,9 +234,7 @@ func TestElection(t *testing.T) {
 			d.set(func() { a.down = true }) // the next request takes 5 s and fails
 			after(t, 7500*time.Millisecond, a)
 			d.set(func() { a.down, a.delay = false, 3*time.Second }) // the one after that succeeds when it is too late
-			if got := after(t, 6*time.Second, a); got != "-" {
-				t.Errorf("leader is %s, want none for a moment", got)
-			}
+			leads(t, "-", 6*time.Second, a)                          // for a moment
 			if !a.leading() || a.elected.Load() != 2 {
 				t.Errorf("leads: %v, elected %d times; want twice, so that what was left undone is done", a.leading(), a.elected.Load())
 			}
@@ -254,9 +250,7 @@ func TestElection(t *testing.T) {
 		},
 		"a slow network": func(t *testing.T, d *desk, a, b *replica) {
 			d.set(func() { a.delay, b.delay = 2*time.Second, 2*time.Second })
-			if got := after(t, time.Hour, a, b); got != "a" {
-				t.Errorf("leader is %s, want a", got)
-			}
+			leads(t, "a", time.Hour, a, b)
 		},
 		"the Lease is deleted": func(t *testing.T, d *desk, a, b *replica) {
 			d.set(func() { d.lease = nil })

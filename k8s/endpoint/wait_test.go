@@ -31,9 +31,8 @@ func has(w *Waiter) bool { return len(w.Turn) > 0 }
 // the line.
 func TestFirstComeFirstServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s Set
-		s.Update(t0, points("1 2"), upTo(1))
-		taken := []*Endpoint{mustPick(t, &s, t0), mustPick(t, &s, t0)}
+		s := newSet("1 2", upTo(1))
+		taken := []*Endpoint{mustPick(t, s, t0), mustPick(t, s, t0)}
 		if s.Waiting() {
 			t.Error("the line is not empty, though no request has joined")
 		}
@@ -41,7 +40,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 		places := make(chan *Endpoint, 10)
 		for n := range 5 {
 			go func() {
-				e := await(&s, t0)
+				e := await(s, t0)
 				served <- n
 				places <- e
 			}()
@@ -85,9 +84,8 @@ func TestFirst(t *testing.T) {
 // No place stays free while a request waits: not if a waiter leaves with its turn, nor if
 // more places become free than there are waiters, before others join.
 func TestTurnsAreNotLost(t *testing.T) {
-	var s Set
-	s.Update(t0, points("1"), upTo(2))
-	x, y := mustPick(t, &s, t0), mustPick(t, &s, t0)
+	s := newSet("1", upTo(2))
+	x, y := mustPick(t, s, t0), mustPick(t, s, t0)
 	a, b := s.Wait(), s.Wait()
 	x.Release(Served)
 	if !has(a) || has(b) {
@@ -98,7 +96,7 @@ func TestTurnsAreNotLost(t *testing.T) {
 		t.Fatal("the turn of the one who has gone is lost")
 	}
 	<-b.Turn
-	x = mustPick(t, &s, t0)
+	x = mustPick(t, s, t0)
 	b.Leave()
 
 	a = s.Wait()
@@ -106,7 +104,7 @@ func TestTurnsAreNotLost(t *testing.T) {
 	y.Release(Served) // a has a turn already
 	b = s.Wait()
 	<-a.Turn
-	mustPick(t, &s, t0)
+	mustPick(t, s, t0)
 	a.Leave()
 	if !has(b) {
 		t.Error("a place is free, and the one who waits for it is not told")
@@ -121,19 +119,18 @@ func TestAllWaitersAreWoken(t *testing.T) {
 		"no endpoint at all":           func(s *Set, _ *Endpoint) { s.Update(t0, nil, nil) },
 		"a trial that goes well":       func(_ *Set, trial *Endpoint) { trial.Reached() },
 	} {
-		var s Set
-		s.Update(t0, points("1 2"), upTo(3))
-		dead := mustPick(t, &s, t0)
+		s := newSet("1 2", upTo(3))
+		dead := mustPick(t, s, t0)
 		dead.refuse(t0)
 		for range 3 {
-			mustPick(t, &s, t0) // of the other
+			mustPick(t, s, t0) // of the other
 		}
-		trial := mustPick(t, &s, t0+time.Second)
+		trial := mustPick(t, s, t0+time.Second)
 		if digit(trial) != digit(dead) {
 			t.Fatalf("picked %s for the trial of %s", digit(trial), digit(dead))
 		}
 		waiters := []*Waiter{s.Wait(), s.Wait()}
-		change(&s, trial)
+		change(s, trial)
 		if !has(waiters[0]) || !has(waiters[1]) {
 			t.Errorf("%s: turns %v and %v; want both", what, has(waiters[0]), has(waiters[1]))
 		}
@@ -144,8 +141,7 @@ func TestAllWaitersAreWoken(t *testing.T) {
 // fail, the cap holds, and no waiter waits for ever: synctest reports the deadlock.
 func TestNoWaiterIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s Set
-		s.Update(t0, points("1 2 3"), upTo(2))
+		s := newSet("1 2 3", upTo(2))
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		busy := map[string]int{}
@@ -161,7 +157,7 @@ func TestNoWaiterIsForgotten(t *testing.T) {
 					}
 					e, err := s.Pick(t0, random.Uint64(), nil)
 					if err != nil {
-						e = await(&s, t0)
+						e = await(s, t0)
 					}
 					mu.Lock()
 					busy[e.Addr()]++
@@ -198,9 +194,8 @@ func TestNoWaiterIsForgotten(t *testing.T) {
 
 // A waiter gets a turn when the last endpoint leaves.
 func TestWaitingWithoutEndpoints(t *testing.T) {
-	var s Set
-	s.Update(t0, points("1"), upTo(1))
-	mustPick(t, &s, t0)
+	s := newSet("1", upTo(1))
+	mustPick(t, s, t0)
 	w := s.Wait()
 	defer w.Leave()
 	s.Update(t0, nil, nil)

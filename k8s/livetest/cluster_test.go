@@ -51,16 +51,9 @@ func join(t *testing.T, config cluster.Config) (*cluster.Cluster, func()) {
 
 // plain returns an Ingress that sends everything to the Service app.
 func plain(namespace, name string) *networkingv1.Ingress {
-	class := "others" // not the class of other tests on the same server
-	return &networkingv1.Ingress{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: networkingv1.IngressSpec{
-			IngressClassName: &class,
-			DefaultBackend: &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
-				Name: "app", Port: networkingv1.ServiceBackendPort{Number: 80},
-			}},
-		},
-	}
+	i := webIngress(namespace, name, "", "/", "app")
+	i.Spec.IngressClassName = new("others") // not the class of other tests on the same server
+	return i
 }
 
 func ref(o *networkingv1.Ingress) model.Ref {
@@ -115,15 +108,8 @@ func TestObjectsFollow(t *testing.T) {
 		return slices.ContainsFunc(c.Objects().Classes, func(o *networkingv1.IngressClass) bool { return o.Name == ns })
 	})
 
-	s.Create(t, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "app"},
-		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
-	})
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: ns, Name: "app-1", Labels: map[string]string{discoveryv1.LabelServiceName: "app"}},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.244.0.1"}}},
-	}
+	s.Create(t, service(ns, "app"))
+	slice := slice(ns, "app", "10.244.0.1")
 	s.Create(t, slice)
 	eventually(t, 2*time.Second, "Service and EndpointSlice", func() bool {
 		o := c.Objects()

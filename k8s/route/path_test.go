@@ -14,12 +14,11 @@ import (
 // parse returns what net/http makes of a request's target.
 func parse(t *testing.T, target string) *url.URL {
 	t.Helper()
-	u := must.Get(url.ParseRequestURI(target))(t)
-	return u
+	return must.Get(url.ParseRequestURI(target))(t)
 }
 
 func TestRead(t *testing.T) {
-	for target, want := range map[string]string{ // "": refused
+	reads := map[string]string{ // "": refused
 		"/":                      "/",
 		"/a/b/":                  "/a/b/",
 		"/a%20b/%C3%A9":          "/a b/é",
@@ -36,46 +35,7 @@ func TestRead(t *testing.T) {
 		"/%E0%A4%85/%C0%B0":      "/अ/\xc0\xb0",
 		"/x/%252F":               "/x/%2F",
 		"/x/%25252F":             "/x/%252F",
-		"/.":                     "",
-		"/..":                    "",
-		"/a/./b":                 "",
-		"/a/../b":                "",
-		"/a/b/..":                "",
-		"/%2e":                   "",
-		"/%2E%2e/b":              "",
-		"/.%2e/b":                "",
-		"/a/..%2fb":              "",
-		"/a%2F..":                "",
-		"/a%2f%2e%2E%2fb":        "",
-		`/a/..\b`:                "",
-		"/a/..%5cb":              "",
-		"/a%5C..%5Cb":            "",
-		"/%252e%252e/b":          "",
-		"/%25252e./b":            "",
-		"/%25%32e./b":            "",
-		"/..%252fb":              "",
-		"/..%255cb":              "",
-		"/..;/b":                 "",
-		"/a/.;x=1/b":             "",
-		"/..%3bx/b":              "",
-		"/..%3Fx":                "",
-		"/..%253Fx":              "",
-		"/..%2523x":              "",
-		"/%c0%ae%c0%ae/b":        "",
-		"/%c0%ae./b":             "",
-		"/..%c0%afb":             "",
-		"/..%c1%9cb":             "",
-		"/%e0%80%ae%e0%80%ae/b":  "",
-		"/..%e0%80%afb":          "",
-		"/%25c0%25ae./b":         "",
 		"/%2525252525252e":       "", // encoded too often to be looked into
-		"/a%00b":                 "",
-		"/a%0d%0ab":              "",
-		"/a%09b":                 "",
-		"/a%7Fb":                 "",
-		"*":                      "",
-		"http:a/b":               "",
-		"mailto:x":               "",
 		"/" + long:               "/" + long,
 		"/" + long + "//":        "",
 		"/" + long + "%25":       "",
@@ -83,7 +43,15 @@ func TestRead(t *testing.T) {
 		"/" + long + "%C3%A9":    "/" + long + "é",
 		"/" + long + `%5Cadmin`:  "",
 		"/" + long + "/../admin": "",
-	} {
+	}
+	for target := range strings.FieldsSeq(`
+		/. /.. /a/./b /a/../b /a/b/.. /%2e /%2E%2e/b /.%2e/b /a/..%2fb /a%2F.. /a%2f%2e%2E%2fb /a/..\b /a/..%5cb
+		/a%5C..%5Cb /%252e%252e/b /%25252e./b /%25%32e./b /..%252fb /..%255cb /..;/b /a/.;x=1/b /..%3bx/b /..%3Fx
+		/..%253Fx /..%2523x /%c0%ae%c0%ae/b /%c0%ae./b /..%c0%afb /..%c1%9cb /%e0%80%ae%e0%80%ae/b /..%e0%80%afb
+		/%25c0%25ae./b /a%00b /a%0d%0ab /a%09b /a%7Fb * http:a/b mailto:x`) {
+		reads[target] = ""
+	}
+	for target, want := range reads {
 		got, ok := Read(parse(t, target))
 		if ok != (want != "") || ok && got != want {
 			t.Errorf("%.40s is read as %.40q, %v; want %.40q", target, got, ok, want)
