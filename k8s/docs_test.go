@@ -458,9 +458,8 @@ var elsewhere = map[string]string{
 	"curl -s http://localhost:10254/metrics":                                       "nodetest/run, at the pod's address",
 }
 
-// TestCommands runs the pages' kubectl and helm commands in order against real API servers,
-// one for the manifests and one for the chart. There are no nodes: commands that need
-// pods run elsewhere.
+// TestCommands runs the pages' kubectl and helm commands in order against real API servers, one for the
+// manifests and one for the chart. There are no nodes: commands that need pods run elsewhere.
 func TestCommands(t *testing.T) {
 	var kubectl, helm []string
 	for _, block := range fences(readPages(t), "sh") {

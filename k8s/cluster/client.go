@@ -18,8 +18,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-// The rate limit of writes. Ours: a moderate load for an API server; 1000 statuses take
-// 20 s.
+// The rate limit of writes. Ours: a moderate load for an API server; 1000 statuses take 20 s.
 const (
 	writesPerSecond = 50
 	writesBurst     = 100
@@ -45,8 +44,7 @@ type clients struct {
 	contact contact
 }
 
-// connect makes the clients for a kubeconfig, and returns the namespace of its
-// credentials.
+// connect makes the clients for a kubeconfig, and returns the namespace of its credentials.
 func connect(kubeconfig string, log *zap.Logger) (*clients, string, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig

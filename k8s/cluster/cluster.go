@@ -1,13 +1,11 @@
-// Package cluster connects shield to a Kubernetes cluster. It keeps a copy of the objects
-// that routing needs, elects a leader among the replicas, writes the addresses into the
-// status of Ingresses, and reports problems to the owners of objects by Events. It does not
-// interpret the objects.
+// Package cluster connects shield to a Kubernetes cluster. It keeps a copy of the objects that routing
+// needs, elects a leader among the replicas, writes the addresses into the status of Ingresses, and
+// reports problems to the owners of objects by Events. It does not interpret the objects.
 //
 // While the API server cannot be reached, the last state of everything stays in force.
 //
-// It uses only a part of client-go (its REST client, reflectors and event recorder, with a
-// scheme of the four API groups that are needed). All of client-go would make the program
-// 27 MB larger.
+// It uses only a part of client-go (its REST client, reflectors and event recorder, with a scheme of the
+// four API groups that are needed). All of client-go would make the program 27 MB larger.
 package cluster
 
 import (
@@ -131,9 +129,8 @@ func (c *Cluster) subscribe() {
 	c.configMaps = c.feeds(c.clients.core, "configmaps", &corev1.ConfigMap{}, &corev1.ConfigMapList{}, []string{c.config.Namespace})
 }
 
-// Run keeps the copies up to date, takes part in the election, and writes statuses and
-// Events, until ctx ends. It is called once. If the API server cannot be reached, or
-// refuses, Run retries without end.
+// Run keeps the copies up to date, takes part in the election, and writes statuses and Events, until ctx
+// ends. It is called once. If the API server cannot be reached, or refuses, Run retries without end.
 func (c *Cluster) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, logger(c.log, c.clients.contact.down))
 	var running sync.WaitGroup
@@ -174,9 +171,8 @@ func (c *Cluster) listed() bool {
 	return !slices.ContainsFunc(c.all(), func(f *feed) bool { return !f.controller.HasSynced() })
 }
 
-// Fresh returns the last time when Objects were certainly up to date: some seconds ago at
-// most, unless the API server cannot be reached or refuses to answer. It is the zero Time
-// before they are Synced.
+// Fresh returns the last time when Objects were certainly up to date: some seconds ago at most, unless
+// the API server cannot be reached or refuses to answer. It is the zero Time before they are Synced.
 func (c *Cluster) Fresh() time.Time {
 	if !c.Synced() {
 		return time.Time{}

@@ -69,8 +69,7 @@ func TestInTurn(t *testing.T) {
 	}
 }
 
-// TestStatusOf: our Ingresses have our addresses; former ones keep the entries of others
-// unchanged.
+// TestStatusOf: our Ingresses have our addresses; former ones keep the entries of others unchanged.
 func TestStatusOf(t *testing.T) {
 	ports := []networkingv1.IngressPortStatus{{Port: 443}}
 	now, before, other := Address{IP: "192.0.2.1"}, Address{Hostname: "old.example.com"}, Address{IP: "198.51.100.1", Ports: ports}
@@ -83,13 +82,10 @@ func TestStatusOf(t *testing.T) {
 		want      []Address
 		different bool
 	}{
-		{"ours without", nil, true, []Address{now}, true},
-		{"ours", []Address{now}, true, []Address{now}, false},
+		{"ours without", nil, true, []Address{now}, true}, {"ours", []Address{now}, true, []Address{now}, false},
 		{"ours with another's", []Address{other, now}, true, []Address{now}, true},
-		{"not ours", []Address{other, another}, false, []Address{other, another}, false},
-		{"not ours without", nil, false, nil, false},
-		{"was ours", []Address{now}, false, nil, true},
-		{"was ours, as it was before", []Address{before}, false, nil, true},
+		{"not ours", []Address{other, another}, false, []Address{other, another}, false}, {"not ours without", nil, false, nil, false},
+		{"was ours", []Address{now}, false, nil, true}, {"was ours, as it was before", []Address{before}, false, nil, true},
 		{"was ours, and another's", []Address{other, before, now, another}, false, []Address{other, another}, true},
 	} {
 		got, different := w.status(test.is, test.mine)

@@ -15,10 +15,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// The times of an election, as in Kubernetes' own controllers. A leader that has not
-// renewed its Lease for renewDeadline stops leading; others may take over only leaseDuration
-// after they saw it renewed last. The time between allows for clocks of different speeds,
-// and for the leader's last requests.
+// The times of an election, as in Kubernetes' own controllers. A leader that has not renewed its Lease
+// for renewDeadline stops leading; others may take over only leaseDuration after they saw it renewed
+// last. The time between allows for clocks of different speeds, and for the leader's last requests.
 const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
@@ -43,8 +42,7 @@ func (c *candidate) see(now time.Time, lease *coordinationv1.Lease) {
 	c.lease = lease
 }
 
-// free returns when the candidate may take the Lease if it does not change: the zero Time
-// means at once.
+// free returns when the candidate may take the Lease if it does not change: the zero Time means at once.
 func (c *candidate) free() time.Time {
 	holder := c.holder()
 	if holder == "" || holder == c.id {
@@ -146,8 +144,7 @@ func (e *election) run(ctx context.Context) {
 	}
 }
 
-// step renews the Lease, or tries to get it, and returns how long to wait before the next
-// step.
+// step renews the Lease, or tries to get it, and returns how long to wait before the next step.
 func (e *election) step(ctx context.Context) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -25,11 +25,10 @@ const (
 	eventLength  = 1024 // bytes in the message of an Event
 )
 
-// Report sets the current problems of all objects. The leader writes one Event of type
-// Warning for each Problem that it has not written before; a changed Problem is a new one. A
-// Problem that goes away and comes back is written again. A new leader writes every Problem
-// that it has not written. Report returns at once, and only the latest call counts. The
-// argument must not be modified after that.
+// Report sets the current problems of all objects. The leader writes one Event of type Warning for each
+// Problem that it has not written before; a changed Problem is a new one. A Problem that goes away and
+// comes back is written again. A new leader writes every Problem that it has not written. Report returns
+// at once, and only the latest call counts. The argument must not be modified after that.
 //
 // As for all controllers, similar Events are aggregated; an object gets at most 25 at once,
 // and then one in five minutes. Namespaces take turns, so that fast-changing problems in one
@@ -105,9 +104,8 @@ func untold(told map[model.Problem]bool, problems []model.Problem) (fresh []mode
 	return fresh
 }
 
-// inTurn returns the problems in the order of their Events: one of each namespace, beginning
-// with the namespaces after last, then the next one of each. Within a namespace they keep
-// their order.
+// inTurn returns the problems in the order of their Events: one of each namespace, beginning with the
+// namespaces after last, then the next one of each. Within a namespace they keep their order.
 func inTurn(problems []model.Problem, last string) []model.Problem {
 	type turn struct {
 		round     int // how many of its namespace come before it

@@ -7,9 +7,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// logger returns the logger of client-go, whose errors become warnings: none of them is
-// fatal. While the API server is down they are left out, since client-go logs one for every
-// try of every feed.
+// logger returns the logger of client-go, whose errors become warnings: none of them is fatal. While the
+// API server is down they are left out, since client-go logs one for every try of every feed.
 func logger(log *zap.Logger, down func() bool) logr.Logger { return logr.New(&sink{log.Sugar(), down}) }
 
 // A sink is a logr.LogSink that writes to zap, and leaves out debug messages.

@@ -29,17 +29,15 @@ const (
 // Address is where an Ingress can be reached: one of IP and Hostname.
 type Address = networkingv1.IngressLoadBalancerIngress
 
-// Publish sets the addresses in the status of Ingresses: those in mine get exactly these,
-// those in notMine lose these and all that were published before, and keep others. It
-// returns at once. Differences are patched in the background while this replica is the
-// leader, and when it becomes the leader. Only the latest call counts. The arguments must
-// not be modified after that.
+// Publish sets the addresses in the status of Ingresses: those in mine get exactly these, those in
+// notMine lose these and all that were published before, and keep others. It returns at once.
+// Differences are patched in the background while this replica is the leader, and when it becomes the
+// leader. Only the latest call counts. The arguments must not be modified after that.
 func (c *Cluster) Publish(mine, notMine []model.Ref, addresses []Address) {
 	c.status.publish(mine, notMine, sorted(addresses))
 }
 
-// Flush waits until the cluster has what was published last, or this replica is not the
-// leader.
+// Flush waits until the cluster has what was published last, or this replica is not the leader.
 func (c *Cluster) Flush(ctx context.Context) error { return c.status.flush(ctx) }
 
 // wanted has the arguments of Publish.
@@ -181,8 +179,7 @@ func (s *status) pass(ctx context.Context, w *wanted) error {
 	return nil
 }
 
-// set adds the addresses to one Ingress, or removes them. It does nothing if the Ingress
-// does not exist.
+// set adds the addresses to one Ingress, or removes them. It does nothing if the Ingress does not exist.
 func (s *status) set(ctx context.Context, ref model.Ref, mine bool, w *wanted) error {
 	ingress := find[*networkingv1.Ingress](s.cluster.ingresses, ref.Namespace, ref.Name)
 	for try := 1; ; try++ {
@@ -206,9 +203,8 @@ func (s *status) set(ctx context.Context, ref model.Ref, mine bool, w *wanted) e
 	}
 }
 
-// status returns the addresses that an Ingress should have, and whether they differ from
-// those that it has. An Ingress that is not mine keeps the entries of others, with their
-// ports and in their order.
+// status returns the addresses that an Ingress should have, and whether they differ from those that it
+// has. An Ingress that is not mine keeps the entries of others, with their ports and in their order.
 func (w *wanted) status(is []Address, mine bool) (wants []Address, different bool) {
 	if mine {
 		return w.addresses, !slices.EqualFunc(sorted(is), w.addresses, func(a, b Address) bool { return compare(a, b) == 0 })

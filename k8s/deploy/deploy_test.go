@@ -274,41 +274,24 @@ func TestLint(t *testing.T) {
 
 func TestValuesThatMeanNothing(t *testing.T) {
 	for _, c := range []struct{ values, want string }{
-		{"replica: 3", "replica"},
-		{"kind: StatefulSet", "kind"},
-		{"image: {digest: latest}", "digest"},
-		{"image: {repository: registry.example.com/shield}", "want its registry in image.registry"},
-		{"hostPort: {http: 0}", "http"},
-		{"service: {ipFamilies: [ipv4]}", "ipFamilies"},
-		{"service: {nodePorts: {htp: 30080}}", "htp"},
-		{"extraEnv: {A: b}", "extraEnv"},
-		{"extraEnv: [{value: x}]", "name"},
-		{"extraEnv: [{name: A, valeu: x}]", "valeu"},
-		{"extraVolumes: [{emptyDir: {}}]", "name"},
+		{"replica: 3", "replica"}, {"kind: StatefulSet", "kind"}, {"image: {digest: latest}", "digest"},
+		{"image: {repository: registry.example.com/shield}", "want its registry in image.registry"}, {"hostPort: {http: 0}", "http"},
+		{"service: {ipFamilies: [ipv4]}", "ipFamilies"}, {"service: {nodePorts: {htp: 30080}}", "htp"}, {"extraEnv: {A: b}", "extraEnv"},
+		{"extraEnv: [{value: x}]", "name"}, {"extraEnv: [{name: A, valeu: x}]", "valeu"}, {"extraVolumes: [{emptyDir: {}}]", "name"},
 		{"extraVolumeMounts: [{name: x}]", "mountPath"},
 		{"serviceAccount: {create: false}", "serviceAccount.name is empty; want the name of one that there is"},
 		{"ingressClass: {create: false, parameters: {rate: 5/s}}", "ingressClass.create is false"},
 		{"service: {type: ClusterIP, nodePorts: {http: 30080}}", "service.nodePorts are set, but service.type is ClusterIP"},
-		{"fullnameOverride: Shield", "fullnameOverride"},
-		{"replicas: two", "replicas"},
-		{"image: {name: x}", "name"},
-		{"controller: {shutdownDelay: 1m}", "shutdownDelay"},
-		{"controller: {replicas: all}", "replicas"},
+		{"fullnameOverride: Shield", "fullnameOverride"}, {"replicas: two", "replicas"}, {"image: {name: x}", "name"},
+		{"controller: {shutdownDelay: 1m}", "shutdownDelay"}, {"controller: {replicas: all}", "replicas"},
 		{"controller: {replicas: shared}", "controller.store.url is empty; want the URL of the store"},
 		{"controller: {replicas: shared, store: {url: redis://redis}}", "controller.store.secretName is empty; want the Secret"},
-		{"controller: {replicas: shared, store: {url: 'redis:6379', secretName: store}}", "url"},
-		{"controller: {namespaces: [Shop]}", "namespaces"},
-		{"controller: {extraArgs: [nginx-annotations]}", "extraArgs"},
-		{"controller: {trustedProxies: [private]}", "trustedProxies"},
-		{"controller: {defaultCertificate: tls}", "defaultCertificate"},
-		{"ingressClass: {parameters: {rates: 5/s}}", "rates"},
-		{"ingressClass: {controller: shield}", "controller"},
-		{"service: {type: ExternalName}", "type"},
-		{"service: {httpPort: 0}", "httpPort"},
-		{"resources: {limit: {memory: 1Gi}}", "limit"},
-		{"autoscaling: {minReplicas: 9}", "maxReplicas"},
-		{"metrics: {serviceMonitor: {enabled: yes please}}", "enabled"},
-		{"metrics: {prometheusRule: {enabled: true}}", "prometheusRule"},
+		{"controller: {replicas: shared, store: {url: 'redis:6379', secretName: store}}", "url"}, {"controller: {namespaces: [Shop]}", "namespaces"},
+		{"controller: {extraArgs: [nginx-annotations]}", "extraArgs"}, {"controller: {trustedProxies: [private]}", "trustedProxies"},
+		{"controller: {defaultCertificate: tls}", "defaultCertificate"}, {"ingressClass: {parameters: {rates: 5/s}}", "rates"},
+		{"ingressClass: {controller: shield}", "controller"}, {"service: {type: ExternalName}", "type"}, {"service: {httpPort: 0}", "httpPort"},
+		{"resources: {limit: {memory: 1Gi}}", "limit"}, {"autoscaling: {minReplicas: 9}", "maxReplicas"},
+		{"metrics: {serviceMonitor: {enabled: yes please}}", "enabled"}, {"metrics: {prometheusRule: {enabled: true}}", "prometheusRule"},
 	} {
 		if _, err := helmOutput(t, c.values); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error is %v; want one about %s", c.values, err, c.want)
@@ -474,9 +457,8 @@ func workload(objects []object) object {
 	return append(ofKind(objects, "Deployment"), ofKind(objects, "DaemonSet")...)[0]
 }
 
-// A replica with ports of the node is alone there: it ends before the next one begins. In the
-// node's network it listens on the ports that clients know, and has no more rights than
-// these need.
+// A replica with ports of the node is alone there: it ends before the next one begins. In the node's
+// network it listens on the ports that clients know, and has no more rights than these need.
 func TestPortsOfNodes(t *testing.T) {
 	for name, want := range map[string]struct {
 		http, https  int // of the node
@@ -987,8 +969,7 @@ func goSource(t *testing.T, folder string) string {
 	return all.String()
 }
 
-// TestMetrics checks that alerts and dashboards are PromQL, and ask for metrics that
-// there are.
+// TestMetrics checks that alerts and dashboards are PromQL, and ask for metrics that there are.
 func TestMetrics(t *testing.T) {
 	known := map[string]bool{"process_resident_memory_bytes": true} // of the client library
 	descs := regexp.MustCompile(`\bdesc\("([a-z_]+)"`)

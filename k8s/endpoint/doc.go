@@ -19,23 +19,20 @@
 //
 // # Slow start
 //
-// An endpoint that becomes Ready beside others has cold caches, and the fewest requests in
-// flight. For 10 s it may be one of the two with a probability that rises linearly from
-// a tenth to one: Envoy's slow start with its default minimum and aggression. If the
-// others are full, it gets requests all the same.
+// An endpoint that becomes Ready beside others has cold caches, and the fewest requests in flight. For
+// 10 s it may be one of the two with a probability that rises linearly from a tenth to one: Envoy's slow
+// start with its default minimum and aggression. If the others are full, it gets requests all the same.
 //
 // # Ejection
 //
-// An endpoint that refuses connections is ejected for 1 s, and for twice as long each time
-// its trial fails, up to 30 s. Then it is on trial: it gets one request per second until
-// one of them has been Served. This is the half-open state of a circuit breaker
-// (Nygard, "Release It!", 2007). Requests that were sent before the ejection do not count,
-// whether they fail or are served: a process that shuts down serves its last requests, and
-// accepts no connections.
+// An endpoint that refuses connections is ejected for 1 s, and for twice as long each time its trial
+// fails, up to 30 s. Then it is on trial: it gets one request per second until one of them has been
+// Served. This is the half-open state of a circuit breaker (Nygard, "Release It!", 2007). Requests that
+// were sent before the ejection do not count, whether they fail or are served: a process that shuts down
+// serves its last requests, and accepts no connections.
 //
-// At most half of the usable endpoints are ejected or on trial: if more fail, the fault is
-// not theirs. This is the panic threshold of Envoy's load balancer, applied when
-// ejecting, not when choosing.
+// At most half of the usable endpoints are ejected or on trial: if more fail, the fault is not theirs.
+// This is the panic threshold of Envoy's load balancer, applied when ejecting, not when choosing.
 //
 // # Promises
 //
@@ -44,7 +41,6 @@
 // endpoint that leaves with requests in flight and comes back before they have ended keeps
 // its count. Lowering a cap ends no request.
 //
-// Pick takes no lock and does not allocate. Neither does Release, except for a lock after a
-// failure. Memory grows with the endpoints, and with those that have left with requests in
-// flight.
+// Pick takes no lock and does not allocate. Neither does Release, except for a lock after a failure.
+// Memory grows with the endpoints, and with those that have left with requests in flight.
 package endpoint

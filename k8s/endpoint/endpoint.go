@@ -8,10 +8,9 @@ import (
 )
 
 const (
-	// slowStart is how long an endpoint takes to get its full share, and
-	// slowStartMin the share in percent that it begins with. Envoy has no default for
-	// the former; 10 s is in the middle of what its and HAProxy's documentation use in
-	// examples, and longer than most just-in-time compilers take.
+	// slowStart is how long an endpoint takes to get its full share, and slowStartMin the share in
+	// percent that it begins with. Envoy has no default for the former; 10 s is in the middle of what
+	// its and HAProxy's documentation use in examples, and longer than most just-in-time compilers take.
 	slowStart    = 10 * time.Second
 	slowStartMin = 10
 
@@ -36,8 +35,7 @@ type Endpoint struct {
 	picked picked
 }
 
-// picked is the state in which an endpoint was chosen, which decides what the request's
-// outcome means.
+// picked is the state in which an endpoint was chosen, which decides what the request's outcome means.
 type picked uint8
 
 const (

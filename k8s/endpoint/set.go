@@ -59,10 +59,9 @@ func (m *members) out() (n int) {
 	return n
 }
 
-// Update sets the endpoints, which are sorted by address, without duplicates. limit returns
-// how many requests one may have in flight; 0 or less means any number, and so does a
-// nil limit. Endpoints that stay keep their counts and ejections. An Update that changes
-// nothing costs a comparison.
+// Update sets the endpoints, which are sorted by address, without duplicates. limit returns how many
+// requests one may have in flight; 0 or less means any number, and so does a nil limit. Endpoints that
+// stay keep their counts and ejections. An Update that changes nothing costs a comparison.
 func (s *Set) Update(now time.Duration, endpoints []model.Endpoint, limit func(model.Endpoint) int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -27,8 +27,7 @@ func await(s *Set, now time.Duration) *Endpoint {
 // has reports whether a Waiter has a turn.
 func has(w *Waiter) bool { return len(w.Turn) > 0 }
 
-// Free places go to the requests that have waited longest, and to none that has not joined
-// the line.
+// Free places go to the requests that have waited longest, and to none that has not joined the line.
 func TestFirstComeFirstServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSet("1 2", upTo(1))

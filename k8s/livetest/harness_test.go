@@ -98,8 +98,7 @@ func live(t testing.TB) *Server {
 	return server
 }
 
-// A Server is the API server, as its admin sees it. Its methods end the test if they
-// fail, except Do.
+// A Server is the API server, as its admin sees it. Its methods end the test if they fail, except Do.
 type Server struct {
 	*controlplane.Plane
 	client *http.Client
@@ -342,8 +341,7 @@ func (s *Server) Token(t testing.TB, namespace, name string) string {
 	return request.Status.Token
 }
 
-// Kubeconfig returns the path of a kubeconfig for a token, at the server's URL or a
-// proxy's.
+// Kubeconfig returns the path of a kubeconfig for a token, at the server's URL or a proxy's.
 func (s *Server) Kubeconfig(t testing.TB, url, token string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
@@ -357,8 +355,7 @@ func (s *Server) AdminKubeconfig(t testing.TB) string {
 	return s.Kubeconfig(t, s.URL, controlplane.AdminToken)
 }
 
-// Restart ends the API server with kill -9, does something while it is not there, and
-// starts it again.
+// Restart ends the API server with kill -9, does something while it is not there, and starts it again.
 func (s *Server) Restart(t testing.TB, between func()) {
 	t.Helper()
 	s.KillAPIServer()
@@ -468,8 +465,7 @@ func onThisMachine(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * max(1, programs/float64(goruntime.NumCPU())))
 }
 
-// eventually waits until ok, and ends the test if that takes too long. It returns how
-// long it took.
+// eventually waits until ok, and ends the test if that takes too long. It returns how long it took.
 func eventually(t testing.TB, within time.Duration, what string, ok func() bool) time.Duration {
 	t.Helper()
 	begin := time.Now()

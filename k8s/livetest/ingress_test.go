@@ -47,8 +47,7 @@ func shop(t testing.TB, name string) (s *Server, namespace string) {
 	return s, s.Namespace(t, name)
 }
 
-// An Ingress is served, refused, changed and gone, as its objects say; its status and
-// Events say so.
+// An Ingress is served, refused, changed and gone, as its objects say; its status and Events say so.
 func TestIngress(t *testing.T) {
 	s, ns := shop(t, "shop")
 	s.Serve(t, service(ns, "web", annotation+"capacity", "1/h", annotation+"burst", "5"), "red", nil)
@@ -126,8 +125,7 @@ func TestPublishServiceAndDefaultClass(t *testing.T) {
 	eventually(t, 5*time.Second, "the address of the Service", is("192.0.2.20"))
 	s.Patch(t, front, "", "spec: {externalIPs: [192.0.2.21, 192.0.2.22]}")
 	eventually(t, 5*time.Second, "both addresses", func() bool { return is("192.0.2.21", "192.0.2.22")() || is("192.0.2.22", "192.0.2.21")() })
-	// An Ingress that is no longer ours loses them. Later addresses of another controller
-	// stay.
+	// An Ingress that is no longer ours loses them. Later addresses of another controller stay.
 	s.Patch(t, i, "", "spec: {ingressClassName: other}")
 	eventually(t, 5*time.Second, "no address in the status", is())
 	s.Patch(t, i, "status", "status: {loadBalancer: {ingress: [{ip: 198.51.100.1}]}}")
@@ -390,8 +388,7 @@ func mergeMeta(body, namespace, name string) string {
 	return "metadata: {" + metadata + "}\n" + body + "\n"
 }
 
-// While the API server is away, everything goes on; what has changed meanwhile is seen
-// when it is back.
+// While the API server is away, everything goes on; what has changed meanwhile is seen when it is back.
 func TestAPIServerAway(t *testing.T) {
 	s, ns := shop(t, "away")
 	s.Serve(t, service(ns, "web"), "red", nil)

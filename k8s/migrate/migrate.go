@@ -1,6 +1,5 @@
-// Package migrate says what becomes of Ingresses of ingress-nginx: what works, what is
-// translated, what is weaker, and what is refused. It asks the controller's own table and
-// translation.
+// Package migrate says what becomes of Ingresses of ingress-nginx: what works, what is translated, what
+// is weaker, and what is refused. It asks the controller's own table and translation.
 package migrate
 
 import (

@@ -23,9 +23,8 @@ type Model struct {
 	// Default gets the requests that match no rule. nil: they are answered 404.
 	Default *Target
 
-	// Certificates are in order of precedence: of two with the same host name the
-	// first counts. DefaultCertificate is for all other names; nil means a
-	// self-signed one.
+	// Certificates are in order of precedence: of two with the same host name the first counts.
+	// DefaultCertificate is for all other names; nil means a self-signed one.
 	Certificates       []Certificate
 	DefaultCertificate *tls.Certificate
 
@@ -68,8 +67,7 @@ type Target struct {
 	// Origin is the object that asked for it.
 	Origin *Origin
 
-	// Backend is nil if the Service or its port does not exist. Then requests are
-	// answered 503.
+	// Backend is nil if the Service or its port does not exist. Then requests are answered 503.
 	Backend *Backend
 
 	// Closed, unless empty, is why requests are answered 503: the object asks for a guard

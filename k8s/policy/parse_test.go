@@ -210,16 +210,11 @@ func TestSSLRedirect(t *testing.T) {
 		class, want Redirect
 		ok          bool
 	}{
-		{nil, RedirectTLS, RedirectTLS, true},
-		{nil, RedirectNever, RedirectNever, true},
-		{own("ssl-redirect", "true"), RedirectNever, RedirectTLS, true},
-		{own("ssl-redirect", "false"), RedirectTLS, RedirectNever, true},
-		{own("ssl-redirect", "force"), RedirectTLS, RedirectAlways, true},
-		{own("ssl-redirect", "False"), RedirectAlways, RedirectAlways, false},
-		{nginx("ssl-redirect", "false"), RedirectTLS, RedirectNever, true},
-		{nginx("ssl-redirect", "0"), RedirectTLS, RedirectNever, true},
-		{nginx("ssl-redirect", "true"), RedirectNever, RedirectTLS, true},
-		{nginx("ssl-redirect", "no"), RedirectAlways, RedirectAlways, true},
+		{nil, RedirectTLS, RedirectTLS, true}, {nil, RedirectNever, RedirectNever, true},
+		{own("ssl-redirect", "true"), RedirectNever, RedirectTLS, true}, {own("ssl-redirect", "false"), RedirectTLS, RedirectNever, true},
+		{own("ssl-redirect", "force"), RedirectTLS, RedirectAlways, true}, {own("ssl-redirect", "False"), RedirectAlways, RedirectAlways, false},
+		{nginx("ssl-redirect", "false"), RedirectTLS, RedirectNever, true}, {nginx("ssl-redirect", "0"), RedirectTLS, RedirectNever, true},
+		{nginx("ssl-redirect", "true"), RedirectNever, RedirectTLS, true}, {nginx("ssl-redirect", "no"), RedirectAlways, RedirectAlways, true},
 		{nginx("ssl-redirect", "false", "force-ssl-redirect", "true"), RedirectTLS, RedirectAlways, true},
 		{nginx("force-ssl-redirect", "false"), RedirectTLS, RedirectTLS, true},
 		{map[string]string{NginxPrefix + "force-ssl-redirect": "true", Prefix + "ssl-redirect": "false"}, RedirectTLS, RedirectNever, true},

@@ -13,9 +13,8 @@ import (
 var ErrPath = errors.New("route: ambiguous path: servers may read it differently")
 
 const (
-	// maxOdd is the longest path, decoded, that is read in several ways, which takes a
-	// millisecond at most. It is nginx's default for a request line
-	// (large_client_header_buffers).
+	// maxOdd is the longest path, decoded, that is read in several ways, which takes a millisecond at
+	// most. It is nginx's default for a request line (large_client_header_buffers).
 	maxOdd = 8 << 10
 
 	// maxDecodings is how often a path may be encoded on top of the first time.
@@ -32,20 +31,18 @@ const (
 	encoded                      // can be decoded once more
 )
 
-// Read returns the path that rules are matched with: the decoded one, "/" if it is empty.
-// It is not ok if no table could be sure of it: with dots as elements, with control
-// characters, and if it is not a path, as in OPTIONS *. It allocates only for
-// paths that are encoded more than once.
+// Read returns the path that rules are matched with: the decoded one, "/" if it is empty. It is not ok
+// if no table could be sure of it: with dots as elements, with control characters, and if it is not a
+// path, as in OPTIONS *. It allocates only for paths that are encoded more than once.
 func Read(u *url.URL) (path string, ok bool) {
 	path, _, ok = read(u)
 	return path, ok
 }
 
-// Resolve returns the Target of a request for host and u, nil if there is none: that of
-// Find for what Read returns. The error is ErrPath if Read is not ok, or if another
-// reading of the path has a Target with another Origin, Backend or Filters. It does not allocate
-// for paths without encoded or doubled slashes, backslashes and percent signs after
-// decoding.
+// Resolve returns the Target of a request for host and u, nil if there is none: that of Find for what
+// Read returns. The error is ErrPath if Read is not ok, or if another reading of the path has a Target
+// with another Origin, Backend or Filters. It does not allocate for paths without encoded or doubled
+// slashes, backslashes and percent signs after decoding.
 func (t *Table) Resolve(host string, u *url.URL) (*model.Target, error) {
 	path, o, ok := read(u)
 	if !ok {
@@ -135,9 +132,8 @@ func (t *Table) sure(l *level, target *model.Target, u *url.URL, path string, o 
 
 var slashToNUL = strings.NewReplacer("%2F", "%00", "%2f", "%00")
 
-// agree reports whether path leads to target however often it is decoded, with
-// backslashes kept and as slashes, with doubled slashes kept and merged. Decoded
-// slashes become slash.
+// agree reports whether path leads to target however often it is decoded, with backslashes kept and as
+// slashes, with doubled slashes kept and merged. Decoded slashes become slash.
 func (t *Table) agree(l *level, target *model.Target, path string, slash byte) bool {
 	for range maxDecodings + 1 {
 		slashes := strings.ReplaceAll(path, `\`, `/`)
@@ -253,9 +249,8 @@ func overlong(s string) (c byte, n int) {
 	return 0, 0
 }
 
-// hasDots reports whether an element of path is "." or "..". Backslashes are slashes. An
-// element ends at a semicolon, and at what would begin a query or a fragment if it
-// were decoded once more.
+// hasDots reports whether an element of path is "." or "..". Backslashes are slashes. An element ends at
+// a semicolon, and at what would begin a query or a fragment if it were decoded once more.
 func hasDots(path string) bool {
 	for i := range len(path) {
 		if path[i] != '/' && path[i] != '\\' {

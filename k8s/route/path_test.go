@@ -144,9 +144,7 @@ func TestResolveDoesNotAllocate(t *testing.T) {
 func BenchmarkResolve(b *testing.B) {
 	table := large()
 	for _, c := range []struct{ name, path string }{
-		{"ordinary", "/api/v1/users/42"},
-		{"encoded", "/api/v1/users/%C3%A9%20x"},
-		{"encoded-slash", "/api/v1/group%2Fname"},
+		{"ordinary", "/api/v1/users/42"}, {"encoded", "/api/v1/users/%C3%A9%20x"}, {"encoded-slash", "/api/v1/group%2Fname"},
 		{"worst", "/%2525252F" + strings.Repeat(`//%2F\%25252525`, 800)[:maxOdd]},
 	} {
 		u := must.Get(url.ParseRequestURI(strings.TrimRight(c.path, "%25")))(b)

@@ -168,9 +168,8 @@ func cut(path string) (element, rest string) {
 	return path, ""
 }
 
-// Find returns the Target of a request for host and path, nil if there is none. host is
-// the request's, in any case, with or without port; path is as Read returns it. Find
-// does not allocate.
+// Find returns the Target of a request for host and path, nil if there is none. host is the request's,
+// in any case, with or without port; path is as Read returns it. Find does not allocate.
 func (t *Table) Find(host, path string) *model.Target {
 	return t.find(t.level(host), path)
 }
@@ -197,8 +196,7 @@ func (t *Table) find(l *level, path string) *model.Target {
 	return t.fallback
 }
 
-// find returns the target of a path, and the length of its rule's: no pattern comes before
-// an exact one.
+// find returns the target of a path, and the length of its rule's: no pattern comes before an exact one.
 func (n *node) find(path string) (best *model.Target, size int) {
 	if path == "" || path[0] != '/' {
 		return nil, 0
@@ -225,8 +223,7 @@ func (n *node) find(path string) (best *model.Target, size int) {
 	return best, size
 }
 
-// maxName is how long a host's name may be (RFC 1035, section 2.3.4). No rule has
-// a longer one.
+// maxName is how long a host's name may be (RFC 1035, section 2.3.4). No rule has a longer one.
 const maxName = 253
 
 // level returns the rules for a request's host, nil if there are none.

@@ -8,9 +8,8 @@ import (
 	"github.com/herdshield/shield/k8s/model"
 )
 
-// rule returns the rule that s describes: "host/path", with "=" before it if it is
-// exact and "?" if it is a fallback. Its Target is recognised by the port of its
-// Backend, which is s.
+// rule returns the rule that s describes: "host/path", with "=" before it if it is exact and "?" if it
+// is a fallback. Its Target is recognised by the port of its Backend, which is s.
 func rule(s string) model.Rule {
 	r := model.Rule{Target: model.Target{Backend: &model.Backend{Port: s}}}
 	s, r.Exact = strings.CutPrefix(s, "=")
@@ -38,9 +37,8 @@ func which(t *model.Target) string {
 
 var catchAll = &model.Target{Backend: &model.Backend{Port: "default"}}
 
-// The table "Examples" of the Kubernetes documentation, concepts/services-networking/
-// ingress: every row, in its order, with all of the table's request paths. Other requests
-// go to the default backend.
+// The table "Examples" of the Kubernetes documentation, concepts/services-networking/ ingress: every
+// row, in its order, with all of the table's request paths. Other requests go to the default backend.
 func TestPathsOfTheDocumentation(t *testing.T) {
 	for _, row := range []struct {
 		kind, paths, requests, want string // want: the path that takes them; "": the default backend

@@ -21,8 +21,7 @@ type portKey struct {
 	spoken  string // as policy.NginxProtocol has it
 }
 
-// backend returns where an Ingress sends requests. If it cannot, it adds a Problem and
-// returns nil.
+// backend returns where an Ingress sends requests. If it cannot, it adds a Problem and returns nil.
 func (r *run) backend(in *ingress, b *networkingv1.IngressBackend) *model.Backend {
 	ref := in.origin.Ref
 	if b.Service == nil {

@@ -36,9 +36,8 @@ func numbered(format string, n int) (list []string) {
 	return list
 }
 
-// TestLarge translates Ingresses that an API server takes, and that are made to cost
-// as much as they can. Others lose nothing to them, and a second is far more than
-// it takes; it took 25.
+// TestLarge translates Ingresses that an API server takes, and that are made to cost as much as they
+// can. Others lose nothing to them, and a second is far more than it takes; it took 25.
 func TestLarge(t *testing.T) {
 	const many = 60_000 // in 1.5 MB
 	hosts := numbered("h%d.test", many)
@@ -146,13 +145,9 @@ func TestLongPaths(t *testing.T) {
 		path string
 		want string // what is wrong
 	}{
-		{"/" + strings.Repeat("x", 2047), ""},
-		{"/" + strings.Repeat("x", 2048), "has 2049 bytes; want at most 2048"},
-		{"/" + strings.Repeat("%41", 682), ""},
-		{"/" + strings.Repeat("%41", 683), "has 2050 bytes"},
-		{strings.Repeat("/a", 64), ""},
-		{strings.Repeat("/a", 65), "has 65 elements; want at most 64"},
-		{"/" + strings.Repeat("a%2F", 64), "has 65 elements"},
+		{"/" + strings.Repeat("x", 2047), ""}, {"/" + strings.Repeat("x", 2048), "has 2049 bytes; want at most 2048"},
+		{"/" + strings.Repeat("%41", 682), ""}, {"/" + strings.Repeat("%41", 683), "has 2050 bytes"}, {strings.Repeat("/a", 64), ""},
+		{strings.Repeat("/a", 65), "has 65 elements; want at most 64"}, {"/" + strings.Repeat("a%2F", 64), "has 65 elements"},
 	} {
 		if path, wrong := readPath(test.path, true); (wrong == "") != (test.want == "") || !strings.HasPrefix(wrong, test.want) || (path == "") == (wrong == "") {
 			t.Errorf("%.20s… is %.20q, wrong is %q; want %q", test.path, path, wrong, test.want)

@@ -38,9 +38,8 @@ func secretUntil(t testing.TB, until time.Time, nsName string, hosts ...string) 
 	}
 }
 
-// ingressFor makes an Ingress that is ours, with a unique path on each host and no backend.
-// "-" is a rule without host; without hosts it has one that is unique to its namespace.
-// Age 1 is the oldest.
+// ingressFor makes an Ingress that is ours, with a unique path on each host and no backend. "-" is a
+// rule without host; without hosts it has one that is unique to its namespace. Age 1 is the oldest.
 func ingressFor(nsName string, age int, hosts string, tls ...networkingv1.IngressTLS) *networkingv1.Ingress {
 	k := splitKey(nsName)
 	in := &networkingv1.Ingress{
@@ -236,8 +235,7 @@ func sortedText(lines []string) string {
 	return strings.Join(lines, "")
 }
 
-// TestExpiry: a certificate that has expired is a Problem and is not used, and
-// Expires tells when.
+// TestExpiry: a certificate that has expired is a Problem and is not used, and Expires tells when.
 func TestExpiry(t *testing.T) {
 	now := noon
 	tr := New(Options{ClassName: "shield", DefaultCertificate: "d/default", Now: func() time.Time { return now }})

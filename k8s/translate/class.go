@@ -144,8 +144,7 @@ type ingress struct {
 	looked  int                       // hosts that have been checked for entries of tls without hosts
 }
 
-// readIngresses returns the Ingresses that are ours, oldest first, and sets m.Mine and
-// m.NotMine.
+// readIngresses returns the Ingresses that are ours, oldest first, and sets m.Mine and m.NotMine.
 func (r *run) readIngresses(all []*networkingv1.Ingress, m *model.Model) []*ingress {
 	all = withoutNil(all)
 	slices.SortFunc(all, oldestFirst)

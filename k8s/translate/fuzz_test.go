@@ -303,10 +303,9 @@ func shuffle(o Objects) Objects {
 	return o
 }
 
-// check holds a Model to what its fields promise, and the owners of hosts and paths to
-// a slow way to find them: no younger Ingress takes a request that an older one takes
-// by the same decoded path, however that is written, nor any for a host of another
-// namespace.
+// check holds a Model to what its fields promise, and the owners of hosts and paths to a slow way to
+// find them: no younger Ingress takes a request that an older one takes by the same decoded path,
+// however that is written, nor any for a host of another namespace.
 func check(t *testing.T, opts Options, o Objects, m *model.Model) {
 	t.Helper()
 	mine := make(map[model.Ref]bool)
@@ -448,8 +447,7 @@ type slowPlace struct {
 
 func slowHost(host string) string { return strings.TrimSuffix(strings.ToLower(host), ".") }
 
-// slowOwner returns the namespace of the first Ingress that names a host, "" if none
-// does.
+// slowOwner returns the namespace of the first Ingress that names a host, "" if none does.
 func slowOwner(ours []*networkingv1.Ingress, host string) string {
 	for _, in := range ours {
 		var named []string

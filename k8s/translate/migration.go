@@ -10,8 +10,7 @@ import (
 	"github.com/herdshield/shield/k8s/policy"
 )
 
-// unguarded is why requests for an Ingress are answered 503 that asks ingress-nginx for a
-// guard.
+// unguarded is why requests for an Ingress are answered 503 that asks ingress-nginx for a guard.
 const unguarded = "the Ingress asks for a guard that is not there"
 
 // nginx adds one Problem with all annotations of ingress-nginx that are not read. A canary

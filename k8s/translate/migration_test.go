@@ -113,10 +113,8 @@ func TestClosedKeepsItsClaim(t *testing.T) {
 	// So are its guards there for others.
 	const auth = "nginx/auth-url=http://a/"
 	for _, c := range []struct{ older, younger, want string }{
-		{auth, "body-size=2k", "auth true, 2048 bytes, closed false"},
-		{auth, "", "auth true, 0 bytes, closed false"},
-		{auth, auth, "auth true, 0 bytes, closed false"},
-		{"nginx/app-root=/a", "body-size=2k", "auth false, 2048 bytes, closed false"},
+		{auth, "body-size=2k", "auth true, 2048 bytes, closed false"}, {auth, "", "auth true, 0 bytes, closed false"},
+		{auth, auth, "auth true, 0 bytes, closed false"}, {"nginx/app-root=/a", "body-size=2k", "auth false, 2048 bytes, closed false"},
 		{auth, "denylist-source-range=192.0.2.1 body-size=2k", "auth false, 2048 bytes, closed true"},
 	} {
 		older.Annotations, younger.Annotations = words(c.older), words(c.younger)
@@ -163,10 +161,8 @@ func TestProtocolOfIngress(t *testing.T) {
 		want        model.Protocol
 		closed      bool
 	}{
-		{"nginx/backend-protocol=HTTPS", true, model.HTTPS, false},
-		{"nginx/backend-protocol=grpc", true, model.H2C, false},
-		{"nginx/backend-protocol=GRPCS", true, model.HTTPS, false},
-		{"nginx/backend-protocol=HTTPS", false, model.HTTP, false},
+		{"nginx/backend-protocol=HTTPS", true, model.HTTPS, false}, {"nginx/backend-protocol=grpc", true, model.H2C, false},
+		{"nginx/backend-protocol=GRPCS", true, model.HTTPS, false}, {"nginx/backend-protocol=HTTPS", false, model.HTTP, false},
 		{"nginx/backend-protocol=FCGI", true, model.HTTP, true},
 		{"nginx/backend-protocol=FCGI ignore-nginx=backend-protocol", true, model.HTTP, false},
 		{"nginx/backend-protocol=nonsense", true, model.HTTP, false},

@@ -67,8 +67,7 @@ func (r *run) owner(host string) (in *ingress, as string) {
 	return in, as
 }
 
-// refused reports whether an Ingress may not have rules for a host, and adds a Problem if
-// so.
+// refused reports whether an Ingress may not have rules for a host, and adds a Problem if so.
 func (r *run) refused(in *ingress, host string) bool {
 	if r.opts.ShareHosts {
 		return false

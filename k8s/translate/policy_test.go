@@ -30,10 +30,9 @@ metadata: {name: web, uid: web}
 spec: {ports: [{port: 80}, {port: 81, appProtocol: kubernetes.io/h2c}]}
 `
 
-// TestPolicies tells, step by step, which policies hold while the objects change. A
-// step has the annotations of the Ingress, of the Service and the data of the class's
-// ConfigMap, in words "name=value"; those of shield's without prefix. A "-" is no
-// such object.
+// TestPolicies tells, step by step, which policies hold while the objects change. A step has the
+// annotations of the Ingress, of the Service and the data of the class's ConfigMap, in words
+// "name=value"; those of shield's without prefix. A "-" is no such object.
 func TestPolicies(t *testing.T) {
 	type step struct {
 		ingress, service, class string
@@ -105,10 +104,8 @@ func TestPolicies(t *testing.T) {
 			{service: "capacity=many", want: "Capacity={500 1s 0} PolicyInvalid"},
 		}},
 		{"a Service's protocol", []step{
-			{service: "backend-protocol=HTTPS", want: "HTTPS"},
-			{service: "backend-protocol=SPDY capacity=many", want: "HTTPS PolicyInvalid"},
-			{service: "", want: ""},
-			{service: "backend-protocol=SPDY", want: "PolicyInvalid"},
+			{service: "backend-protocol=HTTPS", want: "HTTPS"}, {service: "backend-protocol=SPDY capacity=many", want: "HTTPS PolicyInvalid"},
+			{service: "", want: ""}, {service: "backend-protocol=SPDY", want: "PolicyInvalid"},
 		}},
 		{"an annotation on the wrong object", []step{
 			{ingress: "capacity=500/s", service: "rate=10/s", want: "PolicyInvalid PolicyInvalid"},

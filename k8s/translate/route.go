@@ -16,8 +16,7 @@ import (
 	"github.com/herdshield/shield/k8s/route"
 )
 
-// A ruleKey identifies the requests of a rule: of two rules with one key, the first
-// applies.
+// A ruleKey identifies the requests of a rule: of two rules with one key, the first applies.
 type ruleKey struct {
 	host, path               string // as in model.Rule
 	exact, fallback, pattern bool

@@ -31,21 +31,17 @@ type Objects struct {
 
 // Options say how objects are read.
 type Options struct {
-	// Controller is the spec.controller of the IngressClasses that are ours. "":
-	// DefaultController.
+	// Controller is the spec.controller of the IngressClasses that are ours. "": DefaultController.
 	Controller string
 
-	// ClassName is for a controller that may not read IngressClasses, which are
-	// cluster-wide: the class of that name is ours, and has no parameters. Objects.Classes
-	// are then ignored.
+	// ClassName is for a controller that may not read IngressClasses, which are cluster-wide: the class
+	// of that name is ours, and has no parameters. Objects.Classes are then ignored.
 	ClassName string
 
-	// WatchWithoutClass takes Ingresses that name no class, even if no class of ours is
-	// the default one.
+	// WatchWithoutClass takes Ingresses that name no class, even if no class of ours is the default one.
 	WatchWithoutClass bool
 
-	// NginxAnnotations reads ingress-nginx's limits of Ingresses that have none of
-	// shield's own.
+	// NginxAnnotations reads ingress-nginx's limits of Ingresses that have none of shield's own.
 	NginxAnnotations bool
 
 	// Timeouts are those of Ingresses without any of their own.
@@ -54,8 +50,7 @@ type Options struct {
 	// DefaultCertificate is the Secret ("namespace/name") for hosts without one.
 	DefaultCertificate string
 
-	// Self is shield's own Service ("namespace/name"), for Model.Replicas. "": there are
-	// no Replicas.
+	// Self is shield's own Service ("namespace/name"), for Model.Replicas. "": there are no Replicas.
 	Self string
 
 	// Published are the addresses, IPs and host names, that shield writes into the
@@ -64,9 +59,8 @@ type Options struct {
 	// far as classes can be read. All others are never touched.
 	Published []string
 
-	// PublishService is the Service ("namespace/name") whose addresses are written
-	// instead of Published: those of its load balancer, and its external IPs. Its former
-	// addresses are remembered.
+	// PublishService is the Service ("namespace/name") whose addresses are written instead of Published:
+	// those of its load balancer, and its external IPs. Its former addresses are remembered.
 	PublishService string
 
 	// ShareHosts lets Ingresses of several namespaces have rules for one host.
@@ -81,11 +75,10 @@ type Options struct {
 	Now func() time.Time
 }
 
-// A Translator makes Models. It remembers the last good policy of every IngressClass,
-// Ingress and Service, by UID and as long as the object exists. It also remembers patterns; parsed
-// certificates, by the UID and resourceVersion of their Secret; the objects whose status
-// may have shield's addresses; and some addresses of PublishService. It is not for
-// concurrent use.
+// A Translator makes Models. It remembers the last good policy of every IngressClass, Ingress and
+// Service, by UID and as long as the object exists. It also remembers patterns; parsed certificates, by
+// the UID and resourceVersion of their Secret; the objects whose status may have shield's addresses; and
+// some addresses of PublishService. It is not for concurrent use.
 type Translator struct {
 	opts Options
 	memory
@@ -256,8 +249,7 @@ func indexed[T any, P object[T]](list []P) map[key]P {
 			continue
 		}
 		k := key{o.GetNamespace(), o.GetName()}
-		// An API server has no duplicate names. If there are some here, their order must
-		// not matter.
+		// An API server has no duplicate names. If there are some here, their order must not matter.
 		if other := index[k]; other == nil || o.GetUID() < other.GetUID() {
 			index[k] = o
 		}

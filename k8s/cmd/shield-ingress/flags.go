@@ -163,8 +163,7 @@ var (
 
 func isName(s string) bool { return len(s) <= 253 && subdomain.MatchString(s) }
 
-// numeric reports whether the last label of a host name is a number: then it is a misspelt
-// address.
+// numeric reports whether the last label of a host name is a number: then it is a misspelt address.
 func numeric(s string) bool {
 	_, err := strconv.Atoi(s[strings.LastIndexByte(s, '.')+1:])
 	return err == nil

@@ -1,6 +1,5 @@
-// Command shield-ingress is an ingress controller for Kubernetes with rate limiting and load
-// shedding: Caddy, the shield, and a static config made of the flags. It learns everything
-// else from the cluster.
+// Command shield-ingress is an ingress controller for Kubernetes with rate limiting and load shedding:
+// Caddy, the shield, and a static config made of the flags. It learns everything else from the cluster.
 //
 // It exits with 0 after a shutdown on SIGTERM or SIGINT, with 1 if it could not start, with 2
 // if a second signal cut the shutdown short, and with 3 if the shutdown failed.

@@ -1,8 +1,7 @@
 // Package schemas makes JSON Schemas of Kubernetes' objects for kubeconform, from files in
 // Kubernetes' Go modules: it downloads no schemas.
 //
-// They are strict (an unknown field is an error) and self-contained (no file refers to
-// another).
+// They are strict (an unknown field is an error) and self-contained (no file refers to another).
 package schemas
 
 import (

@@ -5,9 +5,8 @@
 //	GET  /stats       its counts, as JSON: see stats
 //	POST /stats       the same, and resets them
 //
-// Every other path is like /. X-Backend-Pod has the name of the pod, X-Backend-In-Flight how
-// many requests it had in flight with this one. So clients know the maximum even of
-// pods that are gone.
+// Every other path is like /. X-Backend-Pod has the name of the pod, X-Backend-In-Flight how many
+// requests it had in flight with this one. So clients know the maximum even of pods that are gone.
 //
 // After SIGTERM, requests in flight may end, for at most -grace. A pod also needs a preStop
 // hook that waits until no new requests come.

@@ -16,9 +16,8 @@
 // when it is refused, obeys Retry-After to the second, like clients.Exact. The herd ends
 // when all clients have been served or have given up.
 //
-// With -from, each client has its own address, which must be local to the network
-// namespace: testbed/node-up sets up 10.1.0.0/16. steady and rate end after -duration, or at
-// SIGINT or SIGTERM.
+// With -from, each client has its own address, which must be local to the network namespace:
+// testbed/node-up sets up 10.1.0.0/16. steady and rate end after -duration, or at SIGINT or SIGTERM.
 package main
 
 import (

@@ -7,9 +7,8 @@ import (
 	"syscall"
 )
 
-// Spawn starts a command that is killed when this process ends, however it ends.
-// The kernel kills it when the thread ends that has started it, so that all are
-// started by one that never does.
+// Spawn starts a command that is killed when this process ends, however it ends. The kernel kills it
+// when the thread ends that has started it, so that all are started by one that never does.
 func Spawn(command *exec.Cmd) error {
 	if command.SysProcAttr == nil {
 		command.SysProcAttr = new(syscall.SysProcAttr)

@@ -3,9 +3,8 @@
 //
 //	image -ref localhost/backend:1 -o backend.tar [-name NAME] ./backend [ARGUMENT...]
 //
-// The image holds the binary as /NAME, which is also its entry point, followed by
-// the arguments; a /tmp; and nothing else. It runs as -user. The same input makes
-// the same image, byte for byte.
+// The image holds the binary as /NAME, which is also its entry point, followed by the arguments; a /tmp;
+// and nothing else. It runs as -user. The same input makes the same image, byte for byte.
 package main
 
 import (

@@ -1,6 +1,5 @@
-// Command kustomize prints what "kubectl apply -k" would apply: the objects of each
-// folder that it is given, as YAML. It is here so that nothing needs a kubectl, or
-// depends on which kustomize is in it.
+// Command kustomize prints what "kubectl apply -k" would apply: the objects of each folder that it is
+// given, as YAML. It is here so that nothing needs a kubectl, or depends on which kustomize is in it.
 package main
 
 import (

@@ -1,6 +1,5 @@
-// Command promql reads PromQL expressions, one per line, and prints for each the names
-// of the metrics that it selects, one line each, separated by spaces. A line that
-// is no PromQL is an error.
+// Command promql reads PromQL expressions, one per line, and prints for each the names of the metrics
+// that it selects, one line each, separated by spaces. A line that is no PromQL is an error.
 package main
 
 import (
