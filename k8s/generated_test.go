@@ -111,12 +111,10 @@ func admissionPolicies(t *testing.T) string {
 	}
 	ingress, service := policy.OnIngress(), policy.OnService()
 	var b bytes.Buffer
-	if err := admission.Execute(&b, []kind{
+	must.Do(t, admission.Execute(&b, []kind{
 		{"ingress", "an Ingress", `"networking.k8s.io"`, "ingresses", "the Service that its requests go to", ingress, quoted(ingress, nil), quoted(service, ingress)},
 		{"service", "a Service", `""`, "services", "the Ingress that routes to it", service, quoted(service, nil), quoted(ingress, service)},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return b.String()
 }
 

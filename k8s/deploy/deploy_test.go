@@ -119,8 +119,7 @@ func objectsOf(t *testing.T, name string, render func() ([]byte, error)) []objec
 		out := must.Get(render())(t)
 		rendered[name] = out
 	}
-	all := must.Get(parse(rendered[name]))(t)
-	return all
+	return must.Get(parse(rendered[name]))(t)
 }
 
 func kustomize(t *testing.T, folder string) []object {
@@ -826,8 +825,7 @@ func TestTerminates(t *testing.T) {
 
 func duration(t *testing.T, s string) time.Duration {
 	t.Helper()
-	d := must.Get(time.ParseDuration(s))(t)
-	return d
+	return must.Get(time.ParseDuration(s))(t)
 }
 
 func outlives(t *testing.T, name string, pod any, takes time.Duration) {
@@ -955,17 +953,14 @@ func TestFlags(t *testing.T) {
 func goSource(t *testing.T, folder string) string {
 	t.Helper()
 	var all strings.Builder
-	err := filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+	must.Do(t, filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
 		b, err := os.ReadFile(path)
 		all.Write(b)
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return all.String()
 }
 

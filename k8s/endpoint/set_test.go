@@ -98,8 +98,7 @@ func usable(s *Set) int { return len(s.load().usable) }
 
 func mustPick(t *testing.T, s *Set, now time.Duration, tried ...*Endpoint) *Endpoint {
 	t.Helper()
-	e := must.Get(s.Pick(now, rand.Uint64(), tried))(t)
-	return e
+	return must.Get(s.Pick(now, rand.Uint64(), tried))(t)
 }
 
 func TestUsable(t *testing.T) {

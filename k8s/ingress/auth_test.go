@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/herdshield/shield/k8s/policy"
-	"github.com/herdshield/shield/limiter"
 )
 
 // Only what the authentication lets in reaches the backend; limits come before it.
@@ -33,9 +32,7 @@ func TestAuth(t *testing.T) {
 	defer auth.Close()
 	gone := httptest.NewServer(nil)
 	gone.Close()
-	few := func(n int) policy.Ingress {
-		return policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: n}}}}
-	}
+	few := func(n int) policy.Ingress { return policy.Ingress{Zones: hourly(n)} }
 	before := mayAsk
 	defer func() { mayAsk = before }()
 	for _, c := range []struct {

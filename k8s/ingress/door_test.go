@@ -8,14 +8,13 @@ import (
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/k8s/testbed/must"
-	"github.com/herdshield/shield/limiter"
 )
 
 // A client that repeats a refused request is refused at the door, until the cluster changes:
 // the next request goes where the new objects send it.
 func TestDoor(t *testing.T) {
 	p := newPod(t, "red", start)
-	limited := origin("web", policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: 1}}}})
+	limited := origin("web", policy.Ingress{Zones: hourly(1)})
 	free := origin("free", policy.Ingress{})
 	b := backend(service("one", policy.Service{}), p)
 	rule := func(o *model.Origin, path string) model.Rule {

@@ -18,7 +18,6 @@ import (
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/k8s/testbed/must"
-	"github.com/herdshield/shield/limiter"
 )
 
 // filtered returns a Model with one rule for everything, and filters.
@@ -32,7 +31,7 @@ func filtered(o *model.Origin, b *model.Backend, f *policy.Filters) *model.Model
 func TestRewrite(t *testing.T) {
 	p := newPod(t, "red", start)
 	limited := origin("web", policy.Ingress{
-		Key: "{http.request.uri.path}", Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: 1}}},
+		Key: "{http.request.uri.path}", Zones: hourly(1),
 	})
 	m := filtered(limited, backend(service("one", policy.Service{}), p), new(policy.Filters))
 	m.Rules[0].Path, m.Rules[0].Pattern = "/api/(.*)", regexp.MustCompile("(?i)^(?:/api/(.*))")
@@ -67,7 +66,7 @@ func TestBodySize(t *testing.T) {
 		read.ServeHTTP(w, r)
 	})
 	limits := policy.Service{EndpointConcurrency: 1, Queue: policy.QueueOff}
-	quota := policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: 5}}}}
+	quota := policy.Ingress{Zones: hourly(5)}
 	small := func(n int64) *policy.Filters { return &policy.Filters{BodySize: n} }
 	for _, c := range []struct {
 		name    string
@@ -128,7 +127,7 @@ func TestBodySize(t *testing.T) {
 
 // Redirects are answered before limits, and without a backend.
 func TestRedirects(t *testing.T) {
-	refuse := policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: 1}}}}
+	refuse := policy.Ingress{Zones: hourly(1)}
 	for _, c := range []struct {
 		filters    policy.Filters
 		path, want string // the status, and where to
@@ -179,14 +178,11 @@ func TestCORS(t *testing.T) {
 		w.Header().Set("Vary", "Accept")
 		answer.ServeHTTP(w, r)
 	})
-	once := policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: 1}}}}
-	cors, err := policy.ParseFilters(map[string]string{
+	once := policy.Ingress{Zones: hourly(1)}
+	cors := must.Get(policy.ParseFilters(map[string]string{
 		policy.Prefix + "enable-cors": "true", policy.Prefix + "cors-allow-origin": "https://a.test, https://*.b.test:8443",
 		policy.Prefix + "cors-expose-headers": "X-Id", policy.Prefix + "response-headers": "X-Frame-Options: DENY",
-	}, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, false, nil))(t)
 	w := newWorld(t, filtered(origin("web", once), backend(service("one", policy.Service{}), p), cors))
 	for _, c := range []struct {
 		method, origin string
@@ -240,13 +236,10 @@ func TestBackendHeaders(t *testing.T) {
 		w.Header().Set("X-Powered-By", "red")
 		w.Header().Set("Link", "theirs")
 	})
-	f, err := policy.ParseFilters(map[string]string{
+	f := must.Get(policy.ParseFilters(map[string]string{
 		policy.NginxPrefix + "upstream-vhost": "app.internal", policy.NginxPrefix + "x-forwarded-prefix": "/app",
 		policy.Prefix + "response-headers": "x-powered-by:\nLink: a\nLink: b\n",
-	}, true, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, true, nil))(t)
 	w := newWorld(t, filtered(origin("web", policy.Ingress{}), backend(service("one", policy.Service{}), p), f))
 	resp, _ := w.get("a.test", "/", "X-Forwarded-Prefix", "/forged")
 	r := <-got

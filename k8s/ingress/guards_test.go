@@ -15,8 +15,7 @@ func TestGuards(t *testing.T) {
 		parsed, _ := policy.ParseFilters(map[string]string{policy.NginxPrefix + "whitelist-source-range": value, policy.Prefix + "denylist-source-range": "192.0.2.66"}, true, nil)
 		*f = *parsed
 	}
-	b := backend(service("web", policy.Service{}))
-	b.Endpoints = addresses(1)
+	b := placed(policy.Service{}, 1)
 	is, acme := origin("web", policy.Ingress{}), acmePath+"/token"
 	m := newMemory(t, &model.Model{Rules: []model.Rule{
 		{Host: "a.example.com", Path: "/", Target: model.Target{Origin: is, Backend: b, Filters: guarded}},

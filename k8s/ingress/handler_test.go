@@ -95,9 +95,7 @@ func TestProtocols(t *testing.T) {
 func TestClientLimit(t *testing.T) {
 	p := newPod(t, "red", start)
 	one, two := service("one", policy.Service{}), service("two", policy.Service{})
-	limit := func(burst int) policy.Ingress {
-		return policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: burst}}}}
-	}
+	limit := func(burst int) policy.Ingress { return policy.Ingress{Zones: hourly(burst)} }
 	models := func(burst int) *model.Model {
 		web := origin("web", limit(burst))
 		return &model.Model{Rules: []model.Rule{
@@ -317,7 +315,7 @@ func TestPerClientBeforeService(t *testing.T) {
 // An observed limit refuses no request; an enforced one beside it does.
 func TestObserve(t *testing.T) {
 	p := newPod(t, "red", start)
-	quota := []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: 1}}}
+	quota := hourly(1)
 	capacity := limiter.Config{Rate: 1, Per: hour, Burst: 2}
 	for _, tt := range []struct {
 		origin, service bool
@@ -338,7 +336,7 @@ func TestObserve(t *testing.T) {
 // Addresses that are allowed are not counted.
 func TestAllow(t *testing.T) {
 	p := newPod(t, "red", start)
-	quota := []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: 1}}}
+	quota := hourly(1)
 	w := newWorld(t, all(origin("web", policy.Ingress{Zones: quota, Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}),
 		backend(service("web", policy.Service{}), p)))
 	for range 3 {
@@ -349,7 +347,7 @@ func TestAllow(t *testing.T) {
 // Counts of an object are forgotten when it has been gone for forgetAfter, not before.
 func TestForget(t *testing.T) {
 	p := newPod(t, "red", start)
-	o := origin("web", policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: 1}}}})
+	o := origin("web", policy.Ingress{Zones: hourly(1)})
 	m := all(o, backend(service("web", policy.Service{}), p))
 	w := newWorld(t, m)
 	w.get("x", "/")

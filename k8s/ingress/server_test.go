@@ -191,8 +191,7 @@ func TestConfigIsStrictJSON(t *testing.T) {
 
 func mustConfig(t *testing.T, o Options) []byte {
 	t.Helper()
-	raw := must.Get(Config(o))(t)
-	return raw
+	return must.Get(Config(o))(t)
 }
 
 func TestConfigSaysAllThatIsWrong(t *testing.T) {

@@ -41,8 +41,7 @@ func addresses(n int) (list []model.Endpoint) {
 func TestReplicasDivide(t *testing.T) {
 	o := policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 9, Burst: 11}}}, PerClient: 7}
 	s := policy.Service{Capacity: limiter.Config{Rate: 5, Burst: 3}, Concurrency: 13}
-	b := backend(service("web", s))
-	b.Endpoints = addresses(3)
+	b := placed(s, 3)
 	for _, replicas := range []int{1, 2, 3} {
 		var rate, burst, perClient, capacity, capacityBurst, concurrency float64
 		for rank := range replicas {
@@ -76,11 +75,10 @@ func TestReplicasAdmit(t *testing.T) {
 		origin  policy.Ingress
 		service policy.Service
 	}{
-		"clients' quota":     {origin: policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: 7}}}}},
+		"clients' quota":     {origin: policy.Ingress{Zones: hourly(7)}},
 		"a Service's budget": {service: policy.Service{Capacity: limiter.Config{Rate: 1, Per: hour, Burst: 7}}},
 	} {
-		b := backend(service("web", limits.service))
-		b.Endpoints = addresses(1)
+		b := placed(limits.service, 1)
 		m, admitted := all(origin("web", limits.origin), b), 0
 		for rank := range 2 {
 			replica := newMemory(t, m, ok)
@@ -100,7 +98,7 @@ func TestReplicasAdmit(t *testing.T) {
 
 // The Ingress says what tells clients apart.
 func TestKeys(t *testing.T) {
-	once := []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: 1}}}
+	once := hourly(1)
 	for _, tt := range []struct {
 		name       string
 		is         policy.Ingress
@@ -127,8 +125,7 @@ func TestKeys(t *testing.T) {
 			} else {
 				is.Zones = once
 			}
-			b := backend(service("web", policy.Service{}))
-			b.Endpoints = addresses(1)
+			b := placed(policy.Service{}, 1)
 			m := newMemory(t, all(origin("web", is), b), func(w http.ResponseWriter, r *http.Request) {
 				if r.Header.Get("X-Hold") != "" {
 					arrived <- struct{}{}
@@ -165,7 +162,7 @@ func TestIngressesOfOneService(t *testing.T) {
 	b := backend(web)
 	b.Endpoints = addresses(1)
 	quota := func(status int) policy.Ingress {
-		return policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: 1}}}, Status: status}
+		return policy.Ingress{Zones: hourly(1), Status: status}
 	}
 	is := map[string]policy.Ingress{
 		"critical": {Class: "critical"}, "default": {}, "sheddable": {Class: "sheddable"},
@@ -249,8 +246,7 @@ func TestRetryAfterMax(t *testing.T) {
 		} else {
 			i.Zones = []policy.Zone{{Name: "rate", Limit: once}}
 		}
-		b := backend(service("web", s))
-		b.Endpoints = addresses(1)
+		b := placed(s, 1)
 		longest := 0
 		synctest.Test(t, func(t *testing.T) { // those who come too early are held back
 			afterEpoch()
@@ -290,8 +286,7 @@ func TestPlacesBoundConcurrency(t *testing.T) {
 		{is: policy.Service{EndpointConcurrency: 4}, endpoints: 0, limit: 1},
 		{is: policy.Service{EndpointConcurrency: shield.MaxConcurrency}, endpoints: 5, limit: shield.MaxConcurrency},
 	} {
-		b := backend(service("web", tt.is))
-		b.Endpoints = addresses(tt.endpoints)
+		b := placed(tt.is, tt.endpoints)
 		m := newMemory(t, all(origin("web", policy.Ingress{}), b), ok)
 		for _, is := range m.live.shields {
 			c := is.is.config()
@@ -380,10 +375,8 @@ func (w *world) metrics() map[string]float64 {
 	w.t.Helper()
 	kubeconfig := filepath.Join(w.t.TempDir(), "kubeconfig")
 	must.Do(w.t, os.WriteFile(kubeconfig, []byte(`{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: x}}], clusters: [{name: x, cluster: {server: "https://192.0.2.1"}}]}`), 0o600))
-	var err error // it is asked who leads, and nothing else
-	if w.controller.cluster, err = cluster.New(cluster.Config{Kubeconfig: kubeconfig, Namespace: "x", Pod: "x"}, caddy.Log()); err != nil {
-		w.t.Fatal(err)
-	}
+	// It is asked who leads, and nothing else.
+	w.controller.cluster = must.Get(cluster.New(cluster.Config{Kubeconfig: kubeconfig, Namespace: "x", Pod: "x"}, caddy.Log()))(w.t)
 	ctx := caddy.ActiveContext()
 	families, err := ctx.GetMetricsRegistry().Gather()
 	if err != nil {
@@ -433,8 +426,7 @@ func makeShields(t *testing.T, ingress, of map[string]string) bool {
 		return false
 	}
 	for endpoints := range 6 {
-		b := backend(service("web", s))
-		b.Endpoints = addresses(endpoints)
+		b := placed(s, endpoints)
 		l := newLive()
 		var d policy.Division
 		if endpoints > 0 {

@@ -23,6 +23,7 @@ import (
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/k8s/testbed/must"
+	"github.com/herdshield/shield/limiter"
 )
 
 // A world is an ingress at work, with a Model that the test makes instead of a
@@ -236,6 +237,18 @@ func backend(s *model.Service, pods ...*pod) *model.Backend {
 		b.Endpoints = append(b.Endpoints, p.endpoint())
 	}
 	return b
+}
+
+// placed is a backend with n endpoints, behind which nothing is.
+func placed(is policy.Service, n int) *model.Backend {
+	b := backend(service("web", is))
+	b.Endpoints = addresses(n)
+	return b
+}
+
+// hourly is a quota of n requests, and of one more in an hour.
+func hourly(n int) []policy.Zone {
+	return []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 1, Per: hour, Burst: n}}}
 }
 
 // all returns a Model with one rule for everything.

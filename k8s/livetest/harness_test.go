@@ -200,8 +200,7 @@ func path(gv schema.GroupVersion, namespace, resource string) string {
 
 func encode(t testing.TB, o any) []byte {
 	t.Helper()
-	b := must.Get(json.Marshal(o))(t)
-	return b
+	return must.Get(json.Marshal(o))(t)
 }
 
 // Create creates an object, which becomes what the server has made of it.

@@ -219,8 +219,7 @@ func (p *Process) Metric(name string) float64 {
 	defer resp.Body.Close()
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
 		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
-			f := must.Get(strconv.ParseFloat(value, 64))(p.t)
-			return f
+			return must.Get(strconv.ParseFloat(value, 64))(p.t)
 		}
 	}
 	p.t.Fatalf("there is no metric %s", name)

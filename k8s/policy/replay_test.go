@@ -158,10 +158,7 @@ func newShadow(t *testing.T, p Ingress) *shadow {
 		s.limits = append(s.limits, limit)
 		c.Zones = append(c.Zones, shield.Zone{Name: z.Name, Limit: z.Limit})
 	}
-	var err error
-	if s.guard, err = shield.New(c, nil); err != nil {
-		t.Fatal(err)
-	}
+	s.guard = must.Get(shield.New(c, nil))(t)
 	return s
 }
 
@@ -484,8 +481,7 @@ func nginxSite(t *testing.T, id string, annotations map[string]string) (zones, l
 		if !ok {
 			return otherwise
 		}
-		n := must.Get(strconv.Atoi(v))(t)
-		return n
+		return must.Get(strconv.Atoi(v))(t)
 	}
 	rps, rpm, conn, multiplier := number("limit-rps", 0), number("limit-rpm", 0), number("limit-connections", 0), number("limit-burst-multiplier", 5)
 	zones = fmt.Sprintf("geo $remote_addr $allowlist_%s {\n default 0;\n", id)

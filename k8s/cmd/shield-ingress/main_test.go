@@ -146,16 +146,13 @@ func TestHelpAndVersion(t *testing.T) {
 func kubeconfig(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	err := os.WriteFile(path, []byte(`apiVersion: v1
+	must.Do(t, os.WriteFile(path, []byte(`apiVersion: v1
 kind: Config
 clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
 users: [{name: u, user: {}}]
 contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
-`), 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+`), 0o600))
 	return path
 }
 

@@ -27,8 +27,7 @@ func TestImage(t *testing.T) {
 	const ref = "registry.example:5000/some/tool:v1"
 	make := func() []byte {
 		must.Do(t, run(ref, out, "", "7:8", []string{binary, "-flag"}))
-		b := must.Get(os.ReadFile(out))(t)
-		return b
+		return must.Get(os.ReadFile(out))(t)
 	}
 	image := make()
 	if !bytes.Equal(image, make()) {
