@@ -111,68 +111,11 @@ func admissionPolicies(t *testing.T) string {
 	}
 	ingress, service := policy.OnIngress(), policy.OnService()
 	var b bytes.Buffer
+	text := strings.ReplaceAll(must.Read(t, "testdata/policies.yaml.tmpl"), "PREFIX", policy.Prefix)
+	admission := must.Get(template.New("").Parse(text))(t)
 	must.Do(t, admission.Execute(&b, []kind{
 		{"ingress", "an Ingress", `"networking.k8s.io"`, "ingresses", "the Service that its requests go to", ingress, quoted(ingress, nil), quoted(service, ingress)},
 		{"service", "a Service", `""`, "services", "the Ingress that routes to it", service, quoted(service, nil), quoted(ingress, service)},
 	}))
 	return b.String()
 }
-
-var admission = template.Must(template.New("").Parse(strings.ReplaceAll(`# Made from policy/annotation.go by: cd k8s && go test . -run TestGenerated -update
-#
-# One policy for Ingresses, one for Services. They check objects in which an annotation of
-# shield's is new or has changed, so that an old mistake does not block other
-# changes. They reject nothing that people would write and shield accepts. What depends
-# on two annotations, or on the list of placeholders, is left to shield's Events.
-{{range $i, $kind := .}}{{if $i}}---
-{{end}}apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata:
-  name: shield-{{.Kind}}-annotations
-spec:
-  failurePolicy: Fail
-  matchConstraints:
-    resourceRules:
-      - apiGroups: [{{.Group}}]
-        apiVersions: [v1]
-        operations: [CREATE, UPDATE]
-        resources: [{{.Resource}}]
-  matchConditions:
-    - name: annotated
-      expression: >-
-        has(object.metadata.annotations) && object.metadata.annotations.exists(k,
-        k.startsWith('PREFIX') && (oldObject == null || !has(oldObject.metadata.annotations) ||
-        !(k in oldObject.metadata.annotations) || oldObject.metadata.annotations[k] != object.metadata.annotations[k]))
-  variables:
-    - name: a
-      expression: object.metadata.annotations
-    - name: known
-      expression: >-
-        {{.Known}}
-    - name: misplaced
-      expression: >-
-        variables.a.filter(k, k in {{.Misplaced}})
-    - name: unknown
-      expression: >-
-        variables.a.filter(k, k.startsWith('PREFIX') && !(k in variables.known) && !(k in variables.misplaced))
-  validations:
-    - expression: variables.misplaced.size() == 0
-      messageExpression: >-
-        variables.misplaced.join(', ') + ': not for {{.Article}}; put it on {{.Elsewhere}}'
-    - expression: variables.unknown.size() == 0
-      messageExpression: >-
-        variables.unknown.join(', ') + ': no such annotation; known are ' + variables.known.join(', ')
-{{range .Rows}}    - expression: >-
-        variables.a[?'PREFIX{{.Name}}'].optMap(x,
-        {{.Rule}}).orValue(true)
-      messageExpression: >-
-        'PREFIX{{.Name}} is "' + variables.a['PREFIX{{.Name}}'] + '"; want {{.Want}}'
-{{end}}---
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicyBinding
-metadata:
-  name: shield-{{.Kind}}-annotations
-spec:
-  policyName: shield-{{.Kind}}-annotations
-  validationActions: [Deny]
-{{end}}`, "PREFIX", policy.Prefix)))

@@ -42,17 +42,14 @@ func TestAuth(t *testing.T) {
 		may    bool   // ask the loopback address
 		want   string // status, Location, challenge
 	}{
-		{"let in", policy.Auth{URL: auth.URL}, "202", true, "200  "},
-		{"not known", policy.Auth{URL: auth.URL}, "401", true, "401  Basic"},
+		{"let in", policy.Auth{URL: auth.URL}, "202", true, "200  "}, {"not known", policy.Auth{URL: auth.URL}, "401", true, "401  Basic"},
 		{"not allowed", policy.Auth{URL: auth.URL}, "403", true, "403  Basic"},
 		{"sign in", policy.Auth{URL: auth.URL, Signin: "https://$host/start"}, "401", true, "302 https://a.test/start?rd=http%3A%2F%2Fa.test%2Fx%3Fy%3Dz "},
 		{"sign in, as manifests do", policy.Auth{URL: auth.URL, Signin: "https://b/?rd=$escaped_request_uri"}, "401", true, "302 https://b/?rd=%2Fx%3Fy%3Dz "},
 		{"sign in, as authentik says", policy.Auth{URL: auth.URL, Signin: "https://b/start?rd=$scheme://$http_host$request_uri"}, "401", true, "302 https://b/start?rd=http://a.test/x?y=z "},
 		{"an error", policy.Auth{URL: auth.URL}, "500", true, "503  "},
-		{"a redirect is not followed", policy.Auth{URL: auth.URL}, "302", true, "503  "},
-		{"down", policy.Auth{URL: gone.URL}, "200", true, "503  "},
-		{"wrong annotations", policy.Auth{}, "200", true, "503  "},
-		{"the pod itself", policy.Auth{URL: auth.URL}, "200", false, "503  "},
+		{"a redirect is not followed", policy.Auth{URL: auth.URL}, "302", true, "503  "}, {"down", policy.Auth{URL: gone.URL}, "200", true, "503  "},
+		{"wrong annotations", policy.Auth{}, "200", true, "503  "}, {"the pod itself", policy.Auth{URL: auth.URL}, "200", false, "503  "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			authTransport.CloseIdleConnections()

@@ -121,8 +121,7 @@ func TestEjectedEndpointIsMadeUpFor(t *testing.T) {
 	}
 }
 
-// A request waits for a place at most as long as in the Service's queue, and without a queue
-// not at all.
+// A request waits for a place at most as long as in the Service's queue, and without a queue not at all.
 func TestMaxWait(t *testing.T) {
 	for _, tt := range []struct {
 		is   policy.Service

@@ -76,17 +76,12 @@ func TestBodySize(t *testing.T) {
 		chunked bool
 		status  int
 	}{
-		{"at the limit", small(100), false, 100, false, 200},
-		{"one more", small(100), false, 101, false, 413},
-		{"chunked", small(100), false, 100, true, 200},
-		{"chunked, one more", small(100), false, 101, true, 413},
+		{"at the limit", small(100), false, 100, false, 200}, {"one more", small(100), false, 101, false, 413},
+		{"chunked", small(100), false, 100, true, 200}, {"chunked, one more", small(100), false, 101, true, 413},
 		{"chunked, more than is read early", small(1 << 20), false, 1<<20 + 1, true, 413},
-		{"chunked, at that limit", small(1 << 20), false, 1 << 20, true, 200},
-		{"no limit", small(policy.NoBodySize), true, 2 << 20, false, 200},
-		{"ingress-nginx's default", nil, true, 1<<20 + 1, false, 413},
-		{"ingress-nginx's default, chunked", nil, true, 1<<20 + 1, true, 413},
-		{"the default", nil, false, 1<<20 + 1, true, 200},
-		{"another default", small(0), true, 1<<20 + 1, true, 413},
+		{"chunked, at that limit", small(1 << 20), false, 1 << 20, true, 200}, {"no limit", small(policy.NoBodySize), true, 2 << 20, false, 200},
+		{"ingress-nginx's default", nil, true, 1<<20 + 1, false, 413}, {"ingress-nginx's default, chunked", nil, true, 1<<20 + 1, true, 413},
+		{"the default", nil, false, 1<<20 + 1, true, 200}, {"another default", small(0), true, 1<<20 + 1, true, 413},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, filtered(origin("web", quota), backend(service("one", limits), p), c.filters))
@@ -134,10 +129,8 @@ func TestRedirects(t *testing.T) {
 	}{
 		{policy.Filters{Redirect: "https://b/$request_uri", RedirectCode: 301}, "/x?y=%0A", "301 https://b/x?y=%0A"},
 		{policy.Filters{Redirect: "https://b/new", RedirectCode: 302}, "//evil.example", "302 https://b/new"},
-		{policy.Filters{RedirectHost: "www.a"}, "/x?y", "308 http://www.a/x?y"},
-		{policy.Filters{AppRoot: "/app"}, "/", "302 http://a/app"},
-		{policy.Filters{AppRoot: "/app"}, "/?", "302 http://a/app"},
-		{policy.Filters{AppRoot: "/app"}, "/x", "503 "},
+		{policy.Filters{RedirectHost: "www.a"}, "/x?y", "308 http://www.a/x?y"}, {policy.Filters{AppRoot: "/app"}, "/", "302 http://a/app"},
+		{policy.Filters{AppRoot: "/app"}, "/?", "302 http://a/app"}, {policy.Filters{AppRoot: "/app"}, "/x", "503 "},
 	} {
 		w := newWorld(t, filtered(origin("web", refuse), nil, &c.filters))
 		for range 3 {
@@ -191,12 +184,9 @@ func TestCORS(t *testing.T) {
 	}{
 		{"OPTIONS", "https://a.test", 204, "https://a.test", "[Origin]"},
 		{"OPTIONS", "https://x.b.test:8443", 204, "https://x.b.test:8443", "[Origin]"},
-		{"GET", "https://A.test", 200, "https://A.test", "[Origin Accept]"},
-		{"GET", "https://a.test", 429, "https://a.test", "[Origin]"},
-		{"GET", "https://x.y.b.test:8443", 429, "", "[Origin]"},
-		{"GET", "https://evil.test/.b.test:8443", 429, "", "[Origin]"},
-		{"OPTIONS", "https://a.test.evil", 429, "", "[Origin]"},
-		{"OPTIONS", "https://a.test", 204, "https://a.test", "[Origin]"},
+		{"GET", "https://A.test", 200, "https://A.test", "[Origin Accept]"}, {"GET", "https://a.test", 429, "https://a.test", "[Origin]"},
+		{"GET", "https://x.y.b.test:8443", 429, "", "[Origin]"}, {"GET", "https://evil.test/.b.test:8443", 429, "", "[Origin]"},
+		{"OPTIONS", "https://a.test.evil", 429, "", "[Origin]"}, {"OPTIONS", "https://a.test", 204, "https://a.test", "[Origin]"},
 	} {
 		resp, _ := w.send(c.method, "a", "/", nil, "Origin", c.origin)
 		h := resp.Header

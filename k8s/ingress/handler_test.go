@@ -41,20 +41,13 @@ func TestRouting(t *testing.T) {
 		status     int
 		body       string
 	}{
-		{"a.example.com", "/", 200, "red HTTP/1.1 /"},
-		{"A.Example.COM:8080", "/x", 200, "red HTTP/1.1 /x"},
-		{"a.example.com", "/blue/1", 200, "blue HTTP/1.1 /blue/1"},
-		{"a.example.com", "/blues", 200, "red HTTP/1.1 /blues"},
-		{"a.example.com", "/none", 503, ""},
-		{"a.example.com", "/empty", 503, ""},
-		{"b.example.com", "/", 404, ""},
-		{"a.example.com", "/x/%2e%2e/blue", 400, ""},
-		{"a.example.com", "/x/..%2fblue", 400, ""},
-		{"secure.example.com", "/x?y=1", 308, ""},
+		{"a.example.com", "/", 200, "red HTTP/1.1 /"}, {"A.Example.COM:8080", "/x", 200, "red HTTP/1.1 /x"},
+		{"a.example.com", "/blue/1", 200, "blue HTTP/1.1 /blue/1"}, {"a.example.com", "/blues", 200, "red HTTP/1.1 /blues"},
+		{"a.example.com", "/none", 503, ""}, {"a.example.com", "/empty", 503, ""}, {"b.example.com", "/", 404, ""},
+		{"a.example.com", "/x/%2e%2e/blue", 400, ""}, {"a.example.com", "/x/..%2fblue", 400, ""}, {"secure.example.com", "/x?y=1", 308, ""},
 		{"secure.example.com", "/.well-known/acme-challenge/x", 200, "blue HTTP/1.1 /.well-known/acme-challenge/x"},
 		{"secure.example.com", "/.well-known/acme-challenge/y", 200, "red HTTP/1.1 /.well-known/acme-challenge/y"},
-		{"secure.example.com", "/.well-known/acme-challenges", 308, ""},
-		{"one.wild.example.com", "/", 308, ""},
+		{"secure.example.com", "/.well-known/acme-challenges", 308, ""}, {"one.wild.example.com", "/", 308, ""},
 	} {
 		resp, body := w.get(tt.host, tt.path)
 		if resp.StatusCode != tt.status || tt.body != "" && body != tt.body {
@@ -195,8 +188,7 @@ func TestEndpointQueue(t *testing.T) {
 		})
 	}
 	waitFor(t, "one request at the pod", func() bool { return p.inside.Load() == 1 })
-	// Of three, one is at the pod and one in the queue: the third is refused, now or a
-	// moment later.
+	// Of three, one is at the pod and one in the queue: the third is refused, now or a moment later.
 	waitFor(t, "a refusal", func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()

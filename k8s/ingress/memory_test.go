@@ -66,8 +66,7 @@ func (m *memory) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// from answers a GET of a client with this address, "192.0.2.1" or "[2001:db8::1]".
-// header are pairs.
+// from answers a GET of a client with this address, "192.0.2.1" or "[2001:db8::1]". header are pairs.
 func (m *memory) from(client, host string, header ...string) *http.Response {
 	r := httptest.NewRequest(http.MethodGet, "http://"+host, nil)
 	if r.URL.Path == "" {

@@ -29,8 +29,7 @@ func limitedTo(n int) *model.Model {
 	return all(origin("web", policy.Ingress{}), b)
 }
 
-// A request that is being sent slowly holds no place, up to 16 KB; then it is passed on as
-// it is.
+// A request that is being sent slowly holds no place, up to 16 KB; then it is passed on as it is.
 func TestSlowBodiesHoldNoPlace(t *testing.T) {
 	p := serving(t, "red", func(w http.ResponseWriter, r *http.Request) {
 		b, err := io.ReadAll(r.Body)

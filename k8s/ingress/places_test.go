@@ -13,9 +13,8 @@ import (
 	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
-// Replicas that share few places at few endpoints have one each if there are enough,
-// and never more at an endpoint than it may have in flight. If there are not enough,
-// they say so.
+// Replicas that share few places at few endpoints have one each if there are enough, and never more at
+// an endpoint than it may have in flight. If there are not enough, they say so.
 func TestPlacesOfReplicas(t *testing.T) {
 	for _, tt := range []struct{ replicas, endpoints, limit int }{
 		{1, 3, 2}, {2, 1, 1}, {2, 2, 1}, {2, 3, 1}, {3, 3, 1}, {3, 6, 1}, {4, 3, 2}, {4, 8, 1}, {5, 2, 3}, {2, 5, 4}, {3, 4, 7}, {7, 100, 1},

@@ -16,8 +16,7 @@ import (
 	"github.com/herdshield/shield/limiter"
 )
 
-// upgrading is a pod that switches to any protocol that it is asked for, and says back
-// what it is told.
+// upgrading is a pod that switches to any protocol that it is asked for, and says back what it is told.
 func upgrading(t *testing.T) *pod {
 	return serving(t, "red", func(w http.ResponseWriter, r *http.Request) {
 		to := r.Header.Get("Upgrade")

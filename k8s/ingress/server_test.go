@@ -216,8 +216,7 @@ func TestConfigSaysAllThatIsWrong(t *testing.T) {
 	}
 }
 
-// With the PROXY protocol the load balancer names the client, with and without TLS; other
-// peers cannot.
+// With the PROXY protocol the load balancer names the client, with and without TLS; other peers cannot.
 func TestProxyProtocol(t *testing.T) {
 	backend := dumpBackend(t)
 	for _, c := range []struct {

@@ -83,8 +83,7 @@ func TestHungRequestsEnd(t *testing.T) {
 		{"response", policy.Service{EndpointConcurrency: 4}, lateResponse},
 		{"backend", policy.Service{Concurrency: 4}, model.Timeouts{Backend: limit, Response: time.Hour}},
 		{"request", policy.Service{Concurrency: 4, EndpointConcurrency: 4}, model.Timeouts{Request: limit}},
-		{"no limits", policy.Service{}, lateResponse},
-		{"adaptive", policy.Service{Adaptive: true}, lateResponse},
+		{"no limits", policy.Service{}, lateResponse}, {"adaptive", policy.Service{Adaptive: true}, lateResponse},
 		{"observe", policy.Service{Concurrency: 4, Observe: true}, lateResponse},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -272,8 +271,7 @@ func TestSlowUploadsEndWithTheRequest(t *testing.T) {
 		limits model.Timeouts
 		sent   int // more than readEarly reads: the backend has got it
 	}{
-		{policy.Service{}, model.Timeouts{Request: limit}, 0},
-		{policy.Service{}, model.Timeouts{Backend: limit}, 1},
+		{policy.Service{}, model.Timeouts{Request: limit}, 0}, {policy.Service{}, model.Timeouts{Backend: limit}, 1},
 		{policy.Service{Concurrency: 1}, model.Timeouts{Request: limit}, 1},
 		{policy.Service{Concurrency: 1}, model.Timeouts{Request: limit}, 2 * maxEarlyBody},
 		{policy.Service{Concurrency: 1}, model.Timeouts{Backend: limit}, 2 * maxEarlyBody},

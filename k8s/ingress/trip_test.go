@@ -146,8 +146,7 @@ func blackHole(t *testing.T) netip.AddrPort {
 	return hole
 }
 
-// The same through Caddy's reverse_proxy and Go's transport, which dial in a goroutine of
-// their own.
+// The same through Caddy's reverse_proxy and Go's transport, which dial in a goroutine of their own.
 func TestBlackHole(t *testing.T) {
 	alive := newPod(t, "alive", start)
 	b := backend(service("web", policy.Service{}), alive)
@@ -272,10 +271,8 @@ func TestOrphansKeepTheirPlace(t *testing.T) {
 		{name: "nothing is known", want: orphanMeans * initialMean},
 		{name: "fast requests", mean: 50 * time.Millisecond, took: 20 * time.Millisecond, want: 80 * time.Millisecond},
 		{name: "one that took long", mean: 50 * time.Millisecond, took: 200 * time.Millisecond},
-		{name: "slow requests", mean: time.Minute, want: maxOrphan},
-		{name: "the client is still there", mean: time.Second, stays: true},
-		{name: "answered", mean: time.Second, reached: true},
-		{name: "no limit", mean: time.Second, any: true},
+		{name: "slow requests", mean: time.Minute, want: maxOrphan}, {name: "the client is still there", mean: time.Second, stays: true},
+		{name: "answered", mean: time.Second, reached: true}, {name: "no limit", mean: time.Second, any: true},
 		{name: "it was never sent", mean: time.Second, unsent: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

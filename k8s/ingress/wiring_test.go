@@ -152,8 +152,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// Ingresses with different policies to one Service each have their own, and share the
-// Service's.
+// Ingresses with different policies to one Service each have their own, and share the Service's.
 func TestIngressesOfOneService(t *testing.T) {
 	const places = 10
 	held := make(chan struct{})

@@ -26,8 +26,7 @@ import (
 	"github.com/herdshield/shield/limiter"
 )
 
-// A world is an ingress at work, with a Model that the test makes instead of a
-// cluster.
+// A world is an ingress at work, with a Model that the test makes instead of a cluster.
 type world struct {
 	t          *testing.T
 	controller *controller

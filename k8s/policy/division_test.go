@@ -210,8 +210,7 @@ func TestManyLooks(t *testing.T) {
 	}
 }
 
-// Of many limits of 1 every replica has about as many as every other, and each
-// has exactly one owner.
+// Of many limits of 1 every replica has about as many as every other, and each has exactly one owner.
 func TestSaltSpreads(t *testing.T) {
 	const limits = 1000
 	for _, count := range []int{2, 3, 7} {

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// For any set of annotations with one made bad, the limits are those of the set without it;
-// or with the default burst, if that is the bad one. So a mistake takes away nothing but
-// what it was to say.
+// For any set of annotations with one made bad, the limits are those of the set without it; or with the
+// default burst, if that is the bad one. So a mistake takes away nothing but what it was to say.
 func TestMistakes(t *testing.T) {
 	ingress := map[string]string{"rate": "50/s", "burst": "7", "concurrency": "4", "key": "{http.request.host}", "class": "critical", "allow-cidrs": "10.0.0.0/8", "retry-after-max": "9s", "mode": "observe"}
 	service := map[string]string{"capacity": "500/s", "burst": "5", "concurrency": "9", "endpoint-concurrency": "4", "queue": "16", "queue-timeout": "50ms", "retry-after-max": "9s", "mode": "observe"}

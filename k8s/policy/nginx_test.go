@@ -10,8 +10,7 @@ import (
 	"github.com/herdshield/shield/limiter"
 )
 
-// nginx returns annotations of ingress-nginx's: pairs of a name without prefix and a
-// value.
+// nginx returns annotations of ingress-nginx's: pairs of a name without prefix and a value.
 func nginx(pairs ...string) map[string]string {
 	m := map[string]string{NginxPrefix + "rewrite-target": "/$1"}
 	for i := 0; i < len(pairs); i += 2 {
