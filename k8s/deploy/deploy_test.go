@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -319,32 +320,7 @@ func none(t *testing.T, objects []object, kinds ...string) {
 }
 
 func TestValuesThatMeanSomething(t *testing.T) {
-	objects := helm(t, `
-image: {tag: v9}
-ingressClass: {name: edge, default: true, controller: example.com/edge, parameters: {concurrency: 1000000, ssl-redirect: false}}
-controller:
-  namespaces: [a, b]
-  nginxAnnotations: true
-  watchIngressWithoutClass: true
-  shareHosts: true
-  preferIPv6: true
-  replicas: local
-  defaultCertificate: a/tls
-  publishAddresses: [192.0.2.1, lb.example.com]
-  trustedProxies: [10.0.0.0/8, "fd00::/8"]
-  proxyProtocolFrom: [10.0.0.0/8]
-  logLevel: debug
-  shutdownDelay: 30s
-  gracePeriod: 60s
-  extraArgs: [--more=1]
-service: {type: NodePort, externalTrafficPolicy: Cluster}
-autoscaling: {enabled: false}
-replicas: 4
-networkPolicy: {enabled: false}
-podDisruptionBudget: {enabled: false}
-tolerations: [{operator: Exists}]
-podLabels: {team: edge}
-`)
+	objects := helm(t, must.Read(t, "testdata/flags.yaml"))
 	d := ofKind(objects, "Deployment")[0]
 	pod := get(d, "spec", "template", "spec")
 	args := strings.Join(words(pod, "containers", 0, "args"), " ")
@@ -375,24 +351,9 @@ podLabels: {team: edge}
 }
 
 // nodeValues are for clusters without load balancers, and for objects that others make.
-const nodeValues = `
-nameOverride: edge
-image: {registry: registry.example.com, digest: "sha256:0123456789012345678901234567890123456789012345678901234567890123"}
-kind: DaemonSet
-hostPort: {enabled: true, http: 8000}
-ingressClass: {create: false}
-rbac: {create: false}
-serviceAccount: {create: false, name: theirs}
-service:
-  type: NodePort
-  nodePorts: {http: 30080}
-  ipFamilyPolicy: PreferDualStack
-  ipFamilies: [IPv6, IPv4]
-  internal: {enabled: true, annotations: {example.com/internal: "true"}}
-extraEnv: [{name: GOMEMLIMIT, value: 300MiB}]
-extraVolumes: [{name: ca, configMap: {name: ca}}]
-extraVolumeMounts: [{name: ca, mountPath: /etc/ca, readOnly: true}]
-`
+//
+//go:embed testdata/nodes.yaml
+var nodeValues string
 
 func TestValuesForNodes(t *testing.T) {
 	objects := helm(t, nodeValues)

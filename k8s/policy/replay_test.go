@@ -428,26 +428,7 @@ func startNginx(t *testing.T, backend string) *nginxServer {
 		zones.WriteString(z)
 		fmt.Fprintf(&locations, "location /%s/ { proxy_pass %s; %s }\n", name, backend, l)
 	}
-	config := fmt.Sprintf(`
-daemon off;
-master_process off;
-pid %[1]s/pid;
-error_log %[1]s/error.log error;
-events { worker_connections 512; }
-http {
-	client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/fastcgi;
-	uwsgi_temp_path %[1]s/uwsgi; scgi_temp_path %[1]s/scgi;
-	log_format seen "$msec $remote_addr $status $uri";
-	access_log %[1]s/access.log seen;
-	limit_req_status 503;
-	limit_conn_status 503;
-	%[2]s
-	server {
-		listen %[3]s;
-		%[4]s
-	}
-}
-`, s.dir, zones.String(), s.address, locations.String())
+	config := fmt.Sprintf(must.Read(t, "testdata/nginx.conf"), s.dir, zones.String(), s.address, locations.String())
 	must.Do(t, os.WriteFile(filepath.Join(s.dir, "nginx.conf"), []byte(config), 0o644))
 	s.process = exec.Command(binary, "-p", s.dir, "-c", filepath.Join(s.dir, "nginx.conf"))
 	var output strings.Builder
