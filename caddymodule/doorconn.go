@@ -338,6 +338,7 @@ func (c *doorConn) tell(m *memo, d *shield.Decision, now time.Duration) error {
 	b := pages.Get().(*[]byte)
 	*b = m.page.append((*b)[:0], d.Hint, dateNow())
 	m.h.record.atDoor.Add(1)
+	m.observe(d, now-d.At())
 	_, err := c.Conn.Write(*b)
 	pages.Put(b)
 	if err == nil && m.closes {

@@ -291,6 +291,7 @@ func (h *h2Door) again(now time.Duration, stream uint32, sum uint64, block []byt
 	}
 	m.h.countRefused(&m.q, &d)
 	m.h.record.atDoorH2.Add(1)
+	m.observe(&d, d.Hold)
 	return true, nil
 }
 

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -269,17 +270,18 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 	switch {
 	case !d.Admit:
-		return h.refuse(w, r, &about, keys, &d)
+		return h.refuse(w, r, &about, keys, &d, now)
 	case !h.tracks:
-		return next.ServeHTTP(w, r)
+		return h.serve(w, r, next, now)
 	default:
-		return h.pass(w, r, d, next)
+		return h.pass(w, r, d, next, now)
 	}
 }
 
-// pass has next serve an admitted request, and records how it ends.
-func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision, next caddyhttp.Handler) (err error) {
+// pass has next serve an admitted request, and records how it ends, and how long it took.
+func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision, next caddyhttp.Handler, arrived time.Duration) (err error) {
 	var tracker *shield.Tracker
+	recorder := w
 	if d.HoldsPlace() && shield.MayStream(r) {
 		tracker = h.guard.Track(w, r, d)
 		w = tracker
@@ -301,6 +303,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision
 			*r = *r.WithContext(ctx)
 		}
 		now := shield.Now()
+		h.record.durations.observe(outcomeAdmitted, cmp.Or(proxy.status, h.statusOf(recorder, err)), now-arrived)
 		if tracker != nil {
 			tracker.DoneAs(outcome)
 		} else {

@@ -1,8 +1,11 @@
 package caddymodule
 
 import (
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -73,6 +76,16 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 				to.sparse = s.live
 				for _, reason := range shield.Reasons {
 					to.count(s.stats.Observed[reason], "observed", reason.String())
+				}
+			}},
+		{"caddy_shield_request_duration_seconds", histogram, []string{"outcome", "code"}, "How long requests took, from their arrival to the end of the answer, by decision (admitted or refused) and by the status of the answer: 1xx to 5xx. That of admitted requests is known if the server has access logs, or if the shield has a capacity or concurrency and a reverse_proxy answers; else it is unknown. Upgraded connections and streams count to their end. It has native buckets, and classic ones.",
+			func(s *shieldReading, to sink) {
+				for outcome := range s.record.durations {
+					for class := range s.record.durations[outcome] {
+						if h := s.record.durations[outcome][class].Load(); h != nil {
+							to.ch <- h.metric(to.desc, to.name, outcomes[outcome], statusClasses[class])
+						}
+					}
 				}
 			}},
 		{"caddy_shield_overloaded", gauge, nil, "1 while requests are refused, or in observe mode would be, for any reason but quota and per_client, and for 5 s after.",
@@ -236,6 +249,34 @@ var zoneMetrics = []metricGroup[*zoneReading]{
 	}},
 }
 
+// buildMetrics are about the program.
+var buildMetrics = []metricGroup[buildReading]{
+	{"", "", func(buildReading) bool { return true }, []metric[buildReading]{
+		{"caddy_shield_build_info", gauge, []string{"version", "goversion"}, "1, with the version of shield, as far as the build knows it, and that of Go.",
+			func(b buildReading, to sink) {
+				to.ch <- prometheus.MustNewConstMetric(to.desc, prometheus.GaugeValue, 1, b.version, b.goVersion)
+			}},
+	}},
+}
+
+// A buildReading is what the program says of itself.
+type buildReading struct{ version, goVersion string }
+
+// build is that of this program.
+var build = sync.OnceValue(func() buildReading {
+	is := buildReading{"unknown", runtime.Version()}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return is
+	}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == "github.com/herdshield/shield" && m.Version != "" {
+			is.version = m.Version
+		}
+	}
+	return is
+})
+
 // hintBuckets are the upper bounds of the histogram of waits, in seconds.
 var hintBuckets = []int{1, 2, 3, 5, 8, 13, 21, 30, 45, 59}
 
@@ -264,6 +305,7 @@ var descs = map[string]*prometheus.Desc{}
 func init() {
 	describe(shieldMetrics)
 	describe(zoneMetrics)
+	describe(buildMetrics)
 	describe(storeMetrics)
 	describe(backendStoreMetrics)
 	describe(zoneStoreMetrics)
@@ -298,6 +340,7 @@ func (collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	now, all := shield.Now(), c.roster()
+	collect(ch, buildMetrics, build(), "", false)
 	for _, s := range all.shields {
 		collect(ch, shieldMetrics, s.reading(now), s.name, s.live)
 	}

@@ -32,6 +32,7 @@ type proxyResult struct {
 	timed  bool          // the handler has a time-out
 	body   *shield.Body  // nil: not watched
 	before time.Duration // latency of an earlier reverse_proxy in the same request
+	status int           // of the answer, as far as it is known: 0 if not
 	begun  time.Duration // after which a stream of events has begun; 0: there was none
 }
 
@@ -84,6 +85,7 @@ func (p *proxyResult) result(r *http.Request, err error, returned bool) (outcome
 			status = s
 		}
 	}
+	p.status = status
 	if (p.timed || err != nil || !returned) && caddyhttp.GetVar(r.Context(), lateVar) != nil {
 		return shield.Overloaded, 0
 	}

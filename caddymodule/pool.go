@@ -36,11 +36,12 @@ func newZoneRecord(name string) *zoneRecord {
 // A backendRecord is the state of one backend, and what has been reported of it.
 type backendRecord struct {
 	shield.Backend
-	reported backendReport
-	sharing  post
-	refused  refusedClients
-	atDoor   atomic.Uint64 // refusals that a Door has answered, over HTTP/1.1
-	atDoorH2 atomic.Uint64 // and over HTTP/2
+	reported  backendReport
+	sharing   post
+	refused   refusedClients
+	durations durations
+	atDoor    atomic.Uint64 // refusals that a Door has answered, over HTTP/1.1
+	atDoorH2  atomic.Uint64 // and over HTTP/2
 }
 
 // door returns the refusals that a Door has answered, by protocol.

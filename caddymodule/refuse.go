@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
@@ -23,13 +24,14 @@ type refusalKey struct{}
 // leaves the response empty if no route matches.
 //
 // A gRPC client cannot read what error routes write.
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, about *shield.Request, keys []limiter.Key, d *shield.Decision) error {
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, about *shield.Request, keys []limiter.Key, d *shield.Decision, arrived time.Duration) error {
 	now, ok := d.Deliver(r.Context())
 	if !ok {
 		w.WriteHeader(shield.GoneStatus(r.Context()))
 		return nil
 	}
 	answers, refusal := h.guard.Answers(), d.Refusal()
+	h.record.durations.observe(outcomeRefused, answers.Status(refusal), now-arrived)
 	direct := h.respond == respondDirect || h.respond == respondAuto && (h.errors == nil || pushback.IsGRPC(r))
 	if direct {
 		doorOf(r).refused(now, h, r, about, keys, d)
