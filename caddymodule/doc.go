@@ -6,6 +6,7 @@
 //	key.go        key templates
 //	trust.go      a warning where clients can choose their address
 //	outcome.go    how an admitted request has ended
+//	duration.go   how long requests took
 //	timeout.go    how one that is late is ended
 //	refuse.go     how a refusal is answered
 //	door.go       the listener wrapper that refuses again
