@@ -55,6 +55,10 @@ type Rule struct {
 	// their beginning. Path is then its text, which has precedence by its length.
 	Pattern *regexp.Regexp
 
+	// AnyCase rules match all paths that begin with the bytes of Path, in any case of ASCII,
+	// whether they are Exact or not. They have precedence by their length, with patterns.
+	AnyCase bool
+
 	// Fallback rules match only if no other rule of the Host does. An object's default
 	// backend is one for its own hosts.
 	Fallback bool

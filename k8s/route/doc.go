@@ -12,8 +12,9 @@
 // /a, /a/ and /a/b, but not /ab. The longest path has precedence, then the exact one, then the first one
 // in the list. If no rule of the host matches, its fallbacks do, then the catch-all. Patterns are
 // regular expressions, anchored at the beginning; among prefixes, the length of their text is their
-// precedence. The others are the rules of the Kubernetes documentation ("Ingress", path types and
-// hostname wildcards). Tests cover every row of its tables.
+// precedence, and so it is of prefixes in any case, which go by bytes, as locations "~*" of nginx do.
+// The others are the rules of the Kubernetes documentation ("Ingress", path types and hostname
+// wildcards). Tests cover every row of its tables.
 //
 // # One reading
 //
@@ -29,7 +30,7 @@
 //     the other reading would lead to another Target. So /projects/group%2Fname is fine
 //     under one rule for /projects.
 //
-// It does not interpret parameters (/a;b is not /a). Paths are case-sensitive, even if a
+// It does not interpret parameters (/a;b is not /a). Other paths are case-sensitive, even if a
 // backend's are not.
 //
 // Paths of rules are decoded already. The caller must decide on the precedence of two

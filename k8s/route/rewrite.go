@@ -23,7 +23,7 @@ func Rewrite(w *model.Rewrite, u *url.URL) (*url.URL, bool) {
 	prefix := strings.TrimRight(w.Prefix, "/")
 	switch {
 	case w.Prefix != "" && w.Pattern == nil:
-		if !strings.HasPrefix(path, prefix) {
+		if !hasPrefixFold(path, prefix) { // the rule may be for any case
 			return nil, false
 		}
 		base := strings.TrimRight(w.To, "/")

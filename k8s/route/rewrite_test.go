@@ -45,6 +45,14 @@ func TestRewrite(t *testing.T) {
 	}
 }
 
+// The rule of a prefix may be for any case.
+func TestRewriteAnyCase(t *testing.T) {
+	to, ok := Rewrite(&model.Rewrite{Prefix: "/api", To: "/v2"}, &url.URL{Path: "/API/Users"})
+	if !ok || to.Path != "/v2/Users" {
+		t.Errorf("%v, %v", to, ok)
+	}
+}
+
 // FuzzRewrite checks that whatever groups are made of, a server reads what was meant: a path,
 // without elements of dots, and not the name of a host.
 func FuzzRewrite(f *testing.F) {

@@ -25,11 +25,39 @@ type level struct {
 	patterns         []pattern // the longest first
 }
 
-// A pattern is a rule whose path is a regular expression.
+// A pattern is a rule whose path is a regular expression, or a prefix in any case.
 type pattern struct {
-	re     *regexp.Regexp
+	re     *regexp.Regexp // nil: the prefix counts
+	prefix string
 	size   int // of its text
 	target *model.Target
+}
+
+func (p *pattern) match(path string) bool {
+	if p.re == nil {
+		return hasPrefixFold(path, p.prefix)
+	}
+	return p.re.MatchString(path)
+}
+
+// hasPrefixFold is strings.HasPrefix in any case of ASCII.
+func hasPrefixFold(s, prefix string) bool {
+	if len(s) < len(prefix) {
+		return false
+	}
+	for i := range len(prefix) {
+		if lower(s[i]) != lower(prefix[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func lower(c byte) byte {
+	if 'A' <= c && c <= 'Z' {
+		c += 'a' - 'A'
+	}
+	return c
 }
 
 // A node is where some elements of a path lead; the root stands for none. It is a radix
@@ -53,7 +81,14 @@ func New(rules []model.Rule, fallback *model.Target) *Table {
 		r := &rules[i]
 		l := t.add(strings.TrimSuffix(strings.ToLower(r.Host), "."))
 		if r.Pattern != nil {
-			l.patterns = append(l.patterns, pattern{r.Pattern, len(r.Path), &r.Target})
+			l.patterns = append(l.patterns, pattern{re: r.Pattern, size: len(r.Path), target: &r.Target})
+			continue
+		}
+		if r.AnyCase {
+			l.patterns = append(l.patterns, pattern{prefix: r.Path, size: len(r.Path), target: &r.Target})
+			if !r.Exact { // of what is below it, it has more than an exact one of the same path
+				l.patterns = append(l.patterns, pattern{prefix: r.Path + "/", size: len(r.Path) + 1, target: &r.Target})
+			}
 			continue
 		}
 		path := r.Path
@@ -182,7 +217,7 @@ func (t *Table) find(l *level, path string) *model.Target {
 			if p.size <= size {
 				break
 			}
-			if p.re.MatchString(path) {
+			if p.match(path) {
 				return p.target
 			}
 		}
@@ -236,9 +271,7 @@ func (t *Table) level(host string) *level {
 	var buf [maxName]byte
 	b := buf[:copy(buf[:], host)]
 	for i, c := range b {
-		if 'A' <= c && c <= 'Z' {
-			b[i] = c + 'a' - 'A'
-		}
+		b[i] = lower(c)
 	}
 	if l := t.names[string(b)]; l != nil {
 		return l

@@ -27,6 +27,7 @@ type claim struct {
 	by      *ingress
 	target  model.Target
 	pattern *regexp.Regexp
+	anyCase bool
 }
 
 // claim takes k for an Ingress. If an older one, or the same one, has it, claim returns that
@@ -87,16 +88,37 @@ func (r *run) route(in *ingress, catchAll **model.Target) {
 	}
 }
 
+// readCases finds the hosts whose paths are in any case: as in ingress-nginx, those with a rule
+// that may be a pattern, or is rewritten, in whatever Ingress.
+func (r *run) readCases(ours []*ingress) {
+	r.anyCase = make(map[string]bool)
+	for _, in := range ours {
+		f := in.filters
+		if !r.opts.NginxAnnotations || f == nil || !f.Regex && f.RewriteTarget == "" {
+			continue
+		}
+		for _, rule := range in.rules {
+			rewritten := func(p networkingv1.HTTPIngressPath) bool { return f.Regex || p.Path != f.RewriteTarget }
+			if slices.ContainsFunc(rule.paths, rewritten) && !r.refused(in, rule.host) {
+				r.anyCase[rule.host] = true
+			}
+		}
+	}
+}
+
 func (r *run) routePath(in *ingress, host string, p *networkingv1.HTTPIngressPath) {
 	kind := cmp.Or(value(p.PathType), networkingv1.PathTypeImplementationSpecific)
 	at := ruleKey{host: host, exact: kind == networkingv1.PathTypeExact}
 	var wrong string
 	var pattern *regexp.Regexp
-	if at.pattern = isPattern(in.filters, p.Path, at.exact); at.pattern {
-		at.path = p.Path
+	anyCase := r.anyCase[host]
+	if at.pattern = isPattern(in.filters, p.Path, at.exact) || anyCase && looksLikePattern(p.Path); at.pattern {
+		at.path, at.exact = p.Path, false
 		pattern, wrong = r.pattern(host, p.Path)
+	} else if at.path, wrong = readPath(p.Path, at.exact); anyCase && at.path != "/" {
+		at.path = lower(at.path)
 	} else {
-		at.path, wrong = readPath(p.Path, at.exact)
+		anyCase = false // all paths begin with it
 	}
 	if wrong != "" {
 		r.problems.add(in.origin.Ref, ReasonPathInvalid, "path %q of %s is left out: it %s", shorten(p.Path, maxQuoted), hostText(host), wrong)
@@ -111,7 +133,8 @@ func (r *run) routePath(in *ingress, host string, p *networkingv1.HTTPIngressPat
 	switch winner {
 	case nil:
 		c.target.Backend = r.orDefault(in, r.backend(in, &p.Backend))
-		c.pattern, c.target.Rewrite = pattern, rewrite(in.filters, p.Path, at.path, pattern)
+		c.pattern, c.anyCase = pattern, anyCase && !at.pattern
+		c.target.Rewrite = rewrite(in.filters, p.Path, at.path, pattern)
 	case in:
 		r.problems.add(in.origin.Ref, ReasonPathTaken, "duplicate path %q (%s) of %s; the first one counts",
 			shorten(at.path, maxQuoted), typeText(at), hostText(host))
@@ -119,6 +142,17 @@ func (r *run) routePath(in *ingress, host string, p *networkingv1.HTTPIngressPat
 		r.problems.add(in.origin.Ref, ReasonPathTaken, "path %q (%s) of %s is routed by the older Ingress %s; this rule is left out",
 			shorten(at.path, maxQuoted), typeText(at), hostText(host), winner.origin)
 	}
+}
+
+// lower returns a path with the letters of ASCII in lower case.
+func lower(path string) string {
+	b := []byte(path)
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
+		}
+	}
+	return string(b)
 }
 
 // readPath returns a path in the form that requests are matched with, or what is wrong with
@@ -189,7 +223,7 @@ func guardInherited(t *model.Target, filters *policy.Filters) {
 func (r *run) sortedRules() []model.Rule {
 	rules := make([]model.Rule, 0, len(r.rules))
 	for k, c := range r.rules {
-		rules = append(rules, model.Rule{Host: k.host, Path: k.path, Exact: k.exact, Fallback: k.fallback, Pattern: c.pattern, Target: c.target})
+		rules = append(rules, model.Rule{Host: k.host, Path: k.path, Exact: k.exact, Fallback: k.fallback, Pattern: c.pattern, AnyCase: c.anyCase, Target: c.target})
 	}
 	slices.SortFunc(rules, func(a, b model.Rule) int {
 		return cmp.Or(

@@ -160,6 +160,7 @@ func (t *Translator) Translate(o Objects) *model.Model {
 	m := new(model.Model)
 	ours := r.readIngresses(o.Ingresses, m)
 	r.readNames(ours)
+	r.readCases(ours)
 
 	var catchAll *model.Target
 	for _, in := range ours {
@@ -203,6 +204,7 @@ type run struct {
 
 	named, implied names           // hosts in specs, and in certificates alone
 	ruled          map[string]bool // hosts of rules
+	anyCase        map[string]bool // hosts whose paths are in any case
 
 	rules    map[ruleKey]*claim
 	used     map[key]*model.Service
