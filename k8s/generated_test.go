@@ -19,8 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "write the files and tables that are made of others")
 
-// TestGenerated compares what is made of something else with what it is made of. With
-// -update it writes it.
+// TestGenerated compares what is made of something else with what it is made of. With -update it writes it.
 func TestGenerated(t *testing.T) {
 	policies := admissionPolicies(t)
 	// The operator's object has the group of the plain file, two columns to the right.

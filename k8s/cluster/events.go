@@ -30,9 +30,8 @@ const (
 // comes back is written again. A new leader writes every Problem that it has not written. Report returns
 // at once, and only the latest call counts. The argument must not be modified after that.
 //
-// As for all controllers, similar Events are aggregated; an object gets at most 25 at once,
-// and then one in five minutes. Namespaces take turns, so that fast-changing problems in one
-// do not delay the Events of others.
+// As for all controllers, similar Events are aggregated; an object gets at most 25 at once, and then one in
+// five minutes. Namespaces take turns, so that fast-changing problems in one do not delay the Events of others.
 func (c *Cluster) Report(problems []model.Problem) {
 	r := c.reporter
 	r.mu.Lock()
@@ -90,8 +89,7 @@ func (r *reporter) latest() []model.Problem {
 	return r.problems
 }
 
-// untold returns the problems without an Event, without duplicates, and forgets the told
-// ones that are gone.
+// untold returns the problems without an Event, without duplicates, and forgets the told ones that are gone.
 func untold(told map[model.Problem]bool, problems []model.Problem) (fresh []model.Problem) {
 	there := make(map[model.Problem]bool, len(problems))
 	for _, p := range problems {

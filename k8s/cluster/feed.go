@@ -92,9 +92,8 @@ func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Int
 	})}, nil
 }
 
-// The waits between requests to an API server that cannot be reached. Ours: client-go's
-// grow to a minute, separately for each kind of objects, so that long after the API server
-// is back some kinds would be missing.
+// The waits between requests to an API server that cannot be reached. Ours: client-go's grow to a minute,
+// separately for each kind of objects, so that long after the API server is back some kinds would be missing.
 const (
 	minRetryWait = 250 * time.Millisecond
 	maxRetryWait = 2 * time.Second
@@ -128,8 +127,7 @@ func (f *feed) count(n int) {
 	}
 }
 
-// until returns the time since epoch until which the copies are certainly up to date, if
-// the connection works.
+// until returns the time since epoch until which the copies are certainly up to date, if the connection works.
 func (f *feed) until() int64 { return f.ended.Load() }
 
 // A watched is a watch that runs a function when it ends. The reflector stops every watch

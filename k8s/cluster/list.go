@@ -10,8 +10,7 @@ import (
 	"github.com/herdshield/shield/k8s/translate"
 )
 
-// List returns the Ingresses and Services of today, without watching them. It is for
-// programs that look once.
+// List returns the Ingresses and Services of today, without watching them. It is for programs that look once.
 func (c *Cluster) List(ctx context.Context) (o translate.Objects, err error) {
 	namespaces := c.config.Namespaces
 	if len(namespaces) == 0 {

@@ -73,8 +73,7 @@ func (s *status) publish(mine, notMine []model.Ref, addresses []Address) {
 	signal(s.wake)
 }
 
-// remember returns the addresses of last that are no longer published, followed by past: at
-// most maxPast.
+// remember returns the addresses of last that are no longer published, followed by past: at most maxPast.
 func remember(past, last, now []Address) []Address {
 	gone := slices.DeleteFunc(slices.Clone(last), func(a Address) bool { return has(now, a) })
 	if len(gone) == 0 {

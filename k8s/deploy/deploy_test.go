@@ -466,8 +466,7 @@ func TestPortsOfNodes(t *testing.T) {
 	}
 }
 
-// On kind a Service of type LoadBalancer has no address, and one node cannot have two pods with
-// one port.
+// On kind a Service of type LoadBalancer has no address, and one node cannot have two pods with one port.
 func TestKind(t *testing.T) {
 	objects := kustomize(t, "overlays/kind")
 	container := get(ofKind(objects, "Deployment")[0], "spec", "template", "spec", "containers", 0)

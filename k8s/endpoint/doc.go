@@ -36,10 +36,9 @@
 //
 // # Promises
 //
-// With a cap of n an endpoint never has n+1 requests in flight, however many goroutines pick
-// and however the Set is updated meanwhile. The cap and the count are one word. An
-// endpoint that leaves with requests in flight and comes back before they have ended keeps
-// its count. Lowering a cap ends no request.
+// With a cap of n an endpoint never has n+1 requests in flight, however many goroutines pick and however the
+// Set is updated meanwhile. The cap and the count are one word. An endpoint that leaves with requests in flight
+// and comes back before they have ended keeps its count. Lowering a cap ends no request.
 //
 // Pick takes no lock and does not allocate. Neither does Release, except for a lock after a failure.
 // Memory grows with the endpoints, and with those that have left with requests in flight.

@@ -47,9 +47,8 @@ const (
 
 // A live endpoint is one address of a Set.
 type live struct {
-	// state has the cap in the upper 32 bits, 0 if there is none, and the requests in
-	// flight in the lower 31. Bit 31 says that the endpoint is retired: it has left its
-	// Set, idle, and has no more places.
+	// state has the cap in the upper 32 bits, 0 if there is none, and the requests in flight in the lower 31.
+	// Bit 31 says that the endpoint is retired: it has left its Set, idle, and has no more places.
 	state atomic.Uint64
 
 	warmAt atomic.Int64 // when slow start ends; 0: it has none

@@ -402,8 +402,7 @@ func TestPickDuringUpdate(t *testing.T) {
 	}
 }
 
-// An endpoint that has left with requests in flight is remembered until the first Update
-// after their end.
+// An endpoint that has left with requests in flight is remembered until the first Update after their end.
 func TestGoneAreForgotten(t *testing.T) {
 	s := newSet("1 2", nil)
 	for i := range 50 {
@@ -430,9 +429,8 @@ func TestGoneAreForgotten(t *testing.T) {
 	}
 }
 
-// Hundreds of goroutines pick while endpoints come and go, fail, drain and change
-// their caps. The requests that an endpoint sees are never more than its cap, and in
-// the end all places have been given back.
+// Hundreds of goroutines pick while endpoints come and go, fail, drain and change their caps. The requests that
+// an endpoint sees are never more than its cap, and in the end all places have been given back.
 func TestCapIsNeverExceeded(t *testing.T) {
 	const goroutines, rounds, addrs = 400, 300, 8
 	var seen, peak [addrs + 1]atomic.Int64

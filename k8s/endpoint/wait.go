@@ -6,9 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// A line is the FIFO queue of requests that wait for a place at an endpoint of a Set. The
-// caller has limited what is in flight to the places that there are, but some endpoints
-// are ejected, or have just left.
+// A line is the FIFO queue of requests that wait for a place at an endpoint of a Set. The caller has limited
+// what is in flight to the places that there are, but some endpoints are ejected, or have just left.
 type line struct {
 	length atomic.Int64 // of waiters, so that a Release takes no lock if there are none
 

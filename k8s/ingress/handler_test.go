@@ -282,8 +282,7 @@ func TestDraining(t *testing.T) {
 	}
 }
 
-// A client's limit in flight is for all Services of an Ingress, and is checked before a
-// Service's limits.
+// A client's limit in flight is for all Services of an Ingress, and is checked before a Service's limits.
 func TestPerClientBeforeService(t *testing.T) {
 	p := newPod(t, "red", start)
 	o := origin("web", policy.Ingress{PerClient: 1, Status: 503, Local: true})

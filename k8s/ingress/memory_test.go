@@ -81,16 +81,14 @@ func (m *memory) from(client, host string, header ...string) *http.Response {
 	return w.Result()
 }
 
-// pipes are a listener for connections that need no sockets, and that keep to the time
-// of a synctest bubble.
+// pipes are a listener for connections that need no sockets, and that keep to the time of a synctest bubble.
 type pipes struct {
 	accept chan net.Conn
 	closed chan struct{}
 	once   sync.Once
 }
 
-// servePipes has a handler serve connections that dial begins, over HTTP/1.1 or HTTP/2.
-// It ends with stop.
+// servePipes has a handler serve connections that dial begins, over HTTP/1.1 or HTTP/2. It ends with stop.
 func servePipes(h http.Handler) (dial func() net.Conn, stop func()) {
 	l := &pipes{accept: make(chan net.Conn), closed: make(chan struct{})}
 	s := &http.Server{Handler: h, Protocols: new(http.Protocols)}

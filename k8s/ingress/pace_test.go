@@ -21,8 +21,7 @@ import (
 	"github.com/herdshield/shield/k8s/testbed/must"
 )
 
-// limitedTo returns a Model where all requests go to one endpoint with a limit of n in
-// flight, and none waits.
+// limitedTo returns a Model where all requests go to one endpoint with a limit of n in flight, and none waits.
 func limitedTo(n int) *model.Model {
 	b := backend(service("web", policy.Service{EndpointConcurrency: n, Queue: policy.QueueOff}))
 	b.Endpoints = []model.Endpoint{{}}

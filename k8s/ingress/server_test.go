@@ -136,8 +136,7 @@ func startEdge(t *testing.T, o Options, replace ...string) (plain, secure string
 	return fmt.Sprintf("127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[1])
 }
 
-// The config of each set of options is one that Caddy takes, as far as it can be
-// known without a cluster.
+// The config of each set of options is one that Caddy takes, as far as it can be known without a cluster.
 func TestConfigIsStrictJSON(t *testing.T) {
 	o := DefaultOptions()
 	o.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}

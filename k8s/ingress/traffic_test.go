@@ -19,8 +19,7 @@ import (
 	"github.com/herdshield/shield/limiter"
 )
 
-// responses returns the metrics of traffic, as "ingress service code count", and how many
-// answers have a time.
+// responses returns the metrics of traffic, as "ingress service code count", and how many answers have a time.
 func (w *world) responses() (list []string, timed map[string]uint64) {
 	w.t.Helper()
 	registry, timed := prometheus.NewRegistry(), map[string]uint64{}

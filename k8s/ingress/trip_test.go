@@ -331,8 +331,7 @@ func TestMeanTime(t *testing.T) {
 	}
 }
 
-// A pod that does not notice when clients leave, as most, never works on more than it
-// may have in flight.
+// A pod that does not notice when clients leave, as most, never works on more than it may have in flight.
 func TestPodsThatIgnoreAborts(t *testing.T) {
 	const takes = 50 * time.Millisecond
 	var inside, most, served atomic.Int64

@@ -36,8 +36,7 @@ func addresses(n int) (list []model.Endpoint) {
 	return list
 }
 
-// Every limit that is shared reaches the shields as this replica's part, and all parts
-// together are the limit.
+// Every limit that is shared reaches the shields as this replica's part, and all parts together are the limit.
 func TestReplicasDivide(t *testing.T) {
 	o := policy.Ingress{Zones: []policy.Zone{{Name: "rate", Limit: limiter.Config{Rate: 9, Burst: 11}}}, PerClient: 7}
 	s := policy.Service{Capacity: limiter.Config{Rate: 5, Burst: 3}, Concurrency: 13}

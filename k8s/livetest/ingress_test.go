@@ -154,8 +154,7 @@ func TestPublishServiceAndDefaultClass(t *testing.T) {
 	p.Serves("none.publish.example.com", "/", 404, 5*time.Second)
 }
 
-// A websocket lives on after SIGTERM until it ends, or until the grace period has; then
-// the process ends.
+// A websocket lives on after SIGTERM until it ends, or until the grace period has; then the process ends.
 func TestWebsocketOutlivesSIGTERM(t *testing.T) {
 	s, ns := shop(t, "websocket")
 	s.Serve(t, service(ns, "web"), "echo", func(w http.ResponseWriter, r *http.Request) {

@@ -239,8 +239,7 @@ func (p *Process) Memory() float64 {
 	return 0
 }
 
-// Scheduled returns for how long its threads have run, and for how long they have waited
-// for a processor.
+// Scheduled returns for how long its threads have run, and for how long they have waited for a processor.
 func (p *Process) Scheduled() (ran, waited float64) {
 	p.t.Helper()
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.cmd.Process.Pid))

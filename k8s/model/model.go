@@ -107,9 +107,8 @@ type Origin struct {
 	// Policy limits its clients, over all its rules together.
 	Policy policy.Ingress
 
-	// TLSHosts are the hosts, as in Rule.Host, for which it asks for TLS, with or without
-	// a certificate. Plain HTTP for them is redirected, unless NoRedirect is set. With
-	// ForceRedirect plain HTTP for all hosts is.
+	// TLSHosts are the hosts, as in Rule.Host, for which it asks for TLS, with or without a certificate. Plain
+	// HTTP for them is redirected, unless NoRedirect is set. With ForceRedirect plain HTTP for all hosts is.
 	TLSHosts                  []string
 	NoRedirect, ForceRedirect bool
 }

@@ -139,8 +139,7 @@ func TestReplayAgainstNginx(t *testing.T) {
 	}
 }
 
-// A shadow decides as shield would on the requests to one site, and follows nginx
-// where it decides otherwise.
+// A shadow decides as shield would on the requests to one site, and follows nginx where it decides otherwise.
 type shadow struct {
 	policy   Ingress
 	limits   []limiter.Limit

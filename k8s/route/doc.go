@@ -8,13 +8,12 @@
 //
 // # Paths
 //
-// Exact rules match the whole path, byte by byte; the others are prefixes by elements: /a and /a/ match
-// /a, /a/ and /a/b, but not /ab. The longest path has precedence, then the exact one, then the first one
-// in the list. If no rule of the host matches, its fallbacks do, then the catch-all. Patterns are
-// regular expressions, anchored at the beginning; among prefixes, the length of their text is their
-// precedence, and so it is of prefixes in any case, which go by bytes, as locations "~*" of nginx do.
-// The others are the rules of the Kubernetes documentation ("Ingress", path types and hostname
-// wildcards). Tests cover every row of its tables.
+// Exact rules match the whole path, byte by byte; the others are prefixes by elements: /a and /a/ match /a, /a/
+// and /a/b, but not /ab. The longest path has precedence, then the exact one, then the first one in the list.
+// If no rule of the host matches, its fallbacks do, then the catch-all. Patterns are regular expressions,
+// anchored at the beginning; among prefixes, the length of their text is their precedence, and so it is of
+// prefixes in any case, which go by bytes, as locations "~*" of nginx do. The others are the rules of the
+// Kubernetes documentation ("Ingress", path types and hostname wildcards). Tests cover every row of its tables.
 //
 // # One reading
 //

@@ -72,9 +72,8 @@ type node struct {
 // New returns the Table of rules, which are in order of precedence. fallback gets the
 // requests that match no rule; nil: there is no fallback.
 //
-// A rule's Path is compared as it is with what Read returns. An empty Path is "/". One
-// that does not begin with a slash never matches. Targets are not copied. Of patterns with
-// one length the first in the list comes first.
+// A rule's Path is compared as it is with what Read returns. An empty Path is "/". One that does not begin with
+// a slash never matches. Targets are not copied. Of patterns with one length the first in the list comes first.
 func New(rules []model.Rule, fallback *model.Target) *Table {
 	t := &Table{names: map[string]*level{}, wildcards: map[string]*level{}, fallback: fallback}
 	for i := range rules {
@@ -145,8 +144,7 @@ func (t *Table) add(host string) *level {
 	return l
 }
 
-// descend returns the node at path, and creates it if there is none. path is empty, or
-// begins with a slash.
+// descend returns the node at path, and creates it if there is none. path is empty, or begins with a slash.
 func (n *node) descend(path string) *node {
 	for path != "" {
 		element, _ := cut(path)

@@ -23,8 +23,7 @@ type secretCertificate struct {
 	err     error
 }
 
-// certificate returns a Secret's certificate, or why it is not used: as a Problem's reason,
-// and in words.
+// certificate returns a Secret's certificate, or why it is not used: as a Problem's reason, and in words.
 func (r *run) certificate(k key) (c *secretCertificate, reason, why string) {
 	s := r.secrets[k]
 	if s == nil {
@@ -175,9 +174,8 @@ func (r *run) claimTLS(in *ingress, entry *networkingv1.IngressTLS, claims map[s
 	}
 }
 
-// impliedBy returns the hosts of an Ingress's rules that a certificate covers. If it has no
-// rules, or one without host, they are all names of the certificate, and the Ingress
-// names them, unless another has.
+// impliedBy returns the hosts of an Ingress's rules that a certificate covers. If it has no rules, or one
+// without host, they are all names of the certificate, and the Ingress names them, unless another has.
 func (r *run) impliedBy(cert *secretCertificate, in *ingress) []string {
 	if cert == nil {
 		return nil

@@ -179,10 +179,9 @@ func (r *run) readIngresses(all []*networkingv1.Ingress, m *model.Model) []*ingr
 	return ours
 }
 
-// wasOurs reports whether an Ingress that is not ours has our addresses in its status
-// because it was ours. An address alone is no proof: during a migration from another
-// controller, both may have the same. So it must have been ours before, and must have had
-// the addresses since; or it must name a class that does not exist.
+// wasOurs reports whether an Ingress that is not ours has our addresses in its status because it was ours. An
+// address alone is no proof: during a migration from another controller, both may have the same. So it must
+// have been ours before, and must have had the addresses since; or it must name a class that does not exist.
 func (r *run) wasOurs(in *networkingv1.Ingress, published addresses) bool {
 	id := identityOf(in)
 	there, seen := r.last.statuses[id]

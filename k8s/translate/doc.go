@@ -1,12 +1,10 @@
-// Package translate makes a model.Model of a cluster's objects. No other package interprets
-// Kubernetes' types.
+// Package translate makes a model.Model of a cluster's objects. No other package interprets Kubernetes' types.
 //
 // # Responsibility
 //
-// An IngressClass is ours if its spec.controller is Options.Controller. An Ingress
-// is ours if spec.ingressClassName names such a class; else if the annotation
-// kubernetes.io/ingress.class does; else, if it names none, only if one of our
-// classes is the default one, or with Options.WatchWithoutClass.
+// An IngressClass is ours if its spec.controller is Options.Controller. An Ingress is ours if
+// spec.ingressClassName names such a class; else if the annotation kubernetes.io/ingress.class does; else, if
+// it names none, only if one of our classes is the default one, or with Options.WatchWithoutClass.
 //
 // # Precedence
 //
@@ -14,10 +12,9 @@
 // same host, path and type, the older one gets it and the other one's rule is left out. The same holds
 // for default backends of a host and of the cluster. Paths are decoded before they are compared.
 //
-// A host belongs to the namespace of the oldest Ingress that names it, in its rules or
-// in spec.tls. A wildcard names all hosts of one label more. Other namespaces get no
-// certificates and no redirects for it, and, unless Options.ShareHosts is set, neither
-// rules nor default backends. Rules without host belong to no namespace.
+// A host belongs to the namespace of the oldest Ingress that names it, in its rules or in spec.tls. A wildcard
+// names all hosts of one label more. Other namespaces get no certificates and no redirects for it, and, unless
+// Options.ShareHosts is set, neither rules nor default backends. Rules without host belong to no namespace.
 //
 // # Problems
 //

@@ -179,8 +179,7 @@ func compile(text string) (c compiled, wrong string) {
 	return c, ""
 }
 
-// states returns about how many states the program of an expression has, before any memory is
-// spent on it.
+// states returns about how many states the program of an expression has, before any memory is spent on it.
 func states(re *syntax.Regexp) int {
 	n := 1 + len(re.Rune)
 	for _, sub := range re.Sub {

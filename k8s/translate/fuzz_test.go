@@ -146,8 +146,7 @@ func (s *source) objects(secrets []*corev1.Secret) (o Objects) {
 	}
 }
 
-// eachOnce leaves one object of each name, as an API server does, and gives it a UID of
-// its own, if it has one.
+// eachOnce leaves one object of each name, as an API server does, and gives it a UID of its own, if it has one.
 func eachOnce[T any, P interface {
 	object[T]
 	SetUID(types.UID)
@@ -229,9 +228,8 @@ func (s *source) ingress() *networkingv1.Ingress {
 	return in
 }
 
-// FuzzTranslate makes five states of a cluster, one after the other, and holds the Models
-// to what is promised: no panic, the same Model for any order of the objects, which
-// are left as they were, and what check says.
+// FuzzTranslate makes five states of a cluster, one after the other, and holds the Models to what is promised:
+// no panic, the same Model for any order of the objects, which are left as they were, and what check says.
 func FuzzTranslate(f *testing.F) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 6))

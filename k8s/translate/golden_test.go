@@ -49,8 +49,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// decode reads YAML documents. Fields that a test does not need may be left
-// out: namespaces are "default".
+// decode reads YAML documents. Fields that a test does not need may be left out: namespaces are "default".
 func decode(t testing.TB, text string) (opts Options, o Objects) {
 	t.Helper()
 	for _, doc := range bytes.Split([]byte(text), []byte("\n---\n")) {

@@ -13,9 +13,8 @@ import (
 // unguarded is why requests for an Ingress are answered 503 that asks ingress-nginx for a guard.
 const unguarded = "the Ingress asks for a guard that is not there"
 
-// nginx adds one Problem with all annotations of ingress-nginx that are not read. A canary
-// routes nothing, as in ingress-nginx without a rule of another Ingress. closed is not empty if
-// requests would get past a guard.
+// nginx adds one Problem with all annotations of ingress-nginx that are not read. A canary routes nothing, as
+// in ingress-nginx without a rule of another Ingress. closed is not empty if requests would get past a guard.
 func (r *run) nginx(in *networkingv1.Ingress, ref model.Ref) (canary bool, closed string) {
 	unread := policy.Unread(in.Annotations, r.opts.NginxAnnotations)
 	if len(unread) == 0 {

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	_ "embed"
 	"maps"
 	"slices"
 	"strings"
@@ -14,21 +15,9 @@ import (
 )
 
 // classWithParameters is ours, and its defaults are in a ConfigMap.
-const classWithParameters = `
-kind: IngressClass
-metadata: {name: shield, uid: class}
-spec: {controller: herdshield.io/ingress, parameters: {kind: ConfigMap, scope: Namespace, namespace: shield-ingress, name: defaults}}
----
-kind: Ingress
-metadata: {name: in, uid: in}
-spec:
-  ingressClassName: shield
-  defaultBackend: {service: {name: web, port: {number: 80}}}
----
-kind: Service
-metadata: {name: web, uid: web}
-spec: {ports: [{port: 80}, {port: 81, appProtocol: kubernetes.io/h2c}]}
-`
+//
+//go:embed testdata/class.yaml
+var classWithParameters string
 
 // TestPolicies tells, step by step, which policies hold while the objects change. A step has the
 // annotations of the Ingress, of the Service and the data of the class's ConfigMap, in words
@@ -155,8 +144,7 @@ func words(text string) map[string]string {
 	return m
 }
 
-// inForce writes the policies that hold for what is sent to the default backend, and
-// the reasons of Problems.
+// inForce writes the policies that hold for what is sent to the default backend, and the reasons of Problems.
 func inForce(m *model.Model) string {
 	var out string
 	if d := m.Default; d != nil {

@@ -30,8 +30,7 @@ type claim struct {
 	anyCase bool
 }
 
-// claim takes k for an Ingress. If an older one, or the same one, has it, claim returns that
-// one as the winner.
+// claim takes k for an Ingress. If an older one, or the same one, has it, claim returns that one as the winner.
 func (r *run) claim(k ruleKey, in *ingress) (c *claim, winner *ingress) {
 	if c := r.rules[k]; c != nil {
 		return nil, c.by
@@ -155,9 +154,8 @@ func lower(path string) string {
 	return string(b)
 }
 
-// readPath returns a path in the form that requests are matched with, or what is wrong with
-// it. Paths of rules are decoded only here, so that equal paths for requests are equal
-// for claims, however they are written.
+// readPath returns a path in the form that requests are matched with, or what is wrong with it. Paths of rules
+// are decoded only here, so that equal paths for requests are equal for claims, however they are written.
 func readPath(raw string, exact bool) (path, wrong string) {
 	switch {
 	case raw == "":
@@ -184,9 +182,8 @@ func readPath(raw string, exact bool) (path, wrong string) {
 	return path, ""
 }
 
-// inheritDefault gives the cluster's default backend to hosts that an Ingress names without
-// paths, if it has no default backend. The limits are those of the Ingress; the guards of
-// the default backend hold, too.
+// inheritDefault gives the cluster's default backend to hosts that an Ingress names without paths, if it has no
+// default backend. The limits are those of the Ingress; the guards of the default backend hold, too.
 func (r *run) inheritDefault(in *ingress, catchAll *model.Target) {
 	if in.Spec.DefaultBackend != nil {
 		return

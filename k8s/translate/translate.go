@@ -53,10 +53,9 @@ type Options struct {
 	// Self is shield's own Service ("namespace/name"), for Model.Replicas. "": there are no Replicas.
 	Self string
 
-	// Published are the addresses, IPs and host names, that shield writes into the
-	// status of its Ingresses. An Ingress of another controller with one of them counts as
-	// formerly ours if it was ours before, or if it names a class that does not exist, as
-	// far as classes can be read. All others are never touched.
+	// Published are the addresses, IPs and host names, that shield writes into the status of its Ingresses. An
+	// Ingress of another controller with one of them counts as formerly ours if it was ours before, or if it
+	// names a class that does not exist, as far as classes can be read. All others are never touched.
 	Published []string
 
 	// PublishService is the Service ("namespace/name") whose addresses are written instead of Published:
@@ -94,8 +93,7 @@ type memory struct {
 	patterns     map[string]compiled // by text; used in the last Model
 	certificates map[identity]*secretCertificate
 
-	// statuses has the Ingresses that are ours, or were: true if they have been seen with
-	// our addresses since.
+	// statuses has the Ingresses that are ours, or were: true if they have been seen with our addresses since.
 	statuses  map[identity]bool
 	addresses []string // of PublishService; the latest come first
 }

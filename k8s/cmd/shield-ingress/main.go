@@ -69,10 +69,9 @@ func run(args []string, env func(string) string, stdout, stderr io.Writer) int {
 	return -1
 }
 
-// handleSignals shuts the process down on SIGTERM and SIGINT: first it is not ready and asks
-// clients to reconnect, then Caddy takes its shutdown delay and its grace period. A second
-// signal ends it at once. Caddy must do the shutdown: only then do its servers, which ask
-// caddy.Exiting, wait for the requests in flight.
+// handleSignals shuts the process down on SIGTERM and SIGINT: first it is not ready and asks clients to
+// reconnect, then Caddy takes its shutdown delay and its grace period. A second signal ends it at once. Caddy
+// must do the shutdown: only then do its servers, which ask caddy.Exiting, wait for the requests in flight.
 func handleSignals() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)

@@ -94,8 +94,7 @@ func FromCRD(crd []byte, folder string) error {
 	return nil
 }
 
-// strict returns the parts of s that kubeconform checks. It adds the definitions that s
-// refers to to refs.
+// strict returns the parts of s that kubeconform checks. It adds the definitions that s refers to to refs.
 func strict(s schema, refs map[string]bool) schema {
 	if ref, ok := s["$ref"].(string); ok {
 		name := ref[strings.LastIndexByte(ref, '/')+1:]

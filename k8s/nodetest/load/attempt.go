@@ -57,8 +57,7 @@ func (a answer) told() int {
 	return a.status
 }
 
-// transport returns the transport of client i: with one keep-alive connection, or a new one
-// for each attempt.
+// transport returns the transport of client i: with one keep-alive connection, or a new one for each attempt.
 func (l *load) transport(i int, keep bool) *http.Transport {
 	dialer := net.Dialer{Timeout: l.timeout}
 	if a := addressAfter(l.from, i); a.IsValid() {
@@ -86,8 +85,7 @@ func addressAfter(first netip.Addr, i int) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// attempt sends one request and reads the whole answer. Only the timeout cuts it off, not
-// the end of the load.
+// attempt sends one request and reads the whole answer. Only the timeout cuts it off, not the end of the load.
 func (l *load) attempt(t *http.Transport) answer {
 	ctx, cancel := context.WithTimeout(context.Background(), l.timeout)
 	defer cancel()

@@ -9,8 +9,7 @@
 // next request after the answer. The requests are POSTs whose body net/http cannot rewind,
 // so that it never retries, and every broken connection shows as an error.
 //
-// A rate is an open loop: requests come independently of answers, each on a new connection,
-// and do not retry.
+// A rate is an open loop: requests come independently of answers, each on a new connection, and do not retry.
 //
 // A herd wants one answer for each client. A client opens a connection for each attempt and,
 // when it is refused, obeys Retry-After to the second, like clients.Exact. The herd ends

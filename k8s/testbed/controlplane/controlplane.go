@@ -205,8 +205,7 @@ current-context: testbed
 `, url, base64.StdEncoding.EncodeToString(p.CA), token)
 }
 
-// Refused returns what the API server has answered 401 or 403 to users other than
-// admin: "user verb resource".
+// Refused returns what the API server has answered 401 or 403 to users other than admin: "user verb resource".
 func (p *Plane) Refused() ([]string, error) {
 	log, err := os.ReadFile(p.path("audit.log"))
 	if err != nil {
