@@ -17,8 +17,8 @@ import (
 
 func init() { caddy.RegisterModule(new(Admin)) }
 
-// Admin is the admin endpoints `GET /shield/`, a Status of the running config, and
-// `GET /shield/who`.
+// Admin is the admin endpoints: `GET /shield/` is a Status of the running config, or for browsers
+// a page that shows what happens, `GET /shield/live` is a Watch, and `GET /shield/who` names clients.
 type Admin struct{}
 
 // CaddyModule implements caddy.Module.
@@ -172,6 +172,7 @@ func (*Admin) Routes() []caddy.AdminRoute {
 	return []caddy.AdminRoute{
 		{Pattern: "/shield/", Handler: caddy.AdminHandlerFunc(serveStatus)},
 		{Pattern: "/shield/explain", Handler: caddy.AdminHandlerFunc(serveExplain)},
+		{Pattern: "/shield/live", Handler: caddy.AdminHandlerFunc(serveLive)},
 		{Pattern: "/shield/who", Handler: caddy.AdminHandlerFunc(serveWho)},
 	}
 }
@@ -182,6 +183,10 @@ func serveStatus(w http.ResponseWriter, r *http.Request) error {
 	}
 	if r.Method != http.MethodGet {
 		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method is %s; want GET", r.Method)}
+	}
+	w.Header().Set("Vary", "Accept")
+	if wantsPage(r) {
+		return servePage(w)
 	}
 	status := Status{Shields: []ShieldStatus{}, Zones: []ZoneStatus{}}
 	app, err := runningApp()

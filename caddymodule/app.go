@@ -135,6 +135,7 @@ func (a *App) Start() error {
 		return err
 	}
 	a.serveAll(shield.Now())
+	a.remember(shield.Now())
 	a.stop, a.stopped = make(chan struct{}), make(chan struct{})
 	go a.report()
 	for server, n := range a.unnamed {

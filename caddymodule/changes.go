@@ -146,6 +146,9 @@ type backendReport struct {
 	limits   uint64 // changes of the limit in flight
 }
 
+// limitChanged is the message of a change of the limit in flight.
+const limitChanged = "limit in flight changed"
+
 func (s *shieldEntry) report(now time.Duration) (all bulletin) {
 	r := &s.record.reported
 	r.mu.Lock()
@@ -168,7 +171,7 @@ func (s *shieldEntry) report(now time.Duration) (all bulletin) {
 	changes, next := s.record.Changes(r.limits)
 	r.limits = next
 	for _, c := range changes {
-		all.add(zap.DebugLevel, "limit in flight changed", "", zap.Stringer("reason", c.Reason), zap.Int("from", c.From),
+		all.add(zap.DebugLevel, limitChanged, "", zap.Stringer("reason", c.Reason), zap.Int("from", c.From),
 			zap.Int("to", c.To), zap.Duration("latency", c.Latency), zap.Duration("baseline", c.Baseline))
 	}
 	if s.guard.DetectsHerds() {

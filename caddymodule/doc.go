@@ -42,4 +42,6 @@
 //	clientname.go  what operators call clients there
 //	explain.go    what the limits say of a client
 //	who.go        the clients that are refused most, counted and told
+//	history.go    what a history of a shield is fed, once a second
+//	watch.go      the page for a person on call, and what it follows
 package caddymodule

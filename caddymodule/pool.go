@@ -6,6 +6,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/oncall"
 )
 
 // pool holds what requests have changed, by the names of zones and backends, for as
@@ -42,6 +43,7 @@ type backendRecord struct {
 	durations durations
 	atDoor    atomic.Uint64 // refusals that a Door has answered, over HTTP/1.1
 	atDoorH2  atomic.Uint64 // and over HTTP/2
+	history   oncall.History
 }
 
 // door returns the refusals that a Door has answered, by protocol.

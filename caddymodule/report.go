@@ -44,7 +44,7 @@ func (a *App) reportOnce(now time.Duration) {
 	if a.storage != nil {
 		a.tell(zap.String("store", a.storage.address), a.storage.report())
 	}
-	all := a.roster()
+	all, seq := a.roster(), clock.Tick(now)
 	for _, z := range all.zones {
 		a.tell(zap.String("zone", z.record.shown), z.record.report(now))
 	}
@@ -52,8 +52,11 @@ func (a *App) reportOnce(now time.Duration) {
 		if s.guard.DetectsHerds() {
 			s.guard.Tick(now)
 		}
-		a.tell(zap.String("shield", s.name), s.report(now))
+		what := s.report(now)
+		a.tell(zap.String("shield", s.name), what)
+		s.remember(now, seq, what)
 	}
+	histories.announce()
 }
 
 // tell logs and emits the news of a zone or a shield. In events durations are in seconds. The

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +19,7 @@ func TestStopDoesNotWaitForSubscribers(t *testing.T) {
 			t.Errorf("Stop took %v, error %v; want %v", time.Since(start), err, stopTimeout)
 		}
 		// Caddy may drop a config that it has started without stopping it.
-		b := &App{ctx: ctx}
+		b := &App{ctx: ctx, live: new(atomic.Pointer[roster])}
 		if err := b.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -27,6 +27,11 @@ type Figure struct {
 	Series []Series `json:"series"`
 	Spans  []Span   `json:"spans,omitempty"`
 	Charts []Chart  `json:"charts"`
+
+	// Stacked has each area stand on those before it. High is how high charts are, in
+	// pixels; 0 is 200. Both are for figures that pages make: WriteSVG knows neither.
+	Stacked bool `json:"stacked,omitempty"`
+	High    int  `json:"high,omitempty"`
 }
 
 // An Axis goes from Min to Max. If it is logarithmic, Min is a power of ten. The Unit
@@ -37,6 +42,9 @@ type Axis struct {
 	Min   float64 `json:"min"`
 	Max   float64 `json:"max"`
 	Log   bool    `json:"log,omitempty"`
+
+	// Clock shows Unix seconds as the time of day. It is for figures that pages make.
+	Clock bool `json:"clock,omitempty"`
 }
 
 // A Series is what a colour means, from 1 to 8, and 0 for that of text.
@@ -53,7 +61,7 @@ type Kind string
 const (
 	Area  Kind = "area"  // filled steps; a later series covers an earlier one
 	Line  Kind = "line"  // a line of steps, none if all values are 0
-	Level Kind = "level" // a dashed line at the one value that there is
+	Level Kind = "level" // a dashed line at the one value that there is, on pages also of steps
 	Above Kind = "above" // hatched, from the one value up to the end of the axis
 )
 

@@ -4,7 +4,7 @@
 // pointer, a finger, or the arrow keys. All text is set as text, never as HTML.
 const Chart = (() => {
   const NS = "http://www.w3.org/2000/svg";
-  const HIGH = 200, TOP = 8, BOTTOM = 38, RIGHT = 14, LETTER = 6.4;
+  const HIGH = 200, TOP = 8, BOTTOM = 22, LABEL = 16, RIGHT = 14, LETTER = 6.4;
   const shown = new Set(); // charts that share the cursor
   let patterns = 0;
 
@@ -24,6 +24,12 @@ const Chart = (() => {
     return (Math.abs(v) >= 1000 ? Math.round(v) : v + 0).toLocaleString("en", digits);
   }
 
+  // text writes a value of an axis with its unit; Unix seconds as the time of day.
+  function text(axis, v, seconds = true) {
+    if (!axis.clock) return number(v) + axis.unit;
+    return new Date(1000 * v).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: seconds ? "2-digit" : undefined });
+  }
+
   // scale returns a function from values on an axis to pixels, 0 to length. A value
   // beyond the axis is at its end.
   function scale(axis, length) {
@@ -40,23 +46,39 @@ const Chart = (() => {
       return at;
     }
     const span = axis.max - axis.min || 1;
+    if (axis.clock) {
+      const step = [5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600].find(s => span / s <= n) || 7200;
+      for (let v = Math.ceil(axis.min / step) * step; v <= axis.max; v += step) at.push(v);
+      return at;
+    }
     let step = 10 ** Math.floor(Math.log10(span / n));
     step *= [1, 2, 5, 10].find(times => span / (times * step) <= n + 1e-9) || 10;
     for (let i = Math.ceil(axis.min / step - 1e-9); i * step <= axis.max + step * 1e-9; i++) at.push(i * step);
     return at;
   }
 
-  // path returns a line of steps through values, down to base if that is given.
-  function path(values, left, x, y, base) {
-    let d = "", last;
+  // path returns a line of steps through values, down to base if that is given. It has a
+  // gap where a value is null.
+  function path(values, x, y, base) {
+    const close = base === undefined ? "" : `V${base}Z`;
+    let d = "", last = null;
     values.forEach((v, i) => {
-      const at = y(v).toFixed(1);
+      const at = v === null ? null : y(v).toFixed(1), from = x(i).toFixed(1);
       if (at === last) return;
+      if (last === null) d += base === undefined ? `M${from} ${at}` : `M${from} ${base}V${at}`;
+      else d += `H${from}` + (at === null ? close : `V${at}`);
       last = at;
-      d += d ? `H${x(i).toFixed(1)}V${at}` : base === undefined ? `M${left} ${at}` : `M${left} ${base}V${at}`;
     });
-    if (!d) return "";
-    return d + `H${x(values.length).toFixed(1)}` + (base === undefined ? "" : `V${base}Z`);
+    return last === null ? d : d + `H${x(values.length).toFixed(1)}${close}`;
+  }
+
+  // stack returns the values of a figure's series, in which each area stands on those before it.
+  function stack(series, values) {
+    let sums = [];
+    return values.map((list, n) => {
+      if (series[n].kind !== "area") return list;
+      return sums = list.map((v, i) => v === null ? null : v + (sums[i] || 0));
+    });
   }
 
   // A Cell is one chart of a figure.
@@ -94,8 +116,9 @@ const Chart = (() => {
       const { figure, chart, svg } = this, width = this.box.clientWidth;
       svg.replaceChildren();
       svg.setAttribute("width", width);
-      svg.setAttribute("height", HIGH);
-      const yTicks = ticks(figure.y, 4), bottom = HIGH - BOTTOM;
+      const high = figure.high || HIGH, bottom = this.bottom = high - BOTTOM - (figure.x.label ? LABEL : 0);
+      svg.setAttribute("height", high);
+      const yTicks = ticks(figure.y, Math.max(2, high / 50));
       const left = Math.ceil(LETTER * Math.max(...yTicks.map(v => number(v).length + figure.y.unit.length))) + 10;
       const wide = this.wide = width - left - RIGHT;
       const along = scale(figure.x, wide), up = scale(figure.y, bottom - TOP);
@@ -110,15 +133,19 @@ const Chart = (() => {
         add(svg, "path", { class: "grid", d: `M${left} ${y(v)}H${left + wide}` });
         add(svg, "text", { x: left - 6, y: y(v) + 4, "text-anchor": "end" }, number(v) + figure.y.unit);
       }
-      for (const v of ticks(figure.x, Math.max(2, wide / 75))) {
+      const xTicks = ticks(figure.x, Math.max(2, wide / 75));
+      for (const v of xTicks) {
         add(svg, "path", { class: "axis", d: `M${x(v)} ${bottom}v4` });
-        add(svg, "text", { x: x(v), y: bottom + 16, "text-anchor": "middle" }, number(v) + figure.x.unit);
+        add(svg, "text", { x: x(v), y: bottom + 16, "text-anchor": "middle" }, text(figure.x, v, xTicks.some(v => v % 60)));
       }
-      add(svg, "text", { x: left + wide / 2, y: HIGH - 6, "text-anchor": "middle" }, figure.x.label);
-      figure.series.forEach((series, i) => this.series(series, (chart.values || [])[i] || [], y, bottom));
+      if (figure.x.label) add(svg, "text", { x: left + wide / 2, y: high - 6, "text-anchor": "middle" }, figure.x.label);
+      const values = figure.stacked ? stack(figure.series, chart.values) : chart.values || [];
+      const order = figure.series.map((series, i) => [series, values[i] || []]);
+      const area = ([series]) => figure.stacked && series.kind === "area"; // the highest of a stack is painted first
+      for (const [series, list] of [...order.filter(area).reverse(), ...order.filter(s => !area(s))]) this.series(series, list, y, bottom);
       add(svg, "path", { class: "axis", d: `M${left} ${TOP}V${bottom}H${left + wide}` });
       this.cursor = add(svg, "path", { class: "cursor" });
-      this.point(this.at ?? null);
+      this.point(this.at >= figure.x.min ? this.at : null);
     }
 
     // series draws one of the figure's series.
@@ -126,16 +153,15 @@ const Chart = (() => {
       if (!values.length) return;
       const { svg, chart, left, wide } = this, color = "c" + series.color;
       const at = i => this.x(chart.start + i * chart.step);
-      const first = this.x(chart.start).toFixed(1);
       switch (series.kind) {
         case "area":
-          add(svg, "path", { class: "area " + color, d: path(values, first, at, y, bottom) });
+          add(svg, "path", { class: "area " + color, d: path(values, at, y, bottom) });
           break;
         case "line":
-          if (values.some(v => v > 0)) add(svg, "path", { class: "line " + color, d: path(values, first, at, y) });
+          if (values.some(v => v > 0)) add(svg, "path", { class: "line " + color, d: path(values, at, y) });
           break;
         case "level":
-          add(svg, "path", { class: "level", d: `M${left} ${y(values[0])}H${left + wide}` });
+          add(svg, "path", { class: "level", d: values.length > 1 ? path(values, at, y) : `M${left} ${y(values[0])}H${left + wide}` });
           break;
         case "above": {
           const high = y(values[0]) - TOP;
@@ -156,7 +182,7 @@ const Chart = (() => {
     }
 
     key(event) {
-      const { min, max } = this.figure.x, step = this.chart.step * (event.shiftKey ? 10 : 1), at = this.at ?? min;
+      const { min, max } = this.figure.x, step = this.chart.step * (event.shiftKey ? 10 : 1), at = this.at ?? (event.key === "ArrowLeft" ? max : min);
       const to = { ArrowLeft: at - step, ArrowRight: at + step, Home: min, End: max, Escape: null }[event.key];
       if (to === undefined) return;
       event.preventDefault();
@@ -167,13 +193,13 @@ const Chart = (() => {
     point(at) {
       this.at = at;
       const { figure, chart } = this, i = at === null ? -1 : Math.floor((at - chart.start) / chart.step + 1e-9);
-      this.cursor.setAttribute("d", at === null ? "" : `M${this.x(at)} ${TOP}V${HIGH - BOTTOM}`);
+      this.cursor.setAttribute("d", at === null ? "" : `M${this.x(at)} ${TOP}V${this.bottom}`);
       const parts = [];
       figure.series.forEach((series, n) => {
         const values = (chart.values || [])[n] || [], v = values[Math.min(i, values.length - 1)];
-        if (v !== undefined && (series.kind === "area" || series.kind === "line")) parts.push(`${series.name} ${number(v)}${figure.y.unit}`);
+        if (v != null && series.kind !== "above" && (series.kind !== "level" || values.length > 1)) parts.push(`${series.name} ${number(v)}${figure.y.unit}`);
       });
-      this.text.textContent = parts.length ? `${number(Math.round(at * 100) / 100)}${figure.x.unit}: ${parts.join(", ")}` : chart.text;
+      this.text.textContent = parts.length ? `${text(figure.x, Math.round(at * 100) / 100)}: ${parts.join(", ")}` : chart.text;
     }
   }
 

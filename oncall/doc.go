@@ -1,4 +1,5 @@
-// Package oncall holds what a person on call wants to see of a shield: who is refused, and
-// what happened before. It is bounded, and counts at the cost of a request. It knows neither
-// HTTP nor Caddy nor clocks: callers tell it what happens, and when.
+// Package oncall holds what a person on call wants to see of a shield: who is refused, what
+// happened in the last ten minutes, what happens now in one sentence, and a page that shows
+// them. It is bounded, and counts at the cost of a request. It knows neither HTTP nor Caddy
+// nor clocks: callers tell it what happens, and when.
 package oncall

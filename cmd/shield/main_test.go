@@ -238,6 +238,7 @@ func TestCommandsInDocs(t *testing.T) {
 		"shield explain 203.0.113.7":                                                  "TestExplain",
 		"shield who":                                                                  "TestProxyAndStatus",
 		"shield who --shield shop --json":                                             "TestProxyAndStatus",
+		"shield status --open":                                                        "TestPageAddress",
 		"shield simulate":                                                             "TestLaboratoryPage",
 
 		// With other addresses.

@@ -123,8 +123,27 @@ func (p proxy) run() error {
 	select {}
 }
 
+// Origins are those from which Caddy's admin endpoint is to take requests, as without them, and
+// "". That is what a browser says that is given the address of the page: without it Caddy
+// refuses the page at a loopback address. Requests from pages of others say theirs, and are
+// refused as ever.
+func (p proxy) Origins() string {
+	addr, err := caddy.ParseNetworkAddress(p.Admin)
+	port := strconv.Itoa(int(addr.StartPort))
+	if err != nil || !loopback(net.JoinHostPort(addr.Host, port)) {
+		return ""
+	}
+	origins := ""
+	for _, host := range []string{"localhost", "127.0.0.1", "::1"} {
+		origins += net.JoinHostPort(host, port) + " "
+	}
+	return origins + `""`
+}
+
 var proxyCaddyfile = template.Must(template.New("proxy").Parse(`{
-	admin {{.Admin}}
+	admin {{.Admin}}{{with .Origins}} {
+		origins {{.}}
+	}{{end}}
 	persist_config off
 {{- if not .AccessLog}}
 	servers {

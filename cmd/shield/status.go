@@ -23,7 +23,7 @@ import (
 func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "status",
-		Usage: "[--address <interface>] [--json] [--store]",
+		Usage: "[--address <interface>] [--json] [--open] [--store]",
 		Short: "Shows what a running shield does",
 		Long: `
 Asks the admin endpoint of a running instance for its limits, the requests in
@@ -31,12 +31,14 @@ flight, and the decisions since each zone and shield came into the config; and
 how an adaptive limit was found. If clients were refused over a limit: the times
 that they were promised, how many kept them, and how they retry. If replicas
 share a store: whether it answers, and how many replicas there are; with --store,
-nothing else, and the exit code is 1 unless it does.
+nothing else, and the exit code is 1 unless it does. With --open, only the address
+of the page that shows the same in a browser, and the last ten minutes.
 `,
 		CobraFunc: func(cmd *cobra.Command) {
 			demo.Root().Example = examples
 			cmd.Flags().String("address", "", "address of the admin endpoint, if it is not "+caddy.DefaultAdminListen)
 			cmd.Flags().Bool("json", false, "print the JSON of the admin endpoint")
+			cmd.Flags().Bool("open", false, "print the address of the page for a browser")
 			cmd.Flags().Bool("store", false, "show the store that replicas share, and fail unless it answers")
 			cmd.Args = cobra.NoArgs
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -50,6 +52,9 @@ func showStatus(w io.Writer, flags caddycmd.Flags) error {
 	address, err := caddycmd.DetermineAdminAPIAddress(flags.String("address"), nil, "", "")
 	if err != nil {
 		return err
+	}
+	if flags.Bool("open") {
+		return printPage(w, address)
 	}
 	resp, err := caddycmd.AdminAPIRequest(address, http.MethodGet, "/shield/", nil, nil)
 	if err != nil {

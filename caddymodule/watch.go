@@ -1,0 +1,358 @@
+package caddymodule
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/oncall"
+	"github.com/herdshield/shield/pushback"
+)
+
+// Watch is the answer of the admin endpoint `GET /shield/live`: what all shields do now, and
+// their last ten minutes.
+type Watch struct {
+	Boot        string        `json:"boot"` // names the process
+	Host        string        `json:"host"`
+	Seq         uint64        `json:"seq"`          // the second of the last samples
+	Now         int64         `json:"now"`          // when that was, in milliseconds of Unix time
+	MeanSeconds int           `json:"mean_seconds"` // that rates in it are means of
+	Shields     []ShieldWatch `json:"shields"`      // by name
+	Store       *StoreWatch   `json:"store,omitempty"`
+
+	// Panels are the other endpoints that there are, as who is for GET /shield/who.
+	Panels []string `json:"panels"`
+}
+
+// ShieldWatch is a shield in a Watch. Those that were not asked for have the first four
+// fields only.
+type ShieldWatch struct {
+	Name  string       `json:"name"`
+	Mode  string       `json:"mode"`
+	Level oncall.Level `json:"level"`
+	Says  string       `json:"says"` // one sentence
+
+	*ShieldDetails
+}
+
+// ShieldDetails is what a Watch says of a shield that was asked for. Rates are per second.
+type ShieldDetails struct {
+	Capacity  *RateStatus   `json:"capacity,omitempty"`
+	Limit     string        `json:"limit,omitempty"` // in flight: fixed, adaptive or slo
+	QueueSize int           `json:"queue_size,omitempty"`
+	Classes   []ClassWatch  `json:"classes,omitempty"`
+	Lately    LatelyWatch   `json:"lately"`
+	Waiting   *WaitingWatch `json:"waiting,omitempty"` // refused clients that are to come back
+	Paused    float64       `json:"paused_seconds,omitempty"`
+	Herd      *HerdStatus   `json:"herd,omitempty"`
+	Replicas  int           `json:"replicas,omitempty"`
+	Alone     bool          `json:"alone,omitempty"` // this replica does without the store
+
+	Samples oncall.Samples `json:"samples"`
+}
+
+// ClassWatch is a class of requests, the highest first.
+type ClassWatch struct {
+	Name  string  `json:"name"`
+	Share float64 `json:"share"` // of the limit in flight, while higher classes need the rest
+}
+
+// LatelyWatch has means per second.
+type LatelyWatch struct {
+	Arrivals float64            `json:"arrivals"`
+	Admitted float64            `json:"admitted"`
+	Refused  map[string]float64 `json:"refused,omitempty"`  // by reason
+	Observed map[string]float64 `json:"observed,omitempty"` // by reason
+	Kept     float64            `json:"kept"`
+	NoShow   float64            `json:"no_show"`
+	Broken   float64            `json:"broken"`
+}
+
+// WaitingWatch is the backlog.
+type WaitingWatch struct {
+	Clients float64 `json:"clients"`      // about
+	Over    float64 `json:"over_seconds"` // until the last of them has come back; -1: that cannot be told
+}
+
+// StoreWatch is the store that replicas share.
+type StoreWatch struct {
+	Address string  `json:"address"`
+	Up      bool    `json:"up"`
+	For     float64 `json:"for_seconds"`
+	Error   string  `json:"error,omitempty"`
+}
+
+const (
+	// meanSeconds is how many seconds present rates are means of. Ours: less trembles, and more
+	// is late.
+	meanSeconds = 10
+
+	// maxFollowers is how many answers may go on at one time. Ours: more than there are people
+	// on call.
+	maxFollowers = 64
+
+	// followerPatience is how long a follower may take to read one line.
+	followerPatience = 10 * time.Second
+)
+
+var (
+	// boot names the process: after a restart seconds begin anew.
+	boot = rand.Text()
+
+	reasonList = func() (list []string) {
+		for i := range len(shield.Reasons) + 1 {
+			list = append(list, shield.Reason(i).String())
+		}
+		return list
+	}()
+
+	followers atomic.Int64
+	histories second
+)
+
+// A second tells followers that histories have one more.
+type second struct {
+	mu   sync.Mutex
+	next chan struct{}
+}
+
+// await returns a channel that is closed when there is one.
+func (s *second) await() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next == nil {
+		s.next = make(chan struct{})
+	}
+	return s.next
+}
+
+func (s *second) announce() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next != nil {
+		close(s.next)
+		s.next = nil
+	}
+}
+
+// A question is what a request for a Watch asks for.
+type question struct {
+	since  uint64
+	shield string // "": all
+	follow bool
+}
+
+func ask(r *http.Request) (q question, err error) {
+	form := r.URL.Query()
+	q.shield, q.follow = form.Get("shield"), form.Get("follow") == "1"
+	if text := form.Get("since"); text != "" && cmp.Or(form.Get("boot"), boot) == boot {
+		if q.since, err = strconv.ParseUint(text, 10, 64); err != nil {
+			return q, fmt.Errorf("since is %.40q; want the seq of an answer before", text)
+		}
+	}
+	return q, nil
+}
+
+// serveLive answers with a Watch, or, if it is to follow, with one a second in lines. Then
+// the log of the admin endpoint has one line for each follower, not one a second.
+func serveLive(w http.ResponseWriter, r *http.Request) error {
+	if r.Method != http.MethodGet {
+		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method is %s; want GET", r.Method)}
+	}
+	q, err := ask(r)
+	if err != nil {
+		return caddy.APIError{HTTPStatus: http.StatusBadRequest, Err: err}
+	}
+	app, err := runningApp()
+	if err != nil {
+		return err
+	}
+	if q.follow && app != nil {
+		return app.follow(w, r, q)
+	}
+	var b bytes.Buffer
+	if _, err := app.watch(&b, q); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_, err = w.Write(b.Bytes())
+	return err
+}
+
+// follow writes a Watch a second, until the client leaves or the app is stopped.
+func (a *App) follow(w http.ResponseWriter, r *http.Request, q question) error {
+	defer followers.Add(-1)
+	if n := followers.Add(1); n > maxFollowers {
+		return caddy.APIError{HTTPStatus: http.StatusServiceUnavailable, Err: fmt.Errorf("%d answers are followed already; want at most %d", n-1, maxFollowers)}
+	}
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{}) // the server's time-out for the request would end the answer
+	var b bytes.Buffer
+	for first := true; ; first = false {
+		next := histories.await()
+		b.Reset()
+		seq, err := a.watch(&b, q)
+		if err != nil {
+			if first {
+				return err
+			}
+			return nil // the answer has begun: it can only end
+		}
+		if first {
+			w.Header().Set("Content-Type", "application/x-ndjson")
+			w.Header().Set("Cache-Control", "no-store")
+		}
+		_ = control.SetWriteDeadline(time.Now().Add(followerPatience))
+		if _, err := w.Write(b.Bytes()); err != nil || control.Flush() != nil {
+			return nil
+		}
+		q.since = seq
+		select {
+		case <-next:
+		case <-a.stop:
+			return nil
+		case <-r.Context().Done():
+			return nil
+		}
+	}
+}
+
+// watch writes a Watch and a newline, and returns its second. a may be nil.
+func (a *App) watch(b *bytes.Buffer, q question) (uint64, error) {
+	now := shield.Now()
+	host, _ := os.Hostname()
+	out := Watch{Boot: boot, Host: host, MeanSeconds: meanSeconds, Shields: []ShieldWatch{}, Panels: panels()}
+	seq, ago := clock.Now(now)
+	out.Seq, out.Now = seq, time.Now().Add(-ago).UnixMilli()
+	if a != nil {
+		store, known := a.storeReading(), []string{}
+		for _, s := range a.roster().shields {
+			if !s.live {
+				known = append(known, s.name)
+				out.Shields = append(out.Shields, s.reading(now).watch(q))
+			}
+		}
+		slices.SortFunc(out.Shields, func(a, b ShieldWatch) int { return cmp.Compare(a.Name, b.Name) })
+		if q.shield != "" && !slices.Contains(known, q.shield) {
+			return 0, caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("shield is %.80q; want one of %s", q.shield, strings.Join(known, ", "))}
+		}
+		if store != nil {
+			out.Store = &StoreWatch{store.address, store.Up, store.For.Seconds(), store.Error}
+		}
+	}
+	return seq, json.NewEncoder(b).Encode(out)
+}
+
+// panels returns the names of the endpoints beside the page.
+func panels() (names []string) {
+	for _, route := range (*Admin)(nil).Routes() {
+		if name, _ := strings.CutPrefix(route.Pattern, "/shield/"); name != "" && !strings.HasSuffix(name, "/") {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (s *shieldReading) watch(q question) ShieldWatch {
+	lately := s.record.history.Lately(meanSeconds)
+	sit := s.situation(lately)
+	level, says := sit.Sentence()
+	out := ShieldWatch{Name: s.name, Mode: modeEnforce, Level: level, Says: says}
+	if s.config.Observe {
+		out.Mode = modeObserve
+	}
+	if q.shield != "" && q.shield != s.name {
+		return out
+	}
+	d := &ShieldDetails{
+		QueueSize: s.guard.QueueSize(), Paused: s.shed.Paused.Seconds(),
+		Lately:  latelyWatch(&sit, lately),
+		Samples: s.record.history.Since(q.since, reasonList),
+	}
+	out.ShieldDetails = d
+	if s.config.Capacity.Rate > 0 {
+		d.Capacity = new(rateStatus(s.config.Capacity))
+	}
+	switch {
+	case s.adaptive() && s.config.Adaptive.Target > 0:
+		d.Limit = "slo"
+	case s.adaptive():
+		d.Limit = "adaptive"
+	case s.config.Concurrency > 0:
+		d.Limit = "fixed"
+	}
+	if s.config.Classes != nil {
+		for _, c := range s.guard.ClassStats() {
+			d.Classes = append(d.Classes, ClassWatch{c.Name, c.Share})
+		}
+	}
+	if clients, over := sit.Waiting(); clients > 0 {
+		d.Waiting = &WaitingWatch{clients, max(-1, over.Seconds())}
+	}
+	if h := s.herd; s.guard.DetectsHerds() && h.Kind != pushback.NoHerd {
+		d.Herd = &HerdStatus{h.Kind.String(), h.Size, h.Period.Seconds(), h.Phase.Seconds()}
+	}
+	if s.config.Shared {
+		if link := s.guard.Link(s.now); link != nil {
+			d.Alone, d.Replicas = link.Alone()
+		}
+	}
+	return out
+}
+
+func latelyWatch(sit *oncall.Situation, m oncall.Means) LatelyWatch {
+	byReason := func(rates [oncall.MaxReasons]float64) map[string]float64 {
+		named := map[string]float64{}
+		for _, reason := range shield.Reasons {
+			if rates[reason] > 0 {
+				named[reason.String()] = rates[reason]
+			}
+		}
+		return named
+	}
+	return LatelyWatch{
+		Arrivals: sit.Arrivals, Admitted: m.Admitted, Refused: byReason(m.Refused), Observed: byReason(m.Observed),
+		Kept: m.Kept, NoShow: m.NoShow, Broken: m.Broken,
+	}
+}
+
+// servePage answers with the page for browsers.
+func servePage(w http.ResponseWriter) error {
+	html, policy := oncall.Page()
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "same-origin") // Caddy looks at it to know where a request comes from
+	h.Set("Cache-Control", "no-store")
+	_, err := w.Write(html)
+	return err
+}
+
+// wantsPage reports whether a request is that of a browser that shows a page.
+func wantsPage(r *http.Request) bool {
+	for accept := range strings.SplitSeq(strings.Join(r.Header["Accept"], ","), ",") {
+		kind, _, _ := strings.Cut(accept, ";")
+		switch strings.TrimSpace(kind) {
+		case "text/html", "application/xhtml+xml":
+			return true
+		case "application/json":
+			return false
+		}
+	}
+	return false
+}

@@ -1,0 +1,627 @@
+package browser
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/loadtest/lab/process"
+)
+
+var pictures = flag.String("pictures", "", "write pictures of the page into this folder")
+
+const (
+	chromium = "/usr/bin/chromium"
+
+	// required is set where a test without Chromium is to fail.
+	required = "SHIELD_BROWSER_REQUIRED"
+)
+
+// shield is the program, which TestMain builds.
+var shield string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "browser")
+	if err != nil {
+		panic(err)
+	}
+	shield = filepath.Join(dir, "shield")
+	build := exec.Command("go", "build", "-C", "../../..", "-o", shield, "./cmd/shield")
+	build.Stderr = os.Stderr
+	code := 1
+	if build.Run() == nil {
+		code = m.Run()
+	}
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// A site is a running shield with two backends, and clients of them.
+type site struct {
+	*testing.T
+	admin, shop, api string
+	file             string
+	stop             func()
+	latency          atomic.Int64 // of the backends
+	clients          sync.WaitGroup
+	ctx              context.Context
+}
+
+const config = `{
+	admin %s {
+		origins %[1]s ""
+	}
+	persist_config off
+	auto_https off
+	servers {
+		trusted_proxies static 127.0.0.0/8
+	}
+}
+http://%s {
+	shield {
+		name shop
+		zone per_client {
+			rate 20/s
+		}
+		capacity %d/s burst 10
+		class critical {
+			match path /pay
+		}
+		class sheddable {
+			match path /feed
+		}
+		concurrency adaptive
+	}
+	reverse_proxy %s
+}
+http://%s {
+	shield {
+		name api
+		zone per_account {
+			key {http.request.header.Account}
+			rate 2/s
+		}
+		concurrency 8
+		queue 16 timeout 200ms
+	}
+	reverse_proxy %[4]s
+}
+`
+
+func start(t *testing.T) *site {
+	t.Helper()
+	s := &site{T: t, admin: free(t), shop: free(t), api: free(t), file: filepath.Join(t.TempDir(), "Caddyfile")}
+	s.latency.Store(int64(15 * time.Millisecond))
+	places := make(chan struct{}, 24)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		places <- struct{}{}
+		defer func() { <-places }()
+		select {
+		case <-r.Context().Done():
+		case <-time.After(time.Duration(s.latency.Load())):
+		}
+	}))
+	t.Cleanup(upstream.Close)
+	ctx, cancel := context.WithCancel(t.Context())
+	s.ctx = ctx
+	t.Cleanup(func() { cancel(); s.clients.Wait() })
+	s.configure(60, upstream.Listener.Addr().String())
+	s.run()
+	return s
+}
+
+// configure writes a config with a capacity of shop.
+func (s *site) configure(capacity int, upstream string) {
+	s.Helper()
+	text := fmt.Sprintf(config, s.admin, s.shop, capacity, upstream, s.api)
+	if err := os.WriteFile(s.file, []byte(text), 0o600); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *site) run() {
+	s.Helper()
+	cmd := exec.Command(shield, "run", "--adapter", "caddyfile", "--config", s.file)
+	cmd.Env = append(os.Environ(), "HOME="+filepath.Dir(s.file))
+	stop, err := process.Start(s.Context(), cmd, s.file+".log", "tcp", s.shop)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.stop = sync.OnceFunc(stop)
+	s.Cleanup(s.stop)
+}
+
+func free(t *testing.T) string {
+	t.Helper()
+	address, err := process.FreeAddress(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
+// get sends one request from an address, and returns what it is told to wait.
+func (s *site) get(to, from, path string, headers ...string) (status int, wait time.Duration) {
+	r, err := http.NewRequestWithContext(s.ctx, http.MethodGet, "http://"+to+path, nil)
+	if err != nil {
+		s.Error(err)
+		return 0, 0
+	}
+	r.Header.Set("X-Forwarded-For", from)
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, 0
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, resp.Body)
+	seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
+	return resp.StatusCode, time.Duration(seconds) * time.Second
+}
+
+// base keeps requests coming, each of another client, until the test ends.
+func (s *site) base(to string, perSecond int, paths ...string) {
+	s.clients.Go(func() {
+		tick := time.NewTicker(time.Second / time.Duration(perSecond))
+		defer tick.Stop()
+		for n := 0; ; n++ {
+			select {
+			case <-s.ctx.Done():
+				return
+			case <-tick.C:
+			}
+			path := paths[n%len(paths)]
+			s.clients.Go(func() {
+				s.get(to, fmt.Sprintf("198.18.%d.%d", n/250%250, n%250), path, "Account", fmt.Sprint("account-", n%300))
+			})
+		}
+	})
+}
+
+// herd sends n clients at once, which come back when they are told to, until they are served.
+func (s *site) herd(to string, n int) {
+	for i := range n {
+		s.clients.Go(func() {
+			for s.ctx.Err() == nil {
+				status, wait := s.get(to, fmt.Sprintf("203.0.%d.%d", i/250, i%250), "/feed", "User-Agent", "okhttp/4.12")
+				if status == http.StatusOK {
+					return
+				}
+				select {
+				case <-s.ctx.Done():
+				case <-time.After(max(wait, time.Second)):
+				}
+			}
+		})
+	}
+}
+
+// status asks for what programs are told.
+func (s *site) status() (status caddymodule.Status) {
+	s.Helper()
+	resp, err := http.Get("http://" + s.admin + "/shield/")
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil {
+		s.Fatal(err)
+	}
+	return status
+}
+
+func (s *site) shield(name string) caddymodule.ShieldStatus {
+	s.Helper()
+	for _, one := range s.status().Shields {
+		if one.Name == name {
+			return one
+		}
+	}
+	s.Fatalf("there is no shield %s", name)
+	return caddymodule.ShieldStatus{}
+}
+
+// A tab shows the page, and remembers what went wrong in it.
+type tab struct {
+	*testing.T
+	ctx      context.Context
+	mu       sync.Mutex
+	messages []string // on the console; guarded by mu
+	urls     []string // that were asked for; guarded by mu
+}
+
+func open(t *testing.T, url string) *tab {
+	t.Helper()
+	if _, err := os.Stat(chromium); err != nil {
+		if os.Getenv(required) != "" {
+			t.Fatalf("%s is set, and there is no %s", required, chromium)
+		}
+		t.Skipf("needs %s", chromium)
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.WindowSize(1280, 900))
+	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	p := &tab{T: t, ctx: ctx}
+	p.do(chromedp.Navigate("about:blank")) // the browser has to run before it is listened to
+	console := chromedp.Console(ctx)
+	go func() {
+		for m, err := range console {
+			if err != nil {
+				return
+			}
+			p.mu.Lock()
+			p.messages = append(p.messages, fmt.Sprintf("%s: %s", m.Type, m.Text))
+			p.mu.Unlock()
+		}
+	}()
+	if _, err := chromedp.Call(ctx, network.Enable, network.EnableParams{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := chromedp.Listen(ctx, func(event any) {
+		if sent, ok := event.(*network.EventRequestWillBeSent); ok {
+			p.mu.Lock()
+			p.urls = append(p.urls, sent.Request.URL)
+			p.mu.Unlock()
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p.view(1280, "light")
+	p.do(chromedp.Navigate(url))
+	return p
+}
+
+func (p *tab) do(actions ...chromedp.Action[chromedp.Void]) {
+	p.Helper()
+	if err := chromedp.Do(p.ctx, actions...); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// view sets the width of the page and whether it is dark.
+func (p *tab) view(width int64, scheme string) {
+	p.Helper()
+	if _, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+	}); err != nil {
+		p.Fatal(err)
+	}
+	p.do(chromedp.EmulateViewport(width, 900))
+}
+
+func eval[T any](p *tab, script string) T {
+	p.Helper()
+	v, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](script))
+	if err != nil {
+		p.Fatalf("%s: %v", script, err)
+	}
+	return v
+}
+
+func (p *tab) text(id string) string {
+	p.Helper()
+	return eval[string](p, fmt.Sprintf(`document.getElementById(%q).textContent`, id))
+}
+
+// tile returns the value of a tile; "" if there is none of that name.
+func (p *tab) tile(name string) string {
+	p.Helper()
+	return eval[string](p, fmt.Sprintf(`[...document.querySelectorAll("#tiles > div")].filter(e => e.firstChild.textContent === %q).map(e => e.querySelector(".value").textContent).join()`, name))
+}
+
+// number returns the value of a tile as a number.
+func (p *tab) number(name string) float64 {
+	p.Helper()
+	text := p.tile(name)
+	first, _, _ := strings.Cut(strings.ReplaceAll(text, ",", ""), " ")
+	v, err := strconv.ParseFloat(strings.TrimSuffix(first, "/s"), 64)
+	if err != nil {
+		p.Errorf("the tile %s is %q", name, text)
+	}
+	return v
+}
+
+// sum adds the seconds that the page shows of a column.
+func (p *tab) sum(column string) uint64 {
+	p.Helper()
+	return uint64(eval[float64](p, fmt.Sprintf(`On.column(%q).reduce((a, b) => a + b, 0)`, column)))
+}
+
+func eventually(t *testing.T, within time.Duration, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(within); !is(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", within, what)
+		}
+	}
+}
+
+// shoot writes a picture of the page as it is now, without its alpha channel and with few colours.
+func (p *tab) shoot(name string) {
+	p.Helper()
+	if *pictures == "" {
+		return
+	}
+	high := eval[float64](p, `document.documentElement.scrollHeight`)
+	wide := eval[float64](p, `innerWidth`)
+	r, err := chromedp.Call(p.ctx, page.CaptureScreenshot, page.CaptureScreenshotParams{
+		CaptureBeyondViewport: new(true), FromSurface: new(true), Clip: &page.Viewport{Width: wide, Height: math.Min(high, 1900), Scale: 1},
+	})
+	if err != nil {
+		p.Fatal(err)
+	}
+	shot, err := png.Decode(bytes.NewReader(r.Data))
+	if err != nil {
+		p.Fatal(err)
+	}
+	var b bytes.Buffer
+	encoder := png.Encoder{CompressionLevel: png.BestCompression}
+	if err := encoder.Encode(&b, fewer(shot)); err != nil {
+		p.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(*pictures, name+".png"), b.Bytes(), 0o644); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// fewer returns a picture with the 256 colours that it has most of.
+func fewer(shot image.Image) image.Image {
+	counts, bounds := map[color.RGBA]int{}, shot.Bounds()
+	at := func(x, y int) color.RGBA {
+		r, g, b, _ := shot.At(x, y).RGBA()
+		return color.RGBA{uint8(r >> 8), uint8(g >> 8), uint8(b >> 8), 255}
+	}
+	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
+		for x := bounds.Min.X; x < bounds.Max.X; x++ {
+			counts[at(x, y)]++
+		}
+	}
+	palette := color.Palette{}
+	for len(palette) < 256 && len(counts) > 0 {
+		most := color.RGBA{}
+		for c, n := range counts {
+			if n > counts[most] {
+				most = c
+			}
+		}
+		palette = append(palette, most)
+		delete(counts, most)
+	}
+	out, index := image.NewPaletted(bounds, palette), map[color.RGBA]uint8{}
+	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
+		for x := bounds.Min.X; x < bounds.Max.X; x++ {
+			c := at(x, y)
+			i, ok := index[c]
+			if !ok {
+				i = uint8(palette.Index(c))
+				index[c] = i
+			}
+			out.SetColorIndex(x, y, i)
+		}
+	}
+	return out
+}
+
+const hostile = `<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>`
+
+// sentence is what the page says under the herd.
+var sentence = regexp.MustCompile(`^shop refuses [\d,.]+ requests/s \(.+\), because the backend('s capacity of 60/s is used up| is full, with a limit of \d+ in flight.*); the backlog of about [\d,]+ clients will be over in .+ s\.$`)
+
+// The page under a live herd says what /shield/ says, with what was before it was opened. It
+// survives a reload and a restart, shows two shields, and harms no reader.
+func TestPage(t *testing.T) {
+	s := start(t)
+	s.base(s.shop, 30, "/", "/cart", "/pay", "/feed")
+	s.base(s.api, 12, "/v1/stock")
+	time.Sleep(5 * time.Second) // of history, before the page is opened
+	s.herd(s.shop, 900)
+	p := open(t, "http://"+s.admin+"/shield/#shop")
+	eventually(t, 10*time.Second, "the page says that shop refuses", func() bool { return strings.HasPrefix(p.text("says"), "shop refuses ") })
+	if says := p.text("says"); !sentence.MatchString(says) {
+		t.Errorf("the page says %q; want %v", says, sentence)
+	}
+	agrees(t, s, p)
+	s.harm()
+	looks(t, p)
+	keys(t, p)
+	t.Run("reload", func(*testing.T) { reload(t, s, p) })
+	t.Run("restart", func(*testing.T) { restart(t, s, p) })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, u := range p.urls {
+		if parsed, err := url.Parse(u); err != nil || parsed.Scheme != "data" && u != "about:blank" && parsed.Host != s.admin {
+			t.Errorf("the page asked for %s", u)
+		}
+	}
+	for _, m := range p.messages {
+		if !strings.Contains(m, "net::ERR_") { // while the process was down
+			t.Errorf("on the console: %s", m)
+		}
+	}
+	if len(p.urls) < 3 {
+		t.Errorf("requests: %q", p.urls)
+	}
+}
+
+// agrees compares the page with /shield/, within 2 s.
+func agrees(t *testing.T, s *site, p *tab) {
+	t.Helper()
+	for range 3 {
+		is := s.shield("shop")
+		refused := is.Refused["capacity"] + is.Refused["early"]
+		eventually(t, 2*time.Second, "the page has all requests that /shield/ has", func() bool {
+			return p.sum("admitted") >= is.Admitted && p.sum("refused.capacity")+p.sum("refused.early") >= refused
+		})
+		is = s.shield("shop")
+		if got := p.sum("admitted"); got > is.Admitted {
+			t.Errorf("the page has %d admitted requests, of %d", got, is.Admitted)
+		}
+		wait := is.Calendar.BacklogSeconds
+		eventually(t, 2*time.Second, fmt.Sprintf("the page's backlog is about %.1f s", wait), func() bool {
+			seconds := eval[float64](p, `On.column("backlog_ms").at(-1) / 1000`)
+			return math.Abs(seconds-wait) < 4
+		})
+		time.Sleep(time.Second)
+	}
+	if n := eval[int](p, `On.column("admitted").filter(v => v > 0).length`); n < 5 {
+		t.Errorf("the page has %d seconds with requests; want those from before it was opened, too", n)
+	}
+	if mean := p.number("Arrivals"); mean < 20 {
+		t.Errorf("%v requests arrive per second", mean)
+	}
+}
+
+// harm sends what would do something in a page that shows it as HTML.
+func (s *site) harm() {
+	for range 40 {
+		s.get(s.api, "203.0.113.66", "/%3Cscript%3Ewindow.hacked=1%3C/script%3E?"+url.QueryEscape(hostile), "User-Agent", hostile, "Account", hostile)
+	}
+}
+
+// looks checks colours, contrast and width, with both shields, and takes pictures.
+func looks(t *testing.T, p *tab) {
+	t.Helper()
+	const contrast = `(() => {
+		const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+		const light = c => { canvas.fillStyle = c; canvas.fillRect(0, 0, 1, 1); const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b };
+		const ground = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor; if (c !== "rgba(0, 0, 0, 0)") return c } return "white" };
+		const bad = [];
+		for (const e of document.querySelectorAll("body *")) {
+			if (!e.offsetParent || ![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())) continue;
+			const [a, b] = [light(getComputedStyle(e).color), light(ground(e))], ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+			if (ratio < 4.5) bad.push(e.tagName + "." + e.className + " " + e.textContent.trim().slice(0, 30) + " " + ratio.toFixed(2));
+		}
+		return bad.join("; ");
+	})()`
+	grounds := map[string]string{}
+	for _, scheme := range []string{"light", "dark"} {
+		for _, width := range []int64{1280, 390} {
+			p.view(width, scheme)
+			time.Sleep(1200 * time.Millisecond)
+			if wide := eval[int64](p, `document.documentElement.scrollWidth`); wide > width {
+				t.Errorf("the page is %d wide in a window of %d", wide, width)
+			}
+			if low := eval[string](p, contrast); low != "" {
+				t.Errorf("%s, %d wide: too little contrast: %s", scheme, width, low)
+			}
+			grounds[scheme] = eval[string](p, `getComputedStyle(document.body).backgroundColor`)
+			p.shoot(fmt.Sprintf("on-call-%s-%d", scheme, width))
+		}
+	}
+	if grounds["light"] == grounds["dark"] {
+		t.Errorf("light and dark are both %s", grounds["light"])
+	}
+	p.view(1280, "light")
+	if bad := eval[string](p, `[...document.querySelectorAll("svg[role=img]:not([aria-label]), button:not([type])")].filter(e => !(e.textContent && e.type === "button")).map(e => e.outerHTML.slice(0, 80)).join()`); bad != "" {
+		t.Errorf("without a label: %s", bad)
+	}
+}
+
+// keys uses the page with a keyboard.
+func keys(t *testing.T, p *tab) {
+	t.Helper()
+	p.do(chromedp.KeyEvent("1"))
+	defer func() {
+		if t.Failed() {
+			t.Logf("the page is\n%s", eval[string](p, `location.hash + "\n" + document.body.innerText`))
+		}
+	}()
+	eventually(t, 10*time.Second, "key 1 shows the other shield", func() bool { return strings.HasPrefix(p.text("says"), "api ") && p.tile("Queue") != "" })
+	if hash := eval[string](p, `location.hash`); hash != "#api" {
+		t.Errorf("the address ends in %q; want #api", hash)
+	}
+	eventually(t, 10*time.Second, "the second shield has its history", func() bool { return p.sum("admitted") > 30 })
+	p.do(chromedp.Evaluate[chromedp.Void](`window.old = true; location.reload()`))
+	eventually(t, 10*time.Second, "after a reload of the page it is the same shield", func() bool {
+		return eval[bool](p, `!window.old && document.readyState === "complete" && document.getElementById("says").textContent.startsWith("api ")`)
+	})
+	if hacked := eval[bool](p, `"hacked" in window || !!document.querySelector("img, main script")`); hacked {
+		t.Error("a client's request has put an element into the page")
+	}
+	p.do(chromedp.Evaluate[chromedp.Void](`document.querySelector("#flow svg").focus()`), chromedp.KeyEvent(kb.ArrowLeft))
+	eventually(t, 10*time.Second, "an arrow key reads a chart", func() bool {
+		return strings.Contains(eval[string](p, `document.querySelector("#flow output").textContent`), "admitted ")
+	})
+	p.do(chromedp.Click(`a[href="#shop"]`))
+	eventually(t, 10*time.Second, "a click shows the first shield", func() bool { return strings.HasPrefix(p.text("says"), "shop ") })
+}
+
+// reload changes the capacity while the page is open.
+func reload(t *testing.T, s *site, p *tab) {
+	t.Helper()
+	before := p.sum("admitted")
+	text, err := os.ReadFile(s.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(s.file, bytes.Replace(text, []byte("capacity 60/s"), []byte("capacity 75/s"), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(shield, "reload", "--adapter", "caddyfile", "--config", s.file, "--address", s.admin).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	eventually(t, 10*time.Second, "the page has the new capacity", func() bool {
+		return strings.Contains(eval[string](p, `document.getElementById("tiles").textContent`), "capacity 75/s")
+	})
+	if after := p.sum("admitted"); after < before {
+		t.Errorf("the page had %d admitted requests before the reload, and has %d after it", before, after)
+	}
+	if n := strings.Count(p.text("event-list"), "a config is loaded"); n != 2 {
+		t.Errorf("%d configs were loaded; want 2", n)
+	}
+	if eval[bool](p, `!document.getElementById("lost").hidden`) {
+		t.Error("the page is disconnected after a reload")
+	}
+}
+
+// restart ends the process, and starts it again.
+func restart(t *testing.T, s *site, p *tab) {
+	t.Helper()
+	before := p.sum("admitted")
+	s.stop()
+	eventually(t, 10*time.Second, "the page says that it is disconnected", func() bool {
+		return p.text("live") == "disconnected" && strings.HasPrefix(p.text("lost"), "Disconnected since ")
+	})
+	s.run()
+	eventually(t, 10*time.Second, "the page is live again", func() bool {
+		return p.text("live") == "live" && eval[bool](p, `document.getElementById("lost").hidden`)
+	})
+	eventually(t, 10*time.Second, "the page says that the process is new", func() bool {
+		return strings.Contains(p.text("event-list"), "the process was started anew")
+	})
+	eventually(t, 10*time.Second, "requests are shown after the restart, in addition to those before", func() bool { return p.sum("admitted") > before+20 })
+	if n := s.shield("shop").Admitted; n > before {
+		t.Errorf("%d requests since the restart: it was none", n)
+	}
+}
