@@ -55,6 +55,7 @@ func (t timed) ServeHTTP(w http.ResponseWriter, r *http.Request) (err error) {
 		w.WriteHeader(http.StatusOK)
 		return nil
 	}
+	w.Header().Set("Proxy-Status", "shield; error=http_response_timeout") // RFC 9209, section 2.3
 	return caddyhttp.Error(http.StatusGatewayTimeout, shield.ErrTimeout)
 }
 

@@ -61,6 +61,8 @@ func TestTimeoutFreesPlaces(t *testing.T) {
 			for range 4 {
 				if got := receive(t, "an answer", answers); got.StatusCode != http.StatusGatewayTimeout {
 					t.Errorf("status %d, want 504", got.StatusCode)
+				} else if says := got.Header.Get("Proxy-Status"); says != "shield; error=http_response_timeout" {
+					t.Errorf("Proxy-Status: %s; want that the backend is late", says)
 				}
 			}
 			if took := time.Since(began); took < timeLimit || took > timeLimit+2*time.Second {

@@ -269,7 +269,7 @@ type header struct {
 	values []string
 }
 
-func newHeader(w http.ResponseWriter) header { return header{w.Header(), make([]string, 0, 8)} }
+func newHeader(w http.ResponseWriter) header { return header{w.Header(), make([]string, 0, 10)} }
 
 func (h *header) set(name, value string) {
 	h.values = append(h.values, value)

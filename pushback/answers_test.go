@@ -89,6 +89,7 @@ func TestEveryHeaderOfA429(t *testing.T) {
 		"Ratelimit":              `"api";r=0;t=6`,
 		"Ratelimit-Policy":       `"api";q=100;w=60`,
 		"Cache-Control":          "no-store",
+		"Proxy-Status":           `shield; error=http_request_denied; details="quota"`,
 		"Content-Type":           "application/problem+json",
 		"X-Content-Type-Options": "nosniff",
 	})
@@ -105,9 +106,26 @@ func TestEveryHeaderOfA503(t *testing.T) {
 		"Retry-After":            "6",
 		"Retry-After-Ms":         "5250",
 		"Cache-Control":          "no-store",
+		"Proxy-Status":           `shield; error=http_request_denied; details="overload"`,
 		"Content-Type":           "application/problem+json",
 		"X-Content-Type-Options": "nosniff",
 	})
+}
+
+// RFC 9209, section 2.3; the details are a String of RFC 9651.
+func TestProxyStatus(t *testing.T) {
+	a, err := NewAnswers(AnswerConfig{}, []Policy{{Name: "z", Quota: 1, Window: time.Second}, {Name: "per_client", Quota: 2, Concurrent: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for policy, details := range map[int]string{-1: "overload", 0: "quota", 1: "per_client"} {
+		want := `shield; error=http_request_denied; details="` + details + `"`
+		for _, r := range []*http.Request{request("GET"), request("POST", "Content-Type: application/grpc")} {
+			if got := answer(a, r, Refusal{Policy: policy, Hint: Hint{Seconds: 1, Ms: 1000}}).Header()["Proxy-Status"]; len(got) != 1 || got[0] != want {
+				t.Errorf("policy %d: %q, want %s", policy, got, want)
+			}
+		}
+	}
 }
 
 // Where the caller writes status and body, the headers are the same, without those that
@@ -117,12 +135,12 @@ func TestSetHeader(t *testing.T) {
 	a.SetHeader(w, overQuota)
 	wantHeader(t, w.Header(), map[string]string{
 		"Retry-After": "6", "Retry-After-Ms": "5250", "Cache-Control": "no-store",
-		"Ratelimit": `"api";r=0;t=6`, "Ratelimit-Policy": `"api";q=100;w=60`,
+		"Ratelimit": `"api";r=0;t=6`, "Ratelimit-Policy": `"api";q=100;w=60`, "Proxy-Status": `shield; error=http_request_denied; details="quota"`,
 	})
 	w = httptest.NewRecorder()
 	a.SetHeader(w, overload)
 	wantHeader(t, w.Header(), map[string]string{
-		"Retry-After": "6", "Retry-After-Ms": "5250", "Cache-Control": "no-store",
+		"Retry-After": "6", "Retry-After-Ms": "5250", "Cache-Control": "no-store", "Proxy-Status": `shield; error=http_request_denied; details="overload"`,
 	})
 }
 
@@ -152,7 +170,7 @@ func TestEveryHeaderOfNever(t *testing.T) {
 			if w.Code != c.status {
 				t.Errorf("status %d, want %d", w.Code, c.status)
 			}
-			want := map[string]string{"X-Should-Retry": "false", "Stripe-Should-Retry": "false", "Cache-Control": "no-store"}
+			want := map[string]string{"X-Should-Retry": "false", "Stripe-Should-Retry": "false", "Cache-Control": "no-store", "Proxy-Status": mustNew(t, AnswerConfig{}).wording(c.f).proxyStatus}
 			if c.body != None {
 				want["X-Content-Type-Options"] = "nosniff"
 			}
@@ -188,7 +206,7 @@ func TestEveryHeaderOfNone(t *testing.T) {
 		t.Errorf("status %d, body %q; want 429 and none", w.Code, w.Body)
 	}
 	wantHeader(t, w.Header(), map[string]string{
-		"Retry-After": "6", "Retry-After-Ms": "5250", "Cache-Control": "no-store",
+		"Retry-After": "6", "Retry-After-Ms": "5250", "Cache-Control": "no-store", "Proxy-Status": `shield; error=http_request_denied; details="quota"`,
 		"Ratelimit": `"api";r=0;t=6`, "Ratelimit-Policy": `"api";q=100;w=60`,
 	})
 }

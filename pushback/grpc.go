@@ -43,6 +43,7 @@ func (w *wording) setGRPC(h *header, f Refusal) {
 		h.set("Grpc-Status-Details-Bin", retryInfo(w.grpcStatus, message, f.Hint.Ms))
 	}
 	h.set("Cache-Control", "no-store")
+	h.set("Proxy-Status", w.proxyStatus)
 }
 
 // GRPC returns the canonical code and the message of a refusal, for servers that write gRPC

@@ -69,6 +69,7 @@ func TestGRPCIsTrailersOnly(t *testing.T) {
 				"Grpc-Retry-Pushback-Ms":  "5250",
 				"Grpc-Status-Details-Bin": details,
 				"Cache-Control":           "no-store",
+				"Proxy-Status":            mustNew(t, AnswerConfig{}).wording(c.f).proxyStatus,
 			})
 			s, delay := decode(t, details)
 			if s.Code != int32(c.code) || s.Message != c.message || delay != 5250*ms {
@@ -98,6 +99,7 @@ func TestGRPCNever(t *testing.T) {
 			"Grpc-Message":           c.message,
 			"Grpc-Retry-Pushback-Ms": "-1",
 			"Cache-Control":          "no-store",
+			"Proxy-Status":           mustNew(t, AnswerConfig{}).wording(c.f).proxyStatus,
 		})
 	}
 }

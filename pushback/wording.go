@@ -19,11 +19,12 @@ const (
 // wording is the part of an answer that does not depend on the request, for one policy
 // or for overload.
 type wording struct {
-	status     int
-	policy     string                 // RateLimit-Policy; "" for overload
-	rateLimit  [maxSeconds + 1]string // RateLimit by seconds, 0 for never; empty for overload
-	renewsIn   string                 // RateLimit without its seconds
-	grpcStatus uint32
+	status      int
+	proxyStatus string                 // Proxy-Status (RFC 9209)
+	policy      string                 // RateLimit-Policy; "" for overload
+	rateLimit   [maxSeconds + 1]string // RateLimit by seconds, 0 for never; empty for overload
+	renewsIn    string                 // RateLimit without its seconds
+	grpcStatus  uint32
 
 	wait, never texts
 }
@@ -42,7 +43,7 @@ type body struct {
 }
 
 func newWording(status int, p *Policy) wording {
-	w := wording{status: status, grpcStatus: grpcUnavailable}
+	w := wording{status: status, grpcStatus: grpcUnavailable, proxyStatus: denied("overload")}
 	kind, what, violated := typeCapacity, "The service is at its capacity.", ""
 	if p != nil {
 		w.setPolicy(p)
@@ -92,8 +93,19 @@ func newWording(status int, p *Policy) wording {
 	return w
 }
 
+// denied returns the Proxy-Status of a request that the configuration does not let through to the
+// next hop, whatever it asks for: http_request_denied (RFC 9209, section 2.3). By it programs tell
+// the answer from one of the backend. The other error types are about connections and responses.
+func denied(details string) string {
+	return "shield; error=http_request_denied; details=" + quoted(details)
+}
+
 // setPolicy makes the wording that of a violated quota.
 func (w *wording) setPolicy(p *Policy) {
+	w.proxyStatus = denied("quota")
+	if p.Concurrent {
+		w.proxyStatus = denied("per_client")
+	}
 	name, window := quoted(p.Name), max(1, (p.Window+time.Second-1)/time.Second)
 	w.grpcStatus = grpcResourceExhausted
 	w.policy = fmt.Sprintf("%s;q=%d;w=%d", name, p.Quota, window)
@@ -137,6 +149,7 @@ func (w *wording) setHeader(h *header, f Refusal) {
 		h.set("Retry-After-Ms", strconv.Itoa(f.Hint.Ms))
 	}
 	h.set("Cache-Control", "no-store")
+	h.set("Proxy-Status", w.proxyStatus)
 	if w.policy != "" {
 		if f.Hint.Seconds > maxSeconds {
 			h.set("Ratelimit", w.renewsIn+strconv.Itoa(f.Hint.Seconds))
