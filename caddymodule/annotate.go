@@ -5,6 +5,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
@@ -80,6 +82,22 @@ func (h *Handler) annotate(r *http.Request, d *shield.Decision) {
 	}
 	if h.logged {
 		a.log(r)
+	}
+	if span := trace.SpanFromContext(r.Context()); span.IsRecording() {
+		a.trace(span)
+	}
+}
+
+// trace adds the annotation to the request's span: that of Caddy's handler tracing, say. Spans of
+// admitted requests have none, so that those cost nothing.
+func (a annotation) trace(span trace.Span) {
+	decision, _ := a.decision.(string)
+	span.SetAttributes(attribute.String("shield.decision", decision), attribute.String("shield.reason", a.reason))
+	if a.zone != "" {
+		span.SetAttributes(attribute.String("shield.zone", a.zone))
+	}
+	if a.hint.Ms > 0 {
+		span.SetAttributes(attribute.Int("shield.retry_after_ms", a.hint.Ms))
 	}
 }
 

@@ -1,0 +1,68 @@
+package caddymodule
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+)
+
+// A notedSpan records its attributes.
+type notedSpan struct {
+	noop.Span
+	silent bool // it is not sampled
+	set    map[string]any
+}
+
+func (s *notedSpan) IsRecording() bool { return !s.silent }
+
+func (s *notedSpan) SetAttributes(all ...attribute.KeyValue) {
+	for _, a := range all {
+		s.set[string(a.Key)] = a.Value.AsInterface()
+	}
+}
+
+// Refusals, and what observe mode would refuse, are told to the span of Caddy's tracing.
+func TestSpans(t *testing.T) {
+	for mode, decision := range map[string]string{"enforce": "refuse", "observe": "observe"} {
+		_ = caddy.Stop() // the next one forgets the clients
+		s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
+	shield {
+		mode `+mode+`
+		zone z {
+			rate 10/m
+			burst 1
+		}
+		pushback {
+			dither off
+		}
+	}
+	respond ok
+}`)
+		ask := func(silent bool) map[string]any {
+			span := &notedSpan{silent: silent, set: map[string]any{}}
+			r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
+			s.server.ServeHTTP(httptest.NewRecorder(), r.WithContext(trace.ContextWithSpan(r.Context(), span)))
+			return span.set
+		}
+		if got := ask(false); len(got) != 0 {
+			t.Errorf("%s: an admitted request has %v", mode, got)
+		}
+		got := ask(false)
+		if ms, _ := got["shield.retry_after_ms"].(int64); ms < 1000 || ms > 7000 {
+			t.Errorf("%s: the wait is %v ms; want about 6000", mode, got["shield.retry_after_ms"])
+		}
+		delete(got, "shield.retry_after_ms")
+		if want := map[string]any{"shield.decision": decision, "shield.reason": "quota", "shield.zone": "z"}; !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %v, want %v", mode, got, want)
+		}
+		if got := ask(true); len(got) != 0 {
+			t.Errorf("%s: a span that is not sampled has %v", mode, got)
+		}
+	}
+}
