@@ -117,8 +117,8 @@ func TestHungRequestsEnd(t *testing.T) {
 	}
 }
 
-// The time for a request passes while it waits for a place or for its authentication, too:
-// the answer is 504. A queue refuses with an appointment those that it has no more time for.
+// The time for a request passes while it waits for a place or for its authentication, too: the
+// answer is 504. The time for a place is the queue's: then it is 503.
 func TestWaitingRequestsEnd(t *testing.T) {
 	before := mayAsk
 	defer func() { mayAsk = before }()
@@ -126,50 +126,25 @@ func TestWaitingRequestsEnd(t *testing.T) {
 	silent := httptest.NewServer(http.HandlerFunc(hang))
 	defer silent.Close()
 	for _, tt := range []struct {
-		name    string
-		is      policy.Service
-		auth    *policy.Auth
-		taken   bool // the place at the endpoint, past the shield
-		request time.Duration
-		want    int
-		counted string
+		name           string
+		queue, request time.Duration
+		auth           *policy.Auth
+		want           int
+		counted        string
 	}{
-		{"in the queue", policy.Service{Concurrency: 1, Queue: 5, QueueTimeout: limit}, nil, false, time.Minute, 503, "passed 1"},
-		{"for an endpoint", policy.Service{EndpointConcurrency: 1, QueueTimeout: 9 * time.Second}, nil, true, limit, 504, "timeout 1"},
-		{"for an endpoint, shorter", policy.Service{EndpointConcurrency: 1, QueueTimeout: limit}, nil, true, time.Minute, 503, "unserved 1"},
-		{"for the authentication", policy.Service{}, &policy.Auth{URL: silent.URL}, false, limit, 504, "timeout 1"},
+		{"for a place", 9 * time.Second, limit, nil, 504, "timeout 1"}, {"for a place, shorter", limit, time.Minute, nil, 503, "unserved 1"},
+		{"for the authentication", limit, limit, &policy.Auth{URL: silent.URL}, 504, "timeout 1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p := newPod(t, "red", start)
-			p.Config.Handler = http.HandlerFunc(hang)
-			m := filtered(origin("web", policy.Ingress{}), backend(service("red", tt.is), p), &policy.Filters{Auth: tt.auth})
-			other := m.Rules[0]
-			other.Host, other.Timeouts.Request = "waits", tt.request
-			m.Rules = append(m.Rules, other)
-			w := newWorld(t, m)
-			set := &w.controller.snapshot.Load().backends[0].endpoints.Set
-			switch {
-			case tt.taken:
-				e, err := set.Pick(0, 0, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer e.Release(endpoint.Served)
-			case tt.auth == nil:
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				holder, _ := http.NewRequestWithContext(ctx, http.MethodGet, w.base, nil)
-				go func() { _, _ = http.DefaultClient.Do(holder) }()
-				waitFor(t, "a request holds the place", func() bool { return set.Stats(0)[0].InFlight == 1 })
-			}
+			is := policy.Service{EndpointConcurrency: 1, QueueTimeout: tt.queue}
+			w := newWorld(t, within(model.Timeouts{Request: tt.request}, filtered(origin("web", policy.Ingress{}), backend(service("red", is), newPod(t, "red", start)), &policy.Filters{Auth: tt.auth})))
+			// The place at the endpoint is taken, past the shield.
+			defer must.Get(w.controller.snapshot.Load().backends[0].endpoints.Pick(0, 0, nil))(t).Release(endpoint.Served)
 			began := time.Now()
-			if resp, _ := w.get("waits", "/"); resp.StatusCode != tt.want {
-				t.Errorf("status %d, want %d", resp.StatusCode, tt.want)
+			if resp, _ := w.get("a", "/"); resp.StatusCode != tt.want || w.outcomes() != tt.counted {
+				t.Errorf("status %d, counted: %s; want %d, %s", resp.StatusCode, w.outcomes(), tt.want, tt.counted)
 			}
 			took(t, began, limit)
-			if got := w.outcomes(); got != tt.counted {
-				t.Errorf("counted: %s, want %s", got, tt.counted)
-			}
 		})
 	}
 }

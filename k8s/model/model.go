@@ -55,7 +55,7 @@ type Rule struct {
 	// their beginning. Path is then its text, which has precedence by its length.
 	Pattern *regexp.Regexp
 
-	// AnyCase rules match all paths that begin with the bytes of Path, in any case of ASCII,
+	// AnyCase rules match all paths that begin with the bytes of Path, in upper or lower case,
 	// whether they are Exact or not. They have precedence by their length, with patterns.
 	AnyCase bool
 

@@ -40,24 +40,9 @@ func (p *pattern) match(path string) bool {
 	return p.re.MatchString(path)
 }
 
-// hasPrefixFold is strings.HasPrefix in any case of ASCII.
+// hasPrefixFold is strings.HasPrefix in any case.
 func hasPrefixFold(s, prefix string) bool {
-	if len(s) < len(prefix) {
-		return false
-	}
-	for i := range len(prefix) {
-		if lower(s[i]) != lower(prefix[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-func lower(c byte) byte {
-	if 'A' <= c && c <= 'Z' {
-		c += 'a' - 'A'
-	}
-	return c
+	return len(s) >= len(prefix) && strings.EqualFold(s[:len(prefix)], prefix)
 }
 
 // A node is where some elements of a path lead; the root stands for none. It is a radix
@@ -269,7 +254,9 @@ func (t *Table) level(host string) *level {
 	var buf [maxName]byte
 	b := buf[:copy(buf[:], host)]
 	for i, c := range b {
-		b[i] = lower(c)
+		if 'A' <= c && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
+		}
 	}
 	if l := t.names[string(b)]; l != nil {
 		return l

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -99,56 +100,28 @@ func TestPatternsAreBounded(t *testing.T) {
 	}
 }
 
-// Where the parameters of a class have never been there, its Ingresses are closed: there may be
-// guards in them. Afterwards the last ones hold.
-func TestClassWithoutParameters(t *testing.T) {
-	tr := New(Options{})
-	for i, step := range []struct {
-		there, reset, closed bool
-		want                 string
-	}{
-		{closed: true, want: "<nil>"},
-		{there: true, want: "[10.0.0.0/8]"},
-		{want: "[10.0.0.0/8]"},
-		{reset: true, closed: true, want: "<nil>"},
-	} {
-		if step.reset {
-			tr = New(Options{})
-		}
-		_, o := decode(t, classWithParameters)
-		c := &corev1.ConfigMap{Data: map[string]string{"allowlist-source-range": "10.0.0.0/8"}}
-		if c.Namespace, c.Name = "shield-ingress", "defaults"; step.there {
-			o.ConfigMaps = append(o.ConfigMaps, c)
-		}
-		m, got := tr.Translate(o), "<nil>"
-		if f := m.Default.Filters; f != nil {
-			got = fmt.Sprint(f.AllowFrom)
-		}
-		told := strings.Contains(fmt.Sprint(m.Problems), "answered 503")
-		if got != step.want || (m.Default.Closed != "") != step.closed || told != step.closed {
-			t.Errorf("step %d: clients from %s are served, closed %q: %v", i, got, m.Default.Closed, m.Problems)
-		}
-	}
-}
-
-// A guard that is new in the parameters of a class counts at once, too, beside a mistake.
+// A guard that is new in the parameters of a class counts at once, too, beside a mistake. Where the
+// parameters have never been there (rate: "-"), there may be guards in them: all is closed.
 func TestClassFiltersOnMistakes(t *testing.T) {
 	tr := New(Options{})
 	for _, step := range []struct{ allow, rate, want string }{
-		{"", "10/s", "[]"}, {"10.0.0.0/8", "ten", "[10.0.0.0/8]"}, {"10.0.0.0/8", "10/s", "[10.0.0.0/8]"}, {"192.0.2.0/24", "ten", "[192.0.2.0/24]"},
-		{"?", "10/s", "[10.0.0.0/8]"}, {"", "ten", "[10.0.0.0/8]"},
+		{"", "-", "closed"}, {"", "10/s", "[]"}, {"10.0.0.0/8", "ten", "[10.0.0.0/8]"}, {"10.0.0.0/8", "10/s", "[10.0.0.0/8]"}, {"192.0.2.0/24", "ten", "[192.0.2.0/24]"},
+		{"?", "10/s", "[10.0.0.0/8]"}, {"", "ten", "[10.0.0.0/8]"}, {"", "-", "[10.0.0.0/8]"},
 	} {
 		_, o := decode(t, classWithParameters)
 		c := &corev1.ConfigMap{Data: map[string]string{"rate": step.rate}}
 		if c.Namespace, c.Name = "shield-ingress", "defaults"; step.allow != "" {
 			c.Data["allowlist-source-range"] = step.allow
 		}
-		o.ConfigMaps = append(o.ConfigMaps, c)
-		var got []netip.Prefix
-		if f := tr.Translate(o).Default.Filters; f != nil {
-			got = f.AllowFrom
+		if step.rate != "-" {
+			o.ConfigMaps = append(o.ConfigMaps, c)
 		}
-		if fmt.Sprint(got) != step.want {
+		m := tr.Translate(o)
+		got := fmt.Sprint(cmp.Or(m.Default.Filters, new(policy.Filters)).AllowFrom)
+		if m.Default.Closed != "" && strings.Contains(fmt.Sprint(m.Problems), "answered 503") {
+			got = "closed"
+		}
+		if got != step.want {
 			t.Errorf("%+v: clients from %v are served", step, got)
 		}
 	}

@@ -189,54 +189,35 @@ func TestProtocolOfIngress(t *testing.T) {
 
 // One Ingress with use-regex or rewrite-target has all paths of its host taken as ingress-nginx's
 // locations "~*": in any case, with all that begins with them. So the guards of another Ingress
-// hold for /ADMIN, too. Without the flag, and for other hosts, paths stay what they are.
+// hold for /ADMIN, too. Without the flag, and for an Ingress that is left out, nothing changes.
 func TestAnyCase(t *testing.T) {
-	exact, another := shop("exact", "", 2), shop("another", "", 3)
-	exact.Spec.Rules[0].HTTP.Paths[0].PathType = new(networkingv1.PathTypeExact)
-	another.Namespace = "mallory"
-	guarded, younger, rest := shop("admin", "allowlist-source-range=10.0.0.0/8", 1), shop("younger", "", 4), shop("rest", "", 5)
-	for in, path := range map[*networkingv1.Ingress]string{exact: "/admin", guarded: "/Admin", younger: "/ADMIN", another: "/x"} {
-		in.Spec.Rules[0].HTTP.Paths[0].Path = path
-	}
 	for _, c := range []struct {
-		annotations string // of the Ingress for /
-		nginx, any  bool
+		annotations, namespace string // of an Ingress for /
+		nginx                  bool
+		want                   string // for these paths
 	}{
-		{"nginx/use-regex=true", true, true},
-		{"nginx/rewrite-target=/app", true, true},
-		{"nginx/rewrite-target=/", true, false}, // its own path
-		{"nginx/use-regex=true", false, false},
-		{"", true, false},
+		{"nginx/use-regex=true", "default", true, "exact admin exact admin rest true"},
+		{"nginx/rewrite-target=/app", "default", true, "exact admin exact admin rest true"},
+		{"nginx/rewrite-target=/", "default", true, "exact rest rest admin rest false"}, // its own path
+		{"nginx/use-regex=true", "default", false, "exact rest rest admin rest false"},
+		{"nginx/use-regex=true", "mallory", true, "exact none none admin none false"},
 	} {
-		rest.Annotations = words(c.annotations)
-		m := migrated(t, c.nginx, rest, guarded, younger)
-		table := route.New(m.Rules, nil)
-		for _, path := range []string{"/Admin", "/admin", "/aDMIN/x", "/adminx"} {
-			want := "rest"
-			if c.any || path == "/Admin" {
-				want = "admin"
-			}
-			if got := table.Find("shop.example.com", path).Origin.Name; got != want {
-				t.Errorf("%s, flag %v: %s goes to %s, want %s", c.annotations, c.nginx, path, got, want)
-			}
+		admin, exact, younger := shop("admin", "allowlist-source-range=10.0.0.0/8", 1), shop("exact", "", 2), shop("younger", "", 3)
+		exact.Spec.Rules[0].HTTP.Paths[0].PathType = new(networkingv1.PathTypeExact)
+		for in, path := range map[*networkingv1.Ingress]string{admin: "/Admin", exact: "/admin", younger: "/ADMIN/younger"} {
+			in.Spec.Rules[0].HTTP.Paths[0].Path = path
 		}
-		if c.any != strings.Contains(fmt.Sprint(m.Problems), "routed by the older Ingress default/admin") {
-			t.Errorf("%s: the younger Ingress for /ADMIN is told %v", c.annotations, m.Problems)
+		again, rest := admin.DeepCopy(), shop("rest", c.annotations, 5)
+		again.Name, again.Spec.Rules[0].HTTP.Paths[0].Path, rest.Namespace = "z", "/ADMIN", c.namespace
+		again.CreationTimestamp = metav1.Unix(4, 0)
+		m := migrated(t, c.nginx, rest, admin, exact, again)
+		table, got := route.New(m.Rules, &model.Target{Origin: &model.Origin{Ref: model.Ref{Name: "none"}}}), ""
+		for _, path := range []string{"/admin", "/aDMIN/x", "/ADMINx", "/Admin/x", "/other"} {
+			got += table.Find("shop.example.com", path).Origin.Name + " "
 		}
-	}
-	// An Exact path is no more exact, but what is below it is the Prefix's.
-	rest.Annotations = words("nginx/use-regex=true")
-	table := route.New(migrated(t, true, rest, guarded, exact).Rules, nil)
-	for path, want := range map[string]string{"/Adminx": "exact", "/ADMIN/x": "admin", "/other": "rest"} {
-		if got := table.Find("shop.example.com", path).Origin.Name; got != want {
-			t.Errorf("beside an Exact path: %s goes to %s, want %s", path, got, want)
+		if got += fmt.Sprint(strings.Contains(fmt.Sprint(m.Problems), "routed by the older Ingress default/admin")); got != c.want {
+			t.Errorf("%s in %s, flag %v: %s, want %s", c.annotations, c.namespace, c.nginx, got, c.want)
 		}
-	}
-	// Rules of another namespace, which are left out, change nothing.
-	another.Annotations, rest.Annotations = words("nginx/use-regex=true"), nil
-	m := migrated(t, true, guarded, rest, another)
-	if to := route.New(m.Rules, nil).Find("shop.example.com", "/ADMIN"); to.Origin.Name != "rest" {
-		t.Errorf("another namespace has /ADMIN go to %s", to.Origin)
 	}
 }
 

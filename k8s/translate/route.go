@@ -3,6 +3,7 @@ package translate
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/url"
 	"reflect"
 	"regexp"
@@ -27,7 +28,7 @@ type claim struct {
 	by      *ingress
 	target  model.Target
 	pattern *regexp.Regexp
-	anyCase bool
+	anyCase string // the path as it is written, in any case; "": it is not
 }
 
 // claim takes k for an Ingress. If an older one, or the same one, has it, claim returns that one as the winner.
@@ -110,14 +111,12 @@ func (r *run) routePath(in *ingress, host string, p *networkingv1.HTTPIngressPat
 	at := ruleKey{host: host, exact: kind == networkingv1.PathTypeExact}
 	var wrong string
 	var pattern *regexp.Regexp
-	anyCase := r.anyCase[host]
-	if at.pattern = isPattern(in.filters, p.Path, at.exact) || anyCase && looksLikePattern(p.Path); at.pattern {
+	anyCase := ""
+	if at.pattern = isPattern(in.filters, p.Path, at.exact) || r.anyCase[host] && looksLikePattern(p.Path); at.pattern {
 		at.path, at.exact = p.Path, false
 		pattern, wrong = r.pattern(host, p.Path)
-	} else if at.path, wrong = readPath(p.Path, at.exact); anyCase && at.path != "/" {
-		at.path = lower(at.path)
-	} else {
-		anyCase = false // all paths begin with it
+	} else if at.path, wrong = readPath(p.Path, at.exact); r.anyCase[host] && at.path != "/" { // all paths begin with that
+		anyCase, at.path = at.path, strings.ToLower(at.path)
 	}
 	if wrong != "" {
 		r.problems.add(in.origin.Ref, ReasonPathInvalid, "path %q of %s is left out: it %s", shorten(p.Path, maxQuoted), hostText(host), wrong)
@@ -132,8 +131,7 @@ func (r *run) routePath(in *ingress, host string, p *networkingv1.HTTPIngressPat
 	switch winner {
 	case nil:
 		c.target.Backend = r.orDefault(in, r.backend(in, &p.Backend))
-		c.pattern, c.anyCase = pattern, anyCase && !at.pattern
-		c.target.Rewrite = rewrite(in.filters, p.Path, at.path, pattern)
+		c.pattern, c.anyCase, c.target.Rewrite = pattern, anyCase, rewrite(in.filters, p.Path, cmp.Or(anyCase, at.path), pattern)
 	case in:
 		r.problems.add(in.origin.Ref, ReasonPathTaken, "duplicate path %q (%s) of %s; the first one counts",
 			shorten(at.path, maxQuoted), typeText(at), hostText(host))
@@ -141,17 +139,6 @@ func (r *run) routePath(in *ingress, host string, p *networkingv1.HTTPIngressPat
 		r.problems.add(in.origin.Ref, ReasonPathTaken, "path %q (%s) of %s is routed by the older Ingress %s; this rule is left out",
 			shorten(at.path, maxQuoted), typeText(at), hostText(host), winner.origin)
 	}
-}
-
-// lower returns a path with the letters of ASCII in lower case.
-func lower(path string) string {
-	b := []byte(path)
-	for i, c := range b {
-		if 'A' <= c && c <= 'Z' {
-			b[i] = c + 'a' - 'A'
-		}
-	}
-	return string(b)
 }
 
 // readPath returns a path in the form that requests are matched with, or what is wrong with it. Paths of rules
@@ -219,18 +206,14 @@ func guardInherited(t *model.Target, filters *policy.Filters) {
 
 func (r *run) sortedRules() []model.Rule {
 	rules := make([]model.Rule, 0, len(r.rules))
-	for k, c := range r.rules {
-		rules = append(rules, model.Rule{Host: k.host, Path: k.path, Exact: k.exact, Fallback: k.fallback, Pattern: c.pattern, AnyCase: c.anyCase, Target: c.target})
+	for _, k := range slices.SortedFunc(maps.Keys(r.rules), func(a, b ruleKey) int {
+		return cmp.Or(strings.Compare(a.host, b.host), order(b.fallback, a.fallback), strings.Compare(a.path, b.path), order(a.exact, b.exact), order(a.pattern, b.pattern))
+	}) {
+		c := r.rules[k]
+		rules = append(rules, model.Rule{
+			Host: k.host, Path: cmp.Or(c.anyCase, k.path), Exact: k.exact, Fallback: k.fallback, Pattern: c.pattern, AnyCase: c.anyCase != "", Target: c.target,
+		})
 	}
-	slices.SortFunc(rules, func(a, b model.Rule) int {
-		return cmp.Or(
-			strings.Compare(a.Host, b.Host),
-			order(b.Fallback, a.Fallback),
-			strings.Compare(a.Path, b.Path),
-			order(a.Exact, b.Exact),
-			order(a.Pattern != nil, b.Pattern != nil),
-		)
-	})
 	return rules
 }
 
