@@ -39,7 +39,7 @@ var rules = map[string]struct {
 	"loadtest":     {own: []string{".", "limiter", "loadshed", "pushback", "share", "chart", "loadtest"}, foreign: all, why: "load tests drive the Guard as any program would"},
 	"loadtest/lab": {own: []string{".", "limiter", "loadshed", "pushback", "caddymodule", "chart", "internal", "loadtest"}, foreign: all, why: "it is no part of the program"},
 	"internal":     {own: []string{".", "caddymodule"}, foreign: all, why: "what a config file says has nothing to do with what runs"},
-	"cmd":          {own: []string{".", "limiter", "loadshed", "pushback", "share", "caddymodule", "internal", "loadtest"}, foreign: all, why: "commands wire everything"},
+	"cmd":          {own: []string{".", "limiter", "loadshed", "pushback", "share", "caddymodule", "internal", "oncall", "loadtest"}, foreign: all, why: "commands wire everything"},
 
 	"k8s/model":     {own: []string{"k8s/policy"}, clock: []string{}, why: "a Model is plain structs"},
 	"k8s/policy":    {own: []string{".", "limiter", "loadshed", "caddymodule/clientkey"}, clock: []string{}, why: "policies know neither Kubernetes nor clocks"},

@@ -126,6 +126,9 @@ func TestProxyAndStatus(t *testing.T) {
 			t.Errorf("status has no %q:\n%s", want, out)
 		}
 	}
+	if want := `(?m)^NOW .*\nproxy +\d+\.\d/s +\d+\.\d/s +0`; !regexp.MustCompile(want).Match(out) {
+		t.Errorf("status has no %q:\n%s", want, out)
+	}
 	out, err = command(t, "status", "--json", "--address", admin).Output()
 	var status caddymodule.Status
 	if err != nil || json.Unmarshal(out, &status) != nil || len(status.Shields) != 1 {
@@ -199,7 +202,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{"--help"}, {"proxy", "--help"}, {"status", "--help"}, {"who", "--help"}, {"demo", "--help"}} {
+	for _, args := range [][]string{{"--help"}, {"proxy", "--help"}, {"status", "--help"}, {"who", "--help"}, {"top", "--help"}, {"demo", "--help"}} {
 		out, err := command(t, args...).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "shield") {
 			t.Errorf("shield %v: %v\n%s", args, err, out)
@@ -235,6 +238,10 @@ func TestCommandsInDocs(t *testing.T) {
 		"shield proxy --from 127.0.0.1:8080 --to 127.0.0.1:9000 --rate 5/s --burst 5": "TestProxyAndStatus",
 		"shield status":                                                               "TestProxyAndStatus",
 		"shield status --json":                                                        "TestProxyAndStatus",
+		"shield status --watch":                                                       "TestStatusIsWatched",
+		"shield status --watch --json":                                                "TestStatusIsWatched",
+		"shield top":                                                                  "TestTopAsksAgain",
+		"shield top --shield shop":                                                    "TestTopAsksAgain",
 		"shield explain 203.0.113.7":                                                  "TestExplain",
 		"shield who":                                                                  "TestProxyAndStatus",
 		"shield who --shield shop --json":                                             "TestProxyAndStatus",

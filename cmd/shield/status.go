@@ -1,78 +1,212 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/http"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"text/template"
+	"time"
 
-	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/oncall"
 )
 
 func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "status",
-		Usage: "[--address <interface>] [--json] [--open] [--store]",
+		Usage: "[--address <interface>] [--json] [--open] [--store] [--watch]",
 		Short: "Shows what a running shield does",
 		Long: `
-Asks the admin endpoint of a running instance for its limits, the requests in
-flight, and the decisions since each zone and shield came into the config; and
-how an adaptive limit was found. If clients were refused over a limit: the times
-that they were promised, how many kept them, and how they retry. If replicas
-share a store: whether it answers, and how many replicas there are; with --store,
-nothing else, and the exit code is 1 unless it does. With --open, only the address
-of the page that shows the same in a browser, and the last ten minutes.
+Asks the admin endpoint of a running instance. First comes what goes on now, in
+one sentence and as rates of the last ten seconds; then the totals since each
+zone and shield came into the config. Sections without content are left out.
+
+With --watch it asks every two seconds, until it is ended. With --json it prints
+the JSON of the admin endpoint, with --watch one line a second. With --store it
+shows the store that replicas share, and the exit code is 1 unless it answers.
+With --open it prints the address of the page that shows the same in a browser,
+and the last ten minutes. "shield top" shows that page in the terminal.
+
+NOW       rates per second of the last ten seconds; WAITING: refused clients that
+          are to come back; UNTIL: when the last of them will have done so
+SHIELD    the limits; ADMITTED, REFUSED by reason; OBSERVED: admitted, but would
+          have been refused
+LIMIT     how an adaptive limit was found: its last change and why; LATENCY of the
+          backend, BASELINE without queueing there; GHOSTS: requests whose client
+          is gone, but on which the backend still works
+QUEUE     requests that wait for a place in flight, and how those before have left
+CLASS     decisions by class; SHARE: of the limit, while higher classes need it all
+CALENDAR  the appointments: BACKLOG until the last of them; DEFERRED clients have
+          none; SPARE: refused clients that the backend can serve; HELD: refusals
+          held back for less than a second; KEPT, LATE, NO-SHOW: how clients came;
+          BROKEN: they came on time and were refused; EARLY: before their time
+DOOR      refusals that the listener wrapper has answered
+CLIENTS   refused clients that are remembered, by how they retry
+ZONE      quotas; KEYS: clients that have used some of theirs
 `,
 		CobraFunc: func(cmd *cobra.Command) {
 			demo.Root().Example = examples
-			cmd.Flags().String("address", "", "address of the admin endpoint, if it is not "+caddy.DefaultAdminListen)
-			cmd.Flags().Bool("json", false, "print the JSON of the admin endpoint")
+			adminFlags(cmd)
 			cmd.Flags().Bool("open", false, "print the address of the page for a browser")
 			cmd.Flags().Bool("store", false, "show the store that replicas share, and fail unless it answers")
+			cmd.Flags().Bool("watch", false, "show it again and again")
 			cmd.Args = cobra.NoArgs
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-				return showStatus(cmd.OutOrStdout(), caddycmd.Flags{FlagSet: cmd.Flags()})
+				return showStatus(cmd.Context(), cmd.OutOrStdout(), caddycmd.Flags{FlagSet: cmd.Flags()})
 			}
 		},
 	})
 }
 
-func showStatus(w io.Writer, flags caddycmd.Flags) error {
-	address, err := caddycmd.DetermineAdminAPIAddress(flags.String("address"), nil, "", "")
-	if err != nil {
-		return err
-	}
+const (
+	// statusEvery is how often --watch shows the status, and jsonEvery how often as JSON.
+	statusEvery = 2 * time.Second
+	jsonEvery   = time.Second
+)
+
+// clearScreen has a terminal begin at its top.
+const clearScreen = "\x1b[H\x1b[2J"
+
+// showStatus shows the status once or, with --watch, until ctx is done.
+func showStatus(ctx context.Context, w io.Writer, flags caddycmd.Flags) error {
 	if flags.Bool("open") {
+		address, err := caddycmd.DetermineAdminAPIAddress(flags.String("address"), nil, "", "")
+		if err != nil {
+			return err
+		}
 		return printPage(w, address)
 	}
-	resp, err := caddycmd.AdminAPIRequest(address, http.MethodGet, "/shield/", nil, nil)
-	if err != nil {
-		return fmt.Errorf("asking for the status: %w; is shield running, and its admin endpoint at %s?", err, address)
+	show, every := statusNow, statusEvery
+	switch {
+	case flags.Bool("json"):
+		show, every = statusJSON, jsonEvery
+	case flags.Bool("store"):
+		show = storeNow
 	}
-	defer resp.Body.Close()
-	if flags.Bool("json") {
-		_, err = io.Copy(w, resp.Body)
+	if !flags.Bool("watch") {
+		return show(w, flags)
+	}
+	out, isFile := w.(*os.File)
+	before := ""
+	if isFile && term.IsTerminal(int(out.Fd())) && !flags.Bool("json") {
+		before = clearScreen
+	}
+	return repeat(ctx, w, every, before, func(w io.Writer) error { return show(w, flags) })
+}
+
+// repeat shows something again and again, each time after the same text, until ctx is done.
+func repeat(ctx context.Context, w io.Writer, every time.Duration, before string, show func(io.Writer) error) error {
+	for {
+		b := bytes.NewBufferString(before) // so that a screen is written at once
+		if err := show(b); err != nil {
+			return err
+		}
+		if _, err := b.WriteTo(w); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(every):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func statusJSON(w io.Writer, flags caddycmd.Flags) error {
+	answer, _, err := askAdmin(flags, http.MethodGet, "/shield/", nil, nil)
+	if err == nil {
+		_, err = w.Write(answer)
+	}
+	return err
+}
+
+func storeNow(w io.Writer, flags caddycmd.Flags) error {
+	var status caddymodule.Status
+	if err := readAdmin(flags, "/shield/", &status); err != nil {
 		return err
 	}
+	return printStore(w, status)
+}
+
+func statusNow(w io.Writer, flags caddycmd.Flags) error {
+	var watch caddymodule.Watch
 	var status caddymodule.Status
-	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil {
-		return fmt.Errorf("reading the status from %s: %w", address, err)
+	// It asks for samples of seconds to come, which are none: the present rates are enough.
+	live := "/shield/live?since=" + strconv.FormatUint(math.MaxUint32, 10)
+	if err := cmp.Or(readAdmin(flags, live, &watch), readAdmin(flags, "/shield/", &status)); err != nil {
+		return err
 	}
-	if flags.Bool("store") {
-		return printStore(w, status)
+	if err := printNow(w, watch); err != nil {
+		return err
 	}
 	return printStatus(w, status)
+}
+
+// printNow shows what goes on: a sentence for each shield, and the rates.
+func printNow(w io.Writer, watch caddymodule.Watch) error {
+	if len(watch.Shields) == 0 {
+		return nil
+	}
+	for _, s := range watch.Shields {
+		if _, err := fmt.Fprintln(w, s.Says); err != nil {
+			return err
+		}
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprint(t, "\nNOW\tARRIVALS\tADMITTED\tREFUSED\tWAITING\tUNTIL\n")
+	for _, s := range watch.Shields {
+		if d := s.ShieldDetails; d != nil {
+			refused, mark := d.Lately.Refused, ""
+			if s.Mode != "enforce" {
+				refused, mark = d.Lately.Observed, " (observed)"
+			}
+			clients, until := waiting(d.Waiting)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s%s\t%s\t%s\n", s.Name, each(d.Lately.Arrivals), each(d.Lately.Admitted), rates(refused), mark, clients, until)
+		}
+	}
+	fmt.Fprintln(t)
+	return t.Flush()
+}
+
+// each writes a rate.
+func each(v float64) string { return fmt.Sprintf("%.1f/s", v) }
+
+// rates lists rates with their names, the highest first.
+func rates(of map[string]float64) string {
+	names := slices.SortedFunc(maps.Keys(of), func(a, b string) int { return cmp.Or(cmp.Compare(of[b], of[a]), cmp.Compare(a, b)) })
+	var list []string
+	for _, name := range names {
+		if of[name] > 0 {
+			list = append(list, each(of[name])+" "+name)
+		}
+	}
+	return cmp.Or(strings.Join(list, ", "), "0.0/s")
+}
+
+// waiting says how many clients are to come back, and when the last of them will have.
+func waiting(w *caddymodule.WaitingWatch) (clients, until string) {
+	switch {
+	case w == nil:
+		return "0", "-"
+	case w.Over < 0:
+		return fmt.Sprintf("%.0f", w.Clients), "not known"
+	}
+	return fmt.Sprintf("%.0f", w.Clients), "in " + oncall.Time(time.Duration(w.Over*float64(time.Second)))
 }
 
 // printStore shows the store, and returns an error unless it answers.

@@ -1,9 +1,16 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule"
@@ -153,5 +160,45 @@ per_client  2         ALONE     aabbccdd
 	}
 	if err := printStore(&b, caddymodule.Status{}); err == nil || err.Error() != "the running config has no store" {
 		t.Errorf("without a store the error is %v", err)
+	}
+}
+
+// With --watch the status comes again and again, until the program is ended or shield is.
+func TestStatusIsWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		start, n := time.Now(), 0
+		show := func(w io.Writer) error {
+			n++
+			_, err := fmt.Fprintln(w, time.Since(start))
+			return err
+		}
+		var b bytes.Buffer
+		if err := repeat(ctx, &b, statusEvery, "> ", show); err != nil || b.String() != "> 0s\n> 2s\n> 4s\n" {
+			t.Errorf("%q, error %v", b.String(), err)
+		}
+		gone := errors.New("gone")
+		if err := repeat(t.Context(), &b, jsonEvery, "", func(io.Writer) error { return gone }); !errors.Is(err, gone) {
+			t.Errorf("error %v, want %v", err, gone)
+		}
+	})
+}
+
+func TestPrintNow(t *testing.T) {
+	var b strings.Builder
+	if err := printNow(&b, twoShields.watch); err != nil {
+		t.Fatal(err)
+	}
+	want := `shop refuses 84 requests/s, because the backend's capacity of 100/s is used up.
+api admits all.
+
+NOW   ARRIVALS  ADMITTED  REFUSED                       WAITING  UNTIL
+shop  0.0/s     100.0/s   60.0/s capacity, 24.0/s early  1240     in 13 s
+api   0.0/s     5.0/s     0.0/s (observed)              0        -
+
+`
+	if got := b.String(); strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(want), " ") {
+		t.Errorf("%s\nwant\n%s", got, want)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"text/tabwriter"
 
-	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
@@ -29,8 +28,7 @@ time; and which have the most requests in flight.
 		CobraFunc: func(cmd *cobra.Command) {
 			cmd.Flags().String("shield", "", "show one shield and its zones only")
 			cmd.Flags().Int("clients", 10, "how many clients each list has, 1 to 100")
-			cmd.Flags().Bool("json", false, "print the JSON of the admin endpoint")
-			cmd.Flags().String("address", "", "address of the admin endpoint, if it is not "+caddy.DefaultAdminListen)
+			adminFlags(cmd)
 			cmd.Args = cobra.NoArgs
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 				return showWho(cmd.OutOrStdout(), caddycmd.Flags{FlagSet: cmd.Flags()})
@@ -40,26 +38,21 @@ time; and which have the most requests in flight.
 }
 
 func showWho(w io.Writer, flags caddycmd.Flags) error {
-	address, err := caddycmd.DetermineAdminAPIAddress(flags.String("address"), nil, "", "")
-	if err != nil {
-		return err
-	}
 	query := url.Values{"n": {strconv.Itoa(flags.Int("clients"))}}
 	if name := flags.String("shield"); name != "" {
 		query.Set("shield", name)
 	}
-	resp, err := caddycmd.AdminAPIRequest(address, http.MethodGet, "/shield/who?"+query.Encode(), nil, nil)
+	answer, _, err := askAdmin(flags, http.MethodGet, "/shield/who?"+query.Encode(), nil, nil)
 	if err != nil {
-		return fmt.Errorf("asking who is refused: %w; is shield running, and its admin endpoint at %s?", err, address)
+		return err
 	}
-	defer resp.Body.Close()
 	if flags.Bool("json") {
-		_, err = io.Copy(w, resp.Body)
+		_, err = w.Write(answer)
 		return err
 	}
 	var who caddymodule.WhoStatus
-	if err := json.NewDecoder(resp.Body).Decode(&who); err != nil {
-		return fmt.Errorf("reading the answer of %s: %w", address, err)
+	if err := json.Unmarshal(answer, &who); err != nil {
+		return err
 	}
 	return printWho(w, &who)
 }

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+)
+
+// adminFlags adds the flags of all commands that ask the admin endpoint.
+func adminFlags(cmd *cobra.Command) {
+	cmd.Flags().String("address", "", "address of the admin endpoint, if it is not "+caddy.DefaultAdminListen)
+	cmd.Flags().Bool("json", false, "print the JSON of the admin endpoint")
+}
+
+// askAdmin sends a request to the admin endpoint, and returns what it answers. Errors are in
+// its words.
+func askAdmin(flags caddycmd.Flags, method, path string, header http.Header, body io.Reader) (answer []byte, _ http.Header, err error) {
+	address, err := caddycmd.DetermineAdminAPIAddress(flags.String("address"), nil, "", "")
+	if err != nil {
+		return nil, nil, err
+	}
+	resp, err := caddycmd.AdminAPIRequest(address, method, path, header, body)
+	if err != nil {
+		text := err.Error()
+		if _, in, ok := strings.Cut(text, "HTTP "); ok { // Caddy's words around the endpoint's own
+			var refused struct{ Error string }
+			if _, said, ok := strings.Cut(in, ": "); ok && json.Unmarshal([]byte(said), &refused) == nil && refused.Error != "" {
+				return nil, nil, errors.New(refused.Error)
+			}
+		}
+		return nil, nil, fmt.Errorf("asking the admin endpoint: %w; is shield running, and its admin endpoint at %s?", err, address)
+	}
+	defer resp.Body.Close()
+	answer, err = io.ReadAll(resp.Body)
+	return answer, resp.Header, err
+}
+
+// readAdmin reads an answer of the admin endpoint.
+func readAdmin(flags caddycmd.Flags, path string, to any) error {
+	answer, _, err := askAdmin(flags, http.MethodGet, path, nil, nil)
+	if err == nil {
+		err = json.Unmarshal(answer, to)
+	}
+	return err
+}

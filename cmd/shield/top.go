@@ -1,0 +1,127 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/herdshield/shield/caddymodule"
+)
+
+func init() {
+	caddycmd.RegisterCommand(caddycmd.Command{
+		Name:  "top",
+		Usage: "[--address <interface>] [--shield <name>]",
+		Short: "Shows what a running shield does, second by second",
+		Long: `
+Shows the live page of a running instance in a terminal: what is going on in one
+sentence, the last seconds of each figure, and the clients that are refused most.
+It needs a terminal; "shield status --watch" prints to anything.
+
+Keys: left and right choose the shield, q ends.
+`,
+		CobraFunc: func(cmd *cobra.Command) {
+			cmd.Flags().String("address", "", "address of the admin endpoint, if it is not "+caddy.DefaultAdminListen)
+			cmd.Flags().String("shield", "", "the shield to begin with")
+			cmd.Args = cobra.NoArgs
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+				flags := caddycmd.Flags{FlagSet: cmd.Flags()}
+				if !term.IsTerminal(int(os.Stdout.Fd())) {
+					return errors.New(`the output is no terminal; want one, or "shield status --watch"`)
+				}
+				t := &top{flags: flags, screen: topScreen{chosen: flags.String("shield")}}
+				if err := t.first(); err != nil {
+					return err
+				}
+				_, err := tea.NewProgram(t).Run()
+				return err
+			}
+		},
+	})
+}
+
+// top is the program: it asks once a second, and shows what it was told.
+type top struct {
+	flags  caddycmd.Flags // of the command
+	screen topScreen
+}
+
+// topShows is how many seconds are asked for: more than terminals are wide.
+const topShows = 300
+
+// told is an answer of the admin endpoint.
+type told struct {
+	watch caddymodule.Watch
+	who   *caddymodule.WhoStatus // nil: not known
+	err   error
+}
+
+// first asks for the first time, so that mistakes in the arguments end the command.
+func (t *top) first() error {
+	answer := t.ask()
+	if answer.err != nil {
+		return answer.err
+	}
+	t.screen.take(answer)
+	if c := t.screen.chosen; c != "" && t.screen.shield() == nil {
+		return fmt.Errorf("--shield is %q; want one of %s", c, t.screen.names())
+	}
+	return nil
+}
+
+func (t *top) ask() (answer told) {
+	since := t.screen.watch.Seq - min(t.screen.watch.Seq, topShows)
+	query := url.Values{"since": {fmt.Sprint(since)}, "boot": {t.screen.watch.Boot}}
+	if answer.err = readAdmin(t.flags, "/shield/live?"+query.Encode(), &answer.watch); answer.err != nil {
+		return answer
+	}
+	var who caddymodule.WhoStatus
+	if readAdmin(t.flags, "/shield/who?n=10", &who) == nil {
+		answer.who = &who
+	}
+	return answer
+}
+
+func (t *top) later() tea.Cmd {
+	return tea.Tick(time.Second, func(time.Time) tea.Msg { return t.ask() })
+}
+
+// Init implements tea.Model.
+func (t *top) Init() tea.Cmd { return t.later() }
+
+// Update implements tea.Model.
+func (t *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case told:
+		t.screen.take(msg)
+		return t, t.later()
+	case tea.WindowSizeMsg:
+		t.screen.width, t.screen.height = msg.Width, msg.Height
+	case tea.KeyPressMsg:
+		switch msg.String() {
+		case "q", "esc", "ctrl+c":
+			return t, tea.Quit
+		case "left", "h", "shift+tab":
+			t.screen.choose(-1)
+		case "right", "l", "tab":
+			t.screen.choose(+1)
+		}
+	}
+	return t, nil
+}
+
+// View implements tea.Model.
+func (t *top) View() tea.View {
+	view := tea.NewView(t.screen.String())
+	view.AltScreen = true
+	view.WindowTitle = "shield top"
+	return view
+}

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"charm.land/lipgloss/v2"
+
+	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/oncall"
+)
+
+// A topScreen is what top shows.
+type topScreen struct {
+	watch         caddymodule.Watch
+	who           *caddymodule.WhoStatus // nil: not known
+	err           error                  // of the last question; nil: it was answered
+	chosen        string                 // shield; "": the first
+	width, height int                    // of the terminal; 0: not known yet
+}
+
+// take takes an answer. The state before stays if there is none.
+func (s *topScreen) take(answer told) {
+	if s.err = answer.err; s.err == nil {
+		s.watch, s.who = answer.watch, answer.who
+	}
+}
+
+// shield returns the chosen one; nil if there is none.
+func (s *topScreen) shield() *caddymodule.ShieldWatch {
+	for i := range s.watch.Shields {
+		if one := &s.watch.Shields[i]; s.chosen == "" || one.Name == s.chosen {
+			return one
+		}
+	}
+	return nil
+}
+
+func (s *topScreen) names() string {
+	var names []string
+	for _, one := range s.watch.Shields {
+		names = append(names, one.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// choose chooses the next shield, or the one before.
+func (s *topScreen) choose(step int) {
+	n := len(s.watch.Shields)
+	if n == 0 {
+		return
+	}
+	is := slices.IndexFunc(s.watch.Shields, func(one caddymodule.ShieldWatch) bool { return one.Name == s.chosen })
+	s.chosen = s.watch.Shields[(max(0, is)+step+n)%n].Name
+}
+
+var (
+	strong = lipgloss.NewStyle().Bold(true)
+	faint  = lipgloss.NewStyle().Faint(true)
+	levels = map[oncall.Level]lipgloss.Style{
+		oncall.Good: lipgloss.NewStyle().Foreground(lipgloss.Green),
+		oncall.Warn: lipgloss.NewStyle().Foreground(lipgloss.Yellow),
+		oncall.Bad:  lipgloss.NewStyle().Foreground(lipgloss.Red),
+	}
+)
+
+// String returns the screen, no line of it wider than the terminal, and no more than it has.
+func (s *topScreen) String() string {
+	width, height := cmp.Or(s.width, 80), cmp.Or(s.height, 24)
+	lines := append(s.head(), s.body(width)...)
+	if n := height - 1; len(lines) > n {
+		lines = lines[:max(0, n)]
+	}
+	lines = append(lines, faint.Render("←→ shield   q end"))
+	for i, line := range lines {
+		lines[i] = lipgloss.NewStyle().MaxWidth(width).Render(line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// head says where this is from, and of which shields.
+func (s *topScreen) head() (lines []string) {
+	at := time.UnixMilli(s.watch.Now).Format(time.TimeOnly)
+	line := strong.Render("shield top") + "  " + s.watch.Host + "  " + at
+	if s.err != nil {
+		line += "  " + levels[oncall.Bad].Render("no answer since then: "+s.err.Error())
+	}
+	lines = append(lines, line)
+	if len(s.watch.Shields) > 1 {
+		var tabs []string
+		for _, one := range s.watch.Shields {
+			tab := levels[one.Level].Render("●") + " " + one.Name
+			if one.Name == s.shield().Name {
+				tab = levels[one.Level].Render("●") + " " + strong.Underline(true).Render(one.Name)
+			}
+			tabs = append(tabs, tab)
+		}
+		lines = append(lines, strings.Join(tabs, "   "))
+	}
+	return append(lines, "")
+}
+
+// body is about one shield.
+func (s *topScreen) body(width int) (lines []string) {
+	one := s.shield()
+	if one == nil || one.ShieldDetails == nil {
+		return []string{"The running config has no shield."}
+	}
+	says := one.Says
+	if one.Mode != "enforce" {
+		says += " (mode " + one.Mode + ")"
+	}
+	lines = append(strings.Split(levels[one.Level].Width(width).Render(says), "\n"), "")
+	lines = append(lines, s.rates(one, width)...)
+	lines = append(lines, s.state(one, width)...)
+	return append(lines, s.clients(one.Name)...)
+}
+
+// labels is how wide the names of figures are, and values how wide they are.
+const labelsWide, valuesWide = 16, 14
+
+// row shows a figure, and its course until now.
+func row(label, value string, course []uint32, width int) string {
+	wide := max(0, width-labelsWide-valuesWide-2)
+	return fmt.Sprintf("%-*.*s%*s  %s", labelsWide, labelsWide, label, valuesWide, value, sparkline(course, wide))
+}
+
+// sparkline draws the last values, one for each column, to the right.
+func sparkline(course []uint32, wide int) string {
+	course = course[max(0, len(course)-wide):]
+	bars := make([]int, len(course))
+	for i, v := range course {
+		bars[i] = int(v)
+	}
+	if len(bars) == 0 {
+		return ""
+	}
+	return strings.Repeat(" ", wide-len(bars)) + draw(bars, slices.Max(bars))
+}
+
+// course returns a column of the samples, with a value for each second.
+func course(samples *oncall.Samples, name string) []uint32 {
+	values := samples.Columns[name]
+	if len(values) == 1 && samples.Count > 1 {
+		values = slices.Repeat(values, samples.Count)
+	}
+	return values
+}
+
+// rates has what is decided on requests, in requests per second.
+func (s *topScreen) rates(one *caddymodule.ShieldWatch, width int) (lines []string) {
+	refused := one.Lately.Refused
+	prefix := "refused"
+	if one.Mode != "enforce" {
+		refused, prefix = one.Lately.Observed, "observed"
+	}
+	lines = append(lines, row("admitted", each(one.Lately.Admitted), course(&one.Samples, "admitted"), width))
+	for _, reason := range slices.Sorted(maps.Keys(refused)) {
+		if values := course(&one.Samples, prefix+"."+reason); refused[reason] > 0 || len(values) > 0 {
+			lines = append(lines, row(prefix+" "+reason, each(refused[reason]), values, width))
+		}
+	}
+	return lines
+}
+
+// state has the figures of this moment that are not all zero.
+func (s *topScreen) state(one *caddymodule.ShieldWatch, width int) (lines []string) {
+	for _, figure := range []struct {
+		column, label string
+		value         func(now uint32) string
+	}{
+		{"in_flight", "in flight", func(now uint32) string {
+			if limit := last(course(&one.Samples, "limit")); limit > 0 {
+				return fmt.Sprintf("%d of %d", now, limit)
+			}
+			return fmt.Sprint(now)
+		}},
+		{"limit", "limit (" + one.Limit + ")", func(now uint32) string { return fmt.Sprint(now) }},
+		{"queue", "queue", func(now uint32) string { return fmt.Sprintf("%d of %d", now, one.QueueSize) }},
+		{"backlog_ms", "backlog", func(now uint32) string { return fmt.Sprintf("%.1f s", float64(now)/1000) }},
+		{"deferred", "no appointment", func(now uint32) string { return fmt.Sprint(now) }},
+		{"kept", "promises kept", func(uint32) string {
+			return fmt.Sprintf("%.0f %%", 100*one.Lately.Kept/max(1e-9, one.Lately.Kept+one.Lately.NoShow))
+		}},
+		{"broken", "broken", func(now uint32) string { return fmt.Sprintf("%d/s", now) }},
+		{"failed", "backend fails", func(now uint32) string { return fmt.Sprintf("%d/s", now) }},
+	} {
+		if values := course(&one.Samples, figure.column); len(values) > 0 {
+			lines = append(lines, row(figure.label, figure.value(last(values)), values, width))
+		}
+	}
+	if w := one.Waiting; w != nil {
+		over := "cannot be told while more come"
+		if w.Over >= 0 {
+			over = "is in " + oncall.Time(time.Duration(w.Over*float64(time.Second)))
+		}
+		lines = append(lines, fmt.Sprintf("%-*s%*.0f clients; the end %s", labelsWide, "waiting", valuesWide, w.Clients, over))
+	}
+	if h := one.Herd; h != nil {
+		lines = append(lines, fmt.Sprintf("%-*s%*s of %.0f", labelsWide, "herd", valuesWide, h.Kind, h.Size))
+	}
+	if one.Replicas > 0 {
+		how := "together"
+		if one.Alone {
+			how = "alone: the store does not answer"
+		}
+		lines = append(lines, fmt.Sprintf("%-*s%*d %s", labelsWide, "replicas", valuesWide, one.Replicas, how))
+	}
+	return lines
+}
+
+func last(values []uint32) uint32 {
+	if len(values) == 0 {
+		return 0
+	}
+	return values[len(values)-1]
+}
+
+// clients has those that were refused most.
+func (s *topScreen) clients(shield string) (lines []string) {
+	if s.who == nil {
+		return nil
+	}
+	i := slices.IndexFunc(s.who.Shields, func(w caddymodule.WhoShield) bool { return w.Name == shield })
+	if i < 0 || len(s.who.Shields[i].Refused) == 0 {
+		return nil
+	}
+	lines = []string{"", strong.Render(fmt.Sprintf("%-28s %10s %11s  %-12s %s", "refused most", "per second", "last minute", "reason", "agent"))}
+	for _, c := range s.who.Shields[i].Refused {
+		lines = append(lines, fmt.Sprintf("%-28.28s %10.1f %11d  %-12s %s", c.Client, c.PerSecond, c.LastMinute, c.Reason, c.Agent))
+	}
+	return lines
+}

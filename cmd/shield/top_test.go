@@ -1,0 +1,146 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/charmbracelet/x/ansi"
+	"github.com/spf13/pflag"
+
+	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/oncall"
+)
+
+// twoShields is an answer about a herd before shop, and a quiet api.
+var twoShields = told{
+	watch: caddymodule.Watch{
+		Boot: "b", Host: "web-1", Seq: 500, Now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local).UnixMilli(),
+		Shields: []caddymodule.ShieldWatch{
+			{Name: "shop", Mode: "enforce", Level: oncall.Warn, Says: "shop refuses 84 requests/s, because the backend's capacity of 100/s is used up.",
+				ShieldDetails: &caddymodule.ShieldDetails{
+					Limit: "adaptive", QueueSize: 64,
+					Lately:  caddymodule.LatelyWatch{Admitted: 100, Refused: map[string]float64{"capacity": 60, "early": 24}, Kept: 9, NoShow: 1},
+					Waiting: &caddymodule.WaitingWatch{Clients: 1240, Over: 12.4},
+					Herd:    &caddymodule.HerdStatus{Kind: "backlog", Size: 1200},
+					Samples: oncall.Samples{From: 497, Count: 4, Columns: map[string]oncall.Column{
+						"admitted": {100}, "refused.capacity": {0, 80, 40, 60}, "refused.early": {0, 0, 0, 24},
+						"in_flight": {3, 12, 12, 11}, "limit": {12}, "queue": {0, 0, 3, 2}, "backlog_ms": {0, 9000, 10000, 12400}, "kept": {0, 0, 4, 9},
+					}},
+				}},
+			{Name: "api", Mode: "observe", Level: oncall.Good, Says: "api admits all.", ShieldDetails: &caddymodule.ShieldDetails{
+				Lately: caddymodule.LatelyWatch{Admitted: 5}, Samples: oncall.Samples{Count: 4, Columns: map[string]oncall.Column{"admitted": {5}}},
+			}},
+		},
+	},
+	who: &caddymodule.WhoStatus{Shields: []caddymodule.WhoShield{{Name: "shop", Refused: []caddymodule.RefusedClient{
+		{Client: "203.0.113.7", LastMinute: 5321, PerSecond: 88.7, Reason: "early", Agent: "python"},
+	}}}},
+}
+
+func TestTopScreen(t *testing.T) {
+	var s topScreen
+	s.take(twoShields)
+	for _, c := range []struct {
+		what        string
+		do          func()
+		want, never []string
+	}{
+		{"at first", func() {}, []string{
+			`web-1  03:04:05`, `● shop   ● api`, `shop refuses 84 requests/s, because the backend's capacity of 100/s is used up.`,
+			`admitted +100.0/s .*████$`, `refused capacity +60.0/s .* █▄▆$`, `in flight +11 of 12 .*▂███$`, `queue +2 of 64 `,
+			`backlog +12.4 s .* ▆▇█$`, `promises kept +90 % `, `waiting +1240 clients; the end is in 13 s`, `herd +backlog of 1200`,
+			`203.0.113.7 +88.7 +5321  early +python`,
+		}, []string{"deferred", "no appointment", "broken", "replicas"}},
+		{"the next one", func() { s.choose(+1) }, []string{`api admits all. \(mode observe\)`, `admitted +5.0/s`}, []string{"refused", "203.0.113.7"}},
+		{"and around", func() { s.choose(+1) }, []string{`shop refuses`}, nil},
+		{"without an answer", func() { s.take(told{err: errors.New("connection refused")}) }, []string{
+			`03:04:05  no answer since then: connection refused`, `shop refuses`,
+		}, nil},
+		{"without a shield", func() { s.take(told{}) }, []string{`The running config has no shield.`}, []string{"no answer"}},
+	} {
+		c.do()
+		shown := ansi.Strip(s.String())
+		for _, want := range c.want {
+			if !regexp.MustCompile(`(?m)` + want).MatchString(shown) {
+				t.Errorf("%s: want %s in\n%s", c.what, want, shown)
+			}
+		}
+		for _, never := range c.never {
+			if strings.Contains(shown, never) {
+				t.Errorf("%s: %q is in\n%s", c.what, never, shown)
+			}
+		}
+	}
+}
+
+// The screen fits into any terminal.
+func TestTopFitsTheTerminal(t *testing.T) {
+	s := topScreen{}
+	s.take(twoShields)
+	for width := 1; width < 200; width += 7 {
+		for height := 1; height < 40; height += 3 {
+			s.width, s.height = width, height
+			lines := strings.Split(s.String(), "\n")
+			if len(lines) > height {
+				t.Fatalf("%d × %d: %d lines", width, height, len(lines))
+			}
+			for _, line := range lines {
+				if n := ansi.StringWidth(line); n > width {
+					t.Fatalf("%d × %d: %q is %d wide", width, height, line, n)
+				}
+			}
+		}
+	}
+}
+
+func TestTopAsksAgain(t *testing.T) {
+	var asked []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.String())
+		if r.URL.Path == "/shield/who" {
+			_ = json.NewEncoder(w).Encode(twoShields.who)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(twoShields.watch)
+	}))
+	defer server.Close()
+	flags := pflag.NewFlagSet("top", pflag.ContinueOnError)
+	flags.String("address", strings.TrimPrefix(server.URL, "http://"), "")
+	program := &top{flags: caddycmd.Flags{FlagSet: flags}, screen: topScreen{chosen: "blog"}}
+	if err := program.first(); err == nil || err.Error() != `--shield is "blog"; want one of shop, api` {
+		t.Errorf("error: %v", err)
+	}
+	program.screen.chosen = "api"
+	if err := program.first(); err != nil {
+		t.Fatal(err)
+	}
+	_, next := program.Update(program.ask())
+	if next == nil {
+		t.Error("it does not ask again")
+	}
+	if want := "/shield/live?boot=b&since=200"; len(asked) != 6 || asked[4] != want {
+		t.Errorf("asked for %q; want the last at %s", asked, want)
+	}
+	for _, key := range []struct{ press, want string }{{"right", "shop"}, {"left", "api"}, {"tab", "shop"}} {
+		code := map[string]rune{"right": tea.KeyRight, "left": tea.KeyLeft, "tab": tea.KeyTab}[key.press]
+		if program.Update(tea.KeyPressMsg{Code: code}); program.screen.chosen != key.want {
+			t.Errorf("%s chose %q, want %q", key.press, program.screen.chosen, key.want)
+		}
+	}
+	if _, quit := program.Update(tea.KeyPressMsg{Code: 'q', Text: "q"}); quit == nil {
+		t.Error("q does not end it")
+	} else if _, is := quit().(tea.QuitMsg); !is {
+		t.Error("q does something else")
+	}
+	if view := program.View(); !view.AltScreen || !strings.Contains(view.Content, "shield top") {
+		t.Errorf("view: %+v", view)
+	}
+}
