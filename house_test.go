@@ -33,6 +33,7 @@ var rules = map[string]struct {
 	"share/redis":  {own: []string{"share"}, foreign: []string{"github.com/redis/rueidis"}, why: "it carries what share decides"},
 	".":            {own: []string{"limiter", "loadshed", "pushback", "share"}, clock: []string{"clock.go", "handler.go", "orphan.go", "tracker.go", "watchdog.go"}, why: "the Guard composes the three, and knows no Caddy; its shell knows the time"},
 	"shieldgrpc":   {own: []string{".", "limiter", "loadshed"}, foreign: all, why: "the interceptor knows the Guard, and HTTP no more than the Guard does"},
+	"shieldprom":   {own: []string{"."}, foreign: []string{"github.com/prometheus/client_golang"}, why: "the collector knows the Guard, and no Caddy"},
 	"caddymodule":  {own: []string{".", "limiter", "loadshed", "pushback", "share", "chart", "oncall", "caddymodule"}, foreign: all, why: "the handler knows the Guard, and no simulator"},
 	"chart":        {clock: []string{}, why: "charts do not know what they are about"},
 	"oncall":       {own: []string{"chart"}, clock: []string{}, why: "it is told what happens, and when"},

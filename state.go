@@ -207,6 +207,18 @@ func (b *Backend) Paused(now time.Duration) (left time.Duration, times uint64) {
 	return b.inFlight.Pauses(now)
 }
 
+// Backend returns the state of the backend that the Guard protects.
+func (g *Guard) Backend() *Backend { return g.backend }
+
+// ZoneStats returns the counts of the Guard's zones, by name: see [ZoneState.Stats].
+func (g *Guard) ZoneStats(now time.Duration) map[string]ZoneStats {
+	all := make(map[string]ZoneStats, len(g.zones))
+	for i := range g.zones {
+		all[g.zones[i].name] = g.zones[i].Stats(now)
+	}
+	return all
+}
+
 // Busiest returns the n clients with the most requests in flight, as far as they are known: see
 // [loadshed.Concurrency.Busiest]. Its keys are InFlightKeys where a client may have only so
 // many requests in flight, else those of appointments.

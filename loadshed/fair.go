@@ -118,6 +118,8 @@ func (f *InFlight) Most(n int) (list []ClientLoad) {
 		}
 		s.mu.Unlock()
 	}
-	slices.SortFunc(list, func(a, b ClientLoad) int { return cmp.Or(cmp.Compare(b.InFlight, a.InFlight), cmp.Compare(a.Key, b.Key)) })
+	slices.SortFunc(list, func(a, b ClientLoad) int {
+		return cmp.Or(cmp.Compare(b.InFlight, a.InFlight), cmp.Compare(a.Key, b.Key))
+	})
 	return list[:min(n, len(list))]
 }

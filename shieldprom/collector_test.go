@@ -1,0 +1,83 @@
+package shieldprom_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/shieldprom"
+)
+
+func newGuard(name string) (*shield.Guard, error) {
+	return shield.New(shield.Config{
+		Zones:       []shield.Zone{{Name: name, Limit: limiter.Config{Rate: 1, Burst: 2}, Key: func(*http.Request) string { return "all" }}},
+		Concurrency: 5,
+	}, nil)
+}
+
+// A program's own registry shows its Guard.
+func ExampleCollector() {
+	guard, err := newGuard("per_client")
+	if err != nil {
+		panic(err)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(shieldprom.Collector(guard, "shop"))
+	handler := guard.Handler(http.NotFoundHandler()) // of the server, beside promhttp.HandlerFor(registry, ...)
+	for range 3 {
+		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	}
+	err = testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP shield_zone_requests_total Requests that the zone counted, by decision: admitted, refused by this zone, or observed.
+# TYPE shield_zone_requests_total counter
+shield_zone_requests_total{outcome="admitted",shield="shop",zone="per_client"} 2
+shield_zone_requests_total{outcome="observed",shield="shop",zone="per_client"} 0
+shield_zone_requests_total{outcome="refused",shield="shop",zone="per_client"} 1
+`), "shield_zone_requests_total")
+	fmt.Println(err)
+	// Output: <nil>
+}
+
+// The metrics are those of the Caddy module, in the words of its page: zones have the label shield, too.
+func TestMetricsAreThoseOfCaddy(t *testing.T) {
+	page, err := os.ReadFile("../docs/operating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	for _, name := range []string{"a", "b"} { // several, in one registry
+		guard, err := newGuard(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		registry.MustRegister(shieldprom.Collector(guard, name))
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		row := fmt.Sprintf("(?m)^\\| `caddy_%s` \\| %s \\| .* \\| %s \\|$", f.GetName(), strings.ToLower(f.GetType().String()), regexp.QuoteMeta(f.GetHelp()))
+		at := regexp.MustCompile(row).Find(page)
+		if at == nil {
+			t.Errorf("docs/operating.md has no caddy_%s, a %v: %s", f.GetName(), f.GetType(), f.GetHelp())
+		}
+		for _, l := range f.Metric[0].Label {
+			if name := l.GetName(); name != "shield" && !strings.Contains(string(at), "`"+name+"`") {
+				t.Errorf("%s has the label %s, and that of Caddy has not", f.GetName(), name)
+			}
+		}
+	}
+	if len(families) < 12 {
+		t.Errorf("%d metrics; want all of them", len(families))
+	}
+}
