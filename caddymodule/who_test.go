@@ -116,7 +116,7 @@ func TestWho(t *testing.T) {
 		}
 	}
 
-	s = serveSite(t, site("on")) // a reload forgets no client
+	serveSite(t, site("on")) // a reload forgets no client
 	masked := askWho(t, "")
 	if !masked.Masked || masked.Shields[0].Refused[0].Client != "192.0.2.0" || masked.Shields[0].Refused[1].Client != "2001:db8:1::" {
 		t.Errorf("masked: %+v", masked)

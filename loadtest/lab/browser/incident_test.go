@@ -14,8 +14,8 @@ import (
 )
 
 // An incident as docs/on-call.md tells it: a herd, then one client that hammers, then a slow
-// backend. A person with nothing but the page can name the cause, the culprit and the end. What
-// shield top shows comes from the same two answers.
+// backend. A person with nothing but the page can name the cause, the culprit and the end.
+// The rows of shield top come from the same two answers.
 func TestIncident(t *testing.T) {
 	s := start(t)
 	s.base(s.shop, 30, "/", "/cart", "/pay", "/feed")
