@@ -5,6 +5,7 @@
 //
 // A [Guard] asks for one request after the other, cheapest refusal first:
 //
+//	blocks        has an operator blocked its client?         refuse: Blocked
 //	appointments  does its client come before its time?       refuse: Early
 //	zones         is the client's own quota used up?          refuse: Quota
 //	pause         has the backend asked to be left alone?     refuse: Pause

@@ -10,6 +10,17 @@ import (
 
 // An Explanation says what each limit of a Guard has to say of one client at one instant.
 type Explanation struct {
+	Outlook
+	Client    pushback.Client // what is known of the client itself
+	Blocked   time.Duration   // for how long an operator has blocked it; 0: it is not
+	InFlight  int             // its requests in flight, as far as they are counted by client
+	Zones     []ZoneExplanation
+	Capacity  BucketExplanation // of the backend, for all clients
+	Occupancy Occupancy
+}
+
+// An Outlook is what a request of the client would get.
+type Outlook struct {
 	Admit      bool          // a request would be admitted
 	Queued     bool          // it would wait for a place in flight
 	Reason     Reason        // for which it would be refused, or would have been in observe mode
@@ -17,12 +28,6 @@ type Explanation struct {
 	Status     int           // of the refusal; 0 if it would be admitted
 	RetryAfter time.Duration // what the client would be told; 0 if it would be admitted, or told not to come back
 	Class      string        // that the request would be treated as
-
-	Client    pushback.Client // what is known of the client itself
-	InFlight  int             // its requests in flight, as far as they are counted by client
-	Zones     []ZoneExplanation
-	Capacity  BucketExplanation // of the backend, for all clients
-	Occupancy Occupancy
 }
 
 // A BucketExplanation says what is left of one bucket. The zero one is of a limit that there is
@@ -56,6 +61,7 @@ func (g *Guard) Explain(now time.Duration, r Request) (e Explanation) {
 	r.Keys = slices.Clone(r.Keys)
 	c := g.copyFor(now, &r)
 	e.Client = c.backend.clients.Client(now, uint64(r.Client))
+	e.Blocked = c.backend.blocks.left(now, r.Client)
 	e.InFlight = c.backend.inFlight.InFlightOf(uint64(r.Client), uint64(r.InFlightKey))
 	for _, at := range c.order {
 		z := &c.zones[at]
@@ -116,6 +122,7 @@ func (g *Guard) copyFor(now time.Duration, r *Request) *Guard {
 		c.classes = append(c.classes, new(classCounts))
 	}
 	to.ticker.next.Store(math.MaxInt64) // what it has learned is as of the last tick
+	to.blocks.until.Store(b.blocks.until.Load())
 	c.inUse.Store(true)
 	return c
 }

@@ -34,6 +34,7 @@ func (g *Guard) Forgive(now time.Duration, r Request) (f Forgiven) {
 	if r.Client != NoKey {
 		promises, strikes := b.clients.Forgive(now, uint64(r.Client))
 		f.Promises, f.Strikes = f.Promises+promises, strikes
+		f.Blocked = g.Unblock(now, r.Client)
 	}
 	return f
 }

@@ -46,6 +46,10 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 	}
 	g.Tick(now)
 	g.lookAtStore(now)
+	if left := b.blocks.left(now, r.Client); left > 0 {
+		g.block(&r, &d, left)
+		return d
+	}
 
 	// Is its client known, and does it come too early?
 	t := try{Request: &r, d: &d, trip: trip{made: g.observe}}

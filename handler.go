@@ -102,8 +102,11 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, d *Decision, next 
 // Refusal returns what there is to be written for a Decision that refuses.
 func (d *Decision) Refusal() pushback.Refusal {
 	policy := d.Zone
-	if d.Reason == PerClient {
+	switch d.Reason {
+	case PerClient:
 		policy = d.policy
+	case Blocked:
+		policy = pushback.BlockedPolicy
 	}
 	return pushback.Refusal{Policy: policy, Hint: d.Hint, Window: d.Window, Ticket: d.Ticket}
 }

@@ -111,7 +111,7 @@ var organs = map[string][]string{
 	},
 	"pushback": {
 		"Appointments", "AppointmentStats", "Client", "Terms", "Caller", "Visit", "Supply", "Told", "HerdReport",
-		"Answers", "NewAnswers", "AnswerConfig", "Policy", "Refusal",
+		"BlockedPolicy", "Answers", "NewAnswers", "AnswerConfig", "Policy", "Refusal",
 		"Classes", "OnTime", "OtherRequest", "Ambiguous",
 		"Retry", "IsGRPC", "ReadsShieldRetry", "TicketOf", "NewTickets", "IssuerSecret", "IsPolicyName",
 		"DefaultMaxClients", "MinMaxClients", "MaxMaxClients",

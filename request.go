@@ -22,6 +22,7 @@ const (
 	PerClient                 // how much one client may have in flight
 	RetryBudget               // it is a retry, beyond those that the backend can serve
 	Pause                     // the backend has asked to be left alone
+	Blocked                   // an operator has blocked its client
 )
 
 // reasonTable has a row for each Reason: its name in metrics, logs and placeholders,
@@ -38,6 +39,7 @@ var reasonTable = [...]struct {
 	PerClient:   {"per_client", true},
 	RetryBudget: {"retry_budget", false},
 	Pause:       {"pause", false},
+	Blocked:     {"blocked", true},
 }
 
 const reasons = len(reasonTable)

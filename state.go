@@ -45,6 +45,7 @@ type Backend struct {
 	clients  pushback.Appointments
 	standby  loadshed.Standby
 	candour  candour
+	blocks   blocks
 	orphans  atomic.Int64 // requests in a Shelter whose clients have gone
 	counts
 	ticker  ticker

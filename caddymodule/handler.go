@@ -38,7 +38,7 @@ func init() { caddy.RegisterModule(new(Handler)) }
 // Placeholder | Description
 // ------------|-------------
 // `{http.shield.decision}` | `admit`, `refuse`, or `observe`: admitted, but would have been refused
-// `{http.shield.reason}` | the limit that refused: `quota`, `capacity`, `concurrency` or `per_client`; or `early`: the client was told a later time; `retry_budget`: too many retries; `pause`: the backend has asked for a pause
+// `{http.shield.reason}` | the limit that refused: `quota`, `capacity`, `concurrency` or `per_client`; or `early`: the client was told a later time; `retry_budget`: too many retries; `pause`: the backend has asked for a pause; `blocked`: an operator has blocked the client
 // `{http.shield.zone}` | the zone that refused for `quota`; empty for the other reasons
 // `{http.shield.retry_after}` | what the client is told to wait, in seconds; empty if it is told not to come back
 // `{http.shield.retry_after_ms}` | the same in milliseconds

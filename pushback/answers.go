@@ -58,11 +58,16 @@ type Policy struct {
 	Window time.Duration // how long the whole quota takes to renew
 
 	Concurrent bool // Quota is how many requests a client may have in flight; there is no Window
+
+	blocked bool // there is no quota: an operator has blocked the client
 }
+
+// BlockedPolicy is the Policy of refusals to clients that an operator has blocked.
+const BlockedPolicy = -2
 
 // A Refusal is one answer to be written.
 type Refusal struct {
-	Policy int // the violated quota, as an index into NewAnswers' policies; -1: overload
+	Policy int // the violated quota, as an index into NewAnswers' policies; -1: overload; or BlockedPolicy
 	Hint   Hint
 
 	// Window is how much later than Hint says the client may come just as well. 0: at
@@ -79,6 +84,7 @@ type Answers struct {
 	config   AnswerConfig
 	quotas   []wording // one per policy
 	overload wording
+	blocked  wording
 	warnings [maxSeconds + 1]string // RateLimit of an early warning, by seconds
 }
 
@@ -130,6 +136,7 @@ func NewAnswers(c AnswerConfig, policies []Policy) (*Answers, error) {
 	}
 
 	a := &Answers{config: c, overload: newWording(c.OverloadStatus, nil), warnings: rateLimits(c.Name, 1)}
+	a.blocked = newWording(c.Status, &Policy{blocked: true})
 	for _, p := range policies {
 		a.quotas = append(a.quotas, newWording(c.Status, &p))
 	}
@@ -154,8 +161,11 @@ func (a *Answers) Dither() bool { return !a.config.NoDither }
 func (a *Answers) Status(f Refusal) int { return a.wording(f).status }
 
 func (a *Answers) wording(f Refusal) *wording {
-	if f.Policy >= 0 {
+	switch {
+	case f.Policy >= 0:
 		return &a.quotas[f.Policy]
+	case f.Policy == BlockedPolicy:
+		return &a.blocked
 	}
 	return &a.overload
 }

@@ -45,7 +45,11 @@ type body struct {
 func newWording(status int, p *Policy) wording {
 	w := wording{status: status, grpcStatus: grpcUnavailable, proxyStatus: denied("overload")}
 	kind, what, violated := typeCapacity, "The service is at its capacity.", ""
-	if p != nil {
+	switch {
+	case p == nil:
+	case p.blocked:
+		w.grpcStatus, kind, what = grpcResourceExhausted, "about:blank", "This client is blocked for a while."
+	default:
 		w.setPolicy(p)
 		kind, what = typeQuota, "This client has used up its quota."
 		if p.Concurrent {

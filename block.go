@@ -1,0 +1,87 @@
+package shield
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/herdshield/shield/limiter"
+)
+
+// MaxBlocks is how many clients of one Backend may be blocked at once. Ours: an operator
+// blocks a few; for more a firewall is the better place.
+const MaxBlocks = 1000
+
+// blocks are the clients that an operator has blocked, and until when. Requests read a map that
+// does not change any more: without blocks that is one atomic load.
+type blocks struct {
+	until atomic.Pointer[map[limiter.Key]time.Duration] // nil: none is blocked
+	mu    sync.Mutex                                    // held by those who replace the map
+}
+
+// left returns for how long a client is blocked, 0 if it is not.
+func (b *blocks) left(now time.Duration, client limiter.Key) time.Duration {
+	m := b.until.Load()
+	if m == nil || client == NoKey {
+		return 0
+	}
+	return max(0, (*m)[client]-now)
+}
+
+// change replaces the map. Blocks that are over are dropped.
+func (b *blocks) change(now time.Duration, f func(map[limiter.Key]time.Duration)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m := map[limiter.Key]time.Duration{}
+	if old := b.until.Load(); old != nil {
+		m = maps.Clone(*old)
+	}
+	maps.DeleteFunc(m, func(_ limiter.Key, until time.Duration) bool { return until <= now })
+	f(m)
+	if len(m) == 0 {
+		b.until.Store(nil)
+	} else {
+		b.until.Store(&m)
+	}
+}
+
+// Block refuses all requests of a client from now until an instant, for the reason Blocked; in
+// observe mode they are counted only. A later call for the same client replaces the earlier one.
+// Requests in flight go on. It returns an error if MaxBlocks others are blocked. All Guards of the
+// Backend refuse it, as long as their Hashers are alike. It is safe for concurrent use.
+func (g *Guard) Block(now time.Duration, client limiter.Key, until time.Duration) (err error) {
+	g.backend.blocks.change(now, func(m map[limiter.Key]time.Duration) {
+		if _, known := m[client]; !known && len(m) >= MaxBlocks {
+			err = fmt.Errorf("%d clients are blocked; want at most %d", len(m), MaxBlocks)
+			return
+		}
+		m[client] = until
+	})
+	return err
+}
+
+// Unblock ends the block of a client, and reports whether it was blocked.
+func (g *Guard) Unblock(now time.Duration, client limiter.Key) (blocked bool) {
+	if g.backend.blocks.left(now, client) == 0 {
+		return false
+	}
+	g.backend.blocks.change(now, func(m map[limiter.Key]time.Duration) {
+		_, blocked = m[client]
+		delete(m, client)
+	})
+	return blocked
+}
+
+// block answers a request of a client that is blocked for so long. It is told the truth, as one
+// over its own quota is: to come back sooner is of no use.
+func (g *Guard) block(r *Request, d *Decision, left time.Duration) {
+	d.Reason, d.Class = Blocked, uint8(g.plan.Requested(r.Class))
+	d.Told.Tell(left, true, &g.terms)
+	if d.Admit = g.observe; d.Admit {
+		g.classes[d.Class].observed[Blocked].Add(1)
+		return
+	}
+	g.refuse(r, d)
+}
