@@ -173,6 +173,9 @@ func (*Admin) Routes() []caddy.AdminRoute {
 		{Pattern: "/shield/", Handler: caddy.AdminHandlerFunc(serveStatus)},
 		{Pattern: "/shield/explain", Handler: caddy.AdminHandlerFunc(serveExplain)},
 		{Pattern: "/shield/live", Handler: caddy.AdminHandlerFunc(serveLive)},
+		{Pattern: "/shield/forgive", Handler: caddy.AdminHandlerFunc(serveForgive)},
+		{Pattern: "/shield/overrides", Handler: caddy.AdminHandlerFunc(serveOverrides)},
+		{Pattern: "/shield/overrides/", Handler: caddy.AdminHandlerFunc(serveOverride)},
 		{Pattern: "/shield/who", Handler: caddy.AdminHandlerFunc(serveWho)},
 	}
 }
@@ -221,7 +224,7 @@ func (a *App) fill(status *Status) {
 	}
 	for _, z := range all.zones {
 		status.Zones = append(status.Zones, ZoneStatus{
-			z.record.shown, z.key, rateStatus(z.config.Limit), z.maxKeys(), z.reading(now).stats, z.sharingStatus(store),
+			z.record.shown, z.key, rateStatus(z.config().Limit), z.maxKeys(), z.reading(now).stats, z.sharingStatus(store),
 		})
 	}
 	status.Store = store.status()
@@ -240,34 +243,34 @@ func (s *shieldReading) status() ShieldStatus {
 	if door := s.record.door(); door["h1"]+door["h2"] > 0 {
 		out.Door = door
 	}
-	if s.config.Observe {
+	if s.config().Observe {
 		out.Mode = modeObserve
 	}
-	if s.config.Capacity.Rate > 0 {
-		out.Capacity = new(rateStatus(s.config.Capacity))
+	if s.config().Capacity.Rate > 0 {
+		out.Capacity = new(rateStatus(s.config().Capacity))
 	}
 	if s.concurrent() {
-		out.Concurrency = s.guard.Limit()
+		out.Concurrency = s.guard().Limit()
 	}
 	for _, reason := range shield.Reasons {
 		out.Refused[reason.String()], out.Observed[reason.String()] = s.stats.Refused[reason], s.stats.Observed[reason]
 	}
-	if size := s.guard.QueueSize(); size > 0 {
+	if size := s.guard().QueueSize(); size > 0 {
 		q := s.shed.Queue
 		out.Queue = &QueueStatus{q.Length, size, q.Granted, q.Expired, q.Dropped, q.Gone, q.Waited.Seconds()}
 	}
-	if s.config.Classes != nil {
-		out.Classes = s.guard.ClassStats()
+	if s.config().Classes != nil {
+		out.Classes = s.guard().ClassStats()
 	}
 	for class, n := range s.record.Clients() {
 		if n > 0 {
 			out.Clients[pushback.Class(class).String()] = n
 		}
 	}
-	if h := s.herd; s.guard.DetectsHerds() && h.Kind != pushback.NoHerd {
+	if h := s.herd; s.guard().DetectsHerds() && h.Kind != pushback.NoHerd {
 		out.Herd = &HerdStatus{h.Kind.String(), h.Size, h.Period.Seconds(), h.Phase.Seconds()}
 	}
-	if s.guard.Tickets() {
+	if s.guard().Tickets() {
 		out.Tickets = &TicketStatus{Honoured: s.stats.Redeemed, Worthless: s.stats.Worthless}
 	}
 	return out
@@ -278,7 +281,7 @@ func (s *shieldReading) searchStatus() *SearchStatus {
 		return nil
 	}
 	out := &SearchStatus{By: "adaptive", Ghosts: s.shed.Orphans}
-	if target := s.config.Adaptive.Target; target > 0 {
+	if target := s.config().Adaptive.Target; target > 0 {
 		out.By, out.TargetSeconds = "slo", target.Seconds()
 	}
 	if c := s.shed.Last; c.At > 0 {
@@ -296,7 +299,7 @@ func (s *shieldReading) calendarStatus() *CalendarStatus {
 	}
 	p := s.stats.Promises
 	return &CalendarStatus{
-		BacklogSeconds: s.stats.Backlog.Seconds(), Deferred: s.stats.Deferred, Spare: s.guard.Spare(),
+		BacklogSeconds: s.stats.Backlog.Seconds(), Deferred: s.stats.Deferred, Spare: s.guard().Spare(),
 		Promises: p.Made, Deferrals: p.Deferred, Kept: p.Kept, NoShow: p.NoShow, Late: p.Late,
 		Early: s.stats.EarlyAdmitted, Broken: s.stats.Broken, KeptRatio: s.stats.KeptShare,
 	}

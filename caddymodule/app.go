@@ -73,33 +73,37 @@ type App struct {
 // the first handler of its name.
 type shieldEntry struct {
 	name   string
-	config shield.Config
-	guard  *shield.Guard
+	of     *Handler
 	record *backendRecord
 	live   bool // it does not come from the config of Caddy: see Live
 }
 
+func (s *shieldEntry) config() *shield.Config { return &s.of.force.Load().config }
+func (s *shieldEntry) guard() *shield.Guard   { return s.of.guard() }
+
 // concurrent reports whether there is a limit in flight.
 func (s *shieldEntry) concurrent() bool {
-	return s.config.Concurrency > 0 || s.adaptive() || s.config.PerClient > 0
+	return s.config().Concurrency > 0 || s.adaptive() || s.config().PerClient > 0
 }
 
 // adaptive reports whether the limit in flight is measured, not set.
-func (s *shieldEntry) adaptive() bool { return s.config.Adaptive != nil }
+func (s *shieldEntry) adaptive() bool { return s.config().Adaptive != nil }
 
 // limited reports whether the backend has a limit in all, and so can have spare capacity.
-func (s *shieldEntry) limited() bool { return s.config.Capacity.Rate > 0 || s.concurrent() }
+func (s *shieldEntry) limited() bool { return s.config().Capacity.Rate > 0 || s.concurrent() }
 
 // A zoneEntry is one zone in metrics, logs and status.
 type zoneEntry struct {
 	key    string // a template
-	config shield.Zone
 	record *zoneRecord
-	guard  *shield.Guard // of the first handler that has it
-	index  int           // among that one's zones
+	of     *Handler // the first that has it
+	index  int      // among that one's zones
 }
 
-func (z *zoneEntry) maxKeys() int { return cmp.Or(z.config.MaxKeys, shield.DefaultMaxKeys) }
+func (z *zoneEntry) config() *shield.Zone { return &z.of.force.Load().config.Zones[z.index] }
+func (z *zoneEntry) guard() *shield.Guard { return z.of.guard() }
+
+func (z *zoneEntry) maxKeys() int { return cmp.Or(z.config().MaxKeys, shield.DefaultMaxKeys) }
 
 // A roster lists the shields and zones in metrics, logs and status, each state once.
 type roster struct {
@@ -134,6 +138,7 @@ func (a *App) Start() error {
 	if err := a.openStore(); err != nil {
 		return err
 	}
+	changes.adopt(a)
 	a.serveAll(shield.Now())
 	a.remember(shield.Now())
 	a.stop, a.stopped = make(chan struct{}), make(chan struct{})
@@ -150,6 +155,7 @@ func (a *App) Start() error {
 // Stop implements caddy.App. It waits for the last report, but not for long: an event's
 // subscriber may itself wait for the reload that stops this app. The reporter ends after it.
 func (a *App) Stop() error {
+	changes.leave(a)
 	close(a.stop)
 	select {
 	case <-a.stopped:

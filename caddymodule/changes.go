@@ -165,7 +165,7 @@ func (s *shieldEntry) report(now time.Duration) (all bulletin) {
 			all = append(all, r.over(now, reason, refused, observed)...)
 		}
 	}
-	all = append(all, overloadNews(&r.overload, now, added, s.config.Observe)...)
+	all = append(all, overloadNews(&r.overload, now, added, s.config().Observe)...)
 	left, times := s.record.Paused(now)
 	all = append(all, r.pause.step(now, left, times)...)
 	changes, next := s.record.Changes(r.limits)
@@ -174,7 +174,7 @@ func (s *shieldEntry) report(now time.Duration) (all bulletin) {
 		all.add(zap.DebugLevel, limitChanged, "", zap.Stringer("reason", c.Reason), zap.Int("from", c.From),
 			zap.Int("to", c.To), zap.Duration("latency", c.Latency), zap.Duration("baseline", c.Baseline))
 	}
-	if s.guard.DetectsHerds() {
+	if s.guard().DetectsHerds() {
 		all = append(all, r.herd.step(now, s.record.Herd())...)
 	}
 	return all

@@ -77,10 +77,10 @@ func TestHerdIsShown(t *testing.T) {
 	b := s.app.configured.shields[0]
 	now := shield.Now()
 	for i := range 200 {
-		b.guard.Admit(now+time.Duration(i)*time.Millisecond, shield.Request{Client: limiter.KeyOf(strconv.Itoa(i)), Fingerprint: 1})
+		b.guard().Admit(now+time.Duration(i)*time.Millisecond, shield.Request{Client: limiter.KeyOf(strconv.Itoa(i)), Fingerprint: 1})
 	}
 	later := now + time.Second
-	b.guard.Tick(later)
+	b.guard().Tick(later)
 	s.app.reportOnce(later)
 	if is := b.record.reported.herd.herd; is.Kind != pushback.BacklogHerd || is.Size < 150 || is.Size > 220 {
 		t.Errorf("%+v, want a backlog of some 190 clients", is)

@@ -127,7 +127,7 @@ func (a *App) defineBackend(h *Handler, secret []byte) error {
 	retries := *h.Retries
 	retries.Secret = ""
 	return errors.Join(
-		a.define("shield", h.Name, "", limits, nil),
+		a.define("shield", h.Name, "", &limits, nil),
 		a.define("retries of shield", h.Name, "", retries, secret),
 		a.define("herd of shield", h.Name, "", h.Herd, nil),
 	)

@@ -26,13 +26,13 @@ type handlerClass struct {
 
 // provisionClasses loads matchers. It needs the guard.
 func (h *Handler) provisionClasses(ctx caddy.Context) error {
-	known := h.guard.Classes()
+	known := h.guard().Classes()
 	for _, c := range h.Classes {
 		if len(c.MatcherSetsRaw) == 0 && c.Clients == nil {
 			continue // it has only requests that name it in classField
 		}
 		i, _ := known.Index(c.Name)
-		hc := handlerClass{class: uint8(1 + i), salt: h.guard.Hasher().KeyOf("class " + c.Name)}
+		hc := handlerClass{class: uint8(1 + i), salt: h.guard().Hasher().KeyOf("class " + c.Name)}
 		if c.Clients != nil {
 			hc.clients = *c.Clients
 		}
@@ -51,7 +51,7 @@ func (h *Handler) classify(r *http.Request, q *shield.Request, now time.Duration
 	if said := r.Header[classField]; len(said) > 0 {
 		if trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool); !trusted {
 			delete(r.Header, classField)
-		} else if h.guard.Classify(q, said[0]); q.Class != 0 {
+		} else if h.guard().Classify(q, said[0]); q.Class != 0 {
 			return nil
 		}
 	}

@@ -77,7 +77,7 @@ func (h *Handler) asks(c clientName) (q shield.Request, unknown map[string]strin
 			unknown[what] = k.template
 			return shield.NoKey
 		}
-		return h.guard.Hasher().KeyOfBytes(name)
+		return h.guard().Hasher().KeyOfBytes(name)
 	}
 	q.Client, q.Class = key("appointments", h.clients), h.class
 	counted := h.allow == nil || !c.addr.IsValid() || !h.allow(c.addr.Unmap().WithZone(""))

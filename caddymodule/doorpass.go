@@ -40,7 +40,7 @@ func (i *inHand) drop() {
 	switch {
 	case i == nil, i.d.Gone:
 	case i.d.Queued():
-		i.by.guard.Abandon(shield.Now(), &i.d)
+		i.by.guard().Abandon(shield.Now(), &i.d)
 	case i.d.Admit:
 		i.d.Done(shield.Now(), shield.Detached)
 	default:

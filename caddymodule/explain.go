@@ -44,6 +44,7 @@ type ExplanationStatus struct {
 	Strikes  int      `json:"strikes"`
 	Kind     string   `json:"kind,omitempty"` // how it retries
 	InFlight int      `json:"in_flight"`
+	Blocked  float64  `json:"blocked_seconds,omitempty"` // for how long an operator has blocked it
 
 	Zones       []ZoneExplanation    `json:"zones"`
 	Capacity    *BucketExplanation   `json:"capacity,omitempty"`
@@ -162,13 +163,13 @@ func writeJSON(w http.ResponseWriter, status int, v any) error {
 
 func (h *Handler) explain(now time.Duration, c clientName) ExplanationStatus {
 	q, unknown := h.asks(c)
-	e := h.guard.Explain(now, q)
+	e := h.guard().Explain(now, q)
 	out := ExplanationStatus{
 		Name: h.Name, Mode: modeEnforce, Would: "refuse", Status: e.Status, Class: e.Class, RetryAfter: int(e.RetryAfter / time.Second),
 		Standing: standing(now, &e), Promises: e.Client.Promises, Deferred: e.Client.Deferred, Strikes: e.Client.Strikes,
-		InFlight: e.InFlight, Zones: []ZoneExplanation{}, Unknown: unknown,
+		InFlight: e.InFlight, Blocked: tenths(e.Blocked), Zones: []ZoneExplanation{}, Unknown: unknown,
 	}
-	if h.observing {
+	if h.observing() {
 		out.Mode = modeObserve
 	}
 	switch {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -97,24 +98,26 @@ type Handler struct {
 	// limit in flight is not shared.
 	Shared *bool `json:"shared,omitempty"`
 
-	guard     *shield.Guard
-	record    *backendRecord
-	zones     []handlerZone
-	clients   *keyer // the key of appointments
-	perClient *keyer // the key of requests in flight; nil: they are not counted by client
-	classes   []handlerClass
-	class     uint8                 // for shield.Request, of requests that no class matches; 0: the default
-	allow     func(netip.Addr) bool // addresses that the quotas do not count; nil: none
-	admitted  []caddy.ReplacerFunc  // by class; nil: no classes
-	tracks    bool                  // it needs to know how requests end
-	observing bool
-	respond   string
-	errors    func() caddyhttp.Handler // the server's error routes, or nil
-	logged    bool                     // the server has access logs
-	inServer  *int                     // how many shields there are
-	shown     roster                   // what metrics, logs and status show of it
-	atDoor    *atDoor                  // nil: its refusals are not remembered
-	lease     lease
+	record       *backendRecord
+	force        atomic.Pointer[inForce]
+	base         shield.Config // without overrides
+	overriddenBy string        // the IDs of those in force; guarded by changes.mu
+	state        shield.State
+	zones        []handlerZone
+	clients      *keyer // the key of appointments
+	perClient    *keyer // the key of requests in flight; nil: they are not counted by client
+	classes      []handlerClass
+	class        uint8                 // for shield.Request, of requests that no class matches; 0: the default
+	allow        func(netip.Addr) bool // addresses that the quotas do not count; nil: none
+	admitted     []caddy.ReplacerFunc  // by class; nil: no classes
+	tracks       bool                  // it needs to know how requests end
+	respond      string
+	errors       func() caddyhttp.Handler // the server's error routes, or nil
+	logged       bool                     // the server has access logs
+	inServer     *int                     // how many shields there are
+	shown        roster                   // what metrics, logs and status show of it
+	atDoor       *atDoor                  // nil: its refusals are not remembered
+	lease        lease
 }
 
 // handlerZone is what requests need of a zone, and its state.
@@ -173,27 +176,40 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 // newGuard makes the Guard on the state of its backend and zones, and sets what requests,
 // metrics, logs and status need to know of it.
 func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error) {
-	state := shield.State{Backend: &backend.Backend, Zones: map[string]*shield.ZoneState{}}
+	h.base, h.state = cfg, shield.State{Backend: &backend.Backend, Zones: map[string]*shield.ZoneState{}}
 	for i, z := range cfg.Zones {
-		state.Zones[z.Name] = h.zones[i].record.ZoneState
+		h.state.Zones[z.Name] = h.zones[i].record.ZoneState
 	}
-	if h.guard, err = shield.New(cfg, &state); err != nil {
+	g, err := shield.New(cfg, &h.state)
+	if err != nil {
 		return err
 	}
-	for i, z := range cfg.Zones {
-		h.shown.zones = append(h.shown.zones, &zoneEntry{h.zones[i].keyer.template, z, h.zones[i].record, h.guard, i})
+	h.force.Store(&inForce{g, cfg})
+	for i := range cfg.Zones {
+		h.shown.zones = append(h.shown.zones, &zoneEntry{key: h.zones[i].keyer.template, record: h.zones[i].record, of: h, index: i})
 	}
 	h.record = backend
-	entry := &shieldEntry{name: h.Name, config: cfg, guard: h.guard, record: backend}
+	entry := &shieldEntry{name: h.Name, of: h, record: backend}
 	h.shown.shields, h.shown.handlers = []*shieldEntry{entry}, []*Handler{h}
-	h.observing, h.tracks = cfg.Observe, entry.limited()
+	h.tracks = entry.limited()
 	if len(cfg.Classes) > 0 {
-		for i := range h.guard.Classes().Len() {
-			h.admitted = append(h.admitted, annotation{decision: "admit", class: h.guard.Classes().At(i).Name}.placeholder)
+		for i := range h.guard().Classes().Len() {
+			h.admitted = append(h.admitted, annotation{decision: "admit", class: h.guard().Classes().At(i).Name}.placeholder)
 		}
 	}
 	return nil
 }
+
+// inForce is what a handler works with: as configured, but for overrides.
+type inForce struct {
+	guard  *shield.Guard
+	config shield.Config
+}
+
+func (h *Handler) guard() *shield.Guard { return h.force.Load().guard }
+
+// observing reports whether h refuses no request.
+func (h *Handler) observing() bool { return h.force.Load().config.Observe }
 
 // provisionZones loads the matchers of the zones, and their state.
 func (h *Handler) provisionZones(ctx caddy.Context) error {
@@ -235,7 +251,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if err != nil {
 		return err
 	}
-	about := h.guard.Describe(r) // all of q but the keys, which stay on the stack when a door remembers the rest
+	about := h.guard().Describe(r) // all of q but the keys, which stay on the stack when a door remembers the rest
 	h.identify(r, &about)
 	now := shield.Now() // the only clock reading of a refusal that is not held
 	if err := h.classify(r, &about, now); err != nil {
@@ -246,19 +262,19 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 			return err
 		}
 	}
-	if h.guard.QueueSize() > 0 || h.guard.Answers().Dither() {
+	if h.guard().QueueSize() > 0 || h.guard().Answers().Dither() {
 		about.Deadline = shield.Deadline(r, now)
 	}
 	q, door := about, doorOf(r)
 	q.Keys = keys
-	if h.Timeout != nil && !h.observing {
+	if h.Timeout != nil && !h.observing() {
 		next = timed{next, time.Duration(*h.Timeout)}
 	}
 	d, decided := door.take(h)
 	if !decided {
-		d = h.guard.Admit(now, q)
+		d = h.guard().Admit(now, q)
 	}
-	h.guard.Await(r.Context(), q, &d)
+	h.guard().Await(r.Context(), q, &d)
 	if !d.Gone {
 		h.annotate(r, &d)
 		if d.Reason != shield.None {
@@ -266,7 +282,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		}
 	}
 	if d.Backlog > 0 {
-		h.guard.Answers().Warn(w.Header(), d.Backlog)
+		h.guard().Answers().Warn(w.Header(), d.Backlog)
 	}
 	switch {
 	case !d.Admit:
@@ -283,7 +299,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision
 	var tracker *shield.Tracker
 	recorder := w
 	if d.HoldsPlace() && shield.MayStream(r) {
-		tracker = h.guard.Track(w, r, d)
+		tracker = h.guard().Track(w, r, d)
 		w = tracker
 	}
 	proxy, returned := newProxyResult(r), false
@@ -292,7 +308,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, d shield.Decision
 		proxy.body = shield.WatchBody(r)
 	}
 	ctx := r.Context()
-	inner, shelter := h.guard.Shelter(r, proxy.body, &d)
+	inner, shelter := h.guard().Shelter(r, proxy.body, &d)
 	if shelter != nil {
 		*r = *inner // placeholders are about r, whatever the handlers behind make of it
 	}
@@ -328,8 +344,8 @@ func (h *Handler) identify(r *http.Request, q *shield.Request) {
 	}
 	var buf [128]byte // on the stack, for most names
 	name := h.clients.name(buf[:0], r)
-	q.Client = h.guard.Hasher().KeyOfBytes(name)
-	if h.guard.Tickets() {
+	q.Client = h.guard().Hasher().KeyOfBytes(name)
+	if h.guard().Tickets() {
 		q.ClientID = bytes.Clone(name)
 	}
 }
@@ -339,8 +355,8 @@ func (h *Handler) identify(r *http.Request, q *shield.Request) {
 func (h *Handler) key(k *keyer, r *http.Request) (limiter.Key, error) {
 	switch {
 	case !k.awaits(r):
-		return k.key(h.guard.Hasher(), r), nil
-	case h.observing:
+		return k.key(h.guard().Hasher(), r), nil
+	case h.observing():
 		return shield.NoKey, nil
 	}
 	return shield.NoKey, caddyhttp.HandlerError{StatusCode: http.StatusTooEarly, Err: errTooEarly}

@@ -92,7 +92,7 @@ func (h *Handler) provisionLive(l Live) error {
 	}
 	h.shown.shields[0].live = true
 	if l.Class != "" {
-		i, ok := h.guard.Classes().Index(l.Class)
+		i, ok := h.guard().Classes().Index(l.Class)
 		if !ok {
 			return fmt.Errorf("class is %q; want one of shield %q", l.Class, l.Name)
 		}
@@ -116,6 +116,7 @@ func (a *App) Show(shields []*Handler) {
 			d.forget(now)
 		}
 	}
+	changes.show(a, now)
 	a.serveAll(now)
 	a.logger.Debug("shields have changed", zap.Int("shields", len(r.shields)), zap.Int("zones", len(r.zones)))
 }

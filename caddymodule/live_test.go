@@ -107,7 +107,7 @@ func TestLiveShieldsShareABackend(t *testing.T) {
 		})
 		served(w, r)
 	})
-	for _, c := range high.guard.ClassStats() {
+	for _, c := range high.guard().ClassStats() {
 		classes[c.Name] = c.Admitted
 	}
 	if classes["critical"] != 1 || classes["sheddable"] != 1 || classes["default"] != 0 {

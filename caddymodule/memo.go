@@ -67,7 +67,7 @@ func (m *memo) admit(now time.Duration, q shield.Request) shield.Decision {
 	if m.waits > 0 {
 		q.Deadline = now + m.waits
 	}
-	return m.h.guard.Admit(now, q)
+	return m.h.guard().Admit(now, q)
 }
 
 // answer returns the memo with a page for a decision, or nil: it is for the handler.
@@ -211,7 +211,7 @@ func (d *draft) finish(earlier ...*memo) *memo {
 	}
 	m := d.memo
 	var ok bool
-	if m.page, ok = newPage(d.written, d.r, m.h.guard.Answers(), d.refusal); !ok {
+	if m.page, ok = newPage(d.written, d.r, m.h.guard().Answers(), d.refusal); !ok {
 		return nil
 	}
 	if d.r.ProtoMajor == 2 {

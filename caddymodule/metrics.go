@@ -129,7 +129,7 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 		{"caddy_shield_in_flight_requests", gauge, nil, "Requests in flight.",
 			func(s *shieldReading, to sink) { to.sparse = false; to.set(float64(s.stats.InFlight)) }},
 		{"caddy_shield_concurrency_limit_requests", gauge, nil, "Requests that may be in flight now.",
-			func(s *shieldReading, to sink) { to.sparse = false; to.set(float64(s.guard.Limit())) }},
+			func(s *shieldReading, to sink) { to.sparse = false; to.set(float64(s.guard().Limit())) }},
 		{"caddy_shield_backend_failures_total", counter, nil, "Admitted requests that the backend refused or that could not be passed to it: 502, 503.",
 			func(s *shieldReading, to sink) { to.count(s.shed.Failed) }},
 		{"caddy_shield_ghost_requests", gauge, nil, "Orphaned requests: the client is gone, but the request still counts as in flight, because the backend works on it.",
@@ -147,7 +147,7 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 		{"caddy_shield_concurrency_baseline_seconds", gauge, nil, "The same without queueing in the backend, as estimated. 0: not known.",
 			func(s *shieldReading, to sink) { to.set(s.shed.Last.Baseline.Seconds()) }},
 	}},
-	{"shield", "`queue`", func(s *shieldReading) bool { return s.guard.QueueSize() > 0 }, []metric[*shieldReading]{
+	{"shield", "`queue`", func(s *shieldReading) bool { return s.guard().QueueSize() > 0 }, []metric[*shieldReading]{
 		{"caddy_shield_queue_requests", gauge, nil, "Requests in the queue.",
 			func(s *shieldReading, to sink) { to.set(float64(s.shed.Queue.Length)) }},
 		{"caddy_shield_queue_waits_total", counter, []string{"outcome"}, "Requests that have left the queue: admitted, timeout, dropped (for one of a higher class), or gone (the client).",
@@ -158,10 +158,10 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 		{"caddy_shield_queue_wait_seconds_total", counter, nil, "Total time that requests have spent in the queue.",
 			func(s *shieldReading, to sink) { to.set(s.shed.Queue.Waited.Seconds()) }},
 	}},
-	{"shield", "`class`", func(s *shieldReading) bool { return s.config.Classes != nil }, []metric[*shieldReading]{
+	{"shield", "`class`", func(s *shieldReading) bool { return s.config().Classes != nil }, []metric[*shieldReading]{
 		{"caddy_shield_class_requests_total", counter, []string{"class", "outcome"}, "Requests by the class that they were treated as and by decision: admitted, refused or observed.",
 			func(s *shieldReading, to sink) {
-				for _, class := range s.guard.ClassStats() {
+				for _, class := range s.guard().ClassStats() {
 					to.outcomes(map[string]uint64{"admitted": class.Admitted, "refused": class.Refused, "observed": class.Observed}, class.Name)
 				}
 			}},
@@ -176,7 +176,7 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 		{"caddy_shield_deferred_clients", gauge, nil, "Refused clients without an appointment, because no time within pushback max is free.",
 			func(s *shieldReading, to sink) { to.set(float64(s.stats.Deferred)) }},
 		{"caddy_shield_spare_requests_per_second", gauge, nil, "Refused clients per second that the backend can serve in addition to new requests.",
-			func(s *shieldReading, to sink) { to.set(s.guard.Spare()) }},
+			func(s *shieldReading, to sink) { to.set(s.guard().Spare()) }},
 		{"caddy_shield_promises_total", counter, nil, "Appointments made.",
 			func(s *shieldReading, to sink) { to.count(s.stats.Promises.Made) }},
 		{"caddy_shield_promise_outcomes_total", counter, []string{"outcome"}, "Appointments by what became of them. Kept: the client came in time. No_show: it did not come within a second. Late: it came after that, counted as no_show, too. Early: it was admitted before. Broken: it came in time and was refused again.",
@@ -189,20 +189,20 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 		{"caddy_shield_kept_ratio", gauge, nil, "Share of appointments for which clients are expected to come, at least 0.005. It is measured with clients that have not come back before, and late ones count as soon as they come. Without a backlog it goes back to 1 within two minutes. The rest are promised to others, too.",
 			func(s *shieldReading, to sink) { to.set(s.stats.KeptShare) }},
 	}},
-	{"shield", "`retries { tickets on }`", func(s *shieldReading) bool { return s.guard.Tickets() }, []metric[*shieldReading]{
+	{"shield", "`retries { tickets on }`", func(s *shieldReading) bool { return s.guard().Tickets() }, []metric[*shieldReading]{
 		{"caddy_shield_tickets_total", counter, []string{"outcome"}, "Tickets of unknown clients: honoured, or worthless (forged, of another client or shield, used or too old).",
 			func(s *shieldReading, to sink) {
 				to.outcomes(map[string]uint64{"honoured": s.stats.Redeemed, "worthless": s.stats.Worthless})
 			}},
 	}},
-	{"shield", "`store`", func(s *shieldReading) bool { return s.config.Secret != nil }, []metric[*shieldReading]{
+	{"shield", "`store`", func(s *shieldReading) bool { return s.config().Secret != nil }, []metric[*shieldReading]{
 		{"caddy_shield_store_waits_total", counter, []string{"outcome"}, "Requests that waited for the store, for 25 ms at most, because this replica had no token: granted, empty (the store had none either) or timeout.",
 			func(s *shieldReading, to sink) {
 				w := s.stats.StoreWaits
 				to.outcomes(map[string]uint64{"granted": w.Granted, "empty": w.Empty, "timeout": w.Timeout})
 			}},
 	}},
-	{"shield", "`herd { detect on }`", func(s *shieldReading) bool { return s.guard.DetectsHerds() }, []metric[*shieldReading]{
+	{"shield", "`herd { detect on }`", func(s *shieldReading) bool { return s.guard().DetectsHerds() }, []metric[*shieldReading]{
 		{"caddy_shield_herd", gauge, []string{"kind"}, "1 while there is a herd of this kind. Backlog: many clients came at once and have appointments. Periodic: requests come in pulses. Echo: clients retry at a fixed interval.",
 			func(s *shieldReading, to sink) {
 				for _, kind := range []pushback.HerdKind{pushback.BacklogHerd, pushback.PeriodicHerd, pushback.EchoHerd} {

@@ -144,25 +144,25 @@ type posts struct {
 }
 
 func (s *shieldEntry) post() *post {
-	if !s.config.Shared {
+	if !s.config().Shared {
 		return nil
 	}
 	return &s.record.sharing
 }
 
 func (s *shieldEntry) duty(a *App, now time.Duration) (d duty, ok bool) {
-	l := s.guard.Link(now)
+	l := s.guard().Link(now)
 	return duty{a.storage, l, s.name, s.unit()}, l != nil
 }
 
 func (z *zoneEntry) post() *post {
-	if !z.config.Shared {
+	if !z.config().Shared {
 		return nil
 	}
 	return &z.record.sharing
 }
 
 func (z *zoneEntry) duty(a *App, now time.Duration) (d duty, ok bool) {
-	l := z.guard.Zones(now)[z.index]
+	l := z.guard().Zones(now)[z.index]
 	return duty{a.storage, l, z.record.shown, z.unit(a.store)}, l != nil
 }

@@ -30,7 +30,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, about *shield.R
 		w.WriteHeader(shield.GoneStatus(r.Context()))
 		return nil
 	}
-	answers, refusal := h.guard.Answers(), d.Refusal()
+	answers, refusal := h.guard().Answers(), d.Refusal()
 	h.record.durations.observe(outcomeRefused, answers.Status(refusal), now-arrived)
 	direct := h.respond == respondDirect || h.respond == respondAuto && (h.errors == nil || pushback.IsGRPC(r))
 	if direct {
@@ -58,7 +58,7 @@ func (h *Handler) errorRoutes(s *caddyhttp.Server) func() caddyhttp.Handler {
 	return sync.OnceValue(func() caddyhttp.Handler {
 		return s.Errors.Routes.Compile(caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
 			refusal, _ := r.Context().Value(refusalKey{}).(pushback.Refusal)
-			h.guard.Answers().Write(w, r, refusal, shield.At(shield.Now()))
+			h.guard().Answers().Write(w, r, refusal, shield.At(shield.Now()))
 			return nil
 		}))
 	})

@@ -49,8 +49,8 @@ func (a *App) reportOnce(now time.Duration) {
 		a.tell(zap.String("zone", z.record.shown), z.record.report(now))
 	}
 	for _, s := range all.shields {
-		if s.guard.DetectsHerds() {
-			s.guard.Tick(now)
+		if s.guard().DetectsHerds() {
+			s.guard().Tick(now)
 		}
 		what := s.report(now)
 		a.tell(zap.String("shield", s.name), what)

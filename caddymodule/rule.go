@@ -38,7 +38,7 @@ func (c *doorConn) rule(chunk []byte, now time.Duration) (m *memo, q shield.Requ
 	if agent != string(head.agent) {
 		agent = string(head.agent)
 	}
-	m.h.guard.About(&q, agent, string(head.method), string(head.path))
+	m.h.guard().About(&q, agent, string(head.method), string(head.path))
 	return m, q
 }
 

@@ -274,14 +274,14 @@ func TestShedLogsAndEvents(t *testing.T) {
 	<-done
 	b := s.app.configured.shields[0]
 	now := shield.Now()
-	b.guard.Pause(now-time.Second, 10*time.Second)
+	b.guard().Pause(now-time.Second, 10*time.Second)
 	for range loadshed.RefusalsToPause - 1 {
-		b.guard.Pause(now, 10*time.Second)
+		b.guard().Pause(now, 10*time.Second)
 	}
 	s.get("/", "X-Key", "b")
 	s.app.reportOnce(now)
 	later := now + 10*time.Second
-	b.guard.Tick(later)
+	b.guard().Tick(later)
 	s.app.reportOnce(later)
 	s.app.reportOnce(later)
 	_ = caddy.Stop()

@@ -28,21 +28,21 @@ func (a *App) warnOfSizes(now time.Duration) {
 	}
 	all := a.roster()
 	for _, s := range all.shields {
-		if s.config.Shared && s.config.Capacity.Rate > 0 {
+		if s.config().Shared && s.config().Capacity.Rate > 0 {
 			replicas := 1 // if a newer config does not share it
-			if l := s.guard.Link(now); l != nil {
+			if l := s.guard().Link(now); l != nil {
 				_, replicas = l.Alone()
 			}
-			a.warnOfBurst(&s.record.sharing, s.config.Capacity, capacityBurst, replicas, zap.String("shield", s.name))
+			a.warnOfBurst(&s.record.sharing, s.config().Capacity, capacityBurst, replicas, zap.String("shield", s.name))
 		}
 	}
 	for _, z := range all.zones {
-		if z.config.Shared {
+		if z.config().Shared {
 			replicas := 1
-			if l := z.guard.Zones(now)[z.index]; l != nil {
+			if l := z.guard().Zones(now)[z.index]; l != nil {
 				replicas = l.Escrow().Replicas()
 			}
-			a.warnOfBurst(&z.record.sharing, z.config.Limit, zoneBurst*max(1, z.config.Cost), replicas, zap.String("zone", z.record.shown))
+			a.warnOfBurst(&z.record.sharing, z.config().Limit, zoneBurst*max(1, z.config().Cost), replicas, zap.String("zone", z.record.shown))
 		}
 	}
 }

@@ -71,7 +71,7 @@ func TestTimeoutFreesPlaces(t *testing.T) {
 			if got := r.get("/"); got.StatusCode != http.StatusOK {
 				t.Errorf("a healthy request afterwards: status %d", got.StatusCode)
 			}
-			if limit := r.handler().guard.Limit(); strings.Contains(tt.name, "adaptive") && limit >= 6 {
+			if limit := r.handler().guard().Limit(); strings.Contains(tt.name, "adaptive") && limit >= 6 {
 				t.Errorf("the limit is %v; it began with 6", limit)
 			}
 		})
@@ -137,7 +137,7 @@ func TestTimeoutInTheMiddle(t *testing.T) {
 		}
 	}
 	eventually(t, "the place is free", func() bool { return r.inFlight() == 0 })
-	if limit := r.handler().guard.Limit(); limit >= 6 {
+	if limit := r.handler().guard().Limit(); limit >= 6 {
 		t.Errorf("the limit is %d; it began with 6", limit)
 	}
 }

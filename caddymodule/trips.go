@@ -147,10 +147,10 @@ func (s *storeReading) status() *StoreStatus {
 }
 
 func (s *shieldEntry) sharingStatus(now time.Duration, all *storeReading) *SharingStatus {
-	if !s.config.Shared || all == nil {
+	if !s.config().Shared || all == nil {
 		return nil
 	}
-	l := s.guard.Link(now)
+	l := s.guard().Link(now)
 	if l == nil {
 		return nil // a newer config does not share it
 	}
@@ -165,7 +165,7 @@ func (s *shieldEntry) sharingStatus(now time.Duration, all *storeReading) *Shari
 }
 
 func (z *zoneEntry) sharingStatus(all *storeReading) *SharingStatus {
-	if !z.config.Shared || all == nil {
+	if !z.config().Shared || all == nil {
 		return nil
 	}
 	out := &SharingStatus{Unit: z.unit(all.store)}

@@ -14,20 +14,20 @@ import (
 // they mix nothing, and operators see both.
 
 func (s *shieldEntry) unit() string {
-	c, text := s.config, ""
+	c, text := s.config(), ""
 	if c.Capacity.Rate > 0 {
 		text += fmt.Sprintf("capacity %s, ", rateOf(c.Capacity))
 	}
 	if c.Concurrency > 0 {
 		text += fmt.Sprintf("concurrency %d, ", c.Concurrency)
 	}
-	_, longest := s.guard.Answers().Bounds()
+	_, longest := s.guard().Answers().Bounds()
 	return text + fmt.Sprintf("max %v, secret %s", longest, fingerprint(c.Secret))
 }
 
 // unit says, too, if keys are spread over several servers, which have different ones each.
 func (z *zoneEntry) unit(store *storeConfig) string {
-	text := fmt.Sprintf("rate %s, cost %d, secret %s", rateOf(z.config.Limit), max(1, z.config.Cost), fingerprint(store.secret))
+	text := fmt.Sprintf("rate %s, cost %d, secret %s", rateOf(z.config().Limit), max(1, z.config().Cost), fingerprint(store.secret))
 	if store.cluster() {
 		text += ", cluster"
 	}

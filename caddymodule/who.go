@@ -174,16 +174,16 @@ func (a *App) who(to *WhoStatus, now time.Duration, name string, n int) {
 		early := func(c *oncall.Client) float64 { return c.Early }
 		one := WhoShield{
 			Name: s.name, Mode: modeEnforce, InFlight: s.busiest(n, names),
-			Refused: a.list(s.guard, clients, n, events), Early: a.list(s.guard, clients, n, early),
+			Refused: a.list(s.guard(), clients, n, events), Early: a.list(s.guard(), clients, n, early),
 		}
-		if s.config.Observe {
+		if s.config().Observe {
 			one.Mode = modeObserve
 		}
 		to.Shields = append(to.Shields, one)
 	}
 	for _, z := range all.zones {
 		if wanted[z.record] {
-			to.Zones = append(to.Zones, WhoZone{z.record.shown, a.list(z.guard, z.record.refused.clients(now), n, events)})
+			to.Zones = append(to.Zones, WhoZone{z.record.shown, a.list(z.guard(), z.record.refused.clients(now), n, events)})
 		}
 	}
 }
