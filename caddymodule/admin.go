@@ -31,6 +31,9 @@ type Status struct {
 	Shields []ShieldStatus `json:"shields"`
 	Zones   []ZoneStatus   `json:"zones"`
 
+	// Operators' changes that are in force for a while.
+	Overrides []Override `json:"overrides,omitempty"`
+
 	// The store that replicas share, if there is one.
 	Store *StoreStatus `json:"store,omitempty"`
 }
@@ -228,6 +231,7 @@ func (a *App) fill(status *Status) {
 		})
 	}
 	status.Store = store.status()
+	status.Overrides, _ = changes.read(now)
 }
 
 func (s *shieldReading) status() ShieldStatus {

@@ -41,6 +41,9 @@
 //	admin.go      the admin endpoint
 //	clientname.go  what operators call clients there
 //	explain.go    what the limits say of a client
+//	change.go     changes by operators: which requests may make them, and forgiveness
+//	overrides.go  those that last for a while
+//	overridden.go  what handlers make of them
 //	who.go        the clients that are refused most, counted and told
 //	history.go    what a history of a shield is fed, once a second
 //	watch.go      the page for a person on call, and what it follows

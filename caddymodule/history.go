@@ -62,18 +62,18 @@ func (s *shieldReading) sample() oncall.Reading {
 		r.Backlog, r.Deferred = s.stats.Backlog, s.stats.Deferred
 	}
 	if s.concurrent() {
-		r.Limit = s.guard.Limit()
+		r.Limit = s.guard().Limit()
 	}
-	if s.guard.DetectsHerds() {
+	if s.guard().DetectsHerds() {
 		r.Herd = s.herd.Size
 	}
-	if s.config.Shared {
-		if link := s.guard.Link(s.now); link != nil {
+	if s.config().Shared {
+		if link := s.guard().Link(s.now); link != nil {
 			_, r.Replicas = link.Alone()
 		}
 	}
-	if s.config.Classes != nil {
-		for _, c := range s.guard.ClassStats() {
+	if s.config().Classes != nil {
+		for _, c := range s.guard().ClassStats() {
 			r.Classes = append(r.Classes, oncall.ClassReading{Name: c.Name, Admitted: c.Admitted, Refused: c.Refused + c.Observed})
 		}
 	}
@@ -177,14 +177,14 @@ func inWords(v any) string {
 // situation returns what the shield does now.
 func (s *shieldReading) situation(lately oncall.Means) oncall.Situation {
 	sit := oncall.Situation{
-		Shield: s.name, Observe: s.config.Observe, Arrivals: lately.Admitted, Refused: map[string]float64{},
-		Paused: s.shed.Paused, Capacity: s.config.Capacity.Rate, Per: s.config.Capacity.Per,
+		Shield: s.name, Observe: s.config().Observe, Arrivals: lately.Admitted, Refused: map[string]float64{},
+		Paused: s.shed.Paused, Capacity: s.config().Capacity.Rate, Per: s.config().Capacity.Per,
 		InFlight: s.stats.InFlight,
 	}
 	for _, reason := range shield.Reasons {
 		refused, observed := lately.Refused[reason], lately.Observed[reason]
 		sit.Arrivals += refused + observed
-		if s.config.Observe {
+		if s.config().Observe {
 			refused = observed
 		}
 		if refused > 0 {
@@ -192,10 +192,10 @@ func (s *shieldReading) situation(lately oncall.Means) oncall.Situation {
 		}
 	}
 	if s.limited() {
-		sit.Backlog, sit.Deferred, sit.Spare = s.stats.Backlog, s.stats.Deferred, s.guard.Spare()
+		sit.Backlog, sit.Deferred, sit.Spare = s.stats.Backlog, s.stats.Deferred, s.guard().Spare()
 	}
 	if s.concurrent() {
-		sit.Limit = s.guard.Limit()
+		sit.Limit = s.guard().Limit()
 	}
 	if c := s.shed.Last; s.adaptive() && c.At > 0 && c.To < c.From && s.now-c.At < time.Minute {
 		sit.Cut = &oncall.LimitCut{From: c.From, To: c.To, Latency: c.Latency, Baseline: c.Baseline}

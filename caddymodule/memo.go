@@ -80,7 +80,7 @@ func (m *memo) answer(d *shield.Decision, now time.Duration) *memo {
 
 // observe counts an answer that was held back for so long.
 func (m *memo) observe(d *shield.Decision, took time.Duration) {
-	m.h.record.durations.observe(outcomeRefused, m.h.guard.Answers().Status(d.Refusal()), took)
+	m.h.record.durations.observe(outcomeRefused, m.h.guard().Answers().Status(d.Refusal()), took)
 }
 
 // compare notes what an earlier memo of the same request says of m: whether its answer was the same.

@@ -90,6 +90,12 @@ var shieldMetrics = []metricGroup[*shieldReading]{
 			}},
 		{"caddy_shield_overloaded", gauge, nil, "1 while requests are refused, or in observe mode would be, for any reason but quota and per_client, and for 5 s after.",
 			func(s *shieldReading, to sink) { to.sparse = false; to.flag(s.record.overloaded()) }},
+		{"caddy_shield_overrides", gauge, []string{"kind"}, "Changes by operators that are in force for a while, by kind: block, set, mode.",
+			func(s *shieldReading, to sink) {
+				for kind, n := range changes.of(s.name) {
+					to.set(float64(n), kind)
+				}
+			}},
 		{"caddy_shield_retry_after_seconds", histogram, nil, "Seconds that refused clients were told to wait.",
 			func(s *shieldReading, to sink) { to.histogram(s.stats.RetryAfter[:]) }},
 		{"caddy_shield_told_never_total", counter, nil, "Refused clients that were told not to come back: see give_up.",

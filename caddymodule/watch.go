@@ -272,42 +272,42 @@ func (s *shieldReading) watch(q question) ShieldWatch {
 	sit := s.situation(lately)
 	level, says := sit.Sentence()
 	out := ShieldWatch{Name: s.name, Mode: modeEnforce, Level: level, Says: says}
-	if s.config.Observe {
+	if s.config().Observe {
 		out.Mode = modeObserve
 	}
 	if q.shield != "" && q.shield != s.name {
 		return out
 	}
 	d := &ShieldDetails{
-		QueueSize: s.guard.QueueSize(), Paused: s.shed.Paused.Seconds(),
+		QueueSize: s.guard().QueueSize(), Paused: s.shed.Paused.Seconds(),
 		Lately:  latelyWatch(&sit, lately),
 		Samples: s.record.history.Since(q.since, reasonList),
 	}
 	out.ShieldDetails = d
-	if s.config.Capacity.Rate > 0 {
-		d.Capacity = new(rateStatus(s.config.Capacity))
+	if s.config().Capacity.Rate > 0 {
+		d.Capacity = new(rateStatus(s.config().Capacity))
 	}
 	switch {
-	case s.adaptive() && s.config.Adaptive.Target > 0:
+	case s.adaptive() && s.config().Adaptive.Target > 0:
 		d.Limit = "slo"
 	case s.adaptive():
 		d.Limit = "adaptive"
-	case s.config.Concurrency > 0:
+	case s.config().Concurrency > 0:
 		d.Limit = "fixed"
 	}
-	if s.config.Classes != nil {
-		for _, c := range s.guard.ClassStats() {
+	if s.config().Classes != nil {
+		for _, c := range s.guard().ClassStats() {
 			d.Classes = append(d.Classes, ClassWatch{c.Name, c.Share})
 		}
 	}
 	if clients, over := sit.Waiting(); clients > 0 {
 		d.Waiting = &WaitingWatch{clients, max(-1, over.Seconds())}
 	}
-	if h := s.herd; s.guard.DetectsHerds() && h.Kind != pushback.NoHerd {
+	if h := s.herd; s.guard().DetectsHerds() && h.Kind != pushback.NoHerd {
 		d.Herd = &HerdStatus{h.Kind.String(), h.Size, h.Period.Seconds(), h.Phase.Seconds()}
 	}
-	if s.config.Shared {
-		if link := s.guard.Link(s.now); link != nil {
+	if s.config().Shared {
+		if link := s.guard().Link(s.now); link != nil {
 			d.Alone, d.Replicas = link.Alone()
 		}
 	}

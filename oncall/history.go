@@ -15,7 +15,7 @@ const (
 
 	// MaxReasons is how many reasons for a refusal a History tells apart, and MaxClasses
 	// how many classes.
-	MaxReasons = 8
+	MaxReasons = 9
 	MaxClasses = 16
 )
 

@@ -87,6 +87,9 @@ func printExplanation(w io.Writer, client string, e *caddymodule.ExplanationStat
 	if c := e.Concurrency; c != nil {
 		line("in flight", "%d of %d, %d of this client; %d of %d wait in the queue", c.InFlight, c.Limit, e.InFlight, c.Waiting, c.QueueSize)
 	}
+	if e.Blocked > 0 {
+		line("block", "by an operator, for %.0f s", e.Blocked)
+	}
 	if _, unknown := e.Unknown["appointments"]; !unknown {
 		line("appointment", "%s", appointmentText(e))
 	}

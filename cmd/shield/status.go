@@ -282,6 +282,10 @@ func printStatus(w io.Writer, status caddymodule.Status) error {
 		return err
 	}
 	err := printSections(w, statusText, status)
+	if err == nil && len(status.Overrides) > 0 {
+		fmt.Fprintln(w)
+		err = printOverrides(w, status.Overrides)
+	}
 	if err == nil && status.Store != nil {
 		fmt.Fprintln(w)
 		err = printSections(w, storeText, status)

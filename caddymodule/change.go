@@ -1,0 +1,118 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/herdshield/shield"
+)
+
+// mayChange reports whether a request to the admin endpoint may change what the shields do: it
+// comes over a loopback address or a Unix socket, or its client has a certificate that Caddy's
+// remote administration has verified. Other listeners are read-only. Ours: a page that is on a
+// network for all to see must not be a switch for all.
+func mayChange(r *http.Request) bool {
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		return true
+	}
+	switch at, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr); at := at.(type) {
+	case *net.TCPAddr:
+		return at.IP.IsLoopback()
+	case *net.UnixAddr:
+		return true
+	}
+	return false
+}
+
+// askedBy says who has sent a request to the admin endpoint, as far as that is known.
+func askedBy(r *http.Request) string {
+	who := r.RemoteAddr
+	if who == "" || who == "@" {
+		who = "a Unix socket"
+	}
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		who += fmt.Sprintf(", certificate %q", r.TLS.PeerCertificates[0].Subject)
+	}
+	if origin := r.Header.Get("Origin"); origin != "" {
+		who += fmt.Sprintf(", origin %.200q", origin)
+	}
+	return who
+}
+
+// maxChange is how long the body of a change may be, in bytes.
+const maxChange = 16 << 10
+
+// readChange reads the body of a change, if the request may make one.
+func readChange(w http.ResponseWriter, r *http.Request, to any) error {
+	if r.Method != http.MethodPost {
+		return badRequest(http.StatusMethodNotAllowed, "method is %s; want POST", r.Method)
+	}
+	if !mayChange(r) {
+		return errReadOnly
+	}
+	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); kind != "application/json" {
+		return badRequest(http.StatusUnsupportedMediaType, "Content-Type is %.100q; want application/json", kind)
+	}
+	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxChange))
+	in.DisallowUnknownFields()
+	if err := in.Decode(to); err != nil {
+		return badRequest(http.StatusBadRequest, "the body is no such object: %w", err)
+	}
+	return nil
+}
+
+var errReadOnly = caddy.APIError{
+	HTTPStatus: http.StatusForbidden,
+	Err:        fmt.Errorf("the admin endpoint is read-only at this address; want a loopback address, a Unix socket, or remote administration with a client certificate"),
+}
+
+// ForgivenStatus says what was held against a client: the answer to `POST /shield/forgive`.
+type ForgivenStatus struct {
+	Client  string          `json:"client"`
+	Shields []ForgivenByOne `json:"shields"`
+}
+
+// ForgivenByOne says so for one shield.
+type ForgivenByOne struct {
+	Name     string   `json:"name"`
+	Zones    []string `json:"zones"` // whose buckets were not full
+	Promises int      `json:"promises"`
+	Strikes  int      `json:"strikes"`
+	Blocked  bool     `json:"blocked"`
+
+	// As in an [ExplanationStatus]. These limits forgive nothing.
+	Unknown map[string]string `json:"unknown,omitempty"`
+}
+
+func serveForgive(w http.ResponseWriter, r *http.Request) error {
+	var ask struct {
+		Client string `json:"client"`
+		Shield string `json:"shield"`
+	}
+	if err := readChange(w, r, &ask); err != nil {
+		return err
+	}
+	handlers, c, err := concerned(ask.Shield, ask.Client)
+	if err != nil {
+		return err
+	}
+	now, by := shield.Now(), askedBy(r)
+	ended := changes.forgive(ask.Shield, c)
+	status := ForgivenStatus{Client: c.text}
+	for _, h := range handlers {
+		q, unknown := h.asks(c)
+		f := h.guard().Forgive(now, q)
+		blocked := f.Blocked || ended[h.Name]
+		if f.Zones == nil {
+			f.Zones = []string{}
+		}
+		status.Shields = append(status.Shields, ForgivenByOne{h.Name, f.Zones, f.Promises, f.Strikes, blocked, unknown})
+	}
+	changes.log("a client is forgiven", ask.Shield, c.text, by)
+	return writeJSON(w, http.StatusOK, status)
+}

@@ -1,0 +1,252 @@
+package caddymodule
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
+)
+
+// An applied override changes the configuration of a handler's Guard. It returns an error if
+// the handler has no such setting. nil: it does not change the configuration.
+type applied func(h *Handler, c *shield.Config) error
+
+// read checks what was asked for, as far as no handler is needed for that.
+func (o *override) read() (applied, error) {
+	stray := func(name, is string) error {
+		if is == "" {
+			return nil
+		}
+		return fmt.Errorf("%s is %.100q; want none for kind %s", name, is, o.Kind)
+	}
+	switch o.Kind {
+	case overrideBlock:
+		if o.Client == "" || len(o.Client) > maxClientName {
+			return nil, fmt.Errorf("client is %.64q; want an address, or what the shield tells clients apart by, of at most %d bytes", o.Client, maxClientName)
+		}
+		return nil, errors.Join(stray("setting", o.Setting), stray("value", o.Value))
+	case overrideMode:
+		if o.Value != modeEnforce && o.Value != modeObserve {
+			return nil, fmt.Errorf("mode is %.40q; want %s or %s", o.Value, modeEnforce, modeObserve)
+		}
+		return func(_ *Handler, c *shield.Config) error {
+			c.Observe = o.Value == modeObserve
+			return nil
+		}, errors.Join(stray("setting", o.Setting), stray("client", o.Client))
+	case overrideSet:
+		if o.Shield == "" {
+			return nil, errors.New("shield is missing; want the name of one to set something of")
+		}
+		set, err := setting(o.Setting, o.Value)
+		return set, errors.Join(err, stray("client", o.Client))
+	}
+	return nil, fmt.Errorf("kind is %.40q; want %s, %s or %s", o.Kind, overrideBlock, overrideSet, overrideMode)
+}
+
+// setting reads a value as the config's own parser does.
+func setting(name, value string) (applied, error) {
+	if zone, ok := strings.CutSuffix(name, " rate"); ok {
+		limit, err := readRate(value)
+		return func(h *Handler, c *shield.Config) error {
+			i := slices.IndexFunc(c.Zones, func(z shield.Zone) bool { return z.Name == zone })
+			switch {
+			case i < 0:
+				return fmt.Errorf("shield %q has no zone %q", h.Name, zone)
+			case c.Zones[i].Shared:
+				return fmt.Errorf("zone %q is shared with other replicas, which would have another rate; want the config of all of them changed", zone)
+			}
+			c.Zones[i].Limit = keepBurst(limit, c.Zones[i].Limit)
+			return nil
+		}, err
+	}
+	switch name {
+	case "capacity":
+		limit, err := readRate(value)
+		return func(h *Handler, c *shield.Config) error {
+			switch {
+			case c.Capacity == limiter.Config{}:
+				return fmt.Errorf("shield %q has no capacity", h.Name)
+			case c.Shared:
+				return sharedError(h, name)
+			}
+			c.Capacity = keepBurst(limit, c.Capacity)
+			return nil
+		}, err
+	case "concurrency":
+		n, err := strconv.Atoi(value)
+		if err != nil || n < 1 || n > shield.MaxConcurrency {
+			return nil, fmt.Errorf("concurrency is %.40q; want 1 to %d", value, shield.MaxConcurrency)
+		}
+		return func(h *Handler, c *shield.Config) error {
+			switch {
+			case c.Concurrency == 0 && c.Adaptive == nil:
+				return fmt.Errorf("shield %q has no concurrency", h.Name)
+			case c.Shared && c.Adaptive == nil:
+				return sharedError(h, name)
+			case c.Adaptive != nil && c.Queue == shield.Queue{}: // a fixed limit would have none
+				c.Queue.Size = shield.DefaultQueue
+			}
+			c.Concurrency, c.Adaptive = n, nil
+			return nil
+		}, nil
+	case "queue":
+		n, err := strconv.Atoi(value)
+		if err != nil || n < 1 || n > shield.MaxQueue {
+			return nil, fmt.Errorf("queue is %.40q; want 1 to %d", value, shield.MaxQueue)
+		}
+		return func(h *Handler, c *shield.Config) error {
+			if h.guard().QueueSize() == 0 {
+				return fmt.Errorf("shield %q has no queue", h.Name)
+			}
+			c.Queue.Size = n
+			return nil
+		}, nil
+	}
+	return nil, fmt.Errorf("setting is %.100q; want capacity, concurrency, queue, or the name of a zone and rate", name)
+}
+
+func sharedError(h *Handler, setting string) error {
+	return fmt.Errorf("%s of shield %q is shared with other replicas, which would have another one; want the config of all of them changed", setting, h.Name)
+}
+
+// readRate reads a rate as in a Caddyfile: 300/s, or 300/s burst 50.
+func readRate(text string) (limiter.Config, error) {
+	var r Rate
+	d := caddyfile.NewTestDispenser("")
+	if err := r.read(d, strings.Fields(text)); err != nil {
+		words, _, _ := strings.Cut(err.Error(), ", at ")
+		return limiter.Config{}, errors.New(words)
+	}
+	f := new(faults)
+	c := r.config(f)
+	if r.Rate == 0 {
+		f.addf("rate is 0; want more than 0")
+	}
+	return c, errors.Join(f.errs...)
+}
+
+// keepBurst returns a limit with the burst of the one that it replaces, unless it has its own.
+func keepBurst(c, old limiter.Config) limiter.Config {
+	if c.Burst == 0 {
+		if was, err := limiter.New(old); err == nil {
+			c.Burst = was.Burst()
+		}
+	}
+	return c
+}
+
+// tryOverrides returns an error if not all of a list can be in force.
+func (a *App) tryOverrides(list []*override) error {
+	var errs []error
+	for _, h := range a.configured.handlers {
+		if _, err := h.overridden(list); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for _, is := range list {
+		if err := a.reaches(is); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// reaches returns an error if an override concerns no handler.
+func (a *App) reaches(is *override) error {
+	err := fmt.Errorf("shield is %q; want one of the config, not of the ingress controller, which has its own", is.Shield)
+	handlers := a.configured.handlers
+	if is.Kind == overrideBlock {
+		handlers, err = a.roster().handlers, fmt.Errorf("shield %q does not tell clients apart by such names as %q", is.Shield, is.Client)
+	}
+	for _, h := range handlers {
+		if is.Shield != "" && is.Shield != h.Name {
+			continue
+		}
+		if q, _ := h.asks(readClient(is.Client)); is.Kind != overrideBlock || q.Client != shield.NoKey {
+			return nil
+		}
+	}
+	return err
+}
+
+// concerns reports whether an override changes the configuration of h. A zone is the same in all
+// handlers that have it.
+func (o *override) concerns(h *Handler) bool {
+	if o.apply == nil {
+		return false
+	}
+	if zone, ok := strings.CutSuffix(o.Setting, " rate"); ok && o.Kind == overrideSet {
+		return o.Shield == h.Name || slices.ContainsFunc(h.zones, func(z handlerZone) bool { return z.name == zone })
+	}
+	return o.Shield == "" || o.Shield == h.Name
+}
+
+// overridden returns what h works with under a list of overrides.
+func (h *Handler) overridden(list []*override) (*inForce, error) {
+	c := h.base
+	c.Zones = slices.Clone(c.Zones)
+	for _, is := range list {
+		if !is.concerns(h) {
+			continue
+		}
+		if err := is.apply(h, &c); err != nil {
+			return nil, err
+		}
+	}
+	g, err := shield.New(c, &h.state)
+	if err != nil {
+		return nil, fmt.Errorf("shield %q: %w", h.Name, err)
+	}
+	return &inForce{g, c}, nil
+}
+
+// override has all handlers work as a list says that has been tried.
+func (a *App) override(now time.Duration, list []*override) {
+	for _, h := range a.configured.handlers {
+		said := ""
+		for _, is := range list {
+			if is.concerns(h) {
+				said += is.ID + " "
+			}
+		}
+		if said == h.overriddenBy {
+			continue
+		}
+		if force, err := h.overridden(list); err == nil {
+			h.force.Store(force)
+			h.overriddenBy = said
+			if h.atDoor != nil {
+				h.atDoor.forget(now) // what it has learned is said otherwise now
+			}
+		}
+	}
+	for _, is := range list {
+		if is.Kind == overrideBlock {
+			a.eachBlocked(is, func(h *Handler, q shield.Request) { _ = h.guard().Block(now, q.Client, is.until) })
+		}
+	}
+}
+
+// unblock ends a block, if the override is one.
+func (a *App) unblock(now time.Duration, is *override) {
+	if is.Kind == overrideBlock {
+		a.eachBlocked(is, func(h *Handler, q shield.Request) { h.guard().Unblock(now, q.Client) })
+	}
+}
+
+// eachBlocked calls f for the handlers that a block concerns.
+func (a *App) eachBlocked(is *override, f func(*Handler, shield.Request)) {
+	c := readClient(is.Client)
+	for _, h := range a.roster().handlers {
+		if q, _ := h.asks(c); (is.Shield == "" || is.Shield == h.Name) && q.Client != shield.NoKey {
+			f(h, q)
+		}
+	}
+}

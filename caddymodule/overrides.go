@@ -1,0 +1,365 @@
+package caddymodule
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap"
+
+	"github.com/herdshield/shield"
+)
+
+// The kinds of overrides.
+const (
+	overrideBlock = "block"
+	overrideSet   = "set"
+	overrideMode  = "mode"
+)
+
+// Bounds of overrides: how long each lasts, and how many there are of those that are no blocks,
+// which [shield.MaxBlocks] bounds. Ours: the config is the place for what lasts for days, and for
+// more than a person can keep in mind.
+const (
+	minOverride  = time.Second
+	maxOverride  = 24 * time.Hour
+	maxOverrides = 100
+)
+
+// An Override is what an operator has changed for a while.
+type Override struct {
+	ID      string    `json:"id"`
+	Kind    string    `json:"kind"`              // block, set or mode
+	Shield  string    `json:"shield,omitempty"`  // "" for all of them
+	Client  string    `json:"client,omitempty"`  // of a block
+	Setting string    `json:"setting,omitempty"` // capacity, concurrency, queue, or a zone and rate
+	Value   string    `json:"value,omitempty"`   // as in the config
+	Since   time.Time `json:"since"`
+	Until   time.Time `json:"until"`
+	Left    float64   `json:"left_seconds"`
+	By      string    `json:"by"` // who has asked, as far as the admin endpoint knows
+}
+
+// OverridesStatus is the answer to `GET /shield/overrides`.
+type OverridesStatus struct {
+	Overrides []Override `json:"overrides"`
+	ReadOnly  bool       `json:"read_only"` // for who asks
+}
+
+// An override is one in force.
+type override struct {
+	Override
+	until time.Duration // as shield.Now has it
+	timer *time.Timer
+	apply applied
+}
+
+// same reports whether two overrides are of the same thing, so that the later one replaces the other.
+func (o *override) same(b *override) bool {
+	return o.Kind == b.Kind && o.Shield == b.Shield && o.Client == b.Client && o.Setting == b.Setting
+}
+
+// overrides are all that operators have changed for a while. They outlive configs and
+// not the process: they end with the last config that has shields. A reload keeps those whose
+// shield and setting the new config has.
+type overrides struct {
+	mu      sync.Mutex // guards what follows
+	app     *App       // they are applied to its handlers; nil: there is none
+	list    []*override
+	made    int
+	version int
+}
+
+var changes overrides
+
+// etag names the state of the list, in this process. It must be called with the lock.
+func (o *overrides) etag() string { return fmt.Sprintf(`"%s-%d"`, boot, o.version) }
+
+// read returns what is in force.
+func (o *overrides) read(now time.Duration) (list []Override, etag string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	list = []Override{}
+	for _, is := range o.list {
+		if is.until > now {
+			is.Left = max(0.1, tenths(is.until-now))
+			list = append(list, is.Override)
+		}
+	}
+	return list, o.etag()
+}
+
+// of returns how many overrides concern a shield, by kind.
+func (o *overrides) of(name string) map[string]int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := map[string]int{overrideBlock: 0, overrideSet: 0, overrideMode: 0}
+	for _, is := range o.list {
+		if is.Shield == "" || is.Shield == name {
+			n[is.Kind]++
+		}
+	}
+	return n
+}
+
+var errNotMatched = caddy.APIError{
+	HTTPStatus: http.StatusPreconditionFailed,
+	Err:        errors.New("the overrides have changed since they were read; want them read again"),
+}
+
+// add puts an override in force. match is an ETag that must be the list's, or "".
+func (o *overrides) add(now time.Duration, app *App, is *override, match string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if match != "" && match != o.etag() {
+		return errNotMatched
+	}
+	if app != o.app {
+		return badRequest(http.StatusServiceUnavailable, "the config is being reloaded; want the change again in a moment")
+	}
+	kept := slices.DeleteFunc(slices.Clone(o.list), func(b *override) bool { return b.same(is) })
+	blocks, others := 0, 0
+	for _, b := range kept {
+		if b.Kind == overrideBlock {
+			blocks++
+		} else {
+			others++
+		}
+	}
+	switch {
+	case is.Kind == overrideBlock && blocks >= shield.MaxBlocks:
+		return badRequest(http.StatusConflict, "%d clients are blocked; want at most %d", blocks, shield.MaxBlocks)
+	case is.Kind != overrideBlock && others >= maxOverrides:
+		return badRequest(http.StatusConflict, "%d other overrides are in force; want at most %d", others, maxOverrides)
+	}
+	if err := app.tryOverrides(append(kept, is)); err != nil {
+		return badRequest(http.StatusBadRequest, "%w", err)
+	}
+	for _, b := range o.list {
+		if b.same(is) {
+			b.timer.Stop()
+		}
+	}
+	o.made++
+	is.ID = strconv.Itoa(o.made)
+	o.list = append(kept, is)
+	o.changed(now)
+	is.timer = time.AfterFunc(is.until-now, func() { o.end(is, "its time is over") })
+	o.tell("an override begins", is)
+	return nil
+}
+
+// changed applies the list after a change. It must be called with the lock.
+func (o *overrides) changed(now time.Duration) {
+	o.version++
+	if o.app != nil {
+		o.app.override(now, o.list)
+	}
+}
+
+// drop ends those that f says, and tells why. It must be called with the lock.
+func (o *overrides) drop(now time.Duration, why string, f func(*override) bool) (ended []*override) {
+	for _, is := range o.list {
+		if f(is) {
+			is.timer.Stop()
+			ended = append(ended, is)
+			o.tell("an override has ended", is, zap.String("why", why))
+		}
+	}
+	if len(ended) == 0 {
+		return nil
+	}
+	o.list = slices.DeleteFunc(slices.Clone(o.list), func(is *override) bool { return slices.Contains(ended, is) })
+	if o.app != nil {
+		for _, is := range ended {
+			o.app.unblock(now, is)
+		}
+	}
+	o.changed(now)
+	return ended
+}
+
+// end ends one override, if it is still in force.
+func (o *overrides) end(is *override, why string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.drop(shield.Now(), why, func(b *override) bool { return b == is })
+}
+
+// remove ends the override of an ID.
+func (o *overrides) remove(id, match, by string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if match != "" && match != o.etag() {
+		return errNotMatched
+	}
+	if ended := o.drop(shield.Now(), "ended by "+by, func(b *override) bool { return b.ID == id }); len(ended) == 0 {
+		return badRequest(http.StatusNotFound, "override is %.40q; want the ID of one in force", id)
+	}
+	return nil
+}
+
+// forgive ends the blocks of a client that concern a shield, or any if the name is "". It returns which
+// shields they were of.
+func (o *overrides) forgive(name string, c clientName) (blocked map[string]bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	blocked = map[string]bool{}
+	if o.app == nil {
+		return blocked
+	}
+	handlers := o.app.roster().handlers
+	o.drop(shield.Now(), "the client is forgiven", func(is *override) bool {
+		if is.Kind != overrideBlock || name != "" && is.Shield != "" && is.Shield != name {
+			return false
+		}
+		ends := false
+		for _, h := range handlers {
+			a, _ := h.asks(readClient(is.Client))
+			b, _ := h.asks(c)
+			if (is.Shield == "" || is.Shield == h.Name) && a.Client != shield.NoKey && a.Client == b.Client {
+				ends, blocked[h.Name] = true, true
+			}
+		}
+		return ends
+	})
+	return blocked
+}
+
+// adopt applies the overrides to the handlers of an app that begins to serve. Those that it has
+// no place for end.
+func (o *overrides) adopt(a *App) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.app = a
+	now := shield.Now()
+	if len(o.list) == 0 {
+		return
+	}
+	var fit []*override
+	for _, is := range o.list {
+		if a.tryOverrides(append(slices.Clone(fit), is)) == nil {
+			fit = append(fit, is)
+		}
+	}
+	o.drop(now, "the config has no such shield or setting any more", func(is *override) bool { return !slices.Contains(fit, is) })
+	o.changed(now)
+}
+
+// show applies the blocks to Live shields of an app that have changed.
+func (o *overrides) show(a *App, now time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.app == a && len(o.list) > 0 {
+		a.override(now, o.list)
+	}
+}
+
+// leave ends the overrides with the app, unless another one serves: the next one, or the one before if
+// the config could not be started.
+func (o *overrides) leave(a *App) {
+	o.mu.Lock()
+	current := o.app == a
+	o.mu.Unlock()
+	if !current {
+		return
+	}
+	if other, _ := activeApp(); other != nil && other != a {
+		o.adopt(other)
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.app == a {
+		o.drop(shield.Now(), "the config has no shield any more", func(*override) bool { return true })
+		o.app = nil
+	}
+}
+
+// tell logs what has become of an override. It must be called with the lock.
+func (o *overrides) tell(message string, is *override, more ...zap.Field) {
+	if o.app != nil {
+		o.app.logger.Info(message, append([]zap.Field{
+			zap.String("id", is.ID), zap.String("kind", is.Kind), zap.String("shield", cmp.Or(is.Shield, "all")), zap.String("client", is.Client),
+			zap.String("setting", is.Setting), zap.String("value", is.Value), zap.Time("until", is.Until), zap.String("by", is.By),
+		}, more...)...)
+	}
+}
+
+func (o *overrides) log(message, name, client, by string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.app != nil {
+		o.app.logger.Info(message, zap.String("shield", cmp.Or(name, "all")), zap.String("client", client), zap.String("by", by))
+	}
+}
+
+func serveOverrides(w http.ResponseWriter, r *http.Request) error {
+	switch r.Method {
+	case http.MethodGet:
+		list, etag := changes.read(shield.Now())
+		w.Header().Set("Etag", etag)
+		return writeJSON(w, http.StatusOK, OverridesStatus{list, !mayChange(r)})
+	case http.MethodPost:
+	default:
+		return badRequest(http.StatusMethodNotAllowed, "method is %s; want GET or POST", r.Method)
+	}
+	var ask struct {
+		Kind    string `json:"kind"`
+		Shield  string `json:"shield"`
+		Client  string `json:"client"`
+		Setting string `json:"setting"`
+		Value   string `json:"value"`
+		For     string `json:"for"`
+	}
+	if err := readChange(w, r, &ask); err != nil {
+		return err
+	}
+	app, err := activeApp()
+	if err != nil {
+		return err
+	}
+	if _, err := app.named(ask.Shield); err != nil {
+		return err
+	}
+	d, err := caddy.ParseDuration(ask.For)
+	if err != nil || d < minOverride || d > maxOverride {
+		return badRequest(http.StatusBadRequest, "for is %.40q; want 1s to 24h", ask.For)
+	}
+	now := shield.Now()
+	is := &override{until: now + d, Override: Override{
+		Kind: ask.Kind, Shield: ask.Shield, Client: strings.TrimSpace(ask.Client), Setting: strings.TrimSpace(ask.Setting), Value: strings.TrimSpace(ask.Value),
+		Since: shield.At(now), Until: shield.At(now + d), Left: d.Seconds(), By: askedBy(r),
+	}}
+	if is.apply, err = is.read(); err != nil {
+		return badRequest(http.StatusBadRequest, "%w", err)
+	}
+	if err := changes.add(now, app, is, r.Header.Get("If-Match")); err != nil {
+		return err
+	}
+	_, etag := changes.read(now)
+	w.Header().Set("Etag", etag)
+	return writeJSON(w, http.StatusCreated, is.Override)
+}
+
+// serveOverride ends one.
+func serveOverride(w http.ResponseWriter, r *http.Request) error {
+	switch {
+	case r.Method != http.MethodDelete:
+		return badRequest(http.StatusMethodNotAllowed, "method is %s; want DELETE", r.Method)
+	case !mayChange(r):
+		return errReadOnly
+	}
+	if err := changes.remove(strings.TrimPrefix(r.URL.Path, "/shield/overrides/"), r.Header.Get("If-Match"), askedBy(r)); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

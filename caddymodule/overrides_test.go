@@ -1,0 +1,390 @@
+package caddymodule
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+
+	"github.com/herdshield/shield"
+)
+
+// locally is a request to the admin endpoint over a loopback address.
+func locally(method, path, body string, headers ...string) *http.Request {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	r.RemoteAddr = "127.0.0.1:4321"
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	at := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 2019}
+	return r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, at))
+}
+
+// overrides asks for what is in force.
+func overridesNow(t *testing.T) (s OverridesStatus) {
+	t.Helper()
+	status, body := administer(t, locally("GET", "/shield/overrides", ""))
+	if status != http.StatusOK || json.Unmarshal([]byte(body), &s) != nil {
+		t.Fatalf("%d %s", status, body)
+	}
+	return s
+}
+
+// demand puts an override in force.
+func demand(t *testing.T, body string) (is Override) {
+	t.Helper()
+	status, answer := administer(t, locally("POST", "/shield/overrides", body))
+	if status != http.StatusCreated {
+		t.Fatalf("%s: %d %s", body, status, answer)
+	}
+	if err := json.Unmarshal([]byte(answer), &is); err != nil {
+		t.Fatal(err)
+	}
+	return is
+}
+
+const overriddenSite = "{" + globalOptions + `}
+http://:0 {
+	bind 127.0.0.1
+	shield {
+		name api
+		zone z {
+			rate 1/h
+			burst 2
+		}
+		capacity 1000/s burst 70
+		concurrency 9
+		queue 5
+	}
+	respond ok
+}
+`
+
+func TestBlockOverride(t *testing.T) {
+	s := serveSite(t, overriddenSite)
+	is := demand(t, `{"kind": "block", "client": "192.0.2.1", "for": "10m"}`)
+	resp := s.get("/")
+	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "600" {
+		t.Errorf("a blocked client gets %d, Retry-After %s", resp.StatusCode, resp.Header.Get("Retry-After"))
+	}
+	if e := explained(t, "client=192.0.2.1").Shields[0]; e.Reason != "blocked" || e.Blocked < 599 || e.Blocked > 600 {
+		t.Errorf("explained as %+v", e)
+	}
+	now := overridesNow(t)
+	if len(now.Overrides) != 1 || now.ReadOnly || now.Overrides[0].ID != is.ID || now.Overrides[0].By != "127.0.0.1:4321" || now.Overrides[0].Left > 600 || now.Overrides[0].Left < 590 {
+		t.Errorf("in force are %+v", now)
+	}
+	if status, body := administer(t, locally("DELETE", "/shield/overrides/"+is.ID, "")); status != http.StatusNoContent {
+		t.Errorf("%d %s", status, body)
+	}
+	if resp := s.get("/"); resp.StatusCode != http.StatusOK {
+		t.Errorf("after the end: %d", resp.StatusCode)
+	}
+	if status, body := administer(t, locally("DELETE", "/shield/overrides/"+is.ID, "")); status != http.StatusNotFound {
+		t.Errorf("a second time: %d %s", status, body)
+	}
+
+	// To forgive lifts the block, and fills the buckets.
+	s.get("/")
+	demand(t, `{"kind": "block", "shield": "api", "client": "192.0.2.1", "for": "1h"}`)
+	status, body := administer(t, locally("POST", "/shield/forgive", `{"client": "192.0.2.1"}`))
+	if status != http.StatusOK || !strings.Contains(body, `{"name":"api","zones":["z"],"promises":0,"strikes":0,"blocked":true}`) {
+		t.Errorf("forgiven: %d %s", status, body)
+	}
+	for range 2 {
+		if resp := s.get("/"); resp.StatusCode != http.StatusOK {
+			t.Errorf("after it was forgiven: %d", resp.StatusCode)
+		}
+	}
+	if n := len(overridesNow(t).Overrides); n != 0 {
+		t.Errorf("%d overrides are left", n)
+	}
+}
+
+func TestSetOverride(t *testing.T) {
+	serveSite(t, overriddenSite)
+	app, _ := activeApp()
+	h := app.configured.handlers[0]
+	before := h.guard()
+	demand(t, `{"kind": "set", "shield": "api", "setting": "capacity", "value": "300/s", "for": "30m"}`)
+	demand(t, `{"kind": "set", "shield": "api", "setting": "concurrency", "value": "20", "for": "30m"}`)
+	demand(t, `{"kind": "set", "shield": "api", "setting": "queue", "value": "8", "for": "30m"}`)
+	zone := demand(t, `{"kind": "set", "shield": "api", "setting": "z rate", "value": "10/m burst 4", "for": "30m"}`)
+	if h.guard() == before {
+		t.Fatal("the Guard is the same")
+	}
+	var status Status
+	app.fill(&status)
+	is := status.Shields[0]
+	if is.Capacity.Rate != 300 || is.Capacity.Burst != 70 || is.Concurrency != 20 || is.Queue.Size != 8 || status.Zones[0].Rate != 10 || status.Zones[0].Burst != 4 {
+		t.Errorf("the status is %+v, %+v", is, status.Zones[0])
+	}
+	// The same again replaces the first.
+	demand(t, `{"kind": "set", "shield": "api", "setting": "capacity", "value": "200/s burst 5", "for": "10m"}`)
+	if n := len(overridesNow(t).Overrides); n != 4 {
+		t.Errorf("%d overrides are in force, want 4", n)
+	}
+	if c := h.force.Load().config.Capacity; c.Rate != 200 || c.Burst != 5 {
+		t.Errorf("capacity is %+v", c)
+	}
+	if status, body := administer(t, locally("DELETE", "/shield/overrides/"+zone.ID, "")); status != http.StatusNoContent {
+		t.Fatalf("%d %s", status, body)
+	}
+	if c := h.force.Load().config; c.Zones[0].Limit.Rate != 1 || c.Concurrency != 20 {
+		t.Errorf("after one has ended: %+v", c)
+	}
+}
+
+func TestModeOverride(t *testing.T) {
+	s := serveSite(t, overriddenSite)
+	for range 3 {
+		s.get("/")
+	}
+	is := demand(t, `{"kind": "mode", "value": "observe", "for": "1h"}`)
+	if resp := s.get("/"); resp.StatusCode != http.StatusOK {
+		t.Errorf("while it observes: %d", resp.StatusCode)
+	}
+	administer(t, locally("DELETE", "/shield/overrides/"+is.ID, ""))
+	if resp := s.get("/"); resp.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("afterwards: %d", resp.StatusCode)
+	}
+}
+
+// An override ends when its time is over, with no request to notice it.
+func TestOverridesEnd(t *testing.T) {
+	s := serveSite(t, overriddenSite)
+	demand(t, `{"kind": "block", "client": "192.0.2.1", "for": "1s"}`)
+	demand(t, `{"kind": "set", "shield": "api", "setting": "concurrency", "value": "3", "for": "1s"}`)
+	app, _ := activeApp()
+	h := app.configured.handlers[0]
+	eventually(t, "no override is left", func() bool { return len(overridesNow(t).Overrides) == 0 })
+	eventually(t, "the limit is the config's", func() bool { return h.guard().Limit() == 9 })
+	if resp := s.get("/"); resp.StatusCode != http.StatusOK {
+		t.Errorf("afterwards: %d", resp.StatusCode)
+	}
+}
+
+// A reload keeps those whose shield and setting the config still has, and ends others; without a
+// shield all end.
+func TestOverridesAndReloads(t *testing.T) {
+	s := serveSite(t, overriddenSite)
+	demand(t, `{"kind": "block", "client": "192.0.2.1", "for": "1h"}`)
+	demand(t, `{"kind": "set", "shield": "api", "setting": "concurrency", "value": "3", "for": "1h"}`)
+	demand(t, `{"kind": "set", "shield": "api", "setting": "z rate", "value": "9/s", "for": "1h"}`)
+	load := func(site string) error {
+		t.Helper()
+		config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(site), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return caddy.Load(config, true)
+	}
+	if err := load(strings.Replace(overriddenSite, "shield {", "shield {\n\t\tmode observe", 1)); err != nil {
+		t.Fatal(err)
+	}
+	app, _ := activeApp()
+	if c := app.configured.handlers[0].force.Load().config; c.Concurrency != 3 || c.Zones[0].Limit.Rate != 9 || !c.Observe {
+		t.Errorf("after a reload: %+v", c)
+	}
+	if err := load(strings.ReplaceAll(overriddenSite, "zone z", "zone other")); err != nil {
+		t.Fatal(err)
+	}
+	if list := overridesNow(t).Overrides; len(list) != 2 {
+		t.Errorf("after a reload without the zone: %+v", list)
+	}
+	if resp := activeSite(t).get("/"); resp.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("the block is gone: %d", resp.StatusCode)
+	}
+	if err := load(strings.Replace(overriddenSite, "capacity 1000/s", "capacity 0/s", 1)); err == nil {
+		t.Fatal("a wrong config was loaded")
+	}
+	if list := overridesNow(t).Overrides; len(list) != 2 {
+		t.Errorf("after a reload that failed: %+v", list)
+	}
+	if err := caddy.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := load(overriddenSite); err != nil {
+		t.Fatal(err)
+	}
+	if list := overridesNow(t).Overrides; len(list) != 0 {
+		t.Errorf("after a stop: %+v", list)
+	}
+	s = activeSite(t)
+	if resp := s.get("/"); resp.StatusCode != http.StatusOK {
+		t.Errorf("after a stop: %d", resp.StatusCode)
+	}
+}
+
+func TestOverrideErrors(t *testing.T) {
+	serveSite(t, overriddenSite)
+	for _, c := range []struct {
+		body   string
+		status int
+		want   string
+	}{
+		{`{"kind": "block", "client": "192.0.2.1", "for": "720h"}`, 400, `for is "720h"; want 1s to 24h`},
+		{`{"kind": "block", "client": "192.0.2.1", "for": "0.5s"}`, 400, `for is "0.5s"; want 1s to 24h`},
+		{`{"kind": "block", "client": "192.0.2.1"}`, 400, `for is ""; want 1s to 24h`},
+		{`{"kind": "block", "for": "1h"}`, 400, `client is ""; want an address`},
+		{`{"kind": "block", "client": "bob", "for": "1h"}`, 400, `does not tell clients apart by such names as "bob"`},
+		{`{"kind": "block", "client": "192.0.2.1", "value": "x", "for": "1h"}`, 400, `value is "x"; want none for kind block`},
+		{`{"kind": "ban", "for": "1h"}`, 400, `kind is "ban"; want block, set or mode`},
+		{`{"kind": "mode", "value": "off", "for": "1h"}`, 400, `mode is "off"; want enforce or observe`},
+		{`{"kind": "set", "setting": "capacity", "value": "3/s", "for": "1h"}`, 400, `shield is missing; want the name of one`},
+		{`{"kind": "set", "shield": "no", "setting": "capacity", "value": "3/s", "for": "1h"}`, 404, `shield is "no"; want one of ["api"]`},
+		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "3", "for": "1h"}`, 400, `rate is "3"; want a number per s, m or h, like 50/s`},
+		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "0/s", "for": "1h"}`, 400, `rate is 0; want more than 0`},
+		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "1e30/s", "for": "1h"}`, 400, `capacity: rate is 1e+30 per 1s; want more than 0, at most 1e9 per second`},
+		{`{"kind": "set", "shield": "api", "setting": "concurrency", "value": "0", "for": "1h"}`, 400, `concurrency is "0"; want 1 to 1000000`},
+		{`{"kind": "set", "shield": "api", "setting": "queue", "value": "99999", "for": "1h"}`, 400, `queue is "99999"; want 1 to 10000`},
+		{`{"kind": "set", "shield": "api", "setting": "x rate", "value": "1/s", "for": "1h"}`, 400, `shield "api" has no zone "x"`},
+		{`{"kind": "set", "shield": "api", "setting": "colour", "value": "1/s", "for": "1h"}`, 400, `setting is "colour"; want capacity`},
+		{`{"kind": "set", "color": 1}`, 400, `unknown field "color"`},
+	} {
+		if status, text := administer(t, locally("POST", "/shield/overrides", c.body)); status != c.status || !strings.Contains(text, c.want) {
+			t.Errorf("%s: %d %s, want %s", c.body, status, text, c.want)
+		}
+	}
+	if list := overridesNow(t).Overrides; len(list) != 0 {
+		t.Errorf("in force are %+v", list)
+	}
+}
+
+// Two people do not undo each other.
+func TestOverrideETags(t *testing.T) {
+	serveSite(t, overriddenSite)
+	etag := func() string { _, tag := changes.read(shield.Now()); return tag }
+	before := etag()
+	const body = `{"kind": "block", "client": "192.0.2.1", "for": "1h"}`
+	is := demand(t, body)
+	if etag() == before {
+		t.Fatal("the ETag is the same")
+	}
+	for _, r := range []*http.Request{
+		locally("POST", "/shield/overrides", body, "If-Match", before), locally("DELETE", "/shield/overrides/"+is.ID, "", "If-Match", before),
+	} {
+		if status, text := administer(t, r); status != http.StatusPreconditionFailed {
+			t.Errorf("%s with an old ETag: %d %s", r.Method, status, text)
+		}
+	}
+	if status, text := administer(t, locally("DELETE", "/shield/overrides/"+is.ID, "", "If-Match", etag())); status != http.StatusNoContent {
+		t.Errorf("with the present ETag: %d %s", status, text)
+	}
+}
+
+func TestChangesAreForLocalRequests(t *testing.T) {
+	serveSite(t, overriddenSite)
+	at := func(a net.Addr) *http.Request {
+		r := locally("POST", "/shield/overrides", `{"kind": "block", "client": "192.0.2.1", "for": "1h"}`)
+		return r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, a))
+	}
+	remote := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 4), Port: 2021}
+	for _, r := range []*http.Request{at(remote), at(&net.TCPAddr{IP: net.ParseIP("2001:db8::1")}), httptest.NewRequest("POST", "/shield/overrides", nil)} {
+		if status, text := administer(t, r); status != http.StatusForbidden || !strings.Contains(text, "read-only at this address") {
+			t.Errorf("%d %s", status, text)
+		}
+	}
+	r := at(remote)
+	r.Method, r.URL.Path = "DELETE", "/shield/overrides/1"
+	if status, _ := administer(t, r); status != http.StatusForbidden {
+		t.Errorf("DELETE: %d", status)
+	}
+	verified := at(remote)
+	cert := &x509.Certificate{Subject: pkix.Name{CommonName: "anna"}}
+	verified.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}, VerifiedChains: [][]*x509.Certificate{{cert}}}
+	for _, r := range []*http.Request{at(&net.UnixAddr{Name: "/run/admin"}), at(&net.TCPAddr{IP: net.IPv6loopback}), verified} {
+		if status, text := administer(t, r); status != http.StatusCreated {
+			t.Errorf("%d %s", status, text)
+		}
+	}
+	if by := overridesNow(t).Overrides[0].By; by != `127.0.0.1:4321, certificate "CN=anna"` {
+		t.Errorf("asked by %s", by)
+	}
+}
+
+// A flood of blocks is refused at the thousandth, and of others at the hundredth.
+func TestOverridesAreBounded(t *testing.T) {
+	serveSite(t, overriddenSite)
+	app, _ := activeApp()
+	now := shield.Now()
+	changes.mu.Lock()
+	for i := range shield.MaxBlocks {
+		is := &override{until: now + time.Hour, Override: Override{ID: fmt.Sprint("b", i), Kind: overrideBlock, Client: fmt.Sprintf("10.0.%d.%d", i/256, i%256)}}
+		is.timer = time.AfterFunc(time.Hour, func() {})
+		changes.list = append(changes.list, is)
+	}
+	changes.changed(now)
+	changes.mu.Unlock()
+	status, text := administer(t, locally("POST", "/shield/overrides", `{"kind": "block", "client": "192.0.2.1", "for": "1h"}`))
+	if status != http.StatusConflict || text != "1000 clients are blocked; want at most 1000" {
+		t.Errorf("%d %s", status, text)
+	}
+	changes.mu.Lock()
+	for i := range maxOverrides {
+		is := &override{until: now + time.Hour, Override: Override{ID: fmt.Sprint("m", i), Kind: overrideMode, Value: modeObserve, Shield: fmt.Sprint(i)}}
+		is.timer = time.AfterFunc(time.Hour, func() {})
+		changes.list = append(changes.list, is)
+	}
+	changes.mu.Unlock()
+	status, text = administer(t, locally("POST", "/shield/overrides", `{"kind": "mode", "value": "observe", "for": "1h"}`))
+	if status != http.StatusConflict || text != "100 other overrides are in force; want at most 100" {
+		t.Errorf("%d %s", status, text)
+	}
+	_ = app
+}
+
+// Overrides come and go while requests and reloads do.
+func TestOverridesUnderTraffic(t *testing.T) {
+	r := start(t, setup{handlers: `{"handler": "shield", "name": "api", "capacity": {"rate": 100000}, "concurrency": {"limit": 50}, "queue": {"size": 9}, "zones": [{"name": "z", "rate": 100000}]},` + respondOK})
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				switch a := r.get("/"); a.StatusCode {
+				case 200, 429, 503:
+				default:
+					t.Errorf("status %d", a.StatusCode)
+				}
+			}
+		})
+	}
+	for i := range 60 {
+		bodies := []string{
+			`{"kind": "block", "client": "127.0.0.1", "for": "1h"}`,
+			fmt.Sprintf(`{"kind": "set", "shield": "api", "setting": "capacity", "value": "%d/s", "for": "1h"}`, 1000+i),
+			fmt.Sprintf(`{"kind": "set", "shield": "api", "setting": "concurrency", "value": "%d", "for": "1h"}`, 10+i),
+			`{"kind": "mode", "value": "observe", "for": "1h"}`,
+		}
+		is := demand(t, bodies[i%len(bodies)])
+		explained(t, "client=127.0.0.1")
+		if i%2 == 0 {
+			administer(t, locally("DELETE", "/shield/overrides/"+is.ID, ""))
+		}
+		if i%3 == 0 {
+			administer(t, locally("POST", "/shield/forgive", `{"client": "127.0.0.1"}`))
+		}
+	}
+	close(stop)
+	all.Wait()
+	r.drains()
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// A person on call blocks, forgives, sets and observes, and sees it; a page of another origin cannot.
+func TestOverrides(t *testing.T) {
+	address, admin := startProxy(t, "--to", backend(t), "--rate", "5/m", "--burst", "1", "--capacity", "1000/s", "--concurrency", "10")
+	run := func(line, want string) {
+		t.Helper()
+		args := strings.Fields(line)
+		args = append(args[:1:1], append([]string{"--address", admin}, args[1:]...)...)
+		if out, _ := command(t, args...).CombinedOutput(); !regexp.MustCompile(want).Match(out) {
+			t.Errorf("shield %s:\n%swant %s", line, out, want)
+		}
+	}
+	get := func(want int) {
+		t.Helper()
+		resp, err := http.Get("http://" + address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("status %d, want %d", resp.StatusCode, want)
+		}
+	}
+	get(200)
+	get(429)
+	run("forgive 127.0.0.1", `^proxy: 127.0.0.1 is forgiven: its bucket in zone per_client`)
+	get(200)
+	run("forgive 192.0.2.1", `^proxy: 192.0.2.1 is forgiven: nothing was held against it\.\n$`)
+	run("mode observe --shield proxy --for 1h", `^1: mode observe of shield proxy, until `)
+	get(200)
+	get(200)
+	run("overrides end 1", `^1 has ended\.\n$`)
+	get(429)
+	run("forgive 127.0.0.1", `forgiven: its bucket`)
+	run("block 127.0.0.1 --for 10m", `^2: 127.0.0.1 is blocked in all shields, until .*\nTo end it before: shield overrides end 2\n$`)
+	get(429)
+	run("explain 127.0.0.1", `now would be refused with 429 and Retry-After (600|5\d\d): blocked\.\n(.|\n)*  block +by an operator, for (600|5\d\d) s\n`)
+	run("set proxy capacity 300/s --for 30m", `^3: capacity 300/s of shield proxy, until `)
+	run("set proxy per_client rate 9/s burst 4 --for 30m", `^4: per_client rate 9/s burst 4 of shield proxy, until `)
+	run("set proxy concurrency none --for 30m", `^Error: concurrency is "none"; want 1 to 1000000\n`)
+	run("set proxy concurrency 20 --for 30d", `^Error: for is "30d"; want 1s to 24h\n`)
+	run("block 127.0.0.1", `^Error: required flag\(s\) "for" not set\n`)
+	run("status", `proxy +enforce +300/s burst 1000(.|\n)*OVERRIDE +WHAT +LEFT +ASKED BY\n2 +127.0.0.1 is blocked in all shields +(10m0s|9m\d+s) +127.0.0.1:\d+.*\n3 +capacity`)
+	run("overrides", `^OVERRIDE +WHAT(.|\n)*4 +per_client rate 9/s burst 4 of shield proxy`)
+	run("overrides end 7", `^Error: override is "7"; want the ID of one in force\n`)
+
+	r, err := http.NewRequest(http.MethodPost, "http://"+admin+"/shield/overrides", strings.NewReader(`{"kind": "mode", "value": "observe", "for": "1h"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Origin", "http://evil.example")
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusForbidden {
+		t.Errorf("a page of another origin gets %s", resp.Status)
+	}
+	metrics, err := http.Get("http://" + admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer metrics.Body.Close()
+	text, err := io.ReadAll(metrics.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`caddy_shield_overrides{kind="block",shield="proxy"} 1`, `caddy_shield_overrides{kind="set",shield="proxy"} 2`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("metrics have no %s", want)
+		}
+	}
+}
+
+// Nothing survives the process.
+func TestNoOverrideSurvivesARestart(t *testing.T) {
+	args := []string{"--to", backend(t), "--rate", "1000/s"}
+	_, admin := startProxy(t, args...)
+	if out, err := command(t, "block", "--address", admin, "127.0.0.1", "--for", "24h").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	address, admin := startProxy(t, args...)
+	if out, err := command(t, "overrides", "--address", admin).Output(); err != nil || string(out) != "No override is in force.\n" {
+		t.Errorf("%v\n%s", err, out)
+	}
+	resp, err := http.Get("http://" + address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("status %d", resp.StatusCode)
+	}
+}
