@@ -598,7 +598,7 @@ func TestDoorEndsSlowReaders(t *testing.T) {
 	r.get("/") // uses the capacity
 	entry := r.app().configured.shields[0]
 	h := &Handler{atDoor: new(atDoor), record: entry.record}
-	h.force.Store(entry.of.force.Load())
+	h.use(entry.of.force.Load())
 	deaf := &deafConn{reads: get}
 	c := newDoorConn(deaf, new(memos))
 	c.memo.Store(&memo{origin: c.origin, head: []byte(get), h: h, until: shield.Now() + memoLife, proven: true, page: page{policy: -1, text: []byte("HTTP/1.1 503 x\r\n\r\n")}})

@@ -99,9 +99,9 @@ type Handler struct {
 	Shared *bool `json:"shared,omitempty"`
 
 	record       *backendRecord
-	force        atomic.Pointer[inForce]
-	base         shield.Config // without overrides
-	overriddenBy string        // the IDs of those in force; guarded by changes.mu
+	force        *atomic.Pointer[inForce] // nil: it is not provisioned
+	base         shield.Config            // without overrides
+	overriddenBy string                   // the IDs of those in force; guarded by changes.mu
 	state        shield.State
 	zones        []handlerZone
 	clients      *keyer // the key of appointments
@@ -184,7 +184,7 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error
 	if err != nil {
 		return err
 	}
-	h.force.Store(&inForce{g, cfg})
+	h.use(&inForce{g, cfg})
 	for i := range cfg.Zones {
 		h.shown.zones = append(h.shown.zones, &zoneEntry{key: h.zones[i].keyer.template, record: h.zones[i].record, of: h, index: i})
 	}
@@ -204,6 +204,12 @@ func (h *Handler) newGuard(cfg shield.Config, backend *backendRecord) (err error
 type inForce struct {
 	guard  *shield.Guard
 	config shield.Config
+}
+
+// use is for the first one, before requests come.
+func (h *Handler) use(f *inForce) {
+	h.force = new(atomic.Pointer[inForce])
+	h.force.Store(f)
 }
 
 func (h *Handler) guard() *shield.Guard { return h.force.Load().guard }

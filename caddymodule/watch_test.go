@@ -203,7 +203,7 @@ func busy(t testing.TB) *App {
 			t.Fatal(err)
 		}
 		s := &shieldEntry{name: name, of: new(Handler), record: new(backendRecord)}
-		s.of.force.Store(&inForce{guard: guard})
+		s.of.use(&inForce{guard: guard})
 		r := oncall.Reading{KeptShare: .97, Limit: 64}
 		for n := uint64(1); n <= oncall.Seconds; n++ {
 			r.Admitted += 80 + n*7919%40
