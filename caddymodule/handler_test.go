@@ -582,6 +582,9 @@ caddy_shield_in_flight_requests{shield="shop"} 0
 caddy_shield_kept_ratio{shield="shop"} 1
 caddy_shield_max_clients{shield="shop"} 65536
 caddy_shield_overloaded{shield="shop"} 1
+caddy_shield_overrides{kind="block",shield="shop"} 0
+caddy_shield_overrides{kind="mode",shield="shop"} 0
+caddy_shield_overrides{kind="set",shield="shop"} 0
 caddy_shield_paused{shield="shop"} 0
 caddy_shield_pauses_total{shield="shop"} 0
 caddy_shield_promise_outcomes_total{outcome="broken",shield="shop"} 0
@@ -591,6 +594,7 @@ caddy_shield_promise_outcomes_total{outcome="late",shield="shop"} 0
 caddy_shield_promise_outcomes_total{outcome="no_show",shield="shop"} 0
 caddy_shield_promises_total{shield="shop"} 0
 caddy_shield_requests_total{outcome="admitted",reason="none",shield="shop"} 3
+caddy_shield_requests_total{outcome="observed",reason="blocked",shield="shop"} 0
 caddy_shield_requests_total{outcome="observed",reason="capacity",shield="shop"} 0
 caddy_shield_requests_total{outcome="observed",reason="concurrency",shield="shop"} 0
 caddy_shield_requests_total{outcome="observed",reason="early",shield="shop"} 0
@@ -598,6 +602,7 @@ caddy_shield_requests_total{outcome="observed",reason="pause",shield="shop"} 0
 caddy_shield_requests_total{outcome="observed",reason="per_client",shield="shop"} 0
 caddy_shield_requests_total{outcome="observed",reason="quota",shield="shop"} 0
 caddy_shield_requests_total{outcome="observed",reason="retry_budget",shield="shop"} 0
+caddy_shield_requests_total{outcome="refused",reason="blocked",shield="shop"} 0
 caddy_shield_requests_total{outcome="refused",reason="capacity",shield="shop"} 2
 caddy_shield_requests_total{outcome="refused",reason="concurrency",shield="shop"} 0
 caddy_shield_requests_total{outcome="refused",reason="early",shield="shop"} 0
@@ -735,7 +740,7 @@ func TestAdminEndpoint(t *testing.T) {
 	awaitTransit()
 	s.get("/", "User-Agent", "curl/8.1")
 	got := status()
-	zeros := map[string]uint64{"quota": 0, "capacity": 0, "concurrency": 0, "early": 0, "per_client": 0, "retry_budget": 0, "pause": 0}
+	zeros := map[string]uint64{"quota": 0, "capacity": 0, "concurrency": 0, "early": 0, "per_client": 0, "retry_budget": 0, "pause": 0, "blocked": 0}
 	overQuota := maps.Clone(zeros)
 	overQuota["quota"] = 2
 	want := Status{

@@ -48,6 +48,7 @@ func newWording(status int, p *Policy) wording {
 	switch {
 	case p == nil:
 	case p.blocked:
+		w.proxyStatus = denied("blocked")
 		w.grpcStatus, kind, what = grpcResourceExhausted, "about:blank", "This client is blocked for a while."
 	default:
 		w.setPolicy(p)
