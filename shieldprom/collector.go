@@ -41,7 +41,7 @@ type metric struct {
 }
 
 var metrics = []metric{
-	{"shield_requests_total", prometheus.CounterValue, []string{"outcome", "reason"}, "Requests by decision: admitted, refused, or observed (admitted, but would have been refused). The reason is the limit that refused: quota, capacity, concurrency, early, per_client, retry_budget, pause.",
+	{"shield_requests_total", prometheus.CounterValue, []string{"outcome", "reason"}, "Requests by decision: admitted, refused, or observed (admitted, but would have been refused). The reason is the limit that refused: quota, capacity, concurrency, early, per_client, retry_budget, pause, blocked.",
 		func(r *reading, to func(float64, ...string)) {
 			to(float64(r.stats.Admitted), "admitted", shield.None.String())
 			for _, reason := range shield.Reasons {
