@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -132,13 +133,10 @@ func readRate(text string) (limiter.Config, error) {
 	return c, errors.Join(f.errs...)
 }
 
-// keepBurst returns a limit with the burst of the one that it replaces, unless it has its own.
+// keepBurst returns a limit with the burst that is set for the one that it replaces, unless it
+// has its own. A burst that was the default for the old rate is none for the new one.
 func keepBurst(c, old limiter.Config) limiter.Config {
-	if c.Burst == 0 {
-		if was, err := limiter.New(old); err == nil {
-			c.Burst = was.Burst()
-		}
-	}
+	c.Burst = cmp.Or(c.Burst, old.Burst)
 	return c
 }
 

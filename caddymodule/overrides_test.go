@@ -19,6 +19,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
 )
 
 // locally is a request to the admin endpoint over a loopback address.
@@ -387,4 +388,17 @@ func TestOverridesUnderTraffic(t *testing.T) {
 	close(stop)
 	all.Wait()
 	r.drains()
+}
+
+// A burst that was not set follows the rate.
+func TestBurstOfOverride(t *testing.T) {
+	for _, c := range []struct{ asked, old, want limiter.Config }{
+		{limiter.Config{Rate: 3}, limiter.Config{Rate: 500}, limiter.Config{Rate: 3}},
+		{limiter.Config{Rate: 3}, limiter.Config{Rate: 500, Burst: 70}, limiter.Config{Rate: 3, Burst: 70}},
+		{limiter.Config{Rate: 3, Burst: 2}, limiter.Config{Rate: 500, Burst: 70}, limiter.Config{Rate: 3, Burst: 2}},
+	} {
+		if got := keepBurst(c.asked, c.old); got != c.want {
+			t.Errorf("%+v in place of %+v is %+v, want %+v", c.asked, c.old, got, c.want)
+		}
+	}
 }
