@@ -181,7 +181,7 @@ func TestOverridesEnd(t *testing.T) {
 // A reload keeps those whose shield and setting the config still has, and ends others; without a
 // shield all end.
 func TestOverridesAndReloads(t *testing.T) {
-	s := serveSite(t, overriddenSite)
+	serveSite(t, overriddenSite)
 	demand(t, `{"kind": "block", "client": "192.0.2.1", "for": "1h"}`)
 	demand(t, `{"kind": "set", "shield": "api", "setting": "concurrency", "value": "3", "for": "1h"}`)
 	demand(t, `{"kind": "set", "shield": "api", "setting": "z rate", "value": "9/s", "for": "1h"}`)
@@ -224,8 +224,7 @@ func TestOverridesAndReloads(t *testing.T) {
 	if list := overridesNow(t).Overrides; len(list) != 0 {
 		t.Errorf("after a stop: %+v", list)
 	}
-	s = activeSite(t)
-	if resp := s.get("/"); resp.StatusCode != http.StatusOK {
+	if resp := activeSite(t).get("/"); resp.StatusCode != http.StatusOK {
 		t.Errorf("after a stop: %d", resp.StatusCode)
 	}
 }
