@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -80,18 +79,6 @@ type ConcurrencyOccupied struct {
 	QueueSize int `json:"queue_size"`
 }
 
-// activeApp returns the app of the running config, nil if it has no shield.
-func activeApp() (*App, error) {
-	module, err := caddy.ActiveContext().AppIfConfigured("shield")
-	switch {
-	case err == nil:
-		return module.(*App), nil
-	case errors.Is(err, caddy.ErrNotConfigured):
-		return nil, nil
-	}
-	return nil, err
-}
-
 // badRequest is an error of the person who asks.
 func badRequest(status int, format string, args ...any) error {
 	return caddy.APIError{HTTPStatus: status, Err: fmt.Errorf(format, args...)}
@@ -102,7 +89,7 @@ const maxClientName = 1024
 
 // concerned returns the handlers of one shield, or of all if the name is "", and the client.
 func concerned(name, client string) (handlers []*Handler, c clientName, err error) {
-	app, err := activeApp()
+	app, err := runningApp()
 	if err != nil {
 		return nil, c, err
 	}

@@ -147,7 +147,7 @@ func TestExplainEndpoint(t *testing.T) {
 
 func TestClientNames(t *testing.T) {
 	serveSite(t, explainedSite)
-	app, _ := activeApp()
+	app, _ := runningApp()
 	handlers, err := app.named("api")
 	if err != nil {
 		t.Fatal(err)

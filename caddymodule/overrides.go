@@ -271,7 +271,7 @@ func (o *overrides) leave(a *App) {
 	if !current {
 		return
 	}
-	if other, _ := activeApp(); other != nil && other != a {
+	if other, _ := runningApp(); other != nil && other != a {
 		o.adopt(other)
 		return
 	}
@@ -322,7 +322,7 @@ func serveOverrides(w http.ResponseWriter, r *http.Request) error {
 	if err := readChange(w, r, &ask); err != nil {
 		return err
 	}
-	app, err := activeApp()
+	app, err := runningApp()
 	if err != nil {
 		return err
 	}

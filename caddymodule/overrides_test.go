@@ -117,7 +117,7 @@ func TestBlockOverride(t *testing.T) {
 
 func TestSetOverride(t *testing.T) {
 	serveSite(t, overriddenSite)
-	app, _ := activeApp()
+	app, _ := runningApp()
 	h := app.configured.handlers[0]
 	before := h.guard()
 	demand(t, `{"kind": "set", "shield": "api", "setting": "capacity", "value": "300/s", "for": "30m"}`)
@@ -169,7 +169,7 @@ func TestOverridesEnd(t *testing.T) {
 	s := serveSite(t, overriddenSite)
 	demand(t, `{"kind": "block", "client": "192.0.2.1", "for": "1s"}`)
 	demand(t, `{"kind": "set", "shield": "api", "setting": "concurrency", "value": "3", "for": "1s"}`)
-	app, _ := activeApp()
+	app, _ := runningApp()
 	h := app.configured.handlers[0]
 	eventually(t, "no override is left", func() bool { return len(overridesNow(t).Overrides) == 0 })
 	eventually(t, "the limit is the config's", func() bool { return h.guard().Limit() == 9 })
@@ -196,7 +196,7 @@ func TestOverridesAndReloads(t *testing.T) {
 	if err := load(strings.Replace(overriddenSite, "shield {", "shield {\n\t\tmode observe", 1)); err != nil {
 		t.Fatal(err)
 	}
-	app, _ := activeApp()
+	app, _ := runningApp()
 	if c := app.configured.handlers[0].force.Load().config; c.Concurrency != 3 || c.Zones[0].Limit.Rate != 9 || !c.Observe {
 		t.Errorf("after a reload: %+v", c)
 	}
@@ -319,7 +319,7 @@ func TestChangesAreForLocalRequests(t *testing.T) {
 // A flood of blocks is refused at the thousandth, and of others at the hundredth.
 func TestOverridesAreBounded(t *testing.T) {
 	serveSite(t, overriddenSite)
-	app, _ := activeApp()
+	app, _ := runningApp()
 	now := shield.Now()
 	changes.mu.Lock()
 	for i := range shield.MaxBlocks {
