@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -399,5 +400,43 @@ func TestBurstOfOverride(t *testing.T) {
 		if got := keepBurst(c.asked, c.old); got != c.want {
 			t.Errorf("%+v in place of %+v is %+v, want %+v", c.asked, c.old, got, c.want)
 		}
+	}
+}
+
+// The door refuses as an override says from the next request on, although it remembers another
+// answer, and so it does when the override has ended.
+func TestOverridesAtTheDoor(t *testing.T) {
+	r := start(t, setup{server: withDoor, handlers: overQuota("") + "," + respondOK})
+	w := r.dial()
+	retryAfter := func(when string, low, high int) {
+		t.Helper()
+		for range 8 {
+			_, after, _ := strings.Cut(w.exchange(get), "Retry-After: ")
+			text, _, _ := strings.Cut(after, "\r\n")
+			if n, err := strconv.Atoi(text); err != nil || n < low || n > high {
+				t.Fatalf("%s: Retry-After is %q, want %d to %d", when, text, low, high)
+			}
+		}
+	}
+	w.exchange(get)
+	retryAfter("over the quota of an hour", 3500, 3600)
+	before := r.atDoor()
+	if before == 0 {
+		t.Fatal("nothing was refused at the door")
+	}
+	block := demand(t, `{"kind": "block", "client": "127.0.0.1", "for": "10m"}`)
+	retryAfter("blocked", 590, 600)
+	blocked := r.atDoor()
+	if blocked == before {
+		t.Error("no request of the blocked client was refused at the door")
+	}
+	if status, body := administer(t, locally("DELETE", "/shield/overrides/"+block.ID, "")); status != http.StatusNoContent {
+		t.Fatalf("%d %s", status, body)
+	}
+	retryAfter("no longer blocked", 3500, 3600)
+	demand(t, `{"kind": "set", "shield": "s", "setting": "z rate", "value": "1/m burst 1", "for": "30m"}`)
+	retryAfter("with a quota of a minute", 1, 60)
+	if r.atDoor() == blocked {
+		t.Error("after the overrides nothing was refused at the door")
 	}
 }
