@@ -27,6 +27,9 @@ func Rewrite(w *model.Rewrite, u *url.URL) (*url.URL, bool) {
 			return nil, false
 		}
 		base := strings.TrimRight(w.To, "/")
+		if rest := path[len(prefix):]; rest != "" && rest[0] != '/' { // or it would end the name of another element
+			base += "/"
+		}
 		to.Path = base + path[len(prefix):]
 		if u.RawPath != "" {
 			to.RawPath = (&url.URL{Path: base}).EscapedPath() + skip(u.RawPath, len(prefix))

@@ -32,6 +32,7 @@ func TestRewrite(t *testing.T) {
 		{prefix("/api", "/"), "/api", "/"}, {prefix("/api", "/"), "/api/x?y", "/x?y"}, {prefix("/", "/v2"), "/x", "/v2/x"},
 		{prefix("/", "/v2"), "/", "/v2/"}, {prefix("/api", "/v 2"), "/api/a%2Fb", "/v%202/a%2Fb"},
 		{prefix("/a b", "/v2"), "/a%20b/c%2Fd", "/v2/c%2Fd"}, {prefix("/api", "/"), "/api//evil.example", "/evil.example"},
+		{prefix("/t", "/tenant"), "/t2/x", "/tenant/2/x"}, {prefix("/t", "/tenant"), "/T%20x%2Fy", "/tenant/%20x%2Fy"}, {prefix("/t", "/tenant"), "/t../x", ""},
 		{&model.Rewrite{Pattern: regexp.MustCompile("^/v[0-9]+"), Prefix: "/v[0-9]+", To: "/new"}, "/v12/x", "/new/x"},
 	} {
 		u := must.Get(url.ParseRequestURI(c.path))(t)
