@@ -116,8 +116,8 @@ func NginxAnnotations() (list []NginxAnnotation) {
 // requests elsewhere for now, with 302, may be a login.
 var (
 	guardName      = regexp.MustCompile(`^auth|[-]source-range$|modsecurity|owasp|(^|-)(waf|jwt|oidc|deny|block|secure-verify)`)
-	guardDirective = regexp.MustCompile(`(^|[\s;{}'"])(allow|deny|satisfy|internal|limit_except|valid_referers|return\s+[45]\d\d|auth_\w+|secure_link\w*|modsecurity\w*|ssl_verify_client|(access|rewrite)_by_lua\w*)([\s;{]|$)` +
-		`|\bif\s*\([^{}]*\{[^}]*\b(return\s+(30[237]|["']?(https?:|[$]))|rewrite\s[^;]*\sredirect\b)`)
+	guardDirective = regexp.MustCompile(`(^|[\s;{}'"])(allow|deny|satisfy|internal|limit_except|valid_referers|return\s+["']?[45]\d\d["']?|auth_\w+|secure_link\w*|modsecurity\w*|ssl_verify_client|(access|rewrite)_by_lua\w*)([\s;{]|$)` +
+		`|\bif\s*\(([^{}]|\{[\d,]+\})*\{([^}]|[\d,]\})*\b(return\s+["']?(30[237]|https?:|[$])|rewrite\s+([^;]*\sredirect\b|\S+\s+["']?(https?:|[$]scheme)[^\s;]*\s*;))`)
 )
 
 // FateOf returns what becomes of an annotation, whose name has no NginxPrefix, with its
