@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"regexp"
 	"testing"
 
 	"github.com/herdshield/shield/k8s/model"
@@ -22,6 +23,7 @@ func TestGuards(t *testing.T) {
 		{Host: "a.example.com", Path: "/wrong", Target: model.Target{Origin: is, Backend: b, Filters: open}},
 		{Host: "a.example.com", Path: "/closed", Target: model.Target{Origin: is, Backend: b, Closed: "no guard"}},
 		{Host: "a.example.com", Path: acme, Exact: true, Target: model.Target{Origin: is, Backend: b, Filters: guarded, Closed: "no guard"}},
+		{Host: "a.example.com", Path: acme + ".*|/more", Pattern: regexp.MustCompile("^(?:" + acme + ".*|/more)"), Target: model.Target{Origin: is, Backend: b, Filters: guarded}},
 	}}, ok)
 	for _, tt := range []struct {
 		client, path string
@@ -29,6 +31,7 @@ func TestGuards(t *testing.T) {
 	}{
 		{"192.0.2.1", "/", 200}, {"[::ffff:192.0.2.1]", "/", 200}, {"192.0.3.1", "/", 403}, {"[2001:db8::1]", "/", 403}, {"192.0.2.66", "/", 403},
 		{"192.0.2.1", "/wrong", 403}, {"192.0.2.1", "/closed/x", 503}, {"198.51.100.1", acme, 200},
+		{"198.51.100.1", "/more", 403}, {"198.51.100.1", acme + "s", 403}, {"192.0.2.1", "/more", 200},
 	} {
 		if got := m.from(tt.client, "a.example.com"+tt.path).StatusCode; got != tt.want {
 			t.Errorf("%s from %s: %d, want %d", tt.path, tt.client, got, tt.want)

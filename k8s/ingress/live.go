@@ -108,7 +108,7 @@ func (l *live) apply(now time.Duration, m *model.Model, d *policy.Division, pod 
 	rules := slices.Clone(m.Rules)
 	unlimited := map[*model.Origin]bool{}
 	for i := range rules {
-		if r := &rules[i]; r.Origin != nil && ofACME(r.Path) {
+		if r := &rules[i]; r.Origin != nil && r.Pattern == nil && ofACME(r.Path) { // a pattern may match more
 			r.Origin, r.Filters, r.Rewrite, r.Closed = &model.Origin{Ref: r.Origin.Ref}, nil, nil, ""
 			unlimited[r.Origin] = true
 		}
