@@ -196,11 +196,11 @@ func TestAnyCase(t *testing.T) {
 		nginx                  bool
 		want                   string // for these paths
 	}{
-		{"nginx/use-regex=true", "default", true, "exact admin exact admin rest true"},
-		{"nginx/rewrite-target=/app", "default", true, "exact admin exact admin rest true"},
-		{"nginx/rewrite-target=/", "default", true, "exact rest rest admin rest false"}, // its own path
-		{"nginx/use-regex=true", "default", false, "exact rest rest admin rest false"},
-		{"nginx/use-regex=true", "mallory", true, "exact none none admin none false"},
+		{"nginx/use-regex=true", "default", true, "exact admin exact admin rest younger true"},
+		{"nginx/rewrite-target=/app", "default", true, "exact admin exact admin rest younger true"},
+		{"nginx/rewrite-target=/", "default", true, "exact rest rest admin rest rest false"}, // its own path
+		{"nginx/use-regex=true", "default", false, "exact rest rest admin rest rest false"},
+		{"nginx/use-regex=true", "mallory", true, "exact none none admin none none false"},
 	} {
 		admin, exact, younger := shop("admin", "allowlist-source-range=10.0.0.0/8", 1), shop("exact", "", 2), shop("younger", "", 3)
 		exact.Spec.Rules[0].HTTP.Paths[0].PathType = new(networkingv1.PathTypeExact)
@@ -210,9 +210,9 @@ func TestAnyCase(t *testing.T) {
 		again, rest := admin.DeepCopy(), shop("rest", c.annotations, 5)
 		again.Name, again.Spec.Rules[0].HTTP.Paths[0].Path, rest.Namespace = "z", "/ADMIN", c.namespace
 		again.CreationTimestamp = metav1.Unix(4, 0)
-		m := migrated(t, c.nginx, rest, admin, exact, again)
+		m := migrated(t, c.nginx, rest, admin, exact, younger, again)
 		table, got := route.New(m.Rules, &model.Target{Origin: &model.Origin{Ref: model.Ref{Name: "none"}}}), ""
-		for _, path := range []string{"/admin", "/aDMIN/x", "/ADMINx", "/Admin/x", "/other"} {
+		for _, path := range []string{"/admin", "/aDMIN/x", "/ADMINx", "/Admin/x", "/other", "/admin/YOUNGER"} {
 			got += table.Find("shop.example.com", path).Origin.Name + " "
 		}
 		if got += fmt.Sprint(strings.Contains(fmt.Sprint(m.Problems), "routed by the older Ingress default/admin")); got != c.want {
