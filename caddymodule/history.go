@@ -100,7 +100,8 @@ func (n *news) note() (text string, level oncall.Level) {
 	case "shield_overload_started":
 		return refusing, oncall.Warn
 	case "shield_overload_ended":
-		return fmt.Sprintf("refusing ended after %s: %s requests %s", inWords(v["lasted"]), number(v["refused"]), does), oncall.Good
+		lasted, _ := v["lasted"].(time.Duration)
+		return fmt.Sprintf("refusing ended after %s: %s requests %s", inWords(max(lasted, time.Second)), number(v["refused"]), does), oncall.Good
 	case "shield_backend_paused":
 		return "the backend asks to be left alone for " + inWords(v["for"]), oncall.Bad
 	case "shield_backend_resumed":
@@ -146,15 +147,11 @@ func (n *news) change() (text string, level oncall.Level) {
 			text += ", without a queue " + inWords(baseline)
 		}
 	}
-	if from, _ := v["from"].(int64); from > asInt(v["to"]) {
+	switch reason {
+	case "congested", "failed", "refusing", "late":
 		return text, oncall.Warn
 	}
-	return text, oncall.Good
-}
-
-func asInt(v any) int64 {
-	n, _ := v.(int64)
-	return n
+	return text, oncall.Plain
 }
 
 // number writes a count or a size.

@@ -50,6 +50,7 @@ var causes = map[string]func(*Situation) string{
 	},
 	"early":        func(*Situation) string { return "their clients come before the time that they were told" },
 	"per_client":   func(*Situation) string { return "single clients have too much in flight" },
+	"blocked":      func(*Situation) string { return "an operator has blocked their clients" },
 	"retry_budget": func(*Situation) string { return "they are more retries than the backend can serve" },
 	"pause":        func(*Situation) string { return "the backend has asked to be left alone" },
 }

@@ -37,6 +37,7 @@ func TestSentence(t *testing.T) {
 		{Situation{Arrivals: 10, Refused: map[string]float64{"early": 3}}, Warn, "api refuses 3 requests/s (30 %), because their clients come before the time that they were told."},
 		{Situation{Arrivals: 10, Refused: map[string]float64{"quota": 3, "per_client": 1}}, Warn, "api refuses 4 requests/s (40 %), because single clients are over their own quota."},
 		{Situation{Arrivals: 10, Refused: map[string]float64{"per_client": 1}}, Warn, "api refuses 1 request/s (10 %), because single clients have too much in flight."},
+		{Situation{Arrivals: 10, Refused: map[string]float64{"blocked": 2}}, Warn, "api refuses 2 requests/s (20 %), because an operator has blocked their clients."},
 		{Situation{Arrivals: 10, Refused: map[string]float64{"retry_budget": 2}}, Warn, "api refuses 2 requests/s (20 %), because they are more retries than the backend can serve."},
 		{Situation{Arrivals: 10, Refused: map[string]float64{"new": 2}}, Warn, "api refuses 2 requests/s (20 %), because of new."},
 		{

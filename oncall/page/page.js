@@ -3,7 +3,7 @@
 // minutes once, and then each second. All text is set as text, never as HTML.
 const On = (() => {
   const $ = id => document.getElementById(id);
-  const KEEP = 600, COLORS = { quota: 5, capacity: 1, concurrency: 3, early: 8, per_client: 7, retry_budget: 6, pause: 0 };
+  const KEEP = 600, COLORS = { quota: 5, capacity: 1, concurrency: 3, early: 8, per_client: 7, retry_budget: 6, pause: 0, blocked: 4 };
   const WORDS = { quota: "client's quota", per_client: "client's share in flight", retry_budget: "retry budget", early: "came early" };
   let boot = "", base = 0; // of the process; the Unix time of its second 0
   let seconds = new Map(), events = [], limits = []; // of the shield that is shown: by Unix time
@@ -165,15 +165,16 @@ const On = (() => {
   function charts(s) {
     flow(s);
     const wait = s.waiting;
+    const latest = limits.slice(-3), tall = s.limit && latest.length ? 150 + 27 * latest.length : 150; // as high as the card beside it
     figure("backlog", "Backlog", " s", [{ name: "time until the last appointment", kind: "area", color: 1, values: column("backlog_ms", 0.001) }],
-      wait ? `about ${amount(wait.clients)} clients come back, ${wait.over_seconds < 0 ? "without an end in sight" : `until ${clock(base + since + wait.over_seconds)}`}` : "no refused client is to come back");
+      wait ? `about ${amount(wait.clients)} clients come back, ${wait.over_seconds < 0 ? "without an end in sight" : `until ${clock(base + since + wait.over_seconds)}`}` : "no refused client is to come back", { high: tall });
     $("place-card").hidden = !s.limit && !most([column("in_flight")]);
     if (!$("place-card").hidden) {
       const curves = [{ name: "in flight", kind: "area", color: 2, values: column("in_flight") }];
       if (s.limit) curves.push({ name: `limit (${s.limit})`, kind: "level", color: 0, values: column("limit").map(v => v || null) });
-      figure("places", "In flight and limit", "", curves, limits.length ? `the limit changed last at ${clock(limits.at(-1).t)}: ${limits.at(-1).text}` : s.limit === "adaptive" || s.limit === "slo" ? "the limit has not changed" : "");
+      figure("places", "In flight and limit", "", curves, limits.length ? "the latest changes of the limit are below" : s.limit === "adaptive" || s.limit === "slo" ? "the limit has not changed" : "");
     }
-    notes($("limits"), limits.slice(-12));
+    notes($("limits"), latest);
     figure("promises", "Appointments per second", "/s", [
       { name: "kept", kind: "area", color: 4, values: column("kept") }, { name: "client did not come", kind: "area", color: 8, values: column("no_show") },
       { name: "broken by shield", kind: "area", color: 3, values: column("broken") }], promised(), { stacked: true });

@@ -110,6 +110,9 @@ http://%s {
 		}
 		concurrency 8
 		queue 16 timeout 200ms
+		retries {
+			key {http.request.header.Account}
+		}
 	}
 	reverse_proxy %[4]s
 }
@@ -273,7 +276,9 @@ func open(t *testing.T, url string) *tab {
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
 	p := &tab{T: t, ctx: ctx}
-	p.do(chromedp.Navigate("about:blank")) // the browser has to run before it is listened to
+	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil { // it has to run before it is listened to
+		t.Fatal(err)
+	}
 	console := chromedp.Console(ctx)
 	go func() {
 		for m, err := range console {
@@ -304,8 +309,10 @@ func open(t *testing.T, url string) *tab {
 
 func (p *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 	p.Helper()
-	if err := chromedp.Do(p.ctx, actions...); err != nil {
-		p.Fatal(err)
+	ctx, cancel := context.WithTimeout(p.ctx, 20*time.Second)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		p.Fatalf("%v, with the page\n%s", err, eval[string](p, `location.hash + "\n" + document.body.innerText + document.getElementById("who").innerHTML`))
 	}
 }
 
@@ -444,7 +451,11 @@ func TestPage(t *testing.T) {
 	s := start(t)
 	s.base(s.shop, 30, "/", "/cart", "/pay", "/feed")
 	s.base(s.api, 12, "/v1/stock")
-	time.Sleep(5 * time.Second) // of history, before the page is opened
+	history := 5 * time.Second // before the page is opened
+	if *pictures != "" {
+		history = 75 * time.Second
+	}
+	time.Sleep(history)
 	s.herd(s.shop, 900)
 	p := open(t, "http://"+s.admin+"/shield/#shop")
 	eventually(t, 10*time.Second, "the page says that shop refuses", func() bool { return strings.HasPrefix(p.text("says"), "shop refuses ") })
@@ -453,8 +464,14 @@ func TestPage(t *testing.T) {
 	}
 	agrees(t, s, p)
 	s.harm()
+	eventually(t, 10*time.Second, "the page names clients that are refused", func() bool {
+		return strings.Contains(eval[string](p, `document.querySelector("#who tbody").textContent`), "203.0.")
+	})
+	if *pictures != "" {
+		s.herd(s.shop, 500) // a picture shows the time in which it is refused
+	}
 	looks(t, p)
-	keys(t, p)
+	keys(t, s, p)
 	t.Run("reload", func(*testing.T) { reload(t, s, p) })
 	t.Run("restart", func(*testing.T) { restart(t, s, p) })
 	p.mu.Lock()
@@ -524,6 +541,10 @@ func looks(t *testing.T, p *tab) {
 		}
 		return bad.join("; ");
 	})()`
+	if *pictures != "" {
+		time.Sleep(2 * time.Second)
+		p.do(chromedp.KeyEvent("w"))
+	}
 	grounds := map[string]string{}
 	for _, scheme := range []string{"light", "dark"} {
 		for _, width := range []int64{1280, 390} {
@@ -543,13 +564,16 @@ func looks(t *testing.T, p *tab) {
 		t.Errorf("light and dark are both %s", grounds["light"])
 	}
 	p.view(1280, "light")
+	if *pictures != "" {
+		p.do(chromedp.KeyEvent("w"))
+	}
 	if bad := eval[string](p, `[...document.querySelectorAll("svg[role=img]:not([aria-label]), button:not([type])")].filter(e => !(e.textContent && e.type === "button")).map(e => e.outerHTML.slice(0, 80)).join()`); bad != "" {
 		t.Errorf("without a label: %s", bad)
 	}
 }
 
 // keys uses the page with a keyboard.
-func keys(t *testing.T, p *tab) {
+func keys(t *testing.T, s *site, p *tab) {
 	t.Helper()
 	p.do(chromedp.KeyEvent("1"))
 	defer func() {
@@ -562,6 +586,25 @@ func keys(t *testing.T, p *tab) {
 		t.Errorf("the address ends in %q; want #api", hash)
 	}
 	eventually(t, 10*time.Second, "the second shield has its history", func() bool { return p.sum("admitted") > 30 })
+	s.harm()
+	eventually(t, 15*time.Second, "the page shows the name of a hostile client as text", func() bool {
+		return strings.Contains(eval[string](p, `document.querySelector("#who tbody").textContent`), hostile[:40])
+	})
+	p.do(chromedp.Evaluate[chromedp.Void](`document.querySelector("td.acts button").focus()`), chromedp.KeyEvent(kb.Enter))
+	eventually(t, 10*time.Second, "the page says why a client is refused", func() bool {
+		return eval[bool](p, `document.getElementById("dialog").open`) && strings.HasPrefix(p.text("dialog-text"), "A request now would be ")
+	})
+	p.do(chromedp.KeyEvent(kb.Escape))
+	eventually(t, 10*time.Second, "Esc closes the dialog", func() bool { return !eval[bool](p, `document.getElementById("dialog").open`) })
+	// A client is blocked, and the block ended, each after a question.
+	p.do(chromedp.Evaluate[chromedp.Void](`[...document.querySelectorAll("td.acts button")].find(b => b.textContent === "Block").click()`))
+	confirm := chromedp.Evaluate[chromedp.Void](`document.querySelector("#dialog[open] button.main").click()`)
+	p.do(confirm)
+	eventually(t, 10*time.Second, "the block is shown, with the hostile name as text", func() bool {
+		return !eval[bool](p, `document.getElementById("dialog").open`) && strings.Contains(p.text("overrides"), hostile[:40]) && strings.Contains(p.text("overrides"), "is blocked, for another 10 min")
+	})
+	p.do(chromedp.Evaluate[chromedp.Void](`document.querySelector("#overrides button").click()`), confirm)
+	eventually(t, 10*time.Second, "the block is ended", func() bool { return p.text("overrides") == "" })
 	p.do(chromedp.Evaluate[chromedp.Void](`window.old = true; location.reload()`))
 	eventually(t, 10*time.Second, "after a reload of the page it is the same shield", func() bool {
 		return eval[bool](p, `!window.old && document.readyState === "complete" && document.getElementById("says").textContent.startsWith("api ")`)
