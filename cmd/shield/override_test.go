@@ -49,7 +49,7 @@ func TestOverrides(t *testing.T) {
 	run("set proxy concurrency none --for 30m", `^Error: concurrency is "none"; want 1 to 1000000\n`)
 	run("set proxy concurrency 20 --for 30d", `^Error: for is "30d"; want 1s to 24h\n`)
 	run("block 127.0.0.1", `^Error: required flag\(s\) "for" not set\n`)
-	run("status", `proxy +enforce +300/s burst 1000(.|\n)*OVERRIDE +WHAT +LEFT +ASKED BY\n2 +127.0.0.1 is blocked in all shields +(10m0s|9m\d+s) +127.0.0.1:\d+.*\n3 +capacity`)
+	run("status", `proxy +enforce +300/s burst 300(.|\n)*OVERRIDE +WHAT +LEFT +ASKED BY\n2 +127.0.0.1 is blocked in all shields +(10m0s|9m\d+s) +127.0.0.1:\d+.*\n3 +capacity`)
 	run("overrides", `^OVERRIDE +WHAT(.|\n)*4 +per_client rate 9/s burst 4 of shield proxy`)
 	run("overrides end 7", `^Error: override is "7"; want the ID of one in force\n`)
 
