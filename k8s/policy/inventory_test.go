@@ -39,8 +39,7 @@ func TestFateOf(t *testing.T) {
 		{"proxy-buffering", "on", Tunes}, {"configuration-snippet", "more_set_headers \"X-A: b\";", Changes},
 		{"configuration-snippet", "allow 10.0.0.0/8;\ndeny all;", Guards}, {"server-snippet", "location /admin { return 403; }", Guards},
 		{"server-snippet", "location /old { return 301 /new; }", Changes}, {"configuration-snippet", "auth_basic off;", Guards},
-		{"configuration-snippet", "if ($http_x_key != \"s3cret\") {return 403;}", Guards},
-		{"configuration-snippet", "if ($http_x_key != s3cret) { return 503 busy; }", Guards},
+		{"configuration-snippet", "if ($http_x_key != \"s3cret\") {return 403;}", Guards}, {"configuration-snippet", "if ($http_x_key != s3cret) { return 503 busy; }", Guards},
 		{"configuration-snippet", "if ($cookie_session = \"\") {\n  return 302 https://login.example.com/;\n}", Guards},
 		{"configuration-snippet", "if ($cookie_session = \"\") { set $x 1; return https://login.example.com/; }", Guards},
 		{"configuration-snippet", "if ($cookie_session = \"\") { rewrite ^ /login redirect; }", Guards},
@@ -49,8 +48,7 @@ func TestFateOf(t *testing.T) {
 		{"configuration-snippet", "if ($x) { rewrite ^ https://login.example.com/; }", Guards}, {"configuration-snippet", "if ($x) { return \"403\"; }", Guards},
 		{"configuration-snippet", "if ($x) { rewrite ^ https://new.example.com$uri permanent; }", Changes},
 		{"configuration-snippet", "if ($host = old.example.com) { return 301 https://new.example.com$request_uri; }", Changes},
-		{"server-snippet", "location /old { return 302 /new; }", Changes},
-		{"configuration-snippet", "if ($x) { set $y 1; } rewrite ^/a /b redirect;", Changes},
+		{"server-snippet", "location /old { return 302 /new; }", Changes}, {"configuration-snippet", "if ($x) { set $y 1; } rewrite ^/a /b redirect;", Changes},
 	} {
 		if got := FateOf(test.name, test.value).Fate; got != test.want {
 			t.Errorf("%s: %q: fate %d, want %d", test.name, test.value, got, test.want)

@@ -46,10 +46,8 @@ func TestParseIngress(t *testing.T) {
 		defaults    Ingress
 		want        Ingress
 	}{
-		{"nothing", nil, Ingress{}, Ingress{}},
-		{"nothing of ours", own(), class, class},
-		{"rate", own("rate", "50/s"), Ingress{}, Ingress{Zones: []Zone{{"rate", perSecond(50, 0)}}}},
-		{"rate per minute, burst", own("rate", "1.5/m", "burst", "3"), Ingress{},
+		{"nothing", nil, Ingress{}, Ingress{}}, {"nothing of ours", own(), class, class},
+		{"rate", own("rate", "50/s"), Ingress{}, Ingress{Zones: []Zone{{"rate", perSecond(50, 0)}}}}, {"rate per minute, burst", own("rate", "1.5/m", "burst", "3"), Ingress{},
 			Ingress{Zones: []Zone{{"rate", limiter.Config{Rate: 1.5, Per: time.Minute, Burst: 3}}}}},
 		{"all", own("rate", "3/h", "key", "{http.vars.client_ip} {http.request.header.X-Api-Key}", "concurrency", "7",
 			"class", "critical", "allow-cidrs", "192.0.2.7, 10.1.2.3/8,2001:db8::/32", "retry-after-max", "59s", "mode", "observe", "ssl-redirect", "false"),
@@ -82,8 +80,7 @@ func TestParseService(t *testing.T) {
 		annotations map[string]string
 		want        Service
 	}{
-		{"nothing", nil, Service{}},
-		{"capacity", own("capacity", "500/s", "burst", "50"), Service{Capacity: perSecond(500, 50)}},
+		{"nothing", nil, Service{}}, {"capacity", own("capacity", "500/s", "burst", "50"), Service{Capacity: perSecond(500, 50)}},
 		{"all", own("capacity", "9000/m", "concurrency", "64", "endpoint-concurrency", "8", "queue", "32", "queue-timeout", "1m",
 			"retry-after-max", "5s", "mode", "observe", "backend-protocol", "H2C"),
 			Service{Capacity: limiter.Config{Rate: 9000, Per: time.Minute}, Concurrency: 64, EndpointConcurrency: 8, Queue: 32,
@@ -215,8 +212,7 @@ func TestSSLRedirect(t *testing.T) {
 		{own("ssl-redirect", "force"), RedirectTLS, RedirectAlways, true}, {own("ssl-redirect", "False"), RedirectAlways, RedirectAlways, false},
 		{nginx("ssl-redirect", "false"), RedirectTLS, RedirectNever, true}, {nginx("ssl-redirect", "0"), RedirectTLS, RedirectNever, true},
 		{nginx("ssl-redirect", "true"), RedirectNever, RedirectTLS, true}, {nginx("ssl-redirect", "no"), RedirectAlways, RedirectAlways, true},
-		{nginx("ssl-redirect", "false", "force-ssl-redirect", "true"), RedirectTLS, RedirectAlways, true},
-		{nginx("force-ssl-redirect", "false"), RedirectTLS, RedirectTLS, true},
+		{nginx("ssl-redirect", "false", "force-ssl-redirect", "true"), RedirectTLS, RedirectAlways, true}, {nginx("force-ssl-redirect", "false"), RedirectTLS, RedirectTLS, true},
 		{map[string]string{NginxPrefix + "force-ssl-redirect": "true", Prefix + "ssl-redirect": "false"}, RedirectTLS, RedirectNever, true},
 	} {
 		if is, err := SSLRedirect(test.annotations, true, test.class); is != test.want || (err == nil) != test.ok {
@@ -236,8 +232,7 @@ func TestBackendProtocol(t *testing.T) {
 		annotation, appProtocol, want string
 	}{
 		{"", "", "http"}, {"", "http", "http"}, {"", "kubernetes.io/ws", "http"}, {"", "mysql", "http"}, {"", "example.com/https", "http"},
-		{"", "https", "https"}, {"", "HTTPS", "https"}, {"", "kubernetes.io/wss", "https"},
-		{"", "kubernetes.io/h2c", "h2c"}, {"", "grpc", "h2c"}, {"", "http2", "h2c"},
+		{"", "https", "https"}, {"", "HTTPS", "https"}, {"", "kubernetes.io/wss", "https"}, {"", "kubernetes.io/h2c", "h2c"}, {"", "grpc", "h2c"}, {"", "http2", "h2c"},
 		{"HTTP", "https", "http"}, {"HTTPS", "", "https"}, {"H2C", "", "h2c"}, {"grpc", "", "h2c"},
 	} {
 		annotations := own()

@@ -20,26 +20,14 @@ import (
 func TestFiltersOnMistakes(t *testing.T) {
 	tr := New(Options{NginxAnnotations: true})
 	for i, step := range []struct{ annotations, want string }{
-		{"", "<nil>"},
-		{"body-size=1k rewrite-target=/a", "/a 1024"},
-		{"body-size=2k rewrite-target=?", "/a 1024"},
-		{"body-size=2k auth-url=http://a/", "2048 auth=http://a/"},
-		{"body-size=2k auth-url=ftp://a/", "2048 auth=http://a/"},
-		{"body-size=2k auth-url=http://b/ hsts=?", "2048 auth=http://b/"},
-		{"body-size=2k", "2048"},
-		{"body-size=2k auth-url=ftp://a/", "2048 auth="},
-		{"body-size=2k allowlist-source-range=?", "2048 from=[]"},
-		{"", "<nil>"},
-		{"allowlist-source-range=10.0.0.0/8", "from=[10.0.0.0/8]"},
-		{"allowlist-source-range=10.0.0.0/9 denylist-source-range=?", "from=[10.0.0.0/9] not=[]"},
+		{"", "<nil>"}, {"body-size=1k rewrite-target=/a", "/a 1024"}, {"body-size=2k rewrite-target=?", "/a 1024"}, {"body-size=2k auth-url=http://a/", "2048 auth=http://a/"},
+		{"body-size=2k auth-url=ftp://a/", "2048 auth=http://a/"}, {"body-size=2k auth-url=http://b/ hsts=?", "2048 auth=http://b/"}, {"body-size=2k", "2048"},
+		{"body-size=2k auth-url=ftp://a/", "2048 auth="}, {"body-size=2k allowlist-source-range=?", "2048 from=[]"}, {"", "<nil>"},
+		{"allowlist-source-range=10.0.0.0/8", "from=[10.0.0.0/8]"}, {"allowlist-source-range=10.0.0.0/9 denylist-source-range=?", "from=[10.0.0.0/9] not=[]"},
 		{"allowlist-source-range=10.0.0.0/8 denylist-source-range=10.0.0.1", "from=[10.0.0.0/8] not=[10.0.0.1/32]"},
-		{"allowlist-source-range=10.0.0.0/9 denylist-source-range=?", "from=[10.0.0.0/9] not=[10.0.0.1/32]"},
-		{"", "<nil>"},
-		{"denylist-source-range=?", "not=[]"},
-		{"", "<nil>"},
+		{"allowlist-source-range=10.0.0.0/9 denylist-source-range=?", "from=[10.0.0.0/9] not=[10.0.0.1/32]"}, {"", "<nil>"}, {"denylist-source-range=?", "not=[]"}, {"", "<nil>"},
 		{"rewrite-target=? body-size=3k", "3072"}, // what was good before is forgotten
-		{"auth-response-headers=?", "auth="},
-		{"enable-cors=true cors-allow-origin=?", "cors off"},
+		{"auth-response-headers=?", "auth="}, {"enable-cors=true cors-allow-origin=?", "cors off"},
 	} {
 		_, o := decode(t, classWithParameters)
 		o.Classes[0].Spec.Parameters = nil

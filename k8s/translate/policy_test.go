@@ -32,27 +32,21 @@ func TestPolicies(t *testing.T) {
 		steps []step
 	}{
 		{"defaults of the class", []step{
-			{class: "rate=10/s", want: "Zones=[{rate {10 1s 0}}]"},
-			{class: "rate=20/s concurrency=3", want: "Zones=[{rate {20 1s 0}}] PerClient=3"},
+			{class: "rate=10/s", want: "Zones=[{rate {10 1s 0}}]"}, {class: "rate=20/s concurrency=3", want: "Zones=[{rate {20 1s 0}}] PerClient=3"},
 			{class: "rate=20/s", ingress: "rate=5/m class=critical", want: "Zones=[{rate {5 1m0s 0}}] Class=critical"},
 			{class: "rate=10/s ssl-redirect=false", want: "Zones=[{rate {10 1s 0}}] no redirect"},
 			{class: "rate=10/s ssl-redirect=false", ingress: "ssl-redirect=true", want: "Zones=[{rate {10 1s 0}}]"},
 		}},
 		{"bad parameters: the last good ones", []step{
-			{class: "rate=ten", want: "ParametersInvalid"},
-			{class: "rate=10/s ssl-redirect=false", want: "Zones=[{rate {10 1s 0}}] no redirect"},
+			{class: "rate=ten", want: "ParametersInvalid"}, {class: "rate=10/s ssl-redirect=false", want: "Zones=[{rate {10 1s 0}}] no redirect"},
 			{class: "rate=ten", want: "Zones=[{rate {10 1s 0}}] no redirect ParametersInvalid"},
 			{class: "rate=20/s ssl-redirect=perhaps", want: "Zones=[{rate {10 1s 0}}] no redirect ParametersInvalid"},
-			{class: "-", want: "Zones=[{rate {10 1s 0}}] no redirect ParametersInvalid"},
-			{class: "rate=30/s", want: "Zones=[{rate {30 1s 0}}]"},
+			{class: "-", want: "Zones=[{rate {10 1s 0}}] no redirect ParametersInvalid"}, {class: "rate=30/s", want: "Zones=[{rate {30 1s 0}}]"},
 		}},
 		{"a bad annotation: the last good policy", []step{
-			{ingress: "rate=10/s", want: "Zones=[{rate {10 1s 0}}]"},
-			{ingress: "rate=ten", want: "Zones=[{rate {10 1s 0}}] PolicyInvalid"},
+			{ingress: "rate=10/s", want: "Zones=[{rate {10 1s 0}}]"}, {ingress: "rate=ten", want: "Zones=[{rate {10 1s 0}}] PolicyInvalid"},
 			{ingress: "rate=ten", class: "rate=99/s", want: "Zones=[{rate {10 1s 0}}] PolicyInvalid"},
-			{ingress: "rate=20/s ssl-redirect=perhaps", want: "Zones=[{rate {10 1s 0}}] PolicyInvalid"},
-			{ingress: "rate=20/s", want: "Zones=[{rate {20 1s 0}}]"},
-			{ingress: "-"},
+			{ingress: "rate=20/s ssl-redirect=perhaps", want: "Zones=[{rate {10 1s 0}}] PolicyInvalid"}, {ingress: "rate=20/s", want: "Zones=[{rate {20 1s 0}}]"}, {ingress: "-"},
 			{ingress: "rate=ten", want: "PolicyInvalid"}, // it has been forgotten
 		}},
 		{"a bad annotation at first sight: the defaults, as they are", []step{
@@ -76,21 +70,17 @@ func TestPolicies(t *testing.T) {
 			{ingress: "nginx/limit-connections=many concurrency=9", want: "PerClient=9 NginxIgnored"},
 			{ingress: "nginx/limit-connections=7 nginx/limit-allowlist=192.0.2.0/24", want: "IPv6Prefix=128 PerClient=7 Allow=[192.0.2.0/24] Status=503 Local=true"},
 			{ingress: "nginx/limit-connections=7 nginx/limit-allowlist=192.0.2.0/24 allow-cidrs=198.51.100.0/24", want: "IPv6Prefix=128 PerClient=7 Allow=[198.51.100.0/24] Status=503 Local=true"},
-			{ingress: "nginx/rewrite-target=/ concurrency=9", want: "PerClient=9"},
-			{ingress: "nginx/rewrite-target=/", class: "rate=1/s", want: "Zones=[{rate {1 1s 0}}]"},
+			{ingress: "nginx/rewrite-target=/ concurrency=9", want: "PerClient=9"}, {ingress: "nginx/rewrite-target=/", class: "rate=1/s", want: "Zones=[{rate {1 1s 0}}]"},
 		}},
 		{"ingress-nginx's, beside a wrong one of shield's at first sight", []step{
 			{ingress: "nginx/limit-connections=7 concurrency=many", want: "IPv6Prefix=128 PerClient=7 Status=503 Local=true PolicyInvalid"},
 		}},
 		{"a Service's", []step{
 			{service: "capacity=500/s", want: "Capacity={500 1s 0}"}, {service: "capacity=many", want: "Capacity={500 1s 0} PolicyInvalid"},
-			{service: "capacity=600/s", want: "Capacity={600 1s 0}"}, {service: "-", want: "ServiceNotFound"},
-			{service: "capacity=many", want: "PolicyInvalid"},
+			{service: "capacity=600/s", want: "Capacity={600 1s 0}"}, {service: "-", want: "ServiceNotFound"}, {service: "capacity=many", want: "PolicyInvalid"},
 		}},
 		{"who is not used for a while has not changed its policy", []step{
-			{service: "capacity=500/s", want: "Capacity={500 1s 0}"},
-			{ingress: "-", service: "capacity=many"},
-			{service: "capacity=many", want: "Capacity={500 1s 0} PolicyInvalid"},
+			{service: "capacity=500/s", want: "Capacity={500 1s 0}"}, {ingress: "-", service: "capacity=many"}, {service: "capacity=many", want: "Capacity={500 1s 0} PolicyInvalid"},
 		}},
 		{"a Service's protocol", []step{
 			{service: "backend-protocol=HTTPS", want: "HTTPS"}, {service: "backend-protocol=SPDY capacity=many", want: "HTTPS PolicyInvalid"},

@@ -19,12 +19,9 @@ func TestTimeouts(t *testing.T) {
 		want           model.Timeouts
 		problems       int
 	}{
-		{"", "", flags, 0},
-		{"", "response-timeout=1m30s backend-timeout=10s", model.Timeouts{Request: 5 * time.Minute, Backend: 10 * time.Second, Response: 90 * time.Second}, 0},
-		{"", "request-timeout=off response-timeout=0s", model.Timeouts{}, 0},
-		{"response-timeout=2s request-timeout=off", "", model.Timeouts{Response: 2 * time.Second}, 0},
-		{"response-timeout=2s", "response-timeout=off request-timeout=1ms", model.Timeouts{Request: time.Millisecond}, 0},
-		{"response-timeout=-2s", "", flags, 1},
+		{"", "", flags, 0}, {"", "response-timeout=1m30s backend-timeout=10s", model.Timeouts{Request: 5 * time.Minute, Backend: 10 * time.Second, Response: 90 * time.Second}, 0},
+		{"", "request-timeout=off response-timeout=0s", model.Timeouts{}, 0}, {"response-timeout=2s request-timeout=off", "", model.Timeouts{Response: 2 * time.Second}, 0},
+		{"response-timeout=2s", "response-timeout=off request-timeout=1ms", model.Timeouts{Request: time.Millisecond}, 0}, {"response-timeout=-2s", "", flags, 1},
 		{"", "response-timeout=60 backend-timeout=2s", model.Timeouts{Request: 5 * time.Minute, Backend: 2 * time.Second, Response: time.Minute}, 1},
 		{"response-timeout=2s", "response-timeout=25h request-timeout=1us", model.Timeouts{Request: 5 * time.Minute, Response: 2 * time.Second}, 1},
 		{"", "nginx/proxy-read-timeout=3600", model.Timeouts{Request: 5 * time.Minute, Response: time.Hour}, 0},
