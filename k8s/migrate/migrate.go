@@ -124,7 +124,7 @@ func problems(m *model.Model, in *networkingv1.Ingress, services bool) (list []F
 			if !services {
 				continue
 			}
-		case translate.ReasonExternalName, translate.ReasonBackendUnsupported:
+		case translate.ReasonExternalName, translate.ReasonBackendUnsupported, translate.ReasonHostGuard:
 			f.Verdict = Refused
 		}
 		list = append(list, f)

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
@@ -10,8 +11,17 @@ import (
 	"github.com/herdshield/shield/k8s/policy"
 )
 
-// unguarded is why requests for an Ingress are answered 503 that asks ingress-nginx for a guard.
-const unguarded = "the Ingress asks for a guard that is not there"
+// Why requests are answered 503 for an Ingress that asks ingress-nginx for a guard, and where it has
+// that for a whole host, in whatever Ingress the rules are.
+const (
+	unguarded     = "the Ingress asks for a guard that is not there"
+	unguardedHost = "the host has a guard that is not there"
+)
+
+// ofHost reports whether an annotation of ingress-nginx is for whole hosts.
+func ofHost(name string) bool {
+	return name == "server-snippet" || strings.HasPrefix(name, "auth-tls-")
+}
 
 // nginx adds one Problem with all annotations of ingress-nginx that are not read. A canary routes nothing, as
 // in ingress-nginx without a rule of another Ingress. closed is not empty if requests would get past a guard.
@@ -37,7 +47,9 @@ func (r *run) nginx(in *networkingv1.Ingress, ref model.Ref) (canary bool, close
 	case len(guards) > 0 && !r.opts.NginxAnnotations:
 		before = fmt.Sprintf("this Ingress relies on %s, which shield does not have; ", listed(guards, maxMessage/3))
 	case len(guards) > 0:
-		reason, closed = ReasonNginxGuard, unguarded
+		if reason, closed = ReasonNginxGuard, unguarded; slices.ContainsFunc(guards, ofHost) {
+			closed = unguardedHost
+		}
 		before = fmt.Sprintf("requests are answered 503, because this Ingress relies on %s, which shield does not have; to serve it without, name that in %signore-nginx; ",
 			listed(guards, maxMessage/3), policy.Prefix)
 	}

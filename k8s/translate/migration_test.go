@@ -71,8 +71,7 @@ func TestWaiver(t *testing.T) {
 		told   string
 	}{
 		{"auth-type", true, "satisfy"}, {"auth-type,satisfy", false, ""}, {"satisfy,nginx.ingress.kubernetes.io/auth-type", false, ""},
-		{"all", true, "auth-type, satisfy"}, {"*", true, "auth-type, satisfy"}, {"", true, "auth-type, satisfy"},
-		{"auth-type;satisfy", true, "auth-type, satisfy"},
+		{"all", true, "auth-type, satisfy"}, {"*", true, "auth-type, satisfy"}, {"", true, "auth-type, satisfy"}, {"auth-type;satisfy", true, "auth-type, satisfy"},
 	} {
 		m := migrated(t, true, shop("shop", "nginx/auth-type=x nginx/satisfy=any ignore-nginx="+test.waiver, 1))
 		if closed := m.Rules[0].Closed != ""; closed != test.closed {
@@ -92,6 +91,24 @@ func TestWaiverOfRead(t *testing.T) {
 	m := migrated(t, true, shop("shop", "nginx/limit-connections=7 nginx/denylist-source-range=nonsense nginx/backend-protocol=HTTPS ignore-nginx=limit-connections,denylist-source-range,backend-protocol", 1))
 	if is := m.Rules[0]; is.Origin.Policy.PerClient != 0 || is.Filters.AdmitsNone() || is.Backend.Protocol != model.HTTP || len(m.Problems) > 0 {
 		t.Errorf("%+v, %v", is, m.Problems)
+	}
+}
+
+// ingress-nginx has some guards for a whole host: they close the other Ingresses for it, and no
+// other host, and none that is another namespace's.
+func TestHostGuards(t *testing.T) {
+	for c, want := range map[[3]string]bool{
+		{"nginx/auth-tls-secret=default/ca", "shop.example.com", "default"}: true, {"nginx/server-snippet=deny", "shop.example.com", "default"}: true,
+		{"nginx/auth-type=basic", "shop.example.com", "default"}: false, {"nginx/auth-tls-secret=a ignore-nginx=auth-tls-secret", "shop.example.com", "default"}: false,
+		{"nginx/auth-tls-secret=default/ca", "other.example.com", "default"}: false, {"nginx/auth-tls-secret=default/ca", "shop.example.com", "mallory"}: false,
+	} {
+		open, guard := shop("open", "", 1), shop("guard", c[0], 2)
+		guard.Spec.Rules[0].Host, guard.Namespace, guard.Spec.Rules[0].HTTP.Paths[0].Path = c[1], c[2], "/api"
+		m := migrated(t, true, open, guard)
+		closed, told := route.New(m.Rules, nil).Find("shop.example.com", "/").Closed != "", strings.Contains(fmt.Sprint(m.Problems), ReasonHostGuard)
+		if closed != want || told != want {
+			t.Errorf("%v: closed %v, told %v, want %v", c, closed, told, want)
+		}
 	}
 }
 
@@ -164,8 +181,7 @@ func TestProtocolOfIngress(t *testing.T) {
 	}{
 		{"nginx/backend-protocol=HTTPS", true, model.HTTPS, false}, {"nginx/backend-protocol=grpc", true, model.H2C, false},
 		{"nginx/backend-protocol=GRPCS", true, model.HTTPS, false}, {"nginx/backend-protocol=HTTPS", false, model.HTTP, false},
-		{"nginx/backend-protocol=FCGI", true, model.HTTP, true},
-		{"nginx/backend-protocol=FCGI ignore-nginx=backend-protocol", true, model.HTTP, false},
+		{"nginx/backend-protocol=FCGI", true, model.HTTP, true}, {"nginx/backend-protocol=FCGI ignore-nginx=backend-protocol", true, model.HTTP, false},
 		{"nginx/backend-protocol=nonsense", true, model.HTTP, false},
 	} {
 		m := migrated(t, test.nginx, shop("a", test.annotations, 1), b)
@@ -199,8 +215,7 @@ func TestAnyCase(t *testing.T) {
 		{"nginx/use-regex=true", "default", true, "exact admin exact admin rest younger true"},
 		{"nginx/rewrite-target=/app", "default", true, "exact admin exact admin rest younger true"},
 		{"nginx/rewrite-target=/", "default", true, "exact rest rest admin rest rest false"}, // its own path
-		{"nginx/use-regex=true", "default", false, "exact rest rest admin rest rest false"},
-		{"nginx/use-regex=true", "mallory", true, "exact none none admin none none false"},
+		{"nginx/use-regex=true", "default", false, "exact rest rest admin rest rest false"}, {"nginx/use-regex=true", "mallory", true, "exact none none admin none none false"},
 	} {
 		admin, exact, younger := shop("admin", "allowlist-source-range=10.0.0.0/8", 1), shop("exact", "", 2), shop("younger", "", 3)
 		exact.Spec.Rules[0].HTTP.Paths[0].PathType = new(networkingv1.PathTypeExact)

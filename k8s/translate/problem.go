@@ -17,6 +17,7 @@ const (
 	ReasonNginxIgnored        = "NginxIgnored"        // there are limits of shield's own
 	ReasonNginxNotRead        = "NginxNotRead"        // annotations of ingress-nginx
 	ReasonNginxGuard          = "NginxGuard"          // one of them guards: 503
+	ReasonHostGuard           = "HostGuard"           // one of another Ingress guards the host: 503
 	ReasonNginxCanary         = "NginxCanary"         // all rules are left out
 	ReasonPathTaken           = "PathTaken"           // the rule is left out
 	ReasonDefaultBackendTaken = "DefaultBackendTaken" // the default backend is left out

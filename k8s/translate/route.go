@@ -37,6 +37,10 @@ func (r *run) claim(k ruleKey, in *ingress) (c *claim, winner *ingress) {
 		return nil, c.by
 	}
 	c = &claim{by: in, target: r.target(in)}
+	if by := r.closed[k.host]; by != nil && in.closed == "" {
+		c.target.Closed = unguardedHost
+		r.problems.add(in.origin.Ref, ReasonHostGuard, "requests for %s are answered 503, because the Ingress %s relies on a guard for the whole host, which shield does not have; see its Events", hostText(k.host), by.origin)
+	}
 	r.rules[k] = c
 	return c, nil
 }
@@ -88,11 +92,16 @@ func (r *run) route(in *ingress, catchAll **model.Target) {
 	}
 }
 
-// readCases finds the hosts whose paths are in any case: as in ingress-nginx, those with a rule
-// that may be a pattern, or is rewritten, in whatever Ingress.
-func (r *run) readCases(ours []*ingress) {
-	r.anyCase = make(map[string]bool)
+// readHosts finds the hosts whose paths are in any case: as in ingress-nginx, those with a rule
+// that may be a pattern, or is rewritten, in whatever Ingress; and those that are closed.
+func (r *run) readHosts(ours []*ingress) {
+	r.anyCase, r.closed = make(map[string]bool), make(map[string]*ingress)
 	for _, in := range ours {
+		for _, host := range in.hosts {
+			if in.closed == unguardedHost && r.closed[host] == nil && !r.refused(in, host) {
+				r.closed[host] = in
+			}
+		}
 		f := in.filters
 		if !r.opts.NginxAnnotations || f == nil || !f.Regex && f.RewriteTarget == "" {
 			continue
@@ -185,7 +194,7 @@ func (r *run) inheritDefault(in *ingress, catchAll *model.Target) {
 		}
 		if c, _ := r.claim(ruleKey{host: rule.host, path: "/", fallback: true}, in); c != nil {
 			c.target.Backend = catchAll.Backend
-			c.target.Closed = cmp.Or(in.closed, catchAll.Closed)
+			c.target.Closed = cmp.Or(c.target.Closed, catchAll.Closed)
 			guardInherited(&c.target, catchAll.Filters)
 		}
 	}

@@ -158,7 +158,7 @@ func (t *Translator) Translate(o Objects) *model.Model {
 	m := new(model.Model)
 	ours := r.readIngresses(o.Ingresses, m)
 	r.readNames(ours)
-	r.readCases(ours)
+	r.readHosts(ours)
 
 	var catchAll *model.Target
 	for _, in := range ours {
@@ -200,9 +200,10 @@ type run struct {
 	others       map[string]bool           // existing classes: whether they are another controller's
 	defaultClass *classDefaults            // of Ingresses that name none; nil: those are not ours
 
-	named, implied names           // hosts in specs, and in certificates alone
-	ruled          map[string]bool // hosts of rules
-	anyCase        map[string]bool // hosts whose paths are in any case
+	named, implied names               // hosts in specs, and in certificates alone
+	ruled          map[string]bool     // hosts of rules
+	anyCase        map[string]bool     // hosts whose paths are in any case
+	closed         map[string]*ingress // hosts with a guard that is not there, by the Ingress that asks for it
 
 	rules    map[ruleKey]*claim
 	used     map[key]*model.Service
