@@ -103,3 +103,19 @@ func TestLookIsTrue(t *testing.T) {
 		}
 	}
 }
+
+// An Ingress that has no guard is refused where another one has it for the whole host.
+func TestHostGuard(t *testing.T) {
+	var both translate.Objects
+	for path, annotations := range map[string]map[string]string{"/": nil, "/api": {n + "auth-tls-secret": "shop/ca"}} {
+		in := &networkingv1.Ingress{Spec: networkingv1.IngressSpec{Rules: []networkingv1.IngressRule{{Host: "a.test"}}}}
+		in.Namespace, in.Name, in.Annotations = "shop", "shop"+path[1:], annotations
+		in.Spec.Rules[0].HTTP = &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{
+			Path: path, Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "web"}},
+		}}}
+		both.Ingresses = append(both.Ingresses, in)
+	}
+	if found := Look(both); found[0].Verdict != Refused || found[0].Findings[0].What != translate.ReasonHostGuard || found[1].Verdict != Refused {
+		t.Errorf("%+v", found)
+	}
+}
