@@ -52,6 +52,9 @@ func (b *blocks) change(now time.Duration, f func(map[limiter.Key]time.Duration)
 // Requests in flight go on. It returns an error if MaxBlocks others are blocked. All Guards of the
 // Backend refuse it, as long as their Hashers are alike. It is safe for concurrent use.
 func (g *Guard) Block(now time.Duration, client limiter.Key, until time.Duration) (err error) {
+	if m := g.backend.blocks.until.Load(); m != nil && until > now && (*m)[client] == until {
+		return nil // without a copy of the map: all blocks may be set again after a change of one
+	}
 	g.backend.blocks.change(now, func(m map[limiter.Key]time.Duration) {
 		if _, known := m[client]; !known && len(m) >= MaxBlocks {
 			err = fmt.Errorf("%d clients are blocked; want at most %d", len(m), MaxBlocks)

@@ -120,3 +120,17 @@ func BenchmarkAdmitBlocks(b *testing.B) {
 		})
 	}
 }
+
+// To block a client again until the same instant changes nothing, and so costs nothing.
+func TestBlockAgain(t *testing.T) {
+	g := mustNew(t, Config{}, nil)
+	if err := g.Block(0, 7, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if n := testing.AllocsPerRun(10, func() { _ = g.Block(time.Second, 7, time.Hour) }); n != 0 {
+		t.Errorf("the same block again makes %v allocations", n)
+	}
+	if left := g.backend.blocks.left(time.Second, 7); left != time.Hour-time.Second {
+		t.Errorf("it is left for %v", left)
+	}
+}

@@ -75,11 +75,13 @@ type shieldEntry struct {
 	name   string
 	of     *Handler
 	record *backendRecord
-	live   bool // it does not come from the config of Caddy: see Live
+	live   bool     // it does not come from the config of Caddy: see Live
+	at     *inForce // of a reading: what was in force then; nil: what is now
 }
 
-func (s *shieldEntry) config() *shield.Config { return &s.of.force.Load().config }
-func (s *shieldEntry) guard() *shield.Guard   { return s.of.guard() }
+func (s *shieldEntry) inForce() *inForce      { return cmp.Or(s.at, s.of.force.Load()) }
+func (s *shieldEntry) config() *shield.Config { return &s.inForce().config }
+func (s *shieldEntry) guard() *shield.Guard   { return s.inForce().guard }
 
 // concurrent reports whether there is a limit in flight.
 func (s *shieldEntry) concurrent() bool {

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 
@@ -14,6 +15,7 @@ import (
 type clientName struct {
 	text string
 	addr netip.Addr // not valid: the text is no address
+	bits int        // of the network that is named; 0: it is named by an address
 }
 
 // readClient reads the name of a client. A network, as of an IPv6 customer, is named by
@@ -21,7 +23,7 @@ type clientName struct {
 func readClient(text string) clientName {
 	c := clientName{text: strings.TrimSpace(text)}
 	if p, err := netip.ParsePrefix(c.text); err == nil {
-		c.addr = p.Addr()
+		c.addr, c.bits = p.Addr(), cmp.Or(p.Bits(), -1) // no template has 0
 	} else if a, err := netip.ParseAddr(strings.Trim(c.text, "[]")); err == nil {
 		c.addr = a
 	}
@@ -34,14 +36,15 @@ func isAddress(placeholder string) bool {
 
 // named returns the key that requests of a client have by a template, before it is hashed; false if
 // that cannot be known. It can if all placeholders of the template are the client's
-// address, or if there is one other, whose value is the client's name.
+// address, or if there is one other, whose value is the client's name. A network that has
+// several clients in it is none of them.
 func (k *keyer) named(c clientName) (name []byte, ok bool) {
 	other := ""
 	for _, p := range k.parts {
 		switch {
 		case !p.IsPlaceholder:
 		case isAddress(p.Text):
-			if ok = c.addr.IsValid(); !ok {
+			if ok = c.addr.IsValid() && (c.bits == 0 || c.bits >= k.lengthOf(c.addr)); !ok {
 				return nil, false
 			}
 		case other != "" && other != p.Text:
@@ -64,6 +67,17 @@ func (k *keyer) named(c clientName) (name []byte, ok bool) {
 		}
 	}
 	return name, ok || other != ""
+}
+
+// lengthOf returns how many bits of an address count.
+func (k *keyer) lengthOf(a netip.Addr) int {
+	if a.Unmap().Is4() {
+		if a.Is4In6() {
+			return 96 + k.v4
+		}
+		return k.v4
+	}
+	return k.v6
 }
 
 // asks returns the request that a client would send, as far as its name says. unknown are the

@@ -169,6 +169,10 @@ func TestClientNames(t *testing.T) {
 		"2001:db8::1":         {"by_address", "text"},
 		"[2001:db8::1]":       {"by_address", "text"},
 		"2001:db8:0:7::/64":   {"by_address", "text"},
+		"192.0.2.1/32":        {"by_address", "text"},
+		"192.0.2.0/24":        nil,
+		"2001:db8::/32":       nil,
+		"::/0":                nil,
 		" Alice ":             {"by_key"},
 		"192.0.2.1-some-text": {"by_key"},
 	} {

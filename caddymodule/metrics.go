@@ -52,7 +52,9 @@ type shieldReading struct {
 }
 
 func (s *shieldEntry) reading(now time.Duration) *shieldReading {
-	return &shieldReading{s, now, s.record.Stats(now), s.record.ShedStats(now), s.record.Herd()}
+	entry := *s
+	entry.at = s.inForce() // an override may replace it meanwhile
+	return &shieldReading{&entry, now, s.record.Stats(now), s.record.ShedStats(now), s.record.Herd()}
 }
 
 type zoneReading struct {

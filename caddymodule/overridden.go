@@ -140,20 +140,16 @@ func keepBurst(c, old limiter.Config) limiter.Config {
 	return c
 }
 
-// tryOverrides returns an error if not all of a list can be in force.
-func (a *App) tryOverrides(list []*override) error {
+// tryOverride returns an error if an override cannot be in force after others, which can.
+func (a *App) tryOverride(others []*override, is *override) error {
 	var errs []error
 	for _, h := range a.configured.handlers {
-		if _, err := h.overridden(list); err != nil {
+		if is.concerns(h) {
+			_, err := h.overridden(append(slices.Clone(others), is))
 			errs = append(errs, err)
 		}
 	}
-	for _, is := range list {
-		if err := a.reaches(is); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, a.reaches(is))...)
 }
 
 // reaches returns an error if an override concerns no handler.

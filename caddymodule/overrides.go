@@ -89,8 +89,9 @@ func (o *overrides) read(now time.Duration) (list []Override, etag string) {
 	list = []Override{}
 	for _, is := range o.list {
 		if is.until > now {
-			is.Left = max(0.1, tenths(is.until-now))
-			list = append(list, is.Override)
+			one := is.Override // others read that of the list without the lock
+			one.Left = max(0.1, tenths(is.until-now))
+			list = append(list, one)
 		}
 	}
 	return list, o.etag()
@@ -139,7 +140,7 @@ func (o *overrides) add(now time.Duration, app *App, is *override, match string)
 	case is.Kind != overrideBlock && others >= maxOverrides:
 		return badRequest(http.StatusConflict, "%d other overrides are in force; want at most %d", others, maxOverrides)
 	}
-	if err := app.tryOverrides(append(kept, is)); err != nil {
+	if err := app.tryOverride(kept, is); err != nil {
 		return badRequest(http.StatusBadRequest, "%w", err)
 	}
 	for _, b := range o.list {
@@ -245,7 +246,7 @@ func (o *overrides) adopt(a *App) {
 	}
 	var fit []*override
 	for _, is := range o.list {
-		if a.tryOverrides(append(slices.Clone(fit), is)) == nil {
+		if a.tryOverride(fit, is) == nil {
 			fit = append(fit, is)
 		}
 	}

@@ -242,6 +242,9 @@ func TestOverrideErrors(t *testing.T) {
 		{`{"kind": "block", "client": "192.0.2.1"}`, 400, `for is ""; want 1s to 24h`},
 		{`{"kind": "block", "for": "1h"}`, 400, `client is ""; want an address`},
 		{`{"kind": "block", "client": "bob", "for": "1h"}`, 400, `does not tell clients apart by such names as "bob"`},
+		{`{"kind": "block", "client": "192.0.2.0/24", "for": "1h"}`, 400, `does not tell clients apart by such names as "192.0.2.0/24"`},
+		{`{"kind": "block", "client": "0.0.0.0/0", "for": "1h"}`, 400, `does not tell clients apart by such names as "0.0.0.0/0"`},
+		{`{"kind": "block", "client": "2001:db8::/48", "for": "1h"}`, 400, `does not tell clients apart by such names as "2001:db8::/48"`},
 		{`{"kind": "block", "client": "192.0.2.1", "value": "x", "for": "1h"}`, 400, `value is "x"; want none for kind block`},
 		{`{"kind": "ban", "for": "1h"}`, 400, `kind is "ban"; want block, set or mode`},
 		{`{"kind": "mode", "value": "off", "for": "1h"}`, 400, `mode is "off"; want enforce or observe`},
@@ -263,6 +266,8 @@ func TestOverrideErrors(t *testing.T) {
 	if list := overridesNow(t).Overrides; len(list) != 0 {
 		t.Errorf("in force are %+v", list)
 	}
+	demand(t, `{"kind": "block", "client": "2001:db8::/64", "for": "1h"}`) // one client
+	demand(t, `{"kind": "block", "client": "192.0.2.9/32", "for": "1h"}`)
 }
 
 // Two people do not undo each other.
@@ -438,5 +443,38 @@ func TestOverridesAtTheDoor(t *testing.T) {
 	retryAfter("with a quota of a minute", 1, 60)
 	if r.atDoor() == blocked {
 		t.Error("after the overrides nothing was refused at the door")
+	}
+}
+
+// To read what is in force does not disturb those who change it: for the race detector.
+func TestOverridesAreReadWhileTheyChange(t *testing.T) {
+	serveSite(t, overriddenSite)
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			for i := range 50 {
+				administer(t, locally("POST", "/shield/overrides", fmt.Sprintf(`{"kind": "block", "client": "192.0.2.%d", "for": "10m"}`, i%9)))
+			}
+		})
+		all.Go(func() {
+			for range 50 {
+				administer(t, locally("GET", "/shield/overrides", ""))
+			}
+		})
+	}
+	all.Wait()
+}
+
+// A reading is of one moment, though an override takes the adaptive limit away in it.
+func TestReadingDuringOverride(t *testing.T) {
+	serveSite(t, strings.Replace(overriddenSite, "concurrency 9", "concurrency adaptive", 1))
+	app, _ := runningApp()
+	before := app.roster().shields[0].reading(shield.Now())
+	demand(t, `{"kind": "set", "shield": "api", "setting": "concurrency", "value": "20", "for": "30m"}`)
+	if before.config().Adaptive == nil || before.watch(question{}).Limit != "adaptive" {
+		t.Errorf("a reading from before says %+v", before.config())
+	}
+	if after := app.roster().shields[0].reading(shield.Now()); after.config().Adaptive != nil || after.watch(question{}).Limit != "fixed" {
+		t.Errorf("a reading from after says %+v", after.config())
 	}
 }
