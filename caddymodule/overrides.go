@@ -73,6 +73,7 @@ type overrides struct {
 	mu      sync.Mutex // guards what follows
 	app     *App       // they are applied to its handlers; nil: there is none
 	list    []*override
+	unfit   []*override // ended as the app that begins has no place for them; again in force if it cannot start
 	made    int
 	version int
 }
@@ -241,6 +242,7 @@ func (o *overrides) adopt(a *App) {
 	defer o.mu.Unlock()
 	o.app = a
 	now := shield.Now()
+	o.unfit = nil
 	if len(o.list) == 0 {
 		return
 	}
@@ -250,7 +252,7 @@ func (o *overrides) adopt(a *App) {
 			fit = append(fit, is)
 		}
 	}
-	o.drop(now, "the config has no such shield or setting any more", func(is *override) bool { return !slices.Contains(fit, is) })
+	o.unfit = o.drop(now, "the config has no such shield or setting any more", func(is *override) bool { return !slices.Contains(fit, is) })
 	o.changed(now)
 }
 
@@ -263,16 +265,35 @@ func (o *overrides) show(a *App, now time.Duration) {
 	}
 }
 
+// restore puts the overrides in the list again that a config has ended that could not be started.
+func (o *overrides) restore() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := shield.Now()
+	for _, is := range o.unfit {
+		if is.until > now {
+			is.timer = time.AfterFunc(is.until-now, func() { o.end(is, "its time is over") })
+			o.list = append(o.list, is)
+			o.tell("an override is in force again", is, zap.String("why", "the new config could not be started"))
+		}
+	}
+	slices.SortStableFunc(o.list, func(a, b *override) int { return a.Since.Compare(b.Since) }) // the later one counts
+}
+
 // leave ends the overrides with the app, unless another one serves: the next one, or the one before if
 // the config could not be started.
 func (o *overrides) leave(a *App) {
 	o.mu.Lock()
 	current := o.app == a
+	if !current {
+		o.unfit = nil // the next config serves
+	}
 	o.mu.Unlock()
 	if !current {
 		return
 	}
 	if other, _ := runningApp(); other != nil && other != a {
+		o.restore()
 		o.adopt(other)
 		return
 	}

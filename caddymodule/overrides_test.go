@@ -216,6 +216,24 @@ func TestOverridesAndReloads(t *testing.T) {
 	if list := overridesNow(t).Overrides; len(list) != 2 {
 		t.Errorf("after a reload that failed: %+v", list)
 	}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	before := overridesNow(t).Overrides
+	for range 4 { // Caddy starts apps in any order
+		if err := load(strings.NewReplacer("name api", "name new", ":0", ":"+strings.TrimPrefix(taken.Addr().String(), "127.0.0.1:")).Replace(overriddenSite)); err == nil {
+			t.Fatal("a config was loaded whose port is taken")
+		}
+	}
+	if list := overridesNow(t).Overrides; len(list) != len(before) || list[1].ID != before[1].ID {
+		t.Errorf("after configs that could not be started: %+v, want %+v", list, before)
+	}
+	app, _ = runningApp()
+	if c := app.configured.handlers[0].force.Load().config; c.Concurrency != 3 {
+		t.Errorf("after configs that could not be started: %+v", c)
+	}
 	if err := caddy.Stop(); err != nil {
 		t.Fatal(err)
 	}

@@ -214,11 +214,12 @@ func (w window) present() uint64 { return uint64(w) >> 24 & mostEvents }
 func (w window) before() uint64  { return uint64(w) & mostEvents }
 func (w window) total() uint64   { return w.present() + w.before() }
 
-// at returns the counts as they are in a later minute. Clocks of several goroutines differ: an earlier
-// one counts as the same.
+// at returns the counts as they are in a later minute. Clocks of several goroutines differ: the
+// minute before counts as the same. One that seems to be earlier than that is weeks later, as the
+// number of the minute has 16 bits.
 func (w window) at(index uint16) window {
 	switch ago := int16(index - uint16(w>>48)); {
-	case ago <= 0:
+	case ago == 0, ago == -1:
 		return w
 	case ago == 1:
 		return newWindow(index, 0, w.present())

@@ -110,6 +110,11 @@ func TestTopForgetsAfterAMinute(t *testing.T) {
 	if list := top.Clients(2 * time.Minute); len(list) != 0 {
 		t.Errorf("a minute later there is %+v; want none", list)
 	}
+	for days := time.Duration(1); days < 100; days++ {
+		if list := top.Clients(days * 24 * time.Hour); len(list) != 0 {
+			t.Errorf("%d days later there is %+v; want none", days, list)
+		}
+	}
 	top.event(3*time.Minute, 7, Event{})
 	if got := at(3 * time.Minute); got.Events != 1 || got.Early != 0 {
 		t.Errorf("one more event: %+v", got)
