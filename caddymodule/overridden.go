@@ -235,6 +235,23 @@ func (a *App) unblock(now time.Duration, is *override) {
 	}
 }
 
+// blockedAt is a client of a backend.
+type blockedAt struct {
+	record *backendRecord
+	client limiter.Key
+}
+
+// blocked returns what the blocks of a list are in the handlers of an app, which may be nil.
+func (a *App) blocked(list []*override) map[blockedAt]*Handler {
+	all := map[blockedAt]*Handler{}
+	for _, is := range list {
+		if a != nil && is.Kind == overrideBlock {
+			a.eachBlocked(is, func(h *Handler, q shield.Request) { all[blockedAt{h.record, q.Client}] = h })
+		}
+	}
+	return all
+}
+
 // eachBlocked calls f for the handlers that a block concerns.
 func (a *App) eachBlocked(is *override, f func(*Handler, shield.Request)) {
 	c := readClient(is.Client)

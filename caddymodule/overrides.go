@@ -240,12 +240,14 @@ func (o *overrides) forgive(name string, c clientName) (blocked map[string]bool)
 func (o *overrides) adopt(a *App) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	before := o.app
 	o.app = a
 	now := shield.Now()
 	o.unfit = nil
 	if len(o.list) == 0 {
 		return
 	}
+	was := before.blocked(o.list)
 	var fit []*override
 	for _, is := range o.list {
 		if a.tryOverride(fit, is) == nil {
@@ -254,6 +256,12 @@ func (o *overrides) adopt(a *App) {
 	}
 	o.unfit = o.drop(now, "the config has no such shield or setting any more", func(is *override) bool { return !slices.Contains(fit, is) })
 	o.changed(now)
+	is := a.blocked(o.list)
+	for at, h := range was {
+		if _, ok := is[at]; !ok && !h.shown.shields[0].live { // a shield of the config tells clients apart otherwise now
+			h.guard().Unblock(now, at.client)
+		}
+	}
 }
 
 // show applies the blocks to Live shields of an app that have changed.

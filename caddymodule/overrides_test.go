@@ -496,3 +496,27 @@ func TestReadingDuringOverride(t *testing.T) {
 		t.Errorf("a reading from after says %+v", after.config())
 	}
 }
+
+// A block that a config ends, as it tells clients apart otherwise, does not come back unseen.
+func TestBlockOfAnotherKey(t *testing.T) {
+	serveSite(t, overriddenSite)
+	demand(t, `{"kind": "block", "client": "192.0.2.1", "for": "1h"}`)
+	load := func(site string) {
+		t.Helper()
+		config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(site), nil)
+		if err == nil {
+			err = caddy.Load(config, true)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	load(strings.Replace(overriddenSite, "name api", "name api\n\t\tretries {\n\t\t\tkey {header.X-Api-Key}\n\t\t}\n", 1))
+	if list := overridesNow(t).Overrides; len(list) != 0 {
+		t.Fatalf("in force are %+v", list)
+	}
+	load(overriddenSite)
+	if resp := activeSite(t).get("/"); resp.StatusCode != http.StatusOK {
+		t.Errorf("with the key of before: %d", resp.StatusCode)
+	}
+}
