@@ -37,8 +37,11 @@ func isAddress(placeholder string) bool {
 // named returns the key that requests of a client have by a template, before it is hashed; false if
 // that cannot be known. It can if all placeholders of the template are the client's
 // address, or if there is one other, whose value is the client's name. A network that has
-// several clients in it is none of them.
+// several clients in it is none of them. The name may also be the whole key, as GET /shield/who has it.
 func (k *keyer) named(c clientName) (name []byte, ok bool) {
+	if value, whole := k.valueIn(c.text); whole {
+		c = readClient(value)
+	}
 	other := ""
 	for _, p := range k.parts {
 		switch {
@@ -67,6 +70,27 @@ func (k *keyer) named(c clientName) (name []byte, ok bool) {
 		}
 	}
 	return name, ok || other != ""
+}
+
+// valueIn returns the value of the only placeholder of a template with more text, if a name is a whole
+// key by it: bob in user:bob.
+func (k *keyer) valueIn(name string) (value string, ok bool) {
+	before, after, found := "", "", false
+	for _, p := range k.parts {
+		switch {
+		case p.IsPlaceholder && found:
+			return "", false
+		case p.IsPlaceholder:
+			found = true
+		case found:
+			after += p.Text
+		default:
+			before += p.Text
+		}
+	}
+	value, begins := strings.CutPrefix(name, before)
+	value, ends := strings.CutSuffix(value, after)
+	return value, found && begins && ends && value != "" && value != name
 }
 
 // lengthOf returns how many bits of an address count.

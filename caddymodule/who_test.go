@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"unsafe"
@@ -296,5 +297,32 @@ func BenchmarkCountRefused(b *testing.B) {
 				h.countRefused(&q, &d)
 			}
 		})
+	}
+}
+
+// A client is blocked by the name that who has for it, or by the value in its key.
+func TestNamesOfWhoAreNamesOfClients(t *testing.T) {
+	for _, c := range []struct{ key, client, value string }{
+		{"user:{header.X-User}", "user:bob", "bob"},
+		{"{header.X-User}@v1", "bob@v1", "bob"},
+		{"ip-{client_ip}", "ip-192.0.2.1", "192.0.2.1"},
+	} {
+		s := serveSite(t, strings.Replace(overriddenSite, "name api", "name api\n\t\tretries {\n\t\t\tkey "+c.key+"\n\t\t}\n", 1))
+		for range 3 {
+			s.get("/", "X-User", "Bob")
+		}
+		app, _ := runningApp()
+		var who WhoStatus
+		app.who(&who, shield.Now(), "api", 9)
+		if !slices.ContainsFunc(who.Shields[0].Refused, func(is RefusedClient) bool { return is.Client == c.client }) {
+			t.Fatalf("%s: who has %+v, want %s", c.key, who.Shields[0].Refused, c.client)
+		}
+		for _, name := range []string{c.client, c.value} {
+			is := demand(t, `{"kind": "block", "client": "`+name+`", "for": "1h"}`)
+			if resp := s.get("/", "X-User", "Bob"); resp.Header.Get("Proxy-Status") != `shield; error=http_request_denied; details="blocked"` {
+				t.Errorf("%s: %q was blocked: %v", c.key, name, resp.Header)
+			}
+			administer(t, locally("DELETE", "/shield/overrides/"+is.ID, ""))
+		}
 	}
 }

@@ -104,7 +104,7 @@
     table.tBodies[0].replaceChildren(...rows.map(row => {
       const tr = make("tr");
       row.forEach((text, i) => { const td = make("td", i === 0 ? "client" : i < 5 ? "n" : "text", text); td.title = i > 4 ? text : ""; tr.append(td) });
-      if (!acts) return tr;
+      if (!acts || /^"|…$/.test(row[0])) return tr; // no whole name
       const td = make("td", "acts"), named = (text, act) => { const b = button(text, "small", () => act(row[0])); b.setAttribute("aria-label", `${text} ${row[0]}`); td.append(b) };
       if (has("explain")) named("Why?", explain);
       if (has("forgive") && !readOnly) named("Forgive", forgive);
