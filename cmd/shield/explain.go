@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
@@ -67,7 +66,7 @@ func explain(w io.Writer, flags caddycmd.Flags, client string) error {
 
 // printExplanation says it in sentences, the verdict first.
 func printExplanation(w io.Writer, client string, e *caddymodule.ExplanationStatus) {
-	fmt.Fprintf(w, "%s: a request of %s now %s.\n", e.Name, printable(client), verdict(e))
+	fmt.Fprintf(w, "%s: a request of %s now %s.\n", e.Name, caddymodule.Shown(client), verdict(e))
 	line := func(what, format string, args ...any) {
 		fmt.Fprintf(w, "  %-13s%s\n", what, fmt.Sprintf(format, args...))
 	}
@@ -95,7 +94,7 @@ func printExplanation(w io.Writer, client string, e *caddymodule.ExplanationStat
 	}
 	line("class", "%s", e.Class)
 	for _, what := range slices.Sorted(maps.Keys(e.Unknown)) {
-		line("unknown", "%s: its key is %s, which %s does not tell", what, e.Unknown[what], printable(client))
+		line("unknown", "%s: its key is %s, which %s does not tell", what, e.Unknown[what], caddymodule.Shown(client))
 	}
 }
 
@@ -149,14 +148,4 @@ func appointmentText(e *caddymodule.ExplanationStatus) string {
 		text += "; its retries: " + e.Kind
 	}
 	return text
-}
-
-// printable keeps control characters of a client's name away from terminals.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
-			return '?'
-		}
-		return r
-	}, text)
 }

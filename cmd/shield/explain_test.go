@@ -67,3 +67,15 @@ func TestExplanationText(t *testing.T) {
 		}
 	}
 }
+
+// No name of a client changes how the rest of a line is seen.
+func TestExplainShowsHostileNames(t *testing.T) {
+	var out strings.Builder
+	printExplanation(&out, "a\x1b[2Jb\u202ec", &caddymodule.ExplanationStatus{Name: "s", Would: "admit"})
+	if first, _, _ := strings.Cut(out.String(), "\n"); first != `s: a request of "a\x1b[2Jb\u202ec" now would be admitted.` {
+		t.Errorf("it says %q", first)
+	}
+	if err := printOverrides(&out, []caddymodule.Override{{ID: "1", Kind: "block", Client: "\u202ex", By: "\x9b"}}); err != nil || strings.ContainsAny(out.String(), "\u202e\u009b") {
+		t.Errorf("%v: %q", err, out.String())
+	}
+}

@@ -163,7 +163,7 @@ func forgive(w io.Writer, f caddycmd.Flags, client string) error {
 		if len(what) == 0 {
 			what = []string{"nothing was held against it"}
 		}
-		fmt.Fprintf(w, "%s: %s is forgiven: %s.\n", s.Name, printable(is.Client), strings.Join(what, ", "))
+		fmt.Fprintf(w, "%s: %s is forgiven: %s.\n", s.Name, caddymodule.Shown(is.Client), strings.Join(what, ", "))
 		for of, key := range s.Unknown {
 			fmt.Fprintf(w, "%s: not in %s, whose key is %s\n", s.Name, of, key)
 		}
@@ -204,7 +204,7 @@ func printOverrides(w io.Writer, list []caddymodule.Override) error {
 	for i := range list {
 		is := &list[i]
 		left := time.Duration(is.Left * float64(time.Second)).Round(time.Second)
-		fmt.Fprintf(t, "%s\t%s\t%v\t%s\n", is.ID, overrideText(is), left, printable(is.By))
+		fmt.Fprintf(t, "%s\t%s\t%v\t%s\n", is.ID, overrideText(is), left, caddymodule.Shown(is.By))
 	}
 	return t.Flush()
 }
@@ -217,7 +217,7 @@ func overrideText(is *caddymodule.Override) string {
 	}
 	switch is.Kind {
 	case "block":
-		return fmt.Sprintf("%s is blocked in %s", printable(is.Client), of)
+		return fmt.Sprintf("%s is blocked in %s", caddymodule.Shown(is.Client), of)
 	case "mode":
 		return fmt.Sprintf("mode %s of %s", is.Value, of)
 	}
