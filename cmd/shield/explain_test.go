@@ -49,11 +49,11 @@ func TestExplanationText(t *testing.T) {
 	}
 	var text strings.Builder
 	printExplanation(&text, "a\x1b[31m", &e)
-	if want := `api: a request of a?[31m now would be refused with 503 and Retry-After 4: early.
+	if want := `api: a request of "a\x1b[31m" now would be refused with 503 and Retry-After 4: early.
   zone         z: 3 of 4 tokens left; the store may have more; it counts only requests that it matches
   appointment  due in 3.4 s, the first of 2; 9 returns before the time; its retries: hammer
   class        default
-  unknown      by_key: its key is {http.request.header.X-Key}, which a?[31m does not tell
+  unknown      by_key: its key is {http.request.header.X-Key}, which "a\x1b[31m" does not tell
 `; text.String() != want {
 		t.Errorf("the text is\n%swant\n%s", text.String(), want)
 	}
