@@ -440,7 +440,8 @@ func fewer(shot image.Image) image.Image {
 	return out
 }
 
-const hostile = `<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>`
+// hostile is a whole name: longer ones are cut, and nothing can be done about them.
+const hostile = `<img src=x onerror="window.hacked=1"><script>hacked=1</script>`
 
 // sentence is what the page says under the herd.
 var sentence = regexp.MustCompile(`^shop refuses [\d,.]+ requests/s \(.+\), because the backend('s capacity of 60/s is used up| is full, with a limit of \d+ in flight.*); the backlog of about [\d,]+ clients will be over in .+ s\.$`)
