@@ -224,7 +224,27 @@ scrape_configs:
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	return "http://" + address
+	api = "http://" + address
+	for deadline := time.Now().Add(20 * time.Second); !ready(t.Context(), api); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("Prometheus listens, but is not ready")
+		}
+	}
+	return api
+}
+
+// ready reports whether a Prometheus answers queries: it listens before it does.
+func ready(ctx context.Context, api string) bool {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, api+"/-/ready", nil)
+	if err != nil {
+		return false
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	return response.StatusCode == http.StatusOK
 }
 
 // agents are of several families.
