@@ -53,8 +53,9 @@ func init() {
 		Short: "Changes a limit of a shield for a while",
 		Long: `
 Sets the capacity (300/s, or 300/s burst 50), the concurrency (20), the size of
-the queue (32), or the rate of a zone, as the config would. Without a burst, the
-config's stays. Limits that replicas share cannot be changed in one of them.
+the queue (32), or the rate of a zone, as the config would. A rate without a burst
+has the config's, or, if that has none, the default of the new rate. Limits that
+replicas share cannot be changed in one of them.
 ` + changing,
 		CobraFunc: func(cmd *cobra.Command) {
 			overrideCommand(cmd, cobra.MinimumNArgs(3), func(_ caddycmd.Flags, args []string) map[string]string {
