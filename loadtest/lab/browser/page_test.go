@@ -47,21 +47,7 @@ const (
 // shield is the program, which TestMain builds.
 var shield string
 
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "browser")
-	if err != nil {
-		panic(err)
-	}
-	shield = filepath.Join(dir, "shield")
-	build := exec.Command("go", "build", "-C", "../../..", "-o", shield, "./cmd/shield")
-	build.Stderr = os.Stderr
-	code := 1
-	if build.Run() == nil {
-		code = m.Run()
-	}
-	os.RemoveAll(dir)
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(process.Main(m, &shield)) }
 
 // A site is a running shield with two backends, and clients of them.
 type site struct {

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -111,4 +113,27 @@ func Serve(ctx context.Context, h http.Handler) (address string, stop func(), er
 	server := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
 	go server.Serve(l) // returns when stop closes it
 	return l.Addr().String(), func() { server.Close() }, nil
+}
+
+// Main runs the tests of a package with the program shield, as its TestMain does: it builds the
+// program, and sets its path. code is for os.Exit.
+func Main(tests interface{ Run() int }, program *string) (code int) {
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/herdshield/shield").Output()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	dir, err := os.MkdirTemp("", "shield")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	*program = filepath.Join(dir, "shield")
+	build := exec.Command("go", "build", "-C", strings.TrimSpace(string(root)), "-o", *program, "./cmd/shield")
+	build.Stderr = os.Stderr
+	if build.Run() != nil {
+		return 1
+	}
+	return tests.Run()
 }

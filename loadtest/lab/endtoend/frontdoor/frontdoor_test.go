@@ -2,32 +2,18 @@ package main
 
 import (
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/herdshield/shield/loadtest/lab/process"
 )
 
 // shield is the program, which TestMain builds.
 var shield string
 
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "frontdoor")
-	if err != nil {
-		panic(err)
-	}
-	shield = filepath.Join(dir, "shield")
-	build := exec.Command("go", "build", "-C", "../../../..", "-o", shield, "./cmd/shield")
-	build.Stderr = os.Stderr
-	code := 1
-	if build.Run() == nil {
-		code = m.Run()
-	}
-	os.RemoveAll(dir)
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(process.Main(m, &shield)) }
 
 // Every front end of every row gives the answers that are measured. Figures are left to a
 // machine that has nothing else to do.
