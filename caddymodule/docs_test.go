@@ -81,21 +81,47 @@ func TestCaddyfilesInDocs(t *testing.T) {
 	check("Caddyfile.example", string(example))
 }
 
-// Links between pages lead somewhere.
+// Links between pages lead to a file, and to a heading in it.
 func TestLinksInDocs(t *testing.T) {
-	link := regexp.MustCompile(`\]\(([^)#:]+)[^):]*\)`)
-	n := 0
+	link := regexp.MustCompile(`\]\(([^)#:]*)(?:#([^):]+))?\)`)
+	code := regexp.MustCompile("(?ms)^```.*?^```")
+	n, anchors := 0, 0
 	for path, text := range documents(t) {
-		for _, m := range link.FindAllStringSubmatch(text, -1) {
+		for _, m := range link.FindAllStringSubmatch(code.ReplaceAllString(text, ""), -1) {
 			n++
-			if _, err := os.Stat(filepath.Join("..", filepath.Dir(path), m[1])); err != nil {
+			target := filepath.Join("..", path)
+			if m[1] != "" {
+				target = filepath.Join("..", filepath.Dir(path), m[1])
+			}
+			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s: %v", path, err)
+				continue
+			}
+			if m[2] == "" {
+				continue
+			}
+			anchors++
+			b, err := os.ReadFile(target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Contains(headings(string(b)), m[2]) {
+				t.Errorf("%s: %s has no heading #%s", path, target, m[2])
 			}
 		}
 	}
-	if n < 5 {
-		t.Errorf("only %d links found", n)
+	if n < 5 || anchors < 5 {
+		t.Errorf("only %d links found, %d to headings", n, anchors)
 	}
+}
+
+// headings returns the anchors of a page's headings, as GitHub makes them.
+func headings(page string) (anchors []string) {
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(page, -1) {
+		anchor := regexp.MustCompile(`[^\pL\pN _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		anchors = append(anchors, strings.ReplaceAll(anchor, " ", "-"))
+	}
+	return anchors
 }
 
 // cells returns what stands in backquotes in the given column of the
