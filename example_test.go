@@ -6,10 +6,13 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadshed"
 )
 
 // A client may send two requests at once and then one every ten seconds. The
@@ -90,4 +93,82 @@ func ExampleGuard_Admit() {
 	// 60ms refused for capacity: held back for 72ms, told 1 s
 	// 60ms refused for capacity: held back for 174ms, told 1 s
 	// 100ms admitted
+}
+
+// One line before a handler: 50 requests per second for each client address.
+func ExampleRatePerClient() {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
+
+	handler := shield.Must(shield.New(shield.RatePerClient(50, 100), nil)).Handler(mux)
+
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	fmt.Println(w.Code)
+	// Output: 200
+}
+
+// Behind a load balancer all users come from its address. The balancer appends the
+// address that it sees to X-Forwarded-For, so the last one is true.
+func ExampleConfig_client() {
+	balancer := netip.MustParsePrefix("10.0.0.0/8")
+
+	client := func(r *http.Request) string {
+		peer, err := netip.ParseAddrPort(r.RemoteAddr)
+		if err != nil || !balancer.Contains(peer.Addr()) {
+			return string(shield.AppendNetwork(nil, peer.Addr(), 32, 64))
+		}
+		seen := r.Header.Values("X-Forwarded-For")
+		if len(seen) == 0 {
+			return "balancer"
+		}
+		last := seen[len(seen)-1]
+		address, err := netip.ParseAddr(strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:]))
+		if err != nil {
+			return "balancer"
+		}
+		return string(shield.AppendNetwork(nil, address, 32, 64))
+	}
+	guard := shield.Must(shield.New(shield.Config{
+		Concurrency: 64,
+		PerClient:   8,
+		Zones:       []shield.Zone{{Name: "per_client", Limit: limiter.Config{Rate: 5, Burst: 1}}},
+		Client:      client,
+	}, nil))
+
+	handler := guard.Handler(http.NotFoundHandler())
+	for _, from := range []string{"192.0.2.1", "192.0.2.2", "evil, 192.0.2.1"} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = "10.0.0.1:4711"
+		r.Header.Set("X-Forwarded-For", from)
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		fmt.Println(from, w.Code)
+	}
+	// Output:
+	// 192.0.2.1 404
+	// 192.0.2.2 404
+	// evil, 192.0.2.1 429
+}
+
+// Checkouts go first, and exports wait until there is room.
+func ExampleConfig_classes() {
+	guard := shield.Must(shield.New(shield.Config{
+		Adaptive: &loadshed.AdaptiveConfig{Max: 200},
+		Classes:  []loadshed.Class{{Name: loadshed.Critical}, {Name: loadshed.Sheddable}, {Name: "export", Share: 0.3}},
+		Class: func(r *http.Request) string {
+			switch {
+			case strings.HasPrefix(r.URL.Path, "/checkout/"):
+				return loadshed.Critical
+			case strings.HasPrefix(r.URL.Path, "/export/"):
+				return "export"
+			}
+			return loadshed.Default
+		},
+	}, nil))
+
+	w := httptest.NewRecorder()
+	guard.Handler(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/export/all", nil))
+	fmt.Println(w.Code, guard.Limit())
+	// Output: 404 20
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
 )
 
 // A deluge is a minute of strangers that never come back, beside honest clients that obey.
@@ -15,6 +16,7 @@ type deluge struct {
 	honest  float64       // new clients per second, for 110 s
 	flood   float64       // strangers per second, from second 20 to 80
 	returns bool          // they come back once, and never again
+	most    time.Duration // that Retry-After says: pushback { max }. 0: the default
 	pulse   int           // strangers in 100 ms, every 10 s
 	herdAt  time.Duration // when 1,000 honest clients come; 0: never
 
@@ -41,6 +43,8 @@ var deluges = []deluge{
 	{name: "200/s, honest 48/s", burst: 10, honest: 48, flood: 200, attackers: .2},
 	{name: "50/s that return once", burst: 10, honest: 40, flood: 50, returns: true},
 	{name: "200/s that return once", burst: 10, honest: 40, flood: 200, returns: true},
+	{name: "50/s that return once, max 3s", burst: 10, honest: 40, flood: 50, returns: true, most: 3 * time.Second, p50: 12 * time.Second},
+	{name: "200/s that return once, max 3s", burst: 10, honest: 40, flood: 200, returns: true, most: 3 * time.Second, p50: 15 * time.Second},
 	{name: "pulses of 5,000", burst: 10, honest: 40, pulse: 5000, p50: 50 * ms},
 	{name: "200/s, pulses of 1,000", burst: 10, honest: 40, flood: 200, pulse: 1000, p50: 2 * time.Second, attackers: .2, broken: .05},
 	{name: "herd", burst: 10, honest: 20, herdAt: 40 * time.Second, p50: 50 * ms, broken: .01},
@@ -83,7 +87,7 @@ type aftermath struct {
 
 func (d *deluge) play(t *testing.T, seed uint64) (a aftermath) {
 	const begin, from, until = time.Hour, time.Hour + 20*time.Second, time.Hour + 80*time.Second
-	s := newStage(t, Config{Capacity: perSecond(50, d.burst)}, 1000, 5*ms, seed)
+	s := newStage(t, Config{Capacity: perSecond(50, d.burst), Pushback: pushback.AnswerConfig{Max: d.most}}, 1000, 5*ms, seed)
 	var watched []*patron
 	admitted := map[bool]int{} // by whether they attack
 	newcomer := func(attacks bool) *patron {

@@ -81,6 +81,34 @@ func TestCaddyfilesInDocs(t *testing.T) {
 	check("Caddyfile.example", string(example))
 }
 
+// Every piece of Go in the documentation stands in a test, where it is compiled and run.
+func TestGoInDocs(t *testing.T) {
+	indents := regexp.MustCompile(`(?m)^[ \t]+`)
+	var tests strings.Builder
+	for _, pattern := range []string{"../*_test.go", "../*/*_test.go", "../loadtest/lab/routers/*_test.go"} {
+		paths, _ := filepath.Glob(pattern)
+		for _, path := range paths {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tests.Write(indents.ReplaceAll(b, nil))
+		}
+	}
+	n := 0
+	for path, text := range documents(t) {
+		for _, block := range regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindAllStringSubmatch(text, -1) {
+			n++
+			if code := "\n" + indents.ReplaceAllString(block[1], ""); !strings.Contains(tests.String(), code) {
+				t.Errorf("%s: no test has\n%s", path, block[1])
+			}
+		}
+	}
+	if n < 6 {
+		t.Errorf("only %d blocks found", n)
+	}
+}
+
 // Links between pages lead to a file, and to a heading in it.
 func TestLinksInDocs(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:]*)(?:#([^):]+))?\)`)

@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -230,7 +228,7 @@ func TestTicketOfAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The client of docs/answers.md begins here.
+// The client of docs/answers.md begins here. TestGoInDocs of caddymodule compares them.
 
 // Do sends r, which has no body, until it is admitted, is told never to come
 // back, or its context ends. The cookie jar of c keeps the ticket, if there is one.
@@ -263,27 +261,6 @@ func seconds(said *httpsfv.Dictionary, key string) time.Duration {
 	item, _ := member.(httpsfv.Item)
 	n, _ := item.Value.(float64)
 	return time.Duration(n * float64(time.Second))
-}
-
-// The code in the documentation is the one that is compiled and tested here.
-func TestClientInDocs(t *testing.T) {
-	docs, err := os.ReadFile("../docs/answers.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, err := os.ReadFile("shieldretry_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindAllStringSubmatch(string(docs), -1)
-	if len(blocks) == 0 {
-		t.Error("no Go in docs/answers.md")
-	}
-	for _, block := range blocks {
-		if !strings.Contains(string(source), "\n\n"+block[1]+"\n") {
-			t.Errorf("not in shieldretry_test.go:\n%s", block[1])
-		}
-	}
 }
 
 // roundTripper answers requests without a network.

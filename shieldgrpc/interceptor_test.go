@@ -2,8 +2,10 @@ package shieldgrpc_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,6 +23,24 @@ import (
 	"github.com/herdshield/shield/pushback"
 	"github.com/herdshield/shield/shieldgrpc"
 )
+
+// Before all methods of a server. The user is named by a token that an interceptor before
+// this one has checked.
+func ExampleUnary() {
+	guard := shield.Must(shield.New(shield.Config{Concurrency: 64, PerClient: 8}, nil))
+	options := shieldgrpc.Options{
+		Client: func(ctx context.Context, _ string) string {
+			return strings.Join(metadata.ValueFromIncomingContext(ctx, "authorization"), " ")
+		},
+	}
+	server := grpc.NewServer(
+		grpc.ChainUnaryInterceptor(shieldgrpc.Unary(guard, options)),
+		grpc.ChainStreamInterceptor(shieldgrpc.Stream(guard, options)),
+	)
+	health.RegisterHealthServer(server, new(service))
+	fmt.Println(len(server.GetServiceInfo()), guard.Limit())
+	// Output: 1 64
+}
 
 // service answers health checks, and if it has gates, not before it may.
 type service struct {
