@@ -20,8 +20,8 @@ type Config struct {
 	Observe bool   // every request is admitted; what would have been refused is counted
 	Zones   []Zone // the quotas of single clients. A request may be in several
 
-	// Capacity is how many requests per second the backend can take in all. The zero
-	// Config means no limit.
+	// Capacity is how many requests per second the backend can take in all, as
+	// limiter.NewCapacity reads it. The zero Config means no limit.
 	Capacity limiter.Config
 
 	// Concurrency is how many requests may be in flight to the backend: at most
@@ -134,7 +134,7 @@ type Zone struct {
 	// letters, digits and _ - . / : only, different from the other zones' names.
 	Name string
 
-	Limit limiter.Config // what each client may do
+	Limit limiter.Config // what each client may do, as limiter.New reads it
 	Cost  int            // how many tokens one request takes: 1 to the burst. 0 means 1
 
 	// MaxKeys bounds how many clients are remembered: limiter.MinKeys to
@@ -191,7 +191,7 @@ func New(c Config, s *State) (*Guard, error) {
 	check("", err)
 	if c.Capacity != (limiter.Config{}) {
 		g.hasCapacity = true
-		g.capacity, err = limiter.New(c.Capacity)
+		g.capacity, err = limiter.NewCapacity(c.Capacity)
 		check("capacity", err)
 	}
 	g.plan, err = loadshed.NewPlan(loadshed.PlanConfig{

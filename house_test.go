@@ -100,7 +100,7 @@ func TestArrowsPointOneWay(t *testing.T) {
 // as a whole, and by values that cross; their parts are their own.
 var organs = map[string][]string{
 	"limiter": {
-		"Config", "Key", "Limit", "Bucket", "Table", "Stats", "Claim", "KeyClaim", "NewEscrow", "Slots", "New",
+		"Config", "Key", "Limit", "Bucket", "Table", "Stats", "Claim", "KeyClaim", "NewEscrow", "Slots", "New", "NewCapacity",
 		"Hasher", "NewHasher", "KeyOfParts", "MinKeys", "MaxKeys",
 	},
 	"loadshed": {

@@ -227,7 +227,7 @@ func (a *App) fill(status *Status) {
 	}
 	for _, z := range all.zones {
 		status.Zones = append(status.Zones, ZoneStatus{
-			z.record.shown, z.key, rateStatus(z.config().Limit), z.maxKeys(), z.reading(now).stats, z.sharingStatus(store),
+			z.record.shown, z.key, rateStatus(z.config().Limit, limiter.New), z.maxKeys(), z.reading(now).stats, z.sharingStatus(store),
 		})
 	}
 	status.Store = store.status()
@@ -251,7 +251,7 @@ func (s *shieldReading) status() ShieldStatus {
 		out.Mode = modeObserve
 	}
 	if s.config().Capacity.Rate > 0 {
-		out.Capacity = new(rateStatus(s.config().Capacity))
+		out.Capacity = new(rateStatus(s.config().Capacity, limiter.NewCapacity))
 	}
 	if s.concurrent() {
 		out.Concurrency = s.guard().Limit()
@@ -309,10 +309,11 @@ func (s *shieldReading) calendarStatus() *CalendarStatus {
 	}
 }
 
-func rateStatus(c limiter.Config) RateStatus {
+// rateStatus writes the defaults of a limit out, those of limiter.New or limiter.NewCapacity.
+func rateStatus(c limiter.Config, read func(limiter.Config) (limiter.Limit, error)) RateStatus {
 	c.Per = cmp.Or(c.Per, time.Second)
 	s := RateStatus{Rate: c.Rate, Per: c.Per.String(), Burst: c.Burst}
-	if l, err := limiter.New(c); err == nil {
+	if l, err := read(c); err == nil {
 		s.Burst = l.Burst()
 	}
 	return s

@@ -13,8 +13,9 @@ type Rate struct {
 	// The period of the rate (default `1s`).
 	Per *caddy.Duration `json:"per,omitempty" caddyfile:"-"`
 
-	// How many requests may come at once after an idle time: at least 1. The
-	// default is what one second allows, and at least 1.
+	// How many requests may come at once after an idle time: at least 1. The default of a
+	// zone is what `rate` says, such as 100 for 100 per minute. That of a capacity is what a
+	// tenth of a second allows, and at least 3, but not more than one second allows.
 	Burst *int `json:"burst,omitempty"`
 }
 

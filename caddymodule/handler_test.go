@@ -718,7 +718,7 @@ func TestAdminEndpoint(t *testing.T) {
 		t.Errorf("nothing runs: %+v", s)
 	}
 	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
-	shield 10/m {
+	shield 10/m burst 1 {
 		pushback {
 			dither off
 		}

@@ -33,7 +33,7 @@ func (a *App) warnOfSizes(now time.Duration) {
 			if l := s.guard().Link(now); l != nil {
 				_, replicas = l.Alone()
 			}
-			a.warnOfBurst(&s.record.sharing, s.config().Capacity, capacityBurst, replicas, zap.String("shield", s.name))
+			a.warnOfBurst(&s.record.sharing, rateStatus(s.config().Capacity, limiter.NewCapacity).Burst, capacityBurst, replicas, zap.String("shield", s.name))
 		}
 	}
 	for _, z := range all.zones {
@@ -42,13 +42,12 @@ func (a *App) warnOfSizes(now time.Duration) {
 			if l := z.guard().Zones(now)[z.index]; l != nil {
 				replicas = l.Escrow().Replicas()
 			}
-			a.warnOfBurst(&z.record.sharing, z.config().Limit, zoneBurst*max(1, z.config().Cost), replicas, zap.String("zone", z.record.shown))
+			a.warnOfBurst(&z.record.sharing, rateStatus(z.config().Limit, limiter.New).Burst, zoneBurst*max(1, z.config().Cost), replicas, zap.String("zone", z.record.shown))
 		}
 	}
 }
 
-func (a *App) warnOfBurst(p *post, c limiter.Config, each, replicas int, of zap.Field) {
-	burst := rateStatus(c).Burst
+func (a *App) warnOfBurst(p *post, burst, each, replicas int, of zap.Field) {
 	if burst < each*replicas && p.grown(replicas) {
 		a.logger.Warn("the burst is small for so many replicas, so that many requests wait for the store",
 			of, zap.Int("burst", burst), zap.Int("replicas", replicas), zap.Int("want", each*replicas))

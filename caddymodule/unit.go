@@ -16,7 +16,7 @@ import (
 func (s *shieldEntry) unit() string {
 	c, text := s.config(), ""
 	if c.Capacity.Rate > 0 {
-		text += fmt.Sprintf("capacity %s, ", rateOf(c.Capacity))
+		text += fmt.Sprintf("capacity %s, ", rateOf(rateStatus(c.Capacity, limiter.NewCapacity)))
 	}
 	if c.Concurrency > 0 {
 		text += fmt.Sprintf("concurrency %d, ", c.Concurrency)
@@ -27,16 +27,14 @@ func (s *shieldEntry) unit() string {
 
 // unit says, too, if keys are spread over several servers, which have different ones each.
 func (z *zoneEntry) unit(store *storeConfig) string {
-	text := fmt.Sprintf("rate %s, cost %d, secret %s", rateOf(z.config().Limit), max(1, z.config().Cost), fingerprint(store.secret))
+	text := fmt.Sprintf("rate %s, cost %d, secret %s", rateOf(rateStatus(z.config().Limit, limiter.New)), max(1, z.config().Cost), fingerprint(store.secret))
 	if store.cluster() {
 		text += ", cluster"
 	}
 	return text
 }
 
-// rateOf writes the defaults of a limit out.
-func rateOf(c limiter.Config) string {
-	s := rateStatus(c)
+func rateOf(s RateStatus) string {
 	return fmt.Sprintf("%v per %s burst %d", s.Rate, s.Per, s.Burst)
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/pushback"
 )
@@ -285,7 +286,7 @@ func (s *shieldReading) watch(q question) ShieldWatch {
 	}
 	out.ShieldDetails = d
 	if s.config().Capacity.Rate > 0 {
-		d.Capacity = new(rateStatus(s.config().Capacity))
+		d.Capacity = new(rateStatus(s.config().Capacity, limiter.NewCapacity))
 	}
 	switch {
 	case s.adaptive() && s.config().Adaptive.Target > 0:

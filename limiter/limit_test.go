@@ -47,8 +47,8 @@ func TestTakeStories(t *testing.T) {
 		{"a cost of nothing is always admitted and free", Config{Rate: 1, Burst: 1}, []step{
 			{0, 0, 0}, {0, 1, 0}, {0, 0, 0}, {0, 1, time.Second},
 		}},
-		{"the default burst is what one second earns", Config{Rate: 180, Per: time.Minute}, []step{
-			{0, 3, 0}, {0, 1, time.Second / 3 / 1 * 1},
+		{"the default burst is what the rate says", Config{Rate: 180, Per: time.Minute}, []step{
+			{0, 180, 0}, {0, 1, time.Second / 3},
 		}},
 	}
 	for _, s := range stories {
@@ -66,6 +66,33 @@ func TestTakeStories(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestDefaultBursts(t *testing.T) {
+	const day = 24 * time.Hour
+	for _, c := range []struct {
+		rate             float64
+		per              time.Duration
+		client, capacity int
+	}{
+		{100, 0, 100, 10}, {500, time.Second, 500, 50}, {85.9, time.Second, 85, 8}, {30, time.Second, 30, 3},
+		{25, time.Second, 25, 3}, {10, time.Second, 10, 3}, {2.5, time.Second, 2, 2}, {1, time.Second, 1, 1}, {0.1, time.Second, 1, 1},
+		{100, time.Minute, 100, 1}, {5, time.Minute, 5, 1}, {6000, time.Minute, 6000, 10}, {1000, time.Hour, 1000, 1}, {1, time.Hour, 1, 1},
+		{10, 100 * time.Millisecond, 100, 10}, {3, 10 * time.Second, 3, 1}, {3.3, 3300 * time.Millisecond, 3, 1},
+		{1e9, time.Second, 1e9, 1e8}, {1e7, 31 * day, 1e7, 3}, {2, 60 * day, 1, 1}, // never more than may refill
+	} {
+		client, err := New(Config{Rate: c.rate, Per: c.per})
+		capacity, err2 := NewCapacity(Config{Rate: c.rate, Per: c.per})
+		if err != nil || err2 != nil || client.Burst() != c.client || capacity.Burst() != c.capacity {
+			t.Errorf("%v per %v: burst of a client %d, %v; of a capacity %d, %v; want %d and %d",
+				c.rate, c.per, client.Burst(), err, capacity.Burst(), err2, c.client, c.capacity)
+		}
+		for _, read := range []func(Config) (Limit, error){New, NewCapacity} {
+			if l, err := read(Config{Rate: c.rate, Per: c.per, Burst: 1}); err != nil || l.Burst() != 1 {
+				t.Errorf("%v per %v burst 1: %d, %v", c.rate, c.per, l.Burst(), err)
+			}
+		}
 	}
 }
 

@@ -99,7 +99,7 @@ func newPlan(count int) plan {
 			FirstAddress: netip.AddrFrom4([4]byte{10, 0, 0, 1}),
 			Mix:          plainClients(retryDelay), Timeout: 2 * time.Second, Attempts: 6, Patience: 13 * time.Second,
 		},
-		limit: limiter.Config{Rate: 0.8 * capacity, Per: time.Second, Burst: max(1, count/20)},
+		limit: limiter.Config{Rate: 0.8 * capacity, Per: time.Second},
 	}
 }
 
@@ -128,7 +128,7 @@ func (p plan) parts() []part {
 		{name: "usual limiter", limit: p.usual,
 			intro: fmt.Sprintf("2. With a usual rate limiter: %.0f requests per second are passed on, and all\n"+
 				"   others are told to come back when there is capacity again, in 1 s.", p.limit.Rate)},
-		{name: "shield", directive: fmt.Sprintf("shield {\n capacity %g/s burst %d\n}", p.limit.Rate, p.limit.Burst),
+		{name: "shield", directive: fmt.Sprintf("shield {\n capacity %g/s\n}", p.limit.Rate),
 			intro: fmt.Sprintf("3. With shield: %.0f requests per second are passed on, and each other client\n"+
 				"   is given its own time to come back.", p.limit.Rate)},
 	}
@@ -138,7 +138,11 @@ func (p plan) parts() []part {
 // is the time until the next token, rounded up to the field's whole seconds. It is correct,
 // and the same for all clients that are refused together.
 func (p plan) usual(next http.Handler) http.Handler {
-	bucket := rate.NewLimiter(rate.Limit(perSec(p.limit)), p.limit.Burst)
+	limit, err := limiter.NewCapacity(p.limit)
+	if err != nil {
+		panic(err) // the plan is wrong
+	}
+	bucket := rate.NewLimiter(rate.Limit(perSec(p.limit)), limit.Burst())
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if bucket.Allow() {
 			next.ServeHTTP(w, r)

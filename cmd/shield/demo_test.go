@@ -31,7 +31,7 @@ func smallPlan() plan {
 			Mix: plainClients(100 * time.Millisecond), Attempts: 3, Patience: 5 * time.Second,
 			FirstAddress: netip.AddrFrom4([4]byte{10, 0, 0, 1}),
 		},
-		limit: limiter.Config{Rate: 30, Per: time.Second, Burst: 4},
+		limit: limiter.Config{Rate: 30, Per: time.Second},
 	}
 }
 
@@ -183,7 +183,7 @@ func TestPlanFitsItsTime(t *testing.T) {
 		if _, err := adapt(fmt.Sprintf(demoCaddyfile, p.parts()[2].directive, "127.0.0.1:1", idleConns)); clients%50 == 0 && err != nil {
 			t.Errorf("%d clients: %v", clients, err)
 		}
-		if _, err := limiter.New(p.limit); err != nil {
+		if _, err := limiter.NewCapacity(p.limit); err != nil {
 			t.Errorf("%d clients: %v", clients, err)
 		}
 		if longest := 3 * (h.Within + h.Patience + 2*h.Timeout); longest > maxDemo-3*time.Second {

@@ -18,7 +18,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/internal/configfile"
+	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
@@ -333,6 +336,59 @@ func TestNoDrawingLibraries(t *testing.T) {
 	for _, m := range build.Deps {
 		if drawing.MatchString(m.Path) {
 			t.Errorf("the program contains %s; want no drawing libraries: chart draws SVG, and loadtest/lab may use others", m.Path)
+		}
+	}
+}
+
+// Caddyfile, command line, simulator and demo have the same default bursts.
+func TestDefaultBursts(t *testing.T) {
+	config := func(text string) shield.Config {
+		t.Helper()
+		found, err := configfile.Read("Caddyfile", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found[0].Config
+	}
+	proxied := func(p proxy) shield.Config {
+		t.Helper()
+		p.From, p.To, p.Admin = ":0", []string{"127.0.0.1:9"}, "off"
+		text, err := p.caddyfile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return config(text)
+	}
+	for _, c := range []struct {
+		name   string
+		config shield.Config
+		want   int
+	}{
+		{"capacity in a Caddyfile", config("shield {\n capacity 100/s\n}"), 10},
+		{"capacity in JSON", config(`{"handler": "shield", "capacity": {"rate": 100}}`), 10},
+		{"shield proxy --capacity", proxied(proxy{Capacity: "100/s"}), 10},
+		{"shield simulate", simulatePlan(t).servers[1].config, 10},
+		{"shield simulate --limit", simulatePlan(t, "--limit", "6000/m").servers[1].config, 10},
+		{"shield demo", config(newPlan(375).parts()[2].directive), 10}, // 100/s
+		{"zone in a Caddyfile", config("shield 100/m"), 100},
+		{"zone in JSON", config(`{"handler": "shield", "zones": [{"rate": 100, "per": "1m"}]}`), 100},
+		{"shield proxy --rate", proxied(proxy{Rate: "100/m"}), 100},
+		{"a second's", config("shield 5/s"), 5},
+	} {
+		g, err := shield.New(c.config, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := shield.Request{Keys: make([]limiter.Key, len(c.config.Zones))}
+		for i := range q.Keys {
+			q.Keys[i] = 7
+		}
+		admitted := 0
+		for d := g.Admit(time.Hour, q); d.Admit; d = g.Admit(time.Hour, q) {
+			admitted++
+		}
+		if admitted != c.want {
+			t.Errorf("%s: %d are admitted at once, want %d", c.name, admitted, c.want)
 		}
 	}
 }

@@ -158,7 +158,7 @@ func (s *simulation) plan(args []string, estimate *accesslog.Estimate) error {
 	if s.limit != "" {
 		rate, err := perSecond("limit", s.limit, 0.001, maxBackground)
 		wrong.add(err)
-		limit = limiter.Config{Rate: rate, Burst: max(1, int(rate/10))}
+		limit = limiter.Config{Rate: rate}
 	}
 	s.servers = s.chosen(args, estimate, texts, &wrong)
 	wrong.add(s.files.check(s.inputs()))

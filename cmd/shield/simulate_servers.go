@@ -166,13 +166,14 @@ func equip(servers []server, limit limiter.Config, rate float64) limiter.Config 
 		limit = servers[i].config.Capacity
 	}
 	if limit.Rate == 0 {
-		limit = limiter.Config{Rate: rate, Burst: max(1, int(rate/10))}
+		limit = limiter.Config{Rate: rate}
 	}
+	read, _ := limiter.NewCapacity(limit) // an error is one of --limit, or of the config
 	for i := range servers {
 		if servers[i].asks {
 			servers[i].config.Capacity = limit
 			if servers[i].maker == nil {
-				servers[i].notes = []string{fmt.Sprintf("capacity %s/s burst %d, and nothing else", digits(perSec(limit)), limit.Burst)}
+				servers[i].notes = []string{fmt.Sprintf("capacity %s/s burst %d, and nothing else", digits(perSec(limit)), read.Burst())}
 			}
 		}
 	}

@@ -73,7 +73,7 @@ func TestSimulateDefaults(t *testing.T) {
 	if !reflect.DeepEqual(p.Scenario, want) {
 		t.Errorf("scenario is\n%+v\nwant\n%+v", p.Scenario, want)
 	}
-	limit := shield.Config{Capacity: limiter.Config{Rate: 100, Burst: 10}}
+	limit := shield.Config{Capacity: limiter.Config{Rate: 100}}
 	if len(p.servers) != 2 || p.servers[0].name != "fixed:1" || p.servers[1].name != "shield" ||
 		!reflect.DeepEqual(p.servers[0].config, limit) || !reflect.DeepEqual(p.servers[1].config, limit) {
 		t.Errorf("servers are %+v; want fixed:1 and shield, at 100/s", p.servers)
@@ -108,8 +108,8 @@ func TestSimulateFlags(t *testing.T) {
 	if got := strings.Join(names, " "); got != "none shield-adaptive shield gradient2" {
 		t.Errorf("servers are %s", got)
 	}
-	if c := p.servers[2].config.Capacity; c.Rate != 50 || c.Burst != 5 {
-		t.Errorf("limit is %+v; want 50/s burst 5", c)
+	if c := p.servers[2].config.Capacity; c != (limiter.Config{Rate: 50}) {
+		t.Errorf("limit is %+v; want 50/s with the default burst", c)
 	}
 	for _, part := range []string{"A herd of 10 clients comes within 1s", "curl 75 %, exact 25 %", "Outage at 30s for 10s", "4 times as slow at 1m0s", "2 servers before it, which share limits and promises"} {
 		if !strings.Contains(strings.ReplaceAll(p.text, "\n", " "), part) {

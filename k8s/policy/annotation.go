@@ -99,7 +99,7 @@ var ingressRows = []row[Ingress]{
 		Name: "burst", Needs: [2]string{"rate", "50/s"},
 		Meaning: "how many of them may come at once, after a pause",
 		Range:   "at least 1; must refill within 31 days",
-		Default: "what one second allows, at least 1",
+		Default: "what the rate says: 50 for `50/s`, 100 for `100/m`",
 	}, burstForm, setIngressBurst),
 	rowOf(Annotation{
 		Name: "concurrency", overridesNginx: true,
@@ -167,7 +167,7 @@ var serviceRows = []row[Service]{
 		Name: "burst", Needs: [2]string{"capacity", "500/s"},
 		Meaning: "how many of them may come at once",
 		Range:   "at least 1; must refill within 31 days",
-		Default: "what one second allows, at least 1",
+		Default: "what a tenth of a second allows, and at least 3, but not more than one second allows",
 	}, burstForm, func(r *reader, _ *Service, _ int) { // capacity reads the number
 		if !r.has("capacity") {
 			r.fail("burst", "is set without a capacity; want %scapacity as well, like 500/s", r.prefix)

@@ -181,7 +181,7 @@ func (p Ingress) Divide(now time.Duration, d *Division) Ingress {
 	}
 	p.Zones = slices.Clone(p.Zones)
 	for i := range p.Zones {
-		p.Zones[i].Limit = divide(p.Zones[i].Limit, now, d)
+		p.Zones[i].Limit = divide(p.Zones[i].Limit, limiter.New, now, d)
 	}
 	if p.PerClient > 0 {
 		p.PerClient = max(1, d.Share(now, p.PerClient, 0))
@@ -198,7 +198,7 @@ func (p Service) Divide(now time.Duration, d *Division) Service {
 		return p
 	}
 	if p.Capacity.Rate > 0 {
-		p.Capacity = divide(p.Capacity, now, d)
+		p.Capacity = divide(p.Capacity, limiter.NewCapacity, now, d)
 	}
 	if p.Concurrency > 0 {
 		p.Concurrency = max(1, d.Share(now, p.Concurrency, 0))
@@ -206,11 +206,12 @@ func (p Service) Divide(now time.Duration, d *Division) Service {
 	return p
 }
 
-// divide returns this replica's share of a limit. limiter.New accepts it if it accepts c.
-func divide(c limiter.Config, now time.Duration, d *Division) limiter.Config {
-	whole, err := limiter.New(c)
+// divide returns this replica's share of a limit that read, limiter.New or
+// limiter.NewCapacity, is to read. It accepts the share if it accepts c.
+func divide(c limiter.Config, read func(limiter.Config) (limiter.Limit, error), now time.Duration, d *Division) limiter.Config {
+	whole, err := read(c)
 	if err != nil {
-		return c // the caller's limiter.New returns the error
+		return c // the caller's reading returns the error
 	}
 	fraction := d.Fraction(now)
 	if fraction == 1 {

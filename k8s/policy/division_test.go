@@ -246,8 +246,8 @@ func TestSaltSpreads(t *testing.T) {
 }
 
 func TestDivide(t *testing.T) {
-	p := Ingress{Zones: []Zone{{"rate", perSecond(30, 0)}, {"rpm", limiter.Config{Rate: 1, Per: time.Hour, Burst: 2}}}, PerClient: 2, Key: "k"}
-	s := Service{Capacity: perSecond(500, 50), Concurrency: 64, EndpointConcurrency: 8, Queue: 10}
+	p := Ingress{Zones: []Zone{{"rate", perSecond(30, 0)}, {"rpm", limiter.Config{Rate: 9, Per: time.Hour}}}, PerClient: 2, Key: "k"}
+	s := Service{Capacity: perSecond(500, 0), Concurrency: 64, EndpointConcurrency: 8, Queue: 10}
 	var d Division
 	if !reflect.DeepEqual(p.Divide(0, &d), p) || s.Divide(0, &d) != s {
 		t.Error("one replica has less than everything")
@@ -259,7 +259,7 @@ func TestDivide(t *testing.T) {
 	d = Division{}
 	d.See(0, 2, 3)
 	now := Settle
-	wantP := Ingress{Zones: []Zone{{"rate", perSecond(10, 10)}, {"rpm", limiter.Config{Rate: 1. / 3, Per: time.Hour, Burst: 1}}}, PerClient: 1, Key: "k"}
+	wantP := Ingress{Zones: []Zone{{"rate", perSecond(10, 10)}, {"rpm", limiter.Config{Rate: 3, Per: time.Hour, Burst: 3}}}, PerClient: 1, Key: "k"}
 	if got := p.Divide(now, &d); !reflect.DeepEqual(got, wantP) {
 		t.Errorf("got %+v; want %+v", got, wantP)
 	}

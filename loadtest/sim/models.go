@@ -53,7 +53,7 @@ func (b *bucket) Change(c shield.Config, restart bool) (err error) {
 	if restart {
 		b.Bucket, b.rule = limiter.Bucket{}, b.fresh()
 	}
-	b.limit, err = limiter.New(c.Capacity)
+	b.limit, err = limiter.NewCapacity(c.Capacity)
 	return err
 }
 
