@@ -92,18 +92,19 @@ type ForgivenByOne struct {
 func serveForgive(w http.ResponseWriter, r *http.Request) error {
 	var ask struct {
 		Client string `json:"client"`
+		Handle string `json:"handle"` // of GET /shield/who, in place of the client
 		Shield string `json:"shield"`
 	}
 	if err := readChange(w, r, &ask); err != nil {
 		return err
 	}
-	handlers, c, err := concerned(ask.Shield, ask.Client)
+	handlers, c, err := concerned(ask.Shield, ask.Client, ask.Handle)
 	if err != nil {
 		return err
 	}
 	now, by := shield.Now(), askedBy(r)
 	ended := changes.forgive(ask.Shield, c)
-	status := ForgivenStatus{Client: c.text}
+	status := ForgivenStatus{Client: c.shown}
 	for _, h := range handlers {
 		q, unknown := h.asks(c)
 		f := h.guard().Forgive(now, q)
@@ -113,6 +114,6 @@ func serveForgive(w http.ResponseWriter, r *http.Request) error {
 		}
 		status.Shields = append(status.Shields, ForgivenByOne{h.Name, f.Zones, f.Promises, f.Strikes, blocked, unknown})
 	}
-	changes.log("a client is forgiven", ask.Shield, c.text, by)
+	changes.log("a client is forgiven", ask.Shield, c.shown, by)
 	return writeJSON(w, http.StatusOK, status)
 }

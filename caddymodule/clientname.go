@@ -13,15 +13,17 @@ import (
 // A clientName is what an operator calls a client: its address, or the value of a placeholder
 // that tells clients apart.
 type clientName struct {
-	text string
-	addr netip.Addr // not valid: the text is no address
-	bits int        // of the network that is named; 0: it is named by an address
+	text  string
+	shown string     // what people are shown: the text, or as `mask_addresses` has it
+	addr  netip.Addr // not valid: the text is no address
+	bits  int        // of the network that is named; 0: it is named by an address
 }
 
 // readClient reads the name of a client. A network, as of an IPv6 customer, is named by
 // any of its addresses, or with its length.
 func readClient(text string) clientName {
 	c := clientName{text: strings.TrimSpace(text)}
+	c.shown = c.text
 	if p, err := netip.ParsePrefix(c.text); err == nil {
 		c.addr, c.bits = p.Addr(), cmp.Or(p.Bits(), -1) // no template has 0
 	} else if a, err := netip.ParseAddr(strings.Trim(c.text, "[]")); err == nil {

@@ -87,19 +87,33 @@ func badRequest(status int, format string, args ...any) error {
 // maxClientName is how long the name of a client may be. Ours: longer than keys of APIs are.
 const maxClientName = 1024
 
-// concerned returns the handlers of one shield, or of all if the name is "", and the client.
-func concerned(name, client string) (handlers []*Handler, c clientName, err error) {
+// concerned returns the handlers of one shield, or of all if the name is "", and the client, which
+// is told by its name or by its handle.
+func concerned(name, client, handle string) (handlers []*Handler, c clientName, err error) {
 	app, err := runningApp()
 	if err != nil {
 		return nil, c, err
 	}
-	if client == "" || len(client) > maxClientName {
-		return nil, c, badRequest(http.StatusBadRequest, "client is %q; want an address, or what the shield tells clients apart by, of at most %d bytes", client[:min(len(client), 64)], maxClientName)
-	}
 	if handlers, err = app.named(name); err != nil {
 		return nil, c, err
 	}
-	return handlers, readClient(client), nil
+	if c, err = app.client(client, handle); err == nil && c.text == "" {
+		err = badRequest(http.StatusBadRequest, "client is missing; want an address, or what the shield tells clients apart by")
+	}
+	return handlers, c, err
+}
+
+// client reads the name of a client, or finds it by its handle. Without both the name is "".
+func (a *App) client(name, handle string) (clientName, error) {
+	switch {
+	case handle != "" && name != "":
+		return clientName{}, badRequest(http.StatusBadRequest, "client and handle are both set; want one of them")
+	case handle != "":
+		return a.listed(handle)
+	case len(name) > maxClientName:
+		return clientName{}, badRequest(http.StatusBadRequest, "client is %.64q; want an address, or what the shield tells clients apart by, of at most %d bytes", name, maxClientName)
+	}
+	return readClient(name), nil
 }
 
 // named returns the handlers of one shield, or of all if the name is "". The App may be nil.
@@ -128,12 +142,12 @@ func serveExplain(w http.ResponseWriter, r *http.Request) error {
 		return badRequest(http.StatusMethodNotAllowed, "method is %s; want GET", r.Method)
 	}
 	query := r.URL.Query()
-	handlers, c, err := concerned(query.Get("shield"), query.Get("client"))
+	handlers, c, err := concerned(query.Get("shield"), query.Get("client"), query.Get("handle"))
 	if err != nil {
 		return err
 	}
 	now := shield.Now()
-	status := ExplainStatus{Client: c.text}
+	status := ExplainStatus{Client: c.shown}
 	for _, h := range handlers {
 		status.Shields = append(status.Shields, h.explain(now, c))
 	}

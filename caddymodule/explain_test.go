@@ -197,7 +197,7 @@ func TestExplainEndpointErrors(t *testing.T) {
 		status        int
 		want          string
 	}{
-		{"GET", "", 400, "client is \"\"; want an address"},
+		{"GET", "", 400, "client is missing; want an address"},
 		{"GET", "client=" + strings.Repeat("x", 2000), 400, "of at most 1024 bytes"},
 		{"GET", "client=1.2.3.4&shield=no", 404, `shield is "no"; want one of ["api" "other"]`},
 		{"POST", "client=1.2.3.4", 405, "method is POST; want GET"},

@@ -29,8 +29,8 @@ func (o *override) read() (applied, error) {
 	}
 	switch o.Kind {
 	case overrideBlock:
-		if o.Client == "" || len(o.Client) > maxClientName {
-			return nil, fmt.Errorf("client is %.64q; want an address, or what the shield tells clients apart by, of at most %d bytes", o.Client, maxClientName)
+		if o.Client == "" {
+			return nil, errors.New("client is missing; want an address, or what the shield tells clients apart by")
 		}
 		return nil, errors.Join(stray("setting", o.Setting), stray("value", o.Value))
 	case overrideMode:
@@ -113,6 +113,44 @@ func setting(name, value string) (applied, error) {
 	return nil, fmt.Errorf("setting is %.100q; want capacity, concurrency, queue, or the name of a zone and rate", name)
 }
 
+// settings returns what can be set of a shield of the config, and is not shared with other replicas.
+func (a *App) settings(name string) (list []Setting) {
+	i := slices.IndexFunc(a.configured.handlers, func(h *Handler) bool { return h.Name == name })
+	if i < 0 {
+		return nil // it is a Live shield's
+	}
+	h := a.configured.handlers[i]
+	c := h.force.Load().config
+	if c.Capacity.Rate > 0 && !c.Shared {
+		list = append(list, Setting{"capacity", rateText(c.Capacity)})
+	}
+	if c.Adaptive != nil || c.Concurrency > 0 && !c.Shared {
+		list = append(list, Setting{"concurrency", strconv.Itoa(h.guard().Limit())})
+	}
+	if size := h.guard().QueueSize(); size > 0 {
+		list = append(list, Setting{"queue", strconv.Itoa(size)})
+	}
+	for _, z := range c.Zones {
+		if !z.Shared {
+			list = append(list, Setting{z.Name + " rate", rateText(z.Limit)})
+		}
+	}
+	return list
+}
+
+// rateText writes a rate as readRate reads it.
+func rateText(c limiter.Config) string {
+	rate, unit := c.Rate, map[time.Duration]string{0: "s", time.Second: "s", time.Minute: "m", time.Hour: "h"}[c.Per]
+	if unit == "" {
+		rate, unit = c.Rate/c.Per.Seconds(), "s"
+	}
+	text := strconv.FormatFloat(rate, 'f', -1, 64) + "/" + unit
+	if c.Burst > 0 {
+		text += fmt.Sprintf(" burst %d", c.Burst)
+	}
+	return text
+}
+
 func sharedError(h *Handler, setting string) error {
 	return fmt.Errorf("%s of shield %q is shared with other replicas, which would have another one; want the config of all of them changed", setting, h.Name)
 }
@@ -163,7 +201,7 @@ func (a *App) reaches(is *override) error {
 		if is.Shield != "" && is.Shield != h.Name {
 			continue
 		}
-		if q, _ := h.asks(readClient(is.Client)); is.Kind != overrideBlock || q.Client != shield.NoKey {
+		if q, _ := h.asks(is.client); is.Kind != overrideBlock || q.Client != shield.NoKey {
 			return nil
 		}
 	}
@@ -254,9 +292,8 @@ func (a *App) blocked(list []*override) map[blockedAt]*Handler {
 
 // eachBlocked calls f for the handlers that a block concerns.
 func (a *App) eachBlocked(is *override, f func(*Handler, shield.Request)) {
-	c := readClient(is.Client)
 	for _, h := range a.roster().handlers {
-		if q, _ := h.asks(c); (is.Shield == "" || is.Shield == h.Name) && q.Client != shield.NoKey {
+		if q, _ := h.asks(is.client); (is.Shield == "" || is.Shield == h.Name) && q.Client != shield.NoKey {
 			f(h, q)
 		}
 	}

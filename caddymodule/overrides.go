@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -51,19 +50,34 @@ type Override struct {
 type OverridesStatus struct {
 	Overrides []Override `json:"overrides"`
 	ReadOnly  bool       `json:"read_only"` // for who asks
+
+	// What can be set of the shield that `?shield=` asks for.
+	Settings []Setting `json:"settings,omitempty"`
+}
+
+// A Setting is what an Override of kind set can change, with its present value.
+type Setting struct {
+	Setting string `json:"setting"`
+	Value   string `json:"value"`
 }
 
 // An override is one in force.
 type override struct {
 	Override
-	until time.Duration // as shield.Now has it
-	timer *time.Timer
-	apply applied
+	client clientName    // of a block: the text in Override may be masked
+	until  time.Duration // as shield.Now has it
+	timer  *time.Timer
+	apply  applied
 }
 
 // same reports whether two overrides are of the same thing, so that the later one replaces the other.
 func (o *override) same(b *override) bool {
-	return o.Kind == b.Kind && o.Shield == b.Shield && o.Client == b.Client && o.Setting == b.Setting
+	return o.Kind == b.Kind && o.Shield == b.Shield && o.client.text == b.client.text && o.Setting == b.Setting
+}
+
+// String says what is in force, for people.
+func (o *override) String() string {
+	return strings.TrimSpace(fmt.Sprintf("%s of %s: %s %s", o.Kind, cmp.Or(o.Shield, "all shields"), cmp.Or(o.Client, o.Setting), o.Value))
 }
 
 // overrides are all that operators have changed for a while. They outlive configs and
@@ -76,6 +90,7 @@ type overrides struct {
 	unfit   []*override // ended as the app that begins has no place for them; again in force if it cannot start
 	made    int
 	version int
+	latest  string // change, for people
 }
 
 var changes overrides
@@ -111,17 +126,20 @@ func (o *overrides) of(name string) map[string]int {
 	return n
 }
 
-var errNotMatched = caddy.APIError{
-	HTTPStatus: http.StatusPreconditionFailed,
-	Err:        errors.New("the overrides have changed since they were read; want them read again"),
+// check returns an error if match is an ETag that is not the list's. It must be called with the lock.
+func (o *overrides) check(match string) error {
+	if match == "" || match == o.etag() {
+		return nil
+	}
+	return badRequest(http.StatusPreconditionFailed, "the overrides have changed since they were read: %s; want them read again", cmp.Or(o.latest, "the process is another one"))
 }
 
 // add puts an override in force. match is an ETag that must be the list's, or "".
 func (o *overrides) add(now time.Duration, app *App, is *override, match string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if match != "" && match != o.etag() {
-		return errNotMatched
+	if err := o.check(match); err != nil {
+		return err
 	}
 	if app != o.app {
 		return badRequest(http.StatusServiceUnavailable, "the config is being reloaded; want the change again in a moment")
@@ -154,7 +172,7 @@ func (o *overrides) add(now time.Duration, app *App, is *override, match string)
 	o.list = append(kept, is)
 	o.changed(now)
 	is.timer = time.AfterFunc(is.until-now, func() { o.end(is, "its time is over") })
-	o.tell("an override begins", is)
+	o.tell("an override begins", is, "by "+is.By)
 	return nil
 }
 
@@ -172,7 +190,7 @@ func (o *overrides) drop(now time.Duration, why string, f func(*override) bool) 
 		if f(is) {
 			is.timer.Stop()
 			ended = append(ended, is)
-			o.tell("an override has ended", is, zap.String("why", why))
+			o.tell("an override has ended", is, why)
 		}
 	}
 	if len(ended) == 0 {
@@ -199,8 +217,8 @@ func (o *overrides) end(is *override, why string) {
 func (o *overrides) remove(id, match, by string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if match != "" && match != o.etag() {
-		return errNotMatched
+	if err := o.check(match); err != nil {
+		return err
 	}
 	if ended := o.drop(shield.Now(), "ended by "+by, func(b *override) bool { return b.ID == id }); len(ended) == 0 {
 		return badRequest(http.StatusNotFound, "override is %.40q; want the ID of one in force", id)
@@ -224,7 +242,7 @@ func (o *overrides) forgive(name string, c clientName) (blocked map[string]bool)
 		}
 		ends := false
 		for _, h := range handlers {
-			a, _ := h.asks(readClient(is.Client))
+			a, _ := h.asks(is.client)
 			b, _ := h.asks(c)
 			if (is.Shield == "" || is.Shield == h.Name) && a.Client != shield.NoKey && a.Client == b.Client {
 				ends, blocked[h.Name] = true, true
@@ -282,7 +300,7 @@ func (o *overrides) restore() {
 		if is.until > now {
 			is.timer = time.AfterFunc(is.until-now, func() { o.end(is, "its time is over") })
 			o.list = append(o.list, is)
-			o.tell("an override is in force again", is, zap.String("why", "the new config could not be started"))
+			o.tell("an override is in force again", is, "the new config could not be started")
 		}
 	}
 	slices.SortStableFunc(o.list, func(a, b *override) int { return a.Since.Compare(b.Since) }) // the later one counts
@@ -313,13 +331,15 @@ func (o *overrides) leave(a *App) {
 	}
 }
 
-// tell logs what has become of an override. It must be called with the lock.
-func (o *overrides) tell(message string, is *override, more ...zap.Field) {
+// tell logs what has become of an override, and why, and remembers it for those who do not know
+// yet. It must be called with the lock.
+func (o *overrides) tell(message string, is *override, why string) {
+	o.latest = fmt.Sprintf("%s (%v, %s)", message, is, why)
 	if o.app != nil {
-		o.app.logger.Info(message, append([]zap.Field{
+		o.app.logger.Info(message,
 			zap.String("id", is.ID), zap.String("kind", is.Kind), zap.String("shield", cmp.Or(is.Shield, "all")), zap.String("client", is.Client),
-			zap.String("setting", is.Setting), zap.String("value", is.Value), zap.Time("until", is.Until), zap.String("by", is.By),
-		}, more...)...)
+			zap.String("setting", is.Setting), zap.String("value", is.Value), zap.Time("until", is.Until), zap.String("by", is.By), zap.String("why", why),
+		)
 	}
 }
 
@@ -331,12 +351,29 @@ func (o *overrides) log(message, name, client, by string) {
 	}
 }
 
+// readOverrides answers with what is in force.
+func readOverrides(w http.ResponseWriter, r *http.Request) error {
+	status := OverridesStatus{ReadOnly: !mayChange(r)}
+	if name := r.URL.Query().Get("shield"); name != "" {
+		app, err := runningApp()
+		if err != nil {
+			return err
+		}
+		if _, err := app.named(name); err != nil {
+			return err
+		}
+		status.Settings = app.settings(name)
+	}
+	list, etag := changes.read(shield.Now())
+	status.Overrides = list
+	w.Header().Set("Etag", etag)
+	return writeJSON(w, http.StatusOK, status)
+}
+
 func serveOverrides(w http.ResponseWriter, r *http.Request) error {
 	switch r.Method {
 	case http.MethodGet:
-		list, etag := changes.read(shield.Now())
-		w.Header().Set("Etag", etag)
-		return writeJSON(w, http.StatusOK, OverridesStatus{list, !mayChange(r)})
+		return readOverrides(w, r)
 	case http.MethodPost:
 	default:
 		return badRequest(http.StatusMethodNotAllowed, "method is %s; want GET or POST", r.Method)
@@ -345,6 +382,7 @@ func serveOverrides(w http.ResponseWriter, r *http.Request) error {
 		Kind    string `json:"kind"`
 		Shield  string `json:"shield"`
 		Client  string `json:"client"`
+		Handle  string `json:"handle"` // of GET /shield/who, in place of the client
 		Setting string `json:"setting"`
 		Value   string `json:"value"`
 		For     string `json:"for"`
@@ -363,9 +401,13 @@ func serveOverrides(w http.ResponseWriter, r *http.Request) error {
 	if err != nil || d < minOverride || d > maxOverride {
 		return badRequest(http.StatusBadRequest, "for is %.40q; want 1s to 24h", ask.For)
 	}
+	c, err := app.client(ask.Client, ask.Handle)
+	if err != nil {
+		return err
+	}
 	now := shield.Now()
-	is := &override{until: now + d, Override: Override{
-		Kind: ask.Kind, Shield: ask.Shield, Client: strings.TrimSpace(ask.Client), Setting: strings.TrimSpace(ask.Setting), Value: strings.TrimSpace(ask.Value),
+	is := &override{client: c, until: now + d, Override: Override{
+		Kind: ask.Kind, Shield: ask.Shield, Client: c.shown, Setting: strings.TrimSpace(ask.Setting), Value: strings.TrimSpace(ask.Value),
 		Since: shield.At(now), Until: shield.At(now + d), Left: d.Seconds(), By: askedBy(r),
 	}}
 	if is.apply, err = is.read(); err != nil {

@@ -150,6 +150,39 @@ func TestSetOverride(t *testing.T) {
 	}
 }
 
+// All settings that can be set are listed, with values that can be set again.
+func TestSettings(t *testing.T) {
+	serveSite(t, strings.Replace(overriddenSite, "name api", "name api\n\t\tzone other {\n\t\t\trate 90/m\n\t\t}", 1))
+	settings := func() (list []Setting) {
+		status, body := administer(t, locally("GET", "/shield/overrides?shield=api", ""))
+		var is OverridesStatus
+		if status != http.StatusOK || json.Unmarshal([]byte(body), &is) != nil {
+			t.Fatalf("%d %s", status, body)
+		}
+		return is.Settings
+	}
+	list := settings()
+	if want := "[{capacity 1000/s burst 70} {concurrency 9} {queue 5} {other rate 90/m} {z rate 1/h burst 2}]"; fmt.Sprint(list) != want {
+		t.Errorf("the settings are %v, want %s", list, want)
+	}
+	for _, one := range list {
+		demand(t, fmt.Sprintf(`{"kind": "set", "shield": "api", "setting": %q, "value": %q, "for": "1h"}`, one.Setting, one.Value))
+	}
+	demand(t, `{"kind": "set", "shield": "api", "setting": "capacity", "value": "300/s", "for": "1h"}`)
+	if got := settings()[0].Value; got != "300/s burst 70" {
+		t.Errorf("capacity is %s", got)
+	}
+	if n := len(overridesNow(t).Settings); n != 0 {
+		t.Errorf("%d settings of no shield", n)
+	}
+	if status, text := administer(t, locally("GET", "/shield/overrides?shield=no", "")); status != http.StatusNotFound {
+		t.Errorf("an unknown shield: %d %s", status, text)
+	}
+	if got := rateText(limiter.Config{Rate: 5, Per: 2 * time.Second}); got != "2.5/s" {
+		t.Errorf("5 per 2 s are %s", got)
+	}
+}
+
 func TestModeOverride(t *testing.T) {
 	s := serveSite(t, overriddenSite)
 	for range 3 {
@@ -258,7 +291,7 @@ func TestOverrideErrors(t *testing.T) {
 		{`{"kind": "block", "client": "192.0.2.1", "for": "720h"}`, 400, `for is "720h"; want 1s to 24h`},
 		{`{"kind": "block", "client": "192.0.2.1", "for": "0.5s"}`, 400, `for is "0.5s"; want 1s to 24h`},
 		{`{"kind": "block", "client": "192.0.2.1"}`, 400, `for is ""; want 1s to 24h`},
-		{`{"kind": "block", "for": "1h"}`, 400, `client is ""; want an address`},
+		{`{"kind": "block", "for": "1h"}`, 400, `client is missing; want an address`},
 		{`{"kind": "block", "client": "bob", "for": "1h"}`, 400, `does not tell clients apart by such names as "bob"`},
 		{`{"kind": "block", "client": "192.0.2.0/24", "for": "1h"}`, 400, `does not tell clients apart by such names as "192.0.2.0/24"`},
 		{`{"kind": "block", "client": "0.0.0.0/0", "for": "1h"}`, 400, `does not tell clients apart by such names as "0.0.0.0/0"`},
@@ -301,12 +334,15 @@ func TestOverrideETags(t *testing.T) {
 	for _, r := range []*http.Request{
 		locally("POST", "/shield/overrides", body, "If-Match", before), locally("DELETE", "/shield/overrides/"+is.ID, "", "If-Match", before),
 	} {
-		if status, text := administer(t, r); status != http.StatusPreconditionFailed {
+		if status, text := administer(t, r); status != http.StatusPreconditionFailed || !strings.Contains(text, "an override begins (block of all shields: 192.0.2.1, by 127.0.0.1:4321)") {
 			t.Errorf("%s with an old ETag: %d %s", r.Method, status, text)
 		}
 	}
 	if status, text := administer(t, locally("DELETE", "/shield/overrides/"+is.ID, "", "If-Match", etag())); status != http.StatusNoContent {
 		t.Errorf("with the present ETag: %d %s", status, text)
+	}
+	if status, text := administer(t, locally("POST", "/shield/overrides", body, "If-Match", before)); status != http.StatusPreconditionFailed || !strings.Contains(text, "ended by 127.0.0.1:4321") {
+		t.Errorf("with an old ETag: %d %s", status, text)
 	}
 }
 

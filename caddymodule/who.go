@@ -101,9 +101,12 @@ type WhoZone struct {
 	Refused []RefusedClient `json:"refused"`
 }
 
-// RefusedClient is a client that was refused. The counts are estimates, seldom too high.
+// RefusedClient is a client that was refused. The counts are estimates, seldom too high. The handle
+// stands for the client in requests to explain, forgive and overrides, even if its address is masked, for
+// as long as it is listed. A client whose name is cut has none.
 type RefusedClient struct {
 	Client     string  `json:"client"` // as Shown
+	Handle     string  `json:"handle,omitempty"`
 	LastMinute int     `json:"last_minute"`
 	PerSecond  float64 `json:"per_second"` // since its first refusal, if that was in the last minute
 	Reason     string  `json:"reason"`     // of the last refusal
@@ -114,6 +117,7 @@ type RefusedClient struct {
 // BusyClient is a client with requests in flight.
 type BusyClient struct {
 	Client   string `json:"client"`
+	Handle   string `json:"handle,omitempty"`
 	InFlight int    `json:"in_flight"`
 }
 
@@ -161,19 +165,19 @@ func (a *App) who(to *WhoStatus, now time.Duration, name string, n int) {
 			continue
 		}
 		clients := s.record.refused.clients(now)
-		names := map[uint64]string{}
+		names := map[uint64]oncall.Client{}
 		for _, c := range clients {
-			names[c.Key] = a.shown(&c)
+			names[c.Key] = c
 		}
 		for _, z := range zonesOf(s.record, all.handlers) {
 			wanted[z] = true
 			for _, c := range z.refused.clients(now) {
-				names[c.Key] = a.shown(&c)
+				names[c.Key] = c
 			}
 		}
 		early := func(c *oncall.Client) float64 { return c.Early }
 		one := WhoShield{
-			Name: s.name, Mode: modeEnforce, InFlight: s.busiest(n, names),
+			Name: s.name, Mode: modeEnforce, InFlight: a.busiest(s, n, names),
 			Refused: a.list(s.guard(), clients, n, events), Early: a.list(s.guard(), clients, n, early),
 		}
 		if s.config().Observe {
@@ -207,7 +211,7 @@ func (a *App) list(g *shield.Guard, clients []oncall.Client, n int, count func(*
 	list := []RefusedClient{}
 	for _, c := range oncall.Most(clients, n, count) {
 		one := RefusedClient{
-			Client: a.shown(&c), LastMinute: int(math.Round(count(&c))),
+			Client: a.shown(&c), Handle: handleOf(&c), LastMinute: int(math.Round(count(&c))),
 			PerSecond: math.Round(100*c.PerSecond*count(&c)/c.Events) / 100,
 			Reason:    shield.Reason(c.Reason).String(), Agent: pushback.Family(c.Agent).String(),
 		}
@@ -220,14 +224,48 @@ func (a *App) list(g *shield.Guard, clients []oncall.Client, n int, count func(*
 }
 
 // busiest returns the n clients with the most requests in flight of those with names.
-func (s *shieldEntry) busiest(n int, names map[uint64]string) []BusyClient {
+func (a *App) busiest(s *shieldEntry, n int, names map[uint64]oncall.Client) []BusyClient {
 	list := []BusyClient{}
 	for _, c := range s.record.Busiest(10 * maxWho) {
-		if name, ok := names[c.Key]; ok && len(list) < n {
-			list = append(list, BusyClient{name, c.InFlight})
+		if is, ok := names[c.Key]; ok && len(list) < n {
+			list = append(list, BusyClient{a.shown(&is), handleOf(&is), c.InFlight})
 		}
 	}
 	return list
+}
+
+// handleOf returns the handle of a client. Its key is a hash with a seed, so it does not tell the name.
+func handleOf(c *oncall.Client) string {
+	if c.Cut {
+		return ""
+	}
+	return strconv.FormatUint(c.Key, 16)
+}
+
+// listed returns the client with a handle, of all shields and zones, if its name tells its key.
+func (a *App) listed(handle string) (c clientName, err error) {
+	now := shield.Now()
+	err = badRequest(http.StatusNotFound, "handle is %.40q; want that of a client in GET /shield/who now", handle)
+	for _, h := range a.roster().handlers {
+		for i := -1; i < len(h.zones); i++ {
+			top, key := &h.record.refused, func(q *shield.Request) limiter.Key { return q.Client }
+			if i >= 0 {
+				top, key = &h.zones[i].record.refused, func(q *shield.Request) limiter.Key { return q.Keys[i] }
+			}
+			for _, is := range top.clients(now) {
+				if handleOf(&is) != handle {
+					continue
+				}
+				c = readClient(readable(is.Name, false))
+				c.shown = a.shown(&is)
+				if q, _ := h.asks(c); uint64(key(&q)) == is.Key {
+					return c, nil
+				}
+				err = badRequest(http.StatusConflict, "the name of client %s does not tell its whole key; want a client whose name does", c.shown)
+			}
+		}
+	}
+	return clientName{}, err
 }
 
 // shown returns the name of a client, with its address masked if it is to be.

@@ -181,7 +181,7 @@ func TestWhoIsInFlight(t *testing.T) {
 	if got := ask("192.0.2.1"); got != http.StatusTooManyRequests {
 		t.Errorf("the third of one client is answered %d", got)
 	}
-	if got := askWho(t, "").Shields[0]; !reflect.DeepEqual(got.InFlight, []BusyClient{{"192.0.2.1", 2}}) || got.Refused[0].Reason != "per_client" {
+	if got := askWho(t, "").Shields[0]; !reflect.DeepEqual(got.InFlight, []BusyClient{{"192.0.2.1", got.Refused[0].Handle, 2}}) || got.Refused[0].Reason != "per_client" {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -323,6 +323,94 @@ func TestNamesOfWhoAreNamesOfClients(t *testing.T) {
 				t.Errorf("%s: %q was blocked: %v", c.key, name, resp.Header)
 			}
 			administer(t, locally("DELETE", "/shield/overrides/"+is.ID, ""))
+		}
+	}
+}
+
+// Handles stand for clients whose addresses are masked, and for names that cannot be typed. They tell
+// no address, and stand for no other client.
+func TestHandles(t *testing.T) {
+	s := serveSite(t, strings.NewReplacer(globalOptions, globalOptions+"shield {\nmask_addresses on\n}\n", "capacity", `zone visits {
+			key {cookie.visit}
+			rate 1/h
+		}
+		capacity`).Replace(overriddenSite))
+	ask := func(ip, cookie string) (reason string) {
+		r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
+		r.RemoteAddr = ip + ":1234"
+		r.Header.Set("Cookie", "visit="+url.PathEscape(cookie))
+		w := httptest.NewRecorder()
+		s.server.ServeHTTP(w, r)
+		_, reason, _ = strings.Cut(w.Header().Get("Proxy-Status"), "details=")
+		return reason
+	}
+	for range 4 {
+		ask("192.0.2.1", "1")
+		ask("192.0.2.77", "77")
+	}
+	clients := func() []RefusedClient { return askWho(t, "?shield=api").Shields[0].Refused }
+	of := func(is RefusedClient) string {
+		status, body := administer(t, locally("GET", "/shield/explain?handle="+is.Handle, ""))
+		if status != http.StatusOK || !strings.HasPrefix(body, `{"client":"192.0.2.0",`) || strings.Contains(body, "192.0.2.1") || strings.Contains(body, "77") {
+			t.Errorf("explained: %d %s", status, body)
+		}
+		demand(t, `{"kind": "block", "handle": "`+is.Handle+`", "for": "1h"}`)
+		for _, ip := range []string{"192.0.2.1", "192.0.2.77"} {
+			if ask(ip, ip) == `"blocked"` {
+				return ip
+			}
+		}
+		return ""
+	}
+	list := clients()
+	if len(list) != 2 || list[0].Client != "192.0.2.0" || list[0].Client != list[1].Client || list[0].Handle == list[1].Handle {
+		t.Fatalf("the clients are %+v", list)
+	}
+	first := of(list[0])
+	if first == "" || ask("192.0.2.1", "1") == ask("192.0.2.77", "77") {
+		t.Errorf("blocked is %q, and the clients get %s and %s", first, ask("192.0.2.1", "1"), ask("192.0.2.77", "77"))
+	}
+	of(list[1])
+	if now := overridesNow(t).Overrides; len(now) != 2 || now[0].Client != "192.0.2.0" || now[1].Client != "192.0.2.0" {
+		t.Errorf("in force are %+v", now)
+	}
+	status, body := administer(t, locally("POST", "/shield/forgive", `{"handle": "`+list[0].Handle+`"}`))
+	if status != http.StatusOK || !strings.HasPrefix(body, `{"client":"192.0.2.0",`) || len(overridesNow(t).Overrides) != 1 || ask(first, "1") == `"blocked"` {
+		t.Errorf("forgiven: %d %s", status, body)
+	}
+
+	// A name with bytes that no one can type, and one that is made to look like an address.
+	for _, cookie := range []string{"\x1b[2Jcookie", "\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xcb\x00\x71\x63"} {
+		for i := range 3 {
+			ask(fmt.Sprintf("198.51.100.%d", i), cookie)
+		}
+	}
+	seen := 0
+	for _, is := range askWho(t, "?shield=api").Zones[1].Refused {
+		status, body := administer(t, locally("GET", "/shield/explain?handle="+is.Handle, ""))
+		switch is.Client {
+		default:
+			seen--
+		case "203.0.113.0":
+			if status != http.StatusConflict || !strings.Contains(body, "does not tell its whole key") {
+				t.Errorf("the forged address: %d %s", status, body)
+			}
+		case `"\x1b[2jcookie"`:
+			if status != http.StatusOK || !strings.Contains(body, `"name":"visits","tokens":0`) {
+				t.Errorf("the name with control characters: %d %s", status, body)
+			}
+		}
+		seen++
+	}
+	if seen != 2 {
+		t.Errorf("%d of 2 names are listed: %+v", seen, askWho(t, "?shield=api").Zones[1].Refused)
+	}
+	for body, want := range map[string]string{
+		`{"handle": "77"}`: `404 handle is "77"; want that of a client in GET /shield/who now`,
+		`{"handle": "` + list[0].Handle + `", "client": "192.0.2.1"}`: "400 client and handle are both set; want one of them",
+	} {
+		if status, text := administer(t, locally("POST", "/shield/forgive", body)); !strings.Contains(fmt.Sprint(status, " ", text), want[:4]) || !strings.Contains(text, want[4:]) {
+			t.Errorf("%s: %d %s, want %s", body, status, text, want)
 		}
 	}
 }
