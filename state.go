@@ -215,7 +215,9 @@ func (g *Guard) Backend() *Backend { return g.backend }
 func (g *Guard) ZoneStats(now time.Duration) map[string]ZoneStats {
 	all := make(map[string]ZoneStats, len(g.zones))
 	for i := range g.zones {
-		all[g.zones[i].name] = g.zones[i].Stats(now)
+		stats := g.zones[i].Stats(now)
+		stats.MaxKeys = g.zones[i].maxKeys
+		all[g.zones[i].name] = stats
 	}
 	return all
 }

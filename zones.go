@@ -46,6 +46,7 @@ type ZoneStats struct {
 
 	Hot      int `json:"hot,omitempty"`      // keys whose tokens come from the store that replicas share
 	Replicas int `json:"replicas,omitempty"` // that share the zone
+	MaxKeys  int `json:"-"`                  // that can be remembered; only Guard.ZoneStats says so
 }
 
 // Stats visits every key, a few thousand at a time under one lock: it is meant

@@ -227,7 +227,7 @@ func (a *App) fill(status *Status) {
 	}
 	for _, z := range all.zones {
 		status.Zones = append(status.Zones, ZoneStatus{
-			z.record.shown, z.key, rateStatus(z.config().Limit, limiter.New), z.maxKeys(), z.reading(now).stats, z.sharingStatus(store),
+			z.record.shown, z.key, rateStatus(z.config().Limit, limiter.New), z.maxKeys(), z.record.Stats(now), z.sharingStatus(store),
 		})
 	}
 	status.Store = store.status()
@@ -241,7 +241,7 @@ func (s *shieldReading) status() ShieldStatus {
 		Admitted: s.stats.Admitted, Refused: map[string]uint64{}, Observed: map[string]uint64{},
 		Held: s.stats.Held, ToldNever: s.stats.RetryAfter[0],
 		PausedSeconds: s.shed.Paused.Seconds(), Pauses: s.shed.Pauses, Failures: s.shed.Failed,
-		Clients: map[string]int{}, MaxClients: s.stats.MaxClients, Families: s.families(),
+		Clients: map[string]int{}, MaxClients: s.stats.MaxClients, Families: s.known().Families(),
 		Search: s.searchStatus(), Calendar: s.calendarStatus(),
 	}
 	if door := s.record.door(); door["h1"]+door["h2"] > 0 {

@@ -26,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/internal/metrics"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
 )
@@ -538,7 +539,7 @@ func TestMetrics(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(collector{s.app})
 	told, upTo := "", 0
-	for _, seconds := range hintBuckets {
+	for _, seconds := range metrics.HintBuckets {
 		n := 0
 		for is, of := range buckets {
 			if is <= seconds {

@@ -9,41 +9,39 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/herdshield/shield/internal/metrics"
 )
+
+// eachMetric calls f with all metrics, in the order of the table in docs/operating.md.
+func eachMetric(f func(m documented)) {
+	each(f, metrics.Shields)
+	each(f, ownMetrics)
+	each(f, metrics.Zones)
+	each(f, buildMetrics)
+	each(f, storeMetrics)
+	each(f, backendStoreMetrics)
+	each(f, zoneStoreMetrics)
+}
+
+// A documented metric is all that the table has of it.
+type documented struct {
+	name, kind, with, help string
+	labels                 []string
+}
+
+func each[S any](f func(documented), groups []metrics.Group[S]) {
+	for _, g := range groups {
+		for _, m := range g.Rows {
+			f(documented{prefix + m.Name, m.Kind, g.With, m.Help, metrics.AllLabels(g.Label, m.Labels)})
+		}
+	}
+}
 
 // declared returns the kind and help of all metrics, by name.
 func declared() map[string][2]string {
 	all := map[string][2]string{}
-	for _, g := range shieldMetrics {
-		for _, m := range g.metrics {
-			all[m.name] = [2]string{m.kind, m.help}
-		}
-	}
-	for _, g := range zoneMetrics {
-		for _, m := range g.metrics {
-			all[m.name] = [2]string{m.kind, m.help}
-		}
-	}
-	for _, g := range buildMetrics {
-		for _, m := range g.metrics {
-			all[m.name] = [2]string{m.kind, m.help}
-		}
-	}
-	for _, g := range backendStoreMetrics {
-		for _, m := range g.metrics {
-			all[m.name] = [2]string{m.kind, m.help}
-		}
-	}
-	for _, g := range zoneStoreMetrics {
-		for _, m := range g.metrics {
-			all[m.name] = [2]string{m.kind, m.help}
-		}
-	}
-	for _, g := range storeMetrics {
-		for _, m := range g.metrics {
-			all[m.name] = [2]string{m.kind, m.help}
-		}
-	}
+	eachMetric(func(m documented) { all[m.name] = [2]string{m.kind, m.help} })
 	return all
 }
 
@@ -83,36 +81,17 @@ func TestMetricsInDocs(t *testing.T) {
 	var table strings.Builder
 	table.WriteString("| metric | type | labels | with | meaning |\n|---|---|---|---|---|\n")
 	names := map[string]bool{}
-	for _, g := range shieldMetrics {
-		for _, m := range g.metrics {
-			document(t, &table, names, g.label, g.with, m)
+	eachMetric(func(m documented) {
+		if names[m.name] || strings.HasSuffix(m.name, "_total") != (m.kind == "counter") || !strings.HasSuffix(m.help, ".") || strings.Contains(m.help, "|") {
+			t.Errorf("%s, a %s: %q; want a unique name, _total for counters only, and sentences", m.name, m.kind, m.help)
 		}
-	}
-	for _, g := range zoneMetrics {
-		for _, m := range g.metrics {
-			document(t, &table, names, g.label, g.with, m)
+		names[m.name] = true
+		quoted := ""
+		if len(m.labels) > 0 {
+			quoted = "`" + strings.Join(m.labels, "`, `") + "`"
 		}
-	}
-	for _, g := range buildMetrics {
-		for _, m := range g.metrics {
-			document(t, &table, names, g.label, g.with, m)
-		}
-	}
-	for _, g := range storeMetrics {
-		for _, m := range g.metrics {
-			document(t, &table, names, g.label, g.with, m)
-		}
-	}
-	for _, g := range backendStoreMetrics {
-		for _, m := range g.metrics {
-			document(t, &table, names, g.label, g.with, m)
-		}
-	}
-	for _, g := range zoneStoreMetrics {
-		for _, m := range g.metrics {
-			document(t, &table, names, g.label, g.with, m)
-		}
-	}
+		fmt.Fprintf(&table, "| `%s` | %s | %s | %s | %s |\n", m.name, m.kind, quoted, m.with, m.help)
+	})
 	const path = "../docs/operating.md"
 	page, err := os.ReadFile(path)
 	if err != nil {
@@ -130,18 +109,4 @@ func TestMetricsInDocs(t *testing.T) {
 	} else if string(made) != string(page) {
 		t.Errorf("the table of metrics in %s is out of date; run go test ./caddymodule -run TestMetricsInDocs -update", path)
 	}
-}
-
-// document writes the row of one metric.
-func document[S any](t *testing.T, table *strings.Builder, names map[string]bool, label, with string, m metric[S]) {
-	t.Helper()
-	if names[m.name] || !strings.HasPrefix(m.name, "caddy_shield_") || strings.HasSuffix(m.name, "_total") != (m.kind == counter) || !strings.HasSuffix(m.help, ".") || strings.Contains(m.help, "|") {
-		t.Errorf("%s, a %s: %q; want a unique name, _total for counters only, and sentences", m.name, m.kind, m.help)
-	}
-	names[m.name] = true
-	quoted := ""
-	if all := labels(label, m.labels); len(all) > 0 {
-		quoted = "`" + strings.Join(all, "`, `") + "`"
-	}
-	fmt.Fprintf(table, "| `%s` | %s | %s | %s | %s |\n", m.name, m.kind, quoted, with, m.help)
 }

@@ -4,8 +4,7 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	"github.com/herdshield/shield/internal/metrics"
 	"github.com/herdshield/shield/share/redis"
 )
 
@@ -24,64 +23,66 @@ func (a *App) storeReading() *storeReading {
 	return &storeReading{a.storage.Status(), a.storage.address, a.store}
 }
 
-var storeMetrics = []metricGroup[*storeReading]{
-	{"", "`store`", func(*storeReading) bool { return true }, []metric[*storeReading]{
-		{"caddy_shield_store_up", gauge, nil, "1 while the store answers in time. Else this replica has its part of all shared limits.",
-			func(s *storeReading, to sink) { to.flag(s.Up) }},
-		{"caddy_shield_store_alone_seconds_total", counter, nil, "Time in which the store has not answered in time.",
-			func(s *storeReading, to sink) { to.set(s.Alone.Seconds()) }},
-		{"caddy_shield_store_exchanges_total", counter, []string{"kind", "outcome"}, "Exchanges with the store: plan (about backends) or take (about zones). They are answered, slow (too late for requests, and counted as not in time), late (given up), refused (by the server, with an error) or failed (without a connection).",
-			func(s *storeReading, to sink) {
+var storeMetrics = []metrics.Group[*storeReading]{
+	{With: "`store`", Rows: []metrics.Row[*storeReading]{
+		metrics.Gauge("store_up", nil, "1 while the store answers in time. Else this replica has its part of all shared limits.",
+			func(s *storeReading, to metrics.Sink) { to.Flag(s.Up) }),
+		metrics.Counter("store_alone_seconds_total", nil, "Time in which the store has not answered in time.",
+			func(s *storeReading, to metrics.Sink) { to.Set(s.Alone.Seconds()) }),
+		metrics.Counter("store_exchanges_total", []string{"kind", "outcome"}, "Exchanges with the store: plan (about backends) or take (about zones). They are answered, slow (too late for requests, and counted as not in time), late (given up), refused (by the server, with an error) or failed (without a connection).",
+			func(s *storeReading, to metrics.Sink) {
 				for kind, e := range s.exchanges() {
-					to.outcomes(e.Outcomes, kind)
+					to.Outcomes(e.Outcomes, kind)
 				}
-			}},
-		{"caddy_shield_store_rtt_seconds", histogram, []string{"kind"}, "How long exchanges took that were answered.",
-			func(s *storeReading, to sink) {
+			}),
+		metrics.Histogram("store_rtt_seconds", []string{"kind"}, "How long exchanges took that were answered.",
+			func(s *storeReading, to metrics.Sink) {
 				for kind, e := range s.exchanges() {
-					to.trips(e, kind)
+					trips(to, e, kind)
 				}
-			}},
+			}),
 	}},
 }
 
 // backendStoreMetrics are those of each backend that is shared.
-var backendStoreMetrics = []metricGroup[redis.Backend]{
-	{"shield", "`store`", func(redis.Backend) bool { return true }, []metric[redis.Backend]{
-		{"caddy_shield_store_replicas", gauge, nil, "Replicas that share the backend, as far as this one knows.",
-			func(b redis.Backend, to sink) { to.set(float64(b.Replicas)) }},
-		{"caddy_shield_store_alone", gauge, nil, "1 while this replica does without the store, with its part of the backend's limits.",
-			func(b redis.Backend, to sink) { to.flag(b.Alone) }},
-		{"caddy_shield_store_pool_tokens", gauge, nil, "Tokens of the capacity that no replica held at the last exchange.",
-			func(b redis.Backend, to sink) { to.set(b.Pool) }},
-		{"caddy_shield_store_epochs_total", counter, nil, "Times that the store was found to know nothing of the backend, the first included.",
-			func(b redis.Backend, to sink) { to.count(b.Epochs) }},
-		{"caddy_shield_store_slots_total", counter, []string{"outcome"}, "Places in the calendar of appointments that this replica was granted, has guessed (booked without a grant) or has returned.",
-			func(b redis.Backend, to sink) {
-				to.set(b.Granted, "granted")
-				to.set(b.Guessed, "guessed")
-				to.set(b.Returned, "returned")
-			}},
-		{"caddy_shield_store_promises_total", counter, []string{"outcome"}, "Appointments, made or kept, that this replica has told the others, or heard of from them.",
-			func(b redis.Backend, to sink) { to.outcomes(map[string]uint64{"told": b.Told, "heard": b.Heard}) }},
-		{"caddy_shield_store_differing_replicas", gauge, nil, "Replicas that define the backend in another way, and do not share it with this one.",
-			func(b redis.Backend, to sink) { to.set(float64(differing(b.Others))) }},
+var backendStoreMetrics = []metrics.Group[redis.Backend]{
+	{Label: "shield", With: "`store`", Rows: []metrics.Row[redis.Backend]{
+		metrics.Gauge("store_replicas", nil, "Replicas that share the backend, as far as this one knows.",
+			func(b redis.Backend, to metrics.Sink) { to.Set(float64(b.Replicas)) }),
+		metrics.Gauge("store_alone", nil, "1 while this replica does without the store, with its part of the backend's limits.",
+			func(b redis.Backend, to metrics.Sink) { to.Flag(b.Alone) }),
+		metrics.Gauge("store_pool_tokens", nil, "Tokens of the capacity that no replica held at the last exchange.",
+			func(b redis.Backend, to metrics.Sink) { to.Set(b.Pool) }),
+		metrics.Counter("store_epochs_total", nil, "Times that the store was found to know nothing of the backend, the first included.",
+			func(b redis.Backend, to metrics.Sink) { to.Count(b.Epochs) }),
+		metrics.Counter("store_slots_total", []string{"outcome"}, "Places in the calendar of appointments that this replica was granted, has guessed (booked without a grant) or has returned.",
+			func(b redis.Backend, to metrics.Sink) {
+				to.Set(b.Granted, "granted")
+				to.Set(b.Guessed, "guessed")
+				to.Set(b.Returned, "returned")
+			}),
+		metrics.Counter("store_promises_total", []string{"outcome"}, "Appointments, made or kept, that this replica has told the others, or heard of from them.",
+			func(b redis.Backend, to metrics.Sink) {
+				to.Outcomes(map[string]uint64{"told": b.Told, "heard": b.Heard})
+			}),
+		metrics.Gauge("store_differing_replicas", nil, "Replicas that define the backend in another way, and do not share it with this one.",
+			func(b redis.Backend, to metrics.Sink) { to.Set(float64(differing(b.Others))) }),
 	}},
 }
 
 // zoneStoreMetrics are those of each zone that is shared.
-var zoneStoreMetrics = []metricGroup[redis.Zone]{
-	{"zone", "`store`", func(redis.Zone) bool { return true }, []metric[redis.Zone]{
-		{"caddy_shield_store_zone_replicas", gauge, nil, "Replicas that share the zone, as far as this one knows.",
-			func(z redis.Zone, to sink) { to.set(float64(z.Replicas)) }},
-		{"caddy_shield_store_zone_alone", gauge, nil, "1 while this replica does without the store, with its part of the quotas.",
-			func(z redis.Zone, to sink) { to.flag(z.Alone) }},
-		{"caddy_shield_store_hot_keys", gauge, nil, "Clients whose tokens come from the store, because they use much of their quota.",
-			func(z redis.Zone, to sink) { to.set(float64(z.Hot)) }},
-		{"caddy_shield_store_keys_total", counter, nil, "Clients that exchanges with the store were about, each time.",
-			func(z redis.Zone, to sink) { to.count(z.Keys) }},
-		{"caddy_shield_store_zone_differing_replicas", gauge, nil, "Replicas that define the zone in another way, and do not share it with this one.",
-			func(z redis.Zone, to sink) { to.set(float64(differing(z.Others))) }},
+var zoneStoreMetrics = []metrics.Group[redis.Zone]{
+	{Label: "zone", With: "`store`", Rows: []metrics.Row[redis.Zone]{
+		metrics.Gauge("store_zone_replicas", nil, "Replicas that share the zone, as far as this one knows.",
+			func(z redis.Zone, to metrics.Sink) { to.Set(float64(z.Replicas)) }),
+		metrics.Gauge("store_zone_alone", nil, "1 while this replica does without the store, with its part of the quotas.",
+			func(z redis.Zone, to metrics.Sink) { to.Flag(z.Alone) }),
+		metrics.Gauge("store_hot_keys", nil, "Clients whose tokens come from the store, because they use much of their quota.",
+			func(z redis.Zone, to metrics.Sink) { to.Set(float64(z.Hot)) }),
+		metrics.Counter("store_keys_total", nil, "Clients that exchanges with the store were about, each time.",
+			func(z redis.Zone, to metrics.Sink) { to.Count(z.Keys) }),
+		metrics.Gauge("store_zone_differing_replicas", nil, "Replicas that define the zone in another way, and do not share it with this one.",
+			func(z redis.Zone, to metrics.Sink) { to.Set(float64(differing(z.Others))) }),
 	}},
 }
 
@@ -99,7 +100,7 @@ func (s *storeReading) exchanges() map[string]redis.Exchanges {
 }
 
 // trips takes the histogram of the trips of exchanges.
-func (to sink) trips(e redis.Exchanges, kind string) {
+func trips(to metrics.Sink, e redis.Exchanges, kind string) {
 	buckets, count := map[float64]uint64{}, uint64(0)
 	for i, n := range e.Trips {
 		count += n
@@ -107,7 +108,7 @@ func (to sink) trips(e redis.Exchanges, kind string) {
 			buckets[redis.TripBuckets[i].Seconds()] = count
 		}
 	}
-	to.ch <- prometheus.MustNewConstHistogram(to.desc, count, e.Took.Seconds(), buckets, kind)
+	to.Buckets(count, e.Took.Seconds(), buckets, kind)
 }
 
 // StoreStatus is the store as this process sees it.

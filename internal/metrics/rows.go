@@ -1,0 +1,217 @@
+package metrics
+
+import (
+	"strings"
+	"time"
+
+	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/pushback"
+)
+
+// A Reading is a Guard as it is at one moment, and what its config says of it.
+type Reading struct {
+	Guard *shield.Guard
+	Stats shield.BackendStats
+	Shed  loadshed.ConcurrencyStats
+	Herd  pushback.HerdReport
+
+	Concurrent bool // it has a limit in flight
+	Limited    bool // it has that, or a capacity
+	Shared     bool // with replicas, by a store
+}
+
+// Read reads a Guard.
+func Read(g *shield.Guard, now time.Duration) *Reading {
+	b := g.Backend()
+	stats := b.Stats(now)
+	return &Reading{Guard: g, Stats: stats, Shed: b.ShedStats(now), Herd: b.Herd(), Concurrent: true, Limited: true, Shared: stats.StoreWaits != (shield.StoreWaits{})}
+}
+
+// Shields has the metrics of a shield that its Guard knows of.
+var Shields = []Group[*Reading]{
+	{Label: "shield", Rows: []Row[*Reading]{
+		Counter("requests_total", []string{"outcome", "reason"}, "Requests by decision: admitted, refused, or observed (admitted, but would have been refused). The reason is the limit that refused: "+reasonNames()+".",
+			func(s *Reading, to Sink) {
+				to.Always().Count(s.Stats.Admitted, "admitted", shield.None.String())
+				for _, reason := range shield.Reasons {
+					to.Always().Count(s.Stats.Refused[reason], "refused", reason.String())
+					to.Count(s.Stats.Observed[reason], "observed", reason.String())
+				}
+			}),
+		Histogram("retry_after_seconds", nil, "Seconds that refused clients were told to wait.",
+			func(s *Reading, to Sink) { to.waits(s.Stats.RetryAfter[:]) }),
+		Counter("told_never_total", nil, "Refused clients that were told not to come back: see give_up.",
+			func(s *Reading, to Sink) { to.Count(s.Stats.RetryAfter[0]) }),
+		Gauge("held_refusals", nil, "Refusals that are held for less than a second before they are sent, at most 10000.",
+			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Held)) }),
+		Counter("lost_refusals_total", nil, "Refusals whose clients hung up while they were held. Where more than one in 64 is lost, fewer are held.",
+			func(s *Reading, to Sink) { to.Count(s.Stats.Lost) }),
+		Gauge("clients", []string{"policy"}, "Remembered clients by how they retry: unknown (not back yet), honours, late, hammer, fixed, exponential, jittered, early. A client over its quota counts once more for each zone.",
+			func(s *Reading, to Sink) {
+				for class, n := range s.Guard.Backend().Clients() {
+					to.Set(float64(n), pushback.Class(class).String())
+				}
+			}),
+		Gauge("max_clients", nil, "Refused clients that can be remembered.",
+			func(s *Reading, to Sink) { to.Set(float64(s.Stats.MaxClients)) }),
+		Counter("family_refusals_total", []string{"family"}, "Refusals with a time to come back, by client software according to its User-Agent: browser, curl, go, python and others that have been seen.",
+			func(s *Reading, to Sink) {
+				for family, f := range s.Families() {
+					to.Count(f.Told, family)
+				}
+			}),
+		Counter("family_returns_total", []string{"family", "outcome"}, "Returns of refused clients by client software: kept (at the time that they were told), late or early.",
+			func(s *Reading, to Sink) {
+				for family, f := range s.Families() {
+					to.Outcomes(map[string]uint64{"kept": f.Kept, "late": f.Late, "early": f.Early}, family)
+				}
+			}),
+	}},
+	{Label: "shield", With: "`concurrency`", Has: func(s *Reading) bool { return s.Concurrent }, Rows: []Row[*Reading]{
+		Gauge("in_flight_requests", nil, "Requests in flight.",
+			func(s *Reading, to Sink) { to.Always().Set(float64(s.Stats.InFlight)) }),
+		Gauge("concurrency_limit_requests", nil, "Requests that may be in flight now.",
+			func(s *Reading, to Sink) { to.Always().Set(float64(s.Guard.Limit())) }),
+		Counter("backend_failures_total", nil, "Admitted requests that the backend refused or that could not be passed to it: 502, 503.",
+			func(s *Reading, to Sink) { to.Count(s.Shed.Failed) }),
+		Gauge("ghost_requests", nil, "Orphaned requests: the client is gone, but the request still counts as in flight, because the backend works on it.",
+			func(s *Reading, to Sink) { to.Set(float64(s.Shed.Orphans)) }),
+	}},
+	{Label: "shield", With: "`concurrency adaptive` or `slo`", Has: func(s *Reading) bool { return s.Guard.Adapts() }, Rows: []Row[*Reading]{
+		Counter("concurrency_changes_total", []string{"reason"}, "Changes of the limit in flight, by reason.",
+			func(s *Reading, to Sink) {
+				for reason, n := range s.Shed.Changes {
+					to.Count(n, reason.String())
+				}
+			}),
+		Gauge("concurrency_latency_seconds", nil, "Mean latency of the backend when the limit in flight last changed.",
+			func(s *Reading, to Sink) { to.Set(s.Shed.Last.Latency.Seconds()) }),
+		Gauge("concurrency_baseline_seconds", nil, "The same without queueing in the backend, as estimated. 0: not known.",
+			func(s *Reading, to Sink) { to.Set(s.Shed.Last.Baseline.Seconds()) }),
+	}},
+	{Label: "shield", With: "`queue`", Has: func(s *Reading) bool { return s.Guard.QueueSize() > 0 }, Rows: []Row[*Reading]{
+		Gauge("queue_requests", nil, "Requests in the queue.",
+			func(s *Reading, to Sink) { to.Set(float64(s.Shed.Queue.Length)) }),
+		Counter("queue_waits_total", []string{"outcome"}, "Requests that have left the queue: admitted, timeout, dropped (for one of a higher class), or gone (the client).",
+			func(s *Reading, to Sink) {
+				q := s.Shed.Queue
+				to.Outcomes(map[string]uint64{"admitted": q.Granted, "timeout": q.Expired, "dropped": q.Dropped, "gone": q.Gone})
+			}),
+		Counter("queue_wait_seconds_total", nil, "Total time that requests have spent in the queue.",
+			func(s *Reading, to Sink) { to.Set(s.Shed.Queue.Waited.Seconds()) }),
+	}},
+	{Label: "shield", With: "`class`", Has: func(s *Reading) bool { return s.Guard.Classes().Len() > 1 }, Rows: []Row[*Reading]{
+		Counter("class_requests_total", []string{"class", "outcome"}, "Requests by the class that they were treated as and by decision: admitted, refused or observed.",
+			func(s *Reading, to Sink) {
+				for _, class := range s.Guard.ClassStats() {
+					to.Outcomes(map[string]uint64{"admitted": class.Admitted, "refused": class.Refused, "observed": class.Observed}, class.Name)
+				}
+			}),
+	}},
+	{Label: "shield", With: "`capacity` or `concurrency`", Has: func(s *Reading) bool { return s.Limited }, Rows: []Row[*Reading]{
+		Gauge("paused", nil, "1 during a pause that the backend has asked for.",
+			func(s *Reading, to Sink) { to.Flag(s.Shed.Paused > 0) }),
+		Counter("pauses_total", nil, "Pauses that the backend has asked for.",
+			func(s *Reading, to Sink) { to.Count(s.Shed.Pauses) }),
+		Gauge("backlog_seconds", nil, "Time until the last appointment.",
+			func(s *Reading, to Sink) { to.Set(s.Stats.Backlog.Seconds()) }),
+		Gauge("deferred_clients", nil, "Refused clients without an appointment, because no time within pushback max is free.",
+			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Deferred)) }),
+		Gauge("spare_requests_per_second", nil, "Refused clients per second that the backend can serve in addition to new requests.",
+			func(s *Reading, to Sink) { to.Set(s.Guard.Spare()) }),
+		Counter("promises_total", nil, "Appointments made.",
+			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Made) }),
+		Counter("promise_outcomes_total", []string{"outcome"}, "Appointments by what became of them. Kept: the client came in time. No_show: it did not come within a second. Late: it came after that, counted as no_show, too. Early: it was admitted before. Broken: it came in time and was refused again.",
+			func(s *Reading, to Sink) {
+				p := s.Stats.Promises
+				to.Outcomes(map[string]uint64{"kept": p.Kept, "no_show": p.NoShow, "late": p.Late, "early": s.Stats.EarlyAdmitted, "broken": s.Stats.Broken})
+			}),
+		Counter("deferrals_total", nil, "Times that clients were told to come back for an appointment.",
+			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Deferred) }),
+		Gauge("kept_ratio", nil, "Share of appointments for which clients are expected to come, at least 0.005. It is measured with clients that have not come back before, and late ones count as soon as they come. Without a backlog it goes back to 1 within two minutes. The rest are promised to others, too.",
+			func(s *Reading, to Sink) { to.Set(s.Stats.KeptShare) }),
+	}},
+	{Label: "shield", With: "`retries { tickets on }`", Has: func(s *Reading) bool { return s.Guard.Tickets() }, Rows: []Row[*Reading]{
+		Counter("tickets_total", []string{"outcome"}, "Tickets of unknown clients: honoured, or worthless (forged, of another client or shield, used or too old).",
+			func(s *Reading, to Sink) {
+				to.Outcomes(map[string]uint64{"honoured": s.Stats.Redeemed, "worthless": s.Stats.Worthless})
+			}),
+	}},
+	{Label: "shield", With: "`store`", Has: func(s *Reading) bool { return s.Shared }, Rows: []Row[*Reading]{
+		Counter("store_waits_total", []string{"outcome"}, "Requests that waited for the store, for 25 ms at most, because this replica had no token: granted, empty (the store had none either) or timeout.",
+			func(s *Reading, to Sink) {
+				w := s.Stats.StoreWaits
+				to.Outcomes(map[string]uint64{"granted": w.Granted, "empty": w.Empty, "timeout": w.Timeout})
+			}),
+	}},
+	{Label: "shield", With: "`herd { detect on }`", Has: func(s *Reading) bool { return s.Guard.DetectsHerds() }, Rows: []Row[*Reading]{
+		Gauge("herd", []string{"kind"}, "1 while there is a herd of this kind. Backlog: many clients came at once and have appointments. Periodic: requests come in pulses. Echo: clients retry at a fixed interval.",
+			func(s *Reading, to Sink) {
+				for _, kind := range []pushback.HerdKind{pushback.BacklogHerd, pushback.PeriodicHerd, pushback.EchoHerd} {
+					to.Flag(s.Herd.Kind == kind, kind.String())
+				}
+			}),
+		Gauge("herd_size_requests", nil, "Size of the herd: the clients of a backlog, the requests in one pulse of the other kinds.",
+			func(s *Reading, to Sink) { to.Set(s.Herd.Size) }),
+		Gauge("herd_q", []string{"period"}, "How closely arrivals follow a period, in coherent cycles: above 7 is a herd, 16 the most.",
+			func(s *Reading, to Sink) {
+				for i, q := range s.Herd.Q {
+					to.Set(q, pushback.HerdPeriods[i].String())
+				}
+			}),
+		Gauge("herd_allan_ratio", []string{"scale"}, "Burstiness of arrivals at a time scale, relative to their last hour: above 2 is unusual.",
+			func(s *Reading, to Sink) {
+				for i, ratio := range s.Herd.AllanRatio {
+					to.Set(ratio, pushback.HerdAllanScales[i].String())
+				}
+			}),
+		Gauge("herd_cusum", nil, "Cumulative sum of the rise of arrivals, in standard deviations: above 14 is unusual.",
+			func(s *Reading, to Sink) { to.Set(s.Herd.CUSUM) }),
+		Gauge("herd_distinct_ratio", nil, "Clients per refusal in the last one or two minutes: about 1 in a herd, about 0 if one client hammers.",
+			func(s *Reading, to Sink) {
+				to.Set(min(1, float64(s.Herd.Distinct)/float64(max(1, s.Herd.Requests))))
+			}),
+	}},
+}
+
+// Zones has the metrics of a zone.
+var Zones = []Group[*shield.ZoneStats]{
+	{Label: "zone", Rows: []Row[*shield.ZoneStats]{
+		Counter("zone_requests_total", []string{"outcome"}, "Requests that the zone counted, by decision: admitted, refused by this zone, or observed.",
+			func(z *shield.ZoneStats, to Sink) {
+				to.Outcomes(map[string]uint64{"admitted": z.Admitted, "refused": z.Refused, "observed": z.Observed})
+			}),
+		Gauge("zone_keys", nil, "Clients that the zone remembers because their quota is not full.",
+			func(z *shield.ZoneStats, to Sink) { to.Set(float64(z.Keys)) }),
+		Gauge("zone_max_keys", nil, "Clients that the zone can remember.",
+			func(z *shield.ZoneStats, to Sink) { to.Set(float64(z.MaxKeys)) }),
+		Counter("zone_evictions_total", nil, "Clients forgotten before their quota was full. Raise max_keys.",
+			func(z *shield.ZoneStats, to Sink) { to.Count(z.Evicted) }),
+		Counter("zone_shared_requests_total", nil, "Requests of clients that share a bucket because the zone is full. Raise max_keys.",
+			func(z *shield.ZoneStats, to Sink) { to.Count(z.Shared) }),
+	}},
+}
+
+// HintBuckets are the upper bounds of the histogram of waits, in seconds.
+var HintBuckets = []int{1, 2, 3, 5, 8, 13, 21, 30, 45, 59}
+
+// reasonNames lists the reasons for a refusal.
+func reasonNames() string {
+	var names []string
+	for _, reason := range shield.Reasons {
+		names = append(names, reason.String())
+	}
+	return strings.Join(names, ", ")
+}
+
+// Families returns the client software that has been seen, by name.
+func (s *Reading) Families() map[string]pushback.FamilyStats {
+	seen := map[string]pushback.FamilyStats{}
+	for i, f := range s.Stats.Families {
+		if f != (pushback.FamilyStats{}) {
+			seen[pushback.Family(i).String()] = f
+		}
+	}
+	return seen
+}
