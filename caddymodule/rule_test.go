@@ -213,8 +213,8 @@ func TestRulesOfConnections(t *testing.T) {
 		differ(r, r.dial(), 20)
 		r.load(setup{server: withDoor, handlers: respondOK})
 		for i := range 5 {
-			if got := r.dial().exchange(fmt.Sprintf("GET /%d HTTP/1.1\r\nHost: h\r\n\r\n", i)); !strings.Contains(got, " 200 ") {
-				t.Errorf("it is answered %q", got)
+			if got := r.get(fmt.Sprintf("/%d", i), "Connection", "close"); got.StatusCode != http.StatusOK {
+				t.Errorf("it is answered %d", got.StatusCode)
 			}
 		}
 	})
