@@ -10,7 +10,9 @@
 //
 //	go -C loadtest/lab run ./pictures fill PAGE TABLE <text
 //
-// which loadtest/lab/run does.
+// which loadtest/lab/run does. A table of what benchstat prints, which is wide and long, is made by
+//
+//	go -C loadtest/lab run ./pictures costs handlers|parts <text
 package main
 
 import (
@@ -32,14 +34,32 @@ func main() {
 		err = write(os.Args[1])
 	case len(os.Args) == 4 && os.Args[1] == "fill":
 		err = fill(os.Args[2], os.Args[3], os.Stdin)
+	case len(os.Args) == 3 && os.Args[1] == "costs" && costs[os.Args[2]] != nil:
+		err = convert(costs[os.Args[2]])
 	default:
-		fmt.Fprintln(os.Stderr, "usage: pictures FOLDER\n       pictures fill PAGE TABLE <text")
+		fmt.Fprintln(os.Stderr, "usage: pictures FOLDER\n       pictures fill PAGE TABLE <text\n       pictures costs handlers|parts <text-of-benchstat")
 		os.Exit(2)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "pictures:", err)
 		os.Exit(1)
 	}
+}
+
+var costs = map[string]func(string) (string, error){"handlers": handlerCosts, "parts": partCosts}
+
+// convert writes a table of what benchstat printed.
+func convert(table func(string) (string, error)) error {
+	text, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		return err
+	}
+	made, err := table(string(text))
+	if err != nil {
+		return err
+	}
+	_, err = os.Stdout.WriteString(made)
+	return err
 }
 
 // fill puts a text into the room that the page has for the table of that name.
