@@ -21,6 +21,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
 )
@@ -35,7 +36,7 @@ func behind(shields map[string]string) string {
 }
 
 // shieldStatus returns the status of one shield.
-func (r *rig) shieldStatus(name string) ShieldStatus {
+func (r *rig) shieldStatus(name string) adminapi.ShieldStatus {
 	r.Helper()
 	for _, s := range r.app().roster().shields {
 		if s.name == name {
@@ -43,7 +44,7 @@ func (r *rig) shieldStatus(name string) ShieldStatus {
 		}
 	}
 	r.Fatalf("there is no shield %s", name)
-	return ShieldStatus{}
+	return adminapi.ShieldStatus{}
 }
 
 // wantStatus requests path and checks the status of the answer.
@@ -214,7 +215,7 @@ func TestTicketsAfterRestart(t *testing.T) {
 			r.Helper()
 			return r.wantStatus(status, path, "X-Key", key, "Cookie", cookie.Name+"="+cookie.Value)
 		}
-		wantTickets := func(name string, want TicketStatus) {
+		wantTickets := func(name string, want adminapi.TicketStatus) {
 			r.Helper()
 			if got := *r.shieldStatus(name).Tickets; got != want {
 				r.Errorf("tickets at %s: %+v, want %+v", name, got, want)
@@ -231,11 +232,11 @@ func TestTicketsAfterRestart(t *testing.T) {
 		bring(503, "/one", "thief") // is another client
 		bring(200, "/one", "k")
 		bring(503, "/one", "k") // used
-		wantTickets("one", TicketStatus{1, 2})
-		wantTickets("two", TicketStatus{0, 1})
+		wantTickets("one", adminapi.TicketStatus{Honoured: 1, Worthless: 2})
+		wantTickets("two", adminapi.TicketStatus{Honoured: 0, Worthless: 1})
 		restart("another's secret")
 		bring(503, "/one", "k")
-		wantTickets("one", TicketStatus{0, 1})
+		wantTickets("one", adminapi.TicketStatus{Honoured: 0, Worthless: 1})
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 )
 
 // mayChange reports whether a request to the admin endpoint may change what the shields do: it
@@ -71,24 +72,6 @@ var errReadOnly = caddy.APIError{
 	Err:        fmt.Errorf("the admin endpoint is read-only at this address; want a loopback address, a Unix socket, or remote administration with a client certificate"),
 }
 
-// ForgivenStatus says what was held against a client: the answer to `POST /shield/forgive`.
-type ForgivenStatus struct {
-	Client  string          `json:"client"`
-	Shields []ForgivenByOne `json:"shields"`
-}
-
-// ForgivenByOne says so for one shield.
-type ForgivenByOne struct {
-	Name     string   `json:"name"`
-	Zones    []string `json:"zones"` // whose buckets were not full
-	Promises int      `json:"promises"`
-	Strikes  int      `json:"strikes"`
-	Blocked  bool     `json:"blocked"`
-
-	// As in an [ExplanationStatus]. These limits forgive nothing.
-	Unknown map[string]string `json:"unknown,omitempty"`
-}
-
 func serveForgive(w http.ResponseWriter, r *http.Request) error {
 	var ask struct {
 		Client string `json:"client"`
@@ -104,7 +87,7 @@ func serveForgive(w http.ResponseWriter, r *http.Request) error {
 	}
 	now, by := shield.Now(), askedBy(r)
 	ended := changes.forgive(ask.Shield, c)
-	status := ForgivenStatus{Client: c.shown}
+	status := adminapi.ForgivenStatus{Client: c.shown}
 	for _, h := range handlers {
 		q, unknown := h.asks(c)
 		f := h.guard().Forgive(now, q)
@@ -112,7 +95,7 @@ func serveForgive(w http.ResponseWriter, r *http.Request) error {
 		if f.Zones == nil {
 			f.Zones = []string{}
 		}
-		status.Shields = append(status.Shields, ForgivenByOne{h.Name, f.Zones, f.Promises, f.Strikes, blocked, unknown})
+		status.Shields = append(status.Shields, adminapi.ForgivenByOne{Name: h.Name, Zones: f.Zones, Promises: f.Promises, Strikes: f.Strikes, Blocked: blocked, Unknown: unknown})
 	}
 	changes.log("a client is forgiven", ask.Shield, c.shown, by)
 	return writeJSON(w, http.StatusOK, status)

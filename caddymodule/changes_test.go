@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
 )
@@ -90,7 +91,7 @@ caddy_shield_herd{kind="backlog",shield="shop"} 1
 caddy_shield_herd{kind="echo",shield="shop"} 0
 caddy_shield_herd{kind="periodic",shield="shop"} 0
 `, "caddy_shield_herd")
-	var status Status
+	var status adminapi.Status
 	s.app.fill(&status)
 	if h := status.Shields[0].Herd; h == nil || h.Kind != "backlog" || h.Size < 150 {
 		t.Errorf("status: %+v", h)

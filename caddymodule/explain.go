@@ -11,73 +11,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 )
-
-// ExplainStatus says what the limits say of one client: the answer to `GET /shield/explain`.
-type ExplainStatus struct {
-	Client  string              `json:"client"`
-	Shields []ExplanationStatus `json:"shields"`
-}
-
-// ExplanationStatus says so for one shield. A request of the default class is assumed, which
-// all zones count whose key is known.
-type ExplanationStatus struct {
-	Name string `json:"name"`
-	Mode string `json:"mode"`
-
-	// The answer to a request now: `admit`, `queue` or `refuse`. In observe mode `reason` is
-	// what an admitted one would be refused for. A Retry-After of 0 means never.
-	Would      string `json:"would"`
-	Reason     string `json:"reason,omitempty"`
-	Zone       string `json:"zone,omitempty"`
-	Status     int    `json:"status,omitempty"`
-	RetryAfter int    `json:"retry_after_seconds,omitempty"`
-	Class      string `json:"class"`
-
-	// The shield remembers this of the client. `standing` is `stranger`, `early`, `due`,
-	// `proven` (it has come when it was told) or `crowd`, with the time until it is due; below 0, since then.
-	Standing string   `json:"standing"`
-	Promises int      `json:"promises,omitempty"`
-	Promise  *float64 `json:"promise_in_seconds,omitempty"`
-	Deferred bool     `json:"deferred,omitempty"` // the promise is to be told a time
-	Strikes  int      `json:"strikes"`
-	Kind     string   `json:"kind,omitempty"` // how it retries
-	InFlight int      `json:"in_flight"`
-	Blocked  float64  `json:"blocked_seconds,omitempty"` // for how long an operator has blocked it
-
-	Zones       []ZoneExplanation    `json:"zones"`
-	Capacity    *BucketExplanation   `json:"capacity,omitempty"`
-	Concurrency *ConcurrencyOccupied `json:"concurrency,omitempty"`
-
-	// Templates whose value the client's name does not tell, by the zone's name, `appointments`
-	// or `in_flight`. Their limits are left out of the answer.
-	Unknown map[string]string `json:"unknown,omitempty"`
-}
-
-// BucketExplanation says what is left of a token bucket.
-type BucketExplanation struct {
-	Tokens int     `json:"tokens"`
-	Burst  int     `json:"burst"`
-	Wait   float64 `json:"wait_seconds"` // until a request has what it costs
-}
-
-// ZoneExplanation is the client's bucket in a zone.
-type ZoneExplanation struct {
-	Name string `json:"name"`
-	BucketExplanation
-
-	// The store may have more tokens. The zone counts only requests that it matches.
-	Shared  bool `json:"shared,omitempty"`
-	Matches bool `json:"matches,omitempty"`
-}
-
-// ConcurrencyOccupied says how much is in flight of how much, and how much waits.
-type ConcurrencyOccupied struct {
-	InFlight  int `json:"in_flight"`
-	Limit     int `json:"limit"`
-	Waiting   int `json:"waiting"`
-	QueueSize int `json:"queue_size"`
-}
 
 // badRequest is an error of the person who asks.
 func badRequest(status int, format string, args ...any) error {
@@ -147,7 +82,7 @@ func serveExplain(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	now := shield.Now()
-	status := ExplainStatus{Client: c.shown}
+	status := adminapi.ExplainStatus{Client: c.shown}
 	for _, h := range handlers {
 		status.Shields = append(status.Shields, h.explain(now, c))
 	}
@@ -162,13 +97,13 @@ func writeJSON(w http.ResponseWriter, status int, v any) error {
 	return json.NewEncoder(w).Encode(v)
 }
 
-func (h *Handler) explain(now time.Duration, c clientName) ExplanationStatus {
+func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationStatus {
 	q, unknown := h.asks(c)
 	e := h.guard().Explain(now, q)
-	out := ExplanationStatus{
+	out := adminapi.ExplanationStatus{
 		Name: h.Name, Mode: modeEnforce, Would: "refuse", Status: e.Status, Class: e.Class, RetryAfter: int(e.RetryAfter / time.Second),
 		Standing: standing(now, &e), Promises: e.Client.Promises, Deferred: e.Client.Deferred, Strikes: e.Client.Strikes,
-		InFlight: e.InFlight, Blocked: tenths(e.Blocked), Zones: []ZoneExplanation{}, Unknown: unknown,
+		InFlight: e.InFlight, Blocked: tenths(e.Blocked), Zones: []adminapi.ZoneExplanation{}, Unknown: unknown,
 	}
 	if h.observing() {
 		out.Mode = modeObserve
@@ -193,14 +128,14 @@ func (h *Handler) explain(now time.Duration, c clientName) ExplanationStatus {
 	}
 	for i, z := range e.Zones {
 		if z.Counted {
-			out.Zones = append(out.Zones, ZoneExplanation{h.zones[i].name, bucketStatus(z.BucketExplanation), z.Shared, len(h.zones[i].matchers) > 0})
+			out.Zones = append(out.Zones, adminapi.ZoneExplanation{Name: h.zones[i].name, BucketExplanation: bucketStatus(z.BucketExplanation), Shared: z.Shared, Matches: len(h.zones[i].matchers) > 0})
 		}
 	}
 	if e.Capacity.Burst > 0 {
 		out.Capacity = new(bucketStatus(e.Capacity))
 	}
 	if o := e.Occupancy; o.Limit > 0 {
-		out.Concurrency = &ConcurrencyOccupied{o.InFlight, o.Limit, o.Waiting, o.QueueSize}
+		out.Concurrency = &adminapi.ConcurrencyOccupied{InFlight: o.InFlight, Limit: o.Limit, Waiting: o.Waiting, QueueSize: o.QueueSize}
 	}
 	return out
 }
@@ -220,8 +155,8 @@ func standing(now time.Duration, e *shield.Explanation) string {
 	return "stranger"
 }
 
-func bucketStatus(b shield.BucketExplanation) BucketExplanation {
-	return BucketExplanation{b.Tokens, b.Burst, tenths(b.Wait)}
+func bucketStatus(b shield.BucketExplanation) adminapi.BucketExplanation {
+	return adminapi.BucketExplanation{Tokens: b.Tokens, Burst: b.Burst, Wait: tenths(b.Wait)}
 }
 
 // tenths returns seconds, rounded up to tenths: a client that waits for less is too early.

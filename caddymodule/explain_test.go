@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/herdshield/shield/caddymodule/adminapi"
 )
 
 // administer sends a request to the admin endpoint's handler of a path, and returns the status
@@ -40,7 +42,7 @@ func administer(t *testing.T, r *http.Request) (status int, body string) {
 	return w.Code, w.Body.String()
 }
 
-func explained(t *testing.T, query string) (e ExplainStatus) {
+func explained(t *testing.T, query string) (e adminapi.ExplainStatus) {
 	t.Helper()
 	status, body := administer(t, httptest.NewRequest(http.MethodGet, "/shield/explain?"+query, nil))
 	if status != http.StatusOK {
@@ -102,7 +104,7 @@ func TestExplainEndpoint(t *testing.T) {
 	for range 3 {
 		s.get("/", "X-Api-Key", "Tom")
 	}
-	of := func(shield, client string) ExplanationStatus {
+	of := func(shield, client string) adminapi.ExplanationStatus {
 		return explained(t, "client="+client+"&shield="+shield).Shields[0]
 	}
 	e := explained(t, "client=192.0.2.1")
@@ -110,7 +112,7 @@ func TestExplainEndpoint(t *testing.T) {
 		t.Fatalf("%+v", e)
 	}
 	first, second := of("api", "192.0.2.1"), of("other", "192.0.2.1")
-	tokens := func(e ExplanationStatus) map[string]int {
+	tokens := func(e adminapi.ExplanationStatus) map[string]int {
 		of := map[string]int{}
 		for _, z := range e.Zones {
 			of[z.Name] = z.Tokens

@@ -26,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/internal/metrics"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
@@ -264,7 +265,7 @@ func TestStatusAndMetricsWhileBusy(t *testing.T) {
 	go func() { defer close(done); s.get("/hold", "X-Key", "a") }()
 	<-held
 	s.get("/", "X-Key", "b") // refused by shop
-	var status Status
+	var status adminapi.Status
 	s.app.reportOnce(shield.Now())
 	s.app.fill(&status)
 	if got := status.Shields[0]; got.InFlight != 1 || !got.Overloaded || got.Refused["concurrency"] != 1 {
@@ -283,7 +284,7 @@ caddy_shield_in_flight_requests{shield="shop"} 1
 	for i := range keys {
 		s.get("/", "X-Key", fmt.Sprint(i))
 	}
-	status = Status{}
+	status = adminapi.Status{}
 	s.app.fill(&status)
 	if got := status.Shields[1]; got.Observed["quota"] != 3 || got.Observed["capacity"] != keys || got.Admitted != 1 {
 		t.Errorf("look: %+v, want 1 admitted, 3 and %d observed", got, keys)
@@ -686,7 +687,7 @@ caddy_shield_retry_after_seconds_bucket{shield="srv0",le="+Inf"} 0
 caddy_shield_retry_after_seconds_sum{shield="srv0"} 0
 caddy_shield_retry_after_seconds_count{shield="srv0"} 0
 `, "caddy_shield_told_never_total", "caddy_shield_retry_after_seconds")
-	var status Status
+	var status adminapi.Status
 	s.app.fill(&status)
 	if got := status.Shields[0]; got.ToldNever != 1 || len(got.Clients) != 0 {
 		t.Errorf("%+v; want one told never, and no client remembered", got)
@@ -704,7 +705,7 @@ func TestAdminEndpoint(t *testing.T) {
 		w := httptest.NewRecorder()
 		return w, serveStatus(w, httptest.NewRequest(method, path, nil))
 	}
-	status := func() (s Status) {
+	status := func() (s adminapi.Status) {
 		w, err := ask(http.MethodGet, "/shield/")
 		if err != nil {
 			t.Fatal(err)
@@ -744,19 +745,19 @@ func TestAdminEndpoint(t *testing.T) {
 	zeros := map[string]uint64{"quota": 0, "capacity": 0, "concurrency": 0, "early": 0, "per_client": 0, "retry_budget": 0, "pause": 0, "blocked": 0}
 	overQuota := maps.Clone(zeros)
 	overQuota["quota"] = 2
-	want := Status{
-		Shields: []ShieldStatus{
+	want := adminapi.Status{
+		Shields: []adminapi.ShieldStatus{
 			{
 				Name: "srv0", Mode: "enforce", Admitted: 1, Refused: overQuota, Observed: zeros,
 				Clients: map[string]int{"early": 1}, MaxClients: 524288, Families: map[string]pushback.FamilyStats{"curl": {Told: 1}},
 			},
 			{
-				Name: "shop", Mode: "observe", Capacity: &RateStatus{2, "1s", 2}, Concurrency: 9, Admitted: 1, Refused: zeros, Observed: zeros,
-				Calendar: &CalendarStatus{Spare: 1.96, KeptRatio: 1}, Clients: map[string]int{}, MaxClients: 1024, Tickets: &TicketStatus{},
+				Name: "shop", Mode: "observe", Capacity: &adminapi.RateStatus{Rate: 2, Per: "1s", Burst: 2}, Concurrency: 9, Admitted: 1, Refused: zeros, Observed: zeros,
+				Calendar: &adminapi.CalendarStatus{Spare: 1.96, KeptRatio: 1}, Clients: map[string]int{}, MaxClients: 1024, Tickets: &adminapi.TicketStatus{},
 			},
 		},
-		Zones: []ZoneStatus{
-			{Name: "srv0/per_client", Key: "{http.vars.client_ip}", RateStatus: RateStatus{10, "1m0s", 1}, MaxKeys: 200_000, ZoneStats: shield.ZoneStats{Stats: limiter.Stats{Keys: 1, Admitted: 1}, Refused: 2}},
+		Zones: []adminapi.ZoneStatus{
+			{Name: "srv0/per_client", Key: "{http.vars.client_ip}", RateStatus: adminapi.RateStatus{Rate: 10, Per: "1m0s", Burst: 1}, MaxKeys: 200_000, ZoneStats: shield.ZoneStats{Stats: limiter.Stats{Keys: 1, Admitted: 1}, Refused: 2}},
 		},
 	}
 	if c := got.Shields[1].Calendar; c.Spare > 0 && c.Spare < 1.96 { // on a slow machine a second has passed

@@ -30,6 +30,7 @@ import (
 	"github.com/quic-go/quic-go/http3"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
@@ -52,6 +53,7 @@ type setup struct {
 	server   string // more fields of the server, each with a comma at its end
 	apps     string // more apps, each with a comma at its end
 	listen   string // another address to listen on
+	admin    string // the address of the admin endpoint
 }
 
 func (s setup) json(addr string) []byte {
@@ -59,7 +61,10 @@ func (s setup) json(addr string) []byte {
 	if s.listen != "" {
 		listen += fmt.Sprintf(", %q", s.listen)
 	}
-	apps, server, failing := s.apps, s.server, ""
+	apps, server, failing, admin := s.apps, s.server, "", `"disabled": true`
+	if s.admin != "" {
+		admin = fmt.Sprintf(`"listen": %q`, s.admin)
+	}
 	if *everyDoor && !strings.Contains(server, `"listener_wrappers":`) {
 		server += withDoor
 	}
@@ -73,7 +78,7 @@ func (s setup) json(addr string) []byte {
 		failing = `"errors": {"routes": [{"handle": [` + s.errors + `]}]},`
 	}
 	return fmt.Appendf(nil, `{
-		"admin": {"disabled": true, "config": {"persist": false}},
+		"admin": {%s, "config": {"persist": false}},
 		"logging": {"logs": {"default": {"writer": {"output": "discard"}}}},
 		"apps": {
 			%s
@@ -85,7 +90,7 @@ func (s setup) json(addr string) []byte {
 				"routes": [%s]
 			}}}
 		}
-	}`, apps, listen, failing, server, cmp.Or(s.routes, `{"handle": [`+s.handlers+`]}`))
+	}`, admin, apps, listen, failing, server, cmp.Or(s.routes, `{"handle": [`+s.handlers+`]}`))
 }
 
 // start runs Caddy until the test ends.
@@ -201,9 +206,9 @@ func (r *rig) app() *App {
 }
 
 // status is what the admin endpoint tells.
-func (r *rig) status() Status {
+func (r *rig) status() adminapi.Status {
 	r.Helper()
-	var s Status
+	var s adminapi.Status
 	r.app().fill(&s)
 	return s
 }

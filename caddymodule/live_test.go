@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadshed"
 )
@@ -187,7 +188,7 @@ func TestShow(t *testing.T) {
 	if shields, zones := count(); shields != 1 || zones != 1 {
 		t.Errorf("metrics of %d shields and %d zones; want 1 and 1", shields, zones)
 	}
-	var status Status
+	var status adminapi.Status
 	app.fill(&status)
 	if len(status.Zones) != 1 || status.Zones[0].Name != "ingress/shop/web/rate" || status.Zones[0].Admitted != 1 {
 		t.Errorf("status of zones is %+v; want one that has admitted 1", status.Zones)

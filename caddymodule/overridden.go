@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/limiter"
 )
 
@@ -114,7 +115,7 @@ func setting(name, value string) (applied, error) {
 }
 
 // settings returns what can be set of a shield of the config, and is not shared with other replicas.
-func (a *App) settings(name string) (list []Setting) {
+func (a *App) settings(name string) (list []adminapi.Setting) {
 	i := slices.IndexFunc(a.configured.handlers, func(h *Handler) bool { return h.Name == name })
 	if i < 0 {
 		return nil // it is a Live shield's
@@ -122,17 +123,17 @@ func (a *App) settings(name string) (list []Setting) {
 	h := a.configured.handlers[i]
 	c := h.force.Load().config
 	if c.Capacity.Rate > 0 && !c.Shared {
-		list = append(list, Setting{"capacity", rateText(c.Capacity)})
+		list = append(list, adminapi.Setting{Setting: "capacity", Value: rateText(c.Capacity)})
 	}
 	if c.Adaptive != nil || c.Concurrency > 0 && !c.Shared {
-		list = append(list, Setting{"concurrency", strconv.Itoa(h.guard().Limit())})
+		list = append(list, adminapi.Setting{Setting: "concurrency", Value: strconv.Itoa(h.guard().Limit())})
 	}
 	if size := h.guard().QueueSize(); size > 0 {
-		list = append(list, Setting{"queue", strconv.Itoa(size)})
+		list = append(list, adminapi.Setting{Setting: "queue", Value: strconv.Itoa(size)})
 	}
 	for _, z := range c.Zones {
 		if !z.Shared {
-			list = append(list, Setting{z.Name + " rate", rateText(z.Limit)})
+			list = append(list, adminapi.Setting{Setting: z.Name + " rate", Value: rateText(z.Limit)})
 		}
 	}
 	return list

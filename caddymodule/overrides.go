@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 )
 
 // The kinds of overrides.
@@ -32,38 +33,9 @@ const (
 	maxOverrides = 100
 )
 
-// An Override is what an operator has changed for a while.
-type Override struct {
-	ID      string    `json:"id"`
-	Kind    string    `json:"kind"`              // block, set or mode
-	Shield  string    `json:"shield,omitempty"`  // "" for all of them
-	Client  string    `json:"client,omitempty"`  // of a block
-	Setting string    `json:"setting,omitempty"` // capacity, concurrency, queue, or a zone and rate
-	Value   string    `json:"value,omitempty"`   // as in the config
-	Since   time.Time `json:"since"`
-	Until   time.Time `json:"until"`
-	Left    float64   `json:"left_seconds"`
-	By      string    `json:"by"` // who has asked, as far as the admin endpoint knows
-}
-
-// OverridesStatus is the answer to `GET /shield/overrides`.
-type OverridesStatus struct {
-	Overrides []Override `json:"overrides"`
-	ReadOnly  bool       `json:"read_only"` // for who asks
-
-	// What can be set of the shield that `?shield=` asks for.
-	Settings []Setting `json:"settings,omitempty"`
-}
-
-// A Setting is what an Override of kind set can change, with its present value.
-type Setting struct {
-	Setting string `json:"setting"`
-	Value   string `json:"value"`
-}
-
 // An override is one in force.
 type override struct {
-	Override
+	adminapi.Override
 	client clientName    // of a block: the text in Override may be masked
 	until  time.Duration // as shield.Now has it
 	timer  *time.Timer
@@ -99,10 +71,10 @@ var changes overrides
 func (o *overrides) etag() string { return fmt.Sprintf(`"%s-%d"`, boot, o.version) }
 
 // read returns what is in force.
-func (o *overrides) read(now time.Duration) (list []Override, etag string) {
+func (o *overrides) read(now time.Duration) (list []adminapi.Override, etag string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	list = []Override{}
+	list = []adminapi.Override{}
 	for _, is := range o.list {
 		if is.until > now {
 			one := is.Override // others read that of the list without the lock
@@ -353,7 +325,7 @@ func (o *overrides) log(message, name, client, by string) {
 
 // readOverrides answers with what is in force.
 func readOverrides(w http.ResponseWriter, r *http.Request) error {
-	status := OverridesStatus{ReadOnly: !mayChange(r)}
+	status := adminapi.OverridesStatus{ReadOnly: !mayChange(r)}
 	if name := r.URL.Query().Get("shield"); name != "" {
 		app, err := runningApp()
 		if err != nil {
@@ -406,7 +378,7 @@ func serveOverrides(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	now := shield.Now()
-	is := &override{client: c, until: now + d, Override: Override{
+	is := &override{client: c, until: now + d, Override: adminapi.Override{
 		Kind: ask.Kind, Shield: ask.Shield, Client: c.shown, Setting: strings.TrimSpace(ask.Setting), Value: strings.TrimSpace(ask.Value),
 		Since: shield.At(now), Until: shield.At(now + d), Left: d.Seconds(), By: askedBy(r),
 	}}

@@ -20,6 +20,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/limiter"
 )
 
@@ -36,7 +37,7 @@ func locally(method, path, body string, headers ...string) *http.Request {
 }
 
 // overrides asks for what is in force.
-func overridesNow(t *testing.T) (s OverridesStatus) {
+func overridesNow(t *testing.T) (s adminapi.OverridesStatus) {
 	t.Helper()
 	status, body := administer(t, locally("GET", "/shield/overrides", ""))
 	if status != http.StatusOK || json.Unmarshal([]byte(body), &s) != nil {
@@ -46,7 +47,7 @@ func overridesNow(t *testing.T) (s OverridesStatus) {
 }
 
 // demand puts an override in force.
-func demand(t *testing.T, body string) (is Override) {
+func demand(t *testing.T, body string) (is adminapi.Override) {
 	t.Helper()
 	status, answer := administer(t, locally("POST", "/shield/overrides", body))
 	if status != http.StatusCreated {
@@ -128,7 +129,7 @@ func TestSetOverride(t *testing.T) {
 	if h.guard() == before {
 		t.Fatal("the Guard is the same")
 	}
-	var status Status
+	var status adminapi.Status
 	app.fill(&status)
 	is := status.Shields[0]
 	if is.Capacity.Rate != 300 || is.Capacity.Burst != 70 || is.Concurrency != 20 || is.Queue.Size != 8 || status.Zones[0].Rate != 10 || status.Zones[0].Burst != 4 {
@@ -153,9 +154,9 @@ func TestSetOverride(t *testing.T) {
 // All settings that can be set are listed, with values that can be set again.
 func TestSettings(t *testing.T) {
 	serveSite(t, strings.Replace(overriddenSite, "name api", "name api\n\t\tzone other {\n\t\t\trate 90/m\n\t\t}", 1))
-	settings := func() (list []Setting) {
+	settings := func() (list []adminapi.Setting) {
 		status, body := administer(t, locally("GET", "/shield/overrides?shield=api", ""))
-		var is OverridesStatus
+		var is adminapi.OverridesStatus
 		if status != http.StatusOK || json.Unmarshal([]byte(body), &is) != nil {
 			t.Fatalf("%d %s", status, body)
 		}
@@ -383,7 +384,7 @@ func TestOverridesAreBounded(t *testing.T) {
 	now := shield.Now()
 	changes.mu.Lock()
 	for i := range shield.MaxBlocks {
-		is := &override{until: now + time.Hour, Override: Override{ID: fmt.Sprint("b", i), Kind: overrideBlock, Client: fmt.Sprintf("10.0.%d.%d", i/256, i%256)}}
+		is := &override{until: now + time.Hour, Override: adminapi.Override{ID: fmt.Sprint("b", i), Kind: overrideBlock, Client: fmt.Sprintf("10.0.%d.%d", i/256, i%256)}}
 		is.timer = time.AfterFunc(time.Hour, func() {})
 		changes.list = append(changes.list, is)
 	}
@@ -395,7 +396,7 @@ func TestOverridesAreBounded(t *testing.T) {
 	}
 	changes.mu.Lock()
 	for i := range maxOverrides {
-		is := &override{until: now + time.Hour, Override: Override{ID: fmt.Sprint("m", i), Kind: overrideMode, Value: modeObserve, Shield: fmt.Sprint(i)}}
+		is := &override{until: now + time.Hour, Override: adminapi.Override{ID: fmt.Sprint("m", i), Kind: overrideMode, Value: modeObserve, Shield: fmt.Sprint(i)}}
 		is.timer = time.AfterFunc(time.Hour, func() {})
 		changes.list = append(changes.list, is)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 )
 
 // The tests of state that outlives reloads name, in the past tense, what went wrong in other
@@ -425,7 +426,7 @@ func TestHammerWhileBeingWatched(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	watch(func() { app.fill(new(Status)) })
+	watch(func() { app.fill(new(adminapi.Status)) })
 	watch(func() { app.reportOnce(shield.Now()) })
 
 	const clients, each = 64, 150

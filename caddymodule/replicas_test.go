@@ -12,13 +12,14 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/share/redis"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
 // storeStatus returns the status of the running config.
-func storeStatus(t *testing.T) (s Status) {
+func storeStatus(t *testing.T) (s adminapi.Status) {
 	t.Helper()
 	activeSite(t).app.fill(&s)
 	return s
@@ -251,7 +252,7 @@ func TestLiveShieldsShare(t *testing.T) {
 			return h
 		}
 		app.Show([]*Handler{newLive()})
-		shared := func(s *SharingStatus) bool { return s != nil && !s.Alone && s.Replicas == 1 }
+		shared := func(s *adminapi.SharingStatus) bool { return s != nil && !s.Alone && s.Replicas == 1 }
 		eventually(t, "what is shown is shared", func() bool {
 			s := storeStatus(t)
 			return len(s.Shields) == 2 && s.Shields[0].Sharing == nil && shared(s.Shields[1].Sharing) && shared(s.Zones[0].Sharing)

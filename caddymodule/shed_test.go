@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/loadshed"
 )
 
@@ -890,10 +891,10 @@ func TestShedMetrics(t *testing.T) {
 			t.Errorf("%s %s, want %s", sample, got, want)
 		}
 	}
-	var status Status
+	var status adminapi.Status
 	s.app.fill(&status)
 	got := status.Shields[0]
-	if got.Concurrency != 5 || got.Search == nil || *got.Search != (SearchStatus{By: "slo", TargetSeconds: .25}) || got.Queue.Size != shield.DefaultQueue || len(got.Classes) != 3 {
+	if got.Concurrency != 5 || got.Search == nil || *got.Search != (adminapi.SearchStatus{By: "slo", TargetSeconds: .25}) || got.Queue.Size != shield.DefaultQueue || len(got.Classes) != 3 {
 		t.Errorf("status: %+v", got)
 	}
 }

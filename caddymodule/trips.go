@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/internal/metrics"
 	"github.com/herdshield/shield/share/redis"
 )
@@ -111,33 +112,11 @@ func trips(to metrics.Sink, e redis.Exchanges, kind string) {
 	to.Buckets(count, e.Took.Seconds(), buckets, kind)
 }
 
-// StoreStatus is the store as this process sees it.
-type StoreStatus struct {
-	Address      string  `json:"address"`
-	Prefix       string  `json:"prefix"`
-	Mode         string  `json:"mode,omitempty"` // server, cluster or sentinel; "": not connected yet
-	Up           bool    `json:"up"`             // it answers in time
-	ForSeconds   float64 `json:"for_seconds"`    // how long it has, or has not
-	AloneSeconds float64 `json:"alone_seconds"`  // how long it has not, in all
-	RTTSeconds   float64 `json:"rtt_seconds,omitempty"`
-	Error        string  `json:"error,omitempty"` // of the last exchange
-
-	Exchanges map[string]map[string]uint64 `json:"exchanges"` // by kind and outcome
-}
-
-// SharingStatus says how a backend or a zone is shared.
-type SharingStatus struct {
-	Replicas int          `json:"replicas"`         // that share it
-	Alone    bool         `json:"alone"`            // this one does without the store, with its part of the limits
-	Unit     string       `json:"unit"`             // how it is defined: replicas share only what they define alike
-	Others   []redis.Unit `json:"others,omitempty"` // how others define it
-}
-
-func (s *storeReading) status() *StoreStatus {
+func (s *storeReading) status() *adminapi.StoreStatus {
 	if s == nil {
 		return nil
 	}
-	out := &StoreStatus{
+	out := &adminapi.StoreStatus{
 		Address: s.address, Prefix: cmp.Or(s.store.Prefix, redis.DefaultPrefix), Mode: s.Mode, Up: s.Up, ForSeconds: s.For.Seconds(), AloneSeconds: s.Alone.Seconds(),
 		RTTSeconds: s.Trip.Seconds(), Error: s.Error, Exchanges: map[string]map[string]uint64{},
 	}
@@ -147,7 +126,7 @@ func (s *storeReading) status() *StoreStatus {
 	return out
 }
 
-func (s *shieldEntry) sharingStatus(now time.Duration, all *storeReading) *SharingStatus {
+func (s *shieldEntry) sharingStatus(now time.Duration, all *storeReading) *adminapi.SharingStatus {
 	if !s.config().Shared || all == nil {
 		return nil
 	}
@@ -155,7 +134,7 @@ func (s *shieldEntry) sharingStatus(now time.Duration, all *storeReading) *Shari
 	if l == nil {
 		return nil // a newer config does not share it
 	}
-	out := &SharingStatus{Unit: s.unit()}
+	out := &adminapi.SharingStatus{Unit: s.unit()}
 	out.Alone, out.Replicas = l.Alone()
 	for _, b := range all.Backends {
 		if b.Name == s.name {
@@ -165,11 +144,11 @@ func (s *shieldEntry) sharingStatus(now time.Duration, all *storeReading) *Shari
 	return out
 }
 
-func (z *zoneEntry) sharingStatus(all *storeReading) *SharingStatus {
+func (z *zoneEntry) sharingStatus(all *storeReading) *adminapi.SharingStatus {
 	if !z.config().Shared || all == nil {
 		return nil
 	}
-	out := &SharingStatus{Unit: z.unit(all.store)}
+	out := &adminapi.SharingStatus{Unit: z.unit(all.store)}
 	for _, of := range all.Zones {
 		if of.Name == z.record.shown {
 			out.Unit, out.Replicas, out.Alone, out.Others = of.What, of.Replicas, of.Alone, of.Others

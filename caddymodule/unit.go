@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/limiter"
 )
 
@@ -34,7 +35,7 @@ func (z *zoneEntry) unit(store *storeConfig) string {
 	return text
 }
 
-func rateOf(s RateStatus) string {
+func rateOf(s adminapi.RateStatus) string {
 	return fmt.Sprintf("%v per %s burst %d", s.Rate, s.Per, s.Burst)
 }
 

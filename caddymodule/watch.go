@@ -18,83 +18,11 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/pushback"
 )
-
-// Watch is the answer of the admin endpoint `GET /shield/live`: what all shields do now, and
-// their last ten minutes.
-type Watch struct {
-	Boot        string        `json:"boot"` // names the process
-	Host        string        `json:"host"`
-	Seq         uint64        `json:"seq"`          // the second of the last samples
-	Now         int64         `json:"now"`          // when that was, in milliseconds of Unix time
-	MeanSeconds int           `json:"mean_seconds"` // that rates in it are means of
-	Shields     []ShieldWatch `json:"shields"`      // by name
-	Store       *StoreWatch   `json:"store,omitempty"`
-
-	// Panels are the other endpoints that there are, as who is for GET /shield/who.
-	Panels []string `json:"panels"`
-}
-
-// ShieldWatch is a shield in a Watch. Those that were not asked for have the first four
-// fields only.
-type ShieldWatch struct {
-	Name  string       `json:"name"`
-	Mode  string       `json:"mode"`
-	Level oncall.Level `json:"level"`
-	Says  string       `json:"says"` // one sentence
-
-	*ShieldDetails
-}
-
-// ShieldDetails is what a Watch says of a shield that was asked for. Rates are per second.
-type ShieldDetails struct {
-	Capacity  *RateStatus   `json:"capacity,omitempty"`
-	Limit     string        `json:"limit,omitempty"` // in flight: fixed, adaptive or slo
-	QueueSize int           `json:"queue_size,omitempty"`
-	Classes   []ClassWatch  `json:"classes,omitempty"`
-	Lately    LatelyWatch   `json:"lately"`
-	Waiting   *WaitingWatch `json:"waiting,omitempty"` // refused clients that are to come back
-	Paused    float64       `json:"paused_seconds,omitempty"`
-	Herd      *HerdStatus   `json:"herd,omitempty"`
-	Replicas  int           `json:"replicas,omitempty"`
-	Alone     bool          `json:"alone,omitempty"` // this replica does without the store
-
-	Samples oncall.Samples `json:"samples"`
-}
-
-// ClassWatch is a class of requests, the highest first.
-type ClassWatch struct {
-	Name  string  `json:"name"`
-	Share float64 `json:"share"` // of the limit in flight, while higher classes need the rest
-}
-
-// LatelyWatch has means per second.
-type LatelyWatch struct {
-	Arrivals float64            `json:"arrivals"`
-	Admitted float64            `json:"admitted"`
-	Refused  map[string]float64 `json:"refused,omitempty"`  // by reason
-	Observed map[string]float64 `json:"observed,omitempty"` // by reason
-	Kept     float64            `json:"kept"`
-	NoShow   float64            `json:"no_show"`
-	Broken   float64            `json:"broken"`
-}
-
-// WaitingWatch is the backlog.
-type WaitingWatch struct {
-	Clients float64 `json:"clients"`      // about
-	Over    float64 `json:"over_seconds"` // until the last of them has come back; -1: that cannot be told
-}
-
-// StoreWatch is the store that replicas share.
-type StoreWatch struct {
-	Address string  `json:"address"`
-	Up      bool    `json:"up"`
-	For     float64 `json:"for_seconds"`
-	Error   string  `json:"error,omitempty"`
-}
 
 const (
 	// meanSeconds is how many seconds present rates are means of. Ours: less trembles, and more
@@ -236,7 +164,7 @@ func (a *App) follow(w http.ResponseWriter, r *http.Request, q question) error {
 func (a *App) watch(b *bytes.Buffer, q question) (uint64, error) {
 	now := shield.Now()
 	host, _ := os.Hostname()
-	out := Watch{Boot: boot, Host: host, MeanSeconds: meanSeconds, Shields: []ShieldWatch{}, Panels: panels()}
+	out := adminapi.Watch{Boot: boot, Host: host, MeanSeconds: meanSeconds, Shields: []adminapi.ShieldWatch{}, Panels: panels()}
 	seq, ago := clock.Now(now)
 	out.Seq, out.Now = seq, time.Now().Add(-ago).UnixMilli()
 	if a != nil {
@@ -247,12 +175,12 @@ func (a *App) watch(b *bytes.Buffer, q question) (uint64, error) {
 				out.Shields = append(out.Shields, s.reading(now).watch(q))
 			}
 		}
-		slices.SortFunc(out.Shields, func(a, b ShieldWatch) int { return cmp.Compare(a.Name, b.Name) })
+		slices.SortFunc(out.Shields, func(a, b adminapi.ShieldWatch) int { return cmp.Compare(a.Name, b.Name) })
 		if q.shield != "" && !slices.Contains(known, q.shield) {
 			return 0, caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("shield is %.80q; want one of %s", q.shield, strings.Join(known, ", "))}
 		}
 		if store != nil {
-			out.Store = &StoreWatch{store.address, store.Up, store.For.Seconds(), store.Error}
+			out.Store = &adminapi.StoreWatch{Address: store.address, Up: store.Up, For: store.For.Seconds(), Error: store.Error}
 		}
 	}
 	return seq, json.NewEncoder(b).Encode(out)
@@ -268,18 +196,18 @@ func panels() (names []string) {
 	return names
 }
 
-func (s *shieldReading) watch(q question) ShieldWatch {
+func (s *shieldReading) watch(q question) adminapi.ShieldWatch {
 	lately := s.record.history.Lately(meanSeconds)
 	sit := s.situation(lately)
 	level, says := sit.Sentence()
-	out := ShieldWatch{Name: s.name, Mode: modeEnforce, Level: level, Says: says}
+	out := adminapi.ShieldWatch{Name: s.name, Mode: modeEnforce, Level: level, Says: says}
 	if s.config().Observe {
 		out.Mode = modeObserve
 	}
 	if q.shield != "" && q.shield != s.name {
 		return out
 	}
-	d := &ShieldDetails{
+	d := &adminapi.ShieldDetails{
 		QueueSize: s.guard().QueueSize(), Paused: s.shed.Paused.Seconds(),
 		Lately:  latelyWatch(&sit, lately),
 		Samples: s.record.history.Since(q.since, reasonList),
@@ -298,14 +226,14 @@ func (s *shieldReading) watch(q question) ShieldWatch {
 	}
 	if s.config().Classes != nil {
 		for _, c := range s.guard().ClassStats() {
-			d.Classes = append(d.Classes, ClassWatch{c.Name, c.Share})
+			d.Classes = append(d.Classes, adminapi.ClassWatch{Name: c.Name, Share: c.Share})
 		}
 	}
 	if clients, over := sit.Waiting(); clients > 0 {
-		d.Waiting = &WaitingWatch{clients, max(-1, over.Seconds())}
+		d.Waiting = &adminapi.WaitingWatch{Clients: clients, Over: max(-1, over.Seconds())}
 	}
 	if h := s.herd; s.guard().DetectsHerds() && h.Kind != pushback.NoHerd {
-		d.Herd = &HerdStatus{h.Kind.String(), h.Size, h.Period.Seconds(), h.Phase.Seconds()}
+		d.Herd = &adminapi.HerdStatus{Kind: h.Kind.String(), Size: h.Size, Period: h.Period.Seconds(), Phase: h.Phase.Seconds()}
 	}
 	if s.config().Shared {
 		if link := s.guard().Link(s.now); link != nil {
@@ -315,7 +243,7 @@ func (s *shieldReading) watch(q question) ShieldWatch {
 	return out
 }
 
-func latelyWatch(sit *oncall.Situation, m oncall.Means) LatelyWatch {
+func latelyWatch(sit *oncall.Situation, m oncall.Means) adminapi.LatelyWatch {
 	byReason := func(rates [oncall.MaxReasons]float64) map[string]float64 {
 		named := map[string]float64{}
 		for _, reason := range shield.Reasons {
@@ -325,7 +253,7 @@ func latelyWatch(sit *oncall.Situation, m oncall.Means) LatelyWatch {
 		}
 		return named
 	}
-	return LatelyWatch{
+	return adminapi.LatelyWatch{
 		Arrivals: sit.Arrivals, Admitted: m.Admitted, Refused: byReason(m.Refused), Observed: byReason(m.Observed),
 		Kept: m.Kept, NoShow: m.NoShow, Broken: m.Broken,
 	}

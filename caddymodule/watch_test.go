@@ -19,13 +19,14 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/oncall"
 )
 
 const watched = `{"handler": "shield", "name": "shop", "capacity": {"rate": 5, "burst": 5}, "concurrency": {"adaptive": true},
 	"classes": [{"name": "critical", "match": [{"path": ["/pay"]}]}]}, {"handler": "static_response", "body": "ok"}`
 
-func watchOf(t *testing.T, query string) (w Watch) {
+func watchOf(t *testing.T, query string) (w adminapi.Watch) {
 	t.Helper()
 	rec := httptest.NewRecorder()
 	if err := serveLive(rec, httptest.NewRequest(http.MethodGet, "/shield/live?"+query, nil)); err != nil {
@@ -116,7 +117,7 @@ func TestFollow(t *testing.T) {
 	defer resp.Body.Close()
 	lines, seqs := bufio.NewScanner(resp.Body), []uint64{}
 	for len(seqs) < 3 && lines.Scan() {
-		var w Watch
+		var w adminapi.Watch
 		if err := json.Unmarshal(lines.Bytes(), &w); err != nil {
 			t.Fatalf("%v: %s", err, lines.Text())
 		}

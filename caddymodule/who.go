@@ -10,12 +10,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/oncall"
 	"github.com/herdshield/shield/pushback"
@@ -74,53 +73,6 @@ func (h *Handler) noteRefused(r *http.Request, q *shield.Request, d *shield.Deci
 	}
 }
 
-// WhoStatus is the answer of `GET /shield/who`: the clients that were refused most in the last
-// minute, and those with the most requests in flight.
-type WhoStatus struct {
-	WindowSeconds int         `json:"window_seconds"`
-	Masked        bool        `json:"masked"` // addresses lack their last part
-	Shields       []WhoShield `json:"shields"`
-	Zones         []WhoZone   `json:"zones"`
-}
-
-// WhoShield is a shield's part of it. In observe mode those are meant that would have been refused.
-type WhoShield struct {
-	Name    string          `json:"name"`
-	Mode    string          `json:"mode"`
-	Refused []RefusedClient `json:"refused"` // the one with the most refusals first
-	Early   []RefusedClient `json:"early"`   // the same for those that came before their time
-
-	// InFlight are the clients with the most requests in flight that have also been
-	// refused in the last minute: the names of others are not known.
-	InFlight []BusyClient `json:"in_flight"`
-}
-
-// WhoZone is a zone's part of it: its key tells the clients apart.
-type WhoZone struct {
-	Name    string          `json:"name"`
-	Refused []RefusedClient `json:"refused"`
-}
-
-// RefusedClient is a client that was refused. The counts are estimates, seldom too high. The handle
-// stands for the client in requests to explain, forgive and overrides, even if its address is masked, for
-// as long as it is listed. A client whose name is cut has none.
-type RefusedClient struct {
-	Client     string  `json:"client"` // as Shown
-	Handle     string  `json:"handle,omitempty"`
-	LastMinute int     `json:"last_minute"`
-	PerSecond  float64 `json:"per_second"` // since its first refusal, if that was in the last minute
-	Reason     string  `json:"reason"`     // of the last refusal
-	Class      string  `json:"class"`      // that it was treated as; empty if there are no classes
-	Agent      string  `json:"agent"`      // the family of its software by its User-Agent, as it was at first
-}
-
-// BusyClient is a client with requests in flight.
-type BusyClient struct {
-	Client   string `json:"client"`
-	Handle   string `json:"handle,omitempty"`
-	InFlight int    `json:"in_flight"`
-}
-
 // maxWho is how many clients may be asked for in one list, defaultWho how many are told.
 const (
 	maxWho     = 100
@@ -136,10 +88,10 @@ func serveWho(w http.ResponseWriter, r *http.Request) error {
 	if text := query.Get("n"); text != "" {
 		var err error
 		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > maxWho {
-			return caddy.APIError{HTTPStatus: http.StatusBadRequest, Err: fmt.Errorf("n is %s; want 1 to %d", Shown(text), maxWho)}
+			return caddy.APIError{HTTPStatus: http.StatusBadRequest, Err: fmt.Errorf("n is %s; want 1 to %d", adminapi.Shown(text), maxWho)}
 		}
 	}
-	answer := WhoStatus{WindowSeconds: 60, Shields: []WhoShield{}, Zones: []WhoZone{}}
+	answer := adminapi.WhoStatus{WindowSeconds: 60, Shields: []adminapi.WhoShield{}, Zones: []adminapi.WhoZone{}}
 	app, err := runningApp()
 	if err != nil {
 		return err
@@ -147,7 +99,7 @@ func serveWho(w http.ResponseWriter, r *http.Request) error {
 	if name := query.Get("shield"); app != nil {
 		app.who(&answer, shield.Now(), name, n)
 		if name != "" && len(answer.Shields) == 0 {
-			return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("shield is %s; want one that is running", Shown(name))}
+			return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("shield is %s; want one that is running", adminapi.Shown(name))}
 		}
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -156,7 +108,7 @@ func serveWho(w http.ResponseWriter, r *http.Request) error {
 }
 
 // who lists the first n clients of each shield and zone, or of one shield and its zones.
-func (a *App) who(to *WhoStatus, now time.Duration, name string, n int) {
+func (a *App) who(to *adminapi.WhoStatus, now time.Duration, name string, n int) {
 	all := a.roster()
 	to.Masked = a.MaskAddresses
 	wanted := map[*zoneRecord]bool{}
@@ -176,7 +128,7 @@ func (a *App) who(to *WhoStatus, now time.Duration, name string, n int) {
 			}
 		}
 		early := func(c *oncall.Client) float64 { return c.Early }
-		one := WhoShield{
+		one := adminapi.WhoShield{
 			Name: s.name, Mode: modeEnforce, InFlight: a.busiest(s, n, names),
 			Refused: a.list(s.guard(), clients, n, events), Early: a.list(s.guard(), clients, n, early),
 		}
@@ -187,7 +139,7 @@ func (a *App) who(to *WhoStatus, now time.Duration, name string, n int) {
 	}
 	for _, z := range all.zones {
 		if wanted[z.record] {
-			to.Zones = append(to.Zones, WhoZone{z.record.shown, a.list(z.guard(), z.record.refused.clients(now), n, events)})
+			to.Zones = append(to.Zones, adminapi.WhoZone{Name: z.record.shown, Refused: a.list(z.guard(), z.record.refused.clients(now), n, events)})
 		}
 	}
 }
@@ -207,10 +159,10 @@ func zonesOf(record *backendRecord, handlers []*Handler) (zones []*zoneRecord) {
 func events(c *oncall.Client) float64 { return c.Events }
 
 // list words the n clients with the most of a count.
-func (a *App) list(g *shield.Guard, clients []oncall.Client, n int, count func(*oncall.Client) float64) []RefusedClient {
-	list := []RefusedClient{}
+func (a *App) list(g *shield.Guard, clients []oncall.Client, n int, count func(*oncall.Client) float64) []adminapi.RefusedClient {
+	list := []adminapi.RefusedClient{}
 	for _, c := range oncall.Most(clients, n, count) {
-		one := RefusedClient{
+		one := adminapi.RefusedClient{
 			Client: a.shown(&c), Handle: handleOf(&c), LastMinute: int(math.Round(count(&c))),
 			PerSecond: math.Round(100*c.PerSecond*count(&c)/c.Events) / 100,
 			Reason:    shield.Reason(c.Reason).String(), Agent: pushback.Family(c.Agent).String(),
@@ -224,11 +176,11 @@ func (a *App) list(g *shield.Guard, clients []oncall.Client, n int, count func(*
 }
 
 // busiest returns the n clients with the most requests in flight of those with names.
-func (a *App) busiest(s *shieldEntry, n int, names map[uint64]oncall.Client) []BusyClient {
-	list := []BusyClient{}
+func (a *App) busiest(s *shieldEntry, n int, names map[uint64]oncall.Client) []adminapi.BusyClient {
+	list := []adminapi.BusyClient{}
 	for _, c := range s.record.Busiest(10 * maxWho) {
 		if is, ok := names[c.Key]; ok && len(list) < n {
-			list = append(list, BusyClient{a.shown(&is), handleOf(&is), c.InFlight})
+			list = append(list, adminapi.BusyClient{Client: a.shown(&is), Handle: handleOf(&is), InFlight: c.InFlight})
 		}
 	}
 	return list
@@ -274,7 +226,7 @@ func (a *App) shown(c *oncall.Client) string {
 	if c.Cut {
 		text += "…"
 	}
-	return Shown(text)
+	return adminapi.Shown(text)
 }
 
 // readable returns the name that a keyer has made with the addresses in it as text: see
@@ -309,13 +261,4 @@ func address(a netip.Addr, masked bool) string {
 		a = p.Addr()
 	}
 	return a.String()
-}
-
-// Shown returns a text that may come from a client for people to read. A text with
-// characters that cannot be seen, or that change how others are seen, is quoted as in Go.
-func Shown(text string) string {
-	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return text
-	}
-	return strconv.Quote(text)
 }

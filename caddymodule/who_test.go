@@ -16,17 +16,18 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/limiter"
 )
 
 // askWho asks the admin endpoint.
-func askWho(t *testing.T, query string) WhoStatus {
+func askWho(t *testing.T, query string) adminapi.WhoStatus {
 	t.Helper()
 	w := httptest.NewRecorder()
 	if err := serveWho(w, httptest.NewRequest(http.MethodGet, "/shield/who"+query, nil)); err != nil {
 		t.Fatal(err)
 	}
-	var who WhoStatus
+	var who adminapi.WhoStatus
 	if err := json.Unmarshal(w.Body.Bytes(), &who); err != nil {
 		t.Fatal(err)
 	}
@@ -75,12 +76,12 @@ func TestWho(t *testing.T) {
 		s.get("/pay", "User-Agent", "python-requests/2")
 	}
 	s.get("/", "X-Token", "\x1b]0;evil", "User-Agent", "curl/8.1")
-	first := RefusedClient{Client: "192.0.2.1", LastMinute: 4, PerSecond: 4, Reason: "quota", Class: "critical", Agent: "python"}
-	want := WhoStatus{
+	first := adminapi.RefusedClient{Client: "192.0.2.1", LastMinute: 4, PerSecond: 4, Reason: "quota", Class: "critical", Agent: "python"}
+	want := adminapi.WhoStatus{
 		WindowSeconds: 60,
-		Shields: []WhoShield{
-			{Name: "shop", Mode: "enforce", Refused: []RefusedClient{first}, InFlight: []BusyClient{}},
-			{Name: "quiet", Mode: "observe", Refused: []RefusedClient{}, Early: []RefusedClient{}, InFlight: []BusyClient{}},
+		Shields: []adminapi.WhoShield{
+			{Name: "shop", Mode: "enforce", Refused: []adminapi.RefusedClient{first}, InFlight: []adminapi.BusyClient{}},
+			{Name: "quiet", Mode: "observe", Refused: []adminapi.RefusedClient{}, Early: []adminapi.RefusedClient{}, InFlight: []adminapi.BusyClient{}},
 		},
 	}
 	got := askWho(t, "")
@@ -181,7 +182,7 @@ func TestWhoIsInFlight(t *testing.T) {
 	if got := ask("192.0.2.1"); got != http.StatusTooManyRequests {
 		t.Errorf("the third of one client is answered %d", got)
 	}
-	if got := askWho(t, "").Shields[0]; !reflect.DeepEqual(got.InFlight, []BusyClient{{"192.0.2.1", got.Refused[0].Handle, 2}}) || got.Refused[0].Reason != "per_client" {
+	if got := askWho(t, "").Shields[0]; !reflect.DeepEqual(got.InFlight, []adminapi.BusyClient{{Client: "192.0.2.1", Handle: got.Refused[0].Handle, InFlight: 2}}) || got.Refused[0].Reason != "per_client" {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -269,7 +270,7 @@ func TestReadableNames(t *testing.T) {
 	for text, want := range map[string]string{
 		"größer 1": "größer 1", "\x1b[31m": `"\x1b[31m"`, "a\nb": `"a\nb"`, "\xff": `"\xff"`, "\u202egnp": `"\u202egnp"`, "\u009b1m": `"\u009b1m"`, "": "",
 	} {
-		if got := Shown(text); got != want {
+		if got := adminapi.Shown(text); got != want {
 			t.Errorf("%q is shown as %s, want %s", text, got, want)
 		}
 	}
@@ -312,9 +313,9 @@ func TestNamesOfWhoAreNamesOfClients(t *testing.T) {
 			s.get("/", "X-User", "Bob")
 		}
 		app, _ := runningApp()
-		var who WhoStatus
+		var who adminapi.WhoStatus
 		app.who(&who, shield.Now(), "api", 9)
-		if !slices.ContainsFunc(who.Shields[0].Refused, func(is RefusedClient) bool { return is.Client == c.client }) {
+		if !slices.ContainsFunc(who.Shields[0].Refused, func(is adminapi.RefusedClient) bool { return is.Client == c.client }) {
 			t.Fatalf("%s: who has %+v, want %s", c.key, who.Shields[0].Refused, c.client)
 		}
 		for _, name := range []string{c.client, c.value} {
@@ -348,8 +349,8 @@ func TestHandles(t *testing.T) {
 		ask("192.0.2.1", "1")
 		ask("192.0.2.77", "77")
 	}
-	clients := func() []RefusedClient { return askWho(t, "?shield=api").Shields[0].Refused }
-	of := func(is RefusedClient) string {
+	clients := func() []adminapi.RefusedClient { return askWho(t, "?shield=api").Shields[0].Refused }
+	of := func(is adminapi.RefusedClient) string {
 		status, body := administer(t, locally("GET", "/shield/explain?handle="+is.Handle, ""))
 		if status != http.StatusOK || !strings.HasPrefix(body, `{"client":"192.0.2.0",`) || strings.Contains(body, "192.0.2.1") || strings.Contains(body, "77") {
 			t.Errorf("explained: %d %s", status, body)

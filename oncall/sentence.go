@@ -191,3 +191,13 @@ func Time(d time.Duration) string {
 	}
 	return long(d)
 }
+
+// Bars returns a column of text for each value, as high as its share of the tallest, rounded up.
+func Bars(values []int, tallest int) string {
+	levels := []rune(" ▁▂▃▄▅▆▇█")
+	var b strings.Builder
+	for _, n := range values {
+		b.WriteRune(levels[(n*(len(levels)-1)+tallest-1)/max(1, tallest)])
+	}
+	return b.String()
+}

@@ -47,7 +47,7 @@ every client.`,
 	})
 }
 
-var demo *cobra.Command // see examples
+var demo *cobra.Command // see shapeRoot
 
 // demoCommand gives cmd its flags and its work. The work returns its errors to cobra,
 // which prints them: Caddy's own wrapper logs them, and users do not look there.

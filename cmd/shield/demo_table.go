@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/loadtest/live"
+	"github.com/herdshield/shield/oncall"
 )
 
 // A demoRun is one herd against one backend, under a name for the table's head.
@@ -76,19 +77,9 @@ func writePicture(w io.Writer, indent string, runs ...demoRun) error {
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	for i, r := range runs {
-		fmt.Fprintf(tw, "%s%s\t%s\n", indent, r.Name, draw(bars[i], tallest))
+		fmt.Fprintf(tw, "%s%s\t%s\n", indent, r.Name, oncall.Bars(bars[i], tallest))
 	}
 	fmt.Fprintf(tw, "%s\tone column is %g s, the tallest %d requests\n", indent,
 		(time.Duration(width) * 100 * time.Millisecond).Seconds(), tallest)
 	return tw.Flush()
-}
-
-// draw returns a column for each bar, as high as its share of the tallest, rounded up.
-func draw(bars []int, tallest int) string {
-	levels := []rune(" ▁▂▃▄▅▆▇█")
-	var b strings.Builder
-	for _, n := range bars {
-		b.WriteRune(levels[(n*(len(levels)-1)+tallest-1)/max(1, tallest)])
-	}
-	return b.String()
 }

@@ -1,6 +1,7 @@
 // Command shield is Caddy with the shield handler built in, and with more commands. proxy
-// puts the shield before one backend without a config file. status shows a running instance.
-// demo shows the effect of shield, simulate that of a config. loadtest tries a running server.
+// puts the shield before one backend without a config file. demo shows the effect of shield,
+// simulate that of a config. loadtest tries a running server. status and others ask a running
+// instance: see package commands.
 package main
 
 import (
@@ -12,8 +13,10 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	_ "github.com/caddyserver/caddy/v2/modules/standard" // what every Caddy can do
+	"github.com/spf13/cobra"
 
 	_ "github.com/herdshield/shield/caddymodule" // http.handlers.shield
+	"github.com/herdshield/shield/caddymodule/commands"
 )
 
 // gcPercent is how much garbage there may be for 100 bytes in use. Measured with 400: a
@@ -44,8 +47,20 @@ It is Caddy with one more handler, so all that Caddy does works here, too:
 	caddycmd.Main()
 }
 
-// examples replace Caddy's in shield --help. Caddy gives no access to its root command but
-// as the parent of a command that is registered already, as demo is before status.
+// shapeRoot gives the root command the program's examples, and the commands of a running instance,
+// which a Caddy with the plugin has as `caddy shield status` and so on. Caddy gives no access to its
+// root but as the parent of a command that is registered already, as demo is before simulate.
+func shapeRoot(root *cobra.Command) {
+	root.Example = examples
+	for _, c := range root.Commands() {
+		if c.Name() == "shield" {
+			root.RemoveCommand(c)
+		}
+	}
+	commands.Add(root)
+}
+
+// examples replace Caddy's in shield --help.
 const examples = `  $ shield demo                                    what it is good for
   $ shield proxy --from :8080 --to 127.0.0.1:9000 --rate 50/s
   $ shield run --config Caddyfile

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/internal/configfile"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/share/redis/testserver"
@@ -124,7 +124,7 @@ func TestProxyAndStatus(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, want := range []string{`proxy +enforce +1000/s burst 1000 +0 of 10 +5 +1 quota +0`, `per_client +\{http.vars.client_ip\} +5/m burst 5 +1 of 200000 +5 +1 +0`} {
+	for _, want := range []string{`proxy +enforce +1000/s burst 100 +0 of 10 +5 +1 quota +0`, `per_client +\{http.vars.client_ip\} +5/m burst 5 +1 of 200000 +5 +1 +0`} {
 		if !regexp.MustCompile(want).Match(out) {
 			t.Errorf("status has no %q:\n%s", want, out)
 		}
@@ -133,7 +133,7 @@ func TestProxyAndStatus(t *testing.T) {
 		t.Errorf("status has no %q:\n%s", want, out)
 	}
 	out, err = command(t, "status", "--json", "--address", admin).Output()
-	var status caddymodule.Status
+	var status adminapi.Status
 	if err != nil || json.Unmarshal(out, &status) != nil || len(status.Shields) != 1 {
 		t.Errorf("status --json: %v\n%s", err, out)
 	}
@@ -142,7 +142,7 @@ func TestProxyAndStatus(t *testing.T) {
 		t.Errorf("who: %v\n%s", err, out)
 	}
 	out, err = command(t, "who", "--json", "--shield", "proxy", "--address", admin).Output()
-	var who caddymodule.WhoStatus
+	var who adminapi.WhoStatus
 	if err != nil || json.Unmarshal(out, &who) != nil || len(who.Shields) != 1 || len(who.Zones) != 1 {
 		t.Errorf("who --json: %v\n%s", err, out)
 	}
@@ -210,6 +210,9 @@ func TestHelp(t *testing.T) {
 		if err != nil || !strings.Contains(string(out), "shield") {
 			t.Errorf("shield %v: %v\n%s", args, err, out)
 		}
+		if args[0] == "--help" && (!strings.Contains(string(out), "\n  status ") || strings.Contains(string(out), "\n  shield  ")) {
+			t.Errorf("the commands of a running instance are not those of the program:\n%s", out)
+		}
 		if args[0] == "--help" && (strings.Contains(string(out), "$ caddy") || strings.Count(string(out), "$ shield") != 6) {
 			t.Errorf("the examples are not the six of shield:\n%s", out)
 		}
@@ -220,6 +223,25 @@ func TestHelp(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Manual pages and completion have the commands of a running instance as those of the program.
+func TestManualPagesAndCompletion(t *testing.T) {
+	pages := t.TempDir()
+	if out, err := command(t, "manpage", "--directory", pages).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	page, err := os.ReadFile(filepath.Join(pages, "shield-status.8"))
+	if err != nil || !bytes.Contains(page, []byte("shield status [--address")) {
+		t.Errorf("%v: %s", err, page)
+	}
+	if nested, _ := filepath.Glob(filepath.Join(pages, "shield-shield*")); nested != nil {
+		t.Errorf("there are pages %q", nested)
+	}
+	out, err := command(t, "__complete", "").Output()
+	if err != nil || !bytes.Contains(out, []byte("\nstatus\t")) || bytes.Contains(out, []byte("\nshield\t")) {
+		t.Errorf("completion: %v\n%s", err, out)
 	}
 }
 
@@ -241,10 +263,10 @@ func TestCommandsInDocs(t *testing.T) {
 		"shield proxy --from 127.0.0.1:8080 --to 127.0.0.1:9000 --rate 5/s --burst 5": "TestProxyAndStatus",
 		"shield status":                                                               "TestProxyAndStatus",
 		"shield status --json":                                                        "TestProxyAndStatus",
-		"shield status --watch":                                                       "TestStatusIsWatched",
-		"shield status --watch --json":                                                "TestStatusIsWatched",
-		"shield top":                                                                  "TestTopAsksAgain",
-		"shield top --shield shop":                                                    "TestTopAsksAgain",
+		"shield status --watch":                                                       "TestStatusIsWatched in caddymodule/commands",
+		"shield status --watch --json":                                                "TestStatusIsWatched in caddymodule/commands",
+		"shield top":                                                                  "TestTopAsksAgain in caddymodule/commands",
+		"shield top --shield shop":                                                    "TestTopAsksAgain in caddymodule/commands",
 		"shield forgive 203.0.113.7":                                                  "TestOverrides",
 		"shield block 203.0.113.7 --for 10m":                                          "TestOverrides",
 		"shield set api capacity 300/s --for 30m":                                     "TestOverrides",
@@ -252,6 +274,8 @@ func TestCommandsInDocs(t *testing.T) {
 		"shield mode observe --for 1h":                                                "TestOverrides",
 		"shield overrides":                                                            "TestOverrides",
 		"shield overrides end 1":                                                      "TestOverrides",
+		"caddy shield status":                                                         "TestCommandsOfThePlugin in caddymodule, and ci",
+		"caddy shield block 203.0.113.7 --for 10m":                                    "TestCommandsOfThePlugin in caddymodule",
 		"shield explain 203.0.113.7":                                                  "TestExplain",
 		"shield who":                                                                  "TestProxyAndStatus",
 		"shield who --shield shop --json":                                             "TestProxyAndStatus",

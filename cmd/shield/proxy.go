@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/commands"
 )
 
 func init() {
@@ -130,7 +131,7 @@ func (p proxy) run() error {
 func (p proxy) Origins() string {
 	addr, err := caddy.ParseNetworkAddress(p.Admin)
 	port := strconv.Itoa(int(addr.StartPort))
-	if err != nil || !loopback(net.JoinHostPort(addr.Host, port)) {
+	if err != nil || !commands.Loopback(net.JoinHostPort(addr.Host, port)) {
 		return ""
 	}
 	origins := ""

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
@@ -83,14 +83,14 @@ func awaitStore(t *testing.T, admin string, replicas int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var status caddymodule.Status
+		var status adminapi.Status
 		err = json.NewDecoder(resp.Body).Decode(&status)
 		resp.Body.Close()
 		if err != nil {
 			t.Fatal(err)
 		}
 		shared, together := 0, 0
-		note := func(s *caddymodule.SharingStatus) {
+		note := func(s *adminapi.SharingStatus) {
 			if s != nil {
 				shared++
 				if !s.Alone && s.Replicas == replicas {

@@ -109,6 +109,7 @@ type simulation struct {
 }
 
 func simulateCommand(cmd *cobra.Command) {
+	shapeRoot(demo.Root())
 	cmd.Example = `  One Retry-After for all clients, compared with shield:
   $ shield simulate
 

@@ -17,7 +17,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
-	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/internal/configfile"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/live"
@@ -291,7 +291,7 @@ func limitOf(t *testing.T, admin string) int {
 		return 0
 	}
 	defer resp.Body.Close()
-	var status caddymodule.Status
+	var status adminapi.Status
 	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil || len(status.Shields) != 1 {
 		t.Errorf("%d shields: %v", len(status.Shields), err)
 		return 0

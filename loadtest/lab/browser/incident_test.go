@@ -10,7 +10,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 )
 
 // An incident as docs/on-call.md tells it: a herd, then one client that hammers, then a slow
@@ -75,14 +75,14 @@ func TestIncident(t *testing.T) {
 }
 
 // who asks which clients a shield has refused.
-func (s *site) who(shield string) caddymodule.WhoShield {
+func (s *site) who(shield string) adminapi.WhoShield {
 	s.Helper()
 	resp, err := http.Get("http://" + s.admin + "/shield/who?shield=" + shield)
 	if err != nil {
 		s.Fatal(err)
 	}
 	defer resp.Body.Close()
-	var who caddymodule.WhoStatus
+	var who adminapi.WhoStatus
 	if err := json.NewDecoder(resp.Body).Decode(&who); err != nil || len(who.Shields) != 1 {
 		s.Fatalf("%+v, error %v", who, err)
 	}

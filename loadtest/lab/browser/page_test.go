@@ -31,7 +31,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
-	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/loadtest/lab/process"
 )
 
@@ -215,7 +215,7 @@ func (s *site) herd(to string, n int) {
 }
 
 // status asks for what programs are told.
-func (s *site) status() (status caddymodule.Status) {
+func (s *site) status() (status adminapi.Status) {
 	s.Helper()
 	resp, err := http.Get("http://" + s.admin + "/shield/")
 	if err != nil {
@@ -228,7 +228,7 @@ func (s *site) status() (status caddymodule.Status) {
 	return status
 }
 
-func (s *site) shield(name string) caddymodule.ShieldStatus {
+func (s *site) shield(name string) adminapi.ShieldStatus {
 	s.Helper()
 	for _, one := range s.status().Shields {
 		if one.Name == name {
@@ -236,7 +236,7 @@ func (s *site) shield(name string) caddymodule.ShieldStatus {
 		}
 	}
 	s.Fatalf("there is no shield %s", name)
-	return caddymodule.ShieldStatus{}
+	return adminapi.ShieldStatus{}
 }
 
 // A tab shows the page, and remembers what went wrong in it.

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/lab/process"
 	"github.com/herdshield/shield/loadtest/live"
@@ -125,13 +125,13 @@ func (f *fleet) options(t *testing.T, way bool) string {
 // await returns when a replica shares with all the others.
 func (f *fleet) await(t *testing.T, admin string) {
 	t.Helper()
-	var status caddymodule.Status
+	var status adminapi.Status
 	for range 400 {
 		resp, err := http.Get("http://" + admin + "/shield/")
 		if err != nil {
 			t.Fatal(err)
 		}
-		status = caddymodule.Status{}
+		status = adminapi.Status{}
 		err = json.NewDecoder(resp.Body).Decode(&status)
 		resp.Body.Close()
 		if err != nil || len(status.Shields) != 1 {

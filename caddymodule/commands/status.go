@@ -1,4 +1,4 @@
-package main
+package commands
 
 import (
 	"bytes"
@@ -22,14 +22,13 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/oncall"
 )
 
-func init() {
-	caddycmd.RegisterCommand(caddycmd.Command{
-		Name:  "status",
-		Usage: "[--address <interface>] [--json] [--open] [--store] [--watch]",
+func statusCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status [--address <interface>] [--json] [--open] [--store] [--watch]",
 		Short: "Shows what a running shield does",
 		Long: `
 Asks the admin endpoint of a running instance. First comes what goes on now, in
@@ -40,7 +39,7 @@ With --watch it asks every two seconds, until it is ended. With --json it prints
 the JSON of the admin endpoint, with --watch one line a second. With --store it
 shows the store that replicas share, and the exit code is 1 unless it answers.
 With --open it prints the address of the page that shows the same in a browser,
-and the last ten minutes. "shield top" shows that page in the terminal.
+and the last ten minutes. The command top shows that page in the terminal.
 
 NOW       rates per second of the last ten seconds; WAITING: refused clients that
           are to come back; UNTIL: when the last of them will have done so
@@ -59,18 +58,16 @@ DOOR      refusals that the listener wrapper has answered
 CLIENTS   refused clients that are remembered, by how they retry
 ZONE      quotas; KEYS: clients that have used some of theirs
 `,
-		CobraFunc: func(cmd *cobra.Command) {
-			demo.Root().Example = examples
-			adminFlags(cmd)
-			cmd.Flags().Bool("open", false, "print the address of the page for a browser")
-			cmd.Flags().Bool("store", false, "show the store that replicas share, and fail unless it answers")
-			cmd.Flags().Bool("watch", false, "show it again and again")
-			cmd.Args = cobra.NoArgs
-			cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-				return showStatus(cmd.Context(), cmd.OutOrStdout(), caddycmd.Flags{FlagSet: cmd.Flags()})
-			}
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return showStatus(cmd.Context(), cmd.OutOrStdout(), flagsOf(cmd))
 		},
-	})
+	}
+	adminFlags(cmd)
+	cmd.Flags().Bool("open", false, "print the address of the page for a browser")
+	cmd.Flags().Bool("store", false, "show the store that replicas share, and fail unless it answers")
+	cmd.Flags().Bool("watch", false, "show it again and again")
+	return cmd
 }
 
 const (
@@ -136,7 +133,7 @@ func statusJSON(w io.Writer, flags caddycmd.Flags) error {
 }
 
 func storeNow(w io.Writer, flags caddycmd.Flags) error {
-	var status caddymodule.Status
+	var status adminapi.Status
 	if err := readAdmin(flags, "/shield/", &status); err != nil {
 		return err
 	}
@@ -144,8 +141,8 @@ func storeNow(w io.Writer, flags caddycmd.Flags) error {
 }
 
 func statusNow(w io.Writer, flags caddycmd.Flags) error {
-	var watch caddymodule.Watch
-	var status caddymodule.Status
+	var watch adminapi.Watch
+	var status adminapi.Status
 	// It asks for samples of seconds to come, which are none: the present rates are enough.
 	live := "/shield/live?since=" + strconv.FormatUint(math.MaxUint32, 10)
 	if err := cmp.Or(readAdmin(flags, live, &watch), readAdmin(flags, "/shield/", &status)); err != nil {
@@ -158,7 +155,7 @@ func statusNow(w io.Writer, flags caddycmd.Flags) error {
 }
 
 // printNow shows what goes on: a sentence for each shield, and the rates.
-func printNow(w io.Writer, watch caddymodule.Watch) error {
+func printNow(w io.Writer, watch adminapi.Watch) error {
 	if len(watch.Shields) == 0 {
 		return nil
 	}
@@ -199,7 +196,7 @@ func rates(of map[string]float64) string {
 }
 
 // waiting says how many clients are to come back, and when the last of them will have.
-func waiting(w *caddymodule.WaitingWatch) (clients, until string) {
+func waiting(w *adminapi.WaitingWatch) (clients, until string) {
 	switch {
 	case w == nil:
 		return "0", "-"
@@ -210,7 +207,7 @@ func waiting(w *caddymodule.WaitingWatch) (clients, until string) {
 }
 
 // printStore shows the store, and returns an error unless it answers.
-func printStore(w io.Writer, status caddymodule.Status) error {
+func printStore(w io.Writer, status adminapi.Status) error {
 	if status.Store == nil {
 		return errors.New("the running config has no store")
 	}
@@ -276,7 +273,7 @@ ZONE │ KEY │ RATE │ KEYS │ ADMITTED │ REFUSED │ OBSERVED
 {{end}}`))
 
 // printStatus writes the sections that have a line below the head.
-func printStatus(w io.Writer, status caddymodule.Status) error {
+func printStatus(w io.Writer, status adminapi.Status) error {
 	if len(status.Shields) == 0 {
 		_, err := fmt.Fprintln(w, "The running config has no shield.")
 		return err
@@ -293,7 +290,7 @@ func printStatus(w io.Writer, status caddymodule.Status) error {
 	return err
 }
 
-func printSections(w io.Writer, as *template.Template, status caddymodule.Status) error {
+func printSections(w io.Writer, as *template.Template, status adminapi.Status) error {
 	var text strings.Builder
 	if err := as.Execute(&text, status); err != nil {
 		return err
@@ -332,7 +329,7 @@ func trips(byKind map[string]map[string]uint64) string {
 
 func ms(seconds float64) string { return fmt.Sprintf("%.0f ms", 1000*seconds) }
 
-func rateText(r caddymodule.RateStatus) string {
+func rateText(r adminapi.RateStatus) string {
 	per := strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(r.Per, "1"), "0s"), "0m")
 	return fmt.Sprintf("%v/%s burst %d", r.Rate, per, r.Burst)
 }

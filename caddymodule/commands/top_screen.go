@@ -1,4 +1,4 @@
-package main
+package commands
 
 import (
 	"cmp"
@@ -8,19 +8,19 @@ import (
 	"strings"
 	"time"
 
-	"charm.land/lipgloss/v2"
+	"github.com/charmbracelet/x/ansi"
 
-	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/oncall"
 )
 
 // A topScreen is what top shows.
 type topScreen struct {
-	watch         caddymodule.Watch
-	who           *caddymodule.WhoStatus // nil: not known
-	err           error                  // of the last question; nil: it was answered
-	chosen        string                 // shield; "": the first
-	width, height int                    // of the terminal; 0: not known yet
+	watch         adminapi.Watch
+	who           *adminapi.WhoStatus // nil: not known
+	err           error               // of the last question; nil: it was answered
+	chosen        string              // shield; "": the first
+	width, height int                 // of the terminal; 0: not known yet
 }
 
 // take takes an answer. The state before stays if there is none.
@@ -31,7 +31,7 @@ func (s *topScreen) take(answer told) {
 }
 
 // shield returns the chosen one; nil if there is none.
-func (s *topScreen) shield() *caddymodule.ShieldWatch {
+func (s *topScreen) shield() *adminapi.ShieldWatch {
 	for i := range s.watch.Shields {
 		if one := &s.watch.Shields[i]; s.chosen == "" || one.Name == s.chosen {
 			return one
@@ -54,17 +54,17 @@ func (s *topScreen) choose(step int) {
 	if n == 0 {
 		return
 	}
-	is := slices.IndexFunc(s.watch.Shields, func(one caddymodule.ShieldWatch) bool { return one.Name == s.chosen })
+	is := slices.IndexFunc(s.watch.Shields, func(one adminapi.ShieldWatch) bool { return one.Name == s.chosen })
 	s.chosen = s.watch.Shields[(max(0, is)+step+n)%n].Name
 }
 
 var (
-	strong = lipgloss.NewStyle().Bold(true)
-	faint  = lipgloss.NewStyle().Faint(true)
-	levels = map[oncall.Level]lipgloss.Style{
-		oncall.Good: lipgloss.NewStyle().Foreground(lipgloss.Green),
-		oncall.Warn: lipgloss.NewStyle().Foreground(lipgloss.Yellow),
-		oncall.Bad:  lipgloss.NewStyle().Foreground(lipgloss.Red),
+	strong = ansi.NewStyle().Bold()
+	faint  = ansi.NewStyle().Faint()
+	levels = map[oncall.Level]ansi.Style{
+		oncall.Good: ansi.NewStyle().ForegroundColor(ansi.Green),
+		oncall.Warn: ansi.NewStyle().ForegroundColor(ansi.Yellow),
+		oncall.Bad:  ansi.NewStyle().ForegroundColor(ansi.Red),
 	}
 )
 
@@ -75,9 +75,9 @@ func (s *topScreen) String() string {
 	if n := height - 1; len(lines) > n {
 		lines = lines[:max(0, n)]
 	}
-	lines = append(lines, faint.Render("←→ shield   q end"))
+	lines = append(lines, faint.Styled("←→ shield   q end"))
 	for i, line := range lines {
-		lines[i] = lipgloss.NewStyle().MaxWidth(width).Render(line)
+		lines[i] = ansi.Truncate(line, width, "")
 	}
 	return strings.Join(lines, "\n")
 }
@@ -85,17 +85,17 @@ func (s *topScreen) String() string {
 // head says where this is from, and of which shields.
 func (s *topScreen) head() (lines []string) {
 	at := time.UnixMilli(s.watch.Now).Format(time.TimeOnly)
-	line := strong.Render("shield top") + "  " + s.watch.Host + "  " + at
+	line := strong.Styled("shield top") + "  " + s.watch.Host + "  " + at
 	if s.err != nil {
-		line += "  " + levels[oncall.Bad].Render("no answer since then: "+s.err.Error())
+		line += "  " + levels[oncall.Bad].Styled("no answer since then: "+s.err.Error())
 	}
 	lines = append(lines, line)
 	if len(s.watch.Shields) > 1 {
 		var tabs []string
 		for _, one := range s.watch.Shields {
-			tab := levels[one.Level].Render("●") + " " + one.Name
+			tab := levels[one.Level].Styled("●") + " " + one.Name
 			if one.Name == s.shield().Name {
-				tab = levels[one.Level].Render("●") + " " + strong.Underline(true).Render(one.Name)
+				tab = levels[one.Level].Styled("●") + " " + strong.Underline(true).Styled(one.Name)
 			}
 			tabs = append(tabs, tab)
 		}
@@ -114,7 +114,10 @@ func (s *topScreen) body(width int) (lines []string) {
 	if one.Mode != "enforce" {
 		says += " (mode " + one.Mode + ")"
 	}
-	lines = append(strings.Split(levels[one.Level].Width(width).Render(says), "\n"), "")
+	for line := range strings.SplitSeq(ansi.Wrap(says, width, ""), "\n") {
+		lines = append(lines, levels[one.Level].Styled(line))
+	}
+	lines = append(lines, "")
 	lines = append(lines, s.rates(one, width)...)
 	lines = append(lines, s.state(one, width)...)
 	return append(lines, s.clients(one.Name)...)
@@ -139,7 +142,7 @@ func sparkline(course []uint32, wide int) string {
 	if len(bars) == 0 {
 		return ""
 	}
-	return strings.Repeat(" ", wide-len(bars)) + draw(bars, slices.Max(bars))
+	return strings.Repeat(" ", wide-len(bars)) + oncall.Bars(bars, slices.Max(bars))
 }
 
 // course returns a column of the samples, with a value for each second.
@@ -152,7 +155,7 @@ func course(samples *oncall.Samples, name string) []uint32 {
 }
 
 // rates has what is decided on requests, in requests per second.
-func (s *topScreen) rates(one *caddymodule.ShieldWatch, width int) (lines []string) {
+func (s *topScreen) rates(one *adminapi.ShieldWatch, width int) (lines []string) {
 	refused := one.Lately.Refused
 	prefix := "refused"
 	if one.Mode != "enforce" {
@@ -168,7 +171,7 @@ func (s *topScreen) rates(one *caddymodule.ShieldWatch, width int) (lines []stri
 }
 
 // state has the figures of this moment that are not all zero.
-func (s *topScreen) state(one *caddymodule.ShieldWatch, width int) (lines []string) {
+func (s *topScreen) state(one *adminapi.ShieldWatch, width int) (lines []string) {
 	for _, figure := range []struct {
 		column, label string
 		value         func(now uint32) string
@@ -225,11 +228,11 @@ func (s *topScreen) clients(shield string) (lines []string) {
 	if s.who == nil {
 		return nil
 	}
-	i := slices.IndexFunc(s.who.Shields, func(w caddymodule.WhoShield) bool { return w.Name == shield })
+	i := slices.IndexFunc(s.who.Shields, func(w adminapi.WhoShield) bool { return w.Name == shield })
 	if i < 0 || len(s.who.Shields[i].Refused) == 0 {
 		return nil
 	}
-	lines = []string{"", strong.Render(fmt.Sprintf("%-28s %10s %11s  %-12s %s", "refused most", "per second", "last minute", "reason", "agent"))}
+	lines = []string{"", strong.Styled(fmt.Sprintf("%-28s %10s %11s  %-12s %s", "refused most", "per second", "last minute", "reason", "agent"))}
 	for _, c := range s.who.Shields[i].Refused {
 		lines = append(lines, fmt.Sprintf("%-28.28s %10.1f %11d  %-12s %s", c.Client, c.PerSecond, c.LastMinute, c.Reason, c.Agent))
 	}

@@ -1,4 +1,4 @@
-package main
+package commands
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
-	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 )
 
 // changing is what the help of all commands says that change a running instance.
@@ -24,32 +24,30 @@ or from a client with a certificate, and is logged there. It is gone at its end,
 or at a restart.
 `
 
-func init() {
-	caddycmd.RegisterCommand(caddycmd.Command{
-		Name: "forgive", Usage: "[--shield <name>] <client>",
+func forgiveCommand() *cobra.Command {
+	return changeCommand(&cobra.Command{
+		Use:   "forgive [--shield <name>] <client>",
 		Short: "Makes a stranger of a client",
 		Long:  "\nFills the client's buckets, and forgets its appointment, its early returns and its\nblock, in all zones and shields or in one. Its slot is the next client's.\n" + changing,
-		CobraFunc: func(cmd *cobra.Command) {
-			changeCommand(cmd, cobra.ExactArgs(1), func(w io.Writer, f caddycmd.Flags, args []string) error {
-				return forgive(w, f, args[0])
-			})
-		},
-	})
-	caddycmd.RegisterCommand(caddycmd.Command{
-		Name: "block", Usage: "--for <duration> [--shield <name>] <client>",
-		Short: "Refuses all requests of a client for a while",
-		Long:  "\nAnswers all requests of a client with 429 and the rest of the time as Retry-After,\nin all shields or in one. Requests in flight go on.\n" + changing,
-		CobraFunc: func(cmd *cobra.Command) {
-			overrideCommand(cmd, cobra.ExactArgs(1), func(f caddycmd.Flags, args []string) map[string]string {
-				return map[string]string{"kind": "block", "client": args[0], "shield": f.String("shield")}
-			})
-		},
+		Args:  cobra.ExactArgs(1),
+		RunE:  func(cmd *cobra.Command, args []string) error { return forgive(cmd, args[0]) },
 	})
 }
 
-func init() {
-	caddycmd.RegisterCommand(caddycmd.Command{
-		Name: "set", Usage: "--for <duration> <shield> capacity|concurrency|queue|<zone> rate <value>",
+func blockCommand() *cobra.Command {
+	return overrideCommand(&cobra.Command{
+		Use:   "block --for <duration> [--shield <name>] <client>",
+		Short: "Refuses all requests of a client for a while",
+		Long:  "\nAnswers all requests of a client with 429 and the rest of the time as Retry-After,\nin all shields or in one. Requests in flight go on.\n" + changing,
+		Args:  cobra.ExactArgs(1),
+	}, func(f caddycmd.Flags, args []string) map[string]string {
+		return map[string]string{"kind": "block", "client": args[0], "shield": f.String("shield")}
+	})
+}
+
+func setCommand() *cobra.Command {
+	return overrideCommand(&cobra.Command{
+		Use:   "set --for <duration> <shield> capacity|concurrency|queue|<zone> rate <value>",
 		Short: "Changes a limit of a shield for a while",
 		Long: `
 Sets the capacity (300/s, or 300/s burst 50), the concurrency (20), the size of
@@ -57,76 +55,77 @@ the queue (32), or the rate of a zone, as the config would. A rate without a bur
 has the config's, or, if that has none, the default of the new rate. Limits that
 replicas share cannot be changed in one of them.
 ` + changing,
-		CobraFunc: func(cmd *cobra.Command) {
-			overrideCommand(cmd, cobra.MinimumNArgs(3), func(_ caddycmd.Flags, args []string) map[string]string {
-				setting, value := args[1], args[2:]
-				if value[0] == "rate" {
-					setting, value = setting+" rate", value[1:]
-				}
-				return map[string]string{"kind": "set", "shield": args[0], "setting": setting, "value": strings.Join(value, " ")}
-			})
-		},
-	})
-	caddycmd.RegisterCommand(caddycmd.Command{
-		Name: "mode", Usage: "--for <duration> [--shield <name>] observe|enforce",
-		Short: "Has shields refuse no request for a while, or refuse again",
-		Long:  "\nSets the mode of all shields or of one: observe refuses no request, and counts those\nthat would have been refused.\n" + changing,
-		CobraFunc: func(cmd *cobra.Command) {
-			overrideCommand(cmd, cobra.ExactArgs(1), func(f caddycmd.Flags, args []string) map[string]string {
-				return map[string]string{"kind": "mode", "value": args[0], "shield": f.String("shield")}
-			})
-		},
-	})
-	caddycmd.RegisterCommand(caddycmd.Command{
-		Name: "overrides", Usage: "[end <id>]",
-		Short: "Shows what is blocked or changed for a while, or ends it",
-		Long:  "\nLists the blocks and changes that are in force, with who has asked for them; \"end\"\nends one by its number.\n" + changing,
-		CobraFunc: func(cmd *cobra.Command) {
-			adminFlags(cmd)
-			cmd.Args = func(_ *cobra.Command, args []string) error {
-				if len(args) == 0 || len(args) == 2 && args[0] == "end" {
-					return nil
-				}
-				return fmt.Errorf("arguments are %q; want none, or end and a number", args)
-			}
-			cmd.RunE = func(cmd *cobra.Command, args []string) error {
-				return overrides(cmd.OutOrStdout(), caddycmd.Flags{FlagSet: cmd.Flags()}, args)
-			}
-		},
+		Args: cobra.MinimumNArgs(3),
+	}, func(_ caddycmd.Flags, args []string) map[string]string {
+		setting, value := args[1], args[2:]
+		if value[0] == "rate" {
+			setting, value = setting+" rate", value[1:]
+		}
+		return map[string]string{"kind": "set", "shield": args[0], "setting": setting, "value": strings.Join(value, " ")}
 	})
 }
 
+func modeCommand() *cobra.Command {
+	return overrideCommand(&cobra.Command{
+		Use:   "mode --for <duration> [--shield <name>] observe|enforce",
+		Short: "Has shields refuse no request for a while, or refuse again",
+		Long:  "\nSets the mode of all shields or of one: observe refuses no request, and counts those\nthat would have been refused.\n" + changing,
+		Args:  cobra.ExactArgs(1),
+	}, func(f caddycmd.Flags, args []string) map[string]string {
+		return map[string]string{"kind": "mode", "value": args[0], "shield": f.String("shield")}
+	})
+}
+
+func overridesCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "overrides [end <id>]",
+		Short: "Shows what is blocked or changed for a while, or ends it",
+		Long:  "\nLists the blocks and changes that are in force, with who has asked for them; \"end\"\nends one by its number.\n" + changing,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 || len(args) == 2 && args[0] == "end" {
+				return nil
+			}
+			return fmt.Errorf("arguments are %q; want none, or end and a number", args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return overrides(cmd.OutOrStdout(), flagsOf(cmd), args)
+		},
+	}
+	adminFlags(cmd)
+	return cmd
+}
+
 // changeCommand adds what all commands have that change something of shields.
-func changeCommand(cmd *cobra.Command, args cobra.PositionalArgs, run func(io.Writer, caddycmd.Flags, []string) error) {
+func changeCommand(cmd *cobra.Command) *cobra.Command {
 	adminFlags(cmd)
 	if cmd.Name() != "set" {
 		cmd.Flags().String("shield", "", "the name of one shield; otherwise it is for all of them")
 	}
-	cmd.Args = args
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return run(cmd.OutOrStdout(), caddycmd.Flags{FlagSet: cmd.Flags()}, args)
-	}
+	return cmd
 }
 
 // overrideCommand makes a command of what it asks the admin endpoint for.
-func overrideCommand(cmd *cobra.Command, args cobra.PositionalArgs, ask func(caddycmd.Flags, []string) map[string]string) {
-	changeCommand(cmd, args, func(w io.Writer, f caddycmd.Flags, args []string) error {
-		body := ask(f, args)
-		body["for"] = f.String("for")
-		var is caddymodule.Override
-		if done, err := change(w, f, "/shield/overrides", body, &is); done || err != nil {
+func overrideCommand(cmd *cobra.Command, ask func(caddycmd.Flags, []string) map[string]string) *cobra.Command {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		body := ask(flagsOf(cmd), args)
+		body["for"] = flagsOf(cmd).String("for")
+		var is adminapi.Override
+		if done, err := change(cmd, "/shield/overrides", body, &is); done || err != nil {
 			return err
 		}
+		w := cmd.OutOrStdout()
 		fmt.Fprintf(w, "%s: %s, until %s.\n", is.ID, overrideText(&is), is.Until.Local().Format(time.DateTime))
-		fmt.Fprintf(w, "To end it before: shield overrides end %s\n", is.ID)
+		fmt.Fprintf(w, "To end it before: %s overrides end %s\n", cmd.Parent().CommandPath(), is.ID)
 		return nil
-	})
+	}
 	cmd.Flags().String("for", "", "how long it lasts: 1s to 24h")
 	_ = cmd.MarkFlagRequired("for") // it exists
+	return changeCommand(cmd)
 }
 
 // change posts a change. It is done if the answer has been printed as it is.
-func change(w io.Writer, f caddycmd.Flags, path string, body, answer any) (done bool, err error) {
+func change(cmd *cobra.Command, path string, body, answer any) (done bool, err error) {
+	f := flagsOf(cmd)
 	text, err := json.Marshal(body)
 	if err != nil {
 		return false, err
@@ -136,17 +135,18 @@ func change(w io.Writer, f caddycmd.Flags, path string, body, answer any) (done 
 		return false, err
 	}
 	if f.Bool("json") {
-		_, err = w.Write(said)
+		_, err = cmd.OutOrStdout().Write(said)
 		return true, err
 	}
 	return false, json.Unmarshal(said, answer)
 }
 
-func forgive(w io.Writer, f caddycmd.Flags, client string) error {
-	var is caddymodule.ForgivenStatus
-	if done, err := change(w, f, "/shield/forgive", map[string]string{"client": client, "shield": f.String("shield")}, &is); done || err != nil {
+func forgive(cmd *cobra.Command, client string) error {
+	var is adminapi.ForgivenStatus
+	if done, err := change(cmd, "/shield/forgive", map[string]string{"client": client, "shield": flagsOf(cmd).String("shield")}, &is); done || err != nil {
 		return err
 	}
+	w := cmd.OutOrStdout()
 	for _, s := range is.Shields {
 		var what []string
 		for _, z := range s.Zones {
@@ -164,7 +164,7 @@ func forgive(w io.Writer, f caddycmd.Flags, client string) error {
 		if len(what) == 0 {
 			what = []string{"nothing was held against it"}
 		}
-		fmt.Fprintf(w, "%s: %s is forgiven: %s.\n", s.Name, caddymodule.Shown(is.Client), strings.Join(what, ", "))
+		fmt.Fprintf(w, "%s: %s is forgiven: %s.\n", s.Name, adminapi.Shown(is.Client), strings.Join(what, ", "))
 		for of, key := range s.Unknown {
 			fmt.Fprintf(w, "%s: not in %s, whose key is %s\n", s.Name, of, key)
 		}
@@ -188,14 +188,14 @@ func overrides(w io.Writer, f caddycmd.Flags, args []string) error {
 		_, err = w.Write(answer)
 		return err
 	}
-	var is caddymodule.OverridesStatus
+	var is adminapi.OverridesStatus
 	if err := json.Unmarshal(answer, &is); err != nil {
 		return err
 	}
 	return printOverrides(w, is.Overrides)
 }
 
-func printOverrides(w io.Writer, list []caddymodule.Override) error {
+func printOverrides(w io.Writer, list []adminapi.Override) error {
 	if len(list) == 0 {
 		_, err := fmt.Fprintln(w, "No override is in force.")
 		return err
@@ -205,20 +205,20 @@ func printOverrides(w io.Writer, list []caddymodule.Override) error {
 	for i := range list {
 		is := &list[i]
 		left := time.Duration(is.Left * float64(time.Second)).Round(time.Second)
-		fmt.Fprintf(t, "%s\t%s\t%v\t%s\n", is.ID, overrideText(is), left, caddymodule.Shown(is.By))
+		fmt.Fprintf(t, "%s\t%s\t%v\t%s\n", is.ID, overrideText(is), left, adminapi.Shown(is.By))
 	}
 	return t.Flush()
 }
 
 // overrideText says what an override does.
-func overrideText(is *caddymodule.Override) string {
+func overrideText(is *adminapi.Override) string {
 	of := "all shields"
 	if is.Shield != "" {
 		of = "shield " + is.Shield
 	}
 	switch is.Kind {
 	case "block":
-		return fmt.Sprintf("%s is blocked in %s", caddymodule.Shown(is.Client), of)
+		return fmt.Sprintf("%s is blocked in %s", adminapi.Shown(is.Client), of)
 	case "mode":
 		return fmt.Sprintf("mode %s of %s", is.Value, of)
 	}

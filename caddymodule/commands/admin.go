@@ -1,4 +1,7 @@
-package main
+// Package commands has the commands that ask a running instance over its admin endpoint, and change
+// it. They are `caddy shield status` and so on in a Caddy with the plugin, and `shield status` in
+// the program shield.
+package commands
 
 import (
 	"encoding/json"
@@ -12,6 +15,17 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 )
+
+// Add adds the commands to the parent that they have in the program.
+func Add(parent *cobra.Command) {
+	parent.AddCommand(
+		statusCommand(), topCommand(), whoCommand(), explainCommand(),
+		forgiveCommand(), blockCommand(), setCommand(), modeCommand(), overridesCommand(),
+	)
+}
+
+// flagsOf returns the flags of a command.
+func flagsOf(cmd *cobra.Command) caddycmd.Flags { return caddycmd.Flags{FlagSet: cmd.Flags()} }
 
 // adminFlags adds the flags of all commands that ask the admin endpoint.
 func adminFlags(cmd *cobra.Command) {

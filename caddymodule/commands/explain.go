@@ -1,4 +1,4 @@
-package main
+package commands
 
 import (
 	"encoding/json"
@@ -12,13 +12,12 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
-	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 )
 
-func init() {
-	caddycmd.RegisterCommand(caddycmd.Command{
-		Name:  "explain",
-		Usage: "[--shield <name>] [--address <interface>] [--json] <client>",
+func explainCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "explain [--shield <name>] [--address <interface>] [--json] <client>",
 		Short: "Says what the limits say of a client now",
 		Long: `
 Asks the admin endpoint of a running instance what each limit says of one client:
@@ -27,15 +26,14 @@ requests in flight, and what a request would get now. A client is an address, or
 the value of the header, cookie or the like by which the shield tells clients
 apart. To ask changes nothing.
 `,
-		CobraFunc: func(cmd *cobra.Command) {
-			adminFlags(cmd)
-			cmd.Flags().String("shield", "", "the name of one shield; otherwise all of them answer")
-			cmd.Args = cobra.ExactArgs(1)
-			cmd.RunE = func(cmd *cobra.Command, args []string) error {
-				return explain(cmd.OutOrStdout(), caddycmd.Flags{FlagSet: cmd.Flags()}, args[0])
-			}
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return explain(cmd.OutOrStdout(), flagsOf(cmd), args[0])
 		},
-	})
+	}
+	adminFlags(cmd)
+	cmd.Flags().String("shield", "", "the name of one shield; otherwise all of them answer")
+	return cmd
 }
 
 func explain(w io.Writer, flags caddycmd.Flags, client string) error {
@@ -51,7 +49,7 @@ func explain(w io.Writer, flags caddycmd.Flags, client string) error {
 		_, err = w.Write(answer)
 		return err
 	}
-	var e caddymodule.ExplainStatus
+	var e adminapi.ExplainStatus
 	if err := json.Unmarshal(answer, &e); err != nil {
 		return fmt.Errorf("reading the answer: %w", err)
 	}
@@ -65,8 +63,8 @@ func explain(w io.Writer, flags caddycmd.Flags, client string) error {
 }
 
 // printExplanation says it in sentences, the verdict first.
-func printExplanation(w io.Writer, client string, e *caddymodule.ExplanationStatus) {
-	fmt.Fprintf(w, "%s: a request of %s now %s.\n", e.Name, caddymodule.Shown(client), verdict(e))
+func printExplanation(w io.Writer, client string, e *adminapi.ExplanationStatus) {
+	fmt.Fprintf(w, "%s: a request of %s now %s.\n", e.Name, adminapi.Shown(client), verdict(e))
 	line := func(what, format string, args ...any) {
 		fmt.Fprintf(w, "  %-13s%s\n", what, fmt.Sprintf(format, args...))
 	}
@@ -94,12 +92,12 @@ func printExplanation(w io.Writer, client string, e *caddymodule.ExplanationStat
 	}
 	line("class", "%s", e.Class)
 	for _, what := range slices.Sorted(maps.Keys(e.Unknown)) {
-		line("unknown", "%s: its key is %s, which %s does not tell", what, e.Unknown[what], caddymodule.Shown(client))
+		line("unknown", "%s: its key is %s, which %s does not tell", what, e.Unknown[what], adminapi.Shown(client))
 	}
 }
 
 // verdict says what a request would get.
-func verdict(e *caddymodule.ExplanationStatus) string {
+func verdict(e *adminapi.ExplanationStatus) string {
 	why := e.Reason
 	if e.Zone != "" {
 		why += " of zone " + e.Zone
@@ -117,7 +115,7 @@ func verdict(e *caddymodule.ExplanationStatus) string {
 	return fmt.Sprintf("would be refused with %d and Retry-After %d: %s", e.Status, e.RetryAfter, why)
 }
 
-func tokensText(b caddymodule.BucketExplanation) string {
+func tokensText(b adminapi.BucketExplanation) string {
 	text := fmt.Sprintf("%d of %d tokens left", b.Tokens, b.Burst)
 	if b.Wait > 0 {
 		text += fmt.Sprintf(", enough for a request in %.1f s", b.Wait)
@@ -125,7 +123,7 @@ func tokensText(b caddymodule.BucketExplanation) string {
 	return text
 }
 
-func appointmentText(e *caddymodule.ExplanationStatus) string {
+func appointmentText(e *adminapi.ExplanationStatus) string {
 	text := "none"
 	switch {
 	case e.Promise != nil && *e.Promise > 0:

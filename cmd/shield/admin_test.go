@@ -2,10 +2,17 @@ package main
 
 import (
 	"io"
+	"net"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/herdshield/shield/share/redis/testserver"
 )
 
 // A person on call blocks, forgives, sets and observes, and sees it; a page of another origin cannot.
@@ -49,7 +56,7 @@ func TestOverrides(t *testing.T) {
 	run("set proxy concurrency none --for 30m", `^Error: concurrency is "none"; want 1 to 1000000\n`)
 	run("set proxy concurrency 20 --for 30d", `^Error: for is "30d"; want 1s to 24h\n`)
 	run("block 127.0.0.1", `^Error: required flag\(s\) "for" not set\n`)
-	run("status", `proxy +enforce +300/s burst 300(.|\n)*OVERRIDE +WHAT +LEFT +ASKED BY\n2 +127.0.0.1 is blocked in all shields +(10m0s|9m\d+s) +127.0.0.1:\d+.*\n3 +capacity`)
+	run("status", `proxy +enforce +300/s burst 30(.|\n)*OVERRIDE +WHAT +LEFT +ASKED BY\n2 +127.0.0.1 is blocked in all shields +(10m0s|9m\d+s) +127.0.0.1:\d+.*\n3 +capacity`)
 	run("overrides", `^OVERRIDE +WHAT(.|\n)*4 +per_client rate 9/s burst 4 of shield proxy`)
 	run("overrides end 7", `^Error: override is "7"; want the ID of one in force\n`)
 
@@ -101,5 +108,68 @@ func TestNoOverrideSurvivesARestart(t *testing.T) {
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		t.Errorf("status %d", resp.StatusCode)
+	}
+}
+
+func TestExplain(t *testing.T) {
+	address, admin := startProxy(t, "--to", backend(t), "--rate", "5/m", "--burst", "2", "--capacity", "1000/s", "--concurrency", "10")
+	for range 3 {
+		resp, err := http.Get("http://" + address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+	}
+	for _, c := range []struct {
+		args, want string
+	}{
+		{"127.0.0.1", `^proxy: a request of 127.0.0.1 now would be refused with 429 and Retry-After \d+: quota of zone per_client\.
+  zone +per_client: 0 of 2 tokens left, enough for a request in \d+\.\d s
+  capacity +\d+ of 100 tokens left, for all clients
+  in flight +0 of 10, 0 of this client; 0 of 0 wait in the queue
+  appointment  none
+  class +default
+$`},
+		{"192.0.2.7", `^proxy: a request of 192.0.2.7 now would be admitted\.\n`},
+		{"--json 192.0.2.7", `^{"client":"192.0.2.7","shields":\[{"name":"proxy"`},
+		{"--shield nothing 192.0.2.7", `^Error: shield is "nothing"; want one of \["proxy"\]\n`},
+	} {
+		args := append([]string{"explain", "--address", admin}, strings.Fields(c.args)...)
+		out, _ := command(t, args...).CombinedOutput()
+		if !regexp.MustCompile(c.want).Match(out) {
+			t.Errorf("explain %s:\n%s", c.args, out)
+		}
+	}
+}
+
+// shield status --open prints where the page is, or what to change so that browsers get there.
+func TestPageAddress(t *testing.T) {
+	_, admin := startProxy(t, "--to", backend(t), "--rate", "5/s")
+	out, err := command(t, "status", "--open", "--address", admin).CombinedOutput()
+	if want := "http://" + admin + "/shield/\n"; err != nil || string(out) != want {
+		t.Errorf("%v: %q; want %q", err, out, want)
+	}
+	closed := testserver.FreeAddress(t)
+	file := filepath.Join(t.TempDir(), "Caddyfile")
+	if err := os.WriteFile(file, []byte("{\n\tadmin "+closed+"\n}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := command(t, "run", "--config", file, "--adapter", "caddyfile")
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = run.Process.Kill()
+		_ = run.Wait()
+	})
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if conn, err := net.Dial("tcp", closed); err == nil {
+			conn.Close()
+			break
+		}
+	}
+	out, err = command(t, "status", "--open", "--address", closed).CombinedOutput()
+	if _, failed := err.(*exec.ExitError); !failed || !strings.Contains(string(out), "origins "+closed+` ""`) {
+		t.Errorf("without origins: %v: %s", err, out)
 	}
 }

@@ -1,32 +1,32 @@
-package main
+package commands
 
 import (
 	"strings"
 	"testing"
 
-	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 )
 
 func TestPrintWho(t *testing.T) {
-	hammer := caddymodule.RefusedClient{Client: "192.0.2.7", LastMinute: 5400, PerSecond: 90, Reason: "early", Class: "default", Agent: "curl"}
-	hostile := caddymodule.RefusedClient{Client: "\x1b[2J\u009b1m", LastMinute: 3, PerSecond: .05, Reason: "quota", Agent: "other"}
+	hammer := adminapi.RefusedClient{Client: "192.0.2.7", LastMinute: 5400, PerSecond: 90, Reason: "early", Class: "default", Agent: "curl"}
+	hostile := adminapi.RefusedClient{Client: "\x1b[2J\u009b1m", LastMinute: 3, PerSecond: .05, Reason: "quota", Agent: "other"}
 	for _, c := range []struct {
 		name string
-		who  caddymodule.WhoStatus
+		who  adminapi.WhoStatus
 		want string
 	}{
-		{"none", caddymodule.WhoStatus{Shields: []caddymodule.WhoShield{{Name: "shop", Mode: "enforce"}}, Zones: []caddymodule.WhoZone{{Name: "z"}}}, `
+		{"none", adminapi.WhoStatus{Shields: []adminapi.WhoShield{{Name: "shop", Mode: "enforce"}}, Zones: []adminapi.WhoZone{{Name: "z"}}}, `
 No client was refused in the last minute.
 `},
-		{"some", caddymodule.WhoStatus{
-			Shields: []caddymodule.WhoShield{
+		{"some", adminapi.WhoStatus{
+			Shields: []adminapi.WhoShield{
 				{
-					Name: "shop", Mode: "enforce", Refused: []caddymodule.RefusedClient{hammer, hostile},
-					Early: []caddymodule.RefusedClient{hammer}, InFlight: []caddymodule.BusyClient{{Client: "192.0.2.7", InFlight: 12}},
+					Name: "shop", Mode: "enforce", Refused: []adminapi.RefusedClient{hammer, hostile},
+					Early: []adminapi.RefusedClient{hammer}, InFlight: []adminapi.BusyClient{{Client: "192.0.2.7", InFlight: 12}},
 				},
-				{Name: "api", Mode: "observe", Refused: []caddymodule.RefusedClient{hammer}},
+				{Name: "api", Mode: "observe", Refused: []adminapi.RefusedClient{hammer}},
 			},
-			Zones: []caddymodule.WhoZone{{Name: "per_client", Refused: []caddymodule.RefusedClient{hostile}}},
+			Zones: []adminapi.WhoZone{{Name: "per_client", Refused: []adminapi.RefusedClient{hostile}}},
 		}, `
 REFUSED BY  CLIENT             LAST MINUTE  PER SECOND  LAST REASON  CLASS    AGENT
 shop        192.0.2.7          5400         90.0        early        default  curl

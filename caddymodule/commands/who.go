@@ -1,4 +1,4 @@
-package main
+package commands
 
 import (
 	"encoding/json"
@@ -12,29 +12,25 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
-	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 )
 
-func init() {
-	caddycmd.RegisterCommand(caddycmd.Command{
-		Name:  "who",
-		Usage: "[--shield <name>] [--clients <n>] [--json] [--address <interface>]",
+func whoCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "who [--shield <name>] [--clients <n>] [--json] [--address <interface>]",
 		Short: "Shows which clients a running shield refuses most",
 		Long: `
 Asks the admin endpoint of a running instance which clients were refused most
 often in the last minute, by shield and by zone; which of them came before their
 time; and which have the most requests in flight.
 `,
-		CobraFunc: func(cmd *cobra.Command) {
-			cmd.Flags().String("shield", "", "show one shield and its zones only")
-			cmd.Flags().Int("clients", 10, "how many clients each list has, 1 to 100")
-			adminFlags(cmd)
-			cmd.Args = cobra.NoArgs
-			cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-				return showWho(cmd.OutOrStdout(), caddycmd.Flags{FlagSet: cmd.Flags()})
-			}
-		},
-	})
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return showWho(cmd.OutOrStdout(), flagsOf(cmd)) },
+	}
+	adminFlags(cmd)
+	cmd.Flags().String("shield", "", "show one shield and its zones only")
+	cmd.Flags().Int("clients", 10, "how many clients each list has, 1 to 100")
+	return cmd
 }
 
 func showWho(w io.Writer, flags caddycmd.Flags) error {
@@ -50,7 +46,7 @@ func showWho(w io.Writer, flags caddycmd.Flags) error {
 		_, err = w.Write(answer)
 		return err
 	}
-	var who caddymodule.WhoStatus
+	var who adminapi.WhoStatus
 	if err := json.Unmarshal(answer, &who); err != nil {
 		return err
 	}
@@ -58,7 +54,7 @@ func showWho(w io.Writer, flags caddycmd.Flags) error {
 }
 
 // printWho shows the lists that have a client.
-func printWho(w io.Writer, who *caddymodule.WhoStatus) error {
+func printWho(w io.Writer, who *adminapi.WhoStatus) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	sections := 0
 	head := func(text string) {
@@ -68,12 +64,12 @@ func printWho(w io.Writer, who *caddymodule.WhoStatus) error {
 		sections++
 		fmt.Fprintln(t, text)
 	}
-	table := func(title, of string, clients []caddymodule.RefusedClient) {
+	table := func(title, of string, clients []adminapi.RefusedClient) {
 		if len(clients) > 0 {
 			head(title + "\tCLIENT\tLAST MINUTE\tPER SECOND\tLAST REASON\tCLASS\tAGENT\t")
 		}
 		for _, c := range clients {
-			fmt.Fprintf(t, "%s\t%s\t%d\t%.1f\t%s\t%s\t%s\t\n", of, caddymodule.Shown(c.Client), c.LastMinute, c.PerSecond, c.Reason, c.Class, c.Agent)
+			fmt.Fprintf(t, "%s\t%s\t%d\t%.1f\t%s\t%s\t%s\t\n", of, adminapi.Shown(c.Client), c.LastMinute, c.PerSecond, c.Reason, c.Class, c.Agent)
 		}
 	}
 	for _, s := range who.Shields {
@@ -87,7 +83,7 @@ func printWho(w io.Writer, who *caddymodule.WhoStatus) error {
 			head("IN FLIGHT AT\tCLIENT\tREQUESTS\t")
 		}
 		for _, c := range s.InFlight {
-			fmt.Fprintf(t, "%s\t%s\t%d\t\n", name, caddymodule.Shown(c.Client), c.InFlight)
+			fmt.Fprintf(t, "%s\t%s\t%d\t\n", name, adminapi.Shown(c.Client), c.InFlight)
 		}
 	}
 	for _, z := range who.Zones {

@@ -1,4 +1,4 @@
-package main
+package commands
 
 import (
 	"fmt"
@@ -21,7 +21,7 @@ func printPage(w io.Writer, address string) error {
 	// Caddy asks where a browser comes from, and one that is given an address comes from nowhere.
 	// Browsers say how they ask where no other machine can listen: at loopback addresses, over HTTP.
 	headers := http.Header{"Accept": {"text/html"}, "Origin": nil}
-	if loopback(at) {
+	if Loopback(at) {
 		headers.Set("Sec-Fetch-Mode", "navigate")
 	}
 	resp, err := caddycmd.AdminAPIRequest(address, http.MethodGet, "/shield/", headers, nil)
@@ -55,8 +55,8 @@ func pageAt(address string) (url, at string, err error) {
 	return "http://" + at + "/shield/", at, nil
 }
 
-// loopback reports whether an address with a port is one of this machine only.
-func loopback(address string) bool {
+// Loopback reports whether an address with a port is one of this machine only.
+func Loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	ip := net.ParseIP(host)
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())

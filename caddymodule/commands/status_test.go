@@ -1,4 +1,4 @@
-package main
+package commands
 
 import (
 	"bytes"
@@ -13,68 +13,68 @@ import (
 	"time"
 
 	"github.com/herdshield/shield"
-	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/share/redis"
 )
 
 // The table for an operator in an overload leaves out lines that would be empty.
 func TestPrintStatus(t *testing.T) {
-	quiet := caddymodule.ShieldStatus{
+	quiet := adminapi.ShieldStatus{
 		Name: "quiet", Mode: "observe", Concurrency: 8, InFlight: 2, Admitted: 7,
 		Refused: map[string]uint64{"capacity": 0}, Observed: map[string]uint64{"concurrency": 3, "quota": 0},
-		Calendar: &caddymodule.CalendarStatus{Spare: 7.8, KeptRatio: 1}, Clients: map[string]int{}, MaxClients: 524288,
+		Calendar: &adminapi.CalendarStatus{Spare: 7.8, KeptRatio: 1}, Clients: map[string]int{}, MaxClients: 524288,
 	}
-	busy := caddymodule.ShieldStatus{
-		Name: "shop", Mode: "enforce", Capacity: &caddymodule.RateStatus{Rate: 500, Per: "1s", Burst: 50},
+	busy := adminapi.ShieldStatus{
+		Name: "shop", Mode: "enforce", Capacity: &adminapi.RateStatus{Rate: 500, Per: "1s", Burst: 50},
 		Overloaded: true, Admitted: 1048251,
 		Refused: map[string]uint64{"capacity": 812, "early": 95, "quota": 904}, Observed: map[string]uint64{"capacity": 0},
 		Held: 37, Door: map[string]uint64{"h1": 1204},
-		Calendar: &caddymodule.CalendarStatus{
+		Calendar: &adminapi.CalendarStatus{
 			BacklogSeconds: 12.44, Deferred: 200, Spare: 340.06, Promises: 8120, Deferrals: 210,
 			Kept: 7764, NoShow: 240, Late: 12, Early: 2, Broken: 3, KeptRatio: 0.97,
 		},
-		Herd:    &caddymodule.HerdStatus{Kind: "periodic", Size: 240.4, Period: 60, Phase: 0.25},
+		Herd:    &adminapi.HerdStatus{Kind: "periodic", Size: 240.4, Period: 60, Phase: 0.25},
 		Clients: map[string]int{"unknown": 320, "honours": 4000, "hammer": 800}, MaxClients: 524288,
 	}
-	fresh := caddymodule.ShieldStatus{
+	fresh := adminapi.ShieldStatus{
 		Name: "new", Mode: "enforce", Concurrency: 4, InFlight: 4,
 		Refused:  map[string]uint64{"concurrency": 1},
-		Calendar: &caddymodule.CalendarStatus{BacklogSeconds: 1, Spare: 3.92, Promises: 1, KeptRatio: 1},
-		Herd:     &caddymodule.HerdStatus{Kind: "backlog", Size: 12},
+		Calendar: &adminapi.CalendarStatus{BacklogSeconds: 1, Spare: 3.92, Promises: 1, KeptRatio: 1},
+		Herd:     &adminapi.HerdStatus{Kind: "backlog", Size: 12},
 		Clients:  map[string]int{"unknown": 1}, MaxClients: 1024,
 	}
-	searching := caddymodule.ShieldStatus{
+	searching := adminapi.ShieldStatus{
 		Name: "api", Mode: "enforce", Concurrency: 20, InFlight: 17, Admitted: 9000, Overloaded: true,
 		Refused: map[string]uint64{"concurrency": 400, "retry_budget": 5}, Observed: map[string]uint64{},
-		Search: &caddymodule.SearchStatus{By: "adaptive", Ghosts: 2, Last: &caddymodule.ChangeStatus{
+		Search: &adminapi.SearchStatus{By: "adaptive", Ghosts: 2, Last: &adminapi.ChangeStatus{
 			SecondsAgo: 3.2, Reason: "grown", From: 18, To: 20, LatencySeconds: .0521, BaselineSeconds: .0487,
 		}},
-		Queue: &caddymodule.QueueStatus{Length: 3, Size: 64, Admitted: 60, Timeout: 30, Dropped: 8, Gone: 2, WaitSeconds: 1.2},
+		Queue: &adminapi.QueueStatus{Length: 3, Size: 64, Admitted: 60, Timeout: 30, Dropped: 8, Gone: 2, WaitSeconds: 1.2},
 		Classes: []shield.ClassStats{
 			{Name: "critical", Share: 1, Admitted: 3000}, {Name: "default", Share: .9, Admitted: 6000, Refused: 405}, {Name: "unpaid", Share: .5},
 		},
 		PausedSeconds: 4.21, Pauses: 1, Failures: 12,
 	}
-	starting := caddymodule.ShieldStatus{
-		Name: "web", Mode: "enforce", Concurrency: 20, Search: &caddymodule.SearchStatus{By: "slo", TargetSeconds: .2},
-		Queue: &caddymodule.QueueStatus{Size: 64},
+	starting := adminapi.ShieldStatus{
+		Name: "web", Mode: "enforce", Concurrency: 20, Search: &adminapi.SearchStatus{By: "slo", TargetSeconds: .2},
+		Queue: &adminapi.QueueStatus{Size: 64},
 	}
-	zone := caddymodule.ZoneStatus{
-		Name: "per_client", Key: "{http.vars.client_ip}", RateStatus: caddymodule.RateStatus{Rate: 5, Per: "1m0s", Burst: 10},
+	zone := adminapi.ZoneStatus{
+		Name: "per_client", Key: "{http.vars.client_ip}", RateStatus: adminapi.RateStatus{Rate: 5, Per: "1m0s", Burst: 10},
 		MaxKeys: 10000, ZoneStats: shield.ZoneStats{Stats: limiter.Stats{Keys: 20, Admitted: 40, Evicted: 1, Shared: 2}, Refused: 904},
 	}
 	for _, c := range []struct {
 		name   string
-		status caddymodule.Status
+		status adminapi.Status
 		want   string
 	}{
-		{"nothing", caddymodule.Status{}, "The running config has no shield.\n"},
-		{"one that is quiet", caddymodule.Status{Shields: []caddymodule.ShieldStatus{quiet}}, `
+		{"nothing", adminapi.Status{}, "The running config has no shield.\n"},
+		{"one that is quiet", adminapi.Status{Shields: []adminapi.ShieldStatus{quiet}}, `
 SHIELD  MODE     CAPACITY  IN FLIGHT  ADMITTED  REFUSED  OBSERVED
 quiet   observe  -         2 of 8     7         0        3 concurrency
 `},
-		{"limits that are found", caddymodule.Status{Shields: []caddymodule.ShieldStatus{searching, starting}}, `
+		{"limits that are found", adminapi.Status{Shields: []adminapi.ShieldStatus{searching, starting}}, `
 SHIELD  MODE     CAPACITY  IN FLIGHT  ADMITTED  REFUSED                          OBSERVED
 api     enforce  -         17 of 20   9000      400 concurrency, 5 retry_budget  0         OVERLOADED, LEFT ALONE for 4.2 s
 web     enforce  -         0 of 20    0         0                                0
@@ -91,7 +91,7 @@ critical  api  100 %  3000      0        0
 default   api  90 %   6000      405      0
 unpaid    api  50 %   0         0        0
 `},
-		{"three and a zone", caddymodule.Status{Shields: []caddymodule.ShieldStatus{quiet, busy, fresh}, Zones: []caddymodule.ZoneStatus{zone}}, `
+		{"three and a zone", adminapi.Status{Shields: []adminapi.ShieldStatus{quiet, busy, fresh}, Zones: []adminapi.ZoneStatus{zone}}, `
 SHIELD  MODE     CAPACITY        IN FLIGHT  ADMITTED  REFUSED                            OBSERVED
 quiet   observe  -               2 of 8     7         0                                  3 concurrency
 shop    enforce  500/s burst 50  -          1048251   904 quota, 812 capacity, 95 early  0              OVERLOADED
@@ -131,10 +131,10 @@ per_client  {http.vars.client_ip}  5/m burst 10  20 of 10000  40        904     
 }
 
 func TestPrintStore(t *testing.T) {
-	status := caddymodule.Status{
-		Shields: []caddymodule.ShieldStatus{{Name: "api", Sharing: &caddymodule.SharingStatus{Replicas: 3, Unit: "max 30s", Others: []redis.Unit{{What: "max 20s", Replicas: 2}}}}, {Name: "own"}},
-		Zones:   []caddymodule.ZoneStatus{{Name: "per_client", Sharing: &caddymodule.SharingStatus{Replicas: 2, Alone: true, Unit: "aabbccdd"}}},
-		Store: &caddymodule.StoreStatus{
+	status := adminapi.Status{
+		Shields: []adminapi.ShieldStatus{{Name: "api", Sharing: &adminapi.SharingStatus{Replicas: 3, Unit: "max 30s", Others: []redis.Unit{{What: "max 20s", Replicas: 2}}}}, {Name: "own"}},
+		Zones:   []adminapi.ZoneStatus{{Name: "per_client", Sharing: &adminapi.SharingStatus{Replicas: 2, Alone: true, Unit: "aabbccdd"}}},
+		Store: &adminapi.StoreStatus{
 			Address: "redis-1:6379", Prefix: "shop", Mode: "server", Up: true, ForSeconds: 61, AloneSeconds: 1.25, RTTSeconds: .00042,
 			Exchanges: map[string]map[string]uint64{"plan": {"answered": 600, "late": 2}, "take": {"answered": 20}},
 		},
@@ -158,7 +158,7 @@ per_client  2         ALONE     aabbccdd
 	if err := printStore(&b, status); err == nil || !strings.Contains(trimmed(), "LOST for 61 s") || !strings.Contains(trimmed(), "connection refused") {
 		t.Errorf("a store that is lost: %v\n%s", err, trimmed())
 	}
-	if err := printStore(&b, caddymodule.Status{}); err == nil || err.Error() != "the running config has no store" {
+	if err := printStore(&b, adminapi.Status{}); err == nil || err.Error() != "the running config has no store" {
 		t.Errorf("without a store the error is %v", err)
 	}
 }

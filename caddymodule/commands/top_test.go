@@ -1,4 +1,4 @@
-package main
+package commands
 
 import (
 	"encoding/json"
@@ -15,32 +15,32 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"github.com/spf13/pflag"
 
-	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/oncall"
 )
 
 // twoShields is an answer about a herd before shop, and a quiet api.
 var twoShields = told{
-	watch: caddymodule.Watch{
+	watch: adminapi.Watch{
 		Boot: "b", Host: "web-1", Seq: 500, Now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local).UnixMilli(),
-		Shields: []caddymodule.ShieldWatch{
+		Shields: []adminapi.ShieldWatch{
 			{Name: "shop", Mode: "enforce", Level: oncall.Warn, Says: "shop refuses 84 requests/s, because the backend's capacity of 100/s is used up.",
-				ShieldDetails: &caddymodule.ShieldDetails{
+				ShieldDetails: &adminapi.ShieldDetails{
 					Limit: "adaptive", QueueSize: 64,
-					Lately:  caddymodule.LatelyWatch{Admitted: 100, Refused: map[string]float64{"capacity": 60, "early": 24}, Kept: 9, NoShow: 1},
-					Waiting: &caddymodule.WaitingWatch{Clients: 1240, Over: 12.4},
-					Herd:    &caddymodule.HerdStatus{Kind: "backlog", Size: 1200},
+					Lately:  adminapi.LatelyWatch{Admitted: 100, Refused: map[string]float64{"capacity": 60, "early": 24}, Kept: 9, NoShow: 1},
+					Waiting: &adminapi.WaitingWatch{Clients: 1240, Over: 12.4},
+					Herd:    &adminapi.HerdStatus{Kind: "backlog", Size: 1200},
 					Samples: oncall.Samples{From: 497, Count: 4, Columns: map[string]oncall.Column{
 						"admitted": {100}, "refused.capacity": {0, 80, 40, 60}, "refused.early": {0, 0, 0, 24},
 						"in_flight": {3, 12, 12, 11}, "limit": {12}, "queue": {0, 0, 3, 2}, "backlog_ms": {0, 9000, 10000, 12400}, "kept": {0, 0, 4, 9},
 					}},
 				}},
-			{Name: "api", Mode: "observe", Level: oncall.Good, Says: "api admits all.", ShieldDetails: &caddymodule.ShieldDetails{
-				Lately: caddymodule.LatelyWatch{Admitted: 5}, Samples: oncall.Samples{Count: 4, Columns: map[string]oncall.Column{"admitted": {5}}},
+			{Name: "api", Mode: "observe", Level: oncall.Good, Says: "api admits all.", ShieldDetails: &adminapi.ShieldDetails{
+				Lately: adminapi.LatelyWatch{Admitted: 5}, Samples: oncall.Samples{Count: 4, Columns: map[string]oncall.Column{"admitted": {5}}},
 			}},
 		},
 	},
-	who: &caddymodule.WhoStatus{Shields: []caddymodule.WhoShield{{Name: "shop", Refused: []caddymodule.RefusedClient{
+	who: &adminapi.WhoStatus{Shields: []adminapi.WhoShield{{Name: "shop", Refused: []adminapi.RefusedClient{
 		{Client: "203.0.113.7", LastMinute: 5321, PerSecond: 88.7, Reason: "early", Agent: "python"},
 	}}}},
 }

@@ -1,7 +1,6 @@
-package main
+package commands
 
 import (
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -13,39 +12,37 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 )
 
-func init() {
-	caddycmd.RegisterCommand(caddycmd.Command{
-		Name:  "top",
-		Usage: "[--address <interface>] [--shield <name>]",
+func topCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "top [--address <interface>] [--shield <name>]",
 		Short: "Shows what a running shield does, second by second",
 		Long: `
 Shows the live page of a running instance in a terminal: what is going on in one
 sentence, the last seconds of each figure, and the clients that are refused most.
-It needs a terminal; "shield status --watch" prints to anything.
+It needs a terminal; the command status --watch prints to anything.
 
 Keys: left and right choose the shield, q ends.
 `,
-		CobraFunc: func(cmd *cobra.Command) {
-			cmd.Flags().String("address", "", "address of the admin endpoint, if it is not "+caddy.DefaultAdminListen)
-			cmd.Flags().String("shield", "", "the shield to begin with")
-			cmd.Args = cobra.NoArgs
-			cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-				flags := caddycmd.Flags{FlagSet: cmd.Flags()}
-				if !term.IsTerminal(int(os.Stdout.Fd())) {
-					return errors.New(`the output is no terminal; want one, or "shield status --watch"`)
-				}
-				t := &top{flags: flags, screen: topScreen{chosen: flags.String("shield")}}
-				if err := t.first(); err != nil {
-					return err
-				}
-				_, err := tea.NewProgram(t).Run()
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !term.IsTerminal(int(os.Stdout.Fd())) {
+				return fmt.Errorf(`the output is no terminal; want one, or "%s status --watch"`, cmd.Parent().CommandPath())
+			}
+			flags := flagsOf(cmd)
+			t := &top{flags: flags, screen: topScreen{chosen: flags.String("shield")}}
+			if err := t.first(); err != nil {
 				return err
 			}
+			_, err := tea.NewProgram(t).Run()
+			return err
 		},
-	})
+	}
+	cmd.Flags().String("address", "", "address of the admin endpoint, if it is not "+caddy.DefaultAdminListen)
+	cmd.Flags().String("shield", "", "the shield to begin with")
+	return cmd
 }
 
 // top is the program: it asks once a second, and shows what it was told.
@@ -59,8 +56,8 @@ const topShows = 300
 
 // told is an answer of the admin endpoint.
 type told struct {
-	watch caddymodule.Watch
-	who   *caddymodule.WhoStatus // nil: not known
+	watch adminapi.Watch
+	who   *adminapi.WhoStatus // nil: not known
 	err   error
 }
 
@@ -83,7 +80,7 @@ func (t *top) ask() (answer told) {
 	if answer.err = readAdmin(t.flags, "/shield/live?"+query.Encode(), &answer.watch); answer.err != nil {
 		return answer
 	}
-	var who caddymodule.WhoStatus
+	var who adminapi.WhoStatus
 	if readAdmin(t.flags, "/shield/who?n=10", &who) == nil {
 		answer.who = &who
 	}

@@ -1,0 +1,50 @@
+package adminapi
+
+import "time"
+
+// An Override is what an operator has changed for a while.
+type Override struct {
+	ID      string    `json:"id"`
+	Kind    string    `json:"kind"`              // block, set or mode
+	Shield  string    `json:"shield,omitempty"`  // "" for all of them
+	Client  string    `json:"client,omitempty"`  // of a block
+	Setting string    `json:"setting,omitempty"` // capacity, concurrency, queue, or a zone and rate
+	Value   string    `json:"value,omitempty"`   // as in the config
+	Since   time.Time `json:"since"`
+	Until   time.Time `json:"until"`
+	Left    float64   `json:"left_seconds"`
+	By      string    `json:"by"` // who has asked, as far as the admin endpoint knows
+}
+
+// OverridesStatus is the answer to `GET /shield/overrides`.
+type OverridesStatus struct {
+	Overrides []Override `json:"overrides"`
+	ReadOnly  bool       `json:"read_only"` // for who asks
+
+	// What can be set of the shield that `?shield=` asks for.
+	Settings []Setting `json:"settings,omitempty"`
+}
+
+// A Setting is what an Override of kind set can change, with its present value.
+type Setting struct {
+	Setting string `json:"setting"`
+	Value   string `json:"value"`
+}
+
+// ForgivenStatus says what was held against a client: the answer to `POST /shield/forgive`.
+type ForgivenStatus struct {
+	Client  string          `json:"client"`
+	Shields []ForgivenByOne `json:"shields"`
+}
+
+// ForgivenByOne says so for one shield.
+type ForgivenByOne struct {
+	Name     string   `json:"name"`
+	Zones    []string `json:"zones"` // whose buckets were not full
+	Promises int      `json:"promises"`
+	Strikes  int      `json:"strikes"`
+	Blocked  bool     `json:"blocked"`
+
+	// As in an [ExplanationStatus]. These limits forgive nothing.
+	Unknown map[string]string `json:"unknown,omitempty"`
+}

@@ -1,0 +1,64 @@
+package adminapi
+
+import (
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// WhoStatus is the answer of `GET /shield/who`: the clients that were refused most in the last
+// minute, and those with the most requests in flight.
+type WhoStatus struct {
+	WindowSeconds int         `json:"window_seconds"`
+	Masked        bool        `json:"masked"` // addresses lack their last part
+	Shields       []WhoShield `json:"shields"`
+	Zones         []WhoZone   `json:"zones"`
+}
+
+// WhoShield is a shield's part of it. In observe mode those are meant that would have been refused.
+type WhoShield struct {
+	Name    string          `json:"name"`
+	Mode    string          `json:"mode"`
+	Refused []RefusedClient `json:"refused"` // the one with the most refusals first
+	Early   []RefusedClient `json:"early"`   // the same for those that came before their time
+
+	// InFlight are the clients with the most requests in flight that have also been
+	// refused in the last minute: the names of others are not known.
+	InFlight []BusyClient `json:"in_flight"`
+}
+
+// WhoZone is a zone's part of it: its key tells the clients apart.
+type WhoZone struct {
+	Name    string          `json:"name"`
+	Refused []RefusedClient `json:"refused"`
+}
+
+// RefusedClient is a client that was refused. The counts are estimates, seldom too high. The handle
+// stands for the client in requests to explain, forgive and overrides, even if its address is masked, for
+// as long as it is listed. A client whose name is cut has none.
+type RefusedClient struct {
+	Client     string  `json:"client"` // as Shown
+	Handle     string  `json:"handle,omitempty"`
+	LastMinute int     `json:"last_minute"`
+	PerSecond  float64 `json:"per_second"` // since its first refusal, if that was in the last minute
+	Reason     string  `json:"reason"`     // of the last refusal
+	Class      string  `json:"class"`      // that it was treated as; empty if there are no classes
+	Agent      string  `json:"agent"`      // the family of its software by its User-Agent, as it was at first
+}
+
+// BusyClient is a client with requests in flight.
+type BusyClient struct {
+	Client   string `json:"client"`
+	Handle   string `json:"handle,omitempty"`
+	InFlight int    `json:"in_flight"`
+}
+
+// Shown returns a text that may come from a client for people to read. A text with
+// characters that cannot be seen, or that change how others are seen, is quoted as in Go.
+func Shown(text string) string {
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return text
+	}
+	return strconv.Quote(text)
+}

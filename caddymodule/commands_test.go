@@ -1,0 +1,62 @@
+package caddymodule
+
+import (
+	"bytes"
+	"regexp"
+	"strings"
+	"testing"
+
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
+)
+
+// pluginSays runs `caddy shield` with a line of arguments, as a Caddy has it whose only plugin is this
+// package, and returns what it prints.
+func pluginSays(address, line string) string {
+	root := &cobra.Command{Use: "caddy", SilenceUsage: true}
+	parent := &cobra.Command{Use: "shield"}
+	caddycmd.Commands()["shield"].CobraFunc(parent)
+	root.AddCommand(parent)
+	args := append([]string{"shield"}, strings.Fields(line)...)
+	if address != "" {
+		args = append(args, "--address", address)
+	}
+	var out bytes.Buffer
+	root.SetOut(&out)
+	root.SetErr(&out)
+	root.SetArgs(args)
+	_ = root.Execute() // it prints the error
+	return out.String()
+}
+
+// A Caddy with the plugin has the commands of a running instance.
+func TestCommandsOfThePlugin(t *testing.T) {
+	admin := freeAddr(t)
+	start(t, setup{handlers: watched, admin: admin})
+	for _, c := range []struct{ line, want string }{
+		{"status", `(?m)^NOW (.|\n)*^shop +enforce +5/s burst 5 `},
+		{"status --json", `^\{"shields":\[\{"name":"shop"`},
+		{"who", `^No client was refused in the last minute\.\n$`},
+		{"explain 192.0.2.1", `^shop: a request of 192.0.2.1 now would be admitted\.\n`},
+		{"top", `want one, or "caddy shield status --watch"\n$`},
+		{"set shop capacity 3/s --for 10m", `^\d+: capacity 3/s of shield shop, until \S+ \S+\.\nTo end it before: caddy shield overrides end \d+\n$`},
+		{"set shop capacity 4/s --for 9m", `^\d+: capacity 4/s of shield shop, until \S+ \S+\.\nTo end `},
+		{"block 192.0.2.1 --for 9m", `^\d+: 192.0.2.1 is blocked in all shields, until \S+ \S+\.\nTo end it before: `},
+		{"forgive 192.0.2.1", `^shop: 192.0.2.1 is forgiven: its block\.\n$`},
+		{"mode observe --for 9m", `^\d+: mode observe of all shields`},
+		{"overrides", `^OVERRIDE +WHAT .*\n\d+ +capacity 4/s of shield shop .*\n\d+ +mode observe of all shields `},
+	} {
+		if out := pluginSays(admin, c.line); !regexp.MustCompile(c.want).MatchString(out) {
+			t.Errorf("caddy shield %s:\n%swant %s", c.line, out, c.want)
+		}
+	}
+	help := pluginSays("", "")
+	for name := range strings.FieldsSeq("status top who explain forgive block set mode overrides") {
+		if !strings.Contains(help, "\n  "+name+" ") {
+			t.Errorf("the help has no %s:\n%s", name, help)
+		}
+	}
+	if out := pluginSays("", "stauts"); out != "Error: unknown command \"stauts\" for \"caddy shield\"\n" {
+		t.Errorf("an unknown command: %s", out)
+	}
+}
