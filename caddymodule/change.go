@@ -86,8 +86,11 @@ func serveForgive(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	now, by := shield.Now(), askedBy(r)
-	ended := changes.forgive(ask.Shield, c)
-	status := adminapi.ForgivenStatus{Client: c.shown}
+	ended, blocks, err := changes.forgive(ask.Shield, c, r.Header.Get("If-Match"))
+	if err != nil {
+		return err
+	}
+	status := adminapi.ForgivenStatus{Client: c.shown, Ended: blocks}
 	for _, h := range handlers {
 		q, unknown := h.asks(c)
 		f := h.guard().Forgive(now, q)

@@ -2,12 +2,18 @@ package caddymodule
 
 import (
 	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"regexp"
 	"strings"
 	"testing"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
+
+	"github.com/herdshield/shield"
 )
 
 // pluginSays runs `caddy shield` with a line of arguments, as a Caddy has it whose only plugin is this
@@ -29,7 +35,8 @@ func pluginSays(address, line string) string {
 	return out.String()
 }
 
-// A Caddy with the plugin has the commands of a running instance.
+// A Caddy with the plugin has the commands of a running instance, and they say what one change of a
+// person ends of another's.
 func TestCommandsOfThePlugin(t *testing.T) {
 	admin := freeAddr(t)
 	start(t, setup{handlers: watched, admin: admin})
@@ -40,9 +47,10 @@ func TestCommandsOfThePlugin(t *testing.T) {
 		{"explain 192.0.2.1", `^shop: a request of 192.0.2.1 now would be admitted\.\n`},
 		{"top", `want one, or "caddy shield status --watch"\n$`},
 		{"set shop capacity 3/s --for 10m", `^\d+: capacity 3/s of shield shop, until \S+ \S+\.\nTo end it before: caddy shield overrides end \d+\n$`},
-		{"set shop capacity 4/s --for 9m", `^\d+: capacity 4/s of shield shop, until \S+ \S+\.\nTo end `},
+		{"set shop capacity 4/s --for 9m", `^\d+: capacity 4/s of shield shop, until \S+ \S+\.\nIt replaces \d+: capacity 3/s of shield shop, until \S+ \S+, which 127.0.0.1:\d+.* asked for\.\nTo end `},
+		{"set shop capacity 4/s --for 9m --json", `^\{"id":"\d+",.*"value":"4/s",.*"replaces":\{"id":"\d+",.*"value":"4/s",`},
 		{"block 192.0.2.1 --for 9m", `^\d+: 192.0.2.1 is blocked in all shields, until \S+ \S+\.\nTo end it before: `},
-		{"forgive 192.0.2.1", `^shop: 192.0.2.1 is forgiven: its block\.\n$`},
+		{"forgive 192.0.2.1", `^shop: 192.0.2.1 is forgiven: its block\.\nThis ends \d+: 192.0.2.1 is blocked in all shields, until \S+ \S+, which 127.0.0.1:\d+.* asked for\.\n$`},
 		{"mode observe --for 9m", `^\d+: mode observe of all shields`},
 		{"overrides", `^OVERRIDE +WHAT .*\n\d+ +capacity 4/s of shield shop .*\n\d+ +mode observe of all shields `},
 	} {
@@ -58,5 +66,34 @@ func TestCommandsOfThePlugin(t *testing.T) {
 	}
 	if out := pluginSays("", "stauts"); out != "Error: unknown command \"stauts\" for \"caddy shield\"\n" {
 		t.Errorf("an unknown command: %s", out)
+	}
+}
+
+// A command does nothing if another person changes something after it has read what is in force.
+func TestCommandsUndoNoOtherChange(t *testing.T) {
+	admin := freeAddr(t)
+	start(t, setup{handlers: watched, admin: admin})
+	demand(t, `{"kind": "block", "client": "192.0.2.1", "for": "1h"}`)
+	target := &url.URL{Scheme: "http", Host: admin}
+	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(target)
+		r.Out.Header.Set("Origin", target.String())
+	}}
+	between := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			demand(t, `{"kind": "set", "shield": "shop", "setting": "capacity", "value": "9/s", "for": "1h"}`)
+		}
+		forward.ServeHTTP(w, r)
+	}))
+	defer between.Close()
+	for _, line := range []string{"set shop capacity 3/s --for 10m", "mode observe --for 10m", "block 192.0.2.1 --for 10m", "forgive 192.0.2.1"} {
+		const want = `^Error: the overrides have changed since they were read: an override begins \(set of shop: capacity 9/s, by 127.0.0.1:\d+\); want them read again with "caddy shield overrides": this change is not made\n$`
+		if out := pluginSays(between.Listener.Addr().String(), line); !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("caddy shield %s:\n%swant %s", line, out, want)
+		}
+	}
+	list, _ := changes.read(shield.Now())
+	if len(list) != 2 || list[0].Client != "192.0.2.1" || list[0].Left < 3000 || list[1].Value != "9/s" {
+		t.Errorf("in force are %+v", list)
 	}
 }

@@ -52,6 +52,13 @@ func (o *override) String() string {
 	return strings.TrimSpace(fmt.Sprintf("%s of %s: %s %s", o.Kind, cmp.Or(o.Shield, "all shields"), cmp.Or(o.Client, o.Setting), o.Value))
 }
 
+// told returns what others read without the lock. It must be called with it.
+func (o *override) told(now time.Duration) adminapi.Override {
+	one := o.Override
+	one.Left = max(0.1, tenths(o.until-now))
+	return one
+}
+
 // overrides are all that operators have changed for a while. They outlive configs and
 // not the process: they end with the last config that has shields. A reload keeps those whose
 // shield and setting the new config has.
@@ -77,9 +84,7 @@ func (o *overrides) read(now time.Duration) (list []adminapi.Override, etag stri
 	list = []adminapi.Override{}
 	for _, is := range o.list {
 		if is.until > now {
-			one := is.Override // others read that of the list without the lock
-			one.Left = max(0.1, tenths(is.until-now))
-			list = append(list, one)
+			list = append(list, is.told(now))
 		}
 	}
 	return list, o.etag()
@@ -106,15 +111,16 @@ func (o *overrides) check(match string) error {
 	return badRequest(http.StatusPreconditionFailed, "the overrides have changed since they were read: %s; want them read again", cmp.Or(o.latest, "the process is another one"))
 }
 
-// add puts an override in force. match is an ETag that must be the list's, or "".
-func (o *overrides) add(now time.Duration, app *App, is *override, match string) error {
+// add puts an override in force, and returns the one that it replaces, if any. match is an ETag that
+// must be the list's, or "".
+func (o *overrides) add(now time.Duration, app *App, is *override, match string) (replaced *adminapi.Override, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err := o.check(match); err != nil {
-		return err
+		return nil, err
 	}
 	if app != o.app {
-		return badRequest(http.StatusServiceUnavailable, "the config is being reloaded; want the change again in a moment")
+		return nil, badRequest(http.StatusServiceUnavailable, "the config is being reloaded; want the change again in a moment")
 	}
 	kept := slices.DeleteFunc(slices.Clone(o.list), func(b *override) bool { return b.same(is) })
 	blocks, others := 0, 0
@@ -127,16 +133,17 @@ func (o *overrides) add(now time.Duration, app *App, is *override, match string)
 	}
 	switch {
 	case is.Kind == overrideBlock && blocks >= shield.MaxBlocks:
-		return badRequest(http.StatusConflict, "%d clients are blocked; want at most %d", blocks, shield.MaxBlocks)
+		return nil, badRequest(http.StatusConflict, "%d clients are blocked; want at most %d", blocks, shield.MaxBlocks)
 	case is.Kind != overrideBlock && others >= maxOverrides:
-		return badRequest(http.StatusConflict, "%d other overrides are in force; want at most %d", others, maxOverrides)
+		return nil, badRequest(http.StatusConflict, "%d other overrides are in force; want at most %d", others, maxOverrides)
 	}
 	if err := app.tryOverride(kept, is); err != nil {
-		return badRequest(http.StatusBadRequest, "%w", err)
+		return nil, badRequest(http.StatusBadRequest, "%w", err)
 	}
 	for _, b := range o.list {
 		if b.same(is) {
 			b.timer.Stop()
+			replaced = new(b.told(now))
 		}
 	}
 	o.made++
@@ -145,7 +152,7 @@ func (o *overrides) add(now time.Duration, app *App, is *override, match string)
 	o.changed(now)
 	is.timer = time.AfterFunc(is.until-now, func() { o.end(is, "its time is over") })
 	o.tell("an override begins", is, "by "+is.By)
-	return nil
+	return replaced, nil
 }
 
 // changed applies the list after a change. It must be called with the lock.
@@ -199,16 +206,19 @@ func (o *overrides) remove(id, match, by string) error {
 }
 
 // forgive ends the blocks of a client that concern a shield, or any if the name is "". It returns which
-// shields they were of.
-func (o *overrides) forgive(name string, c clientName) (blocked map[string]bool) {
+// shields they were of, and the blocks. match is as in add.
+func (o *overrides) forgive(name string, c clientName, match string) (blocked map[string]bool, blocks []adminapi.Override, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if err := o.check(match); err != nil {
+		return nil, nil, err
+	}
 	blocked = map[string]bool{}
 	if o.app == nil {
-		return blocked
+		return blocked, nil, nil
 	}
-	handlers := o.app.roster().handlers
-	o.drop(shield.Now(), "the client is forgiven", func(is *override) bool {
+	now, handlers := shield.Now(), o.app.roster().handlers
+	ended := o.drop(now, "the client is forgiven", func(is *override) bool {
 		if is.Kind != overrideBlock || name != "" && is.Shield != "" && is.Shield != name {
 			return false
 		}
@@ -222,7 +232,10 @@ func (o *overrides) forgive(name string, c clientName) (blocked map[string]bool)
 		}
 		return ends
 	})
-	return blocked
+	for _, is := range ended {
+		blocks = append(blocks, is.told(now))
+	}
+	return blocked, blocks, nil
 }
 
 // adopt applies the overrides to the handlers of an app that begins to serve. Those that it has
@@ -385,12 +398,13 @@ func serveOverrides(w http.ResponseWriter, r *http.Request) error {
 	if is.apply, err = is.read(); err != nil {
 		return badRequest(http.StatusBadRequest, "%w", err)
 	}
-	if err := changes.add(now, app, is, r.Header.Get("If-Match")); err != nil {
+	replaced, err := changes.add(now, app, is, r.Header.Get("If-Match"))
+	if err != nil {
 		return err
 	}
 	_, etag := changes.read(now)
 	w.Header().Set("Etag", etag)
-	return writeJSON(w, http.StatusCreated, is.Override)
+	return writeJSON(w, http.StatusCreated, adminapi.OverrideBegun{Override: is.Override, Replaces: replaced})
 }
 
 // serveOverride ends one.

@@ -334,6 +334,7 @@ func TestOverrideETags(t *testing.T) {
 	}
 	for _, r := range []*http.Request{
 		locally("POST", "/shield/overrides", body, "If-Match", before), locally("DELETE", "/shield/overrides/"+is.ID, "", "If-Match", before),
+		locally("POST", "/shield/forgive", `{"client": "192.0.2.1"}`, "If-Match", before),
 	} {
 		if status, text := administer(t, r); status != http.StatusPreconditionFailed || !strings.Contains(text, "an override begins (block of all shields: 192.0.2.1, by 127.0.0.1:4321)") {
 			t.Errorf("%s with an old ETag: %d %s", r.Method, status, text)

@@ -16,6 +16,12 @@ type Override struct {
 	By      string    `json:"by"` // who has asked, as far as the admin endpoint knows
 }
 
+// OverrideBegun is the answer to `POST /shield/overrides`.
+type OverrideBegun struct {
+	Override
+	Replaces *Override `json:"replaces,omitempty"` // the one of the same thing that this has ended
+}
+
 // OverridesStatus is the answer to `GET /shield/overrides`.
 type OverridesStatus struct {
 	Overrides []Override `json:"overrides"`
@@ -35,6 +41,7 @@ type Setting struct {
 type ForgivenStatus struct {
 	Client  string          `json:"client"`
 	Shields []ForgivenByOne `json:"shields"`
+	Ended   []Override      `json:"ended,omitempty"` // the blocks that this has ended
 }
 
 // ForgivenByOne says so for one shield.

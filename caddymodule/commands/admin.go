@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -33,6 +34,9 @@ func adminFlags(cmd *cobra.Command) {
 	cmd.Flags().Bool("json", false, "print the JSON of the admin endpoint")
 }
 
+// notMatched is the answer to a change of overrides that are not the ones that were read.
+type notMatched struct{ error }
+
 // askAdmin sends a request to the admin endpoint, and returns what it answers. Errors are in
 // its words.
 func askAdmin(flags caddycmd.Flags, method, path string, header http.Header, body io.Reader) (answer []byte, _ http.Header, err error) {
@@ -45,8 +49,13 @@ func askAdmin(flags caddycmd.Flags, method, path string, header http.Header, bod
 		text := err.Error()
 		if _, in, ok := strings.Cut(text, "HTTP "); ok { // Caddy's words around the endpoint's own
 			var refused struct{ Error string }
-			if _, said, ok := strings.Cut(in, ": "); ok && json.Unmarshal([]byte(said), &refused) == nil && refused.Error != "" {
-				return nil, nil, errors.New(refused.Error)
+			status, said, _ := strings.Cut(in, ": ")
+			if json.Unmarshal([]byte(said), &refused) == nil && refused.Error != "" {
+				err = errors.New(refused.Error)
+				if status == strconv.Itoa(http.StatusPreconditionFailed) {
+					err = notMatched{err}
+				}
+				return nil, nil, err
 			}
 		}
 		return nil, nil, fmt.Errorf("asking the admin endpoint: %w; is shield running, and its admin endpoint at %s?", err, address)

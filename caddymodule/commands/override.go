@@ -3,6 +3,7 @@ package commands
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -109,12 +110,15 @@ func overrideCommand(cmd *cobra.Command, ask func(caddycmd.Flags, []string) map[
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		body := ask(flagsOf(cmd), args)
 		body["for"] = flagsOf(cmd).String("for")
-		var is adminapi.Override
+		var is adminapi.OverrideBegun
 		if done, err := change(cmd, "/shield/overrides", body, &is); done || err != nil {
 			return err
 		}
 		w := cmd.OutOrStdout()
-		fmt.Fprintf(w, "%s: %s, until %s.\n", is.ID, overrideText(&is), is.Until.Local().Format(time.DateTime))
+		fmt.Fprintf(w, "%s: %s, until %s.\n", is.ID, overrideText(&is.Override), is.Until.Local().Format(time.DateTime))
+		if is.Replaces != nil {
+			fmt.Fprintf(w, "It replaces %s\n", ended(is.Replaces))
+		}
 		fmt.Fprintf(w, "To end it before: %s overrides end %s\n", cmd.Parent().CommandPath(), is.ID)
 		return nil
 	}
@@ -123,14 +127,24 @@ func overrideCommand(cmd *cobra.Command, ask func(caddycmd.Flags, []string) map[
 	return changeCommand(cmd)
 }
 
-// change posts a change. It is done if the answer has been printed as it is.
+// change posts a change, unless another person changes something at the same time. It is done if
+// the answer has been printed as it is.
 func change(cmd *cobra.Command, path string, body, answer any) (done bool, err error) {
 	f := flagsOf(cmd)
 	text, err := json.Marshal(body)
 	if err != nil {
 		return false, err
 	}
-	said, _, err := askAdmin(f, http.MethodPost, path, http.Header{"Content-Type": {"application/json"}}, bytes.NewReader(text))
+	_, read, err := askAdmin(f, http.MethodGet, "/shield/overrides", nil, nil)
+	if err != nil {
+		return false, err
+	}
+	said, _, err := askAdmin(f, http.MethodPost, path, http.Header{
+		"Content-Type": {"application/json"}, "If-Match": {read.Get("Etag")},
+	}, bytes.NewReader(text))
+	if _, changed := errors.AsType[notMatched](err); changed {
+		return false, fmt.Errorf("%w with \"%s overrides\": this change is not made", err, cmd.Parent().CommandPath())
+	}
 	if err != nil {
 		return false, err
 	}
@@ -168,6 +182,9 @@ func forgive(cmd *cobra.Command, client string) error {
 		for of, key := range s.Unknown {
 			fmt.Fprintf(w, "%s: not in %s, whose key is %s\n", s.Name, of, key)
 		}
+	}
+	for i := range is.Ended {
+		fmt.Fprintf(w, "This ends %s\n", ended(&is.Ended[i]))
 	}
 	return nil
 }
@@ -223,4 +240,9 @@ func overrideText(is *adminapi.Override) string {
 		return fmt.Sprintf("mode %s of %s", is.Value, of)
 	}
 	return fmt.Sprintf("%s %s of %s", is.Setting, is.Value, of)
+}
+
+// ended says what an override was that another change ends, and who had asked for it.
+func ended(is *adminapi.Override) string {
+	return fmt.Sprintf("%s: %s, until %s, which %s asked for.", is.ID, overrideText(is), is.Until.Local().Format(time.DateTime), adminapi.Shown(is.By))
 }

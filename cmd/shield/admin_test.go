@@ -53,10 +53,11 @@ func TestOverrides(t *testing.T) {
 	run("explain 127.0.0.1", `now would be refused with 429 and Retry-After (600|5\d\d): blocked\.\n(.|\n)*  block +by an operator, for (600|5\d\d) s\n`)
 	run("set proxy capacity 300/s --for 30m", `^3: capacity 300/s of shield proxy, until `)
 	run("set proxy per_client rate 9/s burst 4 --for 30m", `^4: per_client rate 9/s burst 4 of shield proxy, until `)
+	run("set proxy capacity 300/s --for 40m", `^5: capacity 300/s of shield proxy, until .*\nIt replaces 3: capacity 300/s of shield proxy, until .*, which 127.0.0.1:\d+.* asked for\.\nTo end it before: shield overrides end 5\n$`)
 	run("set proxy concurrency none --for 30m", `^Error: concurrency is "none"; want 1 to 1000000\n`)
 	run("set proxy concurrency 20 --for 30d", `^Error: for is "30d"; want 1s to 24h\n`)
 	run("block 127.0.0.1", `^Error: required flag\(s\) "for" not set\n`)
-	run("status", `proxy +enforce +300/s burst 30(.|\n)*OVERRIDE +WHAT +LEFT +ASKED BY\n2 +127.0.0.1 is blocked in all shields +(10m0s|9m\d+s) +127.0.0.1:\d+.*\n3 +capacity`)
+	run("status", `proxy +enforce +300/s burst 30(.|\n)*OVERRIDE +WHAT +LEFT +ASKED BY\n2 +127.0.0.1 is blocked in all shields +(10m0s|9m\d+s) +127.0.0.1:\d+.*\n4 +per_client rate`)
 	run("overrides", `^OVERRIDE +WHAT(.|\n)*4 +per_client rate 9/s burst 4 of shield proxy`)
 	run("overrides end 7", `^Error: override is "7"; want the ID of one in force\n`)
 
