@@ -253,6 +253,7 @@ func TestCommandsInDocs(t *testing.T) {
 	ranBy := map[string]string{
 		"git clone https://github.com/herdshield/shield && cd shield":                 "a reader",
 		"go run ./cmd/shield demo":                                                    "ci",
+		"go -C loadtest/lab run ./seeds/draw ../../docs":                              "TestDocsAreUpToDate in loadtest/lab/seeds/draw",
 		"go -C loadtest/lab run ./pictures ../../docs":                                "TestDocsAreUpToDate in loadtest/lab/pictures",
 		"go install ./cmd/shield":                                                     "ci",
 		"go test ./...":                                                               "ci",
