@@ -4,19 +4,19 @@
 (() => {
   const { $, make, write, amount, long } = On;
   const SLOW = 5000; // between two questions
-  let tag = "", readOnly = true, known = [], asked = 0;
+  let tag = "", readOnly = true, known = [], settings = [], asked = 0;
 
   async function ask(path, options = {}) {
     const answer = await fetch(path, { cache: "no-store", ...options });
     const text = await answer.text();
     let said = {};
     try { said = text ? JSON.parse(text) : {} } catch { said = { error: text } }
-    if (answer.status === 412) throw new Error("Another person has changed the overrides meanwhile. Look at them, and try again.");
-    if (!answer.ok) throw new Error(said.error || `The endpoint answers ${answer.status}.`);
+    if (!answer.ok) throw Object.assign(new Error(said.error || `The endpoint answers ${answer.status}.`), { stale: answer.status === 412 });
     return { said, tag: answer.headers.get("ETag") || "" };
   }
   const has = panel => On.panels().includes(panel);
-  const post = (path, body) => ask(path, { method: "POST", headers: { "Content-Type": "application/json", ...(tag && path === "overrides" ? { "If-Match": tag } : {}) }, body: JSON.stringify(body) });
+  const post = (path, body, seen) => ask(path, { method: "POST", headers: { "Content-Type": "application/json", ...match(seen) }, body: JSON.stringify(body) });
+  const match = seen => seen ? { "If-Match": seen } : {};
 
   function button(text, name, act) {
     const b = make("button", name, text);
@@ -25,15 +25,19 @@
     return b;
   }
 
-  // dialog asks before something is done. fields have a name, a label, and a value or choices.
+  // dialog asks before something is done. fields have a name, a label, and a value or choices, pairs
+  // of a value and a text. act is given what is in them, and the ETag of the overrides that the person has
+  // seen; what it returns is said in the end. dialog returns the inputs.
   function dialog(title, lines, fields = [], act, verb) {
     const form = $("dialog-form"), inputs = {};
+    let seen = tag;
+    const say = (...more) => $("dialog-text").replaceChildren(...[...lines, ...more].map(l => l instanceof Node ? l : make("p", "", l)));
     write($("dialog-title"), title);
-    $("dialog-text").replaceChildren(...lines.map(l => l instanceof Node ? l : make("p", "", l)));
+    say();
     form.replaceChildren();
     for (const f of fields) {
       const label = make("label", "", f.label), input = make(f.choices ? "select" : "input");
-      for (const c of f.choices || []) input.append(make("option", "", c));
+      for (const [value, text] of f.choices || []) input.append(Object.assign(make("option", "", text), { value }));
       input.value = f.value;
       label.append(input);
       form.append(label);
@@ -43,15 +47,22 @@
     form.onsubmit = e => { e.preventDefault(); if (act) done() };
     async function done() {
       try {
-        await act(Object.fromEntries(Object.entries(inputs).map(([name, input]) => [name, input.value])));
-        $("dialog").close();
+        const said = await act(Object.fromEntries(Object.entries(inputs).map(([name, input]) => [name, input.value])), seen);
+        if (said) dialog(title, said); else $("dialog").close();
+        look(true);
       } catch (e) {
-        $("dialog-text").replaceChildren(...lines.map(l => l instanceof Node ? l : make("p", "", l)), make("p", "bad", e.message));
+        await look(true);
+        if (e.stale) { // another person was faster: this one is to see what is in force now
+          seen = tag;
+          const list = make("ul");
+          list.append(...known.map(o => make("li", "", words(o))));
+          say(make("p", "bad", `Nothing is changed: ${e.message}.`), known.length ? "In force now:" : "No override is in force now.", list);
+        } else say(make("p", "bad", e.message));
       }
-      look(true);
     }
     if (act) form.append(button(verb, "main", done));
     if (!$("dialog").open) $("dialog").showModal();
+    return inputs;
   }
 
   function facts(pairs) {
@@ -59,80 +70,114 @@
     for (const [name, value] of pairs) if (value !== undefined && value !== "") dl.append(make("dt", "", name), make("dd", "", String(value)));
     return dl;
   }
-  async function explain(client) {
+  // A client is called by its handle, if it has one: its name may be masked.
+  const called = c => c.handle ? { handle: c.handle } : { client: c.client };
+  async function explain(c) {
     try {
-      const { said } = await ask(`explain?client=${encodeURIComponent(client)}&shield=${encodeURIComponent(On.shown())}`);
+      const { said } = await ask(`explain?${new URLSearchParams({ ...called(c), shield: On.shown() })}`);
       const s = said.shields[0];
       const wait = s.retry_after_seconds ? ` and Retry-After ${s.retry_after_seconds}` : "";
-      dialog(client, [s.would === "admit" ? "A request now would be admitted." : s.would === "queue" ? "A request now would wait in the queue." : `A request now would be refused with ${s.status}${wait}: ${s.reason}${s.zone ? " of zone " + s.zone : ""}.`, facts([
+      dialog(c.client, [s.would === "admit" ? "A request now would be admitted." : s.would === "queue" ? "A request now would wait in the queue." : `A request now would be refused with ${s.status}${wait}: ${s.reason}${s.zone ? " of zone " + s.zone : ""}.`, facts([
         ...(s.zones || []).map(z => ["zone " + z.name, z.tokens === undefined ? "not known" : `${amount(z.tokens)} of ${amount(z.burst)} tokens left` + (z.wait_seconds ? `, enough in ${long(z.wait_seconds)}` : "")]),
         ["capacity", s.capacity && `${amount(s.capacity.tokens)} of ${amount(s.capacity.burst)} tokens left, for all clients`],
         ["in flight", s.concurrency && `${s.concurrency.in_flight} of ${s.concurrency.limit}, ${s.in_flight} of this client`],
         ["appointment", s.promise_in_seconds === undefined ? "none" : s.promise_in_seconds > 0 ? `due in ${long(s.promise_in_seconds)}` : "due now"],
         ["early returns", s.strikes], ["retries", s.kind], ["class", s.class],
+        ...Object.entries(s.unknown || {}).map(([limit, template]) => [limit, `not known: the name does not tell ${template}`]),
       ])]);
-    } catch (e) { dialog(client, [e.message]) }
+    } catch (e) { dialog(c.client, [e.message]) }
   }
-  function forgive(client) {
-    dialog(`Forgive ${client}?`, [`${On.shown()} forgets what it has counted against this client: its early returns, and what it has used of its quota.`], [],
-      () => post("forgive", { client, shield: On.shown() }), "Forgive");
+  function forgive(c) {
+    dialog(`Forgive ${c.client}?`, [`${On.shown()} forgets what it has counted against this client: its block, its early returns, and what it has used of its quota.`], [], async () => {
+      const [is] = (await post("forgive", { ...called(c), shield: On.shown() })).said.shields;
+      const had = [...is.zones.map(z => `what it had used of zone ${z}`), ...is.promises ? ["its appointment"] : [], ...is.strikes ? [`${is.strikes} early returns`] : [], ...is.blocked ? ["its block"] : []];
+      return [had.length ? `Forgotten: ${had.join(", ")}.` : "Nothing was held against it."];
+    }, "Forgive");
   }
-  const override = (title, text, fields, body) => dialog(title, [text], [...fields, { name: "for", label: "for", value: "10m" }],
-    form => post("overrides", { shield: On.shown(), ...body, ...form }), "Do it");
-  function block(client) {
-    override(`Block ${client}?`, `${On.shown()} refuses all requests of this client for that long. Other clients notice nothing.`, [], { kind: "block", client });
+  // override asks for one for a while, of this shield or, if they can have it, of all.
+  const scope = () => ({ name: "shield", label: "shield", value: On.shown(), choices: [[On.shown(), On.shown()], ["", "all shields"]] });
+  const override = (title, text, fields, body) => dialog(title, [text], [...fields, { name: "for", label: "for 1s to 24h", value: "10m" }],
+    async (form, seen) => { await post("overrides", { shield: On.shown(), ...body, ...form }, seen) }, "Do it");
+  function block(c) {
+    override(`Block ${c.client}?`, "All requests of this client are refused for that long. Other clients notice nothing.", [scope()], { kind: "block", ...called(c) });
+  }
+  function set() {
+    const { setting, value } = override(`Set a limit of ${On.shown()}?`, "It is in force at once, and what the config says is back when the time is over.", [
+      { name: "setting", label: "setting", value: settings[0].setting, choices: settings.map(s => [s.setting, s.setting]) },
+      { name: "value", label: "value, as in the config", value: settings[0].value }], { kind: "set" });
+    setting.addEventListener("change", () => value.value = settings.find(s => s.setting === setting.value).value);
+  }
+  function mode() {
+    const other = On.mode() === "observe" ? "enforce" : "observe";
+    override("Set the mode?", "observe: all requests reach the backend, whatever the limits say. enforce: the limits refuse requests.",
+      [{ name: "value", label: "mode", value: other, choices: [["observe", "observe"], ["enforce", "enforce"]] }, scope()], { kind: "mode" });
+  }
+
+  // refill gives host new children, and the focus to the button that had it.
+  function refill(host, children) {
+    const at = host.contains(document.activeElement) && document.activeElement.getAttribute("aria-label");
+    host.replaceChildren(...children);
+    if (at) [...host.querySelectorAll("button")].find(b => b.getAttribute("aria-label") === at)?.focus({ preventScroll: true });
+  }
+  // labelled returns a small button that says to a screen reader what it is for.
+  function labelled(text, of, act) {
+    const b = button(text, "small", act);
+    b.setAttribute("aria-label", `${text} ${of}`);
+    return b;
   }
 
   function who(said) {
-    const s = said.shields.find(s => s.name === On.shown());
+    const s = said.shields.find(s => s.name === On.shown()), id = c => c.handle || c.client;
     $("who").hidden = !s;
     if (!s) return;
-    const of = (list, client, field) => ((list || []).find(c => c.client === client) || {})[field];
-    const clients = [...new Map([...(s.refused || []), ...(s.in_flight || [])].map(c => [c.client, c])).keys()].slice(0, 12);
+    const find = (list, c) => (list || []).find(o => id(o) === id(c)) || {};
+    const clients = [...new Map([...(s.refused || []), ...(s.in_flight || [])].map(c => [id(c), c])).values()].slice(0, 12);
     write($("who-note"), clients.length ? `last ${said.window_seconds} s, most refused first${said.masked ? ", addresses are masked" : ""}` : "no client was refused in the last minute");
-    const table = $("who").querySelector("table"), rows = clients.map(client => {
-      const r = (s.refused || []).find(c => c.client === client) || {};
-      return [client, r.per_second === undefined ? "–" : amount(r.per_second), r.last_minute === undefined ? "–" : amount(r.last_minute), amount(of(s.early, client, "last_minute") || 0), amount(of(s.in_flight, client, "in_flight") || 0), r.reason || "", r.class || "", r.agent || ""];
+    const table = $("who").querySelector("table"), rows = clients.map(c => {
+      const r = find(s.refused, c);
+      return [c.client, r.per_second === undefined ? "–" : amount(r.per_second), r.last_minute === undefined ? "–" : amount(r.last_minute), amount(find(s.early, c).last_minute || 0), amount(find(s.in_flight, c).in_flight || 0), r.reason || "", r.class || "", r.agent || ""];
     });
-    const acts = !said.masked && (has("explain") || !readOnly), key = JSON.stringify([rows, acts, readOnly]);
-    if (table.dataset.key === key || table.contains(document.activeElement)) return; // not while a button has the focus
+    $("other").hidden = !has("explain");
+    for (const b of $("other").querySelectorAll("[value]")) b.hidden = readOnly;
+    const key = JSON.stringify([rows, clients.map(id), readOnly]);
+    if (table.dataset.key === key || table.querySelector(":active")) return; // not while a button is pressed
     table.dataset.key = key;
     const head = make("tr"), names = ["Client", "Refused/s", "Last minute", "Early", "In flight", "Reason", "Class", "Agent"];
     names.forEach((name, i) => { const th = make("th", i > 0 && i < 5 ? "n" : "", name); th.scope = "col"; head.append(th) });
-    if (acts) head.append(make("td"));
-    table.tHead.replaceChildren(head);
-    table.tBodies[0].replaceChildren(...rows.map(row => {
-      const tr = make("tr");
+    head.append(make("td"));
+    table.tHead.replaceChildren(...clients.length ? [head] : []);
+    refill(table.tBodies[0], rows.map((row, n) => {
+      const tr = make("tr"), td = make("td", "acts"), c = clients[n];
       row.forEach((text, i) => { const td = make("td", i === 0 ? "client" : i < 5 ? "n" : "text", text); td.title = i > 4 ? text : ""; tr.append(td) });
-      if (!acts || /^"|…$/.test(row[0])) return tr; // no whole name
-      const td = make("td", "acts"), named = (text, act) => { const b = button(text, "small", () => act(row[0])); b.setAttribute("aria-label", `${text} ${row[0]}`); td.append(b) };
-      if (has("explain")) named("Why?", explain);
-      if (has("forgive") && !readOnly) named("Forgive", forgive);
-      if (has("overrides") && !readOnly) named("Block", block);
+      if (c.handle && has("explain")) td.append(labelled("Why?", c.client, () => explain(c)));
+      if (c.handle && !readOnly) td.append(labelled("Forgive", c.client, () => forgive(c)), labelled("Block", c.client, () => block(c)));
       tr.append(td);
       return tr;
     }));
   }
+  $("other").onsubmit = e => { e.preventDefault(); explain({ client: $("client").value }) };
+  for (const b of $("other").querySelectorAll("[value]")) {
+    b.onclick = () => { if ($("other").reportValidity()) ({ forgive, block })[b.value]({ client: $("client").value }) };
+  }
 
+  const words = o => `${o.shield ? o.shield + ": " : ""}${o.kind === "block" ? `${o.client} is blocked` : o.kind === "mode" ? `mode ${o.value}` : `${o.setting} ${o.value}`}, for another ${long(o.left_seconds)}${o.by ? `, by ${o.by}` : ""}`;
   function overrides(said) {
     known = said.overrides || [];
+    settings = said.settings || [];
     readOnly = said.read_only !== false;
     $("do").hidden = false;
     write($("do-note"), readOnly ? "read only" : known.length ? "" : "none is in force");
-    $("overrides").replaceChildren(...known.map(o => {
-      const what = o.kind === "block" ? `${o.client} is blocked` : o.kind === "mode" ? `mode ${o.value}` : `${o.setting} ${o.value}`;
-      const li = make("li", "", `${o.shield ? o.shield + ": " : ""}${what}, for another ${long(o.left_seconds)}${o.by ? `, by ${o.by}` : ""}`);
-      if (!readOnly) li.append(button("End", "small", () => dialog("End this override?", [li.firstChild.textContent], [],
-        () => ask("overrides/" + encodeURIComponent(o.id), { method: "DELETE", headers: tag ? { "If-Match": tag } : {} }), "End it")));
+    refill($("overrides"), known.map(o => {
+      const li = make("li", "", words(o));
+      if (!readOnly) li.append(labelled("End", `override ${o.id}`, () => dialog("End this override?", [words(o)], [],
+        async (_, seen) => { await ask("overrides/" + encodeURIComponent(o.id), { method: "DELETE", headers: match(seen) }) }, "End it")));
       return li;
     }));
-    if ($("actions").childElementCount && !readOnly) return;
-    $("actions").replaceChildren(...readOnly ? [] : [
-      button("Set a limit…", "", () => override(`Set a limit of ${On.shown()}?`, "It is in force at once, and what the config says is back when the time is over.",
-        [{ name: "setting", label: "setting", value: "capacity", choices: ["capacity", "concurrency"] }, { name: "value", label: "value, as in the config", value: "100/s" }], { kind: "set" })),
-      button("Observe only…", "", () => override(`Let ${On.shown()} refuse no request?`, "All requests reach the backend, whatever the limits say.", [], { kind: "mode", value: "observe" })),
-    ]);
+    $("set").hidden = readOnly || !settings.length;
+    $("mode").hidden = readOnly;
   }
+  $("set").onclick = set;
+  $("mode").onclick = mode;
 
   // look asks for who, and for overrides, as long as the page is seen.
   async function look(now) {
@@ -140,7 +185,7 @@
     asked = Date.now();
     try {
       if (has("overrides")) {
-        const answer = await ask("overrides");
+        const answer = await ask(`overrides?shield=${encodeURIComponent(On.shown())}`);
         tag = answer.tag;
         overrides(answer.said);
       } else $("do").hidden = true;

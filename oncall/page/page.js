@@ -310,5 +310,5 @@ const On = (() => {
   document.addEventListener("visibilitychange", () => { if (document.hidden && stop) stop.abort() });
   setInterval(look, 500);
   follow();
-  return { $, make, write, amount, long, clock, column, shown: () => shown, panels: () => (last && last.panels) || [], onDraw: f => listeners.push(f) };
+  return { $, make, write, amount, long, clock, column, shown: () => shown, mode: () => current()?.mode, panels: () => (last && last.panels) || [], onDraw: f => listeners.push(f) };
 })();

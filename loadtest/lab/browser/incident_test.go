@@ -17,7 +17,8 @@ import (
 // backend. A person with nothing but the page can name the cause, the culprit and the end.
 // The rows of shield top come from the same two answers.
 func TestIncident(t *testing.T) {
-	s := start(t)
+	t.Parallel()
+	s := start(t, "")
 	s.base(s.shop, 30, "/", "/cart", "/pay", "/feed")
 	time.Sleep(3 * time.Second) // of quiet history
 	p := open(t, "http://"+s.admin+"/shield/#shop")
@@ -36,7 +37,11 @@ func TestIncident(t *testing.T) {
 
 	// The cause of a herd is the capacity, or on a slow machine the limit in flight, no client is the
 	// culprit, and the end is told.
-	s.herd(s.shop, 600)
+	clients := 300
+	if *pictures != "" {
+		clients = 600
+	}
+	s.herd(s.shop, clients)
 	says(15*time.Second, `^shop refuses .* because the backend('s capacity of 60/s is used up| is full, with a limit of \d+ in flight.*); the backlog of about [\d,]+ clients will be over in \d+ s\.$`)
 	p.shoot("on-call-herd")
 	if first := s.who("shop").Refused[0]; first.LastMinute > 10 {

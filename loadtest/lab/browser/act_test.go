@@ -1,0 +1,265 @@
+package browser
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/herdshield/shield/share/redis/testserver"
+)
+
+// press clicks the first element of a selector that has this text, or any if it is "".
+func (p *tab) press(selector, text string) {
+	p.Helper()
+	eventually(p.T, 10*time.Second, fmt.Sprintf("%s %q can be pressed", selector, text), func() bool {
+		return eval[bool](p, fmt.Sprintf(`(() => {
+			const e = [...document.querySelectorAll(%q)].find(e => e.checkVisibility() && (%q === "" || e.textContent === %[2]q));
+			e?.click();
+			return !!e;
+		})()`, selector, text))
+	})
+}
+
+// fill sets what the open dialog has for a label.
+func (p *tab) fill(label, value string) {
+	p.Helper()
+	if !eval[bool](p, fmt.Sprintf(`(() => {
+		const e = [...document.querySelectorAll("#dialog label")].find(l => l.firstChild.textContent.startsWith(%q))?.lastChild;
+		if (!e) return false;
+		e.value = %q;
+		e.dispatchEvent(new Event("change"));
+		return e.value === %[2]q;
+	})()`, label, value)) {
+		p.Fatalf("the dialog has no %s that can be %q: %s", label, value, p.text("dialog"))
+	}
+}
+
+// confirm does what the dialog asks for.
+func (p *tab) confirm() {
+	p.Helper()
+	p.press("#dialog[open] button.main", "")
+}
+
+// closed waits until the dialog is closed.
+func (p *tab) closed() {
+	p.Helper()
+	eventually(p.T, 10*time.Second, "the dialog is closed", func() bool { return !eval[bool](p, `document.getElementById("dialog").open`) })
+}
+
+// shows waits until the text of an element has another in it, or if that is "" has none.
+func (p *tab) shows(id, text string) {
+	p.Helper()
+	is := ""
+	defer func() {
+		if p.Failed() {
+			p.Logf("%s is %q", id, is)
+		}
+	}()
+	eventually(p.T, 10*time.Second, fmt.Sprintf("%s shows %q", id, text), func() bool {
+		is = p.text(id)
+		return is != "" && text != "" && strings.Contains(is, text) || is == text
+	})
+}
+
+// blocked returns which of some clients get answers as blocked ones.
+func (s *site) blocked(clients ...string) (list []string) {
+	s.Helper()
+	for _, from := range clients {
+		r, err := http.NewRequestWithContext(s.ctx, http.MethodGet, "http://"+s.shop, nil)
+		if err != nil {
+			s.Fatal(err)
+		}
+		r.Header.Set("X-Forwarded-For", from)
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			s.Fatal(err)
+		}
+		resp.Body.Close()
+		if strings.Contains(resp.Header.Get("Proxy-Status"), `"blocked"`) {
+			list = append(list, from)
+		}
+	}
+	return list
+}
+
+// change sends what another person asks for.
+func (s *site) change(method, path, body string) {
+	s.Helper()
+	r, err := http.NewRequestWithContext(s.ctx, method, "http://"+s.admin+"/shield/"+path, strings.NewReader(body))
+	if err != nil {
+		s.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if said, _ := io.ReadAll(resp.Body); resp.StatusCode >= 300 {
+		s.Fatalf("%s %s %s: %d %s", method, path, body, resp.StatusCode, said)
+	}
+}
+
+// Whatever the commands do, the page does, each after a question: to clients whose address is
+// masked, and to those whose name a person types in.
+func TestActions(t *testing.T) {
+	t.Parallel()
+	s := start(t, "shield {\nmask_addresses on\n}")
+	clients := []string{"192.0.2.66", "192.0.2.99"}
+	for _, from := range clients {
+		for range 100 {
+			s.clients.Go(func() { s.get(s.shop, from, "/") })
+		}
+	}
+	s.clients.Wait()
+	p := open(t, "http://"+s.admin+"/shield/#shop")
+	const list = `[...document.querySelectorAll("#who td.client")].map(e => e.textContent).join()`
+	eventually(t, 10*time.Second, "two clients are listed, masked", func() bool { return eval[string](p, list) == "192.0.2.0,192.0.2.0" })
+
+	p.press("td.acts button", "Block")
+	p.fill("for", "5m")
+	p.confirm()
+	p.shows("overrides", "shop: 192.0.2.0 is blocked, for another ")
+	who := s.blocked(clients...)
+	if len(who) != 1 {
+		t.Fatalf("blocked are %s; want one of %s", who, clients)
+	}
+	p.press("td.acts button", "Forgive")
+	p.confirm()
+	p.shows("dialog-text", "Forgotten: ")
+	if said := p.text("dialog-text"); !strings.HasSuffix(said, "its block.") || strings.Contains(said, who[0]) {
+		t.Errorf("forgiven: %s", said)
+	}
+	p.press("#dialog-form button", "Close")
+	p.shows("overrides", "")
+	if who := s.blocked(clients...); len(who) > 0 {
+		t.Errorf("after one was forgiven, blocked are %s", who)
+	}
+
+	// A client that is typed in.
+	p.do(chromedp.Focus("#client"), chromedp.KeyEvent("192.0.2.99"+kb.Enter))
+	p.shows("dialog-text", "A request now would be ")
+	p.do(chromedp.KeyEvent(kb.Escape))
+	p.closed()
+	p.press("#other button", "Block")
+	p.fill("shield", "")
+	p.confirm()
+	p.shows("overrides", "192.0.2.99 is blocked, for another ")
+	if who := s.blocked(clients...); len(who) != 1 || who[0] != "192.0.2.99" {
+		t.Errorf("blocked are %s", who)
+	}
+	p.press("#overrides button", "End")
+	p.confirm()
+	p.shows("overrides", "")
+	p.press("#other button", "Forgive")
+	p.confirm()
+	p.shows("dialog-title", "Forgive 192.0.2.99?")
+	p.press("#dialog-form button", "Close")
+	limits(t, s, p)
+	together(t, s, p)
+	p.behaved(s.admin, "responded with a status of 4") // Chromium tells of what is refused
+}
+
+// limits sets a limit and the mode.
+func limits(t *testing.T, s *site, p *tab) {
+	t.Helper()
+	p.press("#set", "")
+	const settings = `[...document.querySelectorAll("#dialog option")].map(o => o.value).join()`
+	if got := eval[string](p, settings); got != "capacity,concurrency,queue,per_client rate" {
+		t.Errorf("the page can set %s", got)
+	}
+	p.fill("setting", "per_client rate")
+	if got := eval[string](p, `document.querySelectorAll("#dialog input")[0].value`); got != "20/s" {
+		t.Errorf("the rate is %q", got)
+	}
+	p.accessible("a dialog")
+	p.view(1280, "dark")
+	p.accessible("a dialog in the dark")
+	p.fill("value", "12 a second")
+	p.confirm()
+	p.shows("dialog-text", "want a rate like 50/s")
+	p.fill("value", "12/s burst 3")
+	p.confirm()
+	p.shows("overrides", "shop: per_client rate 12/s burst 3, for another ")
+	if z := s.status().Zones[0]; z.Name != "per_client" || z.Rate != 12 || z.Burst != 3 {
+		t.Errorf("the zone is %+v", z)
+	}
+	p.press("#mode", "")
+	p.fill("mode", "observe")
+	p.confirm()
+	p.shows("overrides", "shop: mode observe")
+	if mode := s.shield("shop").Mode; mode != "observe" {
+		t.Errorf("the mode is %s", mode)
+	}
+	eventually(t, 10*time.Second, "the page knows the mode", func() bool { return eval[string](p, `On.mode()`) == "observe" })
+	p.press("#mode", "") // it offers the other one
+	p.fill("shield", "")
+	p.confirm()
+	p.shows("overrides", "mode enforce")
+	if mode := s.shield("shop").Mode; mode != "enforce" {
+		t.Errorf("the mode is %s", mode)
+	}
+}
+
+// together has a second person change something while the page asks.
+func together(t *testing.T, s *site, p *tab) {
+	t.Helper()
+	p.press("#set", "")
+	p.fill("value", "90/s")
+	s.change("POST", "overrides", `{"kind": "set", "shield": "shop", "setting": "capacity", "value": "80/s", "for": "1h"}`)
+	p.confirm()
+	p.shows("dialog-text", "Nothing is changed: the overrides have changed since they were read: an override begins (set of shop: capacity 80/s, by 127.0.0.1:")
+	p.shows("dialog-text", "shop: capacity 80/s, for another 60 min 0 s, by 127.0.0.1:")
+	p.shows("overrides", "shop: capacity 80/s")
+	if rate := s.shield("shop").Capacity.Rate; rate != 80 {
+		t.Errorf("the capacity is %v: the first person's change is undone", rate)
+	}
+	p.confirm() // having seen it
+	p.shows("overrides", "shop: capacity 90/s")
+	for _, is := range s.status().Overrides {
+		p.press("#overrides button", "End")
+		s.change("DELETE", "overrides/"+is.ID, "")
+		p.confirm()
+		p.shows("dialog-text", "an override has ended (")
+		p.shows("dialog-text", "ended by 127.0.0.1:")
+		break
+	}
+	p.press("#dialog-form button", "Cancel")
+	if n := len(s.status().Overrides); n != 3 {
+		t.Errorf("%d overrides are left; want 3 of 4", n)
+	}
+}
+
+// Replicas see each other, and the page says when they have lost the store.
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+	store := testserver.Start(t, testserver.Programs(t)[0])
+	option := "shield {\nstore redis " + store.Addr + " {\nsecret 0123456789abcdef\n}\n}"
+	s, _ := start(t, option), start(t, option)
+	p := open(t, "http://"+s.admin+"/shield/#shop")
+	eventually(t, 20*time.Second, "the page shows two replicas", func() bool { return p.tile("Replicas") == "2" })
+	banner := func() string {
+		return eval[string](p, `(e => e.hidden ? "" : e.textContent)(document.getElementById("store"))`)
+	}
+	if said := banner(); said != "" {
+		t.Errorf("the page says %q", said)
+	}
+	store.Kill()
+	began := time.Now()
+	eventually(t, 10*time.Second, "the page says that the store is lost", func() bool {
+		return strings.HasPrefix(banner(), "The store at "+store.Addr+" has not answered for ")
+	})
+	t.Logf("the page says so after %v: %s", time.Since(began), banner())
+	eventually(t, 10*time.Second, "this replica is alone", func() bool { return strings.Contains(p.text("tiles"), "alone: the store is lost") })
+	store.Restart()
+	eventually(t, 20*time.Second, "the store is back", func() bool {
+		return banner() == "" && p.tile("Replicas") == "2" && strings.Contains(p.text("tiles"), "share the limits")
+	})
+	p.behaved(s.admin, "")
+}

@@ -1,0 +1,160 @@
+package browser
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/oncall"
+)
+
+// A ring serves the page of a shield that has run for ten minutes, which take no time.
+type ring struct {
+	history  oncall.History
+	reading  oncall.Reading
+	seq      atomic.Uint64
+	readOnly atomic.Bool
+	began    time.Time
+	more     chan struct{} // a second passes
+}
+
+// second adds a second in which the number n of requests is admitted.
+func (r *ring) second(n uint64) {
+	seq := r.seq.Load() + 1
+	r.reading.Admitted += n
+	r.history.Observe(seq, r.reading)
+	r.seq.Store(seq)
+}
+
+func (r *ring) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	out := json.NewEncoder(w)
+	switch q.URL.Path {
+	case "/shield/":
+		html, policy := oncall.Page()
+		w.Header().Set("Content-Security-Policy", policy)
+		w.Write(html)
+	case "/shield/who":
+		out.Encode(caddymodule.WhoStatus{WindowSeconds: 60, Shields: []caddymodule.WhoShield{{
+			Name: "shop", Refused: []caddymodule.RefusedClient{{Client: "192.0.2.7", Handle: "7", LastMinute: 9}},
+		}}})
+	case "/shield/overrides":
+		out.Encode(caddymodule.OverridesStatus{ReadOnly: r.readOnly.Load(), Settings: []caddymodule.Setting{{Setting: "queue", Value: "9"}}})
+	case "/shield/live":
+		since := uint64(0)
+		fmt.Sscan(q.FormValue("since"), &since)
+		for {
+			seq := r.seq.Load()
+			out.Encode(caddymodule.Watch{
+				Boot: "ring", Host: "web-1", Seq: seq, Now: r.began.Add(time.Duration(seq) * time.Second).UnixMilli(), MeanSeconds: 10,
+				Panels: []string{"explain", "forgive", "live", "overrides", "who"},
+				Shields: []caddymodule.ShieldWatch{{Name: "shop", Mode: "enforce", Level: oncall.Good, Says: "shop admits all requests.", ShieldDetails: &caddymodule.ShieldDetails{
+					Samples: r.history.Since(since, nil),
+				}}},
+			})
+			if q.FormValue("follow") == "" || http.NewResponseController(w).Flush() != nil {
+				return
+			}
+			select {
+			case <-q.Context().Done():
+				return
+			case <-r.more:
+				r.second(7)
+			case <-time.After(time.Second): // it is alive
+			}
+			since = seq
+		}
+	default:
+		http.NotFound(w, q)
+	}
+}
+
+// The page has ten minutes from before it was opened, second by second, and drops them one by one. All
+// of it is reached by the keyboard, in the order in which it is read.
+func TestTenMinutes(t *testing.T) {
+	t.Parallel()
+	r := &ring{began: time.Now().Add(-oncall.Seconds * time.Second), more: make(chan struct{})}
+	for n := range uint64(oncall.Seconds) {
+		if n >= 300 && n < 310 { // the machine stood still
+			r.seq.Add(1)
+			continue
+		}
+		r.second(1000 + n)
+	}
+	r.history.Note(1, oncall.Plain, "the first second")
+	server := httptest.NewServer(r)
+	t.Cleanup(server.Close)
+	p := open(t, server.URL+"/shield/")
+	p.shows("says", "shop admits all requests.")
+	const column = `On.column("admitted")`
+	if n := eval[int](p, column+`.length`); n != oncall.Seconds {
+		t.Errorf("the page shows %d seconds", n)
+	}
+	if wrong := eval[string](p, column+`.map((v, n) => [v, n]).filter(([v, n]) => v !== (n >= 300 && n < 310 ? null : n === 310 ? Math.round((1000 + n) / 11) : 1000 + n)).join("; ")`); wrong != "" {
+		t.Errorf("these seconds are wrong: %s", wrong)
+	}
+	at := eval[string](p, `[...document.querySelectorAll("#event-list li")].find(e => e.textContent.includes("the first second")).querySelector("time").dateTime`)
+	if when, err := time.Parse(time.RFC3339, at); err != nil || when.Sub(r.began.Add(time.Second)).Abs() > time.Second {
+		t.Errorf("the first second was at %s, error %v; want %v", at, err, r.began.Add(time.Second))
+	}
+	// The area is as wide as the chart, with a stripe for the time without samples.
+	const drawn = `(() => {
+		const wide = e => e.getBBox().width, svg = document.querySelector("#flow svg");
+		const axis = Math.max(...[...svg.querySelectorAll(".axis")].map(wide)), area = Math.max(...[...svg.querySelectorAll("path:not(.axis, .grid)")].map(wide));
+		return [area / axis, svg.querySelectorAll("rect.span").length];
+	})()`
+	if got := eval[[]float64](p, drawn); got[0] < 0.99 || got[0] > 1.01 || got[1] != 1 {
+		t.Errorf("the part of the axis with an area, and stripes: %v", got)
+	}
+	p.do(chromedp.Focus("#flow svg"), chromedp.KeyEvent(kb.Home))
+	if said := eval[string](p, `document.querySelector("#flow output").textContent`); !strings.HasSuffix(said, ": admitted 1,000/s") {
+		t.Errorf("in the first second the chart says %q", said)
+	}
+	p.do(chromedp.KeyEvent(kb.Escape))
+	walk(t, p)
+	for range 60 {
+		r.more <- struct{}{}
+	}
+	eventually(t, 10*time.Second, "a minute later the first minute is gone", func() bool {
+		return eval[string](p, column+`.at(0) + " " + `+column+`.at(-1) + " " + `+column+`.length`) == fmt.Sprintf("1060 7 %d", oncall.Seconds)
+	})
+	p.behaved(strings.TrimPrefix(server.URL, "http://"), "")
+
+	// Where nothing may be changed, the page offers nothing that does.
+	const changing = `[...document.querySelectorAll("main button")].filter(b => b.checkVisibility()).map(b => b.textContent).join()`
+	if got := eval[string](p, changing); got != "Why?,Forgive,Block,Why?,Forgive,Block,Set a limit…,Set the mode…" {
+		t.Errorf("the page offers %s", got)
+	}
+	r.readOnly.Store(true)
+	p.do(chromedp.Navigate(server.URL+"/shield/#shop"), chromedp.Reload())
+	p.shows("do-note", "read only")
+	if got := eval[string](p, changing); got != "Why?,Why?" {
+		t.Errorf("where it is read only, the page offers %s", got)
+	}
+}
+
+// walk presses Tab until all that can be reached has been.
+func walk(t *testing.T, p *tab) {
+	t.Helper()
+	const all = `[...document.querySelectorAll("a[href], button, input, [tabindex='0']")].filter(e => e.checkVisibility())`
+	n := eval[int](p, `(document.activeElement.blur(), window.stops = `+all+`, stops.length)`)
+	p.do(chromedp.Evaluate[chromedp.Void](`document.body.tabIndex = -1, document.body.focus(), document.body.removeAttribute("tabindex")`))
+	for i := range n {
+		p.do(chromedp.KeyEvent(kb.Tab))
+		const is = `(() => { const e = document.activeElement, s = getComputedStyle(e); return stops.indexOf(e) + " " + (s.outlineStyle !== "none") + " " + e.outerHTML.slice(0, 80) })()`
+		if got := eval[string](p, is); !strings.HasPrefix(got, fmt.Sprint(i, " true ")) {
+			t.Errorf("Tab number %d of %d goes to %s; want the next in the page, which is seen to have the focus", i+1, n, got)
+		}
+	}
+	if n < 15 {
+		t.Errorf("%d stops", n)
+	}
+}
