@@ -13,7 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
-	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/oncall"
 )
 
@@ -43,20 +43,20 @@ func (r *ring) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("Content-Security-Policy", policy)
 		w.Write(html)
 	case "/shield/who":
-		out.Encode(caddymodule.WhoStatus{WindowSeconds: 60, Shields: []caddymodule.WhoShield{{
-			Name: "shop", Refused: []caddymodule.RefusedClient{{Client: "192.0.2.7", Handle: "7", LastMinute: 9}},
+		out.Encode(adminapi.WhoStatus{WindowSeconds: 60, Shields: []adminapi.WhoShield{{
+			Name: "shop", Refused: []adminapi.RefusedClient{{Client: "192.0.2.7", Handle: "7", LastMinute: 9}},
 		}}})
 	case "/shield/overrides":
-		out.Encode(caddymodule.OverridesStatus{ReadOnly: r.readOnly.Load(), Settings: []caddymodule.Setting{{Setting: "queue", Value: "9"}}})
+		out.Encode(adminapi.OverridesStatus{ReadOnly: r.readOnly.Load(), Settings: []adminapi.Setting{{Setting: "queue", Value: "9"}}})
 	case "/shield/live":
 		since := uint64(0)
 		fmt.Sscan(q.FormValue("since"), &since)
 		for {
 			seq := r.seq.Load()
-			out.Encode(caddymodule.Watch{
+			out.Encode(adminapi.Watch{
 				Boot: "ring", Host: "web-1", Seq: seq, Now: r.began.Add(time.Duration(seq) * time.Second).UnixMilli(), MeanSeconds: 10,
 				Panels: []string{"explain", "forgive", "live", "overrides", "who"},
-				Shields: []caddymodule.ShieldWatch{{Name: "shop", Mode: "enforce", Level: oncall.Good, Says: "shop admits all requests.", ShieldDetails: &caddymodule.ShieldDetails{
+				Shields: []adminapi.ShieldWatch{{Name: "shop", Mode: "enforce", Level: oncall.Good, Says: "shop admits all requests.", ShieldDetails: &adminapi.ShieldDetails{
 					Samples: r.history.Since(since, nil),
 				}}},
 			})
