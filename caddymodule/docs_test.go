@@ -18,17 +18,23 @@ import (
 // documents returns the project's pages, by path.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
-	paths, _ := filepath.Glob("../*.md")
-	more, _ := filepath.Glob("../docs/*.md")
+	var paths []string
+	for _, folder := range []string{"", "docs/", "k8s/", "k8s/*/", "loadtest/lab/*/", "loadtest/lab/*/*/"} {
+		found, err := filepath.Glob("../" + folder + "*.md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, found...)
+	}
 	docs := map[string]string{}
-	for _, path := range append(paths, more...) {
+	for _, path := range paths {
 		b, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		docs[strings.TrimPrefix(path, "../")] = string(b)
 	}
-	if len(docs) < 5 {
+	if len(docs) < 30 {
 		t.Fatalf("only %d pages found", len(docs))
 	}
 	return docs
