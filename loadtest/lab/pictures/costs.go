@@ -18,7 +18,7 @@ var (
 	// benchstat writes a median with its confidence interval, then the change if it is significant.
 	medianOf = regexp.MustCompile(`([0-9.]+)([a-zA-Zµ]*) ± +(?:[0-9]+%|∞)(?: +[¹²])?(?: +([~+-][0-9.]*%?) \(p=[^)]*\))?`)
 	cpus     = regexp.MustCompile(`-[0-9]+$`)
-	suffixes = map[string]string{"sec/op": "s", "cpu-sec/op": "s", "B/op": "B"}
+	suffixes = map[string]string{"sec/op": "s", "cpu-sec/op": "s"}
 )
 
 // readCosts reads what benchstat prints as text, and returns the names of the columns of each of
@@ -69,17 +69,17 @@ func readCosts(text string) (columns [][]string, rows [][]cost, err error) {
 	return columns, rows, nil
 }
 
-// handlerCosts are the tables of benchmarks of several handlers: a row for each benchmark and unit.
+// handlerCosts are the tables of benchmarks of several handlers: rows of CPU time and of allocations.
 func handlerCosts(text string) (string, error) {
 	columns, rows, err := readCosts(text)
 	var b strings.Builder
 	for i, names := range columns {
 		fmt.Fprintf(&b, "| benchmark | per request | %s |\n|---|---|%s\n", strings.Join(names, " | "), strings.Repeat("---:|", len(names)))
-		for _, unit := range []string{"cpu-sec/op", "allocs/op", "B/op"} {
+		for _, unit := range []string{"cpu-sec/op", "allocs/op"} {
 			for _, row := range rows[i] {
 				if row.unit == unit {
 					name := strings.NewReplacer("level=", "", "next=", "", "/", ", ").Replace(row.name)
-					fmt.Fprintf(&b, "| %s | %s | %s |\n", name, map[string]string{"cpu-sec/op": "CPU", "B/op": "memory", "allocs/op": "allocations"}[unit], strings.Join(row.values, " | "))
+					fmt.Fprintf(&b, "| %s | %s | %s |\n", name, map[string]string{"cpu-sec/op": "CPU", "allocs/op": "allocations"}[unit], strings.Join(row.values, " | "))
 				}
 			}
 		}
