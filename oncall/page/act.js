@@ -88,10 +88,10 @@
     } catch (e) { dialog(c.client, [e.message]) }
   }
   function forgive(c) {
-    dialog(`Forgive ${c.client}?`, [`${On.shown()} forgets what it has counted against this client: its block, its early returns, and what it has used of its quota.`], [], async () => {
-      const [is] = (await post("forgive", { ...called(c), shield: On.shown() })).said.shields;
+    dialog(`Forgive ${c.client}?`, [`${On.shown()} forgets what it has counted against this client: its block, its early returns, and what it has used of its quota.`], [], async (_, seen) => {
+      const { said } = await post("forgive", { ...called(c), shield: On.shown() }, seen), [is] = said.shields;
       const had = [...is.zones.map(z => `what it had used of zone ${z}`), ...is.promises ? ["its appointment"] : [], ...is.strikes ? [`${is.strikes} early returns`] : [], ...is.blocked ? ["its block"] : []];
-      return [had.length ? `Forgotten: ${had.join(", ")}.` : "Nothing was held against it."];
+      return [had.length ? `Forgotten: ${had.join(", ")}.` : "Nothing was held against it.", ...(said.ended || []).map(o => `Ended: ${words(o)}.`)];
     }, "Forgive");
   }
   // override asks for one for a while, of this shield or, if they can have it, of all.
