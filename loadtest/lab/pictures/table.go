@@ -125,7 +125,7 @@ func tables() (all []page.Table, err error) {
 		columns    []column
 		rows       []row
 	}{
-		{"crowds", "crowd", columns, crowds},
+		{"crowds", "herd", columns, crowds},
 		{"hammered", "who hammers", hammerColumns, hammered},
 		{"others", "what refused clients are told", columns, others},
 	} {
