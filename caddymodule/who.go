@@ -65,11 +65,11 @@ func (h *Handler) noteRefused(r *http.Request, q *shield.Request, d *shield.Deci
 	ofShield, ofZone := h.countRefused(q, d)
 	var buf [128]byte // on the stack, for most names
 	if ofShield {
-		h.record.refused.top().Name(uint64(q.Client), h.clients.name(buf[:0], r), uint8(pushback.FamilyOf(q.Agent)))
+		h.record.refused.top().Name(d.At(), uint64(q.Client), h.clients.name(buf[:0], r), uint8(pushback.FamilyOf(q.Agent)), r.Method, r.URL.Path)
 	}
 	if ofZone {
 		z := &h.zones[d.Zone]
-		z.record.refused.top().Name(uint64(q.Keys[d.Zone]), z.keyer.name(buf[:0], r), uint8(pushback.FamilyOf(q.Agent)))
+		z.record.refused.top().Name(d.At(), uint64(q.Keys[d.Zone]), z.keyer.name(buf[:0], r), uint8(pushback.FamilyOf(q.Agent)), r.Method, r.URL.Path)
 	}
 }
 
@@ -165,7 +165,7 @@ func (a *App) list(g *shield.Guard, clients []oncall.Client, n int, count func(*
 		one := adminapi.RefusedClient{
 			Client: a.shown(&c), Handle: handleOf(&c), LastMinute: int(math.Round(count(&c))),
 			PerSecond: math.Round(100*c.PerSecond*count(&c)/c.Events) / 100,
-			Reason:    shield.Reason(c.Reason).String(), Agent: pushback.Family(c.Agent).String(),
+			Reason:    shield.Reason(c.Reason).String(), Agent: pushback.Family(c.Agent).String(), Path: adminapi.Shown(c.Path),
 		}
 		if known := g.Classes(); known.Len() > 1 && int(c.Class) < known.Len() { // a reload may have left fewer
 			one.Class = known.At(int(c.Class)).Name

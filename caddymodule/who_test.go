@@ -76,7 +76,7 @@ func TestWho(t *testing.T) {
 		s.get("/pay", "User-Agent", "python-requests/2")
 	}
 	s.get("/", "X-Token", "\x1b]0;evil", "User-Agent", "curl/8.1")
-	first := adminapi.RefusedClient{Client: "192.0.2.1", LastMinute: 4, PerSecond: 4, Reason: "quota", Class: "critical", Agent: "python"}
+	first := adminapi.RefusedClient{Client: "192.0.2.1", LastMinute: 4, PerSecond: 4, Reason: "quota", Class: "critical", Agent: "python", Path: "GET /pay"}
 	want := adminapi.WhoStatus{
 		WindowSeconds: 60,
 		Shields: []adminapi.WhoShield{
@@ -86,7 +86,7 @@ func TestWho(t *testing.T) {
 	}
 	got := askWho(t, "")
 	refused := got.Shields[0].Refused
-	if len(refused) != 1 || refused[0].Client != "192.0.2.1" || refused[0].LastMinute != 4 || refused[0].Agent != "python" || refused[0].Class != "default" {
+	if len(refused) != 1 || refused[0].Client != "192.0.2.1" || refused[0].LastMinute != 4 || refused[0].Agent != "python" || refused[0].Path != "GET /pay" || refused[0].Class != "default" {
 		t.Errorf("refused were %+v; want like %+v", refused, first)
 	}
 	if rate := refused[0].PerSecond; rate <= 0 || rate > 4 {
@@ -279,7 +279,7 @@ func TestReadableNames(t *testing.T) {
 // The memory of refused clients is small beside the memory of clients: far below 1 MiB
 // for a shield with five zones.
 func TestWhoIsSmall(t *testing.T) {
-	if size := 6 * unsafe.Sizeof(*new(refusedClients).top()); size > 400<<10 {
+	if size := 6 * unsafe.Sizeof(*new(refusedClients).top()); size > 450<<10 {
 		t.Errorf("a shield with five zones keeps %d bytes", size)
 	}
 }

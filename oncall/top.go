@@ -1,8 +1,10 @@
 package oncall
 
 import (
+	"bytes"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,10 +25,14 @@ const (
 	// MaxClientName is how many bytes of a client's name a Top keeps. Ours: an address and
 	// a host name fit, as do most tokens.
 	MaxClientName = 64
+
+	// MaxPathClass is how many bytes of the class of a client's path a Top keeps. Ours: a method
+	// and the first element of most paths fit.
+	MaxPathClass = 32
 )
 
 // A Top finds the clients with the most events of the last minute among any number of
-// clients, in 57 KiB. The zero Top is ready. It is safe for concurrent use, and Count
+// clients, in 74 KiB. The zero Top is ready. It is safe for concurrent use, and Count
 // makes no allocation.
 //
 // It is the Space-Saving sketch (Metwally, Agrawal and El Abbadi, "Efficient
@@ -50,13 +56,14 @@ type topSet struct {
 type topEntry struct {
 	events, early atomic.Uint64 // windows: since the client took the entry
 	last          atomic.Uint32 // reason and class of the last event
-	named         atomic.Bool   // written under mu
+	named         atomic.Uint32 // one more than the window of the last Name; 0: none. Written under mu
 
 	inherited window              // the count of the client before; guarded by mu
 	since     uint32              // when the entry was taken, in seconds; guarded by mu
 	agent     uint8               // guarded by mu
 	length    uint8               // of name, and one more if that is cut; guarded by mu
 	name      [MaxClientName]byte // guarded by mu
+	path      [MaxPathClass]byte  // guarded by mu; zeros after its end
 }
 
 // An Event is one that a Top counts.
@@ -75,36 +82,38 @@ type Client struct {
 	Events, Early float64 // estimates, as windows are cut
 	PerSecond     float64 // of Events, since the client was found, if that is less than a minute ago
 
-	Reason, Class uint8 // of the last event
-	Agent         uint8 // as it was when the name was told
+	Reason, Class uint8  // of the last event
+	Agent         uint8  // as it was when the name was told
+	Path          string // likewise: see PathClass
 }
 
-// Count counts an event at now, the time since any epoch. It reports whether the client's name
-// is not known yet: Name is to be called with it, now or after a later event.
+// Count counts an event at now, the time since any epoch. It reports whether the client has
+// not been named in this minute: Name is to be called, now or after a later event.
 func (t *Top) Count(now time.Duration, e Event) (unnamed bool) {
 	s, index := &t.sets[e.Client>>58], windowAt(now)
 	for i := range s.keys {
 		if s.keys[i].Load() == e.Client {
 			at := &s.entries[i]
 			at.count(index, &e)
-			return !at.named.Load()
+			return at.named.Load() != uint32(index)+1
 		}
 	}
 	s.take(now, index, &e)
 	return true
 }
 
-// Name sets the name of a client that is in the Top, its first MaxClientName bytes, and what kind
-// of software it is, which means nothing here.
-func (t *Top) Name(client uint64, name []byte, agent uint8) {
+// Name sets the name of a client that is in the Top, its first MaxClientName bytes, what kind
+// of software it is, which means nothing here, and the class of what it asks for.
+func (t *Top) Name(now time.Duration, client uint64, name []byte, agent uint8, method, path string) {
 	s := &t.sets[client>>58]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.keys {
-		if at := &s.entries[i]; s.keys[i].Load() == client && !at.named.Load() {
+		if at := &s.entries[i]; s.keys[i].Load() == client {
 			copy(at.name[:], name)
 			at.length, at.agent = uint8(min(len(name), MaxClientName+1)), agent
-			at.named.Store(true)
+			at.path = pathClass(method, path)
+			at.named.Store(uint32(windowAt(now)) + 1)
 		}
 	}
 }
@@ -140,7 +149,7 @@ func (s *topSet) take(now time.Duration, index uint16, e *Event) {
 	at := &s.entries[least]
 	s.keys[least].Store(0)
 	at.inherited, at.since = smallest, uint32(now/time.Second)
-	at.named.Store(false)
+	at.named.Store(0)
 	at.events.Store(uint64(newWindow(index, 0, 0)))
 	at.early.Store(uint64(newWindow(index, 0, 0)))
 	at.count(index, e)
@@ -163,7 +172,7 @@ func (s *topSet) appendClients(list []Client, now time.Duration) []Client {
 	for i := range s.keys {
 		at := &s.entries[i]
 		events := window(at.events.Load()).at(index).recent(left)
-		if !at.named.Load() || events < 0.5 {
+		if at.named.Load() == 0 || events < 0.5 {
 			continue
 		}
 		found := (now - time.Duration(at.since)*time.Second).Seconds()
@@ -173,9 +182,29 @@ func (s *topSet) appendClients(list []Client, now time.Duration) []Client {
 			Events: events, Early: window(at.early.Load()).at(index).recent(left),
 			PerSecond: events / min(topWindow.Seconds(), max(1, found)),
 			Reason:    uint8(last), Class: uint8(last >> 8), Agent: at.agent,
+			Path: string(bytes.TrimRight(at.path[:], "\x00")),
 		})
 	}
 	return list
+}
+
+// pathClass returns the method and the first element of a path, with "/…" for the rest: what
+// requests of one client often have in common, in few bytes.
+func pathClass(method, path string) (class [MaxPathClass]byte) {
+	n := copy(class[:], method[:min(len(method), len("PROPPATCH"))])
+	n += copy(class[n:], " ")
+	first, rest := path, ""
+	if i := strings.IndexByte(path[min(1, len(path)):], '/'); i >= 0 {
+		first, rest = path[:i+1], path[i+1:]
+	}
+	if len(rest) <= 1 && len(path) <= len(class)-n {
+		copy(class[n:], path)
+		return class
+	}
+	const more = "/…"
+	n += copy(class[n:len(class)-len(more)], first)
+	copy(class[n:], more)
+	return class
 }
 
 // Most returns the n clients of a list with the largest count, in that order; those without

@@ -3,6 +3,7 @@ package oncall
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,15 +21,15 @@ func hashed(n uint64) uint64 {
 func (t *Top) event(now time.Duration, n uint64, e Event) {
 	e.Client = hashed(n)
 	if t.Count(now, e) {
-		t.Name(e.Client, fmt.Appendf(nil, "%d", n), 6)
+		t.Name(now, e.Client, fmt.Appendf(nil, "%d", n), 6, "GET", "/items/1")
 	}
 }
 
 func byEvents(c *Client) float64 { return c.Events }
 
 func TestTopIsSmall(t *testing.T) {
-	if size := unsafe.Sizeof(Top{}); size > 57<<10 {
-		t.Errorf("a Top has %d bytes; want at most 57 KiB, as its comment says", size)
+	if size := unsafe.Sizeof(Top{}); size > 74<<10 {
+		t.Errorf("a Top has %d bytes; want at most 74 KiB, as its comment says", size)
 	}
 }
 
@@ -100,7 +101,7 @@ func TestTopForgetsAfterAMinute(t *testing.T) {
 		}
 		return list[0]
 	}
-	want := Client{Key: hashed(7), Name: "7", Events: 61, Early: 30, PerSecond: 61 / 59.5, Reason: 4, Class: 5, Agent: 6}
+	want := Client{Key: hashed(7), Name: "7", Events: 61, Early: 30, PerSecond: 61 / 59.5, Reason: 4, Class: 5, Agent: 6, Path: "GET /items/…"}
 	if got := at(59*time.Second + 500*time.Millisecond); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -157,8 +158,8 @@ func TestNames(t *testing.T) {
 	if list := top.Clients(0); len(list) != 0 {
 		t.Errorf("a client without a name is shown: %+v", list)
 	}
-	top.Name(1, long, 0)
-	top.Name(2, long, 0) // not there
+	top.Name(0, 1, long, 0, "GET", "/")
+	top.Name(0, 2, long, 0, "GET", "/") // not there
 	if top.Count(0, Event{Client: 1}) {
 		t.Error("a name that was told is not known")
 	}
@@ -166,7 +167,7 @@ func TestNames(t *testing.T) {
 		t.Errorf("got %+v", list)
 	}
 	top.Count(0, Event{Client: 1 << 60})
-	top.Name(1<<60, nil, 0) // a name may be empty
+	top.Name(0, 1<<60, nil, 0, "GET", "/") // a name may be empty
 	if list := top.Clients(0); len(list) != 2 || list[1].Name != "" || list[1].Cut {
 		t.Errorf("got %+v", list)
 	}
@@ -220,7 +221,7 @@ func TestCountDoesNotAllocate(t *testing.T) {
 	if got := testing.AllocsPerRun(1000, func() {
 		n++
 		if top.Count(0, Event{Client: hashed(n)}) {
-			top.Name(hashed(n), name, 0)
+			top.Name(0, hashed(n), name, 0, "GET", "/")
 		}
 		top.Count(0, Event{Client: hashed(n)})
 	}); got != 0 {
@@ -259,8 +260,49 @@ func BenchmarkTop(b *testing.B) {
 			n++
 			key := hashed(n)
 			if top.Count(0, Event{Client: key}) {
-				top.Name(key, name, 0)
+				top.Name(0, key, name, 0, "GET", "/")
 			}
 		}
 	})
+}
+
+// Of a path its first element is shown, as much of it as fits.
+func TestPathClasses(t *testing.T) {
+	for in, want := range map[[2]string]string{
+		{"GET", "/"}:                           "GET /",
+		{"GET", "/items"}:                      "GET /items",
+		{"GET", "/items/"}:                     "GET /items/",
+		{"POST", "/items/1/2"}:                 "POST /items/…",
+		{"GET", "//items"}:                     "GET //…",
+		{"GET", "items/1"}:                     "GET items/…",
+		{"OPTIONS", "*"}:                       "OPTIONS *",
+		{"GET", ""}:                            "GET ",
+		{"GET", "/" + strings.Repeat("a", 27)}: "GET /" + strings.Repeat("a", 27),
+		{"GET", "/" + strings.Repeat("a", 28)}: "GET /" + strings.Repeat("a", 23) + "/…",
+		{strings.Repeat("M", 99), "/" + strings.Repeat("a", 9)}: strings.Repeat("M", 9) + " /" + strings.Repeat("a", 9),
+	} {
+		got := pathClass(in[0], in[1])
+		if text := strings.TrimRight(string(got[:]), "\x00"); text != want {
+			t.Errorf("%q: %q; want %q", in, text, want)
+		}
+	}
+}
+
+// A client is named again each minute: what it asks for may change.
+func TestNamesAreRenewed(t *testing.T) {
+	top, e := new(Top), Event{Client: 7}
+	if !top.Count(0, e) {
+		t.Error("a new client is not to be named")
+	}
+	top.Name(0, 7, []byte("seven"), 1, "GET", "/")
+	if top.Count(59*time.Second, e) {
+		t.Error("a client is to be named twice in a minute")
+	}
+	if !top.Count(60*time.Second, e) {
+		t.Error("a client is not to be named again in the next minute")
+	}
+	top.Name(60*time.Second, 7, []byte("seven"), 1, "POST", "/pay/now")
+	if got := top.Clients(60 * time.Second); len(got) != 1 || got[0].Path != "POST /pay/…" {
+		t.Errorf("%+v; want the path of the last minute", got)
+	}
 }

@@ -44,7 +44,8 @@ type RefusedClient struct {
 	PerSecond  float64 `json:"per_second"` // since its first refusal, if that was in the last minute
 	Reason     string  `json:"reason"`     // of the last refusal
 	Class      string  `json:"class"`      // that it was treated as; empty if there are no classes
-	Agent      string  `json:"agent"`      // the family of its software by its User-Agent, as it was at first
+	Agent      string  `json:"agent"`      // the family of its software by its User-Agent, as it was at most a minute before
+	Path       string  `json:"path"`       // the method and first path element of a request then, as Shown: "GET /items/…"
 }
 
 // BusyClient is a client with requests in flight.

@@ -232,9 +232,9 @@ func (s *topScreen) clients(shield string) (lines []string) {
 	if i < 0 || len(s.who.Shields[i].Refused) == 0 {
 		return nil
 	}
-	lines = []string{"", strong.Styled(fmt.Sprintf("%-28s %10s %11s  %-12s %s", "refused most", "per second", "last minute", "reason", "agent"))}
+	lines = []string{"", strong.Styled(fmt.Sprintf("%-28s %10s %11s  %-12s %-8s %s", "refused most", "per second", "last minute", "reason", "agent", "path"))}
 	for _, c := range s.who.Shields[i].Refused {
-		lines = append(lines, fmt.Sprintf("%-28.28s %10.1f %11d  %-12s %s", c.Client, c.PerSecond, c.LastMinute, c.Reason, c.Agent))
+		lines = append(lines, fmt.Sprintf("%-28.28s %10.1f %11d  %-12s %-8s %s", c.Client, c.PerSecond, c.LastMinute, c.Reason, c.Agent, adminapi.Shown(c.Path)))
 	}
 	return lines
 }

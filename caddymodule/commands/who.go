@@ -66,10 +66,10 @@ func printWho(w io.Writer, who *adminapi.WhoStatus) error {
 	}
 	table := func(title, of string, clients []adminapi.RefusedClient) {
 		if len(clients) > 0 {
-			head(title + "\tCLIENT\tLAST MINUTE\tPER SECOND\tLAST REASON\tCLASS\tAGENT\t")
+			head(title + "\tCLIENT\tLAST MINUTE\tPER SECOND\tLAST REASON\tCLASS\tAGENT\tPATH\t")
 		}
 		for _, c := range clients {
-			fmt.Fprintf(t, "%s\t%s\t%d\t%.1f\t%s\t%s\t%s\t\n", of, adminapi.Shown(c.Client), c.LastMinute, c.PerSecond, c.Reason, c.Class, c.Agent)
+			fmt.Fprintf(t, "%s\t%s\t%d\t%.1f\t%s\t%s\t%s\t%s\t\n", of, adminapi.Shown(c.Client), c.LastMinute, c.PerSecond, c.Reason, c.Class, c.Agent, adminapi.Shown(c.Path))
 		}
 	}
 	for _, s := range who.Shields {

@@ -8,8 +8,8 @@ import (
 )
 
 func TestPrintWho(t *testing.T) {
-	hammer := adminapi.RefusedClient{Client: "192.0.2.7", LastMinute: 5400, PerSecond: 90, Reason: "early", Class: "default", Agent: "curl"}
-	hostile := adminapi.RefusedClient{Client: "\x1b[2J\u009b1m", LastMinute: 3, PerSecond: .05, Reason: "quota", Agent: "other"}
+	hammer := adminapi.RefusedClient{Client: "192.0.2.7", LastMinute: 5400, PerSecond: 90, Reason: "early", Class: "default", Agent: "curl", Path: "GET /items/…"}
+	hostile := adminapi.RefusedClient{Client: "\x1b[2J\u009b1m", LastMinute: 3, PerSecond: .05, Reason: "quota", Agent: "other", Path: "GET /\x1b"}
 	for _, c := range []struct {
 		name string
 		who  adminapi.WhoStatus
@@ -28,21 +28,21 @@ No client was refused in the last minute.
 			},
 			Zones: []adminapi.WhoZone{{Name: "per_client", Refused: []adminapi.RefusedClient{hostile}}},
 		}, `
-REFUSED BY  CLIENT             LAST MINUTE  PER SECOND  LAST REASON  CLASS    AGENT
-shop        192.0.2.7          5400         90.0        early        default  curl
-shop        "\x1b[2J\u009b1m"  3            0.1         quota                 other
+REFUSED BY  CLIENT             LAST MINUTE  PER SECOND  LAST REASON  CLASS    AGENT  PATH
+shop        192.0.2.7          5400         90.0        early        default  curl   GET /items/…
+shop        "\x1b[2J\u009b1m"  3            0.1         quota                 other  "GET /\x1b"
 
-EARLY AT  CLIENT     LAST MINUTE  PER SECOND  LAST REASON  CLASS    AGENT
-shop      192.0.2.7  5400         90.0        early        default  curl
+EARLY AT  CLIENT     LAST MINUTE  PER SECOND  LAST REASON  CLASS    AGENT  PATH
+shop      192.0.2.7  5400         90.0        early        default  curl   GET /items/…
 
 IN FLIGHT AT  CLIENT     REQUESTS
 shop          192.0.2.7  12
 
-REFUSED BY      CLIENT     LAST MINUTE  PER SECOND  LAST REASON  CLASS    AGENT
-api (observes)  192.0.2.7  5400         90.0        early        default  curl
+REFUSED BY      CLIENT     LAST MINUTE  PER SECOND  LAST REASON  CLASS    AGENT  PATH
+api (observes)  192.0.2.7  5400         90.0        early        default  curl   GET /items/…
 
-REFUSED BY ZONE  CLIENT             LAST MINUTE  PER SECOND  LAST REASON  CLASS  AGENT
-per_client       "\x1b[2J\u009b1m"  3            0.1         quota               other
+REFUSED BY ZONE  CLIENT             LAST MINUTE  PER SECOND  LAST REASON  CLASS  AGENT  PATH
+per_client       "\x1b[2J\u009b1m"  3            0.1         quota               other  "GET /\x1b"
 `},
 	} {
 		t.Run(c.name, func(t *testing.T) {

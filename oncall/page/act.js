@@ -135,14 +135,14 @@
     write($("who-note"), clients.length ? `last ${said.window_seconds} s, most refused first${said.masked ? ", addresses are masked" : ""}` : "no client was refused in the last minute");
     const table = $("who").querySelector("table"), rows = clients.map(c => {
       const r = find(s.refused, c);
-      return [c.client, r.per_second === undefined ? "–" : amount(r.per_second), r.last_minute === undefined ? "–" : amount(r.last_minute), amount(find(s.early, c).last_minute || 0), amount(find(s.in_flight, c).in_flight || 0), r.reason || "", r.class || "", r.agent || ""];
+      return [c.client, r.per_second === undefined ? "–" : amount(r.per_second), r.last_minute === undefined ? "–" : amount(r.last_minute), amount(find(s.early, c).last_minute || 0), amount(find(s.in_flight, c).in_flight || 0), r.reason || "", r.class || "", r.agent || "", r.path || ""];
     });
     $("other").hidden = !has("explain");
     for (const b of $("other").querySelectorAll("[value]")) b.hidden = readOnly;
     const key = JSON.stringify([rows, clients.map(id), readOnly]);
     if (table.dataset.key === key || table.querySelector(":active")) return; // not while a button is pressed
     table.dataset.key = key;
-    const head = make("tr"), names = ["Client", "Refused/s", "Last minute", "Early", "In flight", "Reason", "Class", "Agent"];
+    const head = make("tr"), names = ["Client", "Refused/s", "Last minute", "Early", "In flight", "Reason", "Class", "Agent", "Path"];
     names.forEach((name, i) => { const th = make("th", i > 0 && i < 5 ? "n" : "", name); th.scope = "col"; head.append(th) });
     head.append(make("td"));
     table.tHead.replaceChildren(...clients.length ? [head] : []);
