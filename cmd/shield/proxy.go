@@ -4,12 +4,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"text/template"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -19,6 +23,7 @@ import (
 
 	"github.com/herdshield/shield/caddymodule"
 	"github.com/herdshield/shield/caddymodule/commands"
+	"github.com/herdshield/shield/limiter"
 )
 
 func init() {
@@ -47,13 +52,14 @@ func init() {
 			f.StringVarP(&p.From, "from", "f", ":8080", "address on which to receive requests")
 			f.StringSliceVarP(&p.To, "to", "t", nil, "address of the backend")
 			f.StringVar(&p.Rate, "rate", "", "rate limit of each client, like 5/s, 100/m or 1000/h")
-			burst := f.Int("burst", 0, "how many requests a client may send at once (default: what one second allows)")
+			burst := f.Int("burst", 0, "how many requests a client may send at once (default: what the rate says, 100 of 100/m)")
 			f.StringVar(&p.Capacity, "capacity", "", "rate limit of all clients together, like 500/s")
 			f.StringVar(&p.Concurrency, "concurrency", "", `how many requests the backend can work on at once, or "adaptive"`)
 			f.StringVar(&p.Timeout, "timeout", "60s", `how long the backend may be waited for, or "off"`)
 			f.StringVar(&p.Store, "store", "", "URL of the Redis or Valkey server that replicas share")
 			f.BoolVar(&p.Observe, "observe", false, "refuse no request, only report")
 			f.BoolVar(&p.AccessLog, "access-log", false, "log every request")
+			f.BoolVar(&p.ReusePort, "reuse-port", false, "start even if another process listens on the same addresses")
 			f.StringVar(&p.Admin, "admin", caddy.DefaultAdminListen, `address for "shield status" and metrics, or "off"`)
 			cmd.Args = cobra.NoArgs
 			// cobra prints errors as text; Caddy's own wrapper would log them as JSON.
@@ -93,6 +99,13 @@ A request that the backend does not answer within --timeout ends in 504, and mak
 room for others. So does a response that pauses for as long, but for streams of
 events and gRPC. Slow clients do not use it up. Not with --observe.
 
+On a terminal it prints what it limits, where it listens and what to try, and logs
+warnings only. Otherwise it logs in JSON.
+
+It does not start if another process listens at --from or --admin: each of the two
+would get some of the requests, and admit as many as the limits say. --reuse-port
+starts it all the same, so that it can take over before the other one ends.
+
 With --observe no request is refused; metrics, logs and "shield status" show
 which would have been.
 `
@@ -106,6 +119,8 @@ type proxy struct {
 	Timeout            string // "off", or "": none
 	Burst              *int   // nil: not given
 	Observe, AccessLog bool
+	ReusePort          bool
+	Terminal           bool // its log is read by a person, who has been told what is up
 }
 
 func (p proxy) run() error {
@@ -113,15 +128,129 @@ func (p proxy) run() error {
 	if err := p.hidePassword(); err != nil {
 		return err
 	}
+	p.Terminal = terminal(os.Stderr).terminal
 	config, err := p.config()
 	if err != nil {
+		return err
+	}
+	if err := p.probe(); err != nil {
 		return err
 	}
 	if err := caddy.Load(config, false); err != nil {
 		return err
 	}
+	if p.Terminal {
+		return errors.Join(p.greet(os.Stderr), wait())
+	}
 	caddy.Log().Info("shield is up", zap.String("from", p.From), zap.Strings("to", p.To), zap.String("admin", p.Admin))
-	select {}
+	return wait()
+}
+
+// wait never returns: caddy.TrapSignals ends the process.
+func wait() error { select {} }
+
+// probe returns an error if another process listens at --from or --admin. Caddy would listen
+// beside it, for it sets SO_REUSEPORT, and the kernel would share the connections out.
+func (p proxy) probe() error {
+	if p.ReusePort {
+		return nil
+	}
+	for _, flag := range []struct{ name, address string }{{"from", p.listens()}, {"admin", p.Admin}} {
+		addr, err := caddy.ParseNetworkAddress(flag.address)
+		if err != nil || flag.address == "off" || addr.IsUnixNetwork() || addr.StartPort == 0 {
+			continue // Caddy says what is wrong with it
+		}
+		l, err := net.Listen("tcp", net.JoinHostPort(addr.Host, strconv.Itoa(int(addr.StartPort))))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return fmt.Errorf("--%s is %s, where another process listens, maybe another shield; want another address, that process stopped, or --reuse-port to share it",
+				flag.name, flag.address)
+		}
+		if err == nil {
+			l.Close()
+		}
+	}
+	return nil
+}
+
+// listens returns the address of the socket for --from.
+func (p proxy) listens() string {
+	site, bind := siteAddress(p.From)
+	rest, plain := strings.CutPrefix(site, "http://")
+	port := "443"
+	if plain {
+		port = "80"
+	}
+	if _, given, err := net.SplitHostPort(strings.TrimPrefix(rest, "https://")); err == nil {
+		port = given
+	}
+	return net.JoinHostPort(bind, port)
+}
+
+// greet says what is limited, where the proxy listens, and what to try next.
+func (p proxy) greet(w io.Writer) error {
+	var limits []string
+	if p.Rate != "" {
+		limits = append(limits, fmt.Sprintf("each client to %s", withBurst(p.Rate, p.Burst, limiter.New)))
+	}
+	if p.Capacity != "" {
+		limits = append(limits, fmt.Sprintf("all clients together to %s", withBurst(p.Capacity, nil, limiter.NewCapacity)))
+	}
+	switch p.Concurrency {
+	case "":
+	case "adaptive":
+		limits = append(limits, "what is in flight to as much as the backend works best with")
+	default:
+		limits = append(limits, p.Concurrency+" requests in flight")
+	}
+	if last := len(limits) - 1; last > 0 {
+		limits[last] = "and " + limits[last]
+	}
+	does := "limits"
+	if p.Observe {
+		does = "observes, and would limit"
+	}
+	url, admin, try := p.url(), "", "shield status"
+	if p.Admin != "off" {
+		admin = ", and for shield status on " + p.Admin
+	}
+	switch {
+	case p.Admin == "off":
+		try = "shield demo"
+	case p.Admin != caddy.DefaultAdminListen:
+		try += " --address " + p.Admin
+	}
+	_, err := fmt.Fprintf(w, "shield %s %s.\nIt listens on %s for %s%s.\nTry: curl -i %s, and %s in another terminal; Ctrl-C ends it.\n",
+		does, strings.Join(limits, ", "), url, strings.Join(p.To, " and "), admin, url, try)
+	return err
+}
+
+// withBurst returns a rate with the burst that is in force, which may be a default.
+func withBurst(rate string, burst *int, read func(limiter.Config) (limiter.Limit, error)) string {
+	number, unit, _ := strings.Cut(rate, "/")
+	n, _ := strconv.ParseFloat(number, 64) // it is in force, so it can be read
+	c := limiter.Config{Rate: n, Per: map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}[unit]}
+	if burst != nil {
+		c.Burst = *burst
+	}
+	limit, _ := read(c)
+	return fmt.Sprintf("%s burst %d", rate, limit.Burst())
+}
+
+// url returns what a browser on this machine asks for.
+func (p proxy) url() string {
+	site, bind := siteAddress(p.From)
+	if rest, ok := strings.CutPrefix(site, "http://"); ok && (rest == "" || rest[0] == ':') {
+		if ip, err := netip.ParseAddr(bind); bind == "" || err == nil && ip.IsUnspecified() {
+			bind = "localhost"
+		} else if err == nil && ip.Is6() {
+			bind = "[" + bind + "]"
+		}
+		return "http://" + bind + strings.TrimSuffix(rest, ":80") + "/"
+	}
+	if !strings.Contains(site, "://") {
+		site = "https://" + site
+	}
+	return site + "/"
 }
 
 // Origins are those from which Caddy's admin endpoint is to take requests, as without them, and
@@ -146,11 +275,18 @@ var proxyCaddyfile = template.Must(template.New("proxy").Parse(`{
 		origins {{.}}
 	}{{end}}
 	persist_config off
-{{- if not .AccessLog}}
+{{- if and .Terminal (not .AccessLog)}}
+	log {
+		level WARN
+	}{{end}}
+{{- if or .Plain (not .AccessLog)}}
 	servers {
+{{- if .Plain}}
+		protocols h1{{end}}
+{{- if not .AccessLog}}
 		listener_wrappers {
 			shield
-		}
+		}{{end}}
 	}{{end}}
 }
 {{.Site}} {
@@ -183,6 +319,9 @@ var proxyCaddyfile = template.Must(template.New("proxy").Parse(`{
 }
 `))
 
+// notSeen is where errors say that the Caddyfile of the command line is wrong.
+var notSeen = regexp.MustCompile(`, at command line:\d+`)
+
 // idleConns is how many idle connections to one backend are kept. With Caddy's 32 it dials
 // anew as soon as more requests than that are in flight, which takes 14 % more of the CPU
 // (110 against 94 us for each request).
@@ -196,6 +335,9 @@ func (p proxy) config() ([]byte, error) {
 		return nil, err
 	}
 	config, err := adapt(caddyfile)
+	if err != nil { // its lines are those of a file that the user does not see
+		err = errors.New(strings.TrimPrefix(notSeen.ReplaceAllString(err.Error(), ""), "parsing caddyfile tokens for 'shield': "))
+	}
 	if err == nil && p.Store != "" {
 		return p.share(config)
 	}
@@ -276,8 +418,9 @@ func (p proxy) caddyfile() (string, error) {
 	err := proxyCaddyfile.Execute(&b, struct {
 		proxy
 		Site, Bind string
+		Plain      bool // without TLS there is HTTP/1.1 only, and Caddy warns if others are wanted
 		Idle       int
-	}{p, site, bind, idleConns})
+	}{p, site, bind, strings.HasPrefix(site, "http://"), idleConns})
 	return b.String(), err
 }
 

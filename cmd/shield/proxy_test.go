@@ -1,11 +1,16 @@
 package main
 
 import (
+	"bufio"
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/herdshield/shield/share/redis/testserver"
 )
 
 func TestProxyCaddyfile(t *testing.T) {
@@ -19,6 +24,9 @@ func TestProxyCaddyfile(t *testing.T) {
 	want := `{
 	admin off
 	persist_config off
+	servers {
+		protocols h1
+	}
 }
 http://:8080 {
 	bind 127.0.0.1
@@ -168,4 +176,87 @@ func TestMemoryIsTuned(t *testing.T) {
 			t.Error("no memory limit is set, want nine tenths of what there is")
 		}
 	}
+}
+
+// Two processes at one address would each admit what the limits say.
+func TestProxyRefusesASharedAddress(t *testing.T) {
+	to := backend(t)
+	address, admin := startProxy(t, "--to", to, "--rate", "5/s")
+	for _, c := range []struct{ from, admin, want string }{
+		{address, testserver.FreeAddress(t), "Error: --from is " + address + ", where another process listens, maybe another shield; want another address, that process stopped, or --reuse-port to share it\n"},
+		{testserver.FreeAddress(t), admin, "Error: --admin is " + admin + ", where another process listens"},
+		{"http://" + address, "off", "Error: --from is 127.0.0.1:"},
+	} {
+		out, err := command(t, "proxy", "--from", c.from, "--admin", c.admin, "--to", to, "--rate", "5/s").CombinedOutput()
+		if err == nil || !strings.HasPrefix(string(out), c.want) {
+			t.Errorf("from %s, admin %s: %v, %s; want %s", c.from, c.admin, err, out, c.want)
+		}
+	}
+	both := command(t, "proxy", "--from", address, "--admin", admin, "--to", to, "--rate", "5/s", "--reuse-port")
+	awaitUp(t, both)
+}
+
+func TestProxyListens(t *testing.T) {
+	for from, want := range map[string][2]string{
+		":8080":                  {":8080", "http://localhost:8080/"},
+		"8080":                   {":8080", "http://localhost:8080/"},
+		"127.0.0.1:8080":         {"127.0.0.1:8080", "http://127.0.0.1:8080/"},
+		"[::1]:8080":             {"[::1]:8080", "http://[::1]:8080/"},
+		"0.0.0.0:80":             {"0.0.0.0:80", "http://localhost/"},
+		"localhost":              {"localhost:80", "http://localhost/"},
+		"example.com":            {":443", "https://example.com/"},
+		"example.com:8443":       {":8443", "https://example.com:8443/"},
+		"https://localhost:8443": {":8443", "https://localhost:8443/"},
+		"http://example.com":     {":80", "http://example.com/"},
+	} {
+		p := proxy{From: from}
+		if got := [2]string{p.listens(), p.url()}; got != want {
+			t.Errorf("--from %s: %q, want %q", from, got, want)
+		}
+	}
+}
+
+// On a terminal a person reads three lines, and no log.
+func TestProxyOnATerminal(t *testing.T) {
+	script, err := exec.LookPath("script") // of util-linux, which has a terminal for the program
+	if err != nil {
+		t.Skip("needs script on the path")
+	}
+	address, admin, to := testserver.FreeAddress(t), testserver.FreeAddress(t), backend(t)
+	shielded := command(t)
+	cmd := exec.CommandContext(t.Context(), script, "-qefc",
+		strings.Join([]string{"exec", shielded.Path, "proxy", "--from", address, "--admin", admin, "--to", to, "--rate", "100/m", "--capacity", "50/s", "--concurrency", "8"}, " "), "/dev/null")
+	cmd.Env = shielded.Env
+	keys, _ := cmd.StdinPipe()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for s := bufio.NewScanner(out); len(lines) < 3 && s.Scan(); {
+		lines = append(lines, s.Text())
+	}
+	want := []string{
+		"shield limits each client to 100/m burst 100, all clients together to 50/s burst 5, and 8 requests in flight.",
+		"It listens on http://" + address + "/ for " + to + ", and for shield status on " + admin + ".",
+		"Try: curl -i http://" + address + "/, and shield status --address " + admin + " in another terminal; Ctrl-C ends it.",
+	}
+	if !slices.Equal(lines, want) {
+		t.Errorf("it says\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
+	}
+	resp, err := http.Get("http://" + address)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Errorf("%v, %v", resp, err)
+	}
+	_, _ = io.WriteString(keys, "\x03")
+	rest, _ := io.ReadAll(out)
+	for line := range strings.Lines(strings.TrimPrefix(string(rest), "^C")) {
+		if line = strings.TrimSpace(line); line != "" && !strings.Contains(line, "byeee") { // Caddy's farewell
+			t.Errorf("then it says %s", line)
+		}
+	}
+	_ = cmd.Wait()
 }
