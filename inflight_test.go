@@ -367,7 +367,7 @@ func TestShedConfigErrors(t *testing.T) {
 		"queue is -2; want 1 to 10000":                                          {Concurrency: 3, Queue: Queue{Size: -2}},
 		"queue timeout is 2m0s; want more than 0, to 1m0s":                      {Concurrency: 3, Queue: Queue{Size: 2, Timeout: 2 * time.Minute}},
 		"concurrency per client is -1; want 1 to 1000000":                       {PerClient: -1},
-		"classes are set without a concurrency limit; want concurrency as well": {Classes: []loadshed.Class{{Name: "critical"}}},
+		"class is set without a concurrency limit; want concurrency as well": {Classes: []loadshed.Class{{Name: "critical"}}},
 	} {
 		if _, err := New(c, nil); err == nil || err.Error() != want {
 			t.Errorf("%v, want %q", err, want)

@@ -1,15 +1,20 @@
 package caddymodule
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
@@ -49,6 +54,9 @@ type App struct {
 	// that shows its answer; logs have filters of their own.
 	MaskAddresses bool `json:"mask_addresses,omitempty"`
 
+	adapts bool   // it checks the shields of a Caddyfile, which is not loaded yet
+	at     string // where the Caddyfile has the shield that is being checked
+
 	store   *storeConfig // of Store, once it is checked
 	storage *storeRecord // once the app is started
 	posts   *posts
@@ -63,6 +71,7 @@ type App struct {
 	definitions map[string]definition // of zones and handlers, by kind and name
 	configured  roster
 	warned      map[[2]string]bool // of a server, with this text: see warnOfAddresses
+	looked      map[*caddyhttp.Route]bool
 
 	live *atomic.Pointer[roster] // see Show
 
@@ -129,6 +138,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	}
 	a.ctx, a.logger, a.events = ctx, ctx.Logger(), events.(*caddyevents.App)
 	a.live, a.warned, a.posts = new(atomic.Pointer[roster]), map[[2]string]bool{}, new(posts)
+	a.looked = map[*caddyhttp.Route]bool{}
 	if err := a.provisionStore(); err != nil {
 		return err
 	}
@@ -203,19 +213,22 @@ func (a *App) count(server string) *int {
 type definition struct{ where, is, secret string }
 
 // define returns an error if this config defines one name in two ways. The error says
-// where, and does not show the secrets.
+// where, and in which options. It does not show the secrets.
 func (a *App) define(kind, name, where string, v any, secret []byte) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
+	if a.adapts {
+		where = " " + a.at
+	}
 	d, key := definition{where, string(b), string(secret)}, kind+" "+name
 	first, ok := a.definitions[key]
 	switch {
 	case ok && first.is != d.is:
-		return fmt.Errorf("%s %q is defined twice: %sas %s, and %sas %s; want one definition, or two names",
-			kind, name, first.where, first.is, d.where, d.is)
-	case ok && first.secret != d.secret:
+		return fmt.Errorf("%s %q is defined twice: with %s%s, and with %s%s; want one definition, or two names",
+			kind, name, unlike(first.is, d.is), first.where, unlike(d.is, first.is), d.where)
+	case ok && first.secret != d.secret && !a.adapts: // a Caddyfile may have them as placeholders
 		return fmt.Errorf("%s %q is defined twice, with different secrets; want one secret, or two names", kind, name)
 	}
 	if a.definitions == nil {
@@ -223,6 +236,35 @@ func (a *App) define(kind, name, where string, v any, secret []byte) error {
 	}
 	a.definitions[key] = d
 	return nil
+}
+
+// nanoseconds are the durations in the JSON of a definition.
+var nanoseconds = regexp.MustCompile(`"(per|timeout|target|max_latency)":\d+`)
+
+// inUnits writes durations as a Caddyfile has them.
+func inUnits(definition string) []byte {
+	return nanoseconds.ReplaceAllFunc([]byte(definition), func(option []byte) []byte {
+		name, number, _ := bytes.Cut(option, []byte(":"))
+		d, _ := time.ParseDuration(string(number) + "ns")
+		return fmt.Appendf(nil, "%s:%q", name, d)
+	})
+}
+
+// unlike returns the options in which a JSON object differs from another, with their values.
+func unlike(is, other string) string {
+	var here, there map[string]json.RawMessage
+	_, _ = json.Unmarshal(inUnits(is), &here), json.Unmarshal(inUnits(other), &there) // they come from Marshal
+	all := maps.Clone(there)
+	maps.Copy(all, here)
+	var options []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		value := cmp.Or(string(here[name]), "unset")
+		if bytes.Equal(here[name], there[name]) {
+			continue
+		}
+		options = append(options, name+" "+value)
+	}
+	return strings.Join(options, ", ")
 }
 
 // roster returns what metrics, logs and status show: the config's handlers and Live shields.

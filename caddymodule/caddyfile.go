@@ -17,7 +17,10 @@ import (
 func init() {
 	httpcaddyfile.RegisterHandlerDirective("shield", func(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 		var handler Handler
-		return &handler, handler.UnmarshalCaddyfile(h.Dispenser)
+		if err := handler.UnmarshalCaddyfile(h.Dispenser); err != nil {
+			return nil, err
+		}
+		return &handler, checkLines(h, &handler)
 	})
 	// Before authentication: checking passwords and tokens is a load to protect from, too.
 	httpcaddyfile.RegisterDirectiveOrder("shield", httpcaddyfile.Before, "basic_auth")
@@ -81,20 +84,29 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 //	}
 func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume the option's name
-	return parseBlock(d, a)
+	if err := parseBlock(d, a); err != nil {
+		return err
+	}
+	d.Reset()
+	d.Next()
+	all := place{token: d.Token(), block: placesIn(d)}
+	return all.blame(a.Validate())
 }
 
 func (r *Rate) parse(d *caddyfile.Dispenser) error {
 	word, args := d.Val(), d.RemainingArgs()
 	if word == "rate" && len(args) != 1 { // of a zone, whose burst is an option of its own
-		return d.ArgErr()
+		return d.Errf("rate is %q; want a rate like 50/s, and burst in a line of its own", strings.Join(args, " "))
 	}
 	return r.read(d, args)
 }
 
 // read reads "<n>/<s|m|h> [burst <n>]".
 func (r *Rate) read(d *caddyfile.Dispenser, args []string) error {
-	if len(args) != 1 && (len(args) != 3 || args[1] != "burst") {
+	switch {
+	case len(args) == 0:
+		return d.Errf("%s is missing; want a rate like 50/s, or 50/s burst 100", d.Val())
+	case len(args) != 1 && (len(args) != 3 || args[1] != "burst"):
 		return d.Errf("arguments are %q; want a rate like 50/s, or 50/s burst 100", strings.Join(args, " "))
 	}
 	number, unit, _ := strings.Cut(args[0], "/")
@@ -121,6 +133,8 @@ func (c *Concurrency) parse(d *caddyfile.Dispenser) error {
 		if c.Target, ok = asDuration(args[1]); !ok {
 			return d.Errf("slo is %q; want a duration like 200ms", args[1])
 		}
+	case len(args) == 0:
+		return d.Errf("concurrency is missing; want %s", want)
 	case len(args) != 1:
 		return d.Errf("arguments are %q; want %s", strings.Join(args, " "), want)
 	case args[0] == "adaptive":
@@ -160,6 +174,8 @@ func (q *Queue) parse(d *caddyfile.Dispenser) error {
 	case len(args) == 1 && args[0] == "off":
 		q.Off = true
 		return nil
+	case len(args) == 0:
+		return d.Errf("queue is missing; want off, or how many may wait, like 32, or 32 timeout 100ms")
 	case len(args) != 1 && (len(args) != 3 || args[1] != "timeout"):
 		return d.Errf("arguments are %q; want off, or how many may wait, like 32, or 32 timeout 100ms", strings.Join(args, " "))
 	}

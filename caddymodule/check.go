@@ -111,7 +111,7 @@ func (h *Handler) compileKeys() error {
 func (a *App) defineZones(h *Handler) error {
 	var errs []error
 	for _, z := range h.Zones {
-		errs = append(errs, a.define("zone", z.Name, fmt.Sprintf("in shield %q ", h.Name), z, nil))
+		errs = append(errs, a.define("zone", z.Name, fmt.Sprintf(" in shield %q", h.Name), z, nil))
 	}
 	return errors.Join(errs...)
 }
@@ -151,9 +151,6 @@ func (h *Handler) config() (c shield.Config, _ error) {
 	}
 	if h.Capacity != nil {
 		c.Capacity = h.Capacity.config(f.of("capacity: "))
-		if h.Capacity.Rate == 0 {
-			f.addf("rate is 0; want more than 0")
-		}
 	}
 	if h.Concurrency != nil {
 		h.Concurrency.config(f.of("concurrency "), &c)
@@ -209,6 +206,10 @@ func explicit[T ~int | ~int64](f *faults, name string, v *T) T {
 }
 
 func (r Rate) config(f *faults) limiter.Config {
+	if r.Rate == 0 {
+		f.addf("rate is missing or 0; want more than 0, like 50/s")
+		r.Rate = 1 // or shield.New would say so again
+	}
 	return limiter.Config{
 		Rate:  r.Rate,
 		Per:   time.Duration(explicit(f, "per", r.Per)),

@@ -36,6 +36,8 @@
 //	report.go     log lines and events, once a second
 //	changes.go    what is new of overloads, pauses and herds, and what has been reported
 //	metrics.go    the table of metrics, read at scrape
+//	lines.go      checks a Caddyfile while it has lines, so that errors name them
+//	unreached.go  a warning of shields that no request reaches
 //	sizes.go      a warning where bursts are small for so many replicas
 //	trips.go      metrics and status of the store
 //	admin.go      the admin endpoint

@@ -163,6 +163,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	app.configured.add(h.shown)
 	app.warnOfAddresses(h, server)
+	app.warnOfUnreached(server)
 	h.respond = h.Pushback.Respond
 	h.errors = h.errorRoutes(server)
 	h.logged = server != nil && server.Logs != nil

@@ -48,6 +48,10 @@ func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 		if !p.IsPlaceholder {
 			continue
 		}
+		if differs(p.Text) {
+			return nil, fmt.Errorf("key is %q: placeholder {%s} differs with every request or connection; want one that stays with a client, like %s",
+				template, p.Text, clientkey.Default)
+		}
 		if !known(p.Text) {
 			return nil, fmt.Errorf("key is %q: placeholder {%s} is not known; want one of Caddy's request placeholders "+
 				"that does not differ with every request, {http.vars.*}, {http.auth.*}, {http.regexp.*} or {env.*}", template, p.Text)
@@ -186,6 +190,17 @@ var (
 	otherPlaceholders = []string{"system.hostname", "system.os", "system.arch"}
 	otherPrefixes     = []string{"http.vars.", "http.auth.", "http.regexp.", "http.url_pattern.", "env."}
 )
+
+// Placeholders that give each request or connection a bucket of its own.
+var (
+	ofOneRequest         = []string{"http.request.uuid", "http.request.remote", "http.request.remote.port", "http.request.body", "http.request.body_base64"}
+	ofOneRequestPrefixes = []string{"time.now", "http.request.duration"}
+)
+
+// differs reports whether Caddy knows a placeholder that a key may not have.
+func differs(name string) bool {
+	return slices.Contains(ofOneRequest, name) || clientkey.HasPrefix(name, ofOneRequestPrefixes)
+}
 
 // known reports whether Caddy knows a placeholder that a key may have.
 func known(name string) bool {

@@ -87,13 +87,13 @@ func TestKeyErrors(t *testing.T) {
 		"{http.request.remote_ip}":         "placeholder {http.request.remote_ip} is not known",
 		"{client_ip}":                      "placeholder {client_ip} is not known", // expanded in Caddyfiles only
 		"{http.request.header.}":           "is not known",
-		"{http.request.uuid}":              "is not known",
-		"{http.request.remote}":            "is not known", // differs with every connection
+		"{http.request.uuid}":              "differs with every request",
+		"{http.request.remote}":            "differs with every request or connection",
 		"{http.request.header.X_Api_Key}":  "is not known", // Caddy deletes it
 		"{http.request.tls.bogus}":         "is not known",
 		"{http.request.host.labels.first}": "is not known",
 		"{system.nope}":                    "is not known",
-		"{http.request.body}":              "is not known",
+		"{http.request.body}":              "differs with every request",
 		"{http.reverse_proxy.host}":        "is not known",
 		"{http.vars.client_ip":             "unclosed {",
 		"{http.{vars}.client_ip}":          "unclosed {",

@@ -34,8 +34,8 @@ func optionsOf(block any) (words []string, fields []any) {
 
 // parseBlock parses the block, if there is one, into a struct. No argument may come before it.
 func parseBlock(d *caddyfile.Dispenser, block any) error {
-	if d.NextArg() {
-		return d.ArgErr()
+	if word := d.Val(); d.NextArg() {
+		return d.Errf("%q after %s is unexpected; want a block in braces, or nothing", d.Val(), word)
 	}
 	words, fields := optionsOf(block)
 	seen := map[string]bool{}
@@ -89,9 +89,10 @@ func (c *Class) parse(d *caddyfile.Dispenser) error { return parseNamed(d, &c.Na
 
 // parseNamed parses a block that has a name.
 func parseNamed(d *caddyfile.Dispenser, name *string, block any) error {
-	if err := parseValue(d, name); err != nil {
-		return err
+	if word := d.Val(); !d.NextArg() {
+		return d.Errf("%s has no name; want one, like %s", word, map[string]string{"zone": "zone per_client", "class": "class critical"}[word])
 	}
+	*name = d.Val()
 	return parseBlock(d, block)
 }
 
@@ -103,8 +104,10 @@ func parseValue(d *caddyfile.Dispenser, to any) error {
 		args = []string{strings.Join(args, " ")}
 	case (word == "secret" || word == "password") && (len(args) != 1 || args[0] == ""): // the error does not show it
 		return d.Errf("%s is empty or in several words; want one, in quotes if it has spaces", word)
+	case len(args) == 0:
+		return d.Errf("%s has no value; want one", word)
 	case len(args) != 1:
-		return d.ArgErr()
+		return d.Errf("%s is %q; want one value", word, strings.Join(args, " "))
 	}
 	arg, want, ok := args[0], "on or off", true
 	switch to := to.(type) {

@@ -166,9 +166,6 @@ func readRate(text string) (limiter.Config, error) {
 	}
 	f := new(faults)
 	c := r.config(f)
-	if r.Rate == 0 {
-		f.addf("rate is 0; want more than 0")
-	}
 	return c, errors.Join(f.errs...)
 }
 

@@ -244,7 +244,7 @@ func TestOverridesAndReloads(t *testing.T) {
 	if resp := activeSite(t).get("/"); resp.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("the block is gone: %d", resp.StatusCode)
 	}
-	if err := load(strings.Replace(overriddenSite, "capacity 1000/s", "capacity 0/s", 1)); err == nil {
+	if err := load(strings.Replace(overriddenSite, "queue 5", "queue 5\nclass critical {\nmatch path_regexp [\n}", 1)); err == nil {
 		t.Fatal("a wrong config was loaded")
 	}
 	if list := overridesNow(t).Overrides; len(list) != 2 {
@@ -303,7 +303,7 @@ func TestOverrideErrors(t *testing.T) {
 		{`{"kind": "set", "setting": "capacity", "value": "3/s", "for": "1h"}`, 400, `shield is missing; want the name of one`},
 		{`{"kind": "set", "shield": "no", "setting": "capacity", "value": "3/s", "for": "1h"}`, 404, `shield is "no"; want one of ["api"]`},
 		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "3", "for": "1h"}`, 400, `rate is "3"; want a number per s, m or h, like 50/s`},
-		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "0/s", "for": "1h"}`, 400, `rate is 0; want more than 0`},
+		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "0/s", "for": "1h"}`, 400, `rate is missing or 0; want more than 0`},
 		{`{"kind": "set", "shield": "api", "setting": "capacity", "value": "1e30/s", "for": "1h"}`, 400, `capacity: rate is 1e+30 per 1s; want more than 0, at most 1e9 per second`},
 		{`{"kind": "set", "shield": "api", "setting": "concurrency", "value": "0", "for": "1h"}`, 400, `concurrency is "0"; want 1 to 1000000`},
 		{`{"kind": "set", "shield": "api", "setting": "queue", "value": "99999", "for": "1h"}`, 400, `queue is "99999"; want 1 to 10000`},

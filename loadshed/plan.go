@@ -86,7 +86,7 @@ func NewPlan(c PlanConfig) (*Plan, error) {
 	p.queue, err = c.Queue.resolve(p)
 	errs = append(errs, err)
 	if c.Classes != nil && !p.Limits() {
-		bad("classes are set without a concurrency limit; want concurrency as well")
+		bad("class is set without a concurrency limit; want concurrency as well")
 	}
 	p.classes, err = NewClasses(c.Classes)
 	errs = append(errs, err)

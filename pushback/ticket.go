@@ -87,7 +87,7 @@ type Ticket struct {
 // be used: 64 times the rate at which promises fall due is enough.
 func NewTickets(secret []byte, maxUsed int) (*Tickets, error) {
 	if len(secret) < 16 {
-		return nil, fmt.Errorf("the secret for tickets has %d bytes; want at least 16", len(secret))
+		return nil, fmt.Errorf("secret has %d bytes; want at least 16, for tickets", len(secret))
 	}
 	key := append([]byte(nil), secret...)
 	t := &Tickets{used: usedTickets{most: maxUsed}}

@@ -1,0 +1,202 @@
+package caddymodule
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+)
+
+// Typical mistakes: a site's directives, the line that the error is to name, and words that say
+// what is wrong and what is wanted. The site begins in line 1, its directives in line 2.
+var mistakes = []struct {
+	name, site string
+	line       int
+	want       []string
+}{
+	// The first line.
+	{"no limit", "shield", 2, []string{"nothing is limited; want a zone"}},
+	{"a rate without a unit", "shield 50", 2, []string{`rate is "50"`, "like 50/s"}},
+	{"a rate by day", "shield 50/d", 2, []string{`rate is "50/d"`, "like 50/s"}},
+	{"a rate of 0", "shield 0/s", 2, []string{"rate is missing or 0; want more than 0"}},
+	{"a negative rate", "shield -5/s", 2, []string{"rate is -5 per 1s; want more than 0"}},
+	{"burst of 0 in the line", "shield 5/s burst 0", 2, []string{"burst is 0; want more"}},
+	{"a negative burst", "shield 5/s burst -1", 2, []string{"burst is -1; want at least 1"}},
+	{"another word", "shield 5/s brust 5", 2, []string{`"5/s brust 5"`, "50/s burst 100"}},
+	{"burst without a number", "shield 5/s burst", 2, []string{`"5/s burst"`, "50/s burst 100"}},
+
+	// Words of other programs, and words in the wrong place.
+	{"nginx's words", "shield {\nlimit_req 5/s\n}", 3, []string{`unrecognized subdirective "limit_req"; want name, mode, zone`}},
+	{"caddy-ratelimit's words", "shield {\nzone z {\nevents 5\nwindow 1m\n}\n}", 4, []string{`"events"; want match, key`}},
+	{"a rate outside a zone", "shield {\nrate 5/s\n}", 3, []string{`"rate"; want name, mode, zone`}},
+	{"a typing error", "shield {\ncapactiy 5/s\n}", 3, []string{`"capactiy"; want`, "capacity"}},
+	{"status outside pushback", "shield 5/s {\nstatus 429\n}", 3, []string{`"status"; want`, "pushback"}},
+
+	// Zones.
+	{"a zone without a name", "shield {\nzone {\nrate 5/s\n}\n}", 3, []string{"zone has no name; want one, like zone per_client"}},
+	{"a zone without a rate", "shield {\nzone z {\nkey {client_ip}\n}\n}", 3, []string{`zone "z": rate is missing or 0; want more than 0`}},
+	{"a zone's name with a blank", "shield {\nzone \"a b\" {\nrate 5/s\n}\n}", 3, []string{`zone "a b": name is "a b"; want 1 to 64 letters`}},
+	{"two zones of one name", "shield {\nzone a {\nrate 5/s\n}\nzone a {\nrate 6/s\n}\n}", 6, []string{`zone "a" is defined twice: with rate 5`, "and with rate 6", "want one definition, or two names"}},
+	{"two rates", "shield {\nzone a {\nrate 5/s\nrate 6/s\n}\n}", 5, []string{"rate is set twice; want it once"}},
+	{"a burst in the rate's line", "shield {\nzone a {\nrate 5/s burst 5\n}\n}", 4, []string{`rate is "5/s burst 5"`, "burst in a line of its own"}},
+	{"a zone's burst of 0", "shield {\nzone a {\nrate 5/s\nburst 0\n}\n}", 5, []string{`zone "a": burst is 0; want more, or leave it out`}},
+	{"a burst that is no number", "shield {\nzone a {\nrate 5/s\nburst ten\n}\n}", 5, []string{`burst is "ten"; want a whole number`}},
+	{"a burst that takes a year", "shield {\nzone a {\nrate 1/h\nburst 9000\n}\n}", 5, []string{"burst 9000 at a rate of 1 per 1h0m0s", "31 days"}},
+	{"a cost above the burst", "shield {\nzone a {\nrate 5/s\ncost 6\n}\n}", 5, []string{"cost is 6; want 1 to the burst of 5"}},
+	{"too few clients", "shield {\nzone a {\nrate 5/s\nmax_keys 10\n}\n}", 5, []string{"max_keys is 10; want 10000 to"}},
+	{"a prefix that is too long", "shield {\nzone a {\nrate 5/s\nipv4_prefix 33\n}\n}", 5, []string{"ipv4_prefix is 33; want 1 to 32"}},
+	{"a named matcher", "@api path /api/*\nshield {\nzone a {\nmatch @api\nrate 5/s\n}\n}", 5, []string{"match is @api, a named matcher; want its matchers written out"}},
+	{"an unknown matcher", "shield {\nzone a {\nmatch pth /\nrate 5/s\n}\n}", 4, []string{"pth"}},
+	{"sharing without a store", "shield {\nzone a {\nrate 5/s\nshared on\n}\n}", 5, []string{"shared is on without a store; want one in the global option"}},
+
+	// Keys.
+	{"a key without braces", "shield {\nzone a {\nrate 5/s\nkey X-Api-Key\n}\n}", 5, []string{`"X-Api-Key" has no placeholder; want one in braces, like {http.request.header.X-Api-Key}`}},
+	{"a key that is not closed", "shield {\nzone a {\nrate 5/s\nkey {header.X-Acount\n}\n}", 5, []string{"unclosed {; want placeholders in braces"}},
+	{"an unknown placeholder", "shield {\nzone a {\nrate 5/s\nkey {client}\n}\n}", 5, []string{"placeholder {client} is not known; want one of Caddy's"}},
+	{"a placeholder of a connection", "shield {\nzone a {\nrate 5/s\nkey {remote_port}\n}\n}", 5, []string{"{http.request.remote.port} differs with every request or connection; want one that stays with a client"}},
+	{"a header with an underscore", "shield {\nzone a {\nrate 5/s\nkey {header.x_account}\n}\n}", 5, []string{"{http.request.header.x_account} is not known"}},
+	{"a key without a value", "shield {\nzone a {\nrate 5/s\nkey\n}\n}", 5, []string{"key has no value; want one"}},
+	{"a key of retries", "shield 5/s {\nretries {\nkey X-Api-Key\n}\n}", 4, []string{`retries: key is "X-Api-Key"`, "want one in braces"}},
+	{"a number as a key in flight", "shield {\nconcurrency 5 {\nper X-Api-Key 2\n}\n}", 4, []string{`per is "X-Api-Key 2"; want a key and a whole number, like {client_ip} 10`}},
+
+	// The backend's limits.
+	{"a capacity without a rate", "shield {\ncapacity\n}", 3, []string{"capacity is missing; want a rate like 50/s"}},
+	{"a capacity of 0", "shield {\ncapacity 0/s\n}", 3, []string{"capacity: rate is missing or 0; want more than 0"}},
+	{"a capacity in a block", "shield {\ncapacity {\nrate 5/s\n}\n}", 3, []string{"capacity is missing; want a rate like 50/s"}},
+	{"a burst of 0 for all", "shield {\ncapacity 5/s burst 0\n}", 3, []string{"capacity: burst is 0; want more"}},
+	{"no concurrency", "shield {\nconcurrency\n}", 3, []string{"concurrency is missing; want a whole number, adaptive"}},
+	{"a concurrency of 0", "shield {\nconcurrency 0\n}", 3, []string{"concurrency is 0; want 1 to 1000000"}},
+	{"auto", "shield {\nconcurrency auto\n}", 3, []string{`concurrency is "auto"; want a whole number, adaptive`}},
+	{"a least above the most", "shield {\nconcurrency adaptive {\nmin 9\nmax 5\n}\n}", 4, []string{"concurrency: min is 9 and max is 5; want min at most max"}},
+	{"a range of a number", "shield {\nconcurrency 5 {\nmax 9\n}\n}", 3, []string{"concurrency limit is 5, with options of an adaptive limit; want one or the other"}},
+	{"a queue without a limit", "shield 5/s {\nqueue 5\n}", 3, []string{"queue is set without a concurrency limit; want concurrency as well"}},
+	{"a queue of a minute", "shield {\nconcurrency 5\nqueue 5 timeout 2m\n}", 4, []string{"queue timeout is 2m0s; want more than 0, to 1m0s"}},
+	{"a class without a share", "shield {\nconcurrency 5\nclass gold {\nmatch path /\n}\n}", 4, []string{`class "gold" has no share; want one`}},
+	{"a share above all", "shield {\nconcurrency 5\nclass gold {\nshare 120%\n}\n}", 5, []string{`class "gold": share is 1.2; want more than 0, to 1`}},
+	{"a class without a limit", "shield 5/s {\nclass critical {\nmatch path /\n}\n}", 3, []string{"class", "want concurrency as well"}},
+	{"a time-out without a unit", "shield 5/s {\ntimeout 30\n}", 3, []string{`timeout is "30"; want a duration`}},
+	{"a time-out of days", "shield 5/s {\ntimeout 48h\n}", 3, []string{"timeout is 48h0m0s; want 1ms to 24h"}},
+
+	// Answers, and what is remembered.
+	{"dry run", "shield 5/s {\nmode dryrun\n}", 3, []string{`mode is "dryrun"; want enforce or observe`}},
+	{"a wrong status", "shield 5/s {\npushback {\nstatus 200\n}\n}", 4, []string{"status is 200; want 400 to 599"}},
+	{"two minutes", "shield 5/s {\npushback {\nmax 2m\n}\n}", 4, []string{"max is 2m0s; want"}},
+	{"half a second", "shield 5/s {\npushback {\nmax 1.5s\n}\n}", 4, []string{"max is 1.5s; want"}},
+	{"a body that is none", "shield 5/s {\npushback {\nbody json\n}\n}", 4, []string{`body is "json"; want`}},
+	{"true", "shield 5/s {\npushback {\ndither true\n}\n}", 4, []string{`dither is "true"; want on or off`}},
+	{"a writer that is none", "shield 5/s {\npushback {\nrespond caddy\n}\n}", 4, []string{`respond is "caddy"; want auto, direct or error`}},
+	{"a short secret", "shield 5/s {\nretries {\ntickets on\nsecret abc\n}\n}", 5, []string{"secret", "want at least 16"}},
+	{"a secret without tickets", "shield 5/s {\nretries {\nsecret abcdefghijklmnopqrst\n}\n}", 4, []string{"secret is set, and tickets are off; want both or neither"}},
+	{"too few records", "shield 5/s {\nretries {\nmax_clients 5\n}\n}", 4, []string{"max_clients is 5; want 1024 to"}},
+	{"a name with a blank", "shield 5/s {\nname \"my shop\"\n}", 3, []string{`name is "my shop"; want 1 to 64 letters`}},
+	{"no value", "shield 5/s {\nmode\n}", 3, []string{"mode has no value; want one"}},
+}
+
+// Each mistake is refused while the Caddyfile still has lines, so that the error names the right
+// one, and says what is wanted.
+func TestMistakesNameTheirLine(t *testing.T) {
+	if len(mistakes) < 54 {
+		t.Errorf("%d mistakes", len(mistakes))
+	}
+	for _, m := range mistakes {
+		_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(":80 {\n"+m.site+"\n}\n"), map[string]any{"filename": "Caddyfile"})
+		refused(t, m.name, err, m.line, m.want)
+	}
+}
+
+// refused checks that an error has a short prefix, the words and the line.
+func refused(t *testing.T, name string, err error, line int, want []string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("%s: no error", name)
+		return
+	}
+	text, prefixed := strings.CutPrefix(err.Error(), "parsing caddyfile tokens for 'shield': ")
+	if !prefixed {
+		t.Errorf("%s: %q is behind a longer prefix", name, text)
+	}
+	for _, want := range append(want, "want", ", at Caddyfile:"+string(rune('0'+line))) {
+		if !strings.Contains(text, want) && !(want == "want" && strings.Contains(text, "module not registered")) {
+			t.Errorf("%s: %q lacks %q", name, text, want)
+		}
+	}
+}
+
+// Errors name the file and the line also in snippets, in blocks of other directives, and where two
+// shields of one Caddyfile differ. All that is wrong with a shield is said at once.
+func TestMistakesBetweenShields(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		want       []string
+	}{
+		{"in a snippet", "(s) {\n\tshield 5/s {\n\t\tmode dryrun\n\t}\n}\n:80 {\n\timport s\n}", []string{"mode is \"dryrun\"", "at Caddyfile:3 import chain ['Caddyfile:7 (import s)']"}},
+		{"in handle", ":80 {\n\thandle /a/* {\n\t\tshield 5/s {\n\t\t\ttimeout 48h\n\t\t}\n\t}\n}", []string{"timeout is 48h0m0s", "at Caddyfile:4"}},
+		{"after a matcher", ":80 {\n\tshield /a/* 5/s {\n\t\ttimeout 48h\n\t}\n}", []string{"timeout is 48h0m0s", "at Caddyfile:3"}},
+		{"several", ":80 {\n\tshield {\n\t\tname \"a b\"\n\t}\n\tshield {\n\t\tmode x\n\t\tcapacity 5/s burst 0\n\t\tpushback {\n\t\t\tstatus 9\n\t\t}\n\t}\n}", []string{`name is "a b"`, "at Caddyfile:3"}},
+		{"several in one", ":80 {\n\tshield {\n\t\tmode x\n\t\tcapacity 5/s burst 0\n\t\tzone z {\n\t\t\trate 5/s\n\t\t\tburst 0\n\t\t}\n\t}\n}",
+			[]string{`mode is "x"; want enforce or observe, at Caddyfile:3`, "capacity: burst is 0; want more, or leave it out for the default, at Caddyfile:4", "zone \"z\": burst is 0; want more, or leave it out for the default, at Caddyfile:7"}},
+		{"a zone of two sites", ":80 {\n\tshield {\n\t\tzone z {\n\t\t\trate 5/m\n\t\t}\n\t}\n}\n:81 {\n\tshield {\n\t\tzone z {\n\t\t\trate 5/s\n\t\t}\n\t}\n}",
+			[]string{`zone "z" is defined twice: with per "1m0s" at Caddyfile:2, and with per "1s" at Caddyfile:9; want one definition, or two names, at Caddyfile:10`}},
+		{"a shield of two sites", ":80 {\n\tshield {\n\t\tname s\n\t\tcapacity 5/s\n\t}\n}\n:81 {\n\tshield {\n\t\tname s\n\t\tcapacity 6/s\n\t}\n}",
+			[]string{`shield "s" is defined twice: with capacity {"rate":5,"per":"1s"} at Caddyfile:2, and with capacity {"rate":6,"per":"1s"} at Caddyfile:8; want`, ", at Caddyfile:8"}},
+		{"the global option", "{\n\tshield {\n\t\tmode dryrun\n\t}\n}\n:80 {\n\tshield 5/s\n}", []string{`mode is "dryrun"; want enforce or observe, at Caddyfile:3`}},
+	} {
+		_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(c.text), map[string]any{"filename": "Caddyfile"})
+		for _, want := range c.want {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: error is %v; want %q in it", c.name, err, want)
+			}
+		}
+	}
+}
+
+// Good Caddyfiles are adapted: options that depend on the place where the server runs are
+// judged there, and shields without a name are not taken for one.
+func TestAdapterRefusesNothingGood(t *testing.T) {
+	for name, text := range map[string]string{
+		"secrets that are known later":      ":80 {\n\tshield {\n\t\tname s\n\t\tcapacity 5/s\n\t\tretries {\n\t\t\ttickets on\n\t\t\tsecret {env.A}\n\t\t}\n\t}\n}\n:81 {\n\tshield {\n\t\tname s\n\t\tcapacity 5/s\n\t\tretries {\n\t\t\ttickets on\n\t\t\tsecret {file./b}\n\t\t}\n\t}\n}",
+		"two that differ, without names":    ":80 {\n\tshield 5/s\n}\n:81 {\n\tshield 6/s {\n\t\tmode observe\n\t\tcapacity 5/s\n\t}\n}",
+		"shared, with a store":              "{\n\tshield {\n\t\tstore redis 127.0.0.1 {\n\t\t\tsecret {env.A}\n\t\t}\n\t}\n}\n:80 {\n\tshield {\n\t\tcapacity 5/s\n\t\tshared on\n\t}\n}",
+		"one in a snippet, used twice":      "(s) {\n\tshield {\n\t\tname s\n\t\tcapacity 5/s\n\t}\n}\n:80 {\n\timport s\n}\n:81 {\n\timport s\n}",
+		"a placeholder of another's making": ":80 {\n\tshield {\n\t\tzone z {\n\t\t\trate 5/s\n\t\t\tkey {vars.tenant}{http.auth.user.id}\n\t\t}\n\t}\n}",
+	} {
+		if _, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), map[string]any{"filename": "Caddyfile"}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A shield that no request reaches is reported when the config is loaded, or validated.
+func TestUnreachedShields(t *testing.T) {
+	const s, answer = "shield {\nname NAME\nzone NAME {\nrate 5/s\n}\n}\n", "respond ok\n"
+	named := func(name string) string { return strings.ReplaceAll(s, "NAME", name) }
+	for _, c := range []struct{ name, site, want string }{
+		{"in the order of directives", answer + named("a"), ""},
+		{"behind an answer in a route", "route {\n" + answer + named("a") + "}", "a static_response"},
+		{"behind a proxy in a route", "route {\nreverse_proxy 127.0.0.1:9\n" + named("a") + "}", "a reverse_proxy"},
+		{"before it", "route {\n" + named("a") + answer + "}", ""},
+		{"behind an answer to some", "route {\nrespond /b ok\n" + named("a") + answer + "}", ""},
+		{"in handle, after a route", "route {\n" + answer + "route {\n" + named("a") + "}\n" + named("b") + "}", "a static_response, b static_response"},
+		{"behind files that may be missing", "route {\nfile_server {\npass_thru\n}\n" + named("a") + "}", ""},
+		{"behind files", "route {\nfile_server\n" + named("a") + "}", "a file_server"},
+		{"in one of two blocks", "route {\nhandle /b {\n" + answer + "}\nhandle {\n" + named("a") + answer + "}\n}", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "shield.log")
+			serveSite(t, fmt.Sprintf("{ %s\n log shield {\n output file %s\n include shield\n }\n}\n", globalOptions, file)+bound+c.site+"\n}")
+			_ = caddy.Stop() // closes the log
+			var found []string
+			for _, entry := range logEntries(t, file) {
+				if entry["level"] == "warn" && entry["handler"] != nil && entry["server"] == "srv0" {
+					found = append(found, fmt.Sprint(entry["shield"], " ", entry["handler"]))
+				}
+			}
+			if got := strings.Join(found, ", "); got != c.want {
+				t.Errorf("warned of %q, want %q", got, c.want)
+			}
+		})
+	}
+}
