@@ -18,8 +18,8 @@ import (
 const nameless = "-nameless-"
 
 // checkLines makes the checks of Provision while the Caddyfile is still there, so that the
-// errors have lines. Provision alone judges matchers,
-// and secrets with placeholders. The shields of one Caddyfile are compared with each other.
+// errors have lines. Provision alone judges matchers, and secrets with
+// placeholders. The shields of one Caddyfile are compared with each other.
 func checkLines(helper httpcaddyfile.Helper, h *Handler) error {
 	app, ok := helper.State["shield"].(*App)
 	if !ok {
