@@ -87,6 +87,44 @@ func TestCaddyfilesInDocs(t *testing.T) {
 	check("Caddyfile.example", string(example))
 }
 
+// The errors in docs/troubleshooting.md are those of configs with the mistakes that it names.
+func TestErrorsInDocs(t *testing.T) {
+	said := ""
+	for _, option := range []string{
+		"shield {\n zone a {\n rate 5/s\n key X-Api-Key\n }\n }",
+		"shield 5",
+		"shield {\n zone a {\n rate 5/s\n match @name\n }\n }",
+	} {
+		config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(":8080 {\n "+option+"\n}"), map[string]any{"filename": "Caddyfile"})
+		if err == nil {
+			var c caddy.Config
+			if err = caddy.StrictUnmarshalJSON(config, &c); err == nil {
+				c.Admin = &caddy.AdminConfig{Disabled: true}
+				err = caddy.Validate(&c)
+			}
+		}
+		if err == nil {
+			t.Errorf("%s: no error", option)
+			continue
+		}
+		said += err.Error() + "\n"
+	}
+	errors := cells(documents(t)["docs/troubleshooting.md"], "error", 1)
+	for _, message := range errors {
+		if strings.HasPrefix(message, "unrecognized directive") { // Caddy's own, without the plugin
+			continue
+		}
+		for part := range strings.SplitSeq(message, "…") {
+			if !strings.Contains(said, strings.TrimSpace(part)) {
+				t.Errorf("no error has %q of %q:\n%s", part, message, said)
+			}
+		}
+	}
+	if len(errors) != 4 {
+		t.Errorf("the page has %d errors; want 4", len(errors))
+	}
+}
+
 // Every piece of Go in the documentation stands in a test, where it is compiled and run.
 func TestGoInDocs(t *testing.T) {
 	indents := regexp.MustCompile(`(?m)^[ \t]+`)
@@ -112,6 +150,17 @@ func TestGoInDocs(t *testing.T) {
 	}
 	if n < 6 {
 		t.Errorf("only %d blocks found", n)
+	}
+}
+
+// Each page names its reader in its first sentence.
+func TestReadersOfDocs(t *testing.T) {
+	later := []string{"README.md", "CONTRIBUTING.md", "docs/configuration.md", "docs/operating.md", "docs/alerts.md"}
+	first := regexp.MustCompile(`(?s)^# [^\n]+\n\nThis (?:page )?is for `)
+	for path, text := range documents(t) {
+		if !slices.Contains(later, path) && !first.MatchString(text) {
+			t.Errorf("%s begins with %q; want the title, and \"This page is for\" its readers", path, text[:min(len(text), 80)])
+		}
 	}
 }
 
