@@ -38,10 +38,11 @@ var rules = map[string]struct {
 	"chart":               {clock: []string{}, why: "charts do not know what they are about"},
 	"oncall":              {own: []string{"chart"}, clock: []string{}, why: "it is told what happens, and when"},
 	"loadtest":            {own: []string{".", "limiter", "loadshed", "pushback", "share", "chart", "loadtest"}, foreign: all, why: "load tests drive the Guard as any program would"},
-	"loadtest/lab":        {own: []string{".", "limiter", "loadshed", "pushback", "caddymodule", "chart", "internal/configfile", "loadtest"}, foreign: all, why: "it is no part of the program"},
+	"loadtest/lab":        {own: []string{".", "limiter", "loadshed", "pushback", "caddymodule", "chart", "internal/configfile", "internal/convert", "loadtest"}, foreign: all, why: "it is no part of the program"},
 	"internal/metrics":    {own: []string{".", "loadshed", "pushback"}, foreign: []string{"github.com/prometheus/client_golang"}, why: "the collectors of caddymodule and shieldprom show it"},
 	"internal/configfile": {own: []string{".", "caddymodule"}, foreign: all, why: "what a config file says has nothing to do with what runs"},
-	"cmd":                 {own: []string{".", "limiter", "loadshed", "pushback", "share", "caddymodule", "internal/configfile", "oncall", "loadtest"}, foreign: all, why: "commands wire everything"},
+	"internal/convert":    {own: []string{"internal/configfile"}, foreign: all, why: "what another server limits has nothing to do with what runs"},
+	"cmd":                 {own: []string{".", "limiter", "loadshed", "pushback", "share", "caddymodule", "internal/configfile", "internal/convert", "oncall", "loadtest"}, foreign: all, why: "commands wire everything"},
 
 	"caddymodule/adminapi": {own: []string{".", "pushback", "share", "oncall"}, clock: []string{}, why: "what the admin endpoint says knows no Caddy"},
 	"caddymodule/commands": {own: []string{"oncall", "caddymodule/adminapi"}, foreign: all, why: "commands know what the admin endpoint says, not what runs"},

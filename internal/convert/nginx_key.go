@@ -1,0 +1,330 @@
+package convert
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	crossplane "github.com/nginxinc/nginx-go-crossplane"
+)
+
+// An outcome is one text that a value with variables may have, and when.
+type outcome struct {
+	when cond
+	key  string // with Caddy's placeholders
+
+	variable []string // the placeholders in it
+	sure     bool     // it is never empty
+}
+
+// maxOutcomes bounds how many texts a value may have. Ours: more zones than that are not
+// read by a person.
+const maxOutcomes = 64
+
+// variables are nginx's, as far as requests of one server see them.
+type variables struct {
+	blocks map[string]*crossplane.Directive // map and geo, by the name of what they set
+	set    map[string]string                // where set sets a variable that has no block
+	server string                           // $server_name
+	at     func(*crossplane.Directive) string
+}
+
+// nginxVariable finds the variables in a value.
+var nginxVariable = regexp.MustCompile(`\$(\w+|\{\w+\})`)
+
+// outcomes returns the texts that a value may have. Their conditions exclude each other.
+func (v *variables) outcomes(value string, depth int) ([]outcome, error) {
+	if depth > 10 {
+		return nil, fmt.Errorf("%s depends on itself, or on too many others", value)
+	}
+	all := []outcome{{}}
+	for value != "" {
+		at := nginxVariable.FindStringIndex(value)
+		if at == nil {
+			at = []int{len(value), len(value)}
+		}
+		options := []outcome{{key: value[:at[0]], sure: at[0] > 0}}
+		all, _ = combine(all, options)
+		if at[0] < at[1] {
+			options, err := v.variable(strings.Trim(value[at[0]+1:at[1]], "{}"), depth)
+			if err != nil {
+				return nil, err
+			}
+			if all, err = combine(all, options); err != nil {
+				return nil, fmt.Errorf("%s: %w", value, err)
+			}
+		}
+		value = value[at[1]:]
+	}
+	return all, nil
+}
+
+// combine returns each text of a with each of b after it.
+func combine(a, b []outcome) (all []outcome, err error) {
+	if len(a)*len(b) > maxOutcomes {
+		return nil, fmt.Errorf("it has more than %d values", maxOutcomes)
+	}
+	for _, x := range a {
+		for _, y := range b {
+			if disjoint(x.when, y.when) {
+				continue
+			}
+			all = append(all, outcome{and(x.when, y.when), x.key + y.key, slices.Concat(x.variable, y.variable), x.sure || y.sure})
+		}
+	}
+	return all, nil
+}
+
+// placeholders are Caddy's for variables that are never empty.
+var placeholders = map[string]string{
+	"remote_addr": "{client_ip}", "binary_remote_addr": "{client_ip}",
+	"host": "{host}", "http_host": "{hostport}",
+	"request_uri": "{uri}", "uri": "{path}", "document_uri": "{path}",
+	"request_method": "{method}", "scheme": "{scheme}",
+	"server_port": "{http.request.local.port}", "server_addr": "{http.request.local.host}",
+	"server_protocol": "{http.request.proto}", "hostname": "{system.hostname}",
+}
+
+// emptyable are those for variables that may be empty.
+var emptyable = map[string]string{
+	"args": "{query}", "query_string": "{query}",
+	"ssl_client_fingerprint": "{tls_client_fingerprint}", "ssl_client_s_dn": "{tls_client_subject}",
+	"ssl_client_serial": "{tls_client_serial}", "ssl_client_i_dn": "{tls_client_issuer}",
+	"ssl_server_name": "{http.request.tls.server_name}",
+}
+
+// variable returns what a variable may be.
+func (v *variables) variable(name string, depth int) ([]outcome, error) {
+	if block := v.blocks[name]; block != nil {
+		outs, err := v.mapped(block, depth+1)
+		if err != nil {
+			return nil, fmt.Errorf("$%s (%s): %w", name, v.at(block), err)
+		}
+		return outs, nil
+	}
+	if at := v.set[name]; at != "" {
+		return nil, fmt.Errorf("$%s is set while a request is handled (%s); want a map or geo", name, at)
+	}
+	if name == "server_name" {
+		return []outcome{{key: v.server, sure: v.server != ""}}, nil
+	}
+	if p := placeholders[name]; p != "" {
+		return []outcome{{key: p, variable: []string{p}, sure: true}}, nil
+	}
+	p := emptyable[name]
+	prefix, rest, _ := strings.Cut(name, "_")
+	switch {
+	case rest == "":
+	case prefix == "http":
+		p = "{header." + http.CanonicalHeaderKey(strings.ReplaceAll(rest, "_", "-")) + "}"
+	case prefix == "cookie":
+		p = "{cookie." + rest + "}"
+	case prefix == "arg":
+		p = "{query." + rest + "}"
+	}
+	if p == "" {
+		return nil, fmt.Errorf("$%s has no counterpart", name)
+	}
+	return []outcome{{key: p, variable: []string{p}}}, nil
+}
+
+// An entry is a line of a map or geo.
+type entry struct {
+	when  cond
+	fits  func(text string) bool // whether it is the entry of a text that is known
+	value string
+	order int // entries with less are looked at first
+}
+
+// mapped returns what a map or geo may set.
+func (v *variables) mapped(block *crossplane.Directive, depth int) (all []outcome, err error) {
+	source := "$remote_addr" // of geo
+	if len(block.Args) == 2 {
+		source = block.Args[0]
+	}
+	from, err := v.outcomes(source, depth)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range from {
+		isText := len(f.variable) == 0
+		if !isText && (len(f.variable) != 1 || f.variable[0] != f.key) {
+			return nil, fmt.Errorf("it maps %s, which is more than one variable", source)
+		}
+		entries, err := entriesOf(block, f.key)
+		if err != nil {
+			return nil, err
+		}
+		if isText {
+			i := slices.IndexFunc(entries, func(e entry) bool { return e.fits(f.key) })
+			entries = []entry{{value: entries[i].value}}
+		}
+		outs, err := v.chosen(entries, depth)
+		if err != nil {
+			return nil, err
+		}
+		for i := range outs {
+			outs[i].when = and(f.when, outs[i].when)
+		}
+		all = append(all, outs...)
+	}
+	if len(all) > maxOutcomes {
+		return nil, fmt.Errorf("it has more than %d values", maxOutcomes)
+	}
+	return all, nil
+}
+
+// chosen returns what the values of entries may be.
+func (v *variables) chosen(entries []entry, depth int) (all []outcome, err error) {
+	var cases choice
+	var values []string
+	for _, e := range entries {
+		cases = append(cases, e.when)
+		if !slices.Contains(values, e.value) {
+			values = append(values, e.value)
+		}
+	}
+	for _, value := range values {
+		outs, err := v.outcomes(value, depth)
+		if err != nil {
+			return nil, err
+		}
+		for _, when := range cases.of(func(i int) bool { return entries[i].value == value }) {
+			for _, o := range outs {
+				o.when = and(when, o.when)
+				all = append(all, o)
+			}
+		}
+	}
+	return all, nil
+}
+
+// entriesOf returns the lines of a map or geo of a placeholder, the first to be looked at
+// first, and the default last.
+func entriesOf(block *crossplane.Directive, placeholder string) ([]entry, error) {
+	entries := []entry{}
+	last := entry{order: 1 << 20, fits: func(string) bool { return true }}
+	hostnames := slices.ContainsFunc(block.Block, func(d *crossplane.Directive) bool { return d.Directive == "hostnames" && len(d.Args) == 0 })
+	for _, d := range block.Block {
+		if len(d.Args) == 0 {
+			if d.Directive != "hostnames" && d.Directive != "volatile" {
+				return nil, fmt.Errorf("%s in line %d is not read", d.Directive, d.Line)
+			}
+			continue
+		}
+		e := entry{value: d.Args[0]}
+		var err error
+		switch key := d.Directive; {
+		case key == "default":
+			last.value = e.value
+			continue
+		case key == "include", block.Directive == "geo" && (key == "delete" || key == "proxy"):
+			err = fmt.Errorf("%s %s in line %d is not read; want its lines here", key, e.value, d.Line)
+		case block.Directive == "geo":
+			err = e.network(key)
+		default:
+			err = e.pattern(strings.TrimPrefix(key, `\`), placeholder, hostnames)
+		}
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, e)
+	}
+	if block.Directive == "geo" && placeholder != "{client_ip}" {
+		return nil, errors.New("it maps another address than the client's")
+	}
+	if block.Directive == "geo" {
+		slices.Reverse(entries) // of two networks that are the same, the later one counts
+	}
+	slices.SortStableFunc(entries, func(a, b entry) int { return cmp.Compare(a.order, b.order) })
+	return append(entries, last), nil
+}
+
+// network reads a network of geo. The longest prefix is looked at first.
+func (e *entry) network(text string) error {
+	prefix, err := netip.ParsePrefix(text)
+	if address, ok := netip.ParseAddr(text); ok == nil {
+		prefix, err = netip.PrefixFrom(address, address.BitLen()), nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s is no network in CIDR notation", text)
+	}
+	e.order = -prefix.Bits()
+	e.when = cond{is: []matcher{{name: "client_ip", args: []string{text}, network: prefix.Masked()}}}
+	e.fits = func(string) bool { return false }
+	return nil
+}
+
+// pattern reads a text of map. Whole texts are looked at first, then names of hosts with a
+// wildcard at their begin, those with one at their end, and regular expressions. Of names
+// the longest is first.
+func (e *entry) pattern(text, placeholder string, hostnames bool) error {
+	expression, value := "(?i)^"+regexp.QuoteMeta(text)+"$", strings.ToLower(text)
+	domain := func(s string) string { return regexp.QuoteMeta(strings.Trim(s, "*.")) }
+	switch {
+	case strings.HasPrefix(text, "~*"):
+		expression, value, e.order = "(?i)"+text[2:], "", 3000
+	case strings.HasPrefix(text, "~"):
+		expression, value, e.order = text[1:], "", 3000
+	case hostnames && strings.HasPrefix(text, "*."):
+		expression, value, e.order = `(?i)^.+\.`+domain(text)+"$", "", 1000-len(text)
+	case hostnames && strings.HasPrefix(text, "."):
+		expression, value, e.order = `(?i)^(.+\.)?`+domain(text)+"$", "", 1000-len(text)
+	case hostnames && strings.HasSuffix(text, ".*"):
+		expression, value, e.order = "(?i)^"+domain(text)+`\..+$`, "", 2000-len(text)
+	}
+	compiled, err := regexp.Compile(expression)
+	if err != nil {
+		return fmt.Errorf("%s is no regular expression in Go: %w", text, err)
+	}
+	if nginxVariable.MatchString(e.value) && regexp.MustCompile(`\$(\d|\{\d)`).MatchString(e.value) {
+		return fmt.Errorf("%s has a part of what the regular expression found", e.value)
+	}
+	for _, name := range compiled.SubexpNames() {
+		if name != "" && strings.Contains(e.value, "$"+name) {
+			return fmt.Errorf("%s has a part of what the regular expression found", e.value)
+		}
+	}
+	m := matcher{name: "vars_regexp", args: []string{placeholder, expression}, value: value}
+	if address, err := netip.ParseAddr(text); err == nil && placeholder == "{client_ip}" {
+		m = matcher{name: "client_ip", args: []string{text}, network: netip.PrefixFrom(address, address.BitLen())}
+	}
+	e.when, e.fits = cond{is: []matcher{m}}, compiled.MatchString
+	return nil
+}
+
+// limited returns the outcomes in which nginx limits a request: those in which the key is
+// not empty.
+func (v *variables) limited(value string) (all []outcome, err error) {
+	outs, err := v.outcomes(value, 0)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range outs {
+		if !o.sure {
+			var some []matcher
+			for _, p := range o.variable {
+				some = append(some, matcher{name: "vars_regexp", args: []string{p, "."}})
+			}
+			switch len(some) {
+			case 0:
+				continue // it is empty
+			case 1:
+				o.when = and(o.when, cond{is: some})
+			default:
+				var each []cond
+				for _, m := range some {
+					each = append(each, cond{is: []matcher{m}})
+				}
+				o.when = and(o.when, either(each))
+			}
+		}
+		all = append(all, o)
+	}
+	return all, nil
+}
