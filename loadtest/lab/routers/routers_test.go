@@ -4,6 +4,8 @@ package routers
 import (
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/gin-gonic/gin"
@@ -51,5 +53,22 @@ func TestRouters(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The lines of docs/go.md are those above.
+func TestLinesOfDocs(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/go.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("routers_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"r.Use(" + "guard.Handler)", "e.Use(" + "echo.WrapMiddleware(guard.Handler))", "guard.Handler(" + "r)"} {
+		if !strings.Contains(string(page), line) || !strings.Contains(string(source), line) {
+			t.Errorf("the page and this test do not both have %s", line)
+		}
 	}
 }
