@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/herdshield/shield"
@@ -171,4 +172,42 @@ func ExampleConfig_classes() {
 	guard.Handler(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/export/all", nil))
 	fmt.Println(w.Code, guard.Limit())
 	// Output: 404 20
+}
+
+// New limits apply at once, and no client is forgiven. A mistake leaves the old limits.
+func ExampleNew() {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
+
+	state := new(shield.State)
+	var current atomic.Pointer[http.Handler]
+	use := func(config shield.Config) error {
+		guard, err := shield.New(config, state)
+		if err != nil {
+			return err // the limits in use stay
+		}
+		handler := guard.Handler(mux)
+		current.Store(&handler)
+		return nil
+	}
+	server := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*current.Load()).ServeHTTP(w, r) })
+
+	ask := func() {
+		w := httptest.NewRecorder()
+		server.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		fmt.Println(w.Code)
+	}
+	fmt.Println(use(shield.RatePerClient(0.01, 1)))
+	ask()
+	fmt.Println(use(shield.RatePerClient(0.02, 1)))
+	ask()
+	fmt.Println(use(shield.RatePerClient(-1, 1)))
+	ask()
+	// Output:
+	// <nil>
+	// 200
+	// <nil>
+	// 429
+	// zone "per_client": rate is -1 per 1s; want more than 0, at most 1e9 per second
+	// 429
 }
