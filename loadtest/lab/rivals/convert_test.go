@@ -1,0 +1,262 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/herdshield/shield/internal/convert"
+	"github.com/herdshield/shield/loadtest/lab/process"
+)
+
+// A replay sends the same requests to two servers.
+type replay struct {
+	at     time.Duration // after the first; 0: after the one before, whose refusals may be held back for 1 s
+	path   string
+	client string // its address
+	n      int    // how many at once
+}
+
+// play sends the requests to a server, and returns how many of each step were admitted.
+func play(t *testing.T, address string, steps []replay) []int {
+	t.Helper()
+	transport := &http.Transport{DisableKeepAlives: true}
+	start, admitted := time.Now(), make([]int, len(steps))
+	for i, step := range steps {
+		time.Sleep(time.Until(start.Add(step.at)))
+		if late := time.Since(start) - step.at; step.at > 0 && late > 500*time.Millisecond {
+			t.Errorf("step %d is %v late: the machine is too busy", i, late)
+		}
+		var all sync.WaitGroup
+		var ok atomic.Int32
+		for range step.n {
+			all.Go(func() {
+				r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+step.path, nil)
+				r.Header.Set("X-Forwarded-For", step.client)
+				resp, err := transport.RoundTrip(r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				resp.Body.Close()
+				switch resp.StatusCode {
+				case http.StatusOK:
+					ok.Add(1)
+				case http.StatusTooManyRequests:
+				default:
+					t.Errorf("%s%s answers %d; want 200 or 429", address, step.path, resp.StatusCode)
+				}
+			})
+		}
+		all.Wait()
+		admitted[i] = int(ok.Load())
+	}
+	return admitted
+}
+
+// both plays the steps to two servers at the same time.
+func both(t *testing.T, original, converted string, steps []replay) (a, b []int) {
+	var wait sync.WaitGroup
+	wait.Go(func() { a = play(t, original, steps) })
+	wait.Go(func() { b = play(t, converted, steps) })
+	wait.Wait()
+	return a, b
+}
+
+// serveCaddyfile runs a Caddyfile in a Caddy with shield and caddy-ratelimit.
+func serveCaddyfile(t *testing.T, text, address string) {
+	t.Helper()
+	folder := t.TempDir()
+	path := filepath.Join(folder, "Caddyfile")
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], "run", "--config", path, "--adapter", "caddyfile")
+	cmd.Env = append(os.Environ(), caddyVar+"=1", "HOME="+folder, "XDG_CONFIG_HOME="+folder, "XDG_DATA_HOME="+folder)
+	start(t, cmd, folder, address)
+}
+
+func start(t *testing.T, cmd *exec.Cmd, folder, address string) {
+	t.Helper()
+	stop, err := process.Start(t.Context(), cmd, filepath.Join(folder, "log"), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	address, err := process.FreeAddress(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
+// nginxReplay limits what is not from 10.0.0.0/8. nodelay, since requests that nginx holds
+// back go to the backend at once here.
+const nginxReplay = `daemon off;
+pid %[1]s/nginx.pid;
+error_log stderr crit;
+events {}
+http {
+	access_log off;
+	client_body_temp_path %[1]s/body;
+	proxy_temp_path       %[1]s/proxy;
+	fastcgi_temp_path     %[1]s/fastcgi;
+	uwsgi_temp_path       %[1]s/uwsgi;
+	scgi_temp_path        %[1]s/scgi;
+	set_real_ip_from 127.0.0.0/8;
+	real_ip_header X-Forwarded-For;
+
+	geo $limited {
+		default    1;
+		10.0.0.0/8 0;
+	}
+	map $limited $limit_key {
+		0 "";
+		1 $binary_remote_addr;
+	}
+	limit_req_zone $limit_key zone=pages:1m rate=30r/m;
+	limit_req_zone $binary_remote_addr zone=login:1m rate=30r/m;
+	limit_req_zone everyone zone=search:1m rate=30r/m;
+	limit_req_status 429;
+
+	server {
+		listen %[2]s;
+		limit_req zone=pages burst=4 nodelay;
+		location / {
+			proxy_pass http://%[3]s;
+		}
+		location /login {
+			limit_req zone=login;
+			proxy_pass http://%[3]s;
+		}
+		location = /search {
+			limit_req zone=search burst=1 nodelay;
+			proxy_pass http://%[3]s;
+		}
+	}
+}
+`
+
+// nginx and the shield that it was converted to admit the same requests.
+func TestConvertedNginxAdmitsTheSame(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs 8 s, and no -short")
+	}
+	program, err := find("nginx")
+	if err != nil && os.Getenv("CI_REQUIRE_NGINX") == "1" {
+		t.Fatal("there is no nginx, and CI_REQUIRE_NGINX is 1; want the package nginx-light")
+	} else if err != nil {
+		t.Skip("there is no nginx")
+	}
+	folder, original, converted := t.TempDir(), freeAddress(t), freeAddress(t)
+	backend, stop, err := process.Serve(t.Context(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	path := filepath.Join(folder, "nginx.conf")
+	if err := os.WriteFile(path, fmt.Appendf(nil, nginxReplay, folder, original, backend), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	got, err := convert.Nginx(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Missing() > 0 {
+		t.Errorf("something is not converted:\n%s", got.Caddyfile)
+	}
+	cmd := exec.Command(program, "-e", "stderr", "-p", folder, "-c", path)
+	if os.Geteuid() == 0 {
+		if err := os.Chown(folder, unprivileged, unprivileged); err != nil {
+			t.Fatal(err)
+		}
+		os.Chmod(filepath.Dir(folder), 0o755) // the test's own folder, of which it is a part
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivileged, Gid: unprivileged}}
+	}
+	start(t, cmd, folder, original)
+	text := strings.Replace(got.Caddyfile, "\n{\n", "\n{\n\tadmin off\n\tpersist_config off\n", 1)
+	_, from, _ := strings.Cut(original, ":")
+	_, to, _ := strings.Cut(converted, ":")
+	serveCaddyfile(t, strings.ReplaceAll(text, ":"+from, ":"+to), converted)
+
+	a, b := both(t, original, converted, []replay{
+		{0, "/", "192.0.2.1", 12},         // the burst, and the one that is due
+		{0, "/other", "192.0.2.2", 3},     // another client
+		{0, "/", "10.1.2.3", 12},          // has an empty key
+		{0, "/login/now", "192.0.2.1", 3}, // has a zone of its own, without a burst
+		{0, "/search", "192.0.2.3", 1},    // all clients together
+		{0, "/search", "192.0.2.4", 3},
+		{0, "/searches", "192.0.2.4", 3},       // the location is exact
+		{7 * time.Second, "/", "192.0.2.1", 8}, // three more are due, and no fourth
+	})
+	if want := []int{5, 3, 12, 1, 1, 1, 3, 3}; !slices.Equal(a, b) || !slices.Equal(a, want) {
+		t.Errorf("nginx admits %v, the shield %v; want %v", a, b, want)
+	}
+}
+
+// caddy-ratelimit and the shield that it was converted to admit as many at once and in the
+// long run. In between they differ as the conversion says.
+func TestConvertedCaddyRateLimitAdmitsAsManyInTheLongRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs 9 s, and no -short")
+	}
+	original, converted := freeAddress(t), freeAddress(t)
+	of := func(address string) string {
+		return `{
+	admin off
+	persist_config off
+	auto_https off
+	servers {
+		trusted_proxies static 127.0.0.0/8
+		trusted_proxies_strict
+	}
+}
+http://` + address + ` {
+	rate_limit {
+		zone pages {
+			match not path /free
+			key    {client_ip}
+			events 3
+			window 6s
+		}
+	}
+	respond ok
+}
+`
+	}
+	got, err := convert.CaddyRateLimit("Caddyfile", []byte(of(converted)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Missing() > 0 || !strings.Contains(got.Caddyfile, "after 3 at once, one more is admitted every 2s") {
+		t.Errorf("the comments do not say how it differs:\n%s", got.Caddyfile)
+	}
+	serveCaddyfile(t, of(original), original)
+	serveCaddyfile(t, got.Caddyfile, converted)
+	a, b := both(t, original, converted, []replay{
+		{0, "/", "192.0.2.1", 8},
+		{0, "/", "192.0.2.2", 2},
+		{0, "/free", "192.0.2.1", 8},
+		{5 * time.Second, "/", "192.0.2.1", 8}, // the window is not over
+		{9 * time.Second, "/", "192.0.2.1", 8},
+	})
+	if want := []int{3, 2, 8, 0, 3}; !slices.Equal(a, want) {
+		t.Errorf("caddy-ratelimit admits %v; want %v", a, want)
+	}
+	if want := []int{3, 2, 8, 2, 2}; !slices.Equal(b, want) {
+		t.Errorf("the shield admits %v; want %v", b, want)
+	}
+}
