@@ -142,7 +142,7 @@ func TestProxyAndStatus(t *testing.T) {
 		t.Errorf("status --json: %v\n%s", err, out)
 	}
 	out, err = command(t, "who", "--address", admin).CombinedOutput()
-	if err != nil || !regexp.MustCompile(`proxy +127.0.0.1 +1 +\d\.\d +quota +go +\n`).Match(out) {
+	if err != nil || !regexp.MustCompile(`proxy +127.0.0.1 +1 +\d\.\d +quota +go +GET / +\n`).Match(out) {
 		t.Errorf("who: %v\n%s", err, out)
 	}
 	out, err = command(t, "who", "--json", "--shield", "proxy", "--address", admin).Output()
