@@ -50,7 +50,7 @@ func (z *zoneEntry) reading(now time.Duration) *shield.ZoneStats {
 // ownMetrics are those of a shield that its Guard does not know of. The others are [metrics.Shields].
 var ownMetrics = []metrics.Group[*shieldReading]{
 	{Label: "shield", Rows: []metrics.Row[*shieldReading]{
-		metrics.Histogram("request_duration_seconds", []string{"outcome", "code"}, "How long requests took, from their arrival to the end of the answer, by decision (admitted or refused) and by the status of the answer: 1xx to 5xx. That of admitted requests is known if the server has access logs, or if the shield has a capacity or concurrency and a reverse_proxy answers; else it is unknown. Upgraded connections and streams count to their end. It has native buckets, and classic ones.",
+		metrics.Histogram("request_duration_seconds", []string{"outcome", "code"}, "How long requests took to the end of the response, by decision (admitted or refused) and status (1xx to 5xx, or unknown).",
 			func(s *shieldReading, to metrics.Sink) {
 				for outcome := range s.record.durations {
 					for class := range s.record.durations[outcome] {

@@ -30,7 +30,7 @@ var storeMetrics = []metrics.Group[*storeReading]{
 			func(s *storeReading, to metrics.Sink) { to.Flag(s.Up) }),
 		metrics.Counter("store_alone_seconds_total", nil, "Time in which the store has not answered in time.",
 			func(s *storeReading, to metrics.Sink) { to.Set(s.Alone.Seconds()) }),
-		metrics.Counter("store_exchanges_total", []string{"kind", "outcome"}, "Exchanges with the store: plan (about backends) or take (about zones). They are answered, slow (too late for requests, and counted as not in time), late (given up), refused (by the server, with an error) or failed (without a connection).",
+		metrics.Counter("store_exchanges_total", []string{"kind", "outcome"}, "Exchanges with the store, plan (backends) or take (zones), by result: answered, slow, late, refused or failed.",
 			func(s *storeReading, to metrics.Sink) {
 				for kind, e := range s.exchanges() {
 					to.Outcomes(e.Outcomes, kind)

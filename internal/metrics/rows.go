@@ -122,14 +122,14 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.Set(s.Guard.Spare()) }),
 		Counter("promises_total", nil, "Appointments made.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Made) }),
-		Counter("promise_outcomes_total", []string{"outcome"}, "Appointments by what became of them. Kept: the client came in time. No_show: it did not come within a second. Late: it came after that, counted as no_show, too. Early: it was admitted before. Broken: it came in time and was refused again.",
+		Counter("promise_outcomes_total", []string{"outcome"}, "Appointments by outcome: kept (in time), no_show (not within a second), late (after that), early (admitted before) or broken (in time, but refused again).",
 			func(s *Reading, to Sink) {
 				p := s.Stats.Promises
 				to.Outcomes(map[string]uint64{"kept": p.Kept, "no_show": p.NoShow, "late": p.Late, "early": s.Stats.EarlyAdmitted, "broken": s.Stats.Broken})
 			}),
 		Counter("deferrals_total", nil, "Times that clients were told to come back for an appointment.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Promises.Deferred) }),
-		Gauge("kept_ratio", nil, "Share of appointments for which clients are expected to come, at least 0.005. It is measured with clients that have not come back before, and late ones count as soon as they come. Without a backlog it goes back to 1 within two minutes. The rest are promised to others, too.",
+		Gauge("kept_ratio", nil, "Share of appointments for which clients are expected to come, at least 0.005.",
 			func(s *Reading, to Sink) { to.Set(s.Stats.KeptShare) }),
 	}},
 	{Label: "shield", With: "`retries { tickets on }`", Has: func(s *Reading) bool { return s.Guard.Tickets() }, Rows: []Row[*Reading]{
@@ -160,7 +160,7 @@ var Shields = []Group[*Reading]{
 					to.Set(q, pushback.HerdPeriods[i].String())
 				}
 			}),
-		Gauge("herd_allan_ratio", []string{"scale"}, "Burstiness of arrivals at a time scale, relative to their last hour: above 2 is unusual.",
+		Gauge("herd_allan_ratio", []string{"scale"}, "Variation of arrivals at a time scale, relative to the last hour: above 2 is unusual.",
 			func(s *Reading, to Sink) {
 				for i, ratio := range s.Herd.AllanRatio {
 					to.Set(ratio, pushback.HerdAllanScales[i].String())
