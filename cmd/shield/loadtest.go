@@ -57,7 +57,8 @@ is wrong or the run could not be made; 2 if an --expect is not met, or there is
 one and --requests ended the run while clients were still trying; 130 if it was
 interrupted, whatever was expected.
 
-Policies, for --policy. A mix is NAME[@PARAMETER][*ATTEMPTS][:WEIGHT],... and
+Policies, for --policy. A mix is NAME[@PARAMETER][*ATTEMPTS][:WEIGHT],... where
+all have a weight or none has, and
 --policies explains each of them. A policy that names no failures there retries
 after 408, 425, 429, 5xx but 501 and 505, and no answer; a policy that does not
 say where it obeys Retry-After does so in 429 and 503:
@@ -208,7 +209,12 @@ func (l *loadtest) run(ctx context.Context, args []string, out io.Writer, scr sc
 	}
 	l.result = load.Run(ctx)
 	stopWatch()
-	if err := errors.Join(live.WriteLoad(out, l.LoadConfig, l.result), l.files.finish(scr.w)); err != nil {
+	err = live.WriteLoad(out, l.LoadConfig, l.result)
+	if len(expected) > 0 {
+		_, blank := fmt.Fprintln(out)
+		err = errors.Join(err, blank, live.WriteExpectations(out, expected, l.result))
+	}
+	if err := errors.Join(err, l.files.finish(scr.w)); err != nil {
 		return err
 	}
 	return l.judge(l.result, expected)

@@ -90,7 +90,13 @@ func TestLoadtest(t *testing.T) {
 func TestLoadtestExitCodes(t *testing.T) {
 	url := everySecond(t, nil)
 	file := filepath.Join(t.TempDir(), "seconds.csv")
-	err := runLoadtest(t.Context(), io.Discard, io.Discard, url, "--rate", "100", "--duration", "50ms", "--policy", "give-up", "--expect", "served>=100%", "--csv", file)
+	var shown bytes.Buffer
+	err := runLoadtest(t.Context(), &shown, io.Discard, url, "--rate", "100", "--duration", "50ms", "--policy", "give-up", "--expect", "served>=100%", "--expect", "gave-up<=100%", "--csv", file)
+	for _, want := range []string{"\n✗ served >= 100%: ", "\n✓ gave-up <= 100%: "} {
+		if !strings.Contains(shown.String(), want) {
+			t.Errorf("no %q in\n%s", want, &shown)
+		}
+	}
 	code, ok := err.(exit)
 	if !ok || code.code != 2 || !strings.Contains(err.Error(), "not as expected: served is ") {
 		t.Errorf("error is %#v; want one with exit code 2", err)

@@ -81,12 +81,12 @@ func TestSimulateDefaults(t *testing.T) {
 }
 
 func TestSimulateFlags(t *testing.T) {
-	p := simulatePlan(t, "--clients", "10", "--within", "1s", "--background", "600/m", "--policy", "curl:3,exact", "--timeout", "0",
+	p := simulatePlan(t, "--clients", "10", "--within", "1s", "--background", "600/m", "--policy", "curl:3,exact:1", "--timeout", "0",
 		"--patience", "30s", "--delay", "1ms", "--workers", "3", "--service", "10ms", "--first-byte", "2ms", "--distribution", "deterministic", "--coherency", "0.5",
 		"--backlog", "9", "--outage", "30s+10s", "--outage-refuses", "--slow", "60s+5sx4", "--slow", "1s+2sx0.5", "--restart", "90s+1s",
 		"--cold", "20sx3", "--restart-shield", "12s", "--replicas", "2", "--balance", "other", "--store", "--store-trip", "2ms", "--store-outage", "20s+5s", "--seed", "7", "--requests", "99", "--warmup", "3s", "--limit", "3000/m",
 		"--compare", "none,shield-adaptive", "shield", "gradient2")
-	mix, _ := clients.Parse("curl:3,exact")
+	mix, _ := clients.Parse("curl:3,exact:1")
 	s := time.Second
 	want := sim.Scenario{
 		Seed: 7, Clients: 10, Within: s, Mix: mix, Background: 10, Warmup: 3 * s, Delay: s / 1000, Service: sim.Service{Mean: 10 * time.Millisecond}, FirstByte: 2 * time.Millisecond,

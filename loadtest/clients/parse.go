@@ -28,7 +28,7 @@ const (
 //
 // A policy with an Entry.Param takes a PARAMETER: a duration as "1.5s", or a share as
 // "20%". ATTEMPTS, 1 to 1000, bounds attempts as MaxAttempts does. WEIGHT is above 0, and
-// by default 1; weights need not add up to anything. There are at most 256 parts. The
+// either all parts have one or none; weights need not add up to anything. There are at most 256 parts. The
 // error names every part that is wrong, what is wanted, and similar names.
 func Parse(s string) (Population, error) {
 	if len(s) > maxMix {
@@ -41,12 +41,20 @@ func Parse(s string) (Population, error) {
 		mix  Population
 		errs []error
 	)
+	var bare []string // parts without a weight
 	for part := range strings.SplitSeq(s, ",") {
-		share, err := parseShare(strings.TrimSpace(part))
+		part = strings.TrimSpace(part)
+		if !strings.Contains(part, ":") {
+			bare = append(bare, strconv.Quote(part))
+		}
+		share, err := parseShare(part)
 		if err != nil {
 			errs = append(errs, err)
 		}
 		mix = append(mix, share)
+	}
+	if n := len(bare); n > 0 && n < len(mix) {
+		errs = append(errs, fmt.Errorf("%s: the weight is missing, and other policies have one; want all with a weight, or none", strings.Join(bare, ", ")))
 	}
 	if len(mix) > maxShares {
 		errs = []error{fmt.Errorf("the mix has %d parts; want at most %d", len(mix), maxShares)}

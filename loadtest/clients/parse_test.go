@@ -13,8 +13,8 @@ import (
 func TestParse(t *testing.T) {
 	s := time.Second
 	for text, want := range map[string]Population{
-		"exact":             {{Weight: 1, Policy: Exact{}}},
-		" exact , ignore:2": {{Weight: 1, Policy: Exact{}}, {Weight: 2, Policy: Ignore{}}},
+		"exact":               {{Weight: 1, Policy: Exact{}}},
+		" exact:1 , ignore:2": {{Weight: 1, Policy: Exact{}}, {Weight: 2, Policy: Ignore{}}},
 		"curl:70,aws-full-jitter:20,fixed@2.5s*4:10": {
 			{Weight: 70, Policy: policy(t, "curl")},
 			{Weight: 20, Policy: Named{"aws-full-jitter", FullJitter(s, 60*s)}},
@@ -72,6 +72,7 @@ func TestParseErrors(t *testing.T) {
 		"exact*":                                "the attempts are",
 		"exact*1001":                            "the attempts are",
 		"exact:0":                               `"exact:0": the weight is "0"; want a number above 0, at most 1000000000`,
+		"curl:70,exact,ignore":                  `"exact", "ignore": the weight is missing, and other policies have one; want all with a weight, or none`,
 		"exact:":                                "the weight is",
 		"exact:NaN":                             "the weight is",
 		"exact:Inf":                             "the weight is",

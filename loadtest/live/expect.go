@@ -3,6 +3,7 @@ package live
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"regexp"
@@ -106,8 +107,27 @@ func ParseExpectation(s string) (Expectation, error) {
 
 // Check returns nil if r is as expected, and otherwise an error with the actual figure.
 func (e Expectation) Check(r LoadResult) error {
+	if ok, shown := e.judge(r); !ok {
+		return fmt.Errorf("%s is %s; want %s", strings.Fields(e.text)[0], shown, e.text)
+	}
+	return nil
+}
+
+// WriteExpectations writes a line for each: whether r is as expected, and the actual figure.
+func WriteExpectations(w io.Writer, all []Expectation, r LoadResult) error {
+	for _, e := range all {
+		ok, shown := e.judge(r)
+		if _, err := fmt.Fprintf(w, "%s %s: %s\n", map[bool]string{true: "✓", false: "✗"}[ok], e.text, shown); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// judge returns the actual figure, too, for people.
+func (e Expectation) judge(r LoadResult) (ok bool, shown string) {
 	is := e.figure.get(&r.All)
-	shown := strconv.FormatFloat(is, 'g', 4, 64)
+	shown = strconv.FormatFloat(is, 'g', 4, 64)
 	switch {
 	case math.IsInf(is, 1):
 		shown = "without limit, as no client was served"
@@ -118,9 +138,5 @@ func (e Expectation) Check(r LoadResult) error {
 	case e.figure.unit == "s":
 		shown = people(time.Duration(is * float64(time.Second)))
 	}
-	ok := map[string]bool{">=": is >= e.want, "<=": is <= e.want, ">": is > e.want, "<": is < e.want}[e.op]
-	if ok {
-		return nil
-	}
-	return fmt.Errorf("%s is %s; want %s", strings.Fields(e.text)[0], shown, e.text)
+	return map[string]bool{">=": is >= e.want, "<=": is <= e.want, ">": is > e.want, "<": is < e.want}[e.op], shown
 }

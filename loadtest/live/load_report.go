@@ -19,11 +19,14 @@ func WriteJSON(w io.Writer, c LoadConfig, r LoadResult) error {
 	type tally struct {
 		Tally
 		PerSuccess float64 `json:"requests_per_success"`
+		Rate       float64 `json:"requests_per_second"`
+		Goodput    float64 `json:"served_per_second"`
 		LastServed float64 `json:"last_served_s"`
 		OldestCut  float64 `json:"oldest_cut_off_s"`
 	}
 	of := func(t Tally) *tally {
-		return &tally{t, t.PerSuccess(), inSeconds(t.LastServed), inSeconds(t.OldestCut)}
+		rate := func(n int) float64 { return math.Round(100*float64(n)/max(r.Took.Seconds(), 1e-6)) / 100 }
+		return &tally{t, t.PerSuccess(), rate(t.Requests), rate(t.Served), inSeconds(t.LastServed), inSeconds(t.OldestCut)}
 	}
 	type policy struct {
 		Name   string  `json:"policy"` // as clients.Parse reads it

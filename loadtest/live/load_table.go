@@ -41,6 +41,9 @@ func WriteLoad(w io.Writer, c LoadConfig, r LoadResult) error {
 
 func (c LoadConfig) tables(r *LoadResult) []report.Table {
 	tables := []report.Table{c.counts(r), c.times(r)}
+	if len(r.All.Latencies) > 0 {
+		tables = append(tables, latencies(r.All.Latencies))
+	}
 	if len(r.Policies) > 1 {
 		tables = append(tables, policies(r))
 	}
@@ -115,7 +118,7 @@ func (c LoadConfig) groups(r *LoadResult) []group {
 
 // countsText is the table of clients and requests. Bars separate cells.
 var countsText = template.Must(template.New("counts").Funcs(template.FuncMap{
-	"people": people, "percent": percent, "tooMany": func(t *Tally) int { return t.Skipped - t.Overdue },
+	"people": people, "percent": percent, "perSecond": perSecond, "tooMany": func(t *Tally) int { return t.Skipped - t.Overdue },
 }).Parse(`{{range .Groups}} │ {{.Name}}{{end}}
 clients{{range .Groups}} │ {{.Clients}}{{end}}
   served{{range .Groups}} │ {{.Served}} ({{percent .Served .Clients}}){{end}}
@@ -125,6 +128,8 @@ clients{{range .Groups}} │ {{.Clients}}{{end}}
 {{if .All.Overdue}}never came: no time for them here{{range .Groups}} │ {{.Overdue}}{{end}}{{end}}
 last served after{{range .Groups}} │ {{if .Served}}{{people .LastServed}}{{else}}-{{end}}{{end}}
 requests{{range .Groups}} │ {{.Requests}}{{end}}
+  per second{{range .Groups}} │ {{perSecond .Requests $.Took}}{{end}}
+  goodput per second{{range .Groups}} │ {{perSecond .Served $.Took}}{{end}}
 requests per success{{range .Groups}} │ {{if .Served}}{{printf "%.2f" .PerSuccess}}{{else}}none served{{end}}{{end}}
 {{range $answer, $_ := .All.Answers}}  answered {{$answer}}{{range $.Groups}} │ {{index .Answers $answer}}{{end}}
 {{end}}  timed out{{range .Groups}} │ {{.TimedOut}}{{end}}
@@ -136,12 +141,13 @@ requests per success{{range .Groups}} │ {{if .Served}}{{printf "%.2f" .PerSucc
 func (c LoadConfig) counts(r *LoadResult) report.Table {
 	t := report.Table{Caption: "Figures", Meaning: []report.Text{
 		{Name: "clients", Text: "Each wanted one answer. Served: it got a 2xx, or OK in gRPC. Gave up: its policy, --attempts or --patience ended."},
-		{Name: "requests", Text: "All attempts, retries included. Per success: divided by the clients that were served; 1 at least."},
+		{Name: "requests", Text: "All attempts, retries included. Per second: of the whole run, until the last client left; goodput counts clients that were served. Per success: divided by the clients that were served; 1 at least."},
 	}}
 	for _, line := range lines(countsText, struct {
 		Groups []group
 		All    *Tally
-	}{c.groups(r), &r.All}) {
+		Took   time.Duration
+	}{c.groups(r), &r.All, r.Took}) {
 		t.Rows = append(t.Rows, strings.Split(line, " │ "))
 	}
 	t.Head, t.Rows = t.Rows[0], t.Rows[1:]
@@ -170,6 +176,30 @@ func (c LoadConfig) times(r *LoadResult) report.Table {
 	}
 	line("of that, late in leaving this machine", r.All.Late)
 	return t
+}
+
+// barWidth is how many characters the longest bar of a histogram has.
+const barWidth = 30
+
+func latencies(bars []Bar) report.Table {
+	t := report.Table{
+		Caption: "Latencies", Head: []string{"one attempt that was answered, up to", "attempts", "histogram"},
+		Meaning: []report.Text{{Name: "attempts", Text: "Each row has those that took longer than the row before says."}},
+	}
+	most := slices.MaxFunc(bars, func(a, b Bar) int { return cmp.Compare(a.Count, b.Count) }).Count
+	for _, bar := range bars {
+		length := (bar.Count*barWidth + most - 1) / most
+		t.Rows = append(t.Rows, []string{people(bar.UpTo), strconv.FormatInt(bar.Count, 10), strings.Repeat("█", int(length)) + strings.Repeat("░", barWidth-int(length))})
+	}
+	return t
+}
+
+// perSecond writes a rate, "-" for a run of no time.
+func perSecond(n int, took time.Duration) string {
+	if took <= 0 {
+		return "-"
+	}
+	return decimal(float64(n) / took.Seconds())
 }
 
 // hints says which Retry-After refused clients were told, "" if none was refused.

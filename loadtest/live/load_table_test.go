@@ -34,6 +34,7 @@ func shown() (LoadConfig, LoadResult) {
 	others := Tally{Clients: 60, Served: 60, Requests: 60, Answers: map[string]int{"200": 60}, Wait: quantilesOf(60, 999600*time.Nanosecond), Attempt: quantilesOf(60, 999600*time.Nanosecond), Late: quantilesOf(60, time.Millisecond), LastServed: 2 * time.Second}
 	all := herd
 	all.Clients, all.Served, all.Requests, all.Skipped, all.Answers = 160, 150, 265, 4, map[string]int{"200": 150, "503": 110}
+	all.Latencies = []Bar{{10 * time.Millisecond, 60}, {20 * time.Millisecond, 197}, {100 * time.Millisecond, 3}}
 	return c, LoadResult{
 		Took: 2345678 * time.Microsecond, Stopped: ErrStopped, Herd: herd, Others: others, All: all,
 		Policies: []PolicyTally{{clients.Exact{}, herd}, {clients.GiveUp{}, Tally{Clients: 5, GaveUp: 5, Requests: 5}}},
@@ -62,6 +63,8 @@ func ExampleWriteLoad() {
 	// never came: too many at once             0            0              4
 	// last served after                   2.34 s       2.00 s         2.34 s
 	// requests                               205           60            265
+	//   per second                         87.39        25.58            113
+	//   goodput per second                 38.37        25.58          63.95
 	// requests per success                  2.28         1.00           1.77
 	//   answered 200                          90           60            150
 	//   answered 503                         110            0            110
@@ -76,6 +79,11 @@ func ExampleWriteLoad() {
 	// all: wait of clients served, with retries       150 ms    300 ms    450 ms    600 ms    750 ms
 	// all: one attempt that was answered             15.0 ms   30.0 ms   45.0 ms   60.0 ms   75.0 ms
 	// of that, late in leaving this machine          5.00 ms   10.0 ms   15.0 ms   20.0 ms   25.0 ms
+	//
+	// one attempt that was answered, up to   attempts                        histogram
+	// 10.0 ms                                      60   ██████████░░░░░░░░░░░░░░░░░░░░
+	// 20.0 ms                                     197   ██████████████████████████████
+	// 100 ms                                        3   █░░░░░░░░░░░░░░░░░░░░░░░░░░░░░
 	//
 	// policy          clients   served   gave up   per success   wait p50      p99
 	// exact               100       90         8          2.28     150 ms   450 ms

@@ -663,6 +663,20 @@ func TestHints(t *testing.T) {
 	}
 }
 
+func TestHistogram(t *testing.T) {
+	var tm timer
+	if got := tm.bars(); got != nil {
+		t.Errorf("of nothing: %v", got)
+	}
+	for _, d := range []time.Duration{-1, 500, 900 * time.Microsecond, 1001 * time.Microsecond, 1900 * time.Microsecond, 40 * time.Millisecond, 3 * time.Second} {
+		tm.record(d)
+	}
+	want := []Bar{{time.Microsecond, 2}, {time.Millisecond, 1}, {2 * time.Millisecond, 2}, {50 * time.Millisecond, 1}, {5 * time.Second, 1}}
+	if got := tm.bars(); !slices.Equal(got, want) {
+		t.Errorf("bars are %v; want %v", got, want)
+	}
+}
+
 func TestTimer(t *testing.T) {
 	var tm timer
 	if got := tm.quantiles(); got != (Quantiles{}) {

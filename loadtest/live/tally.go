@@ -47,6 +47,10 @@ type Tally struct {
 	Attempt Quantiles `json:"attempt"`
 	Late    Quantiles `json:"late"`
 
+	// Latencies is the histogram of Attempt. Its bars are in the order of their times, and
+	// have gaps where no answer took so long.
+	Latencies []Bar `json:"attempt_histogram"`
+
 	// Told is the wait that rejections asked for: Retry-After, or without it
 	// Retry-After-Ms or gRPC's pushback. Never counts rejections that forbid a retry.
 	Told  Quantiles `json:"told"`
@@ -71,6 +75,41 @@ func (t *Tally) PerSuccess() float64 {
 type Quantiles struct {
 	Count                               int64
 	Min, Mean, P50, P90, P99, P999, Max time.Duration
+}
+
+// A Bar of a histogram counts the times that are longer than the bar before says.
+type Bar struct {
+	UpTo  time.Duration
+	Count int64
+}
+
+// MarshalJSON writes milliseconds.
+func (b Bar) MarshalJSON() ([]byte, error) {
+	return json.Marshal(report.Object{{"up_to_ms", float64(b.UpTo) / float64(time.Millisecond)}, {"count", b.Count}})
+}
+
+// bars returns the histogram with bars up to 1, 2 and 5 times each power of ten of a
+// microsecond.
+func (t *timer) bars() (all []Bar) {
+	if t.h == nil {
+		return nil
+	}
+	upTo := []int64{1, 2, 5} // the next bounds
+	for _, bar := range t.h.Distribution() {
+		if bar.Count == 0 {
+			continue
+		}
+		at := min(bar.To, t.max.Microseconds())
+		for upTo[0] < at {
+			upTo = append(upTo[1:], upTo[0]*10)
+		}
+		d := time.Duration(upTo[0]) * time.Microsecond
+		if n := len(all); n == 0 || all[n-1].UpTo != d {
+			all = append(all, Bar{UpTo: d})
+		}
+		all[len(all)-1].Count += bar.Count
+	}
+	return all
 }
 
 // MarshalJSON writes milliseconds, and null if there was nothing to measure.
@@ -193,6 +232,7 @@ func (c *counter) tally() Tally {
 	t := c.Tally
 	t.Answers = maps.Clone(t.Answers)
 	t.Wait, t.Attempt, t.Late, t.Told = c.wait.quantiles(), c.attempt.quantiles(), c.late.quantiles(), c.told.quantiles()
+	t.Latencies = c.attempt.bars()
 	t.Waits = c.wait.waits(t.Clients)
 	return t
 }
