@@ -194,10 +194,10 @@ func Time(d time.Duration) string {
 
 // Bars returns a column of text for each value, as high as its share of the tallest, rounded up.
 func Bars(values []int, tallest int) string {
-	levels := []rune(" ▁▂▃▄▅▆▇█")
+	levels, tallest := []rune(" ▁▂▃▄▅▆▇█"), max(1, tallest)
 	var b strings.Builder
 	for _, n := range values {
-		b.WriteRune(levels[(n*(len(levels)-1)+tallest-1)/max(1, tallest)])
+		b.WriteRune(levels[(n*(len(levels)-1)+tallest-1)/tallest])
 	}
 	return b.String()
 }

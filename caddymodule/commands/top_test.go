@@ -101,6 +101,19 @@ func TestTopFitsTheTerminal(t *testing.T) {
 	}
 }
 
+// A figure that was 0 for as long as the terminal is wide has an empty course.
+func TestTopShowsQuietFigures(t *testing.T) {
+	quiet := twoShields
+	quiet.watch.Shields = []adminapi.ShieldWatch{{Name: "shop", ShieldDetails: &adminapi.ShieldDetails{
+		Samples: oncall.Samples{Count: 300, Columns: map[string]oncall.Column{"in_flight": append(oncall.Column{7}, make(oncall.Column, 299)...)}},
+	}}}
+	s := topScreen{width: 80}
+	s.take(quiet)
+	if shown := ansi.Strip(s.String()); !regexp.MustCompile(`(?m)^in flight +0 +$`).MatchString(shown) {
+		t.Errorf("want a figure of 0 without bars in\n%s", shown)
+	}
+}
+
 func TestTopAsksAgain(t *testing.T) {
 	var asked []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
