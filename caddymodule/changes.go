@@ -114,7 +114,7 @@ func (e *episode) step(now time.Duration, added reasonCounts, quiet time.Duratio
 		*e = episode{on: true, since: now}
 	}
 	if isNew {
-		e.last = now
+		e.last = max(e.last, now) // of two apps one may have read the clock before the other
 		for reason, n := range added {
 			e.unlogged[reason] += n
 			e.total += n
