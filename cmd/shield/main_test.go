@@ -313,7 +313,7 @@ func TestCommandsInDocs(t *testing.T) {
 		"shield simulate":                                                             "TestLaboratoryPage",
 		"shield convert caddy-ratelimit Caddyfile >Caddyfile.new":                     "TestConvert, and TestExamplesInDocs in internal/convert",
 		"shield convert nginx /etc/nginx/nginx.conf >Caddyfile":                       "TestConvert, and TestExamplesInDocs in internal/convert",
-		"for i in 1 2 3 4 5 6 7 8 9 10; do curl -siw '\\n' http://127.0.0.1:8080/ & done | grep -m1 -A7 ' 429 '": "TestReadmeShowsARefusal",
+		"for i in 1 2 3 4 5 6 7 8 9 10; do echo \"$(curl -si http://127.0.0.1:8080/)\" & done | grep -m1 -A7 ' 429 '": "TestReadmeShowsARefusal",
 
 		// With other addresses.
 		"export SHIELD_SECRET=$(openssl rand -hex 16)":                                          "TestReplicasShareLimits",
