@@ -299,6 +299,7 @@ func (s *simulation) show(w io.Writer) error {
 			notes = append(notes, r.Name+": "+n)
 		}
 	}
+	notes = append(notes, s.worse()...)
 	text := strings.Join(append(notes, s.EndedEarly()...), "\n")
 	if text != "" {
 		text = "\n" + text + "\n"

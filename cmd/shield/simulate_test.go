@@ -23,6 +23,7 @@ import (
 	"github.com/herdshield/shield/loadtest/accesslog"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/plant"
+	"github.com/herdshield/shield/loadtest/report"
 	"github.com/herdshield/shield/loadtest/sim"
 )
 
@@ -620,6 +621,47 @@ func TestSimulateHelp(t *testing.T) {
 	for line := range strings.Lines(string(out)) {
 		if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 80 && !strings.Contains(line, "--") && !strings.Contains(line, "[") {
 			t.Errorf("%d letters in: %s", n, line)
+		}
+	}
+}
+
+// A suggestion that is worse than no limit in its own simulation is called so, and no other.
+func TestSimulateSaysIfTheSuggestionIsWorse(t *testing.T) {
+	waits := func(served int, each time.Duration) sim.Waits {
+		var all []int64
+		for i := range served {
+			all = append(all, int64(i+1)*int64(each))
+		}
+		return sim.WaitsOf(all, 100)
+	}
+	run := func(name string, served int, each time.Duration) report.Run {
+		return report.Run{Result: sim.Result{Name: name, Clients: 100, Served: served, Waits: waits(served, each)}}
+	}
+	for name, c := range map[string]struct {
+		suggested report.Run
+		want      []string // parts of the note; nil: there is none
+	}{
+		"as good":      {run("suggested", 100, 10*time.Millisecond), nil},
+		"better":       {run("suggested", 100, 5*time.Millisecond), nil},
+		"a bit slower": {run("suggested", 100, 11*time.Millisecond), nil},
+		"slower":       {run("suggested", 100, 50*time.Millisecond), []string{"half of the herd are served after 2.5s, and with none after 500ms"}},
+		"fewer":        {run("suggested", 40, 10*time.Millisecond), []string{"it serves 40 clients of the herd, and none 100", "half of the herd are served never"}},
+		"not compared": {run("shield", 40, 10*time.Millisecond), nil},
+	} {
+		s := new(simulation)
+		s.Runs = []report.Run{run("none", 100, 10*time.Millisecond), c.suggested}
+		var out bytes.Buffer
+		if err := s.show(&out); err != nil {
+			t.Fatal(err)
+		}
+		_, got, _ := strings.Cut(out.String(), "suggested is worse than none here: ")
+		if (got == "") != (c.want == nil) {
+			t.Errorf("%s: the note is %q", name, got)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: the note is %q; want %q in it", name, got, want)
+			}
 		}
 	}
 }

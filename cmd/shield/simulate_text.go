@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/template"
@@ -13,6 +14,7 @@ import (
 	"github.com/herdshield/shield/loadtest/accesslog"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/report"
+	"github.com/herdshield/shield/loadtest/sim"
 )
 
 // describe says what is played, with the limit that the servers were given, if any.
@@ -125,4 +127,51 @@ func (s *simulation) showLog(w io.Writer, e *accesslog.Estimate) error {
 	}
 	_, err := io.WriteString(w, b.String()+"\n")
 	return err
+}
+
+// slower is how much longer clients may wait behind the suggested config than without a
+// limit before that is called worse. Ours: less is chance, as one seed differs from another.
+func slower(than time.Duration) time.Duration { return than + than/10 + 100*time.Millisecond }
+
+// worse says in what the config that an access log has led to is worse than no limit, if
+// both were played: clients of the herd or of the background that it does not serve, or
+// lets wait for longer, those included that were never served.
+func (s *simulation) worse() []string {
+	played := func(name string) *report.Run {
+		i := slices.IndexFunc(s.Runs, func(r report.Run) bool { return r.Name == name })
+		if i < 0 {
+			return nil
+		}
+		return &s.Runs[i]
+	}
+	none, suggested := played("none"), played("suggested")
+	if none == nil || suggested == nil || none.Interrupted || suggested.Interrupted {
+		return nil
+	}
+	var in []string
+	if suggested.Served < none.Served {
+		in = append(in, fmt.Sprintf("it serves %d clients of the herd, and none %d", suggested.Served, none.Served))
+	}
+	for _, who := range []struct {
+		name       string
+		with, bare sim.Waits
+	}{{"the herd", suggested.Waits, none.Waits}, {"the background", suggested.Strangers.Waits, none.Strangers.Waits}} {
+		for _, q := range []struct {
+			name string
+			i    int
+		}{{"half", 500}, {"nine tenths", 900}} {
+			if len(who.with) == 0 || len(who.bare) == 0 || who.bare[q.i] == sim.Never || who.with[q.i] <= slower(who.bare[q.i]) {
+				continue
+			}
+			wait := "never"
+			if who.with[q.i] != sim.Never {
+				wait = "after " + who.with[q.i].Round(10*time.Millisecond).String()
+			}
+			in = append(in, fmt.Sprintf("%s of %s are served %s, and with none after %s", q.name, who.name, wait, who.bare[q.i].Round(10*time.Millisecond)))
+		}
+	}
+	if len(in) == 0 {
+		return nil
+	}
+	return []string{"suggested is worse than none here: " + strings.Join(in, "; ") + ". What the log shows gives no reason for this limit; try another one, or a larger --clients."}
 }
