@@ -68,7 +68,7 @@ func convertFile(out, notes io.Writer, from, file string) error {
 		return err
 	}
 	if n := r.Missing(); n > 0 {
-		fmt.Fprintf(notes, "Not everything could be converted: see %d notes under \"Not converted\" at the top.\n", n)
+		fmt.Fprintf(notes, "Not everything could be converted: see %s under \"Not converted\" at the top.\n", plural(n, "note", "notes"))
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ func TestConvert(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ from, file, notes string }{
-		{"nginx", nginx, "see 1 notes"},
+		{"nginx", nginx, "see 1 note under"},
 		{"caddy-ratelimit", caddy, ""},
 	} {
 		var out, notes strings.Builder
