@@ -108,7 +108,7 @@ var ingressRows = []row[Ingress]{
 	}, numberForm(shield.MaxConcurrency, off), func(_ *reader, p *Ingress, n int) { p.PerClient = n }),
 	rowOf(Annotation{
 		Name: "key", Needs: [2]string{"rate", "50/s"},
-		Meaning: "what tells clients apart: text with Caddy's placeholders for the request. Requests for which it is empty are one client; [what a client cannot vary](configuration.md#who-is-a-client)",
+		Meaning: "what tells clients apart: text with Caddy's placeholders for the request. Requests for which it is empty are one client; [what a client cannot vary](keys.md#who-is-a-client)",
 		Default: "the client's address; of IPv6 the first 64 bits",
 	}, keyForm, func(r *reader, p *Ingress, template string) {
 		switch {
