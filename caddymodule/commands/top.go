@@ -21,7 +21,8 @@ func topCommand() *cobra.Command {
 		Short: "Shows what a running shield does, second by second",
 		Long: `
 Shows the live page of a running instance in a terminal: what is going on in one
-sentence, the last seconds of each figure, and the clients that are refused most.
+sentence, the last seconds of each figure, the overrides in force, and the clients
+that are refused most.
 It needs a terminal; the command status --watch prints to anything.
 
 Keys: left and right choose the shield, q ends.
@@ -56,9 +57,10 @@ const topShows = 300
 
 // told is an answer of the admin endpoint.
 type told struct {
-	watch adminapi.Watch
-	who   *adminapi.WhoStatus // nil: not known
-	err   error
+	watch     adminapi.Watch
+	who       *adminapi.WhoStatus // nil: not known
+	overrides []adminapi.Override
+	err       error
 }
 
 // first asks for the first time, so that mistakes in the arguments end the command.
@@ -83,6 +85,10 @@ func (t *top) ask() (answer told) {
 	var who adminapi.WhoStatus
 	if readAdmin(t.flags, "/shield/who?n=10", &who) == nil {
 		answer.who = &who
+	}
+	var changed adminapi.OverridesStatus
+	if readAdmin(t.flags, "/shield/overrides", &changed) == nil {
+		answer.overrides = changed.Overrides
 	}
 	return answer
 }

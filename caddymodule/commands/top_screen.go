@@ -18,26 +18,40 @@ import (
 type topScreen struct {
 	watch         adminapi.Watch
 	who           *adminapi.WhoStatus // nil: not known
+	overrides     []adminapi.Override // of all shields
 	err           error               // of the last question; nil: it was answered
-	chosen        string              // shield; "": the first
+	chosen        string              // shield; "": the one that matters most
 	width, height int                 // of the terminal; 0: not known yet
 }
 
 // take takes an answer. The state before stays if there is none.
 func (s *topScreen) take(answer told) {
 	if s.err = answer.err; s.err == nil {
-		s.watch, s.who = answer.watch, answer.who
+		s.watch, s.who, s.overrides = answer.watch, answer.who, answer.overrides
+		if s.chosen == "" {
+			s.chooseWorst()
+		}
 	}
 }
 
 // shield returns the chosen one; nil if there is none.
 func (s *topScreen) shield() *adminapi.ShieldWatch {
 	for i := range s.watch.Shields {
-		if one := &s.watch.Shields[i]; s.chosen == "" || one.Name == s.chosen {
+		if one := &s.watch.Shields[i]; one.Name == s.chosen {
 			return one
 		}
 	}
 	return nil
+}
+
+// chooseWorst chooses the shield that matters most, as the page does.
+func (s *topScreen) chooseWorst() {
+	weight := func(s adminapi.ShieldWatch) int {
+		return slices.Index([]oncall.Level{oncall.Good, oncall.Warn, oncall.Bad}, s.Level)
+	}
+	if list := s.watch.Shields; len(list) > 0 {
+		s.chosen = slices.MaxFunc(list, func(a, b adminapi.ShieldWatch) int { return cmp.Compare(weight(a), weight(b)) }).Name
+	}
 }
 
 func (s *topScreen) names() string {
@@ -92,9 +106,11 @@ func (s *topScreen) head() (lines []string) {
 	lines = append(lines, line)
 	if len(s.watch.Shields) > 1 {
 		var tabs []string
-		for _, one := range s.watch.Shields {
+		shown := s.shield()
+		for i := range s.watch.Shields {
+			one := &s.watch.Shields[i]
 			tab := levels[one.Level].Styled("●") + " " + one.Name
-			if one.Name == s.shield().Name {
+			if one == shown {
 				tab = levels[one.Level].Styled("●") + " " + strong.Underline(true).Styled(one.Name)
 			}
 			tabs = append(tabs, tab)
@@ -107,6 +123,9 @@ func (s *topScreen) head() (lines []string) {
 // body is about one shield.
 func (s *topScreen) body(width int) (lines []string) {
 	one := s.shield()
+	if one == nil && len(s.watch.Shields) > 0 { // a config without it has been loaded
+		return []string{fmt.Sprintf("The running config has no shield %q any more.", s.chosen)}
+	}
 	if one == nil || one.ShieldDetails == nil {
 		return []string{"The running config has no shield."}
 	}
@@ -120,11 +139,12 @@ func (s *topScreen) body(width int) (lines []string) {
 	lines = append(lines, "")
 	lines = append(lines, s.rates(one, width)...)
 	lines = append(lines, s.state(one, width)...)
+	lines = append(lines, s.changed(one.Name)...)
 	return append(lines, s.clients(one.Name)...)
 }
 
 // labels is how wide the names of figures are, and values how wide they are.
-const labelsWide, valuesWide = 16, 14
+const labelsWide, valuesWide = 21, 14
 
 // row shows a figure, and its course until now.
 func row(label, value string, course []uint32, width int) string {
@@ -222,6 +242,25 @@ func last(values []uint32) uint32 {
 	}
 	return values[len(values)-1]
 }
+
+// changed has the overrides that concern a shield, the latest first.
+func (s *topScreen) changed(shield string) (lines []string) {
+	for i := len(s.overrides) - 1; i >= 0; i-- {
+		is := &s.overrides[i]
+		if is.Shield != "" && is.Shield != shield {
+			continue
+		}
+		if len(lines) == topOverrides {
+			return append(lines, fmt.Sprintf("%*s", labelsWide+valuesWide, "and more"))
+		}
+		left := oncall.Time(time.Duration(is.Left * float64(time.Second)))
+		lines = append(lines, fmt.Sprintf("%-*s%*s  %s; asked by %s", labelsWide, "override, for", valuesWide, left, overrideText(is), adminapi.Shown(is.By)))
+	}
+	return lines
+}
+
+// topOverrides is how many overrides are shown. Ours: the screen has room for the clients, too.
+const topOverrides = 3
 
 // clients has those that were refused most.
 func (s *topScreen) clients(shield string) (lines []string) {

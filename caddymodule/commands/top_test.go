@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,13 +41,17 @@ var twoShields = told{
 			}},
 		},
 	},
+	overrides: []adminapi.Override{
+		{ID: "1", Kind: "block", Client: "192.0.2.1", Left: 50, By: "10.0.0.1:5"}, {ID: "2", Kind: "set", Shield: "api", Setting: "capacity", Value: "5/s", Left: 5},
+		{ID: "3", Kind: "set", Shield: "shop", Setting: "capacity", Value: "30/s burst 5", Left: 1790, By: "10.0.0.1:9, origin \"\x1b[31m\""},
+	},
 	who: &adminapi.WhoStatus{Shields: []adminapi.WhoShield{{Name: "shop", Refused: []adminapi.RefusedClient{
 		{Client: "203.0.113.7", LastMinute: 5321, PerSecond: 88.7, Reason: "early", Agent: "python"},
 	}}}},
 }
 
 func TestTopScreen(t *testing.T) {
-	var s topScreen
+	s := topScreen{width: 120}
 	s.take(twoShields)
 	for _, c := range []struct {
 		what        string
@@ -58,12 +63,31 @@ func TestTopScreen(t *testing.T) {
 			`admitted +100.0/s .*████$`, `refused capacity +60.0/s .* █▄▆$`, `in flight +11 of 12 .*▂███$`, `queue +2 of 64 `,
 			`backlog +12.4 s .* ▆▇█$`, `promises kept +90 % `, `waiting +1240 clients; the end is in 13 s`, `herd +backlog of 1200`,
 			`203.0.113.7 +88.7 +5321  early +python`,
-		}, []string{"deferred", "no appointment", "broken", "replicas"}},
+			`override, for +29 min 50 s  capacity 30/s burst 5 of shield shop; asked by "10.0.0.1:9,.*x1b`, `override, for +50 s  192.0.2.1 is blocked in all shields; asked by 10.0.0.1:5`,
+		}, []string{"capacity 5/s", "deferred", "no appointment", "broken", "replicas"}},
 		{"the next one", func() { s.choose(+1) }, []string{`api admits all. \(mode observe\)`, `admitted +5.0/s`}, []string{"refused", "203.0.113.7"}},
 		{"and around", func() { s.choose(+1) }, []string{`shop refuses`}, nil},
 		{"without an answer", func() { s.take(told{err: errors.New("connection refused")}) }, []string{
 			`03:04:05  no answer since then: connection refused`, `shop refuses`,
 		}, nil},
+		{"many overrides", func() {
+			many := twoShields
+			many.overrides = slices.Repeat(twoShields.overrides[:1], 50)
+			s.take(many)
+		}, []string{`(?s)override.*override.*override.*and more`, `203.0.113.7`}, nil},
+		{"without the chosen one", func() {
+			s.chosen = "blog"
+			s.take(twoShields)
+		}, []string{`● shop   ● api`, `The running config has no shield "blog" any more.`}, nil},
+		{"another one", func() { s.choose(+1) }, []string{`api admits all`}, nil},
+		{"the one in trouble", func() {
+			s = topScreen{}
+			worse := twoShields
+			worse.watch.Shields = slices.Clone(twoShields.watch.Shields)
+			worse.watch.Shields[1].Level = oncall.Bad
+			s.take(worse)
+			s.take(twoShields) // a person reads one shield until another one is asked for
+		}, []string{`api admits all`}, nil},
 		{"without a shield", func() { s.take(told{}) }, []string{`The running config has no shield.`}, []string{"no answer"}},
 	} {
 		c.do()
@@ -118,8 +142,12 @@ func TestTopAsksAgain(t *testing.T) {
 	var asked []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked = append(asked, r.URL.String())
-		if r.URL.Path == "/shield/who" {
+		switch r.URL.Path {
+		case "/shield/who":
 			_ = json.NewEncoder(w).Encode(twoShields.who)
+			return
+		case "/shield/overrides":
+			_ = json.NewEncoder(w).Encode(adminapi.OverridesStatus{Overrides: twoShields.overrides})
 			return
 		}
 		_ = json.NewEncoder(w).Encode(twoShields.watch)
@@ -139,7 +167,7 @@ func TestTopAsksAgain(t *testing.T) {
 	if next == nil {
 		t.Error("it does not ask again")
 	}
-	if want := "/shield/live?boot=b&since=200"; len(asked) != 6 || asked[4] != want {
+	if want := "/shield/live?boot=b&since=200"; len(asked) != 9 || asked[6] != want || len(program.screen.overrides) != 3 {
 		t.Errorf("asked for %q; want the last at %s", asked, want)
 	}
 	for _, key := range []struct{ press, want string }{{"right", "shop"}, {"left", "api"}, {"tab", "shop"}} {
