@@ -194,8 +194,17 @@ func (s *shieldReading) situation(lately oncall.Means) oncall.Situation {
 	if s.concurrent() {
 		sit.Limit = s.guard().Limit()
 	}
-	if c := s.shed.Last; s.adaptive() && c.At > 0 && c.To < c.From && s.now-c.At < time.Minute {
-		sit.Cut = &oncall.LimitCut{From: c.From, To: c.To, Latency: c.Latency, Baseline: c.Baseline}
+	if s.adaptive() {
+		sit.Cut = cutByLatency(s.now, s.shed.Last)
 	}
 	return sit
+}
+
+// cutByLatency returns the last change of a limit if it was a cut as latency rose, and not long ago. A probe
+// lowers the limit, too, but is not why requests are refused.
+func cutByLatency(now time.Duration, last loadshed.Change) *oncall.LimitCut {
+	if last.Reason != loadshed.Congested || now-last.At >= time.Minute {
+		return nil
+	}
+	return &oncall.LimitCut{From: last.From, To: last.To, Latency: last.Latency, Baseline: last.Baseline}
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
+	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/oncall"
 )
 
@@ -229,6 +230,23 @@ func busy(t testing.TB) *App {
 	}
 	app.live = new(atomic.Pointer[roster])
 	return app
+}
+
+// Only a cut for latency is told as one: a probe lowers the limit while latency is what it was.
+func TestCutByLatency(t *testing.T) {
+	for _, c := range []struct {
+		reason loadshed.Reason
+		ago    time.Duration
+		want   bool
+	}{
+		{loadshed.Congested, time.Second, true}, {loadshed.Congested, time.Minute, false},
+		{loadshed.Probed, time.Second, false}, {loadshed.Trimmed, time.Second, false}, {loadshed.Unused, time.Second, false}, {0, time.Second, false},
+	} {
+		last := loadshed.Change{At: time.Hour, From: 22, To: 12, Reason: c.reason, Latency: 1505 * time.Millisecond, Baseline: 1504 * time.Millisecond}
+		if got := cutByLatency(time.Hour+c.ago, last); (got != nil) != c.want {
+			t.Errorf("%v, %v ago: %+v; want one: %v", c.reason, c.ago, got, c.want)
+		}
+	}
 }
 
 // The page is sent ten minutes once, and little each second.

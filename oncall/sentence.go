@@ -26,7 +26,7 @@ type Situation struct {
 	Per      time.Duration
 	InFlight int
 	Limit    int       // in flight; 0: none
-	Cut      *LimitCut // of an adaptive limit, in the last minute; nil: none
+	Cut      *LimitCut // of an adaptive limit as latency rose, in the last minute; nil: none
 }
 
 // A LimitCut is a cut of the limit in flight.
