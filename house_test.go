@@ -42,6 +42,7 @@ var rules = map[string]struct {
 	"internal/metrics":    {own: []string{".", "loadshed", "pushback"}, foreign: []string{"github.com/prometheus/client_golang"}, why: "the collectors of caddymodule and shieldprom show it"},
 	"internal/configfile": {own: []string{".", "caddymodule"}, foreign: all, why: "what a config file says has nothing to do with what runs"},
 	"internal/convert":    {own: []string{"internal/configfile"}, foreign: all, why: "what another server limits has nothing to do with what runs"},
+	"packaging":           {clock: []string{}, why: "the same input makes the same image"},
 	"cmd":                 {own: []string{".", "limiter", "loadshed", "pushback", "share", "caddymodule", "internal/configfile", "internal/convert", "oncall", "loadtest"}, foreign: all, why: "commands wire everything"},
 
 	"caddymodule/adminapi": {own: []string{".", "pushback", "share", "oncall"}, clock: []string{}, why: "what the admin endpoint says knows no Caddy"},

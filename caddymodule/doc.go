@@ -36,6 +36,7 @@
 //	report.go     log lines and events, once a second
 //	changes.go    what is new of overloads, pauses and herds, and what has been reported
 //	metrics.go    the table of metrics, read at scrape
+//	build.go      which shield this is
 //	lines.go      checks a Caddyfile while it has lines, so that errors name them
 //	unreached.go  a warning of shields that no request reaches
 //	sizes.go      a warning where bursts are small for so many replicas

@@ -2,8 +2,6 @@ package caddymodule
 
 import (
 	"runtime"
-	"runtime/debug"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -80,32 +78,13 @@ var ownMetrics = []metrics.Group[*shieldReading]{
 }
 
 // buildMetrics are about the program.
-var buildMetrics = []metrics.Group[buildReading]{
-	{Rows: []metrics.Row[buildReading]{
-		metrics.Gauge("build_info", []string{"version", "goversion"}, "1, with the version of shield, as far as the build knows it, and that of Go.",
-			func(b buildReading, to metrics.Sink) {
-				to.Set(1, b.version, b.goVersion)
-			}),
+var buildMetrics = []metrics.Group[BuildInfo]{
+	{Rows: []metrics.Row[BuildInfo]{
+		metrics.Gauge("build_info", []string{"version", "commit", "date", "goversion"},
+			"1, with the version of shield, its commit and that commit's date, and the version of Go; `unknown` for what the build does not know.",
+			func(b BuildInfo, to metrics.Sink) { to.Set(1, b.Version, b.Commit, b.Date, runtime.Version()) }),
 	}},
 }
-
-// A buildReading is what the program says of itself.
-type buildReading struct{ version, goVersion string }
-
-// build is that of this program.
-var build = sync.OnceValue(func() buildReading {
-	is := buildReading{"unknown", runtime.Version()}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return is
-	}
-	for _, m := range append(info.Deps, &info.Main) {
-		if m.Path == "github.com/herdshield/shield" && m.Version != "" {
-			is.version = m.Version
-		}
-	}
-	return is
-})
 
 var descs = metrics.Descs{}
 
@@ -132,7 +111,7 @@ func (collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	now, all := shield.Now(), c.roster()
-	metrics.Collect(ch, descs, buildMetrics, build(), "", false)
+	metrics.Collect(ch, descs, buildMetrics, Build(), "", false)
 	for _, s := range all.shields {
 		r := s.reading(now)
 		metrics.Collect(ch, descs, metrics.Shields, r.known(), s.name, s.live)

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/herdshield/shield/loadtest/live"
+	"github.com/herdshield/shield/caddymodule"
 )
 
 // Exit codes of simulate and loadtest, in addition to 0 and the 1 of wrong flags. 130 is
@@ -56,8 +56,8 @@ func runUntilInterrupt(run func(ctx context.Context, args []string, out io.Write
 	}
 }
 
-// version is this program's name with its version, if the build has one.
-func version() string { return strings.TrimSpace("shield " + live.Version()) }
+// version is this program's name with its version, and with commit and date if the build has them.
+func version() string { return "shield " + caddymodule.Build().String() }
 
 // perSecond reads a rate of --flag, as 50, 50/s, 600/m or 5000/h.
 func perSecond(flag, text string, least, most float64) (float64, error) {

@@ -92,6 +92,9 @@ const (
 	maxHeaderBytes = 32 << 10
 )
 
+// Version is that of shield, with commit and date where the build has them.
+func Version() string { return caddymodule.Build().String() }
+
 // Config returns the config of a Caddy that serves the Ingresses of a cluster, as JSON. It
 // is static: the modules of this package read the cluster. The error names all mistakes
 // in o.

@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"runtime/debug"
 	"syscall"
 	_ "time/tzdata" // for images without a zone database
 
@@ -100,10 +99,6 @@ func limitMemory() {
 
 // version returns the versions of the program and its parts.
 func version() string {
-	own := "(unknown)"
-	if build, ok := debug.ReadBuildInfo(); ok {
-		own = build.Main.Version
-	}
 	base, _ := caddy.Version()
-	return fmt.Sprintf("shield-ingress %s (Caddy %s, %s, %s/%s)", own, base, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("shield-ingress %s (Caddy %s, %s, %s/%s)", ingress.Version(), base, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
