@@ -66,6 +66,26 @@ func TestCommandsInPages(t *testing.T) {
 	}
 }
 
+// The tests on which the README's promises rest are there.
+func TestPromisesRestOnTests(t *testing.T) {
+	var tests strings.Builder
+	for _, pattern := range []string{"*_test.go", "*/*_test.go"} {
+		files, _ := filepath.Glob(pattern)
+		for _, file := range files {
+			tests.WriteString(text(t, file))
+		}
+	}
+	names := regexp.MustCompile("`((?:Test|Fuzz)[A-Z]\\w*)`").FindAllStringSubmatch(text(t, "README.md"), -1)
+	if len(names) < 10 {
+		t.Errorf("%d tests are named, want 10 or more", len(names))
+	}
+	for _, m := range names {
+		if !strings.Contains(tests.String(), "\nfunc "+m[1]+"(") {
+			t.Errorf("the README names %s, which is no test", m[1])
+		}
+	}
+}
+
 // judges checks that a command names packages that exist, and tests that they have.
 func judges(t *testing.T, change, command string) {
 	t.Helper()
