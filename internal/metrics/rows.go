@@ -139,14 +139,14 @@ var Shields = []Group[*Reading]{
 			}),
 	}},
 	{Label: "shield", With: "`store`", Has: func(s *Reading) bool { return s.Shared }, Rows: []Row[*Reading]{
-		Counter("store_waits_total", []string{"outcome"}, "Requests that waited for the store, for 25 ms at most, because this replica had no token: granted, empty (the store had none either) or timeout.",
+		Counter("store_waits_total", []string{"outcome"}, "Requests that waited up to 25 ms for the store, because this replica had no token: granted, empty (nor had the store) or timeout.",
 			func(s *Reading, to Sink) {
 				w := s.Stats.StoreWaits
 				to.Outcomes(map[string]uint64{"granted": w.Granted, "empty": w.Empty, "timeout": w.Timeout})
 			}),
 	}},
 	{Label: "shield", With: "`herd { detect on }`", Has: func(s *Reading) bool { return s.Guard.DetectsHerds() }, Rows: []Row[*Reading]{
-		Gauge("herd", []string{"kind"}, "1 while there is a herd of this kind. Backlog: many clients came at once and have appointments. Periodic: requests come in pulses. Echo: clients retry at a fixed interval.",
+		Gauge("herd", []string{"kind"}, "1 while there is a herd of this kind: backlog (many came at once), periodic (requests in pulses) or echo (retries at a fixed interval).",
 			func(s *Reading, to Sink) {
 				for _, kind := range []pushback.HerdKind{pushback.BacklogHerd, pushback.PeriodicHerd, pushback.EchoHerd} {
 					to.Flag(s.Herd.Kind == kind, kind.String())
