@@ -107,6 +107,8 @@ func (s *Situation) Sentence() (Level, string) {
 			cause = say(s)
 		}
 		return level, fmt.Sprintf("%s %s %s%s, because %s%s.", s.Shield, does, perSecond(refused), percent(share), cause, end)
+	case end != "" && s.Arrivals == 0:
+		return Warn, fmt.Sprintf("%s gets no requests%s.", s.Shield, end)
 	case end != "":
 		return Warn, fmt.Sprintf("%s admits all requests, %s%s.", s.Shield, perSecond(s.Arrivals), end)
 	case s.Arrivals > 0:
