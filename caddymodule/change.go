@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -63,6 +64,9 @@ func readChange(w http.ResponseWriter, r *http.Request, to any) error {
 	in.DisallowUnknownFields()
 	if err := in.Decode(to); err != nil {
 		return badRequest(http.StatusBadRequest, "the body is no such object: %w", err)
+	}
+	if _, err := in.Token(); err != io.EOF {
+		return badRequest(http.StatusBadRequest, "the body has more after its object; want one object")
 	}
 	return nil
 }

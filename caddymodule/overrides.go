@@ -49,7 +49,8 @@ func (o *override) same(b *override) bool {
 
 // String says what is in force, for people.
 func (o *override) String() string {
-	return strings.TrimSpace(fmt.Sprintf("%s of %s: %s %s", o.Kind, cmp.Or(o.Shield, "all shields"), cmp.Or(o.Client, o.Setting), o.Value))
+	what := strings.TrimSpace(cmp.Or(o.Client, o.Setting) + " " + o.Value)
+	return fmt.Sprintf("%s of %s: %s", o.Kind, cmp.Or(o.Shield, "all shields"), what)
 }
 
 // told returns what others read without the lock. It must be called with it.

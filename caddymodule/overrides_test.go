@@ -322,6 +322,23 @@ func TestOverrideErrors(t *testing.T) {
 	demand(t, `{"kind": "block", "client": "192.0.2.9/32", "for": "1h"}`)
 }
 
+// A body is one object, and nothing is done by halves.
+func TestChangeIsOneObject(t *testing.T) {
+	serveSite(t, overriddenSite)
+	const body = `{"kind": "block", "client": "192.0.2.1", "for": "1h"}`
+	for _, more := range []string{`{"kind": "mode"}`, `x`, strings.Repeat(" ", maxChange), "\n}"} {
+		if status, text := administer(t, locally("POST", "/shield/overrides", body+more)); status != http.StatusBadRequest {
+			t.Errorf("with %.20q behind it: %d %s", more, status, text)
+		}
+	}
+	if list, _ := changes.read(shield.Now()); len(list) != 0 {
+		t.Errorf("in force: %+v", list)
+	}
+	if status, text := administer(t, locally("POST", "/shield/overrides", body+"\n")); status != http.StatusCreated {
+		t.Errorf("with a newline behind it: %d %s", status, text)
+	}
+}
+
 // Two people do not undo each other.
 func TestOverrideETags(t *testing.T) {
 	serveSite(t, overriddenSite)
@@ -339,6 +356,10 @@ func TestOverrideETags(t *testing.T) {
 		if status, text := administer(t, r); status != http.StatusPreconditionFailed || !strings.Contains(text, "an override begins (block of all shields: 192.0.2.1, by 127.0.0.1:4321)") {
 			t.Errorf("%s with an old ETag: %d %s", r.Method, status, text)
 		}
+	}
+	demand(t, `{"kind": "mode", "shield": "", "value": "observe", "for": "1h"}`)
+	if _, text := administer(t, locally("POST", "/shield/overrides", body, "If-Match", before)); !strings.Contains(text, "(mode of all shields: observe, by 127.0.0.1:4321)") {
+		t.Errorf("after a change of the mode: %s", text)
 	}
 	if status, text := administer(t, locally("DELETE", "/shield/overrides/"+is.ID, "", "If-Match", etag())); status != http.StatusNoContent {
 		t.Errorf("with the present ETag: %d %s", status, text)
