@@ -184,13 +184,14 @@ func TestEndpointQueue(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
-			w.expect(200, "x", "/hold", "the answer")
+			// It is refused if the one that is to be refused comes before it.
+			waitFor(t, "the answer", func() bool { resp, _ := w.get("x", "/hold"); return resp.StatusCode == 200 })
 		})
 	}
 	waitFor(t, "one request at the pod", func() bool { return p.inside.Load() == 1 })
 	// Of three, one is at the pod and one in the queue: the third is refused, now or a moment later.
 	waitFor(t, "a refusal", func() bool {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 		defer cancel()
 		r, _ := http.NewRequestWithContext(ctx, http.MethodGet, w.base+"/", nil)
 		resp, err := http.DefaultTransport.RoundTrip(r)
