@@ -249,7 +249,8 @@ func readable(name string, masked bool) string {
 }
 
 // address returns an address as text. Masked ones keep so many bits as many providers give to
-// more than one of their customers: 24 of IPv4, 48 of IPv6.
+// more than one of their customers: 24 of IPv4, 48 of IPv6. They are written as networks, so that
+// no person takes one for the client's address, and blocks another client.
 func address(a netip.Addr, masked bool) string {
 	a = a.Unmap().WithZone("")
 	if masked {
@@ -258,7 +259,7 @@ func address(a netip.Addr, masked bool) string {
 			bits = 24
 		}
 		p, _ := a.Prefix(bits) // they are in range
-		a = p.Addr()
+		return p.String()
 	}
 	return a.String()
 }

@@ -120,7 +120,7 @@ func TestWho(t *testing.T) {
 
 	serveSite(t, site("on")) // a reload forgets no client
 	masked := askWho(t, "")
-	if !masked.Masked || masked.Shields[0].Refused[0].Client != "192.0.2.0" || masked.Shields[0].Refused[1].Client != "2001:db8:1::" {
+	if !masked.Masked || masked.Shields[0].Refused[0].Client != "192.0.2.0/24" || masked.Shields[0].Refused[1].Client != "2001:db8:1::/48" {
 		t.Errorf("masked: %+v", masked)
 	}
 	for query, want := range map[string]string{
@@ -250,12 +250,12 @@ func TestReadableNames(t *testing.T) {
 	}
 	v4, v6 := network("192.0.2.77:1"), network("[2001:db8:1:2:3::1]:1")
 	for _, c := range []struct{ name, plain, masked string }{
-		{v4, "192.0.2.77", "192.0.2.0"},
-		{v6, "2001:db8:1:2::", "2001:db8:1::"},
-		{"tenant-1 " + v4, "tenant-1 192.0.2.77", "tenant-1 192.0.2.0"},
-		{v4 + "/" + v6, "192.0.2.77/2001:db8:1:2::", "192.0.2.0/2001:db8:1::"},
-		{"198.51.100.9", "198.51.100.9", "198.51.100.0"}, // a header's value
-		{"::ffff:198.51.100.9", "::ffff:198.51.100.9", "198.51.100.0"},
+		{v4, "192.0.2.77", "192.0.2.0/24"},
+		{v6, "2001:db8:1:2::", "2001:db8:1::/48"},
+		{"tenant-1 " + v4, "tenant-1 192.0.2.77", "tenant-1 192.0.2.0/24"},
+		{v4 + "/" + v6, "192.0.2.77/2001:db8:1:2::", "192.0.2.0/24/2001:db8:1::/48"},
+		{"198.51.100.9", "198.51.100.9", "198.51.100.0/24"}, // a header's value
+		{"::ffff:198.51.100.9", "::ffff:198.51.100.9", "198.51.100.0/24"},
 		{"", "", ""},
 		{"\x04short", "\x04short", "\x04short"},
 		{"größer", "größer", "größer"},
@@ -352,7 +352,7 @@ func TestHandles(t *testing.T) {
 	clients := func() []adminapi.RefusedClient { return askWho(t, "?shield=api").Shields[0].Refused }
 	of := func(is adminapi.RefusedClient) string {
 		status, body := administer(t, locally("GET", "/shield/explain?handle="+is.Handle, ""))
-		if status != http.StatusOK || !strings.HasPrefix(body, `{"client":"192.0.2.0",`) || strings.Contains(body, "192.0.2.1") || strings.Contains(body, "77") {
+		if status != http.StatusOK || !strings.HasPrefix(body, `{"client":"192.0.2.0/24",`) || strings.Contains(body, "192.0.2.1") || strings.Contains(body, "77") {
 			t.Errorf("explained: %d %s", status, body)
 		}
 		demand(t, `{"kind": "block", "handle": "`+is.Handle+`", "for": "1h"}`)
@@ -364,7 +364,7 @@ func TestHandles(t *testing.T) {
 		return ""
 	}
 	list := clients()
-	if len(list) != 2 || list[0].Client != "192.0.2.0" || list[0].Client != list[1].Client || list[0].Handle == list[1].Handle {
+	if len(list) != 2 || list[0].Client != "192.0.2.0/24" || list[0].Client != list[1].Client || list[0].Handle == list[1].Handle {
 		t.Fatalf("the clients are %+v", list)
 	}
 	first := of(list[0])
@@ -372,11 +372,11 @@ func TestHandles(t *testing.T) {
 		t.Errorf("blocked is %q, and the clients get %s and %s", first, ask("192.0.2.1", "1"), ask("192.0.2.77", "77"))
 	}
 	of(list[1])
-	if now := overridesNow(t).Overrides; len(now) != 2 || now[0].Client != "192.0.2.0" || now[1].Client != "192.0.2.0" {
+	if now := overridesNow(t).Overrides; len(now) != 2 || now[0].Client != "192.0.2.0/24" || now[1].Client != "192.0.2.0/24" {
 		t.Errorf("in force are %+v", now)
 	}
 	status, body := administer(t, locally("POST", "/shield/forgive", `{"handle": "`+list[0].Handle+`"}`))
-	if status != http.StatusOK || !strings.HasPrefix(body, `{"client":"192.0.2.0",`) || len(overridesNow(t).Overrides) != 1 || ask(first, "1") == `"blocked"` {
+	if status != http.StatusOK || !strings.HasPrefix(body, `{"client":"192.0.2.0/24",`) || len(overridesNow(t).Overrides) != 1 || ask(first, "1") == `"blocked"` {
 		t.Errorf("forgiven: %d %s", status, body)
 	}
 
@@ -392,7 +392,7 @@ func TestHandles(t *testing.T) {
 		switch is.Client {
 		default:
 			seen--
-		case "203.0.113.0":
+		case "203.0.113.0/24":
 			if status != http.StatusConflict || !strings.Contains(body, "does not tell its whole key") {
 				t.Errorf("the forged address: %d %s", status, body)
 			}

@@ -124,12 +124,12 @@ func TestActions(t *testing.T) {
 	s.clients.Wait()
 	p := open(t, "http://"+s.admin+"/shield/#shop")
 	const list = `[...document.querySelectorAll("#who td.client")].map(e => e.textContent).join()`
-	eventually(t, 10*time.Second, "two clients are listed, masked", func() bool { return eval[string](p, list) == "192.0.2.0,192.0.2.0" })
+	eventually(t, 10*time.Second, "two clients are listed, masked", func() bool { return eval[string](p, list) == "192.0.2.0/24,192.0.2.0/24" })
 
 	p.press("td.acts button", "Block")
 	p.fill("for", "5m")
 	p.confirm()
-	p.shows("overrides", "shop: 192.0.2.0 is blocked, for another ")
+	p.shows("overrides", "shop: 192.0.2.0/24 is blocked, for another ")
 	who := s.blocked(clients...)
 	if len(who) != 1 {
 		t.Fatalf("blocked are %s; want one of %s", who, clients)
@@ -137,7 +137,7 @@ func TestActions(t *testing.T) {
 	p.press("td.acts button", "Forgive")
 	p.confirm()
 	p.shows("dialog-text", "Forgotten: ")
-	if said := p.text("dialog-text"); !strings.Contains(said, "its block.Ended: shop: 192.0.2.0 is blocked, ") || strings.Contains(said, who[0]) {
+	if said := p.text("dialog-text"); !strings.Contains(said, "its block.Ended: shop: 192.0.2.0/24 is blocked, ") || strings.Contains(said, who[0]) {
 		t.Errorf("forgiven: %s", said)
 	}
 	p.press("#dialog-form button", "Close")
