@@ -120,15 +120,16 @@ func (s *Situation) Sentence() (Level, string) {
 // end says when the backlog will be over, after what was said before.
 func (s *Situation) end() string {
 	clients, over := s.Waiting()
+	many := chart.Number(math.Round(clients))
 	switch {
 	case clients == 0:
 		return ""
 	case over < 0:
-		return fmt.Sprintf("; the backlog of about %s clients has no end in sight", amount(clients))
+		return fmt.Sprintf("; the backlog of about %s clients has no end in sight", many)
 	case clients < 1.5:
 		return fmt.Sprintf("; the last refused client comes back in %s", long(over))
 	}
-	return fmt.Sprintf("; the backlog of about %s clients will be over in %s", amount(clients), long(over))
+	return fmt.Sprintf("; the backlog of about %s clients will be over in %s", many, long(over))
 }
 
 // amount writes a number with as many digits as are read at a glance.

@@ -52,6 +52,7 @@ func TestSentence(t *testing.T) {
 			Situation{Arrivals: 60, Spare: 40, Backlog: 200 * time.Second},
 			Warn, "api admits all requests, 60 requests/s; the backlog of about 8,000 clients will be over in 3 min 20 s.",
 		},
+		{Situation{Arrivals: 60, Spare: 0.5, Backlog: 12_900 * time.Millisecond}, Warn, "api admits all requests, 60 requests/s; the backlog of about 6 clients will be over in 13 s."},
 		{Situation{Spare: 10, Backlog: 3 * time.Second}, Warn, "api gets no requests; the backlog of about 30 clients will be over in 3 s."},
 		{Situation{Arrivals: 60, Spare: 0.1, Backlog: time.Second}, Warn, "api admits all requests, 60 requests/s; the last refused client comes back in 1 s."},
 		{Situation{Arrivals: 60, Spare: 10, Backlog: 180 * time.Second}, Warn, "api admits all requests, 60 requests/s; the backlog of about 1,800 clients will be over in 3 min."},
