@@ -193,7 +193,11 @@ func (a *App) reaches(is *override) error {
 	err := fmt.Errorf("shield is %q; want one of the config, not of the ingress controller, which has its own", is.Shield)
 	handlers := a.configured.handlers
 	if is.Kind == overrideBlock {
-		handlers, err = a.roster().handlers, fmt.Errorf("shield %q does not tell clients apart by such names as %q", is.Shield, is.Client)
+		which := "any shield"
+		if is.Shield != "" {
+			which = fmt.Sprintf("shield %q", is.Shield)
+		}
+		handlers, err = a.roster().handlers, fmt.Errorf("client is %q; want a name by which %s tells clients apart", is.Client, which)
 	}
 	for _, h := range handlers {
 		if is.Shield != "" && is.Shield != h.Name {

@@ -49,7 +49,7 @@ func (o *override) same(b *override) bool {
 
 // String says what is in force, for people.
 func (o *override) String() string {
-	what := strings.TrimSpace(cmp.Or(o.Client, o.Setting) + " " + o.Value)
+	what := strings.TrimSpace(cmp.Or(adminapi.Shown(o.Client), o.Setting) + " " + o.Value)
 	return fmt.Sprintf("%s of %s: %s", o.Kind, cmp.Or(o.Shield, "all shields"), what)
 }
 

@@ -293,10 +293,11 @@ func TestOverrideErrors(t *testing.T) {
 		{`{"kind": "block", "client": "192.0.2.1", "for": "0.5s"}`, 400, `for is "0.5s"; want 1s to 24h`},
 		{`{"kind": "block", "client": "192.0.2.1"}`, 400, `for is ""; want 1s to 24h`},
 		{`{"kind": "block", "for": "1h"}`, 400, `client is missing; want an address`},
-		{`{"kind": "block", "client": "bob", "for": "1h"}`, 400, `does not tell clients apart by such names as "bob"`},
-		{`{"kind": "block", "client": "192.0.2.0/24", "for": "1h"}`, 400, `does not tell clients apart by such names as "192.0.2.0/24"`},
-		{`{"kind": "block", "client": "0.0.0.0/0", "for": "1h"}`, 400, `does not tell clients apart by such names as "0.0.0.0/0"`},
-		{`{"kind": "block", "client": "2001:db8::/48", "for": "1h"}`, 400, `does not tell clients apart by such names as "2001:db8::/48"`},
+		{`{"kind": "block", "client": "bob", "for": "1h"}`, 400, `client is "bob"; want a name by which any shield tells clients apart`},
+		{`{"kind": "block", "client": "192.0.2.0/24", "for": "1h"}`, 400, `client is "192.0.2.0/24"; want a name by which any shield tells clients apart`},
+		{`{"kind": "block", "shield": "api", "client": "bob", "for": "1h"}`, 400, `client is "bob"; want a name by which shield "api" tells clients apart`},
+		{`{"kind": "block", "client": "0.0.0.0/0", "for": "1h"}`, 400, `client is "0.0.0.0/0"; want a name by which any shield tells clients apart`},
+		{`{"kind": "block", "client": "2001:db8::/48", "for": "1h"}`, 400, `client is "2001:db8::/48"; want a name by which any shield tells clients apart`},
 		{`{"kind": "block", "client": "192.0.2.1", "value": "x", "for": "1h"}`, 400, `value is "x"; want none for kind block`},
 		{`{"kind": "ban", "for": "1h"}`, 400, `kind is "ban"; want block, set or mode`},
 		{`{"kind": "mode", "value": "off", "for": "1h"}`, 400, `mode is "off"; want enforce or observe`},
@@ -360,6 +361,10 @@ func TestOverrideETags(t *testing.T) {
 	demand(t, `{"kind": "mode", "shield": "", "value": "observe", "for": "1h"}`)
 	if _, text := administer(t, locally("POST", "/shield/overrides", body, "If-Match", before)); !strings.Contains(text, "(mode of all shields: observe, by 127.0.0.1:4321)") {
 		t.Errorf("after a change of the mode: %s", text)
+	}
+	hostile := override{Override: adminapi.Override{Kind: "block", Shield: "api", Client: "\x1b[31m"}} // terminals show the text
+	if got, want := hostile.String(), `block of api: "\x1b[31m"`; got != want {
+		t.Errorf("%s; want %s", got, want)
 	}
 	if status, text := administer(t, locally("DELETE", "/shield/overrides/"+is.ID, "", "If-Match", etag())); status != http.StatusNoContent {
 		t.Errorf("with the present ETag: %d %s", status, text)
