@@ -315,7 +315,7 @@ func (l nginxLocation) matcher() (matcher, error) {
 		m.args[0] = l.path
 	}
 	if strings.ContainsAny(l.path, "*{}%") || !strings.HasPrefix(l.path, "/") {
-		return matcher{}, errors.New("Caddy's path matcher cannot say it")
+		return matcher{}, errors.New("the path matcher of Caddy cannot say it")
 	}
 	return m, nil
 }
