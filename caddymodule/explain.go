@@ -48,7 +48,11 @@ func (a *App) client(name, handle string) (clientName, error) {
 	case len(name) > maxClientName:
 		return clientName{}, badRequest(http.StatusBadRequest, "client is %.64q; want an address, or what the shield tells clients apart by, of at most %d bytes", name, maxClientName)
 	}
-	return readClient(name), nil
+	c := readClient(name)
+	if a != nil && a.MaskAddresses && c.addr.IsValid() { // all who look at the list of overrides see it
+		c.shown = address(c.addr, true)
+	}
+	return c, nil
 }
 
 // named returns the handlers of one shield, or of all if the name is "". The App may be nil.

@@ -104,9 +104,9 @@ func (o *overrides) of(name string) map[string]int {
 	return n
 }
 
-// check returns an error if match is an ETag that is not the list's. It must be called with the lock.
+// check returns an error if match is an ETag that is not the list's; "*" is any. It must be called with the lock.
 func (o *overrides) check(match string) error {
-	if match == "" || match == o.etag() {
+	if match == "" || match == "*" || match == o.etag() { // RFC 9110, section 13.1.1
 		return nil
 	}
 	return badRequest(http.StatusPreconditionFailed, "the overrides have changed since they were read: %s; want them read again", cmp.Or(o.latest, "the process is another one"))

@@ -372,6 +372,9 @@ func TestOverrideETags(t *testing.T) {
 	if status, text := administer(t, locally("POST", "/shield/overrides", body, "If-Match", before)); status != http.StatusPreconditionFailed || !strings.Contains(text, "ended by 127.0.0.1:4321") {
 		t.Errorf("with an old ETag: %d %s", status, text)
 	}
+	if status, text := administer(t, locally("POST", "/shield/overrides", body, "If-Match", "*")); status >= http.StatusBadRequest {
+		t.Errorf("any list: %d %s", status, text)
+	}
 }
 
 func TestChangesAreForLocalRequests(t *testing.T) {

@@ -380,6 +380,15 @@ func TestHandles(t *testing.T) {
 		t.Errorf("forgiven: %d %s", status, body)
 	}
 
+	// An address that is typed is masked in the list, too.
+	demand(t, `{"kind": "block", "client": "192.0.2.99", "for": "1h"}`)
+	if ask("192.0.2.99", "99") != `"blocked"` {
+		t.Error("a client that is named by its address is not blocked")
+	}
+	if now := overridesNow(t).Overrides; len(now) != 2 || now[1].Client != "192.0.2.0/24" {
+		t.Errorf("in force are %+v", now)
+	}
+
 	// A name with bytes that no one can type, and one that is made to look like an address.
 	for _, cookie := range []string{"\x1b[2Jcookie", "\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xcb\x00\x71\x63"} {
 		for i := range 3 {
