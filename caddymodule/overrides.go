@@ -405,7 +405,22 @@ func serveOverrides(w http.ResponseWriter, r *http.Request) error {
 	}
 	_, etag := changes.read(now)
 	w.Header().Set("Etag", etag)
-	return writeJSON(w, http.StatusCreated, adminapi.OverrideBegun{Override: is.Override, Replaces: replaced})
+	begun := adminapi.OverrideBegun{Override: is.Override, Replaces: replaced}
+	if is.Kind == overrideBlock && is.Shield == "" {
+		begun.Without = app.without(c)
+	}
+	return writeJSON(w, http.StatusCreated, begun)
+}
+
+// without returns the names of the shields that cannot tell by its name which requests are a client's.
+func (a *App) without(c clientName) (names []string) {
+	for _, h := range a.roster().handlers {
+		name := h.shown.shields[0].name
+		if q, _ := h.asks(c); q.Client == shield.NoKey && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // serveOverride ends one.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -585,5 +586,39 @@ func TestBlockOfAnotherKey(t *testing.T) {
 	load(overriddenSite)
 	if resp := activeSite(t).get("/"); resp.StatusCode != http.StatusOK {
 		t.Errorf("with the key of before: %d", resp.StatusCode)
+	}
+}
+
+// A block in all shields says where it does nothing.
+func TestBlockWhereClientsHaveOtherNames(t *testing.T) {
+	serveSite(t, "{"+globalOptions+`}
+http://:0 {
+	bind 127.0.0.1
+	shield /a* {
+		name by_address
+		capacity 10/s
+	}
+	shield /b* {
+		name by_account
+		capacity 10/s
+		retries {
+			key {header.X-Account}
+		}
+	}
+	respond ok
+}
+`)
+	for body, want := range map[string][]string{
+		`{"kind": "block", "client": "192.0.2.1", "for": "1h"}`:                   nil,
+		`{"kind": "block", "client": "192.0.2.0/24", "for": "1h"}`:                {"by_address"},
+		`{"kind": "block", "client": "bob", "for": "1h"}`:                         {"by_address"},
+		`{"kind": "block", "client": "bob", "shield": "by_account", "for": "1h"}`: nil,
+		`{"kind": "mode", "value": "observe", "for": "1h"}`:                       nil,
+	} {
+		status, answer := administer(t, locally("POST", "/shield/overrides", body))
+		var is adminapi.OverrideBegun
+		if err := json.Unmarshal([]byte(answer), &is); err != nil || status != http.StatusCreated || !slices.Equal(is.Without, want) {
+			t.Errorf("%s: %d %s; want without %v", body, status, answer, want)
+		}
 	}
 }

@@ -20,6 +20,9 @@ type Override struct {
 type OverrideBegun struct {
 	Override
 	Replaces *Override `json:"replaces,omitempty"` // the one of the same thing that this has ended
+
+	// Of a block in all shields, those that tell clients apart by something else, where it does nothing.
+	Without []string `json:"without,omitempty"`
 }
 
 // OverridesStatus is the answer to `GET /shield/overrides`.

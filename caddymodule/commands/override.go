@@ -119,6 +119,9 @@ func overrideCommand(cmd *cobra.Command, ask func(caddycmd.Flags, []string) map[
 		if is.Replaces != nil {
 			fmt.Fprintf(w, "It replaces %s\n", ended(is.Replaces))
 		}
+		if len(is.Without) > 0 {
+			fmt.Fprintf(w, "It does nothing in %s: clients have other names there.\n", strings.Join(is.Without, ", "))
+		}
 		fmt.Fprintf(w, "To end it before: %s overrides end %s\n", cmd.Parent().CommandPath(), is.ID)
 		return nil
 	}
