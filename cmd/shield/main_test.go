@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/x509"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -447,5 +448,21 @@ func TestDefaultBursts(t *testing.T) {
 		if admitted != c.want {
 			t.Errorf("%s: %d are admitted at once, want %d", c.name, admitted, c.want)
 		}
+	}
+}
+
+// Without files of certificates, as in the image, the program has those of Mozilla.
+func TestRootsWithoutFiles(t *testing.T) {
+	const without = "SHIELD_TEST_NO_CERTIFICATES"
+	if os.Getenv(without) == "" {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRootsWithoutFiles$", "-test.v")
+		cmd.Env = append(os.Environ(), without+"=1", "SSL_CERT_FILE="+os.DevNull, "SSL_CERT_DIR="+t.TempDir())
+		if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("--- PASS: TestRootsWithoutFiles")) {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	if roots, err := x509.SystemCertPool(); err != nil || roots.Equal(x509.NewCertPool()) {
+		t.Errorf("there are no certificates: %v", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -1005,21 +1006,31 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestDockerfiles checks what cannot be seen without building them here.
-func TestDockerfiles(t *testing.T) {
-	for path, binary := range map[string]string{"../Dockerfile": "shield-ingress", "standalone/Dockerfile": "shield"} {
-		file := must.Read(t, path)
-		for _, want := range []string{
-			"FROM scratch\n", "CGO_ENABLED=0 ", "-trimpath ", `-ldflags="-s -w"`, "-o /out/" + binary + " ./cmd/" + binary + "\n",
-			"\nUSER 65532:65532\n", "/etc/ssl/certs/ca-certificates.crt", "ENTRYPOINT [\"/" + binary + "\"]",
+// The images that packaging/images makes are those that the manifests name, with their user and ports.
+func TestImages(t *testing.T) {
+	programs, out := t.TempDir(), t.TempDir()
+	for name, folder := range map[string]string{"shield-ingress": "base", "shield": "standalone/deployment"} {
+		// Any program does, and this one is small.
+		build := exec.Command("go", "build", "-o", filepath.Join(programs, runtime.GOARCH, name), "../testbed/image-pause")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		must.Get(run(build))(t)
+		must.Get(run(exec.Command("../../packaging/images", "-p", programs, "-o", out, name)))(t)
+		parts := string(must.Get(run(exec.Command("tar", "-xOf", filepath.Join(out, name+".tar"), "--wildcards", "*")))(t))
+		manifests := must.Get(json.Marshal(kustomize(t, folder)))(t)
+		for want, pattern := range map[string]string{
+			`"io.containerd.image.name":"%s"`: `"image":"([^"]*)"`,
+			`"User":"%[1]s:%[1]s"`:            `"runAsUser":([0-9]+)`,
+			`"%s/tcp":{}`:                     `"containerPort":([0-9]+)`,
 		} {
-			if !strings.Contains(file, want) {
-				t.Errorf("%s has no %q", path, want)
+			found := regexp.MustCompile(pattern).FindAllSubmatch(manifests, -1)
+			if len(found) == 0 {
+				t.Errorf("%s has no %s", folder, pattern)
 			}
-		}
-		version := regexp.MustCompile(`golang:([0-9.]+)`).FindStringSubmatch(file)
-		if version == nil || !strings.Contains(must.Read(t, "../go.mod"), "\ngo "+version[1]) {
-			t.Errorf("%s builds with Go %v; want that of go.mod", path, version)
+			for _, m := range found {
+				if want := fmt.Sprintf(want, m[1]); !strings.Contains(parts, want) {
+					t.Errorf("the image of %s has no %s", name, want)
+				}
+			}
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -38,6 +39,7 @@ func main() {
 	flag.Func("env", "variable that is set, as `NAME=VALUE`", add(&o.env))
 	flag.Func("arg", "`argument` of the program, if it is started without others", add(&o.args))
 	flag.Func("dir", "`folder` that the user can write to, as /data", add(&o.dirs))
+	flag.Func("port", "that it listens on, as 8080/tcp: an engine shows it, and opens nothing", add(&o.ports))
 	flag.Func("label", "org.opencontainers.image.`NAME=VALUE`", add(&o.labels))
 	flag.Parse()
 	image, err := o.image(flag.Args())
@@ -55,14 +57,16 @@ func main() {
 
 // options are the same for all processors.
 type options struct {
-	ref, name, user         string
-	env, args, dirs, labels []string
+	ref, name, user                string
+	env, args, dirs, ports, labels []string
 }
 
 // The media types of the OCI image format.
 const media = "application/vnd.oci.image."
 
 type object = map[string]any
+
+var port = regexp.MustCompile(`^[1-9][0-9]{0,4}/(tcp|udp)$`)
 
 // image returns an OCI image layout, as a tar archive, of an image of each program.
 func (o options) image(programs []string) ([]byte, error) {
@@ -87,6 +91,13 @@ func (o options) image(programs []string) ([]byte, error) {
 		}
 		labels["org.opencontainers.image."+name] = value
 	}
+	ports := object{}
+	for _, p := range o.ports {
+		if !port.MatchString(p) {
+			return nil, fmt.Errorf("-port is %q; want a number and tcp or udp, as 8080/tcp", p)
+		}
+		ports[p] = object{}
+	}
 	var b blobs
 	var manifests []object
 	seen := map[string]string{}
@@ -99,7 +110,7 @@ func (o options) image(programs []string) ([]byte, error) {
 			return nil, fmt.Errorf("%s and %s are both for %s; want one program for each processor", other, file, arch)
 		}
 		seen[arch] = file
-		manifests = append(manifests, o.pack(&b, arch, o.layer(program, uid, gid), labels, len(programs) == 1))
+		manifests = append(manifests, o.pack(&b, arch, o.layer(program, uid, gid), ports, labels, len(programs) == 1))
 	}
 	root := manifests[0]
 	if len(manifests) > 1 {
@@ -116,11 +127,12 @@ func (o options) image(programs []string) ([]byte, error) {
 }
 
 // pack adds the image for a processor, and returns what refers to its manifest.
-func (o options) pack(b *blobs, arch string, layer []byte, labels object, alone bool) object {
+func (o options) pack(b *blobs, arch string, layer []byte, ports, labels object, alone bool) object {
 	config := b.add("config.v1+json", encode(object{
 		"architecture": arch, "os": "linux",
 		"config": object{
-			"User": o.user, "Entrypoint": []string{"/" + o.name}, "Cmd": o.args, "Env": o.env, "WorkingDir": "/", "Labels": labels,
+			"User": o.user, "Entrypoint": []string{"/" + o.name}, "Cmd": o.args, "Env": o.env, "WorkingDir": "/",
+			"ExposedPorts": ports, "Labels": labels,
 		},
 		"rootfs": object{"type": "layers", "diff_ids": []string{digest(layer)}},
 	}))

@@ -105,6 +105,7 @@ type config struct {
 	Config       struct {
 		User                 string
 		Entrypoint, Cmd, Env []string
+		ExposedPorts         map[string]struct{}
 		Labels               map[string]string
 	}
 	Rootfs struct {
@@ -117,7 +118,8 @@ func TestImageForTwoProcessors(t *testing.T) {
 	arm, _ := program(t, "tool", elf.EM_AARCH64, elf.PT_LOAD)
 	const ref = "registry.example:5000/some/tool:v1"
 	o := options{
-		ref: ref, user: "7:8", env: []string{"A=1"}, args: []string{"run"}, dirs: []string{"/data"}, labels: []string{"revision=abc"},
+		ref: ref, user: "7:8", env: []string{"A=1"}, args: []string{"run"}, dirs: []string{"/data"}, ports: []string{"80/tcp", "443/udp"},
+		labels: []string{"revision=abc"},
 	}
 	make := func() []byte {
 		image, err := o.image([]string{amd, arm})
@@ -154,7 +156,7 @@ func TestImageForTwoProcessors(t *testing.T) {
 	}
 	is := c.Config
 	if c.Architecture != "amd64" || is.User != "7:8" || !slices.Equal(is.Entrypoint, []string{"/tool"}) || !slices.Equal(is.Cmd, o.args) || !slices.Equal(is.Env, o.env) ||
-		is.Labels["org.opencontainers.image.revision"] != "abc" {
+		!slices.Equal(slices.Sorted(maps.Keys(is.ExposedPorts)), []string{"443/udp", "80/tcp"}) || is.Labels["org.opencontainers.image.revision"] != "abc" {
 		t.Errorf("the config is %+v", c)
 	}
 }
@@ -199,21 +201,22 @@ func TestMistakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		ref, user, label string
-		programs         []string
-		want             string
+		ref, user, label, port string
+		programs               []string
+		want                   string
 	}{
-		{"tool", "1:1", "a=b", []string{good}, "registry/name:tag"},
-		{"host:5000/tool", "1:1", "a=b", []string{good}, "registry/name:tag"},
-		{"tool:1", "root", "a=b", []string{good}, "two numbers"},
-		{"tool:1", "1:1", "a", []string{good}, "NAME=VALUE"},
-		{"tool:1", "1:1", "a=b", nil, "want a program"},
-		{"tool:1", "1:1", "a=b", []string{text}, "no program for Linux"},
-		{"tool:1", "1:1", "a=b", []string{shared}, "CGO_ENABLED=0"},
-		{"tool:1", "1:1", "a=b", []string{sparc}, "EM_SPARCV9"},
-		{"tool:1", "1:1", "a=b", []string{good, good}, "both for amd64"},
+		{"tool", "1:1", "a=b", "80/tcp", []string{good}, "registry/name:tag"},
+		{"host:5000/tool", "1:1", "a=b", "80/tcp", []string{good}, "registry/name:tag"},
+		{"tool:1", "root", "a=b", "80/tcp", []string{good}, "two numbers"},
+		{"tool:1", "1:1", "a=b", "80", []string{good}, "8080/tcp"},
+		{"tool:1", "1:1", "a", "80/tcp", []string{good}, "NAME=VALUE"},
+		{"tool:1", "1:1", "a=b", "80/tcp", nil, "want a program"},
+		{"tool:1", "1:1", "a=b", "80/tcp", []string{text}, "no program for Linux"},
+		{"tool:1", "1:1", "a=b", "80/tcp", []string{shared}, "CGO_ENABLED=0"},
+		{"tool:1", "1:1", "a=b", "80/tcp", []string{sparc}, "EM_SPARCV9"},
+		{"tool:1", "1:1", "a=b", "80/tcp", []string{good, good}, "both for amd64"},
 	} {
-		o := options{ref: c.ref, user: c.user, labels: []string{c.label}}
+		o := options{ref: c.ref, user: c.user, ports: []string{c.port}, labels: []string{c.label}}
 		if _, err := o.image(c.programs); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v; want one that says %q", c, err, c.want)
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -303,5 +304,21 @@ func TestPortInUse(t *testing.T) {
 	p.ends(caddy.ExitCodeFailedStartup)
 	if !strings.Contains(p.log.String(), "address already in use") {
 		t.Errorf("the log does not say why: %s", p.log)
+	}
+}
+
+// Without files of certificates, as in the image, the program has those of Mozilla.
+func TestRootsWithoutFiles(t *testing.T) {
+	const without = "SHIELD_TEST_NO_CERTIFICATES"
+	if os.Getenv(without) == "" {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRootsWithoutFiles$", "-test.v")
+		cmd.Env = append(os.Environ(), without+"=1", "SSL_CERT_FILE="+os.DevNull, "SSL_CERT_DIR="+t.TempDir())
+		if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("--- PASS: TestRootsWithoutFiles")) {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	if roots, err := x509.SystemCertPool(); err != nil || roots.Equal(x509.NewCertPool()) {
+		t.Errorf("there are no certificates: %v", err)
 	}
 }
