@@ -316,6 +316,19 @@ func TestCommandsInDocs(t *testing.T) {
 		"shield convert nginx /etc/nginx/nginx.conf >Caddyfile":                       "TestConvert, and TestExamplesInDocs in internal/convert",
 		"for i in 1 2 3 4 5 6 7 8 9 10; do echo \"$(curl -si http://127.0.0.1:8080/)\" & done | grep -m1 -A7 ' 429 '": "TestReadmeShowsARefusal",
 
+		// docs/install.md
+		"go tool -modfile=packaging/tools/go.mod goreleaser release --snapshot --clean": "packaging",
+		"cd dist/release && sha256sum --check checksums.txt":                            "packaging",
+		"shield version": "packaging",
+		"sudo apt install ./dist/release/shield_*_linux_amd64.deb": "a reader: packaging/run installs it with dpkg",
+		"sudo systemctl enable --now shield":                       "a reader: packaging/run starts what the unit starts",
+		"curl -i http://127.0.0.1:8080/":                           "packaging/run, without -i",
+		"sudo systemctl reload shield":                             "a reader: packaging/run does what the unit does",
+		"sudo systemctl edit shield":                               "a reader",
+		"journalctl -u shield":                                     "a reader",
+		"sudo apt remove shield":                                   "a reader: packaging/run removes it with dpkg",
+		"xcaddy build --with github.com/herdshield/shield/caddymodule --replace github.com/herdshield/shield=.": "ci, in other words",
+
 		// With other addresses.
 		"export SHIELD_SECRET=$(openssl rand -hex 16)":                                          "TestReplicasShareLimits",
 		"shield proxy --from :8080 --to app:80 --capacity 500/s --store redis://127.0.0.1:6379": "TestReplicasShareLimits",
@@ -340,6 +353,10 @@ func TestCommandsInDocs(t *testing.T) {
 		"cd k8s && testbed/build node tools && nodetest/run": "a reader: it wants root and ten minutes",
 	}
 	ci, err := os.ReadFile("../../.ci/run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	packaging, err := os.ReadFile("../../packaging/run") // which CI runs
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -372,6 +389,10 @@ func TestCommandsInDocs(t *testing.T) {
 				case "ci":
 					if !strings.Contains(string(ci), line) {
 						t.Errorf("%s: CI does not run %q", path, line)
+					}
+				case "packaging":
+					if !strings.Contains(string(packaging), line) {
+						t.Errorf("%s: packaging/run does not run %q", path, line)
 					}
 				}
 			}
