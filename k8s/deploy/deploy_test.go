@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -1003,6 +1005,25 @@ func TestMetrics(t *testing.T) {
 				t.Errorf("%s: there is no metric %s", expressions[i], name)
 			}
 		}
+	}
+}
+
+// A chart repository that packaging/chart makes has the chart.
+func TestChartRepository(t *testing.T) {
+	folder, home := t.TempDir(), t.TempDir()
+	server := httptest.NewServer(http.FileServer(http.Dir(folder)))
+	defer server.Close()
+	env := append(os.Environ(), "HELM="+tool(t, "helm"), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+	pack := exec.Command("../../packaging/chart", "-u", server.URL, "-o", folder)
+	pack.Env = env
+	must.Get(run(pack))(t)
+	template := func(chart ...string) string {
+		cmd := exec.Command(tool(t, "helm"), append([]string{"template", "shield-ingress", "--kube-version", "1.36.0"}, chart...)...)
+		cmd.Env = env
+		return string(must.Get(run(cmd))(t))
+	}
+	if got, want := template("shield-ingress", "--repo", server.URL), template("../chart"); got != want || want == "" {
+		t.Errorf("the chart of the repository renders\n%s\nwant\n%s", got, want)
 	}
 }
 
