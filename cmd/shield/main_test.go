@@ -317,8 +317,14 @@ func TestCommandsInDocs(t *testing.T) {
 		"for i in 1 2 3 4 5 6 7 8 9 10; do echo \"$(curl -si http://127.0.0.1:8080/)\" & done | grep -m1 -A7 ' 429 '": "TestReadmeShowsARefusal",
 
 		// docs/install.md
-		"go tool -modfile=packaging/tools/go.mod goreleaser release --snapshot --clean": "packaging",
-		"cd dist/release && sha256sum --check checksums.txt":                            "packaging",
+		"packaging/images":                      "TestServices in loadtest/lab/compose, and TestImages in k8s/deploy",
+		"docker load -i dist/images/shield.tar": "a reader: there is no container engine here",
+		"docker run --rm -p 127.0.0.1:8080:8080 ghcr.io/herdshield/shield:v0.1.0 proxy --from :8080 --to backend.example.com:80 --rate 5/s": "TestServices in loadtest/lab/compose, without an engine",
+		"docker compose -f packaging/compose/compose.yaml up":                                                                               "TestServices in loadtest/lab/compose, without an engine",
+		"packaging/chart -u https://charts.example.com":                                                                                     "TestChartRepository in k8s/deploy",
+		"helm install shield-ingress shield-ingress --repo https://charts.example.com --namespace shield-ingress --create-namespace":        "TestChartRepository in k8s/deploy, as helm template",
+		"go tool -modfile=packaging/tools/go.mod goreleaser release --snapshot --clean":                                                     "packaging",
+		"cd dist/release && sha256sum --check checksums.txt":                                                                                "packaging",
 		"shield version": "packaging",
 		"sudo apt install ./dist/release/shield_*_linux_amd64.deb": "a reader: packaging/run installs it with dpkg",
 		"sudo systemctl enable --now shield":                       "a reader: packaging/run starts what the unit starts",

@@ -154,7 +154,7 @@ func TestServices(t *testing.T) {
 // runServices starts what compose.yaml says. All services are at 127.0.0.1, so no two may have the same port.
 func runServices(t *testing.T) {
 	p := project(t)
-	hosts := "127.0.0.1 localhost " + strings.Join(p.ServiceNames(), " ") + "\n"
+	hosts := "127.0.0.1 localhost proxy " + strings.Join(p.ServiceNames(), " ") + "\n"
 	names := filepath.Join(t.TempDir(), "hosts")
 	if err := os.WriteFile(names, []byte(hosts), 0o644); err != nil {
 		t.Fatal(err)
@@ -176,6 +176,10 @@ func runServices(t *testing.T) {
 	}
 	if answers["200 hello"] < 10 || answers[`429 {"typ`] == 0 {
 		t.Errorf("the answers are %v; want at least ten of the backend, and refusals", answers)
+	}
+	box.start(t, "proxy:8081", []string{"proxy", "--from", ":8081", "--to", "backend:9000", "--rate", "5/s", "--admin", "localhost:2020"})
+	if status, body := get(t, "http://127.0.0.1:8081/"); status != 200 || body != "hello" {
+		t.Errorf("shield proxy answers %d, %q", status, body)
 	}
 	check := p.Services["shield"].HealthCheck.Test
 	if check[0] != "CMD" {
