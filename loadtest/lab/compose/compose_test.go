@@ -254,12 +254,24 @@ func (b box) file(t *testing.T, target string, content []byte) {
 	}
 }
 
-// mount copies a service's files to where they are mounted.
+// mount copies a service's files to where they are mounted. A volume gets its owner from the image.
 func (b box) mount(t *testing.T, s types.ServiceConfig) {
 	t.Helper()
 	for _, v := range s.Volumes {
 		if v.Type == types.VolumeTypeBind {
 			b.file(t, v.Target, read(t, v.Source))
+			continue
+		}
+		if b.User == "" { // the image is not here
+			continue
+		}
+		if info, err := os.Stat(filepath.Join(b.root, v.Target)); err != nil || fmt.Sprintf("%d:%d", info.Sys().(*syscall.Stat_t).Uid, info.Sys().(*syscall.Stat_t).Gid) != b.User {
+			t.Errorf("%s in the image: %v, %v; want a folder of %s", v.Target, info, err, b.User)
+		}
+	}
+	if s.ReadOnly {
+		if err := os.Remove(filepath.Join(b.root, "tmp")); err != nil { // where the user could write otherwise
+			t.Fatal(err)
 		}
 	}
 }
