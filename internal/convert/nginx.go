@@ -3,6 +3,7 @@ package convert
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -15,6 +16,9 @@ import (
 // with what map and geo say of their keys. It reads the file and those that it includes. A
 // file may also be a part of a configuration, as those in sites-enabled are.
 func Nginx(file string) (Result, error) {
+	if info, err := os.Stat(file); err == nil && info.IsDir() {
+		return Result{}, fmt.Errorf("%s is a folder; want the file in it that includes the others, like nginx.conf", file)
+	}
 	// Parts of a configuration have no contexts to check.
 	payload, err := crossplane.Parse(file, &crossplane.ParseOptions{CombineConfigs: true, SkipDirectiveContextCheck: true})
 	if err != nil {

@@ -47,6 +47,12 @@ func TestNginxErrors(t *testing.T) {
 	}
 }
 
+func TestNginxWantsAFile(t *testing.T) {
+	if _, err := Nginx(t.TempDir()); err == nil || !strings.Contains(err.Error(), "is a folder; want the file in it") {
+		t.Errorf("error is %v; want one that says that a folder is none", err)
+	}
+}
+
 // Each directive that bears on limits and is not converted is named, with its line.
 func TestNginxNamesWhatIsMissing(t *testing.T) {
 	zone := "limit_req_zone %s zone=b:1m rate=1r/s;\nserver {\nlisten 81;\nlimit_req zone=b;\n}"
@@ -86,5 +92,30 @@ func TestNginxNamesWhatIsMissing(t *testing.T) {
 			t.Errorf("%q: not converted are\n%swant\n%s", text, all, want)
 		}
 		load(t, got.Caddyfile)
+	}
+}
+
+// A backend that nginx hides but for some paths is not opened without a word.
+func TestNginxNamesWhatIsNotProxied(t *testing.T) {
+	const to = "proxy_pass http://127.0.0.1:9000;\n"
+	for _, c := range []struct{ locations, want string }{
+		{"location / {\n" + to + "}\nlocation /a/ {\n" + to + "}\nlocation @b {\n}\n", ""},
+		{"location /a/ {\n" + to + "}\n", "nginx.conf:2: "},
+		{"location = / {\n" + to + "}\n", "nginx.conf:2: "},
+		{"location / {\n" + to + "location /a/ {\n}\n}\n", "nginx.conf:6: "},
+		{"location / {\nif ($http_a) {\n" + to + "}\n}\nlocation /a/ {\nreturn 404;\n}\n", "nginx.conf:4, nginx.conf:9: "},
+	} {
+		got, err := converted(t, "limit_req_zone $uri zone=a:1m rate=1r/s;\nserver {\nlimit_req zone=a;\n"+c.locations+"}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.ReplaceAll(got.Caddyfile, "\n#       ", " ")
+		if !strings.Contains(text, "\treverse_proxy 127.0.0.1:9000\n") {
+			t.Fatalf("%q: there is no backend in\n%s", c.locations, text)
+		}
+		at, _, found := strings.Cut(text, "nginx passes requests on for some locations only")
+		if found != (c.want != "") || !strings.HasSuffix(at, c.want) && found {
+			t.Errorf("%q: want a note at %q in\n%s", c.locations, c.want, text)
+		}
 	}
 }

@@ -524,6 +524,7 @@ func (n *nginx) writeBackend(out *strings.Builder, s *nginxServer) {
 				hosts = []string{u.Host}
 			}
 			if !slices.ContainsFunc(hosts, func(h string) bool { return strings.HasPrefix(h, "unix:") }) {
+				n.compareProxied(s.Directive)
 				fmt.Fprintf(out, "\nreverse_proxy %s\n", strings.Join(hosts, " "))
 				return
 			}
@@ -534,4 +535,30 @@ func (n *nginx) writeBackend(out *strings.Builder, s *nginxServer) {
 		fmt.Fprintf(out, ". nginx has %s (%s)", strings.Join(to, ", "), strings.Join(at, ", "))
 	}
 	out.WriteString(".\n")
+}
+
+// compareProxied adds a note for each part of a server whose requests nginx does not pass on.
+func (n *nginx) compareProxied(s *crossplane.Directive) {
+	takesAll := false // a location takes what is left of the server
+	var compare func(block crossplane.Directives)
+	compare = func(block crossplane.Directives) {
+		for _, d := range block {
+			if d.Directive != "location" || len(d.Args) == 0 || strings.HasPrefix(d.Args[0], "@") {
+				continue
+			}
+			takesAll = takesAll || len(d.Args) == 1 && d.Args[0] == "/"
+			if !slices.ContainsFunc(d.Block, func(in *crossplane.Directive) bool { return in.Directive == "proxy_pass" }) {
+				n.addUnproxied(d)
+			}
+			compare(d.Block)
+		}
+	}
+	compare(s.Block)
+	if !takesAll {
+		n.addUnproxied(s)
+	}
+}
+
+func (n *nginx) addUnproxied(d *crossplane.Directive) {
+	n.add(Differs, n.at(d), "nginx passes requests on for some locations only, and not here; `reverse_proxy` passes all on. Put it into a `handle` with the paths that the backend may get")
 }
