@@ -54,8 +54,9 @@ type App struct {
 	// that shows its answer; logs have filters of their own.
 	MaskAddresses bool `json:"mask_addresses,omitempty"`
 
-	adapts bool   // it checks the shields of a Caddyfile, which is not loaded yet
-	at     string // where the Caddyfile has the shield that is being checked
+	adapts bool     // it checks the shields of a Caddyfile, which is not loaded yet
+	at     string   // where the Caddyfile has the shield that is being checked
+	zoneAt []string // and where its zones
 
 	store   *storeConfig // of Store, once it is checked
 	storage *storeRecord // once the app is started
@@ -218,9 +219,6 @@ func (a *App) define(kind, name, where string, v any, secret []byte) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
-	}
-	if a.adapts {
-		where = " " + a.at
 	}
 	d, key := definition{where, string(b), string(secret)}, kind+" "+name
 	first, ok := a.definitions[key]

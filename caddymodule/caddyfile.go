@@ -32,6 +32,11 @@ func init() {
 		if err := app.UnmarshalCaddyfile(d); err != nil {
 			return nil, err
 		}
+		if app.Store != nil {
+			if err := checkStore(d, app.Store); err != nil {
+				return nil, err
+			}
+		}
 		return httpcaddyfile.App{Name: "shield", Value: caddyconfig.JSON(app, nil)}, nil
 	})
 }

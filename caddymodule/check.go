@@ -110,8 +110,12 @@ func (h *Handler) compileKeys() error {
 // defineZones returns an error if a zone of h is defined differently elsewhere.
 func (a *App) defineZones(h *Handler) error {
 	var errs []error
-	for _, z := range h.Zones {
-		errs = append(errs, a.define("zone", z.Name, fmt.Sprintf(" in shield %q", h.Name), z, nil))
+	for i, z := range h.Zones {
+		where := fmt.Sprintf(" in shield %q", h.Name)
+		if a.adapts {
+			where = " " + a.zoneAt[i]
+		}
+		errs = append(errs, a.define("zone", z.Name, where, z, nil))
 	}
 	return errors.Join(errs...)
 }
@@ -126,10 +130,14 @@ func (a *App) defineBackend(h *Handler, secret []byte) error {
 	}
 	retries := *h.Retries
 	retries.Secret = ""
+	where := ""
+	if a.adapts {
+		where = " " + a.at
+	}
 	return errors.Join(
-		a.define("shield", h.Name, "", &limits, nil),
-		a.define("retries of shield", h.Name, "", retries, secret),
-		a.define("herd of shield", h.Name, "", h.Herd, nil),
+		a.define("shield", h.Name, where, &limits, nil),
+		a.define("retries of shield", h.Name, where, retries, secret),
+		a.define("herd of shield", h.Name, where, h.Herd, nil),
 	)
 }
 

@@ -46,9 +46,17 @@ func checkLines(helper httpcaddyfile.Helper, h *Handler) error {
 	d.Reset()
 	d.Next()
 	all := place{token: d.Token()}
-	d.RemainingArgs()
+	short := len(d.RemainingArgs()) > 0 // a zone in the first line
 	all.block = placesIn(d)
-	app.at = fmt.Sprintf("at %s:%d", all.token.File, all.token.Line)
+	app.at, app.zoneAt = all.at(), nil
+	if short {
+		app.zoneAt = append(app.zoneAt, app.at)
+	}
+	for _, p := range all.block {
+		if strings.HasPrefix(p.word, `zone "`) {
+			app.zoneAt = append(app.zoneAt, p.at())
+		}
+	}
 
 	c, err := app.Check(one, nameless)
 	if err == nil {
@@ -57,12 +65,38 @@ func checkLines(helper httpcaddyfile.Helper, h *Handler) error {
 	return all.blame(err, fmt.Sprintf("shield %q: ", one.Name), fmt.Sprintf("zone %q: ", one.Name+"/per_client"))
 }
 
+// checkStore makes the checks of Provision that need neither files nor values of placeholders, so
+// that the errors have lines.
+func checkStore(d *caddyfile.Dispenser, s *Store) error {
+	one := *s
+	one.TLS, one.TLSClient = nil, nil
+	for _, text := range []*string{&one.Sentinel, &one.Username, &one.Password, &one.Prefix, &one.Secret} {
+		if strings.Contains(*text, "{") {
+			*text = "stands-for-what-is-known-later"
+		}
+	}
+	one.Address = slices.Clone(s.Address)
+	for i, address := range one.Address {
+		if strings.Contains(address, "{") {
+			one.Address[i] = fmt.Sprintf("known-later-%d", i)
+		}
+	}
+	_, err := one.check()
+	d.Reset()
+	d.Next()
+	all := place{token: d.Token()}
+	all.block = placesIn(d)
+	return all.blame(err)
+}
+
 // A place is where an option stands in a Caddyfile.
 type place struct {
 	word  string // as errors begin: burst, or zone "a"
 	token caddyfile.Token
 	block []place
 }
+
+func (p *place) at() string { return fmt.Sprintf("at %s:%d", p.token.File, p.token.Line) }
 
 // placesIn returns the options in the block that the dispenser stands before, if there is one.
 func placesIn(d *caddyfile.Dispenser) (block []place) {

@@ -139,9 +139,12 @@ func TestMistakesBetweenShields(t *testing.T) {
 		{"several in one", ":80 {\n\tshield {\n\t\tmode x\n\t\tcapacity 5/s burst 0\n\t\tzone z {\n\t\t\trate 5/s\n\t\t\tburst 0\n\t\t}\n\t}\n}",
 			[]string{`mode is "x"; want enforce or observe, at Caddyfile:3`, "capacity: burst is 0; want more, or leave it out for the default, at Caddyfile:4", "zone \"z\": burst is 0; want more, or leave it out for the default, at Caddyfile:7"}},
 		{"a zone of two sites", ":80 {\n\tshield {\n\t\tzone z {\n\t\t\trate 5/m\n\t\t}\n\t}\n}\n:81 {\n\tshield {\n\t\tzone z {\n\t\t\trate 5/s\n\t\t}\n\t}\n}",
-			[]string{`zone "z" is defined twice: with per "1m0s" at Caddyfile:2, and with per "1s" at Caddyfile:9; want one definition, or two names, at Caddyfile:10`}},
+			[]string{`zone "z" is defined twice: with per "1m0s" at Caddyfile:3, and with per "1s" at Caddyfile:10; want one definition, or two names, at Caddyfile:10`}},
+		{"a zone twice in one shield", ":80 {\n\tshield 5/s {\n\t\tzone z {\n\t\t\trate 5/s\n\t\t}\n\t\tzone z {\n\t\t\trate 6/s\n\t\t}\n\t}\n}",
+			[]string{`zone "z" is defined twice: with rate 5 at Caddyfile:3, and with rate 6 at Caddyfile:6; want one definition, or two names, at Caddyfile:6`}},
 		{"a shield of two sites", ":80 {\n\tshield {\n\t\tname s\n\t\tcapacity 5/s\n\t}\n}\n:81 {\n\tshield {\n\t\tname s\n\t\tcapacity 6/s\n\t}\n}",
 			[]string{`shield "s" is defined twice: with capacity {"rate":5,"per":"1s"} at Caddyfile:2, and with capacity {"rate":6,"per":"1s"} at Caddyfile:8; want`, ", at Caddyfile:8"}},
+		{"the store", "{\n\tshield {\n\t\tmode observe\n\t\tstore redis a:b {\n\t\t\treplicas 0\n\t\t}\n\t}\n}\n:80 {\n\tshield 5/s\n}", []string{"secret is missing; want at least 16 bytes, the same in all replicas, such as the output of openssl rand -hex 16, at Caddyfile:4", "replicas is 0; want", ", at Caddyfile:5", `"a:b"`}},
 		{"the global option", "{\n\tshield {\n\t\tmode dryrun\n\t}\n}\n:80 {\n\tshield 5/s\n}", []string{`mode is "dryrun"; want enforce or observe, at Caddyfile:3`}},
 	} {
 		_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(c.text), map[string]any{"filename": "Caddyfile"})
@@ -198,5 +201,13 @@ func TestUnreachedShields(t *testing.T) {
 				t.Errorf("warned of %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// Placeholders and files of a store are judged when the config is loaded, not when it is adapted.
+func TestStoreOfAnotherMachine(t *testing.T) {
+	const text = "{\n\tshield {\n\t\tstore redis {env.NO_A} {env.NO_B} {\n\t\t\tsentinel {env.NO_S}\n\t\t\tusername {env.NO_U}\n\t\t\tpassword {file./no/p}\n\t\t\tsecret {env.NO_X}\n\t\t\tprefix {env.NO_P}\n\t\t\ttls /no/ca\n\t\t}\n\t}\n}\n:80 {\n\tshield 5/s\n}"
+	if _, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), map[string]any{"filename": "Caddyfile"}); err != nil {
+		t.Error(err)
 	}
 }
