@@ -221,7 +221,7 @@ func TestHangUpsCostLittle(t *testing.T) {
 	}
 }
 
-// A pool is a backend of 8 workers of 50 ms, exponentially distributed, with a queue.
+// A pool is a backend of 8 workers, with a queue. Its requests say how long they take.
 type pool struct {
 	occupancy
 	workers chan bool
@@ -230,6 +230,10 @@ type pool struct {
 
 func (b *pool) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer b.enter()()
+	work, err := time.ParseDuration(r.Header.Get("X-Work"))
+	if err != nil {
+		panic(err)
+	}
 	gone := r.Context()
 	if !b.stops {
 		gone = context.Background()
@@ -241,22 +245,24 @@ func (b *pool) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() { <-b.workers }()
 	select {
-	case <-time.After(time.Duration(rand.ExpFloat64() * float64(50*ms))):
+	case <-time.After(work):
 	case <-gone.Done():
 	}
 }
 
-// overloadOf sends requests at random, so many per second for a while. A share of the clients hangs
-// up after 10 ms. It returns how many per second of the others were served.
+// overloadOf sends requests at random, so many per second for a while, the same ones each time.
+// They take 50 ms, exponentially distributed. A share of the clients hangs up after 10 ms.
+// It returns how many per second of the others were served.
 func overloadOf(addr string, rate float64, for_ time.Duration, hangUp float64) float64 {
 	var all sync.WaitGroup
 	var served atomic.Int64
+	random := rand.New(rand.NewPCG(1, 2))
 	tr := &http.Transport{MaxIdleConnsPerHost: 100}
 	defer tr.CloseIdleConnections()
 	end := time.Now().Add(for_)
-	for next := time.Now(); next.Before(end); next = next.Add(time.Duration(rand.ExpFloat64() / rate * float64(time.Second))) {
+	for next := time.Now(); next.Before(end); next = next.Add(time.Duration(random.ExpFloat64() / rate * float64(time.Second))) {
 		time.Sleep(time.Until(next))
-		hangs := rand.Float64() < hangUp
+		hangs, work, client := random.Float64() < hangUp, time.Duration(random.ExpFloat64()*float64(50*ms)), random.Uint64()
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 			if hangs {
@@ -264,7 +270,8 @@ func overloadOf(addr string, rate float64, for_ time.Duration, hangUp float64) f
 			}
 			defer cancel()
 			r, _ := http.NewRequestWithContext(ctx, "GET", "http://"+addr+"/", nil)
-			r.Header.Set("X-Client", fmt.Sprint(rand.Uint64()))
+			r.Header.Set("X-Client", fmt.Sprint(client))
+			r.Header.Set("X-Work", work.String())
 			if resp, err := tr.RoundTrip(r); err == nil {
 				resp.Body.Close()
 				if resp.StatusCode == 200 && !hangs {

@@ -29,6 +29,7 @@ var mistakes = []struct {
 	{"burst without a number", "shield 5/s burst", 2, []string{`"5/s burst"`, "50/s burst 100"}},
 
 	// Words of other programs, and words in the wrong place.
+	{"an option of a zone in the shield", "shield {\nrate 5/s\n}", 3, []string{`unrecognized subdirective "rate"; want name, mode, zone`, "rate belongs in the block of zone"}},
 	{"nginx's words", "shield {\nlimit_req 5/s\n}", 3, []string{`unrecognized subdirective "limit_req"; want name, mode, zone`}},
 	{"caddy-ratelimit's words", "shield {\nzone z {\nevents 5\nwindow 1m\n}\n}", 4, []string{`"events"; want match, key`}},
 	{"a rate outside a zone", "shield {\nrate 5/s\n}", 3, []string{`"rate"; want name, mode, zone`}},

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"reflect"
 	"slices"
@@ -45,7 +46,7 @@ func parseBlock(d *caddyfile.Dispenser, block any) error {
 		if i < 0 {
 			last := len(words) - 1
 			want := strings.TrimPrefix(strings.Join(words[:last], ", ")+" or "+words[last], " or ")
-			return d.Errf("unrecognized subdirective %q; want %s", word, want)
+			return d.Errf("unrecognized subdirective %q; want %s%s", word, want, placeOf(word, words, fields))
 		}
 		if seen[word] && reflect.TypeOf(fields[i]).Elem().Kind() != reflect.Slice {
 			return d.Errf("%s is set twice; want it once", word)
@@ -56,6 +57,23 @@ func parseBlock(d *caddyfile.Dispenser, block any) error {
 		}
 	}
 	return nil
+}
+
+// placeOf says of an option that is not of this block in which of its blocks it is one.
+func placeOf(word string, blocks []string, fields []any) string {
+	for i, field := range fields {
+		of := reflect.TypeOf(field).Elem()
+		for of.Kind() == reflect.Slice || of.Kind() == reflect.Pointer {
+			of = of.Elem()
+		}
+		if of.Kind() != reflect.Struct {
+			continue
+		}
+		if words, _ := optionsOf(reflect.New(of).Interface()); slices.Contains(words, word) {
+			return fmt.Sprintf(". %s belongs in the block of %s", word, blocks[i])
+		}
+	}
+	return ""
 }
 
 // parseOption parses the arguments and the block of an option into its field. The dispenser

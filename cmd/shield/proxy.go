@@ -172,6 +172,24 @@ func (p proxy) probe() error {
 	return nil
 }
 
+// loops returns an error if a backend is the proxy itself.
+func (p proxy) loops() error {
+	host, port, err := net.SplitHostPort(p.listens())
+	for _, to := range p.To {
+		_, after, scheme := strings.Cut(to, "://")
+		if !scheme {
+			after = to
+		}
+		toHost, toPort, wrong := net.SplitHostPort(after)
+		ip, _ := netip.ParseAddr(toHost)
+		local := toHost == "" || toHost == "localhost" || ip.IsLoopback() || ip.IsUnspecified()
+		if err == nil && wrong == nil && toPort == port && (toHost == host || local && host == "") {
+			return fmt.Errorf("--to is %s, where --from listens; want the backend's address", to)
+		}
+	}
+	return nil
+}
+
 // listens returns the address of the socket for --from.
 func (p proxy) listens() string {
 	site, bind := siteAddress(p.From)
@@ -405,6 +423,9 @@ func (p proxy) caddyfile() (string, error) {
 	}
 	if strings.HasPrefix(p.From, "unix/") {
 		return "", fmt.Errorf("--from is %q; want a host and port: a Unix socket needs a Caddyfile, with bind", p.From)
+	}
+	if err := p.loops(); err != nil {
+		return "", err
 	}
 	if p.Burst != nil && p.Rate == "" {
 		return "", fmt.Errorf("--burst is %d without --rate; want both", *p.Burst)

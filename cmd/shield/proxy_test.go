@@ -110,6 +110,7 @@ func TestProxyErrors(t *testing.T) {
 		{"slo in one flag", func(p *proxy) { p.Concurrency = "slo 200ms" }, `--concurrency is "slo 200ms"; want neither spaces`},
 		{"no time-out", func(p *proxy) { p.Timeout = "off" }, ""},
 		{"bad time-out", func(p *proxy) { p.Timeout = "soon" }, `timeout is "soon"; want a duration like 5s`},
+		{"itself", func(p *proxy) { p.From, p.To = ":9000", []string{"http://127.0.0.1:9000"} }, "--to is http://127.0.0.1:9000, where --from listens; want the backend's address"},
 		{"braces", func(p *proxy) { p.From = ":8080 {" }, `--from is ":8080 {"; want neither spaces`},
 		{"quotes", func(p *proxy) { p.To = []string{"`x`"} }, "--to is"},
 	} {
