@@ -61,6 +61,7 @@ type Shelter struct {
 	mu    sync.Mutex    // guards what follows
 	conn  net.Conn      // that the request is sent on; nil: none, or one that other requests use, too
 	is    progress      // of the request on it
+	late  bool          // the request may be sent although it has been cancelled
 	left  time.Duration // when the client hung up; 0: it has not, or the backend has nothing to do
 	line  *line         // to the backend, if that is told
 	timer *time.Timer   // ends the wait for the backend
@@ -81,6 +82,7 @@ type progress uint8
 
 const (
 	unsent   progress = iota
+	begun             // to be sent on a connection that other requests use, too
 	sent              // all of it
 	answered          // the response has begun
 	ended             // the handler has returned
@@ -120,19 +122,32 @@ func (s *Shelter) gotConn(info httptrace.GotConnInfo) {
 	}
 }
 
-// wroteHeaderField tells HTTP/2 by its pseudo-header fields.
+// wroteHeaderField tells HTTP/2 by its pseudo-header fields. The Transport may write a request
+// although its context has just ended, and the backend would work on what is not waited for.
+// Over HTTP/1, where Host comes first, it is not sent; over HTTP/2 that is too late.
 func (s *Shelter) wroteHeaderField(name string, _ []string) {
-	if strings.HasPrefix(name, ":") {
-		s.mu.Lock()
+	shared := strings.HasPrefix(name, ":")
+	if !shared && name != "Host" {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case shared:
+		if s.is == unsent {
+			s.is, s.late = begun, s.left > 0
+		}
 		s.conn = nil
-		s.mu.Unlock()
+	case s.left > 0 && s.conn != nil && s.line == nil:
+		s.conn.Close() // before the buffer is flushed for the first time
+		s.cancel()
 	}
 }
 
 func (s *Shelter) wroteRequest(info httptrace.WroteRequestInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if info.Err == nil && s.is == unsent {
+	if info.Err == nil && s.is <= begun {
 		if s.is = sent; s.left > 0 {
 			s.depart()
 		}
@@ -158,7 +173,10 @@ func (s *Shelter) leave() {
 	defer s.mu.Unlock()
 	switch {
 	case s.is == ended, errors.Is(s.client.Err(), context.DeadlineExceeded): // the request has the same deadline
-	case s.is == answered, s.conn == nil && s.is == unsent:
+	case s.is == answered:
+		s.cancel()
+	case s.conn == nil && s.is == unsent:
+		s.orphan() // it may get a connection just now
 		s.cancel()
 	default:
 		s.orphan()
@@ -233,7 +251,7 @@ func (s *Shelter) End(o Outcome) Outcome {
 		return o
 	}
 	s.stop = nil
-	left, line, timer := s.left, s.line, s.timer
+	left, line, timer, late := s.left, s.line, s.timer, s.late
 	if s.is != answered {
 		s.is = ended
 	}
@@ -243,7 +261,7 @@ func (s *Shelter) End(o Outcome) Outcome {
 	if timer != nil {
 		timer.Stop()
 	}
-	if o == Aborted { // what has returned is done, and what was not sent never began
+	if o == Aborted && !late { // what has returned is done, and what was not sent never began
 		o = Stopped
 	}
 	if line != nil {
