@@ -44,8 +44,10 @@ const (
 	joinDelay       = time.Second
 	unlistedTimeout = 10 * time.Second
 
-	// resignTimeout bounds the wait at the end of the process to resign as the leader.
-	resignTimeout = 2 * time.Second
+	// leaveTimeout bounds the wait at the end of the process for the API server, and
+	// unpublishTimeout what of it the status of Ingresses may take. The rest is for the Lease.
+	leaveTimeout     = 2 * time.Second
+	unpublishTimeout = leaveTimeout * 3 / 4
 )
 
 // A controller keeps a Snapshot of the cluster.
@@ -144,7 +146,7 @@ func (c *controller) Destruct() error {
 		c.end()
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), resignTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	c.leave(ctx)
 	c.end()
@@ -161,7 +163,9 @@ func (c *controller) leave(ctx context.Context) {
 	s := c.snapshot.Load()
 	if s != nil && caddy.Exiting() && c.config.Service != "" && c.cluster.Leading() && slices.Equal(s.Model.Replicas, []string{c.config.Pod}) {
 		c.publish(s.Model, nil, true)
-		if err := c.cluster.Flush(ctx); err != nil {
+		flush, cancel := context.WithTimeout(ctx, unpublishTimeout)
+		defer cancel()
+		if err := c.cluster.Flush(flush); err != nil {
 			c.log.Warn("the status of Ingresses may still have this controller's addresses", zap.Error(err))
 		}
 	}

@@ -35,7 +35,8 @@ import (
 const annotation = "shield.herdshield.io/"
 
 // shop returns the control plane with the class and the namespace of shield itself, and a namespace
-// for one test, whose name begins with the given.
+// for one test, whose name begins with the given. Its Ingresses are deleted at the end: the leaders
+// of other tests would have their status to write, at the limited rate of such writes.
 func shop(t testing.TB, name string) (s *Server, namespace string) {
 	t.Helper()
 	s = live(t)
@@ -44,7 +45,13 @@ func shop(t testing.TB, name string) (s *Server, namespace string) {
 			t.Fatal(err)
 		}
 	}
-	return s, s.Namespace(t, name)
+	namespace = s.Namespace(t, name)
+	t.Cleanup(func() {
+		if err := s.Do(http.MethodDelete, s.path(t, webIngress(namespace, "", "")), "", nil, nil); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, namespace
 }
 
 // An Ingress is served, refused, changed and gone, as its objects say; its status and Events say so.
@@ -480,8 +487,8 @@ func (s *Server) forbidden(t testing.TB) (n float64) {
 func TestScale(t *testing.T) {
 	s, ns := shop(t, "scale")
 	const ingresses, endpoints = 1000, 10
-	t.Cleanup(func() { // or the leaders of other tests would have their status to write
-		for _, o := range []Object{webIngress(ns, "", ""), service(ns, ""), slice(ns, "")} {
+	t.Cleanup(func() { // or the programs of other tests would read them
+		for _, o := range []Object{service(ns, ""), slice(ns, "")} {
 			if err := s.Do(http.MethodDelete, s.path(t, o), "", nil, nil); err != nil {
 				t.Error(err)
 			}
@@ -706,5 +713,22 @@ func TestShutdown(t *testing.T) {
 		t.Skipf("the API server takes %v to answer; the last replica may not have had the time to remove the status", took)
 	default:
 		t.Errorf("the status still has %v, where no replica serves", i.Status.LoadBalancer.Ingress)
+	}
+}
+
+// A replica that has more statuses to write than there is time gives up the lead all the same.
+func TestShutdownWithManyIngresses(t *testing.T) {
+	s, ns := shop(t, "many")
+	const ingresses = 300
+	parallel(16, ingresses, func(n int) {
+		s.Create(t, webIngress(ns, fmt.Sprint("web-", n), fmt.Sprintf("many-%d.example.com", n), "/", "web"))
+	})
+	s.Replicas(t, ns, "one")
+	p := begin(t, s.AdminKubeconfig(t), "one", "--service", ns+"/own", "--publish-address", "192.0.2.12")
+	last := webIngress(ns, fmt.Sprint("web-", ingresses-1), "", "", "")
+	eventually(t, 30*time.Second, "the address in the status", func() bool { s.Get(t, last); return len(last.Status.LoadBalancer.Ingress) == 1 })
+	p.End(syscall.SIGTERM)
+	if logs := p.logs.String(); !strings.Contains(logs, "may still have this controller's addresses") || !strings.Contains(logs, "has resigned as the leader") {
+		t.Errorf("it has not given up the lead after it ran out of time:\n%s", logs)
 	}
 }
