@@ -61,7 +61,6 @@ type Shelter struct {
 	mu    sync.Mutex    // guards what follows
 	conn  net.Conn      // that the request is sent on; nil: none, or one that other requests use, too
 	is    progress      // of the request on it
-	late  bool          // the request may be sent although it has been cancelled
 	left  time.Duration // when the client hung up; 0: it has not, or the backend has nothing to do
 	line  *line         // to the backend, if that is told
 	timer *time.Timer   // ends the wait for the backend
@@ -84,6 +83,7 @@ const (
 	unsent   progress = iota
 	begun             // to be sent on a connection that other requests use, too
 	sent              // all of it
+	late              // it may be sent although it has been cancelled
 	answered          // the response has begun
 	ended             // the handler has returned
 )
@@ -135,7 +135,10 @@ func (s *Shelter) wroteHeaderField(name string, _ []string) {
 	switch {
 	case shared:
 		if s.is == unsent {
-			s.is, s.late = begun, s.left > 0
+			s.is = begun
+			if s.left > 0 {
+				s.is = late
+			}
 		}
 		s.conn = nil
 	case s.left > 0 && s.conn != nil && s.line == nil:
@@ -251,7 +254,7 @@ func (s *Shelter) End(o Outcome) Outcome {
 		return o
 	}
 	s.stop = nil
-	left, line, timer, late := s.left, s.line, s.timer, s.late
+	left, line, timer, is := s.left, s.line, s.timer, s.is
 	if s.is != answered {
 		s.is = ended
 	}
@@ -261,7 +264,7 @@ func (s *Shelter) End(o Outcome) Outcome {
 	if timer != nil {
 		timer.Stop()
 	}
-	if o == Aborted && !late { // what has returned is done, and what was not sent never began
+	if o == Aborted && is != late { // what has returned is done, and what was not sent never began
 		o = Stopped
 	}
 	if line != nil {
@@ -329,18 +332,18 @@ func (s *Shelter) await(line *line) Outcome {
 	}
 	_ = line.SetReadDeadline(At(s.left + longestOrphan))
 	status, err := readStatus(line)
-	late := errors.Is(err, os.ErrDeadlineExceeded)
+	overdue := errors.Is(err, os.ErrDeadlineExceeded)
 	if err != nil && s.progress() == answered { // the Transport has the answer, which came just then
 		return Stopped
 	}
-	silent := err != nil && !late || speaksForOthers(status)
+	silent := err != nil && !overdue || speaksForOthers(status)
 	if !line.short { // what the backend makes of half a request is another matter
 		s.g.backend.candour.learn(s.left, !silent)
 	}
 	switch {
 	case silent:
 		return Aborted
-	case !late && Now()-s.left > s.left-s.began:
+	case !overdue && Now()-s.left > s.left-s.began:
 		return outcomeOf(status) // it was not the hang-up that ended it: it has taken what such requests take
 	}
 	return Stopped
