@@ -4,8 +4,8 @@
 //	image -ref ghcr.io/herdshield/shield:v0.1.0 -o shield.tar [OPTION...] amd64/shield arm64/shield
 //
 // There is one image for each program, which says itself for which processor it is. An image has one
-// layer with the program as /NAME, which is the entry point; the folders of -dir, which belong to
-// -user; a /tmp; and nothing else. The same input makes the same archive, byte for byte.
+// layer with the program as /NAME, which is the entry point; the files of -file, such as LICENSE, in
+// /; the folders of -dir, which belong to -user; a /tmp; and nothing else. The same input makes the same archive, byte for byte.
 package main
 
 import (
@@ -38,6 +38,7 @@ func main() {
 	}
 	flag.Func("env", "variable that is set, as `NAME=VALUE`", add(&o.env))
 	flag.Func("arg", "`argument` of the program, if it is started without others", add(&o.args))
+	flag.Func("file", "`file` that is copied to /", add(&o.files))
 	flag.Func("dir", "`folder` that the user can write to, as /data", add(&o.dirs))
 	flag.Func("port", "that it listens on, as 8080/tcp: an engine shows it, and opens nothing", add(&o.ports))
 	flag.Func("label", "org.opencontainers.image.`NAME=VALUE`", add(&o.labels))
@@ -59,6 +60,7 @@ func main() {
 type options struct {
 	ref, name, user                string
 	env, args, dirs, ports, labels []string
+	files                          []string
 }
 
 // The media types of the OCI image format.
@@ -82,6 +84,14 @@ func (o options) image(programs []string) ([]byte, error) {
 	}
 	if o.name == "" {
 		o.name = filepath.Base(programs[0])
+	}
+	var copies []entry
+	for _, file := range o.files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		copies = append(copies, entry{name: filepath.Base(file), mode: 0o644, data: data})
 	}
 	labels := object{}
 	for _, l := range o.labels {
@@ -110,7 +120,7 @@ func (o options) image(programs []string) ([]byte, error) {
 			return nil, fmt.Errorf("%s and %s are both for %s; want one program for each processor", other, file, arch)
 		}
 		seen[arch] = file
-		manifests = append(manifests, o.pack(&b, arch, o.layer(program, uid, gid), ports, labels, len(programs) == 1))
+		manifests = append(manifests, o.pack(&b, arch, o.layer(program, copies, uid, gid), ports, labels, len(programs) == 1))
 	}
 	root := manifests[0]
 	if len(manifests) > 1 {
@@ -163,8 +173,8 @@ func (o options) owner() (uid, gid int, err error) {
 }
 
 // layer returns the one layer of an image, as a tar archive.
-func (o options) layer(program []byte, uid, gid int) []byte {
-	entries := []entry{{name: "tmp/", mode: 0o1777}}
+func (o options) layer(program []byte, copies []entry, uid, gid int) []byte {
+	entries := append([]entry{{name: "tmp/", mode: 0o1777}}, copies...)
 	for _, dir := range o.dirs {
 		entries = append(entries, entry{name: strings.Trim(dir, "/") + "/", mode: 0o700, uid: uid, gid: gid})
 	}

@@ -119,7 +119,7 @@ func TestImageForTwoProcessors(t *testing.T) {
 	const ref = "registry.example:5000/some/tool:v1"
 	o := options{
 		ref: ref, user: "7:8", env: []string{"A=1"}, args: []string{"run"}, dirs: []string{"/data"}, ports: []string{"80/tcp", "443/udp"},
-		labels: []string{"revision=abc"},
+		labels: []string{"revision=abc"}, files: []string{"../../LICENSE"},
 	}
 	make := func() []byte {
 		image, err := o.image([]string{amd, arm})
@@ -145,11 +145,14 @@ func TestImageForTwoProcessors(t *testing.T) {
 		t.Error("the archive has Docker's manifest.json, which knows one processor only")
 	}
 	headers, files, c := contents.layer(t, images[0].Digest)
-	if names := slices.Sorted(maps.Keys(headers)); !slices.Equal(names, []string{"data/", "tmp/", "tool"}) {
+	if names := slices.Sorted(maps.Keys(headers)); !slices.Equal(names, []string{"LICENSE", "data/", "tmp/", "tool"}) {
 		t.Errorf("the image has %v", names)
 	}
 	if !bytes.Equal(files["tool"], content) || headers["tool"].Mode != 0o755 || headers["tool"].Uid != 0 {
 		t.Error("the program is not as it was, or not root's")
+	}
+	if licence := headers["LICENSE"]; licence.Mode != 0o644 || !bytes.Contains(files["LICENSE"], []byte("Apache License")) {
+		t.Error("the licence cannot be read")
 	}
 	if d := headers["data/"]; d.Uid != 7 || d.Gid != 8 || d.Mode != 0o700 {
 		t.Errorf("/data is of %d:%d, mode %o", d.Uid, d.Gid, d.Mode)
