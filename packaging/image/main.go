@@ -85,13 +85,9 @@ func (o options) image(programs []string) ([]byte, error) {
 	if o.name == "" {
 		o.name = filepath.Base(programs[0])
 	}
-	var copies []entry
-	for _, file := range o.files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
-		copies = append(copies, entry{name: filepath.Base(file), mode: 0o644, data: data})
+	copies, err := o.copies()
+	if err != nil {
+		return nil, err
 	}
 	labels := object{}
 	for _, l := range o.labels {
@@ -170,6 +166,18 @@ func (o options) owner() (uid, gid int, err error) {
 		return 0, 0, fmt.Errorf("-user is %q; want two numbers, as 65532:65532", o.user)
 	}
 	return uid, gid, nil
+}
+
+// copies returns the files of -file.
+func (o options) copies() (copies []entry, err error) {
+	for _, file := range o.files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		copies = append(copies, entry{name: filepath.Base(file), mode: 0o644, data: data})
+	}
+	return copies, nil
 }
 
 // layer returns the one layer of an image, as a tar archive.
