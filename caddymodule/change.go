@@ -90,15 +90,15 @@ func serveForgive(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	now, by := shield.Now(), askedBy(r)
-	ended, blocks, err := changes.forgive(ask.Shield, c, r.Header.Get("If-Match"))
+	blocks, err := changes.forgive(ask.Shield, c, r.Header.Get("If-Match"))
 	if err != nil {
 		return err
 	}
-	status := adminapi.ForgivenStatus{Client: c.shown, Ended: blocks}
+	status := adminapi.ForgivenStatus{Client: c.shown, Ended: blocks.ended, Continued: blocks.continued}
 	for _, h := range handlers {
 		q, unknown := h.asks(c)
 		f := h.guard().Forgive(now, q)
-		blocked := f.Blocked || ended[h.Name]
+		blocked := f.Blocked || blocks.of[h.Name]
 		if f.Zones == nil {
 			f.Zones = []string{}
 		}

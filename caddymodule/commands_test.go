@@ -69,6 +69,22 @@ func TestCommandsOfThePlugin(t *testing.T) {
 	}
 }
 
+// To forgive a client in one shield says which block goes on in the others.
+func TestForgiveCommandInOneShield(t *testing.T) {
+	admin := freeAddr(t)
+	start(t, setup{handlers: `{"handler": "shield", "name": "a", "capacity": {"rate": 5}}, {"handler": "shield", "name": "b", "capacity": {"rate": 5}},` + respondOK, admin: admin})
+	for _, c := range []struct{ line, want string }{
+		{"block 192.0.2.1 --for 9m", `^\d+: 192.0.2.1 is blocked in all shields, until `},
+		{"forgive 192.0.2.1 --shield a", `^a: 192.0.2.1 is forgiven: its block\.\nWhat goes on is \d+: 192.0.2.1 is blocked in all shields except a, until \S+ \S+, which 127.0.0.1:\d+.* asked for\.\nTo end it: caddy shield overrides end \d+\n$`},
+		{"overrides", `\n\d+ +192.0.2.1 is blocked in all shields except a `},
+		{"forgive --help", `With --shield,\na block in all shields goes on in the others\.`},
+	} {
+		if out := pluginSays(admin, c.line); !regexp.MustCompile(c.want).MatchString(out) {
+			t.Errorf("caddy shield %s:\n%swant %s", c.line, out, c.want)
+		}
+	}
+}
+
 // A command does nothing if another person changes something after it has read what is in force.
 func TestCommandsUndoNoOtherChange(t *testing.T) {
 	admin := freeAddr(t)

@@ -200,7 +200,7 @@ func (a *App) reaches(is *override) error {
 		handlers, err = a.roster().handlers, fmt.Errorf("client is %q; want a name by which %s tells clients apart", is.Client, which)
 	}
 	for _, h := range handlers {
-		if is.Shield != "" && is.Shield != h.Name {
+		if !is.covers(h.Name) {
 			continue
 		}
 		if q, _ := h.asks(is.client); is.Kind != overrideBlock || q.Client != shield.NoKey {
@@ -219,7 +219,7 @@ func (o *override) concerns(h *Handler) bool {
 	if zone, ok := strings.CutSuffix(o.Setting, " rate"); ok && o.Kind == overrideSet {
 		return o.Shield == h.Name || slices.ContainsFunc(h.zones, func(z handlerZone) bool { return z.name == zone })
 	}
-	return o.Shield == "" || o.Shield == h.Name
+	return o.covers(h.Name)
 }
 
 // overridden returns what h works with under a list of overrides.
@@ -295,8 +295,14 @@ func (a *App) blocked(list []*override) map[blockedAt]*Handler {
 // eachBlocked calls f for the handlers that a block concerns.
 func (a *App) eachBlocked(is *override, f func(*Handler, shield.Request)) {
 	for _, h := range a.roster().handlers {
-		if q, _ := h.asks(is.client); (is.Shield == "" || is.Shield == h.Name) && q.Client != shield.NoKey {
+		if q, _ := h.asks(is.client); is.covers(h.Name) && q.Client != shield.NoKey {
 			f(h, q)
 		}
 	}
+}
+
+// blocksBeside reports whether a block is in force in any shield other than one.
+func (a *App) blocksBeside(is *override, name string) (any bool) {
+	a.eachBlocked(is, func(h *Handler, _ shield.Request) { any = any || h.Name != name })
+	return any
 }

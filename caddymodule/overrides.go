@@ -42,6 +42,11 @@ type override struct {
 	apply  applied
 }
 
+// covers reports whether an override is of a shield.
+func (o *override) covers(name string) bool {
+	return o.Shield == name || o.Shield == "" && !slices.Contains(o.Except, name)
+}
+
 // same reports whether two overrides are of the same thing, so that the later one replaces the other.
 func (o *override) same(b *override) bool {
 	return o.Kind == b.Kind && o.Shield == b.Shield && o.client.text == b.client.text && o.Setting == b.Setting
@@ -50,7 +55,7 @@ func (o *override) same(b *override) bool {
 // String says what is in force, for people.
 func (o *override) String() string {
 	what := strings.TrimSpace(cmp.Or(adminapi.Shown(o.Client), o.Setting) + " " + o.Value)
-	return fmt.Sprintf("%s of %s: %s", o.Kind, cmp.Or(o.Shield, "all shields"), what)
+	return fmt.Sprintf("%s of %s: %s", o.Kind, cmp.Or(o.Shield, o.Where()), what)
 }
 
 // told returns what others read without the lock. It must be called with it.
@@ -97,7 +102,7 @@ func (o *overrides) of(name string) map[string]int {
 	defer o.mu.Unlock()
 	n := map[string]int{overrideBlock: 0, overrideSet: 0, overrideMode: 0}
 	for _, is := range o.list {
-		if is.Shield == "" || is.Shield == name {
+		if is.covers(name) {
 			n[is.Kind]++
 		}
 	}
@@ -193,6 +198,21 @@ func (o *overrides) end(is *override, why string) {
 	o.drop(shield.Now(), why, func(b *override) bool { return b == is })
 }
 
+// except ends a block of all shields in one of them, and returns the block that goes on. That is another
+// one, as the answers to requests may still be written from the old one. It must be called with the lock.
+func (o *overrides) except(now time.Duration, is *override, name string) *override {
+	rest, gone := new(*is), new(*is)
+	rest.Except, gone.Shield = append(slices.Clone(is.Except), name), name
+	is.timer.Stop()
+	rest.timer = time.AfterFunc(is.until-now, func() { o.end(rest, "its time is over") })
+	o.list = slices.Clone(o.list)
+	o.list[slices.Index(o.list, is)] = rest
+	o.tell("an override has ended in one shield", gone, "the client is forgiven")
+	o.app.unblock(now, gone)
+	o.changed(now)
+	return rest
+}
+
 // remove ends the override of an ID.
 func (o *overrides) remove(id, match, by string) error {
 	o.mu.Lock()
@@ -206,37 +226,53 @@ func (o *overrides) remove(id, match, by string) error {
 	return nil
 }
 
-// forgive ends the blocks of a client that concern a shield, or any if the name is "". It returns which
-// shields they were of, and the blocks. match is as in add.
-func (o *overrides) forgive(name string, c clientName, match string) (blocked map[string]bool, blocks []adminapi.Override, err error) {
+// A pardon is what forgiving a client does to its blocks.
+type pardon struct {
+	of        map[string]bool     // the shields in which it was blocked
+	ended     []adminapi.Override // blocks that are gone
+	continued []adminapi.Override // blocks of all shields that go on in the others
+}
+
+// forgive ends the blocks of a client that concern a shield, or any if the name is "". A block of all
+// shields goes on in those that the client is not forgiven by. match is as in add.
+func (o *overrides) forgive(name string, c clientName, match string) (p pardon, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err := o.check(match); err != nil {
-		return nil, nil, err
+		return p, err
 	}
-	blocked = map[string]bool{}
+	p.of = map[string]bool{}
 	if o.app == nil {
-		return blocked, nil, nil
+		return p, nil
 	}
 	now, handlers := shield.Now(), o.app.roster().handlers
-	ended := o.drop(now, "the client is forgiven", func(is *override) bool {
-		if is.Kind != overrideBlock || name != "" && is.Shield != "" && is.Shield != name {
-			return false
-		}
-		ends := false
+	blocks := func(is *override, c clientName, in func(*Handler) bool) (any bool) {
 		for _, h := range handlers {
 			a, _ := h.asks(is.client)
 			b, _ := h.asks(c)
-			if (is.Shield == "" || is.Shield == h.Name) && a.Client != shield.NoKey && a.Client == b.Client {
-				ends, blocked[h.Name] = true, true
+			if is.Kind == overrideBlock && is.covers(h.Name) && in(h) && a.Client != shield.NoKey && a.Client == b.Client {
+				any, p.of[h.Name] = true, true
 			}
 		}
-		return ends
-	})
-	for _, is := range ended {
-		blocks = append(blocks, is.told(now))
+		return any
 	}
-	return blocked, blocks, nil
+	var whole, part []*override
+	for _, is := range o.list {
+		switch {
+		case !blocks(is, c, func(h *Handler) bool { return name == "" || h.Name == name }):
+		case name == "" || is.Shield != "" || !o.app.blocksBeside(is, name):
+			whole = append(whole, is)
+		default:
+			part = append(part, is)
+		}
+	}
+	for _, is := range part {
+		p.continued = append(p.continued, o.except(now, is, name).told(now))
+	}
+	for _, is := range o.drop(now, "the client is forgiven", func(is *override) bool { return slices.Contains(whole, is) }) {
+		p.ended = append(p.ended, is.told(now))
+	}
+	return p, nil
 }
 
 // adopt applies the overrides to the handlers of an app that begins to serve. Those that it has

@@ -118,6 +118,92 @@ func TestBlockOverride(t *testing.T) {
 	}
 }
 
+// A shield that forgives a client ends a block of all shields for itself only.
+func TestForgiveInOneShield(t *testing.T) {
+	site := "{" + globalOptions + `}
+http://:0 {
+	bind 127.0.0.1
+	shield /a* {
+		name a
+		capacity 1000/s
+	}
+	shield /b* {
+		name b
+		capacity 1000/s
+	}
+	respond ok
+}
+`
+	serveSite(t, site)
+	statusOf := func(path string) int { return activeSite(t).get(path).StatusCode }
+	want := func(when string, a, b int, except ...string) {
+		t.Helper()
+		if gotA, gotB := statusOf("/a"), statusOf("/b"); gotA != a || gotB != b {
+			t.Errorf("%s: a answers %d and b %d; want %d and %d", when, gotA, gotB, a, b)
+		}
+		for name, status := range map[string]int{"a": a, "b": b} {
+			if n := changes.of(name)[overrideBlock]; (n > 0) != (status == http.StatusTooManyRequests) {
+				t.Errorf("%s: %d blocks are counted of %s", when, n, name)
+			}
+		}
+		if list := overridesNow(t).Overrides; len(list) > 0 && !slices.Equal(list[0].Except, except) {
+			t.Errorf("%s: the block is %+v; want it except %q", when, list[0], except)
+		}
+	}
+	forgive := func(body string) (is adminapi.ForgivenStatus) {
+		t.Helper()
+		status, answer := administer(t, locally("POST", "/shield/forgive", body))
+		if status != http.StatusOK || json.Unmarshal([]byte(answer), &is) != nil {
+			t.Fatalf("%s: %d %s", body, status, answer)
+		}
+		return is
+	}
+	const toAll = `{"kind": "block", "client": "192.0.2.1", "for": "1h"}`
+	block := demand(t, toAll)
+	_, before := changes.read(shield.Now())
+	want("blocked in all shields", 429, 429)
+	is := forgive(`{"client": "192.0.2.1", "shield": "a"}`)
+	if len(is.Shields) != 1 || !is.Shields[0].Blocked || len(is.Ended) != 0 || len(is.Continued) != 1 || is.Continued[0].ID != block.ID || !slices.Equal(is.Continued[0].Except, []string{"a"}) {
+		t.Errorf("a forgives it: %+v", is)
+	}
+	want("forgiven by a", 200, 429, "a")
+	if status, text := administer(t, locally("POST", "/shield/overrides", toAll, "If-Match", before)); status != http.StatusPreconditionFailed || !strings.Contains(text, "ended in one shield (block of a: ") {
+		t.Errorf("with an ETag of before: %d %s", status, text)
+	}
+	if is := forgive(`{"client": "192.0.2.1", "shield": "a"}`); is.Shields[0].Blocked || len(is.Continued) != 0 {
+		t.Errorf("a forgives it again: %+v", is)
+	}
+	// A change of another block and a reload leave it so.
+	other := demand(t, `{"kind": "block", "client": "192.0.2.9", "for": "1h"}`)
+	administer(t, locally("DELETE", "/shield/overrides/"+other.ID, ""))
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(strings.Replace(site, "respond ok", "respond reloaded", 1)), nil)
+	if err == nil {
+		err = caddy.Load(config, true)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	want("after a reload", 200, 429, "a")
+	// It may be blocked again, by a alone or by all.
+	mine := demand(t, `{"kind": "block", "client": "192.0.2.1", "shield": "a", "for": "1h"}`)
+	want("blocked by a again", 429, 429, "a")
+	administer(t, locally("DELETE", "/shield/overrides/"+mine.ID, ""))
+	want("no longer blocked by a", 200, 429, "a")
+	demand(t, toAll)
+	want("blocked in all shields again", 429, 429)
+	forgive(`{"client": "192.0.2.1", "shield": "a"}`)
+	// The last shield that forgives it ends the block.
+	if is := forgive(`{"client": "192.0.2.1", "shield": "b"}`); len(is.Ended) != 1 || len(is.Continued) != 0 || len(overridesNow(t).Overrides) != 0 {
+		t.Errorf("b forgives it, too: %+v", is)
+	}
+	want("forgiven by both", 200, 200)
+	// The rest of a block ends at its time.
+	demand(t, strings.Replace(toAll, "1h", "1s", 1))
+	forgive(`{"client": "192.0.2.1", "shield": "a"}`)
+	eventually(t, "the block has ended", func() bool { return changes.of("b")[overrideBlock] == 0 })
+	want("at its end", 200, 200)
+}
+
 func TestSetOverride(t *testing.T) {
 	serveSite(t, overriddenSite)
 	app, _ := runningApp()

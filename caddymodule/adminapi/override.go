@@ -1,6 +1,9 @@
 package adminapi
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // An Override is what an operator has changed for a while.
 type Override struct {
@@ -14,6 +17,20 @@ type Override struct {
 	Until   time.Time `json:"until"`
 	Left    float64   `json:"left_seconds"`
 	By      string    `json:"by"` // who has asked, as far as the admin endpoint knows
+
+	// Of a block in all shields, those by which the client was forgiven meanwhile, where it is over.
+	Except []string `json:"except,omitempty"`
+}
+
+// Where says in which shields it is in force, for people.
+func (o *Override) Where() string {
+	switch {
+	case o.Shield != "":
+		return "shield " + o.Shield
+	case len(o.Except) > 0:
+		return "all shields except " + strings.Join(o.Except, ", ")
+	}
+	return "all shields"
 }
 
 // OverrideBegun is the answer to `POST /shield/overrides`.
@@ -45,6 +62,9 @@ type ForgivenStatus struct {
 	Client  string          `json:"client"`
 	Shields []ForgivenByOne `json:"shields"`
 	Ended   []Override      `json:"ended,omitempty"` // the blocks that this has ended
+
+	// Blocks of all shields, of a client that one shield was to forgive: they go on in the others.
+	Continued []Override `json:"continued,omitempty"`
 }
 
 // ForgivenByOne says so for one shield.

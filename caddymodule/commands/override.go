@@ -29,7 +29,7 @@ func forgiveCommand() *cobra.Command {
 	return changeCommand(&cobra.Command{
 		Use:   "forgive [--shield <name>] <client>",
 		Short: "Makes a stranger of a client",
-		Long:  "\nFills the client's buckets, and forgets its appointment, its early returns and its\nblock, in all zones and shields or in one. Its slot is the next client's.\n" + changing,
+		Long:  "\nFills the client's buckets, and forgets its appointment, its early returns and its\nblock, in all zones and shields or in one. Its slot is the next client's. With --shield,\na block in all shields goes on in the others.\n" + changing,
 		Args:  cobra.ExactArgs(1),
 		RunE:  func(cmd *cobra.Command, args []string) error { return forgive(cmd, args[0]) },
 	})
@@ -189,6 +189,10 @@ func forgive(cmd *cobra.Command, client string) error {
 	for i := range is.Ended {
 		fmt.Fprintf(w, "This ends %s\n", ended(&is.Ended[i]))
 	}
+	for i := range is.Continued {
+		fmt.Fprintf(w, "What goes on is %s\n", ended(&is.Continued[i]))
+		fmt.Fprintf(w, "To end it: %s overrides end %s\n", cmd.Parent().CommandPath(), is.Continued[i].ID)
+	}
 	return nil
 }
 
@@ -232,20 +236,16 @@ func printOverrides(w io.Writer, list []adminapi.Override) error {
 
 // overrideText says what an override does.
 func overrideText(is *adminapi.Override) string {
-	of := "all shields"
-	if is.Shield != "" {
-		of = "shield " + is.Shield
-	}
 	switch is.Kind {
 	case "block":
-		return fmt.Sprintf("%s is blocked in %s", adminapi.Shown(is.Client), of)
+		return fmt.Sprintf("%s is blocked in %s", adminapi.Shown(is.Client), is.Where())
 	case "mode":
-		return fmt.Sprintf("mode %s of %s", is.Value, of)
+		return fmt.Sprintf("mode %s of %s", is.Value, is.Where())
 	}
-	return fmt.Sprintf("%s %s of %s", is.Setting, is.Value, of)
+	return fmt.Sprintf("%s %s of %s", is.Setting, is.Value, is.Where())
 }
 
-// ended says what an override was that another change ends, and who had asked for it.
+// ended says what an override is that another change ends, in all shields or in some, and who had asked for it.
 func ended(is *adminapi.Override) string {
 	return fmt.Sprintf("%s: %s, until %s, which %s asked for.", is.ID, overrideText(is), is.Until.Local().Format(time.DateTime), adminapi.Shown(is.By))
 }

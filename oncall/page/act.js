@@ -88,10 +88,11 @@
     } catch (e) { dialog(c.client, [e.message]) }
   }
   function forgive(c) {
-    dialog(`Forgive ${c.client}?`, [`${On.shown()} forgets what it has counted against this client: its block, its early returns, and what it has used of its quota.`], [], async (_, seen) => {
-      const { said } = await post("forgive", { ...called(c), shield: On.shown() }, seen), [is] = said.shields;
-      const had = [...is.zones.map(z => `what it had used of zone ${z}`), ...is.promises ? ["its appointment"] : [], ...is.strikes ? [`${is.strikes} early returns`] : [], ...is.blocked ? ["its block"] : []];
-      return [had.length ? `Forgotten: ${had.join(", ")}.` : "Nothing was held against it.", ...(said.ended || []).map(o => `Ended: ${words(o)}.`)];
+    dialog(`Forgive ${c.client}?`, ["The shield forgets what it has counted against this client: its block, its early returns, and what it has used of its quota. If it is one shield, a block in all shields goes on in the others."], [scope()], async (form, seen) => {
+      const { said } = await post("forgive", { ...called(c), ...form }, seen);
+      const told = is => [...is.zones.map(z => `what it had used of zone ${z}`), ...is.promises ? ["its appointment"] : [], ...is.strikes ? [`${is.strikes} early returns`] : [], ...is.blocked ? ["its block"] : []];
+      const lines = said.shields.map(is => `${said.shields.length > 1 ? is.name + ": " : ""}${told(is).length ? `Forgotten: ${told(is).join(", ")}.` : "Nothing was held against it."}`);
+      return [...lines, ...(said.ended || []).map(o => `Ended: ${words(o)}.`), ...(said.continued || []).map(o => `Still in force: ${words(o)}.`)];
     }, "Forgive");
   }
   // override asks for one for a while, of this shield or, if they can have it, of all.
@@ -160,7 +161,7 @@
     b.onclick = () => { if ($("other").reportValidity()) ({ forgive, block })[b.value]({ client: $("client").value }) };
   }
 
-  const words = o => `${o.shield ? o.shield + ": " : ""}${o.kind === "block" ? `${o.client} is blocked` : o.kind === "mode" ? `mode ${o.value}` : `${o.setting} ${o.value}`}, for another ${long(o.left_seconds)}${o.by ? `, by ${o.by}` : ""}`;
+  const words = o => `${o.shield ? o.shield + ": " : ""}${o.kind === "block" ? `${o.client} is blocked${o.except ? " except in " + o.except.join(", ") : ""}` : o.kind === "mode" ? `mode ${o.value}` : `${o.setting} ${o.value}`}, for another ${long(o.left_seconds)}${o.by ? `, by ${o.by}` : ""}`;
   function overrides(said) {
     known = said.overrides || [];
     settings = said.settings || [];

@@ -158,6 +158,15 @@ func TestActions(t *testing.T) {
 	if who := s.blocked(clients...); len(who) != 1 || who[0] != "192.0.2.99" {
 		t.Errorf("blocked are %s", who)
 	}
+	p.press("#other button", "Forgive") // in this shield
+	p.shows("dialog-text", "If it is one shield, a block in all shields goes on in the others.")
+	p.confirm()
+	p.shows("dialog-text", "its block.Still in force: 192.0.2.0/24 is blocked except in shop, for another ")
+	p.press("#dialog-form button", "Close")
+	p.shows("overrides", "192.0.2.0/24 is blocked except in shop, for another ")
+	if who := s.blocked(clients...); len(who) > 0 {
+		t.Errorf("after it was forgiven in this shield, blocked are %s", who)
+	}
 	p.press("#overrides button", "End")
 	p.confirm()
 	p.shows("overrides", "")
