@@ -19,10 +19,10 @@ func TestTimesInDocs(t *testing.T) {
 		fmt.Sprintf("and for %d ms at most", MaxTrip.Milliseconds()),
 		fmt.Sprintf("slower than %d ms", MaxTrip.Milliseconds()),
 		fmt.Sprintf("after at most %.1f s", answerTime.Seconds()),
-		fmt.Sprintf("After %.0f s they have all places", RosterTime.Seconds()),
+		fmt.Sprintf("After %.0f s the others use all places", RosterTime.Seconds()),
 		fmt.Sprintf("come back after %.0f s", RosterTime.Seconds()),
 		fmt.Sprintf("but for those of the last %d ms", newsTime.Milliseconds()),
-		fmt.Sprintf("places go round, %.0f s each", (placesTurn * time.Millisecond).Seconds()),
+		fmt.Sprintf("with the places, %.0f s each", (placesTurn * time.Millisecond).Seconds()),
 		fmt.Sprintf("at most 4,%03d exchanges with %d each", keptNews-4000, maxNotes),
 	} {
 		if !strings.Contains(string(page), want) {
