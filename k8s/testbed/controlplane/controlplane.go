@@ -12,11 +12,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -74,11 +76,12 @@ func Start(ctx context.Context, dir string) (*Plane, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(3)
+	ports, err := FreePorts(3)
 	if err != nil {
 		return nil, err
 	}
-	p := &Plane{URL: "https://" + ports[0], Dir: dir, bin: bin, etcdURL: "http://" + ports[1]}
+	at := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", ports[i]) }
+	p := &Plane{URL: "https://" + at(0), Dir: dir, bin: bin, etcdURL: "http://" + at(1)}
 	if err := p.write(); err != nil {
 		return nil, err
 	}
@@ -91,7 +94,7 @@ func Start(ctx context.Context, dir string) (*Plane, error) {
 	p.etcd, err = p.run("etcd",
 		"--data-dir="+p.path("etcd"), "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls="+p.etcdURL, "--advertise-client-urls="+p.etcdURL,
-		"--listen-peer-urls=http://"+ports[2])
+		"--listen-peer-urls=http://"+at(2))
 	if err == nil {
 		err = p.StartAPIServer(ctx)
 	}
@@ -248,17 +251,22 @@ rules: [{level: None, users: [admin, "system:apiserver", "system:anonymous"]}, {
 	return nil
 }
 
-func freePorts(n int) ([]string, error) {
-	ports := make([]string, n)
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+// FreePorts returns ports of the loopback interface on which no program listens. They are below
+// those that connections get, so that none takes one before a program listens.
+func FreePorts(n int) (ports []int, err error) {
+	for range 1000 {
+		if len(ports) == n {
+			return ports, nil
+		}
+		port := 22_000 + rand.IntN(10_000)
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		if err != nil {
-			return nil, err
+			continue
 		}
 		defer l.Close() // all of them at the end, so that they differ
-		ports[i] = l.Addr().String()
+		ports = append(ports, port)
 	}
-	return ports, nil
+	return nil, errors.New("no port is free")
 }
 
 // A process is a started program, until its end has been noticed.

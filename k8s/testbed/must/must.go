@@ -10,10 +10,11 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
-	"net"
 	"os"
 	"testing"
 	"time"
+
+	"github.com/herdshield/shield/k8s/testbed/controlplane"
 )
 
 // Get returns what a function has returned, unless with an error: must.Get(os.ReadFile(path))(t).
@@ -39,15 +40,10 @@ func Read(t testing.TB, path string) string {
 	return string(Get(os.ReadFile(path))(t))
 }
 
-// FreePorts returns free TCP ports of the loopback interface.
-func FreePorts(t testing.TB, n int) (ports []int) {
+// FreePorts returns ports of the loopback interface on which no program listens.
+func FreePorts(t testing.TB, n int) []int {
 	t.Helper()
-	for range n {
-		l := Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-		defer l.Close() // all of them at the end, so that they differ
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
+	return Get(controlplane.FreePorts(n))(t)
 }
 
 // Certificate returns a certificate that its own key signs, for hosts, of which cn is the name by

@@ -23,6 +23,7 @@ import (
 	"github.com/herdshield/shield/loadtest/live"
 	"github.com/herdshield/shield/loadtest/plant"
 	"github.com/herdshield/shield/loadtest/sim"
+	"github.com/herdshield/shield/share/redis/testserver"
 )
 
 // step is how finely both sides look at what reaches the backend.
@@ -211,7 +212,7 @@ func (s scenario) live(t *testing.T, seed uint64) measured {
 	}
 	server := &http.Server{Handler: g}
 	defer server.Close()
-	address, admin := freeAddress(t), freeAddress(t)
+	address, admin := testserver.FreeAddress(t), testserver.FreeAddress(t)
 	url := "http://" + address + "/"
 	herd := s.load(t, url, func(c *live.LoadConfig) {
 		c.Herd, c.Within, c.HerdAfter, c.Connected = s.herd, s.within, s.warmup, s.connected
@@ -297,15 +298,4 @@ func limitOf(t *testing.T, admin string) int {
 		return 0
 	}
 	return status.Shields[0].Concurrency
-}
-
-// freeAddress returns a loopback address on which nothing listens.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
