@@ -26,7 +26,7 @@ func (a *App) storeReading() *storeReading {
 
 var storeMetrics = []metrics.Group[*storeReading]{
 	{With: "`store`", Rows: []metrics.Row[*storeReading]{
-		metrics.Gauge("store_up", nil, "1 while the store answers in time. Else this replica has its part of all shared limits.",
+		metrics.Gauge("store_up", nil, "1 while the store answers in time. Otherwise this replica uses its own part of all shared limits.",
 			func(s *storeReading, to metrics.Sink) { to.Flag(s.Up) }),
 		metrics.Counter("store_alone_seconds_total", nil, "Time in which the store has not answered in time.",
 			func(s *storeReading, to metrics.Sink) { to.Set(s.Alone.Seconds()) }),
@@ -80,7 +80,7 @@ var zoneStoreMetrics = []metrics.Group[redis.Zone]{
 			func(z redis.Zone, to metrics.Sink) { to.Flag(z.Alone) }),
 		metrics.Gauge("store_hot_keys", nil, "Clients whose tokens come from the store, because they use much of their quota.",
 			func(z redis.Zone, to metrics.Sink) { to.Set(float64(z.Hot)) }),
-		metrics.Counter("store_keys_total", nil, "Clients that exchanges with the store were about, each time.",
+		metrics.Counter("store_keys_total", nil, "Clients named in exchanges with the store, counted each time.",
 			func(z redis.Zone, to metrics.Sink) { to.Count(z.Keys) }),
 		metrics.Gauge("store_zone_differing_replicas", nil, "Replicas that define the zone in another way, and do not share it with this one.",
 			func(z redis.Zone, to metrics.Sink) { to.Set(float64(differing(z.Others))) }),

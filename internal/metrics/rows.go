@@ -154,7 +154,7 @@ var Shields = []Group[*Reading]{
 			}),
 		Gauge("herd_size_requests", nil, "Size of the herd: the clients of a backlog, the requests in one pulse of the other kinds.",
 			func(s *Reading, to Sink) { to.Set(s.Herd.Size) }),
-		Gauge("herd_q", []string{"period"}, "How closely arrivals follow a period, in coherent cycles: above 7 is a herd, 16 the most.",
+		Gauge("herd_q", []string{"period"}, "How closely arrivals follow a period, in coherent cycles: above 7 is a herd, and 16 is the maximum.",
 			func(s *Reading, to Sink) {
 				for i, q := range s.Herd.Q {
 					to.Set(q, pushback.HerdPeriods[i].String())
