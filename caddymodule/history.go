@@ -189,7 +189,7 @@ func (s *shieldReading) situation(lately oncall.Means) oncall.Situation {
 		}
 	}
 	if s.limited() {
-		sit.Backlog, sit.Deferred, sit.Spare = s.stats.Backlog, s.stats.Deferred, s.guard().Spare()
+		sit.Backlog, sit.Promised, sit.Deferred, sit.Spare = s.stats.Backlog, s.stats.Waiting, s.stats.Deferred, s.guard().Spare()
 	}
 	if s.concurrent() {
 		sit.Limit = s.guard().Limit()

@@ -106,6 +106,46 @@ func TestLive(t *testing.T) {
 	}
 }
 
+// The clients of a backlog are those that have an appointment, not as many as would have room until
+// its end.
+func TestWaitingIsCounted(t *testing.T) {
+	s := serveSite(t, "{"+globalOptions+`}
+http://:0 {
+	bind 127.0.0.1
+	shield {
+		name shop
+		capacity 1/s burst 1
+		retries {
+			key {header.X-Client}
+		}
+		pushback {
+			dither off
+		}
+	}
+	respond ok
+}
+`)
+	for client := range 8 {
+		s.get("/", "X-Client", fmt.Sprint("c", client))
+	}
+	waits := func(n float64) {
+		t.Helper()
+		if w := watchOf(t, "").Shields[0]; w.Waiting == nil && n > 0 || w.Waiting != nil && w.Waiting.Clients != n {
+			t.Errorf("%+v wait; want %v clients: %s", w.Waiting, n, w.Says)
+		}
+	}
+	waits(7)
+	for left, client := range []string{"c2", "c3", "c4", "c1", "c6", "c5"} { // not the last one
+		administer(t, locally("POST", "/shield/forgive", fmt.Sprintf(`{"client": %q}`, client)))
+		waits(float64(6 - left))
+	}
+	if says := watchOf(t, "").Shields[0].Says; !strings.Contains(says, "the last refused client comes back in ") {
+		t.Errorf("with one client: %s", says)
+	}
+	administer(t, locally("POST", "/shield/forgive", `{"client": "c7"}`))
+	waits(0)
+}
+
 // A follower gets a line for each second, and its answer ends when the config does.
 func TestFollow(t *testing.T) {
 	r := start(t, setup{handlers: watched})

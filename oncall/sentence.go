@@ -19,6 +19,7 @@ type Situation struct {
 
 	Paused   time.Duration // how long the backend is still left alone
 	Backlog  time.Duration // until the last appointment
+	Promised int           // appointments whose clients may still come
 	Deferred int           // clients that come back for an appointment
 	Spare    float64       // refused clients that the backend can serve per second
 
@@ -71,15 +72,16 @@ func (s *Situation) refused() (all float64, reason string) {
 	return all, reason
 }
 
-// Waiting returns about how many refused clients are still to come back, and how long that
-// will take. 0: no client waits. Without an end that can be told, over is negative.
+// Waiting returns how many refused clients are still to come back, and how long that will take. One
+// with several appointments counts for each. 0: no client waits, though all may have come before the
+// time of the last appointment. Without an end that can be told, over is negative.
 func (s *Situation) Waiting() (clients float64, over time.Duration) {
-	clients = float64(s.Deferred) + s.Spare*s.Backlog.Seconds()
+	clients = float64(s.Deferred + s.Promised)
 	switch {
-	case s.Backlog <= 0 && s.Deferred == 0:
+	case s.Backlog <= 0 && s.Deferred == 0, clients <= 0:
 		return 0, 0
 	case s.Deferred == 0:
-		return math.Max(1, clients), s.Backlog
+		return clients, s.Backlog
 	case s.Spare <= 0:
 		return clients, -1
 	}
@@ -126,7 +128,7 @@ func (s *Situation) end() string {
 		return ""
 	case over < 0:
 		return fmt.Sprintf("; the backlog of about %s clients has no end in sight", many)
-	case clients < 1.5:
+	case clients == 1:
 		return fmt.Sprintf("; the last refused client comes back in %s", long(over))
 	}
 	return fmt.Sprintf("; the backlog of about %s clients will be over in %s", many, long(over))

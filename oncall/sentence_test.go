@@ -15,11 +15,11 @@ func TestSentence(t *testing.T) {
 		{Situation{Arrivals: 89.4}, Good, "api admits all requests, 89 requests/s."},
 		{Situation{Arrivals: 0.01}, Good, "api admits all requests, 0.6 requests/min."},
 		{
-			Situation{Arrivals: 184, Refused: map[string]float64{"capacity": 80, "early": 4}, Capacity: 100, Spare: 97, Backlog: 12_300 * time.Millisecond, Deferred: 0},
+			Situation{Arrivals: 184, Refused: map[string]float64{"capacity": 80, "early": 4}, Capacity: 100, Spare: 97, Backlog: 12_300 * time.Millisecond, Promised: 1193},
 			Warn, "api refuses 84 requests/s (46 %), because the backend's capacity of 100/s is used up; the backlog of about 1,193 clients will be over in 13 s.",
 		},
 		{
-			Situation{Arrivals: 184, Refused: map[string]float64{"capacity": 1, "early": 150}, Capacity: 6000, Per: time.Minute, Spare: 10, Backlog: 30 * time.Second, Deferred: 1000},
+			Situation{Arrivals: 184, Refused: map[string]float64{"capacity": 1, "early": 150}, Capacity: 6000, Per: time.Minute, Spare: 10, Backlog: 30 * time.Second, Promised: 300, Deferred: 1000},
 			Bad, "api refuses 151 requests/s (82 %), because the backend's capacity of 6,000/min is used up; the backlog of about 1,300 clients will be over in 2 min 10 s.",
 		},
 		{
@@ -49,13 +49,14 @@ func TestSentence(t *testing.T) {
 			Bad, "api refuses nearly all requests for another 5 s, because the backend has asked to be left alone.",
 		},
 		{
-			Situation{Arrivals: 60, Spare: 40, Backlog: 200 * time.Second},
+			Situation{Arrivals: 60, Spare: 40, Backlog: 200 * time.Second, Promised: 8000},
 			Warn, "api admits all requests, 60 requests/s; the backlog of about 8,000 clients will be over in 3 min 20 s.",
 		},
-		{Situation{Arrivals: 60, Spare: 0.5, Backlog: 12_900 * time.Millisecond}, Warn, "api admits all requests, 60 requests/s; the backlog of about 6 clients will be over in 13 s."},
-		{Situation{Spare: 10, Backlog: 3 * time.Second}, Warn, "api gets no requests; the backlog of about 30 clients will be over in 3 s."},
-		{Situation{Arrivals: 60, Spare: 0.1, Backlog: time.Second}, Warn, "api admits all requests, 60 requests/s; the last refused client comes back in 1 s."},
-		{Situation{Arrivals: 60, Spare: 10, Backlog: 180 * time.Second}, Warn, "api admits all requests, 60 requests/s; the backlog of about 1,800 clients will be over in 3 min."},
+		{Situation{Arrivals: 60, Spare: 500, Backlog: 12_900 * time.Millisecond, Promised: 6}, Warn, "api admits all requests, 60 requests/s; the backlog of about 6 clients will be over in 13 s."},
+		{Situation{Arrivals: 60, Spare: 500, Backlog: 12_900 * time.Millisecond}, Good, "api admits all requests, 60 requests/s."},
+		{Situation{Spare: 10, Backlog: 3 * time.Second, Promised: 30}, Warn, "api gets no requests; the backlog of about 30 clients will be over in 3 s."},
+		{Situation{Arrivals: 60, Spare: 0.1, Backlog: time.Second, Promised: 1}, Warn, "api admits all requests, 60 requests/s; the last refused client comes back in 1 s."},
+		{Situation{Arrivals: 60, Spare: 10, Backlog: 180 * time.Second, Promised: 1800}, Warn, "api admits all requests, 60 requests/s; the backlog of about 1,800 clients will be over in 3 min."},
 	} {
 		c.is.Shield = "api"
 		if level, got := c.is.Sentence(); level != c.level || got != c.want {

@@ -132,6 +132,7 @@ func (c *Calendar) Expecting(now time.Duration) bool {
 // CalendarStats is a snapshot of a Calendar.
 type CalendarStats struct {
 	Backlog   time.Duration // how far the promised slots reach
+	Waiting   int           // promised slots whose clients may still come: at most a second or so late
 	Deferred  int           // clients that wait in the queue behind them
 	Promises  Promises
 	KeptShare float64 // of the slots promised to Untried clients, how many they come for
@@ -141,7 +142,7 @@ type CalendarStats struct {
 func (c *Calendar) Stats(now time.Duration) CalendarStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return CalendarStats{c.Ahead(now), int(max(0, c.issued-c.served)), c.counts, c.share(Untried)}
+	return CalendarStats{c.Ahead(now), c.Waiting(), int(max(0, c.issued-c.served)), c.counts, c.share(Untried)}
 }
 
 // Arrived tells how many requests that kept no promise came within d before now, and how

@@ -420,8 +420,8 @@ func TestWaitingClientsAreCounted(t *testing.T) {
 	var at []time.Duration
 	want := func(n int) {
 		t.Helper()
-		if c.Waiting() != n {
-			t.Errorf("%d wait, want %d", c.Waiting(), n)
+		if c.Waiting() != n || c.Stats(now).Waiting != n {
+			t.Errorf("%d wait, in the snapshot %d; want %d", c.Waiting(), c.Stats(now).Waiting, n)
 		}
 	}
 	for range 50 {

@@ -63,7 +63,7 @@ type LatelyWatch struct {
 
 // WaitingWatch is the backlog.
 type WaitingWatch struct {
-	Clients float64 `json:"clients"`      // about
+	Clients float64 `json:"clients"`      // with an appointment, once for each, and about how many deferred
 	Over    float64 `json:"over_seconds"` // until the last of them has come back; -1: that cannot be told
 }
 
