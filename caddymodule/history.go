@@ -10,6 +10,7 @@ import (
 	"github.com/herdshield/shield/chart"
 	"github.com/herdshield/shield/loadshed"
 	"github.com/herdshield/shield/oncall"
+	"github.com/herdshield/shield/pushback"
 )
 
 // clock numbers the seconds of the process for all histories.
@@ -190,6 +191,9 @@ func (s *shieldReading) situation(lately oncall.Means) oncall.Situation {
 	}
 	if s.limited() {
 		sit.Backlog, sit.Promised, sit.Deferred, sit.Spare = s.stats.Backlog, s.stats.Waiting, s.stats.Deferred, s.guard().Spare()
+	}
+	if s.herd.Distinct < pushback.HerdClients && s.guard().DetectsHerds() {
+		sit.Few = int(s.herd.Distinct)
 	}
 	if s.concurrent() {
 		sit.Limit = s.guard().Limit()

@@ -146,6 +146,36 @@ http://:0 {
 	waits(0)
 }
 
+// One client with many appointments is said to be one.
+func TestBacklogOfOneClient(t *testing.T) {
+	s := serveSite(t, "{"+globalOptions+`}
+http://:0 {
+	bind 127.0.0.1
+	shield {
+		name shop
+		capacity 1/s burst 1
+		pushback {
+			dither off
+		}
+	}
+	respond ok
+}
+`)
+	for range 9 { // before an answer can have reached it: they may be several behind one address
+		s.get("/")
+	}
+	s.app.stopReports()
+	for range 2 {
+		later := shield.Now() + time.Second
+		s.app.configured.shields[0].guard().Tick(later)
+		s.app.reportOnce(later)
+	}
+	w := watchOf(t, "").Shields[0]
+	if !regexp.MustCompile(`; the backlog of about \d appointments of a single client will be over in \d+ s\.$`).MatchString(w.Says) || w.Herd != nil {
+		t.Errorf("%s; the herd is %+v", w.Says, w.Herd)
+	}
+}
+
 // A follower gets a line for each second, and its answer ends when the config does.
 func TestFollow(t *testing.T) {
 	r := start(t, setup{handlers: watched})

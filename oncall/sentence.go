@@ -21,6 +21,7 @@ type Situation struct {
 	Backlog  time.Duration // until the last appointment
 	Promised int           // appointments whose clients may still come
 	Deferred int           // clients that come back for an appointment
+	Few      int           // different clients refused in the last minute, if they are too few for a herd; 0: not known
 	Spare    float64       // refused clients that the backend can serve per second
 
 	Capacity float64 // requests per Per; 0: no limit
@@ -130,6 +131,12 @@ func (s *Situation) end() string {
 		return fmt.Sprintf("; the backlog of about %s clients has no end in sight", many)
 	case clients == 1:
 		return fmt.Sprintf("; the last refused client comes back in %s", long(over))
+	case s.Few > 0 && s.Few < s.Promised: // each hammers, or is many behind one address
+		of := "a single client"
+		if s.Few > 1 {
+			of = fmt.Sprintf("%d clients", s.Few)
+		}
+		return fmt.Sprintf("; the backlog of about %s appointments of %s will be over in %s", many, of, long(over))
 	}
 	return fmt.Sprintf("; the backlog of about %s clients will be over in %s", many, long(over))
 }

@@ -54,6 +54,12 @@ func TestSentence(t *testing.T) {
 		},
 		{Situation{Arrivals: 60, Spare: 500, Backlog: 12_900 * time.Millisecond, Promised: 6}, Warn, "api admits all requests, 60 requests/s; the backlog of about 6 clients will be over in 13 s."},
 		{Situation{Arrivals: 60, Spare: 500, Backlog: 12_900 * time.Millisecond}, Good, "api admits all requests, 60 requests/s."},
+		{
+			Situation{Arrivals: 90, Refused: map[string]float64{"capacity": 80}, Capacity: 10, Backlog: 18_300 * time.Millisecond, Promised: 170, Few: 1},
+			Bad, "api refuses 80 requests/s (89 %), because the backend's capacity of 10/s is used up; the backlog of about 170 appointments of a single client will be over in 19 s.",
+		},
+		{Situation{Arrivals: 90, Backlog: 18 * time.Second, Promised: 170, Few: 3}, Warn, "api admits all requests, 90 requests/s; the backlog of about 170 appointments of 3 clients will be over in 18 s."},
+		{Situation{Arrivals: 90, Backlog: 18 * time.Second, Promised: 3, Few: 3}, Warn, "api admits all requests, 90 requests/s; the backlog of about 3 clients will be over in 18 s."},
 		{Situation{Spare: 10, Backlog: 3 * time.Second, Promised: 30}, Warn, "api gets no requests; the backlog of about 30 clients will be over in 3 s."},
 		{Situation{Arrivals: 60, Spare: 0.1, Backlog: time.Second, Promised: 1}, Warn, "api admits all requests, 60 requests/s; the last refused client comes back in 1 s."},
 		{Situation{Arrivals: 60, Spare: 10, Backlog: 180 * time.Second, Promised: 1800}, Warn, "api admits all requests, 60 requests/s; the backlog of about 1,800 clients will be over in 3 min."},

@@ -21,6 +21,11 @@ const (
 	herdBacklogOver = 3 * time.Second
 )
 
+// HerdClients is how many different clients a herd has at least: without as many refused ones in the
+// last minute there is neither a backlog nor an echo, and a smaller pulse is none. Ours: fewer are
+// single clients, which a list names one by one.
+const HerdClients = 5
+
 // HerdKind is what kind of herd there is.
 type HerdKind uint8
 
@@ -28,7 +33,8 @@ const (
 	NoHerd HerdKind = iota
 
 	// BacklogHerd is many clients at once: the outstanding promises reach further than
-	// 5 s. It needs no statistics, and has precedence in a report: it is there now.
+	// 5 s, and they are not of a few clients that hammer. It needs no statistics, and has
+	// precedence in a report: it is there now.
 	BacklogHerd
 
 	// PeriodicHerd is a pulse in every period: cron jobs, timers, caches that expire
@@ -79,7 +85,7 @@ type Herd struct {
 // counts of an earlier call are added to the next one's. Omitted calls count as empty
 // bins, up to herdGap; after more, a Herd forgets all that it has learned.
 func (h *Herd) Tick(now time.Duration, arrivals, back, refused int, backlog time.Duration) {
-	h.backlogged = backlog > herdBacklog || (h.backlogged && backlog > herdBacklogOver)
+	h.backlogged = (backlog > herdBacklog || (h.backlogged && backlog > herdBacklogOver)) && h.clients.several()
 
 	passed := 1
 	switch silence := now - h.at - herdTick; {
@@ -163,7 +169,7 @@ func (h *Herd) Kind() HerdKind {
 	switch {
 	case h.backlogged:
 		return BacklogHerd
-	case h.echoes.loudest() >= 0:
+	case h.echoes.loudest() >= 0 && h.clients.several():
 		return EchoHerd
 	case h.strongest() >= 0:
 		return PeriodicHerd

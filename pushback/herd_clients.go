@@ -1,6 +1,10 @@
 package pushback
 
-import "github.com/axiomhq/hyperloglog"
+import (
+	"slices"
+
+	"github.com/axiomhq/hyperloglog"
+)
 
 const (
 	// clientPrecision gives 2^11 registers of one byte, and a standard error of
@@ -17,6 +21,8 @@ const (
 // turns old it is emptied and becomes the newer.
 type clientCount struct {
 	sketch   [2]*hyperloglog.Sketch // nil until the first refusal
+	first    [2][HerdClients]uint64 // the first different clients, to tell at little cost whether they are several
+	few      [2]uint8               // how many these are
 	requests [2]uint64
 	older    uint8
 	bins     int // of the turn that has begun
@@ -31,6 +37,10 @@ func (c *clientCount) saw(client uint64) {
 		}
 		c.sketch[i].InsertHash(client)
 		c.requests[i]++
+		if n := c.few[i]; n < HerdClients && !slices.Contains(c.first[i][:n], client) {
+			c.first[i][n] = client
+			c.few[i]++
+		}
 	}
 }
 
@@ -45,9 +55,12 @@ func (c *clientCount) pass(bins int) {
 	if c.requests[c.older] > 0 {
 		c.sketch[c.older].Reset()
 	}
-	c.requests[c.older] = 0
+	c.requests[c.older], c.few[c.older] = 0, 0
 	c.older = 1 - c.older
 }
+
+// several reports whether as many clients were refused as a herd has at least.
+func (c *clientCount) several() bool { return c.few[c.older] == HerdClients }
 
 // count returns how many clients were refused, and how often.
 func (c *clientCount) count() (distinct, requests uint64) {

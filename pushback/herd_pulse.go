@@ -112,7 +112,7 @@ func (p *pulse) endCycle() {
 	if p.alarm {
 		p.alarm = p.q >= pulseClear*pulseAlarm
 	} else {
-		p.alarm = p.cycles == pulseCycles && p.q > pulseAlarm && length > pulseShare*pulseShare*p.sumN*p.sumN
+		p.alarm = p.cycles == pulseCycles && p.q > pulseAlarm && length > pulseShare*pulseShare*p.sumN*p.sumN && p.size() >= HerdClients
 	}
 }
 

@@ -225,6 +225,9 @@ func TestPulseIsWhereItComes(t *testing.T) {
 func TestBacklogIsAHerd(t *testing.T) {
 	var h Herd
 	var now time.Duration
+	for client := range uint64(HerdClients) {
+		h.Saw(mixed(client + 1))
+	}
 	for _, c := range []struct {
 		backlog time.Duration
 		want    HerdKind
@@ -249,8 +252,69 @@ func TestBacklogIsAHerd(t *testing.T) {
 	now += herdTick
 	h.Tick(now, 10000, 10000, 10000, time.Minute)
 	r := h.Report()
-	if math.Abs(r.Size/5000-1) > 0.07 || r.Size != float64(r.Distinct) || r.Requests != 10000 {
+	if math.Abs(r.Size/5000-1) > 0.07 || r.Size != float64(r.Distinct) || r.Requests != 10000+HerdClients {
 		t.Errorf("size %v, %d of %d distinct; want 5000 of 10000", r.Size, r.Distinct, r.Requests)
+	}
+}
+
+// mixed makes a hash of a number.
+func mixed(n uint64) uint64 { return n * 0x9e3779b97f4a7c15 }
+
+// A few clients that hammer are no herd, however far the promises to them reach, and whatever the
+// interval at which they repeat.
+func TestFewClientsAreNoHerd(t *testing.T) {
+	var h Herd
+	var now time.Duration
+	for i := range 3000 {
+		for client := range uint64(HerdClients - 1) {
+			h.Saw(mixed(client + 1))
+		}
+		now += herdTick
+		h.Tick(now, 10, 10, 10, 30*time.Second)
+		if k := h.Kind(); k != NoHerd {
+			t.Fatalf("after %d ticks %d clients are a herd: %+v", i+1, HerdClients-1, h.Report())
+		}
+	}
+	h.Saw(mixed(HerdClients))
+	now += herdTick
+	if h.Tick(now, 10, 10, 10, 30*time.Second); h.Kind() != BacklogHerd {
+		t.Errorf("with one more there is no herd: %+v", h.Report())
+	}
+
+	// A single client repeats its refused request after two seconds.
+	var one, many Herd
+	rng, from := newRand(7), uint64(1)
+	s := returners(7, 0.5, &leakyLimit{rate: 105, burst: 10}, func() time.Duration { return 2 * time.Second })
+	for range 18000 {
+		now += herdTick
+		n, r := s()
+		for range r {
+			one.Saw(from)
+			many.Saw(rng.Uint64())
+		}
+		one.Tick(now, n, n, r, 0)
+		many.Tick(now, n, n, r, 0)
+	}
+	if one.Kind() != NoHerd || many.Kind() != EchoHerd {
+		t.Errorf("one client is %v, and many are %v", one.Kind(), many.Kind())
+	}
+}
+
+// A timer of one client, or of a few, is no periodic herd.
+func TestFewRequestsAreNoPulse(t *testing.T) {
+	for size, want := range map[int]HerdKind{1: NoHerd, HerdClients - 1: NoHerd, HerdClients: PeriodicHerd} {
+		var h Herd
+		var now time.Duration
+		i := 0
+		timer := func() int {
+			if i++; i%10 == 3 {
+				return size
+			}
+			return 0
+		}
+		if watch(&h, &now, 1000, timer, never); h.Kind() != want {
+			t.Errorf("%d requests per second at a time are %v; want %v", size, h.Kind(), want)
+		}
 	}
 }
 
@@ -318,6 +382,9 @@ func TestHerdHearsEchoes(t *testing.T) {
 		for range 36000 {
 			now += herdTick
 			n, r := s()
+			for range r {
+				h.Saw(rng.Uint64())
+			}
 			h.Tick(now, n, n, r, 0)
 			if k := h.Kind(); k != NoHerd && heard == 0 {
 				heard = now
