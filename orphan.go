@@ -131,20 +131,35 @@ func (s *Shelter) wroteHeaderField(name string, _ []string) {
 		return
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case shared:
+	conn, unwanted := s.conn, s.left > 0
+	if shared {
 		if s.is == unsent {
 			s.is = begun
-			if s.left > 0 {
+			if unwanted {
 				s.is = late
 			}
 		}
 		s.conn = nil
-	case s.left > 0 && s.conn != nil && s.line == nil:
-		s.conn.Close() // before the buffer is flushed for the first time
-		s.cancel()
 	}
+	told := s.line != nil
+	s.mu.Unlock()
+	if unwanted && !shared && conn != nil && !told {
+		s.cancel()
+		unsend(conn) // before the buffer is flushed for the first time
+	}
+}
+
+// unsend waits until the Transport has closed the connection of a request that is cancelled.
+// Were it closed here, the Transport might report that, and not the cancellation: a proxy
+// would count it as a failure of the backend. Meanwhile nothing can be sent.
+func unsend(conn net.Conn) {
+	for range 1000 { // a Transport of another make may not close it
+		if conn.SetWriteDeadline(time.Unix(1, 0)) != nil {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	conn.Close()
 }
 
 func (s *Shelter) wroteRequest(info httptrace.WroteRequestInfo) {

@@ -2,6 +2,7 @@ package shield
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,17 +38,22 @@ func (o *occupancy) enter() (leave func()) {
 }
 
 // A worker is a backend that counts what it works on. A request takes as long as its path
-// says; that it has been sent shows in began.
+// says, or until hold is closed; that it has been sent shows in began.
 type worker struct {
 	occupancy
 	stops bool // when its client hangs up
 	began chan string
+	hold  chan bool
 }
 
 func (b *worker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer b.enter()()
 	if b.began != nil {
 		b.began <- r.URL.Path
+	}
+	if r.URL.Path == "/hold" {
+		<-b.hold
+		return
 	}
 	takes, _ := time.ParseDuration(r.URL.Path[1:])
 	gone := r.Context()
@@ -57,6 +64,18 @@ func (b *worker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case <-time.After(takes):
 	case <-gone.Done():
 	}
+}
+
+// atTheEnd returns what is left in a Guard soon after the worker has done all its work.
+func (b *worker) atTheEnd(g *Guard) loadshed.ConcurrencyStats {
+	idle := time.Now()
+	for ; g.backend.inFlight.InFlight() > 0 && time.Since(idle) < promptly; g.Tick(Now()) {
+		if b.now.Load() > 0 {
+			idle = time.Now()
+		}
+		time.Sleep(10 * ms)
+	}
+	return g.backend.ShedStats(Now())
 }
 
 // proxyOf returns the address of a Guard before a proxy to a backend.
@@ -144,11 +163,7 @@ func TestHangUpsInTheBackend(t *testing.T) {
 			if n := b.most.Load(); n > c.most {
 				t.Errorf("%d in the backend at most, want %d", n, c.most)
 			}
-			until := time.Now().Add(5 * time.Second)
-			for ; g.backend.inFlight.InFlight() > 0 && time.Now().Before(until); g.Tick(Now()) {
-				time.Sleep(10 * ms)
-			}
-			if s := g.backend.ShedStats(Now()); s.InFlight != 0 || s.Orphans != 0 || s.Clients != 0 {
+			if s := b.atTheEnd(g); s.InFlight != 0 || s.Orphans != 0 || s.Clients != 0 {
 				t.Errorf("at the end %+v", s)
 			}
 		})
@@ -159,19 +174,26 @@ func TestHangUpsInTheBackend(t *testing.T) {
 // body.
 func TestResetUploads(t *testing.T) {
 	t.Parallel()
-	b := &worker{}
+	b := &worker{began: make(chan string, 20)}
 	g, addr := proxyOf(t, Config{Concurrency: 3, Pushback: undithered}, b, func(s *http.Server) {
 		s.Protocols = new(http.Protocols)
 		s.Protocols.SetUnencryptedHTTP2(true)
 	})
 	client, all := http2Client(t), sync.WaitGroup{}
-	for range 20 {
+	for i := range 20 {
+		patience := 50 * ms
+		if i == 0 { // until the backend has it
+			patience = time.Hour
+		}
 		all.Go(func() {
-			ctx, reset := context.WithTimeout(t.Context(), 50*ms)
+			ctx, reset := context.WithTimeout(t.Context(), patience)
 			defer reset()
 			body, part := io.Pipe()
 			defer part.Close()
 			go fmt.Fprint(part, "half a body")
+			if i == 0 {
+				go func() { await(t, b.began); reset() }()
+			}
 			r, _ := http.NewRequestWithContext(ctx, "POST", "http://"+addr+"/300ms", body)
 			if resp, err := client.Do(r); err == nil {
 				resp.Body.Close()
@@ -183,11 +205,7 @@ func TestResetUploads(t *testing.T) {
 	if n := b.most.Load(); n == 0 || n > 3 {
 		t.Errorf("%d in the backend at most, want 3", n)
 	}
-	until := time.Now().Add(patience)
-	for g.backend.inFlight.InFlight() > 0 && time.Now().Before(until) {
-		time.Sleep(10 * ms)
-	}
-	if s := g.backend.ShedStats(Now()); b.now.Load() != 0 || s.InFlight != 0 || s.Orphans != 0 {
+	if s := b.atTheEnd(g); b.now.Load() != 0 || s.InFlight != 0 || s.Orphans != 0 {
 		t.Errorf("at the end %d are worked on; %+v", b.now.Load(), s)
 	}
 }
@@ -348,7 +366,7 @@ func TestHangUpsOverAnyConnection(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			b := &worker{}
+			b := &worker{began: make(chan string, 1000), hold: make(chan bool)}
 			s := httptest.NewUnstartedServer(c.backend(b))
 			s.Config.ErrorLog = log.New(io.Discard, "", 0)
 			defer s.Close()
@@ -367,19 +385,94 @@ func TestHangUpsOverAnyConnection(t *testing.T) {
 			if c.request == "" {
 				c.request = "GET /" + takes + " HTTP/1.1\r\nHost: shield\r\n\r\n"
 			}
+			var first []*socket
+			for range limit { // they hang up when the backend has all of them
+				conn := dial(t, addr)
+				first = append(first, conn)
+				conn.send(strings.Replace(c.request, takes, "hold", 1))
+				await(t, b.began)
+			}
+			for _, conn := range first {
+				conn.Close()
+			}
+			kept := int(2*limit - c.most) // a backend that hides has lost shield's trust by now
+			until := time.Now().Add(patience)
+			for s := g.backend.ShedStats(Now()); (s.InFlight != kept || s.Orphans != kept) && time.Now().Before(until); s = g.backend.ShedStats(Now()) {
+				time.Sleep(ms)
+			}
+			close(b.hold)
 			hangUps(t, addr, c.request, 100, 2*time.Second, 20*ms)
 			t.Logf("%d in the backend at most", b.most.Load())
-			if n := b.most.Load(); n > c.most || n < limit/2 { // a slow machine has fewer at a time
+			if n := b.most.Load(); n > c.most || n < limit {
 				t.Errorf("%d in the backend at most, want %d", n, c.most)
 			}
-			for until := time.Now().Add(5 * time.Second); g.backend.inFlight.InFlight() > 0 && time.Now().Before(until); g.Tick(Now()) {
-				time.Sleep(10 * ms)
-			}
-			if s := g.backend.ShedStats(Now()); s.InFlight != 0 || s.Orphans != 0 {
+			if s := b.atTheEnd(g); s.InFlight != 0 || s.Orphans != 0 {
 				t.Errorf("at the end %+v", s)
 			}
 		})
 	}
+}
+
+// A request whose client hangs up just before it is sent is not sent, and its error is the
+// client's: a proxy does not take it for a failure of the backend.
+func TestHangUpBeforeSending(t *testing.T) {
+	t.Parallel()
+	for _, when := range []string{"GotConn", "Host"} {
+		for _, method := range []string{"GET", "POST"} {
+			b := &worker{began: make(chan string, 100)}
+			to, _ := url.Parse("http://" + serve(t, b))
+			var errs sync.Map
+			proxy := httputil.NewSingleHostReverseProxy(to)
+			proxy.Transport = leaver{&http.Transport{}, when}
+			proxy.ErrorHandler = func(_ http.ResponseWriter, r *http.Request, err error) { errs.Store(r.RemoteAddr, err) }
+			g := mustNew(t, Config{Concurrency: 100, Pushback: undithered}, nil)
+			var all sync.WaitGroup
+			for i := range 50 {
+				all.Go(func() {
+					r := httptest.NewRequest(method, "/0s", strings.NewReader("body"))
+					r.RemoteAddr = fmt.Sprintf("192.0.2.%d:1", i)
+					ctx, leave := context.WithCancel(t.Context())
+					defer leave()
+					g.Handler(proxy).ServeHTTP(httptest.NewRecorder(), r.WithContext(context.WithValue(ctx, leaver{}, leave)))
+					if err, _ := errs.Load(r.RemoteAddr); err == nil || !errors.Is(err.(error), context.Canceled) {
+						t.Errorf("%s, %s: the error is %v, want %v", when, method, err, context.Canceled)
+					}
+				})
+			}
+			all.Wait()
+			if n := len(b.began); n != 0 {
+				t.Errorf("%s, %s: %d requests reached the backend, want none", when, method, n)
+			}
+			proxy.Transport.(leaver).CloseIdleConnections()
+		}
+	}
+}
+
+// A leaver is a Transport by which a request's client leaves at a moment of its way.
+type leaver struct {
+	*http.Transport
+	when string // a hook of httptrace, or the header field that was written
+}
+
+func (l leaver) RoundTrip(r *http.Request) (*http.Response, error) {
+	leave := func() {
+		r.Context().Value(leaver{}).(context.CancelFunc)()
+		s := r.Context().Value(shelterKey{}).(*Shelter)
+		for left := false; !left; runtime.Gosched() {
+			s.mu.Lock()
+			left = s.left > 0
+			s.mu.Unlock()
+		}
+	}
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { leave() }}
+	if l.when != "GotConn" {
+		trace = &httptrace.ClientTrace{WroteHeaderField: func(name string, _ []string) {
+			if name == l.when {
+				leave()
+			}
+		}}
+	}
+	return l.Transport.RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
 }
 
 // Clients that hang up, at whatever moment, do no harm to those that stay, though all of them

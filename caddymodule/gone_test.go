@@ -71,37 +71,62 @@ func TestHangUps(t *testing.T) {
 		{"", limit, false, whole, ""}, {"finish", limit, false, whole, ""}, {"free", 20, false, whole, ""}, {"", limit, true, whole, ""},
 		{"", limit, false, length, ""}, {"", limit, false, chunks, ""}, {"finish", limit, false, length, ""}, {"", limit, false, length, second},
 	} {
-		var now, most, all atomic.Int64
-		r := start(t, setup{handlers: fmt.Sprintf(`{"handler": "shield", "name": "s", "concurrency": {"limit": %d, "orphans": %q}, "pushback": {"dither": false}},`, limit, c.orphans) + c.inner +
+		var now, most atomic.Int64
+		began, done := make(chan struct{}, 20), make(chan struct{})
+		r := start(t, setup{handlers: fmt.Sprintf(`{"handler": "shield", "name": "s", "concurrency": {"limit": %d, "orphans": %q}, "queue": {"off": true}, "pushback": {"dither": false}},`, limit, c.orphans) + c.inner +
 			proxyTo(serveBackend(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path != "/slow" {
+					return
+				}
 				most.Store(max(most.Load(), now.Add(1))) // one after another
 				defer now.Add(-1)
-				all.Add(1)
+				began <- struct{}{}
 				gone := r.Context()
 				if !c.stops {
 					gone = context.Background()
 				}
-				if r.URL.Path == "/slow" {
-					select {
-					case <-time.After(500 * time.Millisecond):
-					case <-gone.Done():
-					}
+				select {
+				case <-done:
+				case <-gone.Done():
 				}
 			}), `, "load_balancing": {"retries": 3}, "health_checks": {"passive": {"fail_duration": "1m"}}`)})
-		for range 20 {
+		reached := int64(0)
+		for i := range 20 { // each hangs up when the backend has its request, or it is refused
 			w := r.dial()
 			w.send("%s", c.request)
-			time.Sleep(10 * time.Millisecond)
+			refused := make(chan *http.Response, 1)
+			go func() {
+				if resp, err := http.ReadResponse(w.r, nil); err == nil {
+					refused <- resp
+				}
+			}()
+			select {
+			case <-began:
+				reached++
+			case resp := <-refused:
+				if resp.StatusCode != http.StatusServiceUnavailable {
+					t.Errorf("%q, orphans %q: status %d, want 503", c.request, c.orphans, resp.StatusCode)
+				}
+			case <-time.After(patience):
+				t.Fatalf("request %d got nowhere", i)
+			}
 			w.Close()
-			time.Sleep(10 * time.Millisecond)
+			if c.stops || c.orphans == "free" {
+				r.drains()
+			}
+		}
+		want := c.most
+		if c.stops {
+			want = 20
+		}
+		t.Logf("%q, orphans %q, the backend stops: %v: %d of 20 in the backend, %d at most", c.request, c.orphans, c.stops, reached, most.Load())
+		if most.Load() > c.most || reached != want {
+			t.Errorf("%q, orphans %q, the backend stops: %v: %d of 20 in the backend, %d at most; want %d, %d", c.request, c.orphans, c.stops, reached, most.Load(), want, c.most)
 		}
 		if s := r.shieldStatus("s"); s.InFlight > limit {
 			t.Errorf("%q, orphans %q: %d in flight", c.request, c.orphans, s.InFlight)
 		}
-		t.Logf("%q, orphans %q, the backend stops: %v: %d of 20 in the backend, %d at most", c.request, c.orphans, c.stops, all.Load(), most.Load())
-		if most.Load() > c.most || c.stops != (all.Load() > 12) && c.orphans != "free" {
-			t.Errorf("%q, orphans %q, the backend stops: %v: %d of 20 in the backend, %d at most; want %d", c.request, c.orphans, c.stops, all.Load(), most.Load(), c.most)
-		}
+		close(done)
 		r.drains()
 		eventually(t, "the backend is idle", func() bool { return now.Load() == 0 })
 		if a := r.get("/", "X-Key", "other"); a.StatusCode != http.StatusOK {
