@@ -99,7 +99,7 @@ var ingressRows = []row[Ingress]{
 		Name: "burst", Needs: [2]string{"rate", "50/s"},
 		Meaning: "how many of them may come at once, after a pause",
 		Range:   "at least 1; must refill within 31 days",
-		Default: "what the rate says: 50 for `50/s`, 100 for `100/m`",
+		Default: "the number in the rate: 50 for `50/s`, 100 for `100/m`",
 	}, burstForm, setIngressBurst),
 	rowOf(Annotation{
 		Name: "concurrency", overridesNginx: true,
