@@ -1,12 +1,15 @@
 package caddymodule
 
 import (
+	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -30,6 +33,63 @@ func mayChange(r *http.Request) bool {
 	}
 	return false
 }
+
+// A trial is a request that only asks whether Caddy lets a change through.
+type trial struct{}
+
+// mayPost reports whether Caddy's remote administration lets the client of a request make changes. Its
+// access control by certificate, path and method is known to its server only, so that is asked: with a
+// change that does nothing.
+func mayPost(r *http.Request) bool {
+	server, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || !ok || server.Handler == nil {
+		return true // there is no access control
+	}
+	return remotely.may(server, r.TLS.PeerCertificates[0].Raw, func() bool {
+		change := r.Clone(context.WithValue(r.Context(), trial{}, true))
+		change.Method, change.Header, change.Body = http.MethodPost, http.Header{}, http.NoBody
+		change.URL.Path, change.RequestURI = "/shield/overrides", "/shield/overrides"
+		answer := verdict{sample: sample{header: http.Header{}}}
+		server.Handler.ServeHTTP(&answer, change)
+		return answer.status == http.StatusNoContent
+	})
+}
+
+// remotely is what certificates may do, so that each is tried once: Caddy logs an error for one that
+// may not.
+var remotely permissions
+
+type permissions struct {
+	mu     sync.Mutex
+	server *http.Server // a reload makes another
+	of     map[[sha256.Size]byte]bool
+}
+
+// maxPermissions is how many certificates are remembered. Ours: more than there are people on call.
+const maxPermissions = 64
+
+func (p *permissions) may(server *http.Server, certificate []byte, try func() bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if server != p.server || len(p.of) >= maxPermissions {
+		p.server, p.of = server, map[[sha256.Size]byte]bool{}
+	}
+	key := sha256.Sum256(certificate)
+	is, known := p.of[key]
+	if !known {
+		is = try()
+		p.of[key] = is
+	}
+	return is
+}
+
+// A verdict is an http.ResponseWriter that keeps the status only.
+type verdict struct {
+	sample
+	status int
+}
+
+func (v *verdict) WriteHeader(status int) { v.status = status }
 
 // askedBy says who has sent a request to the admin endpoint, as far as that is known.
 func askedBy(r *http.Request) string {

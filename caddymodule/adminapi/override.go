@@ -45,7 +45,7 @@ type OverrideBegun struct {
 // OverridesStatus is the answer to `GET /shield/overrides`.
 type OverridesStatus struct {
 	Overrides []Override `json:"overrides"`
-	ReadOnly  bool       `json:"read_only"` // for who asks
+	ReadOnly  bool       `json:"read_only"` // for this address and certificate
 
 	// What can be set of the shield that `?shield=` asks for.
 	Settings []Setting `json:"settings,omitempty"`
