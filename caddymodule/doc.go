@@ -37,6 +37,7 @@
 //	changes.go    what is new of overloads, pauses and herds, and what has been reported
 //	metrics.go    the table of metrics, read at scrape
 //	build.go      which shield this is
+//	logformat.go  the log format shield
 //	lines.go      checks a Caddyfile while it has lines, so that errors name them
 //	unreached.go  a warning of shields that no request reaches
 //	sizes.go      a warning where bursts are small for so many replicas

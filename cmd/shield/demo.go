@@ -294,6 +294,7 @@ const demoCaddyfile = `{
 	storage_clean_interval off
 	grace_period 1s
 	log default {
+		format shield
 		level ERROR
 		exclude http.log.error
 	}
@@ -312,6 +313,7 @@ http://:0 {
 	reverse_proxy %s {
 		transport http {
 			keepalive_idle_conns_per_host %d
+			compression off
 		}
 	}
 }

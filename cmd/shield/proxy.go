@@ -293,10 +293,11 @@ var proxyCaddyfile = template.Must(template.New("proxy").Parse(`{
 		origins {{.}}
 	}{{end}}
 	persist_config off
-{{- if and .Terminal (not .AccessLog)}}
 	log {
-		level WARN
-	}{{end}}
+		format shield
+{{- if and .Terminal (not .AccessLog)}}
+		level WARN{{end}}
+	}
 {{- if or .Plain (not .AccessLog)}}
 	servers {
 {{- if .Plain}}
@@ -332,6 +333,7 @@ var proxyCaddyfile = template.Must(template.New("proxy").Parse(`{
 	reverse_proxy{{range .To}} {{.}}{{end}} {
 		transport http {
 			keepalive_idle_conns_per_host {{.Idle}}
+			compression off
 		}
 	}
 }

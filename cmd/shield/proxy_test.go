@@ -2,8 +2,10 @@ package main
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"slices"
@@ -24,6 +26,9 @@ func TestProxyCaddyfile(t *testing.T) {
 	want := `{
 	admin off
 	persist_config off
+	log {
+		format shield
+	}
 	servers {
 		protocols h1
 	}
@@ -45,6 +50,7 @@ http://:8080 {
 	reverse_proxy 127.0.0.1:9000 unix//run/app.sock {
 		transport http {
 			keepalive_idle_conns_per_host 1024
+			compression off
 		}
 	}
 }
@@ -215,6 +221,74 @@ func TestProxyListens(t *testing.T) {
 			t.Errorf("--from %s: %q, want %q", from, got, want)
 		}
 	}
+}
+
+// Client and backend agree on an encoding without the proxy.
+func TestProxyLeavesEncodingsAlone(t *testing.T) {
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept-Encoding") == "gzip" {
+			w.Header().Set("Content-Encoding", "gzip")
+		}
+		fmt.Fprintf(w, "%q", r.Header["Accept-Encoding"])
+	}))
+	t.Cleanup(backend.Close)
+	address, _ := startProxy(t, "--to", strings.TrimPrefix(backend.URL, "http://"), "--rate", "100/s")
+	for _, c := range []struct{ accepts, encoding, body string }{{"", "", "[]"}, {"br", "", `["br"]`}, {"gzip", "gzip", `["gzip"]`}} {
+		r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+address, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.accepts != "" {
+			r.Header.Set("Accept-Encoding", c.accepts)
+		}
+		resp, err := (&http.Transport{DisableCompression: true, DisableKeepAlives: true}).RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if encoding := resp.Header.Get("Content-Encoding"); err != nil || encoding != c.encoding || string(body) != c.body || resp.ContentLength != int64(len(body)) {
+			t.Errorf("Accept-Encoding %q: %s, Content-Encoding %q, length %d, %v; want %s and %q", c.accepts, body, encoding, resp.ContentLength, err, c.body, c.encoding)
+		}
+	}
+}
+
+// reverse_proxy warns of a response that breaks off, and says of which request.
+func TestProxyWarns(t *testing.T) {
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "10")
+		_, _ = io.WriteString(w, "half")
+	}))
+	t.Cleanup(backend.Close)
+	address := testserver.FreeAddress(t)
+	cmd := command(t, "proxy", "--from", address, "--admin", "off", "--to", strings.TrimPrefix(backend.URL, "http://"), "--rate", "100/s")
+	logs, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Wait() })
+	var all strings.Builder
+	for s := bufio.NewScanner(logs); s.Scan(); {
+		fmt.Fprintln(&all, s.Text())
+		switch {
+		case strings.Contains(s.Text(), `"shield is up"`):
+			if resp, err := http.Get("http://" + address + "/page?a=b"); err == nil {
+				resp.Body.Close()
+			}
+		case strings.Contains(s.Text(), "aborting with incomplete response"):
+			for _, want := range []string{`"level":"warn"`, `"logger":"http.handlers.reverse_proxy"`, `"uri":"/page?a=b"`, `"upstream":`, `"duration":`} {
+				if !strings.Contains(s.Text(), want) {
+					t.Errorf("the warning has no %s: %s", want, s.Text())
+				}
+			}
+			_ = cmd.Process.Signal(os.Interrupt)
+			return
+		}
+	}
+	t.Errorf("no warning:\n%s", &all)
 }
 
 // On a terminal a person reads three lines, and no log.

@@ -115,6 +115,7 @@ var transports = [...]map[string]any{
 // reverseProxy returns the JSON of a reverse_proxy that gets its endpoints from Upstreams.
 func reverseProxy(transport map[string]any) json.RawMessage {
 	transport = maps.Clone(transport)
+	transport["compression"] = false // client and backend agree on an encoding
 	transport["dial_timeout"] = caddy.Duration(dialTimeout)
 	transport["keep_alive"] = map[string]any{"max_idle_conns_per_host": maxIdle, "idle_timeout": caddy.Duration(idleFor)}
 	b, err := json.Marshal(map[string]any{

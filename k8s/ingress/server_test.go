@@ -188,6 +188,16 @@ func TestConfigIsStrictJSON(t *testing.T) {
 	}
 }
 
+// Logs that reverse_proxy has loggers of do not encode each request.
+func TestLogsAreCheap(t *testing.T) {
+	o := DefaultOptions()
+	for name, log := range o.logging().Logs {
+		if got := string(log.EncoderRaw); got != `{"format":"shield"}` {
+			t.Errorf("the encoder of %s is %s", name, got)
+		}
+	}
+}
+
 func mustConfig(t *testing.T, o Options) []byte {
 	t.Helper()
 	return must.Get(Config(o))(t)
