@@ -18,8 +18,6 @@ type matcher struct {
 	name string
 	args []string
 
-	path    string       // of a path matcher, without its *
-	exact   bool         // only that path
 	value   string       // what a placeholder is compared with, in lower case; "": it is no comparison
 	network netip.Prefix // of a client_ip matcher
 }
@@ -38,29 +36,10 @@ func disjoint(a, b cond) bool {
 
 func (m matcher) excludes(o matcher) bool {
 	switch {
-	case m.name == "path" && o.name == "path":
-		return !m.covers(o) && !o.covers(m)
 	case m.network.IsValid() && o.network.IsValid():
 		return !m.network.Overlaps(o.network)
 	}
 	return m.value != "" && o.value != "" && m.name == o.name && m.args[0] == o.args[0] && m.value != o.value
-}
-
-// covers reports whether a path matcher fits all paths that the other fits.
-func (m matcher) covers(o matcher) bool {
-	if m.exact {
-		return o.exact && m.path == o.path
-	}
-	return strings.HasPrefix(o.path, m.path)
-}
-
-// covers reports whether it is certain that a means all requests that b means.
-func covers(a, b cond) bool {
-	if a.all() {
-		return true
-	}
-	return len(a.not) == 0 && len(a.is) == 1 && a.is[0].name == "path" &&
-		slices.ContainsFunc(b.is, func(m matcher) bool { return m.name == "path" && a.is[0].covers(m) })
 }
 
 // A choice is a list of cases, of which the first that fits a request counts. The last one
@@ -99,7 +78,7 @@ func (cases choice) indices() []int {
 // case between them takes some of those away.
 func (cases choice) isCovered(i int, wanted func(i int) bool) bool {
 	for k := i + 1; k < len(cases); k++ {
-		if wanted(k) && covers(cases[k], cases[i]) {
+		if wanted(k) && cases[k].all() {
 			return true
 		}
 		if !wanted(k) && !disjoint(cases[k], cases[i]) {
@@ -130,6 +109,18 @@ func (c cond) write(b *strings.Builder) {
 		n.write(b)
 		b.WriteString("}\n")
 	}
+}
+
+// writeNamed writes the definition of a named matcher.
+func (c cond) writeNamed(b *strings.Builder, name string) {
+	b.WriteString(name + " ")
+	if len(c.is)+len(c.not) == 1 && (len(c.is) == 1 || len(c.not[0].is) == 1 && len(c.not[0].not) == 0) {
+		c.write(b)
+		return
+	}
+	b.WriteString("{\n")
+	c.write(b)
+	b.WriteString("}\n")
 }
 
 func (m matcher) text() string {

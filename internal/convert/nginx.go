@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	crossplane "github.com/nginxinc/nginx-go-crossplane"
@@ -37,9 +38,11 @@ func Nginx(file string) (Result, error) {
 	for _, c := range payload.Config {
 		all = append(all, c.Parsed...)
 	}
+	unescape(all)
 	if err := n.read(all); err != nil {
 		return Result{}, err
 	}
+	n.readDefaults()
 	if !n.limits() {
 		return Result{}, fmt.Errorf("%s has no limit_req and no limit_conn in a server; want at least one", file)
 	}
@@ -49,8 +52,22 @@ func Nginx(file string) (Result, error) {
 		n.writeServer(&out, s)
 	}
 	n.mention(all, false)
-	return n.notes.result(filepath.Base(file)+", converted by shield convert nginx. Only the limits are converted: "+
-		"routes, files, TLS and all else are yours to write.", out.String()), nil
+	return n.notes.result(filepath.Base(file)+", converted by shield convert nginx. Limits and plain backends are "+
+		"converted: files, rewrites, TLS and all else are yours to write.", out.String()), nil
+}
+
+// unescape reads the escapes in arguments, as ngx_conf_read_token does; the parser leaves them.
+func unescape(block crossplane.Directives) {
+	escapes := strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\'`, `'`, `\t`, "\t", `\r`, "\r", `\n`, "\n")
+	for _, d := range block {
+		if d.IsMapBlockParameter {
+			d.Directive = escapes.Replace(d.Directive)
+		}
+		for i := range d.Args {
+			d.Args[i] = escapes.Replace(d.Args[i])
+		}
+		unescape(d.Block)
+	}
 }
 
 type nginx struct {
@@ -59,6 +76,9 @@ type nginx struct {
 	servers   []*nginxServer
 	upstreams map[string][]string
 	sites     map[string]*nginxServer        // by address
+	defaults  map[listen]*nginxServer        // what answers for hosts that no server names
+	part      bool                           // the file is a part of a configuration
+	outer     crossplane.Directives          // the directives around servers
 	used      map[*crossplane.Directive]bool // directives that were converted or noted
 	variables
 	names names
@@ -82,9 +102,8 @@ type scope struct {
 // An nginxServer has a case for each location, and a last one for what fits none.
 type nginxServer struct {
 	*crossplane.Directive
-	scopes  []scope
-	cases   choice
-	proxies []*crossplane.Directive
+	cases []locationCase
+	names []string // of the cases
 }
 
 func (n *nginx) at(d *crossplane.Directive) string {
@@ -100,12 +119,15 @@ func (n *nginx) read(all crossplane.Directives) error {
 	n.upstreams = map[string][]string{}
 	outer := scope{}
 	blocks := all
+	n.part = true
 	for _, d := range all {
 		if d.Directive == "http" {
 			blocks = append(slices.Clone(blocks), d.Block...)
 			outer = outer.in(d.Block)
+			n.part = false
 		}
 	}
+	n.outer = blocks
 	outer = outer.in(all) // of a part of a configuration
 	for _, d := range blocks {
 		var err error
@@ -208,120 +230,33 @@ func (s scope) in(block crossplane.Directives) scope {
 	return s
 }
 
-// readServer puts the locations into the order in which nginx chooses one.
 func (n *nginx) readServer(d *crossplane.Directive, outer scope) *nginxServer {
 	s := &nginxServer{Directive: d}
-	base := outer.in(d.Block)
-	var all []nginxLocation
-	n.readLocations(d.Block, base, cond{}, 0, &all)
-	slices.SortStableFunc(all, func(a, b nginxLocation) int { return a.before(b) })
-	for _, l := range all {
-		c := l.when
-		if l.modifier == "^~" { // a longer prefix without it lets regular expressions in
-			for _, o := range all {
-				if o.modifier == "" && len(o.path) > len(l.path) && strings.HasPrefix(o.path, l.path) {
-					c = and(c, cond{not: []cond{o.when}})
-				}
+	root := &location{Directive: d, scope: outer.in(d.Block)}
+	n.readLocations(root, d.Block)
+	s.cases = root.order()
+	s.names = make([]string, len(s.cases))
+	var taken names
+	for _, slashless := range []bool{false, true} {
+		for i, c := range s.cases {
+			if c.slashless == slashless {
+				s.names[i] = taken.of(n.at(c.Directive), strconv.Itoa(i))
 			}
 		}
-		if l.path == "/" && l.modifier == "" {
-			c = cond{} // it is the last, and nothing is left for the server itself
-		}
-		s.cases, s.scopes = append(s.cases, c), append(s.scopes, l.scope)
 	}
-	if len(s.cases) == 0 || !s.cases[len(s.cases)-1].all() {
-		s.cases, s.scopes = append(s.cases, cond{}), append(s.scopes, base)
-	}
-	n.collect(d.Block, s)
+	n.collect(d.Block)
 	return s
 }
 
-// collect finds the backends of a server, and the variables that are set in it.
-func (n *nginx) collect(block crossplane.Directives, s *nginxServer) {
+// collect finds the variables that are set in a server.
+func (n *nginx) collect(block crossplane.Directives) {
 	for _, d := range block {
 		switch d.Directive {
-		case "proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass":
-			s.proxies = append(s.proxies, d)
 		case "set", "auth_request_set", "js_set", "perl_set":
 			n.set[strings.TrimPrefix(d.Args[0], "$")] = n.at(d)
 		}
-		n.collect(d.Block, s)
+		n.collect(d.Block)
 	}
-}
-
-type nginxLocation struct {
-	modifier, path string
-	depth          int
-	when           cond
-	scope          scope
-}
-
-// before orders locations: exact ones, prefixes that exclude regular expressions, those, and
-// all other prefixes. Longer prefixes are first; of regular expressions those in other
-// locations, and then the first.
-func (l nginxLocation) before(o nginxLocation) int {
-	rank := map[string]int{"=": 0, "^~": 1, "~": 2, "~*": 2, "": 3}
-	if a, b := rank[l.modifier], rank[o.modifier]; a != b {
-		return a - b
-	}
-	if rank[l.modifier] == 2 {
-		return o.depth - l.depth
-	}
-	return len(o.path) - len(l.path)
-}
-
-func (n *nginx) readLocations(block crossplane.Directives, outer scope, parent cond, depth int, all *[]nginxLocation) {
-	for _, d := range block {
-		if d.Directive != "location" || len(d.Args) == 0 {
-			continue
-		}
-		l := nginxLocation{path: d.Args[len(d.Args)-1], depth: depth, scope: outer.in(d.Block)}
-		if len(d.Args) == 2 {
-			l.modifier = d.Args[0]
-		}
-		if strings.HasPrefix(l.path, "@") {
-			if len(l.scope.requests)+len(l.scope.connections) > 0 {
-				n.add(Missing, n.at(d), "location %s: other locations send requests there inside nginx, so its limits have no path", l.path)
-			}
-			n.markUsed(d.Block)
-			continue
-		}
-		m, err := l.matcher()
-		if err != nil {
-			n.add(Missing, n.at(d), "location %s: %v. Its requests are taken for those of no location", l.path, err)
-			n.markUsed(d.Block)
-			continue
-		}
-		l.when = cond{is: []matcher{m}}
-		if depth > 0 && (l.modifier == "~" || l.modifier == "~*") {
-			l.when = and(parent, l.when)
-		}
-		*all = append(*all, l)
-		n.readLocations(d.Block, l.scope, l.when, depth+1, all)
-	}
-}
-
-// matcher returns Caddy's matcher of a location.
-func (l nginxLocation) matcher() (matcher, error) {
-	switch l.modifier {
-	case "~", "~*":
-		expression := l.path
-		if l.modifier == "~*" {
-			expression = "(?i)" + expression
-		}
-		if _, err := regexp.Compile(expression); err != nil {
-			return matcher{}, fmt.Errorf("it is no regular expression in Go: %w", err)
-		}
-		return matcher{name: "path_regexp", args: []string{expression}}, nil
-	}
-	m := matcher{name: "path", args: []string{l.path + "*"}, path: l.path, exact: l.modifier == "="}
-	if m.exact {
-		m.args[0] = l.path
-	}
-	if strings.ContainsAny(l.path, "*{}%") || !strings.HasPrefix(l.path, "/") {
-		return matcher{}, errors.New("the path matcher of Caddy cannot say it")
-	}
-	return m, nil
 }
 
 func (n *nginx) markUsed(block crossplane.Directives) {
@@ -337,5 +272,5 @@ func (n *nginx) limits() bool {
 }
 
 func (s *nginxServer) limits() bool {
-	return slices.ContainsFunc(s.scopes, func(o scope) bool { return len(o.requests)+len(o.connections) > 0 })
+	return slices.ContainsFunc(s.cases, func(c locationCase) bool { return len(c.scope.requests)+len(c.scope.connections) > 0 })
 }

@@ -1,8 +1,10 @@
 package convert
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -58,19 +60,19 @@ func TestNginxNamesWhatIsMissing(t *testing.T) {
 	zone := "limit_req_zone %s zone=b:1m rate=1r/s;\nserver {\nlisten 81;\nlimit_req zone=b;\n}"
 	of := func(key string) string { return strings.Replace(zone, "%s", key, 1) }
 	for text, want := range map[string]string{
-		of("$remote_user"):                                                  "nginx.conf:5: limit_req with zone b (nginx.conf:2): its key is $remote_user: $remote_user has no counterpart",
-		of("$geoip_city"):                                                   "nginx.conf:5: limit_req with zone b (nginx.conf:2): its key is $geoip_city: $geoip_city has no counterpart",
-		"server {\nset $k $uri;\n}\n" + of("$k"):                            "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k is set while",
-		"map $a $k {\ninclude x;\n}\n" + of("$k"):                           "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): $a has no",
-		"map $uri $k {\ninclude x;\n}\n" + of("$k"):                         "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): include x in line 3 is not read",
-		"map $uri $k {\n~(?<a>.) $a;\n}\n" + of("$k"):                       "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): $a has a part",
-		"map $uri $k {\n~(?!a) 1;\n}\n" + of("$k"):                          "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): ~(?!a) is no regular",
-		"map $k $k {\na 1;\n}\n" + of("$k"):                                 "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: ",
-		"geo $http_x $k {\ndefault 1;\n}\n" + of("$k"):                      "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): it maps another",
-		"geo $k {\nranges;\n1.1.1.1-1.1.1.2 1;\n}\n" + of("$k"):             "nginx.conf:9: limit_req with zone b (nginx.conf:6): its key is $k: $k (nginx.conf:2): ranges",
-		"server {\nlisten 81;\nlimit_req zone=nothing;\n}":                  "nginx.conf:4: limit_req zone=nothing: zone nothing is not defined here",
-		"server {\nlisten 81;\nlimit_conn a 5;\n}":                          "nginx.conf:4: limit_conn a 5: zone a is not defined",
-		"server {\nlisten 81;\nlocation ~ (?!a) {\nlimit_req zone=a;\n}\n}": "nginx.conf:4: location (?!a): it is no regular expression",
+		of("$remote_user"): "nginx.conf:5: limit_req with zone b (nginx.conf:2): its key is $remote_user: $remote_user has no counterpart",
+		of("$geoip_city"):  "nginx.conf:5: limit_req with zone b (nginx.conf:2): its key is $geoip_city: $geoip_city has no counterpart",
+		"server {\nlisten 82;\nset $k $uri;\n}\n" + of("$k"):                                                   "nginx.conf:9: limit_req with zone b (nginx.conf:6): its key is $k: $k is set while",
+		"map $a $k {\ninclude x;\n}\n" + of("$k"):                                                              "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): $a has no",
+		"map $uri $k {\ninclude x;\n}\n" + of("$k"):                                                            "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): include x in line 3 is not read",
+		"map $uri $k {\n~(?<a>.) $a;\n}\n" + of("$k"):                                                          "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): $a has a part",
+		"map $uri $k {\n~(?!a) 1;\n}\n" + of("$k"):                                                             "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): ~(?!a) is no regular",
+		"map $k $k {\na 1;\n}\n" + of("$k"):                                                                    "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: ",
+		"geo $http_x $k {\ndefault 1;\n}\n" + of("$k"):                                                         "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): it maps another",
+		"geo $k {\nranges;\n1.1.1.1-1.1.1.2 1;\n}\n" + of("$k"):                                                "nginx.conf:9: limit_req with zone b (nginx.conf:6): its key is $k: $k (nginx.conf:2): ranges",
+		"server {\nlisten 81;\nlimit_req zone=nothing;\n}":                                                     "nginx.conf:4: limit_req zone=nothing: zone nothing is not defined here",
+		"server {\nlisten 81;\nlimit_conn a 5;\n}":                                                             "nginx.conf:4: limit_conn a 5: zone a is not defined",
+		"server {\nlisten 81;\nlocation ~ (?!a) {\nlimit_req zone=a;\n}\n}":                                    "nginx.conf:4: location (?!a): it is no regular expression",
 		"server {\nlisten 81;\nlimit_req zone=a;\nlocation / {\nlimit_req_dry_run on;\n}\nlocation /b {\n}\n}": "nginx.conf:6: limit_req_dry_run on: ",
 		"limit_rate 5k;":                             "nginx.conf:2: limit_rate 5k: a shield limits requests, not bytes",
 		"limit_what 5;":                              "nginx.conf:2: limit_what 5: ",
@@ -95,27 +97,89 @@ func TestNginxNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// A backend that nginx hides but for some paths is not opened without a word.
-func TestNginxNamesWhatIsNotProxied(t *testing.T) {
+// A site answers for the hosts for which nginx chooses its server.
+func TestNginxHosts(t *testing.T) {
+	for _, c := range []struct{ servers, want, missing string }{
+		{"server {\nserver_name a.test;\n}\n", "http://a.test, http://:80", ""},
+		{"server {\nserver_name a.test;\n}\nserver {\nserver_name b.test;\n}\n", "http://a.test, http://:80; http://b.test", ""},
+		{"server {\nserver_name a.test;\n}\nserver {\nlisten 80 default_server;\nserver_name b.test;\n}\n", "http://a.test; http://b.test, http://:80", ""},
+		{"server {\nlisten 80;\nlisten 81;\nserver_name a.test;\n}\nserver {\nlisten 81 default_server;\nserver_name _;\n}\n", "http://a.test, http://:80, http://a.test:81; http://:81", ""},
+		{"server {\nserver_name a.test;\n}\nserver {\nserver_name _;\n}\n", "http://a.test, http://:80; http://server-of-line-7.invalid", "nginx.conf:7: the server has no name that a site may have, and that of nginx.conf:3 is"},
+		{"server {\nserver_name a.test;\n}\nserver {\nserver_name *.b.test;\n}\n", "http://:80; http://*.b.test", "nginx.conf:8: server_name *.b.test: in nginx the wildcard stands for any number"},
+		{"server {\nserver_name a.b.test;\n}\nserver {\nserver_name .b.test;\n}\n", "http://a.b.test; http://b.test, http://*.b.test", "nginx.conf:8: server_name .b.test: in nginx the wildcard stands for any number"},
+		{"server {\nlisten 443 ssl;\nserver_name a.test;\n}\n", "https://a.test", "nginx.conf:3: the server is the default one of port 443: "},
+		{"server {\nlisten 443 ssl;\n}\n", "https://:443", ""},
+	} {
+		got, err := converted(t, "http {\nlimit_req_zone $uri zone=a:1m rate=1r/s;\n"+strings.ReplaceAll(c.servers, "\n}\n", "\nlimit_req zone=a;\n}\n")+"}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		sites := []string{}
+		for _, m := range regexp.MustCompile(`(?m)^(https?://.*) \{$`).FindAllStringSubmatch(got.Caddyfile, -1) {
+			sites = append(sites, m[1])
+		}
+		if all := strings.Join(sites, "; "); all != c.want {
+			t.Errorf("%q: sites are %s; want %s", c.servers, all, c.want)
+		}
+		if all := missing(got); !strings.Contains(all, c.missing) || c.missing == "" && all != "" {
+			t.Errorf("%q: not converted are\n%swant\n%s", c.servers, all, c.missing)
+		}
+		load(t, got.Caddyfile)
+	}
+}
+
+// Only what nginx passes on for certain is passed on.
+func TestNginxOpensNoHiddenPath(t *testing.T) {
 	const to = "proxy_pass http://127.0.0.1:9000;\n"
-	for _, c := range []struct{ locations, want string }{
-		{"location / {\n" + to + "}\nlocation /a/ {\n" + to + "}\nlocation @b {\n}\n", ""},
-		{"location /a/ {\n" + to + "}\n", "nginx.conf:2: "},
-		{"location = / {\n" + to + "}\n", "nginx.conf:2: "},
-		{"location / {\n" + to + "location /a/ {\n}\n}\n", "nginx.conf:6: "},
-		{"location / {\nif ($http_a) {\n" + to + "}\n}\nlocation /a/ {\nreturn 404;\n}\n", "nginx.conf:4, nginx.conf:9: "},
+	for _, c := range []struct{ locations, want, missing string }{
+		{"location / {\n" + to + "}\nlocation /a/ {\n" + to + "}\n", "\n\treverse_proxy 127.0.0.1:9000\n}", ""},
+		{"location /a/ {\n" + to + "}\n", "@backend-1 vars location nginx.conf:4\n", ""},
+		{"location = / {\n" + to + "}\n", "@backend-1 vars location nginx.conf:4\n", ""},
+		{"location / {\n" + to + "location /a/ {\n}\n}\n", "@backend-1 vars location nginx.conf:4\n", ""},
+		{"location / {\n" + to + "}\nlocation /a/ {\nreturn 404;\n}\n", "@backend-1 vars location nginx.conf:4\n", ""},
+		{"location / {\n" + to + "deny all;\n}\nlocation /a {\n" + to + "}\n", "@backend-1 vars location nginx.conf:8\n", "nginx.conf:6: deny: "},
+		{"location / {\n" + to + "}\nlocation ~ /\\.(?!a) {\ndeny all;\n}\n", "@backend-1 vars location nginx.conf:4\n", "nginx.conf:7: location /\\.(?!a): "},
+		{"location / {\nif ($http_a) {\n" + to + "}\n}\n", "", ""},
+		{"location / {\n" + to + "auth_basic a;\n}\n", "", "nginx.conf:6: auth_basic: "},
+		{"location / {\n" + to + "a_new_module_s_directive on;\n}\n", "", "nginx.conf:6: a_new_module_s_directive: "},
+		{"auth_request /b;\nlocation / {\n" + to + "}\n", "", "nginx.conf:4: auth_request: "},
+		{"return 301 https://$host;\nlocation / {\n" + to + "}\n", "", "nginx.conf:4: return: "},
+		{"location / {\ninternal;\nlocation /a {\n" + to + "}\n}\n", "", "nginx.conf:5: internal: "},
+		{"location / {\nreturn 403;\nlocation /a {\n" + to + "}\n}\n", "@backend-1 vars location nginx.conf:6\n", ""},
+		{"location ~ ^/(?>a) {\n" + to + "}\n", "", "nginx.conf:4: location ^/(?>a): "},
+		{"location /a {\nproxy_pass http://127.0.0.1:9000/b;\n}\n", "", ""},
+		{"location / {\nproxy_pass https://127.0.0.1:9000;\n}\n", "", ""},
+		{"location / {\nproxy_pass http://$http_a;\n}\n", "", ""},
 	} {
 		got, err := converted(t, "limit_req_zone $uri zone=a:1m rate=1r/s;\nserver {\nlimit_req zone=a;\n"+c.locations+"}\n")
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := strings.ReplaceAll(got.Caddyfile, "\n#       ", " ")
-		if !strings.Contains(text, "\treverse_proxy 127.0.0.1:9000\n") {
-			t.Fatalf("%q: there is no backend in\n%s", c.locations, text)
+		if proxied := strings.Contains(got.Caddyfile, "\treverse_proxy "); proxied != (c.want != "") || !strings.Contains(got.Caddyfile, c.want) {
+			t.Errorf("%q: want %q in\n%s", c.locations, c.want, got.Caddyfile)
 		}
-		at, _, found := strings.Cut(text, "nginx passes requests on for some locations only")
-		if found != (c.want != "") || !strings.HasSuffix(at, c.want) && found {
-			t.Errorf("%q: want a note at %q in\n%s", c.locations, c.want, text)
+		if all := missing(got); !strings.HasPrefix(all, c.missing) || c.missing == "" && all != "" {
+			t.Errorf("%q: not converted are\n%swant\n%s", c.locations, all, c.missing)
 		}
+		load(t, got.Caddyfile)
+	}
+}
+
+// The Caddyfile grows with the locations, not with their square.
+func TestNginxWithManyLocationsStaysShort(t *testing.T) {
+	size := func(count int) int {
+		var b strings.Builder
+		b.WriteString("limit_req_zone $uri zone=a:1m rate=1r/s;\nlimit_conn_zone $uri zone=c:1m;\nserver {\nlimit_req zone=a;\n")
+		for i := range count {
+			fmt.Fprintf(&b, "location ~ ^/%04d/ {\nlimit_req zone=a burst=%d;\nproxy_pass http://127.0.0.1:9000;\n}\n", i, 1000+i)
+		}
+		got, err := converted(t, b.String()+"}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(got.Caddyfile)
+	}
+	if few, many := size(100), size(1000); many > 11*few {
+		t.Errorf("100 locations become %d bytes, and 1,000 %d; want ten times as many, and a few", few, many)
 	}
 }

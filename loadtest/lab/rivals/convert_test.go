@@ -103,9 +103,8 @@ func freeAddress(t *testing.T) string {
 	return address
 }
 
-// nginxReplay limits what is not from 10.0.0.0/8. nodelay, since requests that nginx holds
-// back go to the backend at once here.
-const nginxReplay = `daemon off;
+// nginxOutside is what all configurations of nginx here begin with.
+const nginxOutside = `daemon off;
 pid %[1]s/nginx.pid;
 error_log stderr crit;
 events {}
@@ -116,6 +115,10 @@ http {
 	fastcgi_temp_path     %[1]s/fastcgi;
 	uwsgi_temp_path       %[1]s/uwsgi;
 	scgi_temp_path        %[1]s/scgi;
+`
+
+// nginxReplay limits what is not from 10.0.0.0/8.
+const nginxReplay = nginxOutside + `
 	set_real_ip_from 127.0.0.0/8;
 	real_ip_header X-Forwarded-For;
 
@@ -150,17 +153,37 @@ http {
 }
 `
 
-// nginx and the shield that it was converted to admit the same requests.
-func TestConvertedNginxAdmitsTheSame(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs 8 s, and no -short")
-	}
+func findNginx(t *testing.T) (program string) {
+	t.Helper()
 	program, err := find("nginx")
 	if err != nil && os.Getenv("CI_REQUIRE_NGINX") == "1" {
 		t.Fatal("there is no nginx, and CI_REQUIRE_NGINX is 1; want the package nginx-light")
 	} else if err != nil {
 		t.Skip("there is no nginx")
 	}
+	return program
+}
+
+// serveNginx runs a configuration in a folder of the test.
+func serveNginx(t *testing.T, program, folder, path, address string) {
+	t.Helper()
+	cmd := exec.Command(program, "-e", "stderr", "-p", folder, "-c", path)
+	if os.Geteuid() == 0 {
+		if err := os.Chown(folder, unprivileged, unprivileged); err != nil {
+			t.Fatal(err)
+		}
+		os.Chmod(filepath.Dir(folder), 0o755) // the test's own folder, of which it is a part
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivileged, Gid: unprivileged}}
+	}
+	start(t, cmd, folder, address)
+}
+
+// nginx and the shield that it was converted to admit the same requests.
+func TestConvertedNginxAdmitsTheSame(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs 8 s, and no -short")
+	}
+	program := findNginx(t)
 	folder, original, converted := t.TempDir(), freeAddress(t), freeAddress(t)
 	backend, stop, err := process.Serve(t.Context(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	if err != nil {
@@ -178,15 +201,7 @@ func TestConvertedNginxAdmitsTheSame(t *testing.T) {
 	if got.Missing() > 0 {
 		t.Errorf("something is not converted:\n%s", got.Caddyfile)
 	}
-	cmd := exec.Command(program, "-e", "stderr", "-p", folder, "-c", path)
-	if os.Geteuid() == 0 {
-		if err := os.Chown(folder, unprivileged, unprivileged); err != nil {
-			t.Fatal(err)
-		}
-		os.Chmod(filepath.Dir(folder), 0o755) // the test's own folder, of which it is a part
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivileged, Gid: unprivileged}}
-	}
-	start(t, cmd, folder, original)
+	serveNginx(t, program, folder, path, original)
 	text := strings.Replace(got.Caddyfile, "\n{\n", "\n{\n\tadmin off\n\tpersist_config off\n", 1)
 	_, from, _ := strings.Cut(original, ":")
 	_, to, _ := strings.Cut(converted, ":")
