@@ -32,38 +32,40 @@ const (
 )
 
 // A Top finds the clients with the most events of the last minute among any number of
-// clients, in 74 KiB. The zero Top is ready. It is safe for concurrent use, and Count
+// clients, in 72 KiB. The zero Top is ready. It is safe for concurrent use, and Count
 // makes no allocation.
 //
 // It is the Space-Saving sketch (Metwally, Agrawal and El Abbadi, "Efficient
 // computation of frequent and top-k elements in data streams", ICDT 2005) in 64 sets of 8
-// entries. A client belongs to one set. A client that is not in its set takes the place of
+// places. A client belongs to one set. A client that is not in its set takes the place of
 // the one with the smallest count, and inherits that count as its error. A client with
 // more than an eighth of the events of its set is always found. A flood of clients with one event
-// each pushes out only those that are rarer than the flood is in one entry.
+// each pushes out only those that are rarer than the flood is in one place.
 //
 // Counts age by windows of a minute, the present one and the one before, of which the part
-// counts that is not over a minute ago. A Client has the events since it took its entry:
+// counts that is not over a minute ago. A Client has the events since it took its place:
 // without the error, so never more than there were in two windows.
 type Top struct{ sets [topSets]topSet }
 
+// A topSet has what it knows of its clients by what it is, in a cache line each: to find the rarest client
+// takes three of them. All but what is atomic is guarded by mu.
 type topSet struct {
-	keys    [topWays]atomic.Uint64 // 0: empty. Written under mu
-	entries [topWays]topEntry
-	mu      sync.Mutex // held to take an entry, to name one, and to read all
+	keys      [topWays]atomic.Uint64 // 0: empty. Written under mu
+	events    [topWays]atomic.Uint64 // windows: since the client took the place
+	early     [topWays]atomic.Uint64 // likewise
+	inherited [topWays]window        // the count of the client before
+	last      [topWays]atomic.Uint32 // reason and class of the last event
+	named     [topWays]atomic.Uint32 // one more than the window of the last Name; 0: none. Written under mu
+	since     [topWays]uint32        // when the place was taken, in seconds
+	mu        sync.Mutex             // held to take a place, to name a client, and to read all
+	names     [topWays]topName
 }
 
-type topEntry struct {
-	events, early atomic.Uint64 // windows: since the client took the entry
-	last          atomic.Uint32 // reason and class of the last event
-	named         atomic.Uint32 // one more than the window of the last Name; 0: none. Written under mu
-
-	inherited window              // the count of the client before; guarded by mu
-	since     uint32              // when the entry was taken, in seconds; guarded by mu
-	agent     uint8               // guarded by mu
-	length    uint8               // of name, and one more if that is cut; guarded by mu
-	name      [MaxClientName]byte // guarded by mu
-	path      [MaxPathClass]byte  // guarded by mu; zeros after its end
+type topName struct {
+	agent  uint8
+	length uint8 // of name, and one more if that is cut
+	name   [MaxClientName]byte
+	path   [MaxPathClass]byte // zeros after its end
 }
 
 // An Event is one that a Top counts.
@@ -84,7 +86,7 @@ type Client struct {
 
 	Reason, Class uint8  // of the last event
 	Agent         uint8  // as it was when the name was told
-	Path          string // likewise: see PathClass
+	Path          string // likewise: the method, and the first element of the path
 }
 
 // Count counts an event at now, the time since any epoch. It reports whether the client has
@@ -93,9 +95,8 @@ func (t *Top) Count(now time.Duration, e Event) (unnamed bool) {
 	s, index := &t.sets[e.Client>>58], windowAt(now)
 	for i := range s.keys {
 		if s.keys[i].Load() == e.Client {
-			at := &s.entries[i]
-			at.count(index, &e)
-			return at.named.Load() != uint32(index)+1
+			s.count(i, index, &e)
+			return s.named[i].Load() != uint32(index)+1
 		}
 	}
 	s.take(now, index, &e)
@@ -109,55 +110,71 @@ func (t *Top) Name(now time.Duration, client uint64, name []byte, agent uint8, m
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.keys {
-		if at := &s.entries[i]; s.keys[i].Load() == client {
+		if s.keys[i].Load() == client {
+			at := &s.names[i]
 			copy(at.name[:], name)
 			at.length, at.agent = uint8(min(len(name), MaxClientName+1)), agent
-			at.path = pathClass(method, path)
-			at.named.Store(uint32(windowAt(now)) + 1)
+			setPathClass(&at.path, method, path)
+			s.named[i].Store(uint32(windowAt(now)) + 1)
+			return
 		}
 	}
 }
 
-// count may count an event for the client that takes the entry meanwhile: one too many.
-func (at *topEntry) count(index uint16, e *Event) {
-	add(&at.events, index)
+// count may count an event for the client that takes the place meanwhile: one too many.
+func (s *topSet) count(i int, index uint16, e *Event) {
+	add(&s.events[i], index)
 	if e.Early {
-		add(&at.early, index)
+		add(&s.early[i], index)
 	}
-	if last := e.last(); at.last.Load() != last { // most clients change nothing
-		at.last.Store(last)
+	if last := e.last(); s.last[i].Load() != last { // most clients change nothing
+		s.last[i].Store(last)
 	}
 }
 
 func (e *Event) last() uint32 { return uint32(e.Reason) | uint32(e.Class)<<8 }
 
-// take gives the client of an event the entry with the smallest count.
+// take gives the client of an event the place with the smallest count.
 func (s *topSet) take(now time.Duration, index uint16, e *Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	least, smallest := 0, window(math.MaxUint64)
+	least, smallest := 0, uint64(math.MaxUint64)
 	for i := range s.keys {
-		at := &s.entries[i]
 		if s.keys[i].Load() == e.Client { // another goroutine was faster
-			at.count(index, e)
+			s.count(i, index, e)
 			return
 		}
-		if sum := window(at.events.Load()).at(index).plus(at.inherited.at(index)); i == 0 || sum.total() < smallest.total() {
+		if sum := window(s.events[i].Load()).at(index).total() + s.inherited[i].at(index).total(); sum < smallest {
 			least, smallest = i, sum
 		}
 	}
-	at := &s.entries[least]
-	s.keys[least].Store(0)
-	at.inherited, at.since = smallest, uint32(now/time.Second)
-	at.named.Store(0)
-	at.events.Store(uint64(newWindow(index, 0, 0)))
-	at.early.Store(uint64(newWindow(index, 0, 0)))
-	at.count(index, e)
-	s.keys[least].Store(e.Client)
+	s.give(least, now, index, e)
+}
+
+// give gives a place to another client, with its first event. Each atomic store costs as much as a lock:
+// what is so already is not stored.
+func (s *topSet) give(i int, now time.Duration, index uint16, e *Event) {
+	s.inherited[i] = window(s.events[i].Load()).at(index).plus(s.inherited[i].at(index))
+	s.since[i] = uint32(now / time.Second)
+	if s.named[i].Load() != 0 {
+		s.named[i].Store(0)
+	}
+	early := window(0)
+	if e.Early {
+		early = newWindow(index, 1, 0)
+	}
+	if window(s.early[i].Load()) != early {
+		s.early[i].Store(uint64(early))
+	}
+	if last := e.last(); s.last[i].Load() != last {
+		s.last[i].Store(last)
+	}
+	s.events[i].Store(uint64(newWindow(index, 1, 0)))
+	s.keys[i].Store(e.Client)
 }
 
 // Clients returns the named clients with events in the last minute, in no order. It is
-// for people who look: it visits all entries.
+// for people who look: it visits all places.
 func (t *Top) Clients(now time.Duration) (list []Client) {
 	for i := range t.sets {
 		list = t.sets[i].appendClients(list, now)
@@ -170,16 +187,15 @@ func (s *topSet) appendClients(list []Client, now time.Duration) []Client {
 	defer s.mu.Unlock()
 	index, left := windowAt(now), 1-float64(now%topWindow)/float64(topWindow)
 	for i := range s.keys {
-		at := &s.entries[i]
-		events := window(at.events.Load()).at(index).recent(left)
-		if at.named.Load() == 0 || events < 0.5 {
+		events := window(s.events[i].Load()).at(index).recent(left)
+		if s.named[i].Load() == 0 || events < 0.5 {
 			continue
 		}
-		found := (now - time.Duration(at.since)*time.Second).Seconds()
-		last := at.last.Load()
+		found := (now - time.Duration(s.since[i])*time.Second).Seconds()
+		at, last := &s.names[i], s.last[i].Load()
 		list = append(list, Client{
 			Key: s.keys[i].Load(), Name: string(at.name[:min(at.length, MaxClientName)]), Cut: at.length > MaxClientName,
-			Events: events, Early: window(at.early.Load()).at(index).recent(left),
+			Events: events, Early: window(s.early[i].Load()).at(index).recent(left),
 			PerSecond: events / min(topWindow.Seconds(), max(1, found)),
 			Reason:    uint8(last), Class: uint8(last >> 8), Agent: at.agent,
 			Path: string(bytes.TrimRight(at.path[:], "\x00")),
@@ -188,23 +204,26 @@ func (s *topSet) appendClients(list []Client, now time.Duration) []Client {
 	return list
 }
 
-// pathClass returns the method and the first element of a path, with "/…" for the rest: what
+// setPathClass sets class to the method and the first element of a path, with "/…" for the rest: what
 // requests of one client often have in common, in few bytes.
-func pathClass(method, path string) (class [MaxPathClass]byte) {
+func setPathClass(class *[MaxPathClass]byte, method, path string) {
+	*class = [MaxPathClass]byte{}
 	n := copy(class[:], method[:min(len(method), len("PROPPATCH"))])
-	n += copy(class[n:], " ")
+	class[n] = ' '
+	n++
 	first, rest := path, ""
-	if i := strings.IndexByte(path[min(1, len(path)):], '/'); i >= 0 {
-		first, rest = path[:i+1], path[i+1:]
+	if len(path) > 1 {
+		if i := strings.IndexByte(path[1:], '/'); i >= 0 {
+			first, rest = path[:i+1], path[i+1:]
+		}
 	}
 	if len(rest) <= 1 && len(path) <= len(class)-n {
 		copy(class[n:], path)
-		return class
+		return
 	}
 	const more = "/…"
 	n += copy(class[n:len(class)-len(more)], first)
 	copy(class[n:], more)
-	return class
 }
 
 // Most returns the n clients of a list with the largest count, in that order; those without
