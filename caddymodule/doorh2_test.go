@@ -250,7 +250,8 @@ func TestDoorH2KeepsTheQuota(t *testing.T) {
 	s := setup{server: withH2Door, handlers: zone + "," + respondOK}
 	for _, reloads := range []int{0, 3} {
 		r := start(t, s)
-		var ok, all atomic.Int64
+		before := r.atDoorH2() // in the round before
+		var ok, all, connections atomic.Int64
 		var done atomic.Bool
 		began := time.Now()
 		var clients sync.WaitGroup
@@ -262,6 +263,7 @@ func TestDoorH2KeepsTheQuota(t *testing.T) {
 						continue
 					}
 					w := newH2Client(t, conn)
+					connections.Add(1)
 					for !done.Load() {
 						var streams []uint32
 						for range 4 {
@@ -302,10 +304,13 @@ func TestDoorH2KeepsTheQuota(t *testing.T) {
 		if reloads == 0 && (float64(ok.Load()) > most || little || stats.Admitted != uint64(ok.Load())) {
 			t.Errorf("%d were admitted and %d counted, want about %.0f", ok.Load(), stats.Admitted, most)
 		}
-		if n := r.atDoorH2(); 2*n < uint64(all.Load()-ok.Load()) {
-			t.Errorf("%d of %d were refused at the door", n, all.Load()-ok.Load())
+		// On each connection the door learns first, from two times four streams. A busy machine
+		// asks for little more than that.
+		n, refused := int64(r.atDoorH2()-before), all.Load()-ok.Load()
+		if usual := refused - n; usual > n && usual > 8*connections.Load() {
+			t.Errorf("%d of %d were refused at the door, on %d connections", n, refused, connections.Load())
 		}
-		t.Logf("%d reloads: %d answers, %d admitted, %d at the door", reloads, all.Load(), ok.Load(), r.atDoorH2())
+		t.Logf("%d reloads: %d answers, %d admitted, %d at the door", reloads, all.Load(), ok.Load(), n)
 		r.drains()
 		eventually(t, "no refusal is held", func() bool { return r.stats().Held == 0 })
 	}

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -40,43 +41,64 @@ const (
 
 // A thousand HTTP clients come at once, over sockets, to the program as it is built, and
 // each of them is served at its second attempt, at the rate that the backend can spare.
+//
+// Clients that the machine sends late miss their appointments, and requests that it holds up
+// reach the backend together with others: a run in which that happens says nothing of shield.
 func TestHerdIsServed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs 20 s, and no -short")
 	}
 	t.Parallel() // with tests that wait, too
-	const optimum = herdClients * time.Second / (herdCapacity - herdBackground)
-	for try := 1; ; try++ {
-		run := runHerd(t, uint64(try))
+	const (
+		optimum = herdClients * time.Second / (herdCapacity - herdBackground)
+		tries   = 3
+		prompt  = 250 * time.Millisecond // late; an idle machine takes 20 ms
+	)
+	busy := 0
+	for try := range tries {
+		run := runHerd(t, uint64(try+1))
 		herd, background := run.herd.All, run.background.All
-		drained := herd.LastServed
+		drained, late := herd.LastServed, max(herd.Late.Max, background.Late.Max)
 		ratio := drained.Seconds() / optimum.Seconds()
 		t.Logf("try %d: drained in %.2f s, %.3f of the optimum; %.3f requests per success; worst second %d; the latest left %v late",
-			try, drained.Seconds(), ratio, herd.PerSuccess(), run.backend.Busiest, herd.Late.Max.Round(time.Millisecond))
+			try+1, drained.Seconds(), ratio, herd.PerSuccess(), run.backend.Busiest, late.Round(time.Millisecond))
 		t.Logf("herd: %v in %d attempts; background: %v in %d; status: %s",
 			herd.Answers, herd.Requests, background.Answers, background.Requests, run.status)
 
-		for name, r := range map[string]live.Tally{"herd": herd, "background": background} {
-			if r.Served != r.Clients || r.GaveUp != 0 || r.Skipped != 0 {
-				t.Errorf("%s: %d of %d served, %d gave up; want all, 0", name, r.Served, r.Clients, r.GaveUp)
-			}
-			if r.TimedOut != 0 || r.Unreachable != 0 {
-				t.Errorf("%s: %d timed out, %d had no connection; want 0", name, r.TimedOut, r.Unreachable)
-			}
-		}
-		if got := herd.PerSuccess(); got > 2.1 {
-			t.Errorf("%.3f requests per success; want at most 2.1", got)
-		}
-		if got := run.backend.Busiest; got > herdCapacity+herdBurst {
-			t.Errorf("%d requests reached the backend within one second; want at most %d", got, herdCapacity+herdBurst)
-		}
-		if t.Failed() || ratio <= 1.15 {
+		wrong := run.wrong()
+		switch {
+		case len(wrong) == 0 && ratio <= 1.15:
 			return
-		}
-		if try == 3 { // a busy machine may be slow once or twice
-			t.Fatalf("drained in %v, %.3f of the optimum of %v, three times; want at most 1.15", drained, ratio, optimum)
+		case late > prompt:
+			busy++
+			t.Logf("the machine was busy: %q", wrong)
+		case len(wrong) > 0:
+			t.Fatal(strings.Join(wrong, "\n"))
 		}
 	}
+	if busy > 0 {
+		t.Skipf("needs a machine that sends clients within %v of their time", prompt)
+	}
+	t.Fatalf("%d times, the herd took more than 1.15 of the optimum of %v to drain", tries, optimum)
+}
+
+// wrong returns what is not as it must be, however long the herd took.
+func (run herdRun) wrong() (wrong []string) {
+	for name, r := range map[string]live.Tally{"herd": run.herd.All, "background": run.background.All} {
+		if r.Served != r.Clients || r.GaveUp != 0 || r.Skipped != 0 {
+			wrong = append(wrong, fmt.Sprintf("%s: %d of %d served, %d gave up; want all, 0", name, r.Served, r.Clients, r.GaveUp))
+		}
+		if r.TimedOut != 0 || r.Unreachable != 0 {
+			wrong = append(wrong, fmt.Sprintf("%s: %d timed out, %d had no connection; want 0", name, r.TimedOut, r.Unreachable))
+		}
+	}
+	if got := run.herd.All.PerSuccess(); got > 2.1 {
+		wrong = append(wrong, fmt.Sprintf("%.3f requests per success; want at most 2.1", got))
+	}
+	if got := run.backend.Busiest; got > herdCapacity+herdBurst {
+		wrong = append(wrong, fmt.Sprintf("%d requests reached the backend within one second; want at most %d", got, herdCapacity+herdBurst))
+	}
+	return wrong
 }
 
 // A herdRun is the result of one herd.

@@ -15,7 +15,7 @@ import (
 // do sends one command on a connection of its own, and returns the reply as text: that of
 // a list has one line for each element.
 func do(address string, t *tls.Config, password string, args ...string) (string, error) {
-	d := &net.Dialer{Timeout: time.Second}
+	d := &net.Dialer{Timeout: 10 * time.Second}
 	conn, err := d.Dial("tcp", address)
 	if err == nil && t != nil {
 		conn = tls.Client(conn, t)

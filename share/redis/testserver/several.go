@@ -75,7 +75,12 @@ func StartSentinel(t testing.TB, program string) (sentinel, master, replica *Ser
 	sentinel.args = []string{file, "--sentinel", "--port", port, "--bind", "127.0.0.1"}
 	t.Cleanup(sentinel.Kill)
 	sentinel.Restart()
-	sentinel.until("a Sentinel that knows the replica", func() bool { return sentinel.Do("SENTINEL", "REPLICAS", Master) != "" })
+	// A Sentinel that had no processor for 2 s mistrusts its clock, and fails nothing over for
+	// 30 s. After that it never does: the replica has been without its master for too long.
+	sentinel.Do("SENTINEL", "DEBUG", "TILT-PERIOD", "1000")
+	sentinel.until("a Sentinel that knows the replica", func() bool {
+		return strings.Contains(sentinel.Do("SENTINEL", "REPLICAS", Master), "master-link-status\nok") // it has asked the replica itself
+	})
 	return sentinel, master, replica
 }
 

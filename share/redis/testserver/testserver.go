@@ -89,13 +89,13 @@ func (s *Server) Restart() {
 // until waits for something to become true of the server.
 func (s *Server) until(what string, ok func() bool) {
 	s.t.Helper()
-	for range 1500 {
+	for range 6000 {
 		if ok() {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	s.t.Fatalf("%s %v: not %s within 15 s", s.program, s.args, what)
+	s.t.Fatalf("%s %v: not %s within a minute", s.program, s.args, what)
 }
 
 // Kill ends the server at once.
