@@ -13,12 +13,12 @@ require (
 	github.com/charmbracelet/x/ansi v0.11.8
 	github.com/dchest/siphash v1.2.3
 	github.com/dunglas/httpsfv v1.1.1
+	github.com/gomodule/redigo v1.9.3
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.30.0
 	github.com/nginxinc/nginx-go-crossplane v0.4.89
 	github.com/prometheus/client_golang v1.24.1
 	github.com/prometheus/client_model v0.6.3
 	github.com/quic-go/quic-go v0.63.0
-	github.com/redis/rueidis v1.0.79
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
 	go.opentelemetry.io/otel v1.46.0

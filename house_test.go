@@ -30,7 +30,7 @@ var rules = map[string]struct {
 	"loadshed":            {clock: []string{}, why: "the gate knows neither HTTP nor Caddy nor clocks"},
 	"pushback":            {foreign: []string{"github.com/axiomhq/hyperloglog"}, clock: []string{}, why: "answers know neither Caddy nor clocks"},
 	"share":               {own: []string{"limiter", "loadshed", "pushback", "share"}, clock: []string{}, why: "what replicas tell each other is a function of what they know and when"},
-	"share/redis":         {own: []string{"share"}, foreign: []string{"github.com/redis/rueidis"}, why: "it carries what share decides"},
+	"share/redis":         {own: []string{"share"}, foreign: []string{"github.com/gomodule/redigo"}, why: "it carries what share decides"},
 	".":                   {own: []string{"limiter", "loadshed", "pushback", "share"}, clock: []string{"clock.go", "handler.go", "orphan.go", "tracker.go", "watchdog.go"}, why: "the Guard composes the three, and knows no Caddy; its shell knows the time"},
 	"shieldgrpc":          {own: []string{".", "limiter", "loadshed"}, foreign: all, why: "the interceptor knows the Guard, and HTTP no more than the Guard does"},
 	"shieldprom":          {own: []string{".", "internal/metrics"}, foreign: []string{"github.com/prometheus/client_golang"}, why: "the collector knows the Guard, and no Caddy"},

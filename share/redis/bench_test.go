@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/redis/rueidis"
-
 	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
@@ -20,7 +18,7 @@ import (
 func BenchmarkPlan(b *testing.B) {
 	program := testserver.Programs(b)[0]
 	server := testserver.Start(b, program)
-	driver, err := rueidis.NewClient(Options{Addresses: []string{server.Addr}}.driver(b.Context(), false))
+	driver, err := Options{Addresses: []string{server.Addr}}.newDriver(b.Context(), false)
 	if err != nil {
 		b.Fatal(err)
 	}

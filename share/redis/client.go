@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/herdshield/shield/share"
 )
 
@@ -49,11 +47,11 @@ type Client struct {
 	cut   context.CancelFunc
 	wires sync.WaitGroup
 
-	driver  atomic.Pointer[rueidis.Client] // nil: not connected yet
-	cluster atomic.Bool                    // the only address is one of a Cluster
-	renew   chan struct{}                  // connections are to be made anew
-	silent  atomic.Bool                    // the last exchange was given up
-	probe   sync.Mutex                     // held by the one exchange that tries while it is silent
+	driver  atomic.Pointer[driver] // nil: not connected yet
+	cluster atomic.Bool            // the only address is one of a Cluster
+	renew   chan struct{}          // connections are to be made anew
+	silent  atomic.Bool            // the last exchange was given up
+	probe   sync.Mutex             // held by the one exchange that tries while it is silent
 
 	health health
 	plans  exchanges
@@ -108,7 +106,7 @@ func (c *Client) keep() {
 		}
 	}
 	if old := c.driver.Swap(nil); old != nil {
-		(*old).Close()
+		old.Close()
 	}
 }
 
@@ -121,16 +119,15 @@ func (c *Client) served() (backends []*backend, zones []*zone) {
 	return backends, zones
 }
 
-// connect replaces the driver, if there can be one: that of a single server there is also
-// if the server is away, and it dials with the next call.
+// connect replaces the driver, if there can be one.
 func (c *Client) connect() {
-	driver, err := rueidis.NewClient(c.options.driver(c.wire, c.cluster.Load()))
-	if driver == nil {
+	driver, err := c.options.newDriver(c.wire, c.cluster.Load())
+	if err != nil {
 		c.health.cannot(c.explain(err))
 		return
 	}
-	if old := c.driver.Swap(&driver); old != nil {
-		c.wires.Go((*old).Close)
+	if old := c.driver.Swap(driver); old != nil {
+		c.wires.Go(old.Close)
 	}
 }
 
@@ -146,7 +143,7 @@ func (c *Client) run(ctx context.Context, s *script, keys []string, ask string) 
 	if driver == nil {
 		return "", errNotConnected
 	}
-	if c.silent.Load() { // what waits for a frozen server fills the connection
+	if c.silent.Load() { // what waits for a frozen server leaves no room for others
 		if !c.probe.TryLock() {
 			return "", errSilent
 		}
@@ -154,7 +151,7 @@ func (c *Client) run(ctx context.Context, s *script, keys []string, ask string) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, share.GiveUp)
 	defer cancel()
-	answer, err := s.run(ctx, *driver, keys, ask)
+	answer, err := s.run(ctx, driver, keys, ask)
 	if err != nil {
 		c.mend(err)
 		err = c.explain(err)
@@ -164,11 +161,7 @@ func (c *Client) run(ctx context.Context, s *script, keys []string, ask string) 
 
 // mend has connections made anew if an error says that they lead to the wrong server.
 func (c *Client) mend(err error) {
-	reply, ok := rueidis.IsRedisErr(err)
-	if !ok {
-		return
-	}
-	if _, moved := reply.IsMoved(); moved && len(c.options.Addresses) == 1 && c.options.Sentinel == "" {
+	if code(err) == "MOVED" && len(c.options.Addresses) == 1 && c.options.Sentinel == "" {
 		c.cluster.Store(true)
 		c.reconnect()
 	}

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/herdshield/shield/share"
 )
 
@@ -119,7 +117,7 @@ func (c *Client) note(sent, now time.Duration, err error) outcome {
 		return late
 	}
 	c.missed(sent, now, err)
-	if _, replied := rueidis.IsRedisErr(err); replied {
+	if _, ok := replied(err); ok {
 		return refused
 	}
 	return failed

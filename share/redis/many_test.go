@@ -8,7 +8,7 @@ import (
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
-// Hundreds of links on one connection, and a server that freezes: no link is held up for
+// Hundreds of links on few connections, and a server that freezes: no link is held up for
 // longer than an exchange may take, and all go on when it is back.
 func TestManyLinks(t *testing.T) {
 	t.Parallel()

@@ -11,17 +11,17 @@ import (
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/rueidis"
+	redigo "github.com/gomodule/redigo/redis"
 
 	"github.com/herdshield/shield/share"
 	"github.com/herdshield/shield/share/redis/testserver"
 )
 
 // eachStore runs a test with miniredis, and with each server that is installed.
-func eachStore(t *testing.T, test func(t *testing.T, driver rueidis.Client)) {
+func eachStore(t *testing.T, test func(t *testing.T, driver *driver)) {
 	t.Helper()
-	connect := func(t *testing.T, address string) rueidis.Client {
-		driver, err := rueidis.NewClient(Options{Addresses: []string{address}}.driver(t.Context(), false))
+	connect := func(t *testing.T, address string) *driver {
+		driver, err := Options{Addresses: []string{address}}.newDriver(t.Context(), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -35,7 +35,7 @@ func eachStore(t *testing.T, test func(t *testing.T, driver rueidis.Client)) {
 }
 
 // plan has the script answer at a time.
-func plan(driver rueidis.Client, backend string, now int64, ask share.Ask) (answer share.Answer, err error) {
+func plan(driver *driver, backend string, now int64, ask share.Ask) (answer share.Answer, err error) {
 	text, err := json.Marshal(ask)
 	if err != nil {
 		return answer, err
@@ -148,7 +148,7 @@ func (r *replicas) hear(of int, a share.Answer) {
 
 // The script answers as the Model does, whatever it is asked in whichever order.
 func TestPlanIsTheModel(t *testing.T) {
-	eachStore(t, func(t *testing.T, driver rueidis.Client) {
+	eachStore(t, func(t *testing.T, driver *driver) {
 		answers := map[string]int{}
 		for seed := range uint64(8) {
 			var model share.Model
@@ -229,7 +229,7 @@ func alike(a, b reflect.Value) bool {
 // asks and answers that are lost.
 func TestPoolKeepsItsLaw(t *testing.T) {
 	const rate, burst = 20.0, 16
-	eachStore(t, func(t *testing.T, driver rueidis.Client) {
+	eachStore(t, func(t *testing.T, driver *driver) {
 		for seed := range uint64(8) {
 			r := rand.New(rand.NewPCG(seed, 2))
 			n := 1 + int(seed%4)
@@ -292,7 +292,7 @@ func TestPoolKeepsItsLaw(t *testing.T) {
 
 // No ask makes the script fail, or keeps the next one from being answered.
 func TestPlanTakesAnything(t *testing.T) {
-	eachStore(t, func(t *testing.T, driver rueidis.Client) {
+	eachStore(t, func(t *testing.T, driver *driver) {
 		r := rand.New(rand.NewPCG(3, 3))
 		for step := range 600 {
 			ask := wild(r)
@@ -349,7 +349,7 @@ func wild(r *rand.Rand) map[string]any {
 
 // However long a backlog stands, what the store keeps of it does not grow.
 func TestPlanForgets(t *testing.T) {
-	eachStore(t, func(t *testing.T, driver rueidis.Client) {
+	eachStore(t, func(t *testing.T, driver *driver) {
 		var longest int64
 		for step := range int64(700) {
 			now := 1_795_000_000_000 + 250*step
@@ -359,7 +359,7 @@ func TestPlanForgets(t *testing.T) {
 			if _, err := plan(driver, "standing", now, ask); err != nil {
 				t.Fatal(err)
 			}
-			length, err := driver.Do(t.Context(), driver.B().Hlen().Key(planKeys("shield:{test:standing}")[1]).Build()).AsInt64()
+			length, err := redigo.Int64(driver.do(t.Context(), "", "HLEN", planKeys("shield:{test:standing}")[1]))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -369,12 +369,12 @@ func TestPlanForgets(t *testing.T) {
 		if longest < 20 || longest > 130 {
 			t.Errorf("the store has had %d buckets, want no more than 30 s have", longest)
 		}
-		keys, err := driver.Do(t.Context(), driver.B().Keys().Pattern("*").Build()).AsStrSlice()
+		keys, err := redigo.Strings(driver.do(t.Context(), "", "KEYS", "*"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, key := range keys {
-			if ttl, err := driver.Do(t.Context(), driver.B().Pttl().Key(key).Build()).AsInt64(); err != nil || ttl <= 0 {
+			if ttl, err := redigo.Int64(driver.do(t.Context(), "", "PTTL", key)); err != nil || ttl <= 0 {
 				t.Errorf("%s is kept for %d, %v", key, ttl, err)
 			}
 		}

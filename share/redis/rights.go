@@ -11,7 +11,7 @@ import (
 func Rights(prefix string) string {
 	return fmt.Sprintf("resetkeys resetchannels -@all ~shield:{%s:* +hello +ping +evalsha +eval +time"+
 		" +get +set +del +pexpire +hget +hset +hdel +hgetall +llen +lrange +ltrim +rpush +xadd +xrange"+
-		" +cluster|slots +cluster|shards +role", prefix)
+		" +cluster|slots +asking +role", prefix)
 }
 
 // explain adds to an error what an operator can do about it, where it does not say so.

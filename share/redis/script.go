@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/rueidis"
+	redigo "github.com/gomodule/redigo/redis"
 )
 
 // longestWait bounds how far ahead a script looks for free slots, whatever it is asked.
@@ -28,25 +28,20 @@ func newScript(parts ...string) *script {
 
 // run runs the script once: by its sum, and with its text if the server does not know it,
 // in which case it has not run. The first argument is the time, which is the server's own.
-func (s *script) run(ctx context.Context, driver rueidis.Client, keys []string, ask string) (string, error) {
-	return s.runAt(ctx, driver, keys, "", ask)
+func (s *script) run(ctx context.Context, d *driver, keys []string, ask string) (string, error) {
+	return s.runAt(ctx, d, keys, "", ask)
 }
 
-func (s *script) runAt(ctx context.Context, driver rueidis.Client, keys []string, now, ask string) (string, error) {
-	n := int64(len(keys))
-	b := driver.B()
-	answer, err := driver.Do(ctx, b.Evalsha().Sha1(s.sum).Numkeys(n).Key(keys...).Arg(now, ask).Build()).ToString()
-	if err != nil && code(err) == "NOSCRIPT" {
-		answer, err = driver.Do(ctx, b.Eval().Script(s.text).Numkeys(n).Key(keys...).Arg(now, ask).Build()).ToString()
+func (s *script) runAt(ctx context.Context, d *driver, keys []string, now, ask string) (string, error) {
+	args := []any{s.sum, len(keys)}
+	for _, key := range keys {
+		args = append(args, key)
 	}
-	return answer, err
-}
-
-// code returns the first word of an error that a server replied, such as NOSCRIPT, or "".
-func code(err error) string {
-	if reply, ok := rueidis.IsRedisErr(err); ok {
-		word, _, _ := strings.Cut(reply.Error(), " ")
-		return word
+	args = append(args, now, ask)
+	reply, err := d.do(ctx, keys[0], "EVALSHA", args...)
+	if code(err) == "NOSCRIPT" {
+		args[0] = s.text
+		reply, err = d.do(ctx, keys[0], "EVAL", args...)
 	}
-	return ""
+	return redigo.String(reply, err)
 }

@@ -29,10 +29,7 @@ func (c *Client) Status() Status {
 		s.Zones = append(s.Zones, z.status(now))
 	}
 	if driver := c.driver.Load(); driver != nil {
-		s.Mode = string((*driver).Mode())
-		if s.Mode == "standalone" {
-			s.Mode = "server"
-		}
+		s.Mode = driver.mode
 	}
 	h := &c.health
 	h.mu.Lock()

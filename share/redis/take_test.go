@@ -9,13 +9,11 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/redis/rueidis"
-
 	"github.com/herdshield/shield/share"
 )
 
 // take has the script answer at a time.
-func take(driver rueidis.Client, zone string, now int64, ask share.TakeAsk) (answer share.TakeAnswer, err error) {
+func take(driver *driver, zone string, now int64, ask share.TakeAsk) (answer share.TakeAnswer, err error) {
 	text, err := json.Marshal(ask)
 	if err != nil {
 		return answer, err
@@ -91,7 +89,7 @@ func (r *takers) hear(of int, ask share.TakeAsk, t share.TakeAnswer) {
 
 // The script answers as the ZoneModel does, whatever it is asked in whichever order.
 func TestTakeIsTheModel(t *testing.T) {
-	eachStore(t, func(t *testing.T, driver rueidis.Client) {
+	eachStore(t, func(t *testing.T, driver *driver) {
 		answers := map[string]int{}
 		for seed := range uint64(12) {
 			var model share.ZoneModel
@@ -99,7 +97,7 @@ func TestTakeIsTheModel(t *testing.T) {
 			for step := range 300 {
 				if r.IntN(200) == 0 {
 					model.Forget()
-					if err := driver.Do(t.Context(), driver.B().Flushall().Build()).Error(); err != nil {
+					if _, err := driver.do(t.Context(), "", "FLUSHALL"); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -132,7 +130,7 @@ func TestTakeIsTheModel(t *testing.T) {
 
 // No ask makes the script fail, or keeps the next one from being answered.
 func TestTakeTakesAnything(t *testing.T) {
-	eachStore(t, func(t *testing.T, driver rueidis.Client) {
+	eachStore(t, func(t *testing.T, driver *driver) {
 		r := rand.New(rand.NewPCG(4, 4))
 		numbers := []any{0, 1, -1, 0.5, 1e9, -1e9, 1e300, -1e300, 7_180_000_010, 1 << 53, 1e-300, nil, "", "x", true, []any{}, map[string]any{"k": 1}}
 		value := func() any { return numbers[r.IntN(len(numbers))] }

@@ -45,6 +45,19 @@ func StartCluster(t testing.TB, program string) (servers []*Server) {
 	return servers
 }
 
+// AddReplica adds a replica of a node to its Cluster.
+func AddReplica(t testing.TB, program string, of *Server) *Server {
+	t.Helper()
+	s := Start(t, program, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0")
+	host, port, _ := net.SplitHostPort(of.Addr)
+	s.Do("CLUSTER", "MEET", host, port)
+	id := of.Do("CLUSTER", "MYID")
+	s.until("a node that knows its master", func() bool { return strings.Contains(s.Do("CLUSTER", "NODES"), id) })
+	s.Do("CLUSTER", "REPLICATE", id)
+	s.until("a replica in step", func() bool { return strings.Contains(s.Do("INFO", "replication"), "master_link_status:up") })
+	return s
+}
+
 // Addresses returns those of some servers.
 func Addresses(servers []*Server) (addresses []string) {
 	for _, s := range servers {
@@ -65,23 +78,31 @@ func StartSentinel(t testing.TB, program string) (sentinel, master, replica *Ser
 	replica = Start(t, program, "--replicaof", host+" "+port, "--repl-diskless-sync-delay", "0")
 	replica.until("a replica in step", func() bool { return strings.Contains(replica.Do("INFO", "replication"), "master_link_status:up") })
 
+	sentinel = AnotherSentinel(t, program, master)
+	sentinel.until("a Sentinel that knows the replica", func() bool {
+		return strings.Contains(sentinel.Do("SENTINEL", "REPLICAS", Master), "master-link-status\nok") // it has asked the replica itself
+	})
+	return sentinel, master, replica
+}
+
+// AnotherSentinel starts a further Sentinel that watches a master.
+func AnotherSentinel(t testing.TB, program string, master *Server) *Server {
+	t.Helper()
+	host, port, _ := net.SplitHostPort(master.Addr)
 	file := filepath.Join(t.TempDir(), "sentinel.conf")
 	config := fmt.Sprintf("sentinel monitor %[1]s %[2]s %[3]s 1\nsentinel down-after-milliseconds %[1]s 500\nsentinel failover-timeout %[1]s 3000\n", Master, host, port)
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	port = freePort(t)
-	sentinel = &Server{t: t, program: program, Addr: net.JoinHostPort("127.0.0.1", port)}
-	sentinel.args = []string{file, "--sentinel", "--port", port, "--bind", "127.0.0.1"}
-	t.Cleanup(sentinel.Kill)
-	sentinel.Restart()
+	s := &Server{t: t, program: program, Addr: net.JoinHostPort("127.0.0.1", port)}
+	s.args = []string{file, "--sentinel", "--port", port, "--bind", "127.0.0.1"}
+	t.Cleanup(s.Kill)
+	s.Restart()
 	// A Sentinel that had no processor for 2 s mistrusts its clock, and fails nothing over for
 	// 30 s. After that it never does: the replica has been without its master for too long.
-	sentinel.Do("SENTINEL", "DEBUG", "TILT-PERIOD", "1000")
-	sentinel.until("a Sentinel that knows the replica", func() bool {
-		return strings.Contains(sentinel.Do("SENTINEL", "REPLICAS", Master), "master-link-status\nok") // it has asked the replica itself
-	})
-	return sentinel, master, replica
+	s.Do("SENTINEL", "DEBUG", "TILT-PERIOD", "1000")
+	return s
 }
 
 // StartTLS starts a server that talks TLS only, with a certificate of its own making that

@@ -1,0 +1,364 @@
+package redis
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	redigo "github.com/gomodule/redigo/redis"
+
+	"github.com/herdshield/shield/share"
+	"github.com/herdshield/shield/share/redis/testserver"
+)
+
+// newTestDriver returns a driver that ends with the test.
+func newTestDriver(t *testing.T, o Options) *driver {
+	t.Helper()
+	d, err := o.newDriver(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return d
+}
+
+// place returns the address at which a driver looks for a key.
+func place(d *driver, key string) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	address, _ := d.where.of(key)
+	return address
+}
+
+// knows reports whether a driver would ask a server for changes.
+func knows(d *driver, address string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Contains(d.where.tell, address)
+}
+
+func TestSlotsAreThoseOfTheServer(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartCluster(t, testserver.Programs(t)[0])[0]
+	keys := []string{"", "{", "}", "{}", "{}a", "a{b}c", "{a}{b}", "}{a}", "{{a}}", "{a", "shield:{shield:b:shop}:units"}
+	for range 200 {
+		keys = append(keys, rand.Text()[:4])
+	}
+	for _, key := range keys {
+		if got, want := strconv.Itoa(slot(key)), server.Do("CLUSTER", "KEYSLOT", key); got != want {
+			t.Errorf("slot of %q is %s, want %s", key, got, want)
+		}
+	}
+}
+
+func TestRedirection(t *testing.T) {
+	for reply, want := range map[string]string{
+		"MOVED 3999 10.0.0.2:6381":           "10.0.0.2:6381",
+		"ASK 3999 10.0.0.2:6381":             "10.0.0.2:6381 asking",
+		"MOVED 3999 ::1:6381":                "[::1]:6381", // as Redis writes it
+		"MOVED 3999 [::1]:6381":              "[::1]:6381",
+		"MOVED 3999 redis-2.example.com:638": "redis-2.example.com:638",
+		"MOVED 3999 :6381":                   "10.0.0.1:6381",
+		"MOVED 3999 ?:6381":                  "",
+		"MOVED 3999":                         "",
+		"MOVED 3999 6381":                    "",
+		"ERR 3999 10.0.0.2:6381":             "",
+	} {
+		got, ask, ok := redirection(fmt.Errorf("wrapped: %w", redigo.Error(reply)), "10.0.0.1:7000")
+		if ask {
+			got += " asking"
+		}
+		if got != want || ok != (want != "") {
+			t.Errorf("%s: %q, %v; want %q", reply, got, ok, want)
+		}
+	}
+}
+
+// Nodes write each other's addresses in several ways. Other replies are errors.
+func TestReadSlots(t *testing.T) {
+	node := func(host any, port int64) any { return []any{host, port, []byte("id")} }
+	entry := func(first, last int64, nodes ...any) any { return append([]any{first, last}, nodes...) }
+	got, err := readSlots([]any{
+		entry(8192, 16383, node([]byte("::1"), 7001), node([]byte("b.example.com"), 7002)),
+		entry(0, 99, node([]byte(""), 7003)),
+		entry(100, 200, node(nil, 7004)),
+		entry(300, 8191, node([]byte("?"), 7005), node([]byte("10.0.0.9"), 7006)),
+	}, "10.0.0.1:7000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"10.0.0.1:7000", "[::1]:7001", "b.example.com:7002", "10.0.0.1:7003", "10.0.0.1:7004", "10.0.0.9:7006"}; !slices.Equal(got.tell, want) {
+		t.Errorf("nodes %q, want %q", got.tell, want)
+	}
+	if want := []slotRange{{0, 99, "10.0.0.1:7003"}, {100, 200, "10.0.0.1:7004"}, {8192, 16383, "[::1]:7001"}}; !slices.Equal(got.slots, want) {
+		t.Errorf("slots %v, want %v", got.slots, want)
+	}
+	keys := map[int]string{}
+	for n := 0; len(keys) < 16384; n++ {
+		key := strconv.Itoa(n)
+		keys[slot(key)] = key
+	}
+	for n, want := range map[int]string{0: "10.0.0.1:7003", 99: "10.0.0.1:7003", 100: "10.0.0.1:7004", 201: "", 299: "", 8191: "", 8192: "[::1]:7001", 16383: "[::1]:7001"} {
+		if address, ok := got.of(keys[n]); address != want || ok != (want != "") {
+			t.Errorf("slot %d is at %q, %v; want %q", n, address, ok, want)
+		}
+	}
+	for _, bad := range [][]any{nil, {int64(7)}, {[]any{}}, {[]any{int64(1)}}, {[]any{[]byte("a"), []byte("b")}}, {entry(0, 1)}, {entry(0, 1, int64(7))}, {entry(0, 1, []any{[]byte("a")})}, {entry(0, 1, []any{int64(1), []byte("x")})}} {
+		if got, err := readSlots(bad, "10.0.0.1:7000"); err == nil {
+			t.Errorf("%v is read as %+v", bad, got)
+		}
+	}
+}
+
+// While a slot goes from one node to another, and after, each call is answered, with the
+// rights that are documented.
+func TestClusterSlotMoves(t *testing.T) {
+	t.Parallel()
+	testserver.Each(t, func(t *testing.T, program string) {
+		servers := testserver.StartCluster(t, program)
+		for _, s := range servers {
+			s.Do(append([]string{"ACL", "SETUSER", "shop", "on", ">secret"}, strings.Fields(Rights("shop"))...)...)
+		}
+		d := newTestDriver(t, Options{Addresses: testserver.Addresses(servers), Username: "shop", Password: "secret", Prefix: "shop"})
+		const key = "shield:{shop:b:moves}:count"
+		count := func(want string) {
+			t.Helper()
+			reply, err := echoScript.run(t.Context(), d, []string{key}, `{}`)
+			if err != nil || !strings.Contains(reply, `"count":`+want) {
+				t.Errorf("the answer is %s, %v; want %s", reply, err, want)
+			}
+		}
+		count("1")
+		n := strconv.Itoa(slot(key))
+		i := slices.Index(testserver.Addresses(servers), place(d, key))
+		from, to := servers[i], servers[(i+1)%len(servers)]
+		to.Do("CLUSTER", "SETSLOT", n, "IMPORTING", from.Do("CLUSTER", "MYID"))
+		from.Do("CLUSTER", "SETSLOT", n, "MIGRATING", to.Do("CLUSTER", "MYID"))
+		count("2") // the key is where it was
+		host, port, _ := net.SplitHostPort(to.Addr)
+		from.Do("MIGRATE", host, port, key, "0", "5000")
+		count("3") // ASK
+		count("4")
+		for _, s := range []*testserver.Server{to, from, servers[(i+2)%len(servers)]} {
+			s.Do("CLUSTER", "SETSLOT", n, "NODE", to.Do("CLUSTER", "MYID"))
+		}
+		count("5") // MOVED
+		(&bench{T: t, Client: &Client{shell: Shell{Now: sinceBegan}}}).until("the slot is where it is", func() bool { return place(d, key) == to.Addr })
+	})
+}
+
+// A node of a Cluster goes, its replica takes over; so it does if the node was the only
+// address that was right.
+func TestClusterFailover(t *testing.T) {
+	t.Parallel()
+	testserver.Each(t, func(t *testing.T, program string) {
+		servers := testserver.StartCluster(t, program)
+		d := newTestDriver(t, Options{Addresses: testserver.Addresses(servers)})
+		i := slices.Index(testserver.Addresses(servers), place(d, "shield:{shield:b:echo}:count"))
+		replica := testserver.AddReplica(t, program, servers[i])
+		b := newBench(t, Options{Addresses: []string{servers[i].Addr, testserver.FreeAddress(t)}})
+		b.await("answers of the node", 20)
+		b.until("the replica is known", func() bool { return knows(b.driver.Load(), replica.Addr) })
+		servers[i].Kill()
+		at := time.Now()
+		b.await("answers of the replica", 20)
+		t.Logf("20 answers %v later, alone for %v", time.Since(at), b.Status().Alone)
+		if got := replica.Do("ROLE"); !strings.HasPrefix(got, "master") {
+			t.Errorf("role %q", got)
+		}
+	})
+}
+
+// Servers with a password and a Sentinel without, then with; the Sentinel that was
+// configured goes, another takes over, and the replica replaces a master that lives.
+func TestSentinelsKnowEachOther(t *testing.T) {
+	t.Parallel()
+	testserver.Each(t, func(t *testing.T, program string) {
+		sentinel, master, replica := testserver.StartSentinel(t, program)
+		another := testserver.AnotherSentinel(t, program, master)
+		for _, s := range []*testserver.Server{sentinel, another} {
+			s.Do("SENTINEL", "SET", testserver.Master, "auth-pass", "secret")
+		}
+		for _, s := range []*testserver.Server{replica, master} {
+			s.Do("CONFIG", "SET", "masterauth", "secret")
+			s.Do("CONFIG", "SET", "requirepass", "secret")
+			s.Password = "secret"
+		}
+		b := newBench(t, Options{Addresses: []string{sentinel.Addr}, Sentinel: testserver.Master, Password: "secret"})
+		b.await("answers of the master", 20)
+		b.until("the other Sentinel is known", func() bool { return knows(b.driver.Load(), another.Addr) })
+		sentinel.Do("ACL", "SETUSER", "default", "resetpass", ">secret")
+		sentinel.Password = "secret"
+		newBench(t, Options{Addresses: []string{sentinel.Addr}, Sentinel: testserver.Master, Password: "secret"}).await("answers, by way of a Sentinel with a password", 20)
+		newBench(t, Options{Addresses: []string{sentinel.Addr}, Sentinel: testserver.Master}).tells("NOAUTH")
+
+		sentinel.Kill()
+		conn, err := redigo.Dial("tcp", another.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // it looks at the replica every 10 s
+			if _, err = conn.Do("SENTINEL", "FAILOVER", testserver.Master); err == nil {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%v\n%s", err, another.Do("SENTINEL", "REPLICAS", testserver.Master))
+			}
+		}
+		b.until("the replica is asked", func() bool { return place(b.driver.Load(), "") == replica.Addr })
+		b.await("answers of the replica", 20)
+		if got := replica.Do("ROLE"); !strings.HasPrefix(got, "master") {
+			t.Errorf("role %q", got)
+		}
+	})
+}
+
+// A master that Sentinels have replaced is left even if it goes on answering.
+func TestMasterIsReplaced(t *testing.T) {
+	t.Parallel()
+	program := testserver.Programs(t)[0]
+	old, next := testserver.Start(t, program), testserver.Start(t, program)
+	sentinel := testserver.AnotherSentinel(t, program, old)
+	b := newBench(t, Options{Addresses: []string{sentinel.Addr}, Sentinel: testserver.Master})
+	b.await("answers of the master", 20)
+	host, port, _ := net.SplitHostPort(next.Addr)
+	sentinel.Do("SENTINEL", "REMOVE", testserver.Master)
+	b.await("answers while there is no master", 20)
+	sentinel.Do("SENTINEL", "MONITOR", testserver.Master, host, port, "1")
+	b.until("the next master is asked", func() bool { return place(b.driver.Load(), "") == next.Addr })
+	b.await("answers of the next master", 20)
+	if next.Do("GET", "shield:{shield:b:echo}:count") == "" {
+		t.Error("the next master has no key")
+	}
+}
+
+// A server that has been replaced is no master, whatever a Sentinel says.
+func TestReplicaIsNoMaster(t *testing.T) {
+	t.Parallel()
+	_, master, replica := testserver.StartSentinel(t, testserver.Programs(t)[0])
+	for address, want := range map[string]string{master.Addr: "", replica.Addr: `has the role "slave"; want master`} {
+		conn, err := Options{}.dial(t.Context(), address, aMaster)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%v; want %q", err, want)
+		}
+		if err == nil {
+			conn.Close()
+		}
+	}
+}
+
+// Connections have a name, also those to a server before version 6, which does not know
+// HELLO.
+func TestGreetings(t *testing.T) {
+	t.Parallel()
+	testserver.Each(t, func(t *testing.T, program string) {
+		for name, args := range map[string][]string{
+			"now":               nil,
+			"old":               {"--rename-command", "HELLO", ""},
+			"old without names": {"--rename-command", "HELLO", "", "--rename-command", "CLIENT", "renamed"},
+		} {
+			for _, password := range []string{"", "secret"} {
+				server := testserver.Start(t, program, args...)
+				list := "CLIENT"
+				if name == "old without names" {
+					list = "renamed"
+				}
+				if password != "" {
+					server.Do("CONFIG", "SET", "requirepass", password)
+					server.Password = password
+				}
+				d := newTestDriver(t, Options{Addresses: []string{server.Addr}, Password: password})
+				if reply, err := redigo.String(d.do(t.Context(), "", "PING")); reply != "PONG" || err != nil {
+					t.Errorf("%s, password %q: %s, %v", name, password, reply, err)
+				}
+				if named := strings.Contains(server.Do(list, "LIST"), " name="+clientName+" "); named != (list == "CLIENT") {
+					t.Errorf("%s, password %q: the connection has its name: %v", name, password, named)
+				}
+				if password != "" {
+					wrong := newTestDriver(t, Options{Addresses: []string{server.Addr}, Password: "wrong"})
+					if _, err := wrong.do(t.Context(), "", "PING"); code(err) != "WRONGPASS" {
+						t.Errorf("%s, a wrong password: %v", name, err)
+					}
+				}
+			}
+		}
+	})
+}
+
+// Calls at the same time have connections of their own, up to a limit; more wait.
+func TestCallsInFlight(t *testing.T) {
+	t.Parallel()
+	server := testserver.Start(t, testserver.Programs(t)[0])
+	d := newTestDriver(t, Options{Addresses: []string{server.Addr}})
+	var all sync.WaitGroup
+	for range 300 {
+		all.Go(func() {
+			if _, err := d.do(t.Context(), "", "INCR", "calls"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if n := server.Do("GET", "calls"); n != "300" {
+		t.Errorf("%s calls have run, want 300", n)
+	}
+	if n := strings.Count(server.Do("CLIENT", "LIST"), " name="+clientName+" "); n < 1 || n > mostCalls {
+		t.Errorf("%d connections, want at most %d", n, mostCalls)
+	}
+
+	p := d.pools[server.Addr]
+	for range mostCalls {
+		p.calls <- struct{}{}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := d.do(ctx, "", "INCR", "calls"); err != errBusy {
+		t.Errorf("a call too many: %v, want %v", err, errBusy)
+	}
+	<-p.calls
+	if _, err := d.do(t.Context(), "", "INCR", "calls"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A connection that is dead is found out while no call is made.
+func TestSilentConnectionIsPinged(t *testing.T) {
+	t.Parallel()
+	server, machine := testserver.Start(t, testserver.Programs(t)[0]), testserver.Watch(t)
+	d := newTestDriver(t, Options{Addresses: []string{server.Addr}})
+	if _, err := d.do(t.Context(), "", "PING"); err != nil {
+		t.Fatal(err)
+	}
+	conns := d.pools[server.Addr].conns.Load()
+	time.Sleep(4 * pingAfter)
+	if n := conns.IdleCount(); n != 1 && machine.Prompt() {
+		t.Errorf("%d connections to a server that lives, want 1", n)
+	}
+	if n := server.Do("INFO", "commandstats"); !strings.Contains(n, "cmdstat_ping:calls=") {
+		t.Errorf("no pings: %s", n)
+	}
+	server.Freeze()
+	for n := 0; conns.IdleCount() > 0; n++ {
+		if n == 1500 {
+			t.Fatal("the connection to a frozen server is kept")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// Connecting may take longer than an exchange.
+func TestConnectingTakesLong(t *testing.T) {
+	t.Parallel()
+	proxy := testserver.StartProxy(t, testserver.Start(t, testserver.Programs(t)[0]).Addr)
+	proxy.Delay(share.GiveUp * 7 / 10)
+	b := newBench(t, Options{Addresses: []string{proxy.Addr}})
+	b.await("answers", 3)
+}
