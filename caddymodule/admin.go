@@ -27,7 +27,7 @@ func init() {
 		Short: "Shows what the shields of a running instance do, and changes it for a while",
 		CobraFunc: func(cmd *cobra.Command) {
 			cmd.DisableFlagsInUseLine = true
-			cmd.Args = cobra.NoArgs
+			cmd.Args = commands.NoSuchCommand
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 			commands.Add(cmd)
 		},

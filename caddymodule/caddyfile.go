@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -100,6 +101,9 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 
 func (r *Rate) parse(d *caddyfile.Dispenser) error {
 	word, args := d.Val(), d.RemainingArgs()
+	if slices.Contains(args, "}") {
+		return d.Errf("%s is %q; want the } in a line of its own", word, strings.Join(args, " "))
+	}
 	if word == "rate" && len(args) != 1 { // of a zone, whose burst is an option of its own
 		return d.Errf("rate is %q; want a rate like 50/s, and burst in a line of its own", strings.Join(args, " "))
 	}
@@ -118,7 +122,7 @@ func (r *Rate) read(d *caddyfile.Dispenser, args []string) error {
 	units := map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
 	n, ok := asFloat(number)
 	if !ok || units[unit] == 0 {
-		return d.Errf("rate is %q; want a number per s, m or h, like 50/s", args[0])
+		return d.Errf("rate is %q; want %s", args[0], wantedRate(args[0]))
 	}
 	r.Rate, r.Per = n, new(caddy.Duration(units[unit]))
 	if len(args) == 3 {
@@ -127,6 +131,19 @@ func (r *Rate) read(d *caddyfile.Dispenser, args []string) error {
 		}
 	}
 	return nil
+}
+
+// spelledRate is a rate in other words: 100rps, 100/min, 1,000 r/s.
+var spelledRate = regexp.MustCompile(`^([0-9.,]+)(rp|rqp|req/|reqs/|r/|/)(s|m|h|sec|second|min|minute|hour|hr)$`)
+
+// wantedRate says how to write a rate that cannot be read.
+func wantedRate(text string) string {
+	if parts := spelledRate.FindStringSubmatch(text); parts != nil {
+		if number := strings.ReplaceAll(parts[1], ",", ""); !strings.Contains(number, ".") {
+			return number + "/" + parts[3][:1]
+		}
+	}
+	return "a number per s, m or h, like 50/s"
 }
 
 func (c *Concurrency) parse(d *caddyfile.Dispenser) error {

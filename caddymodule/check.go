@@ -4,11 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/clientkey"
@@ -20,8 +21,8 @@ import (
 // Check names h and its zones if they have no name, and returns the configuration of
 // its Guard. server is the name of the server that h belongs to, or "".
 //
-// Check makes the same checks as Provision, except those of matchers and of
-// shield.New. It compares h with the handlers and zones that a has checked before: those
+// Check makes the same checks as Provision, except those of matchers that are not Caddy's own,
+// or have values of placeholders, and those of shield.New. It compares h with the handlers and zones that a has checked before: those
 // of one name must be defined alike. The zero App is ready to check handlers without
 // loading them.
 func (a *App) Check(h *Handler, server string) (shield.Config, error) {
@@ -235,14 +236,6 @@ func (z *Zone) config(f *faults) shield.Zone {
 	}
 }
 
-func (f *faults) checkMatchers(sets caddyhttp.RawMatcherSets) {
-	for _, set := range sets {
-		if len(set) == 0 {
-			f.addf("match is empty; want a matcher, or leave it out to match everything")
-		}
-	}
-}
-
 // config sets the limit in flight in c.
 func (n *Concurrency) config(f *faults, c *shield.Config) {
 	if n.Per != nil {
@@ -325,6 +318,18 @@ func (p *Pushback) config(f *faults) pushback.AnswerConfig {
 	}
 }
 
+// noValue says that an option has a placeholder without a value. It shows the placeholders of the
+// environment and of files, and nothing else of the option, which may be a secret.
+func noValue(name, text string) error {
+	which := strings.Join(namedElsewhere.FindAllString(text, -1), " or ")
+	if which != "" {
+		which = ", " + which
+	}
+	return fmt.Errorf("%s has an empty or unknown placeholder%s; want {env.NAME} or {file./path} with a value", name, which)
+}
+
+var namedElsewhere = regexp.MustCompile(`\{(env|file)\.[^{}]*\}`)
+
 func (r *Retries) config(f *faults) shield.Retries {
 	c := shield.Retries{
 		Lenient:    !*r.Enforce,
@@ -335,7 +340,7 @@ func (r *Retries) config(f *faults) shield.Retries {
 		// The replacer's error is not used, because it may show a part of the secret.
 		secret, err := caddy.NewReplacer().ReplaceOrErr(r.Secret, true, true)
 		if err != nil || secret == "" {
-			f.addf("secret has an empty or unknown placeholder; want {env.NAME} or {file./path} with a value")
+			f.add(noValue("secret", r.Secret))
 		}
 		c.Secret = []byte(secret)
 	}

@@ -24,6 +24,7 @@
 //	config.go     the configuration in JSON
 //	check.go      its check, and what it is in the terms of package shield
 //	caddyfile.go  the Caddyfile syntax, and the forms of limits
+//	matchers.go   the matchers of zones and classes
 //	options.go    how blocks set what has the same name in JSON
 //	app.go        what the handlers of one config share
 //	live.go       shields that are set up while the server runs

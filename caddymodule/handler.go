@@ -231,17 +231,6 @@ func (h *Handler) provisionZones(ctx caddy.Context) error {
 	return errors.Join(errs...)
 }
 
-func loadMatchers(ctx caddy.Context, of any, raw caddyhttp.RawMatcherSets) (loaded caddyhttp.MatcherSets, err error) {
-	if len(raw) == 0 {
-		return nil, nil
-	}
-	sets, err := ctx.LoadModule(of, "MatcherSetsRaw")
-	if err == nil {
-		err = loaded.FromInterface(sets)
-	}
-	return loaded, err
-}
-
 // Cleanup implements caddy.CleanerUpper. Requests in flight keep using their state.
 func (h *Handler) Cleanup() error {
 	if h.atDoor != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/clientkey"
+	"github.com/herdshield/shield/caddymodule/commands"
 	"github.com/herdshield/shield/limiter"
 )
 
@@ -42,6 +43,10 @@ func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 	}
 	var err error
 	if k.parts, err = clientkey.Parse(template); err != nil {
+		first, _, _ := strings.Cut(template, " ")
+		if _, not := caddy.GetModule(matcherNamespace + "." + first); not == nil && first != template || first[0] == '@' {
+			return nil, fmt.Errorf("key is %q, which is a matcher; want what tells clients apart, like %s, and match for the requests that count", template, clientkey.Default)
+		}
 		return nil, fmt.Errorf("key is %q: %w", template, err)
 	}
 	for i, p := range k.parts {
@@ -53,8 +58,7 @@ func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 				template, p.Text, clientkey.Default)
 		}
 		if !known(p.Text) {
-			return nil, fmt.Errorf("key is %q: placeholder {%s} is not known; want one of Caddy's request placeholders "+
-				"that does not differ with every request, {http.vars.*}, {http.auth.*}, {http.regexp.*} or {env.*}", template, p.Text)
+			return nil, fmt.Errorf("key is %q: placeholder {%s} is not known; want %s", template, p.Text, wantFor(p.Text))
 		}
 		if header, ok := strings.CutPrefix(p.Text, clientkey.HeaderPrefix); ok {
 			k.parts[i].Text = clientkey.HeaderPrefix + http.CanonicalHeaderKey(header)
@@ -62,6 +66,21 @@ func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 		k.verified = k.verified || p.Text == clientkey.ClientIP || strings.HasPrefix(p.Text, "http.request.remote")
 	}
 	return k, nil
+}
+
+// wantFor says which placeholder is wanted in place of one that is not known.
+func wantFor(name string) string {
+	header, isHeader := strings.CutPrefix(name, clientkey.HeaderPrefix)
+	switch right := clientkey.Meant(name); {
+	case isHeader && header != "":
+		return fmt.Sprintf("{%s}, because Caddy deletes headers with an underscore or a dot in their name", right)
+	case right != "":
+		return "{" + right + "}"
+	}
+	if near := commands.Near(name, clientkey.Exact()); near != "" {
+		return "{" + near + "}"
+	}
+	return "one of Caddy's request placeholders that does not differ with every request, {http.vars.*}, {http.auth.*}, {http.regexp.*} or {env.*}"
 }
 
 // awaits reports whether r's key has an address that the handshake has not verified yet.
@@ -204,5 +223,5 @@ func differs(name string) bool {
 
 // known reports whether Caddy knows a placeholder that a key may have.
 func known(name string) bool {
-	return clientkey.OfRequest(name) || slices.Contains(otherPlaceholders, name) || clientkey.HasPrefix(name, otherPrefixes)
+	return clientkey.OfRequest(name) || slices.Contains(otherPlaceholders, name) || clientkey.HasPrefix(name, otherPrefixes) && name != "http.auth.user"
 }

@@ -17,9 +17,17 @@ import (
 // known.
 const nameless = "-nameless-"
 
+// adaptsToLoad: this process loads what it adapts, so that values of placeholders are known.
+var adaptsToLoad bool
+
+// AdaptToLoad is for the command of a program, before it runs: what it adapts it loads itself. Then
+// errors of values of placeholders, such as the environment's, have lines, too. Otherwise a
+// Caddyfile may be adapted for another machine.
+func AdaptToLoad() { adaptsToLoad = true }
+
 // checkLines makes the checks of Provision while the Caddyfile is still there, so that the
-// errors have lines. Provision alone judges matchers, and secrets with
-// placeholders. The shields of one Caddyfile are compared with each other.
+// errors have lines. Provision alone judges matchers of other modules and, unless AdaptToLoad
+// was called, values of placeholders. The shields of one Caddyfile are compared with each other.
 func checkLines(helper httpcaddyfile.Helper, h *Handler) error {
 	app, ok := helper.State["shield"].(*App)
 	if !ok {
@@ -39,7 +47,7 @@ func checkLines(helper httpcaddyfile.Helper, h *Handler) error {
 	if err := json.Unmarshal(b, one); err != nil {
 		return err
 	}
-	if one.Retries != nil && strings.Contains(one.Retries.Secret, "{") {
+	if one.Retries != nil && strings.Contains(one.Retries.Secret, "{") && !adaptsToLoad {
 		one.Retries.Secret = "stands for a secret that is known later"
 	}
 	d := helper.Dispenser
@@ -71,13 +79,13 @@ func checkStore(d *caddyfile.Dispenser, s *Store) error {
 	one := *s
 	one.TLS, one.TLSClient = nil, nil
 	for _, text := range []*string{&one.Sentinel, &one.Username, &one.Password, &one.Prefix, &one.Secret} {
-		if strings.Contains(*text, "{") {
+		if strings.Contains(*text, "{") && !adaptsToLoad {
 			*text = "stands-for-what-is-known-later"
 		}
 	}
 	one.Address = slices.Clone(s.Address)
 	for i, address := range one.Address {
-		if strings.Contains(address, "{") {
+		if strings.Contains(address, "{") && !adaptsToLoad {
 			one.Address[i] = fmt.Sprintf("known-later-%d", i)
 		}
 	}
@@ -110,7 +118,23 @@ func placesIn(d *caddyfile.Dispenser) (block []place) {
 		p.block = placesIn(d)
 		block = append(block, p)
 	}
+	numberMatches(block)
 	return block
+}
+
+// numberMatches gives sets of matchers their numbers, as in errors, if there are several.
+func numberMatches(block []place) {
+	var sets []*place
+	for i := range block {
+		if block[i].word == "match" {
+			sets = append(sets, &block[i])
+		}
+	}
+	for i, set := range sets {
+		if len(sets) > 1 {
+			set.word = fmt.Sprintf("match %d", i+1)
+		}
+	}
 }
 
 // blame returns err with the line of each option that is wrong. Every line of err's text is an

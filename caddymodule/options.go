@@ -12,6 +12,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/herdshield/shield/caddymodule/commands"
 )
 
 // optionsOf returns the words that a block may have, and pointers to what they set: the
@@ -36,6 +38,9 @@ func optionsOf(block any) (words []string, fields []any) {
 // parseBlock parses the block, if there is one, into a struct. No argument may come before it.
 func parseBlock(d *caddyfile.Dispenser, block any) error {
 	if word := d.Val(); d.NextArg() {
+		if option := map[string]string{"herd": "detect", "retries": "enforce"}[word]; option != "" && (d.Val() == "on" || d.Val() == "off") {
+			return d.Errf("%q after %s is unexpected; want a block in braces with %s %[1]s in it", d.Val(), word, option)
+		}
 		return d.Errf("%q after %s is unexpected; want a block in braces, or nothing", d.Val(), word)
 	}
 	words, fields := optionsOf(block)
@@ -44,9 +49,7 @@ func parseBlock(d *caddyfile.Dispenser, block any) error {
 		word := d.Val()
 		i := slices.Index(words, word)
 		if i < 0 {
-			last := len(words) - 1
-			want := strings.TrimPrefix(strings.Join(words[:last], ", ")+" or "+words[last], " or ")
-			return d.Errf("unrecognized subdirective %q; want %s%s", word, want, placeOf(word, words, fields))
+			return unrecognized(d, words, block)
 		}
 		if seen[word] && reflect.TypeOf(fields[i]).Elem().Kind() != reflect.Slice {
 			return d.Errf("%s is set twice; want it once", word)
@@ -59,18 +62,65 @@ func parseBlock(d *caddyfile.Dispenser, block any) error {
 	return nil
 }
 
-// placeOf says of an option that is not of this block in which of its blocks it is one.
-func placeOf(word string, blocks []string, fields []any) string {
-	for i, field := range fields {
-		of := reflect.TypeOf(field).Elem()
-		for of.Kind() == reflect.Slice || of.Kind() == reflect.Pointer {
-			of = of.Elem()
+// otherWords are words of other programs, or of people, and what they are here.
+var otherWords = map[string]string{
+	"observe": "mode observe", "enforce": "mode enforce", "dry_run": "mode observe", "dryrun": "mode observe",
+	"events": "rate", "window": "rate", "limit": "rate", "requests": "rate", "rps": "rate",
+	"limit_req": "zone", "limit_conn": "concurrency", "max_requests": "concurrency", "max_conns": "concurrency",
+	"retry_after": "pushback", "replicas": "shared",
+}
+
+// unrecognized says that a word is not one of a block's, and what it may have been meant to be.
+func unrecognized(d *caddyfile.Dispenser, words []string, block any) error {
+	word, last := d.Val(), len(words)-1
+	want := strings.TrimPrefix(strings.Join(words[:last], ", ")+" or "+words[last], " or ")
+	place := placeOf(word, block)
+	_, notMatcher := caddy.GetModule(matcherNamespace + "." + word)
+	_, notHandler := caddy.GetModule("http.handlers." + word)
+	meant := otherWords[word]
+	if first, _, _ := strings.Cut(meant, " "); !slices.Contains(words, first) {
+		meant = commands.Near(word, words)
+	}
+	switch {
+	case place != "":
+		return d.Errf("unrecognized subdirective %q; want %s%s", word, want, place)
+	case notMatcher == nil && slices.Contains(words, "match"):
+		return d.Errf("%q is a matcher; want match before it, like match %[1]s", word)
+	case notHandler == nil:
+		return d.Errf("%q is a directive of the site; want it outside of this block, which may lack a } before it", word)
+	}
+	return d.Errf("unrecognized subdirective %q%s; want %s", word, commands.Meant("", meant), want)
+}
+
+// placeOf says of an option that is not of this block in which block it is one: in one of its own,
+// of the shield or of the global option, the nearest first.
+func placeOf(word string, block any) string {
+	shield := "shield"
+	switch block.(type) {
+	case *App:
+		shield = "shield in a site"
+	case *Store:
+		return ""
+	}
+	for _, in := range []struct {
+		name  string
+		block any
+	}{{"", block}, {shield, new(Handler)}, {"the global option shield", new(App)}} {
+		words, fields := optionsOf(in.block)
+		if slices.Contains(words, word) {
+			return fmt.Sprintf(". %s belongs in the block of %s", word, in.name)
 		}
-		if of.Kind() != reflect.Struct {
-			continue
-		}
-		if words, _ := optionsOf(reflect.New(of).Interface()); slices.Contains(words, word) {
-			return fmt.Sprintf(". %s belongs in the block of %s", word, blocks[i])
+		for i, field := range fields {
+			of := reflect.TypeOf(field).Elem()
+			for of.Kind() == reflect.Slice || of.Kind() == reflect.Pointer {
+				of = of.Elem()
+			}
+			if of.Kind() != reflect.Struct {
+				continue
+			}
+			if inner, _ := optionsOf(reflect.New(of).Interface()); slices.Contains(inner, word) {
+				return fmt.Sprintf(". %s belongs in the block of %s", word, words[i])
+			}
 		}
 	}
 	return ""
@@ -111,6 +161,9 @@ func parseNamed(d *caddyfile.Dispenser, name *string, block any) error {
 		return d.Errf("%s has no name; want one, like %s", word, map[string]string{"zone": "zone per_client", "class": "class critical"}[word])
 	}
 	*name = d.Val()
+	if strings.HasSuffix(*name, "{") {
+		return d.Errf("name is %q; want a blank before the {", *name)
+	}
 	return parseBlock(d, block)
 }
 
@@ -124,6 +177,8 @@ func parseValue(d *caddyfile.Dispenser, to any) error {
 		return d.Errf("%s is empty or in several words; want one, in quotes if it has spaces", word)
 	case len(args) == 0:
 		return d.Errf("%s has no value; want one", word)
+	case slices.Contains(args, "}"):
+		return d.Errf("%s is %q; want the } in a line of its own", word, strings.Join(args, " "))
 	case len(args) != 1:
 		return d.Errf("%s is %q; want one value", word, strings.Join(args, " "))
 	}
@@ -139,31 +194,19 @@ func parseValue(d *caddyfile.Dispenser, to any) error {
 		want = "a whole number"
 		*to, ok = asNumber(arg)
 	case **float64:
-		want = "a percentage like 70%"
+		want = "more than 0% and at most 100%, like 70%"
 		*to, ok = asShare(arg)
 	case **caddy.Duration:
 		want = "a duration like 5s"
 		*to, ok = asDuration(arg)
 	}
 	if !ok {
+		if arg == "off" || arg == "none" {
+			want += ", or no such line"
+		}
 		return d.Errf("%s is %q; want %s", word, arg, want)
 	}
 	return nil
-}
-
-// parseMatchers parses one set of matchers.
-func parseMatchers(d *caddyfile.Dispenser, to *caddyhttp.RawMatcherSets) error {
-	if d.NextArg() {
-		if strings.HasPrefix(d.Val(), "@") {
-			return d.Errf("match is %s, a named matcher; want its matchers written out here", d.Val())
-		}
-		d.Prev()
-	}
-	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(d)
-	if err == nil {
-		*to = append(*to, set)
-	}
-	return err
 }
 
 func asNumber(arg string) (*int, bool) {
@@ -176,11 +219,11 @@ func asFloat(arg string) (float64, bool) {
 	return n, err == nil && !math.IsNaN(n) && !math.IsInf(n, 0)
 }
 
-// asShare reads a percentage as a part of 1.
+// asShare reads a percentage, above 0 and up to 100, as a part of 1.
 func asShare(arg string) (*float64, bool) {
 	number, found := strings.CutSuffix(arg, "%")
 	n, ok := asFloat(number)
-	return new(n / 100), found && ok
+	return new(n / 100), found && ok && n > 0 && n <= 100
 }
 
 func asDuration(arg string) (*caddy.Duration, bool) {

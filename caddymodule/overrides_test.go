@@ -331,7 +331,7 @@ func TestOverridesAndReloads(t *testing.T) {
 	if resp := activeSite(t).get("/"); resp.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("the block is gone: %d", resp.StatusCode)
 	}
-	if err := load(strings.Replace(overriddenSite, "queue 5", "queue 5\nclass critical {\nmatch path_regexp [\n}", 1)); err == nil {
+	if err := load(strings.Replace(overriddenSite, "queue 5", "queue 5\nclass critical {\nmatch client_ip {env.SHIELD_TEST_NONE}\n}", 1)); err == nil {
 		t.Fatal("a wrong config was loaded")
 	}
 	if list := overridesNow(t).Overrides; len(list) != 2 {

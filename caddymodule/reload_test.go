@@ -236,7 +236,7 @@ func TestBadConfigIsAnError(t *testing.T) {
 		{zone(`, "key": "{http.request.host"`), "unclosed {"},
 		{zone(`, "key": "http.request.host}"`), "unexpected }"},
 		{zone(`, "match": [{"moon": "full"}]`), "unknown module: http.matchers.moon"},
-		{zone(`, "match": [{"path": "/"}]`), "http.matchers.path"},
+		{zone(`, "match": [{"path": "/"}]`), "match: path: json: cannot unmarshal string"},
 
 		{named("a b"), `zone "a b": name is "a b"; want 1 to 64 letters`},
 		{named("ü"), "want 1 to 64 letters"},

@@ -148,7 +148,7 @@ func (s *Store) check() (*storeConfig, error) {
 func (f *faults) known(name, text string) string {
 	known, err := caddy.NewReplacer().ReplaceOrErr(text, true, true)
 	if text != "" && (err != nil || known == "") {
-		f.addf("%s has an empty or unknown placeholder; want {env.NAME} or {file./path} with a value", name)
+		f.add(noValue(name, text))
 	}
 	return known
 }

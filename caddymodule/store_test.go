@@ -33,7 +33,7 @@ func TestStoreIsChecked(t *testing.T) {
 		"address of the store is \"redis://h:1\"; want host:port":                                                         func(s *Store) { s.Address = []string{"redis://h:1"} },
 		"secret is missing; want at least 16 bytes, the same in all replicas, such as the output of openssl rand -hex 16": func(s *Store) { s.Secret = "" },
 		"secret has 13 bytes; want at least 16":                                                                           func(s *Store) { s.Secret = "correct horse" },
-		"secret has an empty or unknown placeholder; want {env.NAME}":                                                     func(s *Store) { s.Secret = storeSecret + "{env.SHIELD_TEST_NO_SUCH}" },
+		"secret has an empty or unknown placeholder, {env.SHIELD_TEST_NO_SUCH}; want {env.NAME}":                          func(s *Store) { s.Secret = storeSecret + "{env.SHIELD_TEST_NO_SUCH}" },
 		"password has an empty or unknown placeholder; want {env.NAME}":                                                   func(s *Store) { s.Password = "horse {horse}" },
 		"username of the store is \"me\" and its password is empty; want both":                                            func(s *Store) { s.Username = "me" },
 		"prefix of the store is \"{shop}:\"; want 1 to 32":                                                                func(s *Store) { s.Prefix = `\{shop}:` },

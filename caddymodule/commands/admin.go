@@ -17,8 +17,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Add adds the commands to the parent that they have in the program.
+// Add adds the commands to the parent that they have in the program, and gives all of the parent's
+// commands FlagError.
 func Add(parent *cobra.Command) {
+	parent.SetFlagErrorFunc(FlagError)
 	parent.AddCommand(
 		statusCommand(), topCommand(), whoCommand(), explainCommand(),
 		forgiveCommand(), blockCommand(), setCommand(), modeCommand(), overridesCommand(),

@@ -26,7 +26,7 @@ requests in flight, and what a request would get now. A client is an address, or
 the value of the header, cookie or the like by which the shield tells clients
 apart. To ask changes nothing.
 `,
-		Args: cobra.ExactArgs(1),
+		Args: Args(1, 1, oneClient),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return explain(cmd.OutOrStdout(), flagsOf(cmd), args[0])
 		},

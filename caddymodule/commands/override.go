@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"strings"
@@ -30,7 +31,7 @@ func forgiveCommand() *cobra.Command {
 		Use:   "forgive [--shield <name>] <client>",
 		Short: "Makes a stranger of a client",
 		Long:  "\nFills the client's buckets, and forgets its appointment, its early returns and its\nblock, in all zones and shields or in one. Its slot is the next client's. With --shield,\na block in all shields goes on in the others.\n" + changing,
-		Args:  cobra.ExactArgs(1),
+		Args:  Args(1, 1, oneClient),
 		RunE:  func(cmd *cobra.Command, args []string) error { return forgive(cmd, args[0]) },
 	})
 }
@@ -40,7 +41,7 @@ func blockCommand() *cobra.Command {
 		Use:   "block --for <duration> [--shield <name>] <client>",
 		Short: "Refuses all requests of a client for a while",
 		Long:  "\nAnswers all requests of a client with 429 and the rest of the time as Retry-After,\nin all shields or in one. Requests in flight go on.\n" + changing,
-		Args:  cobra.ExactArgs(1),
+		Args:  Args(1, 1, oneClient),
 	}, func(f caddycmd.Flags, args []string) map[string]string {
 		return map[string]string{"kind": "block", "client": args[0], "shield": f.String("shield")}
 	})
@@ -56,7 +57,7 @@ the queue (32), or the rate of a zone, as the config would. A rate without a bur
 has the config's, or, if that has none, the default of the new rate. Limits that
 replicas share cannot be changed in one of them.
 ` + changing,
-		Args: cobra.MinimumNArgs(3),
+		Args: Args(3, math.MaxInt, "a shield, what to set and its value, like shop capacity 300/s, or shop per_client rate 5/s"),
 	}, func(_ caddycmd.Flags, args []string) map[string]string {
 		setting, value := args[1], args[2:]
 		if value[0] == "rate" {
@@ -71,7 +72,7 @@ func modeCommand() *cobra.Command {
 		Use:   "mode --for <duration> [--shield <name>] observe|enforce",
 		Short: "Has shields refuse no request for a while, or refuse again",
 		Long:  "\nSets the mode of all shields or of one: observe refuses no request, and counts those\nthat would have been refused.\n" + changing,
-		Args:  cobra.ExactArgs(1),
+		Args:  Args(1, 1, "observe or enforce"),
 	}, func(f caddycmd.Flags, args []string) map[string]string {
 		return map[string]string{"kind": "mode", "value": args[0], "shield": f.String("shield")}
 	})

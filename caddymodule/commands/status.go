@@ -58,7 +58,7 @@ DOOR      refusals that the listener wrapper has answered
 CLIENTS   refused clients that are remembered, by how they retry
 ZONE      quotas; KEYS: clients that have used some of theirs
 `,
-		Args: cobra.NoArgs,
+		Args: Args(0, 0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return showStatus(cmd.Context(), cmd.OutOrStdout(), flagsOf(cmd))
 		},

@@ -27,7 +27,7 @@ It needs a terminal; the command status --watch prints to anything.
 
 Keys: left and right choose the shield, q ends.
 `,
-		Args: cobra.NoArgs,
+		Args: Args(0, 0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !term.IsTerminal(int(os.Stdout.Fd())) {
 				return fmt.Errorf(`the output is no terminal; want one, or "%s status --watch"`, cmd.Parent().CommandPath())

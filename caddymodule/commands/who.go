@@ -24,7 +24,7 @@ Asks the admin endpoint of a running instance which clients were refused most
 often in the last minute, by shield and by zone; which of them came before their
 time; and which have the most requests in flight.
 `,
-		Args: cobra.NoArgs,
+		Args: Args(0, 0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return showWho(cmd.OutOrStdout(), flagsOf(cmd)) },
 	}
 	adminFlags(cmd)
