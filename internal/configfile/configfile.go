@@ -48,6 +48,7 @@ type Shield struct {
 
 	handler caddymodule.Handler // as it stands in the configuration
 	server  string
+	at      place
 	matched bool // matchers other than hosts decide which requests reach it
 }
 
@@ -56,34 +57,45 @@ type Shield struct {
 // { ... }` directive alone, as it would stand in a site. file is its name, for errors
 // and imports.
 //
-// Handlers and the shield app are checked as when Caddy loads them, except matchers and
-// secrets with placeholders, which are ignored. Nothing else in the configuration is
-// checked. Read loads no module but the Caddyfile's directives, opens nothing and touches
+// Handlers and the shield app are checked as when Caddy loads them, except secrets and
+// matchers with placeholders, and matchers that are not Caddy's, which are ignored. Nothing
+// else in the configuration is checked. Read loads no module but the Caddyfile's directives, opens nothing and touches
 // no state. Handlers and zones that share a name must be defined alike; of such handlers
-// Read returns the first. The error names everything that is wrong. It has the line
-// if the text is a Caddyfile and its syntax is wrong.
+// Read returns the first. The error names everything that is wrong, each with its line, and in
+// JSON with its path.
 func Read(file string, text []byte) ([]Shield, error) {
-	config, err := toJSON(file, bytes.TrimPrefix(text, []byte("\ufeff"))) // as Caddy's parser does
+	shields, err := read(file, text)
+	if err == nil && len(shields) == 0 {
+		err = fmt.Errorf("%s has no shield; want at least one", file)
+	}
+	return shields, err
+}
+
+// Check returns the error that Read would, but for a configuration without a shield.
+func Check(file string, text []byte) error {
+	_, err := read(file, text)
+	return err
+}
+
+func read(file string, text []byte) ([]Shield, error) {
+	text = bytes.TrimPrefix(text, []byte("\ufeff")) // as Caddy's parser does
+	config, err := toJSON(file, text)
 	if err != nil {
 		return nil, err
+	}
+	f := finder{file: file}
+	if json.Valid(text) {
+		f.text = text
 	}
 	config = caddy.RemoveMetaFields(config) // "@id", as Caddy does
 	var all any
 	if err := json.Unmarshal(config, &all); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	var f finder
-	var shields []Shield
-	if err = f.config(all); err == nil {
-		shields, err = f.shields()
+	if err := f.config(all); err != nil {
+		return nil, err
 	}
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("%s: %w", file, err)
-	case len(shields) == 0:
-		return nil, fmt.Errorf("%s has no shield; want at least one", file)
-	}
-	return shields, nil
+	return f.shields()
 }
 
 func toJSON(file string, text []byte) ([]byte, error) {
@@ -153,15 +165,41 @@ func lineBefore(file string, err error) error {
 
 // A finder walks through a configuration.
 type finder struct {
+	file   string
+	text   []byte          // of JSON; nil: it is a Caddyfile
 	app    caddymodule.App // as it is configured, and what its handlers have defined
 	server string
 	found  []Shield
+}
+
+// blame returns err, which is about a value, with the file, and in JSON with the line and the path.
+// It takes off the prefix, which says less.
+func (f *finder) blame(at place, err error, prefix string) error {
+	if f.text == nil {
+		return fmt.Errorf("%s: %s%w", f.file, prefix, err)
+	}
+	var errs []error
+	for text := range strings.Lines(err.Error()) {
+		text = strings.TrimPrefix(strings.TrimSpace(text), prefix)
+		errs = append(errs, f.at(at.of(text), text))
+	}
+	return errors.Join(errs...)
+}
+
+// at returns an error with the place of a value.
+func (f *finder) at(in place, text string) error {
+	where := fmt.Sprintf("%s:%d", f.file, lineOf(f.text, in.path))
+	if in.path != "" {
+		where += ", " + in.path
+	}
+	return fmt.Errorf("%s, at %s", text, where)
 }
 
 // A scope says which requests reach a part of the configuration.
 type scope struct {
 	matched bool     // matchers other than hosts decide
 	hosts   []string // nil: any
+	path    string   // of the part
 }
 
 // within returns the scope of a route's handlers.
@@ -196,7 +234,7 @@ func (f *finder) config(all any) error {
 			err = f.app.Validate()
 		}
 		if err != nil {
-			return fmt.Errorf("app shield: %w", err)
+			return f.blame(place{".apps.shield", app}, err, "app shield: ")
 		}
 	}
 	servers, ok := at(all, "apps", "http", "servers")
@@ -207,7 +245,7 @@ func (f *finder) config(all any) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		f.server = name
-		errs = append(errs, f.walk(byName[name], scope{}, 0))
+		errs = append(errs, f.walk(byName[name], scope{path: ".apps.http.servers" + member(name)}, 0))
 	}
 	return errors.Join(errs...)
 }
@@ -236,14 +274,15 @@ func at(v any, path ...string) (any, bool) {
 // walk finds the handlers within v, whose scope is s.
 func (f *finder) walk(v any, s scope, depth int) error {
 	if depth > maxDepth {
-		return fmt.Errorf("configuration is nested more than %d deep; want less", maxDepth)
+		return fmt.Errorf("%s: configuration is nested more than %d deep; want less", f.file, maxDepth)
 	}
 	var errs []error
 	switch v := v.(type) {
 	case []any:
 		groups := map[string]bool{} // only the first matching route of a group runs
-		for _, e := range v {
+		for i, e := range v {
 			inner := s
+			inner.path = fmt.Sprintf("%s[%d]", s.path, i)
 			if route, ok := e.(map[string]any); ok {
 				if group, _ := route["group"].(string); group != "" {
 					inner.matched = inner.matched || groups[group]
@@ -264,6 +303,7 @@ func (f *finder) walk(v any, s scope, depth int) error {
 			case "handle":
 				inner = s.within(v)
 			}
+			inner.path = s.path + member(key)
 			errs = append(errs, f.walk(v[key], inner, depth+1))
 		}
 	}
@@ -280,9 +320,13 @@ func inOrder(object map[string]any) []string {
 
 func (f *finder) add(object map[string]any, s scope) error {
 	delete(object, "handler")
-	h := Shield{server: f.server, Hosts: s.hosts, matched: s.matched}
+	h := Shield{server: f.server, Hosts: s.hosts, matched: s.matched, at: place{s.path, object}}
 	if err := decode(object, &h.handler); err != nil {
-		return fmt.Errorf("shield %d: %w", len(f.found)+1, err)
+		if f.text == nil {
+			return fmt.Errorf("%s: shield %d: %w", f.file, len(f.found)+1, err)
+		}
+		text, in := h.at.decoding(err)
+		return f.at(in, text)
 	}
 	f.found = append(f.found, h)
 	return nil
@@ -302,7 +346,7 @@ func (f *finder) shields() (list []Shield, _ error) {
 			}
 		}
 		if err != nil {
-			errs = append(errs, err)
+			errs = append(errs, f.blame(h.at, err, fmt.Sprintf("shield %q: ", h.handler.Name)))
 			continue
 		}
 		h.Name = h.handler.Name

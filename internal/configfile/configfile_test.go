@@ -187,7 +187,7 @@ func TestShieldsErrors(t *testing.T) {
 		"shield {\n\tconcurrency 5\n\tclass odd\n}":                     {`class "odd" has no share`, "at f:3"},
 		"shield {\n\tname a/b?\n\tcapacity 1/s\n}":                      {"name is", "at f:2"},
 		"shield 1/s {\n\tretries {\n\t\tkey {nonesuch}\n\t}\n}":         {`retries: key is`, "nonesuch", "at f:3"},
-		`{"handler": "shield", "capasity": {}}`:                         {"f: shield 1", "capasity"},
+		`{"handler": "shield", "capasity": {}}`:                         {"capasity is no option; want one of the documentation's, at f:1, .capasity"},
 		`{"handler": "shield", "zones": [null]}`:                        {"zone 0 is null"},
 		`[` + strings.Repeat(`[`, 200) + strings.Repeat(`]`, 200) + `]`: {"configuration is nested more than 100 deep"},
 	} {
@@ -204,6 +204,39 @@ func TestShieldsErrors(t *testing.T) {
 	}
 	if _, err := Read("f.json", []byte("\n{\n \"a\": 1,\n}")); err == nil || !strings.Contains(err.Error(), "f.json:4: ") {
 		t.Errorf("error is %v; want the line in it", err)
+	}
+}
+
+// Errors in JSON have the line and the path of the value that is wrong.
+func TestErrorsNameTheirPath(t *testing.T) {
+	config := func(handler string) string {
+		return "{\n \"apps\": {\"http\": {\"servers\": {\"my srv\": {\n  \"routes\": [{\"handle\": [{\"handler\": \"subroute\", \"routes\": [{\"handle\": [\n   {\"handler\": \"shield\",\n" + handler + "}\n  ]}]}]}]\n }}}}\n}"
+	}
+	const at = `, .apps.http.servers["my srv"].routes[0].handle[0].routes[0].handle[0]`
+	for handler, want := range map[string]string{
+		`"mode": "x",` + "\n" + `"capacity": {"rate": 5}`:                                                               `mode is "x"; want enforce or observe, at f.json:5` + at + `.mode`,
+		`"zones": [{"name": "a", "rate": 5},` + "\n" + `{"name": "b", "rate": 5, "burst": 0}]`:                          `zone "b": burst is 0; want more, or leave it out for the default, at f.json:6` + at + `.zones[1].burst`,
+		`"zones": [{` + "\n" + `"burst": 3}]`:                                                                           `rate is missing or 0; want more than 0, like 50/s, at f.json:5` + at + `.zones[0]`,
+		`"zones": [{"name": "a", "rate": 5, "key": "{headers.X}"}]`:                                                     `want {http.request.header.X}, at f.json:5` + at + `.zones[0].key`,
+		`"zones": [{"name": "a", "rate": 5, "match": [{"path": ["/"]}, {"client_ip": {` + "\n" + `"ranges": ["x"]}}]}]`: `want addresses or networks, like 10.0.0.0/8, at f.json:5` + at + `.zones[0].match[1].client_ip`,
+		`"concurrency": {"limit": -1}`:                                                                                  `concurrency limit is -1; want 1 to 1000000, or adaptive, or a target, at f.json:5` + at + `.concurrency.limit`,
+		`"concurrency": {"limit": 5}, "classes": [{"name": "gold", "share": 1.3}]`:                                      `class "gold": share is 1.3; want more than 0, to 1, at f.json:5` + at + `.classes[0].share`,
+		`"zones": [{"name": "a", "rte": 5}]`:                                                                            `rte is no option; want one of the documentation's, at f.json:5` + at + `.zones[0].rte`,
+		`"zones": [{"name": "a", "rate": "5/s"}]`:                                                                       `rate is a string; want a number, at f.json:5` + at + `.zones[0].rate`,
+		`"capacity": 5`: `capacity is a number; want an object in braces, at f.json:5` + at + `.capacity`,
+		`"capacity": {"rate": 5}, "timeout": "30"`: `timeout is "30"; want a duration with a unit, like 5s, at f.json:5` + at + `.timeout`,
+	} {
+		_, err := Read("f.json", []byte(config(handler)))
+		if err == nil || !strings.Contains(err.Error(), want) || err.Error() != Check("f.json", []byte(config(handler))).Error() {
+			t.Errorf("%s:\nerror is %v\nwant      %s", handler, err, want)
+		}
+	}
+	const app = "{\"apps\": {\n\"shield\": {\"mode\": \"x\"}}}"
+	if _, err := Read("f.json", []byte(app)); err == nil || err.Error() != `mode is "x"; want enforce or observe, at f.json:2, .apps.shield.mode` {
+		t.Errorf("the app's error is %v", err)
+	}
+	if err := Check("f.json", []byte("{}")); err != nil {
+		t.Errorf("without a shield the error is %v", err)
 	}
 }
 
