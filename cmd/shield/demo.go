@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/time/rate"
 
+	"github.com/herdshield/shield/caddymodule/commands"
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/live"
@@ -54,7 +55,7 @@ var demo *cobra.Command // see shapeRoot
 func demoCommand(cmd *cobra.Command) {
 	demo = cmd
 	count := cmd.Flags().Int("clients", 300, "How many clients come: 50 to 1000. The backend grows with them")
-	cmd.Args = cobra.NoArgs
+	cmd.Args = commands.Args(0, 0, "none")
 	cmd.RunE = runUntilInterrupt(func(ctx context.Context, _ []string, _ io.Writer, _ screen) error {
 		if *count < 50 || *count > 1000 {
 			return fmt.Errorf("--clients is %d; want 50 to 1000", *count)

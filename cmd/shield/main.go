@@ -47,8 +47,8 @@ It is Caddy with one more handler, so all that Caddy does works here, too:
 	caddycmd.Main()
 }
 
-// shapeRoot gives the root command the program's examples, and the commands of a running instance,
-// which a Caddy with the plugin has as `caddy shield status` and so on. Caddy gives no access to its
+// shapeRoot gives the root command the program's examples, checks before Caddy's own, and the
+// commands of a running instance, which a Caddy with the plugin has as `caddy shield status` and so on. Caddy gives no access to its
 // root but as the parent of a command that is registered already, as demo is before simulate.
 func shapeRoot(root *cobra.Command) {
 	root.Example = examples
@@ -58,6 +58,7 @@ func shapeRoot(root *cobra.Command) {
 		}
 	}
 	commands.Add(root)
+	checkBefore(root)
 }
 
 // examples replace Caddy's in shield --help.

@@ -187,18 +187,76 @@ func TestCommandLineErrors(t *testing.T) {
 	for args, want := range map[string]string{
 		"proxy":                                       "--to is missing",
 		"proxy --to 127.0.0.1:1":                      "the limit is missing",
-		"proxy --to 127.0.0.1:1 --rate 0/s":           "rate is missing or 0; want more than 0",
-		"proxy --to 127.0.0.1:1 --rate 5/s --burst 0": "burst is 0; want more",
-		"proxy extra":                                 "unknown command",
+		"proxy --to 127.0.0.1:1 --rate 0/s":           `--rate is "0/s"; want more than 0`,
+		"proxy --to 127.0.0.1:1 --rate 5/s --burst 0": `--burst is "0"; want more`,
+		"proxy --to 127.0.0.1:1 --rate 5/s --burst x": `--burst is "x"; want a whole number`,
+		"proxy --to 127.0.0.1:1 --rte 5/s":            "--rte is no flag of shield proxy (did you mean --rate?); want one of shield proxy --help",
+		"proxy --to 127.0.0.1:1 -r 5/s":               "-r is no flag of shield proxy",
+		"proxy --to 127.0.0.1:1 --rate":               "--rate has no value; want rate limit of each client, like 5/s",
+		"proxy --store foo --to 127.0.0.1:1":          "--store is no URL of redis:// or rediss://; want one like redis://127.0.0.1:6379",
+		"proxy extra":                                 `arguments are ["extra"]; want flags only`,
+		"demo --clients many":                         `--clients is "many"; want a whole number`,
+		"loadtest http://127.0.0.1:1 --herds 3":       "--herds is no flag of shield loadtest (did you mean --herd?)",
+		"loadtest http://127.0.0.1:1 --herd many":     `--herd is "many"; want a whole number`,
+		"simulate --outages 3s":                       "--outages is no flag of shield simulate (did you mean --outage?)",
+		"simulate --duration 60":                      `--duration is "60"; want a time with a unit, as 100ms, 5s or 2m`,
+		"convert ngnix nginx.conf":                    `want nginx or caddy-ratelimit`,
 		"status --address 127.0.0.1:1":                "is shield running, and its admin endpoint at 127.0.0.1:1?",
-		"status extra":                                "unknown command",
+		"status extra":                                `arguments are ["extra"]; want none`,
 		"who --address 127.0.0.1:1":                   "is shield running, and its admin endpoint at 127.0.0.1:1?",
-		"who extra":                                   "unknown command",
+		"who extra":                                   `arguments are ["extra"]; want none`,
+		"who --clients x":                             `--clients is "x"; want a whole number`,
+		"explain":                                     "shield explain has no arguments; want one client, like 192.0.2.7",
+		"forgive a b":                                 `arguments are ["a" "b"]; want one client`,
+		"mode --for 1m":                               "shield mode has no arguments; want observe or enforce",
+		"set --for 1m shop capacity":                  `arguments are ["shop" "capacity"]; want a shield, what to set and its value, like shop capacity 300/s`,
+		"run --confg Caddyfile":                       "--confg is no flag of shield run (did you mean --config?)",
 	} {
 		out, err := command(t, append(strings.Fields(args), "--admin", "off")[:len(strings.Fields(args))]...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("shield %s: %v, want an error with %q:\n%s", args, err, want, out)
 		}
+	}
+}
+
+// Errors in JSON have the path of what is wrong, and not the names of all modules around it.
+func TestErrorsInJSON(t *testing.T) {
+	const config = "{\"apps\": {\"http\": {\"servers\": {\"srv0\": {\"listen\": [\"127.0.0.1:0\"], \"routes\": [{\"handle\": [\n" +
+		"{\"handler\": \"shield\", \"capacity\": {\"rate\": 5,\n\"burst\": 0}}]}]}}}}}"
+	file := filepath.Join(t.TempDir(), "shop.json")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := "Error: capacity: burst is 0; want more, or leave it out for the default, at " + file + ":3, .apps.http.servers.srv0.routes[0].handle[0].capacity.burst\n"
+	for _, name := range []string{"run", "validate", "reload"} {
+		if out, err := command(t, name, "--config", file).CombinedOutput(); err == nil || string(out) != want {
+			t.Errorf("shield %s: %v\n%swant\n%s", name, err, out, want)
+		}
+	}
+	good := strings.Replace(config, `"burst": 0`, `"burst": 5`, 1)
+	if err := os.WriteFile(file, []byte(good), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := command(t, "validate", "--config", file).CombinedOutput(); err != nil {
+		t.Errorf("a good config: %v\n%s", err, out)
+	}
+}
+
+// Values of placeholders are known to a process that loads what it adapts, and not to others.
+func TestErrorsInTheEnvironment(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "Caddyfile")
+	const site = "http://127.0.0.1:0 {\n\tshield 5/s {\n\t\tretries {\n\t\t\ttickets on\n\t\t\tsecret {env.SHIELD_TEST_NONE}\n\t\t}\n\t}\n}\n"
+	if err := os.WriteFile(file, []byte(site), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := "parsing caddyfile tokens for 'shield': retries: secret has an empty or unknown placeholder, {env.SHIELD_TEST_NONE}; want {env.NAME} or {file./path} with a value, at " + file + ":5"
+	for _, name := range []string{"run", "validate"} {
+		if out, err := command(t, name, "--config", file).CombinedOutput(); err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("shield %s: %v\n%swant %s", name, err, out, want)
+		}
+	}
+	if out, err := command(t, "adapt", "--config", file).CombinedOutput(); err != nil {
+		t.Errorf("adapt: %v\n%s", err, out)
 	}
 }
 

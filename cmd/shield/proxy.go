@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -61,7 +60,7 @@ func init() {
 			f.BoolVar(&p.AccessLog, "access-log", false, "log every request")
 			f.BoolVar(&p.ReusePort, "reuse-port", false, "start even if another process listens on the same addresses")
 			f.StringVar(&p.Admin, "admin", caddy.DefaultAdminListen, `address for "shield status" and metrics, or "off"`)
-			cmd.Args = cobra.NoArgs
+			cmd.Args = commands.Args(0, 0, "flags only, like --to 127.0.0.1:9000")
 			// cobra prints errors as text; Caddy's own wrapper would log them as JSON.
 			cmd.RunE = func(*cobra.Command, []string) error {
 				if f.Changed("burst") {
@@ -339,9 +338,6 @@ var proxyCaddyfile = template.Must(template.New("proxy").Parse(`{
 }
 `))
 
-// notSeen is where errors say that the Caddyfile of the command line is wrong.
-var notSeen = regexp.MustCompile(`, at command line:\d+`)
-
 // idleConns is how many idle connections to one backend are kept. With Caddy's 32 it dials
 // anew as soon as more requests than that are in flight, which takes 14 % more of the CPU
 // (110 against 94 us for each request).
@@ -355,8 +351,8 @@ func (p proxy) config() ([]byte, error) {
 		return nil, err
 	}
 	config, err := adapt(caddyfile)
-	if err != nil { // its lines are those of a file that the user does not see
-		err = errors.New(strings.TrimPrefix(notSeen.ReplaceAllString(err.Error(), ""), "parsing caddyfile tokens for 'shield': "))
+	if err != nil {
+		err = p.blame(caddyfile, err)
 	}
 	if err == nil && p.Store != "" {
 		return p.share(config)
@@ -377,10 +373,13 @@ func (p proxy) hidePassword() error {
 		return nil
 	}
 	store, err := caddymodule.ParseStoreURL(p.Store)
-	if err == nil && store.Password != "" {
-		err = os.Setenv(passwordVariable, store.Password)
+	if err != nil {
+		return fmt.Errorf("--%w", err)
 	}
-	return err
+	if store.Password != "" {
+		return os.Setenv(passwordVariable, store.Password)
+	}
+	return nil
 }
 
 // share adds the store to a config.
@@ -391,6 +390,9 @@ func (p proxy) share(config []byte) ([]byte, error) {
 	}
 	if os.Getenv(secretVariable) == "" {
 		return nil, fmt.Errorf("%s is not set; want the secret of all replicas that share the store, such as the output of openssl rand -hex 16", secretVariable)
+	}
+	if n := len(os.Getenv(secretVariable)); n < limiter.MinSecret {
+		return nil, fmt.Errorf("%s has %d bytes; want at least %d, such as the output of openssl rand -hex 16", secretVariable, n, limiter.MinSecret)
 	}
 	store.Secret = "{env." + secretVariable + "}"
 	if store.Password != "" || os.Getenv(passwordVariable) != "" {
@@ -412,30 +414,9 @@ func adapt(caddyfile string) ([]byte, error) {
 }
 
 func (p proxy) caddyfile() (string, error) {
-	if len(p.To) == 0 {
-		return "", fmt.Errorf("--to is missing; want the backend's address, like 127.0.0.1:9000")
-	}
-	for _, flag := range []struct{ name, value string }{
-		{"from", p.From}, {"to", strings.Join(p.To, "")}, {"rate", p.Rate}, {"capacity", p.Capacity},
-		{"concurrency", p.Concurrency}, {"timeout", p.Timeout}, {"admin", p.Admin},
-	} {
-		if strings.ContainsAny(flag.value, " \t\r\n{}\"`#\\,") {
-			return "", fmt.Errorf("--%s is %q; want neither spaces nor quotes nor braces in it", flag.name, flag.value)
-		}
-	}
-	if strings.HasPrefix(p.From, "unix/") {
-		return "", fmt.Errorf("--from is %q; want a host and port: a Unix socket needs a Caddyfile, with bind", p.From)
-	}
-	if err := p.loops(); err != nil {
+	if err := p.checkFlags(); err != nil {
 		return "", err
 	}
-	if p.Burst != nil && p.Rate == "" {
-		return "", fmt.Errorf("--burst is %d without --rate; want both", *p.Burst)
-	}
-	if p.Rate == "" && p.Capacity == "" && p.Concurrency == "" {
-		return "", fmt.Errorf("the limit is missing; want --rate, --capacity or --concurrency")
-	}
-
 	site, bind := siteAddress(p.From)
 	var b strings.Builder
 	err := proxyCaddyfile.Execute(&b, struct {

@@ -108,14 +108,45 @@ func TestProxyErrors(t *testing.T) {
 		{"no limit", func(p *proxy) { p.Rate = "" }, "the limit is missing; want --rate, --capacity or --concurrency"},
 		{"Unix socket", func(p *proxy) { p.From = "unix//run/x.sock" }, "a Unix socket needs a Caddyfile"},
 		{"burst alone", func(p *proxy) { p.Rate, p.Burst, p.Capacity = "", new(5), "5/s" }, "--burst is 5 without --rate"},
-		{"bad rate", func(p *proxy) { p.Rate = "5" }, `rate is "5"; want a number per s, m or h, like 50/s`},
-		{"bad capacity", func(p *proxy) { p.Capacity = "many/s" }, `rate is "many/s"`},
+		{"bad rate", func(p *proxy) { p.Rate = "5" }, `--rate is "5"; want a number per s, m or h, like 50/s`},
+		{"bad capacity", func(p *proxy) { p.Capacity = "many/s" }, `--capacity is "many/s"; want a number per s`},
 		{"adaptive", func(p *proxy) { p.Rate, p.Concurrency = "", "adaptive" }, ""},
-		{"bad concurrency", func(p *proxy) { p.Concurrency = "many" }, `concurrency is "many"; want a whole number, adaptive, or slo`},
-		{"no concurrency", func(p *proxy) { p.Concurrency = "0" }, "concurrency is 0; want 1 to 1000000"},
+		{"bad concurrency", func(p *proxy) { p.Concurrency = "many" }, `--concurrency is "many"; want 1 to 1000000, or adaptive`},
+		{"no concurrency", func(p *proxy) { p.Concurrency = "0" }, `--concurrency is "0"; want 1 to 1000000, or adaptive`},
 		{"slo in one flag", func(p *proxy) { p.Concurrency = "slo 200ms" }, `--concurrency is "slo 200ms"; want neither spaces`},
 		{"no time-out", func(p *proxy) { p.Timeout = "off" }, ""},
-		{"bad time-out", func(p *proxy) { p.Timeout = "soon" }, `timeout is "soon"; want a duration like 5s`},
+		{"bad time-out", func(p *proxy) { p.Timeout = "soon" }, `--timeout is "soon"; want a duration like 5s, or off`},
+		{"long time-out", func(p *proxy) { p.Timeout = "48h" }, `--timeout is "48h"; want 1ms to 24h, or off`},
+		{"no time", func(p *proxy) { p.Timeout = "0" }, `--timeout is "0"; want `},
+		{"negative rate", func(p *proxy) { p.Rate = "-5/s" }, `--rate is "-5/s"; want more than 0`},
+		{"no rate", func(p *proxy) { p.Rate = "0/s" }, `--rate is "0/s"; want more than 0`},
+		{"written out", func(p *proxy) { p.Rate = "100rps" }, `--rate is "100rps"; want 100/s`},
+		{"no capacity", func(p *proxy) { p.Capacity = "0/s" }, `--capacity is "0/s"; want more than 0`},
+		{"no burst", func(p *proxy) { p.Burst = new(0) }, `--burst is "0"; want more`},
+		{"negative burst", func(p *proxy) { p.Burst = new(-1) }, `--burst is "-1"; want at least 1`},
+		{"a burst of a year", func(p *proxy) { p.Rate, p.Burst = "1/h", new(9000) }, `--burst is "9000": zone "per_client": burst 9000 at a rate of 1 per 1h0m0s`},
+		{"several", func(p *proxy) { p.Rate, p.Capacity = "0/s", "0/s" }, "--rate is \"0/s\"; want more than 0, like 50/s\n--capacity is \"0/s\"; want more"},
+		{"no address", func(p *proxy) { p.From = "" }, `--from is ""; want an address to listen on, like :8080`},
+		{"a service for a port", func(p *proxy) { p.From = "localhost:http" }, `--from is "localhost:http"; want`},
+		{"a negative port", func(p *proxy) { p.From = ":-1" }, `--from is ":-1"; want`},
+		{"a large port", func(p *proxy) { p.From = "99999" }, `--from is "99999"; want`},
+		{"two ports", func(p *proxy) { p.From = ":80:90" }, `--from is ":80:90"; want`},
+		{"no IP address", func(p *proxy) { p.From = "300.1.1.1:80" }, `--from is "300.1.1.1:80"; want`},
+		{"an open bracket", func(p *proxy) { p.From = "[::1" }, `--from is "[::1"; want`},
+		{"another scheme", func(p *proxy) { p.From = "ftp://a:1" }, `--from is "ftp://a:1"; want`},
+		{"a path", func(p *proxy) { p.From = "example.com/api" }, `--from is "example.com/api"; want`},
+		{"IPv6", func(p *proxy) { p.From = "[::1]:8080" }, ""},
+		{"a port alone", func(p *proxy) { p.To = []string{"9000"} }, `--to is "9000"; want the backend's address, like 127.0.0.1:9000`},
+		{"a large port of the backend", func(p *proxy) { p.To = []string{"127.0.0.1:99999"} }, `--to is "127.0.0.1:99999"; want`},
+		{"two ports of the backend", func(p *proxy) { p.To = []string{"app:9000", "127.0.0.1:9:9"} }, `--to is "127.0.0.1:9:9"; want`},
+		{"a path of the backend", func(p *proxy) { p.To = []string{"http://127.0.0.1:9/api"} }, `--to is "http://127.0.0.1:9/api"; want the backend's address, like 127.0.0.1:9000, app:80 or https://app.example, without a path`},
+		{"another scheme of the backend", func(p *proxy) { p.To = []string{"ftp://a:9"} }, `--to is "ftp://a:9"; want`},
+		{"backends", func(p *proxy) { p.To = []string{"app", "[::1]:9", "unix//run/a.sock", ":9000", "app:8000-8003"} }, ""},
+		{"HTTPS", func(p *proxy) { p.To = []string{"https://app.example"} }, ""},
+		{"two schemes", func(p *proxy) { p.To = []string{"https://a", "h2c://b"} }, "--to: parsing upstream 'h2c://b'"},
+		{"no admin port", func(p *proxy) { p.Admin = "localhost" }, `--admin is "localhost"; want a host and port, like localhost:2019, or off`},
+		{"a wrong admin port", func(p *proxy) { p.Admin = ":99999" }, `--admin is ":99999"; want`},
+		{"a socket for admin", func(p *proxy) { p.Admin = "unix//run/admin.sock" }, ""},
 		{"itself", func(p *proxy) { p.From, p.To = ":9000", []string{"http://127.0.0.1:9000"} }, "--to is http://127.0.0.1:9000, where --from listens; want the backend's address"},
 		{"braces", func(p *proxy) { p.From = ":8080 {" }, `--from is ":8080 {"; want neither spaces`},
 		{"quotes", func(p *proxy) { p.To = []string{"`x`"} }, "--to is"},
@@ -137,6 +168,10 @@ func TestProxyStore(t *testing.T) {
 	t.Setenv(passwordVariable, "")
 	if _, err := p.config(); err == nil || !strings.Contains(err.Error(), "SHIELD_SECRET is not set; want the secret of all replicas") {
 		t.Errorf("without a secret the error is %v", err)
+	}
+	t.Setenv(secretVariable, "horse")
+	if _, err := p.config(); err == nil || err.Error() != "SHIELD_SECRET has 5 bytes; want at least 16, such as the output of openssl rand -hex 16" {
+		t.Errorf("with a short secret the error is %v", err)
 	}
 	t.Setenv(secretVariable, "correct horse battery staple")
 	if err := p.hidePassword(); err != nil || os.Getenv(passwordVariable) != "horse" {

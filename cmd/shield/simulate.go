@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/herdshield/shield/caddymodule/commands"
 	"github.com/herdshield/shield/loadtest/accesslog"
 	"github.com/herdshield/shield/loadtest/plant"
 	"github.com/herdshield/shield/loadtest/report"
@@ -174,7 +175,7 @@ func simulateFlags(cmd *cobra.Command) *simulation {
 	s.files.flag(f, "svg", "draw the charts of the runs side by side into this file",
 		func(w io.Writer) error { return s.Page().WriteSVG(w) })
 	f.BoolVar(&s.quiet, "quiet", false, "show neither table nor progress")
-	cmd.SetFlagErrorFunc(flagError)
+	cmd.SetFlagErrorFunc(commands.FlagError)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 && len(s.compare) == 0 {
 			return fmt.Errorf("arguments are %q; want --compare before the names of what to compare", args)
@@ -192,23 +193,6 @@ func (s *simulation) replicaFlags(f *pflag.FlagSet) {
 	f.DurationVar(&s.storeTrip, "store-trip", time.Millisecond, "how long it takes there and back, up to 10s")
 	f.StringVar(&s.storeOutage, "store-outage", "", "when the store is gone, as 30s+10s")
 	f.StringVar(&s.shieldRestart, "restart-shield", "", "when they restart and forget everything, as 30s")
-}
-
-// flagError says which type of value a flag wants.
-func flagError(_ *cobra.Command, err error) error {
-	wrong, ok := errors.AsType[*pflag.InvalidValueError](err)
-	if !ok {
-		return err
-	}
-	flag := wrong.GetFlag()
-	want := map[string]string{
-		"int": "a whole number", "uint64": "a whole number of at least 0", "float64": "a number", "bool": "true or false",
-		"duration": "a time with a unit, as 100ms, 5s or 2m",
-	}[flag.Value.Type()]
-	if want == "" {
-		return err
-	}
-	return fmt.Errorf("--%s is %q; want %s", flag.Name, wrong.GetValue(), want)
 }
 
 // run makes the runs and shows the results. args are further names of servers to compare.

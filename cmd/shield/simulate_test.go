@@ -205,7 +205,7 @@ func TestSimulateChecksItsFlags(t *testing.T) {
 		"--from-access-log /nonesuch/a.log":                  "--from-access-log: open /nonesuch/a.log",
 		"--from-access-log " + wrong:                         "--from-access-log: ",
 		"--svg /nonesuch/a.svg":                              "--svg: open /nonesuch/a.svg",
-		"--nonesuch":                                         "unknown flag: --nonesuch",
+		"--nonesuch":                                         "--nonesuch is no flag of simulate; want one of simulate --help",
 	} {
 		err := runSimulate(t.Context(), io.Discard, io.Discard, strings.Fields(args)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
