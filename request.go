@@ -158,6 +158,10 @@ func (d *Decision) At() time.Duration { return d.at }
 // was admitted: see Streams.
 func (d *Decision) Streamed(after time.Duration) { d.place.Streams(d.at + after) }
 
+// ClientLoad returns how many requests the client of an admitted one had in flight then, itself included,
+// under the key that [Backend.Busiest] has for the client. It is nothing if they were not counted.
+func (d *Decision) ClientLoad() loadshed.ClientLoad { return d.place.ClientLoad() }
+
 // HoldsPlace reports whether the request holds a place in flight, or the Guard wants
 // to hear how it ends, to know when the backend is back. If not, Done does nothing.
 func (d *Decision) HoldsPlace() bool { return d.place.Held() }

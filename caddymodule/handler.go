@@ -275,6 +275,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		h.annotate(r, &d)
 		if d.Reason != shield.None {
 			h.noteRefused(r, &q, &d)
+		} else if load := d.ClientLoad(); load.InFlight > 1 {
+			h.noteBusy(r, &q, d.At(), load.Key)
 		}
 	}
 	if d.Backlog > 0 {

@@ -40,6 +40,7 @@ type backendRecord struct {
 	reported  backendReport
 	sharing   post
 	refused   refusedClients
+	busy      busyClients
 	durations durations
 	atDoor    atomic.Uint64 // refusals that a Door has answered, over HTTP/1.1
 	atDoorH2  atomic.Uint64 // and over HTTP/2

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -73,6 +74,38 @@ func (h *Handler) noteRefused(r *http.Request, q *shield.Request, d *shield.Deci
 	}
 }
 
+// busyClients are the names of clients with several requests in flight. The memory is taken at the first.
+type busyClients struct{ atomic.Pointer[oncall.Names] }
+
+func (c *busyClients) names() *oncall.Names {
+	if c.Load() == nil {
+		c.CompareAndSwap(nil, new(oncall.Names))
+	}
+	return c.Load()
+}
+
+// clients returns those with a name.
+func (c *busyClients) clients(now time.Duration) []oncall.Client {
+	if names := c.Load(); names != nil {
+		return names.Clients(now)
+	}
+	return nil
+}
+
+// noteBusy tells the name of a client that has several requests in flight, for the key that counts them.
+func (h *Handler) noteBusy(r *http.Request, q *shield.Request, now time.Duration, key uint64) {
+	names := h.record.busy.names()
+	if !names.Hear(now, key) {
+		return
+	}
+	of := h.clients
+	if h.perClient != nil && key == uint64(q.InFlightKey) {
+		of = h.perClient
+	}
+	var buf [128]byte // on the stack, for most names
+	names.Name(now, key, of.name(buf[:0], r))
+}
+
 // maxWho is how many clients may be asked for in one list, defaultWho how many are told.
 const (
 	maxWho     = 100
@@ -118,7 +151,7 @@ func (a *App) who(to *adminapi.WhoStatus, now time.Duration, name string, n int)
 		}
 		clients := s.record.refused.clients(now)
 		names := map[uint64]oncall.Client{}
-		for _, c := range clients {
+		for _, c := range slices.Concat(s.record.busy.clients(now), clients) {
 			names[c.Key] = c
 		}
 		for _, z := range zonesOf(s.record, all.handlers) {
@@ -199,22 +232,20 @@ func (a *App) listed(handle string) (c clientName, err error) {
 	now := shield.Now()
 	err = badRequest(http.StatusNotFound, "handle is %.40q; want that of a client in GET /shield/who now", handle)
 	for _, h := range a.roster().handlers {
-		for i := -1; i < len(h.zones); i++ {
-			top, key := &h.record.refused, func(q *shield.Request) limiter.Key { return q.Client }
-			if i >= 0 {
-				top, key = &h.zones[i].record.refused, func(q *shield.Request) limiter.Key { return q.Keys[i] }
+		lists := [][]oncall.Client{h.record.refused.clients(now), h.record.busy.clients(now)}
+		for i := range h.zones {
+			lists = append(lists, h.zones[i].record.refused.clients(now))
+		}
+		for _, is := range slices.Concat(lists...) {
+			if handleOf(&is) != handle {
+				continue
 			}
-			for _, is := range top.clients(now) {
-				if handleOf(&is) != handle {
-					continue
-				}
-				c = readClient(readable(is.Name, false))
-				c.shown = a.shown(&is)
-				if q, _ := h.asks(c); uint64(key(&q)) == is.Key {
-					return c, nil
-				}
-				err = badRequest(http.StatusConflict, "the name of client %s does not tell its whole key; want a client whose name does", c.shown)
+			c = readClient(readable(is.Name, false))
+			c.shown = a.shown(&is)
+			if q, _ := h.asks(c); slices.Contains(append(q.Keys, q.Client, q.InFlightKey), limiter.Key(is.Key)) {
+				return c, nil
 			}
+			err = badRequest(http.StatusConflict, "the name of client %s does not tell its whole key; want a client whose name does", c.shown)
 		}
 	}
 	return clientName{}, err

@@ -154,7 +154,8 @@ func TestWhoObserves(t *testing.T) {
 	}
 }
 
-// The clients with the most requests in flight are known by name if they were refused, too.
+// The clients with the most requests in flight are known by name, whether or not they were refused, if
+// they have more than one.
 func TestWhoIsInFlight(t *testing.T) {
 	release := make(chan struct{})
 	backend := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
@@ -164,7 +165,7 @@ func TestWhoIsInFlight(t *testing.T) {
 	shield {
 		name s
 		concurrency 10 {
-			per {client_ip} 2
+			per {client_ip} 3
 		}
 	}
 	reverse_proxy `+strings.TrimPrefix(backend.URL, "http://")+"\n}")
@@ -175,16 +176,67 @@ func TestWhoIsInFlight(t *testing.T) {
 		s.server.ServeHTTP(w, r)
 		return w.Code
 	}
-	go ask("192.0.2.1")
-	go ask("192.0.2.1")
-	go ask("192.0.2.2") // it is not refused
-	eventually(t, "three requests are in flight", func() bool { return s.app.configured.shields[0].record.Stats(shield.Now()).InFlight == 3 })
+	for ip, n := range map[string]int{"192.0.2.1": 3, "192.0.2.2": 2, "192.0.2.3": 1} {
+		for range n {
+			go ask(ip)
+		}
+	}
+	eventually(t, "all requests are in flight", func() bool { return s.app.configured.shields[0].record.Stats(shield.Now()).InFlight == 6 })
 	if got := ask("192.0.2.1"); got != http.StatusTooManyRequests {
-		t.Errorf("the third of one client is answered %d", got)
+		t.Errorf("the fourth of one client is answered %d", got)
 	}
-	if got := askWho(t, "").Shields[0]; !reflect.DeepEqual(got.InFlight, []adminapi.BusyClient{{Client: "192.0.2.1", Handle: got.Refused[0].Handle, InFlight: 2}}) || got.Refused[0].Reason != "per_client" {
-		t.Errorf("got %+v", got)
+	got := askWho(t, "").Shields[0]
+	if len(got.Refused) != 1 || got.Refused[0].Reason != "per_client" || len(got.InFlight) != 2 {
+		t.Fatalf("got %+v", got)
 	}
+	if want := []adminapi.BusyClient{{Client: "192.0.2.1", Handle: got.Refused[0].Handle, InFlight: 3}, {Client: "192.0.2.2", Handle: got.InFlight[1].Handle, InFlight: 2}}; !reflect.DeepEqual(got.InFlight, want) {
+		t.Errorf("in flight are %+v; want %+v", got.InFlight, want)
+	}
+	if e := explained(t, "handle="+got.InFlight[1].Handle); e.Client != "192.0.2.2" || e.Shields[0].InFlight != 2 {
+		t.Errorf("the second is explained as %+v", e)
+	}
+}
+
+// Without a limit for each client, those are known that were admitted while places were scarce, by the
+// key of their appointments.
+func TestWhoIsInFlightUnderPressure(t *testing.T) {
+	release := make(chan struct{})
+	backend := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	defer backend.Close()
+	defer close(release)
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+`
+	shield {
+		name s
+		concurrency 8
+		queue 8 timeout 10s
+		retries {
+			key {header.X-User}
+		}
+	}
+	reverse_proxy `+strings.TrimPrefix(backend.URL, "http://")+"\n}")
+	ask := func(user string) {
+		r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
+		r.RemoteAddr = "192.0.2.1:1234"
+		r.Header.Set("X-User", user)
+		s.server.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	record := s.app.configured.shields[0].record
+	for range 8 {
+		go ask("bob")
+	}
+	eventually(t, "the backend is full", func() bool { return record.Stats(shield.Now()).InFlight == 8 })
+	go ask("ann")
+	go ask("ann")
+	go ask("eve")
+	eventually(t, "three wait", func() bool { return record.ShedStats(shield.Now()).Queue.Length == 3 })
+	for range 8 {
+		release <- struct{}{}
+	}
+	eventually(t, "they are in flight", func() bool { return record.Stats(shield.Now()).InFlight == 3 })
+	eventually(t, "the one with two is named", func() bool {
+		got := askWho(t, "").Shields[0].InFlight
+		return len(got) == 1 && got[0].Client == "ann" && got[0].InFlight == 2
+	})
 }
 
 // Refusals at the door are counted as all others.
@@ -281,6 +333,17 @@ func TestReadableNames(t *testing.T) {
 func TestWhoIsSmall(t *testing.T) {
 	if size := 6 * unsafe.Sizeof(*new(refusedClients).top()); size > 450<<10 {
 		t.Errorf("a shield with five zones keeps %d bytes", size)
+	}
+}
+
+func BenchmarkNoteBusy(b *testing.B) {
+	h := &Handler{record: new(backendRecord)}
+	r, q := httptest.NewRequest(http.MethodGet, "/", nil), shield.Request{Client: 1 << 60}
+	h.record.busy.names().Hear(0, uint64(q.Client))
+	h.record.busy.names().Name(0, uint64(q.Client), []byte("192.0.2.1"))
+	b.ReportAllocs()
+	for b.Loop() {
+		h.noteBusy(r, &q, 0, uint64(q.Client))
 	}
 }
 

@@ -182,11 +182,12 @@ func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64) bool {
 func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (is Entry, wait time.Duration) {
 	if p.perClient > 0 && e.InFlight != 0 {
 		c.releaseOrphans(now)
-		if c.perClient.Enter(e.InFlight) > p.perClient {
+		n := c.perClient.Enter(e.InFlight)
+		if n > p.perClient {
 			c.perClient.Leave(e.InFlight)
 			return ClientFull, c.gate.Drain(now)
 		}
-		pl.limit = e.InFlight
+		pl.limit, pl.mine = e.InFlight, int32(n)
 	}
 	if !p.Limits() {
 		pl.Watch(c, p, now)
@@ -276,8 +277,10 @@ func (c *Concurrency) Count(now time.Duration, p *Plan, client uint64, pl *Place
 
 func (c *Concurrency) count(client uint64, pl *Place) {
 	if client != 0 && pl.crowd == 0 {
-		c.crowds.Enter(client)
-		pl.crowd = client
+		n := c.crowds.Enter(client)
+		if pl.crowd = client; pl.limit == 0 {
+			pl.mine = int32(n)
+		}
 	}
 }
 

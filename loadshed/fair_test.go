@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 )
 
 // FuzzInFlight compares it with a map.
@@ -108,4 +109,35 @@ func BenchmarkInFlight(b *testing.B) {
 			in.Leave(key)
 		}
 	})
+}
+
+// A request tells how many its client has in flight with it, by the key that counts them; nothing if it
+// is not counted.
+func TestClientLoad(t *testing.T) {
+	const now = time.Hour
+	for name, c := range map[string]struct {
+		config PlanConfig
+		want   []ClientLoad // of three requests
+	}{
+		"with a limit for each client": {PlanConfig{PerClient: 3}, []ClientLoad{{7, 1}, {7, 2}, {7, 3}}},
+		"with both limits":             {PlanConfig{PerClient: 3, Limit: 2, Queue: QueueConfig{Size: 1}}, []ClientLoad{{7, 1}, {7, 2}, {7, 3}}},
+		"in the queue only":            {PlanConfig{Limit: 2, Queue: QueueConfig{Size: 1}}, []ClientLoad{{}, {}, {9, 1}}},
+		"not counted":                  {PlanConfig{Limit: 9}, []ClientLoad{{}, {}, {}}},
+	} {
+		p, err := NewPlan(c.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var conc Concurrency
+		conc.Use(p)
+		for i, want := range c.want {
+			var pl Place
+			if is, _ := conc.Enter(now, p, &Entrant{Client: 9, InFlight: 7}, &pl); is == Full || is == ClientFull {
+				t.Fatalf("%s: request %d is refused", name, i)
+			}
+			if got := pl.ClientLoad(); got != want {
+				t.Errorf("%s: request %d: %+v, want %+v", name, i, got, want)
+			}
+		}
+	}
 }

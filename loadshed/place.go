@@ -1,6 +1,9 @@
 package loadshed
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // A Place is what one request holds of a Concurrency. The zero Place holds nothing.
 type Place struct {
@@ -12,8 +15,18 @@ type Place struct {
 	limit   uint64        // the same, in perClient
 	begun   time.Duration // when the response began to stream; 0: it does not
 	client  uint64        // as a bit: see busyBackend; 0 if it is not known
+	mine    int32         // requests that the client has in flight with this one, of those that are counted
 	route   uint8
 	passage passage
+}
+
+// ClientLoad returns how many requests the client of this one had in flight when it was counted, itself
+// included; nothing if it was not: see [Concurrency.Busiest].
+func (pl *Place) ClientLoad() ClientLoad {
+	if pl.limit == 0 && pl.crowd == 0 {
+		return ClientLoad{}
+	}
+	return ClientLoad{cmp.Or(pl.limit, pl.crowd), int(pl.mine)}
 }
 
 // Held reports whether there is anything that Leave gives back, or has to hear.

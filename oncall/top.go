@@ -92,21 +92,28 @@ type Client struct {
 // Count counts an event at now, the time since any epoch. It reports whether the client has
 // not been named in this minute: Name is to be called, now or after a later event.
 func (t *Top) Count(now time.Duration, e Event) (unnamed bool) {
-	s, index := &t.sets[e.Client>>58], windowAt(now)
+	return t.sets[e.Client>>58].hear(now, &e)
+}
+
+func (s *topSet) hear(now time.Duration, e *Event) (unnamed bool) {
+	index := windowAt(now)
 	for i := range s.keys {
 		if s.keys[i].Load() == e.Client {
-			s.count(i, index, &e)
+			s.count(i, index, e)
 			return s.named[i].Load() != uint32(index)+1
 		}
 	}
-	s.take(now, index, &e)
+	s.take(now, index, e)
 	return true
 }
 
 // Name sets the name of a client that is in the Top, its first MaxClientName bytes, what kind
 // of software it is, which means nothing here, and the class of what it asks for.
 func (t *Top) Name(now time.Duration, client uint64, name []byte, agent uint8, method, path string) {
-	s := &t.sets[client>>58]
+	t.sets[client>>58].name(now, client, name, agent, method, path)
+}
+
+func (s *topSet) name(now time.Duration, client uint64, name []byte, agent uint8, method, path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.keys {
@@ -177,18 +184,18 @@ func (s *topSet) give(i int, now time.Duration, index uint16, e *Event) {
 // for people who look: it visits all places.
 func (t *Top) Clients(now time.Duration) (list []Client) {
 	for i := range t.sets {
-		list = t.sets[i].appendClients(list, now)
+		list = t.sets[i].appendClients(list, now, 0.5)
 	}
 	return list
 }
 
-func (s *topSet) appendClients(list []Client, now time.Duration) []Client {
+func (s *topSet) appendClients(list []Client, now time.Duration, least float64) []Client {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	index, left := windowAt(now), 1-float64(now%topWindow)/float64(topWindow)
 	for i := range s.keys {
 		events := window(s.events[i].Load()).at(index).recent(left)
-		if s.named[i].Load() == 0 || events < 0.5 {
+		if s.named[i].Load() == 0 || events < least {
 			continue
 		}
 		found := (now - time.Duration(s.since[i])*time.Second).Seconds()
@@ -200,6 +207,30 @@ func (s *topSet) appendClients(list []Client, now time.Duration) []Client {
 			Reason:    uint8(last), Class: uint8(last >> 8), Agent: at.agent,
 			Path: string(bytes.TrimRight(at.path[:], "\x00")),
 		})
+	}
+	return list
+}
+
+// Names keeps the names of 64 clients, those that it hears of most, in 9 KiB. It is the sketch of a Top,
+// without a list of the last minute: a client is forgotten when others need its place. The zero Names
+// is ready. It is safe for concurrent use, and Hear makes no allocation.
+type Names struct{ sets [8]topSet }
+
+// Hear tells of a client, by a hash as in an [Event]. It reports whether the client has not been named in
+// this minute: Name is to be called.
+func (n *Names) Hear(now time.Duration, client uint64) (unnamed bool) {
+	return n.sets[client>>61].hear(now, &Event{Client: client})
+}
+
+// Name sets the name of a client that was heard of, its first MaxClientName bytes.
+func (n *Names) Name(now time.Duration, client uint64, name []byte) {
+	n.sets[client>>61].name(now, client, name, 0, "", "")
+}
+
+// Clients returns those with a name, in no order.
+func (n *Names) Clients(now time.Duration) (list []Client) {
+	for i := range n.sets {
+		list = n.sets[i].appendClients(list, now, 0)
 	}
 	return list
 }

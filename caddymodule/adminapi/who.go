@@ -23,8 +23,9 @@ type WhoShield struct {
 	Refused []RefusedClient `json:"refused"` // the one with the most refusals first
 	Early   []RefusedClient `json:"early"`   // the same for those that came before their time
 
-	// InFlight are the clients with the most requests in flight that have also been
-	// refused in the last minute: the names of others are not known.
+	// InFlight are the clients with the most requests in flight: those that were refused in
+	// the last minute, and 64 others that had two or more when they were admitted. The names
+	// of more are not known.
 	InFlight []BusyClient `json:"in_flight"`
 }
 
