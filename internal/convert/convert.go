@@ -51,6 +51,10 @@ func (r Result) Missing() (n int) {
 	return n
 }
 
+// earlyReturns is noted for limits of all clients together: their refusals are appointments.
+const earlyReturns = "a client that is refused, and returns before its time, is refused again while others wait; there the first that comes is admitted. " +
+	"`enforce off` in `retries` does so, too"
+
 // notes are those of one conversion.
 type notes []Note
 

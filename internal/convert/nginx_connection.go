@@ -29,6 +29,7 @@ func (n *nginx) writeConnections(blocks []*shieldBlock, s *nginxServer, u *use) 
 		b.connLines = append(b.connLines, fmt.Sprintf("%s: %s %s, with %s of %s", strings.Join(u.at, ", "), u.Directive.Directive, strings.Join(u.Args, " "), quote(u.zone.key), n.at(u.zone.Directive)))
 		if constant {
 			b.total = u.n
+			n.add(Differs, n.at(u.Directive), earlyReturns)
 			n.statuses(b.overload, s, u)
 		} else {
 			b.per = fmt.Sprintf("%s %d", quote(k.key), u.n)

@@ -10,14 +10,14 @@ import (
 	crossplane "github.com/nginxinc/nginx-go-crossplane"
 )
 
-// name returns the first name of a server.
-func (s *nginxServer) name() string {
+// name returns the first name of a server, or what it is without one.
+func (s *nginxServer) name(without string) string {
 	for _, d := range s.Block {
 		if d.Directive == "server_name" && len(d.Args) > 0 {
 			return d.Args[0]
 		}
 	}
-	return "_"
+	return without
 }
 
 // hosts returns the names of a server that a site may have.
@@ -145,7 +145,7 @@ func (n *nginx) writeAddresses(out *strings.Builder, s *nginxServer) {
 	if len(everyHost) > 0 {
 		text = ", and hosts that no server names at port " + strings.Join(everyHost, ", ")
 	}
-	fmt.Fprintf(out, "# %s: server %s%s\n%s {\n", n.at(s.Directive), s.name(), text, strings.Join(all, ", "))
+	fmt.Fprintf(out, "# %s: server %s%s\n%s {\n", n.at(s.Directive), s.name("_"), text, strings.Join(all, ", "))
 	if len(bind) > 0 {
 		fmt.Fprintf(out, "bind %s\n", strings.Join(bind, " "))
 	}

@@ -17,6 +17,7 @@ func (n *nginx) writeRequests(b *shieldBlock, s *nginxServer, u *use) {
 		constant, everywhere := len(k.variable) == 0, len(any) == 1 && any[0].all()
 		if constant && everywhere && !b.capacity && n.servers1(u.zone) {
 			b.capacity = true
+			n.add(Differs, n.at(u.Directive), earlyReturns)
 			fmt.Fprintf(&b.options, "capacity %s burst %d\n", u.zone.rate, u.n)
 			n.statuses(b.overload, s, u)
 			n.add(Better, n.at(u.Directive), "zone %s counts all clients together, so it is the capacity: each refused client is told a time of its own, and they come back at the rate", u.name)

@@ -28,7 +28,7 @@ func newShieldBlock() *shieldBlock {
 
 // writeServer writes the site of a server.
 func (n *nginx) writeServer(out *strings.Builder, s *nginxServer) {
-	n.server = s.name()
+	n.server = s.name("")
 	requests := n.uses(s, func(o scope) []*crossplane.Directive { return o.requests })
 	connections := n.uses(s, func(o scope) []*crossplane.Directive { return o.connections })
 	backends := n.backends(s)

@@ -267,6 +267,7 @@ func (c *rateLimits) writeCapacity(out *strings.Builder, z rateZone, rate, burst
 	fmt.Fprintf(out, "# %s: zone %s, one for all clients: %s events in %s\n", z.at, z.name, z.events, z.window)
 	fmt.Fprintf(out, "capacity %s burst %s\n", rate, burst)
 	c.add(Better, z.at, "zone %s counts all clients together, so it is the capacity: each refused client is told a time of its own, and they come back at the rate", z.name)
+	c.add(Differs, z.at, earlyReturns)
 	c.add(Differs, z.at, "zone %s: it refuses with 503, and with 429 there. `overload_status 429` in `pushback` keeps 429", z.name)
 }
 

@@ -178,20 +178,20 @@ func serveNginx(t *testing.T, program, folder, path, address string) {
 	start(t, cmd, folder, address)
 }
 
-// nginx and the shield that it was converted to admit the same requests.
-func TestConvertedNginxAdmitsTheSame(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs 8 s, and no -short")
-	}
+// nginxAndShield runs a configuration that begins with nginxOutside, and what it is converted
+// to. The configuration has the folder, the address to serve at and the backend in it.
+func nginxAndShield(t *testing.T, config string, backend http.Handler) (original, converted, text string) {
+	t.Helper()
 	program := findNginx(t)
-	folder, original, converted := t.TempDir(), freeAddress(t), freeAddress(t)
-	backend, stop, err := process.Serve(t.Context(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	folder := t.TempDir()
+	original, converted = freeAddress(t), freeAddress(t)
+	to, stop, err := process.Serve(t.Context(), backend)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
 	path := filepath.Join(folder, "nginx.conf")
-	if err := os.WriteFile(path, fmt.Appendf(nil, nginxReplay, folder, original, backend), 0o644); err != nil {
+	if err := os.WriteFile(path, fmt.Appendf(nil, config, folder, original, to), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	got, err := convert.Nginx(path)
@@ -202,11 +202,19 @@ func TestConvertedNginxAdmitsTheSame(t *testing.T) {
 		t.Errorf("something is not converted:\n%s", got.Caddyfile)
 	}
 	serveNginx(t, program, folder, path, original)
-	text := strings.Replace(got.Caddyfile, "\n{\n", "\n{\n\tadmin off\n\tpersist_config off\n", 1)
+	text = strings.Replace(got.Caddyfile, "\n{\n", "\n{\n\tadmin off\n\tpersist_config off\n", 1)
 	_, from, _ := strings.Cut(original, ":")
-	_, to, _ := strings.Cut(converted, ":")
-	serveCaddyfile(t, strings.ReplaceAll(text, ":"+from, ":"+to), converted)
+	_, port, _ := strings.Cut(converted, ":")
+	serveCaddyfile(t, strings.ReplaceAll(text, ":"+from, ":"+port), converted)
+	return original, converted, text
+}
 
+// nginx and the shield that it was converted to admit the same requests.
+func TestConvertedNginxAdmitsTheSame(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs 8 s, and no -short")
+	}
+	original, converted, _ := nginxAndShield(t, nginxReplay, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	a, b := both(t, original, converted, []replay{
 		{0, "/", "192.0.2.1", 12},         // the burst, and the one that is due
 		{0, "/other", "192.0.2.2", 3},     // another client
@@ -219,6 +227,182 @@ func TestConvertedNginxAdmitsTheSame(t *testing.T) {
 	})
 	if want := []int{5, 3, 12, 1, 1, 1, 3, 3}; !slices.Equal(a, b) || !slices.Equal(a, want) {
 		t.Errorf("nginx admits %v, the shield %v; want %v", a, b, want)
+	}
+}
+
+// nginxInFlight limits requests in flight, of a client and of all, alone and besides a rate.
+const nginxInFlight = nginxOutside + `
+	set_real_ip_from 127.0.0.0/8;
+	real_ip_header X-Forwarded-For;
+	limit_req_zone  $binary_remote_addr zone=rate:1m rate=1r/m;
+	limit_conn_zone $binary_remote_addr zone=client:1m;
+	limit_conn_zone $server_name zone=all:1m;
+	limit_req_status 429;
+	limit_conn_status 429;
+
+	server {
+		listen %[2]s;
+		server_name shop.test;
+		location / {
+			limit_conn client 3;
+			limit_conn all 5;
+			proxy_pass http://%[3]s;
+		}
+		location = /free {
+			proxy_pass http://%[3]s;
+		}
+		location /rate {
+			limit_req zone=rate burst=5 nodelay;
+			limit_conn client 3;
+			proxy_pass http://%[3]s;
+		}
+	}
+}
+`
+
+// nginx and the shield that it was converted to have the same number of requests in flight.
+func TestConvertedNginxHasAsManyInFlight(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs 5 s, and no -short")
+	}
+	held := &holding{}
+	original, converted, text := nginxAndShield(t, nginxInFlight, held)
+	waves := []struct {
+		path, client string
+		n            int
+		keep         bool          // those in flight stay there in the next wave
+		wait         time.Duration // after them
+	}{
+		{"/", "192.0.2.1", 8, true, 0},                // the client's 3
+		{"/", "192.0.2.2", 8, true, 0},                // the 2 that are left of all
+		{"/free", "192.0.2.1", 8, true, 0},            // no limit
+		{"/", "192.0.2.1", 2, false, 2 * time.Second}, // full; clients are told to wait 1 s
+		{"/", "192.0.2.2", 8, false, 0},               // all places are free again
+		{"/rate", "192.0.2.3", 5, false, 0},           // what is not in flight costs of the rate
+		{"/rate", "192.0.2.3", 5, false, 0},
+	}
+	admitted := map[string][]int{}
+	for _, address := range []string{original, converted} {
+		var all sync.WaitGroup
+		for _, wave := range waves {
+			before := held.count()
+			var refused atomic.Int32
+			for range wave.n {
+				all.Go(func() {
+					r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+wave.path, nil)
+					r.Header.Set("X-Forwarded-For", wave.client)
+					resp, err := http.DefaultTransport.RoundTrip(r)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					resp.Body.Close()
+					if resp.StatusCode == http.StatusTooManyRequests {
+						refused.Add(1)
+					}
+				})
+			}
+			for patience := time.Now().Add(5 * time.Second); held.count()-before+int(refused.Load()) < wave.n; time.Sleep(time.Millisecond) {
+				if time.Now().After(patience) {
+					t.Fatalf("%v: %d of %d are in flight, and %d refused; want all to be one of both", wave, held.count()-before, wave.n, refused.Load())
+				}
+			}
+			admitted[address] = append(admitted[address], held.count()-before)
+			if !wave.keep {
+				held.release()
+				all.Wait()
+				time.Sleep(wave.wait)
+			}
+		}
+	}
+	if want, a, b := []int{3, 2, 8, 0, 3, 3, 1}, admitted[original], admitted[converted]; !slices.Equal(a, b) || !slices.Equal(a, want) {
+		t.Errorf("nginx admits %v, the shield %v; want %v", a, b, want)
+	}
+	if !strings.Contains(text, "`enforce off` in `retries`") {
+		t.Errorf("no comment says what differs if clients return early in\n%s", text)
+	}
+}
+
+// holding is a backend that answers when it is told to.
+type holding struct {
+	mu   sync.Mutex
+	held []chan struct{}
+}
+
+func (h *holding) ServeHTTP(http.ResponseWriter, *http.Request) {
+	released := make(chan struct{})
+	h.mu.Lock()
+	h.held = append(h.held, released)
+	h.mu.Unlock()
+	<-released
+}
+
+func (h *holding) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.held)
+}
+
+func (h *holding) release() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, released := range h.held {
+		close(released)
+	}
+	h.held = nil
+}
+
+// nginxDelays holds requests of the burst back, all or those after the second.
+const nginxDelays = nginxOutside + `
+	set_real_ip_from 127.0.0.0/8;
+	real_ip_header X-Forwarded-For;
+	limit_req_zone $binary_remote_addr zone=all:1m rate=2r/s;
+	limit_req_zone $binary_remote_addr zone=some:1m rate=2r/s;
+	limit_req_status 429;
+
+	server {
+		listen %[2]s;
+		location / {
+			limit_req zone=all burst=4;
+			proxy_pass http://%[3]s;
+		}
+		location /some {
+			limit_req zone=some burst=4 delay=2;
+			proxy_pass http://%[3]s;
+		}
+	}
+}
+`
+
+// Of requests that nginx delays the shield admits as many. It sends them to the backend at
+// once, as a comment says.
+func TestConvertedNginxDelaysNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs 6 s, and no -short")
+	}
+	var mu sync.Mutex
+	arrived := map[string][]time.Time{} // by server and path
+	original, converted, text := nginxAndShield(t, nginxDelays, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		from := r.Header.Get("Via") + r.URL.Path // Caddy sets Via
+		arrived[from] = append(arrived[from], time.Now())
+	}))
+	a, b := both(t, original, converted, []replay{
+		{0, "/", "192.0.2.1", 8},
+		{0, "/some", "192.0.2.1", 8},
+		{5 * time.Second, "/", "192.0.2.1", 8},
+	})
+	if want := []int{5, 5, 5}; !slices.Equal(a, b) || !slices.Equal(a, want) {
+		t.Errorf("nginx admits %v, the shield %v; want %v", a, b, want)
+	}
+	for from, want := range map[string]time.Duration{"/": 2 * time.Second, "/some": time.Second, "1.1 Caddy/": 0, "1.1 Caddy/some": 0} {
+		if took := arrived[from][4].Sub(arrived[from][0]); (took - want).Abs() > 400*time.Millisecond {
+			t.Errorf("%s: five requests reach the backend within %v; want %v", from, took, want)
+		}
+	}
+	if strings.Count(text, "sends them to the backend at the rate") != 2 {
+		t.Errorf("no comment names the difference in\n%s", text)
 	}
 }
 
