@@ -135,6 +135,7 @@ func (n *nginx) read(all crossplane.Directives) error {
 		case "limit_req_zone", "limit_conn_zone":
 			err = n.readZone(d)
 		case "map", "geo":
+			n.readIncludes(d)
 			n.blocks[strings.TrimPrefix(d.Args[len(d.Args)-1], "$")] = d
 		case "upstream":
 			n.readUpstream(d)
@@ -154,6 +155,40 @@ func (n *nginx) read(all crossplane.Directives) error {
 	}
 	return nil
 }
+
+// readIncludes puts the lines of included files into a map or geo.
+func (n *nginx) readIncludes(d *crossplane.Directive) {
+	for i := 0; i < len(d.Block); i++ {
+		in := d.Block[i]
+		if in.Directive != "include" || len(in.Args) != 1 {
+			continue
+		}
+		pattern := in.Args[0]
+		if !filepath.IsAbs(pattern) {
+			pattern = filepath.Join(filepath.Dir(n.file), pattern)
+		}
+		files, _ := filepath.Glob(pattern)
+		var lines crossplane.Directives
+		for _, file := range files {
+			payload, err := crossplane.Parse(file, &crossplane.ParseOptions{SingleFile: true, SkipDirectiveContextCheck: true, SkipDirectiveArgsCheck: true})
+			if err != nil || len(payload.Errors) > 0 || len(payload.Config) != 1 {
+				return // the line stays, and is named
+			}
+			unescape(payload.Config[0].Parsed)
+			lines = append(lines, payload.Config[0].Parsed...)
+		}
+		if len(files) > 0 {
+			d.Block = slices.Replace(d.Block, i, i+1, lines...)
+			i--
+		}
+		if len(d.Block) > maxLines {
+			return
+		}
+	}
+}
+
+// maxLines bounds how many lines of a map or geo are read, should it include itself.
+const maxLines = 100_000
 
 var (
 	zoneArgument = regexp.MustCompile(`^zone=([^:]+):(\d+)([kKmM]?)$`)
@@ -189,14 +224,24 @@ func (n *nginx) readZone(d *crossplane.Directive) error {
 
 func (n *nginx) readUpstream(d *crossplane.Directive) {
 	for _, s := range d.Block {
+		if slices.Contains([]string{"least_conn", "ip_hash", "hash", "random", "least_time", "sticky"}, s.Directive) {
+			n.add(Missing, n.at(s), "%s: `lb_policy` in reverse_proxy says how a backend is chosen", s.Directive)
+		}
 		if s.Directive != "server" || len(s.Args) == 0 {
 			continue
 		}
-		n.upstreams[d.Args[0]] = append(n.upstreams[d.Args[0]], s.Args[0])
-		for _, arg := range s.Args {
-			if strings.HasPrefix(arg, "max_conns=") {
+		for _, arg := range s.Args[1:] {
+			switch name, _, _ := strings.Cut(arg, "="); name {
+			case "max_conns":
 				n.add(Missing, n.at(s), "%s: it bounds the requests at one backend; `concurrency` bounds those at all of them", arg)
+			case "weight":
+				n.add(Missing, n.at(s), "%s: `lb_policy weighted_round_robin` in reverse_proxy has weights", arg)
+			case "backup":
+				n.add(Missing, n.at(s), "backup: the backend is left out; `lb_policy first` in reverse_proxy takes a later one if those before it are down")
 			}
+		}
+		if !slices.Contains(s.Args, "backup") && !slices.Contains(s.Args, "down") {
+			n.upstreams[d.Args[0]] = append(n.upstreams[d.Args[0]], s.Args[0])
 		}
 	}
 }
@@ -235,6 +280,9 @@ func (n *nginx) readServer(d *crossplane.Directive, outer scope) *nginxServer {
 	root := &location{Directive: d, scope: outer.in(d.Block)}
 	n.readLocations(root, d.Block)
 	s.cases = root.order()
+	for _, c := range s.cases {
+		n.dropUncounted(c.location)
+	}
 	s.names = make([]string, len(s.cases))
 	var taken names
 	for _, slashless := range []bool{false, true} {
@@ -246,6 +294,23 @@ func (n *nginx) readServer(d *crossplane.Directive, outer scope) *nginxServer {
 	}
 	n.collect(d.Block)
 	return s
+}
+
+// dropUncounted takes the limits from a location, or from all of a server, that nginx
+// answers with return: that is before limits count.
+func (n *nginx) dropUncounted(l *location) {
+	limits := slices.Concat(l.scope.requests, l.scope.connections)
+	for _, block := range []crossplane.Directives{l.Block, l.server().Block} {
+		i := slices.IndexFunc(block, func(d *crossplane.Directive) bool { return d.Directive == "return" })
+		if i < 0 || len(limits) == 0 {
+			continue
+		}
+		l.scope.requests, l.scope.connections = nil, nil
+		n.add(Same, n.at(block[i]), "return answers before limits count, so none does")
+		for _, d := range limits {
+			n.used[d] = true
+		}
+	}
 }
 
 // collect finds the variables that are set in a server.

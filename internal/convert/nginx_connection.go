@@ -35,7 +35,14 @@ func (n *nginx) writeConnections(blocks []*shieldBlock, s *nginxServer, u *use) 
 			b.per = fmt.Sprintf("%s %d", quote(k.key), u.n)
 			n.statuses(b.quota, s, u)
 		}
-		n.add(Same, n.at(u.Directive), "zone %s: at most %d requests in flight%s", u.name, u.n, map[bool]string{true: "", false: " of one client"}[constant])
+		of := ""
+		switch {
+		case strings.Contains(k.key, "{client_ip}"):
+			of = " of one client"
+		case !constant:
+			of = " with the same " + strings.Join(k.variable, " and ")
+		}
+		n.add(Same, n.at(u.Directive), "zone %s: at most %d requests in flight%s", u.name, u.n, of)
 		if !n.servers1(u.zone) && n.server != k.key {
 			n.add(Differs, n.at(u.Directive), "zone %s: each server counts its requests alone; nginx counts those of all servers together", u.name)
 		}

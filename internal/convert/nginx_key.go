@@ -2,6 +2,7 @@ package convert
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/http"
@@ -210,9 +211,10 @@ func entriesOf(block *crossplane.Directive, placeholder string) ([]entry, error)
 	entries := []entry{}
 	last := entry{order: 1 << 20, fits: func(string) bool { return true }}
 	hostnames := slices.ContainsFunc(block.Block, func(d *crossplane.Directive) bool { return d.Directive == "hostnames" && len(d.Args) == 0 })
+	ranges := block.Directive == "geo" && slices.ContainsFunc(block.Block, func(d *crossplane.Directive) bool { return d.Directive == "ranges" && len(d.Args) == 0 })
 	for _, d := range block.Block {
 		if len(d.Args) == 0 {
-			if d.Directive != "hostnames" && d.Directive != "volatile" {
+			if d.Directive != "hostnames" && d.Directive != "volatile" && !ranges {
 				return nil, fmt.Errorf("%s in line %d is not read", d.Directive, d.Line)
 			}
 			continue
@@ -225,6 +227,8 @@ func entriesOf(block *crossplane.Directive, placeholder string) ([]entry, error)
 			continue
 		case key == "include", block.Directive == "geo" && (key == "delete" || key == "proxy"):
 			err = fmt.Errorf("%s %s in line %d is not read; want its lines here", key, e.value, d.Line)
+		case ranges:
+			err = e.addresses(key)
 		case block.Directive == "geo":
 			err = e.network(key)
 		default:
@@ -260,6 +264,44 @@ func (e *entry) network(text string) error {
 	return nil
 }
 
+// addresses reads a range of geo. Of two that overlap the later one counts.
+func (e *entry) addresses(text string) error {
+	first, last, found := strings.Cut(text, "-")
+	if !found {
+		last = first
+	}
+	from, err := netip.ParseAddr(first)
+	to, wrong := netip.ParseAddr(last)
+	if err != nil || wrong != nil || !from.Is4() || !to.Is4() || to.Less(from) {
+		return fmt.Errorf("%s is no range of IPv4 addresses", text)
+	}
+	var networks []string
+	for from.IsValid() && !to.Less(from) { // the largest network that begins here and ends in time
+		bits := 32
+		for bits > 0 {
+			larger := netip.PrefixFrom(from, bits-1)
+			if larger.Masked().Addr() != from || to.Less(lastOf(larger)) {
+				break
+			}
+			bits--
+		}
+		network := netip.PrefixFrom(from, bits)
+		networks = append(networks, network.String())
+		from = lastOf(network).Next()
+	}
+	e.when = cond{is: []matcher{{name: "client_ip", args: networks}}}
+	e.fits = func(string) bool { return false }
+	return nil
+}
+
+// lastOf returns the last address of an IPv4 network.
+func lastOf(p netip.Prefix) netip.Addr {
+	a := p.Addr().As4()
+	n := binary.BigEndian.Uint32(a[:]) | uint32(1<<(32-p.Bits())-1)
+	binary.BigEndian.PutUint32(a[:], n)
+	return netip.AddrFrom4(a)
+}
+
 // pattern reads a text of map. Whole texts are looked at first, then names of hosts with a
 // wildcard at their begin, those with one at their end, and regular expressions. Of names
 // the longest is first.
@@ -291,6 +333,9 @@ func (e *entry) pattern(text, placeholder string, hostnames bool) error {
 		}
 	}
 	m := matcher{name: "vars_regexp", args: []string{placeholder, expression}, value: value}
+	if placeholder == "{path}" { // without double slashes and dots, as $uri has none
+		m = matcher{name: "path_regexp", args: []string{expression}}
+	}
 	if address, err := netip.ParseAddr(text); err == nil && placeholder == "{client_ip}" {
 		m = matcher{name: "client_ip", args: []string{text}, network: netip.PrefixFrom(address, address.BitLen())}
 	}

@@ -23,6 +23,14 @@ type location struct {
 func (l *location) isRegexp() bool { return l.modifier == "~" || l.modifier == "~*" }
 func (l *location) isPrefix() bool { return l.modifier == "" || l.modifier == "^~" }
 
+// server returns the server in which a location is.
+func (l *location) server() *location {
+	for l.parent != nil {
+		l = l.parent
+	}
+	return l
+}
+
 func (l *location) depth() (n int) {
 	for ; l.parent != nil; l = l.parent {
 		n++

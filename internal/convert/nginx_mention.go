@@ -121,3 +121,28 @@ func (n *nginx) writeOptions(out *strings.Builder, all crossplane.Directives) {
 	}
 	out.WriteString("}\n}\n\n")
 }
+
+// mentionRedirects notes what sends requests to other locations inside nginx.
+func (n *nginx) mentionRedirects(block crossplane.Directives) {
+	for _, d := range block {
+		last := ""
+		if len(d.Args) > 0 {
+			last = d.Args[len(d.Args)-1]
+		}
+		switch d.Directive {
+		case "rewrite":
+			if last == "break" || last == "redirect" || last == "permanent" {
+				continue
+			}
+		case "error_page":
+			if !strings.HasPrefix(last, "/") && !strings.HasPrefix(last, "@") || n.answersRefusals(d.Args[:len(d.Args)-1]) {
+				continue
+			}
+		case "try_files", "index":
+		default:
+			n.mentionRedirects(d.Block)
+			continue
+		}
+		n.add(Missing, n.at(d), "%s: it may send a request to another location inside nginx, whose limits count if the first has none. Here those of the path count that the client asked for", d.Directive)
+	}
+}

@@ -5,8 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-
-	crossplane "github.com/nginxinc/nginx-go-crossplane"
 )
 
 // statuses collects what nginx answers to requests over a limit.
@@ -38,7 +36,7 @@ func (n *nginx) writeStatuses(out *strings.Builder, b *shieldBlock) {
 			if all[0] == "" {
 				all[0] = "503 by default"
 			}
-			n.add(Missing, "", "requests over a limit are answered with %s by nginx, depending on the location; a shield has one %s, and here it is %s",
+			n.add(Missing, "", "requests over a limit are answered with %s by nginx, depending on the limit and the location; a shield has one %s, and here it is %s",
 				strings.Join(all, " or "), of.option, of.usual)
 		case all[0] == "":
 			n.add(Better, "", "a client over its limit is answered 429, and 503 only where it is the backend that is full. nginx answers 503 to both; `status 503` in `pushback` does so, too")
@@ -51,31 +49,4 @@ func (n *nginx) writeStatuses(out *strings.Builder, b *shieldBlock) {
 	if text != "" {
 		fmt.Fprintf(out, "\npushback {\n%s}\n", text)
 	}
-}
-
-// dryRun reports whether a server only logs what it would refuse.
-func (n *nginx) dryRun(s *nginxServer) bool {
-	dry, enforced := []*crossplane.Directive{}, 0
-	look := func(limits []*crossplane.Directive, d *crossplane.Directive) {
-		switch {
-		case len(limits) == 0:
-		case d != nil && d.Args[0] == "on":
-			dry = append(dry, d)
-		default:
-			enforced++
-		}
-	}
-	for _, c := range s.cases {
-		look(c.scope.requests, c.scope.dryRequests)
-		look(c.scope.connections, c.scope.dryConnections)
-	}
-	for _, d := range dry {
-		n.used[d] = true
-		if enforced > 0 {
-			n.add(Missing, n.at(d), "%s on: `mode observe` is for all limits of a shield, and others here are enforced. These are enforced, too", d.Directive)
-		} else {
-			n.add(Same, n.at(d), "%s on: `mode observe` counts what would be refused, and refuses nothing", d.Directive)
-		}
-	}
-	return len(dry) > 0 && enforced == 0
 }

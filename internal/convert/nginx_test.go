@@ -62,18 +62,17 @@ func TestNginxNamesWhatIsMissing(t *testing.T) {
 	for text, want := range map[string]string{
 		of("$remote_user"): "nginx.conf:5: limit_req with zone b (nginx.conf:2): its key is $remote_user: $remote_user has no counterpart",
 		of("$geoip_city"):  "nginx.conf:5: limit_req with zone b (nginx.conf:2): its key is $geoip_city: $geoip_city has no counterpart",
-		"server {\nlisten 82;\nset $k $uri;\n}\n" + of("$k"):                                                   "nginx.conf:9: limit_req with zone b (nginx.conf:6): its key is $k: $k is set while",
-		"map $a $k {\ninclude x;\n}\n" + of("$k"):                                                              "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): $a has no",
-		"map $uri $k {\ninclude x;\n}\n" + of("$k"):                                                            "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): include x in line 3 is not read",
-		"map $uri $k {\n~(?<a>.) $a;\n}\n" + of("$k"):                                                          "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): $a has a part",
-		"map $uri $k {\n~(?!a) 1;\n}\n" + of("$k"):                                                             "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): ~(?!a) is no regular",
-		"map $k $k {\na 1;\n}\n" + of("$k"):                                                                    "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: ",
-		"geo $http_x $k {\ndefault 1;\n}\n" + of("$k"):                                                         "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): it maps another",
-		"geo $k {\nranges;\n1.1.1.1-1.1.1.2 1;\n}\n" + of("$k"):                                                "nginx.conf:9: limit_req with zone b (nginx.conf:6): its key is $k: $k (nginx.conf:2): ranges",
-		"server {\nlisten 81;\nlimit_req zone=nothing;\n}":                                                     "nginx.conf:4: limit_req zone=nothing: zone nothing is not defined here",
-		"server {\nlisten 81;\nlimit_conn a 5;\n}":                                                             "nginx.conf:4: limit_conn a 5: zone a is not defined",
-		"server {\nlisten 81;\nlocation ~ (?!a) {\nlimit_req zone=a;\n}\n}":                                    "nginx.conf:4: location (?!a): it is no regular expression",
-		"server {\nlisten 81;\nlimit_req zone=a;\nlocation / {\nlimit_req_dry_run on;\n}\nlocation /b {\n}\n}": "nginx.conf:6: limit_req_dry_run on: ",
+		"server {\nlisten 82;\nset $k $uri;\n}\n" + of("$k"):                "nginx.conf:9: limit_req with zone b (nginx.conf:6): its key is $k: $k is set while",
+		"map $a $k {\ninclude x;\n}\n" + of("$k"):                           "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): $a has no",
+		"map $uri $k {\ninclude x;\n}\n" + of("$k"):                         "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): include x in line 3 is not read",
+		"map $uri $k {\n~(?<a>.) $a;\n}\n" + of("$k"):                       "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): $a has a part",
+		"map $uri $k {\n~(?!a) 1;\n}\n" + of("$k"):                          "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): ~(?!a) is no regular",
+		"map $k $k {\na 1;\n}\n" + of("$k"):                                 "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: ",
+		"geo $http_x $k {\ndefault 1;\n}\n" + of("$k"):                      "nginx.conf:8: limit_req with zone b (nginx.conf:5): its key is $k: $k (nginx.conf:2): it maps another",
+		"geo $k {\nranges;\n1.1.1.3-1.1.1.2 1;\n}\n" + of("$k"):             "nginx.conf:9: limit_req with zone b (nginx.conf:6): its key is $k: $k (nginx.conf:2): 1.1.1.3-1.1.1.2 is no range",
+		"server {\nlisten 81;\nlimit_req zone=nothing;\n}":                  "nginx.conf:4: limit_req zone=nothing: zone nothing is not defined here",
+		"server {\nlisten 81;\nlimit_conn a 5;\n}":                          "nginx.conf:4: limit_conn a 5: zone a is not defined",
+		"server {\nlisten 81;\nlocation ~ (?!a) {\nlimit_req zone=a;\n}\n}": "nginx.conf:4: location (?!a): it is no regular expression",
 		"limit_rate 5k;":                             "nginx.conf:2: limit_rate 5k: a shield limits requests, not bytes",
 		"limit_what 5;":                              "nginx.conf:2: limit_what 5: ",
 		"include gone.conf;":                         "nginx.conf:2: the included file cannot be read",
@@ -92,6 +91,44 @@ func TestNginxNamesWhatIsMissing(t *testing.T) {
 		}
 		if all := missing(got); !strings.HasPrefix(all, want) || strings.Count(all, "\n") != 1 {
 			t.Errorf("%q: not converted are\n%swant\n%s", text, all, want)
+		}
+		load(t, got.Caddyfile)
+	}
+}
+
+// Idioms that many configurations have become what nginx makes of them.
+func TestNginxIdioms(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "office.geo"), []byte("10.0.0.0/8 0;\n192.0.2.1 0;\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	const zone = "limit_req_zone $k zone=a:1m rate=1r/s;\n"
+	const uses = "server {\nlimit_req zone=a;\nlocation / {\nproxy_pass http://app;\n}\n}\n"
+	for _, c := range []struct{ config, want, missing string }{
+		{"geo $l {\ndefault 1;\ninclude office.*;\n}\nmap $l $k {\n0 \"\";\n1 $remote_addr;\n}\n" + zone + uses, "match {\n\t\t\t\tnot client_ip 192.0.2.1\n\t\t\t\tnot client_ip 10.0.0.0/8\n", ""},
+		{"geo $l {\nranges;\ndefault 1;\n10.0.0.1-10.0.0.6 0;\n10.1.0.0-10.1.255.255 0;\n}\nmap $l $k {\n0 \"\";\n1 $remote_addr;\n}\n" + zone + uses,
+			"not client_ip 10.1.0.0/16\n\t\t\t\tnot client_ip 10.0.0.1/32 10.0.0.2/31 10.0.0.4/31 10.0.0.6/32\n", ""},
+		{"map $uri $k {\n~^/(login|signin) $remote_addr;\n}\n" + zone + uses, "match {\n\t\t\t\tpath_regexp ^/(login|signin)\n", ""},
+		{"map $uri $k {\n\"~^/a\\\\.b\\\"$\" 1;\n}\n" + zone + uses, "path_regexp `^/a\\.b\"$`\n", ""},
+		{"upstream app {\nserver 10.0.0.1:80 weight=2;\nserver 10.0.0.2:80 backup;\nserver 10.0.0.3:80 down;\nserver 10.0.0.4:80;\n}\n" + strings.ReplaceAll(zone, "$k", "$uri") + uses, "\treverse_proxy 10.0.0.1:80 10.0.0.4:80\n", "weight=2: "},
+		{strings.ReplaceAll(zone, "$k", "$uri") + "limit_req zone=a;\n" + uses + "server {\nlisten 81;\nreturn 301 https://$host;\n}\n", "http://:81 {\n\t# Yours", ""},
+		{strings.ReplaceAll(zone, "$k", "$uri") + "server {\nlocation / {\ntry_files $uri /index.php;\n}\nlocation ~ \\.php$ {\nlimit_req zone=a;\n}\n}\n", "vars location nginx.conf:6\n", "nginx.conf:4: try_files: it may send"},
+		{strings.ReplaceAll(zone, "$k", "$uri") + "server {\nlimit_req zone=a;\nlimit_req_dry_run on;\nlocation /a {\nlimit_req_dry_run off;\n}\nlocation / {\n}\n}\n", "shield {\n\t\t\tmode observe\n", ""},
+		{"limit_conn_zone $server_name zone=c:1m;\nserver {\nlimit_conn c 5;\n}\n", "http://:80 {\n\t# Yours", ""},
+	} {
+		file := filepath.Join(folder, "nginx.conf")
+		if err := os.WriteFile(file, []byte(c.config), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Nginx(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(got.Caddyfile, c.want) {
+			t.Errorf("%q: want %q in\n%s", c.config, c.want, got.Caddyfile)
+		}
+		if all := missing(got); !strings.Contains(all, c.missing) || c.missing == "" && all != "" {
+			t.Errorf("%q: not converted are\n%swant\n%s", c.config, all, c.missing)
 		}
 		load(t, got.Caddyfile)
 	}
@@ -151,7 +188,7 @@ func TestNginxOpensNoHiddenPath(t *testing.T) {
 		{"location / {\nproxy_pass https://127.0.0.1:9000;\n}\n", "", ""},
 		{"location / {\nproxy_pass http://$http_a;\n}\n", "", ""},
 	} {
-		got, err := converted(t, "limit_req_zone $uri zone=a:1m rate=1r/s;\nserver {\nlimit_req zone=a;\n"+c.locations+"}\n")
+		got, err := converted(t, "limit_req_zone $uri zone=a:1m rate=1r/s;\nserver {\nlimit_req zone=a;\n"+c.locations+"}\nserver {\nlisten 81;\nlimit_req zone=a;\n}\n")
 		if err != nil {
 			t.Fatal(err)
 		}

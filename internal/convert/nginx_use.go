@@ -17,20 +17,38 @@ type use struct {
 	name  string // of the zone
 	n     int    // how many requests at once, or in flight
 	delay string // what of the burst nginx holds back: "", "all", or all but so many
+	dry   bool   // nginx logs what it would refuse
 	in    map[int]bool
 }
 
+func (o scope) ofRequests() (limits []*crossplane.Directive, dry *crossplane.Directive) {
+	return o.requests, o.dryRequests
+}
+
+func (o scope) ofConnections() (limits []*crossplane.Directive, dry *crossplane.Directive) {
+	return o.connections, o.dryConnections
+}
+
 // uses returns the limits of a server, in the order of their lines.
-func (n *nginx) uses(s *nginxServer, of func(scope) []*crossplane.Directive) (all []*use) {
+func (n *nginx) uses(s *nginxServer, of func(scope) ([]*crossplane.Directive, *crossplane.Directive)) (all []*use) {
 	for i, c := range s.cases {
-		for _, d := range of(c.scope) {
+		limits, dry := of(c.scope)
+		isDry := dry != nil && dry.Args[0] == "on"
+		if dry != nil && len(limits) > 0 {
+			n.used[dry] = true
+		}
+		if isDry && len(limits) > 0 {
+			n.add(Same, n.at(dry), "%s on: `mode observe` counts what would be refused, and refuses nothing", dry.Directive)
+		}
+		for _, d := range limits {
 			n.used[d] = true
 			u, err := n.readUse(d)
 			if err != nil {
 				n.add(Missing, n.at(d), "%s %s: %v", d.Directive, strings.Join(d.Args, " "), err)
 				continue
 			}
-			j := slices.IndexFunc(all, func(o *use) bool { return o.name == u.name && o.n == u.n })
+			j := slices.IndexFunc(all, func(o *use) bool { return o.name == u.name && o.n == u.n && o.dry == isDry })
+			u.dry = isDry
 			if j < 0 {
 				all, j = append(all, u), len(all)
 			}
@@ -129,6 +147,9 @@ func (n *nginx) noteKeys(u *use, keys []outcome) {
 			n.add(Better, at, "an IPv6 client is its /64, as it could change its address within that. `ipv6_prefix 128` in a zone counts single addresses")
 		case !k.sure:
 			n.add(Same, at, "requests without %s are not limited: `match` says so", strings.Join(k.variable, " and "))
+		}
+		if strings.Contains(k.key, "{path}") {
+			n.add(Differs, at, "$uri has no double slashes and dots; {path} is as the client sends it, so it may spell one path in several ways")
 		}
 		if strings.Contains(k.key, "X-Forwarded-For") {
 			n.add(Differs, at, "$http_x_forwarded_for is what a client writes; with trusted_proxies in the global options {client_ip} is what proxies say")

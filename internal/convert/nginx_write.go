@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	crossplane "github.com/nginxinc/nginx-go-crossplane"
 )
 
 // A shieldBlock is one shield directive.
@@ -29,13 +27,17 @@ func newShieldBlock() *shieldBlock {
 // writeServer writes the site of a server.
 func (n *nginx) writeServer(out *strings.Builder, s *nginxServer) {
 	n.server = s.name("")
-	requests := n.uses(s, func(o scope) []*crossplane.Directive { return o.requests })
-	connections := n.uses(s, func(o scope) []*crossplane.Directive { return o.connections })
+	requests := n.uses(s, scope.ofRequests)
+	connections := n.uses(s, scope.ofConnections)
 	backends := n.backends(s)
 	var shields, choice strings.Builder
 	n.writeShields(&shields, s, requests, connections)
 	_, alike := s.alike(backends)
-	if !alike || slices.ContainsFunc(slices.Concat(requests, connections), func(u *use) bool { return !u.everywhere(s) }) {
+	local := slices.ContainsFunc(slices.Concat(requests, connections), func(u *use) bool { return !u.everywhere(s) })
+	if local {
+		n.mentionRedirects(s.Block)
+	}
+	if local || !alike {
 		n.writeChoice(&choice, s)
 	}
 	n.writeAddresses(out, s)
@@ -50,21 +52,26 @@ func (n *nginx) writeServer(out *strings.Builder, s *nginxServer) {
 	out.WriteString("}\n\n")
 }
 
+// writeShields writes the limits of a server: those that refuse, and those that only log.
 func (n *nginx) writeShields(out *strings.Builder, s *nginxServer, requests, connections []*use) {
-	main := newShieldBlock()
-	for _, u := range requests {
-		n.writeRequests(main, s, u)
-	}
 	if len(requests) > 1 {
 		n.add(Same, n.at(s.Directive), "all limits of a location count, and a request that one of them refuses is charged to none")
 	}
-	blocks := []*shieldBlock{main}
-	for _, u := range connections {
-		blocks = n.writeConnections(blocks, s, u)
-	}
-	observe := n.dryRun(s)
-	for _, b := range blocks {
-		n.writeShield(out, b, observe)
+	for _, dry := range []bool{false, true} {
+		blocks := []*shieldBlock{newShieldBlock()}
+		for _, u := range requests {
+			if u.dry == dry {
+				n.writeRequests(blocks[0], s, u)
+			}
+		}
+		for _, u := range connections {
+			if u.dry == dry {
+				blocks = n.writeConnections(blocks, s, u)
+			}
+		}
+		for _, b := range blocks {
+			n.writeShield(out, b, dry)
+		}
 	}
 }
 

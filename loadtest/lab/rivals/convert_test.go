@@ -23,6 +23,8 @@ type replay struct {
 	at     time.Duration // after the first; 0: after the one before, whose refusals may be held back for 1 s
 	path   string
 	client string // its address
+	agent  string // its User-Agent
+	key    string // its X-Key
 	n      int    // how many at once
 }
 
@@ -42,6 +44,10 @@ func play(t *testing.T, address string, steps []replay) []int {
 			all.Go(func() {
 				r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+step.path, nil)
 				r.Header.Set("X-Forwarded-For", step.client)
+				r.Header.Set("User-Agent", step.agent)
+				if step.key != "" {
+					r.Header.Set("X-Key", step.key)
+				}
 				resp, err := transport.RoundTrip(r)
 				if err != nil {
 					t.Error(err)
@@ -216,17 +222,120 @@ func TestConvertedNginxAdmitsTheSame(t *testing.T) {
 	}
 	original, converted, _ := nginxAndShield(t, nginxReplay, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	a, b := both(t, original, converted, []replay{
-		{0, "/", "192.0.2.1", 12},         // the burst, and the one that is due
-		{0, "/other", "192.0.2.2", 3},     // another client
-		{0, "/", "10.1.2.3", 12},          // has an empty key
-		{0, "/login/now", "192.0.2.1", 3}, // has a zone of its own, without a burst
-		{0, "/search", "192.0.2.3", 1},    // all clients together
-		{0, "/search", "192.0.2.4", 3},
-		{0, "/searches", "192.0.2.4", 3},       // the location is exact
-		{7 * time.Second, "/", "192.0.2.1", 8}, // three more are due, and no fourth
+		{path: "/", client: "192.0.2.1", n: 12},         // the burst, and the one that is due
+		{path: "/other", client: "192.0.2.2", n: 3},     // another client
+		{path: "/", client: "10.1.2.3", n: 12},          // has an empty key
+		{path: "/login/now", client: "192.0.2.1", n: 3}, // has a zone of its own, without a burst
+		{path: "/search", client: "192.0.2.3", n: 1},    // all clients together
+		{path: "/search", client: "192.0.2.4", n: 3},
+		{path: "/searches", client: "192.0.2.4", n: 3},              // the location is exact
+		{at: 7 * time.Second, path: "/", client: "192.0.2.1", n: 8}, // three more are due, and no fourth
 	})
 	if want := []int{5, 3, 12, 1, 1, 1, 3, 3}; !slices.Equal(a, b) || !slices.Equal(a, want) {
 		t.Errorf("nginx admits %v, the shield %v; want %v", a, b, want)
+	}
+}
+
+// nginxKeys has keys as many configurations do: from a range, a list of
+// programs, a path, a header that may be absent, and limits that a location inherits or not.
+const nginxKeys = nginxOutside + `
+	set_real_ip_from 127.0.0.0/8;
+	real_ip_header X-Forwarded-For;
+	real_ip_recursive on;
+
+	geo $far {
+		ranges;
+		default 0;
+		198.51.100.7-198.51.100.20 1;
+		198.51.100.10-198.51.100.10 0;
+	}
+	map $far $far_key {
+		0 "";
+		1 $binary_remote_addr;
+	}
+	map $http_user_agent $robot {
+		default "";
+		"~*(bot|crawler)" $http_user_agent;
+		Wget tools;
+	}
+	map $uri $sign_key {
+		default "";
+		~^/sign(in|up) $binary_remote_addr;
+	}
+	map $http_x_key $api_key {
+		"" $binary_remote_addr;
+		free "";
+		default $http_x_key;
+	}
+	limit_req_zone $far_key zone=far:1m rate=1r/m;
+	limit_req_zone $robot zone=robot:1m rate=1r/m;
+	limit_req_zone $sign_key zone=sign:1m rate=1r/m;
+	limit_req_zone $api_key zone=api:1m rate=1r/m;
+	limit_req_zone $binary_remote_addr zone=wide:1m rate=1r/m;
+	limit_req_status 429;
+	limit_req zone=wide burst=5 nodelay;
+
+	server {
+		listen %[2]s;
+		location / {
+			proxy_pass http://%[3]s;
+		}
+		location /far {
+			limit_req zone=far burst=1 nodelay;
+			proxy_pass http://%[3]s;
+		}
+		location /robots {
+			limit_req zone=robot burst=1 nodelay;
+			limit_req zone=far burst=1 nodelay;
+			proxy_pass http://%[3]s;
+		}
+		location ~ ^/sign {
+			limit_req zone=sign burst=1 nodelay;
+			proxy_pass http://%[3]s;
+			location ~ free$ {
+				limit_req zone=robot;
+				proxy_pass http://%[3]s;
+			}
+		}
+		location ^~ /api/ {
+			limit_req zone=api burst=1 nodelay;
+			proxy_pass http://%[3]s;
+		}
+	}
+}
+`
+
+// nginx and the shield that it was converted to tell clients apart in the same way.
+func TestConvertedNginxHasTheSameKeys(t *testing.T) {
+	original, converted, _ := nginxAndShield(t, nginxKeys, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	a, b := both(t, original, converted, []replay{
+		{path: "/", client: "192.0.2.1", n: 8},        // inherited from http
+		{path: "/far", client: "192.0.2.1", n: 8},     // not inherited, and the key is empty
+		{path: "/far", client: "198.51.100.6", n: 4},  // beside the range
+		{path: "/far", client: "198.51.100.7", n: 4},  // its first
+		{path: "/far", client: "198.51.100.20", n: 4}, // its last
+		{path: "/far", client: "198.51.100.10", n: 4}, // its hole
+		{path: "/far", client: "198.51.100.21", n: 4}, // after it
+		{path: "/robots", client: "192.0.2.2", agent: "Googlebot", n: 4},
+		{path: "/robots", client: "192.0.2.3", agent: "Googlebot", n: 1}, // counts with that
+		{path: "/robots", client: "192.0.2.3", agent: "a CRAWLER", n: 4},
+		{path: "/robots", client: "192.0.2.3", agent: "wget", n: 4},
+		{path: "/robots", client: "192.0.2.3", agent: "curl", n: 4},
+		{path: "/robots", client: "198.51.100.8", agent: "a bot of its own", n: 1},
+		{path: "/robots", client: "198.51.100.8", agent: "another bot", n: 4}, // two limits
+		{path: "/signin", client: "192.0.2.4", n: 1},
+		{path: "//x/..//signup", client: "192.0.2.4", n: 4},
+		{path: "/sign", client: "192.0.2.4", n: 4},
+		{path: "/signin/free", client: "192.0.2.4", n: 4}, // a location in that location
+		{path: "/SIGNIN", client: "192.0.2.5", n: 4},      // is no such path
+		{path: "/api/", client: "192.0.2.6", n: 4},
+		{path: "/api/", client: "192.0.2.6", key: "free", n: 4},
+		{path: "/api/signin", client: "192.0.2.6", key: "mine", n: 4},
+		{path: "/api/signin", client: "192.0.2.7", key: "mine", n: 4},
+		{path: "/apis", client: "192.0.2.8", n: 8}, // not under the prefix
+	})
+	if want := []int{6, 8, 4, 2, 2, 4, 4, 2, 0, 2, 2, 4, 1, 1, 1, 1, 4, 4, 4, 2, 4, 2, 0, 6}; !slices.Equal(a, b) || !slices.Equal(a, want) {
+		t.Errorf("nginx admits\n%v, the shield\n%v; want\n%v", a, b, want)
 	}
 }
 
@@ -389,9 +498,9 @@ func TestConvertedNginxDelaysNothing(t *testing.T) {
 		arrived[from] = append(arrived[from], time.Now())
 	}))
 	a, b := both(t, original, converted, []replay{
-		{0, "/", "192.0.2.1", 8},
-		{0, "/some", "192.0.2.1", 8},
-		{5 * time.Second, "/", "192.0.2.1", 8},
+		{path: "/", client: "192.0.2.1", n: 8},
+		{path: "/some", client: "192.0.2.1", n: 8},
+		{at: 5 * time.Second, path: "/", client: "192.0.2.1", n: 8},
 	})
 	if want := []int{5, 5, 5}; !slices.Equal(a, b) || !slices.Equal(a, want) {
 		t.Errorf("nginx admits %v, the shield %v; want %v", a, b, want)
@@ -446,11 +555,11 @@ http://` + address + ` {
 	serveCaddyfile(t, of(original), original)
 	serveCaddyfile(t, got.Caddyfile, converted)
 	a, b := both(t, original, converted, []replay{
-		{0, "/", "192.0.2.1", 8},
-		{0, "/", "192.0.2.2", 2},
-		{0, "/free", "192.0.2.1", 8},
-		{5 * time.Second, "/", "192.0.2.1", 8}, // the window is not over
-		{9 * time.Second, "/", "192.0.2.1", 8},
+		{path: "/", client: "192.0.2.1", n: 8},
+		{path: "/", client: "192.0.2.2", n: 2},
+		{path: "/free", client: "192.0.2.1", n: 8},
+		{at: 5 * time.Second, path: "/", client: "192.0.2.1", n: 8}, // the window is not over
+		{at: 9 * time.Second, path: "/", client: "192.0.2.1", n: 8},
 	})
 	if want := []int{3, 2, 8, 0, 3}; !slices.Equal(a, want) {
 		t.Errorf("caddy-ratelimit admits %v; want %v", a, want)
