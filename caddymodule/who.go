@@ -232,23 +232,38 @@ func (a *App) listed(handle string) (c clientName, err error) {
 	now := shield.Now()
 	err = badRequest(http.StatusNotFound, "handle is %.40q; want that of a client in GET /shield/who now", handle)
 	for _, h := range a.roster().handlers {
-		lists := [][]oncall.Client{h.record.refused.clients(now), h.record.busy.clients(now)}
-		for i := range h.zones {
-			lists = append(lists, h.zones[i].record.refused.clients(now))
-		}
-		for _, is := range slices.Concat(lists...) {
-			if handleOf(&is) != handle {
-				continue
+		for _, list := range h.named(now) {
+			for _, is := range list.clients {
+				if handleOf(&is) != handle {
+					continue
+				}
+				c = readClient(readable(is.Name, false))
+				c.shown = a.shown(&is)
+				if q, _ := h.asks(c); uint64(list.key(&q)) == is.Key {
+					return c, nil
+				}
+				err = badRequest(http.StatusConflict, "the name of client %s does not tell its whole key; want a client whose name does", c.shown)
 			}
-			c = readClient(readable(is.Name, false))
-			c.shown = a.shown(&is)
-			if q, _ := h.asks(c); slices.Contains(append(q.Keys, q.Client, q.InFlightKey), limiter.Key(is.Key)) {
-				return c, nil
-			}
-			err = badRequest(http.StatusConflict, "the name of client %s does not tell its whole key; want a client whose name does", c.shown)
 		}
 	}
 	return clientName{}, err
+}
+
+// A namedList is clients that are named by one of their keys.
+type namedList struct {
+	clients []oncall.Client
+	key     func(*shield.Request) limiter.Key
+}
+
+// named returns the lists of clients that h has the names of.
+func (h *Handler) named(now time.Duration) []namedList {
+	ofShield, inFlight := func(q *shield.Request) limiter.Key { return q.Client }, func(q *shield.Request) limiter.Key { return q.InFlightKey }
+	busy := h.record.busy.clients(now)
+	lists := []namedList{{h.record.refused.clients(now), ofShield}, {busy, inFlight}, {busy, ofShield}}
+	for i := range h.zones {
+		lists = append(lists, namedList{h.zones[i].record.refused.clients(now), func(q *shield.Request) limiter.Key { return q.Keys[i] }})
+	}
+	return lists
 }
 
 // shown returns the name of a client, with its address masked if it is to be.
