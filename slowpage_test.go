@@ -95,6 +95,9 @@ func TestSlowPageOverSockets(t *testing.T) {
 	}
 	all.Wait()
 	t.Logf("%d of %d honest clients are served at once; %d in the backend at most", served.Load(), asked.Load(), b.most.Load())
+	if asked.Load() < 250 { // of 400: it stands still for longer than a page takes, which is an overload
+		t.Skipf("needs a machine that can send 400 requests in 4 s; this has sent %d", asked.Load())
+	}
 	if served.Load() < asked.Load()*98/100 {
 		t.Errorf("%d of %d honest clients are served at once, want 98 %%", served.Load(), asked.Load())
 	}

@@ -56,10 +56,16 @@ func (p *proxyResult) latency() time.Duration {
 var ErrUnasked = errors.New("the backend was not asked")
 
 // NoteTimeout notes that the request of a context has been ended because the backend was late.
-// For shields before, that is its failure, also if the response had begun.
-func NoteTimeout(ctx context.Context) { caddyhttp.SetVar(ctx, lateVar, true) }
+// For shields before, that is its failure, also if the response had begun. It is safe for
+// concurrent use. Caddy's variables are not: a Transport that still dials for a request that
+// has ended reads them.
+func NoteTimeout(ctx context.Context) {
+	if repl, ok := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
+		repl.Set(lateKey, true)
+	}
+}
 
-const lateVar = "shield.late"
+const lateKey = "shield.late"
 
 // result returns how r has ended, and sets when a stream of events began. The next handler
 // returned err or, unless returned, panicked.
@@ -86,8 +92,10 @@ func (p *proxyResult) result(r *http.Request, err error, returned bool) (outcome
 		}
 	}
 	p.status = status
-	if (p.timed || err != nil || !returned) && caddyhttp.GetVar(r.Context(), lateVar) != nil {
-		return shield.Overloaded, 0
+	if p.repl != nil && (p.timed || err != nil || !returned) {
+		if _, late := p.repl.Get(lateKey); late {
+			return shield.Overloaded, 0
+		}
 	}
 	outcome = shield.OutcomeOf(r, p.body, status)
 	if answered && status < 300 && strings.HasPrefix(p.header(proxyContentType), "text/event-stream") {
