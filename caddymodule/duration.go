@@ -184,9 +184,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	return next.ServeHTTP(w, r)
 }
 
-// statusOf returns the status of an answer: that of an error, or what has been written, if the
-// server has access logs. Else it is 0: to wrap the ResponseWriter costs an allocation, and to ask
-// the Replacer for that of a reverse_proxy takes longer than all the rest.
+// statusOf returns the status of an answer: that of an error, or what has been written, if Caddy has
+// wrapped the ResponseWriter for its access logs or its metrics. Else it is 0: to wrap it costs an
+// allocation, and to ask the Replacer for that of a reverse_proxy takes longer than all the rest.
 func (h *Handler) statusOf(w http.ResponseWriter, err error) int {
 	if err != nil {
 		if failed, ok := errors.AsType[caddyhttp.HandlerError](err); ok {
@@ -194,10 +194,8 @@ func (h *Handler) statusOf(w http.ResponseWriter, err error) int {
 		}
 		return http.StatusInternalServerError // as Caddy answers it
 	}
-	if h.logged {
-		if recorder, ok := w.(caddyhttp.ResponseRecorder); ok {
-			return recorder.Status()
-		}
+	if recorder, ok := w.(caddyhttp.ResponseRecorder); ok {
+		return recorder.Status()
 	}
 	return 0
 }

@@ -99,6 +99,7 @@ func TestDurations(t *testing.T) {
 		{"a capacity before a proxy", `"capacity": {"rate": 1, "per": "1h", "burst": 2}, "pushback": {"dither": false}`, proxy, "", "2xx 1, 4xx 1"},
 		{"another handler", `"zones": [{"name": "z", "rate": 1, "per": "1h", "burst": 2}]`, respondOK, "", "unknown 2"},
 		{"another one, with logs", `"zones": [{"name": "z", "rate": 1, "per": "1h", "burst": 2}]`, respondOK, `"logs": {},`, "2xx 2"},
+		{"another one, with metrics", `"zones": [{"name": "z", "rate": 1, "per": "1h", "burst": 2}]`, respondOK, `"metrics": {},`, "2xx 2"},
 		{"another one, with logs and a limit", `"concurrency": {"limit": 5}, "zones": [{"name": "z", "rate": 1, "per": "1h", "burst": 2}]`, respondOK, `"logs": {},`, "2xx 2"},
 		{"an error", `"zones": [{"name": "z", "rate": 1, "per": "1h", "burst": 2}]`, `{"handler": "error", "status_code": 418}`, "", "4xx 2"},
 	} {
