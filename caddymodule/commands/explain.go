@@ -140,7 +140,7 @@ func appointmentText(e *adminapi.ExplanationStatus) string {
 		text += "; several clients share this key"
 	}
 	if e.Strikes > 0 {
-		text += fmt.Sprintf("; %d returns before the time", e.Strikes)
+		text += "; " + plural(e.Strikes, "return", "returns") + " before the time"
 	}
 	if e.Kind != "" && e.Kind != "unknown" {
 		text += "; its retries: " + e.Kind

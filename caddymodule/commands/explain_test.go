@@ -46,3 +46,13 @@ func TestExplainShowsHostileNames(t *testing.T) {
 		t.Errorf("%v: %q", err, out.String())
 	}
 }
+
+func TestOneIsSaidInTheSingular(t *testing.T) {
+	for strikes, want := range map[int]string{1: "; 1 return before the time", 2: "; 2 returns before the time"} {
+		e := adminapi.ExplanationStatus{}
+		e.Strikes = strikes
+		if text := appointmentText(&e); !strings.Contains(text, want) {
+			t.Errorf("%d strikes: %q; want %q", strikes, text, want)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
@@ -72,7 +73,12 @@ func modeCommand() *cobra.Command {
 		Use:   "mode --for <duration> [--shield <name>] observe|enforce",
 		Short: "Has shields refuse no request for a while, or refuse again",
 		Long:  "\nSets the mode of all shields or of one: observe refuses no request, and counts those\nthat would have been refused.\n" + changing,
-		Args:  Args(1, 1, "observe or enforce"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && args[0] != "observe" && args[0] != "enforce" {
+				return fmt.Errorf("mode is %q%s; want observe or enforce", args[0], Meant("", Near(args[0], []string{"observe", "enforce"})))
+			}
+			return Args(1, 1, "observe or enforce")(cmd, args)
+		},
 	}, func(f caddycmd.Flags, args []string) map[string]string {
 		return map[string]string{"kind": "mode", "value": args[0], "shield": f.String("shield")}
 	})
@@ -111,6 +117,9 @@ func overrideCommand(cmd *cobra.Command, ask func(caddycmd.Flags, []string) map[
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		body := ask(flagsOf(cmd), args)
 		body["for"] = flagsOf(cmd).String("for")
+		if d, err := caddy.ParseDuration(body["for"]); err != nil || d < time.Second || d > 24*time.Hour {
+			return fmt.Errorf("--for is %q; want how long it lasts, 1s to 24h, like 10m", body["for"])
+		}
 		var is adminapi.OverrideBegun
 		if done, err := change(cmd, "/shield/overrides", body, &is); done || err != nil {
 			return err
@@ -127,7 +136,6 @@ func overrideCommand(cmd *cobra.Command, ask func(caddycmd.Flags, []string) map[
 		return nil
 	}
 	cmd.Flags().String("for", "", "how long it lasts: 1s to 24h")
-	_ = cmd.MarkFlagRequired("for") // it exists
 	return changeCommand(cmd)
 }
 
@@ -171,10 +179,10 @@ func forgive(cmd *cobra.Command, client string) error {
 			what = append(what, "its bucket in zone "+z)
 		}
 		if s.Promises > 0 {
-			what = append(what, fmt.Sprintf("%d appointments", s.Promises))
+			what = append(what, plural(s.Promises, "appointment", "appointments"))
 		}
 		if s.Strikes > 0 {
-			what = append(what, fmt.Sprintf("%d early returns", s.Strikes))
+			what = append(what, plural(s.Strikes, "early return", "early returns"))
 		}
 		if s.Blocked {
 			what = append(what, "its block")
@@ -195,6 +203,13 @@ func forgive(cmd *cobra.Command, client string) error {
 		fmt.Fprintf(w, "To end it: %s overrides end %s\n", cmd.Parent().CommandPath(), is.Continued[i].ID)
 	}
 	return nil
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprint(n, " ", many)
 }
 
 func overrides(w io.Writer, f caddycmd.Flags, args []string) error {

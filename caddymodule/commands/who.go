@@ -34,6 +34,9 @@ time; and which have the most requests in flight.
 }
 
 func showWho(w io.Writer, flags caddycmd.Flags) error {
+	if n := flags.Int("clients"); n < 1 || n > 100 {
+		return fmt.Errorf("--clients is %d; want 1 to 100", n)
+	}
 	query := url.Values{"n": {strconv.Itoa(flags.Int("clients"))}}
 	if name := flags.String("shield"); name != "" {
 		query.Set("shield", name)

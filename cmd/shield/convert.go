@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
+	"github.com/herdshield/shield/caddymodule/commands"
 	"github.com/herdshield/shield/internal/convert"
+	"github.com/herdshield/shield/loadtest/report"
 )
 
 func init() {
@@ -35,11 +38,12 @@ how much that is stands on standard error.
 		CobraFunc: func(cmd *cobra.Command) {
 			cmd.Example = `  $ shield convert nginx /etc/nginx/nginx.conf >Caddyfile
   $ shield convert caddy-ratelimit Caddyfile >Caddyfile.new`
-			cmd.Args = func(_ *cobra.Command, args []string) error {
-				if len(args) != 2 || args[0] != "nginx" && args[0] != "caddy-ratelimit" {
-					return fmt.Errorf("arguments are %q; want nginx or caddy-ratelimit, and a file", args)
+			cmd.Args = func(cmd *cobra.Command, args []string) error {
+				const want = "nginx or caddy-ratelimit, and a file"
+				if from := []string{"nginx", "caddy-ratelimit"}; len(args) == 2 && !slices.Contains(from, args[0]) {
+					return fmt.Errorf("%q is no server that is known%s; want %s", args[0], commands.Meant("", commands.Near(args[0], from)), want)
 				}
-				return nil
+				return commands.Args(2, 2, want)(cmd, args)
 			}
 			cmd.RunE = func(cmd *cobra.Command, args []string) error {
 				return convertFile(cmd.OutOrStdout(), cmd.ErrOrStderr(), args[0], args[1])
@@ -69,7 +73,7 @@ func convertFile(out, notes io.Writer, from, file string) error {
 		return err
 	}
 	if n := r.Missing(); n > 0 {
-		fmt.Fprintf(notes, "Not everything could be converted: see %s under \"Not converted\" at the top.\n", plural(n, "note", "notes"))
+		fmt.Fprintf(notes, "Not everything could be converted: see %s under \"Not converted\" at the top.\n", report.Plural(n, "note", "notes"))
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/herdshield/shield/loadtest/clients"
 	"github.com/herdshield/shield/loadtest/live"
+	"github.com/herdshield/shield/loadtest/report"
 )
 
 func init() {
@@ -227,7 +228,7 @@ func (l *loadtest) judge(r live.LoadResult, expected []live.Expectation) error {
 	}
 	var unmet []error
 	if errors.Is(r.Stopped, live.ErrRequests) && len(expected) > 0 {
-		unmet = append(unmet, fmt.Errorf("--requests %d ended the run while %d clients were still trying; want more requests, or fewer clients", l.Requests, r.All.Trying))
+		unmet = append(unmet, fmt.Errorf("--requests %d ended the run while %s still trying; want more requests, or fewer clients", l.Requests, report.Plural(r.All.Trying, "client was", "clients were")))
 	}
 	for _, e := range expected {
 		unmet = append(unmet, e.Check(r))

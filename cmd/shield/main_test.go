@@ -151,7 +151,7 @@ func TestProxyAndStatus(t *testing.T) {
 	if err != nil || json.Unmarshal(out, &who) != nil || len(who.Shields) != 1 || len(who.Zones) != 1 {
 		t.Errorf("who --json: %v\n%s", err, out)
 	}
-	if out, err = command(t, "who", "--clients", "0", "--address", admin).CombinedOutput(); err == nil || !bytes.Contains(out, []byte("n is 0; want 1 to 100")) {
+	if out, err = command(t, "who", "--clients", "0", "--address", admin).CombinedOutput(); err == nil || !bytes.Contains(out, []byte("--clients is 0; want 1 to 100")) {
 		t.Errorf("who --clients 0: %v\n%s", err, out)
 	}
 	metrics, err := http.Get("http://" + admin + "/metrics")
@@ -200,7 +200,15 @@ func TestCommandLineErrors(t *testing.T) {
 		"loadtest http://127.0.0.1:1 --herd many":     `--herd is "many"; want a whole number`,
 		"simulate --outages 3s":                       "--outages is no flag of shield simulate (did you mean --outage?)",
 		"simulate --duration 60":                      `--duration is "60"; want a time with a unit, as 100ms, 5s or 2m`,
-		"convert ngnix nginx.conf":                    `want nginx or caddy-ratelimit`,
+		"convert ngnix nginx.conf":                    `"ngnix" is no server that is known (did you mean nginx?); want nginx or caddy-ratelimit, and a file`,
+		"convert nginx.conf":                          `arguments are ["nginx.conf"]; want nginx or caddy-ratelimit, and a file`,
+		"convert":                                     "shield convert has no arguments; want nginx or caddy-ratelimit, and a file",
+		"simulate --compare sheild":                   "sheild is neither a file nor a known word (did you mean shield?); want a Caddyfile, JSON, or one of",
+		"block 192.0.2.7":                             `--for is ""; want how long it lasts, 1s to 24h, like 10m`,
+		"block 192.0.2.7 --for 5":                     `--for is "5"; want how long it lasts`,
+		"block 192.0.2.7 --for 48h":                   `--for is "48h"; want how long it lasts`,
+		"mode --for 1m observ":                        `mode is "observ" (did you mean observe?); want observe or enforce`,
+		"who --clients 0":                             "--clients is 0; want 1 to 100",
 		"status --address 127.0.0.1:1":                "is shield running, and its admin endpoint at 127.0.0.1:1?",
 		"status extra":                                `arguments are ["extra"]; want none`,
 		"who --address 127.0.0.1:1":                   "is shield running, and its admin endpoint at 127.0.0.1:1?",

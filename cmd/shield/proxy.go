@@ -23,6 +23,7 @@ import (
 	"github.com/herdshield/shield/caddymodule"
 	"github.com/herdshield/shield/caddymodule/commands"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/loadtest/report"
 )
 
 func init() {
@@ -217,7 +218,8 @@ func (p proxy) greet(w io.Writer) error {
 	case "adaptive":
 		limits = append(limits, "what is in flight to as much as the backend works best with")
 	default:
-		limits = append(limits, p.Concurrency+" requests in flight")
+		n, _ := strconv.Atoi(p.Concurrency) // it is in force, so it can be read
+		limits = append(limits, report.Plural(n, "request", "requests")+" in flight")
 	}
 	if last := len(limits) - 1; last > 0 {
 		limits[last] = "and " + limits[last]
@@ -392,7 +394,7 @@ func (p proxy) share(config []byte) ([]byte, error) {
 		return nil, fmt.Errorf("%s is not set; want the secret of all replicas that share the store, such as the output of openssl rand -hex 16", secretVariable)
 	}
 	if n := len(os.Getenv(secretVariable)); n < limiter.MinSecret {
-		return nil, fmt.Errorf("%s has %d bytes; want at least %d, such as the output of openssl rand -hex 16", secretVariable, n, limiter.MinSecret)
+		return nil, fmt.Errorf("%s has %s; want at least %d, such as the output of openssl rand -hex 16", secretVariable, report.Plural(n, "byte", "bytes"), limiter.MinSecret)
 	}
 	store.Secret = "{env." + secretVariable + "}"
 	if store.Password != "" || os.Getenv(passwordVariable) != "" {

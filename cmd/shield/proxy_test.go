@@ -96,6 +96,15 @@ func TestProxySiteAddress(t *testing.T) {
 	}
 }
 
+func TestProxySaysOneInTheSingular(t *testing.T) {
+	for n, want := range map[string]string{"1": "shield limits 1 request in flight.\n", "2": "shield limits 2 requests in flight.\n"} {
+		var b strings.Builder
+		if err := (proxy{From: ":8080", To: []string{"a:1"}, Concurrency: n, Admin: "off"}).greet(&b); err != nil || !strings.HasPrefix(b.String(), want) {
+			t.Errorf("%v, %q; want %q", err, b.String(), want)
+		}
+	}
+}
+
 func TestProxyErrors(t *testing.T) {
 	good := proxy{From: ":8080", To: []string{"127.0.0.1:9000"}, Admin: "off", Rate: "5/s"}
 	for _, c := range []struct {

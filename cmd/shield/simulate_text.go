@@ -36,7 +36,7 @@ func (s *simulation) describe(limit limiter.Config) error {
 
 // planText says what is simulated, a paragraph in each line.
 var planText = template.Must(template.New("plan").Funcs(template.FuncMap{
-	"digits": digits, "plural": plural, "long": func(m report.Mark) time.Duration { return m.To - m.From },
+	"digits": digits, "plural": report.Plural, "long": func(m report.Mark) time.Duration { return m.To - m.From },
 	"capital": func(name string) string { return strings.ToUpper(name[:1]) + name[1:] },
 }).Parse(`
 {{- if .Clients}}A herd of {{plural .Clients "client" "clients"}}{{with .Addresses}} behind {{plural . "address" "addresses"}}{{end}} comes within {{.Within}}
@@ -58,14 +58,6 @@ A run is {{.Until}}{{if .Background}}, after a warm-up of {{.Warmup}} with backg
 func digits(v float64) string {
 	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64)
 	return strconv.FormatFloat(rounded, 'f', -1, 64)
-}
-
-// plural returns "1 one", or the number and many.
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return strconv.Itoa(n) + " " + many
 }
 
 // wrap breaks lines that are longer than this many letters.
@@ -150,7 +142,7 @@ func (s *simulation) worse() []string {
 	}
 	var in []string
 	if suggested.Served < none.Served {
-		in = append(in, fmt.Sprintf("it serves %d clients of the herd, and none %d", suggested.Served, none.Served))
+		in = append(in, fmt.Sprintf("it serves %s of the herd, and none %d", report.Plural(suggested.Served, "client", "clients"), none.Served))
 	}
 	for _, who := range []struct {
 		name       string

@@ -42,7 +42,7 @@ func (n *nginx) writeConnections(blocks []*shieldBlock, s *nginxServer, u *use) 
 		case !constant:
 			of = " with the same " + strings.Join(k.variable, " and ")
 		}
-		n.add(Same, n.at(u.Directive), "zone %s: at most %d requests in flight%s", u.name, u.n, of)
+		n.add(Same, n.at(u.Directive), "zone %s: at most %d %s in flight%s", u.name, u.n, map[bool]string{true: "request", false: "requests"}[u.n == 1], of)
 		if !n.servers1(u.zone) && n.server != k.key {
 			n.add(Differs, n.at(u.Directive), "zone %s: each server counts its requests alone; nginx counts those of all servers together", u.name)
 		}

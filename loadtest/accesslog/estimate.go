@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/report"
 )
 
 // An Estimate describes a site by its log.
@@ -151,21 +152,21 @@ func obeys(p clients.Policy) bool {
 // tableText shows an Estimate: bars separate a figure's name, the figure, and what it rests on.
 // 100 pieces are more than an ordered log has: three months of nights without a line.
 var tableText = template.Must(template.New("table").Funcs(template.FuncMap{
-	"rate": rate, "percent": percent, "short": short, "long": long,
+	"plural": report.Plural, "rate": rate, "percent": percent, "short": short, "long": long,
 	"at":    func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 	"times": func(n, of int) int { return n * of }, "less": func(a, b float64) float64 { return a - b },
 }).Parse(`log │ {{long .Span}}, from {{at .From}} │
-{{- with .Lines}} {{.Read}} lines: {{.Other}} of other loggers, {{.Broken}} broken{{end}}
+{{- with .Lines}} {{plural .Read "line" "lines"}}: {{.Other}} of other loggers, {{.Broken}} broken{{end}}
 {{if gt .Pieces 100}} │ in {{.Pieces}} pieces │ too many to be true: sort the lines by time
 {{else if gt .Pieces 1}} │ in {{.Pieces}} pieces │ the clock went back, or an hour passed without a line
 {{end}}{{if ge .Overlap.Seconds 1.0}} │ pieces overlap by {{long .Overlap}} │ the rate may be too low: merge logs of several servers by time
-{{end}}{{if gt (times 100 .Lines.Unsorted) .Requests}} │ {{.Lines.Unsorted}} lines out of order │ retries may be missed: sort the lines by time
+{{end}}{{if gt (times 100 .Lines.Unsorted) .Requests}} │ {{plural .Lines.Unsorted "line" "lines"}} out of order │ retries may be missed: sort the lines by time
 {{end}}{{if eq .Lines.Stray 1}} │ 1 line is ten minutes off │ and in no second
 {{else if .Lines.Stray}} │ {{.Lines.Stray}} lines are ten minutes off │ and in no second; if they are many, sort the lines by time
 {{end}}{{with .Lines.Untimed}} │ {{.}} without a duration │ they count as if they had taken no time
 {{end}}{{if gt (times 2 .Lines.Coarse) .Requests}} │ times in whole seconds │ waits are known to a second only
-{{end}}requests per second │ {{rate .Arrivals.Mean}} │ {{.Requests}} requests
-  first attempts │ {{rate .Rate}} │ {{.Retries}} retries left out
+{{end}}requests per second │ {{rate .Arrivals.Mean}} │ {{plural .Requests "request" "requests"}}
+  first attempts │ {{rate .Rate}} │ {{plural .Retries "retry" "retries"}} left out
 {{if .Bursts.N}}  without bursts │ {{rate .Calm}} │ {{less .Rate .Calm | rate}} came in bursts
 {{end}}  half of the seconds │ up to {{printf "%.0f" .Arrivals.P50}} │
   95 %, 99 % of them │ up to {{printf "%.0f, %.0f" .Arrivals.P95 .Arrivals.P99}} │
@@ -173,21 +174,21 @@ var tableText = template.Must(template.New("table").Funcs(template.FuncMap{
   busiest minute │ {{rate .Arrivals.BusiestMinute}} │ {{at .Arrivals.BusiestMinuteAt}}
 clients │ {{.Clients}} │
   requests per client │
-{{- with .PerClient}} mean {{printf "%.1f" .Mean}}, half up to {{.P50}}, 99 % up to {{.P99}}, most {{.Max}} │ {{.Of}} clients{{end}}
+{{- with .PerClient}} mean {{printf "%.1f" .Mean}}, half up to {{.P50}}, 99 % up to {{.P99}}, most {{.Max}} │ {{plural .Of "client" "clients"}}{{end}}
 time of 2xx │
-{{- with .Times}}{{if .Of}} mean {{short $.Service}}, half {{short .P50}}, 95 % {{short .P95}}, 99 % {{short .P99}} │ {{.Of}} requests
+{{- with .Times}}{{if .Of}} mean {{short $.Service}}, half {{short .P50}}, 95 % {{short .P95}}, 99 % {{short .P99}} │ {{plural .Of "request" "requests"}}
 {{- else}} not known │ no request{{end}}{{end}}
 in work at once │ {{printf "mean %.1f, in the worst minute %.1f" .Concurrency.Mean .Concurrency.Peak}} │ by Little's law
 refused │ {{percent .Answers.Refused}} │ {{.Answers.Quota}} of 429, {{.Answers.Overload}} of 502, 503, 504
 5xx │ {{percent .Answers.Errors}} │
 most served │ {{rate .Answers.Peak}} per second │ the best minute
 {{with .Answers.Full}}  while refusing │ {{rate .}} per second │ in seconds with more than 5 % of 502, 503, 504
-{{end}}bursts │ {{with .Bursts}}{{if .N}}{{.N}}, the largest of {{.Largest}} clients │ the largest at {{at .At}}{{else}}none │{{end}}{{end}}
-{{if .Returns}}refused clients │ {{len .Returns}} kinds │ {{.Judged}} clients{{if gt .Sampled 1}}, one of {{.Sampled}}{{end}}
-{{- with .Undecided}}; {{.}} refusals too near the end to say{{end}}{{with .Lost}}; {{.}} refusals not watched{{end}}
-{{range .Returns}}  {{.Policy}} │ {{percent .Share}} ± {{percent .Error}} │ {{.Clients}} clients, {{.Waits}} waits
+{{end}}bursts │ {{with .Bursts}}{{if .N}}{{.N}}, the largest of {{plural .Largest "client" "clients"}} │ the largest at {{at .At}}{{else}}none │{{end}}{{end}}
+{{if .Returns}}refused clients │ {{plural (len .Returns) "kind" "kinds"}} │ {{plural .Judged "client" "clients"}}{{if gt .Sampled 1}}, one of {{.Sampled}}{{end}}
+{{- with .Undecided}}; {{plural . "refusal" "refusals"}} too near the end to say{{end}}{{with .Lost}}; {{plural . "refusal" "refusals"}} not watched{{end}}
+{{range .Returns}}  {{.Policy}} │ {{percent .Share}} ± {{percent .Error}} │ {{plural .Clients "client" "clients"}}, {{plural .Waits "wait" "waits"}}
 {{end}}{{else}}refused clients │ not known │
-{{- with .Undecided}} {{.}} refusals, and the log ends too soon to say{{else}} no client was refused{{end}}
+{{- with .Undecided}} {{plural . "refusal" "refusals"}}, and the log ends too soon to say{{else}} no client was refused{{end}}
 {{range .Population}}  {{.Policy}} │ 50 % │ assumed
 {{end}}{{end}}`))
 

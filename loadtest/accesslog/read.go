@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/herdshield/shield/loadtest/report"
 )
 
 // longestLine bounds a line. Caddy's are shorter than the largest header that it accepts, by
@@ -41,11 +43,11 @@ func Read(r io.Reader) (*Estimate, error) {
 		if err != nil {
 			return nil, fmt.Errorf("access log: %w", err)
 		}
-		return nil, fmt.Errorf("access log: no line is of Caddy's access log in JSON, with \"logger\": %q; %d lines were read, %d of other loggers and %d broken",
-			accessLogger, t.e.Lines.Read, t.e.Lines.Other, t.e.Lines.Broken)
+		return nil, fmt.Errorf("access log: no line is of Caddy's access log in JSON, with \"logger\": %q; %s read, %d of other loggers and %d broken; want the log of a site with the directive log",
+			accessLogger, report.Plural(t.e.Lines.Read, "line was", "lines were"), t.e.Lines.Other, t.e.Lines.Broken)
 	}
 	if err != nil {
-		err = fmt.Errorf("access log: after %d lines: %w", t.e.Lines.Read, err)
+		err = fmt.Errorf("access log: after %s: %w", report.Plural(t.e.Lines.Read, "line", "lines"), err)
 	}
 	return t.estimate(), err
 }

@@ -266,6 +266,7 @@ func TestGzip(t *testing.T) {
 func TestNoLog(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                                    "0 lines were read",
+		"hello\n":                             "1 line was read, 0 of other loggers and 1 broken; want the log of a site",
 		"hello\nworld\n":                      "2 lines were read, 0 of other loggers and 2 broken",
 		"{\"logger\":\"tls\",\"ts\":1.7e9}":   "1 of other loggers",
 		"\x28\xb5\x2f\xfd....":                "zstd -dc",

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/report"
 )
 
 // Suggest returns a Caddyfile that follows from the Estimate, with comments on the origin of
@@ -38,7 +39,7 @@ func (e *Estimate) Suggest() string {
 
 	for _, r := range e.Returns {
 		if m, ok := r.Policy.(clients.MaxAttempts); ok && obeys(m) {
-			say("# %s of the clients come when they are told, and go after %d attempts: their", percent(r.Share), m.N)
+			say("# %s of the clients come when they are told, and go after %s: their", percent(r.Share), report.Plural(m.N, "attempt", "attempts"))
 			say("# first appointment should be one that can be kept.")
 			say("pushback {")
 			say("\tmax 59s")
@@ -47,7 +48,7 @@ func (e *Estimate) Suggest() string {
 		}
 	}
 	if len(e.Returns) > 0 {
-		say("# Of %d refused clients that were judged, %s come when they are told.", e.Judged, percent(e.Honour()))
+		say("# Of %s, %s come when they are told.", report.Plural(e.Judged, "refused client that was judged", "refused clients that were judged"), percent(e.Honour()))
 	} else {
 		say("# What clients do that are refused is not in the log.")
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/loadtest/clients"
+	"github.com/herdshield/shield/loadtest/report"
 )
 
 // A Load runs its clients once. All methods but Run are safe for concurrent use.
@@ -222,8 +223,8 @@ type Progress struct {
 }
 
 func (p Progress) String() string {
-	return fmt.Sprintf("%4.1f s: %d came, %d served, %d trying, %d gave up; %d requests",
-		p.At.Seconds(), p.Came, p.Served, p.Trying, p.GaveUp, p.Requests)
+	return fmt.Sprintf("%4.1f s: %d came, %d served, %d trying, %d gave up; %s",
+		p.At.Seconds(), p.Came, p.Served, p.Trying, p.GaveUp, report.Plural(p.Requests, "request", "requests"))
 }
 
 // Progress returns the state of the run. It is cheap, for use during Run.

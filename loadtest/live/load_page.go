@@ -26,10 +26,13 @@ func lead(r LoadResult) string {
 	switch all := &r.All; {
 	case all.Clients == 0:
 		return "No client came."
+	case all.Clients == 1 && all.Served == 1:
+		return fmt.Sprintf("The only client was served, after %s.", people(all.LastServed))
 	case all.Served == all.Clients:
 		return fmt.Sprintf("All %d clients were served, with %.2f requests each; the last after %s.", all.Served, all.PerSuccess(), people(all.LastServed))
 	default:
-		return fmt.Sprintf("%d of %d clients were served (%s); %d were not.", all.Served, all.Clients, percent(all.Served, all.Clients), all.Clients-all.Served)
+		return fmt.Sprintf("%d of %s served (%s); %s not.", all.Served, report.Plural(all.Clients, "client was", "clients were"),
+			percent(all.Served, all.Clients), report.Plural(all.Clients-all.Served, "was", "were"))
 	}
 }
 

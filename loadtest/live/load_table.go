@@ -241,27 +241,27 @@ func (c LoadConfig) notes(r LoadResult) (notes []string) {
 	all := &r.All
 	note(all.Late.P99 > lateness, "1 %% of the requests left %s or more after they were due: this machine was too busy, "+
 		"and its latencies are in the figures.", people(all.Late.P99))
-	note(all.Unreachable > 0, "%d requests had no connection, or it broke. The last: %s", all.Unreachable, r.Broken)
-	note(r.Faults > 0, "%d connections failed in this machine, not in the target: %s. "+
+	note(all.Unreachable > 0, "%s had no connection, or it broke. The last: %s", report.Plural(all.Unreachable, "request", "requests"), r.Broken)
+	note(r.Faults > 0, "%s failed in this machine, not in the target: %s. "+
 		"Raise its limits (ulimit -n), or come with fewer clients.",
-		r.Faults, r.Fault)
+		report.Plural(int(r.Faults), "connection", "connections"), r.Fault)
 	tooMany := all.Skipped - all.Overdue
-	note(tooMany > 0, "%d clients never came, because %d were there already: "+
-		"the load was less than was asked for%s.", tooMany, MaxClients, c.reached(r))
-	note(all.Overdue > 0, "%d clients never came, because this machine had not started them when their time was over: "+
-		"the load was less than was asked for%s.", all.Overdue, c.reached(r))
+	note(tooMany > 0, "%s never came, because %d were there already: "+
+		"the load was less than was asked for%s.", report.Plural(tooMany, "client", "clients"), MaxClients, c.reached(r))
+	note(all.Overdue > 0, "%s never came, because this machine had not started them when their time was over: "+
+		"the load was less than was asked for%s.", report.Plural(all.Overdue, "client", "clients"), c.reached(r))
 	note(all.Served > 0 && all.Served < all.Clients, "the waits are those of the clients that were served. "+
-		"The other %d waited in vain, and are not included.",
-		all.Clients-all.Served)
+		"The other %s not included.",
+		map[bool]string{true: "one waited in vain, and is", false: fmt.Sprint(all.Clients-all.Served, " waited in vain, and are")}[all.Clients-all.Served == 1])
 	if r.Stopped != nil {
 		why, cut := r.Stopped.Error(), ""
 		if errors.Is(r.Stopped, ErrRequests) {
 			why += fmt.Sprintf(" (--requests %d)", c.Requests)
 		}
 		if all.CutOff > 0 {
-			cut = fmt.Sprintf(", and %d requests under way", all.CutOff)
+			cut = fmt.Sprintf(", and %s under way", report.Plural(all.CutOff, "request", "requests"))
 		}
-		note(true, "the run ended early: %s. %d clients were still trying%s.", why, all.Trying, cut)
+		note(true, "the run ended early: %s. %s still trying%s.", why, report.Plural(all.Trying, "client was", "clients were"), cut)
 	}
 	return notes
 }

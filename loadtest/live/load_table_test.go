@@ -140,6 +140,9 @@ func TestTableSaysLittleOfLittle(t *testing.T) {
 		{Refused: 3}:                                           "\nRetry-After told to none of 3 refused\n",
 		{Refused: 3, Never: 2}:                                 "\nRetry-After told to none of 3 refused; not to come back to 2\n",
 		{Refused: 3, Told: quantilesOf(1, 2e9)}:                "\nRetry-After told to 1 of 3 refused: 1.00 s least, 2.00 s median, 10.0 s most\n",
+		{Refused: 0, Clients: 3, Served: 2}:                    "The other one waited in vain, and is not included.",
+		{Unreachable: 1, Clients: 1}:                           "1 request had no connection, or it broke.",
+		{Overdue: 1, Skipped: 1, Clients: 1}:                   "1 client never came, because this machine",
 		{Refused: 0, Clients: 3, Served: 1}:                    "The other 2 waited in vain, and are not included.",
 		{Refused: 0, Clients: 3, Served: 3, Told: Quantiles{}}: ", and 14.29 clients per second for 1s, ",
 	} {

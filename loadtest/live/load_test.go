@@ -702,3 +702,15 @@ func TestTimer(t *testing.T) {
 		t.Errorf("with times beyond all: %+v", got)
 	}
 }
+
+// The page's first sentence is right for one client, too.
+func TestLeadOfOneClient(t *testing.T) {
+	for told, want := range map[[2]int]string{ // clients, and those that were served
+		{1, 1}: "The only client was served, after ", {1, 0}: "0 of 1 client was served (0.0 %); 1 was not.",
+		{3, 2}: "2 of 3 clients were served (66.7 %); 1 was not.", {3, 1}: "1 of 3 clients were served (33.3 %); 2 were not.",
+	} {
+		if is := lead(LoadResult{All: Tally{Clients: told[0], Served: told[1]}}); !strings.HasPrefix(is, want) {
+			t.Errorf("of %v: %q; want %q", told, is, want)
+		}
+	}
+}

@@ -93,7 +93,7 @@ func (r *Report) EndedEarly() (lines []string) {
 		case "interrupt":
 			lines = append(lines, fmt.Sprintf("%s was interrupted %s.", run.Name, when))
 		case "requests":
-			lines = append(lines, fmt.Sprintf("%s ended after %d requests (--requests), %s, before its time.", run.Name, r.MaxRequests, when))
+			lines = append(lines, fmt.Sprintf("%s ended after %s (--requests), %s, before its time.", run.Name, Plural(r.MaxRequests, "request", "requests"), when))
 		}
 	}
 	return lines

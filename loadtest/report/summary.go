@@ -53,8 +53,10 @@ func outcome(r *Run) string {
 	case r.Clients == 0:
 		return fmt.Sprintf("served %.0f %% of the clients at their first request, and left %.0f %% unserved",
 			100*r.Strangers.AtOnceShare(), 100*float64(r.Strangers.Unserved)/float64(r.Strangers.Came))
+	case r.Served == 1 && r.Clients == 1:
+		return "served the client after " + duration(r.Drained)
 	case r.Served == r.Clients:
 		return fmt.Sprintf("served all %s clients, the last after %s", thousands(r.Clients), duration(r.Drained))
 	}
-	return fmt.Sprintf("served %s of %s clients, and %s not by the end", thousands(r.Served), thousands(r.Clients), thousands(r.Clients-r.Served))
+	return fmt.Sprintf("served %s of %s, and %s not by the end", thousands(r.Served), thousands(r.Clients)+map[bool]string{true: " client", false: " clients"}[r.Clients == 1], thousands(r.Clients-r.Served))
 }

@@ -246,6 +246,14 @@ func duration(d time.Duration) string {
 }
 
 // thousands writes 12345 as 12,345.
+// Plural returns "1 one", or the number and many.
+func Plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprint(n, " ", many)
+}
+
 func thousands(n int) string { return chart.Number(float64(n)) }
 
 // mostInFlight is the most requests at the backend at the end of any bin.
