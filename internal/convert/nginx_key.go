@@ -140,6 +140,7 @@ type entry struct {
 	fits  func(text string) bool // whether it is the entry of a text that is known
 	value string
 	order int // entries with less are looked at first
+	parts int // how many more lines are in it
 }
 
 // mapped returns what a map or geo may set.
@@ -246,7 +247,39 @@ func entriesOf(block *crossplane.Directive, placeholder string) ([]entry, error)
 		slices.Reverse(entries) // of two networks that are the same, the later one counts
 	}
 	slices.SortStableFunc(entries, func(a, b entry) int { return cmp.Compare(a.order, b.order) })
-	return append(entries, last), nil
+	return append(merged(entries), last), nil
+}
+
+// merged makes one entry of those that follow each other and have the same value: lists of
+// networks and programs are long.
+func merged(entries []entry) (all []entry) {
+	for _, e := range entries {
+		if len(all) == 0 || all[len(all)-1].value != e.value {
+			all = append(all, e)
+			continue
+		}
+		l := &all[len(all)-1]
+		a, b := l.when.is[0], e.when.is[0]
+		switch {
+		case a.name != b.name, a.name == "vars_regexp" && a.args[0] != b.args[0], strings.Contains(b.args[len(b.args)-1], "(?<"), strings.Contains(b.args[len(b.args)-1], "(?P<"):
+			all = append(all, e) // names of groups may not come twice
+			continue
+		case a.name == "client_ip":
+			a.args = slices.Concat(a.args, b.args)
+		default:
+			last := len(a.args) - 1
+			group := "(?:" + b.args[last] + ")"
+			if l.parts == 0 {
+				a.args = append(slices.Clone(a.args[:last]), "(?:"+a.args[last]+")")
+			}
+			a.args = append(slices.Clone(a.args[:last]), a.args[last]+"|"+group)
+		}
+		before := l.fits
+		l.parts++
+		l.fits = func(text string) bool { return before(text) || e.fits(text) }
+		l.when = cond{is: []matcher{{name: a.name, args: a.args}}}
+	}
+	return all
 }
 
 // network reads a network of geo. The longest prefix is looked at first.

@@ -105,9 +105,12 @@ func TestNginxIdioms(t *testing.T) {
 	const zone = "limit_req_zone $k zone=a:1m rate=1r/s;\n"
 	const uses = "server {\nlimit_req zone=a;\nlocation / {\nproxy_pass http://app;\n}\n}\n"
 	for _, c := range []struct{ config, want, missing string }{
-		{"geo $l {\ndefault 1;\ninclude office.*;\n}\nmap $l $k {\n0 \"\";\n1 $remote_addr;\n}\n" + zone + uses, "match {\n\t\t\t\tnot client_ip 192.0.2.1\n\t\t\t\tnot client_ip 10.0.0.0/8\n", ""},
+		{"geo $l {\ndefault 1;\ninclude office.*;\n}\nmap $l $k {\n0 \"\";\n1 $remote_addr;\n}\n" + zone + uses, "match {\n\t\t\t\tnot client_ip 192.0.2.1 10.0.0.0/8\n", ""},
 		{"geo $l {\nranges;\ndefault 1;\n10.0.0.1-10.0.0.6 0;\n10.1.0.0-10.1.255.255 0;\n}\nmap $l $k {\n0 \"\";\n1 $remote_addr;\n}\n" + zone + uses,
-			"not client_ip 10.1.0.0/16\n\t\t\t\tnot client_ip 10.0.0.1/32 10.0.0.2/31 10.0.0.4/31 10.0.0.6/32\n", ""},
+			"not client_ip 10.1.0.0/16 10.0.0.1/32 10.0.0.2/31 10.0.0.4/31 10.0.0.6/32\n", ""},
+		{"geo $l {\ndefault 1;\n" + manyLines("10.0.0.%d 0;\n") + "}\nmap $l $k {\n0 \"\";\n1 $remote_addr;\n}\n" + zone + uses, "match {\n\t\t\t\tnot client_ip 10.0.0.199 10.0.0.198", ""},
+		{"map $http_user_agent $k {\n" + manyLines("~*bot%d $remote_addr;\n") + "~(?<a>b) $remote_addr;\n~(?<a>c) $remote_addr;\n}\n" + zone + uses, "match {\n\t\t\t\tvars_regexp {header.User-Agent} (?:(?i)bot0)|(?:(?i)bot1)|", ""},
+		{"map $http_user_agent $k {\n" + manyLines("~a%d 1;\n~b%[1]d \"\";\n") + "}\n" + zone + uses, "", "it has more than 64 values"},
 		{"map $uri $k {\n~^/(login|signin) $remote_addr;\n}\n" + zone + uses, "match {\n\t\t\t\tpath_regexp ^/(login|signin)\n", ""},
 		{"map $uri $k {\n\"~^/a\\\\.b\\\"$\" 1;\n}\n" + zone + uses, "path_regexp `^/a\\.b\"$`\n", ""},
 		{"upstream app {\nserver 10.0.0.1:80 weight=2;\nserver 10.0.0.2:80 backup;\nserver 10.0.0.3:80 down;\nserver 10.0.0.4:80;\n}\n" + strings.ReplaceAll(zone, "$k", "$uri") + uses, "\treverse_proxy 10.0.0.1:80 10.0.0.4:80\n", "weight=2: "},
@@ -132,6 +135,14 @@ func TestNginxIdioms(t *testing.T) {
 		}
 		load(t, got.Caddyfile)
 	}
+}
+
+func manyLines(line string) string {
+	var b strings.Builder
+	for i := range 200 {
+		fmt.Fprintf(&b, line, i)
+	}
+	return b.String()
 }
 
 // A site answers for the hosts for which nginx chooses its server.

@@ -23,6 +23,7 @@ type replay struct {
 	at     time.Duration // after the first; 0: after the one before, whose refusals may be held back for 1 s
 	path   string
 	client string // its address
+	host   string // what it asks; "": the address of the server
 	agent  string // its User-Agent
 	key    string // its X-Key
 	n      int    // how many at once
@@ -45,6 +46,7 @@ func play(t *testing.T, address string, steps []replay) []int {
 				r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+step.path, nil)
 				r.Header.Set("X-Forwarded-For", step.client)
 				r.Header.Set("User-Agent", step.agent)
+				r.Host = step.host
 				if step.key != "" {
 					r.Header.Set("X-Key", step.key)
 				}
@@ -204,8 +206,10 @@ func nginxAndShield(t *testing.T, config string, backend http.Handler) (original
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Missing() > 0 {
-		t.Errorf("something is not converted:\n%s", got.Caddyfile)
+	for _, note := range got.Notes {
+		if note.Kind == convert.Missing && !strings.Contains(note.Text, "any number of labels") {
+			t.Errorf("something is not converted:\n%s", got.Caddyfile)
+		}
 	}
 	serveNginx(t, program, folder, path, original)
 	text = strings.Replace(got.Caddyfile, "\n{\n", "\n{\n\tadmin off\n\tpersist_config off\n", 1)
@@ -255,7 +259,8 @@ const nginxKeys = nginxOutside + `
 	}
 	map $http_user_agent $robot {
 		default "";
-		"~*(bot|crawler)" $http_user_agent;
+		~*bot $http_user_agent;
+		~*crawler $http_user_agent;
 		Wget tools;
 	}
 	map $uri $sign_key {
@@ -336,6 +341,66 @@ func TestConvertedNginxHasTheSameKeys(t *testing.T) {
 	})
 	if want := []int{6, 8, 4, 2, 2, 4, 4, 2, 0, 2, 2, 4, 1, 1, 1, 1, 4, 4, 4, 2, 4, 2, 0, 6}; !slices.Equal(a, b) || !slices.Equal(a, want) {
 		t.Errorf("nginx admits\n%v, the shield\n%v; want\n%v", a, b, want)
+	}
+}
+
+// nginxHosts has a server for each way in which nginx chooses one. Each admits another number.
+const nginxHosts = nginxOutside + `
+	limit_req_zone $server_name$binary_remote_addr zone=a:1m rate=1r/m;
+	limit_req_status 429;
+	server {
+		listen %[2]s;
+		server_name first.test www.first.test;
+		limit_req zone=a burst=1 nodelay;
+		location / {
+			proxy_pass http://%[3]s;
+		}
+	}
+	server {
+		listen %[2]s;
+		server_name .deep.test;
+		limit_req zone=a burst=2 nodelay;
+		location / {
+			proxy_pass http://%[3]s;
+		}
+	}
+	server {
+		listen %[2]s default_server;
+		server_name _;
+		limit_req zone=a burst=3 nodelay;
+		location / {
+			proxy_pass http://%[3]s;
+		}
+	}
+	server {
+		listen %[2]s;
+		server_name one.deep.test;
+		limit_req zone=a burst=4 nodelay;
+		location / {
+			proxy_pass http://%[3]s;
+		}
+	}
+}
+`
+
+// nginx and the shield that it was converted to choose the same server for a host.
+func TestConvertedNginxAnswersForTheSameHosts(t *testing.T) {
+	original, converted, text := nginxAndShield(t, nginxHosts, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	steps := []replay{
+		{host: "first.test", n: 8},
+		{host: "deep.test", n: 8},
+		{host: "two.deep.test", n: 8}, // counts with that
+		{host: "other.test", n: 8},
+		{host: "127.0.0.1", n: 8}, // counts with that
+		{host: "one.deep.test", n: 8},
+		{host: "WWW.First.test", n: 8}, // counts with the first
+	}
+	for i := range steps {
+		steps[i].path, steps[i].client = "/", "192.0.2.1"
+	}
+	a, b := both(t, original, converted, steps)
+	if want := []int{2, 3, 0, 4, 0, 5, 0}; !slices.Equal(a, b) || !slices.Equal(a, want) {
+		t.Errorf("nginx admits %v, the shield %v; want %v from\n%s", a, b, want, text)
 	}
 }
 
