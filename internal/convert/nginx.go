@@ -288,7 +288,7 @@ func (n *nginx) readServer(d *crossplane.Directive, outer scope) *nginxServer {
 	for _, slashless := range []bool{false, true} {
 		for i, c := range s.cases {
 			if c.slashless == slashless {
-				s.names[i] = taken.of(n.at(c.Directive), strconv.Itoa(i))
+				s.names[i] = taken.of(c.name(), strconv.Itoa(i))
 			}
 		}
 	}

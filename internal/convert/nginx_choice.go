@@ -169,10 +169,10 @@ func (n *nginx) writeChoice(out *strings.Builder, s *nginxServer) {
 	n.add(Differs, n.at(s.Directive), "a path that has a control character, or ends with /. or /.., is answered 400: Caddy and nginx do not agree which location it has")
 	fmt.Fprintf(out, "@odd vars_regexp {path} %s\nrespond @odd 400\n\n# The location that nginx chooses: the first that fits.\n", quote(odd))
 	for i, c := range s.cases {
-		fmt.Fprintf(out, "# %s\n", c.title())
+		fmt.Fprintf(out, "# %s: %s\n", n.at(c.Directive), c.title())
 		matcher := ""
 		if !c.when.all() {
-			matcher = "@" + s.names[i]
+			matcher = "@at" + s.names[i] // Caddy wants a letter
 			c.when.writeNamed(out, matcher)
 		}
 		if c.redirects() {

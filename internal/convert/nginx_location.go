@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 	"strings"
@@ -48,6 +49,15 @@ func (l *location) title() string {
 		title += ", without the slash"
 	}
 	return title
+}
+
+// name returns what the variable location is called for a location. It is alike in servers
+// that are alike, so that their zones are.
+func (l *location) name() string {
+	if l.parent == nil {
+		return "none"
+	}
+	return cmp.Or(l.path, "any")
 }
 
 // when returns the requests whose path the location fits, whether or not nginx prefers

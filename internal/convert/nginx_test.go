@@ -115,8 +115,9 @@ func TestNginxIdioms(t *testing.T) {
 		{"map $uri $k {\n\"~^/a\\\\.b\\\"$\" 1;\n}\n" + zone + uses, "path_regexp `^/a\\.b\"$`\n", ""},
 		{"upstream app {\nserver 10.0.0.1:80 weight=2;\nserver 10.0.0.2:80 backup;\nserver 10.0.0.3:80 down;\nserver 10.0.0.4:80;\n}\n" + strings.ReplaceAll(zone, "$k", "$uri") + uses, "\treverse_proxy 10.0.0.1:80 10.0.0.4:80\n", "weight=2: "},
 		{strings.ReplaceAll(zone, "$k", "$uri") + "limit_req zone=a;\n" + uses + "server {\nlisten 81;\nreturn 301 https://$host;\n}\n", "http://:81 {\n\t# Yours", ""},
-		{strings.ReplaceAll(zone, "$k", "$uri") + "server {\nlocation / {\ntry_files $uri /index.php;\n}\nlocation ~ \\.php$ {\nlimit_req zone=a;\n}\n}\n", "vars location nginx.conf:6\n", "nginx.conf:4: try_files: it may send"},
+		{strings.ReplaceAll(zone, "$k", "$uri") + "server {\nlocation / {\ntry_files $uri /index.php;\n}\nlocation ~ \\.php$ {\nlimit_req zone=a;\n}\n}\n", "vars location _.php_\n", "nginx.conf:4: try_files: it may send"},
 		{strings.ReplaceAll(zone, "$k", "$uri") + "server {\nlimit_req zone=a;\nlimit_req_dry_run on;\nlocation /a {\nlimit_req_dry_run off;\n}\nlocation / {\n}\n}\n", "shield {\n\t\t\tmode observe\n", ""},
+		{strings.ReplaceAll(zone, "$k", "$uri") + "server {\nlocation /a {\nlimit_req zone=a;\n}\n}\nserver {\nlisten 81;\nlocation /a {\nlimit_req zone=a;\n}\n}\n", "http://:81 {\n\troute {\n", ""},
 		{"limit_conn_zone $server_name zone=c:1m;\nserver {\nlimit_conn c 5;\n}\n", "http://:80 {\n\t# Yours", ""},
 	} {
 		file := filepath.Join(folder, "nginx.conf")
@@ -132,6 +133,9 @@ func TestNginxIdioms(t *testing.T) {
 		}
 		if all := missing(got); !strings.Contains(all, c.missing) || c.missing == "" && all != "" {
 			t.Errorf("%q: not converted are\n%swant\n%s", c.config, all, c.missing)
+		}
+		if strings.Contains(got.Caddyfile, "zone a-2") && strings.Contains(c.config, "listen 81") {
+			t.Errorf("%q: servers do not count together in\n%s", c.config, got.Caddyfile)
 		}
 		load(t, got.Caddyfile)
 	}
@@ -181,19 +185,19 @@ func TestNginxOpensNoHiddenPath(t *testing.T) {
 	const to = "proxy_pass http://127.0.0.1:9000;\n"
 	for _, c := range []struct{ locations, want, missing string }{
 		{"location / {\n" + to + "}\nlocation /a/ {\n" + to + "}\n", "\n\treverse_proxy 127.0.0.1:9000\n}", ""},
-		{"location /a/ {\n" + to + "}\n", "@backend-1 vars location nginx.conf:4\n", ""},
-		{"location = / {\n" + to + "}\n", "@backend-1 vars location nginx.conf:4\n", ""},
-		{"location / {\n" + to + "location /a/ {\n}\n}\n", "@backend-1 vars location nginx.conf:4\n", ""},
-		{"location / {\n" + to + "}\nlocation /a/ {\nreturn 404;\n}\n", "@backend-1 vars location nginx.conf:4\n", ""},
-		{"location / {\n" + to + "deny all;\n}\nlocation /a {\n" + to + "}\n", "@backend-1 vars location nginx.conf:8\n", "nginx.conf:6: deny: "},
-		{"location / {\n" + to + "}\nlocation ~ /\\.(?!a) {\ndeny all;\n}\n", "@backend-1 vars location nginx.conf:4\n", "nginx.conf:7: location /\\.(?!a): "},
+		{"location /a/ {\n" + to + "}\n", "@backend-1 vars location /a/\n", ""},
+		{"location = / {\n" + to + "}\n", "@backend-1 vars location /\n", ""},
+		{"location / {\n" + to + "location /a/ {\n}\n}\n", "@backend-1 vars location /\n", ""},
+		{"location / {\n" + to + "}\nlocation /a/ {\nreturn 404;\n}\n", "@backend-1 vars location /\n", ""},
+		{"location / {\n" + to + "deny all;\n}\nlocation /a {\n" + to + "}\n", "@backend-1 vars location /a\n", "nginx.conf:6: deny: "},
+		{"location / {\n" + to + "}\nlocation ~ /\\.(?!a) {\ndeny all;\n}\n", "@backend-1 vars location /\n", "nginx.conf:7: location /\\.(?!a): "},
 		{"location / {\nif ($http_a) {\n" + to + "}\n}\n", "", ""},
 		{"location / {\n" + to + "auth_basic a;\n}\n", "", "nginx.conf:6: auth_basic: "},
 		{"location / {\n" + to + "a_new_module_s_directive on;\n}\n", "", "nginx.conf:6: a_new_module_s_directive: "},
 		{"auth_request /b;\nlocation / {\n" + to + "}\n", "", "nginx.conf:4: auth_request: "},
 		{"return 301 https://$host;\nlocation / {\n" + to + "}\n", "", "nginx.conf:4: return: "},
 		{"location / {\ninternal;\nlocation /a {\n" + to + "}\n}\n", "", "nginx.conf:5: internal: "},
-		{"location / {\nreturn 403;\nlocation /a {\n" + to + "}\n}\n", "@backend-1 vars location nginx.conf:6\n", ""},
+		{"location / {\nreturn 403;\nlocation /a {\n" + to + "}\n}\n", "@backend-1 vars location /a\n", ""},
 		{"location ~ ^/(?>a) {\n" + to + "}\n", "", "nginx.conf:4: location ^/(?>a): "},
 		{"location /a {\nproxy_pass http://127.0.0.1:9000/b;\n}\n", "", ""},
 		{"location / {\nproxy_pass https://127.0.0.1:9000;\n}\n", "", ""},
