@@ -6,7 +6,9 @@ package main
 
 import (
 	"os"
+	"runtime"
 	"runtime/debug"
+	"strings"
 	_ "time/tzdata" // for images without a zone database
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -24,11 +26,18 @@ import (
 // place of 71.
 const gcPercent = 400
 
-// tuneMemory sets what the environment does not say in GOGC and GOMEMLIMIT. Memory that runs
-// short is collected more often: at nine tenths of what the container, or the machine, has.
+// profileEvery is how many bytes are allocated for one sample of heap profiles. With Go's 512 KiB
+// it takes 1 % of the CPU of proxied requests to walk the stacks, as each allocates 15 KiB.
+const profileEvery = 4 << 20
+
+// tuneMemory sets what the environment does not say in GOGC, GOMEMLIMIT and GODEBUG. Memory that
+// runs short is collected more often: at nine tenths of what the container, or the machine, has.
 func tuneMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
+	}
+	if !strings.Contains(os.Getenv("GODEBUG"), "memprofilerate=") {
+		runtime.MemProfileRate = profileEvery
 	}
 	// Without a limit that can be read there is none, as in Caddy, which does the same in run.
 	_, _ = memlimit.Set(memlimit.WithProvider(memlimit.ApplyFallback(memlimit.FromCgroup, memlimit.FromSystem)))

@@ -229,6 +229,23 @@ func TestMemoryIsTuned(t *testing.T) {
 	}
 }
 
+// Heap profiles are coarser than Go's, unless the environment says how fine they are to be.
+func TestHeapProfilesAreCoarse(t *testing.T) {
+	for debug, want := range map[string]string{"": "heap/8388608", "memprofilerate=524288": "heap/1048576"} { // twice the rate
+		t.Setenv("GODEBUG", debug)
+		_, admin := startProxy(t, "--to", "127.0.0.1:9", "--rate", "5/s")
+		resp, err := http.Get("http://" + admin + "/debug/pprof/heap?debug=1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		profile, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if first, _, _ := strings.Cut(string(profile), "\n"); err != nil || !strings.HasSuffix(first, want) {
+			t.Errorf("GODEBUG=%s: %s, %v; want %s", debug, first, err, want)
+		}
+	}
+}
+
 // Two processes at one address would each admit what the limits say.
 func TestProxyRefusesASharedAddress(t *testing.T) {
 	to := backend(t)
