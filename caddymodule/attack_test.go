@@ -737,6 +737,9 @@ func TestRefusalDoesNotWaitForTheBody(t *testing.T) {
 						}
 						return
 					}
+					if a.Close && meter.stalls() > stalls {
+						t.Skipf("needs a machine that reads the body within 50 ms; it stood still for %v", meter.stalls()-stalls)
+					}
 					// The connection lives on, beyond the deadline that the refusal set.
 					dawdle(70 * time.Millisecond)
 					w.send("GET / HTTP/1.1\nHost: x\nX-Key: %s\n\n", t.Name())
