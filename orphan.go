@@ -228,8 +228,14 @@ func (s *Shelter) orphan() {
 
 // depart tells the backend that the client has gone, if it is to be told.
 func (s *Shelter) depart() {
-	if _, ok := s.conn.(filed); ok && s.g.orphans != OrphansFinish && s.g.backend.candour.trusts(s.left) && s.dial() {
+	candour := &s.g.backend.candour
+	if _, ok := s.conn.(filed); !ok || s.g.orphans == OrphansFinish || !candour.trusts(s.left) {
+		return
+	}
+	if s.dial() {
 		s.cancel()
+	} else {
+		candour.unsure(s.left)
 	}
 }
 
@@ -339,7 +345,9 @@ func (s *Shelter) finish(l *line) Outcome {
 
 // await tells the backend that the client has gone, and waits until it is done.
 func (s *Shelter) await(line *line) Outcome {
+	candour := &s.g.backend.candour
 	if s.progress() == answered {
+		candour.unsure(s.left)
 		return Stopped
 	}
 	if half, ok := line.Conn.(interface{ CloseWrite() error }); ok {
@@ -349,11 +357,12 @@ func (s *Shelter) await(line *line) Outcome {
 	status, err := readStatus(line)
 	overdue := errors.Is(err, os.ErrDeadlineExceeded)
 	if err != nil && s.progress() == answered { // the Transport has the answer, which came just then
+		candour.unsure(s.left)
 		return Stopped
 	}
 	silent := err != nil && !overdue || speaksForOthers(status)
 	if !line.short { // what the backend makes of half a request is another matter
-		s.g.backend.candour.learn(s.left, !silent)
+		candour.learn(s.left, !silent)
 	}
 	switch {
 	case silent:
@@ -404,6 +413,10 @@ func (c *candour) trusts(now time.Duration) bool {
 	until := c.doubted.Load()
 	return c.known.Load() || int64(now) >= until && c.doubted.CompareAndSwap(until, int64(now+doubtful))
 }
+
+// unsure is called with the time for which trusts said yes, if that request finds out nothing,
+// as one that is answered when its client hangs up: the next one may.
+func (c *candour) unsure(now time.Duration) { c.doubted.CompareAndSwap(int64(now+doubtful), 0) }
 
 func (c *candour) learn(now time.Duration, answers bool) {
 	c.known.Store(answers)

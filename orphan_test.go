@@ -530,6 +530,26 @@ func TestHangUpsHarmNoOther(t *testing.T) {
 	}
 }
 
+// A request that is answered when its backend is to be told finds out nothing: the next one may.
+func TestBackendAnswersWhenItIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inBubble(t)
+		g := mustNew(t, Config{Concurrency: 1}, nil)
+		ours, theirs := net.Pipe()
+		defer theirs.Close()
+		for range 3 {
+			s := &Shelter{g: g, is: answered, left: Now()}
+			if !g.backend.candour.trusts(s.left) {
+				t.Fatal("it is not trusted")
+			}
+			if got := s.await(&line{Conn: ours}); got != Stopped {
+				t.Errorf("outcome %v, want %v", got, Stopped)
+			}
+			time.Sleep(ms)
+		}
+	})
+}
+
 // The answer of a backend that is told tells how its request has ended, and whether it can be
 // believed.
 func TestToldBackend(t *testing.T) {
