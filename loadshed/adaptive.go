@@ -190,7 +190,9 @@ func (a *Adaptive) Done(now, took time.Duration, o Outcome, route uint8, inFligh
 	if int64(now) < a.closeAt.Load() && o != Overloaded {
 		return Change{}, false
 	}
-	if !a.mu.TryLock() {
+	if o == Overloaded {
+		a.mu.Lock() // the last of several refusals at once may be the one that counts
+	} else if !a.mu.TryLock() {
 		return Change{}, false // another goroutine looks
 	}
 	defer a.mu.Unlock()
