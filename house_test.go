@@ -48,6 +48,8 @@ var rules = map[string]struct {
 	"caddymodule/adminapi": {own: []string{".", "pushback", "share", "oncall"}, clock: []string{}, why: "what the admin endpoint says knows no Caddy"},
 	"caddymodule/commands": {own: []string{"oncall", "caddymodule/adminapi"}, foreign: all, why: "commands know what the admin endpoint says, not what runs"},
 
+	"caddymodule/socket": {clock: []string{}, why: "it knows connections, and no requests"},
+
 	"k8s/model":     {own: []string{"k8s/policy"}, clock: []string{}, why: "a Model is plain structs"},
 	"k8s/policy":    {own: []string{".", "limiter", "loadshed", "caddymodule/clientkey"}, clock: []string{}, why: "policies know neither Kubernetes nor clocks"},
 	"k8s/route":     {own: []string{"k8s/model"}, clock: []string{}, why: "the table knows neither Kubernetes nor clocks"},

@@ -10,6 +10,7 @@
 //	timeout.go    how one that is late is ended
 //	refuse.go     how a refusal is answered
 //	door.go       the listener wrapper that refuses again
+//	doorgreet.go  what it does with new connections of refused addresses
 //	doorconn.go   one of its connections
 //	doorpass.go   what it and handlers tell each other
 //	doorh2.go     one of its connections with HTTP/2

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -13,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/socket"
 )
 
 func init() { caddy.RegisterModule(new(Door)) }
@@ -28,7 +30,9 @@ func init() { caddy.RegisterModule(new(Door)) }
 //
 // It is for HTTP/1.1 and HTTP/2. It stands after `tls` if that is listed. Where access logs must have
 // a line for every request, set `door off` in the shield.
-type Door struct{}
+type Door struct {
+	keepAlive net.KeepAliveConfig // of the server
+}
 
 // CaddyModule implements caddy.Module.
 func (*Door) CaddyModule() caddy.ModuleInfo {
@@ -36,10 +40,14 @@ func (*Door) CaddyModule() caddy.ModuleInfo {
 }
 
 // Provision implements caddy.Provisioner. It has requests find the connections that they come on.
-func (*Door) Provision(ctx caddy.Context) error {
+func (d *Door) Provision(ctx caddy.Context) error {
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if server == nil {
 		return errors.New("the listener wrapper shield is not in an HTTP server; want it in one")
+	}
+	d.keepAlive = net.KeepAliveConfig{
+		Enable: server.KeepAliveInterval >= 0, Idle: time.Duration(server.KeepAliveIdle),
+		Interval: time.Duration(server.KeepAliveInterval), Count: server.KeepAliveCount,
 	}
 	var once sync.Once
 	server.RegisterConnContext(func(ctx context.Context, conn net.Conn) context.Context {
@@ -62,9 +70,9 @@ func (*Door) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 }
 
 // WrapListener implements caddy.ListenerWrapper.
-func (*Door) WrapListener(l net.Listener) net.Listener {
+func (d *Door) WrapListener(l net.Listener) net.Listener {
 	return &doorListener{
-		Listener: l, memos: new(memos),
+		Listener: l, keepAlive: d.keepAlive, memos: new(memos),
 		out: make(chan accepted), next: make(chan *doorConn), done: make(chan struct{}), greeted: map[*doorConn]struct{}{},
 	}
 }
@@ -72,16 +80,19 @@ func (*Door) WrapListener(l net.Listener) net.Listener {
 // A doorListener accepts connections that remember.
 type doorListener struct {
 	net.Listener
-	memos *memos
-	start sync.Once
-	out   chan accepted  // for Accept
-	next  chan *doorConn // for a greeter that has nothing to do
+	keepAlive net.KeepAliveConfig
+	memos     *memos
+	start     sync.Once
+	out       chan accepted  // for Accept
+	next      chan *doorConn // for a greeter that has nothing to do
+	once      atomic.Bool    // the last one that was greeted has ended with its first answer
 
 	stop    sync.Once
 	done    chan struct{} // closed by Close
 	mu      sync.Mutex
 	greeted map[*doorConn]struct{} // net/http does not know them; guarded by mu, nil after Close
 	idle    int                    // greeters that have nothing to do; guarded by mu
+	socket  *socket.Listener       // nil: there is none, or no address was greeted; guarded by mu
 }
 
 // accepted is what Accept returns.
@@ -104,8 +115,10 @@ func (l *doorListener) Accept() (net.Conn, error) {
 // accept accepts connections until the listener is closed. It must not wait for a client: the
 // address of a connection with the PROXY protocol, say, comes with its first bytes.
 func (l *doorListener) accept() {
+	var flood flood
+	from := l.Listener
 	for on := true; on; {
-		conn, err := l.Listener.Accept()
+		conn, err := from.Accept()
 		if err != nil {
 			on = l.pass(accepted{err: err})
 			continue
@@ -113,9 +126,14 @@ func (l *doorListener) accept() {
 		c := newDoorConn(conn, l.memos)
 		if _, is := conn.(tlsConn); is {
 			on = l.pass(accepted{conn: tlsDoorConn{c}}) // Caddy looks for its method
-		} else if !l.greets(c) {
+			continue
+		}
+		now := shield.Now()
+		greeted := l.greets(now, c)
+		if !greeted {
 			on = l.pass(accepted{conn: c})
 		}
+		from = flood.next(now, l, greeted)
 	}
 }
 
@@ -132,88 +150,21 @@ func (l *doorListener) pass(a accepted) bool {
 	}
 }
 
-// greetFor is how long a new connection is read before net/http sees it. Ours: clients that
-// hammer send at once, and the goroutine of one that does not is better in net/http's care.
-const greetFor = 10 * time.Second
-
-// greets reports whether a connection is read here first, because its address has been refused
-// lately. It costs net/http more to begin with a connection than to answer a request.
-func (l *doorListener) greets(c *doorConn) bool {
-	if c.origin.serial != 0 || !l.memos.warm(c.origin.remote, shield.Now()) {
-		return false
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.greeted == nil {
-		return false
-	}
-	l.greeted[c] = struct{}{}
-	select {
-	case l.next <- c:
-	default:
-		go l.greeter(c)
-	}
-	return true
-}
-
-// maxIdleGreeters is how many goroutines wait for connections to greet. A new one would have to
-// grow its stack, which takes 7 % of what such a connection costs.
-const maxIdleGreeters = 64
-
-// greeter greets one connection after another.
-func (l *doorListener) greeter(c *doorConn) {
-	for on := true; on; {
-		l.greet(c)
-		if on = l.rest(1); !on {
-			return
-		}
-		select {
-		case c = <-l.next:
-		case <-l.done:
-			on = false
-		}
-		l.rest(-1)
-	}
-}
-
-// rest counts greeters that have nothing to do. It reports false if there are enough of them.
-func (l *doorListener) rest(n int) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if n > 0 && l.idle >= maxIdleGreeters {
-		return false
-	}
-	l.idle += n
-	return true
-}
-
-// greet answers what it knows, for as long as the connection says nothing else.
-func (l *doorListener) greet(c *doorConn) {
-	_ = c.SetReadDeadline(shield.At(shield.Now() + greetFor))
-	err := c.first()
-	l.mu.Lock()
-	delete(l.greeted, c)
-	l.mu.Unlock()
-	if timeout, is := errors.AsType[net.Error](err); err != nil && (c.ended != nil || !is || !timeout.Timeout()) {
-		_ = c.Close()
-		return
-	}
-	_ = c.SetReadDeadline(time.Time{})
-	l.pass(accepted{conn: c})
-}
-
 // Close implements net.Listener.
 func (l *doorListener) Close() error {
-	var greeted map[*doorConn]struct{}
 	l.stop.Do(func() {
 		close(l.done)
 		l.mu.Lock()
-		greeted, l.greeted = l.greeted, nil
+		greeted := l.greeted
+		l.greeted = nil
 		l.mu.Unlock()
+		for c := range greeted {
+			_ = c.Close()
+		}
+		if l.socket != nil { // it is no other one from now on
+			_ = l.socket.Close()
+		}
 	})
-	for c := range greeted {
-		_ = c.Close()
-	}
 	return l.Listener.Close()
 }
 

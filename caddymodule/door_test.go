@@ -82,7 +82,10 @@ func unchanging(answer string) string {
 	})
 }
 
-const get = "GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: test\r\n\r\n"
+const (
+	get     = "GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: test\r\n\r\n"
+	closing = "GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: test\r\nConnection: close\r\n\r\n"
+)
 
 // TestDoorAnswers compares answers at the door with those of the handler.
 func TestDoorAnswers(t *testing.T) {
@@ -151,7 +154,6 @@ func TestDoorSamples(t *testing.T) {
 // TestDoorOfConnections says on which connections a memo counts.
 func TestDoorOfConnections(t *testing.T) {
 	cert := newCertificate(t)
-	closing := strings.Replace(get, "\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1)
 	t.Run("new ones", func(t *testing.T) {
 		s := setup{server: withDoor, handlers: overQuota("") + "," + respondOK}
 		r := start(t, s)
@@ -173,6 +175,7 @@ func TestDoorOfConnections(t *testing.T) {
 			}
 		}
 		w := r.dial() // this one waits at the door
+		w.exchange(get)
 		if other := r.dial().exchange(strings.Replace(get, "/a", "/other", 1)); !strings.Contains(other, " 429 ") {
 			t.Errorf("another request is answered %q", other)
 		}
@@ -390,6 +393,8 @@ func (c aheadConn) Read(p []byte) (int, error) { return c.r.Read(p) }
 func TestDoorKeepsTheQuota(t *testing.T) {
 	t.Run("the same request", func(t *testing.T) { keepsTheQuota(t, get, "") })
 	t.Run("different requests", func(t *testing.T) { keepsTheQuota(t, "GET /%d HTTP/1.1\r\nHost: h\r\nUser-Agent: %[1]d\r\n\r\n", "") })
+	t.Run("new connections", func(t *testing.T) { keepsTheQuota(t, closing, `, "pushback": {"dither": false}`) })
+	t.Run("new connections, held", func(t *testing.T) { keepsTheQuota(t, closing, "") })
 	t.Run("at once", func(t *testing.T) {
 		keepsTheQuota(t, "GET /%d HTTP/1.1\r\nHost: h\r\n\r\n", `, "pushback": {"dither": false}`)
 	})
@@ -459,6 +464,11 @@ func hammer(r *rig, conns int, request string, on func() bool) (admitted, answer
 
 // TestDoorOverReloads changes the config under a hammer: nothing is left of any.
 func TestDoorOverReloads(t *testing.T) {
+	t.Run("the same connections", func(t *testing.T) { overReloads(t, get) })
+	t.Run("new connections", func(t *testing.T) { overReloads(t, closing) })
+}
+
+func overReloads(t *testing.T, request string) {
 	shield := `{"handler": "shield", "name": "s", "zones": [{"name": "z", "rate": 300, "burst": 5}], "concurrency": {"limit": 3}, "capacity": {"rate": 250, "burst": 5}, "queue": {"size": 5}}`
 	s := setup{server: withDoor, handlers: shield + "," + respondOK}
 	r := start(t, s)
@@ -466,7 +476,7 @@ func TestDoorOverReloads(t *testing.T) {
 	finished := make(chan struct{})
 	var admitted, answers int64
 	go func() {
-		admitted, answers = hammer(r, 8, get, func() bool { return !done.Load() })
+		admitted, answers = hammer(r, 8, request, func() bool { return !done.Load() })
 		close(finished)
 	}()
 	for range 4 {

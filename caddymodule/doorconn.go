@@ -48,6 +48,7 @@ type doorConn struct {
 // reader is what only Read uses.
 type reader struct {
 	answered bool          // something was
+	once     bool          // by an answer that ended the connection, and was not held back
 	begun    bool          // something was passed on
 	buffer   *headBuffer   // of rest; nil: it has none
 	rest     []byte        // that was read, and is to be passed on
@@ -72,9 +73,10 @@ var lastSerial atomic.Uint64
 
 func newDoorConn(conn net.Conn, m *memos) *doorConn {
 	c := &doorConn{Conn: conn, memos: m}
-	if _, plain := conn.(*net.TCPConn); plain {
+	switch conn.(type) {
+	case *net.TCPConn, lastWriter:
 		c.origin.remote, c.origin.local = addrOf(conn.RemoteAddr()), addrOf(conn.LocalAddr())
-	} else {
+	default:
 		c.origin.serial = lastSerial.Add(1)
 	}
 	return c
@@ -280,6 +282,7 @@ func (c *doorConn) again(m *memo, q shield.Request, now time.Duration) (hand *in
 		m.h.countRefused(&q, &d)
 		at, ok := c.deliver(&d)
 		if ok {
+			c.once = !c.answered && told.closes && d.Hold == 0
 			err = c.tell(told, &d, at)
 		} else { // the handler and the logs say so
 			d.Gone = true
@@ -339,13 +342,21 @@ func (c *doorConn) tell(m *memo, d *shield.Decision, now time.Duration) error {
 	*b = m.page.append((*b)[:0], d.Hint, dateNow())
 	m.h.record.atDoor.Add(1)
 	m.observe(d, now-d.At())
-	_, err := c.Conn.Write(*b)
+	var err error
+	if last, is := c.Conn.(lastWriter); is && m.closes {
+		_, err = last.WriteLast(*b)
+	} else {
+		_, err = c.Conn.Write(*b)
+	}
 	pages.Put(b)
 	if err == nil && m.closes {
 		err = io.EOF
 	}
 	return err
 }
+
+// A lastWriter is a plain TCP connection: a socket.Conn.
+type lastWriter interface{ WriteLast([]byte) (int, error) }
 
 // pages hold answers while they are written. They are all of about one size.
 var pages = sync.Pool{New: func() any { return new([]byte) }}
