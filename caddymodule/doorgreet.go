@@ -87,40 +87,38 @@ func (l *doorListener) greet(c *doorConn) {
 // they come, connections are accepted with their first bytes: to be woken again for these is
 // dearer than to answer them.
 type flood struct {
-	latest    time.Duration // when one was last greeted
-	deferring bool          // until warmth after it
+	begun     bool             // at least once
+	socket    *socket.Listener // the listener's socket; nil: there can be no such
+	latest    time.Duration    // when a connection was last greeted
+	deferring bool             // until warmth after it
 }
 
 // next returns where to accept the next connection from, after one that was greeted or not.
 func (f *flood) next(now time.Duration, l *doorListener, greeted bool) net.Listener {
-	if !greeted && !f.deferring {
-		return l.Listener
-	}
-	s := l.open()
-	if s == nil {
-		return l.Listener
-	}
 	if greeted {
 		f.latest = now
-	}
-	if on := now-f.latest < warmth; on != f.deferring {
-		if s.Defer(on) != nil { // the kernel cannot
-			return l.Listener
+		if !f.begun {
+			f.begun, f.socket = true, l.open()
 		}
-		f.deferring = on
 	}
-	if f.deferring && l.once.Load() {
-		return s
+	if on := now-f.latest < warmth; f.socket != nil && on != f.deferring {
+		if f.deferring = on; f.socket.Defer(on) != nil { // the kernel cannot
+			f.socket = nil
+		}
+	}
+	if f.socket != nil && f.deferring && l.once.Load() {
+		return f.socket
 	}
 	return l.Listener
 }
 
-// open returns the listener of the same socket, or nil if there is none: something stands between
-// that sees all connections, such as the PROXY protocol's wrapper.
+// open returns a listener of the same socket, or nil if there can be none: the listener is closed,
+// or something stands between that sees all connections, such as the PROXY protocol's wrapper.
 func (l *doorListener) open() *socket.Listener {
+	tcp := tcpListener(l.Listener)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if tcp := tcpListener(l.Listener); l.socket == nil && l.greeted != nil && tcp != nil {
+	if tcp != nil && l.greeted != nil {
 		l.socket = socket.Of(tcp, l.keepAlive)
 	}
 	return l.socket
