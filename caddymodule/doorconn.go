@@ -355,7 +355,7 @@ func (c *doorConn) tell(m *memo, d *shield.Decision, now time.Duration) error {
 	return err
 }
 
-// A lastWriter is a plain TCP connection: a socket.Conn.
+// A lastWriter is a socket.Conn, which there is on Linux only: plain TCP.
 type lastWriter interface{ WriteLast([]byte) (int, error) }
 
 // pages hold answers while they are written. They are all of about one size.

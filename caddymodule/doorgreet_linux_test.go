@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/socket"
 )
 
@@ -71,6 +73,10 @@ func TestFlood(t *testing.T) {
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
+	}
+	if conn, err := net.Dial("tcp", tcp.Addr().String()); err == nil {
+		_ = conn.Close()
+		t.Error("the socket is open after Close")
 	}
 }
 
@@ -147,9 +153,12 @@ func TestFloodBesideOthers(t *testing.T) {
 		return err
 	})
 	server := strings.Replace(withDoor, "]", `, {"wrapper": "shield_test_spy"}]`, 1)
-	r := start(t, setup{server: server, handlers: echo + "," + overQuota("") + "," + respondOK})
+	r := start(t, setup{server: server + `"keepalive_interval": "77s", "keepalive_idle": "78s", "keepalive_count": 5,`, handlers: echo + "," + overQuota("") + "," + respondOK})
 	spy, _ := spied.LoadAndDelete(r.addr)
 	l := spy.(*doorListener)
+	if want := (net.KeepAliveConfig{Enable: true, Idle: 78 * time.Second, Interval: 77 * time.Second, Count: 5}); l.keepAlive != want {
+		t.Errorf("connections get %+v, want %+v", l.keepAlive, want)
+	}
 	var on atomic.Bool
 	on.Store(true)
 	var clients sync.WaitGroup
@@ -158,7 +167,11 @@ func TestFloodBesideOthers(t *testing.T) {
 	for range 4 {
 		clients.Go(func() { hammer(r, 1, closing, on.Load) })
 	}
-	eventually(t, "refusals save system calls", func() bool { return l.once.Load() })
+	eventually(t, "refusals save system calls", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.socket != nil && l.once.Load()
+	})
 	body := strings.Repeat("0123456789", 100_000)
 	for _, from := range []string{"127.0.0.1", "127.0.0.2"} {
 		dial := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
@@ -194,5 +207,40 @@ func TestFloodBesideOthers(t *testing.T) {
 	}
 	if r.atDoor() == 0 {
 		t.Error("none was refused at the door")
+	}
+}
+
+// A lastConn is told which answer is the last one.
+type lastConn struct {
+	deafConn
+	last string
+}
+
+func (c *lastConn) WriteLast(b []byte) (int, error) {
+	c.last += string(b)
+	return len(b), nil
+}
+
+// TestDoorWritesLast has a connection end with its first answer, or go on after it.
+func TestDoorWritesLast(t *testing.T) {
+	for _, dither := range []bool{false, true} {
+		r := start(t, setup{handlers: fmt.Sprintf(`{"handler": "shield", "name": "s", "capacity": {"rate": 1, "per": "1h", "burst": 1}, "pushback": {"dither": %v}},`, dither) + respondOK})
+		r.get("/") // uses the capacity
+		entry := r.app().configured.shields[0]
+		h := &Handler{atDoor: new(atDoor), record: entry.record}
+		h.use(entry.of.force.Load())
+		conn := &lastConn{deafConn: deafConn{reads: get}}
+		c := newDoorConn(conn, new(memos))
+		answer := page{policy: -1, text: []byte("HTTP/1.1 503 x\r\nConnection: close\r\n\r\n")}
+		c.memo.Store(&memo{origin: c.origin, head: []byte(get), h: h, until: shield.Now() + memoLife, proven: true, closes: true, page: answer})
+		if n, err := c.next(make([]byte, maxHead), true); n != 0 || err != io.EOF {
+			t.Errorf("dither %v: %d bytes and %v, want the end", dither, n, err)
+		}
+		if conn.last != string(answer.text) {
+			t.Errorf("dither %v: the last answer is %q, want %q", dither, conn.last, answer.text)
+		}
+		if c.once == dither {
+			t.Errorf("dither %v: the next connection saves system calls: %v", dither, c.once)
+		}
 	}
 }
