@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -35,14 +34,15 @@ type doorConn struct {
 	h2     atomic.Pointer[h2Door] // reads and writes, if it is HTTP/2
 	reader
 
-	ahead     atomic.Bool  // a byte of the next request was read
-	readBy    atomic.Int64 // the read deadline, as shield.Now has it; 0: none
-	state     atomic.Int32 // reading, answering or closed
-	recording atomic.Bool  // there is a draft
+	readBy     readDeadline
+	background backgroundRead
+	ahead      atomic.Bool  // a byte of the next request was read
+	taken      atomic.Bool  // a handler has taken the connection over
+	state      atomic.Int32 // reading, answering or closed
+	recording  atomic.Bool  // there is a draft
 
 	mu     sync.Mutex
-	passed passed        // guarded by mu
-	wary   chan struct{} // for passed.aborted; nil: no request was refused; guarded by mu
+	passed passed // guarded by mu
 }
 
 // reader is what only Read uses.
@@ -102,8 +102,10 @@ func (c *doorConn) Read(p []byte) (int, error) {
 		return c.passRest(p), nil
 	case c.ended != nil:
 		return 0, c.ended
+	case c.taken.Load():
+		return c.read(p)
 	case len(p) == 1 && c.begun:
-		return c.watch(p)
+		return c.readBackground(p)
 	case c.begun:
 		return c.next(p, c.finish())
 	}
@@ -111,40 +113,6 @@ func (c *doorConn) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	return c.Read(p)
-}
-
-// watch is for net/http, which reads a byte while a handler runs, to see whether the client is
-// still there. Once a request was refused it gets nothing: it would take the first byte of the
-// next one from a client that sends it at once, and the rest is no request. All that comes is
-// kept for later, and net/http ends the read with a deadline.
-func (c *doorConn) watch(p []byte) (int, error) {
-	c.mu.Lock()
-	aborted := c.passed.aborted
-	c.mu.Unlock()
-	if aborted == nil || len(c.early) > 0 {
-		n, err := c.read(p)
-		if n > 0 {
-			c.ahead.Store(true)
-		}
-		return n, err
-	}
-	if err := c.readEarly(); err != nil {
-		return 0, err
-	}
-	<-aborted
-	return 0, os.ErrDeadlineExceeded
-}
-
-// readEarly reads what comes before it is asked for.
-func (c *doorConn) readEarly() error {
-	b := headBuffers.Get().(*headBuffer)
-	defer headBuffers.Put(b)
-	n, err := c.Conn.Read(b[:])
-	if n == 0 {
-		return err
-	}
-	c.early = bytes.Clone(b[:n])
-	return nil
 }
 
 // first reads the first chunk that is to be passed on.
@@ -219,7 +187,7 @@ func (c *doorConn) next(p []byte, starts bool) (n int, err error) {
 func (c *doorConn) unbegun(p []byte, n int, err error) (int, error) {
 	for n < 4 && err == nil {
 		var more int
-		more, err = c.Conn.Read(p[n:])
+		more, err = c.receive(p[n:])
 		n += more
 	}
 	if n < 4 || string(p[:4]) == "PRI " {
@@ -227,26 +195,6 @@ func (c *doorConn) unbegun(p []byte, n int, err error) (int, error) {
 		return 0, c.ended
 	}
 	return n, err
-}
-
-// patience returns for how long net/http waits for the next request, from now; 0: for ever. It
-// has set the deadline just before, and a client that is answered here has as long again.
-func (c *doorConn) patience(starts bool) (idle, now time.Duration) {
-	by := time.Duration(c.readBy.Load())
-	if !starts || by == 0 {
-		return 0, 0
-	}
-	now = shield.Now()
-	return by - now, now
-}
-
-func (c *doorConn) read(p []byte) (int, error) {
-	if len(c.early) == 0 {
-		return c.Conn.Read(p)
-	}
-	n := copy(p, c.early)
-	c.early = c.early[n:]
-	return n, nil
 }
 
 // find returns the memo of a chunk or a rule for it, what to ask the Guard, and what time it is.
@@ -303,7 +251,8 @@ func (c *doorConn) deliver(d *shield.Decision) (now time.Duration, ok bool) {
 	}
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
-	_ = c.Conn.SetReadDeadline(time.Time{})
+	by := c.readBy.at()
+	_ = c.readBy.set(c.Conn, noDeadline)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -313,13 +262,9 @@ func (c *doorConn) deliver(d *shield.Decision) (now time.Duration, ok bool) {
 		}
 	}()
 	now, ok = d.Deliver(ctx)
-	_ = c.Conn.SetReadDeadline(shield.At(0))
+	_ = c.readBy.set(c.Conn, longAgo)
 	<-ended
-	var by time.Time
-	if at := time.Duration(c.readBy.Load()); at > 0 {
-		by = shield.At(at)
-	}
-	_ = c.Conn.SetReadDeadline(by)
+	_ = c.readBy.set(c.Conn, by)
 	return now, ok
 }
 
@@ -367,6 +312,7 @@ func (c *doorConn) pass(chunk []byte, hand *inHand) {
 		c.writeBy = 0
 		_ = c.Conn.SetWriteDeadline(time.Time{})
 	}
+	c.background.next()
 	next := passed{hand: hand}
 	if len(chunk) < maxHead && !c.ahead.Swap(false) {
 		next.sum = c.origin.sum(chunk)
@@ -376,12 +322,6 @@ func (c *doorConn) pass(chunk []byte, hand *inHand) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if next.aborted = c.wary; c.wary != nil {
-		select {
-		case <-c.wary: // of the request before
-		default:
-		}
-	}
 	c.passed, c.begun = next, true
 }
 
@@ -445,25 +385,4 @@ func (c *doorConn) SyscallConn() (syscall.RawConn, error) {
 		return conn.SyscallConn()
 	}
 	return nil, errors.ErrUnsupported
-}
-
-// SetDeadline implements net.Conn.
-func (c *doorConn) SetDeadline(t time.Time) error {
-	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
-}
-
-// SetReadDeadline implements net.Conn.
-func (c *doorConn) SetReadDeadline(t time.Time) error {
-	by := time.Duration(0)
-	if !t.IsZero() {
-		by = max(0, t.Sub(shield.At(0)))
-	}
-	c.readBy.Store(int64(by))
-	err := c.Conn.SetReadDeadline(t)
-	if by == 0 && !t.IsZero() { // net/http ends a read so
-		c.mu.Lock()
-		c.passed.abort()
-		c.mu.Unlock()
-	}
-	return err
 }

@@ -19,14 +19,6 @@ type passed struct {
 	shields int    // that it has come through
 	hand    *inHand
 	draft   *draft
-	aborted chan struct{} // receives when net/http ends watch; nil: it gets what is read
-}
-
-func (p *passed) abort() {
-	select {
-	case p.aborted <- struct{}{}:
-	default:
-	}
 }
 
 // inHand is a decision that was made at the door, for the handler that is to act on it.
@@ -65,9 +57,7 @@ func (c *doorConn) take(h *Handler) (d shield.Decision, ok bool) {
 func (c *doorConn) refused(now time.Duration, h *Handler, r *http.Request, q *shield.Request, keys []limiter.Key, d *shield.Decision) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.wary == nil {
-		c.wary = make(chan struct{}, 1)
-	}
+	c.background.refused()
 	switch p := &c.passed; {
 	case p.sum == 0 || p.shields != 1 || p.draft != nil || c.ahead.Load():
 	case p.head == nil:
@@ -97,7 +87,7 @@ func (c *doorConn) finish() (starts bool) {
 	c.passed = passed{}
 	c.recording.Store(false)
 	c.mu.Unlock()
-	last.abort() // if the connection was closed
+	c.background.end() // if the connection was closed
 	last.hand.drop()
 	if last.draft == nil || c.ahead.Load() {
 		c.memo.Store(nil)
