@@ -16,7 +16,7 @@ type backgroundRead struct {
 	changed sync.Cond  // due or over has changed
 	wary    bool       // a request of the connection was refused
 	request uint64     // the number of the request
-	over    bool       // the request is over
+	over    bool       // no read may go on
 	due     bool       // the read is due
 
 	timer *time.Timer // nil: none was needed so far
@@ -29,7 +29,7 @@ func (b *backgroundRead) next() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.request++
-	b.over, b.due = false, false
+	b.due = false
 }
 
 // refused notes that a request was refused.
@@ -39,15 +39,16 @@ func (b *backgroundRead) refused() {
 	b.wary = true
 }
 
-// end notes that the request is over, or that the connection is.
-func (b *backgroundRead) end() {
+// setOver ends the read, or allows the next one.
+func (b *backgroundRead) setOver(over bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.over = true
-	b.changed.Signal()
+	if b.over = over; over {
+		b.changed.Signal()
+	}
 }
 
-// wait waits until the read is due. It reports false if the request is over first.
+// wait waits until the read is due. It reports false if it is over first.
 func (b *backgroundRead) wait() (due, wary bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,7 +67,7 @@ func (b *backgroundRead) wait() (due, wary bool) {
 	return !b.over, b.wary
 }
 
-// waitOver waits until the request is over.
+// waitOver waits until the read is over.
 func (b *backgroundRead) waitOver() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -364,6 +364,7 @@ func (c *doorConn) Close() error {
 
 func (c *doorConn) close() error {
 	err := c.Conn.Close()
+	c.background.setOver(true)
 	c.finish()
 	if h2 := c.h2.Load(); h2 != nil {
 		h2.close()

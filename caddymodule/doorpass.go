@@ -87,7 +87,6 @@ func (c *doorConn) finish() (starts bool) {
 	c.passed = passed{}
 	c.recording.Store(false)
 	c.mu.Unlock()
-	c.background.end() // if the connection was closed
 	last.hand.drop()
 	if last.draft == nil || c.ahead.Load() {
 		c.memo.Store(nil)

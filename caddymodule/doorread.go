@@ -82,9 +82,7 @@ func (c *doorConn) SetReadDeadline(t time.Time) error {
 		}
 	}
 	err := c.readBy.set(c.Conn, by)
-	if by == longAgo { // net/http ends a read so
-		c.background.end()
-	}
+	c.background.setOver(by == longAgo) // as net/http ends its read
 	return err
 }
 

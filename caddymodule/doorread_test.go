@@ -143,6 +143,34 @@ func TestBackgroundSeesTheEnd(t *testing.T) {
 	}
 }
 
+// TestBackgroundOfPipelined has two requests come at once, and the client leave during the second.
+func TestBackgroundOfPipelined(t *testing.T) {
+	for _, wary := range []bool{false, true} {
+		var ended atomic.Int64
+		requests := 0
+		work := func(c *doorConn, _ http.ResponseWriter, r *http.Request) {
+			if wary {
+				c.background.refused()
+			}
+			if requests++; requests == 2 {
+				<-r.Context().Done()
+				ended.Store(int64(shield.Now()))
+			}
+		}
+		inDoor(t, work, func(client net.Conn, _ *countingConn) {
+			go func() { _, _ = io.Copy(io.Discard, client) }()
+			_, _ = io.WriteString(client, get+get)
+			pass(time.Minute)
+			began := shield.Now()
+			_ = client.Close()
+			pass(time.Second)
+			if took := time.Duration(ended.Load()) - began; requests != 2 || took < 0 || took > time.Millisecond {
+				t.Errorf("a refusal before: %v: %d requests, and the handler hears after %v that the client has left", wary, requests, took)
+			}
+		})
+	}
+}
+
 // TestBackgroundOfTaken has handlers take connections over, and read byte after byte.
 func TestBackgroundOfTaken(t *testing.T) {
 	const words = "some words"
