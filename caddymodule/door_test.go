@@ -602,16 +602,23 @@ func (c *deafConn) Write([]byte) (int, error) {
 	return 0, os.ErrDeadlineExceeded
 }
 
-// TestDoorEndsSlowReaders has clients not read their refusals.
-func TestDoorEndsSlowReaders(t *testing.T) {
-	r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "capacity": {"rate": 1, "per": "1h", "burst": 1}, "pushback": {"dither": false}},` + respondOK})
+// refusedBefore returns a connection that has refused get before, with the answer of m.
+func refusedBefore(t *testing.T, conn net.Conn, dither bool, m memo) *doorConn {
+	r := start(t, setup{handlers: fmt.Sprintf(`{"handler": "shield", "name": "s", "capacity": {"rate": 1, "per": "1h", "burst": 1}, "pushback": {"dither": %v}},`, dither) + respondOK})
 	r.get("/") // uses the capacity
 	entry := r.app().configured.shields[0]
-	h := &Handler{atDoor: new(atDoor), record: entry.record}
-	h.use(entry.of.force.Load())
+	m.h = &Handler{atDoor: new(atDoor), record: entry.record}
+	m.h.use(entry.of.force.Load())
+	c := newDoorConn(conn, new(memos))
+	m.origin, m.head, m.until, m.proven = c.origin, []byte(get), shield.Now()+memoLife, true
+	c.memo.Store(&m)
+	return c
+}
+
+// TestDoorEndsSlowReaders has clients not read their refusals.
+func TestDoorEndsSlowReaders(t *testing.T) {
 	deaf := &deafConn{reads: get}
-	c := newDoorConn(deaf, new(memos))
-	c.memo.Store(&memo{origin: c.origin, head: []byte(get), h: h, until: shield.Now() + memoLife, proven: true, page: page{policy: -1, text: []byte("HTTP/1.1 503 x\r\n\r\n")}})
+	c := refusedBefore(t, deaf, false, memo{page: page{policy: -1, text: []byte("HTTP/1.1 503 x\r\n\r\n")}})
 	if n, err := c.next(make([]byte, maxHead), true); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("HTTP/1.1: %d bytes and %v, want the end", n, err)
 	}

@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"bufio"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -17,7 +16,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/socket"
 )
 
@@ -224,15 +222,9 @@ func (c *lastConn) WriteLast(b []byte) (int, error) {
 // TestDoorWritesLast has a connection end with its first answer, or go on after it.
 func TestDoorWritesLast(t *testing.T) {
 	for _, dither := range []bool{false, true} {
-		r := start(t, setup{handlers: fmt.Sprintf(`{"handler": "shield", "name": "s", "capacity": {"rate": 1, "per": "1h", "burst": 1}, "pushback": {"dither": %v}},`, dither) + respondOK})
-		r.get("/") // uses the capacity
-		entry := r.app().configured.shields[0]
-		h := &Handler{atDoor: new(atDoor), record: entry.record}
-		h.use(entry.of.force.Load())
 		conn := &lastConn{deafConn: deafConn{reads: get}}
-		c := newDoorConn(conn, new(memos))
 		answer := page{policy: -1, text: []byte("HTTP/1.1 503 x\r\nConnection: close\r\n\r\n")}
-		c.memo.Store(&memo{origin: c.origin, head: []byte(get), h: h, until: shield.Now() + memoLife, proven: true, closes: true, page: answer})
+		c := refusedBefore(t, conn, dither, memo{closes: true, page: answer})
 		if n, err := c.next(make([]byte, maxHead), true); n != 0 || err != io.EOF {
 			t.Errorf("dither %v: %d bytes and %v, want the end", dither, n, err)
 		}

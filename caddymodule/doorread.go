@@ -106,7 +106,7 @@ func (c *doorConn) patience(starts bool) (idle, now time.Duration) {
 
 // A readDeadline is when reads of a connection end. net/http sets it six times for a request. The
 // connection itself gets only one that is earlier than the one it has. A read that it ends too
-// soon begins again.
+// soon begins again. Its methods may be called by any goroutine.
 type readDeadline struct {
 	by      atomic.Int64 // as shield.Now has it, or one of those below
 	readers atomic.Int32 // reads of the connection that have begun

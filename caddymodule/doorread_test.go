@@ -171,6 +171,33 @@ func TestBackgroundOfPipelined(t *testing.T) {
 	}
 }
 
+// TestBackgroundKeepsRequestsWhole has a request come while one is refused that takes its time.
+func TestBackgroundKeepsRequestsWhole(t *testing.T) {
+	requests := 0
+	work := func(c *doorConn, _ http.ResponseWriter, _ *http.Request) {
+		if requests++; requests == 1 {
+			c.background.refused()
+			pass(5 * backgroundAfter)
+			return
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.passed.sum == 0 {
+			t.Error("the second request is no whole chunk")
+		}
+	}
+	inDoor(t, work, func(client net.Conn, _ *countingConn) {
+		go func() { _, _ = io.Copy(io.Discard, client) }()
+		_, _ = io.WriteString(client, get)
+		pass(3 * backgroundAfter)
+		_, _ = io.WriteString(client, get)
+		pass(time.Second)
+		if requests != 2 {
+			t.Errorf("%d requests, want 2", requests)
+		}
+	})
+}
+
 // TestBackgroundOfTaken has handlers take connections over, and read byte after byte.
 func TestBackgroundOfTaken(t *testing.T) {
 	const words = "some words"
