@@ -200,7 +200,9 @@ func (a *Answers) Write(w http.ResponseWriter, r *http.Request, f Refusal, now t
 		}
 	}
 	h.set("Content-Type", body.contentType)
-	h.set("X-Content-Type-Options", "nosniff")
+	if body != &texts.problem { // no browser guesses at this type, and every refusal would pay: see TestFewHeaders
+		h.set("X-Content-Type-Options", "nosniff")
+	}
 	w.WriteHeader(words.status)
 	if r.Method == http.MethodHead {
 		return

@@ -84,15 +84,25 @@ func TestEveryHeaderOfA429(t *testing.T) {
 		t.Errorf("status %d, want 429", w.Code)
 	}
 	wantHeader(t, w.Header(), map[string]string{
-		"Retry-After":            "6",
-		"Retry-After-Ms":         "5250",
-		"Ratelimit":              `"api";r=0;t=6`,
-		"Ratelimit-Policy":       `"api";q=100;w=60`,
-		"Cache-Control":          "no-store",
-		"Proxy-Status":           `shield; error=http_request_denied; details="quota"`,
-		"Content-Type":           "application/problem+json",
-		"X-Content-Type-Options": "nosniff",
+		"Retry-After":      "6",
+		"Retry-After-Ms":   "5250",
+		"Ratelimit":        `"api";r=0;t=6`,
+		"Ratelimit-Policy": `"api";q=100;w=60`,
+		"Cache-Control":    "no-store",
+		"Proxy-Status":     `shield; error=http_request_denied; details="quota"`,
+		"Content-Type":     "application/problem+json",
 	})
+}
+
+// A Go map of at most 8 entries is one group of slots. A ninth makes it a table, which is dearer
+// to make, to copy and to walk: 2 us of a refusal's 44. Servers add Server and Date, net/http the
+// latter without the map.
+func TestFewHeaders(t *testing.T) {
+	for _, f := range []Refusal{overQuota, overload, neverQuota, neverOverload} {
+		if h := answer(mustNew(t, AnswerConfig{}), request("GET"), f).Header(); len(h) > 7 {
+			t.Errorf("%d headers, want at most 7, as Server is the eighth: %v", len(h), h)
+		}
+	}
 }
 
 // RFC 9110, section 15.6.4: a 503 may say in Retry-After how long to wait. No
@@ -103,12 +113,11 @@ func TestEveryHeaderOfA503(t *testing.T) {
 		t.Errorf("status %d, want 503", w.Code)
 	}
 	wantHeader(t, w.Header(), map[string]string{
-		"Retry-After":            "6",
-		"Retry-After-Ms":         "5250",
-		"Cache-Control":          "no-store",
-		"Proxy-Status":           `shield; error=http_request_denied; details="overload"`,
-		"Content-Type":           "application/problem+json",
-		"X-Content-Type-Options": "nosniff",
+		"Retry-After":    "6",
+		"Retry-After-Ms": "5250",
+		"Cache-Control":  "no-store",
+		"Proxy-Status":   `shield; error=http_request_denied; details="overload"`,
+		"Content-Type":   "application/problem+json",
 	})
 }
 
@@ -171,7 +180,7 @@ func TestEveryHeaderOfNever(t *testing.T) {
 				t.Errorf("status %d, want %d", w.Code, c.status)
 			}
 			want := map[string]string{"X-Should-Retry": "false", "Stripe-Should-Retry": "false", "Cache-Control": "no-store", "Proxy-Status": mustNew(t, AnswerConfig{}).wording(c.f).proxyStatus}
-			if c.body != None {
+			if strings.HasPrefix(c.want["Content-Type"], "text/") {
 				want["X-Content-Type-Options"] = "nosniff"
 			}
 			maps.Copy(want, c.want)
