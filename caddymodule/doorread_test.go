@@ -173,9 +173,9 @@ func TestBackgroundOfPipelined(t *testing.T) {
 
 // TestBackgroundKeepsRequestsWhole has a request come while one is refused that takes its time.
 func TestBackgroundKeepsRequestsWhole(t *testing.T) {
-	requests := 0
+	var requests atomic.Int32
 	work := func(c *doorConn, _ http.ResponseWriter, _ *http.Request) {
-		if requests++; requests == 1 {
+		if requests.Add(1) == 1 {
 			c.background.refused()
 			pass(5 * backgroundAfter)
 			return
@@ -192,8 +192,8 @@ func TestBackgroundKeepsRequestsWhole(t *testing.T) {
 		pass(3 * backgroundAfter)
 		_, _ = io.WriteString(client, get)
 		pass(time.Second)
-		if requests != 2 {
-			t.Errorf("%d requests, want 2", requests)
+		if n := requests.Load(); n != 2 {
+			t.Errorf("%d requests, want 2", n)
 		}
 	})
 }
