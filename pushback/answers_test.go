@@ -95,8 +95,8 @@ func TestEveryHeaderOfA429(t *testing.T) {
 }
 
 // A Go map of at most 8 entries is one group of slots. A ninth makes it a table, which is dearer
-// to make, to copy and to walk: 2 us of a refusal's 44. Servers add Server and Date, net/http the
-// latter without the map.
+// to make, to copy and to walk: some 4 % of a refusal, measured as 0.8 to 1.5 us. Caddy adds Server;
+// net/http writes Date without the map.
 func TestFewHeaders(t *testing.T) {
 	for _, f := range []Refusal{overQuota, overload, neverQuota, neverOverload} {
 		if h := answer(mustNew(t, AnswerConfig{}), request("GET"), f).Header(); len(h) > 7 {
