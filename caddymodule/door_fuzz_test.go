@@ -38,7 +38,11 @@ func freePair(t testing.TB) (p pair) {
 // startPair has them answer requests that a matcher takes without a shield.
 func startPair(t testing.TB, unshielded string) pair {
 	t.Helper()
-	p := freePair(t)
+	return startPairAt(t, freePair(t), unshielded)
+}
+
+func startPairAt(t testing.TB, p pair, unshielded string) pair {
+	t.Helper()
 	server := func(addr, name, more string) string {
 		return fmt.Sprintf(`{"listen": [%q], "automatic_https": {"disable": true}, "protocols": ["h1", "h2", "h2c"], %s "routes": [
 			{"match": [%s], "handle": [%s], "terminal": true},
