@@ -283,16 +283,21 @@ func (h *h2Door) again(now time.Duration, stream uint32, sum uint64, block []byt
 	}
 	d := m.admit(now, m.q)
 	told := m.answer(&d, now)
-	if told == nil || d.Hold > 0 && !h.hold(stream, &told.page, d) {
+	if told == nil || d.Hold > 0 && !h.hold(stream, told, d) {
 		return false, &inHand{m.h, d}
 	}
-	if d.Hold == 0 {
-		h.answers = told.page.appendFrame(h.answers, stream, d.Hint, dateNow())
-	}
 	m.h.countRefused(&m.q, &d)
-	m.h.record.atDoorH2.Add(1)
-	m.observe(&d, d.Hold)
+	if d.Hold == 0 {
+		h.answers = h.tell(h.answers, stream, told, &d, now)
+	}
 	return true, nil
+}
+
+// tell appends an answer, which is about to be written.
+func (h *h2Door) tell(to []byte, stream uint32, m *memo, d *shield.Decision, now time.Duration) []byte {
+	m.h.record.atDoorH2.Add(1)
+	m.observe(d, now-d.At())
+	return m.page.appendFrame(to, stream, d.Hint, dateNow())
 }
 
 // number passes a request on with its number, by which the handler finds the note.
@@ -345,7 +350,7 @@ var errHurry = errors.New("the connection is about to end")
 
 // hold has a refusal sent later, without keeping the connection's other requests waiting. It
 // reports false if there are too many.
-func (h *h2Door) hold(stream uint32, page *page, d shield.Decision) bool {
+func (h *h2Door) hold(stream uint32, m *memo, d shield.Decision) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed || len(h.held) >= maxHeld {
@@ -357,12 +362,12 @@ func (h *h2Door) hold(stream uint32, page *page, d shield.Decision) bool {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	h.held[stream] = cancel
 	go func() {
-		_, sent := d.Deliver(ctx)
+		now, sent := d.Deliver(ctx)
 		h.mu.Lock()
 		delete(h.held, stream)
 		h.mu.Unlock()
 		if sent || context.Cause(ctx) == errHurry {
-			h.out.tell(page.appendFrame(nil, stream, d.Hint, dateNow()))
+			h.out.tell(h.tell(nil, stream, m, &d, now))
 		}
 		cancel(nil)
 	}()
