@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/socket"
@@ -32,6 +34,7 @@ func init() { caddy.RegisterModule(new(Door)) }
 // a line for every request, set `door off` in the shield.
 type Door struct {
 	keepAlive net.KeepAliveConfig // of the server
+	log       *zap.Logger
 }
 
 // CaddyModule implements caddy.Module.
@@ -45,6 +48,7 @@ func (d *Door) Provision(ctx caddy.Context) error {
 	if server == nil {
 		return errors.New("the listener wrapper shield is not in an HTTP server; want it in one")
 	}
+	d.log = ctx.Logger()
 	d.keepAlive = net.KeepAliveConfig{
 		Enable: server.KeepAliveInterval >= 0, Idle: time.Duration(server.KeepAliveIdle),
 		Interval: time.Duration(server.KeepAliveInterval), Count: server.KeepAliveCount,
@@ -72,7 +76,7 @@ func (*Door) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 // WrapListener implements caddy.ListenerWrapper.
 func (d *Door) WrapListener(l net.Listener) net.Listener {
 	return &doorListener{
-		Listener: l, keepAlive: d.keepAlive, memos: new(memos),
+		Listener: l, keepAlive: d.keepAlive, log: d.log, memos: new(memos),
 		out: make(chan accepted), next: make(chan *doorConn), done: make(chan struct{}), greeted: map[*doorConn]struct{}{},
 	}
 }
@@ -81,6 +85,7 @@ func (d *Door) WrapListener(l net.Listener) net.Listener {
 type doorListener struct {
 	net.Listener
 	keepAlive net.KeepAliveConfig
+	log       *zap.Logger
 	memos     *memos
 	start     sync.Once
 	out       chan accepted  // for Accept
@@ -125,7 +130,7 @@ func (l *doorListener) accept() {
 		}
 		c := newDoorConn(conn, l.memos)
 		if _, is := conn.(tlsConn); is {
-			on = l.pass(accepted{conn: tlsDoorConn{c}}) // Caddy looks for its method
+			on = l.pass(accepted{conn: tlsDoorConn{c, l.log}}) // Caddy looks for its method
 			continue
 		}
 		now := shield.Now()
@@ -171,7 +176,40 @@ func (l *doorListener) Close() error {
 // tlsConn is a connection over TLS.
 type tlsConn interface{ ConnectionState() tls.ConnectionState }
 
-type tlsDoorConn struct{ *doorConn }
+type tlsDoorConn struct {
+	*doorConn
+	log *zap.Logger
+}
+
+// Read implements net.Conn. If the handshake fails it does what net/http does with a tls.Conn.
+func (c tlsDoorConn) Read(p []byte) (int, error) {
+	n, err := c.doorConn.Read(p)
+	if err != nil && !c.begun && !c.ConnectionState().HandshakeComplete {
+		c.noteHandshake(err)
+	}
+	return n, err
+}
+
+// noteHandshake logs why a handshake has failed. It tells clients that do not speak TLS.
+func (c tlsDoorConn) noteHandshake(err error) {
+	if bad, is := errors.AsType[tls.RecordHeaderError](err); is && bad.Conn != nil && isPlainHTTP(bad.RecordHeader) {
+		err = errPlainHTTP
+		_, _ = io.WriteString(bad.Conn, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
+		_ = bad.Conn.Close()
+	}
+	c.log.Debug("TLS handshake error", zap.Stringer("remote", c.RemoteAddr()), zap.Error(err))
+}
+
+var errPlainHTTP = errors.New("client sent an HTTP request to an HTTPS server")
+
+// isPlainHTTP reports whether what should be the head of a TLS record begins a request.
+func isPlainHTTP(head [5]byte) bool {
+	switch string(head[:]) {
+	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO":
+		return true
+	}
+	return false
+}
 
 // ConnectionState is for Caddy, which makes it the TLS of requests.
 func (c tlsDoorConn) ConnectionState() tls.ConnectionState { return c.Conn.(tlsConn).ConnectionState() }
