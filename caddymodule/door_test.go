@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"runtime"
@@ -21,6 +22,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/herdshield/shield"
 )
@@ -221,6 +224,25 @@ func TestDoorOfConnections(t *testing.T) {
 			_ = conn.Close()
 		}
 	})
+	t.Run("TLS is not spoken", func(t *testing.T) {
+		answers := map[string]string{}
+		for _, wrapper := range []string{withDoor, ""} {
+			r := start(t, setup{apps: cert.apps, server: cert.server + wrapper, handlers: overQuota("") + "," + respondOK})
+			for _, request := range []string{get, "POST / HTTP/1.1\r\n\r\n", "hello", ""} {
+				w := r.dial()
+				_, _ = io.WriteString(w.Conn, request)
+				_ = w.Conn.(*net.TCPConn).CloseWrite()
+				answer, _ := io.ReadAll(w.r) // a reset ends it, too
+				if without, is := answers[request]; is && without != string(answer) {
+					t.Errorf("%q is answered %q, with a door %q", request, answer, without)
+				}
+				answers[request] = string(answer)
+			}
+		}
+		if !strings.Contains(answers[get], "HTTPS server") {
+			t.Errorf("it is answered %q", answers[get])
+		}
+	})
 	t.Run("a wrapper that reads ahead", func(t *testing.T) { // it would ask for a request before the last is answered
 		server := strings.Replace(withDoor, "]", `, {"wrapper": "shield_test_ahead"}]`, 1)
 		r := start(t, setup{server: server, handlers: overQuota("") + "," + respondOK})
@@ -326,8 +348,8 @@ func TestDoorIdles(t *testing.T) {
 func TestDoorForgets(t *testing.T) {
 	h := &Handler{atDoor: new(atDoor)}
 	memos, now := new(memos), time.Hour
-	one := &memo{head: []byte(get), sum: 1, h: h, until: now + memoLife, proven: true}
-	other := &memo{head: []byte("GET /b"), sum: 1 + uint64(len(memos.slots)), h: h, until: now + memoLife, proven: true}
+	one := &memo{head: []byte(get), sum: 1, h: h, since: now, until: now + memoLife, proven: true}
+	other := &memo{head: []byte("GET /b"), sum: 1 + uint64(len(memos.slots)), h: h, since: now, until: now + memoLife, proven: true}
 	memos.keep(one)
 	memos.keep(other)
 	if memos.find(1) != one {
@@ -353,6 +375,16 @@ func TestDoorForgets(t *testing.T) {
 	}
 	if overload.compare(&overload); !overload.proven {
 		t.Error("the same answer proves nothing")
+	}
+	guard, r := shield.Must(shield.New(shield.Config{}, nil)), httptest.NewRequest(http.MethodGet, "/", nil)
+	d := guard.Admit(now, shield.Request{})
+	late := newDraft(now+memoLife/2, h, r, new(shield.Request), nil, &d).memo // of a refusal that was held back
+	late.proven = true
+	if !late.counts(&late.origin, nil, now+memoLife) {
+		t.Error("a memo does not live for as long after its answer")
+	}
+	if h.atDoor.forget(now + memoLife/4); late.counts(&late.origin, nil, now+memoLife) {
+		t.Error("a memo counts whose request was decided on before a change, and answered after it")
 	}
 	_ = h.Cleanup()
 	if one.counts(&one.origin, one.head, now) {
@@ -609,7 +641,7 @@ func refusedBefore(t *testing.T, conn net.Conn, dither bool, m memo) *doorConn {
 	m.h = &Handler{atDoor: new(atDoor), record: entry.record}
 	m.h.use(entry.of.force.Load())
 	c := newDoorConn(conn, new(memos))
-	m.origin, m.head, m.until, m.proven = c.origin, []byte(get), shield.Now()+memoLife, true
+	m.origin, m.head, m.since, m.until, m.proven = c.origin, []byte(get), shield.Now(), shield.Now()+memoLife, true
 	c.memo.Store(&m)
 	return c
 }
@@ -689,5 +721,29 @@ func TestDoorForgetsConnections(t *testing.T) {
 	}
 	if _, atDoor := p.refused(t); atDoor[0] < uint64(*connections) {
 		t.Errorf("%d were refused at the door", atDoor[0])
+	}
+}
+
+// TestDoorLogsHandshakes has clients that fail to shake hands.
+func TestDoorLogsHandshakes(t *testing.T) {
+	for sent, want := range map[string]string{get: errPlainHTTP.Error(), "hello": "first record does not look like a TLS handshake", "": "EOF"} {
+		client, server := net.Pipe()
+		log, noted := observer.New(zap.DebugLevel)
+		c := tlsDoorConn{newDoorConn(tls.Server(server, &tls.Config{}), new(memos)), zap.New(log)}
+		go func() {
+			_, _ = io.WriteString(client, sent)
+			_, _ = io.CopyN(io.Discard, client, 1)
+			_ = client.Close()
+		}()
+		if sent == "" {
+			_ = client.Close()
+		}
+		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
+			t.Errorf("%q: %d bytes were read, %v", sent, n, err)
+		}
+		if got := fmt.Sprint(noted.All()); noted.Len() != 1 || !strings.Contains(got, want) {
+			t.Errorf("%q: the log has %s, want %q", sent, got, want)
+		}
+		_ = c.Close()
 	}
 }

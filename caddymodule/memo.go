@@ -38,6 +38,7 @@ type memo struct {
 	q      shield.Request
 	waits  time.Duration // how long its client waits for an answer; 0: not known
 	page   page
+	since  time.Duration // when its request was decided on
 	until  time.Duration
 	proven bool // two answers in a row were alike
 	closes bool // the connection ends with the answer
@@ -124,7 +125,7 @@ type origin struct {
 
 // counts reports whether the memo is of this request, and requests are to be refused by it.
 func (m *memo) counts(o *origin, head []byte, now time.Duration) bool {
-	return m.alive(now) && m.of(o, head) && int64(m.until-memoLife) > m.h.atDoor.from.Load()
+	return m.alive(now) && m.of(o, head) && int64(m.since) > m.h.atDoor.from.Load()
 }
 
 func (m *memo) of(o *origin, head []byte) bool {
@@ -188,7 +189,7 @@ type draft struct {
 const maxPage = 4096
 
 func newDraft(now time.Duration, h *Handler, r *http.Request, q *shield.Request, keys []limiter.Key, d *shield.Decision) *draft {
-	m := memo{h: h, q: *q, until: now + memoLife, closes: r.Close}
+	m := memo{h: h, q: *q, since: d.At(), until: now + memoLife, closes: r.Close}
 	m.q.Keys = slices.Clone(keys)
 	if q.Deadline > 0 {
 		m.waits, m.q.Deadline = q.Deadline-d.At(), 0

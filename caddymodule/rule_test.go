@@ -227,7 +227,7 @@ func TestRuleAsks(t *testing.T) {
 	c := newDoorConn(changingConn{}, new(memos))
 	head, _ := parseStrict([]byte(strings.Replace(get, "GET", "HEAD", 1)))
 	shape := head.appendShape(nil)
-	m := &memo{origin: c.origin, head: shape, sum: c.origin.sum(shape), h: &Handler{atDoor: new(atDoor)}, until: now + time.Hour, proven: true}
+	m := &memo{origin: c.origin, head: shape, sum: c.origin.sum(shape), h: &Handler{atDoor: new(atDoor)}, since: now, until: now + time.Hour, proven: true}
 	m.h.use(&inForce{guard: guard})
 	m.q.Class = 7
 	c.memos.keep(m)
