@@ -503,6 +503,7 @@ func overReloads(t *testing.T, request string) {
 	shield := `{"handler": "shield", "name": "s", "zones": [{"name": "z", "rate": 300, "burst": 5}], "concurrency": {"limit": 3}, "capacity": {"rate": 250, "burst": 5}, "queue": {"size": 5}}`
 	s := setup{server: withDoor, handlers: shield + "," + respondOK}
 	r := start(t, s)
+	began := time.Now()
 	var done atomic.Bool
 	finished := make(chan struct{})
 	var admitted, answers int64
@@ -517,12 +518,97 @@ func overReloads(t *testing.T, request string) {
 	dawdle(200 * time.Millisecond)
 	done.Store(true)
 	<-finished
+	if most := 5 + 250*time.Since(began).Seconds(); float64(admitted) > most {
+		t.Errorf("%d were admitted, want at most %.0f", admitted, most)
+	}
 	r.drains()
 	eventually(t, "no refusal is held", func() bool { return r.stats().Held == 0 })
 	if n := r.atDoor(); n == 0 || answers == 0 {
 		t.Errorf("%d of %d answers came from the door", n, answers)
 	}
 	t.Logf("%d answers, %d admitted, %d at the door", answers, admitted, r.atDoor())
+}
+
+// TestDoorKeepsPromises has clients ask again and again before their time, which the door answers, and
+// then at the time that they were told last.
+func TestDoorKeepsPromises(t *testing.T) {
+	const clients = 4
+	r := start(t, setup{server: withDoor, handlers: fmt.Sprintf(`{"handler": "shield", "name": "s", "capacity": {"rate": 2, "burst": %d},
+		"retries": {"key": "{http.request.header.X-Key}"}, "pushback": {"dither": false}},`, clients) + respondOK})
+	for range clients {
+		r.wantStatus(http.StatusOK, "/") // uses the burst
+	}
+	type client struct {
+		*wire
+		due, next time.Time
+		asks      int
+		done      bool
+	}
+	var all [clients]client
+	for i := range all {
+		all[i].wire = r.dial()
+	}
+	before := r.atDoor()
+	for left := clients; left > 0; dawdle(5 * time.Millisecond) {
+		for i := range all {
+			c := &all[i]
+			sent := time.Now()
+			onTime := !c.due.IsZero() && sent.After(c.due)
+			if c.done || !onTime && (c.asks > 6 || sent.Before(c.next)) {
+				continue
+			}
+			c.asks, c.next = c.asks+1, sent.Add(300*time.Millisecond) // the transit of the answer, see awaitTransit
+			answer := c.exchange(fmt.Sprintf("GET / HTTP/1.1\r\nHost: h\r\nX-Key: %d\r\n\r\n", i))
+			if strings.Contains(answer, " 200 ") {
+				c.done = true
+				left--
+				continue
+			}
+			_, ms, _ := strings.Cut(answer, "Retry-After-Ms: ")
+			ms, _, _ = strings.Cut(ms, "\r\n")
+			n, err := strconv.Atoi(ms)
+			if err != nil || onTime {
+				t.Fatalf("client %d comes at its time: %v, and is answered %q", i, onTime, answer)
+			}
+			c.due = time.Now().Add(time.Duration(n) * time.Millisecond)
+		}
+	}
+	if n := r.atDoor() - before; n < clients {
+		t.Errorf("%d early requests were refused at the door", n)
+	}
+	if s := r.shieldStatus("s"); s.Calendar.Broken > 0 || s.Calendar.Kept+s.Calendar.Late < clients {
+		t.Errorf("%+v; want all promises kept", s.Calendar)
+	}
+}
+
+// TestDoorAnswersSlowReaders has a client read nothing until it has sent all requests.
+func TestDoorAnswersSlowReaders(t *testing.T) {
+	const requests = 1000
+	p := startPair(t, `{"path": ["/ok"]}`)
+	for _, addr := range []string{p.bare, p.door} {
+		w := (&rig{T: t}).dialTo("tcp", addr)
+		_ = w.Conn.(*net.TCPConn).SetReadBuffer(128 << 10)
+		for range 4 {
+			w.exchange(get)
+		}
+		want := unchanging(w.exchange(get))
+		for range requests { // in chunks of their own, until the server waits for the client
+			dawdle(100 * time.Microsecond)
+			if _, err := io.WriteString(w.Conn, get); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range requests {
+			if got := unchanging(w.next(get)); got != want {
+				t.Fatalf("answer %d is %q, want %q", i, got, want)
+			}
+		}
+	}
+	_, atDoor := p.refused(t)
+	t.Logf("%d of %d were refused at the door", atDoor[0], requests)
+	if atDoor[0] < 30 {
+		t.Errorf("%d of %d were refused at the door", atDoor[0], requests)
+	}
 }
 
 // TestDoorGivesBack has the door admit a request that never reaches its shield.
@@ -673,9 +759,9 @@ func TestDoorForgetsConnections(t *testing.T) {
 		return (&net.Dialer{LocalAddr: from}).Dial("tcp", addr)
 	}
 	if *connections > 5000 {
-		p, dial = pair{"pipes/door:1", "pipes/bare:1"}, dialPipe
+		p, dial = pair{door: "pipes/door:1", bare: "pipes/bare:1"}, dialPipe
 	}
-	startPairAt(t, p, `{"path": ["/ok"]}`)
+	startPairAt(t, p, `{"path": ["/ok"]}`, certificate{})
 	memory := func() float64 {
 		var m runtime.MemStats
 		runtime.GC()
