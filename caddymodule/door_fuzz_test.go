@@ -249,7 +249,8 @@ func TestSplitStreams(t *testing.T) {
 			all = append(all, []string{get, get, get, p[:cut], p[cut:], get})
 		}
 	}
-	compareStreams(t, startPair(t, `{"path": ["/ok"]}`), len(all), func(i int) []string { return all[i-1] })
+	n := min(len(all), *streams)
+	compareStreams(t, startPair(t, `{"path": ["/ok"]}`), n, func(i int) []string { return all[(i-1)*len(all)/n] })
 }
 
 // random16 makes streams of pieces, by number.
