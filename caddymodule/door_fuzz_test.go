@@ -119,8 +119,7 @@ func pieces(rnd *rand.Rand) string {
 	return rare[rnd.IntN(len(rare))]
 }
 
-// obfuscated are bodies whose lengths servers have been known to disagree about, after the classes of
-// "HTTP Desync Attacks" (Kettle, 2019).
+// obfuscated are requests whose bodies servers may find to be of different lengths.
 var obfuscated = func() (all []string) {
 	chunks := "5\r\nGET /\r\n0\r\n\r\n"
 	for _, field := range []string{
@@ -226,8 +225,8 @@ func TestRuleStreams(t *testing.T) {
 	compareStreams(t, startPair(t, `{"host": ["ok.test"]}`), *streams, random16(different))
 }
 
-// TestTLSStreams does so over TLS. Handshakes take most of the time. Behind a listener wrapper Caddy takes
-// the preface of HTTP/2 for what it is, without one only if that was negotiated.
+// TestTLSStreams does so over TLS. Handshakes take most of the time. It leaves out the preface of HTTP/2:
+// behind a listener wrapper Caddy accepts it even if the handshake has negotiated nothing.
 func TestTLSStreams(t *testing.T) {
 	p := startPairAt(t, freePair(t), `{"path": ["/ok"]}`, newCertificate(t))
 	most := random16(func(rnd *rand.Rand) string {

@@ -399,7 +399,7 @@ func TestDoorH2BesideDownloads(t *testing.T) {
 	})
 	r := start(t, setup{server: withH2Door, handlers: hook + "," + overQuota(`, "pushback": {"dither": false}`) + "," + respondOK})
 	w := r.dialH2()
-	w.ask("GET", "/") // servers answer two settings at once as one: then the door would wait for ever
+	w.ask("GET", "/") // Go's server acknowledges two SETTINGS at once as one, and then the door answers nothing
 	_ = w.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
 	_ = w.WriteWindowUpdate(0, 1<<30)
 	for range 8 {
