@@ -259,7 +259,7 @@ func (c *Calendar) Forget(now, at time.Duration, t Trust) {
 	if at <= now {
 		return
 	}
-	for n, last := c.bucketOf(at), c.number(time.Duration(c.until.Load())); n <= last; n++ {
+	for n, last := c.number(at), c.number(time.Duration(c.until.Load())); n <= last; n++ {
 		b := c.bucket(n)
 		if b == nil || b.made[t] < 1 {
 			continue
@@ -277,9 +277,8 @@ func (c *Calendar) Forget(now, at time.Duration, t Trust) {
 	}
 }
 
-// came counts one fewer waiting client: at the slot that a record has rounded down, or
-// at the next one with any, since of several of one client only the nearest is on
-// record.
+// came counts one fewer waiting client: in the bucket of its slot, or in the next one with
+// any, since of several of one client only the nearest is on record.
 func (c *Calendar) came(at time.Duration) {
 	for n, last := c.number(at), c.number(time.Duration(c.until.Load())); n <= last; n++ {
 		if b := c.bucket(n); b != nil && b.waiting >= 1 {
@@ -304,7 +303,7 @@ func (c *Calendar) Unwatched(a Appointment) {
 func (c *Calendar) Kept(now, at time.Duration, t Trust) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.bucketOf(at)
+	n := c.number(at)
 	if b := c.bucket(n); b != nil && n >= c.matured && now < at+SlotWidth+maturity {
 		b.kept[t]++
 		c.came(at)
@@ -366,11 +365,6 @@ func (c *Calendar) frees(n int64) {
 }
 
 func (c *Calendar) reopen() { c.full, c.fullSize, c.spent = 0, 0, spent{} }
-
-// bucketOf returns the number of the bucket of a slot that a record has rounded down:
-// every second bucket begins between two of the record's instants, and has its first
-// slot there.
-func (c *Calendar) bucketOf(at time.Duration) int64 { return c.number(at + dueUnit/2) }
 
 // bucket returns the bucket with a number, nil if it is empty.
 func (c *Calendar) bucket(number int64) *bucket {

@@ -446,17 +446,28 @@ func TestWaitingClientsAreCounted(t *testing.T) {
 	want(0)
 }
 
-// A client that can be told milliseconds may have a slot at the end of a bucket,
-// which its record rounds to the next one's.
+// A slot may be anywhere in a bucket. Its client is counted no longer once it has come, or is
+// forgiven, or has come to another replica, although its record has rounded the slot down.
 func TestEveryReturnIsCounted(t *testing.T) {
-	var c Calendar
-	r := ratesOf(100, 0, 30*time.Second)
-	for i := range 2_000 {
-		now := time.Minute + time.Duration(i)*333*ms
-		at := c.Book(now, r, Untried).At
-		c.Kept(at, at.Truncate(dueUnit), Untried)
-		if n := c.Waiting(); n != 0 {
-			t.Fatalf("%d wait after the one who was told %v has come", n, at)
+	for what, comes := range map[string]func(c *Calendar, now, at time.Duration){
+		"come":                    func(c *Calendar, now, at time.Duration) { c.Kept(at, at.Truncate(dueUnit), Untried) },
+		"been forgiven":           func(c *Calendar, now, at time.Duration) { c.Forget(now, at.Truncate(dueUnit), Untried) },
+		"come to another replica": func(c *Calendar, now, at time.Duration) { c.HearKept(at.Truncate(dueUnit), Untried) },
+	} {
+		for _, zero := range []time.Duration{0, 98765432109 * time.Nanosecond} { // the time of a store
+			var c Calendar
+			if zero > 0 {
+				c.Join(time.Second, zero, 1, 0)
+			}
+			r := ratesOf(100, dueUnit, 30*time.Second)
+			for i := range 2_000 {
+				now := time.Minute + time.Duration(i)*333*ms
+				at := c.Book(now, r, Untried).At
+				comes(&c, now, at)
+				if n := c.Waiting(); n != 0 {
+					t.Fatalf("%d wait after the one that was told %v has %s", n, at, what)
+				}
+			}
 		}
 	}
 }

@@ -7,17 +7,17 @@ import (
 
 // A record holds what is known of one client, in 16 bytes:
 //
-//	who:  tag 40 | due 24 (4 ms)
+//	who:  tag 40 | due 24 (5 ms)
 //	what: told 13 (16 ms) | number 18 (32) | count 10 | fingerprint 5 | strikes 5 | class 3 | gap 6 | score 2 | protected 1 | deferred 1
 //
-// Instants are kept modulo their range, 18 hours and 131 s, and read as the nearest to
+// Instants are kept modulo their range, 23 hours and 131 s, and read as the nearest to
 // now. That is right for those that still matter: no promise is farther than maxAhead,
-// and none is worth anything maxLate after. An older one may be misread once in 18
+// and none is worth anything maxLate after. An older one may be misread once in 23
 // hours, as a promise that was never made.
 type record struct{ who, what uint64 }
 
 const (
-	dueUnit    = 4 * time.Millisecond
+	dueUnit    = 5 * time.Millisecond // divides SlotWidth: rounded down, a slot stays in its bucket
 	toldUnit   = 16 * time.Millisecond
 	numberUnit = 32
 

@@ -40,6 +40,7 @@ func TestRecordIsSixteenBytes(t *testing.T) {
 		"instants":    toldUnit<<fTold.bits > 2*(maxSeconds+1)*time.Second, // of an answer to a client that is not late
 		"numbers":     numberUnit<<fNumber.bits >= 2*MaxMaxClients,         // read as the nearest to one that is served
 		"due instant": dueUnit<<tagShift > 2*(maxAhead+maxLate),
+		"slots":       SlotWidth%dueUnit == 0, // into the bucket that they are of
 	} {
 		if !ok {
 			t.Errorf("%s do not fit", name)

@@ -433,7 +433,7 @@ func (c *Calendar) Hear(p Appointment) {
 func (c *Calendar) HearKept(at time.Duration, t Trust) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if b := c.bucket(c.bucketOf(at)); b != nil && b.number >= c.matured {
+	if b := c.bucket(c.number(at)); b != nil && b.number >= c.matured {
 		b.kept[t]++
 		c.came(at)
 	} else {
