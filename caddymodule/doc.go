@@ -12,8 +12,7 @@
 //	door.go       the listener wrapper that refuses again
 //	doorgreet.go  what it does with new connections of refused addresses
 //	doorconn.go   one of its connections
-//	doorread.go   how it reads, with as few deadlines as it can
-//	doorbackground.go  when it looks whether a client is still there
+//	doorread.go   how it reads, also while a handler runs
 //	doorpass.go   what it and handlers tell each other
 //	doorh2.go     one of its connections with HTTP/2
 //	doorh2visit.go  what that and handlers tell each other

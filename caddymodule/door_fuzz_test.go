@@ -101,6 +101,8 @@ func pieces(rnd *rand.Rand) string {
 		"GET /long HTTP/1.1\r\nHost: h\r\nX: " + strings.Repeat("x", 1500+rnd.IntN(4000)) + "\r\n\r\n",
 	}
 	switch k := rnd.Float64(); {
+	case k < .03:
+		return longLine(rnd.IntN(4), 4200)
 	case k < .55:
 		return get
 	case k < .61:
@@ -117,6 +119,28 @@ func pieces(rnd *rand.Rand) string {
 		return "GET /a HTTP/1.1\r\nHost: h\r\n" + length + "\r\n" + body
 	}
 	return rare[rnd.IntN(len(rare))]
+}
+
+// longLine returns a request with a line of n bytes and more: its first one, a header, the size of a
+// chunk or a trailer. The line begins at the start of net/http's buffer, if what comes before it is
+// sent on its own.
+func longLine(where, n int) string {
+	before, line, after := longLineParts(where, n)
+	return before + line + after
+}
+
+func longLineParts(where, n int) (before, line, after string) {
+	const chunked = "POST /ok HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+	long := strings.Repeat("a", n)
+	switch where {
+	case 0:
+		return "", "GET /" + long, " HTTP/1.1\r\nHost: h\r\n\r\n"
+	case 1:
+		return "GET /a HTTP/1.1\r\nHost: h\r\n", "X: " + long, "\r\n\r\n"
+	case 2:
+		return chunked, "1;" + long, "\r\nx\r\n0\r\n\r\n"
+	}
+	return chunked + "1\r\nx\r\n0\r\n", "X: " + long, "\r\n\r\n"
 }
 
 // obfuscated are requests whose bodies servers may find to be of different lengths.
@@ -176,7 +200,7 @@ func stream(rnd *rand.Rand, pieces func(*rand.Rand) string) (chunks []string) {
 		}
 		switch k := rnd.Float64(); {
 		case k < .2 && len(p) > 2:
-			cuts := []int{1, 14, len(p) - 1, 1 + rnd.IntN(len(p)-1), strings.Index(p, "\r\n\r\n") + 4}
+			cuts := []int{1, 14, len(p) - 1, 1 + rnd.IntN(len(p)-1), strings.Index(p, "\r\n\r\n") + 4, 4094 + rnd.IntN(4)}
 			c := cuts[rnd.IntN(len(cuts))]
 			c = min(max(1, c), len(p)-1)
 			chunks = append(chunks, p[:c], p[c:])
@@ -250,6 +274,32 @@ func TestSplitStreams(t *testing.T) {
 	}
 	n := min(len(all), *streams)
 	compareStreams(t, startPair(t, `{"path": ["/ok"]}`), n, func(i int) []string { return all[(i-1)*len(all)/n] })
+}
+
+// longLines are streams with a line that is longer than net/http's buffer of 4096 bytes, cut about where
+// that is full but for one byte, which net/http then asks for alone. Before it, the same connection
+// was refused.
+func longLines() (all [][]string) {
+	for where := range 4 {
+		before, line, after := longLineParts(where, 5000)
+		for cut := 4094; cut <= 4097; cut++ {
+			stream := []string{get, get, get}
+			if before != "" {
+				stream = append(stream, before)
+			}
+			all = append(all, append(stream, line[:cut], line[cut:]+after, get))
+		}
+	}
+	return all
+}
+
+// TestLongLines compares the answers to them, over plain TCP and TLS.
+func TestLongLines(t *testing.T) {
+	all := longLines()
+	for _, cert := range []certificate{{}, newCertificate(t)} {
+		p := startPairAt(t, freePair(t), `{"path": ["/ok"]}`, cert)
+		compareStreams(t, p, len(all), func(i int) []string { return all[i-1] })
+	}
 }
 
 // random16 makes streams of pieces, by number.

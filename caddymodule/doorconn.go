@@ -21,11 +21,11 @@ import (
 //
 // A request begins where a connection does, and after a request that was verified to be all of
 // one chunk, or was answered here. Anywhere else no memo counts: after a chunk with more or
-// less than a request, a body, or a byte that net/http has read ahead, until a refused
-// request has been verified again.
+// less than a request, or a body, until a refused request has been verified again.
 //
-// Read is called by one goroutine at a time, but for the byte that net/http reads ahead while a
-// handler runs. Handlers, Write and Close may run at any time.
+// Read is called by one goroutine at a time. Handlers, Write and Close may run at any time. Whatever
+// Read waits for, it waits in a Read of the connection itself, under the deadline that net/http has
+// set; but for a refusal that is held back, for less than a second.
 type doorConn struct {
 	net.Conn
 	memos  *memos
@@ -34,12 +34,10 @@ type doorConn struct {
 	h2     atomic.Pointer[h2Door] // reads and writes, if it is HTTP/2
 	reader
 
-	readBy     readDeadline
-	background backgroundRead
-	ahead      atomic.Bool  // a byte of the next request was read
-	taken      atomic.Bool  // a handler has taken the connection over
-	state      atomic.Int32 // reading, answering or closed
-	recording  atomic.Bool  // there is a draft
+	readBy    atomic.Int64 // the read deadline, as shield.Now has it; 0: none
+	taken     atomic.Bool  // a handler has taken the connection over
+	state     atomic.Int32 // reading, answering or closed
+	recording atomic.Bool  // there is a draft
 
 	mu     sync.Mutex
 	passed passed // guarded by mu
@@ -52,7 +50,9 @@ type reader struct {
 	begun    bool          // something was passed on
 	buffer   *headBuffer   // of rest; nil: it has none
 	rest     []byte        // that was read, and is to be passed on
-	early    []byte        // that came before it was asked for
+	early    [1]byte       // that came before it was asked for
+	has      bool          // there is an early byte
+	looked   bool          // the last read was told of none, see look
 	ended    error         // no more is read: net/http may try again
 	writeBy  time.Duration // the write deadline; 0: none of ours
 }
@@ -95,17 +95,17 @@ func (c *doorConn) Read(p []byte) (int, error) {
 	switch {
 	case h2 != nil:
 		return h2.read(p)
-	case len(c.rest) > 0:
-		if len(p) == 1 {
-			c.ahead.Store(true)
-		}
-		return c.passRest(p), nil
 	case c.ended != nil:
 		return 0, c.ended
+	case len(p) == 1 && c.begun && !c.looked && !c.taken.Load():
+		return 0, c.look()
+	}
+	c.looked = false
+	switch {
+	case len(c.rest) > 0:
+		return c.passRest(p), nil
 	case c.taken.Load():
 		return c.read(p)
-	case len(p) == 1 && c.begun:
-		return c.readBackground(p)
 	case c.begun:
 		return c.next(p, c.finish())
 	}
@@ -187,7 +187,7 @@ func (c *doorConn) next(p []byte, starts bool) (n int, err error) {
 func (c *doorConn) unbegun(p []byte, n int, err error) (int, error) {
 	for n < 4 && err == nil {
 		var more int
-		more, err = c.receive(p[n:])
+		more, err = c.Conn.Read(p[n:])
 		n += more
 	}
 	if n < 4 || string(p[:4]) == "PRI " {
@@ -246,13 +246,12 @@ func (c *doorConn) again(m *memo, q shield.Request, now time.Duration) (hand *in
 
 // deliver holds a refusal back, and sees whether the client leaves meanwhile.
 func (c *doorConn) deliver(d *shield.Decision) (now time.Duration, ok bool) {
-	if d.Hold == 0 || len(c.early) > 0 {
+	if d.Hold == 0 {
 		return d.Deliver(context.Background())
 	}
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
-	by := c.readBy.at()
-	_ = c.readBy.set(c.Conn, noDeadline)
+	_ = c.Conn.SetReadDeadline(time.Time{})
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -262,9 +261,9 @@ func (c *doorConn) deliver(d *shield.Decision) (now time.Duration, ok bool) {
 		}
 	}()
 	now, ok = d.Deliver(ctx)
-	_ = c.readBy.set(c.Conn, longAgo)
+	_ = c.Conn.SetReadDeadline(longAgo)
 	<-ended
-	_ = c.readBy.set(c.Conn, by)
+	_ = c.Conn.SetReadDeadline(c.readDeadline())
 	return now, ok
 }
 
@@ -312,9 +311,8 @@ func (c *doorConn) pass(chunk []byte, hand *inHand) {
 		c.writeBy = 0
 		_ = c.Conn.SetWriteDeadline(time.Time{})
 	}
-	c.background.next()
 	next := passed{hand: hand}
-	if len(chunk) < maxHead && !c.ahead.Swap(false) {
+	if len(chunk) < maxHead {
 		next.sum = c.origin.sum(chunk)
 		if c.memos.knows(next.sum) || c.memos.knows(c.origin.sum(nil)) {
 			next.head = bytes.Clone(chunk)
@@ -364,7 +362,6 @@ func (c *doorConn) Close() error {
 
 func (c *doorConn) close() error {
 	err := c.Conn.Close()
-	c.background.setOver(true)
 	c.finish()
 	if h2 := c.h2.Load(); h2 != nil {
 		h2.close()

@@ -114,7 +114,7 @@ func (h *h2Door) read(p []byte) (n int, err error) {
 			n = copy(p, h.in[:min(len(h.in), h.pass)])
 			h.in, h.pass = h.in[n:], h.pass-n
 		default:
-			n, err = h.c.receive(p[:min(len(p), h.pass)])
+			n, err = h.c.Conn.Read(p[:min(len(p), h.pass)])
 			h.pass -= n
 		}
 		return n, err
@@ -133,7 +133,7 @@ func (h *h2Door) flush() {
 func (h *h2Door) fill() error {
 	h.flush()
 	have := copy(h.buffer[:], h.in)
-	n, err := h.c.receive(h.buffer[have:])
+	n, err := h.c.Conn.Read(h.buffer[have:])
 	h.in = h.buffer[:have+n]
 	if n > 0 {
 		return nil // an error comes again

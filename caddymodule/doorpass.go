@@ -57,9 +57,8 @@ func (c *doorConn) take(h *Handler) (d shield.Decision, ok bool) {
 func (c *doorConn) refused(now time.Duration, h *Handler, r *http.Request, q *shield.Request, keys []limiter.Key, d *shield.Decision) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.background.refused()
 	switch p := &c.passed; {
-	case p.sum == 0 || p.shields != 1 || p.draft != nil || c.ahead.Load():
+	case p.sum == 0 || p.shields != 1 || p.draft != nil:
 	case p.head == nil:
 		c.memos.see(p.sum)
 		if h.atDoor.byAddress {
@@ -88,7 +87,7 @@ func (c *doorConn) finish() (starts bool) {
 	c.recording.Store(false)
 	c.mu.Unlock()
 	last.hand.drop()
-	if last.draft == nil || c.ahead.Load() {
+	if last.draft == nil {
 		c.memo.Store(nil)
 		return false
 	}

@@ -1,89 +1,73 @@
 package caddymodule
 
 import (
-	"bytes"
 	"errors"
-	"net"
-	"os"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/herdshield/shield"
 )
 
-// readBackground is for net/http, which reads a byte while a handler runs, to see whether the
-// client is still there. Once a request was refused it gets nothing: it would take the first byte
-// of the next one from a client that sends it at once, and the rest is no request. All that comes
-// is kept for later, and net/http ends the read with a deadline.
-func (c *doorConn) readBackground(p []byte) (int, error) {
-	if len(c.early) == 0 {
-		switch due, wary := c.background.wait(); {
-		case !due:
-			return 0, os.ErrDeadlineExceeded
-		case wary:
-			if err := c.readEarly(); err != nil {
-				return 0, err
-			}
-			c.background.waitOver()
-			return 0, os.ErrDeadlineExceeded
+// look is for a read of one byte. net/http makes such reads for two purposes. While a handler runs it
+// looks whether the client is still there; from a client that sends its next request at once this would
+// take the first byte, and what is left is no request. And bufio reads a byte when its buffer is full
+// but for that one, in the middle of a line. Nothing here tells the two apart.
+//
+// So look waits for a byte as any read does, keeps it, and says that none was read. For the first
+// purpose that is the end of the read. For the second, bufio reads once more, and then gets the byte.
+func (c *doorConn) look() error {
+	if len(c.rest) == 0 {
+		if err := c.readEarly(); err != nil {
+			return err
 		}
 	}
-	n, err := c.read(p)
-	if n > 0 {
-		c.ahead.Store(true)
-	}
-	return n, err
-}
-
-// readEarly reads what comes before it is asked for.
-func (c *doorConn) readEarly() error {
-	b := headBuffers.Get().(*headBuffer)
-	defer headBuffers.Put(b)
-	n, err := c.receive(b[:])
-	if n == 0 {
-		return err
-	}
-	c.early = bytes.Clone(b[:n])
+	c.looked = true
 	return nil
 }
 
-// read reads what came early, or else what comes.
-func (c *doorConn) read(p []byte) (int, error) {
-	if len(c.early) == 0 {
-		return c.receive(p)
+// readEarly waits until there is an early byte.
+func (c *doorConn) readEarly() error {
+	if c.has {
+		return nil
 	}
-	n := copy(p, c.early)
-	c.early = c.early[n:]
-	return n, nil
+	n, err := c.Conn.Read(c.early[:])
+	if c.has = n > 0; c.has {
+		return nil // an error comes again
+	}
+	return err
 }
 
-// receive reads what comes.
-func (c *doorConn) receive(p []byte) (n int, err error) {
-	c.readBy.readers.Add(1)
-	defer c.readBy.readers.Add(-1)
-	for again := true; again; {
-		if c.readBy.at() == longAgo {
-			return 0, os.ErrDeadlineExceeded
-		}
-		n, err = c.Conn.Read(p)
-		timeout, is := err.(net.Error) // as poll returns it
-		again = n == 0 && is && timeout.Timeout() && c.readBy.tooSoon(c.Conn)
+// read reads what came early, and then what comes. The request that an early byte begins is at least
+// 16 bytes long, so there is more to come.
+func (c *doorConn) read(p []byte) (n int, err error) {
+	if !c.has {
+		return c.Conn.Read(p)
 	}
-	return n, err
+	p[0], c.has = c.early[0], false
+	if len(p) > 1 && !c.taken.Load() {
+		n, err = c.Conn.Read(p[1:])
+	}
+	return n + 1, err
 }
+
+// longAgo is a deadline that is over.
+var longAgo = time.Unix(1, 0)
 
 // SetReadDeadline implements net.Conn.
 func (c *doorConn) SetReadDeadline(t time.Time) error {
-	by := noDeadline
+	by := int64(0)
 	if !t.IsZero() {
-		if by = t.Sub(shield.At(0)); by <= 0 {
-			by = longAgo
-		}
+		by = max(1, int64(t.Sub(shield.At(0))))
 	}
-	err := c.readBy.set(c.Conn, by)
-	c.background.setOver(by == longAgo) // as net/http ends its read
-	return err
+	c.readBy.Store(by)
+	return c.Conn.SetReadDeadline(t)
+}
+
+// readDeadline returns the deadline that net/http has set.
+func (c *doorConn) readDeadline() time.Time {
+	if by := c.readBy.Load(); by > 0 {
+		return shield.At(time.Duration(by))
+	}
+	return time.Time{}
 }
 
 // SetDeadline implements net.Conn. net/http calls it only for a handler that takes the connection
@@ -96,67 +80,10 @@ func (c *doorConn) SetDeadline(t time.Time) error {
 // patience returns for how long net/http waits for the next request, from now; 0: for ever. It
 // has set the deadline just before, and a client that is answered here has as long again.
 func (c *doorConn) patience(starts bool) (idle, now time.Duration) {
-	by := c.readBy.at()
+	by := time.Duration(c.readBy.Load())
 	if !starts || by <= 0 {
 		return 0, 0
 	}
 	now = shield.Now()
 	return by - now, now
-}
-
-// A readDeadline is when reads of a connection end. net/http sets it six times for a request. The
-// connection itself gets only one that is earlier than the one it has. A read that it ends too
-// soon begins again. Its methods may be called by any goroutine.
-type readDeadline struct {
-	by      atomic.Int64 // as shield.Now has it, or one of those below
-	readers atomic.Int32 // reads of the connection that have begun
-
-	mu  sync.Mutex
-	has time.Duration // the connection's; guarded by mu
-}
-
-const (
-	noDeadline time.Duration = 0
-	longAgo    time.Duration = -1
-)
-
-func (d *readDeadline) at() time.Duration { return time.Duration(d.by.Load()) }
-
-// set sets the deadline.
-func (d *readDeadline) set(conn net.Conn, by time.Duration) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.by.Store(int64(by))
-	switch {
-	case by == d.has, by == noDeadline && d.has > 0, 0 < d.has && d.has < by:
-		return nil
-	case by == longAgo && d.readers.Load() == 0: // the next one sees it
-		return nil
-	}
-	return d.give(conn, by)
-}
-
-// tooSoon gives the connection its deadline, if that is not yet over. It reports whether a read
-// is to begin again.
-func (d *readDeadline) tooSoon(conn net.Conn) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	now, by := shield.Now(), d.at()
-	over := by == longAgo || 0 < by && by <= now
-	ended := 0 < d.has && d.has <= now // by this one
-	return ended && !over && d.give(conn, by) == nil
-}
-
-// give sets the connection's deadline. d.mu is held.
-func (d *readDeadline) give(conn net.Conn, by time.Duration) error {
-	var t time.Time
-	switch by {
-	case noDeadline:
-	case longAgo:
-		t = time.Unix(1, 0)
-	default:
-		t = shield.At(by)
-	}
-	d.has = by
-	return conn.SetReadDeadline(t)
 }

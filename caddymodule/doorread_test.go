@@ -2,41 +2,16 @@ package caddymodule
 
 import (
 	"bufio"
-	"errors"
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"sync/atomic"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/herdshield/shield"
 )
-
-// countingConn counts what a connection is asked for.
-type countingConn struct {
-	net.Conn
-	reads, deadlines atomic.Int32
-}
-
-func (c *countingConn) Read(p []byte) (int, error) {
-	c.reads.Add(1)
-	return c.Conn.Read(p)
-}
-
-func (c *countingConn) SetReadDeadline(t time.Time) error {
-	c.deadlines.Add(1)
-	return c.Conn.SetReadDeadline(t)
-}
-
-// impatientConn has reads time out of its own accord.
-type impatientConn struct{ net.Conn }
-
-func (impatientConn) Read([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }
-func (impatientConn) RemoteAddr() net.Addr     { return &net.TCPAddr{} }
-func (impatientConn) LocalAddr() net.Addr      { return &net.TCPAddr{} }
 
 // oneListener has one connection.
 type oneListener struct {
@@ -53,26 +28,33 @@ func (l oneListener) Accept() (net.Conn, error) {
 
 func (l oneListener) Close() error { close(l.conns); return nil }
 
-// inDoor plays a story in virtual time between a client and net/http behind a door.
-func inDoor(t *testing.T, handler func(c *doorConn, w http.ResponseWriter, r *http.Request), story func(client net.Conn, counts *countingConn)) {
+// inDoor plays a story in virtual time between a client and net/http behind a door, whose handler is at
+// work.
+func inDoor(t *testing.T, work func(c *doorConn, w http.ResponseWriter, r *http.Request), story func(client net.Conn)) {
 	synctest.Test(t, func(t *testing.T) {
 		pass(time.Until(shield.At(time.Hour)))
 		client, end := net.Pipe()
-		counts := &countingConn{Conn: end}
-		c := newDoorConn(counts, new(memos))
+		c := newDoorConn(end, new(memos))
 		l := oneListener{conns: make(chan net.Conn, 1)}
 		l.conns <- c
 		server := &http.Server{
-			ReadHeaderTimeout: time.Minute, IdleTimeout: 5 * time.Minute,
-			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler(c, w, r) }),
+			ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout, IdleTimeout: idleTimeout,
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { work(c, w, r) }),
 		}
 		go func() { _ = server.Serve(l) }()
-		story(client, counts)
+		story(client)
 		_ = client.Close()
 		_ = server.Close()
 		synctest.Wait()
 	})
 }
+
+// The time-outs of that server.
+const (
+	headerTimeout = time.Minute
+	bodyTimeout   = 2 * time.Minute
+	idleTimeout   = 5 * time.Minute
+)
 
 // answerTo sends a request and reads the answer.
 func answerTo(t *testing.T, client net.Conn, r *bufio.Reader) {
@@ -87,228 +69,183 @@ func answerTo(t *testing.T, client net.Conn, r *bufio.Reader) {
 	_, _ = io.Copy(io.Discard, resp.Body)
 }
 
-// TestBackgroundReads asks a connection for no more than it must.
-func TestBackgroundReads(t *testing.T) {
-	first := true
-	answer := func(_ *doorConn, w http.ResponseWriter, _ *http.Request) {
-		if pass(time.Millisecond); first {
-			pass(3 * backgroundAfter)
+// TestDoorHearsThatTheClientLeaves has clients leave while handlers work.
+func TestDoorHearsThatTheClientLeaves(t *testing.T) {
+	for _, after := range []time.Duration{0, time.Second, 3 * time.Minute} {
+		var took time.Duration
+		requests := 0
+		work := func(_ *doorConn, _ http.ResponseWriter, r *http.Request) {
+			if requests++; requests == 3 {
+				began := shield.Now()
+				<-r.Context().Done()
+				took = shield.Now() - began
+			}
 		}
-		first = false
+		inDoor(t, work, func(client net.Conn) {
+			answers := bufio.NewReader(client)
+			answerTo(t, client, answers)
+			answerTo(t, client, answers)
+			_, _ = io.WriteString(client, get)
+			pass(after)
+			_ = client.Close()
+			synctest.Wait()
+			if requests != 3 || took != after {
+				t.Errorf("request %d: the handler hears after %v that the client has left, want %v", requests, took, after)
+			}
+		})
 	}
-	inDoor(t, answer, func(client net.Conn, counts *countingConn) {
-		const requests = 100
-		r := bufio.NewReader(client)
-		for range requests {
-			answerTo(t, client, r)
+}
+
+// TestDoorOfPipelined has two requests come at once, and the client leave during the second.
+func TestDoorOfPipelined(t *testing.T) {
+	var left time.Duration
+	requests := 0
+	work := func(_ *doorConn, _ http.ResponseWriter, r *http.Request) {
+		if requests++; requests == 2 {
+			<-r.Context().Done()
+			left = shield.Now()
 		}
+	}
+	inDoor(t, work, func(client net.Conn) {
+		go func() { _, _ = io.Copy(io.Discard, client) }()
+		_, _ = io.WriteString(client, get+get)
+		pass(time.Minute)
+		began := shield.Now()
+		_ = client.Close()
 		synctest.Wait()
-		if n := counts.reads.Load(); n > requests+2 { // one in the background, and the next request
-			t.Errorf("%d reads for %d requests", n, requests)
-		}
-		if n := counts.deadlines.Load(); n > 5 {
-			t.Errorf("%d deadlines for %d requests", n, requests)
+		if requests != 2 || left != began {
+			t.Errorf("%d requests, and the handler hears at %v that the client has left at %v", requests, left, began)
 		}
 	})
 }
 
-// TestBackgroundSeesTheEnd has clients leave while handlers work.
-func TestBackgroundSeesTheEnd(t *testing.T) {
-	for _, after := range []time.Duration{0, backgroundAfter, 3 * time.Minute} {
-		var ended atomic.Int64
-		requests := 0
-		work := func(_ *doorConn, _ http.ResponseWriter, r *http.Request) {
-			switch requests++; requests {
-			case 1:
-				pass(3 * backgroundAfter)
-			case 3:
-				<-r.Context().Done()
-				ended.Store(int64(shield.Now()))
-			}
-		}
-		inDoor(t, work, func(client net.Conn, _ *countingConn) {
-			answers := bufio.NewReader(client)
-			answerTo(t, client, answers)
-			answerTo(t, client, answers)
-			pass(backgroundAfter * 3 / 4) // the timer runs
-			_, _ = io.WriteString(client, get)
-			pass(after)
-			began := shield.Now()
-			_ = client.Close()
-			pass(time.Second)
-			if took := time.Duration(ended.Load()) - began; took < 0 || took > 2*backgroundAfter {
-				t.Errorf("the handler hears after %v that the client has left", took)
-			}
-		})
-	}
-}
-
-// TestBackgroundOfPipelined has two requests come at once, and the client leave during the second.
-func TestBackgroundOfPipelined(t *testing.T) {
-	for _, wary := range []bool{false, true} {
-		var ended atomic.Int64
-		requests := 0
-		work := func(c *doorConn, _ http.ResponseWriter, r *http.Request) {
-			if wary {
-				c.background.refused()
-			}
-			if requests++; requests == 2 {
-				<-r.Context().Done()
-				ended.Store(int64(shield.Now()))
-			}
-		}
-		inDoor(t, work, func(client net.Conn, _ *countingConn) {
-			go func() { _, _ = io.Copy(io.Discard, client) }()
-			_, _ = io.WriteString(client, get+get)
-			pass(time.Minute)
-			began := shield.Now()
-			_ = client.Close()
-			pass(time.Second)
-			if took := time.Duration(ended.Load()) - began; requests != 2 || took < 0 || took > time.Millisecond {
-				t.Errorf("a refusal before: %v: %d requests, and the handler hears after %v that the client has left", wary, requests, took)
-			}
-		})
-	}
-}
-
-// TestBackgroundKeepsRequestsWhole has a request come while one is refused that takes its time.
-func TestBackgroundKeepsRequestsWhole(t *testing.T) {
-	var requests atomic.Int32
+// TestDoorKeepsRequestsWhole has a request come while another one takes its time.
+func TestDoorKeepsRequestsWhole(t *testing.T) {
+	requests := 0
 	work := func(c *doorConn, _ http.ResponseWriter, _ *http.Request) {
-		if requests.Add(1) == 1 {
-			c.background.refused()
-			pass(5 * backgroundAfter)
+		if requests++; requests == 1 {
+			pass(time.Second)
 			return
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.passed.sum == 0 {
+		if want := c.origin.sum([]byte(get)); c.passed.sum != want {
 			t.Error("the second request is no whole chunk")
 		}
 	}
-	inDoor(t, work, func(client net.Conn, _ *countingConn) {
+	inDoor(t, work, func(client net.Conn) {
 		go func() { _, _ = io.Copy(io.Discard, client) }()
 		_, _ = io.WriteString(client, get)
-		pass(3 * backgroundAfter)
+		pass(time.Second / 2)
 		_, _ = io.WriteString(client, get)
 		pass(time.Second)
-		if n := requests.Load(); n != 2 {
-			t.Errorf("%d requests, want 2", n)
+		if requests != 2 {
+			t.Errorf("%d requests, want 2", requests)
 		}
 	})
 }
 
-// TestBackgroundOfTaken has handlers take connections over, and read byte after byte.
-func TestBackgroundOfTaken(t *testing.T) {
+// TestDoorOfTaken has handlers take connections over, and read byte after byte.
+func TestDoorOfTaken(t *testing.T) {
 	const words = "some words"
-	for _, wary := range []bool{false, true} {
-		for _, after := range []time.Duration{0, 3 * backgroundAfter} {
-			var heard atomic.Int64
-			take := func(c *doorConn, w http.ResponseWriter, r *http.Request) {
-				if wary {
-					c.background.refused()
-				}
-				if pass(after); r.Context().Err() != nil {
-					t.Errorf("a refusal before: %v, after %v: the request was ended", wary, after)
-				}
-				conn, rw, err := http.NewResponseController(w).Hijack()
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer conn.Close()
-				began, b := shield.Now(), make([]byte, 0, len(words))
-				for len(b) < rw.Reader.Buffered() {
-					next, _ := rw.ReadByte()
-					b = append(b, next)
-				}
-				for len(b) < len(words) {
-					n, err := conn.Read(b[len(b) : len(b)+1])
-					if b = b[:len(b)+n]; err != nil {
-						t.Error(err)
-						break
-					}
-				}
-				if string(b) != words {
-					t.Errorf("a refusal before: %v, after %v: the handler reads %q, want %q", wary, after, b, words)
-				}
-				heard.Store(1 + int64(shield.Now()-began))
+	for _, after := range []time.Duration{0, time.Second / 2} {
+		var heard time.Duration
+		take := func(_ *doorConn, w http.ResponseWriter, r *http.Request) {
+			began := shield.Now()
+			if pass(after); r.Context().Err() != nil {
+				t.Errorf("after %v: the request was ended", after)
 			}
-			inDoor(t, take, func(client net.Conn, _ *countingConn) {
-				_, _ = io.WriteString(client, get)
-				_, _ = io.WriteString(client, words)
-				pass(time.Second)
-				if took := time.Duration(heard.Load()); took != 1 {
-					t.Errorf("a refusal before: %v, after %v: the words took %v", wary, after, took-1)
+			conn, rw, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			b := make([]byte, 0, len(words))
+			for len(b) < rw.Reader.Buffered() {
+				next, _ := rw.ReadByte()
+				b = append(b, next)
+			}
+			for len(b) < len(words) {
+				n, err := conn.Read(b[len(b) : len(b)+1])
+				if b = b[:len(b)+n]; err != nil {
+					t.Error(err)
+					break
 				}
-			})
+			}
+			if string(b) != words {
+				t.Errorf("after %v: the handler reads %q, want %q", after, b, words)
+			}
+			heard = shield.Now() - began
+		}
+		inDoor(t, take, func(client net.Conn) {
+			_, _ = io.WriteString(client, get)
+			for i := range words {
+				_, _ = io.WriteString(client, words[i:i+1])
+			}
+			pass(time.Second)
+			if heard != after {
+				t.Errorf("after %v: the words took %v", after, heard)
+			}
+		})
+	}
+}
+
+// TestDoorDoesNotOutliveItsClient stops in the middle of a line, wherever net/http may ask for one byte,
+// on a connection that was refused before. The client leaves, or says nothing more: the handler hears
+// of it, and the connection ends, when the client has left or by the server's time-out.
+func TestDoorDoesNotOutliveItsClient(t *testing.T) {
+	for where := range 4 {
+		before, line, _ := longLineParts(where, 5000)
+		for cut := 4094; cut <= 4097; cut++ {
+			for _, more := range []string{"", "b", "bb"} {
+				for _, leaves := range []bool{false, true} {
+					stopIn(t, where, before, line[:cut], more, leaves)
+				}
+			}
 		}
 	}
 }
 
-// TestReadDeadlines ends reads when they are to end, though the connection hears of few deadlines.
-func TestReadDeadlines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		pass(time.Until(shield.At(time.Hour)))
-		client, end := net.Pipe()
-		defer client.Close()
-		counts := &countingConn{Conn: end}
-		c := newDoorConn(counts, new(memos))
-		for i, s := range []struct {
-			set       []time.Duration // from now; 0: none
-			takes     time.Duration   // until the read times out; < 0: the client sends
-			deadlines int32           // that the connection hears of
-		}{
-			{[]time.Duration{time.Minute, time.Hour, 0, 2 * time.Minute}, 2 * time.Minute, 2},
-			{[]time.Duration{0}, -1, 1}, // after a time-out
-			{[]time.Duration{time.Minute, 0}, -1, 1},
-			{[]time.Duration{time.Hour}, time.Hour, 1},                // after that minute
-			{[]time.Duration{time.Hour, time.Minute}, time.Minute, 1}, // after that hour
-			{[]time.Duration{0}, -1, 1},
-			{[]time.Duration{-1}, 0, 0},
-			{[]time.Duration{-1, 0}, -1, 0},
-			{[]time.Duration{-1, time.Minute}, time.Minute, 1},
-		} {
-			before, began := counts.deadlines.Load(), time.Now()
-			for _, left := range s.set {
-				var by time.Time
-				switch {
-				case left > 0:
-					by = began.Add(left)
-				case left < 0:
-					by = time.Unix(1, 0)
-				}
-				if err := c.SetReadDeadline(by); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if s.takes < 0 {
-				go func() { _, _ = client.Write([]byte("x")) }()
-			}
-			n, err := c.receive(make([]byte, 8))
-			if timedOut := errors.Is(err, os.ErrDeadlineExceeded); timedOut != (s.takes >= 0) || timedOut == (n > 0) {
-				t.Errorf("%d: %d bytes, %v", i, n, err)
-			}
-			if took := time.Since(began); took != max(0, s.takes) {
-				t.Errorf("%d: the read took %v, want %v", i, took, s.takes)
-			}
-			if heard := counts.deadlines.Load() - before; heard != s.deadlines {
-				t.Errorf("%d: the connection hears of %d deadlines, want %d", i, heard, s.deadlines)
-			}
+func stopIn(t *testing.T, where int, before, line, more string, leaves bool) {
+	t.Helper()
+	var ended time.Duration
+	refuse := &Handler{atDoor: new(atDoor)}
+	work := func(c *doorConn, w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.URL.Path, "/ok") {
+			c.refused(shield.Now(), refuse, r, new(shield.Request), nil, new(shield.Decision))
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
 		}
-		_ = c.SetReadDeadline(time.Time{})
-		if n, err := newDoorConn(impatientConn{}, new(memos)).receive(make([]byte, 8)); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("a connection with a time-out of its own: %d bytes, %v", n, err)
-		}
-		ended := make(chan error)
+		_, _ = io.Copy(io.Discard, r.Body)
+		ended = shield.Now()
+	}
+	inDoor(t, work, func(client net.Conn) {
+		answers := bufio.NewReader(client)
+		answerTo(t, client, answers)
+		closed := make(chan struct{}, 1)
 		go func() {
-			_, err := c.receive(make([]byte, 8))
-			ended <- err
+			_, _ = io.Copy(io.Discard, answers)
+			closed <- struct{}{}
 		}()
+		for _, part := range []string{before, line, more} {
+			if part != "" {
+				_, _ = io.WriteString(client, part)
+			}
+			synctest.Wait()
+		}
+		began, most := shield.Now(), time.Duration(0)
+		if leaves {
+			_ = client.Close()
+		} else {
+			most = bodyTimeout
+			if pass(most + lastWords); len(closed) == 0 { // net/http waits for the client to read the last answer
+				t.Errorf("line %d, cut at %d, then %q: the connection outlives the time-out of %v", where, len(line), more, most)
+			}
+		}
 		synctest.Wait()
-		_ = c.SetReadDeadline(time.Unix(1, 0))
-		if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("a read that is under way: %v", err)
+		if where >= 2 && (ended == 0 || ended-began > most) {
+			t.Errorf("line %d, cut at %d, then %q, leaves: %v: the handler ends after %v, want at most %v", where, len(line), more, leaves, ended-began, most)
 		}
 	})
 }
