@@ -54,6 +54,11 @@ type App struct {
 	// that shows its answer; logs have filters of their own.
 	MaskAddresses bool `json:"mask_addresses,omitempty"`
 
+	// Whether credentials by which a key tells clients apart are shown and logged as a short
+	// hash (default true): the values of Authorization, of cookies, of headers and parameters whose
+	// names have a word like key, token or secret, and the claims of {http.auth.*}.
+	MaskCredentials *bool `json:"mask_credentials,omitempty"`
+
 	adapts bool     // it checks the shields of a Caddyfile, which is not loaded yet
 	at     string   // where the Caddyfile has the shield that is being checked
 	zoneAt []string // and where its zones

@@ -85,8 +85,9 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 // UnmarshalCaddyfile sets up the app from the global option. Syntax:
 //
 //	shield {
-//		mode           enforce|observe
-//		mask_addresses on|off
+//		mode             enforce|observe
+//		mask_addresses   on|off
+//		mask_credentials on|off
 //	}
 func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume the option's name

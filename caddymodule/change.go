@@ -117,6 +117,11 @@ func readChange(w http.ResponseWriter, r *http.Request, to any) error {
 	if !mayChange(r) {
 		return errReadOnly
 	}
+	return readObject(w, r, to)
+}
+
+// readObject reads the body of a request.
+func readObject(w http.ResponseWriter, r *http.Request, to any) error {
 	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); kind != "application/json" {
 		return badRequest(http.StatusUnsupportedMediaType, "Content-Type is %.100q; want application/json", kind)
 	}

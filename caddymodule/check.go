@@ -31,6 +31,7 @@ func (a *App) Check(h *Handler, server string) (shield.Config, error) {
 	} else if err := shield.CheckName(h.Name); err != nil {
 		return shield.Config{}, err
 	}
+	h.bare = a.MaskCredentials != nil && !*a.MaskCredentials
 	c, err := h.check()
 	if err == nil {
 		err = errors.Join(a.defaultShared(h), a.defineZones(h))
@@ -94,7 +95,9 @@ func (h *Handler) compileKeys() error {
 	f := new(faults)
 	compile := func(f *faults, template string, v4, v6 *int) *keyer {
 		k, err := newKeyer(template, v4, v6)
-		f.add(err)
+		if f.add(err); k != nil {
+			k.hides = k.hides && !h.bare
+		}
 		return k
 	}
 	h.zones = nil

@@ -17,6 +17,9 @@ type clientName struct {
 	shown string     // what people are shown: the text, or as `mask_addresses` has it
 	addr  netip.Addr // not valid: the text is no address
 	bits  int        // of the network that is named; 0: it is named by an address
+
+	by  *keyer      // what made its key; nil: its text tells that
+	key limiter.Key // by it
 }
 
 // readClient reads the name of a client. A network, as of an IPv6 customer, is named by
@@ -112,7 +115,11 @@ func (h *Handler) asks(c clientName) (q shield.Request, unknown map[string]strin
 	unknown = map[string]string{}
 	// An address is a key where any template is made of addresses, and then no name of another kind.
 	key := func(what string, k *keyer) limiter.Key {
+		if c.by != nil && c.by.same(k) {
+			return c.key
+		}
 		name, ok := k.named(c)
+		ok = ok && c.by == nil
 		if !ok || c.addr.IsValid() && !k.isMadeOfAddresses() && h.knowsAddresses() {
 			unknown[what] = k.template
 			return shield.NoKey

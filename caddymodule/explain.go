@@ -6,12 +6,14 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
+	"github.com/herdshield/shield/oncall"
 )
 
 // badRequest is an error of the person who asks.
@@ -44,15 +46,60 @@ func (a *App) client(name, handle string) (clientName, error) {
 	case handle != "" && name != "":
 		return clientName{}, badRequest(http.StatusBadRequest, "client and handle are both set; want one of them")
 	case handle != "":
-		return a.listed(handle)
+		c, ok := a.listed(func(is *oncall.Client) bool { return handleOf(is) == handle })
+		if !ok {
+			return c, badRequest(http.StatusNotFound, "handle is %.40q; want that of a client in GET /shield/who now", handle)
+		}
+		return c, nil
 	case len(name) > maxClientName:
-		return clientName{}, badRequest(http.StatusBadRequest, "client is %.64q; want an address, or what the shield tells clients apart by, of at most %d bytes", name, maxClientName)
+		return clientName{}, badRequest(http.StatusBadRequest, "client has %d bytes; want an address, or what the shield tells clients apart by, of at most %d", len(name), maxClientName)
+	}
+	if name = strings.TrimSpace(name); a != nil && strings.Contains(name, adminapi.HashPrefix) {
+		c, ok := a.listed(func(is *oncall.Client) bool { return a.shown(is) == name || adminapi.Anonymous(handleOf(is)) == name })
+		if !ok {
+			return c, badRequest(http.StatusNotFound, "client is %.100q; want one that GET /shield/who lists now, or what the hash stands for", name)
+		}
+		return c, nil
 	}
 	c := readClient(name)
-	if a != nil && a.MaskAddresses && c.addr.IsValid() { // all who look at the list of overrides see it
-		c.shown = address(c.addr, true)
+	if a != nil { // all who look at the log and the list of overrides see it
+		c.shown = a.mask(c)
 	}
 	return c, nil
+}
+
+// mask returns the name of a client that a person has typed, as others may see it.
+func (a *App) mask(c clientName) string {
+	switch {
+	case c.addr.IsValid() && a.MaskAddresses:
+		return address(c.addr, true)
+	case c.addr.IsValid() || c.text == "":
+		return c.text
+	}
+	for _, h := range a.roster().handlers {
+		for _, k := range h.keyers() {
+			if k.hides {
+				value, whole := k.valueIn(c.text)
+				if !whole {
+					value = c.text
+				}
+				return hashed(h.guard().Hasher(), string(appendFolded(nil, value)))
+			}
+		}
+	}
+	return c.text
+}
+
+// keyers returns all that tell clients apart.
+func (h *Handler) keyers() []*keyer {
+	all := []*keyer{h.clients}
+	if h.perClient != nil {
+		all = append(all, h.perClient)
+	}
+	for i := range h.zones {
+		all = append(all, h.zones[i].keyer)
+	}
+	return all
 }
 
 // named returns the handlers of one shield, or of all if the name is "". The App may be nil.
@@ -76,14 +123,26 @@ func (a *App) named(name string) (handlers []*Handler, err error) {
 	return handlers, nil
 }
 
+// serveExplain answers GET /shield/explain?client=NAME, or POST with an object: Caddy logs URLs, and a name may be
+// a credential.
 func serveExplain(w http.ResponseWriter, r *http.Request) error {
-	if r.Method != http.MethodGet {
-		return badRequest(http.StatusMethodNotAllowed, "method is %s; want GET", r.Method)
-	}
 	query := r.URL.Query()
-	handlers, c, err := concerned(query.Get("shield"), query.Get("client"), query.Get("handle"))
+	ask := adminapi.ExplainRequest{Shield: query.Get("shield"), Client: query.Get("client"), Handle: query.Get("handle")}
+	switch r.Method {
+	case http.MethodGet:
+	case http.MethodPost:
+		if err := readObject(w, r, &ask); err != nil {
+			return err
+		}
+	default:
+		return badRequest(http.StatusMethodNotAllowed, "method is %s; want GET or POST", r.Method)
+	}
+	handlers, c, err := concerned(ask.Shield, ask.Client, ask.Handle)
 	if err != nil {
 		return err
+	}
+	if ask.Handle != "" && !mayChange(r) {
+		c.shown = adminapi.Anonymous(ask.Handle) // as who has it
 	}
 	now := shield.Now()
 	status := adminapi.ExplainStatus{Client: c.shown}

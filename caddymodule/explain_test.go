@@ -44,7 +44,7 @@ func administer(t *testing.T, r *http.Request) (status int, body string) {
 
 func explained(t *testing.T, query string) (e adminapi.ExplainStatus) {
 	t.Helper()
-	status, body := administer(t, httptest.NewRequest(http.MethodGet, "/shield/explain?"+query, nil))
+	status, body := administer(t, locally(http.MethodGet, "/shield/explain?"+query, ""))
 	if status != http.StatusOK {
 		t.Fatalf("%s: %d %s", query, status, body)
 	}
@@ -200,9 +200,10 @@ func TestExplainEndpointErrors(t *testing.T) {
 		want          string
 	}{
 		{"GET", "", 400, "client is missing; want an address"},
-		{"GET", "client=" + strings.Repeat("x", 2000), 400, "of at most 1024 bytes"},
+		{"GET", "client=" + strings.Repeat("x", 2000), 400, "client has 2000 bytes; want an address, or what the shield tells clients apart by, of at most 1024"},
 		{"GET", "client=1.2.3.4&shield=no", 404, `shield is "no"; want one of ["api" "other"]`},
-		{"POST", "client=1.2.3.4", 405, "method is POST; want GET"},
+		{"PUT", "client=1.2.3.4", 405, "method is PUT; want GET or POST"},
+		{"POST", "", 415, "want application/json"},
 	} {
 		if status, text := administer(t, httptest.NewRequest(c.method, "/shield/explain?"+c.query, nil)); status != c.status || !strings.Contains(text, c.want) {
 			t.Errorf("%s %s: %d %s", c.method, c.query, status, text)

@@ -106,6 +106,7 @@ type Handler struct {
 	zones        []handlerZone
 	clients      *keyer // the key of appointments
 	perClient    *keyer // the key of requests in flight; nil: they are not counted by client
+	bare         bool   // credentials in keys are shown
 	classes      []handlerClass
 	class        uint8                 // for shield.Request, of requests that no class matches; 0: the default
 	allow        func(netip.Addr) bool // addresses that the quotas do not count; nil: none

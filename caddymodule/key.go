@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/caddymodule/clientkey"
 	"github.com/herdshield/shield/caddymodule/commands"
 	"github.com/herdshield/shield/limiter"
@@ -28,6 +29,8 @@ type keyer struct {
 	// verified: the key contains the client's address, which must be verified. In the early
 	// data of HTTP/3 a sender may claim any address, and spend the quotas of others.
 	verified bool
+
+	hides bool // of credentials only a hash is shown
 }
 
 // newKeyer compiles a template and checks its placeholders. An unknown one would be empty,
@@ -63,6 +66,7 @@ func newKeyer(template string, v4, v6 *int) (*keyer, error) {
 		if header, ok := strings.CutPrefix(p.Text, clientkey.HeaderPrefix); ok {
 			k.parts[i].Text = clientkey.HeaderPrefix + http.CanonicalHeaderKey(header)
 		}
+		k.hides = k.hides || clientkey.IsCredential(k.parts[i].Text)
 		k.verified = k.verified || p.Text == clientkey.ClientIP || strings.HasPrefix(p.Text, "http.request.remote")
 	}
 	return k, nil
@@ -104,6 +108,38 @@ func (k *keyer) name(b []byte, r *http.Request) []byte {
 		}
 	}
 	return b
+}
+
+// same reports whether two keyers make the same key of each request, with one Hasher.
+func (k *keyer) same(other *keyer) bool {
+	return k.template == other.template && k.v4 == other.v4 && k.v6 == other.v6
+}
+
+// shown appends the name of r for people to read, who need no credentials to tell clients apart.
+func (k *keyer) shown(b []byte, hasher limiter.Hasher, r *http.Request) []byte {
+	if !k.hides {
+		return k.name(b, r)
+	}
+	for _, p := range k.parts {
+		switch {
+		case !p.IsPlaceholder:
+			b = append(b, p.Text...)
+		case clientkey.IsCredential(p.Text):
+			b = append(b, hashed(hasher, string(appendFolded(nil, value(p.Text, r))))...)
+		default:
+			b = k.append(b, p.Text, r)
+		}
+	}
+	return b
+}
+
+// hashed returns what is shown in place of a credential: 32 bits of a keyed hash, so that guesses cannot be
+// tried. With a secret, as replicas have it, it is the same in all processes.
+func hashed(hasher limiter.Hasher, credential string) string {
+	if credential == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s%08x", adminapi.HashPrefix, uint32(hasher.KeyOfParts("credential", credential)))
 }
 
 // append appends the value of a placeholder. The common ones take no allocation.

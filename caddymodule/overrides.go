@@ -373,6 +373,16 @@ func (o *overrides) log(message, name, client, by string) {
 	}
 }
 
+// visible returns overrides as a request may see them: only one that may change them sees names of clients.
+func visible(r *http.Request, list []adminapi.Override) []adminapi.Override {
+	for i := range list {
+		if list[i].Client != "" && !mayChange(r) {
+			list[i].Client = "not shown here"
+		}
+	}
+	return list
+}
+
 // readOverrides answers with what is in force.
 func readOverrides(w http.ResponseWriter, r *http.Request) error {
 	status := adminapi.OverridesStatus{ReadOnly: !mayChange(r) || !mayPost(r)}
@@ -387,7 +397,7 @@ func readOverrides(w http.ResponseWriter, r *http.Request) error {
 		status.Settings = app.settings(name)
 	}
 	list, etag := changes.read(shield.Now())
-	status.Overrides = list
+	status.Overrides = visible(r, list)
 	w.Header().Set("Etag", etag)
 	return writeJSON(w, http.StatusOK, status)
 }

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -66,11 +67,11 @@ func (h *Handler) noteRefused(r *http.Request, q *shield.Request, d *shield.Deci
 	ofShield, ofZone := h.countRefused(q, d)
 	var buf [128]byte // on the stack, for most names
 	if ofShield {
-		h.record.refused.top().Name(d.At(), uint64(q.Client), h.clients.name(buf[:0], r), uint8(pushback.FamilyOf(q.Agent)), r.Method, r.URL.Path)
+		h.record.refused.top().Name(d.At(), uint64(q.Client), h.clients.shown(buf[:0], h.guard().Hasher(), r), uint8(pushback.FamilyOf(q.Agent)), r.Method, r.URL.Path)
 	}
 	if ofZone {
 		z := &h.zones[d.Zone]
-		z.record.refused.top().Name(d.At(), uint64(q.Keys[d.Zone]), z.keyer.name(buf[:0], r), uint8(pushback.FamilyOf(q.Agent)), r.Method, r.URL.Path)
+		z.record.refused.top().Name(d.At(), uint64(q.Keys[d.Zone]), z.keyer.shown(buf[:0], h.guard().Hasher(), r), uint8(pushback.FamilyOf(q.Agent)), r.Method, r.URL.Path)
 	}
 }
 
@@ -103,7 +104,7 @@ func (h *Handler) noteBusy(r *http.Request, q *shield.Request, now time.Duration
 		of = h.perClient
 	}
 	var buf [128]byte // on the stack, for most names
-	names.Name(now, key, of.name(buf[:0], r))
+	names.Name(now, key, of.shown(buf[:0], h.guard().Hasher(), r))
 }
 
 // maxWho is how many clients may be asked for in one list, defaultWho how many are told.
@@ -131,6 +132,10 @@ func serveWho(w http.ResponseWriter, r *http.Request) error {
 	}
 	if name := query.Get("shield"); app != nil {
 		app.who(&answer, shield.Now(), name, n)
+		if !mayChange(r) {
+			answer.Anonymise()
+			answer.Masked = true
+		}
 		if name != "" && len(answer.Shields) == 0 {
 			return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("shield is %s; want one that is running", adminapi.Shown(name))}
 		}
@@ -220,38 +225,34 @@ func (a *App) busiest(s *shieldEntry, n int, names map[uint64]oncall.Client) []a
 }
 
 // handleOf returns the handle of a client. Its key is a hash with a seed, so it does not tell the name.
-func handleOf(c *oncall.Client) string {
-	if c.Cut {
-		return ""
-	}
-	return strconv.FormatUint(c.Key, 16)
-}
+func handleOf(c *oncall.Client) string { return strconv.FormatUint(c.Key, 16) }
 
-// listed returns the client with a handle, of all shields and zones, if its name tells its key.
-func (a *App) listed(handle string) (c clientName, err error) {
+// listed returns the first client that is wanted, of all shields and zones; false if none is. Where its
+// name does not tell its key, because it is cut or has a hash in it, the client is known by the key.
+func (a *App) listed(wanted func(*oncall.Client) bool) (c clientName, ok bool) {
 	now := shield.Now()
-	err = badRequest(http.StatusNotFound, "handle is %.40q; want that of a client in GET /shield/who now", handle)
 	for _, h := range a.roster().handlers {
 		for _, list := range h.named(now) {
 			for _, is := range list.clients {
-				if handleOf(&is) != handle {
+				if !wanted(&is) {
 					continue
 				}
 				c = readClient(readable(is.Name, false))
 				c.shown = a.shown(&is)
-				if q, _ := h.asks(c); uint64(list.key(&q)) == is.Key {
-					return c, nil
+				if q, _ := h.asks(c); uint64(list.key(&q)) != is.Key {
+					c = clientName{text: c.shown, shown: c.shown, by: list.by, key: limiter.Key(is.Key)}
 				}
-				err = badRequest(http.StatusConflict, "the name of client %s does not tell its whole key; want a client whose name does", c.shown)
+				return c, true
 			}
 		}
 	}
-	return clientName{}, err
+	return clientName{}, false
 }
 
 // A namedList is clients that are named by one of their keys.
 type namedList struct {
 	clients []oncall.Client
+	by      *keyer
 	key     func(*shield.Request) limiter.Key
 }
 
@@ -259,9 +260,9 @@ type namedList struct {
 func (h *Handler) named(now time.Duration) []namedList {
 	ofShield, inFlight := func(q *shield.Request) limiter.Key { return q.Client }, func(q *shield.Request) limiter.Key { return q.InFlightKey }
 	busy := h.record.busy.clients(now)
-	lists := []namedList{{h.record.refused.clients(now), ofShield}, {busy, inFlight}, {busy, ofShield}}
+	lists := []namedList{{h.record.refused.clients(now), h.clients, ofShield}, {busy, cmp.Or(h.perClient, h.clients), inFlight}, {busy, h.clients, ofShield}}
 	for i := range h.zones {
-		lists = append(lists, namedList{h.zones[i].record.refused.clients(now), func(q *shield.Request) limiter.Key { return q.Keys[i] }})
+		lists = append(lists, namedList{h.zones[i].record.refused.clients(now), h.zones[i].keyer, func(q *shield.Request) limiter.Key { return q.Keys[i] }})
 	}
 	return lists
 }

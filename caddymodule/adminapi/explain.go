@@ -1,5 +1,12 @@
 package adminapi
 
+// ExplainRequest asks for it. A client is told by its name or by its handle; without a shield all are asked.
+type ExplainRequest struct {
+	Shield string `json:"shield,omitempty"`
+	Client string `json:"client,omitempty"`
+	Handle string `json:"handle,omitempty"`
+}
+
 // ExplainStatus says what the limits say of one client: the answer to `GET /shield/explain`.
 type ExplainStatus struct {
 	Client  string              `json:"client"`

@@ -11,7 +11,7 @@ import (
 // minute, and those with the most requests in flight.
 type WhoStatus struct {
 	WindowSeconds int         `json:"window_seconds"`
-	Masked        bool        `json:"masked"` // addresses lack their last part
+	Masked        bool        `json:"masked"` // addresses lack their last part, or there are no names
 	Shields       []WhoShield `json:"shields"`
 	Zones         []WhoZone   `json:"zones"`
 }
@@ -36,8 +36,8 @@ type WhoZone struct {
 }
 
 // RefusedClient is a client that was refused. The counts are estimates, seldom too high. The handle
-// stands for the client in requests to explain, forgive and overrides, even if its address is masked, for
-// as long as it is listed. A client whose name is cut has none.
+// stands for the client in requests to explain, forgive and overrides, even if its name is masked or cut, for
+// as long as it is listed.
 type RefusedClient struct {
 	Client     string  `json:"client"` // as Shown
 	Handle     string  `json:"handle,omitempty"`
@@ -64,3 +64,28 @@ func Shown(text string) string {
 	}
 	return strconv.Quote(text)
 }
+
+// Anonymise takes the names out: each client is shown by a part of its handle.
+func (s *WhoStatus) Anonymise() {
+	refused := func(list []RefusedClient) {
+		for i := range list {
+			list[i].Client = Anonymous(list[i].Handle)
+		}
+	}
+	for _, one := range s.Shields {
+		refused(one.Refused)
+		refused(one.Early)
+		for i := range one.InFlight {
+			one.InFlight[i].Client = Anonymous(one.InFlight[i].Handle)
+		}
+	}
+	for _, z := range s.Zones {
+		refused(z.Refused)
+	}
+}
+
+// HashPrefix begins what is shown in place of a name, or of a credential in it.
+const HashPrefix = "hash:"
+
+// Anonymous returns what is shown of a client with a handle where no names are.
+func Anonymous(handle string) string { return HashPrefix + handle[:min(8, len(handle))] }

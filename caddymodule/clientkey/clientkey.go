@@ -101,6 +101,28 @@ func OfRequest(name string) bool {
 	return slices.Contains(exact, name) || HasPrefix(name, prefixes)
 }
 
+// credentialWords are what the name of a header or parameter has, between dashes or underscores, whose
+// value proves who its client is.
+var credentialWords = []string{
+	"authorization", "auth", "cookie", "key", "apikey", "token", "jwt", "secret", "password", "session", "sessionid", "sid", "signature", "credential", "credentials",
+}
+
+// IsCredential reports whether the value of a placeholder proves who the client is, so that a person who
+// sees it could pass for the client, or is a claim in such a value. A query has all parameters in it.
+func IsCredential(placeholder string) bool {
+	name, isHeader := strings.CutPrefix(placeholder, HeaderPrefix)
+	parameter, isParameter := strings.CutPrefix(placeholder, QueryPrefix)
+	switch {
+	case isHeader || isParameter:
+		words := strings.FieldsFunc(strings.ToLower(cmp.Or(parameter, name)), func(r rune) bool { return r == '-' || r == '_' || r == '.' })
+		return slices.ContainsFunc(words, func(word string) bool { return slices.Contains(credentialWords, word) })
+	case strings.HasPrefix(placeholder, CookiePrefix), strings.HasPrefix(placeholder, "http.auth."):
+		return true
+	}
+	last := placeholder[strings.LastIndexByte(placeholder, '.')+1:]
+	return strings.HasPrefix(placeholder, "http.request.") && (strings.HasSuffix(last, "uri") || strings.HasSuffix(last, "query")) || last == "uri_escaped" || last == "query_escaped"
+}
+
 // meant are the placeholders that the first word of a misspelt one stands for, without http.request.
 // and separators. A prefix goes on with the rest.
 var meant = map[string]string{

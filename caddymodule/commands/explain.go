@@ -1,12 +1,12 @@
 package commands
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
@@ -37,11 +37,11 @@ apart. To ask changes nothing.
 }
 
 func explain(w io.Writer, flags caddycmd.Flags, client string) error {
-	query := url.Values{"client": {client}}
-	if name := flags.String("shield"); name != "" {
-		query.Set("shield", name)
+	ask, err := json.Marshal(adminapi.ExplainRequest{Shield: flags.String("shield"), Client: client})
+	if err != nil {
+		return err
 	}
-	answer, _, err := askAdmin(flags, http.MethodGet, "/shield/explain?"+query.Encode(), nil, nil)
+	answer, _, err := askAdmin(flags, http.MethodPost, "/shield/explain", http.Header{"Content-Type": {"application/json"}}, bytes.NewReader(ask))
 	if err != nil {
 		return err
 	}

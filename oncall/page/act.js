@@ -133,7 +133,7 @@
     if (!s) return;
     const find = (list, c) => (list || []).find(o => id(o) === id(c)) || {};
     const clients = [...new Map([...(s.refused || []), ...(s.in_flight || [])].map(c => [id(c), c])).values()].slice(0, 12);
-    write($("who-note"), clients.length ? `last ${said.window_seconds} s, most refused first${said.masked ? ", addresses are masked" : ""}` : "no client was refused in the last minute");
+    write($("who-note"), clients.length ? `last ${said.window_seconds} s, most refused first${said.masked ? ", names are masked" : ""}` : "no client was refused in the last minute");
     const table = $("who").querySelector("table"), rows = clients.map(c => {
       const r = find(s.refused, c);
       return [c.client, r.per_second === undefined ? "–" : amount(r.per_second), r.last_minute === undefined ? "–" : amount(r.last_minute), amount(find(s.early, c).last_minute || 0), amount(find(s.in_flight, c).in_flight || 0), r.reason || "", r.class || "", r.agent || "", r.path || ""];
