@@ -74,6 +74,7 @@ func serveStatus(w http.ResponseWriter, r *http.Request) error {
 	}
 	if app != nil {
 		app.fill(&status)
+		status.Page = app.Page
 		status.Overrides = visible(r, status.Overrides)
 	}
 	w.Header().Set("Content-Type", "application/json")

@@ -59,10 +59,15 @@ type App struct {
 	// names have a word like key, token or secret, and the claims of {http.auth.*}.
 	MaskCredentials *bool `json:"mask_credentials,omitempty"`
 
+	// Where the page for a person on call is served, for browsers and for commands: an address like
+	// `localhost:2020` (default: only at Caddy's admin endpoint, which refuses browsers).
+	Page string `json:"page,omitempty"`
+
 	adapts bool     // it checks the shields of a Caddyfile, which is not loaded yet
 	at     string   // where the Caddyfile has the shield that is being checked
 	zoneAt []string // and where its zones
 
+	page    *pageServer  // nil: there is none
 	store   *storeConfig // of Store, once it is checked
 	storage *storeRecord // once the app is started
 	posts   *posts
@@ -153,7 +158,14 @@ func (a *App) Provision(ctx caddy.Context) error {
 
 // Start implements caddy.App.
 func (a *App) Start() error {
+	if a.Page != "" {
+		var err error
+		if a.page, err = a.servePageAt(a.Page); err != nil {
+			return err
+		}
+	}
 	if err := a.openStore(); err != nil {
+		a.closePage()
 		return err
 	}
 	changes.adopt(a)
@@ -173,6 +185,7 @@ func (a *App) Start() error {
 // Stop implements caddy.App. It waits for the last report, but not for long: an event's
 // subscriber may itself wait for the reload that stops this app. The reporter ends after it.
 func (a *App) Stop() error {
+	a.closePage()
 	changes.leave(a)
 	close(a.stop)
 	select {
@@ -181,6 +194,12 @@ func (a *App) Stop() error {
 	}
 	a.closeStore(shield.Now())
 	return nil
+}
+
+func (a *App) closePage() {
+	if a.page != nil {
+		_ = a.page.Close()
+	}
 }
 
 // Validate implements caddy.Validator.

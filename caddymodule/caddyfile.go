@@ -88,6 +88,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 //		mode             enforce|observe
 //		mask_addresses   on|off
 //		mask_credentials on|off
+//		page             <address>
 //	}
 func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume the option's name

@@ -10,6 +10,8 @@ import (
 
 // Status is the state of all shields and zones, in the order in which Caddy provisioned them.
 type Status struct {
+	Page string `json:"page,omitempty"` // the address where browsers may open the page, if it has one
+
 	Shields []ShieldStatus `json:"shields"`
 	Zones   []ZoneStatus   `json:"zones"`
 

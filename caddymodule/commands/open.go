@@ -1,6 +1,9 @@
 package commands
 
 import (
+	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -9,16 +12,25 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+
+	"github.com/herdshield/shield/caddymodule/adminapi"
 )
 
 // printPage prints the address of the page for a person on call, and fails unless browsers are
-// let in there.
+// let in there. Caddy's own endpoint refuses a browser that comes from no page.
 func printPage(w io.Writer, address string) error {
-	url, at, err := pageAt(address)
-	if err != nil {
-		return err
+	var status adminapi.Status
+	if resp, err := caddycmd.AdminAPIRequest(address, http.MethodGet, "/shield/", http.Header{"Accept": {"application/json"}}, nil); err == nil {
+		err = json.NewDecoder(resp.Body).Decode(&status)
+		resp.Body.Close()
+		if err != nil {
+			return fmt.Errorf("reading the answer: %w", err)
+		}
 	}
-	// Caddy asks where a browser comes from, and one that is given an address comes from nowhere.
+	url, at, err := pageAt(cmp.Or(status.Page, address))
+	if err != nil || status.Page != "" {
+		return cmp.Or(err, printLine(w, url))
+	}
 	// Browsers say how they ask where no other machine can listen: at loopback addresses, over HTTP.
 	headers := http.Header{"Accept": {"text/html"}, "Origin": nil}
 	if Loopback(at) {
@@ -29,12 +41,16 @@ func printPage(w io.Writer, address string) error {
 	case err == nil:
 		resp.Body.Close()
 	case strings.Contains(err.Error(), "HTTP 403"):
-		return fmt.Errorf("the admin endpoint lets no browser in; add this to the global options of the Caddyfile, with the quotes:\n"+
-			"\tadmin %s {\n\t\torigins %[1]s \"\"\n\t}", at)
+		return errors.New("the admin endpoint lets no browser in; add this to the global options of the Caddyfile,:\n" +
+			"\tshield {\n\t\tpage localhost:2020\n\t}")
 	default:
 		return fmt.Errorf("asking for the page: %w; is shield running, and its admin endpoint at %s?", err, address)
 	}
-	_, err = fmt.Fprintln(w, url)
+	return printLine(w, url)
+}
+
+func printLine(w io.Writer, url string) error {
+	_, err := fmt.Fprintln(w, url)
 	return err
 }
 

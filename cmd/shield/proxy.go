@@ -272,30 +272,16 @@ func (p proxy) url() string {
 	return site + "/"
 }
 
-// Origins are those from which Caddy's admin endpoint is to take requests, as without them, and
-// "". That is what a browser says that is given the address of the page: without it Caddy
-// refuses the page at a loopback address. Requests from pages of others say theirs, and are
-// refused as ever.
-func (p proxy) Origins() string {
-	addr, err := caddy.ParseNetworkAddress(p.Admin)
-	port := strconv.Itoa(int(addr.StartPort))
-	if err != nil || !commands.Loopback(net.JoinHostPort(addr.Host, port)) {
-		return ""
-	}
-	origins := ""
-	for _, host := range []string{"localhost", "127.0.0.1", "::1"} {
-		origins += net.JoinHostPort(host, port) + " "
-	}
-	return origins + `""`
-}
-
 var proxyCaddyfile = template.Must(template.New("proxy").Parse(`{
-	admin {{.Admin}}{{with .Origins}} {
-		origins {{.}}
+	admin off
+{{- if ne .Admin "off"}}
+	shield {
+		page {{.Admin}}
 	}{{end}}
 	persist_config off
 	log {
 		format shield
+		exclude admin
 {{- if and .Terminal (not .AccessLog)}}
 		level WARN{{end}}
 	}

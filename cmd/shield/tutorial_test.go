@@ -26,10 +26,10 @@ func TestTutorial(t *testing.T) {
 		t.Fatal(err)
 	}
 	ports := map[string]string{}
-	for _, port := range []string{"8080", "9000", "2019", "9090"} {
+	for _, port := range []string{"8080", "9000", "2019", "2020", "9090"} {
 		_, ports[port], _ = strings.Cut(testserver.FreeAddress(t), ":")
 	}
-	text := regexp.MustCompile(`\b(8080|9000|2019|9090)\b`).ReplaceAllStringFunc(string(page), func(port string) string { return ports[port] })
+	text := regexp.MustCompile(`\b(8080|9000|2019|2020|9090)\b`).ReplaceAllStringFunc(string(page), func(port string) string { return ports[port] })
 	l := lesson{t: t, admin: "127.0.0.1:" + ports["2019"], dir: t.TempDir()}
 	l.prepare()
 
@@ -40,6 +40,9 @@ func TestTutorial(t *testing.T) {
 		case "caddyfile", "yaml":
 			if file == "" {
 				t.Fatalf("a file has no name:\n%s", code)
+			}
+			if file == "Caddyfile" {
+				code = strings.Replace(code, "{\n", "{\n\tadmin "+l.admin+"\n", 1)
 			}
 			if err := os.WriteFile(filepath.Join(l.dir, "tutorial", file), []byte(code), 0o600); err != nil {
 				t.Fatal(err)
