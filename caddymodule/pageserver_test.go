@@ -11,8 +11,8 @@ import (
 )
 
 // TestPageServer has the page at an address of its own: for browsers that are given the address, for itself,
-// and for programs. What pages of other sites have a browser send is refused, for every path, and Caddy's
-// config is not there.
+// and for programs. A request that a page of another site has a browser send is refused, for every path, and
+// Caddy's config is not there.
 func TestPageServer(t *testing.T) {
 	page := freeAddr(t)
 	r := start(t, setup{apps: `"shield": {"page": "` + page + `"},`, handlers: overQuota("") + "," + respondOK})
