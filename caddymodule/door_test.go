@@ -188,11 +188,10 @@ func TestDoorOfConnections(t *testing.T) {
 	})
 	t.Run("the preface of HTTP/2 after answers", func(t *testing.T) {
 		r := start(t, setup{server: withDoor + `"protocols": ["h1", "h2"],`, handlers: overQuota("") + "," + respondOK})
-		w := r.dial()
-		for range 20 {
-			w.exchange(get)
+		for range 20 { // what all connections are answered comes on two
+			r.dial().exchange(get)
 		}
-		w = r.dial()
+		w := r.dial()
 		w.exchange(get)
 		_, _ = io.WriteString(w.Conn, preface)
 		if b, err := w.r.ReadByte(); err != io.EOF {
@@ -344,6 +343,23 @@ func TestDoorIdles(t *testing.T) {
 	}
 }
 
+// TestDoorTellsNoPortOfAnother has answers with the port of the peer in them, on two connections of one
+// address in turn: each gets its own.
+func TestDoorTellsNoPortOfAnother(t *testing.T) {
+	r := start(t, setup{server: withDoor, handlers: `{"handler": "headers", "response": {"set": {"X-Peer": ["{http.request.remote}"]}}},` + overQuota(`, "pushback": {"dither": false}`) + "," + respondOK})
+	a, b := r.dial(), r.dial()
+	for range 30 {
+		for _, w := range []*wire{a, a, a, b} {
+			if got, want := w.exchange(get), "X-Peer: "+w.LocalAddr().String()+"\r\n"; !strings.Contains(got, want) {
+				t.Fatalf("the answer on another connection: %s, want %s", got, want)
+			}
+		}
+	}
+	if r.atDoor() < 30 {
+		t.Errorf("%d of 120 were refused at the door: it shows little", r.atDoor())
+	}
+}
+
 // TestDoorForgets says which memos count, and which make room.
 func TestDoorForgets(t *testing.T) {
 	h := &Handler{atDoor: new(atDoor)}
@@ -360,34 +376,38 @@ func TestDoorForgets(t *testing.T) {
 	if memos.find(1) != other {
 		t.Error("a memo that does not count any more has made no room")
 	}
-	if !one.counts(&one.origin, one.head, now) || one.counts(&one.origin, one.head, now+memoLife) ||
-		one.counts(&one.origin, other.head, now) || one.counts(&origin{serial: 1}, one.head, now) {
+	if !one.counts(&one.origin, 0, one.head, now) || one.counts(&one.origin, 0, one.head, now+memoLife) ||
+		one.counts(&one.origin, 0, other.head, now) || one.counts(&origin{serial: 1}, 0, one.head, now) {
 		t.Error("a memo counts for its life, its bytes and its origin, and for nothing else")
 	}
 	overload := *one
 	overload.page.policy, overload.proven = -1, false
 	overload.compare(one)
-	if d := (shield.Decision{Zone: 0}); overload.proven || !overload.alive(now) || overload.telling(&d, now) == nil || overload.telling(&d, now).page.policy != 0 {
+	if d := (shield.Decision{Zone: 0}); overload.proven || !overload.alive(0, now) || overload.telling(&d, 0, now) == nil || overload.telling(&d, 0, now).page.policy != 0 {
 		t.Error("the answer for another policy is forgotten")
 	}
-	if d := (shield.Decision{Zone: -1}); overload.telling(&d, now) != nil {
+	if d := (shield.Decision{Zone: -1}); overload.telling(&d, 0, now) != nil {
 		t.Error("an answer counts that came once")
 	}
-	if overload.compare(&overload); !overload.proven {
-		t.Error("the same answer proves nothing")
+	if overload.compare(&overload); !overload.isFor(overload.by, now) || overload.isFor(overload.by+1, now) {
+		t.Error("the same answer on one connection is for that connection")
+	}
+	elsewhere := memo{by: 1, page: overload.page, until: overload.until}
+	if elsewhere.compare(&overload); !elsewhere.isFor(2, now) {
+		t.Error("the same answer on two connections is not for all")
 	}
 	guard, r := shield.Must(shield.New(shield.Config{}, nil)), httptest.NewRequest(http.MethodGet, "/", nil)
 	d := guard.Admit(now, shield.Request{})
 	late := newDraft(now+memoLife/2, h, r, new(shield.Request), nil, &d).memo // of a refusal that was held back
 	late.proven = true
-	if !late.counts(&late.origin, nil, now+memoLife) {
+	if !late.counts(&late.origin, 0, nil, now+memoLife) {
 		t.Error("a memo does not live for as long after its answer")
 	}
-	if h.atDoor.forget(now + memoLife/4); late.counts(&late.origin, nil, now+memoLife) {
+	if h.atDoor.forget(now + memoLife/4); late.counts(&late.origin, 0, nil, now+memoLife) {
 		t.Error("a memo counts whose request was decided on before a change, and answered after it")
 	}
 	_ = h.Cleanup()
-	if one.counts(&one.origin, one.head, now) {
+	if one.counts(&one.origin, 0, one.head, now) {
 		t.Error("a memo counts after its handler's end")
 	}
 }

@@ -29,6 +29,7 @@ import (
 type doorConn struct {
 	net.Conn
 	memos  *memos
+	serial uint64
 	origin origin
 	memo   atomic.Pointer[memo]   // of the last request, if it was refused
 	h2     atomic.Pointer[h2Door] // reads and writes, if it is HTTP/2
@@ -72,12 +73,12 @@ var headBuffers = sync.Pool{New: func() any { return new(headBuffer) }}
 var lastSerial atomic.Uint64
 
 func newDoorConn(conn net.Conn, m *memos) *doorConn {
-	c := &doorConn{Conn: conn, memos: m}
+	c := &doorConn{Conn: conn, memos: m, serial: lastSerial.Add(1)}
 	switch conn.(type) {
 	case *net.TCPConn, lastWriter:
 		c.origin.remote, c.origin.local = addrOf(conn.RemoteAddr()), addrOf(conn.LocalAddr())
 	default:
-		c.origin.serial = lastSerial.Add(1)
+		c.origin.serial = c.serial
 	}
 	return c
 }
@@ -203,10 +204,10 @@ func (c *doorConn) find(chunk []byte) (m *memo, q shield.Request, now time.Durat
 		return nil, q, 0
 	}
 	now = shield.Now()
-	if m = c.memo.Load(); m.counts(&c.origin, chunk, now) {
+	if m = c.memo.Load(); m.counts(&c.origin, c.serial, chunk, now) {
 		return m, m.q, now
 	}
-	if m = c.memos.find(c.origin.sum(chunk)); m.counts(&c.origin, chunk, now) {
+	if m = c.memos.find(c.origin.sum(chunk)); m.counts(&c.origin, c.serial, chunk, now) {
 		c.memo.Store(m)
 		return m, m.q, now
 	}
@@ -224,7 +225,7 @@ func (c *doorConn) again(m *memo, q shield.Request, now time.Duration) (hand *in
 		return nil, net.ErrClosed
 	}
 	d := m.admit(now, q)
-	if told := m.answer(&d, now); told == nil {
+	if told := m.answer(&d, c.serial, now); told == nil {
 		hand = &inHand{m.h, d}
 	} else {
 		m.h.countRefused(&q, &d)

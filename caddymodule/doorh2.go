@@ -278,11 +278,11 @@ func (h *h2Door) request(f *frame) (leaveOut bool) {
 // tell is for the handler.
 func (h *h2Door) again(now time.Duration, stream uint32, sum uint64, block []byte) (answered bool, hand *inHand) {
 	m := h.slots[sum%uint64(len(h.slots))].Load()
-	if m == nil || m.table != h.table || !m.counts(&h.c.origin, block, now) {
+	if m == nil || m.table != h.table || !m.counts(&h.c.origin, h.c.serial, block, now) {
 		return false, nil
 	}
 	d := m.admit(now, m.q)
-	told := m.answer(&d, now)
+	told := m.answer(&d, h.c.serial, now)
 	if told == nil || d.Hold > 0 && !h.hold(stream, told, d) {
 		return false, &inHand{m.h, d}
 	}

@@ -95,7 +95,7 @@ func (v *h2Visit) refused(now time.Duration, h *Handler, r *http.Request, q *shi
 		v.door.see(v.note.sum)
 	case v.draft == nil && isUnchanged(v.read, r):
 		v.draft = newDraft(now, h, r, q, keys, d)
-		v.draft.origin, v.draft.head, v.draft.sum = v.door.c.origin, v.note.block, v.note.sum
+		v.draft.by, v.draft.origin, v.draft.head, v.draft.sum = v.door.c.serial, v.door.c.origin, v.note.block, v.note.sum
 	}
 }
 
@@ -110,7 +110,7 @@ func (v *h2Visit) remember() {
 	if old == nil || old.table != v.note.table {
 		old = new(h2Memo)
 	}
-	if m := v.draft.finish(old.memo); m != nil && (!old.alive(m.until-memoLife) || old.of(&m.origin, m.head)) {
+	if m := v.draft.finish(old.memo); m != nil && (!old.alive(m.by, m.until-memoLife) || old.of(&m.origin, m.head)) {
 		slot.Store(&h2Memo{m, v.note.table})
 	}
 }

@@ -72,7 +72,7 @@ func (c *doorConn) refused(now time.Duration, h *Handler, r *http.Request, q *sh
 		}
 		if head != nil && isAllOf(p.head, r) {
 			p.draft = newDraft(now, h, r, q, keys, d)
-			p.draft.origin, p.draft.head, p.draft.sum = c.origin, head, sum
+			p.draft.by, p.draft.origin, p.draft.head, p.draft.sum = c.serial, c.origin, head, sum
 			c.recording.Store(true)
 		}
 	}

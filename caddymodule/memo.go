@@ -40,23 +40,31 @@ type memo struct {
 	page   page
 	since  time.Duration // when its request was decided on
 	until  time.Duration
-	proven bool // two answers in a row were alike
-	closes bool // the connection ends with the answer
+	by     uint64 // the serial of the connection that it was made on
+	alike  bool   // two answers in a row were: it is for that connection
+	proven bool   // they came on two connections: it is for all of its origin
+	closes bool   // the connection ends with the answer
 
 	// other is the memo of the same request with another policy, which has no other. nil: none.
 	// A client may be over its quota, and come before its time, in turn.
 	other *memo
 }
 
-// alive reports whether requests are to be refused by the memo, or by the other.
-func (m *memo) alive(now time.Duration) bool {
-	return m != nil && (m.proven && now < m.until || m.other.alive(now))
+// isFor reports whether the memo's page is known to be that of a connection, and still counts. A page
+// that is alike twice on one connection may have that connection's port in it.
+func (m *memo) isFor(conn uint64, now time.Duration) bool {
+	return (m.proven || m.alike && m.by == conn) && now < m.until
 }
 
-// telling returns the memo with a page that can tell a refusal, or nil.
-func (m *memo) telling(d *shield.Decision, now time.Duration) *memo {
+// alive reports whether requests on a connection are to be refused by the memo, or by the other.
+func (m *memo) alive(conn uint64, now time.Duration) bool {
+	return m != nil && (m.isFor(conn, now) || m.other.alive(conn, now))
+}
+
+// telling returns the memo with a page that can tell a refusal on a connection, or nil.
+func (m *memo) telling(d *shield.Decision, conn uint64, now time.Duration) *memo {
 	for ; m != nil; m = m.other {
-		if m.proven && now < m.until && m.page.fits(d) {
+		if m.isFor(conn, now) && m.page.fits(d) {
 			return m
 		}
 	}
@@ -72,11 +80,11 @@ func (m *memo) admit(now time.Duration, q shield.Request) shield.Decision {
 }
 
 // answer returns the memo with a page for a decision, or nil: it is for the handler.
-func (m *memo) answer(d *shield.Decision, now time.Duration) *memo {
+func (m *memo) answer(d *shield.Decision, conn uint64, now time.Duration) *memo {
 	if d.Admit || d.Queued() {
 		return nil
 	}
-	return m.telling(d, now)
+	return m.telling(d, conn, now)
 }
 
 // observe counts an answer that was held back for so long.
@@ -88,7 +96,8 @@ func (m *memo) observe(d *shield.Decision, took time.Duration) {
 func (m *memo) compare(earlier *memo) {
 	for e := earlier; e != nil; e = e.other {
 		if e.page.policy == m.page.policy {
-			m.proven = m.proven || e.page.same(&m.page)
+			same := e.page.same(&m.page)
+			m.alike, m.proven = m.alike || same, m.proven || same && (e.proven || e.by != m.by)
 		} else if m.other == nil {
 			m.other = new(*e)
 			m.other.other = nil
@@ -123,9 +132,9 @@ type origin struct {
 	serial        uint64 // 0: shared by all connections between these addresses
 }
 
-// counts reports whether the memo is of this request, and requests are to be refused by it.
-func (m *memo) counts(o *origin, head []byte, now time.Duration) bool {
-	return m.alive(now) && m.of(o, head) && int64(m.since) > m.h.atDoor.from.Load()
+// counts reports whether the memo is of this request, and requests on the connection are to be refused by it.
+func (m *memo) counts(o *origin, conn uint64, head []byte, now time.Duration) bool {
+	return m.alive(conn, now) && m.of(o, head) && int64(m.since) > m.h.atDoor.from.Load()
 }
 
 func (m *memo) of(o *origin, head []byte) bool {
@@ -165,7 +174,7 @@ func (t *memos) find(sum uint64) *memo { return t.slots[sum%uint64(len(t.slots))
 func (t *memos) keep(m *memo) {
 	t.warmUp(m.origin.remote, m.until-memoLife)
 	slot := &t.slots[m.sum%uint64(len(t.slots))]
-	if old := slot.Load(); !old.alive(m.until-memoLife) || old.of(&m.origin, m.head) {
+	if old := slot.Load(); old == nil || !old.alive(old.by, m.until-memoLife) || old.of(&m.origin, m.head) {
 		slot.CompareAndSwap(old, m)
 	}
 }
@@ -204,8 +213,8 @@ func (d *draft) record(b []byte) {
 	}
 }
 
-// finish makes the memo of the answer that was written, or nil. It is proven if one of earlier
-// memos is of the same request and the same answer.
+// finish makes the memo of the answer that was written, or nil. It is compared with earlier memos of the
+// same request.
 func (d *draft) finish(earlier ...*memo) *memo {
 	if len(d.written) > maxPage {
 		return nil

@@ -30,7 +30,7 @@ func (c *doorConn) rule(chunk []byte, now time.Duration) (m *memo, q shield.Requ
 	}
 	var buf [512]byte // on the stack
 	shape := head.appendShape(buf[:0])
-	if m = c.memos.find(c.origin.sum(shape)); !m.counts(&c.origin, shape, now) {
+	if m = c.memos.find(c.origin.sum(shape)); !m.counts(&c.origin, c.serial, shape, now) {
 		return nil, q
 	}
 	q = m.q
