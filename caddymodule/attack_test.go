@@ -26,6 +26,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/quic-go/quic-go/http3"
 	"golang.org/x/net/http2"
+
+	"github.com/herdshield/shield/caddymodule/upload"
 )
 
 // roomFor is a shield that has room for n requests at once.
@@ -121,24 +123,26 @@ func (w *noWriter) Write(b []byte) (int, error) { return len(b), nil }
 // Whatever a client does to its request, its place is given back; not earlier
 // than the backend is done with it, either.
 func TestEveryEndGivesThePlaceBack(t *testing.T) {
+	early := strings.Repeat("x", upload.MaxEarly) // only then the backend hears of it
+	chunks := fmt.Sprintf("%x\n%s\n", len(early), early)
 	const chunk = "400\n" // 1024 bytes, in hexadecimal
 	for _, c := range []struct {
 		name string
 		send string        // by the client, after which its request is at the backend
 		then func(w *wire) // what it does next
 	}{
-		{"it uploads slowly", "POST /read HTTP/1.1\nHost: x\nContent-Length: 20\n\n", func(w *wire) {
+		{"it uploads slowly", "POST /read HTTP/1.1\nHost: x\nContent-Length: 16404\n\n" + early, func(w *wire) {
 			for range 10 {
 				dawdle(time.Millisecond)
 				w.send("12")
 			}
-			if a := w.answer(); a.StatusCode != http.StatusOK || a.body != "read 20" {
+			if a := w.answer(); a.StatusCode != http.StatusOK || a.body != "read 16404" {
 				w.Errorf("%d %q", a.StatusCode, a.body)
 			}
 		}},
-		{"it is gone in mid-upload", "POST /read HTTP/1.1\nHost: x\nContent-Length: 1000\n\n12345", func(w *wire) { _ = w.Close() }},
-		{"it is gone in mid-upload of chunks", "POST /read HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\n\n" + chunk + "12345", func(w *wire) { _ = w.Close() }},
-		{"it breaks a chunk", "POST /read HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\n\n", func(w *wire) { w.send("no number\n"); _, _ = w.r.ReadByte() }},
+		{"it is gone in mid-upload", "POST /read HTTP/1.1\nHost: x\nContent-Length: 17000\n\n" + early + "12345", func(w *wire) { _ = w.Close() }},
+		{"it is gone in mid-upload of chunks", "POST /read HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\n\n" + chunks + chunk + "12345", func(w *wire) { _ = w.Close() }},
+		{"it breaks a chunk", "POST /read HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\n\n" + chunks, func(w *wire) { w.send("no number\n"); _, _ = w.r.ReadByte() }},
 		{"it is gone before the answer", "GET /hang HTTP/1.1\nHost: x\n\n", func(w *wire) { _ = w.Close() }},
 		{"it is gone in mid-answer", "GET /stream HTTP/1.1\nHost: x\n\n", func(w *wire) { w.head(); _ = w.Close() }},
 		{"it closes its half in mid-answer", "GET /stream HTTP/1.1\nHost: x\n\n", func(w *wire) {

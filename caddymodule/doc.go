@@ -47,6 +47,7 @@
 //	trips.go      metrics and status of the store
 //	admin.go      the admin endpoint
 //	pageserver.go  an address of its own for that, where browsers are let in
+//	upload/       request bodies: read before a permit is asked for, and at a pace
 //	clientname.go  what operators call clients there
 //	explain.go    what the limits say of a client
 //	change.go     changes by operators: which requests may make them, and forgiveness

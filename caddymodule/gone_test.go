@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/upload"
 )
 
 // A client that leaves while it waits, in the queue or for a refusal that is held back, is
@@ -58,9 +60,10 @@ func TestHangUps(t *testing.T) {
 		limit  = 3
 		whole  = "GET /slow HTTP/1.1\nHost: shield\n\n"
 		second = `{"handler": "shield", "name": "t", "concurrency": {"limit": 100}},`
-		length = "POST /slow HTTP/1.1\nHost: shield\nContent-Length: 9\n\nbod"
-		chunks = "POST /slow HTTP/1.1\nHost: shield\nTransfer-Encoding: chunked\n\n3\nbod\n"
 	)
+	early := strings.Repeat("x", upload.MaxEarly) // only then the backend hears of it
+	length := "POST /slow HTTP/1.1\nHost: shield\nContent-Length: 17000\n\n" + early
+	chunks := fmt.Sprintf("POST /slow HTTP/1.1\nHost: shield\nTransfer-Encoding: chunked\n\n%x\n%s\n", len(early), early)
 	for i, c := range []struct {
 		orphans string
 		most    int64
@@ -120,9 +123,9 @@ func TestHangUps(t *testing.T) {
 		if c.stops {
 			want = 20
 		}
-		t.Logf("%q, orphans %q, the backend stops: %v: %d of 20 in the backend, %d at most", c.request, c.orphans, c.stops, reached, most.Load())
+		t.Logf("%.90q, orphans %q, the backend stops: %v: %d of 20 in the backend, %d at most", c.request, c.orphans, c.stops, reached, most.Load())
 		if most.Load() > c.most || reached != want {
-			t.Errorf("%q, orphans %q, the backend stops: %v: %d of 20 in the backend, %d at most; want %d, %d", c.request, c.orphans, c.stops, reached, most.Load(), want, c.most)
+			t.Errorf("%.90q, orphans %q, the backend stops: %v: %d of 20 in the backend, %d at most; want %d, %d", c.request, c.orphans, c.stops, reached, most.Load(), want, c.most)
 		}
 		if s := r.shieldStatus(name); s.InFlight > limit {
 			t.Errorf("%q, orphans %q: %d in flight", c.request, c.orphans, s.InFlight)

@@ -15,7 +15,9 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/caddymodule/upload"
 	"github.com/herdshield/shield/limiter"
+	"github.com/herdshield/shield/pushback"
 )
 
 func init() { caddy.RegisterModule(new(Handler)) }
@@ -107,6 +109,7 @@ type Handler struct {
 	clients      *keyer // the key of appointments
 	perClient    *keyer // the key of requests in flight; nil: they are not counted by client
 	bare         bool   // credentials in keys are shown
+	receives     bool   // bodies come to it as clients send them, and not from another handler that has seen to that
 	classes      []handlerClass
 	class        uint8                 // for shield.Request, of requests that no class matches; 0: the default
 	allow        func(netip.Addr) bool // addresses that the quotas do not count; nil: none
@@ -144,6 +147,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	app := module.(*App)
+	h.receives = true
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	serverName := ""
 	if server != nil {
@@ -243,6 +247,38 @@ func (h *Handler) Cleanup() error {
 
 // ServeHTTP implements caddyhttp.MiddlewareHandler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	if r.ContentLength != 0 && h.receives && h.limitsInFlight() && !pushback.IsGRPC(r) && r.Method != http.MethodConnect {
+		return h.receive(w, r, next)
+	}
+	return h.decide(w, r, next)
+}
+
+// bodies are those that are read before their requests ask for a permit.
+var bodies upload.Early
+
+var errSlowBody = errors.New("the request body did not arrive in time")
+
+// receive reads what a request brings before it is decided on, and bounds how slowly the rest may come: a
+// client that sends a byte a minute would hold a permit for as long as it likes.
+func (h *Handler) receive(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	whole, done, err := bodies.Read(w, r, 0)
+	defer done()
+	if err != nil {
+		w.Header().Set("Connection", "close")
+		return caddyhttp.HandlerError{StatusCode: http.StatusRequestTimeout, Err: errSlowBody}
+	}
+	defer upload.NewPacer(w, r, whole).End()
+	return h.decide(w, r, next)
+}
+
+// limitsInFlight reports whether requests take permits, and may be refused.
+func (h *Handler) limitsInFlight() bool {
+	c := &h.force.Load().config
+	return !c.Observe && (c.Concurrency > 0 || c.Adaptive != nil)
+}
+
+// decide has the Guard decide on a request, and does as it says.
+func (h *Handler) decide(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	var buf [8]limiter.Key // on the stack, for as many zones as are common
 	keys, err := h.keys(r, buf[:0])
 	if err != nil {

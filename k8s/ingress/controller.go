@@ -15,6 +15,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/upload"
 	"github.com/herdshield/shield/k8s/cluster"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
@@ -59,7 +60,7 @@ type controller struct {
 
 	snapshot atomic.Pointer[Snapshot]
 	draining atomic.Bool
-	bodies   atomic.Int64                    // bytes of request bodies that have been read early
+	bodies   upload.Early
 	shields  atomic.Pointer[caddymodule.App] // of the last config started; it shows the shields
 	*measures
 

@@ -88,9 +88,9 @@ func TestDoorKeepsNoBodies(t *testing.T) {
 // awaitBodies waits until some body is being read, or none is.
 func (w *world) awaitBodies(some bool) {
 	w.t.Helper()
-	for began := time.Now(); w.controller.bodies.Load() > 0 != some; time.Sleep(time.Millisecond) { // for real: it is about sockets
+	for began := time.Now(); w.controller.bodies.Taken.Load() > 0 != some; time.Sleep(time.Millisecond) { // for real: it is about sockets
 		if time.Since(began) > time.Minute {
-			w.t.Fatalf("after a minute %d bytes are taken for bodies", w.controller.bodies.Load())
+			w.t.Fatalf("after a minute %d bytes are taken for bodies", w.controller.bodies.Taken.Load())
 		}
 	}
 }

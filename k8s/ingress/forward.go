@@ -12,6 +12,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/herdshield/shield/caddymodule/upload"
 )
 
 // forward rewrites r for the backend, as other ingress controllers do. It changes r in place:
@@ -224,8 +226,8 @@ func (t viaTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 // backend's.
 type viaWriter struct {
 	caddyhttp.ResponseWriterWrapper
-	pace *pacer // nil: the client may read as slowly as it likes
-	plan *plan  // nil: none
+	pace *upload.Pacer // nil: the client may read as slowly as it likes
+	plan *plan         // nil: none
 }
 
 // Write implements http.ResponseWriter.
@@ -233,7 +235,7 @@ func (w *viaWriter) Write(b []byte) (n int, err error) {
 	if w.pace == nil {
 		return w.ResponseWriter.Write(b)
 	}
-	err = w.pace.write(len(b), func() error {
+	err = w.pace.Write(len(b), func() error {
 		n, err = w.ResponseWriter.Write(b)
 		return err
 	})
@@ -247,7 +249,7 @@ func (w *viaWriter) FlushError() error {
 	if w.pace == nil {
 		return flush()
 	}
-	return w.pace.write(0, flush)
+	return w.pace.Write(0, flush)
 }
 
 // WriteHeader implements http.ResponseWriter.

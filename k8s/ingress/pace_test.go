@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/herdshield/shield/caddymodule/upload"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
 	"github.com/herdshield/shield/k8s/testbed/must"
@@ -54,7 +55,7 @@ func TestSlowBodiesHoldNoPlace(t *testing.T) {
 			t.Errorf("got %d %q", resp.StatusCode, b)
 		}
 	}
-	if n := w.controller.bodies.Load(); n != 0 {
+	if n := w.controller.bodies.Taken.Load(); n != 0 {
 		t.Errorf("%d bytes are still taken for bodies", n)
 	}
 }
@@ -77,9 +78,9 @@ func TestBodiesArriveWhole(t *testing.T) {
 	for i := range data {
 		data[i] = byte(i * i >> 7)
 	}
-	for _, taken := range []int64{0, maxEarlyBodies} { // by others
-		w.controller.bodies.Store(taken)
-		for _, size := range []int64{0, 1, maxEarlyBody - 1, maxEarlyBody, maxEarlyBody + 1, 3 * maxEarlyBody, 1 << 20} {
+	for _, taken := range []int64{0, upload.MaxTaken} { // by others
+		w.controller.bodies.Taken.Store(taken)
+		for _, size := range []int64{0, 1, upload.MaxEarly - 1, upload.MaxEarly, upload.MaxEarly + 1, 3 * upload.MaxEarly, 1 << 20} {
 			for _, method := range []string{http.MethodPost, http.MethodGet} {
 				for _, told := range []bool{true, false} {
 					var body io.Reader = bytes.NewReader(data[:size])
@@ -102,7 +103,7 @@ func TestBodiesArriveWhole(t *testing.T) {
 				}
 			}
 		}
-		waitFor(t, "bodies to be done with", func() bool { return w.controller.bodies.Load() == taken })
+		waitFor(t, "bodies to be done with", func() bool { return w.controller.bodies.Taken.Load() == taken })
 	}
 }
 
@@ -116,7 +117,7 @@ func TestHalfBodies(t *testing.T) {
 	})
 	for _, is := range []policy.Service{{EndpointConcurrency: 5}, {}} {
 		w := newWorld(t, all(origin("web", policy.Ingress{}), backend(service("web", is), p)))
-		long := strings.Repeat("x", maxEarlyBody)
+		long := strings.Repeat("x", upload.MaxEarly)
 		var wg sync.WaitGroup
 		for _, text := range []string{
 			"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
@@ -162,12 +163,12 @@ func TestBodiesMustCome(t *testing.T) {
 		atLeast time.Duration
 		atMost  time.Duration
 	}{
-		{"nothing", 100, 0, time.Second, 408, paceGrace, paceGrace + time.Second},
-		{"a byte now and then", 10_000, 1, time.Second, 408, paceGrace, paceGrace + 2*time.Second},
-		{"at the least pace", 12 << 10, minPace, time.Second, 200, 11 * time.Second, 13 * time.Second},
+		{"nothing", 100, 0, time.Second, 408, upload.Grace, upload.Grace + time.Second},
+		{"a byte now and then", 10_000, 1, time.Second, 408, upload.Grace, upload.Grace + 2*time.Second},
+		{"at the least pace", 12 << 10, upload.MinPace, time.Second, 200, 11 * time.Second, 13 * time.Second},
 		{"at once", 12 << 10, 12 << 10, time.Second, 200, 0, time.Second},
-		{"a long one at the least pace", 40 << 10, minPace, time.Second, 200, 39 * time.Second, 41 * time.Second},
-		{"a long one that stops", 40 << 10, 20 << 10, time.Hour, 400, paceGrace, paceGrace + 30*time.Second},
+		{"a long one at the least pace", 40 << 10, upload.MinPace, time.Second, 200, 39 * time.Second, 41 * time.Second},
+		{"a long one that stops", 40 << 10, 20 << 10, time.Hour, 400, upload.Grace, upload.Grace + 30*time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -208,7 +209,7 @@ func TestBodiesMustCome(t *testing.T) {
 				}
 				_ = conn.Close()
 				synctest.Wait()
-				if n := m.bodies.Load(); n != 0 {
+				if n := m.bodies.Taken.Load(); n != 0 {
 					t.Errorf("%d bytes are still taken for bodies", n)
 				}
 			})
@@ -233,7 +234,7 @@ func TestAnswersMayTakeLong(t *testing.T) {
 		conn := dial()
 		defer conn.Close()
 		reader := bufio.NewReader(conn)
-		for _, size := range []int{10, maxEarlyBody + 1, 10} { // on one connection
+		for _, size := range []int{10, upload.MaxEarly + 1, 10} { // on one connection
 			go fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", size))
 			resp := must.Get(http.ReadResponse(reader, nil))(t)
 			if resp.StatusCode != 200 {
@@ -259,7 +260,7 @@ func TestResponsesMustBeRead(t *testing.T) {
 		{name: "large pieces, not read", piece: 32 << 10, most: 2 * time.Minute},
 		{name: "small pieces, not read", piece: 1000, flush: true, most: 2 * time.Minute},
 		{name: "read very slowly", piece: 32 << 10, reads: 100, most: 20 * time.Minute},
-		{name: "read at the least pace", piece: 32 << 10, reads: minPace},
+		{name: "read at the least pace", piece: 32 << 10, reads: upload.MinPace},
 		{name: "pauses", piece: 64 << 10, pause: 10 * time.Minute, flush: true, reads: 1 << 20},
 	} {
 		for _, version := range []int{1, 2} {
@@ -337,7 +338,7 @@ func TestResponsesMustBeRead(t *testing.T) {
 // even if an adaptive shield watches the body, too. A longer one does.
 func TestWholeBodiesHaveNoDeadline(t *testing.T) {
 	for _, is := range []policy.Service{{Concurrency: 5}, {Adaptive: true}} {
-		for _, size := range []int{5, maxEarlyBody + 1} {
+		for _, size := range []int{5, upload.MaxEarly + 1} {
 			w := &deadlineWriter{ResponseRecorder: httptest.NewRecorder()}
 			before := -1
 			m := newMemory(t, all(origin("web", policy.Ingress{}), backend(service("web", is), &pod{Server: &httptest.Server{Listener: addressOnly{}}})), func(rw http.ResponseWriter, r *http.Request) {
@@ -350,7 +351,7 @@ func TestWholeBodiesHaveNoDeadline(t *testing.T) {
 			if before < 0 {
 				t.Fatal("the backend was not asked")
 			}
-			if later := w.set > before; later != (size > maxEarlyBody) {
+			if later := w.set > before; later != (size > upload.MaxEarly) {
 				t.Errorf("%+v, %d bytes: deadlines after it was admitted: %v", is, size, later)
 			}
 		}

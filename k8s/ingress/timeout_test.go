@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/herdshield/shield/caddymodule/upload"
 	"github.com/herdshield/shield/k8s/endpoint"
 	"github.com/herdshield/shield/k8s/model"
 	"github.com/herdshield/shield/k8s/policy"
@@ -244,12 +245,12 @@ func TestSlowUploadsEndWithTheRequest(t *testing.T) {
 	for _, tt := range []struct {
 		is     policy.Service
 		limits model.Timeouts
-		sent   int // more than readEarly reads: the backend has got it
+		sent   int // more than is read early: the backend has got it
 	}{
 		{policy.Service{}, model.Timeouts{Request: limit}, 0}, {policy.Service{}, model.Timeouts{Backend: limit}, 1},
 		{policy.Service{Concurrency: 1}, model.Timeouts{Request: limit}, 1},
-		{policy.Service{Concurrency: 1}, model.Timeouts{Request: limit}, 2 * maxEarlyBody},
-		{policy.Service{Concurrency: 1}, model.Timeouts{Backend: limit}, 2 * maxEarlyBody},
+		{policy.Service{Concurrency: 1}, model.Timeouts{Request: limit}, 2 * upload.MaxEarly},
+		{policy.Service{Concurrency: 1}, model.Timeouts{Backend: limit}, 2 * upload.MaxEarly},
 	} {
 		w, _ := late(t, tt.is, tt.limits, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 		began := time.Now()

@@ -18,6 +18,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule"
+	"github.com/herdshield/shield/caddymodule/upload"
 	"github.com/herdshield/shield/k8s/endpoint"
 	"github.com/herdshield/shield/k8s/model"
 )
@@ -81,10 +82,10 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 		}
 		t.plan.change(r)
 	}
-	var pace *pacer
+	var pace *upload.Pacer
 	if p.limited && !t.streams {
-		pace = newPacer(w, r, t.whole)
-		defer pace.end()
+		pace = upload.NewPacer(w, r, t.whole)
+		defer pace.End()
 	}
 	body := shield.WatchBody(r)
 	if body != nil {

@@ -1,0 +1,179 @@
+// Package upload keeps clients that send their requests slowly from holding permits. A body of up to MaxEarly
+// bytes is read before its request asks for a permit, and the rest must come at a pace.
+//
+// It is not for limits on the size of a body, and not for streams in which both sides send at once: gRPC's
+// clients, say, may wait for an answer before they send more.
+//
+//	whole, done, err := early.Read(w, r, 0)
+//	defer done()
+//	if err != nil { … } // 408
+//	pacer := upload.NewPacer(w, r, whole)
+//	defer pacer.End()
+package upload
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/herdshield/shield"
+)
+
+const (
+	// A client that holds a place at an endpoint must send its body, and read the
+	// response, at MinPace bytes per second on average, after Grace. Ours: a
+	// tenth of a bad mobile connection. Otherwise twenty clients that send a byte per
+	// minute would hold all the places of a small Service.
+	MinPace = 1 << 10
+	Grace   = 10 * time.Second
+)
+
+// A Pacer bounds how slowly a client may send and read while it holds a place. Only the
+// request's goroutine uses it, except for reading the body.
+type Pacer struct {
+	control *http.ResponseController
+
+	broken atomic.Bool   // the body has ended early
+	until  time.Duration // when all of it must have come; 0: as MinPace says
+
+	mu    sync.Mutex // guards the fields below
+	set   bool       // the Pacer has set a deadline
+	ended bool       // the connection may be another request's
+}
+
+// NewPacer returns a Pacer for r. whole: the body is in memory, and needs no pace.
+func NewPacer(w http.ResponseWriter, r *http.Request, whole bool) *Pacer {
+	p := &Pacer{control: http.NewResponseController(w)}
+	if r.Body != nil && r.Body != http.NoBody && !whole {
+		r.Body = &pacedBody{ReadCloser: r.Body, Pacer: p}
+	}
+	return p
+}
+
+// End stops the Pacer from setting deadlines: the transport may still be reading the body
+// after the handler has returned.
+func (p *Pacer) End() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+	if p.set && !p.broken.Load() {
+		_ = p.control.SetReadDeadline(time.Time{})
+	}
+}
+
+// readDeadline sets the deadline of the next read, the zero Time for none, and reports
+// whether it could.
+func (p *Pacer) readDeadline(t time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended || p.control.SetReadDeadline(t) != nil {
+		return false
+	}
+	p.set = true
+	return true
+}
+
+// Write bounds one write of n bytes to the client, or a flush. It clears its deadline
+// afterwards, since a response may pause.
+func (p *Pacer) Write(n int, do func() error) error {
+	if p.control.SetWriteDeadline(time.Now().Add(Grace+time.Duration(n)*time.Second/MinPace)) != nil {
+		return do()
+	}
+	err := do()
+	if err == nil {
+		_ = p.control.SetWriteDeadline(time.Time{}) // it was possible a moment ago
+	}
+	return err
+}
+
+// A pacedBody is a body that must come at MinPace. The time that reads waited counts, not
+// the time between reads.
+type pacedBody struct {
+	io.ReadCloser
+	*Pacer
+	waited time.Duration
+	read   int
+}
+
+// Read implements io.Reader.
+func (b *pacedBody) Read(p []byte) (int, error) {
+	left := Grace + time.Duration(b.read)*time.Second/MinPace - b.waited
+	began := shield.Now()
+	if b.until > 0 {
+		left = min(left, b.until-began)
+	}
+	if !b.readDeadline(time.Now().Add(left)) {
+		return b.ReadCloser.Read(p)
+	}
+	n, err := b.ReadCloser.Read(p)
+	b.read += n
+	b.waited += shield.Now() - began
+	if err == nil || err == io.EOF {
+		b.readDeadline(time.Time{})
+	} else {
+		b.broken.Store(true) // keep the deadline, or net/http would wait for the rest
+	}
+	return n, err
+}
+
+const (
+	// A body is read up to MaxEarly before its request asks for a permit, so that few
+	// requests hold one while they are being sent: most bodies are smaller. Together
+	// they take up to MaxTaken; beyond that bodies are read later.
+	MaxEarly = 16 << 10
+	MaxTaken = 64 << 20
+)
+
+// Early is how much has been read of bodies before their requests asked for a permit. It is ready to use,
+// and safe for concurrent use.
+type Early struct {
+	Taken atomic.Int64 // bytes, of at most MaxTaken; only Read changes it
+}
+
+// Read reads the body of r up to MaxEarly, and returns whether that is the whole
+// body. The caller must call done after r. An error means that the client has broken off, or
+// is too slow: also if it has not sent that much at the instant end, unless that is 0.
+func (e *Early) Read(w http.ResponseWriter, r *http.Request, end time.Duration) (whole bool, done func(), err error) {
+	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+		return true, func() {}, nil
+	}
+	if before, is := r.Body.(*earlyBody); is { // another handler has seen to it
+		return before.whole, func() {}, nil
+	}
+	size := int64(MaxEarly)
+	if r.ContentLength > 0 {
+		size = min(size, r.ContentLength)
+	}
+	done = func() { e.Taken.Add(-size) }
+	if e.Taken.Add(size) > MaxTaken {
+		return false, done, nil
+	}
+	body := r.Body
+	paced := &pacedBody{ReadCloser: body, Pacer: &Pacer{control: http.NewResponseController(w), until: end}}
+	early := make([]byte, size)
+	n := 0
+	for n < len(early) && !whole { // not io.ReadFull, which returns ErrUnexpectedEOF for a short body
+		m, err := paced.Read(early[n:])
+		n += m
+		if whole = err == io.EOF; err != nil && !whole {
+			return false, done, err
+		}
+	}
+	whole = whole || int64(n) == r.ContentLength
+	rest := io.Reader(body)
+	if whole {
+		rest = http.NoBody
+	}
+	r.Body = &earlyBody{io.MultiReader(bytes.NewReader(early[:n]), rest), body, whole}
+	return whole, done, nil
+}
+
+// An earlyBody is a body whose beginning, or all of it, is in memory.
+type earlyBody struct {
+	io.Reader
+	io.Closer
+	whole bool
+}

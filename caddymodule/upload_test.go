@@ -1,0 +1,88 @@
+package caddymodule
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/herdshield/shield"
+)
+
+// TestIdleUploadsHoldNoPermit has one client begin as many uploads as requests may be in flight, and send no
+// more: the others are served, and its own requests once their bodies have come.
+func TestIdleUploadsHoldNoPermit(t *testing.T) {
+	for _, head := range []string{"Content-Length: 10\n\nhello", "Transfer-Encoding: chunked\n\n5\nhello\n"} {
+		r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "concurrency": {"limit": 8}},` + respondOK})
+		var idle []*wire
+		for range 8 {
+			w := r.dial()
+			w.send("POST / HTTP/1.1\nHost: x\n%s", head)
+			idle = append(idle, w)
+		}
+		for range 20 {
+			if a := r.get("/"); a.StatusCode != http.StatusOK {
+				t.Fatalf("%q: another client gets %d", head, a.StatusCode)
+			}
+		}
+		for _, w := range idle {
+			if strings.HasPrefix(head, "T") {
+				w.send("5\nworld\n0\n\n")
+			} else {
+				w.send("world")
+			}
+			if a := w.answer(); a.StatusCode != http.StatusOK {
+				t.Errorf("%q: a whole upload gets %d", head, a.StatusCode)
+			}
+		}
+		if n := bodies.Taken.Load(); n != 0 {
+			t.Errorf("%d bytes are still taken", n)
+		}
+	}
+}
+
+// TestUploadsMustCome ends a request whose body stops before it is there, and that of a gRPC client passes
+// as it comes.
+func TestUploadsMustCome(t *testing.T) {
+	for head, want := range map[string]string{
+		"Content-Length: 1000\n\nx": "408 after 10s, not served",
+		"Content-Type: application/grpc\nTransfer-Encoding: chunked\n\n1\nx\n": "served after 0s",
+	} {
+		h := newLive(t, Live{Name: "uploads", Config: shield.Config{Concurrency: 1}, State: new(LiveState)})
+		h.receives = true
+		served := "not served"
+		var began time.Duration
+		work := func(_ *doorConn, w http.ResponseWriter, r *http.Request) {
+			err := h.ServeHTTP(w, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+				served = fmt.Sprintf("served after %v", shield.Now()-began)
+				w.WriteHeader(http.StatusOK)
+				return nil
+			}))
+			if failed, is := errors.AsType[caddyhttp.HandlerError](err); is {
+				w.WriteHeader(failed.StatusCode)
+			}
+		}
+		inDoor(t, work, func(client net.Conn) {
+			began = shield.Now()
+			_, _ = io.WriteString(client, strings.ReplaceAll("POST / HTTP/1.1\nHost: x\n"+head, "\n", "\r\n"))
+			got := ""
+			if pass(time.Second); served == "not served" {
+				resp, err := http.ReadResponse(bufio.NewReader(client), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got = fmt.Sprintf("%d after %v, ", resp.StatusCode, (shield.Now() - began).Round(time.Second))
+			}
+			if got += served; got != want {
+				t.Errorf("%q: %s, want %s", head, got, want)
+			}
+		})
+	}
+}
