@@ -11,7 +11,7 @@ import (
 // An Explanation says what each limit of a Guard has to say of one client at one instant.
 type Explanation struct {
 	Outlook
-	Client    pushback.Client // what is known of the client itself
+	Client    pushback.Client // what is known of the client itself, but for what zones have promised it
 	Blocked   time.Duration   // for how long an operator has blocked it; 0: it is not
 	InFlight  int             // its requests in flight, as far as they are counted by client
 	Zones     []ZoneExplanation
@@ -42,6 +42,10 @@ type ZoneExplanation struct {
 	Name    string
 	Counted bool // the zone counts the request: it has a key
 	Shared  bool // the store may have more tokens than this replica knows of
+
+	// Client is what it was promised for the end of this quota. A further request is told to come
+	// after that, and so later than the bucket's Wait.
+	Client pushback.Client
 	BucketExplanation
 }
 
@@ -71,7 +75,7 @@ func (g *Guard) Explain(now time.Duration, r Request) (e Explanation) {
 			is.Tokens, is.Burst = z.table.Tokens(z.limit, key, now), z.limit.Burst()
 			claim, wait, _ := z.claim(key, now)
 			claim.Release()
-			is.Wait = wait
+			is.Wait, is.Client = wait, c.backend.clients.Client(now, uint64(key)^z.salt)
 		}
 		e.Zones = append(e.Zones, is)
 	}

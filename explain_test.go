@@ -16,6 +16,7 @@ func explainers(observe bool) map[string]Config {
 	two := []Zone{{Name: "b", Limit: perSecond(3, 6)}, {Name: "a", Limit: perSecond(40, 40), Cost: 7}}
 	return map[string]Config{
 		"zones":       {Observe: observe, Zones: two, Capacity: perSecond(200, 20)},
+		"quota":       {Observe: observe, Zones: []Zone{{Name: "a", Limit: perSecond(1, 2)}}},
 		"capacity":    {Observe: observe, Capacity: perSecond(30, 6)},
 		"scarce":      {Observe: observe, Capacity: perSecond(2, 1)},
 		"lenient":     {Observe: observe, Capacity: perSecond(20, 4), Retries: Retries{Lenient: true}},
@@ -96,6 +97,9 @@ func ride(t *testing.T, seed uint64, c Config, explains bool, seen map[string]bo
 		var e Explanation
 		if explains {
 			e = g.Explain(now, r)
+			if len(told)%8 == 0 {
+				compareForgiven(t, g.copyFor(now, &r).Forgive(now, r), &e, seen)
+			}
 		}
 		d := g.Admit(now, r)
 		told = append(told, fmt.Sprint(d.Admit, d.Queued(), d.Reason, d.Zone, d.Class, d.Hint, d.Wait, d.Hold))
@@ -117,6 +121,19 @@ func ride(t *testing.T, seed uint64, c Config, explains bool, seen map[string]bo
 		}
 	}
 	return told
+}
+
+// compareForgiven checks that an explanation names the appointments that a Guard would forgive.
+func compareForgiven(t *testing.T, f Forgiven, e *Explanation, seen map[string]bool) {
+	t.Helper()
+	promises := e.Client.Promises
+	for _, z := range e.Zones {
+		promises += z.Client.Promises
+		seen["promised by a zone"] = seen["promised by a zone"] || z.Client.Promises > 1
+	}
+	if f.Promises != promises {
+		t.Errorf("%d appointments are explained, and %d would be forgiven: %+v", promises, f.Promises, *e)
+	}
 }
 
 func compareExplained(t *testing.T, g *Guard, e *Explanation, d *Decision) {
@@ -160,7 +177,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("no request was refused for %v", reason)
 		}
 	}
-	if !seen["queued true"] {
-		t.Error("no request was queued")
+	if !seen["queued true"] || !seen["promised by a zone"] {
+		t.Error("no request was queued, or none was promised several times by a zone")
 	}
 }

@@ -46,6 +46,26 @@ func TestForgive(t *testing.T) {
 	}
 }
 
+// Appointments for the end of a quota are explained and forgiven alike.
+func TestForgiveQuota(t *testing.T) {
+	g := mustNew(t, Config{Zones: []Zone{{Name: "slow", Limit: limiter.Config{Rate: 1, Burst: 2}}}}, nil)
+	const now = time.Hour
+	r := Request{Keys: []limiter.Key{1}, Client: 1, Fingerprint: 1}
+	for range 5 { // three over its quota
+		g.Admit(now, r)
+	}
+	e := g.Explain(now, r)
+	if z := e.Zones[0]; z.Client.Promises != 3 || z.Wait != time.Second || z.Client.Due < now+z.Wait || e.RetryAfter < 4*z.Wait {
+		t.Errorf("explained as %+v; want 3 appointments, and a time after them", e)
+	}
+	if f := g.Forgive(now, r); f.Promises != 3 {
+		t.Errorf("forgiven %+v; want 3 appointments", f)
+	}
+	if e := g.Explain(now, r); !e.Admit || e.Zones[0].Client.Promises != 0 {
+		t.Errorf("after it was forgiven: %+v", e)
+	}
+}
+
 // Explain and Forgive while others are decided on: the limits hold, and the race detector
 // sees nothing.
 func TestExplainAndForgiveUnderTraffic(t *testing.T) {

@@ -94,6 +94,7 @@ func TestErrorsInDocs(t *testing.T) {
 		"shield {\n zone a {\n rate 5/s\n key X-Api-Key\n }\n }",
 		"shield 5",
 		"shield {\n zone a {\n rate 5/s\n match @name\n }\n }",
+		"shield {\n zone a {\n rate 5/s\n match method POST path /login\n }\n }",
 	} {
 		config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(":8080 {\n "+option+"\n}"), map[string]any{"filename": "Caddyfile"})
 		if err == nil {
@@ -120,8 +121,8 @@ func TestErrorsInDocs(t *testing.T) {
 			}
 		}
 	}
-	if len(errors) != 4 {
-		t.Errorf("the page has %d errors; want 4", len(errors))
+	if len(errors) != 5 {
+		t.Errorf("the page has %d errors; want 5", len(errors))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/caddymodule/adminapi"
 	"github.com/herdshield/shield/oncall"
+	"github.com/herdshield/shield/pushback"
 )
 
 // badRequest is an error of the person who asks.
@@ -165,7 +166,7 @@ func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationS
 	e := h.guard().Explain(now, q)
 	out := adminapi.ExplanationStatus{
 		Name: h.Name, Mode: modeEnforce, Would: "refuse", Status: e.Status, Class: e.Class, RetryAfter: int(e.RetryAfter / time.Second),
-		Standing: standing(now, &e), Promises: e.Client.Promises, Deferred: e.Client.Deferred, Strikes: e.Client.Strikes,
+		Standing: standing(now, &e), Deferred: e.Client.Deferred, Strikes: e.Client.Strikes,
 		InFlight: e.InFlight, Blocked: tenths(e.Blocked), Zones: []adminapi.ZoneExplanation{}, Unknown: unknown,
 	}
 	if h.observing() {
@@ -186,12 +187,12 @@ func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationS
 	if out.Standing != "stranger" {
 		out.Kind = e.Client.Kind.String()
 	}
-	if e.Client.Promises > 0 {
-		out.Promise = new(tenths(e.Client.Due - now))
-	}
+	out.Promises, out.Promise = promised(now, &e.Client)
 	for i, z := range e.Zones {
 		if z.Counted {
-			out.Zones = append(out.Zones, adminapi.ZoneExplanation{Name: h.zones[i].name, BucketExplanation: bucketStatus(z.BucketExplanation), Shared: z.Shared, Matches: len(h.zones[i].matchers) > 0})
+			zone := adminapi.ZoneExplanation{Name: h.zones[i].name, BucketExplanation: bucketStatus(z.BucketExplanation), Shared: z.Shared, Matches: len(h.zones[i].matchers) > 0}
+			zone.Promises, zone.Promise = promised(now, &z.Client)
+			out.Zones = append(out.Zones, zone)
 		}
 	}
 	if e.Capacity.Burst > 0 {
@@ -201,6 +202,14 @@ func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationS
 		out.Concurrency = &adminapi.ConcurrencyOccupied{InFlight: o.InFlight, Limit: o.Limit, Waiting: o.Waiting, QueueSize: o.QueueSize}
 	}
 	return out
+}
+
+// promised returns how many appointments a client has, and when the first is due.
+func promised(now time.Duration, c *pushback.Client) (promises int, first *float64) {
+	if c.Promises > 0 {
+		first = new(tenths(c.Due - now))
+	}
+	return c.Promises, first
 }
 
 // standing is how a client compares with what it was promised.

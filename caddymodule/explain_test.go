@@ -147,6 +147,31 @@ func TestExplainEndpoint(t *testing.T) {
 	}
 }
 
+// A client that is over its quota reads the same from explain and from forgive, and why it is told
+// another wait than its tokens take.
+func TestExplainNamesAppointmentsOfQuotas(t *testing.T) {
+	s := serveSite(t, "{"+globalOptions+"}\n"+bound+"shield {\nzone z {\nrate 6/m\nburst 2\n}\n}\nrespond ok\n}\n")
+	for range 5 {
+		s.get("/")
+	}
+	e := explained(t, "client=192.0.2.1").Shields[0]
+	var f adminapi.ForgivenStatus
+	_, body := administer(t, locally("POST", "/shield/forgive", `{"client": "192.0.2.1"}`))
+	if err := json.Unmarshal([]byte(body), &f); err != nil || len(f.Shields) != 1 {
+		t.Fatalf("%v: %s", err, body)
+	}
+	z := e.Zones[0]
+	if z.Promises < 2 || z.Promises != f.Shields[0].Promises || z.Promise == nil || *z.Promise <= 0 {
+		t.Errorf("explained as %+v, forgiven as %+v", z, f)
+	}
+	if float64(e.RetryAfter) < z.Wait+10 || *z.Promise > z.Wait+1 {
+		t.Errorf("it is told %d s, for tokens in %.1f s and a first appointment in %.1f s", e.RetryAfter, z.Wait, *z.Promise)
+	}
+	if again := explained(t, "client=192.0.2.1").Shields[0]; again.Would != "admit" || again.Zones[0].Promises != 0 {
+		t.Errorf("after it was forgiven: %+v", again)
+	}
+}
+
 func TestClientNames(t *testing.T) {
 	serveSite(t, explainedSite)
 	app, _ := runningApp()

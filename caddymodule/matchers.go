@@ -63,12 +63,52 @@ func checkMatcherNames(d *caddyfile.Dispenser) error {
 			if err := checkMatcherNames(inner); err != nil {
 				return err
 			}
+			continue
+		}
+		line := append([]caddyfile.Token{inner.Token()}, inner.RemainingArgsAsTokens()...)
+		if first, second := twoMatchers(line); second != "" {
+			return inner.Errf("%s is \"%s %s\", two matchers of which %s takes all; want %q and %q, each in a line of its own in a block of %s",
+				of, first, second, name, first, second, of)
 		}
 	}
 	if !found && of == "not" {
 		return d.Errf("not has no matcher; want one, like not path /api/*")
 	}
 	return nil
+}
+
+// twoMatchers splits a line where its matcher takes another one for arguments, which Caddy lets pass
+// for matchers that take any number of them. It does so only if the first is right without the second,
+// and the second has an argument: `header_regexp name host ^a` is one matcher.
+func twoMatchers(line []caddyfile.Token) (first, second string) {
+	for i := 2; i < len(line)-1; i++ {
+		if _, err := caddy.GetModule(matcherNamespace + "." + line[i].Text); err != nil || line[i].Quoted() {
+			continue
+		}
+		set, err := parseLine(line[:i])
+		if err != nil || len(wrongMatchers(set)) > 0 {
+			continue
+		}
+		if _, err := parseLine(line[i:]); err == nil {
+			return lineText(line[:i]), lineText(line[i:])
+		}
+	}
+	return "", ""
+}
+
+// parseLine parses a line with one matcher.
+func parseLine(line []caddyfile.Token) (caddy.ModuleMap, error) {
+	d := caddyfile.NewDispenser(append([]caddyfile.Token{line[0]}, line...))
+	d.Next()
+	return caddyhttp.ParseCaddyfileNestedMatcherSet(d)
+}
+
+func lineText(line []caddyfile.Token) string {
+	var words []string
+	for _, t := range line {
+		words = append(words, t.Text)
+	}
+	return strings.Join(words, " ")
 }
 
 // checkMatchers checks what can be checked before the matchers are loaded. Every set of several
@@ -93,7 +133,7 @@ func wrongMatchers(set caddy.ModuleMap) (wrong []error) {
 	for _, name := range slices.Sorted(maps.Keys(set)) {
 		raw := set[name]
 		var inner []caddy.ModuleMap
-		var paths []string
+		var values []string
 		switch {
 		case len(raw) == 0 || string(raw) == "null":
 			wrong = append(wrong, fmt.Errorf("%s has no value; want one", name))
@@ -105,12 +145,9 @@ func wrongMatchers(set caddy.ModuleMap) (wrong []error) {
 				}
 			}
 			continue
-		case name == "path" && json.Unmarshal(raw, &paths) == nil:
-			for _, p := range paths {
-				if p == "" || strings.ContainsAny(p[:1], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") {
-					wrong = append(wrong, fmt.Errorf("path is %q, which no request has; want / or * at its start, and matchers that apply together in a block, a line each", p))
-					break
-				}
+		case json.Unmarshal(raw, &values) == nil && matchesNone[name].values != nil:
+			if i := slices.IndexFunc(values, matchesNone[name].values); i >= 0 {
+				wrong = append(wrong, fmt.Errorf("%s is %q, which no request has; want %s, and matchers that apply together in a block, a line each", name, values[i], matchesNone[name].want))
 			}
 		}
 		if err := tryMatcher(name, raw); err != nil {
@@ -119,6 +156,20 @@ func wrongMatchers(set caddy.ModuleMap) (wrong []error) {
 	}
 	return wrong
 }
+
+// matchesNone has the matchers that take a list of anything, what in it no request has, and what is wanted.
+var matchesNone = map[string]struct {
+	values func(string) bool
+	want   string
+}{
+	"method": {func(m string) bool { return m == "" || strings.Trim(m, "!#$%&'*+-.^_`|~0123456789"+upper) != "" }, "GET, POST or the like in upper case"},
+	"host":   {func(h string) bool { return strings.Contains(h, "/") && !strings.Contains(h, "{") }, "a name like example.com"},
+	"path": {func(p string) bool {
+		return p == "" || strings.ContainsAny(p[:1], upper+strings.ToLower(upper)+"0123456789")
+	}, "/ or * at its start"},
+}
+
+const upper = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 // wantedByMatcher says what the matchers take that can be wrong.
 var wantedByMatcher = map[string]string{

@@ -73,7 +73,17 @@ var mistakes = []struct {
 	{"an unknown matcher after not", "shield {\nzone a {\nmatch not pth /\nrate 5/s\n}\n}", 4, []string{`not is "pth", which is no matcher (did you mean path?)`}},
 	{"not alone", "shield {\nzone a {\nmatch not\nrate 5/s\n}\n}", 4, []string{"not has no matcher; want one, like not path /api/*"}},
 	{"a matcher without a value", "shield {\nzone a {\nrate 5/s\nmatch method\n}\n}", 5, []string{`zone "a": match: method has no value; want one`}},
-	{"two matchers in a line", "shield {\nzone a {\nmatch path /a header X y\nrate 5/s\n}\n}", 4, []string{`match: path is "header", which no request has; want / or * at its start, and matchers that apply together in a block`}},
+	{"two matchers in a line", "shield {\nzone a {\nmatch path /a header X y\nrate 5/s\n}\n}", 4, []string{`match is "path /a header X y", two matchers of which path takes all; want "path /a" and "header X y", each in a line of its own in a block of match`}},
+	{"a path after a method", "shield {\nzone a {\nmatch method POST path /login\nrate 5/s\n}\n}", 4, []string{`match is "method POST path /login"`, `want "method POST" and "path /login", each in a line`}},
+	{"a path after two methods, in a block", "shield {\nzone a {\nmatch {\nheader X y\nmethod PUT POST path /login\n}\nrate 5/s\n}\n}", 6, []string{`want "method PUT POST" and "path /login"`}},
+	{"a path after a method, after not", "shield {\nzone a {\nmatch not method POST path /login\nrate 5/s\n}\n}", 4, []string{`not is "method POST path /login"`, `in a block of not`}},
+	{"a path after a host", "shield {\nzone a {\nmatch host example.com path /login\nrate 5/s\n}\n}", 4, []string{`want "host example.com" and "path /login"`}},
+	{"a path after a header", "shield {\nzone a {\nmatch header X-A * path /login\nrate 5/s\n}\n}", 4, []string{`want "header X-A *" and "path /login"`}},
+	{"a path that is wrong after a host", "shield {\nzone a {\nmatch host example.com path login\nrate 5/s\n}\n}", 4, []string{`want "host example.com" and "path login"`}},
+	{"a path for a method", "shield {\nzone a {\nmatch method POST /login\nrate 5/s\n}\n}", 4, []string{`match: method is "/login", which no request has; want GET, POST or the like in upper case`}},
+	{"a method in lower case", "shield {\nzone a {\nmatch method get\nrate 5/s\n}\n}", 4, []string{`match: method is "get"`}},
+	{"a path for a host", "shield {\nzone a {\nmatch host example.com /login\nrate 5/s\n}\n}", 4, []string{`match: host is "/login", which no request has; want a name like example.com`}},
+	{"a path without a slash", "shield {\nzone a {\nmatch path login\nrate 5/s\n}\n}", 4, []string{`match: path is "login", which no request has; want / or * at its start, and matchers that apply together in a block`}},
 	{"no address", "shield {\nzone a {\nmatch path /a\nmatch client_ip 10.0.0.300\nrate 5/s\n}\n}", 5, []string{`match 2: client_ip: invalid IP address`, "want addresses or networks, like 10.0.0.0/8"}},
 	{"no network, in a block", "shield {\nconcurrency 5\nclass critical {\nmatch {\npath /a\nremote_ip 1.2.3.4/99\n}\n}\n}", 7, []string{`class "critical": match: remote_ip:`, "1.2.3.4/99", "want addresses or networks"}},
 	{"no network, after not", "shield {\nzone a {\nmatch not client_ip 10.0.0.0/99\nrate 5/s\n}\n}", 4, []string{"match: not: client_ip:", "want addresses or networks"}},
@@ -226,12 +236,13 @@ func TestMistakesInValuesNameTheirLine(t *testing.T) {
 // judged there, and shields without a name are not taken for one.
 func TestAdapterRefusesNothingGood(t *testing.T) {
 	for name, text := range map[string]string{
-		"secrets that are known later":      ":80 {\n\tshield {\n\t\tname s\n\t\tcapacity 5/s\n\t\tretries {\n\t\t\ttickets on\n\t\t\tsecret {env.A}\n\t\t}\n\t}\n}\n:81 {\n\tshield {\n\t\tname s\n\t\tcapacity 5/s\n\t\tretries {\n\t\t\ttickets on\n\t\t\tsecret {file./b}\n\t\t}\n\t}\n}",
-		"two that differ, without names":    ":80 {\n\tshield 5/s\n}\n:81 {\n\tshield 6/s {\n\t\tmode observe\n\t\tcapacity 5/s\n\t}\n}",
-		"matchers that are known later":     ":80 {\n\tshield {\n\t\tzone z {\n\t\t\tmatch client_ip {env.NO_SUCH}\n\t\t\tmatch {\n\t\t\t\tpath /a *.php\n\t\t\t\tnot header X y\n\t\t\t}\n\t\t\tmatch `{path}.startsWith(\"/\")`\n\t\t\tmatch file /no/such\n\t\t\tmatch path_regexp [0-9]{2}\n\t\t\trate 5/s\n\t\t}\n\t}\n}",
-		"shared, with a store":              "{\n\tshield {\n\t\tstore redis 127.0.0.1 {\n\t\t\tsecret {env.A}\n\t\t}\n\t}\n}\n:80 {\n\tshield {\n\t\tcapacity 5/s\n\t\tshared on\n\t}\n}",
-		"one in a snippet, used twice":      "(s) {\n\tshield {\n\t\tname s\n\t\tcapacity 5/s\n\t}\n}\n:80 {\n\timport s\n}\n:81 {\n\timport s\n}",
-		"a placeholder of another's making": ":80 {\n\tshield {\n\t\tzone z {\n\t\t\trate 5/s\n\t\t\tkey {vars.tenant}{http.auth.user.id}\n\t\t}\n\t}\n}",
+		"secrets that are known later":           ":80 {\n\tshield {\n\t\tname s\n\t\tcapacity 5/s\n\t\tretries {\n\t\t\ttickets on\n\t\t\tsecret {env.A}\n\t\t}\n\t}\n}\n:81 {\n\tshield {\n\t\tname s\n\t\tcapacity 5/s\n\t\tretries {\n\t\t\ttickets on\n\t\t\tsecret {file./b}\n\t\t}\n\t}\n}",
+		"two that differ, without names":         ":80 {\n\tshield 5/s\n}\n:81 {\n\tshield 6/s {\n\t\tmode observe\n\t\tcapacity 5/s\n\t}\n}",
+		"matchers that are known later":          ":80 {\n\tshield {\n\t\tzone z {\n\t\t\tmatch client_ip {env.NO_SUCH}\n\t\t\tmatch {\n\t\t\t\tpath /a *.php\n\t\t\t\tnot header X y\n\t\t\t}\n\t\t\tmatch `{path}.startsWith(\"/\")`\n\t\t\tmatch file /no/such\n\t\t\tmatch path_regexp [0-9]{2}\n\t\t\trate 5/s\n\t\t}\n\t}\n}",
+		"arguments that are named like matchers": ":80 {\n\tshield {\n\t\tzone z {\n\t\t\trate 5/s\n\t\t\tmatch path /method /path\n\t\t\tmatch header host example.com\n\t\t\tmatch header_regexp path host ^a\n\t\t\tmatch vars_regexp file path ^/a\n\t\t\tmatch path_regexp path ^/a\n\t\t\tmatch vars path /x\n\t\t\tmatch host path example.com\n\t\t\tmatch host example.com path\n\t\t\tmatch file path method\n\t\t\tmatch method GET M-SEARCH\n\t\t\tmatch expression method('GET') && path('/host') || {query.a} == \"b\"\n\t\t\tmatch host {file./a/host} {env.HOST}\n\t\t}\n\t}\n}",
+		"shared, with a store":                   "{\n\tshield {\n\t\tstore redis 127.0.0.1 {\n\t\t\tsecret {env.A}\n\t\t}\n\t}\n}\n:80 {\n\tshield {\n\t\tcapacity 5/s\n\t\tshared on\n\t}\n}",
+		"one in a snippet, used twice":           "(s) {\n\tshield {\n\t\tname s\n\t\tcapacity 5/s\n\t}\n}\n:80 {\n\timport s\n}\n:81 {\n\timport s\n}",
+		"a placeholder of another's making":      ":80 {\n\tshield {\n\t\tzone z {\n\t\t\trate 5/s\n\t\t\tkey {vars.tenant}{http.auth.user.id}\n\t\t}\n\t}\n}",
 	} {
 		if _, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), map[string]any{"filename": "Caddyfile"}); err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -112,6 +112,8 @@ func (a *Appointments) Client(now time.Duration, key uint64) (c Client) {
 	c.Strikes, c.Kind, c.Proven = int(r.get(fStrikes)), Class(r.get(fClass)), r.trust() == Proven
 	if c.Promises = r.outstanding(now); c.Promises > 0 {
 		c.Due, c.Deferred = r.due(now), r.get(fDeferred) == 1
+		aside, _ := r.aside(now)
+		c.Promises += aside
 	}
 	return c
 }

@@ -28,7 +28,8 @@ type ExplanationStatus struct {
 	RetryAfter int    `json:"retry_after_seconds,omitempty"`
 	Class      string `json:"class"`
 
-	// The shield remembers this of the client. `standing` is `stranger`, `early`, `due`,
+	// The shield remembers this of the client; appointments for the end of a quota stand with
+	// their zone. `standing` is `stranger`, `early`, `due`,
 	// `proven` (it has come when it was told) or `crowd`, with the time until it is due; below 0, since then.
 	Standing string   `json:"standing"`
 	Promises int      `json:"promises,omitempty"`
@@ -52,7 +53,7 @@ type ExplanationStatus struct {
 type BucketExplanation struct {
 	Tokens int     `json:"tokens"`
 	Burst  int     `json:"burst"`
-	Wait   float64 `json:"wait_seconds"` // until a request has what it costs
+	Wait   float64 `json:"wait_seconds"` // until it has what one request costs; a client may be told more
 }
 
 // ZoneExplanation is the client's bucket in a zone.
@@ -63,6 +64,11 @@ type ZoneExplanation struct {
 	// The store may have more tokens. The zone counts only requests that it matches.
 	Shared  bool `json:"shared,omitempty"`
 	Matches bool `json:"matches,omitempty"`
+
+	// The client's appointments for the end of this quota, and the first of them. A further
+	// request is told to come after them.
+	Promises int      `json:"promises,omitempty"`
+	Promise  *float64 `json:"promise_in_seconds,omitempty"`
 }
 
 // ConcurrencyOccupied says how much is in flight of how much, and how much waits.

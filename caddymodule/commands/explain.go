@@ -87,8 +87,19 @@ func printExplanation(w io.Writer, client string, e *adminapi.ExplanationStatus)
 	if e.Blocked > 0 {
 		line("block", "by an operator, for %.0f s", e.Blocked)
 	}
-	if _, unknown := e.Unknown["appointments"]; !unknown {
-		line("appointment", "%s", appointmentText(e))
+	quota := false
+	for _, z := range e.Zones {
+		if z.Promises > 0 {
+			quota = true
+			line("appointment", "of zone %s: %s", z.Name, quotaText(e, &z))
+		}
+	}
+	if _, unknown := e.Unknown["appointments"]; !unknown && (!quota || appointmentText(e) != "none") {
+		of := ""
+		if quota {
+			of = "of the backend: "
+		}
+		line("appointment", "%s%s", of, appointmentText(e))
 	}
 	line("class", "%s", e.Class)
 	for _, what := range slices.Sorted(maps.Keys(e.Unknown)) {
@@ -123,18 +134,35 @@ func tokensText(b adminapi.BucketExplanation) string {
 	return text
 }
 
-func appointmentText(e *adminapi.ExplanationStatus) string {
+// dueText says when appointments are due.
+func dueText(promises int, first *float64) string {
 	text := "none"
 	switch {
-	case e.Promise != nil && *e.Promise > 0:
-		text = fmt.Sprintf("due in %.1f s", *e.Promise)
-	case e.Promise != nil:
-		text = fmt.Sprintf("due since %.1f s", -*e.Promise)
-	case e.Standing == "proven":
-		text = "none; it has kept one before"
+	case first != nil && *first > 0:
+		text = fmt.Sprintf("due in %.1f s", *first)
+	case first != nil:
+		text = fmt.Sprintf("due since %.1f s", -*first)
 	}
-	if e.Promises > 1 {
-		text += fmt.Sprintf(", the first of %d", e.Promises)
+	if promises > 1 {
+		text += fmt.Sprintf(", the first of %d", promises)
+	}
+	return text
+}
+
+// quotaText says the appointments for the end of a quota. They are why a request may be told to
+// wait for longer than its tokens take.
+func quotaText(e *adminapi.ExplanationStatus, z *adminapi.ZoneExplanation) string {
+	text := dueText(z.Promises, z.Promise)
+	if e.Zone == z.Name && z.Promises > 1 && e.RetryAfter > 0 {
+		text += fmt.Sprintf("; a request now is told to come after them, in %d s", e.RetryAfter)
+	}
+	return text
+}
+
+func appointmentText(e *adminapi.ExplanationStatus) string {
+	text := dueText(e.Promises, e.Promise)
+	if e.Promise == nil && e.Standing == "proven" {
+		text += "; it has kept one before"
 	}
 	if e.Standing == "crowd" {
 		text += "; several clients share this key"

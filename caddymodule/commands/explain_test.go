@@ -35,6 +35,33 @@ func TestExplanationText(t *testing.T) {
 	}
 }
 
+// Appointments for the end of a quota are named, and why a client is told more than its tokens take.
+func TestAppointmentsOfQuotas(t *testing.T) {
+	zone := adminapi.ZoneExplanation{Name: "z", Promises: 4, Promise: new(1.7), BucketExplanation: adminapi.BucketExplanation{Burst: 5, Wait: 1.7}}
+	e := adminapi.ExplanationStatus{
+		Name: "api", Would: "refuse", Reason: "quota", Zone: "z", Status: 429, RetryAfter: 14, Class: "default", Standing: "stranger",
+		Zones: []adminapi.ZoneExplanation{zone},
+	}
+	for _, want := range []string{
+		`api: a request of 192.0.2.1 now would be refused with 429 and Retry-After 14: quota of zone z.
+  zone         z: 0 of 5 tokens left, enough for a request in 1.7 s
+  appointment  of zone z: due in 1.7 s, the first of 4; a request now is told to come after them, in 14 s
+  class        default
+`, `api: a request of 192.0.2.1 now would be refused with 429 and Retry-After 14: quota of zone z.
+  zone         z: 0 of 5 tokens left, enough for a request in 1.7 s
+  appointment  of zone z: due in 1.7 s, the first of 4; a request now is told to come after them, in 14 s
+  appointment  of the backend: none; 2 returns before the time
+  class        default
+`} {
+		var text strings.Builder
+		printExplanation(&text, "192.0.2.1", &e)
+		if text.String() != want {
+			t.Errorf("the text is\n%swant\n%s", text.String(), want)
+		}
+		e.Strikes = 2
+	}
+}
+
 // No name of a client changes how the rest of a line is seen.
 func TestExplainShowsHostileNames(t *testing.T) {
 	var out strings.Builder

@@ -128,7 +128,7 @@ func TestExplain(t *testing.T) {
   zone +per_client: 0 of 2 tokens left, enough for a request in \d+\.\d s
   capacity +\d+ of 100 tokens left, for all clients
   in flight +0 of 10, 0 of this client; 0 of 0 wait in the queue
-  appointment  none
+  appointment  of zone per_client: due in \d+\.\d s
   class +default
 $`},
 		{"192.0.2.7", `^proxy: a request of 192.0.2.7 now would be admitted\.\n`},

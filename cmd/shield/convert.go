@@ -30,7 +30,7 @@ be converted, each with its line.
   nginx             nginx.conf, or a part of it, with the files that it includes:
                     limit_req and limit_conn, their zones and statuses, and what
                     map and geo say of their keys. Besides limits only plain
-                    backends are converted
+                    backends and return are converted
 
 Exit code: 0 if there is a Caddyfile, even if something could not be converted;
 how much that is stands on standard error.

@@ -52,8 +52,8 @@ func Nginx(file string) (Result, error) {
 		n.writeServer(&out, s)
 	}
 	n.mention(all, false)
-	return n.notes.result(filepath.Base(file)+", converted by shield convert nginx. Limits and plain backends are "+
-		"converted: files, rewrites, TLS and all else are yours to write.", out.String()), nil
+	return n.notes.result(filepath.Base(file)+", converted by shield convert nginx. Limits, plain backends and "+
+		"return are converted: files, rewrites, TLS and all else are yours to write.", out.String()), nil
 }
 
 // unescape reads the escapes in arguments, as ngx_conf_read_token does; the parser leaves them.

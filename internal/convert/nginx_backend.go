@@ -46,7 +46,7 @@ func mayRefuse(d *crossplane.Directive) bool {
 func (n *nginx) backends(s *nginxServer) []string {
 	all := make([]string, len(s.cases))
 	for i, c := range s.cases {
-		if c.vague || c.redirects() {
+		if c.vague || c.answer != "" {
 			continue
 		}
 		pass := slices.IndexFunc(c.Block, passes)
@@ -100,11 +100,15 @@ func (n *nginx) backend(l *location, d *crossplane.Directive) string {
 	return strings.Join(hosts, " ")
 }
 
-// alike returns what all cases have, or false. Requests that are redirected do not count.
+// alike returns what all cases have, or false. Requests that are answered before do not count.
 func (s *nginxServer) alike(backends []string) (to string, ok bool) {
-	to = backends[len(backends)-1]
+	first := true
 	for i, b := range backends {
-		if b != to && !s.cases[i].redirects() {
+		switch {
+		case s.cases[i].answer != "":
+		case first:
+			to, first = b, false
+		case b != to:
 			return "", false
 		}
 	}
@@ -113,6 +117,9 @@ func (s *nginxServer) alike(backends []string) (to string, ok bool) {
 
 // writeBackends writes reverse_proxy for the cases that have one.
 func (n *nginx) writeBackends(out *strings.Builder, s *nginxServer, backends []string) {
+	if !slices.ContainsFunc(s.cases, func(c locationCase) bool { return c.answer == "" }) {
+		return
+	}
 	out.WriteString("\n")
 	if to, ok := s.alike(backends); ok && to != "" {
 		fmt.Fprintf(out, "reverse_proxy %s\n", to)
@@ -139,6 +146,8 @@ func (n *nginx) writeBackends(out *strings.Builder, s *nginxServer, backends []s
 	out.WriteString(".\n")
 	if len(written) > 1 {
 		out.WriteString("respond 404\n")
+	} else {
+		out.WriteString(unwritten + "\n")
 	}
 }
 

@@ -3,7 +3,6 @@ package convert
 import (
 	"cmp"
 	"fmt"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,7 +11,8 @@ import (
 // A locationCase is a location, and when it is chosen if no case before it is.
 type locationCase struct {
 	*location
-	when cond
+	when   cond
+	answer string // a directive that answers its requests before limits count; "": none does
 }
 
 // order returns the locations of a server in an order in which nginx chooses the first that
@@ -36,7 +36,7 @@ func (s *location) order() (cases []locationCase) {
 		return cmp.Or(len(b.path)-len(a.path), b.depth()-a.depth())
 	})
 	for _, l := range exact {
-		cases = append(cases, locationCase{l, l.when()})
+		cases = append(cases, locationCase{location: l, when: l.when()})
 	}
 	for _, l := range prefixes {
 		if slices.ContainsFunc(l.inner, (*location).isRegexp) {
@@ -52,9 +52,9 @@ func (s *location) order() (cases []locationCase) {
 	var last []locationCase
 	for _, l := range prefixes {
 		if top := l.top(); top.modifier == "^~" {
-			cases = append(cases, locationCase{l, and(l.when(), notUnder(top.plainSiblings(l)))})
+			cases = append(cases, locationCase{location: l, when: and(l.when(), notUnder(top.plainSiblings(l)))})
 		} else {
-			last = append(last, locationCase{l, l.when()})
+			last = append(last, locationCase{location: l, when: l.when()})
 		}
 	}
 	cases = append(cases, s.expressions(cond{})...)
@@ -63,7 +63,7 @@ func (s *location) order() (cases []locationCase) {
 		cases[len(cases)-1].when = cond{} // nothing is left for the server itself
 		return cases
 	}
-	return append(cases, locationCase{s, cond{}})
+	return append(cases, locationCase{location: s})
 }
 
 // walk calls f for all locations in a location.
@@ -88,7 +88,7 @@ func (l *location) expressions(when cond) (cases []locationCase) {
 		if in.isRegexp() {
 			fits := and(when, in.when())
 			cases = append(cases, in.expressions(fits)...)
-			cases = append(cases, locationCase{in, fits})
+			cases = append(cases, locationCase{location: in, when: fits})
 		}
 	}
 	return cases
@@ -175,8 +175,8 @@ func (n *nginx) writeChoice(out *strings.Builder, s *nginxServer) {
 			matcher = "@at" + s.names[i] // Caddy wants a letter
 			c.when.writeNamed(out, matcher)
 		}
-		if c.redirects() {
-			fmt.Fprintf(out, "handle %s {\nredir * %s 301\n}\n", matcher, (&url.URL{Path: c.path + "/"}).EscapedPath()+"{?query}")
+		if c.answer != "" {
+			fmt.Fprintf(out, "handle %s {\n%s\n}\n", matcher, c.answer)
 			continue
 		}
 		fmt.Fprintf(out, "handle %s {\nvars location %s\n}\n", matcher, s.names[i])
@@ -188,7 +188,7 @@ func (s *nginxServer) in(wanted func(i int) bool) cond {
 	var in, out []string
 	for i, c := range s.cases {
 		switch {
-		case c.redirects(): // they are answered already
+		case c.answer != "": // they are answered already
 		case wanted(i):
 			in = append(in, s.names[i])
 		default:

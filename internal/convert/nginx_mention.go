@@ -45,6 +45,8 @@ func (n *nginx) mentionOne(d *crossplane.Directive, stream bool) {
 	case n.used[d] || d.IsMapBlockParameter:
 	case stream && strings.Contains(d.Directive, "limit_") || stream && strings.HasSuffix(d.Directive, "_rate"):
 		n.add(Missing, n.at(d), "%s: it is for TCP or mail, and a shield for HTTP", what)
+	case d.Directive == "return" && !stream: // in an if
+		n.add(Missing, n.at(d), "%.60s: whether it answers depends on more than the location", what)
 	case known:
 		n.add(m.kind, n.at(d), "%s: %s", what, m.text)
 	case d.Directive == "limit_req_zone" || d.Directive == "limit_conn_zone":

@@ -114,11 +114,11 @@ func TestNginxIdioms(t *testing.T) {
 		{"map $uri $k {\n~^/(login|signin) $remote_addr;\n}\n" + zone + uses, "match {\n\t\t\t\tpath_regexp ^/(login|signin)\n", ""},
 		{"map $uri $k {\n\"~^/a\\\\.b\\\"$\" 1;\n}\n" + zone + uses, "path_regexp `^/a\\.b\"$`\n", ""},
 		{"upstream app {\nserver 10.0.0.1:80 weight=2;\nserver 10.0.0.2:80 backup;\nserver 10.0.0.3:80 down;\nserver 10.0.0.4:80;\n}\n" + strings.ReplaceAll(zone, "$k", "$uri") + uses, "\treverse_proxy 10.0.0.1:80 10.0.0.4:80\n", "weight=2: "},
-		{strings.ReplaceAll(zone, "$k", "$uri") + "limit_req zone=a;\n" + uses + "server {\nlisten 81;\nreturn 301 https://$host;\n}\n", "http://:81 {\n\t# Yours", ""},
+		{strings.ReplaceAll(zone, "$k", "$uri") + "limit_req zone=a;\n" + uses + "server {\nlisten 81;\nreturn 301 https://$host;\n}\n", "http://:81 {\n\tredir * https://{host} 301\n}", ""},
 		{strings.ReplaceAll(zone, "$k", "$uri") + "server {\nlocation / {\ntry_files $uri /index.php;\n}\nlocation ~ \\.php$ {\nlimit_req zone=a;\n}\n}\n", "vars location _.php_\n", "nginx.conf:4: try_files: it may send"},
 		{strings.ReplaceAll(zone, "$k", "$uri") + "server {\nlimit_req zone=a;\nlimit_req_dry_run on;\nlocation /a {\nlimit_req_dry_run off;\n}\nlocation / {\n}\n}\n", "shield {\n\t\t\tmode observe\n", ""},
 		{strings.ReplaceAll(zone, "$k", "$uri") + "server {\nlocation /a {\nlimit_req zone=a;\n}\n}\nserver {\nlisten 81;\nlocation /a {\nlimit_req zone=a;\n}\n}\n", "http://:81 {\n\troute {\n", ""},
-		{"limit_conn_zone $server_name zone=c:1m;\nserver {\nlimit_conn c 5;\n}\n", "http://:80 {\n\t# Yours", ""},
+		{"limit_conn_zone $server_name zone=c:1m;\nserver {\nlimit_conn c 5;\n}\n", "http://:80 {\n\t# Yours to write: what answers the requests.\n\trespond 503\n}", ""},
 	} {
 		file := filepath.Join(folder, "nginx.conf")
 		if err := os.WriteFile(file, []byte(c.config), 0o666); err != nil {
@@ -188,16 +188,17 @@ func TestNginxOpensNoHiddenPath(t *testing.T) {
 		{"location /a/ {\n" + to + "}\n", "@backend-1 vars location /a/\n", ""},
 		{"location = / {\n" + to + "}\n", "@backend-1 vars location /\n", ""},
 		{"location / {\n" + to + "location /a/ {\n}\n}\n", "@backend-1 vars location /\n", ""},
-		{"location / {\n" + to + "}\nlocation /a/ {\nreturn 404;\n}\n", "@backend-1 vars location /\n", ""},
+		{"location / {\n" + to + "}\nlocation /a/ {\nreturn 404;\n}\n", "handle @at/a/ {\n\t\t\trespond 404\n", ""},
 		{"location / {\n" + to + "deny all;\n}\nlocation /a {\n" + to + "}\n", "@backend-1 vars location /a\n", "nginx.conf:6: deny: "},
 		{"location / {\n" + to + "}\nlocation ~ /\\.(?!a) {\ndeny all;\n}\n", "@backend-1 vars location /\n", "nginx.conf:7: location /\\.(?!a): "},
 		{"location / {\nif ($http_a) {\n" + to + "}\n}\n", "", ""},
+		{"location / {\nif ($http_a) {\nreturn 403;\n}\n" + to + "}\n", "", "nginx.conf:5: if: it may keep requests from the backend"},
 		{"location / {\n" + to + "auth_basic a;\n}\n", "", "nginx.conf:6: auth_basic: "},
 		{"location / {\n" + to + "a_new_module_s_directive on;\n}\n", "", "nginx.conf:6: a_new_module_s_directive: "},
 		{"auth_request /b;\nlocation / {\n" + to + "}\n", "", "nginx.conf:4: auth_request: "},
-		{"return 301 https://$host;\nlocation / {\n" + to + "}\n", "", "nginx.conf:4: return: "},
+		{"return 301 https://$host;\nlocation / {\n" + to + "}\n", "", ""},
 		{"location / {\ninternal;\nlocation /a {\n" + to + "}\n}\n", "", "nginx.conf:5: internal: "},
-		{"location / {\nreturn 403;\nlocation /a {\n" + to + "}\n}\n", "@backend-1 vars location /a\n", ""},
+		{"location / {\nreturn 403;\nlocation /a {\n" + to + "}\n}\n", "handle {\n\t\t\trespond 403\n", ""},
 		{"location ~ ^/(?>a) {\n" + to + "}\n", "", "nginx.conf:4: location ^/(?>a): "},
 		{"location /a {\nproxy_pass http://127.0.0.1:9000/b;\n}\n", "", ""},
 		{"location / {\nproxy_pass https://127.0.0.1:9000;\n}\n", "", ""},
@@ -214,6 +215,62 @@ func TestNginxOpensNoHiddenPath(t *testing.T) {
 			t.Errorf("%q: not converted are\n%swant\n%s", c.locations, all, c.missing)
 		}
 		load(t, got.Caddyfile)
+	}
+}
+
+// A return answers as in nginx, or is named and answers 503: nothing that is not converted answers 200.
+func TestNginxReturns(t *testing.T) {
+	address := freeAddress(t)
+	const location = "location /old/ {\n%s\n}\n"
+	for _, c := range []struct{ lines, path, want, missing string }{
+		{"return 301 https://$host$request_uri;", "/a?b=c", "301 https://shop.test/a?b=c", ""},
+		{"return 302 $scheme://${host}$uri$is_args$args;", "/a?b=c", "302 http://shop.test/a?b=c", ""},
+		{"return https://new.test;", "/a", "302 https://new.test", ""},
+		{"return 308 /new;", "/a", "308 /new", ""},
+		{"return 404;", "/a", "404", ""},
+		{"return 444;", "/a", "EOF", ""},
+		{"return 200 \"ok\\n\";", "/a", "200 ok\n", ""},
+		{"return 200 '{\"status\": {\"ok\": \"`\"}}';", "/a", `200 {"status": {"ok": "` + "`" + `"}}`, ""},
+		{"return 200 '{\n  \"a\": {},\n\n  b }\n';", "/a", "200 {\n  \"a\": {},\n\n  b }\n", ""},
+		{"return 200 /a;", "/a", "200 /a", ""},
+		{"return 200 '<<A\nb';", "/a", "200 <<A\nb", ""},
+		{"default_type text/plain;\nset $a b;\nreturn 403 \"no $host\";", "/a", "403 no shop.test", ""},
+		{"location /a {\nreturn 200;\n}\nreturn 410;", "/a", "410", ""},
+
+		{fmt.Sprintf(location, "return 301 /new;"), "/old/x", "301 /new", ""},
+		{fmt.Sprintf(location, "return 301 /new;"), "/x", "503", ""},
+		{fmt.Sprintf(location, "return 403;") + "location / {\nreturn 200 hi;\n}", "/old/", "403", ""},
+		{fmt.Sprintf(location, "return 403;") + "location / {\nreturn 200 hi;\n}", "/", "200 hi", ""},
+		{"location / {\nreturn 200 hi;\n}", "/odd/.", "200 hi", ""},
+		{fmt.Sprintf(location, "limit_req zone=a;\nreturn 204;"), "/old/", "204", ""},
+
+		{"set $to x;\nreturn 301 https://$to;", "/a", "503", "nginx.conf:6: return 301 https://$to: $to is set while a request is handled"},
+		{"return 301 $uri/;", "//evil.test", "503", "nginx.conf:5: return 301 $uri/: its target begins with neither"},
+		{"return 301 /$http_a;", "/a", "503", "nginx.conf:5: return 301 /$http_a: its target begins with neither"},
+		{"return 301 https://$kind.test;", "/a", "503", "nginx.conf:5: return 301 https://$kind.test: its text depends on a map"},
+		{"return 200 '{path}';", "/a", "503", "nginx.conf:5: return 200 {path}: its braces would be a placeholder"},
+		{"return 200 '{$PATH}';", "/a", "503", "nginx.conf:5: return 200 {$PATH}: $PATH has no counterpart"},
+		{"return 200 '{\"a\": \"$host\"}';", "/a", "503", "nginx.conf:5: return 200 {\"a\": \"$host\"}: its braces"},
+		{"return 600;", "/a", "503", "nginx.conf:5: return 600: it is not understood"},
+		{"error_page 404 =200 /x;\nreturn 404;", "/a", "503", "nginx.conf:6: return 404: error_page (nginx.conf:5) answers in its place"},
+		{"if ($host = shop.test) {\nreturn 301 https://$host;\n}\nreturn 404;", "/a", "503", "nginx.conf:8: return 404: if (nginx.conf:5) comes before it"},
+		{"if ($host = shop.test) {\nreturn 301 https://$host;\n}", "/a", "503", "nginx.conf:6: return 301 https://$host: whether it answers depends"},
+		{"location ~ (?!b) {\nreturn 200;\n}\nlocation / {\nreturn 200;\n}", "/a", "503", "nginx.conf:5: location (?!b): it is no"},
+		{"internal;\n" + fmt.Sprintf(location, "return 200;"), "/old/", "503", "nginx.conf:7: return 200: its location is internal"},
+		{"root /srv;", "/a", "503", ""},
+		{fmt.Sprintf(location, "alias /srv;"), "/old/", "503", ""},
+	} {
+		got, err := converted(t, "limit_req_zone $uri zone=a:1m rate=1r/s;\nmap $uri $kind {\n/a b;\n} server { listen "+address+";\n"+c.lines+"\n}\nserver {\nlisten "+address+";\nserver_name limited.test;\nlimit_req zone=a;\n}\n")
+		if err != nil {
+			t.Errorf("%q: %v", c.lines, err)
+			continue
+		}
+		if answer := answered(t, got.Caddyfile, address, c.path); answer != c.want {
+			t.Errorf("%q answers %s with %q; want %q", c.lines, c.path, answer, c.want)
+		}
+		if all := missing(got); !strings.HasPrefix(all, c.missing) || c.missing == "" && all != "" {
+			t.Errorf("%q: not converted are\n%swant\n%s", c.lines, all, c.missing)
+		}
 	}
 }
 

@@ -27,6 +27,11 @@ func newShieldBlock() *shieldBlock {
 // writeServer writes the site of a server.
 func (n *nginx) writeServer(out *strings.Builder, s *nginxServer) {
 	n.server = s.name("")
+	if all := n.setAnswers(s); all != "" {
+		n.writeAddresses(out, s)
+		out.WriteString(all + "\n}\n\n")
+		return
+	}
 	requests := n.uses(s, scope.ofRequests)
 	connections := n.uses(s, scope.ofConnections)
 	backends := n.backends(s)
@@ -37,7 +42,8 @@ func (n *nginx) writeServer(out *strings.Builder, s *nginxServer) {
 	if local {
 		n.mentionRedirects(s.Block)
 	}
-	if local || !alike {
+	returns := slices.ContainsFunc(s.cases, func(c locationCase) bool { return c.answer != "" && !c.redirects() })
+	if local || !alike || returns {
 		n.writeChoice(&choice, s)
 	}
 	n.writeAddresses(out, s)

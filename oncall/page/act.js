@@ -70,6 +70,7 @@
     for (const [name, value] of pairs) if (value !== undefined && value !== "") dl.append(make("dt", "", name), make("dd", "", String(value)));
     return dl;
   }
+  const due = is => is.promise_in_seconds === undefined ? "none" : (is.promise_in_seconds > 0 ? `due in ${long(is.promise_in_seconds)}` : "due now") + (is.promises > 1 ? `, the first of ${is.promises}` : "");
   // A client is called by its handle, if it has one: its name may be masked.
   const called = c => c.handle ? { handle: c.handle } : { client: c.client };
   async function explain(c) {
@@ -81,7 +82,8 @@
         ...(s.zones || []).map(z => ["zone " + z.name, z.tokens === undefined ? "not known" : `${amount(z.tokens)} of ${amount(z.burst)} tokens left` + (z.wait_seconds ? `, enough in ${long(z.wait_seconds)}` : "")]),
         ["capacity", s.capacity && `${amount(s.capacity.tokens)} of ${amount(s.capacity.burst)} tokens left, for all clients`],
         ["in flight", s.concurrency && `${s.concurrency.in_flight} of ${s.concurrency.limit}, ${s.in_flight} of this client`],
-        ["appointment", s.promise_in_seconds === undefined ? "none" : s.promise_in_seconds > 0 ? `due in ${long(s.promise_in_seconds)}` : "due now"],
+        ...(s.zones || []).filter(z => z.promises).map(z => ["appointment, zone " + z.name, due(z)]),
+        ["appointment", due(s)],
         ["early returns", s.strikes], ["retries", s.kind], ["class", s.class],
         ...Object.entries(s.unknown || {}).map(([limit, template]) => [limit, `not known: the name does not tell ${template}`]),
       ])]);
