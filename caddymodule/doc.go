@@ -46,6 +46,7 @@
 //	sizes.go      a warning where bursts are small for so many replicas
 //	trips.go      metrics and status of the store
 //	admin.go      the admin endpoint
+//	sharedadmin.go  that no other process listens there
 //	clientname.go  what operators call clients there
 //	explain.go    what the limits say of a client
 //	change.go     changes by operators: which requests may make them, and forgiveness
