@@ -375,21 +375,29 @@ func (o *overrides) log(message, name, client, by string) {
 
 // readOverrides answers with what is in force.
 func readOverrides(w http.ResponseWriter, r *http.Request) error {
-	status := adminapi.OverridesStatus{ReadOnly: !mayChange(r) || !mayPost(r)}
-	if name := r.URL.Query().Get("shield"); name != "" {
-		app, err := runningApp()
-		if err != nil {
-			return err
-		}
+	app, err := runningApp()
+	if err != nil {
+		return err
+	}
+	name := r.URL.Query().Get("shield")
+	if name != "" {
 		if _, err := app.named(name); err != nil {
 			return err
 		}
-		status.Settings = app.settings(name)
 	}
-	list, etag := changes.read(shield.Now())
-	status.Overrides = list
+	status, etag := app.overrides(shield.Now(), name, !mayChange(r) || !mayPost(r))
 	w.Header().Set("Etag", etag)
 	return writeJSON(w, http.StatusOK, status)
+}
+
+// overrides returns what is in force, with its ETag, and what can be set of a shield, if there is a name.
+func (a *App) overrides(now time.Duration, name string, readOnly bool) (*adminapi.OverridesStatus, string) {
+	list, etag := changes.read(now)
+	status := &adminapi.OverridesStatus{Overrides: list, ReadOnly: readOnly}
+	if name != "" {
+		status.Settings = a.settings(name)
+	}
+	return status, etag
 }
 
 func serveOverrides(w http.ResponseWriter, r *http.Request) error {
