@@ -1,6 +1,10 @@
 package shield
 
 import (
+	"fmt"
+	"math"
+	"os"
+	"regexp"
 	"testing"
 	"time"
 
@@ -109,5 +113,58 @@ func TestASharedZoneIsReloaded(t *testing.T) {
 	}
 	if z == nil {
 		t.Error("a shared zone has no link")
+	}
+}
+
+// A replica without the store admits what docs/replicas.md says: of a zone, half of the burst divided by
+// the replicas; of the backend, its part of everything; and of all rates, its part.
+func TestPartsWithoutTheStore(t *testing.T) {
+	page, err := os.ReadFile("docs/replicas.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := limiter.Config{Rate: 10, Burst: 40}
+	for _, replicas := range []int{2, 3, 8, 50} {
+		// admitted returns how many requests are admitted at once, and per second in the next 100 s. None ends.
+		admitted := func(c Config) (burst int, rate float64) {
+			c.Replicas, c.Secret, c.Pushback = replicas, make([]byte, 16), undithered
+			g, now := mustNew(t, c, nil), time.Second
+			q := Request{Keys: []limiter.Key{42 << 40}[:len(c.Zones)]}
+			for l := g.Link(now); now < 100*time.Second; now += 10 * time.Millisecond {
+				if l != nil {
+					l.Due(now) // and hears nothing
+				}
+			}
+			for g.Admit(now, q).Admit {
+				burst++
+			}
+			more := 0
+			for end := now + 100*time.Second; now < end; now += 10 * time.Millisecond {
+				if g.Admit(now, q).Admit {
+					more++
+				}
+			}
+			return burst, float64(more) / 100
+		}
+		zone, zoneRate := admitted(Config{Zones: []Zone{{Name: "each", Limit: limit, Shared: true}}})
+		capacity, capacityRate := admitted(Config{Capacity: limit, Shared: true})
+		capacity-- // on credit: a shared capacity is overdrawn by one
+		places, _ := admitted(Config{Concurrency: 8, Queue: Queue{Size: NoQueue}, Shared: true})
+		if wants := [3]int{max(1, 40/(2*replicas)), max(1, 40/replicas), max(1, 8/replicas)}; [3]int{zone, capacity, places} != wants {
+			t.Errorf("%d replicas: %d, %d and %d are admitted at once; want %d", replicas, zone, capacity, places, wants)
+		}
+		part := 10 / float64(replicas)
+		if math.Abs(zoneRate-part) > .1*part || math.Abs(capacityRate-part) > .1*part {
+			t.Errorf("%d replicas: %v/s and %v/s are admitted; want %v", replicas, zoneRate, capacityRate, part)
+		}
+		for row, is := range map[string]string{
+			"the rate of a zone": fmt.Sprintf("%.0f/s", zoneRate), "the burst of a zone": fmt.Sprint(zone),
+			"the rate of a capacity": fmt.Sprintf("%.0f/s", capacityRate), "the burst of a capacity": fmt.Sprint(capacity),
+			"places in flight": fmt.Sprint(places),
+		} {
+			if replicas == 2 && !regexp.MustCompile(`\n\| `+row+` \|[^|]+\| `+is+` \|\n`).Match(page) {
+				t.Errorf("docs/replicas.md does not say of %s that it is %s", row, is)
+			}
+		}
 	}
 }

@@ -75,7 +75,9 @@ func serveStatus(w http.ResponseWriter, r *http.Request) error {
 	if app != nil {
 		app.fill(&status)
 		status.Page = app.Page
-		status.Overrides = visible(r, status.Overrides)
+		if !mayChange(r) {
+			anonymise(status.Overrides)
+		}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	return json.NewEncoder(w).Encode(status)

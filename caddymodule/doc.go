@@ -48,6 +48,7 @@
 //	admin.go      the admin endpoint
 //	pageserver.go  an address of its own for that, where browsers are let in
 //	upload/       request bodies: read before a permit is asked for, and at a pace
+//	sharedadmin.go  that no other process listens there
 //	clientname.go  what operators call clients there
 //	explain.go    what the limits say of a client
 //	change.go     changes by operators: which requests may make them, and forgiveness

@@ -54,6 +54,7 @@ type setup struct {
 	apps     string // more apps, each with a comma at its end
 	listen   string // another address to listen on
 	admin    string // the address of the admin endpoint
+	log      string // the writer of the log; "": it is thrown away
 }
 
 func (s setup) json(addr string) []byte {
@@ -79,7 +80,7 @@ func (s setup) json(addr string) []byte {
 	}
 	return fmt.Appendf(nil, `{
 		"admin": {%s, "config": {"persist": false}},
-		"logging": {"logs": {"default": {"writer": {"output": "discard"}}}},
+		"logging": {"logs": {"default": {"writer": %s}}},
 		"apps": {
 			%s
 			"http": {"servers": {"srv": {
@@ -90,7 +91,7 @@ func (s setup) json(addr string) []byte {
 				"routes": [%s]
 			}}}
 		}
-	}`, admin, apps, listen, failing, server, cmp.Or(s.routes, `{"handle": [`+s.handlers+`]}`))
+	}`, admin, cmp.Or(s.log, `{"output": "discard"}`), apps, listen, failing, server, cmp.Or(s.routes, `{"handle": [`+s.handlers+`]}`))
 }
 
 // start runs Caddy until the test ends.

@@ -123,6 +123,7 @@ var mistakes = []struct {
 	{"auto", "shield {\nconcurrency auto\n}", 3, []string{`concurrency is "auto"; want a whole number, adaptive`}},
 	{"a least above the most", "shield {\nconcurrency adaptive {\nmin 9\nmax 5\n}\n}", 4, []string{"concurrency: min is 9 and max is 5; want min at most max"}},
 	{"a range of a number", "shield {\nconcurrency 5 {\nmax 9\n}\n}", 3, []string{"concurrency limit is 5, with options of an adaptive limit; want one or the other"}},
+	{"a class beside a capacity alone", "shield {\ncapacity 50/s\nclass crawlers {\nmatch header User-Agent *bot*\nshare 30%\n}\n}", 4, []string{"class is set without a concurrency limit; want concurrency as well"}},
 	{"a queue without a limit", "shield 5/s {\nqueue 5\n}", 3, []string{"queue is set without a concurrency limit; want concurrency as well"}},
 	{"a queue of a minute", "shield {\nconcurrency 5\nqueue 5 timeout 2m\n}", 4, []string{"queue timeout is 2m0s; want more than 0, to 1m0s"}},
 	{"a class without a share", "shield {\nconcurrency 5\nclass gold {\nmatch path /\n}\n}", 4, []string{`class "gold" has no share; want one`}},

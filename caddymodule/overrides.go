@@ -373,33 +373,44 @@ func (o *overrides) log(message, name, client, by string) {
 	}
 }
 
-// visible returns overrides as a request may see them: only one that may change them sees names of clients.
-func visible(r *http.Request, list []adminapi.Override) []adminapi.Override {
+// anonymise takes the names of clients out.
+func anonymise(list []adminapi.Override) {
 	for i := range list {
-		if list[i].Client != "" && !mayChange(r) {
+		if list[i].Client != "" {
 			list[i].Client = "not shown here"
 		}
 	}
-	return list
 }
 
 // readOverrides answers with what is in force.
 func readOverrides(w http.ResponseWriter, r *http.Request) error {
-	status := adminapi.OverridesStatus{ReadOnly: !mayChange(r) || !mayPost(r)}
-	if name := r.URL.Query().Get("shield"); name != "" {
-		app, err := runningApp()
-		if err != nil {
-			return err
-		}
+	app, err := runningApp()
+	if err != nil {
+		return err
+	}
+	name := r.URL.Query().Get("shield")
+	if name != "" {
 		if _, err := app.named(name); err != nil {
 			return err
 		}
-		status.Settings = app.settings(name)
 	}
-	list, etag := changes.read(shield.Now())
-	status.Overrides = visible(r, list)
+	status, etag := app.overrides(shield.Now(), name, mayChange(r))
+	status.ReadOnly = status.ReadOnly || !mayPost(r)
 	w.Header().Set("Etag", etag)
 	return writeJSON(w, http.StatusOK, status)
+}
+
+// overrides returns what is in force, with its ETag, and what can be set of a shield, if there is a name.
+func (a *App) overrides(now time.Duration, name string, mayChange bool) (*adminapi.OverridesStatus, string) {
+	list, etag := changes.read(now)
+	if !mayChange {
+		anonymise(list)
+	}
+	status := &adminapi.OverridesStatus{Overrides: list, ReadOnly: !mayChange}
+	if name != "" {
+		status.Settings = a.settings(name)
+	}
+	return status, etag
 }
 
 func serveOverrides(w http.ResponseWriter, r *http.Request) error {

@@ -33,6 +33,9 @@ const (
 	// on call.
 	maxFollowers = 64
 
+	// watchedClients is how many clients are named in each list of a Watch.
+	watchedClients = 12
+
 	// followerPatience is how long a follower may take to read one line.
 	followerPatience = 10 * time.Second
 )
@@ -79,14 +82,25 @@ func (s *second) announce() {
 
 // A question is what a request for a Watch asks for.
 type question struct {
-	since  uint64
-	shield string // "": all
-	follow bool
+	since    uint64
+	last     uint64 // seconds; 0: all since then
+	shield   string // "": all
+	follow   bool
+	all      bool // with what who and overrides say
+	readOnly bool // the overrides are, for who asks
 }
 
 func ask(r *http.Request) (q question, err error) {
 	form := r.URL.Query()
 	q.shield, q.follow = form.Get("shield"), form.Get("follow") == "1"
+	// Remote administration has rules for each path, and this one is live.
+	q.all = form.Get("all") == "1" && (r.TLS == nil || len(r.TLS.PeerCertificates) == 0)
+	q.readOnly = !mayChange(r)
+	if text := form.Get("last"); text != "" {
+		if q.last, err = strconv.ParseUint(text, 10, 64); err != nil || q.last == 0 {
+			return q, fmt.Errorf("last is %.40q; want a number of seconds, at least 1", text)
+		}
+	}
 	if text := form.Get("since"); text != "" && cmp.Or(form.Get("boot"), boot) == boot {
 		if q.since, err = strconv.ParseUint(text, 10, 64); err != nil {
 			return q, fmt.Errorf("since is %.40q; want the seq of an answer before", text)
@@ -149,7 +163,9 @@ func (a *App) follow(w http.ResponseWriter, r *http.Request, q question) error {
 		if _, err := w.Write(b.Bytes()); err != nil || control.Flush() != nil {
 			return nil
 		}
-		q.since = seq
+		if q.last == 0 {
+			q.since = seq
+		}
 		select {
 		case <-next:
 		case <-a.stop:
@@ -167,6 +183,9 @@ func (a *App) watch(b *bytes.Buffer, q question) (uint64, error) {
 	out := adminapi.Watch{Boot: boot, Host: host, MeanSeconds: meanSeconds, Shields: []adminapi.ShieldWatch{}, Panels: panels()}
 	seq, ago := clock.Now(now)
 	out.Seq, out.Now = seq, time.Now().Add(-ago).UnixMilli()
+	if q.last > 0 {
+		q.since = max(q.since, seq+1-min(seq+1, q.last))
+	}
 	if a != nil {
 		store, known := a.storeReading(), []string{}
 		for _, s := range a.roster().shields {
@@ -181,6 +200,10 @@ func (a *App) watch(b *bytes.Buffer, q question) (uint64, error) {
 		}
 		if store != nil {
 			out.Store = &adminapi.StoreWatch{Address: store.address, Up: store.Up, For: store.For.Seconds(), Error: store.Error}
+		}
+		if q.all {
+			out.Who = new(a.who(now, q.shield, watchedClients, !q.readOnly))
+			out.Overrides, out.ETag = a.overrides(now, q.shield, !q.readOnly)
 		}
 	}
 	return seq, json.NewEncoder(b).Encode(out)

@@ -4,12 +4,16 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync/atomic"
@@ -217,6 +221,53 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// A person at the page or at top writes one line into the server's log, however long it is watched: that
+// request also tells who is refused and what is in force, as the other endpoints do. Certificates of
+// remote administration may not read those by it, as they have rights by path.
+func TestFollowersWriteOneLine(t *testing.T) {
+	admin := freeAddr(t)
+	file := filepath.Join(t.TempDir(), "log")
+	r := start(t, setup{handlers: watched, admin: admin, log: fmt.Sprintf(`{"output": "file", "filename": %q}`, file)})
+	for range 9 {
+		r.get("/")
+	}
+	administer(t, locally("POST", "/shield/overrides", `{"kind": "set", "shield": "shop", "setting": "capacity", "value": "4/s burst 4", "for": "1h"}`))
+	resp, err := http.Get("http://" + admin + "/shield/live?follow=1&all=1&last=3&shield=shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := json.NewDecoder(resp.Body)
+	for range 4 {
+		var w adminapi.Watch
+		if err := lines.Decode(&w); err != nil {
+			t.Fatal(err)
+		}
+		if w.Who == nil || len(w.Who.Shields) != 1 || len(w.Who.Shields[0].Refused) != 1 || w.Who.Shields[0].Refused[0].Client != "127.0.0.1" {
+			t.Errorf("who: %+v", w.Who)
+		}
+		if is := w.Overrides; is == nil || is.ReadOnly || len(is.Overrides) != 1 || is.Overrides[0].Value != "4/s burst 4" || len(is.Settings) == 0 || w.ETag == "" {
+			t.Errorf("overrides: %+v", is)
+		}
+		if n := w.Shields[0].Samples.Count; n > 3 {
+			t.Errorf("%d seconds; want the last 3", n)
+		}
+	}
+	if logged, err := os.ReadFile(file); err != nil || bytes.Count(logged, []byte(`"received request"`)) != 1 {
+		t.Errorf("%v; four seconds write into the log\n%s\nwant one request", err, logged)
+	}
+	remote := httptest.NewRequest(http.MethodGet, "/shield/live?all=1", nil)
+	remote.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{new(x509.Certificate)}}
+	rec := httptest.NewRecorder()
+	if err := serveLive(rec, remote); err != nil || regexp.MustCompile(`"who":\{|"overrides":\{`).Match(rec.Body.Bytes()) {
+		t.Errorf("%v; a certificate reads %s", err, rec.Body)
+	}
+	var api caddy.APIError
+	if err := serveLive(rec, httptest.NewRequest(http.MethodGet, "/shield/live?last=0", nil)); !errors.As(err, &api) || api.Err.Error() != `last is "0"; want a number of seconds, at least 1` {
+		t.Errorf("last=0: %v", err)
+	}
+}
+
 // Browsers get a page that runs its own script and no other; programs get JSON.
 func TestPageForBrowsers(t *testing.T) {
 	start(t, setup{handlers: watched})
@@ -258,7 +309,7 @@ func TestPageForBrowsers(t *testing.T) {
 			t.Errorf("no %s in the policy %s", want, policy)
 		}
 	}
-	for _, not := range []string{`style="`, "onclick=", "onload=", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "https://", "//cdn"} {
+	for _, not := range []string{`style="`, "onclick=", "onload=", "who?", "overrides?", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "https://", "//cdn"} {
 		if strings.Contains(html, not) {
 			t.Errorf("the page has %s", not)
 		}

@@ -125,28 +125,26 @@ func serveWho(w http.ResponseWriter, r *http.Request) error {
 			return caddy.APIError{HTTPStatus: http.StatusBadRequest, Err: fmt.Errorf("n is %s; want 1 to %d", adminapi.Shown(text), maxWho)}
 		}
 	}
-	answer := adminapi.WhoStatus{WindowSeconds: 60, Shields: []adminapi.WhoShield{}, Zones: []adminapi.WhoZone{}}
 	app, err := runningApp()
 	if err != nil {
 		return err
 	}
-	if name := query.Get("shield"); app != nil {
-		app.who(&answer, shield.Now(), name, n)
-		if !mayChange(r) {
-			answer.Anonymise()
-			answer.Masked = true
-		}
-		if name != "" && len(answer.Shields) == 0 {
-			return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("shield is %s; want one that is running", adminapi.Shown(name))}
-		}
+	name := query.Get("shield")
+	answer := app.who(shield.Now(), name, n, mayChange(r))
+	if app != nil && name != "" && len(answer.Shields) == 0 {
+		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("shield is %s; want one that is running", adminapi.Shown(name))}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	return json.NewEncoder(w).Encode(answer)
 }
 
-// who lists the first n clients of each shield and zone, or of one shield and its zones.
-func (a *App) who(to *adminapi.WhoStatus, now time.Duration, name string, n int) {
+// who lists the first n clients of each shield and zone, or of one shield and its zones. a may be nil.
+func (a *App) who(now time.Duration, name string, n int, named bool) adminapi.WhoStatus {
+	to := adminapi.WhoStatus{WindowSeconds: 60, Shields: []adminapi.WhoShield{}, Zones: []adminapi.WhoZone{}}
+	if a == nil {
+		return to
+	}
 	all := a.roster()
 	to.Masked = a.MaskAddresses
 	wanted := map[*zoneRecord]bool{}
@@ -180,6 +178,10 @@ func (a *App) who(to *adminapi.WhoStatus, now time.Duration, name string, n int)
 			to.Zones = append(to.Zones, adminapi.WhoZone{Name: z.record.shown, Refused: a.list(z.guard(), z.record.refused.clients(now), n, events)})
 		}
 	}
+	if !named {
+		to.Anonymise()
+	}
+	return to
 }
 
 // zonesOf returns the zones that requests to a backend are counted in, once for each handler.

@@ -376,8 +376,7 @@ func TestNamesOfWhoAreNamesOfClients(t *testing.T) {
 			s.get("/", "X-User", "Bob")
 		}
 		app, _ := runningApp()
-		var who adminapi.WhoStatus
-		app.who(&who, shield.Now(), "api", 9)
+		who := app.who(shield.Now(), "api", 9, true)
 		if !slices.ContainsFunc(who.Shields[0].Refused, func(is adminapi.RefusedClient) bool { return is.Client == c.client }) {
 			t.Fatalf("%s: who has %+v, want %s", c.key, who.Shields[0].Refused, c.client)
 		}

@@ -15,6 +15,12 @@ type Watch struct {
 
 	// Panels are the other endpoints that there are, as who is for GET /shield/who.
 	Panels []string `json:"panels"`
+
+	// Other endpoints say the same; here it is if all is asked for, so that one request tells what
+	// the page shows.
+	Who       *WhoStatus       `json:"who,omitempty"`
+	Overrides *OverridesStatus `json:"overrides,omitempty"`
+	ETag      string           `json:"etag,omitempty"` // of the overrides
 }
 
 // ShieldWatch is a shield in a Watch. Those that were not asked for have the first four

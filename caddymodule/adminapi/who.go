@@ -67,6 +67,7 @@ func Shown(text string) string {
 
 // Anonymise takes the names out: each client is shown by a part of its handle.
 func (s *WhoStatus) Anonymise() {
+	s.Masked = true
 	refused := func(list []RefusedClient) {
 		for i := range list {
 			list[i].Client = Anonymous(list[i].Handle)

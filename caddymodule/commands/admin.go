@@ -39,12 +39,12 @@ func adminFlags(cmd *cobra.Command) {
 // notMatched is the answer to a change of overrides that are not the ones that were read.
 type notMatched struct{ error }
 
-// askAdmin sends a request to the admin endpoint, and returns what it answers. Errors are in
-// its words.
-func askAdmin(flags caddycmd.Flags, method, path string, header http.Header, body io.Reader) (answer []byte, _ http.Header, err error) {
+// openAdmin sends a request to the admin endpoint, and returns its answer, for the caller to close. Errors
+// are in the endpoint's words.
+func openAdmin(flags caddycmd.Flags, method, path string, header http.Header, body io.Reader) (*http.Response, error) {
 	address, err := caddycmd.DetermineAdminAPIAddress(flags.String("address"), nil, "", "")
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	resp, err := caddycmd.AdminAPIRequest(address, method, path, header, body)
 	if err != nil {
@@ -57,10 +57,19 @@ func askAdmin(flags caddycmd.Flags, method, path string, header http.Header, bod
 				if status == strconv.Itoa(http.StatusPreconditionFailed) {
 					err = notMatched{err}
 				}
-				return nil, nil, err
+				return nil, err
 			}
 		}
-		return nil, nil, fmt.Errorf("asking the admin endpoint: %w; is shield running, and its admin endpoint at %s?", err, address)
+		return nil, fmt.Errorf("asking the admin endpoint: %w; is shield running, and its admin endpoint at %s?", err, address)
+	}
+	return resp, nil
+}
+
+// askAdmin is openAdmin for a whole answer.
+func askAdmin(flags caddycmd.Flags, method, path string, header http.Header, body io.Reader) (answer []byte, _ http.Header, err error) {
+	resp, err := openAdmin(flags, method, path, header, body)
+	if err != nil {
+		return nil, nil, err
 	}
 	defer resp.Body.Close()
 	answer, err = io.ReadAll(resp.Body)

@@ -1,8 +1,11 @@
 package commands
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
-	"net/url"
+	"io"
+	"net/http"
 	"os"
 	"time"
 
@@ -46,21 +49,21 @@ Keys: left and right choose the shield, q ends.
 	return cmd
 }
 
-// top is the program: it asks once a second, and shows what it was told.
+// top is the program: it follows the endpoint live, and shows what it is told each second.
 type top struct {
 	flags  caddycmd.Flags // of the command
 	screen topScreen
+	live   io.ReadCloser // the answer that it follows; nil: none
+	lines  *json.Decoder // of live
 }
 
 // topShows is how many seconds are asked for: more than terminals are wide.
 const topShows = 300
 
-// told is an answer of the admin endpoint.
+// told is what the admin endpoint says in a second.
 type told struct {
-	watch     adminapi.Watch
-	who       *adminapi.WhoStatus // nil: not known
-	overrides []adminapi.Override
-	err       error
+	watch adminapi.Watch
+	err   error // io.EOF: the answer has ended, as at a reload
 }
 
 // first asks for the first time, so that mistakes in the arguments end the command.
@@ -76,36 +79,39 @@ func (t *top) first() error {
 	return nil
 }
 
+// ask returns what the endpoint says next. It begins to follow, if it does not yet.
 func (t *top) ask() (answer told) {
-	since := t.screen.watch.Seq - min(t.screen.watch.Seq, topShows)
-	query := url.Values{"since": {fmt.Sprint(since)}, "boot": {t.screen.watch.Boot}}
-	if answer.err = readAdmin(t.flags, "/shield/live?"+query.Encode(), &answer.watch); answer.err != nil {
-		return answer
+	if t.live == nil {
+		resp, err := openAdmin(t.flags, http.MethodGet, fmt.Sprintf("/shield/live?follow=1&all=1&last=%d", topShows), nil, nil)
+		if err != nil {
+			return told{err: err}
+		}
+		t.live, t.lines = resp.Body, json.NewDecoder(resp.Body)
 	}
-	var who adminapi.WhoStatus
-	if readAdmin(t.flags, "/shield/who?n=10", &who) == nil {
-		answer.who = &who
-	}
-	var changed adminapi.OverridesStatus
-	if readAdmin(t.flags, "/shield/overrides", &changed) == nil {
-		answer.overrides = changed.Overrides
+	if answer.err = t.lines.Decode(&answer.watch); answer.err != nil {
+		t.live.Close()
+		t.live = nil
 	}
 	return answer
 }
 
-func (t *top) later() tea.Cmd {
-	return tea.Tick(time.Second, func(time.Time) tea.Msg { return t.ask() })
-}
+func (t *top) next() tea.Msg { return t.ask() }
 
 // Init implements tea.Model.
-func (t *top) Init() tea.Cmd { return t.later() }
+func (t *top) Init() tea.Cmd { return t.next }
 
 // Update implements tea.Model.
 func (t *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case told:
-		t.screen.take(msg)
-		return t, t.later()
+		if msg.err == nil {
+			t.screen.take(msg)
+			return t, t.next
+		}
+		if !errors.Is(msg.err, io.EOF) {
+			t.screen.take(msg)
+		}
+		return t, tea.Tick(time.Second, func(time.Time) tea.Msg { return t.ask() })
 	case tea.WindowSizeMsg:
 		t.screen.width, t.screen.height = msg.Width, msg.Height
 	case tea.KeyPressMsg:

@@ -17,17 +17,15 @@ import (
 // A topScreen is what top shows.
 type topScreen struct {
 	watch         adminapi.Watch
-	who           *adminapi.WhoStatus // nil: not known
-	overrides     []adminapi.Override // of all shields
-	err           error               // of the last question; nil: it was answered
-	chosen        string              // shield; "": the one that matters most
-	width, height int                 // of the terminal; 0: not known yet
+	err           error  // of the last second; nil: it was told
+	chosen        string // shield; "": the one that matters most
+	width, height int    // of the terminal; 0: not known yet
 }
 
 // take takes an answer. The state before stays if there is none.
 func (s *topScreen) take(answer told) {
 	if s.err = answer.err; s.err == nil {
-		s.watch, s.who, s.overrides = answer.watch, answer.who, answer.overrides
+		s.watch = answer.watch
 		if s.chosen == "" {
 			s.chooseWorst()
 		}
@@ -245,8 +243,10 @@ func last(values []uint32) uint32 {
 
 // changed has the overrides that concern a shield, the latest first.
 func (s *topScreen) changed(shield string) (lines []string) {
-	for i := len(s.overrides) - 1; i >= 0; i-- {
-		is := &s.overrides[i]
+	if s.watch.Overrides == nil {
+		return nil
+	}
+	for _, is := range slices.Backward(s.watch.Overrides.Overrides) {
 		if is.Shield != "" && is.Shield != shield {
 			continue
 		}
@@ -254,7 +254,7 @@ func (s *topScreen) changed(shield string) (lines []string) {
 			return append(lines, fmt.Sprintf("%*s", labelsWide+valuesWide, "and more"))
 		}
 		left := oncall.Time(time.Duration(is.Left * float64(time.Second)))
-		lines = append(lines, fmt.Sprintf("%-*s%*s  %s; asked by %s", labelsWide, "override, for", valuesWide, left, overrideText(is), adminapi.Shown(is.By)))
+		lines = append(lines, fmt.Sprintf("%-*s%*s  %s; asked by %s", labelsWide, "override, for", valuesWide, left, overrideText(&is), adminapi.Shown(is.By)))
 	}
 	return lines
 }
@@ -264,15 +264,15 @@ const topOverrides = 3
 
 // clients has those that were refused most.
 func (s *topScreen) clients(shield string) (lines []string) {
-	if s.who == nil {
+	if s.watch.Who == nil {
 		return nil
 	}
-	i := slices.IndexFunc(s.who.Shields, func(w adminapi.WhoShield) bool { return w.Name == shield })
-	if i < 0 || len(s.who.Shields[i].Refused) == 0 {
+	i := slices.IndexFunc(s.watch.Who.Shields, func(w adminapi.WhoShield) bool { return w.Name == shield })
+	if i < 0 || len(s.watch.Who.Shields[i].Refused) == 0 {
 		return nil
 	}
 	lines = []string{"", strong.Styled(fmt.Sprintf("%-28s %10s %11s  %-12s %-8s %s", "refused most", "per second", "last minute", "reason", "agent", "path"))}
-	for _, c := range s.who.Shields[i].Refused {
+	for _, c := range s.watch.Who.Shields[i].Refused {
 		lines = append(lines, fmt.Sprintf("%-28.28s %10.1f %11d  %-12s %-8s %s", c.Client, c.PerSecond, c.LastMinute, c.Reason, c.Agent, adminapi.Shown(c.Path)))
 	}
 	return lines

@@ -40,14 +40,14 @@ var twoShields = told{
 				Lately: adminapi.LatelyWatch{Admitted: 5}, Samples: oncall.Samples{Count: 4, Columns: map[string]oncall.Column{"admitted": {5}}},
 			}},
 		},
+		Overrides: &adminapi.OverridesStatus{Overrides: []adminapi.Override{
+			{ID: "1", Kind: "block", Client: "192.0.2.1", Left: 50, By: "10.0.0.1:5"}, {ID: "2", Kind: "set", Shield: "api", Setting: "capacity", Value: "5/s", Left: 5},
+			{ID: "3", Kind: "set", Shield: "shop", Setting: "capacity", Value: "30/s burst 5", Left: 1790, By: "10.0.0.1:9, origin \"\x1b[31m\""},
+		}},
+		Who: &adminapi.WhoStatus{Shields: []adminapi.WhoShield{{Name: "shop", Refused: []adminapi.RefusedClient{
+			{Client: "203.0.113.7", LastMinute: 5321, PerSecond: 88.7, Reason: "early", Agent: "python"},
+		}}}},
 	},
-	overrides: []adminapi.Override{
-		{ID: "1", Kind: "block", Client: "192.0.2.1", Left: 50, By: "10.0.0.1:5"}, {ID: "2", Kind: "set", Shield: "api", Setting: "capacity", Value: "5/s", Left: 5},
-		{ID: "3", Kind: "set", Shield: "shop", Setting: "capacity", Value: "30/s burst 5", Left: 1790, By: "10.0.0.1:9, origin \"\x1b[31m\""},
-	},
-	who: &adminapi.WhoStatus{Shields: []adminapi.WhoShield{{Name: "shop", Refused: []adminapi.RefusedClient{
-		{Client: "203.0.113.7", LastMinute: 5321, PerSecond: 88.7, Reason: "early", Agent: "python"},
-	}}}},
 }
 
 func TestTopScreen(t *testing.T) {
@@ -72,7 +72,7 @@ func TestTopScreen(t *testing.T) {
 		}, nil},
 		{"many overrides", func() {
 			many := twoShields
-			many.overrides = slices.Repeat(twoShields.overrides[:1], 50)
+			many.watch.Overrides = &adminapi.OverridesStatus{Overrides: slices.Repeat(twoShields.watch.Overrides.Overrides[:1], 50)}
 			s.take(many)
 		}, []string{`(?s)override.*override.*override.*and more`, `203.0.113.7`}, nil},
 		{"without the chosen one", func() {
@@ -138,19 +138,17 @@ func TestTopShowsQuietFigures(t *testing.T) {
 	}
 }
 
-func TestTopAsksAgain(t *testing.T) {
+// One request tells top all seconds, so that it does not fill the log of the server. When the answer has
+// ended, as at a reload, top asks again, and the screen stays.
+func TestTopAsksOnce(t *testing.T) {
 	var asked []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked = append(asked, r.URL.String())
-		switch r.URL.Path {
-		case "/shield/who":
-			_ = json.NewEncoder(w).Encode(twoShields.who)
-			return
-		case "/shield/overrides":
-			_ = json.NewEncoder(w).Encode(adminapi.OverridesStatus{Overrides: twoShields.overrides})
-			return
+		for seq := range uint64(5) {
+			line := twoShields.watch
+			line.Seq += seq
+			_ = json.NewEncoder(w).Encode(line)
 		}
-		_ = json.NewEncoder(w).Encode(twoShields.watch)
 	}))
 	defer server.Close()
 	flags := pflag.NewFlagSet("top", pflag.ContinueOnError)
@@ -160,15 +158,27 @@ func TestTopAsksAgain(t *testing.T) {
 		t.Errorf("error: %v", err)
 	}
 	program.screen.chosen = "api"
-	if err := program.first(); err != nil {
-		t.Fatal(err)
+	next := program.Init()
+	for seq := uint64(501); seq < 505; seq++ {
+		if _, next = program.Update(next()); next == nil || program.screen.watch.Seq != seq || program.screen.err != nil {
+			t.Fatalf("second %d, %v; want %d", program.screen.watch.Seq, program.screen.err, seq)
+		}
 	}
-	_, next := program.Update(program.ask())
-	if next == nil {
-		t.Error("it does not ask again")
+	if want := "/shield/live?follow=1&all=1&last=300"; len(asked) != 1 || asked[0] != want {
+		t.Errorf("for five seconds it asked for %q; want once, for %s", asked, want)
 	}
-	if want := "/shield/live?boot=b&since=200"; len(asked) != 9 || asked[6] != want || len(program.screen.overrides) != 3 {
-		t.Errorf("asked for %q; want the last at %s", asked, want)
+	if _, again := program.Update(next()); again == nil || program.screen.err != nil || program.screen.watch.Seq != 504 {
+		t.Errorf("at the end of the answer it shows second %d, %v", program.screen.watch.Seq, program.screen.err)
+	}
+	if program.Update(program.ask()); len(asked) != 2 || program.screen.watch.Seq != 500 {
+		t.Errorf("after the end of the answer it asked for %q", asked)
+	}
+	server.CloseClientConnections()
+	server.Close()
+	program.live.Close()
+	program.live = nil
+	if program.Update(program.ask()); program.screen.err == nil || program.screen.watch.Seq != 500 {
+		t.Errorf("without a server it shows second %d, %v", program.screen.watch.Seq, program.screen.err)
 	}
 	for _, key := range []struct{ press, want string }{{"right", "shop"}, {"left", "api"}, {"tab", "shop"}} {
 		code := map[string]rune{"right": tea.KeyRight, "left": tea.KeyLeft, "tab": tea.KeyTab}[key.press]

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -173,4 +175,66 @@ func TestPageAddress(t *testing.T) {
 	if _, failed := err.(*exec.ExitError); !failed || !strings.Contains(string(out), "page localhost:2020") {
 		t.Errorf("without a page: %v: %s", err, out)
 	}
+}
+
+// Two processes at one admin address would each get some of what a person on call asks for. The second
+// one starts at another address, with the endpoint off, at a Unix socket, or when the first has ended.
+func TestRunRefusesASharedAdmin(t *testing.T) {
+	admin := testserver.FreeAddress(t)
+	start := func(endpoint string, env ...string) (*exec.Cmd, *bufio.Scanner) {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "Caddyfile")
+		text := fmt.Sprintf("{\n\tadmin %s\n}\nhttp://%s {\n\tshield 5/s\n\trespond ok\n}\n", endpoint, testserver.FreeAddress(t))
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := command(t, "run", "--config", file, "--adapter", "caddyfile")
+		cmd.Env = append(cmd.Env, env...)
+		logs, err := cmd.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		return cmd, bufio.NewScanner(logs)
+	}
+	says := func(logs *bufio.Scanner, want string) {
+		t.Helper()
+		all := ""
+		for logs.Scan() {
+			if all += logs.Text() + "\n"; strings.Contains(logs.Text(), want) {
+				return
+			}
+		}
+		t.Errorf("nothing says %q in\n%s", want, all)
+	}
+	const up = "serving initial configuration"
+	refusal := "the admin address is " + admin + ", where another process listens, maybe another shield; " +
+		"want that process stopped, or another address in the global option admin or in CADDY_ADMIN"
+
+	first, logs := start(admin)
+	says(logs, up)
+	if out, err := command(t, "reload", "--config", first.Args[3], "--adapter", "caddyfile", "--force", "--address", admin).CombinedOutput(); err != nil {
+		t.Errorf("a reload: %v\n%s", err, out)
+	}
+	for endpoint, want := range map[string]string{
+		admin: refusal, "off": up, testserver.FreeAddress(t): up, "unix/" + filepath.Join(t.TempDir(), "admin.sock"): up,
+	} {
+		_, logs := start(endpoint)
+		says(logs, want)
+	}
+	_, logs = start("{env.ADMIN}", "ADMIN="+admin)
+	says(logs, refusal)
+
+	if err := first.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	_ = first.Wait()
+	_, logs = start(admin)
+	says(logs, up)
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"text/template"
 	"time"
 
@@ -153,20 +152,13 @@ func wait() error { select {} }
 // beside it, for it sets SO_REUSEPORT, and the kernel would share the connections out.
 func (p proxy) probe() error {
 	if p.ReusePort {
+		caddymodule.ShareAdmin()
 		return nil
 	}
 	for _, flag := range []struct{ name, address string }{{"from", p.listens()}, {"admin", p.Admin}} {
-		addr, err := caddy.ParseNetworkAddress(flag.address)
-		if err != nil || flag.address == "off" || addr.IsUnixNetwork() || addr.StartPort == 0 {
-			continue // Caddy says what is wrong with it
-		}
-		l, err := net.Listen("tcp", net.JoinHostPort(addr.Host, strconv.Itoa(int(addr.StartPort))))
-		if errors.Is(err, syscall.EADDRINUSE) {
+		if flag.address != "off" && caddymodule.Listened(flag.address) {
 			return fmt.Errorf("--%s is %s, where another process listens, maybe another shield; want another address, that process stopped, or --reuse-port to share it",
 				flag.name, flag.address)
-		}
-		if err == nil {
-			l.Close()
 		}
 	}
 	return nil

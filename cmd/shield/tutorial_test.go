@@ -105,7 +105,7 @@ func (l *lesson) command(line string) *exec.Cmd {
 }
 
 var (
-	byOthers = regexp.MustCompile(`^(git clone|go install|mkdir tutorial|shield top$)`) // CI, prepare, and TestTopAsksAgain
+	byOthers = regexp.MustCompile(`^(git clone|go install|mkdir tutorial|shield top$)`) // CI, prepare, and TestTopAsksOnce
 	servers  = regexp.MustCompile(`^(shield (respond|proxy|run)|prometheus) ?`)
 	asks     = regexp.MustCompile(`^shield (status|who|explain|forgive|reload)\b`)
 )

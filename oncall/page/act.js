@@ -3,8 +3,8 @@
 // overrides, as far as there are any.
 (() => {
   const { $, make, write, amount, long } = On;
-  const SLOW = 5000; // between two questions
-  let tag = "", readOnly = true, known = [], settings = [], asked = 0;
+  const SLOW = 5000; // between two looks: a person is to read, and to press what is there
+  let tag = "", readOnly = true, known = [], settings = [], of = "", shown = 0;
 
   async function ask(path, options = {}) {
     const answer = await fetch(path, { cache: "no-store", ...options });
@@ -12,9 +12,9 @@
     let said = {};
     try { said = text ? JSON.parse(text) : {} } catch { said = { error: text } }
     if (!answer.ok) throw Object.assign(new Error(said.error || `The endpoint answers ${answer.status}.`), { stale: answer.status === 412 });
-    return { said, tag: answer.headers.get("ETag") || "" };
+    return { said };
   }
-  const has = panel => On.panels().includes(panel);
+  const has = panel => On.said().panels.includes(panel);
   const post = (path, body, seen) => ask(path, { method: "POST", headers: { "Content-Type": "application/json", ...match(seen) }, body: JSON.stringify(body) });
   const match = seen => seen ? { "If-Match": seen } : {};
 
@@ -49,9 +49,9 @@
       try {
         const said = await act(Object.fromEntries(Object.entries(inputs).map(([name, input]) => [name, input.value])), seen);
         if (said) dialog(title, said); else $("dialog").close();
-        look(true);
+        look();
       } catch (e) {
-        await look(true);
+        await look();
         if (e.stale) { // another person was faster: this one is to see what is in force now
           seen = tag;
           const list = make("ul");
@@ -182,19 +182,19 @@
   $("set").onclick = set;
   $("mode").onclick = mode;
 
-  // look asks for who, and for overrides, as long as the page is seen.
-  async function look(now) {
-    if (document.hidden || !now && Date.now() - asked < SLOW) return;
-    asked = Date.now();
+  // show shows who, and overrides, as far as the endpoint says them.
+  function show({ who: list, overrides: force, etag }) {
+    shown = Date.now();
+    of = On.shown();
+    tag = etag;
+    if (force) overrides(force); else $("do").hidden = true;
+    if (list) who(list); else $("who").hidden = true;
+  }
+  // look asks what is in force now that something was done: the next second is late for that.
+  async function look() {
     try {
-      if (has("overrides")) {
-        const answer = await ask(`overrides?shield=${encodeURIComponent(On.shown())}`);
-        tag = answer.tag;
-        overrides(answer.said);
-      } else $("do").hidden = true;
-      if (has("who")) who((await ask(`who?n=12&shield=${encodeURIComponent(On.shown())}`)).said); else $("who").hidden = true;
+      show((await ask(`live?all=1&last=1&shield=${encodeURIComponent(On.shown())}`)).said);
     } catch { /* the page says when it is disconnected */ }
   }
-  let of = "";
-  On.onDraw(s => { look(s.name !== of); of = s.name });
+  On.onDraw(s => { if (s.name !== of || Date.now() - shown > SLOW) show(On.said()) });
 })();

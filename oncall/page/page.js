@@ -61,7 +61,7 @@ const On = (() => {
         const mine = stop = new AbortController();
         mine.signal.addEventListener("abort", () => again = 0);
         if (!shown) await choose();
-        const url = `live?follow=1&shield=${encodeURIComponent(shown)}&since=${since}&boot=${boot}`;
+        const url = `live?follow=1&all=1&shield=${encodeURIComponent(shown)}&since=${since}&boot=${boot}`;
         const answer = await fetch(shown ? url : "live", { signal: stop.signal, cache: "no-store" });
         if (answer.status === 404) { forget(); shown = ""; throw new Error("no such shield") }
         if (!answer.ok) throw new Error(answer.status);
@@ -310,5 +310,5 @@ const On = (() => {
   document.addEventListener("visibilitychange", () => { if (document.hidden && stop) stop.abort() });
   setInterval(look, 500);
   follow();
-  return { $, make, write, amount, long, clock, column, shown: () => shown, mode: () => current()?.mode, panels: () => (last && last.panels) || [], onDraw: f => listeners.push(f) };
+  return { $, make, write, amount, long, clock, column, shown: () => shown, mode: () => current()?.mode, said: () => last, onDraw: f => listeners.push(f) };
 })();

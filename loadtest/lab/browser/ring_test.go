@@ -42,12 +42,6 @@ func (r *ring) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		html, policy := oncall.Page()
 		w.Header().Set("Content-Security-Policy", policy)
 		w.Write(html)
-	case "/shield/who":
-		out.Encode(adminapi.WhoStatus{WindowSeconds: 60, Shields: []adminapi.WhoShield{{
-			Name: "shop", Refused: []adminapi.RefusedClient{{Client: "192.0.2.7", Handle: "7", LastMinute: 9}},
-		}}})
-	case "/shield/overrides":
-		out.Encode(adminapi.OverridesStatus{ReadOnly: r.readOnly.Load(), Settings: []adminapi.Setting{{Setting: "queue", Value: "9"}}})
 	case "/shield/live":
 		since := uint64(0)
 		fmt.Sscan(q.FormValue("since"), &since)
@@ -59,6 +53,10 @@ func (r *ring) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 				Shields: []adminapi.ShieldWatch{{Name: "shop", Mode: "enforce", Level: oncall.Good, Says: "shop admits all requests.", ShieldDetails: &adminapi.ShieldDetails{
 					Samples: r.history.Since(since, nil),
 				}}},
+				Who: &adminapi.WhoStatus{WindowSeconds: 60, Shields: []adminapi.WhoShield{{
+					Name: "shop", Refused: []adminapi.RefusedClient{{Client: "192.0.2.7", Handle: "7", LastMinute: 9}},
+				}}},
+				Overrides: &adminapi.OverridesStatus{ReadOnly: r.readOnly.Load(), Settings: []adminapi.Setting{{Setting: "queue", Value: "9"}}},
 			})
 			if q.FormValue("follow") == "" || http.NewResponseController(w).Flush() != nil {
 				return
