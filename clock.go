@@ -18,8 +18,12 @@ var epoch = time.Now()
 // shells around the Guard take it once per request; the core takes it from them.
 func Now() time.Duration { return time.Since(epoch) }
 
-// At returns the instant at which Now returned now.
-func At(now time.Duration) time.Time { return epoch.Add(now) }
+// At returns the instant at which Now returned now. Its time of day is by the clock as it
+// shows now, which may have been set since the process began; deadlines do not move with it.
+func At(now time.Duration) time.Time { return clock().Add(now - Now()) }
+
+// clock is what tells the time of day. Tests set it.
+var clock = time.Now
 
 // Enter decides on a request that arrives at now, and waits, if the Decision is Queued,
 // until it has a place in flight or is refused. If its client leaves meanwhile, so that

@@ -62,6 +62,7 @@ func (o *override) String() string {
 func (o *override) told(now time.Duration) adminapi.Override {
 	one := o.Override
 	one.Left = max(0.1, tenths(o.until-now))
+	one.Until = shield.At(o.until) // the clock may have been set since
 	return one
 }
 

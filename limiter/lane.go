@@ -155,7 +155,7 @@ func (e *Escrow) tell(p *part, h *hotKey, key Key, now time.Duration) Held {
 func (e *Escrow) Grant(now time.Duration, key Key, g Grant) {
 	e.with(key, now, func(p *part, h *hotKey, now time.Duration) {
 		h.sent = false
-		h.level += e.limit.interval * time.Duration(g.Got)
+		h.level = min(e.limit.depth, h.level+e.limit.interval*time.Duration(g.Got))
 		h.until = now + g.Stay
 		h.next = 0
 		if h.level < e.price && g.Wait > 0 {

@@ -87,8 +87,8 @@ func (a *Appointments) News(to []Note, n int) []Note {
 // Hear takes a note of another replica.
 func (a *Appointments) Hear(now time.Duration, n *Note) {
 	switch {
-	case n.At-now > maxAhead:
-		return // no replica promises that
+	case n.At-now > maxAhead || !n.Kept && now-n.At > maxLate:
+		return // no replica promises that, or it is over
 	case n.Crowd:
 		a.hearOfCrowd(now, n)
 		return

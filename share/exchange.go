@@ -4,7 +4,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/pushback"
 )
 
@@ -36,7 +35,7 @@ func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
 		return a, false
 	}
 	k.told.Store(false)
-	k.flying, k.alone, k.sent, k.again = true, v.alone, now, false
+	k.flying, k.sent, k.again = true, now, false
 	k.asked = Lease
 	if k.idles(now) {
 		k.asked = IdleLease
@@ -58,6 +57,7 @@ func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
 	if k.telling = !v.parted; k.telling {
 		a.News = k.tell(maxNotes)
 	}
+	k.said = a
 	k.look.Store(int64(min(time.Duration(k.look.Load()), k.sent+flightTime)))
 	return a, true
 }
@@ -182,6 +182,7 @@ func (k *Link) answer(now, sent time.Duration, a *Answer) (news []string) {
 	}
 	k.flying = false
 	defer k.obey(now)
+	a.Bound(&k.said)
 	if a.Stale {
 		k.answers.end(false)
 		return nil
@@ -197,8 +198,11 @@ func (k *Link) answer(now, sent time.Duration, a *Answer) (news []string) {
 	if k.telling {
 		k.news.notes = k.news.notes[:0]
 	}
-	if a.Places != nil {
+	switch {
+	case a.Places != nil:
 		k.places.Heard(*a.Places)
+	case k.said.Places != nil:
+		k.places.Missed(now)
 	}
 	if now-k.heard > IdleLease || a.Born != k.born {
 		k.since = now // it has not heard of all of them lately
@@ -214,7 +218,7 @@ func (k *Link) answer(now, sent time.Duration, a *Answer) (news []string) {
 	k.born = a.Born
 	if k.trip > MaxTrip {
 		k.part(now)
-		k.again = !k.alone // it may be slow for once
+		k.again = !k.said.Alone // it may be slow for once
 		if a.Tokens != nil {
 			k.Capacity.Give(a.Tokens.Got)
 		}
@@ -233,7 +237,7 @@ func (k *Link) join(now time.Duration, a *Answer) {
 	if t := a.Tokens; t != nil {
 		k.Capacity.Heard(now, t.Got, t.Pool, time.Duration(t.Wait)*time.Millisecond)
 	}
-	k.again = k.alone // the store was told so, and it is not any more
+	k.again = k.said.Alone // the store was told so, and it is not any more
 }
 
 // take takes what the store has said of the calendar.
@@ -267,8 +271,11 @@ func (k *Link) Missed(now time.Duration) {
 
 // count takes note of how many replicas there are.
 func (r *roster) count(now time.Duration, a *Answer) {
-	n := min(max(1, a.Replicas), limiter.MaxReplicas)
-	r.rank = min(max(0, a.Rank), n-1)
+	n := a.Replicas
+	if n == 0 { // it does not say
+		return
+	}
+	r.rank = a.Rank
 	if r.heardOf == 0 || n >= r.most || now-r.since > RosterTime { // at first the operator has guessed
 		r.most, r.since = n, now
 	}

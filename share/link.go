@@ -97,7 +97,7 @@ type view struct {
 // exchange is the one that is in flight, or the last one.
 type exchange struct {
 	flying bool
-	alone  bool          // what is in flight says that the replica is alone
+	said   Ask           // what is in flight
 	sent   time.Duration // the last ask
 	heard  time.Duration // the last answer
 	calm   time.Duration // if alone: until when the calendar is still shared

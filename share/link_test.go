@@ -113,6 +113,7 @@ func (f *fleet) send(i int, ask Ask) {
 	way := f.trip(i)
 	later(way, func() {
 		answer := f.store.Plan(1_795_000_000_000+int64(f.now/ms), ask)
+		mustBeBounded(&answer, &ask)
 		if f.lost(i) {
 			later(max(0, GiveUp-way), func() { r.Missed(f.now + r.ahead) })
 			return

@@ -74,8 +74,11 @@ func decode(text string, zero time.Duration) (t batch) {
 	}
 	t.sender, t.number = binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])
 	for b = b[batchSize:]; len(b) > 0; b = b[noteSize:] {
-		at := time.Duration(binary.BigEndian.Uint64(b[8:])) * time.Millisecond
-		flags := b[25]
+		ms := binary.BigEndian.Uint64(b[8:])
+		if ms > mostTime {
+			continue
+		}
+		at, flags := time.Duration(ms)*time.Millisecond, b[25]
 		n := pushback.Note{
 			Key: binary.BigEndian.Uint64(b), At: at - zero, Number: binary.BigEndian.Uint32(b[20:]), Fingerprint: b[24], Replace: pushback.Replace(flags & 3),
 			Told:     at - time.Duration(int32(binary.BigEndian.Uint32(b[16:])))*time.Millisecond - zero,

@@ -60,6 +60,9 @@ func (z *Zone) Escrow() *limiter.Escrow { return z.escrow }
 // have used before. A store that knows its replicas for long enough is sure of how many
 // there are.
 func (z *Zone) heard(now time.Duration, slot int, t *TakeAnswer, sure bool) {
+	if t.Replicas == 0 { // it does not say
+		return
+	}
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	z.replicas[slot] = t.Replicas
@@ -213,6 +216,7 @@ func (l *ZoneLink) Heard(now, sent time.Duration, t TakeAnswer) {
 	if !l.flying || sent != l.sent {
 		return
 	}
+	t.Bound(&l.asked)
 	e := l.zone.escrow
 	inTime := now-sent <= MaxTrip
 	if t.Stale || len(t.Keys) != len(l.told) && !t.Over {
@@ -271,7 +275,7 @@ func (l *ZoneLink) accept(now time.Duration, t *TakeAnswer) {
 		})
 	}
 	for _, n := range t.News {
-		if key, err := strconv.ParseUint(n.Key, 16, 64); err == nil && e.SlotOf(limiter.Key(key)) == l.slot {
+		if key, err := strconv.ParseUint(n.Key, 16, 64); err == nil && key != 0 && e.SlotOf(limiter.Key(key)) == l.slot {
 			e.Learn(now, limiter.Key(key), time.Duration(n.Stay)*time.Millisecond)
 		}
 	}

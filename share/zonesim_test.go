@@ -149,6 +149,7 @@ func (r *quotaReplica) pump(slot int) {
 		if !lost {
 			s.at(arrives, func() {
 				answer := s.models[slot].Take(simStart+s.now.Milliseconds(), ask)
+				mustBeBounded(&answer, &ask)
 				s.at(s.now+trip/2, func() {
 					if s.gone == nil || !s.gone(s.now, r.number) {
 						answers = true

@@ -181,7 +181,7 @@ func (c *Cluster) Fresh() time.Time {
 	for _, f := range c.all() {
 		oldest = min(oldest, f.until())
 	}
-	return epoch.Add(time.Duration(oldest))
+	return time.Now().Add(time.Duration(oldest) - now()) // the clock may have been set since epoch
 }
 
 // Objects returns the objects as they are now. They must not be modified.

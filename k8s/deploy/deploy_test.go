@@ -328,7 +328,7 @@ func TestValuesThatMeanSomething(t *testing.T) {
 	pod := get(d, "spec", "template", "spec")
 	args := strings.Join(words(pod, "containers", 0, "args"), " ")
 	for _, want := range []string{
-		"--controller-class=example.com/edge", "--namespaces=a,b", "--ingress-class=edge", "--nginx-annotations", "--watch-ingress-without-class", "--share-hosts", "--prefer-ipv6",
+		"--controller-class=example.com/edge", "--namespaces=a,b", "--ingress-class=edge", "--nginx-annotations", "--watch-ingress-without-class", "--share-hosts", "--auth-hosts=auth.example.com,*.auth.svc.cluster.local", "--prefer-ipv6",
 		"--replicas=local", "--default-certificate=a/tls", "--publish-address=192.0.2.1", "--publish-address=lb.example.com",
 		"--trusted-proxies=10.0.0.0/8,fd00::/8", "--proxy-protocol-from=10.0.0.0/8", "--log-level=debug",
 		"--shutdown-delay=30s", "--grace-period=60s", "--more=1",
@@ -894,7 +894,7 @@ func TestFlags(t *testing.T) {
 	renderings := onNodes(t)
 	maps.Copy(renderings, map[string][]object{
 		"base": kustomize(t, "base"), "namespaced": kustomize(t, "overlays/namespaced"), "chart": helm(t, ""),
-		"chart, all flags": helm(t, `{ingressClass: {name: x}, controller: {namespaces: [a], watchIngressWithoutClass: true, shareHosts: true, preferIPv6: true, nginxAnnotations: true, defaultCertificate: a/b,
+		"chart, all flags": helm(t, `{ingressClass: {name: x}, controller: {namespaces: [a], watchIngressWithoutClass: true, shareHosts: true, authHosts: ["*.a.svc"], preferIPv6: true, nginxAnnotations: true, defaultCertificate: a/b,
 			trustedProxies: [10.0.0.0/8, "fd00::/8"], proxyProtocolFrom: [10.0.0.0/8], logLevel: info}}`),
 		"chart, addresses": helm(t, "controller: {publishAddresses: [192.0.2.1, lb.example.com]}"),
 	})

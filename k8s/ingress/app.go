@@ -55,6 +55,10 @@ type App struct {
 	// matches.
 	ShareHosts bool `json:"share_hosts,omitempty"`
 
+	// The hosts that the annotation `auth-url` may name, like `auth.example.com` or
+	// `*.auth.svc.cluster.local` (default: any). Ingresses that name another are answered 503.
+	AuthHosts []string `json:"auth_hosts,omitempty"`
+
 	// Send requests to the IPv6 addresses of pods with both families (default: to the
 	// IPv4 addresses).
 	PreferIPv6 bool `json:"prefer_ipv6,omitempty"`

@@ -97,7 +97,7 @@ func newController(config App, sharing *caddymodule.Sharing, log *zap.Logger) (*
 	c.translator = translate.New(translate.Options{
 		Controller: config.Controller, ClassName: config.IngressClass,
 		WatchWithoutClass: config.WatchWithoutClass, NginxAnnotations: config.NginxAnnotations,
-		ShareHosts: config.ShareHosts, PreferIPv6: config.PreferIPv6,
+		ShareHosts: config.ShareHosts, PreferIPv6: config.PreferIPv6, AuthHosts: config.AuthHosts,
 		DefaultCertificate: config.DefaultCertificate, Self: config.Service,
 		Published: config.PublishAddresses, PublishService: config.PublishService,
 		Timeouts: config.timeouts(),

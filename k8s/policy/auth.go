@@ -2,6 +2,7 @@ package policy
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -49,11 +50,36 @@ func authOf[V any](name, meaning, byDefault string, of form[V], set func(a *Auth
 	return row
 }
 
+// clientsHost stands for the host that a client asks for.
+const clientsHost = "host.invalid"
+
 // OfClientsChoice reports whether the URL names the host that a client asks for. Then rules
 // must name theirs, or a client would choose who lets it in.
-func (a *Auth) OfClientsChoice() bool {
-	u, err := url.Parse(a.Ask("http", "host.invalid", "/"))
-	return err == nil && u.Hostname() == "host.invalid"
+func (a *Auth) OfClientsChoice() bool { return a.host() == clientsHost }
+
+// host returns the host of the URL, in lower case.
+func (a *Auth) host() string {
+	u, err := url.Parse(a.Ask("http", clientsHost, "/"))
+	if err != nil {
+		return ""
+	}
+	return strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
+}
+
+// Outside returns the first host that may be asked and is none of the allowed ones, which may
+// begin with "*." for any label; "": all are allowed. rules are the hosts of the rules.
+func (a *Auth) Outside(allowed, rules []string) string {
+	asked := []string{a.host()}
+	if a.OfClientsChoice() {
+		asked = rules
+	}
+	for _, host := range asked {
+		_, domain, _ := strings.Cut(host, ".")
+		if !slices.Contains(allowed, host) && !slices.Contains(allowed, "*."+domain) {
+			return host
+		}
+	}
+	return ""
 }
 
 // Ask returns the URL for a request.

@@ -22,8 +22,8 @@ func (r *run) filters(in *networkingv1.Ingress, ref model.Ref, class *classDefau
 		r.problems.add(ref, ReasonPolicyInvalid, "%s", joinErrors(err))
 		f = guarded(r.last.filters[identityOf(in)], f)
 	}
-	if f != nil && f.Auth != nil && f.Auth.URL != "" && f.Auth.OfClientsChoice() && servesAnyHost(in) {
-		r.problems.add(ref, ReasonPolicyInvalid, "auth-url names $host, and a rule has no host, so that clients could choose who lets them in: all requests are answered 503")
+	if wrong := r.wrongAuth(in, f); wrong != "" {
+		r.problems.add(ref, ReasonPolicyInvalid, "auth-url names %s: all requests are answered 503", wrong)
 		own := *f
 		own.Auth = new(policy.Auth)
 		f = &own
@@ -40,6 +40,28 @@ func (r *run) filters(in *networkingv1.Ingress, ref model.Ref, class *classDefau
 		r.next.filters[identityOf(in)] = f // nil, too, or Translate would keep the last one
 	}
 	return f
+}
+
+// wrongAuth says which host the auth-url of an Ingress names that must not be asked, and why;
+// "": none.
+func (r *run) wrongAuth(in *networkingv1.Ingress, f *policy.Filters) string {
+	if f == nil || f.Auth == nil || f.Auth.URL == "" {
+		return ""
+	}
+	if f.Auth.OfClientsChoice() && servesAnyHost(in) {
+		return "$host, and a rule has no host, so that clients could choose who lets them in"
+	}
+	if r.opts.AuthHosts == nil {
+		return ""
+	}
+	var hosts []string
+	for _, rule := range in.Spec.Rules {
+		hosts = append(hosts, rule.Host)
+	}
+	if host := f.Auth.Outside(r.opts.AuthHosts, hosts); host != "" {
+		return fmt.Sprintf("%s, which is none of --auth-hosts", shorten(host, maxQuoted))
+	}
+	return ""
 }
 
 // guarded returns good filters with the guards that later ones, of which a value is wrong, ask

@@ -61,6 +61,57 @@ func TestFiltersOnMistakes(t *testing.T) {
 	}
 }
 
+// Where the operator says which hosts may be asked, an Ingress that names another is told so and
+// answers all requests 503: none is asked about, and none is let in.
+func TestAuthHosts(t *testing.T) {
+	for _, c := range []struct{ allowed, url, rules, want string }{
+		{"", "http://10.0.0.9/", "a.test", ""}, {"", "https://$host/auth", "a.test", ""},
+		{"auth.test", "https://auth.test:8443/x?rd=$host", "a.test", ""}, {"auth.test", "http://AUTH.test./x", "a.test", ""},
+		{"auth.test", "http://other.test/", "a.test", "other.test"}, {"auth.test", "http://x.auth.test/", "a.test", "x.auth.test"}, {"auth.test", "http://auth.test.evil.test/", "a.test", "auth.test.evil.test"},
+		{"auth.test", "http://evil.test/auth.test?auth.test", "a.test", "evil.test"}, {"auth.test", "http://10.0.0.9:10250/pods", "a.test", "10.0.0.9"}, {"auth.test", "http://[fd00::9]/", "a.test", "fd00::9"},
+		{"*.auth.svc.cluster.local", "http://proxy.auth.svc.cluster.local/oauth2/auth", "a.test", ""}, {"*.auth.svc.cluster.local", "http://auth.svc.cluster.local/", "a.test", "auth.svc.cluster.local"},
+		{"*.auth.svc.cluster.local", "http://x.y.auth.svc.cluster.local/", "a.test", "x.y.auth.svc.cluster.local"}, {"*.auth.svc.cluster.local", "http://proxy/", "a.test", "proxy"},
+		{"10.0.0.9 fd00::9", "http://10.0.0.9/", "a.test", ""}, {"10.0.0.9 fd00::9", "http://[fd00::9]/", "a.test", ""},
+		{"auth.test", "https://$host/auth", "a.test", "a.test"}, {"a.test", "https://$host/auth", "a.test", ""}, {"a.test", "https://$http_host/auth", "a.test b.test", "b.test"},
+		{"*.test", "https://$host/auth", "*.test b.test", ""}, {"b.test", "https://$host/auth", "*.test", "*.test"},
+	} {
+		_, o := decode(t, classWithParameters)
+		o.Classes[0].Spec.Parameters = nil
+		in := o.Ingresses[0]
+		in.Annotations = map[string]string{policy.Prefix + "auth-url": c.url}
+		in.Spec.Rules, in.Spec.DefaultBackend = nil, nil
+		for _, host := range strings.Fields(c.rules) {
+			in.Spec.Rules = append(in.Spec.Rules, ruleFor(host, networkingv1.PathTypePrefix, "web", "/"))
+		}
+		var options Options
+		if c.allowed != "" {
+			options.AuthHosts = strings.Fields(c.allowed)
+		}
+		m := New(options).Translate(o)
+		told := ""
+		for _, p := range m.Problems {
+			if p.Reason == ReasonPolicyInvalid {
+				told += p.Message
+			}
+		}
+		want, url := "", c.url
+		if c.want != "" {
+			want, url = "auth-url names "+c.want+", which is none of --auth-hosts: all requests are answered 503", ""
+		}
+		if told != want {
+			t.Errorf("%+v: its owner is told %q, want %q", c, told, want)
+		}
+		for _, rule := range m.Rules {
+			if rule.Filters == nil || rule.Filters.Auth == nil || rule.Filters.Auth.URL != url {
+				t.Errorf("%+v: %s has the filters %+v, want the authentication %q", c, rule.Host, rule.Filters, url)
+			}
+		}
+		if len(m.Rules) == 0 {
+			t.Errorf("%+v: there is no rule", c)
+		}
+	}
+}
+
 // Patterns of a host have only so many states; those of another host are not concerned.
 func TestPatternsAreBounded(t *testing.T) {
 	_, o := decode(t, classWithParameters)

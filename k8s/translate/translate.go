@@ -66,6 +66,10 @@ type Options struct {
 	// Otherwise only those of the namespace that it belongs to may.
 	ShareHosts bool
 
+	// AuthHosts are the hosts that auth-url may name, each perhaps with "*." for any first label.
+	// nil: any.
+	AuthHosts []string
+
 	// PreferIPv6 takes the IPv6 addresses of Services with both families; the default is
 	// IPv4. The other family is used if the preferred one has no serving endpoint.
 	PreferIPv6 bool

@@ -48,6 +48,7 @@ func (c *Client) Serve(l *share.Link, name, what string) (stop func()) {
 	c.mu.Unlock()
 	end := start(c, l, func(ctx context.Context, ask share.Ask) (answer share.Answer, err error) {
 		if err = c.exchange(ctx, planScript, b.keys, &ask, &answer); err == nil {
+			answer.Bound(&ask)
 			b.count(&ask, &answer)
 		}
 		return answer, err

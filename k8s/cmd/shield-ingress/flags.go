@@ -87,6 +87,7 @@ func (c *command) define() {
 	f.Var(texts(&app.PublishAddresses, address), "publish-address", "`addresses` or host names for the status of Ingresses instead")
 	f.Var(text(&app.DefaultCertificate, pair), "default-certificate", "`namespace/name` of the Secret with the certificate for all other names (default: a self-signed one)")
 	f.BoolVar(&app.ShareHosts, "share-hosts", false, "let Ingresses of several namespaces have paths on one host")
+	f.Var(texts(&app.AuthHosts, authHost), "auth-hosts", "`hosts` that auth-url may name, like auth.example.com or *.auth.svc.cluster.local (default: any)")
 	f.BoolVar(&app.PreferIPv6, "prefer-ipv6", false, "send requests to the IPv6 addresses of pods with both families")
 	f.Var((*size)(&app.BodySize), "body-size", "`size` that the body of a request may have, like 100m, or off; where annotations of ingress-nginx are read, 1m is the default (default 100m)")
 	f.Var((*timeout)(&app.RequestTimeout), "request-timeout", "`time` that a request may take in all, like 5m, or off (default off)")
@@ -159,6 +160,10 @@ var (
 		_, err := netip.ParseAddr(s)
 		return err == nil || isName(s) && !numeric(s)
 	}, "an IP address or a host name"}
+	authHost = form{func(s string) bool {
+		name, wild := strings.CutPrefix(s, "*.")
+		return wild && isName(name) && !numeric(name) || !wild && address.is(s)
+	}, "a host like auth.example.com or *.example.com, nor an address"}
 )
 
 func isName(s string) bool { return len(s) <= 253 && subdomain.MatchString(s) }

@@ -56,7 +56,7 @@ func TestFlags(t *testing.T) {
 		{"none, elsewhere", nil, nowhere, func(*ingress.Options) {}},
 		{"all", []string{
 			"--kubeconfig=/k", "--controller-class=example.com/x", "--ingress-class=x", "--watch-ingress-without-class", "--namespaces=a,b", "--namespaces", "c,a",
-			"--publish-address=192.0.2.1,lb.example.com", "--default-certificate=a/b.c", "--nginx-annotations", "--body-size=8m", "--share-hosts", "--prefer-ipv6", "--replicas=local",
+			"--publish-address=192.0.2.1,lb.example.com", "--default-certificate=a/b.c", "--nginx-annotations", "--body-size=8m", "--share-hosts", "--auth-hosts=auth.example.com,*.a.svc", "--auth-hosts=10.0.0.1", "--prefer-ipv6", "--replicas=local",
 			"--service=a/b", "--http-port=80", "--https-port=443", "--status-port=9000", "--trusted-proxies=10.0.0.0/8, 192.0.2.1",
 			"--trusted-proxies=2001:db8::/32,10.0.0.0/8", "--proxy-protocol-from=::1", "--shutdown-delay=0s", "--grace-period=1m", "--log-level=Debug", "--access-log",
 		}, nowhere, func(o *ingress.Options) {
@@ -65,6 +65,7 @@ func TestFlags(t *testing.T) {
 			a.Namespaces, a.PublishAddresses = []string{"a", "b", "c"}, []string{"192.0.2.1", "lb.example.com"}
 			a.DefaultCertificate, a.NginxAnnotations, a.BodySize, a.Replicas, a.Service = "a/b.c", true, 8<<20, "local", "a/b"
 			a.ShareHosts, a.PreferIPv6 = true, true
+			a.AuthHosts = []string{"auth.example.com", "*.a.svc", "10.0.0.1"}
 			o.HTTPPort, o.HTTPSPort, o.StatusPort = 80, 443, 9000
 			var trusted, proxies prefixes
 			_ = trusted.Set("10.0.0.0/8,192.0.2.1/32,2001:db8::/32")
@@ -107,6 +108,7 @@ func TestBadFlags(t *testing.T) {
 		{"--trusted-proxies=10.0.0.0/33", `"10.0.0.0/33" is not a CIDR like 10.0.0.0/8 or fd00::/8, nor an address`},
 		{"--trusted-proxies=10.0.0.1/8", "want 10.0.0.0/8, or 10.0.0.1/32"}, {"--trusted-proxies=", `"" is not a CIDR`},
 		{"--proxy-protocol-from=lb.example.com", "is not a CIDR"}, {"--proxy-protocol-from=fe80::1%eth0", "is not a CIDR"},
+		{"--auth-hosts=a.b,*", `"*" is not a host like auth.example.com or *.example.com, nor an address`}, {"--auth-hosts=a.*.b", `"a.*.b" is not`}, {"--auth-hosts=", `"" is not`},
 		{"--namespaces=a,B", `"B" is not a name of lower-case letters`}, {"--namespaces=", `"" is not a name`},
 		{"--publish-service=lb", `invalid argument "lb" for "--publish-service" flag: want namespace/name`},
 		{"--default-certificate=a/b/c", "want namespace/name"}, {"--service=/b", "want namespace/name"}, {"--service=a/b", "POD_NAME is not set"},
@@ -162,7 +164,7 @@ func TestConfigOfFlags(t *testing.T) {
 	for _, args := range [][]string{
 		nil,
 		{"--trusted-proxies=10.0.0.0/8,fd00::/8", "--proxy-protocol-from=192.0.2.0/24", "--access-log", "--log-level=warn"},
-		{"--namespaces=a,b", "--ingress-class=x", "--replicas=local", "--nginx-annotations", "--watch-ingress-without-class", "--share-hosts", "--prefer-ipv6"},
+		{"--namespaces=a,b", "--ingress-class=x", "--replicas=local", "--nginx-annotations", "--watch-ingress-without-class", "--share-hosts", "--auth-hosts=*.a.svc", "--prefer-ipv6"},
 		{"--publish-service=a/b", "--default-certificate=a/b", "--shutdown-delay=0s", "--grace-period=1h"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {

@@ -1,0 +1,109 @@
+package share
+
+import (
+	"math"
+
+	"github.com/herdshield/shield/limiter"
+)
+
+// A store may be damaged, or be written to by others. The methods below bound what it says
+// by what was asked, so that no number of it overflows, or lets more in than the replica has
+// asked for. A number with a nearest sense gets that; one that gives tokens, slots or places,
+// and is none that could be asked for, gives nothing.
+
+const (
+	// mostTime is the latest instant of a store's clock, in milliseconds: in 2096. Ours: with
+	// any uptime added it is less than a Duration holds.
+	mostTime = 4_000_000_000_000
+
+	mostRate    = 1e9     // per second, as in limiter.Config
+	mostNumbers = 1 << 53 // of the queue: above, a float64 does not count one by one
+)
+
+// clamp returns the number between two that is nearest to x; the least one for NaN.
+func clamp(x, least, most float64) float64 {
+	if x >= least {
+		return min(x, most)
+	}
+	return least
+}
+
+// upTo returns the number of milliseconds nearest to ms that is not below 0 or above most.
+func upTo(ms int64, most float64) int64 { return max(0, min(ms, int64(math.Ceil(most)))) }
+
+// knownReplicas returns how many replicas a store knows of, 0 if it does not say so.
+func knownReplicas(n int) int { return min(max(0, n), limiter.MaxReplicas) }
+
+// Bound bounds the answer to an ask. No number of replicas, as all numbers below one, and no
+// places mean that the store does not say. The lease of a replica that is alone cannot be over.
+func (a *Answer) Bound(ask *Ask) {
+	a.Now, a.Born, a.After = upTo(a.Now, mostTime), upTo(a.Born, mostTime), max(0, a.After)
+	a.Over = a.Over && !ask.Alone
+	a.Replicas = knownReplicas(a.Replicas)
+	a.Rank = min(max(0, a.Rank), max(0, a.Replicas-1))
+	a.News = a.News[:min(len(a.News), maxNews)]
+	switch {
+	case ask.Tokens == nil:
+		a.Tokens = nil
+	case a.Tokens != nil:
+		a.Tokens.bound(ask.Tokens, max(1, a.Replicas))
+	}
+	switch {
+	case ask.Slots == nil:
+		a.Slots = nil
+	case a.Slots != nil:
+		boundSlots(a.Slots, ask.Slots, a.Now)
+	}
+	if p := a.Places; p != nil && (ask.Places == nil || min(p.Limit, p.Free) < 0 || max(p.Limit, p.Free) > ask.Places.Limit) {
+		a.Places = nil
+	}
+}
+
+func (t *TokensAnswer) bound(ask *TokensAsk, replicas int) {
+	if t.Got < 0 || t.Got > ask.Want {
+		t.Got = 0
+	}
+	burst := float64(ask.Burst)
+	t.Pool = clamp(t.Pool, -burst, burst)
+	// At the worst the replicas have overdrawn a burst, and the pool earns for one of them.
+	t.Wait = upTo(t.Wait, clamp((1+burst)/ask.Rate*1000*float64(replicas), 0, mostTime))
+}
+
+// boundSlots bounds what a store that shows now says of slots.
+func boundSlots(s *SlotsAnswer, ask *SlotsAsk, now int64) {
+	s.Rate, s.Base = clamp(s.Rate, 0, mostRate), clamp(s.Base, 0, mostRate)
+	s.Issued = clamp(s.Issued, 0, mostNumbers)
+	s.Served = clamp(s.Served, 0, s.Issued)
+	s.First = max(0, min(s.First, now/slotWidth+keptSlots))
+	s.Cursor = max(0, min(s.Cursor, now/slotWidth+keptSlots))
+	grants, left := s.Grants[:0], ask.Want+1e-6 // for the noise of floating point
+	for _, g := range s.Grants {
+		if g.Bucket > now/slotWidth && g.Bucket <= (now+ask.Max)/slotWidth && g.Size > 0 && g.Size <= left {
+			grants, left = append(grants, g), left-g.Size
+		}
+	}
+	s.Grants = grants
+}
+
+// Bound bounds the answer to an ask, as that of an Answer does.
+func (t *TakeAnswer) Bound(ask *TakeAsk) {
+	t.Now, t.Born, t.After = upTo(t.Now, mostTime), upTo(t.Born, mostTime), max(0, t.After)
+	t.Over = t.Over && !ask.Alone
+	t.Replicas = knownReplicas(t.Replicas)
+	t.Rank = min(max(0, t.Rank), max(0, t.Replicas-1))
+	t.News = t.News[:min(len(t.News), MaxTake)]
+	// A pool is not below 0, and a key stays hot for twice as long as it needs, which is
+	// twice as long as the pool takes to fill.
+	price := clamp(float64(ask.Cost)/ask.Rate*1000, 0, longestFull)
+	stay := 4*clamp(float64(ask.Burst)/ask.Rate*1000, 0, longestFull) + 2*minStay
+	for i := range t.Keys {
+		g := &t.Keys[i]
+		if i >= len(ask.Keys) || g.Got < 0 || g.Got > min(ask.Keys[i].Want, ask.Burst) {
+			g.Got = 0
+		}
+		g.Wait, g.Stay = upTo(g.Wait, price), upTo(g.Stay, stay)
+	}
+	for i := range t.News {
+		t.News[i].Stay = upTo(t.News[i].Stay, stay)
+	}
+}
