@@ -95,15 +95,61 @@ func proxyOf(t *testing.T, c Config, backend http.Handler, with ...func(*http.Se
 	return g, serve(t, g.Handler(proxy), with...)
 }
 
+// A pipe is a network between one server and its clients, for virtual time.
+type pipe chan net.Conn
+
+func (p pipe) dial(context.Context, string, string) (net.Conn, error) { return p.connect() }
+
+func (p pipe) connect() (net.Conn, error) {
+	client, server := net.Pipe()
+	p <- server
+	return client, nil
+}
+
+// Accept implements net.Listener.
+func (p pipe) Accept() (net.Conn, error) {
+	if conn, ok := <-p; ok {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p pipe) Close() error   { close(p); return nil }
+func (p pipe) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
+// pipedProxy is a proxyOf in virtual time. end ends it.
+func pipedProxy(t *testing.T, c Config, backend http.Handler) (g *Guard, front pipe, end func()) {
+	t.Helper()
+	front, back := make(pipe), make(pipe)
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "backend"})
+	transport := &http.Transport{MaxIdleConnsPerHost: 100, DialContext: back.dial}
+	proxy.Transport, proxy.ErrorLog = transport, log.New(io.Discard, "", 0)
+	g = mustNew(t, c, nil)
+	servers := []*http.Server{{Handler: backend}, {Handler: g.Handler(proxy), ErrorLog: proxy.ErrorLog}}
+	go func() { _ = servers[0].Serve(back) }()
+	go func() { _ = servers[1].Serve(front) }()
+	return g, front, func() {
+		transport.CloseIdleConnections()
+		for _, s := range servers {
+			_ = s.Close()
+		}
+	}
+}
+
+// dialer connects to an address.
+func dialer(addr string) func() (net.Conn, error) {
+	return func() (net.Conn, error) { return net.Dial("tcp", addr) }
+}
+
 // hangUps sends a request so many times per second for a while, each on a connection of its
 // own that is closed after its patience.
-func hangUps(t *testing.T, addr, request string, rate int, for_, patience time.Duration) {
+func hangUps(t *testing.T, dial func() (net.Conn, error), request string, rate int, for_, patience time.Duration) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	end := time.Now().Add(for_)
 	for time.Now().Before(end) {
 		all.Go(func() {
-			conn, err := net.Dial("tcp", addr)
+			conn, err := dial()
 			if err != nil {
 				t.Error(err)
 				return
@@ -135,37 +181,42 @@ func TestHangUpsInTheBackend(t *testing.T) {
 		{"adaptive, pages of 1 ms, patience 100 ms", Config{Adaptive: &loadshed.AdaptiveConfig{Max: 40}}, "3s", ms, 40, 100 * ms},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			b := &worker{}
-			c.config.Pushback = undithered
-			g, addr := proxyOf(t, c.config, b)
-			end := make(chan bool)
-			var others sync.WaitGroup
-			if c.takes > 0 {
-				others.Go(func() {
-					for {
-						select {
-						case <-end:
-							return
-						case <-time.After(10 * ms):
-							if resp, err := http.Get("http://" + addr + "/" + c.takes.String()); err == nil {
-								resp.Body.Close()
+			synctest.Test(t, func(t *testing.T) {
+				inBubble(t)
+				b := &worker{}
+				c.config.Pushback = undithered
+				g, front, end := pipedProxy(t, c.config, b)
+				defer end()
+				over := make(chan bool)
+				var others sync.WaitGroup
+				if c.takes > 0 {
+					client := &http.Client{Transport: &http.Transport{DialContext: front.dial}}
+					others.Go(func() {
+						defer client.CloseIdleConnections()
+						for {
+							select {
+							case <-over:
+								return
+							case <-time.After(10 * ms):
+								if resp, err := client.Get("http://shield/" + c.takes.String()); err == nil {
+									resp.Body.Close()
+								}
 							}
 						}
-					}
-				})
-				time.Sleep(300 * ms)
-			}
-			hangUps(t, addr, strings.Replace(get, "/", "/"+c.page, 1), 200, 3*time.Second, c.patience)
-			close(end)
-			others.Wait()
-			t.Logf("%d in the backend at most", b.most.Load())
-			if n := b.most.Load(); n > c.most {
-				t.Errorf("%d in the backend at most, want %d", n, c.most)
-			}
-			if s := b.atTheEnd(g); s.InFlight != 0 || s.Orphans != 0 || s.Clients != 0 {
-				t.Errorf("at the end %+v", s)
-			}
+					})
+					time.Sleep(300 * ms)
+				}
+				hangUps(t, front.connect, strings.Replace(get, "/", "/"+c.page, 1), 200, 3*time.Second, c.patience)
+				close(over)
+				others.Wait()
+				t.Logf("%d in the backend at most", b.most.Load())
+				if n := b.most.Load(); n > c.most {
+					t.Errorf("%d in the backend at most, want %d", n, c.most)
+				}
+				if s := b.atTheEnd(g); s.InFlight != 0 || s.Orphans != 0 || s.Clients != 0 {
+					t.Errorf("at the end %+v", s)
+				}
+			})
 		})
 	}
 }
@@ -401,7 +452,7 @@ func TestHangUpsOverAnyConnection(t *testing.T) {
 				time.Sleep(ms)
 			}
 			close(b.hold)
-			hangUps(t, addr, c.request, 100, 2*time.Second, 20*ms)
+			hangUps(t, dialer(addr), c.request, 100, 2*time.Second, 20*ms)
 			t.Logf("%d in the backend at most", b.most.Load())
 			if n := b.most.Load(); n > c.most || n < limit {
 				t.Errorf("%d in the backend at most, want %d", n, c.most)

@@ -74,7 +74,7 @@ func TestSlowPageOverSockets(t *testing.T) {
 	var served, asked atomic.Int64
 	end := time.Now().Add(4 * time.Second)
 	all.Go(func() {
-		hangUps(t, addr, "GET /3s HTTP/1.1\r\nHost: shield\r\nX-Client: one\r\n\r\n", 100, 4*time.Second, 200*ms)
+		hangUps(t, dialer(addr), "GET /3s HTTP/1.1\r\nHost: shield\r\nX-Client: one\r\n\r\n", 100, 4*time.Second, 200*ms)
 	})
 	for i := 0; time.Now().Before(end); i++ {
 		all.Go(func() {

@@ -247,7 +247,7 @@ func (h *Handler) Cleanup() error {
 
 // ServeHTTP implements caddyhttp.MiddlewareHandler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	if r.ContentLength != 0 && h.receives && h.limitsInFlight() && !pushback.IsGRPC(r) && r.Method != http.MethodConnect {
+	if r.ContentLength != 0 && h.receives && h.limitsInFlight() && !talks(r) {
 		return h.receive(w, r, next)
 	}
 	return h.decide(w, r, next)
@@ -269,6 +269,12 @@ func (h *Handler) receive(w http.ResponseWriter, r *http.Request, next caddyhttp
 	}
 	defer upload.NewPacer(w, r, whole).End()
 	return h.decide(w, r, next)
+}
+
+// talks reports whether a request's client may wait for an answer before it sends more: gRPC's do, and others
+// over HTTP/2 that do not say how much they send.
+func talks(r *http.Request) bool {
+	return pushback.IsGRPC(r) || r.Method == http.MethodConnect || r.ProtoMajor > 1 && r.ContentLength < 0
 }
 
 // limitsInFlight reports whether requests take permits, and may be refused.
