@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"net/netip"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -265,10 +266,22 @@ func (h *Handler) receive(w http.ResponseWriter, r *http.Request, next caddyhttp
 	defer done()
 	if err != nil {
 		w.Header().Set("Connection", "close")
-		return caddyhttp.HandlerError{StatusCode: http.StatusRequestTimeout, Err: errSlowBody}
+		return unreceived(err)
 	}
 	defer upload.NewPacer(w, r, whole).End()
 	return h.decide(w, r, next)
+}
+
+// unreceived returns the answer to a request whose body could not be read: as the reader has it, which
+// may bound the body's size, or by what went wrong.
+func unreceived(err error) error {
+	if is, ok := errors.AsType[caddyhttp.HandlerError](err); ok {
+		return is
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return caddyhttp.HandlerError{StatusCode: http.StatusRequestTimeout, Err: errSlowBody}
+	}
+	return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: fmt.Errorf("the request body cannot be read: %w", err)}
 }
 
 // talks reports whether a request's client may wait for an answer before it sends more: gRPC's do, and others

@@ -48,6 +48,22 @@ func TestIdleUploadsHoldNoPermit(t *testing.T) {
 	}
 }
 
+// TestUploadsThatCannotBeRead are answered as what is wrong with them.
+func TestUploadsThatCannotBeRead(t *testing.T) {
+	r := start(t, setup{handlers: `{"handler": "request_body", "max_size": 10}, {"handler": "shield", "name": "s", "concurrency": {"limit": 8}},` + respondOK})
+	for request, want := range map[string]int{
+		"Transfer-Encoding: chunked\n\nno size\n":                       http.StatusBadRequest,
+		"Transfer-Encoding: chunked\n\n14\n01234567890123456789\n0\n\n": http.StatusRequestEntityTooLarge,
+		"Content-Length: 10\n\n0123456789":                              http.StatusOK,
+	} {
+		w := r.dial()
+		w.send("%s", "POST / HTTP/1.1\nHost: x\n"+request)
+		if a := w.answer(); a.StatusCode != want {
+			t.Errorf("%q gets %d, want %d", request, a.StatusCode, want)
+		}
+	}
+}
+
 // TestUploadsMustCome ends a request whose body stops before it is there, and that of a gRPC client passes
 // as it comes.
 func TestUploadsMustCome(t *testing.T) {
