@@ -382,7 +382,11 @@ func (p proxy) share(config []byte) ([]byte, error) {
 	if err := errors.Join(json.Unmarshal(config, &whole), json.Unmarshal(whole["apps"], &apps)); err != nil {
 		return nil, err
 	}
-	apps["shield"] = caddyconfig.JSON(caddymodule.App{Store: &store}, nil)
+	app := caddymodule.App{Store: &store}
+	if p.Admin != "off" {
+		app.Page = p.Admin
+	}
+	apps["shield"] = caddyconfig.JSON(app, nil)
 	whole["apps"] = caddyconfig.JSON(apps, nil)
 	return json.Marshal(whole)
 }

@@ -28,6 +28,7 @@ func TestProxyCaddyfile(t *testing.T) {
 	persist_config off
 	log {
 		format shield
+		exclude admin
 	}
 	servers {
 		protocols h1
