@@ -34,6 +34,7 @@ func init() { caddy.RegisterModule(new(Door)) }
 // a line for every request, set `door off` in the shield.
 type Door struct {
 	keepAlive net.KeepAliveConfig // of the server
+	header    time.Duration       // how long the server waits for a head; 0: for ever
 	log       *zap.Logger
 }
 
@@ -48,7 +49,7 @@ func (d *Door) Provision(ctx caddy.Context) error {
 	if server == nil {
 		return errors.New("the listener wrapper shield is not in an HTTP server; want it in one")
 	}
-	d.log = ctx.Logger()
+	d.log, d.header = ctx.Logger(), time.Duration(server.ReadHeaderTimeout)
 	d.keepAlive = net.KeepAliveConfig{
 		Enable: server.KeepAliveInterval >= 0, Idle: time.Duration(server.KeepAliveIdle),
 		Interval: time.Duration(server.KeepAliveInterval), Count: server.KeepAliveCount,
@@ -76,7 +77,7 @@ func (*Door) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 // WrapListener implements caddy.ListenerWrapper.
 func (d *Door) WrapListener(l net.Listener) net.Listener {
 	return &doorListener{
-		Listener: l, keepAlive: d.keepAlive, log: d.log, memos: new(memos),
+		Listener: l, keepAlive: d.keepAlive, header: d.header, log: d.log, memos: new(memos),
 		out: make(chan accepted), next: make(chan *doorConn), done: make(chan struct{}), greeted: map[*doorConn]struct{}{},
 	}
 }
@@ -85,6 +86,7 @@ func (d *Door) WrapListener(l net.Listener) net.Listener {
 type doorListener struct {
 	net.Listener
 	keepAlive net.KeepAliveConfig
+	header    time.Duration
 	log       *zap.Logger
 	memos     *memos
 	start     sync.Once

@@ -360,6 +360,21 @@ func TestDoorTellsNoPortOfAnother(t *testing.T) {
 	}
 }
 
+// TestDoorTellsClientsApart has a handler before the shield make a part of the key of each connection: one that
+// is new is not refused for what others have used up.
+func TestDoorTellsClientsApart(t *testing.T) {
+	r := start(t, setup{server: withDoor, handlers: `{"handler": "vars", "conn": "{http.request.remote.port}"}, {"handler": "shield", "name": "s", "pushback": {"dither": false},
+		"zones": [{"name": "z", "key": "{http.vars.conn}", "rate": 1, "per": "1h", "burst": 1}]},` + respondOK})
+	for range 10 {
+		w := r.dial()
+		for i := range 5 {
+			if got := w.exchange(get); strings.Contains(got, " 200 ") != (i == 0) {
+				t.Fatalf("request %d of a connection is answered %.20q", i+1, got)
+			}
+		}
+	}
+}
+
 // TestDoorForgets says which memos count, and which make room.
 func TestDoorForgets(t *testing.T) {
 	h := &Handler{atDoor: new(atDoor)}

@@ -69,13 +69,17 @@ func (l *doorListener) rest(n int) bool {
 
 // greet answers what it knows, for as long as the connection says nothing else.
 func (l *doorListener) greet(c *doorConn) {
-	_ = c.SetReadDeadline(shield.At(shield.Now() + greetFor))
+	wait, last := greetFor, false
+	if l.header > 0 && l.header <= greetFor { // then net/http would have ended it by then
+		wait, last = l.header, true
+	}
+	_ = c.SetReadDeadline(shield.At(shield.Now() + wait))
 	err := c.first()
 	l.once.Store(c.once)
 	l.mu.Lock()
 	delete(l.greeted, c)
 	l.mu.Unlock()
-	if timeout, is := errors.AsType[net.Error](err); err != nil && (c.ended != nil || !is || !timeout.Timeout()) {
+	if timeout, is := errors.AsType[net.Error](err); err != nil && (last || c.ended != nil || !is || !timeout.Timeout()) {
 		_ = c.Close()
 		return
 	}

@@ -66,6 +66,7 @@ type h2Memo struct {
 // An h2Note is what a connection knows of a request that was passed on with a number.
 type h2Note struct {
 	number uint64
+	stream uint32
 	sum    uint64
 	table  uint64
 	block  []byte // a copy, if the sum is known
@@ -83,15 +84,15 @@ const (
 	// maxHeld is how many refusals of one connection may be held back at once.
 	maxHeld = 100
 
-	// handLife is how long a decision is kept for a handler. Ours: servers begin with a request
-	// at once, or never.
-	handLife = 5 * time.Second
+	// handLife is how long a decision is kept for a handler. Ours: servers begin with a request at once, or
+	// refuse its stream, which is seen, or keep it waiting: then its handler asks again.
+	handLife = 250 * time.Millisecond
 )
 
 // newH2Door begins with what has been read: the client's preface and more.
 func newH2Door(c *doorConn, buffer *headBuffer, in []byte) *h2Door {
 	h := &h2Door{c: c}
-	h.out.conn, h.out.onLeave = c.Conn, h.hurry
+	h.out.conn, h.out.onLeave, h.out.onReset = c.Conn, h.hurry, h.unhand
 	h.buffer, h.in, h.pass = buffer, in, len(http2.ClientPreface)
 	return h
 }
@@ -303,7 +304,7 @@ func (h *h2Door) tell(to []byte, stream uint32, m *memo, d *shield.Decision, now
 // number passes a request on with its number, by which the handler finds the note.
 func (h *h2Door) number(f *frame, sum uint64, block []byte, changes bool, hand *inHand) {
 	h.numbered++
-	note := h2Note{number: h.numbered, sum: sum, table: h.table, hand: hand}
+	note := h2Note{number: h.numbered, stream: f.StreamID, sum: sum, table: h.table, hand: hand}
 	if !changes && h.knows(sum) {
 		note.block = append(note.block, block...)
 	}
@@ -374,13 +375,27 @@ func (h *h2Door) hold(stream uint32, m *memo, d shield.Decision) bool {
 	return true
 }
 
-// reset forgets a refusal that is held back: its client has left.
+// reset forgets a refusal that is held back, or a decision in hand: its client has left.
 func (h *h2Door) reset(stream uint32) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	if cancel := h.held[stream]; cancel != nil {
 		cancel(nil)
 	}
+	h.mu.Unlock()
+	h.unhand(stream)
+}
+
+// unhand gives back the decision on a stream that has been reset, if no handler has taken it.
+func (h *h2Door) unhand(stream uint32) {
+	h.mu.Lock()
+	var note h2Note
+	for i := range h.notes {
+		if h.notes[i].stream == stream && h.notes[i].hand != nil {
+			note, h.notes[i] = h.notes[i], h2Note{}
+		}
+	}
+	h.mu.Unlock()
+	note.end()
 }
 
 // hurry sends all refusals that are held back: the server is about to close the connection.

@@ -761,6 +761,32 @@ func FuzzHpack(f *testing.F) {
 	})
 }
 
+// TestResetStreamsHoldNoPermit has the client or the server reset a stream whose request the door has admitted,
+// and that no handler has seen: the permit is given back.
+func TestResetStreamsHoldNoPermit(t *testing.T) {
+	h := newLive(t, Live{Name: "reset", Config: shield.Config{Concurrency: 1}, State: new(LiveState)})
+	client, end := net.Pipe()
+	defer client.Close()
+	go func() { _, _ = io.Copy(io.Discard, client) }()
+	reset := []byte{0, 0, 4, byte(http2.FrameRSTStream), 0, 0, 0, 0, 5, 0, 0, 0, 8} // stream 5
+	for name, by := range map[string]func(*h2Door){
+		"the client": func(d *h2Door) { f := frameAt(reset); f.bytes = reset; d.look(&f) },
+		"the server": func(d *h2Door) { _, _ = d.out.Write(reset) },
+		"no one":     func(d *h2Door) { d.claim(1).end() },
+	} {
+		door := newH2Door(newDoorConn(end, new(memos)), new(headBuffer), nil)
+		d := h.guard().Admit(shield.Now(), shield.Request{})
+		door.notes = make([]h2Note, maxNotes)
+		door.notes[1] = h2Note{number: 1, stream: 5, hand: &inHand{h, d}}
+		if by(door); h.record.Stats(shield.Now()).InFlight != 0 || !d.Admit {
+			t.Errorf("reset by %s: %d in flight", name, h.record.Stats(shield.Now()).InFlight)
+		}
+		if note := door.claim(1); note.hand != nil {
+			t.Errorf("reset by %s: a handler still finds the decision", name)
+		}
+	}
+}
+
 // BenchmarkDoorH2 is what the door takes for one of four requests that are refused again at once.
 func BenchmarkDoorH2(b *testing.B) {
 	addr := freeAddr(b)

@@ -18,12 +18,14 @@ type h2Writer struct {
 	conn    net.Conn
 	leaving atomic.Bool // the server has sent GOAWAY
 	onLeave func()
+	onReset func(stream uint32) // the server has reset one
 
 	// settled is for how many settings of the client the server has written a header block. The first
 	// block after new ones may have to begin with the size of its table: RFC 7541, section 4.2.
 	settled atomic.Uint32
 
 	mu        sync.Mutex    // held while writing
+	reset     []uint32      // streams that a write of the server resets; guarded by mu
 	left      int           // bytes of the server's frame that are not written yet; guarded by mu
 	continued bool          // its next frame belongs to this one; guarded by mu
 	acked     uint32        // settings of the client; guarded by mu
@@ -49,7 +51,12 @@ func (w *h2Writer) Write(p []byte) (n int, err error) {
 	}
 	n, err = w.conn.Write(p)
 	leaves := w.walk(p[:n])
+	var reset []uint32
+	reset, w.reset = w.reset, nil
 	w.mu.Unlock()
+	for _, stream := range reset {
+		w.onReset(stream)
+	}
 	if leaves && !w.leaving.Swap(true) {
 		w.onLeave()
 	}
@@ -73,6 +80,8 @@ func (w *h2Writer) walk(p []byte) (leaves bool) {
 			switch f.Type {
 			case http2.FrameGoAway:
 				leaves = true
+			case http2.FrameRSTStream:
+				w.reset = append(w.reset, f.StreamID)
 			case http2.FrameSettings:
 				if f.Flags.Has(http2.FlagSettingsAck) {
 					w.acked++

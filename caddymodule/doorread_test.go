@@ -139,6 +139,7 @@ func TestDoorKeepsRequestsWhole(t *testing.T) {
 		pass(time.Second / 2)
 		_, _ = io.WriteString(client, get)
 		pass(time.Second)
+		synctest.Wait()
 		if requests != 2 {
 			t.Errorf("%d requests, want 2", requests)
 		}
@@ -184,6 +185,7 @@ func TestDoorOfTaken(t *testing.T) {
 				_, _ = io.WriteString(client, words[i:i+1])
 			}
 			pass(time.Second)
+			synctest.Wait()
 			if heard != after {
 				t.Errorf("after %v: the words took %v", after, heard)
 			}

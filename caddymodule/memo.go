@@ -96,13 +96,19 @@ func (m *memo) observe(d *shield.Decision, took time.Duration) {
 func (m *memo) compare(earlier *memo) {
 	for e := earlier; e != nil; e = e.other {
 		if e.page.policy == m.page.policy {
-			same := e.page.same(&m.page)
+			same := e.page.same(&m.page) && sameClient(&e.q, &m.q)
 			m.alike, m.proven = m.alike || same, m.proven || same && (e.proven || e.by != m.by)
 		} else if m.other == nil {
 			m.other = new(*e)
 			m.other.other = nil
 		}
 	}
+}
+
+// sameClient reports whether a shield counts two requests alike. What a handler before it has made of a
+// connection may be in its keys.
+func sameClient(a, b *shield.Request) bool {
+	return a.Client == b.Client && a.InFlightKey == b.InFlightKey && a.Class == b.Class && slices.Equal(a.Keys, b.Keys)
 }
 
 // atDoor is what the memos of one handler have in common.
