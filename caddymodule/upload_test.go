@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -89,7 +90,8 @@ func TestUploadsMustCome(t *testing.T) {
 			began = shield.Now()
 			_, _ = io.WriteString(client, strings.ReplaceAll("POST / HTTP/1.1\nHost: x\n"+head, "\n", "\r\n"))
 			got := ""
-			if pass(time.Second); served == "not served" {
+			pass(time.Second)
+			if synctest.Wait(); served == "not served" {
 				resp, err := http.ReadResponse(bufio.NewReader(client), nil)
 				if err != nil {
 					t.Fatal(err)
