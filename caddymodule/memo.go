@@ -105,8 +105,8 @@ func (m *memo) compare(earlier *memo) {
 	}
 }
 
-// sameClient reports whether a shield counts two requests alike. What a handler before it has made of a
-// connection may be in its keys.
+// sameClient reports whether a shield counts two requests alike. A handler before it may make a part of
+// their keys of the connection.
 func sameClient(a, b *shield.Request) bool {
 	return a.Client == b.Client && a.InFlightKey == b.InFlightKey && a.Class == b.Class && slices.Equal(a.Keys, b.Keys)
 }
