@@ -107,10 +107,11 @@ type Handler struct {
 	overriddenBy string                   // the IDs of those in force; guarded by changes.mu
 	state        shield.State
 	zones        []handlerZone
-	clients      *keyer // the key of appointments
-	perClient    *keyer // the key of requests in flight; nil: they are not counted by client
-	bare         bool   // credentials in keys are shown
-	receives     bool   // bodies come to it as clients send them, and not from another handler that has seen to that
+	clients      *keyer        // the key of appointments
+	perClient    *keyer        // the key of requests in flight; nil: they are not counted by client
+	bare         bool          // credentials in keys are shown
+	readTimeout  time.Duration // of the server, for a whole request; 0: none
+	receives     bool          // bodies come to it as clients send them, and not from another handler that has seen to that
 	classes      []handlerClass
 	class        uint8                 // for shield.Request, of requests that no class matches; 0: the default
 	allow        func(netip.Addr) bool // addresses that the quotas do not count; nil: none
@@ -152,6 +153,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	serverName := ""
 	if server != nil {
+		h.readTimeout = time.Duration(server.ReadTimeout)
 		serverName = server.Name()
 	}
 	cfg, err := app.Check(h, serverName)
@@ -262,13 +264,19 @@ var errSlowBody = errors.New("the request body did not arrive in time")
 // receive reads what a request brings before it is decided on, and bounds how slowly the rest may come: a
 // client that sends a byte a minute would hold a permit for as long as it likes.
 func (h *Handler) receive(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	whole, done, err := bodies.Read(w, r, 0)
+	var by time.Duration
+	if h.readTimeout > 0 {
+		by = shield.Now() + h.readTimeout
+	}
+	whole, done, err := bodies.Read(w, r, 0, by)
 	defer done()
 	if err != nil {
-		w.Header().Set("Connection", "close")
+		if r.ProtoMajor == 1 { // over HTTP/2 it would end the other requests of the connection, too
+			w.Header().Set("Connection", "close")
+		}
 		return unreceived(err)
 	}
-	defer upload.NewPacer(w, r, whole).End()
+	defer upload.NewPacer(w, r, whole, by).End()
 	return h.decide(w, r, next)
 }
 
@@ -287,7 +295,7 @@ func unreceived(err error) error {
 // talks reports whether a request's client may wait for an answer before it sends more: gRPC's do, and others
 // over HTTP/2 that do not say how much they send.
 func talks(r *http.Request) bool {
-	return pushback.IsGRPC(r) || r.Method == http.MethodConnect || r.ProtoMajor > 1 && r.ContentLength < 0
+	return r.Method == http.MethodConnect || r.ProtoMajor > 1 && (r.ContentLength < 0 || pushback.IsGRPC(r))
 }
 
 // limitsInFlight reports whether requests take permits, and may be refused.

@@ -9,16 +9,12 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/url"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
-
-	"github.com/herdshield/shield/caddymodule/commands"
 )
 
 // A pageServer serves the endpoints of Admin at an address of their own, and metrics and profiles beside
@@ -27,7 +23,7 @@ import (
 // config included. Nothing here changes the config.
 type pageServer struct {
 	http.Server
-	hosts []string // by which it may be asked; nil: any
+	name string // the host of its address; "": any
 }
 
 // pagePort is the port of the page where its address has none. Ours: next to Caddy's admin endpoint.
@@ -54,7 +50,7 @@ func (a *App) servePageAt(address string) (*pageServer, error) {
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	s := &pageServer{hosts: hostsOf(addr)}
+	s := &pageServer{name: addr.Host}
 	s.Server = http.Server{ // the time-outs of Caddy's admin endpoint
 		ReadTimeout: 10 * time.Second, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 16,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -69,28 +65,40 @@ func (a *App) servePageAt(address string) (*pageServer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("page is %q: %w", address, err)
 	}
-	go func() { _ = s.Serve(listener.(net.Listener)) }()
+	stream, is := listener.(net.Listener)
+	if !is {
+		return nil, fmt.Errorf("page is %q, which is no address for HTTP; want one like localhost:%d", address, pagePort)
+	}
+	go func() { _ = s.Serve(stream) }()
 	a.logger.Info("the page is served", zap.String("address", addr.String()))
 	return s, nil
 }
 
-// hostsOf returns by which names a server may be asked. Where other machines reach it, they are not
-// known; a name of a stranger's that leads to a loopback address is none (DNS rebinding).
-func hostsOf(addr caddy.NetworkAddress) []string {
-	at := addr.JoinHostPort(0)
-	if addr.IsUnixNetwork() || !commands.Loopback(at) {
-		return nil
+// knows reports whether the Host of a request may be that of a page here. A name of a stranger's that leads to
+// an address of this machine is none (DNS rebinding): no name counts but that of the config, and at a
+// loopback address localhost.
+func (s *pageServer) knows(r *http.Request) bool {
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
 	}
-	port := strconv.Itoa(int(addr.StartPort))
-	return []string{at, net.JoinHostPort("localhost", port), net.JoinHostPort("127.0.0.1", port), net.JoinHostPort("::1", port)}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	at, isTCP := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	switch {
+	case !isTCP, s.name != "" && strings.EqualFold(host, s.name):
+		return true
+	case at.IP.IsLoopback():
+		return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+	}
+	return ip != nil
 }
 
 // check returns an error for requests that pages of other sites may have made a browser send. Where a
 // browser says how it asks, the request must come from here, but for the page and its stream, which may
 // come from nowhere: that is how an address comes that a person has typed.
 func (s *pageServer) check(r *http.Request) error {
-	if s.hosts != nil && !slices.ContainsFunc(s.hosts, func(host string) bool { return strings.EqualFold(host, r.Host) }) {
-		return fmt.Errorf("host is %.100q; want one of %q", r.Host, s.hosts)
+	if !s.knows(r) {
+		return fmt.Errorf("host is %.100q; want an address, or the name in the option page", r.Host)
 	}
 	origin, ours := r.Header.Get("Origin"), false
 	if _, is := r.Header["Origin"]; is {

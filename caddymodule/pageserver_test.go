@@ -86,6 +86,18 @@ func TestPageServer(t *testing.T) {
 		}
 	}
 
+	// At all addresses, a stranger's name that leads to this machine is none either.
+	_, other, _ := strings.Cut(freeAddr(t), ":")
+	r.load(setup{apps: `"shield": {"page": ":` + other + `"},`, handlers: overQuota("") + "," + respondOK})
+	before := page
+	page = "127.0.0.1:" + other
+	for host, want := range map[string]int{"attacker.example:" + other: 403, "localhost:" + other: 201, "127.0.0.1:" + other: 201} {
+		if status, text := ask("POST", "/shield/overrides", block, append(json, "Host", host, "Origin", "http://"+host)...); status != want {
+			t.Errorf("host %s: %d %s, want %d", host, status, text, want)
+		}
+	}
+	page = before
+
 	// A reload keeps the address; a config without it frees it, and one whose address is no good changes nothing.
 	r.load(setup{apps: `"shield": {"page": "` + page + `"},`, handlers: overQuota("") + "," + respondOK})
 	if status, _ := ask("GET", "/shield/who", ""); status != http.StatusOK {

@@ -15,6 +15,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/herdshield/shield"
+	"github.com/herdshield/shield/pushback"
 )
 
 // TestIdleUploadsHoldNoPermit has one client begin as many uploads as requests may be in flight, and send no
@@ -70,13 +71,20 @@ func TestUploadsThatCannotBeRead(t *testing.T) {
 func TestUploadsMustCome(t *testing.T) {
 	for head, want := range map[string]string{
 		"Content-Length: 1000\n\nx": "408 after 10s, not served",
+		"Content-Length: 2000\n\nx": "408 after 3s, not served",
 		"Content-Type: application/grpc\nTransfer-Encoding: chunked\n\n1\nx\n": "served after 0s",
 	} {
 		h := newLive(t, Live{Name: "uploads", Config: shield.Config{Concurrency: 1}, State: new(LiveState)})
 		h.receives = true
+		if strings.Contains(head, "2000") {
+			h.readTimeout = 3 * time.Second
+		}
 		served := "not served"
 		var began time.Duration
 		work := func(_ *doorConn, w http.ResponseWriter, r *http.Request) {
+			if pushback.IsGRPC(r) {
+				r.ProtoMajor = 2 // as it is
+			}
 			err := h.ServeHTTP(w, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
 				served = fmt.Sprintf("served after %v", shield.Now()-began)
 				w.WriteHeader(http.StatusOK)

@@ -4,10 +4,10 @@
 // It is not for limits on the size of a body, and not for streams in which both sides send at once: gRPC's
 // clients, say, may wait for an answer before they send more.
 //
-//	whole, done, err := early.Read(w, r, 0)
+//	whole, done, err := early.Read(w, r, 0, 0)
 //	defer done()
 //	if err != nil { … } // 408
-//	pacer := upload.NewPacer(w, r, whole)
+//	pacer := upload.NewPacer(w, r, whole, 0)
 //	defer pacer.End()
 package upload
 
@@ -37,6 +37,7 @@ type Pacer struct {
 	control *http.ResponseController
 
 	broken atomic.Bool   // the body has ended early
+	by     time.Duration // when the server ends the request's reads; 0: never
 	until  time.Duration // when all of it must have come; 0: as MinPace says
 
 	mu    sync.Mutex // guards the fields below
@@ -44,9 +45,9 @@ type Pacer struct {
 	ended bool       // the connection may be another request's
 }
 
-// NewPacer returns a Pacer for r. whole: the body is in memory, and needs no pace.
-func NewPacer(w http.ResponseWriter, r *http.Request, whole bool) *Pacer {
-	p := &Pacer{control: http.NewResponseController(w)}
+// NewPacer returns a Pacer for r. by is when the server's own time-out ends reads of r, 0 for never. whole: the body is in memory, and needs no pace.
+func NewPacer(w http.ResponseWriter, r *http.Request, whole bool, by time.Duration) *Pacer {
+	p := &Pacer{control: http.NewResponseController(w), by: by}
 	if r.Body != nil && r.Body != http.NoBody && !whole {
 		r.Body = &pacedBody{ReadCloser: r.Body, Pacer: p}
 	}
@@ -69,6 +70,9 @@ func (p *Pacer) End() {
 func (p *Pacer) readDeadline(t time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.by > 0 && (t.IsZero() || shield.At(p.by).Before(t)) { // a shield does not give more time than the server
+		t = shield.At(p.by)
+	}
 	if p.ended || p.control.SetReadDeadline(t) != nil {
 		return false
 	}
@@ -136,7 +140,8 @@ type Early struct {
 // Read reads the body of r up to MaxEarly, and returns whether that is the whole
 // body. The caller must call done after r. An error means that the client has broken off, or
 // is too slow: also if it has not sent that much at the instant end, unless that is 0.
-func (e *Early) Read(w http.ResponseWriter, r *http.Request, end time.Duration) (whole bool, done func(), err error) {
+// by is as in NewPacer.
+func (e *Early) Read(w http.ResponseWriter, r *http.Request, end, by time.Duration) (whole bool, done func(), err error) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return true, func() {}, nil
 	}
@@ -152,7 +157,7 @@ func (e *Early) Read(w http.ResponseWriter, r *http.Request, end time.Duration) 
 		return false, done, nil
 	}
 	body := r.Body
-	paced := &pacedBody{ReadCloser: body, Pacer: &Pacer{control: http.NewResponseController(w), until: end}}
+	paced := &pacedBody{ReadCloser: body, Pacer: &Pacer{control: http.NewResponseController(w), until: end, by: by}}
 	early := make([]byte, size)
 	n := 0
 	for n < len(early) && !whole { // not io.ReadFull, which returns ErrUnexpectedEOF for a short body

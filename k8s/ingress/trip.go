@@ -84,7 +84,7 @@ func (p *passage) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	}
 	var pace *upload.Pacer
 	if p.limited && !t.streams {
-		pace = upload.NewPacer(w, r, t.whole)
+		pace = upload.NewPacer(w, r, t.whole, 0)
 		defer pace.End()
 	}
 	body := shield.WatchBody(r)
