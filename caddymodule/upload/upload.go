@@ -23,10 +23,10 @@ import (
 )
 
 const (
-	// A client that holds a place at an endpoint must send its body, and read the
+	// A client that holds a permit must send its body, and at an ingress read the
 	// response, at MinPace bytes per second on average, after Grace. Ours: a
 	// tenth of a bad mobile connection. Otherwise twenty clients that send a byte per
-	// minute would hold all the places of a small Service.
+	// minute would hold all the permits of a small backend.
 	MinPace = 1 << 10
 	Grace   = 10 * time.Second
 )
@@ -45,7 +45,8 @@ type Pacer struct {
 	ended bool       // the connection may be another request's
 }
 
-// NewPacer returns a Pacer for r. by is when the server's own time-out ends reads of r, 0 for never. whole: the body is in memory, and needs no pace.
+// NewPacer returns a Pacer for r. whole: the body is in memory, and needs no pace. by is when the
+// server's own time-out ends reads of r, as shield.Now has it; 0: never.
 func NewPacer(w http.ResponseWriter, r *http.Request, whole bool, by time.Duration) *Pacer {
 	p := &Pacer{control: http.NewResponseController(w), by: by}
 	if r.Body != nil && r.Body != http.NoBody && !whole {
