@@ -60,7 +60,7 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 	if standby {
 		b.standby.Come()
 	}
-	if t.visit.Rejected && !g.spares(now) {
+	if t.visit.Rejected && (pushback.Simple || !g.spares(now)) {
 		d.Reason, d.Class = Early, uint8(g.plan.Requested(r.Class))
 		b.clients.RefuseEarly(now, &t.visit, &g.terms, &d.Told)
 		g.refuse(&r, &d)
@@ -92,8 +92,9 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 // arrive asks what the client of a request was promised.
 func (g *Guard) arrive(now time.Duration, t *try) {
 	clients, c, v := &g.backend.clients, t.caller(), &t.visit
-	clients.Arrive(now, &c, &g.terms, v)
+	clients.Arrive(now, &c, &g.terms, g.supply(), v)
 	switch {
+	case pushback.Simple:
 	case v.Standing == pushback.OnTime && v.Deferred:
 		clients.Overdue(now, &c, &g.terms, g.supply(), v)
 	case v.Standing == pushback.Ambiguous && v.Rejected:
@@ -223,7 +224,9 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 	case d.Admit:
 		class.admitted.Add(1)
 		d.Backlog = b.clients.Ahead(now)
-		if t.visit.Promises > 0 && t.visit.Standing != pushback.OtherRequest { // that was not what the promise is for
+		if pushback.Simple {
+			b.clients.Keep(now, uint64(t.Client), &t.visit)
+		} else if t.visit.Promises > 0 && t.visit.Standing != pushback.OtherRequest { // that was not what the promise is for
 			b.clients.Keep(now, uint64(t.Client), &t.visit)
 		} else if t.visit.Pass {
 			b.clients.Pass(now, uint64(t.Client))
@@ -368,7 +371,16 @@ func (g *Guard) Spare() float64 {
 }
 
 // supply returns what the backend can spare.
-func (g *Guard) supply() pushback.Supply { return pushback.Supply{Rate: g.Rate()} }
+func (g *Guard) supply() pushback.Supply {
+	s := pushback.Supply{Rate: g.Rate(), Burst: math.Inf(1)}
+	if g.hasCapacity {
+		s.Burst = float64(g.capacity.Burst())
+	}
+	if limit := g.Limit(); limit > 0 {
+		s.Burst = min(s.Burst, float64(limit))
+	}
+	return s
+}
 
 // shortage returns the same for a request that the backend refuses, with how long there
 // will be nothing for any request.

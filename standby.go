@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/herdshield/shield/loadshed"
+	"github.com/herdshield/shield/pushback"
 )
 
 // scarcity is the burst or limit below which there is too little to leave any of it to
@@ -56,6 +57,13 @@ type reserve struct{ tokens, places int }
 // next moment.
 func (g *Guard) reserveOf(now time.Duration, t *try) reserve {
 	s, burst := &g.backend.standby, g.capacity.Burst()
+	if pushback.Simple {
+		share := g.backend.clients.Core.Reserve(&t.visit)
+		if share == 0 {
+			return reserve{}
+		}
+		return reserve{min(int(share*float64(burst)), max(burst-2, min(burst-1, 2))), g.Limit() / 12}
+	}
 	if t.visit.Standby {
 		return reserve{max(0, burst-s.Tokens()), s.Places(true)}
 	}

@@ -25,6 +25,7 @@ type Appointments struct {
 	calendar Calendar
 	ledger   Ledger
 	crowds   crowds
+	Core     Core
 	signers  signers
 	herds    herds
 	news     news // for other replicas
@@ -83,7 +84,10 @@ func (c *Caller) kind() uint64 {
 type Supply struct {
 	Rate  float64       // requests per second that the backend can take; +Inf: not known
 	Token time.Duration // until there is a token for any request
+	Burst float64       // how many requests at once
 }
+
+func (s Supply) two() Supply2 { return Supply2{s.Rate, s.Burst} }
 
 // Bounds returns the shortest and the longest wait that a client is told.
 func (t *Terms) Bounds(c *Caller) (shortest, longest time.Duration) {
@@ -150,16 +154,38 @@ func (d *Told) Tell(wait time.Duration, quota bool, t *Terms) {
 }
 
 // Resize sets how many clients are remembered: see [Ledger.Resize].
-func (a *Appointments) Resize(maxClients int) { a.ledger.Resize(maxClients) }
+func (a *Appointments) Resize(maxClients int) {
+	if Simple {
+		a.Core.turns.sets.Store(int64(maxClients+ways-1) / ways)
+		return
+	}
+	a.ledger.Resize(maxClients)
+}
 
 // Expects reports whether any client may come back that was told to.
-func (a *Appointments) Expects(now time.Duration) bool { return a.calendar.Expecting(now) }
+func (a *Appointments) Expects(now time.Duration) bool {
+	if Simple {
+		last := time.Duration(a.Core.line.last.Load())
+		return last > 0 && now < last+maxLate
+	}
+	return a.calendar.Expecting(now)
+}
 
 // Backlogged reports whether any client is promised a time after now.
-func (a *Appointments) Backlogged(now time.Duration) bool { return a.calendar.Backlogged(now) }
+func (a *Appointments) Backlogged(now time.Duration) bool {
+	if Simple {
+		return a.Core.line.Standing(now)
+	}
+	return a.calendar.Backlogged(now)
+}
 
 // Ahead returns how far the promises reach.
-func (a *Appointments) Ahead(now time.Duration) time.Duration { return a.calendar.Ahead(now) }
+func (a *Appointments) Ahead(now time.Duration) time.Duration {
+	if Simple {
+		return max(0, time.Duration(a.Core.line.last.Load())-now)
+	}
+	return a.calendar.Ahead(now)
+}
 
 // Doubt returns how little newcomers are trusted to come back when they are told, 0 to 1: 1
 // in a flood of strangers that ask once.
@@ -173,7 +199,22 @@ func (a *Appointments) Spare(service float64) float64 { return a.calendar.Spare(
 // rejected for coming early, only while others wait. So is one of a crowd that wants more
 // than its share. Of a deferred client that is OnTime it has to be asked whether it is
 // Overdue.
-func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, v *Visit) {
+func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, s Supply, v *Visit) {
+	if Simple {
+		if c.Key == 0 {
+			return
+		}
+		a.Core.Arrive(now, c.Key, s.two(), v)
+		v.Rejected = v.Rejected && t.Enforce
+		a.redeem(now, c, t, v.Rejected, v)
+		if v.Standing != Stranger {
+			a.returned.Add(1)
+			if v.Standing == OnTime {
+				a.onTime.Add(1)
+			}
+		}
+		return
+	}
 	if c.Key == 0 || !a.calendar.Expecting(now) && c.Ticket == "" {
 		return
 	}
@@ -231,6 +272,10 @@ func (a *Appointments) Forget(client uint64) { a.ledger.Drop(client) }
 
 // Keep notes that a client with a promise has been admitted, as which it came.
 func (a *Appointments) Keep(now time.Duration, client uint64, came *Visit) {
+	if Simple {
+		a.Core.Admitted(now, client, came)
+		return
+	}
 	v := *came
 	if !v.Crowd {
 		v = a.ledger.Keep(now, client)
@@ -271,6 +316,19 @@ func (a *Appointments) Sometime(now time.Duration, c *Caller, t *Terms, s Supply
 
 // Refuse gives a client that the backend has no capacity for its appointment.
 func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, s Supply, d *Told) {
+	if Simple {
+		r := a.rates(c, t, s)
+		p := a.Core.Refuse(now, c.Key, v, s.two(), r.Min, r.Max, r.Token)
+		if v.Due {
+			a.broken.Add(1)
+		}
+		if t.tooLong(&p, d) {
+			return
+		}
+		a.tell(now, c, t, p, !v.Hammers, d)
+		a.Core.Write(now, c.Key, v, &p, now+d.Hold)
+		return
+	}
 	if v.Standing == TooEarly { // enforcement is off
 		d.Tell(v.At-now, false, t)
 		return
@@ -364,6 +422,10 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 		a.families[FamilyOf(c.Agent)].told.Add(1)
 		return
 	}
+	if Simple {
+		a.refuseQuota(now, c, key, wait, each, t, s, d)
+		return
+	}
 	v := a.ledger.Visit(now, key, c.kind(), 0, 0)
 	replace := ReplaceNone
 	rates := a.rates(c, t, s)
@@ -442,6 +504,13 @@ func (a *Appointments) Tick(now time.Duration, arrivals, refusals, overQuota uin
 		return
 	}
 	// Requests over a quota do not come to the backend.
+	if Simple {
+		if s.at > 0 {
+			a.Core.line.Tick(d, Supply2{inf, 1})
+		}
+		s.at = now
+		return
+	}
 	unpromised := int64(arrivals - overQuota - a.returned.Load())
 	if s.at > 0 {
 		a.calendar.Arrived(now, d, uint64(max(0, unpromised-s.unpromised)), overQuota-s.overQuota)
@@ -474,6 +543,9 @@ func (a *Appointments) Stats(now time.Duration) AppointmentStats {
 		CalendarStats: a.calendar.Stats(now),
 		Broken:        a.broken.Load(), EarlyAdmitted: a.early.Load(), Held: int(a.held.Load()), Lost: a.patience.lost.Load(),
 		MaxClients: a.ledger.MaxClients(), Redeemed: a.redeemed.Load(), Worthless: a.worthless.Load(),
+	}
+	if Simple {
+		a.Core.stats(&s.CalendarStats)
 	}
 	for i := range s.Families {
 		s.Families[i] = a.families[i].stats()

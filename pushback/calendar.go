@@ -97,7 +97,8 @@ type Appointment struct {
 	Window   time.Duration // how long after At would do as well, where the client can choose
 	Wait     time.Duration // expected until the client is served
 	Deferred bool          // no slot is reserved
-	Number   float64       // if Deferred: the client's position in the queue, which Rebook needs
+	turn     Turn
+	Number   float64 // if Deferred: the client's position in the queue, which Rebook needs
 }
 
 // Promises counts what has become of appointments.

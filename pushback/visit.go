@@ -35,6 +35,9 @@ type Visit struct {
 	// may have what would be lost otherwise. Rejected: its promise stands, so that it costs
 	// no more to refuse it.
 	Standby, Rejected bool
+
+	turn  Turn // of the Core
+	tried bool
 }
 
 // number returns the client's number in the queue, given one that is being served: the

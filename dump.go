@@ -1,0 +1,3 @@
+package shield
+
+func (b *Backend) Dump() string { return b.clients.Core.Dump() }
