@@ -163,7 +163,7 @@ func (c *Core) stats(s *CalendarStats) {
 	l := &c.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.KeptShare = l.keep()
+	s.KeptShare = l.keep()[0]
 	s.Deferred = 0
 	s.Waiting = int(max(0, l.issued-l.served))
 	s.Promises = Promises{Made: l.counts.Made, Deferred: l.counts.Deferred, Kept: l.counts.Kept, Late: l.counts.Late}

@@ -20,17 +20,32 @@ type Line struct {
 	base           float64       // first tries admitted per second while no client waits
 	baseSeen       float64       // seconds of that, up to memoryBase
 
-	made, came float64
+	made, came [2]float64
 	second     int64        // all before it are in made
 	full       int64        // no second before it has room
 	ring       [128]expects // promises by the second that they are for
-	kept       float64      // the share of promises that are kept; 0: nothing is known, which means 1
+	kept       [2]float64   // the share of promises that are kept; 0: nothing is known, which means 1
 
 	random uint64
 	counts LineCounts
 }
 
-type expects struct{ made, tried, lost, came float32 }
+// what is expected in a second, of clients that have not come back before and that have
+type expects struct {
+	told, came, booked [2]float32
+	lost               float32
+}
+
+func (e *expects) load(keep [2]float64) float64 {
+	return float64(e.booked[0])*keep[0] + float64(e.booked[1])*keep[1] + float64(e.lost)
+}
+
+func trust(tried bool) int {
+	if tried {
+		return 1
+	}
+	return 0
+}
 
 // LineCounts are what has become of promises.
 type LineCounts struct{ Made, Deferred, Kept, Late, Broken uint64 }
@@ -49,15 +64,18 @@ const (
 // Supply2 is what a backend can do: requests per second, and how many at once.
 type Supply2 struct{ Rate, Burst float64 }
 
-func (l *Line) keep() float64 {
-	if l.kept == 0 {
-		return 1
+func (l *Line) keep() [2]float64 {
+	k := l.kept
+	for i := range k {
+		if k[i] == 0 {
+			k[i] = 1
+		}
 	}
-	return l.kept
+	return k
 }
 
 func (l *Line) doubt() float64 {
-	return min(1, max(0, (trustedFrom-l.keep())/(trustedFrom-doubtedAt)))
+	return min(1, max(0, (trustedFrom-l.keep()[0])/(trustedFrom-doubtedAt)))
 }
 
 // spare is how many clients per second can be served that wait.
@@ -66,7 +84,7 @@ func (l *Line) spare(s Supply2, share float64) float64 {
 	return max(leastSpare*rate, share*rate-l.base*(1-l.doubt()))
 }
 
-func (l *Line) pace(s Supply2) float64 { return l.spare(s, planned) / l.keep() }
+func (l *Line) pace(s Supply2) float64 { return l.spare(s, planned) / l.keep()[0] }
 
 // Standing reports whether clients wait.
 func (l *Line) Standing(now time.Duration) bool { return l.until.Load() > int64(now) }
@@ -98,28 +116,35 @@ func (l *Line) advance(now time.Duration, s Supply2) {
 func (l *Line) mature(n int64) {
 	for m := max(l.second, n-int64(len(l.ring))); m < n; m++ {
 		e := &l.ring[(m-1)&127]
-		made, came := float64(e.made), float64(e.came)
-		if d := came - made*l.keep(); d*d > 9*(made*l.keep()+1) { // no chance: all is different now
-			l.made, l.came = 0, 0
+		for i := range l.kept {
+			made, came, keep := float64(e.told[i]), float64(e.came[i]), l.keep()[i]
+			if d := came - made*keep; d*d > 9*(made*keep+1) { // no chance: all is different now
+				l.made[i], l.came[i] = 0, 0
+			}
+			fade := math.Exp(-max(came, made*keep) / memoryKept)
+			l.made[i], l.came[i] = l.made[i]*fade+made, l.came[i]*fade+came
 		}
-		fade := math.Exp(-max(came, made*l.keep()) / memoryKept)
-		l.made, l.came = l.made*fade+made, l.came*fade+came
 		*e = expects{}
 	}
+	idle := 1.0
 	if l.until.Load() < int64(time.Duration(n)*time.Second) {
-		idle := math.Pow(0.92, float64(min(n-l.second, 100)))
-		l.made, l.came = l.made*idle, l.came*idle
+		idle = math.Pow(0.92, float64(min(n-l.second, 100)))
 	}
 	l.second = n
-	prior := priorKept * math.Exp(-l.made/25)
-	l.kept = min(1, max(0.005, (l.came+prior)/(l.made+prior+1e-9)))
+	for i := range l.kept {
+		l.made[i], l.came[i] = l.made[i]*idle, l.came[i]*idle
+		prior := priorKept * math.Exp(-l.made[i]/25)
+		l.kept[i] = min(1, max(leastKept[i], (l.came[i]+prior)/(l.made[i]+prior+1e-9)))
+	}
 }
+
+var leastKept = [2]float64{0.005, 0.25}
 
 // dry reports whether fewer clients are expected than two seconds can serve.
 func (l *Line) dry(now time.Duration, s Supply2) bool {
 	load := 0.0
 	for i := range l.ring {
-		load += float64(l.ring[i].made)*l.keep() + float64(l.ring[i].tried)
+		load += l.ring[i].load(l.keep())
 	}
 	return load < 2*l.spare(s, planned)
 }
@@ -162,11 +187,8 @@ func (l *Line) back(now time.Duration, t *Turn) {
 	case n <= int64(now/time.Second):
 	default:
 		e := &l.ring[n&127]
-		if t.Tried {
-			e.tried = max(0, e.tried-1)
-		} else {
-			e.made = max(0, e.made-1)
-		}
+		i := trust(t.Tried)
+		e.booked[i], e.told[i] = max(0, e.booked[i]-1), max(0, e.told[i]-1)
 		l.full = min(l.full, n)
 	}
 }
@@ -197,11 +219,8 @@ func (l *Line) Next(now time.Duration, s Supply2, has *Turn, due, tried bool, sh
 		if at, t.Slot = l.room(from, now+longest, l.spare(s, share)); t.Slot {
 			l.counts.Made++
 			e := &l.ring[int64(at/time.Second)&127]
-			if tried {
-				e.tried++
-			} else {
-				e.made++
-			}
+			e.booked[trust(tried)]++
+			e.told[trust(tried)]++
 			t.At = at
 			l.until.Store(max(l.until.Load(), int64(at)))
 			l.last.Store(max(l.last.Load(), int64(at)))
@@ -221,6 +240,7 @@ func (l *Line) Next(now time.Duration, s Supply2, has *Turn, due, tried bool, sh
 	whole = max(whole, token)
 	wait := max(shortest, whole/time.Duration(math.Ceil(float64(whole)/float64(longest))))
 	t.At = now + wait
+	l.ring[int64(t.At/time.Second)&127].told[trust(tried)]++
 	l.last.Store(max(l.last.Load(), int64(t.At)))
 	return t, whole
 }
@@ -233,7 +253,7 @@ func (l *Line) room(at, limit time.Duration, spare float64) (time.Duration, bool
 			return limit, false
 		}
 		e := &l.ring[n&127]
-		load := float64(e.made)*l.keep() + float64(e.tried) + float64(e.lost)
+		load := e.load(l.keep())
 		if load < spare {
 			slot := begin + time.Duration(load/spare*float64(time.Second))
 			if at = max(at, slot); at > limit {
@@ -250,18 +270,13 @@ func (l *Line) Came(now time.Duration, s Supply2, t *Turn) (due bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.advance(now, s)
-	switch {
-	case !t.Slot:
-		return false
-	case now < t.At+lateAfter:
-		if !t.Tried {
-			l.ring[int64(t.At/time.Second)&127].came++
-		}
+	if now < t.At+lateAfter {
+		l.ring[int64(t.At/time.Second)&127].came[trust(t.Tried)]++
 		l.counts.Kept++
-	default:
+	} else {
 		l.counts.Late++
 	}
-	return true
+	return t.Slot
 }
 
 // Still keeps the line from moving until then: nothing is served.
