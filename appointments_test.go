@@ -289,7 +289,7 @@ func TestFloodOfNewClients(t *testing.T) {
 		if told[i] {
 			returned++
 		}
-		if told[i] && g.backend.clients.Promised(now, uint64(r.Client)) > 0 {
+		if told[i] && g.backend.clients.Client(now, uint64(r.Client)).Promises > 0 {
 			known++
 		}
 		d := g.Admit(now, r)
@@ -629,7 +629,7 @@ func TestBothExcusedBehindOneKey(t *testing.T) {
 	if d := g.Admit(second, one(1)); d.Reason == Early {
 		t.Errorf("%+v at %v, when it was told", d, second)
 	}
-	if n := g.backend.clients.Promised(second, 1); n > 1 {
+	if n := g.backend.clients.Client(second, 1).Promises; n > 1 {
 		t.Errorf("%d promises at the end", n)
 	}
 }
@@ -646,7 +646,7 @@ func TestNeverIsForOneRequest(t *testing.T) {
 	if d := g.Admit(1500*ms, Request{Client: 1, Fingerprint: 2}); !d.Hint.Never {
 		t.Fatalf("%+v; want never", d)
 	}
-	if n := g.backend.clients.Promised(due, 1); n != 1 {
+	if n := g.backend.clients.Client(due, 1).Promises; n != 1 {
 		t.Errorf("%d promises; want the one for its first request", n)
 	}
 }

@@ -507,7 +507,7 @@ func TestRepeatingAtOnceGainsNothing(t *testing.T) {
 		most int
 	}{
 		{"the same", func(int) limiter.Key { return 9 }, 20},
-		{"another each time", func(i int) limiter.Key { return limiter.Key(i) }, pushback.CrowdThreshold + 12},
+		{"another each time", func(i int) limiter.Key { return limiter.Key(i) }, pushback.GroupThreshold + 12},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := mustNew(t, Config{Capacity: perSecond(50, 10)}, nil)
@@ -543,7 +543,7 @@ func TestRepeatingAtOnceGainsNothing(t *testing.T) {
 			if early := first - now; early > 250*ms { // a fiftieth of the wait counts as on time
 				t.Errorf("let in %v before its time", early)
 			}
-			if n := g.backend.clients.Promised(now, 7); n > c.most {
+			if n := g.backend.clients.Client(now, 7).Promises; n > c.most {
 				t.Errorf("it has %d appointments, want at most %d", n, c.most)
 			}
 		})
@@ -553,7 +553,7 @@ func TestRepeatingAtOnceGainsNothing(t *testing.T) {
 // A client that comes before its time is let in where no other waits, with as many
 // promises as one client may have, again and again; and not where another does.
 func TestWhoWaitsAloneMayComeEarly(t *testing.T) {
-	for _, promises := range []int{1, 2, pushback.CrowdThreshold} {
+	for _, promises := range []int{1, 2, pushback.GroupThreshold} {
 		for _, another := range []bool{false, true} {
 			g := mustNew(t, Config{Concurrency: 1, Pushback: pushback.AnswerConfig{NoDither: true}}, nil)
 			holds := g.Admit(time.Minute, one(1))

@@ -95,10 +95,6 @@ func (c *court) ask(v visitor) Decision {
 	switch {
 	case d.Reason == Early && v.due:
 		t.Errorf("%v: a client that comes when it was told is too early: %+v", v.at, d)
-	case d.Reason == Early && burst < scarcity && b.inFlight.Idle(v.at):
-		t.Errorf("%v: refused as early by a backend that rests", v.at)
-	case d.Reason == Early && all && b.standby.Lossy():
-		t.Errorf("%v: refused as early while tokens are lost", v.at)
 	case d.Reason == Early:
 	case d.Reason != Capacity:
 		t.Errorf("%v: refused for %v", v.at, d.Reason)

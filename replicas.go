@@ -70,7 +70,7 @@ func (g *Guard) lookAtStore(now time.Duration) {
 
 // askStore returns what a request may wait for whose claim finds no token. It releases that.
 func (g *Guard) askStore(now time.Duration, t *try, c limiter.Claim) <-chan struct{} {
-	misses := !t.made && c.Misses(now, t.visit.Due, t.tokens)
+	misses := !t.made && c.Misses(now, t.visit.Standing == pushback.Due, t.tokens)
 	c.Release()
 	if !misses {
 		return nil
@@ -82,7 +82,7 @@ func (g *Guard) askStore(now time.Duration, t *try, c limiter.Claim) <-chan stru
 func (g *Guard) askPlace(now time.Duration, t *try) <-chan struct{} {
 	l := g.backend.link.Load()
 	l.Binds(now)
-	if t.made || t.visit.Standby {
+	if t.made {
 		return nil
 	}
 	return l.AskPlace(now)

@@ -105,8 +105,7 @@ type Request struct {
 // caller returns the part of r that matters for appointments.
 func (r *Request) caller() pushback.Caller {
 	return pushback.Caller{
-		Key: uint64(r.Client), Fingerprint: uint64(r.Fingerprint), Repeats: r.Retry, Precise: r.Precise,
-		Agent: r.Agent, Ticket: r.Ticket, ID: r.ClientID, Deadline: r.Deadline,
+		Key: uint64(r.Client), Precise: r.Precise, Agent: r.Agent, Ticket: r.Ticket, ID: r.ClientID, Deadline: r.Deadline,
 	}
 }
 

@@ -155,7 +155,7 @@ func TestTicketsOverReloads(t *testing.T) {
 		empty(g, now) // so that a backlog stands
 		now += 101 * ms
 		empty(g, now)
-		defer s.Backend.clients.Forget(7) // nothing but the ticket is to speak for it
+		defer s.Backend.clients.Forgive(0, 7) // nothing but the ticket is to speak for it
 		return g.Admit(now, bearer(7, d.Ticket)).Admit
 	}
 	if !use("a secret of the house") {

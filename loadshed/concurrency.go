@@ -61,7 +61,6 @@ type Entrant struct {
 	As       int           // the class that it is treated as: see Classify
 	Due      bool          // its client has an appointment that has come
 	Reserve  int           // places that it has to leave to others
-	Standby  bool          // it may have what is there now, and must not wait for more
 	Deadline time.Duration // until when its client waits, 0 if that is not known
 }
 
@@ -200,7 +199,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	limit := c.Limit(p)
 	c.shares.Seen(now, p.Requested(e.Class))
 	free, rank := c.limitFor(now, p, e.As), rankOf(e.As, e.Due)
-	if p.queue.Size == 0 || e.Standby { // else requests that come on time go first in it
+	if p.queue.Size == 0 { // else requests that come on time go first in it
 		free = min(free, limit-e.Reserve) // a class leaves some already
 	}
 	if e.As+2 >= p.classes.Len() && c.isCrowd(now, p, e.Client) { // no lower class to be treated as
@@ -218,7 +217,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	}
 	c.adaptive.LimitHit()
 	wait = c.gate.Drain(now)
-	if p.queue.Size > 0 && !p.observe && !e.Standby && c.join(now, p, e, rank, pl) {
+	if p.queue.Size > 0 && !p.observe && c.join(now, p, e, rank, pl) {
 		return Waiting, wait
 	}
 	c.adaptive.Rejected()

@@ -109,12 +109,3 @@ func (c *Concurrency) InFlightOf(client, inFlight uint64) int {
 	}
 	return n
 }
-
-// CopyTo makes a zero Standby one that answers as s does until its next Look.
-func (s *Standby) CopyTo(to *Standby) {
-	to.credit.Store(s.credit.Load())
-	to.tokens.Store(s.tokens.Load())
-	to.forDue.Store(s.forDue.Load())
-	to.forAll.Store(s.forAll.Load())
-	to.dueShare.Store(s.dueShare.Load())
-}

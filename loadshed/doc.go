@@ -7,7 +7,6 @@
 // priority classes, and [InFlight] finds clients with far more than a fair share. [Orphans]
 // count work whose client has gone. A [Budget] caps retries, and a [Pause] is
 // backpressure from the backend. [Concurrency] composes them all under a [Plan]. A
-// [Standby] learns what of a backend is lost for want of permission.
 //
 // The operator's settings are passed with every call and never stored, so that a reload
 // applies at once to all that is known and in flight.

@@ -214,16 +214,6 @@ type herds struct {
 	of *herds // of a Copy: the original, which knows of periodic herds
 }
 
-// pulse returns how many requests of a periodic herd are expected between two instants.
-func (h *herds) pulse(from, to time.Duration) float64 {
-	if h.of != nil {
-		h = h.of
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.herd.Pulse(from, to)
-}
-
 // Saw notes whose request was refused, for the herd detector. One that comes at the same
 // moment as another may be left out: it is an estimate anyway. Client 0 is none.
 func (a *Appointments) Saw(client uint64) {
@@ -240,7 +230,7 @@ func (h *herds) tick(now time.Duration, arrivals, refusals uint64, a *Appointmen
 	// Refusals count when they are sent: that is what clients react to.
 	onTime := a.onTime.Load()
 	came, back, refused := arrivals-onTime, a.returned.Load()-onTime, refusals-uint64(a.held.Load())
-	h.herd.Tick(now, max(0, int(came-h.came)), max(0, int(back-h.back)), max(0, int(refused-h.refused)), a.calendar.Ahead(now))
+	h.herd.Tick(now, max(0, int(came-h.came)), max(0, int(back-h.back)), max(0, int(refused-h.refused)), a.line.Ahead(now))
 	h.came, h.back, h.refused = came, back, refused
 }
 

@@ -7,290 +7,479 @@ import (
 	"time"
 )
 
-// A Line is the order in which refused clients are served.
-type Line struct {
-	until atomic.Int64 // the last slot that was promised
-	last  atomic.Int64 // the last time that any client was told
-	fresh atomic.Int64 // first tries admitted since the last Tick
-
-	mu             sync.Mutex
-	at             time.Duration // as of when all this is
-	still          time.Duration // the line stands still until then: the backend is paused
-	issued, served float64       // numbers of the tail
-	base           float64       // first tries admitted per second while no client waits
-	baseSeen       float64       // seconds of that, up to memoryBase
-
-	made, came [2]float64
-	second     int64        // all before it are in made
-	full       int64        // no second before it has room
-	ring       [128]expects // promises by the second that they are for
-	kept       [2]float64   // the share of promises that are kept; 0: nothing is known, which means 1
-
-	random uint64
-	counts LineCounts
-}
-
-// what is expected in a second, of clients that have not come back before and that have
-type expects struct {
-	told, came, booked [2]float32
-	lost               float32
-}
-
-func (e *expects) load(keep [2]float64) float64 {
-	return float64(e.booked[0])*keep[0] + float64(e.booked[1])*keep[1] + float64(e.lost)
-}
-
-func trust(tried bool) int {
-	if tried {
-		return 1
-	}
-	return 0
-}
-
-// LineCounts are what has become of promises.
-type LineCounts struct{ Made, Deferred, Kept, Late, Broken uint64 }
-
 const (
-	planned     = 0.98 // of the rate is promised: others come by chance
-	leastSpare  = 0.1  // of the rate is for those that wait, in any case
-	memoryBase  = 30   // seconds
-	memoryKept  = 100  // promises
-	priorKept   = 3    // promises that were kept before any was made
-	lateAfter   = time.Second
-	trustedFrom = 0.65 // kept share from which first tries are trusted
-	doubtedAt   = 0.5  // and at which they only get what is left
+	// utilization is the share of the backend's rate that is promised. What comes at random
+	// beside it needs some room: at 0.98 the herds of the simulator find no promise broken.
+	utilization = 0.98
+
+	// leastSpare is the share of the rate that is promised in any case, however much else
+	// comes: a rejected client must be served some time.
+	leastSpare = 0.1
+
+	// lateAfter is how long after its time a client still counts as one that kept it. Clients
+	// that wait for whole seconds come within milliseconds, those that add a backoff later. To
+	// wait longer would mean to plan for as much longer with the wrong share of clients.
+	lateAfter = time.Second
+
+	// keptMemory is over how many returns, seen or expected, the kept share is averaged: with
+	// 100 it is right to a tenth, and is learned within a second or two of a flood.
+	keptMemory = 100
+
+	// priorKept is how many kept promises are assumed at the beginning, so that one client
+	// that stays away does not halve the share. After priorFade promises little is left of it.
+	priorKept = 3
+	priorFade = 25
+
+	// keptRecovery is which part of what was learned is left after a second in which no
+	// client waits: a minute after a flood, the next herd is believed again.
+	keptRecovery = 0.92
+
+	// From trusted on, slots are left for all clients that ask for the first time; up to
+	// doubted, for none: see Line.doubt. A herd of which a third gives up is still trusted.
+	trusted = 0.65
+	doubted = 0.5
+
+	// baseWindow is over how long the base load is averaged.
+	baseWindow = 30 * time.Second
+
+	// dryTime: the line has run dry if fewer clients are expected than the backend serves in
+	// so long. None can come sooner than in a second, so a line of two has a second's worth.
+	dryTime = 2 * time.Second
 )
 
-// Supply2 is what a backend can do: requests per second, and how many at once.
-type Supply2 struct{ Rate, Burst float64 }
+// leastKept bounds overbooking by new clients and by proven ones: no slot is promised to
+// more than 200 or 4 of them.
+var leastKept = [trusts]float64{1. / 200, 1. / 4}
 
-func (l *Line) keep() [2]float64 {
-	k := l.kept
-	for i := range k {
-		if k[i] == 0 {
-			k[i] = 1
-		}
-	}
-	return k
+// Trust is whether a client is known to come back when it is told to.
+type Trust uint8
+
+const (
+	Untried Trust = iota // it has not come back yet
+	Proven               // it has
+
+	trusts = iota
+)
+
+// A Line says when rejected clients are to come back, so that they do at the rate that a
+// backend can spare. It is a ring of seconds, each with how many clients are expected in it,
+// and a tail of numbers for clients that have no second within the longest wait.
+//
+// The package comment states its laws. It rejects no request: any client may have a token
+// that nobody waits for.
+//
+// The zero Line is empty. All its memory is this struct, 4 KiB: no number of clients makes
+// it grow. It is safe for concurrent use. A mutex is held for tens of nanoseconds, and only
+// while clients wait.
+type Line struct {
+	until atomic.Int64  // the last slot that was promised
+	last  atomic.Int64  // the last time that any client was told
+	fresh atomic.Uint64 // new clients admitted
+
+	mu             sync.Mutex
+	at             time.Duration // as of when all that follows is
+	issued, served float64       // numbers of the tail
+	base           float64       // new clients admitted per second while no client waits
+	baseSeen       time.Duration // over how long it has been averaged, up to baseWindow
+	ticked         time.Duration
+	freshTicked    uint64
+	second         int64 // all before it are in made and came
+	full           int64 // no second before it has room
+	ring           [seconds]second
+	made, came     [trusts]float64 // promises that were made, and kept: sums that fade
+	kept           [trusts]float64 // the kept share; 0: nothing is known, which means 1
+	counts         Promises
 }
 
-func (l *Line) doubt() float64 {
-	return min(1, max(0, (trustedFrom-l.keep()[0])/(trustedFrom-doubtedAt)))
+// seconds is how many the ring has: a minute ahead is the longest wait, and rejections are
+// held for up to a second.
+const seconds = 128
+
+// A second is what is expected in one second of the line, of new clients and proven ones.
+type second struct {
+	booked [trusts]float32 // slots
+	told   [trusts]float32 // clients that were told to come then, with a slot or without
+	came   [trusts]float32 // of those
+	lost   float32         // room that was left when it was too late to promise it
 }
 
-// spare is how many clients per second can be served that wait.
-func (l *Line) spare(s Supply2, share float64) float64 {
-	rate := min(s.Rate, 1e9)
+// maxRate stands for a rate that is not known.
+const maxRate = 1e9
+
+// Supply is what a backend can do.
+type Supply struct {
+	Rate  float64       // requests per second; +Inf: not known
+	Token time.Duration // until there is a token for any request
+}
+
+// Promises counts what has become of appointments.
+type Promises struct {
+	Made     uint64 // slots promised
+	Deferred uint64 // times that a client was told to ask again later
+	Kept     uint64 // came at its time, or within a second after it
+	Late     uint64 // came later
+	NoShow   uint64 // had not come by then; late ones are counted in both
+}
+
+// An Appointment is what a rejected client is told.
+type Appointment struct {
+	At       time.Duration
+	Wait     time.Duration // expected until the client is served
+	Deferred bool          // no slot is booked: it asks again at At
+}
+
+// A Turn is what a client was promised.
+type Turn struct {
+	At     time.Duration // when to come
+	Number float64       // if it is no Slot: the client's in the tail
+	Trust  Trust         // of the client
+	Slot   bool          // room is booked; else the client asks again at At
+}
+
+// Standing reports whether any client is promised a time after now. It is one atomic load.
+func (l *Line) Standing(now time.Duration) bool { return l.Ahead(now) > 0 }
+
+// Ahead returns how far the promised slots reach. It is one atomic load.
+func (l *Line) Ahead(now time.Duration) time.Duration {
+	return max(0, time.Duration(l.until.Load())-now)
+}
+
+// Expects reports whether a client that was told to come may still do so. It is one atomic
+// load.
+func (l *Line) Expects(now time.Duration) bool {
+	last := time.Duration(l.last.Load())
+	return last > 0 && now < last+maxLate
+}
+
+// Spare returns how many rejected clients per second can be served.
+func (l *Line) Spare(rate float64) float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.spare(rate, utilization)
+}
+
+func (l *Line) spare(rate, share float64) float64 {
 	return max(leastSpare*rate, share*rate-l.base*(1-l.doubt()))
 }
 
-func (l *Line) pace(s Supply2) float64 { return l.spare(s, planned) / l.keep()[0] }
-
-// Standing reports whether clients wait.
-func (l *Line) Standing(now time.Duration) bool { return l.until.Load() > int64(now) }
-
-// Long reports whether more of them do than the first seconds yield.
-func (l *Line) Long(now, shortest time.Duration) bool {
-	return l.until.Load() > int64(now+shortest+time.Second)
+// keep returns the share of promises that are kept.
+func (l *Line) keep(t Trust) float64 {
+	if l.kept[t] == 0 {
+		return 1
+	}
+	return l.kept[t]
 }
 
-func (l *Line) advance(now time.Duration, s Supply2) {
+// doubt returns how little new clients are trusted to come back: 0 to 1. If few of them do,
+// as in a flood of addresses that ask once, they get only what clients that do come back
+// leave. Mail servers call that greylisting (RFC 6647).
+func (l *Line) doubt() float64 {
+	return min(max(0, (trusted-l.keep(Untried))/(trusted-doubted)), 1)
+}
+
+// Doubt is how little new clients are trusted to come back: 0 to 1.
+func (l *Line) Doubt() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.doubt()
+}
+
+// pace returns how many numbers of the tail are served per second.
+func (l *Line) pace(rate float64) float64 { return l.spare(rate, utilization) / l.keep(Untried) }
+
+// load returns how many clients will come in a second, by what is known now.
+func (l *Line) load(s *second) float64 {
+	return float64(s.booked[Untried])*l.keep(Untried) + float64(s.booked[Proven])*l.keep(Proven) + float64(s.lost)
+}
+
+func (l *Line) secondOf(at time.Duration) *second { return &l.ring[int64(at/time.Second)&(seconds-1)] }
+
+// advance brings the line to now.
+func (l *Line) advance(now time.Duration, rate float64) {
 	if now <= l.at {
 		return
 	}
-	d := (now - max(l.at, min(l.still, now))).Seconds()
+	d := (now - l.at).Seconds()
 	l.at = now
 	if l.issued > l.served {
-		l.served = min(l.issued, l.served+d*l.pace(s))
+		l.served = min(l.issued, l.served+d*l.pace(rate))
 	}
-	if n := int64(now / time.Second); n > l.second {
-		l.mature(n)
-		l.full = 0
-		if l.issued > l.served && l.dry(now, s) {
-			l.served = l.issued
-		}
+	n := int64(now / time.Second)
+	if n == l.second {
+		return
+	}
+	l.mature(n)
+	if l.issued > l.served && l.expected() < dryTime.Seconds()*l.spare(rate, utilization) {
+		l.served = l.issued
 	}
 }
 
-// mature counts the promises for seconds that are over.
-func (l *Line) mature(n int64) {
-	for m := max(l.second, n-int64(len(l.ring))); m < n; m++ {
-		e := &l.ring[(m-1)&127]
-		for i := range l.kept {
-			made, came, keep := float64(e.told[i]), float64(e.came[i]), l.keep()[i]
-			if d := came - made*keep; d*d > 9*(made*keep+1) { // no chance: all is different now
-				l.made[i], l.came[i] = 0, 0
-			}
-			fade := math.Exp(-max(came, made*keep) / memoryKept)
-			l.made[i], l.came[i] = l.made[i]*fade+made, l.came[i]*fade+came
-		}
-		*e = expects{}
+// expected returns how many clients will come in all seconds.
+func (l *Line) expected() (sum float64) {
+	for i := range l.ring {
+		sum += l.load(&l.ring[i])
 	}
-	idle := 1.0
-	if l.until.Load() < int64(time.Duration(n)*time.Second) {
-		idle = math.Pow(0.92, float64(min(n-l.second, 100)))
+	return sum
+}
+
+// mature learns from the promises for seconds that are over, lateAfter ago.
+func (l *Line) mature(n int64) {
+	const after = int64(lateAfter / time.Second)
+	for m := max(l.second, n-seconds); m < n; m++ {
+		s := &l.ring[(m-after)&(seconds-1)]
+		for t := range l.kept {
+			l.learn(Trust(t), float64(s.told[t]), float64(s.came[t]))
+		}
+		*s = second{}
+	}
+	forget := 1.0
+	if !l.Standing(time.Duration(n) * time.Second) {
+		forget = math.Pow(keptRecovery, float64(min(n-l.second, seconds)))
+	}
+	for t := range l.kept {
+		l.made[t], l.came[t] = l.made[t]*forget, l.came[t]*forget
+		prior := priorKept * math.Exp(-l.made[t]/priorFade)
+		l.kept[t] = min(max(leastKept[t], (l.came[t]+prior)/max(l.made[t]+prior, 1e-9)), 1)
 	}
 	l.second = n
-	for i := range l.kept {
-		l.made[i], l.came[i] = l.made[i]*idle, l.came[i]*idle
-		prior := priorKept * math.Exp(-l.made[i]/25)
-		l.kept[i] = min(1, max(leastKept[i], (l.came[i]+prior)/(l.made[i]+prior+1e-9)))
-	}
+	l.full = 0 // there may be room now where fewer are expected
 }
 
-var leastKept = [2]float64{0.005, 0.25}
-
-// dry reports whether fewer clients are expected than two seconds can serve.
-func (l *Line) dry(now time.Duration, s Supply2) bool {
-	load := 0.0
-	for i := range l.ring {
-		load += l.ring[i].load(l.keep())
+// learn averages what became of the promises for one second. A second that differs by more
+// than chance, three standard deviations, forgets those before: all is different now.
+func (l *Line) learn(t Trust, made, came float64) {
+	expected := made * l.keep(t)
+	if d := came - expected; d*d > 9*(expected+1) {
+		l.made[t], l.came[t] = 0, 0
 	}
-	return load < 2*l.spare(s, planned)
+	fade := math.Exp(-max(came, expected) / keptMemory)
+	l.made[t], l.came[t] = l.made[t]*fade+made, l.came[t]*fade+came
+	l.counts.NoShow += uint64(max(0, made-came))
 }
 
-// Tick learns the base load. It is called once per second or so.
-func (l *Line) Tick(d time.Duration, s Supply2) {
-	n := float64(l.fresh.Swap(0))
+// Tick learns the base load: how many new clients are admitted per second. It is to be called
+// about once per second. While clients wait the average moves twenty times slower, because a
+// herd leaves new clients less than they would have otherwise.
+func (l *Line) Tick(now time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	gain := 1 - math.Exp(-d.Seconds()/memoryBase)
-	if l.Standing(l.at) {
+	d, fresh := now-l.ticked, l.fresh.Load()
+	n := float64(fresh - l.freshTicked)
+	first := l.ticked == 0
+	l.ticked, l.freshTicked = now, fresh
+	if first || d <= 0 {
+		return
+	}
+	gain := 1 - math.Exp(-d.Seconds()/baseWindow.Seconds())
+	if l.Standing(now) {
 		gain /= 20
 	} else {
-		if l.baseSeen < memoryBase {
-			gain = max(gain, d.Seconds()/(l.baseSeen+d.Seconds()))
+		if l.baseSeen < baseWindow { // a plain average, as long as little is known
+			gain = max(gain, d.Seconds()/(l.baseSeen+d).Seconds())
 		}
-		l.baseSeen = min(l.baseSeen+d.Seconds(), memoryBase)
+		l.baseSeen = min(l.baseSeen+d, baseWindow)
 	}
 	l.base += min(1, gain) * (n/d.Seconds() - l.base)
 }
 
-// Admitted takes note of an admission of a first try, or of a client before its turn.
-func (l *Line) Admitted(now time.Duration, first bool, before *Turn) {
-	if first {
-		l.fresh.Add(1)
-	}
-	if before != nil {
-		l.mu.Lock()
-		l.back(now, before)
-		l.mu.Unlock()
-	}
+// Fresh notes that a new client is admitted.
+func (l *Line) Fresh() { l.fresh.Add(1) }
+
+// A claim is what the line has to know of a rejected client.
+type claim struct {
+	had      *Turn         // that it came for; nil: none
+	trust    Trust         // of the client
+	from     time.Duration // not before
+	min, max time.Duration // bounds of the wait
 }
 
-// back takes a promise back.
-func (l *Line) back(now time.Duration, t *Turn) {
-	n := int64(t.At / time.Second)
-	switch {
-	case !t.Slot:
-		l.served = min(l.issued, l.served+1)
-	case n <= int64(now/time.Second):
-	default:
-		e := &l.ring[n&127]
-		i := trust(t.Tried)
-		e.booked[i], e.told[i] = max(0, e.booked[i]-1), max(0, e.told[i]-1)
-		l.full = min(l.full, n)
-	}
-}
-
-// A Turn is a promise: when to come back, and for which number.
-type Turn struct {
-	At     time.Duration
-	Number float64
-	Slot   bool // At is its turn; else it is when to ask again
-	Tried  bool // its client has come back before
-}
-
-// Next gives a client that is refused its turn: a slot if there is one within longest, else a
-// number, and equal hops.
-func (l *Line) Next(now time.Duration, s Supply2, has *Turn, due, tried bool, shortest, longest, token time.Duration) (t Turn, whole time.Duration) {
+// Next gives a rejected client its turn, and returns how long it will wait in all: until its
+// slot, or, if it has to ask again, until about when it will have one. A client that came for
+// its slot in vain gets the next one that is left, with what is not promised to others.
+func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Duration) {
+	rate := min(s.Rate, maxRate)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.advance(now, s)
-	share := planned
-	if due {
-		l.counts.Broken++
+	l.advance(now, rate)
+	t.Trust = c.trust
+	share := utilization
+	switch {
+	case c.had == nil && l.issued > l.served:
+		l.issued++
+		t.Number = l.issued
+	case c.had == nil:
+	case c.had.Slot:
 		share = 1
+	default:
+		t.Number = c.had.Number
 	}
-	t.Tried = tried
-	from := now + max(shortest, token, l.still-now)
-	if l.issued <= l.served || due || has != nil && has.Number <= l.served {
-		var at time.Duration
-		if at, t.Slot = l.room(from, now+longest, l.spare(s, share)); t.Slot {
+	from, limit := max(now+max(c.min, s.Token), c.from), now+c.max
+	if t.Number <= l.served {
+		if at, ok := l.room(from, limit, l.spare(rate, share)); ok {
+			t.At, t.Slot = at, true
+			l.secondOf(at).booked[t.Trust]++
 			l.counts.Made++
-			e := &l.ring[int64(at/time.Second)&127]
-			e.booked[trust(tried)]++
-			e.told[trust(tried)]++
-			t.At = at
 			l.until.Store(max(l.until.Load(), int64(at)))
-			l.last.Store(max(l.last.Load(), int64(at)))
+			l.tell(t)
 			return t, at - now
 		}
-	}
-	if has != nil && !has.Slot {
-		t.Number = max(l.served, has.Number)
-	} else if due {
-		t.Number = l.served
-	} else {
-		l.issued = max(l.issued, l.served) + 1
-		t.Number = l.issued
+		if t.Number = l.served; c.had == nil {
+			l.issued = max(l.issued, l.served) + 1
+			t.Number = l.issued
+		}
 	}
 	l.counts.Deferred++
-	whole = longest + time.Duration((t.Number-l.served)/l.pace(s)*float64(time.Second))
-	whole = max(whole, token)
-	wait := max(shortest, whole/time.Duration(math.Ceil(float64(whole)/float64(longest))))
-	t.At = now + wait
-	l.ring[int64(t.At/time.Second)&127].told[trust(tried)]++
-	l.last.Store(max(l.last.Load(), int64(t.At)))
-	return t, whole
+	t.At, wait = hop(now, c.max.Seconds()+max(0, t.Number-l.served)/l.pace(rate), max(c.min, s.Token), c.max)
+	l.tell(t)
+	return t, wait
 }
 
-// room returns the first instant from one on whose second is not full.
-func (l *Line) room(at, limit time.Duration, spare float64) (time.Duration, bool) {
-	for n := max(int64(at/time.Second), l.full); ; n++ {
+// hop returns when a client has to ask again that waits for so many seconds in all. It asks
+// no more often than it must, after equal times, so that all keep their order.
+func hop(now time.Duration, seconds float64, shortest, longest time.Duration) (at, wait time.Duration) {
+	wait = time.Duration(min(max(seconds, shortest.Seconds()), 1e9) * float64(time.Second))
+	hops := math.Ceil(wait.Seconds() / longest.Seconds())
+	return now + max(shortest, time.Duration(float64(wait)/hops)), wait
+}
+
+func (l *Line) tell(t Turn) {
+	l.secondOf(t.At).told[t.Trust]++
+	l.last.Store(max(l.last.Load(), int64(t.At)))
+}
+
+// room returns the first instant from one on whose second is not full, for a spare rate. What
+// is left of that second before the instant is lost.
+func (l *Line) room(from, limit time.Duration, spare float64) (at time.Duration, ok bool) {
+	for n := max(int64(from/time.Second), l.full); ; n++ {
 		begin := time.Duration(n) * time.Second
 		if begin > limit {
-			return limit, false
+			return 0, false
 		}
-		e := &l.ring[n&127]
-		load := e.load(l.keep())
-		if load < spare {
-			slot := begin + time.Duration(load/spare*float64(time.Second))
-			if at = max(at, slot); at > limit {
-				return limit, false
-			}
-			e.lost += float32((at - slot).Seconds() * spare)
-			return at, true
+		s := &l.ring[n&(seconds-1)]
+		load := l.load(s)
+		if load >= spare {
+			continue
 		}
+		slot := begin + time.Duration(load/spare*float64(time.Second))
+		if at = max(from, slot); at > limit {
+			return 0, false
+		}
+		s.lost += float32((at - slot).Seconds() * spare)
+		return at, true
 	}
 }
 
-// Came takes note that a client has come for its turn, and reports whether it is due.
-func (l *Line) Came(now time.Duration, s Supply2, t *Turn) (due bool) {
+// Came notes that a client has come that was told to.
+func (l *Line) Came(now time.Duration, rate float64, t *Turn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.advance(now, s)
+	l.advance(now, rate)
 	if now < t.At+lateAfter {
-		l.ring[int64(t.At/time.Second)&127].came[trust(t.Tried)]++
+		l.secondOf(t.At).came[t.Trust]++
 		l.counts.Kept++
 	} else {
 		l.counts.Late++
 	}
-	return t.Slot
 }
 
-// Still keeps the line from moving until then: nothing is served.
-func (l *Line) Still(until time.Duration) {
+// GiveBack takes back the turn of a client that is served before it, or will not come.
+func (l *Line) GiveBack(now time.Duration, t *Turn) {
 	l.mu.Lock()
-	l.still = max(l.still, until)
-	l.mu.Unlock()
+	defer l.mu.Unlock()
+	s := l.secondOf(t.At)
+	switch ahead := t.At/time.Second > now/time.Second; {
+	case ahead && t.Slot:
+		s.booked[t.Trust] = max(0, s.booked[t.Trust]-1)
+		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
+		l.full = min(l.full, int64(t.At/time.Second))
+	case ahead:
+		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
+		fallthrough
+	case !t.Slot: // those behind it move up
+		l.served = min(l.issued, l.served+1)
+	}
 }
 
-// draw returns a number in [0, 1): SplitMix64.
-func (l *Line) draw() float64 {
-	l.random += 0x9e3779b97f4a7c15
-	z := l.random
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return float64((z^z>>31)>>11) / (1 << 53)
+// Unwatched excludes a turn from the kept share: its client is not remembered, so its return
+// will not be recognised.
+func (l *Line) Unwatched(t *Turn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.secondOf(t.At)
+	s.told[t.Trust] = max(0, s.told[t.Trust]-1)
+}
+
+// Ask gives no slot to a client that may have none before so many others have come.
+func (l *Line) Ask(now time.Duration, others float64, s Supply, c claim) (t Turn, wait time.Duration) {
+	rate := min(s.Rate, maxRate)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.advance(now, rate)
+	l.counts.Deferred++
+	t = Turn{Number: l.served, Trust: c.trust}
+	t.At, wait = hop(now, others/l.pace(rate), max(c.min, s.Token), c.max)
+	l.tell(t)
+	return t, wait
+}
+
+// BookFrom books a slot for a client that must wait until from for its own quota, and returns
+// it, or from if there is none. Whether it comes does not count as kept or not: it may be
+// rejected for its quota again.
+func (l *Line) BookFrom(now, from, limit time.Duration, rate float64) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.advance(now, rate)
+	l.last.Store(max(l.last.Load(), int64(from)))
+	at, ok := l.room(from, limit, l.spare(rate, utilization))
+	if !ok {
+		return min(from, limit)
+	}
+	l.secondOf(at).booked[Proven]++
+	l.until.Store(max(l.until.Load(), int64(at)))
+	return at
+}
+
+// serving returns the number of the tail that is being served.
+func (l *Line) serving() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.served
+}
+
+// Pace returns how many clients per second may be promised a slot.
+func (l *Line) Pace(rate float64) float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pace(min(rate, maxRate))
+}
+
+// LineStats is a snapshot of a Line.
+type LineStats struct {
+	Backlog   time.Duration // how far the promised slots reach
+	Waiting   int           // promised slots whose time has not come
+	Deferred  int           // clients in the tail
+	Promises  Promises
+	KeptShare float64 // of the times that new clients were told, how many they come at
+}
+
+// Stats returns the LineStats at now.
+func (l *Line) Stats(now time.Duration) LineStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := LineStats{Backlog: l.Ahead(now), Deferred: int(l.issued - l.served), Promises: l.counts, KeptShare: l.keep(Untried)}
+	for n := int64(now/time.Second) + 1; n <= l.until.Load()/int64(time.Second); n++ {
+		for _, booked := range l.ring[n&(seconds-1)].booked {
+			s.Waiting += int(booked)
+		}
+	}
+	return s
+}
+
+func (l *Line) copyTo(to *Line) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	to.until.Store(l.until.Load())
+	to.last.Store(l.last.Load())
+	to.at, to.issued, to.served, to.base, to.second, to.full = l.at, l.issued, l.served, l.base, l.second, l.full
+	to.ring, to.made, to.came, to.kept = l.ring, l.made, l.came, l.kept
 }

@@ -1,3 +1,0 @@
-package shield
-
-func (b *Backend) Dump() string { return b.clients.Core.Dump() }
