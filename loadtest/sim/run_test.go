@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -168,20 +167,6 @@ func TestTheSameHerdForAll(t *testing.T) {
 	}
 	if first(none)[1].at > 9*time.Second {
 		t.Error("no strangers before the herd")
-	}
-}
-
-func TestTheSameResultAlways(t *testing.T) {
-	r := Herd("", 1000, 0)
-	r.Mix, r.Bin = Cheats()[2].Mix, 100*time.Millisecond
-	r.Service = Service{Mean: 50 * time.Millisecond, Exponential: true}
-	r.Config.Concurrency = 20
-	a, err := Run(r, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b, _ := Run(r, nil); !reflect.DeepEqual(a, b) {
-		t.Errorf("two results of one scenario:\n%+v\n%+v", a, b)
 	}
 }
 
@@ -364,27 +349,6 @@ func TestConcurrency(t *testing.T) {
 		}
 		if len(c.open.free) != len(c.open.of)-1 {
 			t.Errorf("%d of %d tickets are free at the end", len(c.open.free), len(c.open.of)-1)
-		}
-	}
-}
-
-// The Guard is told of every refusal that it held back, also of those that are
-// still held when the run ends.
-func TestNothingIsHeldAtTheEnd(t *testing.T) {
-	for _, until := range []time.Duration{200 * time.Millisecond, time.Hour} {
-		r := Herd("", 1000, longest)
-		r.Until = until
-		var server *Guarded
-		out, err := Run(r, func(c shield.Config) (Server, error) {
-			g, err := Guard(c)
-			server, _ = g.(*Guarded)
-			return g, err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if held := server.State.Backend.Stats(r.Warmup + until).Held; out.MostHeld < 500 || held != 0 {
-			t.Errorf("until %v: %d refusals were held at once, and %d for ever; want most of 1000, and 0", until, out.MostHeld, held)
 		}
 	}
 }
@@ -626,36 +590,6 @@ func TestMaxRequests(t *testing.T) {
 	out, err := Run(r, nil)
 	if err != nil || out.Decided != r.MaxRequests || out.Waiting == 0 {
 		t.Errorf("error %v; decided on %d, %d wait; want %d and some", err, out.Decided, out.Waiting, r.MaxRequests)
-	}
-}
-
-func TestQueue(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	var q queue
-	n := 0
-	last := int64(0)
-	for range 100_000 {
-		if len(q) == 0 || rng.IntN(100) < 55 {
-			// Not before what has been taken out, as in a run.
-			q.push(event{at: last + rng.Int64N(1000), who: uint32(n)})
-			n++
-			continue
-		}
-		e := q.pop()
-		if e.at < last {
-			t.Fatalf("event at %d after one at %d", e.at, last)
-		}
-		last, n = e.at, n-1
-	}
-	for ; n > 0; n-- {
-		if e := q.pop(); e.at < last {
-			t.Fatalf("event at %d after one at %d", e.at, last)
-		} else {
-			last = e.at
-		}
-	}
-	if len(q) != 0 {
-		t.Errorf("%d events more than were put in", len(q))
 	}
 }
 
