@@ -45,6 +45,7 @@ func (o *openLoop) play(t *testing.T, seed uint64) {
 // few of a load below the capacity, also when the costly ones begin to come, and uses the
 // backend in an overload.
 func TestRoutesOfDifferentCost(t *testing.T) {
+	needsSpeed(t)
 	const workers, cheap, costly = 8, 5 * ms, 500 * ms
 	for _, c := range []struct {
 		name           string

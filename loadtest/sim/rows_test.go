@@ -20,7 +20,7 @@ var full = flag.Bool("full", false, "play all seeds and cells of the tables, and
 func seedsOf(all, few int) []uint64 {
 	n := all
 	switch {
-	case testing.Short() || raceEnabled:
+	case testing.Short():
 		n = 1
 	case !*full:
 		n = few
@@ -30,6 +30,14 @@ func seedsOf(all, few int) []uint64 {
 		seeds[i] = uint64(i + 1)
 	}
 	return seeds
+}
+
+// needsSpeed skips a test in builds with the race detector, which make it ten times slower:
+// a run is one goroutine.
+func needsSpeed(t *testing.T) {
+	if raceEnabled {
+		t.Skip("needs a build without the race detector")
+	}
 }
 
 // playSeeds plays a scenario with each of the seeds, as many at a time as there are processors.
@@ -93,6 +101,7 @@ const (
 //
 // With -full and -update it writes the file anew, which moves the bar.
 func TestRows(t *testing.T) {
+	needsSpeed(t)
 	stored := storedRows(t)
 	var out, table strings.Builder
 	fmt.Fprintf(&out, "%-42s %8s %9s %9s %8s\n", "row", "cleared", "requests", "obedient", "drained")
@@ -240,6 +249,7 @@ func (p polling) medians(t *testing.T, obey bool, seeds []uint64) (honest, polls
 // clients in the same herds when all obey. With -v the table has that, and the plain ratio in
 // brackets. With -full it has all cells, of ten seeds.
 func TestPolling(t *testing.T) {
+	needsSpeed(t)
 	seeds, slack := seedsOf(10, 3), byChance
 	columns := []polling{{}, {vary: true}, {exact: true}, {exact: true, vary: true}}
 	if *full {
