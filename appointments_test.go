@@ -1,7 +1,6 @@
 package shield
 
 import (
-	"math"
 	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
@@ -33,23 +32,6 @@ func crowded(tb testing.TB, c Config, now time.Duration, n int) (*Guard, *State)
 		}
 	}
 	return g, s
-}
-
-// In observe mode no request is refused, not even one that comes before a time that
-// it was promised before a reload.
-func TestObserveModeHoldsNoClientToPromises(t *testing.T) {
-	cfg := Config{Capacity: perSecond(10, 10)}
-	g, s := crowded(t, cfg, time.Second, 100)
-	if d := g.Admit(1500*ms, one(2e6+50)); d.Reason != Early {
-		t.Fatalf("%+v, want it to be too early", d)
-	}
-	cfg.Observe = true
-	g = mustNew(t, cfg, s)
-	for i := range 100 {
-		if d := g.Admit(1600*ms, one(2e6+i)); !d.Admit {
-			t.Fatalf("refused in observe mode: %+v", d)
-		}
-	}
 }
 
 // Whether promises are kept is learned from those of which it can be known.
@@ -119,21 +101,6 @@ func TestParallelRequests(t *testing.T) {
 	}
 	if st := g.backend.Stats(10 * time.Second); st.Broken != 0 || st.Promises.Kept != 1 || st.Refused[Early] != 7 {
 		t.Errorf("%+v", st)
-	}
-}
-
-// A thousand requests at once from one address get half of the horizon, and not
-// more; those from the next address wait until some of these have come.
-func TestNoClientHoardsAppointments(t *testing.T) {
-	g, _ := crowded(t, Config{Capacity: perSecond(40, 10)}, time.Second, 0)
-	const want = 30 * 0.98 * 40 / 2
-	for i := range 3 {
-		for j := range 1_000 {
-			g.Admit(time.Second, Request{Client: limiter.Key(1 + i), Fingerprint: limiter.Key(j)})
-		}
-		if p := g.backend.Stats(0).Promises; math.Abs(float64(p.Made)-want) > 0.05*want {
-			t.Errorf("%d crowds have %d appointments, want about %v", i+1, p.Made, want)
-		}
 	}
 }
 

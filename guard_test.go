@@ -466,36 +466,6 @@ func BenchmarkAdmit(b *testing.B) {
 	}
 }
 
-// A fleet behind one address, all alike, is not one client that hammers: each of
-// its members gets a time of its own, and all who come then are admitted.
-func TestCrowdBehindOneAddress(t *testing.T) {
-	g := mustNew(t, Config{Capacity: perSecond(100, 10)}, nil)
-	var times []time.Duration
-	for i := range 500 {
-		now := time.Minute + time.Duration(i)*200*time.Microsecond
-		d := g.Admit(now, Request{Client: 7, Fingerprint: 7})
-		if d.Admit {
-			continue
-		}
-		if d.Reason != Capacity || d.Hint.Seconds > 30 {
-			t.Fatalf("request %d: %+v, want an appointment", i, d)
-		}
-		times = append(times, now+d.Hold+time.Duration(d.Hint.Seconds)*time.Second)
-	}
-	refused := 0
-	for _, at := range times {
-		if d := g.Admit(at, Request{Client: 7, Fingerprint: 7}); !d.Admit {
-			refused++
-		}
-	}
-	if len(times) < 480 || refused > 0 {
-		t.Errorf("%d of %d were refused when they came as told", refused, len(times))
-	}
-	if took := times[len(times)-1] - time.Minute; took > 6500*ms {
-		t.Errorf("the last of them comes after %v; 98 per second are possible", took)
-	}
-}
-
 // A client that repeats its request as soon as it has its answer gets a handful
 // of appointments for the first tenth of a second, in which it might be a crowd,
 // then no more, and is not let in before its time. Nor is one that asks for
