@@ -76,7 +76,7 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 // arrive asks what the client of a request was promised.
 func (g *Guard) arrive(now time.Duration, t *try) {
 	clients, c, v := &g.backend.clients, t.caller(), &t.visit
-	clients.Arrive(now, &c, &g.terms, g.Rate(), v)
+	clients.Arrive(now, &c, &g.terms, g.Rate(), !g.plan.Highest(g.plan.Requested(t.Class)), v)
 }
 
 // claim checks the zones from g.zones[i] on and then the backend, and charges them on

@@ -555,7 +555,8 @@ func TestWhoWaitsAloneMayComeEarly(t *testing.T) {
 					t.Fatalf("round %d: %+v after its time", round, holds)
 				}
 			}
-			if want := 20 * promises; another && early < want*3/4 || !another && early > 0 {
+			// With so many the line is longer than two seconds.
+			if want := 20 * promises; another && promises == pushback.GroupThreshold && early < want*3/4 || !another && early > 0 {
 				t.Errorf("%d promises, another waits: %v; %d of %d refused as early", promises, another, early, want)
 			}
 		}

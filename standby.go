@@ -1,6 +1,10 @@
 package shield
 
-import "time"
+import (
+	"time"
+
+	"github.com/herdshield/shield/pushback"
+)
 
 // A reserve is what a request has to leave to others.
 type reserve struct{ tokens, places int }
@@ -22,5 +26,9 @@ func (g *Guard) reserveOf(now time.Duration, t *try) reserve {
 		return reserve{}
 	}
 	burst := g.capacity.Burst()
-	return reserve{min(int(share*float64(burst)), max(burst-2, min(burst-1, 2))), g.Limit() / placesForDue}
+	tokens := min(int(share*float64(burst)), max(burst-2, min(burst-1, 2)))
+	if t.visit.Shared && t.visit.Standing == pushback.Stranger {
+		tokens = max(tokens, 1) // or one that asks for much would have all of a small bucket
+	}
+	return reserve{tokens, g.Limit() / placesForDue}
 }

@@ -135,13 +135,14 @@ func (a *Appointments) Doubt() float64 { return a.line.Doubt() }
 func (a *Appointments) Spare(rate float64) float64 { return a.line.Spare(rate) }
 
 // Arrive looks up what the client of a request was promised. rate is what the backend can
-// take per second.
-func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float64, v *Visit) {
+// take per second. strict: one that comes early is rejected while the line is long and others
+// wait in it.
+func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float64, strict bool, v *Visit) {
 	if c.Key == 0 || !a.line.Expects(now) && c.Ticket == "" {
 		return
 	}
 	shortest, _ := t.Answers.Bounds()
-	strict := t.Enforce && a.line.Ahead(now) > shortest+time.Second
+	strict = strict && t.Enforce && a.line.Ahead(now) > shortest+time.Second
 	if w := a.groups.find(c.Key); w != nil {
 		a.arriveShared(now, w, v)
 		a.groups.mu.Unlock()
@@ -171,7 +172,11 @@ func (a *Appointments) arriveShared(now time.Duration, w *group, v *Visit) {
 }
 
 func (a *Appointments) arriveAlone(now time.Duration, key uint64, strict bool, v *Visit) {
-	f := a.promises.take(now, key, a.line.serving(), strict)
+	waiting := 0
+	if strict {
+		waiting = a.line.Waiting()
+	}
+	f := a.promises.take(now, key, a.line.serving(), waiting)
 	v.Promises, v.At, v.turn, v.kind, v.served, v.Known = f.n, f.At, f.Turn, f.kind, f.served, f.rested
 	v.proven = f.Trust == Proven || f.served
 	switch {
@@ -179,7 +184,7 @@ func (a *Appointments) arriveAlone(now time.Duration, key uint64, strict bool, v
 	case f.unheard: // another of its requests, or of the clients behind its key
 		v.unheard = true
 	case f.early:
-		v.Standing, v.Rejected = TooEarly, strict
+		v.Standing, v.Rejected = TooEarly, f.left
 	default:
 		v.Standing = standingOf(&f.Turn)
 		v.late = now > f.At+lateEnd(f.lead)-f.lead
@@ -318,8 +323,8 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 		return
 	}
 	shortest, longest := t.Bounds(c)
-	f := a.promises.take(now, key, 0, true)
-	from := now + max(wait, shortest)
+	f := a.promises.take(now, key, 0, math.MaxInt)
+	from := now + wait
 	switch {
 	case f.unheard: // its further requests wait for their own tokens, and so for each other
 		from = min(from+time.Duration(f.n)*each, now+longest)
@@ -333,11 +338,11 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 	}
 	turn := Turn{At: from, Slot: true}
 	if f.n == 0 && !math.IsInf(s.Rate, 1) {
-		turn.At = a.line.BookFrom(now, from, now+longest, s.Rate)
+		turn.At = a.line.BookFrom(now, max(from, now+shortest), now+longest, s.Rate)
 	}
 	// If no other client is in the way of its own time, none will be if it comes at the
 	// next whole second.
-	alone := f.n == 0 && turn.At <= from
+	alone := f.n == 0 && turn.At <= max(from, now+shortest)
 	a.tell(now, c, t, Appointment{At: turn.At, Wait: turn.At - now}, f.kind != Hammer && !alone, d)
 	a.promises.put(now, key, &turn, max(now+d.Hold, now+minAnswerTransit), 0, f.kind)
 }

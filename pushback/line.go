@@ -76,6 +76,8 @@ type Line struct {
 	last  atomic.Int64  // the last time that any client was told
 	fresh atomic.Uint64 // new clients admitted
 
+	waiting atomic.Int64 // clients with a slot that may still come for it
+
 	mu             sync.Mutex
 	at             time.Duration // as of when all that follows is
 	issued, served float64       // numbers of the tail
@@ -85,15 +87,15 @@ type Line struct {
 	freshTicked    uint64
 	second         int64 // all before it are in made and came
 	full           int64 // no second before it has room
-	ring           [seconds]second
+	ring           [ringSize]second
 	made, came     [trusts]float64 // promises that were made, and kept: sums that fade
 	kept           [trusts]float64 // the kept share; 0: nothing is known, which means 1
 	counts         Promises
 }
 
-// seconds is how many the ring has: a minute ahead is the longest wait, and rejections are
+// ringSize is how many the ring has: a minute ahead is the longest wait, and rejections are
 // held for up to a second.
-const seconds = 128
+const ringSize = 128
 
 // A second is what is expected in one second of the line, of new clients and proven ones.
 type second struct {
@@ -101,6 +103,8 @@ type second struct {
 	told   [trusts]float32 // clients that were told to come then, with a slot or without
 	came   [trusts]float32 // of those
 	lost   float32         // room that was left when it was too late to promise it
+
+	waiting int32 // clients with a slot that have not come yet
 }
 
 // maxRate stands for a rate that is not known.
@@ -192,7 +196,7 @@ func (l *Line) load(s *second) float64 {
 	return float64(s.booked[Untried])*l.keep(Untried) + float64(s.booked[Proven])*l.keep(Proven) + float64(s.lost)
 }
 
-func (l *Line) secondOf(at time.Duration) *second { return &l.ring[int64(at/time.Second)&(seconds-1)] }
+func (l *Line) secondOf(at time.Duration) *second { return &l.ring[int64(at/time.Second)&(ringSize-1)] }
 
 // advance brings the line to now.
 func (l *Line) advance(now time.Duration, rate float64) {
@@ -225,16 +229,17 @@ func (l *Line) expected() (sum float64) {
 // mature learns from the promises for seconds that are over, lateAfter ago.
 func (l *Line) mature(n int64) {
 	const after = int64(lateAfter / time.Second)
-	for m := max(l.second, n-seconds); m < n; m++ {
-		s := &l.ring[(m-after)&(seconds-1)]
+	for m := max(l.second, n-ringSize); m < n; m++ {
+		s := &l.ring[(m-after)&(ringSize-1)]
 		for t := range l.kept {
 			l.learn(Trust(t), float64(s.told[t]), float64(s.came[t]))
 		}
+		l.waiting.Add(-int64(s.waiting))
 		*s = second{}
 	}
 	forget := 1.0
 	if !l.Standing(time.Duration(n) * time.Second) {
-		forget = math.Pow(keptRecovery, float64(min(n-l.second, seconds)))
+		forget = math.Pow(keptRecovery, float64(min(n-l.second, ringSize)))
 	}
 	for t := range l.kept {
 		l.made[t], l.came[t] = l.made[t]*forget, l.came[t]*forget
@@ -266,6 +271,9 @@ func (l *Line) Tick(now time.Duration) {
 	d, fresh := now-l.ticked, l.fresh.Load()
 	n := float64(fresh - l.freshTicked)
 	first := l.ticked == 0
+	if n := int64(now / time.Second); n > l.second {
+		l.mature(n)
+	}
 	l.ticked, l.freshTicked = now, fresh
 	if first || d <= 0 {
 		return
@@ -317,9 +325,8 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 	if t.Number <= l.served {
 		if at, ok := l.room(from, limit, l.spare(rate, share)); ok {
 			t.At, t.Slot = at, true
-			l.secondOf(at).booked[t.Trust]++
+			l.book(at, t.Trust, l.spare(rate, share))
 			l.counts.Made++
-			l.until.Store(max(l.until.Load(), int64(at)))
 			l.tell(t)
 			return t, at - now
 		}
@@ -329,7 +336,7 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 		}
 	}
 	l.counts.Deferred++
-	t.At, wait = hop(now, c.max.Seconds()+max(0, t.Number-l.served)/l.pace(rate), max(c.min, s.Token), c.max)
+	t.At, wait = hop(now, c.max.Seconds()+max(0, t.Number-l.served)/l.pace(rate), c.min, c.max)
 	l.tell(t)
 	return t, wait
 }
@@ -339,7 +346,27 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 func hop(now time.Duration, seconds float64, shortest, longest time.Duration) (at, wait time.Duration) {
 	wait = time.Duration(min(max(seconds, shortest.Seconds()), 1e9) * float64(time.Second))
 	hops := math.Ceil(wait.Seconds() / longest.Seconds())
-	return now + max(shortest, time.Duration(float64(wait)/hops)), wait
+	return now + min(max(shortest, time.Duration(float64(wait)/hops)), longest), wait
+}
+
+// book takes the room of one client from an instant on, where room is left for a spare rate.
+// Where less than one client can be served per second, it takes that of several seconds.
+func (l *Line) book(at time.Duration, t Trust, spare float64) {
+	rest := l.keep(t)
+	for n := int64(at / time.Second); n < int64(at/time.Second)+ringSize/2; n++ {
+		s := &l.ring[n&(ringSize-1)]
+		part := rest
+		if spare < 1 {
+			part = min(rest, max(0, spare-l.load(s)))
+		}
+		s.booked[t] += float32(part / l.keep(t))
+		if rest -= part; rest < 1e-6 {
+			break
+		}
+	}
+	l.secondOf(at).waiting++
+	l.waiting.Add(1)
+	l.until.Store(max(l.until.Load(), int64(at)))
 }
 
 func (l *Line) tell(t Turn) {
@@ -355,9 +382,9 @@ func (l *Line) room(from, limit time.Duration, spare float64) (at time.Duration,
 		if begin > limit {
 			return 0, false
 		}
-		s := &l.ring[n&(seconds-1)]
+		s := &l.ring[n&(ringSize-1)]
 		load := l.load(s)
-		if load >= spare {
+		if load >= spare*(1-1e-5) { // sums of float32
 			continue
 		}
 		slot := begin + time.Duration(load/spare*float64(time.Second))
@@ -375,12 +402,24 @@ func (l *Line) Came(now time.Duration, rate float64, t *Turn) {
 	defer l.mu.Unlock()
 	l.advance(now, rate)
 	if now < t.At+lateAfter {
-		l.secondOf(t.At).came[t.Trust]++
+		s := l.secondOf(t.At)
+		s.came[t.Trust]++
+		l.stopsWaiting(s, t)
 		l.counts.Kept++
 	} else {
 		l.counts.Late++
 	}
 }
+
+func (l *Line) stopsWaiting(s *second, t *Turn) {
+	if t.Slot && s.waiting > 0 {
+		s.waiting--
+		l.waiting.Add(-1)
+	}
+}
+
+// Waiting returns how many clients may come for a slot. It is one atomic load.
+func (l *Line) Waiting() int { return int(l.waiting.Load()) }
 
 // GiveBack takes back the turn of a client that is served before it, or will not come.
 func (l *Line) GiveBack(now time.Duration, t *Turn) {
@@ -391,6 +430,7 @@ func (l *Line) GiveBack(now time.Duration, t *Turn) {
 	case ahead && t.Slot:
 		s.booked[t.Trust] = max(0, s.booked[t.Trust]-1)
 		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
+		l.stopsWaiting(s, t)
 		l.full = min(l.full, int64(t.At/time.Second))
 	case ahead:
 		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
@@ -417,7 +457,7 @@ func (l *Line) Ask(now time.Duration, others float64, s Supply, c claim) (t Turn
 	l.advance(now, rate)
 	l.counts.Deferred++
 	t = Turn{Number: l.served, Trust: c.trust}
-	t.At, wait = hop(now, others/l.pace(rate), max(c.min, s.Token), c.max)
+	t.At, wait = hop(now, others/l.pace(rate), c.min, c.max)
 	l.tell(t)
 	return t, wait
 }
@@ -434,8 +474,7 @@ func (l *Line) BookFrom(now, from, limit time.Duration, rate float64) time.Durat
 	if !ok {
 		return min(from, limit)
 	}
-	l.secondOf(at).booked[Proven]++
-	l.until.Store(max(l.until.Load(), int64(at)))
+	l.book(at, Proven, l.spare(rate, utilization))
 	return at
 }
 
@@ -456,7 +495,7 @@ func (l *Line) Pace(rate float64) float64 {
 // LineStats is a snapshot of a Line.
 type LineStats struct {
 	Backlog   time.Duration // how far the promised slots reach
-	Waiting   int           // promised slots whose time has not come
+	Waiting   int           // promised slots whose clients may still come
 	Deferred  int           // clients in the tail
 	Promises  Promises
 	KeptShare float64 // of the times that new clients were told, how many they come at
@@ -466,13 +505,7 @@ type LineStats struct {
 func (l *Line) Stats(now time.Duration) LineStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := LineStats{Backlog: l.Ahead(now), Deferred: int(l.issued - l.served), Promises: l.counts, KeptShare: l.keep(Untried)}
-	for n := int64(now/time.Second) + 1; n <= l.until.Load()/int64(time.Second); n++ {
-		for _, booked := range l.ring[n&(seconds-1)].booked {
-			s.Waiting += int(booked)
-		}
-	}
-	return s
+	return LineStats{l.Ahead(now), l.Waiting(), int(l.issued - l.served), l.counts, l.keep(Untried)}
 }
 
 func (l *Line) copyTo(to *Line) {
@@ -480,6 +513,7 @@ func (l *Line) copyTo(to *Line) {
 	defer l.mu.Unlock()
 	to.until.Store(l.until.Load())
 	to.last.Store(l.last.Load())
+	to.waiting.Store(l.waiting.Load())
 	to.at, to.issued, to.served, to.base, to.second, to.full = l.at, l.issued, l.served, l.base, l.second, l.full
 	to.ring, to.made, to.came, to.kept = l.ring, l.made, l.came, l.kept
 }

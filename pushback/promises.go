@@ -179,6 +179,7 @@ type found struct {
 	Turn         // its earliest promise, if it has any
 	n       int  // promises
 	early   bool // the earliest is for later
+	left    bool // and stays, as others wait
 	unheard bool // and its client cannot have heard of it yet
 	rested  bool // it has kept a promise, and has asked for nothing for a while
 	served  bool // it has kept a promise
@@ -186,9 +187,9 @@ type found struct {
 	lead    time.Duration // between the answer and the promised time
 }
 
-// take looks up a client, and uses up its earliest promise if its time has come, or if early
-// ones are let in.
-func (p *promises) take(now time.Duration, key uint64, served float64, strict bool) (f found) {
+// take looks up a client, and uses up its earliest promise if its time has come. One for later
+// is left if of the clients that wait for others are there, too.
+func (p *promises) take(now time.Duration, key uint64, served float64, waiting int) (f found) {
 	tag := tagOf(key)
 	set, m := p.open(tag, false)
 	if set == nil {
@@ -224,8 +225,11 @@ func (p *promises) take(now time.Duration, key uint64, served float64, strict bo
 	}
 	f.Turn, f.kind, f.lead = best.turn(now, served), best.kind(), best.lead()
 	f.early = in > tolerance
-	f.unheard = f.early && in > f.lead
-	if !f.early || !strict && !f.unheard {
+	if f.unheard = f.early && in > f.lead; !f.unheard {
+		f.kind = classOf(f.lead-in, f.lead)
+		best.who = best.who&^(1<<kindBits-1) | uint64(f.kind)
+	}
+	if f.left = f.early && waiting > f.n; !f.left && !f.unheard {
 		*best = promise{}
 	}
 	return f
