@@ -62,7 +62,7 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 		g.refuse(&r, &d)
 		return d
 	}
-	d.Class = uint8(b.inFlight.Classify(now, g.plan, uint64(r.Client), r.Class, t.visit.Standing == pushback.TooEarly))
+	d.Class = uint8(b.inFlight.Classify(now, g.plan, uint64(r.Client), r.Class, t.visit.IsEarly()))
 
 	// Do all limits allow it?
 	t.reserve = g.reserveOf(now, &t)
@@ -174,7 +174,7 @@ func (g *Guard) enter(now time.Duration, t *try) (Reason, time.Duration) {
 	b := g.backend
 	is, wait := b.inFlight.Enter(now, g.plan, &loadshed.Entrant{
 		Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(t.d.Class),
-		Due: t.visit.Standing == pushback.Due, Reserve: t.places, Deadline: t.Deadline,
+		Due: t.visit.IsDue(), Reserve: t.places, Deadline: t.Deadline,
 	}, &t.d.place)
 	switch is {
 	case loadshed.Entered:

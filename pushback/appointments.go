@@ -27,6 +27,7 @@ type Appointments struct {
 	signers  signers
 	herds    herds
 	patience patience
+	moment   moment
 	ticked   time.Duration // the last Tick of a second
 
 	held      atomic.Int64  // rejections that wait to be sent
@@ -364,10 +365,10 @@ func (a *Appointments) tell(now time.Duration, c *Caller, t *Terms, p Appointmen
 }
 
 // hold has a rejection held back for so long, if there are not too many and clients of its
-// agent listen.
+// agent listen, or if it is one of a burst.
 func (a *Appointments) hold(agent string, fraction time.Duration, d *Told) {
 	who := agentOf(agent)
-	if !a.patience.holds(who) {
+	if holds := a.patience.holds(who); !a.moment.reject() && !holds {
 		return
 	}
 	if a.held.Add(1) > MaxHeld {
@@ -383,6 +384,7 @@ func (a *Appointments) Tick(now time.Duration, arrivals, refusals uint64, t *Ter
 	if t.Herds {
 		a.herds.tick(now, arrivals, refusals, a)
 	}
+	a.moment.tick(now)
 	if now-a.ticked >= time.Second {
 		a.ticked = now
 		a.line.Tick(now)

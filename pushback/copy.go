@@ -31,6 +31,8 @@ func (a *Appointments) CopyTo(c *Appointments, now time.Duration, keys ...uint64
 	for i := range a.patience.debts {
 		c.patience.debts[i].Store(a.patience.debts[i].Load())
 	}
+	c.moment.n.Store(a.moment.n.Load())
+	c.moment.usual.Store(a.moment.usual.Load())
 	c.held.Store(a.held.Load())
 }
 

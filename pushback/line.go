@@ -251,10 +251,10 @@ func (l *Line) mature(n int64) {
 }
 
 // learn averages what became of the promises for one second. A second that differs by more
-// than chance, three standard deviations, forgets those before: all is different now.
+// than chance, two standard deviations, forgets those before: all is different now.
 func (l *Line) learn(t Trust, made, came float64) {
 	expected := made * l.keep(t)
-	if d := came - expected; d*d > 9*(expected+1) {
+	if d := came - expected; d*d > 4*(expected+1) {
 		l.made[t], l.came[t] = 0, 0
 	}
 	fade := math.Exp(-max(came, expected) / keptMemory)
@@ -350,15 +350,13 @@ func hop(now time.Duration, seconds float64, shortest, longest time.Duration) (a
 }
 
 // book takes the room of one client from an instant on, where room is left for a spare rate.
-// Where less than one client can be served per second, it takes that of several seconds.
+// What does not fit into its second it takes from the next ones: where one client can be served
+// in ten seconds, it takes all that these have.
 func (l *Line) book(at time.Duration, t Trust, spare float64) {
 	rest := l.keep(t)
 	for n := int64(at / time.Second); n < int64(at/time.Second)+ringSize/2; n++ {
 		s := &l.ring[n&(ringSize-1)]
-		part := rest
-		if spare < 1 {
-			part = min(rest, max(0, spare-l.load(s)))
-		}
+		part := min(rest, max(0, spare-l.load(s)))
 		s.booked[t] += float32(part / l.keep(t))
 		if rest -= part; rest < 1e-6 {
 			break

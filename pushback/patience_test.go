@@ -3,6 +3,7 @@ package pushback
 import (
 	"fmt"
 	"testing"
+	"time"
 )
 
 // In the long run one in 64 rejections of an agent is lost at most, whatever share of its
@@ -51,5 +52,39 @@ func TestOtherAgentsAreHeldBack(t *testing.T) {
 			}
 			return
 		}
+	}
+}
+
+// A burst is told from as many rejections that come evenly.
+func TestMoment(t *testing.T) {
+	var m moment
+	now := time.Hour
+	play := func(n int) (burst int) {
+		for range n {
+			if m.reject() {
+				burst++
+			}
+		}
+		now += 100 * ms
+		m.tick(now)
+		return burst
+	}
+	if n := play(1000); n != 1000-burstLeast {
+		t.Errorf("%d of the first 1,000 are a burst", n)
+	}
+	for range 100 {
+		play(64)
+	}
+	late := 0
+	for range 100 {
+		late += play(64)
+	}
+	if late > 0 {
+		t.Errorf("%d of those that come evenly are a burst", late)
+	}
+	now += 10 * time.Second
+	m.tick(now)
+	if n := play(1000); n < 900 {
+		t.Errorf("%d of 1,000 are a burst after a silence", n)
 	}
 }

@@ -29,6 +29,12 @@ const (
 	TooEarly                 // its time has not come
 )
 
+// IsDue reports whether the time of the client's slot has come.
+func (v *Visit) IsDue() bool { return v.Standing == Due }
+
+// IsEarly reports whether the client comes before its time.
+func (v *Visit) IsEarly() bool { return v.Standing == TooEarly }
+
 // OnTime reports whether a client has come when it was told.
 func (v *Visit) OnTime() bool { return v.Standing == Due || v.Standing == Asks }
 
@@ -40,17 +46,24 @@ const (
 	reserveOfShared = 0.5 // whoever comes could be the one that is due, so after new clients
 )
 
-// Reserve returns that share. doubt is how little new clients are trusted to come back.
-func (v *Visit) Reserve(doubt float64) float64 {
+// Reserve returns how many tokens that is of a bucket, and whether the client leaves anything
+// at all to others. doubt is how little new clients are trusted to come back.
+func (v *Visit) Reserve(doubt float64, burst int) (tokens int, leaves bool) {
+	share, least := reserveOfOthers, 0
 	switch {
 	case v.Shared:
-		return reserveOfShared
+		share = reserveOfShared
+		if v.Standing == Stranger {
+			least = 1 // or an address that asks for much would have all of a small bucket
+		}
 	case v.Standing == Due:
-		return 0
+		return 0, false
 	case v.Known:
-		return reserveOfKnown
-	case v.Standing == Asks:
-		return reserveOfOthers
+		share = reserveOfKnown
+	case v.Standing != Asks:
+		share += (1 - share) * doubt
 	}
-	return reserveOfOthers + (1-reserveOfOthers)*doubt
+	// Of a bucket of two or three, something is left to take.
+	most := max(burst-2, min(burst-1, 2))
+	return max(least, min(int(share*float64(burst)), most)), true
 }

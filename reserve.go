@@ -1,10 +1,6 @@
 package shield
 
-import (
-	"time"
-
-	"github.com/herdshield/shield/pushback"
-)
+import "time"
 
 // A reserve is what a request has to leave to others.
 type reserve struct{ tokens, places int }
@@ -16,19 +12,14 @@ const placesForDue = 12
 
 // reserveOf returns what a request has to leave to others while clients wait. One of the
 // highest class has to leave nothing.
-func (g *Guard) reserveOf(now time.Duration, t *try) reserve {
+func (g *Guard) reserveOf(now time.Duration, t *try) (r reserve) {
 	clients := &g.backend.clients
 	if !clients.Backlogged(now) || g.plan.Highest(int(t.d.Class)) {
-		return reserve{}
+		return r
 	}
-	share := t.visit.Reserve(clients.Doubt())
-	if share == 0 {
-		return reserve{}
-	}
-	burst := g.capacity.Burst()
-	tokens := min(int(share*float64(burst)), max(burst-2, min(burst-1, 2)))
-	if t.visit.Shared && t.visit.Standing == pushback.Stranger {
-		tokens = max(tokens, 1) // or one that asks for much would have all of a small bucket
+	tokens, leaves := t.visit.Reserve(clients.Doubt(), g.capacity.Burst())
+	if !leaves {
+		return r
 	}
 	return reserve{tokens, g.Limit() / placesForDue}
 }
