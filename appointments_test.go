@@ -14,7 +14,7 @@ import (
 )
 
 // one returns the request of client i for one thing.
-func one(i int) Request { return Request{Client: limiter.Key(i), Fingerprint: limiter.Key(i)} }
+func one(i int) Request { return Request{Client: limiter.Key(i)} }
 
 // crowded returns a Guard without tokens at now, and n clients that wait.
 func crowded(tb testing.TB, c Config, now time.Duration, n int) (*Guard, *State) {
@@ -45,7 +45,7 @@ func TestOnlyWatchedPromisesCount(t *testing.T) {
 			Config{Capacity: perSecond(100, 100), Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 5 * time.Second, Burst: 1}}}},
 			func(i int) Request {
 				k := limiter.Key(1 + i%400)
-				return Request{Keys: []limiter.Key{k}, Client: k, Fingerprint: k}
+				return Request{Keys: []limiter.Key{k}, Client: k}
 			},
 		},
 	} {
@@ -67,7 +67,7 @@ func TestOnlyWatchedPromisesCount(t *testing.T) {
 func TestQuotaFloodIsNoLoad(t *testing.T) {
 	g := mustNew(t, Config{Capacity: perSecond(100, 100), Zones: []Zone{{Name: "z", Limit: perSecond(1, 1)}}}, nil)
 	for i := range 60_000 {
-		g.Admit(time.Second+time.Duration(i)*ms, Request{Keys: []limiter.Key{1}, Client: 1, Fingerprint: limiter.Key(i)})
+		g.Admit(time.Second+time.Duration(i)*ms, Request{Keys: []limiter.Key{1}, Client: 1})
 	}
 	if s := g.Spare(); s < 95 {
 		t.Errorf("a thousand refusals per second for a quota leave %v/s to spare, want 97", s)
@@ -83,7 +83,7 @@ func TestParallelRequests(t *testing.T) {
 	if first.Hold < 10*ms || second.Admit || second.Reason != Capacity || time.Second+first.Hold/2+second.Wait <= time.Second+first.Wait {
 		t.Errorf("while the answer is held for %v: %+v", first.Hold, second)
 	}
-	other := g.Admit(time.Second, Request{Client: 1, Fingerprint: 99})
+	other := g.Admit(time.Second, Request{Client: 1})
 	if other.Reason != Capacity || other.Wait <= second.Wait-first.Hold {
 		t.Errorf("another request: %+v", other)
 	}
@@ -138,8 +138,7 @@ func TestPreciseClients(t *testing.T) {
 		}
 	}
 	// A client that repeats itself is not worth holding a connection for.
-	r := one(1)
-	if d := g.Admit(time.Second+200*ms, r); d.Reason != Early || d.Hold != 0 {
+	if d := g.Admit(time.Second+200*ms, one(100)); d.Reason != Early || d.Hold != 0 {
 		t.Errorf("a hammering client is held: %+v", d)
 	}
 }
@@ -196,7 +195,7 @@ func TestQuotaAppointmentsAreInOrder(t *testing.T) {
 	for _, capacity := range []limiter.Config{{}, perSecond(100, 100)} {
 		g := mustNew(t, Config{Capacity: capacity, Zones: []Zone{{Name: "z", Limit: limiter.Config{Rate: 1, Per: 2 * time.Second, Burst: 4}, Cost: 2}}}, nil)
 		ask := func(now time.Duration, kind int) Decision {
-			d := g.Admit(now, Request{Keys: []limiter.Key{7}, Client: 7, Fingerprint: limiter.Key(kind)})
+			d := g.Admit(now, Request{Keys: []limiter.Key{7}, Client: 7})
 			if d.Hold > 0 {
 				d.Sent()
 			}
@@ -362,7 +361,7 @@ var costly = []struct {
 		keys := make([]limiter.Key, 1)
 		ask := func(now time.Duration, n int) Reason {
 			keys[0] = limiter.Key(1+n%clients) * 0x9e3779b97f4a7c15
-			d := g.Admit(now, Request{Keys: keys, Client: keys[0], Fingerprint: keys[0]})
+			d := g.Admit(now, Request{Keys: keys, Client: keys[0]})
 			if d.Hold > 0 {
 				d.Sent()
 			}
@@ -381,7 +380,7 @@ var costly = []struct {
 			k := n / 2
 			keys[0] = limiter.Key(1+k%clients) * 0x9e3779b97f4a7c15
 			now := time.Second + time.Duration(k/clients)*200*time.Second + time.Duration(k%clients)*10*time.Microsecond
-			d := g.Admit(now, Request{Keys: keys, Client: keys[0], Fingerprint: keys[0]})
+			d := g.Admit(now, Request{Keys: keys, Client: keys[0]})
 			if d.Hold > 0 {
 				d.Sent()
 			}
@@ -481,13 +480,13 @@ func TestExcusedClientIsToldWhenThereIsAToken(t *testing.T) {
 	one, two := mustNew(t, c, nil), mustNew(t, c, nil)
 	now := time.Hour
 	for range 10 {
-		one.Admit(now, Request{Client: 1, Fingerprint: 1})
+		one.Admit(now, Request{Client: 1})
 	}
-	r := Request{Client: 2, Fingerprint: 1, Precise: true, ClientID: []byte("k")}
+	r := Request{Client: 2, Precise: true, ClientID: []byte("k")}
 	d := one.Admit(now, r)
 	due := now + d.Wait
 	for range 10 { // the other replica has just been emptied
-		two.Admit(due, Request{Client: 1, Fingerprint: 1})
+		two.Admit(due, Request{Client: 1})
 	}
 	r.Ticket = d.Ticket
 	if d = two.Admit(due, r); d.Admit || d.Wait < 3*time.Second {
@@ -538,7 +537,7 @@ func TestAskingForMuchGainsNothing(t *testing.T) {
 		polls, cheat, honest := 0, 0, 0
 		for now := time.Second; now < 200*time.Second; now += 10 * ms {
 			if now%(50*ms) == 0 && now > 2*time.Second {
-				if d := g.Admit(now, Request{Client: 99999, Fingerprint: limiter.Key(1 + polls%9)}); d.Admit {
+				if d := g.Admit(now, Request{Client: 99999}); d.Admit {
 					cheat++
 				} else {
 					back(now, d)
@@ -623,7 +622,7 @@ func TestQuotaOfAnHourIsToldTheTruth(t *testing.T) {
 		c.Pushback.QuotaMax = most
 		g := mustNew(t, c, nil)
 		now, returns := time.Minute, 0
-		ask := func() Decision { return g.Admit(now, Request{Keys: []limiter.Key{1}, Client: 1, Fingerprint: 1}) }
+		ask := func() Decision { return g.Admit(now, Request{Keys: []limiter.Key{1}, Client: 1}) }
 		ask()
 		for d := ask(); !d.Admit; d = ask() {
 			now = back(now, d)

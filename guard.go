@@ -67,6 +67,7 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 	// Do all limits allow it?
 	t.reserve = g.reserveOf(now, &t)
 	refusing := g.claim(0, now, &t)
+	g.awaitSlot(&t)
 	if !t.queued() {
 		g.conclude(now, &t, refusing)
 	}

@@ -417,7 +417,7 @@ func TestAdmitDoesNotAllocate(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(1000, func() { // keys that are on their shell's stack stay there
 		var buf [8]limiter.Key
-		d := g.Enter(t.Context(), time.Second, Request{Keys: append(buf[:0], 1, 2), Client: 3, Fingerprint: 4})
+		d := g.Enter(t.Context(), time.Second, Request{Keys: append(buf[:0], 1, 2), Client: 3})
 		d.Done(time.Second, Served)
 	}); n != 0 {
 		t.Errorf("entering allocates %v times, want 0", n)
@@ -484,7 +484,7 @@ func TestRepeatingAtOnceGainsNothing(t *testing.T) {
 			now := time.Minute
 			var crowd []time.Duration // when they come back
 			for i := range 500 {
-				d := g.Admit(now, Request{Client: limiter.Key(1000 + i), Fingerprint: 1})
+				d := g.Admit(now, Request{Client: limiter.Key(1000 + i)})
 				crowd = append(crowd, now+d.Wait)
 			}
 			slices.Sort(crowd)
@@ -492,13 +492,13 @@ func TestRepeatingAtOnceGainsNothing(t *testing.T) {
 			first := time.Duration(0)
 			for i := 0; now < 2*time.Minute; i++ {
 				for len(crowd) > 0 && crowd[0] <= now {
-					g.Admit(crowd[0], Request{Client: limiter.Key(1000 + 500 - len(crowd)), Fingerprint: 1})
+					g.Admit(crowd[0], Request{Client: limiter.Key(1000 + 500 - len(crowd))})
 					crowd = crowd[1:]
 				}
 				for ; time.Duration(strangers)*10*ms < now-time.Minute; strangers++ {
-					g.Admit(time.Minute+time.Duration(strangers)*10*ms, Request{Client: limiter.Key(5000 + strangers), Fingerprint: 1})
+					g.Admit(time.Minute+time.Duration(strangers)*10*ms, Request{Client: limiter.Key(5000 + strangers)})
 				}
-				d := g.Admit(now, Request{Client: 7, Fingerprint: c.kind(i)})
+				d := g.Admit(now, Request{Client: 7})
 				if d.Admit {
 					break
 				}
@@ -574,7 +574,7 @@ func TestNoShowsAreForgotten(t *testing.T) {
 				client = limiter.Key(int(now) + i)
 			}
 			at := now + time.Duration(i)*ms
-			if d := g.Admit(at, Request{Client: client, Fingerprint: 1}); !d.Admit {
+			if d := g.Admit(at, Request{Client: client}); !d.Admit {
 				longest = max(longest, d.Wait)
 			}
 		}
@@ -582,7 +582,7 @@ func TestNoShowsAreForgotten(t *testing.T) {
 	}
 	quiet := func(from, to time.Duration) {
 		for now := from; now < to; now += time.Second {
-			g.Admit(now, Request{Client: 5, Fingerprint: 5})
+			g.Admit(now, Request{Client: 5})
 		}
 	}
 	now := time.Minute

@@ -78,7 +78,7 @@ func (c *court) ask(v visitor) Decision {
 	stranger := v.tries == 0 || v.era != c.era
 	v.due = v.due && !stranger
 	before := b.Stats(0).Promises
-	d := c.g.Admit(v.at, Request{Client: v.key, Fingerprint: v.key})
+	d := c.g.Admit(v.at, Request{Client: v.key})
 	stats := b.Stats(v.at)
 	after, share := stats.Promises, stats.KeptShare
 	c.spare, c.share = max(c.spare, c.g.Spare()), min(c.share, share)
@@ -372,7 +372,7 @@ func TestReloadsUnderConcurrentUse(t *testing.T) {
 				g := guards[rng.IntN(len(guards))]
 				key := limiter.Key(1 + rng.IntN(2_000))
 				now := time.Duration(i) * 2 * ms
-				d := g.Admit(now, Request{Keys: []limiter.Key{key}, Client: key, Fingerprint: key + limiter.Key(rng.IntN(2))})
+				d := g.Admit(now, Request{Keys: []limiter.Key{key}, Client: key})
 				switch {
 				case d.Admit:
 					d.Done(now+ms, Served)

@@ -47,7 +47,7 @@ func listen(t *testing.T, kinds []listener, addresses int, seed uint64) (h heard
 			half = 1
 		}
 		h.asked[half]++
-		s.askFor(now, Request{Client: limiter.Key(1 + who), Fingerprint: 7, Agent: is.agent}, is.patience, func(time.Duration) {}, func(_ time.Duration, d Decision) {
+		s.askFor(now, Request{Client: limiter.Key(1 + who), Agent: is.agent}, is.patience, func(time.Duration) {}, func(_ time.Duration, d Decision) {
 			if d.Hold > is.patience {
 				h.lost[half]++
 			}
@@ -108,7 +108,7 @@ func TestLostRefusalsAreCounted(t *testing.T) {
 		g := mustNew(t, Config{Capacity: perSecond(10, 1)}, nil)
 		held := 0
 		for i := range 20 {
-			d := g.Admit(Now(), Request{Client: limiter.Key(1 + i), Fingerprint: 7})
+			d := g.Admit(Now(), Request{Client: limiter.Key(1 + i)})
 			if d.Hold == 0 {
 				continue
 			}

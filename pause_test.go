@@ -34,12 +34,12 @@ func (p closedPage) play(t *testing.T, c Config, seed uint64) (first, of int, pa
 	}
 	s.often(begin, end, 50, func(now time.Duration) {
 		a := s.random.IntN(p.attackers)
-		r := Request{Client: key(100 + a), Fingerprint: 9, Route: uint8(9 + s.random.IntN(p.routes))}
+		r := Request{Client: key(100 + a), Route: uint8(9 + s.random.IntN(p.routes))}
 		s.askClosed(now, r, func(d Decision, now time.Duration) { d.Pause(now, time.Minute) })
 	})
 	s.often(begin, end, p.rate, func(now time.Duration) {
 		of++
-		r := Request{Client: key(1000 + of), Fingerprint: limiter.Key(10 + of%5), Route: uint8(of % 5)}
+		r := Request{Client: key(1000 + of), Route: uint8(of % 5)}
 		if p.same {
 			r.Route = 9
 		}
@@ -131,7 +131,7 @@ func TestDrainPausesAtOnce(t *testing.T) {
 				told = func(_ Decision, now time.Duration) { s.g.Pause(now, time.Minute) }
 			}
 			s.often(begin, end, c.rate, func(now time.Duration) {
-				r := Request{Client: limiter.Key(1 + s.random.IntN(c.clients)), Fingerprint: 9, Route: uint8(s.random.IntN(c.routes))}
+				r := Request{Client: limiter.Key(1 + s.random.IntN(c.clients)), Route: uint8(s.random.IntN(c.routes))}
 				s.askClosed(now, r, func(d Decision, at time.Duration) {
 					asked[i]++
 					told(d, at)

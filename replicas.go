@@ -88,6 +88,21 @@ func (g *Guard) askPlace(now time.Duration, t *try) <-chan struct{} {
 	return l.AskPlace(now)
 }
 
+// awaitSlot has a request that the backend has no capacity for wait until the store that
+// replicas share has given its client a slot: its answer is held back for a moment anyway.
+func (g *Guard) awaitSlot(t *try) {
+	switch t.d.Reason {
+	case None, Quota, PerClient:
+		return
+	}
+	if t.made || t.d.place.Waits() || !g.backend.clients.Awaits(&t.visit) {
+		return
+	}
+	if ends := g.backend.link.Load().Ask(); ends != nil {
+		t.firm, t.d.awaits = false, ends
+	}
+}
+
 // A trip is what a request has to do with the store.
 type trip struct {
 	made bool // it has waited for the store, or must not

@@ -77,11 +77,6 @@ type Request struct {
 	// remembered under that name; under NoKey nothing is.
 	Client limiter.Key
 
-	// Fingerprint says what is asked for: the hash of user agent, method
-	// and path, or of its Idempotency-Key. A second request of the same
-	// Client and Fingerprint, soon after a refusal, is taken for a retry.
-	Fingerprint limiter.Key
-
 	Retry   bool   // the request says itself that it is a retry: see pushback.Retry
 	Precise bool   // the client reads milliseconds (gRPC, Shield-Retry), so its answer need not be held back
 	Agent   string // the User-Agent: promises are counted by its family

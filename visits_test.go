@@ -32,12 +32,12 @@ func (r *readership) play(t *testing.T, seed uint64) (p pages) {
 	s := newStage(t, Config{Capacity: perSecond(100, 10)}, 1000, 5*ms, seed)
 	if r.strangers > 0 {
 		s.often(begin, end, r.strangers, func(now time.Duration) {
-			s.visit(now, &patron{key: limiter.Key(s.random.Uint64()), kind: 7, attempts: 1})
+			s.visit(now, &patron{key: limiter.Key(s.random.Uint64()), attempts: 1})
 		})
 	}
 	var read func(now time.Duration, key limiter.Key, page int)
 	read = func(now time.Duration, key limiter.Key, page int) {
-		v := &patron{key: key, kind: limiter.Key(100 + page)}
+		v := &patron{key: key}
 		v.served = func(served time.Duration) {
 			switch waited := served - now; {
 			case now < from || now > until:
@@ -57,7 +57,7 @@ func (r *readership) play(t *testing.T, seed uint64) (p pages) {
 	for i := range r.farmers {
 		var farm func(now time.Duration)
 		farm = func(now time.Duration) {
-			v := &patron{key: limiter.Key(1 + i), kind: limiter.Key(s.random.Uint64())}
+			v := &patron{key: limiter.Key(1 + i)}
 			v.served = func(served time.Duration) {
 				if served > from && served < until {
 					got++

@@ -477,13 +477,13 @@ func TestPromisesAreReported(t *testing.T) {
 	const never = time.Duration(math.MaxInt64)
 	for now := begin; now < begin+40*time.Second; now += 5 * time.Millisecond {
 		if now > begin+3*time.Second && now < begin+4*time.Second {
-			g.Admit(now, shield.Request{Client: limiter.Key(10_000 + now/time.Millisecond), Fingerprint: 1}) // strangers
+			g.Admit(now, shield.Request{Client: limiter.Key(10_000 + now/time.Millisecond)}) // strangers
 		}
 		for i := range next {
 			if next[i] > now {
 				continue
 			}
-			d := g.Admit(now, shield.Request{Client: limiter.Key(i + 1), Fingerprint: 1, Agent: "curl/8.1"})
+			d := g.Admit(now, shield.Request{Client: limiter.Key(i + 1), Agent: "curl/8.1"})
 			if d.Hold > 0 {
 				d.Sent()
 			}
@@ -503,12 +503,12 @@ func TestPromisesAreReported(t *testing.T) {
 	// backend that is not busy.
 	then := begin + time.Minute
 	for i := range limiter.Key(80) {
-		d := g.Admit(then, shield.Request{Client: 20_000 + i, Fingerprint: 1})
+		d := g.Admit(then, shield.Request{Client: 20_000 + i})
 		if d.Hold > 0 {
 			d.Sent()
 		}
 	}
-	g.Admit(then+2500*time.Millisecond, shield.Request{Client: 20_059, Fingerprint: 1})
+	g.Admit(then+2500*time.Millisecond, shield.Request{Client: 20_059})
 	s := b.record.Stats(shield.Now())
 	p := s.Promises
 	values := []uint64{p.Made, p.Deferred, p.Kept, p.Late, p.NoShow, s.EarlyAdmitted, s.Broken, s.Refused[shield.Early], s.Refused[shield.Capacity]}

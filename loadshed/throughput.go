@@ -94,10 +94,7 @@ func (c *Concurrency) Rate(p *Plan) float64 {
 	if rate == 0 || !p.adaptive && c.lease.bounds() { // measured with another lease
 		rate = c.expected(p)
 	}
-	if p.adaptive {
-		rate *= pressure
-	}
-	return rate
+	return rate * pressure
 }
 
 // leastRoom is how many places a process without any counts on, where it shares them. Ours:

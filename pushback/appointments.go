@@ -28,6 +28,7 @@ type Appointments struct {
 	herds    herds
 	patience patience
 	moment   moment
+	news     news          // for other replicas
 	ticked   time.Duration // the last Tick of a second
 
 	held      atomic.Int64  // rejections that wait to be sent
@@ -155,6 +156,9 @@ func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float
 		return
 	}
 	a.returned.Add(1)
+	if !v.Rejected {
+		a.news.add(Note{Key: c.Key, Turn: v.turn, Kept: true, OnTime: v.OnTime(), Shared: v.Shared})
+	}
 	if v.OnTime() {
 		a.onTime.Add(1)
 		a.line.Came(now, min(rate, maxRate), &v.turn)
@@ -223,6 +227,27 @@ func (a *Appointments) RefuseEarly(now time.Duration, v *Visit, t *Terms, d *Tol
 	d.Tell(v.At-now, false, t)
 }
 
+// Awaits reports whether a client that the backend has no capacity for is to wait for a slot
+// of the store that replicas share.
+func (a *Appointments) Awaits(v *Visit) bool {
+	if v.Standing == TooEarly {
+		return false
+	}
+	want := v.claims()
+	return a.line.Awaits(want.had, want.trust)
+}
+
+// claims returns what the line has to know of a client.
+func (v *Visit) claims() (c claim) {
+	if v.OnTime() {
+		c.had = &v.turn
+	}
+	if v.proven || v.OnTime() {
+		c.trust = Proven
+	}
+	return c
+}
+
 // Refuse gives a client that the backend has no capacity for its appointment.
 func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, s Supply, d *Told) {
 	if v.Standing == TooEarly { // it is not enforced, or the line is short: the promise stands
@@ -239,14 +264,8 @@ func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, 
 		a.gather(now, c.Key)
 		v.Shared = true
 	}
-	want := claim{}
+	want := v.claims()
 	want.min, want.max = t.Bounds(c)
-	if v.OnTime() {
-		want.had = &v.turn
-	}
-	if v.proven || v.OnTime() {
-		want.trust = Proven
-	}
 	var turn Turn
 	var p Appointment
 	if v.Shared {
@@ -280,13 +299,18 @@ func (a *Appointments) promiseShared(now time.Duration, key uint64, s Supply, wa
 		turn, p = a.promise(now, s, want)
 	}
 	a.groups.put(w, &turn)
+	a.news.add(Note{Key: key, Turn: turn, Told: now, Shared: true})
 	return turn, p
 }
 
 // remember notes a promise that a client is told of at an instant, and reports whether there
 // was room.
 func (a *Appointments) remember(now time.Duration, key uint64, turn *Turn, told time.Duration, v *Visit) bool {
-	return key != 0 && a.promises.put(now, key, turn, max(told, now+minAnswerTransit), 0, v.kind)
+	if key == 0 || !a.promises.put(now, key, turn, max(told, now+minAnswerTransit), 0, v.kind) {
+		return false
+	}
+	a.news.add(Note{Key: key, Turn: *turn, Told: told})
+	return true
 }
 
 // gather makes a group of the clients behind a key.

@@ -162,6 +162,25 @@ func (g *groups) put(w *group, t *Turn) {
 	w.first, w.last = min(w.first, t.Number), max(w.last, t.Number)
 }
 
+// use takes away the promise of a kind nearest to an instant, as another replica has seen it
+// kept.
+func (g *groups) use(w *group, t *Turn) {
+	for n := max(w.from, int64(t.At/quarter)-1); n < min(w.from+quarters, int64(t.At/quarter)+8); n++ {
+		c := &w.cells[n&(quarters-1)]
+		switch {
+		case t.Slot && c.slots > 0:
+			c.slots--
+			c.proven = min(c.proven, c.slots)
+			w.slots, g.slots = w.slots-1, g.slots-1
+			return
+		case !t.Slot && c.asks > 0:
+			c.asks--
+			w.asks, g.asks = w.asks-1, g.asks-1
+			return
+		}
+	}
+}
+
 // all calls do with all promises of a group.
 func (w *group) all(do func(t Turn)) {
 	for n := w.from; n < w.from+quarters; n++ {

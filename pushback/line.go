@@ -77,6 +77,7 @@ type Line struct {
 	fresh atomic.Uint64 // new clients admitted
 
 	waiting atomic.Int64 // clients with a slot that may still come for it
+	wants   atomic.Bool  // slots of the store that replicas share
 
 	mu             sync.Mutex
 	at             time.Duration // as of when all that follows is
@@ -91,6 +92,7 @@ type Line struct {
 	made, came     [trusts]float64 // promises that were made, and kept: sums that fade
 	kept           [trusts]float64 // the kept share; 0: nothing is known, which means 1
 	counts         Promises
+	sharedLine
 }
 
 // ringSize is how many the ring has: a minute ahead is the longest wait, and rejections are
@@ -105,6 +107,11 @@ type second struct {
 	lost   float32         // room that was left when it was too late to promise it
 
 	waiting int32 // clients with a slot that have not come yet
+
+	// Where replicas share the line: slots that others have promised, and what this one has,
+	// with what the store does not know of it.
+	heard       [trusts]float32
+	own, untold float32
 }
 
 // maxRate stands for a rate that is not known.
@@ -163,7 +170,7 @@ func (l *Line) Spare(rate float64) float64 {
 }
 
 func (l *Line) spare(rate, share float64) float64 {
-	return max(leastSpare*rate, share*rate-l.base*(1-l.doubt()))
+	return max(leastSpare*rate, share*rate-l.base*(1-l.doubt())-l.others.base)
 }
 
 // keep returns the share of promises that are kept.
@@ -193,7 +200,15 @@ func (l *Line) pace(rate float64) float64 { return l.spare(rate, utilization) / 
 
 // load returns how many clients will come in a second, by what is known now.
 func (l *Line) load(s *second) float64 {
-	return float64(s.booked[Untried])*l.keep(Untried) + float64(s.booked[Proven])*l.keep(Proven) + float64(s.lost)
+	load := float64(s.lost)
+	for t := range s.booked {
+		n := s.booked[t]
+		if l.replicas > 0 {
+			n += s.heard[t]
+		}
+		load += float64(n) * l.keep(Trust(t))
+	}
+	return load
 }
 
 func (l *Line) secondOf(at time.Duration) *second { return &l.ring[int64(at/time.Second)&(ringSize-1)] }
@@ -214,7 +229,7 @@ func (l *Line) advance(now time.Duration, rate float64) {
 	}
 	l.mature(n)
 	if l.issued > l.served && l.expected() < dryTime.Seconds()*l.spare(rate, utilization) {
-		l.served = l.issued
+		l.served, l.dried = l.issued, true
 	}
 }
 
@@ -323,9 +338,9 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 	}
 	from, limit := max(now+max(c.min, s.Token), c.from), now+c.max
 	if t.Number <= l.served {
-		if at, ok := l.room(from, limit, l.spare(rate, share)); ok {
+		if at, told, ok := l.slot(from, limit, l.spare(rate, share)); ok {
 			t.At, t.Slot = at, true
-			l.book(at, t.Trust, l.spare(rate, share))
+			l.book(at, t.Trust, l.spare(rate, share), told)
 			l.counts.Made++
 			l.tell(t)
 			return t, at - now
@@ -341,6 +356,19 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 	return t, wait
 }
 
+// slot returns the first slot from an instant on, and whether the store has given it.
+func (l *Line) slot(from, limit time.Duration, spare float64) (at time.Duration, told, ok bool) {
+	if l.replicas > 1 {
+		if at, ok = l.granted(from, limit); ok || l.noMore && !l.alone {
+			return at, ok, ok
+		}
+		at, ok = l.ownRoom(from, limit, spare)
+		return at, false, ok
+	}
+	at, ok = l.room(from, limit, spare)
+	return at, false, ok
+}
+
 // hop returns when a client has to ask again that waits for so many seconds in all. It asks
 // no more often than it must, after equal times, so that all keep their order.
 func hop(now time.Duration, seconds float64, shortest, longest time.Duration) (at, wait time.Duration) {
@@ -352,8 +380,9 @@ func hop(now time.Duration, seconds float64, shortest, longest time.Duration) (a
 // book takes the room of one client from an instant on, where room is left for a spare rate.
 // What does not fit into its second it takes from the next ones: where one client can be served
 // in ten seconds, it takes all that these have.
-func (l *Line) book(at time.Duration, t Trust, spare float64) {
+func (l *Line) book(at time.Duration, t Trust, spare float64, told bool) {
 	rest := l.keep(t)
+	l.secondOf(at).takes(rest, told)
 	for n := int64(at / time.Second); n < int64(at/time.Second)+ringSize/2; n++ {
 		s := &l.ring[n&(ringSize-1)]
 		part := min(rest, max(0, spare-l.load(s)))
@@ -435,6 +464,7 @@ func (l *Line) GiveBack(now time.Duration, t *Turn) {
 		fallthrough
 	case !t.Slot: // those behind it move up
 		l.served = min(l.issued, l.served+1)
+		l.left++
 	}
 }
 
@@ -472,7 +502,7 @@ func (l *Line) BookFrom(now, from, limit time.Duration, rate float64) time.Durat
 	if !ok {
 		return min(from, limit)
 	}
-	l.book(at, Proven, l.spare(rate, utilization))
+	l.book(at, Proven, l.spare(rate, utilization), false)
 	return at
 }
 
@@ -514,4 +544,6 @@ func (l *Line) copyTo(to *Line) {
 	to.waiting.Store(l.waiting.Load())
 	to.at, to.issued, to.served, to.base, to.second, to.full = l.at, l.issued, l.served, l.base, l.second, l.full
 	to.ring, to.made, to.came, to.kept = l.ring, l.made, l.came, l.kept
+	to.sharedLine = l.sharedLine
+	to.alone, to.times = true, nil // it asks no store
 }

@@ -7,9 +7,6 @@ import (
 )
 
 const (
-	// SlotWidth is the width of a bucket of slots: that of the calendar.
-	SlotWidth = pushback.SlotWidth
-
 	// Beat is how often a replica tells the store that it lives, and is told what is new.
 	Beat = 100 * time.Millisecond
 
@@ -91,7 +88,7 @@ type TokensAnswer struct {
 	Wait int64   `json:"wait"` // until there is a whole one, 0 if there is
 }
 
-// Slots of the calendar, and what is told about them.
+// Slots of the line, and what is told about them.
 type (
 	Slot        = pushback.Slot
 	SlotsAsk    = pushback.SlotsAsk

@@ -12,6 +12,6 @@ func Constants() []Constant {
 		{"sweepTime", sweepTime}, {"rosterTime", RosterTime.Milliseconds()}, {"idleLease", IdleLease.Milliseconds()},
 		{"keptNews", keptNews}, {"maxNews", maxNews},
 		{"lease", Lease.Milliseconds()}, {"idlePlaces", idlePlaces}, {"placesTurn", placesTurn}, {"placesGap", placesGap},
-		{"slotWidth", slotWidth}, {"shortestWait", shortestWait}, {"dividedTime", dividedTime}, {"staleTime", staleTime}, {"keptSlots", keptSlots},
+		{"shortestWait", shortestWait}, {"keptSlots", keptSlots}, {"mostWant", mostWant},
 	}
 }

@@ -30,7 +30,7 @@ func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
 	v := k.view.Load()
 	placesAt, _ := k.placesAt(now)
 	backlog := k.Clients.Backlogged(now)
-	urgent := k.again || !v.alone && (now >= placesAt || k.Capacity.Low(k.limits.Capacity, now, v.replicas, backlog) || k.Clients.Calendar().WantsSlots())
+	urgent := k.again || !v.alone && (now >= placesAt || k.Capacity.Low(k.limits.Capacity, now, v.replicas, backlog) || k.Clients.Line().WantsSlots())
 	if !urgent && now < k.next() {
 		return a, false
 	}
@@ -47,7 +47,7 @@ func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
 		r := k.Capacity.Refill(l, now, v.replicas, backlog)
 		a.Tokens = &TokensAsk{Rate: l.Rate(), Burst: l.Burst(), Held: r.Held, Gave: r.Gave, Want: r.Want}
 	}
-	slots := k.Clients.Calendar().AskSlots(now, k.trip, k.rates(v))
+	slots := k.Clients.Line().AskSlots(now, k.rate(v), k.limits.Max)
 	slots.Limit = k.limits.Capacity.Rate()
 	if slots.Rate = k.measured; math.IsInf(slots.Rate, 1) {
 		slots.Rate = 0
@@ -73,7 +73,7 @@ func (k *Link) tell(most int) string {
 
 // untell notes that what is in flight was told in vain.
 func (k *Link) untell(heard bool) {
-	k.Clients.Calendar().Untell(&k.slots, heard)
+	k.Clients.Line().Untell(&k.slots, heard)
 	k.slots = pushback.SlotsAsk{}
 }
 
@@ -99,7 +99,7 @@ func (k *Link) Bye(now time.Duration) (a Ask, ok bool) {
 		a.Tokens = &TokensAsk{Rate: l.Rate(), Burst: l.Burst(), Held: r.Held + r.Gave}
 		k.Capacity.Lose()
 	}
-	slots := k.Clients.Calendar().ReturnSlots(now)
+	slots := k.Clients.Line().ReturnSlots()
 	a.Slots = &slots
 	k.part(now)
 	k.calm = now
@@ -107,14 +107,13 @@ func (k *Link) Bye(now time.Duration) (a Ask, ok bool) {
 	return a, true
 }
 
-// rates returns what the calendar has to know.
-func (k *Link) rates(v *view) pushback.Rates {
+// rate returns what is known of the backend's.
+func (k *Link) rate(v *view) float64 {
 	most := k.limits.Capacity.Rate()
 	if most == 0 {
 		most = math.Inf(1)
 	}
-	rate := min(k.measured+v.rate, most)
-	return pushback.Rates{Rate: rate, Min: time.Second, Max: k.limits.Max}
+	return min(k.measured+v.rate, most)
 }
 
 func (k *Link) idles(now time.Duration) bool {
@@ -210,7 +209,7 @@ func (k *Link) answer(now, sent time.Duration, a *Answer) (news []string) {
 	k.heard, k.lease = now, k.asked
 	k.count(now, a)
 	if k.born != 0 && (a.Born != k.born || moved) {
-		k.Clients.Calendar().Forgot()
+		k.Clients.Line().Forgot()
 	}
 	if k.born != 0 && a.Born != k.born {
 		a.After = 0 // all that it has is read
@@ -246,8 +245,8 @@ func (k *Link) take(now time.Duration, a *Answer) {
 	if a.Slots != nil && !v.parted {
 		v.rate = a.Slots.Rate
 		k.view.Store(&v)
-		k.Clients.Join(now, k.zero, k.most, k.rank)
-		k.Clients.Calendar().HearSlots(now, a.Slots, k.rates(&v))
+		k.Clients.Join(k.zero, k.most, k.rank)
+		k.Clients.Line().HearSlots(now, a.Slots)
 	}
 	k.after = a.After
 	k.again = k.again || !v.alone && len(a.News) >= maxNews/2 // there is more to be read

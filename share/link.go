@@ -207,7 +207,7 @@ func (k *Link) Look(now time.Duration) {
 // slots or tokens run out, and once for news, which wait until newsTime. It costs a few
 // atomic loads.
 func (k *Link) Nudge() {
-	urgent := (k.Clients.Calendar().WantsSlots() || k.low.Load()) && !k.view.Load().alone
+	urgent := (k.Clients.Line().WantsSlots() || k.low.Load()) && !k.view.Load().alone
 	if urgent && !k.urged.Load() && !k.urged.Swap(true) || !k.told.Load() && !k.told.Swap(true) {
 		k.wakeUp()
 	}
@@ -289,7 +289,7 @@ func (k *Link) part(now time.Duration) {
 	}
 	k.view.Store(&view{alone: true, replicas: k.most, rate: v.rate})
 	k.calm = now + calmTime
-	k.Clients.Calendar().Late()
+	k.Clients.Line().Late()
 	k.look.Store(int64(k.calm))
 	// Until then the pool may have earned for it, whenever what is in flight arrives.
 	from := k.heard + k.lease

@@ -80,7 +80,7 @@ func (b *backend) count(ask *share.Ask, answer *share.Answer) {
 		s.Pool = answer.Tokens.Pool
 	}
 	if ask.Slots != nil && answer.Slots != nil {
-		s.Granted += sizes(answer.Slots.Grants)
+		s.Granted += float64(len(answer.Slots.Times))
 		s.Guessed += sizes(ask.Slots.Guessed)
 		s.Returned += sizes(ask.Slots.Back)
 	}
