@@ -14,8 +14,11 @@ const placesForDue = 12
 // highest class has to leave nothing.
 func (g *Guard) reserveOf(now time.Duration, t *try) (r reserve) {
 	clients := &g.backend.clients
-	if !clients.Backlogged(now) || g.plan.Highest(int(t.d.Class)) {
+	switch {
+	case !clients.Backlogged(now), g.plan.Highest(int(t.d.Class)):
 		return r
+	case t.visit.IsDue() && g.backend.link.Load() != nil:
+		return r // what other replicas hold is not known well enough to leave any of it
 	}
 	tokens, leaves := t.visit.Reserve(clients.Doubt(), g.capacity.Burst())
 	if !leaves {

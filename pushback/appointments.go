@@ -306,7 +306,8 @@ func (a *Appointments) promiseShared(now time.Duration, key uint64, s Supply, wa
 // remember notes a promise that a client is told of at an instant, and reports whether there
 // was room.
 func (a *Appointments) remember(now time.Duration, key uint64, turn *Turn, told time.Duration, v *Visit) bool {
-	if key == 0 || !a.promises.put(now, key, turn, max(told, now+minAnswerTransit), 0, v.kind) {
+	told = max(told, now+minAnswerTransit)
+	if key == 0 || !a.promises.put(now, key, turn, told, 0, v.kind) {
 		return false
 	}
 	a.news.add(Note{Key: key, Turn: *turn, Told: told})
