@@ -292,7 +292,8 @@ func (a *Appointments) promise(now time.Duration, s Supply, want claim) (Turn, A
 func (a *Appointments) promiseShared(now time.Duration, key uint64, s Supply, want claim) (turn Turn, p Appointment) {
 	w := a.groups.begin(now, key)
 	defer a.groups.mu.Unlock()
-	if most := a.line.Pace(s.Rate) * want.max.Seconds() / 2; want.had == nil && float64(a.groups.slots) >= max(GroupThreshold, most) {
+	most := max(GroupThreshold, a.line.Pace(s.Rate)*want.max.Seconds()/2)
+	if (want.had == nil || !want.had.Slot) && float64(a.groups.slots) >= most {
 		turn, p.Wait = a.line.Ask(now, float64(a.groups.slots+a.groups.asks)-most, s, want)
 		p.At, p.Deferred = turn.At, true
 	} else {

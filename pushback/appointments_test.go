@@ -39,11 +39,11 @@ func ExampleAppointments() {
 	// Output:
 	// client 1 is told 1 s
 	// client 2 is told 2 s
-	// client 3 is told 2 s
+	// client 3 is told 3 s
 	// client 4 is told 3 s
-	// client 5 is told 3 s
+	// client 5 is told 4 s
 	// client 6 is told 4 s
-	// client 7 is told 4 s
+	// client 7 is told 5 s
 	// client 8 is told 5 s
 	// too early: true
 	// due: true

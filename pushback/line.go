@@ -39,6 +39,12 @@ const (
 	trusted = 0.65
 	doubted = 0.5
 
+	// surgeWindow is over how many quarters of a second it is averaged how many new clients
+	// are usual, and surgeFade what is left of what was learned after each one more than
+	// twice that: after 20 of them, a tenth.
+	surgeWindow = 4
+	surgeFade   = 0.9
+
 	// baseWindow is over how long the base load is averaged.
 	baseWindow = 30 * time.Second
 
@@ -91,7 +97,11 @@ type Line struct {
 	ring           [ringSize]second
 	made, came     [trusts]float64 // promises that were made, and kept: sums that fade
 	kept           [trusts]float64 // the kept share; 0: nothing is known, which means 1
-	counts         Promises
+	surge          struct {
+		quarter     int64   // of a second, of the last new client
+		came, usual float64 // in it, and in one on average
+	}
+	counts Promises
 	sharedLine
 }
 
@@ -102,6 +112,7 @@ const ringSize = 128
 // A second is what is expected in one second of the line, of new clients and proven ones.
 type second struct {
 	booked [trusts]float32 // slots
+	worth  float32         // how many clients would come for them, when they were promised
 	told   [trusts]float32 // clients that were told to come then, with a slot or without
 	came   [trusts]float32 // of those
 	lost   float32         // room that was left when it was too late to promise it
@@ -111,6 +122,7 @@ type second struct {
 	// Where replicas share the line: slots that others have promised, and what this one has,
 	// with what the store does not know of it.
 	heard       [trusts]float32
+	heardWorth  float32
 	own, untold float32
 }
 
@@ -198,9 +210,10 @@ func (l *Line) Doubt() float64 {
 // pace returns how many numbers of the tail are served per second.
 func (l *Line) pace(rate float64) float64 { return l.spare(rate, utilization) / l.keep(Untried) }
 
-// load returns how many clients will come in a second, by what is known now.
+// load returns how many clients will come in a second, by what is known now, but no more than
+// when they were promised it: what the next clients are like says nothing of these.
 func (l *Line) load(s *second) float64 {
-	load := float64(s.lost)
+	load, worth := 0.0, s.worth
 	for t := range s.booked {
 		n := s.booked[t]
 		if l.replicas > 0 {
@@ -208,7 +221,10 @@ func (l *Line) load(s *second) float64 {
 		}
 		load += float64(n) * l.keep(Trust(t))
 	}
-	return load
+	if l.replicas > 0 {
+		worth += s.heardWorth
+	}
+	return float64(s.lost) + min(load, float64(worth))
 }
 
 func (l *Line) secondOf(at time.Duration) *second { return &l.ring[int64(at/time.Second)&(ringSize-1)] }
@@ -257,12 +273,30 @@ func (l *Line) mature(n int64) {
 		forget = math.Pow(keptRecovery, float64(min(n-l.second, ringSize)))
 	}
 	for t := range l.kept {
-		l.made[t], l.came[t] = l.made[t]*forget, l.came[t]*forget
-		prior := priorKept * math.Exp(-l.made[t]/priorFade)
-		l.kept[t] = min(max(leastKept[t], (l.came[t]+prior)/max(l.made[t]+prior, 1e-9)), 1)
+		l.forget(Trust(t), forget)
 	}
 	l.second = n
 	l.full = 0 // there may be room now where fewer are expected
+}
+
+// forget leaves a part of what was learned.
+func (l *Line) forget(t Trust, part float64) {
+	l.made[t], l.came[t] = l.made[t]*part, l.came[t]*part
+	prior := priorKept * math.Exp(-l.made[t]/priorFade)
+	l.kept[t] = min(max(leastKept[t], (l.came[t]+prior)/max(l.made[t]+prior, 1e-9)), 1)
+}
+
+// surges notes a new client, and forgets part of what was learned if more come than usual:
+// they need not be like those before. So a herd in a flood is believed.
+func (l *Line) surges(now time.Duration) {
+	if n := int64(now / quarter); n > l.surge.quarter {
+		l.surge.usual += (l.surge.came - l.surge.usual) / surgeWindow
+		l.surge.usual *= math.Exp(-float64(n-l.surge.quarter-1) / surgeWindow)
+		l.surge.quarter, l.surge.came = n, 0
+	}
+	if l.surge.came++; l.surge.came > 2*l.surge.usual+10 {
+		l.forget(Untried, surgeFade)
+	}
 }
 
 // learn averages what became of the promises for one second. A second that differs by more
@@ -327,6 +361,10 @@ func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Dur
 	t.Trust = c.trust
 	share := utilization
 	switch {
+	case c.had == nil && c.trust == Untried:
+		l.surges(now)
+	}
+	switch {
 	case c.had == nil && l.issued > l.served:
 		l.issued++
 		t.Number = l.issued
@@ -387,6 +425,7 @@ func (l *Line) book(at time.Duration, t Trust, spare float64, told bool) {
 		s := &l.ring[n&(ringSize-1)]
 		part := min(rest, max(0, spare-l.load(s)))
 		s.booked[t] += float32(part / l.keep(t))
+		s.worth += float32(part)
 		if rest -= part; rest < 1e-6 {
 			break
 		}
@@ -456,6 +495,7 @@ func (l *Line) GiveBack(now time.Duration, t *Turn) {
 	switch ahead := t.At/time.Second > now/time.Second; {
 	case ahead && t.Slot:
 		s.booked[t.Trust] = max(0, s.booked[t.Trust]-1)
+		s.worth = max(0, s.worth-float32(l.keep(t.Trust)))
 		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
 		l.stopsWaiting(s, t)
 		l.full = min(l.full, int64(t.At/time.Second))

@@ -240,10 +240,10 @@ func TestReplicaWithoutAStore(t *testing.T) {
 func TestNotesAsText(t *testing.T) {
 	const zero = 1_795_000_000_000 * ms
 	notes := []pushback.Note{
-		{Key: 1<<63 + 5, Fingerprint: 31, At: 5 * time.Second, Trust: pushback.Proven, Told: 4 * time.Second, Replace: pushback.ReplaceOne},
-		{Key: 7, At: 70 * time.Second, Deferred: true, Number: 12345, Told: 71 * time.Second},
-		{Key: 9, Crowd: true, Promise: 3, At: 5 * time.Second, Told: ms},
-		{Key: 8, Kept: true, OnTime: true, At: ms, Told: ms},
+		{Key: 1<<63 + 5, Turn: pushback.Turn{At: 5 * time.Second, Trust: pushback.Proven, Slot: true}, Told: 4 * time.Second},
+		{Key: 7, Turn: pushback.Turn{At: 70 * time.Second, Number: 12345}, Told: 71 * time.Second},
+		{Key: 9, Turn: pushback.Turn{At: 5 * time.Second, Slot: true}, Told: ms, Shared: true},
+		{Key: 8, Turn: pushback.Turn{At: ms}, Kept: true, OnTime: true, Told: ms},
 	}
 	b := batch{7, 9, notes}
 	if got := decode(b.encode(zero), zero); !reflect.DeepEqual(got, b) {
@@ -293,7 +293,7 @@ func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 	refuse := func(r *replica, key uint64) {
 		var v pushback.Visit
 		var d pushback.Told
-		c := pushback.Caller{Key: key, Fingerprint: 1}
+		c := pushback.Caller{Key: key}
 		r.Clients.Refuse(f.now+r.ahead, &c, &v, &terms, pushback.Supply{Rate: limit}, &d)
 	}
 	for key := range uint64(20) {
@@ -309,7 +309,7 @@ func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 	known := 0
 	for _, first := range []uint64{1000, 2000} {
 		for key := range uint64(20) {
-			switch n := other.Clients.Promised(f.now+other.ahead, first+key); n {
+			switch n := other.Clients.Client(f.now+other.ahead, first+key).Promises; n {
 			case 1:
 				known++
 			case 0:
