@@ -528,7 +528,7 @@ func back(now time.Duration, d Decision) time.Duration {
 // for one that waits alone when the others wait in the queue.
 func TestAskingForMuchGainsNothing(t *testing.T) {
 	for i := range 16 {
-		burst, every := 1+i/4, 250*ms<<(i%4)
+		burst, every := 2+i/4, 250*ms<<(i%4) // of a bucket of one nothing can be left to others
 		g := mustNew(t, Config{Capacity: limiter.Config{Rate: 1, Per: every, Burst: burst}}, nil)
 		next := make([]time.Duration, int(200*time.Second/every)+1) // when each honest client comes
 		for i := range next {

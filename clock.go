@@ -171,5 +171,5 @@ func (g *Guard) Tick(now time.Duration) {
 		l.Measure(b.inFlight.Rate(g.plan))
 	}
 	b.inFlight.Tick(now, counted.admitted, counted.refused[Concurrency], g.plan, g.hasHeadroom(now))
-	b.clients.Tick(now, arrivals, refusals, &g.terms)
+	b.clients.Tick(now, arrivals, refusals, counted.refused[Quota]+counted.refused[Blocked], &g.terms)
 }

@@ -31,6 +31,8 @@ type Appointments struct {
 	news     news          // for other replicas
 	ticked   time.Duration // the last Tick of a second
 
+	within, overQuota uint64 // requests within their quotas, and beyond, then
+
 	held      atomic.Int64  // rejections that wait to be sent
 	returned  atomic.Uint64 // clients that came and had a promise
 	onTime    atomic.Uint64 // those that came when they were told
@@ -404,16 +406,18 @@ func (a *Appointments) hold(agent string, fraction time.Duration, d *Told) {
 	d.Hold, d.by, d.agent = fraction, a, who
 }
 
-// Tick tells how many requests have come, and how many of them were rejected, in all. It is
-// for one goroutine, every 100 ms.
-func (a *Appointments) Tick(now time.Duration, arrivals, refusals uint64, t *Terms) {
+// Tick tells how many requests have come, how many of them were rejected, and how many of those
+// for their clients' quotas, in all. It is for one goroutine, every 100 ms.
+func (a *Appointments) Tick(now time.Duration, arrivals, refusals, overQuota uint64, t *Terms) {
 	if t.Herds {
 		a.herds.tick(now, arrivals, refusals, a)
 	}
 	a.moment.tick(now)
 	if now-a.ticked >= time.Second {
-		a.ticked = now
-		a.line.Tick(now)
+		within := arrivals - overQuota
+		beyond := overQuota-a.overQuota > within-a.within
+		a.ticked, a.within, a.overQuota = now, within, overQuota
+		a.line.Tick(now, beyond)
 	}
 }
 

@@ -313,8 +313,10 @@ func (l *Line) learn(t Trust, made, came float64) {
 
 // Tick learns the base load: how many new clients are admitted per second. It is to be called
 // about once per second. While clients wait the average moves twenty times slower, because a
-// herd leaves new clients less than they would have otherwise.
-func (l *Line) Tick(now time.Duration) {
+// herd leaves new clients less than they would have otherwise. beyond: more requests came that
+// were over their clients' quotas, so that what is admitted is what those clients may use, and
+// not what always comes: nothing is concluded from it in a hurry.
+func (l *Line) Tick(now time.Duration, beyond bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d, fresh := now-l.ticked, l.fresh.Load()
@@ -328,9 +330,10 @@ func (l *Line) Tick(now time.Duration) {
 		return
 	}
 	gain := 1 - math.Exp(-d.Seconds()/baseWindow.Seconds())
-	if l.Standing(now) {
+	switch {
+	case l.Standing(now):
 		gain /= 20
-	} else {
+	case !beyond:
 		if l.baseSeen < baseWindow { // a plain average, as long as little is known
 			gain = max(gain, d.Seconds()/(l.baseSeen+d).Seconds())
 		}

@@ -16,6 +16,10 @@ const (
 	// a page are fewer, and a client that asks again for one in 64 brings no load.
 	refusalsPerLoss = 64
 
+	// mostDebt is up to which debt rejections are held back: a few that leave at first say
+	// little of the others.
+	mostDebt = 5 * refusalsPerLoss
+
 	// maxCredit is how many rejections are paid in advance: 16 losses in a row change nothing.
 	maxCredit = 16 * refusalsPerLoss
 
@@ -39,7 +43,7 @@ func (p *patience) holds(agent uint8) bool {
 	if debt > -maxCredit {
 		p.debts[agent].Add(-1)
 	}
-	return debt <= 0
+	return debt <= mostDebt
 }
 
 // leaves notes that a client has left while its rejection was held back.

@@ -140,6 +140,9 @@ func (p *promises) resize(maxClients int) {
 	table := make([]promiseSet, sets)
 	for _, set := range *old {
 		for _, is := range set {
+			if is.has(isPast) {
+				continue // promises come first
+			}
 			to := &table[index(is.tag(), sets)]
 			for i := range to {
 				if to[i] == (promise{}) {
