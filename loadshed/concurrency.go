@@ -199,7 +199,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	}
 	limit := c.Limit(p)
 	c.shares.Seen(now, p.Requested(e.Class))
-	free, rank := c.limitFor(now, p, e.As), rankOf(e.As, e.Due)
+	free, rank := c.shares.LimitFor(now, e.As, limit, p.classes), rankOf(e.As, e.Due)
 	if p.queue.Size == 0 || e.Standby { // else requests that come on time go first in it
 		free = min(free, limit-e.Reserve) // a class leaves some already
 	}
@@ -243,15 +243,6 @@ func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank Rank, pl
 	c.count(e.Client, pl) // or one client that fills the queue would seem to be alone
 	c.wake(now)           // a place may have become free meanwhile
 	return true
-}
-
-// limitFor returns how many may be in flight for a request of a class to be let in. The
-// highest class is exempt from probes of the limit while lower ones can bear them.
-func (c *Concurrency) limitFor(now time.Duration, p *Plan, class int) int {
-	if class == 0 && p.adaptive && p.classes.Len() > 1 && c.shares.SeenBelow(now, class, p.classes) {
-		return c.lease.bound(c.adaptive.Steady(p.law))
-	}
-	return c.shares.LimitFor(now, class, c.Limit(p), p.classes)
 }
 
 // releaseOrphans gives back the places of orphaned requests whose work is done by now.
@@ -301,7 +292,7 @@ func (c *Concurrency) leaveClient(pl *Place) {
 // grantPlace takes a place for a request that waits.
 func (c *Concurrency) grantPlace(r Rank) bool {
 	p, now := c.plan.Load(), time.Duration(c.wokeAt.Load())
-	return c.take(now, c.limitFor(now, p, p.classOf(r)))
+	return c.take(now, c.shares.LimitFor(now, p.classOf(r), c.Limit(p), p.classes))
 }
 
 // wake lets waiting requests in while there are places.

@@ -14,7 +14,6 @@ func (c *Concurrency) CopyTo(to *Concurrency) {
 		{&to.gate.service.Int64, &c.gate.service.Int64},
 		{&to.gate.movedAt, &c.gate.movedAt},
 		{&to.adaptive.limit, &c.adaptive.limit},
-		{&to.adaptive.steady, &c.adaptive.steady},
 		{&to.lease.places, &c.lease.places},
 		{&to.lease.until, &c.lease.until},
 		{&to.lease.free, &c.lease.free},

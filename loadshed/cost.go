@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// Routes is how many routes [costs] tells apart.
+const Routes = 64
+
 const (
 	// costly is how many times as long as the mean a kind of request holds its place that
 	// is shared out. Ours: four times the mean is four times the backend for as many

@@ -92,7 +92,7 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 		o, took = Served, pl.begun-pl.at
 	}
 	if p.adaptive {
-		c.changes.add(c.adaptive.Done(now, took, o, pl.route, inFlight, c.law(p)))
+		c.changes.add(c.adaptive.Done(now, took, o, inFlight, c.law(p)))
 	}
 	if c.queue.Len() > 0 {
 		c.wake(now)
