@@ -66,7 +66,7 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 		g.refuse(&r, &d)
 		return d
 	}
-	d.Class = uint8(b.inFlight.Classify(now, g.plan, uint64(r.Client), r.Class, t.visit.Unpaid()))
+	d.Class = uint8(b.inFlight.Classify(g.plan, r.Class, t.visit.Unpaid()))
 
 	// Do all limits allow it?
 	var refusing *ZoneState

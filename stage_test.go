@@ -297,7 +297,7 @@ func overload(t *testing.T, c Config, addresses int, x float64, manyPaths bool, 
 func TestOverloadFromFewAddresses(t *testing.T) {
 	for _, l := range limits {
 		for _, manyPaths := range []bool{false, true} {
-			for _, n := range []int{1, 10, 50, 1000, 0} {
+			for _, n := range []int{1, 3, 10, 50, 1000, 0} {
 				seeds := uint64(3)
 				if l.config.Capacity.Rate > 0 { // of the backend: the queue before it is a matter of chance
 					seeds = 8

@@ -36,14 +36,9 @@ func (c *Concurrency) CopyTo(to *Concurrency) {
 	for i := range c.shares.until {
 		to.shares.until[i].Store(c.shares.until[i].Load())
 	}
-	for i := range c.costs.routes {
-		to.costs.routes[i].Store(c.costs.routes[i].Load())
-		to.costs.clients[i].Store(c.costs.clients[i].Load())
-	}
 	c.crowds.copyTo(&to.crowds)
 	c.perClient.copyTo(&to.perClient)
 	c.budget.copyTo(&to.budget)
-	c.orphans.copyTo(&to.orphans)
 	c.queue.copyTo(&to.queue)
 	if p := c.plan.Load(); p != nil {
 		to.Use(p)
@@ -73,13 +68,6 @@ func (b *Budget) copyTo(to *Budget) {
 	to.until.Store(b.until.Load())
 	to.left.Store(b.left.Load())
 	to.at, to.before, to.turns, to.rate, to.rest, to.begun = b.at, b.before, b.turns, b.rate, b.rest, b.begun
-}
-
-func (g *Orphans) copyTo(to *Orphans) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	to.at = append(to.at, g.at...)
-	to.publish()
 }
 
 func (q *Queue) copyTo(to *Queue) {

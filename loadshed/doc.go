@@ -4,9 +4,8 @@
 // A [Gate] counts requests in flight and admits one more only below the limit. The
 // limit is a number, or an adaptive concurrency limit ([Adaptive]), which follows the
 // backend. A [Queue] before the gate smooths bursts. [Shares] keep places for higher
-// priority classes, and [InFlight] finds clients with far more than a fair share. [Orphans]
-// count work whose client has gone. A [Budget] caps retries, and a [Pause] is
-// backpressure from the backend. [Concurrency] composes them all under a [Plan]. A
+// priority classes, and [InFlight] finds clients with more than a fair share. A [Budget]
+// caps retries, and a [Pause] is backpressure from the backend. [Concurrency] composes them all under a [Plan]. A
 // [Standby] learns what of a backend is lost for want of permission.
 //
 // The operator's settings are passed with every call and never stored, so that a reload

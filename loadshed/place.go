@@ -20,6 +20,9 @@ type Place struct {
 	passage passage
 }
 
+// Routes is how many routes are told apart by a Pause.
+const Routes = 64
+
 // ClientLoad returns how many requests the client of this one had in flight when it was counted, itself
 // included; nothing if it was not: see [Concurrency.Busiest].
 func (pl *Place) ClientLoad() ClientLoad {
@@ -49,10 +52,9 @@ type Outcome uint8
 const (
 	Served     Outcome = iota // the response is complete; 4xx and 500, too, are no sign of overload
 	Detached                  // it says nothing, or goes on without its place in flight: an upgraded connection, a stream of events, a client that is slow itself
-	Aborted                   // the client has gone before there was a response; the backend may not know
+	Aborted                   // the client has gone before there was a response
 	TimedOut                  // the backend took too long
 	Overloaded                // the backend says that it cannot, or cannot be reached: 502, 503, 504
-	Stopped                   // as Aborted, and the backend is done with it
 )
 
 // Streams notes that the response has begun, and goes on for as long as the client likes:
@@ -80,9 +82,6 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 		c.uncount(pl)
 		c.leaveClient(pl)
 		return
-	}
-	if o == Served || o == TimedOut || o == Stopped {
-		c.costs.add(pl, now-pl.at, c.gate.Service())
 	}
 	took, inFlight := now-pl.at, c.gate.InFlight()
 	o, took = c.leaveGate(now, took, o, pl)
@@ -113,15 +112,9 @@ func (c *Concurrency) leaveGate(now, took time.Duration, o Outcome, pl *Place) (
 	case Overloaded: // the time that it took says nothing
 		c.gate.Detach(now)
 		c.failed.Add(1)
-	case Aborted, Stopped:
-		// The backend usually works on, for what such a request takes.
-		rest := max(c.gate.Service(), c.costs.of(pl.route)) - took
-		if o == Aborted && pl.plan.keepsOrphans && rest > 0 && c.orphans.Keep(now+rest, owner{pl.limit, pl.crowd}) {
-			pl.limit, pl.crowd = 0, 0 // they leave with the orphan
-		} else {
-			c.gate.Detach(now)
-		}
-		if rest > 0 {
+	case Aborted:
+		c.gate.Detach(now)
+		if took < c.gate.Service() {
 			return Detached, took
 		}
 		// How long it would have taken is not known. If nothing were made of that, a

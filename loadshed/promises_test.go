@@ -470,66 +470,6 @@ func BenchmarkPause(b *testing.B) {
 	}
 }
 
-// Every place that is kept is given back once, to any caller.
-func TestOrphansUnderContention(t *testing.T) {
-	const goroutines, rounds = 16, 2_000
-	var g Orphans
-	var kept, due atomic.Int64
-	var wg sync.WaitGroup
-	for i := range goroutines {
-		wg.Go(func() {
-			for round := range rounds {
-				now := time.Duration(round) * time.Microsecond
-				if g.Keep(now+time.Duration(mix(uint64(i*rounds+round))%200)*time.Microsecond, owner{perClient: 1}) {
-					kept.Add(1)
-				}
-				due.Add(int64(g.due(now)))
-				if n := g.Len(); n < 0 || n > maxOrphans {
-					t.Errorf("%d kept", n)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	due.Add(int64(g.due(time.Hour)))
-	if kept.Load() != due.Load() || kept.Load() == 0 || g.Len() != 0 {
-		t.Errorf("%d kept, %d given back, %d left", kept.Load(), due.Load(), g.Len())
-	}
-}
-
-func TestOrphansAllocateNothing(t *testing.T) {
-	var g Orphans
-	now := time.Duration(0)
-	if n := testing.AllocsPerRun(1000, func() { g.Keep(now, owner{perClient: 1}); g.Keep(now+9, owner{perClient: 2}); g.Due(now); now++ }); n != 0 {
-		t.Errorf("%v allocations, want none", n)
-	}
-}
-
-func BenchmarkOrphans(b *testing.B) {
-	b.Run("none due", func(b *testing.B) {
-		var g Orphans
-		g.Keep(time.Hour, owner{perClient: 1})
-		b.ReportAllocs()
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
-				g.Due(time.Minute)
-			}
-		})
-	})
-	b.Run("500 kept", func(b *testing.B) {
-		var g Orphans
-		var clock atomic.Int64
-		b.ReportAllocs()
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
-				now := time.Duration(clock.Add(1))
-				g.Keep(now+500, owner{perClient: 1})
-				g.Due(now)
-			}
-		})
-	})
-}
-
 func TestClassNames(t *testing.T) {
 	for _, name := range []string{"a b", "é", "a\n", "{x}", strings.Repeat("x", maxClassName+1)} {
 		if _, err := NewClasses([]Class{{name, 0.5}}); err == nil || !strings.Contains(err.Error(), "class name") {
