@@ -95,7 +95,7 @@ const (
 	Refusing         // the backend refused requests
 	Probed           // lowered for a moment, to see whether latency follows
 	Proven           // a probe has found a queue: the lower limit stays
-	Restored         // the former limit is back: a probe has found no queue, or the backend refuses some pages only
+	Restored         // the former limit is back: a probe has found no queue
 	Rebased          // a lower limit brought no lower latency: the backend is slower than the baseline said
 	Unused           // the limit was not used up: it returns towards the initial one
 	Restarted        // a pause of the backend is over
@@ -200,18 +200,6 @@ func (a *Adaptive) Restart(now time.Duration, l Law) (Change, bool) {
 	a.control.fall(.5, l)
 	a.window.read(&a.sample, true)
 	return a.set(now, Restarted, l)
-}
-
-// Restore tells that the backend refuses some requests only, whatever the load: the limit
-// is again what it was before the refusals.
-func (a *Adaptive) Restore(now time.Duration, l Law) (Change, bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	c := &a.control
-	c.begin(l)
-	c.limit, c.recoveryLimit = max(c.limit, c.recoveryLimit), 0
-	a.window.read(&a.sample, true)
-	return a.set(now, Restored, l)
 }
 
 // Tick, a few times per second, ends a probe that does not end on its own: the only requests

@@ -22,7 +22,6 @@ func (c *Concurrency) CopyTo(to *Concurrency) {
 		{&to.pause.until, &c.pause.until},
 		{&to.pause.began, &c.pause.began},
 		{&to.pause.probeAt, &c.pause.probeAt},
-		{&to.pause.otherAt, &c.pause.otherAt},
 		{&to.pause.told, &c.pause.told},
 		{&to.shortAt, &c.shortAt},
 	} {
@@ -31,7 +30,6 @@ func (c *Concurrency) CopyTo(to *Concurrency) {
 	to.busy.routes.Store(c.busy.routes.Load())
 	to.busy.clients.Store(c.busy.clients.Load())
 	to.busy.others.Store(c.busy.others.Load())
-	to.pause.partial.Store(c.pause.partial.Load())
 	to.throughput.rate.Store(c.throughput.rate.Load())
 	for i := range c.shares.until {
 		to.shares.until[i].Store(c.shares.until[i].Load())

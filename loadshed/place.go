@@ -7,17 +7,17 @@ import (
 
 // A Place is what one request holds of a Concurrency. The zero Place holds nothing.
 type Place struct {
-	c       *Concurrency // nil: it holds nothing
-	plan    *Plan
-	at      time.Duration // since when
-	wait    *Waiter       // while it is in the queue
-	crowd   uint64        // the client that it is counted for in crowds, 0 if it is not
-	limit   uint64        // the same, in perClient
-	begun   time.Duration // when the response began to stream; 0: it does not
-	client  uint64        // as a bit: see busyBackend; 0 if it is not known
-	mine    int32         // requests that the client has in flight with this one, of those that are counted
-	route   uint8
-	passage passage
+	c      *Concurrency // nil: it holds nothing
+	plan   *Plan
+	at     time.Duration // since when
+	wait   *Waiter       // while it is in the queue
+	crowd  uint64        // the client that it is counted for in crowds, 0 if it is not
+	limit  uint64        // the same, in perClient
+	begun  time.Duration // when the response began to stream; 0: it does not
+	client uint64        // as a bit: see busyBackend; 0 if it is not known
+	mine   int32         // requests that the client has in flight with this one, of those that are counted
+	route  uint8
+	probe  bool // it finds out whether a pause is over
 }
 
 // Routes is how many routes are told apart by a Pause.
