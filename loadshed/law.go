@@ -56,10 +56,10 @@ const (
 
 	// The baseline begins as the mean of learnWindows-1 windows, in which the limit stands
 	// still. The first window of all does not count, because the requests that end first are
-	// the fastest. One window more would be too few: of requests whose latencies vary a lot,
-	// the mean of a window is off by a third, and a baseline that begins too low cuts the
-	// limit of an idle backend. More windows than that delay a backend that
-	// could take more than the initial limit.
+	// the fastest. A single window more is too few: where latencies vary a lot, the mean of
+	// 25 requests is off by a third, and a baseline that begins too low cuts the limit of a
+	// backend without a queue. More windows would delay a backend that can take more
+	// than the initial limit: with windows of 250 ms it is a second until the limit may rise.
 	learnWindows = 4
 
 	needWindows = 8 // the greatest need of so many windows counts
@@ -108,7 +108,6 @@ type control struct {
 		limit            float64       // before it
 		mean             float64       // latency before it
 		next             time.Duration
-		every            float64
 		baselineVerified bool
 		pressure         float64 // share of the recent windows with rejections, EWMA
 	}
@@ -277,9 +276,7 @@ func (c *control) rescale(by float64) {
 // burst would get all of it.
 func (c *control) idle(s *sample, congestion float64, l Law) Reason {
 	c.binding, c.cut.open, c.recoveryLimit = false, false, 0
-	if !s.serving() {
-		// Many requests time out below the limit: this is not the time to let more in.
-		c.limit = max(float64(l.Min), min(c.limit, max(float64(s.peak), c.need+headroom*c.need+math.Sqrt(c.need)+1)))
+	if !s.serving() { // many requests time out: this is not the time to let more in
 		return Unused
 	}
 	weight := baselineUpWeight

@@ -17,12 +17,11 @@ const (
 
 	throughputWeight = 0.3 // EWMA weight of a new window in the throughput
 
-	// Seconds from when the limit began to bind to its first probe. Further probes follow
-	// every nextProbe to longestProbe, rarer as long as they change nothing. A long probe
-	// is repeated after probeCost times as long only.
+	// Seconds from when the limit began to bind to its first probe, and from one probe to the
+	// next. A probe halves the throughput while it lasts, so a long one is repeated after
+	// probeCost times as long only: it costs 1/80 of the throughput.
 	firstProbe   = 8.0
 	nextProbe    = 20.0
-	longestProbe = 80.0
 	probeCost    = 40
 
 	// A probe takes a share of recent windows with rejections above probePressure, and
@@ -120,11 +119,8 @@ func (c *control) endProbe(now time.Duration, s *sample, l Law) Reason {
 	if s.good >= 20 {
 		c.rescale(math.Pow(between(.3, ratio, 3), .7))
 	}
-	if p.every = nextProbe; p.baselineVerified && ratio > .85 && ratio < 1.15 {
-		p.every = min(2*p.every, longestProbe)
-	}
 	p.baselineVerified = true
-	p.next = now + c.jittered(now, max(p.every, probeCost*(now-p.began).Seconds()))
+	p.next = now + c.jittered(now, max(nextProbe, probeCost*(now-p.began).Seconds()))
 	c.limit = p.limit
 	return Restored
 }
