@@ -62,7 +62,7 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 		g.refuse(&r, &d)
 		return d
 	}
-	d.Class = uint8(b.inFlight.Classify(now, g.plan, uint64(r.Client), r.Class, t.visit.IsEarly()))
+	d.Class = uint8(b.inFlight.Classify(g.plan, r.Class, t.visit.IsEarly()))
 
 	// Do all limits allow it?
 	t.reserve = g.reserveOf(now, &t)

@@ -114,7 +114,7 @@ var organs = map[string][]string{
 	"loadshed": {
 		"Concurrency", "ConcurrencyStats", "Plan", "PlanConfig", "NewPlan", "QueueConfig", "AdaptiveConfig", "Class", "Classes",
 		"Entrant", "Entered", "ClientFull", "Place", "Verdict", "Change", "ClientLoad",
-		"Waiting", "Outcome", "Served", "Detached", "Aborted", "TimedOut", "Overloaded", "Stopped",
+		"Waiting", "Outcome", "Served", "Detached", "Aborted", "TimedOut", "Overloaded",
 		"Routes", "MaxConcurrency", "NoQueue", "DefaultQueue", "MaxQueue", "MaxQueueTimeout",
 	},
 	"pushback": {

@@ -25,6 +25,7 @@ type stage struct {
 	workers int
 	service time.Duration
 	slow    time.Duration // what a request of slowClient takes; 0: as any other
+	fixed   bool          // all other requests take exactly service
 	work    []*job        // that waits for a worker
 	working int
 	queued  []*inQueue
@@ -140,8 +141,11 @@ func (s *stage) goOn(now time.Duration) {
 	s.work = s.work[1:]
 	s.working++
 	takes := time.Duration(s.random.ExpFloat64() * float64(s.service))
-	if s.slow > 0 && j.client == slowClient {
+	switch {
+	case s.slow > 0 && j.client == slowClient:
 		takes = s.slow
+	case s.fixed:
+		takes = s.service
 	}
 	s.at(now+takes, func(now time.Duration) {
 		s.working--

@@ -50,13 +50,13 @@ func plan(driver *driver, backend string, now int64, ask share.Ask) (answer shar
 // A replicas plays what some replicas ask, in an order of its own.
 type replicas struct {
 	*rand.Rand
-	limit  int
-	seq    []int64
-	after  []int64
-	held   []float64
-	over   []bool
-	now    int64
-	past   []asked // to be asked again
+	limit int
+	seq   []int64
+	after []int64
+	held  []float64
+	over  []bool
+	now   int64
+	past  []asked // to be asked again
 }
 
 type asked struct {
