@@ -21,8 +21,8 @@ const (
 	// backend need not have been saturated all the while.
 	longestTick = 2 * time.Second
 
-	// pressure is how much more is asked to come than a backend completes. What it completes
-	// is no more than what comes: an adaptive limit that no request reaches does not grow, and
+	// pressure is how much more is asked to come than a backend completes. It completes no
+	// more than what comes: an adaptive limit that no request reaches does not grow, and
 	// a place in flight that stands empty cannot be saved up. A tenth keeps the limit used, and
 	// costs one client in twenty another request.
 	pressure = 1.1

@@ -184,7 +184,7 @@ func (a *Appointments) arriveAlone(now time.Duration, key uint64, strict bool, v
 		waiting = a.line.Waiting()
 	}
 	f := a.promises.take(now, key, a.line.serving(), waiting)
-	v.Promises, v.At, v.turn, v.kind, v.served, v.Known = f.n, f.At, f.Turn, f.kind, f.served, f.rested
+	v.Promises, v.At, v.turn, v.kind, v.served, v.Known = f.n, f.At, f.Turn, f.kind, f.served, f.ready
 	v.proven = f.Trust == Proven || f.served
 	switch {
 	case f.n == 0:

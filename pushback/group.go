@@ -17,8 +17,8 @@ const (
 	quarter  = 250 * time.Millisecond
 	quarters = 512 // 128 s
 
-	// groupLate is how late one of a group may come. Then its promise is given up, as nobody
-	// can tell whose it was.
+	// groupLate is how late one of a group may come. Then its promise is given up: it
+	// cannot be told whose it was.
 	groupLate = 2 * time.Second
 )
 

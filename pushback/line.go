@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// utilization is the share of the backend's rate that is promised. What comes at random
-	// beside it needs some room: at 0.98 the herds of the simulator find no promise broken.
+	// utilization is the share of the backend's rate that is promised. Others come at
+	// random beside it, and need some room: at 0.98 the herds of the simulator find no promise broken.
 	utilization = 0.98
 
 	// leastSpare is the share of the rate that is promised in any case, however much else
@@ -72,7 +72,7 @@ const (
 // and a tail of numbers for clients that have no second within the longest wait.
 //
 // The package comment states its laws. It rejects no request: any client may have a token
-// that nobody waits for.
+// for which no other waits.
 //
 // The zero Line is empty. All its memory is this struct, 4 KiB: no number of clients makes
 // it grow. It is safe for concurrent use. A mutex is held for tens of nanoseconds, and only
@@ -419,7 +419,7 @@ func hop(now time.Duration, seconds float64, shortest, longest time.Duration) (a
 }
 
 // book takes the room of one client from an instant on, where room is left for a spare rate.
-// What does not fit into its second it takes from the next ones: where one client can be served
+// The part that does not fit into its second it takes from the next ones: where one client can be served
 // in ten seconds, it takes all that these have.
 func (l *Line) book(at time.Duration, t Trust, spare float64, told bool) {
 	rest := l.keep(t)
@@ -443,8 +443,8 @@ func (l *Line) tell(t Turn) {
 	l.last.Store(max(l.last.Load(), int64(t.At)))
 }
 
-// room returns the first instant from one on whose second is not full, for a spare rate. What
-// is left of that second before the instant is lost.
+// room returns the first instant from one on whose second is not full, for a spare rate. The
+// room of that second before the instant is lost.
 func (l *Line) room(from, limit time.Duration, spare float64) (at time.Duration, ok bool) {
 	for n := max(int64(from/time.Second), l.full); ; n++ {
 		begin := time.Duration(n) * time.Second

@@ -128,7 +128,7 @@ func TestLineOfNoShows(t *testing.T) {
 	}
 }
 
-// What new clients take at once while nobody waits is not promised.
+// The tokens that new clients take at once, while no client waits, are not promised.
 func TestBaseLoadIsNotPromised(t *testing.T) {
 	var l Line
 	now := time.Minute

@@ -184,7 +184,7 @@ type found struct {
 	early   bool // the earliest is for later
 	left    bool // and stays, as others wait
 	unheard bool // and its client cannot have heard of it yet
-	rested  bool // it has kept a promise, and has asked for nothing for a while
+	ready   bool // it has kept a promise, and has asked for nothing for a while
 	served  bool // it has kept a promise
 	kind    Class
 	lead    time.Duration // between the answer and the promised time
@@ -214,7 +214,7 @@ func (p *promises) take(now time.Duration, key uint64, served float64, waiting i
 			f.served = true
 			f.kind = is.kind()
 			if d <= 0 {
-				f.rested = true
+				f.ready = true
 				*is = promise{}
 			}
 		default:

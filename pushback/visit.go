@@ -38,12 +38,12 @@ func (v *Visit) IsEarly() bool { return v.Standing == TooEarly }
 // OnTime reports whether a client has come when it was told.
 func (v *Visit) OnTime() bool { return v.Standing == Due || v.Standing == Asks }
 
-// What of a full bucket a request leaves to others while clients wait, as a share: a client
-// that is due may take the last token.
+// The share of a full bucket that a request leaves to others while clients wait: one that is
+// due may take the last token.
 const (
 	reserveOfKnown  = 0.2
 	reserveOfOthers = 0.3
-	reserveOfShared = 0.5 // whoever comes could be the one that is due, so after new clients
+	reserveOfShared = 0.5 // any of them could be the one that is due, so they go after new clients
 )
 
 // Reserve returns how many tokens that is of a bucket, and whether the client leaves anything

@@ -259,8 +259,8 @@ func (s *slots) of(second int64) *expected {
 	return e
 }
 
-// book takes the first room from an instant on. What does not fit into its second it takes
-// from the next ones.
+// book takes the first room from an instant on. The part that does not fit into its second it
+// takes from the next ones.
 func (s *slots) book(from, stop int64, spare, kept, weight float64, fresh bool) (at int64, ok bool) {
 	for n := from / 1000; n*1000 <= stop; n++ {
 		e := s.of(n)
