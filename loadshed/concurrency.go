@@ -38,7 +38,7 @@ type Concurrency struct {
 	grant      func(Rank) bool // grantPlace; a method value each time is garbage
 	busy       busyBackend
 	shares     Shares
-	crowds     InFlight // requests by client, counted under pressure
+	crowds     InFlight // requests by client, counted under pressure, for exceedsShare
 	perClient  InFlight // for Plan.PerClient
 	budget     Budget   // of retries
 	pause      Pause
@@ -128,10 +128,10 @@ func (c *Concurrency) Classify(p *Plan, class uint8, tooEarly bool) int {
 	return p.Requested(class)
 }
 
-// isCrowd reports whether a client has more in flight than its share, while there is
-// not enough for all.
-func (c *Concurrency) isCrowd(now time.Duration, p *Plan, client uint64) bool {
-	return client != 0 && c.UnderPressure(now) && TooMany(c.crowds.Count(client), c.crowds.Clients(), c.Limit(p))
+// exceedsShare reports whether a client has its share of the limit in flight already,
+// while there is not enough for all.
+func (c *Concurrency) exceedsShare(now time.Duration, p *Plan, client uint64) bool {
+	return client != 0 && c.UnderPressure(now) && tooMany(c.crowds.Count(client), c.crowds.Clients(), c.Limit(p))
 }
 
 // rankOf returns the rank of a class in the queue: the higher classes first, and within
@@ -185,8 +185,8 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	if p.queue.Size == 0 { // else requests that come on time go first in it
 		free = min(free, limit-e.Reserve) // a class leaves some already
 	}
-	if c.isCrowd(now, p, e.Client) {
-		free, rank = min(free, max(1, limit/2)), rankOf(e.As+1, e.Due)
+	if c.exceedsShare(now, p, e.Client) {
+		free, rank = min(free, max(1, limit/2)), rankOf(e.As+1, e.Due) // half is left to others
 	}
 	if ahead := c.queue.Len() > 0 && c.queue.Highest() >= rank; !ahead {
 		if c.take(now, free) {

@@ -97,8 +97,8 @@ type control struct {
 		at                time.Duration
 
 		// served since it took effect
-		n                       int
-		latency, shape, squares float64
+		n                int
+		latency, squares float64
 	}
 
 	probe struct {
@@ -198,7 +198,6 @@ func (c *control) step(now time.Duration, s *sample, l Law) Reason {
 
 // A reading is what a window says. Congestion is latency over baseline.
 type reading struct {
-	shape            float64 // sum of the latencies without a queue
 	congestion       float64 // of all requests
 	servedCongestion float64 // of those that did not time out
 	serving          bool    // most did not time out
@@ -245,7 +244,6 @@ func (c *control) read(s *sample, l Law) reading {
 	c.baseline = max(c.baseline, 1e-9) // all in less than a microsecond
 	shape := c.baseline * float64(s.good)
 	r := reading{
-		shape:            shape,
 		congestion:       s.latency / shape,
 		servedCongestion: max(s.goodLatency/shape, 1e-9),
 		serving:          s.serving(),

@@ -51,24 +51,23 @@ func (c *control) cutPaidOff(now time.Duration, s *sample, r reading) (paid, kno
 	cut := &c.cut
 	since := (now - cut.at).Seconds()
 	if !cut.open || c.limit > verifyBelow*cut.limit || since <= max(.2, 1.5*s.mean()) {
-		cut.n, cut.latency, cut.shape, cut.squares = 0, 0, 0, 0
+		cut.n, cut.latency, cut.squares = 0, 0, 0
 		return false, false
 	}
 	cut.n += s.good
 	cut.latency += s.goodLatency
-	cut.shape += r.shape
 	cut.squares += s.squares
 	enough := cut.n >= 60 && cut.latency*cut.latency >= 40*cut.squares
 	if !enough && (cut.n == 0 || since <= 8) {
 		return false, false
 	}
-	congestion := cut.latency / cut.shape
+	congestion := cut.latency / (c.baseline * float64(cut.n))
 	if r.serving && math.Log(cut.congestion/congestion) < elasticity*math.Log(cut.limit/c.limit) {
 		c.rebase(now, congestion, cut.limit)
 		return false, true
 	}
 	cut.limit, cut.congestion, cut.at, cut.n = c.limit, c.congestion, now, 0
-	cut.latency, cut.shape, cut.squares = 0, 0, 0
+	cut.latency, cut.squares = 0, 0
 	return true, true
 }
 
