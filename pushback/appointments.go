@@ -361,6 +361,9 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 			d.Tell(from-now, false, t)
 			return
 		}
+	case f.early && f.n > 1: // one of several behind one key: after the others
+		d.Tell(min(wait+time.Duration(f.n)*each, longest), false, t)
+		return
 	case f.early && now+wait <= f.At+repeatSlack: // the promise stands
 		d.Tell(f.At-now, false, t)
 		return
@@ -372,7 +375,7 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 	// If no other client is in the way of its own time, none will be if it comes at the
 	// next whole second.
 	alone := f.n == 0 && turn.At <= max(from, now+shortest)
-	a.tell(now, c, t, Appointment{At: turn.At, Wait: turn.At - now}, f.kind != Hammer && !alone, d)
+	a.tell(now, c, t, Appointment{At: turn.At, Wait: turn.At - now}, !alone, d)
 	a.promises.put(now, key, &turn, max(now+d.Hold, now+minAnswerTransit), 0, f.kind)
 }
 
