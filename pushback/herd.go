@@ -205,13 +205,11 @@ func (h *Herd) Report() HerdReport {
 
 // herds is the [Herd] of one backend, and the counts that its ticks are differences of.
 type herds struct {
-	mu      sync.Mutex // guards what follows; taken after the calendar's, never before it
+	mu      sync.Mutex // guards what follows
 	herd    Herd
 	came    uint64 // arrivals that kept no promise, up to the last tick
 	back    uint64 // of them, known clients
 	refused uint64
-
-	of *herds // of a Copy: the original, which knows of periodic herds
 }
 
 // Saw notes whose request was refused, for the herd detector. One that comes at the same
