@@ -63,6 +63,10 @@ func (r liar) fill(v reflect.Value) {
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		r.fill(v.Elem())
+	case reflect.Array:
+		for i := range v.Len() {
+			r.fill(v.Index(i))
+		}
 	case reflect.Slice:
 		n := r.IntN(4)
 		if r.IntN(100) == 0 {
@@ -88,14 +92,14 @@ func (r liar) plan(ask share.Ask, given *int) (a share.Answer) {
 	return a
 }
 
-// take is plan for a zone. It answers about as many keys as it was asked about.
-func (r liar) take(ask share.TakeAsk, given *int) (a share.TakeAnswer) {
+// lease is plan for a zone. It answers about as many keys as it was asked about.
+func (r liar) lease(ask share.LeaseAsk, given *int) (a share.LeaseAnswer) {
 	r.fill(reflect.ValueOf(&a).Elem())
-	a.Keys = make([]share.KeyGrant, len(ask.Keys))
-	for i := range a.Keys {
-		r.fill(reflect.ValueOf(&a.Keys[i]).Elem())
-		if got := a.Keys[i].Got; got > 0 && got <= ask.Keys[i].Want {
-			*given += got
+	a.Pools = make([]share.PoolAnswer, len(ask.Pools))
+	for i := range a.Pools {
+		r.fill(reflect.ValueOf(&a.Pools[i]).Elem())
+		if got := a.Pools[i].Got; got > 0 && got <= ask.Pools[i][3] {
+			*given += int(got)
 		}
 	}
 	return a
@@ -179,12 +183,10 @@ func carryLies(g *Guard, now time.Duration, store liar, given *int) {
 		if z == nil {
 			continue
 		}
-		for _, l := range z.Links() {
-			if ask, ok := l.Due(now); ok && store.IntN(10) > 0 {
-				l.Heard(now, now, store.take(ask, given))
-			} else if ok {
-				l.Missed(now)
-			}
+		if ask, ok := z.Due(now); ok && store.IntN(10) > 0 {
+			z.Heard(now, now, store.lease(ask, given))
+		} else if ok {
+			z.Missed(now)
 		}
 	}
 }

@@ -16,15 +16,11 @@ type sharing struct {
 	shared   bool
 	replica  string
 	replicas int
-	slots    int // that the keys of zones are spread over
 }
 
 // sharing returns what c says of other replicas.
 func (c *Config) sharing() (sharing, error) {
-	s := sharing{c.Shared, cmp.Or(c.Replica, processName), cmp.Or(c.Replicas, DefaultReplicas), 1}
-	if c.Cluster {
-		s.slots = limiter.Slots
-	}
+	s := sharing{c.Shared, cmp.Or(c.Replica, processName), cmp.Or(c.Replicas, DefaultReplicas)}
 	if s.replicas < 1 || s.replicas > MaxReplicas {
 		return s, fmt.Errorf("replicas is %d; want 1 to %d", c.Replicas, MaxReplicas)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/herdshield/shield/limiter"
 	"github.com/herdshield/shield/share"
+	"github.com/herdshield/shield/share/virtual"
 )
 
 // A replica is a Guard whose decisions are measured. It works alone, or with a store that
@@ -20,7 +21,7 @@ type replica struct {
 	store bool
 	wake  chan struct{} // as that of a shell that has not run yet
 	plan  share.Model
-	zones share.ZoneModel
+	zones *virtual.Store
 }
 
 func newReplica(tb testing.TB, c Config, store bool) *replica {
@@ -29,7 +30,7 @@ func newReplica(tb testing.TB, c Config, store bool) *replica {
 	for i := range c.Zones {
 		c.Zones[i].Shared = store
 	}
-	r := &replica{Guard: mustNew(tb, c, nil), now: time.Hour, store: store, wake: make(chan struct{}, 1)}
+	r := &replica{Guard: mustNew(tb, c, nil), now: time.Hour, store: store, zones: virtual.New(), wake: make(chan struct{}, 1)}
 	r.exchange()
 	return r
 }
@@ -55,8 +56,8 @@ func (r *replica) exchange() {
 		link.Heard(r.now, r.now, r.plan.Plan(epoch+r.now.Milliseconds(), ask))
 	}
 	for _, z := range r.Zones(r.now) {
-		for ask, ok := z.Links()[0].Due(r.now); ok; ask, ok = z.Links()[0].Due(r.now) {
-			z.Links()[0].Heard(r.now, r.now, r.zones.Take(epoch+r.now.Milliseconds(), ask))
+		for ask, ok := z.Due(r.now); ok; ask, ok = z.Due(r.now) {
+			z.Heard(r.now, r.now, r.zones.Do(epoch+r.now.Milliseconds(), ask))
 		}
 	}
 }

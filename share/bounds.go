@@ -17,6 +17,7 @@ const (
 	mostTime = 4_000_000_000_000
 
 	mostRate    = 1e9     // per second, as in limiter.Config
+	maxTexts    = 64      // news in one answer
 	mostNumbers = 1 << 53 // of the queue: above, a float64 does not count one by one
 )
 
@@ -85,25 +86,29 @@ func boundSlots(s *SlotsAnswer, ask *SlotsAsk, now int64) {
 	s.Grants = grants
 }
 
-// Bound bounds the answer to an ask, as that of an Answer does.
-func (t *TakeAnswer) Bound(ask *TakeAsk) {
-	t.Now, t.Born, t.After = upTo(t.Now, mostTime), upTo(t.Born, mostTime), max(0, t.After)
-	t.Over = t.Over && !ask.Alone
-	t.Replicas = knownReplicas(t.Replicas)
-	t.Rank = min(max(0, t.Rank), max(0, t.Replicas-1))
-	t.News = t.News[:min(len(t.News), MaxTake)]
-	// A pool is not below 0, and a key stays hot for twice as long as it needs, which is
-	// twice as long as the pool takes to fill.
-	price := clamp(float64(ask.Cost)/ask.Rate*1000, 0, longestFull)
-	stay := 4*clamp(float64(ask.Burst)/ask.Rate*1000, 0, longestFull) + 2*minStay
-	for i := range t.Keys {
-		g := &t.Keys[i]
-		if i >= len(ask.Keys) || g.Got < 0 || g.Got > min(ask.Keys[i].Want, ask.Burst) {
-			g.Got = 0
-		}
-		g.Wait, g.Stay = upTo(g.Wait, price), upTo(g.Stay, stay)
+// Bound bounds the answer to an ask, as that of an Answer does. Tokens are at most those that were asked for, and places at
+// most those of the limit.
+func (a *LeaseAnswer) Bound(ask *LeaseAsk) {
+	a.Now, a.Born, a.After = upTo(a.Now, mostTime), upTo(a.Born, mostTime), max(0, a.After)
+	a.Over = a.Over && !ask.Alone
+	a.N = knownReplicas(a.N)
+	a.Rank = min(max(0, a.Rank), max(0, a.N-1))
+	a.News = a.News[:min(len(a.News), maxTexts)]
+	a.Pools = a.Pools[:min(len(a.Pools), len(ask.Pools))]
+	for i := range a.Sums {
+		a.Sums[i] = clamp(a.Sums[i], 0, mostNumbers)
 	}
-	for i := range t.News {
-		t.News[i].Stay = upTo(t.News[i].Stay, stay)
+	a.Issued = clamp(a.Issued, 0, mostNumbers)
+	a.Served = clamp(a.Served, 0, a.Issued)
+	for i := range a.Pools {
+		p, of := &a.Pools[i], ask.Of[int(ask.Pools[i][0])-1]
+		most := of.Cap
+		if of.Rate > 0 {
+			most = min(ask.Pools[i][3], of.Cap)
+		}
+		if !(p.Got >= 0 && p.Got <= most) {
+			p.Got = 0
+		}
+		p.Got, p.Left, p.Lost = math.Floor(p.Got), clamp(p.Left, -of.Cap, of.Cap), clamp(p.Lost, 0, mostNumbers)
 	}
 }

@@ -11,8 +11,8 @@ func mustBeBounded(answer, ask any) {
 	switch a := answer.(type) {
 	case *Answer:
 		a.Bound(ask.(*Ask))
-	case *TakeAnswer:
-		a.Bound(ask.(*TakeAsk))
+	case *LeaseAnswer:
+		a.Bound(ask.(*LeaseAsk))
 	}
 	if after, _ := json.Marshal(answer); string(after) != string(before) {
 		panic(fmt.Sprintf("an honest store answers %s, which is bounded to %s", before, after))

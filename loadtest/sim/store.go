@@ -7,6 +7,7 @@ import (
 
 	"github.com/herdshield/shield"
 	"github.com/herdshield/shield/share"
+	"github.com/herdshield/shield/share/virtual"
 )
 
 // A Store is what the replicas of a Scenario share limits and promises through.
@@ -34,7 +35,7 @@ type Linked interface {
 type store struct {
 	*Store
 	model share.Model
-	zones map[string]*share.ZoneModel
+	zones map[int]*virtual.Store
 	lines []line // of all replicas, those that have restarted too
 	of    [][]int32
 	trips slots[trip]
@@ -81,7 +82,7 @@ func (r *run) newStore() {
 	if r.Store == nil {
 		return
 	}
-	r.store = &store{Store: r.Store, zones: map[string]*share.ZoneModel{}, of: make([][]int32, r.Replicas)}
+	r.store = &store{Store: r.Store, zones: map[int]*virtual.Store{}, of: make([][]int32, r.Replicas)}
 	for i := range r.replicas {
 		r.lookAtLinks(0, i)
 	}
@@ -162,15 +163,12 @@ func (s *store) join(now time.Duration, replica int, of Linked) {
 		if z == nil {
 			continue
 		}
-		for slot, l := range z.Links() {
-			name := fmt.Sprint(i, "/", slot)
-			add(lineOf(replica, l, func(ms int64, ask share.TakeAsk) share.TakeAnswer {
-				if s.zones[name] == nil {
-					s.zones[name] = new(share.ZoneModel)
-				}
-				return s.zones[name].Take(ms, ask)
-			}))
-		}
+		add(lineOf(replica, z, func(ms int64, ask share.LeaseAsk) share.LeaseAnswer {
+			if s.zones[i] == nil {
+				s.zones[i] = virtual.New()
+			}
+			return s.zones[i].Do(ms, ask)
+		}))
 	}
 }
 

@@ -138,7 +138,7 @@ var (
 
 // run runs a script once, and returns its answer. An exchange that is given up may have
 // run, or run later; its answer is dropped.
-func (c *Client) run(ctx context.Context, s *script, keys []string, ask string) (string, error) {
+func (c *Client) run(ctx context.Context, s *script, keys []string, args ...any) (string, error) {
 	driver := c.driver.Load()
 	if driver == nil {
 		return "", errNotConnected
@@ -151,7 +151,7 @@ func (c *Client) run(ctx context.Context, s *script, keys []string, ask string) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, share.GiveUp)
 	defer cancel()
-	answer, err := s.run(ctx, driver, keys, ask)
+	answer, err := s.run(ctx, driver, keys, args...)
 	if err != nil {
 		c.mend(err)
 		err = c.explain(err)

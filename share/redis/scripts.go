@@ -25,12 +25,6 @@ var (
 	newsText string
 	//go:embed plan.lua
 	planText string
-	//go:embed lives.lua
-	livesText string
-	//go:embed hot.lua
-	hotText string
-	//go:embed take.lua
-	takeText string
 	//go:embed units.lua
 	unitsText string
 )
@@ -38,8 +32,8 @@ var (
 // planScript does what share.Model.Plan does.
 var planScript = newScript(constants(share.Constants()), preludeText, stateText, tokensText, slotsText, placesText, newsText, planText)
 
-// takeScript does what share.ZoneModel.Take does.
-var takeScript = newScript(constants(share.TakeConstants()), preludeText, livesText, hotText, takeText)
+// leaseScript is one replica's exchange about one unit.
+var leaseScript = newScript(share.Script)
 
 // unitsScript lists what replicas share under a name.
 var unitsScript = newScript(constants(share.Constants()), preludeText, unitsText)
