@@ -240,7 +240,7 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 		g.appoint(now, t, refusing)
 	}
 	if l := b.link.Load(); l != nil {
-		l.Nudge()
+		l.Nudge(now)
 	}
 }
 

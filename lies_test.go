@@ -83,16 +83,13 @@ func (r liar) fill(v reflect.Value) {
 	}
 }
 
-// plan answers an ask about a backend, and counts the tokens that it could have been asked for.
-func (r liar) plan(ask share.Ask, given *int) (a share.Answer) {
+// plan answers an ask about the promises of a backend.
+func (r liar) plan() (a share.Answer) {
 	r.fill(reflect.ValueOf(&a).Elem())
-	if a.Tokens != nil && ask.Tokens != nil && a.Tokens.Got > 0 && a.Tokens.Got <= ask.Tokens.Want {
-		*given += a.Tokens.Got
-	}
 	return a
 }
 
-// lease is plan for a zone. It answers about as many keys as it was asked about.
+// lease answers about as many pools as it was asked about, and counts the tokens that it could have been asked for.
 func (r liar) lease(ask share.LeaseAsk, given *int) (a share.LeaseAnswer) {
 	r.fill(reflect.ValueOf(&a).Elem())
 	a.Pools = make([]share.PoolAnswer, len(ask.Pools))
@@ -173,10 +170,15 @@ func TestAStoreThatLiesAdmitsNoMore(t *testing.T) {
 // carryLies carries what a Guard has to tell the store. Each tenth answer gets lost.
 func carryLies(g *Guard, now time.Duration, store liar, given *int) {
 	if l := g.Link(now); l != nil {
-		if ask, ok := l.Due(now); ok && store.IntN(10) > 0 {
-			l.Heard(now, now, store.plan(ask, given))
+		if _, ok := l.Due(now); ok && store.IntN(10) > 0 {
+			l.Heard(now, now, store.plan())
 		} else if ok {
 			l.Missed(now)
+		}
+		if ask, ok := l.Pools().Due(now); ok && store.IntN(10) > 0 {
+			l.Pools().Heard(now, now, store.lease(ask, given))
+		} else if ok {
+			l.Pools().Missed(now)
 		}
 	}
 	for _, z := range g.Zones(now) {

@@ -71,7 +71,7 @@ func (g *Guard) askStore(now time.Duration, t *try, c limiter.Claim) <-chan stru
 	if !misses {
 		return nil
 	}
-	return g.backend.link.Load().Ask()
+	return g.backend.link.Load().Ask(now)
 }
 
 // askPlace returns what a request may wait for that finds no place in flight.

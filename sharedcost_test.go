@@ -21,6 +21,7 @@ type replica struct {
 	store bool
 	wake  chan struct{} // as that of a shell that has not run yet
 	plan  share.Model
+	pools *virtual.Store
 	zones *virtual.Store
 }
 
@@ -30,7 +31,7 @@ func newReplica(tb testing.TB, c Config, store bool) *replica {
 	for i := range c.Zones {
 		c.Zones[i].Shared = store
 	}
-	r := &replica{Guard: mustNew(tb, c, nil), now: time.Hour, store: store, zones: virtual.New(), wake: make(chan struct{}, 1)}
+	r := &replica{Guard: mustNew(tb, c, nil), now: time.Hour, store: store, zones: virtual.New(), pools: virtual.New(), wake: make(chan struct{}, 1)}
 	r.exchange()
 	return r
 }
@@ -54,6 +55,10 @@ func (r *replica) exchange() {
 	link.OnWake(r.wakeUp)
 	for ask, ok := link.Due(r.now); ok; ask, ok = link.Due(r.now) {
 		link.Heard(r.now, r.now, r.plan.Plan(epoch+r.now.Milliseconds(), ask))
+	}
+	link.Pools().OnWake(r.wakeUp)
+	for ask, ok := link.Pools().Due(r.now); ok; ask, ok = link.Pools().Due(r.now) {
+		link.Pools().Heard(r.now, r.now, r.pools.Do(epoch+r.now.Milliseconds(), ask))
 	}
 	for _, z := range r.Zones(r.now) {
 		for ask, ok := z.Due(r.now); ok; ask, ok = z.Due(r.now) {

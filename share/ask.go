@@ -51,11 +51,9 @@ type Ask struct {
 	// that has just been born does not know better.
 	Replicas int `json:"replicas"`
 
-	Tokens *TokensAsk `json:"tokens,omitempty"` // nil: the backend has no capacity set
-	Slots  *SlotsAsk  `json:"slots,omitempty"`
-	Places *PlacesAsk `json:"places,omitempty"` // nil: the backend has no limit in flight
-	News   string     `json:"news,omitempty"`   // promises for the other replicas: see Record
-	After  int64      `json:"after"`            // the last news that it has read: Answer.After
+	Slots *SlotsAsk `json:"slots,omitempty"`
+	News  string    `json:"news,omitempty"` // promises for the other replicas: see Record
+	After int64     `json:"after"`          // the last news that it has read: Answer.After
 }
 
 // Answer is what the store answers to an Ask.
@@ -67,28 +65,9 @@ type Answer struct {
 	Replicas int   `json:"replicas"`        // how many there are
 	Rank     int   `json:"rank"`            // of this one among them, by name: 0 to Replicas-1
 
-	Tokens *TokensAnswer `json:"tokens,omitempty"`
-	Slots  *SlotsAnswer  `json:"slots,omitempty"`
-	Places *PlacesAnswer `json:"places,omitempty"`
-	News   []string      `json:"news,omitempty"` // of other replicas
-	After  int64         `json:"after"`
-}
-
-// TokensAsk is about the backend's capacity: a pool of tokens in the store, from which
-// replicas fetch some.
-type TokensAsk struct {
-	Rate  float64 `json:"rate"`  // tokens per second, of all replicas
-	Burst int     `json:"burst"` // of all replicas
-	Held  float64 `json:"held"`  // by this replica; below 0: it has overdrawn
-	Gave  float64 `json:"gave"`  // of what it held, given back with this ask
-	Want  int     `json:"want"`
-}
-
-// TokensAnswer has the tokens that a replica gets.
-type TokensAnswer struct {
-	Got  int     `json:"got"`
-	Pool float64 `json:"pool"` // what is left there
-	Wait int64   `json:"wait"` // until there is a whole one, 0 if there is
+	Slots *SlotsAnswer `json:"slots,omitempty"`
+	News  []string     `json:"news,omitempty"` // of other replicas
+	After int64        `json:"after"`
 }
 
 // Slots of the calendar, and what is told about them.
@@ -97,17 +76,3 @@ type (
 	SlotsAsk    = pushback.SlotsAsk
 	SlotsAnswer = pushback.SlotsAnswer
 )
-
-// PlacesAsk is about requests in flight.
-type PlacesAsk struct {
-	Limit int `json:"limit"` // of all replicas
-	Has   int `json:"has"`   // that this replica may use
-	Held  int `json:"held"`  // that it uses, or may use, whichever is more
-	Want  int `json:"want"`  // that it has use for
-}
-
-// PlacesAnswer has how many requests a replica may have in flight.
-type PlacesAnswer struct {
-	Limit int `json:"limit"` // what it has beyond this it gives back as requests end
-	Free  int `json:"free"`  // places that no replica has
-}

@@ -44,30 +44,11 @@ func (a *Answer) Bound(ask *Ask) {
 	a.Rank = min(max(0, a.Rank), max(0, a.Replicas-1))
 	a.News = a.News[:min(len(a.News), maxNews)]
 	switch {
-	case ask.Tokens == nil:
-		a.Tokens = nil
-	case a.Tokens != nil:
-		a.Tokens.bound(ask.Tokens, max(1, a.Replicas))
-	}
-	switch {
 	case ask.Slots == nil:
 		a.Slots = nil
 	case a.Slots != nil:
 		boundSlots(a.Slots, ask.Slots, a.Now)
 	}
-	if p := a.Places; p != nil && (ask.Places == nil || min(p.Limit, p.Free) < 0 || max(p.Limit, p.Free) > ask.Places.Limit) {
-		a.Places = nil
-	}
-}
-
-func (t *TokensAnswer) bound(ask *TokensAsk, replicas int) {
-	if t.Got < 0 || t.Got > ask.Want {
-		t.Got = 0
-	}
-	burst := float64(ask.Burst)
-	t.Pool = clamp(t.Pool, -burst, burst)
-	// At the worst the replicas have overdrawn a burst, and the pool earns for one of them.
-	t.Wait = upTo(t.Wait, clamp((1+burst)/ask.Rate*1000*float64(replicas), 0, mostTime))
 }
 
 // boundSlots bounds what a store that shows now says of slots.

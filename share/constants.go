@@ -11,7 +11,6 @@ func Constants() []Constant {
 	return []Constant{
 		{"sweepTime", sweepTime}, {"rosterTime", RosterTime.Milliseconds()}, {"idleLease", IdleLease.Milliseconds()},
 		{"keptNews", keptNews}, {"maxNews", maxNews},
-		{"lease", Lease.Milliseconds()}, {"idlePlaces", idlePlaces}, {"placesTurn", placesTurn}, {"placesGap", placesGap},
 		{"slotWidth", slotWidth}, {"shortestWait", shortestWait}, {"dividedTime", dividedTime}, {"staleTime", staleTime}, {"keptSlots", keptSlots},
 	}
 }

@@ -22,15 +22,11 @@ func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
 	}
 	if k.flying {
 		k.untell(false)
-		k.places.Missed(now)
 	}
 	k.flying = false
 	k.see(now)
-	k.obey(now)
 	v := k.view.Load()
-	placesAt, _ := k.placesAt(now)
-	backlog := k.Clients.Backlogged(now)
-	urgent := k.again || !v.alone && (now >= placesAt || k.Capacity.Low(k.limits.Capacity, now, v.replicas, backlog) || k.Clients.Calendar().WantsSlots())
+	urgent := k.again || !v.alone && k.Clients.Calendar().WantsSlots()
 	if !urgent && now < k.next() {
 		return a, false
 	}
@@ -40,20 +36,14 @@ func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
 	if k.idles(now) {
 		k.asked = IdleLease
 	}
-	k.answers.send()
 	k.seq++
 	a = Ask{Name: k.name, Seq: k.seq, Lease: k.asked.Milliseconds(), Alone: v.alone, After: k.after, Replicas: k.heardOf}
-	if l := k.limits.Capacity; l.Burst() > 0 {
-		r := k.Capacity.Refill(l, now, v.replicas, backlog)
-		a.Tokens = &TokensAsk{Rate: l.Rate(), Burst: l.Burst(), Held: r.Held, Gave: r.Gave, Want: r.Want}
-	}
 	slots := k.Clients.Calendar().AskSlots(now, k.trip, k.rates(v))
 	slots.Limit = k.limits.Capacity.Rate()
 	if slots.Rate = k.measured; math.IsInf(slots.Rate, 1) {
 		slots.Rate = 0
 	}
-	a.Slots, a.Places, k.slots = &slots, k.askPlaces(now), slots
-	k.binds.Store(int64(never))
+	a.Slots, k.slots = &slots, slots
 	if k.telling = !v.parted; k.telling {
 		a.News = k.tell(maxNotes)
 	}
@@ -94,11 +84,6 @@ func (k *Link) Bye(now time.Duration) (a Ask, ok bool) {
 	k.news.notes = k.Clients.News(k.news.notes, math.MaxInt)
 	k.news.number++
 	a.News = k.tell(0)
-	if l := k.limits.Capacity; l.Burst() > 0 {
-		r := k.Capacity.Refill(l, now, v.replicas, false)
-		a.Tokens = &TokensAsk{Rate: l.Rate(), Burst: l.Burst(), Held: r.Held + r.Gave}
-		k.Capacity.Lose()
-	}
 	slots := k.Clients.Calendar().ReturnSlots(now)
 	a.Slots = &slots
 	k.part(now)
@@ -145,14 +130,7 @@ func (k *Link) Next(now time.Duration) time.Duration {
 	case k.again:
 		return now
 	}
-	at := k.next()
-	if asks, waits := k.Capacity.AsksAt(); waits {
-		at = min(at, asks)
-	}
-	if _, look := k.placesAt(now); look < at {
-		at = look
-	}
-	return max(now, at)
+	return max(now, k.next())
 }
 
 // Heard takes the answer to what was sent at an instant. One that was given up does not
@@ -181,10 +159,8 @@ func (k *Link) answer(now, sent time.Duration, a *Answer) (news []string) {
 		return nil
 	}
 	k.flying = false
-	defer k.obey(now)
 	a.Bound(&k.said)
 	if a.Stale {
-		k.answers.end(false)
 		return nil
 	}
 	k.trip = now - sent
@@ -197,12 +173,6 @@ func (k *Link) answer(now, sent time.Duration, a *Answer) (news []string) {
 	}
 	if k.telling {
 		k.news.notes = k.news.notes[:0]
-	}
-	switch {
-	case a.Places != nil:
-		k.places.Heard(*a.Places)
-	case k.said.Places != nil:
-		k.places.Missed(now)
 	}
 	if now-k.heard > IdleLease || a.Born != k.born {
 		k.since = now // it has not heard of all of them lately
@@ -219,25 +189,13 @@ func (k *Link) answer(now, sent time.Duration, a *Answer) (news []string) {
 	if k.trip > MaxTrip {
 		k.part(now)
 		k.again = !k.said.Alone // it may be slow for once
-		if a.Tokens != nil {
-			k.Capacity.Give(a.Tokens.Got)
-		}
 	} else {
-		k.join(now, a)
+		k.view.Store(&view{replicas: k.most})
+		k.again = k.said.Alone // the store was told so, and it is not any more
 	}
 	k.take(now, a)
 	k.see(now)
-	k.answers.end(false)
 	return a.News
-}
-
-// join works with the store, which has answered in time.
-func (k *Link) join(now time.Duration, a *Answer) {
-	k.view.Store(&view{replicas: k.most})
-	if t := a.Tokens; t != nil {
-		k.Capacity.Heard(now, t.Got, t.Pool, time.Duration(t.Wait)*time.Millisecond)
-	}
-	k.again = k.said.Alone // the store was told so, and it is not any more
 }
 
 // take takes what the store has said of the calendar.
@@ -263,10 +221,8 @@ func (k *Link) Missed(now time.Duration) {
 	if k.flying {
 		k.untell(false)
 		k.part(now)
-		k.places.Missed(now)
 	}
 	k.flying = false
-	k.obey(now)
 }
 
 // count takes note of how many replicas there are.

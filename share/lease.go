@@ -106,8 +106,9 @@ type PoolAnswer struct {
 
 // A Sharer is what a replica shares of a unit. A Holder calls its methods under its lock, one at a time.
 type Sharer interface {
-	// Tell adds to an ask what is shared. It is not called for an ask that only looks for the store.
-	Tell(now time.Duration, a *LeaseAsk)
+	// Tell adds to an ask what is shared. If the ask is alone, it gets no tokens. probe is true if it is to show
+	// whether the store answers in time.
+	Tell(now time.Duration, a *LeaseAsk, probe bool)
 
 	// Hear takes the answer to what Tell has told.
 	Hear(now time.Duration, ask *LeaseAsk, a *LeaseAnswer)
@@ -115,8 +116,14 @@ type Sharer interface {
 	// Miss tells that what Tell has told may not have arrived: it is not answered, or too late.
 	Miss(now time.Duration)
 
+	// Leave adds to the last ask what is given back.
+	Leave(now time.Duration, a *LeaseAsk)
+
 	// Hurry returns when an exchange is of use before the beat is due; never if it is not.
 	Hurry(now time.Duration) time.Duration
+
+	// Looks returns when Hurry is to be asked again at the latest.
+	Looks(now time.Duration) time.Duration
 
 	// Idles reports whether no request has come for IdleTime.
 	Idles(now time.Duration) bool
@@ -125,7 +132,7 @@ type Sharer interface {
 	Lives(now time.Duration)
 
 	// Paid tells that pools may earn for the replica until then.
-	Paid(until time.Duration)
+	Paid(now, until time.Duration)
 
 	// AloneFrom tells from when on the replica works alone, if nothing more is heard.
 	AloneFrom(at time.Duration)
@@ -147,7 +154,7 @@ type Holder struct {
 	of   Sharer
 	wake atomic.Pointer[func()]
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards what follows, and what the Sharer has
 	alone  bool
 	probe  bool  // the last answer was late: the next one says whether the replica is alone
 	life   int64 // as in a LeaseAsk
@@ -179,7 +186,7 @@ type HolderCounts struct{ Exchanges, Pools, Missed, Lives int64 }
 // NewHolder returns the Holder of the replica of that name, which is random and different in each process. It
 // assumes n replicas until the store has told.
 func NewHolder(name string, of Sharer, n int) *Holder {
-	return &Holder{name: name, of: of, alone: true, life: 1, most: max(1, n)}
+	return &Holder{name: name, of: of, alone: true, life: 1, most: max(1, n), beatAt: -never}
 }
 
 // OnWake sets what tells the shell that Due should be called. It must not block.
@@ -248,10 +255,10 @@ func (h *Holder) Due(now time.Duration) (ask LeaseAsk, ok bool) {
 		h.asked.Till = h.heard + lease.Milliseconds()
 	}
 	if !h.alone {
-		h.of.Paid(h.lastAt + lease)
+		h.of.Paid(now, h.lastAt+lease)
 	}
+	h.of.Tell(now, &h.asked, h.probe)
 	if !h.alone && !h.probe {
-		h.of.Tell(now, &h.asked)
 		h.of.AloneFrom(now + flightTime)
 	}
 	h.flying, h.sent, h.beatAt = true, now, now+h.lapse
@@ -323,10 +330,7 @@ func (h *Holder) accept(now time.Duration, a *LeaseAnswer) {
 		h.born, h.bornAt, h.lives = a.Born, now, 0
 	}
 	h.count(now, a)
-	if h.asked.Alone {
-		return
-	}
-	if h.lives != h.life {
+	if !h.asked.Alone && h.lives != h.life {
 		h.lives = h.life
 		h.counts.Lives++
 		h.of.Lives(now)
@@ -380,6 +384,7 @@ func (h *Holder) Bye(now time.Duration) (ask LeaseAsk, ok bool) {
 	h.seq++
 	ask = h.ask()
 	ask.Alone, ask.Leaves = true, true
+	h.of.Leave(now, &ask)
 	h.life++
 	h.last = 0
 	return ask, true
@@ -394,7 +399,7 @@ func (h *Holder) Next(now time.Duration) time.Duration {
 	}
 	at := h.beatAt
 	if !h.alone && !h.probe {
-		at = min(at, h.of.Hurry(now))
+		at = min(at, h.of.Hurry(now), h.of.Looks(now))
 	}
 	return max(now, at)
 }

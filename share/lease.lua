@@ -24,7 +24,8 @@ if math.abs(now - unit.at) > ask.quiet then unit.learns, unit.least = now, 0 end
 unit.at, unit.least = now, max(unit.least, ask.known)
 if new and unit.least > 0 then unit.least = unit.least + 1 end -- it does not stand in for one that is silent
 local over = not ask.alone and now > ask.till -- the replica works alone already
-if not me or me.life ~= ask.life then me = { paid = 0 } end
+if not me or me.life ~= ask.life then me = { paid = 0, told = me and me.told or 0 } end
+if not over then me.told = now end
 if not ask.alone and not over then me.paid = max(me.paid, ask.till) end
 me.seq, me.life, me.seen, me.x, rows[ask.me], unit.paid = ask.seq, ask.life, now, ask.x, me, max(unit.paid, me.paid)
 local told, sums = 0, { 0, 0, 0 }
@@ -37,7 +38,7 @@ for name, row in pairs(rows) do
 		if name < ask.me then rank = rank + 1 end
 		if now <= row.paid and row.x then for i = 1, 3 do sums[i] = sums[i] + row.x[i] end end
 	end
-	if row.seen >= unit.learns then told = told + 1 end
+	if row.told >= unit.learns then told = told + 1 end
 end
 local n = max(count, ask.n, 1)
 local learning = now < unit.learns + ask.forget and (now < unit.learns + ask.lease or told < max(count, unit.least))
@@ -92,19 +93,20 @@ local function pool(key, p)
 		end
 		if name == ask.me then had = has
 		elseif row.counts or of.rate == 0 and learning and h then
-			others = others + has
+			others = others + max(0, has)
 			if of.rate == 0 and h then wants[name], names[#names + 1] = tonumber(h[2]), name end
 		end
 	end
-	local got, free = 0, of.cap - others - held
+	local got, free = 0, of.cap - others - max(0, held)
 	if of.rate > 0 then
-		local level, room = b.p + paid * of.rate / n, max(0, min(free, of.cap - others - had)) -- what was used just now left no room
+		local level, room = b.p + paid * of.rate / n, max(0, min(free, of.cap - others - max(0, had))) -- what was used just now left no room
 		if not known then level = max(0, min(of.cap, (now - unit.born) * of.rate) - part * n) end
 		b.l = b.l + max(0, level - room)
 		b.p = min(min(level, room) + gave, max(0, free))
 		if not ask.alone and not ask.leaves then got = min(want, floor(b.p)) end
-		if got > of.cost and b.p < of.cost * n then got = max(of.cost, floor(got / 2)) end -- the last ones are for all
-		if held + got < of.cost then got = 0 end
+		if of.parts == 1 and got > 1 then got = min(got, max(1, floor(b.p / 2))) end -- the next one finds some, too
+		if of.parts > 1 and got > of.cost and b.p < of.cost * n then got = max(of.cost, floor(got / 2)) end -- the last ones are for all
+		if of.parts > 1 and held + got < of.cost then got = 0 end
 		b.p, held = b.p - got, held + got
 	else
 		free = max(0, of.cap - others)

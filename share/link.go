@@ -71,8 +71,6 @@ type Link struct {
 	used  atomic.Int64 // the last request
 	told  atomic.Bool  // the shell was woken since the last exchange
 	urged atomic.Bool  // it was woken for what is urgent
-	low   *atomic.Bool // tokens run out
-	binds atomic.Int64 // from when on Binds wakes the shell
 
 	mu       sync.Mutex // guards the fields below
 	ended    bool       // what is shared is the replica's alone: see Unlink
@@ -81,9 +79,8 @@ type Link struct {
 	measured float64 // what the replica adds to the backend's rate
 	exchange
 	clock
-	answers trips
 	roster
-	places Places
+	pools *Backend
 }
 
 // A view is what decisions have to know of the other replicas.
@@ -133,13 +130,14 @@ func NewLink(name string, of Shared, l Limits, now time.Duration) *Link {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name)) // it never fails
 	k.news.sender = h.Sum32()
-	k.low = k.Capacity.Draw(now, k.most)
-	k.Capacity.Part(l.Capacity, now, k.most)
 	k.view.Store(&view{alone: true, parted: true, replicas: k.most})
 	k.look.Store(int64(never))
-	k.obey(now)
+	k.pools = NewBackend(name, of, l, now)
 	return k
 }
+
+// Pools returns the tokens and places of the backend, which have exchanges of their own.
+func (k *Link) Pools() *Backend { return k.pools }
 
 const never = time.Duration(1<<63 - 1)
 
@@ -154,7 +152,7 @@ func (k *Link) Set(now time.Duration, l Limits) {
 		return
 	}
 	k.limits, k.changed = l, nil
-	k.obey(now)
+	k.pools.Set(now, l)
 }
 
 // Unlink ends the sharing: the replica is the only one. A shell that still serves the Link
@@ -165,11 +163,8 @@ func (k *Link) Unlink(now time.Duration) {
 	k.ended = true
 	k.view.Store(&view{alone: true, parted: true, replicas: k.most})
 	k.look.Store(int64(never))
-	k.binds.Store(int64(never))
-	k.answers.end(true)
-	k.Capacity.Undraw(k.limits.Capacity, now)
+	k.pools.Unlink(now)
 	k.Clients.Leave()
-	k.InFlight.Ungrant()
 }
 
 // OnWake sets what tells the shell that Due should be called, as it begins to serve the Link.
@@ -179,6 +174,7 @@ func (k *Link) OnWake(wake func()) {
 	defer k.mu.Unlock()
 	if k.changed != nil {
 		k.limits, k.changed = *k.changed, nil
+		k.pools.of.change(k.limits)
 	}
 	k.wake.Store(&wake)
 }
@@ -195,6 +191,7 @@ func (k *Link) Look(now time.Duration) {
 	if int64(now)-k.used.Load() >= int64(usedTime) {
 		k.used.Store(int64(now))
 	}
+	k.pools.Look(now)
 	if int64(now) < k.look.Load() {
 		return
 	}
@@ -206,24 +203,35 @@ func (k *Link) Look(now time.Duration) {
 // Nudge tells that there may be something to tell the store. It wakes the shell at once if
 // slots or tokens run out, and once for news, which wait until newsTime. It costs a few
 // atomic loads.
-func (k *Link) Nudge() {
-	urgent := (k.Clients.Calendar().WantsSlots() || k.low.Load()) && !k.view.Load().alone
+func (k *Link) Nudge(now time.Duration) {
+	k.pools.Nudge(now)
+	urgent := k.Clients.Calendar().WantsSlots() && !k.view.Load().alone
 	if urgent && !k.urged.Load() && !k.urged.Swap(true) || !k.told.Load() && !k.told.Swap(true) {
 		k.wakeUp()
 	}
 }
 
-// Ask returns what a request may wait for that misses a token, see [limiter.Claim.Misses]: a
-// channel that is closed when the store has answered. It returns nil if the store is gone.
-func (k *Link) Ask() <-chan struct{} {
-	if k == nil || k.view.Load().alone {
+// Ask returns what a request may wait for that misses a token: see Backend.Ask.
+func (k *Link) Ask(now time.Duration) <-chan struct{} {
+	if k == nil {
 		return nil
 	}
-	k.mu.Lock()
-	c := k.answers.next()
-	k.mu.Unlock()
-	k.wakeUp()
-	return c
+	return k.pools.Ask(now)
+}
+
+// AskPlace returns what a request may wait for that finds no place: see Backend.AskPlace.
+func (k *Link) AskPlace(now time.Duration) <-chan struct{} {
+	if k == nil {
+		return nil
+	}
+	return k.pools.AskPlace(now)
+}
+
+// Binds tells that a request has found no place, or has taken the last: see Backend.Binds.
+func (k *Link) Binds(now time.Duration) {
+	if k != nil {
+		k.pools.Binds(now)
+	}
 }
 
 // Rate returns how many requests per second the backend takes that this replica plans
@@ -242,7 +250,7 @@ func (k *Link) Rate(measured, most float64) float64 {
 // Alone reports whether the replica does without the store, and how many replicas there are.
 func (k *Link) Alone() (alone bool, replicas int) {
 	v := k.view.Load()
-	return v.alone, v.replicas
+	return v.alone || k.pools.Alone(), v.replicas
 }
 
 // Measure tells what the replica adds to the rate of a backend whose rate is measured.
@@ -291,11 +299,4 @@ func (k *Link) part(now time.Duration) {
 	k.calm = now + calmTime
 	k.Clients.Calendar().Late()
 	k.look.Store(int64(k.calm))
-	// Until then the pool may have earned for it, whenever what is in flight arrives.
-	from := k.heard + k.lease
-	if k.flying {
-		from += k.asked
-	}
-	k.Capacity.Part(k.limits.Capacity, max(now, from), k.most)
-	k.answers.end(true)
 }

@@ -11,9 +11,7 @@ type Model struct {
 	born    int64
 	members map[string]*member
 	least   int // replicas that there were before it was born, as long as it may not know all
-	tokens  pool
 	slots   slots
-	places  placesPool
 	news    []news
 	told    int64 // of the last news
 }
@@ -24,7 +22,6 @@ type member struct {
 	seen  int64
 	until int64 // when its lease ends
 	paid  int64 // until when the pool earns for it: after that it may earn on its own
-	held  float64
 	rate  float64
 	base  float64
 }
@@ -73,25 +70,16 @@ func (m *Model) Plan(now int64, a Ask) (r Answer) {
 	} else {
 		m.least = 0
 	}
-	m.tokens.earn(now, a.Tokens, m)
 	me.seq, me.seen, me.until = a.Seq, now, now+a.Lease
 	if !a.Alone {
 		me.paid = me.until
 	}
 	r.Replicas, r.Rank = m.roster(now, a.Name)
-	if a.Tokens != nil {
-		r.Tokens = m.tokens.take(now, &a, me, m.members, r.Replicas)
-	}
 	if a.Slots != nil {
 		r.Slots = m.slots.grant(now, a.Slots, me, m.members)
 	}
-	if a.Places != nil {
-		places := m.places.exchange(now, a.Name, *a.Places, a.Replicas, r.Replicas)
-		r.Places = &places
-	}
 	m.tell(&a, &r)
 	if a.Leaves {
-		m.tokens.level += max(0, me.held)
 		delete(m.members, a.Name)
 	}
 	return r
@@ -111,73 +99,6 @@ func (m *Model) roster(now int64, name string) (n, rank int) {
 		}
 	}
 	return max(n, m.least), rank
-}
-
-// A pool has the tokens that no replica holds.
-type pool struct {
-	level float64
-	at    int64 // 0: nothing was earned yet
-}
-
-// earn has the pool earn what its replicas do not earn on their own. The rate is divided
-// among all that there are: those that are not heard of may earn their part.
-func (p *pool) earn(now int64, a *TokensAsk, m *Model) {
-	if a == nil {
-		return
-	}
-	if p.at == 0 {
-		p.level, p.at = 0, m.born
-	}
-	n, earning := 0, 0.0
-	for _, o := range m.members {
-		if now-o.seen <= RosterTime.Milliseconds() {
-			n++
-			earning += float64(max(0, min(now, o.paid)-p.at))
-		}
-	}
-	p.level += a.Rate * earning / 1000 / float64(max(1, n, m.least))
-	p.at = now
-}
-
-// take gives a replica tokens: at most half of what there is, so that the next one finds
-// some.
-func (p *pool) take(now int64, a *Ask, me *member, members map[string]*member, replicas int) *TokensAnswer {
-	t := a.Tokens
-	part := max(1, float64(t.Burst)/float64(replicas)) // the most that a replica earns on its own
-	others, unknown, earning := 0.0, replicas, 0
-	for _, o := range members {
-		if now < o.paid {
-			earning++
-		}
-		if now-o.seen > RosterTime.Milliseconds() {
-			continue
-		}
-		unknown--
-		switch {
-		case o == me:
-		case now > o.until:
-			others += max(o.held, part)
-		default:
-			others += max(0, o.held) // what is overdrawn it may earn on its own
-		}
-	}
-	others += float64(unknown) * part // of a store that has just been born
-	// Tokens earned while all was full are lost, though some have been used since.
-	p.level = min(p.level, float64(t.Burst)-others-max(0, me.held)) + t.Gave
-	me.held = t.Held
-	p.level = min(p.level, float64(t.Burst)-others-max(0, me.held)) // it may have earned on its own
-	got := 0
-	if t.Want > 0 && p.level >= 1 && !a.Alone {
-		got = min(t.Want, max(1, int(p.level/2)))
-		p.level -= float64(got)
-		me.held += float64(got)
-	}
-	r := &TokensAnswer{Got: got, Pool: p.level}
-	if p.level < 1 {
-		rate := t.Rate * float64(max(1, earning)) / float64(replicas)
-		r.Wait = int64(math.Ceil((1 - p.level) * 1000 / rate))
-	}
-	return r
 }
 
 // slots are the calendar that replicas share: how many returns are expected in each bucket

@@ -52,10 +52,13 @@ const keyDigits = 16
 func keyName(k limiter.Key) string { return fmt.Sprintf("%0*x", keyDigits, uint64(k)) }
 
 // Tell implements Sharer.
-func (z *zone) Tell(now time.Duration, a *LeaseAsk) {
+func (z *zone) Tell(now time.Duration, a *LeaseAsk, probe bool) {
+	if z.told = z.told[:0]; a.Alone || probe {
+		return
+	}
 	limit, cost := z.e.Limit()
 	a.Of = []PoolKind{{Rate: limit.Rate() / 1000, Cap: float64(limit.Burst()), Parts: 2, Cost: float64(cost), Stay: z.e.Stay().Milliseconds()}}
-	z.told = z.e.Collect(now, MaxKeys, z.told[:0])
+	z.told = z.e.Collect(now, MaxKeys, z.told)
 	var notes strings.Builder
 	for _, h := range z.told {
 		a.Keys = append(a.Keys, keyName(h.Key))
@@ -90,6 +93,9 @@ func (z *zone) Miss(now time.Duration) {
 	z.told = z.told[:0]
 }
 
+// Leave implements Sharer.
+func (z *zone) Leave(time.Duration, *LeaseAsk) {}
+
 // Hurry implements Sharer. Tokens that were not needed are given back where there are few.
 func (z *zone) Hurry(now time.Duration) time.Duration {
 	returns, ok := z.e.Returns()
@@ -106,6 +112,9 @@ func (z *zone) Hurry(now time.Duration) time.Duration {
 	return never
 }
 
+// Looks implements Sharer.
+func (z *zone) Looks(time.Duration) time.Duration { return never }
+
 // Idles implements Sharer.
 func (z *zone) Idles(now time.Duration) bool { return now-z.e.LastClaim() > IdleTime }
 
@@ -113,7 +122,7 @@ func (z *zone) Idles(now time.Duration) bool { return now-z.e.LastClaim() > Idle
 func (z *zone) Lives(now time.Duration) { z.e.Live(now) }
 
 // Paid implements Sharer.
-func (z *zone) Paid(until time.Duration) { z.e.Paid(until) }
+func (z *zone) Paid(_, until time.Duration) { z.e.Paid(until) }
 
 // AloneFrom implements Sharer.
 func (z *zone) AloneFrom(at time.Duration) { z.e.AloneFrom(at) }

@@ -35,7 +35,7 @@ type Linked interface {
 type store struct {
 	*Store
 	model share.Model
-	zones map[int]*virtual.Store
+	units map[int]*virtual.Store
 	lines []line // of all replicas, those that have restarted too
 	of    [][]int32
 	trips slots[trip]
@@ -82,7 +82,7 @@ func (r *run) newStore() {
 	if r.Store == nil {
 		return
 	}
-	r.store = &store{Store: r.Store, zones: map[int]*virtual.Store{}, of: make([][]int32, r.Replicas)}
+	r.store = &store{Store: r.Store, units: map[int]*virtual.Store{}, of: make([][]int32, r.Replicas)}
 	for i := range r.replicas {
 		r.lookAtLinks(0, i)
 	}
@@ -158,17 +158,23 @@ func (s *store) join(now time.Duration, replica int, of Linked) {
 	}
 	if l := of.Link(now); l != nil {
 		add(lineOf(replica, l, s.plan))
+		add(lineOf(replica, l.Pools(), s.lease(-1)))
 	}
 	for i, z := range of.Zones(now) {
 		if z == nil {
 			continue
 		}
-		add(lineOf(replica, z, func(ms int64, ask share.LeaseAsk) share.LeaseAnswer {
-			if s.zones[i] == nil {
-				s.zones[i] = virtual.New()
-			}
-			return s.zones[i].Do(ms, ask)
-		}))
+		add(lineOf(replica, z, s.lease(i)))
+	}
+}
+
+// lease returns what answers about one unit: a zone, or -1 for the backend.
+func (s *store) lease(of int) func(ms int64, ask share.LeaseAsk) share.LeaseAnswer {
+	return func(ms int64, ask share.LeaseAsk) share.LeaseAnswer {
+		if s.units[of] == nil {
+			s.units[of] = virtual.New()
+		}
+		return s.units[of].Do(ms, ask)
 	}
 }
 
@@ -207,7 +213,7 @@ func (r *run) travels(at int64, number int32) {
 		for ; s.flush < len(s.Faults) && (!s.Faults[s.flush].Flush || s.Faults[s.flush].From <= r.sinceHerd(at)); s.flush++ {
 			if s.Faults[s.flush].Flush {
 				s.model = share.Model{}
-				clear(s.zones)
+				clear(s.units)
 			}
 		}
 		t.arrive(epoch + at/int64(time.Millisecond))

@@ -43,6 +43,7 @@ type backend struct {
 func (c *Client) Serve(l *share.Link, name, what string) (stop func()) {
 	b := &backend{link: l, unit: c.unit("b", name, what, planScript), seen: Backend{Name: name}}
 	b.keys = planKeys(b.tag)
+	pools := c.unit("p", name, what, leaseScript)
 	c.mu.Lock()
 	c.backends[b] = true
 	c.mu.Unlock()
@@ -53,7 +54,16 @@ func (c *Client) Serve(l *share.Link, name, what string) (stop func()) {
 		}
 		return answer, err
 	}, &c.plans)
+	endPools := start(c, l.Pools(), func(ctx context.Context, ask share.LeaseAsk) (answer share.LeaseAnswer, err error) {
+		if err = c.exchange(ctx, leaseScript, leaseKeys(pools.tag, ask.Keys), &ask, &answer, ask.Notes); err == nil && len(answer.Pools) > 0 && ask.Keys[0] == share.TokensPool {
+			b.mu.Lock()
+			b.seen.Pool = answer.Pools[0].Left
+			b.mu.Unlock()
+		}
+		return answer, err
+	}, &c.plans)
 	return func() {
+		endPools()
 		end()
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -63,7 +73,7 @@ func (c *Client) Serve(l *share.Link, name, what string) (stop func()) {
 
 // planKeys are the keys of planScript, as KEYS.
 func planKeys(tag string) []string {
-	return []string{tag + ":state", tag + ":slots", tag + ":log", tag + ":places"}
+	return []string{tag + ":state", tag + ":slots", tag + ":log"}
 }
 
 func (b *backend) count(ask *share.Ask, answer *share.Answer) {
@@ -75,9 +85,6 @@ func (b *backend) count(ask *share.Ask, answer *share.Answer) {
 	s := &b.seen
 	if s.Replicas = answer.Replicas; answer.Born != b.born {
 		b.born, s.Epochs = answer.Born, s.Epochs+1
-	}
-	if answer.Tokens != nil {
-		s.Pool = answer.Tokens.Pool
 	}
 	if ask.Slots != nil && answer.Slots != nil {
 		s.Granted += sizes(answer.Slots.Grants)

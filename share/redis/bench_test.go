@@ -13,7 +13,7 @@ import (
 )
 
 // BenchmarkPlan is the exchange of one of four replicas: idle at the beat, and with a herd,
-// in which each asks for tokens and slots, gives some back, and tells some promises. It
+// in which each asks for slots, gives some back, and tells some promises. It
 // prints the time that the server itself has taken for one call.
 func BenchmarkPlan(b *testing.B) {
 	program := testserver.Programs(b)[0]
@@ -33,10 +33,8 @@ func BenchmarkPlan(b *testing.B) {
 				seq++
 				of := int(seq % 4)
 				ask := share.Ask{Name: fmt.Sprint("replica", of), Seq: seq, Lease: 350, Alone: seq <= 4, After: after[of]}
-				ask.Tokens = &share.TokensAsk{Rate: 100, Burst: 10}
 				ask.Slots = &share.SlotsAsk{Limit: 100, Base: 7.5, Max: 30_000, Kept: 1}
 				if herd {
-					ask.Tokens.Held, ask.Tokens.Want = r.Float64(), r.IntN(2)
 					ask.Slots.Want, ask.Slots.Back = float64(r.IntN(5)), back[of]
 					ask.News = strings.Repeat("0123456789abcdef", 2*r.IntN(4))
 				}

@@ -50,10 +50,8 @@ func plan(driver *driver, backend string, now int64, ask share.Ask) (answer shar
 // A replicas plays what some replicas ask, in an order of its own.
 type replicas struct {
 	*rand.Rand
-	limit  int
 	seq    []int64
 	after  []int64
-	held   []float64
 	over   []bool
 	now    int64
 	grants [][]share.Slot
@@ -67,8 +65,8 @@ type asked struct {
 
 func newReplicas(seed uint64, n int) *replicas {
 	return &replicas{
-		Rand: rand.New(rand.NewPCG(seed, 1)), limit: []int{0, 5, 40}[seed%3], now: 1_795_000_000_000,
-		seq: make([]int64, n), after: make([]int64, n), held: make([]float64, n), over: make([]bool, n), grants: make([][]share.Slot, n),
+		Rand: rand.New(rand.NewPCG(seed, 1)), now: 1_795_000_000_000,
+		seq: make([]int64, n), after: make([]int64, n), over: make([]bool, n), grants: make([][]share.Slot, n),
 	}
 }
 
@@ -87,12 +85,6 @@ func (r *replicas) next() (of int, a share.Ask) {
 		Name: fmt.Sprintf("r%d", of), Seq: r.seq[of], Lease: []int64{350, 350, 1200}[r.IntN(3)],
 		Alone: r.over[of] || r.IntN(8) == 0, After: r.after[of], Leaves: r.IntN(50) == 0, Replicas: r.IntN(6),
 	}
-	if r.limit > 0 {
-		gave := min(r.held[of], float64(r.IntN(3)))
-		r.held[of] -= gave
-		r.held[of] -= min(r.held[of], eighths(2))
-		a.Tokens = &share.TokensAsk{Rate: 20, Burst: r.limit, Held: r.held[of], Gave: gave, Want: r.IntN(6) - 1}
-	}
 	if r.IntN(5) > 0 {
 		a.Slots = &share.SlotsAsk{
 			Rate: eighths(60), Limit: []float64{0, 100}[r.IntN(2)], Base: eighths(20), Max: int64(r.IntN(60_000)), Want: eighths(10),
@@ -102,15 +94,8 @@ func (r *replicas) next() (of int, a share.Ask) {
 			a.Slots.First, a.Slots.Anew = r.now/250+int64(r.IntN(8)), r.some()
 		}
 	}
-	if r.IntN(3) > 0 {
-		has := r.IntN(8)
-		a.Places = &share.PlacesAsk{Limit: []int{3, 20, 500}[r.limit%3], Has: has, Held: has + r.IntN(3), Want: r.IntN(30)}
-	}
 	if r.IntN(3) == 0 {
 		a.News = fmt.Sprintf("news+%d/%d==", of, a.Seq)
-	}
-	if a.Leaves {
-		r.held[of] = 0
 	}
 	r.past = append(r.past, asked{of, a})
 	if len(r.past) > 20 {
@@ -138,9 +123,7 @@ func (r *replicas) hear(of int, a share.Answer) {
 	if r.over[of] = a.Over; a.Over || a.Stale || r.IntN(10) == 0 {
 		return
 	}
-	if r.after[of] = a.After; a.Tokens != nil {
-		r.held[of] += float64(a.Tokens.Got)
-	}
+	r.after[of] = a.After
 	if a.Slots != nil {
 		r.grants[of] = a.Slots.Grants
 	}
@@ -165,7 +148,7 @@ func TestPlanIsTheModel(t *testing.T) {
 			}
 		}
 		t.Log(answers)
-		for _, kind := range []string{"over", "stale", "tokens", "grants", "news", "wait", "places"} {
+		for _, kind := range []string{"over", "stale", "grants", "news"} {
 			if answers[kind] < 20 {
 				t.Errorf("%d answers have %s; the test is at fault", answers[kind], kind)
 			}
@@ -175,9 +158,8 @@ func TestPlanIsTheModel(t *testing.T) {
 
 func count(answers map[string]int, a share.Answer) {
 	for kind, is := range map[string]bool{
-		"over": a.Over, "stale": a.Stale, "tokens": a.Tokens != nil && a.Tokens.Got > 0, "wait": a.Tokens != nil && a.Tokens.Wait > 0,
+		"over": a.Over, "stale": a.Stale,
 		"grants": a.Slots != nil && a.Slots.Grants != nil, "news": a.News != nil,
-		"places": a.Places != nil && a.Places.Limit > 1,
 	} {
 		if is {
 			answers[kind]++
@@ -222,72 +204,6 @@ func alike(a, b reflect.Value) bool {
 		return true
 	}
 	return a.Equal(b)
-}
-
-// Of a pool there are never more tokens than its burst, those included that replicas hold,
-// and no more are spent than burst and rate allow: in any order, with duplicates, and with
-// asks and answers that are lost.
-func TestPoolKeepsItsLaw(t *testing.T) {
-	const rate, burst = 20.0, 16
-	eachStore(t, func(t *testing.T, driver *driver) {
-		for seed := range uint64(8) {
-			r := rand.New(rand.NewPCG(seed, 2))
-			n := 1 + int(seed%4)
-			held, seq, seen, parted := make([]float64, n), make([]int64, n), make([]int64, n), make([]bool, n)
-			began, spent, got := int64(1_795_000_000_000), 0.0, 0
-			now, late := began, []asked(nil)
-			for step := range 400 {
-				now += int64(r.IntN(80))
-				of := r.IntN(n)
-				for i := range n { // who was not answered for too long has no tokens, and works alone
-					if now-seen[i] > 350 {
-						held[i], parted[i] = 0, true
-					}
-				}
-				spend := min(held[of], float64(r.IntN(4)))
-				gave := min(held[of]-spend, float64(r.IntN(2)))
-				held[of], spent = held[of]-spend-gave, spent+spend
-				seq[of]++
-				ask := share.Ask{Name: fmt.Sprint(of), Seq: seq[of], Lease: 350, Alone: parted[of], Tokens: &share.TokensAsk{Rate: rate, Burst: burst, Held: held[of], Gave: gave, Want: r.IntN(8)}}
-				fate := r.IntN(10)
-				if fate == 0 { // it arrives later, or never
-					late = append(late, asked{of, ask})
-					continue
-				}
-				answer, err := plan(driver, fmt.Sprint("law", seed), now, ask)
-				if err != nil {
-					t.Fatal(err)
-				}
-				switch {
-				case answer.Over:
-					held[of], parted[of] = 0, true
-				case fate > 1: // else the answer is lost
-					held[of] += float64(answer.Tokens.Got)
-					got += answer.Tokens.Got
-					seen[of], parted[of] = now, false
-				}
-				if len(late) > 0 && r.IntN(3) == 0 { // late, or again
-					if _, err := plan(driver, fmt.Sprint("law", seed), now, late[r.IntN(len(late))].ask); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if answer.Tokens == nil {
-					continue
-				}
-				sum := answer.Tokens.Pool
-				for _, h := range held {
-					sum += h
-				}
-				if sum > burst+1e-9 || spent > burst+rate*float64(now-began)/1000 {
-					t.Fatalf("seed %d, step %d: %v tokens, want at most %d; %v were spent within %d ms", seed, step, sum, burst, spent, now-began)
-				}
-			}
-			t.Logf("%d replicas: %v spent of %v that were due", n, spent, rate*float64(now-began)/1000)
-			if spent < 20 {
-				t.Errorf("%v were spent; the test is at fault", spent)
-			}
-		}
-	})
 }
 
 // No ask makes the script fail, or keeps the next one from being answered.
@@ -336,13 +252,12 @@ func wild(r *rand.Rand) map[string]any {
 	}
 	ask := map[string]any{"name": value(), "seq": value(), "lease": value(), "alone": value(), "after": value(), "news": value()}
 	if r.IntN(4) > 0 {
-		ask["tokens"] = map[string]any{"rate": value(), "burst": value(), "held": value(), "gave": value(), "want": value()}
 		ask["slots"] = map[string]any{
 			"rate": value(), "limit": value(), "base": value(), "max": value(), "want": value(), "first": value(),
 			"guessed": slots(), "back": slots(), "anew": slots(), "numbers": value(), "served": value(), "dry": value(), "kept": value(),
 		}
 	} else {
-		ask["tokens"], ask["slots"], ask["places"] = value(), value(), value()
+		ask["slots"] = value()
 	}
 	return ask
 }

@@ -15,12 +15,8 @@ var (
 	preludeText string
 	//go:embed state.lua
 	stateText string
-	//go:embed tokens.lua
-	tokensText string
 	//go:embed slots.lua
 	slotsText string
-	//go:embed places.lua
-	placesText string
 	//go:embed news.lua
 	newsText string
 	//go:embed plan.lua
@@ -30,7 +26,7 @@ var (
 )
 
 // planScript does what share.Model.Plan does.
-var planScript = newScript(constants(share.Constants()), preludeText, stateText, tokensText, slotsText, placesText, newsText, planText)
+var planScript = newScript(constants(share.Constants()), preludeText, stateText, slotsText, newsText, planText)
 
 // leaseScript is one replica's exchange about one unit.
 var leaseScript = newScript(share.Script)

@@ -2,14 +2,14 @@
 -- replica has left, by name. seq is its number, seen its time; the lease ends at expires;
 -- until paid the pool earns for the replica, and after that it may earn on its own.
 -- cjson keeps 14 digits of a number. Those that are added up here have more, and are texts.
-local texts = { 'level', 'issued', 'served' }
+local texts = { 'issued', 'served' }
 
 local function readState(key)
 	local text = redis.call('GET', key)
 	local ok, state = pcall(cjson.decode, text or '')
 	if not ok or type(state) ~= 'table' or type(state.members) ~= 'table' then
 		return {
-			born = now, members = {}, told = 0, level = 0, at = 0,
+			born = now, members = {}, told = 0,
 			first = 0, cursor = 0, last = 0, issued = 0, served = 0, servedAt = 0, least = 0, swept = 0,
 		}, true
 	end
@@ -18,7 +18,7 @@ local function readState(key)
 		if type(m) ~= 'table' then
 			state.members[other] = nil
 		else -- the clock may have been set back
-			for _, field in ipairs({ 'seq', 'seen', 'expires', 'paid', 'held', 'rate', 'base' }) do m[field] = number(m[field]) end
+			for _, field in ipairs({ 'seq', 'seen', 'expires', 'paid', 'rate', 'base' }) do m[field] = number(m[field]) end
 			m.seen = math.min(m.seen, now)
 			m.expires = math.min(m.expires, now + idleLease)
 			m.paid = math.min(m.paid, m.expires)
