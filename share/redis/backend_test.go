@@ -235,7 +235,6 @@ func TestUnitsThatAreNone(t *testing.T) {
 	}
 	t.Cleanup(c.Close)
 	own, other := c.unit("b", "shop", "100/s", planScript), c.unit("b", "shop", "50/s", planScript)
-	(&bench{T: t, Client: c}).until("it is connected", func() bool { return c.driver.Load() != nil })
 	c.compare(other, 2)
 	for i, bad := range []string{"no JSON", "7", "null", "[]", "{}", `{"what":"x"}`, `{"seen":{},"what":"x"}`, `{"seen":1e15,"what":"x"}`, strings.Repeat("[", 5000)} {
 		server.Do("HSET", own.list, fmt.Sprint("bad", i), bad)

@@ -18,10 +18,7 @@ import (
 func BenchmarkPlan(b *testing.B) {
 	program := testserver.Programs(b)[0]
 	server := testserver.Start(b, program)
-	driver, err := Options{Addresses: []string{server.Addr}}.newDriver(b.Context(), false)
-	if err != nil {
-		b.Fatal(err)
-	}
+	driver := Options{Addresses: []string{server.Addr}}.newDriver(b.Context())
 	defer driver.Close()
 	for _, herd := range []bool{false, true} {
 		b.Run(map[bool]string{false: "beat", true: "herd"}[herd], func(b *testing.B) {

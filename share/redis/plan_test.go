@@ -21,10 +21,7 @@ import (
 func eachStore(t *testing.T, test func(t *testing.T, driver *driver)) {
 	t.Helper()
 	connect := func(t *testing.T, address string) *driver {
-		driver, err := Options{Addresses: []string{address}}.newDriver(t.Context(), false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		driver := Options{Addresses: []string{address}}.newDriver(t.Context())
 		t.Cleanup(driver.Close)
 		return driver
 	}
