@@ -136,7 +136,7 @@ func (f *fleet) alone() (n int) {
 
 // Whatever happens to the store and the way to it, no more is taken than the limit says, and one for each replica.
 func TestReplicasKeepTheLimitInAnyFault(t *testing.T) {
-	for seed := range uint64(4 * *faultSeeds) {
+	for seed := range uint64(2 * *faultSeeds) {
 		n := 2 + int(seed*4%15)
 		f := newFleet(t, n, n)
 		f.Rand = rand.New(rand.NewPCG(seed, 7))

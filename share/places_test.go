@@ -292,7 +292,7 @@ func TestPlacesAreUsed(t *testing.T) {
 // store is gone for all, or flushed. All that replicas may use and use is never more than
 // the limit.
 func TestPlacesAreNeverTooMany(t *testing.T) {
-	seeds := uint64(8)
+	seeds := uint64(4)
 	if *quotaTime >= 20*time.Second {
 		seeds = 12
 	}
