@@ -14,7 +14,7 @@ func TestBlock(t *testing.T) {
 	s := new(State)
 	g := mustNew(t, Config{Capacity: perSecond(100, 100), Zones: []Zone{{Name: "z", Limit: perSecond(1, 9)}}}, s)
 	ask := func(g *Guard, now time.Duration, client limiter.Key) Decision {
-		return g.Admit(now, Request{Client: client, Keys: []limiter.Key{client}, Fingerprint: 1})
+		return g.Admit(now, Request{Client: client, Keys: []limiter.Key{client}})
 	}
 	if err := g.Block(now, 7, now+10*time.Minute); err != nil {
 		t.Fatal(err)

@@ -56,13 +56,18 @@ func (g *Guard) awaitStore(ctx context.Context, r Request, d *Decision) bool {
 	t := time.NewTimer(share.MaxTrip)
 	defer t.Stop()
 	in := true
-	select {
-	case <-d.awaits:
-	case <-t.C:
-		in = false
-	case <-ctx.Done():
-		g.Abandon(Now(), d)
-		return false
+	for _, ends := range [...]<-chan struct{}{d.awaits, d.slot} {
+		if ends == nil || !in {
+			continue
+		}
+		select {
+		case <-ends:
+		case <-t.C:
+			in = false
+		case <-ctx.Done():
+			g.Abandon(Now(), d)
+			return false
+		}
 	}
 	g.Settle(Now(), r, d, 0)
 	g.backend.waited(in, d.Admit || d.Queued())
@@ -171,6 +176,5 @@ func (g *Guard) Tick(now time.Duration) {
 		l.Measure(b.inFlight.Rate(g.plan))
 	}
 	b.inFlight.Tick(now, counted.admitted, counted.refused[Concurrency], g.plan, g.hasHeadroom(now))
-	g.look(now, arrivals)
 	b.clients.Tick(now, arrivals, refusals, counted.refused[Quota]+counted.refused[Blocked], &g.terms)
 }

@@ -191,7 +191,7 @@ func New(c Config, s *State) (*Guard, error) {
 		check("capacity", err)
 	}
 	g.plan, err = loadshed.NewPlan(loadshed.PlanConfig{
-		Limit: c.Concurrency, Adaptive: c.Adaptive, PerClient: c.PerClient, Queue: c.Queue, Classes: c.Classes, FreeOrphans: c.Orphans == OrphansFree, Observe: c.Observe,
+		Limit: c.Concurrency, Adaptive: c.Adaptive, PerClient: c.PerClient, Queue: c.Queue, Classes: c.Classes, Observe: c.Observe,
 	})
 	check("", err)
 	check("concurrency", c.Streams.check())

@@ -121,7 +121,6 @@ func (g *Guard) copyFor(now time.Duration, r *Request) *Guard {
 	b.inFlight.CopyTo(&to.inFlight)
 	to.inFlight.Use(g.plan)
 	b.clients.CopyTo(&to.clients, now, keys...)
-	b.standby.CopyTo(&to.standby)
 	for range g.classes {
 		c.classes = append(c.classes, new(classCounts))
 	}

@@ -85,7 +85,7 @@ func ride(t *testing.T, seed uint64, c Config, explains bool, seen map[string]bo
 			_ = g.Block(now, client, now+200*time.Millisecond)
 		}
 		r := Request{
-			Client: client, InFlightKey: client, Fingerprint: limiter.Key(rng.IntN(3)), Retry: rng.IntN(3) == 0,
+			Client: client, InFlightKey: client, Retry: rng.IntN(3) == 0,
 			Class: uint8(rng.IntN(3)), Route: uint8(rng.IntN(4)), Agent: "curl/8",
 		}
 		for range c.Zones {

@@ -6,7 +6,6 @@ import "time"
 type Forgiven struct {
 	Zones    []string // whose buckets were not full
 	Promises int      // times that it was told to come back, of the backend and of zones
-	Strikes  int      // times that it came before
 	Blocked  bool
 }
 
@@ -29,11 +28,10 @@ func (g *Guard) Forgive(now time.Duration, r Request) (f Forgiven) {
 		if z.table.Forgive(key, now) {
 			f.Zones = append(f.Zones, z.name)
 		}
-		f.Promises += b.clients.ForgiveQuota(now, uint64(key)^z.salt)
+		f.Promises += b.clients.Forgive(now, uint64(key)^z.salt)
 	}
 	if r.Client != NoKey {
-		promises, strikes := b.clients.Forgive(now, uint64(r.Client))
-		f.Promises, f.Strikes = f.Promises+promises, strikes
+		f.Promises += b.clients.Forgive(now, uint64(r.Client))
 		f.Blocked = g.Unblock(now, r.Client)
 	}
 	return f

@@ -14,7 +14,7 @@ func TestForgive(t *testing.T) {
 	g := mustNew(t, c, nil)
 	const now = time.Hour
 	of := func(client limiter.Key) Request {
-		return Request{Keys: []limiter.Key{client}, Client: client, Fingerprint: 1}
+		return Request{Keys: []limiter.Key{client}, Client: client}
 	}
 	for client := range limiter.Key(12) { // the backend has room for four of them
 		g.Admit(now, of(client+1))
@@ -50,7 +50,7 @@ func TestForgive(t *testing.T) {
 func TestForgiveQuota(t *testing.T) {
 	g := mustNew(t, Config{Zones: []Zone{{Name: "slow", Limit: limiter.Config{Rate: 1, Burst: 2}}}}, nil)
 	const now = time.Hour
-	r := Request{Keys: []limiter.Key{1}, Client: 1, Fingerprint: 1}
+	r := Request{Keys: []limiter.Key{1}, Client: 1}
 	for range 5 { // three over its quota
 		g.Admit(now, r)
 	}
@@ -74,7 +74,7 @@ func TestExplainAndForgiveUnderTraffic(t *testing.T) {
 	c.Capacity = perSecond(50, 10)
 	g := mustNew(t, c, nil)
 	request := func(client limiter.Key) Request {
-		return Request{Keys: []limiter.Key{client, client}, Client: client, InFlightKey: client, Fingerprint: 1}
+		return Request{Keys: []limiter.Key{client, client}, Client: client, InFlightKey: client}
 	}
 	stop := make(chan struct{})
 	var operators, clients sync.WaitGroup

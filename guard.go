@@ -56,33 +56,18 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 	if r.Client != NoKey && (r.Ticket != "" || b.clients.Expects(now)) {
 		g.arrive(now, &t)
 	}
-	standby := t.visit.Standby
-	if standby {
-		b.standby.Come()
-	}
-	if t.visit.Rejected && !g.spares(now) {
+	if t.visit.Rejected {
 		d.Reason, d.Class = Early, uint8(g.plan.Requested(r.Class))
 		b.clients.RefuseEarly(now, &t.visit, &g.terms, &d.Told)
 		g.refuse(&r, &d)
 		return d
 	}
-	d.Class = uint8(b.inFlight.Classify(now, g.plan, uint64(r.Client), r.Class, t.visit.Unpaid()))
+	d.Class = uint8(b.inFlight.Classify(g.plan, r.Class, t.visit.IsEarly()))
 
 	// Do all limits allow it?
-	var refusing *ZoneState
-	highest := g.plan.Highest(int(d.Class)) // it is tried in any case, and may take the last
-	if standby && !highest && !g.spares(now) {
-		d.Reason = g.shortageOf()
-	} else {
-		if !highest && b.clients.Backlogged(now) {
-			t.reserve = g.reserveOf(now, &t)
-		}
-		refusing = g.claim(0, now, &t)
-	}
-	if standby && d.Reason == None {
-		b.standby.Admit()
-	}
-
+	t.reserve = g.reserveOf(now, &t)
+	refusing := g.claim(0, now, &t)
+	g.awaitSlot(&t)
 	if !t.queued() {
 		g.conclude(now, &t, refusing)
 	}
@@ -92,13 +77,7 @@ func (g *Guard) Admit(now time.Duration, r Request) (d Decision) {
 // arrive asks what the client of a request was promised.
 func (g *Guard) arrive(now time.Duration, t *try) {
 	clients, c, v := &g.backend.clients, t.caller(), &t.visit
-	clients.Arrive(now, &c, &g.terms, v)
-	switch {
-	case v.Standing == pushback.OnTime && v.Deferred:
-		clients.Overdue(now, &c, &g.terms, g.supply(), v)
-	case v.Standing == pushback.Ambiguous && v.Rejected:
-		clients.Sometime(now, &c, &g.terms, g.supply(), v)
-	}
+	clients.Arrive(now, &c, &g.terms, g.Rate(), !g.plan.Highest(g.plan.Requested(t.Class)), v)
 }
 
 // claim checks the zones from g.zones[i] on and then the backend, and charges them on
@@ -182,7 +161,7 @@ func (g *Guard) claimBackend(now time.Duration, t *try) {
 // the request. One that comes on time is no retry in this sense.
 func (g *Guard) admitsRetry(now time.Duration, t *try) bool {
 	switch {
-	case !g.hasCapacity && !g.plan.Limits(), t.visit.Standing == pushback.OnTime:
+	case !g.hasCapacity && !g.plan.Limits(), t.visit.OnTime():
 		return true
 	case !t.Retry:
 		g.backend.inFlight.FirstAttempt()
@@ -196,7 +175,7 @@ func (g *Guard) enter(now time.Duration, t *try) (Reason, time.Duration) {
 	b := g.backend
 	is, wait := b.inFlight.Enter(now, g.plan, &loadshed.Entrant{
 		Client: uint64(t.Client), InFlight: uint64(t.InFlightKey), Class: t.Class, As: int(t.d.Class),
-		Due: t.visit.Due || t.visit.NearlyDue, Reserve: t.places, Standby: t.visit.Standby, Deadline: t.Deadline,
+		Due: t.visit.IsDue(), Reserve: t.places, Deadline: t.Deadline,
 	}, &t.d.place)
 	switch is {
 	case loadshed.Entered:
@@ -223,11 +202,7 @@ func (g *Guard) conclude(now time.Duration, t *try, refusing *ZoneState) {
 	case d.Admit:
 		class.admitted.Add(1)
 		d.Backlog = b.clients.Ahead(now)
-		if t.visit.Promises > 0 && t.visit.Standing != pushback.OtherRequest { // that was not what the promise is for
-			b.clients.Keep(now, uint64(t.Client), &t.visit)
-		} else if t.visit.Pass {
-			b.clients.Pass(now, uint64(t.Client))
-		}
+		b.clients.Admitted(now, uint64(t.Client), &t.visit)
 		b.inFlight.Count(now, g.plan, uint64(t.Client), &d.place)
 	case g.observe: // it has no place in flight: what would have been refused must not crowd out others
 		d.Admit = true
@@ -252,7 +227,7 @@ func (g *Guard) appoint(now time.Duration, t *try, refusing *ZoneState) {
 		refusing.refused.Add(1)
 		zone := &g.zones[g.order[d.Zone]]
 		key, each := uint64(t.Keys[d.Zone])^zone.salt, zone.limit.Interval()*time.Duration(zone.cost)
-		b.clients.RefuseQuota(now, &c, key, t.wait, each, &g.terms, g.supply(), &d.Told)
+		b.clients.RefuseQuota(now, &c, key, t.wait, each, &g.terms, pushback.Supply{Rate: g.Rate()}, &d.Told)
 	case PerClient: // its own requests are in its way, and no other client's
 		d.Told.Tell(t.wait, false, &g.terms)
 	default:
@@ -280,9 +255,7 @@ func (g *Guard) Settle(now time.Duration, r Request, d *Decision, verdict loadsh
 	d.at = now
 	if answered {
 		t.made, t.back, d.Reason, d.Zone = true, true, None, -1
-		if b.clients.Backlogged(now) && !g.plan.Highest(int(d.Class)) {
-			t.reserve = g.reserveOf(now, &t)
-		}
+		t.reserve = g.reserveOf(now, &t)
 		if refusing := g.claim(0, now, &t); !t.queued() {
 			g.conclude(now, &t, refusing)
 		}
@@ -314,7 +287,7 @@ var visits = sync.Pool{New: func() any { return new(pushback.Visit) }}
 func (d *Decision) leaveQueue() {
 	*d.visit = pushback.Visit{}
 	visits.Put(d.visit)
-	d.visit, d.awaits = nil, nil
+	d.visit, d.awaits, d.slot = nil, nil, nil
 }
 
 // Sweep ends the waits in the queue whose time is over, and lets in requests for which
@@ -339,14 +312,6 @@ func (g *Guard) hasHeadroom(now time.Duration) bool {
 	return g.backend.inFlight.HasHeadroom(g.plan)
 }
 
-// shortageOf returns the reason for which a backlog stands.
-func (g *Guard) shortageOf() Reason {
-	if g.hasCapacity {
-		return Capacity
-	}
-	return Concurrency
-}
-
 // Rate returns how many requests per second the backend can take: infinitely many if
 // nothing is known of it.
 func (g *Guard) Rate() float64 {
@@ -367,13 +332,10 @@ func (g *Guard) Spare() float64 {
 	return g.backend.clients.Spare(rate)
 }
 
-// supply returns what the backend can spare.
-func (g *Guard) supply() pushback.Supply { return pushback.Supply{Rate: g.Rate()} }
-
-// shortage returns the same for a request that the backend refuses, with how long there
+// shortage returns what the backend can spare for a request that the backend refuses, with how long there
 // will be nothing for any request.
 func (g *Guard) shortage(now time.Duration, t *try, c *pushback.Caller) pushback.Supply {
-	s := g.supply()
+	s := pushback.Supply{Rate: g.Rate()}
 	shortest, _ := g.terms.Bounds(c)
 	switch {
 	case t.d.Reason == Pause: // no request is let in before

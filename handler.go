@@ -113,9 +113,7 @@ func (d *Decision) Refusal() pushback.Refusal {
 
 // Describe returns the Request for r, without what Identify sets and without its
 // Deadline. Its Route is made of the method and the first part of the path: what is
-// behind it is most often alike, and there are few enough of them. Its Fingerprint is
-// made of user agent, method and path, or of the Idempotency-Key if there is one
-// (draft-ietf-httpapi-idempotency-key-header).
+// behind it is most often alike, and there are few enough of them.
 func (g *Guard) Describe(r *http.Request) Request {
 	q := Request{
 		Retry:   pushback.Retry(r.Header),
@@ -127,9 +125,6 @@ func (g *Guard) Describe(r *http.Request) Request {
 		agent = a[0]
 	}
 	g.About(&q, agent, r.Method, r.URL.Path)
-	if key := r.Header["Idempotency-Key"]; len(key) > 0 {
-		q.Fingerprint = g.hasher.KeyOf(key[0])
-	}
 	return q
 }
 
@@ -138,7 +133,6 @@ func (g *Guard) About(q *Request, agent, method, path string) {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	q.Route = uint8(limiter.KeyOfParts(method, first) % loadshed.Routes)
 	q.Agent = agent
-	q.Fingerprint = g.hasher.KeyOfParts(agent, method, path)
 }
 
 // peer returns the address of the connection's other end, or the zero Addr.

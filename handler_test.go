@@ -583,26 +583,6 @@ func TestHandlerWarnsEarly(t *testing.T) {
 	})
 }
 
-// Requests with one Idempotency-Key are one, whatever else differs.
-func TestDescribeIdempotencyKey(t *testing.T) {
-	fingerprint := func(method, key string) limiter.Key {
-		r := httptest.NewRequest(method, "/"+method, nil)
-		if key != "" {
-			r.Header.Set("Idempotency-Key", key)
-		}
-		return Must(New(Config{}, nil)).Describe(r).Fingerprint
-	}
-	if a, b := fingerprint("POST", "8e03"), fingerprint("PUT", "8e03"); a != b {
-		t.Error("one key has two fingerprints")
-	}
-	if a, b := fingerprint("POST", "8e03"), fingerprint("POST", "8e04"); a == b {
-		t.Error("two keys have one fingerprint")
-	}
-	if a, b := fingerprint("POST", ""), fingerprint("PUT", ""); a == b {
-		t.Error("two requests without a key have one fingerprint")
-	}
-}
-
 // Replicas that share something name clients and requests alike, and others do not.
 func TestKeysAreThoseOfTheSecret(t *testing.T) {
 	zone := Zone{Name: "z", Limit: limiter.Config{Rate: 1, Burst: 1}, Shared: true}
@@ -615,10 +595,10 @@ func TestKeysAreThoseOfTheSecret(t *testing.T) {
 	other := shared
 	other.Secret = []byte("0123456789abcdeg")
 	a, b, c := request(shared), request(shared), request(other)
-	if a.Client != b.Client || a.Keys[0] != b.Keys[0] || a.Fingerprint != b.Fingerprint {
+	if a.Client != b.Client || a.Keys[0] != b.Keys[0] {
 		t.Errorf("two replicas see %+v and %+v", a, b)
 	}
-	if a.Client == c.Client || a.Keys[0] == c.Keys[0] || a.Fingerprint == c.Fingerprint {
+	if a.Client == c.Client || a.Keys[0] == c.Keys[0] {
 		t.Errorf("two secrets make %+v and %+v", a, c)
 	}
 	for want, c := range map[string]Config{

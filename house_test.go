@@ -114,14 +114,14 @@ var organs = map[string][]string{
 	},
 	"loadshed": {
 		"Concurrency", "ConcurrencyStats", "Plan", "PlanConfig", "NewPlan", "QueueConfig", "AdaptiveConfig", "Class", "Classes",
-		"Standby", "Demand", "Entrant", "Entered", "ClientFull", "Place", "Verdict", "Change", "ClientLoad",
-		"Waiting", "Outcome", "Served", "Detached", "Aborted", "TimedOut", "Overloaded", "Stopped",
+		"Entrant", "Entered", "ClientFull", "Place", "Verdict", "Change", "ClientLoad",
+		"Waiting", "Outcome", "Served", "Detached", "Aborted", "TimedOut", "Overloaded",
 		"Routes", "MaxConcurrency", "NoQueue", "DefaultQueue", "MaxQueue", "MaxQueueTimeout",
 	},
 	"pushback": {
 		"Appointments", "AppointmentStats", "Client", "Terms", "Caller", "Visit", "Supply", "Told", "HerdReport",
 		"BlockedPolicy", "Answers", "NewAnswers", "AnswerConfig", "Policy", "Refusal",
-		"Classes", "OnTime", "OtherRequest", "Ambiguous",
+		"Classes",
 		"Retry", "IsGRPC", "ReadsShieldRetry", "TicketOf", "NewTickets", "IssuerSecret", "IsPolicyName",
 		"DefaultMaxClients", "MinMaxClients", "MaxMaxClients",
 	},

@@ -51,7 +51,7 @@ func TestQueuedRequestGetsThePlace(t *testing.T) {
 		Concurrency: 1, Queue: Queue{Size: 2, Timeout: 100 * ms}, Pushback: undithered,
 		Zones: []Zone{{Name: "z", Limit: perSecond(1, 3)}},
 	}, nil)
-	ask := func(i int) Request { return Request{Client: limiter.Key(i), Fingerprint: 1, Keys: []limiter.Key{5}} }
+	ask := func(i int) Request { return Request{Client: limiter.Key(i), Keys: []limiter.Key{5}} }
 	now := time.Minute
 	first := g.Admit(now, ask(1))
 	second, third, fourth := g.Admit(now, ask(2)), g.Admit(now, ask(3)), g.Admit(now, ask(4))
@@ -104,7 +104,7 @@ func TestQuotaUsedUpInTheQueue(t *testing.T) {
 		Concurrency: 1, Queue: Queue{Size: 2, Timeout: time.Second}, Pushback: undithered,
 		Zones: []Zone{{Name: "z", Limit: perSecond(0.1, 2)}},
 	}, nil)
-	ask := func(i int) Request { return Request{Client: limiter.Key(i), Fingerprint: 1, Keys: []limiter.Key{5}} }
+	ask := func(i int) Request { return Request{Client: limiter.Key(i), Keys: []limiter.Key{5}} }
 	first, second, third := g.Admit(time.Minute, ask(1)), g.Admit(time.Minute, ask(2)), g.Admit(time.Minute, ask(3))
 	now := time.Minute + 10*ms
 	first.Done(now, Served)
@@ -127,12 +127,12 @@ func TestGoneFromTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inBubble(t)
 		g := mustNew(t, Config{Concurrency: 1, PerClient: 2, Queue: Queue{Size: 3, Timeout: 100 * ms}}, nil)
-		holds := g.Admit(Now(), Request{Client: 1, InFlightKey: 1, Fingerprint: 1})
+		holds := g.Admit(Now(), Request{Client: 1, InFlightKey: 1})
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := make(chan bool)
 		for range 2 {
 			go func() {
-				r := Request{Client: 2, InFlightKey: 2, Fingerprint: 1}
+				r := Request{Client: 2, InFlightKey: 2}
 				d := g.Enter(ctx, Now(), r)
 				gone <- !d.Gone
 			}()
@@ -141,7 +141,7 @@ func TestGoneFromTheQueue(t *testing.T) {
 		if n := g.backend.inFlight.Waiting(); n != 2 {
 			t.Fatalf("%d in the queue, want 2", n)
 		}
-		if d := g.Admit(Now(), Request{Client: 2, InFlightKey: 2, Fingerprint: 2}); d.Reason != PerClient {
+		if d := g.Admit(Now(), Request{Client: 2, InFlightKey: 2}); d.Reason != PerClient {
 			t.Errorf("%+v; want it to be one too many of its client", d)
 		}
 		cancel()
@@ -264,7 +264,7 @@ func TestObserveShedsNothing(t *testing.T) {
 	}
 	var open []Decision
 	for i := range 50 {
-		d := g.Admit(time.Minute+time.Duration(i)*ms, Request{Client: limiter.Key(1 + i), Fingerprint: 1, InFlightKey: 1, Class: uint8(i % 2), Retry: true})
+		d := g.Admit(time.Minute+time.Duration(i)*ms, Request{Client: limiter.Key(1 + i), InFlightKey: 1, Class: uint8(i % 2), Retry: true})
 		if !d.Admit || d.Queued() {
 			t.Fatalf("%d: %+v", i, d)
 		}
@@ -276,26 +276,6 @@ func TestObserveShedsNothing(t *testing.T) {
 	s := g.backend.Stats(time.Minute)
 	if s.Observed[PerClient] == 0 || g.backend.inFlight.InFlight() != 0 || g.backend.ShedStats(0).Clients != 0 {
 		t.Errorf("%+v; want requests beyond the client's limit counted", s)
-	}
-}
-
-// The place of a request whose client has gone is kept until the backend has
-// finished, as far as is known.
-func TestAbortedWorkGoesOn(t *testing.T) {
-	g := mustNew(t, Config{Adaptive: &loadshed.AdaptiveConfig{Min: 1, Max: 1, Initial: 1}, Queue: Queue{Size: NoQueue}, Pushback: undithered}, nil)
-	now := time.Minute
-	for i := range 30 {
-		d := g.Admit(now, one(1+i))
-		now += 100 * ms
-		d.Done(now, Served)
-	}
-	d := g.Admit(now, one(100))
-	d.Done(now+20*ms, Aborted)
-	if d := g.Admit(now+90*ms, one(101)); d.Admit {
-		t.Error("admitted while the backend works on a request whose client has gone")
-	}
-	if d := g.Admit(now+101*ms, one(102)); !d.Admit {
-		t.Errorf("%+v; want the place back", d)
 	}
 }
 
@@ -394,12 +374,12 @@ func TestCrowdLeavesRoomToOthers(t *testing.T) {
 		}
 	}
 	n := 0
-	for i := range 30 {
-		if d := g.Admit(now, Request{Client: 7777, Fingerprint: limiter.Key(100 + i)}); d.Admit {
+	for range 30 {
+		if d := g.Admit(now, Request{Client: 7777}); d.Admit {
 			n++
 		}
 	}
-	if n < 8 || n > 10 {
+	if n < 4 || n > 10 {
 		t.Errorf("one client has %d of 20 places, besides four others", n)
 	}
 	for i := range 4 {
@@ -481,7 +461,7 @@ func TestCriticalRequestIsNotBarred(t *testing.T) {
 	now := time.Minute
 	refused := 0
 	for i := range 40 {
-		r := Request{Client: limiter.Key(1 + i%20), Fingerprint: 1, Class: uint8(1 + sheddable)}
+		r := Request{Client: limiter.Key(1 + i%20), Class: uint8(1 + sheddable)}
 		if d := g.Admit(now, r); !d.Admit {
 			refused++
 		} else {
@@ -493,7 +473,7 @@ func TestCriticalRequestIsNotBarred(t *testing.T) {
 		class int
 		admit bool
 	}{{sheddable, false}, {critical, true}} {
-		if d := g.Admit(now, Request{Client: 20, Fingerprint: limiter.Key(10 + c.class), Class: uint8(1 + c.class)}); d.Admit != c.admit {
+		if d := g.Admit(now, Request{Client: 20, Class: uint8(1 + c.class)}); d.Admit != c.admit {
 			t.Errorf("%s: %+v", g.Classes().At(c.class).Name, d)
 		}
 	}
@@ -549,7 +529,7 @@ func TestPlacesAreConserved(t *testing.T) {
 			switch k := random.IntN(10); {
 			case k < 5:
 				client := limiter.Key(1 + random.IntN(20))
-				q := &request{g: g, Request: Request{Client: client, InFlightKey: client, Fingerprint: limiter.Key(random.IntN(3)), Class: uint8(random.IntN(4)), Retry: k == 0}}
+				q := &request{g: g, Request: Request{Client: client, InFlightKey: client, Class: uint8(random.IntN(4)), Retry: k == 0}}
 				if q.d = g.Admit(now, q.Request); q.d.Queued() {
 					waiting = append(waiting, q)
 				} else if q.d.Admit {
@@ -887,35 +867,6 @@ func TestStreamsAreAnswers(t *testing.T) {
 			t.Errorf("a backend that has served every other stream is left alone for %v", left)
 		}
 	})
-}
-
-// A client that hangs up and comes again has no more places than its share: the work
-// that it has left behind counts.
-func TestPerClientCountsGhosts(t *testing.T) {
-	g := mustNew(t, Config{Adaptive: &loadshed.AdaptiveConfig{}, PerClient: 4, Pushback: undithered}, nil)
-	now := time.Minute
-	for range 200 { // what a request takes
-		d := g.Admit(now, one(1))
-		now += 50 * ms
-		d.Done(now, Served)
-	}
-	r := one(2)
-	r.InFlightKey = 2
-	admitted := 0
-	for range 20 {
-		if d := g.Admit(now, r); d.Admit {
-			admitted++
-			d.Done(now+ms, Aborted)
-		}
-		now += 2 * ms
-	}
-	if admitted > 4 {
-		t.Errorf("%d at once, of one client that may have 4", admitted)
-	}
-	now += time.Second
-	if d := g.Admit(now, r); !d.Admit {
-		t.Errorf("refused for %v when its work is done", d.Reason)
-	}
 }
 
 // One long request does not change for long what is thought of all.

@@ -131,10 +131,10 @@ func TestAStoreThatLiesAdmitsNoMore(t *testing.T) {
 				for now := began; now < began+length; now += 5 * ms {
 					carryLies(g, now, store, &given)
 					key := keys[store.IntN(len(keys))]
-					d := g.Admit(now, Request{Keys: []limiter.Key{key}, Client: key, Fingerprint: 1})
+					d := g.Admit(now, Request{Keys: []limiter.Key{key}, Client: key})
 					if d.Queued() {
 						carryLies(g, now, store, &given)
-						g.Settle(now, Request{Keys: []limiter.Key{key}, Client: key, Fingerprint: 1}, &d, 0)
+						g.Settle(now, Request{Keys: []limiter.Key{key}, Client: key}, &d, 0)
 					}
 					if d.Admit {
 						admitted++

@@ -275,7 +275,7 @@ func (s *Shelter) End(o Outcome) Outcome {
 		return o
 	}
 	s.stop = nil
-	left, line, timer, is := s.left, s.line, s.timer, s.is
+	left, line, timer := s.left, s.line, s.timer
 	if s.is != answered {
 		s.is = ended
 	}
@@ -284,9 +284,6 @@ func (s *Shelter) End(o Outcome) Outcome {
 	s.cancel()
 	if timer != nil {
 		timer.Stop()
-	}
-	if o == Aborted && is != late { // what has returned is done, and what was not sent never began
-		o = Stopped
 	}
 	if line != nil {
 		if ended := s.finish(line); !line.short { // else the time says nothing
@@ -348,7 +345,7 @@ func (s *Shelter) await(line *line) Outcome {
 	candour := &s.g.backend.candour
 	if s.progress() == answered {
 		candour.unsure(s.left)
-		return Stopped
+		return Aborted
 	}
 	if half, ok := line.Conn.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
@@ -358,7 +355,7 @@ func (s *Shelter) await(line *line) Outcome {
 	overdue := errors.Is(err, os.ErrDeadlineExceeded)
 	if err != nil && s.progress() == answered { // the Transport has the answer, which came just then
 		candour.unsure(s.left)
-		return Stopped
+		return Aborted
 	}
 	silent := err != nil && !overdue || speaksForOthers(status)
 	if !line.short { // what the backend makes of half a request is another matter
@@ -370,7 +367,7 @@ func (s *Shelter) await(line *line) Outcome {
 	case !overdue && Now()-s.left > s.left-s.began:
 		return outcomeOf(status) // it was not the hang-up that ended it: it has taken what such requests take
 	}
-	return Stopped
+	return Aborted
 }
 
 func (s *Shelter) progress() progress {

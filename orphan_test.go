@@ -593,8 +593,8 @@ func TestBackendAnswersWhenItIsTold(t *testing.T) {
 			if !g.backend.candour.trusts(s.left) {
 				t.Fatal("it is not trusted")
 			}
-			if got := s.await(&line{Conn: ours}); got != Stopped {
-				t.Errorf("outcome %v, want %v", got, Stopped)
+			if got := s.await(&line{Conn: ours}); got != Aborted {
+				t.Errorf("outcome %v, want %v", got, Aborted)
 			}
 			time.Sleep(ms)
 		}
@@ -612,11 +612,11 @@ func TestToldBackend(t *testing.T) {
 		want    Outcome
 		trusted bool
 	}{
-		{"stops", ms, "HTTP/1.1 200 OK\r\n\r\n", Stopped, true},
+		{"stops", ms, "HTTP/1.1 200 OK\r\n\r\n", Aborted, true},
 		{"works on", 900 * ms, "HTTP/1.1 200 OK\r\n\r\n", Served, true},
 		{"works on, and fails", 900 * ms, "HTTP/1.1 500 No\r\n\r\n", Served, true},
 		{"answers in parts", 900 * ms, "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 404 No\r\n\r\n", Served, true},
-		{"works for ever", time.Hour, "", Stopped, true},
+		{"works for ever", time.Hour, "", Aborted, true},
 		{"closes the connection", ms, "", Aborted, false},
 		{"closes it in the middle", ms, "HTTP/1.1 20", Aborted, false},
 		{"speaks no HTTP", ms, "220 mail\r\n", Aborted, false},

@@ -23,7 +23,6 @@ const (
 	Aborted    = loadshed.Aborted
 	TimedOut   = loadshed.TimedOut
 	Overloaded = loadshed.Overloaded
-	Stopped    = loadshed.Stopped
 )
 
 // OutcomeOf returns how a request ended, by the status of the backend's

@@ -66,7 +66,7 @@ func (g *Guard) lookAtStore(now time.Duration) {
 
 // askStore returns what a request may wait for whose claim finds no token. It releases that.
 func (g *Guard) askStore(now time.Duration, t *try, c limiter.Claim) <-chan struct{} {
-	misses := !t.made && c.Misses(now, t.visit.Due, t.tokens)
+	misses := !t.made && c.Misses(now, t.visit.IsDue(), t.tokens)
 	c.Release()
 	if !misses {
 		return nil
@@ -78,10 +78,29 @@ func (g *Guard) askStore(now time.Duration, t *try, c limiter.Claim) <-chan stru
 func (g *Guard) askPlace(now time.Duration, t *try) <-chan struct{} {
 	l := g.backend.link.Load()
 	l.Binds(now)
-	if t.made || t.visit.Standby {
+	if t.made {
 		return nil
 	}
 	return l.AskPlace(now)
+}
+
+// awaitSlot has a request that the backend has no capacity for wait until the store that
+// replicas share has given its client a slot: its answer is held back for a moment anyway.
+func (g *Guard) awaitSlot(t *try) {
+	switch t.d.Reason {
+	case None, Quota, PerClient:
+		return
+	}
+	if t.made || t.d.place.Waits() || !g.backend.clients.Awaits(&t.visit) {
+		return
+	}
+	if ends := g.backend.link.Load().AskSlot(); ends != nil {
+		if t.firm || t.d.awaits == nil {
+			t.firm, t.d.awaits = false, ends
+		} else {
+			t.d.slot = ends
+		}
+	}
 }
 
 // A trip is what a request has to do with the store.
@@ -106,7 +125,7 @@ func (t *try) refused(ends <-chan struct{}) {
 func (t *try) queued() bool {
 	d := t.d
 	if t.made || t.firm {
-		d.awaits = nil
+		d.awaits, d.slot = nil, nil
 	}
 	if !d.Queued() {
 		return false

@@ -77,11 +77,6 @@ type Request struct {
 	// remembered under that name; under NoKey nothing is.
 	Client limiter.Key
 
-	// Fingerprint says what is asked for: the hash of user agent, method
-	// and path, or of its Idempotency-Key. A second request of the same
-	// Client and Fingerprint, soon after a refusal, is taken for a retry.
-	Fingerprint limiter.Key
-
 	Retry   bool   // the request says itself that it is a retry: see pushback.Retry
 	Precise bool   // the client reads milliseconds (gRPC, Shield-Retry), so its answer need not be held back
 	Agent   string // the User-Agent: promises are counted by its family
@@ -105,8 +100,7 @@ type Request struct {
 // caller returns the part of r that matters for appointments.
 func (r *Request) caller() pushback.Caller {
 	return pushback.Caller{
-		Key: uint64(r.Client), Fingerprint: uint64(r.Fingerprint), Repeats: r.Retry, Precise: r.Precise,
-		Agent: r.Agent, Ticket: r.Ticket, ID: r.ClientID, Deadline: r.Deadline,
+		Key: uint64(r.Client), Precise: r.Precise, Agent: r.Agent, Ticket: r.Ticket, ID: r.ClientID, Deadline: r.Deadline,
 	}
 }
 
@@ -135,6 +129,7 @@ type Decision struct {
 	at     time.Duration   // of the decision
 	place  loadshed.Place  // in flight or in the queue
 	awaits <-chan struct{} // the store's answer
+	slot   <-chan struct{} // its answer about a slot, if that is another one
 	visit  *pushback.Visit // while it is in the queue, or awaits the store
 	policy int             // for PerClient: which of the policies that clients are told of
 }
@@ -146,7 +141,16 @@ func (d *Decision) Queued() bool { return d.awaits != nil || d.place.Waits() }
 // Awaits returns a channel that is closed when the store has answered, nil if the request
 // does not wait for that. Settle is to be called then, with any verdict, and after
 // share.MaxTrip without an answer.
-func (d *Decision) Awaits() <-chan struct{} { return d.awaits }
+func (d *Decision) Awaits() <-chan struct{} {
+	if d.slot != nil {
+		select {
+		case <-d.awaits:
+			return d.slot
+		default:
+		}
+	}
+	return d.awaits
+}
 
 // Verdict returns a channel that receives, once, the verdict to call Settle with.
 func (d *Decision) Verdict() <-chan loadshed.Verdict { return d.place.Verdict() }

@@ -86,7 +86,7 @@ func (r *replica) ask(client int) Reason {
 	if r.zoned {
 		r.keys[0] = limiter.Key(client) * 0x9e3779b97f4a7c15
 	}
-	d := r.Admit(r.now, Request{Client: limiter.Key(client), Fingerprint: limiter.Key(client), Keys: r.keys[:]})
+	d := r.Admit(r.now, Request{Client: limiter.Key(client), Keys: r.keys[:]})
 	switch {
 	case d.Queued(): // for the store
 		r.Abandon(r.now, &d)

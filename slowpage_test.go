@@ -38,12 +38,12 @@ func TestSlowPageOfOneClient(t *testing.T) {
 				}
 				var honest []*patron
 				s.often(begin, end, 100, func(now time.Duration) {
-					v := &patron{key: limiter.Key(s.random.Uint64()), kind: 7, attempts: 3}
+					v := &patron{key: limiter.Key(s.random.Uint64()), attempts: 3}
 					honest = append(honest, v)
 					s.visit(now, v)
 				})
 				s.often(attack, end, 100, func(now time.Duration) {
-					s.ask(now, Request{Client: 1, InFlightKey: 1, Fingerprint: slowKind, Route: route}, func(time.Duration) {}, func(time.Duration, Decision) {})
+					s.ask(now, Request{Client: 1, InFlightKey: 1, Route: route}, func(time.Duration) {}, func(time.Duration, Decision) {})
 				})
 				s.play(end + 2*time.Minute)
 				for _, v := range honest {

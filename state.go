@@ -43,7 +43,6 @@ type Backend struct {
 	capacity limiter.Bucket
 	inFlight loadshed.Concurrency
 	clients  pushback.Appointments
-	standby  loadshed.Standby
 	candour  candour
 	blocks   blocks
 	orphans  atomic.Int64 // requests in a Shelter whose clients have gone
@@ -198,7 +197,7 @@ func (b *Backend) Stats(now time.Duration) BackendStats {
 // ShedStats returns what is known of the requests in flight. It is meant for scrapes.
 func (b *Backend) ShedStats(now time.Duration) loadshed.ConcurrencyStats {
 	s := b.inFlight.Stats(now)
-	s.Orphans += int(b.orphans.Load())
+	s.Orphans = int(b.orphans.Load())
 	return s
 }
 

@@ -106,8 +106,8 @@ func TestAdaptiveLearnsWhenStreamsBegin(t *testing.T) {
 			}
 			last := g.backend.ShedStats(Now()).Last
 			t.Logf("streams %s: %s to %d by a latency of %v", policy, last.Reason, last.To, last.Latency)
-			if last.Latency != 50*ms || last.Reason != loadshed.Grown {
-				t.Errorf("streams %s: %+v; want a limit that has grown by a latency of 50ms", policy, last)
+			if last.Latency.Round(ms) != 50*ms || last.To < 20 {
+				t.Errorf("streams %s: %+v; want a limit of 20 at least, by a latency of 50ms", policy, last)
 			}
 		})
 	}

@@ -22,12 +22,12 @@ func signing(t *testing.T, secret string, now time.Duration) *Guard {
 // stands.
 func empty(g *Guard, now time.Duration) {
 	for i := range 60 {
-		g.Admit(now, Request{Client: limiter.Key(int(now) + i), Fingerprint: 1}) // other strangers each time
+		g.Admit(now, Request{Client: limiter.Key(int(now) + i)}) // other strangers each time
 	}
 }
 
 func bearer(client limiter.Key, ticket string) Request {
-	return Request{Client: client, Fingerprint: 1, ClientID: []byte{byte(client)}, Ticket: ticket}
+	return Request{Client: client, ClientID: []byte{byte(client)}, Ticket: ticket}
 }
 
 // A ticket is worth at another replica what the promise is worth at the one that
@@ -155,7 +155,7 @@ func TestTicketsOverReloads(t *testing.T) {
 		empty(g, now) // so that a backlog stands
 		now += 101 * ms
 		empty(g, now)
-		defer s.Backend.clients.Forget(7) // nothing but the ticket is to speak for it
+		defer s.Backend.clients.Forgive(0, 7) // nothing but the ticket is to speak for it
 		return g.Admit(now, bearer(7, d.Ticket)).Admit
 	}
 	if !use("a secret of the house") {

@@ -74,11 +74,11 @@ func TestTicketsWhenTheClockIsSet(t *testing.T) {
 			due += 101 * ms
 			empty(one, due)
 			for name, ticket := range map[string]string{"used": theirs.Ticket, "of the wrong time": atWrong.Ticket} {
-				one.backend.clients.Forget(10)
+				one.backend.clients.Forgive(0, 10)
 				r := bearer(10, ticket)
 				if ticket == atWrong.Ticket {
 					r = bearer(9, ticket)
-					one.backend.clients.Forget(9)
+					one.backend.clients.Forgive(0, 9)
 				}
 				if d := one.Admit(due, r); d.Admit {
 					t.Errorf("a ticket that was %s is honoured", name)

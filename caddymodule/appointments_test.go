@@ -95,8 +95,7 @@ func TestAppointments(t *testing.T) {
 	}
 }
 
-// A client that comes early is told the remaining time, and refused while others wait. A
-// client that comes on time is admitted, and warned while others wait.
+// A client that comes early is told the remaining time, if there is no token. A client that comes on time is admitted, and warned while others wait.
 func earlyAndOnTime(r *rig) {
 	for i := range 3 {
 		if a := r.wantStatus(200, "/appointment", "X-Key", "burst"); a.Header.Get("RateLimit") != "" {
@@ -114,8 +113,8 @@ func earlyAndOnTime(r *rig) {
 	if remains := b - time.Since(asked); again != remains {
 		r.Errorf("told %v, and early %v; want what remains: %v", b, again, remains)
 	}
-	if s := r.shieldStatus("appointment"); s.Refused["early"] != 1 || s.Calendar.Promises != 2 || s.Calendar.BacklogSeconds < 0.1 || s.Clients["unknown"] != 1 {
-		r.Errorf("%+v %+v; want one early, and two promises", s, s.Calendar)
+	if s := r.shieldStatus("appointment"); s.Refused["capacity"] != 3 || s.Calendar.Promises != 2 || s.Calendar.BacklogSeconds < 0.1 || s.Clients["unknown"] != 1 {
+		r.Errorf("%+v %+v; want three refused, and two promises", s, s.Calendar)
 	}
 	pass(time.Until(asked.Add(b)))
 	if a := r.wantStatus(200, "/appointment", "X-Key", "b"); !strings.HasPrefix(a.Header.Get("RateLimit"), `"capacity";r=1;t=`) {
@@ -129,8 +128,8 @@ func earlyAndOnTime(r *rig) {
 	if c := s.Calendar; c.Kept != 2 || c.Late+c.NoShow+c.Broken+c.Early != 0 || c.Promises != 2 {
 		r.Errorf("%+v; want two promises kept", c)
 	}
-	if s.Admitted != 5 || s.Refused["capacity"] != 2 || s.Refused["early"] != 1 {
-		r.Errorf("%+v; want 5 admitted, 2 refused, and 1 for being early", s)
+	if s.Admitted != 5 || s.Refused["capacity"] != 3 {
+		r.Errorf("%+v; want 5 admitted, and 3 refused", s)
 	}
 }
 
@@ -148,10 +147,6 @@ func keysTellClientsApart(r *rig) {
 		c := told(r, r.wantStatus(503, path, "X-Key", "c"))
 		if later := c > b; later != apart {
 			r.Errorf("%s: told %v and %v; apart: %v, want %v", path, b, c, later, apart)
-		}
-		early := r.shieldStatus(path[1:]).Refused["early"]
-		if (early == 0) != apart {
-			r.Errorf("%s: %d refused for being early", path, early)
 		}
 	}
 }
@@ -420,9 +415,6 @@ func TestReloadKeepsAppointments(t *testing.T) {
 		if remains := wait - time.Since(asked); again != remains {
 			r.Errorf("told %v by the old config, and early %v by the new; want what remains: %v", wait, again, remains)
 		}
-		if s := r.shieldStatus("s"); s.Refused["early"] != 1 {
-			r.Errorf("%v; want one refused for being early", s.Refused)
-		}
 		wantRefusal(results)
 		if held := r.shieldStatus("h").Held; held != 0 {
 			r.Errorf("%d refusals are held, want none", held)
@@ -477,13 +469,13 @@ func TestPromisesAreReported(t *testing.T) {
 	const never = time.Duration(math.MaxInt64)
 	for now := begin; now < begin+40*time.Second; now += 5 * time.Millisecond {
 		if now > begin+3*time.Second && now < begin+4*time.Second {
-			g.Admit(now, shield.Request{Client: limiter.Key(10_000 + now/time.Millisecond), Fingerprint: 1}) // strangers
+			g.Admit(now, shield.Request{Client: limiter.Key(10_000 + now/time.Millisecond)}) // strangers
 		}
 		for i := range next {
 			if next[i] > now {
 				continue
 			}
-			d := g.Admit(now, shield.Request{Client: limiter.Key(i + 1), Fingerprint: 1, Agent: "curl/8.1"})
+			d := g.Admit(now, shield.Request{Client: limiter.Key(i + 1), Agent: "curl/8.1"})
 			if d.Hold > 0 {
 				d.Sent()
 			}
@@ -503,12 +495,12 @@ func TestPromisesAreReported(t *testing.T) {
 	// backend that is not busy.
 	then := begin + time.Minute
 	for i := range limiter.Key(80) {
-		d := g.Admit(then, shield.Request{Client: 20_000 + i, Fingerprint: 1})
+		d := g.Admit(then, shield.Request{Client: 20_000 + i})
 		if d.Hold > 0 {
 			d.Sent()
 		}
 	}
-	g.Admit(then+2500*time.Millisecond, shield.Request{Client: 20_059, Fingerprint: 1})
+	g.Admit(then+2500*time.Millisecond, shield.Request{Client: 20_059})
 	s := b.record.Stats(shield.Now())
 	p := s.Promises
 	values := []uint64{p.Made, p.Deferred, p.Kept, p.Late, p.NoShow, s.EarlyAdmitted, s.Broken, s.Refused[shield.Early], s.Refused[shield.Capacity]}

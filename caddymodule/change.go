@@ -167,7 +167,7 @@ func serveForgive(w http.ResponseWriter, r *http.Request) error {
 		if f.Zones == nil {
 			f.Zones = []string{}
 		}
-		status.Shields = append(status.Shields, adminapi.ForgivenByOne{Name: h.Name, Zones: f.Zones, Promises: f.Promises, Strikes: f.Strikes, Blocked: blocked, Unknown: unknown})
+		status.Shields = append(status.Shields, adminapi.ForgivenByOne{Name: h.Name, Zones: f.Zones, Promises: f.Promises, Blocked: blocked, Unknown: unknown})
 	}
 	changes.log("a client is forgiven", ask.Shield, c.shown, by)
 	return writeJSON(w, http.StatusOK, status)

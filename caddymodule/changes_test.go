@@ -78,7 +78,7 @@ func TestHerdIsShown(t *testing.T) {
 	b := s.app.configured.shields[0]
 	now := shield.Now()
 	for i := range 200 {
-		b.guard().Admit(now+time.Duration(i)*time.Millisecond, shield.Request{Client: limiter.KeyOf(strconv.Itoa(i)), Fingerprint: 1})
+		b.guard().Admit(now+time.Duration(i)*time.Millisecond, shield.Request{Client: limiter.KeyOf(strconv.Itoa(i))})
 	}
 	later := now + time.Second
 	b.guard().Tick(later)

@@ -8,10 +8,13 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/net/http2"
 
 	"github.com/herdshield/shield"
 )
@@ -124,7 +127,13 @@ func (c *doorConn) first() error {
 		c.freeBuffer()
 		return err
 	}
-	if c.rest = c.buffer[:n]; bytes.HasPrefix(c.rest, []byte("PRI ")) {
+	// No HTTP/1 request begins as HTTP/2 does: one with the method PRI has another target.
+	for n < len(http2.ClientPreface) && err == nil && strings.HasPrefix(http2.ClientPreface, string(c.buffer[:n])) {
+		var more int
+		more, err = c.read(c.buffer[n:])
+		n += more
+	}
+	if c.rest = c.buffer[:n]; bytes.HasPrefix(c.rest, []byte(http2.ClientPreface)) {
 		c.h2.Store(newH2Door(c, c.buffer, c.rest))
 		c.buffer, c.rest = nil, nil
 	}

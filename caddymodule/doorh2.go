@@ -364,12 +364,12 @@ func (h *h2Door) hold(stream uint32, m *memo, d shield.Decision) bool {
 	h.held[stream] = cancel
 	go func() {
 		now, sent := d.Deliver(ctx)
+		if sent || context.Cause(ctx) == errHurry {
+			h.out.tell(h.tell(nil, stream, m, &d, now)) // it waits if the client does not read
+		}
 		h.mu.Lock()
 		delete(h.held, stream)
 		h.mu.Unlock()
-		if sent || context.Cause(ctx) == errHurry {
-			h.out.tell(h.tell(nil, stream, m, &d, now))
-		}
 		cancel(nil)
 	}()
 	return true

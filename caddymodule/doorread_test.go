@@ -49,6 +49,23 @@ func inDoor(t *testing.T, work func(c *doorConn, w http.ResponseWriter, r *http.
 	})
 }
 
+// A request with the method PRI is not the beginning of HTTP/2, and is answered as any other;
+// nor is what begins as that does and goes on otherwise.
+func TestMethodOfHTTP2(t *testing.T) {
+	for _, text := range []string{"PRI /x HTTP/1.1\r\nHost: a\r\nA: b\r\n\r\n", "PRI * HTTP/1.1\r\nHost: a\r\n\r\n"} {
+		inDoor(t, func(*doorConn, http.ResponseWriter, *http.Request) {}, func(client net.Conn) {
+			for range 2 {
+				go func() { _, _ = io.WriteString(client, text) }()
+				_ = client.SetReadDeadline(time.Now().Add(time.Second))
+				answer := make([]byte, 4096)
+				if n, err := client.Read(answer); err != nil || !strings.HasPrefix(string(answer[:n]), "HTTP/1.1 200 OK") {
+					t.Errorf("%q is answered %q, %v", text, answer[:n], err)
+				}
+			}
+		})
+	}
+}
+
 // The time-outs of that server.
 const (
 	headerTimeout = time.Minute

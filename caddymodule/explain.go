@@ -166,7 +166,7 @@ func (h *Handler) explain(now time.Duration, c clientName) adminapi.ExplanationS
 	e := h.guard().Explain(now, q)
 	out := adminapi.ExplanationStatus{
 		Name: h.Name, Mode: modeEnforce, Would: "refuse", Status: e.Status, Class: e.Class, RetryAfter: int(e.RetryAfter / time.Second),
-		Standing: standing(now, &e), Deferred: e.Client.Deferred, Strikes: e.Client.Strikes,
+		Standing: standing(now, &e), Deferred: e.Client.Deferred,
 		InFlight: e.InFlight, Blocked: tenths(e.Blocked), Zones: []adminapi.ZoneExplanation{}, Unknown: unknown,
 	}
 	if h.observing() {
@@ -215,7 +215,7 @@ func promised(now time.Duration, c *pushback.Client) (promises int, first *float
 // standing is how a client compares with what it was promised.
 func standing(now time.Duration, e *shield.Explanation) string {
 	switch c := &e.Client; {
-	case c.Crowd:
+	case c.Shared:
 		return "crowd"
 	case c.Promises > 0 && now < c.Due:
 		return "early"

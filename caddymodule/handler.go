@@ -292,10 +292,10 @@ func unreceived(err error) error {
 	return caddyhttp.HandlerError{StatusCode: http.StatusBadRequest, Err: fmt.Errorf("the request body cannot be read: %w", err)}
 }
 
-// talks reports whether a request's client may wait for an answer before it sends more: gRPC's do, and others
-// over HTTP/2 that do not say how much they send.
+// talks reports whether a request's client may wait for an answer before it sends more: over HTTP/2
+// gRPC's do, those of CONNECT, and others that do not say how much they send.
 func talks(r *http.Request) bool {
-	return r.Method == http.MethodConnect || r.ProtoMajor > 1 && (r.ContentLength < 0 || pushback.IsGRPC(r))
+	return r.ProtoMajor > 1 && (r.Method == http.MethodConnect || r.ContentLength < 0 || pushback.IsGRPC(r))
 }
 
 // limitsInFlight reports whether requests take permits, and may be refused.

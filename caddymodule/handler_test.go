@@ -557,12 +557,10 @@ func TestMetrics(t *testing.T) {
 caddy_shield_backlog_seconds{shield="shop"} 0
 caddy_shield_backend_failures_total{shield="shop"} 0
 caddy_shield_clients{policy="early",shield="shop"} 1
-caddy_shield_clients{policy="exponential",shield="shop"} 0
-caddy_shield_clients{policy="fixed",shield="shop"} 0
 caddy_shield_clients{policy="hammer",shield="shop"} 0
 caddy_shield_clients{policy="honours",shield="shop"} 0
-caddy_shield_clients{policy="jittered",shield="shop"} 0
 caddy_shield_clients{policy="late",shield="shop"} 0
+caddy_shield_clients{policy="own",shield="shop"} 0
 caddy_shield_clients{policy="unknown",shield="shop"} 0
 caddy_shield_concurrency_limit_requests{shield="shop"} 7
 caddy_shield_deferrals_total{shield="shop"} 1

@@ -130,7 +130,7 @@ func herdInWords(v map[string]any) string {
 var changesOfLimits = map[string]string{
 	"grown": "it was used up, and latency is good", "congested": "latency rose", "failed": "requests failed", "refusing": "the backend refuses",
 	"probed": "a probe begins", "proven": "the probe: a lower one serves as much", "restored": "the probe: a lower one serves less",
-	"rebased": "the backend is slower, without a queue", "trimmed": "less of it is needed", "unused": "it was not used",
+	"rebased": "the backend is slower, without a queue", "unused": "it was not used",
 	"restarted": "nothing is known yet", "late": "too many are late", "in_time": "nearly all are in time",
 }
 

@@ -142,7 +142,7 @@ func TestBackendIsPaused(t *testing.T) {
 			eventually(t, "no request in flight", func() bool { return r.app().configured.shields[i].record.Stats(shield.Now()).InFlight == 0 })
 			s := r.shieldStatus(name)
 			elapsed := time.Since(began)
-			n, most := asked[i].Load(), int64(loadshed.RefusalsToPause+2+2*(elapsed/time.Second)) // two other clients, and two probes in each second
+			n, most := asked[i].Load(), int64(2*loadshed.RefusalsToPause+2*(elapsed/time.Second)) // ten of other clients, and two probes in each second
 			wantPaused := map[bool]string{false: "0", true: "1"}[c.pauses]
 			if !c.shown {
 				wantPaused = "none"

@@ -21,12 +21,15 @@ import (
 // TestIdleUploadsHoldNoPermit has one client begin as many uploads as requests may be in flight, and send no
 // more: the others are served, and its own requests once their bodies have come.
 func TestIdleUploadsHoldNoPermit(t *testing.T) {
-	for _, head := range []string{"Content-Length: 10\n\nhello", "Transfer-Encoding: chunked\n\n5\nhello\n"} {
+	for _, head := range []string{
+		"POST / HTTP/1.1\nHost: x\nContent-Length: 10\n\nhello", "POST / HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\n\n5\nhello\n",
+		"CONNECT x:80 HTTP/1.1\nHost: x:80\nContent-Length: 10\n\nhello",
+	} {
 		r := start(t, setup{handlers: `{"handler": "shield", "name": "s", "concurrency": {"limit": 8}},` + respondOK})
 		var idle []*wire
 		for range 8 {
 			w := r.dial()
-			w.send("POST / HTTP/1.1\nHost: x\n%s", head)
+			w.send("%s", head)
 			idle = append(idle, w)
 		}
 		for range 20 {
@@ -35,7 +38,7 @@ func TestIdleUploadsHoldNoPermit(t *testing.T) {
 			}
 		}
 		for _, w := range idle {
-			if strings.HasPrefix(head, "T") {
+			if strings.Contains(head, "chunked") {
 				w.send("5\nworld\n0\n\n")
 			} else {
 				w.send("world")

@@ -361,7 +361,7 @@ func TestCutByLatency(t *testing.T) {
 		want   bool
 	}{
 		{loadshed.Congested, time.Second, true}, {loadshed.Congested, time.Minute, false},
-		{loadshed.Probed, time.Second, false}, {loadshed.Trimmed, time.Second, false}, {loadshed.Unused, time.Second, false}, {0, time.Second, false},
+		{loadshed.Probed, time.Second, false}, {loadshed.Unused, time.Second, false}, {0, time.Second, false},
 	} {
 		last := loadshed.Change{At: time.Hour, From: 22, To: 12, Reason: c.reason, Latency: 1505 * time.Millisecond, Baseline: 1504 * time.Millisecond}
 		if got := cutByLatency(time.Hour+c.ago, last); (got != nil) != c.want {

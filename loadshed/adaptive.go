@@ -95,16 +95,15 @@ const (
 	Refusing         // the backend refused requests
 	Probed           // lowered for a moment, to see whether latency follows
 	Proven           // a probe has found a queue: the lower limit stays
-	Restored         // the former limit is back: a probe has found no queue, or the backend refuses some pages only
+	Restored         // the former limit is back: a probe has found no queue
 	Rebased          // a lower limit brought no lower latency: the backend is slower than the baseline said
-	Trimmed          // no queue, but the limit was above the need
 	Unused           // the limit was not used up: it returns towards the initial one
 	Restarted        // a pause of the backend is over
 	Late             // more than 5 % took longer than the target
 	InTime           // at most 5 % took longer than the target
 )
 
-var reasons = [...]string{"", "grown", "congested", "failed", "refusing", "probed", "proven", "restored", "rebased", "trimmed", "unused", "restarted", "late", "in_time"}
+var reasons = [...]string{"", "grown", "congested", "failed", "refusing", "probed", "proven", "restored", "rebased", "unused", "restarted", "late", "in_time"}
 
 // String returns the reason as a metric label.
 func (r Reason) String() string { return nameOf("Reason", r, reasons[:]...) }
@@ -124,7 +123,6 @@ type Change struct {
 // not be copied.
 type Adaptive struct {
 	limit   atomic.Int64 // 0: nothing is learned
-	steady  atomic.Int64 // the same, without probes
 	closeAt atomic.Int64 // when to look at the window next
 	window  window
 
@@ -136,10 +134,6 @@ type Adaptive struct {
 
 // Limit returns how many requests may be in flight.
 func (a *Adaptive) Limit(l Law) int { return l.allow(a.limit.Load()) }
-
-// Steady returns the limit for requests that are exempt from probes: during a probe
-// that from before it, otherwise Limit.
-func (a *Adaptive) Steady(l Law) int { return l.allow(a.steady.Load()) }
 
 // allow returns the limit nearest to n that l allows, the initial one for 0.
 func (l Law) allow(n int64) int {
@@ -165,10 +159,9 @@ func (a *Adaptive) Rejected() { a.window.rejected.Add(1) }
 // while the limit is used up; otherwise no request waited for another, and a lower limit
 // would not help.
 //
-// route is a small hash of its method and path, 0 to Routes-1: requests of one route
-// should take about as long. inFlight is how many were in flight just before it left.
+// inFlight is how many were in flight just before it left.
 // Done returns the change of the limit, if it is time for one.
-func (a *Adaptive) Done(now, took time.Duration, o Outcome, route uint8, inFlight int, l Law) (Change, bool) {
+func (a *Adaptive) Done(now, took time.Duration, o Outcome, inFlight int, l Law) (Change, bool) {
 	if o == Aborted {
 		a.window.inFlight(inFlight)
 		if o = TimedOut; a.window.limitHits.Load() == 0 && 10*a.window.peak.Load() < 9*uint64(a.Limit(l)) {
@@ -177,7 +170,7 @@ func (a *Adaptive) Done(now, took time.Duration, o Outcome, route uint8, inFligh
 	}
 	switch o {
 	case Served, TimedOut:
-		a.window.add(took, o == TimedOut, route)
+		a.window.add(took, o == TimedOut)
 		if l.Target > 0 && (took > l.Target || o == TimedOut) {
 			a.window.late.Add(1)
 		}
@@ -207,18 +200,6 @@ func (a *Adaptive) Restart(now time.Duration, l Law) (Change, bool) {
 	a.control.fall(.5, l)
 	a.window.read(&a.sample, true)
 	return a.set(now, Restarted, l)
-}
-
-// Restore tells that the backend refuses some requests only, whatever the load: the limit
-// is again what it was before the refusals.
-func (a *Adaptive) Restore(now time.Duration, l Law) (Change, bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	c := &a.control
-	c.begin(l)
-	c.limit, c.recoveryLimit = max(c.limit, c.recoveryLimit), 0
-	a.window.read(&a.sample, true)
-	return a.set(now, Restored, l)
 }
 
 // Tick, a few times per second, ends a probe that does not end on its own: the only requests
@@ -275,11 +256,6 @@ func (a *Adaptive) set(now time.Duration, r Reason, l Law) (Change, bool) {
 		from = l.allow(int64(a.control.probe.limit))
 	}
 	a.limit.Store(max(1, int64(a.control.limit)))
-	steady := a.control.limit
-	if p := &a.control.probe; p.phase != measuring && !p.allClasses {
-		steady = p.limit
-	}
-	a.steady.Store(max(1, int64(steady)))
 	to := a.Limit(l)
 	return Change{
 		At: now, From: from, To: to, Reason: r,

@@ -26,7 +26,7 @@ type busyBackend struct {
 	since   atomic.Int64 // when it did so first
 	routes  atomic.Uint64
 	clients atomic.Uint64
-	others  atomic.Bool // during the pause it has refused a client that it had not refused before
+	others  atomic.Int64 // clients refused during the pause that were not refused before it
 }
 
 // ask counts one more, and reports whether the backend means it.
@@ -36,22 +36,12 @@ func (b *busyBackend) ask(now time.Duration, routes, clients uint64) bool {
 		b.since.Store(int64(now))
 		b.routes.Store(0)
 		b.clients.Store(0)
-		b.others.Store(false)
+		b.others.Store(0)
 	}
 	b.routes.Or(routes)
 	b.clients.Or(clients)
 	return n >= RefusalsToPause && now-time.Duration(b.since.Load()) >= RefusalsSpan
 }
-
-// A passage says why a request is let through during a pause.
-type passage uint8
-
-const (
-	ordinary    passage = iota // there is no pause
-	otherRoute                 // the backend has not refused its route
-	otherClient                // the backend has not refused its client
-	tested                     // it is one of those that the backend refuses, to see whether it still does
-)
 
 // LeaveAlone tells that the backend has asked to be left alone for a while: 503 with
 // Retry-After. If it has done so ten times in a row and for half a second, and
@@ -59,11 +49,10 @@ const (
 // takes that many since one of several backends, or one page, may say so alone.
 //
 // For the same reason the pause is for routes that the backend has refused, and others
-// join them when it refuses them, too. Clients that it has not refused still find out
-// for themselves: all of them, until it has refused one more, and then one per second.
-// Of all others, one request per second is let through. If one of either is served, the
-// pause is over. After it an adaptive limit begins at half of what it was, unless
-// the backend has served other routes meanwhile, or each other client that came.
+// join them when it refuses them, too. So do clients: those that it has not refused find out
+// for themselves, until it has refused ten of them, as many as began the pause. Of all
+// others, one request per second is let through. The first of these or of such a client
+// that is served ends the pause. After it an adaptive limit begins at half of what it was.
 func (c *Concurrency) LeaveAlone(now, wait time.Duration) {
 	c.leaveAlone(now, wait, ^uint64(0), ^uint64(0))
 }
@@ -73,10 +62,10 @@ func (pl *Place) LeaveAlone(now, wait time.Duration) {
 	if pl.c == nil || pl.plan.observe {
 		return
 	}
-	if pl.passage == otherClient {
-		pl.c.busy.others.Store(true)
+	if b := &pl.c.busy; pl.probe && pl.client&^b.clients.Load() != 0 {
+		b.others.Add(1)
 	}
-	pl.c.leaveAlone(now, wait, 1<<(pl.route%64), pl.client)
+	pl.c.leaveAlone(now, wait, 1<<(pl.route%Routes), pl.client)
 }
 
 func (c *Concurrency) leaveAlone(now, wait time.Duration, routes, clients uint64) {
@@ -95,28 +84,15 @@ func (c *Concurrency) Paused(now time.Duration, client uint64, route uint8, pl *
 	if client != 0 {
 		pl.client = 1 << (client % 64)
 	}
-	wait := c.pause.Left(now)
-	if wait == 0 || pl.passage != ordinary { // one from the queue may be let through already
+	wait, b := c.pause.Left(now), &c.busy
+	switch {
+	case wait == 0, pl.probe, b.routes.Load()>>(route%Routes)&1 == 0: // one from the queue may be a probe already
+		return 0
+	case pl.client&^b.clients.Load() != 0 && b.others.Load() < RefusalsToPause, c.pause.Probe(now):
+		pl.probe = true
 		return 0
 	}
-	if pl.passage = c.pass(now, pl); pl.passage == ordinary {
-		return wait
-	}
-	return 0
-}
-
-// pass returns why a request is let through during a pause; ordinary if it is not.
-func (c *Concurrency) pass(now time.Duration, pl *Place) passage {
-	b := &c.busy
-	switch {
-	case b.routes.Load()>>(pl.route%64)&1 == 0:
-		return otherRoute
-	case pl.client&^b.clients.Load() != 0 && (!b.others.Load() || c.pause.ProbeOther(now)):
-		return otherClient
-	case c.pause.Probe(now):
-		return tested
-	}
-	return ordinary
+	return wait
 }
 
 // Serves notes that the backend serves: it asks no longer to be left alone, unless what it
@@ -127,23 +103,12 @@ func (pl *Place) Serves(now time.Duration) {
 		return
 	}
 	if c.pause.Left(now) > 0 {
-		if pl.passage == otherRoute || pl.passage == otherClient && !c.busy.others.Load() {
-			c.servesOthers(now, pl.plan)
-		}
-		if pl.passage < otherClient {
+		if !pl.probe {
 			return
 		}
 		c.pause.End(now)
 	}
 	c.busy.streak.Store(0)
-}
-
-// servesOthers notes that the backend serves other routes than those that it refuses, or
-// all other clients: load is not the cause.
-func (c *Concurrency) servesOthers(now time.Duration, p *Plan) {
-	if c.pause.partial.CompareAndSwap(false, true) && p.adaptive {
-		c.changes.add(c.adaptive.Restore(now, c.law(p)))
-	}
 }
 
 // Pauses returns for how long the backend is still left alone, and how many times it

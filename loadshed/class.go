@@ -169,16 +169,6 @@ func (s *Shares) LimitFor(now time.Duration, class, limit int, c Classes) int {
 	return limit
 }
 
-// SeenBelow reports whether requests of a lower class have come lately.
-func (s *Shares) SeenBelow(now time.Duration, class int, c Classes) bool {
-	for i := class + 1; i < c.Len(); i++ {
-		if int64(now) < s.until[i].Load() {
-			return true
-		}
-	}
-	return false
-}
-
 // drawTime is how long a client stays in the class that it is drawn into.
 const drawTime = time.Hour
 

@@ -50,44 +50,6 @@ func TestClassErrors(t *testing.T) {
 	}
 }
 
-// Places are kept for higher classes while their requests come, and a little longer.
-func TestPlacesAreKeptForClassesThatCome(t *testing.T) {
-	c, err := NewClasses([]Class{{Name: Critical}, {Name: Default}, {Name: Sheddable}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	const critical, normal, sheddable, unpaid = 0, 1, 2, 3
-	var s Shares
-	now := time.Minute
-	want := func(rooms ...int) {
-		t.Helper()
-		for class, room := range rooms {
-			if got := s.LimitFor(now, class, 100, c); got != room {
-				t.Errorf("limit for %s: %d, want %d", c.At(class).Name, got, room)
-			}
-		}
-	}
-	want(100, 100, 100, 100)
-	s.Seen(now, sheddable)
-	want(100, 100, 100, 71)
-	s.Seen(now, normal)
-	want(100, 100, 77, 55)
-	now += time.Second
-	s.Seen(now, critical)
-	want(100, 90, 70, 50)
-	now += 2500 * ms // the others were seen 3.5 s ago
-	want(100, 90, 70, 50)
-	now += time.Second
-	want(100, 100, 100, 100)
-	if got := s.LimitFor(now, unpaid, 1, c); got != 1 {
-		t.Errorf("%d of one place", got)
-	}
-	s.Seen(now, critical)
-	if got := s.LimitFor(now, unpaid, 1, c); got != 1 {
-		t.Errorf("%d of one place; want one, or no request of it would ever be served", got)
-	}
-}
-
 // A client that is drawn stays so for an hour. Then all are drawn anew, but not at
 // once.
 func TestDrawnForAnHour(t *testing.T) {

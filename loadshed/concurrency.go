@@ -21,10 +21,6 @@ const (
 	queueTenths     = 7
 	minQueueTimeout = 10 * time.Millisecond
 	maxQueueTimeout = 200 * time.Millisecond
-
-	// crowdShare is the most of the limit, in tenths, that a client with far more than its
-	// share may have in flight, where no lower class is left for it.
-	crowdShare = 7
 )
 
 // A Concurrency is all that is known of one backend's requests in flight. It composes the
@@ -42,12 +38,10 @@ type Concurrency struct {
 	grant      func(Rank) bool // grantPlace; a method value each time is garbage
 	busy       busyBackend
 	shares     Shares
-	crowds     InFlight // requests by client, counted under pressure
+	crowds     InFlight // requests by client, counted under pressure, for exceedsShare
 	perClient  InFlight // for Plan.PerClient
 	budget     Budget   // of retries
 	pause      Pause
-	orphans    Orphans
-	costs      costs
 	shortAt    atomic.Int64 // when there was a shortage last: see NoteShortage
 	failed     atomic.Uint64
 	throughput throughput
@@ -61,7 +55,6 @@ type Entrant struct {
 	As       int           // the class that it is treated as: see Classify
 	Due      bool          // its client has an appointment that has come
 	Reserve  int           // places that it has to leave to others
-	Standby  bool          // it may have what is there now, and must not wait for more
 	Deadline time.Duration // until when its client waits, 0 if that is not known
 }
 
@@ -126,25 +119,19 @@ func (c *Concurrency) Idle(now time.Duration) bool {
 	return now-time.Duration(c.shortAt.Load()) >= idleAfter
 }
 
-// Classify returns the class that a request is treated as: the one that it asks for;
-// the last one if it comes too early; one lower if its client has far more in flight
-// than its share.
-func (c *Concurrency) Classify(now time.Duration, p *Plan, client uint64, class uint8, tooEarly bool) int {
-	last := p.classes.Len() - 1
-	requested := p.Requested(class)
-	switch {
-	case tooEarly:
-		return last
-	case requested+1 < last && c.isCrowd(now, p, client):
-		return requested + 1
+// Classify returns the class that a request is treated as: the one that it asks for, or
+// the last one if it comes too early.
+func (c *Concurrency) Classify(p *Plan, class uint8, tooEarly bool) int {
+	if tooEarly {
+		return p.classes.Len() - 1
 	}
-	return requested
+	return p.Requested(class)
 }
 
-// isCrowd reports whether a client has far more in flight than its share, while
-// there is not enough for all.
-func (c *Concurrency) isCrowd(now time.Duration, p *Plan, client uint64) bool {
-	return client != 0 && c.UnderPressure(now) && TooMany(c.crowds.Count(client), c.crowds.Clients(), c.Limit(p))
+// exceedsShare reports whether a client has its share of the limit in flight already,
+// while there is not enough for all.
+func (c *Concurrency) exceedsShare(now time.Duration, p *Plan, client uint64) bool {
+	return client != 0 && c.UnderPressure(now) && tooMany(c.crowds.Count(client), c.crowds.Clients(), c.Limit(p))
 }
 
 // rankOf returns the rank of a class in the queue: the higher classes first, and within
@@ -181,7 +168,6 @@ func (c *Concurrency) AdmitsRetry(now time.Duration, rate float64) bool {
 // is then how long what is in flight takes to leave.
 func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (is Entry, wait time.Duration) {
 	if p.perClient > 0 && e.InFlight != 0 {
-		c.releaseOrphans(now)
 		n := c.perClient.Enter(e.InFlight)
 		if n > p.perClient {
 			c.perClient.Leave(e.InFlight)
@@ -193,21 +179,16 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 		pl.Watch(c, p, now)
 		return Entered, 0
 	}
-	if c.exceedsShare(now, p, e, pl) {
-		c.leaveClient(pl)
-		return Full, max(c.gate.Drain(now), time.Second)
-	}
 	limit := c.Limit(p)
 	c.shares.Seen(now, p.Requested(e.Class))
-	free, rank := c.limitFor(now, p, e.As), rankOf(e.As, e.Due)
-	if p.queue.Size == 0 || e.Standby { // else requests that come on time go first in it
+	free, rank := c.shares.LimitFor(now, e.As, limit, p.classes), rankOf(e.As, e.Due)
+	if p.queue.Size == 0 { // else requests that come on time go first in it
 		free = min(free, limit-e.Reserve) // a class leaves some already
 	}
-	if e.As+2 >= p.classes.Len() && c.isCrowd(now, p, e.Client) { // no lower class to be treated as
-		free, rank = min(free, max(1, limit*crowdShare/10)), rankOf(e.As+1, e.Due)
+	if c.exceedsShare(now, p, e.Client) {
+		free, rank = min(free, max(1, limit/2)), rankOf(e.As+1, e.Due) // half is left to others
 	}
 	if ahead := c.queue.Len() > 0 && c.queue.Highest() >= rank; !ahead {
-		c.releaseOrphans(now)
 		if c.take(now, free) {
 			pl.Watch(c, p, now)
 			return Entered, 0
@@ -218,7 +199,7 @@ func (c *Concurrency) Enter(now time.Duration, p *Plan, e *Entrant, pl *Place) (
 	}
 	c.adaptive.LimitHit()
 	wait = c.gate.Drain(now)
-	if p.queue.Size > 0 && !p.observe && !e.Standby && c.join(now, p, e, rank, pl) {
+	if p.queue.Size > 0 && !p.observe && c.join(now, p, e, rank, pl) {
 		return Waiting, wait
 	}
 	c.adaptive.Rejected()
@@ -245,32 +226,10 @@ func (c *Concurrency) join(now time.Duration, p *Plan, e *Entrant, rank Rank, pl
 	return true
 }
 
-// limitFor returns how many may be in flight for a request of a class to be let in. The
-// highest class is exempt from probes of the limit while lower ones can bear them.
-func (c *Concurrency) limitFor(now time.Duration, p *Plan, class int) int {
-	if class == 0 && p.adaptive && p.classes.Len() > 1 && c.shares.SeenBelow(now, class, p.classes) {
-		return c.lease.bound(c.adaptive.Steady(p.law))
-	}
-	return c.shares.LimitFor(now, class, c.Limit(p), p.classes)
-}
-
-// releaseOrphans gives back the places of orphaned requests whose work is done by now.
-func (c *Concurrency) releaseOrphans(now time.Duration) {
-	for o, due := c.orphans.Due(now); due; o, due = c.orphans.Due(now) {
-		c.gate.Detach(now)
-		if o.perClient != 0 {
-			c.perClient.Leave(o.perClient)
-		}
-		if o.crowd != 0 {
-			c.crowds.Leave(o.crowd)
-		}
-	}
-}
-
 // Count counts an admitted request for its client, to tell crowds apart: under
 // pressure only, and once.
 func (c *Concurrency) Count(now time.Duration, p *Plan, client uint64, pl *Place) {
-	if p.Limits() && (c.UnderPressure(now) || c.costly(pl)) {
+	if p.Limits() && (c.UnderPressure(now)) {
 		c.count(client, pl)
 	}
 }
@@ -301,7 +260,7 @@ func (c *Concurrency) leaveClient(pl *Place) {
 // grantPlace takes a place for a request that waits.
 func (c *Concurrency) grantPlace(r Rank) bool {
 	p, now := c.plan.Load(), time.Duration(c.wokeAt.Load())
-	return c.take(now, c.limitFor(now, p, p.classOf(r)))
+	return c.take(now, c.shares.LimitFor(now, p.classOf(r), c.Limit(p), p.classes))
 }
 
 // wake lets waiting requests in while there are places.
@@ -350,7 +309,6 @@ func (c *Concurrency) Waiting() int { return c.queue.Len() }
 // Sweep ends the waits whose time is over, and lets in requests for which there are
 // places. It is to be called every few milliseconds while any request waits.
 func (c *Concurrency) Sweep(now time.Duration) {
-	c.releaseOrphans(now)
 	c.queue.Expire(now)
 	if c.queue.Len() > 0 {
 		c.wake(now)
@@ -369,7 +327,6 @@ func (c *Concurrency) Tick(now time.Duration, admitted, limitHits uint64, p *Pla
 	if p.adaptive {
 		c.changes.add(c.adaptive.Tick(now, c.gate.Idle(now), c.law(p)))
 	}
-	c.releaseOrphans(now)
 }
 
 // ConcurrencyStats is a snapshot of a Concurrency.
@@ -378,7 +335,7 @@ type ConcurrencyStats struct {
 	Queue    QueueStats
 	Paused   time.Duration // how long the backend is still left alone; 0: it is not
 	Pauses   uint64
-	Orphans  int           // places kept for requests whose clients have gone
+	Orphans  int           // of these, requests whose clients have gone, as far as the caller counts them
 	Failed   uint64        // requests that the backend could not serve
 	Service  time.Duration // mean time of service; 0: not known yet
 	Clients  int           // clients with requests in flight, where one may have only so many
@@ -391,7 +348,7 @@ type ConcurrencyStats struct {
 func (c *Concurrency) Stats(now time.Duration) ConcurrencyStats {
 	s := ConcurrencyStats{
 		InFlight: c.gate.InFlight(), Queue: c.queue.Stats(), Paused: c.pause.Left(now), Pauses: c.pause.Count(),
-		Orphans: c.orphans.Len(), Failed: c.failed.Load(),
+		Failed:  c.failed.Load(),
 		Service: c.gate.Service(), Clients: c.perClient.Clients(), Crowds: c.crowds.Clients(),
 	}
 	s.Last, s.Changes = c.changes.stats()

@@ -134,8 +134,8 @@ func TestThroughput(t *testing.T) {
 	p := mustPlan(t, PlanConfig{Limit: 10})
 	var c Concurrency
 	c.Use(p)
-	if rate := c.Rate(p); rate != 100 {
-		t.Errorf("%v per second of ten places before anything is known, want 10 each", rate)
+	if rate := c.Rate(p); rate < 109 || rate > 111 {
+		t.Errorf("%v per second of ten places before anything is known, want 10 each and a tenth more", rate)
 	}
 	now, admitted, limitHits := time.Minute, uint64(0), uint64(0)
 	second := func(served int, saturated bool) {
@@ -160,7 +160,7 @@ func TestThroughput(t *testing.T) {
 	for range 60 {
 		second(40, true)
 	}
-	if rate := c.Rate(p); rate < 30 || rate > 45 {
+	if rate := c.Rate(p); rate < 33 || rate > 49 {
 		t.Errorf("%v per second of a backend that does 40", rate)
 	}
 	for range 90 {

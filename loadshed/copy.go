@@ -14,7 +14,6 @@ func (c *Concurrency) CopyTo(to *Concurrency) {
 		{&to.gate.service.Int64, &c.gate.service.Int64},
 		{&to.gate.movedAt, &c.gate.movedAt},
 		{&to.adaptive.limit, &c.adaptive.limit},
-		{&to.adaptive.steady, &c.adaptive.steady},
 		{&to.lease.places, &c.lease.places},
 		{&to.lease.until, &c.lease.until},
 		{&to.lease.free, &c.lease.free},
@@ -23,7 +22,6 @@ func (c *Concurrency) CopyTo(to *Concurrency) {
 		{&to.pause.until, &c.pause.until},
 		{&to.pause.began, &c.pause.began},
 		{&to.pause.probeAt, &c.pause.probeAt},
-		{&to.pause.otherAt, &c.pause.otherAt},
 		{&to.pause.told, &c.pause.told},
 		{&to.shortAt, &c.shortAt},
 	} {
@@ -32,19 +30,13 @@ func (c *Concurrency) CopyTo(to *Concurrency) {
 	to.busy.routes.Store(c.busy.routes.Load())
 	to.busy.clients.Store(c.busy.clients.Load())
 	to.busy.others.Store(c.busy.others.Load())
-	to.pause.partial.Store(c.pause.partial.Load())
 	to.throughput.rate.Store(c.throughput.rate.Load())
 	for i := range c.shares.until {
 		to.shares.until[i].Store(c.shares.until[i].Load())
 	}
-	for i := range c.costs.routes {
-		to.costs.routes[i].Store(c.costs.routes[i].Load())
-		to.costs.clients[i].Store(c.costs.clients[i].Load())
-	}
 	c.crowds.copyTo(&to.crowds)
 	c.perClient.copyTo(&to.perClient)
 	c.budget.copyTo(&to.budget)
-	c.orphans.copyTo(&to.orphans)
 	c.queue.copyTo(&to.queue)
 	if p := c.plan.Load(); p != nil {
 		to.Use(p)
@@ -76,13 +68,6 @@ func (b *Budget) copyTo(to *Budget) {
 	to.at, to.before, to.turns, to.rate, to.rest, to.begun = b.at, b.before, b.turns, b.rate, b.rest, b.begun
 }
 
-func (g *Orphans) copyTo(to *Orphans) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	to.at = append(to.at, g.at...)
-	to.publish()
-}
-
 func (q *Queue) copyTo(to *Queue) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -108,13 +93,4 @@ func (c *Concurrency) InFlightOf(client, inFlight uint64) int {
 		n = max(n, c.perClient.Count(inFlight))
 	}
 	return n
-}
-
-// CopyTo makes a zero Standby one that answers as s does until its next Look.
-func (s *Standby) CopyTo(to *Standby) {
-	to.credit.Store(s.credit.Load())
-	to.tokens.Store(s.tokens.Load())
-	to.forDue.Store(s.forDue.Load())
-	to.forAll.Store(s.forAll.Load())
-	to.dueShare.Store(s.dueShare.Load())
 }

@@ -4,10 +4,9 @@
 // A [Gate] counts requests in flight and admits one more only below the limit. The
 // limit is a number, or an adaptive concurrency limit ([Adaptive]), which follows the
 // backend. A [Queue] before the gate smooths bursts. [Shares] keep places for higher
-// priority classes, and [InFlight] finds clients with far more than a fair share. [Orphans]
-// count work whose client has gone. A [Budget] caps retries, and a [Pause] is
-// backpressure from the backend. [Concurrency] composes them all under a [Plan]. A
-// [Standby] learns what of a backend is lost for want of permission.
+// priority classes, and [InFlight] finds clients with more than a fair share. A [Budget]
+// caps retries, and a [Pause] is backpressure from the backend. [Concurrency] composes them
+// all under a [Plan].
 //
 // The operator's settings are passed with every call and never stored, so that a reload
 // applies at once to all that is known and in flight.
@@ -18,8 +17,7 @@
 // would have taken without a queue. By Little's law (Little, "A Proof for the Queuing
 // Formula L = λW", 1961) both are numbers in flight. The sum of the latencies over the
 // time that passed is how many there were; the sum of the baselines is how many there
-// had to be, the need. Each route has its own baseline, so that more requests of a slow
-// one are no congestion. A time-out counts as a latency as long as it lasted.
+// had to be, the need. A time-out counts as a latency as long as it lasted.
 //
 // Setpoint: the need, plus headroom of a tenth and the square root of it. That is the
 // staffing rule of Halfin and Whitt ("Heavy-Traffic Limits for Queues with Many Exponential
@@ -27,21 +25,18 @@
 // is enough.
 //
 // Actuator: the limit, from min to max. It is cut by 30 % at most, after two windows
-// above the tolerance. It rises by half of its square root, or after a failure by half of
+// above the tolerance. It rises to what the need calls for, or after a failure by half of
 // itself until it is what it was (slow start: Jacobson, "Congestion Avoidance and Control",
-// 1988). A limit that is not
-// used up does not rise.
+// 1988). A limit that is not used up does not rise.
 //
 // Period: a window of two mean latencies, 250 ms to 1 s, with 25 requests or more that
 // count as 12 equal ones (Kish, 1965).
 //
 // Law: the baseline is learned for free while the limit is not used up. While it is,
-// latency proves nothing, and the baseline stands still, except for three experiments:
+// latency proves nothing, and the baseline stands still, except for two experiments:
 //
 //   - A cut must pay off. If latency does not follow the limit down, there is no queue:
 //     the cut is taken back, and the measured latency becomes the baseline.
-//   - Throughput must not drop. If less is served than at a higher limit, the limit is
-//     below the knee, and rises again.
 //   - A probe. Under lasting pressure the limit is halved for the time of some 60
 //     requests. If as much is served as before, there was a queue, and the lower limit
 //     stays. Otherwise latency at half the limit is the baseline. This is BBR's ProbeRTT

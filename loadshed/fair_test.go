@@ -80,24 +80,6 @@ func TestInFlightForgets(t *testing.T) {
 	}
 }
 
-func TestTooMany(t *testing.T) {
-	for _, c := range []struct {
-		n, clients, limit int
-		want              bool
-	}{
-		{100, 1, 100, false}, // alone
-		{10, 10, 40, true},
-		{8, 10, 40, false}, // twice its share
-		{6, 100, 10, false},
-		{7, 100, 10, true},
-		{0, 0, 0, false},
-	} {
-		if got := TooMany(c.n, c.clients, c.limit); got != c.want {
-			t.Errorf("%+v: %v", c, got)
-		}
-	}
-}
-
 func BenchmarkInFlight(b *testing.B) {
 	var in InFlight
 	b.ReportAllocs()

@@ -75,3 +75,18 @@ func (g *Gate) Drain(now time.Duration) time.Duration {
 	}
 	return max(service, now-time.Duration(g.movedAt.Load()))
 }
+
+// A meanTime is an exponentially weighted moving average (EWMA) of nanoseconds: 16 of them
+// follow a change and smooth over an odd one. One that loses a race is dropped.
+type meanTime struct{ atomic.Int64 }
+
+func (m *meanTime) add(took time.Duration) {
+	old := m.Load()
+	now := int64(took)
+	if old > 0 {
+		now = old + (now-old)/16
+	}
+	if now = max(1, now); now != old {
+		m.CompareAndSwap(old, now)
+	}
+}

@@ -26,11 +26,6 @@ const (
 	// EWMA weights of a window in other quantities.
 	pressureWeight = .15
 	excessWeight   = .3
-	demandWeight   = 0.05
-
-	// shapeMinSamples is how many requests the latency of a route is learned from
-	// before it is used.
-	shapeMinSamples = 30
 
 	// The limit exceeds the need by headroom of it, and by its square root. Between two
 	// shares of requests that hit the limit, overloadShare and heavyOverloadShare, this
@@ -39,13 +34,6 @@ const (
 	tightHeadroom      = 0.5
 	overloadShare      = 0.15
 	heavyOverloadShare = 0.5
-
-	// A limit of lenientFactor times the target does no harm where latency is fine and
-	// next to no requests hit it: a share of at most lenientMaxExcess. From
-	// strictMinExcess on the target is the limit.
-	lenientFactor    = 1.5
-	lenientMaxExcess = 0.05
-	strictMinExcess  = 0.15
 
 	// tolerance is how far latency may stand above the baseline, as a share of it,
 	// before the limit is cut; 1/√need more, as few workers queue more by chance.
@@ -61,26 +49,18 @@ const (
 	usedUpShare  = .9
 	servingShare = .9
 
-	// Before it was ever cut, a limit that is used up grows by half per window while
-	// latency is within slowStartTolerance of the baseline: TCP's slow start. Of half and
-	// double, half overshoots less, and a herd is served as soon. A window of few requests is
-	// a tenth off by chance: with a tolerance of 0.1, one herd of 30 took 1.8 times the least
-	// time, with 0.15 none 1.3 times.
-	slowStartGrowth    = 0.5
-	slowStartTolerance = 0.15
-
-	// surgeFactor times the arrivals from before the limit bound are more than a
-	// burst of the same demand.
-	surgeFactor = 1.5
-
-	// burstPressure is the share of recent windows with rejections below which these
-	// are bursts.
-	burstPressure = 0.6
-
 	// How fast the baseline follows latency while the limit is not used up, as a weight:
 	// up slowly, as a beginning overload looks like this.
 	baselineUpWeight   = 0.05
 	baselineDownWeight = 0.2
+
+	// The baseline begins as the mean of learnWindows-1 windows, in which the limit stands
+	// still. The first window of all does not count, because the requests that end first are
+	// the fastest. A single window more is too few: where latencies vary a lot, the mean of
+	// 25 requests is off by a third, and a baseline that begins too low cuts the limit of a
+	// backend without a queue. More windows would delay a backend that can take more
+	// than the initial limit: with windows of 250 ms it is a second until the limit may rise.
+	learnWindows = 4
 
 	needWindows = 8 // the greatest need of so many windows counts
 )
@@ -95,28 +75,17 @@ type control struct {
 	limit             float64
 	latency, baseline float64 // means over the last window
 
-	shape           [Routes]float64 // mean latency of a route without a queue
-	seen            [Routes]int     // how many requests that was learned from
-	firstWindowOver bool
+	windows int // windows that are over, up to learnWindows
 
 	congestion float64 // latency over baseline, EWMA; 0: no window yet
 	hotWindows int     // windows in a row above the tolerance
 	need       float64 // in flight without a queue, EWMA
 	needs      [needWindows]float64
 
-	binding       bool // the limit is used up
-	boundWindows  int  // windows since it is
-	everCut       bool
-	coldStartOver bool    // the limit was once not used up, or has been cut
-	demand        float64 // requests per second while the limit did not bind, EWMA
-	excess        float64 // share of requests that hit the limit, EWMA
-	throughput    float64 // requests served per second while the limit binds, EWMA
-
-	// best is the greatest throughput at a limit.
-	best struct {
-		throughput, limit float64
-		windows           int
-	}
+	binding      bool    // the limit is used up
+	boundWindows int     // windows since it is
+	excess       float64 // share of requests that hit the limit, EWMA
+	throughput   float64 // requests served per second while the limit binds, EWMA
 
 	// recoveryLimit is the limit before the backend failed, 0 once it is reached again.
 	recoveryLimit float64
@@ -128,8 +97,8 @@ type control struct {
 		at                time.Duration
 
 		// served since it took effect
-		n                       int
-		latency, shape, squares float64
+		n                int
+		latency, squares float64
 	}
 
 	probe struct {
@@ -139,9 +108,7 @@ type control struct {
 		limit            float64       // before it
 		mean             float64       // latency before it
 		next             time.Duration
-		every            float64
 		baselineVerified bool
-		allClasses       bool    // the highest class is not exempt
 		pressure         float64 // share of the recent windows with rejections, EWMA
 	}
 
@@ -214,22 +181,23 @@ func (c *control) step(now time.Duration, s *sample, l Law) Reason {
 		return c.endProbe(now, s, l)
 	}
 	switch {
-	case !c.firstWindowOver:
-		// Cold start: the first requests to end are the fastest.
-		c.firstWindowOver = true
-		return Unused
 	case s.n == 0:
 		return Unused
 	case s.good == 0:
 		c.fall(maxCutPerWindow, l)
 		return Failed
+	case c.windows < learnWindows:
+		if c.windows > 0 { // of the first, the requests to end are the fastest
+			c.baseline += (s.goodLatency/float64(s.good) - c.baseline) / float64(c.windows)
+		}
+		c.windows++
+		return Unused
 	}
 	return c.adapt(now, s, l)
 }
 
 // A reading is what a window says. Congestion is latency over baseline.
 type reading struct {
-	shape            float64 // sum of the latencies without a queue
 	congestion       float64 // of all requests
 	servedCongestion float64 // of those that did not time out
 	serving          bool    // most did not time out
@@ -246,13 +214,10 @@ func (c *control) adapt(now time.Duration, s *sample, l Law) Reason {
 	}
 	c.recordBound(now, s)
 	c.setTarget(s, &r)
-	if c.congestion > r.tolerated {
+	if min(c.congestion, r.congestion) > r.tolerated {
 		c.hotWindows++
 	} else {
 		c.hotWindows = 0
-	}
-	if c.throughputDropped(now, s, r) {
-		return Rebased
 	}
 	reason := c.move(now, s, l, r)
 	if paid, known := c.cutPaidOff(now, s, r); known && !paid {
@@ -268,23 +233,17 @@ func (c *control) adapt(now time.Duration, s *sample, l Law) Reason {
 	return reason
 }
 
-// surge reports whether far more arrives than did while the limit did not bind.
-// False while that is not known.
-func (c *control) surge(s *sample) bool {
-	return c.demand > 0 && float64(s.n+s.limitHits)/s.span > surgeFactor*c.demand
-}
-
 // read measures congestion, need and pressure, and learns the shapes.
 func (c *control) read(s *sample, l Law) reading {
-	shape := c.shapes(s)
-	if longest := l.MaxLatency.Seconds() * float64(s.good); longest > 0 && shape > longest {
-		c.rescale(longest / shape)
-		shape = longest
+	if c.baseline == 0 {
+		c.baseline = s.goodLatency / float64(s.good)
 	}
-	shape = max(shape, 1e-9) // all in less than a microsecond
-	c.baseline = shape / float64(s.good)
+	if longest := l.MaxLatency.Seconds(); longest > 0 && c.baseline > longest {
+		c.rescale(longest / c.baseline)
+	}
+	c.baseline = max(c.baseline, 1e-9) // all in less than a microsecond
+	shape := c.baseline * float64(s.good)
 	r := reading{
-		shape:            shape,
 		congestion:       s.latency / shape,
 		servedCongestion: max(s.goodLatency/shape, 1e-9),
 		serving:          s.serving(),
@@ -297,49 +256,16 @@ func (c *control) read(s *sample, l Law) reading {
 	c.need += smoothing * (need - c.need)
 	c.probe.pressure += pressureWeight * (float64(min(1, s.rejected)) - c.probe.pressure)
 	c.excess += excessWeight * (float64(s.limitHits)/float64(s.limitHits+s.n) - c.excess)
-	c.learn(s, r.servedCongestion)
 	return r
-}
-
-// shapes returns the sum of the latencies that the requests served would have had
-// without a queue. A route that is not known yet counts as measured.
-func (c *control) shapes(s *sample) (sum float64) {
-	for i := range s.routes {
-		if r := &s.routes[i]; c.seen[i] < shapeMinSamples {
-			sum += r.latency
-		} else {
-			sum += float64(r.n) * c.shape[i]
-		}
-	}
-	return sum
 }
 
 // rescale multiplies the baseline.
 func (c *control) rescale(by float64) {
-	for i := range c.shape {
-		c.shape[i] *= by
-	}
+	c.baseline *= by
 	for i := range c.needs {
 		c.needs[i] *= by
 	}
 	c.need *= by
-}
-
-// learn follows how long the routes take relative to each other: each route's
-// latency, less the congestion that all have in common. Otherwise more requests of a
-// slow route would look like congestion.
-func (c *control) learn(s *sample, congestion float64) {
-	for i := range s.routes {
-		r := &s.routes[i]
-		switch {
-		case r.n == 0:
-		case c.seen[i] < shapeMinSamples:
-			c.shape[i] = (c.shape[i]*float64(c.seen[i]) + r.latency) / float64(c.seen[i]+r.n)
-			c.seen[i] += r.n
-		default:
-			c.shape[i] += min(.5, float64(r.n)/400) * (r.latency/float64(r.n)/congestion - c.shape[i])
-		}
-	}
 }
 
 // idle handles a window in which the limit was not used up. Only then is the baseline
@@ -347,17 +273,8 @@ func (c *control) learn(s *sample, congestion float64) {
 // again it would miss a backend that has become slower. The limit does not grow: a
 // burst would get all of it.
 func (c *control) idle(s *sample, congestion float64, l Law) Reason {
-	if c.excess < lenientMaxExcess { // a window of an overload may be idle by chance
-		demand := float64(s.n) / s.span
-		if c.demand == 0 {
-			c.demand = demand
-		}
-		c.demand += demandWeight * (demand - c.demand)
-	}
-	c.binding, c.cut.open, c.coldStartOver, c.recoveryLimit = false, false, true, 0
-	if !s.serving() {
-		// Many requests time out below the limit: this is not the time to let more in.
-		c.limit = max(float64(l.Min), min(c.limit, max(float64(s.peak), c.need+headroom*c.need+math.Sqrt(c.need)+1)))
+	c.binding, c.cut.open, c.recoveryLimit = false, false, 0
+	if !s.serving() { // many requests time out: this is not the time to let more in
 		return Unused
 	}
 	weight := baselineUpWeight
@@ -379,12 +296,10 @@ func (c *control) idle(s *sample, congestion float64, l Law) Reason {
 func (c *control) recordBound(now time.Duration, s *sample) {
 	throughput := float64(s.good) / s.span
 	if p := &c.probe; !c.binding {
-		c.binding, c.boundWindows, c.throughput, p.allClasses = true, 0, throughput, false
+		c.binding, c.boundWindows, c.throughput = true, 0, throughput
 		switch {
 		case p.baselineVerified:
 			p.next = now + c.jittered(now, nextProbe)
-		case c.surge(s):
-			p.next = now + duration(demandProbe)
 		default:
 			p.next = now + duration(firstProbe)
 		}
@@ -414,7 +329,7 @@ func (c *control) setTarget(s *sample, r *reading) {
 func (c *control) move(now time.Duration, s *sample, l Law, r reading) Reason {
 	if c.recoveryLimit > 0 && (c.limit >= c.recoveryLimit || c.hotWindows >= hotWindowsToCut) {
 		c.recoveryLimit = 0
-		c.probe.next = max(c.probe.next, now+duration(demandProbe))
+		c.probe.next = max(c.probe.next, now+duration(firstProbe))
 	}
 	switch {
 	case c.recoveryLimit > 0:
@@ -439,7 +354,6 @@ func (c *control) lower(now time.Duration, l Law, r reading) Reason {
 	case !cut.open:
 		cut.open, cut.limit, cut.congestion, cut.at = true, c.limit, max(c.congestion, r.congestion), now
 		cut.n = 0
-		c.coldStartOver, c.everCut = true, true
 	case r.serving && c.limit <= verifyBelow*cut.limit:
 		return Congested
 	}
@@ -447,35 +361,16 @@ func (c *control) lower(now time.Duration, l Law, r reading) Reason {
 	return Congested
 }
 
-// raise raises the limit by half of its square root, at most to a multiple of the
-// target, or trims what is above that. It raises it faster at the beginning.
+// raise raises the limit by half of its square root, at most to the target, or trims
+// what is above that.
 func (c *control) raise(s *sample, l Law, r reading) Reason {
-	factor := 1 + (lenientFactor-1)*between(0, (strictMinExcess-c.excess)/(strictMinExcess-lenientMaxExcess), 1)
-	if !c.coldStartOver {
-		factor = lenientFactor
+	top := r.target
+	if c.excess < overloadShare { // next to no requests are rejected: latency is all that matters
+		top = float64(l.Max)
 	}
-	top := min(factor*r.target, float64(l.Max))
-	if c.demand > 0 && !c.surge(s) {
-		// No more arrives than when all were let in. So rejections are of a
-		// burst, and a limit as high as latency allows is not too high. Where they are
-		// many, it is no burst.
-		if top = max(top, float64(l.Initial)); c.excess < strictMinExcess && c.probe.pressure < burstPressure {
-			top = float64(l.Max)
-		}
-	}
-	step := .5*math.Sqrt(c.limit) + .5
-	if !c.coldStartOver {
-		step = max(step, .5*(top-c.limit))
-	}
-	if !c.everCut && r.congestion < 1+slowStartTolerance && c.congestion < 1+slowStartTolerance {
-		step = slowStartGrowth * c.limit
-		top = max(top, min(c.limit+step, float64(l.Max)))
-	}
+	top = min(top, float64(l.Max))
 	if c.limit < top {
-		c.limit = min(c.limit+step, top)
-	} else if c.probe.baselineVerified && c.excess > strictMinExcess {
-		c.limit = max(float64(l.Min), c.limit-.2*(c.limit-top))
-		return Trimmed
+		c.limit = min(max(c.limit+.5*math.Sqrt(c.limit)+.5, r.target), top)
 	}
 	return Grown
 }

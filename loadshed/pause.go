@@ -16,9 +16,7 @@ type Pause struct {
 	until   atomic.Int64
 	began   atomic.Int64
 	probeAt atomic.Int64 // when the next request may be let through
-	otherAt atomic.Int64 // the same, of clients that the backend has not refused
 	told    atomic.Int64 // the until whose end Resumed has reported last
-	partial atomic.Bool  // the backend serves other routes or clients meanwhile
 	count   atomic.Uint64
 }
 
@@ -49,8 +47,6 @@ func (p *Pause) Set(now, wait, longest time.Duration) {
 		if began { // before it is seen
 			p.began.Store(int64(now))
 			p.probeAt.Store(int64(now + pauseProbeInterval))
-			p.otherAt.Store(int64(now))
-			p.partial.Store(false)
 		}
 		if p.until.CompareAndSwap(is, until) {
 			if began {
@@ -73,22 +69,15 @@ func (p *Pause) Left(now time.Duration) time.Duration {
 
 // Probe reports whether a request may be let through during a pause, to see whether the
 // backend is back: one per second, the first a second after the pause began.
-func (p *Pause) Probe(now time.Duration) bool { return probe(&p.probeAt, now) }
-
-// ProbeOther is Probe for a client that the backend has not refused, which does not have
-// to compete with those that it has: at once, and then one per second, too.
-func (p *Pause) ProbeOther(now time.Duration) bool { return probe(&p.otherAt, now) }
-
-func probe(next *atomic.Int64, now time.Duration) bool {
-	at := next.Load()
-	return int64(now) >= at && next.CompareAndSwap(at, int64(now+pauseProbeInterval))
+func (p *Pause) Probe(now time.Duration) bool {
+	at := p.probeAt.Load()
+	return int64(now) >= at && p.probeAt.CompareAndSwap(at, int64(now+pauseProbeInterval))
 }
 
-// Resumed reports, once per pause, that it is over: to the first caller. A pause is not
-// reported during which the backend has served others.
+// Resumed reports, once per pause, that it is over: to the first caller.
 func (p *Pause) Resumed(now time.Duration) bool {
 	until, told := p.until.Load(), p.told.Load()
-	return until > told && int64(now) >= until && p.told.CompareAndSwap(told, until) && !p.partial.Load()
+	return until > told && int64(now) >= until && p.told.CompareAndSwap(told, until)
 }
 
 // Count returns how many pauses there have been.

@@ -7,18 +7,21 @@ import (
 
 // A Place is what one request holds of a Concurrency. The zero Place holds nothing.
 type Place struct {
-	c       *Concurrency // nil: it holds nothing
-	plan    *Plan
-	at      time.Duration // since when
-	wait    *Waiter       // while it is in the queue
-	crowd   uint64        // the client that it is counted for in crowds, 0 if it is not
-	limit   uint64        // the same, in perClient
-	begun   time.Duration // when the response began to stream; 0: it does not
-	client  uint64        // as a bit: see busyBackend; 0 if it is not known
-	mine    int32         // requests that the client has in flight with this one, of those that are counted
-	route   uint8
-	passage passage
+	c      *Concurrency // nil: it holds nothing
+	plan   *Plan
+	at     time.Duration // since when
+	wait   *Waiter       // while it is in the queue
+	crowd  uint64        // the client that it is counted for in crowds, 0 if it is not
+	limit  uint64        // the same, in perClient
+	begun  time.Duration // when the response began to stream; 0: it does not
+	client uint64        // as a bit: see busyBackend; 0 if it is not known
+	mine   int32         // requests that the client has in flight with this one, of those that are counted
+	route  uint8
+	probe  bool // it finds out whether a pause is over
 }
+
+// Routes is how many routes are told apart by a Pause.
+const Routes = 64
 
 // ClientLoad returns how many requests the client of this one had in flight when it was counted, itself
 // included; nothing if it was not: see [Concurrency.Busiest].
@@ -49,10 +52,9 @@ type Outcome uint8
 const (
 	Served     Outcome = iota // the response is complete; 4xx and 500, too, are no sign of overload
 	Detached                  // it says nothing, or goes on without its place in flight: an upgraded connection, a stream of events, a client that is slow itself
-	Aborted                   // the client has gone before there was a response; the backend may not know
+	Aborted                   // the client has gone before there was a response
 	TimedOut                  // the backend took too long
 	Overloaded                // the backend says that it cannot, or cannot be reached: 502, 503, 504
-	Stopped                   // as Aborted, and the backend is done with it
 )
 
 // Streams notes that the response has begun, and goes on for as long as the client likes:
@@ -81,9 +83,6 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 		c.leaveClient(pl)
 		return
 	}
-	if o == Served || o == TimedOut || o == Stopped {
-		c.costs.add(pl, now-pl.at, c.gate.Service())
-	}
 	took, inFlight := now-pl.at, c.gate.InFlight()
 	o, took = c.leaveGate(now, took, o, pl)
 	c.uncount(pl)
@@ -92,7 +91,7 @@ func (pl *Place) Leave(now time.Duration, o Outcome) {
 		o, took = Served, pl.begun-pl.at
 	}
 	if p.adaptive {
-		c.changes.add(c.adaptive.Done(now, took, o, pl.route, inFlight, c.law(p)))
+		c.changes.add(c.adaptive.Done(now, took, o, inFlight, c.law(p)))
 	}
 	if c.queue.Len() > 0 {
 		c.wake(now)
@@ -113,15 +112,9 @@ func (c *Concurrency) leaveGate(now, took time.Duration, o Outcome, pl *Place) (
 	case Overloaded: // the time that it took says nothing
 		c.gate.Detach(now)
 		c.failed.Add(1)
-	case Aborted, Stopped:
-		// The backend usually works on, for what such a request takes.
-		rest := max(c.gate.Service(), c.costs.of(pl.route)) - took
-		if o == Aborted && pl.plan.keepsOrphans && rest > 0 && c.orphans.Keep(now+rest, owner{pl.limit, pl.crowd}) {
-			pl.limit, pl.crowd = 0, 0 // they leave with the orphan
-		} else {
-			c.gate.Detach(now)
-		}
-		if rest > 0 {
+	case Aborted:
+		c.gate.Detach(now)
+		if took < c.gate.Service() {
 			return Detached, took
 		}
 		// How long it would have taken is not known. If nothing were made of that, a

@@ -26,13 +26,12 @@ const (
 
 // PlanConfig is what an operator sets for a [Concurrency].
 type PlanConfig struct {
-	Limit       int             // requests in flight, 1 to MaxConcurrency; 0: no limit, or that of Adaptive
-	Adaptive    *AdaptiveConfig // finds the limit; nil: it is fixed
-	PerClient   int             // requests of one client in flight, 1 to MaxConcurrency; 0: no limit
-	Queue       QueueConfig     // where requests over the limit wait
-	Classes     []Class         // priority classes; nil: all requests are alike
-	FreeOrphans bool            // places of clients that have gone are given back at once
-	Observe     bool            // nothing is refused, so requests over the limit do not wait either
+	Limit     int             // requests in flight, 1 to MaxConcurrency; 0: no limit, or that of Adaptive
+	Adaptive  *AdaptiveConfig // finds the limit; nil: it is fixed
+	PerClient int             // requests of one client in flight, 1 to MaxConcurrency; 0: no limit
+	Queue     QueueConfig     // where requests over the limit wait
+	Classes   []Class         // priority classes; nil: all requests are alike
+	Observe   bool            // nothing is refused, so requests over the limit do not wait either
 }
 
 // QueueConfig bounds a [Queue].
@@ -49,22 +48,21 @@ type QueueConfig struct {
 
 // A Plan is a valid PlanConfig, as [Concurrency] reads it. It never changes.
 type Plan struct {
-	limit        int // 0: adaptive, or none
-	adaptive     bool
-	law          Law // if adaptive
-	perClient    int // 0: no limit
-	queue        QueueConfig
-	classes      Classes
-	observe      bool
-	keepsOrphans bool   // of an adaptive limit
-	serial       uint64 // higher than that of any Plan made before
+	limit     int // 0: adaptive, or none
+	adaptive  bool
+	law       Law // if adaptive
+	perClient int // 0: no limit
+	queue     QueueConfig
+	classes   Classes
+	observe   bool
+	serial    uint64 // higher than that of any Plan made before
 }
 
 var plans atomic.Uint64
 
 // NewPlan returns the Plan that c describes. The error names everything that is wrong.
 func NewPlan(c PlanConfig) (*Plan, error) {
-	p := &Plan{limit: c.Limit, perClient: c.PerClient, keepsOrphans: c.Adaptive != nil && !c.FreeOrphans, observe: c.Observe, serial: plans.Add(1)}
+	p := &Plan{limit: c.Limit, perClient: c.PerClient, observe: c.Observe, serial: plans.Add(1)}
 	var errs []error
 	var err error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// This file has the three experiments by which control tells a queue from a backend
-// that is slow: a cut must pay off, throughput must not drop, and a probe.
+// This file has the two experiments by which control tells a queue from a backend that
+// is slow: a cut must pay off, and a probe.
 
 const (
 	// A cut that brought the limit below verifyBelow of what it was has to pay off
@@ -15,21 +15,14 @@ const (
 	verifyBelow = 0.75
 	elasticity  = 0.3
 
-	// A throughput that is a share of throughputLoss below that at a higher limit, and
-	// lossDeviations standard deviations, says that the limit is below the knee.
-	throughputLoss   = 0.10
-	lossDeviations   = 3
 	throughputWeight = 0.3 // EWMA weight of a new window in the throughput
 
-	// Seconds from when the limit began to bind to its first probe. firstProbe is for
-	// no more requests than before, so that the backend must have changed; demandProbe
-	// for more. Further probes follow every nextProbe to longestProbe, rarer as long as
-	// they change nothing. A long probe is repeated after probeCost times as long only.
-	firstProbe   = 3.0
-	demandProbe  = 10.0
-	nextProbe    = 20.0
-	longestProbe = 80.0
-	probeCost    = 40
+	// Seconds from when the limit began to bind to its first probe, and from one probe to the
+	// next. A probe halves the throughput while it lasts, so a long one is repeated after
+	// probeCost times as long only: it costs 1/80 of the throughput.
+	firstProbe = 8.0
+	nextProbe  = 20.0
+	probeCost  = 40
 
 	// A probe takes a share of recent windows with rejections above probePressure, and
 	// a share of requests that hit the limit above probeMinExcess: below these it costs
@@ -41,9 +34,6 @@ const (
 	// latencies.
 	stallTimeout   = 0.25
 	stallLatencies = 4
-
-	// A probe is void, too, if spareFactor times its limit was in flight on average.
-	spareFactor = 1.25
 )
 
 // phase is how far a probe is.
@@ -61,45 +51,24 @@ func (c *control) cutPaidOff(now time.Duration, s *sample, r reading) (paid, kno
 	cut := &c.cut
 	since := (now - cut.at).Seconds()
 	if !cut.open || c.limit > verifyBelow*cut.limit || since <= max(.2, 1.5*s.mean()) {
-		cut.n, cut.latency, cut.shape, cut.squares = 0, 0, 0, 0
+		cut.n, cut.latency, cut.squares = 0, 0, 0
 		return false, false
 	}
 	cut.n += s.good
 	cut.latency += s.goodLatency
-	cut.shape += r.shape
 	cut.squares += s.squares
 	enough := cut.n >= 60 && cut.latency*cut.latency >= 40*cut.squares
 	if !enough && (cut.n == 0 || since <= 8) {
 		return false, false
 	}
-	congestion := cut.latency / cut.shape
+	congestion := cut.latency / (c.baseline * float64(cut.n))
 	if r.serving && math.Log(cut.congestion/congestion) < elasticity*math.Log(cut.limit/c.limit) {
 		c.rebase(now, congestion, cut.limit)
 		return false, true
 	}
 	cut.limit, cut.congestion, cut.at, cut.n = c.limit, c.congestion, now, 0
-	cut.latency, cut.shape, cut.squares = 0, 0, 0
+	cut.latency, cut.squares = 0, 0
 	return true, true
-}
-
-// throughputDropped reports whether less is served than at a higher limit, and rebases
-// then: below the knee latency is the backend's alone, whatever the baseline says.
-func (c *control) throughputDropped(now time.Duration, s *sample, r reading) bool {
-	best := &c.best
-	best.windows++
-	best.throughput *= .998
-	// The throughput is a mean over some (2-w)/w windows.
-	deviation := math.Sqrt(throughputWeight / (2 - throughputWeight) / float64(s.good))
-	switch {
-	case best.windows > 3 && c.throughput > best.throughput:
-		best.throughput, best.limit = c.throughput, c.limit
-	case best.windows > 6 && s.limitHits > 0 && r.serving &&
-		c.throughput < (1-max(throughputLoss, lossDeviations*deviation))*best.throughput && c.limit < .9*best.limit:
-		c.rebase(now, max(1, c.congestion), best.limit)
-		best.throughput, best.windows = 0, 0
-		return true
-	}
-	return false
 }
 
 // rebase takes the present latency for the baseline, and has that verified soon.
@@ -132,20 +101,11 @@ func (c *control) beginProbe(now time.Duration, s *sample, need float64, l Law) 
 func (c *control) endProbe(now time.Duration, s *sample, l Law) Reason {
 	p := &c.probe
 	throughput, ratio := float64(s.good)/max(s.span, 1e-3), 1.0
-	if shape := c.shapes(s); shape > 0 {
+	if shape := c.baseline * float64(s.good); shape > 0 {
 		ratio = s.goodLatency / shape
 	}
 	c.cut.open = false
 	c.congestion = 1
-	if s.latency/max(s.span, 1e-3) > spareFactor*c.limit {
-		// By Little's law more was in flight than the probe allowed: the class that is
-		// exempt from probes has taken what the others were denied. Nothing was tried,
-		// and no class is exempt from the next.
-		p.allClasses = true
-		p.next = now + c.jittered(now, firstProbe)
-		c.limit = p.limit
-		return Restored
-	}
 	if s.limitHits > 0 && throughput > .8*c.throughput && c.limit > float64(l.Min) {
 		c.rescale(min(1, ratio))
 		p.baselineVerified = throughput < .93*c.throughput // else the queue may be longer still
@@ -158,11 +118,8 @@ func (c *control) endProbe(now time.Duration, s *sample, l Law) Reason {
 	if s.good >= 20 {
 		c.rescale(math.Pow(between(.3, ratio, 3), .7))
 	}
-	if p.every = nextProbe; p.baselineVerified && ratio > .85 && ratio < 1.15 {
-		p.every = min(2*p.every, longestProbe)
-	}
 	p.baselineVerified = true
-	p.next = now + c.jittered(now, max(p.every, probeCost*(now-p.began).Seconds()))
+	p.next = now + c.jittered(now, max(nextProbe, probeCost*(now-p.began).Seconds()))
 	c.limit = p.limit
 	return Restored
 }

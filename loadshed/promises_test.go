@@ -165,30 +165,6 @@ func TestInFlightUnderContention(t *testing.T) {
 	}
 }
 
-// Memory of a crowd is given back once it has gone.
-func TestInFlightForgetsACrowd(t *testing.T) {
-	var f InFlight
-	const crowd = 100_000
-	for i := range uint64(crowd) {
-		f.Enter(i)
-	}
-	if n := f.Clients(); n != crowd {
-		t.Fatalf("%d clients, want %d", n, crowd)
-	}
-	for i := range uint64(crowd) {
-		f.Leave(i)
-		f.Leave(i) // of one that has none: nothing
-	}
-	if n := f.Clients(); n != 0 {
-		t.Errorf("%d clients left", n)
-	}
-	for i := range f.shards.Load() {
-		if f.shards.Load()[i].n != nil {
-			t.Fatalf("the map of shard %d is kept", i)
-		}
-	}
-}
-
 func TestInFlightAllocatesNothing(t *testing.T) {
 	var f InFlight
 	f.Enter(1)
@@ -212,27 +188,6 @@ func runBudget(b *Budget, start, length, from time.Duration, rate, capacity floa
 	return granted
 }
 
-func TestBudgetIsWhatIsSpare(t *testing.T) {
-	for _, test := range []struct {
-		why            string
-		rate, capacity float64
-		want           float64 // per second
-	}{
-		{"the backend of HotOS '21", 280, 300, 20},
-		{"half idle", 50, 100, 50},
-		{"idle", 0, 40, 40},
-		{"fractions add up", 8.5, 10, 1.5},
-		{"overloaded by first attempts alone", 400, 300, minRetries},
-		{"not known", 10, math.NaN(), minRetries},
-	} {
-		var b Budget
-		got := float64(runBudget(&b, time.Hour, 80*time.Second, 20*time.Second, test.rate, test.capacity)) / 60
-		if math.Abs(got-test.want) > 0.02*test.want+0.05 {
-			t.Errorf("%s: %.2f retries per second, want %.2f", test.why, got, test.want)
-		}
-	}
-}
-
 // First attempts that were measured before an overload, or never, are not those in it.
 // The first second gives the least, the next one the rest.
 func TestBudgetAfterALull(t *testing.T) {
@@ -251,19 +206,6 @@ func TestBudgetAfterALull(t *testing.T) {
 		b.First() // a quiet time without retries
 	}
 	first(10 * time.Minute)
-}
-
-func TestBudgetFollowsTheCapacity(t *testing.T) {
-	var b Budget
-	runBudget(&b, 0, 20*time.Second, 0, 50, 100)
-	if got := runBudget(&b, 20*time.Second, 10*time.Second, time.Second, 50, 60); got < 85 || got > 95 {
-		t.Errorf("%d retries in 9 s, want 90", got)
-	}
-	for range 1000 {
-		if !b.Take(30*time.Second, math.Inf(1)) {
-			t.Fatal("rejected at an infinite capacity")
-		}
-	}
 }
 
 // Concurrent calls get the allowance of each second together, not one more and not one
@@ -363,93 +305,6 @@ func TestPauseLasts(t *testing.T) {
 	}
 }
 
-func TestPauseIsProbed(t *testing.T) {
-	var p Pause
-	begin := time.Hour
-	p.Set(begin, 5*time.Second, time.Minute)
-	var at []time.Duration
-	for now := begin; p.Left(now) > 0; now += 10 * time.Millisecond {
-		if now == begin+2500*time.Millisecond {
-			p.Set(now, 4*time.Second, time.Minute) // an extension does not put the next one off
-		}
-		if p.Probe(now) {
-			at = append(at, (now - begin).Round(time.Second))
-		}
-	}
-	if len(at) != 6 || at[0] != time.Second || at[5] != 6*time.Second {
-		t.Errorf("let through after %v; want one per second, from 1 to 6 s", at)
-	}
-}
-
-func TestResumedOncePerPause(t *testing.T) {
-	var p Pause
-	for i := range 3 {
-		begin := time.Duration(i+1) * time.Minute
-		p.Set(begin, time.Second, time.Minute)
-		p.Set(begin+time.Second-1, time.Second, time.Minute) // extended: one pause still
-		end := begin + 2*time.Second - 1
-		if p.Resumed(begin) || p.Resumed(end-1) {
-			t.Error("resumed during the pause")
-		}
-		if !p.Resumed(end) || p.Resumed(end) || p.Resumed(end+time.Hour) {
-			t.Error("want resumed once, at the end")
-		}
-	}
-	if p.Count() != 3 {
-		t.Errorf("%d pauses, want 3", p.Count())
-	}
-}
-
-// Of all concurrent calls one per second is let through, and one is told that the pause
-// is over, though some still have the clock of the last one.
-func TestPauseUnderContention(t *testing.T) {
-	const goroutines, pauses = 16, 300
-	var p Pause
-	var clock, probes, resumed atomic.Int64
-	var wg sync.WaitGroup
-	stop := make(chan struct{})
-	for range goroutines {
-		wg.Go(func() {
-			for {
-				now := time.Duration(clock.Load())
-				if p.Left(now) > 0 && p.Probe(now) {
-					probes.Add(1)
-				}
-				if p.Resumed(now) {
-					resumed.Add(1)
-				}
-				select {
-				case <-stop:
-					return
-				default:
-				}
-			}
-		})
-	}
-	now := time.Minute
-	for i := range int64(pauses) {
-		p.Set(now, 1500*time.Millisecond, time.Minute)
-		for range 2 {
-			now += time.Second
-			clock.Store(int64(now))
-		}
-		p.Resumed(now - 2*time.Second) // one that is late
-		for resumed.Load() <= i {
-			if p.Resumed(now) {
-				resumed.Add(1)
-			}
-		}
-	}
-	close(stop)
-	wg.Wait()
-	if p.Resumed(now) || resumed.Load() != pauses || p.Count() != pauses {
-		t.Errorf("%d pauses, resumed %d times; want %d", p.Count(), resumed.Load(), pauses)
-	}
-	if probes.Load() > pauses {
-		t.Errorf("%d probes in %d pauses of less than two seconds", probes.Load(), pauses)
-	}
-}
-
 func BenchmarkPause(b *testing.B) {
 	for name, wait := range map[string]time.Duration{"none": 0, "over": time.Second, "during": time.Hour} {
 		b.Run(name, func(b *testing.B) {
@@ -468,66 +323,6 @@ func BenchmarkPause(b *testing.B) {
 			})
 		})
 	}
-}
-
-// Every place that is kept is given back once, to any caller.
-func TestOrphansUnderContention(t *testing.T) {
-	const goroutines, rounds = 16, 2_000
-	var g Orphans
-	var kept, due atomic.Int64
-	var wg sync.WaitGroup
-	for i := range goroutines {
-		wg.Go(func() {
-			for round := range rounds {
-				now := time.Duration(round) * time.Microsecond
-				if g.Keep(now+time.Duration(mix(uint64(i*rounds+round))%200)*time.Microsecond, owner{perClient: 1}) {
-					kept.Add(1)
-				}
-				due.Add(int64(g.due(now)))
-				if n := g.Len(); n < 0 || n > maxOrphans {
-					t.Errorf("%d kept", n)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	due.Add(int64(g.due(time.Hour)))
-	if kept.Load() != due.Load() || kept.Load() == 0 || g.Len() != 0 {
-		t.Errorf("%d kept, %d given back, %d left", kept.Load(), due.Load(), g.Len())
-	}
-}
-
-func TestOrphansAllocateNothing(t *testing.T) {
-	var g Orphans
-	now := time.Duration(0)
-	if n := testing.AllocsPerRun(1000, func() { g.Keep(now, owner{perClient: 1}); g.Keep(now+9, owner{perClient: 2}); g.Due(now); now++ }); n != 0 {
-		t.Errorf("%v allocations, want none", n)
-	}
-}
-
-func BenchmarkOrphans(b *testing.B) {
-	b.Run("none due", func(b *testing.B) {
-		var g Orphans
-		g.Keep(time.Hour, owner{perClient: 1})
-		b.ReportAllocs()
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
-				g.Due(time.Minute)
-			}
-		})
-	})
-	b.Run("500 kept", func(b *testing.B) {
-		var g Orphans
-		var clock atomic.Int64
-		b.ReportAllocs()
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
-				now := time.Duration(clock.Add(1))
-				g.Keep(now+500, owner{perClient: 1})
-				g.Due(now)
-			}
-		})
-	})
 }
 
 func TestClassNames(t *testing.T) {

@@ -76,7 +76,7 @@ func (c *control) fall(factor float64, l Law) {
 	c.recoveryLimit = max(c.recoveryLimit, c.limit)
 	c.limit = max(float64(l.Min), factor*c.limit)
 	c.cut.open = false
-	c.congestion = 1
+	c.congestion, c.hotWindows = 1, 0
 }
 
 // climb raises the limit by half, at most to that before the failure: slow start.

@@ -21,8 +21,9 @@ const (
 	// backend need not have been saturated all the while.
 	longestTick = 2 * time.Second
 
-	// pressure is how much more is asked to come than a backend completes at an adaptive
-	// limit: one that no request reaches does not grow. Ours: a tenth keeps it used, and
+	// pressure is how much more is asked to come than a backend completes. It completes no
+	// more than what comes: an adaptive limit that no request reaches does not grow, and
+	// a place in flight that stands empty cannot be saved up. A tenth keeps the limit used, and
 	// costs one client in twenty another request.
 	pressure = 1.1
 
@@ -94,10 +95,7 @@ func (c *Concurrency) Rate(p *Plan) float64 {
 	if rate == 0 || !p.adaptive && c.lease.bounds() { // measured with another lease
 		rate = c.expected(p)
 	}
-	if p.adaptive {
-		rate *= pressure
-	}
-	return rate
+	return rate * pressure
 }
 
 // leastRoom is how many places a process without any counts on, where it shares them. Ours:

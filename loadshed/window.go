@@ -5,9 +5,6 @@ import (
 	"time"
 )
 
-// Routes is how many routes an [Adaptive] tells apart.
-const Routes = 64
-
 // maxLatencyCounted caps the latency of a request. It keeps the packed sums from
 // overflowing: 170,000 such requests fit into one window.
 const maxLatencyCounted = 100 * time.Second
@@ -33,7 +30,7 @@ const squareUnit = 16
 // atomic; a request that ends while the window is taken is counted in either.
 type window struct {
 	_          [64]byte // a cache line away from the fields that every request reads
-	ok         [Routes]cell
+	ok         cell
 	timedOut   cell
 	squares    atomic.Uint64
 	overloaded atomic.Uint64
@@ -44,12 +41,12 @@ type window struct {
 	_          [64]byte
 }
 
-func (w *window) add(took time.Duration, timedOut bool, route uint8) {
+func (w *window) add(took time.Duration, timedOut bool) {
 	us := uint64(min(max(took, 0), maxLatencyCounted) / time.Microsecond)
 	if timedOut {
 		w.timedOut.add(us)
 	} else {
-		w.ok[route%Routes].add(us)
+		w.ok.add(us)
 	}
 	w.squares.Add((us / squareUnit) * (us / squareUnit))
 }
@@ -66,15 +63,11 @@ type sample struct {
 	latency     float64 // sum over n
 	goodLatency float64 // sum over good
 	squares     float64
-	routes      [Routes]struct {
-		n       int
-		latency float64
-	}
-	overloaded int
-	late       int
-	peak       int
-	limitHits  int // requests that found the limit reached
-	rejected   int // those of them that were not let in after a wait either
+	overloaded  int
+	late        int
+	peak        int
+	limitHits   int // requests that found the limit reached
+	rejected    int // those of them that were not let in after a wait either
 }
 
 // read copies w to s. With take, w is empty afterwards.
@@ -86,15 +79,7 @@ func (w *window) read(s *sample, take bool) {
 		return v.Load()
 	}
 	*s = sample{}
-	for r := range w.ok {
-		if w.ok[r].v.Load() == 0 {
-			continue
-		}
-		n, sum := unpack(load(&w.ok[r].v))
-		s.routes[r].n, s.routes[r].latency = n, sum
-		s.good += n
-		s.goodLatency += sum
-	}
+	s.good, s.goodLatency = unpack(load(&w.ok.v))
 	n, sum := unpack(load(&w.timedOut.v))
 	s.n, s.latency = s.good+n, s.goodLatency+sum
 	s.squares = float64(load(&w.squares)) * (squareUnit * squareUnit / 1e12)

@@ -14,33 +14,29 @@ const MaxHeld = 10_000
 // promise to stand. Ours: less than a client notices.
 const repeatSlack = 50 * time.Millisecond
 
-// Appointments is all that is known of the refused clients of one backend: the promise to
-// each ([Ledger]), how many come at which time ([Calendar]), which tickets are used, which
-// refusals are held back, and which clients come together ([Herd]). The zero
-// Appointments is ready once Resize has said how many clients to remember. It is safe
-// for concurrent use and must not be copied.
+// Appointments is all that is known of the rejected clients of one backend: when each is to
+// come back ([Line]), who was told what, which tickets are used, which rejections are held
+// back, and which clients come together ([Herd]). The zero Appointments is ready once Resize
+// has said how many clients to remember. It is safe for concurrent use and must not be copied.
 //
 // The operator's settings, the [Terms], are passed with every call and never kept.
 type Appointments struct {
-	calendar Calendar
-	ledger   Ledger
-	crowds   crowds
+	line     Line
+	promises promises
+	groups   groups
 	signers  signers
 	herds    herds
-	news     news // for other replicas
+	patience patience
+	moment   moment
+	news     news          // for other replicas
+	ticked   time.Duration // the last Tick of a second
 
-	second struct { // as of the last Tick of a second
-		at         time.Duration
-		unpromised int64 // arrivals at the backend that kept no promise
-		overQuota  uint64
-	}
+	within, overQuota uint64 // requests within their quotas, and beyond, then
 
-	patience  patience
-	moment    moment
-	held      atomic.Int64  // refusals that wait to be sent
-	returned  atomic.Uint64 // arrivals of clients that had a promise
-	onTime    atomic.Uint64 // those of them whose time had come
-	broken    atomic.Uint64 // clients that came when they were told and were refused
+	held      atomic.Int64  // rejections that wait to be sent
+	returned  atomic.Uint64 // clients that came and had a promise
+	onTime    atomic.Uint64 // those that came when they were told
+	broken    atomic.Uint64 // those whose slot had come, and were rejected
 	early     atomic.Uint64 // clients that came too early and were admitted
 	redeemed  atomic.Uint64 // tickets that made a stranger as good as on time
 	worthless atomic.Uint64 // tickets that were forged, foreign, used or too old
@@ -61,28 +57,12 @@ type Terms struct {
 
 // A Caller is what there is to know of the client of a request.
 type Caller struct {
-	Key         uint64        // names the client; 0: it is not known, so nothing is remembered
-	Fingerprint uint64        // of the request: see Ledger.Visit
-	Repeats     bool          // the request says itself that it is a retry
-	Precise     bool          // the client reads milliseconds, so its answer need not be held
-	Agent       string        // its User-Agent
-	Ticket      string        // that it brings, "" for none
-	ID          []byte        // names the client in tickets, the same in all replicas
-	Deadline    time.Duration // when the client will have given up; 0: not known
-}
-
-// kind returns what a request repeats, 0 if it says that it repeats something.
-func (c *Caller) kind() uint64 {
-	if c.Repeats {
-		return 0
-	}
-	return c.Fingerprint
-}
-
-// Supply is what the backend can spare, as far as its calendar has to know.
-type Supply struct {
-	Rate  float64       // requests per second that the backend can take; +Inf: not known
-	Token time.Duration // until there is a token for any request
+	Key      uint64        // names the client; 0: it is not known, so nothing is remembered
+	Precise  bool          // the client reads milliseconds, so its answer need not be held
+	Agent    string        // its User-Agent
+	Ticket   string        // that it brings, "" for none
+	ID       []byte        // names the client in tickets, the same in all replicas
+	Deadline time.Duration // when the client will have given up; 0: not known
 }
 
 // Bounds returns the shortest and the longest wait that a client is told.
@@ -92,16 +72,6 @@ func (t *Terms) Bounds(c *Caller) (shortest, longest time.Duration) {
 		shortest = 0
 	}
 	return shortest, longest
-}
-
-// rates returns what the calendar has to know for a request.
-func (a *Appointments) rates(c *Caller, t *Terms, s Supply) Rates {
-	r := Rates{Rate: s.Rate, Token: s.Token}
-	r.Min, r.Max = t.Bounds(c)
-	if t.Herds {
-		r.Pulse = a.herds.pulse
-	}
-	return r
 }
 
 // Told is what a refused client is told.
@@ -120,15 +90,14 @@ type Told struct {
 	// be called once.
 	Hold time.Duration
 
-	by  *Appointments // if Hold is above 0
-	who listener
+	by    *Appointments // if Hold is above 0
+	agent uint8
 }
 
 // Sent ends the Hold of a refusal, if it has one: it is sent.
 func (d *Told) Sent() {
 	if d.by != nil {
 		d.by.held.Add(-1)
-		d.by.patience.heard(d.who, d.Hold)
 	}
 }
 
@@ -136,7 +105,7 @@ func (d *Told) Sent() {
 func (d *Told) Lost() {
 	if d.by != nil {
 		d.by.held.Add(-1)
-		d.by.patience.leaves(d.who)
+		d.by.patience.leaves(d.agent)
 	}
 }
 
@@ -149,167 +118,214 @@ func (d *Told) Tell(wait time.Duration, quota bool, t *Terms) {
 	}
 }
 
-// Resize sets how many clients are remembered: see [Ledger.Resize].
-func (a *Appointments) Resize(maxClients int) { a.ledger.Resize(maxClients) }
+// Resize sets how many clients are remembered, MinMaxClients to MaxMaxClients.
+func (a *Appointments) Resize(maxClients int) { a.promises.resize(maxClients) }
 
 // Expects reports whether any client may come back that was told to.
-func (a *Appointments) Expects(now time.Duration) bool { return a.calendar.Expecting(now) }
+func (a *Appointments) Expects(now time.Duration) bool { return a.line.Expects(now) }
 
 // Backlogged reports whether any client is promised a time after now.
-func (a *Appointments) Backlogged(now time.Duration) bool { return a.calendar.Backlogged(now) }
+func (a *Appointments) Backlogged(now time.Duration) bool { return a.line.Standing(now) }
 
 // Ahead returns how far the promises reach.
-func (a *Appointments) Ahead(now time.Duration) time.Duration { return a.calendar.Ahead(now) }
+func (a *Appointments) Ahead(now time.Duration) time.Duration { return a.line.Ahead(now) }
 
-// Doubt returns how little newcomers are trusted to come back when they are told, 0 to 1: 1
+// Doubt returns how little new clients are trusted to come back when they are told, 0 to 1: 1
 // in a flood of strangers that ask once.
-func (a *Appointments) Doubt() float64 { return a.calendar.Doubt() }
+func (a *Appointments) Doubt() float64 { return a.line.Doubt() }
 
-// Spare returns how many refused clients per second a backend can serve beside what
-// comes anyway, if it can take service per second.
-func (a *Appointments) Spare(service float64) float64 { return a.calendar.Spare(service) }
+// Spare returns how many rejected clients per second a backend can serve beside what
+// comes anyway, if it can take rate per second.
+func (a *Appointments) Spare(rate float64) float64 { return a.line.Spare(rate) }
 
-// Arrive looks up what the client of a request was promised. It is on Standby, or
-// rejected for coming early, only while others wait. So is one of a crowd that wants more
-// than its share. Of a deferred client that is OnTime it has to be asked whether it is
-// Overdue.
-func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, v *Visit) {
-	if c.Key == 0 || !a.calendar.Expecting(now) && c.Ticket == "" {
+// Arrive looks up what the client of a request was promised. rate is what the backend can
+// take per second. strict: one that comes early is rejected while the line is long and others
+// wait in it.
+func (a *Appointments) Arrive(now time.Duration, c *Caller, t *Terms, rate float64, strict bool, v *Visit) {
+	if c.Key == 0 || !a.line.Expects(now) && c.Ticket == "" {
 		return
 	}
-	strict := t.Enforce && a.calendar.Backlogged(now)
-	var horizon time.Duration
-	if strict {
-		_, horizon = t.Answers.Bounds()
-	}
-	if w, m := a.crowds.of(now, c.Key); w != nil {
-		w.take(now, strict, v)
-		m.Unlock()
-		if v.Promises > 0 {
-			a.news.add(Note{Key: c.Key, Crowd: true, Kept: true, OnTime: v.Standing == OnTime, Promise: uint8(v.promise), At: v.At, Trust: v.Trust, Deferred: v.Deferred})
-		}
+	shortest, _ := t.Answers.Bounds()
+	strict = strict && t.Enforce && a.line.Ahead(now) > shortest+time.Second
+	if w := a.groups.find(c.Key); w != nil {
+		a.arriveShared(now, w, v)
+		a.groups.mu.Unlock()
 	} else {
-		*v = a.ledger.Visit(now, c.Key, c.kind(), horizon, a.calendar.Waiting())
+		a.arriveAlone(now, c.Key, strict, v)
 	}
-	v.Due = v.Standing == OnTime && !v.Deferred
 	a.redeem(now, c, t, strict, v)
-	v.Standby = v.Rejected || strict && !v.Uncontended && (v.Standing == OtherRequest || v.Standing == Ambiguous || v.Excess && !v.Due)
-	if v.Promises > 0 && v.Crowd || v.Standing != Stranger && v.Standing != OtherRequest {
-		a.returned.Add(1)
-		if v.Standing == OnTime {
-			a.onTime.Add(1)
-		}
-		if !v.Rejected || !v.Hammers { // of clients that come early again and again, the first time
-			a.families[FamilyOf(c.Agent)].returned(v)
-		}
+	if v.Promises == 0 || v.Standing == Stranger {
+		return
+	}
+	a.returned.Add(1)
+	if !v.Rejected {
+		a.news.add(Note{Key: c.Key, Turn: v.turn, Kept: true, OnTime: v.OnTime(), Shared: v.Shared})
+	}
+	if v.OnTime() {
+		a.onTime.Add(1)
+		a.line.Came(now, min(rate, maxRate), &v.turn)
+	}
+	if !v.Rejected || v.kind != Hammer {
+		a.families[FamilyOf(c.Agent)].returned(v)
 	}
 }
 
-// Overdue finds out whether the number of a deferred client that is OnTime has come.
-func (a *Appointments) Overdue(now time.Duration, c *Caller, t *Terms, s Supply, v *Visit) {
-	v.Due = a.calendar.Overdue(now, *v, a.rates(c, t, s))
+func (a *Appointments) arriveShared(now time.Duration, w *group, v *Visit) {
+	v.Shared = true
+	if t, ok := a.groups.take(now, w); ok {
+		v.turn, v.At, v.Promises, v.proven = t, t.At, 1, t.Trust == Proven
+		v.Standing = standingOf(&t)
+	}
 }
 
-// Drawn draws whether a deferred client may take what others need not, and returns its
-// Reserve then.
-func (a *Appointments) Drawn(now time.Duration, c *Caller, t *Terms, s Supply) (reserve int, ok bool) {
-	return reserveOfChance, a.calendar.Chance(now, a.rates(c, t, s))
-}
-
-// Promised returns how many appointments a client has that it has not come for.
-func (a *Appointments) Promised(now time.Duration, client uint64) int {
-	_, r, m := a.ledger.known(client)
-	if r == nil {
-		return 0
+func (a *Appointments) arriveAlone(now time.Duration, key uint64, strict bool, v *Visit) {
+	waiting := 0
+	if strict {
+		waiting = a.line.Waiting()
 	}
-	defer m.Unlock()
-	return r.outstanding(now)
-}
-
-// Forget forgets what a client was promised; it is a stranger when it comes.
-func (a *Appointments) Forget(client uint64) { a.ledger.Drop(client) }
-
-// Keep notes that a client with a promise has been admitted, as which it came.
-func (a *Appointments) Keep(now time.Duration, client uint64, came *Visit) {
-	v := *came
-	if !v.Crowd {
-		v = a.ledger.Keep(now, client)
-	}
-	if v.Promises > 0 && !v.Crowd {
-		a.news.add(Note{Key: client, Kept: true, OnTime: v.Standing == OnTime, At: v.At, Trust: v.Trust, Deferred: v.Deferred})
-	}
+	f := a.promises.take(now, key, a.line.serving(), waiting)
+	v.Promises, v.At, v.turn, v.kind, v.served, v.Known = f.n, f.At, f.Turn, f.kind, f.served, f.ready
+	v.proven = f.Trust == Proven || f.served
 	switch {
-	case v.Promises == 0 || v.promise == ask:
-	case v.Deferred:
-		a.calendar.Leave()
-	case v.Standing == OnTime:
-		a.calendar.Kept(now, v.At, v.Trust)
+	case f.n == 0:
+	case f.unheard: // another of its requests, or of the clients behind its key
+		v.unheard = true
+	case f.early:
+		v.Standing, v.Rejected = TooEarly, f.left
 	default:
-		a.calendar.Forget(now, v.At, v.Trust)
+		v.Standing = standingOf(&f.Turn)
+		v.late = now > f.At+lateEnd(f.lead)-f.lead
+	}
+}
+
+func standingOf(t *Turn) Standing {
+	if t.Slot {
+		return Due
+	}
+	return Asks
+}
+
+// Admitted notes that a client is let in, and what it came as.
+func (a *Appointments) Admitted(now time.Duration, key uint64, v *Visit) {
+	switch {
+	case v.Standing == Stranger && !v.Known:
+		a.line.Fresh()
+		return
+	case v.Standing == TooEarly:
 		a.early.Add(1)
+		a.line.GiveBack(now, &v.turn)
+		return
+	case v.Standing == Asks:
+		a.line.GiveBack(now, &v.turn)
+	}
+	if !v.Shared && key != 0 && a.line.Expects(now) {
+		rests := Turn{At: now + restAfter, Trust: Proven}
+		a.promises.put(now, key, &rests, now, isPast, v.kind)
 	}
 }
 
-// Pass notes that a client has been admitted that had a pass: see Visit.
-func (a *Appointments) Pass(now time.Duration, client uint64) {
-	if a.calendar.Backlogged(now) {
-		a.ledger.UsePass(now, client)
-	}
-}
-
-// RefuseEarly tells a client its promise again, at the lowest cost there is; one that is
-// Ambiguous what Sometime says.
+// RefuseEarly tells a client its promise again, at the lowest cost there is.
 func (a *Appointments) RefuseEarly(now time.Duration, v *Visit, t *Terms, d *Told) {
 	d.Tell(v.At-now, false, t)
 }
 
-// Sometime sets the promise of a client that is Ambiguous, so that it is not known, to a
-// time that is as good as any.
-func (a *Appointments) Sometime(now time.Duration, c *Caller, t *Terms, s Supply, v *Visit) {
-	v.At = a.calendar.Later(now, a.rates(c, t, s)).At
+// Awaits reports whether a client that the backend has no capacity for is to wait for a slot
+// of the store that replicas share.
+func (a *Appointments) Awaits(v *Visit) bool {
+	if v.Standing == TooEarly {
+		return false
+	}
+	want := v.claims()
+	return a.line.Awaits(want.had, want.trust)
+}
+
+// claims returns what the line has to know of a client.
+func (v *Visit) claims() (c claim) {
+	if v.OnTime() {
+		c.had = &v.turn
+	}
+	if v.proven || v.OnTime() {
+		c.trust = Proven
+	}
+	return c
 }
 
 // Refuse gives a client that the backend has no capacity for its appointment.
 func (a *Appointments) Refuse(now time.Duration, c *Caller, v *Visit, t *Terms, s Supply, d *Told) {
-	if v.Standing == TooEarly { // enforcement is off
+	if v.Standing == TooEarly { // it is not enforced, or the line is short: the promise stands
+		if v.turn.At > now && !v.Rejected {
+			a.promises.put(now, c.Key, &v.turn, now, 0, v.kind)
+		}
 		d.Tell(v.At-now, false, t)
 		return
 	}
-	rates := a.rates(c, t, s)
-	if v.BeforeAnswer && v.Promises >= CrowdThreshold {
-		a.crowds.begin(now, c.Key, v)
-		a.ledger.Drop(c.Key)
-		*v = Visit{Crowd: true}
+	if v.Standing == Due {
+		a.broken.Add(1)
 	}
-	if v.Crowd && v.Standing != Ambiguous {
-		a.refuseOne(now, c, v, t, rates, d)
-		return
+	if !v.Shared && v.unheard && v.Promises >= GroupThreshold {
+		a.gather(now, c.Key)
+		v.Shared = true
 	}
-	if v.Standing == Ambiguous || v.Standing == OtherRequest && (!v.BeforeAnswer || v.Promises >= CrowdThreshold) {
-		// Any time will do: it is not worth holding a connection for.
-		if p := a.calendar.Later(now, rates); !t.tooLong(&p, d) {
-			a.tell(now, c, t, p, false, d)
-		}
-		return
-	}
-	p, replace := a.book(now, v, rates)
-	if t.tooLong(&p, d) {
-		a.forget(now, c.Key, p, replace)
-		return
-	}
-	a.tell(now, c, t, p, !v.Hammers, d)
-	if c.Key != 0 && a.ledger.Write(now, c.Key, c.Fingerprint, p, now+d.Hold, replace) {
-		a.news.add(Note{
-			Key: c.Key, Fingerprint: uint8(c.Fingerprint), At: p.At, Trust: p.Trust, Deferred: p.Deferred, Number: uint32(p.Number),
-			Told: now + d.Hold, Replace: replace,
-		})
-		return
-	}
-	if p.Deferred { // a stranger again when it comes
-		a.calendar.Unqueue()
+	want := v.claims()
+	want.min, want.max = t.Bounds(c)
+	var turn Turn
+	var p Appointment
+	if v.Shared {
+		turn, p = a.promiseShared(now, c.Key, s, want)
 	} else {
-		a.calendar.Unwatched(p)
+		turn, p = a.promise(now, s, want)
 	}
+	if t.tooLong(&p, d) {
+		a.line.GiveBack(now, &turn)
+		return
+	}
+	a.tell(now, c, t, p, v.kind != Hammer, d)
+	if !v.Shared && !a.remember(now, c.Key, &turn, now+d.Hold, v) {
+		a.line.Unwatched(&turn)
+	}
+}
+
+func (a *Appointments) promise(now time.Duration, s Supply, want claim) (Turn, Appointment) {
+	turn, wait := a.line.Next(now, s, want)
+	return turn, Appointment{At: turn.At, Wait: wait, Deferred: !turn.Slot}
+}
+
+// promiseShared books for one of the clients behind one key, and notes the promise.
+func (a *Appointments) promiseShared(now time.Duration, key uint64, s Supply, want claim) (turn Turn, p Appointment) {
+	w := a.groups.begin(now, key)
+	defer a.groups.mu.Unlock()
+	most := max(GroupThreshold, a.line.Pace(s.Rate)*want.max.Seconds()/2)
+	if (want.had == nil || !want.had.Slot) && float64(a.groups.slots) >= most {
+		turn, p.Wait = a.line.Ask(now, float64(a.groups.slots+a.groups.asks)-most, s, want)
+		p.At, p.Deferred = turn.At, true
+	} else {
+		turn, p = a.promise(now, s, want)
+	}
+	a.groups.put(w, &turn)
+	a.news.add(Note{Key: key, Turn: turn, Told: now, Shared: true})
+	return turn, p
+}
+
+// remember notes a promise that a client is told of at an instant, and reports whether there
+// was room.
+func (a *Appointments) remember(now time.Duration, key uint64, turn *Turn, told time.Duration, v *Visit) bool {
+	told = max(told, now+minAnswerTransit)
+	if key == 0 || !a.promises.put(now, key, turn, told, 0, v.kind) {
+		return false
+	}
+	a.news.add(Note{Key: key, Turn: *turn, Told: told})
+	return true
+}
+
+// gather makes a group of the clients behind a key.
+func (a *Appointments) gather(now time.Duration, key uint64) {
+	w := a.groups.begin(now, key)
+	defer a.groups.mu.Unlock()
+	a.promises.each(now, key, a.line.serving(), false, func(p promise, t Turn) {
+		if !p.has(isPast) {
+			a.groups.put(w, &t)
+		}
+	})
 }
 
 // tooLong tells a client never to come back that would wait for longer than GiveUp.
@@ -319,35 +335,6 @@ func (t *Terms) tooLong(p *Appointment, d *Told) bool {
 	}
 	d.Wait, d.Hint = p.Wait, Hint{Never: true}
 	return true
-}
-
-// book returns the next appointment of a client, and which of its promises it replaces.
-func (a *Appointments) book(now time.Duration, v *Visit, r Rates) (Appointment, Replace) {
-	switch {
-	case v.Standing != OnTime:
-		return a.calendar.Book(now, r, v.Trust), ReplaceNone
-	case v.Deferred && !v.Due:
-		return a.calendar.Rebook(now, *v, r), ReplaceOne
-	case !v.Deferred:
-		a.broken.Add(1)
-		if v.Promises > 0 {
-			a.calendar.Kept(now, v.At, v.Trust)
-		}
-	}
-	return a.calendar.Excuse(now, r, Proven), ReplaceOne
-}
-
-// forget takes back an appointment of a client that is told never to come back.
-func (a *Appointments) forget(now time.Duration, client uint64, p Appointment, replace Replace) {
-	switch {
-	case !p.Deferred:
-		a.calendar.Forget(now, p.At, p.Trust)
-	case replace == ReplaceNone: // its number is new, too
-		a.calendar.Unqueue()
-	}
-	if replace != ReplaceNone { // what it was promised for something else still holds
-		a.ledger.Drop(client)
-	}
 }
 
 // RefuseQuota gives a client that is over its quota its appointment. It comes neither
@@ -364,40 +351,32 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 		a.families[FamilyOf(c.Agent)].told.Add(1)
 		return
 	}
-	v := a.ledger.Visit(now, key, c.kind(), 0, 0)
-	replace := ReplaceNone
-	rates := a.rates(c, t, s)
-	switch v.Standing {
-	case TooEarly:
-		if now+wait <= v.At+repeatSlack { // the promise stands
-			d.Tell(v.At-now, false, t)
+	shortest, longest := t.Bounds(c)
+	f := a.promises.take(now, key, 0, math.MaxInt)
+	from := now + wait
+	switch {
+	case f.unheard: // its further requests wait for their own tokens, and so for each other
+		from = min(from+time.Duration(f.n)*each, now+longest)
+		if f.n >= GroupThreshold {
+			d.Tell(from-now, false, t)
 			return
 		}
-		replace = ReplaceOne
-	case OnTime: // whatever was promised for before now is done with
-		replace = ReplaceAll
-	case OtherRequest, Ambiguous:
-		wait += min(time.Duration(v.Promises)*each, rates.Max)
-		if v.Standing == Ambiguous || wait > rates.Max {
-			d.Tell(min(wait, rates.Max), false, t)
-			return
-		}
+	case f.early && f.n > 1: // one of several behind one key: after the others
+		d.Tell(min(wait+time.Duration(f.n)*each, longest), false, t)
+		return
+	case f.early && now+wait <= f.At+repeatSlack: // the promise stands
+		d.Tell(f.At-now, false, t)
+		return
 	}
-	// One slot for each client: its further requests wait for their own tokens, and so for
-	// each other.
-	one := v.Standing != OtherRequest && v.Promises <= 1
-	p := Appointment{At: now + min(wait, rates.Max)}
-	if !one {
-		p.At = max(p.At, v.At)
-	}
-	if one && !math.IsInf(rates.Rate, 1) && wait <= rates.Max {
-		p = a.calendar.BookFrom(now, now+wait, rates)
+	turn := Turn{At: from, Slot: true}
+	if f.n == 0 && !math.IsInf(s.Rate, 1) {
+		turn.At = a.line.BookFrom(now, max(from, now+shortest), now+longest, s.Rate)
 	}
 	// If no other client is in the way of its own time, none will be if it comes at the
 	// next whole second.
-	alone := v.Promises == 0 && p.At <= now+wait
-	a.tell(now, c, t, p, !v.Hammers && !alone, d)
-	a.ledger.Write(now, key, c.Fingerprint, p, now+d.Hold, replace)
+	alone := f.n == 0 && turn.At <= max(from, now+shortest)
+	a.tell(now, c, t, Appointment{At: turn.At, Wait: turn.At - now}, !alone, d)
+	a.promises.put(now, key, &turn, max(now+d.Hold, now+minAnswerTransit), 0, f.kind)
 }
 
 // tell sets what a refused client is told. Retry-After has whole seconds, and clients
@@ -405,59 +384,56 @@ func (a *Appointments) RefuseQuota(now time.Duration, c *Caller, key uint64, wai
 // So the answer may be held back by the fraction that is missing: then the whole
 // seconds hit the slot.
 func (a *Appointments) tell(now time.Duration, c *Caller, t *Terms, p Appointment, hold bool, d *Told) {
-	d.Wait, d.Window = p.At-now, p.Window
+	d.Wait = p.At - now
 	d.Ticket = a.sign(now, c, t, p)
 	family := FamilyOf(c.Agent)
 	a.families[family].told.Add(1)
 	fraction := d.Wait % time.Second
 	if hold && t.Answers.Dither() && !c.Precise && fraction > 0 && d.Wait > time.Second && (c.Deadline == 0 || now+fraction < c.Deadline) {
-		a.hold(listenerOf(c.Key, c.Agent, family), fraction, d)
+		a.hold(c.Agent, fraction, d)
 	}
 	d.Hint = t.Answers.Hint(d.Wait - d.Hold)
 }
 
-// hold has a refusal held back for so long, if there are not too many and its client
-// listens, as far as that is known.
-func (a *Appointments) hold(who listener, fraction time.Duration, d *Told) {
-	if holds := a.patience.holds(who, fraction); !a.moment.refuse() && !holds {
+// hold has a rejection held back for so long, if there are not too many and clients of its
+// agent listen, or if it is one of a burst.
+func (a *Appointments) hold(agent string, fraction time.Duration, d *Told) {
+	who := agentOf(agent)
+	if holds := a.patience.holds(who); !a.moment.reject() && !holds {
 		return
 	}
 	if a.held.Add(1) > MaxHeld {
 		a.held.Add(-1)
 		return
 	}
-	d.Hold, d.by, d.who = fraction, a, who
+	d.Hold, d.by, d.agent = fraction, a, who
 }
 
-// Tick tells how many requests have come, how many of them were refused, and how many of
-// those for their clients' quotas, in all. It is for one goroutine, every 100 ms.
+// Tick tells how many requests have come, how many of them were rejected, and how many of those
+// for their clients' quotas, in all. It is for one goroutine, every 100 ms.
 func (a *Appointments) Tick(now time.Duration, arrivals, refusals, overQuota uint64, t *Terms) {
 	if t.Herds {
 		a.herds.tick(now, arrivals, refusals, a)
 	}
 	a.moment.tick(now)
-	s := &a.second
-	d := now - s.at
-	if d < time.Second {
-		return
+	if now-a.ticked >= time.Second {
+		within := arrivals - overQuota
+		beyond := overQuota-a.overQuota > within-a.within
+		a.ticked, a.within, a.overQuota = now, within, overQuota
+		a.line.Tick(now, beyond)
 	}
-	// Requests over a quota do not come to the backend.
-	unpromised := int64(arrivals - overQuota - a.returned.Load())
-	if s.at > 0 {
-		a.calendar.Arrived(now, d, uint64(max(0, unpromised-s.unpromised)), overQuota-s.overQuota)
-	}
-	s.at, s.unpromised, s.overQuota = now, unpromised, overQuota
 }
 
-// OnTime returns how many clients have come that had a promise, when they were told.
+// OnTime returns how many clients have come when they were told.
 func (a *Appointments) OnTime() uint64 { return a.onTime.Load() }
 
-// Clients returns how many clients are remembered, by how they behave: see [Ledger.Clients].
-func (a *Appointments) Clients() [Classes]int { return a.ledger.Clients() }
+// Clients returns how many clients are remembered, by how they behave. It visits every
+// promise: it is for scrapes.
+func (a *Appointments) Clients() [Classes]int { return a.promises.kinds() }
 
 // AppointmentStats is a snapshot of Appointments.
 type AppointmentStats struct {
-	CalendarStats
+	LineStats
 	Broken        uint64 // clients that came when told and were refused
 	EarlyAdmitted uint64 // clients that came too early and were admitted
 	Held          int    // refusals that are being held back
@@ -471,9 +447,9 @@ type AppointmentStats struct {
 // Stats returns the counts, each read at a slightly different moment.
 func (a *Appointments) Stats(now time.Duration) AppointmentStats {
 	s := AppointmentStats{
-		CalendarStats: a.calendar.Stats(now),
-		Broken:        a.broken.Load(), EarlyAdmitted: a.early.Load(), Held: int(a.held.Load()), Lost: a.patience.lost.Load(),
-		MaxClients: a.ledger.MaxClients(), Redeemed: a.redeemed.Load(), Worthless: a.worthless.Load(),
+		LineStats: a.line.Stats(now),
+		Broken:    a.broken.Load(), EarlyAdmitted: a.early.Load(), Held: int(a.held.Load()), Lost: a.patience.lost.Load(),
+		MaxClients: a.promises.sets() * ways, Redeemed: a.redeemed.Load(), Worthless: a.worthless.Load(),
 	}
 	for i := range s.Families {
 		s.Families[i] = a.families[i].stats()

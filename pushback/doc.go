@@ -1,16 +1,42 @@
 // Package pushback prevents thundering herds: it gives each rejected client its own
-// Retry-After (an appointment), and knows which clients keep theirs.
+// Retry-After (an appointment), and knows which clients keep theirs. It does not decide
+// whether a request is admitted, and reads no clock: now is the time since an epoch that the
+// caller keeps.
 //
-//	Calendar  when: slots in the rate that the backend can spare, and a queue
-//	Ledger    what each client was promised, in 16 bytes
+//	Line      when: seconds with room for as many clients as the backend can spare
+//	promises  what each client was told, in 16 bytes
+//	groups    the same for many clients behind one key, by the quarter of a second
 //	Tickets   the same, signed, for the client to carry
 //	Herd      detection of clients that come together, and their period
 //	Answers   the wording: HTTP, a page for browsers, gRPC
 //
 // [Appointments] composes all but the last.
 //
-// All but Answers are plain state and arithmetic: now is the time since an epoch
-// that the caller keeps, and nothing here reads a clock.
+// # The laws
+//
+//  1. Line. A rejected client gets the first second with room, from a second ahead on, since
+//     none can be back sooner. A second has room for 0.98 of the rate, less the base load.
+//  2. Kept. A slot counts as the share of promises that is kept, measured for new clients and
+//     for proven ones, so that a flood that never returns takes little room. More new clients
+//     than usual are not judged by those before.
+//  3. Tail. A client for which there is no second within the longest wait has a number, and
+//     asks again after equal times, so that it asks no more often than it must.
+//  4. Due. A client whose slot has come may take the last token; others leave some of the
+//     burst. If it is rejected all the same, it gets the next second with room.
+//  5. Early. While the line is longer than two seconds, a client that comes before its time
+//     hears the same time, so hammering gains nothing.
+//  6. Doubt. If few new clients come back, new ones leave more of the burst, in the end all but
+//     what overflows: those that do come back are served first.
+//  7. Key. A key is a short list of times. One that comes before it can have heard is one more
+//     client behind the key; from nine on they are a group.
+//  8. Group. An arrival has the earliest time that has come; all groups together have at most
+//     half of the slots, so that a few addresses leave the other half to the rest.
+//  9. Known. A client that has kept a promise goes before new ones for a minute, once every
+//     four seconds: the next pages of a visit.
+//
+// For example, a backend does 100/s with a burst of 10, and 40 clients come at once. Ten are
+// admitted. Seconds have room for 98, so the n-th that is rejected is told 1 s + (n-1)/98 s:
+// the tenth 1.09 s. Its answer is held back for 0.09 s and says 1.
 //
 // # What an answer says, and why
 //

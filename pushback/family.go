@@ -131,9 +131,9 @@ func (f *familyCounts) returned(v *Visit) {
 	switch {
 	case v.Standing == TooEarly:
 		f.early.Add(1)
-	case v.Late:
+	case v.late:
 		f.late.Add(1)
-	case v.Standing == OnTime:
+	case v.OnTime():
 		f.kept.Add(1)
 	}
 }

@@ -49,7 +49,7 @@ func BenchmarkFamilyOf(b *testing.B) {
 func TestUnknownNames(t *testing.T) {
 	for want, got := range map[string]string{
 		"Family(17)": Family(Families).String(), "bot": FamilyBot.String(),
-		"Class(8)": Class(Classes).String(), "early": Early.String(),
+		"Class(6)": Class(Classes).String(), "early": Early.String(),
 		"HerdKind(4)": HerdKind(4).String(), "echo": EchoHerd.String(),
 	} {
 		if got != want {

@@ -205,23 +205,11 @@ func (h *Herd) Report() HerdReport {
 
 // herds is the [Herd] of one backend, and the counts that its ticks are differences of.
 type herds struct {
-	mu      sync.Mutex // guards what follows; taken after the calendar's, never before it
+	mu      sync.Mutex // guards what follows
 	herd    Herd
 	came    uint64 // arrivals that kept no promise, up to the last tick
 	back    uint64 // of them, known clients
 	refused uint64
-
-	of *herds // of a Copy: the original, which knows of periodic herds
-}
-
-// pulse returns how many requests of a periodic herd are expected between two instants.
-func (h *herds) pulse(from, to time.Duration) float64 {
-	if h.of != nil {
-		h = h.of
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.herd.Pulse(from, to)
 }
 
 // Saw notes whose request was refused, for the herd detector. One that comes at the same
@@ -240,7 +228,7 @@ func (h *herds) tick(now time.Duration, arrivals, refusals uint64, a *Appointmen
 	// Refusals count when they are sent: that is what clients react to.
 	onTime := a.onTime.Load()
 	came, back, refused := arrivals-onTime, a.returned.Load()-onTime, refusals-uint64(a.held.Load())
-	h.herd.Tick(now, max(0, int(came-h.came)), max(0, int(back-h.back)), max(0, int(refused-h.refused)), a.calendar.Ahead(now))
+	h.herd.Tick(now, max(0, int(came-h.came)), max(0, int(back-h.back)), max(0, int(refused-h.refused)), a.line.Ahead(now))
 	h.came, h.back, h.refused = came, back, refused
 }
 

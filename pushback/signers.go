@@ -39,11 +39,11 @@ func (s *signers) of(secret []byte) *Tickets {
 	return newest.tickets
 }
 
-// redeem looks at the ticket of a client that comes at now. Where the ledger knows the
-// client, the ticket is only used up. A stranger with a ticket is as good as one whose
-// promise is in the ledger. strict: one that comes too early is rejected.
+// redeem looks at the ticket of a client that comes at now. Where a promise to the
+// client is known, the ticket is only used up. A stranger with a ticket is as good as one whose
+// promise is. strict: one that comes too early is rejected.
 func (a *Appointments) redeem(now time.Duration, c *Caller, t *Terms, strict bool, v *Visit) {
-	if t.Secret == nil || c.Ticket == "" || v.Promises > 0 && v.Standing != OnTime {
+	if t.Secret == nil || c.Ticket == "" || v.Promises > 0 && !v.OnTime() {
 		return
 	}
 	ticket, err := a.signers.of(t.Secret).Redeem(t.Wall(now), c.ID, c.Ticket)
@@ -51,8 +51,8 @@ func (a *Appointments) redeem(now time.Duration, c *Caller, t *Terms, strict boo
 		return
 	}
 	switch {
-	case err == nil && !v.Served:
-		v.Standing, v.Due = OnTime, true
+	case err == nil && !v.served:
+		v.Standing = Due
 		a.redeemed.Add(1)
 	case errors.Is(err, ErrEarly):
 		v.At = now + ticket.Due.Sub(t.Wall(now))

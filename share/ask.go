@@ -7,9 +7,6 @@ import (
 )
 
 const (
-	// SlotWidth is the width of a bucket of slots: that of the calendar.
-	SlotWidth = pushback.SlotWidth
-
 	// Beat is how often a replica tells the store that it lives, and is told what is new.
 	Beat = 100 * time.Millisecond
 
@@ -70,7 +67,7 @@ type Answer struct {
 	After int64        `json:"after"`
 }
 
-// Slots of the calendar, and what is told about them.
+// Slots of the line, and what is told about them.
 type (
 	Slot        = pushback.Slot
 	SlotsAsk    = pushback.SlotsAsk

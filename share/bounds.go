@@ -56,15 +56,13 @@ func boundSlots(s *SlotsAnswer, ask *SlotsAsk, now int64) {
 	s.Rate, s.Base = clamp(s.Rate, 0, mostRate), clamp(s.Base, 0, mostRate)
 	s.Issued = clamp(s.Issued, 0, mostNumbers)
 	s.Served = clamp(s.Served, 0, s.Issued)
-	s.First = max(0, min(s.First, now/slotWidth+keptSlots))
-	s.Cursor = max(0, min(s.Cursor, now/slotWidth+keptSlots))
-	grants, left := s.Grants[:0], ask.Want+1e-6 // for the noise of floating point
-	for _, g := range s.Grants {
-		if g.Bucket > now/slotWidth && g.Bucket <= (now+ask.Max)/slotWidth && g.Size > 0 && g.Size <= left {
-			grants, left = append(grants, g), left-g.Size
+	times := s.Times[:0]
+	for _, at := range s.Times[:min(len(s.Times), ask.Want)] {
+		if at >= now && at <= now+ask.Max {
+			times = append(times, at)
 		}
 	}
-	s.Grants = grants
+	s.Times = times
 }
 
 // Bound bounds the answer to an ask, as that of an Answer does. Tokens are at most those that were asked for, and places at

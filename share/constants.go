@@ -11,6 +11,6 @@ func Constants() []Constant {
 	return []Constant{
 		{"sweepTime", sweepTime}, {"rosterTime", RosterTime.Milliseconds()}, {"idleLease", IdleLease.Milliseconds()},
 		{"keptNews", keptNews}, {"maxNews", maxNews},
-		{"slotWidth", slotWidth}, {"shortestWait", shortestWait}, {"dividedTime", dividedTime}, {"staleTime", staleTime}, {"keptSlots", keptSlots},
+		{"shortestWait", shortestWait}, {"keptSlots", keptSlots}, {"mostWant", mostWant},
 	}
 }

@@ -26,7 +26,7 @@ func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
 	k.flying = false
 	k.see(now)
 	v := k.view.Load()
-	urgent := k.again || !v.alone && k.Clients.Calendar().WantsSlots()
+	urgent := k.again || !v.alone && k.Clients.Line().WantsSlots()
 	if !urgent && now < k.next() {
 		return a, false
 	}
@@ -36,9 +36,10 @@ func (k *Link) Due(now time.Duration) (a Ask, ok bool) {
 	if k.idles(now) {
 		k.asked = IdleLease
 	}
+	k.answers.send()
 	k.seq++
 	a = Ask{Name: k.name, Seq: k.seq, Lease: k.asked.Milliseconds(), Alone: v.alone, After: k.after, Replicas: k.heardOf}
-	slots := k.Clients.Calendar().AskSlots(now, k.trip, k.rates(v))
+	slots := k.Clients.Line().AskSlots(now, k.rate(v), k.limits.Max)
 	slots.Limit = k.limits.Capacity.Rate()
 	if slots.Rate = k.measured; math.IsInf(slots.Rate, 1) {
 		slots.Rate = 0
@@ -63,7 +64,7 @@ func (k *Link) tell(most int) string {
 
 // untell notes that what is in flight was told in vain.
 func (k *Link) untell(heard bool) {
-	k.Clients.Calendar().Untell(&k.slots, heard)
+	k.Clients.Line().Untell(&k.slots, heard)
 	k.slots = pushback.SlotsAsk{}
 }
 
@@ -84,7 +85,7 @@ func (k *Link) Bye(now time.Duration) (a Ask, ok bool) {
 	k.news.notes = k.Clients.News(k.news.notes, math.MaxInt)
 	k.news.number++
 	a.News = k.tell(0)
-	slots := k.Clients.Calendar().ReturnSlots(now)
+	slots := k.Clients.Line().ReturnSlots()
 	a.Slots = &slots
 	k.part(now)
 	k.calm = now
@@ -92,14 +93,13 @@ func (k *Link) Bye(now time.Duration) (a Ask, ok bool) {
 	return a, true
 }
 
-// rates returns what the calendar has to know.
-func (k *Link) rates(v *view) pushback.Rates {
+// rate returns what is known of the backend's.
+func (k *Link) rate(v *view) float64 {
 	most := k.limits.Capacity.Rate()
 	if most == 0 {
 		most = math.Inf(1)
 	}
-	rate := min(k.measured+v.rate, most)
-	return pushback.Rates{Rate: rate, Min: time.Second, Max: k.limits.Max}
+	return min(k.measured+v.rate, most)
 }
 
 func (k *Link) idles(now time.Duration) bool {
@@ -160,6 +160,7 @@ func (k *Link) answer(now, sent time.Duration, a *Answer) (news []string) {
 	}
 	k.flying = false
 	a.Bound(&k.said)
+	defer k.answers.end(false)
 	if a.Stale {
 		return nil
 	}
@@ -180,7 +181,7 @@ func (k *Link) answer(now, sent time.Duration, a *Answer) (news []string) {
 	k.heard, k.lease = now, k.asked
 	k.count(now, a)
 	if k.born != 0 && (a.Born != k.born || moved) {
-		k.Clients.Calendar().Forgot()
+		k.Clients.Line().Forgot()
 	}
 	if k.born != 0 && a.Born != k.born {
 		a.After = 0 // all that it has is read
@@ -204,8 +205,8 @@ func (k *Link) take(now time.Duration, a *Answer) {
 	if a.Slots != nil && !v.parted {
 		v.rate = a.Slots.Rate
 		k.view.Store(&v)
-		k.Clients.Join(now, k.zero, k.most, k.rank)
-		k.Clients.Calendar().HearSlots(now, a.Slots, k.rates(&v))
+		k.Clients.Join(k.zero, k.most, k.rank)
+		k.Clients.Line().HearSlots(now, a.Slots)
 	}
 	k.after = a.After
 	k.again = k.again || !v.alone && len(a.News) >= maxNews/2 // there is more to be read

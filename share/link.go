@@ -79,6 +79,7 @@ type Link struct {
 	measured float64 // what the replica adds to the backend's rate
 	exchange
 	clock
+	answers trips
 	roster
 	pools *Backend
 }
@@ -163,6 +164,7 @@ func (k *Link) Unlink(now time.Duration) {
 	k.ended = true
 	k.view.Store(&view{alone: true, parted: true, replicas: k.most})
 	k.look.Store(int64(never))
+	k.answers.end(true)
 	k.pools.Unlink(now)
 	k.Clients.Leave()
 }
@@ -205,7 +207,7 @@ func (k *Link) Look(now time.Duration) {
 // atomic loads.
 func (k *Link) Nudge(now time.Duration) {
 	k.pools.Nudge(now)
-	urgent := k.Clients.Calendar().WantsSlots() && !k.view.Load().alone
+	urgent := k.Clients.Line().WantsSlots() && !k.view.Load().alone
 	if urgent && !k.urged.Load() && !k.urged.Swap(true) || !k.told.Load() && !k.told.Swap(true) {
 		k.wakeUp()
 	}
@@ -217,6 +219,19 @@ func (k *Link) Ask(now time.Duration) <-chan struct{} {
 		return nil
 	}
 	return k.pools.Ask(now)
+}
+
+// AskSlot returns what a rejected client may wait for that is to be given a slot: a channel that is closed when the
+// store has answered. It returns nil if the store is gone.
+func (k *Link) AskSlot() <-chan struct{} {
+	if k == nil || k.view.Load().alone {
+		return nil
+	}
+	k.mu.Lock()
+	c := k.answers.next()
+	k.mu.Unlock()
+	k.wakeUp()
+	return c
 }
 
 // AskPlace returns what a request may wait for that finds no place: see Backend.AskPlace.
@@ -297,6 +312,7 @@ func (k *Link) part(now time.Duration) {
 	}
 	k.view.Store(&view{alone: true, replicas: k.most, rate: v.rate})
 	k.calm = now + calmTime
-	k.Clients.Calendar().Late()
+	k.Clients.Line().Late()
 	k.look.Store(int64(k.calm))
+	k.answers.end(true)
 }

@@ -40,10 +40,10 @@ func newLinks(names ...string) (links []*Link, exchange func(now time.Duration, 
 func TestNotesAsText(t *testing.T) {
 	const zero = 1_795_000_000_000 * ms
 	notes := []pushback.Note{
-		{Key: 1<<63 + 5, Fingerprint: 31, At: 5 * time.Second, Trust: pushback.Proven, Told: 4 * time.Second, Replace: pushback.ReplaceOne},
-		{Key: 7, At: 70 * time.Second, Deferred: true, Number: 12345, Told: 71 * time.Second},
-		{Key: 9, Crowd: true, Promise: 3, At: 5 * time.Second, Told: ms},
-		{Key: 8, Kept: true, OnTime: true, At: ms, Told: ms},
+		{Key: 1<<63 + 5, Turn: pushback.Turn{At: 5 * time.Second, Trust: pushback.Proven, Slot: true}, Told: 4 * time.Second},
+		{Key: 7, Turn: pushback.Turn{At: 70 * time.Second, Number: 12345}, Told: 71 * time.Second},
+		{Key: 9, Turn: pushback.Turn{At: 5 * time.Second, Slot: true}, Told: ms, Shared: true},
+		{Key: 8, Turn: pushback.Turn{At: ms}, Kept: true, OnTime: true, Told: ms},
 	}
 	b := batch{7, 9, notes}
 	if got := decode(b.encode(zero), zero); !reflect.DeepEqual(got, b) {
@@ -94,7 +94,7 @@ func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 	refuse := func(key uint64) {
 		var v pushback.Visit
 		var d pushback.Told
-		links[0].Clients.Refuse(now, &pushback.Caller{Key: key, Fingerprint: 1}, &v, &terms, pushback.Supply{Rate: 100}, &d)
+		links[0].Clients.Refuse(now, &pushback.Caller{Key: key}, &v, &terms, pushback.Supply{Rate: 100}, &d)
 	}
 	for key := range uint64(20) {
 		refuse(1000 + key)
@@ -106,7 +106,7 @@ func TestNewsAreToldUntilTheyArrive(t *testing.T) {
 	run(time.Second, -1) // the other is idle, and asks twice per second
 	known := 0
 	for key := range uint64(20) {
-		known += links[1].Clients.Promised(now, 1000+key) + links[1].Clients.Promised(now, 2000+key)
+		known += links[1].Clients.Client(now, 1000+key).Promises + links[1].Clients.Client(now, 2000+key).Promises
 	}
 	if known != 40 {
 		t.Errorf("the other replica knows of %d promises of 40", known)

@@ -46,7 +46,7 @@ const (
 func (m *Model) Plan(now int64, a Ask) (r Answer) {
 	if m.born == 0 {
 		m.born, m.members = now, map[string]*member{}
-		m.slots.load = map[int64]float64{}
+		m.slots.expected = map[int64]*expected{}
 	}
 	r.Now, r.Born = now, m.born
 	for _, o := range m.members { // the clock may have been set back
@@ -101,30 +101,30 @@ func (m *Model) roster(now int64, name string) (n, rank int) {
 	return max(n, m.least), rank
 }
 
-// slots are the calendar that replicas share: how many returns are expected in each bucket
-// that is granted. Buckets before the first one are divided evenly, without asking.
+// slots are the line that replicas share: how many clients are expected in each second.
 type slots struct {
-	first, cursor, last int64
-	load                map[int64]float64
-	swept               int64 // buckets before this one are over, and forgotten
+	expected map[int64]*expected
+	swept    int64 // seconds before this one are over, and forgotten
 
-	issued, served float64 // numbers of the queue
+	issued, served float64 // numbers of the tail
 	servedAt       int64
 }
 
+// expected is what is expected in one second.
+type expected struct {
+	fresh float64 // new clients that were promised a slot: the kept share of them will come
+	sure  float64 // all others, and what was left when it was too late to promise it
+}
+
 const (
-	// slotWidth is SlotWidth in milliseconds.
-	slotWidth = 250
-
-	// shortestWait is the shortest wait that most clients are told, dividedTime how much more of
-	// the calendar is divided without asking, and staleTime how old the knowledge of that may
-	// be that replicas have.
+	// shortestWait is the shortest wait that most clients are told, in milliseconds.
 	shortestWait = 1000
-	dividedTime  = 250
-	staleTime    = 200
 
-	// keptSlots is how many buckets are kept at most: more than the longest wait has.
-	keptSlots = 1000
+	// keptSlots is how many seconds are kept at most: more than the longest wait has.
+	keptSlots = 128
+
+	// mostWant is how many slots one exchange gives at most.
+	mostWant = 1000
 )
 
 // grant gives a replica the first slots that are free.
@@ -141,79 +141,92 @@ func (s *slots) grant(now int64, a *SlotsAsk, me *member, members map[string]*me
 	if a.Limit > 0 && (rate == 0 || rate > a.Limit) {
 		rate = a.Limit
 	}
-	spare := max(0.98*rate-a.Base-r.Base, 0.1*rate)
-	s.sweep(now / slotWidth)
-	s.declare(a)
-	s.queue(now, a, spare)
-	per := func(n int64) float64 { // whole slots, as many as the spare rate allows on average
-		size := spare * slotWidth / 1000
-		return math.Floor(size*float64(n%4096+1)) - math.Floor(size*float64(n%4096))
-	}
-	if want := a.Want; want > 0 {
-		if s.first == 0 {
-			s.first = (now+shortestWait+dividedTime+staleTime)/slotWidth + 1
-			s.cursor = s.first
-		}
-		n, stop := max(s.cursor, (now+shortestWait)/slotWidth+1), (now+a.Max)/slotWidth
-		for ; want > 0 && n <= stop; n++ {
-			free := per(n) - s.load[n]
-			if g := min(free, want); free >= 0.5 {
-				want -= g
-				free -= g
-				s.load[n] += g
-				s.last = max(s.last, n)
-				r.Grants = append(r.Grants, Slot{Bucket: n, Size: g})
-			}
-			if free < 0.5 && n == s.cursor {
-				s.cursor = n + 1
-			}
-		}
-	}
-	r.First, r.Cursor, r.Issued, r.Served = s.first, s.cursor, s.issued, s.served
-	return r
-}
-
-// sweep forgets the buckets before the one that is now.
-func (s *slots) sweep(bucket int64) {
-	if s.first > 0 && bucket > s.last || bucket-s.swept > keptSlots { // all that was granted is over
-		clear(s.load)
-		s.first, s.cursor, s.last = 0, 0, 0
-		s.swept = bucket
-	}
-	for ; s.swept < bucket; s.swept++ {
-		delete(s.load, s.swept)
-	}
-}
-
-// declare takes what a replica has promised without a grant, and what it gives back.
-func (s *slots) declare(a *SlotsAsk) {
-	if s.first == 0 && a.First > 0 {
-		s.first, s.cursor = a.First, a.First
-	}
+	spare, kept := max(0.98*rate-a.Base-r.Base, 0.1*rate), min(max(0.005, a.Kept), 1)
+	s.sweep(now / 1000)
 	for _, list := range [][]Slot{a.Anew, a.Guessed} {
 		for _, g := range list {
-			if g.Bucket >= s.swept {
-				s.load[g.Bucket] += g.Size
-				s.last = max(s.last, g.Bucket)
+			if g.Second >= s.swept {
+				s.of(g.Second).sure += g.Size
 			}
 		}
 	}
 	for _, g := range a.Back {
-		if g.Bucket < s.swept {
+		if g.Second >= s.swept {
+			s.of(g.Second).sure -= g.Size
+		}
+	}
+	s.queue(now, a, spare/kept)
+	for n := range min(a.Want, mostWant) {
+		weight, fresh := 1.0, n >= a.Proven
+		if fresh {
+			weight = kept
+		}
+		at, ok := s.book(now+shortestWait, now+min(a.Max, keptSlots*1000), spare, kept, weight, fresh)
+		if r.Full = !ok; r.Full {
+			break
+		}
+		r.Times = append(r.Times, at)
+	}
+	r.Issued, r.Served = s.issued, s.served
+	return r
+}
+
+func (s *slots) of(second int64) *expected {
+	e := s.expected[second]
+	if e == nil {
+		e = &expected{}
+		s.expected[second] = e
+	}
+	return e
+}
+
+// book takes the first room from an instant on. The part that does not fit into its second it
+// takes from the next ones.
+func (s *slots) book(from, stop int64, spare, kept, weight float64, fresh bool) (at int64, ok bool) {
+	for n := from / 1000; n*1000 <= stop; n++ {
+		e := s.of(n)
+		load := e.fresh*kept + e.sure
+		if load >= spare*(1-1e-5) {
 			continue
 		}
-		s.load[g.Bucket] -= g.Size
-		if g.Bucket >= s.first && s.first > 0 {
-			s.cursor = min(s.cursor, g.Bucket)
+		at = max(from, n*1000+int64(math.Ceil(load/spare*1000)))
+		if at > stop {
+			return 0, false
 		}
+		if passed := float64(at-n*1000) / 1000 * spare; passed > load && at == from {
+			e.sure += passed - load
+		}
+		for m := n; weight > 1e-6 && m < n+keptSlots/2; m++ {
+			e := s.of(m)
+			part := min(weight, max(0, spare-e.fresh*kept-e.sure))
+			if fresh {
+				e.fresh += part / kept
+			} else {
+				e.sure += part
+			}
+			weight -= part
+		}
+		return at, true
+	}
+	return 0, false
+}
+
+// sweep forgets the seconds before the one that is now.
+func (s *slots) sweep(second int64) {
+	if second-s.swept > keptSlots {
+		clear(s.expected)
+		s.swept = second
+	}
+	for ; s.swept < second; s.swept++ {
+		delete(s.expected, s.swept)
 	}
 }
 
-// queue moves the queue of deferred clients on: numbers are served at the spare rate.
-func (s *slots) queue(now int64, a *SlotsAsk, spare float64) {
+// queue moves the tail on: its numbers are served at a pace.
+func (s *slots) queue(now int64, a *SlotsAsk, pace float64) {
 	s.issued = max(s.served, s.issued+a.Numbers)
 	if s.servedAt > 0 && s.issued > s.served {
-		s.served += float64(now-s.servedAt) / 1000 * spare / max(0.005, a.Kept)
+		s.served += float64(now-s.servedAt) / 1000 * pace
 	}
 	s.servedAt = now
 	if s.served = min(s.issued, s.served+a.Served); a.Dry {

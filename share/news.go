@@ -10,16 +10,15 @@ import (
 )
 
 // noteSize is how many bytes one note takes.
-const noteSize = 8 + 8 + 4 + 4 + 1 + 1
+const noteSize = 8 + 8 + 4 + 4 + 1
 
-// The bits of a note's flags; the two lowest are what it replaces, or what one of a crowd was
-// told to come for.
+// The bits of a note's flags.
 const (
-	noteDeferred = 4 << iota
+	noteSlot = 1 << iota
 	noteKept
 	noteOnTime
 	noteProven
-	noteCrowd
+	noteShared
 )
 
 // A batch is what one exchange tells. It is told again, under its number, until it is known
@@ -43,18 +42,13 @@ func (t *batch) encode(zero time.Duration) string {
 	b = binary.BigEndian.AppendUint32(b, t.number)
 	for i := range t.notes {
 		n := &t.notes[i]
-		flags := bitIf(n.Deferred, noteDeferred) | bitIf(n.Kept, noteKept) | bitIf(n.OnTime, noteOnTime) | bitIf(n.Trust == pushback.Proven, noteProven)
-		if n.Crowd {
-			flags |= noteCrowd | n.Promise&3
-		} else {
-			flags |= byte(n.Replace)
-		}
+		flags := bitIf(n.Slot, noteSlot) | bitIf(n.Kept, noteKept) | bitIf(n.OnTime, noteOnTime) | bitIf(n.Trust == pushback.Proven, noteProven) | bitIf(n.Shared, noteShared)
 		at := (n.At + zero).Milliseconds()
 		b = binary.BigEndian.AppendUint64(b, n.Key)
 		b = binary.BigEndian.AppendUint64(b, uint64(at))
 		b = binary.BigEndian.AppendUint32(b, uint32(int32(at-(n.Told+zero).Milliseconds())))
-		b = binary.BigEndian.AppendUint32(b, n.Number)
-		b = append(b, n.Fingerprint, flags)
+		b = binary.BigEndian.AppendUint32(b, uint32(int64(n.Number)))
+		b = append(b, flags)
 	}
 	return base64.StdEncoding.EncodeToString(b)
 }
@@ -78,14 +72,11 @@ func decode(text string, zero time.Duration) (t batch) {
 		if ms > mostTime {
 			continue
 		}
-		at, flags := time.Duration(ms)*time.Millisecond, b[25]
+		at, flags := time.Duration(ms)*time.Millisecond, b[24]
 		n := pushback.Note{
-			Key: binary.BigEndian.Uint64(b), At: at - zero, Number: binary.BigEndian.Uint32(b[20:]), Fingerprint: b[24], Replace: pushback.Replace(flags & 3),
-			Told:     at - time.Duration(int32(binary.BigEndian.Uint32(b[16:])))*time.Millisecond - zero,
-			Deferred: flags&noteDeferred != 0, Kept: flags&noteKept != 0, OnTime: flags&noteOnTime != 0,
-		}
-		if n.Crowd = flags&noteCrowd != 0; n.Crowd {
-			n.Promise, n.Replace = flags&3, 0
+			Key: binary.BigEndian.Uint64(b), Turn: pushback.Turn{At: at - zero, Number: float64(binary.BigEndian.Uint32(b[20:])), Slot: flags&noteSlot != 0},
+			Told: at - time.Duration(int32(binary.BigEndian.Uint32(b[16:])))*time.Millisecond - zero,
+			Kept: flags&noteKept != 0, OnTime: flags&noteOnTime != 0, Shared: flags&noteShared != 0,
 		}
 		if flags&noteProven != 0 {
 			n.Trust = pushback.Proven

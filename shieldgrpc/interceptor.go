@@ -123,7 +123,6 @@ func describe(ctx context.Context, g *shield.Guard, o Options, method string, no
 		name = shield.AppendNetwork(nil, address(ctx), 32, 64)
 	}
 	g.Identify(&q, name, nil)
-	q.Fingerprint = g.Hasher().KeyOfParts(agent, method)
 	if o.Class != nil {
 		g.Classify(&q, o.Class(ctx, method))
 	}

@@ -35,8 +35,7 @@ type ExplanationStatus struct {
 	Promises int      `json:"promises,omitempty"`
 	Promise  *float64 `json:"promise_in_seconds,omitempty"`
 	Deferred bool     `json:"deferred,omitempty"` // the promise is to be told a time
-	Strikes  int      `json:"strikes"`
-	Kind     string   `json:"kind,omitempty"` // how it retries
+	Kind     string   `json:"kind,omitempty"`     // how it retries
 	InFlight int      `json:"in_flight"`
 	Blocked  float64  `json:"blocked_seconds,omitempty"` // for how long an operator has blocked it
 

@@ -72,7 +72,6 @@ type ForgivenByOne struct {
 	Name     string   `json:"name"`
 	Zones    []string `json:"zones"` // whose buckets were not full
 	Promises int      `json:"promises"`
-	Strikes  int      `json:"strikes"`
 	Blocked  bool     `json:"blocked"`
 
 	// As in an [ExplanationStatus]. These limits forgive nothing.

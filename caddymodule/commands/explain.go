@@ -167,9 +167,6 @@ func appointmentText(e *adminapi.ExplanationStatus) string {
 	if e.Standing == "crowd" {
 		text += "; several clients share this key"
 	}
-	if e.Strikes > 0 {
-		text += "; " + plural(e.Strikes, "return", "returns") + " before the time"
-	}
 	if e.Kind != "" && e.Kind != "unknown" {
 		text += "; its retries: " + e.Kind
 	}

@@ -10,7 +10,7 @@ import (
 func TestExplanationText(t *testing.T) {
 	e := adminapi.ExplanationStatus{
 		Name: "api", Would: "refuse", Reason: "early", Status: 503, RetryAfter: 4, Class: "default", Standing: "early",
-		Promises: 2, Promise: new(3.4), Strikes: 9, Kind: "hammer",
+		Promises: 2, Promise: new(3.4), Kind: "hammer",
 		Zones:   []adminapi.ZoneExplanation{{Name: "z", Shared: true, Matches: true, BucketExplanation: adminapi.BucketExplanation{Tokens: 3, Burst: 4}}},
 		Unknown: map[string]string{"by_key": "{http.request.header.X-Key}"},
 	}
@@ -18,7 +18,7 @@ func TestExplanationText(t *testing.T) {
 	printExplanation(&text, "a\x1b[31m", &e)
 	if want := `api: a request of "a\x1b[31m" now would be refused with 503 and Retry-After 4: early.
   zone         z: 3 of 4 tokens left; the store may have more; it counts only requests that it matches
-  appointment  due in 3.4 s, the first of 2; 9 returns before the time; its retries: hammer
+  appointment  due in 3.4 s, the first of 2; its retries: hammer
   class        default
   unknown      by_key: its key is {http.request.header.X-Key}, which "a\x1b[31m" does not tell
 `; text.String() != want {
@@ -42,23 +42,14 @@ func TestAppointmentsOfQuotas(t *testing.T) {
 		Name: "api", Would: "refuse", Reason: "quota", Zone: "z", Status: 429, RetryAfter: 14, Class: "default", Standing: "stranger",
 		Zones: []adminapi.ZoneExplanation{zone},
 	}
-	for _, want := range []string{
-		`api: a request of 192.0.2.1 now would be refused with 429 and Retry-After 14: quota of zone z.
+	want := `api: a request of 192.0.2.1 now would be refused with 429 and Retry-After 14: quota of zone z.
   zone         z: 0 of 5 tokens left, enough for a request in 1.7 s
   appointment  of zone z: due in 1.7 s, the first of 4; a request now is told to come after them, in 14 s
   class        default
-`, `api: a request of 192.0.2.1 now would be refused with 429 and Retry-After 14: quota of zone z.
-  zone         z: 0 of 5 tokens left, enough for a request in 1.7 s
-  appointment  of zone z: due in 1.7 s, the first of 4; a request now is told to come after them, in 14 s
-  appointment  of the backend: none; 2 returns before the time
-  class        default
-`} {
-		var text strings.Builder
-		printExplanation(&text, "192.0.2.1", &e)
-		if text.String() != want {
-			t.Errorf("the text is\n%swant\n%s", text.String(), want)
-		}
-		e.Strikes = 2
+`
+	var text strings.Builder
+	if printExplanation(&text, "192.0.2.1", &e); text.String() != want {
+		t.Errorf("the text is\n%swant\n%s", text.String(), want)
 	}
 }
 
@@ -71,15 +62,5 @@ func TestExplainShowsHostileNames(t *testing.T) {
 	}
 	if err := printOverrides(&out, []adminapi.Override{{ID: "1", Kind: "block", Client: "\u202ex", By: "\x9b"}}); err != nil || strings.ContainsAny(out.String(), "\u202e\u009b") {
 		t.Errorf("%v: %q", err, out.String())
-	}
-}
-
-func TestOneIsSaidInTheSingular(t *testing.T) {
-	for strikes, want := range map[int]string{1: "; 1 return before the time", 2: "; 2 returns before the time"} {
-		e := adminapi.ExplanationStatus{}
-		e.Strikes = strikes
-		if text := appointmentText(&e); !strings.Contains(text, want) {
-			t.Errorf("%d strikes: %q; want %q", strikes, text, want)
-		}
 	}
 }

@@ -181,9 +181,6 @@ func forgive(cmd *cobra.Command, client string) error {
 		if s.Promises > 0 {
 			what = append(what, plural(s.Promises, "appointment", "appointments"))
 		}
-		if s.Strikes > 0 {
-			what = append(what, plural(s.Strikes, "early return", "early returns"))
-		}
 		if s.Blocked {
 			what = append(what, "its block")
 		}

@@ -47,7 +47,7 @@ var Shields = []Group[*Reading]{
 			func(s *Reading, to Sink) { to.Set(float64(s.Stats.Held)) }),
 		Counter("lost_refusals_total", nil, "Refusals whose clients hung up while they were held. Where more than one in 64 is lost, fewer are held.",
 			func(s *Reading, to Sink) { to.Count(s.Stats.Lost) }),
-		Gauge("clients", []string{"policy"}, "Remembered clients by how they retry: unknown (not back yet), honours, late, hammer, fixed, exponential, jittered, early. A client over its quota counts once more for each zone.",
+		Gauge("clients", []string{"policy"}, "Remembered clients by how they retry: unknown (not back yet), honours, late, hammer, early, own. A client over its quota counts once more for each zone.",
 			func(s *Reading, to Sink) {
 				for class, n := range s.Guard.Backend().Clients() {
 					to.Set(float64(n), pushback.Class(class).String())

@@ -203,7 +203,7 @@ func (s *shadow) follow(r request) (v verdict) {
 
 	if !s.lost[r.client] {
 		key := limiter.KeyOfBytes(shield.AppendNetwork(nil, r.client, 32, s.policy.IPv6Prefix))
-		d := s.guard.Admit(r.at, shield.Request{Keys: []limiter.Key{key, key}, Client: key, Fingerprint: key})
+		d := s.guard.Admit(r.at, shield.Request{Keys: []limiter.Key{key, key}, Client: key})
 		if d.Hold > 0 {
 			d.Sent()
 		}

@@ -19,10 +19,10 @@
 // on nothing but the seed and the Scenario. Once as many requests are open
 // as will be, a request allocates nothing but its keys in the zones of a config.
 //
-// herds_test.go has the scenarios that this project makes promises about, and
-// scenarios_test.go their bounds. With -full the million clients are played to the end:
+// herds_test.go has the scenarios that this project makes promises about, rows_test.go
+// their bounds, and testdata/traces pages of what is decided. This prints the table:
 //
-//	go test ./loadtest/sim -run TestScenarios -v
+//	go test ./loadtest/sim -run 'TestRows|TestPolling' -v -full
 //
 // # The model
 //

@@ -17,6 +17,12 @@ type outcome struct {
 	Idle     int     // refusals while the bucket was full
 }
 
+// Ratio is Drained in terms of the least possible.
+func (r *Result) Ratio() float64 { return float64(r.Drained) / float64(max(1, r.Optimum)) }
+
+// ClearedRatio is Cleared in terms of the least possible.
+func (r *Result) ClearedRatio() float64 { return float64(r.Cleared) / float64(max(1, r.Optimum)) }
+
 // runLeveled is Run with a level for each server that maker makes.
 func runLeveled(s Scenario, maker Maker) (outcome, error) {
 	if maker == nil {

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -168,20 +167,6 @@ func TestTheSameHerdForAll(t *testing.T) {
 	}
 	if first(none)[1].at > 9*time.Second {
 		t.Error("no strangers before the herd")
-	}
-}
-
-func TestTheSameResultAlways(t *testing.T) {
-	r := herd("", 1000, 0, bounds{ratio: 2})
-	r.Mix, r.Bin = Cheats()[2].Mix, 100*time.Millisecond
-	r.Service = Service{Mean: 50 * time.Millisecond, Exponential: true}
-	r.Config.Concurrency = 20
-	a, err := Run(r.Scenario, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b, _ := Run(r.Scenario, nil); !reflect.DeepEqual(a, b) {
-		t.Errorf("two results of one scenario:\n%+v\n%+v", a, b)
 	}
 }
 
@@ -368,29 +353,8 @@ func TestConcurrency(t *testing.T) {
 	}
 }
 
-// The Guard is told of every refusal that it held back, also of those that are
-// still held when the run ends.
-func TestNothingIsHeldAtTheEnd(t *testing.T) {
-	for _, until := range []time.Duration{200 * time.Millisecond, time.Hour} {
-		r := herd("", 1000, longest, bounds{})
-		r.Until = until
-		var server *Guarded
-		out, err := Run(r.Scenario, func(c shield.Config) (Server, error) {
-			g, err := Guard(c)
-			server, _ = g.(*Guarded)
-			return g, err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if held := server.State.Backend.Stats(r.Warmup + until).Held; out.MostHeld < 500 || held != 0 {
-			t.Errorf("until %v: %d refusals were held at once, and %d for ever; want most of 1000, and 0", until, out.MostHeld, held)
-		}
-	}
-}
-
 func TestChanges(t *testing.T) {
-	r := herd("", 1000, 0, bounds{ratio: 10})
+	r := Herd("", 1000, 0)
 	r.Mix, r.Background = clients.All(clients.Hammer{Gap: 100 * time.Millisecond}), 0
 	drained := map[string]time.Duration{}
 	for _, c := range []struct {
@@ -407,7 +371,7 @@ func TestChanges(t *testing.T) {
 		{"too late", []Change{{At: 50 * time.Second, Config: config(rate/2, 0)}}, 10 * time.Second},
 	} {
 		r.Changes = c.changes
-		out, err := runLeveled(r.Scenario, FixedHint(1)) // which lets those who poll have all that there is
+		out, err := runLeveled(r, FixedHint(1)) // which lets those who poll have all that there is
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -421,7 +385,7 @@ func TestChanges(t *testing.T) {
 		drained[c.name] = out.Drained
 
 		// The same with the real one, where polling does not pay.
-		out, err = runLeveled(r.Scenario, nil)
+		out, err = runLeveled(r, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -435,7 +399,7 @@ func TestChanges(t *testing.T) {
 	}
 	for name, server := range map[string]Maker{"the Guard": Guard, "a model": NoHint} {
 		r.Changes = []Change{{At: time.Second, Config: shield.Config{Capacity: limiter.Config{Rate: -1}}}}
-		if _, err := Run(r.Scenario, server); err == nil || !strings.Contains(err.Error(), "change at 1s") {
+		if _, err := Run(r, server); err == nil || !strings.Contains(err.Error(), "change at 1s") {
 			t.Errorf("%s changed to a bad config: error %v", name, err)
 		}
 	}
@@ -537,11 +501,11 @@ func TestReturns(t *testing.T) {
 // A Series is who came when, and who was admitted, of the herd and of the
 // strangers apart.
 func TestSeries(t *testing.T) {
-	r := herd("", 300, 0, bounds{})
+	r := Herd("", 300, 0)
 	r.Background, r.Warmup, r.Until, r.Within, r.Bin = 0.5, 2500*time.Millisecond, 40*time.Second, 0, time.Second
 	admit := func(r Request) bool { return r.Attempt == 3 || r.Client%4 == 0 }
 	answer := func(_ time.Duration, r Request) Answer { return Answer{Admit: admit(r), Hint: hint(2)} }
-	out, log := play(t, r.Scenario, answer)
+	out, log := play(t, r, answer)
 	var want []Bin
 	herd := map[limiter.Key]bool{}
 	for _, a := range log {
@@ -573,14 +537,14 @@ func TestSeries(t *testing.T) {
 
 	// It changes nothing else. (The probe lets strangers wait after the herd, too.)
 	r.Bin = 0
-	without, _ := play(t, r.Scenario, answer)
+	without, _ := play(t, r, answer)
 	if without.Series != nil || without.Drained != out.Drained || without.Cleared != out.Cleared || without.Requests != out.Requests {
 		t.Errorf("without a series: %+v\nwith: %+v", without, out)
 	}
 }
 
 func TestWhatIsWrongIsNamed(t *testing.T) {
-	good := herd("", 10, 0, bounds{ratio: 1}).Scenario
+	good := Herd("", 10, 0)
 	good.Warmup = time.Second
 	for name, change := range map[string]func(*Scenario){
 		"clients":     func(s *Scenario) { s.Clients = -1 },
@@ -621,50 +585,20 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 }
 
 func TestMaxRequests(t *testing.T) {
-	r := herd("", 1000, 0, bounds{ratio: 10})
+	r := Herd("", 1000, 0)
 	r.MaxRequests = 1500 + int(2*60*background) // the strangers of the warm-up too
-	out, err := Run(r.Scenario, nil)
+	out, err := Run(r, nil)
 	if err != nil || out.Decided != r.MaxRequests || out.Waiting == 0 {
 		t.Errorf("error %v; decided on %d, %d wait; want %d and some", err, out.Decided, out.Waiting, r.MaxRequests)
 	}
 }
 
-func TestQueue(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	var q queue
-	n := 0
-	last := int64(0)
-	for range 100_000 {
-		if len(q) == 0 || rng.IntN(100) < 55 {
-			// Not before what has been taken out, as in a run.
-			q.push(event{at: last + rng.Int64N(1000), who: uint32(n)})
-			n++
-			continue
-		}
-		e := q.pop()
-		if e.at < last {
-			t.Fatalf("event at %d after one at %d", e.at, last)
-		}
-		last, n = e.at, n-1
-	}
-	for ; n > 0; n-- {
-		if e := q.pop(); e.at < last {
-			t.Fatalf("event at %d after one at %d", e.at, last)
-		} else {
-			last = e.at
-		}
-	}
-	if len(q) != 0 {
-		t.Errorf("%d events more than were put in", len(q))
-	}
-}
-
 // BenchmarkRun is what one request costs, with everything around it.
 func BenchmarkRun(b *testing.B) {
-	r := herd("", 100_000, 0, bounds{ratio: 10})
+	r := Herd("", 100_000, 0)
 	r.MaxRequests = max(b.N, 1)
 	b.ReportAllocs()
-	if out, err := Run(r.Scenario, nil); err != nil || out.Decided > b.N {
+	if out, err := Run(r, nil); err != nil || out.Decided > b.N {
 		b.Fatal(err, out.Decided)
 	}
 }

@@ -82,7 +82,7 @@ func (r *run) happens(e event) {
 			r.settle(e.at, int(v.replica))
 		}
 	case e.what == letGo:
-		r.finish(e.at, v, End{Outcome: shield.Stopped})
+		r.finish(e.at, v, End{Outcome: shield.Aborted})
 		r.settle(e.at, int(v.replica))
 	default:
 		r.answered(e.at, e.who, e.what)

@@ -291,27 +291,6 @@ func TestBudgetsAreCounted(t *testing.T) {
 	}
 }
 
-// Policies are told the status of a refusal.
-func TestStatuses(t *testing.T) {
-	for _, c := range []struct {
-		config shield.Config
-		want   int
-	}{
-		{shield.Config{Capacity: limiter.Config{Rate: 1, Burst: 1}}, 503},
-		{shield.Config{Zones: []shield.Zone{{Name: "z", Limit: limiter.Config{Rate: 0.1, Burst: 1}}}}, 429},
-		{shield.Config{Concurrency: 1}, 503},
-	} {
-		g, err := Guard(c.config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		g.Arrive(0, Request{Client: 1, Kind: 1})
-		if a := g.Arrive(0, Request{Client: 1, Kind: 1}); a.Admit || a.Status != c.want {
-			t.Errorf("%+v: %+v, want status %d", c.config, a, c.want)
-		}
-	}
-}
-
 // Replicas with a part of the capacity each admit about what one does with all of
 // it, from each about as many.
 func TestReplicas(t *testing.T) {
@@ -632,30 +611,6 @@ func TestTheSameAnythingAlways(t *testing.T) {
 		if b, _ := Run(anything(seed), nil); !reflect.DeepEqual(a, b) {
 			t.Errorf("two results of %s", a.Name)
 		}
-	}
-}
-
-// A backend that answers 503 with Retry-After gets little but probes meanwhile, and is
-// used again afterwards.
-func TestTheBackendIsLeftAlone(t *testing.T) {
-	s := Scenario{
-		Seed: 1, Background: 128, Warmup: time.Minute, Until: 40 * time.Second, Bin: time.Second, Mix: clients.All(clients.GiveUp{}),
-		Service: Service{Mean: 50 * ms, Exponential: true}, Config: shield.Config{Adaptive: &loadshed.AdaptiveConfig{}},
-		Plant: &plant.Config{Workers: 8, Outage: [2]time.Duration{0, 5 * time.Second}, Refuses: true, RetryAfter: 5 * time.Second},
-	}
-	out, err := Run(s, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	probes, after := int32(0), int32(0)
-	for _, b := range out.Series[61:65] {
-		probes += b.Strangers.Admitted
-	}
-	for _, b := range out.Series[75:95] {
-		after += b.Served
-	}
-	if probes > 9 || after < 19*128 {
-		t.Errorf("%d requests in 4 s of the pause, and %d served in 20 s after it; want 9 at most, and 2,560", probes, after)
 	}
 }
 

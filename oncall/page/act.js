@@ -84,15 +84,15 @@
         ["in flight", s.concurrency && `${s.concurrency.in_flight} of ${s.concurrency.limit}, ${s.in_flight} of this client`],
         ...(s.zones || []).filter(z => z.promises).map(z => ["appointment, zone " + z.name, due(z)]),
         ["appointment", due(s)],
-        ["early returns", s.strikes], ["retries", s.kind], ["class", s.class],
+        ["retries", s.kind], ["class", s.class],
         ...Object.entries(s.unknown || {}).map(([limit, template]) => [limit, `not known: the name does not tell ${template}`]),
       ])]);
     } catch (e) { dialog(c.client, [e.message]) }
   }
   function forgive(c) {
-    dialog(`Forgive ${c.client}?`, ["The shield forgets what it has counted against this client: its block, its early returns, and what it has used of its quota. If it is one shield, a block in all shields goes on in the others."], [scope()], async (form, seen) => {
+    dialog(`Forgive ${c.client}?`, ["The shield forgets what it has counted against this client: its block, its appointments, and what it has used of its quota. If it is one shield, a block in all shields goes on in the others."], [scope()], async (form, seen) => {
       const { said } = await post("forgive", { ...called(c), ...form }, seen);
-      const told = is => [...is.zones.map(z => `what it had used of zone ${z}`), ...is.promises ? ["its appointment"] : [], ...is.strikes ? [`${is.strikes} early returns`] : [], ...is.blocked ? ["its block"] : []];
+      const told = is => [...is.zones.map(z => `what it had used of zone ${z}`), ...is.promises ? ["its appointment"] : [], ...is.blocked ? ["its block"] : []];
       const lines = said.shields.map(is => `${said.shields.length > 1 ? is.name + ": " : ""}${told(is).length ? `Forgotten: ${told(is).join(", ")}.` : "Nothing was held against it."}`);
       return [...lines, ...(said.ended || []).map(o => `Ended: ${words(o)}.`), ...(said.continued || []).map(o => `Still in force: ${words(o)}.`)];
     }, "Forgive");

@@ -87,7 +87,7 @@ func (b *backend) count(ask *share.Ask, answer *share.Answer) {
 		b.born, s.Epochs = answer.Born, s.Epochs+1
 	}
 	if ask.Slots != nil && answer.Slots != nil {
-		s.Granted += sizes(answer.Slots.Grants)
+		s.Granted += float64(len(answer.Slots.Times))
 		s.Guessed += sizes(ask.Slots.Guessed)
 		s.Returned += sizes(ask.Slots.Back)
 	}

@@ -23,7 +23,7 @@ func BenchmarkPlan(b *testing.B) {
 	for _, herd := range []bool{false, true} {
 		b.Run(map[bool]string{false: "beat", true: "herd"}[herd], func(b *testing.B) {
 			r, keys := rand.New(rand.NewPCG(1, 1)), planKeys(fmt.Sprintf("shield:{bench%v%d}", herd, rand.Int()))
-			after, back := [4]int64{}, [4][]share.Slot{}
+			after := [4]int64{}
 			server.Do("CONFIG", "RESETSTAT")
 			seq := int64(0)
 			for b.Loop() {
@@ -32,7 +32,7 @@ func BenchmarkPlan(b *testing.B) {
 				ask := share.Ask{Name: fmt.Sprint("replica", of), Seq: seq, Lease: 350, Alone: seq <= 4, After: after[of]}
 				ask.Slots = &share.SlotsAsk{Limit: 100, Base: 7.5, Max: 30_000, Kept: 1}
 				if herd {
-					ask.Slots.Want, ask.Slots.Back = float64(r.IntN(5)), back[of]
+					ask.Slots.Want = r.IntN(5)
 					ask.News = strings.Repeat("0123456789abcdef", 2*r.IntN(4))
 				}
 				text, err := json.Marshal(&ask)
@@ -47,9 +47,7 @@ func BenchmarkPlan(b *testing.B) {
 				if err := json.Unmarshal([]byte(reply), &answer); err != nil {
 					b.Fatal(err)
 				}
-				if after[of] = answer.After; answer.Slots != nil {
-					back[of] = answer.Slots.Grants
-				}
+				after[of] = answer.After
 			}
 			b.ReportMetric(taken(b, server), "server-µs/op")
 		})

@@ -47,12 +47,11 @@ func plan(driver *driver, backend string, now int64, ask share.Ask) (answer shar
 // A replicas plays what some replicas ask, in an order of its own.
 type replicas struct {
 	*rand.Rand
-	seq    []int64
-	after  []int64
-	over   []bool
-	now    int64
-	grants [][]share.Slot
-	past   []asked // to be asked again
+	seq   []int64
+	after []int64
+	over  []bool
+	now   int64
+	past  []asked // to be asked again
 }
 
 type asked struct {
@@ -63,7 +62,7 @@ type asked struct {
 func newReplicas(seed uint64, n int) *replicas {
 	return &replicas{
 		Rand: rand.New(rand.NewPCG(seed, 1)), now: 1_795_000_000_000,
-		seq: make([]int64, n), after: make([]int64, n), over: make([]bool, n), grants: make([][]share.Slot, n),
+		seq: make([]int64, n), after: make([]int64, n), over: make([]bool, n),
 	}
 }
 
@@ -84,11 +83,11 @@ func (r *replicas) next() (of int, a share.Ask) {
 	}
 	if r.IntN(5) > 0 {
 		a.Slots = &share.SlotsAsk{
-			Rate: eighths(60), Limit: []float64{0, 100}[r.IntN(2)], Base: eighths(20), Max: int64(r.IntN(60_000)), Want: eighths(10),
-			Guessed: r.some(), Back: r.back(of), Numbers: eighths(4) - 1, Served: eighths(2), Dry: r.IntN(20) == 0, Kept: eighths(1),
+			Rate: eighths(60), Limit: []float64{0, 100}[r.IntN(2)], Base: eighths(20), Max: int64(r.IntN(60_000)), Want: r.IntN(10) - 1, Proven: r.IntN(4),
+			Guessed: r.some(), Back: r.some(), Numbers: eighths(4) - 1, Served: eighths(2), Dry: r.IntN(20) == 0, Kept: eighths(1),
 		}
 		if r.IntN(20) == 0 {
-			a.Slots.First, a.Slots.Anew = r.now/250+int64(r.IntN(8)), r.some()
+			a.Slots.Anew = r.some()
 		}
 	}
 	if r.IntN(3) == 0 {
@@ -103,14 +102,7 @@ func (r *replicas) next() (of int, a share.Ask) {
 
 func (r *replicas) some() (slots []share.Slot) {
 	for range r.IntN(8) - 5 {
-		slots = append(slots, share.Slot{Bucket: r.now/250 + int64(r.IntN(20)), Size: float64(1+r.IntN(16)) / 8})
-	}
-	return slots
-}
-
-func (r *replicas) back(of int) (slots []share.Slot) {
-	if r.IntN(4) == 0 {
-		slots, r.grants[of] = r.grants[of], nil
+		slots = append(slots, share.Slot{Second: r.now/1000 + int64(r.IntN(20)) - 1, Size: float64(1+r.IntN(16)) / 8})
 	}
 	return slots
 }
@@ -121,9 +113,6 @@ func (r *replicas) hear(of int, a share.Answer) {
 		return
 	}
 	r.after[of] = a.After
-	if a.Slots != nil {
-		r.grants[of] = a.Slots.Grants
-	}
 }
 
 // The script answers as the Model does, whatever it is asked in whichever order.
@@ -145,7 +134,7 @@ func TestPlanIsTheModel(t *testing.T) {
 			}
 		}
 		t.Log(answers)
-		for _, kind := range []string{"over", "stale", "grants", "news"} {
+		for _, kind := range []string{"over", "stale", "times", "full", "news"} {
 			if answers[kind] < 20 {
 				t.Errorf("%d answers have %s; the test is at fault", answers[kind], kind)
 			}
@@ -156,7 +145,7 @@ func TestPlanIsTheModel(t *testing.T) {
 func count(answers map[string]int, a share.Answer) {
 	for kind, is := range map[string]bool{
 		"over": a.Over, "stale": a.Stale,
-		"grants": a.Slots != nil && a.Slots.Grants != nil, "news": a.News != nil,
+		"times": a.Slots != nil && a.Slots.Times != nil, "full": a.Slots != nil && a.Slots.Full, "news": a.News != nil,
 	} {
 		if is {
 			answers[kind]++
@@ -250,7 +239,7 @@ func wild(r *rand.Rand) map[string]any {
 	ask := map[string]any{"name": value(), "seq": value(), "lease": value(), "alone": value(), "after": value(), "news": value()}
 	if r.IntN(4) > 0 {
 		ask["slots"] = map[string]any{
-			"rate": value(), "limit": value(), "base": value(), "max": value(), "want": value(), "first": value(),
+			"rate": value(), "limit": value(), "base": value(), "max": value(), "want": value(), "proven": value(),
 			"guessed": slots(), "back": slots(), "anew": slots(), "numbers": value(), "served": value(), "dry": value(), "kept": value(),
 		}
 	} else {
@@ -266,7 +255,7 @@ func TestPlanForgets(t *testing.T) {
 		for step := range int64(700) {
 			now := 1_795_000_000_000 + 250*step
 			ask := share.Ask{Name: "a", Seq: step + 1, Lease: 350, News: "news", Slots: &share.SlotsAsk{
-				Rate: 10, Max: 30_000, Want: 3, Kept: 1, Guessed: []share.Slot{{Bucket: now/250 - 2, Size: 1}},
+				Rate: 10, Max: 30_000, Want: 3, Kept: 1, Guessed: []share.Slot{{Second: now/1000 - 2, Size: 1}},
 			}}
 			if _, err := plan(driver, "standing", now, ask); err != nil {
 				t.Fatal(err)
@@ -277,9 +266,9 @@ func TestPlanForgets(t *testing.T) {
 			}
 			longest = max(longest, length)
 		}
-		t.Logf("%d buckets at most", longest)
-		if longest < 20 || longest > 130 {
-			t.Errorf("the store has had %d buckets, want no more than 30 s have", longest)
+		t.Logf("%d fields at most", longest)
+		if longest < 20 || longest > 2*64 {
+			t.Errorf("the store has had %d fields, want no more than two for each of 64 s", longest)
 		}
 		keys, err := redigo.Strings(driver.do(t.Context(), "", "KEYS", "*"))
 		if err != nil {

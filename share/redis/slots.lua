@@ -1,23 +1,24 @@
--- slots are the calendar that replicas share: how many returns are expected in each bucket
--- that is granted. Buckets before state.first are divided evenly, without asking.
+-- slots are the line that replicas share: how many clients are expected in each second. Of new
+-- clients, in the field of the second, the kept share will come; in the field with an s are
+-- all others, and what was left when it was too late to promise it.
 
-local loads, changed = {}, {} -- by bucket: what is expected there, and whether that is new
+local expected, changed = {}, {} -- by field: what it has, and whether that is new
 
-local function load(key, n)
-	loads[n] = loads[n] or number(redis.call('HGET', key, n))
-	return loads[n]
+local function of(key, field)
+	expected[field] = expected[field] or number(redis.call('HGET', key, field))
+	return expected[field]
 end
 
-local function add(key, n, size)
-	loads[n] = load(key, n) + size
-	changed[n] = true
+local function add(key, field, x)
+	expected[field] = of(key, field) + x
+	changed[field] = true
 end
 
 local function writeSlots(key)
 	local args = {}
-	for n in pairs(changed) do
-		args[#args + 1] = n
-		args[#args + 1] = exact(loads[n])
+	for field in pairs(changed) do
+		args[#args + 1] = field
+		args[#args + 1] = exact(expected[field])
 	end
 	if #args > 0 then
 		redis.call('HSET', key, unpack(args))
@@ -25,84 +26,64 @@ local function writeSlots(key)
 	end
 end
 
--- each calls a function with each slot of a list.
-local function each(list, f)
+-- sweep forgets the seconds before the one that is now.
+local function sweep(key, state, second)
+	if second - state.swept > keptSlots then
+		redis.call('DEL', key)
+		state.swept = second
+	end
+	if state.swept < second then
+		local past = {}
+		for n = state.swept, second - 1 do
+			past[#past + 1] = n
+			past[#past + 1] = 's' .. n
+		end
+		redis.call('HDEL', key, unpack(past))
+		state.swept = second
+	end
+end
+
+-- declare adds, or takes away, what a replica has promised without a grant.
+local function declare(key, state, list, sign)
 	if type(list) ~= 'table' then return end
 	for _, slot in ipairs(list) do
-		if type(slot) == 'table' then f(math.floor(number(slot.n)), number(slot.x)) end
+		local n = type(slot) == 'table' and math.floor(number(slot.n)) or 0
+		if n >= state.swept and n <= now / 1000 + keptSlots then add(key, 's' .. n, sign * number(slot.x)) end
 	end
 end
 
--- sweep forgets the buckets before the one that is now.
-local function sweep(key, state, bucket)
-	if state.first > 0 and bucket > state.last or bucket - state.swept > keptSlots then -- all that was granted is over
-		redis.call('DEL', key)
-		state.first, state.cursor, state.last = 0, 0, 0
-		state.swept = bucket
-	end
-	if state.swept < bucket then
-		local past = {}
-		for n = state.swept, bucket - 1 do past[#past + 1] = n end
-		redis.call('HDEL', key, unpack(past))
-		state.swept = bucket
-	end
-end
-
--- declare takes what a replica has promised without a grant, and what it gives back.
-local function declare(key, state, slots)
-	if state.first == 0 and number(slots.first) > 0 then
-		state.first, state.cursor = math.floor(number(slots.first)), math.floor(number(slots.first))
-	end
-	local function put(n, size)
-		if n < state.swept then return end
-		add(key, n, size)
-		state.last = math.max(state.last, n)
-	end
-	each(slots.anew, put)
-	each(slots.guessed, put)
-	each(slots.back, function(n, size)
-		if n < state.swept then return end
-		add(key, n, -size)
-		if n >= state.first and state.first > 0 then state.cursor = math.min(state.cursor, n) end
-	end)
-end
-
--- queue moves the queue of deferred clients on: numbers are served at the spare rate.
-local function queue(state, slots, spare)
+-- queue moves the tail on: its numbers are served at a pace.
+local function queue(state, slots, pace)
 	state.issued = math.max(state.served, state.issued + number(slots.numbers))
 	if state.servedAt > 0 and state.issued > state.served then
-		state.served = state.served + (now - state.servedAt) / 1000 * spare / math.max(0.005, number(slots.kept))
+		state.served = state.served + (now - state.servedAt) / 1000 * pace
 	end
 	state.servedAt = now
 	state.served = math.min(state.issued, state.served + number(slots.served))
 	if slots.dry == true then state.served = state.issued end
 end
 
--- hand gives a replica the first slots that are free: whole ones, as many as the spare
--- rate allows on average.
-local function hand(key, state, slots, spare)
-	local grants, want = {}, number(slots.want)
-	if want <= 0 then return grants end
-	if state.first == 0 then
-		state.first = math.floor((now + shortestWait + dividedTime + staleTime) / slotWidth) + 1
-		state.cursor = state.first
-	end
-	local size = spare * slotWidth / 1000
-	local n = math.max(state.cursor, math.floor((now + shortestWait) / slotWidth) + 1)
-	local stop = math.floor((now + math.min(longestWait, number(slots.max))) / slotWidth)
-	while want > 0 and n <= stop do
-		local free = math.floor(size * (n % 4096 + 1)) - math.floor(size * (n % 4096)) - load(key, n)
-		if free >= 0.5 then
-			local got = math.min(free, want)
-			want, free = want - got, free - got
-			add(key, n, got)
-			state.last = math.max(state.last, n)
-			grants[#grants + 1] = { n = n, x = got }
+-- book takes the first room from an instant on. What does not fit into its second it takes
+-- from the next ones.
+local function book(key, from, stop, spare, kept, weight, fresh)
+	local n = math.floor(from / 1000)
+	while n * 1000 <= stop do
+		local load = of(key, n) * kept + of(key, 's' .. n)
+		if load < spare * (1 - 1e-5) then
+			local at = math.max(from, n * 1000 + math.ceil(load / spare * 1000))
+			if at > stop then return end
+			local passed = (at - n * 1000) / 1000 * spare
+			if passed > load and at == from then add(key, 's' .. n, passed - load) end
+			for m = n, n + keptSlots / 2 - 1 do
+				if weight <= 1e-6 then break end
+				local part = math.min(weight, math.max(0, spare - of(key, m) * kept - of(key, 's' .. m)))
+				if fresh then add(key, m, part / kept) else add(key, 's' .. m, part) end
+				weight = weight - part
+			end
+			return at
 		end
-		if free < 0.5 and n == state.cursor then state.cursor = n + 1 end
 		n = n + 1
 	end
-	return grants
 end
 
 local function grant(key, state, slots, me, members)
@@ -116,12 +97,24 @@ local function grant(key, state, slots, me, members)
 	local rate, limit = me.rate + answer.rate, number(slots.limit)
 	if limit > 0 and (rate == 0 or rate > limit) then rate = limit end
 	local spare = math.max(0.98 * rate - me.base - answer.base, 0.1 * rate)
-	sweep(key, state, math.floor(now / slotWidth))
-	declare(key, state, slots)
-	queue(state, slots, spare)
-	local grants = hand(key, state, slots, spare)
+	local kept = math.min(math.max(0.005, number(slots.kept)), 1)
+	sweep(key, state, math.floor(now / 1000))
+	declare(key, state, slots.anew, 1)
+	declare(key, state, slots.guessed, 1)
+	declare(key, state, slots.back, -1)
+	queue(state, slots, spare / kept)
+	local times, stop = {}, now + math.min(keptSlots * 1000, number(slots.max))
+	for n = 0, math.min(number(slots.want), mostWant) - 1 do
+		local fresh = n >= number(slots.proven)
+		local at = book(key, now + shortestWait, stop, spare, kept, fresh and kept or 1, fresh)
+		if not at then
+			answer.full = true
+			break
+		end
+		times[#times + 1] = at
+	end
 	writeSlots(key)
-	if #grants > 0 then answer.grants = grants end -- an empty list would be told as {}
-	answer.first, answer.cursor, answer.issued, answer.served = state.first, state.cursor, state.issued, state.served
+	if #times > 0 then answer.times = times end -- an empty list would be told as {}
+	answer.issued, answer.served = state.issued, state.served
 	return answer
 end

@@ -10,7 +10,7 @@ local function readState(key)
 	if not ok or type(state) ~= 'table' or type(state.members) ~= 'table' then
 		return {
 			born = now, members = {}, told = 0,
-			first = 0, cursor = 0, last = 0, issued = 0, served = 0, servedAt = 0, least = 0, swept = 0,
+			issued = 0, served = 0, servedAt = 0, least = 0, swept = 0,
 		}, true
 	end
 	for _, field in ipairs(texts) do state[field] = number(state[field]) end

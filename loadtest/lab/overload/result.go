@@ -41,6 +41,7 @@ type Result struct {
 func (row Row) Run(s Scenario, seed uint64) *Result {
 	r := &Result{Seconds: make([]Second, s.Until/time.Second), Capacity: s.Capacity}
 	s.Seed, s.Config = seed, row.Config
+	s.Shelters = true
 	s.Warmup, s.Bin = time.Nanosecond, time.Second // instants are since the run began
 	s.Ended = func(e sim.Ended) {
 		i := int(e.At / time.Second)

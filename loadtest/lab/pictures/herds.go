@@ -24,7 +24,7 @@ func herd(name string, n int, longest time.Duration) sim.Scenario {
 	}
 }
 
-// herds are the scenarios of loadtest/sim/herds_test.go, but for the largest.
+// herds are the scenarios of loadtest/sim/herds_test.go.
 func herds() []sim.Scenario {
 	const at, second = 30 * time.Second, time.Second
 	all := []sim.Scenario{

@@ -1,0 +1,592 @@
+package pushback
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// utilization is the share of the backend's rate that is promised. Others come at
+	// random beside it, and need some room: at 0.98 the herds of the simulator find no promise broken.
+	utilization = 0.98
+
+	// leastSpare is the share of the rate that is promised in any case, however much else
+	// comes: a rejected client must be served some time.
+	leastSpare = 0.1
+
+	// lateAfter is how long after its time a client still counts as one that kept it. Clients
+	// that wait for whole seconds come within milliseconds, those that add a backoff later. To
+	// wait longer would mean to plan for as much longer with the wrong share of clients.
+	lateAfter = time.Second
+
+	// keptMemory is over how many returns, seen or expected, the kept share is averaged: with
+	// 100 it is right to a tenth, and is learned within a second or two of a flood.
+	keptMemory = 100
+
+	// priorKept is how many kept promises are assumed at the beginning, so that one client
+	// that stays away does not halve the share. After priorFade promises little is left of it.
+	priorKept = 3
+	priorFade = 25
+
+	// keptRecovery is which part of what was learned is left after a second in which no
+	// client waits: a minute after a flood, the next herd is believed again.
+	keptRecovery = 0.92
+
+	// From trusted on, slots are left for all clients that ask for the first time; up to
+	// doubted, for none: see Line.doubt. A herd of which a third gives up is still trusted.
+	trusted = 0.65
+	doubted = 0.5
+
+	// surgeWindow is over how many quarters of a second it is averaged how many new clients
+	// are usual, and surgeFade what is left of what was learned after each one more than
+	// twice that: after 20 of them, a tenth.
+	surgeWindow = 4
+	surgeFade   = 0.9
+
+	// baseWindow is over how long the base load is averaged.
+	baseWindow = 30 * time.Second
+
+	// dryTime: the line has run dry if fewer clients are expected than the backend serves in
+	// so long. None can come sooner than in a second, so a line of two has a second's worth.
+	dryTime = 2 * time.Second
+)
+
+// leastKept bounds overbooking by new clients and by proven ones: no slot is promised to
+// more than 200 or 4 of them.
+var leastKept = [trusts]float64{1. / 200, 1. / 4}
+
+// Trust is whether a client is known to come back when it is told to.
+type Trust uint8
+
+const (
+	Untried Trust = iota // it has not come back yet
+	Proven               // it has
+
+	trusts = iota
+)
+
+// A Line says when rejected clients are to come back, so that they do at the rate that a
+// backend can spare. It is a ring of seconds, each with how many clients are expected in it,
+// and a tail of numbers for clients that have no second within the longest wait.
+//
+// The package comment states its laws. It rejects no request: any client may have a token
+// for which no other waits.
+//
+// The zero Line is empty. All its memory is this struct, 4 KiB: no number of clients makes
+// it grow. It is safe for concurrent use. A mutex is held for tens of nanoseconds, and only
+// while clients wait.
+type Line struct {
+	until atomic.Int64  // the last slot that was promised
+	last  atomic.Int64  // the last time that any client was told
+	fresh atomic.Uint64 // new clients admitted
+
+	waiting atomic.Int64 // clients with a slot that may still come for it
+	wants   atomic.Bool  // slots of the store that replicas share
+
+	mu             sync.Mutex
+	at             time.Duration // as of when all that follows is
+	issued, served float64       // numbers of the tail
+	base           float64       // new clients admitted per second while no client waits
+	baseSeen       time.Duration // over how long it has been averaged, up to baseWindow
+	ticked         time.Duration
+	freshTicked    uint64
+	second         int64 // all before it are in made and came
+	full           int64 // no second before it has room
+	ring           [ringSize]second
+	made, came     [trusts]float64 // promises that were made, and kept: sums that fade
+	kept           [trusts]float64 // the kept share; 0: nothing is known, which means 1
+	surge          struct {
+		quarter     int64   // of a second, of the last new client
+		came, usual float64 // in it, and in one on average
+	}
+	counts Promises
+	sharedLine
+}
+
+// ringSize is how many the ring has: a minute ahead is the longest wait, and rejections are
+// held for up to a second.
+const ringSize = 128
+
+// A second is what is expected in one second of the line, of new clients and proven ones.
+type second struct {
+	booked [trusts]float32 // slots
+	worth  float32         // how many clients would come for them, when they were promised
+	told   [trusts]float32 // clients that were told to come then, with a slot or without
+	came   [trusts]float32 // of those
+	lost   float32         // room that was left when it was too late to promise it
+
+	waiting int32 // clients with a slot that have not come yet
+
+	// Where replicas share the line: slots that others have promised, and what this one has,
+	// with what the store does not know of it.
+	heard       [trusts]float32
+	heardWorth  float32
+	own, untold float32
+}
+
+// maxRate stands for a rate that is not known.
+const maxRate = 1e9
+
+// Supply is what a backend can do.
+type Supply struct {
+	Rate  float64       // requests per second; +Inf: not known
+	Token time.Duration // until there is a token for any request
+}
+
+// Promises counts what has become of appointments.
+type Promises struct {
+	Made     uint64 // slots promised
+	Deferred uint64 // times that a client was told to ask again later
+	Kept     uint64 // came at its time, or within a second after it
+	Late     uint64 // came later
+	NoShow   uint64 // had not come by then; late ones are counted in both
+}
+
+// An Appointment is what a rejected client is told.
+type Appointment struct {
+	At       time.Duration
+	Wait     time.Duration // expected until the client is served
+	Deferred bool          // no slot is booked: it asks again at At
+}
+
+// A Turn is what a client was promised.
+type Turn struct {
+	At     time.Duration // when to come
+	Number float64       // if it is no Slot: the client's in the tail
+	Trust  Trust         // of the client
+	Slot   bool          // room is booked; else the client asks again at At
+}
+
+// Standing reports whether any client is promised a time after now. It is one atomic load.
+func (l *Line) Standing(now time.Duration) bool { return l.Ahead(now) > 0 }
+
+// Ahead returns how far the promised slots reach. It is one atomic load.
+func (l *Line) Ahead(now time.Duration) time.Duration {
+	return max(0, time.Duration(l.until.Load())-now)
+}
+
+// Expects reports whether a client that was told to come may still do so. It is one atomic
+// load.
+func (l *Line) Expects(now time.Duration) bool {
+	last := time.Duration(l.last.Load())
+	return last > 0 && now < last+maxLate
+}
+
+// Spare returns how many rejected clients per second can be served.
+func (l *Line) Spare(rate float64) float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.spare(rate, utilization)
+}
+
+func (l *Line) spare(rate, share float64) float64 {
+	return max(leastSpare*rate, share*rate-l.base*(1-l.doubt())-l.others.base)
+}
+
+// keep returns the share of promises that are kept.
+func (l *Line) keep(t Trust) float64 {
+	if l.kept[t] == 0 {
+		return 1
+	}
+	return l.kept[t]
+}
+
+// doubt returns how little new clients are trusted to come back: 0 to 1. If few of them do,
+// as in a flood of addresses that ask once, they get only what clients that do come back
+// leave. Mail servers call that greylisting (RFC 6647).
+func (l *Line) doubt() float64 {
+	return min(max(0, (trusted-l.keep(Untried))/(trusted-doubted)), 1)
+}
+
+// Doubt is how little new clients are trusted to come back: 0 to 1.
+func (l *Line) Doubt() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.doubt()
+}
+
+// pace returns how many numbers of the tail are served per second.
+func (l *Line) pace(rate float64) float64 { return l.spare(rate, utilization) / l.keep(Untried) }
+
+// load returns how many clients will come in a second, by what is known now, but no more than
+// when they were promised it: what the next clients are like says nothing of these.
+func (l *Line) load(s *second) float64 {
+	load, worth := 0.0, s.worth
+	for t := range s.booked {
+		n := s.booked[t]
+		if l.replicas > 0 {
+			n += s.heard[t]
+		}
+		load += float64(n) * l.keep(Trust(t))
+	}
+	if l.replicas > 0 {
+		worth += s.heardWorth
+	}
+	return float64(s.lost) + min(load, float64(worth))
+}
+
+func (l *Line) secondOf(at time.Duration) *second { return &l.ring[int64(at/time.Second)&(ringSize-1)] }
+
+// advance brings the line to now.
+func (l *Line) advance(now time.Duration, rate float64) {
+	if now <= l.at {
+		return
+	}
+	d := (now - l.at).Seconds()
+	l.at = now
+	if l.issued > l.served {
+		l.served = min(l.issued, l.served+d*l.pace(rate))
+	}
+	n := int64(now / time.Second)
+	if n == l.second {
+		return
+	}
+	l.mature(n)
+	if l.issued > l.served && l.expected() < dryTime.Seconds()*l.spare(rate, utilization) {
+		l.served, l.dried = l.issued, true
+	}
+}
+
+// expected returns how many clients will come in all seconds.
+func (l *Line) expected() (sum float64) {
+	for i := range l.ring {
+		sum += l.load(&l.ring[i])
+	}
+	return sum
+}
+
+// mature learns from the promises for seconds that are over, lateAfter ago.
+func (l *Line) mature(n int64) {
+	const after = int64(lateAfter / time.Second)
+	for m := max(l.second, n-ringSize); m < n; m++ {
+		s := &l.ring[(m-after)&(ringSize-1)]
+		for t := range l.kept {
+			l.learn(Trust(t), float64(s.told[t]), float64(s.came[t]))
+		}
+		l.waiting.Add(-int64(s.waiting))
+		*s = second{}
+	}
+	forget := 1.0
+	if !l.Standing(time.Duration(n) * time.Second) {
+		forget = math.Pow(keptRecovery, float64(min(n-l.second, ringSize)))
+	}
+	for t := range l.kept {
+		l.forget(Trust(t), forget)
+	}
+	l.second = n
+	l.full = 0 // there may be room now where fewer are expected
+}
+
+// forget leaves a part of what was learned.
+func (l *Line) forget(t Trust, part float64) {
+	l.made[t], l.came[t] = l.made[t]*part, l.came[t]*part
+	prior := priorKept * math.Exp(-l.made[t]/priorFade)
+	l.kept[t] = min(max(leastKept[t], (l.came[t]+prior)/max(l.made[t]+prior, 1e-9)), 1)
+}
+
+// surges notes a new client, and forgets part of what was learned if more come than usual:
+// they need not be like those before. So a herd in a flood is believed.
+func (l *Line) surges(now time.Duration) {
+	if n := int64(now / quarter); n > l.surge.quarter {
+		l.surge.usual += (l.surge.came - l.surge.usual) / surgeWindow
+		l.surge.usual *= math.Exp(-float64(n-l.surge.quarter-1) / surgeWindow)
+		l.surge.quarter, l.surge.came = n, 0
+	}
+	if l.surge.came++; l.surge.came > 2*l.surge.usual+10 {
+		l.forget(Untried, surgeFade)
+	}
+}
+
+// learn averages what became of the promises for one second. A second that differs by more
+// than chance, two standard deviations, forgets those before: all is different now.
+func (l *Line) learn(t Trust, made, came float64) {
+	expected := made * l.keep(t)
+	if d := came - expected; d*d > 4*(expected+1) {
+		l.made[t], l.came[t] = 0, 0
+	}
+	fade := math.Exp(-max(came, expected) / keptMemory)
+	l.made[t], l.came[t] = l.made[t]*fade+made, l.came[t]*fade+came
+	l.counts.NoShow += uint64(max(0, made-came))
+}
+
+// Tick learns the base load: how many new clients are admitted per second. It is to be called
+// about once per second. While clients wait the average moves twenty times slower, because a
+// herd leaves new clients less than they would have otherwise. beyond: more requests came that
+// were over their clients' quotas, so that what is admitted is what those clients may use, and
+// not what always comes: nothing is concluded from it in a hurry.
+func (l *Line) Tick(now time.Duration, beyond bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d, fresh := now-l.ticked, l.fresh.Load()
+	n := float64(fresh - l.freshTicked)
+	first := l.ticked == 0
+	if n := int64(now / time.Second); n > l.second {
+		l.mature(n)
+	}
+	l.ticked, l.freshTicked = now, fresh
+	if first || d <= 0 {
+		return
+	}
+	gain := 1 - math.Exp(-d.Seconds()/baseWindow.Seconds())
+	switch {
+	case l.Standing(now):
+		gain /= 20
+	case !beyond:
+		if l.baseSeen < baseWindow { // a plain average, as long as little is known
+			gain = max(gain, d.Seconds()/(l.baseSeen+d).Seconds())
+		}
+		l.baseSeen = min(l.baseSeen+d, baseWindow)
+	}
+	l.base += min(1, gain) * (n/d.Seconds() - l.base)
+}
+
+// Fresh notes that a new client is admitted.
+func (l *Line) Fresh() { l.fresh.Add(1) }
+
+// A claim is what the line has to know of a rejected client.
+type claim struct {
+	had      *Turn         // that it came for; nil: none
+	trust    Trust         // of the client
+	from     time.Duration // not before
+	min, max time.Duration // bounds of the wait
+}
+
+// Next gives a rejected client its turn, and returns how long it will wait in all: until its
+// slot, or, if it has to ask again, until about when it will have one. A client that came for
+// its slot in vain gets the next one that is left, with what is not promised to others.
+func (l *Line) Next(now time.Duration, s Supply, c claim) (t Turn, wait time.Duration) {
+	rate := min(s.Rate, maxRate)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.advance(now, rate)
+	t.Trust = c.trust
+	share := utilization
+	switch {
+	case c.had == nil && c.trust == Untried:
+		l.surges(now)
+	}
+	switch {
+	case c.had == nil && l.issued > l.served:
+		l.issued++
+		t.Number = l.issued
+	case c.had == nil:
+	case c.had.Slot:
+		share = 1
+	default:
+		t.Number = c.had.Number
+	}
+	from, limit := max(now+max(c.min, s.Token), c.from), now+c.max
+	if t.Number <= l.served {
+		if at, told, ok := l.slot(from, limit, l.spare(rate, share)); ok {
+			t.At, t.Slot = at, true
+			l.book(at, t.Trust, l.spare(rate, share), told)
+			l.counts.Made++
+			l.tell(t)
+			return t, at - now
+		}
+		if t.Number = l.served; c.had == nil {
+			l.issued = max(l.issued, l.served) + 1
+			t.Number = l.issued
+		}
+	}
+	l.counts.Deferred++
+	t.At, wait = hop(now, c.max.Seconds()+max(0, t.Number-l.served)/l.pace(rate), c.min, c.max)
+	l.tell(t)
+	return t, wait
+}
+
+// slot returns the first slot from an instant on, and whether the store has given it.
+func (l *Line) slot(from, limit time.Duration, spare float64) (at time.Duration, told, ok bool) {
+	if l.replicas > 1 {
+		if at, ok = l.granted(from, limit); ok || l.noMore && !l.alone {
+			return at, ok, ok
+		}
+		at, ok = l.ownRoom(from, limit, spare)
+		return at, false, ok
+	}
+	at, ok = l.room(from, limit, spare)
+	return at, false, ok
+}
+
+// hop returns when a client has to ask again that waits for so many seconds in all. It asks
+// no more often than it must, after equal times, so that all keep their order.
+func hop(now time.Duration, seconds float64, shortest, longest time.Duration) (at, wait time.Duration) {
+	wait = time.Duration(min(max(seconds, shortest.Seconds()), 1e9) * float64(time.Second))
+	hops := math.Ceil(wait.Seconds() / longest.Seconds())
+	return now + min(max(shortest, time.Duration(float64(wait)/hops)), longest), wait
+}
+
+// book takes the room of one client from an instant on, where room is left for a spare rate.
+// The part that does not fit into its second it takes from the next ones: where one client can be served
+// in ten seconds, it takes all that these have.
+func (l *Line) book(at time.Duration, t Trust, spare float64, told bool) {
+	rest := l.keep(t)
+	l.secondOf(at).takes(rest, told)
+	for n := int64(at / time.Second); n < int64(at/time.Second)+ringSize/2; n++ {
+		s := &l.ring[n&(ringSize-1)]
+		part := min(rest, max(0, spare-l.load(s)))
+		s.booked[t] += float32(part / l.keep(t))
+		s.worth += float32(part)
+		if rest -= part; rest < 1e-6 {
+			break
+		}
+	}
+	l.secondOf(at).waiting++
+	l.waiting.Add(1)
+	l.until.Store(max(l.until.Load(), int64(at)))
+}
+
+func (l *Line) tell(t Turn) {
+	l.secondOf(t.At).told[t.Trust]++
+	l.last.Store(max(l.last.Load(), int64(t.At)))
+}
+
+// room returns the first instant from one on whose second is not full, for a spare rate. The
+// room of that second before the instant is lost.
+func (l *Line) room(from, limit time.Duration, spare float64) (at time.Duration, ok bool) {
+	for n := max(int64(from/time.Second), l.full); ; n++ {
+		begin := time.Duration(n) * time.Second
+		if begin > limit {
+			return 0, false
+		}
+		s := &l.ring[n&(ringSize-1)]
+		load := l.load(s)
+		if load >= spare*(1-1e-5) { // sums of float32
+			continue
+		}
+		slot := begin + time.Duration(load/spare*float64(time.Second))
+		if at = max(from, slot); at > limit {
+			return 0, false
+		}
+		s.lost += float32((at - slot).Seconds() * spare)
+		return at, true
+	}
+}
+
+// Came notes that a client has come that was told to.
+func (l *Line) Came(now time.Duration, rate float64, t *Turn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.advance(now, rate)
+	if now < t.At+lateAfter {
+		s := l.secondOf(t.At)
+		s.came[t.Trust]++
+		l.stopsWaiting(s, t)
+		l.counts.Kept++
+	} else {
+		l.counts.Late++
+	}
+}
+
+func (l *Line) stopsWaiting(s *second, t *Turn) {
+	if t.Slot && s.waiting > 0 {
+		s.waiting--
+		l.waiting.Add(-1)
+	}
+}
+
+// Waiting returns how many clients may come for a slot. It is one atomic load.
+func (l *Line) Waiting() int { return int(l.waiting.Load()) }
+
+// GiveBack takes back the turn of a client that is served before it, or will not come.
+func (l *Line) GiveBack(now time.Duration, t *Turn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.secondOf(t.At)
+	switch ahead := t.At/time.Second > now/time.Second; {
+	case ahead && t.Slot:
+		s.booked[t.Trust] = max(0, s.booked[t.Trust]-1)
+		s.worth = max(0, s.worth-float32(l.keep(t.Trust)))
+		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
+		l.stopsWaiting(s, t)
+		l.full = min(l.full, int64(t.At/time.Second))
+	case ahead:
+		s.told[t.Trust] = max(0, s.told[t.Trust]-1)
+		fallthrough
+	case !t.Slot: // those behind it move up
+		l.served = min(l.issued, l.served+1)
+		l.left++
+	}
+}
+
+// Unwatched excludes a turn from the kept share: its client is not remembered, so its return
+// will not be recognised.
+func (l *Line) Unwatched(t *Turn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.secondOf(t.At)
+	s.told[t.Trust] = max(0, s.told[t.Trust]-1)
+}
+
+// Ask gives no slot to a client that may have none before so many others have come.
+func (l *Line) Ask(now time.Duration, others float64, s Supply, c claim) (t Turn, wait time.Duration) {
+	rate := min(s.Rate, maxRate)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.advance(now, rate)
+	l.counts.Deferred++
+	t = Turn{Number: l.served, Trust: c.trust}
+	t.At, wait = hop(now, others/l.pace(rate), c.min, c.max)
+	l.tell(t)
+	return t, wait
+}
+
+// BookFrom books a slot for a client that must wait until from for its own quota, and returns
+// it, or from if there is none. Whether it comes does not count as kept or not: it may be
+// rejected for its quota again.
+func (l *Line) BookFrom(now, from, limit time.Duration, rate float64) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.advance(now, rate)
+	l.last.Store(max(l.last.Load(), int64(from)))
+	at, ok := l.room(from, limit, l.spare(rate, utilization))
+	if !ok {
+		return min(from, limit)
+	}
+	l.book(at, Proven, l.spare(rate, utilization), false)
+	return at
+}
+
+// serving returns the number of the tail that is being served.
+func (l *Line) serving() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.served
+}
+
+// Pace returns how many clients per second may be promised a slot.
+func (l *Line) Pace(rate float64) float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pace(min(rate, maxRate))
+}
+
+// LineStats is a snapshot of a Line.
+type LineStats struct {
+	Backlog   time.Duration // how far the promised slots reach
+	Waiting   int           // promised slots whose clients may still come
+	Deferred  int           // clients in the tail
+	Promises  Promises
+	KeptShare float64 // of the times that new clients were told, how many they come at
+}
+
+// Stats returns the LineStats at now.
+func (l *Line) Stats(now time.Duration) LineStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return LineStats{l.Ahead(now), l.Waiting(), int(l.issued - l.served), l.counts, l.keep(Untried)}
+}
+
+func (l *Line) copyTo(to *Line) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	to.until.Store(l.until.Load())
+	to.last.Store(l.last.Load())
+	to.waiting.Store(l.waiting.Load())
+	to.at, to.issued, to.served, to.base, to.second, to.full = l.at, l.issued, l.served, l.base, l.second, l.full
+	to.ring, to.made, to.came, to.kept = l.ring, l.made, l.came, l.kept
+	to.sharedLine = l.sharedLine
+	to.alone, to.times = true, nil // it asks no store
+}

@@ -1,0 +1,92 @@
+package pushback
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// A promise is read as it was written, at any instant, until it is a minute too late.
+func TestPromisesAreRead(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 20_000 {
+		var p promises
+		p.resize(MinMaxClients)
+		now := time.Duration(rng.Int64N(int64(10_000 * time.Hour)))
+		key, served := rng.Uint64(), rng.Float64()*1e12
+		want := Turn{At: now + time.Duration(rng.Int64N(int64(59*time.Second))), Slot: rng.IntN(2) == 0, Trust: Trust(rng.IntN(2))}
+		if !want.Slot {
+			want.Number = float64(int64(served) + rng.Int64N(1e6) - 1e5)
+		}
+		p.put(now, key, &want, now, 0, Unknown)
+		at := want.At + time.Duration(rng.Int64N(int64(59*time.Second)))
+		f := p.take(at, key, served, 9)
+		if d := f.At - want.At; f.n != 1 || f.early || d < -time.Millisecond || d > time.Millisecond || f.Slot != want.Slot || f.Trust != want.Trust || f.Number != want.Number {
+			t.Fatalf("%+v at %v, promised %+v", f, at, want)
+		}
+		if p.put(now, key, &want, now, 0, Unknown); p.take(want.At+61*time.Second, key, served, 9).n != 0 {
+			t.Fatal("a promise counts a minute after its time")
+		}
+	}
+}
+
+// A flood of new clients costs no client its promise that has come back before, and no
+// memory beyond the table.
+func TestFloodForgetsNoProvenClient(t *testing.T) {
+	var p promises
+	p.resize(1 << 14)
+	now := time.Minute
+	turn := Turn{At: now + 20*time.Second, Slot: true, Trust: Proven}
+	const n = 4000
+	kept := 0
+	for key := range uint64(n) {
+		if p.put(now, key+1, &turn, now, 0, Honours) {
+			kept++
+		}
+	}
+	turn.Trust = Untried
+	for key := range uint64(200_000) {
+		p.put(now, key+1e6, &turn, now, 0, Unknown)
+	}
+	found := 0
+	for key := range uint64(n) {
+		found += p.take(now+20*time.Second, key+1, 0, 0).n
+	}
+	if kept < n-20 || found != kept {
+		t.Errorf("%d of %d promises to proven clients are left, %d found room", found, n, kept)
+	}
+}
+
+// Growing and shrinking forgets no promise that there is room for.
+func TestResizeKeepsPromises(t *testing.T) {
+	var p promises
+	p.resize(1 << 12)
+	now := time.Minute
+	turn := Turn{At: now + time.Second, Slot: true}
+	for key := range uint64(500) {
+		p.put(now, key+1, &turn, now, 0, Unknown)
+	}
+	p.resize(1 << 15)
+	p.resize(1 << 12)
+	for key := range uint64(500) {
+		if p.take(turn.At, key+1, 0, 0).n != 1 {
+			t.Fatalf("client %d is forgotten", key)
+		}
+	}
+}
+
+// How a client behaves is told by when it comes.
+func TestKindsOfClients(t *testing.T) {
+	for _, c := range []struct {
+		gap, wait time.Duration
+		want      Class
+	}{
+		{10 * time.Second, 10 * time.Second, Honours}, {11 * time.Second, 10 * time.Second, Honours},
+		{15 * time.Second, 10 * time.Second, Late}, {20 * time.Millisecond, 10 * time.Second, Hammer},
+		{time.Second, 10 * time.Second, Early}, {5 * time.Second, 10 * time.Second, Own},
+	} {
+		if got := classOf(c.gap, c.wait); got != c.want {
+			t.Errorf("after %v, told %v: %v, want %v", c.gap, c.wait, got, c.want)
+		}
+	}
+}
